@@ -1,0 +1,86 @@
+# od-moe: make, make check, make demo, make install. Every folder lists its own sources in rules.mk.
+#   SANITIZE=address|undefined|thread   a build of its own under build-<name>/
+#   CUDA=auto|0|1                       the CUDA plugin: when nvcc is there, never, or must
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+SANITIZE ?=
+CUDA ?= auto
+DESTDIR ?=
+PREFIX ?= /usr/local
+B := build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
+
+# Targets that need no libraries yet: they install them or only look at text.
+BARE := deps check-source help clean distclean
+ifneq ($(filter-out $(BARE),$(or $(MAKECMDGOALS),all)),)
+NEED_DEPS := 1
+endif
+
+PKGS := libzmq libprotobuf-c libzstd libuv jansson libpcre2-8 libutf8proc libxxhash libsodium
+HAVE_PKGS := $(shell pkg-config --exists $(PKGS) cmocka 2>/dev/null && command -v protoc-c >/dev/null && echo yes)
+
+CC ?= gcc
+OPT ?= -O2
+CFLAGS_OD := -std=gnu11 $(OPT) -g -pthread -ffp-contract=off -fno-math-errno -fvisibility=hidden \
+	-Wall -Wextra -Wswitch-enum -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
+	-Wvla -Werror -D_GNU_SOURCE -I. -I$(B)/gen
+ifneq ($(SANITIZE),)
+CFLAGS_OD += -fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all
+LDFLAGS_OD += -fsanitize=$(SANITIZE)
+endif
+ifeq ($(HAVE_PKGS),yes)
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS))
+PKG_LIBS := $(shell pkg-config --libs $(PKGS))
+endif
+LIBS := $(PKG_LIBS) -lm -ldl
+
+.PHONY: all
+all: programs
+
+# Each rules.mk adds to these.
+LIBOD_SRCS :=
+PROGRAMS :=
+UNIT_TESTS :=
+include common/rules.mk proto/rules.mk main-node/rules.mk shadow-node/rules.mk worker-node/rules.mk \
+	deploy/rules.mk tests/rules.mk
+
+obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
+
+$(B)/libod.a: $(call obj,$(LIBOD_SRCS)) $(PROTO_OBJS)
+	@rm -f $@
+	@ar rcs $@ $^
+
+$(B)/obj/%.o: %.c | $(PROTO_HDRS) deps-check
+	@mkdir -p $(@D)
+	@echo "CC      $<"
+	@$(CC) $(CFLAGS_OD) $(PKG_CFLAGS) $(CFLAGS_$(subst /,_,$(basename $<))) $(CFLAGS) -MMD -MP -c $< -o $@
+
+# A program P has its objects in P_SRCS (beyond libod).
+define program_rule
+$(B)/bin/$(1): $(call obj,$($(1)_SRCS)) $(B)/libod.a
+	@mkdir -p $$(@D)
+	@echo "LD      $$@"
+	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -o $$@ $(call obj,$($(1)_SRCS)) $(B)/libod.a $(LIBS)
+endef
+$(foreach p,$(PROGRAMS),$(eval $(call program_rule,$(p))))
+
+.PHONY: programs
+programs: $(PROGRAMS:%=$(B)/bin/%)
+
+.PHONY: deps-check
+deps-check:
+ifneq ($(HAVE_PKGS),yes)
+	@echo "Libraries are missing. Install them with: make deps   (deploy/install-deps.sh)" >&2; exit 1
+endif
+
+.PHONY: clean distclean help
+clean:
+	rm -rf build build-*
+distclean: clean
+
+help:
+	@sed -n '1,3p' Makefile | cut -c3-
+	@echo "Targets: all deps demo check check-source soak install clean"
+
+-include $(shell find $(B)/obj -name '*.d' 2>/dev/null)

@@ -1,0 +1,200 @@
+#include "common/base/file.h"
+
+#include "common/base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int od_file_open(const char *path, int *fd, uint64_t *size_bytes, struct od_err *err)
+{
+	struct stat st;
+	int f;
+
+	*fd = -1;
+	*size_bytes = 0;
+	f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: a FIFO must not hang us */
+	if (f < 0)
+		return od_fail_errno(err, errno == ENOENT ? OD_ERR_MISSING : OD_ERR_IO, "cannot open %s", path);
+	if (fstat(f, &st) != 0) {
+		int rc = od_fail_errno(err, OD_ERR_IO, "cannot stat %s", path);
+
+		close(f);
+		return rc;
+	}
+	if (!S_ISREG(st.st_mode)) {
+		close(f);
+		return od_fail(err, OD_ERR_FORMAT, "%s is not a regular file", path);
+	}
+	*fd = f;
+	*size_bytes = (uint64_t)st.st_size;
+	return OD_OK;
+}
+
+int od_file_pread(int fd, void *buf, size_t len, uint64_t offset, const char *name, struct od_err *err)
+{
+	char *p = buf;
+	size_t done = 0;
+
+	if (!od_within(offset, len, INT64_MAX))
+		return od_fail(err, OD_ERR_RANGE, "%s: offset %llu is out of range", name, (unsigned long long)offset);
+	while (done < len) {
+		ssize_t n = pread(fd, p + done, len - done, (off_t)(offset + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return od_fail_errno(err, OD_ERR_IO, "reading %s", name);
+		if (n == 0)
+			return od_fail(err, OD_ERR_FORMAT, "%s ends too early: wanted %zu bytes at offset %llu, got %zu",
+				       name, len, (unsigned long long)offset, done);
+		done += (size_t)n;
+	}
+	return OD_OK;
+}
+
+int od_file_pwrite(int fd, const void *buf, size_t len, uint64_t offset, const char *name, struct od_err *err)
+{
+	const char *p = buf;
+	size_t done = 0;
+
+	while (done < len) {
+		ssize_t n = pwrite(fd, p + done, len - done, (off_t)(offset + done));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return od_fail_errno(err, OD_ERR_IO, "writing %s", name);
+		done += (size_t)n;
+	}
+	return OD_OK;
+}
+
+int od_file_read(const char *path, size_t max_bytes, char **out, size_t *len, struct od_err *err)
+{
+	uint64_t size;
+	char *buf;
+	int fd, rc;
+
+	*out = NULL;
+	*len = 0;
+	rc = od_file_open(path, &fd, &size, err);
+	if (rc != OD_OK)
+		return rc;
+	if (size > max_bytes) {
+		close(fd);
+		return od_fail(err, OD_ERR_FORMAT, "%s has %llu bytes, more than the %zu expected at most", path,
+			       (unsigned long long)size, max_bytes);
+	}
+	buf = malloc(size + 1);
+	if (buf == NULL) {
+		close(fd);
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for %llu bytes", path, (unsigned long long)size);
+	}
+	rc = od_file_pread(fd, buf, size, 0, path, err);
+	close(fd);
+	if (rc != OD_OK) {
+		free(buf);
+		return rc;
+	}
+	buf[size] = '\0';
+	*out = buf;
+	*len = size;
+	return OD_OK;
+}
+
+bool od_is_dir(const char *path)
+{
+	struct stat st;
+
+	return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+int od_fsync_dir(const char *path, struct od_err *err)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int rc = OD_OK;
+
+	if (fd < 0)
+		return od_fail_errno(err, OD_ERR_IO, "cannot open folder %s", path);
+	if (fsync(fd) != 0)
+		rc = od_fail_errno(err, OD_ERR_IO, "cannot sync folder %s", path);
+	close(fd);
+	return rc;
+}
+
+static void parent_of(const char *path, char *buf, size_t size)
+{
+	char *slash;
+
+	snprintf(buf, size, "%s", path);
+	slash = strrchr(buf, '/');
+	if (slash == NULL)
+		snprintf(buf, size, ".");
+	else if (slash == buf)
+		buf[1] = '\0';
+	else
+		*slash = '\0';
+}
+
+int od_file_write_atomic(const char *path, const void *buf, size_t len, struct od_err *err)
+{
+	char tmp[PATH_MAX], dir[PATH_MAX];
+	int fd, rc;
+
+	if ((size_t)snprintf(tmp, sizeof(tmp), "%s.tmp", path) >= sizeof(tmp))
+		return od_fail(err, OD_ERR_RANGE, "path too long: %s", path);
+	fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	if (fd < 0)
+		return od_fail_errno(err, OD_ERR_IO, "cannot create %s", tmp);
+	rc = od_file_pwrite(fd, buf, len, 0, tmp, err);
+	if (rc == OD_OK && fsync(fd) != 0)
+		rc = od_fail_errno(err, OD_ERR_IO, "cannot sync %s", tmp);
+	if (close(fd) != 0 && rc == OD_OK)
+		rc = od_fail_errno(err, OD_ERR_IO, "cannot close %s", tmp);
+	if (rc == OD_OK && rename(tmp, path) != 0)
+		rc = od_fail_errno(err, OD_ERR_IO, "cannot rename %s to %s", tmp, path);
+	if (rc != OD_OK) {
+		unlink(tmp);
+		return rc;
+	}
+	parent_of(path, dir, sizeof(dir));
+	return od_fsync_dir(dir, err);
+}
+
+int od_mkdir_p(const char *path, struct od_err *err)
+{
+	char buf[PATH_MAX];
+	size_t len = strlen(path);
+
+	if (len == 0 || len >= sizeof(buf))
+		return od_fail(err, OD_ERR_ARG, "bad folder name \"%s\"", path);
+	memcpy(buf, path, len + 1);
+	for (char *p = buf + 1; ; p++) {
+		char c = *p;
+
+		if (c != '/' && c != '\0')
+			continue;
+		*p = '\0';
+		if (mkdir(buf, 0755) != 0 && errno != EEXIST)
+			return od_fail_errno(err, OD_ERR_IO, "cannot create folder %s", buf);
+		*p = c;
+		if (c == '\0')
+			break;
+	}
+	if (!od_is_dir(path))
+		return od_fail(err, OD_ERR_IO, "%s exists and is not a folder", path);
+	return OD_OK;
+}
+
+int od_path(char *buf, size_t size, const char *dir, const char *name, struct od_err *err)
+{
+	if ((size_t)snprintf(buf, size, "%s/%s", dir, name) >= size)
+		return od_fail(err, OD_ERR_RANGE, "path too long: %s/%s", dir, name);
+	return OD_OK;
+}

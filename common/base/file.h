@@ -1,0 +1,35 @@
+/* file.h - whole reads and writes, and files that appear complete or not at all.
+ *
+ * Thread: any. Every error names the path. */
+#ifndef OD_BASE_FILE_H
+#define OD_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+/* Read-only descriptor and the file's size. *fd is -1 unless OD_OK. Refuses what is not a regular file. */
+OD_MUST_CHECK int od_file_open(const char *path, int *fd, uint64_t *size_bytes, struct od_err *err);
+
+/* Exactly len bytes, or an error that says how many there were; name is for the message. */
+OD_MUST_CHECK int od_file_pread(int fd, void *buf, size_t len, uint64_t offset, const char *name, struct od_err *err);
+OD_MUST_CHECK int od_file_pwrite(int fd, const void *buf, size_t len, uint64_t offset, const char *name,
+				 struct od_err *err);
+
+/* The whole file in malloc'd memory with a NUL behind it (not counted). Refuses files above max_bytes. */
+OD_MUST_CHECK int od_file_read(const char *path, size_t max_bytes, char **out, size_t *len, struct od_err *err);
+
+/* path.tmp, fsync, rename, fsync of the folder. */
+OD_MUST_CHECK int od_file_write_atomic(const char *path, const void *buf, size_t len, struct od_err *err);
+
+/* The folder and its parents; fine when it exists. */
+OD_MUST_CHECK int od_mkdir_p(const char *path, struct od_err *err);
+OD_MUST_CHECK int od_fsync_dir(const char *path, struct od_err *err);
+bool od_is_dir(const char *path);
+
+/* dir + "/" + name in buf (size bytes), cut off never: OD_ERR_RANGE when it does not fit. */
+OD_MUST_CHECK int od_path(char *buf, size_t size, const char *dir, const char *name, struct od_err *err);
+
+#endif

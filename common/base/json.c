@@ -1,0 +1,163 @@
+#include "common/base/json.h"
+
+#include "common/base/file.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const char *type_name(const json_t *v)
+{
+	if (v == NULL)
+		return "nothing";
+	switch (json_typeof(v)) {
+	case JSON_OBJECT: return "an object";
+	case JSON_ARRAY: return "an array";
+	case JSON_STRING: return "a string";
+	case JSON_INTEGER: return "an integer";
+	case JSON_REAL: return "a number";
+	case JSON_TRUE:
+	case JSON_FALSE: return "a boolean";
+	case JSON_NULL: return "null";
+	}
+	return "something else";
+}
+
+static int wrong_type(const json_t *v, const char *key, const char *expected, const char *where, struct od_err *err)
+{
+	return od_fail(err, v == NULL ? OD_ERR_MISSING : OD_ERR_FORMAT, "%s: field \"%s\": expected %s, found %s",
+		       where, key, expected, type_name(v));
+}
+
+int od_json_parse(const char *text, size_t len, const char *where, json_t **out, struct od_err *err)
+{
+	json_error_t why;
+
+	*out = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+	if (*out == NULL)
+		return od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: line %d, column %d: %s", where, why.line,
+			       why.column, why.text);
+	if (!json_is_object(*out)) {
+		json_decref(*out);
+		*out = NULL;
+		return od_fail(err, OD_ERR_FORMAT, "%s: expected a JSON object", where);
+	}
+	return OD_OK;
+}
+
+int od_json_load(const char *path, size_t max_bytes, json_t **out, struct od_err *err)
+{
+	char *text;
+	size_t len;
+	int rc;
+
+	*out = NULL;
+	rc = od_file_read(path, max_bytes, &text, &len, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = od_json_parse(text, len, path, out, err);
+	free(text);
+	return rc;
+}
+
+bool od_json_has(const json_t *obj, const char *key)
+{
+	const json_t *v = json_object_get(obj, key);
+
+	return v != NULL && !json_is_null(v);
+}
+
+int od_json_u64(const json_t *obj, const char *key, uint64_t min, uint64_t max, uint64_t *out, const char *where,
+		struct od_err *err)
+{
+	const json_t *v = json_object_get(obj, key);
+	json_int_t i;
+
+	*out = 0;
+	if (!json_is_integer(v))
+		return wrong_type(v, key, "an integer", where, err);
+	i = json_integer_value(v);
+	if (i < 0 || (uint64_t)i < min || (uint64_t)i > max)
+		return od_fail(err, OD_ERR_RANGE, "%s: field \"%s\": expected %llu to %llu, found %lld", where, key,
+			       (unsigned long long)min, (unsigned long long)max, (long long)i);
+	*out = (uint64_t)i;
+	return OD_OK;
+}
+
+int od_json_u32(const json_t *obj, const char *key, uint32_t min, uint32_t max, uint32_t *out, const char *where,
+		struct od_err *err)
+{
+	uint64_t v;
+	int rc = od_json_u64(obj, key, min, max, &v, where, err);
+
+	*out = (uint32_t)v;
+	return rc;
+}
+
+int od_json_f64(const json_t *obj, const char *key, double min, double max, double *out, const char *where,
+		struct od_err *err)
+{
+	const json_t *v = json_object_get(obj, key);
+	double d;
+
+	*out = 0;
+	if (!json_is_number(v))
+		return wrong_type(v, key, "a number", where, err);
+	d = json_number_value(v);
+	if (!(d >= min && d <= max)) /* NaN fails too */
+		return od_fail(err, OD_ERR_RANGE, "%s: field \"%s\": expected %g to %g, found %g", where, key, min, max,
+			       d);
+	*out = d;
+	return OD_OK;
+}
+
+int od_json_str(const json_t *obj, const char *key, const char **out, const char *where, struct od_err *err)
+{
+	const json_t *v = json_object_get(obj, key);
+
+	*out = json_string_value(v);
+	return *out != NULL ? OD_OK : wrong_type(v, key, "a string", where, err);
+}
+
+int od_json_obj(const json_t *obj, const char *key, json_t **out, const char *where, struct od_err *err)
+{
+	*out = json_object_get(obj, key);
+	if (json_is_object(*out))
+		return OD_OK;
+	return wrong_type(*out, key, "an object", where, err);
+}
+
+int od_json_arr(const json_t *obj, const char *key, json_t **out, const char *where, struct od_err *err)
+{
+	*out = json_object_get(obj, key);
+	if (json_is_array(*out))
+		return OD_OK;
+	return wrong_type(*out, key, "an array", where, err);
+}
+
+int od_json_bool_or(const json_t *obj, const char *key, bool fallback, bool *out, const char *where,
+		    struct od_err *err)
+{
+	const json_t *v = json_object_get(obj, key);
+
+	*out = fallback;
+	if (v == NULL || json_is_null(v))
+		return OD_OK;
+	if (!json_is_boolean(v))
+		return wrong_type(v, key, "true or false", where, err);
+	*out = json_is_true(v);
+	return OD_OK;
+}
+
+int od_json_u32_or(const json_t *obj, const char *key, uint32_t min, uint32_t max, uint32_t fallback, uint32_t *out,
+		   const char *where, struct od_err *err)
+{
+	*out = fallback;
+	return od_json_has(obj, key) ? od_json_u32(obj, key, min, max, out, where, err) : OD_OK;
+}
+
+int od_json_f64_or(const json_t *obj, const char *key, double min, double max, double fallback, double *out,
+		   const char *where, struct od_err *err)
+{
+	*out = fallback;
+	return od_json_has(obj, key) ? od_json_f64(obj, key, min, max, out, where, err) : OD_OK;
+}

@@ -1,0 +1,19 @@
+/* log.h - one line per event on standard error: "od-worker: warning: text".
+ *
+ * Thread: any (one write per line). Messages that a stranger on the network can cause are rate-limited
+ * by od_log_limited, so that nobody can fill a disk. */
+#ifndef OD_BASE_LOG_H
+#define OD_BASE_LOG_H
+
+#include "common/base/status.h"
+
+enum od_log_level { OD_LOG_ERROR, OD_LOG_WARN, OD_LOG_INFO, OD_LOG_DEBUG };
+
+/* program must outlive the process (argv[0] or a literal). Default level: OD_LOG_INFO. */
+void od_log_init(const char *program, enum od_log_level level);
+void od_log(enum od_log_level level, const char *fmt, ...) OD_PRINTF(2, 3);
+
+/* At most ten lines in ten seconds from all callers together; what was left out is counted in the next. */
+void od_log_limited(enum od_log_level level, const char *fmt, ...) OD_PRINTF(2, 3);
+
+#endif

@@ -1,0 +1,69 @@
+#include "common/base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void *od_alloc(size_t bytes)
+{
+	uint64_t total;
+	char *raw, *p;
+
+	/* calloc maps large blocks fresh from the kernel and does not touch them, which aligned_alloc and
+	 * memset would; so align by hand and keep the true start in front. */
+	if (!od_add(bytes, OD_PAD_BYTES + 64u + sizeof(void *), &total))
+		return NULL;
+	raw = calloc(1, total);
+	if (raw == NULL)
+		return NULL;
+	p = (char *)(((uintptr_t)raw + sizeof(void *) + 63u) & ~(uintptr_t)63);
+	memcpy(p - sizeof(void *), &raw, sizeof(void *));
+	return p;
+}
+
+void *od_alloc_array(size_t n, size_t each_bytes)
+{
+	uint64_t total;
+
+	return od_mul(n, each_bytes, &total) ? od_alloc(total) : NULL;
+}
+
+void od_free(void *p)
+{
+	char *raw;
+
+	if (p == NULL)
+		return;
+	memcpy(&raw, (char *)p - sizeof(void *), sizeof(void *));
+	free(raw);
+}
+
+static uint64_t read_kib_field(const char *path, const char *field)
+{
+	char line[256];
+	unsigned long long kib = 0;
+	size_t len = strlen(field);
+	FILE *f = fopen(path, "re");
+
+	if (f == NULL)
+		return 0;
+	while (fgets(line, sizeof(line), f) != NULL) {
+		if (strncmp(line, field, len) == 0) {
+			if (sscanf(line + len, "%llu", &kib) != 1)
+				kib = 0;
+			break;
+		}
+	}
+	fclose(f);
+	return (uint64_t)kib * 1024u;
+}
+
+uint64_t od_peak_rss_bytes(void)
+{
+	return read_kib_field("/proc/self/status", "VmHWM:");
+}
+
+uint64_t od_available_ram_bytes(void)
+{
+	return read_kib_field("/proc/meminfo", "MemAvailable:");
+}

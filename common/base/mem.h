@@ -1,0 +1,54 @@
+/* mem.h - overflow-checked sizes and aligned memory.
+ *
+ * Every product or sum that contains a number from a file or a peer goes through these. Thread: any. */
+#ifndef OD_BASE_MEM_H
+#define OD_BASE_MEM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define OD_PAGE_BYTES 4096u
+#define OD_PAD_BYTES 64u /* zero bytes behind every weight buffer: vector loads may reach that far */
+
+/* *out = a * b, a + b; false (and *out = 0) on overflow. */
+static inline bool od_mul(uint64_t a, uint64_t b, uint64_t *out)
+{
+	bool bad = __builtin_mul_overflow(a, b, out);
+
+	if (bad)
+		*out = 0;
+	return !bad;
+}
+
+static inline bool od_add(uint64_t a, uint64_t b, uint64_t *out)
+{
+	bool bad = __builtin_add_overflow(a, b, out);
+
+	if (bad)
+		*out = 0;
+	return !bad;
+}
+
+/* True when [offset, offset + length) lies within [0, limit). */
+static inline bool od_within(uint64_t offset, uint64_t length, uint64_t limit)
+{
+	return offset <= limit && length <= limit - offset;
+}
+
+static inline uint64_t od_round_up(uint64_t n, uint64_t step) /* step: a power of two; n + step must fit */
+{
+	return (n + step - 1) & ~(step - 1);
+}
+
+/* Zeroed memory, 64-byte aligned, followed by OD_PAD_BYTES zero bytes. NULL when there is none.
+ * Large blocks come straight from the kernel, so od_free gives them back at once. */
+void *od_alloc(size_t bytes);
+void *od_alloc_array(size_t n, size_t each_bytes); /* NULL on overflow too */
+void od_free(void *p);				   /* NULL ok */
+
+/* Peak resident memory of this process in bytes (VmHWM), 0 when unknown. */
+uint64_t od_peak_rss_bytes(void);
+uint64_t od_available_ram_bytes(void); /* MemAvailable, 0 when unknown */
+
+#endif

@@ -1,0 +1,87 @@
+/* backend.h - the one table of arithmetic that everything above calls.
+ *
+ * Numbers are the contract (design section 4). Profile f32: a dot product has 16 lanes, lane i takes the
+ * elements k = i (mod 16) in order with fused multiply-add, and the lanes are folded by a fixed tree
+ * (i += i+8, then +4, +2, +1); every CPU table gives the same bits, the scalar one is the oracle. Profile
+ * bf16: the same accumulation over rows that were rounded to BF16; a CPU with BF16 dot instructions may use
+ * them, which makes it another kernel class.
+ *
+ * A row's result never depends on the other rows of the call, on how outputs are cut over threads, or on
+ * the order of calls.
+ * Thread: the functions are pure; any thread. Owner: the caller owns every buffer; every weight buffer is
+ * followed by OD_PAD_BYTES readable bytes. */
+#ifndef OD_COMPUTE_BACKEND_H
+#define OD_COMPUTE_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/pool.h"
+#include "common/base/status.h"
+#include "common/compute/dtype.h"
+
+enum od_profile { OD_PROFILE_F32 = 1, OD_PROFILE_BF16 = 2 }; /* pinned: on the wire */
+enum od_cpu { OD_CPU_AUTO, OD_CPU_SCALAR, OD_CPU_AVX2, OD_CPU_AVX512, OD_CPU_AVX512_BF16 };
+extern const char *const od_cpu_names[];     /* "auto", "scalar", "avx2", "avx512", "avx512bf16", NULL */
+extern const char *const od_profile_names[]; /* index profile - 1: "f32", "bf16", NULL */
+
+/* A weight matrix. */
+struct od_mat {
+	enum od_dtype dtype;
+	size_t n_out, n_in;
+	const void *data;   /* [n_out][n_in] of dtype */
+	const float *scale; /* OD_INT8: [n_out], weight = data * scale; else NULL */
+};
+
+#define OD_ATTN_BLOCK 256 /* positions that attention folds at a time, counted from position 0 */
+
+/* One query head of one row against the keys and values of its sequence. */
+struct od_attn {
+	const float *q;		  /* [head_dim] */
+	const void *k, *v;	  /* position p, this kv head: k + p * stride elements; [head_dim] */
+	enum od_dtype kv_dtype;	  /* OD_F32 or OD_BF16 */
+	size_t stride;		  /* elements between positions */
+	size_t head_dim;
+	size_t begin, end;	  /* positions [begin, end), end > begin */
+	float scale;		  /* 1/sqrt(head_dim) as a rule */
+	float *out;		  /* [head_dim] */
+};
+
+struct od_backend {
+	const char *name;	  /* "scalar", "avx2", ... */
+	const char *kernel_class; /* results are bit-identical within one: "fma16", "bf16dot" */
+
+	/* y[r * y_stride + o] = dot(row o of w, row r of x) for o in [o_begin, o_end), all n_rows rows. */
+	void (*matmul)(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
+		       size_t n_rows, size_t o_begin, size_t o_end);
+	float (*dot)(const float *a, const float *b, size_t n);
+	/* y = x / sqrt(mean(x^2) + eps) * w; y may be x. */
+	void (*rmsnorm)(float *y, const float *x, const float *w, size_t n, float eps);
+	/* g = silu(g) * u */
+	void (*silu_mul)(float *g, const float *u, size_t n);
+	/* x = softmax(x) in place; n > 0 */
+	void (*softmax)(float *x, size_t n);
+	/* Streaming softmax over blocks of OD_ATTN_BLOCK positions, cut at multiples of it. */
+	void (*attend)(const struct od_attn *a);
+	/* y += a * x by fused multiply-add */
+	void (*axpy)(float *y, float a, const float *x, size_t n);
+	/* Round to BF16 and back, in place. */
+	void (*round_bf16)(float *x, size_t n);
+	void (*f32_to_bf16)(uint16_t *y, const float *x, size_t n);
+	void (*bf16_to_f32)(float *y, const uint16_t *x, size_t n);
+};
+
+/* The table for a CPU (OD_CPU_AUTO: the best this one has) and a profile. OD_ERR_UNSUPPORTED names the
+ * missing instruction set. In profile f32 every table has class "fma16". */
+OD_MUST_CHECK int od_backend_cpu(const struct od_backend **out, enum od_cpu cpu, enum od_profile profile,
+				 struct od_err *err);
+
+/* matmul with the outputs cut over the pool. y: [n_rows][w->n_out]; x: [n_rows][w->n_in]. */
+void od_matmul(const struct od_backend *be, struct od_pool *pool, const struct od_mat *w, const float *x, float *y,
+	       size_t n_rows);
+
+/* sin and cos of the same bits everywhere (libm's differ between versions and CPUs); |x| < 2^20. */
+void od_sincos(double x, double *sin_x, double *cos_x);
+
+#endif

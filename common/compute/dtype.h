@@ -1,0 +1,70 @@
+/* dtype.h - number formats of weights and rows, and the exact conversions between them. Thread: any. */
+#ifndef OD_COMPUTE_DTYPE_H
+#define OD_COMPUTE_DTYPE_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Pinned: the numbers stand in packs and on the wire. */
+enum od_dtype { OD_BF16 = 1, OD_F16 = 2, OD_F32 = 3, OD_INT8 = 4 };
+
+static inline size_t od_dtype_bytes(enum od_dtype t) /* 0 when unknown */
+{
+	switch (t) {
+	case OD_BF16: return 2;
+	case OD_F16: return 2;
+	case OD_F32: return 4;
+	case OD_INT8: return 1;
+	}
+	return 0;
+}
+
+const char *od_dtype_name(enum od_dtype t);	/* "BF16"; safetensors' own names */
+enum od_dtype od_dtype_parse(const char *name); /* 0 when unknown */
+
+static inline float od_bits_f32(uint32_t bits)
+{
+	float f;
+
+	memcpy(&f, &bits, sizeof(f));
+	return f;
+}
+
+static inline uint32_t od_f32_bits(float f)
+{
+	uint32_t bits;
+
+	memcpy(&bits, &f, sizeof(bits));
+	return bits;
+}
+
+static inline float od_bf16_f32(uint16_t h)
+{
+	return od_bits_f32((uint32_t)h << 16);
+}
+
+/* Round to nearest even; NaN stays NaN (quiet). */
+static inline uint16_t od_f32_bf16(float f)
+{
+	uint32_t u = od_f32_bits(f);
+
+	if ((u & 0x7fffffffu) > 0x7f800000u)
+		return (uint16_t)(u >> 16 | 0x40u);
+	return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+
+static inline float od_f16_f32(uint16_t h)
+{
+	uint32_t sign = (uint32_t)(h & 0x8000u) << 16, mant = h & 0x3ffu, exp = h >> 10 & 0x1fu;
+
+	if (exp == 0x1f)
+		return od_bits_f32(sign | 0x7f800000u | mant << 13);
+	if (exp != 0)
+		return od_bits_f32(sign | (exp + 112u) << 23 | mant << 13);
+	/* Zero and subnormals: mant * 2^-24, exact in f32. */
+	return od_bits_f32(sign | od_f32_bits((float)mant * 0x1p-24f));
+}
+
+#endif

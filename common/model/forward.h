@@ -1,0 +1,82 @@
+/* forward.h - the only forward pass: some rows, a layer cursor, a phase; advanced layer by layer and
+ * resumable between any two calls (design section 9).
+ *
+ *   begin -> [ attention -> experts ] x n_layers -> logits
+ *
+ * Its two seams are where the dense weights come from (struct od_dense) and who runs the experts
+ * (struct od_expert_runner: resident, cluster, emulated). A row's result never depends on the other rows.
+ * Thread: one at a time per od_forward. Owner: buffers belong to the od_forward; results are borrowed until
+ * the next call. */
+#ifndef OD_MODEL_FORWARD_H
+#define OD_MODEL_FORWARD_H
+
+#include "common/base/pool.h"
+#include "common/model/seq_state.h"
+#include "common/model/weights.h"
+
+/* One row of a step: a token of a sequence at a position. Rows of one sequence stand in order of position,
+ * without gaps, and begin at the sequence's committed length. */
+struct od_row {
+	struct od_seq_state *seq;
+	uint32_t position;
+	int32_t token;
+};
+
+/* What a MoE layer asks of the experts. */
+struct od_moe_call {
+	uint64_t step;
+	uint32_t m;		/* index of the MoE layer */
+	size_t n_rows;
+	const float *x;		/* [n_rows][hidden]: normed rows; in profile bf16 already rounded to BF16 */
+	const uint16_t *expert; /* [n_rows][top_k], best first, all different within a row */
+	float *y;		/* [n_rows][top_k][hidden]: output of the expert of that rank for that row */
+};
+
+struct od_expert_runner {
+	/* Fill call->y. Blocks until it is done. */
+	int (*run)(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err);
+};
+
+struct od_forward;
+
+struct od_forward_opts {
+	const struct od_config *config;
+	const struct od_dense *dense;
+	const struct od_backend *backend;
+	struct od_pool *pool; /* NULL: this thread only */
+	enum od_profile profile;
+	size_t max_rows;
+};
+
+OD_MUST_CHECK int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, struct od_err *err);
+void od_forward_free(struct od_forward *f); /* NULL ok */
+uint64_t od_forward_bytes(const struct od_forward_opts *opts); /* memory it will take */
+
+/* Start a step of rows[0..n_rows). Token ids, positions and context lengths are checked here. */
+OD_MUST_CHECK int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *rows, size_t n_rows,
+				   struct od_err *err);
+
+/* Attention and router of the current layer: writes this layer's K and V rows into the sequences' state,
+ * then chooses experts. Afterwards the routes of this layer can be read. */
+void od_forward_attention(struct od_forward *f);
+
+/* The current layer's experts through the runner, combined in router order; moves to the next layer. On an
+ * error the cursor stays, so that the call can be repeated. */
+OD_MUST_CHECK int od_forward_experts(struct od_forward *f, struct od_expert_runner *runner, struct od_err *err);
+
+uint32_t od_forward_layer(const struct od_forward *f); /* the cursor; n_layers when only logits are left */
+bool od_forward_done(const struct od_forward *f);      /* all layers are through */
+
+/* Routes of the layer that od_forward_attention did last. */
+const uint16_t *od_forward_experts_of(const struct od_forward *f, size_t row); /* [top_k], best first */
+const float *od_forward_weights_of(const struct od_forward *f, size_t row);    /* [top_k], renormalised */
+/* Gap between the k-th and the next router probability; 1 when all experts are used. */
+float od_forward_margin_of(const struct od_forward *f, size_t row);
+
+/* After the last layer: logits [vocab] of one row. */
+void od_forward_logits(struct od_forward *f, size_t row, float *logits);
+
+/* Commit the rows' positions to their sequences (od_seq_state_set_length). */
+void od_forward_commit(struct od_forward *f);
+
+#endif

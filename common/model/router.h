@@ -1,0 +1,13 @@
+/* router.h - from router logits to the chosen experts and their weights. Thread: any. */
+#ifndef OD_MODEL_ROUTER_H
+#define OD_MODEL_ROUTER_H
+
+#include "common/compute/backend.h"
+#include "common/model/config.h"
+
+/* logits [n_experts] (overwritten by probabilities) -> expert [top_k] best first, weight [top_k], margin:
+ * probability of the k-th less that of the next. Ties go to the lower expert index. */
+void od_router_choose(const struct od_backend *be, const struct od_config *cfg, float *logits, uint16_t *expert,
+		      float *weight, float *margin);
+
+#endif

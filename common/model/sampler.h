@@ -1,0 +1,47 @@
+/* sampler.h - from logits to a token: seeded and reproducible. Greedy is temperature 0.
+ *
+ * Order: repetition penalty (CTRL: positive logits divided, negative multiplied, once per distinct recent
+ * token), temperature, top-k, top-p, min-p, draw. Ties go to the lower id.
+ * Thread: one at a time per sampler. Owner: od_sampler_new's caller. */
+#ifndef OD_MODEL_SAMPLER_H
+#define OD_MODEL_SAMPLER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+struct od_sampler_opts {
+	double temperature;	   /* 0: greedy */
+	uint32_t top_k;		   /* 0: all */
+	double top_p;		   /* 1: all */
+	double min_p;		   /* 0: all; relative to the best probability */
+	double repetition_penalty; /* 1: none */
+	uint32_t repetition_window; /* recent tokens it looks at, prompt included; 0: all */
+	uint64_t seed;
+};
+
+void od_sampler_defaults(struct od_sampler_opts *o); /* greedy, everything off */
+OD_MUST_CHECK int od_sampler_check(const struct od_sampler_opts *o, struct od_err *err);
+
+struct od_sampler;
+OD_MUST_CHECK int od_sampler_new(struct od_sampler **out, const struct od_sampler_opts *o, uint32_t vocab,
+				 struct od_err *err);
+void od_sampler_free(struct od_sampler *s); /* NULL ok */
+/* Tokens that are already there (the prompt, then each chosen token); ids outside the vocabulary are ignored. */
+OD_MUST_CHECK int od_sampler_accept(struct od_sampler *s, const int32_t *ids, size_t n);
+/* logits [vocab] are overwritten. NaN counts as minus infinity; all minus infinity gives token 0. */
+int32_t od_sampler_sample(struct od_sampler *s, float *logits);
+
+/* Stop strings over a stream of text pieces: holds back what may still become one. */
+struct od_stopper;
+OD_MUST_CHECK int od_stopper_new(struct od_stopper **out, const char *const *stop, size_t n_stop, struct od_err *err);
+void od_stopper_free(struct od_stopper *s);
+/* Feed a piece; *emit (borrowed until the next call) is what may now be shown. *stopped: a stop string was
+ * found; it and what follows are not part of the text. */
+OD_MUST_CHECK int od_stopper_push(struct od_stopper *s, const char *piece, size_t len, const char **emit,
+				  size_t *emit_len, bool *stopped);
+OD_MUST_CHECK int od_stopper_flush(struct od_stopper *s, const char **emit, size_t *emit_len);
+
+#endif

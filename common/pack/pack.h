@@ -1,0 +1,60 @@
+/* pack.h - our directory made once from a checkpoint: opened, checked and looked up. docs/PACK-FORMAT.md is
+ * the specification.
+ *
+ * Opening checks SHA256SUMS over the small files, the schema version, and every offset, count and length
+ * against the sizes of the big files with overflow-checked arithmetic; the big files' bytes are checked when
+ * they are read (a checksum per tensor and per chunk).
+ * Thread: immutable after opening, any thread (reads are pread). Owner: od_pack_open's caller. */
+#ifndef OD_PACK_PACK_H
+#define OD_PACK_PACK_H
+
+#include "common/model/weights.h"
+
+#define OD_PACK_SCHEMA 1
+#define OD_FINGERPRINT_CHARS 64 /* hex of SHA-256 */
+
+struct od_pack;
+
+/* dir NULL: $OD_PACK, else /var/lib/od-moe/pack. */
+OD_MUST_CHECK int od_pack_open(struct od_pack **out, const char *dir, struct od_err *err);
+void od_pack_close(struct od_pack *p); /* NULL ok */
+
+const char *od_pack_dir(const struct od_pack *p);
+const struct od_config *od_pack_config(const struct od_pack *p);
+const char *od_pack_fingerprint(const struct od_pack *p); /* OD_FINGERPRINT_CHARS of hex, NUL */
+const char *od_pack_tokenizer_path(const struct od_pack *p); /* tokenizer.json; NULL when the model has none */
+/* generation_config.json's object, NULL when there is none; borrowed. */
+const json_t *od_pack_generation_config(const struct od_pack *p);
+
+/* A shard: a run of whole weight rows of one matrix of an expert. Offsets count from the start of experts.bin. */
+struct od_chunk {
+	uint64_t offset;
+	uint32_t stored_bytes, raw_bytes;
+	uint8_t codec; /* enum od_codec */
+	uint64_t xxh3; /* XXH3-64 of the stored bytes */
+};
+
+struct od_shard {
+	uint8_t mat; /* enum od_expert_mat */
+	uint32_t row_begin, n_rows;
+	struct od_chunk e, sm;
+};
+
+struct od_pack_expert {
+	uint64_t offset, bytes; /* of the whole expert in experts.bin */
+	uint32_t n_shards;
+	const struct od_shard *shard;
+};
+
+const struct od_pack_expert *od_pack_expert(const struct od_pack *p, uint32_t m, uint32_t expert);
+
+/* Totals for figures: bytes of all chunks of one expert (the largest), and of the same expert as published. */
+uint64_t od_pack_expert_stored_bytes(const struct od_pack *p);
+uint64_t od_pack_expert_raw_bytes(const struct od_pack *p);
+
+/* A slot: memory for one expert as published (matrices one after the other, each padded). */
+uint64_t od_pack_slot_bytes(const struct od_pack *p);
+/* Point w's matrices into a slot's memory. */
+void od_pack_bind(const struct od_pack *p, uint32_t m, uint32_t expert, void *slot, struct od_expert *w);
+
+#endif

@@ -1,0 +1,1 @@
+LIBOD_SRCS += $(addprefix common/predict/,)

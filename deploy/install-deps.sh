@@ -1,0 +1,32 @@
+#!/bin/sh
+# Installs what od-moe builds and tests with, from Debian's (or Ubuntu's) own packages. Says what first.
+set -eu
+packages="gcc make pkg-config libc6-dev libzmq3-dev libprotobuf-c-dev protobuf-c-compiler libzstd-dev libuv1-dev
+libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libsodium-dev libcmocka-dev python3 iproute2"
+
+missing=""
+for p in $packages; do
+	if ! dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'install ok installed'; then
+		missing="$missing $p"
+	fi
+done
+if [ -z "$missing" ]; then
+	exit 0
+fi
+if ! command -v apt-get >/dev/null 2>&1; then
+	echo "install-deps: no apt-get here; please install by hand:$missing" >&2
+	exit 1
+fi
+echo "install-deps: installing with apt-get:$missing"
+sudo=""
+if [ "$(id -u)" -ne 0 ]; then
+	if ! command -v sudo >/dev/null 2>&1; then
+		echo "install-deps: not root and no sudo; run as root: apt-get install$missing" >&2
+		exit 1
+	fi
+	sudo="sudo"
+fi
+export DEBIAN_FRONTEND=noninteractive
+$sudo apt-get update -q
+# shellcheck disable=SC2086
+$sudo apt-get install -y -q --no-install-recommends $missing

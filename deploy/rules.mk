@@ -1,0 +1,3 @@
+.PHONY: deps
+deps:
+	@deploy/install-deps.sh

@@ -1,0 +1,40 @@
+#!/bin/bash
+# Rules of the house that a compiler does not know: layers, unique names, banned calls.
+set -u
+cd "$(dirname "$0")/.."
+bad=0
+complain() { echo "check-source: $*" >&2; bad=1; }
+sources() { git ls-files --cached --others --exclude-standard -- "$@" | grep -E '\.(c|h|cu|cuh)$'; }
+
+# common/ includes nothing above it; the daemons never include each other.
+while read -r hit; do complain "common/ must not include a daemon: $hit"; done < <(
+	sources common | xargs -r grep -nE '#include "(main-node|shadow-node|worker-node|tests|deploy)/')
+for d in main-node shadow-node worker-node; do
+	while read -r hit; do complain "$d must not include another daemon: $hit"; done < <(
+		sources $d | xargs -r grep -nE '#include "(main-node|shadow-node|worker-node|tests)/' |
+			grep -v "#include \"$d/")
+done
+# Within common/ the order is base < compute < model < pack, base < net, and predict above model.
+layer() { # folder, folders it may include
+	local folder=$1 allowed=$2
+	while read -r hit; do complain "common/$folder may only include common/($allowed): $hit"; done < <(
+		sources "common/$folder" | xargs -r grep -nE '#include "common/' |
+			grep -vE "#include \"common/($allowed)/")
+}
+layer base 'base'
+layer compute 'base|compute'
+layer model 'base|compute|model'
+layer pack 'base|compute|model|pack'
+layer net 'base|net|compute'
+layer predict 'base|model|predict|compute'
+
+# File names are unique, so that a name in a message or a talk is enough.
+while read -r name; do complain "file name used twice: $name"; done < <(
+	sources . | sed 's|.*/||' | sort | uniq -d)
+
+# Calls that have a safe sibling.
+while read -r hit; do complain "banned call: $hit"; done < <(
+	sources . | xargs -r grep -nE '\b(strcpy|strcat|sprintf|vsprintf|gets|system|popen|atoi|atol|atof|mktemp|tmpnam)\(' )
+
+[ $bad -eq 0 ] && echo "check-source: ok"
+exit $bad

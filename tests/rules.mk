@@ -1,0 +1,21 @@
+# Unit tests: tests/unit/test_<module>.c, each a cmocka program linked with libod.
+UNIT_TESTS += $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
+
+define unit_rule
+$(B)/tests/$(1): $(B)/obj/tests/unit/$(1).o $($(1)_OBJS) $(B)/libod.a
+	@mkdir -p $$(@D)
+	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -o $$@ $$^ $(LIBS) -lcmocka
+endef
+$(foreach t,$(UNIT_TESTS),$(eval $(call unit_rule,$(t))))
+
+.PHONY: check check-build check-source unit
+check-build: programs $(UNIT_TESTS:%=$(B)/tests/%)
+
+check-source:
+	@tests/check-source.sh
+
+# Installs first, then starts over, so that the new libraries are seen.
+check: deps
+	@$(MAKE) --no-print-directory check-source
+	@$(MAKE) --no-print-directory -j$$(nproc) check-build
+	@B=$(B) tests/run.sh

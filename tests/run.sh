@@ -1,0 +1,43 @@
+#!/bin/bash
+# Runs every test and adds up. A test is a program that speaks TAP ("ok 1 - name", "not ok 2 - name",
+# "ok 3 - name # SKIP why"); one that ends badly without saying which test failed counts as a failure.
+#   tests/run.sh [FILTER]    only tests whose path contains FILTER
+set -u
+cd "$(dirname "$0")/.."
+B=${B:-build}
+export B CMOCKA_MESSAGE_OUTPUT=TAP
+filter=${1:-}
+passed=0 failed=0 skipped=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+run_one() { # name command...
+	local name=$1 status ok bad skip
+	shift
+	"$@" >"$log" 2>&1 </dev/null
+	status=$?
+	skip=$(grep -cE '^ok .*# SKIP' "$log")
+	ok=$(($(grep -cE '^ok ' "$log") - skip))
+	bad=$(grep -cE '^not ok ' "$log")
+	if [ "$bad" -eq 0 ] && { [ "$status" -ne 0 ] || [ $((ok + skip)) -eq 0 ]; }; then
+		bad=1
+		echo "not ok - $name ended with status $status" >>"$log"
+	fi
+	passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skip))
+	printf '%-44s %4d passed %3d failed %3d skipped\n' "$name" "$ok" "$bad" "$skip"
+	grep -E '^ok .*# SKIP' "$log"
+	if [ "$bad" -gt 0 ]; then
+		echo "----- $name"
+		cat "$log"
+		echo "-----"
+	fi
+}
+
+for t in "$B"/tests/test_*; do
+	[ -x "$t" ] && [ -f "$t" ] && case $t in *"$filter"*) run_one "${t#"$B"/tests/}" "$t" ;; esac
+done
+for t in tests/integ/test_*.sh tests/integ/test_*.py; do
+	[ -e "$t" ] && case $t in *"$filter"*) run_one "${t#tests/}" "$t" ;; esac
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
