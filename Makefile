@@ -1,6 +1,7 @@
 # od-moe: make, make check, make demo, make install. Every folder lists its own sources in rules.mk.
 #   SANITIZE=address|undefined|thread   a build of its own under build-<name>/
 #   CUDA=auto|0|1                       the CUDA plugin: when nvcc is there, never, or must
+comma := ,
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .SUFFIXES:
