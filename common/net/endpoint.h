@@ -1,0 +1,29 @@
+/* endpoint.h - ZeroMQ sockets with the options that the transport notes of PROTOCOL.md ask for: LINGER 0,
+ * IMMEDIATE, MAXMSGSIZE, ROUTER_MANDATORY, reconnect after 10 ms up to 1 s, no heartbeats of ZeroMQ's.
+ *
+ * Thread: a socket belongs to the thread that uses it; the context to the process. */
+#ifndef OD_NET_ENDPOINT_H
+#define OD_NET_ENDPOINT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+/* One ZeroMQ I/O thread. NULL when out of memory. */
+void *od_zmq_context(void);
+
+/* A ROUTER bound to host:port ("127.0.0.1", "0.0.0.0", "::", a name of this machine); port 0 takes a free one.
+ * *bound_port is the real one. A port in use says so and which option changes it. */
+OD_MUST_CHECK int od_bind_router(void *context, const char *host, uint16_t port, void **socket, uint16_t *bound_port,
+				 struct od_err *err);
+
+/* A DEALER that connects (and keeps reconnecting) to host:port; host may be a name or an IPv6 address. */
+OD_MUST_CHECK int od_connect_dealer(void *context, const char *host, uint16_t port, void **socket, struct od_err *err);
+
+void od_close_socket(void *socket); /* NULL ok */
+
+/* True for 127.0.0.0/8, ::1 and "localhost". */
+bool od_is_loopback(const char *host);
+
+#endif

@@ -1,0 +1,36 @@
+/* hosts.h - hosts.txt: one host a line, `[worker|shadow] host[:port] [key=value ...]`, `#` comments. */
+#ifndef OD_NET_HOSTS_H
+#define OD_NET_HOSTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+#define OD_DEFAULT_SHADOW_PORT 5700
+#define OD_DEFAULT_WORKER_PORT 5701
+#define OD_MAX_HOSTS 1024
+
+enum od_role_kind { OD_NODE_WORKER, OD_NODE_SHADOW };
+extern const char *const od_node_names[]; /* "worker", "shadow", NULL */
+
+struct od_host {
+	enum od_role_kind role;
+	char host[256]; /* name, IPv4, or IPv6 without brackets */
+	uint16_t port;	/* control port */
+	unsigned line;	/* 1-based */
+};
+
+struct od_hosts {
+	struct od_host *host;
+	size_t n;
+};
+
+/* Errors name the file and the line. Refuses duplicates (same host and port), a file without workers, more than one
+ * shadow, ports out of range, unknown roles and keys. */
+OD_MUST_CHECK int od_hosts_load(struct od_hosts *out, const char *path, struct od_err *err);
+OD_MUST_CHECK int od_hosts_parse(struct od_hosts *out, const char *text, size_t len, const char *where,
+				 struct od_err *err);
+void od_hosts_fini(struct od_hosts *h);
+
+#endif

@@ -1,0 +1,68 @@
+/* wire.h - one message: a protobuf header and raw tensor frames, over a ZeroMQ socket (design section 7).
+ *
+ * Thread: the one that owns the socket. Owner: od_msg_init/od_wire_recv ... od_msg_fini by the caller; frames
+ * are zmq_msg_t, so tensor bytes are neither copied by protobuf nor by us on receipt. */
+#ifndef OD_NET_WIRE_H
+#define OD_NET_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <zmq.h>
+
+#include "common/base/status.h"
+#include "proto/od.pb-c.h"
+
+#define OD_PROTOCOL_VERSION 1
+#define OD_MAX_FRAMES 3			  /* header and two tensors */
+#define OD_MAX_HEADER_BYTES (256u * 1024u)
+#define OD_MAX_FRAME_BYTES (64u * 1024u * 1024u) /* ZMQ_MAXMSGSIZE of every socket */
+
+/* A routing id as ROUTER sockets make them (automatic: 5 bytes; others are refused). */
+struct od_route {
+	uint8_t id[8];
+	uint8_t len;
+};
+
+static inline bool od_route_equal(const struct od_route *a, const struct od_route *b)
+{
+	return a->len == b->len && __builtin_memcmp(a->id, b->id, a->len) == 0;
+}
+
+struct od_msg {
+	struct od_route route;		  /* ROUTER sockets only: from whom */
+	Od__Header *header;		  /* unpacked; NULL after od_msg_fini */
+	zmq_msg_t frame[OD_MAX_FRAMES - 1]; /* tensors */
+	size_t n_frames;
+};
+
+static inline const void *od_msg_frame(const struct od_msg *m, size_t i, size_t *bytes)
+{
+	*bytes = i < m->n_frames ? zmq_msg_size(&m->frame[i]) : 0;
+	return i < m->n_frames ? zmq_msg_data((zmq_msg_t *)&m->frame[i]) : NULL;
+}
+
+/* Receive without blocking. OD_OK: *m is filled. OD_ERR_BUSY: nothing there. OD_ERR_PROTOCOL: something that is
+ * no message of ours (too many frames, a header that does not unpack, no body); it was consumed, m->route says
+ * from whom, err why. Other codes: the socket is broken. */
+OD_MUST_CHECK int od_wire_recv(void *socket, bool is_router, struct od_msg *m, struct od_err *err);
+void od_msg_fini(struct od_msg *m); /* frees; fine to call twice */
+
+/* A tensor frame to send. With done NULL the bytes are copied; else they are sent in place and done(bytes, hint)
+ * is called later on a ZeroMQ thread. */
+struct od_out_frame {
+	const void *bytes;
+	size_t len;
+	void (*done)(void *bytes, void *hint);
+	void *hint;
+};
+
+/* Send without blocking; route NULL on DEALER sockets. version is filled in. OD_ERR_BUSY: the queue is full (or the
+ * other side is not connected: sockets are IMMEDIATE); OD_ERR_UNREACHABLE: the route is gone. Nothing was sent. */
+OD_MUST_CHECK int od_wire_send(void *socket, const struct od_route *route, Od__Header *header,
+			       const struct od_out_frame *frames, size_t n_frames);
+
+/* "RUN", for logs. */
+const char *od_body_name(Od__Header__BodyCase body);
+
+#endif
