@@ -37,6 +37,9 @@ struct od_family {
 	bool (*ignorable)(const char *name);
 };
 
+/* One file each. */
+extern const struct od_family od_family_mixtral;
+
 const struct od_family *od_family_find(const char *architecture, const char *model_type); /* NULL: unknown */
 void od_family_list(char *buf, size_t size); /* "mixtral, ..." for messages */
 

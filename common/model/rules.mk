@@ -1,1 +1,1 @@
-LIBOD_SRCS += $(addprefix common/model/,)
+LIBOD_SRCS += $(addprefix common/model/,config.c family.c mixtral.c)

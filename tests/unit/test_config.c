@@ -1,0 +1,360 @@
+/* config.json to shapes: what is taken, what is refused and how the refusal reads. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/json.h"
+#include "common/model/family.h"
+
+/* Mixtral-8x7B-v0.1's published config.json, less what only training reads. */
+static const char mixtral_8x7b[] =
+	"{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"bos_token_id\":1,\"eos_token_id\":2,"
+	"\"hidden_act\":\"silu\",\"hidden_size\":4096,\"intermediate_size\":14336,\"max_position_embeddings\":32768,"
+	"\"num_attention_heads\":32,\"num_experts_per_tok\":2,\"num_hidden_layers\":32,\"num_key_value_heads\":8,"
+	"\"num_local_experts\":8,\"rms_norm_eps\":1e-05,\"rope_theta\":1000000.0,\"sliding_window\":null,"
+	"\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\",\"vocab_size\":32000}";
+
+/* The file above with key set to the JSON text value (NULL: removed), parsed. */
+static int parse_with(struct od_config *cfg, const char *key, const char *value, struct od_err *err)
+{
+	json_t *root = json_loads(mixtral_8x7b, 0, NULL);
+	int rc;
+
+	assert_non_null(root);
+	if (key != NULL && value == NULL) {
+		json_object_del(root, key);
+	} else if (key != NULL) {
+		json_t *v = json_loads(value, JSON_DECODE_ANY, NULL);
+
+		assert_non_null(v);
+		json_object_set_new(root, key, v);
+	}
+	rc = od_config_parse(cfg, root, "config.json", err);
+	json_decref(root);
+	return rc;
+}
+
+static void must_take(struct od_config *cfg, const char *key, const char *value)
+{
+	struct od_err err = { 0 };
+	int rc = parse_with(cfg, key, value, &err);
+
+	if (rc != OD_OK)
+		fail_msg("%s = %s: %s", key, value != NULL ? value : "(none)", err.msg);
+}
+
+/* Refused with that code, and the reason holds every given text. */
+static void must_refuse(const char *key, const char *value, int code, const char *text1, const char *text2)
+{
+	struct od_config cfg;
+	struct od_err err = { 0 };
+	int rc = parse_with(&cfg, key, value, &err);
+
+	if (rc != code || err.code != code || strstr(err.msg, "config.json") == NULL ||
+	    strstr(err.msg, text1) == NULL || strstr(err.msg, text2) == NULL)
+		fail_msg("%s = %s: code %d, \"%s\"; expected %d, \"%s\", \"%s\"", key, value != NULL ? value : "(none)",
+			 rc, err.msg, code, text1, text2);
+	assert_null(cfg.family);
+}
+
+static void test_published_file(void **state)
+{
+	struct od_config c;
+
+	(void)state;
+	must_take(&c, NULL, NULL);
+	assert_string_equal(c.family->name, "mixtral");
+	assert_int_equal(c.n_layers, 32);
+	assert_int_equal(c.hidden, 4096);
+	assert_int_equal(c.n_heads, 32);
+	assert_int_equal(c.n_kv_heads, 8);
+	assert_int_equal(c.head_dim, 128);
+	assert_int_equal(c.vocab, 32000);
+	assert_int_equal(c.n_experts, 8);
+	assert_int_equal(c.top_k, 2);
+	assert_int_equal(c.intermediate, 14336);
+	assert_int_equal(c.ctx_max, 32768);
+	assert_int_equal(c.sliding_window, 0);
+	assert_true(c.rms_eps == 1e-5f);
+	assert_true(c.rope_theta == 1e6);
+	assert_false(c.tied_head);
+	assert_int_equal(c.bos, 1);
+	assert_int_equal(c.n_eos, 1);
+	assert_int_equal(c.eos[0], 2);
+	assert_int_equal(od_config_kv_dim(&c), 1024);
+}
+
+static void test_optional_fields(void **state)
+{
+	struct od_config c;
+
+	(void)state;
+	must_take(&c, "head_dim", "64");
+	assert_int_equal(c.head_dim, 64);
+	must_take(&c, "head_dim", "null");
+	assert_int_equal(c.head_dim, 128);
+	must_take(&c, "num_key_value_heads", NULL);
+	assert_int_equal(c.n_kv_heads, 32);
+	must_take(&c, "sliding_window", "4096");
+	assert_int_equal(c.sliding_window, 4096);
+	must_take(&c, "tie_word_embeddings", "true");
+	assert_true(c.tied_head);
+	assert_false(od_role_present(&c, OD_ROLE_HEAD));
+	must_take(&c, "eos_token_id", "[2, 31999, 7]");
+	assert_int_equal(c.n_eos, 3);
+	assert_int_equal(c.eos[1], 31999);
+	must_take(&c, "eos_token_id", "null");
+	assert_int_equal(c.n_eos, 0);
+	must_take(&c, "bos_token_id", NULL);
+	assert_int_equal(c.bos, -1);
+	must_take(&c, "architectures", NULL);
+	assert_string_equal(c.family->name, "mixtral");
+	must_take(&c, "model_type", NULL);
+	must_take(&c, "hidden_act", NULL);
+	must_take(&c, "attention_bias", "false");
+	must_take(&c, "num_experts_per_tok", "8");
+	assert_int_equal(c.top_k, 8);
+}
+
+static void test_rope(void **state)
+{
+	struct od_config c;
+
+	(void)state;
+	must_take(&c, "rope_scaling", "null");
+	must_take(&c, "rope_scaling", "{\"type\": \"default\"}");
+	assert_true(c.rope_theta == 1e6);
+	must_take(&c, "rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 1000000.0}");
+	assert_true(c.rope_theta == 1e6);
+	must_refuse("rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 10000.0}", OD_ERR_FORMAT,
+		    "rope_theta", "1e+06 and 10000");
+	must_refuse("rope_scaling", "{\"type\": \"linear\", \"factor\": 2}", OD_ERR_UNSUPPORTED, "rope_scaling",
+		    "linear");
+	must_refuse("rope_parameters", "{\"rope_type\": \"yarn\"}", OD_ERR_UNSUPPORTED, "rope_parameters", "yarn");
+	must_refuse("rope_parameters", "{\"partial_rotary_factor\": 0.5}", OD_ERR_UNSUPPORTED, "rope_parameters", "0.5");
+	must_refuse("rope_scaling", "[1]", OD_ERR_FORMAT, "rope_scaling", "an array");
+	must_refuse("rope_theta", NULL, OD_ERR_MISSING, "rope_theta", "nothing");
+	must_refuse("rope_theta", "0", OD_ERR_RANGE, "rope_theta", "found 0");
+}
+
+/* A newer file has rope_parameters only. */
+static void test_rope_parameters_alone(void **state)
+{
+	json_t *root = json_loads(mixtral_8x7b, 0, NULL);
+	struct od_config c;
+	struct od_err err;
+
+	(void)state;
+	json_object_del(root, "rope_theta");
+	json_object_set_new(root, "rope_parameters", json_pack("{s:s, s:f}", "rope_type", "default", "rope_theta", 5e5));
+	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_OK);
+	assert_true(c.rope_theta == 5e5);
+	json_decref(root);
+}
+
+static void test_refuses_numbers(void **state)
+{
+	static const char *const required[] = { "hidden_size",	     "intermediate_size",   "num_hidden_layers",
+						"vocab_size",	     "num_attention_heads", "num_local_experts",
+						"num_experts_per_tok", "rms_norm_eps",	    "max_position_embeddings" };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(required) / sizeof(required[0]); i++) {
+		must_refuse(required[i], NULL, OD_ERR_MISSING, required[i], "nothing");
+		must_refuse(required[i], "\"12\"", OD_ERR_FORMAT, required[i], "a string");
+		must_refuse(required[i], "-1", OD_ERR_RANGE, required[i], "-1");
+		must_refuse(required[i], "4294967296", OD_ERR_RANGE, required[i], "found 4"); /* 2^32 */
+		if (strcmp(required[i], "rms_norm_eps") != 0)
+			must_refuse(required[i], "0", OD_ERR_RANGE, required[i], "found 0");
+	}
+	must_refuse("num_experts_per_tok", "9", OD_ERR_RANGE, "num_experts_per_tok", "1 to 8, found 9");
+	must_refuse("num_local_experts", "1", OD_ERR_RANGE, "num_experts_per_tok", "1 to 1, found 2");
+	must_refuse("num_local_experts", "4097", OD_ERR_RANGE, "num_local_experts", "4097");
+	must_refuse("num_key_value_heads", "5", OD_ERR_FORMAT, "num_key_value_heads", "found 5");
+	must_refuse("num_key_value_heads", "64", OD_ERR_FORMAT, "num_key_value_heads", "found 64");
+	must_refuse("head_dim", "65", OD_ERR_UNSUPPORTED, "head_dim", "found 65");
+	must_refuse("head_dim", "0", OD_ERR_RANGE, "head_dim", "found 0");
+	must_refuse("head_dim", "1000000", OD_ERR_RANGE, "head_dim", "32 heads");
+	must_refuse("num_attention_heads", "24", OD_ERR_FORMAT, "head_dim", "24"); /* 4096 % 24 != 0 */
+	must_refuse("sliding_window", "-5", OD_ERR_RANGE, "sliding_window", "-5");
+	must_refuse("eos_token_id", "32000", OD_ERR_RANGE, "eos_token_id", "32000");
+	must_refuse("eos_token_id", "[2, -1]", OD_ERR_RANGE, "eos_token_id", "-1");
+	must_refuse("eos_token_id", "\"</s>\"", OD_ERR_FORMAT, "eos_token_id", "token id");
+	must_refuse("eos_token_id", "[1,2,3,4,5,6,7,8,9]", OD_ERR_UNSUPPORTED, "eos_token_id", "found 9");
+	must_refuse("bos_token_id", "40000", OD_ERR_RANGE, "bos_token_id", "40000");
+}
+
+static void test_refuses_variants(void **state)
+{
+	(void)state;
+	must_refuse("hidden_act", "\"gelu\"", OD_ERR_UNSUPPORTED, "hidden_act", "gelu");
+	must_refuse("attention_bias", "true", OD_ERR_UNSUPPORTED, "attention_bias", "true");
+	must_refuse("attention_bias", "1", OD_ERR_FORMAT, "attention_bias", "an integer");
+	must_refuse("quantization_config", "{}", OD_ERR_UNSUPPORTED, "quantization_config", "found one");
+	must_refuse("architectures", "[\"LlamaForCausalLM\"]", OD_ERR_UNSUPPORTED, "LlamaForCausalLM", "mixtral");
+	must_refuse("architectures", "[\"MixtralForSequenceClassification\"]", OD_ERR_UNSUPPORTED,
+		    "MixtralForSequenceClassification", "MixtralForCausalLM");
+	must_refuse("model_type", "\"llama\"", OD_ERR_UNSUPPORTED, "llama", "mixtral");
+	must_refuse("architectures", "[]", OD_ERR_FORMAT, "architectures", "names");
+	must_refuse("architectures", "[3]", OD_ERR_FORMAT, "architectures", "names");
+	must_refuse("architectures", "\"x\"", OD_ERR_FORMAT, "architectures", "a string");
+}
+
+/* Every dimension within its own bound, the product far outside 64 bits. */
+static void test_refuses_huge_products(void **state)
+{
+	json_t *root = json_loads(mixtral_8x7b, 0, NULL);
+	struct od_config c;
+	struct od_err err;
+
+	(void)state;
+	json_object_set_new(root, "hidden_size", json_integer(1 << 20));
+	json_object_set_new(root, "intermediate_size", json_integer(1 << 20));
+	json_object_set_new(root, "num_local_experts", json_integer(4096));
+	json_object_set_new(root, "num_hidden_layers", json_integer(4096));
+	json_object_set_new(root, "head_dim", json_integer(128));
+	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_ERR_RANGE);
+	assert_non_null(strstr(err.msg, "4096 layers"));
+	json_decref(root);
+}
+
+static void test_load_names_the_file(void **state)
+{
+	struct od_config c;
+	struct od_err err;
+
+	(void)state;
+	assert_int_not_equal(od_config_load(&c, "/nonexistent/config.json", &err), OD_OK);
+	assert_non_null(strstr(err.msg, "/nonexistent/config.json"));
+	assert_int_equal(od_config_load(&c, "deploy/models/talebook/config.json", &err), OD_OK);
+	assert_int_equal(c.n_layers, 12);
+	assert_int_equal(c.head_dim, 64);
+}
+
+static void expect_dense(enum od_role role, uint32_t layer, const char *expected)
+{
+	char buf[128];
+
+	od_family_mixtral.dense_name(buf, sizeof(buf), role, layer);
+	assert_string_equal(buf, expected);
+}
+
+static void test_names(void **state)
+{
+	char buf[128];
+
+	(void)state;
+	expect_dense(OD_ROLE_EMBED, 0, "model.embed_tokens.weight");
+	expect_dense(OD_ROLE_HEAD, 0, "lm_head.weight");
+	expect_dense(OD_ROLE_FINAL_NORM, 0, "model.norm.weight");
+	expect_dense(OD_ROLE_ATTN_NORM, 3, "model.layers.3.input_layernorm.weight");
+	expect_dense(OD_ROLE_FFN_NORM, 3, "model.layers.3.post_attention_layernorm.weight");
+	expect_dense(OD_ROLE_Q, 0, "model.layers.0.self_attn.q_proj.weight");
+	expect_dense(OD_ROLE_K, 1, "model.layers.1.self_attn.k_proj.weight");
+	expect_dense(OD_ROLE_V, 2, "model.layers.2.self_attn.v_proj.weight");
+	expect_dense(OD_ROLE_O, 31, "model.layers.31.self_attn.o_proj.weight");
+	expect_dense(OD_ROLE_ROUTER, 31, "model.layers.31.block_sparse_moe.gate.weight");
+	od_family_mixtral.expert_name(buf, sizeof(buf), 5, 7, OD_MAT_GATE);
+	assert_string_equal(buf, "model.layers.5.block_sparse_moe.experts.7.w1.weight");
+	od_family_mixtral.expert_name(buf, sizeof(buf), 5, 6, OD_MAT_UP);
+	assert_string_equal(buf, "model.layers.5.block_sparse_moe.experts.6.w3.weight");
+	od_family_mixtral.expert_name(buf, sizeof(buf), 4, 0, OD_MAT_DOWN);
+	assert_string_equal(buf, "model.layers.4.block_sparse_moe.experts.0.w2.weight");
+	assert_true(od_family_mixtral.ignorable("model.layers.0.self_attn.rotary_emb.inv_freq"));
+	assert_false(od_family_mixtral.ignorable("model.layers.0.self_attn.q_proj.weight"));
+	assert_false(od_family_mixtral.ignorable("inv_freq"));
+}
+
+static void expect_shape(const struct od_config *c, enum od_role role, uint64_t n_out, uint64_t n_in)
+{
+	uint64_t out, in;
+
+	od_role_shape(c, role, &out, &in);
+	assert_int_equal(out, n_out);
+	assert_int_equal(in, n_in);
+}
+
+static void test_shapes_and_roles(void **state)
+{
+	struct od_config c;
+	uint64_t out, in;
+
+	(void)state;
+	must_take(&c, "head_dim", "96"); /* heads * head_dim 3072 != hidden 4096 */
+	expect_shape(&c, OD_ROLE_EMBED, 32000, 4096);
+	expect_shape(&c, OD_ROLE_HEAD, 32000, 4096);
+	expect_shape(&c, OD_ROLE_FINAL_NORM, 4096, 0);
+	expect_shape(&c, OD_ROLE_ATTN_NORM, 4096, 0);
+	expect_shape(&c, OD_ROLE_FFN_NORM, 4096, 0);
+	expect_shape(&c, OD_ROLE_Q, 3072, 4096);
+	expect_shape(&c, OD_ROLE_K, 768, 4096);
+	expect_shape(&c, OD_ROLE_V, 768, 4096);
+	expect_shape(&c, OD_ROLE_O, 4096, 3072);
+	expect_shape(&c, OD_ROLE_ROUTER, 8, 4096);
+	od_expert_mat_shape(&c, OD_MAT_GATE, &out, &in);
+	assert_true(out == 14336 && in == 4096);
+	od_expert_mat_shape(&c, OD_MAT_UP, &out, &in);
+	assert_true(out == 14336 && in == 4096);
+	od_expert_mat_shape(&c, OD_MAT_DOWN, &out, &in);
+	assert_true(out == 4096 && in == 14336);
+	for (int r = 0; r < OD_N_ROLES; r++) {
+		assert_int_equal(od_role_parse(od_role_name((enum od_role)r)), r);
+		assert_true(od_role_present(&c, (enum od_role)r));
+		assert_int_equal(od_role_per_layer((enum od_role)r), r >= 3);
+	}
+	assert_int_equal(od_role_parse("attn_x"), OD_N_ROLES);
+	assert_string_equal(od_role_name(OD_ROLE_Q), "attn_q");
+}
+
+/* The line goes into fingerprints: it must never change by itself, and must change with each number. */
+static void test_canonical(void **state)
+{
+	static const struct {
+		const char *key, *value;
+	} change[] = {
+		{ "hidden_size", "8192" },	   { "num_hidden_layers", "31" }, { "num_key_value_heads", "4" },
+		{ "head_dim", "64" },		   { "vocab_size", "32001" },	  { "num_local_experts", "16" },
+		{ "num_experts_per_tok", "1" },	   { "sliding_window", "4096" },  { "rms_norm_eps", "1e-6" },
+		{ "intermediate_size", "14337" },  { "rope_theta", "10000" },	  { "tie_word_embeddings", "true" },
+		{ "num_attention_heads", "64" },
+	};
+	static const char expected[] =
+		"family=mixtral layers=32 hidden=4096 heads=32 kv_heads=8 head_dim=128 vocab=32000 experts=8 top_k=2 "
+		"intermediate=14336 window=0 rms_eps=3727c5ac rope_theta=412e848000000000 tied_head=0";
+	struct od_config c;
+	struct od_err err;
+	char text[512], other[512];
+
+	(void)state;
+	must_take(&c, NULL, NULL);
+	assert_int_equal(od_config_canonical(&c, text, sizeof(text), &err), sizeof(expected) - 1);
+	assert_string_equal(text, expected);
+	for (size_t i = 0; i < sizeof(change) / sizeof(change[0]); i++) {
+		must_take(&c, change[i].key, change[i].value);
+		assert_true(od_config_canonical(&c, other, sizeof(other), &err) > 0);
+		assert_string_not_equal(text, other);
+	}
+	must_take(&c, "eos_token_id", "7"); /* ends a text, changes no number */
+	assert_true(od_config_canonical(&c, other, sizeof(other), &err) > 0);
+	assert_string_equal(text, other);
+	assert_int_equal(od_config_canonical(&c, text, sizeof(expected) - 1, &err), OD_ERR_RANGE);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_published_file),	    cmocka_unit_test(test_optional_fields),
+		cmocka_unit_test(test_rope),		    cmocka_unit_test(test_rope_parameters_alone),
+		cmocka_unit_test(test_refuses_numbers),	    cmocka_unit_test(test_refuses_variants),
+		cmocka_unit_test(test_refuses_huge_products), cmocka_unit_test(test_load_names_the_file),
+		cmocka_unit_test(test_names),		    cmocka_unit_test(test_shapes_and_roles),
+		cmocka_unit_test(test_canonical),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
