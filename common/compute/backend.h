@@ -84,4 +84,7 @@ void od_matmul(const struct od_backend *be, struct od_pool *pool, const struct o
 /* sin and cos of the same bits everywhere (libm's differ between versions and CPUs); |x| < 2^20. */
 void od_sincos(double x, double *sin_x, double *cos_x);
 
+/* exp of the same bits everywhere, to 1 ulp: the one in softmax, silu_mul and attend. */
+float od_exp(float x);
+
 #endif

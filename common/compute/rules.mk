@@ -1,1 +1,1 @@
-LIBOD_SRCS += $(addprefix common/compute/,)
+LIBOD_SRCS += $(addprefix common/compute/,cpu.c cpu_scalar.c dtype.c sincos.c)

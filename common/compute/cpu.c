@@ -1,0 +1,121 @@
+#include "common/compute/cpu_tables.h"
+
+#define MIN_PIECE_WEIGHTS 32768u /* a piece of work for a thread: some microseconds, well above a hand-over */
+
+const char *const od_cpu_names[] = { "auto", "scalar", "avx2", "avx512", "avx512bf16", NULL };
+const char *const od_profile_names[] = { "f32", "bf16", NULL };
+
+/* The compiler's runtime also asks whether the kernel saves the wide registers (XGETBV). */
+static bool has_avx2(void)
+{
+#ifdef OD_X86_TABLES
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#else
+	return false;
+#endif
+}
+
+static bool has_avx512(void)
+{
+#ifdef OD_X86_TABLES
+	return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+	       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#else
+	return false;
+#endif
+}
+
+static bool has_avx512_bf16(void)
+{
+#ifdef OD_X86_TABLES
+	return has_avx512() && __builtin_cpu_supports("avx512bf16");
+#else
+	return false;
+#endif
+}
+
+static bool has(enum od_cpu cpu)
+{
+	switch (cpu) {
+	case OD_CPU_AUTO: return true;
+	case OD_CPU_SCALAR: return true;
+	case OD_CPU_AVX2: return has_avx2();
+	case OD_CPU_AVX512: return has_avx512();
+	case OD_CPU_AVX512_BF16: return has_avx512_bf16();
+	}
+	return false;
+}
+
+static const char *needs(enum od_cpu cpu)
+{
+	switch (cpu) {
+	case OD_CPU_AUTO: return "";
+	case OD_CPU_SCALAR: return "";
+	case OD_CPU_AVX2: return "AVX2, FMA and F16C";
+	case OD_CPU_AVX512: return "AVX-512 F, BW, VL and DQ";
+	case OD_CPU_AVX512_BF16: return "AVX-512 F, BW, VL, DQ and BF16";
+	}
+	return "";
+}
+
+static const struct od_backend *table(enum od_cpu cpu)
+{
+#ifdef OD_X86_TABLES
+	switch (cpu) {
+	case OD_CPU_AUTO: break;
+	case OD_CPU_SCALAR: break;
+	case OD_CPU_AVX2: return &od_cpu_table_avx2;
+	case OD_CPU_AVX512: return &od_cpu_table_avx512;
+	case OD_CPU_AVX512_BF16: return &od_cpu_table_avx512bf16;
+	}
+#else
+	(void)cpu;
+#endif
+	return &od_cpu_table_scalar;
+}
+
+int od_backend_cpu(const struct od_backend **out, enum od_cpu cpu, enum od_profile profile, struct od_err *err)
+{
+	*out = NULL;
+	if ((unsigned)cpu > OD_CPU_AVX512_BF16)
+		return od_fail(err, OD_ERR_ARG, "cpu kernels: unknown choice %d", (int)cpu);
+	if (cpu == OD_CPU_AUTO) {
+		for (cpu = OD_CPU_AVX512_BF16; !has(cpu); cpu--)
+			continue;
+	}
+	if (!has(cpu))
+		return od_fail(err, OD_ERR_UNSUPPORTED, "cpu kernels %s: this processor (or system) has not all of %s",
+			       od_cpu_names[cpu], needs(cpu));
+	/* BF16 dot instructions round differently; conformance must not depend on having them. */
+	if (cpu == OD_CPU_AVX512_BF16 && profile == OD_PROFILE_F32)
+		cpu = OD_CPU_AVX512;
+	*out = table(cpu);
+	return OD_OK;
+}
+
+struct matmul_job {
+	const struct od_backend *be;
+	const struct od_mat *w;
+	const float *x;
+	float *y;
+	size_t n_rows;
+};
+
+static void matmul_piece(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	const struct matmul_job *j = arg;
+
+	(void)thread;
+	j->be->matmul(j->w, j->x, j->w->n_in, j->y, j->w->n_out, j->n_rows, begin, end);
+}
+
+void od_matmul(const struct od_backend *be, struct od_pool *pool, const struct od_mat *w, const float *x, float *y,
+	       size_t n_rows)
+{
+	struct matmul_job job = { .be = be, .w = w, .x = x, .y = y, .n_rows = n_rows };
+	size_t grain = MIN_PIECE_WEIGHTS / (w->n_in + 1) / 8 * 8 + 8; /* whole register blocks */
+
+	if (n_rows == 0)
+		return;
+	od_pool_for(pool, w->n_out, grain, matmul_piece, &job);
+}

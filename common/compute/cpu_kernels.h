@@ -1,0 +1,449 @@
+/* cpu_kernels.h - the body of a CPU table, written once over the 16 lanes of a vec_*.h.
+ *
+ * A cpu_*.c includes its vector header, defines OD_TABLE (the table's identifier), OD_TABLE_NAME and
+ * OD_TABLE_CLASS, and includes this file. The order of every sum is fixed here, so the tables agree in every
+ * bit; blocking only decides which dots run side by side. Every NaN that is written has the bits 0x7fc00000,
+ * because which NaN an instruction passes on depends on the CPU. */
+#include "common/compute/cpu_tables.h"
+
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+
+/* How far ahead of its reads each row of weights is fetched. The hardware's own prefetcher stops at page
+ * ends and loses track of several rows read at once. */
+#ifndef OD_PREFETCH_BYTES
+#define OD_PREFETCH_BYTES 4096u
+#endif
+#define LINE_BYTES 64u
+
+/* Outputs that all row tiles visit before the next ones: their weights stay in the L2 cache meanwhile. */
+#define BLOCK_WEIGHTS 131072u
+
+static inline float canonical(float a)
+{
+	return a != a ? od_bits_f32(0x7fc00000u) : a;
+}
+
+static ALWAYS_INLINE v16 load_any(enum od_dtype t, const unsigned char *p)
+{
+	switch (t) {
+	case OD_BF16: return v16_load_bf16(p);
+	case OD_F16: return v16_load_f16(p);
+	case OD_F32: return v16_load((const float *)(const void *)p);
+	case OD_INT8: return v16_load_i8(p);
+	}
+	return v16_set1(0);
+}
+
+static ALWAYS_INLINE v16 load_any_n(enum od_dtype t, const unsigned char *p, size_t n)
+{
+	switch (t) {
+	case OD_BF16: return v16_load_bf16_n(p, n);
+	case OD_F16: return v16_load_f16_n(p, n);
+	case OD_F32: return v16_load_n((const float *)(const void *)p, n);
+	case OD_INT8: return v16_load_i8_n(p, n);
+	}
+	return v16_set1(0);
+}
+
+/* A tile of dots: rows [0, nr) of x with rows [0, no) of w. */
+struct tile {
+	const unsigned char *w;
+	size_t w_stride_bytes;
+	const float *x;
+	size_t x_stride;
+	size_t n;
+	const float *scale; /* [no] or NULL */
+	float *y;
+	size_t y_stride;
+};
+
+/* t, no and nr are constants where it is called, so that the sums live in registers. */
+static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const size_t nr, const struct tile *a)
+{
+	const size_t each = od_dtype_bytes(t), step = LINE_BYTES / each, row_bytes = a->n * each;
+	const size_t ahead = row_bytes < OD_PREFETCH_BYTES ? row_bytes : OD_PREFETCH_BYTES;
+	const size_t wrap = no * a->w_stride_bytes - row_bytes; /* from a row's end to the next tile's row */
+	const unsigned char *w = a->w;
+	const float *x = a->x;
+	size_t k = 0;
+	v16 sum[8][4];
+
+	V16_UNROLL(8)
+	for (size_t o = 0; o < no; o++)
+		V16_UNROLL(4)
+		for (size_t r = 0; r < nr; r++)
+			sum[o][r] = v16_set1(0);
+	for (; k + step <= a->n; k += step) {
+		size_t at = k * each + ahead;
+
+		at += at < row_bytes ? 0 : wrap;
+		V16_UNROLL(8)
+		for (size_t o = 0; o < no; o++)
+			__builtin_prefetch((const void *)((uintptr_t)w + o * a->w_stride_bytes + at));
+		V16_UNROLL(4)
+		for (size_t j = 0; j < step; j += 16) {
+			v16 xv[4];
+
+			V16_UNROLL(4)
+			for (size_t r = 0; r < nr; r++)
+				xv[r] = v16_load(x + r * a->x_stride + k + j);
+			V16_UNROLL(8)
+			for (size_t o = 0; o < no; o++) {
+				v16 wv = load_any(t, w + o * a->w_stride_bytes + (k + j) * each);
+
+				V16_UNROLL(4)
+				for (size_t r = 0; r < nr; r++)
+					sum[o][r] = v16_fma(wv, xv[r], sum[o][r]);
+			}
+		}
+	}
+	while (k < a->n) {
+		size_t left = a->n - k < 16 ? a->n - k : 16;
+
+		V16_UNROLL(8)
+		for (size_t o = 0; o < no; o++) {
+			v16 wv = load_any_n(t, w + o * a->w_stride_bytes + k * each, left);
+
+			V16_UNROLL(4)
+			for (size_t r = 0; r < nr; r++)
+				sum[o][r] = v16_fma_n(wv, v16_load_n(x + r * a->x_stride + k, left), sum[o][r], left);
+		}
+		k += left;
+	}
+	V16_UNROLL(8)
+	for (size_t o = 0; o < no; o++) {
+		V16_UNROLL(4)
+		for (size_t r = 0; r < nr; r++) {
+			float d = v16_fold_add(sum[o][r]);
+
+			a->y[r * a->y_stride + o] = canonical(a->scale != NULL ? d * a->scale[o] : d);
+		}
+	}
+}
+
+/* n_out outputs of nr rows. */
+static ALWAYS_INLINE void row_tile(const enum od_dtype t, const size_t no, const size_t nr, struct tile a,
+				   size_t n_out)
+{
+	size_t o = 0;
+
+	for (; o + no <= n_out; o += no) {
+		dots(t, no, nr, &a);
+		a.w += no * a.w_stride_bytes;
+		a.y += no;
+		a.scale = a.scale != NULL ? a.scale + no : NULL;
+	}
+	for (; o < n_out; o++) {
+		dots(t, 1, nr, &a);
+		a.w += a.w_stride_bytes;
+		a.y++;
+		a.scale = a.scale != NULL ? a.scale + 1 : NULL;
+	}
+}
+
+static ALWAYS_INLINE void matmul_of(const enum od_dtype t, struct tile a, size_t n_rows, size_t n_out)
+{
+	size_t block = BLOCK_WEIGHTS / (a.n + 1) / V16_GEMV_OUTS * V16_GEMV_OUTS + V16_GEMV_OUTS, n;
+
+	if (n_rows == 1)
+		block = n_out;
+	for (size_t o = 0; o < n_out; o += n) {
+		struct tile b = a;
+		size_t r = 0;
+
+		n = n_out - o < block ? n_out - o : block;
+		b.w += o * a.w_stride_bytes;
+		b.scale = a.scale != NULL ? a.scale + o : NULL;
+		for (; r + V16_TILE_ROWS <= n_rows; r += V16_TILE_ROWS) {
+			b.x = a.x + r * a.x_stride;
+			b.y = a.y + r * a.y_stride + o;
+			row_tile(t, V16_TILE_OUTS, V16_TILE_ROWS, b, n);
+		}
+		for (; r < n_rows; r++) {
+			b.x = a.x + r * a.x_stride;
+			b.y = a.y + r * a.y_stride + o;
+			row_tile(t, V16_GEMV_OUTS, 1, b, n);
+		}
+	}
+}
+
+static void matmul(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
+		   size_t n_rows, size_t o_begin, size_t o_end)
+{
+	size_t row_bytes = w->n_in * od_dtype_bytes(w->dtype), n_out = o_end - o_begin;
+	struct tile a = {
+		.w = (const unsigned char *)w->data + o_begin * row_bytes,
+		.w_stride_bytes = row_bytes,
+		.x = x,
+		.x_stride = x_stride,
+		.n = w->n_in,
+		.scale = w->dtype == OD_INT8 ? w->scale + o_begin : NULL,
+		.y = y + o_begin,
+		.y_stride = y_stride,
+	};
+
+	switch (w->dtype) {
+	case OD_BF16: matmul_of(OD_BF16, a, n_rows, n_out); break;
+	case OD_F16: matmul_of(OD_F16, a, n_rows, n_out); break;
+	case OD_F32: matmul_of(OD_F32, a, n_rows, n_out); break;
+	case OD_INT8: matmul_of(OD_INT8, a, n_rows, n_out); break;
+	}
+}
+
+static float dot(const float *a, const float *b, size_t n)
+{
+	float y;
+
+	dots(OD_F32, 1, 1, &(struct tile){ .w = (const unsigned char *)a, .x = b, .n = n, .y = &y });
+	return y;
+}
+
+/* exp(x) to 1 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, and the Taylor series of exp(r) up to r^7 (the next term
+ * is below 6e-9). Beyond the bounds the result is 0 or infinity anyway. */
+static ALWAYS_INLINE v16 exp16(v16 x)
+{
+	const v16 magic = v16_set1(0x1.8p23f);
+	v16 c = v16_max(v16_min(x, v16_set1(90.0f)), v16_set1(-110.0f));
+	v16 t = v16_fma(c, v16_set1(0x1.715476p+0f), magic), n = v16_sub(t, magic), r, p;
+
+	r = v16_fma(n, v16_set1(-0x1.62e43p-1f), c);
+	r = v16_fma(n, v16_set1(0x1.05c61p-29f), r); /* the rest of ln 2: ln2_hi was rounded up */
+	p = v16_set1(1.0f / 5040);
+	p = v16_fma(p, r, v16_set1(1.0f / 720));
+	p = v16_fma(p, r, v16_set1(1.0f / 120));
+	p = v16_fma(p, r, v16_set1(1.0f / 24));
+	p = v16_fma(p, r, v16_set1(1.0f / 6));
+	p = v16_fma(p, r, v16_set1(0.5f));
+	p = v16_fma(p, r, v16_set1(1.0f));
+	p = v16_fma(p, r, v16_set1(1.0f));
+	return v16_nan_where(x, v16_scale_pow2(p, t));
+}
+
+static void rmsnorm(float *y, const float *x, const float *w, size_t n, float eps)
+{
+	float r = 1.0f / sqrtf(dot(x, x, n) / (float)n + eps);
+	size_t i = 0;
+
+	for (; i + 16 <= n; i += 16) {
+		v16 a = v16_mul(v16_mul(v16_load(x + i), v16_set1(r)), v16_load(w + i));
+
+		v16_store(y + i, v16_nan_where(a, a));
+	}
+	if (i < n) {
+		v16 a = v16_mul(v16_mul(v16_load_n(x + i, n - i), v16_set1(r)), v16_load_n(w + i, n - i));
+
+		v16_store_n(y + i, v16_nan_where(a, a), n - i);
+	}
+}
+
+static ALWAYS_INLINE v16 silu_mul16(v16 g, v16 u)
+{
+	v16 e = exp16(v16_sub(v16_set1(0), g));
+	v16 a = v16_mul(v16_div(g, v16_add(v16_set1(1), e)), u);
+
+	return v16_nan_where(a, a);
+}
+
+static void silu_mul(float *g, const float *u, size_t n)
+{
+	size_t i = 0;
+
+	for (; i + 16 <= n; i += 16)
+		v16_store(g + i, silu_mul16(v16_load(g + i), v16_load(u + i)));
+	if (i < n)
+		v16_store_n(g + i, silu_mul16(v16_load_n(g + i, n - i), v16_load_n(u + i, n - i)), n - i);
+}
+
+/* Lanes without an element hold -infinity: they never win the maximum, and their exp adds 0 to a sum that
+ * is not negative. */
+static ALWAYS_INLINE v16 load_or_low(const float *x, size_t n)
+{
+	float pad[16];
+
+	if (n >= 16)
+		return v16_load(x);
+	v16_store(pad, v16_set1(-INFINITY));
+	memcpy(pad, x, n * sizeof(float));
+	return v16_load(pad);
+}
+
+static void softmax(float *x, size_t n)
+{
+	v16 m = v16_set1(-INFINITY), sum = v16_set1(0), total;
+
+	for (size_t i = 0; i < n; i += 16)
+		m = v16_max(load_or_low(x + i, n - i), m);
+	m = v16_set1(v16_fold_max(m));
+	for (size_t i = 0; i < n; i += 16) {
+		v16 e = exp16(v16_sub(load_or_low(x + i, n - i), m));
+
+		sum = v16_add(sum, e);
+		v16_store_n(x + i, e, n - i < 16 ? n - i : 16);
+	}
+	total = v16_set1(v16_fold_add(sum));
+	for (size_t i = 0; i < n; i += 16) {
+		size_t left = n - i < 16 ? n - i : 16;
+		v16 a = v16_div(v16_load_n(x + i, left), total);
+
+		v16_store_n(x + i, v16_nan_where(a, a), left);
+	}
+}
+
+/* score[i] = dot(q, k of position begin + i) * scale. */
+static ALWAYS_INLINE void attn_scores(const enum od_dtype t, const struct od_attn *a, size_t begin, size_t end,
+				      float *score)
+{
+	size_t stride_bytes = a->stride * od_dtype_bytes(t), n = end - begin;
+
+	row_tile(t, V16_GEMV_OUTS, 1,
+		 (struct tile){ .w = (const unsigned char *)a->k + begin * stride_bytes,
+				.w_stride_bytes = stride_bytes,
+				.x = a->q,
+				.n = a->head_dim,
+				.y = score },
+		 n);
+	for (size_t i = 0; i < n; i += 16) {
+		size_t left = n - i < 16 ? n - i : 16;
+
+		v16_store_n(score + i, v16_mul(v16_load_n(score + i, left), v16_set1(a->scale)), left);
+	}
+}
+
+/* out = out * keep + the sum of e[i] * v[begin + i], in order of position; nv vectors of lanes at once. */
+static ALWAYS_INLINE void attn_values(const enum od_dtype t, const size_t nv, const struct od_attn *a, size_t begin,
+				      size_t end, const float *e, float keep, size_t d, size_t lanes)
+{
+	size_t each = od_dtype_bytes(t), stride_bytes = a->stride * each;
+	const unsigned char *v = (const unsigned char *)a->v + begin * stride_bytes + d * each;
+	v16 acc[4];
+
+	V16_UNROLL(4)
+	for (size_t i = 0; i < nv; i++)
+		acc[i] = v16_mul(lanes == 16 ? v16_load(a->out + d + 16 * i) : v16_load_n(a->out + d, lanes),
+				 v16_set1(keep));
+	for (size_t p = 0; p < end - begin; p++, v += stride_bytes) {
+		V16_UNROLL(4)
+		for (size_t i = 0; i < nv; i++)
+			acc[i] = v16_fma(lanes == 16 ? load_any(t, v + 16 * i * each) : load_any_n(t, v, lanes),
+					 v16_set1(e[p]), acc[i]);
+	}
+	V16_UNROLL(4)
+	for (size_t i = 0; i < nv; i++)
+		v16_store_n(a->out + d + 16 * i, acc[i], lanes);
+}
+
+/* Positions [begin, end) of one block: max and sum are of all blocks so far and describe out. */
+static ALWAYS_INLINE void attn_block(const enum od_dtype t, const struct od_attn *a, size_t begin, size_t end,
+				     float *max, float *sum)
+{
+	float score[OD_ATTN_BLOCK];
+	size_t first = begin % OD_ATTN_BLOCK, d = 0;
+	v16 m = v16_set1(-INFINITY), s = v16_set1(0);
+	float high, keep;
+
+	/* Index = position in the block, so a position's lane does not depend on begin. Places of no position
+	 * hold -infinity: their exp adds 0. */
+	for (size_t i = 0; i < OD_ATTN_BLOCK; i += 16)
+		v16_store(score + i, v16_set1(-INFINITY));
+	attn_scores(t, a, begin, end, score + first);
+	for (size_t i = 0; i < OD_ATTN_BLOCK; i += 16)
+		m = v16_max(v16_load(score + i), m);
+	high = v16_fold_max(m);
+	high = *max > high ? *max : high;
+	for (size_t i = 0; i < OD_ATTN_BLOCK; i += 16) {
+		v16 e = exp16(v16_sub(v16_load(score + i), v16_set1(high)));
+
+		v16_store(score + i, e);
+		s = v16_add(s, e);
+	}
+	v16_store_n(&keep, exp16(v16_set1(*max - high)), 1);
+	*max = high;
+	*sum = fmaf(*sum, keep, v16_fold_add(s));
+	for (; d + 64 <= a->head_dim; d += 64)
+		attn_values(t, 4, a, begin, end, score + first, keep, d, 16);
+	for (; d + 16 <= a->head_dim; d += 16)
+		attn_values(t, 1, a, begin, end, score + first, keep, d, 16);
+	if (d < a->head_dim)
+		attn_values(t, 1, a, begin, end, score + first, keep, d, a->head_dim - d);
+}
+
+static ALWAYS_INLINE void attend_of(const enum od_dtype t, const struct od_attn *a)
+{
+	float max = -INFINITY, sum = 0;
+
+	for (size_t p = a->begin, end; p < a->end; p = end) {
+		end = (p / OD_ATTN_BLOCK + 1) * OD_ATTN_BLOCK;
+		end = end < a->end ? end : a->end;
+		attn_block(t, a, p, end, &max, &sum);
+	}
+	for (size_t d = 0; d < a->head_dim; d += 16) {
+		size_t left = a->head_dim - d < 16 ? a->head_dim - d : 16;
+		v16 y = v16_div(v16_load_n(a->out + d, left), v16_set1(sum));
+
+		v16_store_n(a->out + d, v16_nan_where(y, y), left);
+	}
+}
+
+static void attend(const struct od_attn *a)
+{
+	memset(a->out, 0, a->head_dim * sizeof(float));
+	if (a->kv_dtype == OD_BF16)
+		attend_of(OD_BF16, a);
+	else
+		attend_of(OD_F32, a);
+}
+
+static void axpy(float *y, float a, const float *x, size_t n)
+{
+	for (size_t i = 0; i < n; i += 16) {
+		size_t left = n - i < 16 ? n - i : 16;
+		v16 r = v16_fma(v16_set1(a), v16_load_n(x + i, left), v16_load_n(y + i, left));
+
+		v16_store_n(y + i, v16_nan_where(r, r), left);
+	}
+}
+
+static void round_bf16(float *x, size_t n)
+{
+	size_t i = 0;
+
+	for (; i + 16 <= n; i += 16)
+		v16_store(x + i, v16_round_bf16(v16_load(x + i)));
+	if (i < n)
+		v16_store_n(x + i, v16_round_bf16(v16_load_n(x + i, n - i)), n - i);
+}
+
+static void f32_to_bf16(uint16_t *y, const float *x, size_t n)
+{
+	size_t i = 0;
+
+	for (; i + 16 <= n; i += 16)
+		v16_store_bf16(y + i, v16_load(x + i));
+	if (i < n)
+		v16_store_bf16_n(y + i, v16_load_n(x + i, n - i), n - i);
+}
+
+static void bf16_to_f32(float *y, const uint16_t *x, size_t n)
+{
+	size_t i = 0;
+
+	for (; i + 16 <= n; i += 16)
+		v16_store(y + i, v16_load_bf16(x + i));
+	if (i < n)
+		v16_store_n(y + i, v16_load_bf16_n(x + i, n - i), n - i);
+}
+
+const struct od_backend OD_TABLE = {
+	.name = OD_TABLE_NAME,
+	.kernel_class = OD_TABLE_CLASS,
+	.matmul = matmul,
+	.dot = dot,
+	.rmsnorm = rmsnorm,
+	.silu_mul = silu_mul,
+	.softmax = softmax,
+	.attend = attend,
+	.axpy = axpy,
+	.round_bf16 = round_bf16,
+	.f32_to_bf16 = f32_to_bf16,
+	.bf16_to_f32 = bf16_to_f32,
+};
