@@ -1,0 +1,22 @@
+/* strbuf.h - text that grows. Thread: its owner's. A failed append is remembered and seen once, at the end. */
+#ifndef OD_BASE_STRBUF_H
+#define OD_BASE_STRBUF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "common/base/status.h"
+
+struct od_strbuf {
+	char *text; /* malloc'd, NUL-terminated; NULL while empty */
+	size_t len, cap;
+	bool failed;
+};
+
+void od_strbuf_append(struct od_strbuf *b, const char *text, size_t len);
+void od_strbuf_printf(struct od_strbuf *b, const char *fmt, ...) OD_PRINTF(2, 3);
+/* The text (malloc'd, never NULL) or NULL if an append failed; the buffer is empty afterwards. */
+char *od_strbuf_take(struct od_strbuf *b, size_t *len);
+void od_strbuf_fini(struct od_strbuf *b);
+
+#endif

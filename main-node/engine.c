@@ -1,0 +1,205 @@
+#include "main-node/engine_internal.h"
+
+#include "common/base/args.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_CTX_CAP 4096u
+#define DEFAULT_PREFILL_ROWS 256u
+
+void odm_engine_defaults(struct odm_engine_opts *o)
+{
+	*o = (struct odm_engine_opts){
+		.profile = OD_PROFILE_F32,
+		.cpu = OD_CPU_AUTO,
+		.prefill_rows = DEFAULT_PREFILL_ROWS,
+		.mode = ODM_LOCAL,
+	};
+}
+
+static void show_progress(void *arg, uint64_t done, uint64_t all)
+{
+	const char *what = arg;
+	char a[32], b[32];
+
+	fprintf(stderr, "\r%s: %s of %s%s", what, od_format_bytes(done, a, sizeof(a)),
+		od_format_bytes(all, b, sizeof(b)), done == all ? "\n" : "   ");
+}
+
+/* A model that does not fit is refused before it is read, with the numbers. */
+static int check_memory(const struct odm_engine *e, struct od_err *err)
+{
+	uint64_t need = od_dense_need_bytes(e->pack) + odm_engine_state_bytes(e), have = od_available_ram_bytes();
+	char a[32], b[32];
+
+	if (e->opts.mode == ODM_RESIDENT)
+		need += od_experts_need_bytes(e->pack);
+	if (have == 0 || need <= have)
+		return OD_OK;
+	return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory here, %s are available%s", od_pack_dir(e->pack),
+		       od_format_bytes(need, a, sizeof(a)), od_format_bytes(have, b, sizeof(b)),
+		       e->opts.mode == ODM_RESIDENT ? " (without --resident the experts stay on the workers)"
+						    : " (try a smaller --ctx-size)");
+}
+
+static int choose_ctx(struct odm_engine *e, struct od_err *err)
+{
+	uint32_t max = e->config->ctx_max;
+
+	if (e->opts.ctx_tokens == 0)
+		e->opts.ctx_tokens = max < DEFAULT_CTX_CAP ? max : DEFAULT_CTX_CAP;
+	if (e->opts.ctx_tokens > max)
+		return od_fail(err, OD_ERR_ARG, "--ctx-size: the model was made for %u tokens at most, found %llu", max,
+			       (unsigned long long)e->opts.ctx_tokens);
+	return OD_OK;
+}
+
+static struct od_forward_opts forward_opts(const struct odm_engine *e)
+{
+	return (struct od_forward_opts){
+		.config = e->config,
+		.dense = od_dense_get(e->dense),
+		.backend = e->backend,
+		.pool = e->pool,
+		.profile = e->opts.profile,
+		.max_rows = e->opts.prefill_rows,
+	};
+}
+
+static int open_model(struct odm_engine *e, struct od_err *err)
+{
+	struct od_forward_opts fo;
+	int rc;
+
+	rc = od_dense_load(&e->dense, e->pack, err);
+	if (rc != OD_OK)
+		return rc;
+	fo = forward_opts(e);
+	rc = od_forward_new(&e->forward, &fo, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = od_seq_state_new(&e->seq, e->config, e->opts.profile, (uint32_t)e->opts.ctx_tokens, err);
+	if (rc != OD_OK)
+		return rc;
+	e->logits = od_alloc_array(e->config->vocab, sizeof(float));
+	e->rows = calloc(e->opts.prefill_rows, sizeof(*e->rows));
+	if (e->logits == NULL || e->rows == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %llu rows", (unsigned long long)e->opts.prefill_rows);
+	return OD_OK;
+}
+
+static int open_service(struct odm_engine *e, struct od_err *err)
+{
+	struct od_forward_opts fo = forward_opts(e);
+	bool progress = !e->opts.quiet && isatty(STDERR_FILENO);
+	static char what[] = "loading experts";
+	int rc;
+
+	if (e->opts.mode != ODM_RESIDENT)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "this build can only run with --resident");
+	rc = od_experts_load_all(&e->experts, e->pack, (unsigned)e->opts.threads, progress ? show_progress : NULL, what,
+				 err);
+	if (rc != OD_OK)
+		return rc;
+	return odm_resident_service_new(&e->service, &fo, od_experts_get(e->experts), err);
+}
+
+static int open_all(struct odm_engine *e, struct od_err *err)
+{
+	int rc;
+
+	rc = od_pack_open(&e->pack, e->opts.pack, err);
+	if (rc != OD_OK)
+		return rc;
+	e->config = od_pack_config(e->pack);
+	rc = choose_ctx(e, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = check_memory(e, err);
+	if (rc != OD_OK)
+		return rc;
+	if (od_pack_tokenizer_path(e->pack) != NULL) {
+		rc = od_tokenizer_load(&e->tokenizer, od_pack_tokenizer_path(e->pack), err);
+		if (rc != OD_OK)
+			return rc;
+	}
+	rc = od_backend_cpu(&e->backend, (enum od_cpu)e->opts.cpu, e->opts.profile, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = od_pool_new(&e->pool, (unsigned)e->opts.threads, "od-compute", err);
+	if (rc != OD_OK)
+		return rc;
+	rc = open_model(e, err);
+	if (rc != OD_OK)
+		return rc;
+	return open_service(e, err);
+}
+
+int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts, struct od_err *err)
+{
+	struct odm_engine *e = calloc(1, sizeof(*e));
+	int rc;
+
+	*out = NULL;
+	if (e == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "engine");
+	e->opts = *opts;
+	if (e->opts.threads == 0)
+		e->opts.threads = od_cpu_count();
+	if (e->opts.prefill_rows == 0)
+		e->opts.prefill_rows = DEFAULT_PREFILL_ROWS;
+	rc = open_all(e, err);
+	if (rc != OD_OK) {
+		odm_engine_close(e);
+		return rc;
+	}
+	*out = e;
+	return OD_OK;
+}
+
+void odm_engine_close(struct odm_engine *e)
+{
+	if (e == NULL)
+		return;
+	if (e->service != NULL)
+		e->service->free(e->service);
+	od_forward_free(e->forward);
+	od_seq_state_free(e->seq);
+	od_experts_free(e->experts);
+	od_dense_free(e->dense);
+	od_pool_free(e->pool);
+	od_tokenizer_free(e->tokenizer);
+	od_pack_close(e->pack);
+	od_free(e->logits);
+	free(e->rows);
+	free(e);
+}
+
+const struct od_pack *odm_engine_pack(const struct odm_engine *e)
+{
+	return e->pack;
+}
+
+const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e)
+{
+	return e->tokenizer;
+}
+
+uint32_t odm_engine_ctx(const struct odm_engine *e)
+{
+	return (uint32_t)e->opts.ctx_tokens;
+}
+
+uint64_t odm_engine_state_bytes(const struct odm_engine *e)
+{
+	return od_seq_state_bytes(e->config, e->opts.profile, (uint32_t)e->opts.ctx_tokens);
+}
+
+void odm_engine_cancel(struct odm_engine *e)
+{
+	atomic_store(&e->cancelled, true);
+}

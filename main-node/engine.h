@@ -1,0 +1,79 @@
+/* engine.h - main's engine: a pack, the dense weights, a sequence, and somebody who runs the experts.
+ *
+ * Thread: one engine thread calls everything but odm_engine_cancel. Owner: odm_engine_open's caller. */
+#ifndef ODM_ENGINE_H
+#define ODM_ENGINE_H
+
+#include "common/model/sampler.h"
+#include "common/model/tokenizer.h"
+#include "common/pack/pack.h"
+#include "main-node/expert_service.h"
+
+struct odm_engine;
+
+enum odm_mode { ODM_RESIDENT, ODM_LOCAL, ODM_WORKERS };
+
+struct odm_engine_opts {
+	const char *pack;	   /* NULL: $OD_PACK, else /var/lib/od-moe/pack */
+	enum od_profile profile;
+	int cpu;		   /* enum od_cpu */
+	uint64_t threads;	   /* 0: the CPUs there are */
+	uint64_t ctx_tokens;	   /* 0: the model's, at most 4096 */
+	uint64_t prefill_rows;	   /* rows of a prefill chunk at most */
+	enum odm_mode mode;
+	bool quiet;		   /* no progress while loading */
+};
+
+void odm_engine_defaults(struct odm_engine_opts *o);
+OD_MUST_CHECK int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts, struct od_err *err);
+void odm_engine_close(struct odm_engine *e); /* NULL ok */
+
+const struct od_pack *odm_engine_pack(const struct odm_engine *e);
+const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e); /* NULL: the pack has none */
+uint32_t odm_engine_ctx(const struct odm_engine *e);
+uint64_t odm_engine_state_bytes(const struct odm_engine *e); /* memory of the context */
+
+/* End the generation that is going on after its current layer. Any thread, and signal handlers. */
+void odm_engine_cancel(struct odm_engine *e);
+
+enum odm_finish { ODM_FINISH_LENGTH, ODM_FINISH_EOS, ODM_FINISH_STOP, ODM_FINISH_CONTEXT, ODM_FINISH_CANCELLED };
+const char *odm_finish_name(enum odm_finish f); /* "length", "eos", "stop", "context", "cancelled" */
+
+/* Who wants to see what happens. Every callback may be NULL. */
+struct odm_observer {
+	void *arg;
+	/* A piece of the text as it may be shown; false ends the generation. */
+	bool (*text)(void *arg, const char *piece, size_t len);
+	/* The experts of one row, best first. */
+	void (*route)(void *arg, enum odm_phase phase, uint32_t position, uint32_t layer, const uint16_t *experts,
+		      float margin);
+	/* Logits [vocab] of every position that was passed through the model. */
+	void (*logits)(void *arg, enum odm_phase phase, uint32_t position, const float *logits);
+};
+
+struct odm_request {
+	const int32_t *prompt; /* [n_prompt], BOS included */
+	size_t n_prompt;
+	uint64_t max_tokens; /* 0: to the end of the context */
+	bool ignore_eos;
+	struct od_sampler_opts sampling;
+	const char *const *stop; /* [n_stop] stop strings; need a tokeniser */
+	size_t n_stop;
+	struct odm_observer observer;
+};
+
+struct odm_result {
+	int32_t *tokens; /* malloc'd: what was generated, EOS included */
+	size_t n_tokens;
+	char *text; /* malloc'd, without special tokens and stop string; NULL without a tokeniser */
+	size_t text_len;
+	enum odm_finish finish;
+	struct odm_figures figures;
+};
+
+/* *r is filled (odm_result_fini it) even on failure, with what there was until then. */
+OD_MUST_CHECK int odm_generate(struct odm_engine *e, const struct odm_request *req, struct odm_result *r,
+			       struct od_err *err);
+void odm_result_fini(struct odm_result *r);
+
+#endif

@@ -1,0 +1,30 @@
+/* engine_internal.h - what engine.c and generate.c share. */
+#ifndef ODM_ENGINE_INTERNAL_H
+#define ODM_ENGINE_INTERNAL_H
+
+#include "common/model/resident.h"
+#include "common/pack/dense_load.h"
+#include "common/pack/expert_load.h"
+#include "main-node/engine.h"
+
+#include <stdatomic.h>
+
+struct odm_engine {
+	struct odm_engine_opts opts;
+	struct od_pack *pack;
+	const struct od_config *config;
+	const struct od_backend *backend;
+	struct od_pool *pool;
+	struct od_dense_store *dense;
+	struct od_expert_store *experts; /* resident mode */
+	struct od_tokenizer *tokenizer;
+	struct od_seq_state *seq;
+	struct od_forward *forward;
+	struct odm_expert_service *service;
+	float *logits;	    /* [vocab] */
+	struct od_row *rows; /* [prefill_rows] */
+	uint64_t last_step, last_sequence; /* numbers given out; never reused */
+	atomic_bool cancelled;
+};
+
+#endif

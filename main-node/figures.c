@@ -1,0 +1,128 @@
+#include "main-node/figures.h"
+
+#include "common/base/args.h"
+#include "common/base/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void odm_figures_add_node(struct odm_figures *f, const char *name, uint64_t peak_rss_bytes, bool alive)
+{
+	struct odm_node_figures *grown;
+
+	if (f->n_nodes == ODM_MAX_NODES)
+		return;
+	grown = realloc(f->node, (f->n_nodes + 1) * sizeof(*grown));
+	if (grown == NULL)
+		return;
+	f->node = grown;
+	snprintf(grown[f->n_nodes].name, sizeof(grown->name), "%s", name);
+	grown[f->n_nodes].peak_rss_bytes = peak_rss_bytes;
+	grown[f->n_nodes].alive = alive;
+	f->n_nodes++;
+}
+
+void odm_figures_fini(struct odm_figures *f)
+{
+	free(f->node);
+	f->node = NULL;
+	f->n_nodes = 0;
+}
+
+double odm_figures_tok_per_s(const struct odm_figures *f)
+{
+	if (f->tokens < 2 || f->decode_ns == 0)
+		return 0;
+	return (double)(f->tokens - 1) / od_seconds(f->decode_ns);
+}
+
+double odm_figures_recall(const struct odm_figures *f)
+{
+	return f->predicted_uses > 0 ? (double)f->recalled_uses / (double)f->predicted_uses : 0;
+}
+
+static void print_cluster(const struct odm_figures *f, FILE *out)
+{
+	char size[32];
+
+	if (f->has_predictor && f->predicted_uses > 0)
+		fprintf(out, "recall      %.3f%% of %llu predicted expert uses; predictions late %llu, missing %llu\n",
+			100 * odm_figures_recall(f), (unsigned long long)f->predicted_uses,
+			(unsigned long long)f->late_predictions, (unsigned long long)f->missing_predictions);
+	else if (f->has_predictor)
+		fprintf(out, "recall      nothing was predicted; predictions late %llu, missing %llu\n",
+			(unsigned long long)f->late_predictions, (unsigned long long)f->missing_predictions);
+	fprintf(out, "stalls      %llu of %llu expert uses waited for a load, %.3f s in all\n",
+		(unsigned long long)f->stalls, (unsigned long long)f->expert_uses, od_seconds(f->stall_ns));
+	fprintf(out, "loaded      %s in %llu expert loads", od_format_bytes(f->loaded_bytes, size, sizeof(size)),
+		(unsigned long long)f->loads);
+	if (f->loads > 0)
+		fprintf(out, ", %.2f ms each", od_seconds(f->load_ns) * 1e3 / (double)f->loads);
+	fputc('\n', out);
+	if (f->recovered_runs > 0)
+		fprintf(out, "recovered   %llu runs were sent again after a worker was lost\n",
+			(unsigned long long)f->recovered_runs);
+}
+
+void odm_figures_print(const struct odm_figures *f, FILE *out)
+{
+	char size[32];
+
+	fprintf(out, "tokens      %llu prompt, %llu generated\n", (unsigned long long)f->prompt_tokens,
+		(unsigned long long)f->tokens);
+	fprintf(out, "speed       TTFT %.3f s, %.2f tok/s\n", od_seconds(f->ttft_ns), odm_figures_tok_per_s(f));
+	if (f->cluster)
+		print_cluster(f, out);
+	fprintf(out, "peak memory");
+	for (size_t i = 0; i < f->n_nodes; i++)
+		fprintf(out, "%s %s %s%s", i > 0 ? "," : "", f->node[i].name,
+			od_format_bytes(f->node[i].peak_rss_bytes, size, sizeof(size)),
+			f->node[i].alive ? "" : " (lost)");
+	fputc('\n', out);
+}
+
+static void put_u64(json_t *into, const char *key, uint64_t v)
+{
+	json_object_set_new(into, key, json_integer((json_int_t)v));
+}
+
+static void put_s(json_t *into, const char *key, uint64_t ns)
+{
+	json_object_set_new(into, key, json_real(od_seconds(ns)));
+}
+
+void odm_figures_json(const struct odm_figures *f, json_t *into)
+{
+	json_t *nodes = json_array();
+
+	put_u64(into, "prompt_tokens", f->prompt_tokens);
+	put_u64(into, "tokens", f->tokens);
+	put_s(into, "prefill_s", f->prefill_ns);
+	put_s(into, "ttft_s", f->ttft_ns);
+	put_s(into, "decode_s", f->decode_ns);
+	json_object_set_new(into, "tok_per_s", json_real(odm_figures_tok_per_s(f)));
+	put_u64(into, "expert_uses", f->expert_uses);
+	put_u64(into, "predicted_uses", f->predicted_uses);
+	put_u64(into, "recalled_uses", f->recalled_uses);
+	json_object_set_new(into, "recall", f->predicted_uses > 0 ? json_real(odm_figures_recall(f)) : json_null());
+	put_u64(into, "late_predictions", f->late_predictions);
+	put_u64(into, "missing_predictions", f->missing_predictions);
+	put_u64(into, "stalls", f->stalls);
+	put_s(into, "stall_s", f->stall_ns);
+	put_u64(into, "loads", f->loads);
+	put_u64(into, "loaded_bytes", f->loaded_bytes);
+	put_s(into, "load_s", f->load_ns);
+	put_u64(into, "worker_runs", f->worker_runs);
+	put_s(into, "worker_compute_s", f->worker_compute_ns);
+	put_u64(into, "recovered_runs", f->recovered_runs);
+	put_u64(into, "state_bytes", f->state_bytes);
+	for (size_t i = 0; i < f->n_nodes; i++) {
+		json_t *node = json_object();
+
+		json_object_set_new(node, "name", json_string(f->node[i].name));
+		put_u64(node, "peak_rss_bytes", f->node[i].peak_rss_bytes);
+		json_object_set_new(node, "alive", json_boolean(f->node[i].alive));
+		json_array_append_new(nodes, node);
+	}
+	json_object_set_new(into, "nodes", nodes);
+}

@@ -1,0 +1,54 @@
+/* figures.h - what a generation cost: the same names in od-main's last lines, in --json, and in od-bench.
+ *
+ * Thread: plain data. */
+#ifndef ODM_FIGURES_H
+#define ODM_FIGURES_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define ODM_MAX_NODES 1024
+
+struct odm_node_figures {
+	char name[64]; /* "main", "shadow 10.0.0.2:5700", "worker 0 127.0.0.1:40123" */
+	uint64_t peak_rss_bytes;
+	bool alive;
+};
+
+struct odm_figures {
+	uint64_t prompt_tokens, tokens; /* tokens: generated */
+	uint64_t prefill_ns, ttft_ns;	/* ttft: request to first token */
+	uint64_t decode_ns;		/* first token to last */
+	/* Decode steps only; 0 in resident mode. */
+	uint64_t expert_uses;		/* (row, layer, rank) */
+	uint64_t predicted_uses;	/* uses with a prediction, in time or late */
+	uint64_t recalled_uses;		/* of those, the expert was in the predicted set: recall (OD-MoE Eq. 2, 3) */
+	uint64_t late_predictions;	/* rows of a layer whose prediction came after the router's word */
+	uint64_t missing_predictions;	/* rows of a layer that never got one */
+	uint64_t stalls;		/* experts that were not resident when their rows arrived */
+	uint64_t stall_ns;		/* time main waited for the experts' loads */
+	uint64_t loads, loaded_bytes;	/* by workers, prefill included */
+	uint64_t load_ns;		/* sum over loads */
+	uint64_t worker_compute_ns, worker_runs;
+	uint64_t recovered_runs;	/* RUNs sent again after a worker died */
+	uint64_t state_bytes;		/* KV rows sent to the shadow */
+	bool cluster, has_predictor;
+	struct odm_node_figures *node; /* malloc'd; odm_figures_fini */
+	size_t n_nodes;
+};
+
+/* Adds a node; silently drops it when out of memory (they are only figures). */
+void odm_figures_add_node(struct odm_figures *f, const char *name, uint64_t peak_rss_bytes, bool alive);
+void odm_figures_fini(struct odm_figures *f);
+
+double odm_figures_tok_per_s(const struct odm_figures *f); /* decode; 0 when fewer than two tokens */
+double odm_figures_recall(const struct odm_figures *f);	   /* 0..1; 0 when nothing was predicted */
+
+/* A few lines for a person. */
+void odm_figures_print(const struct odm_figures *f, FILE *out);
+/* Adds the fields to an object. */
+void odm_figures_json(const struct odm_figures *f, json_t *into);
+
+#endif

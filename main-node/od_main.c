@@ -1,0 +1,335 @@
+/* od-main: tokenises, runs dense layers and routers, schedules workers, samples. This file is the wiring: command
+ * line, prompts in, text or JSON out. */
+#include "common/base/args.h"
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/base/version.h"
+#include "main-node/engine.h"
+#include "main-node/sampling_config.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_PROMPT_BYTES (64u << 20)
+#define UNSET_REAL (-1.0)
+#define UNSET_UINT UINT64_MAX
+
+struct options {
+	struct odm_engine_opts engine;
+	const char *prompt, *prompt_file;
+	uint64_t max_tokens, top_k, repetition_window, seed;
+	double temperature, top_p, min_p, repetition_penalty;
+	struct od_arg_list stop;
+	int profile; /* index into od_profile_names */
+	bool resident, ignore_eos, json, echo, quiet, help, version;
+};
+
+struct app {
+	struct options opt;
+	struct odm_engine *engine;
+	struct od_sampler_opts sampling;
+	bool any_failed;
+};
+
+static struct odm_engine *signal_engine;
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int number)
+{
+	(void)number;
+	if (interrupted++ > 1)
+		_exit(130); /* asked three times */
+	if (signal_engine != NULL)
+		odm_engine_cancel(signal_engine);
+}
+
+static void default_options(struct options *o)
+{
+	*o = (struct options){
+		.max_tokens = 256,
+		.top_k = UNSET_UINT,
+		.repetition_window = UNSET_UINT,
+		.temperature = UNSET_REAL,
+		.top_p = UNSET_REAL,
+		.min_p = UNSET_REAL,
+		.repetition_penalty = UNSET_REAL,
+	};
+	odm_engine_defaults(&o->engine);
+}
+
+static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
+{
+	const struct od_arg table[] = {
+		{ .kind = OD_ARG_TITLE, .help = "Where the model and the experts are" },
+		{ "pack", OD_ARG_STRING, &o->engine.pack, "DIR", "model pack made by od-pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
+		{ "resident", OD_ARG_FLAG, &o->resident, NULL, "all experts in the memory of this process, no cluster", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "What to generate" },
+		{ "prompt", OD_ARG_STRING, &o->prompt, "TEXT", "the prompt (default: read prompts line by line from the terminal or standard input)", 0, 0, NULL },
+		{ "prompt-file", OD_ARG_STRING, &o->prompt_file, "FILE", "the whole file is one prompt", 0, 0, NULL },
+		{ "max-tokens", OD_ARG_UINT, &o->max_tokens, "N", "stop after N tokens; 0: at the end of the context (default: 256)", 0, 1e9, NULL },
+		{ "ignore-eos", OD_ARG_FLAG, &o->ignore_eos, NULL, "go on after the end-of-text token", 0, 0, NULL },
+		{ "stop", OD_ARG_LIST, &o->stop, "TEXT", "end before this text; may be given several times", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Sampling (default: as the model's generation_config.json says, else greedy)" },
+		{ "temperature", OD_ARG_REAL, &o->temperature, "T", "0: greedy", 0, 1000, NULL },
+		{ "top-k", OD_ARG_UINT, &o->top_k, "K", "only the K best tokens; 0: all", 0, 4294967295.0, NULL },
+		{ "top-p", OD_ARG_REAL, &o->top_p, "P", "only the best tokens that make up probability P; 1: all", 0, 1, NULL },
+		{ "min-p", OD_ARG_REAL, &o->min_p, "P", "only tokens at least P times as probable as the best; 0: all", 0, 1, NULL },
+		{ "repetition-penalty", OD_ARG_REAL, &o->repetition_penalty, "R", "above 1 makes tokens that are already there less likely", 0.001, 1000, NULL },
+		{ "repetition-window", OD_ARG_UINT, &o->repetition_window, "N", "it looks at the last N tokens; 0: at all", 0, 4294967295.0, NULL },
+		{ "seed", OD_ARG_UINT, &o->seed, "N", "the same seed gives the same text (default: 0)", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "How to compute" },
+		{ "ctx-size", OD_ARG_UINT, &o->engine.ctx_tokens, "N", "tokens of context (default: the model's, at most 4096)", 1, 4294967295.0, NULL },
+		{ "profile", OD_ARG_CHOICE, &o->profile, "f32|bf16", "f32: bit-identical on every CPU (default); bf16: rows and KV cache in BF16, faster", 0, 0, od_profile_names },
+		{ "threads", OD_ARG_UINT, &o->engine.threads, "N", "compute threads (default: the CPUs there are)", 1, 1024, NULL },
+		{ "cpu", OD_ARG_CHOICE, &o->engine.cpu, "NAME", "force a kernel set: scalar, avx2, avx512, avx512bf16 (default: auto)", 0, 0, od_cpu_names },
+		{ "prefill-rows", OD_ARG_UINT, &o->engine.prefill_rows, "N", "prompt tokens that go through the layers together (default: 256)", 1, 65536, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Output" },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "one JSON object per prompt with ids, text and all figures", 0, 0, NULL },
+		{ "echo", OD_ARG_FLAG, &o->echo, NULL, "show the prompt in front of the text", 0, 0, NULL },
+		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "no figures, no progress", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+		{ "version", OD_ARG_FLAG, &o->version, NULL, "the version", 0, 0, NULL },
+	};
+	const size_t n = sizeof(table) / sizeof(table[0]);
+	size_t n_positional;
+	int rc = od_args_parse(table, n, argc, argv, NULL, 0, &n_positional, err);
+
+	if (rc != OD_OK || !o->help)
+		return rc;
+	printf("Usage: od-main [--pack DIR] --resident [--prompt TEXT]\n"
+	       "Runs a mixture-of-experts model and prints the text it writes.\n");
+	od_args_help(stdout, table, n);
+	return OD_OK;
+}
+
+static int check_options(struct options *o, struct od_err *err)
+{
+	if (o->prompt != NULL && o->prompt_file != NULL)
+		return od_fail(err, OD_ERR_ARG, "--prompt and --prompt-file exclude each other");
+	o->engine.profile = (enum od_profile)(o->profile + 1);
+	o->engine.quiet = o->quiet || o->json;
+	if (o->resident)
+		o->engine.mode = ODM_RESIDENT;
+	return OD_OK;
+}
+
+/* What the command line says goes over what the model's authors said. */
+static int choose_sampling(struct app *a, struct od_err *err)
+{
+	const struct options *o = &a->opt;
+	struct od_sampler_opts *s = &a->sampling;
+	int rc = odm_sampling_defaults(s, odm_engine_pack(a->engine), err);
+
+	if (rc != OD_OK)
+		return rc;
+	if (o->temperature >= 0)
+		s->temperature = o->temperature;
+	if (o->top_k != UNSET_UINT)
+		s->top_k = (uint32_t)o->top_k;
+	if (o->top_p >= 0)
+		s->top_p = o->top_p;
+	if (o->min_p >= 0)
+		s->min_p = o->min_p;
+	if (o->repetition_penalty >= 0)
+		s->repetition_penalty = o->repetition_penalty;
+	if (o->repetition_window != UNSET_UINT)
+		s->repetition_window = (uint32_t)o->repetition_window;
+	s->seed = o->seed;
+	return od_sampler_check(s, err);
+}
+
+static bool show_text(void *arg, const char *piece, size_t len)
+{
+	(void)arg;
+	return fwrite(piece, 1, len, stdout) == len && fflush(stdout) == 0;
+}
+
+static json_t *ids_json(const int32_t *ids, size_t n)
+{
+	json_t *a = json_array();
+
+	for (size_t i = 0; i < n; i++)
+		json_array_append_new(a, json_integer(ids[i]));
+	return a;
+}
+
+static void print_json(const struct app *a, const char *prompt, size_t prompt_len, const int32_t *ids, size_t n_ids,
+		       const struct odm_result *r, const struct od_err *why)
+{
+	json_t *o = json_object();
+
+	json_object_set_new(o, "prompt", json_stringn(prompt, prompt_len));
+	json_object_set_new(o, "prompt_ids", ids_json(ids, n_ids));
+	if (r != NULL) {
+		json_object_set_new(o, "token_ids", ids_json(r->tokens, r->n_tokens));
+		json_object_set_new(o, "text", r->text != NULL ? json_stringn(r->text, r->text_len) : json_null());
+		json_object_set_new(o, "finish", json_string(odm_finish_name(r->finish)));
+		json_object_set_new(o, "profile", json_string(od_profile_names[a->opt.profile]));
+		odm_figures_json(&r->figures, o);
+	}
+	if (why != NULL)
+		json_object_set_new(o, "error", json_string(why->msg));
+	json_dumpf(o, stdout, JSON_COMPACT);
+	putchar('\n');
+	fflush(stdout);
+	json_decref(o);
+}
+
+static int generate(struct app *a, const char *text, size_t len, const int32_t *ids, size_t n_ids, struct od_err *err)
+{
+	const struct options *o = &a->opt;
+	struct odm_request req = {
+		.prompt = ids,
+		.n_prompt = n_ids,
+		.max_tokens = o->max_tokens,
+		.ignore_eos = o->ignore_eos,
+		.sampling = a->sampling,
+		.stop = o->stop.value,
+		.n_stop = o->stop.n,
+		.observer.text = o->json ? NULL : show_text,
+	};
+	struct odm_result r;
+	int rc;
+
+	if (o->echo && !o->json)
+		show_text(NULL, text, len);
+	rc = odm_generate(a->engine, &req, &r, err);
+	if (o->json) {
+		print_json(a, text, len, ids, n_ids, &r, rc == OD_OK ? NULL : err);
+	} else if (r.n_tokens > 0) {
+		putchar('\n');
+		fflush(stdout);
+		if (!o->quiet)
+			odm_figures_print(&r.figures, stderr);
+	}
+	odm_result_fini(&r);
+	return rc;
+}
+
+static int run_prompt(struct app *a, const char *text, size_t len, struct od_err *err)
+{
+	const struct od_tokenizer *t = odm_engine_tokenizer(a->engine);
+	int32_t *ids;
+	size_t n_ids;
+	int rc;
+
+	if (t == NULL)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s has no tokenizer.json, so it cannot read prompts",
+			       od_pack_dir(odm_engine_pack(a->engine)));
+	rc = od_tokenizer_encode(t, text, len, OD_ENCODE_ADD_SPECIAL | OD_ENCODE_PARSE_SPECIAL, &ids, &n_ids, err);
+	if (rc != OD_OK)
+		return od_fail_within(err, "prompt");
+	rc = generate(a, text, len, ids, n_ids, err);
+	free(ids);
+	return rc;
+}
+
+/* One prompt a line. A prompt that fails is reported and the next one tried, unless the cluster is gone. */
+static int run_lines(struct app *a, struct od_err *err)
+{
+	bool terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
+	char *line = NULL;
+	size_t room = 0;
+	int rc = OD_OK;
+
+	while (!interrupted) {
+		ssize_t n;
+
+		if (terminal)
+			fputs("> ", stderr);
+		n = getline(&line, &room, stdin);
+		if (n < 0)
+			break;
+		if (n > 0 && line[n - 1] == '\n')
+			line[--n] = '\0';
+		if (n == 0)
+			continue;
+		rc = run_prompt(a, line, (size_t)n, err);
+		if (rc == OD_ERR_UNREACHABLE || rc == OD_ERR_CANCELLED)
+			break;
+		if (rc != OD_OK) {
+			od_log(OD_LOG_ERROR, "%s", err->msg);
+			a->any_failed = true;
+			rc = OD_OK;
+		}
+	}
+	free(line);
+	return rc;
+}
+
+static int run_prompts(struct app *a, struct od_err *err)
+{
+	const struct options *o = &a->opt;
+	char *text;
+	size_t len;
+	int rc;
+
+	if (o->prompt != NULL)
+		return run_prompt(a, o->prompt, strlen(o->prompt), err);
+	if (o->prompt_file == NULL)
+		return run_lines(a, err);
+	rc = od_file_read(o->prompt_file, MAX_PROMPT_BYTES, &text, &len, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = run_prompt(a, text, len, err);
+	free(text);
+	return rc;
+}
+
+static int run(struct app *a, struct od_err *err)
+{
+	char size[32];
+	int rc = odm_engine_open(&a->engine, &a->opt.engine, err);
+
+	if (rc != OD_OK)
+		return rc;
+	signal_engine = a->engine;
+	if (!a->opt.engine.quiet)
+		od_log(OD_LOG_INFO, "context of %u tokens takes %s", odm_engine_ctx(a->engine),
+		       od_format_bytes(odm_engine_state_bytes(a->engine), size, sizeof(size)));
+	rc = choose_sampling(a, err);
+	if (rc == OD_OK)
+		rc = run_prompts(a, err);
+	signal_engine = NULL;
+	odm_engine_close(a->engine);
+	return rc;
+}
+
+int main(int argc, char **argv)
+{
+	struct sigaction act = { .sa_handler = on_signal };
+	struct app a = { 0 };
+	struct od_err err;
+	int rc;
+
+	od_log_init("od-main", OD_LOG_INFO);
+	default_options(&a.opt);
+	rc = parse_options(&a.opt, argc, argv, &err);
+	if (rc == OD_OK && a.opt.help)
+		return 0;
+	if (rc == OD_OK && a.opt.version) {
+		printf("od-main %s\n", OD_VERSION);
+		return 0;
+	}
+	if (rc == OD_OK)
+		rc = check_options(&a.opt, &err);
+	if (rc != OD_OK) {
+		od_log(OD_LOG_ERROR, "%s", err.msg);
+		return 2;
+	}
+	sigaction(SIGINT, &act, NULL);
+	sigaction(SIGTERM, &act, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	rc = run(&a, &err);
+	if (interrupted)
+		return 130;
+	if (rc != OD_OK) {
+		od_log(OD_LOG_ERROR, "%s", err.msg);
+		return 1;
+	}
+	return a.any_failed ? 1 : 0;
+}
