@@ -1,0 +1,33 @@
+/* tiny_model.h - the tiny models of tests/golden/model/forward.json in memory, with what an independent
+ * reference made of them. Weights are drawn from the same integer generator as in make_golden.py there. */
+#ifndef OD_TESTS_TINY_MODEL_H
+#define OD_TESTS_TINY_MODEL_H
+
+#include <jansson.h>
+
+#include "common/model/weights.h"
+
+struct tiny_model {
+	char name[64];
+	const json_t *expected; /* borrowed: "logits_at", "logits", "routes", "margins" */
+	struct od_config cfg;
+	enum od_profile profile;
+	struct od_dense dense;
+	struct od_expert *experts; /* [n_layers][n_experts] */
+	int32_t *prompt;
+	size_t n_prompt;
+	void **mem; /* every weight buffer */
+	size_t n_mem;
+};
+
+size_t tiny_count(void); /* number of cases in the file */
+/* Case i; fails the running test when the file is not as it should be. */
+void tiny_load(struct tiny_model *t, size_t i);
+void tiny_load_named(struct tiny_model *t, const char *name);
+void tiny_unload(struct tiny_model *t);
+void tiny_close(void); /* the file */
+
+/* The same draw as in make_golden.py: integer number i of a tensor, in [-limit, limit]. */
+int tiny_draw(uint64_t seed, uint64_t tensor, uint64_t i, int limit);
+
+#endif
