@@ -6,14 +6,10 @@
  * because which NaN an instruction passes on depends on the CPU. */
 #include "common/compute/cpu_tables.h"
 
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-
-/* How far ahead of its reads each row of weights is fetched. The hardware's own prefetcher stops at page
- * ends and loses track of several rows read at once. */
-#ifndef OD_PREFETCH_BYTES
-#define OD_PREFETCH_BYTES 4096u
+/* The dots of matmul with BF16 weights, unless the table brings its own. */
+#ifndef OD_BF16_DOTS
+#define OD_BF16_DOTS dots
 #endif
-#define LINE_BYTES 64u
 
 /* Outputs that all row tiles visit before the next ones: their weights stay in the L2 cache meanwhile. */
 #define BLOCK_WEIGHTS 131072u
@@ -45,24 +41,10 @@ static ALWAYS_INLINE v16 load_any_n(enum od_dtype t, const unsigned char *p, siz
 	return v16_set1(0);
 }
 
-/* A tile of dots: rows [0, nr) of x with rows [0, no) of w. */
-struct tile {
-	const unsigned char *w;
-	size_t w_stride_bytes;
-	const float *x;
-	size_t x_stride;
-	size_t n;
-	const float *scale; /* [no] or NULL */
-	float *y;
-	size_t y_stride;
-};
-
 /* t, no and nr are constants where it is called, so that the sums live in registers. */
-static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const size_t nr, const struct tile *a)
+static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
 {
-	const size_t each = od_dtype_bytes(t), step = LINE_BYTES / each, row_bytes = a->n * each;
-	const size_t ahead = row_bytes < OD_PREFETCH_BYTES ? row_bytes : OD_PREFETCH_BYTES;
-	const size_t wrap = no * a->w_stride_bytes - row_bytes; /* from a row's end to the next tile's row */
+	const size_t each = od_dtype_bytes(t), step = OD_LINE_BYTES / each, row_bytes = a->n * each;
 	const unsigned char *w = a->w;
 	const float *x = a->x;
 	size_t k = 0;
@@ -74,12 +56,7 @@ static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const siz
 		for (size_t r = 0; r < nr; r++)
 			sum[o][r] = v16_set1(0);
 	for (; k + step <= a->n; k += step) {
-		size_t at = k * each + ahead;
-
-		at += at < row_bytes ? 0 : wrap;
-		V16_UNROLL(8)
-		for (size_t o = 0; o < no; o++)
-			__builtin_prefetch((const void *)((uintptr_t)w + o * a->w_stride_bytes + at));
+		prefetch_rows(a, no, k * each, row_bytes);
 		V16_UNROLL(4)
 		for (size_t j = 0; j < step; j += 16) {
 			v16 xv[4];
@@ -122,33 +99,33 @@ static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const siz
 }
 
 /* n_out outputs of nr rows. */
-static ALWAYS_INLINE void row_tile(const enum od_dtype t, const size_t no, const size_t nr, struct tile a,
+static ALWAYS_INLINE void row_tile(od_dots_fn *const f, const enum od_dtype t, const size_t no, const size_t nr, struct od_tile a,
 				   size_t n_out)
 {
 	size_t o = 0;
 
 	for (; o + no <= n_out; o += no) {
-		dots(t, no, nr, &a);
+		f(t, no, nr, &a);
 		a.w += no * a.w_stride_bytes;
 		a.y += no;
 		a.scale = a.scale != NULL ? a.scale + no : NULL;
 	}
 	for (; o < n_out; o++) {
-		dots(t, 1, nr, &a);
+		f(t, 1, nr, &a);
 		a.w += a.w_stride_bytes;
 		a.y++;
 		a.scale = a.scale != NULL ? a.scale + 1 : NULL;
 	}
 }
 
-static ALWAYS_INLINE void matmul_of(const enum od_dtype t, struct tile a, size_t n_rows, size_t n_out)
+static ALWAYS_INLINE void matmul_of(od_dots_fn *const f, const enum od_dtype t, struct od_tile a, size_t n_rows, size_t n_out)
 {
 	size_t block = BLOCK_WEIGHTS / (a.n + 1) / V16_GEMV_OUTS * V16_GEMV_OUTS + V16_GEMV_OUTS, n;
 
 	if (n_rows == 1)
 		block = n_out;
 	for (size_t o = 0; o < n_out; o += n) {
-		struct tile b = a;
+		struct od_tile b = a;
 		size_t r = 0;
 
 		n = n_out - o < block ? n_out - o : block;
@@ -157,12 +134,12 @@ static ALWAYS_INLINE void matmul_of(const enum od_dtype t, struct tile a, size_t
 		for (; r + V16_TILE_ROWS <= n_rows; r += V16_TILE_ROWS) {
 			b.x = a.x + r * a.x_stride;
 			b.y = a.y + r * a.y_stride + o;
-			row_tile(t, V16_TILE_OUTS, V16_TILE_ROWS, b, n);
+			row_tile(f, t, V16_TILE_OUTS, V16_TILE_ROWS, b, n);
 		}
 		for (; r < n_rows; r++) {
 			b.x = a.x + r * a.x_stride;
 			b.y = a.y + r * a.y_stride + o;
-			row_tile(t, V16_GEMV_OUTS, 1, b, n);
+			row_tile(f, t, V16_GEMV_OUTS, 1, b, n);
 		}
 	}
 }
@@ -171,7 +148,7 @@ static void matmul(const struct od_mat *w, const float *x, size_t x_stride, floa
 		   size_t n_rows, size_t o_begin, size_t o_end)
 {
 	size_t row_bytes = w->n_in * od_dtype_bytes(w->dtype), n_out = o_end - o_begin;
-	struct tile a = {
+	struct od_tile a = {
 		.w = (const unsigned char *)w->data + o_begin * row_bytes,
 		.w_stride_bytes = row_bytes,
 		.x = x,
@@ -183,10 +160,10 @@ static void matmul(const struct od_mat *w, const float *x, size_t x_stride, floa
 	};
 
 	switch (w->dtype) {
-	case OD_BF16: matmul_of(OD_BF16, a, n_rows, n_out); break;
-	case OD_F16: matmul_of(OD_F16, a, n_rows, n_out); break;
-	case OD_F32: matmul_of(OD_F32, a, n_rows, n_out); break;
-	case OD_INT8: matmul_of(OD_INT8, a, n_rows, n_out); break;
+	case OD_BF16: matmul_of(OD_BF16_DOTS, OD_BF16, a, n_rows, n_out); break;
+	case OD_F16: matmul_of(dots, OD_F16, a, n_rows, n_out); break;
+	case OD_F32: matmul_of(dots, OD_F32, a, n_rows, n_out); break;
+	case OD_INT8: matmul_of(dots, OD_INT8, a, n_rows, n_out); break;
 	}
 }
 
@@ -194,7 +171,7 @@ static float dot(const float *a, const float *b, size_t n)
 {
 	float y;
 
-	dots(OD_F32, 1, 1, &(struct tile){ .w = (const unsigned char *)a, .x = b, .n = n, .y = &y });
+	dots(OD_F32, 1, 1, &(struct od_tile){ .w = (const unsigned char *)a, .x = b, .n = n, .y = &y });
 	return y;
 }
 
@@ -295,8 +272,8 @@ static ALWAYS_INLINE void attn_scores(const enum od_dtype t, const struct od_att
 {
 	size_t stride_bytes = a->stride * od_dtype_bytes(t), n = end - begin;
 
-	row_tile(t, V16_GEMV_OUTS, 1,
-		 (struct tile){ .w = (const unsigned char *)a->k + begin * stride_bytes,
+	row_tile(dots, t, V16_GEMV_OUTS, 1,
+		 (struct od_tile){ .w = (const unsigned char *)a->k + begin * stride_bytes,
 				.w_stride_bytes = stride_bytes,
 				.x = a->q,
 				.n = a->head_dim,
@@ -356,7 +333,7 @@ static ALWAYS_INLINE void attn_block(const enum od_dtype t, const struct od_attn
 		v16_store(score + i, e);
 		s = v16_add(s, e);
 	}
-	v16_store_n(&keep, exp16(v16_set1(*max - high)), 1);
+	keep = v16_fold_max(exp16(v16_set1(*max - high))); /* all lanes alike: takes one */
 	*max = high;
 	*sum = fmaf(*sum, keep, v16_fold_add(s));
 	for (; d + 64 <= a->head_dim; d += 64)

@@ -1,4 +1,4 @@
-/* cpu_tables.h - the CPU tables that this build has. Only for cpu*.c: callers go through od_backend_cpu,
+/* cpu_tables.h - what the files of the CPU tables share. Only for cpu*.c: callers go through od_backend_cpu,
  * which knows what the processor can run. OD_X86_TABLES comes from rules.mk, which lists their sources. */
 #ifndef OD_COMPUTE_CPU_TABLES_H
 #define OD_COMPUTE_CPU_TABLES_H
@@ -11,5 +11,38 @@ extern const struct od_backend od_cpu_table_avx2;
 extern const struct od_backend od_cpu_table_avx512;
 extern const struct od_backend od_cpu_table_avx512bf16;
 #endif
+
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+#define OD_LINE_BYTES 64u
+
+/* How far ahead of its reads each row of weights is fetched. The hardware's own prefetcher stops at page
+ * ends and loses track of several rows read at once. */
+#ifndef OD_PREFETCH_BYTES
+#define OD_PREFETCH_BYTES 1024u
+#endif
+
+/* A tile of dots: y[r * y_stride + o] = row o of w times row r of x. The kernel knows how many of each. */
+struct od_tile {
+	const unsigned char *w;
+	size_t w_stride_bytes;
+	const float *x;
+	size_t x_stride;
+	size_t n;
+	const float *scale; /* of each row of w, or NULL */
+	float *y;
+	size_t y_stride;
+};
+
+/* no rows of w of type t with nr rows of x; the three are constants at every call, so that all is inlined. */
+typedef void od_dots_fn(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a);
+
+/* Fetch what no rows will read OD_PREFETCH_BYTES after offset at; at a row's end that is in the next tile. */
+static ALWAYS_INLINE void prefetch_rows(const struct od_tile *a, const size_t no, size_t at, size_t row_bytes)
+{
+	at += row_bytes < OD_PREFETCH_BYTES ? row_bytes : OD_PREFETCH_BYTES;
+	at += at < row_bytes ? 0 : no * a->w_stride_bytes - row_bytes;
+	for (size_t o = 0; o < no; o++)
+		__builtin_prefetch((const void *)((uintptr_t)a->w + o * a->w_stride_bytes + at));
+}
 
 #endif

@@ -1,1 +1,13 @@
 LIBOD_SRCS += $(addprefix common/compute/,cpu.c cpu_scalar.c dtype.c sincos.c)
+
+# Each table is compiled for its own instruction set; cpu.c picks one at run time. Other architectures have
+# the scalar table.
+ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine)),)
+LIBOD_SRCS += $(addprefix common/compute/,cpu_avx2.c cpu_avx512.c cpu_avx512bf16.c)
+AVX512_FLAGS := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
+CFLAGS_common_compute_cpu := -DOD_X86_TABLES
+CFLAGS_common_compute_cpu_scalar := -DOD_X86_TABLES
+CFLAGS_common_compute_cpu_avx2 := -mavx2 -mfma -mf16c -DOD_X86_TABLES
+CFLAGS_common_compute_cpu_avx512 := $(AVX512_FLAGS) -DOD_X86_TABLES
+CFLAGS_common_compute_cpu_avx512bf16 := $(AVX512_FLAGS) -mavx512bf16 -DOD_X86_TABLES
+endif

@@ -1,0 +1,75 @@
+/* The table with BF16 dot instructions: rows are rounded to BF16 and a matmul with BF16 weights adds pairs of
+ * products in one go, another order than 16 lanes of FMA and so another kernel class. Subnormals count as
+ * zero. The rest of the table is as in cpu_avx512.c. Runs only where od_backend_cpu found AVX512_BF16. */
+#include "common/compute/cpu_tables.h"
+#include "common/compute/vec_avx512.h"
+
+typedef __m512bh vpairs; /* 32 BF16: lane i of a sum takes elements 2i and 2i + 1 */
+
+static ALWAYS_INLINE vpairs row_pairs(const float *x)
+{
+	return _mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x));
+}
+
+static ALWAYS_INLINE vpairs row_pairs_n(const float *x, size_t n)
+{
+	return _mm512_cvtne2ps_pbh(v16_load_n(x + 16, n > 16 ? n - 16 : 0), v16_load_n(x, n < 16 ? n : 16));
+}
+
+static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
+{
+	const unsigned char *w = a->w;
+	size_t k = 0;
+	v16 sum[8][4];
+
+	(void)t; /* OD_BF16 */
+	V16_UNROLL(8)
+	for (size_t o = 0; o < no; o++)
+		V16_UNROLL(4)
+		for (size_t r = 0; r < nr; r++)
+			sum[o][r] = v16_set1(0);
+	for (; k + 32 <= a->n; k += 32) {
+		vpairs xv[4];
+
+		prefetch_rows(a, no, 2 * k, 2 * a->n);
+		V16_UNROLL(4)
+		for (size_t r = 0; r < nr; r++)
+			xv[r] = row_pairs(a->x + r * a->x_stride + k);
+		V16_UNROLL(8)
+		for (size_t o = 0; o < no; o++) {
+			vpairs wv = (vpairs)_mm512_loadu_si512(w + o * a->w_stride_bytes + 2 * k);
+
+			V16_UNROLL(4)
+			for (size_t r = 0; r < nr; r++)
+				sum[o][r] = _mm512_dpbf16_ps(sum[o][r], wv, xv[r]);
+		}
+	}
+	if (k < a->n) {
+		__mmask32 mask = (__mmask32)((1ull << (a->n - k)) - 1);
+
+		V16_UNROLL(8)
+		for (size_t o = 0; o < no; o++) {
+			vpairs wv = (vpairs)_mm512_maskz_loadu_epi16(mask, w + o * a->w_stride_bytes + 2 * k);
+
+			V16_UNROLL(4)
+			for (size_t r = 0; r < nr; r++)
+				sum[o][r] = _mm512_dpbf16_ps(sum[o][r], wv,
+							     row_pairs_n(a->x + r * a->x_stride + k, a->n - k));
+		}
+	}
+	V16_UNROLL(8)
+	for (size_t o = 0; o < no; o++) {
+		V16_UNROLL(4)
+		for (size_t r = 0; r < nr; r++) {
+			float d = v16_fold_add(sum[o][r]);
+
+			a->y[r * a->y_stride + o] = d != d ? od_bits_f32(0x7fc00000u) : d;
+		}
+	}
+}
+
+#define OD_BF16_DOTS dots_bf16
+#define OD_TABLE od_cpu_table_avx512bf16
+#define OD_TABLE_NAME "avx512bf16"
+#define OD_TABLE_CLASS "bf16dot"
+#include "common/compute/cpu_kernels.h"

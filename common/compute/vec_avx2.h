@@ -1,0 +1,231 @@
+/* vec_avx2.h - the 16 lanes of vec_scalar.h as two ymm registers; the operations are described there. */
+#ifndef OD_COMPUTE_VEC_AVX2_H
+#define OD_COMPUTE_VEC_AVX2_H
+
+#include <immintrin.h>
+
+#include "common/compute/dtype.h"
+
+typedef struct {
+	__m256 lo, hi;
+} v16;
+
+/* Sums in registers: 16 ymm registers hold 8 (4 dots of one row, 2 x 2 of a tile), the weights and rows. */
+#define V16_GEMV_OUTS 4
+#define V16_TILE_OUTS 2
+#define V16_TILE_ROWS 2
+#define V16_PRAGMA(x) _Pragma(#x)
+#define V16_UNROLL(n) V16_PRAGMA(GCC unroll n)
+
+/* Lanes [0, n) all ones: a window on 16 ones and 16 zeros. */
+static const int32_t v16_window[32] = { -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1 };
+
+static inline __m256i v16_first_lo(size_t n)
+{
+	return _mm256_loadu_si256((const __m256i *)(const void *)(v16_window + 16 - n));
+}
+
+static inline __m256i v16_first_hi(size_t n)
+{
+	return _mm256_loadu_si256((const __m256i *)(const void *)(v16_window + 24 - n));
+}
+
+static inline v16 v16_set1(float a)
+{
+	return (v16){ _mm256_set1_ps(a), _mm256_set1_ps(a) };
+}
+
+static inline v16 v16_load_n(const float *p, size_t n)
+{
+	return (v16){ _mm256_maskload_ps(p, v16_first_lo(n)), _mm256_maskload_ps(p + 8, v16_first_hi(n)) };
+}
+
+static inline v16 v16_load(const float *p)
+{
+	return (v16){ _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8) };
+}
+
+static inline __m256 v16_half_of_bf16(__m128i h)
+{
+	return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+static inline v16 v16_load_bf16(const void *p)
+{
+	const __m128i *h = p;
+
+	return (v16){ v16_half_of_bf16(_mm_loadu_si128(h)), v16_half_of_bf16(_mm_loadu_si128(h + 1)) };
+}
+
+static inline v16 v16_load_bf16_n(const void *p, size_t n)
+{
+	uint16_t h[16] = { 0 };
+
+	memcpy(h, p, n * sizeof(h[0]));
+	return v16_load_bf16(h);
+}
+
+static inline v16 v16_load_f16(const void *p)
+{
+	const __m128i *h = p;
+
+	return (v16){ _mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_cvtph_ps(_mm_loadu_si128(h + 1)) };
+}
+
+static inline v16 v16_load_f16_n(const void *p, size_t n)
+{
+	uint16_t h[16] = { 0 };
+
+	memcpy(h, p, n * sizeof(h[0]));
+	return v16_load_f16(h);
+}
+
+static inline v16 v16_load_i8(const void *p)
+{
+	__m128i b = _mm_loadu_si128(p);
+
+	return (v16){ _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)),
+		      _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(b, b))) };
+}
+
+static inline v16 v16_load_i8_n(const void *p, size_t n)
+{
+	int8_t b[16] = { 0 };
+
+	memcpy(b, p, n);
+	return v16_load_i8(b);
+}
+
+static inline void v16_store_n(float *p, v16 a, size_t n)
+{
+	_mm256_maskstore_ps(p, v16_first_lo(n), a.lo);
+	_mm256_maskstore_ps(p + 8, v16_first_hi(n), a.hi);
+}
+
+static inline void v16_store(float *p, v16 a)
+{
+	_mm256_storeu_ps(p, a.lo);
+	_mm256_storeu_ps(p + 8, a.hi);
+}
+
+static inline __m256i v16_half_bf16_bits(__m256 a) /* od_f32_bf16, in the low half of each lane */
+{
+	__m256i u = _mm256_castps_si256(a), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+	__m256i r = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+	__m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+	__m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+
+	return _mm256_srli_epi32(_mm256_blendv_epi8(r, quiet, nan), 16);
+}
+
+static inline void v16_store_bf16(uint16_t *p, v16 a)
+{
+	__m256i packed = _mm256_packus_epi32(v16_half_bf16_bits(a.lo), v16_half_bf16_bits(a.hi));
+
+	/* packus works on 128-bit halves: put the middle quarters in order. */
+	_mm256_storeu_si256((__m256i *)(void *)p, _mm256_permute4x64_epi64(packed, 0xd8));
+}
+
+static inline void v16_store_bf16_n(uint16_t *p, v16 a, size_t n)
+{
+	uint16_t h[16];
+
+	v16_store_bf16(h, a);
+	memcpy(p, h, n * sizeof(h[0]));
+}
+
+static inline v16 v16_round_bf16(v16 a)
+{
+	return (v16){ _mm256_castsi256_ps(_mm256_slli_epi32(v16_half_bf16_bits(a.lo), 16)),
+		      _mm256_castsi256_ps(_mm256_slli_epi32(v16_half_bf16_bits(a.hi), 16)) };
+}
+
+static inline v16 v16_fma(v16 a, v16 b, v16 c)
+{
+	return (v16){ _mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi) };
+}
+
+static inline v16 v16_fma_n(v16 a, v16 b, v16 c, size_t n)
+{
+	v16 r = v16_fma(a, b, c);
+
+	return (v16){ _mm256_blendv_ps(c.lo, r.lo, _mm256_castsi256_ps(v16_first_lo(n))),
+		      _mm256_blendv_ps(c.hi, r.hi, _mm256_castsi256_ps(v16_first_hi(n))) };
+}
+
+static inline v16 v16_add(v16 a, v16 b)
+{
+	return (v16){ _mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi) };
+}
+
+static inline v16 v16_sub(v16 a, v16 b)
+{
+	return (v16){ _mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi) };
+}
+
+static inline v16 v16_mul(v16 a, v16 b)
+{
+	return (v16){ _mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi) };
+}
+
+static inline v16 v16_div(v16 a, v16 b)
+{
+	return (v16){ _mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi) };
+}
+
+static inline v16 v16_max(v16 a, v16 b)
+{
+	return (v16){ _mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi) };
+}
+
+static inline v16 v16_min(v16 a, v16 b)
+{
+	return (v16){ _mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi) };
+}
+
+static inline float v16_fold_add(v16 a)
+{
+	__m256 b = _mm256_add_ps(a.lo, a.hi);
+	__m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+
+	c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+	return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+
+static inline float v16_fold_max(v16 a)
+{
+	__m256 b = _mm256_max_ps(a.lo, a.hi);
+	__m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+
+	c = _mm_max_ps(c, _mm_movehl_ps(c, c));
+	return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
+}
+
+static inline __m256 v16_half_nan_where(__m256 test, __m256 a)
+{
+	const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000));
+
+	return _mm256_blendv_ps(a, nan, _mm256_cmp_ps(test, test, _CMP_UNORD_Q));
+}
+
+static inline v16 v16_nan_where(v16 test, v16 a)
+{
+	return (v16){ v16_half_nan_where(test.lo, a.lo), v16_half_nan_where(test.hi, a.hi) };
+}
+
+static inline __m256 v16_half_scale_pow2(__m256 p, __m256 t)
+{
+	const __m256i bias = _mm256_set1_epi32(127);
+	__m256i n = _mm256_sub_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(0x4b400000));
+	__m256i half = _mm256_srai_epi32(n, 1), rest = _mm256_sub_epi32(n, half);
+
+	p = _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(half, bias), 23)));
+	return _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23)));
+}
+
+static inline v16 v16_scale_pow2(v16 p, v16 t)
+{
+	return (v16){ v16_half_scale_pow2(p.lo, t.lo), v16_half_scale_pow2(p.hi, t.hi) };
+}
+
+#endif

@@ -1,0 +1,184 @@
+/* vec_avx512.h - the 16 lanes of vec_scalar.h as one zmm register; the operations are described there. */
+#ifndef OD_COMPUTE_VEC_AVX512_H
+#define OD_COMPUTE_VEC_AVX512_H
+
+#include <immintrin.h>
+
+#include "common/compute/dtype.h"
+
+typedef __m512 v16;
+
+/* Sums in registers: 8 for one row, 16 for a tile; 32 registers hold them, the weights and the rows. One sum
+ * is a chain of FMAs of 4 cycles each, two of which can start per cycle: 8 keep the unit busy. */
+#define V16_GEMV_OUTS 8
+#define V16_TILE_OUTS 4
+#define V16_TILE_ROWS 4
+#define V16_PRAGMA(x) _Pragma(#x)
+#define V16_UNROLL(n) V16_PRAGMA(GCC unroll n)
+
+static inline __mmask16 v16_first(size_t n) /* n <= 16 */
+{
+	return (__mmask16)((1u << n) - 1u);
+}
+
+static inline v16 v16_set1(float a)
+{
+	return _mm512_set1_ps(a);
+}
+
+static inline v16 v16_load_n(const float *p, size_t n)
+{
+	return _mm512_maskz_loadu_ps(v16_first(n), p);
+}
+
+static inline v16 v16_load(const float *p)
+{
+	return _mm512_loadu_ps(p);
+}
+
+static inline v16 v16_of_bf16(__m256i h)
+{
+	return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+static inline v16 v16_load_bf16_n(const void *p, size_t n)
+{
+	return v16_of_bf16(_mm256_maskz_loadu_epi16(v16_first(n), p));
+}
+
+static inline v16 v16_load_bf16(const void *p)
+{
+	return v16_of_bf16(_mm256_loadu_si256(p));
+}
+
+static inline v16 v16_load_f16_n(const void *p, size_t n)
+{
+	return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(v16_first(n), p));
+}
+
+static inline v16 v16_load_f16(const void *p)
+{
+	return _mm512_cvtph_ps(_mm256_loadu_si256(p));
+}
+
+static inline v16 v16_load_i8_n(const void *p, size_t n)
+{
+	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(v16_first(n), p)));
+}
+
+static inline v16 v16_load_i8(const void *p)
+{
+	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
+}
+
+static inline void v16_store_n(float *p, v16 a, size_t n)
+{
+	_mm512_mask_storeu_ps(p, v16_first(n), a);
+}
+
+static inline void v16_store(float *p, v16 a)
+{
+	_mm512_storeu_ps(p, a);
+}
+
+/* od_f32_bf16 in integers: the conversion instruction of AVX512_BF16 would flush subnormals. */
+static inline __m512i v16_bf16_bits(v16 a)
+{
+	__m512i u = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+	__m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+	__mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+
+	return _mm512_srli_epi32(_mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x400000)), 16);
+}
+
+static inline void v16_store_bf16_n(uint16_t *p, v16 a, size_t n)
+{
+	_mm256_mask_storeu_epi16(p, v16_first(n), _mm512_cvtepi32_epi16(v16_bf16_bits(a)));
+}
+
+static inline void v16_store_bf16(uint16_t *p, v16 a)
+{
+	_mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(v16_bf16_bits(a)));
+}
+
+static inline v16 v16_round_bf16(v16 a)
+{
+	return _mm512_castsi512_ps(_mm512_slli_epi32(v16_bf16_bits(a), 16));
+}
+
+static inline v16 v16_fma(v16 a, v16 b, v16 c)
+{
+	return _mm512_fmadd_ps(a, b, c);
+}
+
+static inline v16 v16_fma_n(v16 a, v16 b, v16 c, size_t n)
+{
+	return _mm512_mask3_fmadd_ps(a, b, c, v16_first(n));
+}
+
+static inline v16 v16_add(v16 a, v16 b)
+{
+	return _mm512_add_ps(a, b);
+}
+
+static inline v16 v16_sub(v16 a, v16 b)
+{
+	return _mm512_sub_ps(a, b);
+}
+
+static inline v16 v16_mul(v16 a, v16 b)
+{
+	return _mm512_mul_ps(a, b);
+}
+
+static inline v16 v16_div(v16 a, v16 b)
+{
+	return _mm512_div_ps(a, b);
+}
+
+static inline v16 v16_max(v16 a, v16 b)
+{
+	return _mm512_max_ps(a, b);
+}
+
+static inline v16 v16_min(v16 a, v16 b)
+{
+	return _mm512_min_ps(a, b);
+}
+
+static inline float v16_fold_add(v16 a)
+{
+	__m256 b = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+	__m128 c = _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+
+	c = _mm_add_ps(c, _mm_movehl_ps(c, c));
+	return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+}
+
+static inline float v16_fold_max(v16 a)
+{
+	__m256 b = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+	__m128 c = _mm_max_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1));
+
+	c = _mm_max_ps(c, _mm_movehl_ps(c, c));
+	return _mm_cvtss_f32(_mm_max_ss(c, _mm_movehdup_ps(c)));
+}
+
+static inline v16 v16_nan_where(v16 test, v16 a)
+{
+	__mmask16 nan = _mm512_cmp_ps_mask(test, test, _CMP_UNORD_Q);
+
+	return _mm512_mask_mov_ps(a, nan, _mm512_castsi512_ps(_mm512_set1_epi32(0x7fc00000)));
+}
+
+static inline v16 v16_scale_pow2(v16 p, v16 t)
+{
+	const __m512i bias = _mm512_set1_epi32(127);
+	__m512i n = _mm512_sub_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(0x4b400000));
+	__m512i half = _mm512_srai_epi32(n, 1), rest = _mm512_sub_epi32(n, half);
+
+	p = _mm512_mul_ps(p, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(half, bias), 23)));
+	return _mm512_mul_ps(p, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(rest, bias), 23)));
+}
+
+#endif

@@ -1,0 +1,197 @@
+/* dtype conversions, od_sincos, od_exp, the choice of a table, and od_matmul over threads. */
+#include "tests/unit/compute_util.h"
+#include "tests/unit/trig_table.h"
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+static void dtype_names(void **state)
+{
+	static const enum od_dtype all[] = { OD_BF16, OD_F16, OD_F32, OD_INT8 };
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(all); i++)
+		assert_int_equal(od_dtype_parse(od_dtype_name(all[i])), all[i]);
+	assert_string_equal(od_dtype_name(OD_BF16), "BF16");
+	assert_string_equal(od_dtype_name(OD_INT8), "I8");
+	assert_string_equal(od_dtype_name((enum od_dtype)9), "unknown");
+	assert_int_equal(od_dtype_parse("unknown"), 0);
+	assert_int_equal(od_dtype_parse("F64"), 0);
+	assert_int_equal(od_dtype_bytes((enum od_dtype)0), 0);
+}
+
+/* The value of a half float from its definition, in double. */
+static double f16_value(uint16_t h)
+{
+	int e = h >> 10 & 31, m = h & 1023;
+	double v = e == 0 ? ldexp(m, -24) : ldexp(1024 + m, e - 25);
+
+	return h & 0x8000 ? -v : v;
+}
+
+static void f16_every_value(void **state)
+{
+	(void)state;
+	for (uint32_t h = 0; h < 0x10000; h++) {
+		float f = od_f16_f32((uint16_t)h);
+
+		if ((h >> 10 & 31) < 31) {
+			assert_true((double)f == f16_value((uint16_t)h));
+			assert_int_equal(signbit(f) != 0, h >> 15);
+		} else {
+			assert_true((h & 1023) != 0 ? isnan(f) : isinf(f) && (f < 0) == (h >> 15 != 0));
+		}
+	}
+}
+
+static void bf16_rounding(void **state)
+{
+	static const struct {
+		uint32_t f32;
+		uint16_t bf16;
+	} known[] = {
+		{ 0x3f800000, 0x3f80 }, { 0x3f808000, 0x3f80 }, { 0x3f818000, 0x3f82 }, { 0x3f808001, 0x3f81 },
+		{ 0x7f7fffff, 0x7f80 }, { 0x7f800000, 0x7f80 }, { 0xff800000, 0xff80 }, { 0x80000000, 0x8000 },
+		{ 0x00008000, 0x0000 }, { 0x00008001, 0x0001 }, { 0x7f800001, 0x7fc0 }, { 0xffffffff, 0xffff },
+	};
+	uint64_t seed = 1;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(known); i++)
+		assert_int_equal(od_f32_bf16(od_bits_f32(known[i].f32)), known[i].bf16);
+	for (int i = 0; i < 20000; i++) { /* nothing nearer: neither neighbour is closer to the number */
+		float f = od_bits_f32((uint32_t)random_u64(&seed) & 0xbfffffffu);
+		uint16_t h = od_f32_bf16(f);
+		double off = fabs((double)od_bf16_f32(h) - (double)f);
+
+		assert_true(off <= fabs((double)od_bf16_f32((uint16_t)(h + 1)) - (double)f));
+		assert_true((h & 0x7fff) == 0 || off <= fabs((double)od_bf16_f32((uint16_t)(h - 1)) - (double)f));
+	}
+}
+
+static void sincos_against_table(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(trig_table); i++) {
+		double s, c;
+
+		od_sincos(trig_table[i].x, &s, &c);
+		if (!(fabs(s - trig_table[i].sin_x) < 2.5e-16) || !(fabs(c - trig_table[i].cos_x) < 2.5e-16))
+			fail_msg("x = %a: sin expected %a, found %a; cos expected %a, found %a", trig_table[i].x,
+				 trig_table[i].sin_x, s, trig_table[i].cos_x, c);
+	}
+}
+
+/* Distance in units of the last place that an f32 has at want. */
+static double ulps(float got, double want)
+{
+	int e;
+
+	frexp(want, &e);
+	return fabs((double)got - want) / ldexp(1.0, e - 24 < -149 ? -149 : e - 24);
+}
+
+static void exp_against_table(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < COUNT(exp_table); i++)
+		if (!(ulps(od_exp(exp_table[i].x), exp_table[i].exp_x) <= 1.0))
+			fail_msg("exp(%a): expected %a, found %a", (double)exp_table[i].x, exp_table[i].exp_x,
+				 (double)od_exp(exp_table[i].x));
+}
+
+static void exp_everywhere(void **state)
+{
+	(void)state;
+	for (uint64_t u = 0; u <= UINT32_MAX; u += 50021) { /* odd, so all exponents and both signs */
+		float x = od_bits_f32((uint32_t)u), y = od_exp(x);
+
+		if (isnan(x))
+			assert_int_equal(od_f32_bits(y), 0x7fc00000u);
+		else if (x > 88.72284f)
+			assert_true(isinf(y) && y > 0);
+		else if (!(ulps(y, exp((double)x)) <= 1.0))
+			fail_msg("exp(%a): expected %a, found %a", (double)x, exp((double)x), (double)y);
+	}
+	assert_true(od_exp(0.0f) == 1.0f && od_exp(-0.0f) == 1.0f);
+	assert_int_equal(od_f32_bits(od_exp(-INFINITY)), 0);
+	assert_int_equal(od_f32_bits(od_exp(-1e30f)), 0);
+	assert_int_equal(od_f32_bits(od_exp(-104.5f)), 0);
+	assert_true(isinf(od_exp(INFINITY)) && isinf(od_exp(88.73f)) && isinf(od_exp(1e30f)));
+	assert_true(od_exp(-103.9f) == 0x1p-149f);
+}
+
+static void backend_choice(void **state)
+{
+	const struct od_backend *be;
+	struct od_err err;
+
+	(void)state;
+	assert_int_equal(od_backend_cpu(&be, OD_CPU_SCALAR, OD_PROFILE_F32, &err), OD_OK);
+	assert_string_equal(be->name, "scalar");
+	assert_int_equal(od_backend_cpu(&be, (enum od_cpu)77, OD_PROFILE_F32, &err), OD_ERR_ARG);
+	assert_null(be);
+	for (int cpu = OD_CPU_AUTO; cpu <= OD_CPU_AVX512_BF16; cpu++) {
+		int rc = od_backend_cpu(&be, (enum od_cpu)cpu, OD_PROFILE_F32, &err);
+
+		if (rc == OD_OK) {
+			assert_string_equal(be->kernel_class, "fma16");
+			continue;
+		}
+		assert_int_equal(rc, OD_ERR_UNSUPPORTED);
+		assert_null(be);
+		assert_non_null(strstr(err.msg, od_cpu_names[cpu]));
+	}
+	assert_int_equal(od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_BF16, &err), OD_OK);
+	assert_null(od_cpu_names[OD_CPU_AVX512_BF16 + 1]);
+	assert_string_equal(od_profile_names[OD_PROFILE_BF16 - 1], "bf16");
+	assert_null(od_profile_names[OD_PROFILE_BF16]);
+}
+
+/* The same bits with any number of threads, and they are those of the contract. */
+static void matmul_over_threads(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	const size_t n_in = 203, n_out = 1111, n_rows = 5;
+	uint64_t seed = 5;
+	struct od_mat w = { .dtype = OD_INT8, .n_out = n_out, .n_in = n_in };
+	float *x = random_row(&seed, n_rows * n_in, PLAIN), *scale = random_row(&seed, n_out, PLAIN);
+	float *want = exact(n_rows * n_out, sizeof(float)), *y = exact(n_rows * n_out, sizeof(float));
+	void *data = random_weights(&seed, w.dtype, n_out * n_in, PLAIN);
+	struct od_pool *pool;
+
+	w.data = data;
+	w.scale = scale;
+	for (size_t r = 0; r < n_rows; r++)
+		for (size_t o = 0; o < n_out; o++)
+			want[r * n_out + o] = lanes_dot(w.dtype, w.data, o * n_in, x + r * n_in, n_in) * scale[o];
+	od_matmul(be, NULL, &w, x, y, n_rows);
+	assert_bits("no pool", y, want, n_rows * n_out);
+	for (unsigned threads = 1; threads <= 5; threads++) {
+		assert_int_equal(od_pool_new(&pool, threads, "test", NULL), OD_OK);
+		for (size_t i = 0; i < n_rows * n_out; i++)
+			y[i] = NAN;
+		od_matmul(be, pool, &w, x, y, n_rows);
+		assert_bits("pool", y, want, n_rows * n_out);
+		y[0] = 4.5f;
+		od_matmul(be, pool, &w, x, y, 0);
+		assert_true(y[0] == 4.5f);
+		od_pool_free(pool);
+	}
+	free(x), free(scale), free(want), free(y), free(data);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(dtype_names),
+		cmocka_unit_test(f16_every_value),
+		cmocka_unit_test(bf16_rounding),
+		cmocka_unit_test(sincos_against_table),
+		cmocka_unit_test(exp_against_table),
+		cmocka_unit_test(exp_everywhere),
+		cmocka_unit_test(backend_choice),
+		ON_ALL_TABLES(matmul_over_threads),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

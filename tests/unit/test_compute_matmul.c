@@ -1,0 +1,217 @@
+/* matmul and dot of every table: the bits of the contract, any shape, rows independent of each other. */
+#include "tests/unit/compute_util.h"
+
+static const enum od_dtype dtypes[] = { OD_BF16, OD_F16, OD_F32, OD_INT8 };
+#define N_DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
+#define UNTOUCHED 0x1.6dp+11f
+
+struct shape {
+	size_t n_in, n_out, n_rows, x_stride, y_stride, o_begin, o_end;
+};
+
+struct data {
+	struct od_mat w;
+	void *weights;
+	float *scale, *x, *y, *want;
+	size_t y_len;
+};
+
+static void data_new(struct data *d, uint64_t *seed, enum od_dtype t, const struct shape *s, enum kind kind)
+{
+	size_t x_len = (s->n_rows - 1) * s->x_stride + s->n_in;
+
+	d->weights = random_weights(seed, t, s->n_out * s->n_in, kind);
+	d->scale = t == OD_INT8 ? random_row(seed, s->n_out, kind) : NULL;
+	d->w = (struct od_mat){ t, s->n_out, s->n_in, d->weights, d->scale };
+	d->x = random_row(seed, x_len, kind);
+	d->y_len = (s->n_rows - 1) * s->y_stride + s->n_out;
+	d->y = exact(d->y_len, sizeof(float));
+	d->want = exact(d->y_len, sizeof(float));
+	for (size_t i = 0; i < d->y_len; i++)
+		d->y[i] = d->want[i] = UNTOUCHED;
+}
+
+static void data_free(struct data *d)
+{
+	free(d->weights), free(d->scale), free(d->x), free(d->y), free(d->want);
+}
+
+static struct shape random_shape(uint64_t *seed, size_t n_in)
+{
+	struct shape s = { .n_in = n_in, .n_out = 1 + random_below(seed, 21), .n_rows = 1 + random_below(seed, 9) };
+
+	s.x_stride = n_in + random_below(seed, 3);
+	s.y_stride = s.n_out + random_below(seed, 3);
+	s.o_begin = random_below(seed, s.n_out);
+	s.o_end = s.o_begin + random_below(seed, s.n_out - s.o_begin + 1);
+	return s;
+}
+
+static void run(const struct od_backend *be, struct data *d, const struct shape *s)
+{
+	be->matmul(&d->w, d->x, s->x_stride, d->y, s->y_stride, s->n_rows, s->o_begin, s->o_end);
+}
+
+static void check_lanes(const struct od_backend *be, uint64_t *seed, enum od_dtype t, size_t n_in, enum kind kind)
+{
+	struct shape s = random_shape(seed, n_in);
+	struct data d;
+
+	data_new(&d, seed, t, &s, kind);
+	for (size_t r = 0; r < s.n_rows; r++) {
+		for (size_t o = s.o_begin; o < s.o_end; o++) {
+			float sum = lanes_dot(t, d.weights, o * n_in, d.x + r * s.x_stride, n_in);
+
+			d.want[r * s.y_stride + o] = one_nan(d.scale != NULL ? sum * d.scale[o] : sum);
+		}
+	}
+	run(be, &d, &s);
+	assert_bits(od_dtype_name(t), d.y, d.want, d.y_len);
+	data_free(&d);
+}
+
+static void matmul_bits(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 11;
+
+	for (size_t n_in = 1; n_in <= 400; n_in += n_in < 67 ? 1 : 37)
+		for (size_t t = 0; t < N_DTYPES; t++)
+			for (int kind = 0; kind < N_KINDS; kind++)
+				if (dtypes[t] != OD_BF16 || strcmp(be->kernel_class, "fma16") == 0)
+					check_lanes(be, &seed, dtypes[t], n_in, (enum kind)kind);
+}
+
+/* Every 16-bit pattern as a weight, subnormals, infinities and NaNs among them. */
+static void matmul_every_half(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint16_t *h = exact(0x10000, sizeof(*h));
+	float *y = exact(0x10000, sizeof(float)), *want = exact(0x10000, sizeof(float)), one = -3.0f;
+
+	for (size_t t = 0; t < 2; t++) {
+		struct od_mat w = { dtypes[t], 0x10000, 1, h, NULL };
+
+		if (dtypes[t] == OD_BF16 && strcmp(be->kernel_class, "fma16") != 0)
+			continue;
+		for (size_t i = 0; i < 0x10000; i++) {
+			h[i] = (uint16_t)i;
+			want[i] = one_nan(fmaf(weight_at(dtypes[t], h, i), one, 0));
+		}
+		be->matmul(&w, &one, 1, y, 0x10000, 1, 0, 0x10000);
+		assert_bits(od_dtype_name(dtypes[t]), y, want, 0x10000);
+	}
+	free(h), free(y), free(want);
+}
+
+/* Against sums in double. The bound is that of 16 chains and a tree; BF16 rows add their own rounding. */
+static void matmul_accuracy(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 12;
+
+	for (size_t t = 0; t < N_DTYPES; t++) {
+		bool rounds = dtypes[t] == OD_BF16 && strcmp(be->kernel_class, "bf16dot") == 0;
+		struct shape s = { 1777, 13, 6, 1777, 13, 0, 13 };
+		struct data d;
+
+		data_new(&d, &seed, dtypes[t], &s, PLAIN);
+		run(be, &d, &s);
+		for (size_t i = 0; i < s.n_rows * s.n_out; i++) {
+			size_t r = i / s.n_out, o = i % s.n_out;
+			double sum = 0, size = 0, scale = d.scale != NULL ? (double)d.scale[o] : 1;
+
+			for (size_t k = 0; k < s.n_in; k++) {
+				float x = d.x[r * s.x_stride + k];
+				double p = (double)weight_at(dtypes[t], d.weights, o * s.n_in + k);
+
+				p *= rounds ? (double)od_bf16_f32(od_f32_bf16(x)) : (double)x;
+				sum += p * scale;
+				size += fabs(p * scale);
+			}
+			assert_true(sum != 0);
+			if (!(fabs((double)d.y[i] - sum) <= size * 0x1p-24 * 120))
+				fail_msg("%s row %zu output %zu: expected %.9g, found %.9g", od_dtype_name(dtypes[t]), r,
+					 o, sum, (double)d.y[i]);
+		}
+		data_free(&d);
+	}
+}
+
+/* A row alone, an output alone: the same bits as among others, in every class. */
+static void matmul_independence(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 13;
+
+	for (int round = 0; round < 120; round++) {
+		struct shape s = random_shape(&seed, 1 + random_below(&seed, 150)), one;
+		enum od_dtype t = dtypes[round % N_DTYPES];
+		struct data d;
+
+		s.n_rows += random_below(&seed, 12);
+		s.o_begin = 0, s.o_end = s.n_out;
+		data_new(&d, &seed, t, &s, round % 3 == 0 ? WILD : PLAIN);
+		run(be, &d, &s);
+		one = s;
+		for (size_t r = 0; r < s.n_rows; r++) {
+			const float *x = d.x + r * s.x_stride;
+			float *want = d.want + r * s.y_stride;
+
+			one.o_begin = random_below(&seed, s.n_out);
+			be->matmul(&d.w, x, 7, want, 9, 1, 0, one.o_begin);
+			for (size_t o = one.o_begin; o < s.n_out; o++)
+				be->matmul(&d.w, x, 7, want, 9, 1, o, o + 1);
+		}
+		assert_bits("alone", d.y, d.want, d.y_len);
+		data_free(&d);
+	}
+}
+
+/* More rows and outputs than one block of weights holds. */
+static void matmul_blocks(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	struct shape s = { 4100, 61, 7, 4100, 61, 0, 61 };
+	uint64_t seed = 14;
+	struct data d;
+
+	data_new(&d, &seed, OD_BF16, &s, PLAIN);
+	run(be, &d, &s);
+	for (size_t r = 0; r < s.n_rows; r++)
+		for (size_t o = 0; o < s.n_out; o++)
+			be->matmul(&d.w, d.x + r * s.x_stride, 1, d.want + r * s.y_stride, 1, 1, o, o + 1);
+	assert_bits("blocks", d.y, d.want, d.y_len);
+	for (size_t i = 0; i < d.y_len && strcmp(be->kernel_class, "fma16") == 0; i++) {
+		float want = lanes_dot(OD_BF16, d.weights, i % 61 * 4100, d.x + i / 61 * 4100, 4100);
+
+		assert_bits("lanes", d.y + i, &want, 1);
+	}
+	data_free(&d);
+}
+
+static void dot_bits(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 15;
+
+	for (size_t n = 0; n < 200; n++) {
+		for (int kind = 0; kind < N_KINDS; kind++) {
+			float *a = random_row(&seed, n, (enum kind)kind), *b = random_row(&seed, n, (enum kind)kind);
+			float want = one_nan(lanes_dot(OD_F32, a, 0, b, n)), got = be->dot(a, b, n);
+
+			assert_bits("dot", &got, &want, 1);
+			free(a), free(b);
+		}
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		ON_ALL_TABLES(matmul_bits),	    ON_ALL_TABLES(matmul_every_half), ON_ALL_TABLES(matmul_accuracy),
+		ON_ALL_TABLES(matmul_independence), ON_ALL_TABLES(matmul_blocks),     ON_ALL_TABLES(dot_bits),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,369 @@
+/* attend, softmax, rmsnorm, silu_mul and the conversions of every table: bits of the contract or of the
+ * scalar table, and accuracy against double arithmetic. */
+#include "tests/unit/compute_util.h"
+
+#define MAX_N 300
+
+static const struct od_backend *oracle(void)
+{
+	const struct od_backend *be;
+
+	assert_int_equal(od_backend_cpu(&be, OD_CPU_SCALAR, OD_PROFILE_F32, NULL), OD_OK);
+	return be;
+}
+
+static float greater(float a, float b)
+{
+	return a > b ? a : b;
+}
+
+/* softmax with the lanes of the contract and od_exp. */
+static void softmax_by_hand(float *x, size_t n)
+{
+	float max = -INFINITY, lane[16] = { 0 }, sum;
+
+	for (size_t i = 0; i < n; i++)
+		max = greater(x[i], max);
+	for (size_t i = 0; i < n; i++) {
+		x[i] = od_exp(x[i] - max);
+		lane[i % 16] += x[i];
+	}
+	sum = fold16(lane);
+	for (size_t i = 0; i < n; i++)
+		x[i] = one_nan(x[i] / sum);
+}
+
+static void softmax_bits(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 21;
+
+	for (size_t n = 1; n < MAX_N; n += n < 70 ? 1 : 23) {
+		float *x = random_row(&seed, n, PLAIN), *y = exact(n, sizeof(float));
+		float range = n % 3 == 0 ? 100.0f : 9.0f;
+		/* exp and sums; and x - max is rounded to f32. */
+		double sum = 0, off = 4e-7 + 0x1p-24 * 2 * (double)range;
+
+		for (size_t i = 0; i < n; i++)
+			x[i] *= range;
+		x[n / 2] = n % 5 == 0 ? -INFINITY : x[n / 2];
+		memcpy(y, x, n * sizeof(float));
+		if (n > 1) /* n = 1 at a multiple of 5 would be all -infinity, which is NaN */
+			for (size_t i = 0; i < n; i++)
+				sum += exp((double)x[i]);
+		be->softmax(y, n);
+		for (size_t i = 0; i < n && n > 1; i++) {
+			double want = exp((double)x[i]) / sum;
+
+			assert_true(fabs((double)y[i] - want) <= off * want + 1e-44);
+		}
+		softmax_by_hand(x, n);
+		assert_bits("softmax", y, x, n);
+		free(x), free(y);
+	}
+}
+
+static void softmax_odd(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	float equal[3] = { 7, 7, 7 }, low[2] = { -INFINITY, -INFINITY }, nan[3] = { 1, NAN, 2 }, one[1] = { -3e38f };
+	uint64_t seed = 22;
+
+	be->softmax(equal, 3);
+	assert_true(equal[0] == 1.0f / 3 && equal[2] == 1.0f / 3);
+	be->softmax(low, 2);
+	assert_int_equal(od_f32_bits(low[0]), 0x7fc00000u);
+	be->softmax(nan, 3);
+	assert_int_equal(od_f32_bits(nan[0]), 0x7fc00000u);
+	be->softmax(one, 1);
+	assert_true(one[0] == 1.0f);
+	for (size_t n = 1; n < 90; n++) {
+		float *x = random_row(&seed, n, WILD), *y = exact(n, sizeof(float));
+
+		memcpy(y, x, n * sizeof(float));
+		be->softmax(y, n);
+		oracle()->softmax(x, n);
+		assert_bits("softmax of odd numbers", y, x, n);
+		free(x), free(y);
+	}
+}
+
+static void rmsnorm_rows(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 23;
+
+	for (size_t n = 1; n < 200; n++) {
+		enum kind kind = (enum kind)(n % N_KINDS);
+		float *x = random_row(&seed, n, kind), *w = random_row(&seed, n, kind);
+		float *y = exact(n, sizeof(float)), *want = exact(n, sizeof(float)), r;
+		double square = 0;
+
+		r = 1.0f / sqrtf(lanes_dot(OD_F32, x, 0, x, n) / (float)n + 1e-5f);
+		for (size_t i = 0; i < n; i++) {
+			square += (double)x[i] * (double)x[i];
+			want[i] = one_nan(x[i] * r * w[i]);
+		}
+		be->rmsnorm(y, x, w, n, 1e-5f);
+		assert_bits("rmsnorm", y, want, n);
+		for (size_t i = 0; i < n && kind == PLAIN; i++) {
+			double exact_y = (double)x[i] / sqrt(square / (double)n + 1e-5) * (double)w[i];
+
+			assert_true(fabs((double)y[i] - exact_y) <= 1e-6 * fabs(exact_y));
+		}
+		be->rmsnorm(x, x, w, n, 1e-5f);
+		assert_bits("rmsnorm in place", x, want, n);
+		free(x), free(w), free(y), free(want);
+	}
+}
+
+static void silu_rows(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 24;
+
+	for (size_t n = 1; n < 150; n++) {
+		float *g = random_row(&seed, n, n % 4 == 0 ? WILD : PLAIN), *u = random_row(&seed, n, PLAIN);
+		float *want = exact(n, sizeof(float));
+
+		for (size_t i = 0; i < n; i++) {
+			double gd;
+
+			g[i] *= 20;
+			gd = (double)g[i];
+			want[i] = one_nan(g[i] / (1 + od_exp(-g[i])) * u[i]);
+			if (fabs(gd) < 30) {
+				gd = gd / (1 + exp(-gd)) * (double)u[i];
+				assert_true(fabs((double)want[i] - gd) <= 4e-7 * fabs(gd) + 1e-44);
+			}
+		}
+		be->silu_mul(g, u, n);
+		assert_bits("silu_mul", g, want, n);
+		free(g), free(u), free(want);
+	}
+}
+
+/* exp over its whole range is the same in every table: seen through silu. */
+static void silu_everywhere(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	float g[MAX_N], want[MAX_N], u[MAX_N];
+	uint64_t seed = 25;
+
+	for (int round = 0; round < 300; round++) {
+		for (size_t i = 0; i < MAX_N; i++) {
+			g[i] = want[i] = round % 2 ? od_bits_f32((uint32_t)random_u64(&seed)) : random_unit(&seed) * 110;
+			u[i] = 1;
+		}
+		be->silu_mul(g, u, MAX_N);
+		oracle()->silu_mul(want, u, MAX_N);
+		assert_bits("silu", g, want, MAX_N);
+	}
+}
+
+static void axpy_and_bf16(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 26;
+
+	for (size_t n = 1; n < 100; n++) {
+		enum kind kind = (enum kind)(n % N_KINDS);
+		float *x = random_row(&seed, n, kind), *y = random_row(&seed, n, kind);
+		float *want = exact(n, sizeof(float)), a = random_unit(&seed);
+		uint16_t *h = exact(n, sizeof(*h));
+
+		for (size_t i = 0; i < n; i++)
+			want[i] = one_nan(fmaf(a, x[i], y[i]));
+		be->axpy(y, a, x, n);
+		assert_bits("axpy", y, want, n);
+		be->f32_to_bf16(h, x, n);
+		for (size_t i = 0; i < n; i++)
+			assert_int_equal(h[i], od_f32_bf16(x[i]));
+		be->bf16_to_f32(y, h, n);
+		be->round_bf16(x, n);
+		for (size_t i = 0; i < n; i++)
+			want[i] = od_bits_f32((uint32_t)h[i] << 16);
+		assert_bits("bf16_to_f32", y, want, n);
+		assert_bits("round_bf16", x, want, n);
+		free(x), free(y), free(want), free(h);
+	}
+}
+
+static void bf16_every_exponent(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	float x[64];
+	uint16_t h[64];
+
+	for (uint64_t u = 0; u < 0x100000000u; u += 64 * 0x1001) {
+		for (size_t i = 0; i < 64; i++)
+			x[i] = od_bits_f32((uint32_t)(u + i * 0x1001));
+		be->f32_to_bf16(h, x, 64);
+		for (size_t i = 0; i < 64; i++)
+			assert_int_equal(h[i], od_f32_bf16(x[i]));
+	}
+}
+
+/* Keys and values of `end` positions; those before `begin` must not be touched and are NaN. */
+struct cache {
+	struct od_attn a;
+	float *q, *out, *want;
+	void *k, *v;
+};
+
+static void cache_new(struct cache *c, uint64_t *seed, enum od_dtype t, size_t begin, size_t end, size_t head_dim)
+{
+	size_t stride = head_dim + random_below(seed, 2) * 24, n = (end - 1) * stride + head_dim;
+
+	c->q = random_row(seed, head_dim, PLAIN);
+	c->k = random_weights(seed, t, n, PLAIN);
+	c->v = random_weights(seed, t, n, PLAIN);
+	memset(c->k, 0xff, begin * stride * od_dtype_bytes(t));
+	memset(c->v, 0xff, begin * stride * od_dtype_bytes(t));
+	c->out = exact(head_dim, sizeof(float));
+	c->want = exact(head_dim, sizeof(float));
+	c->a = (struct od_attn){ .q = c->q, .k = c->k, .v = c->v, .kv_dtype = t, .stride = stride,
+				 .head_dim = head_dim, .begin = begin, .end = end,
+				 .scale = 3.0f / sqrtf((float)head_dim), .out = c->out };
+}
+
+static void cache_free(struct cache *c)
+{
+	free(c->q), free(c->k), free(c->v), free(c->out), free(c->want);
+}
+
+/* The contract of attend: a block at a time, position p in lane p mod 16, positions in order. */
+static void attend_by_hand(const struct od_attn *a, float *out)
+{
+	float max = -INFINITY, sum = 0;
+
+	memset(out, 0, a->head_dim * sizeof(float));
+	for (size_t b = a->begin / OD_ATTN_BLOCK * OD_ATTN_BLOCK; b < a->end; b += OD_ATTN_BLOCK) {
+		size_t first = b > a->begin ? b : a->begin, last = a->end < b + OD_ATTN_BLOCK ? a->end : b + OD_ATTN_BLOCK;
+		float e[OD_ATTN_BLOCK], lane[16] = { 0 }, high = max, keep;
+
+		for (size_t p = first; p < last; p++) {
+			e[p - b] = lanes_dot(a->kv_dtype, a->k, p * a->stride, a->q, a->head_dim) * a->scale;
+			high = greater(e[p - b], high);
+		}
+		keep = od_exp(max - high);
+		for (size_t d = 0; d < a->head_dim; d++)
+			out[d] *= keep;
+		for (size_t p = first; p < last; p++) {
+			float w = od_exp(e[p - b] - high);
+
+			lane[p % 16] += w;
+			for (size_t d = 0; d < a->head_dim; d++)
+				out[d] = fmaf(w, weight_at(a->kv_dtype, a->v, p * a->stride + d), out[d]);
+		}
+		sum = fmaf(sum, keep, fold16(lane));
+		max = high;
+	}
+	for (size_t d = 0; d < a->head_dim; d++)
+		out[d] = one_nan(out[d] / sum);
+}
+
+static void check_double(const struct od_attn *a)
+{
+	double sum = 0, max = -INFINITY, *e = exact(a->end, sizeof(double));
+
+	for (size_t p = a->begin; p < a->end; p++) {
+		e[p] = 0;
+		for (size_t d = 0; d < a->head_dim; d++)
+			e[p] += (double)a->q[d] * (double)weight_at(a->kv_dtype, a->k, p * a->stride + d);
+		e[p] *= (double)a->scale;
+		max = e[p] > max ? e[p] : max;
+	}
+	for (size_t p = a->begin; p < a->end; p++)
+		sum += e[p] = exp(e[p] - max);
+	for (size_t d = 0; d < a->head_dim; d++) {
+		double y = 0;
+
+		for (size_t p = a->begin; p < a->end; p++)
+			y += e[p] / sum * (double)weight_at(a->kv_dtype, a->v, p * a->stride + d);
+		if (!(fabs((double)a->out[d] - y) <= 4e-6))
+			fail_msg("[%zu,%zu) head_dim %zu: element %zu: expected %.9g, found %.9g", a->begin, a->end,
+				 a->head_dim, d, y, (double)a->out[d]);
+	}
+	free(e);
+}
+
+static const size_t spans[][2] = {
+	{ 0, 1 },     { 0, 2 },	    { 0, 15 },	  { 0, 16 },	{ 0, 17 },    { 0, 100 },   { 0, 255 },	  { 0, 256 },
+	{ 0, 257 },   { 0, 511 },   { 0, 512 },	  { 0, 513 },	{ 1, 2 },     { 15, 17 },   { 100, 300 }, { 255, 256 },
+	{ 255, 257 }, { 256, 257 }, { 256, 512 }, { 250, 777 }, { 511, 513 }, { 303, 512 }, { 5, 1030 },
+};
+
+static void attend_spans(void **state)
+{
+	static const size_t head_dims[] = { 1, 5, 8, 16, 20, 64, 67, 80, 96, 128, 192, 256 };
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 27;
+	size_t turn = 0;
+
+	for (size_t i = 0; i < sizeof(spans) / sizeof(spans[0]); i++) {
+		for (int n = 0; n < 4; n++) {
+			enum od_dtype t = n % 2 ? OD_BF16 : OD_F32;
+			struct cache c;
+
+			cache_new(&c, &seed, t, spans[i][0], spans[i][1], head_dims[turn++ % 12]);
+			be->attend(&c.a);
+			check_double(&c.a);
+			attend_by_hand(&c.a, c.want);
+			assert_bits("attend", c.out, c.want, c.a.head_dim);
+			cache_free(&c);
+		}
+	}
+}
+
+/* Scores far apart, so that blocks are rescaled by anything between 0 and 1, and a negative scale. */
+static void attend_rescales(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 28;
+
+	for (int round = 0; round < 12; round++) {
+		struct cache c;
+
+		cache_new(&c, &seed, OD_F32, (size_t)round * 70, 900, 24);
+		for (size_t p = c.a.begin; p < 900; p++)
+			((float *)c.k)[p * c.a.stride] += (float)(round % 2 ? p : 900 - p) * 0.11f;
+		c.q[0] = round % 3 == 0 ? 4.0f : 0.2f;
+		c.a.scale = round % 4 == 3 ? -0.7f : 0.7f;
+		be->attend(&c.a);
+		attend_by_hand(&c.a, c.want);
+		assert_bits("attend", c.out, c.want, c.a.head_dim);
+		cache_free(&c);
+	}
+}
+
+static void attend_odd(void **state)
+{
+	static const float poison[] = { INFINITY, -INFINITY, NAN, 3e38f };
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 29;
+
+	for (size_t i = 0; i < 8; i++) {
+		struct cache c;
+
+		cache_new(&c, &seed, OD_F32, 3, 300, 19);
+		((float *)(i % 2 ? c.k : c.v))[40 * c.a.stride] = poison[i / 2];
+		be->attend(&c.a);
+		memcpy(c.want, c.out, 19 * sizeof(float));
+		oracle()->attend(&c.a);
+		assert_bits("attend", c.want, c.out, 19);
+		cache_free(&c);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		ON_ALL_TABLES(softmax_bits),	ON_ALL_TABLES(softmax_odd),	    ON_ALL_TABLES(rmsnorm_rows),
+		ON_ALL_TABLES(silu_rows),	ON_ALL_TABLES(silu_everywhere),	    ON_ALL_TABLES(axpy_and_bf16),
+		ON_ALL_TABLES(attend_spans),	ON_ALL_TABLES(attend_rescales),	    ON_ALL_TABLES(attend_odd),
+		ON_ALL_TABLES(bf16_every_exponent),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
