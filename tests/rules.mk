@@ -1,3 +1,5 @@
+include tests/bench/rules.mk
+
 # Unit tests: tests/unit/test_<module>.c, each a cmocka program linked with libod.
 UNIT_TESTS += $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 

@@ -1,0 +1,28 @@
+/* bench.h - the subcommands of od-bench.
+ *
+ * A subcommand gets its own argv (argv[0] is its name), reads it with common/base/args.h, answers --help, and
+ * prints through bench_table.h, so that --json carries the same figures as the text. To add one: a file
+ * bench_<name>.c, its declaration here, its line in od_bench.c, its source in rules.mk.
+ * Thread: main(); a subcommand may start its own. */
+#ifndef OD_TESTS_BENCH_H
+#define OD_TESTS_BENCH_H
+
+#include <stddef.h>
+
+#include "common/base/args.h"
+#include "common/base/status.h"
+
+struct od_bench_command {
+	const char *name;
+	const char *summary; /* one line for --help */
+	/* OD_OK, or a code with the reason in err; od_bench.c prints it. */
+	int (*run)(int argc, char **argv, struct od_err *err);
+};
+
+int od_bench_synth(int argc, char **argv, struct od_err *err);
+int od_bench_membw(int argc, char **argv, struct od_err *err);
+
+/* "Usage: od-bench <usage>", what it is for, and the options. */
+void od_bench_usage(const char *usage, const char *text, const struct od_arg *table, size_t n_table);
+
+#endif

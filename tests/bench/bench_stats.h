@@ -1,0 +1,27 @@
+/* bench_stats.h - summaries of repeated measurements.
+ *
+ * Medians, not means: on shared cores a measurement is only ever disturbed upwards, sometimes far.
+ * Thread: any. Owner: the caller; the samples of a summary are sorted in place. */
+#ifndef OD_BENCH_STATS_H
+#define OD_BENCH_STATS_H
+
+#include <stddef.h>
+
+struct od_stats {
+	size_t n;
+	double min, max, mean, median, p10, p90;
+	double ci_low, ci_high; /* of the median */
+};
+
+/* Sorts x[0..n) and summarises it; all figures are NaN for n = 0. No sample may be NaN.
+ *
+ * The interval holds the true median in at least 95 % of repetitions whatever the distribution, because it asks
+ * only how many of n fair coins fall on one side: from the j-th smallest to the j-th largest, with the greatest
+ * j for which that is true. Below six samples no such interval exists, and it is min to max. */
+void od_stats_of(double *x, size_t n, struct od_stats *out);
+
+/* The value below which a share p in [0, 1] of the sorted samples lies, linear between neighbours; NaN for
+ * n = 0. */
+double od_stats_percentile(const double *sorted, size_t n, double p);
+
+#endif

@@ -1,0 +1,73 @@
+/* od_bench.c - finds the subcommand and reports how it ended. */
+#include "tests/bench/bench.h"
+
+#include "common/base/log.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct od_bench_command commands[] = {
+	{ "synth", "write a synthetic Mixtral checkpoint of any size", od_bench_synth },
+	{ "membw", "measure how fast this machine reads memory", od_bench_membw },
+};
+
+#define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
+
+void od_bench_usage(const char *usage, const char *text, const struct od_arg *table, size_t n_table)
+{
+	printf("Usage: od-bench %s\n\n%s\n\nOptions:\n", usage, text);
+	od_args_help(stdout, table, n_table);
+}
+
+static void list_commands(FILE *f)
+{
+	fputs("Usage: od-bench COMMAND [OPTIONS]\n\nCommands:\n", f);
+	for (size_t i = 0; i < N_COMMANDS; i++)
+		fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].summary);
+	fputs("\nod-bench COMMAND --help explains one; every command takes --json.\n", f);
+}
+
+static const struct od_bench_command *find_command(const char *name)
+{
+	for (size_t i = 0; i < N_COMMANDS; i++) {
+		if (strcmp(commands[i].name, name) == 0)
+			return &commands[i];
+	}
+	return NULL;
+}
+
+static bool asks_for_help(const char *word)
+{
+	return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0;
+}
+
+int main(int argc, char **argv)
+{
+	const struct od_bench_command *c;
+	struct od_err err = { 0 };
+	int rc;
+
+	od_log_init("od-bench", OD_LOG_INFO);
+	if (argc < 2) {
+		list_commands(stderr);
+		return 2;
+	}
+	if (asks_for_help(argv[1])) {
+		list_commands(stdout);
+		return 0;
+	}
+	c = find_command(argv[1]);
+	if (c == NULL) {
+		od_log(OD_LOG_ERROR, "there is no command \"%s\"; od-bench --help lists them", argv[1]);
+		return 2;
+	}
+	rc = c->run(argc - 1, argv + 1, &err);
+	/* A full disk behind a pipe shows only here. */
+	if (rc == OD_OK && fflush(stdout) != 0)
+		rc = od_fail_errno(&err, OD_ERR_IO, "writing standard output");
+	if (rc == OD_OK)
+		return 0;
+	od_log(OD_LOG_ERROR, "%s: %s", c->name, err.msg);
+	return rc == OD_ERR_ARG ? 2 : 1;
+}

@@ -1,0 +1,40 @@
+/* synth_model.h - the shape of a synthetic Mixtral checkpoint, and its tensors one by one.
+ *
+ * A model may have hundreds of thousands of tensors, so they are computed from their index and never listed.
+ * Thread: any; plain data. */
+#ifndef OD_SYNTH_MODEL_H
+#define OD_SYNTH_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+#include "common/compute/dtype.h"
+
+struct synth_model {
+	uint64_t layers, hidden, intermediate, experts, top_k, heads, kv_heads, head_dim, vocab, ctx;
+	uint64_t sliding_window; /* 0: none */
+	uint64_t seed;
+	enum od_dtype dtype; /* OD_BF16, OD_F16, OD_F32 */
+	bool tied;
+};
+
+#define SYNTH_NAME_BYTES 96
+struct synth_tensor {
+	char name[SYNTH_NAME_BYTES];
+	uint64_t rows, cols; /* a norm has one row */
+	bool is_norm;	     /* one-dimensional, values around 1 */
+	float std;	     /* of a value before the variation of rows and columns */
+};
+
+/* Whether such a model can exist and be written; OD_ERR_ARG names the option, what it needs and what it is.
+ * After OD_OK no size below can overflow. */
+OD_MUST_CHECK int synth_check(const struct synth_model *m, struct od_err *err);
+
+uint64_t synth_n_tensors(const struct synth_model *m);
+void synth_tensor_at(const struct synth_model *m, uint64_t index, struct synth_tensor *t);
+uint64_t synth_tensor_bytes(const struct synth_model *m, const struct synth_tensor *t);
+uint64_t synth_total_bytes(const struct synth_model *m); /* of all tensors; linear in their number */
+
+#endif
