@@ -1,5 +1,7 @@
 #include "tests/bench/bench_table.h"
 
+#include "common/base/args.h"
+
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -46,6 +48,7 @@ static char *cell_text(struct od_cell c, int decimals)
 		switch (c.kind) {
 		case OD_CELL_TEXT: snprintf(buf, sizeof(buf), "%s", c.text); break;
 		case OD_CELL_INT: snprintf(buf, sizeof(buf), "%lld", (long long)c.i); break;
+		case OD_CELL_BYTES: od_format_bytes((uint64_t)c.i, buf, sizeof(buf)); break;
 		case OD_CELL_REAL: snprintf(buf, sizeof(buf), "%.*f", decimals, c.real); break;
 		case OD_CELL_NONE: break;
 		}
@@ -53,12 +56,30 @@ static char *cell_text(struct od_cell c, int decimals)
 	return strdup(buf);
 }
 
+/* JSON is UTF-8 and a path may be anything: better a ? in a name than no report. */
+static json_t *text_json(const char *text)
+{
+	json_t *j = json_string(text);
+	char *ascii;
+
+	if (j != NULL || (ascii = strdup(text)) == NULL)
+		return j;
+	for (char *c = ascii; *c != '\0'; c++) {
+		if ((unsigned char)*c >= 0x80)
+			*c = '?';
+	}
+	j = json_string(ascii);
+	free(ascii);
+	return j;
+}
+
 static json_t *cell_json(struct od_cell c)
 {
 	if (shows(c)) {
 		switch (c.kind) {
-		case OD_CELL_TEXT: return json_string(c.text);
-		case OD_CELL_INT: return json_integer(c.i);
+		case OD_CELL_TEXT: return text_json(c.text);
+		case OD_CELL_INT:
+		case OD_CELL_BYTES: return json_integer(c.i);
 		case OD_CELL_REAL: return json_real(c.real);
 		case OD_CELL_NONE: break;
 		}

@@ -18,17 +18,18 @@
 struct od_report;
 struct od_table;
 
-enum od_cell_kind { OD_CELL_NONE, OD_CELL_TEXT, OD_CELL_INT, OD_CELL_REAL };
+enum od_cell_kind { OD_CELL_NONE, OD_CELL_TEXT, OD_CELL_INT, OD_CELL_BYTES, OD_CELL_REAL };
 struct od_cell {
 	enum od_cell_kind kind;
 	union {
 		const char *text;
-		int64_t i;
+		int64_t i; /* OD_CELL_INT, OD_CELL_BYTES */
 		double real; /* NaN and infinities show as OD_CELL_NONE */
 	};
 };
 #define OD_TEXT(s) ((struct od_cell){ .kind = OD_CELL_TEXT, .text = (s) })
 #define OD_INT(n) ((struct od_cell){ .kind = OD_CELL_INT, .i = (int64_t)(n) })
+#define OD_BYTES(n) ((struct od_cell){ .kind = OD_CELL_BYTES, .i = (int64_t)(n) }) /* text "1.5 MiB", JSON 1572864 */
 #define OD_REAL(x) ((struct od_cell){ .kind = OD_CELL_REAL, .real = (x) })
 #define OD_NONE ((struct od_cell){ .kind = OD_CELL_NONE }) /* "-" in text, null in JSON */
 

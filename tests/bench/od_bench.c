@@ -16,7 +16,9 @@ static const struct od_bench_command commands[] = {
 
 void od_bench_usage(const char *usage, const char *text, const struct od_arg *table, size_t n_table)
 {
-	printf("Usage: od-bench %s\n\n%s\n\nOptions:\n", usage, text);
+	printf("Usage: od-bench %s\n\n%s\n", usage, text);
+	if (table[0].kind != OD_ARG_TITLE)
+		printf("\nOptions:\n");
 	od_args_help(stdout, table, n_table);
 }
 

@@ -4,7 +4,6 @@
 
 #include <jansson.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +19,7 @@ static int write_json(json_t *root, const char *dir, const char *name, struct od
 	char path[PATH_MAX], *text;
 	int rc = od_path(path, sizeof(path), dir, name, err);
 
-	text = root != NULL ? json_dumps(root, JSON_INDENT(2) | JSON_ENSURE_ASCII) : NULL;
+	text = root != NULL ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
 	json_decref(root);
 	if (rc == OD_OK)
 		rc = text == NULL ? od_fail(err, OD_ERR_NOMEM, "making %s", path) :

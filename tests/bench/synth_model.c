@@ -106,6 +106,7 @@ static void matrix(struct synth_tensor *t, uint64_t rows, uint64_t cols, double 
 	t->rows = rows;
 	t->cols = cols;
 	t->is_norm = false;
+	t->mixed_signs = false;
 	t->std = (float)std;
 }
 
@@ -114,6 +115,7 @@ static void norm(struct synth_tensor *t, uint64_t n)
 	t->rows = 1;
 	t->cols = n;
 	t->is_norm = true;
+	t->mixed_signs = false;
 	t->std = 0.1f;
 }
 
@@ -181,6 +183,9 @@ void synth_tensor_at(const struct synth_model *m, uint64_t index, struct synth_t
 	} else if (i == m->layers * per_layer) {
 		snprintf(t->name, sizeof(t->name), "model.norm.weight");
 		norm(t, m->hidden);
+		/* The stream still holds the token's embedding, and a tied head would answer every token with
+		 * itself. Training teaches the last layers to prevent that; here signs cancel it. */
+		t->mixed_signs = m->tied;
 	} else {
 		snprintf(t->name, sizeof(t->name), "lm_head.weight");
 		matrix(t, m->vocab, m->hidden, LOGIT_STD * fan_in(m->hidden));

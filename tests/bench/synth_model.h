@@ -25,6 +25,7 @@ struct synth_tensor {
 	char name[SYNTH_NAME_BYTES];
 	uint64_t rows, cols; /* a norm has one row */
 	bool is_norm;	     /* one-dimensional, values around 1 */
+	bool mixed_signs;    /* of a norm: around 1 or -1 by column */
 	float std;	     /* of a value before the variation of rows and columns */
 };
 

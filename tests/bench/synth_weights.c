@@ -8,7 +8,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors are littl
 
 #define SUM_MEAN 262140		  /* 8 * 65535 / 2 */
 #define SUM_PER_SIGMA 53510.92f	  /* sqrt(8 * (2^32 - 1) / 12) */
-#define ROW_SPREAD 0.1f		  /* of the rows' scales */
+#define ROW_SPREAD 0.2f		  /* of the rows' scales: at 4.9 sigma still above zero */
 #define OUTLIER_EVERY 256u
 #define GOLDEN 0x9e3779b97f4a7c15ull
 
@@ -88,7 +88,10 @@ void synth_row_tensor(struct synth_row *g, uint64_t seed, enum od_dtype dtype, c
 	for (uint64_t c = 0; c < t->cols; c++) {
 		uint64_t h = next(&columns);
 
-		g->gain[c] = h % OUTLIER_EVERY == 0 ? (float)(2 + (h >> 32) % 3) : 1.0f;
+		if (t->is_norm)
+			g->gain[c] = t->mixed_signs && h % 2 == 0 ? -1.0f : 1.0f;
+		else
+			g->gain[c] = h % OUTLIER_EVERY == 0 ? (float)(2 + (h >> 32) % 3) : 1.0f;
 	}
 }
 
@@ -107,10 +110,10 @@ static inline float value(struct synth_row *g, uint64_t *state, uint64_t c)
 {
 	float x = (float)bell(state) * g->scale;
 
-	return g->is_norm ? 1.0f + x : x * g->gain[c];
+	return (g->is_norm ? 1.0f + x : x) * g->gain[c];
 }
 
-/* The first draw of a row is its scale: 1 +- 0.1 of the tensor's, never below a half. */
+/* The first draw of a row is its scale: 1 +- 0.2 of the tensor's. */
 static void start_row(struct synth_row *g, uint64_t row)
 {
 	float sigma = g->std / SUM_PER_SIGMA;
