@@ -172,7 +172,7 @@ static int check_row(const struct od_forward *f, const struct od_row *rows, size
 	enum od_dtype dtype = f->o.profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32;
 	uint32_t vocab = f->o.config->vocab;
 
-	if (row->token < 0 || (uint32_t)row->token >= vocab)
+	if ((uint32_t)row->token >= vocab) /* negative ones too */
 		return od_fail(err, OD_ERR_RANGE, "row %zu: token: expected 0 to %u, found %d", r, vocab - 1, row->token);
 	if (od_seq_state_dtype(row->seq) != dtype)
 		return od_fail(err, OD_ERR_MISMATCH, "row %zu: keys and values: expected %s, found %s", r,

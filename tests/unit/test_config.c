@@ -220,6 +220,10 @@ static void test_refuses_huge_products(void **state)
 	json_object_set_new(root, "head_dim", json_integer(128));
 	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_ERR_RANGE);
 	assert_non_null(strstr(err.msg, "4096 layers"));
+	/* And one that fits in 64 bits, yet no machine: 3 * 2^48 weights. */
+	json_object_set_new(root, "num_local_experts", json_integer(256));
+	json_object_set_new(root, "num_hidden_layers", json_integer(1));
+	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_ERR_RANGE);
 	json_decref(root);
 }
 
