@@ -1,0 +1,259 @@
+#include "common/pack/inflater.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/pack/pack_internal.h"
+#include "common/pack/team.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+struct od_inflater {
+	const struct od_pack *pack;
+	struct od_decoder *decoder;
+	uint8_t *sm, *stored_e, *raw_e; /* one shard each */
+};
+
+/* Staging for the largest shard. Coded exponents are never longer than raw ones. */
+static void staging(const struct od_pack *p, uint64_t *sm_bytes, uint64_t *e_bytes)
+{
+	*sm_bytes = *e_bytes = 0;
+	for (size_t i = 0; i < p->manifest.n_experts; i++) {
+		const struct od_pack_expert *x = &p->expert[i].x;
+
+		for (uint32_t s = 0; s < x->n_shards; s++) {
+			*sm_bytes = x->shard[s].sm.raw_bytes > *sm_bytes ? x->shard[s].sm.raw_bytes : *sm_bytes;
+			*e_bytes = x->shard[s].e.raw_bytes > *e_bytes ? x->shard[s].e.raw_bytes : *e_bytes;
+		}
+	}
+}
+
+uint64_t od_inflater_bytes(const struct od_pack *p)
+{
+	uint64_t sm, e;
+
+	staging(p, &sm, &e);
+	return sm + 2 * e + od_decoder_bytes() + sizeof(struct od_inflater);
+}
+
+int od_inflater_new(struct od_inflater **out, const struct od_pack *p, struct od_err *err)
+{
+	struct od_inflater *inf = calloc(1, sizeof(*inf));
+	uint64_t sm, e;
+	int rc = OD_OK;
+
+	*out = NULL;
+	if (inf == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for an inflater");
+	inf->pack = p;
+	staging(p, &sm, &e);
+	inf->sm = od_alloc(sm);
+	inf->stored_e = od_alloc(e);
+	inf->raw_e = od_alloc(e);
+	if (inf->sm == NULL || inf->stored_e == NULL || inf->raw_e == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for an inflater of %" PRIu64 " bytes", od_inflater_bytes(p));
+	if (rc == OD_OK)
+		rc = od_decoder_new(&inf->decoder, err);
+	if (rc != OD_OK) {
+		od_inflater_free(inf);
+		return rc;
+	}
+	*out = inf;
+	return OD_OK;
+}
+
+void od_inflater_free(struct od_inflater *inf)
+{
+	if (inf == NULL)
+		return;
+	od_decoder_free(inf->decoder);
+	od_free(inf->sm);
+	od_free(inf->stored_e);
+	od_free(inf->raw_e);
+	free(inf);
+}
+
+/* Which chunk a message is about. */
+struct place {
+	uint32_t m, expert, shard;
+	const char *chunk;
+};
+
+static int bad_chunk(const struct od_pack *p, const struct place *at, const struct od_chunk *c, struct od_err *err)
+{
+	return od_fail_within(err, "%s: expert (%u, %u) shard %u, %s-chunk at offset %" PRIu64, p->experts.path, at->m,
+			      at->expert, at->shard, at->chunk, c->offset);
+}
+
+static int read_chunk(const struct od_inflater *inf, const struct place *at, const struct od_chunk *c, uint8_t *buf,
+		      struct od_err *err)
+{
+	int rc = od_file_pread(inf->pack->experts.fd, buf, c->stored_bytes, c->offset, inf->pack->experts.path, err);
+	uint64_t found;
+
+	if (rc != OD_OK)
+		return bad_chunk(inf->pack, at, c, err);
+	found = XXH3_64bits(buf, c->stored_bytes);
+	if (found == c->xxh3)
+		return OD_OK;
+	(void)od_fail(err, OD_ERR_CORRUPT, "checksum: expected %016" PRIx64 ", found %016" PRIx64, c->xxh3, found);
+	return bad_chunk(inf->pack, at, c, err);
+}
+
+int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, void *dst,
+		     struct od_load_stats *stats, struct od_err *err)
+{
+	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
+	const struct od_shard *s = &e->x.shard[shard];
+	struct place at = { m, expert, shard, "E" };
+	const uint8_t *exponents = inf->stored_e;
+	uint64_t begin = od_now_ns(), mid;
+	struct od_err why;
+	int rc = read_chunk(inf, &at, &s->e, inf->stored_e, &why);
+
+	if (rc == OD_OK) {
+		at.chunk = "SM";
+		rc = read_chunk(inf, &at, &s->sm, inf->sm, &why);
+	}
+	mid = od_now_ns();
+	if (rc == OD_OK && s->e.codec == OD_CODEC_ZSTD) {
+		at.chunk = "E";
+		exponents = inf->raw_e;
+		rc = od_decoder_inflate(inf->decoder, inf->stored_e, s->e.stored_bytes, inf->raw_e, s->e.raw_bytes, &why);
+		if (rc != OD_OK)
+			rc = bad_chunk(inf->pack, &at, &s->e, &why);
+	}
+	if (rc != OD_OK) {
+		if (err != NULL)
+			*err = why;
+		return rc;
+	}
+	od_codec_merge(e->dtype[s->mat], inf->sm, exponents, s->e.raw_bytes, dst);
+	if (stats != NULL) {
+		stats->read_bytes += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
+		stats->read_ns += mid - begin;
+		stats->inflate_ns += od_now_ns() - mid;
+	}
+	return OD_OK;
+}
+
+int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, void *slot,
+		     struct od_load_stats *stats, struct od_err *err)
+{
+	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
+	const struct od_shard *s = &e->x.shard[shard];
+	uint64_t n_out, n_in, at = od_slot_offset(&inf->pack->config, e, s->mat);
+
+	od_expert_mat_shape(&inf->pack->config, (enum od_expert_mat)s->mat, &n_out, &n_in);
+	at += s->row_begin * n_in * od_dtype_bytes(e->dtype[s->mat]);
+	return od_inflater_rows(inf, m, expert, shard, (char *)slot + at, stats, err);
+}
+
+void od_inflaters_free(struct od_inflater **inf, unsigned n)
+{
+	for (unsigned i = 0; inf != NULL && i < n; i++)
+		od_inflater_free(inf[i]);
+	free(inf);
+}
+
+int od_inflaters_new(struct od_inflater ***out, unsigned n, const struct od_pack *p, struct od_err *err)
+{
+	struct od_inflater **inf = calloc(n, sizeof(*inf));
+	int rc = inf != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for %u inflaters", n);
+
+	*out = NULL;
+	for (unsigned i = 0; rc == OD_OK && i < n; i++)
+		rc = od_inflater_new(&inf[i], p, err);
+	if (rc != OD_OK) {
+		od_inflaters_free(inf, n);
+		return rc;
+	}
+	*out = inf;
+	return OD_OK;
+}
+
+/* ---- all experts at once ---- */
+
+struct od_expert_store {
+	const struct od_pack *pack;
+	char *slots;
+	struct od_expert *expert; /* [n_layers][n_experts] */
+	struct od_inflater **inflater; /* while loading */
+};
+
+static int load_expert(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
+{
+	struct od_expert_store *s = arg;
+	const struct od_pack *p = s->pack;
+	uint32_t m = (uint32_t)(item / p->config.n_experts), expert = (uint32_t)(item % p->config.n_experts);
+	char *slot = s->slots + item * p->slot_bytes;
+
+	for (uint32_t shard = 0; shard < p->expert[item].x.n_shards; shard++) {
+		int rc = od_inflater_load(s->inflater[thread], m, expert, shard, slot, NULL, err);
+
+		if (rc != OD_OK)
+			return rc;
+	}
+	od_pack_bind(p, m, expert, slot, &s->expert[item]);
+	*bytes = p->expert[item].x.bytes;
+	return OD_OK;
+}
+
+int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, unsigned n_threads,
+			od_progress_fn *progress, void *arg, struct od_err *err)
+{
+	struct od_expert_store *s = calloc(1, sizeof(*s));
+	struct od_team_job job = {
+		.fn = load_expert,
+		.arg = s,
+		.n_items = p->manifest.n_experts,
+		.n_threads = n_threads,
+		.progress = progress,
+		.progress_arg = arg,
+		.all_bytes = p->manifest.experts_bytes,
+	};
+	int rc;
+
+	*out = NULL;
+	if (s == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for experts");
+	s->pack = p;
+	s->slots = od_alloc_array(p->manifest.n_experts, p->slot_bytes);
+	s->expert = calloc(p->manifest.n_experts, sizeof(*s->expert));
+	if (s->slots == NULL || s->expert == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for all experts of %s: %" PRIu64 " bytes", p->dir,
+			     od_experts_need_bytes(p));
+	else
+		rc = od_inflaters_new(&s->inflater, n_threads, p, err);
+	if (rc == OD_OK)
+		rc = od_team_run(&job, err);
+	od_inflaters_free(s->inflater, n_threads);
+	s->inflater = NULL;
+	if (rc != OD_OK) {
+		od_experts_free(s);
+		return rc;
+	}
+	*out = s;
+	return OD_OK;
+}
+
+void od_experts_free(struct od_expert_store *s)
+{
+	if (s == NULL)
+		return;
+	od_free(s->slots);
+	free(s->expert);
+	free(s);
+}
+
+const struct od_expert *od_experts_get(const struct od_expert_store *s)
+{
+	return s->expert;
+}
+
+uint64_t od_experts_need_bytes(const struct od_pack *p)
+{
+	return p->manifest.n_experts * (p->slot_bytes + sizeof(struct od_expert));
+}

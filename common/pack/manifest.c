@@ -1,0 +1,453 @@
+#include "common/pack/manifest.h"
+
+#include "common/base/file.h"
+#include "common/base/json.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zstd.h>
+
+#define N_ATTN 4 /* q, k, v, o */
+#define NAME_BYTES 256
+
+/* ---- tables ---- */
+
+static size_t list_dense(const struct od_config *cfg, struct od_dense_tensor *out)
+{
+	size_t n = 0;
+
+	for (int pass = 0; pass < 2; pass++)
+		for (uint32_t layer = 0; layer < (pass == 0 ? 1 : cfg->n_layers); layer++)
+			for (int role = 0; role < OD_N_ROLES; role++) {
+				struct od_dense_tensor t = { .role = (enum od_role)role, .layer = layer };
+
+				if (od_role_per_layer(t.role) != (pass == 1) || !od_role_present(cfg, t.role))
+					continue;
+				od_role_shape(cfg, t.role, &t.n_out, &t.n_in);
+				if (out != NULL)
+					out[n] = t;
+				n++;
+			}
+	return n;
+}
+
+int od_manifest_init(struct od_manifest *m, const struct od_config *cfg, struct od_err *err)
+{
+	memset(m, 0, sizeof(*m));
+	m->n_dense = list_dense(cfg, NULL);
+	m->n_experts = (size_t)cfg->n_layers * cfg->n_experts;
+	m->dense = calloc(m->n_dense, sizeof(*m->dense));
+	m->expert = calloc(m->n_experts, sizeof(*m->expert));
+	if (m->dense == NULL || m->expert == NULL) {
+		od_manifest_fini(m);
+		return od_fail(err, OD_ERR_NOMEM, "no memory for the tables of %zu tensors and %zu experts", m->n_dense,
+			       m->n_experts);
+	}
+	list_dense(cfg, m->dense);
+	return OD_OK;
+}
+
+void od_manifest_fini(struct od_manifest *m)
+{
+	free(m->dense);
+	free(m->expert);
+	free(m->int8);
+	memset(m, 0, sizeof(*m));
+}
+
+void od_manifest_place_dense(struct od_manifest *m)
+{
+	uint64_t at = 0;
+
+	for (size_t i = 0; i < m->n_dense; i++) {
+		struct od_dense_tensor *t = &m->dense[i];
+
+		t->offset = at;
+		t->bytes = t->n_out * (t->n_in > 0 ? t->n_in : 1) * od_dtype_bytes(t->dtype);
+		at = od_region_end(at + t->bytes);
+	}
+	m->dense_bytes = at;
+}
+
+size_t od_int8_attn_index(enum od_role role, uint32_t layer)
+{
+	return (size_t)layer * N_ATTN + (size_t)(role - OD_ROLE_Q);
+}
+
+size_t od_int8_expert_index(const struct od_config *cfg, uint32_t m, uint32_t expert, enum od_expert_mat mat)
+{
+	return (size_t)cfg->n_layers * N_ATTN + ((size_t)m * cfg->n_experts + expert) * OD_N_EXPERT_MATS + mat;
+}
+
+int od_manifest_add_int8(struct od_manifest *m, const struct od_config *cfg, struct od_err *err)
+{
+	const size_t n_attn = (size_t)cfg->n_layers * N_ATTN;
+	uint64_t at = 0;
+
+	_Static_assert(OD_ROLE_O - OD_ROLE_Q == N_ATTN - 1, "q, k, v, o stand together");
+	m->n_int8 = n_attn + m->n_experts * OD_N_EXPERT_MATS;
+	free(m->int8);
+	m->int8 = calloc(m->n_int8, sizeof(*m->int8));
+	if (m->int8 == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow's table of %zu tensors", m->n_int8);
+	for (size_t i = 0; i < m->n_int8; i++) {
+		struct od_int8_tensor *t = &m->int8[i];
+
+		if (i < n_attn)
+			od_role_shape(cfg, (enum od_role)(OD_ROLE_Q + i % N_ATTN), &t->n_out, &t->n_in);
+		else
+			od_expert_mat_shape(cfg, (enum od_expert_mat)((i - n_attn) % OD_N_EXPERT_MATS), &t->n_out,
+					    &t->n_in);
+		t->offset = at;
+		t->bytes = od_int8_bytes(t->n_out, t->n_in);
+		at += t->bytes;
+	}
+	m->int8_bytes = at;
+	return OD_OK;
+}
+
+/* ---- reading ---- */
+
+static int json_hex64(const json_t *o, const char *key, uint64_t *out, const char *where, struct od_err *err)
+{
+	uint8_t b[8];
+	const char *s;
+	int rc = od_json_str(o, key, &s, where, err);
+
+	*out = 0;
+	if (rc != OD_OK)
+		return rc;
+	if (!od_unhex(s, b, sizeof(b)))
+		return od_fail(err, OD_ERR_FORMAT, "%s: field \"%s\": expected 16 hexadecimal digits, found \"%.32s\"",
+			       where, key, s);
+	for (size_t i = 0; i < sizeof(b); i++)
+		*out = *out << 8 | b[i];
+	return OD_OK;
+}
+
+static int json_is(const json_t *o, const char *key, uint64_t expected, const char *where, struct od_err *err)
+{
+	uint64_t found;
+	int rc = od_json_u64(o, key, 0, INT64_MAX, &found, where, err);
+
+	if (rc == OD_OK && found != expected)
+		return od_fail(err, OD_ERR_FORMAT, "%s: field \"%s\": expected %" PRIu64 ", found %" PRIu64, where, key,
+			       expected, found);
+	return rc;
+}
+
+static int json_is_str(const json_t *o, const char *key, const char *expected, const char *where, struct od_err *err)
+{
+	const char *found;
+	int rc = od_json_str(o, key, &found, where, err);
+
+	if (rc == OD_OK && strcmp(found, expected) != 0)
+		return od_fail(err, OD_ERR_FORMAT, "%s: field \"%s\": expected \"%s\", found \"%.64s\"", where, key,
+			       expected, found);
+	return rc;
+}
+
+/* An array of a known length. */
+static int json_table(const json_t *o, const char *key, size_t n, json_t **out, const char *where, struct od_err *err)
+{
+	int rc = od_json_arr(o, key, out, where, err);
+
+	if (rc == OD_OK && json_array_size(*out) != n)
+		return od_fail(err, OD_ERR_FORMAT, "%s: field \"%s\": expected %zu entries, found %zu", where, key, n,
+			       json_array_size(*out));
+	return rc;
+}
+
+static int read_dense_head(struct od_dense_tensor *t, const json_t *o, const char *where, struct od_err *err)
+{
+	const char *s;
+	int rc = json_is_str(o, "role", od_role_name(t->role), where, err);
+
+	if (rc == OD_OK && od_role_per_layer(t->role))
+		rc = json_is(o, "layer", t->layer, where, err);
+	if (rc == OD_OK)
+		rc = od_json_str(o, "dtype", &s, where, err);
+	if (rc != OD_OK)
+		return rc;
+	t->dtype = od_dtype_parse(s);
+	if (t->dtype != OD_BF16 && t->dtype != OD_F16 && t->dtype != OD_F32)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"dtype\": expected BF16, F16 or F32, found \"%.16s\"",
+			       where, s);
+	rc = od_json_str(o, "sha256", &s, where, err);
+	if (rc == OD_OK && !od_unhex(s, t->sha256, sizeof(t->sha256)))
+		rc = od_fail(err, OD_ERR_FORMAT, "%s: field \"sha256\": expected 64 hexadecimal digits", where);
+	return rc == OD_OK ? json_hex64(o, "xxh3", &t->xxh3, where, err) : rc;
+}
+
+static int read_dense_shape(const struct od_dense_tensor *t, const json_t *o, const char *where, struct od_err *err)
+{
+	json_t *shape;
+	int rc = json_table(o, "shape", t->n_in > 0 ? 2 : 1, &shape, where, err);
+
+	for (size_t i = 0; rc == OD_OK && i < json_array_size(shape); i++) {
+		const json_t *v = json_array_get(shape, i);
+		uint64_t expected = i == 0 ? t->n_out : t->n_in;
+
+		if (!json_is_integer(v) || json_integer_value(v) < 0 || (uint64_t)json_integer_value(v) != expected)
+			rc = od_fail(err, OD_ERR_SHAPE, "%s: field \"shape\": dimension %zu: config.json says %" PRIu64,
+				     where, i, expected);
+	}
+	if (rc == OD_OK)
+		rc = json_is(o, "offset", t->offset, where, err);
+	return rc == OD_OK ? json_is(o, "bytes", t->bytes, where, err) : rc;
+}
+
+static int read_dense(struct od_manifest *m, const json_t *root, const char *path, struct od_err *err)
+{
+	json_t *dense, *table;
+	char where[PATH_MAX + 64];
+	int rc = od_json_obj(root, "dense", &dense, path, err);
+
+	if (rc == OD_OK)
+		rc = json_table(dense, "tensors", m->n_dense, &table, path, err);
+	for (size_t i = 0; rc == OD_OK && i < m->n_dense; i++) {
+		snprintf(where, sizeof(where), "%s: dense tensor %zu", path, i);
+		rc = read_dense_head(&m->dense[i], json_array_get(table, i), where, err);
+	}
+	if (rc != OD_OK)
+		return rc;
+	od_manifest_place_dense(m);
+	for (size_t i = 0; rc == OD_OK && i < m->n_dense; i++) {
+		snprintf(where, sizeof(where), "%s: dense tensor %zu", path, i);
+		rc = read_dense_shape(&m->dense[i], json_array_get(table, i), where, err);
+	}
+	return rc == OD_OK ? json_is(dense, "bytes", m->dense_bytes, path, err) : rc;
+}
+
+static int read_experts(struct od_manifest *m, const struct od_config *cfg, const json_t *root, const char *path,
+			struct od_err *err)
+{
+	json_t *experts, *table;
+	char where[PATH_MAX + 64];
+	uint64_t at = 0;
+	int rc = od_json_obj(root, "experts", &experts, path, err);
+
+	if (rc == OD_OK)
+		rc = json_table(experts, "table", m->n_experts, &table, path, err);
+	for (size_t i = 0; rc == OD_OK && i < m->n_experts; i++) {
+		struct od_expert_place *e = &m->expert[i];
+		const json_t *o = json_array_get(table, i);
+
+		snprintf(where, sizeof(where), "%s: expert %zu", path, i);
+		rc = json_is(o, "m", i / cfg->n_experts, where, err);
+		if (rc == OD_OK)
+			rc = json_is(o, "expert", i % cfg->n_experts, where, err);
+		if (rc == OD_OK)
+			rc = json_is(o, "offset", at, where, err);
+		if (rc == OD_OK)
+			rc = od_json_u64(o, "bytes", OD_PAGE_BYTES, INT64_MAX, &e->bytes, where, err);
+		if (rc == OD_OK)
+			rc = json_hex64(o, "header_xxh3", &e->header_xxh3, where, err);
+		e->offset = at;
+		if (rc == OD_OK && !od_add(at, e->bytes, &at))
+			rc = od_fail(err, OD_ERR_RANGE, "%s: field \"bytes\": too large", where);
+	}
+	m->experts_bytes = at;
+	return rc == OD_OK ? json_is(experts, "bytes", at, path, err) : rc;
+}
+
+static int read_int8(struct od_manifest *m, const struct od_config *cfg, const json_t *root, const char *path,
+		     struct od_err *err)
+{
+	json_t *shadow, *int8, *table;
+	char where[PATH_MAX + 64];
+	int rc = od_json_obj(root, "shadow", &shadow, path, err);
+
+	if (rc != OD_OK || !od_json_has(shadow, "int8"))
+		return rc;
+	rc = od_json_obj(shadow, "int8", &int8, path, err);
+	if (rc == OD_OK)
+		rc = json_table(int8, "tensors", (size_t)cfg->n_layers * N_ATTN + m->n_experts * OD_N_EXPERT_MATS, &table,
+				path, err);
+	if (rc == OD_OK)
+		rc = od_manifest_add_int8(m, cfg, err);
+	for (size_t i = 0; rc == OD_OK && i < m->n_int8; i++) {
+		const json_t *o = json_array_get(table, i);
+
+		snprintf(where, sizeof(where), "%s: int8 tensor %zu", path, i);
+		rc = json_is(o, "offset", m->int8[i].offset, where, err);
+		if (rc == OD_OK)
+			rc = json_is(o, "bytes", m->int8[i].bytes, where, err);
+		if (rc == OD_OK)
+			rc = json_hex64(o, "xxh3", &m->int8[i].xxh3, where, err);
+	}
+	return rc == OD_OK ? json_is(int8, "bytes", m->int8_bytes, path, err) : rc;
+}
+
+static int read_top(struct od_manifest *m, const struct od_config *cfg, const json_t *root, const char *path,
+		    struct od_err *err)
+{
+	uint8_t sum[OD_SHA256_BYTES];
+	const char *s;
+	uint64_t schema;
+	int rc = od_json_u64(root, "schema_version", 0, INT64_MAX, &schema, path, err);
+
+	if (rc != OD_OK)
+		return rc;
+	if (schema != OD_PACK_SCHEMA)
+		return od_fail(err, OD_ERR_MISMATCH, "%s: field \"schema_version\": expected %d, found %" PRIu64 ": this "
+			       "pack was made by another version; make it again with this od-pack", path,
+			       OD_PACK_SCHEMA, schema);
+	rc = json_is_str(root, "family", cfg->family->name, path, err);
+	if (rc == OD_OK)
+		rc = od_json_str(root, "fingerprint", &s, path, err);
+	if (rc != OD_OK)
+		return rc;
+	if (!od_unhex(s, sum, sizeof(sum)))
+		return od_fail(err, OD_ERR_FORMAT, "%s: field \"fingerprint\": expected %d hexadecimal digits", path,
+			       OD_FINGERPRINT_CHARS);
+	memcpy(m->fingerprint, s, sizeof(m->fingerprint));
+	return OD_OK;
+}
+
+int od_manifest_read(struct od_manifest *m, const struct od_config *cfg, const char *path, struct od_err *err)
+{
+	json_t *root;
+	int rc;
+
+	memset(m, 0, sizeof(*m));
+	rc = od_json_load(path, OD_MODEL_MAX_BYTES, &root, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = od_manifest_init(m, cfg, err);
+	if (rc == OD_OK)
+		rc = read_top(m, cfg, root, path, err);
+	if (rc == OD_OK)
+		rc = read_dense(m, root, path, err);
+	if (rc == OD_OK)
+		rc = read_experts(m, cfg, root, path, err);
+	if (rc == OD_OK)
+		rc = read_int8(m, cfg, root, path, err);
+	json_decref(root);
+	if (rc != OD_OK)
+		od_manifest_fini(m);
+	return rc;
+}
+
+/* ---- writing ---- */
+
+static json_t *hex64(uint64_t v)
+{
+	return json_sprintf("%016" PRIx64, v);
+}
+
+/* Schema 1 takes whole tensors as they stand; the fields are there so that stacked ones can come. */
+static json_t *source(const char *name)
+{
+	return json_pack("{s:s, s:i, s:b}", "tensor", name, "first_element", 0, "transposed", 0);
+}
+
+static json_t *dense_json(const struct od_manifest *m, const struct od_config *cfg)
+{
+	json_t *table = json_array();
+
+	for (size_t i = 0; i < m->n_dense; i++) {
+		const struct od_dense_tensor *t = &m->dense[i];
+		char name[NAME_BYTES], sha[OD_HEX_CHARS(OD_SHA256_BYTES) + 1];
+		json_t *o = json_object(), *shape = json_array();
+
+		cfg->family->dense_name(name, sizeof(name), t->role, t->layer);
+		od_hex(t->sha256, sizeof(t->sha256), sha);
+		json_array_append_new(shape, json_integer((json_int_t)t->n_out));
+		if (t->n_in > 0)
+			json_array_append_new(shape, json_integer((json_int_t)t->n_in));
+		json_object_set_new(o, "role", json_string(od_role_name(t->role)));
+		if (od_role_per_layer(t->role))
+			json_object_set_new(o, "layer", json_integer(t->layer));
+		json_object_set_new(o, "source", source(name));
+		json_object_set_new(o, "dtype", json_string(od_dtype_name(t->dtype)));
+		json_object_set_new(o, "shape", shape);
+		json_object_set_new(o, "offset", json_integer((json_int_t)t->offset));
+		json_object_set_new(o, "bytes", json_integer((json_int_t)t->bytes));
+		json_object_set_new(o, "xxh3", hex64(t->xxh3));
+		json_object_set_new(o, "sha256", json_string(sha));
+		json_array_append_new(table, o);
+	}
+	return json_pack("{s:s, s:I, s:o}", "file", OD_DENSE_NAME, "bytes", (json_int_t)m->dense_bytes, "tensors", table);
+}
+
+static json_t *experts_json(const struct od_manifest *m, const struct od_config *cfg)
+{
+	json_t *table = json_array();
+
+	for (size_t i = 0; i < m->n_experts; i++) {
+		const struct od_expert_place *e = &m->expert[i];
+		uint32_t layer = (uint32_t)(i / cfg->n_experts), expert = (uint32_t)(i % cfg->n_experts);
+		json_t *sources = json_object();
+
+		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+			char name[NAME_BYTES];
+
+			cfg->family->expert_name(name, sizeof(name), layer, expert, (enum od_expert_mat)mat);
+			json_object_set_new(sources, od_expert_mat_name((enum od_expert_mat)mat), source(name));
+		}
+		json_array_append_new(table, json_pack("{s:I, s:I, s:I, s:I, s:o, s:o}", "m", (json_int_t)layer, "expert",
+						       (json_int_t)expert, "offset", (json_int_t)e->offset, "bytes",
+						       (json_int_t)e->bytes, "header_xxh3", hex64(e->header_xxh3),
+						       "source", sources));
+	}
+	return json_pack("{s:s, s:I, s:o}", "file", OD_EXPERTS_NAME, "bytes", (json_int_t)m->experts_bytes, "table", table);
+}
+
+static json_t *int8_json(const struct od_manifest *m, const struct od_config *cfg)
+{
+	const size_t n_attn = (size_t)cfg->n_layers * N_ATTN;
+	json_t *table = json_array();
+
+	for (size_t i = 0; i < m->n_int8; i++) {
+		const struct od_int8_tensor *t = &m->int8[i];
+		json_t *o = json_object();
+
+		if (i < n_attn) {
+			json_object_set_new(o, "role", json_string(od_role_name((enum od_role)(OD_ROLE_Q + i % N_ATTN))));
+			json_object_set_new(o, "layer", json_integer((json_int_t)(i / N_ATTN)));
+		} else {
+			size_t k = i - n_attn, which = k / OD_N_EXPERT_MATS;
+			enum od_expert_mat mat = (enum od_expert_mat)(k % OD_N_EXPERT_MATS);
+
+			json_object_set_new(o, "m", json_integer((json_int_t)(which / cfg->n_experts)));
+			json_object_set_new(o, "expert", json_integer((json_int_t)(which % cfg->n_experts)));
+			json_object_set_new(o, "mat", json_string(od_expert_mat_name(mat)));
+		}
+		json_object_set_new(o, "offset", json_integer((json_int_t)t->offset));
+		json_object_set_new(o, "bytes", json_integer((json_int_t)t->bytes));
+		json_object_set_new(o, "xxh3", hex64(t->xxh3));
+		json_array_append_new(table, o);
+	}
+	return json_pack("{s:s, s:I, s:o}", "file", OD_SHADOW_INT8_NAME, "bytes", (json_int_t)m->int8_bytes, "tensors",
+			 table);
+}
+
+int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg, const char *path, struct od_err *err)
+{
+	json_t *root = json_object(), *shadow = json_object();
+	char *text;
+	int rc;
+
+	if (m->int8 != NULL)
+		json_object_set_new(shadow, "int8", int8_json(m, cfg));
+	json_object_set_new(root, "schema_version", json_integer(OD_PACK_SCHEMA));
+	json_object_set_new(root, "producer", json_sprintf("od-pack, zstd %s", ZSTD_versionString()));
+	json_object_set_new(root, "family", json_string(cfg->family->name));
+	json_object_set_new(root, "fingerprint", json_string(m->fingerprint));
+	json_object_set_new(root, "dense", dense_json(m, cfg));
+	json_object_set_new(root, "experts", experts_json(m, cfg));
+	json_object_set_new(root, "shadow", shadow);
+	text = json_dumps(root, JSON_INDENT(1));
+	/* A failed allocation deeper down leaves a gap; od-pack reads the file back before it publishes the pack. */
+	if (text == NULL || json_object_size(root) != 7)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory to write %s", path);
+	else
+		rc = od_file_write_atomic(path, text, strlen(text), err);
+	free(text);
+	json_decref(root);
+	return rc;
+}

@@ -1,0 +1,272 @@
+#include "common/pack/pack_internal.h"
+
+#include "common/base/file.h"
+#include "common/base/json.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define DEFAULT_DIR "/var/lib/od-moe/pack"
+#define GENERATION_MAX_BYTES (1u << 20)
+
+const struct od_expert_entry *od_pack_entry(const struct od_pack *p, uint32_t m, uint32_t expert)
+{
+	return &p->expert[(size_t)m * p->config.n_experts + expert];
+}
+
+uint64_t od_expert_mat_bytes(const struct od_config *cfg, const struct od_expert_entry *e, int mat)
+{
+	uint64_t n_out, n_in;
+
+	od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
+	return n_out * n_in * od_dtype_bytes(e->dtype[mat]);
+}
+
+uint64_t od_slot_offset(const struct od_config *cfg, const struct od_expert_entry *e, int mat)
+{
+	uint64_t at = 0;
+
+	for (int i = 0; i < mat; i++)
+		at += od_round_up(od_expert_mat_bytes(cfg, e, i), OD_PAD_BYTES) + OD_PAD_BYTES;
+	return at;
+}
+
+static int open_big(struct od_pack *p, struct od_pack_file *f, const char *name, uint64_t expected, struct od_err *err)
+{
+	char path[PATH_MAX];
+	uint64_t size;
+	int rc = od_path(path, sizeof(path), p->dir, name, err);
+
+	if (rc != OD_OK)
+		return rc;
+	f->path = strdup(path);
+	if (f->path == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", path);
+	rc = od_file_open(path, &f->fd, &size, err);
+	if (rc == OD_OK && size != expected)
+		rc = od_fail(err, OD_ERR_FORMAT, "%s: expected %" PRIu64 " bytes (model.json), found %" PRIu64 "%s", path,
+			     expected, size, size < expected ? ": cut short" : "");
+	return rc;
+}
+
+static int read_expert_header(struct od_pack *p, size_t i, uint8_t *buf, struct od_err *err)
+{
+	const struct od_expert_place *place = &p->manifest.expert[i];
+	const uint32_t m = (uint32_t)(i / p->config.n_experts), expert = (uint32_t)(i % p->config.n_experts);
+	const size_t len = od_expert_header_bytes(&p->config);
+	struct od_expert_entry *e = &p->expert[i];
+	int rc;
+
+	if (place->bytes < len)
+		return od_fail(err, OD_ERR_RANGE, "%s: expert (%u, %u): expected at least %zu bytes, found %" PRIu64,
+			       p->experts.path, m, expert, len, place->bytes);
+	rc = od_file_pread(p->experts.fd, buf, len, place->offset, p->experts.path, err);
+	if (rc != OD_OK)
+		return rc;
+	if (XXH3_64bits(buf, len) != place->header_xxh3)
+		return od_fail(err, OD_ERR_CORRUPT, "%s: expert (%u, %u): header at offset %" PRIu64 ": checksum: expected %"
+			       "016" PRIx64 " (model.json), found %016" PRIx64, p->experts.path, m, expert,
+			       place->offset, place->header_xxh3, (uint64_t)XXH3_64bits(buf, len));
+	rc = od_expert_header_parse(e, &p->config, m, expert, buf, place->offset, p->manifest.experts_bytes,
+				    p->experts.path, err);
+	if (rc == OD_OK && e->x.bytes != place->bytes)
+		rc = od_fail(err, OD_ERR_MISMATCH, "%s: expert (%u, %u): %" PRIu64 " bytes by its header, %" PRIu64
+			     " by model.json", p->experts.path, m, expert, e->x.bytes, place->bytes);
+	return rc;
+}
+
+static void measure_expert(struct od_pack *p, const struct od_expert_entry *e)
+{
+	uint64_t slot = od_slot_offset(&p->config, e, OD_N_EXPERT_MATS), stored = 0, raw = 0;
+
+	for (uint32_t i = 0; i < e->x.n_shards; i++)
+		stored += (uint64_t)e->x.shard[i].e.stored_bytes + e->x.shard[i].sm.stored_bytes;
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
+		raw += od_expert_mat_bytes(&p->config, e, mat);
+	p->slot_bytes = slot > p->slot_bytes ? slot : p->slot_bytes;
+	p->stored_bytes = stored > p->stored_bytes ? stored : p->stored_bytes;
+	p->raw_bytes = raw > p->raw_bytes ? raw : p->raw_bytes;
+}
+
+static int read_expert_headers(struct od_pack *p, struct od_err *err)
+{
+	const uint64_t len = od_expert_header_bytes(&p->config);
+	uint8_t *buf;
+	int rc = OD_OK;
+
+	/* The headers are in the file, so a file too small for one header bounds what is allocated here. */
+	if (len > p->manifest.experts_bytes)
+		return od_fail(err, OD_ERR_RANGE, "%s: %" PRIu64 " bytes, less than one expert's header of %" PRIu64,
+			       p->experts.path, p->manifest.experts_bytes, len);
+	p->expert = calloc(p->manifest.n_experts, sizeof(*p->expert));
+	buf = malloc(len);
+	if (p->expert == NULL || buf == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory for expert tables", p->experts.path);
+	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_experts; i++) {
+		rc = read_expert_header(p, i, buf, err);
+		if (rc == OD_OK)
+			measure_expert(p, &p->expert[i]);
+	}
+	free(buf);
+	return rc;
+}
+
+static int read_extras(struct od_pack *p, struct od_err *err)
+{
+	char path[PATH_MAX];
+	int rc = od_path(path, sizeof(path), p->dir, "tokenizer.json", err);
+
+	if (rc == OD_OK && access(path, F_OK) == 0) {
+		p->tokenizer_path = strdup(path);
+		if (p->tokenizer_path == NULL)
+			rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", path);
+	}
+	if (rc == OD_OK)
+		rc = od_path(path, sizeof(path), p->dir, "generation_config.json", err);
+	if (rc == OD_OK && access(path, F_OK) == 0)
+		rc = od_json_load(path, GENERATION_MAX_BYTES, &p->generation, err);
+	return rc;
+}
+
+static int read_pack(struct od_pack *p, struct od_err *err)
+{
+	char path[PATH_MAX];
+	int rc = od_sums_check(p->dir, err);
+
+	if (rc == OD_OK)
+		rc = od_path(path, sizeof(path), p->dir, "config.json", err);
+	if (rc == OD_OK)
+		rc = od_config_load(&p->config, path, err);
+	if (rc == OD_OK)
+		rc = od_path(path, sizeof(path), p->dir, OD_MODEL_NAME, err);
+	if (rc == OD_OK)
+		rc = od_manifest_read(&p->manifest, &p->config, path, err);
+	if (rc == OD_OK)
+		rc = open_big(p, &p->dense, OD_DENSE_NAME, p->manifest.dense_bytes, err);
+	if (rc == OD_OK)
+		rc = open_big(p, &p->experts, OD_EXPERTS_NAME, p->manifest.experts_bytes, err);
+	if (rc == OD_OK && p->manifest.int8 != NULL)
+		rc = open_big(p, &p->int8, OD_SHADOW_INT8_NAME, p->manifest.int8_bytes, err);
+	if (rc == OD_OK)
+		rc = read_expert_headers(p, err);
+	return rc == OD_OK ? read_extras(p, err) : rc;
+}
+
+int od_pack_open(struct od_pack **out, const char *dir, struct od_err *err)
+{
+	struct od_pack *p;
+	int rc;
+
+	*out = NULL;
+	if (dir == NULL)
+		dir = getenv("OD_PACK");
+	if (dir == NULL || dir[0] == '\0')
+		dir = DEFAULT_DIR;
+	if (!od_is_dir(dir))
+		return od_fail(err, OD_ERR_MISSING, "no pack at %s (od-pack CHECKPOINT %s makes one)", dir, dir);
+	p = calloc(1, sizeof(*p));
+	if (p == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "pack %s", dir);
+	p->dense.fd = p->experts.fd = p->int8.fd = -1; /* from here od_pack_close() is valid */
+	p->dir = strdup(dir);
+	if (p->dir == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "pack %s", dir);
+	else
+		rc = read_pack(p, err);
+	if (rc != OD_OK) {
+		od_pack_close(p);
+		return rc;
+	}
+	*out = p;
+	return OD_OK;
+}
+
+static void close_big(struct od_pack_file *f)
+{
+	if (f->fd >= 0)
+		close(f->fd);
+	free(f->path);
+}
+
+void od_pack_close(struct od_pack *p)
+{
+	if (p == NULL)
+		return;
+	for (size_t i = 0; p->expert != NULL && i < p->manifest.n_experts; i++)
+		free((void *)p->expert[i].x.shard);
+	free(p->expert);
+	od_manifest_fini(&p->manifest);
+	close_big(&p->dense);
+	close_big(&p->experts);
+	close_big(&p->int8);
+	json_decref(p->generation);
+	free(p->tokenizer_path);
+	free(p->dir);
+	free(p);
+}
+
+const char *od_pack_dir(const struct od_pack *p)
+{
+	return p->dir;
+}
+
+const struct od_config *od_pack_config(const struct od_pack *p)
+{
+	return &p->config;
+}
+
+const char *od_pack_fingerprint(const struct od_pack *p)
+{
+	return p->manifest.fingerprint;
+}
+
+const char *od_pack_tokenizer_path(const struct od_pack *p)
+{
+	return p->tokenizer_path;
+}
+
+const json_t *od_pack_generation_config(const struct od_pack *p)
+{
+	return p->generation;
+}
+
+const struct od_pack_expert *od_pack_expert(const struct od_pack *p, uint32_t m, uint32_t expert)
+{
+	return &od_pack_entry(p, m, expert)->x;
+}
+
+uint64_t od_pack_expert_stored_bytes(const struct od_pack *p)
+{
+	return p->stored_bytes;
+}
+
+uint64_t od_pack_expert_raw_bytes(const struct od_pack *p)
+{
+	return p->raw_bytes;
+}
+
+uint64_t od_pack_slot_bytes(const struct od_pack *p)
+{
+	return p->slot_bytes;
+}
+
+void od_pack_bind(const struct od_pack *p, uint32_t m, uint32_t expert, void *slot, struct od_expert *w)
+{
+	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
+
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+		uint64_t n_out, n_in;
+
+		od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
+		w->mat[mat] = (struct od_mat){
+			.dtype = e->dtype[mat],
+			.n_out = n_out,
+			.n_in = n_in,
+			.data = (char *)slot + od_slot_offset(&p->config, e, mat),
+		};
+	}
+}

@@ -1,0 +1,116 @@
+#include "common/pack/pack_info.h"
+
+#include "common/base/args.h"
+#include "common/pack/expert_load.h"
+#include "common/pack/pack_internal.h"
+#include "common/pack/shadow_load.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+struct totals {
+	uint64_t weights, raw_bytes, stored_bytes; /* of all experts; stored: chunks */
+	bool dtypes[OD_INT8 + 1];
+};
+
+static struct totals add_up(const struct od_pack *p)
+{
+	struct totals t = { 0 };
+
+	for (size_t i = 0; i < p->manifest.n_experts; i++) {
+		const struct od_expert_entry *e = &p->expert[i];
+
+		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+			t.raw_bytes += od_expert_mat_bytes(&p->config, e, mat);
+			t.dtypes[e->dtype[mat]] = true;
+		}
+		for (uint32_t s = 0; s < e->x.n_shards; s++) {
+			t.weights += e->x.shard[s].e.raw_bytes;
+			t.stored_bytes += (uint64_t)e->x.shard[s].e.stored_bytes + e->x.shard[s].sm.stored_bytes;
+		}
+	}
+	return t;
+}
+
+static void dtype_list(const struct totals *t, char *buf, size_t size)
+{
+	size_t len = 0;
+
+	buf[0] = '\0';
+	for (int d = OD_BF16; d <= OD_F32; d++)
+		if (t->dtypes[d] && len < size)
+			len += (size_t)snprintf(buf + len, size - len, "%s%s", len > 0 ? ", " : "",
+						od_dtype_name((enum od_dtype)d));
+}
+
+static int print_json(const struct od_pack *p, const struct totals *t, const char *dtypes, FILE *out,
+		      struct od_err *err)
+{
+	const struct od_config *c = &p->config;
+	json_t *precisions = json_array(), *root;
+	int bad;
+
+	json_array_append_new(precisions, json_string(od_precision_names[OD_PRECISION_BF16 - 1]));
+	if (p->manifest.int8 != NULL)
+		json_array_append_new(precisions, json_string(od_precision_names[OD_PRECISION_INT8 - 1]));
+	root = json_pack("{s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "pack", p->dir,
+			 "schema_version", OD_PACK_SCHEMA, "fingerprint", p->manifest.fingerprint, "family",
+			 c->family->name, "layers", (int)c->n_layers, "hidden", (int)c->hidden, "heads",
+			 (int)c->n_heads, "kv_heads", (int)c->n_kv_heads, "head_dim", (int)c->head_dim, "vocab",
+			 (int)c->vocab, "experts", (int)c->n_experts, "top_k", (int)c->top_k, "intermediate",
+			 (int)c->intermediate);
+	bad = root == NULL;
+	bad = bad || json_object_set_new(root, "expert_dtype", json_string(dtypes)) != 0;
+	bad = bad || json_object_set_new(root, "expert_weights", json_integer((json_int_t)t->weights)) != 0;
+	bad = bad || json_object_set_new(root, "expert_raw_bytes", json_integer((json_int_t)t->raw_bytes)) != 0;
+	bad = bad || json_object_set_new(root, "expert_stored_bytes", json_integer((json_int_t)t->stored_bytes)) != 0;
+	bad = bad || json_object_set_new(root, "bits_per_weight",
+					 json_real(8.0 * (double)t->stored_bytes / (double)t->weights)) != 0;
+	bad = bad || json_object_set_new(root, "slot_bytes", json_integer((json_int_t)p->slot_bytes)) != 0;
+	bad = bad || json_object_set_new(root, "dense_bytes", json_integer((json_int_t)p->manifest.dense_bytes)) != 0;
+	bad = bad || json_object_set_new(root, "experts_bytes", json_integer((json_int_t)p->manifest.experts_bytes)) != 0;
+	bad = bad || json_object_set_new(root, "int8_bytes", json_integer((json_int_t)p->manifest.int8_bytes)) != 0;
+	bad = bad || json_object_set_new(root, "tokenizer", json_boolean(p->tokenizer_path != NULL)) != 0;
+	bad = bad || json_object_set(root, "shadow_precisions", precisions) != 0;
+	bad = bad || json_dumpf(root, out, JSON_INDENT(1)) != 0 || fputc('\n', out) == EOF;
+	json_decref(precisions);
+	json_decref(root);
+	return bad ? od_fail(err, OD_ERR_IO, "cannot write JSON") : OD_OK;
+}
+
+static void print_text(const struct od_pack *p, const struct totals *t, const char *dtypes, FILE *out)
+{
+	const struct od_config *c = &p->config;
+	char a[32], b[32];
+
+	fprintf(out, "pack          %s\n", p->dir);
+	fprintf(out, "fingerprint   %s\n", p->manifest.fingerprint);
+	fprintf(out, "model         %s: %u layers, hidden %u, %u heads (%u key-value) of %u, vocabulary %u\n",
+		c->family->name, c->n_layers, c->hidden, c->n_heads, c->n_kv_heads, c->head_dim, c->vocab);
+	fprintf(out, "experts       %u a layer, top-%u, intermediate %u, %s\n", c->n_experts, c->top_k, c->intermediate,
+		dtypes);
+	fprintf(out, "one expert    %s as published, %s stored\n", od_format_bytes(p->raw_bytes, a, sizeof(a)),
+		od_format_bytes(p->stored_bytes, b, sizeof(b)));
+	fprintf(out, "all experts   %s as published, %s stored: %.2f bits a weight, %.1f%%\n",
+		od_format_bytes(t->raw_bytes, a, sizeof(a)), od_format_bytes(t->stored_bytes, b, sizeof(b)),
+		8.0 * (double)t->stored_bytes / (double)t->weights,
+		100.0 * (double)t->stored_bytes / (double)t->raw_bytes);
+	fprintf(out, "files         " OD_DENSE_NAME " %s, ", od_format_bytes(p->manifest.dense_bytes, a, sizeof(a)));
+	fprintf(out, OD_EXPERTS_NAME " %s", od_format_bytes(p->manifest.experts_bytes, a, sizeof(a)));
+	if (p->manifest.int8 != NULL)
+		fprintf(out, ", " OD_SHADOW_INT8_NAME " %s", od_format_bytes(p->manifest.int8_bytes, a, sizeof(a)));
+	fprintf(out, "\nshadow        bf16%s\n", p->manifest.int8 != NULL ? ", int8" : "");
+	fprintf(out, "tokenizer     %s\n", p->tokenizer_path != NULL ? "yes" : "no");
+}
+
+int od_pack_info(const struct od_pack *p, bool json, FILE *out, struct od_err *err)
+{
+	const struct totals t = add_up(p);
+	char dtypes[32];
+
+	dtype_list(&t, dtypes, sizeof(dtypes));
+	if (json)
+		return print_json(p, &t, dtypes, out, err);
+	print_text(p, &t, dtypes, out);
+	return fflush(out) == 0 ? OD_OK : od_fail_errno(err, OD_ERR_IO, "cannot write");
+}

@@ -1,0 +1,12 @@
+/* pack_info.h - what is in a pack, for people and (as JSON) for scripts. Thread: any. */
+#ifndef OD_PACK_PACK_INFO_H
+#define OD_PACK_PACK_INFO_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "common/pack/pack.h"
+
+OD_MUST_CHECK int od_pack_info(const struct od_pack *p, bool json, FILE *out, struct od_err *err);
+
+#endif

@@ -1,0 +1,37 @@
+/* pack_internal.h - what an open pack is made of, for the files of this folder only. */
+#ifndef OD_PACK_PACK_INTERNAL_H
+#define OD_PACK_PACK_INTERNAL_H
+
+#include "common/pack/dense_load.h"
+#include "common/pack/manifest.h"
+
+struct od_pack_file {
+	char *path;
+	int fd;
+};
+
+struct od_pack {
+	char *dir;
+	struct od_config config;
+	struct od_manifest manifest;
+	char *tokenizer_path;  /* NULL: none */
+	json_t *generation;    /* NULL: none */
+	struct od_pack_file dense, experts, int8; /* int8.path NULL: no shadow */
+	struct od_expert_entry *expert; /* [n_layers][n_experts] */
+	uint64_t slot_bytes, stored_bytes, raw_bytes; /* of the largest expert */
+};
+
+const struct od_expert_entry *od_pack_entry(const struct od_pack *p, uint32_t m, uint32_t expert);
+
+/* Where a matrix begins in a slot; for OD_N_EXPERT_MATS: bytes of the slot. */
+uint64_t od_slot_offset(const struct od_config *cfg, const struct od_expert_entry *e, int mat);
+
+/* Bytes of a matrix of an expert as published. */
+uint64_t od_expert_mat_bytes(const struct od_config *cfg, const struct od_expert_entry *e, int mat);
+
+/* od_dense_load, with or without q, k, v and o (the shadow has its own). */
+OD_MUST_CHECK int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, bool attention,
+				     struct od_err *err);
+uint64_t od_dense_some_bytes(const struct od_pack *p, bool attention);
+
+#endif

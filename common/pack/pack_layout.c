@@ -1,0 +1,320 @@
+#include "common/pack/pack_layout.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+uint32_t od_shard_rows(uint64_t n_out, uint64_t n_in)
+{
+	uint64_t rows = n_in >= OD_SHARD_WEIGHTS ? 1 : OD_SHARD_WEIGHTS / n_in;
+
+	return (uint32_t)(rows < n_out ? rows : n_out);
+}
+
+uint32_t od_mat_shards(const struct od_config *cfg, enum od_expert_mat mat)
+{
+	uint64_t n_out, n_in, rows;
+
+	od_expert_mat_shape(cfg, mat, &n_out, &n_in);
+	rows = od_shard_rows(n_out, n_in);
+	return (uint32_t)((n_out + rows - 1) / rows);
+}
+
+uint32_t od_expert_shards(const struct od_config *cfg)
+{
+	uint32_t n = 0;
+
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
+		n += od_mat_shards(cfg, (enum od_expert_mat)mat);
+	return n;
+}
+
+uint64_t od_expert_header_bytes(const struct od_config *cfg)
+{
+	uint64_t table = (uint64_t)od_expert_shards(cfg) * sizeof(struct od_disk_shard);
+
+	return od_round_up(sizeof(struct od_disk_expert) + table, OD_PAGE_BYTES);
+}
+
+uint64_t od_shard_max_weights(const struct od_config *cfg)
+{
+	uint64_t most = 0, n_out, n_in;
+
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
+		n_out = od_shard_rows(n_out, n_in);
+		if (n_out * n_in > most)
+			most = n_out * n_in;
+	}
+	return most;
+}
+
+uint64_t od_region_end(uint64_t end_of_data)
+{
+	return od_round_up(end_of_data + OD_PAD_BYTES, OD_PAGE_BYTES);
+}
+
+uint64_t od_expert_e_offset(const struct od_config *cfg, const enum od_dtype dtype[OD_N_EXPERT_MATS])
+{
+	uint64_t at = od_expert_header_bytes(cfg), n_out, n_in;
+
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
+		at += n_out * n_in * od_codec_sm_bytes(dtype[mat]);
+	}
+	return od_region_end(at);
+}
+
+/* Walks through the shards of an expert in their only order. */
+struct cursor {
+	const struct od_config *cfg;
+	int mat;
+	uint64_t n_out, n_in, row;
+};
+
+static struct cursor cursor_start(const struct od_config *cfg)
+{
+	struct cursor c = { .cfg = cfg };
+
+	od_expert_mat_shape(cfg, OD_MAT_GATE, &c.n_out, &c.n_in);
+	return c;
+}
+
+static void cursor_next(struct cursor *c, uint64_t n_rows)
+{
+	c->row += n_rows;
+	if (c->row < c->n_out || ++c->mat == OD_N_EXPERT_MATS)
+		return;
+	c->row = 0;
+	od_expert_mat_shape(c->cfg, (enum od_expert_mat)c->mat, &c->n_out, &c->n_in);
+}
+
+static uint64_t cursor_rows(const struct cursor *c)
+{
+	uint64_t rows = od_shard_rows(c->n_out, c->n_in);
+
+	return rows < c->n_out - c->row ? rows : c->n_out - c->row;
+}
+
+static int bad_header(struct od_err *err, const char *where, uint32_t m, uint32_t expert, const char *field,
+		      uint64_t expected, uint64_t found)
+{
+	return od_fail(err, OD_ERR_FORMAT, "%s: expert (%u, %u): header field \"%s\": expected %" PRIu64 ", found %"
+		       PRIu64, where, m, expert, field, expected, found);
+}
+
+static bool all_zero(const uint8_t *p, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (p[i] != 0)
+			return false;
+	return true;
+}
+
+/* The fixed part. Its own checksum is checked by the caller. */
+static int check_fixed(const struct od_disk_expert *d, const struct od_config *cfg, uint32_t m, uint32_t expert,
+		       uint64_t room, const char *where, struct od_err *err)
+{
+	const struct {
+		const char *name;
+		uint64_t expected, found;
+	} field[] = {
+		{ "schema", OD_PACK_SCHEMA, d->schema },
+		{ "m", m, d->m },
+		{ "expert", expert, d->expert },
+		{ "n_shards", od_expert_shards(cfg), d->n_shards },
+		{ "header_bytes", od_expert_header_bytes(cfg), d->header_bytes },
+		{ "sm_offset", od_expert_header_bytes(cfg), d->sm_offset },
+	};
+	enum od_dtype dtype[OD_N_EXPERT_MATS];
+
+	for (size_t i = 0; i < sizeof(field) / sizeof(field[0]); i++)
+		if (field[i].expected != field[i].found)
+			return bad_header(err, where, m, expert, field[i].name, field[i].expected, field[i].found);
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+		dtype[mat] = (enum od_dtype)d->dtype[mat];
+		if (dtype[mat] != OD_BF16 && dtype[mat] != OD_F16 && dtype[mat] != OD_F32)
+			return bad_header(err, where, m, expert, "dtype", OD_BF16, d->dtype[mat]);
+	}
+	if (d->e_offset != od_expert_e_offset(cfg, dtype))
+		return bad_header(err, where, m, expert, "e_offset", od_expert_e_offset(cfg, dtype), d->e_offset);
+	if (d->bytes > room || d->bytes < d->e_offset)
+		return od_fail(err, OD_ERR_RANGE, "%s: expert (%u, %u): %" PRIu64 " bytes by its header, the file has "
+			       "room for %" PRIu64, where, m, expert, d->bytes, room);
+	return OD_OK;
+}
+
+/* One shard's row: the run of rows, the lengths, and that its chunks follow the ones before without a gap. */
+static int check_shard(const struct od_disk_shard *s, const struct cursor *c, enum od_dtype dtype, uint64_t sm_at,
+		       uint64_t e_at, const char *where, uint32_t m, uint32_t expert, struct od_err *err)
+{
+	uint64_t weights = cursor_rows(c) * c->n_in, sm_bytes = weights * od_codec_sm_bytes(dtype);
+	const struct {
+		const char *name;
+		uint64_t expected, found;
+	} field[] = {
+		{ "mat", (uint64_t)c->mat, s->mat },
+		{ "row_begin", c->row, s->row_begin },
+		{ "n_rows", cursor_rows(c), s->n_rows },
+		{ "sm_codec", OD_CODEC_RAW, s->sm_codec },
+		{ "sm_stored_bytes", sm_bytes, s->sm_stored_bytes },
+		{ "sm_raw_bytes", sm_bytes, s->sm_raw_bytes },
+		{ "e_raw_bytes", weights, s->e_raw_bytes },
+		{ "sm_offset", sm_at, s->sm_offset },
+		{ "e_offset", e_at, s->e_offset },
+		{ "zero", 0, (uint64_t)s->zero + s->more_zero },
+	};
+
+	for (size_t i = 0; i < sizeof(field) / sizeof(field[0]); i++)
+		if (field[i].expected != field[i].found)
+			return bad_header(err, where, m, expert, field[i].name, field[i].expected, field[i].found);
+	if (s->e_codec != OD_CODEC_RAW && s->e_codec != OD_CODEC_ZSTD)
+		return bad_header(err, where, m, expert, "e_codec", OD_CODEC_ZSTD, s->e_codec);
+	if (s->e_codec == OD_CODEC_RAW ? s->e_stored_bytes != weights : s->e_stored_bytes >= weights)
+		return bad_header(err, where, m, expert, "e_stored_bytes", weights, s->e_stored_bytes);
+	return OD_OK;
+}
+
+static void shard_from_disk(struct od_shard *out, const struct od_disk_shard *s, uint64_t base)
+{
+	*out = (struct od_shard){
+		.mat = s->mat,
+		.row_begin = s->row_begin,
+		.n_rows = s->n_rows,
+		.sm = { base + s->sm_offset, s->sm_stored_bytes, s->sm_raw_bytes, s->sm_codec, s->sm_xxh3 },
+		.e = { base + s->e_offset, s->e_stored_bytes, s->e_raw_bytes, s->e_codec, s->e_xxh3 },
+	};
+}
+
+static int read_table(struct od_expert_entry *out, struct od_shard *shard, const struct od_disk_expert *d,
+		      const uint8_t *table, const struct od_config *cfg, const char *where, struct od_err *err)
+{
+	uint64_t sm_at = d->sm_offset, e_at = d->e_offset;
+	struct cursor c = cursor_start(cfg);
+
+	for (uint32_t i = 0; i < d->n_shards; i++) {
+		struct od_disk_shard s;
+		int rc;
+
+		memcpy(&s, table + i * sizeof(s), sizeof(s));
+		rc = check_shard(&s, &c, out->dtype[c.mat], sm_at, e_at, where, d->m, d->expert, err);
+		if (rc != OD_OK)
+			return od_fail_within(err, "shard %u", i);
+		shard_from_disk(&shard[i], &s, out->x.offset);
+		sm_at += s.sm_stored_bytes;
+		e_at += s.e_stored_bytes;
+		cursor_next(&c, s.n_rows);
+	}
+	if (d->bytes != od_region_end(e_at))
+		return bad_header(err, where, d->m, d->expert, "bytes", od_region_end(e_at), d->bytes);
+	return OD_OK;
+}
+
+static uint64_t header_xxh3(const uint8_t *buf, size_t len)
+{
+	const size_t from = offsetof(struct od_disk_expert, schema);
+
+	return XXH3_64bits(buf + from, len - from);
+}
+
+int od_expert_header_parse(struct od_expert_entry *out, const struct od_config *cfg, uint32_t m, uint32_t expert,
+			   const uint8_t *buf, uint64_t offset, uint64_t file_bytes, const char *where,
+			   struct od_err *err)
+{
+	const size_t len = od_expert_header_bytes(cfg);
+	struct od_disk_expert d;
+	struct od_shard *shard;
+	size_t end;
+	int rc;
+
+	memset(out, 0, sizeof(*out));
+	memcpy(&d, buf, sizeof(d));
+	if (memcmp(d.magic, OD_EXPERT_MAGIC, sizeof(d.magic)) != 0)
+		return od_fail(err, OD_ERR_FORMAT, "%s: expert (%u, %u): no expert header at offset %" PRIu64, where, m,
+			       expert, offset);
+	if (d.xxh3 != header_xxh3(buf, len))
+		return od_fail(err, OD_ERR_CORRUPT, "%s: expert (%u, %u): header at offset %" PRIu64 ": checksum: "
+			       "expected %016" PRIx64 ", found %016" PRIx64, where, m, expert, offset, d.xxh3,
+			       header_xxh3(buf, len));
+	rc = check_fixed(&d, cfg, m, expert, offset <= file_bytes ? file_bytes - offset : 0, where, err);
+	if (rc != OD_OK)
+		return rc;
+	end = sizeof(d) + d.n_shards * sizeof(struct od_disk_shard);
+	if (!all_zero(d.zero, sizeof(d.zero)) || !all_zero((uint8_t *)d.more_zero, sizeof(d.more_zero)) ||
+	    !all_zero(buf + end, len - end))
+		return bad_header(err, where, m, expert, "zero", 0, 1);
+
+	shard = calloc(d.n_shards, sizeof(*shard));
+	if (shard == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for shard tables", where);
+	out->x = (struct od_pack_expert){ offset, d.bytes, d.n_shards, shard };
+	out->sm_offset = offset + d.sm_offset;
+	out->e_offset = offset + d.e_offset;
+	memcpy(out->sha256, d.sha256, sizeof(d.sha256));
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
+		out->dtype[mat] = (enum od_dtype)d.dtype[mat];
+	rc = read_table(out, shard, &d, buf + sizeof(d), cfg, where, err);
+	if (rc != OD_OK) {
+		free(shard);
+		memset(out, 0, sizeof(*out));
+	}
+	return rc;
+}
+
+void od_expert_header_write(const struct od_expert_entry *in, const struct od_config *cfg, uint32_t m, uint32_t expert,
+			    uint8_t *buf)
+{
+	const size_t len = od_expert_header_bytes(cfg);
+	const uint64_t base = in->x.offset;
+	struct od_disk_expert d = {
+		.schema = OD_PACK_SCHEMA,
+		.m = m,
+		.expert = expert,
+		.n_shards = in->x.n_shards,
+		.header_bytes = len,
+		.bytes = in->x.bytes,
+		.sm_offset = in->sm_offset - base,
+		.e_offset = in->e_offset - base,
+	};
+
+	memset(buf, 0, len);
+	memcpy(d.magic, OD_EXPERT_MAGIC, sizeof(d.magic));
+	memcpy(d.sha256, in->sha256, sizeof(d.sha256));
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
+		d.dtype[mat] = (uint8_t)in->dtype[mat];
+	for (uint32_t i = 0; i < in->x.n_shards; i++) {
+		const struct od_shard *x = &in->x.shard[i];
+		struct od_disk_shard s = {
+			.row_begin = x->row_begin,
+			.n_rows = x->n_rows,
+			.mat = x->mat,
+			.sm_codec = x->sm.codec,
+			.e_codec = x->e.codec,
+			.sm_stored_bytes = x->sm.stored_bytes,
+			.sm_offset = x->sm.offset - base,
+			.e_offset = x->e.offset - base,
+			.e_stored_bytes = x->e.stored_bytes,
+			.sm_raw_bytes = x->sm.raw_bytes,
+			.e_raw_bytes = x->e.raw_bytes,
+			.sm_xxh3 = x->sm.xxh3,
+			.e_xxh3 = x->e.xxh3,
+		};
+
+		memcpy(buf + sizeof(d) + i * sizeof(s), &s, sizeof(s));
+	}
+	memcpy(buf, &d, sizeof(d));
+	d.xxh3 = header_xxh3(buf, len);
+	memcpy(buf, &d, sizeof(d));
+}
+
+uint64_t od_int8_scale_offset(uint64_t n_out, uint64_t n_in)
+{
+	return od_round_up(n_out * n_in + OD_PAD_BYTES, OD_PAD_BYTES);
+}
+
+uint64_t od_int8_bytes(uint64_t n_out, uint64_t n_in)
+{
+	return od_region_end(od_int8_scale_offset(n_out, n_in) + n_out * sizeof(float));
+}

@@ -1,0 +1,83 @@
+/* pack_layout.h - where things stand in a pack's files, to the byte: docs/PACK-FORMAT.md in C.
+ *
+ * Writer, reader and verify all take their offsets from here; nothing in a pack's big files is free to be
+ * anywhere else, which is what lets verify account for every byte.
+ * Thread: pure functions. */
+#ifndef OD_PACK_LAYOUT_H
+#define OD_PACK_LAYOUT_H
+
+#include "common/base/mem.h"
+#include "common/pack/codec.h"
+#include "common/pack/pack.h"
+#include "common/pack/sums.h"
+
+#define OD_SHARD_WEIGHTS (512u * 1024) /* of a shard at most, unless one row is longer */
+
+#define OD_DENSE_NAME "dense.bin"
+#define OD_EXPERTS_NAME "experts.bin"
+#define OD_SHADOW_INT8_NAME "shadow-int8.bin"
+#define OD_MODEL_NAME "model.json"
+#define OD_MODEL_MAX_BYTES (64u << 20)
+
+/* An expert starts with this header, its shard table and zeros up to 4 KiB. Offsets count from the start of the
+ * expert, so that an expert can be moved (to a worker's spool) as it is. */
+#define OD_EXPERT_MAGIC "ODEXPERT"
+struct od_disk_expert {
+	char magic[8];
+	uint64_t xxh3; /* of what follows, up to header_bytes */
+	uint32_t schema, m, expert, n_shards;
+	uint64_t header_bytes; /* this, the table, the zeros */
+	uint64_t bytes;	       /* of the whole expert */
+	uint64_t sm_offset, e_offset;
+	uint8_t dtype[OD_N_EXPERT_MATS]; /* enum od_dtype */
+	uint8_t zero[5];
+	uint8_t sha256[OD_N_EXPERT_MATS][OD_SHA256_BYTES]; /* of the source tensors' bytes */
+	uint64_t more_zero[3];
+};
+
+struct od_disk_shard {
+	uint32_t row_begin, n_rows;
+	uint8_t mat, sm_codec, e_codec, zero;
+	uint32_t sm_stored_bytes;
+	uint64_t sm_offset, e_offset;
+	uint32_t e_stored_bytes, sm_raw_bytes, e_raw_bytes, more_zero;
+	uint64_t sm_xxh3, e_xxh3;
+};
+
+_Static_assert(sizeof(struct od_disk_expert) == 192 && sizeof(struct od_disk_shard) == 64, "PACK-FORMAT.md");
+
+/* What a header says, checked. Chunk offsets count from the start of experts.bin. */
+struct od_expert_entry {
+	struct od_pack_expert x;	   /* x.shard is malloc'd */
+	uint64_t sm_offset, e_offset;	   /* of the regions, from the start of experts.bin */
+	enum od_dtype dtype[OD_N_EXPERT_MATS];
+	uint8_t sha256[OD_N_EXPERT_MATS][OD_SHA256_BYTES];
+};
+
+/* Rows of a shard of a matrix (the last one has what is left), shards of a matrix, of an expert. */
+uint32_t od_shard_rows(uint64_t n_out, uint64_t n_in);
+uint32_t od_mat_shards(const struct od_config *cfg, enum od_expert_mat mat);
+uint32_t od_expert_shards(const struct od_config *cfg);
+uint64_t od_expert_header_bytes(const struct od_config *cfg);
+
+/* The largest shard, in weights. */
+uint64_t od_shard_max_weights(const struct od_config *cfg);
+
+/* SM is stored as it is, so the place of the E region is known before anything is coded. */
+uint64_t od_expert_e_offset(const struct od_config *cfg, const enum od_dtype dtype[OD_N_EXPERT_MATS]);
+uint64_t od_region_end(uint64_t end_of_data); /* 64 zero bytes, then up to 4 KiB */
+
+/* buf: od_expert_header_bytes of it, as read from where expert (m, expert) starts; file: length of what holds
+ * it. Everything is checked against the configuration. On success out->x.shard is the caller's to free. */
+OD_MUST_CHECK int od_expert_header_parse(struct od_expert_entry *out, const struct od_config *cfg, uint32_t m,
+					 uint32_t expert, const uint8_t *buf, uint64_t offset, uint64_t file_bytes,
+					 const char *where, struct od_err *err);
+/* The reverse; buf is od_expert_header_bytes long. */
+void od_expert_header_write(const struct od_expert_entry *in, const struct od_config *cfg, uint32_t m, uint32_t expert,
+			    uint8_t *buf);
+
+/* Bytes of an INT8 tensor in the shadow's file: [n_out][n_in] int8, zeros, f32 scale [n_out], zeros. */
+uint64_t od_int8_scale_offset(uint64_t n_out, uint64_t n_in);
+uint64_t od_int8_bytes(uint64_t n_out, uint64_t n_in);
+
+#endif

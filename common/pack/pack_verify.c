@@ -1,0 +1,311 @@
+#include "common/pack/pack_verify.h"
+
+#include "common/base/file.h"
+#include "common/pack/expert_write.h"
+#include "common/pack/fingerprint.h"
+#include "common/pack/inflater.h"
+#include "common/pack/pack_internal.h"
+#include "common/pack/shadow_write.h"
+#include "common/pack/source.h"
+#include "common/pack/team.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#define PIECE_BYTES (4u << 20)
+
+struct verifier {
+	const struct od_verify_job *job;
+	struct od_pack *pack;
+	struct od_checkpoint *source; /* NULL: not compared */
+	struct od_inflater **inflater; /* [n_threads] */
+	size_t shard_bytes;
+	uint8_t *rows, *want; /* [n_threads][shard_bytes] */
+	uint64_t done_bytes, all_bytes;
+};
+
+/* The tensor's bytes [at, at + len) as the checkpoint has them; want has room for len. */
+static int compare(const struct verifier *v, const struct od_tensor *t, uint64_t at, const uint8_t *found,
+		   uint8_t *want, size_t len, const char *file, struct od_err *err)
+{
+	int rc = od_checkpoint_read(v->source, t, at, want, len, err);
+
+	if (rc == OD_OK && memcmp(found, want, len) != 0)
+		rc = od_fail(err, OD_ERR_MISMATCH, "%s: tensor %s differs from the checkpoint's within bytes %" PRIu64
+			     " to %" PRIu64 " of the tensor", file, t->name, at, at + len - 1);
+	return rc;
+}
+
+static int same_dtype(const struct od_tensor *t, enum od_dtype dtype, const char *file, struct od_err *err)
+{
+	if (t->dtype == dtype)
+		return OD_OK;
+	return od_fail(err, OD_ERR_MISMATCH, "%s: tensor %s: dtype %s, the checkpoint has %s", file, t->name,
+		       od_dtype_name(dtype), t->dtype_name);
+}
+
+/* ---- small files against the checkpoint's ---- */
+
+static int compare_small(const struct verifier *v, const struct od_small_file *f, struct od_err *err)
+{
+	char ours[PATH_MAX], theirs[PATH_MAX];
+	uint8_t a[OD_SHA256_BYTES], b[OD_SHA256_BYTES];
+	bool have_ours, have_theirs;
+	int rc = od_path(ours, sizeof(ours), v->pack->dir, f->name, err);
+
+	if (rc == OD_OK)
+		rc = od_path(theirs, sizeof(theirs), v->job->against, f->name, err);
+	if (rc != OD_OK)
+		return rc;
+	have_ours = access(ours, F_OK) == 0;
+	have_theirs = access(theirs, F_OK) == 0;
+	if (!have_ours && !have_theirs)
+		return OD_OK;
+	if (have_ours != have_theirs)
+		return od_fail(err, OD_ERR_MISMATCH, "%s exists, %s does not", have_ours ? ours : theirs,
+			       have_ours ? theirs : ours);
+	rc = od_sha256_file(ours, a, err);
+	if (rc == OD_OK)
+		rc = od_sha256_file(theirs, b, err);
+	if (rc == OD_OK && memcmp(a, b, sizeof(a)) != 0)
+		rc = od_fail(err, OD_ERR_MISMATCH, "%s differs from %s", ours, theirs);
+	return rc;
+}
+
+static int open_source(struct verifier *v, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	if (v->job->against == NULL)
+		return OD_OK;
+	for (const struct od_small_file *f = od_small_files; rc == OD_OK && f->name != NULL; f++)
+		if (f->copied)
+			rc = compare_small(v, f, err);
+	if (rc == OD_OK)
+		rc = od_checkpoint_open(&v->source, v->job->against, err);
+	return rc == OD_OK ? od_source_check(v->source, &v->pack->config, err) : rc;
+}
+
+/* ---- dense.bin ---- */
+
+static int check_sums(const struct verifier *v, const struct od_dense_tensor *t, uint64_t xxh3,
+		      const uint8_t sha256[OD_SHA256_BYTES], struct od_err *err)
+{
+	if (xxh3 != t->xxh3)
+		return od_fail(err, OD_ERR_CORRUPT, "%s: tensor %s of layer %u at offset %" PRIu64 ": checksum: expected "
+			       "%016" PRIx64 ", found %016" PRIx64, v->pack->dense.path, od_role_name(t->role),
+			       t->layer, t->offset, t->xxh3, xxh3);
+	if (memcmp(sha256, t->sha256, OD_SHA256_BYTES) != 0)
+		return od_fail(err, OD_ERR_CORRUPT, "%s: tensor %s of layer %u: SHA-256 differs from model.json's",
+			       v->pack->dense.path, od_role_name(t->role), t->layer);
+	return OD_OK;
+}
+
+static int verify_tensor(struct verifier *v, const struct od_dense_tensor *t, uint8_t *buf, uint8_t *want,
+			 XXH3_state_t *sum, struct od_err *err)
+{
+	const struct od_pack *p = v->pack;
+	const struct od_tensor *src = NULL;
+	crypto_hash_sha256_state sha;
+	uint8_t sha256[OD_SHA256_BYTES];
+	int rc = OD_OK;
+
+	if (v->source != NULL) {
+		src = od_source_dense(v->source, &p->config, t->role, t->layer);
+		rc = same_dtype(src, t->dtype, p->dense.path, err);
+	}
+	crypto_hash_sha256_init(&sha);
+	XXH3_64bits_reset(sum);
+	for (uint64_t at = 0; rc == OD_OK && at < t->bytes;) {
+		size_t n = t->bytes - at < PIECE_BYTES ? (size_t)(t->bytes - at) : PIECE_BYTES;
+
+		rc = od_file_pread(p->dense.fd, buf, n, t->offset + at, p->dense.path, err);
+		if (rc == OD_OK && src != NULL)
+			rc = compare(v, src, at, buf, want, n, p->dense.path, err);
+		crypto_hash_sha256_update(&sha, buf, n);
+		XXH3_64bits_update(sum, buf, n);
+		at += n;
+	}
+	crypto_hash_sha256_final(&sha, sha256);
+	if (rc == OD_OK)
+		rc = check_sums(v, t, XXH3_64bits_digest(sum), sha256, err);
+	if (rc == OD_OK)
+		rc = od_check_zeros(p->dense.fd, p->dense.path, t->offset + t->bytes,
+				    od_region_end(t->offset + t->bytes), err);
+	return rc;
+}
+
+static int verify_dense(struct verifier *v, struct od_err *err)
+{
+	uint8_t *buf = malloc(PIECE_BYTES), *want = malloc(PIECE_BYTES);
+	XXH3_state_t *sum = XXH3_createState();
+	int rc = OD_OK;
+
+	if (buf == NULL || want == NULL || sum == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory to verify");
+	for (size_t i = 0; rc == OD_OK && i < v->pack->manifest.n_dense; i++) {
+		rc = verify_tensor(v, &v->pack->manifest.dense[i], buf, want, sum, err);
+		v->done_bytes += v->pack->manifest.dense[i].bytes;
+		if (rc == OD_OK && v->job->progress != NULL)
+			v->job->progress(v->job->arg, v->done_bytes, v->all_bytes);
+	}
+	XXH3_freeState(sum);
+	free(buf);
+	free(want);
+	return rc;
+}
+
+/* ---- experts.bin ---- */
+
+static int verify_shard(const struct verifier *v, unsigned thread, uint32_t m, uint32_t expert, uint32_t shard,
+			crypto_hash_sha256_state *sha, struct od_err *err)
+{
+	const struct od_expert_entry *e = od_pack_entry(v->pack, m, expert);
+	const struct od_shard *s = &e->x.shard[shard];
+	const size_t each = od_dtype_bytes(e->dtype[s->mat]), len = s->e.raw_bytes * each;
+	uint8_t *rows = v->rows + thread * v->shard_bytes, *want = v->want + thread * v->shard_bytes;
+	const struct od_tensor *src;
+	int rc = od_inflater_rows(v->inflater[thread], m, expert, shard, rows, NULL, err);
+
+	if (rc != OD_OK)
+		return rc;
+	crypto_hash_sha256_update(sha, rows, len);
+	if (v->source == NULL)
+		return OD_OK;
+	src = od_source_expert(v->source, &v->pack->config, m, expert, (enum od_expert_mat)s->mat);
+	rc = same_dtype(src, e->dtype[s->mat], v->pack->experts.path, err);
+	return rc == OD_OK ? compare(v, src, (uint64_t)s->row_begin * (s->e.raw_bytes / s->n_rows) * each, rows, want,
+				     len, v->pack->experts.path, err)
+			   : rc;
+}
+
+static int verify_expert(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
+{
+	const struct verifier *v = arg;
+	const struct od_pack *p = v->pack;
+	const struct od_expert_entry *e = &p->expert[item];
+	uint32_t m = (uint32_t)(item / p->config.n_experts), expert = (uint32_t)(item % p->config.n_experts), shard = 0;
+	int rc = od_expert_check_padding(e, p->experts.fd, p->experts.path, err);
+
+	for (int mat = 0; rc == OD_OK && mat < OD_N_EXPERT_MATS; mat++) {
+		crypto_hash_sha256_state sha;
+		uint8_t sha256[OD_SHA256_BYTES];
+
+		crypto_hash_sha256_init(&sha);
+		for (; rc == OD_OK && shard < e->x.n_shards && e->x.shard[shard].mat == mat; shard++)
+			rc = verify_shard(v, thread, m, expert, shard, &sha, err);
+		crypto_hash_sha256_final(&sha, sha256);
+		if (rc == OD_OK && memcmp(sha256, e->sha256[mat], sizeof(sha256)) != 0)
+			rc = od_fail(err, OD_ERR_CORRUPT, "%s: expert (%u, %u): matrix %s: SHA-256 differs from the "
+				     "header's", p->experts.path, m, expert, od_expert_mat_name((enum od_expert_mat)mat));
+	}
+	*bytes = e->x.bytes;
+	return rc;
+}
+
+static int verify_experts(struct verifier *v, struct od_err *err)
+{
+	const struct od_pack *p = v->pack;
+	const struct od_team_job team = {
+		.fn = verify_expert,
+		.arg = v,
+		.n_items = p->manifest.n_experts,
+		.n_threads = v->job->n_threads,
+		.progress = v->job->progress,
+		.progress_arg = v->job->arg,
+		.done_bytes = v->done_bytes,
+		.all_bytes = v->all_bytes,
+	};
+	int rc;
+
+	v->shard_bytes = od_shard_max_weights(&p->config) * sizeof(float);
+	v->rows = od_alloc_array(v->job->n_threads, v->shard_bytes);
+	v->want = od_alloc_array(v->job->n_threads, v->shard_bytes);
+	if (v->rows == NULL || v->want == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory to verify");
+	rc = od_inflaters_new(&v->inflater, v->job->n_threads, p, err);
+	if (rc == OD_OK)
+		rc = od_team_run(&team, err);
+	v->done_bytes += p->manifest.experts_bytes;
+	return rc;
+}
+
+/* ---- the rest ---- */
+
+/* All the sums that go into it hold by now. */
+static int verify_fingerprint(struct verifier *v, struct od_err *err)
+{
+	const struct od_pack *p = v->pack;
+	char name[256], hex[OD_FINGERPRINT_CHARS + 1];
+	struct od_fingerprint *f;
+	int rc = od_fingerprint_new(&f, err);
+
+	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_dense; i++) {
+		const struct od_dense_tensor *t = &p->manifest.dense[i];
+
+		p->config.family->dense_name(name, sizeof(name), t->role, t->layer);
+		rc = od_fingerprint_add(f, name, t->dtype, t->n_out, t->n_in, t->sha256, err);
+	}
+	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_experts; i++)
+		rc = od_fingerprint_add_expert(f, &p->config, (uint32_t)(i / p->config.n_experts),
+					       (uint32_t)(i % p->config.n_experts), &p->expert[i], err);
+	if (rc == OD_OK)
+		rc = od_fingerprint_finish(f, &p->config, p->tokenizer_path, hex, err);
+	od_fingerprint_free(f);
+	if (rc == OD_OK && strcmp(hex, p->manifest.fingerprint) != 0)
+		rc = od_fail(err, OD_ERR_CORRUPT, "%s/%s: field \"fingerprint\": expected %s, found %s", p->dir,
+			     OD_MODEL_NAME, hex, p->manifest.fingerprint);
+	return rc;
+}
+
+static int verify_shadow(struct verifier *v, struct od_err *err)
+{
+	const struct od_pack *p = v->pack;
+	const struct od_shadow_job job = {
+		.pack = p,
+		.table = p->manifest.int8,
+		.n = p->manifest.n_int8,
+		.fd = p->int8.fd,
+		.path = p->int8.path,
+		.check = true,
+		.n_threads = v->job->n_threads,
+		.progress = v->job->progress,
+		.progress_arg = v->job->arg,
+		.done_bytes = v->done_bytes,
+		.all_bytes = v->all_bytes,
+	};
+
+	return p->manifest.int8 != NULL ? od_shadow_int8_run(&job, err) : OD_OK;
+}
+
+int od_pack_verify(const struct od_verify_job *job, struct od_err *err)
+{
+	struct verifier v = { .job = job };
+	int rc = od_pack_open(&v.pack, job->pack, err);
+
+	if (rc == OD_OK) {
+		for (size_t i = 0; i < v.pack->manifest.n_dense; i++)
+			v.all_bytes += v.pack->manifest.dense[i].bytes;
+		v.all_bytes += v.pack->manifest.experts_bytes + v.pack->manifest.int8_bytes;
+		rc = open_source(&v, err);
+	}
+	if (rc == OD_OK)
+		rc = verify_dense(&v, err);
+	if (rc == OD_OK)
+		rc = verify_experts(&v, err);
+	if (rc == OD_OK)
+		rc = verify_fingerprint(&v, err);
+	if (rc == OD_OK)
+		rc = verify_shadow(&v, err);
+	od_inflaters_free(v.inflater, job->n_threads);
+	od_free(v.rows);
+	od_free(v.want);
+	od_checkpoint_close(v.source);
+	od_pack_close(v.pack);
+	return rc;
+}

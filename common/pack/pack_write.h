@@ -1,0 +1,26 @@
+/* pack_write.h - a checkpoint to a pack: what od-pack does.
+ *
+ * Memory stays bounded (under 512 MiB) whatever the model's size: weights pass through in pieces that are read
+ * with pread, never mapped. The same checkpoint gives the same bytes, with any number of threads.
+ * Thread: any; starts its own. */
+#ifndef OD_PACK_PACK_WRITE_H
+#define OD_PACK_PACK_WRITE_H
+
+#include <stdbool.h>
+
+#include "common/pack/expert_load.h"
+
+struct od_pack_job {
+	const char *checkpoint, *pack;
+	bool int8; /* with an INT8 shadow */
+	bool force;
+	unsigned n_threads;
+	/* From the calling thread; both may be NULL. note: a line for the user ("resuming: ..."). */
+	void (*note)(void *arg, const char *text);
+	od_progress_fn *progress;
+	void *arg;
+};
+
+OD_MUST_CHECK int od_pack_write(const struct od_pack_job *job, struct od_err *err);
+
+#endif

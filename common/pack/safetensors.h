@@ -1,0 +1,55 @@
+/* safetensors.h - a published checkpoint's tensors: one file, or shards with or without an index.
+ *
+ * Everything in the headers is checked on opening: JSON, dtypes, shapes against byte ranges, ranges against
+ * the file's size. As in the reference implementation the tensors of a file must cover its data exactly:
+ * overlaps, holes and trailing bytes are refused. Data is read with pread in pieces, never mapped.
+ * Thread: immutable after opening, any thread. Owner: od_checkpoint_open's caller. */
+#ifndef OD_PACK_SAFETENSORS_H
+#define OD_PACK_SAFETENSORS_H
+
+#include <stdint.h>
+
+#include "common/base/status.h"
+#include "common/compute/dtype.h"
+#include "common/pack/sums.h"
+
+#define OD_TENSOR_MAX_DIMS 8
+#define OD_SAFETENSORS_HEADER_MAX 100000000u /* the format's own limit */
+
+struct od_tensor {
+	char *name;
+	const char *dtype_name;	 /* as in the file, also for types that we do not use */
+	enum od_dtype dtype;	 /* 0: not one of ours */
+	uint32_t file;		 /* index into the checkpoint's files */
+	uint32_t n_dims;
+	uint64_t shape[OD_TENSOR_MAX_DIMS];
+	uint64_t offset, bytes; /* from the start of the file */
+};
+
+struct od_checkpoint_file {
+	char *name; /* within the folder */
+	int fd;
+	uint64_t size_bytes;
+	int64_t mtime_ns;
+	uint8_t header_sha256[OD_SHA256_BYTES];
+};
+
+struct od_checkpoint;
+
+/* model.safetensors; else model.safetensors.index.json and the files it names; else all *.safetensors. */
+OD_MUST_CHECK int od_checkpoint_open(struct od_checkpoint **out, const char *dir, struct od_err *err);
+void od_checkpoint_close(struct od_checkpoint *c); /* NULL ok */
+
+const char *od_checkpoint_dir(const struct od_checkpoint *c);
+size_t od_checkpoint_n_files(const struct od_checkpoint *c);
+const struct od_checkpoint_file *od_checkpoint_file(const struct od_checkpoint *c, size_t i);
+/* Tensors are sorted by name (bytewise). */
+size_t od_checkpoint_n_tensors(const struct od_checkpoint *c);
+const struct od_tensor *od_checkpoint_tensor(const struct od_checkpoint *c, size_t i);
+const struct od_tensor *od_checkpoint_find(const struct od_checkpoint *c, const char *name); /* NULL: none */
+
+/* len bytes of the tensor's data from its byte `offset` on. */
+OD_MUST_CHECK int od_checkpoint_read(const struct od_checkpoint *c, const struct od_tensor *t, uint64_t offset,
+				     void *buf, size_t len, struct od_err *err);
+
+#endif

@@ -1,0 +1,137 @@
+#include "common/pack/source.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define NAME_BYTES 256
+
+const struct od_tensor *od_source_dense(const struct od_checkpoint *c, const struct od_config *cfg, enum od_role role,
+					uint32_t layer)
+{
+	char name[NAME_BYTES];
+
+	cfg->family->dense_name(name, sizeof(name), role, layer);
+	return od_checkpoint_find(c, name);
+}
+
+const struct od_tensor *od_source_expert(const struct od_checkpoint *c, const struct od_config *cfg, uint32_t m,
+					 uint32_t expert, enum od_expert_mat mat)
+{
+	char name[NAME_BYTES];
+
+	cfg->family->expert_name(name, sizeof(name), m, expert, mat);
+	return od_checkpoint_find(c, name);
+}
+
+static void shape_text(const uint64_t *shape, uint32_t n, char *buf, size_t size)
+{
+	size_t len = (size_t)snprintf(buf, size, "[");
+
+	for (uint32_t i = 0; i < n && len < size; i++)
+		len += (size_t)snprintf(buf + len, size - len, "%s%" PRIu64, i > 0 ? ", " : "", shape[i]);
+	if (len < size)
+		snprintf(buf + len, size - len, "]");
+}
+
+/* Marks the tensor as used. n_in 0: a vector. */
+static int check_tensor(const struct od_checkpoint *c, bool *used, const char *name, uint64_t n_out, uint64_t n_in,
+			struct od_err *err)
+{
+	const struct od_tensor *t = od_checkpoint_find(c, name);
+	const uint64_t want[2] = { n_out, n_in };
+	const uint32_t n_dims = n_in > 0 ? 2 : 1;
+	char expected[64], found[256];
+	bool same;
+
+	if (t == NULL)
+		return od_fail(err, OD_ERR_MISSING, "checkpoint %s: tensor %s is missing", od_checkpoint_dir(c), name);
+	used[t - od_checkpoint_tensor(c, 0)] = true;
+	same = t->n_dims == n_dims && t->shape[0] == n_out && (n_dims == 1 || t->shape[1] == n_in);
+	if (!same) {
+		shape_text(want, n_dims, expected, sizeof(expected));
+		shape_text(t->shape, t->n_dims, found, sizeof(found));
+		return od_fail(err, OD_ERR_SHAPE, "%s: tensor %s: expected shape %s (config.json), found %s",
+			       od_checkpoint_file(c, t->file)->name, name, expected, found);
+	}
+	if (t->dtype != OD_BF16 && t->dtype != OD_F16 && t->dtype != OD_F32)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected dtype BF16, F16 or F32, found %s",
+			       od_checkpoint_file(c, t->file)->name, name, t->dtype_name);
+	return OD_OK;
+}
+
+static int check_dense(const struct od_checkpoint *c, const struct od_config *cfg, bool *used, uint32_t layer,
+		       struct od_err *err)
+{
+	int rc = OD_OK;
+
+	for (int i = 0; rc == OD_OK && i < OD_N_ROLES; i++) {
+		enum od_role role = (enum od_role)i;
+		char name[NAME_BYTES];
+		uint64_t n_out, n_in;
+
+		if (!od_role_present(cfg, role) || (layer > 0 && !od_role_per_layer(role)))
+			continue;
+		cfg->family->dense_name(name, sizeof(name), role, layer);
+		od_role_shape(cfg, role, &n_out, &n_in);
+		rc = check_tensor(c, used, name, n_out, n_in, err);
+	}
+	return rc;
+}
+
+static int check_layer_experts(const struct od_checkpoint *c, const struct od_config *cfg, bool *used, uint32_t layer,
+			       struct od_err *err)
+{
+	int rc = OD_OK;
+
+	for (uint32_t e = 0; e < cfg->n_experts; e++)
+		for (int i = 0; rc == OD_OK && i < OD_N_EXPERT_MATS; i++) {
+			char name[NAME_BYTES];
+			uint64_t n_out, n_in;
+
+			cfg->family->expert_name(name, sizeof(name), layer, e, (enum od_expert_mat)i);
+			od_expert_mat_shape(cfg, (enum od_expert_mat)i, &n_out, &n_in);
+			rc = check_tensor(c, used, name, n_out, n_in, err);
+		}
+	return rc;
+}
+
+/* A tensor that we would not use may well be one that changes the results. */
+static int check_unknown(const struct od_checkpoint *c, const struct od_config *cfg, const bool *used,
+			 struct od_err *err)
+{
+	const struct od_tensor *first = NULL;
+	size_t n = 0;
+
+	for (size_t i = 0; i < od_checkpoint_n_tensors(c); i++) {
+		const struct od_tensor *t = od_checkpoint_tensor(c, i);
+
+		if (used[i] || cfg->family->ignorable(t->name))
+			continue;
+		first = first != NULL ? first : t;
+		n++;
+	}
+	if (n == 0)
+		return OD_OK;
+	return od_fail(err, OD_ERR_FORMAT, "%s: tensor %.256s is not one of a %s model with this config.json (%zu such "
+		       "tensors)", od_checkpoint_file(c, first->file)->name, first->name, cfg->family->name, n);
+}
+
+int od_source_check(const struct od_checkpoint *c, const struct od_config *cfg, struct od_err *err)
+{
+	bool *used = calloc(od_checkpoint_n_tensors(c), sizeof(*used));
+	int rc = OD_OK;
+
+	if (used == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory to check %zu tensors", od_checkpoint_n_tensors(c));
+	for (uint32_t layer = 0; rc == OD_OK && layer < cfg->n_layers; layer++) {
+		rc = check_dense(c, cfg, used, layer, err);
+		if (rc == OD_OK)
+			rc = check_layer_experts(c, cfg, used, layer, err);
+	}
+	if (rc == OD_OK)
+		rc = check_unknown(c, cfg, used, err);
+	free(used);
+	return rc;
+}

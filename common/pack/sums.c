@@ -1,0 +1,162 @@
+#include "common/pack/sums.h"
+
+#include "common/base/file.h"
+
+#include <limits.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PIECE_BYTES (64u * 1024)
+#define LINE_MAX_BYTES 128u
+#define SUMS_MAX_BYTES 4096u
+
+const struct od_small_file od_small_files[] = {
+	{ "config.json", true, true },
+	{ "generation_config.json", false, true },
+	{ "model.json", true, false },
+	{ "tokenizer.json", false, true },
+	{ "tokenizer_config.json", false, true },
+	{ NULL, false, false },
+};
+
+void od_hex(const uint8_t *bytes, size_t n, char *hex)
+{
+	static const char digit[] = "0123456789abcdef";
+
+	for (size_t i = 0; i < n; i++) {
+		hex[2 * i] = digit[bytes[i] >> 4];
+		hex[2 * i + 1] = digit[bytes[i] & 15];
+	}
+	hex[2 * n] = '\0';
+}
+
+static int digit_value(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+bool od_unhex(const char *hex, uint8_t *bytes, size_t n)
+{
+	if (strlen(hex) != 2 * n)
+		return false;
+	for (size_t i = 0; i < n; i++) {
+		int high = digit_value(hex[2 * i]), low = digit_value(hex[2 * i + 1]);
+
+		if (high < 0 || low < 0)
+			return false;
+		bytes[i] = (uint8_t)(high << 4 | low);
+	}
+	return true;
+}
+
+int od_sha256_file(const char *path, uint8_t sha256[32], struct od_err *err)
+{
+	crypto_hash_sha256_state state;
+	uint64_t size, at = 0;
+	uint8_t *buf;
+	int fd, rc;
+
+	memset(sha256, 0, 32);
+	rc = od_file_open(path, &fd, &size, err);
+	if (rc != OD_OK)
+		return rc;
+	buf = malloc(PIECE_BYTES);
+	if (buf == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", path);
+	crypto_hash_sha256_init(&state);
+	while (rc == OD_OK && at < size) {
+		size_t n = size - at < PIECE_BYTES ? (size_t)(size - at) : PIECE_BYTES;
+
+		rc = od_file_pread(fd, buf, n, at, path, err);
+		crypto_hash_sha256_update(&state, buf, rc == OD_OK ? n : 0);
+		at += n;
+	}
+	crypto_hash_sha256_final(&state, sha256);
+	free(buf);
+	close(fd);
+	return rc;
+}
+
+/* The line that SHA256SUMS should hold for a file as it is now; empty when the file does not exist. */
+static int sum_line(const char *dir, const struct od_small_file *f, char line[LINE_MAX_BYTES], struct od_err *err)
+{
+	char path[PATH_MAX], hex[OD_HEX_CHARS(32) + 1];
+	uint8_t sum[32];
+	int rc = od_path(path, sizeof(path), dir, f->name, err);
+
+	line[0] = '\0';
+	if (rc != OD_OK)
+		return rc;
+	if (!f->required && access(path, F_OK) != 0)
+		return OD_OK;
+	rc = od_sha256_file(path, sum, err);
+	if (rc != OD_OK)
+		return rc;
+	od_hex(sum, sizeof(sum), hex);
+	snprintf(line, LINE_MAX_BYTES, "%s  %s\n", hex, f->name);
+	return OD_OK;
+}
+
+int od_sums_write(const char *dir, struct od_err *err)
+{
+	char path[PATH_MAX], line[LINE_MAX_BYTES], text[SUMS_MAX_BYTES] = "";
+	size_t len = 0;
+	int rc = od_path(path, sizeof(path), dir, OD_SUMS_NAME, err);
+
+	for (const struct od_small_file *f = od_small_files; rc == OD_OK && f->name != NULL; f++) {
+		rc = sum_line(dir, f, line, err);
+		memcpy(text + len, line, strlen(line) + 1);
+		len += strlen(line);
+	}
+	return rc == OD_OK ? od_file_write_atomic(path, text, len, err) : rc;
+}
+
+/* The name of the next line, for messages about one that should not be there. */
+static void name_of_line(const char *at, char *name, size_t size)
+{
+	size_t n = strcspn(at, "\n"), skip = n > 66 ? 66 : 0;
+
+	snprintf(name, size, "%.*s", (int)(n - skip), at + skip);
+}
+
+int od_sums_check(const char *dir, struct od_err *err)
+{
+	char path[PATH_MAX], line[LINE_MAX_BYTES], name[64], *text;
+	const char *at;
+	size_t len;
+	int rc = od_path(path, sizeof(path), dir, OD_SUMS_NAME, err);
+
+	if (rc != OD_OK)
+		return rc;
+	rc = od_file_read(path, SUMS_MAX_BYTES, &text, &len, err);
+	if (rc != OD_OK)
+		return rc;
+	at = text;
+	for (const struct od_small_file *f = od_small_files; rc == OD_OK && f->name != NULL; f++) {
+		rc = sum_line(dir, f, line, err);
+		if (rc != OD_OK)
+			break;
+		if (strncmp(at, line, strlen(line)) == 0) {
+			at += strlen(line);
+			continue;
+		}
+		name_of_line(at, name, sizeof(name));
+		if (strcmp(name, f->name) == 0)
+			rc = od_fail(err, OD_ERR_CORRUPT, "%s/%s: SHA-256 differs from the one in %s: expected %.64s, "
+				     "found %.64s", dir, f->name, OD_SUMS_NAME, at, line);
+		else
+			rc = od_fail(err, OD_ERR_FORMAT, "%s: expected a line for %s, found \"%s\"", path, f->name,
+				     name);
+	}
+	if (rc == OD_OK && at != text + len) {
+		name_of_line(at, name, sizeof(name));
+		rc = od_fail(err, OD_ERR_MISSING, "%s: names \"%s\", which is not there or no file of a pack", path, name);
+	}
+	free(text);
+	return rc;
+}

@@ -1,0 +1,37 @@
+/* sums.h - SHA-256 of files and the SHA256SUMS file of a pack, in sha256sum's own format.
+ *
+ * It covers the small files; the big ones have a checksum per tensor and chunk. The format is kept strict
+ * (lower-case digits, sorted, nothing missing, nothing extra), so that no flipped bit goes unnoticed.
+ * Thread: any. */
+#ifndef OD_PACK_SUMS_H
+#define OD_PACK_SUMS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+#define OD_SUMS_NAME "SHA256SUMS"
+#define OD_SHA256_BYTES 32
+
+/* The small files of a pack, sorted by name. */
+struct od_small_file {
+	const char *name;
+	bool required;
+	bool copied; /* from the checkpoint; else made by us */
+};
+extern const struct od_small_file od_small_files[]; /* ends with a NULL name */
+
+#define OD_HEX_CHARS(n_bytes) (2 * (n_bytes))
+/* hex gets 2 n digits and a NUL. */
+void od_hex(const uint8_t *bytes, size_t n, char *hex);
+/* Exactly 2 n lower-case digits; false otherwise. */
+bool od_unhex(const char *hex, uint8_t *bytes, size_t n);
+
+OD_MUST_CHECK int od_sha256_file(const char *path, uint8_t sha256[OD_SHA256_BYTES], struct od_err *err);
+
+OD_MUST_CHECK int od_sums_write(const char *dir, struct od_err *err);
+OD_MUST_CHECK int od_sums_check(const char *dir, struct od_err *err);
+
+#endif

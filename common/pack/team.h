@@ -1,0 +1,29 @@
+/* team.h - a few threads that share a list of items which are read from disk and worked on.
+ *
+ * Unlike a pool these threads block on reads, so there may be more of them than CPUs. Items are claimed in
+ * order; the first error stops the claiming and is the one reported.
+ * Thread: od_team_run from any thread; it takes part, and only it calls progress. */
+#ifndef OD_PACK_TEAM_H
+#define OD_PACK_TEAM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/pack/expert_load.h"
+
+/* Work on one item; *bytes is what it adds to the progress. thread is 0..n_threads-1. */
+typedef int od_team_fn(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err);
+
+struct od_team_job {
+	od_team_fn *fn;
+	void *arg;
+	size_t n_items;
+	unsigned n_threads; /* at least 1; fewer are started when there are fewer items */
+	od_progress_fn *progress; /* NULL ok */
+	void *progress_arg;
+	uint64_t done_bytes, all_bytes; /* where progress starts, where it ends */
+};
+
+OD_MUST_CHECK int od_team_run(const struct od_team_job *job, struct od_err *err);
+
+#endif
