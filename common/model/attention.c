@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#define MIN_PIECE_TERMS 32768u /* multiply-adds; some microseconds, well above a hand-over */
+
 void od_rope_frequencies(const struct od_config *cfg, float *inv_freq)
 {
 	/* pow in double, then rounded: its last bits differ between libraries, those of an f32 hardly ever. */
@@ -100,11 +102,24 @@ static void attend_heads(void *arg, size_t begin, size_t end, unsigned thread)
 	}
 }
 
+/* Heads that are worth handing to another thread: near the start of a text all of them are one small piece. */
+static size_t heads_a_piece(const struct od_attention *a)
+{
+	size_t most = 1, window = a->config->sliding_window;
+
+	for (size_t r = 0; r < a->n_rows; r++)
+		if (a->rows[r].position >= most)
+			most = (size_t)a->rows[r].position + 1;
+	if (window != 0 && most > window)
+		most = window;
+	return 1 + MIN_PIECE_TERMS / (2 * most * a->config->head_dim);
+}
+
 void od_attention_run(const struct od_attention *a)
 {
 	struct od_attention job = *a; /* od_pool_for takes no const */
 
 	/* All rows are stored before any attends: rows of one sequence see each other. */
 	od_pool_for(a->pool, a->n_rows, 4, turn_and_store, &job);
-	od_pool_for(a->pool, a->n_rows * a->config->n_heads, 1, attend_heads, &job);
+	od_pool_for(a->pool, a->n_rows * a->config->n_heads, heads_a_piece(a), attend_heads, &job);
 }

@@ -40,8 +40,8 @@ static int read_family(struct od_config *cfg, const json_t *root, const char *wh
 	if (cfg->family != NULL)
 		return OD_OK;
 	od_family_list(known, sizeof(known));
-	return od_fail(err, OD_ERR_UNSUPPORTED, "%s: no known model family: architecture \"%.64s\", model_type \"%.64s\"; "
-		       "known: %s", where, architecture != NULL ? architecture : "(none)",
+	return od_fail(err, OD_ERR_UNSUPPORTED, "%s: no known model family: architecture \"%.64s\", model_type "
+		       "\"%.64s\"; known: %s", where, architecture != NULL ? architecture : "(none)",
 		       model_type != NULL ? model_type : "(none)", known);
 }
 
@@ -68,12 +68,13 @@ static int read_special_tokens(struct od_config *cfg, const json_t *root, const 
 
 	cfg->bos = -1;
 	if (od_json_has(root, "bos_token_id"))
-		rc = read_token(json_object_get(root, "bos_token_id"), "bos_token_id", cfg->vocab, &cfg->bos, where, err);
+		rc = read_token(json_object_get(root, "bos_token_id"), "bos_token_id", cfg->vocab, &cfg->bos, where,
+				err);
 	if (rc != OD_OK || eos == NULL || json_is_null(eos))
 		return rc;
 	if (n > OD_MAX_EOS)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"eos_token_id\": expected at most %d ids, found %zu",
-			       where, OD_MAX_EOS, n);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"eos_token_id\": expected at most %d ids, found "
+			       "%zu", where, OD_MAX_EOS, n);
 	for (size_t i = 0; i < n && rc == OD_OK; i++)
 		rc = read_token(json_is_array(eos) ? json_array_get(eos, i) : eos, "eos_token_id", cfg->vocab,
 				&cfg->eos[i], where, err);
@@ -88,15 +89,16 @@ static int read_heads(struct od_config *cfg, const json_t *root, const char *whe
 	int rc = od_json_u32(root, "num_attention_heads", 1, DIM_MAX, &cfg->n_heads, where, err);
 
 	if (rc == OD_OK)
-		rc = od_json_u32_or(root, "num_key_value_heads", 1, DIM_MAX, cfg->n_heads, &cfg->n_kv_heads, where, err);
+		rc = od_json_u32_or(root, "num_key_value_heads", 1, DIM_MAX, cfg->n_heads, &cfg->n_kv_heads, where,
+				    err);
 	if (rc == OD_OK)
 		rc = od_json_u32_or(root, "head_dim", 1, DIM_MAX, 0, &cfg->head_dim, where, err);
 	if (rc != OD_OK)
 		return rc;
 	if (cfg->head_dim == 0) {
 		if (cfg->hidden % cfg->n_heads != 0)
-			return od_fail(err, OD_ERR_FORMAT, "%s: field \"head_dim\" is missing and \"hidden_size\" %u is "
-				       "no multiple of \"num_attention_heads\" %u", where, cfg->hidden, cfg->n_heads);
+			return od_fail(err, OD_ERR_FORMAT, "%s: field \"head_dim\" is missing and \"hidden_size\" %u "
+				       "is no multiple of \"num_attention_heads\" %u", where, cfg->hidden, cfg->n_heads);
 		cfg->head_dim = cfg->hidden / cfg->n_heads;
 	}
 	if (cfg->head_dim % 2 != 0)

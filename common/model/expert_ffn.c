@@ -2,6 +2,8 @@
 
 #include "common/base/mem.h"
 
+#define MIN_PIECE_ELEMENTS 4096u /* some microseconds of exp, well above handing it to another thread */
+
 struct silu_job {
 	const struct od_backend *be;
 	float *gate;
@@ -42,7 +44,7 @@ void od_expert_ffn(const struct od_backend *be, struct od_pool *pool, enum od_pr
 
 	od_matmul(be, pool, &w->mat[OD_MAT_GATE], x, gate, n_rows);
 	od_matmul(be, pool, &w->mat[OD_MAT_UP], x, up, n_rows);
-	od_pool_for(pool, n_rows, 1, silu_rows, &job);
+	od_pool_for(pool, n_rows, 1 + MIN_PIECE_ELEMENTS / cfg->intermediate, silu_rows, &job);
 	od_matmul(be, pool, &w->mat[OD_MAT_DOWN], gate, y, n_rows);
 	/* What a worker would send: the same in resident mode, so that tokens do not depend on the cluster. */
 	if (profile == OD_PROFILE_BF16)

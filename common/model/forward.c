@@ -172,8 +172,9 @@ static int check_row(const struct od_forward *f, const struct od_row *rows, size
 	enum od_dtype dtype = f->o.profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32;
 	uint32_t vocab = f->o.config->vocab;
 
-	if (row->token < 0 || (uint32_t)row->token >= vocab)
-		return od_fail(err, OD_ERR_RANGE, "row %zu: token: expected 0 to %u, found %d", r, vocab - 1, row->token);
+	if ((uint32_t)row->token >= vocab) /* negative ones too */
+		return od_fail(err, OD_ERR_RANGE, "row %zu: token: expected 0 to %u, found %d", r, vocab - 1,
+			       row->token);
 	if (od_seq_state_dtype(row->seq) != dtype)
 		return od_fail(err, OD_ERR_MISMATCH, "row %zu: keys and values: expected %s, found %s", r,
 			       od_dtype_name(dtype), od_dtype_name(od_seq_state_dtype(row->seq)));
@@ -208,7 +209,8 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 
 	f->phase = PHASE_IDLE;
 	if (n_rows == 0 || n_rows > f->o.max_rows)
-		return od_fail(err, OD_ERR_RANGE, "rows of a step: expected 1 to %zu, found %zu", f->o.max_rows, n_rows);
+		return od_fail(err, OD_ERR_RANGE, "rows of a step: expected 1 to %zu, found %zu", f->o.max_rows,
+			       n_rows);
 	for (size_t r = 0; r < n_rows; r++) {
 		int rc = check_row(f, rows, r, err);
 

@@ -84,10 +84,11 @@ static int refuse_variants(const json_t *root, const char *where, struct od_err 
 	if (rc != OD_OK)
 		return rc;
 	if (bias)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"attention_bias\": expected false, found true", where);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"attention_bias\": expected false, found true",
+			       where);
 	if (od_json_has(root, "quantization_config"))
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"quantization_config\": expected none (BF16, F16 or "
-			       "F32 weights), found one", where);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"quantization_config\": expected none (BF16, F16 "
+			       "or F32 weights), found one", where);
 	return OD_OK;
 }
 

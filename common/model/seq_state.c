@@ -35,8 +35,8 @@ int od_seq_state_new(struct od_seq_state **out, const struct od_config *cfg, enu
 
 	*out = NULL;
 	if (ctx == 0 || ctx > cfg->ctx_max)
-		return od_fail(err, OD_ERR_RANGE, "context: expected 1 to %u positions (max_position_embeddings), found "
-			       "%u", cfg->ctx_max, ctx);
+		return od_fail(err, OD_ERR_RANGE, "context: expected 1 to %u positions (max_position_embeddings), "
+			       "found %u", cfg->ctx_max, ctx);
 	s = calloc(1, sizeof(*s));
 	if (s == NULL || bytes > SIZE_MAX / 2)
 		goto fail;
@@ -52,7 +52,8 @@ int od_seq_state_new(struct od_seq_state **out, const struct od_config *cfg, enu
 	return OD_OK;
 fail:
 	od_seq_state_free(s);
-	return od_fail(err, OD_ERR_NOMEM, "keys and values of %u positions: %llu bytes", ctx, (unsigned long long)bytes);
+	return od_fail(err, OD_ERR_NOMEM, "keys and values of %u positions: %llu bytes", ctx,
+		       (unsigned long long)bytes);
 }
 
 void od_seq_state_free(struct od_seq_state *s)

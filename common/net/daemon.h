@@ -2,7 +2,8 @@
  * at a time, heartbeats, signals, and dying with a parent that started us (--local).
  *
  * A session begins with an accepted HELLO and ends with BYE, with silence of main (OD_DEAD_AFTER_NS), or with a new
- * HELLO from the same main process after it reconnected. While one main is alive, another is refused (OD_ERR_BUSY).
+ * HELLO from the same main process after it reconnected (on the same connection, or with its old session in the
+ * header). While one main is alive, another is refused (OD_ERR_BUSY).
  * Messages from anybody else, or of another session, are dropped and logged (rate-limited); the daemon lives on.
  * Thread: od_daemon_run's thread is the loop thread and runs every callback; od_daemon_post and
  * od_daemon_session from any thread. Owner: the caller owns ops and arg. */
@@ -17,14 +18,15 @@
 struct od_daemon;
 
 struct od_daemon_ops {
-	/* HELLO with our protocol version, role and fingerprint. Fill w (its strings must live until the next call)
-	 * and take what the session needs (profile, ...); or refuse: *field names what differs, err says expected
-	 * and found. */
+	/* HELLO with our protocol version, role and fingerprint. Fill w (its strings must live until the next call;
+	 * session, role, host_name, pid and data_port are filled in afterwards) and take what the session needs
+	 * (profile, ...); or refuse: *field names what differs, err says expected and found. */
 	int (*accept)(void *arg, const Od__Hello *hello, Od__Welcome *w, const char **field, struct od_err *err);
 	/* The session is open (before WELCOME is sent), is over. Everything held for it must go. */
 	void (*begin)(void *arg, uint64_t session);
 	void (*end)(void *arg, uint64_t session);
-	/* Any other control message of the session's main. OD_ERR_PROTOCOL or OD_ERR_RANGE drops it and logs why. */
+	/* Any control message of the session's main but HELLO, PING and BYE, also kinds that main never sends.
+	 * OD_ERR_PROTOCOL or OD_ERR_RANGE drops it and logs why. */
 	int (*message)(void *arg, const struct od_msg *m, struct od_err *err);
 	/* Fill a PONG (sequence is set, peak_rss_bytes too). */
 	void (*pong)(void *arg, Od__Pong *p);
@@ -32,10 +34,10 @@ struct od_daemon_ops {
 
 struct od_daemon_opts {
 	const char *role;	  /* "worker", "shadow" */
-	const char *listen;	  /* address; NULL: loopback, or every address with insecure */
+	const char *listen;	  /* address; NULL: 127.0.0.1, or 0.0.0.0 with insecure */
 	bool insecure;		  /* allow an address that is not loopback: traffic is not encrypted */
 	uint16_t port, data_port; /* 0: free ones */
-	int ready_fd;		  /* -1, or: "PORT\n" is written there and it is closed once we listen */
+	int ready_fd;		  /* -1, or: od_daemon_run writes "PORT\n" there; closed by us in any case */
 	bool die_with_parent;	  /* end when the process that started us does */
 	uint8_t fingerprint[32];
 };
@@ -44,7 +46,8 @@ struct od_daemon_opts {
 OD_MUST_CHECK int od_daemon_new(struct od_daemon **out, const struct od_daemon_opts *opts,
 				const struct od_daemon_ops *ops, void *arg, struct od_data_port **data_port,
 				struct od_err *err);
-/* Until SIGINT, SIGTERM, od_daemon_stop or the parent's end. */
+/* Until SIGINT, SIGTERM, od_daemon_stop or the parent's end. Says BYE to main and waits a quarter of a second at most
+ * for its BYE. */
 OD_MUST_CHECK int od_daemon_run(struct od_daemon *d, struct od_err *err);
 void od_daemon_stop(struct od_daemon *d); /* any thread */
 void od_daemon_free(struct od_daemon *d); /* after od_daemon_run returned; NULL ok */

@@ -26,8 +26,9 @@ void od_data_port_wait(struct od_data_port *p, int timeout_ms);
 /* A message of the attached main, of the current session; OD_ERR_BUSY when there is none. Never blocks.
  * ATTACH is answered here and not returned. */
 OD_MUST_CHECK int od_data_port_recv(struct od_data_port *p, struct od_msg *m);
-/* To the attached main. OD_ERR_UNREACHABLE: nobody is attached or it is gone. Waits while the queue is full, at most
- * a second (then OD_ERR_TIMEOUT). session and version are filled in. */
+/* To the attached main. OD_ERR_UNREACHABLE: nobody is attached or it is gone, or header->session is neither 0 nor the
+ * attached one (an answer to a main that is gone must not reach its successor). Waits while the queue is full, at
+ * most a second (then OD_ERR_TIMEOUT). session and version are filled in. */
 OD_MUST_CHECK int od_data_port_send(struct od_data_port *p, Od__Header *header, const struct od_out_frame *frames,
 				    size_t n_frames);
 

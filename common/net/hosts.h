@@ -1,4 +1,7 @@
-/* hosts.h - hosts.txt: one host a line, `[worker|shadow] host[:port] [key=value ...]`, `#` comments. */
+/* hosts.h - hosts.txt: one host a line, `[worker|shadow] host[:port] [key=value ...]`, `#` comments.
+ *
+ * host is a name, an IPv4 address, or an IPv6 address (in brackets when a port follows). No key is known yet.
+ * Thread: any. Owner: the caller owns what load and parse fill; it is empty unless they return OD_OK. */
 #ifndef OD_NET_HOSTS_H
 #define OD_NET_HOSTS_H
 

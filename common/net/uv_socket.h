@@ -2,7 +2,8 @@
  *
  * ZMQ_FD is edge-triggered and changes state by our own sends too, so the wrapper drains until nothing is left,
  * and looks again after every send that goes through it.
- * Thread: the loop's. Owner: the wrapper owns the socket and closes it. */
+ * Thread: the loop's. Owner: the wrapper owns the socket and closes it; when od_uv_socket_new fails, the caller
+ * does. */
 #ifndef OD_NET_UV_SOCKET_H
 #define OD_NET_UV_SOCKET_H
 
@@ -25,5 +26,7 @@ OD_MUST_CHECK int od_uv_socket_new(struct od_uv_socket **out, uv_loop_t *loop, v
 void od_uv_socket_close(struct od_uv_socket *s);
 OD_MUST_CHECK int od_uv_socket_send(struct od_uv_socket *s, const struct od_route *route, Od__Header *header,
 				    const struct od_out_frame *frames, size_t n_frames);
+/* See od_wire_send_packed. */
+OD_MUST_CHECK int od_uv_socket_send_packed(struct od_uv_socket *s, const struct od_route *route, zmq_msg_t *packed);
 
 #endif

@@ -42,14 +42,18 @@ static inline const void *od_msg_frame(const struct od_msg *m, size_t i, size_t 
 	return i < m->n_frames ? zmq_msg_data((zmq_msg_t *)&m->frame[i]) : NULL;
 }
 
-/* Receive without blocking. OD_OK: *m is filled. OD_ERR_BUSY: nothing there. OD_ERR_PROTOCOL: something that is
- * no message of ours (too many frames, a header that does not unpack, no body); it was consumed, m->route says
- * from whom, err why. Other codes: the socket is broken. */
+/* Receive without blocking. OD_OK: *m is filled; its version may be another one (see od_check_version).
+ * OD_ERR_BUSY: nothing there. OD_ERR_PROTOCOL: something that is no message of ours (too many frames, a header
+ * that does not unpack, no body); it was consumed, m->route says from whom, err why. Other codes: the socket is
+ * broken. */
 OD_MUST_CHECK int od_wire_recv(void *socket, bool is_router, struct od_msg *m, struct od_err *err);
 void od_msg_fini(struct od_msg *m); /* frees; fine to call twice */
 
+/* OD_ERR_MISMATCH names both versions. Only the handshake may look at a header that fails this. */
+OD_MUST_CHECK int od_check_version(const Od__Header *header, struct od_err *err);
+
 /* A tensor frame to send. With done NULL the bytes are copied; else they are sent in place and done(bytes, hint)
- * is called later on a ZeroMQ thread. */
+ * is called once they are no longer needed, perhaps on a ZeroMQ thread. When the send fails it is not called. */
 struct od_out_frame {
 	const void *bytes;
 	size_t len;
@@ -58,11 +62,20 @@ struct od_out_frame {
 };
 
 /* Send without blocking; route NULL on DEALER sockets. version is filled in. OD_ERR_BUSY: the queue is full (or the
- * other side is not connected: sockets are IMMEDIATE); OD_ERR_UNREACHABLE: the route is gone. Nothing was sent. */
+ * other side is not connected: sockets are IMMEDIATE); OD_ERR_UNREACHABLE: the route is gone; OD_ERR_RANGE: more
+ * than a message may hold. Nothing was sent. */
 OD_MUST_CHECK int od_wire_send(void *socket, const struct od_route *route, Od__Header *header,
 			       const struct od_out_frame *frames, size_t n_frames);
 
+/* The same in two halves, for a header that is packed on one thread and sent on another. od_wire_send_packed takes
+ * *packed only when it returns OD_OK; else the caller closes it. */
+OD_MUST_CHECK int od_wire_pack(Od__Header *header, zmq_msg_t *packed);
+OD_MUST_CHECK int od_wire_send_packed(void *socket, const struct od_route *route, zmq_msg_t *packed,
+				      const struct od_out_frame *frames, size_t n_frames);
+
 /* "RUN", for logs. */
 const char *od_body_name(Od__Header__BodyCase body);
+/* A peer's string made fit for a log line: cut to size, and only printable ASCII. Returns buf. */
+const char *od_peer_text(const char *text, char *buf, size_t size);
 
 #endif

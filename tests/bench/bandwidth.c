@@ -148,13 +148,13 @@ static int map_buffer(struct od_membw *m, struct od_err *err)
 
 	od_format_bytes(m->bytes, want, sizeof(want));
 	if (available != 0 && m->bytes > available / 10 * 9)
-		return od_fail(err, OD_ERR_NOMEM, "a buffer of %s does not fit: %s of memory are free; choose a smaller "
-			       "--size", want, od_format_bytes(available, have, sizeof(have)));
+		return od_fail(err, OD_ERR_NOMEM, "a buffer of %s does not fit: %s of memory are free; choose a "
+			       "smaller --size", want, od_format_bytes(available, have, sizeof(have)));
 	p = mmap(NULL, m->bytes + PREFETCH_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED)
 		return od_fail_errno(err, OD_ERR_NOMEM, "cannot map a buffer of %s", want);
 	m->buf = p;
-	/* With small pages half of the measurement would be page-table walks. Where it is refused, we measure those. */
+	/* With small pages half of the measurement would be page-table walks; where refused, we measure those. */
 	(void)madvise(p, m->bytes, MADV_HUGEPAGE);
 	return OD_OK;
 }

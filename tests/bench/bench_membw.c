@@ -85,9 +85,11 @@ int od_bench_membw(int argc, char **argv, struct od_err *err)
 	double seconds = 2;
 	size_t n;
 	const struct od_arg table[] = {
-		{ "size", OD_ARG_SIZE, &bytes, "BYTES", "the buffer; default 1GiB, more if the cache is large", 0, 0, NULL },
+		{ "size", OD_ARG_SIZE, &bytes, "BYTES", "the buffer; default 1GiB, more if the cache is large", 0, 0,
+		  NULL },
 		{ "threads", OD_ARG_UINT, &threads, "N", "default: the CPUs this process may use", 1, 1024, NULL },
-		{ "loads", OD_ARG_STRING, &loads, "KIND", "avx512, avx2 or scalar; default: the widest here", 0, 0, NULL },
+		{ "loads", OD_ARG_STRING, &loads, "KIND", "avx512, avx2 or scalar; default: the widest here", 0, 0,
+		  NULL },
 		{ "seconds", OD_ARG_REAL, &seconds, "S", "how long to read; default 2", 0, 3600, NULL },
 		{ "json", OD_ARG_FLAG, &json, NULL, "the figures as JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &help, NULL, "this text", 0, 0, NULL },

@@ -35,7 +35,7 @@ static size_t median_rank(size_t n)
 	double term, sum = 0;
 	size_t j = 0;
 
-	if (n > EXACT_MAX) /* the normal limit, without the half rank that would make it exact on average: never narrower */
+	if (n > EXACT_MAX) /* the normal limit, half a rank outwards: never narrower */
 		return (size_t)(0.5 * ((double)n - CI_TAIL_SIGMA * sqrt((double)n)));
 	term = ldexp(1.0, -(int)n);
 	while (sum + term <= CI_TAIL) {

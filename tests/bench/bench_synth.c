@@ -217,8 +217,8 @@ static int prepare_dir(const struct options *o, struct od_err *err)
 
 	if (lstat(o->dir, &st) == 0) {
 		if (!o->force)
-			return od_fail(err, OD_ERR_ARG, "%s exists already; choose another folder, or --force to replace "
-				       "the checkpoint in it", o->dir);
+			return od_fail(err, OD_ERR_ARG, "%s exists already; choose another folder, or --force to "
+				       "replace the checkpoint in it", o->dir);
 		rc = od_is_dir(o->dir) ? remove_checkpoint(o->dir, err) :
 					 od_fail(err, OD_ERR_ARG, "%s is not a folder", o->dir);
 	} else {
@@ -307,12 +307,13 @@ static int complete(struct options *o, struct od_err *err)
 		if (*part[i].value == 0)
 			*part[i].value = part[i].preset;
 		if (*part[i].value == 0)
-			return od_fail(err, OD_ERR_ARG, "--%s is missing; give it, or start from a --preset", part[i].option);
+			return od_fail(err, OD_ERR_ARG, "--%s is missing; give it, or start from a --preset",
+				       part[i].option);
 	}
 	if (m->head_dim == 0) {
 		if (m->hidden % m->heads != 0)
-			return od_fail(err, OD_ERR_ARG, "--hidden %llu is not a multiple of --heads %llu: give --head-dim",
-				       (unsigned long long)m->hidden, (unsigned long long)m->heads);
+			return od_fail(err, OD_ERR_ARG, "--hidden %llu is not a multiple of --heads %llu: give "
+				       "--head-dim", (unsigned long long)m->hidden, (unsigned long long)m->heads);
 		m->head_dim = m->hidden / m->heads;
 	}
 	m->dtype = dtypes[o->dtype];
@@ -352,7 +353,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "tied", OD_ARG_FLAG, &m->tied, NULL, "the head is the embedding", 0, 0, NULL },
 		{ NULL, OD_ARG_TITLE, NULL, NULL, "Files", 0, 0, NULL },
 		{ "dtype", OD_ARG_CHOICE, &o->dtype, "TYPE", "bf16 (default), f16 or f32", 0, 0, dtype_names },
-		{ "seed", OD_ARG_UINT, &m->seed, "N", "same seed, same bytes on every machine; default 1", 0, SEED_MAX, NULL },
+		{ "seed", OD_ARG_UINT, &m->seed, "N", "same seed, same bytes on every machine; default 1", 0, SEED_MAX,
+		  NULL },
 		{ "shards", OD_ARG_UINT, &o->shards, "N", "weight files; default 1", 1, MAX_SHARDS - 1, NULL },
 		{ "force", OD_ARG_FLAG, &o->force, NULL, "replace the checkpoint in DIR", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "the summary as JSON", 0, 0, NULL },
@@ -365,7 +367,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		return rc;
 	if (o->help) {
 		od_bench_usage("synth DIR [OPTIONS]", "Writes a Mixtral checkpoint with random weights that have the "
-			       "statistics of trained ones:\nthe same entropy, a sane forward pass, routers that choose.\n"
+			       "statistics of trained ones:\nthe same entropy, a sane forward pass, routers that "
+			       "choose.\n"
 			       "Example: od-bench synth /tmp/model --preset small --layers 4", table, n_table);
 		return OD_OK;
 	}

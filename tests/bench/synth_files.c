@@ -41,8 +41,8 @@ int synth_write_config(const struct synth_model *m, const char *dir, struct od_e
 		"s:I, s:f, s:f, s:I}",
 		"architectures", "MixtralForCausalLM", "model_type", "mixtral", "torch_dtype", torch_dtype(m->dtype),
 		"bos_token_id", 1, "eos_token_id", 2, "hidden_act", "silu", "attention_dropout", 0.0,
-		"initializer_range", 0.02, "sliding_window", window, "tie_word_embeddings", (int)m->tied, "use_cache", 1,
-		"head_dim", (json_int_t)m->head_dim, "vocab_size", (json_int_t)m->vocab,
+		"initializer_range", 0.02, "sliding_window", window, "tie_word_embeddings", (int)m->tied, "use_cache",
+		1, "head_dim", (json_int_t)m->head_dim, "vocab_size", (json_int_t)m->vocab,
 		"hidden_size", (json_int_t)m->hidden, "intermediate_size", (json_int_t)m->intermediate,
 		"num_hidden_layers", (json_int_t)m->layers, "num_attention_heads", (json_int_t)m->heads,
 		"num_key_value_heads", (json_int_t)m->kv_heads, "num_local_experts", (json_int_t)m->experts,
@@ -206,7 +206,8 @@ int synth_header(const struct synth_model *m, uint64_t first, uint64_t end, char
 	if (fclose(f) != 0 || bad) {
 		free(*out);
 		*out = NULL;
-		return od_fail(err, OD_ERR_NOMEM, "safetensors header of %llu tensors", (unsigned long long)(end - first));
+		return od_fail(err, OD_ERR_NOMEM, "safetensors header of %llu tensors",
+			       (unsigned long long)(end - first));
 	}
 	json_bytes = *len - sizeof(json_bytes);
 	memcpy(*out, &json_bytes, sizeof(json_bytes));

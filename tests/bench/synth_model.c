@@ -65,15 +65,15 @@ static int check_size(const struct synth_model *m, struct od_err *err)
 	bool ok;
 
 	if (tensors > MAX_TENSORS)
-		return od_fail(err, OD_ERR_ARG, "--layers %llu with --experts %llu makes %llu tensors; at most %u fit a "
-			       "safetensors header", (unsigned long long)m->layers, (unsigned long long)m->experts,
+		return od_fail(err, OD_ERR_ARG, "--layers %llu with --experts %llu makes %llu tensors; at most %u fit "
+			       "a safetensors header", (unsigned long long)m->layers, (unsigned long long)m->experts,
 			       (unsigned long long)tensors, MAX_TENSORS);
 	/* Dense tensors cannot overflow within the ranges above: less than 2^12 * 2^38 * 4 bytes. */
 	ok = od_mul(m->hidden * m->intermediate, TENSORS_OF_EXPERT * od_dtype_bytes(m->dtype), &expert) &&
 	     od_mul(expert, m->layers * m->experts, &all);
 	if (!ok || all > MAX_BYTES || synth_total_bytes(m) > MAX_BYTES)
-		return od_fail(err, OD_ERR_ARG, "--layers, --experts, --hidden and --intermediate together make a model "
-			       "of more than %llu TiB", MAX_BYTES >> 40);
+		return od_fail(err, OD_ERR_ARG, "--layers, --experts, --hidden and --intermediate together make a "
+			       "model of more than %llu TiB", MAX_BYTES >> 40);
 	return OD_OK;
 }
 
@@ -84,15 +84,15 @@ int synth_check(const struct synth_model *m, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (m->heads % m->kv_heads != 0)
-		return od_fail(err, OD_ERR_ARG, "--heads %llu is not a multiple of --kv-heads %llu: query heads share a "
-			       "key head in equal numbers", (unsigned long long)m->heads,
+		return od_fail(err, OD_ERR_ARG, "--heads %llu is not a multiple of --kv-heads %llu: query heads share "
+			       "a key head in equal numbers", (unsigned long long)m->heads,
 			       (unsigned long long)m->kv_heads);
 	if (m->head_dim % 2 != 0)
 		return od_fail(err, OD_ERR_ARG, "--head-dim: expected an even number (RoPE turns pairs), found %llu",
 			       (unsigned long long)m->head_dim);
 	if (m->top_k > m->experts)
-		return od_fail(err, OD_ERR_ARG, "--top-k %llu is more than --experts %llu", (unsigned long long)m->top_k,
-			       (unsigned long long)m->experts);
+		return od_fail(err, OD_ERR_ARG, "--top-k %llu is more than --experts %llu",
+			       (unsigned long long)m->top_k, (unsigned long long)m->experts);
 	return check_size(m, err);
 }
 

@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors are little-endian, and so is every CPU we run on");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+	       "safetensors are little-endian, and rows are written as they are");
 
 #define SUM_MEAN 262140		  /* 8 * 65535 / 2 */
 #define SUM_PER_SIGMA 53510.92f	  /* sqrt(8 * (2^32 - 1) / 12) */

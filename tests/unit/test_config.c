@@ -136,7 +136,8 @@ static void test_rope(void **state)
 	must_refuse("rope_scaling", "{\"type\": \"linear\", \"factor\": 2}", OD_ERR_UNSUPPORTED, "rope_scaling",
 		    "linear");
 	must_refuse("rope_parameters", "{\"rope_type\": \"yarn\"}", OD_ERR_UNSUPPORTED, "rope_parameters", "yarn");
-	must_refuse("rope_parameters", "{\"partial_rotary_factor\": 0.5}", OD_ERR_UNSUPPORTED, "rope_parameters", "0.5");
+	must_refuse("rope_parameters", "{\"partial_rotary_factor\": 0.5}", OD_ERR_UNSUPPORTED, "rope_parameters",
+		    "0.5");
 	must_refuse("rope_scaling", "[1]", OD_ERR_FORMAT, "rope_scaling", "an array");
 	must_refuse("rope_theta", NULL, OD_ERR_MISSING, "rope_theta", "nothing");
 	must_refuse("rope_theta", "0", OD_ERR_RANGE, "rope_theta", "found 0");
@@ -151,7 +152,8 @@ static void test_rope_parameters_alone(void **state)
 
 	(void)state;
 	json_object_del(root, "rope_theta");
-	json_object_set_new(root, "rope_parameters", json_pack("{s:s, s:f}", "rope_type", "default", "rope_theta", 5e5));
+	json_object_set_new(root, "rope_parameters", json_pack("{s:s, s:f}", "rope_type", "default", "rope_theta",
+							      5e5));
 	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_OK);
 	assert_true(c.rope_theta == 5e5);
 	json_decref(root);
@@ -220,6 +222,10 @@ static void test_refuses_huge_products(void **state)
 	json_object_set_new(root, "head_dim", json_integer(128));
 	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_ERR_RANGE);
 	assert_non_null(strstr(err.msg, "4096 layers"));
+	/* And one that fits in 64 bits, yet no machine: 3 * 2^48 weights. */
+	json_object_set_new(root, "num_local_experts", json_integer(256));
+	json_object_set_new(root, "num_hidden_layers", json_integer(1));
+	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_ERR_RANGE);
 	json_decref(root);
 }
 

@@ -181,7 +181,8 @@ static double logit_error(const struct tiny_model *t, const struct result *r)
 
 static void check_routes(const struct tiny_model *t, const struct result *r, double margin_tolerance)
 {
-	const json_t *routes = json_object_get(t->expected, "routes"), *margins = json_object_get(t->expected, "margins");
+	const json_t *routes = json_object_get(t->expected, "routes");
+	const json_t *margins = json_object_get(t->expected, "margins");
 
 	for (size_t layer = 0; layer < t->cfg.n_layers; layer++) {
 		for (size_t p = 0; p < t->n_prompt; p++) {

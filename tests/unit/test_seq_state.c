@@ -14,8 +14,9 @@ static const struct od_config cfg = { .n_layers = 3, .n_kv_heads = 2, .head_dim 
 
 static void test_bytes(void **state)
 {
-	uint64_t f32 = od_seq_state_bytes(&cfg, OD_PROFILE_F32, 50), bf16 = od_seq_state_bytes(&cfg, OD_PROFILE_BF16, 50);
-	struct od_config huge = { .n_layers = 4096, .n_kv_heads = 1u << 12, .head_dim = 1u << 8, .ctx_max = UINT32_MAX };
+	uint64_t f32 = od_seq_state_bytes(&cfg, OD_PROFILE_F32, 50);
+	uint64_t bf16 = od_seq_state_bytes(&cfg, OD_PROFILE_BF16, 50);
+	struct od_config huge = { .n_layers = 4096, .n_kv_heads = 4096, .head_dim = 256, .ctx_max = UINT32_MAX };
 	struct od_seq_state *s;
 	struct od_err err;
 

@@ -1,0 +1,584 @@
+#include "common/net/daemon.h"
+
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/net/endpoint.h"
+#include "common/net/liveness.h"
+#include "common/net/uv_socket.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#define MAX_POSTS 4096
+#define POSTS_PER_TURN 256
+#define BYE_PATIENCE_MS 250 /* how long a daemon that stops waits for the BYE that answers its own */
+#define LOOPBACK "127.0.0.1"
+#define EVERYWHERE "0.0.0.0"
+
+struct post {
+	uint64_t session;
+	zmq_msg_t packed;
+};
+
+struct od_daemon {
+	const char *role;
+	uint8_t fingerprint[32];
+	const struct od_daemon_ops *ops;
+	void *arg;
+	pid_t parent; /* 0: nobody whose end is ours */
+	int ready_fd;
+	char host_name[256];
+
+	void *context, *socket;
+	struct od_uv_socket *control; /* owns socket once it exists */
+	struct od_data_port *data;
+	uint16_t port;
+
+	uv_loop_t loop;
+	bool has_loop;
+	uv_async_t wake;
+	uv_timer_t tick, patience;
+	uv_signal_t on_int, on_term;
+	atomic_bool stopping;
+
+	/* The session: changed by the loop thread only. */
+	bool leaving; /* BYE was said, or there was nobody to say it to */
+	_Atomic uint64_t session;
+	struct od_route route;
+	uint64_t epoch; /* the newest that main told us; goes back with what we send on our own */
+	char main_name[64];
+	struct od_liveness main;
+
+	pthread_mutex_t lock; /* guards what follows */
+	struct post *posts;   /* [MAX_POSTS], a ring */
+	size_t first, n_posts;
+};
+
+uint64_t od_daemon_session(const struct od_daemon *d)
+{
+	return atomic_load(&d->session);
+}
+
+uint16_t od_daemon_port(const struct od_daemon *d)
+{
+	return d->port;
+}
+
+static void end_session(struct od_daemon *d, const char *why)
+{
+	uint64_t session = atomic_load(&d->session);
+
+	if (session == 0)
+		return;
+	od_log(OD_LOG_INFO, "the session of main \"%s\" is over: %s", d->main_name, why);
+	od_data_port_set_session(d->data, 0);
+	atomic_store(&d->session, 0);
+	d->route.len = 0;
+	d->ops->end(d->arg, session);
+}
+
+static int send_to(struct od_daemon *d, const struct od_route *route, Od__Header *header)
+{
+	header->session = atomic_load(&d->session);
+	header->epoch = d->epoch;
+	return od_uv_socket_send(d->control, route, header, NULL, 0);
+}
+
+static int send_pong(struct od_daemon *d, uint64_t sequence)
+{
+	Od__Header header = OD__HEADER__INIT;
+	Od__Pong body = OD__PONG__INIT;
+
+	body.sequence = sequence;
+	body.peak_rss_bytes = od_peak_rss_bytes();
+	d->ops->pong(d->arg, &body);
+	header.body_case = OD__HEADER__BODY_PONG;
+	header.pong = &body;
+	return send_to(d, &d->route, &header);
+}
+
+static int send_bye(struct od_daemon *d)
+{
+	Od__Header header = OD__HEADER__INIT;
+	Od__Bye body = OD__BYE__INIT;
+
+	header.body_case = OD__HEADER__BODY_BYE;
+	header.bye = &body;
+	return send_to(d, &d->route, &header);
+}
+
+/* ---- Handshake ---- */
+
+static void refuse(struct od_daemon *d, const struct od_route *route, const char *field, const struct od_err *why)
+{
+	Od__Header header = OD__HEADER__INIT;
+	Od__Refuse body = OD__REFUSE__INIT;
+	int rc;
+
+	body.code = why->code;
+	body.field = (char *)field;
+	body.reason = (char *)why->msg;
+	header.body_case = OD__HEADER__BODY_REFUSE;
+	header.refuse = &body;
+	/* Not send_to: whom we refuse must not learn the session. */
+	rc = od_uv_socket_send(d->control, route, &header, NULL, 0);
+	od_log_limited(OD_LOG_WARN, "refused a main: %s%s", why->msg, rc == OD_OK ? "" : " (and it is gone)");
+}
+
+static const char *short_hex(const uint8_t *bytes, char hex[13])
+{
+	return sodium_bin2hex(hex, 13, bytes, 6);
+}
+
+static int check_fingerprint(const struct od_daemon *d, const ProtobufCBinaryData *theirs, struct od_err *err)
+{
+	char expected[13], found[13];
+
+	if (theirs->len != sizeof(d->fingerprint))
+		return od_fail(err, OD_ERR_MISMATCH, "fingerprint: expected %zu bytes, found %zu",
+			       sizeof(d->fingerprint), theirs->len);
+	if (memcmp(theirs->data, d->fingerprint, sizeof(d->fingerprint)) != 0)
+		return od_fail(err, OD_ERR_MISMATCH,
+			       "fingerprint: expected %s, found %s: the packs are of different models",
+			       short_hex(d->fingerprint, expected), short_hex(theirs->data, found));
+	return OD_OK;
+}
+
+static int check_hello(const struct od_daemon *d, const Od__Header *h, const char **field, struct od_err *err)
+{
+	char found[32];
+
+	*field = "version";
+	if (od_check_version(h, err) != OD_OK)
+		return err->code;
+	*field = "role";
+	if (strcmp(h->hello->role, d->role) != 0)
+		return od_fail(err, OD_ERR_MISMATCH, "role: expected %s, found \"%s\"", d->role,
+			       od_peer_text(h->hello->role, found, sizeof(found)));
+	*field = "fingerprint";
+	return check_fingerprint(d, &h->hello->fingerprint, err);
+}
+
+/* Is the session's main another process than this message's, and still connected? ROUTER_MANDATORY tells whether
+ * the connection of a killed main is gone, long before its silence does. */
+static bool taken(struct od_daemon *d, const struct od_msg *m)
+{
+	uint64_t session = atomic_load(&d->session);
+
+	if (session == 0 || m->header->session == session || od_route_equal(&m->route, &d->route))
+		return false;
+	return send_pong(d, 0) != OD_ERR_UNREACHABLE; /* sequence 0 answers no PING */
+}
+
+static void begin_session(struct od_daemon *d, const struct od_msg *m)
+{
+	uint64_t session;
+
+	do {
+		randombytes_buf(&session, sizeof(session));
+	} while (session == 0);
+	d->route = m->route;
+	d->epoch = m->header->epoch;
+	od_peer_text(m->header->hello->main_name, d->main_name, sizeof(d->main_name));
+	od_liveness_start(&d->main, od_now_ns());
+	atomic_store(&d->session, session);
+	od_log(OD_LOG_INFO, "a session with main \"%s\" begins", d->main_name);
+	d->ops->begin(d->arg, session);
+	od_data_port_set_session(d->data, session);
+}
+
+static void on_hello(struct od_daemon *d, const struct od_msg *m)
+{
+	Od__Header header = OD__HEADER__INIT;
+	Od__Welcome body = OD__WELCOME__INIT;
+	struct od_err err = { 0 };
+	const char *field = "";
+
+	if (check_hello(d, m->header, &field, &err) != OD_OK) {
+		refuse(d, &m->route, field, &err);
+		return;
+	}
+	if (taken(d, m)) {
+		od_fail(&err, OD_ERR_BUSY, "session: this %s serves main \"%s\"", d->role, d->main_name);
+		refuse(d, &m->route, "session", &err);
+		return;
+	}
+	end_session(d, "a new one begins");
+	if (d->ops->accept(d->arg, m->header->hello, &body, &field, &err) != OD_OK) {
+		refuse(d, &m->route, field, &err);
+		return;
+	}
+	begin_session(d, m);
+	body.session = atomic_load(&d->session);
+	body.role = (char *)d->role;
+	body.host_name = d->host_name;
+	body.pid = (uint32_t)getpid();
+	body.data_port = od_data_port_number(d->data);
+	header.body_case = OD__HEADER__BODY_WELCOME;
+	header.welcome = &body;
+	if (send_to(d, &d->route, &header) != OD_OK)
+		end_session(d, "it is gone before WELCOME");
+}
+
+/* ---- Messages ---- */
+
+static void drop(const struct od_msg *m, const char *why)
+{
+	od_log_limited(OD_LOG_WARN, "control socket: dropped %s: %s", od_body_name(m->header->body_case), why);
+}
+
+/* BYE answers BYE, so that either side knows when it may close: ZeroMQ throws away what was not read before the
+ * connection ended. */
+static void on_bye(struct od_daemon *d)
+{
+	if (d->leaving)
+		uv_stop(&d->loop);
+	else if (send_bye(d) != OD_OK)
+		od_log_limited(OD_LOG_WARN, "cannot answer BYE");
+	end_session(d, "main said BYE");
+}
+
+static void on_session_message(struct od_daemon *d, struct od_msg *m)
+{
+	struct od_err err = { 0 };
+	int rc;
+
+	od_liveness_heard(&d->main, od_now_ns());
+	d->epoch = m->header->epoch;
+	if (m->header->body_case == OD__HEADER__BODY_PING) {
+		rc = send_pong(d, m->header->ping->sequence);
+		if (rc != OD_OK)
+			od_log_limited(OD_LOG_WARN, "cannot answer PING: %s", od_status_text(rc));
+	} else if (m->header->body_case == OD__HEADER__BODY_BYE) {
+		on_bye(d);
+	} else if (d->ops->message(d->arg, m, &err) != OD_OK) {
+		drop(m, err.msg);
+	}
+}
+
+static void on_message(void *arg, struct od_msg *m)
+{
+	struct od_daemon *d = arg;
+	uint64_t session = atomic_load(&d->session);
+	struct od_err err = { 0 };
+
+	if (m->header->body_case == OD__HEADER__BODY_HELLO && !d->leaving)
+		on_hello(d, m);
+	else if (od_check_version(m->header, &err) != OD_OK)
+		drop(m, err.msg);
+	else if (session == 0 || m->header->session != session)
+		drop(m, "a session that is not the present one");
+	else if (!od_route_equal(&m->route, &d->route))
+		drop(m, "another connection than the session's");
+	else
+		on_session_message(d, m);
+}
+
+static void on_garbage(void *arg, const struct od_route *route, const struct od_err *why)
+{
+	(void)arg;
+	(void)route;
+	od_log_limited(OD_LOG_WARN, "control socket: dropped %s", why->msg);
+}
+
+static const struct od_uv_socket_ops socket_ops = { .message = on_message, .garbage = on_garbage };
+
+/* ---- What other threads ask for ---- */
+
+int od_daemon_post(struct od_daemon *d, uint64_t session, Od__Header *header)
+{
+	zmq_msg_t packed;
+	int rc;
+
+	header->session = session;
+	rc = od_wire_pack(header, &packed);
+	if (rc != OD_OK)
+		return rc;
+	pthread_mutex_lock(&d->lock);
+	if (d->n_posts < MAX_POSTS) {
+		struct post *p = &d->posts[(d->first + d->n_posts++) % MAX_POSTS];
+
+		p->session = session;
+		zmq_msg_init(&p->packed);
+		zmq_msg_move(&p->packed, &packed);
+	} else {
+		rc = OD_ERR_BUSY;
+	}
+	pthread_mutex_unlock(&d->lock);
+	zmq_msg_close(&packed); /* empty when it was moved */
+	if (rc == OD_OK)
+		uv_async_send(&d->wake);
+	return rc;
+}
+
+static bool take_post(struct od_daemon *d, struct post *out)
+{
+	bool got;
+
+	pthread_mutex_lock(&d->lock);
+	got = d->n_posts > 0;
+	if (got) {
+		struct post *p = &d->posts[d->first];
+
+		out->session = p->session;
+		zmq_msg_init(&out->packed);
+		zmq_msg_move(&out->packed, &p->packed);
+		d->first = (d->first + 1) % MAX_POSTS;
+		d->n_posts--;
+	}
+	pthread_mutex_unlock(&d->lock);
+	return got;
+}
+
+static void send_post(struct od_daemon *d, struct post *p)
+{
+	int rc = OD_OK;
+
+	if (p->session != 0 && p->session == atomic_load(&d->session))
+		rc = od_uv_socket_send_packed(d->control, &d->route, &p->packed);
+	if (rc != OD_OK)
+		od_log_limited(OD_LOG_WARN, "control socket: could not send to main: %s", od_status_text(rc));
+	zmq_msg_close(&p->packed); /* empty when it was sent */
+}
+
+static void on_patience(uv_timer_t *h)
+{
+	uv_stop(h->loop);
+}
+
+/* Main learns of a clean end at once, instead of from our silence. */
+static void leave(struct od_daemon *d)
+{
+	d->leaving = true;
+	if (atomic_load(&d->session) != 0 && send_bye(d) == OD_OK)
+		uv_timer_start(&d->patience, on_patience, BYE_PATIENCE_MS, 0);
+	else
+		uv_stop(&d->loop);
+}
+
+static void on_wake(uv_async_t *h)
+{
+	struct od_daemon *d = h->data;
+	struct post p;
+
+	for (int i = 0; i < POSTS_PER_TURN; i++) {
+		if (!take_post(d, &p))
+			break;
+		send_post(d, &p);
+		if (i + 1 == POSTS_PER_TURN) /* timers and main's messages get their turn in between */
+			uv_async_send(&d->wake);
+	}
+	if (atomic_load(&d->stopping) && !d->leaving)
+		leave(d);
+}
+
+void od_daemon_stop(struct od_daemon *d)
+{
+	atomic_store(&d->stopping, true);
+	uv_async_send(&d->wake);
+}
+
+/* ---- Time and signals ---- */
+
+static void on_tick(uv_timer_t *h)
+{
+	struct od_daemon *d = h->data;
+
+	if (d->parent != 0 && getppid() != d->parent) {
+		od_log(OD_LOG_INFO, "the process that started this one is gone: stopping");
+		od_daemon_stop(d);
+	}
+	/* Main has no progress to show, so only its silence counts. */
+	if (atomic_load(&d->session) != 0 && od_liveness_check(&d->main, od_now_ns()) == OD_SILENT)
+		end_session(d, "it is silent");
+}
+
+static void on_signal(uv_signal_t *h, int number)
+{
+	od_log(OD_LOG_INFO, "%s: stopping", number == SIGINT ? "SIGINT" : "SIGTERM");
+	od_daemon_stop(h->data);
+}
+
+static int start_handles(struct od_daemon *d, struct od_err *err)
+{
+	int rc = uv_loop_init(&d->loop);
+
+	if (rc != 0)
+		return od_fail(err, OD_ERR_IO, "event loop: %s", uv_strerror(rc));
+	d->has_loop = true;
+	d->wake.data = d->tick.data = d->on_int.data = d->on_term.data = d;
+	rc = uv_async_init(&d->loop, &d->wake, on_wake);
+	if (rc == 0)
+		rc = uv_timer_init(&d->loop, &d->tick);
+	if (rc == 0)
+		rc = uv_timer_start(&d->tick, on_tick, OD_PING_EVERY_NS / OD_NS_PER_MS, OD_PING_EVERY_NS / OD_NS_PER_MS);
+	if (rc == 0)
+		rc = uv_timer_init(&d->loop, &d->patience);
+	if (rc == 0)
+		rc = uv_signal_init(&d->loop, &d->on_int);
+	if (rc == 0)
+		rc = uv_signal_start(&d->on_int, on_signal, SIGINT);
+	if (rc == 0)
+		rc = uv_signal_init(&d->loop, &d->on_term);
+	if (rc == 0)
+		rc = uv_signal_start(&d->on_term, on_signal, SIGTERM);
+	return rc == 0 ? OD_OK : od_fail(err, OD_ERR_IO, "event loop: %s", uv_strerror(rc));
+}
+
+/* ---- Life ---- */
+
+static int choose_address(const struct od_daemon_opts *o, const char **host, struct od_err *err)
+{
+	*host = o->listen != NULL ? o->listen : o->insecure ? EVERYWHERE : LOOPBACK;
+	if (o->insecure || od_is_loopback(*host))
+		return OD_OK;
+	return od_fail(err, OD_ERR_ARG,
+		       "--listen %s is not a loopback address, and traffic is neither encrypted nor authenticated: on a "
+		       "network that you trust add --insecure, else listen on " LOOPBACK,
+		       *host);
+}
+
+/* A parent that dies between our start and prctl shows in getppid, or in a ready_fd that nobody reads. */
+static int tie_to_parent(struct od_daemon *d, struct od_err *err)
+{
+	d->parent = getppid();
+	if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0)
+		return od_fail_errno(err, OD_ERR_IO, "cannot follow the parent process");
+	if (getppid() != d->parent)
+		return od_fail(err, OD_ERR_CANCELLED, "the process that started this one is gone");
+	return OD_OK;
+}
+
+static int open_sockets(struct od_daemon *d, const struct od_daemon_opts *o, const char *host, struct od_err *err)
+{
+	int rc;
+
+	d->context = od_zmq_context();
+	if (d->context == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no ZeroMQ context: %s", zmq_strerror(errno));
+	rc = od_bind_router(d->context, host, o->port, &d->socket, &d->port, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = od_data_port_new(&d->data, d->context, host, o->data_port, err);
+	return rc == OD_OK ? rc : od_fail_within(err, "data socket (--data-port)");
+}
+
+static int open_daemon(struct od_daemon *d, const struct od_daemon_opts *o, struct od_err *err)
+{
+	const char *host;
+	int rc = choose_address(o, &host, err);
+
+	if (rc == OD_OK && o->die_with_parent)
+		rc = tie_to_parent(d, err);
+	if (rc != OD_OK)
+		return rc;
+	if (sodium_init() < 0)
+		return od_fail(err, OD_ERR_INTERNAL, "no random numbers");
+	d->posts = calloc(MAX_POSTS, sizeof(*d->posts));
+	if (d->posts == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "queue of messages to main");
+	signal(SIGPIPE, SIG_IGN);
+	rc = open_sockets(d, o, host, err);
+	if (rc == OD_OK)
+		rc = start_handles(d, err);
+	if (rc == OD_OK)
+		rc = od_uv_socket_new(&d->control, &d->loop, d->socket, true, &socket_ops, d, err);
+	return rc;
+}
+
+int od_daemon_new(struct od_daemon **out, const struct od_daemon_opts *opts, const struct od_daemon_ops *ops,
+		  void *arg, struct od_data_port **data_port, struct od_err *err)
+{
+	struct od_daemon *d;
+	int rc;
+
+	*out = NULL;
+	*data_port = NULL;
+	d = calloc(1, sizeof(*d));
+	if (d == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s", opts->role);
+	pthread_mutex_init(&d->lock, NULL);
+	d->role = opts->role;
+	d->ops = ops;
+	d->arg = arg;
+	d->ready_fd = opts->ready_fd;
+	memcpy(d->fingerprint, opts->fingerprint, sizeof(d->fingerprint));
+	if (gethostname(d->host_name, sizeof(d->host_name) - 1) != 0)
+		d->host_name[0] = '\0';
+	rc = open_daemon(d, opts, err);
+	if (rc != OD_OK) {
+		od_daemon_free(d);
+		return rc;
+	}
+	*data_port = d->data;
+	*out = d;
+	return OD_OK;
+}
+
+static int say_ready(struct od_daemon *d, struct od_err *err)
+{
+	char line[16];
+	int n, rc = OD_OK;
+
+	if (d->ready_fd < 0)
+		return OD_OK;
+	n = snprintf(line, sizeof(line), "%u\n", (unsigned)d->port);
+	if (write(d->ready_fd, line, (size_t)n) != n)
+		rc = od_fail_errno(err, OD_ERR_IO, "cannot say that we are ready (descriptor %d)", d->ready_fd);
+	close(d->ready_fd);
+	d->ready_fd = -1;
+	return rc;
+}
+
+int od_daemon_run(struct od_daemon *d, struct od_err *err)
+{
+	int rc = say_ready(d, err);
+
+	if (rc != OD_OK)
+		return rc;
+	uv_run(&d->loop, UV_RUN_DEFAULT);
+	end_session(d, "stopping");
+	return OD_OK;
+}
+
+static void close_handle(uv_handle_t *h, void *arg)
+{
+	(void)arg;
+	if (!uv_is_closing(h))
+		uv_close(h, NULL);
+}
+
+void od_daemon_free(struct od_daemon *d)
+{
+	struct post p;
+
+	if (d == NULL)
+		return;
+	if (d->control != NULL)
+		od_uv_socket_close(d->control);
+	else
+		od_close_socket(d->socket);
+	if (d->has_loop) {
+		uv_walk(&d->loop, close_handle, NULL);
+		uv_run(&d->loop, UV_RUN_DEFAULT);
+		uv_loop_close(&d->loop);
+	}
+	while (take_post(d, &p))
+		zmq_msg_close(&p.packed);
+	od_data_port_free(d->data);
+	while (d->context != NULL && zmq_ctx_term(d->context) != 0 && errno == EINTR)
+		;
+	if (d->ready_fd >= 0)
+		close(d->ready_fd);
+	pthread_mutex_destroy(&d->lock);
+	free(d->posts);
+	free(d);
+}

@@ -1,0 +1,195 @@
+#include "common/net/endpoint.h"
+
+#include "common/net/wire.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#define MAX_SOCKETS 4096 /* two for each of OD_MAX_HOSTS daemons, while the dead ones are being replaced */
+
+/* The numbers and their reasons are in docs/PROTOCOL.md. */
+static const struct {
+	int option, value;
+	const char *name;
+} common_options[] = {
+	{ ZMQ_LINGER, 0, "LINGER" },
+	{ ZMQ_IMMEDIATE, 1, "IMMEDIATE" },
+	{ ZMQ_SNDHWM, 10000, "SNDHWM" },
+	{ ZMQ_RCVHWM, 10000, "RCVHWM" },
+	{ ZMQ_RECONNECT_IVL, 10, "RECONNECT_IVL" },
+	{ ZMQ_RECONNECT_IVL_MAX, 1000, "RECONNECT_IVL_MAX" },
+	{ ZMQ_CONNECT_TIMEOUT, 2000, "CONNECT_TIMEOUT" },
+	{ ZMQ_HANDSHAKE_IVL, 5000, "HANDSHAKE_IVL" },
+	{ ZMQ_TCP_MAXRT, 10000, "TCP_MAXRT" },
+	{ ZMQ_TCP_KEEPALIVE, 1, "TCP_KEEPALIVE" },
+	{ ZMQ_TCP_KEEPALIVE_IDLE, 10, "TCP_KEEPALIVE_IDLE" },
+	{ ZMQ_TCP_KEEPALIVE_INTVL, 5, "TCP_KEEPALIVE_INTVL" },
+	{ ZMQ_TCP_KEEPALIVE_CNT, 3, "TCP_KEEPALIVE_CNT" },
+};
+
+void *od_zmq_context(void)
+{
+	void *context = zmq_ctx_new();
+
+	if (context != NULL && zmq_ctx_set(context, ZMQ_MAX_SOCKETS, MAX_SOCKETS) != 0) {
+		zmq_ctx_term(context);
+		return NULL;
+	}
+	return context;
+}
+
+static int set_options(void *socket, int type, bool ipv6, struct od_err *err)
+{
+	int64_t max_bytes = OD_MAX_FRAME_BYTES;
+	int on = 1;
+
+	for (size_t i = 0; i < sizeof(common_options) / sizeof(common_options[0]); i++) {
+		if (zmq_setsockopt(socket, common_options[i].option, &common_options[i].value, sizeof(int)) != 0)
+			return od_fail(err, OD_ERR_INTERNAL, "ZeroMQ option %s: %s", common_options[i].name,
+				       zmq_strerror(errno));
+	}
+	if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max_bytes, sizeof(max_bytes)) != 0 ||
+	    (type == ZMQ_ROUTER && zmq_setsockopt(socket, ZMQ_ROUTER_MANDATORY, &on, sizeof(on)) != 0) ||
+	    (ipv6 && zmq_setsockopt(socket, ZMQ_IPV6, &on, sizeof(on)) != 0))
+		return od_fail(err, OD_ERR_INTERNAL, "ZeroMQ options: %s", zmq_strerror(errno));
+	return OD_OK;
+}
+
+static int open_socket(void *context, int type, bool ipv6, void **socket, struct od_err *err)
+{
+	void *s = zmq_socket(context, type);
+	int rc;
+
+	if (s == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no ZeroMQ socket: %s", zmq_strerror(errno));
+	rc = set_options(s, type, ipv6, err);
+	if (rc != OD_OK) {
+		zmq_close(s);
+		return rc;
+	}
+	*socket = s;
+	return OD_OK;
+}
+
+struct address {
+	char url[128]; /* tcp://NUMERIC:PORT */
+	bool ipv6;
+};
+
+/* Names become numbers here, because ZeroMQ would ask the name server on its I/O thread, where an answer that does
+ * not come holds up every other connection. IPv4 goes first: our default listening addresses are IPv4. */
+static int resolve(const char *host, uint16_t port, struct address *out, struct od_err *err)
+{
+	struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
+	struct addrinfo *list = NULL, *best;
+	char numeric[100]; /* an IPv6 address with the name of its interface */
+	int rc = getaddrinfo(host, NULL, &hints, &list);
+
+	if (rc != 0)
+		return od_fail(err, OD_ERR_UNREACHABLE, "host \"%s\" has no address: %s", host,
+			       rc == EAI_SYSTEM ? strerror(errno) : gai_strerror(rc));
+	best = list;
+	for (struct addrinfo *a = list; a != NULL && best->ai_family != AF_INET; a = a->ai_next) {
+		if (a->ai_family == AF_INET)
+			best = a;
+	}
+	out->ipv6 = best->ai_family == AF_INET6;
+	rc = getnameinfo(best->ai_addr, best->ai_addrlen, numeric, sizeof(numeric), NULL, 0, NI_NUMERICHOST);
+	freeaddrinfo(list);
+	if (rc != 0)
+		return od_fail(err, OD_ERR_UNREACHABLE, "host \"%s\": %s", host, gai_strerror(rc));
+	snprintf(out->url, sizeof(out->url), out->ipv6 ? "tcp://[%s]:%u" : "tcp://%s:%u", numeric, (unsigned)port);
+	return OD_OK;
+}
+
+static int bound_number(void *socket, uint16_t *port, struct od_err *err)
+{
+	char url[128];
+	size_t size = sizeof(url);
+	char *colon = NULL;
+
+	if (zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, url, &size) == 0)
+		colon = strrchr(url, ':');
+	if (colon == NULL)
+		return od_fail(err, OD_ERR_INTERNAL, "ZeroMQ does not say which port it took");
+	*port = (uint16_t)strtoul(colon + 1, NULL, 10);
+	return OD_OK;
+}
+
+int od_bind_router(void *context, const char *host, uint16_t port, void **socket, uint16_t *bound_port,
+		   struct od_err *err)
+{
+	struct address to;
+	void *s = NULL;
+	int rc;
+
+	*socket = NULL;
+	*bound_port = 0;
+	rc = resolve(host, port, &to, err);
+	if (rc == OD_OK)
+		rc = open_socket(context, ZMQ_ROUTER, to.ipv6, &s, err);
+	if (rc != OD_OK)
+		return rc;
+	if (zmq_bind(s, to.url) != 0) {
+		rc = errno == EADDRINUSE
+			     ? od_fail(err, OD_ERR_BUSY,
+				       "cannot listen on %s port %u: another program has it; choose another with --port",
+				       host, (unsigned)port)
+			     : od_fail(err, OD_ERR_IO, "cannot listen on %s port %u: %s", host, (unsigned)port,
+				       zmq_strerror(errno));
+		goto fail;
+	}
+	rc = bound_number(s, bound_port, err);
+	if (rc != OD_OK)
+		goto fail;
+	*socket = s;
+	return OD_OK;
+fail:
+	od_close_socket(s);
+	return rc;
+}
+
+int od_connect_dealer(void *context, const char *host, uint16_t port, void **socket, struct od_err *err)
+{
+	struct address to;
+	void *s;
+	int rc;
+
+	*socket = NULL;
+	rc = resolve(host, port, &to, err);
+	if (rc == OD_OK)
+		rc = open_socket(context, ZMQ_DEALER, to.ipv6, &s, err);
+	if (rc != OD_OK)
+		return rc;
+	if (zmq_connect(s, to.url) != 0) {
+		rc = od_fail(err, OD_ERR_UNREACHABLE, "cannot connect to %s port %u: %s", host, (unsigned)port,
+			     zmq_strerror(errno));
+		od_close_socket(s);
+		return rc;
+	}
+	*socket = s;
+	return OD_OK;
+}
+
+void od_close_socket(void *socket)
+{
+	if (socket != NULL)
+		zmq_close(socket);
+}
+
+bool od_is_loopback(const char *host)
+{
+	struct in6_addr v6;
+	struct in_addr v4;
+
+	if (inet_pton(AF_INET, host, &v4) == 1)
+		return ntohl(v4.s_addr) >> 24 == 127;
+	if (inet_pton(AF_INET6, host, &v6) == 1)
+		return IN6_IS_ADDR_LOOPBACK(&v6);
+	return strcmp(host, "localhost") == 0;
+}

@@ -1,0 +1,239 @@
+#include "common/net/hosts.h"
+
+#include "common/base/args.h"
+#include "common/base/file.h"
+
+#include <arpa/inet.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_FILE_BYTES (1024 * 1024)
+#define MAX_WORDS 32
+#define MAX_NAME 253 /* of a host name in DNS */
+
+const char *const od_node_names[] = { "worker", "shadow", NULL };
+
+static const uint16_t default_port[] = { OD_DEFAULT_WORKER_PORT, OD_DEFAULT_SHADOW_PORT };
+
+struct words {
+	char line[1024];
+	char *word[MAX_WORDS];
+	size_t n;
+};
+
+/* The line without its comment, cut at blanks. */
+static int split(struct words *w, const char *line, size_t len, struct od_err *err)
+{
+	const char *comment = memchr(line, '#', len);
+	char *save = NULL;
+
+	w->n = 0;
+	if (comment != NULL)
+		len = (size_t)(comment - line);
+	if (len >= sizeof(w->line))
+		return od_fail(err, OD_ERR_ARG, "expected at most %zu characters, found %zu", sizeof(w->line) - 1, len);
+	for (size_t i = 0; i < len; i++) {
+		unsigned char c = (unsigned char)line[i];
+
+		if ((c < 0x20 && c != '\t' && c != '\r') || c >= 0x7f)
+			return od_fail(err, OD_ERR_ARG, "expected plain text, found byte 0x%02x", c);
+	}
+	memcpy(w->line, line, len);
+	w->line[len] = '\0';
+	for (char *t = strtok_r(w->line, " \t\r", &save); t != NULL; t = strtok_r(NULL, " \t\r", &save)) {
+		if (w->n == MAX_WORDS)
+			return od_fail(err, OD_ERR_ARG, "more than %d words", MAX_WORDS);
+		w->word[w->n++] = t;
+	}
+	return OD_OK;
+}
+
+static bool only(const char *text, size_t len, const char *extra)
+{
+	for (size_t i = 0; i < len; i++) {
+		char c = text[i];
+		bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+
+		if (!plain && strchr(extra, c) == NULL)
+			return false;
+	}
+	return len > 0;
+}
+
+/* One spelling for each address, so that duplicates are seen. zone: "%eth0" behind a link-local address. */
+static int set_ipv6(struct od_host *h, const char *text, struct od_err *err)
+{
+	const char *zone = strchr(text, '%');
+	size_t len = zone != NULL ? (size_t)(zone - text) : strlen(text);
+	char bare[INET6_ADDRSTRLEN];
+	struct in6_addr a;
+
+	if (len >= sizeof(bare) || (zone != NULL && (strlen(zone) > 16 || !only(zone + 1, strlen(zone + 1), "._-"))))
+		return od_fail(err, OD_ERR_ARG, "expected an IPv6 address, found \"%s\"", text);
+	memcpy(bare, text, len);
+	bare[len] = '\0';
+	if (inet_pton(AF_INET6, bare, &a) != 1)
+		return od_fail(err, OD_ERR_ARG, "expected an IPv6 address, found \"%s\"", text);
+	inet_ntop(AF_INET6, &a, h->host, sizeof(h->host));
+	if (zone != NULL)
+		strncat(h->host, zone, sizeof(h->host) - strlen(h->host) - 1);
+	return OD_OK;
+}
+
+static int set_name(struct od_host *h, const char *name, struct od_err *err)
+{
+	size_t len = strlen(name);
+	struct in_addr a;
+
+	if (len > MAX_NAME || !only(name, len, ".-_") || name[0] == '-' || name[0] == '.')
+		return od_fail(err, OD_ERR_ARG, "expected a host name or address, found \"%s\"", name);
+	if (strspn(name, "0123456789.") == len && inet_pton(AF_INET, name, &a) != 1)
+		return od_fail(err, OD_ERR_ARG, "expected an IPv4 address such as 192.168.1.20, found \"%s\"", name);
+	memcpy(h->host, name, len + 1);
+	return OD_OK;
+}
+
+/* name, name:port, v4, v4:port, v6, [v6], [v6]:port */
+static int set_address(struct od_host *h, char *word, struct od_err *err)
+{
+	char *colon = strchr(word, ':'), *close_bracket = strchr(word, ']'), *port = NULL;
+	uint64_t number;
+	int rc;
+
+	if (word[0] == '[') {
+		if (close_bracket == NULL || (close_bracket[1] != ':' && close_bracket[1] != '\0'))
+			return od_fail(err, OD_ERR_ARG, "expected [IPv6 address]:port, found \"%s\"", word);
+		port = close_bracket[1] == ':' ? close_bracket + 2 : NULL;
+		*close_bracket = '\0';
+		rc = set_ipv6(h, word + 1, err);
+	} else if (colon != NULL && strchr(colon + 1, ':') != NULL) {
+		rc = set_ipv6(h, word, err);
+	} else {
+		if (colon != NULL) {
+			*colon = '\0';
+			port = colon + 1;
+		}
+		rc = set_name(h, word, err);
+	}
+	if (rc != OD_OK || port == NULL)
+		return rc;
+	if (od_parse_u64(port, 1, UINT16_MAX, &number, err) != OD_OK)
+		return od_fail_within(err, "port");
+	h->port = (uint16_t)number;
+	return OD_OK;
+}
+
+static int find_role(const char *word)
+{
+	for (int i = 0; od_node_names[i] != NULL; i++) {
+		if (strcmp(od_node_names[i], word) == 0)
+			return i;
+	}
+	return -1;
+}
+
+static int set_host(struct od_host *h, struct words *w, struct od_err *err)
+{
+	size_t at = 0;
+	int role = find_role(w->word[0]);
+
+	/* A first word in front of another that is no setting must be a role. */
+	if (role < 0 && w->n > 1 && strchr(w->word[1], '=') == NULL)
+		return od_fail(err, OD_ERR_ARG, "expected worker or shadow in front of a host, found \"%s\"",
+			       w->word[0]);
+	if (role >= 0)
+		at = 1;
+	if (at == w->n || strchr(w->word[at], '=') != NULL)
+		return od_fail(err, OD_ERR_ARG, "expected a host behind \"%s\"", w->word[0]);
+	h->role = role >= 0 ? (enum od_role_kind)role : OD_NODE_WORKER;
+	h->port = default_port[h->role];
+	if (at + 1 < w->n)
+		return od_fail(err, OD_ERR_ARG, "unknown setting \"%s\": a host has none", w->word[at + 1]);
+	return set_address(h, w->word[at], err);
+}
+
+/* Against the hosts before it. */
+static int check_host(const struct od_hosts *all, const struct od_host *h, struct od_err *err)
+{
+	for (size_t i = 0; i < all->n; i++) {
+		const struct od_host *o = &all->host[i];
+
+		if (o->port == h->port && strcasecmp(o->host, h->host) == 0)
+			return od_fail(err, OD_ERR_ARG, "host %s with port %u is on line %u already", h->host,
+				       (unsigned)h->port, o->line);
+		if (o->role == OD_NODE_SHADOW && h->role == OD_NODE_SHADOW)
+			return od_fail(err, OD_ERR_ARG, "expected one shadow, found a second (the first is on line %u)",
+				       o->line);
+	}
+	return all->n < OD_MAX_HOSTS ? OD_OK : od_fail(err, OD_ERR_ARG, "more than %d hosts", OD_MAX_HOSTS);
+}
+
+static int parse_line(struct od_hosts *all, unsigned number, const char *line, size_t len, struct od_err *err)
+{
+	struct od_host h = { .line = number };
+	struct words w;
+	int rc = split(&w, line, len, err);
+
+	if (rc != OD_OK || w.n == 0)
+		return rc;
+	rc = set_host(&h, &w, err);
+	if (rc == OD_OK)
+		rc = check_host(all, &h, err);
+	if (rc == OD_OK)
+		all->host[all->n++] = h;
+	return rc;
+}
+
+static bool has_worker(const struct od_hosts *all)
+{
+	for (size_t i = 0; i < all->n; i++) {
+		if (all->host[i].role == OD_NODE_WORKER)
+			return true;
+	}
+	return false;
+}
+
+int od_hosts_parse(struct od_hosts *out, const char *text, size_t len, const char *where, struct od_err *err)
+{
+	unsigned number = 0;
+	int rc = OD_OK;
+
+	*out = (struct od_hosts){ .host = calloc(OD_MAX_HOSTS, sizeof(*out->host)) };
+	if (out->host == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s", where);
+	for (size_t at = 0; at < len && rc == OD_OK;) {
+		const char *end = memchr(text + at, '\n', len - at);
+		size_t n = end != NULL ? (size_t)(end - text) - at : len - at;
+
+		rc = parse_line(out, ++number, text + at, n, err);
+		at += n + 1;
+	}
+	if (rc != OD_OK)
+		od_fail_within(err, "%s line %u", where, number);
+	else if (!has_worker(out))
+		rc = od_fail(err, OD_ERR_ARG, "%s: expected at least one worker, found none", where);
+	if (rc != OD_OK)
+		od_hosts_fini(out);
+	return rc;
+}
+
+int od_hosts_load(struct od_hosts *out, const char *path, struct od_err *err)
+{
+	char *text;
+	size_t len;
+	int rc = od_file_read(path, MAX_FILE_BYTES, &text, &len, err);
+
+	*out = (struct od_hosts){ 0 };
+	if (rc != OD_OK)
+		return rc;
+	rc = od_hosts_parse(out, text, len, path, err);
+	free(text);
+	return rc;
+}
+
+void od_hosts_fini(struct od_hosts *h)
+{
+	free(h->host);
+	*h = (struct od_hosts){ 0 };
+}
