@@ -98,7 +98,8 @@ static int read_heads(struct od_config *cfg, const json_t *root, const char *whe
 	if (cfg->head_dim == 0) {
 		if (cfg->hidden % cfg->n_heads != 0)
 			return od_fail(err, OD_ERR_FORMAT, "%s: field \"head_dim\" is missing and \"hidden_size\" %u "
-				       "is no multiple of \"num_attention_heads\" %u", where, cfg->hidden, cfg->n_heads);
+				       "is no multiple of \"num_attention_heads\" %u", where, cfg->hidden,
+				       cfg->n_heads);
 		cfg->head_dim = cfg->hidden / cfg->n_heads;
 	}
 	if (cfg->head_dim % 2 != 0)
