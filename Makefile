@@ -25,7 +25,7 @@ CC ?= gcc
 OPT ?= -O2
 CFLAGS_OD := -std=gnu11 $(OPT) -g -pthread -ffp-contract=off -fno-math-errno -fvisibility=hidden \
 	-Wall -Wextra -Wswitch-enum -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
-	-Wvla -Werror -D_GNU_SOURCE -I. -I$(B)/gen
+	-Wvla -Wno-format-truncation -Werror -D_GNU_SOURCE -I. -I$(B)/gen
 ifneq ($(SANITIZE),)
 CFLAGS_OD += -fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all
 LDFLAGS_OD += -fsanitize=$(SANITIZE)

@@ -1,8 +1,10 @@
 #include "main-node/engine_internal.h"
 
 #include "common/base/args.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "main-node/cluster_service.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +12,7 @@
 
 #define DEFAULT_CTX_CAP 4096u
 #define DEFAULT_PREFILL_ROWS 256u
+#define LOCAL_CHILD_THREADS 1 /* children of --local share the machine with each other */
 
 void odm_engine_defaults(struct odm_engine_opts *o)
 {
@@ -18,6 +21,10 @@ void odm_engine_defaults(struct odm_engine_opts *o)
 		.cpu = OD_CPU_AUTO,
 		.prefill_rows = DEFAULT_PREFILL_ROWS,
 		.mode = ODM_LOCAL,
+		.predictor = ODM_PREDICTOR_AUTO,
+		.precision = -1,
+		.departure = -1,
+		.connect_timeout_ns = 10 * OD_NS_PER_S,
 	};
 }
 
@@ -92,20 +99,79 @@ static int open_model(struct odm_engine *e, struct od_err *err)
 	return OD_OK;
 }
 
-static int open_service(struct odm_engine *e, struct od_err *err)
+static int open_resident(struct odm_engine *e, struct od_err *err)
 {
 	struct od_forward_opts fo = forward_opts(e);
 	bool progress = !e->opts.quiet && isatty(STDERR_FILENO);
 	static char what[] = "loading experts";
-	int rc;
+	int rc = od_experts_load_all(&e->experts, e->pack, (unsigned)e->opts.threads, progress ? show_progress : NULL,
+				     what, err);
 
-	if (e->opts.mode != ODM_RESIDENT)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "this build can only run with --resident");
-	rc = od_experts_load_all(&e->experts, e->pack, (unsigned)e->opts.threads, progress ? show_progress : NULL, what,
-				 err);
-	if (rc != OD_OK)
-		return rc;
-	return odm_resident_service_new(&e->service, &fo, od_experts_get(e->experts), err);
+	return rc != OD_OK ? rc : odm_resident_service_new(&e->service, &fo, od_experts_get(e->experts), err);
+}
+
+/* The hosts, and the daemons on them if they are ours to start. */
+static int open_hosts(struct odm_engine *e, struct od_err *err)
+{
+	const struct odm_engine_opts *o = &e->opts;
+	const struct odm_local_opts lo = {
+		.pack = o->pack,
+		.n_workers = o->local_workers,
+		.shadow = o->predictor == ODM_PREDICT_SHADOW || o->predictor == ODM_PREDICTOR_AUTO,
+		.precision = o->precision < 0 ? NULL : od_precision_names[o->precision],
+		.departure = o->departure < 0 ? NULL : o->departure == 0 ? "late" : "early",
+		.cpu = od_cpu_names[o->cpu],
+		.slots = o->slots,
+		.memory_limit_bytes = o->memory_limit_bytes,
+		.threads = LOCAL_CHILD_THREADS,
+	};
+
+	if (o->mode == ODM_LOCAL)
+		return odm_local_start(&e->local, &lo, &e->hosts, err);
+	return od_hosts_load(&e->hosts, o->hosts_path, err);
+}
+
+static int choose_predictor(struct odm_engine *e, struct od_err *err)
+{
+	bool shadow = false;
+
+	for (size_t i = 0; i < e->hosts.n; i++)
+		shadow = shadow || e->hosts.host[i].role == OD_NODE_SHADOW;
+	if (e->opts.predictor == ODM_PREDICTOR_AUTO)
+		e->opts.predictor = shadow ? ODM_PREDICT_SHADOW : ODM_PREDICT_NONE;
+	if (e->opts.predictor == ODM_PREDICT_SHADOW && !shadow)
+		return od_fail(err, OD_ERR_ARG, "--predictor shadow: %s names no shadow (a line \"shadow host:port\")",
+			       e->opts.hosts_path);
+	return OD_OK;
+}
+
+static int open_cluster(struct odm_engine *e, struct od_err *err)
+{
+	struct od_forward_opts fo = forward_opts(e);
+	struct odm_cluster *c;
+	int rc = open_hosts(e, err);
+
+	if (rc == OD_OK)
+		rc = choose_predictor(e, err);
+	if (rc == OD_OK) {
+		const struct odm_cluster_opts co = {
+			.config = e->config,
+			.fingerprint = od_pack_fingerprint(e->pack),
+			.profile = e->opts.profile,
+			.kernel_class = e->backend->kernel_class,
+			.mixed = e->opts.mixed,
+			.ctx_tokens = (uint32_t)e->opts.ctx_tokens,
+			.max_rows = (uint32_t)e->opts.prefill_rows,
+			.group_size = (uint32_t)e->opts.group_size,
+			.predictor = (enum odm_predictor)e->opts.predictor,
+			.hosts = &e->hosts,
+			.hosts_path = e->opts.mode == ODM_WORKERS ? e->opts.hosts_path : NULL,
+			.connect_timeout_ns = e->opts.connect_timeout_ns,
+		};
+
+		rc = odm_cluster_open(&c, &co, err);
+	}
+	return rc != OD_OK ? rc : odm_cluster_service_new(&e->service, c, &fo, err);
 }
 
 static int open_all(struct odm_engine *e, struct od_err *err)
@@ -136,7 +202,7 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 	rc = open_model(e, err);
 	if (rc != OD_OK)
 		return rc;
-	return open_service(e, err);
+	return e->opts.mode == ODM_RESIDENT ? open_resident(e, err) : open_cluster(e, err);
 }
 
 int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts, struct od_err *err)
@@ -167,6 +233,8 @@ void odm_engine_close(struct odm_engine *e)
 		return;
 	if (e->service != NULL)
 		e->service->free(e->service);
+	odm_local_stop(e->local);
+	od_hosts_fini(&e->hosts);
 	od_forward_free(e->forward);
 	od_seq_state_free(e->seq);
 	od_experts_free(e->experts);

@@ -7,9 +7,13 @@
 #include "common/model/sampler.h"
 #include "common/model/tokenizer.h"
 #include "common/pack/pack.h"
+#include "common/pack/shadow_load.h"
+#include "main-node/cluster.h"
 #include "main-node/expert_service.h"
 
 struct odm_engine;
+
+#define ODM_PREDICTOR_AUTO (-1)
 
 enum odm_mode { ODM_RESIDENT, ODM_LOCAL, ODM_WORKERS };
 
@@ -22,6 +26,15 @@ struct odm_engine_opts {
 	uint64_t prefill_rows;	   /* rows of a prefill chunk at most */
 	enum odm_mode mode;
 	bool quiet;		   /* no progress while loading */
+	/* A cluster. */
+	const char *hosts_path;	     /* ODM_WORKERS */
+	uint32_t local_workers;	     /* ODM_LOCAL */
+	int predictor;		     /* enum odm_predictor; ODM_PREDICTOR_AUTO: the shadow if there is one */
+	uint64_t group_size;	     /* 0: top-k */
+	uint64_t connect_timeout_ns;
+	bool mixed;
+	uint64_t slots, memory_limit_bytes; /* ODM_LOCAL; 0: the workers' default */
+	int precision, departure;	    /* ODM_LOCAL: the shadow's; index into the names, -1: its default */
 };
 
 void odm_engine_defaults(struct odm_engine_opts *o);
@@ -44,9 +57,9 @@ struct odm_observer {
 	void *arg;
 	/* A piece of the text as it may be shown; false ends the generation. */
 	bool (*text)(void *arg, const char *piece, size_t len);
-	/* The experts of one row, best first. */
+	/* The experts of one row, best first, and their weights [top_k]. */
 	void (*route)(void *arg, enum odm_phase phase, uint32_t position, uint32_t layer, const uint16_t *experts,
-		      float margin);
+		      const float *weights, float margin);
 	/* Logits [vocab] of every position that was passed through the model. */
 	void (*logits)(void *arg, enum odm_phase phase, uint32_t position, const float *logits);
 };

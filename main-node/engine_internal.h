@@ -6,6 +6,7 @@
 #include "common/pack/dense_load.h"
 #include "common/pack/expert_load.h"
 #include "main-node/engine.h"
+#include "main-node/local_nodes.h"
 
 #include <stdatomic.h>
 
@@ -21,6 +22,8 @@ struct odm_engine {
 	struct od_seq_state *seq;
 	struct od_forward *forward;
 	struct odm_expert_service *service;
+	struct odm_local *local;       /* --local: the children */
+	struct od_hosts hosts;
 	float *logits;	    /* [vocab] */
 	struct od_row *rows; /* [prefill_rows] */
 	uint64_t last_step, last_sequence; /* numbers given out; never reused */

@@ -14,6 +14,7 @@ struct odm_step {
 	uint64_t step, next_step; /* next_step: the number that the decode step after this one will have */
 	enum odm_phase phase;
 	uint64_t sequence;
+	uint32_t prompt_tokens; /* of the sequence: where its generated tokens begin */
 	const struct od_row *rows;
 	size_t n_rows;
 };

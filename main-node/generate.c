@@ -57,7 +57,7 @@ static void observe_routes(struct generation *g, enum odm_phase phase, const str
 
 	for (size_t i = 0; o->route != NULL && i < n_rows; i++)
 		o->route(o->arg, phase, rows[i].position, od_forward_layer(f), od_forward_experts_of(f, i),
-			 od_forward_margin_of(f, i));
+			 od_forward_weights_of(f, i), od_forward_margin_of(f, i));
 }
 
 static int run_layers(struct generation *g, const struct odm_step *step, struct od_err *err)
@@ -87,6 +87,7 @@ static int pass(struct generation *g, enum odm_phase phase, const int32_t *token
 				 .next_step = ++e->last_step,
 				 .phase = phase,
 				 .sequence = g->sequence,
+				 .prompt_tokens = (uint32_t)g->req->n_prompt,
 				 .rows = e->rows,
 				 .n_rows = n };
 	int rc;

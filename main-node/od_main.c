@@ -4,7 +4,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/version.h"
-#include "main-node/engine.h"
+#include "main-node/engine_args.h"
 #include "main-node/sampling_config.h"
 
 #include <errno.h>
@@ -19,13 +19,12 @@
 #define UNSET_UINT UINT64_MAX
 
 struct options {
-	struct odm_engine_opts engine;
+	struct odm_engine_args engine;
 	const char *prompt, *prompt_file;
 	uint64_t max_tokens, top_k, repetition_window, seed;
 	double temperature, top_p, min_p, repetition_penalty;
 	struct od_arg_list stop;
-	int profile; /* index into od_profile_names */
-	bool resident, ignore_eos, json, echo, quiet, help, version;
+	bool ignore_eos, json, echo, quiet, help, version;
 };
 
 struct app {
@@ -58,15 +57,12 @@ static void default_options(struct options *o)
 		.min_p = UNSET_REAL,
 		.repetition_penalty = UNSET_REAL,
 	};
-	odm_engine_defaults(&o->engine);
+	odm_engine_args_defaults(&o->engine);
 }
 
 static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
 {
-	const struct od_arg table[] = {
-		{ .kind = OD_ARG_TITLE, .help = "Where the model and the experts are" },
-		{ "pack", OD_ARG_STRING, &o->engine.pack, "DIR", "model pack made by od-pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
-		{ "resident", OD_ARG_FLAG, &o->resident, NULL, "all experts in the memory of this process, no cluster", 0, 0, NULL },
+	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "What to generate" },
 		{ "prompt", OD_ARG_STRING, &o->prompt, "TEXT", "the prompt (default: read prompts line by line from the terminal or standard input)", 0, 0, NULL },
 		{ "prompt-file", OD_ARG_STRING, &o->prompt_file, "FILE", "the whole file is one prompt", 0, 0, NULL },
@@ -81,12 +77,6 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "repetition-penalty", OD_ARG_REAL, &o->repetition_penalty, "R", "above 1 makes tokens that are already there less likely", 0.001, 1000, NULL },
 		{ "repetition-window", OD_ARG_UINT, &o->repetition_window, "N", "it looks at the last N tokens; 0: at all", 0, 4294967295.0, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "the same seed gives the same text (default: 0)", 0, 0, NULL },
-		{ .kind = OD_ARG_TITLE, .help = "How to compute" },
-		{ "ctx-size", OD_ARG_UINT, &o->engine.ctx_tokens, "N", "tokens of context (default: the model's, at most 4096)", 1, 4294967295.0, NULL },
-		{ "profile", OD_ARG_CHOICE, &o->profile, "f32|bf16", "f32: bit-identical on every CPU (default); bf16: rows and KV cache in BF16, faster", 0, 0, od_profile_names },
-		{ "threads", OD_ARG_UINT, &o->engine.threads, "N", "compute threads (default: the CPUs there are)", 1, 1024, NULL },
-		{ "cpu", OD_ARG_CHOICE, &o->engine.cpu, "NAME", "force a kernel set: scalar, avx2, avx512, avx512bf16 (default: auto)", 0, 0, od_cpu_names },
-		{ "prefill-rows", OD_ARG_UINT, &o->engine.prefill_rows, "N", "prompt tokens that go through the layers together (default: 256)", 1, 65536, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "one JSON object per prompt with ids, text and all figures", 0, 0, NULL },
 		{ "echo", OD_ARG_FLAG, &o->echo, NULL, "show the prompt in front of the text", 0, 0, NULL },
@@ -94,14 +84,17 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 		{ "version", OD_ARG_FLAG, &o->version, NULL, "the version", 0, 0, NULL },
 	};
-	const size_t n = sizeof(table) / sizeof(table[0]);
-	size_t n_positional;
-	int rc = od_args_parse(table, n, argc, argv, NULL, 0, &n_positional, err);
+	struct od_arg table[ODM_ENGINE_ARGS_MAX + sizeof(own) / sizeof(own[0])];
+	size_t n_positional, n = odm_engine_args_table(&o->engine, table);
+	int rc;
 
+	memcpy(table + n, own, sizeof(own));
+	n += sizeof(own) / sizeof(own[0]);
+	rc = od_args_parse(table, n, argc, argv, NULL, 0, &n_positional, err);
 	if (rc != OD_OK || !o->help)
 		return rc;
-	printf("Usage: od-main [--pack DIR] --resident [--prompt TEXT]\n"
-	       "Runs a mixture-of-experts model and prints the text it writes.\n");
+	printf("Usage: od-main [--pack DIR] --workers hosts.txt | --local N | --resident [--prompt TEXT]\n"
+	       "Runs a mixture-of-experts model on a cluster and prints the text it writes.\n");
 	od_args_help(stdout, table, n);
 	return OD_OK;
 }
@@ -110,11 +103,8 @@ static int check_options(struct options *o, struct od_err *err)
 {
 	if (o->prompt != NULL && o->prompt_file != NULL)
 		return od_fail(err, OD_ERR_ARG, "--prompt and --prompt-file exclude each other");
-	o->engine.profile = (enum od_profile)(o->profile + 1);
-	o->engine.quiet = o->quiet || o->json;
-	if (o->resident)
-		o->engine.mode = ODM_RESIDENT;
-	return OD_OK;
+	o->engine.opts.quiet = o->quiet || o->json;
+	return odm_engine_args_finish(&o->engine, err);
 }
 
 /* What the command line says goes over what the model's authors said. */
@@ -168,7 +158,7 @@ static void print_json(const struct app *a, const char *prompt, size_t prompt_le
 		json_object_set_new(o, "token_ids", ids_json(r->tokens, r->n_tokens));
 		json_object_set_new(o, "text", r->text != NULL ? json_stringn(r->text, r->text_len) : json_null());
 		json_object_set_new(o, "finish", json_string(odm_finish_name(r->finish)));
-		json_object_set_new(o, "profile", json_string(od_profile_names[a->opt.profile]));
+		json_object_set_new(o, "profile", json_string(od_profile_names[a->opt.engine.profile]));
 		odm_figures_json(&r->figures, o);
 	}
 	if (why != NULL)
@@ -283,12 +273,12 @@ static int run_prompts(struct app *a, struct od_err *err)
 static int run(struct app *a, struct od_err *err)
 {
 	char size[32];
-	int rc = odm_engine_open(&a->engine, &a->opt.engine, err);
+	int rc = odm_engine_open(&a->engine, &a->opt.engine.opts, err);
 
 	if (rc != OD_OK)
 		return rc;
 	signal_engine = a->engine;
-	if (!a->opt.engine.quiet)
+	if (!a->opt.engine.opts.quiet)
 		od_log(OD_LOG_INFO, "context of %u tokens takes %s", odm_engine_ctx(a->engine),
 		       od_format_bytes(odm_engine_state_bytes(a->engine), size, sizeof(size)));
 	rc = choose_sampling(a, err);

@@ -1,1 +1,1 @@
-LIBOD_SRCS += $(addprefix common/predict/,)
+LIBOD_SRCS += $(addprefix common/predict/,random_predictor.c recall.c)

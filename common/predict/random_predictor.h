@@ -1,0 +1,11 @@
+/* random_predictor.h - experts drawn at random: what a prefetch without knowledge is worth (OD-MoE section 4.2, case
+ * 5). Thread: pure. */
+#ifndef OD_PREDICT_RANDOM_PREDICTOR_H
+#define OD_PREDICT_RANDOM_PREDICTOR_H
+
+#include <stdint.h>
+
+/* k different experts of n_experts (k <= n_experts), the same for the same step and layer. */
+void od_predict_random(uint64_t step, uint32_t layer, uint32_t n_experts, uint32_t k, uint16_t *expert);
+
+#endif

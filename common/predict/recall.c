@@ -1,0 +1,66 @@
+#include "common/predict/recall.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int od_recall_init(struct od_recall *r, uint32_t n_layers, uint32_t n_tokens, struct od_err *err)
+{
+	*r = (struct od_recall){ .n_layers = n_layers, .n_tokens = n_tokens };
+	r->layer = calloc(n_layers, sizeof(*r->layer));
+	r->token = calloc(n_tokens, sizeof(*r->token));
+	if (r->layer == NULL || r->token == NULL) {
+		od_recall_fini(r);
+		return od_fail(err, OD_ERR_NOMEM, "recall of %u layers and %u tokens", n_layers, n_tokens);
+	}
+	return OD_OK;
+}
+
+void od_recall_fini(struct od_recall *r)
+{
+	free(r->layer);
+	free(r->token);
+	*r = (struct od_recall){ 0 };
+}
+
+void od_recall_reset(struct od_recall *r)
+{
+	memset(r->layer, 0, r->n_layers * sizeof(*r->layer));
+	memset(r->token, 0, r->n_tokens * sizeof(*r->token));
+	r->all = (struct od_recall_cell){ 0 };
+	r->late_rows = r->in_time_rows = 0;
+}
+
+static size_t count_common(const uint16_t *a, size_t n_a, const uint16_t *b, size_t n_b)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < n_b; i++) {
+		for (size_t j = 0; j < n_a; j++) {
+			if (a[j] == b[i]) {
+				n++;
+				break;
+			}
+		}
+	}
+	return n;
+}
+
+static void add_cell(struct od_recall_cell *c, size_t uses, size_t recalled)
+{
+	c->uses += uses;
+	c->recalled += recalled;
+}
+
+void od_recall_add(struct od_recall *r, uint32_t layer, uint32_t token, const uint16_t *predicted, size_t n_predicted,
+		   const uint16_t *used, size_t n_used, bool late)
+{
+	size_t hit = count_common(predicted, n_predicted, used, n_used);
+
+	add_cell(&r->all, n_used, hit);
+	add_cell(&r->layer[layer], n_used, hit);
+	add_cell(&r->token[token < r->n_tokens ? token : r->n_tokens - 1], n_used, hit);
+	if (late)
+		r->late_rows++;
+	else
+		r->in_time_rows++;
+}

@@ -1,0 +1,39 @@
+/* recall.h - how good predictions were: predicted-and-used experts over used experts (OD-MoE section 3.2, Eq. 2 and
+ * 3), per layer and per token index, with lateness counted apart.
+ *
+ * Thread: its owner's. Owner: od_recall_init ... od_recall_fini by the caller. */
+#ifndef OD_PREDICT_RECALL_H
+#define OD_PREDICT_RECALL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+struct od_recall_cell {
+	uint64_t uses, recalled;
+};
+
+struct od_recall {
+	uint32_t n_layers, n_tokens;
+	struct od_recall_cell all;
+	struct od_recall_cell *layer; /* [n_layers] */
+	struct od_recall_cell *token; /* [n_tokens]: index of the generated token; later ones count in the last */
+	uint64_t late_rows, in_time_rows; /* rows of a layer */
+};
+
+OD_MUST_CHECK int od_recall_init(struct od_recall *r, uint32_t n_layers, uint32_t n_tokens, struct od_err *err);
+void od_recall_fini(struct od_recall *r);
+void od_recall_reset(struct od_recall *r);
+
+/* One row of one layer: what was predicted, what was used (k experts each, any order). */
+void od_recall_add(struct od_recall *r, uint32_t layer, uint32_t token, const uint16_t *predicted, size_t n_predicted,
+		   const uint16_t *used, size_t n_used, bool late);
+
+static inline double od_recall_rate(const struct od_recall_cell *c) /* 0..1; 0 without uses */
+{
+	return c->uses > 0 ? (double)c->recalled / (double)c->uses : 0;
+}
+
+#endif

@@ -1,0 +1,450 @@
+#include "main-node/cluster.h"
+
+#include "common/base/log.h"
+#include "common/net/endpoint.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define MAX_CLOSES 256 /* queued; more are left out, RUNs void WANTs too */
+
+const char *const odm_predictor_names[] = { "shadow", "random", "none", NULL };
+
+struct close_request {
+	uint64_t step;
+	uint32_t m;
+	bool everybody;
+	uint32_t n; /* else: members */
+	uint32_t member[16];
+};
+
+struct odm_cluster {
+	struct odm_cluster_opts o;
+	void *zmq;
+	uv_loop_t loop;
+	uv_async_t async;
+	uv_signal_t hangup;
+	pthread_t thread;
+	bool has_loop, has_async, has_thread;
+	int changed_fd;
+	struct odm_members *members;
+	struct odm_predictions *predictions;
+	/* Loop thread's own. */
+	struct odm_view view;
+	struct odm_groups groups;
+	uint16_t *wanted, *sorted;	  /* [n_experts] */
+	uint32_t *worker, *deal, *load;	  /* [n_experts], [n_experts], [max members] */
+	uint32_t *keep;			  /* [n_experts]: index in the view, for odm_deal */
+	bool *reached;			  /* [max members] */
+	/* Requests of the engine thread. */
+	pthread_mutex_t lock;
+	struct close_request close[MAX_CLOSES];
+	uint32_t n_close;
+	bool stop;
+};
+
+struct odm_members *odm_cluster_members(struct odm_cluster *c)
+{
+	return c->members;
+}
+
+struct odm_predictions *odm_cluster_predictions(struct odm_cluster *c)
+{
+	return c->predictions;
+}
+
+void *odm_cluster_zmq(struct odm_cluster *c)
+{
+	return c->zmq;
+}
+
+int odm_cluster_changed_fd(const struct odm_cluster *c)
+{
+	return c->changed_fd;
+}
+
+const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c)
+{
+	return &c->o;
+}
+
+/* --- loop thread --- */
+
+static void refresh_view(struct odm_cluster *c)
+{
+	if (odm_members_epoch(c->members) == c->view.epoch)
+		return;
+	odm_members_view(c->members, &c->view);
+	c->groups = odm_groups_make(c->view.n_workers, c->o.group_size, c->o.config->top_k, c->o.config->n_layers);
+}
+
+static uint32_t index_of_member(const struct odm_view *v, uint32_t id)
+{
+	for (uint32_t i = 0; i < v->n_workers; i++) {
+		if (v->worker[i].id == id)
+			return i;
+	}
+	return ODM_NOBODY;
+}
+
+static uint32_t keep_worker(void *arg, uint16_t expert)
+{
+	const struct odm_cluster *c = arg;
+
+	return c->keep[expert];
+}
+
+static int by_id(const void *a, const void *b)
+{
+	return (int)*(const uint16_t *)a - (int)*(const uint16_t *)b;
+}
+
+/* worker[i] becomes the index in the view where wanted[i] is to be loaded. */
+static void place(struct odm_cluster *c, uint64_t step, uint32_t m, bool prefill, size_t n)
+{
+	if (prefill) {
+		for (size_t i = 0; i < n; i++)
+			c->worker[i] = odm_prefill_worker(&c->groups, c->wanted[i]);
+		return;
+	}
+	for (size_t i = 0; i < n; i++)
+		c->keep[c->wanted[i]] =
+			c->worker[i] == ODM_NOBODY ? ODM_NOBODY : index_of_member(&c->view, c->worker[i]);
+	memcpy(c->sorted, c->wanted, n * sizeof(*c->sorted));
+	qsort(c->sorted, n, sizeof(*c->sorted), by_id);
+	odm_deal(&c->groups, step, m, c->sorted, n, keep_worker, c, c->deal, c->load);
+	for (size_t i = 0; i < n; i++)
+		c->keep[c->sorted[i]] = c->deal[i];
+	for (size_t i = 0; i < n; i++)
+		c->worker[i] = c->keep[c->wanted[i]];
+}
+
+static void send_want(struct odm_cluster *c, uint32_t index, uint64_t step, uint32_t m, uint32_t version, size_t n)
+{
+	uint32_t expert[64];
+	Od__Want want = OD__WANT__INIT;
+	Od__Header h = OD__HEADER__INIT;
+
+	want.step = step;
+	want.m = m;
+	want.version = version;
+	want.experts = expert;
+	for (size_t i = 0; i < n && want.n_experts < sizeof(expert) / sizeof(expert[0]); i++) {
+		if (c->worker[i] == index)
+			expert[want.n_experts++] = c->wanted[i];
+	}
+	h.body_case = OD__HEADER__BODY_WANT;
+	h.want = &want;
+	odm_members_send(c->members, c->view.worker[index].id, &h);
+}
+
+static void send_wants(struct odm_cluster *c)
+{
+	uint64_t step;
+	uint32_t m, version;
+	bool prefill;
+	size_t n;
+
+	refresh_view(c);
+	while (odm_predictions_take_want(c->predictions, &step, &m, &version, c->wanted, c->worker, &n, &prefill)) {
+		if (c->view.n_workers == 0)
+			continue;
+		/* Whoever had a WANT of an older version must hear of the newer one, if only that it is empty. */
+		memset(c->reached, 0, c->view.n_workers * sizeof(*c->reached));
+		for (size_t i = 0; i < n; i++) {
+			uint32_t old = c->worker[i] == ODM_NOBODY ? ODM_NOBODY : index_of_member(&c->view, c->worker[i]);
+
+			if (old != ODM_NOBODY)
+				c->reached[old] = true;
+		}
+		place(c, step, m, prefill, n);
+		for (size_t i = 0; i < n; i++)
+			c->reached[c->worker[i]] = true;
+		for (uint32_t w = 0; w < c->view.n_workers; w++) {
+			if (c->reached[w] || version > 1)
+				send_want(c, w, step, m, version, n);
+		}
+		for (size_t i = 0; i < n; i++)
+			c->worker[i] = c->view.worker[c->worker[i]].id;
+		odm_predictions_placed(c->predictions, step, m, c->wanted, c->worker, n);
+	}
+}
+
+static void send_close(struct odm_cluster *c, uint32_t member, uint64_t step, uint32_t m)
+{
+	Od__Close body = OD__CLOSE__INIT;
+	Od__Header h = OD__HEADER__INIT;
+
+	body.step = step;
+	body.m = m;
+	h.body_case = OD__HEADER__BODY_CLOSE;
+	h.close = &body;
+	odm_members_send(c->members, member, &h);
+}
+
+static void send_closes(struct odm_cluster *c)
+{
+	struct close_request pending[MAX_CLOSES];
+	uint32_t n;
+
+	pthread_mutex_lock(&c->lock);
+	n = c->n_close;
+	memcpy(pending, c->close, n * sizeof(*pending));
+	c->n_close = 0;
+	pthread_mutex_unlock(&c->lock);
+	refresh_view(c);
+	for (uint32_t i = 0; i < n; i++) {
+		for (uint32_t w = 0; pending[i].everybody && w < c->view.n_workers; w++)
+			send_close(c, c->view.worker[w].id, pending[i].step, pending[i].m);
+		for (uint32_t j = 0; !pending[i].everybody && j < pending[i].n; j++)
+			send_close(c, pending[i].member[j], pending[i].step, pending[i].m);
+	}
+}
+
+static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
+{
+	struct odm_cluster *c = arg;
+	const Od__Predict *p = msg->header->predict;
+	uint16_t expert[OD_MAX_TOP_K];
+	struct odm_prediction pred = { .step = p->step, .row = p->row, .m = p->m, .token = p->token, .expert = expert };
+
+	if (p->n_experts > OD_MAX_TOP_K) {
+		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of %zu experts, more than any model uses", member,
+			       p->n_experts);
+		return;
+	}
+	for (size_t i = 0; i < p->n_experts; i++)
+		expert[i] = p->experts[i] <= UINT16_MAX ? (uint16_t)p->experts[i] : UINT16_MAX;
+	pred.n = p->n_experts;
+	if (c->o.predictor == ODM_PREDICT_SHADOW && odm_predictions_add(c->predictions, &pred))
+		send_wants(c);
+}
+
+static void on_async(uv_async_t *async)
+{
+	struct odm_cluster *c = async->data;
+	bool stop;
+
+	send_closes(c);
+	send_wants(c);
+	pthread_mutex_lock(&c->lock);
+	stop = c->stop;
+	pthread_mutex_unlock(&c->lock);
+	if (stop) {
+		odm_members_stop(c->members);
+		uv_close((uv_handle_t *)&c->hangup, NULL);
+		uv_close((uv_handle_t *)&c->async, NULL);
+	}
+}
+
+static void on_hangup(uv_signal_t *handle, int number)
+{
+	struct odm_cluster *c = handle->data;
+	struct od_hosts hosts;
+	struct od_err err;
+
+	(void)number;
+	if (od_hosts_load(&hosts, c->o.hosts_path, &err) != OD_OK) {
+		od_log(OD_LOG_ERROR, "%s (the cluster stays as it is)", err.msg);
+		return;
+	}
+	if (odm_members_add(c->members, &hosts, &err) != OD_OK)
+		od_log(OD_LOG_ERROR, "%s", err.msg);
+	else
+		od_log(OD_LOG_INFO, "%s read again: %u hosts", c->o.hosts_path, odm_members_count(c->members));
+	od_hosts_fini(&hosts);
+}
+
+static void *loop_thread(void *arg)
+{
+	struct odm_cluster *c = arg;
+
+	uv_run(&c->loop, UV_RUN_DEFAULT);
+	return NULL;
+}
+
+/* --- engine thread --- */
+
+void odm_cluster_flush_wants(struct odm_cluster *c)
+{
+	uv_async_send(&c->async);
+}
+
+static void queue_close(struct odm_cluster *c, const struct close_request *r)
+{
+	pthread_mutex_lock(&c->lock);
+	if (c->n_close < MAX_CLOSES)
+		c->close[c->n_close++] = *r;
+	pthread_mutex_unlock(&c->lock);
+	uv_async_send(&c->async);
+}
+
+void odm_cluster_close_step(struct odm_cluster *c, uint64_t step, uint32_t m)
+{
+	struct close_request r = { .step = step, .m = m, .everybody = true };
+
+	queue_close(c, &r);
+}
+
+void odm_cluster_close_unused(struct odm_cluster *c, uint64_t step, uint32_t m, const bool *used_member)
+{
+	struct close_request r = { .step = step, .m = m };
+
+	for (uint32_t e = 0; e < c->o.config->n_experts; e++) {
+		uint32_t id = odm_predictions_where(c->predictions, step, m, (uint16_t)e);
+		bool have = id == ODM_NOBODY || used_member[id];
+
+		for (uint32_t i = 0; i < r.n && !have; i++)
+			have = r.member[i] == id;
+		if (!have && r.n < sizeof(r.member) / sizeof(r.member[0]))
+			r.member[r.n++] = id;
+	}
+	if (r.n > 0)
+		queue_close(c, &r);
+}
+
+static int allocate(struct odm_cluster *c, struct od_err *err)
+{
+	size_t e = c->o.config->n_experts;
+
+	c->view.worker = calloc(OD_MAX_HOSTS, sizeof(*c->view.worker));
+	c->wanted = calloc(e, sizeof(*c->wanted));
+	c->sorted = calloc(e, sizeof(*c->sorted));
+	c->worker = calloc(e, sizeof(*c->worker));
+	c->deal = calloc(e, sizeof(*c->deal));
+	c->keep = calloc(e, sizeof(*c->keep));
+	c->load = calloc(OD_MAX_HOSTS, sizeof(*c->load));
+	c->reached = calloc(OD_MAX_HOSTS, sizeof(*c->reached));
+	if (c->view.worker == NULL || c->wanted == NULL || c->sorted == NULL || c->worker == NULL || c->deal == NULL ||
+	    c->keep == NULL || c->load == NULL || c->reached == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "cluster");
+	return OD_OK;
+}
+
+static int open_loop(struct odm_cluster *c, struct od_err *err)
+{
+	const struct odm_members_opts mo = {
+		.hosts = c->o.hosts,
+		.fingerprint = c->o.fingerprint,
+		.profile = c->o.profile,
+		.kernel_class = c->o.kernel_class,
+		.mixed = c->o.mixed,
+		.ctx_tokens = c->o.ctx_tokens,
+		.max_rows = c->o.max_rows,
+		.zmq_context = c->zmq,
+		.changed_fd = c->changed_fd,
+		.message = on_predict,
+		.arg = c,
+	};
+	int rc;
+
+	if (uv_loop_init(&c->loop) != 0)
+		return od_fail(err, OD_ERR_INTERNAL, "cannot make an event loop");
+	c->has_loop = true;
+	rc = odm_members_new(&c->members, &mo, &c->loop, err);
+	if (rc != OD_OK)
+		return rc;
+	uv_async_init(&c->loop, &c->async, on_async);
+	c->async.data = c;
+	c->has_async = true;
+	uv_signal_init(&c->loop, &c->hangup);
+	c->hangup.data = c;
+	if (c->o.hosts_path != NULL)
+		uv_signal_start(&c->hangup, on_hangup, SIGHUP);
+	if (pthread_create(&c->thread, NULL, loop_thread, c) != 0)
+		return od_fail(err, OD_ERR_NOMEM, "cannot start the loop thread");
+	pthread_setname_np(c->thread, "od-loop");
+	c->has_thread = true;
+	return OD_OK;
+}
+
+static int open_all(struct odm_cluster *c, struct od_err *err)
+{
+	const struct odm_predictions_opts po = {
+		.n_layers = c->o.config->n_layers,
+		.n_experts = c->o.config->n_experts,
+		.top_k = c->o.config->top_k,
+		.max_rows = 1,
+		.max_tokens = c->o.ctx_tokens,
+	};
+	int rc = allocate(c, err);
+
+	if (rc != OD_OK)
+		return rc;
+	c->changed_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	if (c->changed_fd < 0)
+		return od_fail_errno(err, OD_ERR_IO, "cannot make an eventfd");
+	c->zmq = od_zmq_context();
+	if (c->zmq == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "cannot make a ZeroMQ context");
+	rc = odm_predictions_new(&c->predictions, &po, err);
+	if (rc == OD_OK)
+		rc = open_loop(c, err);
+	if (rc == OD_OK)
+		rc = odm_members_wait(c->members, c->o.connect_timeout_ns, err);
+	return rc;
+}
+
+int odm_cluster_open(struct odm_cluster **out, const struct odm_cluster_opts *opts, struct od_err *err)
+{
+	struct odm_cluster *c = calloc(1, sizeof(*c));
+	int rc;
+
+	*out = NULL;
+	if (c == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "cluster");
+	c->o = *opts;
+	c->changed_fd = -1;
+	pthread_mutex_init(&c->lock, NULL);
+	rc = open_all(c, err);
+	if (rc != OD_OK) {
+		odm_cluster_close(c);
+		return rc;
+	}
+	*out = c;
+	return OD_OK;
+}
+
+static void stop_loop(struct odm_cluster *c)
+{
+	pthread_mutex_lock(&c->lock);
+	c->stop = true;
+	pthread_mutex_unlock(&c->lock);
+	if (c->has_thread) {
+		uv_async_send(&c->async);
+		pthread_join(c->thread, NULL);
+	} else if (c->has_async) { /* the thread never started: take down here what it would have */
+		on_async(&c->async);
+		uv_run(&c->loop, UV_RUN_DEFAULT);
+	}
+	if (c->has_loop)
+		uv_loop_close(&c->loop);
+}
+
+void odm_cluster_close(struct odm_cluster *c)
+{
+	if (c == NULL)
+		return;
+	stop_loop(c);
+	odm_members_free(c->members);
+	odm_predictions_free(c->predictions);
+	if (c->zmq != NULL)
+		zmq_ctx_term(c->zmq);
+	if (c->changed_fd >= 0)
+		close(c->changed_fd);
+	pthread_mutex_destroy(&c->lock);
+	free(c->view.worker);
+	free(c->wanted);
+	free(c->sorted);
+	free(c->worker);
+	free(c->deal);
+	free(c->keep);
+	free(c->load);
+	free(c->reached);
+	free(c);
+}

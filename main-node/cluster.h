@@ -1,0 +1,48 @@
+/* cluster.h - main's loop thread: membership, predictions in, WANTs out.
+ *
+ * Thread: odm_cluster_open starts the loop thread, odm_cluster_close joins it; the rest from the engine thread.
+ * Only main decides who loads what (design section 3, "One scheduler"). */
+#ifndef ODM_CLUSTER_H
+#define ODM_CLUSTER_H
+
+#include "main-node/members.h"
+#include "main-node/placement.h"
+#include "main-node/predictions.h"
+
+enum odm_predictor { ODM_PREDICT_SHADOW, ODM_PREDICT_RANDOM, ODM_PREDICT_NONE };
+extern const char *const odm_predictor_names[]; /* "shadow", "random", "none", NULL */
+
+struct odm_cluster;
+
+struct odm_cluster_opts {
+	const struct od_config *config;
+	const char *fingerprint;
+	enum od_profile profile;
+	const char *kernel_class;
+	bool mixed;
+	uint32_t ctx_tokens, max_rows;
+	uint32_t group_size; /* G as asked; 0: top-k */
+	enum odm_predictor predictor;
+	const struct od_hosts *hosts;
+	const char *hosts_path; /* read again on SIGHUP; NULL: never */
+	uint64_t connect_timeout_ns;
+};
+
+/* Connects and waits until every host is here. */
+OD_MUST_CHECK int odm_cluster_open(struct odm_cluster **out, const struct odm_cluster_opts *opts, struct od_err *err);
+void odm_cluster_close(struct odm_cluster *c); /* NULL ok */
+
+struct odm_members *odm_cluster_members(struct odm_cluster *c);
+struct odm_predictions *odm_cluster_predictions(struct odm_cluster *c);
+void *odm_cluster_zmq(struct odm_cluster *c);
+int odm_cluster_changed_fd(const struct odm_cluster *c); /* eventfd: membership changed */
+const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c);
+
+/* Have the loop thread send the WANTs that odm_predictions_add or _require left behind. */
+void odm_cluster_flush_wants(struct odm_cluster *c);
+/* CLOSE (step, m) to every worker: nothing of the step up to m is needed any more. */
+void odm_cluster_close_step(struct odm_cluster *c, uint64_t step, uint32_t m);
+/* CLOSE (step, m) to the workers where a WANT of it went that no RUN took (bit i: member id i used). */
+void odm_cluster_close_unused(struct odm_cluster *c, uint64_t step, uint32_t m, const bool *used_member);
+
+#endif

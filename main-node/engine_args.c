@@ -1,0 +1,65 @@
+#include "main-node/engine_args.h"
+
+#include "common/base/clock.h"
+
+#include <string.h>
+
+#define CONNECT_TIMEOUT_S 10
+
+static const char *const departure_names[] = { "late", "early", NULL };
+
+void odm_engine_args_defaults(struct odm_engine_args *a)
+{
+	*a = (struct odm_engine_args){ .connect_timeout_s = CONNECT_TIMEOUT_S };
+	odm_engine_defaults(&a->opts);
+}
+
+size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
+{
+	struct odm_engine_opts *o = &a->opts;
+	const struct od_arg args[] = {
+		{ .kind = OD_ARG_TITLE, .help = "The model, and who runs its experts" },
+		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack made by od-pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
+		{ "workers", OD_ARG_STRING, &o->hosts_path, "FILE", "the cluster: one host a line, [worker|shadow] host[:port]; read again on SIGHUP", 0, 0, NULL },
+		{ "local", OD_ARG_UINT, &a->local, "N", "a shadow and N workers as child processes on this machine", 1, 64, NULL },
+		{ "resident", OD_ARG_FLAG, &a->resident, NULL, "all experts in the memory of this process, no cluster", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "The cluster" },
+		{ "predictor", OD_ARG_CHOICE, &o->predictor, "NAME", "who says which experts come next: shadow, random or none (default: shadow if there is one)", 0, 0, odm_predictor_names },
+		{ "group-size", OD_ARG_UINT, &o->group_size, "G", "workers that serve one layer together (default: the model's top-k)", 1, 1024, NULL },
+		{ "connect-timeout", OD_ARG_UINT, &a->connect_timeout_s, "S", "seconds to wait for the hosts at the start (default: 10)", 1, 86400, NULL },
+		{ "mixed", OD_ARG_FLAG, &o->mixed, NULL, "allow CPUs of different kernel classes: then results depend on which worker runs an expert", 0, 0, NULL },
+		{ "slots", OD_ARG_UINT, &o->slots, "N", "with --local: experts that a worker can hold (default: from its memory limit)", 1, 64, NULL },
+		{ "memory-limit", OD_ARG_SIZE, &o->memory_limit_bytes, "SIZE", "with --local: memory of a worker", 0, 0, NULL },
+		{ "precision", OD_ARG_CHOICE, &o->precision, "P", "with --local: the shadow's weights, bf16 or int8 (default: int8)", 0, 0, od_precision_names },
+		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "with --local: early lets the shadow run ahead on its own token, late waits (default: early)", 0, 0, departure_names },
+		{ .kind = OD_ARG_TITLE, .help = "How to compute" },
+		{ "ctx-size", OD_ARG_UINT, &o->ctx_tokens, "N", "tokens of context (default: the model's, at most 4096)", 1, 4294967295.0, NULL },
+		{ "profile", OD_ARG_CHOICE, &a->profile, "f32|bf16", "f32: bit-identical on every CPU (default); bf16: rows and KV cache in BF16, faster", 0, 0, od_profile_names },
+		{ "threads", OD_ARG_UINT, &o->threads, "N", "compute threads (default: the CPUs there are)", 1, 1024, NULL },
+		{ "cpu", OD_ARG_CHOICE, &o->cpu, "NAME", "force a kernel set: scalar, avx2, avx512, avx512bf16 (default: auto)", 0, 0, od_cpu_names },
+		{ "prefill-rows", OD_ARG_UINT, &o->prefill_rows, "N", "prompt tokens that go through the layers together (default: 256)", 1, 4096, NULL },
+	};
+	const size_t n = sizeof(args) / sizeof(args[0]);
+
+	_Static_assert(sizeof(args) / sizeof(args[0]) <= ODM_ENGINE_ARGS_MAX, "table too small");
+	memcpy(table, args, sizeof(args));
+	return n;
+}
+
+int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
+{
+	struct odm_engine_opts *o = &a->opts;
+	int given = (a->local > 0) + (o->hosts_path != NULL) + a->resident;
+
+	if (given == 0)
+		return od_fail(err, OD_ERR_ARG,
+			       "who runs the experts? --workers hosts.txt (a cluster), --local N (processes on this "
+			       "machine) or --resident (all of them in this process)");
+	if (given > 1)
+		return od_fail(err, OD_ERR_ARG, "--workers, --local and --resident exclude each other");
+	o->mode = a->resident ? ODM_RESIDENT : a->local > 0 ? ODM_LOCAL : ODM_WORKERS;
+	o->local_workers = (uint32_t)a->local;
+	o->profile = (enum od_profile)(a->profile + 1);
+	o->connect_timeout_ns = a->connect_timeout_s * OD_NS_PER_S;
+	return OD_OK;
+}

@@ -1,0 +1,25 @@
+/* engine_args.h - the command-line options that make an engine, shared by od-main and od-bench.
+ *
+ * Thread: main(). Owner: the caller; strings point into argv. */
+#ifndef ODM_ENGINE_ARGS_H
+#define ODM_ENGINE_ARGS_H
+
+#include "common/base/args.h"
+#include "main-node/engine.h"
+
+#define ODM_ENGINE_ARGS_MAX 32
+
+struct odm_engine_args {
+	struct odm_engine_opts opts;
+	uint64_t local, connect_timeout_s;
+	int profile; /* index into od_profile_names */
+	bool resident;
+};
+
+void odm_engine_args_defaults(struct odm_engine_args *a);
+/* Appends the options to table, which has room for ODM_ENGINE_ARGS_MAX more; returns how many. */
+size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table);
+/* After parsing: a->opts is complete, or OD_ERR_ARG says what is missing or contradicts. */
+OD_MUST_CHECK int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err);
+
+#endif

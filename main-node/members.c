@@ -1,0 +1,628 @@
+#include "main-node/members.h"
+
+#include "common/base/log.h"
+#include "common/net/endpoint.h"
+#include "common/net/uv_socket.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TICK_MS 50
+#define PING_EVERY_TICKS 5 /* OD_PING_EVERY_NS */
+#define HELLO_TIMEOUT_NS (2 * OD_NS_PER_S)
+#define RETRY_BUSY_NS (500 * OD_NS_PER_MS)
+#define RETRY_REFUSED_NS (5 * OD_NS_PER_S)
+#define RETRY_LOST_NS (100 * OD_NS_PER_MS)
+
+enum member_state {
+	M_CLOSED,     /* no socket; opens at retry_ns */
+	M_CONNECTING, /* socket there, HELLO not yet accepted by it */
+	M_GREETED,    /* HELLO is on its way */
+	M_READY,
+};
+
+struct member {
+	struct odm_members *ms;
+	struct od_host host;
+	uint32_t id;
+	enum member_state state;
+	struct od_uv_socket *socket;
+	uint64_t session, ping;
+	uint64_t since_ns, retry_ns;
+	struct od_liveness live;
+	bool told; /* the log knows that it cannot be reached */
+	/* Under the lock: what other threads may see. */
+	struct odm_member pub;
+	struct odm_member_stats stats;
+	char why[256];	  /* why it is not here */
+	int refused_code; /* of the last REFUSE; 0: none */
+	bool distrusted;
+};
+
+struct odm_members {
+	struct odm_members_opts o;
+	uv_loop_t *loop;
+	uv_timer_t timer;
+	unsigned tick;
+	uint8_t fingerprint[32];
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	uint64_t epoch;
+	uint32_t n;
+	struct member *member[OD_MAX_HOSTS];
+	bool stopping;
+};
+
+static const char *name_of(const struct member *m, char *buf, size_t size)
+{
+	snprintf(buf, size, strchr(m->host.host, ':') != NULL ? "%s [%s]:%u" : "%s %s:%u", od_node_names[m->host.role],
+		 m->host.host, m->host.port);
+	return buf;
+}
+
+/* Publish a change of who is here. */
+static void publish(struct member *m, const char *why)
+{
+	struct odm_members *ms = m->ms;
+	uint64_t one = 1;
+
+	pthread_mutex_lock(&ms->lock);
+	m->pub.session = m->state == M_READY ? m->session : 0;
+	m->stats.alive = m->state == M_READY;
+	if (m->state == M_READY) {
+		m->stats.was_here = true;
+		m->stats.pongs = 0;
+		m->stats.busy = false;
+	}
+	snprintf(m->why, sizeof(m->why), "%s", why);
+	m->distrusted = false;
+	ms->epoch++;
+	pthread_cond_broadcast(&ms->changed);
+	pthread_mutex_unlock(&ms->lock);
+	if (write(ms->o.changed_fd, &one, sizeof(one)) < 0)
+		return; /* the counter is full: the engine will wake anyway */
+}
+
+static void set_refused(struct member *m, int code)
+{
+	pthread_mutex_lock(&m->ms->lock);
+	m->refused_code = code;
+	pthread_mutex_unlock(&m->ms->lock);
+}
+
+static void set_why(struct member *m, const char *why)
+{
+	pthread_mutex_lock(&m->ms->lock);
+	snprintf(m->why, sizeof(m->why), "%s", why);
+	pthread_cond_broadcast(&m->ms->changed);
+	pthread_mutex_unlock(&m->ms->lock);
+}
+
+/* Back to no socket: ZeroMQ sockets are recreated after a death, so that nothing queued reaches a successor. */
+static void drop(struct member *m, uint64_t retry_after_ns, const char *why)
+{
+	bool was_ready = m->state == M_READY;
+	char name[300];
+
+	od_uv_socket_close(m->socket);
+	m->socket = NULL;
+	m->state = M_CLOSED;
+	m->retry_ns = od_now_ns() + retry_after_ns;
+	m->session = 0;
+	if (was_ready) {
+		od_log(OD_LOG_WARN, "%s is lost: %s", name_of(m, name, sizeof(name)), why);
+		publish(m, why);
+	} else {
+		set_why(m, why);
+	}
+}
+
+static void send_hello(struct member *m)
+{
+	struct odm_members *ms = m->ms;
+	Od__Hello hello = OD__HELLO__INIT;
+	Od__Header h = OD__HEADER__INIT;
+	char host_name[64] = "main";
+
+	gethostname(host_name, sizeof(host_name) - 1);
+	hello.role = (char *)od_node_names[m->host.role];
+	hello.fingerprint.data = ms->fingerprint;
+	hello.fingerprint.len = sizeof(ms->fingerprint);
+	hello.profile = ms->o.profile;
+	hello.kernel_class = (char *)ms->o.kernel_class;
+	hello.mixed = ms->o.mixed;
+	hello.main_name = host_name;
+	hello.ctx_tokens = ms->o.ctx_tokens;
+	hello.max_rows = ms->o.max_rows;
+	h.body_case = OD__HEADER__BODY_HELLO;
+	h.hello = &hello;
+	if (od_uv_socket_send(m->socket, NULL, &h, NULL, 0) == OD_OK) {
+		m->state = M_GREETED;
+		m->since_ns = od_now_ns();
+	}
+}
+
+static void send_ping(struct member *m)
+{
+	Od__Ping ping = OD__PING__INIT;
+	Od__Header h = OD__HEADER__INIT;
+
+	ping.sequence = ++m->ping;
+	h.session = m->session;
+	h.body_case = OD__HEADER__BODY_PING;
+	h.ping = &ping;
+	if (od_uv_socket_send(m->socket, NULL, &h, NULL, 0) != OD_OK)
+		return; /* the silence will tell */
+}
+
+static void on_welcome(struct member *m, const Od__Header *h)
+{
+	const Od__Welcome *w = h->welcome;
+	char name[300], why[256];
+
+	if (m->state != M_GREETED)
+		return;
+	if (w->session == 0 || w->data_port == 0 || w->data_port > UINT16_MAX) {
+		snprintf(why, sizeof(why), "its WELCOME makes no sense (session %" PRIu64 ", data port %u)", w->session,
+			 w->data_port);
+		drop(m, RETRY_REFUSED_NS, why);
+		return;
+	}
+	m->session = w->session;
+	m->state = M_READY;
+	m->told = false;
+	m->ping = 0;
+	set_refused(m, 0);
+	od_liveness_start(&m->live, od_now_ns());
+	pthread_mutex_lock(&m->ms->lock);
+	m->pub.data_port = (uint16_t)w->data_port;
+	snprintf(m->stats.precision, sizeof(m->stats.precision), "%s", w->precision);
+	pthread_mutex_unlock(&m->ms->lock);
+	publish(m, "");
+	od_log(OD_LOG_DEBUG, "%s is here (pid %u on %s, %s)", name_of(m, name, sizeof(name)), w->pid, w->host_name,
+	       w->backend);
+}
+
+static void on_refuse(struct member *m, const Od__Refuse *r)
+{
+	char name[300], why[256];
+	bool busy = r->code == OD_ERR_BUSY;
+
+	snprintf(why, sizeof(why), "refused%s%s: %s", r->field[0] != '\0' ? ", field " : "", r->field, r->reason);
+	if (!busy && !m->told)
+		od_log(OD_LOG_WARN, "%s %s", name_of(m, name, sizeof(name)), why);
+	m->told = m->told || !busy;
+	set_refused(m, r->code != 0 ? r->code : OD_ERR_MISMATCH);
+	drop(m, busy ? RETRY_BUSY_NS : RETRY_REFUSED_NS, why);
+}
+
+static void on_pong(struct member *m, const Od__Pong *p)
+{
+	od_liveness_pong(&m->live, od_now_ns(), p->progress, p->busy);
+	pthread_mutex_lock(&m->ms->lock);
+	m->stats.busy = p->busy;
+	m->stats.pongs++;
+	m->stats.peak_rss_bytes = p->peak_rss_bytes;
+	m->stats.loads = p->loads;
+	m->stats.loaded_bytes = p->loaded_bytes;
+	m->stats.load_ns = p->load_ns;
+	m->stats.unused_loads = p->unused_loads;
+	pthread_mutex_unlock(&m->ms->lock);
+}
+
+static void on_message(void *arg, struct od_msg *msg)
+{
+	struct member *m = arg;
+	const Od__Header *h = msg->header;
+
+	if (h->body_case == OD__HEADER__BODY_REFUSE) { /* of any version: it says why */
+		on_refuse(m, h->refuse);
+		return;
+	}
+	if (h->version != OD_PROTOCOL_VERSION) {
+		char why[128];
+
+		snprintf(why, sizeof(why), "refused, field version: expected %d, found %u", OD_PROTOCOL_VERSION, h->version);
+		set_refused(m, OD_ERR_MISMATCH);
+		drop(m, RETRY_REFUSED_NS, why);
+		return;
+	}
+	if (h->body_case == OD__HEADER__BODY_WELCOME) {
+		on_welcome(m, h);
+		return;
+	}
+	if (m->state != M_READY || h->session != m->session)
+		return; /* an older incarnation's */
+	od_liveness_heard(&m->live, od_now_ns());
+	switch (h->body_case) {
+	case OD__HEADER__BODY_PONG:
+		on_pong(m, h->pong);
+		break;
+	case OD__HEADER__BODY_BYE:
+		drop(m, RETRY_LOST_NS, "it said goodbye");
+		break;
+	case OD__HEADER__BODY_PREDICT:
+		m->ms->o.message(m->ms->o.arg, m->id, msg);
+		break;
+	/* What a daemon never sends on the control socket. */
+	case OD__HEADER__BODY__NOT_SET:
+	case OD__HEADER__BODY_HELLO:
+	case OD__HEADER__BODY_WELCOME:
+	case OD__HEADER__BODY_REFUSE:
+	case OD__HEADER__BODY_PING:
+	case OD__HEADER__BODY_WANT:
+	case OD__HEADER__BODY_CLOSE:
+	case OD__HEADER__BODY_ATTACH:
+	case OD__HEADER__BODY_ATTACHED:
+	case OD__HEADER__BODY_RUN:
+	case OD__HEADER__BODY_RESULT:
+	case OD__HEADER__BODY_STEP:
+	case OD__HEADER__BODY_STATE:
+	case OD__HEADER__BODY_STATE_REQUEST:
+	case OD__HEADER__BODY_SEQ_TRUNCATE:
+	case OD__HEADER__BODY_SEQ_CLOSE:
+	case _OD__HEADER__BODY__CASE_IS_INT_SIZE:
+		od_log_limited(OD_LOG_WARN, "%s sent %s, which it must not", m->host.host, od_body_name(h->body_case));
+		break;
+	}
+}
+
+static void on_garbage(void *arg, const struct od_route *route, const struct od_err *why)
+{
+	struct member *m = arg;
+
+	(void)route;
+	od_log_limited(OD_LOG_WARN, "%s:%u sent what is no message: %s", m->host.host, m->host.port, why->msg);
+}
+
+static void open_socket(struct member *m)
+{
+	static const struct od_uv_socket_ops ops = { .message = on_message, .garbage = on_garbage };
+	struct odm_members *ms = m->ms;
+	struct od_err err;
+	void *socket;
+	int rc;
+
+	rc = od_connect_dealer(ms->o.zmq_context, m->host.host, m->host.port, &socket, &err);
+	if (rc == OD_OK)
+		rc = od_uv_socket_new(&m->socket, ms->loop, socket, false, &ops, m, &err);
+	if (rc != OD_OK) {
+		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
+		set_why(m, err.msg);
+		return;
+	}
+	m->state = M_CONNECTING;
+	m->since_ns = od_now_ns();
+}
+
+static void check_ready(struct member *m, uint64_t now, bool ping)
+{
+	bool distrusted;
+	char why[256];
+
+	pthread_mutex_lock(&m->ms->lock);
+	distrusted = m->distrusted;
+	snprintf(why, sizeof(why), "%s", m->why);
+	pthread_mutex_unlock(&m->ms->lock);
+	if (distrusted) {
+		drop(m, RETRY_LOST_NS, why);
+		return;
+	}
+	if (!ping)
+		return;
+	switch (od_liveness_check(&m->live, now)) {
+	case OD_ALIVE:
+		send_ping(m);
+		break;
+	case OD_SILENT:
+		drop(m, RETRY_LOST_NS, "no answer for 1.5 s");
+		break;
+	case OD_STUCK:
+		drop(m, RETRY_LOST_NS, "it has work but made no progress for 3 s");
+		break;
+	}
+}
+
+static void tick_member(struct member *m, uint64_t now, bool ping)
+{
+	switch (m->state) {
+	case M_CLOSED:
+		if (now >= m->retry_ns)
+			open_socket(m);
+		break;
+	case M_CONNECTING:
+		send_hello(m);
+		if (m->state == M_CONNECTING && now - m->since_ns > HELLO_TIMEOUT_NS && !m->told) {
+			set_why(m, "cannot connect; is it running there, and the address and port right?");
+			m->told = true;
+		}
+		break;
+	case M_GREETED:
+		if (now - m->since_ns > HELLO_TIMEOUT_NS)
+			drop(m, RETRY_LOST_NS, "connected, but no answer to HELLO; is it an od-moe daemon?");
+		break;
+	case M_READY:
+		check_ready(m, now, ping);
+		break;
+	}
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+	struct odm_members *ms = timer->data;
+	uint64_t now = od_now_ns();
+	bool ping = ms->tick++ % PING_EVERY_TICKS == 0;
+
+	for (uint32_t i = 0; i < ms->n && !ms->stopping; i++)
+		tick_member(ms->member[i], now, ping);
+}
+
+static struct member *find_host(struct odm_members *ms, const struct od_host *h)
+{
+	for (uint32_t i = 0; i < ms->n; i++) {
+		if (strcmp(ms->member[i]->host.host, h->host) == 0 && ms->member[i]->host.port == h->port)
+			return ms->member[i];
+	}
+	return NULL;
+}
+
+int odm_members_add(struct odm_members *ms, const struct od_hosts *hosts, struct od_err *err)
+{
+	for (size_t i = 0; i < hosts->n; i++) {
+		struct member *m;
+
+		if (find_host(ms, &hosts->host[i]) != NULL)
+			continue;
+		m = ms->n < OD_MAX_HOSTS ? calloc(1, sizeof(*m)) : NULL;
+		if (m == NULL)
+			return od_fail(err, OD_ERR_NOMEM, "cannot add host %s", hosts->host[i].host);
+		m->ms = ms;
+		m->host = hosts->host[i];
+		m->id = ms->n;
+		m->pub = (struct odm_member){ .id = m->id, .role = m->host.role, .port = m->host.port };
+		snprintf(m->pub.host, sizeof(m->pub.host), "%s", m->host.host);
+		pthread_mutex_lock(&ms->lock);
+		ms->member[ms->n++] = m;
+		pthread_mutex_unlock(&ms->lock);
+	}
+	return OD_OK;
+}
+
+static int parse_fingerprint(const char *hex, uint8_t *out, struct od_err *err)
+{
+	for (size_t i = 0; i < 32; i++) {
+		unsigned byte;
+
+		if (sscanf(hex + 2 * i, "%2x", &byte) != 1)
+			return od_fail(err, OD_ERR_INTERNAL, "bad fingerprint %s", hex);
+		out[i] = (uint8_t)byte;
+	}
+	return OD_OK;
+}
+
+int odm_members_new(struct odm_members **out, const struct odm_members_opts *opts, uv_loop_t *loop,
+		    struct od_err *err)
+{
+	struct odm_members *ms = calloc(1, sizeof(*ms));
+	pthread_condattr_t attr;
+	int rc;
+
+	*out = NULL;
+	if (ms == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "members");
+	ms->o = *opts;
+	ms->loop = loop;
+	ms->epoch = 1;
+	pthread_mutex_init(&ms->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&ms->changed, &attr);
+	pthread_condattr_destroy(&attr);
+	rc = parse_fingerprint(opts->fingerprint, ms->fingerprint, err);
+	if (rc == OD_OK)
+		rc = odm_members_add(ms, opts->hosts, err);
+	if (rc != OD_OK) {
+		odm_members_free(ms);
+		return rc;
+	}
+	uv_timer_init(loop, &ms->timer);
+	ms->timer.data = ms;
+	uv_timer_start(&ms->timer, on_tick, 0, TICK_MS);
+	*out = ms;
+	return OD_OK;
+}
+
+void odm_members_stop(struct odm_members *ms)
+{
+	ms->stopping = true;
+	for (uint32_t i = 0; i < ms->n; i++) {
+		struct member *m = ms->member[i];
+		Od__Bye bye = OD__BYE__INIT;
+		Od__Header h = OD__HEADER__INIT;
+
+		bye.reason = (char *)"main ends";
+		h.session = m->session;
+		h.body_case = OD__HEADER__BODY_BYE;
+		h.bye = &bye;
+		if (m->state == M_READY && od_uv_socket_send(m->socket, NULL, &h, NULL, 0) == OD_OK)
+			ms->tick = 1; /* something is on its way */
+	}
+	usleep(20000); /* LINGER is 0: let ZeroMQ's thread send the BYEs first, so that the daemons are free at once */
+	for (uint32_t i = 0; i < ms->n; i++) {
+		od_uv_socket_close(ms->member[i]->socket);
+		ms->member[i]->socket = NULL;
+	}
+	uv_close((uv_handle_t *)&ms->timer, NULL);
+}
+
+void odm_members_free(struct odm_members *ms)
+{
+	if (ms == NULL)
+		return;
+	for (uint32_t i = 0; i < ms->n; i++)
+		free(ms->member[i]);
+	pthread_cond_destroy(&ms->changed);
+	pthread_mutex_destroy(&ms->lock);
+	free(ms);
+}
+
+void odm_members_send(struct odm_members *ms, uint32_t id, Od__Header *header)
+{
+	struct member *m = id < ms->n ? ms->member[id] : NULL;
+
+	if (m == NULL || m->state != M_READY)
+		return;
+	header->session = m->session;
+	header->epoch = ms->epoch; /* only the loop thread writes it */
+	if (od_uv_socket_send(m->socket, NULL, header, NULL, 0) != OD_OK)
+		od_log_limited(OD_LOG_WARN, "%s: control queue is full, %s is left out", m->host.host,
+			       od_body_name(header->body_case));
+}
+
+uint32_t odm_members_count(struct odm_members *ms)
+{
+	uint32_t n;
+
+	pthread_mutex_lock(&ms->lock);
+	n = ms->n;
+	pthread_mutex_unlock(&ms->lock);
+	return n;
+}
+
+uint32_t odm_members_max(const struct odm_members *ms)
+{
+	(void)ms;
+	return OD_MAX_HOSTS;
+}
+
+uint64_t odm_members_epoch(struct odm_members *ms)
+{
+	uint64_t epoch;
+
+	pthread_mutex_lock(&ms->lock);
+	epoch = ms->epoch;
+	pthread_mutex_unlock(&ms->lock);
+	return epoch;
+}
+
+void odm_members_view(struct odm_members *ms, struct odm_view *v)
+{
+	pthread_mutex_lock(&ms->lock);
+	v->epoch = ms->epoch;
+	v->n_workers = 0;
+	v->has_shadow = false;
+	for (uint32_t i = 0; i < ms->n; i++) {
+		const struct odm_member *m = &ms->member[i]->pub;
+
+		if (m->session == 0)
+			continue;
+		if (m->role == OD_NODE_WORKER)
+			v->worker[v->n_workers++] = *m;
+		else {
+			v->shadow = *m;
+			v->has_shadow = true;
+		}
+	}
+	pthread_mutex_unlock(&ms->lock);
+}
+
+bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session)
+{
+	bool alive;
+
+	pthread_mutex_lock(&ms->lock);
+	alive = id < ms->n && ms->member[id]->pub.session == session && session != 0;
+	pthread_mutex_unlock(&ms->lock);
+	return alive;
+}
+
+bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size)
+{
+	bool known;
+
+	pthread_mutex_lock(&ms->lock);
+	known = id < ms->n;
+	if (known) {
+		*s = ms->member[id]->stats;
+		name_of(ms->member[id], name, size);
+	}
+	pthread_mutex_unlock(&ms->lock);
+	return known;
+}
+
+void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why)
+{
+	pthread_mutex_lock(&ms->lock);
+	if (id < ms->n && ms->member[id]->pub.session == session) {
+		ms->member[id]->distrusted = true;
+		snprintf(ms->member[id]->why, sizeof(ms->member[id]->why), "%s", why);
+	}
+	pthread_mutex_unlock(&ms->lock);
+}
+
+static void explain_locked(struct odm_members *ms, char *buf, size_t size)
+{
+	size_t used = 0;
+
+	buf[0] = '\0';
+	for (uint32_t i = 0; i < ms->n && used < size; i++) {
+		const struct member *m = ms->member[i];
+		char name[300];
+		int n;
+
+		if (m->pub.session != 0)
+			continue;
+		n = snprintf(buf + used, size - used, "%s%s: %s", used > 0 ? "; " : "", name_of(m, name, sizeof(name)),
+			     m->why[0] != '\0' ? m->why : "no connection; is it running, and the address and port right?");
+		used += n > 0 ? (size_t)n : 0;
+	}
+}
+
+void odm_members_explain(struct odm_members *ms, char *buf, size_t size)
+{
+	pthread_mutex_lock(&ms->lock);
+	explain_locked(ms, buf, size);
+	pthread_mutex_unlock(&ms->lock);
+}
+
+/* How many are missing, and whether one of them never will come: it refused for a reason that waiting does not
+ * change. */
+static uint32_t missing_locked(const struct odm_members *ms, int *refused)
+{
+	uint32_t missing = 0;
+
+	*refused = 0;
+	for (uint32_t i = 0; i < ms->n; i++) {
+		const struct member *m = ms->member[i];
+
+		if (m->pub.session != 0)
+			continue;
+		missing++;
+		if (m->refused_code != 0 && m->refused_code != OD_ERR_BUSY)
+			*refused = m->refused_code;
+	}
+	return missing;
+}
+
+int odm_members_wait(struct odm_members *ms, uint64_t timeout_ns, struct od_err *err)
+{
+	uint64_t end = od_now_ns() + timeout_ns;
+	struct timespec until = { .tv_sec = (time_t)(end / OD_NS_PER_S), .tv_nsec = (long)(end % OD_NS_PER_S) };
+	int refused = 0, timed_out = 0;
+	uint32_t missing;
+	char why[600];
+
+	pthread_mutex_lock(&ms->lock);
+	while ((missing = missing_locked(ms, &refused)) > 0 && refused == 0 && timed_out == 0)
+		timed_out = pthread_cond_timedwait(&ms->changed, &ms->lock, &until);
+	explain_locked(ms, why, sizeof(why));
+	pthread_mutex_unlock(&ms->lock);
+	if (missing == 0)
+		return OD_OK;
+	return od_fail(err, refused != 0 ? refused : OD_ERR_UNREACHABLE, "%u of %u hosts cannot be used: %s", missing,
+		       ms->n, why);
+}

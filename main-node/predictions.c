@@ -1,0 +1,377 @@
+#include "main-node/predictions.h"
+
+#include "main-node/placement.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct row_prediction {
+	uint16_t expert[OD_MAX_TOP_K];
+	uint16_t used[OD_MAX_TOP_K];
+	uint8_t n, n_used; /* 0: not there yet */
+	int32_t token;
+};
+
+/* One (step, m). */
+struct entry {
+	uint32_t version;
+	bool dirty;    /* WANTs to be sent */
+	bool resolved; /* the router has spoken */
+	uint32_t n_required; /* prefill: experts known for certain */
+};
+
+struct step_slot {
+	uint64_t step; /* 0: unused */
+	bool begun, scored, prefill;
+	uint32_t n_rows, token_index;
+	int32_t *token; /* [max_rows] */
+};
+
+struct odm_predictions {
+	struct odm_predictions_opts o;
+	pthread_mutex_t lock;
+	struct step_slot slot[ODM_STEPS_KEPT];
+	int32_t *tokens;	     /* [ODM_STEPS_KEPT][max_rows] */
+	struct entry *entry;	     /* [ODM_STEPS_KEPT][n_layers] */
+	struct row_prediction *row;  /* [ODM_STEPS_KEPT][n_layers][max_rows] */
+	uint32_t *where;	     /* [ODM_STEPS_KEPT][n_layers][n_experts] */
+	uint16_t *required;	     /* [ODM_STEPS_KEPT][n_layers][n_experts] */
+	struct od_recall recall;
+	uint64_t scored_rows;
+	uint32_t n_dirty;
+};
+
+int odm_predictions_new(struct odm_predictions **out, const struct odm_predictions_opts *opts, struct od_err *err)
+{
+	struct odm_predictions *p = calloc(1, sizeof(*p));
+	size_t entries = (size_t)ODM_STEPS_KEPT * opts->n_layers;
+
+	*out = NULL;
+	if (p == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "predictions");
+	p->o = *opts;
+	pthread_mutex_init(&p->lock, NULL);
+	p->tokens = calloc((size_t)ODM_STEPS_KEPT * opts->max_rows, sizeof(*p->tokens));
+	p->entry = calloc(entries, sizeof(*p->entry));
+	p->row = calloc(entries * opts->max_rows, sizeof(*p->row));
+	p->where = calloc(entries * opts->n_experts, sizeof(*p->where));
+	p->required = calloc(entries * opts->n_experts, sizeof(*p->required));
+	if (p->tokens == NULL || p->entry == NULL || p->row == NULL || p->where == NULL || p->required == NULL ||
+	    od_recall_init(&p->recall, opts->n_layers, opts->max_tokens, err) != OD_OK) {
+		odm_predictions_free(p);
+		return od_fail(err, OD_ERR_NOMEM, "predictions of %u layers", opts->n_layers);
+	}
+	for (size_t i = 0; i < ODM_STEPS_KEPT; i++)
+		p->slot[i].token = p->tokens + i * opts->max_rows;
+	*out = p;
+	return OD_OK;
+}
+
+void odm_predictions_free(struct odm_predictions *p)
+{
+	if (p == NULL)
+		return;
+	od_recall_fini(&p->recall);
+	pthread_mutex_destroy(&p->lock);
+	free(p->tokens);
+	free(p->entry);
+	free(p->row);
+	free(p->where);
+	free(p->required);
+	free(p);
+}
+
+static size_t entry_index(const struct odm_predictions *p, uint64_t step, uint32_t m)
+{
+	return (size_t)(step % ODM_STEPS_KEPT) * p->o.n_layers + m;
+}
+
+static struct row_prediction *rows_of(struct odm_predictions *p, uint64_t step, uint32_t m)
+{
+	return p->row + entry_index(p, step, m) * p->o.max_rows;
+}
+
+static uint32_t *where_of(struct odm_predictions *p, uint64_t step, uint32_t m)
+{
+	return p->where + entry_index(p, step, m) * p->o.n_experts;
+}
+
+static uint16_t *required_of(struct odm_predictions *p, uint64_t step, uint32_t m)
+{
+	return p->required + entry_index(p, step, m) * p->o.n_experts;
+}
+
+static void set_dirty(struct odm_predictions *p, struct entry *e, bool dirty)
+{
+	if (e->dirty != dirty)
+		p->n_dirty += dirty ? 1 : (uint32_t)-1;
+	e->dirty = dirty;
+}
+
+/* The step's slot, taking over an older step's. NULL when the table already holds a newer one there. */
+static struct step_slot *claim(struct odm_predictions *p, uint64_t step)
+{
+	struct step_slot *s = &p->slot[step % ODM_STEPS_KEPT];
+
+	if (s->step == step)
+		return s;
+	if (s->step > step)
+		return NULL;
+	s->step = step;
+	s->begun = s->scored = s->prefill = false;
+	s->n_rows = 0;
+	for (uint32_t m = 0; m < p->o.n_layers; m++) {
+		struct entry *e = &p->entry[entry_index(p, step, m)];
+
+		set_dirty(p, e, false);
+		*e = (struct entry){ 0 };
+		memset(rows_of(p, step, m), 0, p->o.max_rows * sizeof(*p->row));
+		memset(where_of(p, step, m), 0xff, p->o.n_experts * sizeof(*p->where)); /* ODM_NOBODY */
+	}
+	return s;
+}
+
+/* The slot if the table still holds this step. */
+static struct step_slot *find(struct odm_predictions *p, uint64_t step)
+{
+	struct step_slot *s = &p->slot[step % ODM_STEPS_KEPT];
+
+	return s->step == step && step != 0 ? s : NULL;
+}
+
+/* Prediction and truth of a row are both there. */
+static void score(struct odm_predictions *p, const struct step_slot *s, uint32_t m,
+		  const struct row_prediction *r, bool late)
+{
+	if (s->scored && r->n > 0 && r->n_used > 0)
+		od_recall_add(&p->recall, m, s->token_index, r->expert, r->n, r->used, r->n_used, late);
+}
+
+static bool add_locked(struct odm_predictions *p, const struct odm_prediction *pred)
+{
+	struct step_slot *s = claim(p, pred->step);
+	struct row_prediction *r;
+	struct entry *e;
+
+	if (s == NULL || pred->m >= p->o.n_layers || pred->row >= p->o.max_rows || pred->n == 0 ||
+	    pred->n > OD_MAX_TOP_K)
+		return false;
+	if (s->begun && (pred->row >= s->n_rows || s->token[pred->row] != pred->token))
+		return false;
+	for (size_t i = 0; i < pred->n; i++) {
+		if (pred->expert[i] >= p->o.n_experts)
+			return false;
+	}
+	e = &p->entry[entry_index(p, pred->step, pred->m)];
+	r = &rows_of(p, pred->step, pred->m)[pred->row];
+	if (e->resolved && r->n > 0)
+		return false; /* counted already */
+	memcpy(r->expert, pred->expert, pred->n * sizeof(*r->expert));
+	r->n = (uint8_t)pred->n;
+	r->token = pred->token;
+	if (e->resolved) {
+		score(p, s, pred->m, r, true);
+		return false;
+	}
+	set_dirty(p, e, true);
+	return true;
+}
+
+bool odm_predictions_add(struct odm_predictions *p, const struct odm_prediction *pred)
+{
+	bool want;
+
+	pthread_mutex_lock(&p->lock);
+	want = add_locked(p, pred);
+	pthread_mutex_unlock(&p->lock);
+	return want;
+}
+
+void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32_t *token, size_t n_rows,
+			   uint32_t token_index, bool scored)
+{
+	struct step_slot *s;
+
+	pthread_mutex_lock(&p->lock);
+	s = claim(p, step);
+	if (s != NULL) {
+		s->begun = true;
+		s->scored = scored;
+		s->prefill = !scored;
+		s->token_index = token_index;
+		s->n_rows = (uint32_t)(n_rows < p->o.max_rows ? n_rows : p->o.max_rows);
+		memcpy(s->token, token, s->n_rows * sizeof(*token));
+		for (uint32_t m = 0; m < p->o.n_layers; m++) {
+			struct row_prediction *r = rows_of(p, step, m);
+
+			for (uint32_t i = 0; i < p->o.max_rows; i++) {
+				if (r[i].n > 0 && (i >= s->n_rows || r[i].token != s->token[i]))
+					r[i].n = 0;
+			}
+		}
+	}
+	pthread_mutex_unlock(&p->lock);
+}
+
+void odm_predictions_require(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert, size_t n)
+{
+	pthread_mutex_lock(&p->lock);
+	if (claim(p, step) != NULL && m < p->o.n_layers && n <= p->o.n_experts) {
+		struct entry *e = &p->entry[entry_index(p, step, m)];
+
+		memcpy(required_of(p, step, m), expert, n * sizeof(*expert));
+		e->n_required = (uint32_t)n;
+		set_dirty(p, e, n > 0);
+	}
+	pthread_mutex_unlock(&p->lock);
+}
+
+/* Experts of all rows by rank, each once: the first choice of every row before the second of any. */
+static size_t collect(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint16_t *wanted)
+{
+	const struct row_prediction *r = rows_of(p, s->step, m);
+	const struct entry *e = &p->entry[entry_index(p, s->step, m)];
+	size_t n = 0;
+
+	if (e->n_required > 0) {
+		memcpy(wanted, required_of(p, s->step, m), e->n_required * sizeof(*wanted));
+		return e->n_required;
+	}
+	for (size_t rank = 0; rank < OD_MAX_TOP_K; rank++) {
+		for (uint32_t i = 0; i < p->o.max_rows; i++) {
+			bool have = rank >= r[i].n;
+
+			for (size_t j = 0; j < n && !have; j++)
+				have = wanted[j] == r[i].expert[rank];
+			if (!have)
+				wanted[n++] = r[i].expert[rank];
+		}
+	}
+	return n;
+}
+
+/* Oldest step first, then the lowest layer: what is needed first is sent first. */
+static struct step_slot *oldest_dirty(struct odm_predictions *p, uint32_t *m)
+{
+	struct step_slot *best = NULL;
+
+	*m = 0;
+	for (size_t i = 0; p->n_dirty > 0 && i < ODM_STEPS_KEPT; i++) {
+		struct step_slot *s = &p->slot[i];
+
+		if (s->step == 0 || (best != NULL && best->step < s->step))
+			continue;
+		for (uint32_t l = 0; l < p->o.n_layers; l++) {
+			if (p->entry[entry_index(p, s->step, l)].dirty) {
+				best = s;
+				*m = l;
+				break;
+			}
+		}
+	}
+	return best;
+}
+
+bool odm_predictions_take_want(struct odm_predictions *p, uint64_t *step, uint32_t *m, uint32_t *version,
+			       uint16_t *wanted, uint32_t *worker, size_t *n, bool *prefill)
+{
+	struct step_slot *s;
+
+	*n = 0;
+	*step = 0;
+	*version = 0;
+	*prefill = false;
+	pthread_mutex_lock(&p->lock);
+	s = oldest_dirty(p, m);
+	if (s != NULL) {
+		struct entry *e = &p->entry[entry_index(p, s->step, *m)];
+		const uint32_t *where = where_of(p, s->step, *m);
+
+		set_dirty(p, e, false);
+		*step = s->step;
+		*version = ++e->version;
+		*prefill = s->prefill;
+		*n = collect(p, s, *m, wanted);
+		for (size_t i = 0; i < *n; i++)
+			worker[i] = where[wanted[i]];
+	}
+	pthread_mutex_unlock(&p->lock);
+	return s != NULL;
+}
+
+void odm_predictions_placed(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert,
+			    const uint32_t *worker, size_t n)
+{
+	pthread_mutex_lock(&p->lock);
+	if (find(p, step) != NULL) {
+		uint32_t *where = where_of(p, step, m);
+
+		memset(where, 0xff, p->o.n_experts * sizeof(*where));
+		for (size_t i = 0; i < n; i++)
+			where[expert[i]] = worker[i];
+	}
+	pthread_mutex_unlock(&p->lock);
+}
+
+void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *used,
+			     size_t n_rows)
+{
+	struct step_slot *s;
+
+	pthread_mutex_lock(&p->lock);
+	s = find(p, step);
+	if (s != NULL) {
+		struct entry *e = &p->entry[entry_index(p, step, m)];
+		struct row_prediction *r = rows_of(p, step, m);
+
+		set_dirty(p, e, false);
+		for (uint32_t i = 0; i < s->n_rows && i < n_rows && !e->resolved; i++) {
+			memcpy(r[i].used, used + i * p->o.top_k, p->o.top_k * sizeof(*used));
+			r[i].n_used = (uint8_t)p->o.top_k;
+			score(p, s, m, &r[i], false);
+			p->scored_rows += s->scored;
+		}
+		e->resolved = true;
+	}
+	pthread_mutex_unlock(&p->lock);
+}
+
+uint32_t odm_predictions_where(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t expert)
+{
+	uint32_t worker;
+
+	pthread_mutex_lock(&p->lock);
+	worker = find(p, step) != NULL ? where_of(p, step, m)[expert] : ODM_NOBODY;
+	pthread_mutex_unlock(&p->lock);
+	return worker;
+}
+
+void odm_predictions_recall(struct odm_predictions *p, struct od_recall *r)
+{
+	pthread_mutex_lock(&p->lock);
+	r->all = p->recall.all;
+	r->late_rows = p->recall.late_rows;
+	r->in_time_rows = p->recall.in_time_rows;
+	memcpy(r->layer, p->recall.layer, p->recall.n_layers * sizeof(*r->layer));
+	memcpy(r->token, p->recall.token, p->recall.n_tokens * sizeof(*r->token));
+	pthread_mutex_unlock(&p->lock);
+}
+
+uint64_t odm_predictions_scored_rows(struct odm_predictions *p)
+{
+	uint64_t n;
+
+	pthread_mutex_lock(&p->lock);
+	n = p->scored_rows;
+	pthread_mutex_unlock(&p->lock);
+	return n;
+}
+
+void odm_predictions_reset_figures(struct odm_predictions *p)
+{
+	pthread_mutex_lock(&p->lock);
+	od_recall_reset(&p->recall);
+	p->scored_rows = 0;
+	pthread_mutex_unlock(&p->lock);
+}
