@@ -12,12 +12,6 @@ DESTDIR ?=
 PREFIX ?= /usr/local
 B := build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 
-# Targets that need no libraries yet: they install them or only look at text.
-BARE := deps check-source help clean distclean
-ifneq ($(filter-out $(BARE),$(or $(MAKECMDGOALS),all)),)
-NEED_DEPS := 1
-endif
-
 PKGS := libzmq libprotobuf-c libzstd libuv jansson libpcre2-8 libutf8proc libxxhash libsodium
 HAVE_PKGS := $(shell pkg-config --exists $(PKGS) cmocka 2>/dev/null && command -v protoc-c >/dev/null && echo yes)
 
@@ -82,6 +76,6 @@ distclean: clean
 
 help:
 	@sed -n '1,3p' Makefile | cut -c3-
-	@echo "Targets: all deps demo check check-source soak install clean"
+	@echo "Targets: all deps demo check check-source soak fuzz install uninstall clean"
 
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)

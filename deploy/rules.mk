@@ -1,6 +1,28 @@
-.PHONY: deps
+PROGRAMS += od-pack
+od-pack_SRCS := deploy/od_pack.c
+
+.PHONY: deps demo install uninstall
 deps:
 	@deploy/install-deps.sh
 
-PROGRAMS += od-pack
-od-pack_SRCS := deploy/od_pack.c
+# A story from the demo checkpoint on a cluster of this machine's own processes.
+DEMO_PACK := $(B)/demo.pack
+DEMO_PROMPT := Once upon a time there was a king who had three daughters, and the
+
+demo: deps
+	@$(MAKE) --no-print-directory -j$$(nproc) programs
+	@[ -d $(DEMO_PACK) ] || $(B)/bin/od-pack deploy/models/talebook $(DEMO_PACK)
+	@echo
+	@$(B)/bin/od-main --pack $(DEMO_PACK) --local 4 --echo --max-tokens 200 --prompt "$(DEMO_PROMPT)"
+
+# Programs only: a pack is made where it is used, with od-pack.
+BINDIR := $(DESTDIR)$(PREFIX)/bin
+DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/od-moe
+install: programs
+	install -d $(BINDIR) $(DOCDIR)
+	install -m 755 $(PROGRAMS:%=$(B)/bin/%) $(BINDIR)
+	install -m 644 README.md LICENSE $(wildcard docs/*.md) $(DOCDIR)
+
+uninstall:
+	rm -f $(PROGRAMS:%=$(BINDIR)/%)
+	rm -rf $(DOCDIR)
