@@ -56,6 +56,7 @@ struct service {
 	zmq_pollitem_t *items; /* [max members + 2] */
 	uint64_t last_request;
 	struct odm_figures sum; /* since the last figures() */
+	uint64_t layer_stall_ns; /* the longest wait for a load in this layer */
 };
 
 /* --- membership, between steps --- */
@@ -512,7 +513,8 @@ static void count_result(struct service *s, const Od__Result *r)
 	if (s->step.phase != ODM_DECODE || r->ready)
 		return;
 	s->sum.stalls++;
-	s->sum.stall_ns += r->wait_ns;
+	if (r->wait_ns > s->layer_stall_ns)
+		s->layer_stall_ns = r->wait_ns;
 }
 
 /* True when no piece of this request is open any more. */
@@ -630,10 +632,12 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 {
 	struct service *s = (struct service *)r; /* runner is the first member of the first */
 	bool decode = s->step.phase == ODM_DECODE;
+	uint64_t start_ns = od_now_ns();
 	size_t n_chosen;
 	int rc;
 
 	s->call = call;
+	s->layer_stall_ns = 0;
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
 	for (uint32_t w = 0; w < s->view.n_workers; w++)
 		s->link[w].open = 0;
@@ -651,51 +655,79 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 		s->sum.expert_uses += call->n_rows * s->o.config->top_k;
 	}
 	rc = run_pieces(s, err);
-	if (rc == OD_OK)
-		s->call = NULL;
-	return rc;
+	if (rc != OD_OK)
+		return rc;
+	s->call = NULL;
+	if (decode) {
+		s->sum.decode_layers++;
+		s->sum.experts_ns += od_now_ns() - start_ns;
+		s->sum.stall_ns += s->layer_stall_ns;
+	}
+	return OD_OK;
 }
 
 /* --- figures --- */
 
-static void figures(struct odm_expert_service *base, struct odm_figures *f)
+/* Recall and lateness since the last time. */
+static void recall_figures(struct service *s, struct odm_figures *f, struct od_recall *detail)
 {
-	struct service *s = (struct service *)base;
-	struct odm_members *ms = odm_cluster_members(s->cluster);
 	struct odm_predictions *p = odm_cluster_predictions(s->cluster);
 	const struct odm_cluster_opts *co = odm_cluster_opts(s->cluster);
+	uint64_t rows = odm_predictions_scored_rows(p);
 	struct od_recall recall;
 
-	f->cluster = true;
-	f->has_predictor = co->predictor != ODM_PREDICT_NONE;
-	f->expert_uses = s->sum.expert_uses;
-	f->stalls = s->sum.stalls;
-	f->stall_ns = s->sum.stall_ns;
-	f->loads = s->sum.loads;
-	f->loaded_bytes = s->sum.loaded_bytes;
-	f->load_ns = s->sum.load_ns;
-	f->worker_runs = s->sum.worker_runs;
-	f->worker_compute_ns = s->sum.worker_compute_ns;
-	f->recovered_runs = s->sum.recovered_runs;
-	f->state_bytes = s->shadow.state_bytes;
-	if (f->has_predictor && od_recall_init(&recall, co->config->n_layers, co->ctx_tokens, NULL) == OD_OK) {
-		uint64_t rows = odm_predictions_scored_rows(p);
+	if (!f->has_predictor || od_recall_init(&recall, co->config->n_layers, co->ctx_tokens, NULL) != OD_OK)
+		return;
+	odm_predictions_recall(p, &recall);
+	f->predicted_uses = recall.all.uses;
+	f->recalled_uses = recall.all.recalled;
+	f->late_predictions = recall.late_rows;
+	f->missing_predictions = rows - recall.in_time_rows - recall.late_rows;
+	if (detail != NULL)
+		od_recall_merge(detail, &recall);
+	od_recall_fini(&recall);
+	odm_predictions_reset_figures(p);
+}
 
-		odm_predictions_recall(p, &recall);
-		f->predicted_uses = recall.all.uses;
-		f->recalled_uses = recall.all.recalled;
-		f->late_predictions = recall.late_rows;
-		f->missing_predictions = rows - recall.in_time_rows - recall.late_rows;
-		od_recall_fini(&recall);
-	}
+static void node_figures(struct service *s, struct odm_figures *f)
+{
+	struct odm_members *ms = odm_cluster_members(s->cluster);
+
 	for (uint32_t i = 0; i < odm_members_count(ms); i++) {
 		struct odm_member_stats st;
 		char name[300];
 
-		if (odm_members_stats(ms, i, &st, name, sizeof(name)))
-			odm_figures_add_node(f, name, st.peak_rss_bytes, st.alive);
+		if (!odm_members_stats(ms, i, &st, name, sizeof(name)))
+			continue;
+		odm_figures_add_node(f, name, st.peak_rss_bytes, st.alive);
+		if (st.slots > 0 && (f->slots == 0 || st.slots < f->slots))
+			f->slots = st.slots;
 	}
-	odm_predictions_reset_figures(p);
+}
+
+static void figures(struct odm_expert_service *base, struct odm_figures *f, struct od_recall *recall)
+{
+	struct service *s = (struct service *)base;
+	const struct odm_figures *sum = &s->sum;
+
+	f->cluster = true;
+	f->has_predictor = odm_cluster_opts(s->cluster)->predictor != ODM_PREDICT_NONE;
+	f->expert_uses = sum->expert_uses;
+	f->stalls = sum->stalls;
+	f->stall_ns = sum->stall_ns;
+	f->decode_layers = sum->decode_layers;
+	f->experts_ns = sum->experts_ns;
+	f->loads = sum->loads;
+	f->loaded_bytes = sum->loaded_bytes;
+	f->load_ns = sum->load_ns;
+	f->worker_runs = sum->worker_runs;
+	f->worker_compute_ns = sum->worker_compute_ns;
+	f->recovered_runs = sum->recovered_runs;
+	f->state_bytes = s->shadow.state_bytes;
+	f->workers = s->view.n_workers;
+	f->groups = s->groups.n_groups;
+	recall_figures(s, f, recall);
+	node_figures(s, f);
 	s->sum = (struct odm_figures){ 0 };
 	s->shadow.state_bytes = 0;
 }

@@ -73,6 +73,7 @@ struct odm_request {
 	const char *const *stop; /* [n_stop] stop strings; need a tokeniser */
 	size_t n_stop;
 	struct odm_observer observer;
+	struct od_recall *recall; /* NULL, or added to: recall by layer and token index (cluster with a predictor) */
 };
 
 struct odm_result {

@@ -5,6 +5,7 @@
 #define ODM_EXPERT_SERVICE_H
 
 #include "common/model/forward.h"
+#include "common/predict/recall.h"
 #include "main-node/figures.h"
 
 enum odm_phase { ODM_PREFILL, ODM_DECODE };
@@ -27,8 +28,9 @@ struct odm_expert_service {
 	void (*end_step)(struct odm_expert_service *s);
 	/* The sequence is over; nothing about it is needed any more. */
 	void (*close_sequence)(struct odm_expert_service *s, uint64_t sequence);
-	/* Add what the service knows (recall, stalls, loads, memory of the daemons). */
-	void (*figures)(struct odm_expert_service *s, struct odm_figures *f);
+	/* Add what the service knows since the last call (recall, stalls, loads, memory of the daemons). recall (NULL ok)
+	 * gets the detail. */
+	void (*figures)(struct odm_expert_service *s, struct odm_figures *f, struct od_recall *recall);
 	void (*free)(struct odm_expert_service *s);
 };
 

@@ -41,6 +41,25 @@ double odm_figures_recall(const struct odm_figures *f)
 	return f->predicted_uses > 0 ? (double)f->recalled_uses / (double)f->predicted_uses : 0;
 }
 
+uint64_t odm_figures_main_ns(const struct odm_figures *f)
+{
+	return f->decode_layers > 0 && f->decode_ns > f->experts_ns ? (f->decode_ns - f->experts_ns) / f->decode_layers : 0;
+}
+
+uint64_t odm_figures_worker_ns(const struct odm_figures *f)
+{
+	return f->decode_layers > 0 && f->experts_ns > f->stall_ns ? (f->experts_ns - f->stall_ns) / f->decode_layers : 0;
+}
+
+uint64_t odm_figures_window_ns(const struct odm_figures *f, uint32_t slots)
+{
+	uint64_t t_main = odm_figures_main_ns(f), t_worker = odm_figures_worker_ns(f);
+
+	if (f->groups == 0)
+		return 0;
+	return f->groups * t_main + (slots > 1 ? f->groups : f->groups - 1) * t_worker;
+}
+
 static void print_cluster(const struct odm_figures *f, FILE *out)
 {
 	char size[32];
@@ -57,7 +76,8 @@ static void print_cluster(const struct odm_figures *f, FILE *out)
 	fprintf(out, "loaded      %s in %llu expert loads", od_format_bytes(f->loaded_bytes, size, sizeof(size)),
 		(unsigned long long)f->loads);
 	if (f->loads > 0)
-		fprintf(out, ", %.2f ms each", od_seconds(f->load_ns) * 1e3 / (double)f->loads);
+		fprintf(out, ", %.2f ms each; window %.2f ms", od_seconds(f->load_ns) * 1e3 / (double)f->loads,
+			od_seconds(odm_figures_window_ns(f, f->slots)) * 1e3);
 	fputc('\n', out);
 	if (f->recovered_runs > 0)
 		fprintf(out, "recovered   %llu runs were sent again after a worker was lost\n",
@@ -109,6 +129,11 @@ void odm_figures_json(const struct odm_figures *f, json_t *into)
 	put_u64(into, "missing_predictions", f->missing_predictions);
 	put_u64(into, "stalls", f->stalls);
 	put_s(into, "stall_s", f->stall_ns);
+	put_u64(into, "decode_layers", f->decode_layers);
+	put_s(into, "experts_s", f->experts_ns);
+	put_u64(into, "workers", f->workers);
+	put_u64(into, "groups", f->groups);
+	put_u64(into, "slots", f->slots);
 	put_u64(into, "loads", f->loads);
 	put_u64(into, "loaded_bytes", f->loaded_bytes);
 	put_s(into, "load_s", f->load_ns);

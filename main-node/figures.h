@@ -28,12 +28,15 @@ struct odm_figures {
 	uint64_t late_predictions;	/* rows of a layer whose prediction came after the router's word */
 	uint64_t missing_predictions;	/* rows of a layer that never got one */
 	uint64_t stalls;		/* experts that were not resident when their rows arrived */
-	uint64_t stall_ns;		/* time main waited for the experts' loads */
+	uint64_t stall_ns;		/* time main waited for loads: the longest wait of each layer */
+	uint64_t decode_layers;		/* layers of decode steps */
+	uint64_t experts_ns;		/* of those: from the router's word to the last output, stalls included */
 	uint64_t loads, loaded_bytes;	/* by workers, prefill included */
 	uint64_t load_ns;		/* sum over loads */
 	uint64_t worker_compute_ns, worker_runs;
 	uint64_t recovered_runs;	/* RUNs sent again after a worker died */
 	uint64_t state_bytes;		/* KV rows sent to the shadow */
+	uint32_t workers, groups, slots; /* slots: of the worker with the fewest */
 	bool cluster, has_predictor;
 	struct odm_node_figures *node; /* malloc'd; odm_figures_fini */
 	size_t n_nodes;
@@ -45,6 +48,13 @@ void odm_figures_fini(struct odm_figures *f);
 
 double odm_figures_tok_per_s(const struct odm_figures *f); /* decode; 0 when fewer than two tokens */
 double odm_figures_recall(const struct odm_figures *f);	   /* 0..1; 0 when nothing was predicted */
+
+/* The window of OD-MoE Eq. 1 with M groups, from what was measured: how long a load may take without a stall. t_main and
+ * t_worker are a layer's time on main and for its experts. One slot: M t_main + (M - 1) t_worker; two or more:
+ * M (t_main + t_worker), given enough lead. 0 when nothing was measured. */
+uint64_t odm_figures_main_ns(const struct odm_figures *f);
+uint64_t odm_figures_worker_ns(const struct odm_figures *f);
+uint64_t odm_figures_window_ns(const struct odm_figures *f, uint32_t slots);
 
 /* A few lines for a person. */
 void odm_figures_print(const struct odm_figures *f, FILE *out);

@@ -270,7 +270,7 @@ static void close_generation(struct generation *g)
 	f->prompt_tokens = g->req->n_prompt;
 	f->tokens = g->r->n_tokens;
 	odm_figures_add_node(f, "main", od_peak_rss_bytes(), true);
-	e->service->figures(e->service, f);
+	e->service->figures(e->service, f, g->req->recall);
 	if (e->tokenizer != NULL)
 		g->r->text = od_strbuf_take(&g->text, &g->r->text_len);
 	od_strbuf_fini(&g->text);

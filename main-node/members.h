@@ -29,6 +29,7 @@ struct odm_member_stats {
 	bool busy;
 	uint64_t pongs; /* heartbeats answered in this session */
 	uint64_t peak_rss_bytes, loads, loaded_bytes, load_ns, unused_loads;
+	uint32_t slots;
 	char precision[16];
 };
 

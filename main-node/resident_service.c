@@ -36,8 +36,9 @@ static void close_sequence(struct odm_expert_service *s, uint64_t sequence)
 	(void)sequence;
 }
 
-static void figures(struct odm_expert_service *s, struct odm_figures *f)
+static void figures(struct odm_expert_service *s, struct odm_figures *f, struct od_recall *recall)
 {
+	(void)recall;
 	(void)s;
 	(void)f; /* the engine adds this process itself */
 }

@@ -64,3 +64,16 @@ void od_recall_add(struct od_recall *r, uint32_t layer, uint32_t token, const ui
 	else
 		r->in_time_rows++;
 }
+
+void od_recall_merge(struct od_recall *into, const struct od_recall *from)
+{
+	add_cell(&into->all, from->all.uses, from->all.recalled);
+	for (uint32_t i = 0; i < from->n_layers; i++)
+		add_cell(&into->layer[i < into->n_layers ? i : into->n_layers - 1], from->layer[i].uses,
+			 from->layer[i].recalled);
+	for (uint32_t i = 0; i < from->n_tokens; i++)
+		add_cell(&into->token[i < into->n_tokens ? i : into->n_tokens - 1], from->token[i].uses,
+			 from->token[i].recalled);
+	into->late_rows += from->late_rows;
+	into->in_time_rows += from->in_time_rows;
+}

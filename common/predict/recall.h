@@ -31,6 +31,9 @@ void od_recall_reset(struct od_recall *r);
 void od_recall_add(struct od_recall *r, uint32_t layer, uint32_t token, const uint16_t *predicted, size_t n_predicted,
 		   const uint16_t *used, size_t n_used, bool late);
 
+/* Adds what `from` counted; layers and token indices that `into` lacks go to its last ones. */
+void od_recall_merge(struct od_recall *into, const struct od_recall *from);
+
 static inline double od_recall_rate(const struct od_recall_cell *c) /* 0..1; 0 without uses */
 {
 	return c->uses > 0 ? (double)c->recalled / (double)c->uses : 0;
