@@ -18,6 +18,12 @@ struct job {
 	size_t n, piece;
 };
 
+/* One word says which round it is, whether it may still be joined, and how many helpers are in it. The owner closes a
+ * round when no piece is left: a helper that the kernel has not run yet is not waited for, it just misses the round. */
+#define ROUND_ONE (1ull << 32)
+#define ROUND_OPEN (1ull << 31)
+#define ROUND_HELPERS (ROUND_OPEN - 1)
+
 struct od_pool {
 	unsigned n_threads;
 	pthread_t *thread; /* [n_threads - 1] */
@@ -25,11 +31,11 @@ struct od_pool {
 	char name[16];
 	pthread_mutex_t lock;
 	pthread_cond_t wake, idle;
-	struct job job; /* written before round changes */
-	atomic_uint round;
-	atomic_uint busy;   /* helpers that have not finished this round */
+	struct job job; /* written while the round is closed and empty, read by those that joined */
+	_Atomic uint64_t round;
 	atomic_size_t next; /* first item nobody has taken */
-	bool stop;
+	atomic_uint asleep; /* helpers in wake; a round needs the lock only for them */
+	atomic_bool stop;
 };
 
 struct start {
@@ -71,62 +77,96 @@ static void take_pieces(struct od_pool *p, unsigned index)
 	}
 }
 
-/* Wait until round differs from seen; false when the pool stops. */
-static bool next_round(struct od_pool *p, unsigned seen)
+static uint64_t number_of(uint64_t round)
 {
-	bool stop;
+	return round / ROUND_ONE;
+}
+
+/* Wait until the round's number differs from seen; returns the new one. */
+static uint64_t next_round(struct od_pool *p, uint64_t seen)
+{
+	uint64_t now;
 
 	for (int i = 0; i < SPIN_ROUNDS; i++) {
-		if (atomic_load_explicit(&p->round, memory_order_acquire) != seen)
-			break;
+		now = number_of(atomic_load(&p->round));
+		if (now != seen)
+			return now;
 		cpu_relax();
 	}
-	if (atomic_load_explicit(&p->round, memory_order_acquire) != seen)
-		return !p->stop;
 	pthread_mutex_lock(&p->lock);
-	while (atomic_load_explicit(&p->round, memory_order_relaxed) == seen)
+	atomic_fetch_add(&p->asleep, 1); /* before looking again: the owner looks the other way round */
+	while ((now = number_of(atomic_load(&p->round))) == seen)
 		pthread_cond_wait(&p->wake, &p->lock);
-	stop = p->stop;
+	atomic_fetch_sub(&p->asleep, 1);
 	pthread_mutex_unlock(&p->lock);
-	return !stop;
+	return now;
+}
+
+static bool join(struct od_pool *p)
+{
+	uint64_t r = atomic_load(&p->round);
+
+	while (r & ROUND_OPEN) {
+		if (atomic_compare_exchange_weak(&p->round, &r, r + 1))
+			return true;
+	}
+	return false;
+}
+
+static void leave(struct od_pool *p)
+{
+	uint64_t before = atomic_fetch_sub(&p->round, 1);
+
+	if ((before & ROUND_OPEN) || (before & ROUND_HELPERS) != 1)
+		return;
+	pthread_mutex_lock(&p->lock); /* the owner may be asleep */
+	pthread_cond_signal(&p->idle);
+	pthread_mutex_unlock(&p->lock);
 }
 
 static void *helper(void *arg)
 {
 	struct start s = *(struct start *)arg;
 	struct od_pool *p = s.pool;
-	unsigned seen = 0;
+	uint64_t seen = 0;
 
 	free(arg);
-	while (next_round(p, seen)) {
-		seen++;
+	for (;;) {
+		seen = next_round(p, seen);
+		if (atomic_load(&p->stop))
+			return NULL;
+		if (!join(p))
+			continue;
 		take_pieces(p, s.index);
-		if (atomic_fetch_sub_explicit(&p->busy, 1, memory_order_acq_rel) == 1) {
-			pthread_mutex_lock(&p->lock);
-			pthread_cond_signal(&p->idle);
-			pthread_mutex_unlock(&p->lock);
-		}
+		leave(p);
 	}
-	return NULL;
 }
 
-static void start_round(struct od_pool *p)
+static void open_round(struct od_pool *p)
 {
+	uint64_t r = atomic_load(&p->round);
+
+	atomic_store(&p->round, (number_of(r) + 1) * ROUND_ONE | ROUND_OPEN);
+	if (atomic_load(&p->asleep) == 0)
+		return;
 	pthread_mutex_lock(&p->lock);
-	atomic_fetch_add_explicit(&p->round, 1, memory_order_release);
 	pthread_cond_broadcast(&p->wake);
 	pthread_mutex_unlock(&p->lock);
 }
 
-static void wait_idle(struct od_pool *p)
+/* No more helpers, and wait for those that are at work on their last piece. */
+static void close_round(struct od_pool *p)
 {
-	for (int i = 0; i < SPIN_ROUNDS; i++) {
-		if (atomic_load_explicit(&p->busy, memory_order_acquire) == 0)
-			return;
+	uint64_t r = atomic_fetch_and(&p->round, ~ROUND_OPEN);
+
+	for (int i = 0; i < SPIN_ROUNDS && (r & ROUND_HELPERS) != 0; i++) {
 		cpu_relax();
+		r = atomic_load(&p->round);
 	}
+	if ((r & ROUND_HELPERS) == 0)
+		return;
 	pthread_mutex_lock(&p->lock);
-	while (atomic_load_explicit(&p->busy, memory_order_acquire) != 0)
+	while ((atomic_load(&p->round) & ROUND_HELPERS) != 0)
 		pthread_cond_wait(&p->idle, &p->lock);
 	pthread_mutex_unlock(&p->lock);
 }
@@ -147,11 +187,10 @@ void od_pool_for(struct od_pool *p, size_t n, size_t grain, od_pool_fn *fn, void
 	piece = n / (p->n_threads * 4u) + 1;
 	piece = piece < grain ? grain : (piece + grain - 1) / grain * grain;
 	p->job = (struct job){ .fn = fn, .arg = arg, .n = n, .piece = piece };
-	atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-	atomic_store_explicit(&p->busy, p->n_threads - 1, memory_order_relaxed);
-	start_round(p);
+	atomic_store(&p->next, 0);
+	open_round(p);
 	take_pieces(p, 0);
-	wait_idle(p);
+	close_round(p);
 }
 
 unsigned od_pool_threads(const struct od_pool *p)
@@ -208,8 +247,8 @@ void od_pool_free(struct od_pool *p)
 {
 	if (p == NULL)
 		return;
-	p->stop = true; /* seen by helpers through the round that start_round publishes */
-	start_round(p);
+	atomic_store(&p->stop, true);
+	open_round(p); /* so that they look */
 	for (unsigned i = 0; i < p->started; i++)
 		pthread_join(p->thread[i], NULL);
 	pthread_mutex_destroy(&p->lock);
