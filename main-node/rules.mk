@@ -2,5 +2,5 @@
 ODM_SRCS := $(addprefix main-node/,cluster.c cluster_service.c engine.c engine_args.c figures.c generate.c local_nodes.c \
 	members.c placement.c predictions.c resident_service.c sampling_config.c shadow_link.c worker_link.c)
 
-#PROGRAMS += od-main
+PROGRAMS += od-main
 od-main_SRCS := main-node/od_main.c $(ODM_SRCS)
