@@ -19,15 +19,16 @@ static ALWAYS_INLINE vpairs row_pairs_n(const float *x, size_t n)
 static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
 {
 	const unsigned char *w = a->w;
+	float *carry = a->carry;
 	size_t k = 0;
-	v16 sum[8][4];
+	v16 sum[4][4];
 
 	(void)t; /* OD_BF16 */
-	V16_UNROLL(8)
+	V16_UNROLL(4)
 	for (size_t o = 0; o < no; o++)
 		V16_UNROLL(4)
 		for (size_t r = 0; r < nr; r++)
-			sum[o][r] = v16_set1(0);
+			sum[o][r] = a->first ? v16_set1(0) : v16_load(carry + 16 * (o * nr + r));
 	for (; k + 32 <= a->n; k += 32) {
 		vpairs xv[4];
 
@@ -35,7 +36,7 @@ static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, cons
 		V16_UNROLL(4)
 		for (size_t r = 0; r < nr; r++)
 			xv[r] = row_pairs(a->x + r * a->x_stride + k);
-		V16_UNROLL(8)
+		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++) {
 			vpairs wv = (vpairs)_mm512_loadu_si512(w + o * a->w_stride_bytes + 2 * k);
 
@@ -47,7 +48,7 @@ static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, cons
 	if (k < a->n) {
 		__mmask32 mask = (__mmask32)((1ull << (a->n - k)) - 1);
 
-		V16_UNROLL(8)
+		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++) {
 			vpairs wv = (vpairs)_mm512_maskz_loadu_epi16(mask, w + o * a->w_stride_bytes + 2 * k);
 
@@ -57,12 +58,17 @@ static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, cons
 							     row_pairs_n(a->x + r * a->x_stride + k, a->n - k));
 		}
 	}
-	V16_UNROLL(8)
+	V16_UNROLL(4)
 	for (size_t o = 0; o < no; o++) {
 		V16_UNROLL(4)
 		for (size_t r = 0; r < nr; r++) {
-			float d = v16_fold_add(sum[o][r]);
+			float d;
 
+			if (!a->last) {
+				v16_store(carry + 16 * (o * nr + r), sum[o][r]);
+				continue;
+			}
+			d = v16_fold_add(sum[o][r]);
 			a->y[r * a->y_stride + o] = d != d ? od_bits_f32(0x7fc00000u) : d;
 		}
 	}

@@ -13,6 +13,10 @@
 
 /* Outputs that all row tiles visit before the next ones: their weights stay in the L2 cache meanwhile. */
 #define BLOCK_WEIGHTS 131072u
+#define MAX_BLOCK_OUTS 64u
+#ifndef COLUMNS
+#define COLUMNS 1024u
+#endif
 
 static inline float canonical(float a)
 {
@@ -47,37 +51,38 @@ static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const siz
 	const size_t each = od_dtype_bytes(t), step = OD_LINE_BYTES / each, row_bytes = a->n * each;
 	const unsigned char *w = a->w;
 	const float *x = a->x;
+	float *carry = a->carry;
 	size_t k = 0;
-	v16 sum[8][4];
+	v16 sum[4][4];
 
-	V16_UNROLL(8)
+	V16_UNROLL(4)
 	for (size_t o = 0; o < no; o++)
 		V16_UNROLL(4)
 		for (size_t r = 0; r < nr; r++)
-			sum[o][r] = v16_set1(0);
+			sum[o][r] = a->first ? v16_set1(0) : v16_load(carry + 16 * (o * nr + r));
 	for (; k + step <= a->n; k += step) {
 		prefetch_rows(a, no, k * each, row_bytes);
 		V16_UNROLL(4)
 		for (size_t j = 0; j < step; j += 16) {
-			v16 xv[4];
+			v16 wv[4];
 
 			V16_UNROLL(4)
-			for (size_t r = 0; r < nr; r++)
-				xv[r] = v16_load(x + r * a->x_stride + k + j);
-			V16_UNROLL(8)
-			for (size_t o = 0; o < no; o++) {
-				v16 wv = load_any(t, w + o * a->w_stride_bytes + (k + j) * each);
+			for (size_t o = 0; o < no; o++)
+				wv[o] = load_any(t, w + o * a->w_stride_bytes + (k + j) * each);
+			V16_UNROLL(4)
+			for (size_t r = 0; r < nr; r++) {
+				v16 xv = v16_load(x + r * a->x_stride + k + j);
 
 				V16_UNROLL(4)
-				for (size_t r = 0; r < nr; r++)
-					sum[o][r] = v16_fma(wv, xv[r], sum[o][r]);
+				for (size_t o = 0; o < no; o++)
+					sum[o][r] = v16_fma(wv[o], xv, sum[o][r]);
 			}
 		}
 	}
 	while (k < a->n) {
 		size_t left = a->n - k < 16 ? a->n - k : 16;
 
-		V16_UNROLL(8)
+		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++) {
 			v16 wv = load_any_n(t, w + o * a->w_stride_bytes + k * each, left);
 
@@ -87,43 +92,65 @@ static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const siz
 		}
 		k += left;
 	}
-	V16_UNROLL(8)
+	V16_UNROLL(4)
 	for (size_t o = 0; o < no; o++) {
 		V16_UNROLL(4)
 		for (size_t r = 0; r < nr; r++) {
-			float d = v16_fold_add(sum[o][r]);
+			float d;
 
+			if (!a->last) {
+				v16_store(carry + 16 * (o * nr + r), sum[o][r]);
+				continue;
+			}
+			d = v16_fold_add(sum[o][r]);
 			a->y[r * a->y_stride + o] = canonical(a->scale != NULL ? d * a->scale[o] : d);
 		}
 	}
 }
 
 /* n_out outputs of nr rows. */
-static ALWAYS_INLINE void row_tile(od_dots_fn *const f, const enum od_dtype t, const size_t no, const size_t nr, struct od_tile a,
-				   size_t n_out)
+static ALWAYS_INLINE void row_tile(od_dots_fn *const f, const enum od_dtype t, const size_t no, const size_t nr,
+				   struct od_tile a, size_t n_out)
 {
-	size_t o = 0;
+	float *carry = a.carry;
 
-	for (; o + no <= n_out; o += no) {
-		f(t, no, nr, &a);
-		a.w += no * a.w_stride_bytes;
-		a.y += no;
-		a.scale = a.scale != NULL ? a.scale + no : NULL;
-	}
-	for (; o < n_out; o++) {
-		f(t, 1, nr, &a);
-		a.w += a.w_stride_bytes;
-		a.y++;
-		a.scale = a.scale != NULL ? a.scale + 1 : NULL;
+	for (size_t o = 0, n; o < n_out; o += n) {
+		n = o + no <= n_out ? no : 1;
+		a.carry = carry + 16 * nr * o;
+		if (n == no)
+			f(t, no, nr, &a);
+		else
+			f(t, 1, nr, &a);
+		a.w += n * a.w_stride_bytes;
+		a.y += n;
+		a.scale = a.scale != NULL ? a.scale + n : NULL;
 	}
 }
 
-static ALWAYS_INLINE void matmul_of(od_dots_fn *const f, const enum od_dtype t, struct od_tile a, size_t n_rows, size_t n_out)
+/* The same in columns, so that their part of the rows stays in the L1 cache. */
+static ALWAYS_INLINE void column_tiles(od_dots_fn *const f, const enum od_dtype t, const size_t no, const size_t nr,
+				       struct od_tile a, size_t n_out)
 {
-	size_t block = BLOCK_WEIGHTS / (a.n + 1) / V16_GEMV_OUTS * V16_GEMV_OUTS + V16_GEMV_OUTS, n;
+	float carry[MAX_BLOCK_OUTS * 4 * 16];
+	size_t n = a.n;
 
-	if (n_rows == 1)
-		block = n_out;
+	a.carry = carry;
+	for (size_t k = 0; k < n; k += COLUMNS) {
+		a.first = k == 0;
+		a.last = n - k <= COLUMNS;
+		a.n = a.last ? n - k : COLUMNS;
+		row_tile(f, t, no, nr, a, n_out);
+		a.w += COLUMNS * od_dtype_bytes(t);
+		a.x += COLUMNS;
+	}
+}
+
+static ALWAYS_INLINE void matmul_of(od_dots_fn *const f, const enum od_dtype t, struct od_tile a, size_t n_rows,
+				    size_t n_out)
+{
+	size_t block = BLOCK_WEIGHTS / (a.n + 1) / 4 * 4 + 4, n;
+
+	block = n_rows == 1 ? n_out : block < MAX_BLOCK_OUTS ? block : MAX_BLOCK_OUTS;
 	for (size_t o = 0; o < n_out; o += n) {
 		struct od_tile b = a;
 		size_t r = 0;
@@ -131,15 +158,16 @@ static ALWAYS_INLINE void matmul_of(od_dots_fn *const f, const enum od_dtype t, 
 		n = n_out - o < block ? n_out - o : block;
 		b.w += o * a.w_stride_bytes;
 		b.scale = a.scale != NULL ? a.scale + o : NULL;
-		for (; r + V16_TILE_ROWS <= n_rows; r += V16_TILE_ROWS) {
+		for (size_t nr; r < n_rows; r += nr) {
+			nr = n_rows - r >= 4 ? 4 : n_rows - r >= 2 ? 2 : 1;
 			b.x = a.x + r * a.x_stride;
 			b.y = a.y + r * a.y_stride + o;
-			row_tile(f, t, V16_TILE_OUTS, V16_TILE_ROWS, b, n);
-		}
-		for (; r < n_rows; r++) {
-			b.x = a.x + r * a.x_stride;
-			b.y = a.y + r * a.y_stride + o;
-			row_tile(f, t, V16_GEMV_OUTS, 1, b, n);
+			if (nr == 4)
+				column_tiles(f, t, V16_OUTS_OF_4, 4, b, n);
+			else if (nr == 2)
+				column_tiles(f, t, V16_OUTS_OF_2, 2, b, n);
+			else
+				row_tile(f, t, V16_OUTS_OF_1, 1, b, n);
 		}
 	}
 }
@@ -157,6 +185,8 @@ static void matmul(const struct od_mat *w, const float *x, size_t x_stride, floa
 		.scale = w->dtype == OD_INT8 ? w->scale + o_begin : NULL,
 		.y = y + o_begin,
 		.y_stride = y_stride,
+		.first = true,
+		.last = true,
 	};
 
 	switch (w->dtype) {
@@ -171,7 +201,9 @@ static float dot(const float *a, const float *b, size_t n)
 {
 	float y;
 
-	dots(OD_F32, 1, 1, &(struct od_tile){ .w = (const unsigned char *)a, .x = b, .n = n, .y = &y });
+	dots(OD_F32, 1, 1,
+	     &(struct od_tile){
+		     .w = (const unsigned char *)a, .x = b, .n = n, .y = &y, .first = true, .last = true });
 	return y;
 }
 
@@ -272,12 +304,14 @@ static ALWAYS_INLINE void attn_scores(const enum od_dtype t, const struct od_att
 {
 	size_t stride_bytes = a->stride * od_dtype_bytes(t), n = end - begin;
 
-	row_tile(dots, t, V16_GEMV_OUTS, 1,
+	row_tile(dots, t, V16_OUTS_OF_1, 1,
 		 (struct od_tile){ .w = (const unsigned char *)a->k + begin * stride_bytes,
 				.w_stride_bytes = stride_bytes,
 				.x = a->q,
 				.n = a->head_dim,
-				.y = score },
+				.y = score,
+				.first = true,
+				.last = true },
 		 n);
 	for (size_t i = 0; i < n; i += 16) {
 		size_t left = n - i < 16 ? n - i : 16;

@@ -18,7 +18,7 @@ extern const struct od_backend od_cpu_table_avx512bf16;
 /* How far ahead of its reads each row of weights is fetched. The hardware's own prefetcher stops at page
  * ends and loses track of several rows read at once. */
 #ifndef OD_PREFETCH_BYTES
-#define OD_PREFETCH_BYTES 1024u
+#define OD_PREFETCH_BYTES 1536u
 #endif
 
 /* A tile of dots: y[r * y_stride + o] = row o of w times row r of x. The kernel knows how many of each. */
@@ -31,6 +31,8 @@ struct od_tile {
 	const float *scale; /* of each row of w, or NULL */
 	float *y;
 	size_t y_stride;
+	void *carry;	  /* v16 [no][nr]: sums of a dot that is cut into columns */
+	bool first, last; /* columns: the sums start at 0, the results are written */
 };
 
 /* no rows of w of type t with nr rows of x; the three are constants at every call, so that all is inlined. */
@@ -41,6 +43,7 @@ static ALWAYS_INLINE void prefetch_rows(const struct od_tile *a, const size_t no
 {
 	at += row_bytes < OD_PREFETCH_BYTES ? row_bytes : OD_PREFETCH_BYTES;
 	at += at < row_bytes ? 0 : no * a->w_stride_bytes - row_bytes;
+	_Pragma("GCC unroll 4")
 	for (size_t o = 0; o < no; o++)
 		__builtin_prefetch((const void *)((uintptr_t)a->w + o * a->w_stride_bytes + at));
 }

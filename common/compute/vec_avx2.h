@@ -10,10 +10,11 @@ typedef struct {
 	__m256 lo, hi;
 } v16;
 
-/* Sums in registers: 16 ymm registers hold 8 (4 dots of one row, 2 x 2 of a tile), the weights and rows. */
-#define V16_GEMV_OUTS 4
-#define V16_TILE_OUTS 2
-#define V16_TILE_ROWS 2
+/* Rows of weights that meet 1, 2, 4 rows of x: 8 of the 16 registers are sums. A sum is a chain of FMAs of 4
+ * cycles, two of which can start per cycle, so 8 keep the unit busy; more would spill. */
+#define V16_OUTS_OF_1 4
+#define V16_OUTS_OF_2 2
+#define V16_OUTS_OF_4 1
 #define V16_PRAGMA(x) _Pragma(#x)
 #define V16_UNROLL(n) V16_PRAGMA(GCC unroll n)
 

@@ -8,11 +8,11 @@
 
 typedef __m512 v16;
 
-/* Sums in registers: 8 for one row, 16 for a tile; 32 registers hold them, the weights and the rows. One sum
- * is a chain of FMAs of 4 cycles each, two of which can start per cycle: 8 keep the unit busy. */
-#define V16_GEMV_OUTS 8
-#define V16_TILE_OUTS 4
-#define V16_TILE_ROWS 4
+/* Rows of weights that meet 1, 2, 4 rows of x. 16 of 32 registers are sums in the last; for one row memory is
+ * the limit, and it likes few streams. */
+#define V16_OUTS_OF_1 4
+#define V16_OUTS_OF_2 4
+#define V16_OUTS_OF_4 4
 #define V16_PRAGMA(x) _Pragma(#x)
 #define V16_UNROLL(n) V16_PRAGMA(GCC unroll n)
 

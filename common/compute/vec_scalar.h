@@ -12,10 +12,10 @@ typedef struct {
 	float f[16];
 } v16;
 
-/* How many dots run side by side; see cpu_kernels.h. Nothing is gained here, so as little code as possible. */
-#define V16_GEMV_OUTS 2
-#define V16_TILE_OUTS 2
-#define V16_TILE_ROWS 2
+/* How many rows of weights meet 1, 2, 4 rows of x in registers. Nothing is gained here, so little code. */
+#define V16_OUTS_OF_1 1
+#define V16_OUTS_OF_2 1
+#define V16_OUTS_OF_4 1
 #define V16_UNROLL(n)
 
 #define V16_EACH for (int i = 0; i < 16; i++)
