@@ -12,7 +12,9 @@ extern const struct od_backend od_cpu_table_avx512;
 extern const struct od_backend od_cpu_table_avx512bf16;
 #endif
 
+#ifndef ALWAYS_INLINE
 #define ALWAYS_INLINE inline __attribute__((always_inline))
+#endif
 #define OD_LINE_BYTES 64u
 
 /* How far ahead of its reads each row of weights is fetched. The hardware's own prefetcher stops at page
