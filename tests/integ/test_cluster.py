@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Tokens do not depend on the cluster: any number of workers, groups, slots, threads and prefill chunks, with and
+without prediction, in both profiles, give the tokens of resident mode."""
+from cluster_util import Daemon, generate, hosts_file, run_tests, test, pack, BIN
+import json
+import os
+import subprocess
+
+PROMPTS = ["Once upon a time there was a king", "The wolf said to the little girl, \"Where are you going?\" and she"]
+_resident = {}
+
+
+def resident(profile, prompt):
+    key = profile, prompt
+    if key not in _resident:
+        _resident[key] = generate("--resident", "--profile", profile, "--threads", 1, prompt=prompt)["token_ids"]
+        assert len(set(_resident[key])) > 8, "the reference text must vary"
+    return _resident[key]
+
+
+# A pairwise selection: every pair of values of two columns occurs (make soak runs them all).
+# workers, group size, slots, predictor, main threads, profile, prefill rows
+CASES = [
+    (1, 1, 1, "none", 1, "f32", 256),
+    (1, 2, 2, "random", 2, "bf16", 3),
+    (2, 1, 2, "none", 2, "f32", 3),
+    (2, 2, 1, "random", 1, "bf16", 256),
+    (2, 3, 1, "random", 2, "f32", 3),
+    (3, 1, 1, "random", 2, "f32", 256),
+    (3, 2, 2, "none", 1, "bf16", 3),
+    (3, 3, 2, "none", 2, "f32", 256),
+    (5, 1, 2, "random", 1, "bf16", 3),
+    (5, 2, 1, "none", 2, "f32", 256),
+    (5, 3, 1, "none", 1, "bf16", 256),
+    (8, 1, 1, "none", 1, "bf16", 3),
+    (8, 2, 2, "random", 2, "f32", 256),
+    (8, 3, 1, "random", 1, "f32", 3),
+]
+
+
+@test
+def same_tokens_for_every_cluster_shape():
+    for i, (workers, group, slots, predictor, threads, profile, rows) in enumerate(CASES):
+        prompt = PROMPTS[i % len(PROMPTS)]
+        r = generate("--local", workers, "--group-size", group, "--slots", slots, "--predictor", predictor,
+                     "--threads", threads, "--profile", profile, "--prefill-rows", rows, prompt=prompt)
+        assert r["token_ids"] == resident(profile, prompt), (CASES[i], r["token_ids"], resident(profile, prompt))
+        assert r["workers"] == workers and r["slots"] == slots
+        assert r["groups"] == max(1, workers // min(group, workers)), r["groups"]
+
+
+@test
+def figures_add_up():
+    r = generate("--local", 2, "--predictor", "none", "--slots", 1, tokens=10)
+    layers, top_k, steps = 12, 2, 9  # ten tokens take nine decode steps
+    assert r["expert_uses"] == layers * top_k * steps, r["expert_uses"]
+    assert r["stalls"] == r["expert_uses"], "without prediction every expert is loaded on the router's word"
+    assert r["loads"] >= r["expert_uses"] and r["loaded_bytes"] > 0
+    assert r["predicted_uses"] == 0 and r["recall"] is None
+    assert len(r["nodes"]) == 3 and all(n["alive"] and n["peak_rss_bytes"] > 0 for n in r["nodes"])
+
+
+@test
+def random_prediction_recalls_about_a_quarter():
+    r = generate("--local", 2, "--predictor", "random", "--slots", 2, tokens=60)
+    assert 0.15 < r["recall"] < 0.35, r["recall"]  # 2 of 8 experts by chance
+
+
+@test
+def daemons_by_hand_and_a_hosts_file():
+    workers = [Daemon("worker", "--slots", 2) for _ in range(3)]
+    path = hosts_file(workers)
+    r = generate("--workers", path, prompt=PROMPTS[0])
+    assert r["token_ids"] == resident("f32", PROMPTS[0])
+    # The same daemons serve the next main, of the other profile.
+    r = generate("--workers", path, "--profile", "bf16", prompt=PROMPTS[1])
+    assert r["token_ids"] == resident("bf16", PROMPTS[1])
+    for w in workers:
+        w.kill()
+
+
+@test
+def prompts_from_standard_input():
+    p = subprocess.run([os.path.join(BIN, "od-main"), "--pack", pack(), "--local", "2", "--predictor", "none", "--json",
+                        "--max-tokens", "8"], input="\n".join(PROMPTS) + "\n", capture_output=True, text=True,
+                       timeout=120)
+    assert p.returncode == 0, p.stderr
+    out = [json.loads(line) for line in p.stdout.splitlines()]
+    assert [o["prompt"] for o in out] == PROMPTS
+    for o in out:
+        assert o["token_ids"] == resident("f32", o["prompt"])[:8]
+
+
+@test
+def the_pack_is_found_through_the_environment():
+    p = subprocess.run([os.path.join(BIN, "od-main"), "--local", "1", "--predictor", "none", "--prompt", PROMPTS[0],
+                        "--max-tokens", "4", "--json"], capture_output=True, text=True, timeout=120,
+                       env={**os.environ, "OD_PACK": pack()})
+    assert p.returncode == 0, p.stderr
+    assert json.loads(p.stdout)["token_ids"] == resident("f32", PROMPTS[0])[:4]
+
+
+if __name__ == "__main__":
+    run_tests()
