@@ -97,6 +97,15 @@ static void on_note(void *arg, const char *text)
 
 /* ---- commands ---- */
 
+/* Messages quote names from files; no file shall move the cursor. */
+static void print_error(struct od_err *err)
+{
+	for (char *c = err->msg; *c != '\0'; c++)
+		if ((unsigned char)*c < ' ' || *c == 0x7f)
+			*c = '?';
+	fprintf(stderr, "od-pack: error: %s\n", err->msg);
+}
+
 static int usage_error(const char *text)
 {
 	fprintf(stderr, "od-pack: %s; see od-pack --help\n", text);
@@ -123,7 +132,7 @@ static int cmd_pack(const struct options *o)
 	rc = od_pack_write(&job, &err);
 	bar_end(&bar);
 	if (rc != OD_OK) {
-		fprintf(stderr, "od-pack: error: %s\n", err.msg);
+		print_error(&err);
 		if (rc == OD_ERR_IO)
 			fprintf(stderr, "od-pack: what is done so far is kept in %s.partial; run the same command "
 				"again to go on\n", o->word[1]);
@@ -150,7 +159,7 @@ static int cmd_verify(const struct options *o)
 	rc = od_pack_verify(&job, &err);
 	bar_end(&bar);
 	if (rc != OD_OK) {
-		fprintf(stderr, "od-pack: error: %s\n", err.msg);
+		print_error(&err);
 		return EXIT_FAILED;
 	}
 	printf("%s: good%s%s\n", o->word[1], o->against != NULL ? ", and the same as " : "",
@@ -168,7 +177,7 @@ static int cmd_info(const struct options *o)
 		rc = od_pack_info(pack, o->json, stdout, &err);
 	od_pack_close(pack);
 	if (rc != OD_OK) {
-		fprintf(stderr, "od-pack: error: %s\n", err.msg);
+		print_error(&err);
 		return EXIT_FAILED;
 	}
 	return EXIT_GOOD;

@@ -116,17 +116,23 @@ int od_sums_write(const char *dir, struct od_err *err)
 	return rc == OD_OK ? od_file_write_atomic(path, text, len, err) : rc;
 }
 
-/* The name of the next line, for messages about one that should not be there. */
-static void name_of_line(const char *at, char *name, size_t size)
+/* The next line as sum and name, for messages: it may hold anything, and messages go to terminals. */
+static void split_line(const char *at, char sum[OD_HEX_CHARS(32) + 1], char *name, size_t size)
 {
-	size_t n = strcspn(at, "\n"), skip = n > 66 ? 66 : 0;
+	size_t n = strcspn(at, "\n"), sum_len = n < OD_HEX_CHARS(32) ? n : OD_HEX_CHARS(32);
+	size_t skip = n > OD_HEX_CHARS(32) + 2 ? OD_HEX_CHARS(32) + 2 : 0;
 
+	snprintf(sum, OD_HEX_CHARS(32) + 1, "%.*s", (int)sum_len, at);
 	snprintf(name, size, "%.*s", (int)(n - skip), at + skip);
+	for (char *c = sum; *c != '\0'; c++)
+		*c = *c >= ' ' && *c <= '~' ? *c : '?';
+	for (char *c = name; *c != '\0'; c++)
+		*c = *c >= ' ' && *c <= '~' ? *c : '?';
 }
 
 int od_sums_check(const char *dir, struct od_err *err)
 {
-	char path[PATH_MAX], line[LINE_MAX_BYTES], name[64], *text;
+	char path[PATH_MAX], line[LINE_MAX_BYTES], sum[OD_HEX_CHARS(32) + 1], name[64], *text;
 	const char *at;
 	size_t len;
 	int rc = od_path(path, sizeof(path), dir, OD_SUMS_NAME, err);
@@ -145,16 +151,16 @@ int od_sums_check(const char *dir, struct od_err *err)
 			at += strlen(line);
 			continue;
 		}
-		name_of_line(at, name, sizeof(name));
+		split_line(at, sum, name, sizeof(name));
 		if (strcmp(name, f->name) == 0)
-			rc = od_fail(err, OD_ERR_CORRUPT, "%s/%s: SHA-256 differs from the one in %s: expected %.64s, "
-				     "found %.64s", dir, f->name, OD_SUMS_NAME, at, line);
+			rc = od_fail(err, OD_ERR_CORRUPT, "%s/%s: SHA-256 differs from the one in %s: expected %s, "
+				     "found %.64s", dir, f->name, OD_SUMS_NAME, sum, line);
 		else
 			rc = od_fail(err, OD_ERR_FORMAT, "%s: expected a line for %s, found \"%s\"", path, f->name,
 				     name);
 	}
 	if (rc == OD_OK && at != text + len) {
-		name_of_line(at, name, sizeof(name));
+		split_line(at, sum, name, sizeof(name));
 		rc = od_fail(err, OD_ERR_MISSING, "%s: names \"%s\", which is not there or no file of a pack", path, name);
 	}
 	free(text);

@@ -1,0 +1,253 @@
+"""A reader of packs written from docs/PACK-FORMAT.md alone, to hold od-pack to it. Standard library, with libzstd and
+libxxhash by ctypes. Everything that the format says must be so is checked; anything else raises Bad."""
+import ctypes
+import hashlib
+import json
+import os
+import struct
+
+_xxh = ctypes.CDLL("libxxhash.so.0")
+_xxh.XXH3_64bits.restype = ctypes.c_uint64
+_xxh.XXH3_64bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+_zstd = ctypes.CDLL("libzstd.so.1")
+_zstd.ZSTD_decompress.restype = ctypes.c_size_t
+_zstd.ZSTD_decompress.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
+_zstd.ZSTD_isError.argtypes = [ctypes.c_size_t]
+
+DTYPES = {1: "BF16", 2: "F16", 3: "F32"}
+WIDTH = {"BF16": 2, "F16": 2, "F32": 4}
+SMALL = ["config.json", "generation_config.json", "model.json", "tokenizer.json", "tokenizer_config.json"]
+MATS = ["gate", "up", "down"]
+PAGE = 4096
+SHARD_WEIGHTS = 524288
+
+
+class Bad(Exception):
+    pass
+
+
+def need(ok, what):
+    if not ok:
+        raise Bad(what)
+
+
+def xxh3(data):
+    return _xxh.XXH3_64bits(bytes(data), len(data))
+
+
+def unzstd(data, raw_bytes):
+    out = ctypes.create_string_buffer(raw_bytes + 1)
+    n = _zstd.ZSTD_decompress(out, raw_bytes, bytes(data), len(data))
+    need(not _zstd.ZSTD_isError(n) and n == raw_bytes, "zstd frame")
+    return out.raw[:raw_bytes]
+
+
+def round_up(n, step):
+    return (n + step - 1) // step * step
+
+
+def f32(x):
+    return struct.unpack("<f", struct.pack("<f", x))[0]
+
+
+def shapes(cfg):
+    """Of the dense tensors in order, as (role, layer or None, shape); of an expert's matrices."""
+    h, i, e = cfg["hidden_size"], cfg["intermediate_size"], cfg["num_local_experts"]
+    a, v = cfg["num_attention_heads"], cfg["vocab_size"]
+    k = cfg.get("num_key_value_heads", a)
+    d = cfg.get("head_dim") or h // a
+    dense = [("embed", None, [v, h])]
+    if not cfg.get("tie_word_embeddings"):
+        dense.append(("head", None, [v, h]))
+    dense.append(("final_norm", None, [h]))
+    for layer in range(cfg["num_hidden_layers"]):
+        dense += [("attn_norm", layer, [h]), ("attn_q", layer, [a * d, h]), ("attn_k", layer, [k * d, h]),
+                  ("attn_v", layer, [k * d, h]), ("attn_o", layer, [h, a * d]), ("ffn_norm", layer, [h]),
+                  ("router", layer, [e, h])]
+    return dense, [[i, h], [i, h], [h, i]]
+
+
+def mixtral_name(role, layer):
+    whole = {"embed": "model.embed_tokens", "head": "lm_head", "final_norm": "model.norm"}
+    part = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+            "attn_v": "self_attn.v_proj", "attn_o": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm",
+            "router": "block_sparse_moe.gate"}
+    return (whole[role] if layer is None else f"model.layers.{layer}.{part[role]}") + ".weight"
+
+
+def mixtral_expert_name(m, expert, mat):
+    return f"model.layers.{m}.block_sparse_moe.experts.{expert}.{dict(gate='w1', up='w3', down='w2')[mat]}.weight"
+
+
+def merge(dtype, sm, e):
+    """Planes to weights. Big integers, a byte a lane, so that a million weights take no time."""
+    n = len(e)
+    ones = int.from_bytes(b"\1" * n, "little")
+    big = lambda b: int.from_bytes(b, "little")
+    planes = [big(sm[i * n:(i + 1) * n]) for i in range(WIDTH[dtype] - 1)] + [big(e)]
+    out = bytearray(n * WIDTH[dtype])
+    for i, plane in enumerate(planes):  # rotate right by one: bit 0 of the next plane comes in on top
+        above = planes[(i + 1) % len(planes)]
+        lane = (plane >> 1) & (ones * 0x7F) | (above & ones) << 7
+        out[i::WIDTH[dtype]] = lane.to_bytes(n, "little")
+    return bytes(out)
+
+
+def check_sums(path):
+    with open(os.path.join(path, "SHA256SUMS"), "rb") as f:
+        found = f.read().decode("ascii")
+    want = ""
+    for name in SMALL:
+        p = os.path.join(path, name)
+        if os.path.exists(p):
+            with open(p, "rb") as f:
+                want += hashlib.sha256(f.read()).hexdigest() + "  " + name + "\n"
+    need(found == want, "SHA256SUMS")
+
+
+class Expert:
+    """One expert of experts.bin, every byte of it accounted for."""
+
+    def __init__(self, data, m, expert, mat_shapes):
+        shard_rows = [max(1, SHARD_WEIGHTS // s[1]) for s in mat_shapes]
+        n_shards = sum(-(-s[0] // r) for s, r in zip(mat_shapes, shard_rows))
+        header_bytes = round_up(192 + 64 * n_shards, PAGE)
+        head = data[:header_bytes]
+        (magic, xx, schema, m_, e_, n, hb, total, sm_off, e_off) = struct.unpack_from("<8sQIIIIQQQQ", head)
+        need(magic == b"ODEXPERT" and xx == xxh3(head[16:]), "expert header checksum")
+        need((schema, m_, e_, n, hb, sm_off) == (1, m, expert, n_shards, header_bytes, header_bytes), "expert header")
+        need(total == len(data) and head[67:72] == bytes(5) and head[168:192] == bytes(24), "expert header zeros")
+        self.header = head
+        self.dtype = [DTYPES[b] for b in head[64:67]]
+        self.stored = 0
+        mats, at, sm_at, e_at = [bytearray() for _ in MATS], 192, sm_off, e_off
+        for mat, shape in enumerate(mat_shapes):
+            for row in range(0, shape[0], shard_rows[mat]):
+                rows = min(shard_rows[mat], shape[0] - row)
+                s = struct.unpack_from("<IIBBBBIQQIIIIQQ", head, at)
+                (row_, rows_, mat_, sm_codec, e_codec, z, sm_st, sm_o, e_o, e_st, sm_raw, e_raw, z2, sm_x, e_x) = s
+                weights = rows * shape[1]
+                sm_len = weights * (WIDTH[self.dtype[mat]] - 1)
+                need((row_, rows_, mat_, sm_codec, z, z2) == (row, rows, mat, 0, 0, 0), "shard")
+                need((sm_st, sm_raw, e_raw, sm_o, e_o) == (sm_len, sm_len, weights, sm_at, e_at), "shard lengths")
+                sm, e = data[sm_o:sm_o + sm_st], data[e_o:e_o + e_st]
+                need(xxh3(sm) == sm_x and xxh3(e) == e_x, "chunk checksum")
+                need(e_codec in (0, 1) and (e_st == weights if e_codec == 0 else e_st < weights), "E codec")
+                mats[mat] += merge(self.dtype[mat], sm, e if e_codec == 0 else unzstd(e, weights))
+                at, sm_at, e_at = at + 64, sm_at + sm_st, e_at + e_st
+                self.stored += sm_st + e_st
+        need(not any(head[at:]), "header padding")
+        need(e_off == round_up(sm_at + 64, PAGE) and not any(data[sm_at:e_off]), "SM padding")
+        need(total == round_up(e_at + 64, PAGE) and not any(data[e_at:]), "E padding")
+        self.mats = [bytes(b) for b in mats]
+        for mat in range(3):
+            need(hashlib.sha256(self.mats[mat]).digest() == head[72 + 32 * mat:104 + 32 * mat], "SHA-256 of a matrix")
+
+
+class Pack:
+    """The whole pack: .tensors maps checkpoint names to (dtype, shape, bytes)."""
+
+    def __init__(self, path):
+        check_sums(path)
+        read = lambda name: open(os.path.join(path, name), "rb").read()
+        self.model, self.config = json.loads(read("model.json")), json.loads(read("config.json"))
+        need(self.model["schema_version"] == 1, "schema")
+        self.dense_shapes, self.mat_shapes = shapes(self.config)
+        self.tensors, self.experts = {}, {}
+        self._read_dense(read("dense.bin"))
+        self._read_experts(read("experts.bin"))
+        self._path = path
+
+    def _read_dense(self, data):
+        table, at = self.model["dense"]["tensors"], 0
+        need(len(table) == len(self.dense_shapes) and self.model["dense"]["file"] == "dense.bin", "dense table")
+        for t, (role, layer, shape) in zip(table, self.dense_shapes):
+            size = WIDTH[t["dtype"]]
+            for d in shape:
+                size *= d
+            need((t["role"], t.get("layer"), t["shape"], t["offset"], t["bytes"]) == (role, layer, shape, at, size), role)
+            name = mixtral_name(role, layer)
+            need(t["source"] == {"tensor": name, "first_element": 0, "transposed": False}, "source of " + name)
+            raw, end = data[at:at + size], round_up(at + size + 64, PAGE)
+            need("%016x" % xxh3(raw) == t["xxh3"] and hashlib.sha256(raw).hexdigest() == t["sha256"], "sums of " + name)
+            need(not any(data[at + size:end]), "padding after " + name)
+            self.tensors[name] = (t["dtype"], shape, raw)
+            at = end
+        need(len(data) == at == self.model["dense"]["bytes"], "length of dense.bin")
+
+    def _read_experts(self, data):
+        table, at, n = self.model["experts"]["table"], 0, self.config["num_local_experts"]
+        need(len(table) == self.config["num_hidden_layers"] * n, "expert table")
+        for i, t in enumerate(table):
+            need((t["m"], t["expert"], t["offset"]) == (i // n, i % n, at), "expert table")
+            e = Expert(data[at:at + t["bytes"]], i // n, i % n, self.mat_shapes)
+            need("%016x" % xxh3(e.header) == t["header_xxh3"], "header_xxh3")
+            for mat, name in enumerate(MATS):
+                source = mixtral_expert_name(i // n, i % n, name)
+                need(t["source"][name] == {"tensor": source, "first_element": 0, "transposed": False}, "source")
+                self.tensors[source] = (e.dtype[mat], self.mat_shapes[mat], e.mats[mat])
+            self.experts[i // n, i % n] = e
+            at += t["bytes"]
+        need(len(data) == at == self.model["experts"]["bytes"], "length of experts.bin")
+
+    def int8_names(self):
+        layers, n = self.config["num_hidden_layers"], self.config["num_local_experts"]
+        names = [mixtral_name("attn_" + r, l) for l in range(layers) for r in "qkvo"]
+        return names + [mixtral_expert_name(m, e, mat) for m in range(layers) for e in range(n) for mat in MATS]
+
+    def int8(self):
+        """name -> (q bytes, list of scales), with offsets, sums and paddings checked."""
+        table, out, at = self.model["shadow"]["int8"]["tensors"], {}, 0
+        data = open(os.path.join(self._path, "shadow-int8.bin"), "rb").read()
+        names = self.int8_names()
+        need(len(table) == len(names), "int8 table")
+        for t, name in zip(table, names):
+            n_out, n_in = self.tensors[name][1]
+            scale_at = round_up(n_out * n_in + 64, 64)
+            size = round_up(scale_at + 4 * n_out + 64, PAGE)
+            need((t["offset"], t["bytes"]) == (at, size), "int8 offsets")
+            r = data[at:at + size]
+            need("%016x" % xxh3(r) == t["xxh3"], "int8 checksum")
+            need(not any(r[n_out * n_in:scale_at]) and not any(r[scale_at + 4 * n_out:]), "int8 padding")
+            out[name] = r[:n_out * n_in], struct.unpack_from("<%df" % n_out, r, scale_at)
+            at += size
+        need(len(data) == at == self.model["shadow"]["int8"]["bytes"], "length of shadow-int8.bin")
+        return out
+
+    def fingerprint(self):
+        c = self.config
+        text = ""
+        for name in sorted(self.tensors, key=lambda s: s.encode()):
+            dtype, shape, raw = self.tensors[name]
+            text += f"tensor {name} {dtype} {'x'.join(map(str, shape))} {hashlib.sha256(raw).hexdigest()}\n"
+        heads = c["num_attention_heads"]
+        text += ("config family=mixtral layers=%d hidden=%d heads=%d kv_heads=%d head_dim=%d vocab=%d experts=%d top_k=%d "
+                 "intermediate=%d window=%d rms_eps=%08x rope_theta=%016x tied_head=%d\n" % (
+                     c["num_hidden_layers"], c["hidden_size"], heads, c.get("num_key_value_heads", heads),
+                     c.get("head_dim") or c["hidden_size"] // heads, c["vocab_size"], c["num_local_experts"],
+                     c["num_experts_per_tok"], c["intermediate_size"], c.get("sliding_window") or 0,
+                     struct.unpack("<I", struct.pack("<f", c["rms_norm_eps"]))[0],
+                     struct.unpack("<Q", struct.pack("<d", c["rope_theta"]))[0], bool(c.get("tie_word_embeddings"))))
+        tok = os.path.join(self._path, "tokenizer.json")
+        text += "tokenizer " + (hashlib.sha256(open(tok, "rb").read()).hexdigest() if os.path.exists(tok) else "none") + "\n"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def decode(dtype, raw):
+    """Bytes to floats."""
+    if dtype == "F32":
+        return list(struct.unpack("<%df" % (len(raw) // 4), raw))
+    if dtype == "F16":
+        return list(struct.unpack("<%de" % (len(raw) // 2), raw))
+    wide = bytearray(2 * len(raw))
+    wide[2::4], wide[3::4] = raw[0::2], raw[1::2]
+    return list(struct.unpack("<%df" % (len(raw) // 2), bytes(wide)))
+
+
+def quantise(row):
+    """One row as the format says: f32 divisions (a double division rounded to f32 is the same), halves to even."""
+    scale = f32(max(abs(w) for w in row) / 127)
+    if scale == 0:
+        return bytes(len(row)), 0.0
+    q = [round(max(-127.0, min(127.0, f32(w / scale)))) for w in row]
+    return struct.pack("<%db" % len(q), *q), scale
