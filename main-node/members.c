@@ -184,6 +184,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	snprintf(m->stats.precision, sizeof(m->stats.precision), "%s", w->precision);
 	pthread_mutex_unlock(&m->ms->lock);
 	publish(m, "");
+	send_ping(m); /* the first PONG brings its memory figures */
 	od_log(OD_LOG_DEBUG, "%s is here (pid %u on %s, %s)", name_of(m, name, sizeof(name)), w->pid, w->host_name,
 	       w->backend);
 }

@@ -201,7 +201,8 @@ void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32
 		s->prefill = !scored;
 		s->token_index = token_index;
 		s->n_rows = (uint32_t)(n_rows < p->o.max_rows ? n_rows : p->o.max_rows);
-		memcpy(s->token, token, s->n_rows * sizeof(*token));
+		if (s->n_rows > 0)
+			memcpy(s->token, token, s->n_rows * sizeof(*token));
 		for (uint32_t m = 0; m < p->o.n_layers; m++) {
 			struct row_prediction *r = rows_of(p, step, m);
 

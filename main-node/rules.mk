@@ -4,3 +4,6 @@ ODM_SRCS := $(addprefix main-node/,cluster.c cluster_service.c engine.c engine_a
 
 PROGRAMS += od-main
 od-main_SRCS := main-node/od_main.c $(ODM_SRCS)
+
+test_placement_OBJS := $(B)/obj/main-node/placement.o
+test_predictions_OBJS := $(B)/obj/main-node/predictions.o

@@ -1,0 +1,130 @@
+/* Groups and dealing, against the rules of the design worked out by hand and by brute force. */
+#include "main-node/placement.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void group_counts(void **state)
+{
+	/* workers, asked, top-k -> groups: M = max(1, floor(N / min(asked or k, N))) */
+	static const uint32_t want[][4] = {
+		{ 1, 0, 2, 1 }, { 2, 0, 2, 1 }, { 3, 0, 2, 1 }, { 4, 0, 2, 2 },	 { 5, 0, 2, 2 },
+		{ 8, 0, 2, 4 }, { 8, 1, 2, 8 }, { 8, 3, 2, 2 }, { 3, 9, 2, 1 },	 { 8, 0, 8, 1 },
+		{ 0, 0, 2, 0 }, { 7, 2, 8, 3 }, { 1, 3, 4, 1 }, { 10, 4, 2, 2 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++)
+		assert_int_equal(odm_groups_make(want[i][0], want[i][1], want[i][2], 32).n_groups, want[i][3]);
+}
+
+static void every_worker_in_one_group(void **state)
+{
+	(void)state;
+	for (uint32_t n = 1; n < 20; n++) {
+		for (uint32_t asked = 1; asked < 6; asked++) {
+			struct odm_groups g = odm_groups_make(n, asked, 2, 12);
+			uint32_t seen[20] = { 0 };
+
+			for (uint32_t group = 0; group < g.n_groups; group++) {
+				assert_true(odm_group_size(&g, group) > 0);
+				for (uint32_t i = 0; i < odm_group_size(&g, group); i++) {
+					uint32_t w = odm_group_worker(&g, group, i);
+
+					assert_int_equal(w % g.n_groups, group);
+					assert_true(w < n);
+					seen[w]++;
+				}
+			}
+			for (uint32_t w = 0; w < n; w++)
+				assert_int_equal(seen[w], 1);
+		}
+	}
+}
+
+/* With more than one group, no two layers in a row meet the same one, the step's boundary included. */
+static void neighbours_meet_different_groups(void **state)
+{
+	(void)state;
+	for (uint32_t layers = 2; layers < 40; layers++) {
+		for (uint32_t n = 2; n < 17; n++) {
+			struct odm_groups g = odm_groups_make(n, 1, 2, layers);
+			uint32_t last = UINT32_MAX;
+
+			for (uint64_t step = 1; step < 6; step++) {
+				for (uint32_t m = 0; m < layers; m++) {
+					uint32_t group = odm_group_of_layer(&g, step, m);
+
+					assert_true(group < g.n_groups);
+					assert_int_not_equal(group, last);
+					last = group;
+				}
+			}
+		}
+	}
+}
+
+static void layer_m_is_served_by_group_m_mod_M(void **state)
+{
+	struct odm_groups g = odm_groups_make(8, 2, 2, 32); /* 4 groups, 32 mod 4 is 0: no rotation */
+
+	(void)state;
+	for (uint64_t step = 0; step < 9; step++) {
+		for (uint32_t m = 0; m < 32; m++)
+			assert_int_equal(odm_group_of_layer(&g, step, m), m % 4);
+	}
+}
+
+static uint32_t keep_table(void *arg, uint16_t expert)
+{
+	return ((const uint32_t *)arg)[expert];
+}
+
+static void deal_round_robin(void **state)
+{
+	struct odm_groups g = odm_groups_make(5, 2, 2, 12); /* groups {0,2,4} and {1,3} */
+	const uint16_t expert[] = { 1, 4, 6, 7 };
+	uint32_t worker[4], load[5];
+
+	(void)state;
+	odm_deal(&g, 3, 0, expert, 4, NULL, NULL, worker, load);
+	assert_memory_equal(worker, ((uint32_t[]){ 0, 2, 4, 0 }), sizeof(worker));
+	odm_deal(&g, 3, 1, expert, 4, NULL, NULL, worker, load);
+	assert_memory_equal(worker, ((uint32_t[]){ 1, 3, 1, 3 }), sizeof(worker));
+}
+
+static void deal_keeps_what_is_loading(void **state)
+{
+	struct odm_groups g = odm_groups_make(4, 2, 2, 12); /* {0,2}, {1,3} */
+	const uint32_t keep[] = { ODM_NOBODY, ODM_NOBODY, 0, 3, 77 };
+	const uint16_t a[] = { 1, 2 }, b[] = { 1, 3, 4 };
+	uint32_t worker[3], load[4];
+
+	(void)state;
+	odm_deal(&g, 1, 0, a, 2, keep_table, (void *)keep, worker, load);
+	assert_int_equal(worker[1], 0); /* stays */
+	assert_int_equal(worker[0], 2); /* goes to the free one */
+	odm_deal(&g, 1, 0, b, 3, keep_table, (void *)keep, worker, load);
+	assert_int_equal(worker[1], 3); /* even outside the group */
+	assert_int_equal(worker[0], 0);
+	assert_int_equal(worker[2], 2); /* a worker that is not there any more is nobody */
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(group_counts),
+		cmocka_unit_test(every_worker_in_one_group),
+		cmocka_unit_test(neighbours_meet_different_groups),
+		cmocka_unit_test(layer_m_is_served_by_group_m_mod_M),
+		cmocka_unit_test(deal_round_robin),
+		cmocka_unit_test(deal_keeps_what_is_loading),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

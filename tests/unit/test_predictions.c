@@ -1,0 +1,234 @@
+/* The table of predictions: what becomes a WANT, what counts as recalled, late or stale. */
+#include "main-node/placement.h"
+#include "main-node/predictions.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define LAYERS 3
+#define EXPERTS 8
+#define TOP_K 2
+
+static struct odm_predictions *make(void)
+{
+	const struct odm_predictions_opts o = {
+		.n_layers = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K, .max_rows = 2, .max_tokens = 10
+	};
+	struct odm_predictions *p;
+	struct od_err err;
+
+	assert_int_equal(odm_predictions_new(&p, &o, &err), OD_OK);
+	return p;
+}
+
+static bool predict(struct odm_predictions *p, uint64_t step, uint32_t m, int32_t token, uint16_t a, uint16_t b)
+{
+	const uint16_t expert[] = { a, b };
+	const struct odm_prediction pred = { .step = step, .m = m, .token = token, .expert = expert, .n = 2 };
+
+	return odm_predictions_add(p, &pred);
+}
+
+static void resolve(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t a, uint16_t b)
+{
+	odm_predictions_resolve(p, step, m, (const uint16_t[]){ a, b }, 1);
+}
+
+static void begin(struct odm_predictions *p, uint64_t step, int32_t token, uint32_t index)
+{
+	odm_predictions_begin(p, step, &token, 1, index, true);
+}
+
+static struct od_recall recall_of(struct odm_predictions *p)
+{
+	struct od_recall r;
+	struct od_err err;
+
+	assert_int_equal(od_recall_init(&r, LAYERS, 10, &err), OD_OK);
+	odm_predictions_recall(p, &r);
+	return r;
+}
+
+struct want {
+	uint64_t step;
+	uint32_t m, version, worker[EXPERTS];
+	uint16_t expert[EXPERTS];
+	size_t n;
+	bool prefill;
+};
+
+static bool take(struct odm_predictions *p, struct want *w)
+{
+	return odm_predictions_take_want(p, &w->step, &w->m, &w->version, w->expert, w->worker, &w->n, &w->prefill);
+}
+
+static void a_prediction_becomes_a_want(void **state)
+{
+	struct odm_predictions *p = make();
+	struct want w;
+
+	(void)state;
+	assert_false(take(p, &w));
+	assert_true(predict(p, 5, 1, 42, 6, 3)); /* before the step begins: the shadow is ahead */
+	assert_true(take(p, &w));
+	assert_int_equal(w.step, 5);
+	assert_int_equal(w.m, 1);
+	assert_int_equal(w.version, 1);
+	assert_int_equal(w.n, 2);
+	assert_int_equal(w.expert[0], 6); /* in order of rank, not of id */
+	assert_int_equal(w.expert[1], 3);
+	assert_int_equal(w.worker[0], ODM_NOBODY);
+	assert_false(take(p, &w));
+	odm_predictions_placed(p, 5, 1, w.expert, (const uint32_t[]){ 7, 9 }, 2);
+	assert_int_equal(odm_predictions_where(p, 5, 1, 3), 9);
+	assert_int_equal(odm_predictions_where(p, 5, 1, 0), ODM_NOBODY);
+	/* A correction keeps what stays where it is, under a newer version. */
+	assert_true(predict(p, 5, 1, 43, 3, 0));
+	assert_true(take(p, &w));
+	assert_int_equal(w.version, 2);
+	assert_int_equal(w.expert[0], 3);
+	assert_int_equal(w.worker[0], 9);
+	assert_int_equal(w.worker[1], ODM_NOBODY);
+	odm_predictions_free(p);
+}
+
+static void oldest_step_and_lowest_layer_first(void **state)
+{
+	struct odm_predictions *p = make();
+	struct want w;
+
+	(void)state;
+	predict(p, 9, 0, 1, 0, 1);
+	predict(p, 8, 2, 1, 0, 1);
+	predict(p, 8, 1, 1, 0, 1);
+	assert_true(take(p, &w) && w.step == 8 && w.m == 1);
+	assert_true(take(p, &w) && w.step == 8 && w.m == 2);
+	assert_true(take(p, &w) && w.step == 9 && w.m == 0);
+	assert_false(take(p, &w));
+	odm_predictions_free(p);
+}
+
+static void recall_counts_uses(void **state)
+{
+	struct odm_predictions *p = make();
+	struct od_recall r;
+
+	(void)state;
+	begin(p, 1, 42, 4);
+	predict(p, 1, 0, 42, 1, 2);
+	predict(p, 1, 1, 42, 1, 2);
+	resolve(p, 1, 0, 2, 1); /* both */
+	resolve(p, 1, 1, 2, 5); /* one */
+	resolve(p, 1, 2, 2, 5); /* never predicted */
+	r = recall_of(p);
+	assert_int_equal(r.all.uses, 4);
+	assert_int_equal(r.all.recalled, 3);
+	assert_int_equal(r.layer[0].recalled, 2);
+	assert_int_equal(r.layer[1].recalled, 1);
+	assert_int_equal(r.token[4].uses, 4);
+	assert_int_equal(r.in_time_rows, 2);
+	assert_int_equal(r.late_rows, 0);
+	assert_int_equal(odm_predictions_scored_rows(p), 3);
+	od_recall_fini(&r);
+	odm_predictions_reset_figures(p);
+	assert_int_equal(odm_predictions_scored_rows(p), 0);
+	odm_predictions_free(p);
+}
+
+static void late_is_counted_apart_and_wants_nothing(void **state)
+{
+	struct odm_predictions *p = make();
+	struct od_recall r;
+	struct want w;
+
+	(void)state;
+	begin(p, 1, 42, 0);
+	resolve(p, 1, 0, 4, 5);
+	assert_false(predict(p, 1, 0, 42, 4, 5));
+	assert_false(predict(p, 1, 0, 42, 4, 5)); /* doubled: counted once */
+	assert_false(take(p, &w));
+	r = recall_of(p);
+	assert_int_equal(r.late_rows, 1);
+	assert_int_equal(r.in_time_rows, 0);
+	assert_int_equal(r.all.recalled, 2);
+	od_recall_fini(&r);
+	odm_predictions_free(p);
+}
+
+static void another_token_is_discarded(void **state)
+{
+	struct odm_predictions *p = make();
+	struct od_recall r;
+
+	(void)state;
+	predict(p, 2, 0, 7, 1, 2); /* ahead, on a token that main does not choose */
+	predict(p, 2, 1, 8, 1, 2); /* on the one that it does */
+	begin(p, 2, 8, 0);
+	assert_false(predict(p, 2, 2, 7, 1, 2));
+	resolve(p, 2, 0, 1, 2);
+	resolve(p, 2, 1, 1, 2);
+	resolve(p, 2, 2, 1, 2);
+	r = recall_of(p);
+	assert_int_equal(r.all.uses, 2); /* layer 1 only */
+	assert_int_equal(r.layer[1].recalled, 2);
+	od_recall_fini(&r);
+	odm_predictions_free(p);
+}
+
+static void nonsense_is_refused(void **state)
+{
+	struct odm_predictions *p = make();
+	const uint16_t expert[OD_MAX_TOP_K + 1] = { 0, 1 };
+	struct odm_prediction pred = { .step = 100, .m = LAYERS, .expert = expert, .n = 2 };
+
+	(void)state;
+	assert_false(odm_predictions_add(p, &pred)); /* layer */
+	pred.m = 0;
+	pred.row = 2;
+	assert_false(odm_predictions_add(p, &pred)); /* row */
+	pred.row = 0;
+	pred.n = 0;
+	assert_false(odm_predictions_add(p, &pred));
+	pred.n = OD_MAX_TOP_K + 1;
+	assert_false(odm_predictions_add(p, &pred));
+	assert_false(predict(p, 100, 0, 1, 0, EXPERTS)); /* expert */
+	assert_true(predict(p, 100, 0, 1, 0, 1));
+	assert_false(predict(p, 100 - ODM_STEPS_KEPT, 0, 1, 0, 1)); /* older than the table reaches */
+	odm_predictions_free(p);
+}
+
+static void prefill_requires_without_scoring(void **state)
+{
+	struct odm_predictions *p = make();
+	const uint16_t all[] = { 0, 1, 2, 5 };
+	struct want w;
+
+	(void)state;
+	odm_predictions_begin(p, 3, NULL, 0, 0, false);
+	odm_predictions_require(p, 3, 2, all, 4);
+	assert_true(take(p, &w));
+	assert_true(w.prefill && w.m == 2 && w.n == 4);
+	assert_memory_equal(w.expert, all, sizeof(all));
+	assert_false(take(p, &w));
+	assert_int_equal(odm_predictions_scored_rows(p), 0);
+	odm_predictions_free(p);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_prediction_becomes_a_want),
+		cmocka_unit_test(oldest_step_and_lowest_layer_first),
+		cmocka_unit_test(recall_counts_uses),
+		cmocka_unit_test(late_is_counted_apart_and_wants_nothing),
+		cmocka_unit_test(another_token_is_discarded),
+		cmocka_unit_test(nonsense_is_refused),
+		cmocka_unit_test(prefill_requires_without_scoring),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
