@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+"""Workers that die, hang, come back or never were there: main never hangs, and the tokens stay the same."""
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import time
+
+from cluster_util import BIN, HANG_S, TMP, Daemon, generate, hosts_file, main_args, pack, run_tests, test, tool
+
+PROMPT = "Once upon a time there was a king"
+TOKENS = 300
+_reference = []
+
+
+def reference():
+    if not _reference:
+        _reference.append(generate("--resident", prompt=PROMPT, tokens=TOKENS))
+    return _reference[0]
+
+
+class Lines:
+    """od-main with prompts by and by on its standard input, one JSON object each."""
+
+    def __init__(self, *args):
+        argv = main_args(*args, tokens=TOKENS)
+        at = argv.index("--prompt")
+        del argv[at:at + 2]
+        self.p = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def ask(self, prompt=PROMPT):
+        self.p.stdin.write(prompt + "\n")
+        self.p.stdin.flush()
+
+    def answer(self):
+        line = self.p.stdout.readline()
+        assert line, self.p.stderr.read()
+        return json.loads(line)
+
+    def close(self):
+        out, err = self.p.communicate(timeout=HANG_S)
+        return self.p.returncode, err
+
+
+def disturbed(action, n_workers=3, *args):
+    """A generation during which action(workers) happens; the result of it and of a second one afterwards."""
+    workers = [Daemon("worker", "--slots", 2) for _ in range(n_workers)]
+    m = Lines("--workers", hosts_file(workers), *args)
+    m.ask()
+    time.sleep(0.3)
+    action(workers)
+    first = m.answer()
+    m.ask()
+    second = m.answer()
+    status, err = m.close()
+    for w in workers:
+        w.kill()
+    assert status == 0, err
+    for r in first, second:
+        assert r["token_ids"] == reference()["token_ids"], err
+    return first, second, err
+
+
+@test
+def a_worker_is_killed():
+    first, second, err = disturbed(lambda w: w[1].kill())
+    assert "is lost" in err
+    assert second["workers"] == 2
+    assert [n["alive"] for n in second["nodes"]] == [True, True, False, True]
+
+
+@test
+def a_worker_is_stopped():
+    first, second, err = disturbed(lambda w: w[0].signal(signal.SIGSTOP))
+    assert "no answer for 1.5 s" in err
+    assert second["workers"] == 2
+
+
+@test
+def all_workers_but_one_are_killed():
+    first, second, err = disturbed(lambda w: (w[0].kill(), w[2].kill()))
+    assert second["workers"] == 1
+
+
+def wait_for_workers(m, n):
+    """Prompts until that many workers serve: membership changes between steps, but how soon is not said."""
+    end = time.monotonic() + HANG_S
+    while time.monotonic() < end:
+        m.ask()
+        r = m.answer()
+        assert r["token_ids"] == reference()["token_ids"]
+        if r["workers"] == n:
+            return r
+    raise AssertionError(f"never {n} workers")
+
+
+@test
+def a_killed_worker_comes_back_and_is_used():
+    workers = [Daemon("worker") for _ in range(2)]
+    m = Lines("--workers", hosts_file(workers))
+    wait_for_workers(m, 2)
+    workers[0].kill()
+    wait_for_workers(m, 1)
+    workers[0].start()  # on the same port
+    r = wait_for_workers(m, 2)
+    assert all(n["alive"] for n in r["nodes"])
+    status, err = m.close()
+    assert status == 0, err
+    for w in workers:
+        w.kill()
+
+
+@test
+def a_stopped_worker_goes_on_and_is_used():
+    workers = [Daemon("worker") for _ in range(2)]
+    m = Lines("--workers", hosts_file(workers))
+    wait_for_workers(m, 2)
+    workers[0].signal(signal.SIGSTOP)
+    wait_for_workers(m, 1)
+    workers[0].signal(signal.SIGCONT)
+    wait_for_workers(m, 2)
+    assert m.close()[0] == 0
+    for w in workers:
+        w.kill()
+
+
+@test
+def a_worker_is_added_with_sighup():
+    workers = [Daemon("worker") for _ in range(2)]
+    path = hosts_file(workers[:1])
+    m = Lines("--workers", path)
+    wait_for_workers(m, 1)
+    hosts_file(workers)
+    m.p.send_signal(signal.SIGHUP)
+    wait_for_workers(m, 2)
+    with open(path, "w") as f:
+        f.write("worker 127.0.0.1:notaport\n")
+    m.p.send_signal(signal.SIGHUP)  # a bad file changes nothing
+    wait_for_workers(m, 2)
+    status, err = m.close()
+    assert status == 0 and "line 1" in err, err
+    for w in workers:
+        w.kill()
+
+
+@test
+def without_workers_main_ends_with_a_clear_error():
+    workers = [Daemon("worker") for _ in range(2)]
+    m = Lines("--workers", hosts_file(workers))
+    m.ask()
+    time.sleep(0.2)
+    for w in workers:
+        w.kill()
+    m.ask()
+    status, err = m.close()
+    assert status == 1, status
+    assert "no worker is left" in err and f"127.0.0.1:{workers[0].port}" in err, err
+
+
+@test
+def main_is_killed_and_the_next_one_is_served():
+    workers = [Daemon("worker") for _ in range(2)]
+    path = hosts_file(workers)
+    m = Lines("--workers", path)
+    m.ask()
+    time.sleep(0.3)
+    m.p.kill()
+    m.p.communicate()
+    r = generate("--workers", path, prompt=PROMPT, tokens=TOKENS)
+    assert r["token_ids"] == reference()["token_ids"]
+    for w in workers:
+        assert w.alive()
+        w.kill()
+
+
+@test
+def children_of_local_die_with_main():
+    argv = main_args("--local", 3, "--predictor", "none", tokens=900)
+    m = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    end = time.monotonic() + HANG_S
+    children = []
+    while len(children) < 3 and time.monotonic() < end:
+        with open(f"/proc/{m.pid}/task/{m.pid}/children") as f:
+            children = f.read().split()
+    assert len(children) == 3, children
+    m.kill()
+    m.communicate()
+    while any(os.path.exists(f"/proc/{c}") and "Z" not in open(f"/proc/{c}/stat").read().split()[2] for c in children):
+        assert time.monotonic() < end, "children live on"
+        time.sleep(0.02)
+
+
+def refused(*args, says, tokens=4, status=1):
+    p = subprocess.run(main_args(*args, tokens=tokens), capture_output=True, text=True, timeout=HANG_S)
+    assert p.returncode == status, (p.returncode, p.stderr)
+    for s in says:
+        assert s in p.stderr, (s, p.stderr)
+
+
+def hosts(text):
+    path = os.path.join(TMP, "bad-hosts.txt")
+    with open(path, "w") as f:
+        f.write(text)
+    return path
+
+
+@test
+def bad_hosts_files_name_the_line():
+    refused("--workers", hosts("127.0.0.1:5701\n\n127.0.0.1:0\n"), says=["bad-hosts.txt", "line 3"])
+    refused("--workers", hosts("# two\n127.0.0.1:5701\nworker 127.0.0.1:5701\n"), says=["line 3", "line 2"])
+    refused("--workers", hosts("wroker 127.0.0.1\n"), says=["line 1", "wroker"])
+    refused("--workers", hosts("# nobody\n"), says=["at least one worker"])
+    refused("--workers", "/nonexistent/hosts.txt", says=["/nonexistent/hosts.txt"])
+
+
+@test
+def an_unreachable_host_is_named():
+    w = Daemon("worker")
+    s = socket.socket()
+    s.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
+    port = s.getsockname()[1]
+    refused("--workers", hosts(f"127.0.0.1:{w.port}\n127.0.0.1:{port}\n"), "--connect-timeout", 3,
+            says=["1 of 2", f"127.0.0.1:{port}"])
+    refused("--workers", hosts("no-such-host.invalid\n"), "--connect-timeout", 3, says=["no-such-host.invalid"])
+    w.kill()
+
+
+@test
+def a_worker_of_another_model_is_refused():
+    other = os.path.join(TMP, "other")
+    tool("od-bench", "synth", other, "--preset", "tiny")
+    tool("od-pack", other, other + ".pack")
+    w = Daemon("worker", pack_dir=other + ".pack")
+    refused("--workers", hosts_file([w]), says=["fingerprint", f"127.0.0.1:{w.port}"])
+    assert w.alive()
+    w.kill()
+
+
+@test
+def a_port_in_use_says_so():
+    w = Daemon("worker")
+    p = tool("od-worker", "--pack", pack(), "--port", w.port, ok=False)
+    assert str(w.port) in p.stderr and "--port" in p.stderr, p.stderr
+    w.kill()
+
+
+@test
+def addresses_beyond_loopback_need_insecure():
+    p = tool("od-worker", "--pack", pack(), "--listen", "0.0.0.0", ok=False)
+    assert "--insecure" in p.stderr, p.stderr
+
+
+@test
+def a_worker_that_cannot_hold_an_expert_says_how_much_it_needs():
+    p = tool("od-worker", "--pack", pack(), "--memory-limit", "100KiB", ok=False)
+    assert "KiB" in p.stderr or "bytes" in p.stderr, p.stderr
+
+
+@test
+def a_prompt_longer_than_the_context():
+    long = "king " * 2000
+    refused("--resident", "--prompt", long, says=["context of 1024"])
+    refused("--resident", "--ctx-size", 4, says=["context of 4"])
+    refused("--resident", "--ctx-size", 4096, says=["1024"])
+
+
+@test
+def strangers_do_no_harm():
+    w = Daemon("worker")
+    for junk in (b"", b"\0" * 4096, b"GET / HTTP/1.1\r\n\r\n", os.urandom(8192),
+                 b"\xff" + b"\0" * 8 + b"\x7f" + os.urandom(64),
+                 struct.pack(">Q", 2**63) * 16):
+        s = socket.create_connection(("127.0.0.1", w.port))
+        s.sendall(junk)
+        s.close()
+    r = generate("--workers", hosts_file([w]), prompt=PROMPT)
+    assert r["token_ids"] == reference()["token_ids"][:len(r["token_ids"])]
+    assert w.alive()
+    w.kill()
+
+
+if __name__ == "__main__":
+    run_tests()
