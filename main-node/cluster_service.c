@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/trace.h"
 #include "common/predict/random_predictor.h"
 #include "main-node/shadow_link.h"
 #include "main-node/worker_link.h"
@@ -632,7 +633,7 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 {
 	struct service *s = (struct service *)r; /* runner is the first member of the first */
 	bool decode = s->step.phase == ODM_DECODE;
-	uint64_t start_ns = od_now_ns();
+	uint64_t start_ns = od_now_ns(), span;
 	size_t n_chosen;
 	int rc;
 
@@ -647,14 +648,18 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 	n_chosen = group_by_expert(s);
 	make_pieces(s, n_chosen);
 	announce(s, n_chosen);
+	span = od_trace_begin();
 	for (uint32_t w = 0; w < s->view.n_workers; w++)
 		pump(s, w);
+	od_trace_end("send RUNs", span, (int64_t)call->step, call->m, -1);
 	if (decode) { /* behind the RUNs, which are urgent */
 		odm_shadow_link_state(&s->shadow, s->view.epoch, &s->step, call->m);
 		odm_cluster_close_unused(s->cluster, call->step, call->m, s->used_member);
 		s->sum.expert_uses += call->n_rows * s->o.config->top_k;
 	}
+	span = od_trace_begin();
 	rc = run_pieces(s, err);
+	od_trace_end("wait for experts", span, (int64_t)call->step, call->m, -1);
 	if (rc != OD_OK)
 		return rc;
 	s->call = NULL;

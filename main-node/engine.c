@@ -4,8 +4,10 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/trace.h"
 #include "main-node/cluster_service.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -124,6 +126,7 @@ static int open_hosts(struct odm_engine *e, struct od_err *err)
 		.slots = o->slots,
 		.memory_limit_bytes = o->memory_limit_bytes,
 		.threads = LOCAL_CHILD_THREADS,
+		.trace = o->trace,
 	};
 
 	if (o->mode == ODM_LOCAL)
@@ -151,6 +154,7 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 	struct odm_cluster *c;
 	int rc = open_hosts(e, err);
 
+	e->n_children = e->hosts.n;
 	if (rc == OD_OK)
 		rc = choose_predictor(e, err);
 	if (rc == OD_OK) {
@@ -205,6 +209,24 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 	return e->opts.mode == ODM_RESIDENT ? open_resident(e, err) : open_cluster(e, err);
 }
 
+/* The children's events go behind ours, and their files away. */
+static void close_trace(struct odm_engine *e)
+{
+	char path[PATH_MAX];
+	struct od_err err;
+
+	if (!od_trace_on)
+		return;
+	for (size_t i = 0; e->opts.mode == ODM_LOCAL && i < e->n_children; i++) {
+		odm_local_trace_path(e->opts.trace, i, path, sizeof(path));
+		if (od_trace_merge(path, &err) != OD_OK)
+			od_log(OD_LOG_WARN, "%s", err.msg);
+		unlink(path);
+	}
+	if (od_trace_close(&err) != OD_OK)
+		od_log(OD_LOG_ERROR, "%s", err.msg);
+}
+
 int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts, struct od_err *err)
 {
 	struct odm_engine *e = calloc(1, sizeof(*e));
@@ -218,7 +240,9 @@ int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts,
 		e->opts.threads = od_cpu_count();
 	if (e->opts.prefill_rows == 0)
 		e->opts.prefill_rows = DEFAULT_PREFILL_ROWS;
-	rc = open_all(e, err);
+	rc = opts->trace == NULL ? OD_OK : od_trace_open(opts->trace, "main", err);
+	if (rc == OD_OK)
+		rc = open_all(e, err);
 	if (rc != OD_OK) {
 		odm_engine_close(e);
 		return rc;
@@ -234,6 +258,7 @@ void odm_engine_close(struct odm_engine *e)
 	if (e->service != NULL)
 		e->service->free(e->service);
 	odm_local_stop(e->local);
+	close_trace(e);
 	od_hosts_fini(&e->hosts);
 	od_forward_free(e->forward);
 	od_seq_state_free(e->seq);

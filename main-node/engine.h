@@ -26,6 +26,7 @@ struct odm_engine_opts {
 	uint64_t prefill_rows;	   /* rows of a prefill chunk at most */
 	enum odm_mode mode;
 	bool quiet;		   /* no progress while loading */
+	const char *trace;	   /* NULL, or a file for od_trace; --local adds the children's events at the end */
 	/* A cluster. */
 	const char *hosts_path;	     /* ODM_WORKERS */
 	uint32_t local_workers;	     /* ODM_LOCAL */

@@ -24,6 +24,7 @@ struct odm_engine {
 	struct odm_expert_service *service;
 	struct odm_local *local;       /* --local: the children */
 	struct od_hosts hosts;
+	size_t n_children;
 	float *logits;	    /* [vocab] */
 	struct od_row *rows; /* [prefill_rows] */
 	uint64_t last_step, last_sequence; /* numbers given out; never reused */

@@ -4,6 +4,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/base/strbuf.h"
+#include "common/base/trace.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -64,11 +65,14 @@ static int run_layers(struct generation *g, const struct odm_step *step, struct 
 {
 	struct odm_engine *e = g->e;
 	int rc = od_forward_begin(e->forward, step->step, step->rows, step->n_rows, err);
+	uint64_t begin;
 
 	while (rc == OD_OK && !od_forward_done(e->forward)) {
 		if (atomic_load(&e->cancelled))
 			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
+		begin = od_trace_begin();
 		od_forward_attention(e->forward);
+		od_trace_end("attention, router", begin, (int64_t)step->step, od_forward_layer(e->forward), -1);
 		observe_routes(g, step->phase, step->rows, step->n_rows);
 		rc = od_forward_experts(e->forward, &e->service->runner, err);
 	}
@@ -90,6 +94,7 @@ static int pass(struct generation *g, enum odm_phase phase, const int32_t *token
 				 .prompt_tokens = (uint32_t)g->req->n_prompt,
 				 .rows = e->rows,
 				 .n_rows = n };
+	uint64_t begin_ns;
 	int rc;
 
 	g->next_step = step.next_step;
@@ -102,11 +107,13 @@ static int pass(struct generation *g, enum odm_phase phase, const int32_t *token
 	e->service->end_step(e->service);
 	if (rc != OD_OK)
 		return rc;
+	begin_ns = od_trace_begin();
 	for (size_t i = o->logits != NULL ? 0 : n - 1; i < n; i++) {
 		od_forward_logits(e->forward, i, e->logits);
 		if (o->logits != NULL)
 			o->logits(o->arg, phase, begin + (uint32_t)i, e->logits);
 	}
+	od_trace_end("head", begin_ns, (int64_t)step.step, -1, -1);
 	return OD_OK;
 }
 

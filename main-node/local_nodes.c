@@ -30,8 +30,13 @@ struct command {
 	size_t n;
 	char text[16][24]; /* numbers as text */
 	size_t n_text;
-	char program[PATH_MAX];
+	char program[PATH_MAX], trace[PATH_MAX];
 };
+
+void odm_local_trace_path(const char *trace, size_t index, char *buf, size_t size)
+{
+	snprintf(buf, size, "%s.%zu", trace, index);
+}
 
 static void add(struct command *c, const char *name, const char *value)
 {
@@ -70,7 +75,8 @@ static int find_program(struct command *c, const char *name, struct od_err *err)
 	return OD_OK;
 }
 
-static int build_command(struct command *c, const struct odm_local_opts *o, bool shadow, struct od_err *err)
+static int build_command(struct command *c, const struct odm_local_opts *o, size_t index, bool shadow,
+			 struct od_err *err)
 {
 	int rc;
 
@@ -86,6 +92,10 @@ static int build_command(struct command *c, const struct odm_local_opts *o, bool
 	add(c, "--quiet", "");
 	add(c, "--cpu", o->cpu);
 	add_number(c, "--threads", o->threads);
+	if (o->trace != NULL) {
+		odm_local_trace_path(o->trace, index, c->trace, sizeof(c->trace));
+		add(c, "--trace", c->trace);
+	}
 	if (shadow) {
 		add(c, "--precision", o->precision);
 		add(c, "--departure", o->departure);
@@ -151,7 +161,7 @@ static int read_port(int fd, const char *program, uint16_t *port, struct od_err 
 static int start_one(struct odm_local *l, const struct odm_local_opts *o, bool shadow, int *ready, struct od_err *err)
 {
 	struct command c;
-	int rc = build_command(&c, o, shadow, err);
+	int rc = build_command(&c, o, l->n, shadow, err);
 
 	if (rc == OD_OK)
 		rc = spawn(&c, &l->pid[l->n], ready, err);

@@ -19,6 +19,7 @@ struct odm_local_opts {
 	uint64_t slots;		  /* 0: from the memory limit */
 	uint64_t memory_limit_bytes; /* 0: the workers' default */
 	uint64_t threads;	  /* compute threads of each child */
+	const char *trace;	  /* NULL, or each child writes TRACE.0, TRACE.1, ... (od_trace) */
 };
 
 struct odm_local;
@@ -26,6 +27,8 @@ struct odm_local;
 /* Starts them and waits until each listens. *hosts is filled (od_hosts_fini it). */
 OD_MUST_CHECK int odm_local_start(struct odm_local **out, const struct odm_local_opts *opts, struct od_hosts *hosts,
 				  struct od_err *err);
+/* Where child number index (the shadow is 0 if there is one) writes its trace. */
+void odm_local_trace_path(const char *trace, size_t index, char *buf, size_t size);
 void odm_local_stop(struct odm_local *l); /* SIGTERM, then waits; NULL ok */
 
 #endif
