@@ -98,21 +98,33 @@ static int place(struct od_tokenizer *t, const struct tok_added *a, const char *
 	return OD_OK;
 }
 
-/* The content as it is searched for. */
-static int fill_content(struct tok_added *a, const struct tok_norms *norms, const char *content, const char *where,
+/* The content as it is searched for, and as the reference decodes it (since its 0.23). */
+static int fill_content(struct tok_added *a, struct od_tokenizer *t, const char *content, const char *where,
 			struct od_err *err)
 {
+	struct tok_entry *e = &t->vocab.entry[a->id];
 	struct tok_buf norm = {0};
 	bool dropped;
 	int rc = OD_OK;
 
 	if (a->normalized)
-		rc = tok_norms_run(norms, content, a->len, &norm, &dropped, err);
+		rc = tok_norms_run(&t->norms, content, a->len, &norm, &dropped, err);
 	else if (tok_buf_add(&norm, content, a->len) != OD_OK)
 		rc = od_fail(err, OD_ERR_NOMEM, "%s: added tokens", where);
 	if (rc == OD_OK && norm.len == 0)
 		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: added token \"%.64s\": the normalizer leaves nothing of it",
 			     where, content);
+	if (rc == OD_OK && norm.len > TOK_MAX_TOKEN_BYTES)
+		rc = od_fail(err, OD_ERR_RANGE, "%s: added token \"%.64s\": expected at most %u bytes once normalised, found %zu",
+			     where, content, TOK_MAX_TOKEN_BYTES, norm.len);
+	if (rc == OD_OK && t->vocab.bytes.len > UINT32_MAX / 2) /* offsets into it have 32 bits */
+		rc = od_fail(err, OD_ERR_RANGE, "%s: added tokens: expected at most 2 GiB of them", where);
+	if (rc == OD_OK && a->normalized) {
+		e->shown_at = (uint32_t)t->vocab.bytes.len;
+		e->shown_len = (uint32_t)norm.len;
+		if (tok_buf_add(&t->vocab.bytes, norm.data, norm.len) != OD_OK)
+			rc = od_fail(err, OD_ERR_NOMEM, "%s: added tokens", where);
+	}
 	if (rc != OD_OK) {
 		tok_buf_fini(&norm);
 		return rc;
@@ -136,7 +148,7 @@ static int parse_one(struct od_tokenizer *t, const json_t *obj, uint32_t order, 
 		return rc;
 	rc = place(t, &a, content, n_model, next, where, err);
 	if (rc == OD_OK)
-		rc = fill_content(&a, &t->norms, content, where, err);
+		rc = fill_content(&a, t, content, where, err);
 	if (rc != OD_OK)
 		return rc;
 	a.order = a.special ? order : order + (1u << 30);

@@ -50,12 +50,14 @@ static uint32_t slot_of(const struct tok_vocab *v, const char *s, size_t len)
 
 int tok_vocab_add(struct tok_vocab *v, const char *s, size_t len, uint32_t id, uint8_t flags)
 {
+	uint32_t at;
 	int rc = tok_buf_add(&v->bytes, s, len);
 
 	if (rc != OD_OK)
 		return rc;
+	at = (uint32_t)(v->bytes.len - len);
 	v->slot[slot_of(v, s, len)] = id + 1;
-	v->entry[id] = (struct tok_entry){(uint32_t)(v->bytes.len - len), (uint32_t)len, flags | TOK_PRESENT};
+	v->entry[id] = (struct tok_entry){at, (uint32_t)len, at, (uint32_t)len, flags | TOK_PRESENT};
 	v->n_present++;
 	return OD_OK;
 }

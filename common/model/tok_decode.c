@@ -36,28 +36,14 @@ struct tok_dec {
 
 /* ---- loading ---- */
 
-static int copy_text(char **out, size_t *len, const char *s, size_t n, const char *where, struct od_err *err)
-{
-	*out = malloc(n + 1);
-	if (*out == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "%s: decoder", where);
-	memcpy(*out, s, n);
-	(*out)[n] = 0;
-	*len = n;
-	return OD_OK;
-}
-
 static int parse_replace(struct tok_dec *d, const json_t *obj, bool fused, const char *where, struct od_err *err)
 {
-	const char *content, *literal;
+	const char *literal;
 	size_t literal_len;
 	int rc;
 
 	d->kind = fused ? DEC_REPLACE_FUSED : DEC_REPLACE;
-	rc = od_json_str(obj, "content", &content, where, err);
-	if (rc == OD_OK)
-		rc = copy_text(&d->content, &d->content_len, content, json_string_length(json_object_get(obj, "content")),
-			       where, err);
+	rc = tok_content_parse(&d->content, &d->content_len, obj, "content", where, err);
 	if (rc == OD_OK)
 		rc = tok_regex_parse(&d->re, &literal, &literal_len, obj, where, err);
 	if (rc != OD_OK || !fused)
@@ -66,7 +52,12 @@ static int parse_replace(struct tok_dec *d, const json_t *obj, bool fused, const
 	if (literal == NULL || literal_len == 0 || literal_len > TOK_MAX_ADDED_BYTES)
 		return tok_unsupported(err, where, "decoder behind Fuse or ByteLevel", "Replace with a regular expression",
 				       "Replace with a string, Strip, Fuse");
-	return copy_text(&d->literal, &d->literal_len, literal, literal_len, where, err);
+	d->literal_len = literal_len;
+	d->literal = malloc(literal_len);
+	if (d->literal == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s: decoder", where);
+	memcpy(d->literal, literal, literal_len);
+	return OD_OK;
 }
 
 static int parse_strip(struct tok_dec *d, const json_t *obj, const char *where, struct od_err *err)
@@ -176,6 +167,8 @@ struct od_detok {
 	bool skip_special;
 	struct dec_state *state; /* [decs.n] */
 	struct tok_buf out;
+	struct tok_buf owed; /* what decoding the context shows of what the steps still hold: not shown again */
+	size_t owed_at;
 	struct od_err *err; /* of the running call */
 };
 
@@ -450,7 +443,28 @@ static int push_id(struct od_detok *d, int32_t id)
 	e = &v->entry[id];
 	if (d->skip_special && (e->flags & TOK_SPECIAL) != 0)
 		return OD_OK;
-	return feed(d, 0, v->bytes.data + e->at, e->len, true);
+	return feed(d, 0, v->bytes.data + e->shown_at, e->shown_len, true);
+}
+
+/* Leave out what the context has shown already, as far as it has remained true. */
+static void skip_owed(struct od_detok *d)
+{
+	size_t at = 0;
+	int32_t cp;
+
+	while (at < d->out.len && d->owed_at < d->owed.len) {
+		size_t n = tok_char(d->out.data + at, d->out.len - at, &cp);
+
+		if (n > d->owed.len - d->owed_at || memcmp(d->out.data + at, d->owed.data + d->owed_at, n) != 0) {
+			d->owed_at = d->owed.len;
+			break;
+		}
+		d->owed_at += n;
+		at += n;
+	}
+	if (at > 0)
+		memmove(d->out.data, d->out.data + at, d->out.len - at);
+	d->out.len -= at;
 }
 
 /* What has come out so far, NUL-terminated. */
@@ -460,19 +474,19 @@ static int show(struct od_detok *d, int rc, const char **piece, size_t *len, str
 		rc = tok_buf_reserve(&d->out, 1);
 	if (rc != OD_OK)
 		return rc == OD_ERR_NOMEM ? od_fail(err, rc, "decoding") : rc;
+	skip_owed(d);
 	d->out.data[d->out.len] = 0;
 	*piece = d->out.data;
 	*len = d->out.len;
 	return OD_OK;
 }
 
-static int begin_call(struct od_detok *d, const char **piece, size_t *len, struct od_err *err)
+static void begin_call(struct od_detok *d, const char **piece, size_t *len, struct od_err *err)
 {
 	*piece = "";
 	*len = 0;
 	d->out.len = 0;
 	d->err = err;
-	return OD_OK;
 }
 
 int od_detok_new(struct od_detok **out, const struct od_tokenizer *t, struct od_err *err)
@@ -502,34 +516,62 @@ void od_detok_free(struct od_detok *d)
 	}
 	free(d->state);
 	tok_buf_fini(&d->out);
+	tok_buf_fini(&d->owed);
 	free(d);
+}
+
+/* What a flush would show now: a copy is flushed. */
+static int peek_flush(const struct od_detok *d, struct tok_buf *out)
+{
+	struct od_detok *copy;
+	int rc = od_detok_new(&copy, d->t, d->err);
+
+	if (rc != OD_OK)
+		return rc;
+	copy->err = d->err;
+	for (size_t k = 0; k < d->t->decs.n && rc == OD_OK; k++) {
+		const struct dec_state *from = &d->state[k];
+
+		copy->state[k] = (struct dec_state){
+			.index = from->index, .stripped = from->stripped, .lead = from->lead, .held = from->held};
+		rc = tok_buf_add(&copy->state[k].hold, from->hold.data, from->hold.len);
+	}
+	if (rc == OD_OK)
+		rc = finish(copy);
+	if (rc == OD_OK)
+		rc = tok_buf_add(out, copy->out.data, copy->out.len);
+	od_detok_free(copy);
+	return rc;
 }
 
 int od_detok_prime(struct od_detok *d, const int32_t *ids, size_t n_ids, struct od_err *err)
 {
 	const char *piece;
 	size_t len;
-	int rc = begin_call(d, &piece, &len, err);
+	int rc = OD_OK;
 
+	begin_call(d, &piece, &len, err);
+	d->owed.len = d->owed_at = 0;
 	for (size_t i = 0; i < n_ids && rc == OD_OK; i++) {
-		rc = push_id(d, ids[i]);
 		d->out.len = 0;
+		rc = push_id(d, ids[i]);
 	}
-	return show(d, rc, &piece, &len, err);
+	d->out.len = 0;
+	if (rc == OD_OK)
+		rc = peek_flush(d, &d->owed);
+	return rc == OD_ERR_NOMEM ? od_fail(err, rc, "decoding") : rc;
 }
 
 int od_detok_push(struct od_detok *d, int32_t id, const char **piece, size_t *len, struct od_err *err)
 {
-	int rc = begin_call(d, piece, len, err);
-
-	return show(d, rc == OD_OK ? push_id(d, id) : rc, piece, len, err);
+	begin_call(d, piece, len, err);
+	return show(d, push_id(d, id), piece, len, err);
 }
 
 int od_detok_flush(struct od_detok *d, const char **piece, size_t *len, struct od_err *err)
 {
-	int rc = begin_call(d, piece, len, err);
-
-	return show(d, rc == OD_OK ? finish(d) : rc, piece, len, err);
+	begin_call(d, piece, len, err);
+	return show(d, finish(d), piece, len, err);
 }
 
 int od_tokenizer_decode(const struct od_tokenizer *t, const int32_t *ids, size_t n_ids, bool skip_special, char **text,
@@ -545,7 +587,7 @@ int od_tokenizer_decode(const struct od_tokenizer *t, const int32_t *ids, size_t
 	if (rc != OD_OK)
 		return rc;
 	d->skip_special = skip_special;
-	rc = begin_call(d, &piece, len, err);
+	begin_call(d, &piece, len, err);
 	for (size_t i = 0; i < n_ids && rc == OD_OK; i++)
 		rc = push_id(d, ids[i]);
 	rc = show(d, rc == OD_OK ? finish(d) : rc, &piece, len, err);

@@ -16,6 +16,7 @@
 #define TOK_MAX_IDS (1u << 24)	    /* far above any vocabulary; bounds the table of a sparse file */
 #define TOK_MAX_TOKEN_BYTES 65536u  /* of one vocabulary entry */
 #define TOK_MAX_ADDED_BYTES 1024u   /* of an added token: bounds the matcher's work per position */
+#define TOK_MAX_CONTENT_BYTES 1024u /* of what a Replace or Prepend puts in: bounds how a text can grow */
 #define TOK_MAX_STEPS 64u	    /* normalisers, pre-tokenisers, decoders each */
 #define TOK_MAX_DEPTH 8		    /* of Sequences in Sequences */
 
@@ -30,7 +31,7 @@ OD_MUST_CHECK int tok_buf_add(struct tok_buf *b, const void *data, size_t len);
 OD_MUST_CHECK int tok_buf_reserve(struct tok_buf *b, size_t more);
 void tok_buf_fini(struct tok_buf *b);
 
-/* Room for one more element of each_bytes behind n; may move *v. */
+/* Room for at least one more element of each_bytes behind the first n; may move *v (a pointer to any type). */
 OD_MUST_CHECK int tok_grow(void *v, size_t n, size_t *cap, size_t each_bytes);
 
 /* The character at s (valid UTF-8, len >= 1): its bytes, and *cp. */
@@ -79,6 +80,9 @@ void tok_regex_free(struct tok_regex *re); /* NULL ok */
 /* out is overwritten: matches and what lies between them. */
 OD_MUST_CHECK int tok_regex_spans(const struct tok_regex *re, const char *text, size_t len, struct tok_spans *out,
 				  struct od_err *err);
+/* obj's field key, a string to insert, copied. *out is malloc'd, NULL unless OD_OK. */
+OD_MUST_CHECK int tok_content_parse(char **out, size_t *len, const json_t *obj, const char *key, const char *where,
+				    struct od_err *err);
 /* {"String": "..."} or {"Regex": "..."} of obj's field "pattern". *literal is borrowed, NULL for a regex. */
 OD_MUST_CHECK int tok_regex_parse(struct tok_regex **out, const char **literal, size_t *literal_len,
 				  const json_t *obj, const char *where, struct od_err *err);
@@ -90,7 +94,8 @@ OD_MUST_CHECK int tok_regex_replace(const struct tok_regex *re, const char *cont
 
 enum tok_entry_flags { TOK_PRESENT = 1, TOK_IN_MODEL = 2, TOK_ADDED = 4, TOK_SPECIAL = 8 };
 struct tok_entry {
-	uint32_t at, len; /* in tok_vocab.bytes */
+	uint32_t at, len;	      /* in tok_vocab.bytes */
+	uint32_t shown_at, shown_len; /* what decoding sees: differs for added tokens that are normalised */
 	uint8_t flags;	  /* 0: a hole in the numbering */
 };
 struct tok_vocab {

@@ -20,22 +20,6 @@ struct tok_norm {
 
 /* ---- loading ---- */
 
-static int parse_content(struct tok_norm *n, const json_t *obj, const char *key, const char *where,
-			 struct od_err *err)
-{
-	const char *s;
-	int rc = od_json_str(obj, key, &s, where, err);
-
-	if (rc != OD_OK)
-		return rc;
-	n->content_len = json_string_length(json_object_get(obj, key));
-	n->content = malloc(n->content_len + 1);
-	if (n->content == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "%s: normalizer", where);
-	memcpy(n->content, s, n->content_len + 1);
-	return OD_OK;
-}
-
 static bool unicode_form(const char *type, utf8proc_option_t *options)
 {
 	static const struct {
@@ -81,10 +65,10 @@ static int parse_one(void *arg, const char *type, const json_t *obj, const char 
 			rc = od_json_bool_or(obj, "strip_right", true, &n->right, where, err);
 	} else if (strcmp(type, "Prepend") == 0) {
 		n->kind = NORM_PREPEND;
-		rc = parse_content(n, obj, "prepend", where, err);
+		rc = tok_content_parse(&n->content, &n->content_len, obj, "prepend", where, err);
 	} else if (strcmp(type, "Replace") == 0) {
 		n->kind = NORM_REPLACE;
-		rc = parse_content(n, obj, "content", where, err);
+		rc = tok_content_parse(&n->content, &n->content_len, obj, "content", where, err);
 		if (rc == OD_OK)
 			rc = tok_regex_parse(&n->re, &literal, &len, obj, where, err);
 	} else {

@@ -23,8 +23,10 @@ struct tok_regex {
 
 /* ---- rewriting ---- */
 
-/* Oniguruma's \w, found by asking it for every code point. */
-#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+/* Oniguruma's \w in a class and on its own, found by asking it for every code point: on its own it also takes
+ * the superscripts and fractions of Latin-1. */
+#define WORD_IN_CLASS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
+#define WORD WORD_IN_CLASS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
 struct rewrite {
 	const char *in;
@@ -161,7 +163,7 @@ static int rewrite_escape(struct rewrite *r, bool in_class)
 	else if (c == 'S')
 		as = "\\P{White_Space}";
 	else if (c == 'w')
-		as = in_class ? WORD : "[" WORD "]";
+		as = in_class ? WORD_IN_CLASS : "[" WORD "]";
 	else if (c == 'W' && !in_class)
 		as = "[^" WORD "]";
 	else if (c == 'h')
@@ -437,6 +439,28 @@ void tok_regex_free(struct tok_regex *re)
 	pcre2_code_free(re->code);
 	pcre2_match_context_free(re->limits);
 	free(re);
+}
+
+int tok_content_parse(char **out, size_t *len, const json_t *obj, const char *key, const char *where,
+		      struct od_err *err)
+{
+	const char *s;
+	int rc;
+
+	*out = NULL;
+	*len = 0;
+	rc = od_json_str(obj, key, &s, where, err);
+	if (rc != OD_OK)
+		return rc;
+	*len = json_string_length(json_object_get(obj, key));
+	if (*len > TOK_MAX_CONTENT_BYTES)
+		return od_fail(err, OD_ERR_RANGE, "%s: field \"%s\": expected at most %u bytes, found %zu", where, key,
+			       TOK_MAX_CONTENT_BYTES, *len);
+	*out = malloc(*len + 1);
+	if (*out == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s: field \"%s\"", where, key);
+	memcpy(*out, s, *len + 1);
+	return OD_OK;
 }
 
 int tok_regex_parse(struct tok_regex **out, const char **literal, size_t *literal_len, const json_t *obj,

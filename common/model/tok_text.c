@@ -8,13 +8,12 @@
 
 int tok_grow(void *v, size_t n, size_t *cap, size_t each_bytes)
 {
-	size_t want = *cap == 0 ? 16 : *cap * 2;
-	uint64_t bytes;
+	uint64_t want, bytes;
 	void *old, *p;
 
 	if (n < *cap)
 		return OD_OK;
-	if (want <= n || !od_mul(want, each_bytes, &bytes))
+	if (!od_mul(n + 8, 2, &want) || !od_mul(want, each_bytes, &bytes))
 		return OD_ERR_NOMEM;
 	memcpy(&old, v, sizeof(old)); /* v points to a pointer of some type */
 	p = realloc(old, bytes);

@@ -39,7 +39,8 @@ bool od_tokenizer_is_special(const struct od_tokenizer *t, int32_t id);
 int32_t od_tokenizer_find(const struct od_tokenizer *t, const char *token); /* exact vocabulary entry; -1: none */
 
 /* Streaming: pieces whose concatenation (with the flush) is the text of decoding all ids after the prompt's,
- * in that context; a piece never ends inside a UTF-8 character. */
+ * in that context, special tokens left out; a piece never ends inside a UTF-8 character. Byte-fallback tokens
+ * wait for the end of their run: one wrong byte makes all of the run U+FFFD. Nothing may follow a flush. */
 struct od_detok;
 OD_MUST_CHECK int od_detok_new(struct od_detok **out, const struct od_tokenizer *t, struct od_err *err);
 void od_detok_free(struct od_detok *d);
