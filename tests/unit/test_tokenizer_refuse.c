@@ -1,0 +1,223 @@
+/* tokenizer.json files that must be refused, each for a reason that names what is wrong; and hostile patterns. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/base/file.h"
+#include "common/model/tokenizer.h"
+
+enum { VERSION, ADDED, NORM, PRE, POST, DEC, MODEL, N_FIELDS };
+
+static const char *const names[N_FIELDS] = {"version", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
+					    "decoder", "model"};
+static const char *const good[N_FIELDS] = {
+	"\"1.0\"", "[]", "null", "null", "null", "null",
+	"{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\" \":3},\"merges\":[\"a b\"]}"};
+
+static int load(struct od_tokenizer **t, int field, const char *value, struct od_err *err)
+{
+	char path[] = "/tmp/od_tokenizer_XXXXXX", *text = malloc(1 << 20);
+	size_t at = 0;
+	int fd = mkstemp(path), rc;
+
+	assert_non_null(text);
+	assert_true(fd >= 0);
+	for (int i = 0; i < N_FIELDS; i++)
+		at += (size_t)snprintf(text + at, (1 << 20) - at, "%c\"%s\":%s", i == 0 ? '{' : ',', names[i],
+				       i == field ? value : good[i]);
+	text[at++] = '}';
+	assert_int_equal(write(fd, text, at), (ssize_t)at);
+	close(fd);
+	rc = od_tokenizer_load(t, path, err);
+	if (rc != OD_OK) {
+		assert_null(*t);
+		assert_int_equal(err->code, rc);
+		if (strstr(err->msg, path) == NULL)
+			fail_msg("does not name the file: %s", err->msg);
+	}
+	unlink(path);
+	free(text);
+	return rc;
+}
+
+#define MODEL_WITH(fields) "{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[]," fields "}"
+#define MERGES(list) "{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":" list "}"
+#define VOCAB(map) "{\"type\":\"BPE\",\"vocab\":" map ",\"merges\":[]}"
+#define REGEX(re) "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" re "\"},\"behavior\":\"Isolated\",\"invert\":false}"
+#define TEMPLATE(single, special) \
+	"{\"type\":\"TemplateProcessing\",\"single\":[" single "],\"special_tokens\":{" special "}}"
+#define TEXT "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
+
+static const struct {
+	int field;
+	const char *value;
+	int code;
+	const char *says;
+} refused[] = {
+	{VERSION, "\"2.0\"", OD_ERR_UNSUPPORTED, "2.0"},
+	{VERSION, "1", OD_ERR_FORMAT, "version"},
+	{MODEL, "null", OD_ERR_FORMAT, "model"},
+	{MODEL, "{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}", OD_ERR_UNSUPPORTED, "\"WordPiece\" is not supported (there is: BPE)"},
+	{MODEL, "{\"type\":\"Unigram\",\"vocab\":[[\"a\",0.5]]}", OD_ERR_UNSUPPORTED, "Unigram"},
+	{MODEL, "{\"type\":\"WordLevel\",\"vocab\":{\"a\":0}}", OD_ERR_UNSUPPORTED, "WordLevel"},
+	{MODEL, "{\"vocab\":{\"a\":0}}", OD_ERR_UNSUPPORTED, "BPE"},
+	{MODEL, VOCAB("{}"), OD_ERR_FORMAT, "model.vocab"},
+	{MODEL, VOCAB("[]"), OD_ERR_FORMAT, "vocab"},
+	{MODEL, VOCAB("{\"a\":-1}"), OD_ERR_RANGE, "\"a\""},
+	{MODEL, VOCAB("{\"a\":16777216}"), OD_ERR_RANGE, "16777215"},
+	{MODEL, VOCAB("{\"a\":9223372036854775807}"), OD_ERR_RANGE, "9223372036854775807"},
+	{MODEL, VOCAB("{\"a\":1.5}"), OD_ERR_RANGE, "\"a\""},
+	{MODEL, VOCAB("{\"a\":0,\"b\":0}"), OD_ERR_FORMAT, "different ids"},
+	{MODEL, VOCAB("{\"a\":0,\"a\":1}"), OD_ERR_FORMAT, "duplicate"},
+	{MODEL, MERGES("[\"a b c\"]"), OD_ERR_FORMAT, "entry 0"},
+	{MODEL, MERGES("[\"ab\"]"), OD_ERR_FORMAT, "entry 0"},
+	{MODEL, MERGES("[\"a b\",[\"a\",\"b\",\"a\"]]"), OD_ERR_FORMAT, "entry 1"},
+	{MODEL, MERGES("[[1,2]]"), OD_ERR_FORMAT, "entry 0"},
+	{MODEL, MERGES("[\"b a\"]"), OD_ERR_FORMAT, "whole in the vocabulary"},
+	{MODEL, MERGES("[\"a z\"]"), OD_ERR_FORMAT, "\"z\""},
+	{MODEL, MODEL_WITH("\"dropout\":0.1"), OD_ERR_UNSUPPORTED, "dropout"},
+	{MODEL, MODEL_WITH("\"unk_token\":\"<unk>\""), OD_ERR_FORMAT, "unk_token"},
+	{MODEL, MODEL_WITH("\"fuse_unk\":3"), OD_ERR_FORMAT, "fuse_unk"},
+	{MODEL, MODEL_WITH("\"continuing_subword_prefix\":7"), OD_ERR_FORMAT, "continuing_subword_prefix"},
+	{ADDED, "{}", OD_ERR_FORMAT, "added_tokens"},
+	{ADDED, "[{\"id\":9}]", OD_ERR_MISSING, "content"},
+	{ADDED, "[{\"content\":\"<x>\",\"id\":-4}]", OD_ERR_RANGE, "id"},
+	{ADDED, "[{\"content\":\"<x>\",\"id\":4294967297}]", OD_ERR_RANGE, "id"},
+	{ADDED, "[{\"content\":\"<x>\",\"id\":9}]", OD_ERR_FORMAT, "expected id 4"},
+	{ADDED, "[{\"content\":\"ab\",\"id\":4}]", OD_ERR_FORMAT, "expected id 2"},
+	{ADDED, "[{\"content\":\"<x>\",\"id\":4},{\"content\":\"<x>\",\"id\":4}]", OD_ERR_FORMAT, "twice"},
+	{ADDED, "[{\"content\":\"<x>\",\"id\":4,\"lstrip\":\"yes\"}]", OD_ERR_FORMAT, "lstrip"},
+	{NORM, "{\"type\":\"Precompiled\"}", OD_ERR_UNSUPPORTED, "normalizer \"Precompiled\""},
+	{NORM, "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"BertNormalizer\"}]}",
+	 OD_ERR_UNSUPPORTED, "BertNormalizer"},
+	{NORM, "{\"type\":\"Sequence\"}", OD_ERR_MISSING, "normalizers"},
+	{NORM, "[]", OD_ERR_FORMAT, "normalizer"},
+	{NORM, "{}", OD_ERR_MISSING, "type"},
+	{NORM, "{\"type\":\"Prepend\"}", OD_ERR_MISSING, "prepend"},
+	{NORM, "{\"type\":\"Replace\",\"content\":\"x\"}", OD_ERR_MISSING, "pattern"},
+	{NORM, "{\"type\":\"Replace\",\"content\":\"x\",\"pattern\":{\"Glob\":\"*\"}}", OD_ERR_FORMAT, "pattern"},
+	{PRE, "{\"type\":\"BertPreTokenizer\"}", OD_ERR_UNSUPPORTED, "pre_tokenizer \"BertPreTokenizer\""},
+	{PRE, "{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Shuffled\"}", OD_ERR_UNSUPPORTED, "Shuffled"},
+	{PRE, "{\"type\":\"Metaspace\",\"replacement\":\"__\"}", OD_ERR_FORMAT, "one character"},
+	{PRE, "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"last\"}", OD_ERR_UNSUPPORTED, "last"},
+	{PRE, "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"first\",\"add_prefix_space\":false}",
+	 OD_ERR_FORMAT, "add_prefix_space"},
+	{PRE, REGEX("(a"), OD_ERR_UNSUPPORTED, "(a"},
+	{PRE, REGEX("a)"), OD_ERR_UNSUPPORTED, "a)"},
+	{PRE, REGEX("[a"), OD_ERR_UNSUPPORTED, "[a"},
+	{PRE, REGEX("[a&&b]"), OD_ERR_UNSUPPORTED, "&&"},
+	{PRE, REGEX("[a[bc]]"), OD_ERR_UNSUPPORTED, "class in a class"},
+	{PRE, REGEX("(?m:a)"), OD_ERR_UNSUPPORTED, "group"},
+	{PRE, REGEX("(*LIMIT_MATCH=1)a"), OD_ERR_UNSUPPORTED, "(*"},
+	{PRE, REGEX("\\\\p{Klingon}"), OD_ERR_UNSUPPORTED, "Klingon"},
+	{PRE, REGEX("\\\\pL"), OD_ERR_UNSUPPORTED, "braces"},
+	{PRE, REGEX("\\\\C"), OD_ERR_UNSUPPORTED, "escape"},
+	{PRE, REGEX("(a)\\\\1"), OD_ERR_UNSUPPORTED, "escape"},
+	{PRE, REGEX("\\\\"), OD_ERR_UNSUPPORTED, "escape"},
+	{PRE, REGEX("\\\\p{L"), OD_ERR_UNSUPPORTED, "\\p"},
+	{PRE, REGEX("a{1,999999}"), OD_ERR_UNSUPPORTED, "a{1,999999}"},
+	{POST, "{\"type\":\"BertProcessing\"}", OD_ERR_UNSUPPORTED, "post_processor \"BertProcessing\""},
+	{POST, TEMPLATE(TEXT "," TEXT, ""), OD_ERR_UNSUPPORTED, "2 times"},
+	{POST, TEMPLATE("", ""), OD_ERR_UNSUPPORTED, "0 times"},
+	{POST, TEMPLATE("7," TEXT, ""), OD_ERR_FORMAT, "SpecialToken"},
+	{POST, TEMPLATE("{\"SpecialToken\":{\"id\":\"<s>\"}}," TEXT, ""), OD_ERR_FORMAT, "<s>"},
+	{POST, TEMPLATE("{\"SpecialToken\":{\"id\":\"<s>\"}}," TEXT, "\"<s>\":{\"ids\":[4]}"), OD_ERR_RANGE, "below 4"},
+	{POST, TEMPLATE("{\"SpecialToken\":{\"id\":\"<s>\"}}," TEXT, "\"<s>\":{\"ids\":[-1]}"), OD_ERR_RANGE, "-1"},
+	{POST, TEMPLATE("{\"Sequence\":{\"id\":\"B\"}}", ""), OD_ERR_UNSUPPORTED, "\"B\""},
+	{DEC, "{\"type\":\"WordPiece\"}", OD_ERR_UNSUPPORTED, "decoder \"WordPiece\""},
+	{DEC, "{\"type\":\"Strip\",\"content\":\" \",\"start\":-1,\"stop\":0}", OD_ERR_RANGE, "start"},
+	{DEC, "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"ByteFallback\"}]}", OD_ERR_UNSUPPORTED,
+	 "behind Fuse"},
+};
+
+static void names_what_is_wrong(void **state)
+{
+	struct od_tokenizer *t;
+	struct od_err err;
+
+	(void)state;
+	assert_int_equal(load(&t, VERSION, good[VERSION], &err), OD_OK); /* what is varied is good */
+	od_tokenizer_free(t);
+	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+		int rc = load(&t, refused[i].field, refused[i].value, &err);
+
+		if (rc != refused[i].code || strstr(err.msg, refused[i].says) == NULL)
+			fail_msg("case %zu: %s %s: %d: %s", i, names[refused[i].field], refused[i].value, rc,
+				 rc == OD_OK ? "loaded" : err.msg);
+	}
+}
+
+static void deep_and_wide(void **state)
+{
+	char *text = malloc(1 << 19);
+	struct od_tokenizer *t;
+	struct od_err err;
+	size_t at = 0;
+
+	(void)state;
+	assert_non_null(text);
+	for (int i = 0; i < 12; i++) /* Sequences in Sequences */
+		at += (size_t)snprintf(text + at, 64, "{\"type\":\"Sequence\",\"decoders\":[");
+	for (int i = 0; i < 12; i++)
+		at += (size_t)snprintf(text + at, 64, "]}");
+	assert_int_equal(load(&t, DEC, text, &err), OD_ERR_UNSUPPORTED);
+	at = (size_t)snprintf(text, 64, "{\"type\":\"Sequence\",\"normalizers\":[");
+	for (int i = 0; i < 100; i++)
+		at += (size_t)snprintf(text + at, 64, "%s{\"type\":\"NFC\"}", i > 0 ? "," : "");
+	snprintf(text + at, 64, "]}");
+	assert_int_equal(load(&t, NORM, text, &err), OD_ERR_RANGE);
+	/* An id far out is legal as long as it is below the limit; holes are no tokens. */
+	assert_int_equal(load(&t, MODEL, VOCAB("{\"a\":0,\"b\":1000000}"), &err), OD_OK);
+	assert_int_equal(od_tokenizer_vocab(t), 1000001);
+	od_tokenizer_free(t);
+	free(text);
+}
+
+/* A pattern that tries exponentially many ways ends with an error. */
+static void patterns_have_a_limit(void **state)
+{
+	static const char text[] = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab";
+	struct od_tokenizer *t;
+	struct od_err err;
+	int32_t *ids;
+	size_t n;
+
+	(void)state;
+	assert_int_equal(load(&t, PRE, REGEX("(?:a|a)*$"), &err), OD_OK);
+	assert_int_equal(od_tokenizer_encode(t, text, strlen(text), 0, &ids, &n, &err), OD_ERR_UNSUPPORTED);
+	assert_null(ids);
+	assert_non_null(strstr(err.msg, "limit"));
+	od_tokenizer_free(t);
+}
+
+static void not_a_file(void **state)
+{
+	struct od_tokenizer *t;
+	struct od_err err;
+
+	(void)state;
+	assert_int_not_equal(od_tokenizer_load(&t, "tests/golden/tokenizer/nowhere.json", &err), OD_OK);
+	assert_null(t);
+	assert_non_null(strstr(err.msg, "nowhere.json"));
+	od_tokenizer_free(NULL);
+	od_detok_free(NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(names_what_is_wrong),
+		cmocka_unit_test(deep_and_wide),
+		cmocka_unit_test(patterns_have_a_limit),
+		cmocka_unit_test(not_a_file),
+	};
+
+	return cmocka_run_group_tests_name("tokenizer_refuse", tests, NULL, NULL);
+}
