@@ -21,3 +21,8 @@ check: deps
 	@$(MAKE) --no-print-directory check-source
 	@$(MAKE) --no-print-directory -j$$(nproc) check-build
 	@B=$(B) tests/run.sh
+
+# Every cluster shape, and faults at 100 random moments: minutes, not seconds.
+.PHONY: soak
+soak: programs
+	@B=$(B) python3 tests/soak/soak.py
