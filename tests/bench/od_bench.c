@@ -10,6 +10,7 @@
 static const struct od_bench_command commands[] = {
 	{ "synth", "write a synthetic Mixtral checkpoint of any size", od_bench_synth },
 	{ "membw", "measure how fast this machine reads memory", od_bench_membw },
+	{ "conform", "compare tokens, routes and logits with an independent implementation's", od_bench_conform },
 };
 
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))

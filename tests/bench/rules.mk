@@ -1,10 +1,14 @@
 # od-bench: every figure we publish. A subcommand is one bench_<name>.c and a line in od_bench.c's table.
 PROGRAMS += od-bench
-od-bench_SRCS := $(addprefix tests/bench/,od_bench.c bandwidth.c bench_membw.c bench_stats.c bench_synth.c \
-	bench_table.c synth_files.c synth_model.c synth_weights.c)
+od-bench_SRCS := $(addprefix tests/bench/,od_bench.c bandwidth.c bench_conform.c bench_membw.c bench_stats.c \
+	bench_synth.c bench_table.c golden_compare.c golden_file.c synth_files.c synth_model.c synth_weights.c)
+# Main's engine, for what is measured on a running model.
+od-bench_SRCS += $(ODM_SRCS)
 
 # What the unit tests of these files link beyond libod.
 test_bench_stats_OBJS := $(B)/obj/tests/bench/bench_stats.o
 test_bench_table_OBJS := $(B)/obj/tests/bench/bench_table.o
 test_bandwidth_OBJS := $(B)/obj/tests/bench/bandwidth.o
 test_synth_model_OBJS := $(B)/obj/tests/bench/synth_model.o $(B)/obj/tests/bench/synth_weights.o
+test_golden_file_OBJS := $(B)/obj/tests/bench/golden_file.o
+test_golden_compare_OBJS := $(B)/obj/tests/bench/golden_compare.o
