@@ -1,0 +1,328 @@
+#!/usr/bin/env python3
+"""od-bench conform: the engine against an independent implementation, and what it says of goldens that are wrong.
+Expected values are the golden files' own; each damage is made here and must be found where it was made."""
+import copy
+import json
+import os
+import shutil
+import struct
+
+from cluster_util import BIN, HANG_S, TMP, Skip, pack, run_tests, test, tool
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+GOLDEN = os.path.join(HERE, "..", "golden")
+TALEBOOK = os.path.join(GOLDEN, "talebook")
+SANITIZED = HANG_S > 120  # a slow build: fewer tokens
+
+
+def load(folder):
+    with open(os.path.join(folder, "golden.json"), encoding="utf-8") as f:
+        return json.load(f)
+
+
+def cut(entry, tokens):
+    """The first tokens of an entry, as if the reference had been asked for fewer."""
+    e = copy.deepcopy(entry)
+    e["greedy_ids"] = e["greedy_ids"][:tokens]
+    e["margins"] = e["margins"][:tokens]
+    for field in ("routes_decode", "route_margin_decode"):
+        e[field] = e[field][:tokens - 1]
+    if tokens < len(entry["greedy_ids"]):
+        e.pop("greedy_text", None)
+    return e
+
+
+def write(name, entries, source=TALEBOOK):
+    """A golden folder of these entries; logits files are copied, so that they can be damaged."""
+    path = os.path.join(TMP, name)
+    shutil.rmtree(path, ignore_errors=True)
+    os.makedirs(path)
+    for e in entries:
+        if e.get("logits_file"):
+            shutil.copyfile(os.path.join(source, e["logits_file"]), os.path.join(path, e["logits_file"]))
+    with open(os.path.join(path, "golden.json"), "w", encoding="utf-8") as f:
+        json.dump(entries, f)
+    return path
+
+
+def conform(golden, *args, model=None, status=0):
+    p = tool("od-bench", "conform", "--golden", golden, "--pack", model or pack(), "--json", *args, ok=None)
+    assert p.returncode == status, f"{args}: status {p.returncode}\n{p.stdout}\n{p.stderr}"
+    return json.loads(p.stdout) if p.stdout else p.stderr
+
+
+def needs(cpu):
+    """The flags of /proc/cpuinfo, not our own detection."""
+    flags = {"avx2": {"avx2", "fma", "f16c"}, "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"}}.get(cpu, set())
+    with open("/proc/cpuinfo") as f:
+        have = set(next((line for line in f if line.startswith("flags")), "").split())
+    if not flags <= have:
+        raise Skip(f"this CPU has no {cpu}")
+
+
+def entry(name):
+    return next(e for e in talebook if e["name"] == name)
+
+
+def short(*names, tokens=12):
+    return [cut(entry(n), tokens) for n in names]
+
+
+def difference(report, name, kind="failure"):
+    return next(d["where"] for d in report["differences"] if d["name"] == name and d["kind"] == kind)
+
+
+def synthetic(name, *more):
+    """The pack of a folder's synthetic model; more options make it another model."""
+    with open(os.path.join(GOLDEN, name, "synth.txt")) as f:
+        options = f.read().split()
+    path = os.path.join(TMP, "-".join([name, *more]))
+    if not os.path.isdir(path + ".pack"):
+        tool("od-bench", "synth", path, *options, *more)
+        tool("od-pack", path, path + ".pack")
+    return path + ".pack"
+
+
+@test
+def talebook_conforms_in_full():
+    entries = talebook if not SANITIZED else short("once16", "held128b", "one")
+    r = conform(write("full", entries), "--resident")
+    assert r["n_prompts"] == r["n_conform"] == len(entries) and r["n_fail"] == r["n_tie"] == 0
+    assert "differences" not in r
+    for e, row in zip(entries, r["prompts"]):
+        assert row["name"] == e["name"] and row["prompt_tokens"] == len(e["prompt_ids"])
+        assert row["tokens_compared"] == row["greedy_tokens"] == len(e["greedy_ids"])
+        has_logits = e.get("logits_file") is not None
+        assert (row["max_logit_error"] is not None) == has_logits
+        # Sums in another order differ by a little, but they do differ.
+        assert not has_logits or 0 < row["max_logit_error"] < 1e-4, row
+    assert r["max_logit_error"] == max(row["max_logit_error"] or 0 for row in r["prompts"])
+
+
+def same_bits_on(cpu, rounds, **kw):
+    """Profile f32 promises the same bits everywhere, so the errors too must be equal to the last digit."""
+    needs(cpu)
+    golden = write(f"bits-{cpu}", short("once16", "utf8", **kw))
+    expected = conform(golden, "--resident", "--threads", 1)["prompts"]
+    for threads, rows in rounds:
+        found = conform(golden, "--resident", "--cpu", cpu, "--threads", threads, "--prefill-rows", rows)
+        assert found["prompts"] == expected and found["n_conform"] == 2, (cpu, threads, rows)
+
+
+@test
+def scalar():
+    same_bits_on("scalar", [(2, 7)], tokens=4)
+
+
+@test
+def avx2():
+    same_bits_on("avx2", [(1, 256), (2, 7), (1, 1), (2, 256)])
+
+
+@test
+def avx512():
+    same_bits_on("avx512", [(1, 7), (2, 1), (2, 256)])
+
+
+@test
+def synthetic_models_conform():
+    for name in ("synth_f16", "synth_f32"):
+        golden = os.path.join(GOLDEN, name)
+        for args in (["--threads", 1, "--prefill-rows", 7], ["--threads", 2], ["--cpu", "scalar", "--prefill-rows", 1]):
+            r = conform(golden, "--resident", *args, model=synthetic(name))
+            assert r["n_conform"] == len(load(golden)) and 0 < r["max_logit_error"] < 1e-4, (name, args, r)
+        ends = next(e for e in load(golden) if e["name"] == "ends")
+        assert ends["greedy_ids"][-1] == 2 and len(ends["greedy_ids"]) < 40  # one that stops by itself
+
+
+@test
+def another_model_does_not():
+    golden = os.path.join(GOLDEN, "synth_f16")
+    r = conform(golden, "--resident", model=synthetic("synth_f16", "--seed", "9"), status=1)
+    assert r["n_fail"] == 3 and all(" position 0" in d["where"] for d in r["differences"]), r
+    # A window of 23 instead of 24 shows at the first position that can tell, the 24th, whatever the chunks are.
+    for rows in (1, 256):
+        r = conform(golden, "--resident", "--prefill-rows", rows, status=1,
+                    model=synthetic("synth_f16", "--sliding-window", "23"))
+        assert " position 23" in difference(r, "window"), r
+
+
+@test
+def a_cluster_conforms():
+    for name in ("od-worker", "od-shadow"):
+        if not os.path.exists(os.path.join(BIN, name)):
+            raise Skip(f"{name} is not built")
+    golden = write("cluster", short("wolf", "one"))
+    expected = conform(golden, "--resident")["prompts"]
+    assert conform(golden, "--local", 2, "--threads", 1)["prompts"] == expected
+
+
+def damage(name, change, status=1, *args, entries=("wolf", "held16a")):
+    """Runs two prompts after a change to the first; the second conforms in any case."""
+    es = short(*entries)
+    change(es[0])
+    r = conform(write(name, es), "--resident", *args, status=status)
+    assert r["prompts"][1]["result"] == "conforms"
+    return r
+
+
+@test
+def a_changed_token_is_found():
+    def change(e):
+        e["greedy_ids"][5] += 1
+        e["margins"][5] = margin
+
+    margin = 0.001
+    r = damage("token", change)
+    wanted, real = entry("wolf")["greedy_ids"][5] + 1, entry("wolf")["greedy_ids"][5]
+    assert f"token 5: expected id {wanted}, found {real}; the reference's margin is 0.001" in difference(r, "wolf")
+    assert r["prompts"][0]["result"] == "FAILS" and r["prompts"][0]["tokens_compared"] == 5 and r["n_fail"] == 1
+    margin = 0.0009
+    r = damage("token", change, 0)
+    assert f"token 5: expected id {wanted}" in difference(r, "wolf", "tie")
+    assert r["prompts"][0]["result"] == "tie" and r["prompts"][0]["ties"] == 1 and r["n_tie"] == 1 and r["n_fail"] == 0
+
+
+@test
+def a_changed_route_is_found():
+    def prefill(e):
+        e["routes_prefill"][3][7][1] = other
+        e["route_margin_prefill"][3][7] = margin
+
+    def decode(e):
+        e["routes_decode"][4][10][0] = next(x for x in range(8) if x not in e["routes_decode"][4][10])
+        e["route_margin_decode"][4][10] = margin
+
+    real = entry("wolf")["routes_prefill"][3][7]
+    other = next(x for x in range(8) if x not in real)
+    margin = 1e-5
+    where = f"prefill position 7, layer 3: expected experts {real[0]},{other}, found {real[0]},{real[1]}"
+    r = damage("route", prefill)
+    assert where in difference(r, "wolf") and r["prompts"][0]["tokens_compared"] == 0
+    r = damage("route", decode)
+    assert "decode step 4 (position 15), layer 10: expected experts" in difference(r, "wolf")
+    assert r["prompts"][0]["tokens_compared"] == 5
+    margin = 9e-6
+    r = damage("route", prefill, 0)
+    assert where in difference(r, "wolf", "tie") and r["prompts"][0]["result"] == "tie"
+    r = damage("route", decode, 0)
+    assert "decode step 4" in difference(r, "wolf", "tie")
+
+
+@test
+def a_changed_order_is_found():
+    def change(e):
+        e["routes_prefill"][2][4].reverse()
+        e["route_margin_prefill"][2][4] = 0  # says nothing about the order
+
+    r = damage("order", change)
+    assert "prefill position 4, layer 2" in difference(r, "wolf") and "another order" in difference(r, "wolf")
+
+
+@test
+def a_changed_logit_is_found():
+    es = short("wolf", "held16a")
+    golden = write("logit", es)
+    at = (6 * 4096 + 1234) * 4
+    with open(os.path.join(golden, es[0]["logits_file"]), "r+b") as f:
+        f.seek(at)
+        (value,) = struct.unpack("<f", f.read(4))
+        for change, status in ((1e-4, 0), (3e-4, 1), (float("nan"), 1)):
+            f.seek(at)
+            f.write(struct.pack("<f", value + change))
+            f.flush()
+            r = conform(golden, "--resident", status=status)
+            if change == 1e-4:
+                assert 0.8e-4 < r["prompts"][0]["max_logit_error"] < 1.2e-4
+                conform(golden, "--resident", "--tolerance", "5e-5", status=1)
+                continue
+            assert "logits of prompt position 6: vocabulary index 1234: expected " in difference(r, "wolf")
+            assert r["prompts"][0]["tokens_compared"] == 0 and r["prompts"][1]["result"] == "conforms"
+
+
+@test
+def changed_texts_are_found():
+    def prompt(e):
+        e["prompt_text"] = e["prompt_text"][:-1]
+
+    r = damage("prompt", prompt)
+    assert "prompt_text, encoded:" in difference(r, "wolf")
+    e = copy.deepcopy(entry("one"))
+    e["greedy_text"] = "X" + e["greedy_text"][1:]
+    r = conform(write("text", [e]), "--resident", status=1)
+    assert "greedy_text: expected" in difference(r, "one") and "at byte 0" in difference(r, "one")
+    assert r["prompts"][0]["tokens_compared"] == len(e["greedy_ids"])
+
+
+@test
+def going_past_the_end_is_followed():
+    """A reference that does not stop at EOS: its tokens after it are compared too."""
+    e = next(e for e in load(os.path.join(GOLDEN, "synth_f32")) if e["name"] == "ends")
+    e["greedy_ids"].append(5)
+    e["margins"].append(0.5)
+    e["routes_decode"].append([[0], [0]])
+    e["route_margin_decode"].append([0.5, 0.5])
+    golden = write("past", [e], os.path.join(GOLDEN, "synth_f32"))
+    r = conform(golden, "--resident", model=synthetic("synth_f32"), status=1)
+    n = len(e["greedy_ids"]) - 1
+    where = difference(r, "ends")
+    assert f"decode step {n - 1} (position {n + 3}), layer" in where or f"token {n}: expected id 5, found" in where, where
+    assert r["prompts"][0]["tokens_compared"] == n
+
+
+@test
+def a_prompt_beyond_the_context_fails_alone():
+    r = conform(write("ctx", short("held128b", "one")), "--resident", "--ctx-size", 138, status=1)
+    assert "its 128 tokens of prompt and 12 generated ones need a context of 139, there are 138" in difference(r, "held128b")
+    assert r["prompts"][1]["result"] == "conforms"
+    assert conform(write("ctx", short("held128b", "one")), "--resident", "--ctx-size", 139)["n_conform"] == 2
+    long = cut(entry("one"), 1)
+    n = 1030  # talebook was made for 1024
+    long["prompt_ids"] = [1] * n
+    long.pop("prompt_text", None)
+    long["routes_prefill"] = [[[0, 1]] * n] * 12
+    long["route_margin_prefill"] = [[0.5] * n] * 12
+    r = conform(write("long", [long, *short("one")]), "--resident", status=1)
+    assert "need a context of 1030, there are 1024" in difference(r, "one") and r["prompts"][1]["result"] == "conforms"
+
+
+@test
+def folders_that_do_not_fit_are_refused():
+    def refused(entries, words, **kw):
+        message = conform(write("bad", entries), "--resident", status=1, **kw)
+        assert words in message, message
+
+    refused([], "expected a list of at least one prompt, found an empty list")
+    refused(short("one"), "entry 0 (\"one\"): field \"greedy_ids[0]\": expected a token id, 0 to 269, found ",
+            model=synthetic("synth_f32"))
+    e, = short("wolf")
+    refused([{**e, "routes_prefill": e["routes_prefill"][1:]}],
+            "entry 0 (\"wolf\"): field \"routes_prefill\": expected a list of 12 layers, as the model has, found a list of 11")
+    refused([{**e, "prompt_ids": [1, 4096]}], "field \"prompt_ids[1]\": expected a token id, 0 to 4095, found 4096")
+    refused([{**e, "logits_shape": [11, 4095]}], "field \"logits_shape[1]\": expected 4096, the model's vocabulary")
+    refused([{**e, "routes_decode": e["routes_decode"][1:]}], "field \"routes_decode\": expected a list of 11 steps")
+    golden = write("bad", [e])
+    os.truncate(os.path.join(golden, e["logits_file"]), 1000)
+    assert "expected 180224 bytes (11 positions of 4096 float32), found 1000" in conform(golden, "--resident", status=1)
+    os.unlink(os.path.join(golden, e["logits_file"]))
+    assert f"cannot open {golden}/{e['logits_file']}" in conform(golden, "--resident", status=1)
+    assert "golden.json" in conform(os.path.join(TMP, "nowhere"), "--resident", status=1)
+
+
+@test
+def usage():
+    for args, words in (([], "--golden is missing"), (["--golden", TALEBOOK, "--pack", pack()], "who runs the experts?"),
+                        (["--golden", TALEBOOK, "--resident", "--tolerance", "x"], "--tolerance"),
+                        (["--golden", TALEBOOK, "--resident", "--nonsense"], "--nonsense"),
+                        (["--golden", TALEBOOK, "--resident", "stray"], "stray")):
+        p = tool("od-bench", "conform", *args, ok=None)
+        assert p.returncode == 2 and words in p.stderr and p.stdout == "", (args, p.stderr)
+    p = tool("od-bench", "conform", "--help")
+    assert "--golden DIR" in p.stdout and "--resident" in p.stdout
+    p = tool("od-bench", "conform", "--golden", write("text", short("one")), "--pack", pack(), "--resident")
+    assert "conforms" in p.stdout and p.stderr == "" and not p.stdout.startswith("{")
+
+
+if __name__ == "__main__":
+    talebook = load(TALEBOOK)
+    run_tests()
