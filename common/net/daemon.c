@@ -396,8 +396,7 @@ static void on_tick(uv_timer_t *h)
 		od_log(OD_LOG_INFO, "the process that started this one is gone: stopping");
 		od_daemon_stop(d);
 	}
-	/* Main has no progress to show, so only its silence counts. */
-	if (atomic_load(&d->session) != 0 && od_liveness_check(&d->main, od_now_ns()) == OD_SILENT)
+	if (atomic_load(&d->session) != 0 && od_liveness_check(&d->main, od_now_ns()) != OD_ALIVE)
 		end_session(d, "it is silent");
 }
 

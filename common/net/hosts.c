@@ -144,8 +144,10 @@ static int set_host(struct od_host *h, struct words *w, struct od_err *err)
 			       w->word[0]);
 	if (role >= 0)
 		at = 1;
-	if (at == w->n || strchr(w->word[at], '=') != NULL)
+	if (at == w->n)
 		return od_fail(err, OD_ERR_ARG, "expected a host behind \"%s\"", w->word[0]);
+	if (strchr(w->word[at], '=') != NULL)
+		return od_fail(err, OD_ERR_ARG, "expected a host, found \"%s\"", w->word[at]);
 	h->role = role >= 0 ? (enum od_role_kind)role : OD_NODE_WORKER;
 	h->port = default_port[h->role];
 	if (at + 1 < w->n)

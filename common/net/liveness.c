@@ -21,6 +21,7 @@ void od_liveness_pong(struct od_liveness *l, uint64_t now_ns, uint64_t progress,
 	if (!busy || progress > l->progress)
 		l->moved_ns = now_ns;
 	l->progress = progress;
+	l->busy = busy;
 }
 
 enum od_verdict od_liveness_check(struct od_liveness *l, uint64_t now_ns)
@@ -34,7 +35,7 @@ enum od_verdict od_liveness_check(struct od_liveness *l, uint64_t now_ns)
 	}
 	if (now_ns - l->heard_ns > OD_DEAD_AFTER_NS)
 		return OD_SILENT;
-	if (now_ns - l->moved_ns > OD_STUCK_AFTER_NS)
+	if (l->busy && now_ns - l->moved_ns > OD_STUCK_AFTER_NS)
 		return OD_STUCK;
 	return OD_ALIVE;
 }

@@ -19,6 +19,7 @@ struct od_liveness {
 	uint64_t heard_ns;    /* last sign of life */
 	uint64_t moved_ns;    /* last time progress grew, or there was nothing to do */
 	uint64_t progress;
+	bool busy;	      /* the last pong said so; without one a peer is never stuck */
 	uint64_t looked_ns;   /* last od_liveness_check */
 };
 

@@ -1,0 +1,203 @@
+/* hosts.txt: what it may say, and what is said about what it may not. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/net/hosts.h"
+
+static void parse(struct od_hosts *h, const char *text)
+{
+	struct od_err err = { 0 };
+
+	if (od_hosts_parse(h, text, strlen(text), "hosts.txt", &err) != OD_OK)
+		fail_msg("%s", err.msg);
+}
+
+static void expect_host(const struct od_hosts *h, size_t i, enum od_role_kind role, const char *host, int port, int line)
+{
+	assert_true(i < h->n);
+	assert_int_equal(h->host[i].role, role);
+	assert_string_equal(h->host[i].host, host);
+	assert_int_equal(h->host[i].port, port);
+	assert_int_equal(h->host[i].line, line);
+}
+
+static void test_what_it_may_say(void **state)
+{
+	static const char text[] = "# our boxes\n"
+				   "\n"
+				   "shadow box0            # the big one\n"
+				   "  worker\tbox1:7000\r\n"
+				   "box2\n"
+				   "192.168.1.20\n"
+				   "192.168.1.20:5800#no blank needed\n"
+				   "fe80::1%eth0\n"
+				   "[2001:DB8:0:0::2]:65535\n"
+				   "worker [::1]\n"
+				   "shadow:1\n"
+				   "worker worker\n"
+				   "a_b-c.example.org:1";
+	struct od_hosts h;
+
+	(void)state;
+	parse(&h, text);
+	assert_int_equal(h.n, 11);
+	expect_host(&h, 0, OD_NODE_SHADOW, "box0", 5700, 3);
+	expect_host(&h, 1, OD_NODE_WORKER, "box1", 7000, 4);
+	expect_host(&h, 2, OD_NODE_WORKER, "box2", 5701, 5);
+	expect_host(&h, 3, OD_NODE_WORKER, "192.168.1.20", 5701, 6);
+	expect_host(&h, 4, OD_NODE_WORKER, "192.168.1.20", 5800, 7);
+	expect_host(&h, 5, OD_NODE_WORKER, "fe80::1%eth0", 5701, 8);
+	expect_host(&h, 6, OD_NODE_WORKER, "2001:db8::2", 65535, 9);
+	expect_host(&h, 7, OD_NODE_WORKER, "::1", 5701, 10);
+	expect_host(&h, 8, OD_NODE_WORKER, "shadow", 1, 11); /* a host of that name */
+	expect_host(&h, 9, OD_NODE_WORKER, "worker", 5701, 12);
+	expect_host(&h, 10, OD_NODE_WORKER, "a_b-c.example.org", 1, 13);
+	od_hosts_fini(&h);
+	assert_int_equal(h.n, 0);
+	assert_null(h.host);
+	od_hosts_fini(&h);
+}
+
+static void refuse(const char *text, size_t len, const char *part)
+{
+	struct od_hosts h = { .n = 77 };
+	struct od_err err = { 0 };
+
+	assert_int_equal(od_hosts_parse(&h, text, len, "hosts.txt", &err), OD_ERR_ARG);
+	assert_null(h.host);
+	assert_int_equal(h.n, 0);
+	if (strstr(err.msg, part) == NULL)
+		fail_msg("for \"%s\": \"%s\" does not contain \"%s\"", text, err.msg, part);
+}
+
+static void test_what_it_may_not_say(void **state)
+{
+	static const struct {
+		const char *text, *says;
+	} bad[] = {
+		{ "", "hosts.txt: expected at least one worker, found none" },
+		{ "# nothing\n\n", "expected at least one worker" },
+		{ "shadow box\n", "expected at least one worker" },
+		{ "box1\nmain box2\n", "hosts.txt line 2: expected worker or shadow in front of a host, found \"main\"" },
+		{ "Worker box2\n", "found \"Worker\"" },
+		{ "box1\n\nworker\n", "hosts.txt line 3: expected a host behind \"worker\"" },
+		{ "shadow # box\n", "expected a host behind \"shadow\"" },
+		{ "worker a=b\n", "expected a host, found \"a=b\"" },
+		{ "box1 weight=2\n", "unknown setting \"weight=2\"" },
+		{ "worker box1 weight=2\n", "unknown setting \"weight=2\"" },
+		{ "worker box1 box2\n", "unknown setting \"box2\"" },
+		{ "weight=2\n", "found \"weight=2\"" },
+		{ "box1:0\n", "hosts.txt line 1: port: expected 1 to 65535, found 0" },
+		{ "box1:65536\n", "found 65536" },
+		{ "box1:\n", "port: expected a whole number" },
+		{ "box1:57o1\n", "found \"57o1\"" },
+		{ "box1:-1\n", "found \"-1\"" },
+		{ "box1:99999999999999999999\n", "port" },
+		{ ":5701\n", "expected a host name or address, found \"\"" },
+		{ "box/1\n", "found \"box/1\"" },
+		{ "tcp://box1:5701\n", "tcp" },
+		{ "-box\n", "found \"-box\"" },
+		{ ".\n", "found \".\"" },
+		{ "192.168.1.300\n", "expected an IPv4 address such as 192.168.1.20, found \"192.168.1.300\"" },
+		{ "10.0.1\n", "found \"10.0.1\"" },
+		{ "1:2:3\n", "expected an IPv6 address, found \"1:2:3\"" },
+		{ "fe80::12345\n", "expected an IPv6 address" },
+		{ "fe80::1%\n", "expected an IPv6 address" },
+		{ "fe80::1%an-interface-name-too-long\n", "expected an IPv6 address" },
+		{ "[::1\n", "expected [IPv6 address]:port, found \"[::1\"" },
+		{ "[::1]5701\n", "expected [IPv6 address]:port" },
+		{ "[box1]:5701\n", "expected an IPv6 address, found \"box1\"" },
+		{ "[::1]:\n", "port" },
+		{ "box1\nBOX1:5701\n", "hosts.txt line 2: host BOX1 with port 5701 is on line 1 already" },
+		{ "::1\n[0::1]\n", "host ::1 with port 5701 is on line 1 already" },
+		{ "box1\nshadow box1:5701\n", "is on line 1 already" },
+		{ "box1\nshadow a\nshadow b\n", "hosts.txt line 3: expected one shadow, found a second (the first is on line 2)" },
+		{ "box1\x01\n", "found byte 0x01" },
+		{ "b\xc3\xb6x\n", "found byte 0xc3" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		refuse(bad[i].text, strlen(bad[i].text), bad[i].says);
+	refuse("box1\0box2\n", 10, "found byte 0x00");
+}
+
+static void test_too_much(void **state)
+{
+	size_t size = 64 * (OD_MAX_HOSTS + 2), len = 0;
+	char *text = malloc(size), *words;
+	struct od_hosts h;
+
+	(void)state;
+	assert_non_null(text);
+	for (int i = 0; i < OD_MAX_HOSTS; i++)
+		len += (size_t)snprintf(text + len, size - len, "10.0.%d.%d\n", i / 256, i % 256);
+	parse(&h, text);
+	assert_int_equal(h.n, OD_MAX_HOSTS);
+	expect_host(&h, OD_MAX_HOSTS - 1, OD_NODE_WORKER, "10.0.3.255", 5701, OD_MAX_HOSTS);
+	od_hosts_fini(&h);
+	len += (size_t)snprintf(text + len, size - len, "box\n");
+	refuse(text, len, "hosts.txt line 1025: more than 1024 hosts");
+	free(text);
+
+	words = malloc(5000);
+	memset(words, 'a', 5000);
+	refuse(words, 254, "expected a host name"); /* DNS allows 253 */
+	refuse(words, 5000, "expected at most 1023 characters, found 5000");
+	words[300] = '#'; /* a comment may be long */
+	memcpy(words, "box ", 4);
+	memset(words + 4, ' ', 296);
+	if (od_hosts_parse(&h, words, 5000, "hosts.txt", NULL) != OD_OK)
+		fail();
+	expect_host(&h, 0, OD_NODE_WORKER, "box", 5701, 1);
+	od_hosts_fini(&h);
+	for (size_t i = 0; i < 100; i++)
+		memcpy(words + 2 * i, "a ", 2);
+	refuse(words, 200, "more than 32 words");
+	free(words);
+}
+
+static void test_load(void **state)
+{
+	char path[] = "/tmp/od-hosts-XXXXXX";
+	int fd = mkstemp(path);
+	struct od_hosts h = { .n = 5 };
+	struct od_err err = { 0 };
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, "shadow a\nb\n", 11), 11);
+	assert_int_equal(od_hosts_load(&h, path, &err), OD_OK);
+	assert_int_equal(h.n, 2);
+	od_hosts_fini(&h);
+	assert_int_equal(write(fd, "c:x\n", 4), 4);
+	assert_int_equal(od_hosts_load(&h, path, &err), OD_ERR_ARG);
+	assert_non_null(strstr(err.msg, path));
+	assert_non_null(strstr(err.msg, "line 3: port"));
+	close(fd);
+	unlink(path);
+	h.n = 5;
+	assert_int_equal(od_hosts_load(&h, path, &err), OD_ERR_MISSING);
+	assert_int_equal(h.n, 0);
+	assert_non_null(strstr(err.msg, path));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_what_it_may_say),
+		cmocka_unit_test(test_what_it_may_not_say),
+		cmocka_unit_test(test_too_much),
+		cmocka_unit_test(test_load),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
