@@ -6,6 +6,7 @@ set -u
 cd "$(dirname "$0")/.."
 B=${B:-build}
 export B CMOCKA_MESSAGE_OUTPUT=TAP
+export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp} # read by builds with SANITIZE=thread only
 filter=${1:-}
 passed=0 failed=0 skipped=0
 log=$(mktemp)

@@ -62,7 +62,10 @@ static void on_poll(uv_poll_t *h, int status, int events)
 {
 	(void)status; /* ZMQ_EVENTS tells the truth either way */
 	(void)events;
-	drain(h->data);
+	struct od_uv_socket *s = h->data;
+
+	if (!uv_is_active((uv_handle_t *)&s->more)) /* once a turn is enough */
+		drain(s);
 }
 
 static void on_more(uv_idle_t *h)
