@@ -18,6 +18,10 @@
 #define OD_MAX_HEADER_BYTES (256u * 1024u)
 #define OD_MAX_FRAME_BYTES (64u * 1024u * 1024u) /* ZMQ_MAXMSGSIZE of every socket */
 
+/* One RUN at most: what a worker sets memory aside for. Main cuts its rows so that neither is passed. */
+#define OD_MAX_RUN_ROWS 4096u
+#define OD_MAX_RUN_BYTES (8u * 1024u * 1024u) /* of its rows */
+
 /* A routing id as ROUTER sockets make them (automatic: 5 bytes; others are refused). */
 struct od_route {
 	uint8_t id[8];

@@ -1,0 +1,781 @@
+#include "worker-node/load_schedule.h"
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "worker-node/slots.h"
+#include "worker-node/step_marks.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+TAILQ_HEAD(item_list, odw_item);
+
+/* Asked for by one (step, m). It has items or is being computed (it stands in runs), else it is wanted or kept (it
+ * stands in wants). */
+struct entry {
+	uint64_t step;
+	uint32_t m, expert, rank, version;
+	bool in_runs, wanted, kept, computing;
+	struct item_list items;
+	TAILQ_ENTRY(entry) order; /* in runs or wants, by key */
+	TAILQ_ENTRY(entry) same;  /* of the same expert */
+};
+TAILQ_HEAD(entry_list, entry);
+
+/* One expert of one layer: who asks for it and where it is. */
+struct expert {
+	struct entry_list entries;
+	bool listed;	 /* entries is initialised (a table of all experts would be touched whole otherwise) */
+	uint8_t slot;	 /* number + 1, 0: none */
+	uint64_t pass;	 /* the pass of assign() that promised it a slot */
+};
+
+struct slot {
+	enum odw_slot_state state;
+	uint32_t m, expert;
+	uint32_t next_shard, shards_done;
+	unsigned n_users; /* loader threads and the engine: a slot is void only after the last one left */
+	bool used, told;  /* a RUN was computed with it; a RUN was told its load's figures */
+	uint64_t begin_ns, load_ns, loaded_bytes;
+};
+
+struct odw_schedule {
+	pthread_mutex_t lock;
+	pthread_cond_t work; /* for loader threads: there may be a shard to load, or stop */
+	bool stop;
+	struct odw_schedule_opts opts;
+	uint64_t session; /* 0: none */
+	struct odw_step_marks *marks;
+	struct expert *expert; /* [n_layers][n_experts] */
+	struct slot slot[ODW_MAX_SLOTS];
+	unsigned n_draining;
+	uint64_t pass;
+
+	struct entry *pool; /* [ODW_MAX_ENTRIES], touched as needed */
+	struct entry_list unused;
+	size_t n_pool, n_entries, n_items;
+	struct entry_list runs, wants;
+	struct item_list over;	 /* failed or cancelled items on their way to the engine */
+	struct entry *computing; /* whose item the engine has; NULL: none, or its session is over */
+	struct odw_load_figures figures;
+};
+
+static struct expert *expert_at(struct odw_schedule *s, uint32_t m, uint32_t expert)
+{
+	struct expert *x = &s->expert[(size_t)m * s->opts.n_experts + expert];
+
+	if (!x->listed) {
+		TAILQ_INIT(&x->entries);
+		x->listed = true;
+	}
+	return x;
+}
+
+static struct expert *expert_of(struct odw_schedule *s, const struct entry *e)
+{
+	return expert_at(s, e->m, e->expert);
+}
+
+static struct expert *expert_in(struct odw_schedule *s, const struct slot *slot)
+{
+	return expert_at(s, slot->m, slot->expert);
+}
+
+/* ---- Keys ---- */
+
+static int compare_layers(const struct entry *a, const struct entry *b)
+{
+	if (a->step != b->step)
+		return a->step < b->step ? -1 : 1;
+	if (a->m != b->m)
+		return a->m < b->m ? -1 : 1;
+	return 0;
+}
+
+static int compare(const struct entry *a, const struct entry *b)
+{
+	int d = compare_layers(a, b);
+
+	if (d != 0)
+		return d;
+	if (a->rank != b->rank)
+		return a->rank < b->rank ? -1 : 1;
+	return a->expert < b->expert ? -1 : a->expert > b->expert;
+}
+
+/* What a slot's expert is needed for, from least to most binding. */
+enum need { NEED_WANT, NEED_KEPT, NEED_RUN };
+
+/* *first is the entry that makes it urgent: the first RUN if there is one, else the first of all. */
+static enum need slot_need(struct odw_schedule *s, const struct slot *slot, const struct entry **first)
+{
+	enum need need = NEED_WANT;
+	const struct entry *e;
+
+	*first = NULL;
+	TAILQ_FOREACH(e, &expert_in(s, slot)->entries, same) {
+		enum need n = e->in_runs ? NEED_RUN : e->kept ? NEED_KEPT : NEED_WANT;
+
+		if (*first == NULL || e->in_runs > (*first)->in_runs ||
+		    (e->in_runs == (*first)->in_runs && compare(e, *first) < 0))
+			*first = e;
+		if (n > need)
+			need = n;
+	}
+	return need;
+}
+
+/* ---- Entries ---- */
+
+static struct entry *find_entry(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert)
+{
+	struct entry *e;
+
+	TAILQ_FOREACH(e, &expert_at(s, m, expert)->entries, same) {
+		if (e->step == step)
+			return e;
+	}
+	return NULL;
+}
+
+/* By key, from the back: what comes later is mostly for later layers. */
+static void put_in_order(struct entry_list *list, struct entry *e)
+{
+	struct entry *before = TAILQ_LAST(list, entry_list);
+
+	while (before != NULL && compare(before, e) > 0)
+		before = TAILQ_PREV(before, entry_list, order);
+	if (before == NULL)
+		TAILQ_INSERT_HEAD(list, e, order);
+	else
+		TAILQ_INSERT_AFTER(list, before, e, order);
+}
+
+static void take_out(struct odw_schedule *s, struct entry *e)
+{
+	TAILQ_REMOVE(e->in_runs ? &s->runs : &s->wants, e, order);
+}
+
+/* NULL: the queue is full. The caller puts it into runs or wants. */
+static struct entry *new_entry(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert, uint32_t rank)
+{
+	struct entry *e = TAILQ_FIRST(&s->unused);
+
+	if (e != NULL)
+		TAILQ_REMOVE(&s->unused, e, order);
+	else if (s->n_pool < ODW_MAX_ENTRIES)
+		e = &s->pool[s->n_pool++];
+	else
+		return NULL;
+	*e = (struct entry){ .step = step, .m = m, .expert = expert, .rank = rank };
+	TAILQ_INIT(&e->items);
+	TAILQ_INSERT_TAIL(&expert_of(s, e)->entries, e, same);
+	s->n_entries++;
+	return e;
+}
+
+/* ---- Slots ---- */
+
+static void slot_is_void(struct odw_schedule *s, struct slot *slot)
+{
+	s->n_draining -= slot->state == ODW_DRAINING;
+	*slot = (struct slot){ .state = ODW_VOID };
+}
+
+/* The expert leaves its slot. True: the slot is void at once; else when its last user leaves it. */
+static bool vacate(struct odw_schedule *s, struct slot *slot)
+{
+	if (slot->state == ODW_LOADING && slot->next_shard > 0)
+		s->figures.cancelled_loads++;
+	if (slot->state == ODW_RESIDENT && !slot->used)
+		s->figures.unused_loads++;
+	expert_in(s, slot)->slot = 0;
+	if (slot->n_users == 0) {
+		slot_is_void(s, slot);
+		return true;
+	}
+	slot->state = ODW_DRAINING;
+	s->n_draining++;
+	return false;
+}
+
+/* The entry is gone, and with it its expert when nobody else asks for it. */
+static void drop_entry(struct odw_schedule *s, struct entry *e)
+{
+	struct expert *x = expert_of(s, e);
+
+	take_out(s, e);
+	TAILQ_REMOVE(&x->entries, e, same);
+	TAILQ_INSERT_HEAD(&s->unused, e, order);
+	s->n_entries--;
+	if (TAILQ_EMPTY(&x->entries) && x->slot != 0)
+		vacate(s, &s->slot[x->slot - 1]);
+}
+
+static void drop_kept(struct odw_schedule *s, struct slot *slot)
+{
+	struct entry *e, *next;
+
+	for (e = TAILQ_FIRST(&expert_in(s, slot)->entries); e != NULL; e = next) {
+		next = TAILQ_NEXT(e, same);
+		if (e->kept)
+			drop_entry(s, e);
+	}
+}
+
+static struct slot *void_slot(struct odw_schedule *s)
+{
+	for (unsigned i = 0; i < s->opts.n_slots; i++) {
+		if (s->slot[i].state == ODW_VOID)
+			return &s->slot[i];
+	}
+	return NULL;
+}
+
+/* The slot that a RUN may take: that of the WANT with the greatest key; else, when no RUN holds or is promised a
+ * slot (so nothing would ever move), of the kept expert with the greatest key. NULL: wait. */
+static struct slot *victim_for_run(struct odw_schedule *s)
+{
+	bool runs_hold = s->n_draining > 0;
+	const struct entry *worst = NULL, *first;
+	enum need worst_need = NEED_RUN;
+	struct slot *victim = NULL;
+
+	for (unsigned i = 0; i < s->opts.n_slots; i++) {
+		struct slot *slot = &s->slot[i];
+		enum need need;
+
+		if (slot->state == ODW_VOID || slot->state == ODW_DRAINING)
+			continue;
+		need = slot_need(s, slot, &first);
+		if (need == NEED_RUN) {
+			runs_hold = true;
+		} else if (victim == NULL || need < worst_need || (need == worst_need && compare(first, worst) > 0)) {
+			victim = slot;
+			worst = first;
+			worst_need = need;
+		}
+	}
+	return victim != NULL && worst_need == NEED_KEPT && runs_hold ? NULL : victim;
+}
+
+/* A WANT may only displace a WANT of a later layer or step: between those of one layer it would gain nothing. */
+static struct slot *victim_for_want(struct odw_schedule *s, const struct entry *e)
+{
+	const struct entry *worst = e, *first;
+	struct slot *victim = NULL;
+
+	for (unsigned i = 0; i < s->opts.n_slots; i++) {
+		struct slot *slot = &s->slot[i];
+
+		if (slot->state == ODW_VOID || slot->state == ODW_DRAINING)
+			continue;
+		if (slot_need(s, slot, &first) == NEED_WANT && compare_layers(first, e) > 0 && compare(first, worst) > 0) {
+			victim = slot;
+			worst = first;
+		}
+	}
+	return victim;
+}
+
+static void begin_load(struct odw_schedule *s, struct slot *slot, struct entry *e)
+{
+	*slot = (struct slot){ .state = ODW_LOADING, .m = e->m, .expert = e->expert };
+	expert_of(s, e)->slot = (uint8_t)(slot - s->slot + 1);
+	pthread_cond_broadcast(&s->work);
+}
+
+/* One entry without a slot gets one, or the promise of one that drains. coming counts what drains and is not
+ * promised yet in this pass. False: there is nothing for it. */
+static bool give_slot(struct odw_schedule *s, struct entry *e, unsigned *coming)
+{
+	struct slot *slot = void_slot(s);
+
+	if (slot == NULL && *coming == 0) {
+		slot = e->in_runs ? victim_for_run(s) : victim_for_want(s, e);
+		if (slot == NULL)
+			return false;
+		drop_kept(s, slot); /* its last entry takes the expert along */
+		if (slot->state != ODW_VOID && slot->state != ODW_DRAINING)
+			vacate(s, slot);
+		*coming += slot->state == ODW_DRAINING;
+	}
+	expert_of(s, e)->pass = s->pass;
+	if (slot != NULL && slot->state == ODW_VOID)
+		begin_load(s, slot, e);
+	else
+		--*coming;
+	return true;
+}
+
+/* Brings slots to entries, after every change. The order of the lists is the order of the claims. */
+static void assign(struct odw_schedule *s)
+{
+	struct entry_list *const list[] = { &s->runs, &s->wants };
+	unsigned coming = s->n_draining;
+	struct entry *e;
+
+	s->pass++;
+	for (int i = 0; i < 2; i++) {
+		TAILQ_FOREACH(e, list[i], order) {
+			const struct expert *x = expert_of(s, e);
+
+			if (x->slot == 0 && x->pass != s->pass && !give_slot(s, e, &coming))
+				return;
+		}
+	}
+}
+
+static void user_leaves(struct odw_schedule *s, struct slot *slot)
+{
+	slot->n_users--;
+	if (slot->state == ODW_DRAINING && slot->n_users == 0)
+		slot_is_void(s, slot);
+}
+
+/* ---- Items ---- */
+
+static void item_is_over(struct odw_schedule *s, struct odw_item *item, int code, const char *reason)
+{
+	item->code = code;
+	snprintf(item->reason, sizeof(item->reason), "%s", reason);
+	TAILQ_INSERT_TAIL(&s->over, item, link);
+}
+
+static void items_are_over(struct odw_schedule *s, struct entry *e, int code, const char *reason)
+{
+	struct odw_item *item;
+
+	while ((item = TAILQ_FIRST(&e->items)) != NULL) {
+		TAILQ_REMOVE(&e->items, item, link);
+		item_is_over(s, item, code, reason);
+	}
+}
+
+/* ---- Sessions ---- */
+
+static void drop_session(struct odw_schedule *s)
+{
+	struct odw_item *item;
+	struct entry *e;
+
+	TAILQ_FOREACH(item, &s->over, link)
+		item->code = OD_ERR_CANCELLED;
+	while ((e = TAILQ_FIRST(&s->runs)) != NULL) {
+		items_are_over(s, e, OD_ERR_CANCELLED, "the session is over");
+		drop_entry(s, e);
+	}
+	while ((e = TAILQ_FIRST(&s->wants)) != NULL)
+		drop_entry(s, e);
+	s->computing = NULL;
+	s->session = 0;
+	odw_step_marks_clear(s->marks);
+}
+
+void odw_schedule_begin(struct odw_schedule *s, uint64_t session)
+{
+	pthread_mutex_lock(&s->lock);
+	drop_session(s);
+	s->session = session;
+	pthread_mutex_unlock(&s->lock);
+}
+
+void odw_schedule_end(struct odw_schedule *s, uint64_t session)
+{
+	pthread_mutex_lock(&s->lock);
+	if (s->session == session)
+		drop_session(s);
+	pthread_mutex_unlock(&s->lock);
+}
+
+uint64_t odw_schedule_session(struct odw_schedule *s)
+{
+	uint64_t session;
+
+	pthread_mutex_lock(&s->lock);
+	session = s->session;
+	pthread_mutex_unlock(&s->lock);
+	return session;
+}
+
+/* ---- WANT and CLOSE ---- */
+
+/* WANTs and kept experts of the step for m < below are void. */
+static void void_below(struct odw_schedule *s, uint64_t step, uint32_t below)
+{
+	struct entry *e, *next;
+
+	odw_step_marks_close(s->marks, step, below);
+	for (e = TAILQ_FIRST(&s->wants); e != NULL; e = next) {
+		next = TAILQ_NEXT(e, order);
+		if (e->step == step && e->m < below)
+			drop_entry(s, e);
+	}
+}
+
+/* What the newest version no longer names. */
+static void void_older(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t version)
+{
+	struct entry *e, *next;
+
+	for (e = TAILQ_FIRST(&s->wants); e != NULL; e = next) {
+		next = TAILQ_NEXT(e, order);
+		if (e->step == step && e->m == m && e->wanted && e->version != version)
+			drop_entry(s, e);
+	}
+}
+
+/* False: the queue is full. */
+static bool want_one(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert, uint32_t rank,
+		     uint32_t version)
+{
+	struct entry *e = find_entry(s, step, m, expert);
+
+	if (e != NULL && !e->wanted)
+		return true; /* a RUN has it, or it is kept for one: that says more */
+	if (e != NULL) {
+		take_out(s, e);
+		e->rank = rank;
+	} else {
+		e = new_entry(s, step, m, expert, rank);
+	}
+	if (e == NULL)
+		return false;
+	e->wanted = true;
+	e->version = version;
+	put_in_order(&s->wants, e);
+	return true;
+}
+
+size_t odw_schedule_want(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, uint32_t version,
+			 const uint32_t *experts, size_t n)
+{
+	size_t n_dropped = 0;
+
+	pthread_mutex_lock(&s->lock);
+	if (session == s->session && session != 0 && odw_step_marks_newer(s->marks, step, m, version)) {
+		for (size_t i = 0; i < n; i++)
+			n_dropped += !want_one(s, step, m, experts[i], (uint32_t)i, version);
+		void_older(s, step, m, version);
+		assign(s);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return n_dropped;
+}
+
+void odw_schedule_close(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m)
+{
+	pthread_mutex_lock(&s->lock);
+	if (session == s->session && session != 0) {
+		void_below(s, step, m + 1);
+		assign(s);
+	}
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- RUN ---- */
+
+static void run_one(struct odw_schedule *s, uint64_t step, uint32_t m, struct odw_item *item)
+{
+	struct entry *e = find_entry(s, step, m, item->expert);
+	const struct expert *x;
+
+	if (e == NULL || !e->in_runs) {
+		if (e == NULL)
+			e = new_entry(s, step, m, item->expert, item->rank);
+		else
+			take_out(s, e);
+		e->in_runs = true;
+		e->wanted = e->kept = false;
+		e->rank = item->rank;
+		put_in_order(&s->runs, e);
+	}
+	x = expert_of(s, e);
+	item->step = step;
+	item->m = m;
+	item->code = OD_OK;
+	item->ready = x->slot != 0 && s->slot[x->slot - 1].state == ODW_RESIDENT;
+	item->slot = -1;
+	item->load_ns = item->loaded_bytes = 0;
+	TAILQ_INSERT_TAIL(&e->items, item, link);
+	s->n_items++;
+}
+
+int odw_schedule_run(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, bool closes,
+		     struct odw_item *item, size_t n)
+{
+	int rc = OD_OK;
+
+	pthread_mutex_lock(&s->lock);
+	if (session != s->session || session == 0)
+		rc = OD_ERR_CANCELLED;
+	else if (n > ODW_MAX_ENTRIES - s->n_entries || n > ODW_MAX_ENTRIES - s->n_items)
+		rc = OD_ERR_BUSY;
+	if (rc == OD_OK) {
+		for (size_t i = 0; i < n; i++)
+			run_one(s, step, m, &item[i]);
+		void_below(s, step, closes ? m + 1 : m);
+		assign(s);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return rc;
+}
+
+/* A resident expert's first item; the slot is pinned. */
+static struct odw_item *begin_item(struct odw_schedule *s, struct entry *e, struct slot *slot)
+{
+	struct odw_item *item = TAILQ_FIRST(&e->items);
+
+	TAILQ_REMOVE(&e->items, item, link);
+	item->slot = (int)(slot - s->slot);
+	if (!slot->told) {
+		item->load_ns = slot->load_ns;
+		item->loaded_bytes = slot->loaded_bytes;
+	}
+	slot->used = slot->told = true;
+	slot->n_users++;
+	e->computing = true;
+	s->computing = e;
+	return item;
+}
+
+struct odw_item *odw_schedule_take(struct odw_schedule *s)
+{
+	struct odw_item *item;
+	struct entry *e;
+
+	pthread_mutex_lock(&s->lock);
+	item = TAILQ_FIRST(&s->over);
+	if (item != NULL) {
+		TAILQ_REMOVE(&s->over, item, link);
+		s->n_items--;
+	} else {
+		TAILQ_FOREACH(e, &s->runs, order) {
+			const struct expert *x = expert_of(s, e);
+
+			if (x->slot != 0 && s->slot[x->slot - 1].state == ODW_RESIDENT) {
+				item = begin_item(s, e, &s->slot[x->slot - 1]);
+				break;
+			}
+		}
+	}
+	pthread_mutex_unlock(&s->lock);
+	return item;
+}
+
+/* Frees the slot, or keeps it for further RUNs of the same (step, m). */
+static void end_entry(struct odw_schedule *s, struct entry *e, bool last)
+{
+	e->computing = false;
+	if (!TAILQ_EMPTY(&e->items))
+		return;
+	if (last || odw_step_marks_closed(s->marks, e->step, e->m)) {
+		drop_entry(s, e);
+		return;
+	}
+	take_out(s, e);
+	e->in_runs = false;
+	e->kept = true;
+	put_in_order(&s->wants, e);
+}
+
+void odw_schedule_done(struct odw_schedule *s, struct odw_item *item)
+{
+	pthread_mutex_lock(&s->lock);
+	s->n_items--;
+	user_leaves(s, &s->slot[item->slot]);
+	if (s->computing != NULL)
+		end_entry(s, s->computing, item->last);
+	s->computing = NULL;
+	assign(s);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void odw_schedule_tick(struct odw_schedule *s)
+{
+	pthread_mutex_lock(&s->lock);
+	s->figures.progress++;
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- Loading ---- */
+
+/* The slot whose load is most urgent and has shards that nobody took yet. */
+static struct slot *most_urgent(struct odw_schedule *s)
+{
+	const struct entry *best_first = NULL, *first;
+	enum need best_need = NEED_WANT;
+	struct slot *best = NULL;
+
+	for (unsigned i = 0; i < s->opts.n_slots; i++) {
+		struct slot *slot = &s->slot[i];
+		enum need need;
+
+		if (slot->state != ODW_LOADING || slot->next_shard == s->opts.n_shards)
+			continue;
+		need = slot_need(s, slot, &first);
+		if (best == NULL || need > best_need || (need == best_need && compare(first, best_first) < 0)) {
+			best = slot;
+			best_need = need;
+			best_first = first;
+		}
+	}
+	return best;
+}
+
+bool odw_schedule_next_shard(struct odw_schedule *s, struct odw_shard_job *job, bool wait)
+{
+	struct slot *slot;
+
+	pthread_mutex_lock(&s->lock);
+	while ((slot = s->stop ? NULL : most_urgent(s)) == NULL && wait && !s->stop)
+		pthread_cond_wait(&s->work, &s->lock);
+	if (slot != NULL) {
+		if (slot->next_shard == 0)
+			slot->begin_ns = od_now_ns();
+		*job = (struct odw_shard_job){ slot->m, slot->expert, slot->next_shard++, (int)(slot - s->slot) };
+		slot->n_users++;
+	}
+	pthread_mutex_unlock(&s->lock);
+	return slot != NULL;
+}
+
+/* Nobody can have this expert: its RUNs are answered, its WANTs dropped. */
+static void load_failed(struct odw_schedule *s, struct slot *slot, int code, const char *reason)
+{
+	struct expert *x = expert_in(s, slot);
+	struct entry *e;
+
+	slot->next_shard = 0; /* it does not count as cancelled */
+	while ((e = TAILQ_FIRST(&x->entries)) != NULL) {
+		items_are_over(s, e, code, reason);
+		drop_entry(s, e);
+	}
+}
+
+static void shard_is_done(struct odw_schedule *s, struct slot *slot, uint64_t read_bytes)
+{
+	slot->loaded_bytes += read_bytes;
+	if (++slot->shards_done < s->opts.n_shards)
+		return;
+	slot->state = ODW_RESIDENT;
+	slot->load_ns = od_now_ns() - slot->begin_ns;
+	s->figures.loads++;
+	s->figures.load_ns += slot->load_ns;
+}
+
+bool odw_schedule_finish_shard(struct odw_schedule *s, const struct odw_shard_job *job, uint64_t read_bytes, int code,
+			       const struct od_err *err)
+{
+	struct slot *slot = &s->slot[job->slot];
+	const struct entry *first;
+	bool wake;
+
+	pthread_mutex_lock(&s->lock);
+	s->figures.progress++;
+	s->figures.loaded_bytes += read_bytes;
+	if (slot->state == ODW_LOADING && code != OD_OK)
+		load_failed(s, slot, code, err->msg);
+	else if (slot->state == ODW_LOADING)
+		shard_is_done(s, slot, read_bytes);
+	wake = !TAILQ_EMPTY(&s->over) ||
+	       (slot->state == ODW_RESIDENT && slot_need(s, slot, &first) == NEED_RUN);
+	user_leaves(s, slot);
+	assign(s);
+	pthread_mutex_unlock(&s->lock);
+	return wake;
+}
+
+void odw_schedule_stop(struct odw_schedule *s)
+{
+	pthread_mutex_lock(&s->lock);
+	s->stop = true;
+	pthread_cond_broadcast(&s->work);
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- Looking ---- */
+
+void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f)
+{
+	pthread_mutex_lock(&s->lock);
+	*f = s->figures;
+	f->busy = !TAILQ_EMPTY(&s->runs) || !TAILQ_EMPTY(&s->over);
+	for (unsigned i = 0; i < s->opts.n_slots; i++)
+		f->busy = f->busy || s->slot[i].state == ODW_LOADING;
+	pthread_mutex_unlock(&s->lock);
+}
+
+struct odw_slot_view odw_schedule_look(struct odw_schedule *s, unsigned slot)
+{
+	struct odw_slot_view v;
+	const struct entry *e;
+
+	pthread_mutex_lock(&s->lock);
+	v = (struct odw_slot_view){ .state = s->slot[slot].state, .n_users = s->slot[slot].n_users };
+	if (v.state == ODW_LOADING || v.state == ODW_RESIDENT) {
+		v.m = s->slot[slot].m;
+		v.expert = s->slot[slot].expert;
+		TAILQ_FOREACH(e, &expert_in(s, &s->slot[slot])->entries, same)
+			v.entries++;
+	}
+	pthread_mutex_unlock(&s->lock);
+	return v;
+}
+
+size_t odw_schedule_entries(struct odw_schedule *s)
+{
+	size_t n;
+
+	pthread_mutex_lock(&s->lock);
+	n = s->n_entries;
+	pthread_mutex_unlock(&s->lock);
+	return n;
+}
+
+/* ---- Life ---- */
+
+int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *opts, struct od_err *err)
+{
+	struct odw_schedule *s;
+
+	*out = NULL;
+	if (opts->n_slots == 0 || opts->n_slots > ODW_MAX_SLOTS || opts->n_layers == 0 || opts->n_experts == 0 ||
+	    opts->n_shards == 0)
+		return od_fail(err, OD_ERR_ARG, "schedule: %u slots for %u layers of %u experts of %u shards",
+			       opts->n_slots, opts->n_layers, opts->n_experts, opts->n_shards);
+	s = calloc(1, sizeof(*s));
+	if (s == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "schedule");
+	s->opts = *opts;
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_cond_init(&s->work, NULL);
+	TAILQ_INIT(&s->unused);
+	TAILQ_INIT(&s->runs);
+	TAILQ_INIT(&s->wants);
+	TAILQ_INIT(&s->over);
+	s->marks = odw_step_marks_new(opts->n_layers);
+	s->expert = od_alloc_array((size_t)opts->n_layers * opts->n_experts, sizeof(*s->expert));
+	s->pool = od_alloc_array(ODW_MAX_ENTRIES, sizeof(*s->pool));
+	if (s->marks == NULL || s->expert == NULL || s->pool == NULL) {
+		odw_schedule_free(s);
+		return od_fail(err, OD_ERR_NOMEM, "schedule of %u layers of %u experts", opts->n_layers,
+			       opts->n_experts);
+	}
+	*out = s;
+	return OD_OK;
+}
+
+void odw_schedule_free(struct odw_schedule *s)
+{
+	if (s == NULL)
+		return;
+	odw_step_marks_free(s->marks);
+	od_free(s->expert);
+	od_free(s->pool);
+	pthread_cond_destroy(&s->work);
+	pthread_mutex_destroy(&s->lock);
+	free(s);
+}

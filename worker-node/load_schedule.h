@@ -1,0 +1,110 @@
+/* load_schedule.h - what a worker loads next, where, and which RUN is computed next (design section 3, "A worker
+ * never deadlocks"; expert prefetch and just-in-time eviction after OD-MoE, arXiv 2512.03927, section 3.2).
+ *
+ * An entry is one expert asked for by one (step, m): by a RUN (authoritative), by a WANT (advice), or kept between
+ * two RUNs of a (step, m) that both need it. An expert is resident only while an entry asks for it. Entries are
+ * served RUNs first, then in the order of (step, m, rank). A RUN without a slot takes a void one, else that of the
+ * WANT with the greatest key; one that is kept only when no RUN holds any. A WANT takes a void slot, else that of
+ * a WANT of a later layer or step.
+ *
+ * Thread: a monitor, every function from any thread unless it says otherwise; no I/O and no callback under its
+ * lock. The loop thread brings WANT, CLOSE and the session's ends, the engine thread RUNs and takes items,
+ * loader threads take shards.
+ * Owner: items belong to the engine; between odw_schedule_run and the odw_schedule_take that returns them they must
+ * stay where they are. */
+#ifndef ODW_LOAD_SCHEDULE_H
+#define ODW_LOAD_SCHEDULE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "common/base/status.h"
+
+#define ODW_MAX_ENTRIES 65536u /* WANTs beyond are dropped, RUNs beyond are answered OD_ERR_BUSY */
+
+struct odw_schedule;
+
+struct odw_schedule_opts {
+	uint32_t n_layers, n_experts; /* of MoE layers, per layer */
+	uint32_t n_shards;	      /* of any expert */
+	unsigned n_slots;
+};
+
+/* One expert of one RUN. */
+struct odw_item {
+	uint32_t expert, rank; /* set by the engine, as last */
+	bool last;
+	void *run; /* the engine's */
+
+	uint64_t step; /* from here on set by the schedule */
+	uint32_t m;
+	bool ready;	       /* resident when the RUN arrived */
+	int slot;	       /* where it is resident, when code is OD_OK */
+	int code;	       /* OD_ERR_CANCELLED: the session is over, nobody waits for an answer */
+	char reason[512];
+	uint64_t load_ns, loaded_bytes; /* of its load; 0 when an earlier RUN was told already */
+	TAILQ_ENTRY(odw_item) link;
+};
+
+/* A shard to load. */
+struct odw_shard_job {
+	uint32_t m, expert, shard;
+	int slot;
+};
+
+struct odw_load_figures {
+	uint64_t progress; /* grows with every shard and every odw_schedule_tick */
+	bool busy;	   /* RUNs wait, are computed, or experts are being loaded */
+	uint64_t loads, loaded_bytes, load_ns, cancelled_loads, unused_loads; /* as PONG counts them */
+};
+
+OD_MUST_CHECK int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *opts,
+				   struct od_err *err);
+void odw_schedule_free(struct odw_schedule *s); /* after loaders and engine have ended; NULL ok */
+
+/* A session begins empty; what an earlier one left is dropped. After the end its RUNs come back from
+ * odw_schedule_take with OD_ERR_CANCELLED, its experts are gone. Calls with another session do nothing. */
+void odw_schedule_begin(struct odw_schedule *s, uint64_t session);
+void odw_schedule_end(struct odw_schedule *s, uint64_t session);
+uint64_t odw_schedule_session(struct odw_schedule *s);
+
+/* m and experts are in range, experts are unique, in order of rank. Versions that are not newer than what came
+ * before, and layers that are closed, are ignored. Returns how many experts found no room in the queue. */
+size_t odw_schedule_want(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, uint32_t version,
+			 const uint32_t *experts, size_t n);
+void odw_schedule_close(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m);
+
+/* n items of one RUN: all of them are taken, or none (OD_ERR_BUSY; OD_ERR_CANCELLED: the session is over). */
+OD_MUST_CHECK int odw_schedule_run(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, bool closes,
+				   struct odw_item *item, size_t n);
+
+/* The engine thread only, one item at a time. The first item that is resident (code OD_OK: its slot stays until
+ * odw_schedule_done) or has failed (any other code: it is over, no odw_schedule_done); NULL: none. */
+struct odw_item *odw_schedule_take(struct odw_schedule *s);
+void odw_schedule_done(struct odw_schedule *s, struct odw_item *item);
+void odw_schedule_tick(struct odw_schedule *s); /* progress that the schedule does not see */
+
+/* The next shard of the most urgent load. With wait it sleeps until there is one. False: none, or stopped. */
+OD_MUST_CHECK bool odw_schedule_next_shard(struct odw_schedule *s, struct odw_shard_job *job, bool wait);
+/* The shard is in its slot (OD_OK) or could not be had (err). True: the engine has something to take. */
+OD_MUST_CHECK bool odw_schedule_finish_shard(struct odw_schedule *s, const struct odw_shard_job *job,
+					     uint64_t read_bytes, int code, const struct od_err *err);
+/* odw_schedule_next_shard returns false from now on. */
+void odw_schedule_stop(struct odw_schedule *s);
+
+void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f);
+
+/* What is where, for tests and logs. */
+enum odw_slot_state { ODW_VOID, ODW_LOADING, ODW_RESIDENT, ODW_DRAINING };
+struct odw_slot_view {
+	enum odw_slot_state state;
+	uint32_t m, expert;
+	size_t entries;	  /* that ask for it; 0 when void or draining */
+	unsigned n_users; /* loaders and engine at work in it */
+};
+struct odw_slot_view odw_schedule_look(struct odw_schedule *s, unsigned slot);
+size_t odw_schedule_entries(struct odw_schedule *s);
+
+#endif

@@ -1,0 +1,364 @@
+/* od-worker: loads, decompresses, runs and evicts experts as main says. This file is the wiring: command line, memory
+ * budget, the daemon's callbacks. */
+#include "common/base/args.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/version.h"
+#include "common/net/daemon.h"
+#include "common/net/hosts.h"
+#include "common/pack/expert_load.h"
+#include "worker-node/loader.h"
+#include "worker-node/run_check.h"
+#include "worker-node/worker_engine.h"
+
+#include <inttypes.h>
+#include <sodium.h>
+#include <string.h>
+
+#define DEFAULT_MEMORY_BYTES 1000000000u
+#define DEFAULT_LOADERS 4
+/* What a worker holds beside its slots: row buffers (scratch, RUNs, outputs and one more of each: 40 MiB), program,
+ * libraries and the pack's tables. Staging of the load threads comes on top. */
+#define FIXED_BYTES (52u << 20)
+
+struct options {
+	const char *pack, *listen;
+	uint64_t port, data_port, memory_bytes, slots, threads, load_threads, ready_fd;
+	int cpu; /* enum od_cpu */
+	bool insecure, die_with_parent, verbose, help, version;
+};
+
+struct worker {
+	struct options opt;
+	struct od_pack *pack;
+	const struct od_config *cfg;
+	struct odw_slots *slots;
+	unsigned n_slots;
+	struct odw_schedule *schedule;
+	struct odw_engine *engine;
+	struct odw_loaders *loaders;
+	struct od_daemon *daemon;
+	struct odw_session session; /* loop thread: accepted, then begun */
+};
+
+#define NO_FD UINT64_MAX
+
+static void default_options(struct options *o)
+{
+	unsigned cpus = od_cpu_count();
+
+	*o = (struct options){ .port = OD_DEFAULT_WORKER_PORT,
+			       .memory_bytes = DEFAULT_MEMORY_BYTES,
+			       .threads = cpus,
+			       .load_threads = cpus < DEFAULT_LOADERS ? cpus : DEFAULT_LOADERS,
+			       .ready_fd = NO_FD,
+			       .cpu = OD_CPU_AUTO };
+}
+
+static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
+{
+	const struct od_arg table[] = {
+		{ .kind = OD_ARG_TITLE, .help = "Where the model is, and who may connect" },
+		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack made by od-pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
+		{ "listen", OD_ARG_STRING, &o->listen, "ADDR", "address to listen on (default: loopback; with --insecure every address)", 0, 0, NULL },
+		{ "port", OD_ARG_UINT, &o->port, "N", "control port; 0: a free one (default: 5701)", 0, 65535, NULL },
+		{ "data-port", OD_ARG_UINT, &o->data_port, "N", "data port; main is told which (default: 0, a free one)", 0, 65535, NULL },
+		{ "insecure", OD_ARG_FLAG, &o->insecure, NULL, "allow addresses other than loopback, although traffic is not encrypted", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },
+		{ "memory-limit", OD_ARG_SIZE, &o->memory_bytes, "SIZE", "memory that this worker may use; gives the number of slots (default: 1GB)", 0, 0, NULL },
+		{ "slots", OD_ARG_UINT, &o->slots, "N", "experts in memory at once (default: as many as the memory limit allows, at most 64)", 1, ODW_MAX_SLOTS, NULL },
+		{ "threads", OD_ARG_UINT, &o->threads, "N", "compute threads (default: the CPUs there are)", 1, 1024, NULL },
+		{ "load-threads", OD_ARG_UINT, &o->load_threads, "N", "threads that read and decompress experts (default: the CPUs there are, at most 4)", 1, ODW_MAX_LOADERS, NULL },
+		{ "cpu", OD_ARG_CHOICE, &o->cpu, "NAME", "force a kernel set: scalar, avx2, avx512, avx512bf16 (default: auto)", 0, 0, od_cpu_names },
+		{ .kind = OD_ARG_TITLE, .help = "For whoever starts this program" },
+		{ "ready-fd", OD_ARG_UINT, &o->ready_fd, "FD", "write the control port and a newline there once it listens", 0, 1e6, NULL },
+		{ "die-with-parent", OD_ARG_FLAG, &o->die_with_parent, NULL, "end when the process that started this one does", 0, 0, NULL },
+		{ "verbose", OD_ARG_FLAG, &o->verbose, NULL, "say more", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+		{ "version", OD_ARG_FLAG, &o->version, NULL, "the version", 0, 0, NULL },
+	};
+	const size_t n = sizeof(table) / sizeof(table[0]);
+	size_t n_positional;
+	int rc = od_args_parse(table, n, argc, argv, NULL, 0, &n_positional, err);
+
+	if (rc != OD_OK || !o->help)
+		return rc;
+	printf("Usage: od-worker [--pack DIR] [--listen ADDR --insecure]\n"
+	       "Loads and runs the experts that od-main asks for, within a fixed amount of memory.\n");
+	od_args_help(stdout, table, n);
+	return OD_OK;
+}
+
+/* ---- What main says ---- */
+
+static struct odw_run_limits limits_of(const struct worker *w)
+{
+	return (struct odw_run_limits){ .n_layers = w->cfg->n_layers,
+					.n_experts = w->cfg->n_experts,
+					.hidden = w->cfg->hidden,
+					.max_rows = w->session.max_rows,
+					.profile = w->session.profile };
+}
+
+static int accept_profile(struct worker *w, const Od__Hello *hello, const char **field, struct od_err *err)
+{
+	const struct od_backend *be;
+	char class[32];
+	int rc;
+
+	*field = "profile";
+	if (hello->profile != OD_PROFILE_F32 && hello->profile != OD_PROFILE_BF16)
+		return od_fail(err, OD_ERR_MISMATCH, "profile: expected %d (f32) or %d (bf16), found %u", OD_PROFILE_F32,
+			       OD_PROFILE_BF16, hello->profile);
+	w->session.profile = (enum od_profile)hello->profile;
+	rc = od_backend_cpu(&w->session.backend, (enum od_cpu)w->opt.cpu, w->session.profile, err);
+	if (rc != OD_OK)
+		return rc;
+	be = w->session.backend;
+	*field = "kernel_class";
+	if (strcmp(be->kernel_class, hello->kernel_class) != 0 && !hello->mixed)
+		return od_fail(err, OD_ERR_MISMATCH,
+			       "kernel_class: expected %s, found %s (%s kernels on this worker): results would differ in "
+			       "their last bits; --cpu chooses others, --mixed allows it",
+			       od_peer_text(hello->kernel_class, class, sizeof(class)), be->kernel_class, be->name);
+	return OD_OK;
+}
+
+static int on_hello(void *arg, const Od__Hello *hello, Od__Welcome *welcome, const char **field, struct od_err *err)
+{
+	struct worker *w = arg;
+	uint32_t most;
+	int rc = accept_profile(w, hello, field, err);
+
+	if (rc != OD_OK)
+		return rc;
+	most = odw_max_rows(w->cfg->hidden, w->session.profile);
+	*field = "max_rows";
+	if (hello->max_rows == 0 || hello->max_rows > most)
+		return od_fail(err, OD_ERR_RANGE, "max_rows: expected 1 to %u, found %u", most, hello->max_rows);
+	w->session.max_rows = hello->max_rows;
+	welcome->kernel_class = (char *)w->session.backend->kernel_class;
+	welcome->backend = (char *)w->session.backend->name;
+	welcome->slots = w->n_slots;
+	welcome->memory_bytes = w->opt.memory_bytes;
+	welcome->threads = (uint32_t)w->opt.threads;
+	return OD_OK;
+}
+
+static void on_begin(void *arg, uint64_t session)
+{
+	struct worker *w = arg;
+
+	w->session.id = session;
+	odw_schedule_begin(w->schedule, session);
+	odw_engine_begin(w->engine, &w->session);
+	od_log(OD_LOG_INFO, "profile %s, %s kernels (class %s)", od_profile_names[w->session.profile - 1],
+	       w->session.backend->name, w->session.backend->kernel_class);
+}
+
+static void on_end(void *arg, uint64_t session)
+{
+	struct worker *w = arg;
+
+	odw_schedule_end(w->schedule, session);
+	odw_engine_end(w->engine);
+}
+
+static int on_want(struct worker *w, uint64_t session, const Od__Want *want, struct od_err *err)
+{
+	const struct odw_run_limits limits = limits_of(w);
+	size_t n_dropped;
+	int rc = odw_check_want(want, &limits, err);
+
+	if (rc != OD_OK)
+		return rc;
+	n_dropped = odw_schedule_want(w->schedule, session, want->step, want->m, want->version, want->experts,
+				      want->n_experts);
+	if (n_dropped > 0)
+		od_log_limited(OD_LOG_WARN, "dropped %zu experts of a WANT: the queue is full (%u)", n_dropped,
+			       ODW_MAX_ENTRIES);
+	return OD_OK;
+}
+
+static int on_close(struct worker *w, uint64_t session, const Od__Close *close, struct od_err *err)
+{
+	const struct odw_run_limits limits = limits_of(w);
+	int rc = odw_check_close(close, &limits, err);
+
+	if (rc == OD_OK)
+		odw_schedule_close(w->schedule, session, close->step, close->m);
+	return rc;
+}
+
+static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
+{
+	struct worker *w = arg;
+
+	switch (m->header->body_case) {
+	case OD__HEADER__BODY_WANT:
+		return on_want(w, m->header->session, m->header->want, err);
+	case OD__HEADER__BODY_CLOSE:
+		return on_close(w, m->header->session, m->header->close, err);
+	case OD__HEADER__BODY__NOT_SET:
+	case OD__HEADER__BODY_HELLO: /* these four are the daemon's */
+	case OD__HEADER__BODY_PING:
+	case OD__HEADER__BODY_BYE:
+	case OD__HEADER__BODY_WELCOME:
+	case OD__HEADER__BODY_REFUSE:
+	case OD__HEADER__BODY_PONG:
+	case OD__HEADER__BODY_PREDICT:
+	case OD__HEADER__BODY_ATTACH:
+	case OD__HEADER__BODY_ATTACHED:
+	case OD__HEADER__BODY_RUN:
+	case OD__HEADER__BODY_RESULT:
+	case OD__HEADER__BODY_STEP:
+	case OD__HEADER__BODY_STATE:
+	case OD__HEADER__BODY_STATE_REQUEST:
+	case OD__HEADER__BODY_SEQ_TRUNCATE:
+	case OD__HEADER__BODY_SEQ_CLOSE:
+	case _OD__HEADER__BODY_IS_INT_SIZE:
+		break;
+	}
+	return od_fail(err, OD_ERR_PROTOCOL, "a worker's control socket takes WANT and CLOSE");
+}
+
+static void on_pong(void *arg, Od__Pong *p)
+{
+	struct worker *w = arg;
+	struct odw_load_figures f;
+
+	odw_schedule_figures(w->schedule, &f);
+	p->progress = f.progress;
+	p->busy = f.busy;
+	p->loads = f.loads;
+	p->loaded_bytes = f.loaded_bytes;
+	p->load_ns = f.load_ns;
+	p->cancelled_loads = f.cancelled_loads;
+	p->unused_loads = f.unused_loads;
+}
+
+static const struct od_daemon_ops daemon_ops = {
+	.accept = on_hello, .begin = on_begin, .end = on_end, .message = on_message, .pong = on_pong
+};
+
+/* ---- Start and end ---- */
+
+static int open_memory(struct worker *w, struct od_err *err)
+{
+	uint64_t slot_bytes = od_pack_slot_bytes(w->pack), fixed;
+	struct odw_schedule_opts opts = { .n_layers = w->cfg->n_layers,
+					  .n_experts = w->cfg->n_experts,
+					  .n_shards = od_pack_expert(w->pack, 0, 0)->n_shards };
+	char slot[32], limit[32];
+	int rc;
+
+	if (!od_mul(w->opt.load_threads, od_inflater_bytes(w->pack), &fixed) || !od_add(fixed, FIXED_BYTES, &fixed))
+		return od_fail(err, OD_ERR_RANGE, "%" PRIu64 " load threads are too many", w->opt.load_threads);
+	rc = odw_slots_plan(&w->n_slots, w->opt.memory_bytes, fixed, slot_bytes, w->opt.slots, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = odw_slots_new(&w->slots, w->n_slots, slot_bytes, err);
+	opts.n_slots = w->n_slots;
+	if (rc == OD_OK)
+		rc = odw_schedule_new(&w->schedule, &opts, err);
+	if (rc == OD_OK)
+		od_log(OD_LOG_INFO, "%u slot%s of %s within %s", w->n_slots, w->n_slots > 1 ? "s" : "",
+		       od_format_bytes(slot_bytes, slot, sizeof(slot)),
+		       od_format_bytes(w->opt.memory_bytes, limit, sizeof(limit)));
+	return rc;
+}
+
+static int open_daemon(struct worker *w, struct od_err *err)
+{
+	struct od_daemon_opts opts = { .role = "worker",
+				       .listen = w->opt.listen,
+				       .insecure = w->opt.insecure,
+				       .port = (uint16_t)w->opt.port,
+				       .data_port = (uint16_t)w->opt.data_port,
+				       .ready_fd = w->opt.ready_fd == NO_FD ? -1 : (int)w->opt.ready_fd,
+				       .die_with_parent = w->opt.die_with_parent };
+	struct odw_engine_opts engine = { .pack = w->pack,
+					  .schedule = w->schedule,
+					  .slots = w->slots,
+					  .threads = (unsigned)w->opt.threads };
+	int rc;
+
+	if (sodium_hex2bin(opts.fingerprint, sizeof(opts.fingerprint), od_pack_fingerprint(w->pack), OD_FINGERPRINT_CHARS,
+			   NULL, NULL, NULL) != 0)
+		return od_fail(err, OD_ERR_FORMAT, "pack %s: fingerprint: expected %d hexadecimal digits, found %s",
+			       od_pack_dir(w->pack), OD_FINGERPRINT_CHARS, od_pack_fingerprint(w->pack));
+	rc = od_daemon_new(&w->daemon, &opts, &daemon_ops, w, &engine.port, err);
+	if (rc == OD_OK)
+		rc = odw_engine_start(&w->engine, &engine, err);
+	if (rc == OD_OK)
+		rc = odw_loaders_start(&w->loaders, w->pack, w->schedule, w->slots, engine.port,
+				       (unsigned)w->opt.load_threads, err);
+	if (rc == OD_OK)
+		od_log(OD_LOG_INFO, "listening on %s, port %u, data port %u",
+		       opts.listen != NULL ? opts.listen : opts.insecure ? "every address" : "loopback",
+		       od_daemon_port(w->daemon), od_data_port_number(engine.port));
+	return rc;
+}
+
+static int open_worker(struct worker *w, struct od_err *err)
+{
+	const struct od_backend *be;
+	char bytes[32];
+	int rc;
+
+	/* A CPU that was asked for and is not there is an error now, not at the first HELLO. */
+	rc = od_backend_cpu(&be, (enum od_cpu)w->opt.cpu, OD_PROFILE_F32, err);
+	if (rc == OD_OK)
+		rc = od_pack_open(&w->pack, w->opt.pack, err);
+	if (rc != OD_OK)
+		return rc;
+	w->cfg = od_pack_config(w->pack);
+	od_log(OD_LOG_INFO, "pack %s: %s, %u MoE layers of %u experts, %s each on disk", od_pack_dir(w->pack),
+	       w->cfg->family->name, w->cfg->n_layers, w->cfg->n_experts,
+	       od_format_bytes(od_pack_expert_stored_bytes(w->pack), bytes, sizeof(bytes)));
+	rc = open_memory(w, err);
+	if (rc == OD_OK)
+		rc = open_daemon(w, err);
+	return rc;
+}
+
+/* Threads first, then what they use; outputs come back from ZeroMQ while the daemon goes. */
+static void close_worker(struct worker *w)
+{
+	odw_engine_stop(w->engine);
+	odw_loaders_stop(w->loaders);
+	od_daemon_free(w->daemon);
+	odw_engine_free(w->engine);
+	odw_schedule_free(w->schedule);
+	odw_slots_free(w->slots);
+	od_pack_close(w->pack);
+}
+
+int main(int argc, char **argv)
+{
+	struct worker w = { 0 };
+	struct od_err err;
+	int rc;
+
+	od_log_init("od-worker", OD_LOG_INFO);
+	default_options(&w.opt);
+	rc = parse_options(&w.opt, argc, argv, &err);
+	if (rc == OD_OK && w.opt.help)
+		return 0;
+	if (rc == OD_OK && w.opt.version) {
+		printf("od-worker %s\n", OD_VERSION);
+		return 0;
+	}
+	if (rc != OD_OK) {
+		od_log(OD_LOG_ERROR, "%s", err.msg);
+		return 2;
+	}
+	od_log_init("od-worker", w.opt.verbose ? OD_LOG_DEBUG : OD_LOG_INFO);
+	rc = open_worker(&w, &err);
+	if (rc == OD_OK)
+		rc = od_daemon_run(w.daemon, &err);
+	if (rc != OD_OK)
+		od_log(OD_LOG_ERROR, "%s", err.msg);
+	close_worker(&w);
+	return rc == OD_OK ? 0 : 1;
+}

@@ -1,0 +1,34 @@
+/* run_check.h - is a message of main's within its bounds? Bytes from the network are believed only after this.
+ *
+ * Thread: pure functions. */
+#ifndef ODW_RUN_CHECK_H
+#define ODW_RUN_CHECK_H
+
+#include "common/compute/backend.h"
+#include "common/model/config.h"
+#include "common/net/wire.h"
+
+struct odw_run_limits {
+	uint32_t n_layers, n_experts; /* MoE layers, experts of each */
+	uint32_t hidden;
+	uint32_t max_rows;	      /* of a RUN: what HELLO said */
+	enum od_profile profile;
+};
+
+/* f32 or BF16 by profile. */
+static inline size_t odw_row_bytes(uint32_t hidden, enum od_profile profile)
+{
+	return hidden * od_dtype_bytes(profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32);
+}
+
+/* The most rows that a RUN may have in this profile, whatever HELLO asks for; at least 1. */
+uint32_t odw_max_rows(uint32_t hidden, enum od_profile profile);
+
+/* OD_ERR_RANGE: a layer, expert or row that does not exist, or an expert twice; OD_ERR_SHAPE: row counts that are
+ * not possible, or frames that do not hold n_rows rows. */
+OD_MUST_CHECK int odw_check_run(const Od__Run *run, const struct odw_run_limits *limits, size_t n_frames,
+				size_t frame_bytes, struct od_err *err);
+OD_MUST_CHECK int odw_check_want(const Od__Want *want, const struct odw_run_limits *limits, struct od_err *err);
+OD_MUST_CHECK int odw_check_close(const Od__Close *close, const struct odw_run_limits *limits, struct od_err *err);
+
+#endif

@@ -1,0 +1,451 @@
+#include "worker-node/worker_engine.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/model/expert_ffn.h"
+#include "worker-node/run_check.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define FIRST_ROWS 4			 /* computed together before the speed is known */
+#define PIECE_NS (OD_NS_PER_S / 2)	 /* main hears of progress about this often (stuck: 3 s without) */
+#define MAX_PIECE_ROWS 256
+#define OUTPUT_HEAD 64			 /* keeps the rows behind it aligned */
+#define ROOM_RETRY_NS OD_NS_PER_MS
+
+/* A RUN from its arrival to its last RESULT. */
+struct run {
+	struct od_msg msg;
+	struct odw_session session;
+	uint64_t arrived_ns;
+	size_t bytes;
+	size_t n_open; /* items without an answer */
+	struct odw_item *item; /* [header->run->n_experts] */
+};
+
+/* The rows of a RESULT while they are computed and sent; behind it the rows. */
+struct output {
+	struct odw_engine *engine;
+	size_t bytes;
+};
+_Static_assert(sizeof(struct output) <= OUTPUT_HEAD, "rows follow at OUTPUT_HEAD");
+
+struct odw_engine {
+	struct odw_engine_opts o;
+	const struct od_config *cfg;
+	struct od_pool *pool;
+	pthread_t thread;
+	bool started;
+	atomic_bool stop;
+	_Atomic uint64_t output_bytes; /* of outputs that ZeroMQ has */
+
+	pthread_mutex_t lock;
+	struct odw_session session; /* under lock; id 0: none */
+
+	/* The engine thread's. */
+	struct run *next; /* what the next message is received into; NULL: not made yet */
+	uint64_t held_bytes;
+	uint64_t row_ns; /* what a row took lately, 0: not known */
+	size_t max_piece;
+	float *x, *y;	  /* [max_piece][hidden] */
+	uint16_t *narrow; /* [hidden], a row as it came in profile bf16 */
+	void *scratch;
+};
+
+static struct odw_session session_now(struct odw_engine *e)
+{
+	struct odw_session s;
+
+	pthread_mutex_lock(&e->lock);
+	s = e->session;
+	pthread_mutex_unlock(&e->lock);
+	return s;
+}
+
+static bool is_over(struct odw_engine *e, const struct run *run)
+{
+	return atomic_load(&e->stop) || session_now(e).id != run->session.id;
+}
+
+static void free_run(struct run *run)
+{
+	if (run == NULL)
+		return;
+	od_msg_fini(&run->msg);
+	free(run->item);
+	free(run);
+}
+
+/* ---- Answers ---- */
+
+static void give_back(void *bytes, void *hint)
+{
+	struct output *out = hint;
+
+	(void)bytes;
+	atomic_fetch_sub(&out->engine->output_bytes, out->bytes);
+	od_free(out);
+}
+
+/* The result is sent, or the session is over: waiting for a main that reads slowly is no fault of ours, so it counts
+ * as progress. Takes out (NULL ok). */
+static void send_result(struct odw_engine *e, const struct run *run, Od__Result *result, struct output *out)
+{
+	Od__Header header = OD__HEADER__INIT;
+	struct od_out_frame frame = { .done = give_back, .hint = out };
+	int rc;
+
+	header.epoch = run->msg.header->epoch;
+	header.body_case = OD__HEADER__BODY_RESULT;
+	header.result = result;
+	if (out != NULL) {
+		frame.bytes = (char *)out + OUTPUT_HEAD;
+		frame.len = out->bytes;
+		atomic_fetch_add(&e->output_bytes, out->bytes);
+	}
+	do {
+		header.session = run->session.id;
+		rc = od_data_port_send(e->o.port, &header, &frame, out != NULL);
+		odw_schedule_tick(e->o.schedule);
+	} while (rc == OD_ERR_TIMEOUT && !is_over(e, run));
+	if (rc == OD_OK)
+		return;
+	if (out != NULL)
+		give_back(NULL, out);
+	if (rc != OD_ERR_UNREACHABLE && rc != OD_ERR_TIMEOUT)
+		od_log_limited(OD_LOG_ERROR, "cannot send a RESULT: %s", od_status_text(rc));
+}
+
+static void init_result(Od__Result *r, const struct run *run, uint32_t expert)
+{
+	const Od__Run *asked = run->msg.header->run;
+
+	od__result__init(r);
+	r->step = asked->step;
+	r->m = asked->m;
+	r->request = asked->request;
+	r->expert = expert;
+}
+
+static void send_error(struct odw_engine *e, const struct run *run, uint32_t expert, int code, const char *reason)
+{
+	Od__Result r;
+
+	init_result(&r, run, expert);
+	r.code = code;
+	r.reason = (char *)reason;
+	send_result(e, run, &r, NULL);
+}
+
+/* ---- RUNs come in ---- */
+
+/* Main waits for one answer per expert, so it gets them, whatever is wrong. */
+static void refuse_run(struct odw_engine *e, const struct run *run, const struct od_err *why)
+{
+	const Od__Run *asked = run->msg.header->run;
+
+	od_log_limited(OD_LOG_WARN, "refused a RUN: %s", why->msg);
+	for (size_t i = 0; i < asked->n_experts && i < e->cfg->n_experts; i++)
+		send_error(e, run, asked->experts[i]->expert, why->code, why->msg);
+}
+
+static int accept_run(struct odw_engine *e, struct run *run, struct od_err *err)
+{
+	const Od__Run *asked = run->msg.header->run;
+	const struct odw_run_limits limits = { .n_layers = e->cfg->n_layers,
+					       .n_experts = e->cfg->n_experts,
+					       .hidden = e->cfg->hidden,
+					       .max_rows = run->session.max_rows,
+					       .profile = run->session.profile };
+	int rc;
+
+	od_msg_frame(&run->msg, 0, &run->bytes);
+	rc = odw_check_run(asked, &limits, run->msg.n_frames, run->bytes, err);
+	if (rc != OD_OK)
+		return rc;
+	run->item = calloc(asked->n_experts, sizeof(*run->item));
+	if (run->item == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu experts of a RUN", asked->n_experts);
+	for (size_t i = 0; i < asked->n_experts; i++)
+		run->item[i] = (struct odw_item){ .expert = asked->experts[i]->expert,
+						  .rank = asked->experts[i]->rank,
+						  .last = asked->experts[i]->last,
+						  .run = run };
+	rc = odw_schedule_run(e->o.schedule, run->session.id, asked->step, asked->m, asked->closes, run->item,
+			      asked->n_experts);
+	if (rc == OD_ERR_BUSY)
+		return od_fail(err, rc, "the queue of experts to run is full (%u)", ODW_MAX_ENTRIES);
+	return rc;
+}
+
+/* True when the schedule has it. */
+static bool on_message(struct odw_engine *e, struct run *run)
+{
+	struct od_err err = { 0 };
+	int rc;
+
+	if (run->msg.header->body_case != OD__HEADER__BODY_RUN) {
+		od_log_limited(OD_LOG_WARN, "data socket: dropped %s: only RUN belongs here",
+			       od_body_name(run->msg.header->body_case));
+		return false;
+	}
+	run->arrived_ns = od_now_ns();
+	run->session = session_now(e);
+	if (run->session.id != run->msg.header->session)
+		return false; /* it ended while the message was on its way to us */
+	rc = accept_run(e, run, &err);
+	if (rc == OD_OK) {
+		run->n_open = run->msg.header->run->n_experts;
+		e->held_bytes += run->bytes;
+	} else if (rc != OD_ERR_CANCELLED) {
+		refuse_run(e, run, &err);
+	}
+	return rc == OD_OK;
+}
+
+static void receive(struct odw_engine *e)
+{
+	while (e->held_bytes < ODW_HELD_BYTES) {
+		if (e->next == NULL)
+			e->next = calloc(1, sizeof(*e->next));
+		if (e->next == NULL || od_data_port_recv(e->o.port, &e->next->msg) != OD_OK)
+			return;
+		if (!on_message(e, e->next))
+			free_run(e->next);
+		e->next = NULL;
+	}
+}
+
+/* ---- Arithmetic ---- */
+
+static size_t piece_rows(const struct odw_engine *e, size_t left)
+{
+	size_t n = e->row_ns == 0 ? FIRST_ROWS : PIECE_NS / e->row_ns;
+
+	n = n < 1 ? 1 : n > e->max_piece ? e->max_piece : n;
+	return n < left ? n : left;
+}
+
+/* Frames are not aligned (ZeroMQ receives in place), so rows are copied before anything looks at them. */
+static void gather(const struct odw_engine *e, const struct run *run, const uint32_t *rows, size_t n)
+{
+	size_t bytes, hidden = e->cfg->hidden;
+	const char *frame = od_msg_frame(&run->msg, 0, &bytes);
+
+	for (size_t i = 0; i < n; i++) {
+		float *x = e->x + i * hidden;
+
+		if (run->session.profile == OD_PROFILE_BF16) {
+			memcpy(e->narrow, frame + rows[i] * hidden * 2, hidden * 2);
+			run->session.backend->bf16_to_f32(x, e->narrow, hidden);
+		} else {
+			memcpy(x, frame + rows[i] * hidden * 4, hidden * 4);
+		}
+	}
+}
+
+static void put_rows(const struct odw_engine *e, const struct run *run, char *to, size_t n)
+{
+	size_t len = n * e->cfg->hidden;
+
+	if (run->session.profile == OD_PROFILE_BF16)
+		run->session.backend->f32_to_bf16((uint16_t *)to, e->y, len);
+	else
+		memcpy(to, e->y, len * sizeof(float));
+}
+
+/* All rows of one expert, a piece at a time. False: the session ended meanwhile. */
+static bool compute(struct odw_engine *e, const struct run *run, const struct odw_item *item,
+		    const Od__RunExpert *asked, char *to)
+{
+	struct od_expert w;
+	size_t n;
+
+	od_pack_bind(e->o.pack, item->m, item->expert, odw_slots_at(e->o.slots, (unsigned)item->slot), &w);
+	for (size_t i = 0; i < asked->n_rows; i += n) {
+		uint64_t begin_ns = od_now_ns();
+
+		if (is_over(e, run))
+			return false;
+		n = piece_rows(e, asked->n_rows - i);
+		gather(e, run, asked->rows + i, n);
+		od_expert_ffn(run->session.backend, e->pool, run->session.profile, e->cfg, &w, e->x, n, e->y, e->scratch);
+		put_rows(e, run, to + i * odw_row_bytes(e->cfg->hidden, run->session.profile), n);
+		e->row_ns = (od_now_ns() - begin_ns) / n + 1;
+		odw_schedule_tick(e->o.schedule);
+	}
+	return true;
+}
+
+/* Outputs that a slow main has not taken yet stand in the way of new ones. */
+static void wait_for_room(struct odw_engine *e, const struct run *run)
+{
+	const struct timespec pause = { .tv_nsec = ROOM_RETRY_NS };
+
+	while (atomic_load(&e->output_bytes) > ODW_OUTPUT_BYTES && !is_over(e, run)) {
+		nanosleep(&pause, NULL);
+		odw_schedule_tick(e->o.schedule);
+	}
+}
+
+static void run_expert(struct odw_engine *e, const struct run *run, struct odw_item *item)
+{
+	const Od__RunExpert *asked = run->msg.header->run->experts[item - run->item];
+	size_t bytes = asked->n_rows * odw_row_bytes(e->cfg->hidden, run->session.profile);
+	struct output *out;
+	uint64_t begin_ns;
+	Od__Result r;
+	bool computed;
+
+	wait_for_room(e, run);
+	begin_ns = od_now_ns();
+	out = od_alloc(OUTPUT_HEAD + bytes);
+	computed = out != NULL && compute(e, run, item, asked, (char *)out + OUTPUT_HEAD);
+	init_result(&r, run, item->expert);
+	r.ready = item->ready;
+	r.wait_ns = begin_ns - run->arrived_ns;
+	r.compute_ns = od_now_ns() - begin_ns;
+	r.load_ns = item->load_ns;
+	r.loaded_bytes = item->loaded_bytes;
+	odw_schedule_done(e->o.schedule, item); /* before sending: the slot's next load begins now */
+	if (computed) {
+		*out = (struct output){ .engine = e, .bytes = bytes };
+		send_result(e, run, &r, out);
+		return;
+	}
+	if (out == NULL)
+		send_error(e, run, item->expert, OD_ERR_NOMEM, "no memory for the output rows");
+	od_free(out);
+}
+
+static void finish_item(struct odw_engine *e, struct odw_item *item)
+{
+	struct run *run = item->run;
+
+	if (item->code == OD_OK)
+		run_expert(e, run, item);
+	else if (item->code != OD_ERR_CANCELLED)
+		send_error(e, run, item->expert, item->code, item->reason);
+	if (--run->n_open > 0)
+		return;
+	e->held_bytes -= run->bytes;
+	free_run(run);
+}
+
+static void *engine_main(void *arg)
+{
+	struct odw_engine *e = arg;
+
+	while (!atomic_load(&e->stop)) {
+		struct odw_item *item;
+
+		receive(e); /* first, so that the most urgent of all is next */
+		item = odw_schedule_take(e->o.schedule);
+		if (item != NULL)
+			finish_item(e, item);
+		else
+			od_data_port_wait(e->o.port, -1);
+	}
+	return NULL;
+}
+
+/* ---- Life ---- */
+
+/* As many rows together as the scratch holds, at least one. */
+static size_t rows_that_fit(const struct od_config *cfg)
+{
+	size_t n = MAX_PIECE_ROWS;
+
+	while (n > 1 && od_expert_ffn_scratch_bytes(cfg, n) + 2 * n * cfg->hidden * sizeof(float) > ODW_SCRATCH_BYTES)
+		n--;
+	return n;
+}
+
+static int alloc_scratch(struct odw_engine *e, struct od_err *err)
+{
+	e->max_piece = rows_that_fit(e->cfg);
+	e->x = od_alloc_array(e->max_piece, e->cfg->hidden * sizeof(float));
+	e->y = od_alloc_array(e->max_piece, e->cfg->hidden * sizeof(float));
+	e->narrow = od_alloc_array(e->cfg->hidden, sizeof(uint16_t));
+	e->scratch = od_alloc(od_expert_ffn_scratch_bytes(e->cfg, e->max_piece));
+	if (e->x == NULL || e->y == NULL || e->narrow == NULL || e->scratch == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "scratch memory of %zu rows", e->max_piece);
+	return OD_OK;
+}
+
+int odw_engine_start(struct odw_engine **out, const struct odw_engine_opts *opts, struct od_err *err)
+{
+	struct odw_engine *e;
+	int rc;
+
+	*out = NULL;
+	e = calloc(1, sizeof(*e));
+	if (e == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "engine");
+	e->o = *opts;
+	e->cfg = od_pack_config(opts->pack);
+	pthread_mutex_init(&e->lock, NULL);
+	rc = alloc_scratch(e, err);
+	if (rc == OD_OK)
+		rc = od_pool_new(&e->pool, opts->threads, "od-compute", err);
+	if (rc == OD_OK && pthread_create(&e->thread, NULL, engine_main, e) != 0)
+		rc = od_fail(err, OD_ERR_NOMEM, "cannot start the engine thread");
+	if (rc != OD_OK) {
+		odw_engine_free(e);
+		return rc;
+	}
+	pthread_setname_np(e->thread, "od-engine");
+	e->started = true;
+	*out = e;
+	return OD_OK;
+}
+
+void odw_engine_stop(struct odw_engine *e)
+{
+	struct odw_item *item;
+
+	if (e == NULL || !e->started)
+		return;
+	atomic_store(&e->stop, true);
+	od_data_port_wake(e->o.port);
+	pthread_join(e->thread, NULL);
+	e->started = false;
+	/* What nobody waits for any more. */
+	odw_schedule_end(e->o.schedule, odw_schedule_session(e->o.schedule));
+	while ((item = odw_schedule_take(e->o.schedule)) != NULL)
+		finish_item(e, item);
+}
+
+void odw_engine_free(struct odw_engine *e)
+{
+	if (e == NULL)
+		return;
+	od_pool_free(e->pool);
+	free_run(e->next);
+	od_free(e->x);
+	od_free(e->y);
+	od_free(e->narrow);
+	od_free(e->scratch);
+	pthread_mutex_destroy(&e->lock);
+	free(e);
+}
+
+void odw_engine_begin(struct odw_engine *e, const struct odw_session *session)
+{
+	pthread_mutex_lock(&e->lock);
+	e->session = *session;
+	pthread_mutex_unlock(&e->lock);
+}
+
+void odw_engine_end(struct odw_engine *e)
+{
+	pthread_mutex_lock(&e->lock);
+	e->session.id = 0;
+	pthread_mutex_unlock(&e->lock);
+	od_data_port_wake(e->o.port);
+}

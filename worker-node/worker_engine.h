@@ -1,0 +1,48 @@
+/* worker_engine.h - the engine thread: receives RUNs, computes what is resident, answers with RESULTs, one per expert
+ * as soon as it is computed.
+ *
+ * Memory is bounded whatever main asks for: rows are computed a few at a time, RUNs are read only while those that
+ * wait hold less than ODW_HELD_BYTES, outputs are computed only while those on their way hold less than
+ * ODW_OUTPUT_BYTES.
+ * Thread: start, stop and free by the owner; begin and end by the loop thread.
+ * Owner: the engine owns RUNs, scratch and outputs; ZeroMQ gives outputs back late, so odw_engine_free comes after
+ * od_daemon_free. */
+#ifndef ODW_WORKER_ENGINE_H
+#define ODW_WORKER_ENGINE_H
+
+#include "common/net/data_port.h"
+#include "common/pack/pack.h"
+#include "worker-node/load_schedule.h"
+#include "worker-node/slots.h"
+
+#define ODW_SCRATCH_BYTES (8u << 20)
+#define ODW_HELD_BYTES (8u << 20)   /* and one RUN more */
+#define ODW_OUTPUT_BYTES (8u << 20) /* and one RESULT more */
+
+struct odw_engine;
+
+struct odw_engine_opts {
+	const struct od_pack *pack;
+	struct odw_schedule *schedule;
+	struct odw_slots *slots;
+	struct od_data_port *port;
+	unsigned threads; /* of the arithmetic, the engine's included */
+};
+
+/* What a session agreed on. */
+struct odw_session {
+	uint64_t id;
+	enum od_profile profile;
+	const struct od_backend *backend;
+	uint32_t max_rows;
+};
+
+OD_MUST_CHECK int odw_engine_start(struct odw_engine **out, const struct odw_engine_opts *opts, struct od_err *err);
+void odw_engine_stop(struct odw_engine *e); /* joins; NULL ok */
+void odw_engine_free(struct odw_engine *e); /* NULL ok */
+
+void odw_engine_begin(struct odw_engine *e, const struct odw_session *session);
+/* After odw_schedule_end: what was under way for the session is thrown away, unanswered. */
+void odw_engine_end(struct odw_engine *e);
+
+#endif
