@@ -216,7 +216,7 @@ static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 	case OD__HEADER__BODY_STATE_REQUEST:
 	case OD__HEADER__BODY_SEQ_TRUNCATE:
 	case OD__HEADER__BODY_SEQ_CLOSE:
-	case _OD__HEADER__BODY_IS_INT_SIZE:
+	case _OD__HEADER__BODY__CASE_IS_INT_SIZE:
 		break;
 	}
 	return od_fail(err, OD_ERR_PROTOCOL, "a worker's control socket takes WANT and CLOSE");
