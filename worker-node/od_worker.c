@@ -25,7 +25,7 @@ struct options {
 	const char *pack, *listen;
 	uint64_t port, data_port, memory_bytes, slots, threads, load_threads, ready_fd;
 	int cpu; /* enum od_cpu */
-	bool insecure, die_with_parent, verbose, help, version;
+	bool insecure, die_with_parent, quiet, verbose, help, version;
 };
 
 struct worker {
@@ -73,6 +73,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ .kind = OD_ARG_TITLE, .help = "For whoever starts this program" },
 		{ "ready-fd", OD_ARG_UINT, &o->ready_fd, "FD", "write the control port and a newline there once it listens", 0, 1e6, NULL },
 		{ "die-with-parent", OD_ARG_FLAG, &o->die_with_parent, NULL, "end when the process that started this one does", 0, 0, NULL },
+		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "only warnings and errors", 0, 0, NULL },
 		{ "verbose", OD_ARG_FLAG, &o->verbose, NULL, "say more", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 		{ "version", OD_ARG_FLAG, &o->version, NULL, "the version", 0, 0, NULL },
@@ -134,9 +135,10 @@ static int on_hello(void *arg, const Od__Hello *hello, Od__Welcome *welcome, con
 		return rc;
 	most = odw_max_rows(w->cfg->hidden, w->session.profile);
 	*field = "max_rows";
-	if (hello->max_rows == 0 || hello->max_rows > most)
-		return od_fail(err, OD_ERR_RANGE, "max_rows: expected 1 to %u, found %u", most, hello->max_rows);
-	w->session.max_rows = hello->max_rows;
+	if (hello->max_rows == 0)
+		return od_fail(err, OD_ERR_RANGE, "max_rows: expected at least 1, found 0");
+	/* Main may have larger steps in mind than it puts into one RUN. */
+	w->session.max_rows = hello->max_rows < most ? hello->max_rows : most;
 	welcome->kernel_class = (char *)w->session.backend->kernel_class;
 	welcome->backend = (char *)w->session.backend->name;
 	welcome->slots = w->n_slots;
@@ -353,7 +355,7 @@ int main(int argc, char **argv)
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 		return 2;
 	}
-	od_log_init("od-worker", w.opt.verbose ? OD_LOG_DEBUG : OD_LOG_INFO);
+	od_log_init("od-worker", w.opt.verbose ? OD_LOG_DEBUG : w.opt.quiet ? OD_LOG_WARN : OD_LOG_INFO);
 	rc = open_worker(&w, &err);
 	if (rc == OD_OK)
 		rc = od_daemon_run(w.daemon, &err);
