@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#define MESSAGES_PER_TURN 64 /* then timers and the other sockets get theirs */
+#define MESSAGES_AT_ONCE 64 /* twice in a turn of the loop at most; then timers and the other sockets get theirs */
 
 struct od_uv_socket {
 	void *socket; /* NULL once closed */
@@ -38,7 +38,7 @@ static void look_again(struct od_uv_socket *s)
 
 static void drain(struct od_uv_socket *s)
 {
-	for (int i = 0; i < MESSAGES_PER_TURN && s->socket != NULL; i++) {
+	for (int i = 0; i < MESSAGES_AT_ONCE && s->socket != NULL; i++) {
 		struct od_err err = { 0 };
 		struct od_msg m;
 		int rc = od_wire_recv(s->socket, s->is_router, &m, &err);
@@ -62,10 +62,7 @@ static void on_poll(uv_poll_t *h, int status, int events)
 {
 	(void)status; /* ZMQ_EVENTS tells the truth either way */
 	(void)events;
-	struct od_uv_socket *s = h->data;
-
-	if (!uv_is_active((uv_handle_t *)&s->more)) /* once a turn is enough */
-		drain(s);
+	drain(h->data);
 }
 
 static void on_more(uv_idle_t *h)

@@ -153,7 +153,7 @@ static void test_burst_is_fair(void **state)
 	rig_open(&r, 1000);
 	run_until(&r, 1000);
 	assert_true(r.most_in_turn > 1);
-	assert_true(r.most_in_turn <= 64);
+	assert_true(r.most_in_turn <= 128);
 	rig_close(&r);
 }
 
