@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PREFILL_BATCH_ROWS 64 /* a batch travels while the one before it is computed */
+#define PREFILL_BATCH_ROWS 64
 #define PREFILL_OPEN_RUNS 2
 #define ATTACH_TIMEOUT_MS 2000
 #define WAIT_MS 250
@@ -35,6 +35,7 @@ struct service {
 	struct odm_cluster *cluster;
 	struct od_forward_opts o;
 	size_t hidden, row_bytes;
+	uint32_t run_rows; /* of a prefill batch */
 	struct odm_view view;
 	struct odm_groups groups;
 	struct odm_link *link; /* [max members], by index in the view */
@@ -59,6 +60,18 @@ struct service {
 	struct odm_figures sum; /* since the last figures() */
 	uint64_t layer_stall_ns; /* the longest wait for a load in this layer */
 };
+
+static size_t row_bytes(const struct od_config *cfg, enum od_profile profile)
+{
+	return cfg->hidden * od_dtype_bytes(profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32);
+}
+
+uint32_t odm_run_rows(const struct od_config *cfg, enum od_profile profile)
+{
+	size_t most = OD_MAX_RUN_BYTES / row_bytes(cfg, profile);
+
+	return most == 0 ? 1 : most < PREFILL_BATCH_ROWS ? (uint32_t)most : PREFILL_BATCH_ROWS;
+}
 
 /* --- membership, between steps --- */
 
@@ -260,7 +273,7 @@ static void add_piece(struct service *s, uint16_t expert, uint32_t first, uint32
 static void make_pieces(struct service *s, size_t n_chosen)
 {
 	bool decode = s->step.phase == ODM_DECODE;
-	uint32_t batch = decode ? UINT32_MAX : PREFILL_BATCH_ROWS, first = 0;
+	uint32_t batch = decode ? UINT32_MAX : s->run_rows, first = 0;
 
 	if (decode)
 		odm_deal(&s->groups, s->call->step, s->call->m, s->chosen, n_chosen, wanted_at, s, s->place, s->load);
@@ -808,7 +821,8 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 	s->cluster = c;
 	s->o = *opts;
 	s->hidden = opts->config->hidden;
-	s->row_bytes = s->hidden * (opts->profile == OD_PROFILE_BF16 ? 2 : 4);
+	s->row_bytes = row_bytes(opts->config, opts->profile);
+	s->run_rows = odm_run_rows(opts->config, opts->profile);
 	rc = allocate(s, err);
 	if (rc == OD_OK)
 		rc = refresh(s, err);

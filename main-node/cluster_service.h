@@ -11,6 +11,10 @@
 #include "main-node/cluster.h"
 #include "main-node/expert_service.h"
 
+/* Rows of one RUN at most: a prefill batch travels while the one before it is computed. Fewer when rows are so long that
+ * a worker would not take them. */
+uint32_t odm_run_rows(const struct od_config *cfg, enum od_profile profile);
+
 /* Takes the cluster: it is closed with the service. backend as in opts. */
 OD_MUST_CHECK int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster *c,
 					  const struct od_forward_opts *opts, struct od_err *err);

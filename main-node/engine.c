@@ -165,7 +165,7 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 			.kernel_class = e->backend->kernel_class,
 			.mixed = e->opts.mixed,
 			.ctx_tokens = (uint32_t)e->opts.ctx_tokens,
-			.max_rows = (uint32_t)e->opts.prefill_rows,
+			.max_rows = odm_run_rows(e->config, e->opts.profile),
 			.group_size = (uint32_t)e->opts.group_size,
 			.predictor = (enum odm_predictor)e->opts.predictor,
 			.hosts = &e->hosts,
