@@ -1,0 +1,65 @@
+/* align_apply.h - KV alignment (OD-MoE arXiv 2512.03927, section 3.2) as bookkeeping: which keys and values of one
+ * sequence the shadow holds, whose they are, which still come by themselves, and what must be asked for.
+ *
+ * Every (layer, position) is missing, or holds the shadow's own row, or main's ("true"). It is due when a STEP
+ * promised its true row: then nobody asks for it, and later positions of that layer wait for it.
+ *
+ *   settled = true, or own and not due        missing = neither held nor due
+ *
+ * Main sends STEPs and STATEs in one order, so a due row that is not there when the next STEP comes was lost.
+ * Pure: no I/O, no clock, no memory but its own. Thread: its owner's. Owner: ods_align_new's caller. */
+#ifndef ODS_ALIGN_APPLY_H
+#define ODS_ALIGN_APPLY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/clock.h"
+#include "common/base/status.h"
+
+#define ODS_MAX_ASKED 2		      /* ranges asked for and not answered */
+#define ODS_ASK_AGAIN_NS OD_NS_PER_S /* without an answer: all of them are asked for again */
+
+struct ods_range {
+	uint32_t layer, begin, n; /* positions [begin, begin + n) */
+};
+
+struct ods_align;
+
+/* max_ask: positions of one range at most. *out is NULL unless OD_OK. */
+OD_MUST_CHECK int ods_align_new(struct ods_align **out, uint32_t n_layers, uint32_t ctx, uint32_t max_ask,
+				struct od_err *err);
+void ods_align_free(struct ods_align *a); /* NULL ok */
+uint64_t ods_align_bytes(uint32_t n_layers, uint32_t ctx);
+void ods_align_clear(struct ods_align *a); /* as new */
+
+/* What was due and did not come will not come by itself any more: call on every STEP, for every sequence. */
+void ods_align_settle(struct ods_align *a);
+/* A STEP with rows [begin, begin + n): nothing that stands there or behind is about these tokens, unless the shadow
+ * ran ahead with the same ones (keep). due: their true rows will come. After ods_align_settle. */
+void ods_align_step(struct ods_align *a, uint32_t begin, uint32_t n, bool due, bool keep);
+void ods_align_truncate(struct ods_align *a, uint32_t length);
+
+/* True rows were written. Range within n_layers and ctx. */
+void ods_align_true(struct ods_align *a, const struct ods_range *r, uint64_t now_ns);
+/* An own row was written; ignored where the true one is. */
+void ods_align_own(struct ods_align *a, uint32_t layer, uint32_t position);
+/* The own rows of a position are void, in all layers. */
+void ods_align_drop_own(struct ods_align *a, uint32_t position);
+
+bool ods_align_is_true(const struct ods_align *a, uint32_t layer, uint32_t position);
+/* Everything before position is settled: a row there may visit this layer. */
+bool ods_align_ready(struct ods_align *a, uint32_t layer, uint32_t position);
+/* Nothing before position is missing, in any layer: it is held or due. */
+bool ods_align_complete(struct ods_align *a, uint32_t position);
+
+/* The next range to ask for before position, layer by layer; it then counts as asked for. False: there is none, or
+ * ODS_MAX_ASKED are out. */
+bool ods_align_ask(struct ods_align *a, uint32_t position, uint64_t now_ns, struct ods_range *r);
+/* After ods_align_deadline nothing counts as asked for any more: the answers were lost. */
+void ods_align_expire(struct ods_align *a, uint64_t now_ns);
+size_t ods_align_asked(const struct ods_align *a);
+uint64_t ods_align_deadline(const struct ods_align *a); /* UINT64_MAX: nothing is asked for */
+
+#endif

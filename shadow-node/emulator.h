@@ -1,0 +1,80 @@
+/* emulator.h - scaled emulative prediction (OD-MoE arXiv 2512.03927, sections 2.3 and 3.2): the quantised model runs
+ * main's decode steps ahead of main, and what its routers choose is the prediction.
+ *
+ * A run emulates one step. It waits before a layer until the keys and values of earlier positions are what they
+ * should be (align_apply.h). With early departure the shadow goes on with its own token for one step ("run-ahead
+ * credit"); the next STEP confirms that run, or it is abandoned. A step that was overtaken is abandoned when its
+ * true rows come from main anyway, else finished without being published, for its rows. What the shadow never
+ * computed (prompts, or all there was before a restart) it asks for; until that is there it predicts nothing.
+ * Nothing here can change a token of main's.
+ *
+ * One emulator serves one session with main. Pure of sockets and clocks: messages go in, work is done piece by
+ * piece, predictions and requests come out through struct ods_sink.
+ * Thread: its owner's. Owner: ods_emulator_new's caller; all memory is taken there. */
+#ifndef ODS_EMULATOR_H
+#define ODS_EMULATOR_H
+
+#include "common/model/forward.h"
+#include "common/net/wire.h"
+#include "shadow-node/align_apply.h"
+
+#define ODS_MAX_SEQUENCES 4
+#define ODS_MAX_STEP_ROWS 256	   /* of decode; prompts never come as steps */
+#define ODS_MAX_ASK_BYTES (1u << 20) /* of one answer, keys and values */
+
+struct ods_prediction {
+	uint64_t step, sequence;
+	uint32_t row, position, m;
+	int32_t token; /* the one assumed at position */
+	const uint16_t *expert; /* [n_experts], best first */
+	size_t n_experts;
+	float margin;
+};
+
+/* Where the results go. */
+struct ods_sink {
+	void *arg;
+	void (*predict)(void *arg, const struct ods_prediction *p);
+	void (*ask)(void *arg, uint64_t sequence, const struct ods_range *r);
+};
+
+struct ods_emulator_opts {
+	struct od_forward_opts forward; /* max_rows: ODS_MAX_STEP_ROWS at most */
+	const struct od_expert *experts; /* [n_layers][n_experts], borrowed */
+	uint32_t ctx_tokens;
+	size_t max_sequences; /* at most ODS_MAX_SEQUENCES */
+	bool early;	      /* departure */
+};
+
+/* What became of the steps, since the emulator was made. */
+struct ods_emulator_stats {
+	uint64_t steps;	     /* STEPs taken */
+	uint64_t confirmed;  /* of these, run ahead with the right token */
+	uint64_t mistaken;   /* run ahead with a wrong token, or none of main's steps */
+	uint64_t overtaken;  /* STEPs that came before the one before was through */
+	uint64_t predictions;
+	uint64_t state_rows; /* true rows taken, of one layer each */
+	uint64_t asked;	     /* ranges */
+};
+
+struct ods_emulator;
+
+/* Memory for the first sequence, for each further one; UINT64_MAX when it cannot be counted. */
+uint64_t ods_emulator_bytes(const struct ods_emulator_opts *o);
+uint64_t ods_emulator_sequence_bytes(const struct ods_emulator_opts *o);
+OD_MUST_CHECK int ods_emulator_new(struct ods_emulator **out, const struct ods_emulator_opts *o,
+				   const struct ods_sink *sink, struct od_err *err);
+void ods_emulator_free(struct ods_emulator *e); /* NULL ok */
+
+/* STEP, STATE, SEQ_TRUNCATE or SEQ_CLOSE of main. An error means that the message was dropped; err says why. */
+OD_MUST_CHECK int ods_emulator_message(struct ods_emulator *e, const struct od_msg *m, uint64_t now_ns,
+				       struct od_err *err);
+
+/* The next piece of work: the attention or the experts of one layer. *did is false when there is nothing to do
+ * until a message comes or ods_emulator_deadline passes. An error costs the step its predictions. */
+OD_MUST_CHECK int ods_emulator_work(struct ods_emulator *e, uint64_t now_ns, bool *did, struct od_err *err);
+uint64_t ods_emulator_deadline(const struct ods_emulator *e);
+
+const struct ods_emulator_stats *ods_emulator_stats(const struct ods_emulator *e);
+
+#endif

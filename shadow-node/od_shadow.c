@@ -1,0 +1,482 @@
+/* od-shadow: a quantised copy of the whole model that runs ahead of main and says which experts come next. This file
+ * is the wiring: command line, memory, the control socket's loop and the emulator thread.
+ *
+ * Two threads. The loop thread runs the daemon and its callbacks; the emulator thread owns the data port, the
+ * emulator and the compute pool. What a session needs goes from one to the other through a mailbox. */
+#include "common/base/args.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/version.h"
+#include "common/net/hosts.h"
+#include "common/pack/shadow_load.h"
+#include "shadow-node/publish.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BASE_BYTES (64u << 20)	    /* program, libraries, messages on their way */
+#define CEILING_EXTRA_BYTES (256u << 20) /* above model and state: design section 6 */
+#define MESSAGES_PER_PIECE 64	    /* taken before the next piece of work */
+
+struct options {
+	const char *pack, *listen;
+	uint64_t port, data_port, threads, memory_limit, ready_fd;
+	int precision; /* index into od_precision_names */
+	int departure; /* index into departures */
+	int cpu;
+	bool insecure, die_with_parent, help, version;
+};
+
+enum { LATE, EARLY };
+static const char *const departures[] = { "late", "early", NULL };
+
+/* What the loop thread leaves for the emulator thread: the newest word counts. */
+struct mail {
+	bool fresh;
+	uint64_t session; /* 0: none */
+	struct ods_emulator_opts opts;
+};
+
+struct shadow {
+	struct options opt;
+	struct od_pack *pack;
+	struct od_shadow_store *store;
+	struct od_pool *pool;
+	uint64_t model_bytes, limit_bytes; /* limit: of all this process takes */
+	struct od_daemon *daemon;
+	struct od_data_port *port;
+	pthread_t thread;
+	bool has_thread;
+	atomic_bool stopping, busy;
+	_Atomic uint64_t progress;
+
+	struct ods_emulator_opts accepted; /* the loop thread's: what HELLO asked for */
+
+	pthread_mutex_t lock;
+	struct mail mail; /* under lock */
+
+	/* The emulator thread's. */
+	uint64_t session;
+	struct ods_emulator *emulator; /* NULL between sessions */
+	struct ods_publisher publisher;
+	uint64_t dropped; /* messages of this session */
+};
+
+/* ---- The emulator thread ---- */
+
+static void end_emulation(struct shadow *s)
+{
+	const struct ods_emulator_stats *t;
+
+	if (s->emulator == NULL)
+		return;
+	t = ods_emulator_stats(s->emulator);
+	od_log(OD_LOG_INFO, "session over: %llu steps (%llu run ahead rightly, %llu wrongly, %llu overtaken), "
+	       "%llu predictions (%llu lost), %llu true rows, %llu ranges asked for, %llu messages dropped",
+	       (unsigned long long)t->steps, (unsigned long long)t->confirmed, (unsigned long long)t->mistaken,
+	       (unsigned long long)t->overtaken, (unsigned long long)t->predictions,
+	       (unsigned long long)s->publisher.lost, (unsigned long long)t->state_rows,
+	       (unsigned long long)t->asked, (unsigned long long)s->dropped);
+	ods_emulator_free(s->emulator);
+	s->emulator = NULL;
+}
+
+/* Buffers are taken and given back here, not on the loop thread, so that two sessions never hold theirs at once. */
+static void read_mail(struct shadow *s)
+{
+	struct ods_sink sink;
+	struct od_err err;
+	struct mail mail;
+
+	pthread_mutex_lock(&s->lock);
+	mail = s->mail;
+	s->mail.fresh = false;
+	pthread_mutex_unlock(&s->lock);
+	if (!mail.fresh)
+		return;
+	end_emulation(s);
+	s->session = mail.session;
+	if (mail.session == 0)
+		return;
+	s->dropped = 0;
+	s->publisher = (struct ods_publisher){ .daemon = s->daemon, .port = s->port, .session = mail.session };
+	sink = ods_publisher_sink(&s->publisher);
+	if (ods_emulator_new(&s->emulator, &mail.opts, &sink, &err) != OD_OK)
+		od_log(OD_LOG_ERROR, "no predictions in this session: %s", err.msg);
+}
+
+static void handle(struct shadow *s, const struct od_msg *m)
+{
+	struct od_err err;
+
+	/* The session's begin was mailed before main learnt of it, so mail is never behind the data socket. */
+	if (m->header->session != s->session)
+		read_mail(s);
+	if (m->header->session != s->session || s->emulator == NULL)
+		return;
+	if (ods_emulator_message(s->emulator, m, od_now_ns(), &err) == OD_OK)
+		return;
+	s->dropped++;
+	od_log_limited(OD_LOG_WARN, "data socket: dropped %s: %s", od_body_name(m->header->body_case), err.msg);
+}
+
+static void take_messages(struct shadow *s)
+{
+	struct od_msg m;
+
+	for (int i = 0; i < MESSAGES_PER_PIECE && od_data_port_recv(s->port, &m) == OD_OK; i++) {
+		handle(s, &m);
+		od_msg_fini(&m);
+	}
+}
+
+/* True when a piece of work was done. */
+static bool work(struct shadow *s)
+{
+	struct od_err err;
+	bool did;
+
+	if (s->emulator == NULL)
+		return false;
+	if (ods_emulator_work(s->emulator, od_now_ns(), &did, &err) != OD_OK) {
+		od_log_limited(OD_LOG_WARN, "a step goes without predictions: %s", err.msg);
+		return true; /* there may be other work */
+	}
+	return did;
+}
+
+static int wait_ms(const struct shadow *s)
+{
+	uint64_t deadline = s->emulator != NULL ? ods_emulator_deadline(s->emulator) : UINT64_MAX, now = od_now_ns();
+
+	if (deadline == UINT64_MAX)
+		return -1;
+	return deadline > now ? (int)((deadline - now) / OD_NS_PER_MS) + 1 : 0;
+}
+
+static void *emulate(void *arg)
+{
+	struct shadow *s = arg;
+
+	while (!atomic_load(&s->stopping)) {
+		read_mail(s);
+		take_messages(s);
+		if (work(s)) {
+			atomic_store(&s->busy, true);
+			atomic_fetch_add(&s->progress, 1);
+			continue;
+		}
+		/* Waiting for main is not being stuck. */
+		atomic_store(&s->busy, false);
+		od_data_port_wait(s->port, wait_ms(s));
+	}
+	end_emulation(s);
+	return NULL;
+}
+
+/* ---- The loop thread: callbacks of the daemon ---- */
+
+static void leave_mail(struct shadow *s, uint64_t session)
+{
+	pthread_mutex_lock(&s->lock);
+	s->mail = (struct mail){ .fresh = true, .session = session, .opts = s->accepted };
+	pthread_mutex_unlock(&s->lock);
+	od_data_port_wake(s->port);
+}
+
+static int check_hello(const struct shadow *s, const Od__Hello *h, const struct od_backend **be, const char **field,
+		       struct od_err *err)
+{
+	const struct od_config *c = od_pack_config(s->pack);
+	char class[32];
+
+	*field = "profile";
+	if (h->profile != OD_PROFILE_F32 && h->profile != OD_PROFILE_BF16)
+		return od_fail(err, OD_ERR_MISMATCH, "profile: expected 1 (f32) or 2 (bf16), found %u", h->profile);
+	if (od_backend_cpu(be, (enum od_cpu)s->opt.cpu, (enum od_profile)h->profile, err) != OD_OK)
+		return err->code;
+	*field = "kernel_class";
+	if (!h->mixed && strcmp(h->kernel_class, (*be)->kernel_class) != 0)
+		return od_fail(err, OD_ERR_MISMATCH, "kernel_class: expected \"%s\", found \"%s\"; --mixed allows it, "
+			       "predictions are then less sure", (*be)->kernel_class,
+			       od_peer_text(h->kernel_class, class, sizeof(class)));
+	*field = "ctx_tokens";
+	if (h->ctx_tokens == 0 || h->ctx_tokens > c->ctx_max)
+		return od_fail(err, OD_ERR_RANGE, "ctx_tokens: expected 1 to %u, found %u", c->ctx_max, h->ctx_tokens);
+	*field = "max_rows";
+	if (h->max_rows == 0)
+		return od_fail(err, OD_ERR_RANGE, "max_rows: expected at least 1, found 0");
+	return OD_OK;
+}
+
+/* As many sequences as there is memory for, and one at least. */
+static int plan_memory(const struct shadow *s, struct ods_emulator_opts *o, uint64_t *ceiling, struct od_err *err)
+{
+	uint64_t first = ods_emulator_bytes(o), more = ods_emulator_sequence_bytes(o), base, need;
+	char a[32], b[32];
+
+	if (!od_add(s->model_bytes, BASE_BYTES, &base) || !od_add(base, first, &need))
+		need = UINT64_MAX;
+	if (need > s->limit_bytes)
+		return od_fail(err, OD_ERR_NOMEM, "ctx_tokens: %u tokens of context need %llu bytes here (%s), of %s "
+			       "(try a smaller --ctx-size)", o->ctx_tokens, (unsigned long long)need,
+			       od_format_bytes(need, a, sizeof(a)), od_format_bytes(s->limit_bytes, b, sizeof(b)));
+	for (o->max_sequences = 1; o->max_sequences < ODS_MAX_SEQUENCES && s->limit_bytes - need >= more;
+	     o->max_sequences++)
+		need += more;
+	*ceiling = s->opt.memory_limit != 0 ? s->limit_bytes : need - BASE_BYTES + CEILING_EXTRA_BYTES;
+	return OD_OK;
+}
+
+static int on_accept(void *arg, const Od__Hello *h, Od__Welcome *w, const char **field, struct od_err *err)
+{
+	struct shadow *s = arg;
+	struct ods_emulator_opts *o = &s->accepted;
+	const struct od_backend *be;
+	int rc = check_hello(s, h, &be, field, err);
+
+	if (rc != OD_OK)
+		return rc;
+	*o = (struct ods_emulator_opts){
+		.forward = {
+			.config = od_pack_config(s->pack),
+			.dense = od_shadow_dense(s->store),
+			.backend = be,
+			.pool = s->pool,
+			.profile = (enum od_profile)h->profile,
+			.max_rows = h->max_rows < ODS_MAX_STEP_ROWS ? h->max_rows : ODS_MAX_STEP_ROWS,
+		},
+		.experts = od_shadow_experts(s->store),
+		.ctx_tokens = h->ctx_tokens,
+		.early = s->opt.departure == EARLY,
+	};
+	*field = "ctx_tokens";
+	rc = plan_memory(s, o, &w->memory_bytes, err);
+	if (rc != OD_OK)
+		return rc;
+	w->kernel_class = (char *)be->kernel_class;
+	w->backend = (char *)be->name;
+	w->precision = (char *)od_precision_names[s->opt.precision];
+	w->threads = od_pool_threads(s->pool);
+	return OD_OK;
+}
+
+static void on_begin(void *arg, uint64_t session)
+{
+	leave_mail(arg, session);
+}
+
+static void on_end(void *arg, uint64_t session)
+{
+	(void)session;
+	leave_mail(arg, 0);
+}
+
+/* Whatever else there is on the control socket is between main and workers. */
+static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
+{
+	(void)arg;
+	return od_fail(err, OD_ERR_PROTOCOL, "a shadow takes no %s", od_body_name(m->header->body_case));
+}
+
+static void on_pong(void *arg, Od__Pong *p)
+{
+	struct shadow *s = arg;
+
+	p->progress = atomic_load(&s->progress);
+	p->busy = atomic_load(&s->busy);
+}
+
+static const struct od_daemon_ops daemon_ops = {
+	.accept = on_accept, .begin = on_begin, .end = on_end, .message = on_message, .pong = on_pong,
+};
+
+/* ---- Start ---- */
+
+static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
+{
+	const struct od_arg table[] = {
+		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack made by od-pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
+		{ "precision", OD_ARG_CHOICE, &o->precision, "int8|bf16", "what the copy is made of: int8 (default; needs od-pack --shadow int8), or bf16: the pack itself", 0, 0, od_precision_names },
+		{ "departure", OD_ARG_CHOICE, &o->departure, "late|early", "early (default): go on with the own guess at the next token; late: wait for main's", 0, 0, departures },
+		{ .kind = OD_ARG_TITLE, .help = "Network" },
+		{ "listen", OD_ARG_STRING, &o->listen, "ADDR", "address to listen on (default: 127.0.0.1; with --insecure all)", 0, 0, NULL },
+		{ "port", OD_ARG_UINT, &o->port, "N", "control port; 0: a free one (default: 5700)", 0, 65535, NULL },
+		{ "data-port", OD_ARG_UINT, &o->data_port, "N", "data port; 0: a free one (default)", 0, 65535, NULL },
+		{ "insecure", OD_ARG_FLAG, &o->insecure, NULL, "listen beyond this machine, without encryption", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Resources" },
+		{ "threads", OD_ARG_UINT, &o->threads, "N", "compute threads (default: the CPUs there are)", 1, 1024, NULL },
+		{ "cpu", OD_ARG_CHOICE, &o->cpu, "NAME", "force a kernel set: scalar, avx2, avx512, avx512bf16 (default: auto)", 0, 0, od_cpu_names },
+		{ "memory-limit", OD_ARG_SIZE, &o->memory_limit, "SIZE", "never take more than this, as 900MiB or 48G (default: what is available at the start)", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "For the program that starts this one" },
+		{ "ready-fd", OD_ARG_UINT, &o->ready_fd, "FD", "write the control port there once it listens", 0, 1048576, NULL },
+		{ "die-with-parent", OD_ARG_FLAG, &o->die_with_parent, NULL, "end when the process that started this one does", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+		{ "version", OD_ARG_FLAG, &o->version, NULL, "the version", 0, 0, NULL },
+	};
+	const size_t n = sizeof(table) / sizeof(table[0]);
+	size_t n_positional;
+	int rc = od_args_parse(table, n, argc, argv, NULL, 0, &n_positional, err);
+
+	if (rc != OD_OK || !o->help)
+		return rc;
+	printf("Usage: od-shadow [--pack DIR] [--precision int8|bf16]\n"
+	       "Runs a quantised copy of the model ahead of od-main and predicts which experts come next.\n");
+	od_args_help(stdout, table, n);
+	return OD_OK;
+}
+
+/* A model that does not fit is refused before it is read, with the numbers. */
+static int check_memory(struct shadow *s, struct od_err *err)
+{
+	bool given = s->opt.memory_limit != 0;
+	uint64_t have = od_available_ram_bytes(), need;
+	char a[32], b[32];
+	int rc = od_shadow_need_bytes(s->pack, (enum od_precision)(s->opt.precision + 1), &s->model_bytes, err);
+
+	if (rc != OD_OK)
+		return rc;
+	s->limit_bytes = given ? s->opt.memory_limit : have != 0 ? have : UINT64_MAX;
+	if (!od_add(s->model_bytes, BASE_BYTES, &need))
+		need = UINT64_MAX;
+	if (need <= s->limit_bytes)
+		return OD_OK;
+	return od_fail(err, OD_ERR_NOMEM, "the %s model of %s needs %llu bytes (%s) besides its context, %s %s",
+		       od_precision_names[s->opt.precision], od_pack_dir(s->pack), (unsigned long long)need,
+		       od_format_bytes(need, a, sizeof(a)), given ? "--memory-limit is" : "available are",
+		       od_format_bytes(s->limit_bytes, b, sizeof(b)));
+}
+
+static void show_progress(void *arg, uint64_t done, uint64_t all)
+{
+	char a[32], b[32];
+
+	(void)arg;
+	fprintf(stderr, "\rloading the model: %s of %s%s", od_format_bytes(done, a, sizeof(a)),
+		od_format_bytes(all, b, sizeof(b)), done == all ? "\n" : "   ");
+}
+
+static int load_model(struct shadow *s, struct od_err *err)
+{
+	const struct od_backend *be;
+	unsigned threads = (unsigned)s->opt.threads;
+	int rc = od_pack_open(&s->pack, s->opt.pack, err);
+
+	if (rc != OD_OK)
+		return rc;
+	rc = od_backend_cpu(&be, (enum od_cpu)s->opt.cpu, OD_PROFILE_F32, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = check_memory(s, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = od_pool_new(&s->pool, threads, "od-compute", err);
+	if (rc != OD_OK)
+		return rc;
+	return od_shadow_load(&s->store, s->pack, (enum od_precision)(s->opt.precision + 1), threads,
+			      isatty(STDERR_FILENO) ? show_progress : NULL, NULL, err);
+}
+
+static int open_daemon(struct shadow *s, struct od_err *err)
+{
+	struct od_daemon_opts o = {
+		.role = "shadow",
+		.listen = s->opt.listen,
+		.insecure = s->opt.insecure,
+		.port = (uint16_t)s->opt.port,
+		.data_port = (uint16_t)s->opt.data_port,
+		.ready_fd = s->opt.ready_fd == UINT64_MAX ? -1 : (int)s->opt.ready_fd,
+		.die_with_parent = s->opt.die_with_parent,
+	};
+	size_t len;
+
+	if (sodium_hex2bin(o.fingerprint, sizeof(o.fingerprint), od_pack_fingerprint(s->pack), OD_FINGERPRINT_CHARS, NULL,
+			   &len, NULL) != 0 || len != sizeof(o.fingerprint))
+		return od_fail(err, OD_ERR_INTERNAL, "%s: the fingerprint is no hexadecimal number", od_pack_dir(s->pack));
+	return od_daemon_new(&s->daemon, &o, &daemon_ops, s, &s->port, err);
+}
+
+/* Signals are the loop's: the emulator thread must not be the one that gets them. */
+static int start_thread(struct shadow *s, struct od_err *err)
+{
+	sigset_t all, before;
+	int rc;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&s->thread, NULL, emulate, s);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (rc != 0)
+		return od_fail(err, OD_ERR_NOMEM, "emulator thread: %s", strerror(rc));
+	pthread_setname_np(s->thread, "od-emulator");
+	s->has_thread = true;
+	return OD_OK;
+}
+
+static void stop(struct shadow *s)
+{
+	if (s->has_thread) {
+		atomic_store(&s->stopping, true);
+		od_data_port_wake(s->port);
+		pthread_join(s->thread, NULL);
+	}
+	od_daemon_free(s->daemon);
+	od_shadow_free(s->store);
+	od_pool_free(s->pool);
+	od_pack_close(s->pack);
+	pthread_mutex_destroy(&s->lock);
+}
+
+static int run(struct shadow *s, struct od_err *err)
+{
+	char size[32];
+	int rc = load_model(s, err);
+
+	if (rc != OD_OK)
+		return rc;
+	rc = open_daemon(s, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = start_thread(s, err);
+	if (rc != OD_OK)
+		return rc;
+	od_log(OD_LOG_INFO, "%s model, %s, %u threads, %s departure, listening on port %u",
+	       od_precision_names[s->opt.precision], od_format_bytes(s->model_bytes, size, sizeof(size)),
+	       od_pool_threads(s->pool), departures[s->opt.departure], od_daemon_port(s->daemon));
+	return od_daemon_run(s->daemon, err);
+}
+
+int main(int argc, char **argv)
+{
+	struct shadow s = {
+		.opt = { .port = OD_DEFAULT_SHADOW_PORT, .precision = OD_PRECISION_INT8 - 1, .departure = EARLY,
+			 .cpu = OD_CPU_AUTO, .threads = od_cpu_count(), .ready_fd = UINT64_MAX },
+	};
+	struct od_err err;
+	int rc;
+
+	od_log_init("od-shadow", OD_LOG_INFO);
+	pthread_mutex_init(&s.lock, NULL);
+	rc = parse_options(&s.opt, argc, argv, &err);
+	if (rc != OD_OK) {
+		od_log(OD_LOG_ERROR, "%s", err.msg);
+		return 2;
+	}
+	if (s.opt.help)
+		return 0;
+	if (s.opt.version) {
+		printf("od-shadow %s\n", OD_VERSION);
+		return 0;
+	}
+	signal(SIGPIPE, SIG_IGN);
+	rc = run(&s, &err);
+	stop(&s);
+	if (rc != OD_OK)
+		od_log(OD_LOG_ERROR, "%s", err.msg);
+	return rc == OD_OK ? 0 : 1;
+}

@@ -1,0 +1,432 @@
+/* Which rows the shadow may rely on: by hand, and against a slow model of the same rules under random messages. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "shadow-node/align_apply.h"
+
+#define LAYERS 3u
+#define CTX 40u
+#define MAX_ASK 7u
+
+static struct ods_align *make(void)
+{
+	struct ods_align *a;
+	struct od_err err;
+
+	assert_int_equal(ods_align_new(&a, LAYERS, CTX, MAX_ASK, &err), OD_OK);
+	return a;
+}
+
+static void give(struct ods_align *a, uint32_t layer, uint32_t begin, uint32_t n, uint64_t now)
+{
+	const struct ods_range r = { layer, begin, n };
+
+	ods_align_true(a, &r, now);
+}
+
+static void assert_asks(struct ods_align *a, uint32_t position, uint64_t now, uint32_t layer, uint32_t begin, uint32_t n)
+{
+	struct ods_range r;
+
+	assert_true(ods_align_ask(a, position, now, &r));
+	assert_int_equal(r.layer, layer);
+	assert_int_equal(r.begin, begin);
+	assert_int_equal(r.n, n);
+}
+
+static void assert_asks_nothing(struct ods_align *a, uint32_t position, uint64_t now)
+{
+	struct ods_range r;
+
+	assert_false(ods_align_ask(a, position, now, &r));
+}
+
+/* A prompt is asked for layer by layer, two ranges at a time, in pieces. */
+static void test_prompt(void **state)
+{
+	struct ods_align *a = make();
+
+	(void)state;
+	ods_align_step(a, 10, 1, true, false);
+	assert_false(ods_align_complete(a, 10));
+	assert_true(ods_align_complete(a, 0));
+	assert_true(ods_align_ready(a, 0, 0));
+	assert_asks(a, 10, 5, 0, 0, 7);
+	assert_asks(a, 10, 6, 0, 7, 3);
+	assert_asks_nothing(a, 10, 7);
+	assert_int_equal(ods_align_asked(a), 2);
+	give(a, 0, 7, 3, 8); /* answers in any order */
+	assert_false(ods_align_ready(a, 0, 10));
+	assert_asks(a, 10, 9, 1, 0, 7);
+	give(a, 0, 0, 7, 10);
+	assert_true(ods_align_ready(a, 0, 10));
+	assert_false(ods_align_ready(a, 1, 10));
+	give(a, 1, 0, 10, 11); /* more than was asked for is fine */
+	assert_asks(a, 10, 12, 2, 0, 7);
+	give(a, 2, 0, 7, 13);
+	assert_asks(a, 10, 14, 2, 7, 3);
+	give(a, 2, 7, 3, 15);
+	assert_true(ods_align_complete(a, 10));
+	assert_asks_nothing(a, 10, 16);
+	assert_int_equal(ods_align_asked(a), 0);
+	ods_align_free(a);
+}
+
+static void test_lost_answer(void **state)
+{
+	struct ods_align *a = make();
+
+	(void)state;
+	ods_align_step(a, 9, 1, false, false);
+	assert_true(ods_align_deadline(a) == UINT64_MAX);
+	assert_asks(a, 9, 100, 0, 0, 7);
+	assert_asks(a, 9, 200, 0, 7, 2);
+	assert_true(ods_align_deadline(a) == 200 + ODS_ASK_AGAIN_NS);
+	give(a, 0, 0, 3, 300); /* part of an answer is a sign of life */
+	assert_int_equal(ods_align_asked(a), 2);
+	assert_true(ods_align_deadline(a) == 300 + ODS_ASK_AGAIN_NS);
+	give(a, 1, 0, 3, 400); /* what nobody asked for is not */
+	assert_true(ods_align_deadline(a) == 300 + ODS_ASK_AGAIN_NS);
+	ods_align_expire(a, 299 + ODS_ASK_AGAIN_NS);
+	assert_int_equal(ods_align_asked(a), 2);
+	ods_align_expire(a, 300 + ODS_ASK_AGAIN_NS);
+	assert_int_equal(ods_align_asked(a), 0);
+	assert_asks(a, 9, 5 * ODS_ASK_AGAIN_NS, 0, 3, 6);
+	ods_align_free(a);
+}
+
+/* Run-ahead: the own row of the step before does not do where the true one is due. */
+static void test_due_row(void **state)
+{
+	struct ods_align *a = make();
+
+	(void)state;
+	ods_align_step(a, 0, 1, true, false);
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		ods_align_own(a, l, 0);
+		assert_false(ods_align_ready(a, l, 1));
+	}
+	assert_true(ods_align_complete(a, 1)); /* nothing to ask for */
+	assert_asks_nothing(a, 1, 0);
+	give(a, 0, 0, 1, 1);
+	assert_true(ods_align_is_true(a, 0, 0));
+	assert_true(ods_align_ready(a, 0, 1));
+	assert_false(ods_align_ready(a, 1, 1));
+	ods_align_own(a, 0, 0); /* comes too late to count */
+	assert_true(ods_align_is_true(a, 0, 0));
+	ods_align_own(a, 0, 1); /* ahead, layer 0 */
+
+	/* The next STEP confirms; layer 2's row was lost, layer 1's came. */
+	give(a, 1, 0, 1, 2);
+	ods_align_settle(a);
+	ods_align_step(a, 1, 1, true, true);
+	assert_true(ods_align_ready(a, 1, 1));
+	assert_false(ods_align_ready(a, 2, 1));
+	assert_false(ods_align_complete(a, 1));
+	assert_asks(a, 1, 3, 2, 0, 1);
+	give(a, 2, 0, 1, 4);
+	assert_true(ods_align_complete(a, 1));
+	assert_false(ods_align_ready(a, 0, 2)); /* own, and due now */
+	give(a, 0, 1, 1, 5);
+	assert_true(ods_align_ready(a, 0, 2));
+	ods_align_free(a);
+}
+
+/* Without state the own rows do, until they are dropped. */
+static void test_own_rows(void **state)
+{
+	struct ods_align *a = make();
+
+	(void)state;
+	ods_align_step(a, 0, 2, false, false);
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		ods_align_own(a, l, 0);
+		ods_align_own(a, l, 1);
+	}
+	assert_true(ods_align_ready(a, 2, 2));
+	assert_true(ods_align_complete(a, 2));
+	ods_align_drop_own(a, 1);
+	assert_true(ods_align_ready(a, 2, 1));
+	assert_false(ods_align_ready(a, 2, 2));
+	assert_asks(a, 2, 0, 0, 1, 1);
+	ods_align_free(a);
+}
+
+/* A STEP that was not foreseen voids what stands at its position, a confirmed one keeps it. */
+static void test_step_takes_back(void **state)
+{
+	struct ods_align *a = make();
+
+	(void)state;
+	for (uint32_t l = 0; l < LAYERS; l++)
+		give(a, l, 0, 20, 0);
+	ods_align_own(a, 0, 20);
+	ods_align_step(a, 20, 1, false, true);
+	assert_true(ods_align_ready(a, 0, 21));
+	ods_align_step(a, 20, 1, false, false);
+	assert_false(ods_align_ready(a, 0, 21));
+	assert_true(ods_align_ready(a, 0, 20));
+	ods_align_step(a, 15, 1, false, false);
+	assert_false(ods_align_is_true(a, 1, 15));
+	assert_true(ods_align_is_true(a, 1, 14));
+	assert_false(ods_align_complete(a, 16));
+	ods_align_free(a);
+}
+
+static void test_truncate(void **state)
+{
+	struct ods_align *a = make();
+
+	(void)state;
+	ods_align_step(a, 14, 1, false, false);
+	assert_asks(a, 14, 0, 0, 0, 7);
+	assert_asks(a, 14, 0, 0, 7, 7);
+	ods_align_truncate(a, 10); /* the second range cannot be answered any more */
+	assert_int_equal(ods_align_asked(a), 1);
+	assert_asks(a, 10, 0, 0, 7, 3);
+	give(a, 0, 0, 10, 1);
+	ods_align_truncate(a, 4);
+	assert_true(ods_align_ready(a, 0, 4));
+	assert_false(ods_align_ready(a, 0, 5));
+	ods_align_truncate(a, CTX);
+	ods_align_truncate(a, UINT32_MAX);
+	assert_true(ods_align_ready(a, 0, 4));
+	ods_align_clear(a);
+	assert_false(ods_align_ready(a, 0, 1));
+	ods_align_free(a);
+}
+
+/* ---- Against a slow model ---- */
+
+struct cell {
+	bool own, true_row, due;
+};
+
+struct slow {
+	struct cell c[LAYERS][CTX];
+	struct ods_range asked[ODS_MAX_ASKED];
+	size_t n_asked;
+	uint64_t heard;
+};
+
+static uint64_t seed;
+
+static uint32_t draw(uint32_t n) /* 0 .. n-1 */
+{
+	seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+	return (uint32_t)(seed >> 33) % n;
+}
+
+static bool missing(const struct cell *c)
+{
+	return !c->own && !c->true_row && !c->due;
+}
+
+static bool settled(const struct cell *c)
+{
+	return c->true_row || (c->own && !c->due);
+}
+
+static bool slow_is_asked(const struct slow *s, uint32_t l, uint32_t p)
+{
+	for (size_t i = 0; i < s->n_asked; i++)
+		if (s->asked[i].layer == l && p >= s->asked[i].begin && p < s->asked[i].begin + s->asked[i].n)
+			return true;
+	return false;
+}
+
+static void slow_remove(struct slow *s, size_t i)
+{
+	memmove(&s->asked[i], &s->asked[i + 1], (s->n_asked - i - 1) * sizeof(s->asked[0]));
+	s->n_asked--;
+}
+
+static void slow_truncate(struct slow *s, uint32_t length)
+{
+	for (uint32_t l = 0; l < LAYERS; l++)
+		for (uint32_t p = length; p < CTX; p++)
+			s->c[l][p] = (struct cell){ 0 };
+	for (size_t i = s->n_asked; i-- > 0;)
+		if (length < CTX && s->asked[i].begin + s->asked[i].n > length)
+			slow_remove(s, i);
+}
+
+static void slow_settle(struct slow *s)
+{
+	for (uint32_t l = 0; l < LAYERS; l++)
+		for (uint32_t p = 0; p < CTX; p++)
+			if (s->c[l][p].due)
+				s->c[l][p] = (struct cell){ 0 };
+}
+
+static void slow_step(struct slow *s, uint32_t begin, uint32_t n, bool due, bool keep)
+{
+	slow_truncate(s, keep ? begin + n : begin);
+	for (uint32_t l = 0; l < LAYERS && due; l++)
+		for (uint32_t p = begin; p < begin + n; p++)
+			s->c[l][p].due = !s->c[l][p].true_row;
+}
+
+static void slow_true(struct slow *s, const struct ods_range *r, uint64_t now)
+{
+	for (uint32_t p = r->begin; p < r->begin + r->n; p++)
+		s->c[r->layer][p] = (struct cell){ .true_row = true };
+	for (size_t i = s->n_asked; i-- > 0;) {
+		const struct ods_range *q = &s->asked[i];
+		bool hit = false, lacks = false;
+
+		for (uint32_t p = q->begin; p < q->begin + q->n && q->layer == r->layer; p++) {
+			hit |= p >= r->begin && p < r->begin + r->n;
+			lacks |= missing(&s->c[q->layer][p]);
+		}
+		if (hit)
+			s->heard = now;
+		if (hit && !lacks)
+			slow_remove(s, i);
+	}
+}
+
+/* What ods_align_ask must say. */
+static bool slow_ask(struct slow *s, uint32_t position, uint64_t now, struct ods_range *r)
+{
+	if (s->n_asked == ODS_MAX_ASKED)
+		return false;
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		for (uint32_t p = 0; p < position; p++) {
+			if (!missing(&s->c[l][p]) || slow_is_asked(s, l, p))
+				continue;
+			*r = (struct ods_range){ l, p, 0 };
+			while (r->n < MAX_ASK && p + r->n < position && missing(&s->c[l][p + r->n]) &&
+			       !slow_is_asked(s, l, p + r->n))
+				r->n++;
+			s->asked[s->n_asked++] = *r;
+			s->heard = now;
+			return true;
+		}
+	}
+	return false;
+}
+
+static void compare(const struct slow *s, struct ods_align *a)
+{
+	bool complete = true;
+
+	for (uint32_t i = 0; i < 4; i++) { /* a few at random: asking moves the bounds inside */
+		uint32_t l = draw(LAYERS), p = draw(CTX);
+		bool ready = true;
+
+		for (uint32_t q = 0; q < p; q++)
+			ready &= settled(&s->c[l][q]);
+		assert_int_equal(ods_align_ready(a, l, p), ready);
+		assert_int_equal(ods_align_is_true(a, l, p), s->c[l][p].true_row);
+	}
+	if (draw(3) == 0) {
+		uint32_t p = draw(CTX + 1);
+
+		for (uint32_t l = 0; l < LAYERS; l++)
+			for (uint32_t q = 0; q < p; q++)
+				complete &= !missing(&s->c[l][q]);
+		assert_int_equal(ods_align_complete(a, p), complete);
+	}
+	assert_int_equal(ods_align_asked(a), s->n_asked);
+	assert_true(ods_align_deadline(a) == (s->n_asked > 0 ? s->heard + ODS_ASK_AGAIN_NS : UINT64_MAX));
+}
+
+static void one_message(struct slow *s, struct ods_align *a, uint64_t now, unsigned *asks)
+{
+	struct ods_range r = { draw(LAYERS), draw(CTX), 1 }, found, expected;
+	bool due = draw(2), keep = draw(2), asked;
+
+	switch (draw(12)) {
+	case 0:
+		ods_align_settle(a);
+		slow_settle(s);
+		r.n = 1 + draw(2);
+		r.begin = draw(CTX - 1);
+		ods_align_step(a, r.begin, r.n, due, keep);
+		slow_step(s, r.begin, r.n, due, keep);
+		break;
+	case 1:
+		if (draw(4) == 0) {
+			ods_align_truncate(a, r.begin);
+			slow_truncate(s, r.begin);
+		}
+		break;
+	case 2:
+	case 3:
+		r.n = 1 + draw(CTX - r.begin);
+		ods_align_true(a, &r, now);
+		slow_true(s, &r, now);
+		break;
+	case 4:
+	case 5: /* an answer, whole or in part */
+		if (s->n_asked > 0) {
+			r = s->asked[draw((uint32_t)s->n_asked)];
+			if (draw(3) == 0)
+				r.n = 1 + draw(r.n);
+			ods_align_true(a, &r, now);
+			slow_true(s, &r, now);
+		}
+		break;
+	case 6:
+	case 7:
+		ods_align_own(a, r.layer, r.begin);
+		s->c[r.layer][r.begin].own |= !s->c[r.layer][r.begin].true_row;
+		break;
+	case 8:
+		ods_align_drop_own(a, r.begin);
+		for (uint32_t l = 0; l < LAYERS; l++)
+			s->c[l][r.begin].own = false;
+		break;
+	case 9:
+		ods_align_expire(a, now);
+		if (s->n_asked > 0 && now >= s->heard + ODS_ASK_AGAIN_NS)
+			s->n_asked = 0;
+		break;
+	default:
+		asked = slow_ask(s, r.begin, now, &expected);
+		assert_int_equal(ods_align_ask(a, r.begin, now, &found), asked);
+		*asks += asked;
+		if (asked)
+			assert_memory_equal(&found, &expected, sizeof(found));
+	}
+}
+
+static void test_random_messages(void **state)
+{
+	unsigned asks = 0;
+
+	(void)state;
+	for (uint64_t round = 1; round <= 300; round++) {
+		struct ods_align *a = make();
+		struct slow s = { 0 };
+		uint64_t now = 1;
+
+		seed = round;
+		for (int i = 0; i < 300; i++) {
+			now += draw((uint32_t)(ODS_ASK_AGAIN_NS / 8));
+			one_message(&s, a, now, &asks);
+			compare(&s, a);
+		}
+		ods_align_free(a);
+	}
+	assert_true(asks > 1000);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_prompt),	  cmocka_unit_test(test_lost_answer),
+		cmocka_unit_test(test_due_row),	  cmocka_unit_test(test_own_rows),
+		cmocka_unit_test(test_step_takes_back), cmocka_unit_test(test_truncate),
+		cmocka_unit_test(test_random_messages),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
