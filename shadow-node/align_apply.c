@@ -92,11 +92,6 @@ void ods_align_truncate(struct ods_align *a, uint32_t length)
 			forget_asked(a, i);
 }
 
-void ods_align_clear(struct ods_align *a)
-{
-	ods_align_truncate(a, 0);
-}
-
 void ods_align_settle(struct ods_align *a)
 {
 	for (uint32_t l = 0; l < a->n_layers && a->due_n > 0; l++) {
@@ -156,18 +151,6 @@ void ods_align_own(struct ods_align *a, uint32_t layer, uint32_t position)
 
 	if (*at != TRUE_ROW)
 		*at |= OWN_ROW;
-}
-
-void ods_align_drop_own(struct ods_align *a, uint32_t position)
-{
-	for (uint32_t l = 0; l < a->n_layers; l++) {
-		uint8_t *at = row_map(a, l) + position;
-
-		if (*at & OWN_ROW) {
-			*at &= (uint8_t)~OWN_ROW;
-			unsettle(a, l, position);
-		}
-	}
 }
 
 bool ods_align_is_true(const struct ods_align *a, uint32_t layer, uint32_t position)

@@ -32,7 +32,6 @@ OD_MUST_CHECK int ods_align_new(struct ods_align **out, uint32_t n_layers, uint3
 				struct od_err *err);
 void ods_align_free(struct ods_align *a); /* NULL ok */
 uint64_t ods_align_bytes(uint32_t n_layers, uint32_t ctx);
-void ods_align_clear(struct ods_align *a); /* as new */
 
 /* What was due and did not come will not come by itself any more: call on every STEP, for every sequence. */
 void ods_align_settle(struct ods_align *a);
@@ -45,8 +44,6 @@ void ods_align_truncate(struct ods_align *a, uint32_t length);
 void ods_align_true(struct ods_align *a, const struct ods_range *r, uint64_t now_ns);
 /* An own row was written; ignored where the true one is. */
 void ods_align_own(struct ods_align *a, uint32_t layer, uint32_t position);
-/* The own rows of a position are void, in all layers. */
-void ods_align_drop_own(struct ods_align *a, uint32_t position);
 
 bool ods_align_is_true(const struct ods_align *a, uint32_t layer, uint32_t position);
 /* Everything before position is settled: a row there may visit this layer. */

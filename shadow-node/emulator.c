@@ -200,13 +200,15 @@ static void swap_steps(struct step *a, struct step *b)
 	*b = t;
 }
 
-/* What the run wrote into the sequences goes with it. */
+/* The rows that it wrote for true tokens are good. Those of a guess must not stay: the sequence may go on with another
+ * prompt, of which no STEP tells. */
 static void abandon(struct ods_emulator *e)
 {
-	for (size_t i = 0; i < e->step.n_rows; i++)
-		ods_align_drop_own(e->step.rows[i].seq->align, e->step.rows[i].position);
-	if (e->ahead)
+	if (e->phase != NO_RUN && e->ahead) {
+		for (size_t i = 0; i < e->step.n_rows; i++)
+			ods_align_truncate(e->step.rows[i].seq->align, e->step.rows[i].position);
 		e->stats.mistaken++;
+	}
 	e->phase = NO_RUN;
 }
 
@@ -459,9 +461,8 @@ static struct sequence *open_sequence(struct ods_emulator *e, uint64_t id, struc
 		s = &e->sequence[i];
 		if (s->used)
 			continue;
-		s->used = true;
+		s->used = true; /* and empty: on_close saw to that */
 		s->id = id;
-		ods_align_clear(s->align);
 		return s;
 	}
 	od_fail(err, OD_ERR_BUSY, "sequence %llu: there is room for %zu here, and main has not closed one",
@@ -553,18 +554,14 @@ static bool takes_back(const struct step *run, const struct step *s)
 /* What becomes of the run when another step than it comes. */
 static void overtake(struct ods_emulator *e, const struct step *by)
 {
-	if (e->phase == NO_RUN)
+	if (!running(e) || e->ahead) {
+		abandon(e); /* a step that is through leads nowhere now either */
 		return;
-	if (e->ahead) {
-		abandon(e);
-	} else if (running(e)) {
-		e->stats.overtaken++;
-		e->published = false;
-		if (e->step.due || takes_back(&e->step, by))
-			abandon(e);
-	} else if (takes_back(&e->step, by)) {
-		e->phase = NO_RUN;
 	}
+	e->stats.overtaken++;
+	e->published = false;
+	if (e->step.due || takes_back(&e->step, by))
+		abandon(e);
 }
 
 static uint32_t rows_of(const struct step *s, const struct sequence *seq)
@@ -654,12 +651,8 @@ static int truncate_sequence(struct ods_emulator *e, uint64_t id, uint32_t lengt
 		return od_fail(err, OD_ERR_PROTOCOL, "sequence %llu is not known", (unsigned long long)id);
 	if (length > e->o.ctx_tokens)
 		return od_fail(err, OD_ERR_RANGE, "length: expected at most %u, found %u", e->o.ctx_tokens, length);
-	if (e->phase != NO_RUN && touches(&e->step, s, length)) {
-		/* Rows of other sequences that a finished step wrote are good. */
-		if (running(e) || e->ahead)
-			abandon(e);
-		e->phase = NO_RUN;
-	}
+	if (touches(&e->step, s, length))
+		abandon(e);
 	if (e->pending && touches(&e->latest, s, length))
 		e->pending = false;
 	ods_align_truncate(s->align, length);
