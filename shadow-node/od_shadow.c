@@ -29,7 +29,7 @@ struct options {
 	int precision; /* index into od_precision_names */
 	int departure; /* index into departures */
 	int cpu;
-	bool insecure, die_with_parent, help, version;
+	bool insecure, die_with_parent, quiet, verbose, help, version;
 };
 
 enum { LATE, EARLY };
@@ -197,14 +197,15 @@ static int check_hello(const struct shadow *s, const Od__Hello *h, const struct 
 
 	*field = "profile";
 	if (h->profile != OD_PROFILE_F32 && h->profile != OD_PROFILE_BF16)
-		return od_fail(err, OD_ERR_MISMATCH, "profile: expected 1 (f32) or 2 (bf16), found %u", h->profile);
+		return od_fail(err, OD_ERR_MISMATCH, "profile: expected %d (f32) or %d (bf16), found %u", OD_PROFILE_F32,
+			       OD_PROFILE_BF16, h->profile);
 	if (od_backend_cpu(be, (enum od_cpu)s->opt.cpu, (enum od_profile)h->profile, err) != OD_OK)
 		return err->code;
 	*field = "kernel_class";
 	if (!h->mixed && strcmp(h->kernel_class, (*be)->kernel_class) != 0)
-		return od_fail(err, OD_ERR_MISMATCH, "kernel_class: expected \"%s\", found \"%s\"; --mixed allows it, "
-			       "predictions are then less sure", (*be)->kernel_class,
-			       od_peer_text(h->kernel_class, class, sizeof(class)));
+		return od_fail(err, OD_ERR_MISMATCH, "kernel_class: expected %s, found %s (%s kernels on this shadow): "
+			       "predictions would be less sure; --cpu chooses others, --mixed allows it",
+			       od_peer_text(h->kernel_class, class, sizeof(class)), (*be)->kernel_class, (*be)->name);
 	*field = "ctx_tokens";
 	if (h->ctx_tokens == 0 || h->ctx_tokens > c->ctx_max)
 		return od_fail(err, OD_ERR_RANGE, "ctx_tokens: expected 1 to %u, found %u", c->ctx_max, h->ctx_tokens);
@@ -301,21 +302,23 @@ static const struct od_daemon_ops daemon_ops = {
 static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg table[] = {
+		{ .kind = OD_ARG_TITLE, .help = "What to run, and who may connect" },
 		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack made by od-pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
-		{ "precision", OD_ARG_CHOICE, &o->precision, "int8|bf16", "what the copy is made of: int8 (default; needs od-pack --shadow int8), or bf16: the pack itself", 0, 0, od_precision_names },
-		{ "departure", OD_ARG_CHOICE, &o->departure, "late|early", "early (default): go on with the own guess at the next token; late: wait for main's", 0, 0, departures },
-		{ .kind = OD_ARG_TITLE, .help = "Network" },
-		{ "listen", OD_ARG_STRING, &o->listen, "ADDR", "address to listen on (default: 127.0.0.1; with --insecure all)", 0, 0, NULL },
+		{ "precision", OD_ARG_CHOICE, &o->precision, "P", "int8: the quantised copy that od-pack makes (default); bf16: the model as it is", 0, 0, od_precision_names },
+		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "early: go on with the own guess at the next token (default); late: wait for main's", 0, 0, departures },
+		{ "listen", OD_ARG_STRING, &o->listen, "ADDR", "address to listen on (default: loopback; with --insecure every address)", 0, 0, NULL },
 		{ "port", OD_ARG_UINT, &o->port, "N", "control port; 0: a free one (default: 5700)", 0, 65535, NULL },
-		{ "data-port", OD_ARG_UINT, &o->data_port, "N", "data port; 0: a free one (default)", 0, 65535, NULL },
-		{ "insecure", OD_ARG_FLAG, &o->insecure, NULL, "listen beyond this machine, without encryption", 0, 0, NULL },
-		{ .kind = OD_ARG_TITLE, .help = "Resources" },
+		{ "data-port", OD_ARG_UINT, &o->data_port, "N", "data port; main is told which (default: 0, a free one)", 0, 65535, NULL },
+		{ "insecure", OD_ARG_FLAG, &o->insecure, NULL, "allow addresses other than loopback, although traffic is not encrypted", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },
+		{ "memory-limit", OD_ARG_SIZE, &o->memory_limit, "SIZE", "memory that this shadow may use, for the model and the context (default: what is available at the start)", 0, 0, NULL },
 		{ "threads", OD_ARG_UINT, &o->threads, "N", "compute threads (default: the CPUs there are)", 1, 1024, NULL },
 		{ "cpu", OD_ARG_CHOICE, &o->cpu, "NAME", "force a kernel set: scalar, avx2, avx512, avx512bf16 (default: auto)", 0, 0, od_cpu_names },
-		{ "memory-limit", OD_ARG_SIZE, &o->memory_limit, "SIZE", "never take more than this, as 900MiB or 48G (default: what is available at the start)", 0, 0, NULL },
-		{ .kind = OD_ARG_TITLE, .help = "For the program that starts this one" },
-		{ "ready-fd", OD_ARG_UINT, &o->ready_fd, "FD", "write the control port there once it listens", 0, 1048576, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "For whoever starts this program" },
+		{ "ready-fd", OD_ARG_UINT, &o->ready_fd, "FD", "write the control port and a newline there once it listens", 0, 1e6, NULL },
 		{ "die-with-parent", OD_ARG_FLAG, &o->die_with_parent, NULL, "end when the process that started this one does", 0, 0, NULL },
+		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "only warnings and errors", 0, 0, NULL },
+		{ "verbose", OD_ARG_FLAG, &o->verbose, NULL, "say more", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 		{ "version", OD_ARG_FLAG, &o->version, NULL, "the version", 0, 0, NULL },
 	};
@@ -325,7 +328,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 
 	if (rc != OD_OK || !o->help)
 		return rc;
-	printf("Usage: od-shadow [--pack DIR] [--precision int8|bf16]\n"
+	printf("Usage: od-shadow [--pack DIR] [--precision int8|bf16] [--listen ADDR --insecure]\n"
 	       "Runs a quantised copy of the model ahead of od-main and predicts which experts come next.\n");
 	od_args_help(stdout, table, n);
 	return OD_OK;
@@ -379,7 +382,7 @@ static int load_model(struct shadow *s, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	return od_shadow_load(&s->store, s->pack, (enum od_precision)(s->opt.precision + 1), threads,
-			      isatty(STDERR_FILENO) ? show_progress : NULL, NULL, err);
+			      !s->opt.quiet && isatty(STDERR_FILENO) ? show_progress : NULL, NULL, err);
 }
 
 static int open_daemon(struct shadow *s, struct od_err *err)
@@ -434,6 +437,7 @@ static void stop(struct shadow *s)
 
 static int run(struct shadow *s, struct od_err *err)
 {
+	const char *listen = s->opt.listen;
 	char size[32];
 	int rc = load_model(s, err);
 
@@ -445,9 +449,11 @@ static int run(struct shadow *s, struct od_err *err)
 	rc = start_thread(s, err);
 	if (rc != OD_OK)
 		return rc;
-	od_log(OD_LOG_INFO, "%s model, %s, %u threads, %s departure, listening on port %u",
-	       od_precision_names[s->opt.precision], od_format_bytes(s->model_bytes, size, sizeof(size)),
-	       od_pool_threads(s->pool), departures[s->opt.departure], od_daemon_port(s->daemon));
+	od_log(OD_LOG_INFO, "pack %s: %s model of %s, %s departure; listening on %s, port %u, data port %u",
+	       od_pack_dir(s->pack), od_precision_names[s->opt.precision],
+	       od_format_bytes(s->model_bytes, size, sizeof(size)), departures[s->opt.departure],
+	       listen != NULL ? listen : s->opt.insecure ? "every address" : "loopback", od_daemon_port(s->daemon),
+	       od_data_port_number(s->port));
 	return od_daemon_run(s->daemon, err);
 }
 
@@ -473,6 +479,8 @@ int main(int argc, char **argv)
 		printf("od-shadow %s\n", OD_VERSION);
 		return 0;
 	}
+	if (s.opt.quiet || s.opt.verbose)
+		od_log_init("od-shadow", s.opt.quiet ? OD_LOG_WARN : OD_LOG_DEBUG);
 	signal(SIGPIPE, SIG_IGN);
 	rc = run(&s, &err);
 	stop(&s);
