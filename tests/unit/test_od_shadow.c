@@ -1,0 +1,718 @@
+/* od-shadow as a process against a main that is played here over the wire: handshake, prompt, decode steps with state,
+ * rubbish in between, and one session after the other. What a prediction must be comes from the pack's weights and a
+ * forward pass over main's own keys and values. */
+#include "tests/unit/wire_client.h"
+
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include "common/base/clock.h"
+#include "common/model/resident.h"
+#include "common/net/liveness.h"
+#include "common/pack/shadow_load.h"
+#include "common/base/mem.h"
+
+#define CTX 96u
+#define PROMPT 24u
+#define STEPS 20u
+#define MAX_LAYERS 16u
+#define MAX_K 4u
+#define SEQUENCE 5u
+
+extern char **environ;
+
+static char dir[64], pack_dir[96];
+static struct od_pack *pack;
+static const struct od_config *cfg;
+
+/* ---- Processes ---- */
+
+static pid_t start(const char *const *args, int *ready, int *errors)
+{
+	const char *b = getenv("B");
+	posix_spawn_file_actions_t actions;
+	int fds[2], text[2];
+	char program[256];
+	pid_t pid;
+
+	snprintf(program, sizeof(program), "%s/bin/%s", b != NULL ? b : "build", args[0]);
+	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+	assert_int_equal(pipe2(text, O_CLOEXEC), 0);
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_adddup2(&actions, fds[1], 3);
+	posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+	if (errors != NULL)
+		posix_spawn_file_actions_adddup2(&actions, text[1], STDERR_FILENO);
+	assert_int_equal(posix_spawn(&pid, program, &actions, NULL, (char *const *)args, environ), 0);
+	posix_spawn_file_actions_destroy(&actions);
+	close(fds[1]);
+	close(text[1]);
+	if (ready != NULL)
+		*ready = fds[0];
+	else
+		close(fds[0]);
+	if (errors != NULL)
+		*errors = text[0];
+	else
+		close(text[0]);
+	return pid;
+}
+
+static int finish(pid_t pid)
+{
+	int status;
+
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void read_all(int fd, char *text, size_t size)
+{
+	size_t used = 0;
+	ssize_t n;
+
+	while (used < size - 1 && (n = read(fd, text + used, size - 1 - used)) > 0)
+		used += (size_t)n;
+	text[used] = '\0';
+	close(fd);
+}
+
+static pid_t start_shadow(const char *precision, const char *departure, uint16_t *port)
+{
+	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--precision", precision, "--departure", departure,
+				     "--port", "0", "--ready-fd", "3", "--die-with-parent", "--threads", "2", "--quiet",
+				     NULL };
+	char text[16];
+	int ready;
+	pid_t pid = start(args, &ready, NULL);
+
+	read_all(ready, text, sizeof(text));
+	*port = (uint16_t)strtoul(text, NULL, 10);
+	assert_int_not_equal(*port, 0);
+	return pid;
+}
+
+static void stop_shadow(pid_t pid)
+{
+	kill(pid, SIGTERM);
+	assert_int_equal(finish(pid), 0);
+}
+
+/* ---- Main, played ---- */
+
+struct pass {
+	struct od_shadow_store *store;
+	struct od_forward *forward;
+	struct od_expert_runner *experts;
+};
+
+struct heard { /* the newest PREDICT for (step, m) */
+	bool any;
+	int32_t token;
+	uint16_t expert[MAX_K];
+};
+
+struct fake {
+	void *context, *control, *data;
+	uint64_t session, pinged_ns;
+	enum od_profile profile;
+	struct pass own, judge; /* judge: the shadow's weights */
+	struct od_seq_state *state, *judge_state;
+	float *logits;
+	struct heard heard[STEPS + 2][MAX_LAYERS];
+	uint64_t answered; /* STATE_REQUESTs */
+	uint64_t ignore;   /* STATE_REQUESTs left to do so with */
+	uint64_t pongs;
+	uint64_t last_step;
+};
+
+static void open_pass(struct pass *p, enum od_precision precision, enum od_profile profile)
+{
+	struct od_forward_opts o = { .config = cfg, .profile = profile, .max_rows = PROMPT };
+	struct od_err err;
+
+	assert_ok(od_shadow_load(&p->store, pack, precision, 1, NULL, NULL, &err), &err);
+	assert_ok(od_backend_cpu(&o.backend, OD_CPU_AUTO, profile, &err), &err);
+	o.dense = od_shadow_dense(p->store);
+	assert_ok(od_forward_new(&p->forward, &o, &err), &err);
+	assert_ok(od_resident_new(&p->experts, &o, od_shadow_experts(p->store), &err), &err);
+}
+
+static void close_pass(struct pass *p)
+{
+	od_resident_free(p->experts);
+	od_forward_free(p->forward);
+	od_shadow_free(p->store);
+}
+
+/* All layers of one row; route [n_layers][top_k] when not NULL. */
+static void run_rows(struct pass *p, struct od_seq_state *s, const int32_t *token, size_t n, uint16_t *route)
+{
+	struct od_row rows[PROMPT];
+	struct od_err err;
+
+	for (size_t i = 0; i < n; i++)
+		rows[i] = (struct od_row){ s, od_seq_state_length(s) + (uint32_t)i, token[i] };
+	assert_ok(od_forward_begin(p->forward, 1, rows, n, &err), &err);
+	for (uint32_t l = 0; l < cfg->n_layers; l++) {
+		od_forward_attention(p->forward);
+		if (route != NULL)
+			memcpy(route + l * cfg->top_k, od_forward_experts_of(p->forward, n - 1),
+			       cfg->top_k * sizeof(*route));
+		assert_ok(od_forward_experts(p->forward, p->experts, &err), &err);
+	}
+	od_forward_commit(p->forward);
+}
+
+static int32_t best_token(struct fake *f, size_t row)
+{
+	uint32_t best = 0;
+
+	od_forward_logits(f->own.forward, row, f->logits);
+	for (uint32_t i = 1; i < cfg->vocab; i++)
+		if (f->logits[i] > f->logits[best])
+			best = i;
+	return (int32_t)best;
+}
+
+static void send_control(struct fake *f, Od__Header *h)
+{
+	h->session = f->session;
+	await(f->control, ZMQ_POLLOUT);
+	assert_int_equal(od_wire_send(f->control, NULL, h, NULL, 0), OD_OK);
+}
+
+static void send_data(struct fake *f, Od__Header *h, const struct od_out_frame *frames, size_t n)
+{
+	h->session = f->session;
+	await(f->data, ZMQ_POLLOUT);
+	assert_int_equal(od_wire_send(f->data, NULL, h, frames, n), OD_OK);
+}
+
+static void send_state(struct fake *f, uint64_t step, uint32_t layer, uint32_t begin, uint32_t n)
+{
+	size_t bytes = n * od_seq_state_row_bytes(f->state);
+	const struct od_out_frame frames[2] = { { .bytes = od_seq_state_k(f->state, layer, begin), .len = bytes },
+						{ .bytes = od_seq_state_v(f->state, layer, begin), .len = bytes } };
+	Od__Header h = OD__HEADER__INIT;
+	Od__State body = OD__STATE__INIT;
+
+	body.sequence = SEQUENCE;
+	body.layer = layer;
+	body.begin = begin;
+	body.n = n;
+	body.step = step;
+	h.body_case = OD__HEADER__BODY_STATE;
+	h.state = &body;
+	send_data(f, &h, frames, 2);
+}
+
+static void send_step(struct fake *f, uint64_t number, uint32_t position, int32_t token)
+{
+	Od__Header h = OD__HEADER__INIT;
+	Od__Step body = OD__STEP__INIT;
+	Od__StepRow row = OD__STEP_ROW__INIT, *rows[] = { &row };
+
+	row.sequence = SEQUENCE;
+	row.position = position;
+	row.token = token;
+	body.step = number;
+	body.next_step = number + 1;
+	body.state_follows = true;
+	body.rows = rows;
+	body.n_rows = 1;
+	h.body_case = OD__HEADER__BODY_STEP;
+	h.step = &body;
+	send_data(f, &h, NULL, 0);
+}
+
+static void on_predict(struct fake *f, const Od__Predict *p)
+{
+	struct heard *h;
+
+	assert_int_equal(p->sequence, SEQUENCE);
+	assert_true(p->step > 0 && p->step <= f->last_step + 1 && p->m < cfg->n_layers && p->row == 0);
+	assert_int_equal(p->n_experts, cfg->top_k);
+	h = &f->heard[p->step][p->m];
+	h->any = true;
+	h->token = p->token;
+	for (size_t i = 0; i < p->n_experts; i++)
+		h->expert[i] = (uint16_t)p->experts[i];
+}
+
+static void on_request(struct fake *f, const Od__StateRequest *r)
+{
+	assert_int_equal(r->sequence, SEQUENCE);
+	assert_true(r->layer < cfg->n_layers && r->n > 0 && r->begin + r->n <= od_seq_state_length(f->state));
+	if (f->ignore > 0) {
+		f->ignore--;
+		return;
+	}
+	send_state(f, 0, r->layer, r->begin, r->n);
+	f->answered++;
+}
+
+/* One message, if one comes soon; main's heartbeat goes out meanwhile, as slow as the test may be. */
+static void pump(struct fake *f)
+{
+	zmq_pollitem_t item[] = { { .socket = f->control, .events = ZMQ_POLLIN },
+				  { .socket = f->data, .events = ZMQ_POLLIN } };
+	struct od_err err;
+	struct od_msg m;
+
+	if (od_now_ns() - f->pinged_ns > OD_PING_EVERY_NS) {
+		Od__Header h = OD__HEADER__INIT;
+		Od__Ping ping = OD__PING__INIT;
+
+		h.body_case = OD__HEADER__BODY_PING;
+		h.ping = &ping;
+		send_control(f, &h);
+		f->pinged_ns = od_now_ns();
+	}
+	zmq_poll(item, 2, 50);
+	if (od_wire_recv(f->control, false, &m, &err) == OD_OK) {
+		if (m.header->body_case == OD__HEADER__BODY_PREDICT)
+			on_predict(f, m.header->predict);
+		else if (m.header->body_case == OD__HEADER__BODY_PONG)
+			f->pongs++;
+		else
+			fail_msg("unexpected %s", od_body_name(m.header->body_case));
+		od_msg_fini(&m);
+	}
+	if (od_wire_recv(f->data, false, &m, &err) == OD_OK) {
+		if (m.header->body_case == OD__HEADER__BODY_STATE_REQUEST)
+			on_request(f, m.header->state_request);
+		else
+			fail_msg("unexpected %s", od_body_name(m.header->body_case));
+		od_msg_fini(&m);
+	}
+}
+
+static void hello_of(Od__Hello *hello, uint8_t fingerprint[32], enum od_profile profile)
+{
+	const struct od_backend *be;
+	struct od_err err;
+
+	assert_ok(od_backend_cpu(&be, OD_CPU_AUTO, profile, &err), &err);
+	for (size_t i = 0; i < 32; i++) {
+		const char hex[3] = { od_pack_fingerprint(pack)[2 * i], od_pack_fingerprint(pack)[2 * i + 1], 0 };
+
+		fingerprint[i] = (uint8_t)strtoul(hex, NULL, 16);
+	}
+	od__hello__init(hello);
+	hello->role = (char *)"shadow";
+	hello->fingerprint.data = fingerprint;
+	hello->fingerprint.len = 32;
+	hello->profile = profile;
+	hello->kernel_class = (char *)be->kernel_class;
+	hello->main_name = (char *)"test";
+	hello->ctx_tokens = CTX;
+	hello->max_rows = 65536; /* of prompts: no reason to refuse */
+}
+
+static void begin_session(struct fake *f, uint16_t port, enum od_profile profile, const char *precision)
+{
+	Od__Header h = OD__HEADER__INIT;
+	Od__Attach attach = OD__ATTACH__INIT;
+	Od__Hello hello;
+	uint8_t fingerprint[32];
+	struct od_msg m;
+
+	memset(f->heard, 0, sizeof(f->heard));
+	f->profile = profile;
+	f->answered = f->ignore = f->session = f->last_step = 0;
+	f->pinged_ns = od_now_ns();
+	f->control = connect_to(f->context, port);
+	hello_of(&hello, fingerprint, profile);
+	h.body_case = OD__HEADER__BODY_HELLO;
+	h.hello = &hello;
+	send_control(f, &h);
+	get_kind(f->control, &m, OD__HEADER__BODY_WELCOME);
+	f->session = m.header->session;
+	assert_int_not_equal(f->session, 0);
+	assert_string_equal(m.header->welcome->role, "shadow");
+	assert_string_equal(m.header->welcome->precision, precision);
+	assert_int_equal(m.header->welcome->threads, 2);
+	assert_true(m.header->welcome->memory_bytes > 0);
+	f->data = connect_to(f->context, (uint16_t)m.header->welcome->data_port);
+	od_msg_fini(&m);
+	h.body_case = OD__HEADER__BODY_ATTACH;
+	h.attach = &attach;
+	send_data(f, &h, NULL, 0);
+	get_kind(f->data, &m, OD__HEADER__BODY_ATTACHED);
+	od_msg_fini(&m);
+}
+
+static void end_session(struct fake *f)
+{
+	Od__Header h = OD__HEADER__INIT;
+	Od__Bye bye = OD__BYE__INIT;
+	struct od_msg m;
+
+	bye.reason = (char *)"enough";
+	h.body_case = OD__HEADER__BODY_BYE;
+	h.bye = &bye;
+	send_control(f, &h);
+	/* Gone when another HELLO is welcome: the next session sees to that. */
+	(void)m;
+	od_close_socket(f->control);
+	od_close_socket(f->data);
+	f->control = f->data = NULL;
+}
+
+static void open_fake(struct fake *f, enum od_precision precision, enum od_profile profile)
+{
+	struct od_err err;
+
+	memset(f, 0, sizeof(*f));
+	f->context = od_zmq_context();
+	open_pass(&f->own, OD_PRECISION_BF16, profile);
+	open_pass(&f->judge, precision, profile);
+	assert_ok(od_seq_state_new(&f->state, cfg, profile, CTX, &err), &err);
+	assert_ok(od_seq_state_new(&f->judge_state, cfg, profile, CTX, &err), &err);
+	f->logits = od_alloc(cfg->vocab * sizeof(float));
+}
+
+static void close_fake(struct fake *f)
+{
+	close_pass(&f->own);
+	close_pass(&f->judge);
+	od_seq_state_free(f->state);
+	od_seq_state_free(f->judge_state);
+	od_free(f->logits);
+	zmq_ctx_term(f->context);
+}
+
+static int32_t prefill(struct fake *f)
+{
+	int32_t prompt[PROMPT];
+
+	for (uint32_t i = 0; i < PROMPT; i++)
+		prompt[i] = (int32_t)((i * 37 + 11) % cfg->vocab);
+	od_seq_state_set_length(f->state, 0);
+	run_rows(&f->own, f->state, prompt, PROMPT, NULL);
+	return best_token(f, PROMPT - 1);
+}
+
+static bool heard_all(const struct fake *f, uint64_t step, int32_t token)
+{
+	for (uint32_t l = 0; l < cfg->n_layers; l++)
+		if (!f->heard[step][l].any || f->heard[step][l].token != token)
+			return false;
+	return true;
+}
+
+/* What the shadow must have said: its weights over main's own keys and values. */
+static void judge(struct fake *f, uint64_t step, uint32_t position, int32_t token)
+{
+	uint16_t route[MAX_LAYERS * MAX_K];
+	size_t bytes = position * od_seq_state_row_bytes(f->state);
+
+	for (uint32_t l = 0; l < cfg->n_layers; l++) {
+		memcpy(od_seq_state_k(f->judge_state, l, 0), od_seq_state_k(f->state, l, 0), bytes);
+		memcpy(od_seq_state_v(f->judge_state, l, 0), od_seq_state_v(f->state, l, 0), bytes);
+	}
+	od_seq_state_set_length(f->judge_state, position);
+	run_rows(&f->judge, f->judge_state, &token, 1, route);
+	for (uint32_t l = 0; l < cfg->n_layers; l++)
+		for (uint32_t i = 0; i < cfg->top_k; i++)
+			assert_int_equal(f->heard[step][l].expert[i], route[l * cfg->top_k + i]);
+}
+
+/* A step of main's: STEP, its rows, and the shadow's word for every layer. exact: the shadow has main's weights. */
+static int32_t step(struct fake *f, int32_t token, bool exact, bool send_rows)
+{
+	uint32_t position = od_seq_state_length(f->state);
+	uint16_t route[MAX_LAYERS * MAX_K];
+	uint64_t number = ++f->last_step;
+
+	send_step(f, number, position, token);
+	run_rows(&f->own, f->state, &token, 1, route);
+	for (uint32_t l = 0; l < cfg->n_layers && send_rows; l++)
+		send_state(f, number, l, position, 1);
+	while (!heard_all(f, number, token))
+		pump(f);
+	judge(f, number, position, token);
+	for (uint32_t l = 0; l < cfg->n_layers && exact; l++) /* full recall: OD-MoE Eq. 2 */
+		for (uint32_t i = 0; i < cfg->top_k; i++)
+			assert_int_equal(f->heard[number][l].expert[i], route[l * cfg->top_k + i]);
+	return best_token(f, 0);
+}
+
+/* ---- Tests ---- */
+
+static void decode(const char *precision, const char *departure, enum od_profile profile)
+{
+	bool exact = strcmp(precision, "bf16") == 0;
+	struct fake *f = malloc(sizeof(*f));
+	uint16_t port;
+	pid_t pid;
+	int32_t token;
+
+	assert_non_null(f);
+	open_fake(f, exact ? OD_PRECISION_BF16 : OD_PRECISION_INT8, profile);
+	pid = start_shadow(precision, departure, &port);
+	begin_session(f, port, profile, precision);
+	token = prefill(f);
+	for (uint32_t i = 0; i < STEPS; i++) {
+		if (i % 5 == 4) /* sampled, and not what the shadow thinks */
+			token = (token + 1) % (int32_t)cfg->vocab;
+		token = step(f, token, exact, i != 7); /* the rows of one step never leave: they are asked for */
+	}
+	assert_int_equal(f->answered, 2 * cfg->n_layers);
+	end_session(f);
+	stop_shadow(pid);
+	close_fake(f);
+	free(f);
+}
+
+static void test_bf16(void **state)
+{
+	(void)state;
+	decode("bf16", "early", OD_PROFILE_F32);
+	decode("bf16", "late", OD_PROFILE_BF16);
+}
+
+static void test_int8(void **state)
+{
+	(void)state;
+	decode("int8", "early", OD_PROFILE_BF16);
+}
+
+static void put_bad(struct fake *f, uint64_t sequence, uint32_t layer, uint32_t begin, uint32_t n, size_t bytes,
+		    size_t n_frames)
+{
+	void *zero = calloc(1, bytes + 1);
+	const struct od_out_frame frames[2] = { { .bytes = zero, .len = bytes }, { .bytes = zero, .len = bytes } };
+	Od__Header h = OD__HEADER__INIT;
+	Od__State body = OD__STATE__INIT;
+
+	body.sequence = sequence;
+	body.layer = layer;
+	body.begin = begin;
+	body.n = n;
+	h.body_case = OD__HEADER__BODY_STATE;
+	h.state = &body;
+	send_data(f, &h, frames, n_frames);
+	free(zero);
+}
+
+static void put_bad_step(struct fake *f, uint64_t number, uint32_t position, int32_t token, uint32_t then, size_t n)
+{
+	Od__Header h = OD__HEADER__INIT;
+	Od__Step body = OD__STEP__INIT;
+	Od__StepRow row = OD__STEP_ROW__INIT, other = OD__STEP_ROW__INIT, *rows[] = { &row, &other };
+
+	row.sequence = other.sequence = SEQUENCE;
+	row.position = position;
+	other.position = then;
+	row.token = token;
+	body.step = number;
+	body.rows = rows;
+	body.n_rows = n;
+	h.body_case = OD__HEADER__BODY_STEP;
+	h.step = &body;
+	send_data(f, &h, NULL, 0);
+}
+
+/* Everything that must be dropped, and nothing else suffers. */
+static void put_rubbish(struct fake *f)
+{
+	size_t row = od_seq_state_row_bytes(f->state);
+	Od__Header h = OD__HEADER__INIT;
+	Od__SeqTruncate truncate = OD__SEQ_TRUNCATE__INIT;
+	Od__SeqClose close_other = OD__SEQ_CLOSE__INIT;
+	Od__Want want = OD__WANT__INIT;
+
+	put_bad(f, SEQUENCE + 1, 0, 0, 1, row, 2);
+	put_bad(f, SEQUENCE, cfg->n_layers, 0, 1, row, 2);
+	put_bad(f, SEQUENCE, UINT32_MAX, 0, 1, row, 2);
+	put_bad(f, SEQUENCE, 0, CTX, 1, row, 2);
+	put_bad(f, SEQUENCE, 0, CTX - 1, 2, 2 * row, 2);
+	put_bad(f, SEQUENCE, 0, 1, UINT32_MAX, row, 2);
+	put_bad(f, SEQUENCE, 0, 0, 0, 0, 2);
+	put_bad(f, SEQUENCE, 0, 0, 1, row - 1, 2);
+	put_bad(f, SEQUENCE, 0, 0, 1, row + 1, 2);
+	put_bad(f, SEQUENCE, 0, 0, 1, row, 1);
+	put_bad(f, SEQUENCE, 0, 0, 1, row, 0);
+	put_bad_step(f, f->last_step, 0, 0, 0, 1);			    /* twice */
+	put_bad_step(f, f->last_step + 9, CTX, 0, 0, 1);		    /* outside the context */
+	put_bad_step(f, f->last_step + 9, 0, (int32_t)cfg->vocab, 0, 1); /* no such token */
+	put_bad_step(f, f->last_step + 9, 0, -1, 0, 1);
+	put_bad_step(f, f->last_step + 9, 3, 0, 5, 2); /* a gap */
+	put_bad_step(f, f->last_step + 9, 3, 0, 5, 0);
+	truncate.sequence = SEQUENCE + 1;
+	h.body_case = OD__HEADER__BODY_SEQ_TRUNCATE;
+	h.seq_truncate = &truncate;
+	send_data(f, &h, NULL, 0);
+	truncate.sequence = SEQUENCE;
+	truncate.length = CTX + 1;
+	send_data(f, &h, NULL, 0);
+	close_other.sequence = SEQUENCE + 1;
+	h.body_case = OD__HEADER__BODY_SEQ_CLOSE;
+	h.seq_close = &close_other;
+	send_data(f, &h, NULL, 0);
+	h.body_case = OD__HEADER__BODY_WANT;
+	h.want = &want;
+	send_data(f, &h, NULL, 0);
+	send_control(f, &h);
+}
+
+static void test_rubbish(void **state)
+{
+	struct fake *f = malloc(sizeof(*f));
+	uint16_t port;
+	int32_t token;
+	pid_t pid;
+
+	(void)state;
+	assert_non_null(f);
+	open_fake(f, OD_PRECISION_BF16, OD_PROFILE_F32);
+	pid = start_shadow("bf16", "early", &port);
+	put_garbage(f->context, port);
+	begin_session(f, port, OD_PROFILE_F32, "bf16");
+	put_rubbish(f);
+	token = prefill(f);
+	f->ignore = 2; /* asked again after a second */
+	for (uint32_t i = 0; i < 6; i++) {
+		token = step(f, token, true, true);
+		put_rubbish(f);
+	}
+	assert_int_equal(f->answered, cfg->n_layers);
+	assert_true(f->pongs > 0);
+	end_session(f);
+
+	/* Nothing of that session is left for the next: everything is asked for again. */
+	begin_session(f, port, OD_PROFILE_F32, "bf16");
+	token = prefill(f);
+	for (uint32_t i = 0; i < 3; i++)
+		token = step(f, token, true, true);
+	assert_int_equal(f->answered, cfg->n_layers);
+	end_session(f);
+	stop_shadow(pid);
+	close_fake(f);
+	free(f);
+}
+
+static void assert_refused(void *context, uint16_t port, const Od__Hello *hello, const char *field)
+{
+	void *control = connect_to(context, port);
+	Od__Header h = OD__HEADER__INIT;
+	struct od_msg m;
+
+	h.body_case = OD__HEADER__BODY_HELLO;
+	h.hello = (Od__Hello *)hello;
+	assert_int_equal(od_wire_send(control, NULL, &h, NULL, 0), OD_OK);
+	get_kind(control, &m, OD__HEADER__BODY_REFUSE);
+	assert_string_equal(m.header->refuse->field, field);
+	assert_says(m.header->refuse->reason, field);
+	od_msg_fini(&m);
+	od_close_socket(control);
+}
+
+static void test_refusals(void **state)
+{
+	void *context = od_zmq_context();
+	uint8_t fingerprint[32];
+	Od__Hello hello;
+	uint16_t port;
+	pid_t pid = start_shadow("int8", "early", &port);
+
+	(void)state;
+	hello_of(&hello, fingerprint, OD_PROFILE_F32);
+	hello.role = (char *)"worker";
+	assert_refused(context, port, &hello, "role");
+	hello_of(&hello, fingerprint, OD_PROFILE_F32);
+	fingerprint[31] ^= 1;
+	assert_refused(context, port, &hello, "fingerprint");
+	hello_of(&hello, fingerprint, OD_PROFILE_F32);
+	hello.profile = 3;
+	assert_refused(context, port, &hello, "profile");
+	hello_of(&hello, fingerprint, OD_PROFILE_F32);
+	hello.kernel_class = (char *)"abacus";
+	assert_refused(context, port, &hello, "kernel_class");
+	hello_of(&hello, fingerprint, OD_PROFILE_F32);
+	hello.ctx_tokens = 0;
+	assert_refused(context, port, &hello, "ctx_tokens");
+	hello.ctx_tokens = cfg->ctx_max + 1;
+	assert_refused(context, port, &hello, "ctx_tokens");
+	hello_of(&hello, fingerprint, OD_PROFILE_F32);
+	hello.max_rows = 0;
+	assert_refused(context, port, &hello, "max_rows");
+	stop_shadow(pid);
+	zmq_ctx_term(context);
+}
+
+/* A model that does not fit is refused before it is read; so is a context, when main asks for one. */
+static void test_memory(void **state)
+{
+	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--memory-limit", "1MiB", "--port", "0", NULL };
+	char text[4096], need[32];
+	uint64_t bytes;
+	struct od_err err;
+	int errors;
+	pid_t pid = start(args, NULL, &errors);
+
+	(void)state;
+	read_all(errors, text, sizeof(text));
+	assert_int_equal(finish(pid), 1);
+	assert_says(text, "1.0 MiB");
+	assert_ok(od_shadow_need_bytes(pack, OD_PRECISION_INT8, &bytes, &err), &err);
+	snprintf(need, sizeof(need), "%llu bytes", (unsigned long long)bytes + (64u << 20));
+	assert_says(text, need);
+}
+
+/* ---- The pack ---- */
+
+static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
+{
+	(void)st;
+	(void)kind;
+	(void)at;
+	return remove(path);
+}
+
+static int make_pack(void **state)
+{
+	char checkpoint[96];
+	const char *const synth[] = { "od-bench", "synth", checkpoint, "--preset", "tiny", "--ctx", "256", "--json", NULL };
+	const char *const do_pack[] = { "od-pack", checkpoint, pack_dir, "--threads", "1", NULL };
+	struct od_err err;
+	int errors;
+
+	(void)state;
+	snprintf(dir, sizeof(dir), "/tmp/od-test-shadow-XXXXXX");
+	assert_non_null(mkdtemp(dir));
+	snprintf(checkpoint, sizeof(checkpoint), "%s/model", dir);
+	snprintf(pack_dir, sizeof(pack_dir), "%s/pack", dir);
+	assert_int_equal(finish(start(synth, NULL, NULL)), 0);
+	pid_t pid = start(do_pack, NULL, &errors);
+	char text[4096];
+	read_all(errors, text, sizeof(text));
+	if (finish(pid) != 0)
+		fail_msg("od-pack: %s", text);
+	assert_ok(od_pack_open(&pack, pack_dir, &err), &err);
+	cfg = od_pack_config(pack);
+	assert_true(cfg->n_layers <= MAX_LAYERS && cfg->top_k <= MAX_K);
+	return 0;
+}
+
+static int remove_pack(void **state)
+{
+	(void)state;
+	od_pack_close(pack);
+	return nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_refusals), cmocka_unit_test(test_memory), cmocka_unit_test(test_bf16),
+		cmocka_unit_test(test_int8),	 cmocka_unit_test(test_rubbish),
+	};
+
+	return cmocka_run_group_tests(tests, make_pack, remove_pack);
+}
