@@ -37,8 +37,8 @@ run_one() { # name command...
 for t in "$B"/tests/test_*; do
 	[ -x "$t" ] && [ -f "$t" ] && case $t in *"$filter"*) run_one "${t#"$B"/tests/}" "$t" ;; esac
 done
-for t in tests/integ/test_*.sh tests/integ/test_*.py; do
-	[ -e "$t" ] && case $t in *"$filter"*) run_one "${t#tests/}" "$t" ;; esac
+for t in tests/integ/test_*.py; do
+	case $t in *"$filter"*) run_one "${t#tests/}" python3 "$t" ;; esac
 done
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
