@@ -5,3 +5,6 @@ LIBOD_SRCS += $(addprefix common/pack/,codec.c dense_load.c expert_load.c expert
 # Plain loops over bytes that the compiler turns into vector code.
 CFLAGS_common_pack_codec := -O3
 CFLAGS_common_pack_quant_int8 := -O3
+
+test_safetensors_OBJS := $(B)/obj/tests/unit/tiny_files.o
+test_pack_OBJS := $(B)/obj/tests/unit/tiny_files.o

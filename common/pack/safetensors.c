@@ -254,7 +254,8 @@ static int check_cover(struct od_checkpoint *c, size_t first, const struct heade
 {
 	uint64_t at = 8 + h->len, end = at + h->data_bytes;
 
-	qsort(c->tensor + first, c->n_tensors - first, sizeof(*c->tensor), by_offset);
+	if (c->n_tensors > first) /* qsort must not see the NULL of an empty table */
+		qsort(c->tensor + first, c->n_tensors - first, sizeof(*c->tensor), by_offset);
 	for (size_t i = first; i < c->n_tensors; i++) {
 		const struct od_tensor *t = &c->tensor[i];
 

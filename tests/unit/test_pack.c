@@ -1,0 +1,427 @@
+/* A pack of a tiny checkpoint with all three dtypes, through every loader; what they give is compared with the bits
+ * that went in. The format itself is held to its text by tests/integ/test_pack.py. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/pack/dense_load.h"
+#include "common/pack/pack_verify.h"
+#include "common/pack/pack_write.h"
+#include "common/pack/shadow_load.h"
+#include "tests/unit/tiny_files.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct tiny_files tiny;
+static struct od_pack *pack;
+
+static int setup(void **state)
+{
+	struct od_err err;
+
+	(void)state;
+	tiny_files_make(&tiny);
+	const struct od_pack_job job = { .checkpoint = tiny.checkpoint, .pack = tiny.pack, .int8 = true, .n_threads = 2 };
+
+	if (od_pack_write(&job, &err) != OD_OK || od_pack_open(&pack, tiny.pack, &err) != OD_OK) {
+		fprintf(stderr, "%s\n", err.msg);
+		return -1;
+	}
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	od_pack_close(pack);
+	tiny_files_free(&tiny);
+	return 0;
+}
+
+static const struct tiny_tensor *layer_tensor(uint32_t layer, const char *part)
+{
+	const struct tiny_tensor *t;
+	char name[128];
+
+	snprintf(name, sizeof(name), "model.layers.%u.%s.weight", layer, part);
+	t = tiny_files_find(&tiny, name);
+	assert_non_null(t);
+	return t;
+}
+
+static const struct tiny_tensor *expert_tensor(uint32_t m, uint32_t e, int mat)
+{
+	static const char *const part[] = { "w1", "w3", "w2" };
+	char name[128];
+
+	snprintf(name, sizeof(name), "block_sparse_moe.experts.%u.%s", e, part[mat]);
+	return layer_tensor(m, name);
+}
+
+static void assert_mat(const struct od_mat *m, const struct tiny_tensor *t)
+{
+	static const uint8_t zero[OD_PAD_BYTES];
+
+	assert_non_null(t);
+	assert_string_equal(od_dtype_name(m->dtype), t->dtype);
+	assert_int_equal(m->n_out, t->n_out);
+	assert_int_equal(m->n_in, t->n_in);
+	assert_null(m->scale);
+	assert_memory_equal(m->data, t->data, t->bytes);
+	assert_int_equal((uintptr_t)m->data % OD_PAD_BYTES, 0);
+	assert_memory_equal((const uint8_t *)m->data + t->bytes, zero, OD_PAD_BYTES);
+}
+
+static void assert_norm(const float *w, const struct tiny_tensor *t)
+{
+	for (size_t i = 0; i < t->n_out; i++)
+		assert_true((double)w[i] == tiny_weight(t, i));
+}
+
+static void assert_experts(const struct od_expert *x)
+{
+	for (uint32_t m = 0; m < TINY_LAYERS; m++)
+		for (uint32_t e = 0; e < TINY_EXPERTS; e++)
+			for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
+				assert_mat(&x[m * TINY_EXPERTS + e].mat[mat], expert_tensor(m, e, mat));
+}
+
+static void assert_dense(const struct od_dense *d, bool attention)
+{
+	assert_mat(&d->embed, tiny_files_find(&tiny, "model.embed_tokens.weight"));
+	assert_mat(&d->head, tiny_files_find(&tiny, "lm_head.weight"));
+	assert_norm(d->final_norm, tiny_files_find(&tiny, "model.norm.weight"));
+	for (uint32_t l = 0; l < TINY_LAYERS; l++) {
+		assert_norm(d->layer[l].attn_norm, layer_tensor(l, "input_layernorm"));
+		assert_norm(d->layer[l].ffn_norm, layer_tensor(l, "post_attention_layernorm"));
+		assert_mat(&d->layer[l].router, layer_tensor(l, "block_sparse_moe.gate"));
+		if (!attention)
+			continue;
+		assert_mat(&d->layer[l].q, layer_tensor(l, "self_attn.q_proj"));
+		assert_mat(&d->layer[l].k, layer_tensor(l, "self_attn.k_proj"));
+		assert_mat(&d->layer[l].v, layer_tensor(l, "self_attn.v_proj"));
+		assert_mat(&d->layer[l].o, layer_tensor(l, "self_attn.o_proj"));
+	}
+}
+
+static void test_open(void **state)
+{
+	struct od_pack *other;
+	struct od_err err;
+	char path[160];
+
+	(void)state;
+	assert_string_equal(od_pack_dir(pack), tiny.pack);
+	assert_int_equal(od_pack_config(pack)->hidden, TINY_HIDDEN);
+	assert_int_equal(strlen(od_pack_fingerprint(pack)), OD_FINGERPRINT_CHARS);
+	snprintf(path, sizeof(path), "%s/tokenizer.json", tiny.pack);
+	assert_string_equal(od_pack_tokenizer_path(pack), path);
+	assert_true(json_is_true(json_object_get(od_pack_generation_config(pack), "do_sample")));
+	/* Dtypes come in turn, so each expert has one matrix of each. */
+	assert_int_equal(od_pack_expert_raw_bytes(pack), 2u * 32 * 48 * 2 + 32 * 48 * 4);
+	assert_true(od_pack_expert_stored_bytes(pack) < od_pack_expert_raw_bytes(pack));
+
+	setenv("OD_PACK", tiny.pack, 1);
+	assert_int_equal(od_pack_open(&other, NULL, &err), OD_OK);
+	assert_string_equal(od_pack_fingerprint(other), od_pack_fingerprint(pack));
+	od_pack_close(other);
+	setenv("OD_PACK", "/nonexistent", 1);
+	assert_int_equal(od_pack_open(&other, NULL, &err), OD_ERR_MISSING);
+	assert_null(other);
+	unsetenv("OD_PACK");
+	od_pack_close(NULL);
+}
+
+static void test_dense(void **state)
+{
+	struct od_dense_store *s;
+	struct od_err err;
+
+	(void)state;
+	assert_int_equal(od_dense_load(&s, pack, &err), OD_OK);
+	assert_dense(od_dense_get(s), true);
+	assert_int_equal(od_dense_bytes(s), od_dense_need_bytes(pack));
+	od_dense_free(s);
+	od_dense_free(NULL);
+}
+
+static uint64_t last_done, last_all;
+
+static void on_progress(void *arg, uint64_t done, uint64_t all)
+{
+	assert_ptr_equal(arg, &tiny);
+	assert_true(done >= last_done && done <= all);
+	last_done = done;
+	last_all = all;
+}
+
+static void test_load_all(void **state)
+{
+	struct od_expert_store *s;
+	struct od_err err;
+
+	(void)state;
+	for (unsigned threads = 1; threads <= 9; threads += 4) {
+		last_done = last_all = 0;
+		assert_int_equal(od_experts_load_all(&s, pack, threads, on_progress, &tiny, &err), OD_OK);
+		assert_experts(od_experts_get(s));
+		assert_true(last_done == last_all && last_all > 0);
+		od_experts_free(s);
+	}
+	od_experts_free(NULL);
+}
+
+static void load_slot(struct od_inflater *inf, uint32_t m, uint32_t e, void *slot, struct od_load_stats *stats)
+{
+	for (uint32_t s = 0; s < od_pack_expert(pack, m, e)->n_shards; s++)
+		assert_int_equal(od_inflater_load(inf, m, e, s, slot, stats, NULL), OD_OK);
+}
+
+/* One slot for one expert after the other, as a worker uses it. */
+static void test_slot_reuse(void **state)
+{
+	struct od_load_stats stats = { 0 };
+	struct od_inflater *inf;
+	void *slot = od_alloc(od_pack_slot_bytes(pack));
+	uint64_t stored = 0;
+
+	(void)state;
+	assert_int_equal(od_inflater_new(&inf, pack, NULL), OD_OK);
+	assert_true(od_inflater_bytes(pack) < 2u << 20);
+	for (uint32_t i = 0; i < 2 * TINY_LAYERS * TINY_EXPERTS; i++) {
+		uint32_t m = i % TINY_LAYERS, e = i / TINY_LAYERS % TINY_EXPERTS;
+		const struct od_pack_expert *x = od_pack_expert(pack, m, e);
+		struct od_expert w;
+
+		load_slot(inf, m, e, slot, &stats);
+		od_pack_bind(pack, m, e, slot, &w);
+		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+			const struct tiny_tensor *t = expert_tensor(m, e, mat);
+
+			assert_memory_equal(w.mat[mat].data, t->data, t->bytes);
+		}
+		for (uint32_t s = 0; s < x->n_shards; s++)
+			stored += x->shard[s].e.stored_bytes + x->shard[s].sm.stored_bytes;
+	}
+	assert_int_equal(stats.read_bytes, stored);
+	assert_true(stats.read_ns > 0 && stats.inflate_ns > 0);
+	od_inflater_free(inf);
+	od_inflater_free(NULL);
+	od_free(slot);
+}
+
+static void assert_int8(const struct od_mat *m, const struct tiny_tensor *t)
+{
+	const int8_t *q = m->data;
+
+	assert_int_equal(m->dtype, OD_INT8);
+	assert_int_equal(m->n_out, t->n_out);
+	assert_int_equal(m->n_in, t->n_in);
+	for (size_t r = 0; r < m->n_out; r++) {
+		double most = 0;
+		int peak = 0;
+
+		for (size_t i = 0; i < m->n_in; i++)
+			most = fmax(most, fabs(tiny_weight(t, r * m->n_in + i)));
+		assert_true(m->scale[r] == (float)(most / 127));
+		for (size_t i = 0; i < m->n_in; i++) {
+			double w = tiny_weight(t, r * m->n_in + i), got = (double)m->scale[r] * q[r * m->n_in + i];
+
+			/* Nothing is further off than half a step (and the rounding of the division). */
+			assert_true(fabs(w - got) <= 0.50001 * (double)m->scale[r]);
+			peak = abs(q[r * m->n_in + i]) > peak ? abs(q[r * m->n_in + i]) : peak;
+		}
+		assert_int_equal(peak, 127);
+	}
+}
+
+static void test_shadow(void **state)
+{
+	struct od_shadow_store *s;
+	const struct od_dense *d;
+	uint64_t need, bf16;
+	struct od_err err;
+
+	(void)state;
+	assert_int_equal(od_shadow_need_bytes(pack, OD_PRECISION_INT8, &need, &err), OD_OK);
+	assert_int_equal(od_shadow_need_bytes(pack, OD_PRECISION_BF16, &bf16, &err), OD_OK);
+	assert_true(need > 0 && bf16 >= od_dense_need_bytes(pack) + od_experts_need_bytes(pack));
+	last_done = 0;
+	assert_int_equal(od_shadow_load(&s, pack, OD_PRECISION_INT8, 3, on_progress, &tiny, &err), OD_OK);
+	d = od_shadow_dense(s);
+	assert_dense(d, false);
+	for (uint32_t l = 0; l < TINY_LAYERS; l++) {
+		assert_int8(&d->layer[l].q, layer_tensor(l, "self_attn.q_proj"));
+		assert_int8(&d->layer[l].k, layer_tensor(l, "self_attn.k_proj"));
+		assert_int8(&d->layer[l].v, layer_tensor(l, "self_attn.v_proj"));
+		assert_int8(&d->layer[l].o, layer_tensor(l, "self_attn.o_proj"));
+		for (uint32_t e = 0; e < TINY_EXPERTS; e++)
+			for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
+				assert_int8(&od_shadow_experts(s)[l * TINY_EXPERTS + e].mat[mat], expert_tensor(l, e, mat));
+	}
+	od_shadow_free(s);
+
+	last_done = 0;
+	assert_int_equal(od_shadow_load(&s, pack, OD_PRECISION_BF16, 2, on_progress, &tiny, &err), OD_OK);
+	assert_dense(od_shadow_dense(s), true);
+	assert_experts(od_shadow_experts(s));
+	od_shadow_free(s);
+	od_shadow_free(NULL);
+	assert_int_equal(od_shadow_load(&s, pack, (enum od_precision)7, 2, NULL, NULL, &err), OD_ERR_ARG);
+}
+
+static void test_no_shadow(void **state)
+{
+	char dir[160];
+	const struct od_pack_job job = { .checkpoint = tiny.checkpoint, .pack = dir, .n_threads = 1 };
+	struct od_shadow_store *s;
+	struct od_pack *p;
+	struct od_err err;
+	uint64_t need;
+
+	(void)state;
+	snprintf(dir, sizeof(dir), "%s/bare", tiny.root);
+	assert_int_equal(od_pack_write(&job, &err), OD_OK);
+	assert_int_equal(od_pack_open(&p, dir, &err), OD_OK);
+	assert_string_equal(od_pack_fingerprint(p), od_pack_fingerprint(pack));
+	assert_int_equal(od_shadow_need_bytes(p, OD_PRECISION_INT8, &need, &err), OD_ERR_MISSING);
+	assert_non_null(strstr(err.msg, "--shadow int8"));
+	assert_int_equal(od_shadow_load(&s, p, OD_PRECISION_INT8, 1, NULL, NULL, &err), OD_ERR_MISSING);
+	assert_null(s);
+	od_pack_close(p);
+}
+
+static void flip(const char *name, uint64_t offset)
+{
+	char path[160];
+	uint8_t b;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/%s", tiny.pack, name);
+	fd = open(path, O_RDWR);
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, &b, 1, (off_t)offset), 1);
+	b ^= 0x10;
+	assert_int_equal(pwrite(fd, &b, 1, (off_t)offset), 1);
+	close(fd);
+}
+
+/* A daemon meets a flipped bit in what it reads, after the pack was opened. */
+static void test_flipped_while_open(void **state)
+{
+	const struct od_shard *shard = &od_pack_expert(pack, 1, 2)->shard[2];
+	void *slot = od_alloc(od_pack_slot_bytes(pack));
+	struct od_expert_store *experts;
+	struct od_shadow_store *shadow;
+	struct od_dense_store *dense;
+	struct od_inflater *inf;
+	struct od_err err;
+	char where[64];
+
+	(void)state;
+	assert_int_equal(od_inflater_new(&inf, pack, &err), OD_OK);
+	for (int plane = 0; plane < 2; plane++) {
+		const struct od_chunk *c = plane == 0 ? &shard->e : &shard->sm;
+		uint64_t at = c->offset + c->stored_bytes - 1;
+
+		flip("experts.bin", at);
+		assert_int_equal(od_inflater_load(inf, 1, 2, 2, slot, NULL, &err), OD_ERR_CORRUPT);
+		snprintf(where, sizeof(where), "expert (1, 2) shard 2, %s-chunk at offset %llu", plane == 0 ? "E" : "SM",
+			 (unsigned long long)c->offset);
+		assert_non_null(strstr(err.msg, "experts.bin"));
+		assert_non_null(strstr(err.msg, where));
+		assert_int_equal(od_inflater_load(inf, 1, 2, 2, slot, NULL, NULL), OD_ERR_CORRUPT);
+		assert_int_equal(od_experts_load_all(&experts, pack, 4, NULL, NULL, &err), OD_ERR_CORRUPT);
+		assert_null(experts);
+		flip("experts.bin", at);
+		assert_int_equal(od_inflater_load(inf, 1, 2, 2, slot, NULL, &err), OD_OK);
+	}
+	flip("dense.bin", 100);
+	assert_int_equal(od_dense_load(&dense, pack, &err), OD_ERR_CORRUPT);
+	assert_non_null(strstr(err.msg, "embed"));
+	assert_null(dense);
+	flip("dense.bin", 100);
+	flip("shadow-int8.bin", 4096 + 5);
+	assert_int_equal(od_shadow_load(&shadow, pack, OD_PRECISION_INT8, 2, NULL, NULL, &err), OD_ERR_CORRUPT);
+	assert_null(shadow);
+	flip("shadow-int8.bin", 4096 + 5);
+	od_inflater_free(inf);
+	od_free(slot);
+}
+
+/* Threads fill different shards of the same slot, each with its own inflater. */
+struct filler {
+	pthread_t thread;
+	uint32_t shard;
+	void *slot;
+	int rc;
+};
+
+static void *fill_main(void *arg)
+{
+	struct filler *f = arg;
+	struct od_inflater *inf;
+
+	f->rc = od_inflater_new(&inf, pack, NULL);
+	for (int i = 0; i < 20 && f->rc == OD_OK; i++)
+		f->rc = od_inflater_load(inf, 1, 1, f->shard, f->slot, NULL, NULL);
+	od_inflater_free(inf);
+	return NULL;
+}
+
+static void test_threads_on_one_slot(void **state)
+{
+	void *slot = od_alloc(od_pack_slot_bytes(pack));
+	struct filler f[3];
+	struct od_expert w;
+
+	(void)state;
+	assert_int_equal(od_pack_expert(pack, 1, 1)->n_shards, 3);
+	for (uint32_t i = 0; i < 3; i++) {
+		f[i] = (struct filler){ .shard = i, .slot = slot };
+		assert_int_equal(pthread_create(&f[i].thread, NULL, fill_main, &f[i]), 0);
+	}
+	for (uint32_t i = 0; i < 3; i++) {
+		pthread_join(f[i].thread, NULL);
+		assert_int_equal(f[i].rc, OD_OK);
+	}
+	od_pack_bind(pack, 1, 1, slot, &w);
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
+		assert_mat(&w.mat[mat], expert_tensor(1, 1, mat));
+	od_free(slot);
+}
+
+static void test_verify(void **state)
+{
+	const struct od_verify_job job = { .pack = tiny.pack, .against = tiny.checkpoint, .n_threads = 3 };
+	struct od_err err;
+
+	(void)state;
+	assert_int_equal(od_pack_verify(&job, &err), OD_OK);
+	flip("experts.bin", 8192 - 1); /* padding that no daemon reads */
+	assert_int_equal(od_pack_verify(&job, &err), OD_ERR_CORRUPT);
+	flip("experts.bin", 8192 - 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_open),		cmocka_unit_test(test_dense),
+		cmocka_unit_test(test_load_all),	cmocka_unit_test(test_slot_reuse),
+		cmocka_unit_test(test_shadow),		cmocka_unit_test(test_no_shadow),
+		cmocka_unit_test(test_flipped_while_open), cmocka_unit_test(test_threads_on_one_slot),
+		cmocka_unit_test(test_verify),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
