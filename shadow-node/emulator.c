@@ -1,6 +1,7 @@
 #include "shadow-node/emulator.h"
 
 #include "common/base/mem.h"
+#include "common/base/trace.h"
 #include "common/model/expert_ffn.h"
 #include "common/model/resident.h"
 
@@ -395,6 +396,7 @@ static void ask(struct ods_emulator *e, uint64_t now_ns)
 
 int ods_emulator_work(struct ods_emulator *e, uint64_t now_ns, bool *did, struct od_err *err)
 {
+	uint64_t begin_ns;
 	uint32_t layer;
 	int rc = OD_OK;
 
@@ -409,13 +411,17 @@ int ods_emulator_work(struct ods_emulator *e, uint64_t now_ns, bool *did, struct
 		if (!may_visit(e, layer))
 			return OD_OK;
 		save_true_rows(e, layer);
+		begin_ns = od_trace_begin();
 		od_forward_attention(e->forward);
+		od_trace_end("attention, router", begin_ns, (int64_t)e->step.number, layer, -1);
 		restore_true_rows(e, layer);
 		if (e->published)
 			publish(e, layer);
 		e->phase = BEFORE_EXPERTS;
 	} else {
+		begin_ns = od_trace_begin();
 		rc = od_forward_experts(e->forward, e->experts, err);
+		od_trace_end("experts", begin_ns, (int64_t)e->step.number, layer, -1);
 		if (rc != OD_OK) {
 			abandon(e);
 			return rc;

@@ -5,6 +5,7 @@
  * emulator and the compute pool. What a session needs goes from one to the other through a mailbox. */
 #include "common/base/args.h"
 #include "common/base/log.h"
+#include "common/base/trace.h"
 #include "common/base/mem.h"
 #include "common/base/version.h"
 #include "common/net/hosts.h"
@@ -24,7 +25,7 @@
 #define MESSAGES_PER_PIECE 64	    /* taken before the next piece of work */
 
 struct options {
-	const char *pack, *listen;
+	const char *pack, *listen, *trace;
 	uint64_t port, data_port, threads, memory_limit, ready_fd;
 	int precision; /* index into od_precision_names */
 	int departure; /* index into departures */
@@ -318,6 +319,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "ready-fd", OD_ARG_UINT, &o->ready_fd, "FD", "write the control port and a newline there once it listens", 0, 1e6, NULL },
 		{ "die-with-parent", OD_ARG_FLAG, &o->die_with_parent, NULL, "end when the process that started this one does", 0, 0, NULL },
 		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "only warnings and errors", 0, 0, NULL },
+		{ "trace", OD_ARG_STRING, &o->trace, "FILE", "write what was done when, as Chrome trace JSON", 0, 0, NULL },
 		{ "verbose", OD_ARG_FLAG, &o->verbose, NULL, "say more", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 		{ "version", OD_ARG_FLAG, &o->version, NULL, "the version", 0, 0, NULL },
@@ -482,9 +484,13 @@ int main(int argc, char **argv)
 	if (s.opt.quiet || s.opt.verbose)
 		od_log_init("od-shadow", s.opt.quiet ? OD_LOG_WARN : OD_LOG_DEBUG);
 	signal(SIGPIPE, SIG_IGN);
-	rc = run(&s, &err);
+	rc = s.opt.trace == NULL ? OD_OK : od_trace_open(s.opt.trace, "shadow", &err);
+	if (rc == OD_OK)
+		rc = run(&s, &err);
 	stop(&s);
 	if (rc != OD_OK)
+		od_log(OD_LOG_ERROR, "%s", err.msg);
+	if (od_trace_close(&err) != OD_OK)
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 	return rc == OD_OK ? 0 : 1;
 }

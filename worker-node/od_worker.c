@@ -2,6 +2,7 @@
  * budget, the daemon's callbacks. */
 #include "common/base/args.h"
 #include "common/base/log.h"
+#include "common/base/trace.h"
 #include "common/base/mem.h"
 #include "common/base/version.h"
 #include "common/net/daemon.h"
@@ -22,7 +23,7 @@
 #define FIXED_BYTES (52u << 20)
 
 struct options {
-	const char *pack, *listen;
+	const char *pack, *listen, *trace;
 	uint64_t port, data_port, memory_bytes, slots, threads, load_threads, ready_fd;
 	int cpu; /* enum od_cpu */
 	bool insecure, die_with_parent, quiet, verbose, help, version;
@@ -74,6 +75,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "ready-fd", OD_ARG_UINT, &o->ready_fd, "FD", "write the control port and a newline there once it listens", 0, 1e6, NULL },
 		{ "die-with-parent", OD_ARG_FLAG, &o->die_with_parent, NULL, "end when the process that started this one does", 0, 0, NULL },
 		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "only warnings and errors", 0, 0, NULL },
+		{ "trace", OD_ARG_STRING, &o->trace, "FILE", "write what was done when, as Chrome trace JSON", 0, 0, NULL },
 		{ "verbose", OD_ARG_FLAG, &o->verbose, NULL, "say more", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 		{ "version", OD_ARG_FLAG, &o->version, NULL, "the version", 0, 0, NULL },
@@ -356,11 +358,15 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	od_log_init("od-worker", w.opt.verbose ? OD_LOG_DEBUG : w.opt.quiet ? OD_LOG_WARN : OD_LOG_INFO);
-	rc = open_worker(&w, &err);
+	rc = w.opt.trace == NULL ? OD_OK : od_trace_open(w.opt.trace, "worker", &err);
+	if (rc == OD_OK)
+		rc = open_worker(&w, &err);
 	if (rc == OD_OK)
 		rc = od_daemon_run(w.daemon, &err);
 	if (rc != OD_OK)
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 	close_worker(&w);
+	if (od_trace_close(&err) != OD_OK)
+		od_log(OD_LOG_ERROR, "%s", err.msg);
 	return rc == OD_OK ? 0 : 1;
 }

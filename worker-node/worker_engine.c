@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/trace.h"
 #include "common/model/expert_ffn.h"
 #include "worker-node/run_check.h"
 
@@ -310,12 +311,15 @@ static void run_expert(struct odw_engine *e, const struct run *run, struct odw_i
 	r.ready = item->ready;
 	r.wait_ns = begin_ns - run->arrived_ns;
 	r.compute_ns = od_now_ns() - begin_ns;
+	od_trace_end("compute", begin_ns, (int64_t)item->step, item->m, item->expert);
 	r.load_ns = item->load_ns;
 	r.loaded_bytes = item->loaded_bytes;
 	odw_schedule_done(e->o.schedule, item); /* before sending: the slot's next load begins now */
 	if (computed) {
 		*out = (struct output){ .engine = e, .bytes = bytes };
+		begin_ns = od_trace_begin();
 		send_result(e, run, &r, out);
+		od_trace_end("send", begin_ns, (int64_t)r.step, r.m, r.expert);
 		return;
 	}
 	if (out == NULL)

@@ -32,7 +32,7 @@ static inline uint64_t od_trace_begin(void)
 
 static inline void od_trace_end(const char *what, uint64_t begin_ns, int64_t step, int64_t m, int64_t expert)
 {
-	if (begin_ns != 0)
+	if (od_trace_on && begin_ns != 0)
 		od_trace_span(what, begin_ns, step, m, expert);
 }
 

@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
+#include "common/base/trace.h"
 #include "common/pack/pack_internal.h"
 #include "common/pack/team.h"
 
@@ -118,6 +119,7 @@ int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 		rc = read_chunk(inf, &at, &s->sm, inf->sm, &why);
 	}
 	mid = od_now_ns();
+	od_trace_end("read", begin, -1, m, expert);
 	if (rc == OD_OK && s->e.codec == OD_CODEC_ZSTD) {
 		at.chunk = "E";
 		exponents = inf->raw_e;
@@ -131,6 +133,7 @@ int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 		return rc;
 	}
 	od_codec_merge(e->dtype[s->mat], inf->sm, exponents, s->e.raw_bytes, dst);
+	od_trace_end("inflate", mid, -1, m, expert);
 	if (stats != NULL) {
 		stats->read_bytes += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
 		stats->read_ns += mid - begin;
