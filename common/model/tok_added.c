@@ -247,7 +247,7 @@ static bool stands_alone(const char *text, size_t len, size_t begin, size_t end)
 	return true;
 }
 
-/* Take in the spaces that the token swallows; those before done belong to a token already. */
+/* Take in the spaces that the token swallows; those before done belong to another token already. */
 static void widen(const struct tok_added *a, const char *text, size_t len, size_t done, size_t *begin, size_t *end)
 {
 	int32_t cp;
@@ -259,8 +259,6 @@ static void widen(const struct tok_added *a, const char *text, size_t len, size_
 			break;
 		*begin = at;
 	}
-	if (*begin < done)
-		*begin = done;
 	while (a->rstrip && *end < len) {
 		size_t n = tok_char(text + *end, len - *end, &cp);
 
@@ -293,7 +291,7 @@ int tok_added_split(const struct tok_matcher *m, bool parse_special, const char 
 		if (done < begin)
 			rc = tok_pieces_add(out, text + done, begin - done, -1, first && done == 0);
 		if (rc == OD_OK)
-			rc = tok_pieces_add(out, text + begin, end > begin ? end - begin : 0, a->id, false);
+			rc = tok_pieces_add(out, text + begin, end - begin, a->id, false);
 		done = end;
 	}
 	if (rc == OD_OK && done < len)

@@ -28,6 +28,8 @@ static const struct scene scenes[] = {
 	{"abcabcabd", {"abcabd"}, "abc", true},
 	{"xabcd", {"abcde", "bc"}, "xa", true}, /* the shorter one inside is complete first */
 	{"xabcy", {"bc", "abc"}, "x", true},	/* both end on one byte: the longer */
+	{"xabcy", {"abc", "bc"}, "x", true},
+	{"aabaaabaaaa!", {"aabaaaa"}, "aaba", true}, /* falls back twice */
 	{"a\xe2\x82\xac" "b", {"\xe2\x82\xac"}, "a", true},
 	{"a\xe2\x82\xac" "b", {"\xe2\x82\xad"}, "a\xe2\x82\xac" "b", false}, /* differs in the last byte */
 	{"\xf0\x9f\x90\xba\xf0\x9f\x90\xba!", {"\xf0\x9f\x90\xba!"}, "\xf0\x9f\x90\xba", true},

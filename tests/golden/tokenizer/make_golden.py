@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes small tokenizers (tok_*.json) and golden.json: what Hugging Face tokenizers makes of many texts with them.
 
-Needs the package tokenizers (0.23.3 made the committed files). build() is also of use to compare more texts."""
+Needs the package tokenizers (0.23.3 made the committed files; its trainer numbers "affixes" differently from run to
+run, so commit both or none). build() is also of use to compare more texts."""
 import json
 import os
 import random
@@ -30,7 +31,7 @@ TEXTS = [
     "Волк и сова; Ο λύκος ΣΑΣ", "שלום עולם مرحبا", "İstanbul ẞ ß ŉ ǰ", "<s> and </s> in<s>text</s>", "<s><s> </s>",
     "a <unk> b <|x|>  <|x|><|xyz|> <|xy|>", "word wordy aword word. _word word\u0301 (word) word", "  [L]  a [R]  b [LR]  c",
     "[L][R][LR] [N] [n] NORM norm Ｎorm caFÉ", "▁under▁score _ ▁ ▁▁x", "for (i = 0; i < n; i++) { x += 3.14*y; }\n    return",
-    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "the" * 30, "x" * 70 + " " * 40 + "y", "!!!...???---***###$$$+++<<<>>>~~~```^^^|||",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "the" * 30, "normal NORMALITY norma norm", "x" * 70 + " " * 40 + "y", "!!!...???---***###$$$+++<<<>>>~~~```^^^|||",
     "a-b_c.d,e;f:g!h?i(j)k[l]m{n}o", "\r\n \n\t\n  \n x", "<0x41><0xE2><0x82> <0x0A>", "\ufeffbom \ufffd \ue000 \U0010fffd",
     "thereafter together weather others wolves", "I'll say: “it's 5 o’clock”…", "\u200b\u200cjoin\u200der\u2060",
 ]
@@ -111,6 +112,7 @@ def build():
     flags = [added("<s>"), added("</s>"), added("word", False, single_word=True), added("[L]", False, lstrip=True),
              added("[R]", True, rstrip=True, normalized=False), added("[LR]", True, lstrip=True, rstrip=True),
              added("[N]", False, normalized=True), added("norm", False, normalized=True),
+             added("normal", False, normalized=True),
              added("<|x|>", False, normalized=False), added("<|xy|>", True), added("<|xyz|>", False, normalized=False),
              added("  ", False, normalized=False), added("café", False)]
     return {
@@ -125,7 +127,7 @@ def build():
         "deepseek": file(bpe(340), [added("<s>"), added("<|x|>", False, normalized=False)], decoder=byte,
                          pre_tokenizer=seq(regex(r"[\r\n]"), regex(r"\s?\p{L}+"), regex(r"\s?\p{P}+"),
                                            regex("[一-龥ࠀ-一가-퟿]+"), dict(type="Digits", individual_digits=True), plain_bytes)),
-        "mixtral": file(spm(200), specials, True, normalizer=norm(prefix_space, replace(" ", "▁")),
+        "mixtral": file(spm(200), specials + [added("☃")], True, normalizer=norm(prefix_space, replace(" ", "▁")),
                         post_processor=template([("<s>", 1)]),
                         decoder=dec(replace("▁", " "), dict(type="ByteFallback"), dict(type="Fuse"), strip)),
         "gemma": file(spm(200), specials + [added("<|x|>", False, normalized=False)], normalizer=replace(" ", "▁"),
@@ -153,10 +155,10 @@ def build():
         "nfkd": file(bpe(290), [], normalizer=dict(type="NFKD"), decoder=byte,
                      pre_tokenizer=seq(regex(r"\w+|[^\w\s]+", "Removed", True), regex(r"\b[aeo]\w?|[\w']{4}", "Contiguous"),
                                        dict(type="Punctuation", behavior="Contiguous"), plain_bytes)),
-        "merged_next": file(bpe(290), [], decoder=byte, normalizer=norm(
+        "merged_next": file(bpe(420), [], decoder=byte, normalizer=norm(
             dict(type="Replace", pattern={"Regex": r"\s{2,}|[[:punct:]]{2}"}, content="~ "), replace("o", "")),
-            pre_tokenizer=seq(string(" ", "MergedWithNext"), regex(r"[aeiou]{1,2}+", "MergedWithPrevious"),
-                              regex("x|", "Removed"), plain_bytes)),
+            pre_tokenizer=seq(regex("[ th]", "MergedWithNext"), regex(r"[aeiou]{1,2}+", "MergedWithPrevious"),
+                              regex("(?=w)|x", "Removed"), plain_bytes)),
         "affixes": file(with_unk(train(200, pre_tokenizers.WhitespaceSplit(), specials=["<unk>"],
                                        continuing_subword_prefix="##", end_of_word_suffix="</w>")), [added("<unk>")],
                         pre_tokenizer=dict(type="WhitespaceSplit"),
