@@ -87,8 +87,9 @@ static double draw(uint64_t s[4])
 static double exp_same_everywhere(double x)
 {
 	static const double ln2_hi = 0x1.62e42fefa0000p-1, ln2_lo = 0x1.cf79abc9e3b3ap-40;
-	static const double c[] = {1, 1, 1 / 2., 1 / 6., 1 / 24., 1 / 120., 1 / 720., 1 / 5040., 1 / 40320., 1 / 362880.,
-				   1 / 3628800., 1 / 39916800., 1 / 479001600.}; /* the next term is below 2^-52 */
+	/* 1 / i!; the next term is below 2^-52. */
+	static const double c[] = {1, 1, 1 / 2., 1 / 6., 1 / 24., 1 / 120., 1 / 720., 1 / 5040., 1 / 40320.,
+				   1 / 362880., 1 / 3628800., 1 / 39916800., 1 / 479001600.};
 	double r, sum = 0, scale;
 	int64_t n;
 	uint64_t bits;
@@ -116,8 +117,8 @@ int od_sampler_new(struct od_sampler **out, const struct od_sampler_opts *o, uin
 	if (rc != OD_OK)
 		return rc;
 	if (vocab == 0 || vocab > INT32_MAX)
-		return od_fail(err, OD_ERR_ARG, "sampling: expected a vocabulary of 1 to %d tokens, found %u", INT32_MAX,
-			       vocab);
+		return od_fail(err, OD_ERR_ARG, "sampling: expected a vocabulary of 1 to %d tokens, found %u",
+			       INT32_MAX, vocab);
 	s = calloc(1, sizeof(*s));
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "sampler");

@@ -30,7 +30,8 @@ static bool is_utf8(const char *s, size_t len)
 	int32_t cp;
 
 	for (size_t at = 0; at < len;) {
-		utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)s + at, (utf8proc_ssize_t)(len - at), &cp);
+		utf8proc_ssize_t n =
+			utf8proc_iterate((const utf8proc_uint8_t *)s + at, (utf8proc_ssize_t)(len - at), &cp);
 
 		if (n <= 0)
 			return false;
@@ -46,7 +47,8 @@ static int init_one(struct automaton *a, const char *text, struct od_err *err)
 	if (len == 0)
 		return od_fail(err, OD_ERR_ARG, "stop string: expected at least one character, found none");
 	if (len > MAX_STOP_BYTES)
-		return od_fail(err, OD_ERR_ARG, "stop string: expected at most %u bytes, found %zu", MAX_STOP_BYTES, len);
+		return od_fail(err, OD_ERR_ARG, "stop string: expected at most %u bytes, found %zu", MAX_STOP_BYTES,
+			       len);
 	if (!is_utf8(text, len)) /* it would cut characters in two */
 		return od_fail(err, OD_ERR_ARG, "stop string \"%.64s\": expected UTF-8", text);
 	a->text = strdup(text);

@@ -64,8 +64,8 @@ static int parse_fields(struct tok_added *a, const json_t *obj, const char **con
 	if (rc == OD_OK)
 		a->len = json_string_length(json_object_get(obj, "content"));
 	if (rc == OD_OK && a->len > TOK_MAX_ADDED_BYTES)
-		return od_fail(err, OD_ERR_RANGE, "%s: added token %u: expected at most %u bytes, found %zu", where, *id,
-			       TOK_MAX_ADDED_BYTES, a->len);
+		return od_fail(err, OD_ERR_RANGE, "%s: added token %u: expected at most %u bytes, found %zu", where,
+			       *id, TOK_MAX_ADDED_BYTES, a->len);
 	a->id = (int32_t)*id;
 	return rc;
 }
@@ -115,8 +115,9 @@ static int fill_content(struct tok_added *a, struct od_tokenizer *t, const char 
 		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: added token \"%.64s\": the normalizer leaves nothing of it",
 			     where, content);
 	if (rc == OD_OK && norm.len > TOK_MAX_TOKEN_BYTES)
-		rc = od_fail(err, OD_ERR_RANGE, "%s: added token \"%.64s\": expected at most %u bytes once normalised, found %zu",
-			     where, content, TOK_MAX_TOKEN_BYTES, norm.len);
+		rc = od_fail(err, OD_ERR_RANGE,
+			     "%s: added token \"%.64s\": expected at most %u bytes once normalised, found %zu", where,
+			     content, TOK_MAX_TOKEN_BYTES, norm.len);
 	if (rc == OD_OK && t->vocab.bytes.len > UINT32_MAX / 2) /* offsets into it have 32 bits */
 		rc = od_fail(err, OD_ERR_RANGE, "%s: added tokens: expected at most 2 GiB of them", where);
 	if (rc == OD_OK && a->normalized) {

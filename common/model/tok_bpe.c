@@ -97,13 +97,14 @@ static int check_vocab(const json_t *vocab, uint32_t *n, const char *where, stru
 		json_int_t id = json_integer_value(value);
 
 		if (!json_is_integer(value) || id < 0 || id >= TOK_MAX_IDS)
-			return od_fail(err, OD_ERR_RANGE,
-				       "%s: field \"model.vocab\": token \"%.64s\": expected an id from 0 to %u, found %lld",
-				       where, key, TOK_MAX_IDS - 1, json_is_integer(value) ? (long long)id : -1LL);
+			return od_fail(
+				err, OD_ERR_RANGE,
+				"%s: field \"model.vocab\": token \"%.64s\": expected an id from 0 to %u, found %lld",
+				where, key, TOK_MAX_IDS - 1, json_is_integer(value) ? (long long)id : -1LL);
 		if (strlen(key) > TOK_MAX_TOKEN_BYTES)
 			return od_fail(err, OD_ERR_RANGE,
-				       "%s: field \"model.vocab\": id %lld: expected at most %u bytes, found %zu", where,
-				       (long long)id, TOK_MAX_TOKEN_BYTES, strlen(key));
+				       "%s: field \"model.vocab\": id %lld: expected at most %u bytes, found %zu",
+				       where, (long long)id, TOK_MAX_TOKEN_BYTES, strlen(key));
 		if ((uint32_t)id >= *n)
 			*n = (uint32_t)id + 1;
 	}
@@ -145,7 +146,8 @@ static int load_vocab(struct od_tokenizer *t, const json_t *vocab, const json_t 
 
 		if (t->vocab.entry[id].flags != 0)
 			return od_fail(err, OD_ERR_FORMAT,
-				       "%s: field \"model.vocab\": expected different ids, found %u for \"%.64s\" and another token",
+				       "%s: field \"model.vocab\": expected different ids, found %u for \"%.64s\" and "
+				       "another token",
 				       where, id, key);
 		rc = tok_vocab_add(&t->vocab, key, strlen(key), id, TOK_IN_MODEL);
 		if (rc != OD_OK)
@@ -207,8 +209,8 @@ static int load_merge(struct od_tokenizer *t, const json_t *m, uint32_t rank, co
 	int rc;
 
 	if (!split_merge(m, &left, &left_len, &right, &right_len))
-		return od_fail(err, OD_ERR_FORMAT, "%s: field \"model.merges\": entry %u: expected \"a b\" or [\"a\", \"b\"]",
-			       where, rank);
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: field \"model.merges\": entry %u: expected \"a b\" or [\"a\", \"b\"]", where, rank);
 	a = find_in_model(&t->vocab, left, left_len);
 	b = find_in_model(&t->vocab, right, right_len);
 	if (a >= 0 && b >= 0 && right_len >= t->bpe.prefix_len) {
@@ -223,10 +225,11 @@ static int load_merge(struct od_tokenizer *t, const json_t *m, uint32_t rank, co
 			return od_fail(err, rc, "%s: merges", where);
 	}
 	if (ab < 0)
-		return od_fail(err, OD_ERR_FORMAT,
-			       "%s: field \"model.merges\": entry %u: expected both halves and the whole in the vocabulary, "
-			       "found \"%.64s\" and \"%.64s\"",
-			       where, rank, left, right);
+		return od_fail(
+			err, OD_ERR_FORMAT,
+			"%s: field \"model.merges\": entry %u: expected both halves and the whole in the vocabulary, "
+			"found \"%.64s\" and \"%.64s\"",
+			where, rank, left, right);
 	slot = merge_slot(&t->bpe, (uint64_t)(uint32_t)a << 32 | (uint32_t)b);
 	*slot = (struct tok_merge){(uint64_t)(uint32_t)a << 32 | (uint32_t)b, rank, ab}; /* the last of equals counts */
 	return OD_OK;
@@ -312,9 +315,10 @@ static int load_fallbacks(struct od_tokenizer *t, const json_t *model, const cha
 			return rc;
 		t->bpe.unk = find_in_model(&t->vocab, unk, strlen(unk));
 		if (t->bpe.unk < 0)
-			return od_fail(err, OD_ERR_FORMAT,
-				       "%s: field \"model.unk_token\": expected a token of the vocabulary, found \"%.64s\"",
-				       where, unk);
+			return od_fail(
+				err, OD_ERR_FORMAT,
+				"%s: field \"model.unk_token\": expected a token of the vocabulary, found \"%.64s\"",
+				where, unk);
 	}
 	for (int i = 0; i < 256; i++) {
 		snprintf(name, sizeof(name), "<0x%02X>", (unsigned)i & 0xff);

@@ -50,8 +50,8 @@ static int parse_replace(struct tok_dec *d, const json_t *obj, bool fused, const
 		return rc;
 	/* Nobody can tell where a match ends in a text that is still growing. */
 	if (literal == NULL || literal_len == 0 || literal_len > TOK_MAX_ADDED_BYTES)
-		return tok_unsupported(err, where, "decoder behind Fuse or ByteLevel", "Replace with a regular expression",
-				       "Replace with a string, Strip, Fuse");
+		return tok_unsupported(err, where, "decoder behind Fuse or ByteLevel",
+				       "Replace with a regular expression", "Replace with a string, Strip, Fuse");
 	d->literal_len = literal_len;
 	d->literal = malloc(literal_len);
 	if (d->literal == NULL)
@@ -69,8 +69,8 @@ static int parse_strip(struct tok_dec *d, const json_t *obj, const char *where, 
 	d->kind = DEC_STRIP;
 	rc = od_json_str(obj, "content", &s, where, err);
 	if (rc == OD_OK && (*s == 0 || tok_char(s, strlen(s), &cp) != strlen(s)))
-		return od_fail(err, OD_ERR_FORMAT, "%s: decoder Strip: field \"content\": expected one character, found \"%s\"",
-			       where, s);
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: decoder Strip: field \"content\": expected one character, found \"%s\"", where, s);
 	if (rc == OD_OK)
 		rc = od_json_u32(obj, "start", 0, 1u << 20, &d->start, where, err);
 	if (rc == OD_OK)

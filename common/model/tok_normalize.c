@@ -72,8 +72,9 @@ static int parse_one(void *arg, const char *type, const json_t *obj, const char 
 		if (rc == OD_OK)
 			rc = tok_regex_parse(&n->re, &literal, &len, obj, where, err);
 	} else {
-		rc = tok_unsupported(err, where, "normalizer", type,
-				     "Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, StripAccents");
+		rc = tok_unsupported(
+			err, where, "normalizer", type,
+			"Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, StripAccents");
 	}
 	return rc;
 }

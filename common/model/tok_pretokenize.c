@@ -63,7 +63,8 @@ static const char gpt2_pattern[] =
 static int parse_behavior(const json_t *obj, enum behavior fallback, enum behavior *out, const char *where,
 			  struct od_err *err)
 {
-	static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+	static const char *const names[] = {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext",
+					    "Contiguous"};
 	const char *s;
 	int rc;
 
@@ -113,12 +114,13 @@ int tok_metaspace_parse(const json_t *obj, char rep[4], size_t *rep_len, enum to
 
 	rc = od_json_str(obj, "replacement", &s, where, err);
 	if (rc == OD_OK && (*s == 0 || tok_char(s, strlen(s), &cp) != strlen(s)))
-		return od_fail(err, OD_ERR_FORMAT, "%s: Metaspace: field \"replacement\": expected one character, found \"%s\"",
-			       where, s);
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: Metaspace: field \"replacement\": expected one character, found \"%s\"", where, s);
 	if (rc == OD_OK && has)
 		rc = od_json_str(obj, "prepend_scheme", &name, where, err);
 	if (rc == OD_OK) /* what it was called before there were schemes */
-		rc = od_json_bool_or(obj, "add_prefix_space", has ? strcmp(name, "never") != 0 : true, &old, where, err);
+		rc = od_json_bool_or(obj, "add_prefix_space", has ? strcmp(name, "never") != 0 : true, &old, where,
+				     err);
 	if (rc == OD_OK)
 		rc = od_json_bool_or(obj, "split", true, split, where, err);
 	if (rc != OD_OK)
@@ -129,8 +131,8 @@ int tok_metaspace_parse(const json_t *obj, char rep[4], size_t *rep_len, enum to
 		name = "never";
 	if (!old && strcmp(name, "never") != 0)
 		return od_fail(err, OD_ERR_FORMAT,
-			       "%s: Metaspace: field \"add_prefix_space\" is false, but \"prepend_scheme\" is \"%s\"", where,
-			       name);
+			       "%s: Metaspace: field \"add_prefix_space\" is false, but \"prepend_scheme\" is \"%s\"",
+			       where, name);
 	if (strcmp(name, "always") == 0)
 		*scheme = TOK_PREPEND_ALWAYS;
 	else if (strcmp(name, "first") == 0)
@@ -218,8 +220,9 @@ static int parse_one(void *arg, const char *type, const json_t *obj, const char 
 		p->kind = PRE_METASPACE;
 		return tok_metaspace_parse(obj, p->rep, &p->rep_len, &p->scheme, &p->split, where, err);
 	}
-	return tok_unsupported(err, where, "pre_tokenizer", type,
-			       "Sequence, ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, Metaspace");
+	return tok_unsupported(
+		err, where, "pre_tokenizer", type,
+		"Sequence, ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, Metaspace");
 }
 
 int tok_pres_parse(struct tok_pres *out, const json_t *obj, const char *where, struct od_err *err)
@@ -385,7 +388,8 @@ static int run_metaspace(const struct tok_pre *p, const struct tok_piece *piece,
 	int rc = OD_OK;
 
 	tmp->len = 0;
-	starts = piece->len > 0 && (text[0] == ' ' || (piece->len >= p->rep_len && memcmp(text, p->rep, p->rep_len) == 0));
+	starts = piece->len > 0 &&
+		 (text[0] == ' ' || (piece->len >= p->rep_len && memcmp(text, p->rep, p->rep_len) == 0));
 	if (wanted && !starts)
 		rc = tok_buf_add(tmp, p->rep, p->rep_len);
 	for (size_t i = 0; i < piece->len && rc == OD_OK; i++)

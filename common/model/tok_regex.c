@@ -41,8 +41,9 @@ struct rewrite {
 
 static int refuse(struct rewrite *r, const char *what)
 {
-	return od_fail(r->err, OD_ERR_UNSUPPORTED, "%s: regular expression \"%.200s\": %s (at byte %zu) is not supported",
-		       r->where, r->in, what, r->at);
+	return od_fail(r->err, OD_ERR_UNSUPPORTED,
+		       "%s: regular expression \"%.200s\": %s (at byte %zu) is not supported", r->where, r->in, what,
+		       r->at);
 }
 
 static int put(struct rewrite *r, const char *s, size_t len)
@@ -377,7 +378,8 @@ static int rewrite_one(struct rewrite *r)
 static int compile(struct tok_regex *re, const char *pattern, size_t len, bool literal, const char *shown,
 		   const char *where, struct od_err *err)
 {
-	uint32_t options = PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
+	uint32_t options =
+		PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
 	pcre2_compile_context *c = pcre2_compile_context_create(NULL);
 	PCRE2_UCHAR why[120];
 	PCRE2_SIZE at;
@@ -484,8 +486,8 @@ int tok_regex_parse(struct tok_regex **out, const char **literal, size_t *litera
 	}
 	s = json_object_get(pattern, "Regex");
 	if (!json_is_string(s))
-		return od_fail(err, OD_ERR_FORMAT, "%s: field \"pattern\": expected {\"String\": ...} or {\"Regex\": ...}",
-			       where);
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: field \"pattern\": expected {\"String\": ...} or {\"Regex\": ...}", where);
 	return tok_regex_new(out, json_string_value(s), json_string_length(s), false, where, err);
 }
 
@@ -532,7 +534,8 @@ static int find_all(const struct tok_regex *re, const char *text, size_t len, pc
 			continue;
 		}
 		if (at[0] > at[1] || at[0] < prev) /* \K in a lookaround */
-			return od_fail(err, OD_ERR_UNSUPPORTED, "a regular expression of the tokenizer matches backwards");
+			return od_fail(err, OD_ERR_UNSUPPORTED,
+				       "a regular expression of the tokenizer matches backwards");
 		if (prev != at[0])
 			rc = tok_spans_add(out, prev, at[0], false);
 		if (rc == OD_OK)

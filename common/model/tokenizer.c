@@ -23,7 +23,8 @@ static int walk(const json_t *obj, const char *what, const char *list_key, unsig
 	int rc;
 
 	if (!json_is_object(obj))
-		return od_fail(err, OD_ERR_FORMAT, "%s: field \"%s\": expected an object", where, what);
+		return od_fail(err, OD_ERR_FORMAT, "%s: field \"%s\": expected an object with a type, found something else",
+			       where, what);
 	if (depth > TOK_MAX_DEPTH)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected at most %d Sequences in each other",
 			       where, what, TOK_MAX_DEPTH);
@@ -63,7 +64,8 @@ static int template_ids(const struct od_tokenizer *t, const json_t *special, con
 
 	if (!json_is_object(entry))
 		return od_fail(err, OD_ERR_FORMAT,
-			       "%s: TemplateProcessing: expected \"%.64s\" in special_tokens, found nothing", where, name);
+			       "%s: TemplateProcessing: expected \"%.64s\" in special_tokens, found nothing", where,
+			       name);
 	rc = od_json_arr(entry, "ids", &ids, where, err);
 	if (rc != OD_OK)
 		return rc;
@@ -71,9 +73,10 @@ static int template_ids(const struct od_tokenizer *t, const json_t *special, con
 		json_int_t v = json_integer_value(id);
 
 		if (!json_is_integer(id) || v < 0 || v >= (json_int_t)t->vocab.n)
-			return od_fail(err, OD_ERR_RANGE,
-				       "%s: TemplateProcessing: special token \"%.64s\": expected ids below %u, found %lld", where,
-				       name, t->vocab.n, (long long)v);
+			return od_fail(
+				err, OD_ERR_RANGE,
+				"%s: TemplateProcessing: special token \"%.64s\": expected ids below %u, found %lld",
+				where, name, t->vocab.n, (long long)v);
 		rc = tok_ids_add(out, (int32_t)v);
 		if (rc != OD_OK)
 			return od_fail(err, rc, "%s: TemplateProcessing", where);
@@ -134,8 +137,8 @@ static int parse_template(struct od_tokenizer *t, const json_t *obj, const char 
 	}
 	if (n_text != 1)
 		rc = od_fail(err, OD_ERR_UNSUPPORTED,
-			     "%s: TemplateProcessing: field \"single\": expected the text once, found it %u times", where,
-			     n_text);
+			     "%s: TemplateProcessing: field \"single\": expected the text once, found it %u times",
+			     where, n_text);
 	else if (prepend_ids(&t->before, &front) != OD_OK) /* a template around what templates before it made */
 		rc = od_fail(err, OD_ERR_NOMEM, "%s: TemplateProcessing", where);
 out:
@@ -171,8 +174,8 @@ static int parse(struct od_tokenizer *t, const json_t *root, const char *where, 
 	if (rc == OD_OK)
 		rc = tok_pres_parse(&t->pres, json_object_get(root, "pre_tokenizer"), where, err);
 	if (rc == OD_OK)
-		rc = tok_walk(json_object_get(root, "post_processor"), "post_processor", "processors", where, parse_post, t,
-			      err);
+		rc = tok_walk(json_object_get(root, "post_processor"), "post_processor", "processors", where,
+			      parse_post, t, err);
 	if (rc == OD_OK)
 		rc = tok_decs_parse(&t->decs, json_object_get(root, "decoder"), where, err);
 	return rc;
@@ -253,7 +256,8 @@ static int extract(const struct od_tokenizer *t, const char *text, size_t len, b
 		}
 		rc = tok_norms_run(&t->norms, raw.text.data + p->at, p->len, &norm, &dropped, err);
 		if (rc == OD_OK)
-			rc = tok_added_split(&t->normalized, parse_special, norm.data, norm.len, p->first && !dropped, out);
+			rc = tok_added_split(&t->normalized, parse_special, norm.data, norm.len, p->first && !dropped,
+					     out);
 	}
 	tok_pieces_fini(&raw);
 	tok_buf_fini(&norm);
@@ -295,7 +299,8 @@ int od_tokenizer_encode(const struct od_tokenizer *t, const char *text, size_t l
 	*ids = NULL;
 	*n_ids = 0;
 	if (len > TOK_MAX_TEXT_BYTES)
-		return od_fail(err, OD_ERR_RANGE, "text: expected at most %zu bytes, found %zu", TOK_MAX_TEXT_BYTES, len);
+		return od_fail(err, OD_ERR_RANGE, "text: expected at most %zu bytes, found %zu", TOK_MAX_TEXT_BYTES,
+			       len);
 	if (!tok_utf8_valid(text, len, &bad))
 		return od_fail(err, OD_ERR_FORMAT, "text: byte %zu: expected UTF-8, found byte 0x%02x", bad,
 			       (unsigned)(unsigned char)text[bad]);

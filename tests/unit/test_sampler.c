@@ -48,7 +48,8 @@ static struct od_sampler *start(const struct od_sampler_opts *o, uint32_t n, con
 
 	assert_int_equal(od_sampler_new(&s, o, n, &err), OD_OK);
 	json_array_foreach(recent, i, t) {
-		int32_t ids[2] = {(int32_t)json_integer_value(t), i % 2 == 0 ? -5 : (int32_t)n}; /* the second is ignored */
+		int32_t ids[2] = {(int32_t)json_integer_value(t),
+				  i % 2 == 0 ? -5 : (int32_t)n}; /* the second is ignored */
 
 		assert_int_equal(od_sampler_accept(s, ids, 2), OD_OK);
 	}

@@ -84,8 +84,8 @@ static void holds_back_no_more_than_needed(void **state)
 	static const char *const stop[] = {"stop", "top!"};
 	static const struct {
 		const char *piece, *emit;
-	} steps[] = {{"no ", "no "}, {"s", ""}, {"to", ""}, {"x", "stox"}, {"st", ""}, {"a", "sta"}, {"to", ""}, {"p", ""},
-		     {"!", ""}};
+	} steps[] = {{"no ", "no "}, {"s", ""},	 {"to", ""}, {"x", "stox"}, {"st", ""},
+		     {"a", "sta"},   {"to", ""}, {"p", ""},  {"!", ""}};
 	struct od_stopper *st;
 	struct od_err err;
 	const char *emit;
@@ -95,7 +95,8 @@ static void holds_back_no_more_than_needed(void **state)
 	(void)state;
 	assert_int_equal(od_stopper_new(&st, stop, 2, &err), OD_OK);
 	for (size_t i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
-		assert_int_equal(od_stopper_push(st, steps[i].piece, strlen(steps[i].piece), &emit, &len, &stopped), OD_OK);
+		assert_int_equal(od_stopper_push(st, steps[i].piece, strlen(steps[i].piece), &emit, &len, &stopped),
+				 OD_OK);
 		assert_int_equal(len, strlen(steps[i].emit));
 		assert_memory_equal(emit, steps[i].emit, len);
 		assert_int_equal(stopped, i == 8);

@@ -64,7 +64,8 @@ static const struct {
 	{VERSION, "\"2.0\"", OD_ERR_UNSUPPORTED, "2.0"},
 	{VERSION, "1", OD_ERR_FORMAT, "version"},
 	{MODEL, "null", OD_ERR_FORMAT, "model"},
-	{MODEL, "{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}", OD_ERR_UNSUPPORTED, "\"WordPiece\" is not supported (there is: BPE)"},
+	{MODEL, "{\"type\":\"WordPiece\",\"vocab\":{\"a\":0}}", OD_ERR_UNSUPPORTED,
+	 "\"WordPiece\" is not supported (there is: BPE)"},
 	{MODEL, "{\"type\":\"Unigram\",\"vocab\":[[\"a\",0.5]]}", OD_ERR_UNSUPPORTED, "Unigram"},
 	{MODEL, "{\"type\":\"WordLevel\",\"vocab\":{\"a\":0}}", OD_ERR_UNSUPPORTED, "WordLevel"},
 	{MODEL, "{\"vocab\":{\"a\":0}}", OD_ERR_UNSUPPORTED, "BPE"},
@@ -104,7 +105,8 @@ static const struct {
 	{NORM, "{\"type\":\"Replace\",\"content\":\"x\"}", OD_ERR_MISSING, "pattern"},
 	{NORM, "{\"type\":\"Replace\",\"content\":\"x\",\"pattern\":{\"Glob\":\"*\"}}", OD_ERR_FORMAT, "pattern"},
 	{PRE, "{\"type\":\"BertPreTokenizer\"}", OD_ERR_UNSUPPORTED, "pre_tokenizer \"BertPreTokenizer\""},
-	{PRE, "{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Shuffled\"}", OD_ERR_UNSUPPORTED, "Shuffled"},
+	{PRE, "{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Shuffled\"}", OD_ERR_UNSUPPORTED,
+	 "Shuffled"},
 	{PRE, "{\"type\":\"Metaspace\",\"replacement\":\"__\"}", OD_ERR_FORMAT, "one character"},
 	{PRE, "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"last\"}", OD_ERR_UNSUPPORTED, "last"},
 	{PRE, "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"first\",\"add_prefix_space\":false}",
@@ -133,8 +135,8 @@ static const struct {
 	{POST, TEMPLATE("{\"Sequence\":{\"id\":\"B\"}}", ""), OD_ERR_UNSUPPORTED, "\"B\""},
 	{DEC, "{\"type\":\"WordPiece\"}", OD_ERR_UNSUPPORTED, "decoder \"WordPiece\""},
 	{DEC, "{\"type\":\"Strip\",\"content\":\" \",\"start\":-1,\"stop\":0}", OD_ERR_RANGE, "start"},
-	{DEC, "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"ByteFallback\"}]}", OD_ERR_UNSUPPORTED,
-	 "behind Fuse"},
+	{DEC, "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"ByteFallback\"}]}",
+	 OD_ERR_UNSUPPORTED, "behind Fuse"},
 };
 
 static void names_what_is_wrong(void **state)

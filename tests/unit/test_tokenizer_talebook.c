@@ -46,9 +46,9 @@ static void golden_ids(void **state)
 		int32_t *ids;
 
 		want = json_object_get(c, "ids");
-		assert_int_equal(od_tokenizer_encode(tok, json_string_value(text), json_string_length(text), 0, &ids, &n,
-						     &err),
-				 OD_OK);
+		assert_int_equal(
+			od_tokenizer_encode(tok, json_string_value(text), json_string_length(text), 0, &ids, &n, &err),
+			OD_OK);
 		assert_int_equal(n, json_array_size(want));
 		for (size_t k = 0; k < n; k++)
 			assert_int_equal(ids[k], json_integer_value(json_array_get(want, k)));
