@@ -1,4 +1,4 @@
-include tests/bench/rules.mk
+include tests/bench/rules.mk tests/fuzz/rules.mk
 
 # Unit tests: tests/unit/test_<module>.c, each a cmocka program linked with libod.
 UNIT_TESTS += $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))

@@ -1,0 +1,36 @@
+/* Any text at all as hosts.txt; what is accepted keeps to what hosts.h promises. */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/net/hosts.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check(int good)
+{
+	if (!good)
+		abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct od_err err = { 0 };
+	struct od_hosts h;
+	size_t workers = 0;
+
+	if (od_hosts_parse(&h, (const char *)data, size, "hosts.txt", &err) != OD_OK) {
+		check(h.host == NULL && h.n == 0 && err.msg[0] != '\0' && err.code == OD_ERR_ARG);
+		return 0;
+	}
+	for (size_t i = 0; i < h.n; i++) {
+		check(h.host[i].port > 0 && h.host[i].line > 0);
+		check(i == 0 || h.host[i].line > h.host[i - 1].line);
+		check(h.host[i].host[0] != '\0' && strnlen(h.host[i].host, sizeof(h.host[i].host)) < 254);
+		workers += h.host[i].role == OD_NODE_WORKER;
+	}
+	check(workers > 0 && h.n - workers <= 1 && h.n <= OD_MAX_HOSTS);
+	od_hosts_fini(&h);
+	return 0;
+}
