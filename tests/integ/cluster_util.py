@@ -108,20 +108,38 @@ def generate(*args, **kw):
     return json.loads(p.stdout)
 
 
-class Running:
-    """od-main at work, with lines of its output as they come."""
+PROMPT = "Once upon a time there was a king"
+TOKENS = 300
+_reference = []
 
-    def __init__(self, *args, **kw):
-        argv = [a for a in main_args(*args, **kw) if a != "--json"]
-        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    def wait_for_text(self, n_bytes):
-        """Until that much text has been written."""
-        return self.process.stdout.read(n_bytes)
+def reference():
+    if not _reference:
+        _reference.append(generate("--resident", prompt=PROMPT, tokens=TOKENS))
+    return _reference[0]
 
-    def finish(self):
-        out, err = self.process.communicate(timeout=HANG_S)
-        return self.process.returncode, out, err.decode()
+
+class Lines:
+    """od-main with prompts by and by on its standard input, one JSON object each."""
+
+    def __init__(self, *args):
+        argv = main_args(*args, tokens=TOKENS)
+        at = argv.index("--prompt")
+        del argv[at:at + 2]
+        self.p = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def ask(self, prompt=PROMPT):
+        self.p.stdin.write(prompt + "\n")
+        self.p.stdin.flush()
+
+    def answer(self):
+        line = self.p.stdout.readline()
+        assert line, self.p.stderr.read()
+        return json.loads(line)
+
+    def close(self):
+        out, err = self.p.communicate(timeout=HANG_S)
+        return self.p.returncode, err
 
 
 _tests = []
@@ -138,7 +156,7 @@ class Skip(Exception):
 
 def run_tests():
     only = sys.argv[1:]
-    tests = [t for t in _tests if not only or t.__name__ in only]
+    tests = [t for t in _tests if t.__module__ == "__main__" and (not only or t.__name__ in only)]
     bad = 0
     print(f"1..{len(tests)}")
     for n, t in enumerate(tests, 1):

@@ -21,19 +21,19 @@ def resident(profile, prompt):
 # A pairwise selection: every pair of values of two columns occurs (make soak runs them all).
 # workers, group size, slots, predictor, main threads, profile, prefill rows
 CASES = [
-    (1, 1, 1, "none", 1, "f32", 256),
+    (1, 1, 1, "shadow", 1, "f32", 256),
     (1, 2, 2, "random", 2, "bf16", 3),
     (2, 1, 2, "none", 2, "f32", 3),
     (2, 2, 1, "random", 1, "bf16", 256),
-    (2, 3, 1, "random", 2, "f32", 3),
+    (2, 3, 1, "shadow", 2, "f32", 3),
     (3, 1, 1, "random", 2, "f32", 256),
     (3, 2, 2, "none", 1, "bf16", 3),
-    (3, 3, 2, "none", 2, "f32", 256),
-    (5, 1, 2, "random", 1, "bf16", 3),
+    (3, 3, 2, "shadow", 2, "f32", 256),
+    (5, 1, 2, "shadow", 1, "bf16", 3),
     (5, 2, 1, "none", 2, "f32", 256),
     (5, 3, 1, "none", 1, "bf16", 256),
-    (8, 1, 1, "none", 1, "bf16", 3),
-    (8, 2, 2, "random", 2, "f32", 256),
+    (8, 1, 1, "shadow", 1, "bf16", 3),
+    (8, 2, 2, "shadow", 2, "f32", 256),
     (8, 3, 1, "random", 1, "f32", 3),
 ]
 

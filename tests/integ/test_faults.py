@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """Workers that die, hang, come back or never were there: main never hangs, and the tokens stay the same."""
-import json
 import os
 import signal
 import socket
@@ -8,41 +7,8 @@ import struct
 import subprocess
 import time
 
-from cluster_util import BIN, HANG_S, TMP, Daemon, generate, hosts_file, main_args, pack, run_tests, test, tool
-
-PROMPT = "Once upon a time there was a king"
-TOKENS = 300
-_reference = []
-
-
-def reference():
-    if not _reference:
-        _reference.append(generate("--resident", prompt=PROMPT, tokens=TOKENS))
-    return _reference[0]
-
-
-class Lines:
-    """od-main with prompts by and by on its standard input, one JSON object each."""
-
-    def __init__(self, *args):
-        argv = main_args(*args, tokens=TOKENS)
-        at = argv.index("--prompt")
-        del argv[at:at + 2]
-        self.p = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def ask(self, prompt=PROMPT):
-        self.p.stdin.write(prompt + "\n")
-        self.p.stdin.flush()
-
-    def answer(self):
-        line = self.p.stdout.readline()
-        assert line, self.p.stderr.read()
-        return json.loads(line)
-
-    def close(self):
-        out, err = self.p.communicate(timeout=HANG_S)
-        return self.p.returncode, err
-
+from cluster_util import (HANG_S, PROMPT, TMP, TOKENS, Daemon, Lines, generate, hosts_file, main_args, pack,
+                          reference, run_tests, test, tool)
 
 def disturbed(action, n_workers=3, *args):
     """A generation during which action(workers) happens; the result of it and of a second one afterwards."""
