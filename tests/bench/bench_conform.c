@@ -146,14 +146,13 @@ static int generate(const struct conform *c, const struct golden_entry *e, struc
 	return rc;
 }
 
-/* OD_OK whatever the verdict is; an error when the engine cannot go on. */
+/* v: initialised. OD_OK whatever the verdict is; an error when the engine cannot go on. */
 static int run_entry(const struct conform *c, const struct golden_entry *e, struct golden_verdict *v,
 		     struct od_err *err)
 {
 	struct watch w = { .rc = OD_OK };
 	int rc;
 
-	golden_verdict_init(v);
 	if (e->n_positions > odm_engine_ctx(c->engine)) {
 		golden_fails(v, "its %zu tokens of prompt and %zu generated ones need a context of %zu, there are %u",
 			     e->n_prompt, e->n_greedy, e->n_positions, odm_engine_ctx(c->engine));
@@ -223,40 +222,54 @@ static void add_differences(const struct conform *c, struct od_report *r)
 	}
 }
 
-static int report(const struct conform *c, struct od_err *err)
+/* Returns how many prompts fail. */
+static size_t add_summary(const struct conform *c, struct od_report *r)
 {
-	const struct options *o = c->opt;
 	size_t n[3] = { 0 }; /* by result */
 	size_t all = c->golden->n_entries, rank_ties = 0;
 	double worst = NAN;
-	struct od_report *r;
-	int rc = od_report_new(&r, "Conformance with an independent implementation", err);
+	char summary[96];
 
-	if (rc != OD_OK)
-		return rc;
 	for (size_t i = 0; i < all; i++) {
 		n[c->verdict[i].result]++;
 		rank_ties += c->verdict[i].n_rank_ties;
 		worst = fmax(worst, c->verdict[i].max_logit_error);
 	}
-	od_report_fact(r, "golden", "golden outputs", OD_TEXT(o->golden), 0, NULL);
-	od_report_fact(r, "pack", "pack", OD_TEXT(od_pack_dir(odm_engine_pack(c->engine))), 0, NULL);
-	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[o->engine.opts.profile - 1]), 0, NULL);
-	od_report_fact(r, "cpu", "kernels", OD_TEXT(od_cpu_names[o->engine.opts.cpu]), 0, NULL);
-	add_prompts(c, r);
-	add_differences(c, r);
+	snprintf(summary, sizeof(summary), "%zu of %zu prompts conform, %zu of them up to a tie", all - n[GOLDEN_FAILS],
+		 all, n[GOLDEN_TIE]);
 	od_report_fact(r, "n_prompts", "prompts", OD_INT(all), 0, NULL);
 	od_report_fact(r, "n_conform", "conform", OD_INT(n[GOLDEN_CONFORMS]), 0, NULL);
 	od_report_fact(r, "n_tie", "conform up to a tie", OD_INT(n[GOLDEN_TIE]), 0, NULL);
 	od_report_fact(r, "n_fail", "fail", OD_INT(n[GOLDEN_FAILS]), 0, NULL);
 	od_report_fact(r, "n_rank_ties", "rank ties", OD_INT(rank_ties), 0, NULL);
 	od_report_fact(r, "max_logit_error", "largest logit error", OD_REAL(worst), 8, NULL);
-	od_report_fact(r, "tolerance", "tolerance", OD_REAL(o->tolerance), 8, NULL);
+	od_report_fact(r, "tolerance", "tolerance", OD_REAL(c->opt->tolerance), 8, NULL);
+	od_report_fact(r, "summary", "summary", OD_TEXT(summary), 0, NULL);
+	return n[GOLDEN_FAILS];
+}
+
+static int report(const struct conform *c, struct od_err *err)
+{
+	const struct options *o = c->opt;
+	const struct odm_engine_opts *engine = &o->engine.opts;
+	struct od_report *r;
+	size_t failed;
+	int rc = od_report_new(&r, "Conformance with an independent implementation", err);
+
+	if (rc != OD_OK)
+		return rc;
+	od_report_fact(r, "golden", "golden outputs", OD_TEXT(o->golden), 0, NULL);
+	od_report_fact(r, "pack", "pack", OD_TEXT(od_pack_dir(odm_engine_pack(c->engine))), 0, NULL);
+	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[engine->profile - 1]), 0, NULL);
+	od_report_fact(r, "cpu", "kernels", OD_TEXT(od_cpu_names[engine->cpu]), 0, NULL);
+	add_prompts(c, r);
+	add_differences(c, r);
+	failed = add_summary(c, r);
 	rc = od_report_print(r, stdout, o->json, err);
 	od_report_free(r);
-	if (rc == OD_OK && n[GOLDEN_FAILS] > 0)
-		rc = od_fail(err, OD_ERR_MISMATCH, "%zu of %zu prompts do not conform to %s", n[GOLDEN_FAILS], all,
-			     o->golden);
+	if (rc == OD_OK && failed > 0)
+		rc = od_fail(err, OD_ERR_MISMATCH, "%zu of %zu prompts do not conform to %s", failed,
+			     c->golden->n_entries, o->golden);
 	return rc;
 }
 
@@ -265,6 +278,7 @@ static int run_entries(struct conform *c, struct od_err *err)
 	int rc = OD_OK;
 
 	for (size_t i = 0; i < c->golden->n_entries; i++) {
+		golden_verdict_init(&c->verdict[i]);
 		if (rc == OD_OK)
 			rc = run_entry(c, &c->golden->entry[i], &c->verdict[i], err);
 		else
@@ -317,9 +331,10 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg own[] = {
 		{ NULL, OD_ARG_TITLE, NULL, NULL, "What to compare with", 0, 0, NULL },
-		{ "golden", OD_ARG_STRING, &o->golden, "DIR", "folder with golden.json and its logits files", 0, 0, NULL },
-		{ "tolerance", OD_ARG_REAL, &o->tolerance, "X", "absolute difference of a logit that is accepted (default: "
-		  "2e-4)", 0, 0, NULL },
+		{ "golden", OD_ARG_STRING, &o->golden, "DIR", "folder with golden.json and its logits files", 0, 0,
+		  NULL },
+		{ "tolerance", OD_ARG_REAL, &o->tolerance, "X", "absolute difference of a logit that is "
+		  "accepted (default: 2e-4)", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "the report as JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 	};
@@ -334,10 +349,10 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		return rc;
 	if (o->help) {
 		od_bench_usage("conform --golden DIR --resident | --local N | --workers FILE [OPTIONS]",
-			       "Generates greedily from each prompt of DIR and compares tokens, routes and logits with those\n"
-			       "that an independent implementation found. A difference where that one was nearly undecided\n"
-			       "is a tie: accepted, and the end of the prompt's comparison. Ends with status 0 when every\n"
-			       "prompt conforms.\n"
+			       "Generates greedily from each prompt of DIR and compares tokens, routes and logits\n"
+			       "with those that an independent implementation found. A difference where that one was\n"
+			       "nearly undecided is a tie: accepted, and the end of the prompt's comparison. Ends\n"
+			       "with status 0 when every prompt conforms.\n"
 			       "Example: od-bench conform --golden tests/golden/talebook --pack PACK --resident",
 			       table, n);
 		return OD_OK;

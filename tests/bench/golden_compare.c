@@ -65,7 +65,7 @@ void golden_run_logits(struct golden_run *run, size_t position, const float *exp
 		if (isnan(error))
 			error = INFINITY;
 		if (error > w.error)
-			w = (struct golden_worst){ .error = error, .id = i, .expected = expected[i], .found = found[i] };
+			w = (struct golden_worst){ error, i, expected[i], found[i] };
 	}
 	run->worst[position] = w;
 }
@@ -191,8 +191,8 @@ static bool compare_logits(const struct golden_run *run, size_t position, double
 	v->max_logit_error = fmax(v->max_logit_error, w->error); /* NaN gives way */
 	if (w->error <= tolerance)
 		return true;
-	golden_fails(v, "logits of prompt position %zu: vocabulary index %u: expected %.9g, found %.9g, a difference of "
-		     "%.3g; the tolerance is %g", position, w->id, (double)w->expected, (double)w->found, w->error,
+	golden_fails(v, "logits of prompt position %zu: vocabulary index %u: expected %.9g, found %.9g, a difference "
+		     "of %.3g; the tolerance is %g", position, w->id, (double)w->expected, (double)w->found, w->error,
 		     tolerance);
 	return false;
 }
@@ -223,7 +223,7 @@ void golden_compare(const struct golden_run *run, double tolerance, struct golde
 
 	for (size_t p = 0; p < e->n_positions; p++) {
 		bool prompt = p < e->n_prompt;
-		size_t next = p + 1 - e->n_prompt; /* the token chosen after this position, from the last of the prompt on */
+		size_t next = p + 1 - e->n_prompt; /* the token chosen after it, from the prompt's last position on */
 
 		/* A text that ended has no further positions: that is the difference, not their missing routes. */
 		if (!prompt && next >= run->n_tokens) {
@@ -240,6 +240,6 @@ void golden_compare(const struct golden_run *run, double tolerance, struct golde
 			return;
 	}
 	if (e->ends_at_eos && !run->stopped_at_eos)
-		golden_fails(v, "token %zu: the reference ended its text with id %d, ours goes on (%s)", e->n_greedy - 1,
-			     e->greedy[e->n_greedy - 1], run->finish);
+		golden_fails(v, "token %zu: the reference ended its text with id %d, ours goes on (%s)",
+			     e->n_greedy - 1, e->greedy[e->n_greedy - 1], run->finish);
 }

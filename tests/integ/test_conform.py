@@ -89,6 +89,7 @@ def talebook_conforms_in_full():
     r = conform(write("full", entries), "--resident")
     assert r["n_prompts"] == r["n_conform"] == len(entries) and r["n_fail"] == r["n_tie"] == 0
     assert "differences" not in r
+    assert r["summary"] == f"{len(entries)} of {len(entries)} prompts conform, 0 of them up to a tie"
     for e, row in zip(entries, r["prompts"]):
         assert row["name"] == e["name"] and row["prompt_tokens"] == len(e["prompt_ids"])
         assert row["tokens_compared"] == row["greedy_tokens"] == len(e["greedy_ids"])
@@ -266,16 +267,17 @@ def going_past_the_end_is_followed():
     r = conform(golden, "--resident", model=synthetic("synth_f32"), status=1)
     n = len(e["greedy_ids"]) - 1
     where = difference(r, "ends")
-    assert f"decode step {n - 1} (position {n + 3}), layer" in where or f"token {n}: expected id 5, found" in where, where
+    assert f"decode step {n - 1} (position {n + 3})" in where or f"token {n}: expected id 5, found" in where, where
     assert r["prompts"][0]["tokens_compared"] == n
 
 
 @test
 def a_prompt_beyond_the_context_fails_alone():
-    r = conform(write("ctx", short("held128b", "one")), "--resident", "--ctx-size", 138, status=1)
-    assert "its 128 tokens of prompt and 12 generated ones need a context of 139, there are 138" in difference(r, "held128b")
-    assert r["prompts"][1]["result"] == "conforms"
-    assert conform(write("ctx", short("held128b", "one")), "--resident", "--ctx-size", 139)["n_conform"] == 2
+    golden = write("ctx", short("held128b", "one"))
+    r = conform(golden, "--resident", "--ctx-size", 138, status=1)
+    words = "its 128 tokens of prompt and 12 generated ones need a context of 139, there are 138"
+    assert words in difference(r, "held128b") and r["prompts"][1]["result"] == "conforms"
+    assert conform(golden, "--resident", "--ctx-size", 139)["n_conform"] == 2
     long = cut(entry("one"), 1)
     n = 1030  # talebook was made for 1024
     long["prompt_ids"] = [1] * n
@@ -297,7 +299,7 @@ def folders_that_do_not_fit_are_refused():
             model=synthetic("synth_f32"))
     e, = short("wolf")
     refused([{**e, "routes_prefill": e["routes_prefill"][1:]}],
-            "entry 0 (\"wolf\"): field \"routes_prefill\": expected a list of 12 layers, as the model has, found a list of 11")
+            "(\"wolf\"): field \"routes_prefill\": expected a list of 12 layers, as the model has, found a list of 11")
     refused([{**e, "prompt_ids": [1, 4096]}], "field \"prompt_ids[1]\": expected a token id, 0 to 4095, found 4096")
     refused([{**e, "logits_shape": [11, 4095]}], "field \"logits_shape[1]\": expected 4096, the model's vocabulary")
     refused([{**e, "routes_decode": e["routes_decode"][1:]}], "field \"routes_decode\": expected a list of 11 steps")
@@ -311,7 +313,8 @@ def folders_that_do_not_fit_are_refused():
 
 @test
 def usage():
-    for args, words in (([], "--golden is missing"), (["--golden", TALEBOOK, "--pack", pack()], "who runs the experts?"),
+    for args, words in (([], "--golden is missing"),
+                        (["--golden", TALEBOOK, "--pack", pack()], "who runs the experts?"),
                         (["--golden", TALEBOOK, "--resident", "--tolerance", "x"], "--tolerance"),
                         (["--golden", TALEBOOK, "--resident", "--nonsense"], "--nonsense"),
                         (["--golden", TALEBOOK, "--resident", "stray"], "stray")):

@@ -105,7 +105,8 @@ static void another_expert(void **state)
 	(void)state;
 	begin(&f);
 	golden_run_route(&f.run, 1, 0, experts, weights);
-	end(&f, GOLDEN_FAILS, "prefill position 1, layer 0: expected experts 6,0,2, found 6,0,1; the reference's margin is 0.03");
+	end(&f, GOLDEN_FAILS, "prefill position 1, layer 0: expected experts 6,0,2, found 6,0,1; the reference's "
+	    "margin is 0.03");
 	assert_int_equal(f.v.n_tokens, 0);
 	begin(&f);
 	golden_run_route(&f.run, 1, 0, experts, weights);
@@ -130,7 +131,8 @@ static void another_expert_in_decode(void **state)
 	route_of(&f, 4, 1, experts); /* 27 % 8, ... is 3, 5, 7 */
 	experts[0] = 0;
 	golden_run_route(&f.run, 4, 1, experts, weights);
-	end(&f, GOLDEN_FAILS, "decode step 1 (position 4), layer 1: expected experts 3,5,7, found 0,5,7; the reference's margin is 0.1");
+	end(&f, GOLDEN_FAILS, "decode step 1 (position 4), layer 1: expected experts 3,5,7, found 0,5,7; the "
+	    "reference's margin is 0.1");
 	assert_int_equal(f.v.n_tokens, 2);
 }
 
@@ -152,7 +154,8 @@ static void the_same_in_another_order(void **state)
 	begin(&f);
 	f.route_margin[2] = 0;
 	golden_run_route(&f.run, 1, 0, turned, far_weights);
-	end(&f, GOLDEN_FAILS, "found 0,2,6: the same in another order, but our weights of those that changed places differ by 0.00667");
+	end(&f, GOLDEN_FAILS, "found 0,2,6: the same in another order, but our weights of those that changed places "
+	    "differ by 0.00667");
 	/* The first two change places and are close; the third is far away but stays. */
 	begin(&f);
 	golden_run_route(&f.run, 1, 0, (const uint16_t[]){ 0, 6, 2 }, (const float[]){ 0.4f, 0.399995f, 0.2f });
@@ -241,8 +244,9 @@ static void the_end_of_the_text(void **state)
 
 	(void)state;
 	begin(&f);
-	f.run.n_tokens = 2;
+	f.run.n_tokens = 2; /* so the last position was never passed through the model */
 	f.run.finish = "eos";
+	memset(f.run.expert + 4 * LAYERS * TOP_K, 0xff, LAYERS * TOP_K * sizeof(*f.run.expert));
 	end(&f, GOLDEN_FAILS, "token 2: expected id 2, found the end of the text after 2 tokens (eos)");
 	begin(&f);
 	f.e.ends_at_eos = true;

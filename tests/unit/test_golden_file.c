@@ -13,7 +13,9 @@
 #include <cmocka.h>
 
 /* Two layers, four experts, top-2, ten tokens; three tokens of prompt, two generated: so one decode step. */
-static const struct od_config cfg = { .n_layers = 2, .n_experts = 4, .top_k = 2, .vocab = 10, .eos = { 2, 9 }, .n_eos = 2 };
+static const struct od_config cfg = {
+	.n_layers = 2, .n_experts = 4, .top_k = 2, .vocab = 10, .eos = { 2, 9 }, .n_eos = 2
+};
 
 static const char first[] =
 	"{\"name\": \"wolf\", \"unknown\": {}, \"prompt_text\": \"a\\u0000b\", \"prompt_ids\": [1, 5, 7],"
@@ -143,32 +145,40 @@ static void every_wrong_field_is_named(void **state)
 		{ "\"wolf\"", "\"\"", "field \"name\": expected a printable text" },
 		{ "\"a\\u0000b\"", "[]", "(\"wolf\"): field \"prompt_text\": expected a text, found a list of 0" },
 		{ "\"\\u00fc\"", "5", "field \"greedy_text\": expected a text, found 5" },
-		{ "[1, 5, 7]", "[]", "field \"prompt_ids\": expected a list of at least one token id, found a list of 0" },
+		{ "[1, 5, 7]", "[]",
+		  "field \"prompt_ids\": expected a list of at least one token id, found a list of 0" },
 		{ "[1, 5, 7]", "[1, 10, 7]", "field \"prompt_ids[1]\": expected a token id, 0 to 9, found 10" },
 		{ "[1, 5, 7]", "[1, -1, 7]", "field \"prompt_ids[1]\": expected a token id, 0 to 9, found -1" },
 		{ "[1, 5, 7]", "[1, 4294967297, 7]", "found 4294967297" },
 		{ "[1, 5, 7]", "[1, 5.0, 7]", "field \"prompt_ids[1]\": expected a token id, 0 to 9, found 5.0" },
 		{ "[1, 5, 7]", "[1, 5, 7, 8]",
 		  "field \"routes_prefill[0]\": expected a list of 4 positions, as prompt_ids has, found a list of 3" },
-		{ "\"prompt_ids\"", "\"ids\"", "field \"prompt_ids\": expected a list of at least one token id, found nothing" },
+		{ "\"prompt_ids\"", "\"ids\"",
+		  "field \"prompt_ids\": expected a list of at least one token id, found nothing" },
 		{ "[4, 9]", "{}", "field \"greedy_ids\": expected a list of token ids, found an object" },
-		{ "[4, 9]", "[4]", "field \"margins\": expected a list of 1 margins, as greedy_ids has tokens, found a list of 2" },
+		{ "[4, 9]", "[4]",
+		  "field \"margins\": expected a list of 1 margins, as greedy_ids has tokens, found a list of 2" },
 		{ "[0.5, 1e-05]", "[0.5, -1e-05]", "field \"margins[1]\": expected a margin, 0 to 1e+30, found -1" },
 		{ "[0.5, 1e-05]", "[null, 1e-05]", "field \"margins[0]\": expected a margin, 0 to 1e+30, found null" },
 		{ "[[[0, 1], [2, 3], [3, 0]], ", "[",
 		  "field \"routes_prefill\": expected a list of 2 layers, as the model has, found a list of 1" },
 		{ "[3, 0]]", "[3, 4]]", "field \"routes_prefill[0][2][1]\": expected an expert, 0 to 3, found 4" },
-		{ "[3, 0]]", "[3, 3]]", "field \"routes_prefill[0][2][1]\": expected another expert than before it, found 3" },
-		{ "[3, 0]]", "[3]]", "field \"routes_prefill[0][2]\": expected a list of 2 experts, the model's top-k, found a list of 1" },
+		{ "[3, 0]]", "[3, 3]]",
+		  "field \"routes_prefill[0][2][1]\": expected another expert than before it, found 3" },
+		{ "[3, 0]]", "[3]]",
+		  "routes_prefill[0][2]\": expected a list of 2 experts, the model's top-k, found a list of 1" },
 		{ "[3, 0]]", "[3, \"0\"]]", "found \"0\"" },
-		{ "[0.25, 0, 1]", "[0.25, 0, 1.5]", "field \"route_margin_prefill[0][2]\": expected a margin, 0 to 1, found 1.5" },
+		{ "[0.25, 0, 1]", "[0.25, 0, 1.5]",
+		  "field \"route_margin_prefill[0][2]\": expected a margin, 0 to 1, found 1.5" },
 		{ "[0.25, 0, 1]", "3", "field \"route_margin_prefill[0]\": expected a list of 3 positions" },
 		{ "[[[1, 3], [2, 0]]]", "[]",
 		  "field \"routes_decode\": expected a list of 1 steps, one less than greedy_ids, found a list of 0" },
 		{ "[[[1, 3], [2, 0]]]", "[[[1, 3]]]",
 		  "field \"routes_decode[0]\": expected a list of 2 layers, as the model has, found a list of 1" },
-		{ "[[0.375, 0.0625]]", "[[0.375, true]]", "field \"route_margin_decode[0][1]\": expected a margin, 0 to 1, found true" },
-		{ "\"wolf.f32\"", "\"../wolf.f32\"", "field \"logits_file\": expected the name of a file in the same folder" },
+		{ "[[0.375, 0.0625]]", "[[0.375, true]]",
+		  "field \"route_margin_decode[0][1]\": expected a margin, 0 to 1, found true" },
+		{ "\"wolf.f32\"", "\"../wolf.f32\"",
+		  "field \"logits_file\": expected the name of a file in the same folder" },
 		{ "\"wolf.f32\"", "1", "field \"logits_file\": expected the name of a file" },
 		{ "\"wolf.f32\"", "\"gone.f32\"", "gone.f32" },
 		{ "\"wolf.f32\"", "\"..\"", "is not a regular file" },
