@@ -11,12 +11,10 @@
 #define OD_BF16_DOTS dots
 #endif
 
-/* Outputs that all row tiles visit before the next ones: their weights stay in the L2 cache meanwhile. */
+/* Outputs that all row tiles visit before the next ones, so that their weights stay in the L2 cache. */
 #define BLOCK_WEIGHTS 131072u
 #define MAX_BLOCK_OUTS 64u
-#ifndef COLUMNS
-#define COLUMNS 1024u
-#endif
+#define COLUMNS 1024u /* a multiple of every step over k: 4 rows of f32 take 16 KiB */
 
 static inline float canonical(float a)
 {
@@ -112,15 +110,13 @@ static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const siz
 static ALWAYS_INLINE void row_tile(od_dots_fn *const f, const enum od_dtype t, const size_t no, const size_t nr,
 				   struct od_tile a, size_t n_out)
 {
-	float *carry = a.carry;
-
 	for (size_t o = 0, n; o < n_out; o += n) {
 		n = o + no <= n_out ? no : 1;
-		a.carry = carry + 16 * nr * o;
 		if (n == no)
 			f(t, no, nr, &a);
 		else
 			f(t, 1, nr, &a);
+		a.carry = a.carry != NULL ? a.carry + 16 * nr * n : NULL;
 		a.w += n * a.w_stride_bytes;
 		a.y += n;
 		a.scale = a.scale != NULL ? a.scale + n : NULL;
@@ -135,16 +131,18 @@ static ALWAYS_INLINE void column_tiles(od_dots_fn *const f, const enum od_dtype 
 	size_t n = a.n;
 
 	a.carry = carry;
-	for (size_t k = 0; k < n; k += COLUMNS) {
-		a.first = k == 0;
-		a.last = n - k <= COLUMNS;
-		a.n = a.last ? n - k : COLUMNS;
+	do {
+		a.n = n < COLUMNS ? n : COLUMNS;
+		n -= a.n;
+		a.last = n == 0;
 		row_tile(f, t, no, nr, a, n_out);
+		a.first = false;
 		a.w += COLUMNS * od_dtype_bytes(t);
 		a.x += COLUMNS;
-	}
+	} while (!a.last);
 }
 
+/* Blocks of outputs; within one, four rows at a time, then two, then one. */
 static ALWAYS_INLINE void matmul_of(od_dots_fn *const f, const enum od_dtype t, struct od_tile a, size_t n_rows,
 				    size_t n_out)
 {
