@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -88,12 +89,73 @@ static void starts_and_stops(void **state)
 	assert_non_null(strstr(err.msg, "1 to 1024"));
 }
 
+/* Both threads must be there: each waits for the other inside its item. Now and then the helper is asleep. */
+static void meet(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	atomic_uint *seen = arg;
+
+	(void)begin, (void)end;
+	atomic_fetch_or(seen, 1u << thread);
+	while (atomic_load(seen) != 3u)
+		usleep(10);
+}
+
+static void helpers_take_part(void **state)
+{
+	struct od_err err;
+	struct od_pool *p;
+
+	(void)state;
+	assert_int_equal(od_pool_new(&p, 2, "test", &err), OD_OK);
+	for (int i = 0; i < 60; i++) {
+		atomic_uint seen = 0;
+
+		od_pool_for(p, 2, 1, meet, &seen);
+		assert_int_equal(atomic_load(&seen), 3);
+		if (i % 20 == 0)
+			usleep(2000);
+	}
+	od_pool_free(p);
+}
+
+/* Plain writes of the helpers are seen by the caller afterwards, and the caller's by the next round. */
+static void square(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	uint64_t *v = arg;
+
+	(void)thread;
+	for (size_t i = begin; i < end; i++)
+		v[i] = v[i] * v[i] + i;
+}
+
+static void results_are_visible(void **state)
+{
+	uint64_t v[257], want[257];
+	struct od_err err;
+	struct od_pool *p;
+
+	(void)state;
+	assert_int_equal(od_pool_new(&p, 4, "test", &err), OD_OK);
+	for (size_t i = 0; i < 257; i++)
+		v[i] = want[i] = i;
+	for (int round = 0; round < 1000; round++) {
+		od_pool_for(p, 257, round % 7, square, v);
+		square(want, 0, 257, 0);
+		assert_memory_equal(v, want, sizeof(v));
+		if (round % 200 == 0)
+			usleep(2000);
+	}
+	od_pool_free(p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(every_item_once),
 		cmocka_unit_test(without_a_pool),
 		cmocka_unit_test(starts_and_stops),
+		cmocka_unit_test(helpers_take_part),
+		cmocka_unit_test(results_are_visible),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
