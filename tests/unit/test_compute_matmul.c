@@ -1,4 +1,7 @@
 /* matmul and dot of every table: the bits of the contract, any shape, rows independent of each other. */
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "tests/unit/compute_util.h"
 
 static const enum od_dtype dtypes[] = { OD_BF16, OD_F16, OD_F32, OD_INT8 };
@@ -190,6 +193,70 @@ static void matmul_blocks(void **state)
 	data_free(&d);
 }
 
+/* Lanes without an element add nothing: not even +0 to a sum that is -0. */
+static void matmul_negative_zero(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	float x[80], w[80], y;
+	struct od_mat m = { OD_F32, 1, 0, w, NULL };
+
+	for (size_t i = 0; i < 80; i++)
+		x[i] = -0x1p-100f, w[i] = 0x1p-100f;
+	for (m.n_in = 1; m.n_in <= 80; m.n_in++) {
+		be->matmul(&m, x, 0, &y, 0, 1, 0, 1);
+		/* Under 16 elements some lanes hold the +0 that they began with. */
+		assert_int_equal(od_f32_bits(y), m.n_in < 16 ? 0 : 0x80000000u);
+	}
+}
+
+/* n bytes that end at a page nobody may touch. */
+struct fenced {
+	unsigned char *map, *p;
+	size_t map_len;
+};
+
+static struct fenced fenced_new(size_t n)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE), used = (n + page - 1) / page * page;
+	struct fenced f = { .map_len = used + page };
+
+	f.map = mmap(NULL, f.map_len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(f.map != MAP_FAILED);
+	assert_int_equal(mprotect(f.map + used, page, PROT_NONE), 0);
+	f.p = f.map + used - n;
+	return f;
+}
+
+/* No byte behind the weights, the rows or the results is read or written, and nothing behind one's own row
+ * counts: there are NaNs. */
+static void matmul_stays_inside(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 16;
+
+	for (size_t n_in = 1; n_in <= 100; n_in++) {
+		enum od_dtype t = dtypes[n_in % N_DTYPES];
+		size_t n_rows = 1 + n_in % 7, each = od_dtype_bytes(t);
+		struct fenced w = fenced_new(5 * n_in * each), x = fenced_new((n_rows * n_in + n_rows - 1) * sizeof(float));
+		struct fenced y = fenced_new(n_rows * 5 * sizeof(float));
+		float scale[5] = { 1, 2, 3, 4, 5 };
+		void *row = random_weights(&seed, t, n_in, PLAIN);
+		struct od_mat m = { t, 5, n_in, w.p, t == OD_INT8 ? scale : NULL };
+
+		memset(w.p, 0xff, 5 * n_in * each);
+		memset(x.p, 0xff, (n_rows * n_in + n_rows - 1) * sizeof(float));
+		memcpy(w.p + 2 * n_in * each, row, n_in * each);
+		for (size_t r = 0; r < n_rows; r++)
+			for (size_t k = 0; k < n_in; k++)
+				((float *)(void *)x.p)[r * (n_in + 1) + k] = random_unit(&seed);
+		be->matmul(&m, (float *)(void *)x.p, n_in + 1, (float *)(void *)y.p, 5, n_rows, 0, 5);
+		for (size_t r = 0; r < n_rows; r++)
+			assert_true(isfinite(((float *)(void *)y.p)[r * 5 + 2]));
+		munmap(w.map, w.map_len), munmap(x.map, x.map_len), munmap(y.map, y.map_len);
+		free(row);
+	}
+}
+
 static void dot_bits(void **state)
 {
 	const struct od_backend *be = table_of(state);
@@ -211,6 +278,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		ON_ALL_TABLES(matmul_bits),	    ON_ALL_TABLES(matmul_every_half), ON_ALL_TABLES(matmul_accuracy),
 		ON_ALL_TABLES(matmul_independence), ON_ALL_TABLES(matmul_blocks),     ON_ALL_TABLES(dot_bits),
+		ON_ALL_TABLES(matmul_negative_zero), ON_ALL_TABLES(matmul_stays_inside),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
