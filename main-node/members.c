@@ -576,7 +576,7 @@ static void explain_locked(struct odm_members *ms, char *buf, size_t size)
 		char name[300];
 		int n;
 
-		if (m->pub.session != 0)
+		if (m->pub.session != 0 && !m->distrusted)
 			continue;
 		n = snprintf(buf + used, size - used, "%s%s: %s", used > 0 ? "; " : "", name_of(m, name, sizeof(name)),
 			     m->why[0] != '\0' ? m->why : "no connection; is it running, and the address and port right?");

@@ -76,6 +76,7 @@ uint32_t odm_members_max(const struct odm_members *ms);
 bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session);
 bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size);
 /* Engine thread: this incarnation does not work although it answers (its data socket is dead): start over with it. */
+/* Until the loop thread has dropped it, odm_members_explain already counts it as gone. */
 void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why);
 
 /* Wait until everybody in the hosts file is here. OD_ERR_UNREACHABLE or the refusal's code otherwise, naming each

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Workers that die, hang, come back or never were there: main never hangs, and the tokens stay the same."""
 import os
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import time
 
+import zmtp
 from cluster_util import (HANG_S, PROMPT, TMP, TOKENS, Daemon, Lines, generate, hosts_file, main_args, pack,
                           reference, run_tests, test, tool)
 
@@ -245,6 +247,90 @@ def strangers_do_no_harm():
     assert r["token_ids"] == reference()["token_ids"][:len(r["token_ids"])]
     assert w.alive()
     w.kill()
+
+
+def welcome(version=1, session=5, data_port=1):
+    return zmtp.field(1, version) + zmtp.field(2, session) + zmtp.field(
+        11, zmtp.field(1, session) + zmtp.field(2, b"worker") + zmtp.field(7, data_port))
+
+
+def fake(*answers):
+    """A daemon that answers HELLO with these messages and then says nothing."""
+    def serve(c):
+        c.recv()
+        for a in answers:
+            c.send(*a)
+        while True:
+            c.recv()
+    return zmtp.FakeDaemon(serve)
+
+
+@test
+def a_worker_of_another_protocol_version_is_refused():
+    f = fake([welcome(version=9)])
+    refused("--workers", hosts_file([f]), says=["version", "expected 1, found 9", f"127.0.0.1:{f.port}"])
+    f.close()
+
+
+@test
+def a_worker_that_talks_nonsense_is_refused():
+    for answers in ([[b""]], [[b"\xff" * 100]], [[welcome(session=0)]], [[welcome(data_port=0)]],
+                    [[welcome(data_port=1 << 20)]], [[os.urandom(200)] * 3], [[b"x"] * 40], [[welcome()[:-3]]]):
+        f = fake(*answers)
+        refused("--workers", hosts_file([f]), "--connect-timeout", 3, says=[f"127.0.0.1:{f.port}"])
+        f.close()
+
+
+@test
+def a_worker_without_a_data_port_is_not_waited_for():
+    w, f = Daemon("worker"), fake([welcome()])
+    r = generate("--workers", hosts_file([w, f]), prompt=PROMPT)
+    assert r["token_ids"] == reference()["token_ids"][:len(r["token_ids"])]
+    assert r["workers"] == 1
+    refused("--workers", hosts_file([f]), says=["no worker is left", "data port"])
+    f.close()
+    w.kill()
+
+
+@test
+def strangers_messages_do_no_harm():
+    w = Daemon("worker")
+    hello = zmtp.field(1, 1) + zmtp.field(10, zmtp.field(1, b"worker") + zmtp.field(2, b"x" * 32) + zmtp.field(3, 1))
+    for message in ([b""], [b"", b""], [os.urandom(300)], [hello], [hello, b"frame"], [hello[:-4]], [b"\x00" * 70000],
+                    [zmtp.field(1, 1) + zmtp.field(2, 77) + zmtp.field(16, b"")],
+                    [zmtp.field(1, 1) + zmtp.field(2, 77) + zmtp.field(32, b""), b"rows"], [b"a"] * 30,
+                    [zmtp.field(1, 1) + zmtp.field(13, zmtp.field(1, 1))]):
+        for _ in range(3):
+            c = zmtp.connect(w.port)
+            c.send(*message)
+            c.send(*message)
+            c.s.close()
+    r = generate("--workers", hosts_file([w]), prompt=PROMPT)
+    assert r["token_ids"] == reference()["token_ids"][:len(r["token_ids"])]
+    assert w.alive()
+    w.kill()
+
+
+@test
+def a_corrupt_expert_is_run_elsewhere():
+    copy = os.path.join(TMP, "corrupt.pack")
+    shutil.copytree(pack(), copy)
+    bad = Daemon("worker", pack_dir=copy)  # opened while it was whole
+    good = Daemon("worker")
+    with open(os.path.join(copy, "experts.bin"), "r+b") as f:
+        size = f.seek(0, 2)
+        for at in range(size // 64, size, size // 64):  # a byte in most experts
+            f.seek(at)
+            b = f.read(1)
+            f.seek(at)
+            f.write(bytes([b[0] ^ 16]))
+    r = generate("--workers", hosts_file([bad, good]), prompt=PROMPT, tokens=40)
+    assert r["token_ids"] == reference()["token_ids"][:40]
+    assert r["recovered_runs"] > 0
+    refused("--workers", hosts_file([bad]), says=["checksum", "expert"], tokens=40)
+    assert bad.alive()
+    bad.kill()
+    good.kill()
 
 
 if __name__ == "__main__":
