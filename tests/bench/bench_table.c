@@ -14,6 +14,7 @@ struct od_table {
 	const char *title;
 	const struct od_column *columns;
 	size_t n_columns, n_rows;
+	bool hidden;			  /* in text: no cells, no lines */
 	char **cell;			  /* [n_rows][n_columns] */
 	bool is_text[OD_TABLE_COLUMNS]; /* text to the left, figures to the right */
 	json_t *json;			  /* borrowed from the report's object */
@@ -184,18 +185,22 @@ static bool row_json(struct od_table *t, const struct od_cell *cells)
 	return json_array_append_new(t->json, row) == 0;
 }
 
-void od_table_row(struct od_table *t, const struct od_cell *cells)
+struct od_table *od_report_detail(struct od_report *r, const char *key, const struct od_column *columns,
+				  size_t n_columns)
 {
-	char **grown, **row;
+	struct od_table *t = od_report_table(r, key, NULL, columns, n_columns);
+
+	t->hidden = true;
+	return t;
+}
+
+static bool row_text(struct od_table *t, const struct od_cell *cells)
+{
+	char **grown = reallocarray(t->cell, (t->n_rows + 1) * t->n_columns, sizeof(*grown)), **row;
 	bool ok = true;
 
-	if (t == &t->report->lost)
-		return;
-	grown = reallocarray(t->cell, (t->n_rows + 1) * t->n_columns, sizeof(*grown));
-	if (grown == NULL) {
-		t->report->failed = true;
-		return;
-	}
+	if (grown == NULL)
+		return false;
 	t->cell = grown;
 	row = grown + t->n_rows * t->n_columns;
 	for (size_t c = 0; c < t->n_columns; c++) {
@@ -205,7 +210,14 @@ void od_table_row(struct od_table *t, const struct od_cell *cells)
 			t->is_text[c] = true;
 	}
 	t->n_rows++;
-	if (!ok || !row_json(t, cells))
+	return ok;
+}
+
+void od_table_row(struct od_table *t, const struct od_cell *cells)
+{
+	if (t == &t->report->lost)
+		return;
+	if ((!t->hidden && !row_text(t, cells)) || !row_json(t, cells))
 		t->report->failed = true;
 }
 
@@ -268,7 +280,7 @@ static size_t label_width(const struct od_report *r, size_t from)
 	size_t width = 0;
 
 	for (size_t i = from; i < r->n_items && r->item[i].table == NULL; i++) {
-		size_t w = width_of(r->item[i].label);
+		size_t w = r->item[i].label != NULL ? width_of(r->item[i].label) : 0;
 
 		width = w > width ? w : width;
 	}
@@ -284,9 +296,12 @@ static void print_text(const struct od_report *r, FILE *f)
 		const struct item *it = &r->item[i];
 
 		if (it->table != NULL) {
-			print_table(f, it->table);
+			if (!it->table->hidden)
+				print_table(f, it->table);
 			continue;
 		}
+		if (it->label == NULL)
+			continue;
 		if (i == 0 || r->item[i - 1].table != NULL) {
 			width = label_width(r, i);
 			if (i > 0)

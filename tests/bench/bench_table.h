@@ -42,7 +42,7 @@ struct od_column {
 OD_MUST_CHECK int od_report_new(struct od_report **out, const char *title, struct od_err *err);
 void od_report_free(struct od_report *r); /* NULL ok */
 
-/* One line "label  value unit" and one JSON field. unit may be NULL. */
+/* One line "label  value unit" and one JSON field. unit may be NULL; label NULL: only the JSON field. */
 void od_report_fact(struct od_report *r, const char *key, const char *label, struct od_cell value, int decimals,
 		    const char *unit);
 
@@ -51,6 +51,10 @@ void od_report_fact(struct od_report *r, const char *key, const char *label, str
 #define OD_TABLE_COLUMNS 16
 struct od_table *od_report_table(struct od_report *r, const char *key, const char *title,
 				 const struct od_column *columns, size_t n_columns);
+
+/* The same for JSON only: what a person sees in another table as a summary. */
+struct od_table *od_report_detail(struct od_report *r, const char *key, const struct od_column *columns,
+				  size_t n_columns);
 
 /* cells: [n_columns] */
 void od_table_row(struct od_table *t, const struct od_cell *cells);

@@ -11,6 +11,8 @@ static const struct od_bench_command commands[] = {
 	{ "synth", "write a synthetic Mixtral checkpoint of any size", od_bench_synth },
 	{ "membw", "measure how fast this machine reads memory", od_bench_membw },
 	{ "conform", "compare tokens, routes and logits with an independent implementation's", od_bench_conform },
+	{ "recall", "how many of the experts that a cluster used were predicted", od_bench_recall },
+	{ "decode", "tokens per second of a cluster and of resident mode", od_bench_decode },
 };
 
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))

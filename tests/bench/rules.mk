@@ -3,11 +3,12 @@ PROGRAMS += od-bench
 od-bench_SRCS := $(addprefix tests/bench/,od_bench.c bandwidth.c bench_conform.c bench_membw.c bench_stats.c \
 	bench_synth.c bench_table.c golden_compare.c golden_file.c synth_files.c synth_model.c synth_weights.c)
 # Main's engine, for what is measured on a running model.
-od-bench_SRCS += $(ODM_SRCS)
+od-bench_SRCS += $(addprefix tests/bench/,bench_decode.c bench_prompts.c bench_recall.c) $(ODM_SRCS)
 
 # What the unit tests of these files link beyond libod.
 test_bench_stats_OBJS := $(B)/obj/tests/bench/bench_stats.o
 test_bench_table_OBJS := $(B)/obj/tests/bench/bench_table.o
+test_bench_prompts_OBJS := $(B)/obj/tests/bench/bench_prompts.o
 test_bandwidth_OBJS := $(B)/obj/tests/bench/bandwidth.o
 test_synth_model_OBJS := $(B)/obj/tests/bench/synth_model.o $(B)/obj/tests/bench/synth_weights.o
 test_golden_file_OBJS := $(B)/obj/tests/bench/golden_file.o

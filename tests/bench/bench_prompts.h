@@ -1,0 +1,41 @@
+/* bench_prompts.h - what the benchmarks ask a model: prompts from a file, or random ones.
+ *
+ * The file has a JSON object a line: "text" (string), "ids" (array of token ids, BOS included) or both, and if
+ * wanted "name" and "tokens" (the number of ids). Blank lines do not count. prompts.md says where ours come from.
+ * Thread: any, one at a time per object. Owner: od_prompts_load or _random ... od_prompts_fini by the caller. */
+#ifndef OD_BENCH_PROMPTS_H
+#define OD_BENCH_PROMPTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+#include "common/model/tokenizer.h"
+
+struct od_prompt {
+	char *name;   /* never NULL: "prompt 3" where the file gives none */
+	char *text;   /* NULL: only ids */
+	size_t text_len;
+	int32_t *ids; /* NULL: only text */
+	size_t n_ids;
+};
+
+struct od_prompts {
+	struct od_prompt *prompt; /* [n] */
+	size_t n;
+};
+
+/* The first `limit` prompts (0: all); none at all is an error. *p can be passed to od_prompts_fini even on failure. */
+OD_MUST_CHECK int od_prompts_load(struct od_prompts *p, const char *path, size_t limit, struct od_err *err);
+
+/* ids become what this tokenizer makes of the texts, with BOS; prompts without text keep theirs. t NULL (a model
+ * without a tokenizer): all keep theirs, and one that has none is an error. */
+OD_MUST_CHECK int od_prompts_encode(struct od_prompts *p, const struct od_tokenizer *t, struct od_err *err);
+
+/* n prompts of n_tokens ids below vocab, BOS (unless negative) first; the same seed gives the same ids everywhere. */
+OD_MUST_CHECK int od_prompts_random(struct od_prompts *p, size_t n, size_t n_tokens, uint32_t vocab, int32_t bos,
+				    uint64_t seed, struct od_err *err);
+
+void od_prompts_fini(struct od_prompts *p);
+
+#endif
