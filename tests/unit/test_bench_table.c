@@ -34,7 +34,10 @@ static struct od_report *make(void)
 	od_table_row(t, (struct od_cell[]){ OD_TEXT("märchen"), OD_INT(1024), OD_REAL(0.98765) });
 	od_table_row(t, (struct od_cell[]){ OD_TEXT("a \"b\""), OD_INT(7), OD_NONE });
 	od_report_fact(r, "size_bytes", "size", OD_BYTES(3u << 19), 0, NULL);
+	od_report_fact(r, "unseen", NULL, OD_INT(77), 0, NULL);
 	od_report_fact(r, "note", "note", OD_TEXT("kept"), 0, NULL);
+	t = od_report_detail(r, "every_task", columns, 3);
+	od_table_row(t, (struct od_cell[]){ OD_TEXT("hidden"), OD_INT(1025), OD_REAL(0.5) });
 	return r;
 }
 
@@ -80,12 +83,15 @@ static void json_has_the_same_figures(void **state)
 
 	(void)state;
 	assert_non_null(root);
-	assert_int_equal(json_object_size(root), 6);
+	assert_int_equal(json_object_size(root), 8);
 	assert_close(json_real_value(json_object_get(root, "read_gbps_median")), 41.26, 1e-12);
 	assert_int_equal(json_integer_value(json_object_get(root, "n")), -3);
 	assert_true(json_is_null(json_object_get(root, "lost")));
 	assert_int_equal(json_integer_value(json_object_get(root, "size_bytes")), 1572864);
 	assert_string_equal(json_string_value(json_object_get(root, "note")), "kept");
+	assert_int_equal(json_integer_value(json_object_get(root, "unseen")), 77);
+	first = json_array_get(json_object_get(root, "every_task"), 0);
+	assert_int_equal(json_integer_value(json_object_get(first, "tokens")), 1025);
 	tasks = json_object_get(root, "tasks");
 	assert_int_equal(json_array_size(tasks), 2);
 	first = json_array_get(tasks, 0);
