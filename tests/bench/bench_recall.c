@@ -168,11 +168,12 @@ static struct od_cell rate_cell(const struct od_recall_cell *c)
 static void report_setting(const struct recall_bench *b, struct od_report *r)
 {
 	const struct odm_engine_opts *e = &b->opt.engine.opts;
-	bool ours = e->mode == ODM_LOCAL && e->predictor == ODM_PREDICT_SHADOW && e->precision >= 0;
+	bool ours = e->mode == ODM_LOCAL && e->predictor == ODM_PREDICT_SHADOW; /* else its command line says */
 
 	od_report_fact(r, "predictor", "predictor", OD_TEXT(odm_predictor_names[e->predictor]), 0, NULL);
-	od_report_fact(r, "shadow_precision", "shadow's precision",
-		       ours ? OD_TEXT(od_precision_names[e->precision]) : OD_NONE, 0, NULL);
+	if (ours)
+		od_report_fact(r, "shadow_precision", "shadow's precision",
+			       OD_TEXT(e->precision < 0 ? "default" : od_precision_names[e->precision]), 0, NULL);
 	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[e->profile - 1]), 0, NULL);
 	od_report_fact(r, "workers", "workers", OD_INT(b->workers), 0, NULL);
 	od_report_fact(r, "groups", "groups", OD_INT(b->groups), 0, NULL);

@@ -12,8 +12,8 @@ with open(os.path.join(CHECKPOINT, "config.json")) as f:
 LAYERS, TOP_K = CONFIG["num_hidden_layers"], CONFIG["num_experts_per_tok"]
 
 
-def bench(*args):
-    return json.loads(tool("od-bench", *args, "--pack", pack(), "--json").stdout)
+def bench(*args, model=None):
+    return json.loads(tool("od-bench", *args, "--pack", model or pack(), "--json").stdout)
 
 
 def refused(words, *args):
@@ -96,14 +96,14 @@ def recall_as_text():
     assert "p16-00" not in out, "prompts are for JSON"
 
 
-def weight_bytes_of_a_token():
-    c = CONFIG
+def weight_bytes_of_a_token(c=CONFIG):
     h, heads, kv = c["hidden_size"], c["num_attention_heads"], c["num_key_value_heads"]
     d = c.get("head_dim") or h // heads
     attention = h * heads * d * 2 + h * kv * d * 2
-    layer = attention + 2 * h + c["num_local_experts"] * h + TOP_K * 3 * h * c["intermediate_size"]
+    experts = c["num_experts_per_tok"] * 3 * h * c["intermediate_size"]
+    layer = attention + 2 * h + c["num_local_experts"] * h + experts
     head = c["vocab_size"] * h + (0 if c["tie_word_embeddings"] else h)  # tied: the embedding's row is among them
-    return 2 * (LAYERS * layer + head + h + (h if c["tie_word_embeddings"] else 0))
+    return 2 * (c["num_hidden_layers"] * layer + head + h + (h if c["tie_word_embeddings"] else 0))
 
 
 def check_spread(r, runs):
@@ -157,6 +157,21 @@ def decode_with_more_groups_has_a_wider_window():
         assert abs(c["window_1_slot_ms"] - 3 * c["main_ms"] - 2 * c["worker_ms"]) < 1e-4
         assert abs(c["window_2_slots_ms"] - 3 * c["main_ms"] - 3 * c["worker_ms"]) < 1e-4
     assert close(r["stalled_share"], 1)
+
+
+@test
+def decode_samples_the_same_text_in_turns():
+    checkpoint, model = os.path.join(TMP, "tiny"), os.path.join(TMP, "tiny.pack")
+    tool("od-bench", "synth", checkpoint, "--preset", "tiny", "--tied")
+    tool("od-pack", checkpoint, model)
+    with open(os.path.join(checkpoint, "config.json")) as f:
+        c = json.load(f)
+    assert c["tie_word_embeddings"] and not CONFIG["tie_word_embeddings"], "one of each is tested"
+    r = bench("decode", "--local", 1, "--predictor", "none", "--prompt-tokens", 6, "--tokens", 12, "--runs", 2,
+              model=model)
+    assert r["temperature"] == 0.8 and r["runs_with_other_tokens"] == 0
+    assert r["weight_bytes_per_token"] == weight_bytes_of_a_token(c)
+    assert [u["prompt_tokens"] for u in r["by_run"]] == [6, 6]
 
 
 @test
