@@ -17,6 +17,8 @@ run_one() { # name command...
 	shift
 	"$@" >"$log" 2>&1 </dev/null
 	status=$?
+	# cmocka 1.1 writes "not ok 3 # SKIP name", which TAP knows as a failure that is expected.
+	sed -i -E 's/^not ok ([0-9]+ # SKIP)/ok \1/' "$log"
 	skip=$(grep -cE '^ok .*# SKIP' "$log")
 	ok=$(($(grep -cE '^ok ' "$log") - skip))
 	bad=$(grep -cE '^not ok ' "$log")
