@@ -3,6 +3,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+#define HUGE_PAGE_BYTES (2u << 20)
+#define HUGE_FROM_BYTES (32u << 20) /* below, the waste at the ends would show in a small daemon's memory */
+
+/* Weights are read in long streams, and 4 KiB pages cost a tenth to a third of the bandwidth in address translation.
+ * Only advice: where the kernel has no huge pages to give, nothing changes. */
+static void advise_huge_pages(char *p, size_t bytes)
+{
+	uintptr_t begin = ((uintptr_t)p + HUGE_PAGE_BYTES - 1) & ~(uintptr_t)(HUGE_PAGE_BYTES - 1);
+	uintptr_t end = ((uintptr_t)p + bytes) & ~(uintptr_t)(HUGE_PAGE_BYTES - 1);
+
+	if (bytes >= HUGE_FROM_BYTES && begin < end)
+		madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+}
 
 void *od_alloc(size_t bytes)
 {
@@ -18,6 +33,7 @@ void *od_alloc(size_t bytes)
 		return NULL;
 	p = (char *)(((uintptr_t)raw + sizeof(void *) + 63u) & ~(uintptr_t)63);
 	memcpy(p - sizeof(void *), &raw, sizeof(void *));
+	advise_huge_pages(p, bytes);
 	return p;
 }
 

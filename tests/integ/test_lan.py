@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Several hosts: network namespaces on a bridge. Daemons as the README starts them, main with nothing but the hosts file;
+then a cable is pulled. Needs root."""
+import json
+import os
+import subprocess
+import time
+
+from cluster_util import BIN, HANG_S, PROMPT, TMP, Skip, _children, pack, reference, run_tests, test
+
+ID = f"od{os.getpid() % 100000}"
+NET = "10.213.77"
+NODES = {"main": 1, "shadow": 2, "w0": 11, "w1": 12, "w2": 13}
+_up = []
+
+
+def ip(*args, check=True):
+    return subprocess.run(["ip", *args], check=check, capture_output=True, text=True)
+
+
+def lan():
+    """One namespace a node and one for the switch."""
+    if _up:
+        return
+    if os.geteuid() != 0 or ip("netns", "add", f"{ID}sw", check=False).returncode != 0:
+        raise Skip("cannot make network namespaces here")
+    _up.append(f"{ID}sw")
+    ip("-n", f"{ID}sw", "link", "add", "name", "switch0", "type", "bridge")
+    ip("-n", f"{ID}sw", "link", "set", "switch0", "up")
+    for node, number in NODES.items():
+        ns = f"{ID}{node}"
+        ip("netns", "add", ns)
+        _up.append(ns)
+        ip("-n", ns, "link", "add", "eth0", "type", "veth", "peer", "name", node, "netns", f"{ID}sw")
+        ip("-n", ns, "addr", "add", f"{NET}.{number}/24", "dev", "eth0")
+        ip("-n", ns, "link", "set", "eth0", "up")
+        ip("-n", ns, "link", "set", "lo", "up")
+        ip("-n", f"{ID}sw", "link", "set", node, "master", "switch0")
+        ip("-n", f"{ID}sw", "link", "set", node, "up")
+
+
+def take_down():
+    for ns in _up:
+        ip("netns", "del", ns, check=False)
+
+
+def on(node, *args, **kw):
+    return subprocess.Popen(["ip", "netns", "exec", f"{ID}{node}", os.path.join(BIN, args[0]), *map(str, args[1:])],
+                            env={**os.environ, "OD_PACK": pack()}, text=True, **kw)
+
+
+class Node:
+    def __init__(self, node, role):
+        self.p = on(node, f"od-{role}", "--insecure", "--threads", 1, stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _children.append(self)
+
+    def kill(self):
+        if self.p.poll() is None:
+            self.p.kill()
+        self.p.wait()
+
+
+def start():
+    lan()
+    nodes = [Node("shadow", "shadow")] + [Node(f"w{i}", "worker") for i in range(3)]
+    path = os.path.join(TMP, "lan-hosts.txt")
+    with open(path, "w") as f:
+        f.write(f"shadow {NET}.2\n# workers\n{NET}.11\nworker {NET}.12:5701\n{NET}.13\n")
+    main = on("main", "od-main", "--workers", path, "--json", "--max-tokens", 300, stdin=subprocess.PIPE,
+              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return nodes, main
+
+
+def ask(main):
+    main.stdin.write(PROMPT + "\n")
+    main.stdin.flush()
+
+
+def answer(main):
+    line = main.stdout.readline()
+    assert line, main.stderr.read()
+    r = json.loads(line)
+    assert r["token_ids"] == reference()["token_ids"]
+    return r
+
+
+@test
+def hosts_of_a_lan_need_nothing_but_the_hosts_file():
+    nodes, main = start()
+    ask(main)
+    r = answer(main)
+    assert r["workers"] == 3 and r["recall"] > 0.99, r
+    out, err = main.communicate(timeout=HANG_S)
+    assert main.returncode == 0, err
+    for n in nodes:
+        n.kill()
+
+
+@test
+def a_cable_is_pulled_and_put_back():
+    nodes, main = start()
+    ask(main)
+    answer(main)
+    ask(main)
+    time.sleep(0.2)
+    ip("-n", f"{ID}sw", "link", "set", "w1", "down")  # nobody says goodbye: packets just vanish
+    answer(main)
+    ask(main)
+    assert answer(main)["workers"] == 2
+    ip("-n", f"{ID}sw", "link", "set", "w1", "up")
+    for _ in range(100):
+        ask(main)
+        if answer(main)["workers"] == 3:
+            break
+    else:
+        raise AssertionError("the worker never came back")
+    out, err = main.communicate(timeout=HANG_S)
+    assert main.returncode == 0, err
+    for n in nodes:
+        n.kill()
+
+
+if __name__ == "__main__":
+    try:
+        run_tests()
+    finally:
+        for c in _children:
+            c.kill()
+        take_down()
