@@ -1,6 +1,6 @@
 # od-moe: make, make check, make demo, make install. Every folder lists its own sources in rules.mk.
 #   SANITIZE=address|undefined|thread   a build of its own under build-<name>/
-#   CUDA=auto|0|1                       the CUDA plugin: when nvcc is there, never, or must
+#   CUDA=auto|0|1                       GPU kernels: if there are any, never, or must (this version has none)
 comma := ,
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
@@ -8,6 +8,9 @@ SHELL := /bin/bash
 
 SANITIZE ?=
 CUDA ?= auto
+ifeq ($(filter auto 0,$(CUDA)),)
+$(error CUDA=$(CUDA): this version computes on CPUs only; use CUDA=auto or CUDA=0)
+endif
 DESTDIR ?=
 PREFIX ?= /usr/local
 B := build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
