@@ -17,6 +17,7 @@
 #define ATTACH_TIMEOUT_MS 2000
 #define WAIT_MS 250
 #define RESEND_AFTER_NS (2 * OD_NS_PER_S)
+#define MAX_RESENDS 2
 #define RUN_EXPERTS_MAX 64
 
 /* Some rows of one expert: what a RUN asks for, what a RESULT answers. */
@@ -468,20 +469,35 @@ static int move_from_dead(struct service *s, struct od_err *err)
 	return OD_OK;
 }
 
-/* A worker that says it has nothing to do although we wait for it: the RUN went down with a broken connection. */
+static bool owes(const struct service *s, uint32_t worker)
+{
+	for (size_t i = 0; i < s->n_pieces; i++) {
+		if (s->piece[i].worker == worker && s->piece[i].state != DONE)
+			return true;
+	}
+	return false;
+}
+
+/* A worker that says it has nothing to do although we wait for it: the RUN went down with a broken connection, or could
+ * not be sent. Asked again a few times; then its data socket is taken for dead, however lively its heartbeats. */
 static void resend_lost(struct service *s, uint32_t worker)
 {
+	struct odm_members *ms = odm_cluster_members(s->cluster);
 	struct odm_link *l = &s->link[worker];
 	struct odm_member_stats st;
 	char name[300];
 
-	if (l->open == 0 || od_now_ns() - l->last_ns < RESEND_AFTER_NS ||
-	    !odm_members_stats(odm_cluster_members(s->cluster), l->member, &st, name, sizeof(name)))
+	if (l->session == 0 || od_now_ns() - l->last_ns < RESEND_AFTER_NS || !owes(s, worker) ||
+	    !odm_members_stats(ms, l->member, &st, name, sizeof(name)))
 		return;
 	l->last_ns = od_now_ns();
 	odm_link_reattach(l);
 	if (st.busy || st.pongs == l->last_pongs) {
 		l->last_pongs = st.pongs;
+		return;
+	}
+	if (l->resends++ == MAX_RESENDS) {
+		odm_members_distrust(ms, l->member, l->session, "it answers heartbeats, but not on its data port");
 		return;
 	}
 	od_log_limited(OD_LOG_WARN, "%s does not know of what it was asked; asking again", name);
@@ -568,6 +584,7 @@ static int on_result(struct service *s, uint32_t worker, const struct od_msg *m,
 	if (p == NULL || p->worker != worker)
 		return OD_OK; /* an answer that is no longer needed */
 	l->last_ns = od_now_ns();
+	l->resends = 0;
 	bytes = od_msg_frame(m, 0, &len);
 	if (r->code != OD_OK) {
 		rc = failed_result(s, p, r, err);

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PRINT_COLUMNS 100
+#define PRINT_INDENT 11 /* under the text behind "peak memory" */
+
 void odm_figures_add_node(struct odm_figures *f, const char *name, uint64_t peak_rss_bytes, bool alive)
 {
 	struct odm_node_figures *grown;
@@ -84,21 +87,32 @@ static void print_cluster(const struct odm_figures *f, FILE *out)
 			(unsigned long long)f->recovered_runs);
 }
 
+static void print_memory(const struct odm_figures *f, FILE *out)
+{
+	int column = fprintf(out, "peak memory");
+	char item[160], size[32];
+
+	for (size_t i = 0; i < f->n_nodes; i++) {
+		int n = snprintf(item, sizeof(item), " %s %s%s%s", f->node[i].name,
+				 od_format_bytes(f->node[i].peak_rss_bytes, size, sizeof(size)),
+				 f->node[i].alive ? "" : " (lost)", i + 1 < f->n_nodes ? "," : "");
+
+		if (column + n > PRINT_COLUMNS)
+			column = fprintf(out, "\n%*s", PRINT_INDENT, "") - 1;
+		fputs(item, out);
+		column += n;
+	}
+	fputc('\n', out);
+}
+
 void odm_figures_print(const struct odm_figures *f, FILE *out)
 {
-	char size[32];
-
 	fprintf(out, "tokens      %llu prompt, %llu generated\n", (unsigned long long)f->prompt_tokens,
 		(unsigned long long)f->tokens);
 	fprintf(out, "speed       TTFT %.3f s, %.2f tok/s\n", od_seconds(f->ttft_ns), odm_figures_tok_per_s(f));
 	if (f->cluster)
 		print_cluster(f, out);
-	fprintf(out, "peak memory");
-	for (size_t i = 0; i < f->n_nodes; i++)
-		fprintf(out, "%s %s %s%s", i > 0 ? "," : "", f->node[i].name,
-			od_format_bytes(f->node[i].peak_rss_bytes, size, sizeof(size)),
-			f->node[i].alive ? "" : " (lost)");
-	fputc('\n', out);
+	print_memory(f, out);
 }
 
 static void put_u64(json_t *into, const char *key, uint64_t v)

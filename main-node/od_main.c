@@ -226,14 +226,19 @@ static int run_lines(struct app *a, struct od_err *err)
 	size_t room = 0;
 	int rc = OD_OK;
 
+	if (terminal && !a->opt.quiet)
+		od_log(OD_LOG_INFO, "type a prompt and Enter; Ctrl-D ends");
 	while (!interrupted) {
 		ssize_t n;
 
 		if (terminal)
 			fputs("> ", stderr);
 		n = getline(&line, &room, stdin);
-		if (n < 0)
+		if (n < 0) {
+			if (terminal)
+				fputc('\n', stderr);
 			break;
+		}
 		if (n > 0 && line[n - 1] == '\n')
 			line[--n] = '\0';
 		if (n == 0)

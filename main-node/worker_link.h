@@ -15,6 +15,7 @@ struct odm_link {
 	unsigned open;	       /* RUNs without an answer */
 	uint64_t last_ns;      /* last send or answer */
 	uint64_t last_pongs;   /* heartbeats at that time */
+	unsigned resends;      /* since the last answer */
 };
 
 /* Connect and attach; waits until the daemon has answered, at most timeout_ms. On failure the link is closed. */
