@@ -32,18 +32,20 @@ struct options {
 
 #define BAR_CELLS 30
 #define BAR_EVERY_NS (100 * OD_NS_PER_MS)
-#define LINE_EVERY_NS (10 * OD_NS_PER_S)
+#define LINE_MIN_NS (2 * OD_NS_PER_S)
+#define LINE_MAX_NS (10 * OD_NS_PER_S)
 
 struct bar {
 	const char *verb;
 	bool tty, open;
-	uint64_t begin_ns, last_ns, first_bytes;
+	uint64_t begin_ns, last_ns;
 	int last_tenth;
 };
 
 static void bar_init(struct bar *b, const char *verb)
 {
 	*b = (struct bar){ .verb = verb, .tty = isatty(STDERR_FILENO) != 0, .begin_ns = od_now_ns() };
+	b->last_ns = b->begin_ns;
 }
 
 static void bar_draw(struct bar *b, double part, double mb_per_s, double eta_s)
@@ -73,8 +75,8 @@ static void on_progress(void *arg, uint64_t done, uint64_t all)
 			return;
 		bar_draw(b, part, rate / 1e6, eta);
 	} else {
-		/* On a fast disk ten lines in all, on a slow one a line every ten seconds. */
-		if (tenth == b->last_tenth && now - b->last_ns < LINE_EVERY_NS)
+		/* Ten lines in all, but none for what takes no time, and a sign of life every ten seconds. */
+		if (now - b->last_ns < (tenth != b->last_tenth ? LINE_MIN_NS : LINE_MAX_NS))
 			return;
 		fprintf(stderr, "%s: %d%%, %.0f MB/s, %.0f s left\n", b->verb, (int)(part * 100), rate / 1e6, eta);
 		b->last_tenth = tenth;
