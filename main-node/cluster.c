@@ -83,15 +83,6 @@ static void refresh_view(struct odm_cluster *c)
 	c->groups = odm_groups_make(c->view.n_workers, c->o.group_size, c->o.config->top_k, c->o.config->n_layers);
 }
 
-static uint32_t index_of_member(const struct odm_view *v, uint32_t id)
-{
-	for (uint32_t i = 0; i < v->n_workers; i++) {
-		if (v->worker[i].id == id)
-			return i;
-	}
-	return ODM_NOBODY;
-}
-
 static uint32_t keep_worker(void *arg, uint16_t expert)
 {
 	const struct odm_cluster *c = arg;
@@ -114,7 +105,7 @@ static void place(struct odm_cluster *c, uint64_t step, uint32_t m, bool prefill
 	}
 	for (size_t i = 0; i < n; i++)
 		c->keep[c->wanted[i]] =
-			c->worker[i] == ODM_NOBODY ? ODM_NOBODY : index_of_member(&c->view, c->worker[i]);
+			c->worker[i] == ODM_NOBODY ? ODM_NOBODY : odm_view_find(&c->view, c->worker[i]);
 	memcpy(c->sorted, c->wanted, n * sizeof(*c->sorted));
 	qsort(c->sorted, n, sizeof(*c->sorted), by_id);
 	odm_deal(&c->groups, step, m, c->sorted, n, keep_worker, c, c->deal, c->load);
@@ -157,7 +148,7 @@ static void send_wants(struct odm_cluster *c)
 		/* Whoever had a WANT of an older version must hear of the newer one, if only that it is empty. */
 		memset(c->reached, 0, c->view.n_workers * sizeof(*c->reached));
 		for (size_t i = 0; i < n; i++) {
-			uint32_t old = c->worker[i] == ODM_NOBODY ? ODM_NOBODY : index_of_member(&c->view, c->worker[i]);
+			uint32_t old = c->worker[i] == ODM_NOBODY ? ODM_NOBODY : odm_view_find(&c->view, c->worker[i]);
 
 			if (old != ODM_NOBODY)
 				c->reached[old] = true;

@@ -4,8 +4,8 @@
 #include "common/base/mem.h"
 #include "common/base/trace.h"
 #include "common/predict/random_predictor.h"
-#include "main-node/shadow_link.h"
-#include "main-node/worker_link.h"
+#include "main-node/cluster_links.h"
+#include "main-node/layer_pieces.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -14,22 +14,10 @@
 
 #define PREFILL_BATCH_ROWS 64
 #define PREFILL_OPEN_RUNS 2
-#define ATTACH_TIMEOUT_MS 2000
 #define WAIT_MS 250
 #define RESEND_AFTER_NS (2 * OD_NS_PER_S)
 #define MAX_RESENDS 2
 #define RUN_EXPERTS_MAX 64
-
-/* Some rows of one expert: what a RUN asks for, what a RESULT answers. */
-struct piece {
-	uint16_t expert;
-	uint32_t first, count; /* in order[]: (row, rank) pairs of this expert */
-	uint32_t worker;       /* index in the view */
-	uint32_t attempts;
-	uint64_t request;
-	enum { TODO, SENT, DONE } state;
-	bool last; /* of this expert on its worker */
-};
 
 struct service {
 	struct odm_expert_service base;
@@ -37,26 +25,16 @@ struct service {
 	struct od_forward_opts o;
 	size_t hidden, row_bytes;
 	uint32_t run_rows; /* of a prefill batch */
-	struct odm_view view;
-	struct odm_groups groups;
-	struct odm_link *link; /* [max members], by index in the view */
-	struct odm_shadow_link shadow;
+	struct odm_links net;
 	struct odm_step step;
-	const struct od_moe_call *call;
-	bool in_step;
-	/* Scratch of one layer. */
-	struct piece *piece; /* [max_rows * top_k + n_experts] */
-	size_t n_pieces, n_done;
-	uint32_t *order;   /* [max_rows * top_k]: row * top_k + rank, grouped by expert */
-	uint32_t *count;   /* [n_experts + 1] */
-	uint16_t *chosen;  /* [n_experts]: the layer's experts, by id */
-	uint32_t *place;   /* [n_experts]: their workers */
-	uint32_t *load;	   /* [max members] */
-	uint32_t *row_slot; /* [max_rows]: row of the call -> row of the RUN */
-	uint32_t *indices; /* [max_rows * top_k]: RunExpert.rows of one RUN */
-	bool *used_member; /* [max members] */
-	uint8_t *rows;	   /* [max_rows][row_bytes] */
-	zmq_pollitem_t *items; /* [max members + 2] */
+	const struct od_moe_call *call; /* the layer under way; NULL between layers */
+	struct odm_pieces work;
+	/* Scratch of one RUN, and of waiting. */
+	uint32_t *row_slot;    /* [max_rows]: row of the call -> row of the RUN */
+	uint32_t *indices;     /* [max_rows * top_k]: RunExpert.rows */
+	uint8_t *rows;	       /* [max_rows][row_bytes] */
+	bool *used_member;     /* [OD_MAX_HOSTS], by member's id */
+	zmq_pollitem_t *items; /* [OD_MAX_HOSTS + 2] */
 	uint64_t last_request;
 	struct odm_figures sum; /* since the last figures() */
 	uint64_t layer_stall_ns; /* the longest wait for a load in this layer */
@@ -72,95 +50,6 @@ uint32_t odm_run_rows(const struct od_config *cfg, enum od_profile profile)
 	size_t most = OD_MAX_RUN_BYTES / row_bytes(cfg, profile);
 
 	return most == 0 ? 1 : most < PREFILL_BATCH_ROWS ? (uint32_t)most : PREFILL_BATCH_ROWS;
-}
-
-/* --- membership, between steps --- */
-
-static void close_links(struct service *s)
-{
-	for (uint32_t i = 0; i < s->view.n_workers; i++)
-		odm_link_close(&s->link[i]);
-}
-
-/* Links follow the members: an index in the new view takes over the socket of the same session. */
-static void take_view(struct service *s)
-{
-	struct odm_members *ms = odm_cluster_members(s->cluster);
-	struct odm_link old[OD_MAX_HOSTS];
-	uint32_t n_old = s->view.n_workers;
-	const struct od_config *cfg = s->o.config;
-
-	memcpy(old, s->link, n_old * sizeof(*old));
-	odm_members_view(ms, &s->view);
-	for (uint32_t i = 0; i < s->view.n_workers; i++) {
-		s->link[i] = (struct odm_link){ .member = s->view.worker[i].id };
-		for (uint32_t j = 0; j < n_old; j++) {
-			if (old[j].session != 0 && old[j].member == s->view.worker[i].id &&
-			    old[j].session == s->view.worker[i].session) {
-				s->link[i] = old[j];
-				old[j].socket = NULL;
-			}
-		}
-	}
-	for (uint32_t j = 0; j < n_old; j++)
-		odm_link_close(&old[j]);
-	s->groups = odm_groups_make(s->view.n_workers, odm_cluster_opts(s->cluster)->group_size, cfg->top_k,
-				    cfg->n_layers);
-}
-
-static int open_links(struct service *s)
-{
-	struct odm_members *ms = odm_cluster_members(s->cluster);
-	bool all = true;
-
-	for (uint32_t i = 0; i < s->view.n_workers; i++) {
-		struct odm_member *m = &s->view.worker[i];
-		struct od_err why;
-
-		if (s->link[i].session == m->session)
-			continue;
-		if (odm_link_open(&s->link[i], odm_cluster_zmq(s->cluster), m, ATTACH_TIMEOUT_MS, &why) == OD_OK)
-			continue;
-		odm_members_distrust(ms, m->id, m->session, why.msg);
-		m->session = 0; /* not used in this view */
-		all = false;
-	}
-	return all ? OD_OK : OD_ERR_UNREACHABLE;
-}
-
-/* Workers that could not be attached leave the view, so that groups are made of the others. */
-static void drop_unattached(struct service *s)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < s->view.n_workers; i++) {
-		if (s->view.worker[i].session == 0)
-			continue;
-		s->view.worker[n] = s->view.worker[i];
-		s->link[n++] = s->link[i];
-	}
-	s->view.n_workers = n;
-	s->groups = odm_groups_make(n, odm_cluster_opts(s->cluster)->group_size, s->o.config->top_k,
-				    s->o.config->n_layers);
-}
-
-static int no_worker_left(struct service *s, struct od_err *err)
-{
-	char why[600];
-
-	odm_members_explain(odm_cluster_members(s->cluster), why, sizeof(why));
-	return od_fail(err, OD_ERR_UNREACHABLE, "no worker is left to run experts: %s", why);
-}
-
-static int refresh(struct service *s, struct od_err *err)
-{
-	if (odm_members_epoch(odm_cluster_members(s->cluster)) != s->view.epoch) {
-		take_view(s);
-		if (open_links(s) != OD_OK)
-			drop_unattached(s);
-		odm_shadow_link_follow(&s->shadow, s->cluster, s->view.has_shadow ? &s->view.shadow : NULL);
-	}
-	return s->view.n_workers > 0 ? OD_OK : no_worker_left(s, err);
 }
 
 /* --- a step --- */
@@ -184,17 +73,16 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 {
 	struct service *s = (struct service *)base;
 	bool decode = step->phase == ODM_DECODE;
-	int rc = refresh(s, err);
+	int rc = odm_links_refresh(&s->net, err);
 
 	if (rc != OD_OK)
 		return rc;
 	s->step = *step;
-	s->in_step = true;
 	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, &step->rows[0].token,
 			      decode ? step->n_rows : 0, step->rows[0].position - step->prompt_tokens, decode);
 	if (!decode)
 		return OD_OK;
-	odm_shadow_link_step(&s->shadow, s->view.epoch, step);
+	odm_shadow_link_step(&s->net.shadow, s->net.view.epoch, step);
 	if (odm_cluster_opts(s->cluster)->predictor == ODM_PREDICT_RANDOM)
 		predict_random(s, step);
 	return OD_OK;
@@ -205,9 +93,8 @@ static void end_step(struct odm_expert_service *base)
 	struct service *s = (struct service *)base;
 
 	/* A step that was given up leaves WANTs behind; one that went through has closed them all. */
-	if (s->in_step && s->call != NULL)
+	if (s->call != NULL)
 		odm_cluster_close_step(s->cluster, s->step.step, s->o.config->n_layers - 1);
-	s->in_step = false;
 	s->call = NULL;
 }
 
@@ -215,97 +102,32 @@ static void close_sequence(struct odm_expert_service *base, uint64_t sequence)
 {
 	struct service *s = (struct service *)base;
 
-	odm_shadow_link_close_sequence(&s->shadow, s->view.epoch, sequence);
+	odm_shadow_link_close_sequence(&s->net.shadow, s->net.view.epoch, sequence);
 	/* The shadow may have run ahead into a step that will not come. */
 	odm_cluster_close_step(s->cluster, s->step.next_step, s->o.config->n_layers - 1);
 }
 
-/* --- one layer: who gets what --- */
-
-/* order[] and chosen[]: (row, rank) pairs grouped by expert, experts by id. Returns how many experts. */
-static size_t group_by_expert(struct service *s)
-{
-	const struct od_moe_call *c = s->call;
-	const struct od_config *cfg = s->o.config;
-	size_t n = c->n_rows * cfg->top_k, n_chosen = 0;
-	uint32_t at = 0;
-
-	memset(s->count, 0, (cfg->n_experts + 1) * sizeof(*s->count));
-	for (size_t i = 0; i < n; i++)
-		s->count[c->expert[i]]++;
-	for (uint32_t e = 0; e < cfg->n_experts; e++) {
-		uint32_t size = s->count[e];
-
-		if (size > 0)
-			s->chosen[n_chosen++] = (uint16_t)e;
-		s->count[e] = at; /* from here: where the expert's next pair goes */
-		at += size;
-	}
-	s->count[cfg->n_experts] = at;
-	for (size_t i = 0; i < n; i++)
-		s->order[s->count[c->expert[i]]++] = (uint32_t)i;
-	return n_chosen;
-}
-
-static uint32_t index_of_member(const struct odm_view *v, uint32_t id)
-{
-	for (uint32_t i = 0; i < v->n_workers; i++) {
-		if (v->worker[i].id == id)
-			return i;
-	}
-	return ODM_NOBODY;
-}
+/* --- one layer --- */
 
 static uint32_t wanted_at(void *arg, uint16_t expert)
 {
 	struct service *s = arg;
 	uint32_t id = odm_predictions_where(odm_cluster_predictions(s->cluster), s->call->step, s->call->m, expert);
 
-	return id == ODM_NOBODY ? ODM_NOBODY : index_of_member(&s->view, id);
-}
-
-static void add_piece(struct service *s, uint16_t expert, uint32_t first, uint32_t count, uint32_t worker, bool last)
-{
-	s->piece[s->n_pieces++] = (struct piece){
-		.expert = expert, .first = first, .count = count, .worker = worker, .last = last, .state = TODO
-	};
-}
-
-static void make_pieces(struct service *s, size_t n_chosen)
-{
-	bool decode = s->step.phase == ODM_DECODE;
-	uint32_t batch = decode ? UINT32_MAX : s->run_rows, first = 0;
-
-	if (decode)
-		odm_deal(&s->groups, s->call->step, s->call->m, s->chosen, n_chosen, wanted_at, s, s->place, s->load);
-	s->n_pieces = s->n_done = 0;
-	for (size_t i = 0; i < n_chosen; i++) {
-		uint16_t e = s->chosen[i];
-		uint32_t end = s->count[e]; /* group_by_expert left the end there */
-		uint32_t worker = decode ? s->place[i] : odm_prefill_worker(&s->groups, e);
-
-		for (; first < end; first += end - first < batch ? end - first : batch) {
-			uint32_t n = end - first < batch ? end - first : batch;
-
-			add_piece(s, e, first, n, worker, first + n == end);
-		}
-	}
+	return id == ODM_NOBODY ? ODM_NOBODY : odm_view_find(&s->net.view, id);
 }
 
 /* Prefill needs nearly every expert, so say so before the rows come; the layer after it too when that pays. */
-static void announce(struct service *s, size_t n_chosen)
+static void announce(struct service *s)
 {
 	struct odm_predictions *p = odm_cluster_predictions(s->cluster);
-	const struct od_config *cfg = s->o.config;
+	uint64_t step = s->call->step;
+	uint32_t m = s->call->m;
 
-	if (s->step.phase == ODM_DECODE)
-		return;
-	odm_predictions_require(p, s->call->step, s->call->m, s->chosen, n_chosen);
-	if (s->call->n_rows * cfg->top_k >= 4u * (size_t)cfg->n_experts && s->call->m + 1 < cfg->n_layers) {
-		for (uint32_t e = 0; e < cfg->n_experts; e++)
-			s->chosen[e] = (uint16_t)e;
-		odm_predictions_require(p, s->call->step, s->call->m + 1, s->chosen, cfg->n_experts);
-	}
+	odm_predictions_require(p, step, m, s->work.chosen, s->work.n_chosen);
+	if (s->call->n_rows * s->o.config->top_k >= 4u * (size_t)s->o.config->n_experts &&
+	    m + 1 < s->o.config->n_layers)
+		odm_predictions_require_all(p, step, m + 1);
 	odm_cluster_flush_wants(s->cluster);
 }
 
@@ -323,10 +145,10 @@ static void put_row(struct service *s, uint32_t slot, uint32_t row)
 }
 
 /* A RUN of n pieces of one worker: each row travels once. */
-static int send_run(struct service *s, uint32_t worker, struct piece **piece, size_t n, bool closes)
+static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece, size_t n, bool closes)
 {
 	Od__RunExpert expert[RUN_EXPERTS_MAX], *list[RUN_EXPERTS_MAX];
-	struct odm_link *l = &s->link[worker];
+	struct odm_link *l = &s->net.link[worker];
 	Od__Run run = OD__RUN__INIT;
 	Od__Header h = OD__HEADER__INIT;
 	struct od_out_frame frame = { .bytes = s->rows };
@@ -338,12 +160,12 @@ static int send_run(struct service *s, uint32_t worker, struct piece **piece, si
 		od__run_expert__init(&expert[i]);
 		list[i] = &expert[i];
 		expert[i].expert = piece[i]->expert;
-		expert[i].rank = (uint32_t)(piece[i] - s->piece);
+		expert[i].rank = (uint32_t)(piece[i] - s->work.piece);
 		expert[i].last = piece[i]->last;
 		expert[i].rows = s->indices + at;
 		expert[i].n_rows = piece[i]->count;
 		for (uint32_t j = 0; j < piece[i]->count; j++) {
-			uint32_t row = s->order[piece[i]->first + j] / (uint32_t)k;
+			uint32_t row = s->work.order[piece[i]->first + j] / (uint32_t)k;
 
 			if (s->row_slot[row] == UINT32_MAX) {
 				s->row_slot[row] = run.n_rows;
@@ -361,11 +183,11 @@ static int send_run(struct service *s, uint32_t worker, struct piece **piece, si
 	frame.len = (size_t)run.n_rows * s->row_bytes;
 	h.body_case = OD__HEADER__BODY_RUN;
 	h.run = &run;
-	rc = odm_link_send(l, s->view.epoch, &h, &frame, 1);
+	rc = odm_link_send(l, s->net.view.epoch, &h, &frame, 1);
 	if (rc != OD_OK)
 		return rc;
 	for (size_t i = 0; i < n; i++) {
-		piece[i]->state = SENT;
+		piece[i]->state = ODM_PIECE_SENT;
 		piece[i]->request = run.request;
 	}
 	s->used_member[l->member] = true;
@@ -375,39 +197,16 @@ static int send_run(struct service *s, uint32_t worker, struct piece **piece, si
 	return OD_OK;
 }
 
-/* The worker's next pieces: all of them in decode, one batch in prefill. *more: others are left. */
-static size_t next_pieces(struct service *s, uint32_t worker, struct piece **out, bool *more)
-{
-	size_t max = s->step.phase == ODM_DECODE ? RUN_EXPERTS_MAX : 1, n = 0;
-
-	*more = false;
-	for (size_t i = 0; i < s->n_pieces && !*more; i++) {
-		if (s->piece[i].worker != worker || s->piece[i].state != TODO)
-			continue;
-		if (n == max)
-			*more = true;
-		else
-			out[n++] = &s->piece[i];
-	}
-	return n;
-}
-
-static bool link_alive(struct service *s, uint32_t worker)
-{
-	const struct odm_link *l = &s->link[worker];
-
-	return l->session != 0 &&
-	       odm_members_alive(odm_cluster_members(s->cluster), l->member, l->session);
-}
-
 static void pump(struct service *s, uint32_t worker)
 {
-	unsigned max = s->step.phase == ODM_DECODE ? UINT32_MAX : PREFILL_OPEN_RUNS;
-	struct piece *piece[RUN_EXPERTS_MAX];
+	bool decode = s->step.phase == ODM_DECODE;
+	unsigned max = decode ? UINT32_MAX : PREFILL_OPEN_RUNS;
+	size_t at_once = decode ? RUN_EXPERTS_MAX : 1;
+	struct odm_piece *piece[RUN_EXPERTS_MAX];
 	bool more = true;
 
-	while (more && s->link[worker].open < max) {
-		size_t n = next_pieces(s, worker, piece, &more);
+	while (more && s->net.link[worker].open < max) {
+		size_t n = odm_pieces_next(&s->work, worker, at_once, piece, &more);
 
 		/* A full queue or a broken connection: tried again at the next wake-up, or the worker is dead by then. */
 		if (n == 0 || send_run(s, worker, piece, n, !more) != OD_OK)
@@ -420,7 +219,7 @@ static void pump(struct service *s, uint32_t worker)
 /* Another worker for a piece: of the layer's group first, then of the groups after it. */
 static uint32_t replacement(struct service *s, uint32_t gone)
 {
-	const struct odm_groups *g = &s->groups;
+	const struct odm_groups *g = &s->net.groups;
 	uint32_t group = s->step.phase == ODM_DECODE ? odm_group_of_layer(g, s->call->step, s->call->m)
 						     : gone % g->n_groups;
 
@@ -430,21 +229,21 @@ static uint32_t replacement(struct service *s, uint32_t gone)
 		for (uint32_t j = 0; j < size; j++) {
 			uint32_t w = odm_group_worker(g, at, (j + gone) % size);
 
-			if (w != gone && link_alive(s, w))
+			if (w != gone && odm_links_alive(&s->net, w))
 				return w;
 		}
 	}
-	return link_alive(s, gone) ? gone : ODM_NOBODY;
+	return odm_links_alive(&s->net, gone) ? gone : ODM_NOBODY;
 }
 
-static int move_piece(struct service *s, struct piece *p, struct od_err *err)
+static int move_piece(struct service *s, struct odm_piece *p, struct od_err *err)
 {
 	uint32_t to = replacement(s, p->worker);
 
 	if (to == ODM_NOBODY)
-		return no_worker_left(s, err);
+		return odm_links_none_left(&s->net, err);
 	p->worker = to;
-	p->state = TODO;
+	p->state = ODM_PIECE_TODO;
 	p->last = true; /* its neighbours may lie elsewhere now */
 	s->sum.recovered_runs++;
 	return OD_OK;
@@ -453,15 +252,15 @@ static int move_piece(struct service *s, struct piece *p, struct od_err *err)
 /* Everything that dead workers owe goes to others. */
 static int move_from_dead(struct service *s, struct od_err *err)
 {
-	for (uint32_t w = 0; w < s->view.n_workers; w++) {
-		if (link_alive(s, w))
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
+		if (odm_links_alive(&s->net, w))
 			continue;
-		odm_link_close(&s->link[w]);
-		for (size_t i = 0; i < s->n_pieces; i++) {
+		odm_link_close(&s->net.link[w]);
+		for (size_t i = 0; i < s->work.n; i++) {
 			int rc = OD_OK;
 
-			if (s->piece[i].worker == w && s->piece[i].state != DONE)
-				rc = move_piece(s, &s->piece[i], err);
+			if (s->work.piece[i].worker == w && s->work.piece[i].state != ODM_PIECE_DONE)
+				rc = move_piece(s, &s->work.piece[i], err);
 			if (rc != OD_OK)
 				return rc;
 		}
@@ -469,25 +268,16 @@ static int move_from_dead(struct service *s, struct od_err *err)
 	return OD_OK;
 }
 
-static bool owes(const struct service *s, uint32_t worker)
-{
-	for (size_t i = 0; i < s->n_pieces; i++) {
-		if (s->piece[i].worker == worker && s->piece[i].state != DONE)
-			return true;
-	}
-	return false;
-}
-
 /* A worker that says it has nothing to do although we wait for it: the RUN went down with a broken connection, or could
  * not be sent. Asked again a few times; then its data socket is taken for dead, however lively its heartbeats. */
 static void resend_lost(struct service *s, uint32_t worker)
 {
 	struct odm_members *ms = odm_cluster_members(s->cluster);
-	struct odm_link *l = &s->link[worker];
+	struct odm_link *l = &s->net.link[worker];
 	struct odm_member_stats st;
 	char name[300];
 
-	if (l->session == 0 || od_now_ns() - l->last_ns < RESEND_AFTER_NS || !owes(s, worker) ||
+	if (l->session == 0 || od_now_ns() - l->last_ns < RESEND_AFTER_NS || !odm_pieces_owed(&s->work, worker) ||
 	    !odm_members_stats(ms, l->member, &st, name, sizeof(name)))
 		return;
 	l->last_ns = od_now_ns();
@@ -501,30 +291,19 @@ static void resend_lost(struct service *s, uint32_t worker)
 		return;
 	}
 	od_log_limited(OD_LOG_WARN, "%s does not know of what it was asked; asking again", name);
-	for (size_t i = 0; i < s->n_pieces; i++) {
-		if (s->piece[i].worker == worker && s->piece[i].state == SENT)
-			s->piece[i].state = TODO;
+	for (size_t i = 0; i < s->work.n; i++) {
+		if (s->work.piece[i].worker == worker && s->work.piece[i].state == ODM_PIECE_SENT)
+			s->work.piece[i].state = ODM_PIECE_TODO;
 	}
 	l->open = 0;
 }
 
 /* --- results --- */
 
-static struct piece *find_piece(struct service *s, const Od__Result *r)
-{
-	for (size_t i = 0; i < s->n_pieces; i++) {
-		struct piece *p = &s->piece[i];
-
-		if (p->state == SENT && p->request == r->request && p->expert == r->expert)
-			return p;
-	}
-	return NULL;
-}
-
-static void put_outputs(struct service *s, const struct piece *p, const uint8_t *bytes)
+static void put_outputs(struct service *s, const struct odm_piece *p, const uint8_t *bytes)
 {
 	for (uint32_t j = 0; j < p->count; j++) {
-		float *y = s->call->y + (size_t)s->order[p->first + j] * s->hidden;
+		float *y = s->call->y + (size_t)s->work.order[p->first + j] * s->hidden;
 		const uint8_t *from = bytes + (size_t)j * s->row_bytes;
 
 		if (s->o.profile == OD_PROFILE_BF16)
@@ -547,23 +326,13 @@ static void count_result(struct service *s, const Od__Result *r)
 		s->layer_stall_ns = r->wait_ns;
 }
 
-/* True when no piece of this request is open any more. */
-static bool request_done(const struct service *s, uint64_t request)
-{
-	for (size_t i = 0; i < s->n_pieces; i++) {
-		if (s->piece[i].state == SENT && s->piece[i].request == request)
-			return false;
-	}
-	return true;
-}
-
-static int failed_result(struct service *s, struct piece *p, const Od__Result *r, struct od_err *err)
+static int failed_result(struct service *s, struct odm_piece *p, const Od__Result *r, struct od_err *err)
 {
 	char name[300] = "a worker";
 	struct odm_member_stats st;
 
-	odm_members_stats(odm_cluster_members(s->cluster), s->link[p->worker].member, &st, name, sizeof(name));
-	if (++p->attempts >= s->view.n_workers + 1)
+	odm_members_stats(odm_cluster_members(s->cluster), s->net.link[p->worker].member, &st, name, sizeof(name));
+	if (++p->attempts >= s->net.view.n_workers + 1)
 		return od_fail(err, r->code < 0 ? r->code : OD_ERR_INTERNAL,
 			       "expert %u of layer %u cannot be run by any worker; the last, %s, said: %s", p->expert,
 			       s->call->m, name, r->reason);
@@ -575,8 +344,8 @@ static int failed_result(struct service *s, struct piece *p, const Od__Result *r
 static int on_result(struct service *s, uint32_t worker, const struct od_msg *m, struct od_err *err)
 {
 	const Od__Result *r = m->header->result;
-	struct piece *p = r->step == s->call->step && r->m == s->call->m ? find_piece(s, r) : NULL;
-	struct odm_link *l = &s->link[worker];
+	struct odm_piece *p = r->step == s->call->step && r->m == s->call->m ? odm_pieces_find(&s->work, r->request, r->expert) : NULL;
+	struct odm_link *l = &s->net.link[worker];
 	const void *bytes;
 	size_t len;
 	int rc = OD_OK;
@@ -596,10 +365,10 @@ static int on_result(struct service *s, uint32_t worker, const struct od_msg *m,
 	} else {
 		put_outputs(s, p, bytes);
 		count_result(s, r);
-		p->state = DONE;
-		s->n_done++;
+		p->state = ODM_PIECE_DONE;
+		s->work.n_done++;
 	}
-	if (l->open > 0 && request_done(s, r->request))
+	if (l->open > 0 && !odm_pieces_open(&s->work, r->request))
 		l->open--;
 	return rc;
 }
@@ -608,10 +377,10 @@ static int receive(struct service *s, uint32_t worker, struct od_err *err)
 {
 	int rc = OD_OK;
 
-	while (rc == OD_OK && s->link[worker].session != 0) {
+	while (rc == OD_OK && s->net.link[worker].session != 0) {
 		struct od_msg m;
 
-		rc = odm_link_recv(&s->link[worker], &m);
+		rc = odm_link_recv(&s->net.link[worker], &m);
 		if (rc == OD_ERR_BUSY)
 			return OD_OK;
 		if (rc != OD_OK)
@@ -629,11 +398,11 @@ static void wait_for_something(struct service *s)
 	uint64_t count;
 
 	s->items[n++] = (zmq_pollitem_t){ .fd = odm_cluster_changed_fd(s->cluster), .events = ZMQ_POLLIN };
-	if (s->shadow.link.socket != NULL)
-		s->items[n++] = (zmq_pollitem_t){ .socket = s->shadow.link.socket, .events = ZMQ_POLLIN };
-	for (uint32_t w = 0; w < s->view.n_workers; w++) {
-		if (s->link[w].socket != NULL && s->link[w].open > 0)
-			s->items[n++] = (zmq_pollitem_t){ .socket = s->link[w].socket, .events = ZMQ_POLLIN };
+	if (s->net.shadow.link.socket != NULL)
+		s->items[n++] = (zmq_pollitem_t){ .socket = s->net.shadow.link.socket, .events = ZMQ_POLLIN };
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
+		if (s->net.link[w].socket != NULL && s->net.link[w].open > 0)
+			s->items[n++] = (zmq_pollitem_t){ .socket = s->net.link[w].socket, .events = ZMQ_POLLIN };
 	}
 	zmq_poll(s->items, (int)n, WAIT_MS);
 	if (read(odm_cluster_changed_fd(s->cluster), &count, sizeof(count)) < 0)
@@ -644,12 +413,12 @@ static int run_pieces(struct service *s, struct od_err *err)
 {
 	int rc = OD_OK;
 
-	while (rc == OD_OK && s->n_done < s->n_pieces) {
-		for (uint32_t w = 0; w < s->view.n_workers; w++)
+	while (rc == OD_OK && s->work.n_done < s->work.n) {
+		for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 			pump(s, w);
-		odm_shadow_link_serve(&s->shadow, s->o.config, s->view.epoch);
+		odm_shadow_link_serve(&s->net.shadow, s->o.config, s->net.view.epoch);
 		wait_for_something(s);
-		for (uint32_t w = 0; rc == OD_OK && w < s->view.n_workers; w++) {
+		for (uint32_t w = 0; rc == OD_OK && w < s->net.view.n_workers; w++) {
 			rc = receive(s, w, err);
 			resend_lost(s, w);
 		}
@@ -664,26 +433,28 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 	struct service *s = (struct service *)r; /* runner is the first member of the first */
 	bool decode = s->step.phase == ODM_DECODE;
 	uint64_t start_ns = od_now_ns(), span;
-	size_t n_chosen;
 	int rc;
 
 	s->call = call;
 	s->layer_stall_ns = 0;
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
-	for (uint32_t w = 0; w < s->view.n_workers; w++)
-		s->link[w].open = 0;
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
+		s->net.link[w].open = 0;
 	if (decode)
 		odm_predictions_resolve(odm_cluster_predictions(s->cluster), call->step, call->m, call->expert,
 					call->n_rows);
-	n_chosen = group_by_expert(s);
-	make_pieces(s, n_chosen);
-	announce(s, n_chosen);
+	if (decode) {
+		odm_pieces_decode(&s->work, call, &s->net.groups, wanted_at, s);
+	} else {
+		odm_pieces_prefill(&s->work, call, &s->net.groups, s->run_rows);
+		announce(s);
+	}
 	span = od_trace_begin();
-	for (uint32_t w = 0; w < s->view.n_workers; w++)
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 		pump(s, w);
 	od_trace_end("send RUNs", span, (int64_t)call->step, call->m, -1);
 	if (decode) { /* behind the RUNs, which are urgent */
-		odm_shadow_link_state(&s->shadow, s->view.epoch, &s->step, call->m);
+		odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, &s->step, call->m);
 		odm_cluster_close_unused(s->cluster, call->step, call->m, s->used_member);
 		s->sum.expert_uses += call->n_rows * s->o.config->top_k;
 	}
@@ -758,31 +529,22 @@ static void figures(struct odm_expert_service *base, struct odm_figures *f, stru
 	f->worker_runs = sum->worker_runs;
 	f->worker_compute_ns = sum->worker_compute_ns;
 	f->recovered_runs = sum->recovered_runs;
-	f->state_bytes = s->shadow.state_bytes;
-	f->workers = s->view.n_workers;
-	f->groups = s->groups.n_groups;
+	f->state_bytes = s->net.shadow.state_bytes;
+	f->workers = s->net.view.n_workers;
+	f->groups = s->net.groups.n_groups;
 	recall_figures(s, f, recall);
 	node_figures(s, f);
 	s->sum = (struct odm_figures){ 0 };
-	s->shadow.state_bytes = 0;
+	s->net.shadow.state_bytes = 0;
 }
 
 static void free_service(struct odm_expert_service *base)
 {
 	struct service *s = (struct service *)base;
 
-	if (s->link != NULL)
-		close_links(s);
-	odm_link_close(&s->shadow.link);
+	odm_links_fini(&s->net); /* before the cluster: its sockets belong to the same ZeroMQ context */
 	odm_cluster_close(s->cluster);
-	free(s->view.worker);
-	free(s->link);
-	free(s->piece);
-	free(s->order);
-	free(s->count);
-	free(s->chosen);
-	free(s->place);
-	free(s->load);
+	odm_pieces_fini(&s->work);
 	free(s->row_slot);
 	free(s->indices);
 	free(s->used_member);
@@ -793,25 +555,18 @@ static void free_service(struct odm_expert_service *base)
 
 static int allocate(struct service *s, struct od_err *err)
 {
-	const struct od_config *cfg = s->o.config;
-	size_t pairs = s->o.max_rows * cfg->top_k;
+	int rc = odm_links_init(&s->net, s->cluster, err);
 
-	s->view.worker = calloc(OD_MAX_HOSTS, sizeof(*s->view.worker));
-	s->link = calloc(OD_MAX_HOSTS, sizeof(*s->link));
-	s->piece = calloc(pairs + cfg->n_experts, sizeof(*s->piece));
-	s->order = calloc(pairs, sizeof(*s->order));
-	s->count = calloc(cfg->n_experts + 1, sizeof(*s->count));
-	s->chosen = calloc(cfg->n_experts, sizeof(*s->chosen));
-	s->place = calloc(cfg->n_experts, sizeof(*s->place));
-	s->load = calloc(OD_MAX_HOSTS, sizeof(*s->load));
+	if (rc == OD_OK)
+		rc = odm_pieces_init(&s->work, s->o.config, s->o.max_rows, OD_MAX_HOSTS, err);
+	if (rc != OD_OK)
+		return rc;
 	s->row_slot = calloc(s->o.max_rows, sizeof(*s->row_slot));
-	s->indices = calloc(pairs, sizeof(*s->indices));
+	s->indices = calloc(s->o.max_rows * s->o.config->top_k, sizeof(*s->indices));
 	s->used_member = calloc(OD_MAX_HOSTS, sizeof(*s->used_member));
 	s->items = calloc(OD_MAX_HOSTS + 2, sizeof(*s->items));
 	s->rows = od_alloc_array(s->o.max_rows, s->row_bytes);
-	if (s->view.worker == NULL || s->link == NULL || s->piece == NULL || s->order == NULL || s->count == NULL ||
-	    s->chosen == NULL || s->place == NULL || s->load == NULL || s->row_slot == NULL || s->indices == NULL ||
-	    s->used_member == NULL || s->items == NULL || s->rows == NULL)
+	if (s->row_slot == NULL || s->indices == NULL || s->used_member == NULL || s->items == NULL || s->rows == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %zu rows", s->o.max_rows);
 	return OD_OK;
 }
@@ -842,7 +597,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 	s->run_rows = odm_run_rows(opts->config, opts->profile);
 	rc = allocate(s, err);
 	if (rc == OD_OK)
-		rc = refresh(s, err);
+		rc = odm_links_refresh(&s->net, err);
 	if (rc != OD_OK) {
 		free_service(&s->base);
 		return rc;

@@ -495,12 +495,6 @@ uint32_t odm_members_count(struct odm_members *ms)
 	return n;
 }
 
-uint32_t odm_members_max(const struct odm_members *ms)
-{
-	(void)ms;
-	return OD_MAX_HOSTS;
-}
-
 uint64_t odm_members_epoch(struct odm_members *ms)
 {
 	uint64_t epoch;
@@ -530,6 +524,15 @@ void odm_members_view(struct odm_members *ms, struct odm_view *v)
 		}
 	}
 	pthread_mutex_unlock(&ms->lock);
+}
+
+uint32_t odm_view_find(const struct odm_view *v, uint32_t id)
+{
+	for (uint32_t i = 0; i < v->n_workers; i++) {
+		if (v->worker[i].id == id)
+			return i;
+	}
+	return UINT32_MAX;
 }
 
 bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session)

@@ -42,6 +42,9 @@ struct odm_view {
 	struct odm_member shadow;
 };
 
+/* The index in the view of a worker by its id; UINT32_MAX when it is not there. */
+uint32_t odm_view_find(const struct odm_view *v, uint32_t id);
+
 struct odm_members_opts {
 	const struct od_hosts *hosts;
 	const char *fingerprint; /* hex */
@@ -71,8 +74,7 @@ void odm_members_send(struct odm_members *ms, uint32_t id, Od__Header *header);
 /* Any thread. */
 uint32_t odm_members_count(struct odm_members *ms);
 uint64_t odm_members_epoch(struct odm_members *ms);
-void odm_members_view(struct odm_members *ms, struct odm_view *v); /* v->worker: room for odm_members_max */
-uint32_t odm_members_max(const struct odm_members *ms);
+void odm_members_view(struct odm_members *ms, struct odm_view *v); /* v->worker: room for OD_MAX_HOSTS */
 bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session);
 bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size);
 /* Engine thread: this incarnation does not work although it answers (its data socket is dead): start over with it. */

@@ -215,16 +215,32 @@ void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32
 	pthread_mutex_unlock(&p->lock);
 }
 
+static void require_locked(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert, size_t n)
+{
+	struct entry *e;
+	uint16_t *required;
+
+	if (claim(p, step) == NULL || m >= p->o.n_layers || n > p->o.n_experts)
+		return;
+	e = &p->entry[entry_index(p, step, m)];
+	required = required_of(p, step, m);
+	for (size_t i = 0; i < n; i++)
+		required[i] = expert != NULL ? expert[i] : (uint16_t)i;
+	e->n_required = (uint32_t)n;
+	set_dirty(p, e, n > 0);
+}
+
 void odm_predictions_require(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert, size_t n)
 {
 	pthread_mutex_lock(&p->lock);
-	if (claim(p, step) != NULL && m < p->o.n_layers && n <= p->o.n_experts) {
-		struct entry *e = &p->entry[entry_index(p, step, m)];
+	require_locked(p, step, m, expert, n);
+	pthread_mutex_unlock(&p->lock);
+}
 
-		memcpy(required_of(p, step, m), expert, n * sizeof(*expert));
-		e->n_required = (uint32_t)n;
-		set_dirty(p, e, n > 0);
-	}
+void odm_predictions_require_all(struct odm_predictions *p, uint64_t step, uint32_t m)
+{
+	pthread_mutex_lock(&p->lock);
+	require_locked(p, step, m, NULL, p->o.n_experts);
 	pthread_mutex_unlock(&p->lock);
 }
 

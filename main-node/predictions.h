@@ -49,6 +49,9 @@ void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32
 /* Engine thread: experts that will certainly be needed at (step, m), without scoring (prefill). */
 void odm_predictions_require(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert, size_t n);
 
+/* The same of every expert of the layer. */
+void odm_predictions_require_all(struct odm_predictions *p, uint64_t step, uint32_t m);
+
 /* Loop thread: the next (step, m) whose WANTs have changed. False when there is none.
  * wanted [n_experts] gets the experts in order of rank, *n their number; worker [n] where each is wanted so far
  * (ODM_NOBODY: not yet); *version grows with each call for the same (step, m). */

@@ -1,0 +1,101 @@
+#include "main-node/cluster_links.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ATTACH_TIMEOUT_MS 2000
+
+int odm_links_init(struct odm_links *l, struct odm_cluster *c, struct od_err *err)
+{
+	*l = (struct odm_links){ .cluster = c };
+	l->view.worker = calloc(OD_MAX_HOSTS, sizeof(*l->view.worker));
+	l->link = calloc(OD_MAX_HOSTS, sizeof(*l->link));
+	if (l->view.worker == NULL || l->link == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "links to the workers");
+	return OD_OK;
+}
+
+void odm_links_fini(struct odm_links *l)
+{
+	for (uint32_t i = 0; i < l->view.n_workers; i++)
+		odm_link_close(&l->link[i]);
+	odm_link_close(&l->shadow.link);
+	free(l->view.worker);
+	free(l->link);
+}
+
+static void make_groups(struct odm_links *l)
+{
+	const struct odm_cluster_opts *o = odm_cluster_opts(l->cluster);
+
+	l->groups = odm_groups_make(l->view.n_workers, o->group_size, o->config->top_k, o->config->n_layers);
+}
+
+/* Links follow the members: an index in the new view takes over the socket of the same session. */
+static void take_view(struct odm_links *l)
+{
+	struct odm_link old[OD_MAX_HOSTS];
+	uint32_t n_old = l->view.n_workers;
+
+	memcpy(old, l->link, n_old * sizeof(*old));
+	odm_members_view(odm_cluster_members(l->cluster), &l->view);
+	for (uint32_t i = 0; i < l->view.n_workers; i++) {
+		l->link[i] = (struct odm_link){ .member = l->view.worker[i].id };
+		for (uint32_t j = 0; j < n_old; j++) {
+			if (old[j].session != 0 && old[j].member == l->view.worker[i].id &&
+			    old[j].session == l->view.worker[i].session) {
+				l->link[i] = old[j];
+				old[j].socket = NULL;
+			}
+		}
+	}
+	for (uint32_t j = 0; j < n_old; j++)
+		odm_link_close(&old[j]);
+}
+
+/* Workers that cannot be attached leave the view, so that groups are made of the others. */
+static void open_links(struct odm_links *l)
+{
+	struct odm_members *ms = odm_cluster_members(l->cluster);
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < l->view.n_workers; i++) {
+		const struct odm_member *m = &l->view.worker[i];
+		struct od_err why;
+
+		if (l->link[i].session != m->session &&
+		    odm_link_open(&l->link[i], odm_cluster_zmq(l->cluster), m, ATTACH_TIMEOUT_MS, &why) != OD_OK) {
+			odm_members_distrust(ms, m->id, m->session, why.msg);
+			continue;
+		}
+		l->view.worker[n] = *m;
+		l->link[n++] = l->link[i];
+	}
+	l->view.n_workers = n;
+}
+
+int odm_links_none_left(struct odm_links *l, struct od_err *err)
+{
+	char why[600];
+
+	odm_members_explain(odm_cluster_members(l->cluster), why, sizeof(why));
+	return od_fail(err, OD_ERR_UNREACHABLE, "no worker is left to run experts: %s", why);
+}
+
+int odm_links_refresh(struct odm_links *l, struct od_err *err)
+{
+	if (odm_members_epoch(odm_cluster_members(l->cluster)) != l->view.epoch) {
+		take_view(l);
+		open_links(l);
+		make_groups(l);
+		odm_shadow_link_follow(&l->shadow, l->cluster, l->view.has_shadow ? &l->view.shadow : NULL);
+	}
+	return l->view.n_workers > 0 ? OD_OK : odm_links_none_left(l, err);
+}
+
+bool odm_links_alive(struct odm_links *l, uint32_t worker)
+{
+	const struct odm_link *k = &l->link[worker];
+
+	return k->session != 0 && odm_members_alive(odm_cluster_members(l->cluster), k->member, k->session);
+}
