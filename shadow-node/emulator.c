@@ -357,9 +357,12 @@ static int32_t best_token(const float *logits, uint32_t vocab)
 
 static void finish_run(struct ods_emulator *e)
 {
+	uint64_t begin;
+
 	e->phase = FINISHED;
 	if (!e->o.early || !e->published)
 		return;
+	begin = od_trace_begin();
 	/* At once, also when the run is ahead and not confirmed: there is nothing better to do meanwhile. */
 	for (size_t i = 0; i < e->step.n_rows; i++) {
 		if (!e->step.rows[i].last)
@@ -367,6 +370,7 @@ static void finish_run(struct ods_emulator *e)
 		od_forward_logits(e->forward, i, e->logits);
 		e->next_token[i] = best_token(e->logits, e->o.forward.config->vocab);
 	}
+	od_trace_end("head", begin, (int64_t)e->step.number, -1, -1);
 }
 
 /* Ask for what is missing before the run, or before the step that waits for it. Not for rows that an unpublished
@@ -394,9 +398,37 @@ static void ask(struct ods_emulator *e, uint64_t now_ns)
 	}
 }
 
+static void run_attention(struct ods_emulator *e, uint32_t layer)
+{
+	uint64_t begin = od_trace_begin();
+
+	save_true_rows(e, layer);
+	od_forward_attention(e->forward);
+	restore_true_rows(e, layer);
+	od_trace_end("attention, router", begin, (int64_t)e->step.number, layer, -1);
+	if (e->published)
+		publish(e, layer);
+	e->phase = BEFORE_EXPERTS;
+}
+
+static int run_experts(struct ods_emulator *e, uint32_t layer, struct od_err *err)
+{
+	uint64_t begin = od_trace_begin();
+	int rc = od_forward_experts(e->forward, e->experts, err);
+
+	od_trace_end("experts", begin, (int64_t)e->step.number, layer, -1);
+	if (rc != OD_OK) {
+		abandon(e);
+		return rc;
+	}
+	e->phase = BEFORE_ATTENTION;
+	if (od_forward_done(e->forward))
+		finish_run(e);
+	return OD_OK;
+}
+
 int ods_emulator_work(struct ods_emulator *e, uint64_t now_ns, bool *did, struct od_err *err)
 {
-	uint64_t begin_ns;
 	uint32_t layer;
 	int rc = OD_OK;
 
@@ -407,31 +439,14 @@ int ods_emulator_work(struct ods_emulator *e, uint64_t now_ns, bool *did, struct
 	if (rc != OD_OK || !running(e))
 		return rc;
 	layer = od_forward_layer(e->forward);
-	if (e->phase == BEFORE_ATTENTION) {
-		if (!may_visit(e, layer))
-			return OD_OK;
-		save_true_rows(e, layer);
-		begin_ns = od_trace_begin();
-		od_forward_attention(e->forward);
-		od_trace_end("attention, router", begin_ns, (int64_t)e->step.number, layer, -1);
-		restore_true_rows(e, layer);
-		if (e->published)
-			publish(e, layer);
-		e->phase = BEFORE_EXPERTS;
-	} else {
-		begin_ns = od_trace_begin();
-		rc = od_forward_experts(e->forward, e->experts, err);
-		od_trace_end("experts", begin_ns, (int64_t)e->step.number, layer, -1);
-		if (rc != OD_OK) {
-			abandon(e);
-			return rc;
-		}
-		e->phase = BEFORE_ATTENTION;
-		if (od_forward_done(e->forward))
-			finish_run(e);
-	}
-	*did = true;
-	return OD_OK;
+	if (e->phase == BEFORE_ATTENTION && !may_visit(e, layer))
+		return OD_OK;
+	if (e->phase == BEFORE_ATTENTION)
+		run_attention(e, layer);
+	else
+		rc = run_experts(e, layer, err);
+	*did = rc == OD_OK;
+	return rc;
 }
 
 uint64_t ods_emulator_deadline(const struct ods_emulator *e)

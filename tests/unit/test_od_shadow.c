@@ -350,14 +350,12 @@ static void end_session(struct fake *f)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__Bye bye = OD__BYE__INIT;
-	struct od_msg m;
 
 	bye.reason = (char *)"enough";
 	h.body_case = OD__HEADER__BODY_BYE;
 	h.bye = &bye;
 	send_control(f, &h);
 	/* Gone when another HELLO is welcome: the next session sees to that. */
-	(void)m;
 	od_close_socket(f->control);
 	od_close_socket(f->data);
 	f->control = f->data = NULL;
@@ -427,14 +425,17 @@ static int32_t step(struct fake *f, int32_t token, bool exact, bool send_rows)
 {
 	uint32_t position = od_seq_state_length(f->state);
 	uint16_t route[MAX_LAYERS * MAX_K];
-	uint64_t number = ++f->last_step;
+	uint64_t number = ++f->last_step, begin_ns = od_now_ns();
 
 	send_step(f, number, position, token);
 	run_rows(&f->own, f->state, &token, 1, route);
 	for (uint32_t l = 0; l < cfg->n_layers && send_rows; l++)
 		send_state(f, number, l, position, 1);
-	while (!heard_all(f, number, token))
+	while (!heard_all(f, number, token)) {
 		pump(f);
+		if (od_now_ns() - begin_ns > HANG_MS * OD_NS_PER_MS)
+			fail_msg("step %llu is not predicted", (unsigned long long)number);
+	}
 	judge(f, number, position, token);
 	for (uint32_t l = 0; l < cfg->n_layers && exact; l++) /* full recall: OD-MoE Eq. 2 */
 		for (uint32_t i = 0; i < cfg->top_k; i++)
@@ -482,11 +483,11 @@ static void test_int8(void **state)
 	decode("int8", "early", OD_PROFILE_BF16);
 }
 
-static void put_bad(struct fake *f, uint64_t sequence, uint32_t layer, uint32_t begin, uint32_t n, size_t bytes,
-		    size_t n_frames)
+static void put_bad(struct fake *f, uint64_t sequence, uint32_t layer, uint32_t begin, uint32_t n, size_t k_bytes,
+		    size_t v_bytes, size_t n_frames)
 {
-	void *zero = calloc(1, bytes + 1);
-	const struct od_out_frame frames[2] = { { .bytes = zero, .len = bytes }, { .bytes = zero, .len = bytes } };
+	void *zero = calloc(1, k_bytes + v_bytes + 1);
+	const struct od_out_frame frames[2] = { { .bytes = zero, .len = k_bytes }, { .bytes = zero, .len = v_bytes } };
 	Od__Header h = OD__HEADER__INIT;
 	Od__State body = OD__STATE__INIT;
 
@@ -527,17 +528,18 @@ static void put_rubbish(struct fake *f)
 	Od__SeqClose close_other = OD__SEQ_CLOSE__INIT;
 	Od__Want want = OD__WANT__INIT;
 
-	put_bad(f, SEQUENCE + 1, 0, 0, 1, row, 2);
-	put_bad(f, SEQUENCE, cfg->n_layers, 0, 1, row, 2);
-	put_bad(f, SEQUENCE, UINT32_MAX, 0, 1, row, 2);
-	put_bad(f, SEQUENCE, 0, CTX, 1, row, 2);
-	put_bad(f, SEQUENCE, 0, CTX - 1, 2, 2 * row, 2);
-	put_bad(f, SEQUENCE, 0, 1, UINT32_MAX, row, 2);
-	put_bad(f, SEQUENCE, 0, 0, 0, 0, 2);
-	put_bad(f, SEQUENCE, 0, 0, 1, row - 1, 2);
-	put_bad(f, SEQUENCE, 0, 0, 1, row + 1, 2);
-	put_bad(f, SEQUENCE, 0, 0, 1, row, 1);
-	put_bad(f, SEQUENCE, 0, 0, 1, row, 0);
+	put_bad(f, SEQUENCE + 1, 0, 0, 1, row, row, 2);
+	put_bad(f, SEQUENCE, cfg->n_layers, 0, 1, row, row, 2);
+	put_bad(f, SEQUENCE, UINT32_MAX, 0, 1, row, row, 2);
+	put_bad(f, SEQUENCE, 0, CTX, 1, row, row, 2);
+	put_bad(f, SEQUENCE, 0, CTX - 1, 2, 2 * row, 2 * row, 2);
+	put_bad(f, SEQUENCE, 0, 1, UINT32_MAX, row, row, 2);
+	put_bad(f, SEQUENCE, 0, 0, 0, 0, 0, 2);
+	put_bad(f, SEQUENCE, 0, 0, 1, row - 1, row - 1, 2);
+	put_bad(f, SEQUENCE, 0, 0, 1, row + 1, row + 1, 2);
+	put_bad(f, SEQUENCE, 0, 0, 1, row, row - 2, 2);
+	put_bad(f, SEQUENCE, 0, 0, 1, row, row, 1);
+	put_bad(f, SEQUENCE, 0, 0, 1, row, row, 0);
 	put_bad_step(f, f->last_step, 0, 0, 0, 1);			    /* twice */
 	put_bad_step(f, f->last_step + 9, CTX, 0, 0, 1);		    /* outside the context */
 	put_bad_step(f, f->last_step + 9, 0, (int32_t)cfg->vocab, 0, 1); /* no such token */
@@ -681,7 +683,9 @@ static int make_pack(void **state)
 	const char *const synth[] = { "od-bench", "synth", checkpoint, "--preset", "tiny", "--ctx", "256", "--json", NULL };
 	const char *const do_pack[] = { "od-pack", checkpoint, pack_dir, "--threads", "1", NULL };
 	struct od_err err;
+	char text[4096];
 	int errors;
+	pid_t pid;
 
 	(void)state;
 	snprintf(dir, sizeof(dir), "/tmp/od-test-shadow-XXXXXX");
@@ -689,8 +693,7 @@ static int make_pack(void **state)
 	snprintf(checkpoint, sizeof(checkpoint), "%s/model", dir);
 	snprintf(pack_dir, sizeof(pack_dir), "%s/pack", dir);
 	assert_int_equal(finish(start(synth, NULL, NULL)), 0);
-	pid_t pid = start(do_pack, NULL, &errors);
-	char text[4096];
+	pid = start(do_pack, NULL, &errors);
 	read_all(errors, text, sizeof(text));
 	if (finish(pid) != 0)
 		fail_msg("od-pack: %s", text);
