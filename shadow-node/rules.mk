@@ -5,4 +5,5 @@ PROGRAMS += od-shadow
 od-shadow_SRCS := shadow-node/od_shadow.c $(ODS_SRCS)
 
 test_align_apply_OBJS := $(B)/obj/shadow-node/align_apply.o
-test_emulator_OBJS := $(addprefix $(B)/obj/shadow-node/,align_apply.o emulator.o)
+test_emulator_OBJS := $(addprefix $(B)/obj/,shadow-node/align_apply.o shadow-node/emulator.o \
+	tests/unit/emulator_world.o)

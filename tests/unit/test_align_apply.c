@@ -30,7 +30,8 @@ static void give(struct ods_align *a, uint32_t layer, uint32_t begin, uint32_t n
 	ods_align_true(a, &r, now);
 }
 
-static void assert_asks(struct ods_align *a, uint32_t position, uint64_t now, uint32_t layer, uint32_t begin, uint32_t n)
+static void assert_asks(struct ods_align *a, uint32_t position, uint64_t now, uint32_t layer, uint32_t begin,
+			uint32_t n)
 {
 	struct ods_range r;
 

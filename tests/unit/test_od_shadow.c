@@ -80,11 +80,11 @@ static void read_all(int fd, char *text, size_t size)
 	close(fd);
 }
 
-static pid_t start_shadow(const char *precision, const char *departure, uint16_t *port)
+static pid_t start_limited(const char *precision, const char *departure, const char *limit, uint16_t *port)
 {
 	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--precision", precision, "--departure", departure,
 				     "--port", "0", "--ready-fd", "3", "--die-with-parent", "--threads", "2", "--quiet",
-				     NULL };
+				     "--memory-limit", limit, NULL };
 	char text[16];
 	int ready;
 	pid_t pid = start(args, &ready, NULL);
@@ -93,6 +93,11 @@ static pid_t start_shadow(const char *precision, const char *departure, uint16_t
 	*port = (uint16_t)strtoul(text, NULL, 10);
 	assert_int_not_equal(*port, 0);
 	return pid;
+}
+
+static pid_t start_shadow(const char *precision, const char *departure, uint16_t *port)
+{
+	return start_limited(precision, departure, "4GiB", port);
 }
 
 static void stop_shadow(pid_t pid)
@@ -652,8 +657,12 @@ static void test_refusals(void **state)
 static void test_memory(void **state)
 {
 	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--memory-limit", "1MiB", "--port", "0", NULL };
+	void *context = od_zmq_context();
+	uint8_t fingerprint[32];
 	char text[4096], need[32];
 	uint64_t bytes;
+	uint16_t port;
+	Od__Hello hello;
 	struct od_err err;
 	int errors;
 	pid_t pid = start(args, NULL, &errors);
@@ -665,6 +674,13 @@ static void test_memory(void **state)
 	assert_ok(od_shadow_need_bytes(pack, OD_PRECISION_INT8, &bytes, &err), &err);
 	snprintf(need, sizeof(need), "%llu bytes", (unsigned long long)bytes + (64u << 20));
 	assert_says(text, need);
+
+	snprintf(need, sizeof(need), "%llu", (unsigned long long)bytes + (64u << 20) + 4096);
+	pid = start_limited("int8", "early", need, &port);
+	hello_of(&hello, fingerprint, OD_PROFILE_F32);
+	assert_refused(context, port, &hello, "ctx_tokens");
+	stop_shadow(pid);
+	zmq_ctx_term(context);
 }
 
 /* ---- The pack ---- */

@@ -1,0 +1,584 @@
+#include "tests/unit/emulator_world.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "common/model/resident.h"
+
+/* ---- Weights ---- */
+
+uint64_t seed;
+
+uint32_t draw(uint32_t n)
+{
+	seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+	return (uint32_t)(seed >> 33) % n;
+}
+
+bool chance(uint32_t percent)
+{
+	return draw(100) < percent;
+}
+
+const struct od_config config = {
+	.n_layers = LAYERS, .hidden = 32, .n_heads = 4, .n_kv_heads = 2, .head_dim = 8, .vocab = VOCAB,
+	.n_experts = EXPERTS, .top_k = TOP_K, .intermediate = 16, .ctx_max = 64, .rms_eps = 1e-5f, .rope_theta = 10000,
+	.bos = -1,
+};
+
+static const struct od_backend *backend(enum od_profile profile)
+{
+	const struct od_backend *be;
+	struct od_err err;
+
+	assert_int_equal(od_backend_cpu(&be, OD_CPU_SCALAR, profile, &err), OD_OK);
+	return be;
+}
+
+static void *keep(struct model *m, size_t bytes)
+{
+	void *p = od_alloc(bytes);
+
+	assert_non_null(p);
+	assert_true(m->n_mem < sizeof(m->mem) / sizeof(m->mem[0]));
+	m->mem[m->n_mem++] = p;
+	return p;
+}
+
+static struct od_mat random_mat(struct model *m, size_t n_out, size_t n_in, float amplitude)
+{
+	uint16_t *data = keep(m, n_out * n_in * sizeof(*data));
+
+	for (size_t i = 0; i < n_out * n_in; i++)
+		data[i] = od_f32_bf16(amplitude * ((float)draw(2001) / 1000.0f - 1.0f));
+	return (struct od_mat){ .dtype = OD_BF16, .n_out = n_out, .n_in = n_in, .data = data };
+}
+
+static float *random_norm(struct model *m)
+{
+	float *w = keep(m, config.hidden * sizeof(*w));
+
+	for (uint32_t i = 0; i < config.hidden; i++)
+		w[i] = 0.5f + (float)draw(1000) / 1000.0f;
+	return w;
+}
+
+static void make_model(struct model *m, uint64_t from_seed)
+{
+	memset(m, 0, sizeof(*m));
+	seed = from_seed;
+	m->dense.embed = random_mat(m, VOCAB, config.hidden, 1);
+	m->dense.head = random_mat(m, VOCAB, config.hidden, 1);
+	m->dense.final_norm = random_norm(m);
+	m->dense.layer = m->layer;
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		m->layer[l] = (struct od_layer_weights){
+			.attn_norm = random_norm(m), .ffn_norm = random_norm(m),
+			.q = random_mat(m, 32, 32, 0.5f), .k = random_mat(m, 16, 32, 0.5f),
+			.v = random_mat(m, 16, 32, 0.5f), .o = random_mat(m, 32, 32, 0.5f),
+			.router = random_mat(m, EXPERTS, 32, 1),
+		};
+		for (uint32_t e = 0; e < EXPERTS; e++)
+			for (int i = 0; i < OD_N_EXPERT_MATS; i++)
+				m->expert[l * EXPERTS + e].mat[i] = i == OD_MAT_DOWN ? random_mat(m, 32, 16, 0.5f) :
+										       random_mat(m, 16, 32, 0.5f);
+	}
+}
+
+/* The same model, its experts a little off: what quantisation does. */
+static void make_rough_copy(struct model *m, uint64_t from_seed)
+{
+	make_model(m, from_seed);
+	seed = from_seed + 1;
+	for (uint32_t i = 0; i < LAYERS * EXPERTS; i++)
+		m->expert[i].mat[draw(OD_N_EXPERT_MATS - 1)] = random_mat(m, 16, 32, 0.5f);
+}
+
+static void free_model(struct model *m)
+{
+	for (size_t i = 0; i < m->n_mem; i++)
+		od_free(m->mem[i]);
+}
+
+/* ---- Forward passes outside the emulator ---- */
+
+static struct od_forward_opts pass_opts(const struct model *m, enum od_profile profile)
+{
+	return (struct od_forward_opts){ .config = &config, .dense = &m->dense, .backend = backend(profile),
+					 .profile = profile, .max_rows = MAX_ROWS };
+}
+
+static void open_pass(struct pass *p, const struct model *m, enum od_profile profile)
+{
+	struct od_forward_opts o = pass_opts(m, profile);
+	struct od_err err;
+
+	assert_int_equal(od_forward_new(&p->forward, &o, &err), OD_OK);
+	assert_int_equal(od_resident_new(&p->experts, &o, m->expert, &err), OD_OK);
+}
+
+static void close_pass(struct pass *p)
+{
+	od_forward_free(p->forward);
+	od_resident_free(p->experts);
+}
+
+void run_pass(struct pass *p, const struct od_row *rows, size_t n_rows, uint16_t *route)
+{
+	struct od_err err;
+
+	assert_int_equal(od_forward_begin(p->forward, 1, rows, n_rows, &err), OD_OK);
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		od_forward_attention(p->forward);
+		for (size_t r = 0; r < n_rows && route != NULL; r++)
+			memcpy(route + (l * n_rows + r) * TOP_K, od_forward_experts_of(p->forward, r),
+			       TOP_K * sizeof(*route));
+		assert_int_equal(od_forward_experts(p->forward, p->experts, &err), OD_OK);
+	}
+}
+
+struct od_seq_state *make_state(enum od_profile profile)
+{
+	struct od_seq_state *s;
+	struct od_err err;
+
+	assert_int_equal(od_seq_state_new(&s, &config, profile, CTX, &err), OD_OK);
+	return s;
+}
+
+/* ---- The simulated main, the channel, and the judge ---- */
+
+static struct message *push(struct world *w)
+{
+	struct message *m = &w->queue[(w->head + w->n_queued++) % QUEUE];
+
+	assert_true(w->n_queued <= QUEUE);
+	memset(m, 0, offsetof(struct message, k));
+	return m;
+}
+
+static struct sequence *by_id(struct world *w, uint64_t id)
+{
+	for (uint32_t i = 0; i < MAX_SEQS; i++)
+		if (w->seq[i].open && w->seq[i].id == id)
+			return &w->seq[i];
+	return NULL;
+}
+
+size_t row_bytes(const struct world *w)
+{
+	return od_seq_state_row_bytes(w->judge_state);
+}
+
+void push_state(struct world *w, const struct sequence *s, uint32_t layer, uint32_t begin, uint32_t n, uint64_t step)
+{
+	struct message *m = push(w);
+
+	m->kind = OD__HEADER__BODY_STATE;
+	m->sequence = s->id;
+	m->layer = layer;
+	m->begin = begin;
+	m->n = n;
+	m->step = step;
+	memcpy(m->k, od_seq_state_k(s->state, layer, begin), n * row_bytes(w));
+	memcpy(m->v, od_seq_state_v(s->state, layer, begin), n * row_bytes(w));
+}
+
+/* Main answers STATE_REQUEST at once; the answer goes behind what is on its way already. */
+static void on_ask(void *arg, uint64_t id, const struct ods_range *r)
+{
+	struct world *w = arg;
+	struct sequence *s = by_id(w, id);
+
+	w->asks++;
+	assert_true(r->layer < LAYERS && r->n > 0 && r->begin + r->n <= CTX);
+	if (s == NULL || r->begin + r->n > od_seq_state_length(s->state) || (w->lose_asks && chance(w->lose)))
+		return;
+	push_state(w, s, r->layer, r->begin, r->n, 0);
+}
+
+/* The routes of a row that stands on main's keys and values below base, with the shadow's weights. */
+static void judge_routes(struct world *w, const struct sequence *s, uint32_t base, const int32_t *tokens, size_t n,
+			 uint16_t *route)
+{
+	struct od_row rows[MAX_ROWS];
+
+	for (uint32_t l = 0; l < LAYERS && base > 0; l++) {
+		memcpy(od_seq_state_k(w->judge_state, l, 0), od_seq_state_k(s->state, l, 0), base * row_bytes(w));
+		memcpy(od_seq_state_v(w->judge_state, l, 0), od_seq_state_v(s->state, l, 0), base * row_bytes(w));
+	}
+	od_seq_state_set_length(w->judge_state, base);
+	for (size_t i = 0; i < n; i++)
+		rows[i] = (struct od_row){ w->judge_state, base + (uint32_t)i, tokens[i] };
+	run_pass(&w->judge_pass, rows, n, route);
+}
+
+/* A guess becomes a prediction of the step if main chooses the same token. */
+static void take_guesses(struct world *w, struct sent_step *t)
+{
+	for (size_t r = 0; r < t->n_rows; r++)
+		for (uint32_t l = 0; l < LAYERS; l++)
+			t->predicted[r][l] |= t->guess[r].known[l] && t->guess[r].id == w->seq[t->row[r].seq].id &&
+					      t->guess[r].position == t->row[r].position &&
+					      t->guess[r].token == t->row[r].token;
+}
+
+static void note_guess(struct world *w, struct sent_step *t, const struct ods_prediction *p)
+{
+	assert_true(p->row < MAX_ROWS);
+	t->guess[p->row].id = p->sequence;
+	t->guess[p->row].position = p->position;
+	t->guess[p->row].token = p->token;
+	t->guess[p->row].known[p->m] = true;
+	if (t->number == p->step) /* main is there already, the shadow does not know yet */
+		take_guesses(w, t);
+}
+
+static void on_predict(void *arg, const struct ods_prediction *p)
+{
+	struct world *w = arg;
+	struct sequence *s = by_id(w, p->sequence);
+	struct sent_step *t = &w->sent[p->step % MAX_STEPS];
+	bool known = p->step <= w->delivered;
+	uint16_t route[LAYERS * MAX_ROWS * TOP_K];
+	int32_t tokens[MAX_ROWS];
+	size_t n = 0;
+
+	assert_non_null(s);
+	assert_true(p->m < LAYERS && p->n_experts == TOP_K && p->margin >= 0);
+	assert_true(p->step == w->delivered || p->step == w->delivered + 1); /* never an old one */
+	if (known) {
+		assert_true(p->row < t->n_rows);
+		assert_int_equal(p->position, t->row[p->row].position);
+		assert_int_equal(p->token, t->row[p->row].token);
+		t->predicted[p->row][p->m] = true;
+		memcpy(t->said[p->m][p->row], p->expert, sizeof(t->said[0][0]));
+		for (uint32_t r = 0; r <= p->row; r++)
+			if (t->row[r].seq == t->row[p->row].seq)
+				tokens[n++] = t->row[r].token;
+	} else {
+		w->guesses++;
+		tokens[n++] = p->token;
+		note_guess(w, t, p);
+	}
+	if (!w->judge)
+		return;
+	judge_routes(w, s, p->position + 1 - (uint32_t)n, tokens, n, route);
+	assert_memory_equal(p->expert, route + (p->m * n + n - 1) * TOP_K, TOP_K * sizeof(*route));
+	w->checked++;
+	if (known && w->same_weights) /* full recall: OD-MoE Eq. 2 */
+		assert_memory_equal(p->expert, t->route[p->m][p->row], TOP_K * sizeof(*route));
+}
+
+/* ---- Main's side ---- */
+
+static int32_t choose_token(struct world *w, size_t row)
+{
+	float logits[VOCAB];
+	uint32_t best = 0;
+
+	od_forward_logits(w->main_pass.forward, row, logits);
+	for (uint32_t i = 1; i < VOCAB; i++)
+		if (logits[i] > logits[best])
+			best = i;
+	return (int32_t)(chance(70) ? best : draw(VOCAB)); /* sampling now and then says something else */
+}
+
+void prefill(struct world *w, struct sequence *s)
+{
+	uint32_t n = 1 + draw(MAX_ROWS), begin = od_seq_state_length(s->state);
+	struct od_row rows[MAX_ROWS];
+
+	if (begin + n > CTX)
+		return;
+	for (uint32_t i = 0; i < n; i++)
+		rows[i] = (struct od_row){ s->state, begin + i, (int32_t)draw(VOCAB) };
+	run_pass(&w->main_pass, rows, n, NULL);
+	od_forward_commit(w->main_pass.forward);
+	s->next = choose_token(w, n - 1);
+}
+
+void open_sequence(struct world *w, struct sequence *s)
+{
+	s->open = true;
+	s->stepped = false;
+	s->id = w->next_id++;
+	od_seq_state_set_length(s->state, 0);
+	prefill(w, s);
+	if (chance(50))
+		prefill(w, s);
+}
+
+static void put_row(struct sent_step *t, uint32_t seq, uint32_t position, int32_t token)
+{
+	t->row[t->n_rows].seq = seq;
+	t->row[t->n_rows].position = position;
+	t->row[t->n_rows].token = token;
+	t->n_rows++;
+}
+
+static void choose_rows(struct world *w, struct sent_step *t, bool one_row)
+{
+	for (uint32_t i = 0; i < MAX_SEQS; i++) {
+		struct sequence *s = &w->seq[i];
+		uint32_t n = one_row || chance(80) ? 1 : 2, length = od_seq_state_length(s->state);
+
+		if (!s->open || length + n > CTX || (!one_row && chance(10)))
+			continue;
+		put_row(t, i, length, s->next);
+		if (n == 2)
+			put_row(t, i, length + 1, (int32_t)draw(VOCAB));
+	}
+}
+
+static void push_step(struct world *w, const struct sent_step *t)
+{
+	struct message *m = push(w);
+
+	m->kind = OD__HEADER__BODY_STEP;
+	m->step = t->number;
+	m->next = t->number + 1;
+	m->due = w->due;
+	m->n_rows = t->n_rows;
+	for (size_t r = 0; r < t->n_rows; r++) {
+		m->rows[r] = (Od__StepRow)OD__STEP_ROW__INIT;
+		m->rows[r].sequence = w->seq[t->row[r].seq].id;
+		m->rows[r].position = t->row[r].position;
+		m->rows[r].token = t->row[r].token;
+		w->seq[t->row[r].seq].stepped = true;
+	}
+}
+
+bool begin_step(struct world *w, bool one_row)
+{
+	struct sent_step *t = &w->sent[(w->step + 1) % MAX_STEPS];
+	uint16_t route[LAYERS * MAX_ROWS * TOP_K];
+	struct od_row rows[MAX_ROWS];
+
+	choose_rows(w, t, one_row);
+	if (t->n_rows == 0)
+		return false;
+	t->number = ++w->step;
+	assert_true(w->step < MAX_STEPS);
+	take_guesses(w, t);
+	w->due = w->own_rows ? chance(50) : true;
+	push_step(w, t);
+	for (size_t r = 0; r < t->n_rows; r++)
+		rows[r] = (struct od_row){ w->seq[t->row[r].seq].state, t->row[r].position, t->row[r].token };
+	run_pass(&w->main_pass, rows, t->n_rows, route);
+	for (uint32_t l = 0; l < LAYERS; l++)
+		for (size_t r = 0; r < t->n_rows; r++)
+			memcpy(t->route[l][r], route + (l * t->n_rows + r) * TOP_K, sizeof(t->route[l][r]));
+	od_forward_commit(w->main_pass.forward);
+	for (size_t r = 0; r < t->n_rows; r++)
+		w->seq[t->row[r].seq].next = choose_token(w, r);
+	w->layer = 0;
+	return true;
+}
+
+bool send_layer(struct world *w)
+{
+	const struct sent_step *t = &w->sent[w->step % MAX_STEPS];
+
+	if (w->layer == LAYERS)
+		return false;
+	for (size_t r = 0; r < t->n_rows && w->due; r++)
+		push_state(w, &w->seq[t->row[r].seq], w->layer, t->row[r].position, 1, w->step);
+	w->layer++;
+	return true;
+}
+
+/* ---- The channel ---- */
+
+static void fill_step(const struct message *m, Od__Step *step, Od__StepRow *rows, Od__StepRow **row)
+{
+	step->step = m->step;
+	step->next_step = m->next;
+	step->state_follows = m->due;
+	step->n_rows = m->n_rows;
+	step->rows = row;
+	for (size_t i = 0; i < m->n_rows; i++) {
+		rows[i] = m->rows[i];
+		row[i] = &rows[i];
+	}
+}
+
+static void fill_state(const struct world *w, const struct message *m, Od__State *body, struct od_msg *msg)
+{
+	const char *bytes[2] = { m->k, m->v };
+
+	body->sequence = m->sequence;
+	body->layer = m->layer;
+	body->begin = m->begin;
+	body->n = m->n;
+	body->step = m->step;
+	msg->n_frames = 2;
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(zmq_msg_init_size(&msg->frame[i], m->n * row_bytes(w)), 0);
+		memcpy(zmq_msg_data(&msg->frame[i]), bytes[i], m->n * row_bytes(w));
+	}
+}
+
+int hand_over(struct world *w, const struct message *m)
+{
+	Od__Header header = OD__HEADER__INIT;
+	Od__Step step = OD__STEP__INIT;
+	Od__State body = OD__STATE__INIT;
+	Od__SeqTruncate truncate = OD__SEQ_TRUNCATE__INIT;
+	Od__SeqClose close = OD__SEQ_CLOSE__INIT;
+	Od__StepRow rows[MAX_ROWS], *row[MAX_ROWS];
+	struct od_msg msg = { .header = &header };
+	struct od_err err;
+	int rc;
+
+	header.body_case = m->kind;
+	if (m->kind == OD__HEADER__BODY_STEP) {
+		header.step = &step;
+		fill_step(m, &step, rows, row);
+		if (m->step > w->delivered)
+			w->delivered = m->step;
+	} else if (m->kind == OD__HEADER__BODY_STATE) {
+		header.state = &body;
+		fill_state(w, m, &body, &msg);
+	} else if (m->kind == OD__HEADER__BODY_SEQ_TRUNCATE) {
+		header.seq_truncate = &truncate;
+		truncate.sequence = m->sequence;
+		truncate.length = m->n;
+	} else {
+		header.seq_close = &close;
+		close.sequence = m->sequence;
+	}
+	rc = ods_emulator_message(w->emulator, &msg, w->now, &err);
+	for (size_t i = 0; i < msg.n_frames; i++)
+		zmq_msg_close(&msg.frame[i]);
+	return rc;
+}
+
+bool deliver(struct world *w)
+{
+	struct message *m = &w->queue[w->head];
+
+	if (w->n_queued == 0)
+		return false;
+	if (m->kind != OD__HEADER__BODY_STATE || !chance(w->lose)) {
+		assert_int_equal(hand_over(w, m), OD_OK);
+		if (chance(w->twice))
+			assert_int_equal(hand_over(w, m), m->kind == OD__HEADER__BODY_STATE ? OD_OK : OD_ERR_PROTOCOL);
+	}
+	w->head = (w->head + 1) % QUEUE;
+	w->n_queued--;
+	return true;
+}
+
+bool work(struct world *w)
+{
+	struct od_err err;
+	bool did;
+
+	if (ods_emulator_work(w->emulator, w->now, &did, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+	return did;
+}
+
+void settle(struct world *w)
+{
+	for (int i = 0; i < 100000; i++) {
+		bool did = work(w);
+
+		if (deliver(w) || did)
+			continue;
+		if (ods_emulator_deadline(w->emulator) == UINT64_MAX)
+			return;
+		w->now = ods_emulator_deadline(w->emulator);
+	}
+	fail_msg("the emulator never comes to rest");
+}
+
+void disturb(struct world *w)
+{
+	struct sequence *s = &w->seq[draw(MAX_SEQS)];
+	struct message m = { .kind = OD__HEADER__BODY_SEQ_CLOSE };
+
+	while (send_layer(w))
+		;
+	while (deliver(w))
+		;
+	if (!s->open) {
+		open_sequence(w, s);
+		return;
+	}
+	m.sequence = s->id;
+	if (chance(50)) {
+		prefill(w, s);
+		return;
+	}
+	if (chance(50)) {
+		s->open = false;
+	} else {
+		m.kind = OD__HEADER__BODY_SEQ_TRUNCATE;
+		m.n = 1 + draw(od_seq_state_length(s->state));
+		od_seq_state_set_length(s->state, m.n);
+		s->next = (int32_t)draw(VOCAB);
+		if (chance(30)) /* main says nothing: the next STEP must be enough */
+			return;
+	}
+	/* A sequence that never had a step is not known there. */
+	assert_true(hand_over(w, &m) == (s->stepped ? OD_OK : OD_ERR_PROTOCOL));
+}
+
+void open_world(struct world *w, enum od_profile profile, bool same_weights, bool early, uint64_t from_seed)
+{
+	struct ods_sink sink = { .arg = w, .predict = on_predict, .ask = on_ask };
+	struct ods_emulator_opts o;
+	struct od_err err;
+
+	memset(w, 0, sizeof(*w));
+	w->profile = profile;
+	w->same_weights = same_weights;
+	w->judge = true;
+	w->next_id = 7;
+	w->layer = LAYERS;
+	make_model(&w->main_model, 1);
+	if (same_weights)
+		make_model(&w->shadow_model, 1);
+	else
+		make_rough_copy(&w->shadow_model, 1);
+	open_pass(&w->main_pass, &w->main_model, profile);
+	open_pass(&w->judge_pass, &w->shadow_model, profile);
+	w->judge_state = make_state(profile);
+	for (uint32_t i = 0; i < MAX_SEQS; i++)
+		w->seq[i].state = make_state(profile);
+	w->queue = calloc(QUEUE, sizeof(*w->queue));
+	w->sent = calloc(MAX_STEPS, sizeof(*w->sent));
+	assert_true(w->queue != NULL && w->sent != NULL && row_bytes(w) <= 64);
+	o = (struct ods_emulator_opts){ .forward = pass_opts(&w->shadow_model, profile),
+					.experts = w->shadow_model.expert, .ctx_tokens = CTX,
+					.max_sequences = MAX_SEQS, .early = early };
+	assert_int_equal(ods_emulator_new(&w->emulator, &o, &sink, &err), OD_OK);
+	seed = from_seed;
+}
+
+void close_world(struct world *w)
+{
+	ods_emulator_free(w->emulator);
+	close_pass(&w->main_pass);
+	close_pass(&w->judge_pass);
+	od_seq_state_free(w->judge_state);
+	for (uint32_t i = 0; i < MAX_SEQS; i++)
+		od_seq_state_free(w->seq[i].state);
+	free_model(&w->main_model);
+	free_model(&w->shadow_model);
+	free(w->queue);
+	free(w->sent);
+}
+
+void assert_predicted(const struct world *w, uint64_t step)
+{
+	const struct sent_step *t = &w->sent[step % MAX_STEPS];
+
+	for (size_t r = 0; r < t->n_rows; r++)
+		for (uint32_t l = 0; l < LAYERS; l++)
+			assert_true(t->predicted[r][l]);
+	assert_true(t->n_rows > 0);
+}

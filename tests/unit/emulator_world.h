@@ -1,0 +1,115 @@
+/* emulator_world.h - a main that is simulated for the emulator: a forward pass of its own, a channel that loses and
+ * doubles messages, and a judge that works out what each prediction must be from main's own keys and values. */
+#ifndef OD_TESTS_EMULATOR_WORLD_H
+#define OD_TESTS_EMULATOR_WORLD_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "shadow-node/emulator.h"
+
+#define LAYERS 3u
+#define CTX 48u
+#define VOCAB 40u
+#define EXPERTS 6u
+#define TOP_K 2u
+#define MAX_SEQS 3u
+#define MAX_ROWS 8u
+#define MAX_STEPS 4096u
+#define QUEUE 4096u
+
+struct model {
+	struct od_dense dense;
+	struct od_layer_weights layer[LAYERS];
+	struct od_expert expert[LAYERS * EXPERTS];
+	void *mem[128];
+	size_t n_mem;
+};
+
+struct pass {
+	struct od_forward *forward;
+	struct od_expert_runner *experts;
+};
+
+struct sequence {
+	uint64_t id;
+	struct od_seq_state *state; /* main's */
+	int32_t next; /* token that stands at length */
+	bool open, stepped;
+};
+
+struct sent_step {
+	uint64_t number;
+	size_t n_rows;
+	struct { uint32_t seq, position; int32_t token; } row[MAX_ROWS];
+	bool predicted[MAX_ROWS][LAYERS]; /* with the right token */
+	struct { uint64_t id; uint32_t position; int32_t token; bool known[LAYERS]; } guess[MAX_ROWS]; /* before the STEP */
+	uint16_t said[LAYERS][MAX_ROWS][TOP_K];	 /* by the shadow, once it knew the step */
+	uint16_t route[LAYERS][MAX_ROWS][TOP_K]; /* main's own */
+};
+
+struct message { /* what od.proto carries, in plain */
+	Od__Header__BodyCase kind;
+	Od__StepRow rows[MAX_ROWS];
+	size_t n_rows;
+	uint64_t sequence, step, next;
+	bool due;
+	uint32_t layer, begin, n;
+	char k[CTX * 64], v[CTX * 64];
+};
+
+struct world {
+	enum od_profile profile;
+	struct model main_model, shadow_model;
+	struct pass main_pass, judge_pass;
+	struct od_seq_state *judge_state;
+	bool same_weights, own_rows; /* own_rows: state does not always follow */
+	bool judge; /* check every prediction */
+	struct ods_emulator *emulator;
+	struct sequence seq[MAX_SEQS];
+	uint64_t next_id, step, now;
+	uint32_t lose, twice; /* percent */
+	struct message *queue; /* ring of QUEUE */
+	size_t head, n_queued;
+	struct sent_step *sent; /* [MAX_STEPS] by number */
+	uint64_t delivered; /* newest STEP that reached the shadow */
+	uint32_t layer; /* main's next STATE of the step that is going on; LAYERS: all sent */
+	bool due;
+	unsigned guesses, checked, asks;
+	bool lose_asks;
+};
+
+extern uint64_t seed; /* of draw and chance */
+extern const struct od_config config;
+
+uint32_t draw(uint32_t n); /* 0 .. n-1 */
+bool chance(uint32_t percent);
+/* All layers; route [LAYERS][n_rows][TOP_K] when not NULL. */
+void run_pass(struct pass *p, const struct od_row *rows, size_t n_rows, uint16_t *route);
+struct od_seq_state *make_state(enum od_profile profile);
+size_t row_bytes(const struct world *w);
+void push_state(struct world *w, const struct sequence *s, uint32_t layer, uint32_t begin, uint32_t n, uint64_t step);
+/* A prompt, or more of it later: no message tells of it. */
+void prefill(struct world *w, struct sequence *s);
+void open_sequence(struct world *w, struct sequence *s);
+/* A decode step over some of the sequences; several rows of one are a verified draft. */
+bool begin_step(struct world *w, bool one_row);
+/* The rows of one layer leave while main goes on; false: the step is through. */
+bool send_layer(struct world *w);
+/* Give the shadow a message now; deliver() takes the next of the channel, with losses and doubles. */
+int hand_over(struct world *w, const struct message *m);
+bool deliver(struct world *w);
+bool work(struct world *w); /* one piece; false: nothing to do */
+/* Until nobody has anything to do; a second without an answer passes when it must. */
+void settle(struct world *w);
+/* More prompt, truncation or the end of a sequence, with nothing on its way that would be about other rows. */
+void disturb(struct world *w);
+void open_world(struct world *w, enum od_profile profile, bool same_weights, bool early, uint64_t from_seed);
+void close_world(struct world *w);
+void assert_predicted(const struct world *w, uint64_t step);
+
+#endif
