@@ -17,7 +17,6 @@
 #define PIECE_NS (OD_NS_PER_S / 2)	 /* main hears of progress about this often (stuck: 3 s without) */
 #define MAX_PIECE_ROWS 256
 #define OUTPUT_HEAD 64			 /* keeps the rows behind it aligned */
-#define ROOM_RETRY_NS OD_NS_PER_MS
 
 /* A RUN from its arrival to its last RESULT. */
 struct run {
@@ -35,6 +34,9 @@ struct output {
 	size_t bytes;
 };
 _Static_assert(sizeof(struct output) <= OUTPUT_HEAD, "rows follow at OUTPUT_HEAD");
+
+/* Between looks at what no event tells: that ZeroMQ has sent an output, that RUNs may be read again. */
+static const struct timespec a_while = { .tv_nsec = OD_NS_PER_MS };
 
 struct odw_engine {
 	struct odw_engine_opts o;
@@ -286,10 +288,8 @@ static bool compute(struct odw_engine *e, const struct run *run, const struct od
 /* Outputs that a slow main has not taken yet stand in the way of new ones. */
 static void wait_for_room(struct odw_engine *e, const struct run *run)
 {
-	const struct timespec pause = { .tv_nsec = ROOM_RETRY_NS };
-
 	while (atomic_load(&e->output_bytes) > ODW_OUTPUT_BYTES && !is_over(e, run)) {
-		nanosleep(&pause, NULL);
+		nanosleep(&a_while, NULL);
 		odw_schedule_tick(e->o.schedule);
 	}
 }
@@ -352,8 +352,10 @@ static void *engine_main(void *arg)
 		item = odw_schedule_take(e->o.schedule);
 		if (item != NULL)
 			finish_item(e, item);
-		else
+		else if (e->held_bytes < ODW_HELD_BYTES)
 			od_data_port_wait(e->o.port, -1);
+		else
+			nanosleep(&a_while, NULL); /* the port would return at once: RUNs wait there */
 	}
 	return NULL;
 }
