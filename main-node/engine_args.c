@@ -47,10 +47,23 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 	return n;
 }
 
+/* The first option that only processes of --local obey, or NULL. */
+static const char *local_only(const struct odm_engine_opts *o)
+{
+	if (o->slots > 0)
+		return "slots";
+	if (o->memory_limit_bytes > 0)
+		return "memory-limit";
+	if (o->precision >= 0)
+		return "precision";
+	return o->departure >= 0 ? "departure" : NULL;
+}
+
 int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 {
 	struct odm_engine_opts *o = &a->opts;
 	int given = (a->local > 0) + (o->hosts_path != NULL) + a->resident;
+	const char *useless = a->local > 0 ? NULL : local_only(o);
 
 	if (given == 0)
 		return od_fail(err, OD_ERR_ARG,
@@ -58,6 +71,8 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 			       "machine) or --resident (all of them in this process)");
 	if (given > 1)
 		return od_fail(err, OD_ERR_ARG, "--workers, --local and --resident exclude each other");
+	if (useless != NULL)
+		return od_fail(err, OD_ERR_ARG, "--%s is for the processes that --local starts", useless);
 	o->mode = a->resident ? ODM_RESIDENT : a->local > 0 ? ODM_LOCAL : ODM_WORKERS;
 	o->local_workers = (uint32_t)a->local;
 	o->profile = (enum od_profile)(a->profile + 1);

@@ -7,3 +7,6 @@ od-main_SRCS := main-node/od_main.c $(ODM_SRCS)
 
 test_placement_OBJS := $(B)/obj/main-node/placement.o
 test_predictions_OBJS := $(B)/obj/main-node/predictions.o
+test_engine_args_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
+test_figures_OBJS := $(B)/obj/main-node/figures.o
+test_sampling_config_OBJS := $(B)/obj/main-node/sampling_config.o

@@ -16,7 +16,7 @@ int odm_sampling_defaults(struct od_sampler_opts *o, const struct od_pack *pack,
 	od_sampler_defaults(o);
 	if (g == NULL)
 		return OD_OK;
-	rc = od_json_f64_or(g, "repetition_penalty", 1e-3, 1e3, 1.0, &o->repetition_penalty, where, err);
+	rc = od_json_f64_or(g, "repetition_penalty", 0.01, 100, 1.0, &o->repetition_penalty, where, err);
 	if (rc != OD_OK)
 		return rc;
 	rc = od_json_bool_or(g, "do_sample", false, &sample, where, err);

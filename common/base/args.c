@@ -1,5 +1,7 @@
 #include "common/base/args.h"
 
+#include "common/base/mem.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -9,6 +11,7 @@
 
 #define HELP_COLUMNS 100
 #define HELP_INDENT 30
+#define DIGITS "0123456789"
 
 int od_parse_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out, struct od_err *err)
 {
@@ -18,44 +21,66 @@ int od_parse_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out, st
 	*out = 0;
 	errno = 0;
 	v = strtoull(text, &end, 10);
-	if (!isdigit((unsigned char)text[0]) || *end != '\0' || errno != 0)
+	if (!isdigit((unsigned char)text[0]) || *end != '\0')
 		return od_fail(err, OD_ERR_ARG, "expected a whole number, found \"%s\"", text);
-	if (v < min || v > max)
+	if (errno != 0 || v < min || v > max)
 		return od_fail(err, OD_ERR_ARG, "expected %llu to %llu, found %s", (unsigned long long)min,
 			       (unsigned long long)max, text);
 	*out = v;
 	return OD_OK;
 }
 
+/* ".5" as half of a unit, rounded down; *end is behind the digits. Digits beyond the 18th are below one byte. */
+static uint64_t fraction_of(const char *text, uint64_t unit_bytes)
+{
+	uint64_t digits = 0, scale = 1;
+
+	for (int i = 0; i < 18 && isdigit((unsigned char)text[i]); i++) {
+		digits = digits * 10 + (uint64_t)(text[i] - '0');
+		scale *= 10;
+	}
+	return (uint64_t)((unsigned __int128)digits * unit_bytes / scale);
+}
+
+/* In whole numbers: a double would lose bytes above 2^53 and turn 1.001KB into 1000. */
 int od_parse_size(const char *text, uint64_t *bytes, struct od_err *err)
 {
 	static const struct {
 		const char *suffix;
-		double factor;
+		uint64_t bytes;
 	} unit[] = {
-		{ "", 1 },	       { "B", 1 },	      { "K", 1024. },	     { "KiB", 1024. },
-		{ "KB", 1e3 },	       { "M", 1048576. },     { "MiB", 1048576. },   { "MB", 1e6 },
-		{ "G", 1073741824. },  { "GiB", 1073741824. }, { "GB", 1e9 },	     { "T", 1099511627776. },
-		{ "TiB", 1099511627776. }, { "TB", 1e12 },
+		{ "", 1 },
+		{ "B", 1 },
+		{ "K", 1ull << 10 },
+		{ "KiB", 1ull << 10 },
+		{ "KB", 1000ull },
+		{ "M", 1ull << 20 },
+		{ "MiB", 1ull << 20 },
+		{ "MB", 1000000ull },
+		{ "G", 1ull << 30 },
+		{ "GiB", 1ull << 30 },
+		{ "GB", 1000000000ull },
+		{ "T", 1ull << 40 },
+		{ "TiB", 1ull << 40 },
+		{ "TB", 1000000000000ull },
 	};
-	char *end;
-	double v;
+	size_t whole = strspn(text, DIGITS), fraction = text[whole] == '.' ? strspn(text + whole + 1, DIGITS) : 0;
+	const char *suffix = text + whole + (fraction > 0 ? fraction + 1 : 0);
+	uint64_t v;
 
 	*bytes = 0;
-	errno = 0;
-	v = isdigit((unsigned char)text[0]) ? strtod(text, &end) : -1;
-	if (v >= 0 && errno == 0) {
-		for (size_t i = 0; i < sizeof(unit) / sizeof(unit[0]); i++) {
-			if (strcasecmp(end, unit[i].suffix) != 0)
-				continue;
-			v *= unit[i].factor;
-			if (!(v < 9e18))
-				break;
-			*bytes = (uint64_t)v;
-			return OD_OK;
-		}
+	for (size_t i = 0; whole > 0 && i < sizeof(unit) / sizeof(unit[0]); i++) {
+		if (strcasecmp(suffix, unit[i].suffix) != 0 || (fraction > 0 && unit[i].bytes == 1))
+			continue;
+		errno = 0;
+		v = strtoull(text, NULL, 10);
+		if (errno != 0 || !od_mul(v, unit[i].bytes, &v) ||
+		    !od_add(v, fraction > 0 ? fraction_of(text + whole + 1, unit[i].bytes) : 0, &v) || v > INT64_MAX)
+			return od_fail(err, OD_ERR_ARG, "expected a size below 8388608TiB, found \"%s\"", text);
+		*bytes = v;
+		return OD_OK;
 	}
-	return od_fail(err, OD_ERR_ARG, "expected a size such as 900MiB or 1G, found \"%s\"", text);
+	return od_fail(err, OD_ERR_ARG, "expected a size such as 900MiB or 1.5G, found \"%s\"", text);
 }
 
 const char *od_format_bytes(uint64_t bytes, char *buf, size_t size)
@@ -64,7 +89,8 @@ const char *od_format_bytes(uint64_t bytes, char *buf, size_t size)
 	double v = (double)bytes;
 	size_t i = 0;
 
-	while (v >= 1024 && i + 1 < sizeof(unit) / sizeof(unit[0])) {
+	/* What would be printed as "1024.0 KiB" is 1.0 MiB. */
+	while (v >= (i == 0 ? 1024 : 1023.95) && i + 1 < sizeof(unit) / sizeof(unit[0])) {
 		v /= 1024;
 		i++;
 	}
@@ -91,10 +117,13 @@ static int set_real(const struct od_arg *a, const char *value, struct od_err *er
 	char *end;
 	double v = strtod(value, &end);
 
-	if (end == value || *end != '\0' || !isfinite(v))
+	/* strtod would also take blanks in front, hexadecimals, infinities and NaN. */
+	if (end == value || *end != '\0' || value[strspn(value, DIGITS "+-.eE")] != '\0' || !isfinite(v))
 		return od_fail(err, OD_ERR_ARG, "expected a number, found \"%s\"", value);
-	if (v < a->min || (a->max > 0 && v > a->max))
+	if (a->max > 0 && (v < a->min || v > a->max))
 		return od_fail(err, OD_ERR_ARG, "expected %g to %g, found %s", a->min, a->max, value);
+	if (v < a->min)
+		return od_fail(err, OD_ERR_ARG, "expected %g or more, found %s", a->min, value);
 	*(double *)a->out = v;
 	return OD_OK;
 }
@@ -145,8 +174,9 @@ int od_args_parse(const struct od_arg *table, size_t n_table, int argc, char **a
 
 	*n_positional = 0;
 	for (int i = 1; i < argc; i++) {
-		const char *word = argv[i], *name = word + 2, *eq, *value;
+		const char *word = argv[i], *name, *eq, *value;
 		const struct od_arg *a;
+		int rc;
 
 		if (options && strcmp(word, "--") == 0) {
 			options = false;
@@ -158,13 +188,9 @@ int od_args_parse(const struct od_arg *table, size_t n_table, int argc, char **a
 			positional[(*n_positional)++] = word;
 			continue;
 		}
-		if (word[1] != '-') {
-			if (strcmp(word, "-h") != 0)
-				return od_fail(err, OD_ERR_ARG, "unknown option %s; see --help", word);
-			name = "help";
-		}
+		name = word[1] == '-' ? word + 2 : strcmp(word, "-h") == 0 ? "help" : ""; /* nobody is called "" */
 		eq = strchr(name, '=');
-		a = find(table, n_table, name, eq != NULL ? (size_t)(eq - name) : strlen(name));
+		a = find(table, n_table, name, strcspn(name, "="));
 		if (a == NULL)
 			return od_fail(err, OD_ERR_ARG, "unknown option %s; see --help", word);
 		if (a->kind == OD_ARG_FLAG) {
@@ -176,8 +202,12 @@ int od_args_parse(const struct od_arg *table, size_t n_table, int argc, char **a
 		value = eq != NULL ? eq + 1 : (i + 1 < argc ? argv[++i] : NULL);
 		if (value == NULL)
 			return od_fail(err, OD_ERR_ARG, "--%s needs a value: %s", a->name, a->metavar);
-		if (set_value(a, value, err) != OD_OK)
-			return od_fail_within(err, "--%s", a->name);
+		rc = set_value(a, value, err);
+		if (rc != OD_OK) {
+			if (err != NULL)
+				od_fail_within(err, "--%s", a->name);
+			return rc;
+		}
 	}
 	return OD_OK;
 }
@@ -189,18 +219,17 @@ static void help_text(FILE *f, const char *text)
 	while (*text != '\0') {
 		size_t word = strcspn(text, " ");
 
-		if (column + word > HELP_COLUMNS) {
+		if (column > HELP_INDENT && column + 1 + word > HELP_COLUMNS) {
 			fprintf(f, "\n%*s", HELP_INDENT, "");
 			column = HELP_INDENT;
+		} else if (column > HELP_INDENT) {
+			fputc(' ', f);
+			column++;
 		}
 		fprintf(f, "%.*s", (int)word, text);
 		column += word;
 		text += word;
-		if (*text == ' ') {
-			fputc(' ', f);
-			column++;
-			text++;
-		}
+		text += *text == ' ';
 	}
 	fputc('\n', f);
 }

@@ -16,7 +16,7 @@ enum od_arg_kind {
 	OD_ARG_LIST,   /* struct od_arg_list *out: may be given several times */
 	OD_ARG_UINT,   /* uint64_t *out, min..max */
 	OD_ARG_REAL,   /* double *out, min..max */
-	OD_ARG_SIZE,   /* uint64_t *out, bytes: "900MiB", "1G" (2^30), "500MB" (10^6), plain bytes */
+	OD_ARG_SIZE,   /* uint64_t *out, as od_parse_size */
 	OD_ARG_CHOICE, /* int *out: index into choices */
 	OD_ARG_TITLE,  /* a heading in the help text, nothing else */
 };
@@ -33,11 +33,12 @@ struct od_arg {
 	void *out;
 	const char *metavar; /* "FILE"; NULL for flags */
 	const char *help;
-	double min, max;	     /* OD_ARG_UINT, OD_ARG_REAL; max 0: no bound */
+	double min, max;	     /* OD_ARG_UINT, OD_ARG_REAL; max 0: no upper bound */
 	const char *const *choices; /* OD_ARG_CHOICE, ends with NULL */
 };
 
-/* Sets what is given and leaves the rest. Positional arguments go to positional[0..*n_positional), at most
+/* Sets what is given and leaves the rest; of an option given twice the last counts. "--" ends the options, "-" is no
+ * option, -h is --help. Positional arguments go to positional[0..*n_positional), at most
  * max_positional. --help and --version are the caller's (put flags in the table).
  * OD_ERR_ARG names the option and what it expects. */
 OD_MUST_CHECK int od_args_parse(const struct od_arg *table, size_t n_table, int argc, char **argv,
@@ -47,8 +48,10 @@ OD_MUST_CHECK int od_args_parse(const struct od_arg *table, size_t n_table, int 
 /* The options, one line each, wrapped at 100 columns. */
 void od_args_help(FILE *f, const struct od_arg *table, size_t n_table);
 
-/* "900MiB" and so on. */
+/* "900MiB", "1.5G" (2^30), "500MB" (10^6), plain bytes; capitals do not matter. Below 2^63; parts of a byte are dropped.
+ * *bytes, *out are 0 unless OD_OK. */
 OD_MUST_CHECK int od_parse_size(const char *text, uint64_t *bytes, struct od_err *err);
+/* Decimal digits only. */
 OD_MUST_CHECK int od_parse_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out, struct od_err *err);
 
 /* "12.3 MiB" in buf; returns buf. */

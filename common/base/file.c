@@ -36,13 +36,22 @@ int od_file_open(const char *path, int *fd, uint64_t *size_bytes, struct od_err 
 	return OD_OK;
 }
 
+static int check_span(uint64_t offset, size_t len, const char *name, struct od_err *err)
+{
+	if (od_within(offset, len, INT64_MAX))
+		return OD_OK;
+	return od_fail(err, OD_ERR_RANGE, "%s: %zu bytes at offset %llu are out of range", name, len,
+		       (unsigned long long)offset);
+}
+
 int od_file_pread(int fd, void *buf, size_t len, uint64_t offset, const char *name, struct od_err *err)
 {
 	char *p = buf;
 	size_t done = 0;
+	int rc = check_span(offset, len, name, err);
 
-	if (!od_within(offset, len, INT64_MAX))
-		return od_fail(err, OD_ERR_RANGE, "%s: offset %llu is out of range", name, (unsigned long long)offset);
+	if (rc != OD_OK)
+		return rc;
 	while (done < len) {
 		ssize_t n = pread(fd, p + done, len - done, (off_t)(offset + done));
 
@@ -62,7 +71,10 @@ int od_file_pwrite(int fd, const void *buf, size_t len, uint64_t offset, const c
 {
 	const char *p = buf;
 	size_t done = 0;
+	int rc = check_span(offset, len, name, err);
 
+	if (rc != OD_OK)
+		return rc;
 	while (done < len) {
 		ssize_t n = pwrite(fd, p + done, len - done, (off_t)(offset + done));
 
@@ -70,6 +82,8 @@ int od_file_pwrite(int fd, const void *buf, size_t len, uint64_t offset, const c
 			continue;
 		if (n < 0)
 			return od_fail_errno(err, OD_ERR_IO, "writing %s", name);
+		if (n == 0) /* some devices do; going on would never end */
+			return od_fail(err, OD_ERR_IO, "writing %s: %zu of %zu bytes were taken", name, done, len);
 		done += (size_t)n;
 	}
 	return OD_OK;

@@ -18,10 +18,11 @@ OD_MUST_CHECK int od_file_pread(int fd, void *buf, size_t len, uint64_t offset, 
 OD_MUST_CHECK int od_file_pwrite(int fd, const void *buf, size_t len, uint64_t offset, const char *name,
 				 struct od_err *err);
 
-/* The whole file in malloc'd memory with a NUL behind it (not counted). Refuses files above max_bytes. */
+/* The whole file, as long as it was when it was opened, in malloc'd memory with a NUL behind it (not counted). Refuses
+ * files above max_bytes. *out is NULL and *len 0 unless OD_OK. */
 OD_MUST_CHECK int od_file_read(const char *path, size_t max_bytes, char **out, size_t *len, struct od_err *err);
 
-/* path.tmp, fsync, rename, fsync of the folder. */
+/* path.tmp, fsync, rename, fsync of the folder. One writer of a path at a time: that name is not unique. */
 OD_MUST_CHECK int od_file_write_atomic(const char *path, const void *buf, size_t len, struct od_err *err);
 
 /* The folder and its parents; fine when it exists. */

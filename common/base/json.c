@@ -14,7 +14,7 @@ static const char *type_name(const json_t *v)
 	case JSON_ARRAY: return "an array";
 	case JSON_STRING: return "a string";
 	case JSON_INTEGER: return "an integer";
-	case JSON_REAL: return "a number";
+	case JSON_REAL: return "a real number";
 	case JSON_TRUE:
 	case JSON_FALSE: return "a boolean";
 	case JSON_NULL: return "null";
@@ -120,18 +120,18 @@ int od_json_str(const json_t *obj, const char *key, const char **out, const char
 
 int od_json_obj(const json_t *obj, const char *key, json_t **out, const char *where, struct od_err *err)
 {
-	*out = json_object_get(obj, key);
-	if (json_is_object(*out))
-		return OD_OK;
-	return wrong_type(*out, key, "an object", where, err);
+	json_t *v = json_object_get(obj, key);
+
+	*out = json_is_object(v) ? v : NULL;
+	return *out != NULL ? OD_OK : wrong_type(v, key, "an object", where, err);
 }
 
 int od_json_arr(const json_t *obj, const char *key, json_t **out, const char *where, struct od_err *err)
 {
-	*out = json_object_get(obj, key);
-	if (json_is_array(*out))
-		return OD_OK;
-	return wrong_type(*out, key, "an array", where, err);
+	json_t *v = json_object_get(obj, key);
+
+	*out = json_is_array(v) ? v : NULL;
+	return *out != NULL ? OD_OK : wrong_type(v, key, "an array", where, err);
 }
 
 int od_json_bool_or(const json_t *obj, const char *key, bool fallback, bool *out, const char *where,

@@ -1,7 +1,10 @@
 /* json.h - typed, range-checked reads of JSON that somebody else wrote, over jansson.
  *
- * Each getter names the file ("where") and the field in its reason, with what was expected and found.
- * Thread: any. Owner: returned strings and objects are borrowed from the parent. */
+ * A key that stands twice, an integer beyond 63 bits and a real beyond a double make the whole text invalid. An integer
+ * must be written as one: 3.0 and 1e3 are reals. Each getter names the file ("where") and the field in its reason, with
+ * what was expected and found.
+ * Thread: any. Owner: returned strings and objects are borrowed from the parent; NULL unless OD_OK. Strings may contain
+ * NULs: json_string_length tells. */
 #ifndef OD_BASE_JSON_H
 #define OD_BASE_JSON_H
 

@@ -2,11 +2,13 @@
 
 #include "common/base/clock.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#define PROGRAM_MAX 64 /* of a line: argv[0] may be anything */
 #define LIMIT_LINES 10
 #define LIMIT_WINDOW_NS (10 * OD_NS_PER_S)
 
@@ -21,18 +23,30 @@ void od_log_init(const char *program, enum od_log_level level)
 	log_level = level;
 }
 
-static void write_line(enum od_log_level level, const char *fmt, va_list ap)
+/* left_out: messages that were dropped before this one. */
+static void write_line(enum od_log_level level, unsigned left_out, const char *fmt, va_list ap)
 {
 	static const char *const label[] = { "error: ", "warning: ", "", "debug: " };
-	char line[1024];
-	int n = snprintf(line, sizeof(line), "%s: %s", log_program, label[level]);
-	int m = vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, ap);
-	size_t len = strnlen(line, sizeof(line) - 2);
+	static const char cut[] = "...";
+	char line[1024], note[40] = "";
+	size_t len;
+	int n, m;
 
-	(void)m; /* a cut line is better than none */
+	if (left_out > 0)
+		snprintf(note, sizeof(note), "(%u messages left out) ", left_out);
+	n = snprintf(line, sizeof(line), "%.*s: %s%s", PROGRAM_MAX, log_program, label[level], note);
+	m = vsnprintf(line + n, sizeof(line) - (size_t)n - 1, fmt, ap); /* one byte is kept for the newline */
+	len = strlen(line);
+	if (m > 0 && (size_t)(n + m) > len)
+		memcpy(line + len - strlen(cut), cut, strlen(cut));
+	/* A stranger's text must not look like a line of ours, nor steer a terminal. */
+	for (size_t i = 0; i < len; i++) {
+		if ((unsigned char)line[i] < ' ' || line[i] == 0x7f)
+			line[i] = '?';
+	}
 	line[len++] = '\n';
-	if (write(STDERR_FILENO, line, len) < 0)
-		return; /* nowhere left to complain */
+	while (write(STDERR_FILENO, line, len) < 0 && errno == EINTR) /* any other error: nowhere left to complain */
+		;
 }
 
 void od_log(enum od_log_level level, const char *fmt, ...)
@@ -42,7 +56,7 @@ void od_log(enum od_log_level level, const char *fmt, ...)
 	if (level > log_level)
 		return;
 	va_start(ap, fmt);
-	write_line(level, fmt, ap);
+	write_line(level, 0, fmt, ap);
 	va_end(ap);
 }
 
@@ -50,19 +64,16 @@ void od_log(enum od_log_level level, const char *fmt, ...)
 static bool take_permit(unsigned *left_out)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static uint64_t window_start;
-	static unsigned used, dropped;
+	static uint64_t taken_ns[LIMIT_LINES]; /* when the last permits were taken, a ring; 0: not yet */
+	static unsigned oldest, dropped;
 	uint64_t now = od_now_ns();
 	bool ok;
 
 	pthread_mutex_lock(&lock);
-	if (window_start == 0 || now - window_start > LIMIT_WINDOW_NS) {
-		window_start = now;
-		used = 0;
-	}
-	ok = used < LIMIT_LINES;
+	ok = taken_ns[oldest] == 0 || now >= taken_ns[oldest] + LIMIT_WINDOW_NS;
 	if (ok) {
-		used++;
+		taken_ns[oldest] = now;
+		oldest = (oldest + 1) % LIMIT_LINES;
 		*left_out = dropped;
 		dropped = 0;
 	} else {
@@ -80,8 +91,6 @@ void od_log_limited(enum od_log_level level, const char *fmt, ...)
 	if (level > log_level || !take_permit(&left_out))
 		return;
 	va_start(ap, fmt);
-	write_line(level, fmt, ap);
+	write_line(level, left_out, fmt, ap);
 	va_end(ap);
-	if (left_out > 0)
-		od_log(level, "(%u more such messages were left out)", left_out);
 }

@@ -45,7 +45,8 @@ int od_fail(struct od_err *err, int code, const char *fmt, ...) OD_PRINTF(3, 4);
 /* As od_fail, with ": <strerror(errno)>" behind the text. */
 int od_fail_errno(struct od_err *err, int code, const char *fmt, ...) OD_PRINTF(3, 4);
 
-/* Put context ("pack /x: ") in front of a reason that is already there. Returns err->code. */
+/* Put context in front of a reason that is already there: "pack /x: reason". Returns err->code, so err should not be
+ * NULL: without one the code is lost, and OD_ERR_INTERNAL comes back. */
 int od_fail_within(struct od_err *err, const char *fmt, ...) OD_PRINTF(2, 3);
 
 #endif

@@ -12,7 +12,8 @@ bool od_trace_on;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static FILE *file;
 static char file_path[4096];
-static bool any; /* an event was written: the next one needs a comma */
+static bool any;	     /* an event was written: the next one needs a comma */
+static unsigned n_opened; /* traces of this process so far */
 
 static int thread_id(void)
 {
@@ -29,6 +30,13 @@ static void separate(void)
 	any = true;
 }
 
+/* A program or thread is called what its user likes: only what JSON takes as it is. */
+static void put_name(const char *name)
+{
+	for (; *name != '\0'; name++)
+		fputc(*name < ' ' || *name > '~' || *name == '"' || *name == '\\' ? '_' : *name, file);
+}
+
 int od_trace_open(const char *path, const char *process, struct od_err *err)
 {
 	file = fopen(path, "we");
@@ -36,27 +44,32 @@ int od_trace_open(const char *path, const char *process, struct od_err *err)
 		return od_fail_errno(err, OD_ERR_IO, "cannot write the trace %s", path);
 	snprintf(file_path, sizeof(file_path), "%s", path);
 	any = false;
+	n_opened++;
 	fputc('[', file);
 	separate();
-	fprintf(file, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"%s\"}}", getpid(), process);
+	fprintf(file, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"", getpid());
+	put_name(process);
+	fputs("\"}}", file);
 	od_trace_on = true;
 	return OD_OK;
 }
 
-/* Threads are named once, by what pthread_setname_np gave them. */
+/* Threads are named once in a trace, by what pthread_setname_np gave them. */
 static void name_thread(void)
 {
-	static __thread bool named;
+	static __thread unsigned named_in;
 	char name[16] = "";
 
-	if (named)
+	if (named_in == n_opened)
 		return;
-	named = true;
+	named_in = n_opened;
 	if (pthread_getname_np(pthread_self(), name, sizeof(name)) != 0)
 		return;
 	separate();
-	fprintf(file, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", getpid(),
-		thread_id(), name);
+	fprintf(file, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"", getpid(),
+		thread_id());
+	put_name(name);
+	fputs("\"}}", file);
 }
 
 void od_trace_span(const char *what, uint64_t begin_ns, int64_t step, int64_t m, int64_t expert)
@@ -87,8 +100,10 @@ void od_trace_span(const char *what, uint64_t begin_ns, int64_t step, int64_t m,
 
 int od_trace_merge(const char *path, struct od_err *err)
 {
-	char line[512];
+	char line[512]; /* more than an event needs */
+	bool begins = true; /* line is at the begin of one, not within one that is too long */
 	FILE *from = fopen(path, "re");
+	int rc = OD_OK;
 
 	if (from == NULL)
 		return od_fail_errno(err, OD_ERR_IO, "cannot read the trace %s", path);
@@ -96,29 +111,37 @@ int od_trace_merge(const char *path, struct od_err *err)
 	/* One event a line; a process that was killed leaves its last line cut, which is left out. */
 	while (file != NULL && fgets(line, sizeof(line), from) != NULL) {
 		size_t len = strcspn(line, "\n");
+		bool whole = begins && line[0] == '{' && line[len] == '\n';
 
-		if (line[len] != '\n' || line[0] != '{')
+		begins = line[len] == '\n';
+		if (!whole)
 			continue;
-		if (len > 0 && line[len - 1] == ',')
+		if (line[len - 1] == ',')
 			len--;
 		separate();
 		fwrite(line, 1, len, file);
 	}
 	pthread_mutex_unlock(&lock);
+	if (ferror(from))
+		rc = od_fail_errno(err, OD_ERR_IO, "reading the trace %s", path);
 	fclose(from);
-	return OD_OK;
+	return rc;
 }
 
 int od_trace_close(struct od_err *err)
 {
+	bool failed;
 	int rc = OD_OK;
 
 	if (file == NULL)
 		return OD_OK;
 	od_trace_on = false;
 	fputs("\n]\n", file);
-	if (ferror(file) || fclose(file) != 0)
+	failed = ferror(file); /* of an earlier write: its errno is long gone */
+	if (fclose(file) != 0)
 		rc = od_fail_errno(err, OD_ERR_IO, "writing the trace %s", file_path);
+	else if (failed)
+		rc = od_fail(err, OD_ERR_IO, "writing the trace %s: parts of it are missing", file_path);
 	file = NULL;
 	return rc;
 }

@@ -36,7 +36,8 @@ static inline void od_trace_end(const char *what, uint64_t begin_ns, int64_t ste
 		od_trace_span(what, begin_ns, step, m, expert);
 }
 
-/* Append the events of another process's trace file; it is left as it is. */
+/* Append the events of another process's trace file; it is left as it is. Of a killed process's file the last event,
+ * which may be cut, is left out. Nothing happens while no trace is open. */
 OD_MUST_CHECK int od_trace_merge(const char *path, struct od_err *err);
 
 #endif

@@ -5,7 +5,11 @@
 
 int od_recall_init(struct od_recall *r, uint32_t n_layers, uint32_t n_tokens, struct od_err *err)
 {
-	*r = (struct od_recall){ .n_layers = n_layers, .n_tokens = n_tokens };
+	*r = (struct od_recall){ 0 };
+	if (n_layers == 0 || n_tokens == 0) /* what goes to the last one needs one */
+		return od_fail(err, OD_ERR_RANGE, "recall of %u layers and %u tokens", n_layers, n_tokens);
+	r->n_layers = n_layers;
+	r->n_tokens = n_tokens;
 	r->layer = calloc(n_layers, sizeof(*r->layer));
 	r->token = calloc(n_tokens, sizeof(*r->token));
 	if (r->layer == NULL || r->token == NULL) {

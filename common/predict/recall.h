@@ -23,11 +23,12 @@ struct od_recall {
 	uint64_t late_rows, in_time_rows; /* rows of a layer */
 };
 
+/* n_layers, n_tokens: at least 1, else OD_ERR_RANGE. *r is empty unless OD_OK. */
 OD_MUST_CHECK int od_recall_init(struct od_recall *r, uint32_t n_layers, uint32_t n_tokens, struct od_err *err);
 void od_recall_fini(struct od_recall *r);
 void od_recall_reset(struct od_recall *r);
 
-/* One row of one layer: what was predicted, what was used (k experts each, any order). */
+/* One row of one layer (below n_layers): what was predicted, what was used, each expert once, in any order. */
 void od_recall_add(struct od_recall *r, uint32_t layer, uint32_t token, const uint16_t *predicted, size_t n_predicted,
 		   const uint16_t *used, size_t n_used, bool late);
 

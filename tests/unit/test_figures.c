@@ -1,0 +1,196 @@
+/* What a generation cost, worked out by hand: 11 tokens in 4 s, 20 layers, 3 groups. */
+#include "main-node/figures.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define S 1000000000ull
+
+static struct odm_figures example(void)
+{
+	struct odm_figures f = {
+		.prompt_tokens = 5,
+		.tokens = 11,
+		.prefill_ns = 2 * S,
+		.ttft_ns = 2500000000,
+		.decode_ns = 4 * S,
+		.expert_uses = 84,
+		.predicted_uses = 80,
+		.recalled_uses = 79,
+		.late_predictions = 2,
+		.missing_predictions = 1,
+		.stalls = 6,
+		.stall_ns = 1 * S,
+		.decode_layers = 20,
+		.experts_ns = 3 * S,
+		.loads = 7,
+		.loaded_bytes = 11010048, /* 10.5 MiB */
+		.load_ns = 1750000000,
+		.worker_compute_ns = 1250000000,
+		.worker_runs = 13,
+		.recovered_runs = 4,
+		.state_bytes = 12345,
+		.workers = 6,
+		.groups = 3,
+		.slots = 1,
+		.cluster = true,
+		.has_predictor = true,
+	};
+
+	odm_figures_add_node(&f, "main", 100u << 20, true);
+	odm_figures_add_node(&f, "worker 0 127.0.0.1:1", 921600, false);
+	assert_int_equal(f.n_nodes, 2);
+	return f;
+}
+
+static void rates(void **state)
+{
+	struct odm_figures f = example();
+
+	(void)state;
+	assert_true(odm_figures_tok_per_s(&f) == 2.5); /* 10 tokens after the first in 4 s */
+	assert_true(odm_figures_recall(&f) == 79.0 / 80);
+	f.tokens = 2;
+	assert_true(odm_figures_tok_per_s(&f) == 0.25);
+	f.tokens = 1;
+	assert_true(odm_figures_tok_per_s(&f) == 0);
+	f.tokens = 0;
+	assert_true(odm_figures_tok_per_s(&f) == 0);
+	f.tokens = 9;
+	f.decode_ns = 0;
+	assert_true(odm_figures_tok_per_s(&f) == 0);
+	f.predicted_uses = 0;
+	assert_true(odm_figures_recall(&f) == 0);
+	odm_figures_fini(&f);
+}
+
+/* (4 - 3) s / 20 layers = 50 ms on main, (3 - 1) s / 20 = 100 ms for the experts. */
+static void window(void **state)
+{
+	struct odm_figures f = example();
+
+	(void)state;
+	assert_int_equal(odm_figures_main_ns(&f), 50000000);
+	assert_int_equal(odm_figures_worker_ns(&f), 100000000);
+	assert_int_equal(odm_figures_window_ns(&f, 1), 350000000); /* 3 * 50 + 2 * 100 ms */
+	assert_int_equal(odm_figures_window_ns(&f, 2), 450000000); /* 3 * (50 + 100) ms */
+	assert_int_equal(odm_figures_window_ns(&f, 64), 450000000);
+	f.groups = 1;
+	assert_int_equal(odm_figures_window_ns(&f, 1), 50000000);
+	f.groups = 0;
+	assert_int_equal(odm_figures_window_ns(&f, 1), 0);
+	f.groups = 3;
+	f.stall_ns = 5 * S; /* clocks of several threads: never below zero */
+	assert_int_equal(odm_figures_worker_ns(&f), 0);
+	assert_int_equal(odm_figures_window_ns(&f, 1), 150000000);
+	f.experts_ns = 5 * S;
+	assert_int_equal(odm_figures_main_ns(&f), 0);
+	f = (struct odm_figures){ .groups = 4, .node = f.node, .n_nodes = f.n_nodes };
+	assert_int_equal(odm_figures_window_ns(&f, 1), 0); /* nothing was measured */
+	odm_figures_fini(&f);
+}
+
+static void assert_prints(const struct odm_figures *f, const char *want)
+{
+	char *text;
+	size_t len;
+	FILE *out = open_memstream(&text, &len);
+
+	odm_figures_print(f, out);
+	fclose(out);
+	assert_string_equal(text, want);
+	free(text);
+}
+
+static void lines_for_people(void **state)
+{
+	struct odm_figures f = example(), none = { 0 };
+
+	(void)state;
+	assert_prints(&f, "tokens      5 prompt, 11 generated\n"
+			  "speed       TTFT 2.500 s, 2.50 tok/s\n"
+			  "recall      98.750% of 80 predicted expert uses; predictions late 2, missing 1\n"
+			  "stalls      6 of 84 expert uses waited for a load, 1.000 s in all\n"
+			  "loaded      10.5 MiB in 7 expert loads, 250.00 ms each; window 350.00 ms\n"
+			  "recovered   4 runs were sent again after a worker was lost\n"
+			  "peak memory main 100.0 MiB, worker 0 127.0.0.1:1 900.0 KiB (lost)\n");
+	f.predicted_uses = f.recovered_runs = f.loads = f.loaded_bytes = 0;
+	assert_prints(&f, "tokens      5 prompt, 11 generated\n"
+			  "speed       TTFT 2.500 s, 2.50 tok/s\n"
+			  "recall      nothing was predicted; predictions late 2, missing 1\n"
+			  "stalls      6 of 84 expert uses waited for a load, 1.000 s in all\n"
+			  "loaded      0 B in 0 expert loads\n"
+			  "peak memory main 100.0 MiB, worker 0 127.0.0.1:1 900.0 KiB (lost)\n");
+	f.has_predictor = false;
+	f.n_nodes = 1;
+	assert_prints(&f, "tokens      5 prompt, 11 generated\n"
+			  "speed       TTFT 2.500 s, 2.50 tok/s\n"
+			  "stalls      6 of 84 expert uses waited for a load, 1.000 s in all\n"
+			  "loaded      0 B in 0 expert loads\n"
+			  "peak memory main 100.0 MiB\n");
+	assert_prints(&none, "tokens      0 prompt, 0 generated\n"
+			     "speed       TTFT 0.000 s, 0.00 tok/s\n"
+			     "peak memory\n");
+	odm_figures_fini(&f);
+}
+
+static void fields_for_programs(void **state)
+{
+	struct odm_figures f = example();
+	json_t *want = json_loads(
+		"{\"before\": true, \"prompt_tokens\": 5, \"tokens\": 11, \"prefill_s\": 2.0, \"ttft_s\": 2.5,"
+		" \"decode_s\": 4.0, \"tok_per_s\": 2.5, \"expert_uses\": 84, \"predicted_uses\": 80, \"recalled_uses\": 79,"
+		" \"recall\": 0.9875, \"late_predictions\": 2, \"missing_predictions\": 1, \"stalls\": 6, \"stall_s\": 1.0,"
+		" \"decode_layers\": 20, \"experts_s\": 3.0, \"workers\": 6, \"groups\": 3, \"slots\": 1, \"loads\": 7,"
+		" \"loaded_bytes\": 11010048, \"load_s\": 1.75, \"worker_runs\": 13, \"worker_compute_s\": 1.25,"
+		" \"recovered_runs\": 4, \"state_bytes\": 12345, \"nodes\": ["
+		"  {\"name\": \"main\", \"peak_rss_bytes\": 104857600, \"alive\": true},"
+		"  {\"name\": \"worker 0 127.0.0.1:1\", \"peak_rss_bytes\": 921600, \"alive\": false}]}", 0, NULL);
+	json_t *found = json_pack("{s:b}", "before", 1);
+
+	(void)state;
+	odm_figures_json(&f, found);
+	if (!json_equal(found, want))
+		fail_msg("%s", json_dumps(found, JSON_COMPACT));
+	f.predicted_uses = f.recalled_uses = 0; /* no recall is not a recall of 0 */
+	odm_figures_json(&f, found);
+	assert_true(json_is_null(json_object_get(found, "recall")));
+	json_decref(found);
+	json_decref(want);
+	odm_figures_fini(&f);
+}
+
+static void nodes(void **state)
+{
+	struct odm_figures f = { 0 };
+	char name[200];
+
+	(void)state;
+	memset(name, 'n', sizeof(name));
+	name[sizeof(name) - 1] = '\0';
+	for (uint64_t i = 0; i < ODM_MAX_NODES + 3; i++)
+		odm_figures_add_node(&f, name + i % 199, i, i % 3 == 0);
+	assert_int_equal(f.n_nodes, ODM_MAX_NODES);
+	assert_int_equal(strlen(f.node[0].name), 63);
+	assert_int_equal(strlen(f.node[198].name), 1);
+	assert_int_equal(f.node[1023].peak_rss_bytes, 1023);
+	assert_true(f.node[1023].alive);
+	assert_false(f.node[1022].alive);
+	odm_figures_fini(&f);
+	assert_int_equal(f.n_nodes, 0);
+	odm_figures_fini(&f);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(rates),	       cmocka_unit_test(window), cmocka_unit_test(lines_for_people),
+		cmocka_unit_test(fields_for_programs), cmocka_unit_test(nodes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

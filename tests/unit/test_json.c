@@ -1,0 +1,281 @@
+/* Reads of JSON that somebody else wrote: what each getter takes and refuses, and with which words. */
+#include "common/base/json.h"
+
+#include "common/base/file.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/temp_dir.h"
+
+static json_t *root; /* of the getters' tests */
+
+static const char text[] =
+	"{\"zero\": 0, \"seven\": 7, \"minus\": -1, \"big\": 4294967296, \"top\": 9223372036854775807, \"real\": 3.0,"
+	" \"exp\": 1e3, \"tiny\": -2.5e-3, \"str\": \"text\", \"nul\": \"a\\u0000b\", \"empty\": \"\", \"yes\": true, \"no\": false,"
+	" \"null\": null, \"obj\": {\"in\": 1}, \"arr\": [1, 2]}";
+
+static int make(void **state)
+{
+	struct od_err err;
+
+	if (temp_dir_make(state) != 0)
+		return -1;
+	return od_json_parse(text, strlen(text), "f", &root, &err);
+}
+
+static int drop(void **state)
+{
+	json_decref(root);
+	return temp_dir_remove(state);
+}
+
+static void whole_texts(void **state)
+{
+	static const struct {
+		const char *text, *reason; /* NULL: good */
+	} t[] = {
+		{ "{}", NULL },
+		{ " {\"a\": {\"a\": 1}} \n", NULL },
+		{ "{\"a\": 9223372036854775807}", NULL },
+		{ "{\"a\": -9223372036854775808}", NULL },
+		{ "{\"a\": \"\\u0000\"}", NULL },
+		{ "", "f: not valid JSON: line 1, column 0: " },
+		{ "[]", "f: expected a JSON object" },
+		{ "3", "f: " },
+		{ "{\"a\": 1, \"a\": 1}", "duplicate object key" },
+		{ "{\"a\": {\"b\": 1, \"c\": 2, \"b\": 3}}", "duplicate object key" },
+		{ "{\"a\": 1, \"\\u0061\": 2}", "duplicate object key" }, /* the same key, written otherwise */
+		{ "{\"a\": 9223372036854775808}", "too big integer" },
+		{ "{\"a\": 123456789012345678901234567890}", "too big integer" },
+		{ "{\"a\": -9223372036854775809}", "too big negative integer" },
+		{ "{\"a\": 1e999}", "real number overflow" },
+		{ "{\"a\": NaN}", "f: not valid JSON: line 1" },
+		{ "{\"a\": Infinity}", "f: not valid JSON: line 1" },
+		{ "{\"a\": 0x10}", "f: not valid JSON: line 1" },
+		{ "{\"a\": 01}", "f: not valid JSON: line 1" },
+		{ "{\"a\": .5}", "f: not valid JSON: line 1" },
+		{ "{\"a\": 1,}", "f: not valid JSON: line 1" },
+		{ "{\n\"a\": 1\n", "f: not valid JSON: line 3" },
+		{ "{} x", "f: not valid JSON: line 1, column 4" },
+		{ "{\"\\u0000\": 1}", "NUL byte in object key" },
+		{ "{\"a\": \"\xff\"}", "f: not valid JSON: line 1" },
+		{ "{\"a\": \"\\ud800\"}", "f: not valid JSON: line 1" },
+		{ "\xef\xbb\xbf{}", "f: not valid JSON: line 1" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++) {
+		struct od_err err = { 0 };
+		json_t *o = root;
+		int rc = od_json_parse(t[i].text, strlen(t[i].text), "f", &o, &err);
+
+		if (t[i].reason == NULL) {
+			assert_int_equal(rc, OD_OK);
+			assert_non_null(o);
+			json_decref(o);
+			continue;
+		}
+		if (rc != OD_ERR_FORMAT || strstr(err.msg, t[i].reason) == NULL)
+			fail_msg("%s: %d \"%s\", expected \"%s\"", t[i].text, rc, err.msg, t[i].reason);
+		assert_null(o);
+	}
+}
+
+static void a_nul_and_a_cut(void **state)
+{
+	struct od_err err;
+	json_t *o;
+
+	(void)state;
+	assert_int_equal(od_json_parse("{}\0", 3, "f", &o, &err), OD_ERR_FORMAT);
+	for (size_t len = 0; len + 1 < sizeof(text); len++) { /* every cut of a good text is bad */
+		assert_int_equal(od_json_parse(text, len, "f", &o, &err), OD_ERR_FORMAT);
+		assert_null(o);
+	}
+}
+
+/* Deeper than the parser's stack should go. */
+static void depth_is_bounded(void **state)
+{
+	enum { DEPTH = 200000 };
+	static char deep[6 + DEPTH];
+	struct od_err err;
+	json_t *o;
+
+	(void)state;
+	memcpy(deep, "{\"a\": ", 6);
+	memset(deep + 6, '[', DEPTH);
+	assert_int_equal(od_json_parse(deep, sizeof(deep), "f", &o, &err), OD_ERR_FORMAT);
+	assert_non_null(strstr(err.msg, "depth"));
+}
+
+static void files(void **state)
+{
+	struct od_err err;
+	json_t *o = root;
+
+	(void)state;
+	assert_int_equal(od_file_write_atomic(temp_path("a.json"), "{\"k\": 5}", 8, &err), OD_OK);
+	assert_int_equal(od_json_load(temp_path("a.json"), 8, &o, &err), OD_OK);
+	assert_int_equal(json_integer_value(json_object_get(o, "k")), 5);
+	json_decref(o);
+	assert_int_equal(od_json_load(temp_path("a.json"), 7, &o, &err), OD_ERR_FORMAT);
+	assert_null(o);
+	assert_int_equal(od_json_load(temp_path("absent.json"), 7, &o, &err), OD_ERR_MISSING);
+	assert_null(o);
+	assert_int_equal(od_file_write_atomic(temp_path("b.json"), "{\"k\": 5", 7, &err), OD_OK);
+	assert_int_equal(od_json_load(temp_path("b.json"), 99, &o, &err), OD_ERR_FORMAT);
+	assert_non_null(strstr(err.msg, "/b.json: not valid JSON"));
+}
+
+static void refused(int rc, int want, const struct od_err *err, const char *reason)
+{
+	assert_int_equal(rc, want);
+	assert_string_equal(err->msg, reason);
+}
+
+static void integers(void **state)
+{
+	struct od_err err;
+	uint64_t v = 99;
+	uint32_t w = 99;
+
+	(void)state;
+	assert_int_equal(od_json_u64(root, "zero", 0, 0, &v, "f", &err), OD_OK);
+	assert_int_equal(v, 0);
+	assert_int_equal(od_json_u64(root, "top", 0, UINT64_MAX, &v, "f", &err), OD_OK);
+	assert_true(v == INT64_MAX);
+	assert_int_equal(od_json_u64(root, "seven", 7, 7, &v, "f", &err), OD_OK);
+	assert_int_equal(v, 7);
+	refused(od_json_u64(root, "seven", 8, 9, &v, "f", &err), OD_ERR_RANGE, &err,
+		"f: field \"seven\": expected 8 to 9, found 7");
+	assert_int_equal(v, 0);
+	refused(od_json_u64(root, "seven", 0, 6, &v, "f", &err), OD_ERR_RANGE, &err,
+		"f: field \"seven\": expected 0 to 6, found 7");
+	refused(od_json_u64(root, "minus", 0, UINT64_MAX, &v, "f", &err), OD_ERR_RANGE, &err,
+		"f: field \"minus\": expected 0 to 18446744073709551615, found -1");
+	refused(od_json_u64(root, "real", 0, 9, &v, "f", &err), OD_ERR_FORMAT, &err,
+		"f: field \"real\": expected an integer, found a real number");
+	refused(od_json_u64(root, "exp", 0, 9999, &v, "f", &err), OD_ERR_FORMAT, &err,
+		"f: field \"exp\": expected an integer, found a real number");
+	refused(od_json_u64(root, "str", 0, 9, &v, "f", &err), OD_ERR_FORMAT, &err,
+		"f: field \"str\": expected an integer, found a string");
+	refused(od_json_u64(root, "yes", 0, 9, &v, "f", &err), OD_ERR_FORMAT, &err,
+		"f: field \"yes\": expected an integer, found a boolean");
+	refused(od_json_u64(root, "null", 0, 9, &v, "f", &err), OD_ERR_FORMAT, &err,
+		"f: field \"null\": expected an integer, found null");
+	refused(od_json_u64(root, "absent", 0, 9, &v, "f", &err), OD_ERR_MISSING, &err,
+		"f: field \"absent\": expected an integer, found nothing");
+	refused(od_json_u64(json_object_get(root, "arr"), "k", 0, 9, &v, "f", &err), OD_ERR_MISSING, &err,
+		"f: field \"k\": expected an integer, found nothing"); /* no object at all */
+
+	assert_int_equal(od_json_u32(root, "seven", 0, UINT32_MAX, &w, "f", &err), OD_OK);
+	assert_int_equal(w, 7);
+	assert_int_equal(od_json_u32(root, "big", 0, UINT32_MAX, &w, "f", &err), OD_ERR_RANGE); /* 0 if it were cut */
+	assert_int_equal(w, 0);
+}
+
+static void reals(void **state)
+{
+	struct od_err err;
+	double d = 9;
+
+	(void)state;
+	assert_int_equal(od_json_f64(root, "tiny", -1, 1, &d, "f", &err), OD_OK);
+	assert_true(d == -2.5e-3);
+	assert_int_equal(od_json_f64(root, "seven", 7, 7, &d, "f", &err), OD_OK); /* an integer is a number */
+	assert_true(d == 7);
+	refused(od_json_f64(root, "seven", 0, 1.5, &d, "f", &err), OD_ERR_RANGE, &err,
+		"f: field \"seven\": expected 0 to 1.5, found 7");
+	assert_true(d == 0);
+	refused(od_json_f64(root, "str", 0, 1, &d, "f", &err), OD_ERR_FORMAT, &err,
+		"f: field \"str\": expected a number, found a string");
+	refused(od_json_f64(root, "absent", 0, 1, &d, "f", &err), OD_ERR_MISSING, &err,
+		"f: field \"absent\": expected a number, found nothing");
+}
+
+static void strings_and_containers(void **state)
+{
+	struct od_err err;
+	const char *s = text;
+	json_t *v = root;
+
+	(void)state;
+	assert_int_equal(od_json_str(root, "str", &s, "f", &err), OD_OK);
+	assert_string_equal(s, "text");
+	assert_int_equal(od_json_str(root, "empty", &s, "f", &err), OD_OK);
+	assert_string_equal(s, "");
+	assert_int_equal(od_json_str(root, "nul", &s, "f", &err), OD_OK);
+	assert_memory_equal(s, "a\0b", 4);
+	refused(od_json_str(root, "seven", &s, "f", &err), OD_ERR_FORMAT, &err,
+		"f: field \"seven\": expected a string, found an integer");
+	assert_null(s);
+	refused(od_json_str(root, "absent", &s, "f", &err), OD_ERR_MISSING, &err,
+		"f: field \"absent\": expected a string, found nothing");
+
+	assert_int_equal(od_json_obj(root, "obj", &v, "f", &err), OD_OK);
+	assert_ptr_equal(v, json_object_get(root, "obj"));
+	refused(od_json_obj(root, "arr", &v, "f", &err), OD_ERR_FORMAT, &err,
+		"f: field \"arr\": expected an object, found an array");
+	assert_null(v);
+	assert_int_equal(od_json_arr(root, "arr", &v, "f", &err), OD_OK);
+	assert_ptr_equal(v, json_object_get(root, "arr"));
+	refused(od_json_arr(root, "obj", &v, "f", &err), OD_ERR_FORMAT, &err,
+		"f: field \"obj\": expected an array, found an object");
+	assert_null(v);
+	assert_int_equal(od_json_arr(root, "absent", &v, "f", &err), OD_ERR_MISSING);
+	assert_null(v);
+}
+
+static void fields_that_may_be_missing(void **state)
+{
+	static const char *const missing[] = { "absent", "null" };
+	struct od_err err;
+	uint32_t w;
+	double d;
+	bool b;
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		assert_false(od_json_has(root, missing[i]));
+		assert_int_equal(od_json_bool_or(root, missing[i], i, &b, "f", &err), OD_OK);
+		assert_int_equal(b, i);
+		/* The fallback is the caller's: it need not be in range. */
+		assert_int_equal(od_json_u32_or(root, missing[i], 1, 9, 77, &w, "f", &err), OD_OK);
+		assert_int_equal(w, 77);
+		assert_int_equal(od_json_f64_or(root, missing[i], 0, 1, -3.5, &d, "f", &err), OD_OK);
+		assert_true(d == -3.5);
+	}
+	assert_true(od_json_has(root, "zero"));
+	assert_true(od_json_has(root, "no"));
+	assert_int_equal(od_json_bool_or(root, "yes", false, &b, "f", &err), OD_OK);
+	assert_true(b);
+	assert_int_equal(od_json_bool_or(root, "no", true, &b, "f", &err), OD_OK);
+	assert_false(b);
+	assert_int_equal(od_json_u32_or(root, "seven", 1, 9, 77, &w, "f", &err), OD_OK);
+	assert_int_equal(w, 7);
+	assert_int_equal(od_json_f64_or(root, "tiny", -1, 1, 77, &d, "f", &err), OD_OK);
+	assert_true(d == -2.5e-3);
+	refused(od_json_bool_or(root, "zero", true, &b, "f", &err), OD_ERR_FORMAT, &err,
+		"f: field \"zero\": expected true or false, found an integer");
+	assert_int_equal(od_json_u32_or(root, "seven", 8, 9, 77, &w, "f", &err), OD_ERR_RANGE);
+	assert_int_equal(od_json_u32_or(root, "str", 8, 9, 77, &w, "f", &err), OD_ERR_FORMAT);
+	assert_int_equal(od_json_f64_or(root, "str", 8, 9, 77, &d, "f", &err), OD_ERR_FORMAT);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(whole_texts),	   cmocka_unit_test(a_nul_and_a_cut),
+		cmocka_unit_test(depth_is_bounded), cmocka_unit_test(files),
+		cmocka_unit_test(integers),	   cmocka_unit_test(reals),
+		cmocka_unit_test(strings_and_containers), cmocka_unit_test(fields_that_may_be_missing),
+	};
+
+	return cmocka_run_group_tests(tests, make, drop);
+}
