@@ -225,7 +225,7 @@ static void expect_pong(void *s, uint64_t session, uint64_t sequence)
 	od_msg_fini(&m);
 }
 
-static void put_want(void *s, uint64_t session, uint32_t m)
+static void put_want(void *s, uint64_t session, uint32_t m, uint32_t version)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__Want want = OD__WANT__INIT;
@@ -237,7 +237,8 @@ static void put_want(void *s, uint64_t session, uint32_t m)
 	want.m = m;
 	want.experts = experts;
 	want.n_experts = 3;
-	assert_int_equal(od_wire_send(s, NULL, &h, NULL, 0), OD_OK);
+	h.version = version;
+	put_any_version(s, &h);
 }
 
 static void put_bye(void *s, uint64_t session)
@@ -400,7 +401,6 @@ static void test_killed_main(void **state)
 static void test_messages(void **state)
 {
 	Od__Header h = OD__HEADER__INIT;
-	Od__Close close_m = OD__CLOSE__INIT;
 	Od__Run run = OD__RUN__INIT;
 	struct rig r;
 	void *s;
@@ -410,18 +410,15 @@ static void test_messages(void **state)
 	s = rig_connect(&r);
 	put_ping(s, 0, 1); /* before HELLO */
 	put_ping(s, 12345, 1);
-	put_want(s, 0, 10);
+	put_want(s, 0, 10, OD_PROTOCOL_VERSION);
 	h.session = greet(&r, s, 0);
-	put_want(s, h.session, 11);
+	put_want(s, h.session, 11, OD_PROTOCOL_VERSION);
 	expect_pong(s, h.session, 2);
 	assert_int_equal(r.messages, 1);
 	assert_int_equal(r.last_m, 11);
 
-	put_want(s, h.session ^ 1, 12); /* another session */
-	h.version = 2;			/* another version */
-	h.body_case = OD__HEADER__BODY_CLOSE;
-	h.close = &close_m;
-	put_any_version(s, &h);
+	put_want(s, h.session ^ 1, 12, OD_PROTOCOL_VERSION); /* another session */
+	put_want(s, h.session, 13, 2);			      /* another version */
 	h.version = OD_PROTOCOL_VERSION;
 	h.body_case = OD__HEADER__BODY_RUN; /* of the other socket */
 	h.run = &run;
@@ -533,7 +530,7 @@ static void test_post(void **state)
 		assert_string_equal(m.header->bye->reason, text);
 		od_msg_fini(&m);
 		if (i % 100 == 0) /* a sign of life, however long this takes; it is not answered */
-			put_want(s, od_daemon_session(r.daemon), (uint32_t)i);
+			put_want(s, od_daemon_session(r.daemon), (uint32_t)i, OD_PROTOCOL_VERSION);
 	}
 	pthread_join(thread, NULL);
 	od_close_socket(s);

@@ -155,6 +155,7 @@ static void test_who_may_speak(void **state)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__Attach b = OD__ATTACH__INIT;
+	struct od_msg m;
 	struct rig r;
 	void *stranger;
 
@@ -162,6 +163,9 @@ static void test_who_may_speak(void **state)
 	rig_open(&r);
 	stranger = rig_connect(&r);
 	put_attach(r.main, 0); /* there is no session yet, and 0 is none */
+	od_data_port_wait(r.port, -1);
+	assert_int_equal(od_data_port_recv(r.port, &m), OD_ERR_BUSY);
+	assert_int_equal(send_result(&r, 0, "nobody"), OD_ERR_UNREACHABLE);
 	put_run(r.main, 0, 11);
 	od_data_port_set_session(r.port, SESSION);
 	put_run(r.main, SESSION, 12);	  /* ATTACH comes first */

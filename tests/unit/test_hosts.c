@@ -151,6 +151,7 @@ static void test_too_much(void **state)
 	words = malloc(5000);
 	memset(words, 'a', 5000);
 	refuse(words, 254, "expected a host name"); /* DNS allows 253 */
+	refuse(words, 1024, "expected at most 1023 characters, found 1024");
 	refuse(words, 5000, "expected at most 1023 characters, found 5000");
 	words[300] = '#'; /* a comment may be long */
 	memcpy(words, "box ", 4);

@@ -439,6 +439,7 @@ static void test_endpoints(void **state)
 	assert_true(od_is_loopback("127.255.3.4"));
 	assert_true(od_is_loopback("::1"));
 	assert_true(od_is_loopback("localhost"));
+	assert_false(od_is_loopback("126.0.0.1"));
 	assert_false(od_is_loopback("128.0.0.1"));
 	assert_false(od_is_loopback("0.0.0.0"));
 	assert_false(od_is_loopback("::"));
@@ -461,6 +462,27 @@ static void test_endpoints(void **state)
 	assert_null(s);
 	assert_says(err.msg, long_label);
 	pair_close(&p);
+}
+
+/* Nothing is queued for a daemon that is not there: it would reach one that starts later. The port is taken, and
+ * nobody listens. */
+static void test_nothing_waits_for_a_connection(void **state)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET };
+	socklen_t size = sizeof(a);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	void *context = od_zmq_context(), *dealer;
+	struct od_err err;
+
+	(void)state;
+	a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &size), 0);
+	assert_ok(od_connect_dealer(context, "127.0.0.1", ntohs(a.sin_port), &dealer, &err), &err);
+	assert_int_equal(send_ping(dealer, NULL, 1), OD_ERR_BUSY);
+	od_close_socket(dealer);
+	zmq_ctx_term(context);
+	close(fd);
 }
 
 static void test_ipv6(void **state)
@@ -536,6 +558,7 @@ int main(void)
 		cmocka_unit_test(test_version),
 		cmocka_unit_test(test_texts),
 		cmocka_unit_test(test_endpoints),
+		cmocka_unit_test(test_nothing_waits_for_a_connection),
 		cmocka_unit_test(test_ipv6),
 		cmocka_unit_test(test_too_large_frame),
 	};
