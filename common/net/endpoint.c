@@ -10,6 +10,9 @@
 #include <string.h>
 #include <zmq.h>
 
+/* A domain makes ZeroMQ hang up on peers of ZMTP 1 and 2, and nothing else (nobody answers ZAP here). Version 4.3.4
+ * aborts when such a peer greets a ROUTER that is just being closed: process_routing_id_msg in zmtp_engine.cpp. */
+#define ZAP_DOMAIN "od-moe"
 #define MAX_SOCKETS 4096 /* two for each of OD_MAX_HOSTS daemons, while the dead ones are being replaced */
 
 /* The numbers and their reasons are in docs/PROTOCOL.md. */
@@ -54,6 +57,7 @@ static int set_options(void *socket, int type, bool ipv6, struct od_err *err)
 				       zmq_strerror(errno));
 	}
 	if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max_bytes, sizeof(max_bytes)) != 0 ||
+	    zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, ZAP_DOMAIN, sizeof(ZAP_DOMAIN) - 1) != 0 ||
 	    (type == ZMQ_ROUTER && zmq_setsockopt(socket, ZMQ_ROUTER_MANDATORY, &on, sizeof(on)) != 0) ||
 	    (ipv6 && zmq_setsockopt(socket, ZMQ_IPV6, &on, sizeof(on)) != 0))
 		return od_fail(err, OD_ERR_INTERNAL, "ZeroMQ options: %s", zmq_strerror(errno));

@@ -464,6 +464,40 @@ static void test_endpoints(void **state)
 	pair_close(&p);
 }
 
+/* A peer of ZMTP 1 (no greeting: its anonymous id, a message) or ZMTP 2 is hung up on and not heard. */
+static void test_old_peers_are_refused(void **state)
+{
+	static const struct {
+		const char *bytes;
+		size_t len;
+	} greeting[] = {
+		{ "\x01\x00\x03\x00hi", 6 },
+		{ "\xff\0\0\0\0\0\0\0\x01\x7f\x01\x05\0\0\0\x02hi", 18 },
+	};
+	struct sockaddr_in to = { .sin_family = AF_INET };
+	struct pair p;
+	struct od_msg m;
+
+	(void)state;
+	pair_open(&p);
+	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	to.sin_port = htons(p.port);
+	for (size_t i = 0; i < sizeof(greeting) / sizeof(greeting[0]); i++) {
+		int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		struct pollfd item = { .fd = fd, .events = POLLIN };
+		char byte;
+
+		assert_int_equal(connect(fd, (struct sockaddr *)&to, sizeof(to)), 0);
+		assert_int_equal(send(fd, greeting[i].bytes, greeting[i].len, MSG_NOSIGNAL), (int)greeting[i].len);
+		do {
+			assert_int_equal(poll(&item, 1, HANG_MS), 1);
+		} while (recv(fd, &byte, 1, 0) == 1); /* its own greeting */
+		close(fd);
+	}
+	assert_int_equal(od_wire_recv(p.router, true, &m, NULL), OD_ERR_BUSY);
+	pair_close(&p);
+}
+
 /* Nothing is queued for a daemon that is not there: it would reach one that starts later. The port is taken, and
  * nobody listens. */
 static void test_nothing_waits_for_a_connection(void **state)
@@ -558,6 +592,7 @@ int main(void)
 		cmocka_unit_test(test_version),
 		cmocka_unit_test(test_texts),
 		cmocka_unit_test(test_endpoints),
+		cmocka_unit_test(test_old_peers_are_refused),
 		cmocka_unit_test(test_nothing_waits_for_a_connection),
 		cmocka_unit_test(test_ipv6),
 		cmocka_unit_test(test_too_large_frame),
