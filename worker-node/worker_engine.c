@@ -16,6 +16,7 @@
 #define FIRST_ROWS 4			 /* computed together before the speed is known */
 #define PIECE_NS (OD_NS_PER_S / 2)	 /* main hears of progress about this often (stuck: 3 s without) */
 #define MAX_PIECE_ROWS 256
+#define ROOM_RETRY_NS OD_NS_PER_MS
 #define OUTPUT_HEAD 64			 /* keeps the rows behind it aligned */
 
 /* A RUN from its arrival to its last RESULT. */
@@ -34,9 +35,6 @@ struct output {
 	size_t bytes;
 };
 _Static_assert(sizeof(struct output) <= OUTPUT_HEAD, "rows follow at OUTPUT_HEAD");
-
-/* Between looks at what no event tells: that ZeroMQ has sent an output, that RUNs may be read again. */
-static const struct timespec a_while = { .tv_nsec = OD_NS_PER_MS };
 
 struct odw_engine {
 	struct odw_engine_opts o;
@@ -171,6 +169,8 @@ static int accept_run(struct odw_engine *e, struct run *run, struct od_err *err)
 	rc = odw_check_run(asked, &limits, run->msg.n_frames, run->bytes, err);
 	if (rc != OD_OK)
 		return rc;
+	if (e->held_bytes + run->bytes > ODW_HELD_BYTES)
+		return od_fail(err, OD_ERR_BUSY, "rows of RUNs that wait: %u MiB are full", ODW_HELD_BYTES >> 20);
 	run->item = calloc(asked->n_experts, sizeof(*run->item));
 	if (run->item == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu experts of a RUN", asked->n_experts);
@@ -213,7 +213,7 @@ static bool on_message(struct odw_engine *e, struct run *run)
 
 static void receive(struct odw_engine *e)
 {
-	while (e->held_bytes < ODW_HELD_BYTES) {
+	for (;;) {
 		if (e->next == NULL)
 			e->next = calloc(1, sizeof(*e->next));
 		if (e->next == NULL || od_data_port_recv(e->o.port, &e->next->msg) != OD_OK)
@@ -288,8 +288,10 @@ static bool compute(struct odw_engine *e, const struct run *run, const struct od
 /* Outputs that a slow main has not taken yet stand in the way of new ones. */
 static void wait_for_room(struct odw_engine *e, const struct run *run)
 {
+	const struct timespec pause = { .tv_nsec = ROOM_RETRY_NS };
+
 	while (atomic_load(&e->output_bytes) > ODW_OUTPUT_BYTES && !is_over(e, run)) {
-		nanosleep(&a_while, NULL);
+		nanosleep(&pause, NULL);
 		odw_schedule_tick(e->o.schedule);
 	}
 }
@@ -352,10 +354,8 @@ static void *engine_main(void *arg)
 		item = odw_schedule_take(e->o.schedule);
 		if (item != NULL)
 			finish_item(e, item);
-		else if (e->held_bytes < ODW_HELD_BYTES)
-			od_data_port_wait(e->o.port, -1);
 		else
-			nanosleep(&a_while, NULL); /* the port would return at once: RUNs wait there */
+			od_data_port_wait(e->o.port, -1);
 	}
 	return NULL;
 }

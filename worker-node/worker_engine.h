@@ -1,9 +1,9 @@
 /* worker_engine.h - the engine thread: receives RUNs, computes what is resident, answers with RESULTs, one per expert
  * as soon as it is computed.
  *
- * Memory is bounded whatever main asks for: rows are computed a few at a time, RUNs are read only while those that
- * wait hold less than ODW_HELD_BYTES, outputs are computed only while those on their way hold less than
- * ODW_OUTPUT_BYTES.
+ * Memory is bounded: rows are computed a few at a time; RUNs beyond ODW_HELD_BYTES of rows are answered OD_ERR_BUSY
+ * (main has two unanswered at most, which always fit); outputs are computed only while those on their way hold less
+ * than ODW_OUTPUT_BYTES.
  * Thread: start, stop and free by the owner; begin and end by the loop thread.
  * Owner: the engine owns RUNs, scratch and outputs; ZeroMQ gives outputs back late, so odw_engine_free comes after
  * od_daemon_free. */
@@ -16,7 +16,7 @@
 #include "worker-node/slots.h"
 
 #define ODW_SCRATCH_BYTES (8u << 20)
-#define ODW_HELD_BYTES (8u << 20)   /* and one RUN more */
+#define ODW_HELD_BYTES (2 * OD_MAX_RUN_BYTES)
 #define ODW_OUTPUT_BYTES (8u << 20) /* and one RESULT more */
 
 struct odw_engine;

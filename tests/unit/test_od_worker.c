@@ -106,6 +106,7 @@ struct worker {
 	uint64_t session, request;
 	uint32_t slots;
 	enum od_profile profile;
+	bool slow; /* the data socket reads nothing ahead */
 };
 
 static pid_t start(const char *const *argv, const char *log, int pass_fd)
@@ -287,6 +288,21 @@ static void greet(struct worker *w, uint32_t profile, const char *kernel_class, 
 	get_control(w, answer);
 }
 
+/* A main that reads nothing ahead, so that what it does not ask for stays with the worker. */
+static void *connect_slowly(void *context, uint16_t port)
+{
+	void *s = zmq_socket(context, ZMQ_DEALER);
+	int one = 1, none = 0, small = 1 << 16;
+	char where[64];
+
+	snprintf(where, sizeof(where), "tcp://127.0.0.1:%u", port);
+	zmq_setsockopt(s, ZMQ_LINGER, &none, sizeof(none));
+	zmq_setsockopt(s, ZMQ_RCVHWM, &one, sizeof(one));
+	zmq_setsockopt(s, ZMQ_RCVBUF, &small, sizeof(small));
+	assert_int_equal(zmq_connect(s, where), 0);
+	return s;
+}
+
 static void attach(struct worker *w)
 {
 	Od__Header h = OD__HEADER__INIT;
@@ -294,7 +310,7 @@ static void attach(struct worker *w)
 	struct od_msg m;
 
 	od_close_socket(w->data);
-	w->data = connect_to(w->context, w->data_port);
+	w->data = (w->slow ? connect_slowly : connect_to)(w->context, w->data_port);
 	h.body_case = OD__HEADER__BODY_ATTACH;
 	h.attach = &b;
 	put(w, w->data, &h, NULL, 0);
@@ -923,24 +939,44 @@ static void too_little_memory_is_refused(void **state)
 	assert_says(log, "--memory-limit SIZE");
 }
 
+/* Until the worker loads nothing more, for whatever reason. */
+static void wait_for_standstill(struct worker *w)
+{
+	uint64_t loads = ping(w).loads;
+
+	for (int quiet = 0; quiet < 100; quiet++) {
+		Od__Pong p = ping(w);
+
+		if (p.loads != loads)
+			quiet = 0;
+		loads = p.loads;
+		nanosleep(&a_while, NULL);
+	}
+}
+
 /* Whatever main asks for, a worker keeps to its slots and 64 MiB. */
 static void memory_stays_under_the_ceiling(void **state)
 {
 	static struct request q;
+	const uint32_t n_runs = 50; /* 15 MB of rows come in, 123 MB go out */
 	struct worker w;
 	struct od_msg m;
 	Od__Pong p;
 
 	(void)state;
-	open_session(&w, F32, (const char *[]){ "--slots", "2", NULL });
-	for (uint32_t round = 0; round < 2; round++) {
-		for (uint32_t i = 0; i < 24; i++) { /* unanswered: 7 MB of rows come in, 59 MB go out */
+	open_worker(&w, pack_dir, (const char *[]){ "--slots", "2", NULL });
+	w.slow = true;
+	begin_session(&w, F32);
+	for (int round = 0; round < 2; round++) {
+		for (uint32_t i = 0; i < n_runs; i++) {
 			init_request(&q, 1, i % LAYERS, MAX_ROWS, i);
 			for (uint32_t e = 0; e < EXPERTS; e++)
 				add_expert(&q, e, 0, 1, MAX_ROWS, true);
 			send_request(&w, &q);
 		}
-		for (uint32_t i = 0; i < 24 * EXPERTS; i++) {
+		wait_for_standstill(&w);
+		assert_true(ping(&w).busy); /* it waits for us */
+		for (uint32_t i = 0; i < n_runs * EXPERTS; i++) {
 			get_kind(w.data, &m, OD__HEADER__BODY_RESULT);
 			assert_int_equal(m.header->result->code, 0);
 			od_msg_fini(&m);
@@ -956,7 +992,42 @@ static void memory_stays_under_the_ceiling(void **state)
 	close_worker(&w);
 }
 
-static void ends_with_its_parent_and_says_what_it_does(void **state)
+/* A main that sends more than it may: whatever does not fit is answered at once, and nothing is lost. */
+static void too_many_rows_are_answered_busy(void **state)
+{
+	static struct request q;
+	const uint32_t n_runs = 120;
+	uint32_t n_good = 0, n_busy = 0;
+	struct worker w;
+	struct od_msg m;
+
+	(void)state;
+	open_worker(&w, pack_dir, NULL);
+	w.slow = true;
+	begin_session(&w, F32);
+	for (uint32_t i = 0; i < n_runs; i++) { /* 37 MB */
+		init_request(&q, 1, i % LAYERS, MAX_ROWS, i);
+		for (uint32_t e = 0; e < EXPERTS; e++)
+			add_expert(&q, e, 0, 1, MAX_ROWS, true);
+		send_request(&w, &q);
+	}
+	wait_for_standstill(&w); /* outputs that we do not read stop it, and RUNs pile up */
+	for (uint32_t i = 0; i < n_runs * EXPERTS; i++) {
+		get_kind(w.data, &m, OD__HEADER__BODY_RESULT);
+		n_good += m.header->result->code == 0;
+		n_busy += m.header->result->code == OD_ERR_BUSY;
+		od_msg_fini(&m);
+	}
+	assert_int_equal(n_good + n_busy, n_runs * EXPERTS);
+	assert_true(n_good >= 50 * EXPERTS && n_busy > 0);
+	init_request(&q, 2, 0, 3, 4);
+	add_expert(&q, 3, 0, 1, 3, true);
+	send_request(&w, &q);
+	get_good_results(&w, &q);
+	close_worker(&w);
+}
+
+static void the_log_says_what_a_user_wants_to_know(void **state)
 {
 	struct worker w;
 
@@ -1029,7 +1100,8 @@ int main(void)
 		cmocka_unit_test(strangers_do_no_harm),
 		cmocka_unit_test(too_little_memory_is_refused),
 		cmocka_unit_test(memory_stays_under_the_ceiling),
-		cmocka_unit_test(ends_with_its_parent_and_says_what_it_does),
+		cmocka_unit_test(too_many_rows_are_answered_busy),
+		cmocka_unit_test(the_log_says_what_a_user_wants_to_know),
 	};
 
 	return cmocka_run_group_tests_name("od_worker", tests, make_pack, remove_pack);
