@@ -28,7 +28,7 @@ int odw_slots_plan(unsigned *n, uint64_t limit_bytes, uint64_t fixed_bytes, uint
 		return od_fail(err, OD_ERR_RANGE, "an expert of %" PRIu64 " bytes is beyond any memory", slot_bytes);
 	if (need > limit_bytes)
 		return od_fail(err, OD_ERR_NOMEM,
-			       "memory limit: %" PRIu64 " slot%s of one expert each need %" PRIu64
+			       "memory limit: %" PRIu64 " slot%s of one expert and what stands beside need %" PRIu64
 			       " bytes (%s), found a limit of %" PRIu64 " bytes (%s); see --memory-limit",
 			       least, least > 1 ? "s" : "", need, od_format_bytes(need, text, sizeof(text)),
 			       limit_bytes, od_format_bytes(limit_bytes, found, sizeof(found)));
