@@ -53,7 +53,7 @@ struct od_daemon {
 	bool leaving; /* BYE was said, or there was nobody to say it to */
 	_Atomic uint64_t session;
 	struct od_route route;
-	uint64_t epoch; /* the newest that main told us; goes back with what we send on our own */
+	_Atomic uint64_t epoch; /* the newest that main told us; goes back with all we send */
 	char main_name[64];
 	struct od_liveness main;
 
@@ -88,7 +88,7 @@ static void end_session(struct od_daemon *d, const char *why)
 static int send_to(struct od_daemon *d, const struct od_route *route, Od__Header *header)
 {
 	header->session = atomic_load(&d->session);
-	header->epoch = d->epoch;
+	header->epoch = atomic_load(&d->epoch);
 	return od_uv_socket_send(d->control, route, header, NULL, 0);
 }
 
@@ -186,7 +186,7 @@ static void begin_session(struct od_daemon *d, const struct od_msg *m)
 		randombytes_buf(&session, sizeof(session));
 	} while (session == 0);
 	d->route = m->route;
-	d->epoch = m->header->epoch;
+	atomic_store(&d->epoch, m->header->epoch);
 	od_peer_text(m->header->hello->main_name, d->main_name, sizeof(d->main_name));
 	od_liveness_start(&d->main, od_now_ns());
 	atomic_store(&d->session, session);
@@ -252,7 +252,8 @@ static void on_session_message(struct od_daemon *d, struct od_msg *m)
 	int rc;
 
 	od_liveness_heard(&d->main, od_now_ns());
-	d->epoch = m->header->epoch;
+	if (m->header->epoch > atomic_load(&d->epoch)) /* heartbeats have none */
+		atomic_store(&d->epoch, m->header->epoch);
 	if (m->header->body_case == OD__HEADER__BODY_PING) {
 		rc = send_pong(d, m->header->ping->sequence);
 		if (rc != OD_OK)
@@ -299,6 +300,7 @@ int od_daemon_post(struct od_daemon *d, uint64_t session, Od__Header *header)
 	int rc;
 
 	header->session = session;
+	header->epoch = atomic_load(&d->epoch);
 	rc = od_wire_pack(header, &packed);
 	if (rc != OD_OK)
 		return rc;

@@ -52,8 +52,8 @@ OD_MUST_CHECK int od_daemon_run(struct od_daemon *d, struct od_err *err);
 void od_daemon_stop(struct od_daemon *d); /* any thread */
 void od_daemon_free(struct od_daemon *d); /* after od_daemon_run returned; NULL ok */
 
-/* Send to the session's main: header is packed at once and queued for the loop (any thread). session: dropped
- * silently if it is over by then. OD_ERR_BUSY when the bounded queue is full. */
+/* Send to the session's main: header (its session and epoch are filled in) is packed at once and queued for the loop
+ * (any thread). session: dropped silently if it is over by then. OD_ERR_BUSY when the bounded queue is full. */
 OD_MUST_CHECK int od_daemon_post(struct od_daemon *d, uint64_t session, Od__Header *header);
 uint64_t od_daemon_session(const struct od_daemon *d); /* 0: none */
 uint16_t od_daemon_port(const struct od_daemon *d);

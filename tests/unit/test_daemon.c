@@ -528,6 +528,7 @@ static void test_post(void **state)
 		get_kind(s, &m, OD__HEADER__BODY_BYE);
 		snprintf(text, sizeof(text), "message %d", i);
 		assert_string_equal(m.header->bye->reason, text);
+		assert_int_equal(m.header->epoch, 5); /* HELLO's; the signs of life below have none */
 		od_msg_fini(&m);
 		if (i % 100 == 0) /* a sign of life, however long this takes; it is not answered */
 			put_want(s, od_daemon_session(r.daemon), (uint32_t)i, OD_PROTOCOL_VERSION);
