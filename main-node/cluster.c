@@ -11,16 +11,17 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define MAX_CLOSES 256 /* queued; more are left out, RUNs void WANTs too */
+#define MAX_CLOSES 256 /* queued; when there are more, a later one of the same step does their work */
+#define MAX_NAMED 16
 
 const char *const odm_predictor_names[] = { "shadow", "random", "none", NULL };
 
 struct close_request {
 	uint64_t step;
 	uint32_t m;
-	bool everybody;
-	uint32_t n; /* else: members */
-	uint32_t member[16];
+	bool everybody; /* does no harm: a CLOSE voids WANTs, not RUNs */
+	uint32_t n;	/* else: these members */
+	uint32_t member[MAX_NAMED];
 };
 
 struct odm_cluster {
@@ -117,17 +118,16 @@ static void place(struct odm_cluster *c, uint64_t step, uint32_t m, bool prefill
 
 static void send_want(struct odm_cluster *c, uint32_t index, uint64_t step, uint32_t m, uint32_t version, size_t n)
 {
-	uint32_t expert[64];
 	Od__Want want = OD__WANT__INIT;
 	Od__Header h = OD__HEADER__INIT;
 
 	want.step = step;
 	want.m = m;
 	want.version = version;
-	want.experts = expert;
-	for (size_t i = 0; i < n && want.n_experts < sizeof(expert) / sizeof(expert[0]); i++) {
+	want.experts = c->deal; /* free again by now */
+	for (size_t i = 0; i < n; i++) {
 		if (c->worker[i] == index)
-			expert[want.n_experts++] = c->wanted[i];
+			want.experts[want.n_experts++] = c->wanted[i];
 	}
 	h.body_case = OD__HEADER__BODY_WANT;
 	h.want = &want;
@@ -244,10 +244,10 @@ static void on_hangup(uv_signal_t *handle, int number)
 		od_log(OD_LOG_ERROR, "%s (the cluster stays as it is)", err.msg);
 		return;
 	}
-	if (odm_members_add(c->members, &hosts, &err) != OD_OK)
+	if (odm_members_follow(c->members, &hosts, &err) != OD_OK)
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 	else
-		od_log(OD_LOG_INFO, "%s read again: %u hosts", c->o.hosts_path, odm_members_count(c->members));
+		od_log(OD_LOG_INFO, "%s read again: %zu hosts", c->o.hosts_path, hosts.n);
 	od_hosts_fini(&hosts);
 }
 
@@ -292,7 +292,9 @@ void odm_cluster_close_unused(struct odm_cluster *c, uint64_t step, uint32_t m, 
 
 		for (uint32_t i = 0; i < r.n && !have; i++)
 			have = r.member[i] == id;
-		if (!have && r.n < sizeof(r.member) / sizeof(r.member[0]))
+		if (!have && r.n == MAX_NAMED)
+			r.everybody = true;
+		else if (!have)
 			r.member[r.n++] = id;
 	}
 	if (r.n > 0)
@@ -424,8 +426,8 @@ void odm_cluster_close(struct odm_cluster *c)
 	stop_loop(c);
 	odm_members_free(c->members);
 	odm_predictions_free(c->predictions);
-	if (c->zmq != NULL)
-		zmq_ctx_term(c->zmq);
+	while (c->zmq != NULL && zmq_ctx_term(c->zmq) != 0 && errno == EINTR)
+		; /* a signal: it is not done yet */
 	if (c->changed_fd >= 0)
 		close(c->changed_fd);
 	pthread_mutex_destroy(&c->lock);

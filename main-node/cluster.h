@@ -26,6 +26,7 @@ struct odm_cluster_opts {
 	const struct od_hosts *hosts;
 	const char *hosts_path; /* read again on SIGHUP; NULL: never */
 	uint64_t connect_timeout_ns;
+	const atomic_bool *cancel; /* main is asked to end */
 };
 
 /* Connects and waits until every host is here. */
@@ -42,7 +43,7 @@ const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c);
 void odm_cluster_flush_wants(struct odm_cluster *c);
 /* CLOSE (step, m) to every worker: nothing of the step up to m is needed any more. */
 void odm_cluster_close_step(struct odm_cluster *c, uint64_t step, uint32_t m);
-/* CLOSE (step, m) to the workers where a WANT of it went that no RUN took (bit i: member id i used). */
+/* CLOSE (step, m) to the workers where a WANT of it went that no RUN took (used_member: by id). */
 void odm_cluster_close_unused(struct odm_cluster *c, uint64_t step, uint32_t m, const bool *used_member);
 
 #endif

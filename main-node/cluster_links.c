@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define ATTACH_TIMEOUT_MS 2000
+#define RETURN_WAIT_NS (5 * OD_NS_PER_S) /* longer than a daemon needs to notice and to be found again */
 
 int odm_links_init(struct odm_links *l, struct odm_cluster *c, struct od_err *err)
 {
@@ -74,23 +75,42 @@ static void open_links(struct odm_links *l)
 	l->view.n_workers = n;
 }
 
-int odm_links_none_left(struct odm_links *l, struct od_err *err)
+void odm_links_refresh(struct odm_links *l)
+{
+	if (odm_members_epoch(odm_cluster_members(l->cluster)) == l->view.epoch)
+		return;
+	take_view(l);
+	open_links(l);
+	make_groups(l);
+	odm_shadow_link_follow(&l->shadow, l->cluster, l->view.has_shadow ? &l->view.shadow : NULL);
+}
+
+int odm_links_open(struct odm_links *l, struct od_err *err)
 {
 	char why[600];
 
+	odm_links_refresh(l);
 	odm_members_explain(odm_cluster_members(l->cluster), why, sizeof(why));
-	return od_fail(err, OD_ERR_UNREACHABLE, "no worker is left to run experts: %s", why);
+	return why[0] == '\0' ? OD_OK : od_fail(err, OD_ERR_UNREACHABLE, "cannot use %s", why);
 }
 
-int odm_links_refresh(struct odm_links *l, struct od_err *err)
+int odm_links_wait(struct odm_links *l, struct od_err *err)
 {
-	if (odm_members_epoch(odm_cluster_members(l->cluster)) != l->view.epoch) {
-		take_view(l);
-		open_links(l);
-		make_groups(l);
-		odm_shadow_link_follow(&l->shadow, l->cluster, l->view.has_shadow ? &l->view.shadow : NULL);
+	const struct odm_cluster_opts *o = odm_cluster_opts(l->cluster);
+	uint64_t end = od_now_ns() + RETURN_WAIT_NS, now;
+	char why[600];
+
+	odm_links_refresh(l);
+	while (l->view.n_workers == 0 && !atomic_load(o->cancel) && (now = od_now_ns()) < end) {
+		if (odm_members_wait_any(odm_cluster_members(l->cluster), end - now, o->cancel))
+			odm_links_refresh(l);
 	}
-	return l->view.n_workers > 0 ? OD_OK : odm_links_none_left(l, err);
+	if (l->view.n_workers > 0)
+		return OD_OK;
+	if (atomic_load(o->cancel))
+		return od_fail(err, OD_ERR_CANCELLED, "cancelled");
+	odm_members_explain(odm_cluster_members(l->cluster), why, sizeof(why));
+	return od_fail(err, OD_ERR_UNREACHABLE, "no worker is left to run experts: %s", why);
 }
 
 bool odm_links_alive(struct odm_links *l, uint32_t worker)

@@ -18,11 +18,14 @@ struct odm_links {
 OD_MUST_CHECK int odm_links_init(struct odm_links *l, struct odm_cluster *c, struct od_err *err);
 void odm_links_fini(struct odm_links *l);
 
-/* Follow the members; attaches to those that are new. OD_ERR_UNREACHABLE when no worker is left. */
-OD_MUST_CHECK int odm_links_refresh(struct odm_links *l, struct od_err *err);
+/* Follow the members; attaches to those that are new, and does without those that cannot be attached. */
+void odm_links_refresh(struct odm_links *l);
+/* At the start everybody must be there: OD_ERR_UNREACHABLE names who cannot be attached. */
+OD_MUST_CHECK int odm_links_open(struct odm_links *l, struct od_err *err);
 /* The incarnation that the link is attached to is still a member. */
 bool odm_links_alive(struct odm_links *l, uint32_t worker);
-/* OD_ERR_UNREACHABLE with the reason of each that is gone. */
-int odm_links_none_left(struct odm_links *l, struct od_err *err);
+/* Wait for a worker to come (back) and follow the members; OD_ERR_UNREACHABLE with the reason of each that is gone when
+ * none does in time, OD_ERR_CANCELLED when main is to end. After a pause of main's own everybody is gone for a moment. */
+OD_MUST_CHECK int odm_links_wait(struct odm_links *l, struct od_err *err);
 
 #endif

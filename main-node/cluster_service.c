@@ -29,6 +29,7 @@ struct service {
 	struct odm_step step;
 	const struct od_moe_call *call; /* the layer under way; NULL between layers */
 	struct odm_pieces work;
+	uint32_t layers_done; /* of the step */
 	/* Scratch of one RUN, and of waiting. */
 	uint32_t *row_slot;    /* [max_rows]: row of the call -> row of the RUN */
 	uint32_t *indices;     /* [max_rows * top_k]: RunExpert.rows */
@@ -73,11 +74,12 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 {
 	struct service *s = (struct service *)base;
 	bool decode = step->phase == ODM_DECODE;
-	int rc = odm_links_refresh(&s->net, err);
+	int rc = odm_links_wait(&s->net, err);
 
 	if (rc != OD_OK)
 		return rc;
 	s->step = *step;
+	s->layers_done = 0;
 	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, &step->rows[0].token,
 			      decode ? step->n_rows : 0, step->rows[0].position - step->prompt_tokens, decode);
 	if (!decode)
@@ -91,9 +93,11 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 static void end_step(struct odm_expert_service *base)
 {
 	struct service *s = (struct service *)base;
+	bool changed = odm_members_epoch(odm_cluster_members(s->cluster)) != s->net.view.epoch;
 
-	/* A step that was given up leaves WANTs behind; one that went through has closed them all. */
-	if (s->call != NULL)
+	/* RUNs void the WANTs of a step; not those of a step that was given up, of a prefill, or sent to a worker that
+	 * joined while it ran. */
+	if (s->layers_done < s->o.config->n_layers || s->step.phase == ODM_PREFILL || changed)
 		odm_cluster_close_step(s->cluster, s->step.step, s->o.config->n_layers - 1);
 	s->call = NULL;
 }
@@ -144,8 +148,9 @@ static void put_row(struct service *s, uint32_t slot, uint32_t row)
 		memcpy(to, x, s->row_bytes);
 }
 
-/* A RUN of n pieces of one worker: each row travels once. */
-static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece, size_t n, bool closes)
+/* A RUN of n pieces of one worker: each row travels once. request 0: a new one. */
+static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece, size_t n, bool closes,
+		    uint64_t request)
 {
 	Od__RunExpert expert[RUN_EXPERTS_MAX], *list[RUN_EXPERTS_MAX];
 	struct odm_link *l = &s->net.link[worker];
@@ -176,7 +181,7 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	}
 	run.step = s->call->step;
 	run.m = s->call->m;
-	run.request = ++s->last_request;
+	run.request = request != 0 ? request : ++s->last_request;
 	run.experts = list;
 	run.n_experts = n;
 	run.closes = closes;
@@ -191,7 +196,7 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 		piece[i]->request = run.request;
 	}
 	s->used_member[l->member] = true;
-	l->open++;
+	l->open += request == 0;
 	l->last_ns = od_now_ns();
 	s->sum.worker_runs++;
 	return OD_OK;
@@ -209,44 +214,51 @@ static void pump(struct service *s, uint32_t worker)
 		size_t n = odm_pieces_next(&s->work, worker, at_once, piece, &more);
 
 		/* A full queue or a broken connection: tried again at the next wake-up, or the worker is dead by then. */
-		if (n == 0 || send_run(s, worker, piece, n, !more) != OD_OK)
+		if (n == 0 || send_run(s, worker, piece, n, !more, 0) != OD_OK)
 			return;
 	}
 }
 
 /* --- losing a worker --- */
 
-/* Another worker for a piece: of the layer's group first, then of the groups after it. */
-static uint32_t replacement(struct service *s, uint32_t gone)
+/* The nth living worker for a piece, counted through the layer's group and then the groups after it; each expert begins
+ * at another one, so that what a lost worker owed is spread. */
+static uint32_t candidate(struct service *s, const struct odm_piece *p, uint32_t nth)
 {
 	const struct odm_groups *g = &s->net.groups;
-	uint32_t group = s->step.phase == ODM_DECODE ? odm_group_of_layer(g, s->call->step, s->call->m)
-						     : gone % g->n_groups;
+	uint32_t group = odm_group_of_layer(g, s->call->step, s->call->m);
 
 	for (uint32_t i = 0; i < g->n_groups; i++) {
 		uint32_t at = (group + i) % g->n_groups, size = odm_group_size(g, at);
 
 		for (uint32_t j = 0; j < size; j++) {
-			uint32_t w = odm_group_worker(g, at, (j + gone) % size);
+			uint32_t w = odm_group_worker(g, at, (p->expert + j) % size);
 
-			if (w != gone && odm_links_alive(&s->net, w))
+			if (odm_links_alive(&s->net, w) && nth-- == 0)
 				return w;
 		}
 	}
-	return odm_links_alive(&s->net, gone) ? gone : ODM_NOBODY;
+	return ODM_NOBODY;
 }
 
-static int move_piece(struct service *s, struct odm_piece *p, struct od_err *err)
+static void move_piece(struct service *s, struct odm_piece *p, uint32_t to)
 {
-	uint32_t to = replacement(s, p->worker);
-
-	if (to == ODM_NOBODY)
-		return odm_links_none_left(&s->net, err);
+	s->sum.recovered_runs += p->state == ODM_PIECE_SENT;
 	p->worker = to;
 	p->state = ODM_PIECE_TODO;
 	p->last = true; /* its neighbours may lie elsewhere now */
-	s->sum.recovered_runs++;
-	return OD_OK;
+}
+
+/* Nobody of this step's view is left: whoever comes back within a while takes it all. */
+static int start_over(struct service *s, struct od_err *err)
+{
+	int rc = odm_links_wait(&s->net, err);
+
+	for (size_t i = 0; rc == OD_OK && i < s->work.n; i++) {
+		if (s->work.piece[i].state != ODM_PIECE_DONE)
+			move_piece(s, &s->work.piece[i], (uint32_t)i % s->net.view.n_workers);
+	}
+	return rc;
 }
 
 /* Everything that dead workers owe goes to others. */
@@ -257,15 +269,26 @@ static int move_from_dead(struct service *s, struct od_err *err)
 			continue;
 		odm_link_close(&s->net.link[w]);
 		for (size_t i = 0; i < s->work.n; i++) {
-			int rc = OD_OK;
+			struct odm_piece *p = &s->work.piece[i];
+			uint32_t to;
 
-			if (s->work.piece[i].worker == w && s->work.piece[i].state != ODM_PIECE_DONE)
-				rc = move_piece(s, &s->work.piece[i], err);
-			if (rc != OD_OK)
-				return rc;
+			if (p->worker != w || p->state == ODM_PIECE_DONE)
+				continue;
+			to = candidate(s, p, 0);
+			if (to == ODM_NOBODY)
+				return start_over(s, err);
+			move_piece(s, p, to);
 		}
 	}
 	return OD_OK;
+}
+
+/* Under the same number, so that whichever answer comes first counts. Pieces that went out together are asked for one by
+ * one: a RESULT answers one expert. */
+static void send_again(struct service *s, struct odm_piece *p)
+{
+	if (send_run(s, p->worker, &p, 1, false, p->request) != OD_OK)
+		return; /* tried again, or the worker is distrusted */
 }
 
 /* A worker that says it has nothing to do although we wait for it: the RUN went down with a broken connection, or could
@@ -292,10 +315,11 @@ static void resend_lost(struct service *s, uint32_t worker)
 	}
 	od_log_limited(OD_LOG_WARN, "%s does not know of what it was asked; asking again", name);
 	for (size_t i = 0; i < s->work.n; i++) {
-		if (s->work.piece[i].worker == worker && s->work.piece[i].state == ODM_PIECE_SENT)
-			s->work.piece[i].state = ODM_PIECE_TODO;
+		struct odm_piece *p = &s->work.piece[i];
+
+		if (p->worker == worker && p->state == ODM_PIECE_SENT)
+			send_again(s, p);
 	}
-	l->open = 0;
 }
 
 /* --- results --- */
@@ -306,10 +330,12 @@ static void put_outputs(struct service *s, const struct odm_piece *p, const uint
 		float *y = s->call->y + (size_t)s->work.order[p->first + j] * s->hidden;
 		const uint8_t *from = bytes + (size_t)j * s->row_bytes;
 
-		if (s->o.profile == OD_PROFILE_BF16)
-			s->o.backend->bf16_to_f32(y, (const uint16_t *)(const void *)from, s->hidden);
-		else
+		if (s->o.profile == OD_PROFILE_BF16) { /* frames are received in place and need not be aligned */
+			memcpy(s->rows, from, s->row_bytes);
+			s->o.backend->bf16_to_f32(y, (const uint16_t *)(const void *)s->rows, s->hidden);
+		} else {
 			memcpy(y, from, s->row_bytes);
+		}
 	}
 }
 
@@ -328,17 +354,22 @@ static void count_result(struct service *s, const Od__Result *r)
 
 static int failed_result(struct service *s, struct odm_piece *p, const Od__Result *r, struct od_err *err)
 {
-	char name[300] = "a worker";
+	char name[300] = "a worker", reason[300];
 	struct odm_member_stats st;
+	uint32_t to;
 
+	od_peer_text(r->reason, reason, sizeof(reason));
 	odm_members_stats(odm_cluster_members(s->cluster), s->net.link[p->worker].member, &st, name, sizeof(name));
-	if (++p->attempts >= s->net.view.n_workers + 1)
-		return od_fail(err, r->code < 0 ? r->code : OD_ERR_INTERNAL,
-			       "expert %u of layer %u cannot be run by any worker; the last, %s, said: %s", p->expert,
-			       s->call->m, name, r->reason);
+	to = candidate(s, p, p->attempts++);
+	if (to == p->worker)
+		to = candidate(s, p, p->attempts++);
+	if (to == ODM_NOBODY)
+		return od_fail(err, OD_ERR_IO, "no worker can run expert %u of layer %u; the last, %s, said: %s", p->expert,
+			       s->call->m, name, reason);
 	od_log_limited(OD_LOG_WARN, "%s cannot run expert %u of layer %u (%s); another worker will", name, p->expert,
-		       s->call->m, r->reason);
-	return move_piece(s, p, err);
+		       s->call->m, reason);
+	move_piece(s, p, to);
+	return OD_OK;
 }
 
 static int on_result(struct service *s, uint32_t worker, const struct od_msg *m, struct od_err *err)
@@ -360,8 +391,8 @@ static int on_result(struct service *s, uint32_t worker, const struct od_msg *m,
 	} else if (bytes == NULL || len != (size_t)p->count * s->row_bytes) {
 		od_log_limited(OD_LOG_WARN, "a RESULT of expert %u has %zu bytes, expected %zu", p->expert, len,
 			       (size_t)p->count * s->row_bytes);
-		odm_members_distrust(odm_cluster_members(s->cluster), l->member, l->session, "it sent a malformed RESULT");
-		rc = move_piece(s, p, err);
+		odm_members_distrust(odm_cluster_members(s->cluster), l->member, l->session,
+				     "it sent a malformed RESULT");
 	} else {
 		put_outputs(s, p, bytes);
 		count_result(s, r);
@@ -411,9 +442,11 @@ static void wait_for_something(struct service *s)
 
 static int run_pieces(struct service *s, struct od_err *err)
 {
-	int rc = OD_OK;
+	int rc = move_from_dead(s, err); /* who died while main computed */
 
 	while (rc == OD_OK && s->work.n_done < s->work.n) {
+		if (atomic_load(odm_cluster_opts(s->cluster)->cancel))
+			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
 		for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 			pump(s, w);
 		odm_shadow_link_serve(&s->net.shadow, s->o.config, s->net.view.epoch);
@@ -464,6 +497,7 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 	if (rc != OD_OK)
 		return rc;
 	s->call = NULL;
+	s->layers_done++;
 	if (decode) {
 		s->sum.decode_layers++;
 		s->sum.experts_ns += od_now_ns() - start_ns;
@@ -477,14 +511,13 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 /* Recall and lateness since the last time. */
 static void recall_figures(struct service *s, struct odm_figures *f, struct od_recall *detail)
 {
-	struct odm_predictions *p = odm_cluster_predictions(s->cluster);
 	const struct odm_cluster_opts *co = odm_cluster_opts(s->cluster);
-	uint64_t rows = odm_predictions_scored_rows(p);
 	struct od_recall recall;
+	uint64_t rows;
 
 	if (!f->has_predictor || od_recall_init(&recall, co->config->n_layers, co->ctx_tokens, NULL) != OD_OK)
 		return;
-	odm_predictions_recall(p, &recall);
+	odm_predictions_take_figures(odm_cluster_predictions(s->cluster), &recall, &rows);
 	f->predicted_uses = recall.all.uses;
 	f->recalled_uses = recall.all.recalled;
 	f->late_predictions = recall.late_rows;
@@ -492,7 +525,6 @@ static void recall_figures(struct service *s, struct odm_figures *f, struct od_r
 	if (detail != NULL)
 		od_recall_merge(detail, &recall);
 	od_recall_fini(&recall);
-	odm_predictions_reset_figures(p);
 }
 
 static void node_figures(struct service *s, struct odm_figures *f)
@@ -597,7 +629,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 	s->run_rows = odm_run_rows(opts->config, opts->profile);
 	rc = allocate(s, err);
 	if (rc == OD_OK)
-		rc = odm_links_refresh(&s->net, err);
+		rc = odm_links_open(&s->net, err);
 	if (rc != OD_OK) {
 		free_service(&s->base);
 		return rc;

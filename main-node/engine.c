@@ -171,6 +171,7 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 			.hosts = &e->hosts,
 			.hosts_path = e->opts.mode == ODM_WORKERS ? e->opts.hosts_path : NULL,
 			.connect_timeout_ns = e->opts.connect_timeout_ns,
+			.cancel = e->opts.cancel,
 		};
 
 		rc = odm_cluster_open(&c, &co, err);
@@ -227,6 +228,8 @@ static void close_trace(struct odm_engine *e)
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 }
 
+static const atomic_bool never;
+
 int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts, struct od_err *err)
 {
 	struct odm_engine *e = calloc(1, sizeof(*e));
@@ -236,6 +239,8 @@ int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts,
 	if (e == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "engine");
 	e->opts = *opts;
+	if (e->opts.cancel == NULL)
+		e->opts.cancel = &never;
 	if (e->opts.threads == 0)
 		e->opts.threads = od_cpu_count();
 	if (e->opts.prefill_rows == 0)
@@ -290,9 +295,4 @@ uint32_t odm_engine_ctx(const struct odm_engine *e)
 uint64_t odm_engine_state_bytes(const struct odm_engine *e)
 {
 	return od_seq_state_bytes(e->config, e->opts.profile, (uint32_t)e->opts.ctx_tokens);
-}
-
-void odm_engine_cancel(struct odm_engine *e)
-{
-	atomic_store(&e->cancelled, true);
 }

@@ -1,6 +1,6 @@
 /* engine.h - main's engine: a pack, the dense weights, a sequence, and somebody who runs the experts.
  *
- * Thread: one engine thread calls everything but odm_engine_cancel. Owner: odm_engine_open's caller. */
+ * Thread: one engine thread calls everything. Owner: odm_engine_open's caller. */
 #ifndef ODM_ENGINE_H
 #define ODM_ENGINE_H
 
@@ -26,6 +26,7 @@ struct odm_engine_opts {
 	uint64_t prefill_rows;	   /* rows of a prefill chunk at most */
 	enum odm_mode mode;
 	bool quiet;		   /* no progress while loading */
+	const atomic_bool *cancel; /* becomes true when everything is to end: looked at between layers; NULL: never */
 	const char *trace;	   /* NULL, or a file for od_trace; --local adds the children's events at the end */
 	/* A cluster. */
 	const char *hosts_path;	     /* ODM_WORKERS */
@@ -47,11 +48,15 @@ const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e); /* 
 uint32_t odm_engine_ctx(const struct odm_engine *e);
 uint64_t odm_engine_state_bytes(const struct odm_engine *e); /* memory of the context */
 
-/* End the generation that is going on after its current layer. Any thread, and signal handlers. */
-void odm_engine_cancel(struct odm_engine *e);
-
-enum odm_finish { ODM_FINISH_LENGTH, ODM_FINISH_EOS, ODM_FINISH_STOP, ODM_FINISH_CONTEXT, ODM_FINISH_CANCELLED };
-const char *odm_finish_name(enum odm_finish f); /* "length", "eos", "stop", "context", "cancelled" */
+enum odm_finish {
+	ODM_FINISH_LENGTH,
+	ODM_FINISH_EOS,
+	ODM_FINISH_STOP,
+	ODM_FINISH_CONTEXT,
+	ODM_FINISH_CANCELLED,
+	ODM_FINISH_ERROR
+};
+const char *odm_finish_name(enum odm_finish f); /* "length", "eos", "stop", "context", "cancelled", "error" */
 
 /* Who wants to see what happens. Every callback may be NULL. */
 struct odm_observer {

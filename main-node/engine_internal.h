@@ -8,8 +8,6 @@
 #include "main-node/engine.h"
 #include "main-node/local_nodes.h"
 
-#include <stdatomic.h>
-
 struct odm_engine {
 	struct odm_engine_opts opts;
 	struct od_pack *pack;
@@ -28,7 +26,6 @@ struct odm_engine {
 	float *logits;	    /* [vocab] */
 	struct od_row *rows; /* [prefill_rows] */
 	uint64_t last_step, last_sequence; /* numbers given out; never reused */
-	atomic_bool cancelled;
 };
 
 #endif

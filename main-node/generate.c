@@ -29,6 +29,7 @@ const char *odm_finish_name(enum odm_finish f)
 	case ODM_FINISH_STOP: return "stop";
 	case ODM_FINISH_CONTEXT: return "context";
 	case ODM_FINISH_CANCELLED: return "cancelled";
+	case ODM_FINISH_ERROR: return "error";
 	}
 	return "unknown";
 }
@@ -68,7 +69,7 @@ static int run_layers(struct generation *g, const struct odm_step *step, struct 
 	uint64_t begin;
 
 	while (rc == OD_OK && !od_forward_done(e->forward)) {
-		if (atomic_load(&e->cancelled))
+		if (atomic_load(e->opts.cancel))
 			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
 		begin = od_trace_begin();
 		od_forward_attention(e->forward);
@@ -150,7 +151,7 @@ static bool emit(struct generation *g, const char *text, size_t len)
 }
 
 /* A new piece of text through the stop strings. *stop: the generation ends, r->finish says why. */
-static int add_text(struct generation *g, const char *piece, size_t len, bool *stop)
+static int add_text(struct generation *g, const char *piece, size_t len, bool *stop, struct od_err *err)
 {
 	bool stopped = false;
 	int rc;
@@ -158,7 +159,7 @@ static int add_text(struct generation *g, const char *piece, size_t len, bool *s
 	if (g->stopper != NULL) {
 		rc = od_stopper_push(g->stopper, piece, len, &piece, &len, &stopped);
 		if (rc != OD_OK)
-			return rc;
+			return od_fail(err, rc, "no memory to look for stop strings");
 	}
 	if (!emit(g, piece, len)) {
 		g->r->finish = ODM_FINISH_CANCELLED;
@@ -183,10 +184,12 @@ static int take_token(struct generation *g, int32_t token, bool *stop, struct od
 		return OD_OK;
 	}
 	rc = od_sampler_accept(g->sampler, &token, 1);
-	if (rc != OD_OK || g->detok == NULL)
-		return rc;
+	if (rc != OD_OK)
+		return od_fail(err, rc, "no memory to remember token %zu", g->r->n_tokens);
+	if (g->detok == NULL)
+		return OD_OK;
 	rc = od_detok_push(g->detok, token, &piece, &len, err);
-	return rc != OD_OK ? rc : add_text(g, piece, len, stop);
+	return rc != OD_OK ? rc : add_text(g, piece, len, stop, err);
 }
 
 /* What the detokeniser and the stop strings held back; nothing after a stop string or when the reader left. */
@@ -201,13 +204,14 @@ static int flush_text(struct generation *g, struct od_err *err)
 		return OD_OK;
 	rc = od_detok_flush(g->detok, &piece, &len, err);
 	if (rc == OD_OK)
-		rc = add_text(g, piece, len, &stop);
+		rc = add_text(g, piece, len, &stop, err);
 	if (rc != OD_OK || stop || g->stopper == NULL)
 		return rc;
 	rc = od_stopper_flush(g->stopper, &piece, &len);
-	if (rc == OD_OK)
-		emit(g, piece, len);
-	return rc;
+	if (rc != OD_OK)
+		return od_fail(err, rc, "no memory for the end of the text");
+	emit(g, piece, len);
+	return OD_OK;
 }
 
 static int decode(struct generation *g, uint64_t start_ns, struct od_err *err)
@@ -253,8 +257,8 @@ static int open_generation(struct generation *g, struct od_err *err)
 	if (g->r->tokens == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu tokens", g->room);
 	rc = od_sampler_new(&g->sampler, &req->sampling, e->config->vocab, err);
-	if (rc == OD_OK)
-		rc = od_sampler_accept(g->sampler, req->prompt, req->n_prompt);
+	if (rc == OD_OK && od_sampler_accept(g->sampler, req->prompt, req->n_prompt) != OD_OK)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for a prompt of %zu tokens", req->n_prompt);
 	if (rc == OD_OK && e->tokenizer != NULL) {
 		rc = od_detok_new(&g->detok, e->tokenizer, err);
 		if (rc == OD_OK)
@@ -292,7 +296,7 @@ int odm_generate(struct odm_engine *e, const struct odm_request *req, struct odm
 	uint64_t start_ns = od_now_ns();
 	int rc;
 
-	*r = (struct odm_result){ .finish = ODM_FINISH_CANCELLED };
+	*r = (struct odm_result){ .finish = ODM_FINISH_ERROR };
 	rc = check_request(e, req, err);
 	if (rc != OD_OK)
 		return rc;
@@ -304,6 +308,8 @@ int odm_generate(struct odm_engine *e, const struct odm_request *req, struct odm
 		rc = decode(&g, start_ns, err);
 	if (rc == OD_OK)
 		rc = flush_text(&g, err);
+	if (rc == OD_ERR_CANCELLED)
+		r->finish = ODM_FINISH_CANCELLED;
 	close_generation(&g);
 	return rc;
 }

@@ -16,7 +16,8 @@
 
 #define READY_FD 3
 #define MAX_ARGS 32
-#define STOP_WAIT_MS 3000
+#define STOP_WAIT_MS 3000 /* for all of them */
+#define PAUSE_MS 5
 
 extern char **environ;
 
@@ -224,19 +225,18 @@ int odm_local_start(struct odm_local **out, const struct odm_local_opts *opts, s
 
 void odm_local_stop(struct odm_local *l)
 {
-	const struct timespec pause = { .tv_nsec = 5000000 };
+	const struct timespec pause = { .tv_nsec = PAUSE_MS * 1000000 };
 
 	if (l == NULL)
 		return;
 	for (size_t i = 0; i < l->n; i++)
 		kill(l->pid[i], SIGTERM);
-	for (size_t i = 0; i < l->n; i++) {
-		int waited = 0;
-
+	for (size_t i = 0, waited_ms = 0; i < l->n; i++) {
 		while (waitpid(l->pid[i], NULL, WNOHANG) == 0) {
-			if (waited++ * 5 == STOP_WAIT_MS) /* stopped (SIGSTOP) or stuck: it must not outlive us */
+			if (waited_ms >= STOP_WAIT_MS) /* stopped (SIGSTOP) or stuck: it must not outlive us */
 				kill(l->pid[i], SIGKILL);
 			nanosleep(&pause, NULL);
+			waited_ms += PAUSE_MS;
 		}
 	}
 	free(l->pid);

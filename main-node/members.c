@@ -5,6 +5,7 @@
 #include "common/net/uv_socket.h"
 
 #include <inttypes.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,9 +18,11 @@
 #define RETRY_BUSY_NS (500 * OD_NS_PER_MS)
 #define RETRY_REFUSED_NS (5 * OD_NS_PER_S)
 #define RETRY_LOST_NS (100 * OD_NS_PER_MS)
+#define RETRY_DISTRUSTED_NS (5 * OD_NS_PER_S) /* doubled each time: attaching to it makes a step wait */
+#define MAX_STRIKES 6
 
 enum member_state {
-	M_CLOSED,     /* no socket; opens at retry_ns */
+	M_CLOSED,     /* no socket; opens at retry_ns, as soon as the name has an address */
 	M_CONNECTING, /* socket there, HELLO not yet accepted by it */
 	M_GREETED,    /* HELLO is on its way */
 	M_READY,
@@ -31,8 +34,12 @@ struct member {
 	uint32_t id;
 	enum member_state state;
 	struct od_uv_socket *socket;
-	uint64_t session, ping;
+	uint64_t session, last_session, ping;
 	uint64_t since_ns, retry_ns;
+	char address[100]; /* numeric, once it is known */
+	uv_getaddrinfo_t lookup;
+	bool looking_up;
+	unsigned strikes; /* distrusted so often in a row */
 	struct od_liveness live;
 	bool told; /* the log knows that it cannot be reached */
 	/* Under the lock: what other threads may see. */
@@ -41,6 +48,7 @@ struct member {
 	char why[256];	  /* why it is not here */
 	int refused_code; /* of the last REFUSE; 0: none */
 	bool distrusted;
+	bool retired;	  /* no longer in the hosts file */
 };
 
 struct odm_members {
@@ -74,7 +82,6 @@ static void publish(struct member *m, const char *why)
 	m->pub.session = m->state == M_READY ? m->session : 0;
 	m->stats.alive = m->state == M_READY;
 	if (m->state == M_READY) {
-		m->stats.was_here = true;
 		m->stats.pongs = 0;
 		m->stats.busy = false;
 	}
@@ -90,7 +97,8 @@ static void publish(struct member *m, const char *why)
 static void set_refused(struct member *m, int code)
 {
 	pthread_mutex_lock(&m->ms->lock);
-	m->refused_code = code;
+	m->refused_code = code; /* after the reason: whoever waits looks at the reason when this is set */
+	pthread_cond_broadcast(&m->ms->changed);
 	pthread_mutex_unlock(&m->ms->lock);
 }
 
@@ -112,6 +120,7 @@ static void drop(struct member *m, uint64_t retry_after_ns, const char *why)
 	m->socket = NULL;
 	m->state = M_CLOSED;
 	m->retry_ns = od_now_ns() + retry_after_ns;
+	m->last_session = m->session != 0 ? m->session : m->last_session;
 	m->session = 0;
 	if (was_ready) {
 		od_log(OD_LOG_WARN, "%s is lost: %s", name_of(m, name, sizeof(name)), why);
@@ -138,6 +147,8 @@ static void send_hello(struct member *m)
 	hello.main_name = host_name;
 	hello.ctx_tokens = ms->o.ctx_tokens;
 	hello.max_rows = ms->o.max_rows;
+	h.session = m->last_session; /* so that a daemon knows us again and does not wait for our silence */
+	h.epoch = ms->epoch;
 	h.body_case = OD__HEADER__BODY_HELLO;
 	h.hello = &hello;
 	if (od_uv_socket_send(m->socket, NULL, &h, NULL, 0) == OD_OK) {
@@ -153,6 +164,7 @@ static void send_ping(struct member *m)
 
 	ping.sequence = ++m->ping;
 	h.session = m->session;
+	h.epoch = m->ms->epoch;
 	h.body_case = OD__HEADER__BODY_PING;
 	h.ping = &ping;
 	if (od_uv_socket_send(m->socket, NULL, &h, NULL, 0) != OD_OK)
@@ -181,7 +193,6 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	pthread_mutex_lock(&m->ms->lock);
 	m->pub.data_port = (uint16_t)w->data_port;
 	m->stats.slots = w->slots;
-	snprintf(m->stats.precision, sizeof(m->stats.precision), "%s", w->precision);
 	pthread_mutex_unlock(&m->ms->lock);
 	publish(m, "");
 	send_ping(m); /* the first PONG brings its memory figures */
@@ -191,15 +202,17 @@ static void on_welcome(struct member *m, const Od__Header *h)
 
 static void on_refuse(struct member *m, const Od__Refuse *r)
 {
-	char name[300], why[256];
+	char name[300], why[256], field[40], reason[160];
 	bool busy = r->code == OD_ERR_BUSY;
 
-	snprintf(why, sizeof(why), "refused%s%s: %s", r->field[0] != '\0' ? ", field " : "", r->field, r->reason);
+	od_peer_text(r->field, field, sizeof(field));
+	od_peer_text(r->reason, reason, sizeof(reason));
+	snprintf(why, sizeof(why), "refused%s%s: %s", field[0] != '\0' ? ", field " : "", field, reason);
 	if (!busy && !m->told)
 		od_log(OD_LOG_WARN, "%s %s", name_of(m, name, sizeof(name)), why);
 	m->told = m->told || !busy;
-	set_refused(m, r->code != 0 ? r->code : OD_ERR_MISMATCH);
 	drop(m, busy ? RETRY_BUSY_NS : RETRY_REFUSED_NS, why);
+	set_refused(m, busy ? OD_ERR_BUSY : OD_ERR_MISMATCH);
 }
 
 static void on_pong(struct member *m, const Od__Pong *p)
@@ -209,10 +222,6 @@ static void on_pong(struct member *m, const Od__Pong *p)
 	m->stats.busy = p->busy;
 	m->stats.pongs++;
 	m->stats.peak_rss_bytes = p->peak_rss_bytes;
-	m->stats.loads = p->loads;
-	m->stats.loaded_bytes = p->loaded_bytes;
-	m->stats.load_ns = p->load_ns;
-	m->stats.unused_loads = p->unused_loads;
 	pthread_mutex_unlock(&m->ms->lock);
 }
 
@@ -220,17 +229,18 @@ static void on_message(void *arg, struct od_msg *msg)
 {
 	struct member *m = arg;
 	const Od__Header *h = msg->header;
+	struct od_err err;
 
 	if (h->body_case == OD__HEADER__BODY_REFUSE) { /* of any version: it says why */
 		on_refuse(m, h->refuse);
 		return;
 	}
-	if (h->version != OD_PROTOCOL_VERSION) {
-		char why[128];
+	if (od_check_version(h, &err) != OD_OK) {
+		char why[300];
 
-		snprintf(why, sizeof(why), "refused, field version: expected %d, found %u", OD_PROTOCOL_VERSION, h->version);
-		set_refused(m, OD_ERR_MISMATCH);
+		snprintf(why, sizeof(why), "refused: %s", err.msg);
 		drop(m, RETRY_REFUSED_NS, why);
+		set_refused(m, OD_ERR_MISMATCH);
 		return;
 	}
 	if (h->body_case == OD__HEADER__BODY_WELCOME) {
@@ -248,7 +258,8 @@ static void on_message(void *arg, struct od_msg *msg)
 		drop(m, RETRY_LOST_NS, "it said goodbye");
 		break;
 	case OD__HEADER__BODY_PREDICT:
-		m->ms->o.message(m->ms->o.arg, m->id, msg);
+		if (m->host.role == OD_NODE_SHADOW)
+			m->ms->o.message(m->ms->o.arg, m->id, msg);
 		break;
 	/* What a daemon never sends on the control socket. */
 	case OD__HEADER__BODY__NOT_SET:
@@ -281,6 +292,40 @@ static void on_garbage(void *arg, const struct od_route *route, const struct od_
 	od_log_limited(OD_LOG_WARN, "%s:%u sent what is no message: %s", m->host.host, m->host.port, why->msg);
 }
 
+static void on_address(uv_getaddrinfo_t *lookup, int status, struct addrinfo *list)
+{
+	struct member *m = lookup->data;
+	const struct addrinfo *best = list;
+	char why[160];
+
+	m->looking_up = false;
+	for (const struct addrinfo *a = list; a != NULL && best->ai_family != AF_INET; a = a->ai_next) {
+		if (a->ai_family == AF_INET) /* our default listening addresses are IPv4 */
+			best = a;
+	}
+	if (status == 0 && best != NULL)
+		status = getnameinfo(best->ai_addr, best->ai_addrlen, m->address, sizeof(m->address), NULL, 0,
+				     NI_NUMERICHOST);
+	uv_freeaddrinfo(list);
+	if (status == 0)
+		return;
+	m->address[0] = '\0';
+	m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
+	snprintf(why, sizeof(why), "the name has no address (%s)", uv_strerror(status));
+	set_why(m, why);
+}
+
+/* Names are looked up beside the loop: a name server that does not answer must not silence our heartbeats. */
+static void look_up(struct member *m)
+{
+	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
+
+	m->lookup.data = m;
+	m->looking_up = uv_getaddrinfo(m->ms->loop, &m->lookup, on_address, m->host.host, NULL, &hints) == 0;
+	if (!m->looking_up)
+		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
+}
+
 static void open_socket(struct member *m)
 {
 	static const struct od_uv_socket_ops ops = { .message = on_message, .garbage = on_garbage };
@@ -289,9 +334,17 @@ static void open_socket(struct member *m)
 	void *socket;
 	int rc;
 
-	rc = od_connect_dealer(ms->o.zmq_context, m->host.host, m->host.port, &socket, &err);
-	if (rc == OD_OK)
+	if (m->address[0] == '\0') {
+		if (!m->looking_up)
+			look_up(m);
+		return;
+	}
+	rc = od_connect_dealer(ms->o.zmq_context, m->address, m->host.port, &socket, &err);
+	if (rc == OD_OK) {
 		rc = od_uv_socket_new(&m->socket, ms->loop, socket, false, &ops, m, &err);
+		if (rc != OD_OK)
+			od_close_socket(socket);
+	}
 	if (rc != OD_OK) {
 		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
 		set_why(m, err.msg);
@@ -311,7 +364,8 @@ static void check_ready(struct member *m, uint64_t now, bool ping)
 	snprintf(why, sizeof(why), "%s", m->why);
 	pthread_mutex_unlock(&m->ms->lock);
 	if (distrusted) {
-		drop(m, RETRY_LOST_NS, why);
+		drop(m, RETRY_DISTRUSTED_NS << m->strikes, why);
+		m->strikes += m->strikes < MAX_STRIKES;
 		return;
 	}
 	if (!ping)
@@ -333,7 +387,7 @@ static void tick_member(struct member *m, uint64_t now, bool ping)
 {
 	switch (m->state) {
 	case M_CLOSED:
-		if (now >= m->retry_ns)
+		if (now >= m->retry_ns && !m->retired)
 			open_socket(m);
 		break;
 	case M_CONNECTING:
@@ -372,24 +426,55 @@ static struct member *find_host(struct odm_members *ms, const struct od_host *h)
 	return NULL;
 }
 
-int odm_members_add(struct odm_members *ms, const struct od_hosts *hosts, struct od_err *err)
+static int add_host(struct odm_members *ms, const struct od_host *host, struct od_err *err)
+{
+	struct member *m = ms->n < OD_MAX_HOSTS ? calloc(1, sizeof(*m)) : NULL;
+
+	if (m == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "cannot add host %s", host->host);
+	m->ms = ms;
+	m->host = *host;
+	m->id = ms->n;
+	m->pub = (struct odm_member){ .id = m->id, .role = m->host.role, .port = m->host.port };
+	snprintf(m->pub.host, sizeof(m->pub.host), "%s", m->host.host);
+	pthread_mutex_lock(&ms->lock);
+	ms->member[ms->n++] = m;
+	pthread_mutex_unlock(&ms->lock);
+	return OD_OK;
+}
+
+static void say_bye(struct member *m, const char *reason)
+{
+	Od__Bye bye = OD__BYE__INIT;
+	Od__Header h = OD__HEADER__INIT;
+
+	bye.reason = (char *)reason;
+	h.session = m->session;
+	h.body_case = OD__HEADER__BODY_BYE;
+	h.bye = &bye;
+	if (m->state == M_READY && od_uv_socket_send(m->socket, NULL, &h, NULL, 0) != OD_OK)
+		od_log(OD_LOG_DEBUG, "%s will notice our silence", m->host.host);
+}
+
+int odm_members_follow(struct odm_members *ms, const struct od_hosts *hosts, struct od_err *err)
 {
 	for (size_t i = 0; i < hosts->n; i++) {
-		struct member *m;
+		int rc = find_host(ms, &hosts->host[i]) == NULL ? add_host(ms, &hosts->host[i], err) : OD_OK;
 
-		if (find_host(ms, &hosts->host[i]) != NULL)
+		if (rc != OD_OK)
+			return rc;
+	}
+	pthread_mutex_lock(&ms->lock);
+	for (uint32_t i = 0; i < ms->n; i++)
+		ms->member[i]->retired = true;
+	for (size_t i = 0; i < hosts->n; i++)
+		find_host(ms, &hosts->host[i])->retired = false;
+	pthread_mutex_unlock(&ms->lock);
+	for (uint32_t i = 0; i < ms->n; i++) {
+		if (!ms->member[i]->retired || ms->member[i]->state == M_CLOSED)
 			continue;
-		m = ms->n < OD_MAX_HOSTS ? calloc(1, sizeof(*m)) : NULL;
-		if (m == NULL)
-			return od_fail(err, OD_ERR_NOMEM, "cannot add host %s", hosts->host[i].host);
-		m->ms = ms;
-		m->host = hosts->host[i];
-		m->id = ms->n;
-		m->pub = (struct odm_member){ .id = m->id, .role = m->host.role, .port = m->host.port };
-		snprintf(m->pub.host, sizeof(m->pub.host), "%s", m->host.host);
-		pthread_mutex_lock(&ms->lock);
-		ms->member[ms->n++] = m;
-		pthread_mutex_unlock(&ms->lock);
+		say_bye(ms->member[i], "no longer in main's hosts file");
+		drop(ms->member[i], 0, "it is no longer in the hosts file");
 	}
 	return OD_OK;
 }
@@ -426,7 +511,7 @@ int odm_members_new(struct odm_members **out, const struct odm_members_opts *opt
 	pthread_condattr_destroy(&attr);
 	rc = parse_fingerprint(opts->fingerprint, ms->fingerprint, err);
 	if (rc == OD_OK)
-		rc = odm_members_add(ms, opts->hosts, err);
+		rc = odm_members_follow(ms, opts->hosts, err);
 	if (rc != OD_OK) {
 		odm_members_free(ms);
 		return rc;
@@ -441,22 +526,14 @@ int odm_members_new(struct odm_members **out, const struct odm_members_opts *opt
 void odm_members_stop(struct odm_members *ms)
 {
 	ms->stopping = true;
-	for (uint32_t i = 0; i < ms->n; i++) {
-		struct member *m = ms->member[i];
-		Od__Bye bye = OD__BYE__INIT;
-		Od__Header h = OD__HEADER__INIT;
-
-		bye.reason = (char *)"main ends";
-		h.session = m->session;
-		h.body_case = OD__HEADER__BODY_BYE;
-		h.bye = &bye;
-		if (m->state == M_READY && od_uv_socket_send(m->socket, NULL, &h, NULL, 0) == OD_OK)
-			ms->tick = 1; /* something is on its way */
-	}
+	for (uint32_t i = 0; i < ms->n; i++)
+		say_bye(ms->member[i], "main ends");
 	usleep(20000); /* LINGER is 0: let ZeroMQ's thread send the BYEs first, so that the daemons are free at once */
 	for (uint32_t i = 0; i < ms->n; i++) {
 		od_uv_socket_close(ms->member[i]->socket);
 		ms->member[i]->socket = NULL;
+		if (ms->member[i]->looking_up)
+			uv_cancel((uv_req_t *)&ms->member[i]->lookup);
 	}
 	uv_close((uv_handle_t *)&ms->timer, NULL);
 }
@@ -579,7 +656,7 @@ static void explain_locked(struct odm_members *ms, char *buf, size_t size)
 		char name[300];
 		int n;
 
-		if (m->pub.session != 0 && !m->distrusted)
+		if (m->retired || (m->pub.session != 0 && !m->distrusted))
 			continue;
 		n = snprintf(buf + used, size - used, "%s%s: %s", used > 0 ? "; " : "", name_of(m, name, sizeof(name)),
 			     m->why[0] != '\0' ? m->why : "no connection; is it running, and the address and port right?");
@@ -592,6 +669,34 @@ void odm_members_explain(struct odm_members *ms, char *buf, size_t size)
 	pthread_mutex_lock(&ms->lock);
 	explain_locked(ms, buf, size);
 	pthread_mutex_unlock(&ms->lock);
+}
+
+/* Under the lock: until something changes, or for a tenth of a second at most (to look at *cancel). */
+static void wait_a_little(struct odm_members *ms)
+{
+	uint64_t end = od_now_ns() + 100 * OD_NS_PER_MS;
+	const struct timespec until = { .tv_sec = (time_t)(end / OD_NS_PER_S), .tv_nsec = (long)(end % OD_NS_PER_S) };
+
+	pthread_cond_timedwait(&ms->changed, &ms->lock, &until);
+}
+
+bool odm_members_wait_any(struct odm_members *ms, uint64_t timeout_ns, const atomic_bool *cancel)
+{
+	uint64_t end = od_now_ns() + timeout_ns;
+	bool any = false;
+
+	pthread_mutex_lock(&ms->lock);
+	while (!any && od_now_ns() < end && !atomic_load(cancel)) {
+		for (uint32_t i = 0; i < ms->n; i++) {
+			const struct member *m = ms->member[i];
+
+			any = any || (m->pub.session != 0 && !m->distrusted && m->pub.role == OD_NODE_WORKER);
+		}
+		if (!any)
+			wait_a_little(ms);
+	}
+	pthread_mutex_unlock(&ms->lock);
+	return any;
 }
 
 /* How many are missing, and whether one of them never will come: it refused for a reason that waiting does not
@@ -616,14 +721,13 @@ static uint32_t missing_locked(const struct odm_members *ms, int *refused)
 int odm_members_wait(struct odm_members *ms, uint64_t timeout_ns, struct od_err *err)
 {
 	uint64_t end = od_now_ns() + timeout_ns;
-	struct timespec until = { .tv_sec = (time_t)(end / OD_NS_PER_S), .tv_nsec = (long)(end % OD_NS_PER_S) };
-	int refused = 0, timed_out = 0;
+	int refused = 0;
 	uint32_t missing;
 	char why[600];
 
 	pthread_mutex_lock(&ms->lock);
-	while ((missing = missing_locked(ms, &refused)) > 0 && refused == 0 && timed_out == 0)
-		timed_out = pthread_cond_timedwait(&ms->changed, &ms->lock, &until);
+	while ((missing = missing_locked(ms, &refused)) > 0 && refused == 0 && od_now_ns() < end)
+		wait_a_little(ms);
 	explain_locked(ms, why, sizeof(why));
 	pthread_mutex_unlock(&ms->lock);
 	if (missing == 0)

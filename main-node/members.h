@@ -6,6 +6,7 @@
 #ifndef ODM_MEMBERS_H
 #define ODM_MEMBERS_H
 
+#include <stdatomic.h>
 #include <uv.h>
 
 #include "common/compute/backend.h"
@@ -25,12 +26,10 @@ struct odm_member {
 
 /* What a member last said about itself. */
 struct odm_member_stats {
-	bool alive, was_here;
-	bool busy;
+	bool alive, busy;
 	uint64_t pongs; /* heartbeats answered in this session */
-	uint64_t peak_rss_bytes, loads, loaded_bytes, load_ns, unused_loads;
+	uint64_t peak_rss_bytes;
 	uint32_t slots;
-	char precision[16];
 };
 
 /* The members that are here now, workers in the order of the hosts file. */
@@ -65,8 +64,8 @@ OD_MUST_CHECK int odm_members_new(struct odm_members **out, const struct odm_mem
 void odm_members_stop(struct odm_members *ms);
 void odm_members_free(struct odm_members *ms); /* NULL ok */
 
-/* Loop thread: hosts that are new in the file are added (those that left stay until they die). */
-OD_MUST_CHECK int odm_members_add(struct odm_members *ms, const struct od_hosts *hosts, struct od_err *err);
+/* Loop thread: hosts that are new in the file join, those that are no longer in it are let go. */
+OD_MUST_CHECK int odm_members_follow(struct odm_members *ms, const struct od_hosts *hosts, struct od_err *err);
 
 /* Loop thread: to one member's control socket; silently nothing when it is not here. */
 void odm_members_send(struct odm_members *ms, uint32_t id, Od__Header *header);
@@ -81,6 +80,8 @@ bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_st
 /* Until the loop thread has dropped it, odm_members_explain already counts it as gone. */
 void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why);
 
+/* Wait until at least one worker is here; false after timeout_ns or when *cancel becomes true. */
+bool odm_members_wait_any(struct odm_members *ms, uint64_t timeout_ns, const atomic_bool *cancel);
 /* Wait until everybody in the hosts file is here. OD_ERR_UNREACHABLE or the refusal's code otherwise, naming each
  * host and why. */
 OD_MUST_CHECK int odm_members_wait(struct odm_members *ms, uint64_t timeout_ns, struct od_err *err);

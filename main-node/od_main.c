@@ -3,18 +3,19 @@
 #include "common/base/args.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/strbuf.h"
 #include "common/base/version.h"
 #include "main-node/engine_args.h"
 #include "main-node/sampling_config.h"
 
-#include <errno.h>
-#include <math.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define MAX_PROMPT_BYTES (64u << 20)
+#define EXIT_INTERRUPTED 130
 #define UNSET_REAL (-1.0)
 #define UNSET_UINT UINT64_MAX
 
@@ -31,19 +32,17 @@ struct app {
 	struct options opt;
 	struct odm_engine *engine;
 	struct od_sampler_opts sampling;
-	bool any_failed;
+	bool any_failed, output_failed;
 };
 
-static struct odm_engine *signal_engine;
-static volatile sig_atomic_t interrupted;
+static atomic_bool interrupted;
+static volatile sig_atomic_t engine_open; /* before, nothing needs an orderly end: children die with us */
 
 static void on_signal(int number)
 {
 	(void)number;
-	if (interrupted++ > 1)
-		_exit(130); /* asked three times */
-	if (signal_engine != NULL)
-		odm_engine_cancel(signal_engine);
+	if (!engine_open || atomic_exchange(&interrupted, true)) /* or asked twice */
+		_exit(EXIT_INTERRUPTED);
 }
 
 static void default_options(struct options *o)
@@ -58,6 +57,7 @@ static void default_options(struct options *o)
 		.repetition_penalty = UNSET_REAL,
 	};
 	odm_engine_args_defaults(&o->engine);
+	o->engine.opts.cancel = &interrupted;
 }
 
 static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
@@ -74,7 +74,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "top-k", OD_ARG_UINT, &o->top_k, "K", "only the K best tokens; 0: all", 0, 4294967295.0, NULL },
 		{ "top-p", OD_ARG_REAL, &o->top_p, "P", "only the best tokens that make up probability P; 1: all", 0, 1, NULL },
 		{ "min-p", OD_ARG_REAL, &o->min_p, "P", "only tokens at least P times as probable as the best; 0: all", 0, 1, NULL },
-		{ "repetition-penalty", OD_ARG_REAL, &o->repetition_penalty, "R", "above 1 makes tokens that are already there less likely", 0.001, 1000, NULL },
+		{ "repetition-penalty", OD_ARG_REAL, &o->repetition_penalty, "R", "above 1 makes tokens that are already there less likely", 0.01, 100, NULL },
 		{ "repetition-window", OD_ARG_UINT, &o->repetition_window, "N", "it looks at the last N tokens; 0: at all", 0, 4294967295.0, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "the same seed gives the same text (default: 0)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
@@ -134,8 +134,10 @@ static int choose_sampling(struct app *a, struct od_err *err)
 
 static bool show_text(void *arg, const char *piece, size_t len)
 {
-	(void)arg;
-	return fwrite(piece, 1, len, stdout) == len && fflush(stdout) == 0;
+	struct app *a = arg;
+
+	a->output_failed = a->output_failed || fwrite(piece, 1, len, stdout) != len || fflush(stdout) != 0;
+	return !a->output_failed;
 }
 
 static json_t *ids_json(const int32_t *ids, size_t n)
@@ -147,12 +149,13 @@ static json_t *ids_json(const int32_t *ids, size_t n)
 	return a;
 }
 
-static void print_json(const struct app *a, const char *prompt, size_t prompt_len, const int32_t *ids, size_t n_ids,
+static void print_json(struct app *a, const char *prompt, size_t prompt_len, const int32_t *ids, size_t n_ids,
 		       const struct odm_result *r, const struct od_err *why)
 {
 	json_t *o = json_object();
 
-	json_object_set_new(o, "prompt", json_stringn(prompt, prompt_len));
+	if (json_object_set_new(o, "prompt", json_stringn(prompt, prompt_len)) != 0)
+		json_object_set_new(o, "prompt", json_null()); /* not UTF-8 */
 	json_object_set_new(o, "prompt_ids", ids_json(ids, n_ids));
 	if (r != NULL) {
 		json_object_set_new(o, "token_ids", ids_json(r->tokens, r->n_tokens));
@@ -161,11 +164,10 @@ static void print_json(const struct app *a, const char *prompt, size_t prompt_le
 		json_object_set_new(o, "profile", json_string(od_profile_names[a->opt.engine.profile]));
 		odm_figures_json(&r->figures, o);
 	}
-	if (why != NULL)
-		json_object_set_new(o, "error", json_string(why->msg));
-	json_dumpf(o, stdout, JSON_COMPACT);
-	putchar('\n');
-	fflush(stdout);
+	if (why != NULL && json_object_set_new(o, "error", json_string(why->msg)) != 0)
+		json_object_set_new(o, "error", json_string(od_status_text(why->code))); /* names in it are not UTF-8 */
+	a->output_failed = a->output_failed || json_dumpf(o, stdout, JSON_COMPACT) != 0 || putchar('\n') == EOF ||
+			   fflush(stdout) != 0;
 	json_decref(o);
 }
 
@@ -180,19 +182,18 @@ static int generate(struct app *a, const char *text, size_t len, const int32_t *
 		.sampling = a->sampling,
 		.stop = o->stop.value,
 		.n_stop = o->stop.n,
-		.observer.text = o->json ? NULL : show_text,
+		.observer = { .arg = a, .text = o->json ? NULL : show_text },
 	};
 	struct odm_result r;
 	int rc;
 
 	if (o->echo && !o->json)
-		show_text(NULL, text, len);
+		show_text(a, text, len);
 	rc = odm_generate(a->engine, &req, &r, err);
 	if (o->json) {
 		print_json(a, text, len, ids, n_ids, &r, rc == OD_OK ? NULL : err);
 	} else if (r.n_tokens > 0) {
-		putchar('\n');
-		fflush(stdout);
+		show_text(a, "\n", 1);
 		if (!o->quiet)
 			odm_figures_print(&r.figures, stderr);
 	}
@@ -211,48 +212,70 @@ static int run_prompt(struct app *a, const char *text, size_t len, struct od_err
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s has no tokenizer.json, so it cannot read prompts",
 			       od_pack_dir(odm_engine_pack(a->engine)));
 	rc = od_tokenizer_encode(t, text, len, OD_ENCODE_ADD_SPECIAL | OD_ENCODE_PARSE_SPECIAL, &ids, &n_ids, err);
-	if (rc != OD_OK)
-		return od_fail_within(err, "prompt");
+	if (rc != OD_OK) {
+		od_fail_within(err, "prompt");
+		if (a->opt.json)
+			print_json(a, text, len, NULL, 0, NULL, err);
+		return rc;
+	}
 	rc = generate(a, text, len, ids, n_ids, err);
 	free(ids);
 	return rc;
+}
+
+/* A line without its end; line->text is NULL at the end of the input, or when a signal came. */
+static int read_line(struct od_strbuf *line, struct od_err *err)
+{
+	char piece[4096];
+	bool any = false;
+
+	od_strbuf_fini(line);
+	for (int c = 0; c != '\n' && c != EOF;) {
+		size_t n = 0;
+
+		while (n < sizeof(piece) && (c = getchar()) != EOF && c != '\n')
+			piece[n++] = (char)c;
+		any = any || n > 0 || c == '\n';
+		if (any)
+			od_strbuf_append(line, piece, n);
+		if (line->len > MAX_PROMPT_BYTES)
+			return od_fail(err, OD_ERR_RANGE, "a line of standard input is longer than %u bytes",
+				       MAX_PROMPT_BYTES);
+	}
+	if (line->failed)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for a line of standard input");
+	if (ferror(stdin) && !atomic_load(&interrupted))
+		return od_fail_errno(err, OD_ERR_IO, "reading standard input");
+	return OD_OK;
 }
 
 /* One prompt a line. A prompt that fails is reported and the next one tried, unless the cluster is gone. */
 static int run_lines(struct app *a, struct od_err *err)
 {
 	bool terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
-	char *line = NULL;
-	size_t room = 0;
+	struct od_strbuf line = { 0 };
 	int rc = OD_OK;
 
 	if (terminal && !a->opt.quiet)
 		od_log(OD_LOG_INFO, "type a prompt and Enter; Ctrl-D ends");
-	while (!interrupted) {
-		ssize_t n;
-
+	while (rc == OD_OK && !a->output_failed && !atomic_load(&interrupted)) {
 		if (terminal)
 			fputs("> ", stderr);
-		n = getline(&line, &room, stdin);
-		if (n < 0) {
-			if (terminal)
-				fputc('\n', stderr);
+		rc = read_line(&line, err);
+		if (rc != OD_OK || line.text == NULL)
 			break;
-		}
-		if (n > 0 && line[n - 1] == '\n')
-			line[--n] = '\0';
-		if (n == 0)
+		if (line.len == 0)
 			continue;
-		rc = run_prompt(a, line, (size_t)n, err);
-		if (rc == OD_ERR_UNREACHABLE || rc == OD_ERR_CANCELLED)
-			break;
-		if (rc != OD_OK) {
-			od_log(OD_LOG_ERROR, "%s", err->msg);
-			a->any_failed = true;
-			rc = OD_OK;
-		}
+		rc = run_prompt(a, line.text, line.len, err);
+		if (rc == OD_OK || rc == OD_ERR_UNREACHABLE || rc == OD_ERR_CANCELLED)
+			continue;
+		od_log(OD_LOG_ERROR, "%s", err->msg);
+		a->any_failed = true;
+		rc = OD_OK;
 	}
-	free(line);
+	if (terminal && rc == OD_OK)
+		fputc('\n', stderr);
+	od_strbuf_fini(&line);
 	return rc;
 }
 
@@ -282,14 +305,13 @@ static int run(struct app *a, struct od_err *err)
 
 	if (rc != OD_OK)
 		return rc;
-	signal_engine = a->engine;
+	engine_open = 1;
 	if (!a->opt.engine.opts.quiet)
 		od_log(OD_LOG_INFO, "context of %u tokens takes %s", odm_engine_ctx(a->engine),
 		       od_format_bytes(odm_engine_state_bytes(a->engine), size, sizeof(size)));
 	rc = choose_sampling(a, err);
 	if (rc == OD_OK)
 		rc = run_prompts(a, err);
-	signal_engine = NULL;
 	odm_engine_close(a->engine);
 	return rc;
 }
@@ -298,7 +320,7 @@ int main(int argc, char **argv)
 {
 	struct sigaction act = { .sa_handler = on_signal };
 	struct app a = { 0 };
-	struct od_err err;
+	struct od_err err = { 0 };
 	int rc;
 
 	od_log_init("od-main", OD_LOG_INFO);
@@ -320,8 +342,10 @@ int main(int argc, char **argv)
 	sigaction(SIGTERM, &act, NULL);
 	signal(SIGPIPE, SIG_IGN);
 	rc = run(&a, &err);
-	if (interrupted)
-		return 130;
+	if (atomic_load(&interrupted))
+		return EXIT_INTERRUPTED;
+	if (rc == OD_OK && a.output_failed)
+		rc = od_fail(&err, OD_ERR_IO, "cannot write to standard output");
 	if (rc != OD_OK) {
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 		return 1;

@@ -32,12 +32,12 @@ uint32_t odm_group_worker(const struct odm_groups *g, uint32_t group, uint32_t i
 	return group + i * g->n_groups;
 }
 
-static uint32_t least_loaded(const struct odm_groups *g, uint32_t group, const uint32_t *load)
+static uint32_t least_loaded(const struct odm_groups *g, uint32_t group, uint32_t first, const uint32_t *load)
 {
-	uint32_t best = odm_group_worker(g, group, 0);
+	uint32_t size = odm_group_size(g, group), best = odm_group_worker(g, group, first % size);
 
-	for (uint32_t i = 1; i < odm_group_size(g, group); i++) {
-		uint32_t w = odm_group_worker(g, group, i);
+	for (uint32_t i = 1; i < size; i++) {
+		uint32_t w = odm_group_worker(g, group, (first + i) % size);
 
 		if (load[w] < load[best])
 			best = w;
@@ -48,7 +48,7 @@ static uint32_t least_loaded(const struct odm_groups *g, uint32_t group, const u
 void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, size_t n_experts,
 	      uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker, uint32_t *load)
 {
-	uint32_t group = odm_group_of_layer(g, step, m);
+	uint32_t group = odm_group_of_layer(g, step, m), turn = m / g->n_groups;
 
 	memset(load, 0, g->n_workers * sizeof(*load));
 	for (size_t i = 0; i < n_experts; i++) {
@@ -61,7 +61,7 @@ void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint1
 	for (size_t i = 0; i < n_experts; i++) {
 		if (worker[i] != ODM_NOBODY)
 			continue;
-		worker[i] = least_loaded(g, group, load);
+		worker[i] = least_loaded(g, group, turn, load);
 		load[worker[i]]++;
 	}
 }

@@ -26,7 +26,8 @@ uint32_t odm_group_worker(const struct odm_groups *g, uint32_t group, uint32_t i
 
 /* Deal experts (sorted by id, all different) over the group of (step, m). worker[i] is where expert[i] goes.
  * keep(arg, expert) names a worker that already loads the expert, or ODM_NOBODY; those stay, the others go to the
- * worker of the group with the fewest, the first on a tie. load is scratch of n_workers. */
+ * worker of the group with the fewest. A tie goes to the first, counted from another one each time the group's turn
+ * comes, so that none of a large group idles. load is scratch of n_workers. */
 void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, size_t n_experts,
 	      uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker, uint32_t *load);
 

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX_AHEAD 2 /* steps that a predictor can know of: STEP names the next one */
+
 struct row_prediction {
 	uint16_t expert[OD_MAX_TOP_K];
 	uint16_t used[OD_MAX_TOP_K];
@@ -40,6 +42,7 @@ struct odm_predictions {
 	struct od_recall recall;
 	uint64_t scored_rows;
 	uint32_t n_dirty;
+	uint64_t newest; /* step that main has begun */
 };
 
 int odm_predictions_new(struct odm_predictions **out, const struct odm_predictions_opts *opts, struct od_err *err)
@@ -150,10 +153,13 @@ static void score(struct odm_predictions *p, const struct step_slot *s, uint32_t
 
 static bool add_locked(struct odm_predictions *p, const struct odm_prediction *pred)
 {
-	struct step_slot *s = claim(p, pred->step);
+	struct step_slot *s;
 	struct row_prediction *r;
 	struct entry *e;
 
+	if (p->newest > 0 && pred->step > p->newest + MAX_AHEAD)
+		return false; /* it would keep the slot from the steps before it */
+	s = claim(p, pred->step);
 	if (s == NULL || pred->m >= p->o.n_layers || pred->row >= p->o.max_rows || pred->n == 0 ||
 	    pred->n > OD_MAX_TOP_K)
 		return false;
@@ -195,6 +201,8 @@ void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32
 
 	pthread_mutex_lock(&p->lock);
 	s = claim(p, step);
+	if (step > p->newest)
+		p->newest = step;
 	if (s != NULL) {
 		s->begun = true;
 		s->scored = scored;
@@ -364,31 +372,15 @@ uint32_t odm_predictions_where(struct odm_predictions *p, uint64_t step, uint32_
 	return worker;
 }
 
-void odm_predictions_recall(struct odm_predictions *p, struct od_recall *r)
+void odm_predictions_take_figures(struct odm_predictions *p, struct od_recall *r, uint64_t *scored_rows)
 {
 	pthread_mutex_lock(&p->lock);
-	r->all = p->recall.all;
-	r->late_rows = p->recall.late_rows;
-	r->in_time_rows = p->recall.in_time_rows;
-	memcpy(r->layer, p->recall.layer, p->recall.n_layers * sizeof(*r->layer));
-	memcpy(r->token, p->recall.token, p->recall.n_tokens * sizeof(*r->token));
-	pthread_mutex_unlock(&p->lock);
-}
-
-uint64_t odm_predictions_scored_rows(struct odm_predictions *p)
-{
-	uint64_t n;
-
-	pthread_mutex_lock(&p->lock);
-	n = p->scored_rows;
-	pthread_mutex_unlock(&p->lock);
-	return n;
-}
-
-void odm_predictions_reset_figures(struct odm_predictions *p)
-{
-	pthread_mutex_lock(&p->lock);
+	od_recall_merge(r, &p->recall);
+	*scored_rows = p->scored_rows;
 	od_recall_reset(&p->recall);
 	p->scored_rows = 0;
+	/* What comes late for these steps belongs to nobody any more. */
+	for (size_t i = 0; i < ODM_STEPS_KEPT; i++)
+		p->slot[i].scored = false;
 	pthread_mutex_unlock(&p->lock);
 }

@@ -68,9 +68,8 @@ void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t 
 /* Engine thread: the member where an expert was wanted; ODM_NOBODY. */
 uint32_t odm_predictions_where(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t expert);
 
-/* Any thread: figures since the last reset. r must have been made by od_recall_init with the same sizes. */
-void odm_predictions_recall(struct odm_predictions *p, struct od_recall *r);
-uint64_t odm_predictions_scored_rows(struct odm_predictions *p); /* rows of layers that were resolved and scored */
-void odm_predictions_reset_figures(struct odm_predictions *p);
+/* Engine thread, between steps: figures since the last call. Recall is added to r (od_recall_init), scored_rows are the
+ * rows of layers that were resolved. What still comes late for those steps is not counted. */
+void odm_predictions_take_figures(struct odm_predictions *p, struct od_recall *r, uint64_t *scored_rows);
 
 #endif

@@ -44,6 +44,7 @@ void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struc
 	h.step = &body;
 	s->sequence = step->sequence;
 	s->seq = step->rows[0].seq;
+	odm_link_reattach(&s->link); /* a few bytes, in case the connection broke and came back */
 	if (odm_link_send(&s->link, epoch, &h, NULL, 0) != OD_OK)
 		od_log_limited(OD_LOG_DEBUG, "the shadow does not take STEPs");
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Workers that die, hang, come back or never were there: main never hangs, and the tokens stay the same."""
+import json
 import os
 import shutil
 import signal
@@ -125,6 +126,85 @@ def without_workers_main_ends_with_a_clear_error():
     status, err = m.close()
     assert status == 1, status
     assert "no worker is left" in err and f"127.0.0.1:{workers[0].port}" in err, err
+
+
+@test
+def main_itself_is_stopped_for_a_while():
+    workers = [Daemon("worker") for _ in range(2)]
+    m = Lines("--workers", hosts_file(workers))
+    m.ask()
+    time.sleep(0.3)
+    m.p.send_signal(signal.SIGSTOP)
+    time.sleep(2.5)  # longer than the workers wait for it
+    m.p.send_signal(signal.SIGCONT)
+    assert m.answer()["token_ids"] == reference()["token_ids"]
+    wait_for_workers(m, 2)
+    status, err = m.close()
+    assert status == 0, err
+    for w in workers:
+        w.kill()
+
+
+@test
+def a_host_that_leaves_the_file_is_let_go():
+    workers = [Daemon("worker") for _ in range(2)]
+    hosts_file(workers)
+    m = Lines("--workers", hosts_file(workers))
+    wait_for_workers(m, 2)
+    path = hosts_file(workers[:1])
+    m.p.send_signal(signal.SIGHUP)
+    wait_for_workers(m, 1)
+    assert generate("--workers", hosts_file(workers[1:], "other.txt"), tokens=4)["workers"] == 1  # free for others
+    assert path and m.close()[0] == 0
+    for w in workers:
+        w.kill()
+
+
+@test
+def an_interrupt_ends_main_at_once():
+    for number in signal.SIGINT, signal.SIGTERM:
+        m = Lines("--local", 2)
+        m.ask()
+        m.answer()
+        m.ask()
+        time.sleep(0.2)
+        m.p.send_signal(number)
+        out, err = m.p.communicate(timeout=HANG_S)
+        assert m.p.returncode == 130, (m.p.returncode, err)
+        assert json.loads(out)["finish"] in ("cancelled", "length"), out
+    w = FakeHosts()
+    p = subprocess.Popen(main_args("--workers", w.path, "--connect-timeout", 600), stderr=subprocess.PIPE)
+    time.sleep(0.3)
+    p.send_signal(signal.SIGTERM)
+    p.communicate(timeout=HANG_S)
+    assert p.returncode == 130
+    w.close()
+
+
+class FakeHosts:
+    """A host that takes connections and says nothing."""
+
+    def __init__(self):
+        self.s = socket.create_server(("127.0.0.1", 0))
+        self.path = hosts(f"127.0.0.1:{self.s.getsockname()[1]}\n")
+
+    def close(self):
+        self.s.close()
+
+
+@test
+def every_prompt_gets_an_object_and_failures_a_status():
+    p = subprocess.run([a for a in main_args("--resident", tokens=3) if a not in ("--prompt", PROMPT)],
+                       input=b"good\n\xff\xfe bad\n" + b"king " * 3000 + b"\nmore\n", capture_output=True)
+    out = [json.loads(line) for line in p.stdout.splitlines()]
+    assert p.returncode == 1 and len(out) == 4, (p.returncode, p.stdout[:500])
+    assert ["error" in o for o in out] == [False, True, True, False]
+    assert "UTF-8" in out[1]["error"] and "context" in out[2]["error"] and out[2]["finish"] == "error"
+    for args in ["--json"], []:
+        with open("/dev/full", "w") as full:
+            argv = [a for a in main_args("--resident", tokens=3) if a != "--json"] + args
+            p = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert p.returncode == 1 and "standard output" in p.stderr, p
 
 
 @test
@@ -282,12 +362,9 @@ def a_worker_that_talks_nonsense_is_refused():
 
 
 @test
-def a_worker_without_a_data_port_is_not_waited_for():
+def a_worker_without_a_data_port_is_refused():
     w, f = Daemon("worker"), fake([welcome()])
-    r = generate("--workers", hosts_file([w, f]), prompt=PROMPT)
-    assert r["token_ids"] == reference()["token_ids"][:len(r["token_ids"])]
-    assert r["workers"] == 1
-    refused("--workers", hosts_file([f]), says=["no worker is left", "data port"])
+    refused("--workers", hosts_file([w, f]), says=[f"127.0.0.1:{f.port}", "data port"])
     f.close()
     w.kill()
 
@@ -315,8 +392,8 @@ def strangers_messages_do_no_harm():
 def a_corrupt_expert_is_run_elsewhere():
     copy = os.path.join(TMP, "corrupt.pack")
     shutil.copytree(pack(), copy)
-    bad = Daemon("worker", pack_dir=copy)  # opened while it was whole
-    good = Daemon("worker")
+    bad, worse = (Daemon("worker", pack_dir=copy) for _ in range(2))  # opened while it was whole
+    good, better = Daemon("worker"), Daemon("worker")
     with open(os.path.join(copy, "experts.bin"), "r+b") as f:
         size = f.seek(0, 2)
         for at in range(size // 64, size, size // 64):  # a byte in most experts
@@ -324,13 +401,14 @@ def a_corrupt_expert_is_run_elsewhere():
             b = f.read(1)
             f.seek(at)
             f.write(bytes([b[0] ^ 16]))
-    r = generate("--workers", hosts_file([bad, good]), prompt=PROMPT, tokens=40)
-    assert r["token_ids"] == reference()["token_ids"][:40]
-    assert r["recovered_runs"] > 0
+    for nodes in [bad, good], [bad, good, worse, better], [good, better, bad, worse]:
+        r = generate("--workers", hosts_file(nodes), prompt=PROMPT, tokens=40)
+        assert r["token_ids"] == reference()["token_ids"][:40]
+        assert r["recovered_runs"] > 0
     refused("--workers", hosts_file([bad]), says=["checksum", "expert"], tokens=40)
     assert bad.alive()
-    bad.kill()
-    good.kill()
+    for w in bad, worse, good, better:
+        w.kill()
 
 
 if __name__ == "__main__":

@@ -98,6 +98,24 @@ static void deal_round_robin(void **state)
 	assert_memory_equal(worker, ((uint32_t[]){ 1, 3, 1, 3 }), sizeof(worker));
 }
 
+/* Three workers, two experts a layer: nobody is left out. */
+static void a_large_group_takes_turns(void **state)
+{
+	struct odm_groups g = odm_groups_make(3, 2, 2, 12);
+	const uint16_t expert[] = { 3, 5 };
+	uint32_t worker[2], load[3], used[3] = { 0 };
+
+	(void)state;
+	for (uint32_t m = 0; m < 12; m++) {
+		odm_deal(&g, 1, m, expert, 2, NULL, NULL, worker, load);
+		assert_int_not_equal(worker[0], worker[1]);
+		used[worker[0]]++;
+		used[worker[1]]++;
+	}
+	for (int w = 0; w < 3; w++)
+		assert_int_equal(used[w], 8);
+}
+
 static void deal_keeps_what_is_loading(void **state)
 {
 	struct odm_groups g = odm_groups_make(4, 2, 2, 12); /* {0,2}, {1,3} */
@@ -123,6 +141,7 @@ int main(void)
 		cmocka_unit_test(neighbours_meet_different_groups),
 		cmocka_unit_test(layer_m_is_served_by_group_m_mod_M),
 		cmocka_unit_test(deal_round_robin),
+		cmocka_unit_test(a_large_group_takes_turns),
 		cmocka_unit_test(deal_keeps_what_is_loading),
 	};
 

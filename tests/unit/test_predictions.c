@@ -43,13 +43,13 @@ static void begin(struct odm_predictions *p, uint64_t step, int32_t token, uint3
 	odm_predictions_begin(p, step, &token, 1, index, true);
 }
 
-static struct od_recall recall_of(struct odm_predictions *p)
+static struct od_recall take(struct odm_predictions *p, uint64_t *rows)
 {
 	struct od_recall r;
 	struct od_err err;
 
 	assert_int_equal(od_recall_init(&r, LAYERS, 10, &err), OD_OK);
-	odm_predictions_recall(p, &r);
+	odm_predictions_take_figures(p, &r, rows);
 	return r;
 }
 
@@ -61,7 +61,7 @@ struct want {
 	bool prefill;
 };
 
-static bool take(struct odm_predictions *p, struct want *w)
+static bool take_want(struct odm_predictions *p, struct want *w)
 {
 	return odm_predictions_take_want(p, &w->step, &w->m, &w->version, w->expert, w->worker, &w->n, &w->prefill);
 }
@@ -72,9 +72,9 @@ static void a_prediction_becomes_a_want(void **state)
 	struct want w;
 
 	(void)state;
-	assert_false(take(p, &w));
+	assert_false(take_want(p, &w));
 	assert_true(predict(p, 5, 1, 42, 6, 3)); /* before the step begins: the shadow is ahead */
-	assert_true(take(p, &w));
+	assert_true(take_want(p, &w));
 	assert_int_equal(w.step, 5);
 	assert_int_equal(w.m, 1);
 	assert_int_equal(w.version, 1);
@@ -82,13 +82,13 @@ static void a_prediction_becomes_a_want(void **state)
 	assert_int_equal(w.expert[0], 6); /* in order of rank, not of id */
 	assert_int_equal(w.expert[1], 3);
 	assert_int_equal(w.worker[0], ODM_NOBODY);
-	assert_false(take(p, &w));
+	assert_false(take_want(p, &w));
 	odm_predictions_placed(p, 5, 1, w.expert, (const uint32_t[]){ 7, 9 }, 2);
 	assert_int_equal(odm_predictions_where(p, 5, 1, 3), 9);
 	assert_int_equal(odm_predictions_where(p, 5, 1, 0), ODM_NOBODY);
 	/* A correction keeps what stays where it is, under a newer version. */
 	assert_true(predict(p, 5, 1, 43, 3, 0));
-	assert_true(take(p, &w));
+	assert_true(take_want(p, &w));
 	assert_int_equal(w.version, 2);
 	assert_int_equal(w.expert[0], 3);
 	assert_int_equal(w.worker[0], 9);
@@ -105,10 +105,10 @@ static void oldest_step_and_lowest_layer_first(void **state)
 	predict(p, 9, 0, 1, 0, 1);
 	predict(p, 8, 2, 1, 0, 1);
 	predict(p, 8, 1, 1, 0, 1);
-	assert_true(take(p, &w) && w.step == 8 && w.m == 1);
-	assert_true(take(p, &w) && w.step == 8 && w.m == 2);
-	assert_true(take(p, &w) && w.step == 9 && w.m == 0);
-	assert_false(take(p, &w));
+	assert_true(take_want(p, &w) && w.step == 8 && w.m == 1);
+	assert_true(take_want(p, &w) && w.step == 8 && w.m == 2);
+	assert_true(take_want(p, &w) && w.step == 9 && w.m == 0);
+	assert_false(take_want(p, &w));
 	odm_predictions_free(p);
 }
 
@@ -116,6 +116,7 @@ static void recall_counts_uses(void **state)
 {
 	struct odm_predictions *p = make();
 	struct od_recall r;
+	uint64_t rows;
 
 	(void)state;
 	begin(p, 1, 42, 4);
@@ -124,7 +125,7 @@ static void recall_counts_uses(void **state)
 	resolve(p, 1, 0, 2, 1); /* both */
 	resolve(p, 1, 1, 2, 5); /* one */
 	resolve(p, 1, 2, 2, 5); /* never predicted */
-	r = recall_of(p);
+	r = take(p, &rows);
 	assert_int_equal(r.all.uses, 4);
 	assert_int_equal(r.all.recalled, 3);
 	assert_int_equal(r.layer[0].recalled, 2);
@@ -132,10 +133,14 @@ static void recall_counts_uses(void **state)
 	assert_int_equal(r.token[4].uses, 4);
 	assert_int_equal(r.in_time_rows, 2);
 	assert_int_equal(r.late_rows, 0);
-	assert_int_equal(odm_predictions_scored_rows(p), 3);
+	assert_int_equal(rows, 3);
 	od_recall_fini(&r);
-	odm_predictions_reset_figures(p);
-	assert_int_equal(odm_predictions_scored_rows(p), 0);
+	predict(p, 1, 2, 42, 2, 5); /* after the figures were taken: nobody's any more */
+	r = take(p, &rows);
+	assert_int_equal(rows, 0);
+	assert_int_equal(r.all.uses, 0);
+	assert_int_equal(r.late_rows, 0);
+	od_recall_fini(&r);
 	odm_predictions_free(p);
 }
 
@@ -144,14 +149,15 @@ static void late_is_counted_apart_and_wants_nothing(void **state)
 	struct odm_predictions *p = make();
 	struct od_recall r;
 	struct want w;
+	uint64_t rows;
 
 	(void)state;
 	begin(p, 1, 42, 0);
 	resolve(p, 1, 0, 4, 5);
 	assert_false(predict(p, 1, 0, 42, 4, 5));
 	assert_false(predict(p, 1, 0, 42, 4, 5)); /* doubled: counted once */
-	assert_false(take(p, &w));
-	r = recall_of(p);
+	assert_false(take_want(p, &w));
+	r = take(p, &rows);
 	assert_int_equal(r.late_rows, 1);
 	assert_int_equal(r.in_time_rows, 0);
 	assert_int_equal(r.all.recalled, 2);
@@ -163,6 +169,7 @@ static void another_token_is_discarded(void **state)
 {
 	struct odm_predictions *p = make();
 	struct od_recall r;
+	uint64_t rows;
 
 	(void)state;
 	predict(p, 2, 0, 7, 1, 2); /* ahead, on a token that main does not choose */
@@ -172,7 +179,7 @@ static void another_token_is_discarded(void **state)
 	resolve(p, 2, 0, 1, 2);
 	resolve(p, 2, 1, 1, 2);
 	resolve(p, 2, 2, 1, 2);
-	r = recall_of(p);
+	r = take(p, &rows);
 	assert_int_equal(r.all.uses, 2); /* layer 1 only */
 	assert_int_equal(r.layer[1].recalled, 2);
 	od_recall_fini(&r);
@@ -198,6 +205,9 @@ static void nonsense_is_refused(void **state)
 	assert_false(predict(p, 100, 0, 1, 0, EXPERTS)); /* expert */
 	assert_true(predict(p, 100, 0, 1, 0, 1));
 	assert_false(predict(p, 100 - ODM_STEPS_KEPT, 0, 1, 0, 1)); /* older than the table reaches */
+	begin(p, 101, 1, 0);
+	assert_true(predict(p, 102, 0, 1, 0, 1));
+	assert_false(predict(p, 1u << 30, 0, 1, 0, 1)); /* nobody can know of that one */
 	odm_predictions_free(p);
 }
 
@@ -205,16 +215,21 @@ static void prefill_requires_without_scoring(void **state)
 {
 	struct odm_predictions *p = make();
 	const uint16_t all[] = { 0, 1, 2, 5 };
+	struct od_recall r;
 	struct want w;
+	uint64_t rows;
 
 	(void)state;
 	odm_predictions_begin(p, 3, NULL, 0, 0, false);
 	odm_predictions_require(p, 3, 2, all, 4);
-	assert_true(take(p, &w));
+	assert_true(take_want(p, &w));
 	assert_true(w.prefill && w.m == 2 && w.n == 4);
 	assert_memory_equal(w.expert, all, sizeof(all));
-	assert_false(take(p, &w));
-	assert_int_equal(odm_predictions_scored_rows(p), 0);
+	assert_false(take_want(p, &w));
+	odm_predictions_resolve(p, 3, 2, all, 1);
+	r = take(p, &rows);
+	assert_int_equal(rows, 0);
+	od_recall_fini(&r);
 	odm_predictions_free(p);
 }
 
