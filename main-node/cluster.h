@@ -16,7 +16,7 @@ struct odm_cluster;
 
 struct odm_cluster_opts {
 	const struct od_config *config;
-	const char *fingerprint;
+	uint8_t fingerprint[32];
 	enum od_profile profile;
 	const char *kernel_class;
 	bool mixed;

@@ -158,9 +158,8 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 	if (rc == OD_OK)
 		rc = choose_predictor(e, err);
 	if (rc == OD_OK) {
-		const struct odm_cluster_opts co = {
+		struct odm_cluster_opts co = {
 			.config = e->config,
-			.fingerprint = od_pack_fingerprint(e->pack),
 			.profile = e->opts.profile,
 			.kernel_class = e->backend->kernel_class,
 			.mixed = e->opts.mixed,
@@ -174,6 +173,7 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 			.cancel = e->opts.cancel,
 		};
 
+		od_pack_fingerprint_bytes(e->pack, co.fingerprint);
 		rc = odm_cluster_open(&c, &co, err);
 	}
 	return rc != OD_OK ? rc : odm_cluster_service_new(&e->service, c, &fo, err);

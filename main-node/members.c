@@ -479,18 +479,6 @@ int odm_members_follow(struct odm_members *ms, const struct od_hosts *hosts, str
 	return OD_OK;
 }
 
-static int parse_fingerprint(const char *hex, uint8_t *out, struct od_err *err)
-{
-	for (size_t i = 0; i < 32; i++) {
-		unsigned byte;
-
-		if (sscanf(hex + 2 * i, "%2x", &byte) != 1)
-			return od_fail(err, OD_ERR_INTERNAL, "bad fingerprint %s", hex);
-		out[i] = (uint8_t)byte;
-	}
-	return OD_OK;
-}
-
 int odm_members_new(struct odm_members **out, const struct odm_members_opts *opts, uv_loop_t *loop,
 		    struct od_err *err)
 {
@@ -509,9 +497,8 @@ int odm_members_new(struct odm_members **out, const struct odm_members_opts *opt
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&ms->changed, &attr);
 	pthread_condattr_destroy(&attr);
-	rc = parse_fingerprint(opts->fingerprint, ms->fingerprint, err);
-	if (rc == OD_OK)
-		rc = odm_members_follow(ms, opts->hosts, err);
+	memcpy(ms->fingerprint, opts->fingerprint, sizeof(ms->fingerprint));
+	rc = odm_members_follow(ms, opts->hosts, err);
 	if (rc != OD_OK) {
 		odm_members_free(ms);
 		return rc;

@@ -46,7 +46,7 @@ uint32_t odm_view_find(const struct odm_view *v, uint32_t id);
 
 struct odm_members_opts {
 	const struct od_hosts *hosts;
-	const char *fingerprint; /* hex */
+	const uint8_t *fingerprint; /* [32] */
 	enum od_profile profile;
 	const char *kernel_class;
 	bool mixed;

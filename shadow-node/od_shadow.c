@@ -3,18 +3,14 @@
  *
  * Two threads. The loop thread runs the daemon and its callbacks; the emulator thread owns the data port, the
  * emulator and the compute pool. What a session needs goes from one to the other through a mailbox. */
-#include "common/base/args.h"
 #include "common/base/log.h"
-#include "common/base/trace.h"
 #include "common/base/mem.h"
-#include "common/base/version.h"
+#include "common/net/daemon_args.h"
 #include "common/net/hosts.h"
 #include "common/pack/shadow_load.h"
 #include "shadow-node/publish.h"
 
 #include <pthread.h>
-#include <signal.h>
-#include <sodium.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,13 +20,18 @@
 #define CEILING_EXTRA_BYTES (256u << 20) /* above model and state: design section 6 */
 #define MESSAGES_PER_PIECE 64	    /* taken before the next piece of work */
 
+static struct od_daemon_about about = {
+	.role = "shadow",
+	.port = OD_DEFAULT_SHADOW_PORT,
+	.usage = "Usage: od-shadow [--pack DIR] [--precision int8|bf16] [--listen ADDR --insecure]\n"
+		 "Runs a quantised copy of the model ahead of od-main and predicts which experts come next.\n",
+};
+
 struct options {
-	const char *pack, *listen, *trace;
-	uint64_t port, data_port, threads, memory_limit, ready_fd;
+	struct od_daemon_args common;
+	uint64_t memory_limit;
 	int precision; /* index into od_precision_names */
 	int departure; /* index into departures */
-	int cpu;
-	bool insecure, die_with_parent, quiet, verbose, help, version;
 };
 
 enum { LATE, EARLY };
@@ -200,7 +201,7 @@ static int check_hello(const struct shadow *s, const Od__Hello *h, const struct 
 	if (h->profile != OD_PROFILE_F32 && h->profile != OD_PROFILE_BF16)
 		return od_fail(err, OD_ERR_MISMATCH, "profile: expected %d (f32) or %d (bf16), found %u", OD_PROFILE_F32,
 			       OD_PROFILE_BF16, h->profile);
-	if (od_backend_cpu(be, (enum od_cpu)s->opt.cpu, (enum od_profile)h->profile, err) != OD_OK)
+	if (od_backend_cpu(be, (enum od_cpu)s->opt.common.cpu, (enum od_profile)h->profile, err) != OD_OK)
 		return err->code;
 	*field = "kernel_class";
 	if (!h->mixed && strcmp(h->kernel_class, (*be)->kernel_class) != 0)
@@ -300,42 +301,6 @@ static const struct od_daemon_ops daemon_ops = {
 
 /* ---- Start ---- */
 
-static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
-{
-	const struct od_arg table[] = {
-		{ .kind = OD_ARG_TITLE, .help = "What to run, and who may connect" },
-		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack made by od-pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
-		{ "precision", OD_ARG_CHOICE, &o->precision, "P", "int8: the quantised copy that od-pack makes (default); bf16: the model as it is", 0, 0, od_precision_names },
-		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "early: go on with the own guess at the next token (default); late: wait for main's", 0, 0, departures },
-		{ "listen", OD_ARG_STRING, &o->listen, "ADDR", "address to listen on (default: loopback; with --insecure every address)", 0, 0, NULL },
-		{ "port", OD_ARG_UINT, &o->port, "N", "control port; 0: a free one (default: 5700)", 0, 65535, NULL },
-		{ "data-port", OD_ARG_UINT, &o->data_port, "N", "data port; main is told which (default: 0, a free one)", 0, 65535, NULL },
-		{ "insecure", OD_ARG_FLAG, &o->insecure, NULL, "allow addresses other than loopback, although traffic is not encrypted", 0, 0, NULL },
-		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },
-		{ "memory-limit", OD_ARG_SIZE, &o->memory_limit, "SIZE", "memory that this shadow may use, for the model and the context (default: what is available at the start)", 0, 0, NULL },
-		{ "threads", OD_ARG_UINT, &o->threads, "N", "compute threads (default: the CPUs there are)", 1, 1024, NULL },
-		{ "cpu", OD_ARG_CHOICE, &o->cpu, "NAME", "force a kernel set: scalar, avx2, avx512, avx512bf16 (default: auto)", 0, 0, od_cpu_names },
-		{ .kind = OD_ARG_TITLE, .help = "For whoever starts this program" },
-		{ "ready-fd", OD_ARG_UINT, &o->ready_fd, "FD", "write the control port and a newline there once it listens", 0, 1e6, NULL },
-		{ "die-with-parent", OD_ARG_FLAG, &o->die_with_parent, NULL, "end when the process that started this one does", 0, 0, NULL },
-		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "only warnings and errors", 0, 0, NULL },
-		{ "trace", OD_ARG_STRING, &o->trace, "FILE", "write what was done when, as Chrome trace JSON", 0, 0, NULL },
-		{ "verbose", OD_ARG_FLAG, &o->verbose, NULL, "say more", 0, 0, NULL },
-		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
-		{ "version", OD_ARG_FLAG, &o->version, NULL, "the version", 0, 0, NULL },
-	};
-	const size_t n = sizeof(table) / sizeof(table[0]);
-	size_t n_positional;
-	int rc = od_args_parse(table, n, argc, argv, NULL, 0, &n_positional, err);
-
-	if (rc != OD_OK || !o->help)
-		return rc;
-	printf("Usage: od-shadow [--pack DIR] [--precision int8|bf16] [--listen ADDR --insecure]\n"
-	       "Runs a quantised copy of the model ahead of od-main and predicts which experts come next.\n");
-	od_args_help(stdout, table, n);
-	return OD_OK;
-}
-
 /* A model that does not fit is refused before it is read, with the numbers. */
 static int check_memory(struct shadow *s, struct od_err *err)
 {
@@ -369,12 +334,12 @@ static void show_progress(void *arg, uint64_t done, uint64_t all)
 static int load_model(struct shadow *s, struct od_err *err)
 {
 	const struct od_backend *be;
-	unsigned threads = (unsigned)s->opt.threads;
-	int rc = od_pack_open(&s->pack, s->opt.pack, err);
+	unsigned threads = (unsigned)s->opt.common.threads;
+	int rc = od_pack_open(&s->pack, s->opt.common.pack, err);
 
 	if (rc != OD_OK)
 		return rc;
-	rc = od_backend_cpu(&be, (enum od_cpu)s->opt.cpu, OD_PROFILE_F32, err);
+	rc = od_backend_cpu(&be, (enum od_cpu)s->opt.common.cpu, OD_PROFILE_F32, err);
 	if (rc != OD_OK)
 		return rc;
 	rc = check_memory(s, err);
@@ -384,25 +349,15 @@ static int load_model(struct shadow *s, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	return od_shadow_load(&s->store, s->pack, (enum od_precision)(s->opt.precision + 1), threads,
-			      !s->opt.quiet && isatty(STDERR_FILENO) ? show_progress : NULL, NULL, err);
+			      !s->opt.common.quiet && isatty(STDERR_FILENO) ? show_progress : NULL, NULL, err);
 }
 
 static int open_daemon(struct shadow *s, struct od_err *err)
 {
-	struct od_daemon_opts o = {
-		.role = "shadow",
-		.listen = s->opt.listen,
-		.insecure = s->opt.insecure,
-		.port = (uint16_t)s->opt.port,
-		.data_port = (uint16_t)s->opt.data_port,
-		.ready_fd = s->opt.ready_fd == UINT64_MAX ? -1 : (int)s->opt.ready_fd,
-		.die_with_parent = s->opt.die_with_parent,
-	};
-	size_t len;
+	struct od_daemon_opts o;
 
-	if (sodium_hex2bin(o.fingerprint, sizeof(o.fingerprint), od_pack_fingerprint(s->pack), OD_FINGERPRINT_CHARS, NULL,
-			   &len, NULL) != 0 || len != sizeof(o.fingerprint))
-		return od_fail(err, OD_ERR_INTERNAL, "%s: the fingerprint is no hexadecimal number", od_pack_dir(s->pack));
+	od_daemon_args_fill(&s->opt.common, &about, &o);
+	od_pack_fingerprint_bytes(s->pack, o.fingerprint);
 	return od_daemon_new(&s->daemon, &o, &daemon_ops, s, &s->port, err);
 }
 
@@ -439,7 +394,6 @@ static void stop(struct shadow *s)
 
 static int run(struct shadow *s, struct od_err *err)
 {
-	const char *listen = s->opt.listen;
 	char size[32];
 	int rc = load_model(s, err);
 
@@ -454,43 +408,32 @@ static int run(struct shadow *s, struct od_err *err)
 	od_log(OD_LOG_INFO, "pack %s: %s model of %s, %s departure; listening on %s, port %u, data port %u",
 	       od_pack_dir(s->pack), od_precision_names[s->opt.precision],
 	       od_format_bytes(s->model_bytes, size, sizeof(size)), departures[s->opt.departure],
-	       listen != NULL ? listen : s->opt.insecure ? "every address" : "loopback", od_daemon_port(s->daemon),
+	       od_daemon_args_where(&s->opt.common), od_daemon_port(s->daemon),
 	       od_data_port_number(s->port));
 	return od_daemon_run(s->daemon, err);
 }
 
 int main(int argc, char **argv)
 {
-	struct shadow s = {
-		.opt = { .port = OD_DEFAULT_SHADOW_PORT, .precision = OD_PRECISION_INT8 - 1, .departure = EARLY,
-			 .cpu = OD_CPU_AUTO, .threads = od_cpu_count(), .ready_fd = UINT64_MAX },
+	struct shadow s = { .opt = { .precision = OD_PRECISION_INT8 - 1, .departure = EARLY } };
+	const struct od_arg own[] = {
+		{ "precision", OD_ARG_CHOICE, &s.opt.precision, "P", "int8: the quantised copy that od-pack makes (default); bf16: the model as it is", 0, 0, od_precision_names },
+		{ "departure", OD_ARG_CHOICE, &s.opt.departure, "D", "early: go on with the own guess at the next token (default); late: wait for main's", 0, 0, departures },
+		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },
+		{ "memory-limit", OD_ARG_SIZE, &s.opt.memory_limit, "SIZE", "memory that this shadow may use, for the model and the context (default: what is available at the start)", 0, 0, NULL },
 	};
-	struct od_err err;
+	struct od_err err = { 0 };
+	bool done;
 	int rc;
 
-	od_log_init("od-shadow", OD_LOG_INFO);
+	about.own = own;
+	about.n_own = sizeof(own) / sizeof(own[0]);
+	rc = od_daemon_args_begin(&s.opt.common, &about, argc, argv, &done, &err);
+	if (rc == OD_OK && done)
+		return 0;
 	pthread_mutex_init(&s.lock, NULL);
-	rc = parse_options(&s.opt, argc, argv, &err);
-	if (rc != OD_OK) {
-		od_log(OD_LOG_ERROR, "%s", err.msg);
-		return 2;
-	}
-	if (s.opt.help)
-		return 0;
-	if (s.opt.version) {
-		printf("od-shadow %s\n", OD_VERSION);
-		return 0;
-	}
-	if (s.opt.quiet || s.opt.verbose)
-		od_log_init("od-shadow", s.opt.quiet ? OD_LOG_WARN : OD_LOG_DEBUG);
-	signal(SIGPIPE, SIG_IGN);
-	rc = s.opt.trace == NULL ? OD_OK : od_trace_open(s.opt.trace, "shadow", &err);
 	if (rc == OD_OK)
 		rc = run(&s, &err);
 	stop(&s);
-	if (rc != OD_OK)
-		od_log(OD_LOG_ERROR, "%s", err.msg);
-	if (od_trace_close(&err) != OD_OK)
-		od_log(OD_LOG_ERROR, "%s", err.msg);
-	return rc == OD_OK ? 0 : 1;
+	return od_daemon_args_end(rc, &err);
 }

@@ -1,11 +1,9 @@
 /* od-worker: loads, decompresses, runs and evicts experts as main says. This file is the wiring: command line, memory
  * budget, the daemon's callbacks. */
-#include "common/base/args.h"
 #include "common/base/log.h"
-#include "common/base/trace.h"
 #include "common/base/mem.h"
-#include "common/base/version.h"
 #include "common/net/daemon.h"
+#include "common/net/daemon_args.h"
 #include "common/net/hosts.h"
 #include "common/pack/expert_load.h"
 #include "worker-node/loader.h"
@@ -13,7 +11,6 @@
 #include "worker-node/worker_engine.h"
 
 #include <inttypes.h>
-#include <sodium.h>
 #include <string.h>
 
 #define DEFAULT_MEMORY_BYTES 1000000000u
@@ -22,11 +19,16 @@
  * libraries and the pack's tables. Staging of the load threads comes on top. */
 #define FIXED_BYTES (52u << 20)
 
+static struct od_daemon_about about = {
+	.role = "worker",
+	.port = OD_DEFAULT_WORKER_PORT,
+	.usage = "Usage: od-worker [--pack DIR] [--listen ADDR --insecure]\n"
+		 "Loads and runs the experts that od-main asks for, within a fixed amount of memory.\n",
+};
+
 struct options {
-	const char *pack, *listen, *trace;
-	uint64_t port, data_port, memory_bytes, slots, threads, load_threads, ready_fd;
-	int cpu; /* enum od_cpu */
-	bool insecure, die_with_parent, quiet, verbose, help, version;
+	struct od_daemon_args common;
+	uint64_t memory_bytes, slots, load_threads;
 };
 
 struct worker {
@@ -41,56 +43,6 @@ struct worker {
 	struct od_daemon *daemon;
 	struct odw_session session; /* loop thread: accepted, then begun */
 };
-
-#define NO_FD UINT64_MAX
-
-static void default_options(struct options *o)
-{
-	unsigned cpus = od_cpu_count();
-
-	*o = (struct options){ .port = OD_DEFAULT_WORKER_PORT,
-			       .memory_bytes = DEFAULT_MEMORY_BYTES,
-			       .threads = cpus,
-			       .load_threads = cpus < DEFAULT_LOADERS ? cpus : DEFAULT_LOADERS,
-			       .ready_fd = NO_FD,
-			       .cpu = OD_CPU_AUTO };
-}
-
-static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
-{
-	const struct od_arg table[] = {
-		{ .kind = OD_ARG_TITLE, .help = "Where the model is, and who may connect" },
-		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack made by od-pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
-		{ "listen", OD_ARG_STRING, &o->listen, "ADDR", "address to listen on (default: loopback; with --insecure every address)", 0, 0, NULL },
-		{ "port", OD_ARG_UINT, &o->port, "N", "control port; 0: a free one (default: 5701)", 0, 65535, NULL },
-		{ "data-port", OD_ARG_UINT, &o->data_port, "N", "data port; main is told which (default: 0, a free one)", 0, 65535, NULL },
-		{ "insecure", OD_ARG_FLAG, &o->insecure, NULL, "allow addresses other than loopback, although traffic is not encrypted", 0, 0, NULL },
-		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },
-		{ "memory-limit", OD_ARG_SIZE, &o->memory_bytes, "SIZE", "memory that this worker may use; gives the number of slots (default: 1GB)", 0, 0, NULL },
-		{ "slots", OD_ARG_UINT, &o->slots, "N", "experts in memory at once (default: as many as the memory limit allows, at most 64)", 1, ODW_MAX_SLOTS, NULL },
-		{ "threads", OD_ARG_UINT, &o->threads, "N", "compute threads (default: the CPUs there are)", 1, 1024, NULL },
-		{ "load-threads", OD_ARG_UINT, &o->load_threads, "N", "threads that read and decompress experts (default: the CPUs there are, at most 4)", 1, ODW_MAX_LOADERS, NULL },
-		{ "cpu", OD_ARG_CHOICE, &o->cpu, "NAME", "force a kernel set: scalar, avx2, avx512, avx512bf16 (default: auto)", 0, 0, od_cpu_names },
-		{ .kind = OD_ARG_TITLE, .help = "For whoever starts this program" },
-		{ "ready-fd", OD_ARG_UINT, &o->ready_fd, "FD", "write the control port and a newline there once it listens", 0, 1e6, NULL },
-		{ "die-with-parent", OD_ARG_FLAG, &o->die_with_parent, NULL, "end when the process that started this one does", 0, 0, NULL },
-		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "only warnings and errors", 0, 0, NULL },
-		{ "trace", OD_ARG_STRING, &o->trace, "FILE", "write what was done when, as Chrome trace JSON", 0, 0, NULL },
-		{ "verbose", OD_ARG_FLAG, &o->verbose, NULL, "say more", 0, 0, NULL },
-		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
-		{ "version", OD_ARG_FLAG, &o->version, NULL, "the version", 0, 0, NULL },
-	};
-	const size_t n = sizeof(table) / sizeof(table[0]);
-	size_t n_positional;
-	int rc = od_args_parse(table, n, argc, argv, NULL, 0, &n_positional, err);
-
-	if (rc != OD_OK || !o->help)
-		return rc;
-	printf("Usage: od-worker [--pack DIR] [--listen ADDR --insecure]\n"
-	       "Loads and runs the experts that od-main asks for, within a fixed amount of memory.\n");
-	od_args_help(stdout, table, n);
-	return OD_OK;
-}
 
 /* ---- What main says ---- */
 
@@ -114,7 +66,7 @@ static int accept_profile(struct worker *w, const Od__Hello *hello, const char *
 		return od_fail(err, OD_ERR_MISMATCH, "profile: expected %d (f32) or %d (bf16), found %u", OD_PROFILE_F32,
 			       OD_PROFILE_BF16, hello->profile);
 	w->session.profile = (enum od_profile)hello->profile;
-	rc = od_backend_cpu(&w->session.backend, (enum od_cpu)w->opt.cpu, w->session.profile, err);
+	rc = od_backend_cpu(&w->session.backend, (enum od_cpu)w->opt.common.cpu, w->session.profile, err);
 	if (rc != OD_OK)
 		return rc;
 	be = w->session.backend;
@@ -145,7 +97,7 @@ static int on_hello(void *arg, const Od__Hello *hello, Od__Welcome *welcome, con
 	welcome->backend = (char *)w->session.backend->name;
 	welcome->slots = w->n_slots;
 	welcome->memory_bytes = w->opt.memory_bytes;
-	welcome->threads = (uint32_t)w->opt.threads;
+	welcome->threads = (uint32_t)w->opt.common.threads;
 	return OD_OK;
 }
 
@@ -274,23 +226,15 @@ static int open_memory(struct worker *w, struct od_err *err)
 
 static int open_daemon(struct worker *w, struct od_err *err)
 {
-	struct od_daemon_opts opts = { .role = "worker",
-				       .listen = w->opt.listen,
-				       .insecure = w->opt.insecure,
-				       .port = (uint16_t)w->opt.port,
-				       .data_port = (uint16_t)w->opt.data_port,
-				       .ready_fd = w->opt.ready_fd == NO_FD ? -1 : (int)w->opt.ready_fd,
-				       .die_with_parent = w->opt.die_with_parent };
+	struct od_daemon_opts opts;
 	struct odw_engine_opts engine = { .pack = w->pack,
 					  .schedule = w->schedule,
 					  .slots = w->slots,
-					  .threads = (unsigned)w->opt.threads };
+					  .threads = (unsigned)w->opt.common.threads };
 	int rc;
 
-	if (sodium_hex2bin(opts.fingerprint, sizeof(opts.fingerprint), od_pack_fingerprint(w->pack), OD_FINGERPRINT_CHARS,
-			   NULL, NULL, NULL) != 0)
-		return od_fail(err, OD_ERR_FORMAT, "pack %s: fingerprint: expected %d hexadecimal digits, found %s",
-			       od_pack_dir(w->pack), OD_FINGERPRINT_CHARS, od_pack_fingerprint(w->pack));
+	od_daemon_args_fill(&w->opt.common, &about, &opts);
+	od_pack_fingerprint_bytes(w->pack, opts.fingerprint);
 	rc = od_daemon_new(&w->daemon, &opts, &daemon_ops, w, &engine.port, err);
 	if (rc == OD_OK)
 		rc = odw_engine_start(&w->engine, &engine, err);
@@ -299,8 +243,7 @@ static int open_daemon(struct worker *w, struct od_err *err)
 				       (unsigned)w->opt.load_threads, err);
 	if (rc == OD_OK)
 		od_log(OD_LOG_INFO, "listening on %s, port %u, data port %u",
-		       opts.listen != NULL ? opts.listen : opts.insecure ? "every address" : "loopback",
-		       od_daemon_port(w->daemon), od_data_port_number(engine.port));
+		       od_daemon_args_where(&w->opt.common), od_daemon_port(w->daemon), od_data_port_number(engine.port));
 	return rc;
 }
 
@@ -311,9 +254,9 @@ static int open_worker(struct worker *w, struct od_err *err)
 	int rc;
 
 	/* A CPU that was asked for and is not there is an error now, not at the first HELLO. */
-	rc = od_backend_cpu(&be, (enum od_cpu)w->opt.cpu, OD_PROFILE_F32, err);
+	rc = od_backend_cpu(&be, (enum od_cpu)w->opt.common.cpu, OD_PROFILE_F32, err);
 	if (rc == OD_OK)
-		rc = od_pack_open(&w->pack, w->opt.pack, err);
+		rc = od_pack_open(&w->pack, w->opt.common.pack, err);
 	if (rc != OD_OK)
 		return rc;
 	w->cfg = od_pack_config(w->pack);
@@ -340,33 +283,28 @@ static void close_worker(struct worker *w)
 
 int main(int argc, char **argv)
 {
-	struct worker w = { 0 };
-	struct od_err err;
+	unsigned cpus = od_cpu_count();
+	struct worker w = { .opt = { .memory_bytes = DEFAULT_MEMORY_BYTES,
+				     .load_threads = cpus < DEFAULT_LOADERS ? cpus : DEFAULT_LOADERS } };
+	const struct od_arg own[] = {
+		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },
+		{ "memory-limit", OD_ARG_SIZE, &w.opt.memory_bytes, "SIZE", "memory that this worker may use; gives the number of slots (default: 1GB)", 0, 0, NULL },
+		{ "slots", OD_ARG_UINT, &w.opt.slots, "N", "experts in memory at once (default: as many as the memory limit allows, at most 64)", 1, ODW_MAX_SLOTS, NULL },
+		{ "load-threads", OD_ARG_UINT, &w.opt.load_threads, "N", "threads that read and decompress experts (default: the CPUs there are, at most 4)", 1, ODW_MAX_LOADERS, NULL },
+	};
+	struct od_err err = { 0 };
+	bool done;
 	int rc;
 
-	od_log_init("od-worker", OD_LOG_INFO);
-	default_options(&w.opt);
-	rc = parse_options(&w.opt, argc, argv, &err);
-	if (rc == OD_OK && w.opt.help)
+	about.own = own;
+	about.n_own = sizeof(own) / sizeof(own[0]);
+	rc = od_daemon_args_begin(&w.opt.common, &about, argc, argv, &done, &err);
+	if (rc == OD_OK && done)
 		return 0;
-	if (rc == OD_OK && w.opt.version) {
-		printf("od-worker %s\n", OD_VERSION);
-		return 0;
-	}
-	if (rc != OD_OK) {
-		od_log(OD_LOG_ERROR, "%s", err.msg);
-		return 2;
-	}
-	od_log_init("od-worker", w.opt.verbose ? OD_LOG_DEBUG : w.opt.quiet ? OD_LOG_WARN : OD_LOG_INFO);
-	rc = w.opt.trace == NULL ? OD_OK : od_trace_open(w.opt.trace, "worker", &err);
 	if (rc == OD_OK)
 		rc = open_worker(&w, &err);
 	if (rc == OD_OK)
 		rc = od_daemon_run(w.daemon, &err);
-	if (rc != OD_OK)
-		od_log(OD_LOG_ERROR, "%s", err.msg);
 	close_worker(&w);
-	if (od_trace_close(&err) != OD_OK)
-		od_log(OD_LOG_ERROR, "%s", err.msg);
-	return rc == OD_OK ? 0 : 1;
+	return od_daemon_args_end(rc, &err);
 }

@@ -224,6 +224,12 @@ const char *od_pack_fingerprint(const struct od_pack *p)
 	return p->manifest.fingerprint;
 }
 
+void od_pack_fingerprint_bytes(const struct od_pack *p, uint8_t out[OD_FINGERPRINT_CHARS / 2])
+{
+	if (!od_unhex(p->manifest.fingerprint, out, OD_FINGERPRINT_CHARS / 2))
+		abort(); /* opening has seen to it that these are hexadecimal digits */
+}
+
 const char *od_pack_tokenizer_path(const struct od_pack *p)
 {
 	return p->tokenizer_path;

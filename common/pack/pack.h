@@ -22,6 +22,7 @@ void od_pack_close(struct od_pack *p); /* NULL ok */
 const char *od_pack_dir(const struct od_pack *p);
 const struct od_config *od_pack_config(const struct od_pack *p);
 const char *od_pack_fingerprint(const struct od_pack *p); /* OD_FINGERPRINT_CHARS of hex, NUL */
+void od_pack_fingerprint_bytes(const struct od_pack *p, uint8_t out[OD_FINGERPRINT_CHARS / 2]);
 const char *od_pack_tokenizer_path(const struct od_pack *p); /* tokenizer.json; NULL when the model has none */
 /* generation_config.json's object, NULL when there is none; borrowed. */
 const json_t *od_pack_generation_config(const struct od_pack *p);

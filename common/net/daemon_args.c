@@ -1,0 +1,116 @@
+#include "common/net/daemon_args.h"
+
+#include "common/base/log.h"
+#include "common/base/pool.h"
+#include "common/base/trace.h"
+#include "common/base/version.h"
+#include "common/compute/backend.h"
+#include "common/net/daemon.h"
+
+#include <signal.h>
+#include <string.h>
+
+#define NO_FD UINT64_MAX
+#define MAX_OWN 16
+
+static size_t append(struct od_arg *table, size_t n, const struct od_arg *more, size_t n_more)
+{
+	memcpy(table + n, more, n_more * sizeof(*more));
+	return n + n_more;
+}
+
+static int parse(struct od_daemon_args *a, const struct od_daemon_about *about, int argc, char **argv,
+		 struct od_err *err)
+{
+	char port_help[64];
+	const struct od_arg first[] = {
+		{ .kind = OD_ARG_TITLE, .help = "Where the model is, and who may connect" },
+		{ "pack", OD_ARG_STRING, &a->pack, "DIR", "model pack made by od-pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
+		{ "listen", OD_ARG_STRING, &a->listen, "ADDR", "address to listen on (default: loopback; with --insecure every address)", 0, 0, NULL },
+		{ "port", OD_ARG_UINT, &a->port, "N", port_help, 0, 65535, NULL },
+		{ "data-port", OD_ARG_UINT, &a->data_port, "N", "data port; main is told which (default: 0, a free one)", 0, 65535, NULL },
+		{ "insecure", OD_ARG_FLAG, &a->insecure, NULL, "allow addresses other than loopback, although traffic is not encrypted", 0, 0, NULL },
+	}, last[] = {
+		{ .kind = OD_ARG_TITLE, .help = "How to compute" },
+		{ "threads", OD_ARG_UINT, &a->threads, "N", "compute threads (default: the CPUs there are)", 1, 1024, NULL },
+		{ "cpu", OD_ARG_CHOICE, &a->cpu, "NAME", "force a kernel set: scalar, avx2, avx512, avx512bf16 (default: auto)", 0, 0, od_cpu_names },
+		{ .kind = OD_ARG_TITLE, .help = "For whoever starts this program" },
+		{ "ready-fd", OD_ARG_UINT, &a->ready_fd, "FD", "write the control port and a newline there once it listens", 0, 1e6, NULL },
+		{ "die-with-parent", OD_ARG_FLAG, &a->die_with_parent, NULL, "end when the process that started this one does", 0, 0, NULL },
+		{ "trace", OD_ARG_STRING, &a->trace, "FILE", "write what was done when, as Chrome trace JSON", 0, 0, NULL },
+		{ "quiet", OD_ARG_FLAG, &a->quiet, NULL, "only warnings and errors", 0, 0, NULL },
+		{ "verbose", OD_ARG_FLAG, &a->verbose, NULL, "say more", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &a->help, NULL, "this text", 0, 0, NULL },
+		{ "version", OD_ARG_FLAG, &a->version, NULL, "the version", 0, 0, NULL },
+	};
+	struct od_arg table[sizeof(first) / sizeof(first[0]) + MAX_OWN + sizeof(last) / sizeof(last[0])];
+	size_t n_positional, n = append(table, 0, first, sizeof(first) / sizeof(first[0]));
+	int rc;
+
+	snprintf(port_help, sizeof(port_help), "control port; 0: a free one (default: %u)", about->port);
+	if (about->n_own > MAX_OWN)
+		return od_fail(err, OD_ERR_INTERNAL, "too many options");
+	n = append(table, n, about->own, about->n_own);
+	n = append(table, n, last, sizeof(last) / sizeof(last[0]));
+	rc = od_args_parse(table, n, argc, argv, NULL, 0, &n_positional, err);
+	if (rc == OD_OK && a->help) {
+		fputs(about->usage, stdout);
+		od_args_help(stdout, table, n);
+	}
+	return rc;
+}
+
+int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about *about, int argc, char **argv,
+			 bool *done, struct od_err *err)
+{
+	int rc;
+
+	*a = (struct od_daemon_args){
+		.port = about->port, .threads = od_cpu_count(), .ready_fd = NO_FD, .cpu = OD_CPU_AUTO
+	};
+	rc = parse(a, about, argc, argv, err);
+	*done = rc == OD_OK && (a->help || a->version);
+	if (rc != OD_OK || a->help)
+		return rc;
+	if (a->version) {
+		printf("od-%s %s\n", about->role, OD_VERSION);
+		return OD_OK;
+	}
+	od_log_init(argv[0], a->verbose ? OD_LOG_DEBUG : a->quiet ? OD_LOG_WARN : OD_LOG_INFO);
+	signal(SIGPIPE, SIG_IGN);
+	return a->trace == NULL ? OD_OK : od_trace_open(a->trace, about->role, err);
+}
+
+void od_daemon_args_fill(const struct od_daemon_args *a, const struct od_daemon_about *about,
+			 struct od_daemon_opts *opts)
+{
+	*opts = (struct od_daemon_opts){
+		.role = about->role,
+		.listen = a->listen,
+		.insecure = a->insecure,
+		.port = (uint16_t)a->port,
+		.data_port = (uint16_t)a->data_port,
+		.ready_fd = a->ready_fd == NO_FD ? -1 : (int)a->ready_fd,
+		.die_with_parent = a->die_with_parent,
+	};
+}
+
+const char *od_daemon_args_where(const struct od_daemon_args *a)
+{
+	if (a->listen != NULL)
+		return a->listen;
+	return a->insecure ? "every address" : "loopback";
+}
+
+int od_daemon_args_end(int rc, const struct od_err *err)
+{
+	struct od_err trace_err;
+
+	if (rc != OD_OK)
+		od_log(OD_LOG_ERROR, "%s", err->msg);
+	if (od_trace_close(&trace_err) != OD_OK)
+		od_log(OD_LOG_ERROR, "%s", trace_err.msg);
+	if (rc == OD_ERR_ARG)
+		return 2;
+	return rc == OD_OK ? 0 : 1;
+}
