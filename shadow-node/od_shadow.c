@@ -435,5 +435,5 @@ int main(int argc, char **argv)
 	if (rc == OD_OK)
 		rc = run(&s, &err);
 	stop(&s);
-	return od_daemon_args_end(rc, &err);
+	return od_daemon_args_end(&s.opt.common, rc, &err);
 }

@@ -306,5 +306,5 @@ int main(int argc, char **argv)
 	if (rc == OD_OK)
 		rc = od_daemon_run(w.daemon, &err);
 	close_worker(&w);
-	return od_daemon_args_end(rc, &err);
+	return od_daemon_args_end(&w.opt.common, rc, &err);
 }

@@ -69,6 +69,7 @@ int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about 
 		.port = about->port, .threads = od_cpu_count(), .ready_fd = NO_FD, .cpu = OD_CPU_AUTO
 	};
 	rc = parse(a, about, argc, argv, err);
+	a->parsed = rc == OD_OK;
 	*done = rc == OD_OK && (a->help || a->version);
 	if (rc != OD_OK || a->help)
 		return rc;
@@ -102,7 +103,7 @@ const char *od_daemon_args_where(const struct od_daemon_args *a)
 	return a->insecure ? "every address" : "loopback";
 }
 
-int od_daemon_args_end(int rc, const struct od_err *err)
+int od_daemon_args_end(const struct od_daemon_args *a, int rc, const struct od_err *err)
 {
 	struct od_err trace_err;
 
@@ -110,7 +111,7 @@ int od_daemon_args_end(int rc, const struct od_err *err)
 		od_log(OD_LOG_ERROR, "%s", err->msg);
 	if (od_trace_close(&trace_err) != OD_OK)
 		od_log(OD_LOG_ERROR, "%s", trace_err.msg);
-	if (rc == OD_ERR_ARG)
-		return 2;
-	return rc == OD_OK ? 0 : 1;
+	if (rc == OD_OK)
+		return 0;
+	return a->parsed ? 1 : 2;
 }

@@ -17,6 +17,7 @@ struct od_daemon_args {
 	uint64_t port, data_port, threads, ready_fd;
 	int cpu; /* enum od_cpu */
 	bool insecure, die_with_parent, quiet, verbose, help, version;
+	bool parsed; /* the command line was good */
 };
 
 /* What differs between the programs. */
@@ -36,7 +37,8 @@ void od_daemon_args_fill(const struct od_daemon_args *a, const struct od_daemon_
 			 struct od_daemon_opts *opts);
 /* "loopback", "every address" or the address, for a log line. */
 const char *od_daemon_args_where(const struct od_daemon_args *a);
-/* After everything else has ended: completes the trace, logs err if rc is one. Returns the exit status. */
-int od_daemon_args_end(int rc, const struct od_err *err);
+/* After everything else has ended: completes the trace, logs err if rc is one. Returns the exit status: 2 for a wrong
+ * command line, 1 for any other error. */
+int od_daemon_args_end(const struct od_daemon_args *a, int rc, const struct od_err *err);
 
 #endif
