@@ -68,6 +68,7 @@ int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about 
 	*a = (struct od_daemon_args){
 		.port = about->port, .threads = od_cpu_count(), .ready_fd = NO_FD, .cpu = OD_CPU_AUTO
 	};
+	od_log_init(argv[0], OD_LOG_INFO);
 	rc = parse(a, about, argc, argv, err);
 	a->parsed = rc == OD_OK;
 	*done = rc == OD_OK && (a->help || a->version);

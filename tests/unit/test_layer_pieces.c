@@ -1,0 +1,158 @@
+/* A layer's work cut into pieces: every (row, rank) exactly once, on the worker that the rules name. */
+#include "main-node/layer_pieces.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MAX_ROWS 40
+#define MAX_WORKERS 9
+
+static uint32_t rng_state;
+
+static uint32_t rng(uint32_t below)
+{
+	rng_state = rng_state * 1664525u + 1013904223u;
+	return (rng_state >> 8) % below;
+}
+
+/* Different experts within a row, as a router chooses. */
+static void choose(uint16_t *expert, size_t rows, uint32_t k, uint32_t n_experts)
+{
+	for (size_t r = 0; r < rows; r++) {
+		for (uint32_t i = 0; i < k; i++) {
+			bool again = true;
+
+			while (again) {
+				expert[r * k + i] = (uint16_t)rng(n_experts);
+				again = false;
+				for (uint32_t j = 0; j < i; j++)
+					again = again || expert[r * k + j] == expert[r * k + i];
+			}
+		}
+	}
+}
+
+/* Every pair of the call is in exactly one piece, of its own expert; rows within a piece ascend. */
+static void check_cover(const struct odm_pieces *p, const struct od_moe_call *call, uint32_t k)
+{
+	uint8_t seen[MAX_ROWS * OD_MAX_TOP_K] = { 0 };
+	size_t total = 0;
+
+	for (size_t i = 0; i < p->n; i++) {
+		const struct odm_piece *q = &p->piece[i];
+
+		assert_true(q->count > 0);
+		assert_int_equal(q->state, ODM_PIECE_TODO);
+		for (uint32_t j = 0; j < q->count; j++) {
+			uint32_t pair = p->order[q->first + j];
+
+			assert_int_equal(call->expert[pair], q->expert);
+			assert_true(j == 0 || pair > p->order[q->first + j - 1]);
+			assert_int_equal(seen[pair]++, 0);
+			total++;
+		}
+	}
+	assert_int_equal(total, call->n_rows * k);
+}
+
+static void random_calls(void **state)
+{
+	(void)state;
+	for (uint32_t seed = 0; seed < 300; seed++) {
+		uint16_t expert[MAX_ROWS * 4];
+		uint32_t k, n_experts, n_workers, batch, last_of[64] = { 0 };
+		struct od_config cfg = { 0 };
+		struct odm_pieces p;
+		struct odm_groups g;
+		struct od_moe_call call;
+		struct od_err err;
+
+		rng_state = seed;
+		k = 1 + rng(4);
+		n_experts = k + rng(20);
+		n_workers = 1 + rng(MAX_WORKERS);
+		batch = 1 + rng(MAX_ROWS);
+		cfg.n_experts = n_experts;
+		cfg.top_k = k;
+		call = (struct od_moe_call){ .step = 1 + rng(9), .m = rng(12), .n_rows = 1 + rng(MAX_ROWS), .expert = expert };
+		choose(expert, call.n_rows, k, n_experts);
+		g = odm_groups_make(n_workers, 1 + rng(3), k, 12);
+		assert_int_equal(odm_pieces_init(&p, &cfg, MAX_ROWS, MAX_WORKERS, &err), OD_OK);
+
+		odm_pieces_decode(&p, &call, &g, NULL, NULL);
+		check_cover(&p, &call, k);
+		assert_int_equal(p.n, p.n_chosen); /* one piece an expert */
+		for (size_t i = 0; i < p.n; i++) {
+			assert_true(p.piece[i].last);
+			assert_int_equal(p.piece[i].worker % g.n_groups, odm_group_of_layer(&g, call.step, call.m));
+		}
+
+		odm_pieces_prefill(&p, &call, &g, batch);
+		check_cover(&p, &call, k);
+		for (size_t i = 0; i < p.n; i++) {
+			const struct odm_piece *q = &p.piece[i];
+
+			assert_int_equal(q->worker, q->expert % n_workers);
+			assert_true(q->count <= batch);
+			last_of[q->expert] += q->last;
+			assert_true(q->last || (i + 1 < p.n && p.piece[i + 1].expert == q->expert));
+		}
+		for (size_t i = 0; i < p.n_chosen; i++)
+			assert_int_equal(last_of[p.chosen[i]], 1);
+		odm_pieces_fini(&p);
+	}
+}
+
+static void what_is_next_open_and_owed(void **state)
+{
+	const uint16_t expert[] = { 0, 2, 0, 1, 2, 1, 0, 3 }; /* four rows, top-2 */
+	const struct od_moe_call call = { .step = 1, .m = 0, .n_rows = 4, .expert = expert };
+	const struct odm_groups g = odm_groups_make(2, 2, 2, 12);
+	const struct od_config cfg = { .n_experts = 4, .top_k = 2 };
+	struct odm_piece *next[4];
+	struct odm_pieces p;
+	struct od_err err;
+	bool more;
+
+	(void)state;
+	assert_int_equal(odm_pieces_init(&p, &cfg, 4, 2, &err), OD_OK);
+	odm_pieces_prefill(&p, &call, &g, 2); /* expert 0: 2 + 1 rows, 1: 2, 2: 2, 3: 1 */
+	assert_int_equal(p.n, 5);
+	assert_int_equal(odm_pieces_next(&p, 0, 2, next, &more), 2);
+	assert_true(more);
+	assert_int_equal(next[0]->expert, 0);
+	assert_int_equal(next[1]->expert, 0);
+	next[0]->state = ODM_PIECE_SENT;
+	next[0]->request = 7;
+	assert_ptr_equal(odm_pieces_find(&p, 7, 0), next[0]);
+	assert_null(odm_pieces_find(&p, 7, 1));
+	assert_null(odm_pieces_find(&p, 8, 0));
+	assert_true(odm_pieces_open(&p, 7));
+	assert_false(odm_pieces_open(&p, 8));
+	next[0]->state = ODM_PIECE_DONE;
+	assert_false(odm_pieces_open(&p, 7));
+	assert_null(odm_pieces_find(&p, 7, 0)); /* a second answer */
+	assert_int_equal(odm_pieces_next(&p, 0, 4, next, &more), 2);
+	assert_false(more);
+	assert_int_equal(next[1]->expert, 2);
+	assert_true(odm_pieces_owed(&p, 0));
+	next[0]->state = next[1]->state = ODM_PIECE_DONE;
+	assert_false(odm_pieces_owed(&p, 0));
+	assert_true(odm_pieces_owed(&p, 1));
+	odm_pieces_fini(&p);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(random_calls),
+		cmocka_unit_test(what_is_next_open_and_owed),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
