@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define NAME_BYTES 256
 
@@ -97,6 +98,15 @@ static int check_layer_experts(const struct od_checkpoint *c, const struct od_co
 	return rc;
 }
 
+/* A copy of the embedding that some publish beside it; whoever ties the head does not read it. */
+static bool is_tied_head(const struct od_config *cfg, const char *name)
+{
+	char head[256];
+
+	cfg->family->dense_name(head, sizeof(head), OD_ROLE_HEAD, 0);
+	return cfg->tied_head && strcmp(name, head) == 0;
+}
+
 /* A tensor that we would not use may well be one that changes the results. */
 static int check_unknown(const struct od_checkpoint *c, const struct od_config *cfg, const bool *used,
 			 struct od_err *err)
@@ -107,7 +117,7 @@ static int check_unknown(const struct od_checkpoint *c, const struct od_config *
 	for (size_t i = 0; i < od_checkpoint_n_tensors(c); i++) {
 		const struct od_tensor *t = od_checkpoint_tensor(c, i);
 
-		if (used[i] || cfg->family->ignorable(t->name))
+		if (used[i] || cfg->family->ignorable(t->name) || is_tied_head(cfg, t->name))
 			continue;
 		first = first != NULL ? first : t;
 		n++;
