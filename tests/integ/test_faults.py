@@ -18,6 +18,8 @@ def disturbed(action, n_workers=3, *args):
     workers = [Daemon("worker", "--slots", 2) for _ in range(n_workers)]
     m = Lines("--workers", hosts_file(workers), *args)
     m.ask()
+    m.answer()  # everybody is connected: who is missing at the start is another matter
+    m.ask()
     time.sleep(0.3)
     action(workers)
     first = m.answer()
@@ -118,6 +120,7 @@ def a_worker_is_added_with_sighup():
 def without_workers_main_ends_with_a_clear_error():
     workers = [Daemon("worker") for _ in range(2)]
     m = Lines("--workers", hosts_file(workers))
+    wait_for_workers(m, 2)
     m.ask()
     time.sleep(0.2)
     for w in workers:
@@ -132,6 +135,7 @@ def without_workers_main_ends_with_a_clear_error():
 def main_itself_is_stopped_for_a_while():
     workers = [Daemon("worker") for _ in range(2)]
     m = Lines("--workers", hosts_file(workers))
+    wait_for_workers(m, 2)
     m.ask()
     time.sleep(0.3)
     m.p.send_signal(signal.SIGSTOP)
