@@ -211,21 +211,25 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 }
 
 /* The children's events go behind ours, and their files away. */
-static void close_trace(struct odm_engine *e)
+static int close_trace(struct odm_engine *e)
 {
 	char path[PATH_MAX];
 	struct od_err err;
 
+	int rc;
+
 	if (!od_trace_on)
-		return;
+		return OD_OK;
 	for (size_t i = 0; e->opts.mode == ODM_LOCAL && i < e->n_children; i++) {
 		odm_local_trace_path(e->opts.trace, i, path, sizeof(path));
 		if (od_trace_merge(path, &err) != OD_OK)
 			od_log(OD_LOG_WARN, "%s", err.msg);
 		unlink(path);
 	}
-	if (od_trace_close(&err) != OD_OK)
+	rc = od_trace_close(&err);
+	if (rc != OD_OK)
 		od_log(OD_LOG_ERROR, "%s", err.msg);
+	return rc;
 }
 
 static const atomic_bool never;
@@ -256,14 +260,16 @@ int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts,
 	return OD_OK;
 }
 
-void odm_engine_close(struct odm_engine *e)
+int odm_engine_close(struct odm_engine *e)
 {
+	int rc;
+
 	if (e == NULL)
-		return;
+		return OD_OK;
 	if (e->service != NULL)
 		e->service->free(e->service);
 	odm_local_stop(e->local);
-	close_trace(e);
+	rc = close_trace(e);
 	od_hosts_fini(&e->hosts);
 	od_forward_free(e->forward);
 	od_seq_state_free(e->seq);
@@ -275,6 +281,7 @@ void odm_engine_close(struct odm_engine *e)
 	od_free(e->logits);
 	free(e->rows);
 	free(e);
+	return rc;
 }
 
 const struct od_pack *odm_engine_pack(const struct odm_engine *e)

@@ -41,7 +41,8 @@ struct odm_engine_opts {
 
 void odm_engine_defaults(struct odm_engine_opts *o);
 OD_MUST_CHECK int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts, struct od_err *err);
-void odm_engine_close(struct odm_engine *e); /* NULL ok */
+/* Not OD_OK: the trace could not be written (logged). NULL ok. */
+int odm_engine_close(struct odm_engine *e);
 
 const struct od_pack *odm_engine_pack(const struct odm_engine *e);
 const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e); /* NULL: the pack has none */

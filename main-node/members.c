@@ -633,7 +633,7 @@ void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session,
 	pthread_mutex_unlock(&ms->lock);
 }
 
-static void explain_locked(struct odm_members *ms, char *buf, size_t size)
+static void explain_locked(struct odm_members *ms, bool refused_only, char *buf, size_t size)
 {
 	size_t used = 0;
 
@@ -645,6 +645,8 @@ static void explain_locked(struct odm_members *ms, char *buf, size_t size)
 
 		if (m->retired || (m->pub.session != 0 && !m->distrusted))
 			continue;
+		if (refused_only && (m->refused_code == 0 || m->refused_code == OD_ERR_BUSY))
+			continue;
 		n = snprintf(buf + used, size - used, "%s%s: %s", used > 0 ? "; " : "", name_of(m, name, sizeof(name)),
 			     m->why[0] != '\0' ? m->why : "no connection; is it running, and the address and port right?");
 		used += n > 0 ? (size_t)n : 0;
@@ -654,7 +656,7 @@ static void explain_locked(struct odm_members *ms, char *buf, size_t size)
 void odm_members_explain(struct odm_members *ms, char *buf, size_t size)
 {
 	pthread_mutex_lock(&ms->lock);
-	explain_locked(ms, buf, size);
+	explain_locked(ms, false, buf, size);
 	pthread_mutex_unlock(&ms->lock);
 }
 
@@ -715,10 +717,11 @@ int odm_members_wait(struct odm_members *ms, uint64_t timeout_ns, struct od_err 
 	pthread_mutex_lock(&ms->lock);
 	while ((missing = missing_locked(ms, &refused)) > 0 && refused == 0 && od_now_ns() < end)
 		wait_a_little(ms);
-	explain_locked(ms, why, sizeof(why));
+	explain_locked(ms, refused != 0, why, sizeof(why)); /* the others have not had their time */
 	pthread_mutex_unlock(&ms->lock);
 	if (missing == 0)
 		return OD_OK;
-	return od_fail(err, refused != 0 ? refused : OD_ERR_UNREACHABLE, "%u of %u hosts cannot be used: %s", missing,
-		       ms->n, why);
+	if (refused != 0)
+		return od_fail(err, refused, "cannot use %s", why);
+	return od_fail(err, OD_ERR_UNREACHABLE, "%u of %u hosts cannot be used: %s", missing, ms->n, why);
 }

@@ -1,7 +1,6 @@
 /* od-main: tokenises, runs dense layers and routers, schedules workers, samples. This file is the wiring: command
  * line, prompts in, text or JSON out. */
 #include "common/base/args.h"
-#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/strbuf.h"
 #include "common/base/version.h"
@@ -15,7 +14,7 @@
 #include <unistd.h>
 
 #define MAX_PROMPT_BYTES (64u << 20)
-#define EXIT_INTERRUPTED 130
+#define EXIT_BY_SIGNAL 128 /* plus its number, as shells have it */
 #define UNSET_REAL (-1.0)
 #define UNSET_UINT UINT64_MAX
 
@@ -36,13 +35,14 @@ struct app {
 };
 
 static atomic_bool interrupted;
+static volatile sig_atomic_t which_signal;
 static volatile sig_atomic_t engine_open; /* before, nothing needs an orderly end: children die with us */
 
 static void on_signal(int number)
 {
-	(void)number;
+	which_signal = number;
 	if (!engine_open || atomic_exchange(&interrupted, true)) /* or asked twice */
-		_exit(EXIT_INTERRUPTED);
+		_exit(EXIT_BY_SIGNAL + number);
 }
 
 static void default_options(struct options *o)
@@ -65,7 +65,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "What to generate" },
 		{ "prompt", OD_ARG_STRING, &o->prompt, "TEXT", "the prompt (default: read prompts line by line from the terminal or standard input)", 0, 0, NULL },
-		{ "prompt-file", OD_ARG_STRING, &o->prompt_file, "FILE", "the whole file is one prompt", 0, 0, NULL },
+		{ "prompt-file", OD_ARG_STRING, &o->prompt_file, "FILE", "the whole file is one prompt; -: standard input", 0, 0, NULL },
 		{ "max-tokens", OD_ARG_UINT, &o->max_tokens, "N", "stop after N tokens; 0: at the end of the context (default: 256)", 0, 1e9, NULL },
 		{ "ignore-eos", OD_ARG_FLAG, &o->ignore_eos, NULL, "go on after the end-of-text token", 0, 0, NULL },
 		{ "stop", OD_ARG_LIST, &o->stop, "TEXT", "end before this text; may be given several times", 0, 0, NULL },
@@ -242,6 +242,8 @@ static int read_line(struct od_strbuf *line, struct od_err *err)
 			return od_fail(err, OD_ERR_RANGE, "a line of standard input is longer than %u bytes",
 				       MAX_PROMPT_BYTES);
 	}
+	if (line->len > 0 && line->text[line->len - 1] == '\r') /* a file from elsewhere */
+		line->text[--line->len] = '\0';
 	if (line->failed)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for a line of standard input");
 	if (ferror(stdin) && !atomic_load(&interrupted))
@@ -279,22 +281,47 @@ static int run_lines(struct app *a, struct od_err *err)
 	return rc;
 }
 
+/* To its end: pipes have no size that could be asked for. */
+static int read_prompt_file(const char *path, struct od_strbuf *text, struct od_err *err)
+{
+	bool standard = strcmp(path, "-") == 0;
+	FILE *f = standard ? stdin : fopen(path, "re");
+	char piece[4096];
+	int rc = OD_OK;
+	size_t n;
+
+	*text = (struct od_strbuf){ 0 };
+	if (f == NULL)
+		return od_fail_errno(err, OD_ERR_IO, "cannot open %s", path);
+	while (rc == OD_OK && (n = fread(piece, 1, sizeof(piece), f)) > 0) {
+		od_strbuf_append(text, piece, n);
+		if (text->len > MAX_PROMPT_BYTES)
+			rc = od_fail(err, OD_ERR_RANGE, "%s is longer than %u bytes", path, MAX_PROMPT_BYTES);
+	}
+	if (rc == OD_OK && ferror(f))
+		rc = od_fail_errno(err, OD_ERR_IO, "reading %s", path);
+	od_strbuf_append(text, "", 0); /* an empty prompt is a prompt */
+	if (rc == OD_OK && text->failed)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %s", path);
+	if (!standard)
+		fclose(f);
+	return rc;
+}
+
 static int run_prompts(struct app *a, struct od_err *err)
 {
 	const struct options *o = &a->opt;
-	char *text;
-	size_t len;
+	struct od_strbuf text;
 	int rc;
 
 	if (o->prompt != NULL)
 		return run_prompt(a, o->prompt, strlen(o->prompt), err);
 	if (o->prompt_file == NULL)
 		return run_lines(a, err);
-	rc = od_file_read(o->prompt_file, MAX_PROMPT_BYTES, &text, &len, err);
-	if (rc != OD_OK)
-		return rc;
-	rc = run_prompt(a, text, len, err);
-	free(text);
+	rc = read_prompt_file(o->prompt_file, &text, err);
+	if (rc == OD_OK)
+		rc = run_prompt(a, text.text, text.len, err);
+	od_strbuf_fini(&text);
 	return rc;
 }
 
@@ -312,7 +339,7 @@ static int run(struct app *a, struct od_err *err)
 	rc = choose_sampling(a, err);
 	if (rc == OD_OK)
 		rc = run_prompts(a, err);
-	odm_engine_close(a->engine);
+	a->output_failed = odm_engine_close(a->engine) != OD_OK || a->output_failed;
 	return rc;
 }
 
@@ -343,9 +370,9 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	rc = run(&a, &err);
 	if (atomic_load(&interrupted))
-		return EXIT_INTERRUPTED;
+		return EXIT_BY_SIGNAL + which_signal;
 	if (rc == OD_OK && a.output_failed)
-		rc = od_fail(&err, OD_ERR_IO, "cannot write to standard output");
+		rc = od_fail(&err, OD_ERR_IO, "some of the output could not be written");
 	if (rc != OD_OK) {
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 		return 1;

@@ -52,6 +52,7 @@ struct od_daemon {
 	/* The session: changed by the loop thread only. */
 	bool leaving; /* BYE was said, or there was nobody to say it to */
 	_Atomic uint64_t session;
+	uint64_t ended; /* the session before: what is still on its way from there is no stranger's */
 	struct od_route route;
 	_Atomic uint64_t epoch; /* the newest that main told us; goes back with all we send */
 	char main_name[64];
@@ -81,6 +82,7 @@ static void end_session(struct od_daemon *d, const char *why)
 	od_log(OD_LOG_INFO, "the session of main \"%s\" is over: %s", d->main_name, why);
 	od_data_port_set_session(d->data, 0);
 	atomic_store(&d->session, 0);
+	d->ended = session;
 	d->route.len = 0;
 	d->ops->end(d->arg, session);
 }
@@ -275,6 +277,8 @@ static void on_message(void *arg, struct od_msg *m)
 		on_hello(d, m);
 	else if (od_check_version(m->header, &err) != OD_OK)
 		drop(m, err.msg);
+	else if (m->header->session != 0 && m->header->session == d->ended)
+		od_log(OD_LOG_DEBUG, "dropped %s of a session that is over", od_body_name(m->header->body_case));
 	else if (session == 0 || m->header->session != session)
 		drop(m, "a session that is not the present one");
 	else if (!od_route_equal(&m->route, &d->route))

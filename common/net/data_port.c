@@ -19,6 +19,7 @@ struct od_data_port {
 	int wake_fd;
 	uint16_t number;
 	_Atomic uint64_t session;
+	_Atomic uint64_t ended; /* the one before it */
 	/* The engine thread's. */
 	struct od_route route; /* of the attached main; len 0: nobody is attached */
 	uint64_t attached;     /* the session it attached with */
@@ -62,7 +63,10 @@ uint16_t od_data_port_number(const struct od_data_port *p)
 
 void od_data_port_set_session(struct od_data_port *p, uint64_t session)
 {
-	atomic_store(&p->session, session);
+	uint64_t before = atomic_exchange(&p->session, session);
+
+	if (before != 0)
+		atomic_store(&p->ended, before);
 	od_data_port_wake(p);
 }
 
@@ -131,6 +135,12 @@ static bool admit(struct od_data_port *p, const struct od_msg *m, struct od_err 
 	return false;
 }
 
+/* From the session before: it was on its way when that ended. */
+static bool is_late(const struct od_data_port *p, const struct od_msg *m)
+{
+	return m->header->session != 0 && m->header->session == atomic_load(&p->ended);
+}
+
 int od_data_port_recv(struct od_data_port *p, struct od_msg *m)
 {
 	struct od_err err = { 0 };
@@ -147,8 +157,8 @@ int od_data_port_recv(struct od_data_port *p, struct od_msg *m)
 		if (rc != OD_OK)
 			return rc;
 		if (!admit(p, m, &err))
-			od_log_limited(OD_LOG_WARN, "data socket: dropped %s: %s", od_body_name(m->header->body_case),
-				       err.msg);
+			od_log_limited(is_late(p, m) ? OD_LOG_DEBUG : OD_LOG_WARN, "data socket: dropped %s: %s",
+				       od_body_name(m->header->body_case), err.msg);
 		else if (m->header->body_case == OD__HEADER__BODY_ATTACH)
 			attach(p, m);
 		else
