@@ -3,11 +3,13 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/pool.h"
+#include "common/base/version.h"
 #include "common/pack/pack_info.h"
 #include "common/pack/pack_verify.h"
 #include "common/pack/pack_write.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +22,7 @@ enum exit_status { EXIT_GOOD = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 static const char *const shadow_choices[] = { "none", "int8", NULL };
 
 struct options {
-	bool help, force, json;
+	bool help, version, force, json;
 	uint64_t n_threads;
 	int shadow; /* index into shadow_choices */
 	const char *against;
@@ -110,7 +112,8 @@ static void print_error(struct od_err *err)
 
 static int usage_error(const char *text)
 {
-	fprintf(stderr, "od-pack: %s; see od-pack --help\n", text);
+	/* What the parser says may point there already. */
+	fprintf(stderr, "od-pack: %s%s\n", text, strstr(text, "see --help") != NULL ? "" : "; see od-pack --help");
 	return EXIT_USAGE;
 }
 
@@ -118,6 +121,7 @@ static int cmd_pack(const struct options *o)
 {
 	struct bar bar;
 	struct od_err err;
+	char kept[PATH_MAX];
 	const struct od_pack_job job = {
 		.checkpoint = o->word[0],
 		.pack = o->word[1],
@@ -127,6 +131,7 @@ static int cmd_pack(const struct options *o)
 		.note = on_note,
 		.progress = on_progress,
 		.arg = &bar,
+		.kept = kept,
 	};
 	int rc;
 
@@ -135,9 +140,9 @@ static int cmd_pack(const struct options *o)
 	bar_end(&bar);
 	if (rc != OD_OK) {
 		print_error(&err);
-		if (rc == OD_ERR_IO)
-			fprintf(stderr, "od-pack: what is done so far is kept in %s.partial; run the same command "
-				"again to go on\n", o->word[1]);
+		if (kept[0] != '\0')
+			fprintf(stderr, "od-pack: what is done so far is kept in %s; run the same command again to go "
+				"on\n", kept);
 		return EXIT_FAILED;
 	}
 	printf("%s is complete.\n", o->word[1]);
@@ -229,6 +234,7 @@ int main(int argc, char **argv)
 		  .help = "verify: also compare every tensor with this checkpoint" },
 		{ .name = "json", .kind = OD_ARG_FLAG, .out = &o.json, .help = "info: as JSON" },
 		{ .name = "help", .kind = OD_ARG_FLAG, .out = &o.help, .help = "this text" },
+		{ .name = "version", .kind = OD_ARG_FLAG, .out = &o.version, .help = "the version" },
 	};
 	const size_t n = sizeof(table) / sizeof(table[0]);
 	struct od_err err;
@@ -239,6 +245,10 @@ int main(int argc, char **argv)
 		return usage_error(err.msg);
 	if (o.help) {
 		print_help(table, n);
+		return EXIT_GOOD;
+	}
+	if (o.version) {
+		printf("od-pack %s\n", OD_VERSION);
 		return EXIT_GOOD;
 	}
 	if (sodium_init() < 0) {

@@ -11,7 +11,6 @@
 #include <xxhash.h>
 
 #define DEFAULT_DIR "/var/lib/od-moe/pack"
-#define GENERATION_MAX_BYTES (1u << 20)
 
 const struct od_expert_entry *od_pack_entry(const struct od_pack *p, uint32_t m, uint32_t expert)
 {
@@ -128,7 +127,7 @@ static int read_extras(struct od_pack *p, struct od_err *err)
 	if (rc == OD_OK)
 		rc = od_path(path, sizeof(path), p->dir, "generation_config.json", err);
 	if (rc == OD_OK && access(path, F_OK) == 0)
-		rc = od_json_load(path, GENERATION_MAX_BYTES, &p->generation, err);
+		rc = od_json_load(path, OD_GENERATION_MAX_BYTES, &p->generation, err);
 	return rc;
 }
 

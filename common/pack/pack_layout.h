@@ -18,6 +18,7 @@
 #define OD_SHADOW_INT8_NAME "shadow-int8.bin"
 #define OD_MODEL_NAME "model.json"
 #define OD_MODEL_MAX_BYTES (64u << 20)
+#define OD_GENERATION_MAX_BYTES (1u << 20) /* generation_config.json */
 
 /* An expert starts with this header, its shard table and zeros up to 4 KiB. Offsets count from the start of the
  * expert, so that an expert can be moved (to a worker's spool) as it is. */

@@ -87,8 +87,8 @@ static int copy_small(struct writer *w, const struct od_small_file *f, struct od
 	if (access(from, F_OK) != 0) {
 		unlink(to);
 		if (strcmp(f->name, "tokenizer.json") == 0)
-			note(w, "warning: no tokenizer.json in %s: this pack can be run with token ids only",
-			     w->job->checkpoint);
+			note(w, "warning: no tokenizer.json in %s: od-main will not be able to read prompts with this "
+			     "pack; only od-bench can use it", w->job->checkpoint);
 		return f->required ? od_fail(err, OD_ERR_MISSING, "%s is missing", from) : OD_OK;
 	}
 	rc = od_file_read(from, OD_MODEL_MAX_BYTES, &text, &len, err);
@@ -357,7 +357,9 @@ static int open_source(struct writer *w, struct od_err *err)
 		rc = od_config_load(&w->config, path, err);
 	if (rc == OD_OK)
 		rc = od_checkpoint_open(&w->source, w->job->checkpoint, err);
-	return rc == OD_OK ? od_source_check(w->source, &w->config, err) : rc;
+	if (rc == OD_OK)
+		rc = od_source_check(w->source, &w->config, err);
+	return rc == OD_OK ? od_source_check_extras(w->source, err) : rc;
 }
 
 static int write_all(struct writer *w, struct od_err *err)
@@ -391,16 +393,32 @@ static int write_all(struct writer *w, struct od_err *err)
 	return rc == OD_OK ? od_partial_publish(&w->partial, err) : rc;
 }
 
+/* What failed for want of disk or by an unlucky read is worth going on with. A checkpoint that was refused would be
+ * refused again, and leaves nothing behind. */
+static void leave_partial(struct writer *w, int rc)
+{
+	if (w->partial.lock_fd < 0) /* never ours: there is none, or another od-pack writes it */
+		return;
+	if (rc != OD_ERR_IO)
+		od_partial_remove(&w->partial);
+	else if (w->job->kept != NULL && od_is_dir(w->partial.dir))
+		snprintf(w->job->kept, PATH_MAX, "%s", w->partial.dir);
+}
+
 int od_pack_write(const struct od_pack_job *job, struct od_err *err)
 {
 	struct writer *w = calloc(1, sizeof(*w));
 	int rc;
 
+	if (job->kept != NULL)
+		job->kept[0] = '\0';
 	if (w == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory");
 	w->job = job;
 	w->partial.lock_fd = -1;
 	rc = write_all(w, err);
+	if (rc != OD_OK)
+		leave_partial(w, rc);
 	od_pool_free(w->pool);
 	od_fingerprint_free(w->fingerprint);
 	od_manifest_fini(&w->manifest);

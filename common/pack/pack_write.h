@@ -19,6 +19,9 @@ struct od_pack_job {
 	void (*note)(void *arg, const char *text);
 	od_progress_fn *progress;
 	void *arg;
+	/* Room for PATH_MAX bytes, or NULL. After a failure: the folder with what is done so far, from which the next
+	 * run goes on; "" when there is none. Only I/O errors (a full disk is one) leave one. */
+	char *kept;
 };
 
 OD_MUST_CHECK int od_pack_write(const struct od_pack_job *job, struct od_err *err);

@@ -21,16 +21,19 @@ static const char *const big_files[] = { OD_DENSE_NAME, OD_EXPERTS_NAME, OD_SHAD
 /* Each file that od-pack ever makes in a pack's folder, and nothing else: od-pack deletes only its own. */
 static void remove_files(const char *dir)
 {
-	static const char *const other[] = { OD_SUMS_NAME, OD_SUMS_NAME ".tmp", OD_MODEL_NAME ".tmp", SOURCE_NAME,
-					     SOURCE_NAME ".tmp", NULL };
-	char path[PATH_MAX];
+	static const char *const other[] = { OD_SUMS_NAME, SOURCE_NAME, OD_SUMS_NAME ".tmp", SOURCE_NAME ".tmp", NULL };
+	char path[PATH_MAX], tmp[64];
 
 	for (const char *const *name = big_files; *name != NULL; name++)
 		if (od_path(path, sizeof(path), dir, *name, NULL) == OD_OK)
 			unlink(path);
-	for (const struct od_small_file *f = od_small_files; f->name != NULL; f++)
+	for (const struct od_small_file *f = od_small_files; f->name != NULL; f++) {
 		if (od_path(path, sizeof(path), dir, f->name, NULL) == OD_OK)
 			unlink(path);
+		snprintf(tmp, sizeof(tmp), "%s.tmp", f->name); /* of an interrupted od_file_write_atomic */
+		if (od_path(path, sizeof(path), dir, tmp, NULL) == OD_OK)
+			unlink(path);
+	}
 	for (const char *const *name = other; *name != NULL; name++)
 		if (od_path(path, sizeof(path), dir, *name, NULL) == OD_OK)
 			unlink(path);
@@ -120,6 +123,19 @@ done:
 	return rc;
 }
 
+void od_partial_close(struct od_partial *p)
+{
+	if (p->lock_fd >= 0)
+		close(p->lock_fd);
+	p->lock_fd = -1;
+}
+
+void od_partial_remove(const struct od_partial *p)
+{
+	remove_files(p->dir);
+	rmdir(p->dir); /* fails when somebody else's files are there, and so it should */
+}
+
 int od_partial_open(struct od_partial *p, const char *pack, const struct od_checkpoint *c, bool force,
 		    struct od_err *err)
 {
@@ -141,16 +157,11 @@ int od_partial_open(struct od_partial *p, const char *pack, const struct od_chec
 	p->lock_fd = open(p->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (p->lock_fd < 0)
 		return od_fail_errno(err, OD_ERR_IO, "cannot open %s", p->dir);
-	if (flock(p->lock_fd, LOCK_EX | LOCK_NB) != 0)
+	if (flock(p->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+		od_partial_close(p); /* without the lock nothing there is ours */
 		return od_fail(err, OD_ERR_BUSY, "another od-pack is writing %s", p->dir);
+	}
 	return adopt(p, c, err);
-}
-
-void od_partial_close(struct od_partial *p)
-{
-	if (p->lock_fd >= 0)
-		close(p->lock_fd);
-	p->lock_fd = -1;
 }
 
 static int sync_file(const char *dir, const char *name, struct od_err *err)
@@ -186,6 +197,7 @@ static int replace(struct od_partial *p, struct od_err *err)
 	if (renameat2(AT_FDCWD, p->dir, AT_FDCWD, p->pack, RENAME_EXCHANGE) != 0)
 		return od_fail_errno(err, OD_ERR_IO, "cannot exchange %s and %s (remove the old pack by hand, then run "
 				     "this again)", p->dir, p->pack);
+	od_partial_close(p); /* what is in that folder now is the old pack, and nothing to go on with */
 	remove_files(p->dir);
 	if (rmdir(p->dir) != 0)
 		return od_fail_errno(err, OD_ERR_IO, "%s is complete, but what was there before is left in %s", p->pack,

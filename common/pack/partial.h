@@ -23,6 +23,8 @@ struct od_partial {
 OD_MUST_CHECK int od_partial_open(struct od_partial *p, const char *pack, const struct od_checkpoint *c, bool force,
 				  struct od_err *err);
 void od_partial_close(struct od_partial *p);
+/* The folder and all that od-pack writes there; only while it is open. */
+void od_partial_remove(const struct od_partial *p);
 
 /* Everything to disk, then PACK.partial becomes PACK. */
 OD_MUST_CHECK int od_partial_publish(struct od_partial *p, struct od_err *err);

@@ -26,7 +26,8 @@ static int check_precision(const struct od_pack *p, enum od_precision precision,
 	if (precision != OD_PRECISION_BF16 && precision != OD_PRECISION_INT8)
 		return od_fail(err, OD_ERR_ARG, "unknown shadow precision %d", (int)precision);
 	if (precision == OD_PRECISION_INT8 && p->manifest.int8 == NULL)
-		return od_fail(err, OD_ERR_MISSING, "pack %s has no int8 shadow: make it again with od-pack --shadow int8",
+		return od_fail(err, OD_ERR_MISSING, "pack %s has no int8 shadow: make it again with od-pack --shadow int8, "
+			       "or start od-shadow with --precision bf16, or do without one: od-main --predictor none",
 			       p->dir);
 	return OD_OK;
 }

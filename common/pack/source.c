@@ -1,10 +1,18 @@
 #include "common/pack/source.h"
 
+#include "common/base/file.h"
+#include "common/base/json.h"
+#include "common/model/tokenizer.h"
+#include "common/pack/pack_layout.h"
+
 #include <inttypes.h>
+#include <limits.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define NAME_BYTES 256
 
@@ -143,5 +151,39 @@ int od_source_check(const struct od_checkpoint *c, const struct od_config *cfg, 
 	if (rc == OD_OK)
 		rc = check_unknown(c, cfg, used, err);
 	free(used);
+	return rc;
+}
+
+/* Types only, of the fields that od-main reads: what values it can sample with is its own affair, and without
+ * do_sample it looks at none but the penalty. */
+static int check_generation(const char *path, struct od_err *err)
+{
+	static const char *const number[] = { "temperature", "top_p", "top_k", "min_p", "repetition_penalty" };
+	json_t *root;
+	bool sample;
+	double v;
+	int rc = od_json_load(path, OD_GENERATION_MAX_BYTES, &root, err);
+
+	if (rc == OD_OK)
+		rc = od_json_bool_or(root, "do_sample", false, &sample, path, err);
+	for (size_t i = 0; rc == OD_OK && i < sizeof(number) / sizeof(number[0]); i++)
+		rc = od_json_f64_or(root, number[i], -HUGE_VAL, HUGE_VAL, 0, &v, path, err);
+	json_decref(root);
+	return rc;
+}
+
+int od_source_check_extras(const struct od_checkpoint *c, struct od_err *err)
+{
+	struct od_tokenizer *tokenizer = NULL;
+	char path[PATH_MAX];
+	int rc = od_path(path, sizeof(path), od_checkpoint_dir(c), "generation_config.json", err);
+
+	if (rc == OD_OK && access(path, F_OK) == 0)
+		rc = check_generation(path, err);
+	if (rc == OD_OK)
+		rc = od_path(path, sizeof(path), od_checkpoint_dir(c), "tokenizer.json", err);
+	if (rc == OD_OK && access(path, F_OK) == 0)
+		rc = od_tokenizer_load(&tokenizer, path, err);
+	od_tokenizer_free(tokenizer);
 	return rc;
 }

@@ -147,12 +147,14 @@ int od_sums_check(const char *dir, struct od_err *err)
 		rc = sum_line(dir, f, line, err);
 		if (rc != OD_OK)
 			break;
-		if (strncmp(at, line, strlen(line)) == 0) {
+		split_line(at, sum, name, sizeof(name));
+		if (line[0] == '\0' ? strcmp(name, f->name) != 0 : strncmp(at, line, strlen(line)) == 0) {
 			at += strlen(line);
 			continue;
 		}
-		split_line(at, sum, name, sizeof(name));
-		if (strcmp(name, f->name) == 0)
+		if (line[0] == '\0')
+			rc = od_fail(err, OD_ERR_MISSING, "%s/%s is missing (%s names it)", dir, f->name, OD_SUMS_NAME);
+		else if (strcmp(name, f->name) == 0)
 			rc = od_fail(err, OD_ERR_CORRUPT, "%s/%s: SHA-256 differs from the one in %s: expected %s, "
 				     "found %.64s", dir, f->name, OD_SUMS_NAME, sum, line);
 		else

@@ -2,6 +2,7 @@
 #include "tests/bench/bench.h"
 
 #include "common/base/log.h"
+#include "common/base/version.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -30,7 +31,7 @@ static void list_commands(FILE *f)
 	fputs("Usage: od-bench COMMAND [OPTIONS]\n\nCommands:\n", f);
 	for (size_t i = 0; i < N_COMMANDS; i++)
 		fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].summary);
-	fputs("\nod-bench COMMAND --help explains one; every command takes --json.\n", f);
+	fputs("\nod-bench COMMAND --help explains one; every command takes --json. od-bench --version: the version.\n", f);
 }
 
 static const struct od_bench_command *find_command(const char *name)
@@ -60,6 +61,10 @@ int main(int argc, char **argv)
 	}
 	if (asks_for_help(argv[1])) {
 		list_commands(stdout);
+		return 0;
+	}
+	if (strcmp(argv[1], "--version") == 0) {
+		printf("od-bench %s\n", OD_VERSION);
 		return 0;
 	}
 	c = find_command(argv[1]);

@@ -231,7 +231,7 @@ def test_resume_after_full_disk():
                    sizes["experts.bin"] - 4096, sizes["shadow-int8.bin"] - 4096):
         p = refused(at("det"), at("full"), says=["error", "full.partial", "File too large"], preexec=limit(nbytes))
         assert not os.path.exists(at("full"))
-        assert nbytes == 1000 or "go on" in p.stderr
+        assert nbytes == 1000 or "kept in " + at("full.partial") + ";" in p.stderr, p.stderr
         p = good(at("det"), at("full"))
         seen.add(p.stderr.split("resuming: ")[1].split(" of ")[0] if "resuming" in p.stderr else None)
         assert contents(at("full")) == want, nbytes
@@ -324,7 +324,9 @@ def test_one_writer():
     os.makedirs(at("busy.partial"))
     fd = os.open(at("busy.partial"), os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    refused(at("det"), at("busy"), says=["another od-pack"])
+    write(b"theirs", at("busy.partial"), "dense.bin")
+    assert "kept" not in refused(at("det"), at("busy"), says=["another od-pack"]).stderr
+    assert contents(at("busy.partial")) == {"dense.bin": b"theirs"}
     os.close(fd)
     good(at("det"), at("busy"))
 
@@ -371,10 +373,11 @@ def bad_checkpoint(name, says, damage, cfg=tc.CONFIG, shards=1, args=()):
     path = at("bad-" + name)
     tc.write_checkpoint(path, cfg, tc.tensors(cfg, seed=5), shards=shards)
     damage(path)
-    refused(path, path + ".pack", *args, says=["error", *says])
+    p = refused(path, path + ".pack", *args, says=["error", *says])
     assert not os.path.exists(path + ".pack"), name
+    assert not os.path.exists(path + ".pack.partial"), name  # refused is not interrupted: nothing to go on with
+    assert "kept in" not in p.stderr, p.stderr
     shutil.rmtree(path)
-    shutil.rmtree(path + ".pack.partial", ignore_errors=True)
 
 
 def with_tensors(change):
@@ -441,6 +444,50 @@ def test_bad_files():
     refused(at("nowhere"), at("x.pack"), says=["no checkpoint folder", "nowhere"])
 
 
+def test_bad_tokenizer():
+    def damage(**change):
+        return lambda p: write(json.dumps(dict(tc.TOKENIZER, **change)).encode(), p, "tokenizer.json")
+
+    split = {"type": "Split", "behavior": "Isolated", "invert": False}
+    for name, says, d in (
+            ("junk", ["JSON"], lambda p: write(b"{", p, "tokenizer.json")),
+            ("piece", ["WordPiece"], damage(model={"type": "WordPiece", "vocab": {"a": 0}})),
+            ("unigram", ["Unigram"], damage(model={"type": "Unigram", "vocab": [["a", 0.0]]})),
+            ("pre", ["pre_tokenizer", "Sorcery"], damage(pre_tokenizer={"type": "Sorcery"})),
+            ("regex", [], damage(pre_tokenizer=dict(split, pattern={"Regex": "(a"}))),
+            ("version", ["version", "2.0"], damage(version="2.0"))):
+        bad_checkpoint("tok-" + name, [at("bad-tok-" + name, "tokenizer.json"), *says], d)
+
+
+def test_bad_generation_config():
+    here = lambda name: at("bad-gen-" + name, "generation_config.json")
+    for name, text, says in (("list", b"[1]", ["object"]), ("junk", b"{", ["JSON"]), ("nothing", b"", ["JSON"]),
+                             ("sample", b'{"do_sample": 1}', ["do_sample"]),
+                             ("t", b'{"temperature": "hot"}', ["temperature"]), ("k", b'{"top_k": [50]}', ["top_k"]),
+                             ("p", b'{"top_p": true}', ["top_p"]), ("rp", b'{"repetition_penalty": {}}', ["repetition_penalty"])):
+        bad_checkpoint("gen-" + name, [here(name), *says], lambda p: write(text, p, "generation_config.json"))
+    tc.write_checkpoint(at("gen"), tc.CONFIG, tc.tensors(tc.CONFIG, seed=5))
+    write(b'{"do_sample": null, "temperature": 0.5, "top_p": 1, "top_k": null, "repetition_penalty": 1.1}', at("gen"),
+          "generation_config.json")
+    good(at("gen"), at("gen.pack"))
+
+
+def test_refused_after_interruption():
+    """What an interrupted run left goes too when its checkpoint is refused; what is not od-pack's stays."""
+    make_partial("again")
+    write(b"mine", at("again.partial"), "notes.txt")
+    write(b"{", at("again.partial"), "config.json.tmp")
+    t = tc.tensors(tc.CONFIG, seed=5)
+    name = pr.mixtral_name("attn_o", 0)
+    t[name] = (t[name][0], t[name][1], struct.pack("<H", 0x7FC0) + t[name][2][2:])
+    tc.write_checkpoint(at("again"), tc.CONFIG, t)
+    p = refused(at("again"), at("again") + "-pack/", says=["o_proj"])
+    assert not os.path.exists(at("again-pack.partial")) and "kept" not in p.stderr
+    shutil.move(at("again.partial"), at("again-pack.partial"))
+    refused(at("again"), at("again-pack"), says=["o_proj"])
+    assert contents(at("again-pack.partial")) == {"notes.txt": b"mine"}
+
+
 def test_bad_tensors():
     q, x = pr.mixtral_name("attn_q", 1), pr.mixtral_expert_name(1, 2, "down")
 
@@ -473,8 +520,7 @@ def test_bad_tensors():
     tc.write_checkpoint(at("nan"), tc.CONFIG, tc.tensors(tc.CONFIG, seed=5))
     poison(x, 0x7F80)(at("nan"))
     refused(at("nan"), at("nan.pack"))
-    p = good(at("nan"), at("nan.pack"), "--shadow", "none")
-    assert "resuming: 6 of 6" in p.stderr
+    good(at("nan"), at("nan.pack"), "--shadow", "none")
     good("verify", at("nan.pack"), "--against", at("nan"))
 
 
@@ -541,6 +587,8 @@ def test_cut_short_or_missing():
             for cmd in ("info", "verify"):
                 p = refused(cmd, at("cut.pack"))
                 assert name in p.stderr or "SHA256SUMS" in p.stderr, (name, size, p.stderr)
+                if size is None and name in ("generation_config.json", "tokenizer.json"):
+                    assert at("cut.pack", name) + " is missing" in p.stderr, p.stderr
             shutil.rmtree(at("cut.pack"))
 
 
@@ -671,8 +719,10 @@ def test_usage():
     for args in ([], ["a"], ["verify"], ["info"], ["a", "b", "c"], ["verify", "a", "b", "c", "d"], ["--bogus"],
                  ["a", "b", "--shadow", "int4"], ["a", "b", "--threads", "0"], ["a", "b", "--against", "c"],
                  ["a", "b", "--json"], ["verify", "a", "--force"]):
-        refused(*args, status=2, says=["od-pack: "])
+        p = refused(*args, status=2, says=["od-pack: "])
+        assert p.stderr.count("--help") == 1, p.stderr
     assert "CHECKPOINT" in good("--help").stdout
+    assert good("--version").stdout.split()[0] == "od-pack"
     refused("info", at("nowhere"), says=["no pack at", "nowhere"])
     refused("verify", at("nowhere"), says=["no pack at", "nowhere"])
 

@@ -13,6 +13,7 @@ CONFIG = {
     "rope_theta": 1e6, "hidden_act": "silu", "sliding_window": None, "tie_word_embeddings": False,
     "bos_token_id": 1, "eos_token_id": 2,
 }
+TOKENIZER = {"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}
 # Patterns of the upper 16 bits that arithmetic would not keep: zeros, subnormals, infinities, NaN payloads.
 HARD = [0x0000, 0x8000, 0x0001, 0x8001, 0x007F, 0x7F80, 0xFF80, 0x7FC0, 0x7F81, 0xFFFF, 0x7FFF, 0xFF81]
 
@@ -71,7 +72,7 @@ def write_small(path, cfg, tokenizer=True):
     os.makedirs(path, exist_ok=True)
     files = {"config.json": cfg, "generation_config.json": {"do_sample": False, "eos_token_id": 2}}
     if tokenizer:
-        files["tokenizer.json"] = {"model": {"type": "BPE", "vocab": {"a": 0}}}
+        files["tokenizer.json"] = TOKENIZER
     for name, value in files.items():
         with open(os.path.join(path, name), "w") as f:
             json.dump(value, f)

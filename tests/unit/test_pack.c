@@ -296,6 +296,8 @@ static void test_no_shadow(void **state)
 	assert_string_equal(od_pack_fingerprint(p), od_pack_fingerprint(pack));
 	assert_int_equal(od_shadow_need_bytes(p, OD_PRECISION_INT8, &need, &err), OD_ERR_MISSING);
 	assert_non_null(strstr(err.msg, "--shadow int8"));
+	assert_non_null(strstr(err.msg, "--precision bf16"));
+	assert_non_null(strstr(err.msg, "--predictor none"));
 	assert_int_equal(od_shadow_load(&s, p, OD_PRECISION_INT8, 1, NULL, NULL, &err), OD_ERR_MISSING);
 	assert_null(s);
 	od_pack_close(p);

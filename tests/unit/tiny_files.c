@@ -14,6 +14,8 @@ static const char config[] =
 	"\"vocab_size\":80,\"num_local_experts\":3,\"num_experts_per_tok\":2,\"max_position_embeddings\":64,"
 	"\"rms_norm_eps\":1e-5,\"rope_theta\":10000.0,\"hidden_act\":\"silu\",\"tie_word_embeddings\":false}";
 
+static const char tokenizer[] = "{\"version\":\"1.0\",\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]}}";
+
 static uint32_t rng_state = 2463534242u;
 
 static uint32_t rnd(void)
@@ -156,7 +158,7 @@ void tiny_files_make(struct tiny_files *t)
 	if (mkdir(t->checkpoint, 0755) != 0)
 		abort();
 	tiny_write(t->checkpoint, "config.json", config, sizeof(config) - 1);
-	tiny_write(t->checkpoint, "tokenizer.json", "{}", 2);
+	tiny_write(t->checkpoint, "tokenizer.json", tokenizer, sizeof(tokenizer) - 1);
 	tiny_write(t->checkpoint, "generation_config.json", "{\"do_sample\":true}", 18);
 	add(t, "model.embed_tokens", TINY_VOCAB, TINY_HIDDEN);
 	add(t, "lm_head", TINY_VOCAB, TINY_HIDDEN);
