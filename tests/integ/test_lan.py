@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 
-from cluster_util import BIN, HANG_S, PROMPT, TMP, Skip, _children, pack, reference, run_tests, test
+from cluster_util import BIN, HANG_S, PROMPT, TMP, TOKENS, Skip, _children, pack, reference, run_tests, test
 
 ID = f"od{os.getpid() % 100000}"
 NET = "10.213.77"
@@ -67,7 +67,7 @@ def start():
     path = os.path.join(TMP, "lan-hosts.txt")
     with open(path, "w") as f:
         f.write(f"shadow {NET}.2\n# workers\n{NET}.11\nworker {NET}.12:5701\n{NET}.13\n")
-    main = on("main", "od-main", "--workers", path, "--json", "--max-tokens", 300, stdin=subprocess.PIPE,
+    main = on("main", "od-main", "--workers", path, "--json", "--max-tokens", TOKENS, stdin=subprocess.PIPE,
               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     return nodes, main
 
