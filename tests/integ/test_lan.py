@@ -22,9 +22,22 @@ def lan():
     """One namespace a node and one for the switch."""
     if _up:
         return
-    if os.geteuid() != 0 or ip("netns", "add", f"{ID}sw", check=False).returncode != 0:
+    switch = f"{ID}sw"
+    # Whether programs can be run in a namespace depends on the place: not in every container or chroot.
+    if os.geteuid() != 0 or ip("netns", "add", switch, check=False).returncode != 0:
         raise Skip("cannot make network namespaces here")
-    _up.append(f"{ID}sw")
+    if ip("netns", "exec", switch, "true", check=False).returncode != 0:
+        ip("netns", "del", switch, check=False)
+        raise Skip("cannot run programs in network namespaces here")
+    _up.append(switch)
+    try:
+        wire_up()
+    except subprocess.CalledProcessError as e:  # a kernel without bridges or veth pairs
+        take_down()
+        raise Skip(f"cannot wire up a network here: {e.stderr.strip()}")
+
+
+def wire_up():
     ip("-n", f"{ID}sw", "link", "add", "name", "switch0", "type", "bridge")
     ip("-n", f"{ID}sw", "link", "set", "switch0", "up")
     for node, number in NODES.items():
@@ -40,8 +53,8 @@ def lan():
 
 
 def take_down():
-    for ns in _up:
-        ip("netns", "del", ns, check=False)
+    while _up:
+        ip("netns", "del", _up.pop(), check=False)
 
 
 def on(node, *args, **kw):
