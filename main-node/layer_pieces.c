@@ -48,7 +48,7 @@ static void group_by_expert(struct odm_pieces *p, const struct od_moe_call *call
 
 		if (size > 0)
 			p->chosen[p->n_chosen++] = (uint16_t)e;
-		p->end[e] = at; /* for now the begin: moves to the end as pairs come */
+		p->end[e] = at; /* its begin, until the pairs below have moved it to the end */
 		at += size;
 	}
 	for (size_t i = 0; i < n; i++)
