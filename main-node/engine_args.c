@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#define OWN_MAX 32
 #define CONNECT_TIMEOUT_S 10
 
 static const char *const departure_names[] = { "late", "early", NULL };
@@ -45,6 +46,25 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 	_Static_assert(sizeof(args) / sizeof(args[0]) <= ODM_ENGINE_ARGS_MAX, "table too small");
 	memcpy(table, args, sizeof(args));
 	return n;
+}
+
+int odm_engine_args_parse(struct odm_engine_args *a, const struct od_arg *own, size_t n_own, int argc, char **argv,
+			  const bool *help, const char *usage, struct od_err *err)
+{
+	struct od_arg table[ODM_ENGINE_ARGS_MAX + OWN_MAX];
+	size_t n_positional, n = odm_engine_args_table(a, table);
+	int rc;
+
+	if (n_own > OWN_MAX)
+		return od_fail(err, OD_ERR_INTERNAL, "too many options");
+	memcpy(table + n, own, n_own * sizeof(*own));
+	n += n_own;
+	rc = od_args_parse(table, n, argc, argv, NULL, 0, &n_positional, err);
+	if (rc == OD_OK && *help) {
+		fputs(usage, stdout);
+		od_args_help(stdout, table, n);
+	}
+	return rc;
 }
 
 /* The first option that only processes of --local obey, or NULL. */

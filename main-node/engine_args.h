@@ -17,8 +17,12 @@ struct odm_engine_args {
 };
 
 void odm_engine_args_defaults(struct odm_engine_args *a);
-/* Appends the options to table, which has room for ODM_ENGINE_ARGS_MAX more; returns how many. */
+/* The engine's options alone, at most ODM_ENGINE_ARGS_MAX of them; returns how many. */
 size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table);
+/* The engine's options, then the program's own; positional arguments are refused. When *help has become true, usage and
+ * all options go to standard output. */
+OD_MUST_CHECK int odm_engine_args_parse(struct odm_engine_args *a, const struct od_arg *own, size_t n_own, int argc,
+					char **argv, const bool *help, const char *usage, struct od_err *err);
 /* After parsing: a->opts is complete, or OD_ERR_ARG says what is missing or contradicts. */
 OD_MUST_CHECK int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err);
 

@@ -84,19 +84,10 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 		{ "version", OD_ARG_FLAG, &o->version, NULL, "the version", 0, 0, NULL },
 	};
-	struct od_arg table[ODM_ENGINE_ARGS_MAX + sizeof(own) / sizeof(own[0])];
-	size_t n_positional, n = odm_engine_args_table(&o->engine, table);
-	int rc;
 
-	memcpy(table + n, own, sizeof(own));
-	n += sizeof(own) / sizeof(own[0]);
-	rc = od_args_parse(table, n, argc, argv, NULL, 0, &n_positional, err);
-	if (rc != OD_OK || !o->help)
-		return rc;
-	printf("Usage: od-main [--pack DIR] --workers hosts.txt | --local N | --resident [--prompt TEXT]\n"
-	       "Runs a mixture-of-experts model on a cluster and prints the text it writes.\n");
-	od_args_help(stdout, table, n);
-	return OD_OK;
+	return odm_engine_args_parse(&o->engine, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+				     "Usage: od-main [--pack DIR] --workers hosts.txt | --local N | --resident [--prompt TEXT]\n"
+				     "Runs a mixture-of-experts model on a cluster and prints the text it writes.\n", err);
 }
 
 static int check_options(struct options *o, struct od_err *err)

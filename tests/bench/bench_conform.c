@@ -338,25 +338,16 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "the report as JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 	};
-	struct od_arg table[ODM_ENGINE_ARGS_MAX + sizeof(own) / sizeof(own[0])];
-	size_t n_positional, n = odm_engine_args_table(&o->engine, table);
-	int rc;
+	int rc = odm_engine_args_parse(&o->engine, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+		"Usage: od-bench conform --golden DIR --resident | --local N | --workers FILE [OPTIONS]\n\n"
+		"Generates greedily from each prompt of DIR and compares tokens, routes and logits\n"
+		"with those that an independent implementation found. A difference where that one was\n"
+		"nearly undecided is a tie: accepted, and the end of the prompt's comparison. Ends\n"
+		"with status 0 when every prompt conforms.\n"
+		"Example: od-bench conform --golden tests/golden/talebook --pack PACK --resident\n", err);
 
-	memcpy(table + n, own, sizeof(own));
-	n += sizeof(own) / sizeof(own[0]);
-	rc = od_args_parse(table, n, argc, argv, NULL, 0, &n_positional, err);
-	if (rc != OD_OK)
+	if (rc != OD_OK || o->help)
 		return rc;
-	if (o->help) {
-		od_bench_usage("conform --golden DIR --resident | --local N | --workers FILE [OPTIONS]",
-			       "Generates greedily from each prompt of DIR and compares tokens, routes and logits\n"
-			       "with those that an independent implementation found. A difference where that one was\n"
-			       "nearly undecided is a tie: accepted, and the end of the prompt's comparison. Ends\n"
-			       "with status 0 when every prompt conforms.\n"
-			       "Example: od-bench conform --golden tests/golden/talebook --pack PACK --resident",
-			       table, n);
-		return OD_OK;
-	}
 	if (o->golden == NULL)
 		return od_fail(err, OD_ERR_ARG, "--golden is missing: the folder to compare with; see --help");
 	o->engine.opts.quiet = true;

@@ -53,21 +53,12 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON, with every token index and every prompt", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 	};
-	struct od_arg table[ODM_ENGINE_ARGS_MAX + sizeof(own) / sizeof(own[0])];
-	size_t n_positional, n;
-	int rc;
 
 	odm_engine_args_defaults(&o->engine);
-	n = odm_engine_args_table(&o->engine, table);
-	memcpy(table + n, own, sizeof(own));
-	n += sizeof(own) / sizeof(own[0]);
-	rc = od_args_parse(table, n, argc, argv, NULL, 0, &n_positional, err);
-	if (rc == OD_OK && o->help)
-		od_bench_usage("recall --local N | --workers FILE --prompts FILE [OPTIONS]", "Generates text greedily on a "
-			       "cluster and compares what was predicted with what the routers chose.\n"
-			       "Example: od-bench recall --pack PACK --local 4 --prompts tests/bench/prompts.jsonl",
-			       table, n);
-	return rc;
+	return odm_engine_args_parse(&o->engine, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+		"Usage: od-bench recall --local N | --workers FILE --prompts FILE [OPTIONS]\n\n"
+		"Generates text greedily on a cluster and compares what was predicted with what the routers chose.\n"
+		"Example: od-bench recall --pack PACK --local 4 --prompts tests/bench/prompts.jsonl\n", err);
 }
 
 static int check(struct options *o, struct od_err *err)
