@@ -201,17 +201,26 @@ static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
 {
 	struct odm_cluster *c = arg;
 	const Od__Predict *p = msg->header->predict;
-	uint16_t expert[OD_MAX_TOP_K];
-	struct odm_prediction pred = { .step = p->step, .row = p->row, .m = p->m, .token = p->token, .expert = expert };
+	uint16_t expert[OD_MAX_CANDIDATES];
+	struct od_prediction pred = {
+		.step = p->step,
+		.sequence = p->sequence,
+		.row = p->row,
+		.position = p->position,
+		.m = p->m,
+		.token = p->token,
+		.expert = expert,
+		.probability = p->probabilities,
+		.n = p->n_experts,
+	};
 
-	if (p->n_experts > OD_MAX_TOP_K) {
-		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of %zu experts, more than any model uses", member,
-			       p->n_experts);
+	if (p->n_experts > OD_MAX_CANDIDATES || p->n_probabilities != p->n_experts) {
+		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of %zu experts with %zu probabilities, expected as "
+			       "many and at most %d", member, p->n_experts, p->n_probabilities, OD_MAX_CANDIDATES);
 		return;
 	}
 	for (size_t i = 0; i < p->n_experts; i++)
 		expert[i] = p->experts[i] <= UINT16_MAX ? (uint16_t)p->experts[i] : UINT16_MAX;
-	pred.n = p->n_experts;
 	if (c->o.predictor == ODM_PREDICT_SHADOW && odm_predictions_add(c->predictions, &pred))
 		send_wants(c);
 }

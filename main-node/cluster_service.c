@@ -61,7 +61,7 @@ static void predict_random(struct service *s, const struct odm_step *step)
 	uint16_t expert[OD_MAX_TOP_K];
 
 	for (uint32_t m = 0; m < cfg->n_layers; m++) {
-		struct odm_prediction p = { .step = step->step, .m = m, .token = step->rows[0].token, .expert = expert,
+		struct od_prediction p = { .step = step->step, .m = m, .token = step->rows[0].token, .expert = expert,
 					    .n = cfg->top_k };
 
 		od_predict_random(step->step, m, cfg->n_experts, cfg->top_k, expert);

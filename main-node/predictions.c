@@ -151,7 +151,7 @@ static void score(struct odm_predictions *p, const struct step_slot *s, uint32_t
 		od_recall_add(&p->recall, m, s->token_index, r->expert, r->n, r->used, r->n_used, late);
 }
 
-static bool add_locked(struct odm_predictions *p, const struct odm_prediction *pred)
+static bool add_locked(struct odm_predictions *p, const struct od_prediction *pred)
 {
 	struct step_slot *s;
 	struct row_prediction *r;
@@ -160,8 +160,8 @@ static bool add_locked(struct odm_predictions *p, const struct odm_prediction *p
 	if (p->newest > 0 && pred->step > p->newest + MAX_AHEAD)
 		return false; /* it would keep the slot from the steps before it */
 	s = claim(p, pred->step);
-	if (s == NULL || pred->m >= p->o.n_layers || pred->row >= p->o.max_rows || pred->n == 0 ||
-	    pred->n > OD_MAX_TOP_K)
+	if (s == NULL || pred->m >= p->o.n_layers || pred->row >= p->o.max_rows || pred->n < p->o.top_k ||
+	    pred->n > OD_MAX_CANDIDATES)
 		return false;
 	if (s->begun && (pred->row >= s->n_rows || s->token[pred->row] != pred->token))
 		return false;
@@ -173,8 +173,8 @@ static bool add_locked(struct odm_predictions *p, const struct odm_prediction *p
 	r = &rows_of(p, pred->step, pred->m)[pred->row];
 	if (e->resolved && r->n > 0)
 		return false; /* counted already */
-	memcpy(r->expert, pred->expert, pred->n * sizeof(*r->expert));
-	r->n = (uint8_t)pred->n;
+	memcpy(r->expert, pred->expert, p->o.top_k * sizeof(*r->expert));
+	r->n = (uint8_t)p->o.top_k;
 	r->token = pred->token;
 	if (e->resolved) {
 		score(p, s, pred->m, r, true);
@@ -184,7 +184,7 @@ static bool add_locked(struct odm_predictions *p, const struct odm_prediction *p
 	return true;
 }
 
-bool odm_predictions_add(struct odm_predictions *p, const struct odm_prediction *pred)
+bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *pred)
 {
 	bool want;
 

@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/predict/prediction.h"
 #include "common/predict/recall.h"
-#include "common/model/config.h"
 
 #define ODM_STEPS_KEPT 8 /* steps in the table; the newest wins */
 
@@ -29,17 +29,9 @@ OD_MUST_CHECK int odm_predictions_new(struct odm_predictions **out, const struct
 				      struct od_err *err);
 void odm_predictions_free(struct odm_predictions *p); /* NULL ok */
 
-struct odm_prediction {
-	uint64_t step;
-	uint32_t row, m;
-	int32_t token;	     /* that it assumes */
-	const uint16_t *expert; /* [n], best first */
-	size_t n;
-};
-
 /* Loop thread (the shadow) or engine thread (predictors of main's own). True when a WANT should follow:
  * odm_predictions_take_want. False: late, stale, or for a token that was not chosen. */
-bool odm_predictions_add(struct odm_predictions *p, const struct odm_prediction *pred);
+bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *pred);
 
 /* Engine thread: step begins with these tokens [n_rows]; token_index: which generated token the rows are.
  * scored: recall is counted (decode). */

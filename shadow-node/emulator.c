@@ -4,6 +4,7 @@
 #include "common/base/trace.h"
 #include "common/model/expert_ffn.h"
 #include "common/model/resident.h"
+#include "common/model/router.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -325,20 +326,29 @@ static void restore_true_rows(struct ods_emulator *e, uint32_t layer)
 
 static void publish(struct ods_emulator *e, uint32_t m)
 {
+	const struct od_config *c = e->o.forward.config;
+	uint16_t expert[OD_MAX_CANDIDATES];
+	float probability[OD_MAX_CANDIDATES];
+	const size_t n = od_prediction_candidates(c);
+
 	for (size_t i = 0; i < e->step.n_rows; i++) {
 		const struct row *r = &e->step.rows[i];
-		struct ods_prediction p = {
+		const float *all = od_forward_probabilities_of(e->forward, i);
+		struct od_prediction p = {
 			.step = e->step.number,
 			.sequence = r->seq->id,
 			.row = (uint32_t)i,
 			.position = r->position,
 			.m = m,
 			.token = r->token,
-			.expert = od_forward_experts_of(e->forward, i),
-			.n_experts = e->o.forward.config->top_k,
-			.margin = od_forward_margin_of(e->forward, i),
+			.expert = expert,
+			.probability = probability,
+			.n = n,
 		};
 
+		od_router_rank(all, c->n_experts, expert, n);
+		for (size_t j = 0; j < n; j++)
+			probability[j] = all[expert[j]];
 		e->sink.predict(e->sink.arg, &p);
 		e->stats.predictions++;
 	}

@@ -16,25 +16,17 @@
 
 #include "common/model/forward.h"
 #include "common/net/wire.h"
+#include "common/predict/prediction.h"
 #include "shadow-node/align_apply.h"
 
 #define ODS_MAX_SEQUENCES 4
 #define ODS_MAX_STEP_ROWS 256	   /* of decode; prompts never come as steps */
 #define ODS_MAX_ASK_BYTES (1u << 20) /* of one answer, keys and values */
 
-struct ods_prediction {
-	uint64_t step, sequence;
-	uint32_t row, position, m;
-	int32_t token; /* the one assumed at position */
-	const uint16_t *expert; /* [n_experts], best first */
-	size_t n_experts;
-	float margin;
-};
-
 /* Where the results go. */
 struct ods_sink {
 	void *arg;
-	void (*predict)(void *arg, const struct ods_prediction *p);
+	void (*predict)(void *arg, const struct od_prediction *p);
 	void (*ask)(void *arg, uint64_t sequence, const struct ods_range *r);
 };
 

@@ -2,14 +2,14 @@
 
 #include "common/base/log.h"
 
-static void send_prediction(void *arg, const struct ods_prediction *p)
+static void send_prediction(void *arg, const struct od_prediction *p)
 {
 	struct ods_publisher *to = arg;
 	Od__Header header = OD__HEADER__INIT;
 	Od__Predict body = OD__PREDICT__INIT;
-	uint32_t experts[OD_MAX_TOP_K];
+	uint32_t experts[OD_MAX_CANDIDATES];
 
-	for (size_t i = 0; i < p->n_experts; i++)
+	for (size_t i = 0; i < p->n; i++)
 		experts[i] = p->expert[i];
 	body.step = p->step;
 	body.row = p->row;
@@ -18,8 +18,9 @@ static void send_prediction(void *arg, const struct ods_prediction *p)
 	body.token = p->token;
 	body.m = p->m;
 	body.experts = experts;
-	body.n_experts = p->n_experts;
-	body.margin = p->margin;
+	body.n_experts = p->n;
+	body.probabilities = (float *)p->probability;
+	body.n_probabilities = p->n;
 	header.body_case = OD__HEADER__BODY_PREDICT;
 	header.predict = &body;
 	if (od_daemon_post(to->daemon, to->session, &header) != OD_OK)

@@ -26,12 +26,26 @@ enum od_cpu { OD_CPU_AUTO, OD_CPU_SCALAR, OD_CPU_AVX2, OD_CPU_AVX512, OD_CPU_AVX
 extern const char *const od_cpu_names[];     /* "auto", "scalar", "avx2", "avx512", "avx512bf16", NULL */
 extern const char *const od_profile_names[]; /* index profile - 1: "f32", "bf16", NULL */
 
-/* A weight matrix. */
+/* What the rows are rounded to before they meet a quantised matrix. */
+enum od_activations { OD_ACT_F32, OD_ACT_INT8 };
+
+/* Scales that are codes themselves: scale i = mean + code[i] * step[i / OD_SCALE_GROUP]. */
+struct od_scale_codes {
+	const int8_t *code; /* [n_out][od_quant_groups(n_in)] */
+	const float *step;  /* [n_out * od_quant_groups(n_in) / OD_SCALE_GROUP, rounded up] */
+	float mean;
+};
+
+/* A weight matrix; quant.h says how quantised ones lie in memory. */
 struct od_mat {
 	enum od_dtype dtype;
 	size_t n_out, n_in;
-	const void *data;   /* [n_out][n_in] of dtype */
-	const float *scale; /* OD_INT8: [n_out], weight = data * scale; else NULL */
+	const void *data; /* [n_out][n_in] of dtype; OD_NF4: [n_out][od_nf4_row_bytes(n_in)] */
+	/* OD_INT8, OD_NF4: weight = value of its code * scale. */
+	const float *scale;	     /* [n_out], or when grouped [n_out][od_quant_groups(n_in)]; NULL: codes */
+	struct od_scale_codes codes; /* OD_NF4 without scale */
+	bool grouped;		     /* OD_INT8; OD_NF4 always is */
+	enum od_activations act;     /* OD_INT8, OD_NF4 */
 };
 
 #define OD_ATTN_BLOCK 256 /* positions that attention folds at a time, counted from position 0 */

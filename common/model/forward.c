@@ -354,6 +354,16 @@ const float *od_forward_weights_of(const struct od_forward *f, size_t row)
 	return f->weight + row * f->o.config->top_k;
 }
 
+const float *od_forward_probabilities_of(const struct od_forward *f, size_t row)
+{
+	return f->probability + row * f->o.config->n_experts;
+}
+
+const float *od_forward_residual_of(const struct od_forward *f, size_t row)
+{
+	return f->x + row * f->o.config->hidden;
+}
+
 float od_forward_margin_of(const struct od_forward *f, size_t row)
 {
 	return f->margin[row];

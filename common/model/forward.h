@@ -70,6 +70,9 @@ bool od_forward_done(const struct od_forward *f);      /* all layers are through
 /* Routes of the layer that od_forward_attention did last. */
 const uint16_t *od_forward_experts_of(const struct od_forward *f, size_t row); /* [top_k], best first */
 const float *od_forward_weights_of(const struct od_forward *f, size_t row);    /* [top_k], renormalised */
+const float *od_forward_probabilities_of(const struct od_forward *f, size_t row); /* [n_experts] of the router */
+/* [hidden]: the row after attention, before the experts' outputs are added and before the norm. */
+const float *od_forward_residual_of(const struct od_forward *f, size_t row);
 /* Gap between the k-th and the next router probability; 1 when all experts are used. */
 float od_forward_margin_of(const struct od_forward *f, size_t row);
 

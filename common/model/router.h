@@ -10,4 +10,8 @@
 void od_router_choose(const struct od_backend *be, const struct od_config *cfg, float *logits, uint16_t *expert,
 		      float *weight, float *margin);
 
+/* The n (at most n_experts) experts with the greatest scores, best first; ties go to the lower index. Whatever the scores
+ * are, NaN included, the experts differ from each other. */
+void od_router_rank(const float *score, size_t n_experts, uint16_t *expert, size_t n);
+
 #endif

@@ -224,7 +224,7 @@ static void take_guesses(struct world *w, struct sent_step *t)
 					      t->guess[r].token == t->row[r].token;
 }
 
-static void note_guess(struct world *w, struct sent_step *t, const struct ods_prediction *p)
+static void note_guess(struct world *w, struct sent_step *t, const struct od_prediction *p)
 {
 	assert_true(p->row < MAX_ROWS);
 	t->guess[p->row].id = p->sequence;
@@ -235,7 +235,7 @@ static void note_guess(struct world *w, struct sent_step *t, const struct ods_pr
 		take_guesses(w, t);
 }
 
-static void on_predict(void *arg, const struct ods_prediction *p)
+static void on_predict(void *arg, const struct od_prediction *p)
 {
 	struct world *w = arg;
 	struct sequence *s = by_id(w, p->sequence);
@@ -246,7 +246,7 @@ static void on_predict(void *arg, const struct ods_prediction *p)
 	size_t n = 0;
 
 	assert_non_null(s);
-	assert_true(p->m < LAYERS && p->n_experts == TOP_K && p->margin >= 0);
+	assert_true(p->m < LAYERS && p->n == od_prediction_candidates(&config));
 	assert_true(p->step == w->delivered || p->step == w->delivered + 1); /* never an old one */
 	if (known) {
 		assert_true(p->row < t->n_rows);

@@ -25,7 +25,7 @@ static void data_new(struct data *d, uint64_t *seed, enum od_dtype t, const stru
 
 	d->weights = random_weights(seed, t, s->n_out * s->n_in, kind);
 	d->scale = t == OD_INT8 ? random_row(seed, s->n_out, kind) : NULL;
-	d->w = (struct od_mat){ t, s->n_out, s->n_in, d->weights, d->scale };
+	d->w = (struct od_mat){ .dtype = t, .n_out = s->n_out, .n_in = s->n_in, .data = d->weights, .scale = d->scale };
 	d->x = random_row(seed, x_len, kind);
 	d->y_len = (s->n_rows - 1) * s->y_stride + s->n_out;
 	d->y = exact(d->y_len, sizeof(float));
@@ -93,7 +93,7 @@ static void matmul_every_half(void **state)
 	float *y = exact(0x10000, sizeof(float)), *want = exact(0x10000, sizeof(float)), one = -3.0f;
 
 	for (size_t t = 0; t < 2; t++) {
-		struct od_mat w = { dtypes[t], 0x10000, 1, h, NULL };
+		struct od_mat w = { .dtype = dtypes[t], .n_out = 0x10000, .n_in = 1, .data = h };
 
 		if (dtypes[t] == OD_BF16 && strcmp(be->kernel_class, "fma16") != 0)
 			continue;
@@ -198,7 +198,7 @@ static void matmul_negative_zero(void **state)
 {
 	const struct od_backend *be = table_of(state);
 	float x[80], w[80], y;
-	struct od_mat m = { OD_F32, 1, 0, w, NULL };
+	struct od_mat m = { .dtype = OD_F32, .n_out = 1, .n_in = 0, .data = w };
 
 	for (size_t i = 0; i < 80; i++)
 		x[i] = -0x1p-100f, w[i] = 0x1p-100f;
@@ -241,7 +241,8 @@ static void matmul_stays_inside(void **state)
 		struct fenced y = fenced_new(n_rows * 5 * sizeof(float));
 		float scale[5] = { 1, 2, 3, 4, 5 };
 		void *row = random_weights(&seed, t, n_in, PLAIN);
-		struct od_mat m = { t, 5, n_in, w.p, t == OD_INT8 ? scale : NULL };
+		struct od_mat m = { .dtype = t, .n_out = 5, .n_in = n_in, .data = w.p,
+				    .scale = t == OD_INT8 ? scale : NULL };
 
 		memset(w.p, 0xff, 5 * n_in * each);
 		memset(x.p, 0xff, (n_rows * n_in + n_rows - 1) * sizeof(float));

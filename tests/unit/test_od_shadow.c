@@ -13,6 +13,7 @@
 #include "common/model/resident.h"
 #include "common/net/liveness.h"
 #include "common/pack/shadow_load.h"
+#include "common/predict/prediction.h"
 #include "common/base/mem.h"
 
 #define CTX 96u
@@ -240,11 +241,14 @@ static void on_predict(struct fake *f, const Od__Predict *p)
 
 	assert_int_equal(p->sequence, SEQUENCE);
 	assert_true(p->step > 0 && p->step <= f->last_step + 1 && p->m < cfg->n_layers && p->row == 0);
-	assert_int_equal(p->n_experts, cfg->top_k);
+	assert_int_equal(p->n_experts, od_prediction_candidates(cfg));
+	assert_int_equal(p->n_probabilities, p->n_experts);
+	for (size_t i = 1; i < p->n_experts; i++)
+		assert_true(p->probabilities[i] <= p->probabilities[i - 1]);
 	h = &f->heard[p->step][p->m];
 	h->any = true;
 	h->token = p->token;
-	for (size_t i = 0; i < p->n_experts; i++)
+	for (size_t i = 0; i < cfg->top_k; i++)
 		h->expert[i] = (uint16_t)p->experts[i];
 }
 

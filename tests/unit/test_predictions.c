@@ -28,7 +28,7 @@ static struct odm_predictions *make(void)
 static bool predict(struct odm_predictions *p, uint64_t step, uint32_t m, int32_t token, uint16_t a, uint16_t b)
 {
 	const uint16_t expert[] = { a, b };
-	const struct odm_prediction pred = { .step = step, .m = m, .token = token, .expert = expert, .n = 2 };
+	const struct od_prediction pred = { .step = step, .m = m, .token = token, .expert = expert, .n = 2 };
 
 	return odm_predictions_add(p, &pred);
 }
@@ -189,8 +189,8 @@ static void another_token_is_discarded(void **state)
 static void nonsense_is_refused(void **state)
 {
 	struct odm_predictions *p = make();
-	const uint16_t expert[OD_MAX_TOP_K + 1] = { 0, 1 };
-	struct odm_prediction pred = { .step = 100, .m = LAYERS, .expert = expert, .n = 2 };
+	const uint16_t expert[OD_MAX_CANDIDATES + 1] = { 0, 1 };
+	struct od_prediction pred = { .step = 100, .m = LAYERS, .expert = expert, .n = 2 };
 
 	(void)state;
 	assert_false(odm_predictions_add(p, &pred)); /* layer */
@@ -198,9 +198,9 @@ static void nonsense_is_refused(void **state)
 	pred.row = 2;
 	assert_false(odm_predictions_add(p, &pred)); /* row */
 	pred.row = 0;
-	pred.n = 0;
-	assert_false(odm_predictions_add(p, &pred));
-	pred.n = OD_MAX_TOP_K + 1;
+	pred.n = 1;
+	assert_false(odm_predictions_add(p, &pred)); /* fewer than the model uses */
+	pred.n = OD_MAX_CANDIDATES + 1;
 	assert_false(odm_predictions_add(p, &pred));
 	assert_false(predict(p, 100, 0, 1, 0, EXPERTS)); /* expert */
 	assert_true(predict(p, 100, 0, 1, 0, 1));

@@ -1,0 +1,35 @@
+/* prediction.h - one row's experts at one MoE layer, as somebody who has not seen main's router expects them.
+ *
+ * Whoever predicts says how sure it is: experts stand best first with the router probabilities that they were given, the
+ * first top_k are the prediction and the rest its runners-up. Main decides what is loaded.
+ * Thread: plain data; pointers are borrowed for the length of a call. */
+#ifndef OD_PREDICT_PREDICTION_H
+#define OD_PREDICT_PREDICTION_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/model/config.h"
+
+#define OD_MAX_RUNNERS_UP 6
+#define OD_MAX_CANDIDATES (OD_MAX_TOP_K + OD_MAX_RUNNERS_UP)
+
+struct od_prediction {
+	uint64_t step, sequence;
+	uint32_t row, position; /* row of the step */
+	int32_t token;		/* that it assumes at position */
+	uint32_t m;
+	size_t n;		  /* top_k at least, OD_MAX_CANDIDATES at most */
+	const uint16_t *expert;	  /* [n], all different, best first */
+	const float *probability; /* [n], not growing; NULL: the predictor cannot tell */
+};
+
+/* How many experts a prediction names: all of a small model, top-k and some runners-up of a large one. */
+static inline size_t od_prediction_candidates(const struct od_config *cfg)
+{
+	size_t n = cfg->top_k + OD_MAX_RUNNERS_UP;
+
+	return n < cfg->n_experts ? n : cfg->n_experts;
+}
+
+#endif
