@@ -20,13 +20,26 @@ void odm_shadow_link_follow(struct odm_shadow_link *s, struct odm_cluster *c, co
 		odm_members_distrust(odm_cluster_members(c), shadow->id, shadow->session, why.msg);
 }
 
+static bool has_shadow(const struct odm_shadow_link *s)
+{
+	return s->deliver != NULL || s->link.socket != NULL;
+}
+
+static int send_message(struct odm_shadow_link *s, uint64_t epoch, Od__Header *h, const struct od_out_frame *frames,
+			size_t n)
+{
+	if (s->deliver != NULL)
+		return s->deliver(s->deliver_arg, h, frames, n);
+	return odm_link_send(&s->link, epoch, h, frames, n);
+}
+
 void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step)
 {
 	Od__StepRow row[MAX_STEP_ROWS], *list[MAX_STEP_ROWS];
 	Od__Step body = OD__STEP__INIT;
 	Od__Header h = OD__HEADER__INIT;
 
-	if (s->link.socket == NULL || step->n_rows > MAX_STEP_ROWS)
+	if (!has_shadow(s) || step->n_rows > MAX_STEP_ROWS)
 		return;
 	for (size_t i = 0; i < step->n_rows; i++) {
 		od__step_row__init(&row[i]);
@@ -44,8 +57,9 @@ void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struc
 	h.step = &body;
 	s->sequence = step->sequence;
 	s->seq = step->rows[0].seq;
-	odm_link_reattach(&s->link); /* a few bytes, in case the connection broke and came back */
-	if (odm_link_send(&s->link, epoch, &h, NULL, 0) != OD_OK)
+	if (s->deliver == NULL)
+		odm_link_reattach(&s->link); /* a few bytes, in case the connection broke and came back */
+	if (send_message(s, epoch, &h, NULL, 0) != OD_OK)
 		od_log_limited(OD_LOG_DEBUG, "the shadow does not take STEPs");
 }
 
@@ -68,19 +82,20 @@ static void send_rows(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, 
 	body.n = n;
 	h.body_case = OD__HEADER__BODY_STATE;
 	h.state = &body;
-	if (odm_link_send(&s->link, epoch, &h, frame, 2) == OD_OK)
+	if (send_message(s, epoch, &h, frame, 2) == OD_OK)
 		s->state_bytes += 2 * bytes;
 }
 
 void odm_shadow_link_state(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step, uint32_t layer)
 {
-	if (s->link.socket == NULL || s->sequence != step->sequence)
+	if (!has_shadow(s) || s->sequence != step->sequence)
 		return;
 	send_rows(s, epoch, step->step, layer, step->rows[0].position, (uint32_t)step->n_rows);
 }
 
 /* Only rows that never change any more are given out: below the committed length. */
-static void answer(struct odm_shadow_link *s, uint64_t epoch, const struct od_config *cfg, const Od__StateRequest *r)
+void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const struct od_config *cfg,
+			    const Od__StateRequest *r)
 {
 	uint32_t length;
 
@@ -102,7 +117,7 @@ void odm_shadow_link_serve(struct odm_shadow_link *s, const struct od_config *cf
 
 	while (s->link.socket != NULL && odm_link_recv(&s->link, &m) == OD_OK) {
 		if (m.header->body_case == OD__HEADER__BODY_STATE_REQUEST)
-			answer(s, epoch, cfg, m.header->state_request);
+			odm_shadow_link_answer(s, epoch, cfg, m.header->state_request);
 		od_msg_fini(&m);
 	}
 }
@@ -112,12 +127,12 @@ void odm_shadow_link_close_sequence(struct odm_shadow_link *s, uint64_t epoch, u
 	Od__SeqClose body = OD__SEQ_CLOSE__INIT;
 	Od__Header h = OD__HEADER__INIT;
 
-	if (s->link.socket == NULL || s->sequence != sequence)
+	if (!has_shadow(s) || s->sequence != sequence)
 		return;
 	body.sequence = sequence;
 	h.body_case = OD__HEADER__BODY_SEQ_CLOSE;
 	h.seq_close = &body;
 	s->sequence = 0;
-	if (odm_link_send(&s->link, epoch, &h, NULL, 0) != OD_OK)
+	if (send_message(s, epoch, &h, NULL, 0) != OD_OK)
 		od_log_limited(OD_LOG_DEBUG, "the shadow does not take SEQ_CLOSE");
 }
