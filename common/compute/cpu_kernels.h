@@ -28,6 +28,7 @@ static ALWAYS_INLINE v16 load_any(enum od_dtype t, const unsigned char *p)
 	case OD_F16: return v16_load_f16(p);
 	case OD_F32: return v16_load((const float *)(const void *)p);
 	case OD_INT8: return v16_load_i8(p);
+	case OD_NF4: break;
 	}
 	return v16_set1(0);
 }
@@ -39,6 +40,7 @@ static ALWAYS_INLINE v16 load_any_n(enum od_dtype t, const unsigned char *p, siz
 	case OD_F16: return v16_load_f16_n(p, n);
 	case OD_F32: return v16_load_n((const float *)(const void *)p, n);
 	case OD_INT8: return v16_load_i8_n(p, n);
+	case OD_NF4: break;
 	}
 	return v16_set1(0);
 }
@@ -192,6 +194,7 @@ static void matmul(const struct od_mat *w, const float *x, size_t x_stride, floa
 	case OD_F16: matmul_of(dots, OD_F16, a, n_rows, n_out); break;
 	case OD_F32: matmul_of(dots, OD_F32, a, n_rows, n_out); break;
 	case OD_INT8: matmul_of(dots, OD_INT8, a, n_rows, n_out); break;
+	case OD_NF4: break;
 	}
 }
 

@@ -7,8 +7,9 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Pinned: the numbers stand in packs and on the wire. */
-enum od_dtype { OD_BF16 = 1, OD_F16 = 2, OD_F32 = 3, OD_INT8 = 4 };
+/* Pinned: the numbers stand in packs and on the wire. OD_NF4 has no whole bytes and no name among safetensors' types:
+ * here it counts as unknown, and quant.h says how it lies in memory. */
+enum od_dtype { OD_BF16 = 1, OD_F16 = 2, OD_F32 = 3, OD_INT8 = 4, OD_NF4 = 5 };
 
 static inline size_t od_dtype_bytes(enum od_dtype t) /* 0 when unknown */
 {
@@ -17,6 +18,7 @@ static inline size_t od_dtype_bytes(enum od_dtype t) /* 0 when unknown */
 	case OD_F16: return 2;
 	case OD_F32: return 4;
 	case OD_INT8: return 1;
+	case OD_NF4: return 0;
 	}
 	return 0;
 }

@@ -14,9 +14,10 @@
 
 #define OD_QUANT_GROUP 64u	 /* weights under one scale */
 #define OD_NF4_PIECE 128u	 /* weights of a row that are stored together, in 64 bytes */
-#define OD_SCALE_GROUP 256u /* scales under one step of double quantisation, counted over the whole matrix */
+#define OD_SCALE_GROUP 256u	 /* scales under one step of double quantisation, counted over the whole matrix */
 
 extern const float od_nf4_values[16]; /* growing, -1 to 1; [7] is 0 */
+extern const int8_t od_nf4_int8[16];  /* 127 times these, to the nearest: what meets INT8 activations */
 #define OD_NF4_ZERO 7u
 
 static inline size_t od_quant_groups(size_t n_in) /* of a row; the last one may be short */

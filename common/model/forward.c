@@ -101,7 +101,7 @@ static bool mat_fits(const struct od_mat *w, const struct od_config *c, enum od_
 /* The loaders check files; this keeps a slip in one of them from becoming a read outside a buffer. */
 static int check_dense(const struct od_dense *d, const struct od_config *c, struct od_err *err)
 {
-	bool ok = mat_fits(&d->embed, c, OD_ROLE_EMBED) && d->embed.dtype != OD_INT8 &&
+	bool ok = mat_fits(&d->embed, c, OD_ROLE_EMBED) && d->embed.dtype != OD_INT8 && d->embed.dtype != OD_NF4 &&
 		  mat_fits(&d->head, c, OD_ROLE_HEAD) && d->final_norm != NULL;
 
 	for (uint32_t i = 0; i < c->n_layers && ok; i++) {

@@ -1,4 +1,5 @@
-/* dtype conversions, od_sincos, od_exp, the choice of a table, and od_matmul over threads. */
+/* dtype conversions, the values of NF4, od_sincos, od_exp, the choice of a table, and od_matmul over threads. */
+#include "common/compute/quant.h"
 #include "tests/unit/compute_util.h"
 #include "tests/unit/trig_table.h"
 
@@ -17,6 +18,8 @@ static void dtype_names(void **state)
 	assert_int_equal(od_dtype_parse("unknown"), 0);
 	assert_int_equal(od_dtype_parse("F64"), 0);
 	assert_int_equal(od_dtype_bytes((enum od_dtype)0), 0);
+	assert_string_equal(od_dtype_name(OD_NF4), "unknown"); /* no checkpoint has it */
+	assert_int_equal(od_dtype_bytes(OD_NF4), 0);
 }
 
 /* The value of a half float from its definition, in double. */
@@ -66,6 +69,41 @@ static void bf16_rounding(void **state)
 		assert_true(off <= fabs((double)od_bf16_f32((uint16_t)(h + 1)) - (double)f));
 		assert_true((h & 0x7fff) == 0 || off <= fabs((double)od_bf16_f32((uint16_t)(h - 1)) - (double)f));
 	}
+}
+
+/* The quantile p of the normal distribution, by bisection. */
+static double normal_quantile(double p)
+{
+	double low = -10, high = 10;
+
+	for (int i = 0; i < 200; i++) {
+		double mid = (low + high) / 2;
+
+		if (0.5 * erfc(-mid / sqrt(2.0)) < p)
+			low = mid;
+		else
+			high = mid;
+	}
+	return low;
+}
+
+/* QLoRA, appendix E: quantiles at equal steps of probability, eight above the median and seven below, beginning so that
+ * the outermost ones are in the middle of their bins; scaled to 1. */
+static void nf4_values(void **state)
+{
+	double most = 0.5 * ((1 - 1.0 / 32) + (1 - 1.0 / 30)), top = normal_quantile(most);
+
+	(void)state;
+	assert_true(od_nf4_values[OD_NF4_ZERO] == 0);
+	for (unsigned i = 0; i < 8; i++) {
+		double p = most + (0.5 - most) * i / 8, n = most + (0.5 - most) * i / 7;
+
+		assert_true(fabs((double)od_nf4_values[15 - i] - normal_quantile(p) / top) < 3e-7);
+		if (i < 7)
+			assert_true(fabs((double)od_nf4_values[i] + normal_quantile(n) / top) < 3e-7);
+	}
+	for (unsigned i = 0; i < 16; i++)
+		assert_true((double)od_nf4_int8[i] == nearbyint(127 * (double)od_nf4_values[i]));
 }
 
 static void sincos_against_table(void **state)
@@ -186,6 +224,7 @@ int main(void)
 		cmocka_unit_test(dtype_names),
 		cmocka_unit_test(f16_every_value),
 		cmocka_unit_test(bf16_rounding),
+		cmocka_unit_test(nf4_values),
 		cmocka_unit_test(sincos_against_table),
 		cmocka_unit_test(exp_against_table),
 		cmocka_unit_test(exp_everywhere),
