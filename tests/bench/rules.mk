@@ -1,6 +1,6 @@
 # od-bench: every figure we publish. A subcommand is one bench_<name>.c and a line in od_bench.c's table.
 PROGRAMS += od-bench
-od-bench_SRCS := $(addprefix tests/bench/,od_bench.c bandwidth.c bench_conform.c bench_membw.c bench_stats.c \
+od-bench_SRCS := $(addprefix tests/bench/,od_bench.c bandwidth.c bench_conform.c bench_membw.c bench_plot.c bench_stats.c \
 	bench_synth.c bench_table.c golden_compare.c golden_file.c synth_files.c synth_model.c synth_weights.c)
 # Main's engine, for what is measured on a running model.
 od-bench_SRCS += $(addprefix tests/bench/,bench_decode.c bench_prompts.c bench_recall.c) $(ODM_SRCS)
@@ -8,6 +8,7 @@ od-bench_SRCS += $(addprefix tests/bench/,bench_decode.c bench_prompts.c bench_r
 # What the unit tests of these files link beyond libod.
 test_bench_stats_OBJS := $(B)/obj/tests/bench/bench_stats.o
 test_bench_table_OBJS := $(B)/obj/tests/bench/bench_table.o
+test_bench_plot_OBJS := $(B)/obj/tests/bench/bench_plot.o
 test_bench_prompts_OBJS := $(B)/obj/tests/bench/bench_prompts.o
 test_bandwidth_OBJS := $(B)/obj/tests/bench/bandwidth.o
 test_synth_model_OBJS := $(B)/obj/tests/bench/synth_model.o $(B)/obj/tests/bench/synth_weights.o
