@@ -14,7 +14,7 @@
 #define MAX_CLOSES 256 /* queued; when there are more, a later one of the same step does their work */
 #define MAX_NAMED 16
 
-const char *const odm_predictor_names[] = { "shadow", "random", "none", NULL };
+const char *const odm_predictor_names[] = { "shadow", "none", OD_PREDICTOR_KINDS, NULL };
 
 struct close_request {
 	uint64_t step;

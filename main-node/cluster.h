@@ -5,12 +5,14 @@
 #ifndef ODM_CLUSTER_H
 #define ODM_CLUSTER_H
 
+#include "common/predict/predictor.h"
 #include "main-node/members.h"
 #include "main-node/placement.h"
 #include "main-node/predictions.h"
 
-enum odm_predictor { ODM_PREDICT_SHADOW, ODM_PREDICT_RANDOM, ODM_PREDICT_NONE };
-extern const char *const odm_predictor_names[]; /* "shadow", "random", "none", NULL */
+/* From ODM_PREDICT_OWN on, main's own: od_predictor_kinds in their order. */
+enum odm_predictor { ODM_PREDICT_SHADOW, ODM_PREDICT_NONE, ODM_PREDICT_OWN };
+extern const char *const odm_predictor_names[]; /* "shadow", "none", od_predictor_kinds, NULL */
 
 struct odm_cluster;
 
@@ -22,7 +24,7 @@ struct odm_cluster_opts {
 	bool mixed;
 	uint32_t ctx_tokens, max_rows;
 	uint32_t group_size; /* G as asked; 0: top-k */
-	enum odm_predictor predictor;
+	uint32_t predictor; /* index of odm_predictor_names */
 	const struct od_hosts *hosts;
 	const char *hosts_path; /* read again on SIGHUP; NULL: never */
 	uint64_t connect_timeout_ns;

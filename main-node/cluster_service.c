@@ -3,9 +3,9 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/trace.h"
-#include "common/predict/random_predictor.h"
 #include "main-node/cluster_links.h"
 #include "main-node/layer_pieces.h"
+#include "main-node/predictor_link.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -26,6 +26,7 @@ struct service {
 	size_t hidden, row_bytes;
 	uint32_t run_rows; /* of a prefill batch */
 	struct odm_links net;
+	struct odm_predictor_link predictor;
 	struct odm_step step;
 	const struct od_moe_call *call; /* the layer under way; NULL between layers */
 	struct odm_pieces work;
@@ -55,21 +56,6 @@ uint32_t odm_run_rows(const struct od_config *cfg, enum od_profile profile)
 
 /* --- a step --- */
 
-static void predict_random(struct service *s, const struct odm_step *step)
-{
-	const struct od_config *cfg = s->o.config;
-	uint16_t expert[OD_MAX_TOP_K];
-
-	for (uint32_t m = 0; m < cfg->n_layers; m++) {
-		struct od_prediction p = { .step = step->step, .m = m, .token = step->rows[0].token, .expert = expert,
-					    .n = cfg->top_k };
-
-		od_predict_random(step->step, m, cfg->n_experts, cfg->top_k, expert);
-		odm_predictions_add(odm_cluster_predictions(s->cluster), &p);
-	}
-	odm_cluster_flush_wants(s->cluster);
-}
-
 static int begin_step(struct odm_expert_service *base, const struct odm_step *step, struct od_err *err)
 {
 	struct service *s = (struct service *)base;
@@ -82,11 +68,9 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	s->layers_done = 0;
 	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, &step->rows[0].token,
 			      decode ? step->n_rows : 0, step->rows[0].position - step->prompt_tokens, decode);
-	if (!decode)
-		return OD_OK;
-	odm_shadow_link_step(&s->net.shadow, s->net.view.epoch, step);
-	if (odm_cluster_opts(s->cluster)->predictor == ODM_PREDICT_RANDOM)
-		predict_random(s, step);
+	if (decode)
+		odm_shadow_link_step(&s->net.shadow, s->net.view.epoch, step);
+	odm_predictor_link_step(&s->predictor, step);
 	return OD_OK;
 }
 
@@ -107,6 +91,7 @@ static void close_sequence(struct odm_expert_service *base, uint64_t sequence)
 	struct service *s = (struct service *)base;
 
 	odm_shadow_link_close_sequence(&s->net.shadow, s->net.view.epoch, sequence);
+	odm_predictor_link_close_sequence(&s->predictor, sequence);
 	/* The shadow may have run ahead into a step that will not come. */
 	odm_cluster_close_step(s->cluster, s->step.next_step, s->o.config->n_layers - 1);
 }
@@ -491,6 +476,7 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 		odm_cluster_close_unused(s->cluster, call->step, call->m, s->used_member);
 		s->sum.expert_uses += call->n_rows * s->o.config->top_k;
 	}
+	odm_predictor_link_routed(&s->predictor, &s->step, call->m);
 	span = od_trace_begin();
 	rc = run_pieces(s, err);
 	od_trace_end("wait for experts", span, (int64_t)call->step, call->m, -1);
@@ -574,6 +560,7 @@ static void free_service(struct odm_expert_service *base)
 {
 	struct service *s = (struct service *)base;
 
+	odm_predictor_link_close(&s->predictor);
 	odm_links_fini(&s->net); /* before the cluster: its sockets belong to the same ZeroMQ context */
 	odm_cluster_close(s->cluster);
 	odm_pieces_fini(&s->work);
@@ -583,6 +570,15 @@ static void free_service(struct odm_expert_service *base)
 	free(s->items);
 	od_free(s->rows);
 	free(s);
+}
+
+static int open_predictor(struct service *s, struct od_err *err)
+{
+	uint32_t which = odm_cluster_opts(s->cluster)->predictor;
+
+	if (which < ODM_PREDICT_OWN)
+		return OD_OK;
+	return odm_predictor_link_open(&s->predictor, s->cluster, &s->o, odm_predictor_names[which], OD_FIRST_OPINION, err);
 }
 
 static int allocate(struct service *s, struct od_err *err)
@@ -628,6 +624,8 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 	s->row_bytes = row_bytes(opts->config, opts->profile);
 	s->run_rows = odm_run_rows(opts->config, opts->profile);
 	rc = allocate(s, err);
+	if (rc == OD_OK)
+		rc = open_predictor(s, err);
 	if (rc == OD_OK)
 		rc = odm_links_open(&s->net, err);
 	if (rc != OD_OK) {

@@ -18,6 +18,7 @@ struct odm_step {
 	uint32_t prompt_tokens; /* of the sequence: where its generated tokens begin */
 	const struct od_row *rows;
 	size_t n_rows;
+	const struct od_forward *forward; /* that the step runs in */
 };
 
 struct odm_expert_service {

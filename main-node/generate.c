@@ -94,7 +94,8 @@ static int pass(struct generation *g, enum odm_phase phase, const int32_t *token
 				 .sequence = g->sequence,
 				 .prompt_tokens = (uint32_t)g->req->n_prompt,
 				 .rows = e->rows,
-				 .n_rows = n };
+				 .n_rows = n,
+				 .forward = e->forward };
 	uint64_t begin_ns;
 	int rc;
 

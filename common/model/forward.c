@@ -187,13 +187,12 @@ static int check_row(const struct od_forward *f, const struct od_row *rows, size
 	return OD_OK;
 }
 
-static void embed_row(const struct od_forward *f, int32_t token, float *x)
+void od_embed_row(const struct od_backend *be, const struct od_mat *e, int32_t token, float *x)
 {
-	const struct od_mat *e = &f->o.dense->embed;
 	size_t n = e->n_in, at = (size_t)token * n;
 
 	if (e->dtype == OD_BF16) {
-		f->o.backend->bf16_to_f32(x, (const uint16_t *)e->data + at, n);
+		be->bf16_to_f32(x, (const uint16_t *)e->data + at, n);
 	} else if (e->dtype == OD_F16) {
 		for (size_t i = 0; i < n; i++)
 			x[i] = od_f16_f32(((const uint16_t *)e->data)[at + i]);
@@ -219,7 +218,7 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	}
 	memcpy(f->rows, rows, n_rows * sizeof(*rows));
 	for (size_t r = 0; r < n_rows; r++) {
-		embed_row(f, rows[r].token, f->x + r * c->hidden);
+		od_embed_row(f->o.backend, &f->o.dense->embed, rows[r].token, f->x + r * c->hidden);
 		od_rope_angles(c, f->inv_freq, rows[r].position, f->cos_sin + r * c->head_dim);
 	}
 	f->step = step;

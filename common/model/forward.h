@@ -52,6 +52,9 @@ OD_MUST_CHECK int od_forward_new(struct od_forward **out, const struct od_forwar
 void od_forward_free(struct od_forward *f); /* NULL ok */
 uint64_t od_forward_bytes(const struct od_forward_opts *opts); /* memory it will take */
 
+/* A token's row of the embedding matrix (not quantised), widened to f32: x [hidden]. */
+void od_embed_row(const struct od_backend *be, const struct od_mat *embed, int32_t token, float *x);
+
 /* Start a step of rows[0..n_rows). Token ids, positions and context lengths are checked here. */
 OD_MUST_CHECK int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *rows, size_t n_rows,
 				   struct od_err *err);

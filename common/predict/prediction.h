@@ -14,6 +14,9 @@
 #define OD_MAX_RUNNERS_UP 6
 #define OD_MAX_CANDIDATES (OD_MAX_TOP_K + OD_MAX_RUNNERS_UP)
 
+/* Whose it is: of whom --predictor names, or of somebody asked beside (main's own, next to a shadow). */
+enum od_opinion { OD_FIRST_OPINION, OD_SECOND_OPINION };
+
 struct od_prediction {
 	uint64_t step, sequence;
 	uint32_t row, position; /* row of the step */
@@ -22,6 +25,8 @@ struct od_prediction {
 	size_t n;		  /* top_k at least, OD_MAX_CANDIDATES at most */
 	const uint16_t *expert;	  /* [n], all different, best first */
 	const float *probability; /* [n], not growing; NULL: the predictor cannot tell */
+	enum od_opinion opinion;
+	uint32_t lead; /* layers from the last router that it had heard to m; m + 1: before layer 0. 0: not known */
 };
 
 /* How many experts a prediction names: all of a small model, top-k and some runners-up of a large one. */

@@ -3,16 +3,20 @@
  *
  *   begin_sequence -> [ begin_step -> routed(0) .. routed(n_layers - 1) ] x steps -> end_sequence
  *
- * Steps of a prompt are told too (prompt true), so that counts and histories see them; no prediction is asked of them.
+ * Steps of a prompt are told too (prompt true), so that counts and histories see them; no prediction is asked of them. A
+ * step may end early (an error, a cancellation): the next begin_step forgets it. What a predictor has learned outlives
+ * the sequences. It is deterministic, and allocates nothing after od_predictor_new.
  * Predictions come out through emit, at any time between begin_step and the routed() of the layer they are about; a later
- * one for the same (row, m) replaces an earlier one.
- * Thread: one at a time (main's engine thread). Owner: od_predictor_free by whoever made it; the weights and the
- * configuration are borrowed. */
+ * one for the same (row, m) replaces an earlier one. A predictor that knows nothing yet says nothing.
+ * Thread: one at a time (main's engine thread). Owner: od_predictor_free by whoever made it; the weights, the
+ * configuration and the pool are borrowed. */
 #ifndef OD_PREDICT_PREDICTOR_H
 #define OD_PREDICT_PREDICTOR_H
 
 #include <stdbool.h>
 
+#include "common/base/pool.h"
+#include "common/base/status.h"
 #include "common/model/weights.h"
 #include "common/predict/prediction.h"
 
@@ -28,11 +32,11 @@ struct od_predict_step {
 	bool prompt;
 	size_t n_rows;
 	uint32_t position;    /* of the first row; the others follow */
-	const int32_t *token; /* [n_rows] */
+	const int32_t *token; /* [n_rows]; borrowed until the step's last routed() */
 };
 
 struct od_predictor {
-	/* Any of these may be NULL. */
+	/* Any of these but free may be NULL. */
 	void (*begin_sequence)(struct od_predictor *p, uint64_t sequence);
 	void (*begin_step)(struct od_predictor *p, const struct od_predict_step *s);
 	void (*routed)(struct od_predictor *p, uint32_t m, const struct od_routed_row *rows, size_t n_rows);
@@ -44,9 +48,49 @@ struct od_predictor_opts {
 	const struct od_config *config;
 	const struct od_dense *dense;	  /* for those that run routers ahead of their layer */
 	const struct od_backend *backend;
+	struct od_pool *pool;		  /* for the same; NULL: the caller's thread only */
 	size_t max_rows;		  /* of a step */
+	enum od_opinion opinion;	  /* what its predictions carry */
 	void (*emit)(void *arg, const struct od_prediction *p);
 	void *arg;
 };
+
+#define OD_PREDICTOR_KINDS "next-gate", "multi-gate", "popularity", "history", "trajectory", "random"
+extern const char *const od_predictor_kinds[]; /* those, then NULL */
+
+/* OD_ERR_ARG lists the kinds when there is no such one. */
+OD_MUST_CHECK int od_predictor_new(struct od_predictor **out, const char *kind, const struct od_predictor_opts *opts,
+				   struct od_err *err);
+
+static inline void od_predictor_begin_sequence(struct od_predictor *p, uint64_t sequence)
+{
+	if (p->begin_sequence != NULL)
+		p->begin_sequence(p, sequence);
+}
+
+static inline void od_predictor_begin_step(struct od_predictor *p, const struct od_predict_step *s)
+{
+	if (p->begin_step != NULL)
+		p->begin_step(p, s);
+}
+
+static inline void od_predictor_routed(struct od_predictor *p, uint32_t m, const struct od_routed_row *rows,
+				       size_t n_rows)
+{
+	if (p->routed != NULL)
+		p->routed(p, m, rows, n_rows);
+}
+
+static inline void od_predictor_end_sequence(struct od_predictor *p, uint64_t sequence)
+{
+	if (p->end_sequence != NULL)
+		p->end_sequence(p, sequence);
+}
+
+static inline void od_predictor_free(struct od_predictor *p) /* NULL ok */
+{
+	if (p != NULL)
+		p->free(p);
+}
 
 #endif

@@ -1,6 +1,8 @@
 #include "common/predict/random_predictor.h"
 
-#include <stdbool.h>
+#include "common/predict/predictor_internal.h"
+
+#include <stdlib.h>
 
 /* SplitMix64's finaliser over a counter: well mixed, and the same on every machine. */
 static uint64_t mix(uint64_t x)
@@ -25,4 +27,41 @@ void od_predict_random(uint64_t step, uint32_t layer, uint32_t n_experts, uint32
 		if (!have)
 			expert[n++] = e;
 	}
+}
+
+static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
+{
+	const struct od_predictor_opts *o = &((struct od_predictor_base *)p)->o;
+	uint16_t expert[OD_MAX_TOP_K];
+
+	for (uint32_t m = 0; !s->prompt && m < o->config->n_layers; m++) {
+		for (size_t r = 0; r < s->n_rows; r++) {
+			const struct od_prediction said = {
+				.step = s->step, .sequence = s->sequence, .row = (uint32_t)r,
+				.position = s->position + (uint32_t)r, .token = s->token[r], .m = m, .expert = expert,
+				.n = o->config->top_k, .opinion = o->opinion, .lead = m + 1,
+			};
+
+			od_predict_random(s->step + ((uint64_t)r << 48), m, o->config->n_experts, o->config->top_k, expert);
+			o->emit(o->arg, &said);
+		}
+	}
+}
+
+static void free_random(struct od_predictor *p)
+{
+	free(p);
+}
+
+int od_random_new(struct od_predictor **out, const struct od_predictor_opts *opts, struct od_err *err)
+{
+	struct od_predictor_base *b = calloc(1, sizeof(*b));
+
+	*out = NULL;
+	if (b == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "predictor");
+	b->o = *opts;
+	b->p = (struct od_predictor){ .begin_step = begin_step, .free = free_random };
+	*out = &b->p;
+	return OD_OK;
 }

@@ -95,7 +95,7 @@ static void every_option(void **state)
 	assert_int_equal(a.opts.mode, ODM_LOCAL);
 	assert_int_equal(a.opts.local_workers, 4);
 	assert_string_equal(a.opts.pack, "P");
-	assert_int_equal(a.opts.predictor, ODM_PREDICT_RANDOM);
+	assert_string_equal(odm_predictor_names[a.opts.predictor], "random");
 	assert_int_equal(a.opts.group_size, 3);
 	assert_true(a.opts.connect_timeout_ns == 86400 * OD_NS_PER_S);
 	assert_true(a.opts.mixed);
@@ -130,7 +130,7 @@ static void refusals(void **state)
 		{ "--local 1 --prefill-rows 0", "--prefill-rows: expected 1 to 4096, found 0" },
 		{ "--resident --ctx-size 4294967296", "--ctx-size: expected 1 to 4294967295, found 4294967296" },
 		{ "--resident --profile f16", "--profile: expected one of f32, bf16, found \"f16\"" },
-		{ "--resident --predictor oracle", "--predictor: expected one of shadow, random, none, found \"oracle\"" },
+		{ "--resident --predictor oracle", "--predictor: expected one of shadow, none, next-gate, multi-gate, popularity, history, trajectory, random, found \"oracle\"" },
 		/* What only the children of --local obey is not silently ignored elsewhere. */
 		{ "--resident --slots 2", "--slots is for the processes that --local starts" },
 		{ "--workers h --memory-limit 1G", "--memory-limit is for the processes that --local starts" },

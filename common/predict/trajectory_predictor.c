@@ -1,0 +1,214 @@
+/* Which earlier token took the same way so far: fMoE (arXiv 2502.05370, expert maps; semantic and trajectory search). A
+ * map is what all routers said of one token: their probabilities, layer by layer. The map of the token that goes on is
+ * matched, as far as it is known, with stored ones by cosine, and what the best match's later layers were is expected.
+ * Before layer 0 there is no way yet: then the token most like this one by its embedding is taken, of equal ones the
+ * newest. Both reach AHEAD layers, the paper's prefetch distance.
+ *
+ * The store is a ring of the newest tokens, prompts included. (The paper replaces the most redundant one.)
+ *
+ * Cost per row: a pass over [store][n_experts] floats per layer, and once per step over the embeddings of the store's
+ * tokens, unless the same token is among them. */
+#include "common/base/mem.h"
+#include "common/model/forward.h"
+#include "common/predict/predictor_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AHEAD 3
+#define STORE_TOKENS 1024
+#define STORE_BYTES ((size_t)32 << 20) /* of a model with many experts, fewer tokens */
+#define NOBODY SIZE_MAX
+
+struct trajectory_predictor {
+	struct od_predictor_base base;
+	size_t n_layers, n_experts, hidden, capacity;
+	float *map;	 /* [n_layers][capacity][n_experts] */
+	float *length2;	 /* [capacity][n_layers]: of the map up to this layer, squared */
+	int32_t *token;	 /* [capacity] */
+	bool *complete;	 /* [capacity] */
+	size_t next, begun; /* where the step's first row goes; rows of it that are stored */
+	float *dot;	 /* [max_rows][capacity]: with the map so far */
+	float *embedding, *other; /* [hidden] */
+};
+
+static float *map_row(const struct trajectory_predictor *t, size_t layer, size_t entry)
+{
+	return t->map + (layer * t->capacity + entry) * t->n_experts;
+}
+
+static size_t entry_of(const struct trajectory_predictor *t, size_t row)
+{
+	return (t->next + row) % t->capacity;
+}
+
+static float cosine(float dot, float length2)
+{
+	return length2 > 0 ? dot / sqrtf(length2) : 0;
+}
+
+/* The step's rows get the oldest entries; not whole, they are nobody's match yet. */
+static void claim(struct trajectory_predictor *t)
+{
+	t->begun = t->base.step.n_rows < t->capacity ? t->base.step.n_rows : t->capacity;
+	for (size_t r = 0; r < t->begun; r++) {
+		t->complete[entry_of(t, r)] = false;
+		t->token[entry_of(t, r)] = t->base.step.token[r];
+	}
+}
+
+static void store(struct trajectory_predictor *t, uint32_t m, const struct od_routed_row *rows)
+{
+	for (size_t r = 0; r < t->begun; r++) {
+		size_t at = entry_of(t, r);
+		float *before = t->length2 + at * t->n_layers + m, *to = map_row(t, m, at);
+
+		memcpy(to, rows[r].probability, t->n_experts * sizeof(*to));
+		*before = (m > 0 ? before[-1] : 0) + t->base.o.backend->dot(to, to, t->n_experts);
+		t->complete[at] = m + 1 == t->n_layers;
+	}
+	if (m + 1 == t->n_layers)
+		t->next = entry_of(t, t->begun);
+}
+
+static size_t same_token(const struct trajectory_predictor *t, int32_t token)
+{
+	for (size_t back = 1; back <= t->capacity; back++) {
+		size_t i = (t->next + t->capacity - back) % t->capacity;
+
+		if (t->complete[i] && t->token[i] == token)
+			return i;
+	}
+	return NOBODY;
+}
+
+static size_t most_alike_token(struct trajectory_predictor *t, int32_t token)
+{
+	const struct od_predictor_opts *o = &t->base.o;
+	size_t best = same_token(t, token);
+	float of_best = 0;
+
+	if (best != NOBODY)
+		return best;
+	od_embed_row(o->backend, &o->dense->embed, token, t->embedding);
+	for (size_t back = 1; back <= t->capacity; back++) {
+		size_t i = (t->next + t->capacity - back) % t->capacity;
+		float likeness;
+
+		if (!t->complete[i])
+			continue;
+		od_embed_row(o->backend, &o->dense->embed, t->token[i], t->other);
+		likeness = cosine(o->backend->dot(t->embedding, t->other, t->hidden),
+				  o->backend->dot(t->other, t->other, t->hidden));
+		if (best == NOBODY || likeness > of_best) {
+			best = i;
+			of_best = likeness;
+		}
+	}
+	return best;
+}
+
+static size_t most_alike_way(const struct trajectory_predictor *t, uint32_t m, const float *dot)
+{
+	size_t best = NOBODY;
+	float of_best = 0;
+
+	for (size_t back = 1; back <= t->capacity; back++) {
+		size_t i = (t->next + t->capacity - back) % t->capacity;
+		float likeness;
+
+		if (!t->complete[i])
+			continue;
+		likeness = cosine(dot[i], t->length2[i * t->n_layers + m]);
+		if (best == NOBODY || likeness > of_best) {
+			best = i;
+			of_best = likeness;
+		}
+	}
+	return best;
+}
+
+/* The AHEAD layers from `from` on are expected to be those of an entry. */
+static void say(struct trajectory_predictor *t, size_t row, uint32_t from, int64_t heard, size_t entry)
+{
+	for (uint32_t m = from; entry != NOBODY && m < from + AHEAD && m < t->n_layers; m++)
+		od_predictor_say(&t->base, row, m, heard, map_row(t, m, entry));
+}
+
+static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
+{
+	struct trajectory_predictor *t = (struct trajectory_predictor *)p;
+
+	t->base.step = *s;
+	claim(t);
+	if (s->prompt)
+		return;
+	memset(t->dot, 0, s->n_rows * t->capacity * sizeof(*t->dot));
+	for (size_t r = 0; r < s->n_rows; r++)
+		say(t, r, 0, -1, most_alike_token(t, s->token[r]));
+}
+
+static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_row *rows, size_t n_rows)
+{
+	struct trajectory_predictor *t = (struct trajectory_predictor *)p;
+
+	for (size_t r = 0; !t->base.step.prompt && r < n_rows; r++) {
+		float *dot = t->dot + r * t->capacity;
+
+		for (size_t i = 0; i < t->capacity; i++)
+			dot[i] += t->base.o.backend->dot(rows[r].probability, map_row(t, m, i), t->n_experts);
+		if (m + 1 < t->n_layers)
+			say(t, r, m + 1, m, most_alike_way(t, m, dot));
+	}
+	store(t, m, rows);
+}
+
+static void free_trajectory(struct od_predictor *p)
+{
+	struct trajectory_predictor *t = (struct trajectory_predictor *)p;
+
+	od_free(t->map);
+	od_free(t->length2);
+	od_free(t->token);
+	od_free(t->complete);
+	od_free(t->dot);
+	od_free(t->embedding);
+	od_free(t->other);
+	free(t);
+}
+
+static bool allocate(struct trajectory_predictor *t)
+{
+	t->map = od_alloc_array(t->capacity, t->n_layers * t->n_experts * sizeof(*t->map));
+	t->length2 = od_alloc_array(t->capacity, t->n_layers * sizeof(*t->length2));
+	t->token = od_alloc_array(t->capacity, sizeof(*t->token));
+	t->complete = od_alloc_array(t->capacity, sizeof(*t->complete));
+	t->dot = od_alloc_array(t->base.o.max_rows, t->capacity * sizeof(*t->dot));
+	t->embedding = od_alloc_array(t->hidden, sizeof(*t->embedding));
+	t->other = od_alloc_array(t->hidden, sizeof(*t->other));
+	return t->map != NULL && t->length2 != NULL && t->token != NULL && t->complete != NULL && t->dot != NULL &&
+	       t->embedding != NULL && t->other != NULL;
+}
+
+int od_trajectory_new(struct od_predictor **out, const struct od_predictor_opts *opts, struct od_err *err)
+{
+	struct trajectory_predictor *t = calloc(1, sizeof(*t));
+	size_t fit = STORE_BYTES / ((size_t)opts->config->n_layers * opts->config->n_experts * sizeof(float));
+
+	*out = NULL;
+	if (t == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "predictor");
+	t->base.o = *opts;
+	t->base.p = (struct od_predictor){ .begin_step = begin_step, .routed = routed, .free = free_trajectory };
+	t->n_layers = opts->config->n_layers;
+	t->n_experts = opts->config->n_experts;
+	t->hidden = opts->config->hidden;
+	t->capacity = fit < 1 ? 1 : fit > STORE_TOKENS ? STORE_TOKENS : fit;
+	if (!allocate(t)) {
+		free_trajectory(&t->base.p);
+		return od_fail(err, OD_ERR_NOMEM, "predictor");
+	}
+	*out = &t->base.p;
+	return OD_OK;
+}
