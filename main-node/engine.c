@@ -124,6 +124,8 @@ static int open_hosts(struct odm_engine *e, struct od_err *err)
 		.departure = o->departure < 0 ? NULL : o->departure == 0 ? "late" : "early",
 		.cpu = od_cpu_names[o->cpu],
 		.slots = o->slots,
+		.load_time_ms = o->load_time_ms,
+		.run_time_ms = o->run_time_ms,
 		.memory_limit_bytes = o->memory_limit_bytes,
 		.threads = LOCAL_CHILD_THREADS,
 		.trace = o->trace,

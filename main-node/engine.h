@@ -36,6 +36,7 @@ struct odm_engine_opts {
 	uint64_t connect_timeout_ns;
 	bool mixed;
 	uint64_t slots, memory_limit_bytes; /* ODM_LOCAL; 0: the workers' default */
+	double load_time_ms, run_time_ms;   /* ODM_LOCAL: paced workers; 0: as fast as they go */
 	int precision, departure;	    /* ODM_LOCAL: the shadow's; index into the names, -1: its default */
 };
 

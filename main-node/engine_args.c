@@ -6,6 +6,7 @@
 
 #define OWN_MAX 32
 #define CONNECT_TIMEOUT_S 10
+#define MAX_PACE_MS 60000
 
 static const char *const departure_names[] = { "late", "early", NULL };
 
@@ -31,6 +32,8 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "mixed", OD_ARG_FLAG, &o->mixed, NULL, "allow CPUs of different kernel classes: then results depend on which worker runs an expert", 0, 0, NULL },
 		{ "slots", OD_ARG_UINT, &o->slots, "N", "with --local: experts that a worker can hold (default: from its memory limit)", 1, 64, NULL },
 		{ "memory-limit", OD_ARG_SIZE, &o->memory_limit_bytes, "SIZE", "with --local: memory of a worker", 0, 0, NULL },
+		{ "load-time", OD_ARG_REAL, &o->load_time_ms, "MS", "with --local: a worker's load is complete no earlier than MS milliseconds after it began, one load at a time, as on a slower machine", 0, MAX_PACE_MS, NULL },
+		{ "run-time", OD_ARG_REAL, &o->run_time_ms, "MS", "with --local: an expert's outputs are sent no earlier than MS milliseconds after its computation began", 0, MAX_PACE_MS, NULL },
 		{ "precision", OD_ARG_CHOICE, &o->precision, "P", "with --local: the shadow's weights, bf16 or int8 (default: int8)", 0, 0, od_precision_names },
 		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "with --local: early lets the shadow run ahead on its own token, late waits (default: early)", 0, 0, departure_names },
 		{ .kind = OD_ARG_TITLE, .help = "How to compute" },
@@ -74,6 +77,10 @@ static const char *local_only(const struct odm_engine_opts *o)
 		return "slots";
 	if (o->memory_limit_bytes > 0)
 		return "memory-limit";
+	if (o->load_time_ms > 0)
+		return "load-time";
+	if (o->run_time_ms > 0)
+		return "run-time";
 	if (o->precision >= 0)
 		return "precision";
 	return o->departure >= 0 ? "departure" : NULL;

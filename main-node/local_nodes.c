@@ -57,6 +57,14 @@ static void add_number(struct command *c, const char *name, uint64_t value)
 	add(c, name, text);
 }
 
+static void add_ms(struct command *c, const char *name, double ms)
+{
+	char *text = c->text[c->n_text++];
+
+	snprintf(text, sizeof(c->text[0]), "%.6f", ms);
+	add(c, name, text);
+}
+
 /* The daemons lie beside this program. */
 static int find_program(struct command *c, const char *name, struct od_err *err)
 {
@@ -106,6 +114,10 @@ static int build_command(struct command *c, const struct odm_local_opts *o, size
 		add_number(c, "--slots", o->slots);
 	if (o->memory_limit_bytes > 0)
 		add_number(c, "--memory-limit", o->memory_limit_bytes);
+	if (o->load_time_ms > 0)
+		add_ms(c, "--load-time", o->load_time_ms);
+	if (o->run_time_ms > 0)
+		add_ms(c, "--run-time", o->run_time_ms);
 	return OD_OK;
 }
 

@@ -17,6 +17,7 @@ struct odm_local_opts {
 	const char *departure;
 	const char *cpu;	  /* --cpu for all */
 	uint64_t slots;		  /* 0: from the memory limit */
+	double load_time_ms, run_time_ms; /* of the workers; 0: as fast as they go */
 	uint64_t memory_limit_bytes; /* 0: the workers' default */
 	uint64_t threads;	  /* compute threads of each child */
 	const char *trace;	  /* NULL, or each child writes TRACE.0, TRACE.1, ... (od_trace) */

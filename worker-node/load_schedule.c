@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "worker-node/load_pace.h"
 #include "worker-node/slots.h"
 #include "worker-node/step_marks.h"
 
@@ -35,7 +36,7 @@ struct expert {
 struct slot {
 	enum odw_slot_state state;
 	uint32_t m, expert;
-	uint32_t next_shard, shards_done;
+	uint32_t next_shard, shards_done; /* of n_parts */
 	unsigned n_users; /* loader threads and the engine: a slot is void only after the last one left */
 	bool used, told;  /* a RUN was computed with it; a RUN was told its load's figures */
 	uint64_t begin_ns, load_ns, loaded_bytes;
@@ -46,6 +47,8 @@ struct odw_schedule {
 	pthread_cond_t work; /* for loader threads: there may be a shard to load, or stop */
 	bool stop;
 	struct odw_schedule_opts opts;
+	struct odw_pace pace;
+	uint32_t n_parts; /* of a load: its shards, and with paced loads one more, which comes when it has had its time */
 	uint64_t session; /* 0: none */
 	struct odw_step_marks *marks;
 	struct expert *expert; /* [n_layers][n_experts] */
@@ -192,6 +195,7 @@ static bool vacate(struct odw_schedule *s, struct slot *slot)
 	if (slot->state == ODW_RESIDENT && !slot->used)
 		s->figures.unused_loads++;
 	expert_in(s, slot)->slot = 0;
+	odw_pace_leave(&s->pace, (int)(slot - s->slot));
 	if (slot->n_users == 0) {
 		slot_is_void(s, slot);
 		return true;
@@ -318,6 +322,8 @@ static void assign(struct odw_schedule *s)
 	struct entry *e;
 
 	s->pass++;
+	if (s->pace.load_ns > 0)
+		pthread_cond_broadcast(&s->work); /* another load may be more urgent than the one that has the path */
 	for (int i = 0; i < 2; i++) {
 		TAILQ_FOREACH(e, list[i], order) {
 			const struct expert *x = expert_of(s, e);
@@ -613,7 +619,7 @@ static struct slot *most_urgent(struct odw_schedule *s)
 		struct slot *slot = &s->slot[i];
 		enum need need;
 
-		if (slot->state != ODW_LOADING || slot->next_shard == s->opts.n_shards)
+		if (slot->state != ODW_LOADING || slot->next_shard == s->n_parts)
 			continue;
 		need = slot_need(s, slot, &first);
 		if (best == NULL || need > best_need || (need == best_need && compare(first, best_first) < 0)) {
@@ -625,17 +631,34 @@ static struct slot *most_urgent(struct odw_schedule *s)
 	return best;
 }
 
+/* What can be begun now. Of paced loads that is a part of the one that has the path. */
+static struct slot *next_part(struct odw_schedule *s, uint64_t now_ns)
+{
+	struct slot *slot = most_urgent(s);
+
+	if (slot == NULL || s->pace.load_ns == 0)
+		return slot;
+	odw_pace_turn(&s->pace, (int)(slot - s->slot), now_ns);
+	return slot->next_shard < s->opts.n_shards || now_ns >= odw_pace_due_ns(&s->pace) ? slot : NULL;
+}
+
 bool odw_schedule_next_shard(struct odw_schedule *s, struct odw_shard_job *job, bool wait)
 {
 	struct slot *slot;
+	uint64_t now_ns = s->opts.now_ns();
 
 	pthread_mutex_lock(&s->lock);
-	while ((slot = s->stop ? NULL : most_urgent(s)) == NULL && wait && !s->stop)
-		pthread_cond_wait(&s->work, &s->lock);
+	while ((slot = s->stop ? NULL : next_part(s, now_ns)) == NULL && wait && !s->stop) {
+		odw_pace_wait(&s->pace, &s->work, &s->lock);
+		now_ns = s->opts.now_ns();
+	}
 	if (slot != NULL) {
 		if (slot->next_shard == 0)
-			slot->begin_ns = od_now_ns();
-		*job = (struct odw_shard_job){ slot->m, slot->expert, slot->next_shard++, (int)(slot - s->slot) };
+			slot->begin_ns = now_ns;
+		*job = (struct odw_shard_job){ slot->m, slot->expert, slot->next_shard++, (int)(slot - s->slot), false };
+		job->is_pace = job->shard == s->opts.n_shards;
+		if (job->is_pace)
+			odw_pace_leave(&s->pace, job->slot);
 		slot->n_users++;
 	}
 	pthread_mutex_unlock(&s->lock);
@@ -658,10 +681,10 @@ static void load_failed(struct odw_schedule *s, struct slot *slot, int code, con
 static void shard_is_done(struct odw_schedule *s, struct slot *slot, uint64_t read_bytes)
 {
 	slot->loaded_bytes += read_bytes;
-	if (++slot->shards_done < s->opts.n_shards)
+	if (++slot->shards_done < s->n_parts)
 		return;
 	slot->state = ODW_RESIDENT;
-	slot->load_ns = od_now_ns() - slot->begin_ns;
+	slot->load_ns = s->opts.now_ns() - slot->begin_ns;
 	s->figures.loads++;
 	s->figures.load_ns += slot->load_ns;
 }
@@ -701,6 +724,7 @@ void odw_schedule_stop(struct odw_schedule *s)
 void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f)
 {
 	pthread_mutex_lock(&s->lock);
+	s->figures.progress += s->pace.slot >= 0; /* time passes as it should */
 	*f = s->figures;
 	f->busy = !TAILQ_EMPTY(&s->runs) || !TAILQ_EMPTY(&s->over);
 	for (unsigned i = 0; i < s->opts.n_slots; i++)
@@ -750,8 +774,12 @@ int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "schedule");
 	s->opts = *opts;
+	if (s->opts.now_ns == NULL)
+		s->opts.now_ns = od_now_ns;
+	odw_pace_init(&s->pace, opts->load_ns);
+	s->n_parts = opts->n_shards + (opts->load_ns > 0 ? 1 : 0);
 	pthread_mutex_init(&s->lock, NULL);
-	pthread_cond_init(&s->work, NULL);
+	odw_pace_cond_init(&s->work);
 	TAILQ_INIT(&s->unused);
 	TAILQ_INIT(&s->runs);
 	TAILQ_INIT(&s->wants);

@@ -7,6 +7,9 @@
  * WANT with the greatest key; one that is kept only when no RUN holds any. A WANT takes a void slot, else that of
  * a WANT of a later layer or step.
  *
+ * Paced loads (load_pace.h) end with a part that has no bytes and can be taken only when the load has had its time: no
+ * thread waits for that but those with nothing to do.
+ *
  * Thread: a monitor, every function from any thread unless it says otherwise; no I/O and no callback under its
  * lock. The loop thread brings WANT, CLOSE and the session's ends, the engine thread RUNs and takes items,
  * loader threads take shards.
@@ -30,6 +33,8 @@ struct odw_schedule_opts {
 	uint32_t n_layers, n_experts; /* of MoE layers, per layer */
 	uint32_t n_shards;	      /* of any expert */
 	unsigned n_slots;
+	uint64_t load_ns;	      /* a load is complete no earlier than this after it began, one at a time; 0: at once */
+	uint64_t (*now_ns)(void);     /* NULL: od_now_ns; tests have their own */
 };
 
 /* One expert of one RUN. */
@@ -52,10 +57,11 @@ struct odw_item {
 struct odw_shard_job {
 	uint32_t m, expert, shard;
 	int slot;
+	bool is_pace; /* no shard: a paced load has had its time, which is to be finished like one */
 };
 
 struct odw_load_figures {
-	uint64_t progress; /* grows with every shard and every odw_schedule_tick */
+	uint64_t progress; /* grows with every shard and odw_schedule_tick, and as a paced load is waited for */
 	bool busy;	   /* RUNs wait, are computed, or experts are being loaded */
 	uint64_t loads, loaded_bytes, load_ns, cancelled_loads, unused_loads; /* as PONG counts them */
 };

@@ -29,9 +29,11 @@ static void *load_shards(void *arg)
 	while (odw_schedule_next_shard(all->schedule, &job, true)) {
 		struct od_load_stats stats = { 0 };
 		struct od_err err = { 0 };
-		int rc = od_inflater_load(l->inflater, job.m, job.expert, job.shard, odw_slots_at(all->slots, (unsigned)job.slot),
-					  &stats, &err);
+		int rc = OD_OK;
 
+		if (!job.is_pace)
+			rc = od_inflater_load(l->inflater, job.m, job.expert, job.shard,
+					      odw_slots_at(all->slots, (unsigned)job.slot), &stats, &err);
 		if (rc != OD_OK)
 			od_log_limited(OD_LOG_ERROR, "expert %u of MoE layer %u cannot be loaded: %s", job.expert, job.m,
 				       err.msg);

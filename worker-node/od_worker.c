@@ -1,5 +1,6 @@
 /* od-worker: loads, decompresses, runs and evicts experts as main says. This file is the wiring: command line, memory
  * budget, the daemon's callbacks. */
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/net/daemon.h"
@@ -15,6 +16,7 @@
 
 #define DEFAULT_MEMORY_BYTES 1000000000u
 #define DEFAULT_LOADERS 4
+#define MAX_PACE_MS 60000
 /* What a worker holds beside its slots: row buffers (scratch, RUNs, outputs and one more of each: 40 MiB), program,
  * libraries and the pack's tables. Staging of the load threads comes on top. */
 #define FIXED_BYTES (52u << 20)
@@ -29,6 +31,7 @@ static struct od_daemon_about about = {
 struct options {
 	struct od_daemon_args common;
 	uint64_t memory_bytes, slots, load_threads;
+	double load_time_ms, run_time_ms; /* paced, for experiments; 0: as fast as it goes */
 };
 
 struct worker {
@@ -204,7 +207,8 @@ static int open_memory(struct worker *w, struct od_err *err)
 	uint64_t slot_bytes = od_pack_slot_bytes(w->pack), fixed;
 	struct odw_schedule_opts opts = { .n_layers = w->cfg->n_layers,
 					  .n_experts = w->cfg->n_experts,
-					  .n_shards = od_pack_expert(w->pack, 0, 0)->n_shards };
+					  .n_shards = od_pack_expert(w->pack, 0, 0)->n_shards,
+					  .load_ns = (uint64_t)(w->opt.load_time_ms * OD_NS_PER_MS) };
 	char slot[32], limit[32];
 	int rc;
 
@@ -230,7 +234,8 @@ static int open_daemon(struct worker *w, struct od_err *err)
 	struct odw_engine_opts engine = { .pack = w->pack,
 					  .schedule = w->schedule,
 					  .slots = w->slots,
-					  .threads = (unsigned)w->opt.common.threads };
+					  .threads = (unsigned)w->opt.common.threads,
+					  .run_ns = (uint64_t)(w->opt.run_time_ms * OD_NS_PER_MS) };
 	int rc;
 
 	od_daemon_args_fill(&w->opt.common, &about, &opts);
@@ -291,6 +296,9 @@ int main(int argc, char **argv)
 		{ "memory-limit", OD_ARG_SIZE, &w.opt.memory_bytes, "SIZE", "memory that this worker may use; gives the number of slots (default: 1GB)", 0, 0, NULL },
 		{ "slots", OD_ARG_UINT, &w.opt.slots, "N", "experts in memory at once (default: as many as the memory limit allows, at most 64)", 1, ODW_MAX_SLOTS, NULL },
 		{ "load-threads", OD_ARG_UINT, &w.opt.load_threads, "N", "threads that read and decompress experts (default: the CPUs there are, at most 4)", 1, ODW_MAX_LOADERS, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Experiments: a slower machine than this one" },
+		{ "load-time", OD_ARG_REAL, &w.opt.load_time_ms, "MS", "a load is complete no earlier than MS milliseconds after it began; loads go one at a time", 0, MAX_PACE_MS, NULL },
+		{ "run-time", OD_ARG_REAL, &w.opt.run_time_ms, "MS", "an expert's outputs are sent no earlier than MS milliseconds after its computation began", 0, MAX_PACE_MS, NULL },
 	};
 	struct od_err err = { 0 };
 	bool done;

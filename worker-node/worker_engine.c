@@ -17,6 +17,7 @@
 #define PIECE_NS (OD_NS_PER_S / 2)	 /* main hears of progress about this often (stuck: 3 s without) */
 #define MAX_PIECE_ROWS 256
 #define ROOM_RETRY_NS OD_NS_PER_MS
+#define PACE_PIECE_NS (20 * OD_NS_PER_MS) /* a session that ends is not waited for longer */
 #define OUTPUT_HEAD 64			 /* keeps the rows behind it aligned */
 
 /* A RUN from its arrival to its last RESULT. */
@@ -296,6 +297,20 @@ static void wait_for_room(struct odw_engine *e, const struct run *run)
 	}
 }
 
+/* The rest of the time that a paced expert takes, as if a slower machine were busy with it. */
+static void wait_for_pace(struct odw_engine *e, const struct run *run, uint64_t begin_ns)
+{
+	uint64_t due_ns = begin_ns + e->o.run_ns, now_ns;
+
+	while ((now_ns = od_now_ns()) < due_ns && !is_over(e, run)) {
+		uint64_t ns = due_ns - now_ns < PACE_PIECE_NS ? due_ns - now_ns : PACE_PIECE_NS;
+		const struct timespec pause = { .tv_nsec = (long)ns };
+
+		nanosleep(&pause, NULL);
+		odw_schedule_tick(e->o.schedule);
+	}
+}
+
 static void run_expert(struct odw_engine *e, const struct run *run, struct odw_item *item)
 {
 	const Od__RunExpert *asked = run->msg.header->run->experts[item - run->item];
@@ -309,6 +324,8 @@ static void run_expert(struct odw_engine *e, const struct run *run, struct odw_i
 	begin_ns = od_now_ns();
 	out = od_alloc(OUTPUT_HEAD + bytes);
 	computed = out != NULL && compute(e, run, item, asked, (char *)out + OUTPUT_HEAD);
+	if (computed && e->o.run_ns > 0)
+		wait_for_pace(e, run, begin_ns);
 	init_result(&r, run, item->expert);
 	r.ready = item->ready;
 	r.wait_ns = begin_ns - run->arrived_ns;

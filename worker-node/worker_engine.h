@@ -27,6 +27,7 @@ struct odw_engine_opts {
 	struct odw_slots *slots;
 	struct od_data_port *port;
 	unsigned threads; /* of the arithmetic, the engine's included */
+	uint64_t run_ns;  /* an expert's outputs are sent no earlier than this after their computation began; 0: at once */
 };
 
 /* What a session agreed on. */

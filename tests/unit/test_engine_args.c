@@ -80,6 +80,8 @@ static void what_is_not_said(void **state)
 	assert_int_equal(a.opts.group_size, 0);
 	assert_true(a.opts.connect_timeout_ns == 10 * OD_NS_PER_S);
 	assert_false(a.opts.mixed);
+	assert_true(a.opts.load_time_ms == 0);
+	assert_true(a.opts.run_time_ms == 0);
 	assert_int_equal(a.opts.precision, -1);
 	assert_int_equal(a.opts.departure, -1);
 }
@@ -90,7 +92,7 @@ static void every_option(void **state)
 
 	(void)state;
 	good(&a, "--local 4 --pack P --predictor random --group-size 3 --connect-timeout 86400 --mixed --slots 2"
-		 " --memory-limit 900MiB --precision int8 --departure early --ctx-size 4294967295 --profile bf16"
+		 " --memory-limit 900MiB --load-time 2.5 --run-time 0.25 --precision int8 --departure early --ctx-size 4294967295 --profile bf16"
 		 " --threads 5 --cpu scalar --trace T --prefill-rows 4096");
 	assert_int_equal(a.opts.mode, ODM_LOCAL);
 	assert_int_equal(a.opts.local_workers, 4);
@@ -101,6 +103,8 @@ static void every_option(void **state)
 	assert_true(a.opts.mixed);
 	assert_int_equal(a.opts.slots, 2);
 	assert_int_equal(a.opts.memory_limit_bytes, 943718400);
+	assert_true(a.opts.load_time_ms == 2.5);
+	assert_true(a.opts.run_time_ms == 0.25);
 	assert_int_equal(a.opts.precision, 1);
 	assert_int_equal(a.opts.departure, 1);
 	assert_int_equal(a.opts.ctx_tokens, UINT32_MAX);
@@ -134,6 +138,9 @@ static void refusals(void **state)
 		/* What only the children of --local obey is not silently ignored elsewhere. */
 		{ "--resident --slots 2", "--slots is for the processes that --local starts" },
 		{ "--workers h --memory-limit 1G", "--memory-limit is for the processes that --local starts" },
+		{ "--workers h --load-time 0.5", "--load-time is for the processes that --local starts" },
+		{ "--workers h --run-time 0.5", "--run-time is for the processes that --local starts" },
+		{ "--local 1 --load-time 60001", "--load-time: expected 0 to 60000, found 60001" },
 		{ "--workers h --precision bf16", "--precision is for the processes that --local starts" },
 		{ "--workers h --departure late", "--departure is for the processes that --local starts" },
 	};

@@ -14,15 +14,28 @@
 #define EXPERTS 5
 #define SESSION 77
 
-static struct odw_schedule *new_schedule(unsigned n_slots)
+static uint64_t clock_ns;
+
+static uint64_t read_clock(void)
 {
-	const struct odw_schedule_opts opts = { LAYERS, EXPERTS, SHARDS, n_slots };
+	return clock_ns;
+}
+
+static struct odw_schedule *new_paced_schedule(unsigned n_slots, uint64_t load_ns)
+{
+	const struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_shards = SHARDS,
+						.n_slots = n_slots, .load_ns = load_ns, .now_ns = read_clock };
 	struct odw_schedule *s;
 	struct od_err err;
 
 	assert_int_equal(odw_schedule_new(&s, &opts, &err), OD_OK);
 	odw_schedule_begin(s, SESSION);
 	return s;
+}
+
+static struct odw_schedule *new_schedule(unsigned n_slots)
+{
+	return new_paced_schedule(n_slots, 0);
 }
 
 static void want(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t version, size_t n, const uint32_t *experts)
@@ -598,6 +611,7 @@ struct sim {
 	struct odw_schedule *s;
 	uint64_t session, seed;
 	unsigned n_slots, n_loaders;
+	uint64_t load_ns; /* paced, or 0 */
 	bool has_job[2];
 	struct odw_shard_job job[2];
 	struct odw_item item[MAX_ITEMS], *computing;
@@ -747,7 +761,8 @@ static void take_shard(struct sim *x, int j)
 		return;
 	v = odw_schedule_look(x->s, (unsigned)job->slot);
 	assert_int_equal(v.state, ODW_LOADING);
-	assert_true(v.m == job->m && v.expert == job->expert && job->shard < SHARDS);
+	assert_true(v.m == job->m && v.expert == job->expert && job->shard < SHARDS + (uint32_t)job->is_pace);
+	assert_false(job->is_pace && x->load_ns == 0);
 	assert_false(x->computing != NULL && x->computing->slot == job->slot);
 	assert_false(x->has_job[!j] && x->job[!j].slot == job->slot && x->job[!j].shard == job->shard);
 	if (job->shard == 0) {
@@ -765,7 +780,8 @@ static void put_shard(struct sim *x, int j, int rc)
 	bool counts = odw_schedule_look(x->s, (unsigned)job->slot).state == ODW_LOADING;
 
 	x->has_job[j] = false;
-	x->content[job->slot].shards |= 1u << job->shard;
+	if (!job->is_pace)
+		x->content[job->slot].shards |= 1u << job->shard;
 	(void)!odw_schedule_finish_shard(x->s, job, 1, rc, &err);
 	if (rc == OD_OK || !counts)
 		return;
@@ -824,6 +840,7 @@ static void random_event(struct sim *x)
 	uint32_t what = pick(x, 100);
 	int j = (int)pick(x, 2);
 
+	clock_ns++;
 	if (what < 12)
 		do_want(x);
 	else if (what < 24)
@@ -881,9 +898,10 @@ static void settle(struct sim *x)
 {
 	bool moved = true;
 
-	for (int rounds = 0; moved; rounds++) {
+	for (int rounds = 0, idle = 0; idle < 2; rounds++, idle = moved ? 0 : idle + 1) {
 		assert_true(rounds < 100000);
 		moved = false;
+		clock_ns += x->load_ns; /* twice in vain: there is nothing that only waits for its time */
 		for (int j = 0; j < 2; j++) {
 			if (!x->has_job[j] && x->n_loaders > 0)
 				take_shard(x, j);
@@ -920,7 +938,8 @@ static void random_messages_against_a_model(void **state)
 		x.seed = seed * 0x9e3779b97f4a7c15ull;
 		x.n_slots = 1 + (unsigned)(seed % 3);
 		x.n_loaders = seed % 10 == 0 ? 0 : 1 + (unsigned)(seed / 3 % 2);
-		x.s = new_schedule(x.n_slots);
+		x.load_ns = seed % 4 == 0 ? 15 : 0;
+		x.s = new_paced_schedule(x.n_slots, x.load_ns);
 		x.session = SESSION;
 		for (int i = 0; i < 300; i++) {
 			random_event(&x);

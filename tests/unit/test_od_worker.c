@@ -645,6 +645,30 @@ static void wanted_experts_are_ready(void **state)
 	close_worker(&w);
 }
 
+/* Bounds from below only: this machine may be as slow as it likes. */
+static void paced_work_takes_its_time(void **state)
+{
+	static struct request q;
+	struct worker w;
+	struct od_msg m;
+
+	(void)state;
+	open_session(&w, F32, (const char *[]){ "--slots", "1", "--load-time", "6.5", "--run-time", "2.5", NULL });
+	init_request(&q, 1, 0, 2, 1);
+	for (uint32_t e = 0; e < 3; e++)
+		add_expert(&q, e, 0, 1, 2, true);
+	send_request(&w, &q);
+	for (int n = 0; n < 3; n++) {
+		size_t i = get_result(&w, &q, &m);
+
+		check_output(&w, &q, &q.expert[i], &m);
+		assert_true(m.header->result->load_ns >= 6500000);
+		assert_true(m.header->result->compute_ns >= 2500000);
+		od_msg_fini(&m);
+	}
+	close_worker(&w);
+}
+
 #define IN_FLIGHT 24
 static void one_slot_runs_every_expert(void **state)
 {
@@ -1091,6 +1115,7 @@ int main(void)
 		cmocka_unit_test(experts_compute_what_the_checkpoint_says),
 		cmocka_unit_test(rows_do_not_depend_on_each_other),
 		cmocka_unit_test(wanted_experts_are_ready),
+		cmocka_unit_test(paced_work_takes_its_time),
 		cmocka_unit_test(one_slot_runs_every_expert),
 		cmocka_unit_test(bad_runs_are_answered),
 		cmocka_unit_test(bad_advice_is_dropped),
