@@ -1,14 +1,14 @@
-/* od-bench recall: how many of the experts that a live cluster used had been predicted (OD-MoE section 3.2).
+/* od-bench recall: how many of the experts that the routers chose had been predicted (OD-MoE section 3.2, Eq. 2 and 3).
  *
- * Text is generated greedily, as in the paper, and ends where the model ends it. Rows whose prediction was late
- * count like the others: whether it was right and whether it was in time are two questions. Rows that never got one
- * are no part of the recall but are counted. */
+ * Text is generated greedily, as in the paper, and ends where the model ends it. Without a cluster everything happens in
+ * this process (recall_run.h); with --local or --workers it is live (recall_live.h). */
 #include "main-node/engine_args.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_prompts.h"
-#include "tests/bench/bench_table.h"
+#include "tests/bench/recall_live.h"
+#include "tests/bench/recall_report.h"
+#include "tests/bench/recall_run.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,30 +16,49 @@
 
 #define DEFAULT_TOKENS 256
 #define MAX_TOKENS 1e6
+#define OWN_MAX 32
 
 struct options {
 	struct odm_engine_args engine;
-	const char *prompts;
+	const char *prompts, *precision, *predictor, *align, *dump;
 	uint64_t limit, tokens;
 	bool json, help;
 };
 
-/* What one prompt gave. */
-struct outcome {
-	const char *finish;
-	size_t tokens;
-	struct od_recall_cell all;
-	uint64_t expert_uses, late_rows, in_time_rows, missing_rows;
-};
+/* ---- The command line ---- */
 
-struct recall_bench {
-	struct options opt;
-	struct odm_engine *engine;
-	struct od_prompts prompts;
-	struct outcome *outcome;  /* [prompts.n] */
-	struct od_recall sum, own; /* of all prompts, of the one that runs */
-	uint32_t workers, groups, slots;
-};
+static const char usage[] =
+	"Usage: od-bench recall --prompts FILE [OPTIONS]\n"
+	"       od-bench recall --prompts FILE --local N | --workers FILE [OPTIONS]\n\n"
+	"Generates text greedily and compares what was predicted with what the routers chose. Without a cluster the true\n"
+	"model and the shadow's emulator, which gets the messages that it would get over the network, are in this process:\n"
+	"any number of configurations, one after the other, on all CPUs. With one, od-main's engine generates on it.\n"
+	"Example: od-bench recall --pack PACK --prompts tests/bench/prompts.jsonl --precision int8,bf16\n";
+
+static const struct od_arg *find(const struct od_arg *table, size_t n, const char *name)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (table[i].kind != OD_ARG_TITLE && strcmp(table[i].name, name) == 0)
+			return &table[i];
+	}
+	return NULL;
+}
+
+/* The engine's options, but those that mean more here (lists), and --resident, which is no cluster. */
+static size_t engine_table(struct options *o, const struct od_arg *own, size_t n_own, struct od_arg *table)
+{
+	struct od_arg all[ODM_ENGINE_ARGS_MAX];
+	size_t n_all = odm_engine_args_table(&o->engine, all), n = 0;
+
+	for (size_t i = 0; i < n_all; i++) {
+		bool ours = all[i].kind != OD_ARG_TITLE && (find(own, n_own, all[i].name) != NULL ||
+							     strcmp(all[i].name, "resident") == 0);
+
+		if (!ours)
+			table[n++] = all[i];
+	}
+	return n;
+}
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
@@ -50,282 +69,254 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "limit", OD_ARG_UINT, &o->limit, "N", "only the first N prompts", 1, 0, NULL },
 		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens to generate at most; default 256", 2, MAX_TOKENS,
 		  NULL },
+		{ "precision", OD_ARG_STRING, &o->precision, "LIST", "the shadow's weights, say int8,bf16 (default: int8); "
+		  "with a cluster one, and only with --local", 0, 0, NULL },
+		{ "align", OD_ARG_STRING, &o->align, "LIST", "T<i>_KV<j>: the token every i steps, keys and values every j, "
+		  "0 is never; default T1_KV1", 0, 0, NULL },
+		{ "predictor", OD_ARG_STRING, &o->predictor, "LIST", "shadow (default), and the rivals in main's own "
+		  "process: next-gate, multi-gate, popularity, history, trajectory, random; with a cluster one", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON, with every token index and every prompt", 0, 0, NULL },
+		{ "dump", OD_ARG_STRING, &o->dump, "FILE", "without a cluster: every row of every layer, true and predicted, "
+		  "a JSON object a line", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 	};
+	const size_t n_own = sizeof(own) / sizeof(own[0]);
+	struct od_arg table[ODM_ENGINE_ARGS_MAX + OWN_MAX];
+	size_t n_positional, n;
+	int rc;
 
+	_Static_assert(sizeof(own) / sizeof(own[0]) <= OWN_MAX, "table too small");
 	odm_engine_args_defaults(&o->engine);
-	return odm_engine_args_parse(&o->engine, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
-		"Usage: od-bench recall --local N | --workers FILE --prompts FILE [OPTIONS]\n\n"
-		"Generates text greedily on a cluster and compares what was predicted with what the routers chose.\n"
-		"Example: od-bench recall --pack PACK --local 4 --prompts tests/bench/prompts.jsonl\n", err);
+	n = engine_table(o, own, n_own, table);
+	memcpy(table + n, own, sizeof(own));
+	n += n_own;
+	rc = od_args_parse(table, n, argc, argv, NULL, 0, &n_positional, err);
+	if (rc == OD_OK && o->help) {
+		fputs(usage, stdout);
+		od_args_help(stdout, table, n);
+	}
+	return rc;
 }
 
-static int check(struct options *o, struct od_err *err)
+static int parse_predictors(const struct options *o, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
+{
+	int rc = recall_parse_list("predictor", o->predictor != NULL ? o->predictor : "shadow", odm_predictor_names, out, n,
+				   err);
+
+	for (size_t i = 0; rc == OD_OK && i < *n; i++) {
+		if (out[i] == ODM_PREDICT_NONE)
+			return od_fail(err, OD_ERR_ARG, "--predictor none: who predicts nothing has no recall");
+	}
+	return rc;
+}
+
+/* ---- Live ---- */
+
+/* A list that must have one item, or none was given: then -1. */
+static int parse_one(const char *option, const char *text, const char *const *choices, int *out, struct od_err *err)
+{
+	int list[RECALL_LIST_MAX];
+	size_t n;
+	int rc;
+
+	*out = -1;
+	if (text == NULL)
+		return OD_OK;
+	rc = recall_parse_list(option, text, choices, list, &n, err);
+	if (rc == OD_OK && n != 1)
+		return od_fail(err, OD_ERR_ARG, "--%s: a cluster has one; found \"%s\"", option, text);
+	*out = list[0];
+	return rc;
+}
+
+static int check_live(struct options *o, struct od_err *err)
 {
 	struct odm_engine_opts *e = &o->engine.opts;
-	int rc = odm_engine_args_finish(&o->engine, err);
+	int rc, predictors[RECALL_LIST_MAX];
+	size_t n;
 
+	if (o->dump != NULL)
+		return od_fail(err, OD_ERR_ARG, "--dump is not for a cluster: leave out --local and --workers");
+	rc = parse_one("precision", o->precision, od_precision_names, &e->precision, err);
+	if (rc == OD_OK)
+		rc = parse_predictors(o, predictors, &n, err);
+	if (rc == OD_OK && n != 1)
+		rc = od_fail(err, OD_ERR_ARG, "--predictor: a cluster has one; found \"%s\"", o->predictor);
+	if (rc == OD_OK)
+		rc = odm_engine_args_finish(&o->engine, err);
 	if (rc != OD_OK)
 		return rc;
-	if (e->mode == ODM_RESIDENT)
-		return od_fail(err, OD_ERR_ARG, "recall needs a cluster, which predicts: --local N or --workers FILE "
-			       "instead of --resident");
-	if (e->predictor == ODM_PREDICT_NONE)
-		return od_fail(err, OD_ERR_ARG, "--predictor none: a cluster that predicts nothing has no recall");
-	if (o->prompts == NULL)
-		return od_fail(err, OD_ERR_ARG, "--prompts FILE is missing");
 	/* Said aloud, so that a cluster without a shadow is refused at the start and by name. */
-	if (e->predictor == ODM_PREDICTOR_AUTO)
-		e->predictor = ODM_PREDICT_SHADOW;
+	e->predictor = predictors[0];
 	e->quiet = o->json;
 	return OD_OK;
 }
 
-static int run_prompt(struct recall_bench *b, size_t i, struct od_err *err)
-{
-	const struct od_prompt *q = &b->prompts.prompt[i];
-	struct outcome *out = &b->outcome[i];
-	struct odm_request req = {
-		.prompt = q->ids,
-		.n_prompt = q->n_ids,
-		.max_tokens = b->opt.tokens,
-		.recall = &b->own,
-	};
-	struct odm_result r;
-	int rc;
+/* ---- In one process ---- */
 
-	od_sampler_defaults(&req.sampling);
-	od_recall_reset(&b->own);
-	rc = odm_generate(b->engine, &req, &r, err);
-	*out = (struct outcome){
-		.finish = odm_finish_name(r.finish),
-		.tokens = r.n_tokens,
-		.all = b->own.all,
-		.expert_uses = r.figures.expert_uses,
-		.late_rows = b->own.late_rows,
-		.in_time_rows = b->own.in_time_rows,
-		.missing_rows = r.figures.missing_predictions,
-	};
-	b->workers = r.figures.workers;
-	b->groups = r.figures.groups;
-	b->slots = r.figures.slots;
-	od_recall_merge(&b->sum, &b->own);
-	odm_result_fini(&r);
-	return rc == OD_OK ? rc : od_fail_within(err, "%s", q->name);
+/* An option that only a cluster obeys, or NULL. */
+static const char *cluster_only(const struct odm_engine_opts *e)
+{
+	if (e->slots > 0)
+		return "slots";
+	if (e->memory_limit_bytes > 0)
+		return "memory-limit";
+	if (e->group_size > 0)
+		return "group-size";
+	if (e->mixed)
+		return "mixed";
+	return e->trace != NULL ? "trace" : NULL;
 }
 
-static int run_prompts(struct recall_bench *b, struct od_err *err)
+static int list_configs(const struct options *o, struct recall_configs *c, struct od_err *err)
 {
-	bool progress = !b->opt.json && isatty(STDERR_FILENO);
+	int precision[RECALL_LIST_MAX], predictor[RECALL_LIST_MAX];
+	size_t n_precision, n_align, n_predictor;
+	struct recall_align align[RECALL_LIST_MAX];
+	int rc = recall_parse_list("precision", o->precision != NULL ? o->precision : "int8", od_precision_names, precision,
+				   &n_precision, err);
+
+	if (rc == OD_OK)
+		rc = recall_parse_align("align", o->align != NULL ? o->align : "T1_KV1", align, &n_align, err);
+	if (rc == OD_OK)
+		rc = parse_predictors(o, predictor, &n_predictor, err);
+	for (size_t i = 0; rc == OD_OK && i < n_predictor; i++) {
+		if (predictor[i] != ODM_PREDICT_SHADOW) {
+			rc = recall_add_predictor(c, odm_predictor_names[predictor[i]], err);
+			continue;
+		}
+		for (size_t p = 0; rc == OD_OK && p < n_precision; p++) {
+			for (size_t a = 0; rc == OD_OK && a < n_align; a++)
+				rc = recall_add_shadow(c, (enum od_precision)(precision[p] + 1), align[a], err);
+		}
+	}
+	return rc;
+}
+
+static int check_alone(const struct options *o, struct recall_configs *c, struct od_err *err)
+{
+	const char *useless = cluster_only(&o->engine.opts);
+
+	if (useless != NULL)
+		return od_fail(err, OD_ERR_ARG, "--%s is for a cluster: --local N or --workers FILE", useless);
+	return list_configs(o, c, err);
+}
+
+static void report_setting(const struct recall_run *r, struct od_report *to)
+{
+	od_report_fact(to, "profile", "profile", OD_TEXT(od_profile_names[r->opt.profile - 1]), 0, NULL);
+	od_report_fact(to, "departure", "departure", OD_TEXT(r->opt.early ? "early" : "late"), 0, NULL);
+	od_report_fact(to, "threads", "threads", OD_INT(r->opt.threads), 0, NULL);
+	if (r->configs->n == 1)
+		od_report_fact(to, "configuration", "configuration", OD_TEXT(r->configs->config[0].name), 0, NULL);
+	od_report_fact(to, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(r->pack)), 0, NULL);
+}
+
+static int report(const struct recall_run *r, bool json, struct od_err *err)
+{
+	const struct od_config *c = od_pack_config(r->pack);
+	const char **name = calloc(r->configs->n, sizeof(*name)), **group = calloc(r->configs->n, sizeof(*group));
+	const char **finish = calloc(r->prompts->n, sizeof(*finish));
+	const struct recall_view v = {
+		.n_configs = r->configs->n,
+		.name = name,
+		.group = group,
+		.counts = r->counts,
+		.prompts = r->prompts,
+		.finish = finish,
+		.n_layers = c->n_layers,
+		.top_k = c->top_k,
+		.max_tokens = r->opt.max_tokens,
+	};
+	struct od_report *to = NULL;
 	int rc = OD_OK;
 
-	for (size_t i = 0; rc == OD_OK && i < b->prompts.n; i++) {
-		if (progress)
-			fprintf(stderr, "\rprompt %zu of %zu", i + 1, b->prompts.n);
-		rc = run_prompt(b, i, err);
+	if (name == NULL || group == NULL || finish == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "report");
+	for (size_t i = 0; rc == OD_OK && i < r->configs->n; i++) {
+		const struct recall_config *one = &r->configs->config[i];
+
+		name[i] = one->name;
+		group[i] = one->predictor != NULL ? "rivals" : od_precision_names[one->precision - 1];
 	}
-	if (progress)
-		fputc('\n', stderr);
+	for (size_t i = 0; rc == OD_OK && i < r->prompts->n; i++)
+		finish[i] = r->result[i].finish;
+	if (rc == OD_OK)
+		rc = od_report_new(&to, "Recall of expert predictions", err);
+	if (rc == OD_OK) {
+		report_setting(r, to);
+		rc = recall_report(&v, to, err);
+	}
+	if (rc == OD_OK)
+		rc = od_report_print(to, stdout, json, err);
+	od_report_free(to);
+	free(name);
+	free(group);
+	free(finish);
 	return rc;
 }
 
-/* Mean and deviation (of a sample) of the prompts' own recalls; NaN without enough prompts that have one. */
-static void over_prompts(const struct recall_bench *b, double *mean, double *sd)
+static int run_alone(const struct options *o, struct recall_configs *configs, struct od_prompts *prompts,
+		     struct od_err *err)
 {
-	double sum = 0, squares = 0;
-	size_t n = 0;
-
-	for (size_t i = 0; i < b->prompts.n; i++) {
-		if (b->outcome[i].all.uses == 0)
-			continue;
-		sum += od_recall_rate(&b->outcome[i].all);
-		n++;
-	}
-	*mean = n > 0 ? sum / (double)n : NAN;
-	for (size_t i = 0; i < b->prompts.n; i++) {
-		double d = od_recall_rate(&b->outcome[i].all) - *mean;
-
-		squares += b->outcome[i].all.uses > 0 ? d * d : 0;
-	}
-	*sd = n > 1 ? sqrt(squares / (double)(n - 1)) : NAN;
-}
-
-static struct od_cell rate_cell(const struct od_recall_cell *c)
-{
-	return c->uses > 0 ? OD_REAL(od_recall_rate(c)) : OD_NONE;
-}
-
-static void report_setting(const struct recall_bench *b, struct od_report *r)
-{
-	const struct odm_engine_opts *e = &b->opt.engine.opts;
-	bool ours = e->mode == ODM_LOCAL && e->predictor == ODM_PREDICT_SHADOW; /* else its command line says */
-
-	od_report_fact(r, "predictor", "predictor", OD_TEXT(odm_predictor_names[e->predictor]), 0, NULL);
-	if (ours)
-		od_report_fact(r, "shadow_precision", "shadow's precision",
-			       OD_TEXT(e->precision < 0 ? "default" : od_precision_names[e->precision]), 0, NULL);
-	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[e->profile - 1]), 0, NULL);
-	od_report_fact(r, "workers", "workers", OD_INT(b->workers), 0, NULL);
-	od_report_fact(r, "groups", "groups", OD_INT(b->groups), 0, NULL);
-	od_report_fact(r, "slots", "slots of a worker", OD_INT(b->slots), 0, NULL);
-	od_report_fact(r, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(odm_engine_pack(b->engine))), 0, NULL);
-}
-
-static void report_totals(const struct recall_bench *b, struct od_report *r)
-{
-	const struct od_recall *s = &b->sum;
-	struct od_recall_cell every = { .recalled = s->all.recalled };
-	uint64_t tokens = 0, missing = 0;
-	double mean, sd;
-
-	for (size_t i = 0; i < b->prompts.n; i++) {
-		tokens += b->outcome[i].tokens;
-		missing += b->outcome[i].missing_rows;
-		every.uses += b->outcome[i].expert_uses;
-	}
-	over_prompts(b, &mean, &sd);
-	od_report_fact(r, "prompts", "prompts", OD_INT(b->prompts.n), 0, NULL);
-	od_report_fact(r, "tokens", "tokens generated", OD_INT(tokens), 0, NULL);
-	od_report_fact(r, "recall", "recall (Eq. 3)", rate_cell(&s->all), 5, NULL);
-	od_report_fact(r, "recall_sd", "  deviation over prompts", OD_REAL(sd), 5, NULL);
-	od_report_fact(r, "recall_mean", "  mean over prompts", OD_REAL(mean), 5, NULL);
-	od_report_fact(r, "predicted_uses", "expert uses with a prediction", OD_INT(s->all.uses), 0, NULL);
-	od_report_fact(r, "recalled_uses", "  of those predicted", OD_INT(s->all.recalled), 0, NULL);
-	od_report_fact(r, "expert_uses", "expert uses", OD_INT(every.uses), 0, NULL);
-	od_report_fact(r, "recall_of_all_uses", "recall, missing ones as wrong", rate_cell(&every), 5, NULL);
-	od_report_fact(r, "in_time_rows", "rows predicted in time", OD_INT(s->in_time_rows), 0, NULL);
-	od_report_fact(r, "late_rows", "rows predicted late", OD_INT(s->late_rows), 0, NULL);
-	od_report_fact(r, "missing_rows", "rows never predicted", OD_INT(missing), 0, NULL);
-}
-
-static void report_layers(const struct recall_bench *b, struct od_report *r)
-{
-	static const struct od_column columns[] = {
-		{ "layer", "layer", 0 }, { "uses", "uses", 0 }, { "recalled", "recalled", 0 }, { "recall", "recall", 5 },
+	const struct odm_engine_opts *e = &o->engine.opts;
+	struct recall_run r = {
+		.opt = {
+			.pack = e->pack,
+			.cpu = e->cpu,
+			.profile = (enum od_profile)(o->engine.profile + 1),
+			.threads = e->threads,
+			.ctx_tokens = e->ctx_tokens,
+			.prefill_rows = (uint32_t)e->prefill_rows,
+			.max_tokens = (uint32_t)o->tokens,
+			.early = e->departure != 0,
+			.progress = !o->json && isatty(STDERR_FILENO),
+			.dump = o->dump,
+		},
+		.configs = configs,
+		.prompts = prompts,
 	};
-	struct od_table *t = od_report_table(r, "by_layer", "By layer", columns, 4);
+	int rc = recall_run_open(&r, err);
 
-	for (uint32_t m = 0; m < b->sum.n_layers; m++) {
-		const struct od_recall_cell *c = &b->sum.layer[m];
-
-		od_table_row(t, (struct od_cell[]){ OD_INT(m), OD_INT(c->uses), OD_INT(c->recalled), rate_cell(c) });
-	}
-}
-
-/* Index n is the pass of the n-th generated token (OD-MoE's iteration n), which chooses token n + 1. A person gets
- * 1, 2, 3 to 4, 5 to 8, ...: drift shows on a scale of doublings. */
-static void report_indices(const struct recall_bench *b, struct od_report *r)
-{
-	static const struct od_column columns[] = {
-		{ "from", "token", 0 }, { "to", "to", 0 }, { "uses", "uses", 0 }, { "recalled", "recalled", 0 },
-		{ "recall", "recall", 5 },
-	};
-	static const struct od_column every_column[] = {
-		{ "index", "token", 0 }, { "uses", "uses", 0 }, { "recalled", "recalled", 0 }, { "recall", "recall", 5 },
-	};
-	const struct od_recall *s = &b->sum;
-	struct od_table *t = od_report_table(r, "by_token", "By index of the generated token", columns, 5);
-	struct od_table *d = od_report_detail(r, "by_token_index", every_column, 4);
-
-	for (uint32_t from = 1, to = 1; from <= s->n_tokens; from = to + 1, to *= 2) {
-		uint32_t end = to < s->n_tokens ? to : s->n_tokens;
-		struct od_recall_cell c = { 0 };
-
-		for (uint32_t n = from; n <= end; n++) {
-			const struct od_recall_cell *one = &s->token[n - 1];
-
-			c.uses += one->uses;
-			c.recalled += one->recalled;
-			if (one->uses > 0)
-				od_table_row(d, (struct od_cell[]){ OD_INT(n), OD_INT(one->uses), OD_INT(one->recalled),
-								    rate_cell(one) });
-		}
-		if (c.uses > 0)
-			od_table_row(t, (struct od_cell[]){ OD_INT(from), OD_INT(end), OD_INT(c.uses), OD_INT(c.recalled),
-							    rate_cell(&c) });
-	}
-}
-
-static void report_prompts(const struct recall_bench *b, struct od_report *r)
-{
-	static const struct od_column columns[] = {
-		{ "name", "prompt", 0 }, { "prompt_tokens", "prompt tokens", 0 }, { "tokens", "tokens", 0 },
-		{ "finish", "finish", 0 }, { "recall", "recall", 5 }, { "predicted_uses", "predicted", 0 },
-		{ "recalled_uses", "recalled", 0 }, { "expert_uses", "uses", 0 }, { "in_time_rows", "in time", 0 },
-		{ "late_rows", "late", 0 }, { "missing_rows", "missing", 0 },
-	};
-	struct od_table *t = od_report_detail(r, "by_prompt", columns, sizeof(columns) / sizeof(columns[0]));
-
-	for (size_t i = 0; i < b->prompts.n; i++) {
-		const struct od_prompt *q = &b->prompts.prompt[i];
-		const struct outcome *o = &b->outcome[i];
-
-		od_table_row(t, (struct od_cell[]){
-			OD_TEXT(q->name), OD_INT(q->n_ids), OD_INT(o->tokens), OD_TEXT(o->finish), rate_cell(&o->all),
-			OD_INT(o->all.uses), OD_INT(o->all.recalled), OD_INT(o->expert_uses), OD_INT(o->in_time_rows),
-			OD_INT(o->late_rows), OD_INT(o->missing_rows),
-		});
-	}
-}
-
-static int report(const struct recall_bench *b, struct od_err *err)
-{
-	struct od_report *r;
-	int rc = od_report_new(&r, "Recall of expert predictions", err);
-
-	if (rc != OD_OK)
-		return rc;
-	report_setting(b, r);
-	report_totals(b, r);
-	report_layers(b, r);
-	report_indices(b, r);
-	report_prompts(b, r);
-	rc = od_report_print(r, stdout, b->opt.json, err);
-	od_report_free(r);
+	if (rc == OD_OK)
+		rc = recall_run_all(&r, err);
+	if (rc == OD_OK)
+		rc = report(&r, o->json, err);
+	recall_run_close(&r);
 	return rc;
 }
 
-static int run(struct recall_bench *b, struct od_err *err)
-{
-	const struct options *o = &b->opt;
-	uint32_t n_layers, n_tokens = (uint32_t)o->tokens;
-	int rc;
+/* ---- Both ---- */
 
-	rc = od_prompts_load(&b->prompts, o->prompts, o->limit, err);
-	if (rc != OD_OK)
-		return rc;
-	b->outcome = calloc(b->prompts.n, sizeof(*b->outcome));
-	if (b->outcome == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "results of %zu prompts", b->prompts.n);
-	rc = odm_engine_open(&b->engine, &o->engine.opts, err);
-	if (rc != OD_OK)
-		return rc;
-	rc = od_prompts_encode(&b->prompts, odm_engine_tokenizer(b->engine), err);
-	n_layers = od_pack_config(odm_engine_pack(b->engine))->n_layers;
+static int run(struct options *o, struct recall_configs *configs, struct od_err *err)
+{
+	const bool live = o->engine.local > 0 || o->engine.opts.hosts_path != NULL;
+	struct od_prompts prompts = { 0 };
+	int rc = live ? check_live(o, err) : check_alone(o, configs, err);
+
+	if (rc == OD_OK && o->prompts == NULL)
+		rc = od_fail(err, OD_ERR_ARG, "--prompts FILE is missing");
 	if (rc == OD_OK)
-		rc = od_recall_init(&b->sum, n_layers, n_tokens, err);
+		rc = od_prompts_load(&prompts, o->prompts, o->limit, err);
 	if (rc == OD_OK)
-		rc = od_recall_init(&b->own, n_layers, n_tokens, err);
-	if (rc == OD_OK)
-		rc = run_prompts(b, err);
-	return rc == OD_OK ? report(b, err) : rc;
+		rc = live ? recall_live(&o->engine.opts, &prompts, (uint32_t)o->tokens, o->json, err) :
+			    run_alone(o, configs, &prompts, err);
+	od_prompts_fini(&prompts);
+	return rc;
 }
 
 int od_bench_recall(int argc, char **argv, struct od_err *err)
 {
-	struct recall_bench b = { .opt.tokens = DEFAULT_TOKENS };
-	int rc = parse(&b.opt, argc, argv, err);
+	struct options o = { .tokens = DEFAULT_TOKENS };
+	struct recall_configs *configs;
+	int rc = parse(&o, argc, argv, err);
 
-	if (rc != OD_OK || b.opt.help)
+	if (rc != OD_OK || o.help)
 		return rc;
-	rc = check(&b.opt, err);
-	if (rc == OD_OK)
-		rc = run(&b, err);
-	odm_engine_close(b.engine);
-	od_recall_fini(&b.sum);
-	od_recall_fini(&b.own);
-	od_prompts_fini(&b.prompts);
-	free(b.outcome);
+	configs = calloc(1, sizeof(*configs));
+	if (configs == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "configurations");
+	rc = run(&o, configs, err);
+	free(configs);
 	return rc;
 }

@@ -12,7 +12,7 @@ static const struct od_bench_command commands[] = {
 	{ "synth", "write a synthetic Mixtral checkpoint of any size", od_bench_synth },
 	{ "membw", "measure how fast this machine reads memory", od_bench_membw },
 	{ "conform", "compare tokens, routes and logits with an independent implementation's", od_bench_conform },
-	{ "recall", "how many of the experts that a cluster used were predicted", od_bench_recall },
+	{ "recall", "how many of the experts that the routers chose were predicted", od_bench_recall },
 	{ "decode", "tokens per second of a cluster and of resident mode", od_bench_decode },
 };
 

@@ -4,6 +4,9 @@ od-bench_SRCS := $(addprefix tests/bench/,od_bench.c bandwidth.c bench_conform.c
 	bench_synth.c bench_table.c golden_compare.c golden_file.c synth_files.c synth_model.c synth_weights.c)
 # Main's engine, for what is measured on a running model.
 od-bench_SRCS += $(addprefix tests/bench/,bench_decode.c bench_prompts.c bench_recall.c) $(ODM_SRCS)
+# The shadow's emulator beside the true model.
+od-bench_SRCS += $(addprefix tests/bench/,recall_board.c recall_config.c recall_live.c recall_models.c recall_progress.c \
+	recall_record.c recall_report.c recall_rival.c recall_run.c recall_shadow.c recall_stats.c) $(ODS_SRCS)
 
 # What the unit tests of these files link beyond libod.
 test_bench_stats_OBJS := $(B)/obj/tests/bench/bench_stats.o
@@ -14,3 +17,7 @@ test_bandwidth_OBJS := $(B)/obj/tests/bench/bandwidth.o
 test_synth_model_OBJS := $(B)/obj/tests/bench/synth_model.o $(B)/obj/tests/bench/synth_weights.o
 test_golden_file_OBJS := $(B)/obj/tests/bench/golden_file.o
 test_golden_compare_OBJS := $(B)/obj/tests/bench/golden_compare.o
+test_recall_stats_OBJS := $(B)/obj/tests/bench/recall_stats.o
+test_recall_config_OBJS := $(B)/obj/tests/bench/recall_config.o
+test_recall_board_OBJS := $(addprefix $(B)/obj/tests/bench/,recall_board.o recall_stats.o)
+test_recall_progress_OBJS := $(B)/obj/tests/bench/recall_progress.o

@@ -79,10 +79,10 @@ def recall_does_not_depend_on_the_cluster():
 @test
 def recall_needs_predictions():
     prompts = ("--prompts", PROMPTS)
-    assert refused("recall needs a cluster", "recall", "--resident", *prompts) == 2
-    assert refused("who runs the experts?", "recall", *prompts) == 2
     assert refused("predicts nothing", "recall", "--local", 1, "--predictor", "none", *prompts) == 2
     assert refused("--prompts FILE is missing", "recall", "--local", 1, "--predictor", "random") == 2
+    assert refused("a cluster has one", "recall", "--local", 1, "--predictor", "random,shadow", *prompts) == 2
+    assert refused("not for a cluster", "recall", "--local", 1, "--dump", "x", *prompts) == 2
     worker = Daemon("worker")
     assert refused("names no shadow", "recall", "--workers", hosts_file([worker]), *prompts) == 2
     worker.kill()

@@ -1,0 +1,164 @@
+#include "tests/bench/recall_board.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct recall_held {
+	uint16_t n; /* 0: no prediction */
+	uint16_t expert[OD_MAX_CANDIDATES];
+	float probability[OD_MAX_CANDIDATES];
+	bool has_probability;
+	int32_t token;
+	uint32_t lead;
+};
+
+int recall_board_open(struct recall_board *b, struct od_err *err)
+{
+	b->step = b->layer = 0;
+	b->begun = false;
+	b->held = calloc((size_t)b->rec->n_steps * b->config->n_layers + 1, sizeof(*b->held));
+	b->counts->tokens = b->rec->n_tokens;
+	b->counts->steps = b->rec->n_steps;
+	return b->held != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "predictions for %u steps", b->rec->n_steps);
+}
+
+void recall_board_close(struct recall_board *b)
+{
+	free(b->held);
+	b->held = NULL;
+}
+
+static int32_t token_of(const struct recall_board *b, uint32_t step)
+{
+	return b->rec->token[b->rec->n_prompt + step];
+}
+
+static struct recall_row row_of(const struct recall_board *b, uint32_t step, uint32_t m, const uint16_t *predicted,
+				size_t n)
+{
+	const size_t at = ((size_t)b->rec->n_prompt + step) * b->config->n_layers + m;
+	const size_t k = b->config->top_k;
+
+	return (struct recall_row){
+		.layer = m,
+		.token = step,
+		.margin = b->rec->margin[at],
+		.predicted = predicted,
+		.n_predicted = n < k ? n : k,
+		.used = b->rec->expert + at * k,
+		.n_used = k,
+	};
+}
+
+/* Routers still to speak before the one of (step, m) has spoken; 0: it has. */
+static uint32_t lead_of(const struct recall_board *b, uint32_t step, uint32_t m)
+{
+	uint64_t next = (uint64_t)b->step * b->config->n_layers + b->layer;
+	uint64_t own = (uint64_t)step * b->config->n_layers + m;
+
+	return own < next ? 0 : (uint32_t)(own - next + 1);
+}
+
+void recall_board_add(struct recall_board *b, const struct od_prediction *p)
+{
+	const uint64_t ahead = p->step - b->first_step;
+	const uint32_t step = (uint32_t)ahead;
+	struct recall_held *h;
+	struct recall_row row;
+	bool wrong;
+
+	if (p->step < b->first_step || ahead >= b->rec->n_steps || p->m >= b->config->n_layers ||
+	    p->n < b->config->top_k || p->n > OD_MAX_CANDIDATES)
+		return; /* for a step that does not come: the text ends before */
+	wrong = p->token != token_of(b, step);
+	if (p->m == 0 && (step > b->step || (step == b->step && !b->begun))) {
+		b->counts->guesses++;
+		b->counts->wrong_guesses += wrong;
+	}
+	if (wrong && !b->any_token)
+		return;
+	row = row_of(b, step, p->m, p->expert, p->n);
+	recall_counts_lead(b->counts, lead_of(b, step, p->m), &row);
+	if (lead_of(b, step, p->m) == 0)
+		return;
+	h = &b->held[(size_t)step * b->config->n_layers + p->m];
+	h->n = (uint16_t)p->n;
+	h->token = p->token;
+	h->lead = lead_of(b, step, p->m);
+	h->has_probability = p->probability != NULL;
+	memcpy(h->expert, p->expert, p->n * sizeof(*h->expert));
+	if (h->has_probability)
+		memcpy(h->probability, p->probability, p->n * sizeof(*h->probability));
+}
+
+void recall_board_begin_step(struct recall_board *b)
+{
+	b->begun = true;
+}
+
+static void dump_experts(struct od_strbuf *d, const char *key, const uint16_t *expert, size_t n)
+{
+	od_strbuf_printf(d, ", \"%s\": [", key);
+	for (size_t i = 0; i < n; i++)
+		od_strbuf_printf(d, "%s%u", i > 0 ? ", " : "", expert[i]);
+	od_strbuf_printf(d, "]");
+}
+
+static void dump_probabilities(struct od_strbuf *d, const char *key, const float *p, size_t n)
+{
+	od_strbuf_printf(d, ", \"%s\": [", key);
+	for (size_t i = 0; i < n; i++)
+		od_strbuf_printf(d, "%s%.9g", i > 0 ? ", " : "", (double)p[i]);
+	od_strbuf_printf(d, "]");
+}
+
+/* A name as JSON text, quotes and all. */
+static void dump_name(struct od_strbuf *d, const char *key, const char *name)
+{
+	json_t *j = json_string(name);
+	char *text = j != NULL ? json_dumps(j, JSON_ENCODE_ANY) : NULL;
+
+	od_strbuf_printf(d, "\"%s\": %s", key, text != NULL ? text : "null");
+	free(text);
+	json_decref(j);
+}
+
+static void dump(const struct recall_board *b, const struct recall_row *row, const struct recall_held *h)
+{
+	const struct recall_recording *rec = b->rec;
+	const size_t at = ((size_t)rec->n_prompt + b->step) * b->config->n_layers + b->layer;
+	const size_t n_experts = b->config->n_experts;
+	struct od_strbuf *d = b->dump;
+
+	od_strbuf_printf(d, "{");
+	dump_name(d, "configuration", b->name);
+	od_strbuf_printf(d, ", ");
+	dump_name(d, "prompt", rec->prompt->name);
+	od_strbuf_printf(d, ", \"index\": %u, \"layer\": %u, \"position\": %u, \"token\": %d, \"margin\": %.9g",
+			 b->step + 1, b->layer, rec->n_prompt + b->step, token_of(b, b->step), row->margin);
+	dump_experts(d, "used", row->used, row->n_used);
+	dump_probabilities(d, "probabilities", rec->probability + at * n_experts, n_experts);
+	if (h->n > 0) {
+		od_strbuf_printf(d, ", \"assumed_token\": %d, \"lead\": %u", h->token, h->lead);
+		dump_experts(d, "predicted", h->expert, h->n);
+		if (h->has_probability)
+			dump_probabilities(d, "predicted_probabilities", h->probability, h->n);
+	}
+	od_strbuf_printf(d, "}\n");
+}
+
+void recall_board_routed(struct recall_board *b)
+{
+	const struct recall_held *h = &b->held[(size_t)b->step * b->config->n_layers + b->layer];
+	const struct recall_row row = row_of(b, b->step, b->layer, h->expert, h->n);
+
+	recall_counts_row(b->counts, &row);
+	if (b->dump != NULL)
+		dump(b, &row, h);
+	if (++b->layer < b->config->n_layers)
+		return;
+	b->layer = 0;
+	b->step++;
+	b->begun = false;
+}

@@ -1,0 +1,50 @@
+/* recall_config.h - what od-bench recall compares: a list of configurations, made from the lists on its command line.
+ *
+ * Thread: plain data. */
+#ifndef OD_BENCH_RECALL_CONFIG_H
+#define OD_BENCH_RECALL_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/pack/shadow_load.h"
+
+#define RECALL_LIST_MAX 32
+#define RECALL_CONFIGS_MAX 256
+#define RECALL_PERIOD_MAX 1000000
+
+/* Alignment periods (OD-MoE section 3.2): every so many steps, 0 is never. */
+struct recall_align {
+	uint32_t token, kv;
+};
+
+struct recall_config {
+	char name[64]; /* "int8 T1_KV4", "next-gate" */
+	const char *predictor; /* of od_predictor_kinds; NULL: the shadow, to which the rest belongs */
+	enum od_precision precision;
+	struct recall_align align;
+};
+
+struct recall_configs {
+	struct recall_config config[RECALL_CONFIGS_MAX];
+	size_t n;
+};
+
+/* "int8,nf4": indices into choices (which end with NULL), each once. The error names the option, the item and the
+ * choices. *n is 0 unless OD_OK. */
+OD_MUST_CHECK int recall_parse_list(const char *option, const char *text, const char *const *choices,
+				    int out[RECALL_LIST_MAX], size_t *n, struct od_err *err);
+/* "T1_KV1,T1_KV4,T0_KV0" */
+OD_MUST_CHECK int recall_parse_align(const char *option, const char *text, struct recall_align out[RECALL_LIST_MAX],
+				     size_t *n, struct od_err *err);
+
+/* Adds one at the end, unless it is there already. */
+OD_MUST_CHECK int recall_add_shadow(struct recall_configs *c, enum od_precision precision, struct recall_align align,
+				    struct od_err *err);
+OD_MUST_CHECK int recall_add_predictor(struct recall_configs *c, const char *kind, struct od_err *err);
+/* Where it stands, or -1. */
+int recall_find(const struct recall_configs *c, const char *name);
+void recall_shadow_name(char *buf, size_t size, enum od_precision precision, struct recall_align align);
+
+#endif

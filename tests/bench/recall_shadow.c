@@ -1,0 +1,139 @@
+#include "tests/bench/recall_shadow.h"
+
+#include "main-node/shadow_link.h"
+#include "shadow-node/emulator.h"
+
+#include <string.h>
+
+#define SEQUENCE 1
+
+struct replay {
+	const struct recall_shadow *shadow;
+	struct recall_board *board;
+	struct odm_shadow_link main; /* main's side */
+	struct ods_emulator *emulator;
+	Od__StateRequest asked[ODS_MAX_ASKED]; /* and not answered */
+	size_t n_asked;
+	struct od_err *err;
+	int rc; /* the first failure, which the callbacks cannot return */
+};
+
+/* ---- The wire: main's messages to the emulator, as od_wire_recv would give them ---- */
+
+static void count_bytes(struct recall_counts *c, Od__Header *h, const struct od_out_frame *frames, size_t n_frames)
+{
+	bool state = h->body_case == OD__HEADER__BODY_STATE, asked = state && h->state->step == 0;
+	uint64_t bytes = od__header__get_packed_size(h);
+
+	for (size_t i = 0; i < n_frames; i++)
+		bytes += frames[i].len;
+	*(asked ? &c->asked_bytes : &c->align_bytes) += bytes;
+	if (state)
+		*(asked ? &c->asked_rows : &c->kv_rows) += h->state->n;
+}
+
+static int deliver(void *arg, Od__Header *h, const struct od_out_frame *frames, size_t n_frames)
+{
+	struct replay *r = arg;
+	struct od_msg m = { .header = h, .n_frames = n_frames };
+	int rc;
+
+	h->version = OD_PROTOCOL_VERSION;
+	/* Without a function to free them ZeroMQ takes bytes for constants: nothing is copied. */
+	for (size_t i = 0; i < n_frames; i++)
+		zmq_msg_init_data(&m.frame[i], (void *)frames[i].bytes, frames[i].len, NULL, NULL);
+	count_bytes(r->board->counts, h, frames, n_frames);
+	rc = ods_emulator_message(r->emulator, &m, 0, r->err);
+	for (size_t i = 0; i < n_frames; i++)
+		zmq_msg_close(&m.frame[i]);
+	if (rc != OD_OK && r->rc == OD_OK)
+		r->rc = rc;
+	return rc;
+}
+
+static void predicted(void *arg, const struct od_prediction *p)
+{
+	struct replay *r = arg;
+
+	recall_board_add(r->board, p);
+}
+
+static void asks(void *arg, uint64_t sequence, const struct ods_range *range)
+{
+	struct replay *r = arg;
+	Od__StateRequest *q = &r->asked[r->n_asked++]; /* as many as there may be without an answer */
+
+	od__state_request__init(q);
+	q->sequence = sequence;
+	q->layer = range->layer;
+	q->begin = range->begin;
+	q->n = range->n;
+}
+
+/* Until there is nothing to do without another message of main's. */
+static void let_work(struct replay *r)
+{
+	bool did = true;
+
+	while (r->rc == OD_OK && (did || r->n_asked > 0)) {
+		size_t n = r->n_asked;
+		Od__StateRequest q[ODS_MAX_ASKED];
+
+		memcpy(q, r->asked, n * sizeof(*q));
+		r->n_asked = 0;
+		for (size_t i = 0; i < n; i++)
+			odm_shadow_link_answer(&r->main, 0, r->shadow->forward.config, &q[i]);
+		if (r->rc == OD_OK)
+			r->rc = ods_emulator_work(r->emulator, 0, &did, r->err);
+	}
+}
+
+/* ---- Main ---- */
+
+static void replay_step(struct replay *r, uint32_t i)
+{
+	const struct recall_recording *rec = r->board->rec;
+	const uint32_t position = rec->n_prompt + i;
+	const struct od_row row = { .seq = rec->state, .position = position, .token = rec->token[position] };
+	const struct odm_step step = {
+		.step = r->board->first_step + i,
+		.next_step = r->board->first_step + i + 1,
+		.phase = ODM_DECODE,
+		.sequence = SEQUENCE,
+		.prompt_tokens = rec->n_prompt,
+		.rows = &row,
+		.n_rows = 1,
+	};
+
+	od_seq_state_set_length(rec->state, position);
+	recall_board_begin_step(r->board);
+	odm_shadow_link_step(&r->main, 0, &step);
+	let_work(r);
+	for (uint32_t m = 0; r->rc == OD_OK && m < r->shadow->forward.config->n_layers; m++) {
+		recall_board_routed(r->board);
+		odm_shadow_link_state(&r->main, 0, &step, m);
+		let_work(r);
+	}
+	od_seq_state_set_length(rec->state, position + 1);
+}
+
+int recall_shadow_replay(const struct recall_shadow *s, struct recall_board *board, struct od_err *err)
+{
+	struct replay r = { .shadow = s, .board = board, .err = err };
+	const struct ods_sink sink = { .arg = &r, .predict = predicted, .ask = asks };
+	const struct ods_emulator_opts o = {
+		.forward = s->forward,
+		.experts = s->experts,
+		.ctx_tokens = od_seq_state_ctx(board->rec->state),
+		.max_sequences = 1,
+		.early = s->early,
+	};
+
+	r.main.deliver = deliver;
+	r.main.deliver_arg = &r;
+	r.rc = ods_emulator_new(&r.emulator, &o, &sink, err);
+	for (uint32_t i = 0; r.rc == OD_OK && i < board->rec->n_steps; i++)
+		replay_step(&r, i);
+	ods_emulator_free(r.emulator);
+	return r.rc;
+}
