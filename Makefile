@@ -47,7 +47,7 @@ obj = $(patsubst %.c,$(B)/obj/%.o,$(1))
 
 $(B)/libod.a: $(call obj,$(LIBOD_SRCS)) $(PROTO_OBJS)
 	@rm -f $@
-	@ar rcs $@ $^
+	@$(AR) rcs $@ $^
 
 $(B)/obj/%.o: %.c | $(PROTO_HDRS) deps-check
 	@mkdir -p $(@D)

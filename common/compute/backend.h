@@ -22,8 +22,8 @@
 #include "common/compute/dtype.h"
 
 enum od_profile { OD_PROFILE_F32 = 1, OD_PROFILE_BF16 = 2 }; /* pinned: on the wire */
-enum od_cpu { OD_CPU_AUTO, OD_CPU_SCALAR, OD_CPU_AVX2, OD_CPU_AVX512, OD_CPU_AVX512_BF16 };
-extern const char *const od_cpu_names[];     /* "auto", "scalar", "avx2", "avx512", "avx512bf16", NULL */
+enum od_cpu { OD_CPU_AUTO, OD_CPU_SCALAR, OD_CPU_AVX2, OD_CPU_AVX512, OD_CPU_AVX512_BF16, OD_CPU_NEON };
+extern const char *const od_cpu_names[];     /* "auto", "scalar", "avx2", "avx512", "avx512bf16", "neon", NULL */
 extern const char *const od_profile_names[]; /* index profile - 1: "f32", "bf16", NULL */
 
 /* What the rows are rounded to before they meet a quantised matrix. */

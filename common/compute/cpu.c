@@ -2,7 +2,7 @@
 
 #define MIN_PIECE_WEIGHTS 32768u /* a piece of work for a thread: some microseconds, well above a hand-over */
 
-const char *const od_cpu_names[] = { "auto", "scalar", "avx2", "avx512", "avx512bf16", NULL };
+const char *const od_cpu_names[] = { "auto", "scalar", "avx2", "avx512", "avx512bf16", "neon", NULL };
 const char *const od_profile_names[] = { "f32", "bf16", NULL };
 
 /* The compiler's runtime also asks whether the kernel saves the wide registers (XGETBV). */
@@ -34,6 +34,15 @@ static bool has_avx512_bf16(void)
 #endif
 }
 
+static bool has_neon(void)
+{
+#ifdef OD_ARM_TABLES
+	return true; /* part of every aarch64 */
+#else
+	return false;
+#endif
+}
+
 static bool has(enum od_cpu cpu)
 {
 	switch (cpu) {
@@ -42,6 +51,7 @@ static bool has(enum od_cpu cpu)
 	case OD_CPU_AVX2: return has_avx2();
 	case OD_CPU_AVX512: return has_avx512();
 	case OD_CPU_AVX512_BF16: return has_avx512_bf16();
+	case OD_CPU_NEON: return has_neon();
 	}
 	return false;
 }
@@ -54,33 +64,35 @@ static const char *needs(enum od_cpu cpu)
 	case OD_CPU_AVX2: return "AVX2, FMA and F16C";
 	case OD_CPU_AVX512: return "AVX-512 F, BW, VL and DQ";
 	case OD_CPU_AVX512_BF16: return "AVX-512 F, BW, VL, DQ and BF16";
+	case OD_CPU_NEON: return "aarch64 and NEON";
 	}
 	return "";
 }
 
 static const struct od_backend *table(enum od_cpu cpu)
 {
+	static const struct od_backend *const tables[OD_CPU_NEON + 1] = {
+		[OD_CPU_SCALAR] = &od_cpu_table_scalar,
 #ifdef OD_X86_TABLES
-	switch (cpu) {
-	case OD_CPU_AUTO: break;
-	case OD_CPU_SCALAR: break;
-	case OD_CPU_AVX2: return &od_cpu_table_avx2;
-	case OD_CPU_AVX512: return &od_cpu_table_avx512;
-	case OD_CPU_AVX512_BF16: return &od_cpu_table_avx512bf16;
-	}
-#else
-	(void)cpu;
+		[OD_CPU_AVX2] = &od_cpu_table_avx2,
+		[OD_CPU_AVX512] = &od_cpu_table_avx512,
+		[OD_CPU_AVX512_BF16] = &od_cpu_table_avx512bf16,
 #endif
-	return &od_cpu_table_scalar;
+#ifdef OD_ARM_TABLES
+		[OD_CPU_NEON] = &od_cpu_table_neon,
+#endif
+	};
+
+	return tables[cpu];
 }
 
 int od_backend_cpu(const struct od_backend **out, enum od_cpu cpu, enum od_profile profile, struct od_err *err)
 {
 	*out = NULL;
-	if ((unsigned)cpu > OD_CPU_AVX512_BF16)
+	if ((unsigned)cpu > OD_CPU_NEON)
 		return od_fail(err, OD_ERR_ARG, "cpu kernels: unknown choice %d", (int)cpu);
 	if (cpu == OD_CPU_AUTO) {
-		for (cpu = OD_CPU_AVX512_BF16; !has(cpu); cpu--)
+		for (cpu = OD_CPU_NEON; !has(cpu); cpu--)
 			continue;
 	}
 	if (!has(cpu))

@@ -1,5 +1,6 @@
 /* cpu_tables.h - what the files of the CPU tables share. Only for cpu*.c: callers go through od_backend_cpu,
- * which knows what the processor can run. OD_X86_TABLES comes from rules.mk, which lists their sources. */
+ * which knows what the processor can run. OD_X86_TABLES and OD_ARM_TABLES come from rules.mk, which lists their
+ * sources. */
 #ifndef OD_COMPUTE_CPU_TABLES_H
 #define OD_COMPUTE_CPU_TABLES_H
 
@@ -10,6 +11,9 @@ extern const struct od_backend od_cpu_table_scalar;
 extern const struct od_backend od_cpu_table_avx2;
 extern const struct od_backend od_cpu_table_avx512;
 extern const struct od_backend od_cpu_table_avx512bf16;
+#endif
+#ifdef OD_ARM_TABLES
+extern const struct od_backend od_cpu_table_neon;
 #endif
 
 #ifndef ALWAYS_INLINE

@@ -2,7 +2,8 @@ LIBOD_SRCS += $(addprefix common/compute/,cpu.c cpu_scalar.c dtype.c quant.c sin
 
 # Each table is compiled for its own instruction set; cpu.c picks one at run time. Other architectures have
 # the scalar table.
-ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine)),)
+MACHINE := $(shell $(CC) -dumpmachine)
+ifneq ($(filter x86_64-%,$(MACHINE)),)
 LIBOD_SRCS += $(addprefix common/compute/,cpu_avx2.c cpu_avx512.c cpu_avx512bf16.c)
 AVX512_FLAGS := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
 CFLAGS_common_compute_cpu := -DOD_X86_TABLES
@@ -10,4 +11,9 @@ CFLAGS_common_compute_cpu_scalar := -DOD_X86_TABLES
 CFLAGS_common_compute_cpu_avx2 := -mavx2 -mfma -mf16c -DOD_X86_TABLES
 CFLAGS_common_compute_cpu_avx512 := $(AVX512_FLAGS) -DOD_X86_TABLES
 CFLAGS_common_compute_cpu_avx512bf16 := $(AVX512_FLAGS) -mavx512bf16 -DOD_X86_TABLES
+endif
+ifneq ($(filter aarch64-%,$(MACHINE)),)
+LIBOD_SRCS += common/compute/cpu_neon.c
+CFLAGS_common_compute_cpu := -DOD_ARM_TABLES
+CFLAGS_common_compute_cpu_neon := -DOD_ARM_TABLES
 endif

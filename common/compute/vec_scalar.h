@@ -1,7 +1,7 @@
 /* vec_scalar.h - 16 float lanes in plain C: the meaning of every operation of the vector headers.
  *
- * cpu_kernels.h is written over these names; vec_avx2.h and vec_avx512.h (and one day vec_neon.h) give the
- * same bits faster. *_n variants touch only the first n lanes and only n elements of memory. Pointers need no
+ * cpu_kernels.h is written over these names; vec_avx2.h, vec_avx512.h and vec_neon.h give the same bits
+ * faster. *_n variants touch only the first n lanes and only n elements of memory. Pointers need no
  * alignment. Thread: any. */
 #ifndef OD_COMPUTE_VEC_SCALAR_H
 #define OD_COMPUTE_VEC_SCALAR_H

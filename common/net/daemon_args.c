@@ -33,7 +33,7 @@ static int parse(struct od_daemon_args *a, const struct od_daemon_about *about, 
 	}, last[] = {
 		{ .kind = OD_ARG_TITLE, .help = "How to compute" },
 		{ "threads", OD_ARG_UINT, &a->threads, "N", "compute threads (default: the CPUs there are)", 1, 1024, NULL },
-		{ "cpu", OD_ARG_CHOICE, &a->cpu, "NAME", "force a kernel set: scalar, avx2, avx512, avx512bf16 (default: auto)", 0, 0, od_cpu_names },
+		{ "cpu", OD_ARG_CHOICE, &a->cpu, "NAME", "force a kernel set: scalar, avx2, avx512, avx512bf16, neon (default: auto)", 0, 0, od_cpu_names },
 		{ .kind = OD_ARG_TITLE, .help = "For whoever starts this program" },
 		{ "ready-fd", OD_ARG_UINT, &a->ready_fd, "FD", "write the control port and a newline there once it listens", 0, 1e6, NULL },
 		{ "die-with-parent", OD_ARG_FLAG, &a->die_with_parent, NULL, "end when the process that started this one does", 0, 0, NULL },

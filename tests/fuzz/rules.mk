@@ -13,7 +13,7 @@ FUZZ_OBJS := $(patsubst %.c,$(B)/obj/%.o,$(filter-out common/compute/%,$(LIBOD_S
 $(B)/fuzz/libod.a: $(FUZZ_OBJS) $(PROTO_OBJS)
 	@mkdir -p $(@D)
 	@rm -f $@
-	@ar rcs $@ $^
+	@$(AR) rcs $@ $^
 
 $(B)/fuzz/fuzz_%: $(B)/obj/tests/fuzz/fuzz_%.o $(B)/fuzz/libod.a
 	@mkdir -p $(@D)

@@ -154,11 +154,15 @@ static inline const struct od_backend *table_of(void **state)
 	return be;
 }
 
-static enum od_cpu cpu_scalar = OD_CPU_SCALAR, cpu_avx2 = OD_CPU_AVX2, cpu_avx512 = OD_CPU_AVX512,
-		   cpu_avx512bf16 = OD_CPU_AVX512_BF16;
-
-/* One test for each table. */
+/* One test for each table that this kind of processor can have; one that it lacks is skipped. */
 #define ON_TABLE(f, cpu) { #f " " #cpu, f, NULL, NULL, &cpu_##cpu }
+static enum od_cpu cpu_scalar = OD_CPU_SCALAR;
+#ifdef __aarch64__
+static enum od_cpu cpu_neon = OD_CPU_NEON;
+#define ON_ALL_TABLES(f) ON_TABLE(f, scalar), ON_TABLE(f, neon)
+#else
+static enum od_cpu cpu_avx2 = OD_CPU_AVX2, cpu_avx512 = OD_CPU_AVX512, cpu_avx512bf16 = OD_CPU_AVX512_BF16;
 #define ON_ALL_TABLES(f) ON_TABLE(f, scalar), ON_TABLE(f, avx2), ON_TABLE(f, avx512), ON_TABLE(f, avx512bf16)
+#endif
 
 #endif

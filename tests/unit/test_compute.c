@@ -168,7 +168,7 @@ static void backend_choice(void **state)
 	assert_string_equal(be->name, "scalar");
 	assert_int_equal(od_backend_cpu(&be, (enum od_cpu)77, OD_PROFILE_F32, &err), OD_ERR_ARG);
 	assert_null(be);
-	for (int cpu = OD_CPU_AUTO; cpu <= OD_CPU_AVX512_BF16; cpu++) {
+	for (int cpu = OD_CPU_AUTO; cpu <= OD_CPU_NEON; cpu++) {
 		int rc = od_backend_cpu(&be, (enum od_cpu)cpu, OD_PROFILE_F32, &err);
 
 		if (rc == OD_OK) {
@@ -180,7 +180,15 @@ static void backend_choice(void **state)
 		assert_non_null(strstr(err.msg, od_cpu_names[cpu]));
 	}
 	assert_int_equal(od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_BF16, &err), OD_OK);
-	assert_null(od_cpu_names[OD_CPU_AVX512_BF16 + 1]);
+#ifdef __aarch64__
+	assert_string_equal(be->name, "neon");
+	assert_int_equal(od_backend_cpu(&be, OD_CPU_AVX2, OD_PROFILE_F32, &err), OD_ERR_UNSUPPORTED);
+	assert_non_null(strstr(err.msg, "has not all of AVX2, FMA and F16C"));
+#else
+	assert_int_equal(od_backend_cpu(&be, OD_CPU_NEON, OD_PROFILE_F32, &err), OD_ERR_UNSUPPORTED);
+	assert_non_null(strstr(err.msg, "has not all of aarch64 and NEON"));
+#endif
+	assert_null(od_cpu_names[OD_CPU_NEON + 1]);
 	assert_string_equal(od_profile_names[OD_PROFILE_BF16 - 1], "bf16");
 	assert_null(od_profile_names[OD_PROFILE_BF16]);
 }

@@ -295,7 +295,7 @@ static void test_kernels(void **state)
 		tiny_load(&t, i);
 		t.profile = OD_PROFILE_F32;
 		run_prompt(&t, 1, OD_CPU_SCALAR, MAX_ROWS, &oracle);
-		for (int cpu = OD_CPU_AVX2; cpu <= OD_CPU_AVX512; cpu++) {
+		for (int cpu = OD_CPU_AVX2; cpu <= OD_CPU_NEON; cpu++) {
 			const struct od_backend *be;
 
 			if (od_backend_cpu(&be, (enum od_cpu)cpu, t.profile, NULL) != OD_OK)

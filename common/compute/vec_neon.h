@@ -1,0 +1,253 @@
+/* vec_neon.h - the 16 lanes of vec_scalar.h as four NEON registers; the operations are described there.
+ *
+ * Only what every aarch64 processor has. Maximum and minimum are compare and select, because NEON's own ones pass NaNs
+ * on where the oracle drops them. */
+#ifndef OD_COMPUTE_VEC_NEON_H
+#define OD_COMPUTE_VEC_NEON_H
+
+#include <arm_neon.h>
+
+#include "common/compute/dtype.h"
+
+typedef struct {
+	float32x4_t a, b, c, d; /* lanes 0 to 3, 4 to 7, 8 to 11, 12 to 15; an array would not stay in registers */
+} v16;
+
+/* Rows of weights that meet 1, 2, 4 rows of x: 16 of the 32 registers are sums, four or more chains for each of the
+ * two to four pipes that do FMAs. */
+#define V16_OUTS_OF_1 4
+#define V16_OUTS_OF_2 2
+#define V16_OUTS_OF_4 1
+#define V16_PRAGMA(x) _Pragma(#x)
+#define V16_UNROLL(n) V16_PRAGMA(GCC unroll n)
+
+/* Lanes [0, n) all ones: a window on 16 ones and 16 zeros. */
+static const uint32_t v16_window[32] = { ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
+					 ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u };
+
+static inline v16 v16_set1(float x)
+{
+	float32x4_t q = vdupq_n_f32(x);
+
+	return (v16){ q, q, q, q };
+}
+
+static inline v16 v16_load(const float *p)
+{
+	return (v16){ vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12) };
+}
+
+static inline v16 v16_load_n(const float *p, size_t n)
+{
+	float f[16] = { 0 };
+
+	memcpy(f, p, n * sizeof(f[0]));
+	return v16_load(f);
+}
+
+static inline float32x4_t v16_quarter_of_bf16(uint16x4_t h)
+{
+	return vreinterpretq_f32_u32(vshll_n_u16(h, 16));
+}
+
+static inline v16 v16_load_bf16(const void *p)
+{
+	uint16x8_t lo = vld1q_u16(p), hi = vld1q_u16((const uint16_t *)p + 8);
+
+	return (v16){ v16_quarter_of_bf16(vget_low_u16(lo)), v16_quarter_of_bf16(vget_high_u16(lo)),
+		      v16_quarter_of_bf16(vget_low_u16(hi)), v16_quarter_of_bf16(vget_high_u16(hi)) };
+}
+
+static inline v16 v16_load_bf16_n(const void *p, size_t n)
+{
+	uint16_t h[16] = { 0 };
+
+	memcpy(h, p, n * sizeof(h[0]));
+	return v16_load_bf16(h);
+}
+
+static inline v16 v16_load_f16(const void *p)
+{
+	float16x8_t lo = vreinterpretq_f16_u16(vld1q_u16(p));
+	float16x8_t hi = vreinterpretq_f16_u16(vld1q_u16((const uint16_t *)p + 8));
+
+	return (v16){ vcvt_f32_f16(vget_low_f16(lo)), vcvt_high_f32_f16(lo), vcvt_f32_f16(vget_low_f16(hi)),
+		      vcvt_high_f32_f16(hi) };
+}
+
+static inline v16 v16_load_f16_n(const void *p, size_t n)
+{
+	uint16_t h[16] = { 0 };
+
+	memcpy(h, p, n * sizeof(h[0]));
+	return v16_load_f16(h);
+}
+
+static inline v16 v16_load_i8(const void *p)
+{
+	int8x16_t b = vld1q_s8(p);
+	int16x8_t lo = vmovl_s8(vget_low_s8(b)), hi = vmovl_high_s8(b);
+
+	return (v16){ vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))), vcvtq_f32_s32(vmovl_high_s16(lo)),
+		      vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi))), vcvtq_f32_s32(vmovl_high_s16(hi)) };
+}
+
+static inline v16 v16_load_i8_n(const void *p, size_t n)
+{
+	int8_t b[16] = { 0 };
+
+	memcpy(b, p, n);
+	return v16_load_i8(b);
+}
+
+static inline void v16_store(float *p, v16 x)
+{
+	vst1q_f32(p, x.a);
+	vst1q_f32(p + 4, x.b);
+	vst1q_f32(p + 8, x.c);
+	vst1q_f32(p + 12, x.d);
+}
+
+static inline void v16_store_n(float *p, v16 x, size_t n)
+{
+	float f[16];
+
+	v16_store(f, x);
+	memcpy(p, f, n * sizeof(f[0]));
+}
+
+static inline uint32x4_t v16_quarter_bf16_bits(float32x4_t x) /* od_f32_bf16, in the low half of each lane */
+{
+	uint32x4_t u = vreinterpretq_u32_f32(x), odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
+	uint32x4_t r = vaddq_u32(u, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+	uint32x4_t quiet = vorrq_u32(u, vdupq_n_u32(0x400000));
+
+	return vshrq_n_u32(vbslq_u32(vceqq_f32(x, x), r, quiet), 16);
+}
+
+static inline void v16_store_bf16(uint16_t *p, v16 x)
+{
+	vst1q_u16(p, vmovn_high_u32(vmovn_u32(v16_quarter_bf16_bits(x.a)), v16_quarter_bf16_bits(x.b)));
+	vst1q_u16(p + 8, vmovn_high_u32(vmovn_u32(v16_quarter_bf16_bits(x.c)), v16_quarter_bf16_bits(x.d)));
+}
+
+static inline void v16_store_bf16_n(uint16_t *p, v16 x, size_t n)
+{
+	uint16_t h[16];
+
+	v16_store_bf16(h, x);
+	memcpy(p, h, n * sizeof(h[0]));
+}
+
+static inline float32x4_t v16_quarter_round_bf16(float32x4_t x)
+{
+	return vreinterpretq_f32_u32(vshlq_n_u32(v16_quarter_bf16_bits(x), 16));
+}
+
+static inline v16 v16_round_bf16(v16 x)
+{
+	return (v16){ v16_quarter_round_bf16(x.a), v16_quarter_round_bf16(x.b), v16_quarter_round_bf16(x.c),
+		      v16_quarter_round_bf16(x.d) };
+}
+
+static inline v16 v16_fma(v16 x, v16 y, v16 z)
+{
+	return (v16){ vfmaq_f32(z.a, x.a, y.a), vfmaq_f32(z.b, x.b, y.b), vfmaq_f32(z.c, x.c, y.c),
+		      vfmaq_f32(z.d, x.d, y.d) };
+}
+
+static inline v16 v16_fma_n(v16 x, v16 y, v16 z, size_t n)
+{
+	const uint32_t *first = v16_window + 16 - n;
+	v16 r = v16_fma(x, y, z);
+
+	return (v16){ vbslq_f32(vld1q_u32(first), r.a, z.a), vbslq_f32(vld1q_u32(first + 4), r.b, z.b),
+		      vbslq_f32(vld1q_u32(first + 8), r.c, z.c), vbslq_f32(vld1q_u32(first + 12), r.d, z.d) };
+}
+
+static inline v16 v16_add(v16 x, v16 y)
+{
+	return (v16){ vaddq_f32(x.a, y.a), vaddq_f32(x.b, y.b), vaddq_f32(x.c, y.c), vaddq_f32(x.d, y.d) };
+}
+
+static inline v16 v16_sub(v16 x, v16 y)
+{
+	return (v16){ vsubq_f32(x.a, y.a), vsubq_f32(x.b, y.b), vsubq_f32(x.c, y.c), vsubq_f32(x.d, y.d) };
+}
+
+static inline v16 v16_mul(v16 x, v16 y)
+{
+	return (v16){ vmulq_f32(x.a, y.a), vmulq_f32(x.b, y.b), vmulq_f32(x.c, y.c), vmulq_f32(x.d, y.d) };
+}
+
+static inline v16 v16_div(v16 x, v16 y)
+{
+	return (v16){ vdivq_f32(x.a, y.a), vdivq_f32(x.b, y.b), vdivq_f32(x.c, y.c), vdivq_f32(x.d, y.d) };
+}
+
+static inline float32x4_t v16_quarter_max(float32x4_t x, float32x4_t y)
+{
+	return vbslq_f32(vcgtq_f32(x, y), x, y);
+}
+
+static inline v16 v16_max(v16 x, v16 y)
+{
+	return (v16){ v16_quarter_max(x.a, y.a), v16_quarter_max(x.b, y.b), v16_quarter_max(x.c, y.c),
+		      v16_quarter_max(x.d, y.d) };
+}
+
+static inline float32x4_t v16_quarter_min(float32x4_t x, float32x4_t y)
+{
+	return vbslq_f32(vcltq_f32(x, y), x, y);
+}
+
+static inline v16 v16_min(v16 x, v16 y)
+{
+	return (v16){ v16_quarter_min(x.a, y.a), v16_quarter_min(x.b, y.b), v16_quarter_min(x.c, y.c),
+		      v16_quarter_min(x.d, y.d) };
+}
+
+static inline float v16_fold_add(v16 x)
+{
+	float32x4_t q = vaddq_f32(vaddq_f32(x.a, x.c), vaddq_f32(x.b, x.d));
+	float32x2_t h = vadd_f32(vget_low_f32(q), vget_high_f32(q));
+
+	return vget_lane_f32(h, 0) + vget_lane_f32(h, 1);
+}
+
+static inline float v16_fold_max(v16 x)
+{
+	float32x4_t q = v16_quarter_max(v16_quarter_max(x.a, x.c), v16_quarter_max(x.b, x.d));
+
+	q = v16_quarter_max(q, vextq_f32(q, q, 2));
+	return vgetq_lane_f32(v16_quarter_max(q, vextq_f32(q, q, 1)), 0);
+}
+
+static inline float32x4_t v16_quarter_nan_where(float32x4_t test, float32x4_t x)
+{
+	return vbslq_f32(vceqq_f32(test, test), x, vreinterpretq_f32_u32(vdupq_n_u32(0x7fc00000u)));
+}
+
+static inline v16 v16_nan_where(v16 test, v16 x)
+{
+	return (v16){ v16_quarter_nan_where(test.a, x.a), v16_quarter_nan_where(test.b, x.b),
+		      v16_quarter_nan_where(test.c, x.c), v16_quarter_nan_where(test.d, x.d) };
+}
+
+static inline float32x4_t v16_quarter_scale_pow2(float32x4_t p, float32x4_t t)
+{
+	const int32x4_t bias = vdupq_n_s32(127);
+	int32x4_t n = vsubq_s32(vreinterpretq_s32_f32(t), vdupq_n_s32(0x4b400000)), half = vshrq_n_s32(n, 1);
+	int32x4_t rest = vsubq_s32(n, half);
+
+	p = vmulq_f32(p, vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(half, bias), 23)));
+	return vmulq_f32(p, vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(rest, bias), 23)));
+}
+
+static inline v16 v16_scale_pow2(v16 p, v16 t)
+{
+	return (v16){ v16_quarter_scale_pow2(p.a, t.a), v16_quarter_scale_pow2(p.b, t.b),
+		      v16_quarter_scale_pow2(p.c, t.c), v16_quarter_scale_pow2(p.d, t.d) };
+}
+
+#endif
