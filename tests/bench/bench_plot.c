@@ -461,7 +461,7 @@ static int complain(const struct pipes *f, int status, struct od_err *err)
 	size_t used = 0;
 
 	for (ssize_t i = 0; i < n; i++) {
-		char c = says[i] > 0x20 || says[i] < 0 ? says[i] : ' ';
+		char c = (unsigned char)says[i] > 0x20 ? says[i] : ' '; /* bytes of UTF-8 stay */
 
 		if (c != ' ' || (used > 0 && says[used - 1] != ' '))
 			says[used++] = c;
