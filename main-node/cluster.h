@@ -16,6 +16,13 @@ extern const char *const odm_predictor_names[]; /* "shadow", "none", od_predicto
 
 struct odm_cluster;
 
+/* How often the shadow is aligned (OD-MoE section 3.2, T_i_KV_j), in decode steps; 0: never. shadow_link.h has the
+ * rules. */
+struct odm_align {
+	uint32_t token_period, kv_period;
+	enum od_dtype rows; /* of STATE: OD_F32 or OD_BF16; 0: as they are stored */
+};
+
 struct odm_cluster_opts {
 	const struct od_config *config;
 	uint8_t fingerprint[32];
@@ -25,6 +32,7 @@ struct odm_cluster_opts {
 	uint32_t ctx_tokens, max_rows;
 	uint32_t group_size; /* G as asked; 0: top-k */
 	uint32_t predictor; /* index of odm_predictor_names */
+	struct odm_align align;
 	const struct od_hosts *hosts;
 	const char *hosts_path; /* read again on SIGHUP; NULL: never */
 	uint64_t connect_timeout_ns;

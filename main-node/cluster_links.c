@@ -6,21 +6,23 @@
 #define ATTACH_TIMEOUT_MS 2000
 #define RETURN_WAIT_NS (5 * OD_NS_PER_S) /* longer than a daemon needs to notice and to be found again */
 
-int odm_links_init(struct odm_links *l, struct odm_cluster *c, struct od_err *err)
+int odm_links_init(struct odm_links *l, struct odm_cluster *c, const struct od_forward_opts *o, struct od_err *err)
 {
+	const struct odm_cluster_opts *co = odm_cluster_opts(c);
+
 	*l = (struct odm_links){ .cluster = c };
 	l->view.worker = calloc(OD_MAX_HOSTS, sizeof(*l->view.worker));
 	l->link = calloc(OD_MAX_HOSTS, sizeof(*l->link));
 	if (l->view.worker == NULL || l->link == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "links to the workers");
-	return OD_OK;
+	return odm_shadow_link_init(&l->shadow, o, co->ctx_tokens, &co->align, err);
 }
 
 void odm_links_fini(struct odm_links *l)
 {
 	for (uint32_t i = 0; i < l->view.n_workers; i++)
 		odm_link_close(&l->link[i]);
-	odm_link_close(&l->shadow.link);
+	odm_shadow_link_fini(&l->shadow);
 	free(l->view.worker);
 	free(l->link);
 }

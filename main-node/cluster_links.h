@@ -15,7 +15,8 @@ struct odm_links {
 	struct odm_shadow_link shadow;
 };
 
-OD_MUST_CHECK int odm_links_init(struct odm_links *l, struct odm_cluster *c, struct od_err *err);
+OD_MUST_CHECK int odm_links_init(struct odm_links *l, struct odm_cluster *c, const struct od_forward_opts *o,
+				 struct od_err *err);
 void odm_links_fini(struct odm_links *l);
 
 /* Follow the members; attaches to those that are new, and does without those that cannot be attached. */

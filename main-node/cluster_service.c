@@ -61,15 +61,16 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	struct service *s = (struct service *)base;
 	bool decode = step->phase == ODM_DECODE;
 	int rc = odm_links_wait(&s->net, err);
+	int32_t token;
 
 	if (rc != OD_OK)
 		return rc;
 	s->step = *step;
 	s->layers_done = 0;
-	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, &step->rows[0].token,
-			      decode ? step->n_rows : 0, step->rows[0].position - step->prompt_tokens, decode);
-	if (decode)
-		odm_shadow_link_step(&s->net.shadow, s->net.view.epoch, step);
+	token = odm_shadow_link_token(&s->net.shadow, step);
+	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, &token, decode ? step->n_rows : 0,
+			      step->rows[0].position - step->prompt_tokens, decode);
+	odm_shadow_link_step(&s->net.shadow, s->net.view.epoch, step);
 	odm_predictor_link_step(&s->predictor, step);
 	return OD_OK;
 }
@@ -434,7 +435,7 @@ static int run_pieces(struct service *s, struct od_err *err)
 			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
 		for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 			pump(s, w);
-		odm_shadow_link_serve(&s->net.shadow, s->o.config, s->net.view.epoch);
+		odm_shadow_link_serve(&s->net.shadow, s->net.view.epoch);
 		wait_for_something(s);
 		for (uint32_t w = 0; rc == OD_OK && w < s->net.view.n_workers; w++) {
 			rc = receive(s, w, err);
@@ -548,12 +549,13 @@ static void figures(struct odm_expert_service *base, struct odm_figures *f, stru
 	f->worker_compute_ns = sum->worker_compute_ns;
 	f->recovered_runs = sum->recovered_runs;
 	f->state_bytes = s->net.shadow.state_bytes;
+	f->align_bytes = s->net.shadow.align_bytes;
 	f->workers = s->net.view.n_workers;
 	f->groups = s->net.groups.n_groups;
 	recall_figures(s, f, recall);
 	node_figures(s, f);
 	s->sum = (struct odm_figures){ 0 };
-	s->net.shadow.state_bytes = 0;
+	s->net.shadow.state_bytes = s->net.shadow.align_bytes = 0;
 }
 
 static void free_service(struct odm_expert_service *base)
@@ -583,7 +585,7 @@ static int open_predictor(struct service *s, struct od_err *err)
 
 static int allocate(struct service *s, struct od_err *err)
 {
-	int rc = odm_links_init(&s->net, s->cluster, err);
+	int rc = odm_links_init(&s->net, s->cluster, &s->o, err);
 
 	if (rc == OD_OK)
 		rc = odm_pieces_init(&s->work, s->o.config, s->o.max_rows, OD_MAX_HOSTS, err);

@@ -168,6 +168,7 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 			.ctx_tokens = (uint32_t)e->opts.ctx_tokens,
 			.max_rows = odm_run_rows(e->config, e->opts.profile),
 			.group_size = (uint32_t)e->opts.group_size,
+			.align = e->opts.align,
 			.predictor = (uint32_t)e->opts.predictor,
 			.hosts = &e->hosts,
 			.hosts_path = e->opts.mode == ODM_WORKERS ? e->opts.hosts_path : NULL,

@@ -31,6 +31,7 @@ struct odm_engine_opts {
 	/* A cluster. */
 	const char *hosts_path;	     /* ODM_WORKERS */
 	uint32_t local_workers;	     /* ODM_LOCAL */
+	struct odm_align align;	     /* of the shadow */
 	int predictor;		     /* index of odm_predictor_names; ODM_PREDICTOR_AUTO: the shadow if there is one */
 	uint64_t group_size;	     /* 0: top-k */
 	uint64_t connect_timeout_ns;

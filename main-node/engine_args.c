@@ -12,7 +12,7 @@ static const char *const departure_names[] = { "late", "early", NULL };
 
 void odm_engine_args_defaults(struct odm_engine_args *a)
 {
-	*a = (struct odm_engine_args){ .connect_timeout_s = CONNECT_TIMEOUT_S };
+	*a = (struct odm_engine_args){ .connect_timeout_s = CONNECT_TIMEOUT_S, .align_token = 1, .align_kv = 1, .align_rows = -1 };
 	odm_engine_defaults(&a->opts);
 }
 
@@ -30,6 +30,9 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "group-size", OD_ARG_UINT, &o->group_size, "G", "workers that serve one layer together (default: the model's top-k)", 1, 1024, NULL },
 		{ "connect-timeout", OD_ARG_UINT, &a->connect_timeout_s, "S", "seconds to wait for the hosts at the start (default: 10)", 1, 86400, NULL },
 		{ "mixed", OD_ARG_FLAG, &o->mixed, NULL, "allow CPUs of different kernel classes: then results depend on which worker runs an expert", 0, 0, NULL },
+		{ "align-token", OD_ARG_UINT, &a->align_token, "I", "give the shadow the true token every I tokens; 0: only the first (default: 1)", 0, 1e9, NULL },
+		{ "align-kv", OD_ARG_UINT, &a->align_kv, "J", "send it the true keys and values after every J tokens; 0: never, the prompt's neither (default: 1)", 0, 1e9, NULL },
+		{ "align-rows", OD_ARG_CHOICE, &a->align_rows, "f32|bf16", "how keys and values travel to it (default: as the profile stores them)", 0, 0, od_profile_names },
 		{ "slots", OD_ARG_UINT, &o->slots, "N", "with --local: experts that a worker can hold (default: from its memory limit)", 1, 64, NULL },
 		{ "memory-limit", OD_ARG_SIZE, &o->memory_limit_bytes, "SIZE", "with --local: memory of a worker", 0, 0, NULL },
 		{ "load-time", OD_ARG_REAL, &o->load_time_ms, "MS", "with --local: a worker's load is complete no earlier than MS milliseconds after it began, one load at a time, as on a slower machine", 0, MAX_PACE_MS, NULL },
@@ -103,6 +106,9 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 	o->mode = a->resident ? ODM_RESIDENT : a->local > 0 ? ODM_LOCAL : ODM_WORKERS;
 	o->local_workers = (uint32_t)a->local;
 	o->profile = (enum od_profile)(a->profile + 1);
+	o->align.token_period = (uint32_t)a->align_token;
+	o->align.kv_period = (uint32_t)a->align_kv;
+	o->align.rows = a->align_rows < 0 ? 0 : a->align_rows + 1 == OD_PROFILE_BF16 ? OD_BF16 : OD_F32;
 	o->connect_timeout_ns = a->connect_timeout_s * OD_NS_PER_S;
 	return OD_OK;
 }

@@ -11,7 +11,8 @@
 
 struct odm_engine_args {
 	struct odm_engine_opts opts;
-	uint64_t local, connect_timeout_s;
+	uint64_t local, connect_timeout_s, align_token, align_kv;
+	int align_rows; /* index into od_profile_names; -1: as the profile stores them */
 	int profile; /* index into od_profile_names */
 	bool resident;
 };

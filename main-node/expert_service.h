@@ -5,6 +5,7 @@
 #define ODM_EXPERT_SERVICE_H
 
 #include "common/model/forward.h"
+#include "common/model/sampler.h"
 #include "common/predict/recall.h"
 #include "main-node/figures.h"
 
@@ -18,6 +19,7 @@ struct odm_step {
 	uint32_t prompt_tokens; /* of the sequence: where its generated tokens begin */
 	const struct od_row *rows;
 	size_t n_rows;
+	struct od_sampler_opts sampling; /* how the sequence's tokens are chosen */
 	const struct od_forward *forward; /* that the step runs in */
 };
 

@@ -155,6 +155,7 @@ void odm_figures_json(const struct odm_figures *f, json_t *into)
 	put_s(into, "worker_compute_s", f->worker_compute_ns);
 	put_u64(into, "recovered_runs", f->recovered_runs);
 	put_u64(into, "state_bytes", f->state_bytes);
+	put_u64(into, "align_bytes", f->align_bytes);
 	for (size_t i = 0; i < f->n_nodes; i++) {
 		json_t *node = json_object();
 

@@ -36,6 +36,7 @@ struct odm_figures {
 	uint64_t worker_compute_ns, worker_runs;
 	uint64_t recovered_runs;	/* RUNs sent again after a worker died */
 	uint64_t state_bytes;		/* KV rows sent to the shadow */
+	uint64_t align_bytes;		/* everything sent to it to keep it aligned, those and headers included */
 	uint32_t workers, groups, slots; /* slots: of the worker with the fewest */
 	bool cluster, has_predictor;
 	struct odm_node_figures *node; /* malloc'd; odm_figures_fini */

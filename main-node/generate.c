@@ -95,6 +95,7 @@ static int pass(struct generation *g, enum odm_phase phase, const int32_t *token
 				 .prompt_tokens = (uint32_t)g->req->n_prompt,
 				 .rows = e->rows,
 				 .n_rows = n,
+				 .sampling = g->req->sampling,
 				 .forward = e->forward };
 	uint64_t begin_ns;
 	int rc;

@@ -278,6 +278,9 @@ static void on_message(void *arg, struct od_msg *msg)
 	case OD__HEADER__BODY_STATE_REQUEST:
 	case OD__HEADER__BODY_SEQ_TRUNCATE:
 	case OD__HEADER__BODY_SEQ_CLOSE:
+	case OD__HEADER__BODY_SEQ_OPEN:
+	case OD__HEADER__BODY_TOKENS:
+	case OD__HEADER__BODY_TOKENS_REQUEST:
 	case _OD__HEADER__BODY__CASE_IS_INT_SIZE:
 		od_log_limited(OD_LOG_WARN, "%s sent %s, which it must not", m->host.host, od_body_name(h->body_case));
 		break;

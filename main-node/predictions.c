@@ -151,6 +151,12 @@ static void score(struct odm_predictions *p, const struct step_slot *s, uint32_t
 		od_recall_add(&p->recall, m, s->token_index, r->expert, r->n, r->used, r->n_used, late);
 }
 
+/* A token that is left to the predictor is right whatever it is. */
+static bool assumes(const struct step_slot *s, uint32_t row, int32_t token)
+{
+	return s->token[row] < 0 || s->token[row] == token;
+}
+
 static bool add_locked(struct odm_predictions *p, const struct od_prediction *pred)
 {
 	struct step_slot *s;
@@ -163,7 +169,7 @@ static bool add_locked(struct odm_predictions *p, const struct od_prediction *pr
 	if (s == NULL || pred->m >= p->o.n_layers || pred->row >= p->o.max_rows || pred->n < p->o.top_k ||
 	    pred->n > OD_MAX_CANDIDATES)
 		return false;
-	if (s->begun && (pred->row >= s->n_rows || s->token[pred->row] != pred->token))
+	if (s->begun && (pred->row >= s->n_rows || !assumes(s, pred->row, pred->token)))
 		return false;
 	for (size_t i = 0; i < pred->n; i++) {
 		if (pred->expert[i] >= p->o.n_experts)
@@ -215,7 +221,7 @@ void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32
 			struct row_prediction *r = rows_of(p, step, m);
 
 			for (uint32_t i = 0; i < p->o.max_rows; i++) {
-				if (r[i].n > 0 && (i >= s->n_rows || r[i].token != s->token[i]))
+				if (r[i].n > 0 && (i >= s->n_rows || !assumes(s, i, r[i].token)))
 					r[i].n = 0;
 			}
 		}

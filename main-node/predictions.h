@@ -33,7 +33,7 @@ void odm_predictions_free(struct odm_predictions *p); /* NULL ok */
  * odm_predictions_take_want. False: late, stale, or for a token that was not chosen. */
 bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *pred);
 
-/* Engine thread: step begins with these tokens [n_rows]; token_index: which generated token the rows are.
+/* Engine thread: step begins with these tokens [n_rows] (-1: predictions may assume any); token_index: which generated token the rows are.
  * scored: recall is counted (decode). */
 void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32_t *token, size_t n_rows,
 			   uint32_t token_index, bool scored);

@@ -108,21 +108,34 @@ void ods_align_settle(struct ods_align *a)
 	a->due_n = 0;
 }
 
-void ods_align_step(struct ods_align *a, uint32_t begin, uint32_t n, bool due, bool keep)
+void ods_align_step(struct ods_align *a, uint32_t begin, uint32_t n, uint32_t n_due, bool keep)
 {
 	ods_align_truncate(a, keep ? begin + n : begin);
-	if (!due)
-		return;
-	a->due_begin = begin;
-	a->due_n = n;
-	for (uint32_t l = 0; l < a->n_layers; l++) {
-		uint8_t *at = row_map(a, l) + begin;
+	a->due_begin = begin + n - n_due;
+	a->due_n = n_due;
+	for (uint32_t l = 0; l < a->n_layers && n_due > 0; l++) {
+		uint8_t *at = row_map(a, l) + a->due_begin;
 
-		for (uint32_t i = 0; i < n; i++)
+		for (uint32_t i = 0; i < n_due; i++)
 			if (at[i] != TRUE_ROW)
 				at[i] |= DUE;
-		unsettle(a, l, begin);
+		unsettle(a, l, a->due_begin);
 	}
+}
+
+static bool inside(const struct ods_range *r, uint32_t begin, uint32_t n)
+{
+	return r->begin >= begin && r->begin - begin <= n && r->n <= n - (r->begin - begin);
+}
+
+bool ods_align_expects(const struct ods_align *a, const struct ods_range *r, bool asked)
+{
+	if (!asked)
+		return inside(r, a->due_begin, a->due_n);
+	for (size_t i = 0; i < a->n_asked; i++)
+		if (a->asked[i].layer == r->layer && inside(r, a->asked[i].begin, a->asked[i].n))
+			return true;
+	return false;
 }
 
 /* Answered are the ranges that lack nothing any more. */
@@ -166,18 +179,24 @@ bool ods_align_ready(struct ods_align *a, uint32_t layer, uint32_t position)
 	while (p < position && (map[p] == TRUE_ROW || map[p] == OWN_ROW))
 		p++;
 	a->settled[layer] = p;
+	if (position < a->due_begin + a->due_n)
+		while (p < position && (map[p] & (TRUE_ROW | OWN_ROW)) != 0)
+			p++;
 	return p >= position;
 }
 
-bool ods_align_complete(struct ods_align *a, uint32_t position)
+uint32_t ods_align_missing(struct ods_align *a, uint32_t limit)
 {
 	for (uint32_t l = 0; l < a->n_layers; l++) {
-		uint32_t p = a->settled[l];
+		const uint8_t *map = row_map(a, l), *zero;
 
-		if (!ods_align_ready(a, l, position) && memchr(row_map(a, l) + p, 0, position - p) != NULL)
-			return false;
+		if (ods_align_ready(a, l, limit))
+			continue;
+		zero = memchr(map + a->settled[l], 0, limit - a->settled[l]);
+		if (zero != NULL)
+			limit = (uint32_t)(zero - map);
 	}
-	return true;
+	return limit;
 }
 
 /* The asked range that holds the position, or NULL. */

@@ -4,9 +4,12 @@
  * A run emulates one step. It waits before a layer until the keys and values of earlier positions are what they
  * should be (align_apply.h). With early departure the shadow goes on with its own token for one step ("run-ahead
  * credit"); the next STEP confirms that run, or it is abandoned. A step that was overtaken is abandoned when its
- * true rows come from main anyway, else finished without being published, for its rows. What the shadow never
- * computed (prompts, or all there was before a restart) it asks for; until that is there it predicts nothing.
- * Nothing here can change a token of main's.
+ * true rows come from main anyway, else finished without being published, for its rows or its token.
+ *
+ * What the shadow never computed (prompts, or all there was before a restart) it asks for: keys and values, or, when
+ * main's never come (SEQ_OPEN), the tokens, from which it computes them in pieces and unpublished. Until that is there
+ * it predicts nothing. A STEP without a token goes on with the shadow's own; one that has none, or lags far behind,
+ * asks for main's. Nothing here can change a token of main's.
  *
  * One emulator serves one session with main. Pure of sockets and clocks: messages go in, work is done piece by
  * piece, predictions and requests come out through struct ods_sink.
@@ -17,17 +20,19 @@
 #include "common/model/forward.h"
 #include "common/net/wire.h"
 #include "common/predict/prediction.h"
-#include "shadow-node/align_apply.h"
+#include "shadow-node/shadow_sequence.h"
 
 #define ODS_MAX_SEQUENCES 4
 #define ODS_MAX_STEP_ROWS 256	   /* of decode; prompts never come as steps */
-#define ODS_MAX_ASK_BYTES (1u << 20) /* of one answer, keys and values */
+#define ODS_MAX_FILL_ROWS 32	   /* computed from tokens at a time: messages wait for one layer of them at most */
+#define ODS_MAX_CATCH_UP 8u	   /* steps that it follows up for its own token; farther behind, it asks for main's */
 
 /* Where the results go. */
 struct ods_sink {
 	void *arg;
 	void (*predict)(void *arg, const struct od_prediction *p);
 	void (*ask)(void *arg, uint64_t sequence, const struct ods_range *r);
+	void (*ask_tokens)(void *arg, uint64_t sequence, uint32_t begin, uint32_t n);
 };
 
 struct ods_emulator_opts {
@@ -46,7 +51,9 @@ struct ods_emulator_stats {
 	uint64_t overtaken;  /* STEPs that came before the one before was through */
 	uint64_t predictions;
 	uint64_t state_rows; /* true rows taken, of one layer each */
-	uint64_t asked;	     /* ranges */
+	uint64_t asked;	     /* ranges, of rows or of tokens */
+	uint64_t chosen;     /* rows of STEPs whose token was left to us */
+	uint64_t filled;     /* positions whose rows were computed from tokens */
 };
 
 struct ods_emulator;
@@ -58,7 +65,7 @@ OD_MUST_CHECK int ods_emulator_new(struct ods_emulator **out, const struct ods_e
 				   const struct ods_sink *sink, struct od_err *err);
 void ods_emulator_free(struct ods_emulator *e); /* NULL ok */
 
-/* STEP, STATE, SEQ_TRUNCATE or SEQ_CLOSE of main. An error means that the message was dropped; err says why. */
+/* SEQ_OPEN, TOKENS, STEP, STATE, SEQ_TRUNCATE or SEQ_CLOSE of main. An error means that the message was dropped; err says why. */
 OD_MUST_CHECK int ods_emulator_message(struct ods_emulator *e, const struct od_msg *m, uint64_t now_ns,
 				       struct od_err *err);
 

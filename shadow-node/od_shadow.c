@@ -78,12 +78,13 @@ static void end_emulation(struct shadow *s)
 	if (s->emulator == NULL)
 		return;
 	t = ods_emulator_stats(s->emulator);
-	od_log(OD_LOG_INFO, "session over: %llu steps (%llu run ahead rightly, %llu wrongly, %llu overtaken), "
-	       "%llu predictions (%llu lost), %llu true rows, %llu ranges asked for, %llu messages dropped",
+	od_log(OD_LOG_INFO, "session over: %llu steps (%llu run ahead rightly, %llu wrongly, %llu overtaken, %llu with "
+	       "own tokens), %llu predictions (%llu lost), %llu true rows, %llu positions computed from tokens, "
+	       "%llu ranges asked for, %llu messages dropped",
 	       (unsigned long long)t->steps, (unsigned long long)t->confirmed, (unsigned long long)t->mistaken,
-	       (unsigned long long)t->overtaken, (unsigned long long)t->predictions,
+	       (unsigned long long)t->overtaken, (unsigned long long)t->chosen, (unsigned long long)t->predictions,
 	       (unsigned long long)s->publisher.lost, (unsigned long long)t->state_rows,
-	       (unsigned long long)t->asked, (unsigned long long)s->dropped);
+	       (unsigned long long)t->filled, (unsigned long long)t->asked, (unsigned long long)s->dropped);
 	ods_emulator_free(s->emulator);
 	s->emulator = NULL;
 }

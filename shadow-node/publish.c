@@ -28,26 +28,45 @@ static void send_prediction(void *arg, const struct od_prediction *p)
 }
 
 /* When it cannot be sent it counts as lost: the emulator asks again in a second. */
-static void send_request(void *arg, uint64_t sequence, const struct ods_range *r)
+static void send_request(struct ods_publisher *to, Od__Header *header)
 {
-	struct ods_publisher *to = arg;
+	int rc;
+
+	header->session = to->session;
+	rc = od_data_port_send(to->port, header, NULL, 0);
+	if (rc != OD_OK)
+		od_log_limited(OD_LOG_WARN, "cannot send %s: %s", od_body_name(header->body_case), od_status_text(rc));
+}
+
+static void ask_rows(void *arg, uint64_t sequence, const struct ods_range *r)
+{
 	Od__Header header = OD__HEADER__INIT;
 	Od__StateRequest body = OD__STATE_REQUEST__INIT;
-	int rc;
 
 	body.sequence = sequence;
 	body.layer = r->layer;
 	body.begin = r->begin;
 	body.n = r->n;
-	header.session = to->session;
 	header.body_case = OD__HEADER__BODY_STATE_REQUEST;
 	header.state_request = &body;
-	rc = od_data_port_send(to->port, &header, NULL, 0);
-	if (rc != OD_OK)
-		od_log_limited(OD_LOG_WARN, "cannot ask main for keys and values: %s", od_status_text(rc));
+	send_request(arg, &header);
+}
+
+static void ask_tokens(void *arg, uint64_t sequence, uint32_t begin, uint32_t n)
+{
+	Od__Header header = OD__HEADER__INIT;
+	Od__TokensRequest body = OD__TOKENS_REQUEST__INIT;
+
+	body.sequence = sequence;
+	body.begin = begin;
+	body.n = n;
+	header.body_case = OD__HEADER__BODY_TOKENS_REQUEST;
+	header.tokens_request = &body;
+	send_request(arg, &header);
 }
 
 struct ods_sink ods_publisher_sink(struct ods_publisher *p)
 {
-	return (struct ods_sink){ .arg = p, .predict = send_prediction, .ask = send_request };
+	return (struct ods_sink){ .arg = p, .predict = send_prediction, .ask = ask_rows,
+				  .ask_tokens = ask_tokens };
 }

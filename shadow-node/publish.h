@@ -1,5 +1,5 @@
-/* publish.h - the shadow's way back to main: PREDICT on the control socket through the loop thread, STATE_REQUEST on
- * the data socket. Thread: the emulator thread. Owner: the caller owns everything. */
+/* publish.h - the shadow's way back to main: PREDICT on the control socket through the loop thread, STATE_REQUEST
+ * and TOKENS_REQUEST on the data socket. Thread: the emulator thread. Owner: the caller owns everything. */
 #ifndef ODS_PUBLISH_H
 #define ODS_PUBLISH_H
 

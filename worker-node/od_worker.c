@@ -175,6 +175,9 @@ static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 	case OD__HEADER__BODY_STATE_REQUEST:
 	case OD__HEADER__BODY_SEQ_TRUNCATE:
 	case OD__HEADER__BODY_SEQ_CLOSE:
+	case OD__HEADER__BODY_SEQ_OPEN:
+	case OD__HEADER__BODY_TOKENS:
+	case OD__HEADER__BODY_TOKENS_REQUEST:
 	case _OD__HEADER__BODY__CASE_IS_INT_SIZE:
 		break;
 	}

@@ -17,6 +17,7 @@ struct od_sampler {
 	struct od_sampler_opts o;
 	uint32_t vocab;
 	uint64_t rng[4];
+	uint64_t draws;	 /* numbers taken from it so far */
 	uint32_t *seen;	 /* [vocab]: how often a token stands in the window */
 	int32_t *ring;	 /* [repetition_window], NULL without a window */
 	uint32_t n_ring, at; /* filled places, the oldest one */
@@ -69,8 +70,9 @@ static uint64_t rotl(uint64_t v, int n)
 }
 
 /* In [0, 1), 53 bits. */
-static double draw(uint64_t s[4])
+static double draw(struct od_sampler *sampler)
 {
+	uint64_t *s = sampler->rng;
 	uint64_t out = rotl(s[0] + s[3], 23) + s[0], t = s[1] << 17;
 
 	s[2] ^= s[0];
@@ -79,6 +81,7 @@ static double draw(uint64_t s[4])
 	s[0] ^= s[3];
 	s[2] ^= t;
 	s[3] = rotl(s[3], 45);
+	sampler->draws++;
 	return (double)(out >> 11) * 0x1p-53;
 }
 
@@ -165,6 +168,21 @@ int od_sampler_accept(struct od_sampler *s, const int32_t *ids, size_t n)
 		s->at = (s->at + 1) % s->o.repetition_window;
 	}
 	return OD_OK;
+}
+
+int od_sampler_replay(struct od_sampler *s, const int32_t *ids, size_t n, uint64_t draws)
+{
+	if (draws < s->draws) {
+		seed_rng(s->rng, s->o.seed);
+		s->draws = 0;
+	}
+	while (s->draws < draws)
+		draw(s);
+	if (s->o.repetition_penalty == 1) /* nobody looks at them */
+		return OD_OK;
+	memset(s->seen, 0, s->vocab * sizeof(*s->seen));
+	s->n_ring = s->at = 0;
+	return od_sampler_accept(s, ids, n);
 }
 
 /* ---- choosing ---- */
@@ -278,7 +296,7 @@ static int32_t pick(struct od_sampler *s, const struct candidate *c, size_t n)
 	for (size_t i = n; i-- > 0;)
 		if (c[i].p >= floor)
 			sum += c[i].p;
-	at = draw(s->rng) * sum;
+	at = draw(s) * sum;
 	for (size_t i = n; i-- > 0;) {
 		if (c[i].p < floor || c[i].p == 0)
 			continue;

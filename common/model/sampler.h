@@ -31,6 +31,9 @@ OD_MUST_CHECK int od_sampler_new(struct od_sampler **out, const struct od_sample
 void od_sampler_free(struct od_sampler *s); /* NULL ok */
 /* Tokens that are already there (the prompt, then each chosen token); ids outside the vocabulary are ignored. */
 OD_MUST_CHECK int od_sampler_accept(struct od_sampler *s, const int32_t *ids, size_t n);
+/* As if these had been all tokens so far and so many numbers had been drawn, whatever came before: the number that
+ * decides a token depends on the seed and on its place alone. */
+OD_MUST_CHECK int od_sampler_replay(struct od_sampler *s, const int32_t *ids, size_t n, uint64_t draws);
 /* logits [vocab] are overwritten. NaN counts as minus infinity; all minus infinity gives token 0. */
 int32_t od_sampler_sample(struct od_sampler *s, float *logits);
 

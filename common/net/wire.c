@@ -283,6 +283,9 @@ const char *od_body_name(Od__Header__BodyCase body)
 	case OD__HEADER__BODY_STATE_REQUEST: return "STATE_REQUEST";
 	case OD__HEADER__BODY_SEQ_TRUNCATE: return "SEQ_TRUNCATE";
 	case OD__HEADER__BODY_SEQ_CLOSE: return "SEQ_CLOSE";
+	case OD__HEADER__BODY_SEQ_OPEN: return "SEQ_OPEN";
+	case OD__HEADER__BODY_TOKENS: return "TOKENS";
+	case OD__HEADER__BODY_TOKENS_REQUEST: return "TOKENS_REQUEST";
 	case OD__HEADER__BODY__NOT_SET:
 	case _OD__HEADER__BODY__CASE_IS_INT_SIZE: break;
 	}

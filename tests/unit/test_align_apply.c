@@ -23,6 +23,11 @@ static struct ods_align *make(void)
 	return a;
 }
 
+static bool complete(struct ods_align *a, uint32_t position)
+{
+	return ods_align_missing(a, position) == position;
+}
+
 static void give(struct ods_align *a, uint32_t layer, uint32_t begin, uint32_t n, uint64_t now)
 {
 	const struct ods_range r = { layer, begin, n };
@@ -54,9 +59,9 @@ static void test_prompt(void **state)
 	struct ods_align *a = make();
 
 	(void)state;
-	ods_align_step(a, 10, 1, true, false);
-	assert_false(ods_align_complete(a, 10));
-	assert_true(ods_align_complete(a, 0));
+	ods_align_step(a, 10, 1, 1, false);
+	assert_false(complete(a, 10));
+	assert_true(complete(a, 0));
 	assert_true(ods_align_ready(a, 0, 0));
 	assert_asks(a, 10, 5, 0, 0, 7);
 	assert_asks(a, 10, 6, 0, 7, 3);
@@ -73,7 +78,7 @@ static void test_prompt(void **state)
 	give(a, 2, 0, 7, 13);
 	assert_asks(a, 10, 14, 2, 7, 3);
 	give(a, 2, 7, 3, 15);
-	assert_true(ods_align_complete(a, 10));
+	assert_true(complete(a, 10));
 	assert_asks_nothing(a, 10, 16);
 	assert_int_equal(ods_align_asked(a), 0);
 	ods_align_free(a);
@@ -84,7 +89,7 @@ static void test_lost_answer(void **state)
 	struct ods_align *a = make();
 
 	(void)state;
-	ods_align_step(a, 9, 1, false, false);
+	ods_align_step(a, 9, 1, 0, false);
 	assert_true(ods_align_deadline(a) == UINT64_MAX);
 	assert_asks(a, 9, 100, 0, 0, 7);
 	assert_asks(a, 9, 200, 0, 7, 2);
@@ -108,12 +113,12 @@ static void test_due_row(void **state)
 	struct ods_align *a = make();
 
 	(void)state;
-	ods_align_step(a, 0, 1, true, false);
+	ods_align_step(a, 0, 1, 1, false);
 	for (uint32_t l = 0; l < LAYERS; l++) {
 		ods_align_own(a, l, 0);
 		assert_false(ods_align_ready(a, l, 1));
 	}
-	assert_true(ods_align_complete(a, 1)); /* nothing to ask for */
+	assert_true(complete(a, 1)); /* nothing to ask for */
 	assert_asks_nothing(a, 1, 0);
 	give(a, 0, 0, 1, 1);
 	assert_true(ods_align_is_true(a, 0, 0));
@@ -126,16 +131,55 @@ static void test_due_row(void **state)
 	/* The next STEP confirms; layer 2's row was lost, layer 1's came. */
 	give(a, 1, 0, 1, 2);
 	ods_align_settle(a);
-	ods_align_step(a, 1, 1, true, true);
+	ods_align_step(a, 1, 1, 1, true);
 	assert_true(ods_align_ready(a, 1, 1));
 	assert_false(ods_align_ready(a, 2, 1));
-	assert_false(ods_align_complete(a, 1));
+	assert_false(complete(a, 1));
 	assert_asks(a, 1, 3, 2, 0, 1);
 	give(a, 2, 0, 1, 4);
-	assert_true(ods_align_complete(a, 1));
+	assert_true(complete(a, 1));
 	assert_false(ods_align_ready(a, 0, 2)); /* own, and due now */
 	give(a, 0, 1, 1, 5);
 	assert_true(ods_align_ready(a, 0, 2));
+	ods_align_free(a);
+}
+
+/* Alignment every four steps: the step goes by the own rows, what comes behind it waits for all of main's. */
+static void test_due_rows_before(void **state)
+{
+	struct ods_align *a = make();
+
+	(void)state;
+	ods_align_step(a, 4, 1, 0, false);
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		give(a, l, 0, 4, 0);
+		for (uint32_t p = 4; p < 7; p++)
+			ods_align_own(a, l, p);
+	}
+	ods_align_settle(a);
+	ods_align_step(a, 7, 1, 4, false);
+	assert_true(ods_align_ready(a, 0, 7));
+	ods_align_own(a, 0, 7);
+	assert_false(ods_align_ready(a, 0, 8));
+	assert_true(complete(a, 8));
+	give(a, 0, 4, 3, 1); /* in pieces */
+	assert_false(ods_align_ready(a, 0, 8));
+	give(a, 0, 7, 1, 2);
+	assert_true(ods_align_ready(a, 0, 8));
+	assert_false(ods_align_ready(a, 1, 8));
+	/* What is lost of it is asked for, own or not. */
+	give(a, 1, 4, 4, 3);
+	ods_align_settle(a);
+	ods_align_step(a, 8, 1, 0, false);
+	assert_asks(a, 8, 4, 2, 4, 4);
+	/* After a restart there are no own rows: the step waits for what is due before it. */
+	ods_align_truncate(a, 4);
+	ods_align_settle(a);
+	ods_align_step(a, 7, 1, 4, false);
+	assert_true(complete(a, 7));
+	assert_false(ods_align_ready(a, 1, 7));
+	give(a, 1, 4, 3, 5);
+	assert_true(ods_align_ready(a, 1, 7));
 	ods_align_free(a);
 }
 
@@ -145,18 +189,18 @@ static void test_own_rows(void **state)
 	struct ods_align *a = make();
 
 	(void)state;
-	ods_align_step(a, 0, 2, false, false);
+	ods_align_step(a, 0, 2, 0, false);
 	for (uint32_t l = 0; l < LAYERS; l++) {
 		ods_align_own(a, l, 0);
 		ods_align_own(a, l, 1);
 	}
 	assert_true(ods_align_ready(a, 2, 2));
-	assert_true(ods_align_complete(a, 2));
-	ods_align_step(a, 1, 1, false, false); /* the same position again */
+	assert_true(complete(a, 2));
+	ods_align_step(a, 1, 1, 0, false); /* the same position again */
 	assert_true(ods_align_ready(a, 2, 1));
 	assert_false(ods_align_ready(a, 2, 2));
 	ods_align_own(a, 0, 1);
-	ods_align_step(a, 2, 1, false, false); /* which was given up in layer 1 */
+	ods_align_step(a, 2, 1, 0, false); /* which was given up in layer 1 */
 	assert_asks(a, 2, 0, 1, 1, 1);
 	ods_align_free(a);
 }
@@ -170,15 +214,15 @@ static void test_step_takes_back(void **state)
 	for (uint32_t l = 0; l < LAYERS; l++)
 		give(a, l, 0, 20, 0);
 	ods_align_own(a, 0, 20);
-	ods_align_step(a, 20, 1, false, true);
+	ods_align_step(a, 20, 1, 0, true);
 	assert_true(ods_align_ready(a, 0, 21));
-	ods_align_step(a, 20, 1, false, false);
+	ods_align_step(a, 20, 1, 0, false);
 	assert_false(ods_align_ready(a, 0, 21));
 	assert_true(ods_align_ready(a, 0, 20));
-	ods_align_step(a, 15, 1, false, false);
+	ods_align_step(a, 15, 1, 0, false);
 	assert_false(ods_align_is_true(a, 1, 15));
 	assert_true(ods_align_is_true(a, 1, 14));
-	assert_false(ods_align_complete(a, 16));
+	assert_false(complete(a, 16));
 	ods_align_free(a);
 }
 
@@ -187,7 +231,7 @@ static void test_truncate(void **state)
 	struct ods_align *a = make();
 
 	(void)state;
-	ods_align_step(a, 14, 1, false, false);
+	ods_align_step(a, 14, 1, 0, false);
 	assert_asks(a, 14, 0, 0, 0, 7);
 	assert_asks(a, 14, 0, 0, 7, 7);
 	ods_align_truncate(a, 10); /* the second range cannot be answered any more */
@@ -213,6 +257,7 @@ struct cell {
 
 struct slow {
 	struct cell c[LAYERS][CTX];
+	uint32_t due_begin, due_end;
 	struct ods_range asked[ODS_MAX_ASKED];
 	size_t n_asked;
 	uint64_t heard;
@@ -255,6 +300,8 @@ static void slow_truncate(struct slow *s, uint32_t length)
 	for (uint32_t l = 0; l < LAYERS; l++)
 		for (uint32_t p = length; p < CTX; p++)
 			s->c[l][p] = (struct cell){ 0 };
+	if (s->due_end > length)
+		s->due_end = length;
 	for (size_t i = s->n_asked; i-- > 0;)
 		if (length < CTX && s->asked[i].begin + s->asked[i].n > length)
 			slow_remove(s, i);
@@ -266,13 +313,16 @@ static void slow_settle(struct slow *s)
 		for (uint32_t p = 0; p < CTX; p++)
 			if (s->c[l][p].due)
 				s->c[l][p] = (struct cell){ 0 };
+	s->due_end = 0;
 }
 
-static void slow_step(struct slow *s, uint32_t begin, uint32_t n, bool due, bool keep)
+static void slow_step(struct slow *s, uint32_t begin, uint32_t n, uint32_t n_due, bool keep)
 {
 	slow_truncate(s, keep ? begin + n : begin);
-	for (uint32_t l = 0; l < LAYERS && due; l++)
-		for (uint32_t p = begin; p < begin + n; p++)
+	s->due_begin = begin + n - n_due;
+	s->due_end = begin + n;
+	for (uint32_t l = 0; l < LAYERS; l++)
+		for (uint32_t p = s->due_begin; p < s->due_end; p++)
 			s->c[l][p].due = !s->c[l][p].true_row;
 }
 
@@ -316,16 +366,29 @@ static bool slow_ask(struct slow *s, uint32_t position, uint64_t now, struct ods
 	return false;
 }
 
+static bool slow_expects(const struct slow *s, const struct ods_range *r, bool asked)
+{
+	if (!asked)
+		return r->begin >= s->due_begin && r->begin + r->n <= s->due_end;
+	for (size_t i = 0; i < s->n_asked; i++)
+		if (s->asked[i].layer == r->layer && r->begin >= s->asked[i].begin &&
+		    r->begin + r->n <= s->asked[i].begin + s->asked[i].n)
+			return true;
+	return false;
+}
+
 static void compare(const struct slow *s, struct ods_align *a)
 {
-	bool complete = true;
+	bool all = true, asked = draw(2);
+	struct ods_range r = { draw(LAYERS), draw(CTX), 1 + draw(4) };
 
+	assert_int_equal(ods_align_expects(a, &r, asked), slow_expects(s, &r, asked));
 	for (uint32_t i = 0; i < 4; i++) { /* a few at random: asking moves the bounds inside */
 		uint32_t l = draw(LAYERS), p = draw(CTX);
 		bool ready = true;
 
 		for (uint32_t q = 0; q < p; q++)
-			ready &= settled(&s->c[l][q]);
+			ready &= settled(&s->c[l][q]) || (p < s->due_end && s->c[l][q].own);
 		assert_int_equal(ods_align_ready(a, l, p), ready);
 		assert_int_equal(ods_align_is_true(a, l, p), s->c[l][p].true_row);
 	}
@@ -334,8 +397,8 @@ static void compare(const struct slow *s, struct ods_align *a)
 
 		for (uint32_t l = 0; l < LAYERS; l++)
 			for (uint32_t q = 0; q < p; q++)
-				complete &= !missing(&s->c[l][q]);
-		assert_int_equal(ods_align_complete(a, p), complete);
+				all &= !missing(&s->c[l][q]);
+		assert_int_equal(complete(a, p), all);
 	}
 	assert_int_equal(ods_align_asked(a), s->n_asked);
 	assert_true(ods_align_deadline(a) == (s->n_asked > 0 ? s->heard + ODS_ASK_AGAIN_NS : UINT64_MAX));
@@ -344,7 +407,8 @@ static void compare(const struct slow *s, struct ods_align *a)
 static void one_message(struct slow *s, struct ods_align *a, uint64_t now, unsigned *asks)
 {
 	struct ods_range r = { draw(LAYERS), draw(CTX), 1 }, found, expected;
-	bool due = draw(2), keep = draw(2), asked;
+	uint32_t n_due;
+	bool keep = draw(2), asked;
 
 	switch (draw(11)) {
 	case 0:
@@ -352,8 +416,9 @@ static void one_message(struct slow *s, struct ods_align *a, uint64_t now, unsig
 		slow_settle(s);
 		r.n = 1 + draw(2);
 		r.begin = draw(CTX - 1);
-		ods_align_step(a, r.begin, r.n, due, keep);
-		slow_step(s, r.begin, r.n, due, keep);
+		n_due = draw(2) == 0 ? 0 : r.n + draw(r.begin + 1);
+		ods_align_step(a, r.begin, r.n, n_due, keep);
+		slow_step(s, r.begin, r.n, n_due, keep);
 		break;
 	case 1:
 		if (draw(4) == 0) {
@@ -421,7 +486,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_prompt),	  cmocka_unit_test(test_lost_answer),
-		cmocka_unit_test(test_due_row),	  cmocka_unit_test(test_own_rows),
+		cmocka_unit_test(test_due_row), cmocka_unit_test(test_due_rows_before),	  cmocka_unit_test(test_own_rows),
 		cmocka_unit_test(test_step_takes_back), cmocka_unit_test(test_truncate),
 		cmocka_unit_test(test_random_messages),
 	};

@@ -139,6 +139,7 @@ static void test_prompt_first(void **state)
 		w.now += 2 * ODS_ASK_AGAIN_NS;
 	}
 	assert_int_equal(w.asks, 3 * ODS_MAX_ASKED); /* again, a second later */
+	work(&w);
 	w.lose = 0;
 	for (uint32_t l = 0; l + 1 < LAYERS; l++) {
 		push_state(&w, &w.seq[0], l, 0, w.sent[w.step].row[0].position, 0);

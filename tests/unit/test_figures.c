@@ -33,7 +33,7 @@ static struct odm_figures example(void)
 		.worker_compute_ns = 1250000000,
 		.worker_runs = 13,
 		.recovered_runs = 4,
-		.state_bytes = 12345,
+		.state_bytes = 12345, .align_bytes = 23456,
 		.workers = 6,
 		.groups = 3,
 		.slots = 1,
@@ -147,7 +147,7 @@ static void fields_for_programs(void **state)
 		" \"recall\": 0.9875, \"late_predictions\": 2, \"missing_predictions\": 1, \"stalls\": 6, \"stall_s\": 1.0,"
 		" \"decode_layers\": 20, \"experts_s\": 3.0, \"workers\": 6, \"groups\": 3, \"slots\": 1, \"loads\": 7,"
 		" \"loaded_bytes\": 11010048, \"load_s\": 1.75, \"worker_runs\": 13, \"worker_compute_s\": 1.25,"
-		" \"recovered_runs\": 4, \"state_bytes\": 12345, \"nodes\": ["
+		" \"recovered_runs\": 4, \"state_bytes\": 12345, \"align_bytes\": 23456, \"nodes\": ["
 		"  {\"name\": \"main\", \"peak_rss_bytes\": 104857600, \"alive\": true},"
 		"  {\"name\": \"worker 0 127.0.0.1:1\", \"peak_rss_bytes\": 921600, \"alive\": false}]}", 0, NULL);
 	json_t *found = json_pack("{s:b}", "before", 1);

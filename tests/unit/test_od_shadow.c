@@ -225,9 +225,9 @@ static void send_step(struct fake *f, uint64_t number, uint32_t position, int32_
 	row.sequence = SEQUENCE;
 	row.position = position;
 	row.token = token;
+	row.state_rows = 1;
 	body.step = number;
 	body.next_step = number + 1;
-	body.state_follows = true;
 	body.rows = rows;
 	body.n_rows = 1;
 	h.body_case = OD__HEADER__BODY_STEP;
@@ -552,7 +552,7 @@ static void put_rubbish(struct fake *f)
 	put_bad_step(f, f->last_step, 0, 0, 0, 1);			    /* twice */
 	put_bad_step(f, f->last_step + 9, CTX, 0, 0, 1);		    /* outside the context */
 	put_bad_step(f, f->last_step + 9, 0, (int32_t)cfg->vocab, 0, 1); /* no such token */
-	put_bad_step(f, f->last_step + 9, 0, -1, 0, 1);
+	put_bad_step(f, f->last_step + 9, 0, -2, 0, 1);
 	put_bad_step(f, f->last_step + 9, 3, 0, 5, 2); /* a gap */
 	put_bad_step(f, f->last_step + 9, 3, 0, 5, 0);
 	truncate.sequence = SEQUENCE + 1;
