@@ -70,7 +70,7 @@ static int replay_shadow(struct hand *h, size_t config, size_t prompt, struct re
 {
 	const struct recall_config *c = &h->crew->run->configs->config[config];
 	const struct recall_shadow shadow = {
-		.forward = forward_of(h->crew, c, 1),
+		.forward = forward_of(h->crew, c, ODS_MAX_FILL_ROWS),
 		.experts = recall_models_experts(h->crew->run->models, c),
 		.early = h->crew->run->opt.early,
 		.align = c->align,

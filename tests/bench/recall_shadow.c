@@ -1,7 +1,6 @@
 #include "tests/bench/recall_shadow.h"
 
 #include "main-node/shadow_link.h"
-#include "shadow-node/emulator.h"
 
 #include <string.h>
 
@@ -14,6 +13,7 @@ struct replay {
 	struct ods_emulator *emulator;
 	Od__StateRequest asked[ODS_MAX_ASKED]; /* and not answered */
 	size_t n_asked;
+	Od__TokensRequest asked_tokens; /* the same; n 0: none */
 	struct od_err *err;
 	int rc; /* the first failure, which the callbacks cannot return */
 };
@@ -51,10 +51,37 @@ static int deliver(void *arg, Od__Header *h, const struct od_out_frame *frames, 
 	return rc;
 }
 
+/* A decode step of the recording, its row in *row. */
+static struct odm_step make_step(const struct replay *r, uint32_t i, struct od_row *row)
+{
+	const struct recall_recording *rec = r->board->rec;
+	const uint32_t position = rec->n_prompt + i;
+	struct odm_step step = {
+		.step = r->board->first_step + i,
+		.next_step = r->board->first_step + i + 1,
+		.phase = ODM_DECODE,
+		.sequence = SEQUENCE,
+		.prompt_tokens = rec->n_prompt,
+		.rows = row,
+		.n_rows = 1,
+	};
+
+	*row = (struct od_row){ .seq = rec->state, .position = position, .token = rec->token[position] };
+	od_sampler_defaults(&step.sampling);
+	return step;
+}
+
+/* Whether another token than main's counts is a matter of the step that the prediction is about. */
 static void predicted(void *arg, const struct od_prediction *p)
 {
 	struct replay *r = arg;
+	struct odm_step step;
+	struct od_row row;
 
+	if (p->step < r->board->first_step || p->step - r->board->first_step >= r->board->rec->n_steps)
+		return; /* the text ends before */
+	step = make_step(r, (uint32_t)(p->step - r->board->first_step), &row);
+	r->board->any_token = odm_shadow_link_token(&r->main, &step) < 0;
 	recall_board_add(r->board, p);
 }
 
@@ -70,19 +97,38 @@ static void asks(void *arg, uint64_t sequence, const struct ods_range *range)
 	q->n = range->n;
 }
 
+static void asks_tokens(void *arg, uint64_t sequence, uint32_t begin, uint32_t n)
+{
+	struct replay *r = arg;
+
+	od__tokens_request__init(&r->asked_tokens);
+	r->asked_tokens.sequence = sequence;
+	r->asked_tokens.begin = begin;
+	r->asked_tokens.n = n;
+}
+
+static void answer(struct replay *r)
+{
+	Od__StateRequest q[ODS_MAX_ASKED];
+	Od__TokensRequest tokens = r->asked_tokens;
+	size_t n = r->n_asked;
+
+	memcpy(q, r->asked, n * sizeof(*q));
+	r->n_asked = 0;
+	r->asked_tokens.n = 0;
+	for (size_t i = 0; i < n; i++)
+		odm_shadow_link_answer(&r->main, 0, &q[i]);
+	if (tokens.n > 0)
+		odm_shadow_link_answer_tokens(&r->main, 0, &tokens);
+}
+
 /* Until there is nothing to do without another message of main's. */
 static void let_work(struct replay *r)
 {
 	bool did = true;
 
-	while (r->rc == OD_OK && (did || r->n_asked > 0)) {
-		size_t n = r->n_asked;
-		Od__StateRequest q[ODS_MAX_ASKED];
-
-		memcpy(q, r->asked, n * sizeof(*q));
-		r->n_asked = 0;
-		for (size_t i = 0; i < n; i++)
-			odm_shadow_link_answer(&r->main, 0, r->shadow->forward.config, &q[i]);
+	while (r->rc == OD_OK && (did || r->n_asked > 0 || r->asked_tokens.n > 0)) {
+		answer(r);
 		if (r->rc == OD_OK)
 			r->rc = ods_emulator_work(r->emulator, 0, &did, r->err);
 	}
@@ -90,22 +136,33 @@ static void let_work(struct replay *r)
 
 /* ---- Main ---- */
 
-static void replay_step(struct replay *r, uint32_t i)
+static void replay_prompt(struct replay *r)
 {
 	const struct recall_recording *rec = r->board->rec;
-	const uint32_t position = rec->n_prompt + i;
-	const struct od_row row = { .seq = rec->state, .position = position, .token = rec->token[position] };
-	const struct odm_step step = {
-		.step = r->board->first_step + i,
-		.next_step = r->board->first_step + i + 1,
-		.phase = ODM_DECODE,
+	struct odm_step step = {
+		.phase = ODM_PREFILL,
 		.sequence = SEQUENCE,
 		.prompt_tokens = rec->n_prompt,
-		.rows = &row,
 		.n_rows = 1,
 	};
 
-	od_seq_state_set_length(rec->state, position);
+	od_sampler_defaults(&step.sampling);
+	for (uint32_t p = 0; r->rc == OD_OK && p < rec->n_prompt; p++) {
+		const struct od_row row = { .seq = rec->state, .position = p, .token = rec->token[p] };
+
+		step.rows = &row;
+		odm_shadow_link_step(&r->main, 0, &step);
+	}
+	od_seq_state_set_length(rec->state, rec->n_prompt);
+	let_work(r);
+}
+
+static void replay_step(struct replay *r, uint32_t i)
+{
+	struct od_row row;
+	const struct odm_step step = make_step(r, i, &row);
+
+	od_seq_state_set_length(row.seq, row.position);
 	recall_board_begin_step(r->board);
 	odm_shadow_link_step(&r->main, 0, &step);
 	let_work(r);
@@ -114,13 +171,14 @@ static void replay_step(struct replay *r, uint32_t i)
 		odm_shadow_link_state(&r->main, 0, &step, m);
 		let_work(r);
 	}
-	od_seq_state_set_length(rec->state, position + 1);
+	od_seq_state_set_length(row.seq, row.position + 1);
 }
 
 int recall_shadow_replay(const struct recall_shadow *s, struct recall_board *board, struct od_err *err)
 {
 	struct replay r = { .shadow = s, .board = board, .err = err };
-	const struct ods_sink sink = { .arg = &r, .predict = predicted, .ask = asks };
+	const struct ods_sink sink = { .arg = &r, .predict = predicted, .ask = asks, .ask_tokens = asks_tokens };
+	const struct odm_align align = { .token_period = s->align.token, .kv_period = s->align.kv };
 	const struct ods_emulator_opts o = {
 		.forward = s->forward,
 		.experts = s->experts,
@@ -129,11 +187,17 @@ int recall_shadow_replay(const struct recall_shadow *s, struct recall_board *boa
 		.early = s->early,
 	};
 
+	r.rc = odm_shadow_link_init(&r.main, &s->forward, o.ctx_tokens, &align, err);
+	if (r.rc != OD_OK)
+		return r.rc;
 	r.main.deliver = deliver;
 	r.main.deliver_arg = &r;
 	r.rc = ods_emulator_new(&r.emulator, &o, &sink, err);
+	if (r.rc == OD_OK)
+		replay_prompt(&r);
 	for (uint32_t i = 0; r.rc == OD_OK && i < board->rec->n_steps; i++)
 		replay_step(&r, i);
 	ods_emulator_free(r.emulator);
+	odm_shadow_link_fini(&r.main);
 	return r.rc;
 }

@@ -8,6 +8,7 @@
 #define OD_BENCH_RECALL_SHADOW_H
 
 #include "common/model/forward.h"
+#include "shadow-node/emulator.h"
 #include "tests/bench/recall_board.h"
 #include "tests/bench/recall_config.h"
 
