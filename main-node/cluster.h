@@ -31,7 +31,8 @@ struct odm_cluster_opts {
 	bool mixed;
 	uint32_t ctx_tokens, max_rows;
 	uint32_t group_size; /* G as asked; 0: top-k */
-	uint32_t predictor; /* index of odm_predictor_names */
+	uint32_t predictor;	    /* index of odm_predictor_names */
+	const char *second_opinion; /* one of od_predictor_kinds beside it; NULL: none */
 	struct odm_align align;
 	const struct od_hosts *hosts;
 	const char *hosts_path; /* read again on SIGHUP; NULL: never */

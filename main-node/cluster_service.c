@@ -26,7 +26,7 @@ struct service {
 	size_t hidden, row_bytes;
 	uint32_t run_rows; /* of a prefill batch */
 	struct odm_links net;
-	struct odm_predictor_link predictor;
+	struct odm_predictor_link predictor, second;
 	struct odm_step step;
 	const struct od_moe_call *call; /* the layer under way; NULL between layers */
 	struct odm_pieces work;
@@ -72,6 +72,7 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 			      step->rows[0].position - step->prompt_tokens, decode);
 	odm_shadow_link_step(&s->net.shadow, s->net.view.epoch, step);
 	odm_predictor_link_step(&s->predictor, step);
+	odm_predictor_link_step(&s->second, step);
 	return OD_OK;
 }
 
@@ -93,6 +94,7 @@ static void close_sequence(struct odm_expert_service *base, uint64_t sequence)
 
 	odm_shadow_link_close_sequence(&s->net.shadow, s->net.view.epoch, sequence);
 	odm_predictor_link_close_sequence(&s->predictor, sequence);
+	odm_predictor_link_close_sequence(&s->second, sequence);
 	/* The shadow may have run ahead into a step that will not come. */
 	odm_cluster_close_step(s->cluster, s->step.next_step, s->o.config->n_layers - 1);
 }
@@ -478,6 +480,7 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 		s->sum.expert_uses += call->n_rows * s->o.config->top_k;
 	}
 	odm_predictor_link_routed(&s->predictor, &s->step, call->m);
+	odm_predictor_link_routed(&s->second, &s->step, call->m);
 	span = od_trace_begin();
 	rc = run_pieces(s, err);
 	od_trace_end("wait for experts", span, (int64_t)call->step, call->m, -1);
@@ -563,6 +566,7 @@ static void free_service(struct odm_expert_service *base)
 	struct service *s = (struct service *)base;
 
 	odm_predictor_link_close(&s->predictor);
+	odm_predictor_link_close(&s->second);
 	odm_links_fini(&s->net); /* before the cluster: its sockets belong to the same ZeroMQ context */
 	odm_cluster_close(s->cluster);
 	odm_pieces_fini(&s->work);
@@ -574,13 +578,17 @@ static void free_service(struct odm_expert_service *base)
 	free(s);
 }
 
-static int open_predictor(struct service *s, struct od_err *err)
+static int open_predictors(struct service *s, struct od_err *err)
 {
-	uint32_t which = odm_cluster_opts(s->cluster)->predictor;
+	const struct odm_cluster_opts *co = odm_cluster_opts(s->cluster);
+	int rc = OD_OK;
 
-	if (which < ODM_PREDICT_OWN)
-		return OD_OK;
-	return odm_predictor_link_open(&s->predictor, s->cluster, &s->o, odm_predictor_names[which], OD_FIRST_OPINION, err);
+	if (co->predictor >= ODM_PREDICT_OWN)
+		rc = odm_predictor_link_open(&s->predictor, s->cluster, &s->o, odm_predictor_names[co->predictor],
+					     OD_FIRST_OPINION, err);
+	if (rc == OD_OK && co->second_opinion != NULL)
+		rc = odm_predictor_link_open(&s->second, s->cluster, &s->o, co->second_opinion, OD_SECOND_OPINION, err);
+	return rc;
 }
 
 static int allocate(struct service *s, struct od_err *err)
@@ -627,7 +635,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 	s->run_rows = odm_run_rows(opts->config, opts->profile);
 	rc = allocate(s, err);
 	if (rc == OD_OK)
-		rc = open_predictor(s, err);
+		rc = open_predictors(s, err);
 	if (rc == OD_OK)
 		rc = odm_links_open(&s->net, err);
 	if (rc != OD_OK) {

@@ -24,6 +24,7 @@ void odm_engine_defaults(struct odm_engine_opts *o)
 		.prefill_rows = DEFAULT_PREFILL_ROWS,
 		.mode = ODM_LOCAL,
 		.predictor = ODM_PREDICTOR_AUTO,
+		.second_opinion = -1,
 		.precision = -1,
 		.departure = -1,
 		.connect_timeout_ns = 10 * OD_NS_PER_S,
@@ -147,6 +148,9 @@ static int choose_predictor(struct odm_engine *e, struct od_err *err)
 	if (e->opts.predictor == ODM_PREDICT_SHADOW && !shadow)
 		return od_fail(err, OD_ERR_ARG, "--predictor shadow: %s names no shadow (a line \"shadow host:port\")",
 			       e->opts.hosts_path);
+	if (e->opts.predictor == ODM_PREDICT_NONE && e->opts.second_opinion >= 0)
+		return od_fail(err, OD_ERR_ARG, "--second-opinion: there is no first; use --predictor %s",
+			       od_predictor_kinds[e->opts.second_opinion]);
 	return OD_OK;
 }
 
@@ -170,6 +174,7 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 			.group_size = (uint32_t)e->opts.group_size,
 			.align = e->opts.align,
 			.predictor = (uint32_t)e->opts.predictor,
+			.second_opinion = e->opts.second_opinion < 0 ? NULL : od_predictor_kinds[e->opts.second_opinion],
 			.hosts = &e->hosts,
 			.hosts_path = e->opts.mode == ODM_WORKERS ? e->opts.hosts_path : NULL,
 			.connect_timeout_ns = e->opts.connect_timeout_ns,

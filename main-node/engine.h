@@ -33,6 +33,7 @@ struct odm_engine_opts {
 	uint32_t local_workers;	     /* ODM_LOCAL */
 	struct odm_align align;	     /* of the shadow */
 	int predictor;		     /* index of odm_predictor_names; ODM_PREDICTOR_AUTO: the shadow if there is one */
+	int second_opinion;	     /* index of od_predictor_kinds; -1: none */
 	uint64_t group_size;	     /* 0: top-k */
 	uint64_t connect_timeout_ns;
 	bool mixed;

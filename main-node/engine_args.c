@@ -27,6 +27,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "resident", OD_ARG_FLAG, &a->resident, NULL, "all experts in the memory of this process, no cluster", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "The cluster" },
 		{ "predictor", OD_ARG_CHOICE, &o->predictor, "NAME", "who says which experts come next: shadow, main itself by next-gate, multi-gate, popularity, history, trajectory or random, or none (default: shadow if there is one)", 0, 0, odm_predictor_names },
+		{ "second-opinion", OD_ARG_CHOICE, &o->second_opinion, "NAME", "one of main's own beside it, which is heard where the first has said nothing (default: none)", 0, 0, od_predictor_kinds },
 		{ "group-size", OD_ARG_UINT, &o->group_size, "G", "workers that serve one layer together (default: the model's top-k)", 1, 1024, NULL },
 		{ "connect-timeout", OD_ARG_UINT, &a->connect_timeout_s, "S", "seconds to wait for the hosts at the start (default: 10)", 1, 86400, NULL },
 		{ "mixed", OD_ARG_FLAG, &o->mixed, NULL, "allow CPUs of different kernel classes: then results depend on which worker runs an expert", 0, 0, NULL },

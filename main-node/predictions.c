@@ -13,6 +13,7 @@ struct row_prediction {
 	uint16_t used[OD_MAX_TOP_K];
 	uint8_t n, n_used; /* 0: not there yet */
 	int32_t token;
+	enum od_opinion opinion;
 };
 
 /* One (step, m). */
@@ -162,6 +163,7 @@ static bool add_locked(struct odm_predictions *p, const struct od_prediction *pr
 	struct step_slot *s;
 	struct row_prediction *r;
 	struct entry *e;
+	bool same;
 
 	if (p->newest > 0 && pred->step > p->newest + MAX_AHEAD)
 		return false; /* it would keep the slot from the steps before it */
@@ -179,13 +181,19 @@ static bool add_locked(struct odm_predictions *p, const struct od_prediction *pr
 	r = &rows_of(p, pred->step, pred->m)[pred->row];
 	if (e->resolved && r->n > 0)
 		return false; /* counted already */
+	if (pred->opinion == OD_SECOND_OPINION && r->n > 0 && r->opinion == OD_FIRST_OPINION)
+		return false; /* it stands in while the first is not there */
+	same = r->n > 0 && memcmp(r->expert, pred->expert, p->o.top_k * sizeof(*r->expert)) == 0;
 	memcpy(r->expert, pred->expert, p->o.top_k * sizeof(*r->expert));
 	r->n = (uint8_t)p->o.top_k;
 	r->token = pred->token;
+	r->opinion = pred->opinion;
 	if (e->resolved) {
 		score(p, s, pred->m, r, true);
 		return false;
 	}
+	if (same)
+		return false;
 	set_dirty(p, e, true);
 	return true;
 }

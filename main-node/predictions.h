@@ -30,7 +30,8 @@ OD_MUST_CHECK int odm_predictions_new(struct odm_predictions **out, const struct
 void odm_predictions_free(struct odm_predictions *p); /* NULL ok */
 
 /* Loop thread (the shadow) or engine thread (predictors of main's own). True when a WANT should follow:
- * odm_predictions_take_want. False: late, stale, or for a token that was not chosen. */
+ * odm_predictions_take_want. False: late, stale, for a token that was not chosen, nothing new, or a second opinion where
+ * there is a first. */
 bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *pred);
 
 /* Engine thread: step begins with these tokens [n_rows] (-1: predictions may assume any); token_index: which generated token the rows are.

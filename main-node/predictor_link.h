@@ -1,5 +1,5 @@
-/* predictor_link.h - a predictor of main's own (common/predict/predictor.h), driven by main's steps: what it says goes into
- * the table of predictions, and the loop thread is told to send WANTs.
+/* predictor_link.h - a predictor of main's own (common/predict/predictor.h), driven by main's steps: what it says goes
+ * into the table of predictions, and the loop thread is told to send WANTs.
  *
  * Thread: the engine thread. Owner: the cluster service, which calls begin_step before the layers and routed for each
  * layer when its RUNs have gone out, so that the predictor thinks while the workers compute. */

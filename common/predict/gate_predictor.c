@@ -5,6 +5,10 @@
  * adaptive prefetching), DAOP (2501.10375). multi-gate, up to four ahead, each router that speaks on the way correcting
  * what was said before: HOBBIT (2411.01433, stacked gating).
  *
+ * The row is normed as the layer that is asked norms it. On talebook (100 prompts of 64 tokens) that recalls 79.00 % one
+ * layer ahead and 70.94 % two ahead; the row as router m had it normed, 78.95 and 70.80 %: the difference is 0.05 and
+ * 0.14 points, with standard errors of 0.04 and 0.06 over prompts.
+ *
  * Cost of routed(): a norm and a router product per layer ahead, as much as the routers themselves cost. */
 #include "common/base/mem.h"
 #include "common/predict/predictor_internal.h"

@@ -1,8 +1,8 @@
 /* The experts that were used most so far, layer by layer, over all sequences and prompts of this process: what caches
  * and preloading by frequency go by (OD-MoE section 2.3 on statistical predictors).
  *
- * Everything is said before layer 0, for all layers: nothing that the step itself brings can change it. Cost: a count per
- * use, and a ranking of n_experts per layer of a step. */
+ * Everything is said before layer 0, for all layers: nothing that the step itself brings can change it. Cost: a count
+ * per use, and a ranking of n_experts per layer of a step. */
 #include "common/base/mem.h"
 #include "common/predict/predictor_internal.h"
 

@@ -1,7 +1,7 @@
 /* prediction.h - one row's experts at one MoE layer, as somebody who has not seen main's router expects them.
  *
- * Whoever predicts says how sure it is: experts stand best first with the router probabilities that they were given, the
- * first top_k are the prediction and the rest its runners-up. Main decides what is loaded.
+ * Whoever predicts says how sure it is: experts stand best first with the router probabilities that they were given,
+ * the first top_k are the prediction and the rest its runners-up. Main decides what is loaded.
  * Thread: plain data; pointers are borrowed for the length of a call. */
 #ifndef OD_PREDICT_PREDICTION_H
 #define OD_PREDICT_PREDICTION_H

@@ -1,13 +1,14 @@
-/* predictor.h - one interface for everything in main's own process that says which experts come next: the rivals of the
- * shadow node, and what corrects it. Live (od-main --predictor) and in od-bench recall they are driven by the same calls.
+/* predictor.h - one interface for everything in main's own process that says which experts come next: the rivals of
+ * the shadow node, and what corrects it. Live (od-main --predictor) and in od-bench recall they are driven by the same
+ * calls.
  *
  *   begin_sequence -> [ begin_step -> routed(0) .. routed(n_layers - 1) ] x steps -> end_sequence
  *
- * Steps of a prompt are told too (prompt true), so that counts and histories see them; no prediction is asked of them. A
- * step may end early (an error, a cancellation): the next begin_step forgets it. What a predictor has learned outlives
- * the sequences. It is deterministic, and allocates nothing after od_predictor_new.
- * Predictions come out through emit, at any time between begin_step and the routed() of the layer they are about; a later
- * one for the same (row, m) replaces an earlier one. A predictor that knows nothing yet says nothing.
+ * Steps of a prompt are told too (prompt true), so that counts and histories see them; no prediction is asked of them.
+ * A step may end early (an error, a cancellation): the next begin_step forgets it. What a predictor has learned
+ * outlives the sequences. It is deterministic, and allocates nothing after od_predictor_new.
+ * Predictions come out through emit, at any time between begin_step and the routed() of the layer they are about; a
+ * later one for the same (row, m) replaces an earlier one. A predictor that knows nothing yet says nothing.
  * Thread: one at a time (main's engine thread). Owner: od_predictor_free by whoever made it; the weights, the
  * configuration and the pool are borrowed. */
 #ifndef OD_PREDICT_PREDICTOR_H

@@ -4,7 +4,9 @@
  * Before layer 0 there is no way yet: then the token most like this one by its embedding is taken, of equal ones the
  * newest. Both reach AHEAD layers, the paper's prefetch distance.
  *
- * The store is a ring of the newest tokens, prompts included. (The paper replaces the most redundant one.)
+ * The store is a ring of the newest tokens, prompts included. The paper replaces the most redundant one; on talebook
+ * that recalls as much with 1024 tokens (80.7 % against 80.8 %) and less with 256 (75.6 % against 77.4 %). Nor did the
+ * mean of several matches do better than the best one alone.
  *
  * Cost per row: a pass over [store][n_experts] floats per layer, and once per step over the embeddings of the store's
  * tokens, unless the same token is among them. */
@@ -28,7 +30,8 @@ struct trajectory_predictor {
 	float *length2;	 /* [capacity][n_layers]: of the map up to this layer, squared */
 	int32_t *token;	 /* [capacity] */
 	bool *complete;	 /* [capacity] */
-	size_t next, begun; /* where the step's first row goes; rows of it that are stored */
+	size_t next;	 /* the oldest entry */
+	size_t begun;	 /* rows of the step that get entries: the last ones */
 	float *dot;	 /* [max_rows][capacity]: with the map so far */
 	float *embedding, *other; /* [hidden] */
 };
@@ -40,7 +43,7 @@ static float *map_row(const struct trajectory_predictor *t, size_t layer, size_t
 
 static size_t entry_of(const struct trajectory_predictor *t, size_t row)
 {
-	return (t->next + row) % t->capacity;
+	return (t->next + row - (t->base.step.n_rows - t->begun)) % t->capacity;
 }
 
 static float cosine(float dot, float length2)
@@ -51,8 +54,10 @@ static float cosine(float dot, float length2)
 /* The step's rows get the oldest entries; not whole, they are nobody's match yet. */
 static void claim(struct trajectory_predictor *t)
 {
-	t->begun = t->base.step.n_rows < t->capacity ? t->base.step.n_rows : t->capacity;
-	for (size_t r = 0; r < t->begun; r++) {
+	size_t n = t->base.step.n_rows;
+
+	t->begun = n < t->capacity ? n : t->capacity;
+	for (size_t r = n - t->begun; r < n; r++) {
 		t->complete[entry_of(t, r)] = false;
 		t->token[entry_of(t, r)] = t->base.step.token[r];
 	}
@@ -60,7 +65,9 @@ static void claim(struct trajectory_predictor *t)
 
 static void store(struct trajectory_predictor *t, uint32_t m, const struct od_routed_row *rows)
 {
-	for (size_t r = 0; r < t->begun; r++) {
+	size_t n = t->base.step.n_rows;
+
+	for (size_t r = n - t->begun; r < n; r++) {
 		size_t at = entry_of(t, r);
 		float *before = t->length2 + at * t->n_layers + m, *to = map_row(t, m, at);
 
@@ -69,7 +76,7 @@ static void store(struct trajectory_predictor *t, uint32_t m, const struct od_ro
 		t->complete[at] = m + 1 == t->n_layers;
 	}
 	if (m + 1 == t->n_layers)
-		t->next = entry_of(t, t->begun);
+		t->next = (t->next + t->begun) % t->capacity;
 }
 
 static size_t same_token(const struct trajectory_predictor *t, int32_t token)

@@ -74,6 +74,7 @@ static void what_is_not_said(void **state)
 	assert_int_equal(a.opts.profile, OD_PROFILE_F32);
 	assert_int_equal(a.opts.cpu, OD_CPU_AUTO);
 	assert_int_equal(a.opts.predictor, ODM_PREDICTOR_AUTO);
+	assert_int_equal(a.opts.second_opinion, -1);
 	assert_int_equal(a.opts.prefill_rows, 256);
 	assert_int_equal(a.opts.threads, 0);
 	assert_int_equal(a.opts.ctx_tokens, 0);
@@ -91,13 +92,15 @@ static void every_option(void **state)
 	struct odm_engine_args a;
 
 	(void)state;
-	good(&a, "--local 4 --pack P --predictor random --group-size 3 --connect-timeout 86400 --mixed --slots 2"
-		 " --memory-limit 900MiB --load-time 2.5 --run-time 0.25 --precision int8 --departure early --ctx-size 4294967295 --profile bf16"
+	good(&a, "--local 4 --pack P --predictor random --second-opinion multi-gate --group-size 3 --connect-timeout 86400"
+		 " --mixed --slots 2 --memory-limit 900MiB --load-time 2.5 --run-time 0.25 --precision int8"
+		 " --departure early --ctx-size 4294967295 --profile bf16"
 		 " --threads 5 --cpu scalar --trace T --prefill-rows 4096");
 	assert_int_equal(a.opts.mode, ODM_LOCAL);
 	assert_int_equal(a.opts.local_workers, 4);
 	assert_string_equal(a.opts.pack, "P");
 	assert_string_equal(odm_predictor_names[a.opts.predictor], "random");
+	assert_string_equal(od_predictor_kinds[a.opts.second_opinion], "multi-gate");
 	assert_int_equal(a.opts.group_size, 3);
 	assert_true(a.opts.connect_timeout_ns == 86400 * OD_NS_PER_S);
 	assert_true(a.opts.mixed);

@@ -186,6 +186,41 @@ static void another_token_is_discarded(void **state)
 	odm_predictions_free(p);
 }
 
+static bool opine(struct odm_predictions *p, enum od_opinion opinion, uint16_t a, uint16_t b)
+{
+	const uint16_t expert[] = { a, b };
+	const struct od_prediction pred = { .step = 1, .m = 0, .token = 42, .expert = expert, .n = 2, .opinion = opinion };
+
+	return odm_predictions_add(p, &pred);
+}
+
+static void a_second_opinion_gives_way(void **state)
+{
+	struct odm_predictions *p = make();
+	struct od_recall r;
+	struct want w;
+	uint64_t rows;
+
+	(void)state;
+	begin(p, 1, 42, 0);
+	assert_true(opine(p, OD_SECOND_OPINION, 1, 2));
+	assert_true(opine(p, OD_SECOND_OPINION, 1, 3)); /* its own newer one */
+	assert_true(take_want(p, &w) && w.expert[1] == 3);
+	assert_true(opine(p, OD_FIRST_OPINION, 4, 5));
+	assert_true(take_want(p, &w) && w.version == 2 && w.expert[0] == 4);
+	assert_false(opine(p, OD_SECOND_OPINION, 6, 7));
+	assert_false(opine(p, OD_FIRST_OPINION, 4, 5)); /* the same again: nobody needs to hear of it */
+	assert_false(take_want(p, &w));
+	assert_true(opine(p, OD_FIRST_OPINION, 5, 4)); /* another order is news */
+	assert_true(take_want(p, &w) && w.expert[0] == 5);
+	resolve(p, 1, 0, 4, 6);
+	r = take(p, &rows);
+	assert_int_equal(r.all.uses, 2);
+	assert_int_equal(r.all.recalled, 1);
+	od_recall_fini(&r);
+	odm_predictions_free(p);
+}
+
 static void nonsense_is_refused(void **state)
 {
 	struct odm_predictions *p = make();
@@ -241,6 +276,7 @@ int main(void)
 		cmocka_unit_test(recall_counts_uses),
 		cmocka_unit_test(late_is_counted_apart_and_wants_nothing),
 		cmocka_unit_test(another_token_is_discarded),
+		cmocka_unit_test(a_second_opinion_gives_way),
 		cmocka_unit_test(nonsense_is_refused),
 		cmocka_unit_test(prefill_requires_without_scoring),
 	};

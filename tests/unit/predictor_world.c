@@ -1,0 +1,217 @@
+#include "tests/unit/predictor_world.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "common/model/router.h"
+
+#define TOO_CLOSE 1e-5
+
+static const struct od_backend *backend(void)
+{
+	const struct od_backend *be;
+	struct od_err err;
+
+	assert_int_equal(od_backend_cpu(&be, OD_CPU_SCALAR, OD_PROFILE_F32, &err), OD_OK);
+	return be;
+}
+
+uint32_t pw_draw(struct predictor_world *w, uint32_t n)
+{
+	w->seed = w->seed * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)(w->seed >> 33) % n;
+}
+
+float pw_real(struct predictor_world *w)
+{
+	return (float)pw_draw(w, 20001) / 10000.0f - 1;
+}
+
+static float *reals(struct predictor_world *w, size_t n)
+{
+	float *x = od_alloc_array(n, sizeof(*x));
+
+	assert_non_null(x);
+	for (size_t i = 0; i < n; i++)
+		x[i] = pw_real(w);
+	return x;
+}
+
+/* Every prediction, whoever made it, keeps the interface's promises. */
+static void on_prediction(void *arg, const struct od_prediction *p)
+{
+	struct predictor_world *w = arg;
+	struct pw_said *s = &w->said[w->n_said++];
+	float sum = 0;
+
+	assert_true(w->n_said <= PW_MAX_SAID);
+	assert_false(w->step.prompt);
+	assert_true(p->row < w->step.n_rows && p->m < w->cfg.n_layers && (int64_t)p->m > w->heard);
+	assert_int_equal(p->step, w->step.step);
+	assert_int_equal(p->sequence, w->step.sequence);
+	assert_int_equal(p->position, w->step.position + p->row);
+	assert_int_equal(p->token, w->token[p->row]);
+	assert_int_equal(p->lead, (int64_t)p->m - w->heard);
+	assert_int_equal(p->opinion, OD_SECOND_OPINION);
+	assert_in_range(p->n, w->cfg.top_k, od_prediction_candidates(&w->cfg));
+	for (size_t i = 0; i < p->n; i++) {
+		assert_true(p->expert[i] < w->cfg.n_experts);
+		for (size_t j = 0; j < i; j++)
+			assert_int_not_equal(p->expert[i], p->expert[j]);
+		if (p->probability == NULL)
+			continue;
+		assert_true(p->probability[i] >= 0 && (i == 0 || p->probability[i] <= p->probability[i - 1]));
+		sum += p->probability[i];
+	}
+	assert_true(sum < 1.0001f && (p->probability == NULL || p->n < w->cfg.n_experts || sum > 0.9999f));
+	s->p = *p;
+	memcpy(s->expert, p->expert, p->n * sizeof(*p->expert));
+	s->p.expert = s->expert;
+	if (p->probability != NULL) {
+		memcpy(s->probability, p->probability, p->n * sizeof(*p->probability));
+		s->p.probability = s->probability;
+	}
+}
+
+static void make_model(struct predictor_world *w)
+{
+	const struct od_config *c = &w->cfg;
+
+	w->dense.embed = (struct od_mat){ .dtype = OD_F32, .n_out = c->vocab, .n_in = c->hidden,
+					  .data = reals(w, (size_t)c->vocab * c->hidden) };
+	w->dense.layer = calloc(c->n_layers, sizeof(*w->dense.layer));
+	assert_non_null(w->dense.layer);
+	for (uint32_t m = 0; m < c->n_layers; m++) {
+		w->dense.layer[m].ffn_norm = reals(w, c->hidden);
+		w->dense.layer[m].router = (struct od_mat){ .dtype = OD_F32, .n_out = c->n_experts, .n_in = c->hidden,
+							    .data = reals(w, (size_t)c->n_experts * c->hidden) };
+	}
+}
+
+void pw_open(struct predictor_world *w, const char *kind, struct pw_shape shape)
+{
+	struct od_predictor_opts o = { .config = &w->cfg, .dense = &w->dense, .backend = backend(),
+				       .max_rows = shape.max_rows, .opinion = OD_SECOND_OPINION, .emit = on_prediction,
+				       .arg = w };
+	struct od_err err;
+
+	*w = (struct predictor_world){ .seed = 42, .max_rows = shape.max_rows, .heard = -1 };
+	w->cfg = (struct od_config){ .n_layers = shape.n_layers, .n_experts = shape.n_experts, .top_k = shape.top_k,
+				     .hidden = shape.hidden, .vocab = shape.vocab, .rms_eps = 1e-5f };
+	make_model(w);
+	w->token = calloc(shape.max_rows, sizeof(*w->token));
+	w->residual = reals(w, shape.max_rows * shape.hidden);
+	w->probability = reals(w, shape.max_rows * shape.n_experts);
+	w->expert = calloc(shape.max_rows * shape.top_k, sizeof(*w->expert));
+	w->rows = calloc(shape.max_rows, sizeof(*w->rows));
+	w->said = calloc(PW_MAX_SAID, sizeof(*w->said));
+	assert_true(w->token != NULL && w->expert != NULL && w->rows != NULL && w->said != NULL);
+	for (size_t r = 0; r < shape.max_rows; r++)
+		w->rows[r] = (struct od_routed_row){ w->residual + r * shape.hidden, w->probability + r * shape.n_experts,
+						     w->expert + r * shape.top_k };
+	if (kind != NULL)
+		assert_int_equal(od_predictor_new(&w->predictor, kind, &o, &err), OD_OK);
+}
+
+void pw_close(struct predictor_world *w)
+{
+	od_predictor_free(w->predictor);
+	od_free((void *)w->dense.embed.data);
+	for (uint32_t m = 0; m < w->cfg.n_layers; m++) {
+		od_free((void *)w->dense.layer[m].ffn_norm);
+		od_free((void *)w->dense.layer[m].router.data);
+	}
+	free(w->dense.layer);
+	free(w->token);
+	od_free(w->residual);
+	od_free(w->probability);
+	free(w->expert);
+	free(w->rows);
+	free(w->said);
+}
+
+void pw_begin(struct predictor_world *w, bool prompt, size_t n_rows, const int32_t *token)
+{
+	assert_true(n_rows <= w->max_rows);
+	w->step = (struct od_predict_step){ .step = w->step.step + 3, .sequence = w->step.sequence, .prompt = prompt,
+					    .n_rows = n_rows, .position = 17, .token = w->token };
+	for (size_t r = 0; r < n_rows; r++)
+		w->token[r] = token != NULL ? token[r] : (int32_t)pw_draw(w, w->cfg.vocab);
+	w->heard = -1;
+	od_predictor_begin_step(w->predictor, &w->step);
+}
+
+void pw_draw_rows(struct predictor_world *w)
+{
+	for (size_t r = 0; r < w->step.n_rows; r++) {
+		float sum = 0, *p = w->probability + r * w->cfg.n_experts;
+
+		for (size_t i = 0; i < w->cfg.hidden; i++)
+			w->residual[r * w->cfg.hidden + i] = 3 * pw_real(w);
+		for (size_t e = 0; e < w->cfg.n_experts; e++) {
+			p[e] = expf(3 * pw_real(w));
+			sum += p[e];
+		}
+		for (size_t e = 0; e < w->cfg.n_experts; e++)
+			p[e] /= sum;
+	}
+}
+
+void pw_routed(struct predictor_world *w, uint32_t m)
+{
+	for (size_t r = 0; r < w->step.n_rows; r++)
+		od_router_rank(w->probability + r * w->cfg.n_experts, w->cfg.n_experts, w->expert + r * w->cfg.top_k,
+			       w->cfg.top_k);
+	w->heard = m;
+	od_predictor_routed(w->predictor, m, w->rows, w->step.n_rows);
+}
+
+void pw_forget(struct predictor_world *w)
+{
+	w->n_said = 0;
+}
+
+const struct pw_said *pw_word(const struct predictor_world *w, size_t row, uint32_t m)
+{
+	for (size_t i = w->n_said; i-- > 0;) {
+		if (w->said[i].p.row == row && w->said[i].p.m == m)
+			return &w->said[i];
+	}
+	return NULL;
+}
+
+bool pw_best(const double *score, size_t n, size_t k, uint16_t *expert)
+{
+	bool taken[64] = { false }, clear = true;
+	double last = 0;
+
+	assert_true(n <= 64);
+	for (size_t i = 0; i < k + (k < n); i++) {
+		size_t best = SIZE_MAX;
+
+		for (size_t e = 0; e < n; e++) {
+			if (!taken[e] && (best == SIZE_MAX || score[e] > score[best]))
+				best = e;
+		}
+		taken[best] = true;
+		if (i < k)
+			expert[i] = (uint16_t)best;
+		else
+			clear = last - score[best] > TOO_CLOSE;
+		last = score[best];
+	}
+	return clear;
+}
+
+bool pw_same_set(const uint16_t *a, const uint16_t *b, size_t k)
+{
+	size_t common = 0;
+
+	for (size_t i = 0; i < k; i++) {
+		for (size_t j = 0; j < k; j++)
+			common += a[i] == b[j];
+	}
+	return common == k;
+}
