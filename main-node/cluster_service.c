@@ -503,15 +503,21 @@ static void recall_figures(struct service *s, struct odm_figures *f, struct od_r
 {
 	const struct odm_cluster_opts *co = odm_cluster_opts(s->cluster);
 	struct od_recall recall;
-	uint64_t rows;
+	struct odm_prediction_times times;
 
 	if (!f->has_predictor || od_recall_init(&recall, co->config->n_layers, co->ctx_tokens, NULL) != OD_OK)
 		return;
-	odm_predictions_take_figures(odm_cluster_predictions(s->cluster), &recall, &rows);
+	odm_predictions_take_figures(odm_cluster_predictions(s->cluster), &recall, &times);
 	f->predicted_uses = recall.all.uses;
 	f->recalled_uses = recall.all.recalled;
-	f->late_predictions = recall.late_rows;
-	f->missing_predictions = rows - recall.in_time_rows - recall.late_rows;
+	f->late_predictions = recall.rows.late;
+	f->missing_predictions = od_recall_missing(&recall.rows);
+	f->first_predictions = times.steps;
+	f->first_prediction_min_ns = times.first_min_ns;
+	f->first_prediction_median_ns = times.first_median_ns;
+	f->first_prediction_max_ns = times.first_max_ns;
+	f->lead_layers = times.lead_layers;
+	f->lead_routers = times.lead_routers;
 	if (detail != NULL)
 		od_recall_merge(detail, &recall);
 	od_recall_fini(&recall);
@@ -553,12 +559,13 @@ static void figures(struct odm_expert_service *base, struct odm_figures *f, stru
 	f->recovered_runs = sum->recovered_runs;
 	f->state_bytes = s->net.shadow.state_bytes;
 	f->align_bytes = s->net.shadow.align_bytes;
+	f->asked_bytes = s->net.shadow.asked_bytes;
 	f->workers = s->net.view.n_workers;
 	f->groups = s->net.groups.n_groups;
 	recall_figures(s, f, recall);
 	node_figures(s, f);
 	s->sum = (struct odm_figures){ 0 };
-	s->net.shadow.state_bytes = s->net.shadow.align_bytes = 0;
+	s->net.shadow.state_bytes = s->net.shadow.align_bytes = s->net.shadow.asked_bytes = 0;
 }
 
 static void free_service(struct odm_expert_service *base)

@@ -44,6 +44,16 @@ double odm_figures_recall(const struct odm_figures *f)
 	return f->predicted_uses > 0 ? (double)f->recalled_uses / (double)f->predicted_uses : 0;
 }
 
+double odm_figures_align_bytes_per_token(const struct odm_figures *f)
+{
+	return f->tokens > 1 ? (double)f->align_bytes / (double)(f->tokens - 1) : 0;
+}
+
+double odm_figures_lead_layers(const struct odm_figures *f)
+{
+	return f->lead_routers > 0 ? (double)f->lead_layers / (double)f->lead_routers : 0;
+}
+
 uint64_t odm_figures_main_ns(const struct odm_figures *f)
 {
 	return f->decode_layers > 0 && f->decode_ns > f->experts_ns ? (f->decode_ns - f->experts_ns) / f->decode_layers : 0;
@@ -63,6 +73,24 @@ uint64_t odm_figures_window_ns(const struct odm_figures *f, uint32_t slots)
 	return f->groups * t_main + (slots > 1 ? f->groups : f->groups - 1) * t_worker;
 }
 
+static double ms(int64_t ns)
+{
+	return (double)ns / OD_NS_PER_MS;
+}
+
+static void print_alignment(const struct odm_figures *f, FILE *out)
+{
+	char size[32];
+
+	if (f->align_bytes > 0)
+		fprintf(out, "alignment   %.0f bytes a token, and %s asked for\n", odm_figures_align_bytes_per_token(f),
+			od_format_bytes(f->asked_bytes, size, sizeof(size)));
+	if (f->first_predictions > 0)
+		fprintf(out, "lead        first prediction %.2f ms after STEP (%.2f to %.2f), %.2f layers ahead in the mean\n",
+			ms(f->first_prediction_median_ns), ms(f->first_prediction_min_ns),
+			ms(f->first_prediction_max_ns), odm_figures_lead_layers(f));
+}
+
 static void print_cluster(const struct odm_figures *f, FILE *out)
 {
 	char size[32];
@@ -74,6 +102,7 @@ static void print_cluster(const struct odm_figures *f, FILE *out)
 	else if (f->has_predictor)
 		fprintf(out, "recall      nothing was predicted; predictions late %llu, missing %llu\n",
 			(unsigned long long)f->late_predictions, (unsigned long long)f->missing_predictions);
+	print_alignment(f, out);
 	fprintf(out, "stalls      %llu of %llu expert uses waited for a load, %.3f s in all\n",
 		(unsigned long long)f->stalls, (unsigned long long)f->expert_uses, od_seconds(f->stall_ns));
 	fprintf(out, "loaded      %s in %llu expert loads", od_format_bytes(f->loaded_bytes, size, sizeof(size)),
@@ -125,6 +154,21 @@ static void put_s(json_t *into, const char *key, uint64_t ns)
 	json_object_set_new(into, key, json_real(od_seconds(ns)));
 }
 
+/* What was never seen has no time. */
+static void put_lead(const struct odm_figures *f, json_t *into)
+{
+	bool any = f->first_predictions > 0;
+
+	json_object_set_new(into, "first_prediction_min_s",
+			    any ? json_real((double)f->first_prediction_min_ns / OD_NS_PER_S) : json_null());
+	json_object_set_new(into, "first_prediction_median_s",
+			    any ? json_real((double)f->first_prediction_median_ns / OD_NS_PER_S) : json_null());
+	json_object_set_new(into, "first_prediction_max_s",
+			    any ? json_real((double)f->first_prediction_max_ns / OD_NS_PER_S) : json_null());
+	json_object_set_new(into, "lead_layers",
+			    f->lead_routers > 0 ? json_real(odm_figures_lead_layers(f)) : json_null());
+}
+
 void odm_figures_json(const struct odm_figures *f, json_t *into)
 {
 	json_t *nodes = json_array();
@@ -156,6 +200,9 @@ void odm_figures_json(const struct odm_figures *f, json_t *into)
 	put_u64(into, "recovered_runs", f->recovered_runs);
 	put_u64(into, "state_bytes", f->state_bytes);
 	put_u64(into, "align_bytes", f->align_bytes);
+	put_u64(into, "asked_bytes", f->asked_bytes);
+	json_object_set_new(into, "align_bytes_per_token", json_real(odm_figures_align_bytes_per_token(f)));
+	put_lead(f, into);
 	for (size_t i = 0; i < f->n_nodes; i++) {
 		json_t *node = json_object();
 

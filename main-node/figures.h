@@ -36,7 +36,12 @@ struct odm_figures {
 	uint64_t worker_compute_ns, worker_runs;
 	uint64_t recovered_runs;	/* RUNs sent again after a worker died */
 	uint64_t state_bytes;		/* KV rows sent to the shadow */
-	uint64_t align_bytes;		/* everything sent to it to keep it aligned, those and headers included */
+	uint64_t align_bytes;		/* all that is sent to keep it aligned, those and headers included, but for */
+	uint64_t asked_bytes;		/* answers to what it asked for: prompts, and all there was after a restart */
+	uint64_t first_predictions;	/* steps that got a prediction, and from STEP to the first one; negative when */
+	int64_t first_prediction_min_ns, first_prediction_median_ns, first_prediction_max_ns; /* it had run ahead */
+	uint64_t lead_layers;		/* at routers predicted in time: layers to the newest prediction; their sum, and */
+	uint64_t lead_routers;		/* how many routers */
 	uint32_t workers, groups, slots; /* slots: of the worker with the fewest */
 	bool cluster, has_predictor;
 	struct odm_node_figures *node; /* malloc'd; odm_figures_fini */
@@ -48,6 +53,8 @@ void odm_figures_add_node(struct odm_figures *f, const char *name, uint64_t peak
 void odm_figures_fini(struct odm_figures *f);
 
 double odm_figures_tok_per_s(const struct odm_figures *f); /* decode; 0 when fewer than two tokens */
+double odm_figures_align_bytes_per_token(const struct odm_figures *f); /* of a decode step */
+double odm_figures_lead_layers(const struct odm_figures *f);	       /* mean; 0 without routers */
 double odm_figures_recall(const struct odm_figures *f);	   /* 0..1; 0 when nothing was predicted */
 
 /* The window of OD-MoE Eq. 1 with M groups, from what was measured: how long a load may take without a stall. t_main and

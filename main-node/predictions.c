@@ -1,5 +1,6 @@
 #include "main-node/predictions.h"
 
+#include "common/base/clock.h"
 #include "main-node/placement.h"
 
 #include <pthread.h>
@@ -29,6 +30,9 @@ struct step_slot {
 	bool begun, scored, prefill;
 	uint32_t n_rows, token_index;
 	int32_t *token; /* [max_rows] */
+	uint64_t begun_ns, first_ns; /* of its first prediction that was kept; 0: not yet */
+	bool first_known;	     /* both are there, and counted */
+	uint32_t newest_m;	     /* of the kept ones, the greatest layer */
 };
 
 struct odm_predictions {
@@ -41,7 +45,8 @@ struct odm_predictions {
 	uint32_t *where;	     /* [ODM_STEPS_KEPT][n_layers][n_experts] */
 	uint16_t *required;	     /* [ODM_STEPS_KEPT][n_layers][n_experts] */
 	struct od_recall recall;
-	uint64_t scored_rows;
+	int64_t *first; /* [max_tokens]: ns from a step's begin to its first prediction */
+	uint64_t n_first, lead_layers, lead_routers;
 	uint32_t n_dirty;
 	uint64_t newest; /* step that main has begun */
 };
@@ -61,7 +66,9 @@ int odm_predictions_new(struct odm_predictions **out, const struct odm_predictio
 	p->row = calloc(entries * opts->max_rows, sizeof(*p->row));
 	p->where = calloc(entries * opts->n_experts, sizeof(*p->where));
 	p->required = calloc(entries * opts->n_experts, sizeof(*p->required));
+	p->first = calloc(opts->max_tokens, sizeof(*p->first));
 	if (p->tokens == NULL || p->entry == NULL || p->row == NULL || p->where == NULL || p->required == NULL ||
+	    p->first == NULL ||
 	    od_recall_init(&p->recall, opts->n_layers, opts->max_tokens, err) != OD_OK) {
 		odm_predictions_free(p);
 		return od_fail(err, OD_ERR_NOMEM, "predictions of %u layers", opts->n_layers);
@@ -83,6 +90,7 @@ void odm_predictions_free(struct odm_predictions *p)
 	free(p->row);
 	free(p->where);
 	free(p->required);
+	free(p->first);
 	free(p);
 }
 
@@ -125,6 +133,9 @@ static struct step_slot *claim(struct odm_predictions *p, uint64_t step)
 	s->step = step;
 	s->begun = s->scored = s->prefill = false;
 	s->n_rows = 0;
+	s->first_ns = 0;
+	s->first_known = false;
+	s->newest_m = 0;
 	for (uint32_t m = 0; m < p->o.n_layers; m++) {
 		struct entry *e = &p->entry[entry_index(p, step, m)];
 
@@ -158,6 +169,25 @@ static bool assumes(const struct step_slot *s, uint32_t row, int32_t token)
 	return s->token[row] < 0 || s->token[row] == token;
 }
 
+/* One of the step's predictions is there, and so is the step. */
+static void note_first(struct odm_predictions *p, struct step_slot *s)
+{
+	if (s->first_known || !s->begun || !s->scored || s->first_ns == 0)
+		return;
+	s->first_known = true;
+	if (p->n_first < p->o.max_tokens)
+		p->first[p->n_first++] = (int64_t)(s->first_ns - s->begun_ns);
+}
+
+static void note_kept(struct odm_predictions *p, struct step_slot *s, uint32_t m)
+{
+	if (s->first_ns == 0)
+		s->first_ns = od_now_ns();
+	if (m > s->newest_m)
+		s->newest_m = m;
+	note_first(p, s);
+}
+
 static bool add_locked(struct odm_predictions *p, const struct od_prediction *pred)
 {
 	struct step_slot *s;
@@ -188,6 +218,8 @@ static bool add_locked(struct odm_predictions *p, const struct od_prediction *pr
 	r->n = (uint8_t)p->o.top_k;
 	r->token = pred->token;
 	r->opinion = pred->opinion;
+	if (pred->opinion == OD_FIRST_OPINION)
+		note_kept(p, s, pred->m);
 	if (e->resolved) {
 		score(p, s, pred->m, r, true);
 		return false;
@@ -208,6 +240,29 @@ bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *
 	return want;
 }
 
+/* Of what was predicted before the step began, what assumed its tokens. */
+static void keep_fitting(struct odm_predictions *p, struct step_slot *s)
+{
+	bool any = false;
+
+	s->newest_m = 0;
+	for (uint32_t m = 0; m < p->o.n_layers; m++) {
+		struct row_prediction *r = rows_of(p, s->step, m);
+
+		for (uint32_t i = 0; i < p->o.max_rows; i++) {
+			if (r[i].n > 0 && (i >= s->n_rows || !assumes(s, i, r[i].token)))
+				r[i].n = 0;
+			if (r[i].n == 0 || r[i].opinion != OD_FIRST_OPINION)
+				continue;
+			s->newest_m = m;
+			any = true;
+		}
+	}
+	if (!any)
+		s->first_ns = 0;
+	note_first(p, s);
+}
+
 void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32_t *token, size_t n_rows,
 			   uint32_t token_index, bool scored)
 {
@@ -225,14 +280,8 @@ void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32
 		s->n_rows = (uint32_t)(n_rows < p->o.max_rows ? n_rows : p->o.max_rows);
 		if (s->n_rows > 0)
 			memcpy(s->token, token, s->n_rows * sizeof(*token));
-		for (uint32_t m = 0; m < p->o.n_layers; m++) {
-			struct row_prediction *r = rows_of(p, step, m);
-
-			for (uint32_t i = 0; i < p->o.max_rows; i++) {
-				if (r[i].n > 0 && (i >= s->n_rows || !assumes(s, i, r[i].token)))
-					r[i].n = 0;
-			}
-		}
+		s->begun_ns = od_now_ns();
+		keep_fitting(p, s);
 	}
 	pthread_mutex_unlock(&p->lock);
 }
@@ -365,11 +414,16 @@ void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t 
 		struct row_prediction *r = rows_of(p, step, m);
 
 		set_dirty(p, e, false);
+		if (s->scored && !e->resolved && r[0].n > 0 && r[0].opinion == OD_FIRST_OPINION) {
+			p->lead_layers += s->newest_m - m;
+			p->lead_routers++;
+		}
 		for (uint32_t i = 0; i < s->n_rows && i < n_rows && !e->resolved; i++) {
 			memcpy(r[i].used, used + i * p->o.top_k, p->o.top_k * sizeof(*used));
 			r[i].n_used = (uint8_t)p->o.top_k;
 			score(p, s, m, &r[i], false);
-			p->scored_rows += s->scored;
+			if (s->scored)
+				od_recall_see(&p->recall, m);
 		}
 		e->resolved = true;
 	}
@@ -386,13 +440,32 @@ uint32_t odm_predictions_where(struct odm_predictions *p, uint64_t step, uint32_
 	return worker;
 }
 
-void odm_predictions_take_figures(struct odm_predictions *p, struct od_recall *r, uint64_t *scored_rows)
+static int by_value(const void *a, const void *b)
+{
+	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static void take_times(struct odm_predictions *p, struct odm_prediction_times *t)
+{
+	*t = (struct odm_prediction_times){ .steps = p->n_first, .lead_layers = p->lead_layers,
+					    .lead_routers = p->lead_routers };
+	if (t->steps > 0) {
+		qsort(p->first, t->steps, sizeof(*p->first), by_value);
+		t->first_min_ns = p->first[0];
+		t->first_median_ns = p->first[t->steps / 2];
+		t->first_max_ns = p->first[t->steps - 1];
+	}
+	p->n_first = p->lead_layers = p->lead_routers = 0;
+}
+
+void odm_predictions_take_figures(struct odm_predictions *p, struct od_recall *r, struct odm_prediction_times *times)
 {
 	pthread_mutex_lock(&p->lock);
 	od_recall_merge(r, &p->recall);
-	*scored_rows = p->scored_rows;
 	od_recall_reset(&p->recall);
-	p->scored_rows = 0;
+	take_times(p, times);
 	/* What comes late for these steps belongs to nobody any more. */
 	for (size_t i = 0; i < ODM_STEPS_KEPT; i++)
 		p->slot[i].scored = false;

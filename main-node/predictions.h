@@ -19,6 +19,16 @@
 
 struct odm_predictions;
 
+/* When predictions came, over the steps that were scored. */
+struct odm_prediction_times {
+	/* From the beginning of the step, when its STEP is sent, to its first prediction with the right token: negative
+	 * where the shadow had run ahead. */
+	uint64_t steps; /* that had one */
+	int64_t first_min_ns, first_median_ns, first_max_ns;
+	/* At each router of a layer that was predicted in time: layers from it to the newest one that was predicted. */
+	uint64_t lead_layers, lead_routers; /* sum, and of how many */
+};
+
 struct odm_predictions_opts {
 	uint32_t n_layers, n_experts, top_k;
 	uint32_t max_rows;   /* of a decode step */
@@ -61,8 +71,8 @@ void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t 
 /* Engine thread: the member where an expert was wanted; ODM_NOBODY. */
 uint32_t odm_predictions_where(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t expert);
 
-/* Engine thread, between steps: figures since the last call. Recall is added to r (od_recall_init), scored_rows are the
- * rows of layers that were resolved. What still comes late for those steps is not counted. */
-void odm_predictions_take_figures(struct odm_predictions *p, struct od_recall *r, uint64_t *scored_rows);
+/* Engine thread, between steps: figures since the last call. Recall is added to r (od_recall_init). What still comes late
+ * for those steps is not counted. */
+void odm_predictions_take_figures(struct odm_predictions *p, struct od_recall *r, struct odm_prediction_times *times);
 
 #endif

@@ -76,8 +76,9 @@ static bool has_shadow(const struct odm_shadow_link *s)
 	return s->deliver != NULL || s->link.socket != NULL;
 }
 
+/* counter: s->align_bytes or s->asked_bytes. */
 static bool send_message(struct odm_shadow_link *s, uint64_t epoch, Od__Header *h, const struct od_out_frame *frames,
-			 size_t n)
+			 size_t n, uint64_t *counter)
 {
 	int rc = s->deliver != NULL ? s->deliver(s->deliver_arg, h, frames, n) :
 				      odm_link_send(&s->link, epoch, h, frames, n);
@@ -86,9 +87,9 @@ static bool send_message(struct odm_shadow_link *s, uint64_t epoch, Od__Header *
 		od_log_limited(OD_LOG_DEBUG, "the shadow does not take %s", od_body_name(h->body_case));
 		return false;
 	}
-	s->align_bytes += od__header__get_packed_size(h);
+	*counter += od__header__get_packed_size(h);
 	for (size_t i = 0; i < n; i++)
-		s->align_bytes += frames[i].len;
+		*counter += frames[i].len;
 	return true;
 }
 
@@ -100,7 +101,7 @@ static bool send_open(struct odm_shadow_link *s, uint64_t epoch)
 
 	h.body_case = OD__HEADER__BODY_SEQ_OPEN;
 	h.seq_open = &s->open;
-	return send_message(s, epoch, &h, NULL, 0);
+	return send_message(s, epoch, &h, NULL, 0, &s->align_bytes);
 }
 
 /* A shadow that has not heard of the sequence, or is another one than the one that had, is told first. */
@@ -129,7 +130,7 @@ static bool open_sequence(struct odm_shadow_link *s, uint64_t epoch, const struc
 	return true;
 }
 
-static void send_tokens(struct odm_shadow_link *s, uint64_t epoch, uint32_t begin, uint32_t n)
+static void send_tokens(struct odm_shadow_link *s, uint64_t epoch, uint32_t begin, uint32_t n, uint64_t *counter)
 {
 	Od__Tokens body = OD__TOKENS__INIT;
 	Od__Header h = OD__HEADER__INIT;
@@ -140,7 +141,7 @@ static void send_tokens(struct odm_shadow_link *s, uint64_t epoch, uint32_t begi
 	body.n_ids = n < MAX_TOKENS ? n : MAX_TOKENS;
 	h.body_case = OD__HEADER__BODY_TOKENS;
 	h.tokens = &body;
-	send_message(s, epoch, &h, NULL, 0);
+	send_message(s, epoch, &h, NULL, 0, counter);
 }
 
 /* A shadow that runs the prompt itself begins when main does; penalties look at the prompt too. */
@@ -157,7 +158,8 @@ void odm_shadow_link_answer_tokens(struct odm_shadow_link *s, uint64_t epoch, co
 		od_log_limited(OD_LOG_WARN, "the shadow asks for tokens %u+%u; there are %u", r->begin, r->n, s->n_tokens);
 		return;
 	}
-	send_tokens(s, epoch, r->begin, r->n < s->n_tokens - r->begin ? r->n : s->n_tokens - r->begin);
+	send_tokens(s, epoch, r->begin, r->n < s->n_tokens - r->begin ? r->n : s->n_tokens - r->begin,
+		    &s->asked_bytes);
 }
 
 /* ---- STEP ---- */
@@ -209,7 +211,7 @@ static void send_step(struct odm_shadow_link *s, uint64_t epoch, const struct od
 	body.n_rows = step->n_rows;
 	h.body_case = OD__HEADER__BODY_STEP;
 	h.step = &body;
-	if (send_message(s, epoch, &h, NULL, 0))
+	if (send_message(s, epoch, &h, NULL, 0, &s->align_bytes))
 		s->fresh = false;
 }
 
@@ -230,7 +232,7 @@ void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struc
 	if (step->phase == ODM_DECODE && step->n_rows <= MAX_STEP_ROWS)
 		send_step(s, epoch, step);
 	else if (step->phase == ODM_PREFILL && wants_prompt(s))
-		send_tokens(s, epoch, begin, (uint32_t)step->n_rows);
+		send_tokens(s, epoch, begin, (uint32_t)step->n_rows, &s->align_bytes);
 }
 
 /* ---- STATE ---- */
@@ -269,7 +271,7 @@ static void send_rows(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, 
 	body.dtype = s->align.rows;
 	h.body_case = OD__HEADER__BODY_STATE;
 	h.state = &body;
-	if (send_message(s, epoch, &h, frame, 2))
+	if (send_message(s, epoch, &h, frame, 2, step == 0 ? &s->asked_bytes : &s->align_bytes))
 		s->state_bytes += 2 * bytes;
 }
 
@@ -336,5 +338,5 @@ void odm_shadow_link_close_sequence(struct odm_shadow_link *s, uint64_t epoch, u
 	h.body_case = OD__HEADER__BODY_SEQ_CLOSE;
 	h.seq_close = &body;
 	s->sequence = 0;
-	send_message(s, epoch, &h, NULL, 0);
+	send_message(s, epoch, &h, NULL, 0, &s->align_bytes);
 }

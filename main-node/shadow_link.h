@@ -30,7 +30,8 @@ struct odm_shadow_link {
 	uint32_t due_rows;    /* that this step's STATEs carry, up to its last row; 0: none */
 	char *converted;      /* rows of one STATE in another format than they are stored in */
 	uint64_t state_bytes; /* KV rows sent */
-	uint64_t align_bytes; /* everything sent, rows and headers */
+	uint64_t align_bytes; /* everything sent by itself, rows and headers */
+	uint64_t asked_bytes; /* the same of answers */
 	/* NULL: over the link. Else here, borrowed for the length of the call. */
 	int (*deliver)(void *arg, Od__Header *header, const struct od_out_frame *frames, size_t n_frames);
 	void *deliver_arg;

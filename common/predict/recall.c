@@ -12,7 +12,8 @@ int od_recall_init(struct od_recall *r, uint32_t n_layers, uint32_t n_tokens, st
 	r->n_tokens = n_tokens;
 	r->layer = calloc(n_layers, sizeof(*r->layer));
 	r->token = calloc(n_tokens, sizeof(*r->token));
-	if (r->layer == NULL || r->token == NULL) {
+	r->layer_rows = calloc(n_layers, sizeof(*r->layer_rows));
+	if (r->layer == NULL || r->token == NULL || r->layer_rows == NULL) {
 		od_recall_fini(r);
 		return od_fail(err, OD_ERR_NOMEM, "recall of %u layers and %u tokens", n_layers, n_tokens);
 	}
@@ -23,6 +24,7 @@ void od_recall_fini(struct od_recall *r)
 {
 	free(r->layer);
 	free(r->token);
+	free(r->layer_rows);
 	*r = (struct od_recall){ 0 };
 }
 
@@ -31,7 +33,8 @@ void od_recall_reset(struct od_recall *r)
 	memset(r->layer, 0, r->n_layers * sizeof(*r->layer));
 	memset(r->token, 0, r->n_tokens * sizeof(*r->token));
 	r->all = (struct od_recall_cell){ 0 };
-	r->late_rows = r->in_time_rows = 0;
+	memset(r->layer_rows, 0, r->n_layers * sizeof(*r->layer_rows));
+	r->rows = (struct od_recall_rows){ 0 };
 }
 
 static size_t count_common(const uint16_t *a, size_t n_a, const uint16_t *b, size_t n_b)
@@ -55,29 +58,43 @@ static void add_cell(struct od_recall_cell *c, size_t uses, size_t recalled)
 	c->recalled += recalled;
 }
 
+static void add_rows(struct od_recall_rows *into, const struct od_recall_rows *from)
+{
+	into->seen += from->seen;
+	into->in_time += from->in_time;
+	into->late += from->late;
+}
+
 void od_recall_add(struct od_recall *r, uint32_t layer, uint32_t token, const uint16_t *predicted, size_t n_predicted,
 		   const uint16_t *used, size_t n_used, bool late)
 {
+	const struct od_recall_rows one = { .in_time = !late, .late = late };
 	size_t hit = count_common(predicted, n_predicted, used, n_used);
 
 	add_cell(&r->all, n_used, hit);
 	add_cell(&r->layer[layer], n_used, hit);
 	add_cell(&r->token[token < r->n_tokens ? token : r->n_tokens - 1], n_used, hit);
-	if (late)
-		r->late_rows++;
-	else
-		r->in_time_rows++;
+	add_rows(&r->rows, &one);
+	add_rows(&r->layer_rows[layer], &one);
+}
+
+void od_recall_see(struct od_recall *r, uint32_t layer)
+{
+	r->rows.seen++;
+	r->layer_rows[layer].seen++;
 }
 
 void od_recall_merge(struct od_recall *into, const struct od_recall *from)
 {
 	add_cell(&into->all, from->all.uses, from->all.recalled);
-	for (uint32_t i = 0; i < from->n_layers; i++)
-		add_cell(&into->layer[i < into->n_layers ? i : into->n_layers - 1], from->layer[i].uses,
-			 from->layer[i].recalled);
+	for (uint32_t i = 0; i < from->n_layers; i++) {
+		uint32_t at = i < into->n_layers ? i : into->n_layers - 1;
+
+		add_cell(&into->layer[at], from->layer[i].uses, from->layer[i].recalled);
+		add_rows(&into->layer_rows[at], &from->layer_rows[i]);
+	}
 	for (uint32_t i = 0; i < from->n_tokens; i++)
 		add_cell(&into->token[i < into->n_tokens ? i : into->n_tokens - 1], from->token[i].uses,
 			 from->token[i].recalled);
-	into->late_rows += from->late_rows;
-	into->in_time_rows += from->in_time_rows;
+	add_rows(&into->rows, &from->rows);
 }

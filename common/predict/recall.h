@@ -15,12 +15,19 @@ struct od_recall_cell {
 	uint64_t uses, recalled;
 };
 
+/* Rows of a layer: how many there were, and of these with a prediction before and after its router spoke. The rest is
+ * missing. */
+struct od_recall_rows {
+	uint64_t seen, in_time, late;
+};
+
 struct od_recall {
 	uint32_t n_layers, n_tokens;
 	struct od_recall_cell all;
 	struct od_recall_cell *layer; /* [n_layers] */
 	struct od_recall_cell *token; /* [n_tokens]: index of the generated token; later ones count in the last */
-	uint64_t late_rows, in_time_rows; /* rows of a layer */
+	struct od_recall_rows rows;
+	struct od_recall_rows *layer_rows; /* [n_layers] */
 };
 
 /* n_layers, n_tokens: at least 1, else OD_ERR_RANGE. *r is empty unless OD_OK. */
@@ -28,12 +35,19 @@ OD_MUST_CHECK int od_recall_init(struct od_recall *r, uint32_t n_layers, uint32_
 void od_recall_fini(struct od_recall *r);
 void od_recall_reset(struct od_recall *r);
 
-/* One row of one layer (below n_layers): what was predicted, what was used, each expert once, in any order. */
+/* The router of a layer (below n_layers) has spoken about a row, whether it was predicted or not. */
+void od_recall_see(struct od_recall *r, uint32_t layer);
+/* A row's prediction: what was predicted, what was used, each expert once, in any order. */
 void od_recall_add(struct od_recall *r, uint32_t layer, uint32_t token, const uint16_t *predicted, size_t n_predicted,
 		   const uint16_t *used, size_t n_used, bool late);
 
 /* Adds what `from` counted; layers and token indices that `into` lacks go to its last ones. */
 void od_recall_merge(struct od_recall *into, const struct od_recall *from);
+
+static inline uint64_t od_recall_missing(const struct od_recall_rows *r)
+{
+	return r->seen > r->in_time + r->late ? r->seen - r->in_time - r->late : 0;
+}
 
 static inline double od_recall_rate(const struct od_recall_cell *c) /* 0..1; 0 without uses */
 {

@@ -86,8 +86,8 @@ static void report_recall(const struct report *p)
 	od_report_fact(p->r, "recalled_uses", "  of those predicted", OD_INT(s->recall.all.recalled), 0, NULL);
 	od_report_fact(p->r, "expert_uses", "expert uses", OD_INT(s->expert_uses), 0, NULL);
 	od_report_fact(p->r, "recall_of_all_uses", "recall, missing ones as wrong", rate(&every), 5, NULL);
-	od_report_fact(p->r, "in_time_rows", "rows predicted in time", OD_INT(s->recall.in_time_rows), 0, NULL);
-	od_report_fact(p->r, "late_rows", "rows predicted late", OD_INT(s->recall.late_rows), 0, NULL);
+	od_report_fact(p->r, "in_time_rows", "rows predicted in time", OD_INT(s->recall.rows.in_time), 0, NULL);
+	od_report_fact(p->r, "late_rows", "rows predicted late", OD_INT(s->recall.rows.late), 0, NULL);
 	od_report_fact(p->r, "missing_rows", "rows never predicted", OD_INT(s->missing_rows), 0, NULL);
 }
 
@@ -217,16 +217,19 @@ static void report_layers(const struct report *p)
 {
 	static const struct od_column columns[] = {
 		{ "configuration", "configuration", 0 }, { "layer", "layer", 0 }, { "uses", "uses", 0 },
-		{ "recalled", "recalled", 0 }, { "recall", "recall", 5 },
+		{ "recalled", "recalled", 0 }, { "recall", "recall", 5 }, { "in_time_rows", "in time", 0 },
+		{ "late_rows", "late", 0 }, { "missing_rows", "missing", 0 },
 	};
 	struct od_table *t = table(p, "by_layer", "By layer", columns, COLUMNS(columns));
 
 	for (size_t c = 0; c < p->v->n_configs; c++) {
 		for (uint32_t m = 0; m < p->v->n_layers; m++) {
 			const struct od_recall_cell *x = &p->sum[c].recall.layer[m];
+			const struct od_recall_rows *n = &p->sum[c].recall.layer_rows[m];
 
 			row(p, t, (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_INT(m), OD_INT(x->uses),
-						      OD_INT(x->recalled), rate(x) });
+						      OD_INT(x->recalled), rate(x), OD_INT(n->in_time), OD_INT(n->late),
+						      OD_INT(od_recall_missing(n)) });
 		}
 	}
 }
@@ -383,8 +386,8 @@ static void report_prompts(const struct report *p)
 			row(p, t, (struct od_cell[]){
 				OD_TEXT(p->v->name[c]), OD_TEXT(q->name), OD_INT(q->n_ids), OD_INT(x->tokens),
 				OD_TEXT(p->v->finish[i]), rate(&x->recall.all), OD_INT(x->recall.all.uses),
-				OD_INT(x->recall.all.recalled), OD_INT(x->expert_uses), OD_INT(x->recall.in_time_rows),
-				OD_INT(x->recall.late_rows), OD_INT(x->missing_rows), OD_INT(x->wrong_guesses),
+				OD_INT(x->recall.all.recalled), OD_INT(x->expert_uses), OD_INT(x->recall.rows.in_time),
+				OD_INT(x->recall.rows.late), OD_INT(x->missing_rows), OD_INT(x->wrong_guesses),
 			});
 		}
 	}

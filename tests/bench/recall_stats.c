@@ -56,6 +56,7 @@ void recall_counts_row(struct recall_counts *c, const struct recall_row *r)
 	size_t bucket = recall_margin_bucket(r->margin);
 
 	c->expert_uses += r->n_used;
+	od_recall_see(&c->recall, r->layer);
 	if (r->n_predicted == 0) {
 		c->missing_rows++;
 		return;

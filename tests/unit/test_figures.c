@@ -33,7 +33,9 @@ static struct odm_figures example(void)
 		.worker_compute_ns = 1250000000,
 		.worker_runs = 13,
 		.recovered_runs = 4,
-		.state_bytes = 12345, .align_bytes = 23456,
+		.state_bytes = 12345, .align_bytes = 23456, .asked_bytes = 2048,
+		.first_predictions = 9, .first_prediction_min_ns = -1500000, .first_prediction_median_ns = 250000,
+		.first_prediction_max_ns = 4000000, .lead_layers = 10, .lead_routers = 4,
 		.workers = 6,
 		.groups = 3,
 		.slots = 1,
@@ -114,11 +116,14 @@ static void lines_for_people(void **state)
 	assert_prints(&f, "tokens      5 prompt, 11 generated\n"
 			  "speed       TTFT 2.500 s, 2.50 tok/s\n"
 			  "recall      98.750% of 80 predicted expert uses; predictions late 2, missing 1\n"
+			  "alignment   2346 bytes a token, and 2.0 KiB asked for\n"
+			  "lead        first prediction 0.25 ms after STEP (-1.50 to 4.00), 2.50 layers ahead in the mean\n"
 			  "stalls      6 of 84 expert uses waited for a load, 1.000 s in all\n"
 			  "loaded      10.5 MiB in 7 expert loads, 250.00 ms each; window 350.00 ms\n"
 			  "recovered   4 runs were sent again after a worker was lost\n"
 			  "peak memory main 100.0 MiB, worker 0 127.0.0.1:1 900.0 KiB (lost)\n");
 	f.predicted_uses = f.recovered_runs = f.loads = f.loaded_bytes = 0;
+	f.align_bytes = f.first_predictions = 0;
 	assert_prints(&f, "tokens      5 prompt, 11 generated\n"
 			  "speed       TTFT 2.500 s, 2.50 tok/s\n"
 			  "recall      nothing was predicted; predictions late 2, missing 1\n"
@@ -147,7 +152,9 @@ static void fields_for_programs(void **state)
 		" \"recall\": 0.9875, \"late_predictions\": 2, \"missing_predictions\": 1, \"stalls\": 6, \"stall_s\": 1.0,"
 		" \"decode_layers\": 20, \"experts_s\": 3.0, \"workers\": 6, \"groups\": 3, \"slots\": 1, \"loads\": 7,"
 		" \"loaded_bytes\": 11010048, \"load_s\": 1.75, \"worker_runs\": 13, \"worker_compute_s\": 1.25,"
-		" \"recovered_runs\": 4, \"state_bytes\": 12345, \"align_bytes\": 23456, \"nodes\": ["
+		" \"recovered_runs\": 4, \"state_bytes\": 12345, \"align_bytes\": 23456, \"asked_bytes\": 2048,"
+		" \"align_bytes_per_token\": 2345.6, \"first_prediction_min_s\": -0.0015,"
+		" \"first_prediction_median_s\": 0.00025, \"first_prediction_max_s\": 0.004, \"lead_layers\": 2.5, \"nodes\": ["
 		"  {\"name\": \"main\", \"peak_rss_bytes\": 104857600, \"alive\": true},"
 		"  {\"name\": \"worker 0 127.0.0.1:1\", \"peak_rss_bytes\": 921600, \"alive\": false}]}", 0, NULL);
 	json_t *found = json_pack("{s:b}", "before", 1);
@@ -156,9 +163,11 @@ static void fields_for_programs(void **state)
 	odm_figures_json(&f, found);
 	if (!json_equal(found, want))
 		fail_msg("%s", json_dumps(found, JSON_COMPACT));
-	f.predicted_uses = f.recalled_uses = 0; /* no recall is not a recall of 0 */
+	f.predicted_uses = f.recalled_uses = f.first_predictions = f.lead_routers = 0; /* no recall is not a recall of 0 */
 	odm_figures_json(&f, found);
 	assert_true(json_is_null(json_object_get(found, "recall")));
+	assert_true(json_is_null(json_object_get(found, "first_prediction_min_s")));
+	assert_true(json_is_null(json_object_get(found, "lead_layers")));
 	json_decref(found);
 	json_decref(want);
 	odm_figures_fini(&f);

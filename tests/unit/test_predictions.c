@@ -43,13 +43,13 @@ static void begin(struct odm_predictions *p, uint64_t step, int32_t token, uint3
 	odm_predictions_begin(p, step, &token, 1, index, true);
 }
 
-static struct od_recall take(struct odm_predictions *p, uint64_t *rows)
+static struct od_recall take(struct odm_predictions *p, struct odm_prediction_times *times)
 {
 	struct od_recall r;
 	struct od_err err;
 
 	assert_int_equal(od_recall_init(&r, LAYERS, 10, &err), OD_OK);
-	odm_predictions_take_figures(p, &r, rows);
+	odm_predictions_take_figures(p, &r, times);
 	return r;
 }
 
@@ -116,7 +116,7 @@ static void recall_counts_uses(void **state)
 {
 	struct odm_predictions *p = make();
 	struct od_recall r;
-	uint64_t rows;
+	struct odm_prediction_times times;
 
 	(void)state;
 	begin(p, 1, 42, 4);
@@ -125,21 +125,21 @@ static void recall_counts_uses(void **state)
 	resolve(p, 1, 0, 2, 1); /* both */
 	resolve(p, 1, 1, 2, 5); /* one */
 	resolve(p, 1, 2, 2, 5); /* never predicted */
-	r = take(p, &rows);
+	r = take(p, &times);
 	assert_int_equal(r.all.uses, 4);
 	assert_int_equal(r.all.recalled, 3);
 	assert_int_equal(r.layer[0].recalled, 2);
 	assert_int_equal(r.layer[1].recalled, 1);
 	assert_int_equal(r.token[4].uses, 4);
-	assert_int_equal(r.in_time_rows, 2);
-	assert_int_equal(r.late_rows, 0);
-	assert_int_equal(rows, 3);
+	assert_int_equal(r.rows.in_time, 2);
+	assert_int_equal(r.rows.late, 0);
+	assert_int_equal(r.rows.seen, 3);
 	od_recall_fini(&r);
 	predict(p, 1, 2, 42, 2, 5); /* after the figures were taken: nobody's any more */
-	r = take(p, &rows);
-	assert_int_equal(rows, 0);
+	r = take(p, &times);
+	assert_int_equal(r.rows.seen, 0);
 	assert_int_equal(r.all.uses, 0);
-	assert_int_equal(r.late_rows, 0);
+	assert_int_equal(r.rows.late, 0);
 	od_recall_fini(&r);
 	odm_predictions_free(p);
 }
@@ -149,7 +149,7 @@ static void late_is_counted_apart_and_wants_nothing(void **state)
 	struct odm_predictions *p = make();
 	struct od_recall r;
 	struct want w;
-	uint64_t rows;
+	struct odm_prediction_times times;
 
 	(void)state;
 	begin(p, 1, 42, 0);
@@ -157,9 +157,9 @@ static void late_is_counted_apart_and_wants_nothing(void **state)
 	assert_false(predict(p, 1, 0, 42, 4, 5));
 	assert_false(predict(p, 1, 0, 42, 4, 5)); /* doubled: counted once */
 	assert_false(take_want(p, &w));
-	r = take(p, &rows);
-	assert_int_equal(r.late_rows, 1);
-	assert_int_equal(r.in_time_rows, 0);
+	r = take(p, &times);
+	assert_int_equal(r.rows.late, 1);
+	assert_int_equal(r.rows.in_time, 0);
 	assert_int_equal(r.all.recalled, 2);
 	od_recall_fini(&r);
 	odm_predictions_free(p);
@@ -169,7 +169,7 @@ static void another_token_is_discarded(void **state)
 {
 	struct odm_predictions *p = make();
 	struct od_recall r;
-	uint64_t rows;
+	struct odm_prediction_times times;
 
 	(void)state;
 	predict(p, 2, 0, 7, 1, 2); /* ahead, on a token that main does not choose */
@@ -179,7 +179,7 @@ static void another_token_is_discarded(void **state)
 	resolve(p, 2, 0, 1, 2);
 	resolve(p, 2, 1, 1, 2);
 	resolve(p, 2, 2, 1, 2);
-	r = take(p, &rows);
+	r = take(p, &times);
 	assert_int_equal(r.all.uses, 2); /* layer 1 only */
 	assert_int_equal(r.layer[1].recalled, 2);
 	od_recall_fini(&r);
@@ -199,7 +199,7 @@ static void a_second_opinion_gives_way(void **state)
 	struct odm_predictions *p = make();
 	struct od_recall r;
 	struct want w;
-	uint64_t rows;
+	struct odm_prediction_times times;
 
 	(void)state;
 	begin(p, 1, 42, 0);
@@ -214,10 +214,76 @@ static void a_second_opinion_gives_way(void **state)
 	assert_true(opine(p, OD_FIRST_OPINION, 5, 4)); /* another order is news */
 	assert_true(take_want(p, &w) && w.expert[0] == 5);
 	resolve(p, 1, 0, 4, 6);
-	r = take(p, &rows);
+	r = take(p, &times);
 	assert_int_equal(r.all.uses, 2);
 	assert_int_equal(r.all.recalled, 1);
 	od_recall_fini(&r);
+	odm_predictions_free(p);
+}
+
+/* The token was left to the shadow: what it assumed is right, whatever it was. */
+static void any_token_will_do(void **state)
+{
+	struct odm_predictions *p = make();
+	struct odm_prediction_times times;
+	struct od_recall r;
+
+	(void)state;
+	predict(p, 2, 0, 7, 1, 2);
+	begin(p, 2, -1, 0);
+	predict(p, 2, 1, 8, 1, 2);
+	resolve(p, 2, 0, 1, 2);
+	resolve(p, 2, 1, 1, 2);
+	r = take(p, &times);
+	assert_int_equal(r.rows.in_time, 2);
+	assert_int_equal(r.all.recalled, 4);
+	od_recall_fini(&r);
+	begin(p, 3, 0, 1); /* 0 is a token like any other */
+	assert_false(predict(p, 3, 0, 8, 1, 2));
+	odm_predictions_free(p);
+}
+
+/* How far ahead the shadow is. Times are only as sure as their order. */
+static void leads(void **state)
+{
+	struct odm_predictions *p = make();
+	struct odm_prediction_times times;
+	struct od_recall r;
+
+	(void)state;
+	predict(p, 2, 0, 7, 1, 2); /* ahead of the step */
+	begin(p, 2, 7, 0);
+	predict(p, 2, 1, 7, 1, 2);
+	resolve(p, 2, 0, 1, 2); /* one layer ahead */
+	resolve(p, 2, 1, 1, 2); /* none */
+	resolve(p, 2, 2, 1, 2); /* behind */
+	predict(p, 2, 2, 7, 1, 2);
+	r = take(p, &times);
+	od_recall_fini(&r);
+	assert_int_equal(times.steps, 1);
+	assert_true(times.first_min_ns <= 0 && times.first_min_ns == times.first_max_ns);
+	assert_int_equal(times.lead_layers, 1);
+	assert_int_equal(times.lead_routers, 2);
+
+	predict(p, 3, 2, 8, 1, 2); /* for another token: no lead, and not the first */
+	begin(p, 3, 7, 1);
+	predict(p, 3, 0, 7, 1, 2);
+	resolve(p, 3, 0, 1, 2);
+	begin(p, 4, 7, 2); /* nothing at all */
+	resolve(p, 4, 0, 1, 2);
+	predict(p, 5, 0, 9, 1, 2);
+	begin(p, 5, 9, 3);
+	predict(p, 6, 0, 9, 1, 2);
+	begin(p, 6, 9, 4);
+	r = take(p, &times);
+	od_recall_fini(&r);
+	assert_int_equal(times.steps, 3);
+	assert_true(times.first_min_ns <= 0 && times.first_median_ns <= 0 && times.first_max_ns >= 0);
+	assert_int_equal(times.lead_layers, 0);
+	assert_int_equal(times.lead_routers, 1);
+	r = take(p, &times);
+	od_recall_fini(&r);
+	assert_int_equal(times.steps + times.lead_routers, 0);
 	odm_predictions_free(p);
 }
 
@@ -252,7 +318,7 @@ static void prefill_requires_without_scoring(void **state)
 	const uint16_t all[] = { 0, 1, 2, 5 };
 	struct od_recall r;
 	struct want w;
-	uint64_t rows;
+	struct odm_prediction_times times;
 
 	(void)state;
 	odm_predictions_begin(p, 3, NULL, 0, 0, false);
@@ -262,8 +328,8 @@ static void prefill_requires_without_scoring(void **state)
 	assert_memory_equal(w.expert, all, sizeof(all));
 	assert_false(take_want(p, &w));
 	odm_predictions_resolve(p, 3, 2, all, 1);
-	r = take(p, &rows);
-	assert_int_equal(rows, 0);
+	r = take(p, &times);
+	assert_int_equal(r.rows.seen, 0);
 	od_recall_fini(&r);
 	odm_predictions_free(p);
 }
@@ -275,7 +341,7 @@ int main(void)
 		cmocka_unit_test(oldest_step_and_lowest_layer_first),
 		cmocka_unit_test(recall_counts_uses),
 		cmocka_unit_test(late_is_counted_apart_and_wants_nothing),
-		cmocka_unit_test(another_token_is_discarded),
+		cmocka_unit_test(another_token_is_discarded), cmocka_unit_test(any_token_will_do), cmocka_unit_test(leads),
 		cmocka_unit_test(a_second_opinion_gives_way),
 		cmocka_unit_test(nonsense_is_refused),
 		cmocka_unit_test(prefill_requires_without_scoring),

@@ -41,9 +41,19 @@ static void by_hand(void **state)
 	assert_cell(r.token[0], 4, 3);
 	assert_cell(r.token[1], 4, 0);
 	assert_cell(r.token[2], 2, 1);
-	assert_int_equal(r.late_rows, 2);
-	assert_int_equal(r.in_time_rows, 4);
+	assert_int_equal(r.rows.late, 2);
+	assert_int_equal(r.rows.in_time, 4);
 	assert_true(od_recall_rate(&r.all) == 0.4);
+	assert_int_equal(r.layer_rows[0].late, 1);
+	assert_int_equal(r.layer_rows[0].in_time, 3);
+	assert_int_equal(r.layer_rows[1].late, 1);
+	assert_int_equal(r.layer_rows[1].in_time, 1);
+	for (int i = 0; i < 7; i++) /* two of layer 1 were never predicted */
+		od_recall_see(&r, i < 4 ? 1 : 0);
+	assert_int_equal(od_recall_missing(&r.layer_rows[1]), 2);
+	assert_int_equal(od_recall_missing(&r.layer_rows[0]), 0); /* of one nobody saw the router yet */
+	assert_int_equal(r.rows.seen, 7);
+	assert_int_equal(od_recall_missing(&r.rows), 1);
 	assert_true(od_recall_rate(&r.layer[1]) == 0.25);
 
 	od_recall_reset(&r);
@@ -52,7 +62,8 @@ static void by_hand(void **state)
 		assert_cell(r.layer[i], 0, 0);
 	for (int i = 0; i < 3; i++)
 		assert_cell(r.token[i], 0, 0);
-	assert_int_equal(r.late_rows + r.in_time_rows, 0);
+	assert_int_equal(r.rows.late + r.rows.in_time + r.rows.seen, 0);
+	assert_int_equal(r.layer_rows[1].late + r.layer_rows[0].in_time + r.layer_rows[1].seen, 0);
 	assert_int_equal(r.n_layers, 2);
 	assert_int_equal(r.n_tokens, 3);
 	od_recall_fini(&r);
@@ -128,8 +139,8 @@ static void against_bit_sets(void **state)
 	}
 	assert_int_equal(all.all.recalled, n_hits);
 	assert_true(n_hits > 0 && n_hits < all.all.uses);
-	assert_int_equal(all.late_rows, late_rows);
-	assert_int_equal(all.in_time_rows, ROWS - late_rows);
+	assert_int_equal(all.rows.late, late_rows);
+	assert_int_equal(all.rows.in_time, ROWS - late_rows);
 	od_recall_fini(&all);
 }
 
@@ -141,7 +152,12 @@ static void merge_of_other_sizes(void **state)
 	(void)state;
 	for (uint32_t l = 0; l < 4; l++)
 		od_recall_add(&large, l, l % 3, e, 1, e, 2, false);
+	od_recall_see(&large, 3);
 	od_recall_merge(&small, &large);
+	assert_int_equal(small.layer_rows[0].in_time, 1);
+	assert_int_equal(small.layer_rows[1].in_time, 3);
+	assert_int_equal(small.layer_rows[1].seen, 1);
+	assert_int_equal(small.rows.seen, 1);
 	assert_cell(small.all, 8, 4);
 	assert_cell(small.layer[0], 2, 1);
 	assert_cell(small.layer[1], 6, 3);
