@@ -90,6 +90,11 @@ static const char *local_only(const struct odm_engine_opts *o)
 	return o->departure >= 0 ? "departure" : NULL;
 }
 
+enum od_dtype odm_engine_args_rows(const struct odm_engine_args *a)
+{
+	return a->align_rows < 0 ? 0 : a->align_rows + 1 == OD_PROFILE_BF16 ? OD_BF16 : OD_F32;
+}
+
 int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 {
 	struct odm_engine_opts *o = &a->opts;
@@ -109,7 +114,7 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 	o->profile = (enum od_profile)(a->profile + 1);
 	o->align.token_period = (uint32_t)a->align_token;
 	o->align.kv_period = (uint32_t)a->align_kv;
-	o->align.rows = a->align_rows < 0 ? 0 : a->align_rows + 1 == OD_PROFILE_BF16 ? OD_BF16 : OD_F32;
+	o->align.rows = odm_engine_args_rows(a);
 	o->connect_timeout_ns = a->connect_timeout_s * OD_NS_PER_S;
 	return OD_OK;
 }

@@ -24,6 +24,8 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table);
  * all options go to standard output. */
 OD_MUST_CHECK int odm_engine_args_parse(struct odm_engine_args *a, const struct od_arg *own, size_t n_own, int argc,
 					char **argv, const bool *help, const char *usage, struct od_err *err);
+/* What --align-rows says; 0: as they are stored. */
+enum od_dtype odm_engine_args_rows(const struct odm_engine_args *a);
 /* After parsing: a->opts is complete, or OD_ERR_ARG says what is missing or contradicts. */
 OD_MUST_CHECK int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err);
 

@@ -44,17 +44,20 @@ static const struct od_arg *find(const struct od_arg *table, size_t n, const cha
 	return NULL;
 }
 
-/* The engine's options, but those that mean more here (lists), and --resident, which is no cluster. */
+/* --align says both periods; --resident is no cluster. */
+static bool replaced(const char *name)
+{
+	return strcmp(name, "align-token") == 0 || strcmp(name, "align-kv") == 0 || strcmp(name, "resident") == 0;
+}
+
+/* The engine's options, but those that mean more here (lists). */
 static size_t engine_table(struct options *o, const struct od_arg *own, size_t n_own, struct od_arg *table)
 {
 	struct od_arg all[ODM_ENGINE_ARGS_MAX];
 	size_t n_all = odm_engine_args_table(&o->engine, all), n = 0;
 
 	for (size_t i = 0; i < n_all; i++) {
-		bool ours = all[i].kind != OD_ARG_TITLE && (find(own, n_own, all[i].name) != NULL ||
-							     strcmp(all[i].name, "resident") == 0);
-
-		if (!ours)
+		if (all[i].kind == OD_ARG_TITLE || (find(own, n_own, all[i].name) == NULL && !replaced(all[i].name)))
 			table[n++] = all[i];
 	}
 	return n;
@@ -72,7 +75,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "precision", OD_ARG_STRING, &o->precision, "LIST", "the shadow's weights, say int8,bf16 (default: int8); "
 		  "with a cluster one, and only with --local", 0, 0, NULL },
 		{ "align", OD_ARG_STRING, &o->align, "LIST", "T<i>_KV<j>: the token every i steps, keys and values every j, "
-		  "0 is never; default T1_KV1", 0, 0, NULL },
+		  "0 is never; default T1_KV1; with a cluster one", 0, 0, NULL },
 		{ "predictor", OD_ARG_STRING, &o->predictor, "LIST", "shadow (default), and the rivals in main's own "
 		  "process: next-gate, multi-gate, popularity, history, trajectory, random; with a cluster one", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON, with every token index and every prompt", 0, 0, NULL },
@@ -112,6 +115,22 @@ static int parse_predictors(const struct options *o, int out[RECALL_LIST_MAX], s
 
 /* ---- Live ---- */
 
+static int choose_align(struct options *o, struct od_err *err)
+{
+	struct recall_align list[RECALL_LIST_MAX];
+	size_t n;
+	int rc;
+
+	if (o->align == NULL)
+		return OD_OK;
+	rc = recall_parse_align("align", o->align, list, &n, err);
+	if (rc == OD_OK && n != 1)
+		return od_fail(err, OD_ERR_ARG, "--align: a cluster has one; found \"%s\"", o->align);
+	o->engine.align_token = list[0].token;
+	o->engine.align_kv = list[0].kv;
+	return rc;
+}
+
 /* A list that must have one item, or none was given: then -1. */
 static int parse_one(const char *option, const char *text, const char *const *choices, int *out, struct od_err *err)
 {
@@ -142,6 +161,8 @@ static int check_live(struct options *o, struct od_err *err)
 		rc = parse_predictors(o, predictors, &n, err);
 	if (rc == OD_OK && n != 1)
 		rc = od_fail(err, OD_ERR_ARG, "--predictor: a cluster has one; found \"%s\"", o->predictor);
+	if (rc == OD_OK)
+		rc = choose_align(o, err);
 	if (rc == OD_OK)
 		rc = odm_engine_args_finish(&o->engine, err);
 	if (rc != OD_OK)
@@ -270,6 +291,7 @@ static int run_alone(const struct options *o, struct recall_configs *configs, st
 			.prefill_rows = (uint32_t)e->prefill_rows,
 			.max_tokens = (uint32_t)o->tokens,
 			.early = e->departure != 0,
+			.rows = odm_engine_args_rows(&o->engine),
 			.progress = !o->json && isatty(STDERR_FILENO),
 			.dump = o->dump,
 		},

@@ -16,7 +16,7 @@ struct recall_held {
 int recall_board_open(struct recall_board *b, struct od_err *err)
 {
 	b->step = b->layer = 0;
-	b->begun = false;
+	b->begun = b->any_token = false;
 	b->held = calloc((size_t)b->rec->n_steps * b->config->n_layers + 1, sizeof(*b->held));
 	b->counts->tokens = b->rec->n_tokens;
 	b->counts->steps = b->rec->n_steps;
@@ -60,41 +60,57 @@ static uint32_t lead_of(const struct recall_board *b, uint32_t step, uint32_t m)
 	return own < next ? 0 : (uint32_t)(own - next + 1);
 }
 
+static struct recall_held *held_of(const struct recall_board *b, uint32_t step, uint32_t m)
+{
+	return &b->held[(size_t)step * b->config->n_layers + m];
+}
+
+static void count_lead(struct recall_board *b, uint32_t step, uint32_t m, const struct recall_held *h)
+{
+	const struct recall_row row = row_of(b, step, m, h->expert, h->n);
+
+	recall_counts_lead(b->counts, h->lead, &row);
+}
+
 void recall_board_add(struct recall_board *b, const struct od_prediction *p)
 {
 	const uint64_t ahead = p->step - b->first_step;
 	const uint32_t step = (uint32_t)ahead;
-	struct recall_held *h;
-	struct recall_row row;
-	bool wrong;
+	struct recall_held h = { .n = (uint16_t)p->n, .token = p->token, .has_probability = p->probability != NULL };
+	bool early;
 
 	if (p->step < b->first_step || ahead >= b->rec->n_steps || p->m >= b->config->n_layers ||
 	    p->n < b->config->top_k || p->n > OD_MAX_CANDIDATES)
 		return; /* for a step that does not come: the text ends before */
-	wrong = p->token != token_of(b, step);
-	if (p->m == 0 && (step > b->step || (step == b->step && !b->begun))) {
+	early = step > b->step || (step == b->step && !b->begun);
+	if (p->m == 0 && early) {
 		b->counts->guesses++;
-		b->counts->wrong_guesses += wrong;
+		b->counts->wrong_guesses += p->token != token_of(b, step);
 	}
-	if (wrong && !b->any_token)
+	if (!early && !b->any_token && p->token != token_of(b, step))
 		return;
-	row = row_of(b, step, p->m, p->expert, p->n);
-	recall_counts_lead(b->counts, lead_of(b, step, p->m), &row);
-	if (lead_of(b, step, p->m) == 0)
-		return;
-	h = &b->held[(size_t)step * b->config->n_layers + p->m];
-	h->n = (uint16_t)p->n;
-	h->token = p->token;
-	h->lead = lead_of(b, step, p->m);
-	h->has_probability = p->probability != NULL;
-	memcpy(h->expert, p->expert, p->n * sizeof(*h->expert));
-	if (h->has_probability)
-		memcpy(h->probability, p->probability, p->n * sizeof(*h->probability));
+	h.lead = lead_of(b, step, p->m);
+	memcpy(h.expert, p->expert, p->n * sizeof(*h.expert));
+	if (h.has_probability)
+		memcpy(h.probability, p->probability, p->n * sizeof(*h.probability));
+	if (!early)
+		count_lead(b, step, p->m, &h);
+	if (h.lead > 0)
+		*held_of(b, step, p->m) = h;
 }
 
-void recall_board_begin_step(struct recall_board *b)
+void recall_board_begin_step(struct recall_board *b, bool any_token)
 {
 	b->begun = true;
+	b->any_token = any_token;
+	for (uint32_t m = 0; m < b->config->n_layers; m++) {
+		struct recall_held *h = held_of(b, b->step, m);
+
+		if (!any_token && h->token != token_of(b, b->step))
+			h->n = 0;
+		if (h->n > 0)
+			count_lead(b, b->step, m, h);
+	}
 }
 
 static void dump_experts(struct od_strbuf *d, const char *key, const uint16_t *expert, size_t n)
@@ -150,7 +166,7 @@ static void dump(const struct recall_board *b, const struct recall_row *row, con
 
 void recall_board_routed(struct recall_board *b)
 {
-	const struct recall_held *h = &b->held[(size_t)b->step * b->config->n_layers + b->layer];
+	const struct recall_held *h = held_of(b, b->step, b->layer);
 	const struct recall_row row = row_of(b, b->step, b->layer, h->expert, h->n);
 
 	recall_counts_row(b->counts, &row);

@@ -3,7 +3,9 @@
  *
  *   open -> [ begin_step -> routed(0) .. routed(n_layers - 1) ] x n_steps -> close, recall_board_add at any time
  *
- * Of several predictions for a row of a layer the last one counts; each of them counts for its lead.
+ * Of several predictions for a row of a layer the last one counts; each counts for its lead, of those that came before
+ * the step began the last one. What was predicted for another token than main's is void, unless the token of that step
+ * is left to the shadow.
  * Thread: its owner's. Owner: recall_board_open's caller; recording, counts and dump are borrowed. */
 #ifndef OD_BENCH_RECALL_BOARD_H
 #define OD_BENCH_RECALL_BOARD_H
@@ -22,10 +24,9 @@ struct recall_board {
 	const char *name;	/* of the configuration */
 	struct od_strbuf *dump; /* NULL: none */
 	uint64_t first_step;	/* number of the first decode step; the others follow */
-	bool any_token;		/* predictions for another token than main's count like the others */
 	/* The board's own. */
 	uint32_t step, layer; /* whose router speaks next; before begin_step: (step, 0) is not begun */
-	bool begun;
+	bool begun, any_token;
 	struct recall_held *held; /* [n_steps][n_layers] */
 };
 
@@ -34,7 +35,8 @@ OD_MUST_CHECK int recall_board_open(struct recall_board *b, struct od_err *err);
 void recall_board_close(struct recall_board *b); /* fine twice */
 
 void recall_board_add(struct recall_board *b, const struct od_prediction *p);
-void recall_board_begin_step(struct recall_board *b);
+/* any_token: it is left to the shadow. */
+void recall_board_begin_step(struct recall_board *b, bool any_token);
 /* The router of the next layer. */
 void recall_board_routed(struct recall_board *b);
 

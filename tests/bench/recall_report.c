@@ -105,8 +105,8 @@ static void report_alignment(const struct report *p)
 		       OD_REAL(share(s->kv_rows, s->steps)), 2, NULL);
 	od_report_fact(p->r, "align_bytes_per_token", "bytes sent per token", OD_REAL(share(s->align_bytes, s->steps)), 0,
 		       NULL);
-	od_report_fact(p->r, "asked_rows", "KV rows of a layer asked for (prompts)", OD_INT(s->asked_rows), 0, NULL);
-	od_report_fact(p->r, "asked_bytes", "  bytes", OD_BYTES(s->asked_bytes), 0, NULL);
+	od_report_fact(p->r, "prompt_rows", "KV rows of a layer sent for prompts", OD_INT(s->once_rows), 0, NULL);
+	od_report_fact(p->r, "prompt_bytes", "  bytes", OD_BYTES(s->once_bytes), 0, NULL);
 }
 
 /* ---- Configurations side by side ---- */

@@ -96,7 +96,7 @@ static void play_pass(struct recall_rival *r, bool prompt, uint32_t begin, uint3
 	};
 
 	if (!prompt)
-		recall_board_begin_step(r->board);
+		recall_board_begin_step(r->board, false);
 	od_predictor_begin_step(r->predictor, &s);
 	for (uint32_t m = 0; m < r->config->n_layers; m++) {
 		if (!prompt)

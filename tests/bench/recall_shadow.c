@@ -2,6 +2,7 @@
 
 #include "main-node/shadow_link.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define SEQUENCE 1
@@ -20,16 +21,18 @@ struct replay {
 
 /* ---- The wire: main's messages to the emulator, as od_wire_recv would give them ---- */
 
+/* What a step costs, apart from what a sequence costs once. */
 static void count_bytes(struct recall_counts *c, Od__Header *h, const struct od_out_frame *frames, size_t n_frames)
 {
-	bool state = h->body_case == OD__HEADER__BODY_STATE, asked = state && h->state->step == 0;
+	bool state = h->body_case == OD__HEADER__BODY_STATE;
+	bool of_step = h->body_case == OD__HEADER__BODY_STEP || (state && h->state->step > 0);
 	uint64_t bytes = od__header__get_packed_size(h);
 
 	for (size_t i = 0; i < n_frames; i++)
 		bytes += frames[i].len;
-	*(asked ? &c->asked_bytes : &c->align_bytes) += bytes;
+	*(of_step ? &c->align_bytes : &c->once_bytes) += bytes;
 	if (state)
-		*(asked ? &c->asked_rows : &c->kv_rows) += h->state->n;
+		*(of_step ? &c->kv_rows : &c->once_rows) += h->state->n;
 }
 
 static int deliver(void *arg, Od__Header *h, const struct od_out_frame *frames, size_t n_frames)
@@ -51,37 +54,10 @@ static int deliver(void *arg, Od__Header *h, const struct od_out_frame *frames, 
 	return rc;
 }
 
-/* A decode step of the recording, its row in *row. */
-static struct odm_step make_step(const struct replay *r, uint32_t i, struct od_row *row)
-{
-	const struct recall_recording *rec = r->board->rec;
-	const uint32_t position = rec->n_prompt + i;
-	struct odm_step step = {
-		.step = r->board->first_step + i,
-		.next_step = r->board->first_step + i + 1,
-		.phase = ODM_DECODE,
-		.sequence = SEQUENCE,
-		.prompt_tokens = rec->n_prompt,
-		.rows = row,
-		.n_rows = 1,
-	};
-
-	*row = (struct od_row){ .seq = rec->state, .position = position, .token = rec->token[position] };
-	od_sampler_defaults(&step.sampling);
-	return step;
-}
-
-/* Whether another token than main's counts is a matter of the step that the prediction is about. */
 static void predicted(void *arg, const struct od_prediction *p)
 {
 	struct replay *r = arg;
-	struct odm_step step;
-	struct od_row row;
 
-	if (p->step < r->board->first_step || p->step - r->board->first_step >= r->board->rec->n_steps)
-		return; /* the text ends before */
-	step = make_step(r, (uint32_t)(p->step - r->board->first_step), &row);
-	r->board->any_token = odm_shadow_link_token(&r->main, &step) < 0;
 	recall_board_add(r->board, p);
 }
 
@@ -136,34 +112,50 @@ static void let_work(struct replay *r)
 
 /* ---- Main ---- */
 
+/* As one chunk: what becomes of it does not depend on how it is cut. */
 static void replay_prompt(struct replay *r)
 {
 	const struct recall_recording *rec = r->board->rec;
+	struct od_row *rows = calloc(rec->n_prompt, sizeof(*rows));
 	struct odm_step step = {
 		.phase = ODM_PREFILL,
 		.sequence = SEQUENCE,
 		.prompt_tokens = rec->n_prompt,
-		.n_rows = 1,
+		.rows = rows,
+		.n_rows = rec->n_prompt,
 	};
 
-	od_sampler_defaults(&step.sampling);
-	for (uint32_t p = 0; r->rc == OD_OK && p < rec->n_prompt; p++) {
-		const struct od_row row = { .seq = rec->state, .position = p, .token = rec->token[p] };
-
-		step.rows = &row;
-		odm_shadow_link_step(&r->main, 0, &step);
+	if (rows == NULL) {
+		r->rc = od_fail(r->err, OD_ERR_NOMEM, "a prompt of %u tokens", rec->n_prompt);
+		return;
 	}
+	for (uint32_t p = 0; p < rec->n_prompt; p++)
+		rows[p] = (struct od_row){ .seq = rec->state, .position = p, .token = rec->token[p] };
+	od_sampler_defaults(&step.sampling);
+	odm_shadow_link_step(&r->main, 0, &step);
+	free(rows);
 	od_seq_state_set_length(rec->state, rec->n_prompt);
 	let_work(r);
 }
 
 static void replay_step(struct replay *r, uint32_t i)
 {
-	struct od_row row;
-	const struct odm_step step = make_step(r, i, &row);
+	const struct recall_recording *rec = r->board->rec;
+	const uint32_t position = rec->n_prompt + i;
+	const struct od_row row = { .seq = rec->state, .position = position, .token = rec->token[position] };
+	struct odm_step step = {
+		.step = r->board->first_step + i,
+		.next_step = r->board->first_step + i + 1,
+		.phase = ODM_DECODE,
+		.sequence = SEQUENCE,
+		.prompt_tokens = rec->n_prompt,
+		.rows = &row,
+		.n_rows = 1,
+	};
 
-	od_seq_state_set_length(row.seq, row.position);
-	recall_board_begin_step(r->board);
+	od_sampler_defaults(&step.sampling);
+	od_seq_state_set_length(rec->state, position);
+	recall_board_begin_step(r->board, odm_shadow_link_token(&r->main, &step) < 0);
 	odm_shadow_link_step(&r->main, 0, &step);
 	let_work(r);
 	for (uint32_t m = 0; r->rc == OD_OK && m < r->shadow->forward.config->n_layers; m++) {
@@ -171,14 +163,14 @@ static void replay_step(struct replay *r, uint32_t i)
 		odm_shadow_link_state(&r->main, 0, &step, m);
 		let_work(r);
 	}
-	od_seq_state_set_length(row.seq, row.position + 1);
+	od_seq_state_set_length(rec->state, position + 1);
 }
 
 int recall_shadow_replay(const struct recall_shadow *s, struct recall_board *board, struct od_err *err)
 {
 	struct replay r = { .shadow = s, .board = board, .err = err };
 	const struct ods_sink sink = { .arg = &r, .predict = predicted, .ask = asks, .ask_tokens = asks_tokens };
-	const struct odm_align align = { .token_period = s->align.token, .kv_period = s->align.kv };
+	const struct odm_align align = { s->align.token, s->align.kv, s->rows };
 	const struct ods_emulator_opts o = {
 		.forward = s->forward,
 		.experts = s->experts,

@@ -186,7 +186,7 @@ def alignment_costs_rows_and_bytes():
     assert r["kv_rows_per_token"] == LAYERS
     data = LAYERS * 2 * kv * 2  # K and V in BF16
     assert data < r["align_bytes_per_token"] < data + LAYERS * 32 + 64, (data, r["align_bytes_per_token"])
-    assert r["asked_rows"] == LAYERS * sum(p["prompt_tokens"] for p in r["by_prompt"])
+    assert r["prompt_rows"] == LAYERS * sum(p["prompt_tokens"] for p in r["by_prompt"])
 
 
 @test

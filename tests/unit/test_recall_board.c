@@ -52,9 +52,9 @@ static void say(struct fixture *f, uint64_t step, uint32_t m, int32_t assumed, u
 	recall_board_add(&f->board, &x);
 }
 
-static void run_step(struct fixture *f)
+static void run_step(struct fixture *f, bool any_token)
 {
-	recall_board_begin_step(&f->board);
+	recall_board_begin_step(&f->board, any_token);
 	for (uint32_t m = 0; m < LAYERS; m++)
 		recall_board_routed(&f->board);
 }
@@ -72,14 +72,14 @@ static void the_last_word_counts_and_every_word_for_its_lead(void **state)
 	(void)state;
 	open_board(&f);
 	say(&f, FIRST, 1, 6, 3, 0, 1);	   /* two ahead, nothing right: the third is a runner-up */
-	recall_board_begin_step(&f.board);
+	recall_board_begin_step(&f.board, false);
 	recall_board_routed(&f.board);	   /* layer 0: nobody said anything */
 	say(&f, FIRST, 1, 6, 2, 3, 1);	   /* one ahead, one right */
 	say(&f, FIRST + 1, 0, 7, 1, 2, 3); /* two ahead, of the next step */
 	recall_board_routed(&f.board);
 	say(&f, FIRST, 0, 6, 1, 2, 3); /* late, for both */
 	say(&f, FIRST, 1, 6, 1, 2, 3);
-	run_step(&f);
+	run_step(&f, false);
 	assert_cell(f.counts.recall.all, 4, 3);
 	assert_cell(f.counts.recall.layer[0], 2, 2);
 	assert_cell(f.counts.recall.layer[1], 2, 1);
@@ -105,12 +105,12 @@ static void words_for_another_token_are_void(void **state)
 	(void)state;
 	open_board(&f);
 	say(&f, FIRST, 0, 6, 1, 2, 3); /* a guess, right */
-	run_step(&f);
+	run_step(&f, false);
 	say(&f, FIRST + 1, 0, 6, 1, 2, 3); /* a guess, wrong */
 	say(&f, FIRST + 1, 1, 6, 1, 2, 3);
 	say(&f, FIRST + 2, 0, 8, 1, 2, 3); /* no such step */
 	say(&f, FIRST - 1, 0, 5, 1, 2, 3);
-	recall_board_begin_step(&f.board);
+	recall_board_begin_step(&f.board, false);
 	say(&f, FIRST + 1, 0, 7, 1, 2, 3); /* no guess: the token is known by now */
 	recall_board_routed(&f.board);
 	recall_board_routed(&f.board);
@@ -123,17 +123,21 @@ static void words_for_another_token_are_void(void **state)
 	close_board(&f);
 }
 
-static void they_count_where_tokens_are_not_aligned(void **state)
+static void they_count_where_the_token_is_left_to_the_shadow(void **state)
 {
 	struct fixture f;
 
 	(void)state;
 	open_board(&f);
-	f.board.any_token = true;
 	say(&f, FIRST, 0, 9, 1, 0, 3);
-	run_step(&f);
-	assert_int_equal(f.counts.wrong_guesses, 1);
+	say(&f, FIRST + 1, 0, 9, 1, 2, 3); /* of the next step, where it is not */
+	run_step(&f, true);
+	assert_int_equal(f.counts.wrong_guesses, 2);
 	assert_cell(f.counts.recall.all, 2, 1);
+	run_step(&f, false);
+	assert_cell(f.counts.recall.all, 2, 1);
+	assert_cell(f.counts.lead[1], 2, 1);
+	assert_cell(f.counts.lead[LAYERS + 1], 0, 0);
 	close_board(&f);
 }
 
@@ -148,7 +152,7 @@ static void a_row_is_a_line_of_the_dump(void **state)
 	open_board(&f);
 	f.board.dump = &dump;
 	say(&f, FIRST, 0, 6, 2, 0, 1);
-	run_step(&f);
+	run_step(&f, false);
 	text = od_strbuf_take(&dump, &len);
 	assert_string_equal(text,
 		"{\"configuration\": \"one\", \"prompt\": \"a \\\"name\\\"\", \"index\": 1, \"layer\": 0, \"position\": 1, "
@@ -166,7 +170,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_last_word_counts_and_every_word_for_its_lead),
 		cmocka_unit_test(words_for_another_token_are_void),
-		cmocka_unit_test(they_count_where_tokens_are_not_aligned),
+		cmocka_unit_test(they_count_where_the_token_is_left_to_the_shadow),
 		cmocka_unit_test(a_row_is_a_line_of_the_dump),
 	};
 
