@@ -8,7 +8,7 @@
 #define CONNECT_TIMEOUT_S 10
 #define MAX_PACE_MS 60000
 
-static const char *const departure_names[] = { "late", "early", NULL };
+const char *const odm_departure_names[] = { "late", "early", NULL };
 
 void odm_engine_args_defaults(struct odm_engine_args *a)
 {
@@ -39,7 +39,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "load-time", OD_ARG_REAL, &o->load_time_ms, "MS", "with --local: a worker's load is complete no earlier than MS milliseconds after it began, one load at a time, as on a slower machine", 0, MAX_PACE_MS, NULL },
 		{ "run-time", OD_ARG_REAL, &o->run_time_ms, "MS", "with --local: an expert's outputs are sent no earlier than MS milliseconds after its computation began", 0, MAX_PACE_MS, NULL },
 		{ "precision", OD_ARG_CHOICE, &o->precision, "P", "with --local: the shadow's weights, bf16 or int8 (default: int8)", 0, 0, od_precision_names },
-		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "with --local: early lets the shadow run ahead on its own token, late waits (default: early)", 0, 0, departure_names },
+		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "with --local: early lets the shadow run ahead on its own token, late waits (default: early)", 0, 0, odm_departure_names },
 		{ .kind = OD_ARG_TITLE, .help = "How to compute" },
 		{ "ctx-size", OD_ARG_UINT, &o->ctx_tokens, "N", "tokens of context (default: the model's, at most 4096)", 1, 4294967295.0, NULL },
 		{ "profile", OD_ARG_CHOICE, &a->profile, "f32|bf16", "f32: bit-identical on every CPU (default); bf16: rows and KV cache in BF16, faster", 0, 0, od_profile_names },

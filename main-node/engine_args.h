@@ -9,6 +9,8 @@
 
 #define ODM_ENGINE_ARGS_MAX 32
 
+extern const char *const odm_departure_names[]; /* "late", "early", NULL */
+
 struct odm_engine_args {
 	struct odm_engine_opts opts;
 	uint64_t local, connect_timeout_s, align_token, align_kv;

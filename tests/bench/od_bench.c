@@ -13,6 +13,7 @@ static const struct od_bench_command commands[] = {
 	{ "membw", "measure how fast this machine reads memory", od_bench_membw },
 	{ "conform", "compare tokens, routes and logits with an independent implementation's", od_bench_conform },
 	{ "recall", "how many of the experts that the routers chose were predicted", od_bench_recall },
+	{ "ablate", "what prediction and alignment are worth, on a paced local cluster", od_bench_ablate },
 	{ "decode", "tokens per second of a cluster and of resident mode", od_bench_decode },
 };
 

@@ -3,7 +3,8 @@ PROGRAMS += od-bench
 od-bench_SRCS := $(addprefix tests/bench/,od_bench.c bandwidth.c bench_conform.c bench_membw.c bench_plot.c bench_stats.c \
 	bench_synth.c bench_table.c golden_compare.c golden_file.c synth_files.c synth_model.c synth_weights.c)
 # Main's engine, for what is measured on a running model.
-od-bench_SRCS += $(addprefix tests/bench/,bench_decode.c bench_prompts.c bench_recall.c) $(ODM_SRCS)
+od-bench_SRCS += $(addprefix tests/bench/,ablate_draw.c ablate_plan.c ablate_report.c ablate_summary.c \
+	bench_ablate.c bench_decode.c bench_prompts.c bench_recall.c) $(ODM_SRCS)
 # The shadow's emulator beside the true model.
 od-bench_SRCS += $(addprefix tests/bench/,recall_board.c recall_config.c recall_live.c recall_models.c recall_progress.c \
 	recall_record.c recall_report.c recall_rival.c recall_run.c recall_shadow.c recall_stats.c) $(ODS_SRCS)
@@ -11,6 +12,8 @@ od-bench_SRCS += $(addprefix tests/bench/,recall_board.c recall_config.c recall_
 # What the unit tests of these files link beyond libod.
 test_bench_stats_OBJS := $(B)/obj/tests/bench/bench_stats.o
 test_bench_table_OBJS := $(B)/obj/tests/bench/bench_table.o
+test_ablate_OBJS := $(addprefix $(B)/obj/tests/bench/,ablate_plan.o ablate_summary.o bench_stats.o) \
+	$(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_bench_plot_OBJS := $(B)/obj/tests/bench/bench_plot.o
 test_bench_prompts_OBJS := $(B)/obj/tests/bench/bench_prompts.o
 test_bandwidth_OBJS := $(B)/obj/tests/bench/bandwidth.o

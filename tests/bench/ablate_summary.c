@@ -1,0 +1,119 @@
+#include "tests/bench/ablate_summary.h"
+
+#include "common/base/clock.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define MIN_PROMPTS 6 /* fewer give no such interval (bench_stats.h) */
+
+/* Of the n that are numbers. */
+static double deviation(const double *x, size_t n, double mean)
+{
+	double squares = 0;
+
+	for (size_t i = 0; i < n; i++)
+		squares += (x[i] - mean) * (x[i] - mean);
+	return n > 1 ? sqrt(squares / (double)(n - 1)) : NAN;
+}
+
+static void add(struct odm_figures *sum, const struct odm_figures *f)
+{
+	sum->tokens += f->tokens > 0 ? f->tokens - 1 : 0; /* the first comes from the prompt's pass */
+	sum->decode_ns += f->decode_ns;
+	sum->expert_uses += f->expert_uses;
+	sum->predicted_uses += f->predicted_uses;
+	sum->recalled_uses += f->recalled_uses;
+	sum->late_predictions += f->late_predictions;
+	sum->missing_predictions += f->missing_predictions;
+	sum->stalls += f->stalls;
+	sum->stall_ns += f->stall_ns;
+	sum->decode_layers += f->decode_layers;
+	sum->experts_ns += f->experts_ns;
+	sum->align_bytes += f->align_bytes;
+	sum->loads += f->loads;
+	sum->load_ns += f->load_ns;
+	sum->groups = f->groups;
+	sum->slots = f->slots;
+}
+
+static double share(double part, double of)
+{
+	return of > 0 ? part / of : NAN;
+}
+
+static void put_totals(struct ablate_summary *out, const struct odm_figures *sum)
+{
+	double tokens = (double)sum->tokens, recalled = (double)sum->recalled_uses;
+	double unpredicted = (double)sum->expert_uses - recalled;
+
+	out->tokens = sum->tokens;
+	out->uses = sum->expert_uses;
+	out->recall = share(recalled, (double)sum->predicted_uses);
+	out->served = share((double)(sum->expert_uses - sum->stalls), (double)sum->expert_uses);
+	out->stalls = share((double)sum->stalls, tokens);
+	out->stall_ms = share(od_seconds(sum->stall_ns) * 1e3, tokens);
+	out->mispredictions = share((double)sum->predicted_uses - recalled, tokens);
+	out->late_loads = share(fmax(0, (double)sum->stalls - unpredicted), tokens);
+	out->late_predictions = share((double)sum->late_predictions, tokens);
+	out->missing_predictions = share((double)sum->missing_predictions, tokens);
+	out->align_bytes = share((double)sum->align_bytes, tokens);
+	out->load_ms = share(od_seconds(sum->load_ns) * 1e3, (double)sum->loads);
+	out->main_ms = od_seconds(odm_figures_main_ns(sum)) * 1e3;
+	out->worker_ms = od_seconds(odm_figures_worker_ns(sum)) * 1e3;
+	out->window_ms = od_seconds(odm_figures_window_ns(sum, sum->slots)) * 1e3;
+}
+
+int ablate_summarise(const struct odm_figures *f, size_t n, struct ablate_summary *out, struct od_err *err)
+{
+	struct odm_figures sum = { 0 };
+	double *x = calloc(n + 1, sizeof(*x));
+	size_t n_speeds = 0;
+
+	*out = (struct ablate_summary){ 0 };
+	if (x == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "figures of %zu prompts", n);
+	for (size_t i = 0; i < n; i++) {
+		double speed = odm_figures_tok_per_s(&f[i]);
+
+		if (speed > 0) /* else one token or none: no speed */
+			x[n_speeds++] = speed;
+		add(&sum, &f[i]);
+	}
+	od_stats_of(x, n_speeds, &out->tok_per_s);
+	out->tok_per_s_sd = deviation(x, n_speeds, out->tok_per_s.mean);
+	out->tok_per_s_q1 = od_stats_percentile(x, n_speeds, 0.25);
+	out->tok_per_s_q3 = od_stats_percentile(x, n_speeds, 0.75);
+	put_totals(out, &sum);
+	free(x);
+	return OD_OK;
+}
+
+int ablate_compare(const struct odm_figures *a, const struct odm_figures *b, size_t n, struct ablate_pair *out,
+		   struct od_err *err)
+{
+	double *x = calloc(n + 1, sizeof(*x));
+	size_t n_both = 0;
+
+	*out = (struct ablate_pair){ 0 };
+	if (x == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "speeds of %zu prompts", n);
+	for (size_t i = 0; i < n; i++) {
+		double of_a = odm_figures_tok_per_s(&a[i]), of_b = odm_figures_tok_per_s(&b[i]);
+
+		if (of_a <= 0 || of_b <= 0)
+			continue;
+		x[n_both++] = of_a / of_b;
+		out->n_faster += of_a > of_b;
+	}
+	od_stats_of(x, n_both, &out->ratio);
+	free(x);
+	return OD_OK;
+}
+
+const char *ablate_verdict(const struct ablate_pair *p)
+{
+	if (p->ratio.n < MIN_PROMPTS)
+		return "undecided";
+	return p->ratio.ci_low > 1 ? "yes" : p->ratio.ci_high < 1 ? "no" : "undecided";
+}

@@ -1,0 +1,38 @@
+/* ablate_summary.h - what a setting of od-bench ablate cost, from the runs of all prompts.
+ *
+ * Speed is a figure of each prompt, so it has a spread over prompts; the others are totals, per generated token.
+ * Thread: any. Owner: the caller. */
+#ifndef OD_BENCH_ABLATE_SUMMARY_H
+#define OD_BENCH_ABLATE_SUMMARY_H
+
+#include "common/base/status.h"
+#include "main-node/figures.h"
+#include "tests/bench/bench_stats.h"
+
+struct ablate_summary {
+	struct od_stats tok_per_s; /* over prompts */
+	double tok_per_s_sd, tok_per_s_q1, tok_per_s_q3;
+	uint64_t tokens, uses; /* of decode steps */
+	double recall;	       /* OD-MoE Eq. 3; NaN: nothing was predicted */
+	double served;	       /* share of uses that were resident when their rows arrived */
+	/* A token. late_loads: predicted in vain, it was not there in time; predictions: rows of a layer. */
+	double stalls, stall_ms, mispredictions, late_loads, late_predictions, missing_predictions;
+	double align_bytes; /* a token: what the shadow was told, but for what it asked for */
+	double load_ms, main_ms, worker_ms, window_ms;	     /* Eq. 1, from what was measured */
+};
+
+/* f: [n] one of each prompt. OD_ERR_NOMEM. */
+OD_MUST_CHECK int ablate_summarise(const struct odm_figures *f, size_t n, struct ablate_summary *out,
+				   struct od_err *err);
+
+/* How much faster a was than b: prompt by prompt, so that what makes a prompt slow falls on both. */
+struct ablate_pair {
+	struct od_stats ratio; /* of a's speed to b's */
+	size_t n_faster;       /* prompts where a was */
+};
+OD_MUST_CHECK int ablate_compare(const struct odm_figures *a, const struct odm_figures *b, size_t n,
+				 struct ablate_pair *out, struct od_err *err);
+/* "yes", "no" (it was slower), or "undecided": the interval of the ratio (95 %) holds 1, or there are few prompts. */
+const char *ablate_verdict(const struct ablate_pair *p);
+
+#endif

@@ -1,0 +1,165 @@
+/* od-bench ablate without a cluster: a setting's figures, worked out by hand, and which settings the plots are made of. */
+#include "tests/bench/ablate.h"
+#include "tests/bench/ablate_summary.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define assert_close(found, expected) assert_true(fabs((found) - (expected)) <= 1e-9)
+#define MS 1000000ull
+#define S 1000000000ull
+
+static void totals_are_per_token_and_speeds_per_prompt(void **state)
+{
+	/* 20, 10 and 4 tokens a second; 40, 10 and 10 decoded tokens; and one that ended with its first token. */
+	const struct odm_figures f[] = {
+		{ .tokens = 41, .decode_ns = 2 * S, .expert_uses = 400, .predicted_uses = 390, .recalled_uses = 380,
+		  .align_bytes = 9000, .late_predictions = 6, .missing_predictions = 5, .stalls = 30,
+		  .stall_ns = 120 * MS, .decode_layers = 100, .experts_ns = 1 * S, .loads = 300, .load_ns = 1200 * MS, .groups = 4, .slots = 1 },
+		{ .tokens = 11, .decode_ns = 1 * S, .expert_uses = 100, .predicted_uses = 100, .recalled_uses = 95,
+		  .stalls = 6, .stall_ns = 60 * MS, .decode_layers = 50, .experts_ns = 500 * MS, .loads = 60,
+		  .load_ns = 240 * MS, .groups = 4, .slots = 1 },
+		{ .tokens = 11, .decode_ns = 2500 * MS, .expert_uses = 100, .predicted_uses = 100, .recalled_uses = 100,
+		  .stalls = 4, .stall_ns = 60 * MS, .decode_layers = 50, .experts_ns = 500 * MS, .loads = 40,
+		  .load_ns = 160 * MS, .groups = 4, .slots = 1 },
+		{ .tokens = 1, .loads = 0, .groups = 4, .slots = 1 },
+	};
+	struct ablate_summary s;
+
+	(void)state;
+	assert_int_equal(ablate_summarise(f, 4, &s, NULL), OD_OK);
+	assert_int_equal(s.tok_per_s.n, 3);
+	assert_close(s.tok_per_s.median, 10);
+	assert_close(s.tok_per_s_q1, 7);  /* half-way from 4 to 10 */
+	assert_close(s.tok_per_s_q3, 15); /* and from 10 to 20 */
+	assert_close(s.tok_per_s.mean, 34.0 / 3);
+	assert_close(s.tok_per_s_sd, sqrt((pow(20 - 34.0 / 3, 2) + pow(10 - 34.0 / 3, 2) + pow(4 - 34.0 / 3, 2)) / 2));
+	assert_int_equal(s.tokens, 60);
+	assert_int_equal(s.uses, 600);
+	assert_close(s.recall, 575.0 / 590);
+	assert_close(s.served, 560.0 / 600);
+	assert_close(s.stalls, 40.0 / 60);
+	assert_close(s.stall_ms, 240.0 / 60);
+	assert_close(s.mispredictions, 15.0 / 60);
+	assert_close(s.late_loads, 15.0 / 60); /* 40 stalls, of which 25 were for what nobody had predicted */
+	assert_close(s.late_predictions, 6.0 / 60);
+	assert_close(s.missing_predictions, 5.0 / 60);
+	assert_close(s.align_bytes, 150);
+	assert_close(s.load_ms, 4);
+	assert_close(s.main_ms, 3500.0 / 200);
+	assert_close(s.worker_ms, 1760.0 / 200);
+	assert_close(s.window_ms, 4 * 17.5 + 3 * 8.8); /* Eq. 1 with one slot */
+}
+
+static void nothing_measured_is_no_number(void **state)
+{
+	struct ablate_summary s;
+	struct ablate_pair p;
+
+	(void)state;
+	assert_int_equal(ablate_summarise(NULL, 0, &s, NULL), OD_OK);
+	assert_true(isnan(s.tok_per_s.median) && isnan(s.tok_per_s_sd) && isnan(s.recall) && isnan(s.served));
+	assert_int_equal(ablate_compare(NULL, NULL, 0, &p, NULL), OD_OK);
+	assert_true(isnan(p.ratio.median));
+	assert_string_equal(ablate_verdict(&p), "undecided");
+}
+
+/* Speeds of a and b: [n], tokens a second. */
+static struct ablate_pair compare(const double *a, const double *b, size_t n)
+{
+	struct odm_figures fa[16], fb[16];
+	struct ablate_pair p;
+
+	for (size_t i = 0; i < n; i++) {
+		fa[i] = (struct odm_figures){ .tokens = 101, .decode_ns = (uint64_t)(100 / a[i] * 1e9) };
+		fb[i] = (struct odm_figures){ .tokens = 101, .decode_ns = (uint64_t)(100 / b[i] * 1e9) };
+	}
+	assert_int_equal(ablate_compare(fa, fb, n, &p, NULL), OD_OK);
+	return p;
+}
+
+static void cases_are_compared_prompt_by_prompt(void **state)
+{
+	/* Prompts differ far more than cases do, and still all is clear. */
+	const double a[] = { 2, 4, 8, 16, 32, 64 }, b[] = { 1, 2, 4, 8, 16, 32 };
+	const double c[] = { 1, 2, 4, 8, 16, 128 };
+	struct ablate_pair p = compare(a, b, 6);
+
+	(void)state;
+	assert_true(fabs(p.ratio.median - 2) < 1e-6);
+	assert_int_equal(p.n_faster, 6);
+	assert_string_equal(ablate_verdict(&p), "yes");
+	p = compare(b, a, 6);
+	assert_int_equal(p.n_faster, 0);
+	assert_string_equal(ablate_verdict(&p), "no");
+	p = compare(a, b, 5); /* six coins that all fall on one side: 1 in 32; five: 1 in 16, not enough */
+	assert_string_equal(ablate_verdict(&p), "undecided");
+	p = compare(a, c, 6);
+	assert_int_equal(p.n_faster, 5);
+	assert_string_equal(ablate_verdict(&p), "undecided");
+}
+
+static const struct ablate_setting *setting_of(const struct ablate *a, int figure, size_t i)
+{
+	return &a->setting[a->figure[figure].setting[i]];
+}
+
+static void figures_are_the_papers(void **state)
+{
+	static struct ablate a;
+	const bool all[ABLATE_FIGURES] = { true, true, true };
+	const struct ablate_figure *f = a.figure;
+
+	(void)state;
+	ablate_plan(&a, all, 5, 9.5);
+	assert_int_equal(f[ABLATE_FIG8].n, 6);
+	assert_string_equal(odm_predictor_names[setting_of(&a, ABLATE_FIG8, 2)->predictor], "shadow");
+	assert_int_equal(setting_of(&a, ABLATE_FIG8, 2)->align_token, 0);
+	assert_int_equal(setting_of(&a, ABLATE_FIG8, 2)->align_kv, 1);
+	assert_string_equal(odm_predictor_names[setting_of(&a, ABLATE_FIG8, 4)->predictor], "random");
+	assert_string_equal(odm_predictor_names[setting_of(&a, ABLATE_FIG8, 5)->predictor], "none");
+	assert_int_equal(f[ABLATE_FIG9].n, 25);
+	assert_string_equal(f[ABLATE_FIG9].label[14], "T4 KV16");
+	assert_int_equal(setting_of(&a, ABLATE_FIG9, 14)->align_token, 4);
+	assert_int_equal(setting_of(&a, ABLATE_FIG9, 14)->align_kv, 16);
+	assert_int_equal(f[ABLATE_FIG10].n, 12);
+	assert_string_equal(f[ABLATE_FIG10].label[11], "KV32, load 9.50 ms");
+	assert_true(setting_of(&a, ABLATE_FIG10, 11)->load_time_ms == 9.5);
+	assert_int_equal(setting_of(&a, ABLATE_FIG10, 11)->align_token, 1);
+	/* What two figures show is measured once: T1 KV1 in all of them, T1 KV2 to KV16 in two. */
+	assert_int_equal(f[ABLATE_FIG8].setting[0], f[ABLATE_FIG9].setting[0]);
+	assert_int_equal(f[ABLATE_FIG8].setting[0], f[ABLATE_FIG10].setting[0]);
+	assert_int_equal(f[ABLATE_FIG9].setting[4], f[ABLATE_FIG10].setting[4]);
+	assert_int_equal(a.n_settings, 6 + 24 + 7);
+}
+
+static void only_what_is_wanted_is_measured(void **state)
+{
+	static struct ablate a;
+
+	(void)state;
+	ablate_plan(&a, (const bool[ABLATE_FIGURES]){ true, false, false }, 5, 10);
+	assert_int_equal(a.n_settings, 6);
+	assert_int_equal(a.figure[ABLATE_FIG9].n, 0);
+	assert_int_equal(a.figure[ABLATE_FIG10].n, 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(totals_are_per_token_and_speeds_per_prompt),
+		cmocka_unit_test(nothing_measured_is_no_number),
+		cmocka_unit_test(cases_are_compared_prompt_by_prompt),
+		cmocka_unit_test(figures_are_the_papers),
+		cmocka_unit_test(only_what_is_wanted_is_measured),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
