@@ -7,6 +7,7 @@
 #include "common/pack/pack_info.h"
 #include "common/pack/pack_verify.h"
 #include "common/pack/pack_write.h"
+#include "common/pack/shadow_add.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -17,16 +18,15 @@
 
 enum exit_status { EXIT_GOOD = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
+#define DEFAULT_SHADOWS "int8"
 #define THREADS_MAX 16 /* each has a few MiB of buffers; the ceiling is 512 MiB */
-
-static const char *const shadow_choices[] = { "none", "int8", NULL };
 
 struct options {
 	bool help, version, force, json;
 	uint64_t n_threads;
-	int shadow; /* index into shadow_choices */
+	const char *shadow; /* a list of precisions; NULL: not said */
 	const char *against;
-	const char *word[3];
+	const char *word[4];
 	size_t n_words;
 };
 
@@ -117,21 +117,36 @@ static int usage_error(const char *text)
 	return EXIT_USAGE;
 }
 
-static int cmd_pack(const struct options *o)
+/* The shadows of a pack that could not be made, and how to make them later. */
+static int report_missing(const char *pack, unsigned missing)
+{
+	char text[64];
+
+	if (missing == 0)
+		return EXIT_GOOD;
+	od_shadow_set_text(missing, text, sizeof(text));
+	fprintf(stderr, "od-pack: %s is complete, but without these shadows: %s; to try again: od-pack shadow %s %s\n", pack,
+		text, pack, text);
+	return EXIT_FAILED;
+}
+
+static int cmd_pack(const struct options *o, unsigned shadows)
 {
 	struct bar bar;
 	struct od_err err;
 	char kept[PATH_MAX];
+	unsigned missing;
 	const struct od_pack_job job = {
 		.checkpoint = o->word[0],
 		.pack = o->word[1],
-		.int8 = o->shadow == 1,
+		.shadows = shadows,
 		.force = o->force,
 		.n_threads = (unsigned)o->n_threads,
 		.note = on_note,
 		.progress = on_progress,
 		.arg = &bar,
 		.kept = kept,
+		.missing = &missing,
 	};
 	int rc;
 
@@ -145,8 +160,42 @@ static int cmd_pack(const struct options *o)
 				"on\n", kept);
 		return EXIT_FAILED;
 	}
-	printf("%s is complete.\n", o->word[1]);
-	return EXIT_GOOD;
+	if (missing == 0)
+		printf("%s is complete.\n", o->word[1]);
+	return report_missing(o->word[1], missing);
+}
+
+static int cmd_shadow(const struct options *o, unsigned set)
+{
+	struct bar bar;
+	struct od_pack *pack;
+	struct od_err err;
+	unsigned missing;
+	int fd = -1, rc = od_pack_open(&pack, o->word[1], &err);
+
+	if (rc == OD_OK)
+		rc = od_shadow_lock(pack, &fd, &err);
+	if (rc != OD_OK) {
+		print_error(&err);
+		od_pack_close(pack);
+		return EXIT_FAILED;
+	}
+	const struct od_shadow_add job = {
+		.pack = pack,
+		.force = o->force,
+		.n_threads = (unsigned)o->n_threads,
+		.note = on_note,
+		.progress = on_progress,
+		.arg = &bar,
+		.all_bytes = od_shadow_set_bytes(od_pack_config(pack), set),
+	};
+
+	bar_init(&bar, "quantising");
+	missing = od_shadow_add(&job, set);
+	bar_end(&bar);
+	close(fd);
+	od_pack_close(pack);
+	return report_missing(o->word[1], missing);
 }
 
 static int cmd_verify(const struct options *o)
@@ -193,40 +242,84 @@ static int cmd_info(const struct options *o)
 static void print_help(const struct od_arg *table, size_t n)
 {
 	printf("od-pack CHECKPOINT PACK            make a pack from a checkpoint folder (config.json, *.safetensors)\n"
-	       "od-pack verify PACK                check every byte of a pack\n"
+	       "od-pack shadow PACK LIST           add shadows: quantised copies of the model for od-shadow\n"
+	       "od-pack verify PACK                check every byte of a pack and its shadows\n"
 	       "od-pack info PACK                  what is in a pack\n"
 	       "\n"
 	       "PACK appears when it is complete; until then it is PACK.partial. Interrupted, the same command goes\n"
-	       "on where it stopped. Exit status: 0 good, 1 failed, 2 wrong usage.\n");
+	       "on where it stopped. A shadow is one file in PACK, shadow-PRECISION.bin, and may be removed.\n"
+	       "LIST is none, or some of these with commas between them (bits a weight; for all of attention and\n"
+	       "experts; routers, embeddings, norms and head are always as published):\n"
+	       "  fp16       16     half precision\n"
+	       "  int8        8     symmetric, one scale for each row\n"
+	       "  int8-g64    8.5   the same, one scale for each 64 weights of a row\n"
+	       "  nf4         4.5   4-bit NormalFloat, one scale for each 64 weights\n"
+	       "  nf4-dq      4.13  the same, scales quantised to 8 bits\n"
+	       "Exit status: 0 good, 1 failed, 2 wrong usage.\n");
 	od_args_help(stdout, table, n);
+}
+
+enum command { CMD_PACK, CMD_SHADOW, CMD_VERIFY, CMD_INFO };
+
+static const struct {
+	const char *word; /* the first on the command line */
+	size_t n_words;
+	const char *expected;
+} commands[] = {
+	[CMD_PACK] = { NULL, 2, "expected CHECKPOINT and PACK" },
+	[CMD_SHADOW] = { "shadow", 3, "expected PACK and a list of precisions" },
+	[CMD_VERIFY] = { "verify", 2, "expected one PACK" },
+	[CMD_INFO] = { "info", 2, "expected one PACK" },
+};
+
+static enum command find_command(const struct options *o)
+{
+	for (int i = CMD_SHADOW; o->n_words > 0 && i <= CMD_INFO; i++)
+		if (strcmp(o->word[0], commands[i].word) == 0)
+			return (enum command)i;
+	return CMD_PACK;
 }
 
 static int run(const struct options *o)
 {
-	const char *word = o->n_words > 0 ? o->word[0] : "";
-	bool verify = strcmp(word, "verify") == 0, info = strcmp(word, "info") == 0;
+	const enum command command = find_command(o);
+	unsigned set = 0;
+	struct od_err err;
 
-	if (o->n_words != 2)
-		return usage_error(verify || info ? "expected one PACK" : "expected CHECKPOINT and PACK");
-	if (o->against != NULL && !verify)
+	if (o->n_words != commands[command].n_words)
+		return usage_error(commands[command].expected);
+	if (o->against != NULL && command != CMD_VERIFY)
 		return usage_error("--against belongs to od-pack verify");
-	if (o->json && !info)
+	if (o->json && command != CMD_INFO)
 		return usage_error("--json belongs to od-pack info");
-	if (o->force && (verify || info))
-		return usage_error("--force belongs to packing");
-	if (verify)
-		return cmd_verify(o);
-	return info ? cmd_info(o) : cmd_pack(o);
+	if (o->force && command != CMD_PACK && command != CMD_SHADOW)
+		return usage_error("--force belongs to packing and to od-pack shadow");
+	if (o->shadow != NULL && command != CMD_PACK)
+		return usage_error("--shadow belongs to packing");
+	if (command == CMD_PACK || command == CMD_SHADOW) {
+		const char *list = o->shadow != NULL ? o->shadow : DEFAULT_SHADOWS;
+
+		if (od_shadow_set_parse(command == CMD_SHADOW ? o->word[2] : list, &set, &err) != OD_OK)
+			return usage_error(err.msg);
+	}
+	switch (command) {
+	case CMD_PACK: return cmd_pack(o, set);
+	case CMD_SHADOW: return cmd_shadow(o, set);
+	case CMD_VERIFY: return cmd_verify(o);
+	case CMD_INFO: return cmd_info(o);
+	}
+	return EXIT_USAGE;
 }
 
 int main(int argc, char **argv)
 {
-	struct options o = { .shadow = 1, .n_threads = od_cpu_count() };
+	struct options o = { .n_threads = od_cpu_count() };
 	const struct od_arg table[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Packing" },
-		{ .name = "shadow", .kind = OD_ARG_CHOICE, .out = &o.shadow, .metavar = "int8|none",
-		  .help = "quantised copy of the model for od-shadow (default: int8)", .choices = shadow_choices },
-		{ .name = "force", .kind = OD_ARG_FLAG, .out = &o.force, .help = "replace PACK if it exists" },
+		{ .name = "shadow", .kind = OD_ARG_STRING, .out = &o.shadow, .metavar = "LIST",
+		  .help = "shadows to make with the pack (default: " DEFAULT_SHADOWS ")" },
+		{ .name = "force", .kind = OD_ARG_FLAG, .out = &o.force,
+		  .help = "replace PACK if it exists; shadow: make those that exist again" },
 		{ .name = "threads", .kind = OD_ARG_UINT, .out = &o.n_threads, .metavar = "N",
 		  .help = "threads to use (default: one for each CPU, at most 16)", .min = 1, .max = THREADS_MAX },
 		{ .kind = OD_ARG_TITLE, .help = "Looking" },
@@ -241,7 +334,7 @@ int main(int argc, char **argv)
 
 	od_log_init("od-pack", OD_LOG_INFO);
 	o.n_threads = o.n_threads < THREADS_MAX ? o.n_threads : THREADS_MAX;
-	if (od_args_parse(table, n, argc, argv, o.word, 3, &o.n_words, &err) != OD_OK)
+	if (od_args_parse(table, n, argc, argv, o.word, 4, &o.n_words, &err) != OD_OK)
 		return usage_error(err.msg);
 	if (o.help) {
 		print_help(table, n);

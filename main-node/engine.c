@@ -26,6 +26,8 @@ void odm_engine_defaults(struct odm_engine_opts *o)
 		.predictor = ODM_PREDICTOR_AUTO,
 		.second_opinion = -1,
 		.precision = -1,
+		.dense_precision = -1,
+		.activations = -1,
 		.departure = -1,
 		.connect_timeout_ns = 10 * OD_NS_PER_S,
 	};
@@ -122,6 +124,8 @@ static int open_hosts(struct odm_engine *e, struct od_err *err)
 		.n_workers = o->local_workers,
 		.shadow = o->predictor == ODM_PREDICT_SHADOW || o->predictor == ODM_PREDICTOR_AUTO,
 		.precision = o->precision < 0 ? NULL : od_precision_names[o->precision],
+		.dense_precision = o->dense_precision < 0 ? NULL : od_precision_names[o->dense_precision],
+		.activations = o->activations < 0 ? NULL : od_activation_names[o->activations],
 		.departure = o->departure < 0 ? NULL : o->departure == 0 ? "late" : "early",
 		.cpu = od_cpu_names[o->cpu],
 		.slots = o->slots,

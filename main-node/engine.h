@@ -39,7 +39,8 @@ struct odm_engine_opts {
 	bool mixed;
 	uint64_t slots, memory_limit_bytes; /* ODM_LOCAL; 0: the workers' default */
 	double load_time_ms, run_time_ms;   /* ODM_LOCAL: paced workers; 0: as fast as they go */
-	int precision, departure;	    /* ODM_LOCAL: the shadow's; index into the names, -1: its default */
+	/* ODM_LOCAL: the shadow's; index into the names, -1: its default. */
+	int precision, dense_precision, activations, departure;
 };
 
 void odm_engine_defaults(struct odm_engine_opts *o);

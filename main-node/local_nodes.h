@@ -13,7 +13,8 @@ struct odm_local_opts {
 	const char *pack;   /* NULL: the children find it themselves */
 	uint32_t n_workers;
 	bool shadow;
-	const char *precision; /* of the shadow */
+	const char *precision; /* of the shadow, like the next two; NULL: its default */
+	const char *dense_precision, *activations;
 	const char *departure;
 	const char *cpu;	  /* --cpu for all */
 	uint64_t slots;		  /* 0: from the memory limit */

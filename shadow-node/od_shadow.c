@@ -23,15 +23,16 @@
 static struct od_daemon_about about = {
 	.role = "shadow",
 	.port = OD_DEFAULT_SHADOW_PORT,
-	.usage = "Usage: od-shadow [--pack DIR] [--precision int8|bf16] [--listen ADDR --insecure]\n"
+	.usage = "Usage: od-shadow [--pack DIR] [--precision P] [--listen ADDR --insecure]\n"
 		 "Runs a quantised copy of the model ahead of od-main and predicts which experts come next.\n",
 };
 
 struct options {
 	struct od_daemon_args common;
 	uint64_t memory_limit;
-	int precision; /* index into od_precision_names */
-	int departure; /* index into departures */
+	int precision, dense_precision; /* index into od_precision_names; dense: -1, the same */
+	int activations;		/* enum od_activations */
+	int departure;			/* index into departures */
 };
 
 enum { LATE, EARLY };
@@ -47,6 +48,8 @@ struct mail {
 struct shadow {
 	struct options opt;
 	struct od_pack *pack;
+	struct od_shadow_choice choice;
+	char precision[OD_SHADOW_CHOICE_CHARS]; /* its text */
 	struct od_shadow_store *store;
 	struct od_pool *pool;
 	uint64_t model_bytes, limit_bytes; /* limit: of all this process takes */
@@ -265,7 +268,7 @@ static int on_accept(void *arg, const Od__Hello *h, Od__Welcome *w, const char *
 		return rc;
 	w->kernel_class = (char *)be->kernel_class;
 	w->backend = (char *)be->name;
-	w->precision = (char *)od_precision_names[s->opt.precision];
+	w->precision = s->precision;
 	w->threads = od_pool_threads(s->pool);
 	return OD_OK;
 }
@@ -308,7 +311,7 @@ static int check_memory(struct shadow *s, struct od_err *err)
 	bool given = s->opt.memory_limit != 0;
 	uint64_t have = od_available_ram_bytes(), need;
 	char a[32], b[32];
-	int rc = od_shadow_need_bytes(s->pack, (enum od_precision)(s->opt.precision + 1), &s->model_bytes, err);
+	int rc = od_shadow_need_bytes(s->pack, &s->choice, &s->model_bytes, err);
 
 	if (rc != OD_OK)
 		return rc;
@@ -318,7 +321,7 @@ static int check_memory(struct shadow *s, struct od_err *err)
 	if (need <= s->limit_bytes)
 		return OD_OK;
 	return od_fail(err, OD_ERR_NOMEM, "the %s model of %s needs %llu bytes (%s) besides its context, %s %s",
-		       od_precision_names[s->opt.precision], od_pack_dir(s->pack), (unsigned long long)need,
+		       s->precision, od_pack_dir(s->pack), (unsigned long long)need,
 		       od_format_bytes(need, a, sizeof(a)), given ? "--memory-limit is" : "available are",
 		       od_format_bytes(s->limit_bytes, b, sizeof(b)));
 }
@@ -335,11 +338,18 @@ static void show_progress(void *arg, uint64_t done, uint64_t all)
 static int load_model(struct shadow *s, struct od_err *err)
 {
 	const struct od_backend *be;
+	const int dense = s->opt.dense_precision;
 	unsigned threads = (unsigned)s->opt.common.threads;
 	int rc = od_pack_open(&s->pack, s->opt.common.pack, err);
 
 	if (rc != OD_OK)
 		return rc;
+	s->choice = (struct od_shadow_choice){
+		.experts = (enum od_precision)(s->opt.precision + 1),
+		.dense = (enum od_precision)((dense >= 0 ? dense : s->opt.precision) + 1),
+		.act = (enum od_activations)s->opt.activations,
+	};
+	od_shadow_choice_text(&s->choice, s->precision);
 	rc = od_backend_cpu(&be, (enum od_cpu)s->opt.common.cpu, OD_PROFILE_F32, err);
 	if (rc != OD_OK)
 		return rc;
@@ -349,7 +359,7 @@ static int load_model(struct shadow *s, struct od_err *err)
 	rc = od_pool_new(&s->pool, threads, "od-compute", err);
 	if (rc != OD_OK)
 		return rc;
-	return od_shadow_load(&s->store, s->pack, (enum od_precision)(s->opt.precision + 1), threads,
+	return od_shadow_load(&s->store, s->pack, &s->choice, threads,
 			      !s->opt.common.quiet && isatty(STDERR_FILENO) ? show_progress : NULL, NULL, err);
 }
 
@@ -407,7 +417,7 @@ static int run(struct shadow *s, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	od_log(OD_LOG_INFO, "pack %s: %s model of %s, %s departure; listening on %s, port %u, data port %u",
-	       od_pack_dir(s->pack), od_precision_names[s->opt.precision],
+	       od_pack_dir(s->pack), s->precision,
 	       od_format_bytes(s->model_bytes, size, sizeof(size)), departures[s->opt.departure],
 	       od_daemon_args_where(&s->opt.common), od_daemon_port(s->daemon),
 	       od_data_port_number(s->port));
@@ -416,9 +426,11 @@ static int run(struct shadow *s, struct od_err *err)
 
 int main(int argc, char **argv)
 {
-	struct shadow s = { .opt = { .precision = OD_PRECISION_INT8 - 1, .departure = EARLY } };
+	struct shadow s = { .opt = { .precision = OD_PRECISION_INT8 - 1, .dense_precision = -1, .departure = EARLY } };
 	const struct od_arg own[] = {
-		{ "precision", OD_ARG_CHOICE, &s.opt.precision, "P", "int8: the quantised copy that od-pack makes (default); bf16: the model as it is", 0, 0, od_precision_names },
+		{ "precision", OD_ARG_CHOICE, &s.opt.precision, "P", "the experts' weights: int8 (default), fp16, int8-g64, nf4 or nf4-dq as od-pack shadow makes them, or bf16, the pack as it is", 0, 0, od_precision_names },
+		{ "dense-precision", OD_ARG_CHOICE, &s.opt.dense_precision, "P", "attention's weights, from the same list (default: as --precision)", 0, 0, od_precision_names },
+		{ "activations", OD_ARG_CHOICE, &s.opt.activations, "A", "what rows are before they meet int8 and nf4 weights: f32 (default), or rounded to int8, which is faster", 0, 0, od_activation_names },
 		{ "departure", OD_ARG_CHOICE, &s.opt.departure, "D", "early: go on with the own guess at the next token (default); late: wait for main's", 0, 0, departures },
 		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },
 		{ "memory-limit", OD_ARG_SIZE, &s.opt.memory_limit, "SIZE", "memory that this shadow may use, for the model and the context (default: what is available at the start)", 0, 0, NULL },

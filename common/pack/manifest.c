@@ -10,7 +10,6 @@
 #include <string.h>
 #include <zstd.h>
 
-#define N_ATTN 4 /* q, k, v, o */
 #define NAME_BYTES 256
 
 /* ---- tables ---- */
@@ -54,7 +53,6 @@ void od_manifest_fini(struct od_manifest *m)
 {
 	free(m->dense);
 	free(m->expert);
-	free(m->int8);
 	memset(m, 0, sizeof(*m));
 }
 
@@ -70,43 +68,6 @@ void od_manifest_place_dense(struct od_manifest *m)
 		at = od_region_end(at + t->bytes);
 	}
 	m->dense_bytes = at;
-}
-
-size_t od_int8_attn_index(enum od_role role, uint32_t layer)
-{
-	return (size_t)layer * N_ATTN + (size_t)(role - OD_ROLE_Q);
-}
-
-size_t od_int8_expert_index(const struct od_config *cfg, uint32_t m, uint32_t expert, enum od_expert_mat mat)
-{
-	return (size_t)cfg->n_layers * N_ATTN + ((size_t)m * cfg->n_experts + expert) * OD_N_EXPERT_MATS + mat;
-}
-
-int od_manifest_add_int8(struct od_manifest *m, const struct od_config *cfg, struct od_err *err)
-{
-	const size_t n_attn = (size_t)cfg->n_layers * N_ATTN;
-	uint64_t at = 0;
-
-	_Static_assert(OD_ROLE_O - OD_ROLE_Q == N_ATTN - 1, "q, k, v, o stand together");
-	m->n_int8 = n_attn + m->n_experts * OD_N_EXPERT_MATS;
-	free(m->int8);
-	m->int8 = calloc(m->n_int8, sizeof(*m->int8));
-	if (m->int8 == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow's table of %zu tensors", m->n_int8);
-	for (size_t i = 0; i < m->n_int8; i++) {
-		struct od_int8_tensor *t = &m->int8[i];
-
-		if (i < n_attn)
-			od_role_shape(cfg, (enum od_role)(OD_ROLE_Q + i % N_ATTN), &t->n_out, &t->n_in);
-		else
-			od_expert_mat_shape(cfg, (enum od_expert_mat)((i - n_attn) % OD_N_EXPERT_MATS), &t->n_out,
-					    &t->n_in);
-		t->offset = at;
-		t->bytes = od_int8_bytes(t->n_out, t->n_in);
-		at += t->bytes;
-	}
-	m->int8_bytes = at;
-	return OD_OK;
 }
 
 /* ---- reading ---- */
@@ -254,34 +215,6 @@ static int read_experts(struct od_manifest *m, const struct od_config *cfg, cons
 	return rc == OD_OK ? json_is(experts, "bytes", at, path, err) : rc;
 }
 
-static int read_int8(struct od_manifest *m, const struct od_config *cfg, const json_t *root, const char *path,
-		     struct od_err *err)
-{
-	json_t *shadow, *int8, *table;
-	char where[PATH_MAX + 64];
-	int rc = od_json_obj(root, "shadow", &shadow, path, err);
-
-	if (rc != OD_OK || !od_json_has(shadow, "int8"))
-		return rc;
-	rc = od_json_obj(shadow, "int8", &int8, path, err);
-	if (rc == OD_OK)
-		rc = json_table(int8, "tensors", (size_t)cfg->n_layers * N_ATTN + m->n_experts * OD_N_EXPERT_MATS, &table,
-				path, err);
-	if (rc == OD_OK)
-		rc = od_manifest_add_int8(m, cfg, err);
-	for (size_t i = 0; rc == OD_OK && i < m->n_int8; i++) {
-		const json_t *o = json_array_get(table, i);
-
-		snprintf(where, sizeof(where), "%s: int8 tensor %zu", path, i);
-		rc = json_is(o, "offset", m->int8[i].offset, where, err);
-		if (rc == OD_OK)
-			rc = json_is(o, "bytes", m->int8[i].bytes, where, err);
-		if (rc == OD_OK)
-			rc = json_hex64(o, "xxh3", &m->int8[i].xxh3, where, err);
-	}
-	return rc == OD_OK ? json_is(int8, "bytes", m->int8_bytes, path, err) : rc;
-}
-
 static int read_top(struct od_manifest *m, const struct od_config *cfg, const json_t *root, const char *path,
 		    struct od_err *err)
 {
@@ -324,8 +257,6 @@ int od_manifest_read(struct od_manifest *m, const struct od_config *cfg, const c
 		rc = read_dense(m, root, path, err);
 	if (rc == OD_OK)
 		rc = read_experts(m, cfg, root, path, err);
-	if (rc == OD_OK)
-		rc = read_int8(m, cfg, root, path, err);
 	json_decref(root);
 	if (rc != OD_OK)
 		od_manifest_fini(m);
@@ -397,53 +328,21 @@ static json_t *experts_json(const struct od_manifest *m, const struct od_config 
 	return json_pack("{s:s, s:I, s:o}", "file", OD_EXPERTS_NAME, "bytes", (json_int_t)m->experts_bytes, "table", table);
 }
 
-static json_t *int8_json(const struct od_manifest *m, const struct od_config *cfg)
-{
-	const size_t n_attn = (size_t)cfg->n_layers * N_ATTN;
-	json_t *table = json_array();
-
-	for (size_t i = 0; i < m->n_int8; i++) {
-		const struct od_int8_tensor *t = &m->int8[i];
-		json_t *o = json_object();
-
-		if (i < n_attn) {
-			json_object_set_new(o, "role", json_string(od_role_name((enum od_role)(OD_ROLE_Q + i % N_ATTN))));
-			json_object_set_new(o, "layer", json_integer((json_int_t)(i / N_ATTN)));
-		} else {
-			size_t k = i - n_attn, which = k / OD_N_EXPERT_MATS;
-			enum od_expert_mat mat = (enum od_expert_mat)(k % OD_N_EXPERT_MATS);
-
-			json_object_set_new(o, "m", json_integer((json_int_t)(which / cfg->n_experts)));
-			json_object_set_new(o, "expert", json_integer((json_int_t)(which % cfg->n_experts)));
-			json_object_set_new(o, "mat", json_string(od_expert_mat_name(mat)));
-		}
-		json_object_set_new(o, "offset", json_integer((json_int_t)t->offset));
-		json_object_set_new(o, "bytes", json_integer((json_int_t)t->bytes));
-		json_object_set_new(o, "xxh3", hex64(t->xxh3));
-		json_array_append_new(table, o);
-	}
-	return json_pack("{s:s, s:I, s:o}", "file", OD_SHADOW_INT8_NAME, "bytes", (json_int_t)m->int8_bytes, "tensors",
-			 table);
-}
-
 int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg, const char *path, struct od_err *err)
 {
-	json_t *root = json_object(), *shadow = json_object();
+	json_t *root = json_object();
 	char *text;
 	int rc;
 
-	if (m->int8 != NULL)
-		json_object_set_new(shadow, "int8", int8_json(m, cfg));
 	json_object_set_new(root, "schema_version", json_integer(OD_PACK_SCHEMA));
 	json_object_set_new(root, "producer", json_sprintf("od-pack, zstd %s", ZSTD_versionString()));
 	json_object_set_new(root, "family", json_string(cfg->family->name));
 	json_object_set_new(root, "fingerprint", json_string(m->fingerprint));
 	json_object_set_new(root, "dense", dense_json(m, cfg));
 	json_object_set_new(root, "experts", experts_json(m, cfg));
-	json_object_set_new(root, "shadow", shadow);
 	text = json_dumps(root, JSON_INDENT(1));
 	/* A failed allocation deeper down leaves a gap; od-pack reads the file back before it publishes the pack. */
-	if (text == NULL || json_object_size(root) != 7)
+	if (text == NULL || json_object_size(root) != 6)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory to write %s", path);
 	else
 		rc = od_file_write_atomic(path, text, strlen(text), err);

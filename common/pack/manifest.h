@@ -22,11 +22,6 @@ struct od_expert_place {
 	uint64_t offset, bytes, header_xxh3; /* header_xxh3: XXH3-64 of the header's bytes as stored */
 };
 
-/* One quantised tensor of shadow-int8.bin with its scales and padding. */
-struct od_int8_tensor {
-	uint64_t n_out, n_in, offset, bytes, xxh3;
-};
-
 struct od_manifest {
 	char fingerprint[OD_FINGERPRINT_CHARS + 1];
 	struct od_dense_tensor *dense; /* [n_dense] in the order of od_dense_table */
@@ -35,9 +30,6 @@ struct od_manifest {
 	struct od_expert_place *expert; /* [n_layers][n_experts] */
 	size_t n_experts;
 	uint64_t experts_bytes;
-	struct od_int8_tensor *int8; /* [n_int8], NULL: the pack has no shadow */
-	size_t n_int8;
-	uint64_t int8_bytes;
 };
 
 /* The tables with everything that follows from the configuration; dtypes, offsets and sums still unset. The
@@ -47,16 +39,10 @@ void od_manifest_fini(struct od_manifest *m);
 
 /* Offsets of dense.bin from the dtypes, sizes of the file. */
 void od_manifest_place_dense(struct od_manifest *m);
-/* Adds the shadow's table: attention q, k, v, o of each layer, then gate, up, down of each expert. */
-OD_MUST_CHECK int od_manifest_add_int8(struct od_manifest *m, const struct od_config *cfg, struct od_err *err);
 
 OD_MUST_CHECK int od_manifest_read(struct od_manifest *m, const struct od_config *cfg, const char *path,
 				   struct od_err *err);
 OD_MUST_CHECK int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg, const char *path,
 				    struct od_err *err);
-
-/* The INT8 table's index of attention role q, k, v or o of a layer, of a matrix of an expert. */
-size_t od_int8_attn_index(enum od_role role, uint32_t layer);
-size_t od_int8_expert_index(const struct od_config *cfg, uint32_t m, uint32_t expert, enum od_expert_mat mat);
 
 #endif

@@ -148,8 +148,6 @@ static int read_pack(struct od_pack *p, struct od_err *err)
 		rc = open_big(p, &p->dense, OD_DENSE_NAME, p->manifest.dense_bytes, err);
 	if (rc == OD_OK)
 		rc = open_big(p, &p->experts, OD_EXPERTS_NAME, p->manifest.experts_bytes, err);
-	if (rc == OD_OK && p->manifest.int8 != NULL)
-		rc = open_big(p, &p->int8, OD_SHADOW_INT8_NAME, p->manifest.int8_bytes, err);
 	if (rc == OD_OK)
 		rc = read_expert_headers(p, err);
 	return rc == OD_OK ? read_extras(p, err) : rc;
@@ -170,7 +168,7 @@ int od_pack_open(struct od_pack **out, const char *dir, struct od_err *err)
 	p = calloc(1, sizeof(*p));
 	if (p == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "pack %s", dir);
-	p->dense.fd = p->experts.fd = p->int8.fd = -1; /* from here od_pack_close() is valid */
+	p->dense.fd = p->experts.fd = -1; /* from here od_pack_close() is valid */
 	p->dir = strdup(dir);
 	if (p->dir == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "pack %s", dir);
@@ -201,7 +199,6 @@ void od_pack_close(struct od_pack *p)
 	od_manifest_fini(&p->manifest);
 	close_big(&p->dense);
 	close_big(&p->experts);
-	close_big(&p->int8);
 	json_decref(p->generation);
 	free(p->tokenizer_path);
 	free(p->dir);

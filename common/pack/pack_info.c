@@ -2,8 +2,7 @@
 
 #include "common/base/args.h"
 #include "common/pack/expert_load.h"
-#include "common/pack/pack_internal.h"
-#include "common/pack/shadow_load.h"
+#include "common/pack/shadow_file.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,6 +10,12 @@
 struct totals {
 	uint64_t weights, raw_bytes, stored_bytes; /* of all experts; stored: chunks */
 	bool dtypes[OD_INT8 + 1];
+};
+
+struct shadow {
+	enum od_precision precision;
+	uint64_t bytes; /* of the file */
+	double bits;	/* per weight that is quantised */
 };
 
 static struct totals add_up(const struct od_pack *p)
@@ -32,6 +37,29 @@ static struct totals add_up(const struct od_pack *p)
 	return t;
 }
 
+/* shadow [OD_N_PRECISIONS]; *n: how many there are. */
+static int list_shadows(const struct od_pack *p, struct shadow *shadow, size_t *n, struct od_err *err)
+{
+	unsigned set;
+	int rc = od_shadow_present(p, &set, err);
+
+	*n = 0;
+	for (int i = 1; rc == OD_OK && i <= OD_N_PRECISIONS; i++) {
+		struct od_shadow_file f;
+
+		if ((set & OD_SHADOW_BIT(i)) == 0)
+			continue;
+		rc = od_shadow_file_open(&f, p, (enum od_precision)i, err);
+		if (rc == OD_OK)
+			shadow[(*n)++] = (struct shadow){
+				(enum od_precision)i, f.table.file_bytes,
+				8.0 * (double)f.table.file_bytes / (double)od_shadow_weights(&f.table)
+			};
+		od_shadow_file_close(&f);
+	}
+	return rc;
+}
+
 static void dtype_list(const struct totals *t, char *buf, size_t size)
 {
 	size_t len = 0;
@@ -43,16 +71,27 @@ static void dtype_list(const struct totals *t, char *buf, size_t size)
 						od_dtype_name((enum od_dtype)d));
 }
 
-static int print_json(const struct od_pack *p, const struct totals *t, const char *dtypes, FILE *out,
-		      struct od_err *err)
+static json_t *shadows_json(const struct shadow *shadow, size_t n)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < n; i++) {
+		const int at = (int)shadow[i].precision - 1;
+
+		json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:f}", "precision", od_precision_names[at], "file",
+						      od_shadow_file_names[at], "bytes", (json_int_t)shadow[i].bytes,
+						      "bits_per_weight", shadow[i].bits));
+	}
+	return list;
+}
+
+static int print_json(const struct od_pack *p, const struct totals *t, const char *dtypes, const struct shadow *shadow,
+		      size_t n_shadows, FILE *out, struct od_err *err)
 {
 	const struct od_config *c = &p->config;
-	json_t *precisions = json_array(), *root;
+	json_t *shadows = shadows_json(shadow, n_shadows), *root;
 	int bad;
 
-	json_array_append_new(precisions, json_string(od_precision_names[OD_PRECISION_BF16 - 1]));
-	if (p->manifest.int8 != NULL)
-		json_array_append_new(precisions, json_string(od_precision_names[OD_PRECISION_INT8 - 1]));
 	root = json_pack("{s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "pack", p->dir,
 			 "schema_version", OD_PACK_SCHEMA, "fingerprint", p->manifest.fingerprint, "family",
 			 c->family->name, "layers", (int)c->n_layers, "hidden", (int)c->hidden, "heads",
@@ -69,16 +108,16 @@ static int print_json(const struct od_pack *p, const struct totals *t, const cha
 	bad = bad || json_object_set_new(root, "slot_bytes", json_integer((json_int_t)p->slot_bytes)) != 0;
 	bad = bad || json_object_set_new(root, "dense_bytes", json_integer((json_int_t)p->manifest.dense_bytes)) != 0;
 	bad = bad || json_object_set_new(root, "experts_bytes", json_integer((json_int_t)p->manifest.experts_bytes)) != 0;
-	bad = bad || json_object_set_new(root, "int8_bytes", json_integer((json_int_t)p->manifest.int8_bytes)) != 0;
 	bad = bad || json_object_set_new(root, "tokenizer", json_boolean(p->tokenizer_path != NULL)) != 0;
-	bad = bad || json_object_set(root, "shadow_precisions", precisions) != 0;
+	bad = bad || json_object_set(root, "shadows", shadows) != 0;
 	bad = bad || json_dumpf(root, out, JSON_INDENT(1)) != 0 || fputc('\n', out) == EOF;
-	json_decref(precisions);
+	json_decref(shadows);
 	json_decref(root);
 	return bad ? od_fail(err, OD_ERR_IO, "cannot write JSON") : OD_OK;
 }
 
-static void print_text(const struct od_pack *p, const struct totals *t, const char *dtypes, FILE *out)
+static void print_text(const struct od_pack *p, const struct totals *t, const char *dtypes, const struct shadow *shadow,
+		       size_t n_shadows, FILE *out)
 {
 	const struct od_config *c = &p->config;
 	char a[32], b[32];
@@ -96,21 +135,29 @@ static void print_text(const struct od_pack *p, const struct totals *t, const ch
 		8.0 * (double)t->stored_bytes / (double)t->weights,
 		100.0 * (double)t->stored_bytes / (double)t->raw_bytes);
 	fprintf(out, "files         " OD_DENSE_NAME " %s, ", od_format_bytes(p->manifest.dense_bytes, a, sizeof(a)));
-	fprintf(out, OD_EXPERTS_NAME " %s", od_format_bytes(p->manifest.experts_bytes, a, sizeof(a)));
-	if (p->manifest.int8 != NULL)
-		fprintf(out, ", " OD_SHADOW_INT8_NAME " %s", od_format_bytes(p->manifest.int8_bytes, a, sizeof(a)));
-	fprintf(out, "\nshadow        bf16%s\n", p->manifest.int8 != NULL ? ", int8" : "");
+	fprintf(out, OD_EXPERTS_NAME " %s\n", od_format_bytes(p->manifest.experts_bytes, a, sizeof(a)));
+	for (size_t i = 0; i < n_shadows; i++)
+		fprintf(out, "shadow        %s: %s %s, %.2f bits a weight\n", od_precision_names[shadow[i].precision - 1],
+			od_shadow_file_names[shadow[i].precision - 1], od_format_bytes(shadow[i].bytes, a, sizeof(a)),
+			shadow[i].bits);
+	if (n_shadows == 0)
+		fprintf(out, "shadow        none\n");
 	fprintf(out, "tokenizer     %s\n", p->tokenizer_path != NULL ? "yes" : "no");
 }
 
 int od_pack_info(const struct od_pack *p, bool json, FILE *out, struct od_err *err)
 {
 	const struct totals t = add_up(p);
+	struct shadow shadow[OD_N_PRECISIONS];
 	char dtypes[32];
+	size_t n;
+	int rc = list_shadows(p, shadow, &n, err);
 
+	if (rc != OD_OK)
+		return rc;
 	dtype_list(&t, dtypes, sizeof(dtypes));
 	if (json)
-		return print_json(p, &t, dtypes, out, err);
-	print_text(p, &t, dtypes, out);
+		return print_json(p, &t, dtypes, shadow, n, out, err);
+	print_text(p, &t, dtypes, shadow, n, out);
 	return fflush(out) == 0 ? OD_OK : od_fail_errno(err, OD_ERR_IO, "cannot write");
 }

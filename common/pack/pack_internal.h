@@ -16,7 +16,7 @@ struct od_pack {
 	struct od_manifest manifest;
 	char *tokenizer_path;  /* NULL: none */
 	json_t *generation;    /* NULL: none */
-	struct od_pack_file dense, experts, int8; /* int8.path NULL: no shadow */
+	struct od_pack_file dense, experts;
 	struct od_expert_entry *expert; /* [n_layers][n_experts] */
 	uint64_t slot_bytes, stored_bytes, raw_bytes; /* of the largest expert */
 };

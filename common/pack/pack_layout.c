@@ -308,13 +308,3 @@ void od_expert_header_write(const struct od_expert_entry *in, const struct od_co
 	d.xxh3 = header_xxh3(buf, len);
 	memcpy(buf, &d, sizeof(d));
 }
-
-uint64_t od_int8_scale_offset(uint64_t n_out, uint64_t n_in)
-{
-	return od_round_up(n_out * n_in + OD_PAD_BYTES, OD_PAD_BYTES);
-}
-
-uint64_t od_int8_bytes(uint64_t n_out, uint64_t n_in)
-{
-	return od_region_end(od_int8_scale_offset(n_out, n_in) + n_out * sizeof(float));
-}

@@ -15,7 +15,6 @@
 
 #define OD_DENSE_NAME "dense.bin"
 #define OD_EXPERTS_NAME "experts.bin"
-#define OD_SHADOW_INT8_NAME "shadow-int8.bin"
 #define OD_MODEL_NAME "model.json"
 #define OD_MODEL_MAX_BYTES (64u << 20)
 #define OD_GENERATION_MAX_BYTES (1u << 20) /* generation_config.json */
@@ -76,9 +75,5 @@ OD_MUST_CHECK int od_expert_header_parse(struct od_expert_entry *out, const stru
 /* The reverse; buf is od_expert_header_bytes long. */
 void od_expert_header_write(const struct od_expert_entry *in, const struct od_config *cfg, uint32_t m, uint32_t expert,
 			    uint8_t *buf);
-
-/* Bytes of an INT8 tensor in the shadow's file: [n_out][n_in] int8, zeros, f32 scale [n_out], zeros. */
-uint64_t od_int8_scale_offset(uint64_t n_out, uint64_t n_in);
-uint64_t od_int8_bytes(uint64_t n_out, uint64_t n_in);
 
 #endif

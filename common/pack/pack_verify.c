@@ -4,7 +4,7 @@
 #include "common/pack/expert_write.h"
 #include "common/pack/fingerprint.h"
 #include "common/pack/inflater.h"
-#include "common/pack/pack_internal.h"
+#include "common/pack/shadow_file.h"
 #include "common/pack/shadow_write.h"
 #include "common/pack/source.h"
 #include "common/pack/team.h"
@@ -26,6 +26,8 @@ struct verifier {
 	struct od_inflater **inflater; /* [n_threads] */
 	size_t shard_bytes;
 	uint8_t *rows, *want; /* [n_threads][shard_bytes] */
+	struct od_shadow_file shadow[OD_N_PRECISIONS];
+	size_t n_shadows;
 	uint64_t done_bytes, all_bytes;
 };
 
@@ -263,15 +265,30 @@ static int verify_fingerprint(struct verifier *v, struct od_err *err)
 	return rc;
 }
 
-static int verify_shadow(struct verifier *v, struct od_err *err)
+/* Headers first: what is wrong with them should not take an hour to be said. */
+static int open_shadows(struct verifier *v, struct od_err *err)
 {
-	const struct od_pack *p = v->pack;
+	unsigned set;
+	int rc = od_shadow_present(v->pack, &set, err);
+
+	for (int p = 1; rc == OD_OK && p <= OD_N_PRECISIONS; p++)
+		if ((set & OD_SHADOW_BIT(p)) != 0) {
+			struct od_shadow_file *f = &v->shadow[v->n_shadows++];
+
+			rc = od_shadow_file_open(f, v->pack, (enum od_precision)p, err);
+			v->all_bytes += f->table.file_bytes;
+		}
+	return rc;
+}
+
+/* Quantised once more, from weights that are known to be good by now. */
+static int verify_shadow(struct verifier *v, struct od_shadow_file *f, struct od_err *err)
+{
 	const struct od_shadow_job job = {
-		.pack = p,
-		.table = p->manifest.int8,
-		.n = p->manifest.n_int8,
-		.fd = p->int8.fd,
-		.path = p->int8.path,
+		.pack = v->pack,
+		.table = &f->table,
+		.fd = f->file.fd,
+		.path = f->file.path,
 		.check = true,
 		.n_threads = v->job->n_threads,
 		.progress = v->job->progress,
@@ -280,7 +297,8 @@ static int verify_shadow(struct verifier *v, struct od_err *err)
 		.all_bytes = v->all_bytes,
 	};
 
-	return p->manifest.int8 != NULL ? od_shadow_int8_run(&job, err) : OD_OK;
+	v->done_bytes += f->table.file_bytes;
+	return od_shadow_run(&job, err);
 }
 
 int od_pack_verify(const struct od_verify_job *job, struct od_err *err)
@@ -291,17 +309,21 @@ int od_pack_verify(const struct od_verify_job *job, struct od_err *err)
 	if (rc == OD_OK) {
 		for (size_t i = 0; i < v.pack->manifest.n_dense; i++)
 			v.all_bytes += v.pack->manifest.dense[i].bytes;
-		v.all_bytes += v.pack->manifest.experts_bytes + v.pack->manifest.int8_bytes;
+		v.all_bytes += v.pack->manifest.experts_bytes;
 		rc = open_source(&v, err);
 	}
+	if (rc == OD_OK)
+		rc = open_shadows(&v, err);
 	if (rc == OD_OK)
 		rc = verify_dense(&v, err);
 	if (rc == OD_OK)
 		rc = verify_experts(&v, err);
 	if (rc == OD_OK)
 		rc = verify_fingerprint(&v, err);
-	if (rc == OD_OK)
-		rc = verify_shadow(&v, err);
+	for (size_t i = 0; rc == OD_OK && i < v.n_shadows; i++)
+		rc = verify_shadow(&v, &v.shadow[i], err);
+	for (size_t i = 0; i < v.n_shadows; i++)
+		od_shadow_file_close(&v.shadow[i]);
 	od_inflaters_free(v.inflater, job->n_threads);
 	od_free(v.rows);
 	od_free(v.want);

@@ -5,7 +5,7 @@
 #include "common/pack/fingerprint.h"
 #include "common/pack/manifest.h"
 #include "common/pack/partial.h"
-#include "common/pack/shadow_write.h"
+#include "common/pack/shadow_add.h"
 #include "common/pack/source.h"
 
 #include <fcntl.h>
@@ -261,64 +261,48 @@ static int finish_fingerprint(struct writer *w, struct od_err *err)
 				     w->manifest.fingerprint, err);
 }
 
-/* The shadow is made from the finished pack, so that it needs neither the checkpoint nor a second code path. */
-static int write_int8(struct writer *w, struct od_err *err)
-{
-	struct od_pack *pack;
-	char path[PATH_MAX];
-	int fd = -1, rc = od_pack_open(&pack, w->partial.dir, err);
-
-	if (rc == OD_OK)
-		rc = od_manifest_add_int8(&w->manifest, &w->config, err);
-	if (rc == OD_OK)
-		rc = open_file(w, OD_SHADOW_INT8_NAME, path, &fd, err);
-	if (rc == OD_OK)
-		rc = cut_file(fd, 0, path, err);
-	if (rc == OD_OK) {
-		const struct od_shadow_job job = {
-			.pack = pack,
-			.table = w->manifest.int8,
-			.n = w->manifest.n_int8,
-			.fd = fd,
-			.path = path,
-			.n_threads = w->job->n_threads,
-			.progress = w->job->progress,
-			.progress_arg = w->job->arg,
-			.done_bytes = w->done_bytes,
-			.all_bytes = w->all_bytes,
-		};
-
-		rc = od_shadow_int8_run(&job, err);
-	}
-	if (fd >= 0)
-		close(fd);
-	od_pack_close(pack);
-	return rc == OD_OK ? write_tables(w, err) : rc;
-}
-
-static int remove_int8(struct writer *w, struct od_err *err)
+/* Of an earlier run that wanted others. */
+static void remove_shadows(const struct writer *w)
 {
 	char path[PATH_MAX];
-	int rc = od_path(path, sizeof(path), w->partial.dir, OD_SHADOW_INT8_NAME, err);
 
-	if (rc == OD_OK)
-		unlink(path); /* of an earlier run that wanted one */
-	return rc;
+	for (int i = 0; i < OD_N_PRECISIONS; i++)
+		if (od_shadow_file_names[i] != NULL && (w->job->shadows & OD_SHADOW_BIT(i + 1)) == 0 &&
+		    od_path(path, sizeof(path), w->partial.dir, od_shadow_file_names[i], NULL) == OD_OK)
+			unlink(path);
 }
 
-static int check_result(struct writer *w, struct od_err *err)
+/* Shadows are made from the finished pack, as later ones are, so that they need neither the checkpoint nor a second code
+ * path. Opening it also shows that it can be read. */
+static int write_shadows(struct writer *w, struct od_err *err)
 {
 	struct od_pack *pack;
+	unsigned missing;
 	int rc = od_pack_open(&pack, w->partial.dir, err);
 
+	if (rc != OD_OK)
+		return rc;
+	remove_shadows(w);
+	const struct od_shadow_add job = {
+		.pack = pack,
+		.n_threads = w->job->n_threads,
+		.note = w->job->note,
+		.progress = w->job->progress,
+		.arg = w->job->arg,
+		.done_bytes = w->done_bytes,
+		.all_bytes = w->all_bytes,
+	};
+
+	missing = od_shadow_add(&job, w->job->shadows);
+	if (w->job->missing != NULL)
+		*w->job->missing = missing;
 	od_pack_close(pack);
-	return rc;
+	return OD_OK;
 }
 
 /* What all steps together will read or write, for the progress. */
 static int plan(struct writer *w, struct od_err *err)
 {
-	struct od_manifest sizes;
 	int rc = od_manifest_init(&w->manifest, &w->config, err);
 
 	if (rc != OD_OK)
@@ -335,14 +319,8 @@ static int plan(struct writer *w, struct od_err *err)
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
 			w->all_bytes += od_source_expert(w->source, &w->config, (uint32_t)(i / w->config.n_experts),
 							 (uint32_t)(i % w->config.n_experts), (enum od_expert_mat)mat)->bytes;
-	if (!w->job->int8)
-		return OD_OK;
-	rc = od_manifest_init(&sizes, &w->config, err);
-	if (rc == OD_OK)
-		rc = od_manifest_add_int8(&sizes, &w->config, err);
-	w->all_bytes += sizes.int8_bytes;
-	od_manifest_fini(&sizes);
-	return rc;
+	w->all_bytes += od_shadow_set_bytes(&w->config, w->job->shadows);
+	return OD_OK;
 }
 
 static int open_source(struct writer *w, struct od_err *err)
@@ -387,9 +365,7 @@ static int write_all(struct writer *w, struct od_err *err)
 	if (rc == OD_OK)
 		rc = write_tables(w, err);
 	if (rc == OD_OK)
-		rc = w->job->int8 ? write_int8(w, err) : remove_int8(w, err);
-	if (rc == OD_OK)
-		rc = check_result(w, err);
+		rc = write_shadows(w, err);
 	return rc == OD_OK ? od_partial_publish(&w->partial, err) : rc;
 }
 
@@ -412,6 +388,8 @@ int od_pack_write(const struct od_pack_job *job, struct od_err *err)
 
 	if (job->kept != NULL)
 		job->kept[0] = '\0';
+	if (job->missing != NULL)
+		*job->missing = 0;
 	if (w == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory");
 	w->job = job;

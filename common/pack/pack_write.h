@@ -12,7 +12,7 @@
 
 struct od_pack_job {
 	const char *checkpoint, *pack;
-	bool int8; /* with an INT8 shadow */
+	unsigned shadows; /* OD_SHADOW_BITs: which to make with it */
 	bool force;
 	unsigned n_threads;
 	/* From the calling thread; both may be NULL. note: a line for the user ("resuming: ..."). */
@@ -22,6 +22,8 @@ struct od_pack_job {
 	/* Room for PATH_MAX bytes, or NULL. After a failure: the folder with what is done so far, from which the next
 	 * run goes on; "" when there is none. Only I/O errors (a full disk is one) leave one. */
 	char *kept;
+	/* Shadows that could not be made, for reasons that note was told; or NULL. The pack is complete without them. */
+	unsigned *missing;
 };
 
 OD_MUST_CHECK int od_pack_write(const struct od_pack_job *job, struct od_err *err);

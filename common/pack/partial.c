@@ -1,7 +1,7 @@
 #include "common/pack/partial.h"
 
 #include "common/base/file.h"
-#include "common/pack/pack_layout.h"
+#include "common/pack/shadow_layout.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -16,27 +16,35 @@
 #define SOURCE_NAME "source.txt" /* which checkpoint the partial is from */
 #define SOURCE_MAX_BYTES (16u << 20)
 
-static const char *const big_files[] = { OD_DENSE_NAME, OD_EXPERTS_NAME, OD_SHADOW_INT8_NAME, NULL };
+static const char *const big_files[] = { OD_DENSE_NAME, OD_EXPERTS_NAME, NULL };
+
+static void remove_file(const char *dir, const char *name)
+{
+	char path[PATH_MAX];
+
+	if (name != NULL && od_path(path, sizeof(path), dir, name, NULL) == OD_OK)
+		unlink(path);
+}
 
 /* Each file that od-pack ever makes in a pack's folder, and nothing else: od-pack deletes only its own. */
 static void remove_files(const char *dir)
 {
 	static const char *const other[] = { OD_SUMS_NAME, SOURCE_NAME, OD_SUMS_NAME ".tmp", SOURCE_NAME ".tmp", NULL };
-	char path[PATH_MAX], tmp[64];
+	char tmp[64];
 
 	for (const char *const *name = big_files; *name != NULL; name++)
-		if (od_path(path, sizeof(path), dir, *name, NULL) == OD_OK)
-			unlink(path);
+		remove_file(dir, *name);
+	for (int i = 0; i < OD_N_PRECISIONS; i++) {
+		remove_file(dir, od_shadow_file_names[i]);
+		remove_file(dir, od_shadow_temp_names[i]);
+	}
 	for (const struct od_small_file *f = od_small_files; f->name != NULL; f++) {
-		if (od_path(path, sizeof(path), dir, f->name, NULL) == OD_OK)
-			unlink(path);
+		remove_file(dir, f->name);
 		snprintf(tmp, sizeof(tmp), "%s.tmp", f->name); /* of an interrupted od_file_write_atomic */
-		if (od_path(path, sizeof(path), dir, tmp, NULL) == OD_OK)
-			unlink(path);
+		remove_file(dir, tmp);
 	}
 	for (const char *const *name = other; *name != NULL; name++)
-		if (od_path(path, sizeof(path), dir, *name, NULL) == OD_OK)
-			unlink(path);
+		remove_file(dir, *name);
 }
 
 static bool is_empty_dir(const char *path)

@@ -1,154 +1,271 @@
 #include "common/pack/shadow_load.h"
 
 #include "common/base/file.h"
-#include "common/pack/pack_internal.h"
+#include "common/pack/shadow_file.h"
 #include "common/pack/team.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-const char *const od_precision_names[] = { "bf16", "int8", NULL };
+const char *const od_activation_names[] = { "f32", "int8", NULL };
+
+/* The records of attention, or those of the experts, as they stand in the file. */
+struct part {
+	struct od_shadow_file file;
+	size_t begin, end; /* tensors of its table */
+	uint64_t base, n_bytes; /* in the file */
+	char *bytes;
+	enum od_activations act;
+};
 
 struct od_shadow_store {
 	const struct od_pack *pack;
 	struct od_dense_store *dense_store;
-	struct od_expert_store *expert_store; /* precision bf16 */
-	char *bytes;			      /* precision int8: shadow-int8.bin as it is in the file */
-	struct od_dense dense;		      /* precision int8: as dense_store's, with q, k, v, o from bytes */
-	struct od_layer_weights *layer;
+	struct od_expert_store *expert_store; /* experts as published, else */
+	struct part experts;
 	struct od_expert *expert;
+	struct part attention; /* when not as published */
+	struct od_layer_weights *layer;
+	struct od_dense dense; /* as dense_store's, with q, k, v, o from attention's records */
 };
 
-static int check_precision(const struct od_pack *p, enum od_precision precision, struct od_err *err)
+const char *od_shadow_choice_text(const struct od_shadow_choice *c, char buf[OD_SHADOW_CHOICE_CHARS])
 {
-	if (precision != OD_PRECISION_BF16 && precision != OD_PRECISION_INT8)
-		return od_fail(err, OD_ERR_ARG, "unknown shadow precision %d", (int)precision);
-	if (precision == OD_PRECISION_INT8 && p->manifest.int8 == NULL)
-		return od_fail(err, OD_ERR_MISSING, "pack %s has no int8 shadow: make it again with od-pack --shadow int8, "
-			       "or start od-shadow with --precision bf16, or do without one: od-main --predictor none",
-			       p->dir);
+	bool same = c->dense == c->experts;
+
+	snprintf(buf, OD_SHADOW_CHOICE_CHARS, "%s%s%s", od_precision_names[c->experts - 1], same ? "" : "+",
+		 same ? "" : od_precision_names[c->dense - 1]);
+	return buf;
+}
+
+/* What an operator can do about it, behind the reason. */
+static int advise(const struct od_pack *p, enum od_precision precision, int rc, struct od_err *err)
+{
+	const char *name = od_precision_names[precision - 1];
+	size_t len = err != NULL ? strlen(err->msg) : 0;
+
+	if (err == NULL || rc == OD_ERR_NOMEM || rc == OD_ERR_IO)
+		return rc;
+	snprintf(err->msg + len, sizeof(err->msg) - len, rc == OD_ERR_MISSING ?
+		 ": od-pack shadow %s %s makes it (or start od-shadow with --precision bf16, or do without one: od-main "
+		 "--predictor none)" : " (od-pack shadow --force %s %s makes it again)", p->dir, name);
+	return rc;
+}
+
+static int part_open(struct part *part, const struct od_pack *p, enum od_precision precision, bool experts,
+		     struct od_err *err)
+{
+	const struct od_shadow_table *t = &part->file.table;
+	int rc = od_shadow_file_open(&part->file, p, precision, err);
+
+	if (rc != OD_OK)
+		return advise(p, precision, rc, err);
+	part->begin = experts ? t->n_attn : 0;
+	part->end = experts ? t->n : t->n_attn;
+	part->base = t->tensor[part->begin].offset;
+	part->n_bytes = t->tensor[part->end - 1].offset + t->tensor[part->end - 1].bytes - part->base;
 	return OD_OK;
 }
 
-int od_shadow_need_bytes(const struct od_pack *p, enum od_precision precision, uint64_t *bytes, struct od_err *err)
+static void part_close(struct part *part)
 {
-	int rc = check_precision(p, precision, err);
+	od_shadow_file_close(&part->file);
+	od_free(part->bytes);
+}
+
+static int check_choice(const struct od_shadow_choice *c, struct od_err *err)
+{
+	const int found[] = { (int)c->experts, (int)c->dense };
+
+	for (size_t i = 0; i < 2; i++)
+		if (found[i] < 1 || found[i] > OD_N_PRECISIONS)
+			return od_fail(err, OD_ERR_ARG, "unknown shadow precision %d", found[i]);
+	return OD_OK;
+}
+
+/* What the choice takes from shadow files, opened. After any return close_parts is valid. */
+static int open_parts(struct od_shadow_store *s, const struct od_pack *p, const struct od_shadow_choice *c,
+		      struct od_err *err)
+{
+	int rc;
+
+	*s = (struct od_shadow_store){ .pack = p, .experts.file.file.fd = -1, .attention.file.file.fd = -1 };
+	s->experts.act = s->attention.act = c->act;
+	rc = check_choice(c, err);
+	if (rc == OD_OK && c->experts != OD_PRECISION_BF16)
+		rc = part_open(&s->experts, p, c->experts, true, err);
+	if (rc == OD_OK && c->dense != OD_PRECISION_BF16)
+		rc = part_open(&s->attention, p, c->dense, false, err);
+	return rc;
+}
+
+static void close_parts(struct od_shadow_store *s)
+{
+	part_close(&s->experts);
+	part_close(&s->attention);
+}
+
+int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice *c, uint64_t *bytes, struct od_err *err)
+{
+	struct od_shadow_store s;
+	int rc = open_parts(&s, p, c, err);
 
 	*bytes = 0;
-	if (rc != OD_OK)
-		return rc;
-	if (precision == OD_PRECISION_BF16)
-		*bytes = od_dense_need_bytes(p) + od_experts_need_bytes(p);
-	else
-		*bytes = od_dense_some_bytes(p, false) + p->manifest.int8_bytes +
-			 p->config.n_layers * sizeof(struct od_layer_weights) +
-			 p->manifest.n_experts * sizeof(struct od_expert);
-	return OD_OK;
+	if (rc == OD_OK) {
+		*bytes = od_dense_some_bytes(p, c->dense == OD_PRECISION_BF16) + s.attention.n_bytes + s.experts.n_bytes;
+		*bytes += c->dense == OD_PRECISION_BF16 ? 0 : p->config.n_layers * sizeof(struct od_layer_weights);
+		*bytes += c->experts == OD_PRECISION_BF16 ? od_experts_need_bytes(p) :
+							    p->manifest.n_experts * sizeof(struct od_expert);
+	}
+	close_parts(&s);
+	return rc;
 }
+
+/* ---- reading ---- */
 
 static int read_record(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
 {
-	const struct od_shadow_store *s = arg;
-	const struct od_pack *p = s->pack;
-	const struct od_int8_tensor *t = &p->manifest.int8[item];
-	int rc = od_file_pread(p->int8.fd, s->bytes + t->offset, t->bytes, t->offset, p->int8.path, err);
+	const struct part *part = arg;
+	const struct od_pack_file *f = &part->file.file;
+	const struct od_disk_shadow_tensor *t = &part->file.table.tensor[part->begin + item];
+	char *at = part->bytes + (t->offset - part->base);
+	int rc = od_file_pread(f->fd, at, t->bytes, t->offset, f->path, err);
 	uint64_t found;
 
 	(void)thread;
 	*bytes = t->bytes;
 	if (rc != OD_OK)
 		return rc;
-	found = XXH3_64bits(s->bytes + t->offset, t->bytes);
+	found = XXH3_64bits(at, t->bytes);
 	if (found != t->xxh3)
 		return od_fail(err, OD_ERR_CORRUPT, "%s: tensor %zu at offset %" PRIu64 ": checksum: expected %016" PRIx64
-			       ", found %016" PRIx64, p->int8.path, item, t->offset, t->xxh3, found);
+			       ", found %016" PRIx64, f->path, part->begin + item, t->offset, t->xxh3, found);
 	return OD_OK;
 }
 
-static struct od_mat int8_mat(const struct od_shadow_store *s, size_t index)
+static int part_read(struct part *part, const struct od_pack *p, struct od_team_job *team, struct od_err *err)
 {
-	const struct od_int8_tensor *t = &s->pack->manifest.int8[index];
-	const char *at = s->bytes + t->offset;
+	int rc;
 
-	return (struct od_mat){
-		.dtype = OD_INT8,
+	if (part->n_bytes == 0)
+		return OD_OK;
+	part->bytes = od_alloc(part->n_bytes);
+	if (part->bytes == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %s: %" PRIu64 " bytes", part->file.file.path,
+			       part->n_bytes);
+	team->fn = read_record;
+	team->arg = part;
+	team->n_items = part->end - part->begin;
+	rc = od_team_run(team, err);
+	team->done_bytes += part->n_bytes;
+	return rc == OD_OK ? OD_OK : advise(p, part->file.table.precision, rc, err);
+}
+
+static struct od_mat mat_of(const struct part *part, size_t index)
+{
+	const enum od_precision precision = part->file.table.precision;
+	const struct od_disk_shadow_tensor *t = &part->file.table.tensor[index];
+	const struct od_shadow_parts parts = od_shadow_parts(precision, t->n_out, t->n_in);
+	const char *at = part->bytes + (t->offset - part->base);
+	const float *floats = (const float *)(const void *)(at + parts.float_at);
+	struct od_mat w = {
+		.dtype = precision == OD_PRECISION_FP16 ? OD_F16 : OD_NF4,
 		.n_out = t->n_out,
 		.n_in = t->n_in,
 		.data = at,
-		.scale = (const float *)(const void *)(at + od_int8_scale_offset(t->n_out, t->n_in)),
+		.grouped = precision != OD_PRECISION_FP16 && precision != OD_PRECISION_INT8,
+		.act = part->act,
 	};
+
+	if (precision == OD_PRECISION_INT8 || precision == OD_PRECISION_INT8_G64)
+		w.dtype = OD_INT8;
+	if (parts.n_codes > 0)
+		w.codes = (struct od_scale_codes){ .code = (const int8_t *)(at + parts.code_at),
+						   .step = floats,
+						   .mean = floats[parts.n_floats - 1] };
+	else if (parts.n_floats > 0)
+		w.scale = floats;
+	return w;
 }
 
-static void bind_int8(struct od_shadow_store *s)
+static void bind_attention(struct od_shadow_store *s)
+{
+	s->dense = *od_dense_get(s->dense_store);
+	memcpy(s->layer, s->dense.layer, s->pack->config.n_layers * sizeof(*s->layer));
+	s->dense.layer = s->layer;
+	for (uint32_t l = 0; l < s->pack->config.n_layers; l++) {
+		s->layer[l].q = mat_of(&s->attention, od_shadow_attn_index(OD_ROLE_Q, l));
+		s->layer[l].k = mat_of(&s->attention, od_shadow_attn_index(OD_ROLE_K, l));
+		s->layer[l].v = mat_of(&s->attention, od_shadow_attn_index(OD_ROLE_V, l));
+		s->layer[l].o = mat_of(&s->attention, od_shadow_attn_index(OD_ROLE_O, l));
+	}
+}
+
+static void bind_experts(struct od_shadow_store *s)
 {
 	const struct od_config *cfg = &s->pack->config;
 
-	s->dense = *od_dense_get(s->dense_store);
-	memcpy(s->layer, s->dense.layer, cfg->n_layers * sizeof(*s->layer));
-	s->dense.layer = s->layer;
-	for (uint32_t l = 0; l < cfg->n_layers; l++) {
-		s->layer[l].q = int8_mat(s, od_int8_attn_index(OD_ROLE_Q, l));
-		s->layer[l].k = int8_mat(s, od_int8_attn_index(OD_ROLE_K, l));
-		s->layer[l].v = int8_mat(s, od_int8_attn_index(OD_ROLE_V, l));
-		s->layer[l].o = int8_mat(s, od_int8_attn_index(OD_ROLE_O, l));
+	for (uint32_t m = 0; m < cfg->n_layers; m++)
 		for (uint32_t e = 0; e < cfg->n_experts; e++)
 			for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
-				s->expert[(size_t)l * cfg->n_experts + e].mat[mat] =
-					int8_mat(s, od_int8_expert_index(cfg, l, e, (enum od_expert_mat)mat));
-	}
+				s->expert[(size_t)m * cfg->n_experts + e].mat[mat] =
+					mat_of(&s->experts,
+					       od_shadow_expert_index(cfg, m, e, (enum od_expert_mat)mat));
 }
 
-static int load_int8(struct od_shadow_store *s, unsigned n_threads, od_progress_fn *progress, void *arg,
-		     struct od_err *err)
+static int load_attention(struct od_shadow_store *s, struct od_team_job *team, struct od_err *err)
 {
-	const struct od_pack *p = s->pack;
-	const struct od_team_job job = {
-		.fn = read_record,
-		.arg = s,
-		.n_items = p->manifest.n_int8,
-		.n_threads = n_threads,
-		.progress = progress,
-		.progress_arg = arg,
-		.all_bytes = p->manifest.int8_bytes,
-	};
-	int rc;
+	bool published = s->attention.n_bytes == 0;
+	int rc = od_dense_load_some(&s->dense_store, s->pack, published, err);
 
-	s->bytes = od_alloc(p->manifest.int8_bytes);
-	s->layer = calloc(p->config.n_layers, sizeof(*s->layer));
-	s->expert = calloc(p->manifest.n_experts, sizeof(*s->expert));
-	if (s->bytes == NULL || s->layer == NULL || s->expert == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "no memory for the int8 shadow of %s: %" PRIu64 " bytes", p->dir,
-			       p->manifest.int8_bytes);
-	rc = od_dense_load_some(&s->dense_store, p, false, err);
+	if (rc != OD_OK || published)
+		return rc;
+	s->layer = calloc(s->pack->config.n_layers, sizeof(*s->layer));
+	if (s->layer == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow");
+	rc = part_read(&s->attention, s->pack, team, err);
 	if (rc == OD_OK)
-		rc = od_team_run(&job, err);
-	if (rc == OD_OK)
-		bind_int8(s);
+		bind_attention(s);
 	return rc;
 }
 
-int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, enum od_precision precision,
+static int load_experts(struct od_shadow_store *s, struct od_team_job *team, struct od_err *err)
+{
+	int rc;
+
+	s->expert = calloc(s->pack->manifest.n_experts, sizeof(*s->expert));
+	if (s->expert == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow");
+	rc = part_read(&s->experts, s->pack, team, err);
+	if (rc == OD_OK)
+		bind_experts(s);
+	return rc;
+}
+
+int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, const struct od_shadow_choice *c,
 		   unsigned n_threads, od_progress_fn *progress, void *arg, struct od_err *err)
 {
-	struct od_shadow_store *s;
-	int rc = check_precision(p, precision, err);
+	struct od_shadow_store *s = malloc(sizeof(*s));
+	struct od_team_job team = { .n_threads = n_threads, .progress_arg = arg };
+	int rc;
 
 	*out = NULL;
-	if (rc != OD_OK)
-		return rc;
-	s = calloc(1, sizeof(*s));
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow");
-	s->pack = p;
-	if (precision == OD_PRECISION_INT8) {
-		rc = load_int8(s, n_threads, progress, arg, err);
-	} else {
-		rc = od_dense_load(&s->dense_store, p, err);
-		if (rc == OD_OK)
-			rc = od_experts_load_all(&s->expert_store, p, n_threads, progress, arg, err);
+	rc = open_parts(s, p, c, err);
+	if (rc == OD_OK) {
+		/* Experts as published count for themselves; attention is little beside them. */
+		team.progress = c->experts != OD_PRECISION_BF16 ? progress : NULL;
+		team.all_bytes = s->attention.n_bytes + s->experts.n_bytes;
+		rc = load_attention(s, &team, err);
 	}
+	if (rc == OD_OK && c->experts == OD_PRECISION_BF16)
+		rc = od_experts_load_all(&s->expert_store, p, n_threads, progress, arg, err);
+	else if (rc == OD_OK)
+		rc = load_experts(s, &team, err);
 	if (rc != OD_OK) {
 		od_shadow_free(s);
 		return rc;
@@ -161,9 +278,9 @@ void od_shadow_free(struct od_shadow_store *s)
 {
 	if (s == NULL)
 		return;
+	close_parts(s);
 	od_dense_free(s->dense_store);
 	od_experts_free(s->expert_store);
-	od_free(s->bytes);
 	free(s->layer);
 	free(s->expert);
 	free(s);
@@ -171,10 +288,10 @@ void od_shadow_free(struct od_shadow_store *s)
 
 const struct od_dense *od_shadow_dense(const struct od_shadow_store *s)
 {
-	return s->bytes != NULL ? &s->dense : od_dense_get(s->dense_store);
+	return s->layer != NULL ? &s->dense : od_dense_get(s->dense_store);
 }
 
 const struct od_expert *od_shadow_experts(const struct od_shadow_store *s)
 {
-	return s->bytes != NULL ? s->expert : od_experts_get(s->expert_store);
+	return s->expert != NULL ? s->expert : od_experts_get(s->expert_store);
 }

@@ -3,7 +3,7 @@
 #include "common/base/file.h"
 #include "common/pack/inflater.h"
 #include "common/pack/pack_internal.h"
-#include "common/pack/quant_int8.h"
+#include "common/pack/quant_rows.h"
 #include "common/pack/team.h"
 
 #include <inttypes.h>
@@ -16,8 +16,7 @@
 /* What one thread needs: a block of rows as published and quantised, a row as f32, what the file holds. */
 struct bench {
 	struct od_inflater *inflater;
-	char *rows;
-	int8_t *q;
+	char *rows, *data;
 	float *row;
 	uint8_t *found;
 };
@@ -31,10 +30,16 @@ struct run {
 struct record {
 	const struct run *run;
 	struct bench *bench;
-	struct od_int8_tensor *t;
+	struct od_disk_shadow_tensor *t;
+	struct od_shadow_parts parts;
 	char name[NAME_BYTES];
 	uint64_t at; /* bytes of the record that are done */
 	XXH3_state_t *sum;
+	/* What follows the data, from tail_at on: a multiple of 64, so that what is aligned in the file is aligned here. */
+	uint64_t tail_at;
+	uint8_t *tail;
+	float *scale;	/* of all rows: in the tail, or in uncoded when codes of them go there */
+	float *uncoded;
 };
 
 static const struct od_dense_tensor *find_dense(const struct od_pack *p, enum od_role role, uint32_t layer)
@@ -62,25 +67,39 @@ static int emit(struct record *r, const void *buf, size_t len, struct od_err *er
 
 		while (((const uint8_t *)buf)[i] == r->bench->found[i])
 			i++;
-		rc = od_fail(err, OD_ERR_CORRUPT, "%s: INT8 of tensor %s: byte at offset %" PRIu64 ": expected %02x, "
-			     "found %02x", job->path, r->name, at + i, ((const uint8_t *)buf)[i], r->bench->found[i]);
+		rc = od_fail(err, OD_ERR_CORRUPT, "%s: tensor %s: byte at offset %" PRIu64 ": expected %02x, found %02x",
+			     job->path, r->name, at + i, ((const uint8_t *)buf)[i], r->bench->found[i]);
 	}
 	return rc;
 }
 
-static int emit_rows(struct record *r, enum od_dtype dtype, uint64_t row, uint64_t n_rows, float *scale,
-		     struct od_err *err)
+/* What the tensor holds that its precision cannot hold, and what could hold it. */
+static int refuse_row(const struct record *r, int why, uint64_t row, struct od_err *err)
 {
-	struct bench *b = r->bench;
-	size_t bad;
+	const char *name = od_precision_names[r->run->job->table->precision - 1];
 
-	if (od_quant_int8(dtype, b->rows, n_rows, r->t->n_in, b->q, scale + row, b->row, &bad) != OD_OK)
-		return od_fail(err, OD_ERR_RANGE, "tensor %s: row %" PRIu64 " holds an infinity or NaN, which INT8 "
-			       "cannot express (--shadow none leaves the shadow out)", r->name, row + bad);
-	return emit(r, b->q, n_rows * r->t->n_in, err);
+	if (why == OD_ERR_UNSUPPORTED)
+		return od_fail(err, OD_ERR_RANGE, "tensor %s: row %" PRIu64 " holds a weight beyond 65504, the largest that %s "
+			       "can express; int8, int8-g64, nf4 and nf4-dq can", r->name, row, name);
+	return od_fail(err, OD_ERR_RANGE, "tensor %s: row %" PRIu64 " holds an infinity or NaN, which no quantised precision "
+		       "can express, so neither %s (od-shadow --precision bf16 takes the weights as they are)", r->name,
+		       row, name);
 }
 
-static int emit_attention(struct record *r, size_t index, float *scale, struct od_err *err)
+static int emit_rows(struct record *r, enum od_dtype dtype, uint64_t row, uint64_t n_rows, struct od_err *err)
+{
+	const enum od_precision precision = r->run->job->table->precision;
+	struct bench *b = r->bench;
+	size_t bad;
+	int rc = od_quant_rows(precision, dtype, b->rows, n_rows, r->t->n_in, b->data,
+			       r->scale + row * od_shadow_row_scales(precision, r->t->n_in), b->row, &bad);
+
+	if (rc != OD_OK)
+		return refuse_row(r, rc, row + bad, err);
+	return emit(r, b->data, n_rows * od_shadow_row_bytes(precision, r->t->n_in), err);
+}
+
+static int emit_attention(struct record *r, size_t index, struct od_err *err)
 {
 	const struct od_pack *p = r->run->job->pack;
 	const struct od_dense_tensor *t = find_dense(p, (enum od_role)(OD_ROLE_Q + index % 4), (uint32_t)(index / 4));
@@ -94,12 +113,12 @@ static int emit_attention(struct record *r, size_t index, float *scale, struct o
 		rc = od_file_pread(p->dense.fd, r->bench->rows, n * row_bytes, t->offset + row * row_bytes, p->dense.path,
 				   err);
 		if (rc == OD_OK)
-			rc = emit_rows(r, t->dtype, row, n, scale, err);
+			rc = emit_rows(r, t->dtype, row, n, err);
 	}
 	return rc;
 }
 
-static int emit_expert(struct record *r, size_t index, float *scale, struct od_err *err)
+static int emit_expert(struct record *r, size_t index, struct od_err *err)
 {
 	const struct od_pack *p = r->run->job->pack;
 	const uint32_t mat = index % OD_N_EXPERT_MATS, which = (uint32_t)(index / OD_N_EXPERT_MATS);
@@ -115,59 +134,76 @@ static int emit_expert(struct record *r, size_t index, float *scale, struct od_e
 			continue;
 		rc = od_inflater_rows(r->bench->inflater, m, expert, i, r->bench->rows, NULL, err);
 		if (rc == OD_OK)
-			rc = emit_rows(r, e->dtype[mat], s->row_begin, s->n_rows, scale, err);
+			rc = emit_rows(r, e->dtype[mat], s->row_begin, s->n_rows, err);
 	}
 	return rc;
 }
 
-/* The rest of the record: zeros, scales, zeros. */
-static int emit_tail(struct record *r, const uint8_t *tail, struct od_err *err)
+static float *tail_floats(const struct record *r)
+{
+	return (float *)(void *)(r->tail + (r->parts.float_at - r->tail_at));
+}
+
+/* The rest of the record: zeros, codes, zeros, floats, zeros. */
+static int emit_tail(struct record *r, struct od_err *err)
 {
 	const struct od_shadow_job *job = r->run->job;
+	const struct od_shadow_parts *parts = &r->parts;
 	uint64_t found;
-	int rc = emit(r, tail, r->t->bytes - r->at, err);
+	int rc;
 
+	if (parts->n_codes > 0) {
+		float *step = tail_floats(r);
+
+		od_quant_scales(r->scale, parts->n_codes, (int8_t *)(r->tail + (parts->code_at - r->tail_at)), step,
+				step + parts->n_floats - 1);
+	}
+	rc = emit(r, r->tail + (parts->data_bytes - r->tail_at), parts->bytes - parts->data_bytes, err);
 	if (rc != OD_OK)
 		return rc;
 	found = XXH3_64bits_digest(r->sum);
 	if (!job->check)
 		r->t->xxh3 = found;
 	else if (r->t->xxh3 != found)
-		return od_fail(err, OD_ERR_CORRUPT, "%s: INT8 of tensor %s: checksum in model.json: expected %016" PRIx64
-			       ", found %016" PRIx64, job->path, r->name, found, r->t->xxh3);
+		return od_fail(err, OD_ERR_CORRUPT, "%s: tensor %s: checksum in the header: expected %016" PRIx64 ", found %"
+			       "016" PRIx64, job->path, r->name, found, r->t->xxh3);
+	return OD_OK;
+}
+
+static int record_init(struct record *r, struct od_err *err)
+{
+	const struct od_shadow_parts *parts = &r->parts;
+
+	r->tail_at = parts->data_bytes / OD_PAD_BYTES * OD_PAD_BYTES;
+	r->tail = od_alloc(parts->bytes - r->tail_at);
+	r->sum = XXH3_createState();
+	r->uncoded = od_alloc_array(parts->n_codes, sizeof(float));
+	if (r->tail == NULL || r->sum == NULL || r->uncoded == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory to quantise");
+	r->scale = parts->n_codes > 0 ? r->uncoded : tail_floats(r);
+	XXH3_64bits_reset(r->sum);
 	return OD_OK;
 }
 
 static int do_tensor(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
 {
 	const struct run *run = arg;
-	const struct od_config *cfg = &run->job->pack->config;
-	const size_t n_attn = od_int8_expert_index(cfg, 0, 0, OD_MAT_GATE);
-	struct record r = { .run = run, .bench = &run->bench[thread], .t = &run->job->table[item] };
-	uint64_t data = r.t->n_out * r.t->n_in, scale_at = od_int8_scale_offset(r.t->n_out, r.t->n_in) - data;
-	uint8_t *tail = od_alloc(r.t->bytes - data);
-	float *scale = malloc(r.t->n_out * sizeof(*scale));
+	const struct od_shadow_table *table = run->job->table;
+	struct record r = { .run = run, .bench = &run->bench[thread], .t = &table->tensor[item] };
 	int rc;
 
-	r.sum = XXH3_createState();
-	if (tail == NULL || scale == NULL || r.sum == NULL) {
-		rc = od_fail(err, OD_ERR_NOMEM, "no memory to quantise");
-		goto done;
-	}
-	XXH3_64bits_reset(r.sum);
-	if (item < n_attn)
-		rc = emit_attention(&r, item, scale, err);
-	else
-		rc = emit_expert(&r, item - n_attn, scale, err);
-	if (rc != OD_OK)
-		goto done;
-	memcpy(tail + scale_at, scale, r.t->n_out * sizeof(*scale));
-	rc = emit_tail(&r, tail, err);
+	r.parts = od_shadow_parts(table->precision, r.t->n_out, r.t->n_in);
+	rc = record_init(&r, err);
+	if (rc == OD_OK && item < table->n_attn)
+		rc = emit_attention(&r, item, err);
+	else if (rc == OD_OK)
+		rc = emit_expert(&r, item - table->n_attn, err);
+	if (rc == OD_OK)
+		rc = emit_tail(&r, err);
 	*bytes = r.t->bytes;
-done:
 	XXH3_freeState(r.sum);
-	od_free(tail);
-	free(scale);
+	od_free(r.tail);
+	od_free(r.uncoded);
 	return rc;
 }
 
@@ -178,26 +214,35 @@ static void run_fini(struct run *run)
 
 		od_inflater_free(b->inflater);
 		od_free(b->rows);
-		od_free(b->q);
+		od_free(b->data);
 		od_free(b->row);
 		od_free(b->found);
 	}
 	free(run->bench);
 }
 
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
 static int run_init(struct run *run, const struct od_shadow_job *job, struct od_err *err)
 {
-	uint64_t block = OD_SHARD_WEIGHTS, row = 0, tail = 0;
+	const struct od_shadow_table *table = job->table;
+	uint64_t block = 0, data = 0, found = 0, row = 0;
 	int rc = OD_OK;
 
 	*run = (struct run){ .job = job };
-	for (size_t i = 0; i < job->n; i++) {
-		const struct od_int8_tensor *t = &job->table[i];
+	for (size_t i = 0; i < table->n; i++) {
+		const struct od_disk_shadow_tensor *t = &table->tensor[i];
+		const struct od_shadow_parts parts = od_shadow_parts(table->precision, t->n_out, t->n_in);
+		uint64_t n_rows = od_shard_rows(t->n_out, t->n_in);
 
-		row = t->n_in > row ? t->n_in : row;
-		tail = t->bytes - t->n_out * t->n_in > tail ? t->bytes - t->n_out * t->n_in : tail;
+		row = larger(row, t->n_in);
+		block = larger(block, n_rows * t->n_in);
+		data = larger(data, n_rows * od_shadow_row_bytes(table->precision, t->n_in));
+		found = larger(found, larger(data, parts.bytes - parts.data_bytes));
 	}
-	block = row > block ? row : block;
 	run->bench = calloc(job->n_threads, sizeof(*run->bench));
 	if (run->bench == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory to quantise");
@@ -205,10 +250,10 @@ static int run_init(struct run *run, const struct od_shadow_job *job, struct od_
 		struct bench *b = &run->bench[i];
 
 		b->rows = od_alloc(block * sizeof(float));
-		b->q = od_alloc(block);
+		b->data = od_alloc(data);
 		b->row = od_alloc_array(row, sizeof(float));
-		b->found = od_alloc(block > tail ? block : tail);
-		if (b->rows == NULL || b->q == NULL || b->row == NULL || b->found == NULL)
+		b->found = od_alloc(found);
+		if (b->rows == NULL || b->data == NULL || b->row == NULL || b->found == NULL)
 			rc = od_fail(err, OD_ERR_NOMEM, "no memory to quantise");
 		else
 			rc = od_inflater_new(&b->inflater, job->pack, err);
@@ -216,7 +261,7 @@ static int run_init(struct run *run, const struct od_shadow_job *job, struct od_
 	return rc;
 }
 
-int od_shadow_int8_run(const struct od_shadow_job *job, struct od_err *err)
+int od_shadow_run(const struct od_shadow_job *job, struct od_err *err)
 {
 	struct run run;
 	int rc = run_init(&run, job, err);
@@ -225,7 +270,7 @@ int od_shadow_int8_run(const struct od_shadow_job *job, struct od_err *err)
 		const struct od_team_job team = {
 			.fn = do_tensor,
 			.arg = &run,
-			.n_items = job->n,
+			.n_items = job->table->n,
 			.n_threads = job->n_threads,
 			.progress = job->progress,
 			.progress_arg = job->progress_arg,

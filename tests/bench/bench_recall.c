@@ -186,6 +186,10 @@ static const char *cluster_only(const struct odm_engine_opts *e)
 		return "group-size";
 	if (e->mixed)
 		return "mixed";
+	if (e->dense_precision >= 0)
+		return "dense-precision";
+	if (e->activations >= 0)
+		return "activations";
 	return e->trace != NULL ? "trace" : NULL;
 }
 

@@ -25,6 +25,11 @@ static void show_progress(void *arg, uint64_t done, uint64_t all)
 		od_format_bytes(done, a, sizeof(a)), od_format_bytes(all, b, sizeof(b)), done == all ? "\r\033[K" : "");
 }
 
+static struct od_shadow_choice choice_of(const struct copy *c)
+{
+	return (struct od_shadow_choice){ .experts = c->precision, .dense = c->precision, .act = OD_ACT_F32 };
+}
+
 static const struct copy *find(const struct recall_models *m, const struct recall_config *c)
 {
 	for (size_t i = 0; c != NULL && i < m->n; i++) {
@@ -49,7 +54,8 @@ static int plan(struct recall_models *m, const struct od_pack *p, const struct r
 			m->copy[m->n++].precision = c->precision;
 	}
 	for (size_t i = 0; i < m->n; i++) {
-		int rc = od_shadow_need_bytes(p, m->copy[i].precision, &bytes, err);
+		const struct od_shadow_choice choice = choice_of(&m->copy[i]);
+		int rc = od_shadow_need_bytes(p, &choice, &bytes, err);
 
 		if (rc != OD_OK)
 			return rc;
@@ -73,9 +79,12 @@ int recall_models_open(struct recall_models **out, const struct od_pack *p, cons
 	if (m == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "models");
 	rc = plan(m, p, configs, extra_bytes, err);
-	for (size_t i = 0; rc == OD_OK && i < m->n; i++)
-		rc = od_shadow_load(&m->copy[i].store, p, m->copy[i].precision, n_threads,
-				    progress ? show_progress : NULL, &m->copy[i], err);
+	for (size_t i = 0; rc == OD_OK && i < m->n; i++) {
+		const struct od_shadow_choice choice = choice_of(&m->copy[i]);
+
+		rc = od_shadow_load(&m->copy[i].store, p, &choice, n_threads, progress ? show_progress : NULL,
+				    &m->copy[i], err);
+	}
 	if (rc == OD_OK)
 		*out = m;
 	else

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import struct
+from fractions import Fraction
 
 _xxh = ctypes.CDLL("libxxhash.so.0")
 _xxh.XXH3_64bits.restype = ctypes.c_uint64
@@ -18,6 +19,10 @@ DTYPES = {1: "BF16", 2: "F16", 3: "F32"}
 WIDTH = {"BF16": 2, "F16": 2, "F32": 4}
 SMALL = ["config.json", "generation_config.json", "model.json", "tokenizer.json", "tokenizer_config.json"]
 MATS = ["gate", "up", "down"]
+PRECISIONS = {"int8": 2, "fp16": 3, "int8-g64": 4, "nf4": 5, "nf4-dq": 6}
+NF4 = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+       -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+       0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0]
 PAGE = 4096
 SHARD_WEIGHTS = 524288
 
@@ -190,28 +195,30 @@ class Pack:
             at += t["bytes"]
         need(len(data) == at == self.model["experts"]["bytes"], "length of experts.bin")
 
-    def int8_names(self):
+    def shadow_names(self):
         layers, n = self.config["num_hidden_layers"], self.config["num_local_experts"]
         names = [mixtral_name("attn_" + r, l) for l in range(layers) for r in "qkvo"]
         return names + [mixtral_expert_name(m, e, mat) for m in range(layers) for e in range(n) for mat in MATS]
 
-    def int8(self):
-        """name -> (q bytes, list of scales), with offsets, sums and paddings checked."""
-        table, out, at = self.model["shadow"]["int8"]["tensors"], {}, 0
-        data = open(os.path.join(self._path, "shadow-int8.bin"), "rb").read()
-        names = self.int8_names()
-        need(len(table) == len(names), "int8 table")
-        for t, name in zip(table, names):
-            n_out, n_in = self.tensors[name][1]
-            scale_at = round_up(n_out * n_in + 64, 64)
-            size = round_up(scale_at + 4 * n_out + 64, PAGE)
-            need((t["offset"], t["bytes"]) == (at, size), "int8 offsets")
-            r = data[at:at + size]
-            need("%016x" % xxh3(r) == t["xxh3"], "int8 checksum")
-            need(not any(r[n_out * n_in:scale_at]) and not any(r[scale_at + 4 * n_out:]), "int8 padding")
-            out[name] = r[:n_out * n_in], struct.unpack_from("<%df" % n_out, r, scale_at)
+    def shadow(self, precision):
+        """name -> Record, with header, offsets, sums and paddings checked."""
+        with open(os.path.join(self._path, "shadow-%s.bin" % precision), "rb") as f:
+            data = f.read()
+        names, out = self.shadow_names(), {}
+        at = header_bytes = round_up(128 + 40 * len(names), PAGE)
+        magic, xx, schema, number, n, zero, hb, total = struct.unpack_from("<8sQIIIIQQ", data)
+        need(magic == b"ODSHADOW" and xx == xxh3(data[16:header_bytes]), "shadow header checksum")
+        need((schema, number, n, zero) == (1, PRECISIONS[precision], len(names), 0), "shadow header")
+        need((hb, total) == (header_bytes, len(data)), "shadow lengths")
+        need(data[48:80].hex() == self.model["fingerprint"] and not any(data[80:128]), "shadow fingerprint")
+        need(not any(data[128 + 40 * n:header_bytes]), "shadow header padding")
+        for i, name in enumerate(names):
+            n_out, n_in, offset, size, xx = struct.unpack_from("<5Q", data, 128 + 40 * i)
+            need([n_out, n_in] == self.tensors[name][1] and offset == at, "shadow tensor")
+            need(xxh3(data[at:at + size]) == xx, "record checksum")
+            out[name] = Record(precision, n_out, n_in, data[at:at + size])
             at += size
-        need(len(data) == at == self.model["shadow"]["int8"]["bytes"], "length of shadow-int8.bin")
+        need(len(data) == at, "length of the shadow")
         return out
 
     def fingerprint(self):
@@ -233,6 +240,57 @@ class Pack:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+class Record:
+    """A quantised tensor: .rows, bytes of each; .scales, f32 of each row's groups as they decode; .parts, as stored."""
+
+    def __init__(self, precision, n_out, n_in, data):
+        self.precision, self.n_in = precision, n_in
+        row = {"fp16": 2 * n_in, "int8": n_in, "int8-g64": n_in}.get(precision, -(-n_in // 128) * 64)
+        groups = {"fp16": 0, "int8": 1}.get(precision, -(-n_in // 64))
+        end, self.parts = n_out * row, {}
+        self.rows = [data[i * row:(i + 1) * row] for i in range(n_out)]
+
+        def part(name, form, n):
+            nonlocal end
+            start = round_up(end + 64, 64)
+            need(not any(data[end:start]), "padding before " + name)
+            end = start + n * struct.calcsize(form)
+            self.parts[name] = list(struct.unpack_from("<%d%s" % (n, form), data, start))
+
+        if precision == "nf4-dq":
+            part("codes", "b", n_out * groups)
+            part("floats", "f", -(-n_out * groups // 256) + 1)
+            *step, mean = self.parts["floats"]
+            flat = [f32(mean + c * step[i // 256]) for i, c in enumerate(self.parts["codes"])]
+        elif groups:
+            part("floats", "f", n_out * groups)
+            flat = self.parts["floats"]
+        else:
+            flat = []
+        need(len(data) == round_up(end + 64, PAGE) and not any(data[end:]), "padding of a record")
+        self.scales = [flat[i * groups:(i + 1) * groups] for i in range(n_out)]
+
+    def codes(self, r):
+        """Of a row, without what fills up its last piece."""
+        raw = self.rows[r]
+        if not self.precision.startswith("nf4"):
+            return list(struct.unpack("<%d%s" % (self.n_in, "e" if self.precision == "fp16" else "b"), raw))
+        out = []
+        for at in range(0, len(raw), 64):
+            piece = raw[at:at + 64]
+            for high in (0, 4):
+                out += [piece[4 * i + b] >> high & 15 for b in range(4) for i in range(16)]
+        need(all(c == 7 for c in out[self.n_in:]), "codes behind the row")
+        return out[:self.n_in]
+
+    def weights(self, r):
+        if self.precision == "fp16":
+            return self.codes(r)
+        group = self.n_in if self.precision == "int8" else 64
+        value = NF4.__getitem__ if self.precision.startswith("nf4") else float
+        return [value(c) * self.scales[r][i // group] for i, c in enumerate(self.codes(r))]
+
+
 def decode(dtype, raw):
     """Bytes to floats."""
     if dtype == "F32":
@@ -244,10 +302,40 @@ def decode(dtype, raw):
     return list(struct.unpack("<%df" % (len(raw) // 2), bytes(wide)))
 
 
-def quantise(row):
-    """One row as the format says: f32 divisions (a double division rounded to f32 is the same), halves to even."""
-    scale = f32(max(abs(w) for w in row) / 127)
-    if scale == 0:
-        return bytes(len(row)), 0.0
-    q = [round(max(-127.0, min(127.0, f32(w / scale)))) for w in row]
-    return struct.pack("<%db" % len(q), *q), scale
+# Quantisation as the format says. A division in double that is rounded to f32 is the f32 division.
+
+def to_int8(values, scale):
+    return [round(max(-127.0, min(127.0, f32(v / scale)))) if scale else 0 for v in values]
+
+
+def quantise(precision, row):
+    """One row: codes (fp16: the bytes) and f32 scales, for nf4-dq those before they are quantised in turn."""
+    if precision == "fp16":
+        return struct.pack("<%de" % len(row), *row), []
+    codes, scales = [], []
+    size = len(row) if precision == "int8" else 64
+    for at in range(0, len(row), size):
+        group = row[at:at + size]
+        absmax = max(abs(w) for w in group)
+        if precision.startswith("int8"):
+            scales.append(f32(absmax / 127))
+            codes += to_int8(group, scales[-1])
+        else:  # min takes the first, that is the lower one, of two that are equally near
+            scales.append(absmax)
+            near = [f32(w / absmax) if absmax else 0.0 for w in group]
+            codes += [min(range(16), key=lambda k: abs(v - NF4[k])) for v in near]
+    return codes, scales
+
+
+def quantise_scales(scales):
+    """int8 codes, then the floats that are stored: steps and mean."""
+    total = 0.0
+    for s in scales:
+        total += s
+    mean, codes, steps = f32(total / len(scales)), [], []
+    for at in range(0, len(scales), 256):
+        d = [f32(s - mean) for s in scales[at:at + 256]]
+        steps.append(f32(max(map(abs, d)) / 127))
+        for c in to_int8(d, steps[-1]):
+            codes.append(c + 1 if Fraction(mean) + c * Fraction(steps[-1]) < 0 else c)
+    return codes, steps + [mean]

@@ -231,7 +231,7 @@ def a_pack_without_that_shadow_says_how_to_make_it():
     bare = os.path.join(TMP, "bare.pack")
     tool("od-pack", CHECKPOINT, bare, "--shadow", "none")
     p = tool("od-bench", "recall", "--pack", bare, *SMALL, ok=False)
-    assert "od-pack --shadow int8" in p.stderr, p.stderr
+    assert "od-pack shadow " + bare + " int8" in p.stderr, p.stderr
     assert 0.5 < recall(*SMALL, "--predictor", "next-gate", model=bare)["recall"] < 1
     assert recall(*SMALL, "--precision", "bf16", model=bare)["recall"] == 1
 

@@ -24,6 +24,7 @@ TALEBOOK = os.path.join(HERE, "..", "..", "deploy", "models", "talebook")
 GOLDEN = os.path.join(HERE, "..", "golden", "pack", "bad_headers.json")
 OD_PACK = os.path.join(os.environ.get("B", "build"), "bin", "od-pack")
 TMP = tempfile.mkdtemp(prefix="od-pack-test-")
+EVERY = ",".join(pr.PRECISIONS)
 for sanitizer in ("ASAN", "UBSAN", "TSAN"):  # so that what they find is not taken for a refusal
     os.environ[sanitizer + "_OPTIONS"] = "exitcode=99"
 BIG_FILES = ["dense.bin", "experts.bin", "shadow-int8.bin"]
@@ -112,46 +113,136 @@ def test_many_shards():
     for name, c, shards in (("wide", cfg, 3 + 3 + 3), ("long", one, 3 + 3 + 2)):
         tens = tc.tensors(c, bits=bits)
         tc.write_checkpoint(at(name), c, tens)
-        good(at(name), at(name + ".pack"))
+        good(at(name), at(name + ".pack"), "--shadow", EVERY)
         pack = pr.Pack(at(name + ".pack"))
         same_bits(pack, tens)
-        pack.int8()
+        for precision in pr.PRECISIONS:
+            pack.shadow(precision)
         good("verify", at(name + ".pack"), "--against", at(name))
         (n,) = struct.unpack_from("<I", pack.experts[0, 0].header, 28)
         assert n == shards, n
         shutil.rmtree(at(name + ".pack"))
 
 
-def test_int8():
-    pick = lambda name: ["BF16", "F16", "F32"][sum(name.encode()) % 3]
-    tens = tc.tensors(tc.CONFIG, seed=4, dtype=pick)
-    name = pr.mixtral_expert_name(0, 0, "gate")  # a row of zeros, one that underflows, one of halves, one with -0
-    rows = [bytes(64), struct.pack("<32H", *[1, 0x8001] * 16), struct.pack("<32H", 0x42FE, *[0x3F00, 0x3FC0, 0xBF00] * 10, 0x4020),
-            struct.pack("<32H", *[0x8000] * 31, 0x3F80)]
-    tens[name] = ("BF16", [48, 32], b"".join(rows) + tc.finite_bits(random.Random(9), "BF16", 44 * 32))
-    tc.write_checkpoint(at("int8"), tc.CONFIG, tens)
-    good(at("int8"), at("int8.pack"))
-    pack = pr.Pack(at("int8.pack"))
-    same_bits(pack, {n: t for n, t in tens.items()})
-    for n, (q, scale) in pack.int8().items():
-        dtype, (n_out, n_in), raw = tens[n]
-        w = pr.decode(dtype, raw)
-        for r in range(n_out):
-            want_q, want_scale = pr.quantise(w[r * n_in:(r + 1) * n_in])
-            assert (q[r * n_in:(r + 1) * n_in], scale[r]) == (want_q, want_scale), (n, r)
-    assert pack.int8()[name][1][0] == 0 and 0 < len(set(pack.int8()[name][0][64:96])) < 8
+# ---- shadows ----
+
+# Groups and pieces that a row does not fill, more than one group of scales to a matrix.
+QUANT = dict(tc.CONFIG, hidden_size=136, num_attention_heads=4, num_key_value_heads=2, intermediate_size=200,
+             num_hidden_layers=1, num_local_experts=2, vocab_size=8)
+f32s = lambda *v: struct.pack("<%df" % len(v), *v)
+
+
+def bits(x):
+    return struct.unpack("<I", f32s(x))[0]
+
+
+def hard_rows(n, huge):
+    """Rows of n f32 weights on which a quantiser could stumble; huge: beyond the range of FP16."""
+    rng = random.Random(12)
+    noise = lambda scale=0.02: [pr.f32(rng.gauss(0, scale)) for _ in range(n)]
+    fill = lambda *v: (list(v) * n)[:n]
+    halves = [(a + b) / 2 for a, b in zip(pr.NF4, pr.NF4[1:])]
+    beside = lambda x: [struct.unpack("<f", struct.pack("<I", bits(x) + d))[0] for d in (-1, 0, 1)]
+    near = [y for x in halves if x for y in beside(x)]  # and their neighbours: 0.0... is none of them
+    assert sum(pr.f32(x) == x for x in halves) > 3  # ties do occur
+    rows = [fill(0.0), fill(-0.0), fill(0.0, -0.0, 0.0), fill(0.7), fill(-1e-3), fill(2.0 ** -149), fill(-(2.0 ** -149), 0.0),
+            fill(2.0 ** -126, -(2.0 ** -130)), fill(100 * 2.0 ** -149, 3 * 2.0 ** -149), [1.0] + fill(*near)[1:],
+            [-0.25] + [x / 4 for x in fill(*near)[1:]], [127.0] + fill(*[k + 0.5 for k in range(-127, 127)])[1:],
+            [1.0] + fill(-0.0)[1:], fill(*[0.0] * 64, 1.0), noise(1e-30), noise(1e-42), noise(100.0)]
+    # Halves of f16's last bit, at its subnormals, its largest, and where subnormals begin.
+    rows.append(fill(*[(k + 0.5) * 2.0 ** -24 for k in range(6)], 2.0 ** -25, pr.f32(2.0 ** -25 * 1.0000001),
+                     2.0 ** -14 - 2.0 ** -25, 1 + 2.0 ** -11, 1 + 3 * 2.0 ** -11, 65504.0, -65519.99, 2.0 ** -26))
+    if huge:
+        rows += [fill(3.4028234663852886e38, -1.0, 1e38), fill(65520.0), fill(3.3895313892515355e38), noise(1e37)]
+    return rows + [noise() for _ in range(4)]
+
+
+def quant_tensors(huge):
+    pick = lambda name: ["F32", "F16", "BF16"][sum(name.encode()) % 3]
+    tens = tc.tensors(QUANT, seed=4, dtype=pick)
+    for name, n in ((pr.mixtral_expert_name(0, 0, "gate"), 136), (pr.mixtral_expert_name(0, 1, "down"), 200),
+                    (pr.mixtral_name("attn_o", 0), 136)):
+        shape, rows = tens[name][1], hard_rows(n, huge)
+        raw = f32s(*[w for row in rows for w in row]) + tc.finite_bits(random.Random(9), "F32", n * (shape[0] - len(rows)))
+        tens[name] = ("F32", shape, raw)
+    name = pr.mixtral_expert_name(0, 1, "gate")  # the hard ones once more, cut to 16 bits
+    hard = tens[pr.mixtral_expert_name(0, 0, "gate")][2]
+    tens[name] = ("BF16", [200, 136], b"".join(hard[i + 2:i + 4] for i in range(0, len(hard), 4)))
+    # Scales so unequal that one of them, half a step up or down, would turn its sign.
+    name = pr.mixtral_expert_name(0, 1, "up")
+    rng = random.Random(13)
+    tens[name] = ("F32", [200, 136], f32s(*[rng.gauss(0, 1e-4) * (3000 if r == 7 else 1) for r in range(200) for _ in range(136)]))
+    return tens
+
+
+def check_record(record, precision, rows):
+    """Bit for bit what the definition gives."""
+    scales = []
+    for r, row in enumerate(rows):
+        codes, s = pr.quantise(precision, row)
+        if precision == "fp16":
+            assert record.rows[r] == codes, r
+            continue
+        assert record.codes(r) == codes, (r, row[:4])
+        scales += s
+    if precision == "nf4-dq":
+        codes, floats = pr.quantise_scales(scales)
+        assert record.parts["codes"] == codes and f32s(*record.parts["floats"]) == f32s(*floats)
+        assert all(s >= 0 for row in record.scales for s in row)
+    elif precision != "fp16":
+        assert f32s(*record.parts["floats"]) == f32s(*scales)
+
+
+def check_error(record, precision, rows):
+    """However it is done: no weight is further off than half of the widest step, of FP16's last bit, allow."""
+    for r, row in enumerate(rows):
+        size = len(row) if precision == "int8" else 64
+        got = record.weights(r)
+        for at in range(0, len(row), size):
+            most = max(map(abs, row[at:at + size]))
+            allowed = {"int8": most / 253, "int8-g64": most / 253, "fp16": most / 2048}.get(precision, most * 0.153)
+            for w, g in zip(row[at:at + size], got[at:at + size]):
+                assert abs(w - g) <= allowed + 2.0 ** -25 * (precision == "fp16") + 2.0 ** -142, (r, w, g)
+
+
+def test_shadow_bits():
+    """Each precision against its definition; FP16 on weights that it can express."""
+    for kind, huge in (("huge", True), ("quant", False)):
+        tens = quant_tensors(huge)
+        tc.write_checkpoint(at(kind), QUANT, tens)
+    p = refused(at("huge"), at("huge.pack"), "--shadow", EVERY, says=["fp16", "row 18", "65504", "int8-g64, nf4", "is complete",
+                                                                   "without these shadows: fp16;", "od-pack shadow " + at("huge.pack") + " fp16"])
+    assert sum(n in p.stderr for n in tens) == 1, p.stderr
+    good(at("quant"), at("quant.pack"), "--shadow", "fp16,nf4-dq")
+    bumped = 0
+    for kind, precisions in (("huge", ["int8", "int8-g64", "nf4", "nf4-dq"]), ("quant", ["fp16", "nf4-dq"])):
+        pack = pr.Pack(at(kind + ".pack"))
+        for precision in precisions:
+            for name, record in pack.shadow(precision).items():
+                dtype, (n_out, n_in), raw = pack.tensors[name]
+                w = pr.decode(dtype, raw)
+                rows = [w[r * n_in:(r + 1) * n_in] for r in range(n_out)]
+                check_record(record, precision, rows)
+                if precision != "nf4-dq":  # its scales have errors of their own
+                    check_error(record, precision, rows)
+                else:
+                    floats, codes = record.parts["floats"], record.parts["codes"]
+                    bumped += sum(floats[-1] + (c - 1) * floats[i // 256] < 0 < c * floats[i // 256] + floats[-1]
+                                  for i, c in enumerate(codes))
+        good("verify", at(kind + ".pack"), "--against", at(kind))
+    assert bumped > 0
 
 
 def test_fingerprint():
-    pack = pr.Pack(at("int8.pack"))
+    pack = pr.Pack(at("quant.pack"))
     assert pack.model["fingerprint"] == pack.fingerprint()
-    good(at("int8"), at("int8.none"), "--shadow", "none")
-    assert pr.Pack(at("int8.none")).model["fingerprint"] == pack.fingerprint()
+    good(at("quant"), at("quant.none"), "--shadow", "none")
+    assert pr.Pack(at("quant.none")).model["fingerprint"] == pack.fingerprint()
     seen = {pack.fingerprint()}
-    changed = tc.tensors(tc.CONFIG, seed=4)
-    for name, cfg, tokenizer in (("eps", dict(tc.CONFIG, rms_norm_eps=2e-5), True), ("tok", tc.CONFIG, False),
-                                 ("bits", tc.CONFIG, True)):
-        tens = pr.Pack(at("int8.pack")).tensors if name != "bits" else changed
+    changed = tc.tensors(QUANT, seed=4)
+    for name, cfg, tokenizer in (("eps", dict(QUANT, rms_norm_eps=2e-5), True), ("tok", QUANT, False),
+                                 ("bits", QUANT, True)):
+        tens = pr.Pack(at("quant.pack")).tensors if name != "bits" else changed
         tc.write_checkpoint(at("fp-" + name), cfg, tens, tokenizer=tokenizer)
         p = good(at("fp-" + name), at("fp-" + name + ".pack"), "--shadow", "none")
         assert ("no tokenizer.json" in p.stderr) == (not tokenizer)
@@ -199,7 +290,7 @@ def test_talebook():
     assert info["expert_stored_bytes"] == stored and info["expert_weights"] == weights == 18874368
     assert stored <= 0.67 * 2 * weights, stored / (2 * weights)
     assert abs(info["bits_per_weight"] - 8 * stored / weights) < 1e-9
-    assert info["fingerprint"] == pack.fingerprint() and info["shadow_precisions"] == ["bf16", "int8"]
+    assert info["fingerprint"] == pack.fingerprint() and [x["precision"] for x in info["shadows"]] == ["int8"]
     assert (info["layers"], info["experts"], info["top_k"], info["expert_dtype"]) == (12, 8, 2, "BF16")
     text = good("info", at("talebook.pack")).stdout
     assert info["fingerprint"] in text and "%.2f bits a weight" % info["bits_per_weight"] in text
@@ -227,8 +318,8 @@ def test_resume_after_full_disk():
     want = contents(at("det.pack"))
     sizes = {n: len(want[n]) for n in BIG_FILES}
     seen = set()
-    for nbytes in (1000, sizes["dense.bin"] - 100, sizes["dense.bin"] + 4096, sizes["experts.bin"] // 2,
-                   sizes["experts.bin"] - 4096, sizes["shadow-int8.bin"] - 4096):
+    for nbytes in (1000, sizes["dense.bin"] - 100, sizes["dense.bin"] + 1000, sizes["experts.bin"] // 2,
+                   sizes["experts.bin"] - 4096):
         p = refused(at("det"), at("full"), says=["error", "full.partial", "File too large"], preexec=limit(nbytes))
         assert not os.path.exists(at("full"))
         assert nbytes == 1000 or "kept in " + at("full.partial") + ";" in p.stderr, p.stderr
@@ -237,19 +328,21 @@ def test_resume_after_full_disk():
         assert contents(at("full")) == want, nbytes
         assert not os.path.exists(at("full.partial"))
         shutil.rmtree(at("full"))
-    assert {"0", "6"} < seen and len(seen) > 2, seen
+    assert seen == {"0", "4", "5"}, seen
 
 
 def test_killed_at_any_moment():
     tens = tc.tensors(dict(tc.CONFIG, num_hidden_layers=8), seed=7)
     cfg = dict(tc.CONFIG, num_hidden_layers=8)
     tc.write_checkpoint(at("kill"), cfg, tens)
-    good(at("kill"), at("kill.whole"))
+    args = [at("kill"), at("kill.pack"), "--shadow", "int8,nf4"]
+    good(at("kill"), at("kill.whole"), *args[2:])
     want, kills = contents(at("kill.whole")), 0
-    for step in range(12):
-        stop = len(want["experts.bin"]) * step // 10
-        p = subprocess.Popen([OD_PACK, at("kill"), at("kill.pack")], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        watched = at("kill.pack.partial", "experts.bin")
+    for step in range(20):
+        name = "experts.bin" if step < 12 else "shadow-int8.bin" if step < 16 else "shadow-nf4.bin"
+        stop = len(want[name]) * step // 10 if step < 12 else len(want[name]) * (step % 4) // 4
+        p = subprocess.Popen([OD_PACK, *args], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        watched = at("kill.pack.partial", name if step < 12 else name + ".tmp")
         while p.poll() is None:
             try:
                 if os.stat(watched).st_size >= stop:
@@ -262,15 +355,15 @@ def test_killed_at_any_moment():
         if os.path.exists(at("kill.pack")):  # complete or not at all
             good("verify", at("kill.pack"))
         else:
-            good(at("kill"), at("kill.pack"))
+            good(*args)
         assert contents(at("kill.pack")) == want, step
         shutil.rmtree(at("kill.pack"))
         shutil.rmtree(at("kill.pack.partial"), ignore_errors=True)
 
 
 def make_partial(name):
-    """det.pack as a partial that has everything but the shadow's end."""
-    size = len(read(at("det.pack"), "shadow-int8.bin"))
+    """det.pack as a partial that has everything but the last expert's end."""
+    size = len(read(at("det.pack"), "experts.bin"))
     refused(at("det"), at(name), preexec=limit(size - 4096))
     assert os.path.isdir(at(name + ".partial"))
 
@@ -332,10 +425,107 @@ def test_one_writer():
 
 
 def test_shadow_left_over():
-    """A partial made with a shadow, finished without one."""
-    make_partial("less")
-    good(at("det"), at("less"), "--shadow", "none")
-    assert contents(at("less")) == contents(at("det.none"))
+    """A partial made with shadows, finished with others; one that is whole is not made again."""
+    for args, want in ((["--shadow", "none"], "det.none"), ([], "det.pack")):
+        make_partial("less")
+        shutil.copy(at("det.pack", "shadow-int8.bin"), at("less.partial"))
+        shutil.copy(at("quant.pack", "shadow-fp16.bin"), at("less.partial"))
+        write(b"half", at("less.partial"), "shadow-nf4.bin.tmp")
+        p = good(at("det"), at("less"), *args)
+        assert ("shadow-int8.bin is there already" in p.stderr) == (args == []), p.stderr
+        assert contents(at("less")) == contents(at(want))
+        shutil.rmtree(at("less"))
+
+
+def inodes(path):
+    return {n: os.stat(os.path.join(path, n)).st_ino for n in os.listdir(path)}
+
+
+def test_add_shadows():
+    """To a finished pack, of which nothing else changes, to the bytes that packing with them gives."""
+    good(at("det"), at("add.pack"), "--shadow", "none")
+    good(at("det"), at("every.pack"), "--shadow", EVERY)
+    before, whole = inodes(at("add.pack")), contents(at("every.pack"))
+    p = good("shadow", at("add.pack"), "nf4,int8-g64")
+    after = inodes(at("add.pack"))
+    assert {n: i for n, i in after.items() if n in before} == before
+    assert set(after) - set(before) == {"shadow-nf4.bin", "shadow-int8-g64.bin"}
+    good("shadow", at("add.pack"), EVERY, "--threads", "1")
+    assert {n: i for n, i in inodes(at("add.pack")).items() if n in after} == after  # those stay
+    assert contents(at("add.pack")) == whole
+    assert good("shadow", at("add.pack"), "nf4").stderr.count("is there already") == 1
+    good("shadow", at("add.pack"), "none")
+    good("shadow", "--force", at("add.pack"), "nf4")
+    again = inodes(at("add.pack"))
+    assert again["shadow-nf4.bin"] != after["shadow-nf4.bin"] and again["shadow-int8-g64.bin"] == after["shadow-int8-g64.bin"]
+    assert contents(at("add.pack")) == whole
+    good("verify", at("add.pack"))
+    shadows = {x["precision"]: x for x in json.loads(good("info", "--json", at("add.pack")).stdout)["shadows"]}
+    pack = pr.Pack(at("add.pack"))
+    n = sum(pack.tensors[name][1][0] * pack.tensors[name][1][1] for name in pack.shadow_names())
+    text = good("info", at("add.pack")).stdout
+    assert set(shadows) == set(pr.PRECISIONS)
+    for precision, x in shadows.items():
+        size = os.path.getsize(at("add.pack", "shadow-%s.bin" % precision))
+        assert (x["file"], x["bytes"]) == ("shadow-%s.bin" % precision, size) and abs(x["bits_per_weight"] - 8 * size / n) < 1e-9
+        assert precision + ": " + x["file"] in text and "%.2f bits a weight" % (8 * size / n) in text
+    os.remove(at("add.pack", "shadow-fp16.bin"))  # the others do not miss it
+    good("verify", at("add.pack"))
+    fd = os.open(at("add.pack"), os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    refused("shadow", at("add.pack"), "fp16", says=["another od-pack"])
+    os.close(fd)
+    refused("shadow", at("nowhere"), "int8", says=["no pack at"])
+    assert "shadow        none" in good("info", at("det.none")).stdout
+
+
+def test_add_interrupted():
+    """Killed: the pack is as before, and the next run needs no help. Full disk: the pack is as before, and nothing is left."""
+    want = contents(at("kill.whole"))
+    bare = {n: d for n, d in want.items() if not n.startswith("shadow")}
+    shutil.copytree(at("kill.whole"), at("stop.pack"))
+    for name in set(want) - set(bare):
+        os.remove(at("stop.pack", name))
+    left = kills = 0
+    for step in range(8):
+        name = "shadow-int8.bin" if step < 4 else "shadow-nf4.bin"
+        p = subprocess.Popen([OD_PACK, "shadow", at("stop.pack"), "int8,nf4"], stderr=subprocess.DEVNULL)
+        while p.poll() is None:
+            try:
+                if os.stat(at("stop.pack", name + ".tmp")).st_size >= len(want[name]) * (step % 4) // 4:
+                    p.kill()
+                    break
+            except FileNotFoundError:
+                pass
+        kills += p.wait() == -signal.SIGKILL
+        now = contents(at("stop.pack"))
+        left += any(n.endswith(".tmp") for n in now)
+        assert {n: d for n, d in now.items() if not n.endswith(".tmp")}.items() <= want.items()
+        good("verify", at("stop.pack"))
+        good("shadow", at("stop.pack"), "int8,nf4")
+        assert contents(at("stop.pack")) == want
+        for n in set(want) - set(bare):
+            os.remove(at("stop.pack", n))
+    write(b"of a precision that nobody asks for", at("stop.pack"), "shadow-fp16.bin.tmp")
+    size = len(want["shadow-nf4.bin"])
+    for nbytes in (100, 5000, size - 4096, size - 1):
+        refused("shadow", at("stop.pack"), "nf4", preexec=limit(nbytes),
+                says=["no nf4 shadow", "File too large", "is complete", "od-pack shadow " + at("stop.pack") + " nf4"])
+        assert contents(at("stop.pack")) == bare
+    fp16 = len(read(at("quant.pack"), "shadow-fp16.bin"))  # what is smaller still fits
+    refused("shadow", at("quant.none"), "fp16,nf4-dq", preexec=limit(fp16 - 1), says=["without these shadows: fp16;"])
+    assert read(at("quant.none"), "shadow-nf4-dq.bin") == read(at("quant.pack"), "shadow-nf4-dq.bin")
+    good("verify", at("quant.none"))
+
+
+def test_full_disk_in_the_shadow():
+    """While packing: the pack is complete without it."""
+    want = contents(at("det.none"))
+    refused(at("det"), at("nodisk"), preexec=limit(len(read(at("det.pack"), "shadow-int8.bin")) - 1),
+            says=["no int8 shadow", "is complete", "od-pack shadow " + at("nodisk") + " int8"])
+    assert contents(at("nodisk")) == want and not os.path.exists(at("nodisk.partial"))
+    good("shadow", at("nodisk"), "int8")
+    assert contents(at("nodisk")) == contents(at("det.pack"))
 
 
 def test_memory():
@@ -356,7 +546,7 @@ def test_memory():
     assert at_ > 380 << 20
     script = ("import resource, subprocess, sys; rc = subprocess.call(sys.argv[1:]); "
               "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(rc)")
-    for args in ([at("large"), at("large.pack")], ["verify", at("large.pack")]):
+    for args in ([at("large"), at("large.pack")], ["shadow", at("large.pack"), "nf4-dq,fp16"], ["verify", at("large.pack")]):
         p = subprocess.run([sys.executable, "-c", script, OD_PACK, *args, "--threads", "4"], capture_output=True, text=True)
         assert p.returncode == 0, p.stderr
         kib = int(p.stdout.split()[-1])
@@ -477,14 +667,13 @@ def test_refused_after_interruption():
     make_partial("again")
     write(b"mine", at("again.partial"), "notes.txt")
     write(b"{", at("again.partial"), "config.json.tmp")
-    t = tc.tensors(tc.CONFIG, seed=5)
-    name = pr.mixtral_name("attn_o", 0)
-    t[name] = (t[name][0], t[name][1], struct.pack("<H", 0x7FC0) + t[name][2][2:])
-    tc.write_checkpoint(at("again"), tc.CONFIG, t)
-    p = refused(at("again"), at("again") + "-pack/", says=["o_proj"])
+    tc.write_checkpoint(at("again"), tc.CONFIG, tc.tensors(tc.CONFIG, seed=5))
+    write(b"", at("again"), "tokenizer_config.json")
+    os.truncate(at("again", "tokenizer_config.json"), 65 << 20)
+    p = refused(at("again"), at("again") + "-pack/", says=["tokenizer_config.json"])
     assert not os.path.exists(at("again-pack.partial")) and "kept" not in p.stderr
     shutil.move(at("again.partial"), at("again-pack.partial"))
-    refused(at("again"), at("again-pack"), says=["o_proj"])
+    refused(at("again"), at("again-pack"), says=["tokenizer_config.json"])
     assert contents(at("again-pack.partial")) == {"notes.txt": b"mine"}
 
 
@@ -516,12 +705,15 @@ def test_bad_tensors():
                    with_tensors(lambda t: t.update({"model.layers.0.extra": ("BF16", [4], bytes(8))})))
     for name in (q, x):
         for bits in (0x7F80, 0xFFC1):
-            bad_checkpoint("nan", [name, "row 2" if name == q else "row 1", "--shadow none"], poison(name, bits))
-    tc.write_checkpoint(at("nan"), tc.CONFIG, tc.tensors(tc.CONFIG, seed=5))
-    poison(x, 0x7F80)(at("nan"))
-    refused(at("nan"), at("nan.pack"))
-    good(at("nan"), at("nan.pack"), "--shadow", "none")
-    good("verify", at("nan.pack"), "--against", at("nan"))
+            tc.write_checkpoint(at("nan"), tc.CONFIG, tc.tensors(tc.CONFIG, seed=5))
+            poison(name, bits)(at("nan"))
+            for precision in pr.PRECISIONS:  # no shadow can have it, the pack does
+                p = refused(at("nan"), at("nan.pack"), "--shadow", precision,
+                            says=[name, "row 2" if name == q else "row 1", "infinity or NaN", "--precision bf16", "is complete"])
+                assert "kept in" not in p.stderr
+                assert not [n for n in os.listdir(at("nan.pack")) if n.startswith("shadow")]
+                good("verify", at("nan.pack"), "--against", at("nan"))
+                shutil.rmtree(at("nan.pack"))
 
 
 # ---- what must be refused: packs ----
@@ -545,8 +737,10 @@ def flip_places():
         for i in (0, 9, 17, 64, 68, 80, 170, 192, 201, 203, 250, 383, 384, 4095, sm_off, e_off - 65, e_off - 64, e_off - 1,
                   e_off, e_off + 700, e["bytes"] - 64, e["bytes"] - 1):
             places.append(("experts.bin", e["offset"] + i))
-    for t in model["shadow"]["int8"]["tensors"][::5]:
-        places += [("shadow-int8.bin", t["offset"] + i) for i in (0, 1000, t["bytes"] - 1, t["bytes"] - 200)]
+    places += [("shadow-int8.bin", i) for i in (0, 9, 16, 21, 24, 30, 35, 42, 50, 79, 90, 127, 128, 136, 145, 153, 161, 4095)]
+    for i in range(0, 26, 5):
+        offset, size = struct.unpack_from("<QQ", read(pack, "shadow-int8.bin"), 128 + 40 * i + 16)
+        places += [("shadow-int8.bin", offset + i) for i in (0, 1000, size - 1, size - 200)]
     for name in BIG_FILES:
         size = os.path.getsize(os.path.join(pack, name))
         places += [(name, rng.randrange(size)) for _ in range(40)] + [(name, size - 1)]
@@ -579,6 +773,8 @@ def test_one_flipped_bit():
 def test_cut_short_or_missing():
     for name, data in contents(at("det.pack")).items():
         for size in (None, 0, 1, len(data) // 2, len(data) - 1, len(data) + 1):
+            if size is None and name.startswith("shadow"):
+                continue  # may be missing
             shutil.copytree(at("det.pack"), at("cut.pack"))
             if size is None:
                 os.remove(at("cut.pack", name))
@@ -639,12 +835,11 @@ def test_forged_tables():
     paths = [["dense", "tensors", 3, k] for k in ("offset", "bytes", "xxh3", "sha256", "dtype", "role", "layer", "shape")]
     paths += [["dense", "bytes"], ["dense", "tensors"], ["dense"], ["experts"], ["experts", "bytes"], ["experts", "table"]]
     paths += [["experts", "table", 2, k] for k in ("m", "expert", "offset", "bytes", "header_xxh3")]
-    paths += [["shadow", "int8", "tensors", 5, k] for k in ("offset", "bytes", "xxh3")]
-    paths += [["shadow"], ["shadow", "int8", "tensors"], ["shadow", "int8", "bytes"], ["schema_version"], ["fingerprint"], ["family"]]
+    paths += [["schema_version"], ["fingerprint"], ["family"]]
     n = 0
     for path in paths:
         for value in odd:
-            if reach(model, path) == value or (path == ["shadow"] and value == {}):  # as it was; no shadow, which is fine
+            if reach(model, path) == value:
                 continue
             forged(setter(path, value), ["model.json"])
             n += 1
@@ -652,7 +847,6 @@ def test_forged_tables():
     forged(lambda m: m["experts"]["table"].pop(), ["expected 6 entries, found 5"])
     forged(lambda m: m["dense"]["tensors"].reverse(), ["dense tensor 0", "role"])
     forged(lambda m: m["dense"]["tensors"][0].update(xxh3="0" * 16), ["dense.bin", "embed"])
-    forged(lambda m: m["shadow"]["int8"]["tensors"][0].update(xxh3="0" * 16), ["shadow-int8.bin", "q_proj"])
     assert n > 200
 
 
@@ -715,10 +909,77 @@ def test_forged_chunks():
         shutil.rmtree(at("forged.pack"))
 
 
+def test_forged_shadows():
+    """Headers with a right checksum and wrong content."""
+    good(at("det"), at("forged.pack"), "--shadow", "nf4")
+    name, whole = "shadow-nf4.bin", read(at("forged.pack"), "shadow-nf4.bin")
+
+    def forged_file(data, says, loads=False):
+        assert data != whole
+        head = bytearray(data)
+        head[8:16] = struct.pack("<Q", pr.xxh3(head[16:4096]))
+        write(head, at("forged.pack"), name)
+        refused("verify", at("forged.pack"), says=[name, *says])
+        if not loads:
+            refused("info", at("forged.pack"), says=[name, *says])
+        # What is not this pack's shadow is made again without being told twice.
+        assert ("making it again" in good("shadow", at("forged.pack"), "nf4").stderr) == (not loads)
+        good("shadow", "--force", at("forged.pack"), "nf4")
+        assert read(at("forged.pack"), name) == whole
+
+    fields = [(16, "I", "schema"), (20, "I", "precision"), (24, "I", "n_tensors"), (28, "I", "zero"), (32, "Q", ""),
+              (40, "Q", "file_bytes"), (48, "Q", "another model"), (72, "Q", "another model"), (80, "Q", "zero"),
+              (120, "Q", "zero"), (4088, "Q", "expected 0")]
+    for i in (0, 1, 25):
+        fields += [(128 + 40 * i + k, "Q", "tensor %d" % i) for k in (0, 8, 16, 24)]
+    for where, kind, says in fields:
+        top = {"I": 2 ** 32 - 1, "Q": 2 ** 64 - 1}[kind]
+        for value in (0, 1, 4096, top // 2, top):
+            data = bytearray(whole)
+            if struct.unpack_from("<" + kind, data, where)[0] == value:
+                continue
+            struct.pack_into("<" + kind, data, where, value)
+            forged_file(data, [says])
+    for i in (0, 25):  # a record's checksum: only reading it shows
+        data = bytearray(whole)
+        data[128 + 40 * i + 32] ^= 1
+        forged_file(data, ["checksum", "q_proj" if i == 0 else "experts.2.w2"], loads=True)
+    data = bytearray(whole)  # a weight changed, and its checksum with it
+    offset, size = struct.unpack_from("<QQ", data, 128 + 16)
+    data[offset + 3] ^= 0x10
+    struct.pack_into("<Q", data, 128 + 32, pr.xxh3(data[offset:offset + size]))
+    forged_file(data, ["q_proj", "offset %d" % (offset + 3)], loads=True)
+    for size in (0, 1, 127, 4095, 4096, len(whole) - 1, len(whole) + 1):
+        write((whole + b"\0")[:size], at("forged.pack"), name)
+        for cmd in ("info", "verify"):
+            refused(cmd, at("forged.pack"), says=[name])
+    good("shadow", at("forged.pack"), "nf4")
+
+    # Renamed; of another model, with the same shapes and with others; from before there were headers.
+    good("shadow", at("forged.pack"), "int8-g64")
+    shutil.copy(at("forged.pack", "shadow-int8-g64.bin"), at("forged.pack", name))
+    refused("verify", at("forged.pack"), says=[name, "expected 5 (nf4)", "found 4 (int8-g64)"])
+    for cfg, seed in ((tc.CONFIG, 99), (QUANT, 4)):
+        tc.write_checkpoint(at("alien"), cfg, tc.tensors(cfg, seed=seed))
+        good(at("alien"), at("alien.pack"), "--shadow", "nf4", "--force")
+        shutil.copy(at("alien.pack", name), at("forged.pack", name))
+        for cmd in ("info", "verify"):
+            refused(cmd, at("forged.pack"), says=[name, "another model", pr.Pack(at("alien.pack")).model["fingerprint"]])
+    write(whole[4096:], at("forged.pack"), name)
+    refused("info", at("forged.pack"), says=[name, "before shadows had headers"])
+    good("shadow", at("forged.pack"), "nf4")
+    good("verify", at("forged.pack"))
+    shutil.rmtree(at("forged.pack"))
+
+
 def test_usage():
     for args in ([], ["a"], ["verify"], ["info"], ["a", "b", "c"], ["verify", "a", "b", "c", "d"], ["--bogus"],
                  ["a", "b", "--shadow", "int4"], ["a", "b", "--threads", "0"], ["a", "b", "--against", "c"],
-                 ["a", "b", "--json"], ["verify", "a", "--force"]):
+                 ["a", "b", "--json"], ["verify", "a", "--force"], ["a", "b", "--shadow", "bf16"],
+                 ["a", "b", "--shadow", "int8,"], ["a", "b", "--shadow", ""], ["a", "b", "--shadow", "none,int8"],
+                 ["a", "b", "--shadow", "nf4;int8"], ["a", "b", "--shadow", "int"], ["shadow"], ["shadow", "a"],
+                 ["shadow", "a", "b"], ["shadow", "a", "nf4", "x"], ["shadow", "a", "nf4", "--shadow", "nf4"],
+                 ["verify", "a", "--shadow", "int8"], ["shadow", "a", "nf4", "--json"]):
         p = refused(*args, status=2, says=["od-pack: "])
         assert p.stderr.count("--help") == 1, p.stderr
     assert "CHECKPOINT" in good("--help").stdout

@@ -6,7 +6,6 @@
 #include <cmocka.h>
 
 #include "common/pack/codec.h"
-#include "common/pack/quant_int8.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -176,57 +175,12 @@ static void test_hostile_frames(void **state)
 	free(back);
 }
 
-/* Against the definition in double arithmetic: a double quotient rounded to f32 is the f32 quotient. */
-static void test_quantise(void **state)
-{
-	enum { ROWS = 40, IN = 333 };
-	static float w[ROWS][IN], scratch[IN], scale[ROWS];
-	static int8_t q[ROWS][IN];
-	size_t bad;
-
-	(void)state;
-	for (int r = 0; r < ROWS; r++)
-		for (int i = 0; i < IN; i++)
-			w[r][i] = r == 3 ? 0.0f : ldexpf((float)(int32_t)rnd(), -31 - r * 3);
-	w[4][0] = 1e-45f;
-	for (int i = 1; i < IN; i++)
-		w[4][i] = i % 2 == 0 ? -1e-45f : 0.0f; /* absmax / 127 is zero */
-	for (int i = 0; i < IN; i++)
-		w[5][i] = i == 0 ? 127.0f : (float)(i % 250) - 124.5f; /* halves */
-	w[6][7] = 3.4028235e38f;
-	assert_int_equal(od_quant_int8(OD_F32, w, ROWS, IN, q[0], scale, scratch, &bad), OD_OK);
-	for (int r = 0; r < ROWS; r++) {
-		double most = 0;
-		float want;
-
-		for (int i = 0; i < IN; i++)
-			most = fmax(most, fabs((double)w[r][i]));
-		want = (float)(most / 127);
-		assert_true(want == scale[r]);
-		for (int i = 0; i < IN; i++) {
-			double v = want > 0 ? (double)(float)((double)w[r][i] / (double)want) : 0;
-
-			assert_int_equal(q[r][i], (int)nearbyint(fmin(127, fmax(-127, v))));
-		}
-	}
-	assert_true(scale[3] == 0 && scale[4] == 0 && scale[5] == 1.0f);
-	assert_int_equal(q[5][1], -124); /* -123.5 to even */
-	assert_int_equal(q[5][2], -122); /* -122.5 to even */
-
-	w[17][5] = -INFINITY;
-	assert_int_equal(od_quant_int8(OD_F32, w, ROWS, IN, q[0], scale, scratch, &bad), OD_ERR_RANGE);
-	assert_int_equal(bad, 17);
-	w[17][5] = NAN;
-	assert_int_equal(od_quant_int8(OD_F32, w, ROWS, IN, q[0], scale, scratch, &bad), OD_ERR_RANGE);
-	assert_int_equal(bad, 17);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all_16_bit_patterns), cmocka_unit_test(test_f32_patterns),
 		cmocka_unit_test(test_short_runs),	    cmocka_unit_test(test_code_and_inflate),
-		cmocka_unit_test(test_hostile_frames),	    cmocka_unit_test(test_quantise),
+		cmocka_unit_test(test_hostile_frames),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

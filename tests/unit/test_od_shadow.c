@@ -81,11 +81,17 @@ static void read_all(int fd, char *text, size_t size)
 	close(fd);
 }
 
-static pid_t start_limited(const char *precision, const char *departure, const char *limit, uint16_t *port)
+static const struct od_shadow_choice bf16 = { OD_PRECISION_BF16, OD_PRECISION_BF16, OD_ACT_F32 };
+static const struct od_shadow_choice int8 = { OD_PRECISION_INT8, OD_PRECISION_INT8, OD_ACT_F32 };
+
+/* What is the same for attention, or the default, is not said. */
+static pid_t start_limited(const struct od_shadow_choice *c, const char *departure, const char *limit, uint16_t *port)
 {
-	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--precision", precision, "--departure", departure,
-				     "--port", "0", "--ready-fd", "3", "--die-with-parent", "--threads", "2", "--quiet",
-				     "--memory-limit", limit, NULL };
+	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--precision", od_precision_names[c->experts - 1],
+				     "--departure", departure, "--port", "0", "--ready-fd", "3", "--die-with-parent",
+				     "--threads", "2", "--quiet", "--memory-limit", limit,
+				     c->dense != c->experts ? "--dense-precision" : NULL, od_precision_names[c->dense - 1],
+				     c->act == OD_ACT_INT8 ? "--activations" : NULL, "int8", NULL };
 	char text[16];
 	int ready;
 	pid_t pid = start(args, &ready, NULL);
@@ -96,9 +102,9 @@ static pid_t start_limited(const char *precision, const char *departure, const c
 	return pid;
 }
 
-static pid_t start_shadow(const char *precision, const char *departure, uint16_t *port)
+static pid_t start_shadow(const struct od_shadow_choice *c, const char *departure, uint16_t *port)
 {
-	return start_limited(precision, departure, "4GiB", port);
+	return start_limited(c, departure, "4GiB", port);
 }
 
 static void stop_shadow(pid_t pid)
@@ -135,12 +141,12 @@ struct fake {
 	uint64_t last_step;
 };
 
-static void open_pass(struct pass *p, enum od_precision precision, enum od_profile profile)
+static void open_pass(struct pass *p, const struct od_shadow_choice *c, enum od_profile profile)
 {
 	struct od_forward_opts o = { .config = cfg, .profile = profile, .max_rows = PROMPT };
 	struct od_err err;
 
-	assert_ok(od_shadow_load(&p->store, pack, precision, 1, NULL, NULL, &err), &err);
+	assert_ok(od_shadow_load(&p->store, pack, c, 1, NULL, NULL, &err), &err);
 	assert_ok(od_backend_cpu(&o.backend, OD_CPU_AUTO, profile, &err), &err);
 	o.dense = od_shadow_dense(p->store);
 	assert_ok(od_forward_new(&p->forward, &o, &err), &err);
@@ -370,14 +376,14 @@ static void end_session(struct fake *f)
 	f->control = f->data = NULL;
 }
 
-static void open_fake(struct fake *f, enum od_precision precision, enum od_profile profile)
+static void open_fake(struct fake *f, const struct od_shadow_choice *c, enum od_profile profile)
 {
 	struct od_err err;
 
 	memset(f, 0, sizeof(*f));
 	f->context = od_zmq_context();
-	open_pass(&f->own, OD_PRECISION_BF16, profile);
-	open_pass(&f->judge, precision, profile);
+	open_pass(&f->own, &bf16, profile);
+	open_pass(&f->judge, c, profile);
 	assert_ok(od_seq_state_new(&f->state, cfg, profile, CTX, &err), &err);
 	assert_ok(od_seq_state_new(&f->judge_state, cfg, profile, CTX, &err), &err);
 	f->logits = od_alloc(cfg->vocab * sizeof(float));
@@ -454,18 +460,18 @@ static int32_t step(struct fake *f, int32_t token, bool exact, bool send_rows)
 
 /* ---- Tests ---- */
 
-static void decode(const char *precision, const char *departure, enum od_profile profile)
+static void decode(const struct od_shadow_choice *c, const char *called, const char *departure, enum od_profile profile)
 {
-	bool exact = strcmp(precision, "bf16") == 0;
+	bool exact = c->experts == OD_PRECISION_BF16 && c->dense == OD_PRECISION_BF16;
 	struct fake *f = malloc(sizeof(*f));
 	uint16_t port;
 	pid_t pid;
 	int32_t token;
 
 	assert_non_null(f);
-	open_fake(f, exact ? OD_PRECISION_BF16 : OD_PRECISION_INT8, profile);
-	pid = start_shadow(precision, departure, &port);
-	begin_session(f, port, profile, precision);
+	open_fake(f, c, profile);
+	pid = start_shadow(c, departure, &port);
+	begin_session(f, port, profile, called);
 	token = prefill(f);
 	for (uint32_t i = 0; i < STEPS; i++) {
 		if (i % 5 == 4) /* sampled, and not what the shadow thinks */
@@ -482,14 +488,42 @@ static void decode(const char *precision, const char *departure, enum od_profile
 static void test_bf16(void **state)
 {
 	(void)state;
-	decode("bf16", "early", OD_PROFILE_F32);
-	decode("bf16", "late", OD_PROFILE_BF16);
+	decode(&bf16, "bf16", "early", OD_PROFILE_F32);
+	decode(&bf16, "bf16", "late", OD_PROFILE_BF16);
 }
 
 static void test_int8(void **state)
 {
 	(void)state;
-	decode("int8", "early", OD_PROFILE_BF16);
+	decode(&int8, "int8", "early", OD_PROFILE_BF16);
+}
+
+/* Experts and attention from different files, one of them the pack's own. */
+static void test_mixtures(void **state)
+{
+	static const struct od_shadow_choice fp16_int8 = { OD_PRECISION_FP16, OD_PRECISION_INT8, OD_ACT_F32 };
+	static const struct od_shadow_choice bf16_fp16 = { OD_PRECISION_BF16, OD_PRECISION_FP16, OD_ACT_F32 };
+	static const struct od_shadow_choice int8_bf16 = { OD_PRECISION_INT8, OD_PRECISION_BF16, OD_ACT_F32 };
+
+	(void)state;
+	decode(&fp16_int8, "fp16+int8", "early", OD_PROFILE_F32);
+	decode(&bf16_fp16, "bf16+fp16", "late", OD_PROFILE_F32);
+	decode(&int8_bf16, "int8+bf16", "early", OD_PROFILE_F32);
+}
+
+/* The message says what to type. */
+static void test_no_such_shadow(void **state)
+{
+	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--precision", "nf4-dq", "--port", "0", NULL };
+	char text[4096], command[160];
+	int errors;
+	pid_t pid = start(args, NULL, &errors);
+
+	(void)state;
+	read_all(errors, text, sizeof(text));
+	assert_int_equal(finish(pid), 1);
+	snprintf(command, sizeof(command), "od-pack shadow %s nf4-dq", pack_dir);
+	assert_says(text, command);
 }
 
 static void put_bad(struct fake *f, uint64_t sequence, uint32_t layer, uint32_t begin, uint32_t n, size_t k_bytes,
@@ -581,8 +615,8 @@ static void test_rubbish(void **state)
 
 	(void)state;
 	assert_non_null(f);
-	open_fake(f, OD_PRECISION_BF16, OD_PROFILE_F32);
-	pid = start_shadow("bf16", "early", &port);
+	open_fake(f, &bf16, OD_PROFILE_F32);
+	pid = start_shadow(&bf16, "early", &port);
 	put_garbage(f->context, port);
 	begin_session(f, port, OD_PROFILE_F32, "bf16");
 	put_rubbish(f);
@@ -630,7 +664,7 @@ static void test_refusals(void **state)
 	uint8_t fingerprint[32];
 	Od__Hello hello;
 	uint16_t port;
-	pid_t pid = start_shadow("int8", "early", &port);
+	pid_t pid = start_shadow(&int8, "early", &port);
 
 	(void)state;
 	hello_of(&hello, fingerprint, OD_PROFILE_F32);
@@ -675,12 +709,12 @@ static void test_memory(void **state)
 	read_all(errors, text, sizeof(text));
 	assert_int_equal(finish(pid), 1);
 	assert_says(text, "1.0 MiB");
-	assert_ok(od_shadow_need_bytes(pack, OD_PRECISION_INT8, &bytes, &err), &err);
+	assert_ok(od_shadow_need_bytes(pack, &int8, &bytes, &err), &err);
 	snprintf(need, sizeof(need), "%llu bytes", (unsigned long long)bytes + (64u << 20));
 	assert_says(text, need);
 
 	snprintf(need, sizeof(need), "%llu", (unsigned long long)bytes + (64u << 20) + 4096);
-	pid = start_limited("int8", "early", need, &port);
+	pid = start_limited(&int8, "early", need, &port);
 	hello_of(&hello, fingerprint, OD_PROFILE_F32);
 	assert_refused(context, port, &hello, "ctx_tokens");
 	stop_shadow(pid);
@@ -701,7 +735,7 @@ static int make_pack(void **state)
 {
 	char checkpoint[96];
 	const char *const synth[] = { "od-bench", "synth", checkpoint, "--preset", "tiny", "--ctx", "256", "--json", NULL };
-	const char *const do_pack[] = { "od-pack", checkpoint, pack_dir, "--threads", "1", NULL };
+	const char *const do_pack[] = { "od-pack", checkpoint, pack_dir, "--threads", "1", "--shadow", "int8,fp16", NULL };
 	struct od_err err;
 	char text[4096];
 	int errors;
@@ -734,7 +768,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_refusals), cmocka_unit_test(test_memory), cmocka_unit_test(test_bf16),
-		cmocka_unit_test(test_int8),	 cmocka_unit_test(test_rubbish),
+		cmocka_unit_test(test_int8),	 cmocka_unit_test(test_mixtures), cmocka_unit_test(test_no_such_shadow),
+		cmocka_unit_test(test_rubbish),
 	};
 
 	return cmocka_run_group_tests(tests, make_pack, remove_pack);

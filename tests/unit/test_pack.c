@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static struct tiny_files tiny;
@@ -31,7 +32,8 @@ static int setup(void **state)
 
 	(void)state;
 	tiny_files_make(&tiny);
-	const struct od_pack_job job = { .checkpoint = tiny.checkpoint, .pack = tiny.pack, .int8 = true, .n_threads = 2 };
+	const struct od_pack_job job = { .checkpoint = tiny.checkpoint, .pack = tiny.pack, .shadows = OD_SHADOW_ALL,
+					 .n_threads = 2 };
 
 	if (od_pack_write(&job, &err) != OD_OK || od_pack_open(&pack, tiny.pack, &err) != OD_OK) {
 		fprintf(stderr, "%s\n", err.msg);
@@ -220,65 +222,152 @@ static void test_slot_reuse(void **state)
 	od_free(slot);
 }
 
-static void assert_int8(const struct od_mat *m, const struct tiny_tensor *t)
+/* The weight that a quantised matrix stands for, read by the words of quant.h and backend.h. */
+static double weight_of(const struct od_mat *m, size_t row, size_t i)
 {
-	const int8_t *q = m->data;
+	const size_t groups = od_quant_groups(m->n_in), group = row * groups + i / OD_QUANT_GROUP;
+	double scale = 1;
 
-	assert_int_equal(m->dtype, OD_INT8);
+	if (m->scale != NULL)
+		scale = (double)m->scale[m->grouped ? group : row];
+	else if (m->codes.code != NULL)
+		scale = (double)m->codes.mean + m->codes.code[group] * (double)m->codes.step[group / OD_SCALE_GROUP];
+	if (m->dtype == OD_F16)
+		return (double)od_f16_f32(((const uint16_t *)m->data)[row * m->n_in + i]);
+	if (m->dtype == OD_INT8)
+		return scale * ((const int8_t *)m->data)[row * m->n_in + i];
+	const uint8_t *piece = (const uint8_t *)m->data + row * od_nf4_row_bytes(m->n_in) + i / 128 * 64;
+	const uint8_t byte = piece[4 * (i % 16) + i % 64 / 16];
+
+	return scale * (double)od_nf4_values[i % 128 < 64 ? byte & 15 : byte >> 4];
+}
+
+struct precision_facts {
+	enum od_dtype dtype;
+	bool grouped, codes;
+	double error; /* of a weight at most, over the largest of its row */
+};
+
+static const struct precision_facts facts[] = {
+	[OD_PRECISION_INT8] = { OD_INT8, false, false, 0.5 / 127 },
+	[OD_PRECISION_FP16] = { OD_F16, false, false, 0x1p-11 },
+	[OD_PRECISION_INT8_G64] = { OD_INT8, true, false, 0.5 / 127 },
+	[OD_PRECISION_NF4] = { OD_NF4, true, false, 0.152 },
+	[OD_PRECISION_NF4_DQ] = { OD_NF4, true, true, 0.17 },
+};
+
+static void assert_quantised(const struct od_mat *m, enum od_precision precision, enum od_activations act,
+			     const struct tiny_tensor *t)
+{
+	const struct precision_facts *f = &facts[precision];
+	double sum = 0;
+
+	assert_int_equal(m->dtype, f->dtype);
 	assert_int_equal(m->n_out, t->n_out);
 	assert_int_equal(m->n_in, t->n_in);
+	assert_int_equal(m->act, act);
+	assert_int_equal(m->grouped, f->grouped);
+	assert_int_equal(m->codes.code != NULL, f->codes);
+	assert_int_equal(m->scale == NULL, f->codes || f->dtype == OD_F16);
+	assert_int_equal((uintptr_t)m->data % OD_PAD_BYTES, 0);
 	for (size_t r = 0; r < m->n_out; r++) {
 		double most = 0;
-		int peak = 0;
 
 		for (size_t i = 0; i < m->n_in; i++)
 			most = fmax(most, fabs(tiny_weight(t, r * m->n_in + i)));
-		assert_true(m->scale[r] == (float)(most / 127));
 		for (size_t i = 0; i < m->n_in; i++) {
-			double w = tiny_weight(t, r * m->n_in + i), got = (double)m->scale[r] * q[r * m->n_in + i];
+			double off = fabs(tiny_weight(t, r * m->n_in + i) - weight_of(m, r, i));
 
-			/* Nothing is further off than half a step (and the rounding of the division). */
-			assert_true(fabs(w - got) <= 0.50001 * (double)m->scale[r]);
-			peak = abs(q[r * m->n_in + i]) > peak ? abs(q[r * m->n_in + i]) : peak;
+			assert_true(off <= 1.0001 * f->error * most);
+			sum += off;
 		}
-		assert_int_equal(peak, 127);
 	}
+	assert_true(sum > 0 || precision == OD_PRECISION_FP16); /* it is not the published one */
 }
 
+static void assert_shadow(const struct od_shadow_choice *c, const struct od_shadow_store *s)
+{
+	const struct od_dense *d = od_shadow_dense(s);
+
+	assert_dense(d, c->dense == OD_PRECISION_BF16);
+	for (uint32_t l = 0; c->dense != OD_PRECISION_BF16 && l < TINY_LAYERS; l++) {
+		assert_quantised(&d->layer[l].q, c->dense, c->act, layer_tensor(l, "self_attn.q_proj"));
+		assert_quantised(&d->layer[l].k, c->dense, c->act, layer_tensor(l, "self_attn.k_proj"));
+		assert_quantised(&d->layer[l].v, c->dense, c->act, layer_tensor(l, "self_attn.v_proj"));
+		assert_quantised(&d->layer[l].o, c->dense, c->act, layer_tensor(l, "self_attn.o_proj"));
+	}
+	if (c->experts == OD_PRECISION_BF16) {
+		assert_experts(od_shadow_experts(s));
+		return;
+	}
+	for (uint32_t i = 0; i < TINY_LAYERS * TINY_EXPERTS; i++)
+		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
+			assert_quantised(&od_shadow_experts(s)[i].mat[mat], c->experts, c->act,
+					 expert_tensor(i / TINY_EXPERTS, i % TINY_EXPERTS, mat));
+}
+
+static uint64_t file_bytes(const char *name)
+{
+	char path[160];
+	struct stat st;
+
+	snprintf(path, sizeof(path), "%s/%s", tiny.pack, name);
+	assert_int_equal(stat(path, &st), 0);
+	return (uint64_t)st.st_size;
+}
+
+/* Each precision for experts with each for attention. */
 static void test_shadow(void **state)
 {
 	struct od_shadow_store *s;
-	const struct od_dense *d;
-	uint64_t need, bf16;
 	struct od_err err;
+	uint64_t need, same = 0;
 
 	(void)state;
-	assert_int_equal(od_shadow_need_bytes(pack, OD_PRECISION_INT8, &need, &err), OD_OK);
-	assert_int_equal(od_shadow_need_bytes(pack, OD_PRECISION_BF16, &bf16, &err), OD_OK);
-	assert_true(need > 0 && bf16 >= od_dense_need_bytes(pack) + od_experts_need_bytes(pack));
-	last_done = 0;
-	assert_int_equal(od_shadow_load(&s, pack, OD_PRECISION_INT8, 3, on_progress, &tiny, &err), OD_OK);
-	d = od_shadow_dense(s);
-	assert_dense(d, false);
-	for (uint32_t l = 0; l < TINY_LAYERS; l++) {
-		assert_int8(&d->layer[l].q, layer_tensor(l, "self_attn.q_proj"));
-		assert_int8(&d->layer[l].k, layer_tensor(l, "self_attn.k_proj"));
-		assert_int8(&d->layer[l].v, layer_tensor(l, "self_attn.v_proj"));
-		assert_int8(&d->layer[l].o, layer_tensor(l, "self_attn.o_proj"));
-		for (uint32_t e = 0; e < TINY_EXPERTS; e++)
-			for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
-				assert_int8(&od_shadow_experts(s)[l * TINY_EXPERTS + e].mat[mat], expert_tensor(l, e, mat));
-	}
-	od_shadow_free(s);
+	for (int e = 1; e <= OD_N_PRECISIONS; e++)
+		for (int d = 1; d <= OD_N_PRECISIONS; d++) {
+			const struct od_shadow_choice c = { (enum od_precision)e, (enum od_precision)d,
+							    (e + d) % 2 == 0 ? OD_ACT_F32 : OD_ACT_INT8 };
 
-	last_done = 0;
-	assert_int_equal(od_shadow_load(&s, pack, OD_PRECISION_BF16, 2, on_progress, &tiny, &err), OD_OK);
-	assert_dense(od_shadow_dense(s), true);
-	assert_experts(od_shadow_experts(s));
-	od_shadow_free(s);
+			last_done = last_all = 0;
+			assert_int_equal(od_shadow_need_bytes(pack, &c, &need, &err), OD_OK);
+			assert_int_equal(od_shadow_load(&s, pack, &c, 3, on_progress, &tiny, &err), OD_OK);
+			assert_true(last_done == last_all && last_all > 0);
+			/* Of a file no more than its part, and that is all there is to the other part. */
+			if (e == d && e != OD_PRECISION_BF16) {
+				same = file_bytes(od_shadow_file_names[e - 1]);
+				assert_int_equal(last_all, same - 4096);
+				assert_true(need > last_all && need < last_all + od_dense_need_bytes(pack));
+			}
+			assert_shadow(&c, s);
+			od_shadow_free(s);
+		}
 	od_shadow_free(NULL);
-	assert_int_equal(od_shadow_load(&s, pack, (enum od_precision)7, 2, NULL, NULL, &err), OD_ERR_ARG);
 }
+
+static void test_shadow_names(void **state)
+{
+	const struct od_shadow_choice one = { OD_PRECISION_NF4, OD_PRECISION_NF4, OD_ACT_F32 };
+	const struct od_shadow_choice two = { OD_PRECISION_INT8_G64, OD_PRECISION_BF16, OD_ACT_F32 };
+	const struct od_shadow_choice odd[] = { { (enum od_precision)7, OD_PRECISION_INT8, OD_ACT_F32 },
+						{ OD_PRECISION_INT8, (enum od_precision)0, OD_ACT_F32 } };
+	char text[OD_SHADOW_CHOICE_CHARS];
+	struct od_shadow_store *s;
+	struct od_err err;
+	uint64_t need;
+
+	(void)state;
+	assert_string_equal(od_shadow_choice_text(&one, text), "nf4");
+	assert_string_equal(od_shadow_choice_text(&two, text), "int8-g64+bf16");
+	for (size_t i = 0; i < 2; i++) {
+		assert_int_equal(od_shadow_load(&s, pack, &odd[i], 2, NULL, NULL, &err), OD_ERR_ARG);
+		assert_null(s);
+		assert_int_equal(od_shadow_need_bytes(pack, &odd[i], &need, &err), OD_ERR_ARG);
+	}
+}
+
+static const struct od_shadow_choice int8 = { OD_PRECISION_INT8, OD_PRECISION_INT8, OD_ACT_F32 };
+static const struct od_shadow_choice experts_only = { OD_PRECISION_INT8, OD_PRECISION_BF16, OD_ACT_F32 };
 
 static void test_no_shadow(void **state)
 {
@@ -287,6 +376,7 @@ static void test_no_shadow(void **state)
 	struct od_shadow_store *s;
 	struct od_pack *p;
 	struct od_err err;
+	char command[200];
 	uint64_t need;
 
 	(void)state;
@@ -294,11 +384,12 @@ static void test_no_shadow(void **state)
 	assert_int_equal(od_pack_write(&job, &err), OD_OK);
 	assert_int_equal(od_pack_open(&p, dir, &err), OD_OK);
 	assert_string_equal(od_pack_fingerprint(p), od_pack_fingerprint(pack));
-	assert_int_equal(od_shadow_need_bytes(p, OD_PRECISION_INT8, &need, &err), OD_ERR_MISSING);
-	assert_non_null(strstr(err.msg, "--shadow int8"));
+	assert_int_equal(od_shadow_need_bytes(p, &int8, &need, &err), OD_ERR_MISSING);
+	snprintf(command, sizeof(command), "od-pack shadow %s int8", dir);
+	assert_non_null(strstr(err.msg, command));
 	assert_non_null(strstr(err.msg, "--precision bf16"));
 	assert_non_null(strstr(err.msg, "--predictor none"));
-	assert_int_equal(od_shadow_load(&s, p, OD_PRECISION_INT8, 1, NULL, NULL, &err), OD_ERR_MISSING);
+	assert_int_equal(od_shadow_load(&s, p, &int8, 1, NULL, NULL, &err), OD_ERR_MISSING);
 	assert_null(s);
 	od_pack_close(p);
 }
@@ -353,10 +444,18 @@ static void test_flipped_while_open(void **state)
 	assert_non_null(strstr(err.msg, "embed"));
 	assert_null(dense);
 	flip("dense.bin", 100);
-	flip("shadow-int8.bin", 4096 + 5);
-	assert_int_equal(od_shadow_load(&shadow, pack, OD_PRECISION_INT8, 2, NULL, NULL, &err), OD_ERR_CORRUPT);
+	flip("shadow-int8.bin", 4096 + 5); /* of attention */
+	assert_int_equal(od_shadow_load(&shadow, pack, &int8, 2, NULL, NULL, &err), OD_ERR_CORRUPT);
 	assert_null(shadow);
+	assert_non_null(strstr(err.msg, "shadow-int8.bin: tensor 0 at offset 4096"));
+	assert_non_null(strstr(err.msg, "od-pack shadow --force"));
+	assert_int_equal(od_shadow_load(&shadow, pack, &experts_only, 2, NULL, NULL, &err), OD_OK); /* not read */
+	od_shadow_free(shadow);
 	flip("shadow-int8.bin", 4096 + 5);
+	flip("shadow-int8.bin", 200); /* of the header */
+	assert_int_equal(od_shadow_load(&shadow, pack, &experts_only, 2, NULL, NULL, &err), OD_ERR_CORRUPT);
+	assert_null(shadow);
+	flip("shadow-int8.bin", 200);
 	od_inflater_free(inf);
 	od_free(slot);
 }
@@ -420,7 +519,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_open),		cmocka_unit_test(test_dense),
 		cmocka_unit_test(test_load_all),	cmocka_unit_test(test_slot_reuse),
-		cmocka_unit_test(test_shadow),		cmocka_unit_test(test_no_shadow),
+		cmocka_unit_test(test_shadow),		cmocka_unit_test(test_shadow_names),
+		cmocka_unit_test(test_no_shadow),
 		cmocka_unit_test(test_flipped_while_open), cmocka_unit_test(test_threads_on_one_slot),
 		cmocka_unit_test(test_verify),
 	};

@@ -1,0 +1,18 @@
+/* quant_rows.h - weights as published to the precisions of a shadow; docs/PACK-FORMAT.md says it to the bit.
+ * Thread: pure. */
+#ifndef OD_PACK_QUANT_ROWS_H
+#define OD_PACK_QUANT_ROWS_H
+
+#include "common/pack/shadow_layout.h"
+
+/* rows [n_rows][n_in] of dtype to data [n_rows][od_shadow_row_bytes] and scale [n_rows][od_shadow_row_scales]; scratch
+ * [n_in]. OD_ERR_RANGE: a weight is infinite or no number; OD_ERR_UNSUPPORTED: it would be infinite as FP16. *bad_row
+ * says where. */
+OD_MUST_CHECK int od_quant_rows(enum od_precision precision, enum od_dtype dtype, const void *rows, size_t n_rows,
+				size_t n_in, void *data, float *scale, float *scratch, size_t *bad_row);
+
+/* Double quantisation of a whole matrix's scales (finite, not negative): code [n], step [n / OD_SCALE_GROUP, rounded
+ * up]. mean + code * step is never negative. */
+void od_quant_scales(const float *scale, size_t n, int8_t *code, float *step, float *mean);
+
+#endif

@@ -1,0 +1,90 @@
+/* shadow_layout.h - a shadow's file: the model's quantised copy in one precision, beside a pack's own files. Which
+ * precisions there are, and where things stand in such a file, to the byte: docs/PACK-FORMAT.md in C.
+ *
+ * As in pack_layout.h every offset follows from the configuration, so that verify accounts for every byte. How matrices
+ * and scales lie is compute/quant.h's.
+ * Thread: pure functions. Owner: the caller; od_shadow_table_fini frees the table. */
+#ifndef OD_PACK_SHADOW_LAYOUT_H
+#define OD_PACK_SHADOW_LAYOUT_H
+
+#include <stdbool.h>
+
+#include "common/compute/quant.h"
+#include "common/pack/pack_layout.h"
+
+/* Pinned: the numbers stand in shadow files. BF16 is the pack itself, as published, and has no file. */
+enum od_precision {
+	OD_PRECISION_BF16 = 1,
+	OD_PRECISION_INT8 = 2, /* one scale per row */
+	OD_PRECISION_FP16 = 3,
+	OD_PRECISION_INT8_G64 = 4,
+	OD_PRECISION_NF4 = 5,
+	OD_PRECISION_NF4_DQ = 6, /* its scales are codes */
+};
+#define OD_N_PRECISIONS 6
+extern const char *const od_precision_names[];	 /* index precision - 1; ends with NULL */
+extern const char *const od_shadow_file_names[]; /* the same; "shadow-int8.bin"; NULL for BF16 */
+extern const char *const od_shadow_temp_names[]; /* the same, while the file is being written */
+
+/* Sets of precisions that have files: bit (1 << precision). */
+#define OD_SHADOW_BIT(precision) (1u << (precision))
+#define OD_SHADOW_ALL 0x7cu
+/* "int8,nf4", or "none". OD_ERR_ARG says which names there are. */
+OD_MUST_CHECK int od_shadow_set_parse(const char *text, unsigned *set, struct od_err *err);
+const char *od_shadow_set_text(unsigned set, char *buf, size_t size); /* the reverse; returns buf */
+
+/* A file starts with this header, its tensor table and zeros up to a page. */
+#define OD_SHADOW_MAGIC "ODSHADOW"
+#define OD_SHADOW_SCHEMA 1
+struct od_disk_shadow {
+	char magic[8];
+	uint64_t xxh3; /* of what follows, up to header_bytes */
+	uint32_t schema, precision, n_tensors, zero;
+	uint64_t header_bytes, file_bytes;
+	uint8_t fingerprint[OD_FINGERPRINT_CHARS / 2]; /* of the pack it was made from */
+	uint64_t more_zero[6];
+};
+
+struct od_disk_shadow_tensor {
+	uint64_t n_out, n_in, offset, bytes, xxh3;
+};
+
+_Static_assert(sizeof(struct od_disk_shadow) == 128 && sizeof(struct od_disk_shadow_tensor) == 40, "PACK-FORMAT.md");
+
+/* What a record (one quantised tensor) consists of; offsets from its start. What a precision does not have is empty. */
+struct od_shadow_parts {
+	uint64_t data_bytes;
+	uint64_t code_at, n_codes;   /* int8 scales */
+	uint64_t float_at, n_floats; /* f32 scales; with codes: a step per OD_SCALE_GROUP of them, then the mean */
+	uint64_t bytes;		     /* of the record */
+};
+
+uint64_t od_shadow_row_bytes(enum od_precision precision, uint64_t n_in);
+uint64_t od_shadow_row_scales(enum od_precision precision, uint64_t n_in);
+struct od_shadow_parts od_shadow_parts(enum od_precision precision, uint64_t n_out, uint64_t n_in);
+
+struct od_shadow_table {
+	enum od_precision precision;
+	/* [n]: q, k, v, o of each layer, n_attn in all, then gate, up, down of each expert. */
+	struct od_disk_shadow_tensor *tensor;
+	size_t n, n_attn;
+	uint64_t header_bytes, file_bytes;
+};
+
+/* All that follows from the configuration; checksums are 0. */
+OD_MUST_CHECK int od_shadow_table_init(struct od_shadow_table *t, const struct od_config *cfg,
+				       enum od_precision precision, struct od_err *err);
+void od_shadow_table_fini(struct od_shadow_table *t);
+uint64_t od_shadow_weights(const struct od_shadow_table *t);
+/* Of the files of a set together, for showing progress. */
+uint64_t od_shadow_set_bytes(const struct od_config *cfg, unsigned set);
+size_t od_shadow_attn_index(enum od_role role, uint32_t layer);
+size_t od_shadow_expert_index(const struct od_config *cfg, uint32_t m, uint32_t expert, enum od_expert_mat mat);
+
+/* buf: header_bytes of it. */
+void od_shadow_header_write(const struct od_shadow_table *t, const char *fingerprint, uint8_t *buf);
+/* t as od_shadow_table_init leaves it; gets the checksums when everything else is as it must be. */
+OD_MUST_CHECK int od_shadow_header_parse(struct od_shadow_table *t, const char *fingerprint, const uint8_t *buf,
+					 const char *path, struct od_err *err);
+
+#endif
