@@ -15,6 +15,7 @@ struct live {
 	struct recall_counts *counts; /* [prompts->n] */
 	const char **finish;	      /* [prompts->n] */
 	uint32_t workers, groups, slots;
+	uint64_t lead_layers, lead_routers;
 };
 
 static int run_prompt(struct live *l, size_t i, struct od_err *err)
@@ -36,6 +37,10 @@ static int run_prompt(struct live *l, size_t i, struct od_err *err)
 	c->steps = r.n_tokens > 0 ? r.n_tokens - 1 : 0;
 	c->expert_uses = r.figures.expert_uses;
 	c->missing_rows = r.figures.missing_predictions;
+	c->align_bytes = r.figures.align_bytes;
+	c->asked_bytes = r.figures.asked_bytes;
+	l->lead_layers += r.figures.lead_layers;
+	l->lead_routers += r.figures.lead_routers;
 	l->finish[i] = odm_finish_name(r.finish);
 	l->workers = r.figures.workers;
 	l->groups = r.figures.groups;
@@ -71,6 +76,9 @@ static void report_setting(const struct live *l, struct od_report *r)
 	od_report_fact(r, "workers", "workers", OD_INT(l->workers), 0, NULL);
 	od_report_fact(r, "groups", "groups", OD_INT(l->groups), 0, NULL);
 	od_report_fact(r, "slots", "slots of a worker", OD_INT(l->slots), 0, NULL);
+	if (l->lead_routers > 0)
+		od_report_fact(r, "lead_layers", "layers ahead, mean",
+			       OD_REAL((double)l->lead_layers / (double)l->lead_routers), 2, NULL);
 	od_report_fact(r, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(odm_engine_pack(l->engine))), 0, NULL);
 }
 

@@ -101,12 +101,14 @@ static void report_alignment(const struct report *p)
 	}
 	if (s->align_bytes == 0)
 		return;
-	od_report_fact(p->r, "kv_rows_per_token", "KV rows of a layer sent per token",
-		       OD_REAL(share(s->kv_rows, s->steps)), 2, NULL);
+	if (s->kv_rows > 0)
+		od_report_fact(p->r, "kv_rows_per_token", "KV rows of a layer sent per token",
+			       OD_REAL(share(s->kv_rows, s->steps)), 2, NULL);
 	od_report_fact(p->r, "align_bytes_per_token", "bytes sent per token", OD_REAL(share(s->align_bytes, s->steps)), 0,
 		       NULL);
-	od_report_fact(p->r, "prompt_rows", "KV rows of a layer sent for prompts", OD_INT(s->once_rows), 0, NULL);
-	od_report_fact(p->r, "prompt_bytes", "  bytes", OD_BYTES(s->once_bytes), 0, NULL);
+	if (s->asked_rows > 0)
+		od_report_fact(p->r, "asked_rows", "KV rows of a layer that it asked for", OD_INT(s->asked_rows), 0, NULL);
+	od_report_fact(p->r, "asked_bytes", "bytes that it asked for (prompts)", OD_BYTES(s->asked_bytes), 0, NULL);
 }
 
 /* ---- Configurations side by side ---- */

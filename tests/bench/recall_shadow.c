@@ -21,18 +21,10 @@ struct replay {
 
 /* ---- The wire: main's messages to the emulator, as od_wire_recv would give them ---- */
 
-/* What a step costs, apart from what a sequence costs once. */
-static void count_bytes(struct recall_counts *c, Od__Header *h, const struct od_out_frame *frames, size_t n_frames)
+static void count_rows(struct recall_counts *c, const Od__Header *h)
 {
-	bool state = h->body_case == OD__HEADER__BODY_STATE;
-	bool of_step = h->body_case == OD__HEADER__BODY_STEP || (state && h->state->step > 0);
-	uint64_t bytes = od__header__get_packed_size(h);
-
-	for (size_t i = 0; i < n_frames; i++)
-		bytes += frames[i].len;
-	*(of_step ? &c->align_bytes : &c->once_bytes) += bytes;
-	if (state)
-		*(of_step ? &c->kv_rows : &c->once_rows) += h->state->n;
+	if (h->body_case == OD__HEADER__BODY_STATE)
+		*(h->state->step > 0 ? &c->kv_rows : &c->asked_rows) += h->state->n;
 }
 
 static int deliver(void *arg, Od__Header *h, const struct od_out_frame *frames, size_t n_frames)
@@ -45,7 +37,7 @@ static int deliver(void *arg, Od__Header *h, const struct od_out_frame *frames, 
 	/* Without a function to free them ZeroMQ takes bytes for constants: nothing is copied. */
 	for (size_t i = 0; i < n_frames; i++)
 		zmq_msg_init_data(&m.frame[i], (void *)frames[i].bytes, frames[i].len, NULL, NULL);
-	count_bytes(r->board->counts, h, frames, n_frames);
+	count_rows(r->board->counts, h);
 	rc = ods_emulator_message(r->emulator, &m, 0, r->err);
 	for (size_t i = 0; i < n_frames; i++)
 		zmq_msg_close(&m.frame[i]);
@@ -189,6 +181,8 @@ int recall_shadow_replay(const struct recall_shadow *s, struct recall_board *boa
 		replay_prompt(&r);
 	for (uint32_t i = 0; r.rc == OD_OK && i < board->rec->n_steps; i++)
 		replay_step(&r, i);
+	board->counts->align_bytes = r.main.align_bytes;
+	board->counts->asked_bytes = r.main.asked_bytes;
 	ods_emulator_free(r.emulator);
 	odm_shadow_link_fini(&r.main);
 	return r.rc;

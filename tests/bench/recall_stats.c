@@ -98,8 +98,8 @@ void recall_counts_merge(struct recall_counts *into, const struct recall_counts 
 	into->wrong_guesses += from->wrong_guesses;
 	into->kv_rows += from->kv_rows;
 	into->align_bytes += from->align_bytes;
-	into->once_rows += from->once_rows;
-	into->once_bytes += from->once_bytes;
+	into->asked_rows += from->asked_rows;
+	into->asked_bytes += from->asked_bytes;
 	into->tokens += from->tokens;
 	into->steps += from->steps;
 }

@@ -26,8 +26,8 @@ struct recall_counts {
 	uint32_t n_leads;
 	uint64_t expert_uses, missing_rows; /* missing: rows of a layer without a prediction */
 	uint64_t guesses, wrong_guesses;    /* of the next token, by the emulated model */
-	/* Sent to the shadow: with decode steps, and once for a sequence (its prompt). */
-	uint64_t kv_rows, align_bytes, once_rows, once_bytes; /* rows: of one layer each */
+	/* Sent to the shadow by itself, and because it asked (for prompts). */
+	uint64_t kv_rows, align_bytes, asked_rows, asked_bytes; /* rows: of one layer each */
 	uint64_t tokens, steps;
 };
 
