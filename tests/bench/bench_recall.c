@@ -20,7 +20,7 @@
 
 struct options {
 	struct odm_engine_args engine;
-	const char *prompts, *precision, *predictor, *align, *dump;
+	const char *prompts, *precision, *dense_precision, *predictor, *align, *dump;
 	uint64_t limit, tokens;
 	bool json, help;
 };
@@ -74,6 +74,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  NULL },
 		{ "precision", OD_ARG_STRING, &o->precision, "LIST", "the shadow's weights, say int8,bf16 (default: int8); "
 		  "with a cluster one, and only with --local", 0, 0, NULL },
+		{ "dense-precision", OD_ARG_STRING, &o->dense_precision, "LIST", "its attention's weights, say same,bf16 "
+		  "(default: same, as --precision)", 0, 0, NULL },
 		{ "align", OD_ARG_STRING, &o->align, "LIST", "T<i>_KV<j>: the token every i steps, keys and values every j, "
 		  "0 is never; default T1_KV1; with a cluster one", 0, 0, NULL },
 		{ "predictor", OD_ARG_STRING, &o->predictor, "LIST", "shadow (default), and the rivals in main's own "
@@ -158,6 +160,8 @@ static int check_live(struct options *o, struct od_err *err)
 		return od_fail(err, OD_ERR_ARG, "--dump is not for a cluster: leave out --local and --workers");
 	rc = parse_one("precision", o->precision, od_precision_names, &e->precision, err);
 	if (rc == OD_OK)
+		rc = parse_one("dense-precision", o->dense_precision, od_precision_names, &e->dense_precision, err);
+	if (rc == OD_OK)
 		rc = parse_predictors(o, predictors, &n, err);
 	if (rc == OD_OK && n != 1)
 		rc = od_fail(err, OD_ERR_ARG, "--predictor: a cluster has one; found \"%s\"", o->predictor);
@@ -186,20 +190,43 @@ static const char *cluster_only(const struct odm_engine_opts *e)
 		return "group-size";
 	if (e->mixed)
 		return "mixed";
-	if (e->dense_precision >= 0)
-		return "dense-precision";
-	if (e->activations >= 0)
-		return "activations";
 	return e->trace != NULL ? "trace" : NULL;
+}
+
+/* Every precision of the experts with every one of attention. */
+static int list_choices(const struct options *o, struct od_shadow_choice choice[RECALL_CONFIGS_MAX], size_t *n,
+			struct od_err *err)
+{
+	const int act = o->engine.opts.activations;
+	int experts[RECALL_LIST_MAX], dense[RECALL_LIST_MAX];
+	const char *dense_names[OD_N_PRECISIONS + 2] = { "same" };
+	size_t n_experts, n_dense = 0;
+	int rc = recall_parse_list("precision", o->precision != NULL ? o->precision : "int8", od_precision_names, experts,
+				   &n_experts, err);
+
+	*n = 0;
+	memcpy(dense_names + 1, od_precision_names, OD_N_PRECISIONS * sizeof(*dense_names));
+	if (rc == OD_OK)
+		rc = recall_parse_list("dense-precision", o->dense_precision != NULL ? o->dense_precision : "same",
+				       dense_names, dense, &n_dense, err);
+	for (size_t i = 0; rc == OD_OK && i < n_experts; i++) {
+		for (size_t k = 0; k < n_dense; k++)
+			choice[(*n)++] = (struct od_shadow_choice){
+				.experts = (enum od_precision)(experts[i] + 1),
+				.dense = (enum od_precision)(dense[k] > 0 ? dense[k] : experts[i] + 1),
+				.act = act < 0 ? OD_ACT_F32 : (enum od_activations)act,
+			};
+	}
+	return rc;
 }
 
 static int list_configs(const struct options *o, struct recall_configs *c, struct od_err *err)
 {
-	int precision[RECALL_LIST_MAX], predictor[RECALL_LIST_MAX];
-	size_t n_precision, n_align, n_predictor;
+	int predictor[RECALL_LIST_MAX];
+	size_t n_choice, n_align, n_predictor;
+	struct od_shadow_choice choice[RECALL_CONFIGS_MAX];
 	struct recall_align align[RECALL_LIST_MAX];
-	int rc = recall_parse_list("precision", o->precision != NULL ? o->precision : "int8", od_precision_names, precision,
-				   &n_precision, err);
+	int rc = list_choices(o, choice, &n_choice, err);
 
 	if (rc == OD_OK)
 		rc = recall_parse_align("align", o->align != NULL ? o->align : "T1_KV1", align, &n_align, err);
@@ -210,9 +237,9 @@ static int list_configs(const struct options *o, struct recall_configs *c, struc
 			rc = recall_add_predictor(c, odm_predictor_names[predictor[i]], err);
 			continue;
 		}
-		for (size_t p = 0; rc == OD_OK && p < n_precision; p++) {
+		for (size_t p = 0; rc == OD_OK && p < n_choice; p++) {
 			for (size_t a = 0; rc == OD_OK && a < n_align; a++)
-				rc = recall_add_shadow(c, (enum od_precision)(precision[p] + 1), align[a], err);
+				rc = recall_add_shadow(c, &choice[p], align[a], err);
 		}
 	}
 	return rc;
@@ -262,7 +289,7 @@ static int report(const struct recall_run *r, bool json, struct od_err *err)
 		const struct recall_config *one = &r->configs->config[i];
 
 		name[i] = one->name;
-		group[i] = one->predictor != NULL ? "rivals" : od_precision_names[one->precision - 1];
+		group[i] = one->group;
 	}
 	for (size_t i = 0; rc == OD_OK && i < r->prompts->n; i++)
 		finish[i] = r->result[i].finish;

@@ -113,9 +113,12 @@ int recall_find(const struct recall_configs *c, const char *name)
 	return -1;
 }
 
-void recall_shadow_name(char *buf, size_t size, enum od_precision precision, struct recall_align align)
+int recall_find_shadow(const struct recall_configs *c, const char *group, struct recall_align align)
 {
-	snprintf(buf, size, "%s T%u_KV%u", od_precision_names[precision - 1], align.token, align.kv);
+	char name[64];
+
+	snprintf(name, sizeof(name), "%s T%u_KV%u", group, align.token, align.kv);
+	return recall_find(c, name);
 }
 
 static int add(struct recall_configs *c, const struct recall_config *one, struct od_err *err)
@@ -128,18 +131,20 @@ static int add(struct recall_configs *c, const struct recall_config *one, struct
 	return OD_OK;
 }
 
-int recall_add_shadow(struct recall_configs *c, enum od_precision precision, struct recall_align align,
+int recall_add_shadow(struct recall_configs *c, const struct od_shadow_choice *choice, struct recall_align align,
 		      struct od_err *err)
 {
-	struct recall_config one = { .precision = precision, .align = align };
+	struct recall_config one = { .choice = *choice, .align = align };
+	char text[OD_SHADOW_CHOICE_CHARS];
 
-	recall_shadow_name(one.name, sizeof(one.name), precision, align);
+	snprintf(one.group, sizeof(one.group), "%s", od_shadow_choice_text(choice, text));
+	snprintf(one.name, sizeof(one.name), "%s T%u_KV%u", one.group, align.token, align.kv);
 	return add(c, &one, err);
 }
 
 int recall_add_predictor(struct recall_configs *c, const char *kind, struct od_err *err)
 {
-	struct recall_config one = { .predictor = kind };
+	struct recall_config one = { .predictor = kind, .group = "rivals" };
 
 	snprintf(one.name, sizeof(one.name), "%s", kind);
 	return add(c, &one, err);

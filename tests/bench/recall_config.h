@@ -20,9 +20,10 @@ struct recall_align {
 };
 
 struct recall_config {
-	char name[64]; /* "int8 T1_KV4", "next-gate" */
+	char name[64];	/* "nf4+bf16 T1_KV4", "next-gate" */
+	char group[32]; /* "nf4+bf16"; "rivals" */
 	const char *predictor; /* of od_predictor_kinds; NULL: the shadow, to which the rest belongs */
-	enum od_precision precision;
+	struct od_shadow_choice choice;
 	struct recall_align align;
 };
 
@@ -40,11 +41,12 @@ OD_MUST_CHECK int recall_parse_align(const char *option, const char *text, struc
 				     size_t *n, struct od_err *err);
 
 /* Adds one at the end, unless it is there already. */
-OD_MUST_CHECK int recall_add_shadow(struct recall_configs *c, enum od_precision precision, struct recall_align align,
-				    struct od_err *err);
+OD_MUST_CHECK int recall_add_shadow(struct recall_configs *c, const struct od_shadow_choice *choice,
+				    struct recall_align align, struct od_err *err);
 OD_MUST_CHECK int recall_add_predictor(struct recall_configs *c, const char *kind, struct od_err *err);
 /* Where it stands, or -1. */
 int recall_find(const struct recall_configs *c, const char *name);
-void recall_shadow_name(char *buf, size_t size, enum od_precision precision, struct recall_align align);
+/* The same of a shadow with this group's name. */
+int recall_find_shadow(const struct recall_configs *c, const char *group, struct recall_align align);
 
 #endif

@@ -88,6 +88,7 @@ static int report(const struct live *l, struct od_err *err)
 	const struct recall_view v = {
 		.n_configs = 1,
 		.name = (const char *[]){ "live" },
+		.group = (const char *[]){ "live" },
 		.counts = l->counts,
 		.prompts = l->prompts,
 		.finish = l->finish,

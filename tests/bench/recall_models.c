@@ -7,7 +7,7 @@
 
 /* The true model and one of each kind that a configuration asks for. */
 struct copy {
-	enum od_precision precision;
+	struct od_shadow_choice choice;
 	struct od_shadow_store *store;
 };
 
@@ -19,24 +19,25 @@ struct recall_models {
 static void show_progress(void *arg, uint64_t done, uint64_t all)
 {
 	const struct copy *c = arg;
-	char a[32], b[32];
+	char name[OD_SHADOW_CHOICE_CHARS], a[32], b[32];
 
-	fprintf(stderr, "\rloading the %s model: %s of %s\033[K%s", od_precision_names[c->precision - 1],
+	fprintf(stderr, "\rloading the %s model: %s of %s\033[K%s", od_shadow_choice_text(&c->choice, name),
 		od_format_bytes(done, a, sizeof(a)), od_format_bytes(all, b, sizeof(b)), done == all ? "\r\033[K" : "");
 }
 
-static struct od_shadow_choice choice_of(const struct copy *c)
+static bool same(const struct od_shadow_choice *a, const struct od_shadow_choice *b)
 {
-	return (struct od_shadow_choice){ .experts = c->precision, .dense = c->precision, .act = OD_ACT_F32 };
+	return a->experts == b->experts && a->dense == b->dense && a->act == b->act;
 }
 
-static const struct copy *find(const struct recall_models *m, const struct recall_config *c)
+/* NULL: not planned yet. */
+static const struct copy *find(const struct recall_models *m, const struct od_shadow_choice *choice)
 {
-	for (size_t i = 0; c != NULL && i < m->n; i++) {
-		if (m->copy[i].precision == c->precision)
+	for (size_t i = 0; i < m->n; i++) {
+		if (same(&m->copy[i].choice, choice))
 			return &m->copy[i];
 	}
-	return &m->copy[0];
+	return NULL;
 }
 
 /* What is to be loaded, and that it fits. */
@@ -46,16 +47,15 @@ static int plan(struct recall_models *m, const struct od_pack *p, const struct r
 	uint64_t sum = extra_bytes, bytes, have = od_available_ram_bytes();
 	char a[32], b[32];
 
-	m->copy[m->n++].precision = OD_PRECISION_BF16;
+	m->copy[m->n++].choice = (struct od_shadow_choice){ OD_PRECISION_BF16, OD_PRECISION_BF16, OD_ACT_F32 };
 	for (size_t i = 0; i < configs->n; i++) {
 		const struct recall_config *c = &configs->config[i];
 
-		if (c->predictor == NULL && find(m, c)->precision != c->precision)
-			m->copy[m->n++].precision = c->precision;
+		if (c->predictor == NULL && find(m, &c->choice) == NULL)
+			m->copy[m->n++].choice = c->choice;
 	}
 	for (size_t i = 0; i < m->n; i++) {
-		const struct od_shadow_choice choice = choice_of(&m->copy[i]);
-		int rc = od_shadow_need_bytes(p, &choice, &bytes, err);
+		int rc = od_shadow_need_bytes(p, &m->copy[i].choice, &bytes, err);
 
 		if (rc != OD_OK)
 			return rc;
@@ -79,12 +79,9 @@ int recall_models_open(struct recall_models **out, const struct od_pack *p, cons
 	if (m == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "models");
 	rc = plan(m, p, configs, extra_bytes, err);
-	for (size_t i = 0; rc == OD_OK && i < m->n; i++) {
-		const struct od_shadow_choice choice = choice_of(&m->copy[i]);
-
-		rc = od_shadow_load(&m->copy[i].store, p, &choice, n_threads, progress ? show_progress : NULL,
-				    &m->copy[i], err);
-	}
+	for (size_t i = 0; rc == OD_OK && i < m->n; i++)
+		rc = od_shadow_load(&m->copy[i].store, p, &m->copy[i].choice, n_threads,
+				    progress ? show_progress : NULL, &m->copy[i], err);
 	if (rc == OD_OK)
 		*out = m;
 	else
@@ -99,12 +96,17 @@ void recall_models_close(struct recall_models *m)
 	free(m);
 }
 
+static const struct od_shadow_store *store_of(const struct recall_models *m, const struct recall_config *c)
+{
+	return (c != NULL ? find(m, &c->choice) : &m->copy[0])->store;
+}
+
 const struct od_dense *recall_models_dense(const struct recall_models *m, const struct recall_config *c)
 {
-	return od_shadow_dense(find(m, c)->store);
+	return od_shadow_dense(store_of(m, c));
 }
 
 const struct od_expert *recall_models_experts(const struct recall_models *m, const struct recall_config *c)
 {
-	return od_shadow_experts(find(m, c)->store);
+	return od_shadow_experts(store_of(m, c));
 }

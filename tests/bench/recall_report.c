@@ -167,16 +167,22 @@ static int compare_places(const void *a, const void *b)
 	return x->config < y->config ? -1 : 1;
 }
 
+/* Groups of one each would leave nothing to put in order: then all are one. */
 static void list_places(const struct report *p, struct place *place)
 {
+	bool alone = true;
+
 	for (size_t c = 0; c < p->v->n_configs; c++) {
-		const char *group = p->v->group != NULL ? p->v->group[c] : "";
+		const char *group = p->v->group[c];
 		size_t first = 0;
 
 		while (first < c && strcmp(place[first].group, group) != 0)
 			first++;
 		place[c] = (struct place){ c, group, first, od_recall_rate(&p->sum[c].recall.all) };
+		alone = alone && first == c;
 	}
+	for (size_t c = 0; alone && c < p->v->n_configs; c++)
+		place[c].group_first = 0;
 	qsort(place, p->v->n_configs, sizeof(*place), compare_places);
 }
 

@@ -12,7 +12,7 @@
 struct recall_view {
 	size_t n_configs;
 	const char *const *name;	    /* [n_configs] */
-	const char *const *group;	    /* [n_configs]: those of one group are put in order; may be NULL */
+	const char *const *group;	    /* [n_configs]: those of one group are put in order */
 	const struct recall_counts *counts; /* [n_configs][prompts->n] */
 	const struct od_prompts *prompts;
 	const char *const *finish; /* [prompts->n]: how its text ended */

@@ -73,19 +73,25 @@ static void lists_of_alignments(void **state)
 static void configurations_stand_once(void **state)
 {
 	static struct recall_configs c;
+	const struct od_shadow_choice int8 = { OD_PRECISION_INT8, OD_PRECISION_INT8, OD_ACT_F32 };
+	const struct od_shadow_choice mixed = { OD_PRECISION_INT8, OD_PRECISION_BF16, OD_ACT_F32 };
 	const struct recall_align a = { 1, 4 };
 	struct od_err err;
 
 	(void)state;
-	assert_int_equal(recall_add_shadow(&c, OD_PRECISION_INT8, a, &err), OD_OK);
+	assert_int_equal(recall_add_shadow(&c, &int8, a, &err), OD_OK);
 	assert_int_equal(recall_add_predictor(&c, "next-gate", &err), OD_OK);
-	assert_int_equal(recall_add_shadow(&c, OD_PRECISION_INT8, a, &err), OD_OK);
-	assert_int_equal(recall_add_shadow(&c, OD_PRECISION_BF16, a, &err), OD_OK);
+	assert_int_equal(recall_add_shadow(&c, &int8, a, &err), OD_OK);
+	assert_int_equal(recall_add_shadow(&c, &mixed, a, &err), OD_OK);
 	assert_int_equal(c.n, 3);
 	assert_string_equal(c.config[0].name, "int8 T1_KV4");
 	assert_int_equal(recall_find(&c, "next-gate"), 1);
-	assert_int_equal(recall_find(&c, "bf16 T1_KV4"), 2);
-	assert_int_equal(recall_find(&c, "bf16 T1_KV1"), -1);
+	assert_int_equal(recall_find(&c, "int8+bf16 T1_KV4"), 2);
+	assert_int_equal(recall_find(&c, "int8+bf16 T1_KV1"), -1);
+	assert_int_equal(recall_find_shadow(&c, "int8+bf16", a), 2);
+	assert_int_equal(recall_find_shadow(&c, "nf4", a), -1);
+	assert_string_equal(c.config[1].group, "rivals");
+	assert_string_equal(c.config[2].group, "int8+bf16");
 }
 
 int main(void)
