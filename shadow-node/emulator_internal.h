@@ -5,6 +5,8 @@
 #include "shadow-node/emulator.h"
 #include "shadow-node/shadow_sequence.h"
 
+#define ODS_IDLE_STEPS 64 /* without a word of it: a sequence's place may go to another */
+
 struct row {
 	struct ods_sequence *seq;
 	uint32_t position;
@@ -30,6 +32,7 @@ struct ods_emulator {
 	struct ods_sequence sequence[ODS_MAX_SEQUENCES];
 	uint64_t closed[ODS_MAX_SEQUENCES]; /* the last ones that are over; 0: none */
 	size_t n_closed;
+	uint64_t heard; /* STEPs, those that were dropped too */
 	size_t row_bytes; /* of K or V at one position of one layer */
 
 	/* The run. */

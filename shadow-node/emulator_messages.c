@@ -22,30 +22,64 @@ static int known_sequence(struct ods_emulator *e, uint64_t id, struct ods_sequen
 			      od_fail(err, OD_ERR_PROTOCOL, "sequence %llu is not known", (unsigned long long)id);
 }
 
-/* The sequence, or a place for it. */
-static int need_sequence(struct ods_emulator *e, uint64_t id, struct ods_sequence **out, struct od_err *err)
-{
-	*out = find_sequence(e, id);
-	if (*out != NULL)
-		return OD_OK;
-	for (size_t i = 0; i < ODS_MAX_SEQUENCES; i++)
-		if (e->closed[i] == id) /* numbers are never used again: this comes late */
-			return od_fail(err, OD_ERR_PROTOCOL, "sequence %llu is over", (unsigned long long)id);
-	for (size_t i = 0; i < e->o.max_sequences && *out == NULL; i++)
-		if (!e->sequence[i].used)
-			*out = &e->sequence[i];
-	if (*out == NULL)
-		return od_fail(err, OD_ERR_BUSY, "sequence %llu: there is room for %zu here, and main has not closed one",
-			       (unsigned long long)id, e->o.max_sequences);
-	return ods_sequence_begin(*out, id, err);
-}
-
 static bool touches(const struct step *s, const struct ods_sequence *seq, uint32_t begin, uint32_t end)
 {
 	for (size_t i = 0; i < s->n_rows; i++)
 		if (s->rows[i].seq == seq && s->rows[i].position >= begin && s->rows[i].position < end)
 			return true;
 	return false;
+}
+
+static void close_sequence(struct ods_emulator *e, struct ods_sequence *s)
+{
+	if (e->phase != NO_RUN && touches(&e->step, s, 0, UINT32_MAX))
+		ods_abandon(e);
+	if (e->pending && touches(&e->latest, s, 0, UINT32_MAX))
+		e->pending = false;
+	ods_sequence_truncate(s, 0);
+	s->used = false;
+	e->closed[e->n_closed++ % ODS_MAX_SEQUENCES] = s->id;
+}
+
+/* A place for a sequence: a free one, or that of the one whose SEQ_CLOSE was lost, it seems. */
+static struct ods_sequence *find_place(struct ods_emulator *e)
+{
+	struct ods_sequence *oldest = &e->sequence[0];
+
+	for (size_t i = 0; i < e->o.max_sequences; i++) {
+		struct ods_sequence *s = &e->sequence[i];
+
+		if (!s->used)
+			return s;
+		if (s->heard < oldest->heard)
+			oldest = s;
+	}
+	if (e->heard - oldest->heard < ODS_IDLE_STEPS)
+		return NULL;
+	close_sequence(e, oldest);
+	return oldest;
+}
+
+/* The sequence, or a place for it. */
+static int need_sequence(struct ods_emulator *e, uint64_t id, struct ods_sequence **out, struct od_err *err)
+{
+	int rc;
+
+	*out = find_sequence(e, id);
+	if (*out != NULL) {
+		(*out)->heard = e->heard;
+		return OD_OK;
+	}
+	for (size_t i = 0; i < ODS_MAX_SEQUENCES; i++)
+		if (e->closed[i] == id) /* numbers are never used again: this comes late */
+			return od_fail(err, OD_ERR_PROTOCOL, "sequence %llu is over", (unsigned long long)id);
+	*out = find_place(e);
+	if (*out == NULL)
+		return od_fail(err, OD_ERR_BUSY, "sequence %llu: there is room for %zu here, and main has not closed one",
+			       (unsigned long long)id, e->o.max_sequences);
+	rc = ods_sequence_begin(*out, id, err);
+	(*out)->heard = e->heard;
+	return rc;
 }
 
 static int on_seq_open(struct ods_emulator *e, const Od__SeqOpen *m, struct od_err *err)
@@ -76,13 +110,12 @@ static int on_truncate(struct ods_emulator *e, uint64_t id, uint32_t length, str
 
 static int on_close(struct ods_emulator *e, uint64_t id, struct od_err *err)
 {
-	int rc = on_truncate(e, id, 0, err);
+	struct ods_sequence *s;
+	int rc = known_sequence(e, id, &s, err);
 
-	if (rc != OD_OK)
-		return rc;
-	find_sequence(e, id)->used = false;
-	e->closed[e->n_closed++ % ODS_MAX_SEQUENCES] = id;
-	return OD_OK;
+	if (rc == OD_OK)
+		close_sequence(e, s);
+	return rc;
 }
 
 /* ---- TOKENS ---- */
@@ -301,7 +334,10 @@ static int on_step(struct ods_emulator *e, const Od__Step *m, struct od_err *err
 {
 	struct step *s = &e->spare;
 	bool confirms;
-	int rc = read_step(e, m, err);
+	int rc;
+
+	e->heard++;
+	rc = read_step(e, m, err);
 
 	if (rc != OD_OK)
 		return rc;

@@ -5,5 +5,8 @@ PROGRAMS += od-shadow
 od-shadow_SRCS := shadow-node/od_shadow.c $(ODS_SRCS)
 
 test_align_apply_OBJS := $(B)/obj/shadow-node/align_apply.o
-test_emulator_OBJS := $(addprefix $(B)/obj/,shadow-node/align_apply.o shadow-node/shadow_sequence.o \
-	shadow-node/emulator.o shadow-node/emulator_messages.o tests/unit/emulator_world.o)
+EMULATOR_OBJS := $(addprefix $(B)/obj/,shadow-node/align_apply.o shadow-node/shadow_sequence.o shadow-node/emulator.o \
+	shadow-node/emulator_messages.o tests/unit/emulator_world.o)
+test_emulator_OBJS := $(EMULATOR_OBJS)
+# Both sides of it.
+test_alignment_OBJS := $(EMULATOR_OBJS) $(ODM_SRCS:%.c=$(B)/obj/%.o)

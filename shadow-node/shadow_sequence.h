@@ -18,6 +18,7 @@
 struct ods_sequence {
 	bool used;
 	uint64_t id;
+	uint64_t heard; /* STEPs that had been heard when it was last spoken of */
 	uint32_t ctx;
 	struct od_seq_state *state;
 	struct ods_align *align;

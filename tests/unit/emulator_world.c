@@ -23,7 +23,7 @@ bool chance(uint32_t percent)
 
 const struct od_config config = {
 	.n_layers = LAYERS, .hidden = 32, .n_heads = 4, .n_kv_heads = 2, .head_dim = 8, .vocab = VOCAB,
-	.n_experts = EXPERTS, .top_k = TOP_K, .intermediate = 16, .ctx_max = 64, .rms_eps = 1e-5f, .rope_theta = 10000,
+	.n_experts = EXPERTS, .top_k = TOP_K, .intermediate = 16, .ctx_max = 4096, .rms_eps = 1e-5f, .rope_theta = 10000,
 	.bos = -1,
 };
 
@@ -32,7 +32,7 @@ static const struct od_backend *backend(enum od_profile profile)
 	const struct od_backend *be;
 	struct od_err err;
 
-	assert_int_equal(od_backend_cpu(&be, OD_CPU_SCALAR, profile, &err), OD_OK);
+	assert_int_equal(od_backend_cpu(&be, OD_CPU_AUTO, profile, &err), OD_OK);
 	return be;
 }
 
@@ -64,7 +64,7 @@ static float *random_norm(struct model *m)
 	return w;
 }
 
-static void make_model(struct model *m, uint64_t from_seed)
+void make_model(struct model *m, uint64_t from_seed)
 {
 	memset(m, 0, sizeof(*m));
 	seed = from_seed;
@@ -87,7 +87,7 @@ static void make_model(struct model *m, uint64_t from_seed)
 }
 
 /* The same model, its experts a little off: what quantisation does. */
-static void make_rough_copy(struct model *m, uint64_t from_seed)
+void make_rough_copy(struct model *m, uint64_t from_seed)
 {
 	make_model(m, from_seed);
 	seed = from_seed + 1;
@@ -95,7 +95,7 @@ static void make_rough_copy(struct model *m, uint64_t from_seed)
 		m->expert[i].mat[draw(OD_N_EXPERT_MATS - 1)] = random_mat(m, 16, 32, 0.5f);
 }
 
-static void free_model(struct model *m)
+void free_model(struct model *m)
 {
 	for (size_t i = 0; i < m->n_mem; i++)
 		od_free(m->mem[i]);
@@ -103,13 +103,13 @@ static void free_model(struct model *m)
 
 /* ---- Forward passes outside the emulator ---- */
 
-static struct od_forward_opts pass_opts(const struct model *m, enum od_profile profile)
+struct od_forward_opts pass_opts(const struct model *m, enum od_profile profile)
 {
 	return (struct od_forward_opts){ .config = &config, .dense = &m->dense, .backend = backend(profile),
 					 .profile = profile, .max_rows = MAX_ROWS };
 }
 
-static void open_pass(struct pass *p, const struct model *m, enum od_profile profile)
+void open_pass(struct pass *p, const struct model *m, enum od_profile profile)
 {
 	struct od_forward_opts o = pass_opts(m, profile);
 	struct od_err err;
@@ -118,7 +118,7 @@ static void open_pass(struct pass *p, const struct model *m, enum od_profile pro
 	assert_int_equal(od_resident_new(&p->experts, &o, m->expert, &err), OD_OK);
 }
 
-static void close_pass(struct pass *p)
+void close_pass(struct pass *p)
 {
 	od_forward_free(p->forward);
 	od_resident_free(p->experts);

@@ -88,6 +88,12 @@ extern const struct od_config config;
 
 uint32_t draw(uint32_t n); /* 0 .. n-1 */
 bool chance(uint32_t percent);
+void make_model(struct model *m, uint64_t from_seed);
+void make_rough_copy(struct model *m, uint64_t from_seed); /* the same, its experts a little off */
+void free_model(struct model *m);
+struct od_forward_opts pass_opts(const struct model *m, enum od_profile profile);
+void open_pass(struct pass *p, const struct model *m, enum od_profile profile);
+void close_pass(struct pass *p);
 /* All layers; route [LAYERS][n_rows][TOP_K] when not NULL. */
 void run_pass(struct pass *p, const struct od_row *rows, size_t n_rows, uint16_t *route);
 struct od_seq_state *make_state(enum od_profile profile);

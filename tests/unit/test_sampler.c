@@ -197,6 +197,42 @@ static void reproducible(void **state)
 	od_sampler_free(c);
 }
 
+/* Any token of a text again, in any order: as the sampler chose it that went through the text once. */
+static void any_place_again(void **state)
+{
+	enum { N = 32, TOKENS = 60, PROMPT = 5 };
+	struct od_sampler *once, *again;
+	struct od_sampler_opts o;
+	struct od_err err;
+	float logits[TOKENS][N];
+	int32_t text[TOKENS];
+
+	(void)state;
+	for (int setting = 0; setting < 6; setting++) {
+		od_sampler_defaults(&o);
+		o.temperature = setting % 3 == 2 ? 0 : 1.2;
+		o.repetition_penalty = setting % 3 > 0 ? 1.8 : 1;
+		o.repetition_window = setting < 3 ? 0 : 7;
+		o.seed = 77;
+		assert_int_equal(od_sampler_new(&once, &o, N, &err), OD_OK);
+		assert_int_equal(od_sampler_new(&again, &o, N, &err), OD_OK);
+		for (int i = 0; i < TOKENS; i++) {
+			for (int k = 0; k < N; k++)
+				logits[i][k] = sinf((float)(i * N + k));
+			text[i] = i < PROMPT ? i : sample(once, logits[i], N);
+			assert_int_equal(od_sampler_accept(once, &text[i], 1), OD_OK);
+		}
+		for (int round = 0; round < 400; round++) {
+			int i = PROMPT + (round * 37) % (TOKENS - PROMPT);
+
+			assert_int_equal(od_sampler_replay(again, text, (size_t)i, (uint64_t)(i - PROMPT)), OD_OK);
+			assert_int_equal(sample(again, logits[i], N), text[i]);
+		}
+		od_sampler_free(once);
+		od_sampler_free(again);
+	}
+}
+
 static void refuses(void **state)
 {
 	struct od_sampler_opts good, o;
@@ -232,7 +268,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(against_numpy), cmocka_unit_test(greedy_and_odd_logits),
-		cmocka_unit_test(large_vocabulary), cmocka_unit_test(reproducible), cmocka_unit_test(refuses),
+		cmocka_unit_test(large_vocabulary), cmocka_unit_test(reproducible), cmocka_unit_test(any_place_again),
+		cmocka_unit_test(refuses),
 	};
 
 	return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);
