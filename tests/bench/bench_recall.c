@@ -4,10 +4,12 @@
  * this process (recall_run.h); with --local or --workers it is live (recall_live.h). */
 #include "main-node/engine_args.h"
 #include "tests/bench/bench.h"
+#include "tests/bench/bench_plot.h"
 #include "tests/bench/bench_prompts.h"
 #include "tests/bench/recall_live.h"
 #include "tests/bench/recall_report.h"
 #include "tests/bench/recall_run.h"
+#include "tests/bench/recall_sweep.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +22,8 @@
 
 struct options {
 	struct odm_engine_args engine;
-	const char *prompts, *precision, *dense_precision, *predictor, *align, *dump;
+	const char *prompts, *precision, *dense_precision, *predictor, *align, *dump, *svg;
+	int sweep; /* index into recall_sweep_names, or -1 */
 	uint64_t limit, tokens;
 	bool json, help;
 };
@@ -80,6 +83,10 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  "0 is never; default T1_KV1; with a cluster one", 0, 0, NULL },
 		{ "predictor", OD_ARG_STRING, &o->predictor, "LIST", "shadow (default), and the rivals in main's own "
 		  "process: next-gate, multi-gate, popularity, history, trajectory, random; with a cluster one", 0, 0, NULL },
+		{ "sweep", OD_ARG_CHOICE, &o->sweep, "NAME", "the configurations of a figure of OD-MoE: fig3 (recall against "
+		  "token index), fig6 (alignment periods), table1 (rivals), or all; --precision: those of the pack", 0, 0,
+		  recall_sweep_names },
+		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "without a cluster: pictures of it, by gnuplot", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON, with every token index and every prompt", 0, 0, NULL },
 		{ "dump", OD_ARG_STRING, &o->dump, "FILE", "without a cluster: every row of every layer, true and predicted, "
 		  "a JSON object a line", 0, 0, NULL },
@@ -155,9 +162,10 @@ static int check_live(struct options *o, struct od_err *err)
 	struct odm_engine_opts *e = &o->engine.opts;
 	int rc, predictors[RECALL_LIST_MAX];
 	size_t n;
+	const char *alone = o->dump != NULL ? "dump" : o->svg != NULL ? "svg" : o->sweep >= 0 ? "sweep" : NULL;
 
-	if (o->dump != NULL)
-		return od_fail(err, OD_ERR_ARG, "--dump is not for a cluster: leave out --local and --workers");
+	if (alone != NULL)
+		return od_fail(err, OD_ERR_ARG, "--%s is not for a cluster: leave out --local and --workers", alone);
 	rc = parse_one("precision", o->precision, od_precision_names, &e->precision, err);
 	if (rc == OD_OK)
 		rc = parse_one("dense-precision", o->dense_precision, od_precision_names, &e->dense_precision, err);
@@ -193,6 +201,34 @@ static const char *cluster_only(const struct odm_engine_opts *e)
 	return e->trace != NULL ? "trace" : NULL;
 }
 
+/* Those quantised that the pack has, for a sweep. */
+static int precisions_of_pack(const char *dir, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
+{
+	struct od_pack *p;
+	int rc = od_pack_open(&p, dir, err);
+
+	*n = 0;
+	for (int i = 0; rc == OD_OK && od_precision_names[i] != NULL; i++) {
+		const enum od_precision precision = (enum od_precision)(i + 1);
+		const struct od_shadow_choice choice = { precision, precision, OD_ACT_F32 };
+		uint64_t bytes;
+
+		if (precision != OD_PRECISION_BF16 && od_shadow_need_bytes(p, &choice, &bytes, err) == OD_OK)
+			out[(*n)++] = i;
+	}
+	if (rc == OD_OK && *n == 0)
+		rc = err->code; /* why there is not even the last one */
+	od_pack_close(p);
+	return rc;
+}
+
+static int list_precisions(const struct options *o, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
+{
+	if (o->precision == NULL && o->sweep >= 0)
+		return precisions_of_pack(o->engine.opts.pack, out, n, err);
+	return recall_parse_list("precision", o->precision != NULL ? o->precision : "int8", od_precision_names, out, n, err);
+}
+
 /* Every precision of the experts with every one of attention. */
 static int list_choices(const struct options *o, struct od_shadow_choice choice[RECALL_CONFIGS_MAX], size_t *n,
 			struct od_err *err)
@@ -201,8 +237,7 @@ static int list_choices(const struct options *o, struct od_shadow_choice choice[
 	int experts[RECALL_LIST_MAX], dense[RECALL_LIST_MAX];
 	const char *dense_names[OD_N_PRECISIONS + 2] = { "same" };
 	size_t n_experts, n_dense = 0;
-	int rc = recall_parse_list("precision", o->precision != NULL ? o->precision : "int8", od_precision_names, experts,
-				   &n_experts, err);
+	int rc = list_precisions(o, experts, &n_experts, err);
 
 	*n = 0;
 	memcpy(dense_names + 1, od_precision_names, OD_N_PRECISIONS * sizeof(*dense_names));
@@ -228,6 +263,8 @@ static int list_configs(const struct options *o, struct recall_configs *c, struc
 	struct recall_align align[RECALL_LIST_MAX];
 	int rc = list_choices(o, choice, &n_choice, err);
 
+	if (rc == OD_OK && o->sweep >= 0)
+		return recall_sweep_add(recall_sweep_set(o->sweep), choice, n_choice, c, err);
 	if (rc == OD_OK)
 		rc = recall_parse_align("align", o->align != NULL ? o->align : "T1_KV1", align, &n_align, err);
 	if (rc == OD_OK)
@@ -248,10 +285,18 @@ static int list_configs(const struct options *o, struct recall_configs *c, struc
 static int check_alone(const struct options *o, struct recall_configs *c, struct od_err *err)
 {
 	const char *useless = cluster_only(&o->engine.opts);
+	int rc;
 
 	if (useless != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is for a cluster: --local N or --workers FILE", useless);
-	return list_configs(o, c, err);
+	if (o->sweep >= 0 && (o->align != NULL || o->predictor != NULL))
+		return od_fail(err, OD_ERR_ARG, "--sweep says which alignments and predictors: leave out --align and "
+			       "--predictor");
+	rc = list_configs(o, c, err);
+	if (rc == OD_OK && o->svg != NULL && o->sweep < 0 && c->n > OD_PLOT_SERIES)
+		rc = od_fail(err, OD_ERR_ARG, "--svg: %zu configurations are more than a picture can show, %d; --sweep makes "
+			     "several", c->n, OD_PLOT_SERIES);
+	return rc == OD_OK && o->svg != NULL ? od_plot_check(o->svg, err) : rc;
 }
 
 static void report_setting(const struct recall_run *r, struct od_report *to)
@@ -264,8 +309,9 @@ static void report_setting(const struct recall_run *r, struct od_report *to)
 	od_report_fact(to, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(r->pack)), 0, NULL);
 }
 
-static int report(const struct recall_run *r, bool json, struct od_err *err)
+static int report(const struct recall_run *r, const struct options *o, struct od_err *err)
 {
+	const unsigned sweep = recall_sweep_set(o->sweep);
 	const struct od_config *c = od_pack_config(r->pack);
 	const char **name = calloc(r->configs->n, sizeof(*name)), **group = calloc(r->configs->n, sizeof(*group));
 	const char **finish = calloc(r->prompts->n, sizeof(*finish));
@@ -299,8 +345,12 @@ static int report(const struct recall_run *r, bool json, struct od_err *err)
 		report_setting(r, to);
 		rc = recall_report(&v, to, err);
 	}
-	if (rc == OD_OK)
-		rc = od_report_print(to, stdout, json, err);
+	if (rc == OD_OK) {
+		recall_sweep_report(sweep, r->configs, &v, to);
+		rc = od_report_print(to, stdout, o->json, err);
+	}
+	if (rc == OD_OK && o->svg != NULL)
+		rc = recall_draw(sweep, r->configs, &v, o->svg, err);
 	od_report_free(to);
 	free(name);
 	free(group);
@@ -334,7 +384,7 @@ static int run_alone(const struct options *o, struct recall_configs *configs, st
 	if (rc == OD_OK)
 		rc = recall_run_all(&r, err);
 	if (rc == OD_OK)
-		rc = report(&r, o->json, err);
+		rc = report(&r, o, err);
 	recall_run_close(&r);
 	return rc;
 }
@@ -360,7 +410,7 @@ static int run(struct options *o, struct recall_configs *configs, struct od_err 
 
 int od_bench_recall(int argc, char **argv, struct od_err *err)
 {
-	struct options o = { .tokens = DEFAULT_TOKENS };
+	struct options o = { .tokens = DEFAULT_TOKENS, .sweep = -1 };
 	struct recall_configs *configs;
 	int rc = parse(&o, argc, argv, err);
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """od-bench recall in one process: the same counts as on a live cluster, and as counting its --dump by brute force."""
-from cluster_util import CHECKPOINT, TMP, pack, run_tests, test, tool
+from cluster_util import CHECKPOINT, TMP, Skip, pack, run_tests, test, tool
 import json
 import math
 import os
+import shutil
 import statistics
+import xml.etree.ElementTree
 
 PROMPTS = "tests/bench/prompts.jsonl"
 SMALL = ("--prompts", PROMPTS, "--limit", 4, "--tokens", 24)
@@ -187,6 +189,75 @@ def alignment_costs_rows_and_bytes():
     data = LAYERS * 2 * kv * 2  # K and V in BF16
     assert data < r["align_bytes_per_token"] < data + LAYERS * 32 + 64, (data, r["align_bytes_per_token"])
     assert r["asked_rows"] == LAYERS * sum(p["prompt_tokens"] for p in r["by_prompt"])
+
+
+def plots(d):
+    names = sorted(os.listdir(d))
+    for name in names:
+        root = xml.etree.ElementTree.parse(os.path.join(d, name)).getroot()
+        assert root.tag.endswith("svg"), name
+        text = "".join(root.itertext())
+        assert "ecall" in text, name
+        yield name, text
+
+
+@test
+def sweeps_are_tables_of_their_configurations():
+    d = os.path.join(TMP, "svg")
+    draw = ("--svg", d) if shutil.which("gnuplot") else ()
+    r = recall("--prompts", PROMPTS, "--limit", 3, "--tokens", 70, "--sweep", "all", "--precision", "int8", *draw)
+    of_name = {c["configuration"]: c["recall"] for c in r["configurations"]}
+    periods = {"1": 1, "2": 2, "4": 4, "8": 8, "16": 16, "32": 32, "never": 0}
+    assert len(of_name) == 1 + 3 * 6 + len(RIVALS)
+    fig6 = {row["period_of"].split()[0]: row for row in r["fig6"]}
+    for key, p in periods.items():
+        column = key if p == 0 else f"period_{key}"
+        assert fig6["keys"][column] == of_name[f"int8 T1_KV{p}"]
+        assert fig6["token"][column] == of_name[f"int8 T{p}_KV1"]
+        assert fig6["both"][column] == of_name[f"int8 T{p}_KV{p}"]
+    names = ["int8 T0_KV0", "int8 T0_KV1", "int8 T1_KV0", "int8 T1_KV1"]
+    assert [x["recall"] for x in r["fig3"]] == [of_name[n] for n in names]
+    for row, name in zip(r["fig3"], names):
+        each = {t["index"]: t for t in of(r, "by_token_index", name)}
+        for key, ends in ("token_1", (1, 1)), ("token_5_16", (5, 16)), ("token_65_128", (65, 128)):
+            cells = [each[i] for i in range(ends[0], ends[1] + 1) if i in each]
+            assert close(row[key], sum(t["recalled"] for t in cells) / sum(t["uses"] for t in cells)), (name, key)
+        assert row["token_257"] is None
+    assert [t["predictor"] for t in r["table1"]] == ["int8 T1_KV1"] + RIVALS
+    for t in r["table1"]:
+        leads = of(r, "by_lead", t["predictor"])
+        assert close(t["mean_lead"], sum(x["lead"] * x["uses"] for x in leads) / sum(x["uses"] for x in leads))
+        if t["predictor"] in ("multi-gate", "trajectory"):
+            assert [t[f"lead_{n}"] for n in (1, 2, 3)] == [x["recall"] for x in leads[:3]]
+    assert r["table1"][2]["lead_4"] is not None and r["table1"][1]["lead_1"] is None  # next-gate speaks once
+    if draw:
+        found = dict(plots(d))
+        assert list(found) == ["fig3-int8-aligned.svg", "fig3-int8.svg", "fig6-int8-kv.svg", "fig6-int8.svg",
+                               "table1-lead.svg", "table1.svg"]
+        assert "nothing aligned" in found["fig3-int8.svg"] and "never" in found["fig6-int8-kv.svg"]
+        assert "popularity" in found["table1.svg"] and "means of 3" in found["fig3-int8.svg"]
+
+
+@test
+def a_sweep_takes_the_precisions_of_the_pack():
+    r = recall("--prompts", PROMPTS, "--limit", 1, "--tokens", 4, "--sweep", "fig3")
+    assert [x["shadow"] for x in r["fig3"]] == ["int8"] * 4
+    assert refused("leave out --align", *SMALL, "--sweep", "fig3", "--align", "T1_KV1") == 2
+    assert refused("--svg is not for a cluster", *SMALL, "--local", 1, "--svg", "x") == 2
+    r = recall("--prompts", PROMPTS, "--limit", 1, "--tokens", 4, "--precision", "bf16,int8", "--dense-precision",
+               "same,bf16")
+    assert [c["configuration"] for c in r["configurations"]] == ["bf16 T1_KV1", "int8 T1_KV1", "int8+bf16 T1_KV1"]
+
+
+@test
+def any_configurations_can_be_drawn():
+    if not shutil.which("gnuplot"):
+        raise Skip("no gnuplot")
+    d = os.path.join(TMP, "any")
+    recall("--prompts", PROMPTS, "--limit", 2, "--tokens", 4, "--predictor", "shadow,random", "--svg", d)
+    found = dict(plots(d))
+    assert list(found) == ["recall-by-layer.svg", "recall-by-token.svg"]
+    assert all("int8 T1_KV1" in t and "random" in t for t in found.values())
 
 
 @test
