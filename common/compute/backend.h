@@ -26,10 +26,18 @@ enum od_cpu { OD_CPU_AUTO, OD_CPU_SCALAR, OD_CPU_AVX2, OD_CPU_AVX512, OD_CPU_AVX
 extern const char *const od_cpu_names[];     /* "auto", "scalar", "avx2", "avx512", "avx512bf16", "neon", NULL */
 extern const char *const od_profile_names[]; /* index profile - 1: "f32", "bf16", NULL */
 
-/* What the rows are rounded to before they meet a quantised matrix. */
+/* What od_matmul rounds rows to before they meet a quantised matrix. With more inputs than
+ * OD_ACT8_MAX_IN a rounded row would not fit on the stack: OD_ACT_INT8 then counts as OD_ACT_F32. */
 enum od_activations { OD_ACT_F32, OD_ACT_INT8 };
+#define OD_ACT8_MAX_IN 122880u
 
-/* Scales that are codes themselves: scale i = mean + code[i] * step[i / OD_SCALE_GROUP]. */
+/* Rows rounded to INT8 by blocks of 64, for weights of one dtype (quant.h). */
+struct od_act8 {
+	const int8_t *q;    /* [n_rows][od_quant_groups(n_in)][64] */
+	const float *scale; /* [n_rows][od_quant_groups(n_in)] */
+};
+
+/* Scales that are codes themselves: scale i = code[i] * step[i / OD_SCALE_GROUP] + mean, the product rounded too. */
 struct od_scale_codes {
 	const int8_t *code; /* [n_out][od_quant_groups(n_in)] */
 	const float *step;  /* [n_out * od_quant_groups(n_in) / OD_SCALE_GROUP, rounded up] */
@@ -66,9 +74,15 @@ struct od_backend {
 	const char *name;	  /* "scalar", "avx2", ... */
 	const char *kernel_class; /* results are bit-identical within one: "fma16", "bf16dot" */
 
-	/* y[r * y_stride + o] = dot(row o of w, row r of x) for o in [o_begin, o_end), all n_rows rows. */
+	/* y[r * y_stride + o] = dot(row o of w, row r of x) for o in [o_begin, o_end), all n_rows rows; w->act does
+	 * not count. */
 	void (*matmul)(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
 		       size_t n_rows, size_t o_begin, size_t o_end);
+	/* The same with rows that round_int8 made for weights of w's dtype. */
+	void (*matmul_int8)(const struct od_mat *w, const struct od_act8 *x, float *y, size_t y_stride, size_t n_rows,
+			    size_t o_begin, size_t o_end);
+	/* One row x[n] to q[od_quant_groups(n)][64], what is beyond n 0, and scale[od_quant_groups(n)]. */
+	void (*round_int8)(int8_t *q, float *scale, const float *x, size_t n, enum od_dtype weights);
 	float (*dot)(const float *a, const float *b, size_t n);
 	/* y = x / sqrt(mean(x^2) + eps) * w; y may be x. */
 	void (*rmsnorm)(float *y, const float *x, const float *w, size_t n, float eps);
@@ -91,7 +105,7 @@ struct od_backend {
 OD_MUST_CHECK int od_backend_cpu(const struct od_backend **out, enum od_cpu cpu, enum od_profile profile,
 				 struct od_err *err);
 
-/* matmul with the outputs cut over the pool. y: [n_rows][w->n_out]; x: [n_rows][w->n_in]. */
+/* matmul with the outputs cut over the pool; w->act counts. y: [n_rows][w->n_out]; x: [n_rows][w->n_in]. */
 void od_matmul(const struct od_backend *be, struct od_pool *pool, const struct od_mat *w, const float *x, float *y,
 	       size_t n_rows);
 

@@ -1,5 +1,6 @@
 #include "common/compute/cpu_tables.h"
 
+#define ACT8_BLOCKS 1920u	 /* of INT8 activations on the stack: 128 KiB, with their scales */
 #define MIN_PIECE_WEIGHTS 32768u /* a piece of work for a thread: some microseconds, well above a hand-over */
 
 const char *const od_cpu_names[] = { "auto", "scalar", "avx2", "avx512", "avx512bf16", "neon", NULL };
@@ -105,10 +106,23 @@ int od_backend_cpu(const struct od_backend **out, enum od_cpu cpu, enum od_profi
 	return OD_OK;
 }
 
+#ifdef OD_X86_TABLES
+/* Asked at every call, which costs nothing beside it; two more tables would. */
+void od_cpu_matmul_int8_avx512(const struct od_mat *w, const struct od_act8 *x, float *y, size_t y_stride,
+			       size_t n_rows, size_t o_begin, size_t o_end)
+{
+	if (__builtin_cpu_supports("avx512vnni"))
+		od_cpu_matmul_int8_vnni(w, x, y, y_stride, n_rows, o_begin, o_end);
+	else
+		od_cpu_table_avx2.matmul_int8(w, x, y, y_stride, n_rows, o_begin, o_end);
+}
+#endif
+
 struct matmul_job {
 	const struct od_backend *be;
 	const struct od_mat *w;
 	const float *x;
+	const struct od_act8 *act8; /* NULL: x */
 	float *y;
 	size_t n_rows;
 };
@@ -118,16 +132,49 @@ static void matmul_piece(void *arg, size_t begin, size_t end, unsigned thread)
 	const struct matmul_job *j = arg;
 
 	(void)thread;
-	j->be->matmul(j->w, j->x, j->w->n_in, j->y, j->w->n_out, j->n_rows, begin, end);
+	if (j->act8 != NULL)
+		j->be->matmul_int8(j->w, j->act8, j->y, j->w->n_out, j->n_rows, begin, end);
+	else
+		j->be->matmul(j->w, j->x, j->w->n_in, j->y, j->w->n_out, j->n_rows, begin, end);
+}
+
+static void run_job(struct od_pool *pool, struct matmul_job *j)
+{
+	size_t grain = MIN_PIECE_WEIGHTS / (j->w->n_in + 1) / 8 * 8 + 8; /* whole register blocks */
+
+	od_pool_for(pool, j->w->n_out, grain, matmul_piece, j);
+}
+
+/* As many rows at a time as fit; at least one does. */
+static __attribute__((noinline)) void matmul_act8(struct matmul_job j, struct od_pool *pool)
+{
+	_Alignas(OD_LINE_BYTES) int8_t q[ACT8_BLOCKS * OD_QUANT_GROUP];
+	float scale[ACT8_BLOCKS];
+	const struct od_act8 act8 = { .q = q, .scale = scale };
+	size_t n_in = j.w->n_in, blocks = od_quant_groups(n_in), fit = ACT8_BLOCKS / blocks;
+
+	j.act8 = &act8;
+	for (size_t left = j.n_rows; left > 0; left -= j.n_rows) {
+		j.n_rows = left < fit ? left : fit;
+		for (size_t r = 0; r < j.n_rows; r++)
+			j.be->round_int8(q + r * blocks * OD_QUANT_GROUP, scale + r * blocks, j.x + r * n_in, n_in,
+					 j.w->dtype);
+		run_job(pool, &j);
+		j.x += j.n_rows * n_in;
+		j.y += j.n_rows * j.w->n_out;
+	}
 }
 
 void od_matmul(const struct od_backend *be, struct od_pool *pool, const struct od_mat *w, const float *x, float *y,
 	       size_t n_rows)
 {
 	struct matmul_job job = { .be = be, .w = w, .x = x, .y = y, .n_rows = n_rows };
-	size_t grain = MIN_PIECE_WEIGHTS / (w->n_in + 1) / 8 * 8 + 8; /* whole register blocks */
+	bool quantised = w->dtype == OD_INT8 || w->dtype == OD_NF4;
 
 	if (n_rows == 0)
 		return;
-	od_pool_for(pool, w->n_out, grain, matmul_piece, &job);
+	if (quantised && w->act == OD_ACT_INT8 && w->n_in > 0 && w->n_in <= OD_ACT8_MAX_IN)
+		matmul_act8(job, pool);
+	else
+		run_job(pool, &job);
 }

@@ -1,6 +1,7 @@
 /* Compiled with the flags in rules.mk; runs only where od_backend_cpu found AVX-512 F, BW, VL and DQ. */
 #include "common/compute/vec_avx512.h"
 
+#define OD_MATMUL_INT8 od_cpu_matmul_int8_avx512
 #define OD_TABLE od_cpu_table_avx512
 #define OD_TABLE_NAME "avx512"
 #define OD_TABLE_CLASS "fma16"

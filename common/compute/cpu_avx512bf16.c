@@ -19,6 +19,7 @@ static ALWAYS_INLINE vpairs row_pairs_n(const float *x, size_t n)
 static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
 {
 	const unsigned char *w = a->w;
+	const float *x = a->x + a->row * a->x_stride + a->col;
 	float *carry = a->carry;
 	size_t k = 0;
 	v16 sum[4][4];
@@ -35,7 +36,7 @@ static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, cons
 		prefetch_rows(a, no, 2 * k, 2 * a->n);
 		V16_UNROLL(4)
 		for (size_t r = 0; r < nr; r++)
-			xv[r] = row_pairs(a->x + r * a->x_stride + k);
+			xv[r] = row_pairs(x + r * a->x_stride + k);
 		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++) {
 			vpairs wv = (vpairs)_mm512_loadu_si512(w + o * a->w_stride_bytes + 2 * k);
@@ -54,8 +55,7 @@ static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, cons
 
 			V16_UNROLL(4)
 			for (size_t r = 0; r < nr; r++)
-				sum[o][r] = _mm512_dpbf16_ps(sum[o][r], wv,
-							     row_pairs_n(a->x + r * a->x_stride + k, a->n - k));
+				sum[o][r] = _mm512_dpbf16_ps(sum[o][r], wv, row_pairs_n(x + r * a->x_stride + k, a->n - k));
 		}
 	}
 	V16_UNROLL(4)
@@ -75,6 +75,7 @@ static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, cons
 }
 
 #define OD_BF16_DOTS dots_bf16
+#define OD_MATMUL_INT8 od_cpu_matmul_int8_avx512
 #define OD_TABLE od_cpu_table_avx512bf16
 #define OD_TABLE_NAME "avx512bf16"
 #define OD_TABLE_CLASS "bf16dot"

@@ -4,22 +4,17 @@
  * OD_TABLE_CLASS, and includes this file. The order of every sum is fixed here, so the tables agree in every
  * bit; blocking only decides which dots run side by side. Every NaN that is written has the bits 0x7fc00000,
  * because which NaN an instruction passes on depends on the CPU. */
-#include "common/compute/cpu_tables.h"
+#ifdef OD_MATMUL_INT8
+#include "common/compute/cpu_quant_dots.h"
+#else
+#include "common/compute/cpu_int8_dots.h"
+#define OD_MATMUL_INT8 matmul_int8
+#endif
 
 /* The dots of matmul with BF16 weights, unless the table brings its own. */
 #ifndef OD_BF16_DOTS
 #define OD_BF16_DOTS dots
 #endif
-
-/* Outputs that all row tiles visit before the next ones, so that their weights stay in the L2 cache. */
-#define BLOCK_WEIGHTS 131072u
-#define MAX_BLOCK_OUTS 64u
-#define COLUMNS 1024u /* a multiple of every step over k: 4 rows of f32 take 16 KiB */
-
-static inline float canonical(float a)
-{
-	return a != a ? od_bits_f32(0x7fc00000u) : a;
-}
 
 static ALWAYS_INLINE v16 load_any(enum od_dtype t, const unsigned char *p)
 {
@@ -50,7 +45,7 @@ static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const siz
 {
 	const size_t each = od_dtype_bytes(t), step = OD_LINE_BYTES / each, row_bytes = a->n * each;
 	const unsigned char *w = a->w;
-	const float *x = a->x;
+	const float *x = a->x + a->row * a->x_stride + a->col;
 	float *carry = a->carry;
 	size_t k = 0;
 	v16 sum[4][4];
@@ -108,81 +103,19 @@ static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const siz
 	}
 }
 
-/* n_out outputs of nr rows. */
-static ALWAYS_INLINE void row_tile(od_dots_fn *const f, const enum od_dtype t, const size_t no, const size_t nr,
-				   struct od_tile a, size_t n_out)
-{
-	for (size_t o = 0, n; o < n_out; o += n) {
-		n = o + no <= n_out ? no : 1;
-		if (n == no)
-			f(t, no, nr, &a);
-		else
-			f(t, 1, nr, &a);
-		a.carry = a.carry != NULL ? a.carry + 16 * nr * n : NULL;
-		a.w += n * a.w_stride_bytes;
-		a.y += n;
-		a.scale = a.scale != NULL ? a.scale + n : NULL;
-	}
-}
-
-/* The same in columns, so that their part of the rows stays in the L1 cache. */
-static ALWAYS_INLINE void column_tiles(od_dots_fn *const f, const enum od_dtype t, const size_t no, const size_t nr,
-				       struct od_tile a, size_t n_out)
-{
-	float carry[MAX_BLOCK_OUTS * 4 * 16];
-	size_t n = a.n;
-
-	a.carry = carry;
-	do {
-		a.n = n < COLUMNS ? n : COLUMNS;
-		n -= a.n;
-		a.last = n == 0;
-		row_tile(f, t, no, nr, a, n_out);
-		a.first = false;
-		a.w += COLUMNS * od_dtype_bytes(t);
-		a.x += COLUMNS;
-	} while (!a.last);
-}
-
-/* Blocks of outputs; within one, four rows at a time, then two, then one. */
-static ALWAYS_INLINE void matmul_of(od_dots_fn *const f, const enum od_dtype t, struct od_tile a, size_t n_rows,
-				    size_t n_out)
-{
-	size_t block = BLOCK_WEIGHTS / (a.n + 1) / 4 * 4 + 4, n;
-
-	block = n_rows == 1 ? n_out : block < MAX_BLOCK_OUTS ? block : MAX_BLOCK_OUTS;
-	for (size_t o = 0; o < n_out; o += n) {
-		struct od_tile b = a;
-		size_t r = 0;
-
-		n = n_out - o < block ? n_out - o : block;
-		b.w += o * a.w_stride_bytes;
-		b.scale = a.scale != NULL ? a.scale + o : NULL;
-		for (size_t nr; r < n_rows; r += nr) {
-			nr = n_rows - r >= 4 ? 4 : n_rows - r >= 2 ? 2 : 1;
-			b.x = a.x + r * a.x_stride;
-			b.y = a.y + r * a.y_stride + o;
-			if (nr == 4)
-				column_tiles(f, t, V16_OUTS_OF_4, 4, b, n);
-			else if (nr == 2)
-				column_tiles(f, t, V16_OUTS_OF_2, 2, b, n);
-			else
-				row_tile(f, t, V16_OUTS_OF_1, 1, b, n);
-		}
-	}
-}
-
 static void matmul(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
 		   size_t n_rows, size_t o_begin, size_t o_end)
 {
-	size_t row_bytes = w->n_in * od_dtype_bytes(w->dtype), n_out = o_end - o_begin;
+	size_t row_bytes = od_row_bytes(w->dtype, w->n_in), n_out = o_end - o_begin;
 	struct od_tile a = {
 		.w = (const unsigned char *)w->data + o_begin * row_bytes,
 		.w_stride_bytes = row_bytes,
 		.x = x,
 		.x_stride = x_stride,
 		.n = w->n_in,
-		.scale = w->dtype == OD_INT8 ? w->scale + o_begin : NULL,
+		.scale = w->dtype == OD_INT8 && !w->grouped ? w->scale + o_begin : NULL,
+		.mat = w,
+		.out = o_begin,
 		.y = y + o_begin,
 		.y_stride = y_stride,
 		.first = true,
@@ -193,8 +126,53 @@ static void matmul(const struct od_mat *w, const float *x, size_t x_stride, floa
 	case OD_BF16: matmul_of(OD_BF16_DOTS, OD_BF16, a, n_rows, n_out); break;
 	case OD_F16: matmul_of(dots, OD_F16, a, n_rows, n_out); break;
 	case OD_F32: matmul_of(dots, OD_F32, a, n_rows, n_out); break;
-	case OD_INT8: matmul_of(dots, OD_INT8, a, n_rows, n_out); break;
-	case OD_NF4: break;
+	case OD_INT8:
+		if (w->grouped)
+			matmul_of(group_dots, OD_INT8, a, n_rows, n_out);
+		else
+			matmul_of(dots, OD_INT8, a, n_rows, n_out);
+		break;
+	case OD_NF4: matmul_of(group_dots, OD_NF4, a, n_rows, n_out); break;
+	}
+}
+
+/* One block of at most 64: what quant.h says. */
+static ALWAYS_INLINE float round_block(int8_t *q, const float *x, size_t n, bool interleave)
+{
+	v16 a[4], most = v16_set1(0), poison = v16_set1(0);
+	float scale;
+
+	V16_UNROLL(4)
+	for (size_t m = 0; m < 4; m++) {
+		size_t left = n <= 16 * m ? 0 : n - 16 * m < 16 ? n - 16 * m : 16;
+
+		a[m] = left == 16 ? v16_load(x + 16 * m) : v16_load_n(x + 16 * m, left);
+		most = v16_max(v16_max(a[m], v16_sub(v16_set1(0), a[m])), most);
+		poison = v16_fma(a[m], v16_set1(0), poison); /* NaN when one is infinite or NaN, else zeros */
+	}
+	scale = v16_fold_max(most) / 127.0f + v16_fold_add(poison);
+	if (!(scale > 0)) {
+		memset(q, 0, OD_QUANT_GROUP);
+		return canonical(scale);
+	}
+	V16_UNROLL(4)
+	for (size_t m = 0; m < 4; m++) {
+		/* A subnormal scale is coarse: a quotient may pass 127. */
+		a[m] = v16_min(v16_max(v16_div(a[m], v16_set1(scale)), v16_set1(-127)), v16_set1(127));
+		if (!interleave)
+			v16_store_i8(q + 16 * m, a[m]);
+	}
+	if (interleave)
+		v16_store_i8x4(q, a);
+	return scale;
+}
+
+static void round_int8(int8_t *q, float *scale, const float *x, size_t n, enum od_dtype weights)
+{
+	for (size_t k = 0; k < n; k += OD_QUANT_GROUP) {
+		float s = round_block(q + k, x + k, n - k < OD_QUANT_GROUP ? n - k : OD_QUANT_GROUP, weights == OD_NF4);
+
+		scale[k / OD_QUANT_GROUP] = weights == OD_NF4 ? canonical(s / 127.0f) : s;
 	}
 }
 
@@ -449,6 +427,8 @@ const struct od_backend OD_TABLE = {
 	.name = OD_TABLE_NAME,
 	.kernel_class = OD_TABLE_CLASS,
 	.matmul = matmul,
+	.round_int8 = round_int8,
+	.matmul_int8 = OD_MATMUL_INT8,
 	.dot = dot,
 	.rmsnorm = rmsnorm,
 	.silu_mul = silu_mul,

@@ -5,12 +5,19 @@
 #define OD_COMPUTE_CPU_TABLES_H
 
 #include "common/compute/backend.h"
+#include "common/compute/quant.h"
 
 extern const struct od_backend od_cpu_table_scalar;
 #ifdef OD_X86_TABLES
 extern const struct od_backend od_cpu_table_avx2;
 extern const struct od_backend od_cpu_table_avx512;
 extern const struct od_backend od_cpu_table_avx512bf16;
+
+/* matmul_int8 of the AVX-512 tables: with VNNI where the CPU has it, else AVX2's. */
+void od_cpu_matmul_int8_avx512(const struct od_mat *w, const struct od_act8 *x, float *y, size_t y_stride,
+			       size_t n_rows, size_t o_begin, size_t o_end);
+void od_cpu_matmul_int8_vnni(const struct od_mat *w, const struct od_act8 *x, float *y, size_t y_stride, size_t n_rows,
+			     size_t o_begin, size_t o_end);
 #endif
 #ifdef OD_ARM_TABLES
 extern const struct od_backend od_cpu_table_neon;
@@ -26,14 +33,17 @@ extern const struct od_backend od_cpu_table_neon;
  * 4 KiB is a tenth slower. */
 #define OD_PREFETCH_BYTES 1536u
 
-/* A tile of dots: y[r * y_stride + o] = row o of w times row r of x. The kernel knows how many of each. */
+/* A tile of dots: y[r * y_stride + o] = row o of w times row row + r of x. The kernel knows how many of each. */
 struct od_tile {
 	const unsigned char *w;
 	size_t w_stride_bytes;
-	const float *x;
+	const float *x; /* of all rows and columns; NULL with INT8 activations */
 	size_t x_stride;
-	size_t n;
+	size_t row, col, n; /* the tile's first row of x, and its columns [col, col + n) */
 	const float *scale; /* of each row of w, or NULL */
+	const struct od_mat *mat;    /* for cpu_quant_dots.h, */
+	size_t out;		     /* with the output that w is of; */
+	const struct od_act8 *act8; /* and for cpu_int8_dots.h */
 	float *y;
 	size_t y_stride;
 	float *carry;	  /* [no][nr][16]: lanes of sums that are cut into columns; NULL when they are not */

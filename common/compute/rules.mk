@@ -4,12 +4,13 @@ LIBOD_SRCS += $(addprefix common/compute/,cpu.c cpu_scalar.c dtype.c quant.c sin
 # the scalar table.
 MACHINE := $(shell $(CC) -dumpmachine)
 ifneq ($(filter x86_64-%,$(MACHINE)),)
-LIBOD_SRCS += $(addprefix common/compute/,cpu_avx2.c cpu_avx512.c cpu_avx512bf16.c)
+LIBOD_SRCS += $(addprefix common/compute/,cpu_avx2.c cpu_avx512.c cpu_avx512bf16.c cpu_avx512vnni.c)
 AVX512_FLAGS := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
 CFLAGS_common_compute_cpu := -DOD_X86_TABLES
 CFLAGS_common_compute_cpu_scalar := -DOD_X86_TABLES
 CFLAGS_common_compute_cpu_avx2 := -mavx2 -mfma -mf16c -DOD_X86_TABLES
 CFLAGS_common_compute_cpu_avx512 := $(AVX512_FLAGS) -DOD_X86_TABLES
+CFLAGS_common_compute_cpu_avx512vnni := $(AVX512_FLAGS) -mavx512vnni -DOD_X86_TABLES
 CFLAGS_common_compute_cpu_avx512bf16 := $(AVX512_FLAGS) -mavx512bf16 -DOD_X86_TABLES
 endif
 ifneq ($(filter aarch64-%,$(MACHINE)),)

@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include "common/compute/dtype.h"
+#include "common/compute/quant.h"
 
 typedef struct {
 	__m256 lo, hi;
@@ -95,6 +96,41 @@ static inline v16 v16_load_i8_n(const void *p, size_t n)
 
 	memcpy(b, p, n);
 	return v16_load_i8(b);
+}
+
+typedef struct {
+	__m256i lo, hi;
+} v16w;
+
+static inline v16w v16w_load(const void *p)
+{
+	const __m256i *w = p;
+
+	return (v16w){ _mm256_loadu_si256(w), _mm256_loadu_si256(w + 1) };
+}
+
+static inline v16w v16w_shift4(v16w c)
+{
+	return (v16w){ _mm256_srli_epi32(c.lo, 4), _mm256_srli_epi32(c.hi, 4) };
+}
+
+static inline v16w v16w_shift8(v16w c)
+{
+	return (v16w){ _mm256_srli_epi32(c.lo, 8), _mm256_srli_epi32(c.hi, 8) };
+}
+
+/* A permutation looks at 3 bits: one for either half of the values, and bit 3, moved to the sign, chooses. */
+static inline __m256 v16_half_nf4(__m256i c)
+{
+	__m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(od_nf4_values), c);
+	__m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(od_nf4_values + 8), c);
+
+	return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(c, 28)));
+}
+
+static inline v16 v16_nf4(v16w c)
+{
+	return (v16){ v16_half_nf4(c.lo), v16_half_nf4(c.hi) };
 }
 
 static inline void v16_store_n(float *p, v16 a, size_t n)
@@ -227,6 +263,88 @@ static inline __m256 v16_half_scale_pow2(__m256 p, __m256 t)
 static inline v16 v16_scale_pow2(v16 p, v16 t)
 {
 	return (v16){ v16_half_scale_pow2(p.lo, t.lo), v16_half_scale_pow2(p.hi, t.hi) };
+}
+
+typedef struct {
+	__m256i lo, hi;
+} v64;
+
+static inline v64 v64_load(const void *p)
+{
+	const __m256i *b = p;
+
+	return (v64){ _mm256_loadu_si256(b), _mm256_loadu_si256(b + 1) };
+}
+
+static inline v64 v64_load_n(const void *p, size_t n)
+{
+	int8_t b[64] = { 0 };
+
+	memcpy(b, p, n);
+	return v64_load(b);
+}
+
+static inline __m256i v64_half_nf4(__m256i codes) /* in the low halves of the bytes */
+{
+	__m256i values = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)od_nf4_int8));
+
+	return _mm256_shuffle_epi8(values, _mm256_and_si256(codes, _mm256_set1_epi8(15)));
+}
+
+static inline v64 v64_nf4_low(const void *p)
+{
+	v64 c = v64_load(p);
+
+	return (v64){ v64_half_nf4(c.lo), v64_half_nf4(c.hi) };
+}
+
+static inline v64 v64_nf4_high(const void *p)
+{
+	v64 c = v64_load(p);
+
+	return (v64){ v64_half_nf4(_mm256_srli_epi16(c.lo, 4)), v64_half_nf4(_mm256_srli_epi16(c.hi, 4)) };
+}
+
+/* The instruction wants one side without sign: w gives its sign to a. Its 16-bit sums of two saturate, but do not get
+ * there: |w| <= 128 and |a| <= 127 make 2 * 128 * 127 = 32512 at most. */
+static inline __m256 v64_half_dot(__m256i w, __m256i a)
+{
+	__m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(a, w));
+
+	return _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+static inline v16 v64_dot(v64 w, v64 a)
+{
+	return (v16){ v64_half_dot(w.lo, a.lo), v64_half_dot(w.hi, a.hi) };
+}
+
+static inline void v16_store_i8(int8_t *p, v16 a)
+{
+	__m256i h = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
+
+	h = _mm256_permute4x64_epi64(h, 0xd8); /* as in v16_store_bf16 */
+	_mm_storeu_si128((__m128i *)(void *)p,
+			 _mm_packs_epi16(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1)));
+}
+
+static inline __m256i v16_half_i8x4(__m256 a, __m256 b, __m256 c, __m256 d)
+{
+	const __m256i low = _mm256_set1_epi32(255);
+	__m256i ab = _mm256_or_si256(_mm256_and_si256(_mm256_cvtps_epi32(a), low),
+				     _mm256_slli_epi32(_mm256_and_si256(_mm256_cvtps_epi32(b), low), 8));
+	__m256i cd = _mm256_or_si256(_mm256_and_si256(_mm256_cvtps_epi32(c), low),
+				     _mm256_slli_epi32(_mm256_cvtps_epi32(d), 8));
+
+	return _mm256_or_si256(ab, _mm256_slli_epi32(cd, 16));
+}
+
+static inline void v16_store_i8x4(int8_t *p, const v16 a[4])
+{
+	__m256i *out = (__m256i *)(void *)p;
+
+	_mm256_storeu_si256(out, v16_half_i8x4(a[0].lo, a[1].lo, a[2].lo, a[3].lo));
+	_mm256_storeu_si256(out + 1, v16_half_i8x4(a[0].hi, a[1].hi, a[2].hi, a[3].hi));
 }
 
 #endif

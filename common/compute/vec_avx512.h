@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include "common/compute/dtype.h"
+#include "common/compute/quant.h"
 
 typedef __m512 v16;
 
@@ -69,6 +70,28 @@ static inline v16 v16_load_i8_n(const void *p, size_t n)
 static inline v16 v16_load_i8(const void *p)
 {
 	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
+}
+
+typedef __m512i v16w;
+
+static inline v16w v16w_load(const void *p)
+{
+	return _mm512_loadu_si512(p);
+}
+
+static inline v16w v16w_shift4(v16w c)
+{
+	return _mm512_srli_epi32(c, 4);
+}
+
+static inline v16w v16w_shift8(v16w c)
+{
+	return _mm512_srli_epi32(c, 8);
+}
+
+static inline v16 v16_nf4(v16w c) /* a permutation looks at 4 bits */
+{
+	return _mm512_permutexvar_ps(c, _mm512_loadu_ps(od_nf4_values));
 }
 
 static inline void v16_store_n(float *p, v16 a, size_t n)
@@ -180,5 +203,62 @@ static inline v16 v16_scale_pow2(v16 p, v16 t)
 	p = _mm512_mul_ps(p, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(half, bias), 23)));
 	return _mm512_mul_ps(p, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(rest, bias), 23)));
 }
+
+static inline void v16_store_i8(int8_t *p, v16 a)
+{
+	_mm_storeu_si128((__m128i *)(void *)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a)));
+}
+
+static inline void v16_store_i8x4(int8_t *p, const v16 a[4])
+{
+	const __m512i low = _mm512_set1_epi32(255);
+	__m512i w = _mm512_slli_epi32(_mm512_cvtps_epi32(a[3]), 8);
+
+	w = _mm512_slli_epi32(_mm512_or_si512(w, _mm512_and_si512(_mm512_cvtps_epi32(a[2]), low)), 8);
+	w = _mm512_slli_epi32(_mm512_or_si512(w, _mm512_and_si512(_mm512_cvtps_epi32(a[1]), low)), 8);
+	_mm512_storeu_si512(p, _mm512_or_si512(w, _mm512_and_si512(_mm512_cvtps_epi32(a[0]), low)));
+}
+
+#ifdef __AVX512VNNI__
+typedef __m512i v64;
+
+static inline v64 v64_load(const void *p)
+{
+	return _mm512_loadu_si512(p);
+}
+
+static inline v64 v64_load_n(const void *p, size_t n)
+{
+	return _mm512_maskz_loadu_epi8(n < 64 ? ((__mmask64)1 << n) - 1 : ~(__mmask64)0, p);
+}
+
+static inline v64 v64_of_nf4(__m512i codes) /* in the low halves of the bytes */
+{
+	__m512i values = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)od_nf4_int8));
+
+	return _mm512_shuffle_epi8(values, _mm512_and_si512(codes, _mm512_set1_epi8(15)));
+}
+
+static inline v64 v64_nf4_low(const void *p)
+{
+	return v64_of_nf4(_mm512_loadu_si512(p));
+}
+
+static inline v64 v64_nf4_high(const void *p)
+{
+	return v64_of_nf4(_mm512_srli_epi16(_mm512_loadu_si512(p), 4));
+}
+
+/* The instruction wants one side without sign: 128 more in every weight, which adds 128 times the sum of a, taken off
+ * beforehand. That part the compiler shares among the rows of weights that meet the same a. */
+static inline v16 v64_dot(v64 w, v64 a)
+{
+	const __m512i bias = _mm512_set1_epi8(-128);
+	__m512i more = _mm512_dpbusd_epi32(_mm512_setzero_si512(), bias, a);
+
+	return _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(_mm512_sub_epi32(_mm512_setzero_si512(), more),
+						      _mm512_xor_si512(w, bias), a));
+}
+#endif
 
 #endif

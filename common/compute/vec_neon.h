@@ -8,6 +8,7 @@
 #include <arm_neon.h>
 
 #include "common/compute/dtype.h"
+#include "common/compute/quant.h"
 
 typedef struct {
 	float32x4_t a, b, c, d; /* lanes 0 to 3, 4 to 7, 8 to 11, 12 to 15; an array would not stay in registers */
@@ -98,6 +99,43 @@ static inline v16 v16_load_i8_n(const void *p, size_t n)
 
 	memcpy(b, p, n);
 	return v16_load_i8(b);
+}
+
+typedef struct {
+	uint32x4_t a, b, c, d;
+} v16w;
+
+static inline v16w v16w_load(const void *p)
+{
+	const uint8_t *b = p;
+
+	return (v16w){ vreinterpretq_u32_u8(vld1q_u8(b)), vreinterpretq_u32_u8(vld1q_u8(b + 16)),
+		       vreinterpretq_u32_u8(vld1q_u8(b + 32)), vreinterpretq_u32_u8(vld1q_u8(b + 48)) };
+}
+
+static inline v16w v16w_shift4(v16w c)
+{
+	return (v16w){ vshrq_n_u32(c.a, 4), vshrq_n_u32(c.b, 4), vshrq_n_u32(c.c, 4), vshrq_n_u32(c.d, 4) };
+}
+
+static inline v16w v16w_shift8(v16w c)
+{
+	return (v16w){ vshrq_n_u32(c.a, 8), vshrq_n_u32(c.b, 8), vshrq_n_u32(c.c, 8), vshrq_n_u32(c.d, 8) };
+}
+
+/* 16 floats are a table of 64 bytes: a code's four are at 4 * code and behind. */
+static inline float32x4_t v16_quarter_nf4(uint32x4_t c)
+{
+	uint32x4_t code = vandq_u32(c, vdupq_n_u32(15));
+	uint32x4_t at = vmlaq_u32(vdupq_n_u32(0x03020100), code, vdupq_n_u32(0x04040404));
+	uint8x16x4_t table = vld1q_u8_x4((const uint8_t *)od_nf4_values);
+
+	return vreinterpretq_f32_u8(vqtbl4q_u8(table, vreinterpretq_u8_u32(at)));
+}
+
+static inline v16 v16_nf4(v16w c)
+{
+	return (v16){ v16_quarter_nf4(c.a), v16_quarter_nf4(c.b), v16_quarter_nf4(c.c), v16_quarter_nf4(c.d) };
 }
 
 static inline void v16_store(float *p, v16 x)
@@ -248,6 +286,81 @@ static inline v16 v16_scale_pow2(v16 p, v16 t)
 {
 	return (v16){ v16_quarter_scale_pow2(p.a, t.a), v16_quarter_scale_pow2(p.b, t.b),
 		      v16_quarter_scale_pow2(p.c, t.c), v16_quarter_scale_pow2(p.d, t.d) };
+}
+
+typedef struct {
+	int8x16_t a, b, c, d;
+} v64;
+
+static inline v64 v64_load(const void *p)
+{
+	const int8_t *b = p;
+
+	return (v64){ vld1q_s8(b), vld1q_s8(b + 16), vld1q_s8(b + 32), vld1q_s8(b + 48) };
+}
+
+static inline v64 v64_load_n(const void *p, size_t n)
+{
+	int8_t b[64] = { 0 };
+
+	memcpy(b, p, n);
+	return v64_load(b);
+}
+
+static inline int8x16_t v64_quarter_nf4(uint8x16_t codes) /* 0 to 15 */
+{
+	return vqtbl1q_s8(vld1q_s8(od_nf4_int8), codes);
+}
+
+static inline v64 v64_nf4_low(const void *p)
+{
+	const uint8x16_t low = vdupq_n_u8(15);
+	const uint8_t *b = p;
+
+	return (v64){ v64_quarter_nf4(vandq_u8(vld1q_u8(b), low)), v64_quarter_nf4(vandq_u8(vld1q_u8(b + 16), low)),
+		      v64_quarter_nf4(vandq_u8(vld1q_u8(b + 32), low)),
+		      v64_quarter_nf4(vandq_u8(vld1q_u8(b + 48), low)) };
+}
+
+static inline v64 v64_nf4_high(const void *p)
+{
+	const uint8_t *b = p;
+
+	return (v64){ v64_quarter_nf4(vshrq_n_u8(vld1q_u8(b), 4)), v64_quarter_nf4(vshrq_n_u8(vld1q_u8(b + 16), 4)),
+		      v64_quarter_nf4(vshrq_n_u8(vld1q_u8(b + 32), 4)),
+		      v64_quarter_nf4(vshrq_n_u8(vld1q_u8(b + 48), 4)) };
+}
+
+static inline float32x4_t v64_quarter_dot(int8x16_t w, int8x16_t x) /* 128 * 127 fits into 16 bits */
+{
+	int32x4_t lo = vpaddlq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(x)));
+	int32x4_t hi = vpaddlq_s16(vmull_high_s8(w, x));
+
+	return vcvtq_f32_s32(vpaddq_s32(lo, hi));
+}
+
+static inline v16 v64_dot(v64 w, v64 x)
+{
+	return (v16){ v64_quarter_dot(w.a, x.a), v64_quarter_dot(w.b, x.b), v64_quarter_dot(w.c, x.c),
+		      v64_quarter_dot(w.d, x.d) };
+}
+
+static inline int8x16_t v16_i8(v16 x) /* to the nearest, ties to even */
+{
+	int16x8_t lo = vmovn_high_s32(vmovn_s32(vcvtnq_s32_f32(x.a)), vcvtnq_s32_f32(x.b));
+	int16x8_t hi = vmovn_high_s32(vmovn_s32(vcvtnq_s32_f32(x.c)), vcvtnq_s32_f32(x.d));
+
+	return vmovn_high_s16(vmovn_s16(lo), hi);
+}
+
+static inline void v16_store_i8(int8_t *p, v16 x)
+{
+	vst1q_s8(p, v16_i8(x));
+}
+
+static inline void v16_store_i8x4(int8_t *p, const v16 x[4])
+{
+	vst4q_s8(p, (int8x16x4_t){ { v16_i8(x[0]), v16_i8(x[1]), v16_i8(x[2]), v16_i8(x[3]) } });
 }
 
 #endif

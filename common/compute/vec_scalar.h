@@ -7,6 +7,7 @@
 #define OD_COMPUTE_VEC_SCALAR_H
 
 #include "common/compute/dtype.h"
+#include "common/compute/quant.h"
 
 typedef struct {
 	float f[16];
@@ -84,6 +85,39 @@ static inline v16 v16_load_i8_n(const void *p, size_t n)
 static inline v16 v16_load_i8(const void *p)
 {
 	return v16_load_i8_n(p, 16);
+}
+
+/* 16 words with codes of NF4, as a piece of 64 bytes has them (quant.h). */
+typedef struct {
+	uint32_t w[16];
+} v16w;
+
+static inline v16w v16w_load(const void *p)
+{
+	v16w r;
+
+	memcpy(r.w, p, sizeof(r.w));
+	return r;
+}
+
+static inline v16w v16w_shift4(v16w c) /* right, by 4 bits; the next one by 8 */
+{
+	V16_EACH c.w[i] >>= 4;
+	return c;
+}
+
+static inline v16w v16w_shift8(v16w c)
+{
+	V16_EACH c.w[i] >>= 8;
+	return c;
+}
+
+static inline v16 v16_nf4(v16w c) /* the values of the lowest codes; higher bits do not count */
+{
+	v16 r;
+
+	V16_EACH r.f[i] = od_nf4_values[c.w[i] & 15u];
+	return r;
 }
 
 static inline void v16_store_n(float *p, v16 a, size_t n)
@@ -198,6 +232,75 @@ static inline v16 v16_scale_pow2(v16 p, v16 t)
 		p.f[i] *= od_bits_f32((uint32_t)(n - half + 127) << 23);
 	}
 	return p;
+}
+
+/* 64 INT8. */
+typedef struct {
+	int8_t b[64];
+} v64;
+
+static inline v64 v64_load_n(const void *p, size_t n) /* others: 0 */
+{
+	v64 r = { { 0 } };
+
+	memcpy(r.b, p, n);
+	return r;
+}
+
+static inline v64 v64_load(const void *p)
+{
+	return v64_load_n(p, 64);
+}
+
+/* od_nf4_int8 of the low halves of 64 bytes, which are the first block of a piece; high: of the high halves. */
+static inline v64 v64_nf4_low(const void *p)
+{
+	v64 r = v64_load(p);
+
+	for (int i = 0; i < 64; i++)
+		r.b[i] = od_nf4_int8[(uint8_t)r.b[i] & 15u];
+	return r;
+}
+
+static inline v64 v64_nf4_high(const void *p)
+{
+	v64 r = v64_load(p);
+
+	for (int i = 0; i < 64; i++)
+		r.b[i] = od_nf4_int8[(uint8_t)r.b[i] >> 4];
+	return r;
+}
+
+/* Lane i: the sum of four products, 4i to 4i + 3. a is within -127..127, so the sum is exact. */
+static inline v16 v64_dot(v64 w, v64 a)
+{
+	v16 r;
+
+	V16_EACH {
+		int32_t sum = 0;
+
+		for (int j = 4 * i; j < 4 * i + 4; j++)
+			sum += w.b[j] * a.b[j];
+		r.f[i] = (float)sum;
+	}
+	return r;
+}
+
+/* To the nearest, ties to even; lanes are within -127..127. Adding 1.5 * 2^23 leaves no bits below one. */
+static inline void v16_store_i8(int8_t *p, v16 a)
+{
+	V16_EACH p[i] = (int8_t)((a.f[i] + 0x1.8p23f) - 0x1.8p23f);
+}
+
+/* The same of four, interleaved: byte 4i + m is lane i of a[m]. */
+static inline void v16_store_i8x4(int8_t *p, const v16 a[4])
+{
+	int8_t b[16];
+
+	for (int m = 0; m < 4; m++) {
+		v16_store_i8(b, a[m]);
+		V16_EACH p[4 * i + m] = b[i];
+	}
 }
 
 #endif

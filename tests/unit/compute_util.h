@@ -12,6 +12,9 @@
 
 #include <cmocka.h>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "common/compute/backend.h"
 
 static inline uint64_t random_u64(uint64_t *seed) /* splitmix64 */
@@ -136,6 +139,24 @@ static inline void assert_bits(const char *what, const float *got, const float *
 			fail_msg("%s: element %zu of %zu: expected %a (%08x), found %a (%08x)", what, i, n,
 				 (double)want[i], (unsigned)od_f32_bits(want[i]), (double)got[i],
 				 (unsigned)od_f32_bits(got[i]));
+}
+
+/* n bytes that end at a page nobody may touch. */
+struct fenced {
+	unsigned char *map, *p;
+	size_t map_len;
+};
+
+static inline struct fenced fenced_new(size_t n)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE), used = (n + page - 1) / page * page;
+	struct fenced f = { .map_len = used + page };
+
+	f.map = mmap(NULL, f.map_len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(f.map != MAP_FAILED);
+	assert_int_equal(mprotect(f.map + used, page, PROT_NONE), 0);
+	f.p = f.map + used - n;
+	return f;
 }
 
 /* The table named by a test's state (enum od_cpu *), or NULL after skip(). */

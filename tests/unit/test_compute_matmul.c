@@ -1,7 +1,4 @@
 /* matmul and dot of every table: the bits of the contract, any shape, rows independent of each other. */
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "tests/unit/compute_util.h"
 
 static const enum od_dtype dtypes[] = { OD_BF16, OD_F16, OD_F32, OD_INT8 };
@@ -207,24 +204,6 @@ static void matmul_negative_zero(void **state)
 		/* Under 16 elements some lanes hold the +0 that they began with. */
 		assert_int_equal(od_f32_bits(y), m.n_in < 16 ? 0 : 0x80000000u);
 	}
-}
-
-/* n bytes that end at a page nobody may touch. */
-struct fenced {
-	unsigned char *map, *p;
-	size_t map_len;
-};
-
-static struct fenced fenced_new(size_t n)
-{
-	size_t page = (size_t)sysconf(_SC_PAGESIZE), used = (n + page - 1) / page * page;
-	struct fenced f = { .map_len = used + page };
-
-	f.map = mmap(NULL, f.map_len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	assert_true(f.map != MAP_FAILED);
-	assert_int_equal(mprotect(f.map + used, page, PROT_NONE), 0);
-	f.p = f.map + used - n;
-	return f;
 }
 
 /* No byte behind the weights, the rows or the results is read or written, and nothing behind one's own row
