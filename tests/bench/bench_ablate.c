@@ -127,6 +127,7 @@ static int check(struct options *o, struct od_err *err)
 		o->load_share = DEFAULT_LOAD_SHARE;
 	rc = odm_engine_args_finish(a, err);
 	e->quiet = true;
+	e->precision = e->precision >= 0 ? e->precision : OD_PRECISION_INT8 - 1;
 	e->departure = e->departure >= 0 ? e->departure : DEPARTURE_LATE;
 	e->cancel = &interrupted;
 	return rc;
@@ -286,7 +287,7 @@ static void describe(struct ablate_bench *b)
 	a->workers = f->workers;
 	a->groups = f->groups;
 	a->slots = f->slots;
-	a->precision = e->precision < 0 ? "default" : od_precision_names[e->precision];
+	a->precision = od_precision_names[e->precision];
 	a->departure = odm_departure_names[e->departure];
 	a->fingerprint = od_pack_fingerprint(b->pack);
 }

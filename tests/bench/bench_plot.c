@@ -41,6 +41,7 @@ struct od_plot {
 	struct od_strbuf head;	/* title and labels, as commands */
 	struct od_strbuf ticks; /* "text" x, ... */
 	struct od_strbuf x_label;
+	size_t tick_lines; /* of the highest text */
 	double x_range[2], y_range[2];
 	bool x_log2, keep_script, failed;
 	enum od_plot_legend legend;
@@ -136,6 +137,11 @@ void od_plot_x_log2(struct od_plot *p)
 
 void od_plot_x_tick(struct od_plot *p, double x, const char *text)
 {
+	size_t lines = 1;
+
+	for (const char *c = text; *c != '\0'; c++)
+		lines += *c == '\n';
+	p->tick_lines = lines > p->tick_lines ? lines : p->tick_lines;
 	if (p->ticks.len > 0)
 		od_strbuf_append(&p->ticks, ", ", 2);
 	quote(&p->ticks, text);
@@ -301,6 +307,18 @@ static void put_legend(struct od_strbuf *b, const struct legend *l)
 				 2 - 0.25 * (double)l->longest);
 }
 
+/* gnuplot keeps one line for ticks, and none between the label and a legend below. */
+static void put_x_label(struct od_strbuf *b, const struct od_plot *p, enum od_plot_legend legend)
+{
+	if (p->x_label.len == 0 && p->tick_lines < 2)
+		return;
+	od_strbuf_printf(b, "set xlabel ");
+	for (size_t i = 1; i < p->tick_lines; i++)
+		od_strbuf_printf(b, "\"\\n\" . ");
+	quote(b, p->x_label.len > 0 ? p->x_label.text : " ");
+	od_strbuf_printf(b, p->x_label.len > 0 && legend == OD_LEGEND_BELOW ? " . \"\\n\"\n" : "\n");
+}
+
 static void put_head(struct od_strbuf *b, const struct od_plot *p)
 {
 	struct legend l = legend_of(p);
@@ -315,12 +333,7 @@ static void put_head(struct od_strbuf *b, const struct od_plot *p)
 			 "set style fill solid 0.85 noborder\n", p->width, height);
 	if (p->head.len > 0)
 		od_strbuf_append(b, p->head.text, p->head.len);
-	if (p->x_label.len > 0) {
-		od_strbuf_printf(b, "set xlabel ");
-		quote(b, p->x_label.text);
-		/* An empty line keeps the legend off the label. */
-		od_strbuf_printf(b, l.where == OD_LEGEND_BELOW ? " . \"\\n\"\n" : "\n");
-	}
+	put_x_label(b, p, l.where);
 	put_legend(b, &l);
 	put_axes(b, p);
 }

@@ -119,6 +119,7 @@ static void bars_stand_side_by_side(void **state)
 	assert_lacks(script, "$series1 using ($1 + 0.200000):3");
 	assert_has(script, "set xrange [-0.6:2.6]\nset yrange [0:*]\n"); /* room beside the outermost */
 	assert_has(script, "set xtics nomirror scale 0.5 (\"token\\nand KV\" 0, \"token\" 1, \"neither\" 2)\n");
+	assert_has(script, "set xlabel \"\\n\" . \" \"\n"); /* room for the second line of a tick */
 	assert_has(svg, ">neither<");
 	assert_has(svg, ">second<");
 	free(svg);
