@@ -47,6 +47,7 @@ struct rig {
 	Od__StateRequest ask[64];
 	Od__TokensRequest ask_tokens[64];
 	size_t n_ask, n_ask_tokens;
+	unsigned token_asks, given; /* STEPs with a token */
 	uint64_t now, sequence, step, delivered, dropped;
 	int32_t next;	     /* main's token at its length */
 	uint32_t n;	     /* decode steps of the sequence */
@@ -102,6 +103,7 @@ static void hand_packet(struct rig *g, const struct packet *p)
 		g->dropped++;
 	} else if (m.header->body_case == OD__HEADER__BODY_STEP) {
 		g->delivered = m.header->step->step;
+		g->given += m.header->step->rows[0]->token >= 0;
 	}
 	od_msg_fini(&m);
 }
@@ -144,6 +146,7 @@ static void on_ask_tokens(void *arg, uint64_t sequence, uint32_t begin, uint32_t
 	Od__TokensRequest *q = &g->ask_tokens[g->n_ask_tokens++];
 
 	assert_true(g->n_ask_tokens <= 64);
+	g->token_asks++;
 	od__tokens_request__init(q);
 	q->sequence = sequence;
 	q->begin = begin;
@@ -601,6 +604,8 @@ static void test_restart(void **state)
 
 		g->reference = false;
 		run_prompt(g, LONG);
+		for (int n = 0; n < 3; n++)
+			decode_at_pace(g, 0);
 		while (g->n_queued > 0) /* to the shadow that dies: its session is gone */
 			free_packet(&g->queue[--g->n_queued]);
 		ods_emulator_free(g->emulator);
@@ -609,6 +614,7 @@ static void test_restart(void **state)
 		g->judge = t.token_period == 1 && t.kv_period == 1;
 		while (after < 40) {
 			decode_at_pace(g, behind == 0 ? 1 : 8);
+			assert_true(behind > 0 || g->given == 1); /* the first of a session always has its token */
 			if (predicted(g, g->step))
 				after++;
 			else
@@ -634,18 +640,71 @@ static void test_pause(void **state)
 		run_prompt(g, 6);
 		for (int n = 0; n < 3; n++)
 			decode_step(g, true);
-		for (int pause = 1; pause < 30; pause *= 3) {
-			unsigned away = 0;
+		for (int pause = 1; pause < 30; pause *= 4) {
+			unsigned away = 0, asks = g->token_asks;
 
+			decode_at_pace(g, 1); /* it stops in the middle */
 			for (int n = 0; n < pause; n++)
 				decode_at_pace(g, 0);
 			do {
 				decode_at_pace(g, 12);
 				assert_true(++away < 20);
 			} while (!predicted(g, g->step));
+			assert_true(t.kv_period == 0 || (g->token_asks > asks) == (pause > (int)ODS_MAX_CATCH_UP));
 		}
 		close_rig(g);
 	}
+}
+
+/* SEQ_OPEN never comes: the shadow asks for rows that it cannot have, and so learns of it. */
+static void test_lost_open(void **state)
+{
+	(void)state;
+	for (uint32_t i = 0; i < 4; i++) {
+		struct setting t = { i & 1, 0, (i & 2) != 0, true, false, OD_PROFILE_F32, 0 };
+		struct rig *g = open_rig(&t, 64, 70 + i);
+
+		run_prompt(g, 6);
+		while (g->n_queued > 0)
+			free_packet(&g->queue[--g->n_queued]);
+		decode_step(g, false);
+		assert_true(g->heard[g->step].token[0] == g->link.token[6] && g->link.state_bytes == 0);
+		decode_step(g, false);
+		close_rig(g);
+	}
+}
+
+/* Main's word goes over our own choice, and over the rows that were made from it. */
+static void test_corrected(void **state)
+{
+	struct setting t = { 0, 0, true, false, false, OD_PROFILE_F32, 0 };
+	struct rig *g = open_rig(&t, 64, 81);
+	Od__TokensRequest all = OD__TOKENS_REQUEST__INIT;
+	uint16_t route[LAYERS * MAX_ROWS * TOP_K];
+	struct od_row rows[MAX_ROWS];
+
+	(void)state;
+	run_prompt(g, 3);
+	for (int n = 0; n < 4; n++)
+		decode_step(g, true);
+	assert_int_not_equal(g->ref_token, g->link.token[6]); /* it has gone its own way */
+	all.sequence = g->sequence;
+	all.n = 64;
+	odm_shadow_link_answer_tokens(&g->link, 0, &all);
+	settle_rig(g);
+	for (uint32_t i = 0; i < 7; i++)
+		rows[i] = (struct od_row){ g->ref_state, i, g->link.token[i] };
+	od_seq_state_set_length(g->ref_state, 0);
+	run_pass(&g->ref_pass, rows, 7, route);
+	od_forward_commit(g->ref_pass.forward);
+	rows[0] = (struct od_row){ g->ref_state, 7, sample(g->ref_sampler, &g->ref_pass, 6) };
+	run_pass(&g->ref_pass, rows, 1, route);
+	decode_step(g, false);
+	for (uint32_t l = 0; l < LAYERS; l++) {
+		assert_int_equal(g->heard[g->step].token[l], rows[0].token);
+		assert_memory_equal(g->heard[g->step].route[l], route + l * TOP_K, TOP_K * sizeof(*route));
+	}
+	close_rig(g);
 }
 
 /* ---- A bad channel ---- */
@@ -704,7 +763,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_definition), cmocka_unit_test(test_same_weights), cmocka_unit_test(test_ends),
-		cmocka_unit_test(test_restart),	   cmocka_unit_test(test_pause),	cmocka_unit_test(test_bad_channel),
+		cmocka_unit_test(test_restart),	   cmocka_unit_test(test_pause),	cmocka_unit_test(test_lost_open),
+		cmocka_unit_test(test_corrected),  cmocka_unit_test(test_bad_channel),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -544,6 +544,39 @@ static void put_bad(struct fake *f, uint64_t sequence, uint32_t layer, uint32_t 
 	free(zero);
 }
 
+static void put_bad_open(struct fake *f, uint64_t sequence, double temperature, double penalty)
+{
+	Od__Header h = OD__HEADER__INIT;
+	Od__SeqOpen body = OD__SEQ_OPEN__INIT;
+
+	body.sequence = sequence;
+	body.temperature = temperature;
+	body.top_p = 1;
+	body.repetition_penalty = penalty;
+	body.own_state = true;
+	h.body_case = OD__HEADER__BODY_SEQ_OPEN;
+	h.seq_open = &body;
+	send_data(f, &h, NULL, 0);
+}
+
+static void put_bad_tokens(struct fake *f, uint64_t sequence, uint32_t begin, uint32_t id, size_t n)
+{
+	Od__Header h = OD__HEADER__INIT;
+	Od__Tokens body = OD__TOKENS__INIT;
+	uint32_t ids[CTX + 1];
+
+	assert_true(n <= CTX + 1);
+	for (size_t i = 0; i < n; i++)
+		ids[i] = id;
+	body.sequence = sequence;
+	body.begin = begin;
+	body.ids = ids;
+	body.n_ids = n;
+	h.body_case = OD__HEADER__BODY_TOKENS;
+	h.tokens = &body;
+	send_data(f, &h, NULL, 0);
+}
+
 static void put_bad_step(struct fake *f, uint64_t number, uint32_t position, int32_t token, uint32_t then, size_t n)
 {
 	Od__Header h = OD__HEADER__INIT;
@@ -589,6 +622,17 @@ static void put_rubbish(struct fake *f)
 	put_bad_step(f, f->last_step + 9, 0, -2, 0, 1);
 	put_bad_step(f, f->last_step + 9, 3, 0, 5, 2); /* a gap */
 	put_bad_step(f, f->last_step + 9, 3, 0, 5, 0);
+	put_bad_open(f, 0, 0, 1);
+	put_bad_open(f, SEQUENCE, -1, 1);
+	put_bad_open(f, SEQUENCE, 1, 0);
+	put_bad_open(f, SEQUENCE, NAN, 1);
+	put_bad_tokens(f, SEQUENCE + 1, 0, 0, 1);
+	put_bad_tokens(f, SEQUENCE, 0, 0, 0);
+	put_bad_tokens(f, SEQUENCE, 0, cfg->vocab, 1);
+	put_bad_tokens(f, SEQUENCE, 0, UINT32_MAX, 1);
+	put_bad_tokens(f, SEQUENCE, CTX, 0, 1);
+	put_bad_tokens(f, SEQUENCE, UINT32_MAX, 0, 2);
+	put_bad_tokens(f, SEQUENCE, 0, 0, CTX + 1);
 	truncate.sequence = SEQUENCE + 1;
 	h.body_case = OD__HEADER__BODY_SEQ_TRUNCATE;
 	h.seq_truncate = &truncate;
