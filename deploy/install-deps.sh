@@ -1,9 +1,17 @@
 #!/bin/sh
 # Installs what od-moe builds and tests with, from Debian's (or Ubuntu's) own packages. Says what first.
 # gnuplot-nox draws the pictures of od-bench --svg: nothing else needs it.
+#   install-deps.sh [PACKAGE...]    these too
+#   install-deps.sh --libraries     only prints the names of the libraries
 set -eu
-packages="gcc make pkg-config libc6-dev libzmq3-dev libprotobuf-c-dev protobuf-c-compiler libzstd-dev libuv1-dev
-libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libsodium-dev libcmocka-dev python3 iproute2 gnuplot-nox"
+libraries="libzmq3-dev libprotobuf-c-dev libzstd-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev
+libsodium-dev libcmocka-dev"
+if [ "${1:-}" = --libraries ]; then
+	# shellcheck disable=SC2086
+	echo $libraries
+	exit 0
+fi
+packages="gcc make pkg-config libc6-dev protobuf-c-compiler $libraries python3 iproute2 gnuplot-nox $*"
 
 missing=""
 for p in $packages; do

@@ -22,6 +22,11 @@ check: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) check-build
 	@B=$(B) tests/run.sh
 
+# The tests once more on an emulated aarch64: minutes, and packages to fetch when it is called first.
+.PHONY: check-arm64
+check-arm64: deps
+	@tests/check-arm64.sh
+
 # Every cluster shape, and faults at 100 random moments: minutes, not seconds.
 .PHONY: soak
 soak: programs

@@ -2,6 +2,7 @@
 # Runs every test and adds up. A test is a program that speaks TAP ("ok 1 - name", "not ok 2 - name",
 # "ok 3 - name # SKIP why"); one that ends badly without saying which test failed counts as a failure.
 #   tests/run.sh [FILTER]    only tests whose path contains FILTER
+# SKIPS may have lines "name reason": tests that are not run, but counted and shown as skipped.
 set -u
 cd "$(dirname "$0")/.."
 B=${B:-build}
@@ -13,10 +14,16 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 run_one() { # name command...
-	local name=$1 status ok bad skip
+	local name=$1 status ok bad skip why
 	shift
-	"$@" >"$log" 2>&1 </dev/null
-	status=$?
+	why=$(sed -n "s|^$name  *||p" <<<"${SKIPS:-}")
+	if [ -n "$why" ]; then
+		echo "ok 1 - $name # SKIP $why" >"$log"
+		status=0
+	else
+		"$@" >"$log" 2>&1 </dev/null
+		status=$?
+	fi
 	# cmocka 1.1 writes "not ok 3 # SKIP name", which TAP knows as a failure that is expected.
 	sed -i -E 's/^not ok ([0-9]+ # SKIP)/ok \1/' "$log"
 	skip=$(grep -cE '^ok .*# SKIP' "$log")

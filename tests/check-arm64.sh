@@ -1,0 +1,102 @@
+#!/bin/bash
+# Builds everything for aarch64 and runs the tests under qemu-user, on a machine of another kind.
+#   tests/check-arm64.sh [FILTER]    only tests whose path contains FILTER
+# All of it lies in build-arm64/: sysroot/ has Debian's arm64 libraries, fetched once (no root, no change to the system);
+# bin/ and tests/ what was built; qemu/bin/ the same programs, each behind a script that emulates it.
+#   OD_DEBIAN_MIRROR   where the libraries come from (default: http://deb.debian.org/debian)
+#   OD_ARM64_SLOW=1    also runs what is skipped only because an emulator takes long
+set -eu
+cd "$(dirname "$0")/.."
+out=$PWD/build-arm64
+sysroot=$out/sysroot
+mirror=${OD_DEBIAN_MIRROR:-http://deb.debian.org/debian}
+suite=bookworm
+cross=aarch64-linux-gnu
+libs=$sysroot/usr/lib/$cross:$sysroot/lib/$cross
+packages=$(deploy/install-deps.sh --libraries)
+
+# apt with a state of its own, for another architecture.
+apt_arm64() {
+	local dir=$1
+	shift
+	apt-get -q -y -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User="$(id -un)" \
+		-o Dir::State="$dir/state" -o Dir::State::status="$dir/status" -o Dir::Cache="$dir/cache" \
+		-o Dir::Etc::SourceList="$dir/sources.list" -o Dir::Etc::SourceParts=- -o Acquire::Languages=none "$@"
+}
+
+# The libraries and what they need. C and C++ libraries are the cross compiler's own: these would not match its headers.
+fill_sysroot() {
+	local apt=$out/apt new=$out/sysroot.new
+	if [ "$(cat "$sysroot/filled" 2>/dev/null)" = "$suite $packages" ]; then
+		return
+	fi
+	echo "check-arm64: fetching into ${sysroot#"$PWD/"}, once, 45 MB from $mirror: arm64 packages of $packages"
+	rm -rf "$apt" "$new"
+	mkdir -p "$apt/state/lists/partial" "$apt/cache/archives/partial" "$new"
+	: >"$apt/status"
+	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $suite main" >"$apt/sources.list"
+	# shellcheck disable=SC2086
+	{ apt_arm64 "$apt" -o APT::Update::Error-Mode=any update &&
+		apt_arm64 "$apt" install --download-only --no-install-recommends $packages; } >"$apt/log" 2>&1 ||
+		{ cat "$apt/log" >&2; echo "check-arm64: cannot fetch from $mirror; OD_DEBIAN_MIRROR names another" >&2; exit 1; }
+	for deb in "$apt"/cache/archives/*.deb; do
+		case ${deb##*/} in
+		libc6* | libc-dev* | linux-libc-dev* | gcc-* | libgcc-s1* | libstdc++*) ;;
+		*) dpkg-deb -x "$deb" "$new" ;;
+		esac
+	done
+	echo "$suite $packages" >"$new/filled"
+	rm -rf "$sysroot" "$apt"
+	mv "$new" "$sysroot"
+}
+
+build() {
+	PKG_CONFIG_LIBDIR=$sysroot/usr/lib/$cross/pkgconfig:$sysroot/usr/share/pkgconfig PKG_CONFIG_SYSROOT_DIR=$sysroot \
+		make -s -j"$(nproc)" B=build-arm64 CC=$cross-gcc AR=$cross-ar \
+		LDFLAGS="-Wl,-rpath-link,$libs" check-build
+}
+
+# A file of this name beside each program, so that programs that start others find the scripts too.
+emulated() { # script, program
+	cat >"$1" <<-END
+		#!/bin/sh
+		exec qemu-aarch64 -L /usr/$cross -E LD_LIBRARY_PATH='$libs' -0 "\$0" '$2' "\$@"
+	END
+	chmod +x "$1"
+}
+
+make_scripts() {
+	rm -rf "$out/qemu"
+	mkdir -p "$out/qemu/bin" "$out/qemu/tests"
+	for p in "$out"/bin/*; do
+		ln "$p" "$out/qemu/bin/${p##*/}.arm64"
+		emulated "$out/qemu/bin/${p##*/}" "$out/qemu/bin/${p##*/}.arm64"
+	done
+	for t in "$out"/tests/test_*; do
+		emulated "$out/qemu/tests/${t##*/}" "$t"
+	done
+}
+
+# "name reason" of what is not run: run.sh counts and shows it. Of the programs' tests those are run that hold their
+# results to independent ones; the others are about clusters and messages, the same on every processor.
+skips() {
+	echo "test_bench_plot asks for a program that is not there, which qemu-user answers with success"
+	if [ "${OD_ARM64_SLOW:-0}" = 1 ]; then
+		return
+	fi
+	echo "test_od_worker computes for ten minutes when emulated; OD_ARM64_SLOW=1 runs it"
+	for t in tests/integ/test_*.py; do
+		case $t in
+		*/test_conform.py | */test_pack.py | */test_synth.py) ;;
+		*) echo "${t#tests/} takes long when emulated, and the processor hardly matters; OD_ARM64_SLOW=1 runs it" ;;
+		esac
+	done
+}
+
+# make's own words are for its children, not for the build here.
+unset MAKEFLAGS MAKELEVEL MFLAGS
+deploy/install-deps.sh gcc-$cross libc6-dev-arm64-cross libstdc++6-arm64-cross qemu-user debian-archive-keyring
+fill_sysroot
+build
+make_scripts
+SKIPS=$(skips) B=build-arm64/qemu MACHINE=aarch64 tests/run.sh "$@"
