@@ -1,7 +1,8 @@
 /* cpu_quant_dots.h - dots of f32 rows with weights whose scales are grouped: INT8 by groups, and NF4.
  *
- * Within a group of 64 a lane adds its products in order, from 0; then lane = fma(group's sum, scale, lane). A short last
- * group is a group like any other; lanes without a product in it add 0 * scale. Only for cpu*.c, behind their vec_*.h. */
+ * Within a group of 64 a lane adds its products in order, from 0; then lane = fma(group's sum, scale, lane). A short
+ * last group is a group like any other; lanes without a product in it add 0 * scale. Only for cpu*.c, behind their
+ * vec_*.h. */
 #ifndef OD_COMPUTE_CPU_QUANT_DOTS_H
 #define OD_COMPUTE_CPU_QUANT_DOTS_H
 
@@ -29,9 +30,9 @@ static __attribute__((noinline)) void decode_scales(const struct od_scale_codes 
 	}
 }
 
-/* The scales of n groups, at most SEGMENT_GROUPS, from the given one of an output's. Those of the same groups no outputs
- * further on are fetched: their stream is too thin for the hardware's prefetcher to follow, and a miss every 16 groups
- * cost INT8 a fifth of its speed. */
+/* The scales of n groups, at most SEGMENT_GROUPS, from the given one of an output's. Those of the same groups no
+ * outputs further on are fetched: their stream is too thin for the hardware's prefetcher to follow, and a miss every
+ * 16 groups cost INT8 a fifth of its speed. */
 static ALWAYS_INLINE const float *group_scales(const struct od_mat *w, const size_t no, size_t out, size_t group,
 					       size_t n, float *decoded)
 {

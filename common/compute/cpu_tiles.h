@@ -1,6 +1,6 @@
-/* cpu_tiles.h - how the matmuls of a CPU table walk over outputs, rows and columns, over the 16 lanes of a vec_*.h that is
- * included before. What a tile computes is an od_dots_fn. Blocking decides which dots run side by side, never the order of
- * a sum. Only for cpu*.c and what they include. */
+/* cpu_tiles.h - how the matmuls of a CPU table walk over outputs, rows and columns, over the 16 lanes of a vec_*.h
+ * that is included before. What a tile computes is an od_dots_fn. Blocking decides which dots run side by side, never
+ * the order of a sum. Only for cpu*.c and what they include. */
 #ifndef OD_COMPUTE_CPU_TILES_H
 #define OD_COMPUTE_CPU_TILES_H
 

@@ -1,20 +1,20 @@
 /* quant.h - how quantised weight matrices lie in memory and in a pack, and what INT8 activations are.
  *
  * Weights are quantised along the input dimension: INT8 symmetric (absmax / 127, round to nearest even), one scale per
- * output row or one per group of 64; NF4 (QLoRA, arXiv 2305.14314, appendix E) with absmax scales per block of 64. Scales
- * are f32, or in turn 8-bit codes around their mean (double quantisation, QLoRA section 3). docs/PACK-FORMAT.md has it to
- * the bit. What a product with them is, to the bit and on every CPU:
+ * output row or one per group of 64; NF4 (QLoRA, arXiv 2305.14314, appendix E) with absmax scales per block of 64.
+ * Scales are f32, or in turn 8-bit codes around their mean (double quantisation, QLoRA section 3). docs/PACK-FORMAT.md
+ * has it to the bit. What a product with them is, to the bit and on every CPU:
  *
  * Rows as they are (OD_ACT_F32). One scale per output row: the 16 lanes of backend.h over the codes, then times the
- * scale. Grouped: in a group, lane i takes the products k = i (mod 16) in order by fma from 0; then lane = fma(what the
- * group gave, the group's scale, lane), all 16 lanes, also where a short last group had nothing for some.
+ * scale. Grouped: in a group, lane i takes the products k = i (mod 16) in order by fma from 0; then lane = fma(what
+ * the group gave, the group's scale, lane), all 16 lanes, also where a short last group had nothing for some.
  *
- * Rows rounded to INT8 by blocks of 64 (OD_ACT_INT8). A block's scale is absmax / 127; q = x / scale to the nearest, ties
- * to even, within -127..127; all f32. A block of zeros, or of numbers so small that the scale is 0, has q 0; one with an
- * infinity or a NaN has q 0 and scale NaN, so that its row gives NaN. NF4 meets them as od_nf4_int8, and the block's scale
- * is divided by 127 for it. In a block lane i sums four products as integers, so exactly: for INT8 the products 4i to 4i +
- * 3, for NF4 those i, 16 + i, 32 + i, 48 + i (q lies in that order: byte 4i + m is of 16m + i). Then lane = fma(the sum, q's
- * scale * the group's or row's scale, lane).
+ * Rows rounded to INT8 by blocks of 64 (OD_ACT_INT8). A block's scale is absmax / 127; q = x / scale to the nearest,
+ * ties to even, within -127..127; all f32. A block of zeros, or of numbers so small that the scale is 0, has q 0; one
+ * with an infinity or a NaN has q 0 and scale NaN, so that its row gives NaN. NF4 meets them as od_nf4_int8, and the
+ * block's scale is divided by 127 for it. In a block lane i sums four products as integers, so exactly: for INT8 the
+ * products 4i to 4i + 3, for NF4 those i, 16 + i, 32 + i, 48 + i (q lies in that order: byte 4i + m is of 16m + i).
+ * Then lane = fma(the sum, q's scale * the group's or row's scale, lane).
  * Thread: pure functions. */
 #ifndef OD_COMPUTE_QUANT_H
 #define OD_COMPUTE_QUANT_H
@@ -37,9 +37,9 @@ static inline size_t od_quant_groups(size_t n_in) /* of a row; the last one may 
 	return (n_in + OD_QUANT_GROUP - 1) / OD_QUANT_GROUP;
 }
 
-/* A row of NF4: pieces of 64 bytes. Taken as 16 little-endian 32-bit words, bits [4j, 4j + 4) of word i are the code of
- * weight 16 (j / 2) + 64 (j % 2) + i of the piece: shifting the words brings 16 neighbours into place, and the low halves
- * of all bytes are the first block of 64, the high halves the second. What is beyond n_in is OD_NF4_ZERO. */
+/* A row of NF4: pieces of 64 bytes. Taken as 16 little-endian 32-bit words, bits [4j, 4j + 4) of word i are the code
+ * of weight 16 (j / 2) + 64 (j % 2) + i of the piece: shifting the words brings 16 neighbours into place, and the low
+ * halves of all bytes are the first block of 64, the high halves the second. What is beyond n_in is OD_NF4_ZERO. */
 static inline size_t od_nf4_row_bytes(size_t n_in)
 {
 	return (n_in + OD_NF4_PIECE - 1) / OD_NF4_PIECE * (OD_NF4_PIECE / 2);

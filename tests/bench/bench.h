@@ -24,6 +24,7 @@ int od_bench_membw(int argc, char **argv, struct od_err *err);
 int od_bench_conform(int argc, char **argv, struct od_err *err);
 int od_bench_recall(int argc, char **argv, struct od_err *err);
 int od_bench_ablate(int argc, char **argv, struct od_err *err);
+int od_bench_precision(int argc, char **argv, struct od_err *err);
 int od_bench_decode(int argc, char **argv, struct od_err *err);
 
 /* "Usage: od-bench <usage>", what it is for, and the options. */

@@ -14,6 +14,7 @@ static const struct od_bench_command commands[] = {
 	{ "conform", "compare tokens, routes and logits with an independent implementation's", od_bench_conform },
 	{ "recall", "how many of the experts that the routers chose were predicted", od_bench_recall },
 	{ "ablate", "what prediction and alignment are worth, on a paced local cluster", od_bench_ablate },
+	{ "precision", "tokens per second of the shadow's precisions, side by side", od_bench_precision },
 	{ "decode", "tokens per second of a cluster and of resident mode", od_bench_decode },
 };
 

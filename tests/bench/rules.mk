@@ -1,7 +1,8 @@
 # od-bench: every figure we publish. A subcommand is one bench_<name>.c and a line in od_bench.c's table.
 PROGRAMS += od-bench
-od-bench_SRCS := $(addprefix tests/bench/,od_bench.c bandwidth.c bench_conform.c bench_membw.c bench_plot.c bench_stats.c \
-	bench_synth.c bench_table.c golden_compare.c golden_file.c synth_files.c synth_model.c synth_weights.c)
+od-bench_SRCS := $(addprefix tests/bench/,od_bench.c bandwidth.c bench_conform.c bench_membw.c bench_plot.c \
+	bench_precision.c bench_stats.c bench_synth.c bench_table.c golden_compare.c golden_file.c synth_files.c \
+	synth_model.c synth_weights.c)
 # Main's engine, for what is measured on a running model.
 od-bench_SRCS += $(addprefix tests/bench/,ablate_draw.c ablate_plan.c ablate_report.c ablate_summary.c \
 	bench_ablate.c bench_decode.c bench_prompts.c bench_recall.c) $(ODM_SRCS)
