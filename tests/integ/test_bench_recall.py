@@ -166,6 +166,42 @@ def results_do_not_depend_on_threads():
 
 
 @test
+def every_precision_and_alignment_is_an_independent_implementations():
+    with open("tests/golden/recall/shadow.json") as f:
+        golden = json.load(f)
+    model, path = os.path.join(TMP, "all.pack"), os.path.join(TMP, "shadows.jsonl")
+    tool("od-pack", CHECKPOINT, model, "--shadow", "int8,int8-g64,nf4")
+    r = recall("--prompts", PROMPTS, "--limit", len(golden["prompts"]), "--tokens", golden["tokens"], "--precision",
+               "int8,int8-g64,nf4", "--dense-precision", "same,bf16", "--align", ",".join(golden["align"]), "--dump", path,
+               model=model)
+    rows = {}
+    with open(path) as f:
+        for line in f:
+            x = json.loads(line)
+            rows[x["configuration"], x["prompt"], x["index"], x["layer"]] = x
+    found = set()
+    for name, said in golden["shadows"].items():
+        uses = hits = 0
+        for prompt, steps in zip(golden["prompts"], said):
+            assert len(steps) == len(prompt["used"]) == len(prompt["tokens"]) - 1
+            for n, (step, used) in enumerate(zip(steps, prompt["used"])):
+                for m in range(LAYERS):
+                    x = rows[name, prompt["name"], n + 1, m]
+                    assert x["token"] == prompt["tokens"][n] and x["used"] == experts(used, m), (name, prompt["name"], n, m)
+                    assert x["predicted"][:TOP_K] == experts(step, m), (name, prompt["name"], n, m)
+                    uses += TOP_K
+                    hits += len(set(experts(step, m)) & set(experts(used, m)))
+        c = of(r, "configurations", name)[0]
+        assert (c["predicted_uses"], c["recalled_uses"]) == (uses, hits), name
+        found.add(hits)
+    assert len(found) > 10 and min(found) < 1200, "the alignments differ"
+
+
+def experts(step, layer):
+    return [int(e) for e in step[TOP_K * layer:TOP_K * (layer + 1)]]
+
+
+@test
 def departure_changes_leads_alone():
     early, late = (recall(*SMALL, "--departure", d) for d in ("early", "late"))
     assert early["recalled_uses"] == late["recalled_uses"] and early["by_layer"] == late["by_layer"]
