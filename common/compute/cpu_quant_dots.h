@@ -62,11 +62,7 @@ static ALWAYS_INLINE void add_groups(const enum od_dtype t, const size_t no, con
 	const unsigned char *w = a->w + od_row_bytes(t, k);
 	const float *x = a->x + a->row * a->x_stride + a->col + k;
 	size_t n_groups = whole ? LINE_GROUPS(t) : od_quant_groups(n);
-	v16w codes[4];
 
-	V16_UNROLL(4)
-	for (size_t o = 0; o < no && t == OD_NF4; o++)
-		codes[o] = v16w_load(w + o * a->w_stride_bytes);
 	V16_UNROLL(2)
 	for (size_t g = 0; g < n_groups; g++) {
 		size_t left_in_group = n - OD_QUANT_GROUP * g, steps = whole || left_in_group >= 64 ? 4 : (left_in_group + 15) / 16;
@@ -75,8 +71,11 @@ static ALWAYS_INLINE void add_groups(const enum od_dtype t, const size_t no, con
 
 		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++) {
-			if (t == OD_NF4)
-				next[o] = g == 0 ? codes[o] : v16w_shift4(codes[o]);
+			if (t == OD_NF4) {
+				v16w codes = v16w_load(w + o * a->w_stride_bytes);
+
+				next[o] = g == 0 ? codes : v16w_shift4(codes);
+			}
 			V16_UNROLL(4)
 			for (size_t r = 0; r < nr; r++)
 				part[o][r] = v16_set1(0);
