@@ -170,6 +170,7 @@ static int cmd_shadow(const struct options *o, unsigned set)
 	struct bar bar;
 	struct od_pack *pack;
 	struct od_err err;
+	char text[64];
 	unsigned missing;
 	int fd = -1, rc = od_pack_open(&pack, o->word[1], &err);
 
@@ -195,6 +196,8 @@ static int cmd_shadow(const struct options *o, unsigned set)
 	bar_end(&bar);
 	close(fd);
 	od_pack_close(pack);
+	if (missing == 0)
+		printf("%s has the shadows %s.\n", o->word[1], od_shadow_set_text(set, text, sizeof(text)));
 	return report_missing(o->word[1], missing);
 }
 
@@ -248,8 +251,8 @@ static void print_help(const struct od_arg *table, size_t n)
 	       "\n"
 	       "PACK appears when it is complete; until then it is PACK.partial. Interrupted, the same command goes\n"
 	       "on where it stopped. A shadow is one file in PACK, shadow-PRECISION.bin, and may be removed.\n"
-	       "LIST is none, or some of these with commas between them (bits a weight; for all of attention and\n"
-	       "experts; routers, embeddings, norms and head are always as published):\n"
+	       "LIST is some of these with commas between them, here with bits a weight (attention and experts;\n"
+	       "routers, embeddings, norms and head are always as published):\n"
 	       "  fp16       16     half precision\n"
 	       "  int8        8     symmetric, one scale for each row\n"
 	       "  int8-g64    8.5   the same, one scale for each 64 weights of a row\n"
@@ -302,6 +305,8 @@ static int run(const struct options *o)
 		if (od_shadow_set_parse(command == CMD_SHADOW ? o->word[2] : list, &set, &err) != OD_OK)
 			return usage_error(err.msg);
 	}
+	if (command == CMD_SHADOW && set == 0)
+		return usage_error("expected a list of precisions to add (a shadow is removed by removing its file)");
 	switch (command) {
 	case CMD_PACK: return cmd_pack(o, set);
 	case CMD_SHADOW: return cmd_shadow(o, set);
@@ -317,7 +322,7 @@ int main(int argc, char **argv)
 	const struct od_arg table[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Packing" },
 		{ .name = "shadow", .kind = OD_ARG_STRING, .out = &o.shadow, .metavar = "LIST",
-		  .help = "shadows to make with the pack (default: " DEFAULT_SHADOWS ")" },
+		  .help = "shadows to make with the pack, or none (default: " DEFAULT_SHADOWS ")" },
 		{ .name = "force", .kind = OD_ARG_FLAG, .out = &o.force,
 		  .help = "replace PACK if it exists; shadow: make those that exist again" },
 		{ .name = "threads", .kind = OD_ARG_UINT, .out = &o.n_threads, .metavar = "N",

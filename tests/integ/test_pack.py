@@ -453,8 +453,8 @@ def test_add_shadows():
     good("shadow", at("add.pack"), EVERY, "--threads", "1")
     assert {n: i for n, i in inodes(at("add.pack")).items() if n in after} == after  # those stay
     assert contents(at("add.pack")) == whole
-    assert good("shadow", at("add.pack"), "nf4").stderr.count("is there already") == 1
-    good("shadow", at("add.pack"), "none")
+    p = good("shadow", at("add.pack"), "nf4,int8")
+    assert p.stderr.count("is there already") == 2 and "has the shadows int8,nf4." in p.stdout
     good("shadow", "--force", at("add.pack"), "nf4")
     again = inodes(at("add.pack"))
     assert again["shadow-nf4.bin"] != after["shadow-nf4.bin"] and again["shadow-int8-g64.bin"] == after["shadow-int8-g64.bin"]
@@ -978,6 +978,7 @@ def test_usage():
                  ["a", "b", "--json"], ["verify", "a", "--force"], ["a", "b", "--shadow", "bf16"],
                  ["a", "b", "--shadow", "int8,"], ["a", "b", "--shadow", ""], ["a", "b", "--shadow", "none,int8"],
                  ["a", "b", "--shadow", "nf4;int8"], ["a", "b", "--shadow", "int"], ["shadow"], ["shadow", "a"],
+                 ["shadow", "a", "none"],
                  ["shadow", "a", "b"], ["shadow", "a", "nf4", "x"], ["shadow", "a", "nf4", "--shadow", "nf4"],
                  ["verify", "a", "--shadow", "int8"], ["shadow", "a", "nf4", "--json"]):
         p = refused(*args, status=2, says=["od-pack: "])

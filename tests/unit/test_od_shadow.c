@@ -84,14 +84,15 @@ static void read_all(int fd, char *text, size_t size)
 static const struct od_shadow_choice bf16 = { OD_PRECISION_BF16, OD_PRECISION_BF16, OD_ACT_F32 };
 static const struct od_shadow_choice int8 = { OD_PRECISION_INT8, OD_PRECISION_INT8, OD_ACT_F32 };
 
-/* What is the same for attention, or the default, is not said. */
 static pid_t start_limited(const struct od_shadow_choice *c, const char *departure, const char *limit, uint16_t *port)
 {
 	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--precision", od_precision_names[c->experts - 1],
 				     "--departure", departure, "--port", "0", "--ready-fd", "3", "--die-with-parent",
-				     "--threads", "2", "--quiet", "--memory-limit", limit,
+				     "--threads", "2", "--quiet", "--memory-limit", limit, "--activations",
+				     od_activation_names[c->act],
+				     /* Not said when it is the same. */
 				     c->dense != c->experts ? "--dense-precision" : NULL, od_precision_names[c->dense - 1],
-				     c->act == OD_ACT_INT8 ? "--activations" : NULL, "int8", NULL };
+				     NULL };
 	char text[16];
 	int ready;
 	pid_t pid = start(args, &ready, NULL);
@@ -504,23 +505,34 @@ static void test_mixtures(void **state)
 	static const struct od_shadow_choice fp16_int8 = { OD_PRECISION_FP16, OD_PRECISION_INT8, OD_ACT_F32 };
 	static const struct od_shadow_choice bf16_fp16 = { OD_PRECISION_BF16, OD_PRECISION_FP16, OD_ACT_F32 };
 	static const struct od_shadow_choice int8_bf16 = { OD_PRECISION_INT8, OD_PRECISION_BF16, OD_ACT_F32 };
+	static const struct od_shadow_choice nf4_int8 = { OD_PRECISION_NF4, OD_PRECISION_INT8, OD_ACT_INT8 };
+	static const struct od_shadow_choice nf4_dq = { OD_PRECISION_NF4_DQ, OD_PRECISION_NF4_DQ, OD_ACT_F32 };
+	static const struct od_shadow_choice int8_g64 = { OD_PRECISION_INT8_G64, OD_PRECISION_INT8_G64, OD_ACT_INT8 };
 
 	(void)state;
 	decode(&fp16_int8, "fp16+int8", "early", OD_PROFILE_F32);
 	decode(&bf16_fp16, "bf16+fp16", "late", OD_PROFILE_F32);
 	decode(&int8_bf16, "int8+bf16", "early", OD_PROFILE_F32);
+	decode(&nf4_int8, "nf4+int8", "early", OD_PROFILE_F32);
+	decode(&nf4_dq, "nf4-dq", "early", OD_PROFILE_BF16);
+	decode(&int8_g64, "int8-g64", "late", OD_PROFILE_F32);
 }
 
 /* The message says what to type. */
 static void test_no_such_shadow(void **state)
 {
 	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--precision", "nf4-dq", "--port", "0", NULL };
-	char text[4096], command[160];
+	char text[4096], command[160], file[160], hidden[160];
 	int errors;
-	pid_t pid = start(args, NULL, &errors);
+	pid_t pid;
 
 	(void)state;
+	snprintf(file, sizeof(file), "%s/shadow-nf4-dq.bin", pack_dir);
+	snprintf(hidden, sizeof(hidden), "%s/elsewhere", pack_dir);
+	assert_int_equal(rename(file, hidden), 0);
+	pid = start(args, NULL, &errors);
 	read_all(errors, text, sizeof(text));
+	assert_int_equal(rename(hidden, file), 0);
 	assert_int_equal(finish(pid), 1);
 	snprintf(command, sizeof(command), "od-pack shadow %s nf4-dq", pack_dir);
 	assert_says(text, command);
@@ -779,7 +791,8 @@ static int make_pack(void **state)
 {
 	char checkpoint[96];
 	const char *const synth[] = { "od-bench", "synth", checkpoint, "--preset", "tiny", "--ctx", "256", "--json", NULL };
-	const char *const do_pack[] = { "od-pack", checkpoint, pack_dir, "--threads", "1", "--shadow", "int8,fp16", NULL };
+	const char *const do_pack[] = { "od-pack", checkpoint, pack_dir, "--threads", "1", "--shadow",
+				       "int8,fp16,int8-g64,nf4,nf4-dq", NULL };
 	struct od_err err;
 	char text[4096];
 	int errors;
