@@ -2,6 +2,7 @@
 
 #include "common/base/log.h"
 #include "common/net/endpoint.h"
+#include "main-node/want_place.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -38,10 +39,10 @@ struct odm_cluster {
 	/* Loop thread's own. */
 	struct odm_view view;
 	struct odm_groups groups;
-	uint16_t *wanted, *sorted;	  /* [n_experts] */
-	uint32_t *worker, *deal, *load;	  /* [n_experts], [n_experts], [max members] */
-	uint32_t *keep;			  /* [n_experts]: index in the view, for odm_deal */
-	bool *reached;			  /* [max members] */
+	struct odm_want_place place;
+	uint32_t *named;  /* [n_experts]: a WANT's experts */
+	uint32_t *slots;  /* [max members]: of the view's workers */
+	bool *reached;	  /* [max members] */
 	/* Requests of the engine thread. */
 	pthread_mutex_t lock;
 	struct close_request close[MAX_CLOSES];
@@ -82,87 +83,60 @@ static void refresh_view(struct odm_cluster *c)
 		return;
 	odm_members_view(c->members, &c->view);
 	c->groups = odm_groups_make(c->view.n_workers, c->o.group_size, c->o.config->top_k, c->o.config->n_layers);
+	for (uint32_t i = 0; i < c->view.n_workers; i++)
+		c->slots[i] = c->view.worker[i].slots;
 }
 
-static uint32_t keep_worker(void *arg, uint16_t expert)
-{
-	const struct odm_cluster *c = arg;
-
-	return c->keep[expert];
-}
-
-static int by_id(const void *a, const void *b)
-{
-	return (int)*(const uint16_t *)a - (int)*(const uint16_t *)b;
-}
-
-/* worker[i] becomes the index in the view where wanted[i] is to be loaded. */
-static void place(struct odm_cluster *c, uint64_t step, uint32_t m, bool prefill, size_t n)
-{
-	if (prefill) {
-		for (size_t i = 0; i < n; i++)
-			c->worker[i] = odm_prefill_worker(&c->groups, c->wanted[i]);
-		return;
-	}
-	for (size_t i = 0; i < n; i++)
-		c->keep[c->wanted[i]] =
-			c->worker[i] == ODM_NOBODY ? ODM_NOBODY : odm_view_find(&c->view, c->worker[i]);
-	memcpy(c->sorted, c->wanted, n * sizeof(*c->sorted));
-	qsort(c->sorted, n, sizeof(*c->sorted), by_id);
-	odm_deal(&c->groups, step, m, c->sorted, n, keep_worker, c, c->deal, c->load);
-	for (size_t i = 0; i < n; i++)
-		c->keep[c->sorted[i]] = c->deal[i];
-	for (size_t i = 0; i < n; i++)
-		c->worker[i] = c->keep[c->wanted[i]];
-}
-
-static void send_want(struct odm_cluster *c, uint32_t index, uint64_t step, uint32_t m, uint32_t version, size_t n)
+static void send_want(struct odm_cluster *c, uint32_t index, const struct odm_want *w)
 {
 	Od__Want want = OD__WANT__INIT;
 	Od__Header h = OD__HEADER__INIT;
 
-	want.step = step;
-	want.m = m;
-	want.version = version;
-	want.experts = c->deal; /* free again by now */
-	for (size_t i = 0; i < n; i++) {
-		if (c->worker[i] == index)
-			want.experts[want.n_experts++] = c->wanted[i];
+	want.step = w->step;
+	want.m = w->m;
+	want.version = w->version;
+	want.experts = c->named;
+	for (size_t i = 0; i < w->n; i++) {
+		if (w->worker[i] == index)
+			want.experts[want.n_experts++] = w->expert[i];
 	}
 	h.body_case = OD__HEADER__BODY_WANT;
 	h.want = &want;
 	odm_members_send(c->members, c->view.worker[index].id, &h);
 }
 
+/* Members' ids become indices of the view's workers, and those that loaded something until now are noted. */
+static void find_workers(struct odm_cluster *c, struct odm_want *w)
+{
+	memset(c->reached, 0, c->view.n_workers * sizeof(*c->reached));
+	for (size_t i = 0; i < w->n; i++) {
+		if (w->worker[i] != ODM_NOBODY)
+			w->worker[i] = odm_view_find(&c->view, w->worker[i]);
+		if (w->worker[i] != ODM_NOBODY)
+			c->reached[w->worker[i]] = true;
+	}
+}
+
 static void send_wants(struct odm_cluster *c)
 {
-	uint64_t step;
-	uint32_t m, version;
-	bool prefill;
-	size_t n;
+	struct odm_want *w = &c->place.want;
 
 	refresh_view(c);
-	while (odm_predictions_take_want(c->predictions, &step, &m, &version, c->wanted, c->worker, &n, &prefill)) {
+	while (odm_predictions_take_want(c->predictions, w)) {
 		if (c->view.n_workers == 0)
 			continue;
 		/* Whoever had a WANT of an older version must hear of the newer one, if only that it is empty. */
-		memset(c->reached, 0, c->view.n_workers * sizeof(*c->reached));
-		for (size_t i = 0; i < n; i++) {
-			uint32_t old = c->worker[i] == ODM_NOBODY ? ODM_NOBODY : odm_view_find(&c->view, c->worker[i]);
-
-			if (old != ODM_NOBODY)
-				c->reached[old] = true;
+		find_workers(c, w);
+		odm_want_place(&c->place, &c->groups, c->slots);
+		for (size_t i = 0; i < w->n; i++)
+			c->reached[w->worker[i]] = true;
+		for (uint32_t i = 0; i < c->view.n_workers; i++) {
+			if (c->reached[i] || w->version > 1)
+				send_want(c, i, w);
 		}
-		place(c, step, m, prefill, n);
-		for (size_t i = 0; i < n; i++)
-			c->reached[c->worker[i]] = true;
-		for (uint32_t w = 0; w < c->view.n_workers; w++) {
-			if (c->reached[w] || version > 1)
-				send_want(c, w, step, m, version, n);
-		}
-		for (size_t i = 0; i < n; i++)
-			c->worker[i] = c->view.worker[c->worker[i]].id;
-		odm_predictions_placed(c->predictions, step, m, c->wanted, c->worker, n);
+		for (size_t i = 0; i < w->n; i++)
+			w->worker[i] = c->view.worker[w->worker[i]].id;
+		odm_predictions_placed(c->predictions, w);
 	}
 }
 
@@ -312,18 +286,15 @@ void odm_cluster_close_unused(struct odm_cluster *c, uint64_t step, uint32_t m, 
 
 static int allocate(struct odm_cluster *c, struct od_err *err)
 {
-	size_t e = c->o.config->n_experts;
+	int rc = odm_want_place_init(&c->place, c->o.config->n_experts, OD_MAX_HOSTS, err);
 
+	if (rc != OD_OK)
+		return rc;
 	c->view.worker = calloc(OD_MAX_HOSTS, sizeof(*c->view.worker));
-	c->wanted = calloc(e, sizeof(*c->wanted));
-	c->sorted = calloc(e, sizeof(*c->sorted));
-	c->worker = calloc(e, sizeof(*c->worker));
-	c->deal = calloc(e, sizeof(*c->deal));
-	c->keep = calloc(e, sizeof(*c->keep));
-	c->load = calloc(OD_MAX_HOSTS, sizeof(*c->load));
+	c->named = calloc(c->o.config->n_experts, sizeof(*c->named));
+	c->slots = calloc(OD_MAX_HOSTS, sizeof(*c->slots));
 	c->reached = calloc(OD_MAX_HOSTS, sizeof(*c->reached));
-	if (c->view.worker == NULL || c->wanted == NULL || c->sorted == NULL || c->worker == NULL || c->deal == NULL ||
-	    c->keep == NULL || c->load == NULL || c->reached == NULL)
+	if (c->view.worker == NULL || c->named == NULL || c->slots == NULL || c->reached == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cluster");
 	return OD_OK;
 }
@@ -373,6 +344,7 @@ static int open_all(struct odm_cluster *c, struct od_err *err)
 		.top_k = c->o.config->top_k,
 		.max_rows = 1,
 		.max_tokens = c->o.ctx_tokens,
+		.want = c->o.want,
 	};
 	int rc = allocate(c, err);
 
@@ -441,12 +413,9 @@ void odm_cluster_close(struct odm_cluster *c)
 		close(c->changed_fd);
 	pthread_mutex_destroy(&c->lock);
 	free(c->view.worker);
-	free(c->wanted);
-	free(c->sorted);
-	free(c->worker);
-	free(c->deal);
-	free(c->keep);
-	free(c->load);
+	odm_want_place_fini(&c->place);
+	free(c->named);
+	free(c->slots);
 	free(c->reached);
 	free(c);
 }

@@ -33,6 +33,7 @@ struct odm_cluster_opts {
 	uint32_t group_size; /* G as asked; 0: top-k */
 	uint32_t predictor;	    /* index of odm_predictor_names */
 	const char *second_opinion; /* one of od_predictor_kinds beside it; NULL: none */
+	struct od_want_opts want;
 	struct odm_align align;
 	const struct od_hosts *hosts;
 	const char *hosts_path; /* read again on SIGHUP; NULL: never */

@@ -463,7 +463,7 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 		s->net.link[w].open = 0;
 	if (decode)
 		odm_predictions_resolve(odm_cluster_predictions(s->cluster), call->step, call->m, call->expert,
-					call->n_rows);
+					od_forward_probabilities_of(s->step.forward, 0), call->n_rows);
 	if (decode) {
 		odm_pieces_decode(&s->work, call, &s->net.groups, wanted_at, s);
 	} else {
@@ -502,22 +502,22 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 static void recall_figures(struct service *s, struct odm_figures *f, struct od_recall *detail)
 {
 	const struct odm_cluster_opts *co = odm_cluster_opts(s->cluster);
+	struct odm_prediction_figures p;
 	struct od_recall recall;
-	struct odm_prediction_times times;
 
 	if (!f->has_predictor || od_recall_init(&recall, co->config->n_layers, co->ctx_tokens, NULL) != OD_OK)
 		return;
-	odm_predictions_take_figures(odm_cluster_predictions(s->cluster), &recall, &times);
+	odm_predictions_take_figures(odm_cluster_predictions(s->cluster), &recall, &p);
 	f->predicted_uses = recall.all.uses;
 	f->recalled_uses = recall.all.recalled;
 	f->late_predictions = recall.rows.late;
 	f->missing_predictions = od_recall_missing(&recall.rows);
-	f->first_predictions = times.steps;
-	f->first_prediction_min_ns = times.first_min_ns;
-	f->first_prediction_median_ns = times.first_median_ns;
-	f->first_prediction_max_ns = times.first_max_ns;
-	f->lead_layers = times.lead_layers;
-	f->lead_routers = times.lead_routers;
+	f->first_predictions = p.times.steps;
+	f->first_prediction_min_ns = p.times.first_min_ns;
+	f->first_prediction_median_ns = p.times.first_median_ns;
+	f->first_prediction_max_ns = p.times.first_max_ns;
+	f->lead_layers = p.times.lead_layers;
+	f->lead_routers = p.times.lead_routers;
 	if (detail != NULL)
 		od_recall_merge(detail, &recall);
 	od_recall_fini(&recall);

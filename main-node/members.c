@@ -192,7 +192,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	od_liveness_start(&m->live, od_now_ns());
 	pthread_mutex_lock(&m->ms->lock);
 	m->pub.data_port = (uint16_t)w->data_port;
-	m->stats.slots = w->slots;
+	m->stats.slots = m->pub.slots = w->slots;
 	pthread_mutex_unlock(&m->ms->lock);
 	publish(m, "");
 	send_ping(m); /* the first PONG brings its memory figures */

@@ -22,6 +22,7 @@ struct odm_member {
 	uint64_t session; /* 0: not here */
 	char host[256];
 	uint16_t port, data_port;
+	uint32_t slots; /* of a worker */
 };
 
 /* What a member last said about itself. */

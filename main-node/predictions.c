@@ -10,12 +10,16 @@
 #define MAX_AHEAD 2 /* steps that a predictor can know of: STEP names the next one */
 
 struct row_prediction {
-	uint16_t expert[OD_MAX_TOP_K];
-	uint16_t used[OD_MAX_TOP_K];
-	uint8_t n, n_used; /* 0: not there yet */
+	struct od_row_said said;
+	struct od_wanted wanted;
+	bool heard; /* somebody has said something about this token; stays when the router has spoken */
 	int32_t token;
-	enum od_opinion opinion;
+	uint16_t used[OD_MAX_TOP_K];
+	uint8_t n_used; /* 0: the router has not spoken */
 };
+
+/* Of an expert of a (step, m). */
+enum { WAS_WANTED = 1, IS_HEDGE = 2, WAS_ORDERED = 4 };
 
 /* One (step, m). */
 struct entry {
@@ -44,9 +48,13 @@ struct odm_predictions {
 	struct row_prediction *row;  /* [ODM_STEPS_KEPT][n_layers][max_rows] */
 	uint32_t *where;	     /* [ODM_STEPS_KEPT][n_layers][n_experts] */
 	uint16_t *required;	     /* [ODM_STEPS_KEPT][n_layers][n_experts] */
+	uint8_t *mark;		     /* the same: of any worker in any version; the newest wants it as a hedge; when the
+				      * router spoke its WANT had been sent */
+	struct od_want_policy *policy;
 	struct od_recall recall;
 	int64_t *first; /* [max_tokens]: ns from a step's begin to its first prediction */
 	uint64_t n_first, lead_layers, lead_routers;
+	struct odm_prediction_figures figures;
 	uint32_t n_dirty;
 	uint64_t newest; /* step that main has begun */
 };
@@ -66,10 +74,12 @@ int odm_predictions_new(struct odm_predictions **out, const struct odm_predictio
 	p->row = calloc(entries * opts->max_rows, sizeof(*p->row));
 	p->where = calloc(entries * opts->n_experts, sizeof(*p->where));
 	p->required = calloc(entries * opts->n_experts, sizeof(*p->required));
+	p->mark = calloc(entries * opts->n_experts, sizeof(*p->mark));
 	p->first = calloc(opts->max_tokens, sizeof(*p->first));
 	if (p->tokens == NULL || p->entry == NULL || p->row == NULL || p->where == NULL || p->required == NULL ||
-	    p->first == NULL ||
-	    od_recall_init(&p->recall, opts->n_layers, opts->max_tokens, err) != OD_OK) {
+	    p->mark == NULL || p->first == NULL ||
+	    od_recall_init(&p->recall, opts->n_layers, opts->max_tokens, err) != OD_OK ||
+	    od_want_policy_new(&p->policy, &opts->want, opts->n_layers, opts->top_k, err) != OD_OK) {
 		odm_predictions_free(p);
 		return od_fail(err, OD_ERR_NOMEM, "predictions of %u layers", opts->n_layers);
 	}
@@ -84,6 +94,7 @@ void odm_predictions_free(struct odm_predictions *p)
 	if (p == NULL)
 		return;
 	od_recall_fini(&p->recall);
+	od_want_policy_free(p->policy);
 	pthread_mutex_destroy(&p->lock);
 	free(p->tokens);
 	free(p->entry);
@@ -91,6 +102,7 @@ void odm_predictions_free(struct odm_predictions *p)
 	free(p->where);
 	free(p->required);
 	free(p->first);
+	free(p->mark);
 	free(p);
 }
 
@@ -114,11 +126,34 @@ static uint16_t *required_of(struct odm_predictions *p, uint64_t step, uint32_t 
 	return p->required + entry_index(p, step, m) * p->o.n_experts;
 }
 
+static uint8_t *mark_of(struct odm_predictions *p, uint64_t step, uint32_t m)
+{
+	return p->mark + entry_index(p, step, m) * p->o.n_experts;
+}
+
 static void set_dirty(struct odm_predictions *p, struct entry *e, bool dirty)
 {
 	if (e->dirty != dirty)
 		p->n_dirty += dirty ? 1 : (uint32_t)-1;
 	e->dirty = dirty;
+}
+
+/* What was said of it is about something else. */
+static void void_row(struct odm_predictions *p, struct row_prediction *r)
+{
+	od_want_give_up(p->policy, &r->wanted);
+	r->said = (struct od_row_said){ 0 };
+	r->heard = false;
+}
+
+static void void_rows(struct odm_predictions *p, uint64_t step, uint32_t m)
+{
+	struct row_prediction *r = rows_of(p, step, m);
+
+	for (uint32_t i = 0; i < p->o.max_rows; i++) {
+		void_row(p, &r[i]);
+		r[i].n_used = 0;
+	}
 }
 
 /* The step's slot, taking over an older step's. NULL when the table already holds a newer one there. */
@@ -141,8 +176,9 @@ static struct step_slot *claim(struct odm_predictions *p, uint64_t step)
 
 		set_dirty(p, e, false);
 		*e = (struct entry){ 0 };
-		memset(rows_of(p, step, m), 0, p->o.max_rows * sizeof(*p->row));
+		void_rows(p, step, m);
 		memset(where_of(p, step, m), 0xff, p->o.n_experts * sizeof(*p->where)); /* ODM_NOBODY */
+		memset(mark_of(p, step, m), 0, p->o.n_experts * sizeof(*p->mark));
 	}
 	return s;
 }
@@ -156,11 +192,11 @@ static struct step_slot *find(struct odm_predictions *p, uint64_t step)
 }
 
 /* Prediction and truth of a row are both there. */
-static void score(struct odm_predictions *p, const struct step_slot *s, uint32_t m,
-		  const struct row_prediction *r, bool late)
+static void score(struct odm_predictions *p, const struct step_slot *s, uint32_t m, const struct row_prediction *r,
+		  const uint16_t *predicted, bool late)
 {
-	if (s->scored && r->n > 0 && r->n_used > 0)
-		od_recall_add(&p->recall, m, s->token_index, r->expert, r->n, r->used, r->n_used, late);
+	if (s->scored)
+		od_recall_add(&p->recall, m, s->token_index, predicted, p->o.top_k, r->used, r->n_used, late);
 }
 
 /* A token that is left to the predictor is right whatever it is. */
@@ -188,43 +224,56 @@ static void note_kept(struct odm_predictions *p, struct step_slot *s, uint32_t m
 	note_first(p, s);
 }
 
-static bool add_locked(struct odm_predictions *p, const struct od_prediction *pred)
+static bool is_sound(const struct odm_predictions *p, const struct od_prediction *pred)
 {
-	struct step_slot *s;
-	struct row_prediction *r;
-	struct entry *e;
-	bool same;
-
-	if (p->newest > 0 && pred->step > p->newest + MAX_AHEAD)
-		return false; /* it would keep the slot from the steps before it */
-	s = claim(p, pred->step);
-	if (s == NULL || pred->m >= p->o.n_layers || pred->row >= p->o.max_rows || pred->n < p->o.top_k ||
-	    pred->n > OD_MAX_CANDIDATES)
-		return false;
-	if (s->begun && (pred->row >= s->n_rows || !assumes(s, pred->row, pred->token)))
+	if (pred->m >= p->o.n_layers || pred->row >= p->o.max_rows || pred->n < p->o.top_k ||
+	    pred->n > OD_MAX_CANDIDATES || pred->n_early > OD_MAX_EARLY)
 		return false;
 	for (size_t i = 0; i < pred->n; i++) {
 		if (pred->expert[i] >= p->o.n_experts)
 			return false;
 	}
+	return true;
+}
+
+static bool same_wants(const struct od_wanted *a, const struct od_wanted *b)
+{
+	return a->n == b->n && a->n_predicted == b->n_predicted &&
+	       memcmp(a->expert, b->expert, a->n * sizeof(*a->expert)) == 0;
+}
+
+static bool add_locked(struct odm_predictions *p, const struct od_prediction *pred)
+{
+	struct row_prediction *r;
+	struct od_wanted old;
+	struct step_slot *s;
+	struct entry *e;
+
+	if (p->newest > 0 && pred->step > p->newest + MAX_AHEAD)
+		return false; /* it would keep the slot from the steps before it */
+	s = claim(p, pred->step);
+	if (s == NULL || !is_sound(p, pred))
+		return false;
+	if (s->begun && (pred->row >= s->n_rows || !assumes(s, pred->row, pred->token)))
+		return false;
 	e = &p->entry[entry_index(p, pred->step, pred->m)];
 	r = &rows_of(p, pred->step, pred->m)[pred->row];
-	if (e->resolved && r->n > 0)
-		return false; /* counted already */
-	if (pred->opinion == OD_SECOND_OPINION && r->n > 0 && r->opinion == OD_FIRST_OPINION)
-		return false; /* it stands in while the first is not there */
-	same = r->n > 0 && memcmp(r->expert, pred->expert, p->o.top_k * sizeof(*r->expert)) == 0;
-	memcpy(r->expert, pred->expert, p->o.top_k * sizeof(*r->expert));
-	r->n = (uint8_t)p->o.top_k;
-	r->token = pred->token;
-	r->opinion = pred->opinion;
-	if (pred->opinion == OD_FIRST_OPINION)
+	if (pred->opinion == OD_FIRST_OPINION && !(e->resolved && r->heard))
 		note_kept(p, s, pred->m);
 	if (e->resolved) {
-		score(p, s, pred->m, r, true);
+		if (!r->heard && r->n_used > 0)
+			score(p, s, pred->m, r, pred->expert, true);
+		r->heard = true; /* what comes now is counted already */
 		return false;
 	}
-	if (same)
+	old = r->wanted;
+	if (r->heard && r->token != pred->token)
+		void_row(p, r);
+	r->heard = true;
+	r->token = pred->token;
+	od_row_said_add(&r->said, pred);
+	od_want_decide(p->policy, pred->m, &r->said, &r->wanted);
+	if (same_wants(&old, &r->wanted))
 		return false;
 	set_dirty(p, e, true);
 	return true;
@@ -250,9 +299,9 @@ static void keep_fitting(struct odm_predictions *p, struct step_slot *s)
 		struct row_prediction *r = rows_of(p, s->step, m);
 
 		for (uint32_t i = 0; i < p->o.max_rows; i++) {
-			if (r[i].n > 0 && (i >= s->n_rows || !assumes(s, i, r[i].token)))
-				r[i].n = 0;
-			if (r[i].n == 0 || r[i].opinion != OD_FIRST_OPINION)
+			if (r[i].heard && (i >= s->n_rows || !assumes(s, i, r[i].token)))
+				void_row(p, &r[i]);
+			if (r[i].said.first.n == 0)
 				continue;
 			s->newest_m = m;
 			any = true;
@@ -315,28 +364,39 @@ void odm_predictions_require_all(struct odm_predictions *p, uint64_t step, uint3
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* Experts of all rows by rank, each once: the first choice of every row before the second of any. */
-static size_t collect(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint16_t *wanted)
+static void put(struct odm_want *w, uint16_t expert)
 {
-	const struct row_prediction *r = rows_of(p, s->step, m);
-	const struct entry *e = &p->entry[entry_index(p, s->step, m)];
-	size_t n = 0;
+	for (size_t i = 0; i < w->n; i++) {
+		if (w->expert[i] == expert)
+			return;
+	}
+	w->expert[w->n++] = expert;
+}
+
+/* Experts of all rows by rank, each once: the first choice of every row before the second of any, hedges last. */
+static void collect(struct odm_predictions *p, const struct step_slot *s, struct odm_want *w)
+{
+	const struct row_prediction *r = rows_of(p, s->step, w->m);
+	const struct entry *e = &p->entry[entry_index(p, s->step, w->m)];
 
 	if (e->n_required > 0) {
-		memcpy(wanted, required_of(p, s->step, m), e->n_required * sizeof(*wanted));
-		return e->n_required;
+		memcpy(w->expert, required_of(p, s->step, w->m), e->n_required * sizeof(*w->expert));
+		w->n_predicted = w->n = e->n_required;
+		return;
 	}
-	for (size_t rank = 0; rank < OD_MAX_TOP_K; rank++) {
+	for (size_t rank = 0; rank < p->o.top_k; rank++) {
 		for (uint32_t i = 0; i < p->o.max_rows; i++) {
-			bool have = rank >= r[i].n;
-
-			for (size_t j = 0; j < n && !have; j++)
-				have = wanted[j] == r[i].expert[rank];
-			if (!have)
-				wanted[n++] = r[i].expert[rank];
+			if (rank < r[i].wanted.n_predicted)
+				put(w, r[i].wanted.expert[rank]);
 		}
 	}
-	return n;
+	w->n_predicted = w->n;
+	for (size_t rank = 0; rank < OD_MAX_HEDGES; rank++) {
+		for (uint32_t i = 0; i < p->o.max_rows; i++) {
+			if (r[i].wanted.n_predicted + rank < r[i].wanted.n)
+				put(w, r[i].wanted.expert[r[i].wanted.n_predicted + rank]);
+		}
+	}
 }
 
 /* Oldest step first, then the lowest layer: what is needed first is sent first. */
@@ -361,70 +421,113 @@ static struct step_slot *oldest_dirty(struct odm_predictions *p, uint32_t *m)
 	return best;
 }
 
-bool odm_predictions_take_want(struct odm_predictions *p, uint64_t *step, uint32_t *m, uint32_t *version,
-			       uint16_t *wanted, uint32_t *worker, size_t *n, bool *prefill)
+bool odm_predictions_take_want(struct odm_predictions *p, struct odm_want *w)
 {
 	struct step_slot *s;
 
-	*n = 0;
-	*step = 0;
-	*version = 0;
-	*prefill = false;
+	*w = (struct odm_want){ .expert = w->expert, .worker = w->worker };
 	pthread_mutex_lock(&p->lock);
-	s = oldest_dirty(p, m);
+	s = oldest_dirty(p, &w->m);
 	if (s != NULL) {
-		struct entry *e = &p->entry[entry_index(p, s->step, *m)];
-		const uint32_t *where = where_of(p, s->step, *m);
+		struct entry *e = &p->entry[entry_index(p, s->step, w->m)];
+		const uint32_t *where = where_of(p, s->step, w->m);
 
 		set_dirty(p, e, false);
-		*step = s->step;
-		*version = ++e->version;
-		*prefill = s->prefill;
-		*n = collect(p, s, *m, wanted);
-		for (size_t i = 0; i < *n; i++)
-			worker[i] = where[wanted[i]];
+		w->step = s->step;
+		w->version = ++e->version;
+		w->prefill = s->prefill;
+		collect(p, s, w);
+		for (size_t i = 0; i < w->n; i++)
+			w->worker[i] = where[w->expert[i]];
 	}
 	pthread_mutex_unlock(&p->lock);
 	return s != NULL;
 }
 
-void odm_predictions_placed(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert,
-			    const uint32_t *worker, size_t n)
+void odm_predictions_placed(struct odm_predictions *p, const struct odm_want *w)
 {
 	pthread_mutex_lock(&p->lock);
-	if (find(p, step) != NULL) {
-		uint32_t *where = where_of(p, step, m);
+	if (find(p, w->step) != NULL) {
+		uint32_t *where = where_of(p, w->step, w->m);
+		uint8_t *mark = mark_of(p, w->step, w->m);
 
 		memset(where, 0xff, p->o.n_experts * sizeof(*where));
-		for (size_t i = 0; i < n; i++)
-			where[expert[i]] = worker[i];
+		for (size_t i = 0; i < w->n; i++) {
+			where[w->expert[i]] = w->worker[i];
+			mark[w->expert[i]] |= WAS_WANTED | (i < w->n_predicted ? 0 : IS_HEDGE);
+			if (i < w->n_predicted)
+				mark[w->expert[i]] &= (uint8_t)~IS_HEDGE;
+		}
 	}
 	pthread_mutex_unlock(&p->lock);
 }
 
+static bool is_used(const struct odm_predictions *p, const uint16_t *used, size_t n_rows, uint16_t expert)
+{
+	for (size_t i = 0; i < n_rows * p->o.top_k; i++) {
+		if (used[i] == expert)
+			return true;
+	}
+	return false;
+}
+
+/* What became of the layer's WANTs. */
+static void settle(struct odm_predictions *p, const struct step_slot *s, uint32_t m, const uint16_t *used, size_t n_rows)
+{
+	const uint32_t *where = where_of(p, s->step, m);
+	uint8_t *mark = mark_of(p, s->step, m);
+	size_t in_vain = 0;
+
+	for (uint32_t e = 0; e < p->o.n_experts; e++) {
+		const bool needed = mark[e] != 0 && is_used(p, used, n_rows, (uint16_t)e);
+
+		mark[e] |= where[e] != ODM_NOBODY ? WAS_ORDERED : 0;
+		if (!s->scored || mark[e] == 0)
+			continue;
+		in_vain += !needed;
+		p->figures.hedged += (mark[e] & IS_HEDGE) != 0;
+		p->figures.hedge_uses += needed && (mark[e] & IS_HEDGE) != 0;
+	}
+	if (!s->scored)
+		return;
+	p->figures.in_vain += in_vain;
+	od_want_spent(p->policy, n_rows * p->o.top_k, in_vain);
+}
+
+static void resolve_row(struct odm_predictions *p, const struct step_slot *s, uint32_t m, struct row_prediction *r,
+			const uint16_t *used, const float *probability)
+{
+	memcpy(r->used, used, p->o.top_k * sizeof(*used));
+	r->n_used = (uint8_t)p->o.top_k;
+	if (r->heard)
+		score(p, s, m, r, r->wanted.expert, false);
+	if (s->scored)
+		od_recall_see(&p->recall, m);
+	p->figures.corrected += s->scored && r->wanted.corrected;
+	od_want_learn(p->policy, m, &r->said, s->scored ? probability : NULL, &r->wanted);
+}
+
 void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *used,
-			     size_t n_rows)
+			     const float *probability, size_t n_rows)
 {
 	struct step_slot *s;
+	struct entry *e;
 
 	pthread_mutex_lock(&p->lock);
 	s = find(p, step);
-	if (s != NULL) {
-		struct entry *e = &p->entry[entry_index(p, step, m)];
-		struct row_prediction *r = rows_of(p, step, m);
-
+	e = &p->entry[entry_index(p, step, m)];
+	if (s != NULL && !e->resolved) {
+		if (n_rows > s->n_rows)
+			n_rows = s->n_rows;
 		set_dirty(p, e, false);
-		if (s->scored && !e->resolved && r[0].n > 0 && r[0].opinion == OD_FIRST_OPINION) {
+		if (s->scored && rows_of(p, step, m)->said.first.n > 0) {
 			p->lead_layers += s->newest_m - m;
 			p->lead_routers++;
 		}
-		for (uint32_t i = 0; i < s->n_rows && i < n_rows && !e->resolved; i++) {
-			memcpy(r[i].used, used + i * p->o.top_k, p->o.top_k * sizeof(*used));
-			r[i].n_used = (uint8_t)p->o.top_k;
-			score(p, s, m, &r[i], false);
-			if (s->scored)
-				od_recall_see(&p->recall, m);
-		}
+		settle(p, s, m, used, n_rows);
+		for (size_t i = 0; i < n_rows; i++)
+			resolve_row(p, s, m, &rows_of(p, step, m)[i], used + i * p->o.top_k,
+				    probability != NULL ? probability + i * p->o.n_experts : NULL);
 		e->resolved = true;
 	}
 	pthread_mutex_unlock(&p->lock);
@@ -460,12 +563,26 @@ static void take_times(struct odm_predictions *p, struct odm_prediction_times *t
 	p->n_first = p->lead_layers = p->lead_routers = 0;
 }
 
-void odm_predictions_take_figures(struct odm_predictions *p, struct od_recall *r, struct odm_prediction_times *times)
+uint32_t odm_predictions_ordered(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t expert)
+{
+	uint32_t worker = ODM_NOBODY;
+
+	pthread_mutex_lock(&p->lock);
+	if (find(p, step) != NULL && (mark_of(p, step, m)[expert] & WAS_ORDERED) != 0)
+		worker = where_of(p, step, m)[expert];
+	pthread_mutex_unlock(&p->lock);
+	return worker;
+}
+
+void odm_predictions_take_figures(struct odm_predictions *p, struct od_recall *r, struct odm_prediction_figures *f)
 {
 	pthread_mutex_lock(&p->lock);
-	od_recall_merge(r, &p->recall);
+	if (r != NULL)
+		od_recall_merge(r, &p->recall);
+	*f = p->figures;
+	take_times(p, &f->times);
 	od_recall_reset(&p->recall);
-	take_times(p, times);
+	p->figures = (struct odm_prediction_figures){ 0 };
 	/* What comes late for these steps belongs to nobody any more. */
 	for (size_t i = 0; i < ODM_STEPS_KEPT; i++)
 		p->slot[i].scored = false;

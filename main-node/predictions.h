@@ -1,8 +1,9 @@
 /* predictions.h - what is predicted for the steps under way, where it is being loaded, and how good it was.
  *
- * A table of (step, m): the shadow's (or another predictor's) experts per row, the worker that each of them was
- * WANTed from, and what the router then chose. Predictions for a step may come before main begins it (the shadow runs
- * ahead on its own token); they are kept with the token they assumed and discarded if main's differs.
+ * A table of (step, m): what the shadow (or another predictor) and main's second opinion said of each row, which experts
+ * are wanted for it (common/predict/want_policy.h decides), the worker that each of them was WANTed from, and what the
+ * router then chose. Predictions for a step may come before main begins it (the shadow runs ahead on its own token); they
+ * are kept with the token they assumed and discarded if main's differs.
  * Thread: a monitor (mutex inside, no I/O and no callback under it). The loop thread records predictions and sends
  * WANTs; the engine thread begins steps and resolves layers. */
 #ifndef ODM_PREDICTIONS_H
@@ -14,6 +15,7 @@
 
 #include "common/predict/prediction.h"
 #include "common/predict/recall.h"
+#include "common/predict/want_policy.h"
 
 #define ODM_STEPS_KEPT 8 /* steps in the table; the newest wins */
 
@@ -33,6 +35,25 @@ struct odm_predictions_opts {
 	uint32_t n_layers, n_experts, top_k;
 	uint32_t max_rows;   /* of a decode step */
 	uint32_t max_tokens; /* token indices that recall is kept for */
+	struct od_want_opts want;
+};
+
+/* The experts that are wanted of a layer: the prediction in order of rank, then what is wanted in case it errs. */
+struct odm_want {
+	uint64_t step;
+	uint32_t m, version; /* grows with each want of the same (step, m) */
+	bool prefill;
+	size_t n_predicted, n;
+	uint16_t *expert; /* [n_experts], the caller's */
+	uint32_t *worker; /* the same: where each is on its way so far (ODM_NOBODY: nowhere yet) */
+};
+
+/* Of scored steps. */
+struct odm_prediction_figures {
+	struct odm_prediction_times times;
+	uint64_t hedged, hedge_uses; /* experts wanted besides the prediction; those that were needed */
+	uint64_t corrected;	    /* rows of layers whose prediction the second opinion changed */
+	uint64_t in_vain;	    /* experts that were wanted of a worker and not used */
 };
 
 OD_MUST_CHECK int odm_predictions_new(struct odm_predictions **out, const struct odm_predictions_opts *opts,
@@ -40,8 +61,8 @@ OD_MUST_CHECK int odm_predictions_new(struct odm_predictions **out, const struct
 void odm_predictions_free(struct odm_predictions *p); /* NULL ok */
 
 /* Loop thread (the shadow) or engine thread (predictors of main's own). True when a WANT should follow:
- * odm_predictions_take_want. False: late, stale, for a token that was not chosen, nothing new, or a second opinion where
- * there is a first. */
+ * odm_predictions_take_want. False: late, stale, for a token that was not chosen, or nothing that changes what is wanted.
+ * A second opinion stands in while there is no first. */
 bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *pred);
 
 /* Engine thread: step begins with these tokens [n_rows] (-1: predictions may assume any); token_index: which generated token the rows are.
@@ -55,24 +76,22 @@ void odm_predictions_require(struct odm_predictions *p, uint64_t step, uint32_t 
 /* The same of every expert of the layer. */
 void odm_predictions_require_all(struct odm_predictions *p, uint64_t step, uint32_t m);
 
-/* Loop thread: the next (step, m) whose WANTs have changed. False when there is none.
- * wanted [n_experts] gets the experts in order of rank, *n their number; worker [n] where each is wanted so far
- * (ODM_NOBODY: not yet); *version grows with each call for the same (step, m). */
-bool odm_predictions_take_want(struct odm_predictions *p, uint64_t *step, uint32_t *m, uint32_t *version,
-			       uint16_t *wanted, uint32_t *worker, size_t *n, bool *prefill);
-/* Loop thread: where they are wanted now (members' ids, stable over epochs). */
-void odm_predictions_placed(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert,
-			    const uint32_t *worker, size_t n);
+/* Loop thread: the next (step, m) whose WANTs have changed. False when there is none. */
+bool odm_predictions_take_want(struct odm_predictions *p, struct odm_want *w);
+/* Loop thread: its WANTs are sent; w->worker says where each expert is wanted now (members' ids, stable over epochs). */
+void odm_predictions_placed(struct odm_predictions *p, const struct odm_want *w);
 
-/* Engine thread: the router has spoken; counts recall of every row. used [n_rows][top_k]. No WANT for (step, m) will
- * be taken any more. */
+/* Engine thread: the router has spoken; counts recall of every row. used [n_rows][top_k]; probability
+ * [n_rows][n_experts] by its softmax, NULL: not known. No WANT for (step, m) will be taken any more. */
 void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *used,
-			     size_t n_rows);
+			     const float *probability, size_t n_rows);
 /* Engine thread: the member where an expert was wanted; ODM_NOBODY. */
 uint32_t odm_predictions_where(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t expert);
+/* Engine thread, after odm_predictions_resolve: the same if its WANT had been sent when the router spoke. */
+uint32_t odm_predictions_ordered(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t expert);
 
-/* Engine thread, between steps: figures since the last call. Recall is added to r (od_recall_init). What still comes late
- * for those steps is not counted. */
-void odm_predictions_take_figures(struct odm_predictions *p, struct od_recall *r, struct odm_prediction_times *times);
+/* Engine thread, between steps: figures since the last call. Recall is added to r (od_recall_init; NULL: not wanted).
+ * What still comes late for those steps is not counted. */
+void odm_predictions_take_figures(struct odm_predictions *p, struct od_recall *r, struct odm_prediction_figures *f);
 
 #endif

@@ -711,6 +711,16 @@ bool odw_schedule_finish_shard(struct odw_schedule *s, const struct odw_shard_jo
 	return wake;
 }
 
+uint64_t odw_schedule_due_ns(struct odw_schedule *s)
+{
+	uint64_t due_ns;
+
+	pthread_mutex_lock(&s->lock);
+	due_ns = odw_pace_due_ns(&s->pace);
+	pthread_mutex_unlock(&s->lock);
+	return due_ns;
+}
+
 void odw_schedule_stop(struct odw_schedule *s)
 {
 	pthread_mutex_lock(&s->lock);

@@ -97,6 +97,8 @@ OD_MUST_CHECK bool odw_schedule_next_shard(struct odw_schedule *s, struct odw_sh
 /* The shard is in its slot (OD_OK) or could not be had (err). True: the engine has something to take. */
 OD_MUST_CHECK bool odw_schedule_finish_shard(struct odw_schedule *s, const struct odw_shard_job *job,
 					     uint64_t read_bytes, int code, const struct od_err *err);
+/* When the paced load under way will have had its time; UINT64_MAX: there is none. For a clock of the caller's own. */
+uint64_t odw_schedule_due_ns(struct odw_schedule *s);
 /* odw_schedule_next_shard returns false from now on. */
 void odw_schedule_stop(struct odw_schedule *s);
 

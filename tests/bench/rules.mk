@@ -11,6 +11,9 @@ od-bench_SRCS += $(addprefix tests/bench/,recall_board.c recall_config.c recall_
 	recall_record.c recall_report.c recall_rival.c recall_run.c recall_shadow.c recall_stats.c \
 	recall_sweep.c) $(ODS_SRCS)
 
+# A cluster in virtual time: the worker's own schedule.
+od-bench_SRCS += tests/bench/served_sim.c $(addprefix worker-node/,load_pace.c load_schedule.c step_marks.c)
+
 # What the unit tests of these files link beyond libod.
 test_bench_stats_OBJS := $(B)/obj/tests/bench/bench_stats.o
 test_bench_table_OBJS := $(B)/obj/tests/bench/bench_table.o
@@ -26,3 +29,5 @@ test_recall_stats_OBJS := $(B)/obj/tests/bench/recall_stats.o
 test_recall_config_OBJS := $(B)/obj/tests/bench/recall_config.o
 test_recall_board_OBJS := $(addprefix $(B)/obj/tests/bench/,recall_board.o recall_stats.o)
 test_recall_progress_OBJS := $(B)/obj/tests/bench/recall_progress.o
+test_served_sim_OBJS := $(B)/obj/tests/bench/served_sim.o $(addprefix $(B)/obj/main-node/,placement.o predictions.o want_place.o) \
+	$(addprefix $(B)/obj/worker-node/,load_pace.o load_schedule.o step_marks.o)

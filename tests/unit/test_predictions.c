@@ -13,16 +13,23 @@
 #define EXPERTS 8
 #define TOP_K 2
 
-static struct odm_predictions *make(void)
+static struct odm_predictions *make_with(const struct od_want_opts *want)
 {
 	const struct odm_predictions_opts o = {
-		.n_layers = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K, .max_rows = 2, .max_tokens = 10
+		.n_layers = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K, .max_rows = 2, .max_tokens = 10, .want = *want
 	};
 	struct odm_predictions *p;
 	struct od_err err;
 
 	assert_int_equal(odm_predictions_new(&p, &o, &err), OD_OK);
 	return p;
+}
+
+static struct odm_predictions *make(void)
+{
+	const struct od_want_opts off = { 0 };
+
+	return make_with(&off);
 }
 
 static bool predict(struct odm_predictions *p, uint64_t step, uint32_t m, int32_t token, uint16_t a, uint16_t b)
@@ -35,7 +42,7 @@ static bool predict(struct odm_predictions *p, uint64_t step, uint32_t m, int32_
 
 static void resolve(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t a, uint16_t b)
 {
-	odm_predictions_resolve(p, step, m, (const uint16_t[]){ a, b }, 1);
+	odm_predictions_resolve(p, step, m, (const uint16_t[]){ a, b }, NULL, 1);
 }
 
 static void begin(struct odm_predictions *p, uint64_t step, int32_t token, uint32_t index)
@@ -45,25 +52,34 @@ static void begin(struct odm_predictions *p, uint64_t step, int32_t token, uint3
 
 static struct od_recall take(struct odm_predictions *p, struct odm_prediction_times *times)
 {
+	struct odm_prediction_figures f;
 	struct od_recall r;
 	struct od_err err;
 
 	assert_int_equal(od_recall_init(&r, LAYERS, 10, &err), OD_OK);
-	odm_predictions_take_figures(p, &r, times);
+	odm_predictions_take_figures(p, &r, &f);
+	*times = f.times;
 	return r;
 }
 
 struct want {
-	uint64_t step;
-	uint32_t m, version, worker[EXPERTS];
+	struct odm_want w;
 	uint16_t expert[EXPERTS];
-	size_t n;
-	bool prefill;
+	uint32_t worker[EXPERTS];
 };
 
 static bool take_want(struct odm_predictions *p, struct want *w)
 {
-	return odm_predictions_take_want(p, &w->step, &w->m, &w->version, w->expert, w->worker, &w->n, &w->prefill);
+	w->w.expert = w->expert;
+	w->w.worker = w->worker;
+	return odm_predictions_take_want(p, &w->w);
+}
+
+static void place(struct odm_predictions *p, struct want *w, uint32_t a, uint32_t b)
+{
+	w->worker[0] = a;
+	w->worker[1] = b;
+	odm_predictions_placed(p, &w->w);
 }
 
 static void a_prediction_becomes_a_want(void **state)
@@ -75,21 +91,21 @@ static void a_prediction_becomes_a_want(void **state)
 	assert_false(take_want(p, &w));
 	assert_true(predict(p, 5, 1, 42, 6, 3)); /* before the step begins: the shadow is ahead */
 	assert_true(take_want(p, &w));
-	assert_int_equal(w.step, 5);
-	assert_int_equal(w.m, 1);
-	assert_int_equal(w.version, 1);
-	assert_int_equal(w.n, 2);
+	assert_int_equal(w.w.step, 5);
+	assert_int_equal(w.w.m, 1);
+	assert_int_equal(w.w.version, 1);
+	assert_int_equal(w.w.n, 2);
 	assert_int_equal(w.expert[0], 6); /* in order of rank, not of id */
 	assert_int_equal(w.expert[1], 3);
 	assert_int_equal(w.worker[0], ODM_NOBODY);
+	place(p, &w, 7, 9);
 	assert_false(take_want(p, &w));
-	odm_predictions_placed(p, 5, 1, w.expert, (const uint32_t[]){ 7, 9 }, 2);
 	assert_int_equal(odm_predictions_where(p, 5, 1, 3), 9);
 	assert_int_equal(odm_predictions_where(p, 5, 1, 0), ODM_NOBODY);
 	/* A correction keeps what stays where it is, under a newer version. */
 	assert_true(predict(p, 5, 1, 43, 3, 0));
 	assert_true(take_want(p, &w));
-	assert_int_equal(w.version, 2);
+	assert_int_equal(w.w.version, 2);
 	assert_int_equal(w.expert[0], 3);
 	assert_int_equal(w.worker[0], 9);
 	assert_int_equal(w.worker[1], ODM_NOBODY);
@@ -105,9 +121,9 @@ static void oldest_step_and_lowest_layer_first(void **state)
 	predict(p, 9, 0, 1, 0, 1);
 	predict(p, 8, 2, 1, 0, 1);
 	predict(p, 8, 1, 1, 0, 1);
-	assert_true(take_want(p, &w) && w.step == 8 && w.m == 1);
-	assert_true(take_want(p, &w) && w.step == 8 && w.m == 2);
-	assert_true(take_want(p, &w) && w.step == 9 && w.m == 0);
+	assert_true(take_want(p, &w) && w.w.step == 8 && w.w.m == 1);
+	assert_true(take_want(p, &w) && w.w.step == 8 && w.w.m == 2);
+	assert_true(take_want(p, &w) && w.w.step == 9 && w.w.m == 0);
 	assert_false(take_want(p, &w));
 	odm_predictions_free(p);
 }
@@ -207,7 +223,7 @@ static void a_second_opinion_gives_way(void **state)
 	assert_true(opine(p, OD_SECOND_OPINION, 1, 3)); /* its own newer one */
 	assert_true(take_want(p, &w) && w.expert[1] == 3);
 	assert_true(opine(p, OD_FIRST_OPINION, 4, 5));
-	assert_true(take_want(p, &w) && w.version == 2 && w.expert[0] == 4);
+	assert_true(take_want(p, &w) && w.w.version == 2 && w.expert[0] == 4);
 	assert_false(opine(p, OD_SECOND_OPINION, 6, 7));
 	assert_false(opine(p, OD_FIRST_OPINION, 4, 5)); /* the same again: nobody needs to hear of it */
 	assert_false(take_want(p, &w));
@@ -287,6 +303,143 @@ static void leads(void **state)
 	odm_predictions_free(p);
 }
 
+/* What the shadow says of (step, 0) with token 42: experts 0 to 7 in this order, the second and third so close. */
+static bool predict_close(struct odm_predictions *p, uint64_t step, uint32_t row, float third)
+{
+	static const uint16_t expert[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+	const float probability[] = { 0.4f, 0.2f, third, 0.01f, 0.01f, 0.01f, 0.01f, 0.01f };
+	const struct od_prediction pred = {
+		.step = step, .row = row, .token = 42, .expert = expert, .probability = probability, .n = EXPERTS
+	};
+
+	return odm_predictions_add(p, &pred);
+}
+
+/* Some steps whose router differs a little from what was said: the noise is known then, and budget saved. */
+static uint64_t teach(struct odm_predictions *p)
+{
+	static const float truth[] = { 0.4f, 0.21f, 0.19f, 0.01f, 0.01f, 0.01f, 0.01f, 0.01f };
+	struct want w;
+
+	for (uint64_t step = 1; step <= 60; step++) {
+		begin(p, step, 42, 0);
+		predict_close(p, step, 0, 0.1f);
+		assert_true(take_want(p, &w));
+		place(p, &w, 1, 2);
+		odm_predictions_resolve(p, step, 0, (const uint16_t[]){ 0, 1 }, truth, 1);
+	}
+	return 61;
+}
+
+static struct odm_prediction_figures figures_of(struct odm_predictions *p)
+{
+	struct odm_prediction_figures f;
+
+	odm_predictions_take_figures(p, NULL, &f);
+	return f;
+}
+
+static void hedges_come_behind_the_prediction(void **state)
+{
+	const struct od_want_opts o = { .hedge = 0.5 };
+	struct odm_predictions *p = make_with(&o);
+	struct odm_prediction_figures f;
+	struct want w;
+	uint64_t step;
+
+	(void)state;
+	step = teach(p);
+	f = figures_of(p);
+	assert_int_equal(f.times.lead_routers, 60);
+	begin(p, step, 42, 0);
+	assert_true(predict_close(p, step, 0, 0.199f));
+	assert_true(take_want(p, &w));
+	assert_int_equal(w.w.n_predicted, 2);
+	assert_true(w.w.n >= 3);
+	assert_int_equal(w.expert[2], 2);
+	for (size_t i = 0; i < w.w.n; i++)
+		w.worker[i] = (uint32_t)i;
+	odm_predictions_placed(p, &w.w);
+	resolve(p, step, 0, 0, 2); /* the hedge is needed, the second of the prediction is not */
+	assert_int_equal(odm_predictions_ordered(p, step, 0, 2), 2);
+	f = figures_of(p);
+	assert_int_equal(f.hedged, w.w.n - 2);
+	assert_int_equal(f.hedge_uses, 1);
+	assert_int_equal(f.in_vain, w.w.n - 2);
+	odm_predictions_free(p);
+}
+
+/* Two rows: what both want comes once, the hedges of any row behind the prediction of every row. */
+static void hedges_of_rows_are_merged(void **state)
+{
+	const struct od_want_opts o = { .hedge = 0.5 };
+	struct odm_predictions *p = make_with(&o);
+	const int32_t tokens[] = { 42, 42 };
+	struct want w;
+	uint64_t step;
+
+	(void)state;
+	step = teach(p);
+	odm_predictions_begin(p, step, tokens, 2, 0, true);
+	assert_true(predict_close(p, step, 0, 0.199f));
+	assert_false(predict_close(p, step, 2, 0.1f)); /* no such row */
+	{
+		const uint16_t expert[] = { 2, 7 };
+		const struct od_prediction pred = { .step = step, .row = 1, .token = 42, .expert = expert, .n = 2 };
+
+		assert_true(odm_predictions_add(p, &pred));
+	}
+	assert_true(take_want(p, &w));
+	assert_int_equal(w.w.n_predicted, 4);
+	assert_memory_equal(w.expert, ((const uint16_t[]){ 0, 2, 1, 7 }), 4 * sizeof(uint16_t));
+	for (size_t i = 4; i < w.w.n; i++)
+		assert_true(w.expert[i] != 0 && w.expert[i] != 1 && w.expert[i] != 2 && w.expert[i] != 7);
+	odm_predictions_free(p);
+}
+
+/* A WANT that goes out while the router speaks was not ordered before its word. */
+static void what_is_placed_too_late_was_not_ordered(void **state)
+{
+	struct odm_predictions *p = make();
+	struct want w, late;
+
+	(void)state;
+	begin(p, 1, 42, 0);
+	predict(p, 1, 0, 42, 4, 5);
+	predict(p, 1, 1, 42, 4, 5);
+	assert_true(take_want(p, &w));
+	place(p, &w, 7, 9);
+	assert_true(take_want(p, &late) && late.w.m == 1);
+	resolve(p, 1, 0, 4, 3);
+	resolve(p, 1, 1, 4, 5);
+	place(p, &late, 7, 9);
+	assert_int_equal(odm_predictions_ordered(p, 1, 0, 4), 7);
+	assert_int_equal(odm_predictions_ordered(p, 1, 0, 3), ODM_NOBODY);
+	assert_int_equal(odm_predictions_ordered(p, 1, 1, 4), ODM_NOBODY);
+	assert_int_equal(odm_predictions_where(p, 1, 1, 4), 7); /* it must be closed there all the same */
+	assert_int_equal(odm_predictions_ordered(p, 1 + ODM_STEPS_KEPT, 0, 4), ODM_NOBODY);
+	odm_predictions_free(p);
+}
+
+/* Experts that were wanted for a token that was not chosen count as wanted in vain, with those of the one that was. */
+static void a_wrong_token_is_paid_for(void **state)
+{
+	struct odm_predictions *p = make();
+	struct want w;
+
+	(void)state;
+	predict(p, 1, 0, 41, 6, 7);
+	assert_true(take_want(p, &w));
+	place(p, &w, 1, 2);
+	begin(p, 1, 42, 0);
+	assert_true(predict(p, 1, 0, 42, 6, 3));
+	assert_true(take_want(p, &w));
+	place(p, &w, 1, 2);
+	resolve(p, 1, 0, 6, 4);
+	assert_int_equal(figures_of(p).in_vain, 2); /* 7 and 3 */
+	odm_predictions_free(p);
+}
+
 static void nonsense_is_refused(void **state)
 {
 	struct odm_predictions *p = make();
@@ -324,10 +477,10 @@ static void prefill_requires_without_scoring(void **state)
 	odm_predictions_begin(p, 3, NULL, 0, 0, false);
 	odm_predictions_require(p, 3, 2, all, 4);
 	assert_true(take_want(p, &w));
-	assert_true(w.prefill && w.m == 2 && w.n == 4);
+	assert_true(w.w.prefill && w.w.m == 2 && w.w.n == 4);
 	assert_memory_equal(w.expert, all, sizeof(all));
 	assert_false(take_want(p, &w));
-	odm_predictions_resolve(p, 3, 2, all, 1);
+	odm_predictions_resolve(p, 3, 2, all, NULL, 1);
 	r = take(p, &times);
 	assert_int_equal(r.rows.seen, 0);
 	od_recall_fini(&r);
@@ -343,6 +496,10 @@ int main(void)
 		cmocka_unit_test(late_is_counted_apart_and_wants_nothing),
 		cmocka_unit_test(another_token_is_discarded), cmocka_unit_test(any_token_will_do), cmocka_unit_test(leads),
 		cmocka_unit_test(a_second_opinion_gives_way),
+		cmocka_unit_test(hedges_come_behind_the_prediction),
+		cmocka_unit_test(hedges_of_rows_are_merged),
+		cmocka_unit_test(what_is_placed_too_late_was_not_ordered),
+		cmocka_unit_test(a_wrong_token_is_paid_for),
 		cmocka_unit_test(nonsense_is_refused),
 		cmocka_unit_test(prefill_requires_without_scoring),
 	};

@@ -1,0 +1,170 @@
+/* Where WANTs go: the prediction as dealt, hedges where there is room. */
+#include "main-node/want_place.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define EXPERTS 16
+#define WORKERS 8
+
+static const uint32_t two_slots[WORKERS] = { 2, 2, 2, 2, 2, 2, 2, 2 };
+
+static struct odm_want_place *make(struct odm_want_place *p)
+{
+	struct od_err err;
+
+	assert_int_equal(odm_want_place_init(p, EXPERTS, WORKERS, &err), OD_OK);
+	return p;
+}
+
+/* Nothing on its way yet. */
+static void want(struct odm_want_place *p, uint64_t step, uint32_t m, size_t n_predicted, size_t n, const uint16_t *expert)
+{
+	p->want.step = step;
+	p->want.m = m;
+	p->want.prefill = false;
+	p->want.n_predicted = n_predicted;
+	p->want.n = n;
+	memcpy(p->want.expert, expert, n * sizeof(*expert));
+	for (size_t i = 0; i < n; i++)
+		p->want.worker[i] = ODM_NOBODY;
+}
+
+static void the_prediction_is_dealt_like_the_work(void **state)
+{
+	struct odm_groups g = odm_groups_make(WORKERS, 0, 2, 12);
+	struct odm_want_place p;
+	uint32_t worker[2], load[WORKERS];
+
+	(void)state;
+	make(&p);
+	for (uint32_t m = 0; m < 12; m++) {
+		want(&p, 1, m, 2, 2, (const uint16_t[]){ 9, 4 }); /* by rank */
+		odm_deal(&g, 1, m, (const uint16_t[]){ 4, 9 }, 2, NULL, NULL, worker, load);
+		odm_want_place(&p, &g, two_slots);
+		assert_int_equal(p.want.n, 2);
+		assert_int_equal(p.want.worker[0], worker[1]);
+		assert_int_equal(p.want.worker[1], worker[0]);
+	}
+	odm_want_place_fini(&p);
+}
+
+static void a_hedge_goes_where_the_last_predicted_expert_is(void **state)
+{
+	struct odm_groups g = odm_groups_make(WORKERS, 0, 2, 12);
+	struct odm_want_place p;
+
+	(void)state;
+	make(&p);
+	want(&p, 1, 3, 2, 4, (const uint16_t[]){ 9, 4, 5, 6 });
+	odm_want_place(&p, &g, two_slots);
+	assert_int_equal(p.want.n, 4);
+	assert_int_equal(p.want.worker[2], p.want.worker[1]);
+	assert_int_equal(p.want.worker[3], p.want.worker[0]); /* there is no room at that one any more */
+	odm_want_place_fini(&p);
+}
+
+static void a_member_without_work_comes_first(void **state)
+{
+	struct odm_groups g = odm_groups_make(WORKERS, 4, 2, 12); /* 2 groups of 4 */
+	struct odm_want_place p;
+
+	(void)state;
+	make(&p);
+	want(&p, 1, 1, 2, 4, (const uint16_t[]){ 1, 2, 3, 4 });
+	odm_want_place(&p, &g, two_slots);
+	assert_int_equal(p.want.n, 4);
+	for (size_t i = 0; i < 4; i++) {
+		assert_int_equal(p.want.worker[i] % g.n_groups, 1);
+		for (size_t j = 0; j < i; j++)
+			assert_true(p.want.worker[i] != p.want.worker[j]);
+	}
+	odm_want_place_fini(&p);
+}
+
+static void without_room_there_is_no_hedge(void **state)
+{
+	static const uint32_t one_slot[WORKERS] = { 1, 1, 1, 1, 1, 1, 1, 1 }, some[WORKERS] = { 1, 2, 1, 1, 1, 1, 1, 1 };
+	struct odm_groups g = odm_groups_make(2, 0, 2, 12);
+	struct odm_want_place p;
+
+	(void)state;
+	make(&p);
+	want(&p, 1, 0, 2, 4, (const uint16_t[]){ 1, 2, 3, 4 });
+	odm_want_place(&p, &g, one_slot);
+	assert_int_equal(p.want.n, 2);
+	want(&p, 1, 0, 2, 4, (const uint16_t[]){ 1, 2, 3, 4 });
+	odm_want_place(&p, &g, some);
+	assert_int_equal(p.want.n, 3);
+	assert_int_equal(p.want.worker[2], 1);
+	odm_want_place_fini(&p);
+}
+
+/* What is on its way stays, whether it becomes a hedge or a prediction; a hedge gives way to predictions. */
+static void what_is_on_its_way_stays(void **state)
+{
+	struct odm_groups g = odm_groups_make(WORKERS, 0, 2, 12);
+	struct odm_want_place p;
+	uint32_t of_1, of_2, of_3;
+
+	(void)state;
+	make(&p);
+	want(&p, 1, 2, 2, 3, (const uint16_t[]){ 1, 2, 3 });
+	odm_want_place(&p, &g, two_slots);
+	of_1 = p.want.worker[0];
+	of_2 = p.want.worker[1];
+	of_3 = p.want.worker[2];
+	want(&p, 1, 2, 2, 3, (const uint16_t[]){ 1, 3, 2 }); /* corrected */
+	p.want.worker[0] = of_1;
+	p.want.worker[1] = of_3;
+	p.want.worker[2] = of_2;
+	odm_want_place(&p, &g, two_slots);
+	assert_int_equal(p.want.n, 3);
+	assert_int_equal(p.want.worker[0], of_1);
+	assert_int_equal(p.want.worker[1], of_3);
+	assert_int_equal(p.want.worker[2], of_2);
+	/* A worker that has left is nobody's. */
+	want(&p, 1, 2, 2, 3, (const uint16_t[]){ 1, 3, 2 });
+	p.want.worker[2] = WORKERS + 5;
+	odm_want_place(&p, &g, two_slots);
+	for (size_t i = 0; i < p.want.n; i++)
+		assert_true(p.want.worker[i] < WORKERS);
+	odm_want_place_fini(&p);
+}
+
+static void prefill_lies_over_all_workers(void **state)
+{
+	struct odm_groups g = odm_groups_make(WORKERS, 0, 2, 12);
+	struct odm_want_place p;
+	uint16_t all[EXPERTS];
+
+	(void)state;
+	make(&p);
+	for (uint16_t i = 0; i < EXPERTS; i++)
+		all[i] = i;
+	want(&p, 1, 2, EXPERTS, EXPERTS, all);
+	p.want.prefill = true;
+	odm_want_place(&p, &g, two_slots);
+	assert_int_equal(p.want.n, EXPERTS);
+	for (uint16_t i = 0; i < EXPERTS; i++)
+		assert_int_equal(p.want.worker[i], odm_prefill_worker(&g, i));
+	odm_want_place_fini(&p);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_prediction_is_dealt_like_the_work),
+		cmocka_unit_test(a_hedge_goes_where_the_last_predicted_expert_is),
+		cmocka_unit_test(a_member_without_work_comes_first),
+		cmocka_unit_test(without_room_there_is_no_hedge),
+		cmocka_unit_test(what_is_on_its_way_stays),
+		cmocka_unit_test(prefill_lies_over_all_workers),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
