@@ -1,8 +1,8 @@
 /* The oracle: no instruction set beyond what the compiler was told, so libm's fmaf where that has no FMA. */
+#undef OD_SMALL_KERNELS
+#define OD_SMALL_KERNELS
 #include "common/compute/vec_scalar.h"
 
-/* Here a copy of the kernels for every shape would be four times the code and no faster. */
-#define ALWAYS_INLINE inline
 #define OD_TABLE od_cpu_table_scalar
 #define OD_TABLE_NAME "scalar"
 #define OD_TABLE_CLASS "fma16"

@@ -16,8 +16,6 @@ typedef struct {
 #define V16_OUTS_OF_1 4
 #define V16_OUTS_OF_2 2
 #define V16_OUTS_OF_4 1
-#define V16_PRAGMA(x) _Pragma(#x)
-#define V16_UNROLL(n) V16_PRAGMA(GCC unroll n)
 
 /* Lanes [0, n) all ones: a window on 16 ones and 16 zeros. */
 static const int32_t v16_window[32] = { -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1 };

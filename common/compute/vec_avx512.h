@@ -14,8 +14,6 @@ typedef __m512 v16;
 #define V16_OUTS_OF_1 4
 #define V16_OUTS_OF_2 4
 #define V16_OUTS_OF_4 4
-#define V16_PRAGMA(x) _Pragma(#x)
-#define V16_UNROLL(n) V16_PRAGMA(GCC unroll n)
 
 static inline __mmask16 v16_first(size_t n) /* n <= 16 */
 {

@@ -17,7 +17,6 @@ typedef struct {
 #define V16_OUTS_OF_1 1
 #define V16_OUTS_OF_2 1
 #define V16_OUTS_OF_4 1
-#define V16_UNROLL(n)
 
 #define V16_EACH for (int i = 0; i < 16; i++)
 
