@@ -6,6 +6,18 @@
 
 #include <math.h>
 
+/* A worker that does not answer for a second and a half is let go, and the run is as good as lost for its speed. */
+static size_t disturbed_runs(const struct ablate *a)
+{
+	size_t n = 0;
+
+	for (size_t s = 0; s < a->n_settings; s++) {
+		for (size_t i = 0; i < a->n_done; i++)
+			n += ablate_runs(a, s)[i].recovered_runs > 0;
+	}
+	return n;
+}
+
 static void report_setup(const struct ablate *a, struct od_report *r)
 {
 	od_report_fact(r, "prompts", "prompts", OD_INT(a->n_done), 0, NULL);
@@ -20,6 +32,8 @@ static void report_setup(const struct ablate *a, struct od_report *r)
 	if (!isnan(a->window_ms))
 		od_report_fact(r, "calibrated_window_ms", "window (Eq. 1), loads not paced", OD_REAL(a->window_ms), 2,
 			       "ms");
+	od_report_fact(r, "disturbed_runs", "runs in which a worker was lost for a while", OD_INT(disturbed_runs(a)), 0,
+		       NULL);
 	od_report_fact(r, "fingerprint", "pack", OD_TEXT(a->fingerprint), 0, NULL);
 	od_report_fact(r, "runs_with_other_tokens", "runs that wrote other tokens", OD_INT(a->n_other_tokens), 0, NULL);
 }
@@ -74,27 +88,28 @@ static int report_figure(const struct ablate *a, const struct ablate_figure *f, 
 }
 
 /* Each case against the next: OD-MoE found every one faster than what follows it. */
-static int report_order(const struct ablate *a, struct od_report *r, struct od_err *err)
+static int report_order(const struct ablate *a, enum ablate_by by, struct od_report *r, struct od_err *err)
 {
 	static const struct od_column columns[] = {
-		{ "faster", "is it faster", 0 }, { "than", "than", 0 }, { "ratio_median", "by", 3 },
-		{ "ratio_ci_low", "at least", 3 }, { "ratio_ci_high", "at most", 3 },
-		{ "prompts_faster", "in prompts", 0 }, { "prompts", "of", 0 }, { "verdict", "95 % sure", 0 },
+		{ "better", "is it better", 0 }, { "than", "than", 0 }, { "gain_median", "by", 3 },
+		{ "gain_ci_low", "at least", 3 }, { "gain_ci_high", "at most", 3 },
+		{ "prompts_better", "in prompts", 0 }, { "prompts", "of", 0 }, { "verdict", "95 % sure", 0 },
 	};
 	const struct ablate_figure *f = &a->figure[ABLATE_FIG8];
-	struct od_table *t = od_report_table(r, "order", "Order of the cases, prompt by prompt", columns, 8);
+	struct od_table *t = by == ABLATE_BY_SPEED ?
+		od_report_table(r, "order", "Order of the cases by speed: how many times as fast as the next", columns, 8) :
+		od_report_table(r, "order_by_stalls", "Order by stalls: milliseconds a token less than the next", columns, 8);
 	struct ablate_pair p;
 
 	for (size_t i = 0; i + 1 < f->n; i++) {
-		int rc = ablate_compare(ablate_runs(a, f->setting[i]), ablate_runs(a, f->setting[i + 1]), a->n_done,
+		int rc = ablate_compare(ablate_runs(a, f->setting[i]), ablate_runs(a, f->setting[i + 1]), a->n_done, by,
 					&p, err);
 
 		if (rc != OD_OK)
 			return rc;
 		od_table_row(t, (struct od_cell[]){
-			OD_TEXT(f->label[i]), OD_TEXT(f->label[i + 1]), OD_REAL(p.ratio.median),
-			OD_REAL(p.ratio.ci_low), OD_REAL(p.ratio.ci_high), OD_INT(p.n_faster), OD_INT(p.ratio.n),
-			OD_TEXT(ablate_verdict(&p)),
+			OD_TEXT(f->label[i]), OD_TEXT(f->label[i + 1]), OD_REAL(p.gain.median), OD_REAL(p.gain.ci_low),
+			OD_REAL(p.gain.ci_high), OD_INT(p.n_better), OD_INT(p.gain.n), OD_TEXT(ablate_verdict(&p)),
 		});
 	}
 	return OD_OK;
@@ -137,10 +152,13 @@ int ablate_report(const struct ablate *a, bool json, struct od_err *err)
 		return rc;
 	report_setup(a, r);
 	for (size_t i = 0; rc == OD_OK && i < ABLATE_FIGURES; i++) {
-		if (a->figure[i].n > 0)
-			rc = report_figure(a, &a->figure[i], r, err);
-		if (rc == OD_OK && i == ABLATE_FIG8 && a->figure[i].n > 0)
-			rc = report_order(a, r, err);
+		if (a->figure[i].n == 0)
+			continue;
+		rc = report_figure(a, &a->figure[i], r, err);
+		if (rc == OD_OK && i == ABLATE_FIG8)
+			rc = report_order(a, ABLATE_BY_SPEED, r, err);
+		if (rc == OD_OK && i == ABLATE_FIG8)
+			rc = report_order(a, ABLATE_BY_STALLS, r, err);
 	}
 	report_runs(a, r);
 	if (rc == OD_OK)

@@ -89,31 +89,41 @@ int ablate_summarise(const struct odm_figures *f, size_t n, struct ablate_summar
 	return OD_OK;
 }
 
-int ablate_compare(const struct odm_figures *a, const struct odm_figures *b, size_t n, struct ablate_pair *out,
-		   struct od_err *err)
+static double stalled_ms(const struct odm_figures *f)
+{
+	return od_seconds(f->stall_ns) * 1e3 / (double)(f->tokens - 1);
+}
+
+static double neutral(enum ablate_by by)
+{
+	return by == ABLATE_BY_SPEED ? 1 : 0;
+}
+
+int ablate_compare(const struct odm_figures *a, const struct odm_figures *b, size_t n, enum ablate_by by,
+		   struct ablate_pair *out, struct od_err *err)
 {
 	double *x = calloc(n + 1, sizeof(*x));
 	size_t n_both = 0;
 
-	*out = (struct ablate_pair){ 0 };
+	*out = (struct ablate_pair){ .by = by };
 	if (x == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "speeds of %zu prompts", n);
+		return od_fail(err, OD_ERR_NOMEM, "figures of %zu prompts", n);
 	for (size_t i = 0; i < n; i++) {
 		double of_a = odm_figures_tok_per_s(&a[i]), of_b = odm_figures_tok_per_s(&b[i]);
 
-		if (of_a <= 0 || of_b <= 0)
+		if (of_a <= 0 || of_b <= 0) /* fewer than two tokens */
 			continue;
-		x[n_both++] = of_a / of_b;
-		out->n_faster += of_a > of_b;
+		x[n_both] = by == ABLATE_BY_SPEED ? of_a / of_b : stalled_ms(&b[i]) - stalled_ms(&a[i]);
+		out->n_better += x[n_both++] > neutral(by);
 	}
-	od_stats_of(x, n_both, &out->ratio);
+	od_stats_of(x, n_both, &out->gain);
 	free(x);
 	return OD_OK;
 }
 
 const char *ablate_verdict(const struct ablate_pair *p)
 {
-	if (p->ratio.n < MIN_PROMPTS)
+	if (p->gain.n < MIN_PROMPTS)
 		return "undecided";
-	return p->ratio.ci_low > 1 ? "yes" : p->ratio.ci_high < 1 ? "no" : "undecided";
+	return p->gain.ci_low > neutral(p->by) ? "yes" : p->gain.ci_high < neutral(p->by) ? "no" : "undecided";
 }

@@ -25,14 +25,19 @@ struct ablate_summary {
 OD_MUST_CHECK int ablate_summarise(const struct odm_figures *f, size_t n, struct ablate_summary *out,
 				   struct od_err *err);
 
-/* How much faster a was than b: prompt by prompt, so that what makes a prompt slow falls on both. */
-struct ablate_pair {
-	struct od_stats ratio; /* of a's speed to b's */
-	size_t n_faster;       /* prompts where a was */
+/* Is a better than b? Prompt by prompt, so that what makes a prompt slow falls on both. */
+enum ablate_by {
+	ABLATE_BY_SPEED,  /* a's speed over b's: better above 1 */
+	ABLATE_BY_STALLS, /* milliseconds a token that b stalled more than a: better above 0 */
 };
-OD_MUST_CHECK int ablate_compare(const struct odm_figures *a, const struct odm_figures *b, size_t n,
+struct ablate_pair {
+	enum ablate_by by;
+	struct od_stats gain;
+	size_t n_better; /* prompts in which a was */
+};
+OD_MUST_CHECK int ablate_compare(const struct odm_figures *a, const struct odm_figures *b, size_t n, enum ablate_by by,
 				 struct ablate_pair *out, struct od_err *err);
-/* "yes", "no" (it was slower), or "undecided": the interval of the ratio (95 %) holds 1, or there are few prompts. */
+/* "yes", "no" (it was worse), or "undecided": the 95 % interval of the gain holds neither, or there are few prompts. */
 const char *ablate_verdict(const struct ablate_pair *p);
 
 #endif

@@ -66,8 +66,8 @@ static void nothing_measured_is_no_number(void **state)
 	(void)state;
 	assert_int_equal(ablate_summarise(NULL, 0, &s, NULL), OD_OK);
 	assert_true(isnan(s.tok_per_s.median) && isnan(s.tok_per_s_sd) && isnan(s.recall) && isnan(s.served));
-	assert_int_equal(ablate_compare(NULL, NULL, 0, &p, NULL), OD_OK);
-	assert_true(isnan(p.ratio.median));
+	assert_int_equal(ablate_compare(NULL, NULL, 0, ABLATE_BY_SPEED, &p, NULL), OD_OK);
+	assert_true(isnan(p.gain.median));
 	assert_string_equal(ablate_verdict(&p), "undecided");
 }
 
@@ -81,7 +81,7 @@ static struct ablate_pair compare(const double *a, const double *b, size_t n)
 		fa[i] = (struct odm_figures){ .tokens = 101, .decode_ns = (uint64_t)(100 / a[i] * 1e9) };
 		fb[i] = (struct odm_figures){ .tokens = 101, .decode_ns = (uint64_t)(100 / b[i] * 1e9) };
 	}
-	assert_int_equal(ablate_compare(fa, fb, n, &p, NULL), OD_OK);
+	assert_int_equal(ablate_compare(fa, fb, n, ABLATE_BY_SPEED, &p, NULL), OD_OK);
 	return p;
 }
 
@@ -93,16 +93,38 @@ static void cases_are_compared_prompt_by_prompt(void **state)
 	struct ablate_pair p = compare(a, b, 6);
 
 	(void)state;
-	assert_true(fabs(p.ratio.median - 2) < 1e-6);
-	assert_int_equal(p.n_faster, 6);
+	assert_true(fabs(p.gain.median - 2) < 1e-6);
+	assert_int_equal(p.n_better, 6);
 	assert_string_equal(ablate_verdict(&p), "yes");
 	p = compare(b, a, 6);
-	assert_int_equal(p.n_faster, 0);
+	assert_int_equal(p.n_better, 0);
 	assert_string_equal(ablate_verdict(&p), "no");
 	p = compare(a, b, 5); /* six coins that all fall on one side: 1 in 32; five: 1 in 16, not enough */
 	assert_string_equal(ablate_verdict(&p), "undecided");
 	p = compare(a, c, 6);
-	assert_int_equal(p.n_faster, 5);
+	assert_int_equal(p.n_better, 5);
+	assert_string_equal(ablate_verdict(&p), "undecided");
+}
+
+static void stalls_are_compared_as_time(void **state)
+{
+	struct odm_figures a[6], b[6];
+	struct ablate_pair p;
+
+	(void)state;
+	for (uint64_t i = 0; i < 6; i++) {
+		a[i] = (struct odm_figures){ .tokens = 101, .decode_ns = S, .stall_ns = 100 * i * MS };
+		b[i] = (struct odm_figures){ .tokens = 101, .decode_ns = S, .stall_ns = (100 * i + 10 * i + 50) * MS };
+	}
+	assert_int_equal(ablate_compare(a, b, 6, ABLATE_BY_STALLS, &p, NULL), OD_OK);
+	assert_true(fabs(p.gain.median - 0.75) < 1e-9); /* 0.5, 0.6, ... 1 ms a token */
+	assert_true(fabs(p.gain.ci_low - 0.5) < 1e-9 && fabs(p.gain.ci_high - 1) < 1e-9);
+	assert_int_equal(p.n_better, 6);
+	assert_string_equal(ablate_verdict(&p), "yes");
+	assert_int_equal(ablate_compare(b, a, 6, ABLATE_BY_STALLS, &p, NULL), OD_OK);
+	assert_string_equal(ablate_verdict(&p), "no");
+	assert_int_equal(ablate_compare(a, a, 6, ABLATE_BY_STALLS, &p, NULL), OD_OK);
+	assert_int_equal(p.n_better, 0);
 	assert_string_equal(ablate_verdict(&p), "undecided");
 }
 
@@ -157,6 +179,7 @@ int main(void)
 		cmocka_unit_test(totals_are_per_token_and_speeds_per_prompt),
 		cmocka_unit_test(nothing_measured_is_no_number),
 		cmocka_unit_test(cases_are_compared_prompt_by_prompt),
+		cmocka_unit_test(stalls_are_compared_as_time),
 		cmocka_unit_test(figures_are_the_papers),
 		cmocka_unit_test(only_what_is_wanted_is_measured),
 	};
