@@ -65,8 +65,8 @@ void odm_predictions_free(struct odm_predictions *p); /* NULL ok */
  * A second opinion stands in while there is no first. */
 bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *pred);
 
-/* Engine thread: step begins with these tokens [n_rows] (-1: predictions may assume any); token_index: which generated token the rows are.
- * scored: recall is counted (decode). */
+/* Engine thread: step begins with these tokens [n_rows] (-1: predictions may assume any); token_index: which generated
+ * token the rows are. scored: recall is counted (decode). */
 void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32_t *token, size_t n_rows,
 			   uint32_t token_index, bool scored);
 

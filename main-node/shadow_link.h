@@ -1,7 +1,7 @@
-/* shadow_link.h - keeps the shadow aligned in token and KV cache (OD-MoE section 3.2), as often as asked for: STEP when a
- * step begins, with the true token or without, STATE with the rows of each layer as soon as main has computed them, and
- * tokens or older rows when the shadow asks for them. Nothing waits for the shadow: what cannot be sent is left out, and
- * it asks again.
+/* shadow_link.h - keeps the shadow aligned in token and KV cache (OD-MoE section 3.2), as often as asked for: STEP when
+ * a step begins, with the true token or without, STATE with the rows of each layer as soon as main has computed them,
+ * and tokens or older rows when the shadow asks for them. Nothing waits for the shadow: what cannot be sent is left
+ * out, and it asks again.
  *
  * Decode steps of a sequence count from n = 1. The shadow is given the token of step n when n - 1 is a multiple of the
  * token period (period 0: of the first alone). After every step whose n is a multiple of the KV period, all rows since

@@ -11,6 +11,7 @@ enum { OWN_ROW = 1, TRUE_ROW = 2, DUE = 4 };
 struct ods_align {
 	uint32_t n_layers, ctx, max_ask;
 	uint8_t *map;	   /* [n_layers][ctx] */
+	uint32_t end;	   /* nothing is said of what stands there or behind, in any layer */
 	uint32_t *settled; /* [n_layers]: all positions before are settled; a lower bound that is moved when asked */
 	uint32_t due_begin, due_n;
 	struct ods_range asked[ODS_MAX_ASKED];
@@ -69,6 +70,12 @@ static void unsettle(struct ods_align *a, uint32_t layer, uint32_t position)
 	a->settled[layer] = min_u32(a->settled[layer], position);
 }
 
+static void touch(struct ods_align *a, uint32_t end)
+{
+	if (end > a->end)
+		a->end = end;
+}
+
 static void forget_asked(struct ods_align *a, size_t i)
 {
 	a->asked[i] = a->asked[--a->n_asked];
@@ -76,12 +83,11 @@ static void forget_asked(struct ods_align *a, size_t i)
 
 void ods_align_truncate(struct ods_align *a, uint32_t length)
 {
-	if (length >= a->ctx)
-		return;
-	for (uint32_t l = 0; l < a->n_layers; l++) {
-		memset(row_map(a, l) + length, 0, a->ctx - length);
+	for (uint32_t l = 0; l < a->n_layers && length < a->end; l++) {
+		memset(row_map(a, l) + length, 0, a->end - length);
 		unsettle(a, l, length);
 	}
+	a->end = min_u32(a->end, length);
 	if (a->due_begin >= length)
 		a->due_n = 0;
 	else
@@ -113,6 +119,8 @@ void ods_align_step(struct ods_align *a, uint32_t begin, uint32_t n, uint32_t n_
 	ods_align_truncate(a, keep ? begin + n : begin);
 	a->due_begin = begin + n - n_due;
 	a->due_n = n_due;
+	if (n_due > 0)
+		touch(a, begin + n);
 	for (uint32_t l = 0; l < a->n_layers && n_due > 0; l++) {
 		uint8_t *at = row_map(a, l) + a->due_begin;
 
@@ -155,6 +163,7 @@ static void note_answer(struct ods_align *a, const struct ods_range *r, uint64_t
 void ods_align_true(struct ods_align *a, const struct ods_range *r, uint64_t now_ns)
 {
 	memset(row_map(a, r->layer) + r->begin, TRUE_ROW, r->n);
+	touch(a, r->begin + r->n);
 	note_answer(a, r, now_ns);
 }
 
@@ -164,6 +173,7 @@ void ods_align_own(struct ods_align *a, uint32_t layer, uint32_t position)
 
 	if (*at != TRUE_ROW)
 		*at |= OWN_ROW;
+	touch(a, position + 1);
 }
 
 bool ods_align_is_true(const struct ods_align *a, uint32_t layer, uint32_t position)

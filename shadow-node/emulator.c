@@ -21,8 +21,8 @@ static uint64_t buffer_row_bytes(const struct ods_emulator_opts *o)
 {
 	const struct od_config *c = o->forward.config;
 
-	return 3 * sizeof(struct row) + sizeof(struct od_row) + 2 * (uint64_t)od_config_kv_dim(c) * sizeof(float) + 2 * (uint64_t)c->hidden * sizeof(float) +
-	       c->top_k * sizeof(uint32_t);
+	return 3 * sizeof(struct row) + sizeof(struct od_row) + 2 * (uint64_t)od_config_kv_dim(c) * sizeof(float) +
+	       2 * (uint64_t)c->hidden * sizeof(float) + c->top_k * sizeof(uint32_t);
 }
 
 uint64_t ods_emulator_bytes(const struct ods_emulator_opts *o)

@@ -65,7 +65,8 @@ OD_MUST_CHECK int ods_emulator_new(struct ods_emulator **out, const struct ods_e
 				   const struct ods_sink *sink, struct od_err *err);
 void ods_emulator_free(struct ods_emulator *e); /* NULL ok */
 
-/* SEQ_OPEN, TOKENS, STEP, STATE, SEQ_TRUNCATE or SEQ_CLOSE of main. An error means that the message was dropped; err says why. */
+/* SEQ_OPEN, TOKENS, STEP, STATE, SEQ_TRUNCATE or SEQ_CLOSE of main. An error means that the message was dropped; err
+ * says why. */
 OD_MUST_CHECK int ods_emulator_message(struct ods_emulator *e, const struct od_msg *m, uint64_t now_ns,
 				       struct od_err *err);
 

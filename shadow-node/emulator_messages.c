@@ -165,7 +165,7 @@ static int on_tokens(struct ods_emulator *e, const Od__Tokens *m, struct od_err 
 	if (e->phase != NO_RUN && touches(&e->step, s, 0, end - 1))
 		e->step.next = 0;
 	for (uint32_t p = m->begin; p < end; p++)
-		s->token[p] = (int32_t)m->ids[p - m->begin];
+		ods_sequence_set_token(s, p, (int32_t)m->ids[p - m->begin]);
 	if (end > s->told)
 		s->told = end;
 	if (s->asked_begin >= m->begin && s->asked_begin < end)
@@ -324,7 +324,7 @@ static void note_rows(struct ods_emulator *e, const struct step *s, const struct
 		const struct row *r = &s->rows[i];
 
 		if (r->seq == q && r->token >= 0)
-			q->token[r->position] = r->token;
+			ods_sequence_set_token(q, r->position, r->token);
 	}
 	e->unaligned |= first->token < 0;
 	e->stats.chosen += first->token < 0;

@@ -31,6 +31,7 @@ int ods_sequence_init(struct ods_sequence *s, const struct od_forward_opts *f, u
 	s->ctx = ctx;
 	s->vocab = f->config->vocab;
 	s->token = od_alloc_array(ctx, sizeof(*s->token));
+	s->end = ctx;
 	return s->token != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "tokens of %u positions", ctx);
 }
 
@@ -98,8 +99,10 @@ int ods_sequence_open(struct ods_sequence *s, const Od__SeqOpen *m, struct od_er
 
 void ods_sequence_forget_tokens(struct ods_sequence *s, uint32_t length)
 {
-	if (length < s->ctx)
-		memset(s->token + length, 0xff, (s->ctx - length) * sizeof(*s->token)); /* -1 */
+	if (length < s->end) {
+		memset(s->token + length, 0xff, (s->end - length) * sizeof(*s->token)); /* -1 */
+		s->end = length;
+	}
 	if (s->known > length)
 		s->known = length;
 	if (s->told > length)
@@ -114,6 +117,13 @@ void ods_sequence_truncate(struct ods_sequence *s, uint32_t length)
 	ods_sequence_forget_tokens(s, length);
 }
 
+void ods_sequence_set_token(struct ods_sequence *s, uint32_t position, int32_t token)
+{
+	s->token[position] = token;
+	if (position >= s->end)
+		s->end = position + 1;
+}
+
 uint32_t ods_sequence_unknown(struct ods_sequence *s, uint32_t limit)
 {
 	while (s->known < limit && s->token[s->known] >= 0)
@@ -126,5 +136,5 @@ void ods_sequence_choose(struct ods_sequence *s, uint32_t position, float *logit
 	uint64_t draws = position > s->prompt_tokens ? position - s->prompt_tokens : 0;
 
 	if (od_sampler_replay(s->sampler, s->token, position, draws) == OD_OK)
-		s->token[position] = od_sampler_sample(s->sampler, logits);
+		ods_sequence_set_token(s, position, od_sampler_sample(s->sampler, logits));
 }

@@ -24,6 +24,7 @@ struct ods_sequence {
 	struct ods_align *align;
 	int32_t *token; /* [ctx]; -1: not known */
 	uint32_t known; /* all tokens before are: a lower bound that is moved when asked */
+	uint32_t end;	/* no token is known from here on */
 	uint32_t told;	/* TOKENS came up to here */
 	bool own_state; /* main's keys and values never come */
 	struct od_sampler *sampler;
@@ -49,6 +50,7 @@ void ods_sequence_truncate(struct ods_sequence *s, uint32_t length);
 /* The first position before limit whose token is not known; limit: there is none. */
 uint32_t ods_sequence_unknown(struct ods_sequence *s, uint32_t limit);
 void ods_sequence_forget_tokens(struct ods_sequence *s, uint32_t length); /* from length on */
+void ods_sequence_set_token(struct ods_sequence *s, uint32_t position, int32_t token);
 /* The token at position, by logits [vocab], which are overwritten. */
 void ods_sequence_choose(struct ods_sequence *s, uint32_t position, float *logits);
 

@@ -217,7 +217,8 @@ def restart_behind_3000(nodes, *args):
     p = subprocess.Popen(long_args("--workers", hosts_file(nodes), *args), stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE)
     out, err = bytearray(p.stdout.read(8)), []
-    readers = [threading.Thread(target=lambda: [out.extend(b) for b in iter(lambda: os.read(p.stdout.fileno(), 4096), b"")]),
+    pieces = iter(lambda: os.read(p.stdout.fileno(), 4096), b"")
+    readers = [threading.Thread(target=lambda: [out.extend(b) for b in pieces]),
                threading.Thread(target=lambda: err.append(p.stderr.read().decode()))]
     for r in readers:
         r.start()
