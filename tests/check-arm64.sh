@@ -57,10 +57,10 @@ build() {
 }
 
 # A file of this name beside each program, so that programs that start others find the scripts too.
-emulated() { # script, program
+emulated() { # script, program, processor
 	cat >"$1" <<-END
 		#!/bin/sh
-		exec qemu-aarch64 -L /usr/$cross -E LD_LIBRARY_PATH='$libs' -0 "\$0" '$2' "\$@"
+		exec qemu-aarch64 -cpu $3 -L /usr/$cross -E LD_LIBRARY_PATH='$libs' -0 "\$0" '$2' "\$@"
 	END
 	chmod +x "$1"
 }
@@ -70,11 +70,13 @@ make_scripts() {
 	mkdir -p "$out/qemu/bin" "$out/qemu/tests"
 	for p in "$out"/bin/*; do
 		ln "$p" "$out/qemu/bin/${p##*/}.arm64"
-		emulated "$out/qemu/bin/${p##*/}" "$out/qemu/bin/${p##*/}.arm64"
+		emulated "$out/qemu/bin/${p##*/}" "$out/qemu/bin/${p##*/}.arm64" max
 	done
 	for t in "$out"/tests/test_*; do
-		emulated "$out/qemu/tests/${t##*/}" "$t"
+		emulated "$out/qemu/tests/${t##*/}" "$t" max
 	done
+	# What has another path on processors of the first version of the architecture, like those of a Raspberry Pi 4.
+	emulated "$out/qemu/tests/test_compute_quant-armv8.0" "$out/tests/test_compute_quant" cortex-a72
 }
 
 # "name reason" of what is not run: run.sh counts and shows it. Of the programs' tests those are run that hold their

@@ -21,6 +21,9 @@ void od_cpu_matmul_int8_vnni(const struct od_mat *w, const struct od_act8 *x, fl
 #endif
 #ifdef OD_ARM_TABLES
 extern const struct od_backend od_cpu_table_neon;
+
+void od_cpu_matmul_int8_neondot(const struct od_mat *w, const struct od_act8 *x, float *y, size_t y_stride,
+				size_t n_rows, size_t o_begin, size_t o_end);
 #endif
 
 /* A copy of the kernels for every shape, unrolled, is what keeps sums in registers. The oracle gains nothing by it. */

@@ -15,7 +15,8 @@ CFLAGS_common_compute_cpu_avx512vnni := $(AVX512_FLAGS) -mavx512vnni $(TABLE_FLA
 CFLAGS_common_compute_cpu_avx512bf16 := $(AVX512_FLAGS) -mavx512bf16 $(TABLE_FLAGS)
 endif
 ifneq ($(filter aarch64-%,$(MACHINE)),)
-LIBOD_SRCS += common/compute/cpu_neon.c
+LIBOD_SRCS += $(addprefix common/compute/,cpu_neon.c cpu_neondot.c)
 CFLAGS_common_compute_cpu := -DOD_ARM_TABLES
 CFLAGS_common_compute_cpu_neon := -DOD_ARM_TABLES
+CFLAGS_common_compute_cpu_neondot := -march=armv8.2-a+dotprod -DOD_ARM_TABLES
 endif

@@ -1,7 +1,7 @@
 /* vec_neon.h - the 16 lanes of vec_scalar.h as four NEON registers; the operations are described there.
  *
- * Only what every aarch64 processor has. Maximum and minimum are compare and select, because NEON's own ones pass NaNs
- * on where the oracle drops them. */
+ * Only what every aarch64 processor has, and dot products of four bytes where the compiler may use them. Maximum and
+ * minimum are compare and select, because NEON's own ones pass NaNs on where the oracle drops them. */
 #ifndef OD_COMPUTE_VEC_NEON_H
 #define OD_COMPUTE_VEC_NEON_H
 
@@ -14,9 +14,9 @@ typedef struct {
 	float32x4_t a, b, c, d; /* lanes 0 to 3, 4 to 7, 8 to 11, 12 to 15; an array would not stay in registers */
 } v16;
 
-/* Rows of weights that meet 1, 2, 4 rows of x: 16 of the 32 registers are sums, four or more chains for each of the
- * two to four pipes that do FMAs. */
-#define V16_OUTS_OF_1 4
+/* Rows of weights that meet 1, 2, 4 rows of x. 8 sums are what two pipes for FMAs of 4 cycles can use, and with more than
+ * 16 of the 32 registers the decoding of quantised weights would spill. */
+#define V16_OUTS_OF_1 2
 #define V16_OUTS_OF_2 2
 #define V16_OUTS_OF_4 1
 
@@ -329,13 +329,19 @@ static inline v64 v64_nf4_high(const void *p)
 		      v64_quarter_nf4(vshrq_n_u8(vld1q_u8(b + 48), 4)) };
 }
 
-static inline float32x4_t v64_quarter_dot(int8x16_t w, int8x16_t x) /* 128 * 127 fits into 16 bits */
+#ifdef __ARM_FEATURE_DOTPROD
+static inline float32x4_t v64_quarter_dot(int8x16_t w, int8x16_t x)
 {
-	int32x4_t lo = vpaddlq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(x)));
-	int32x4_t hi = vpaddlq_s16(vmull_high_s8(w, x));
-
-	return vcvtq_f32_s32(vpaddq_s32(lo, hi));
+	return vcvtq_f32_s32(vdotq_s32(vdupq_n_s32(0), w, x));
 }
+#else
+static inline float32x4_t v64_quarter_dot(int8x16_t w, int8x16_t x) /* two products, 2 * 128 * 127, fit into 16 bits */
+{
+	int16x8_t pairs = vpaddq_s16(vmull_s8(vget_low_s8(w), vget_low_s8(x)), vmull_high_s8(w, x));
+
+	return vcvtq_f32_s32(vpaddlq_s16(pairs));
+}
+#endif
 
 static inline v16 v64_dot(v64 w, v64 x)
 {
