@@ -1,7 +1,7 @@
-/* od-bench recall: how many of the experts that the routers chose had been predicted (OD-MoE section 3.2, Eq. 2 and 3).
+/* od-bench recall: how many of the experts that the routers chose had been predicted (OD-MoE section 3.2, Eq. 2, 3).
  *
- * Text is generated greedily, as in the paper, and ends where the model ends it. Without a cluster everything happens in
- * this process (recall_run.h); with --local or --workers it is live (recall_live.h). */
+ * Text is generated greedily, as in the paper, and ends where the model ends it. Without a cluster everything happens
+ * in this process (recall_run.h); with --local or --workers it is live (recall_live.h). */
 #include "main-node/engine_args.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_plot.h"
@@ -33,9 +33,11 @@ struct options {
 static const char usage[] =
 	"Usage: od-bench recall --prompts FILE [OPTIONS]\n"
 	"       od-bench recall --prompts FILE --local N | --workers FILE [OPTIONS]\n\n"
-	"Generates text greedily and compares what was predicted with what the routers chose. Without a cluster the true\n"
-	"model and the shadow's emulator, which gets the messages that it would get over the network, are in this process:\n"
-	"any number of configurations, one after the other, on all CPUs. With one, od-main's engine generates on it.\n"
+	"Generates text greedily and compares what was predicted with what the routers chose. Without a cluster the\n"
+	"true model and the shadow's emulator, which gets the messages that it would get over the network, are in this\n"
+	"process: any number of configurations, one after the other, on all CPUs. With one, od-main's engine generates\n"
+	"on it. What is said of the shadow that --local starts (--activations, --departure) holds for the one in this\n"
+	"process too.\n"
 	"Example: od-bench recall --pack PACK --prompts tests/bench/prompts.jsonl --precision int8,bf16\n";
 
 static const struct od_arg *find(const struct od_arg *table, size_t n, const char *name)
@@ -167,7 +169,7 @@ static int check_live(struct options *o, struct od_err *err)
 	if (alone != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is not for a cluster: leave out --local and --workers", alone);
 	rc = parse_one("precision", o->precision, od_precision_names, &e->precision, err);
-	if (rc == OD_OK)
+	if (rc == OD_OK && o->dense_precision != NULL && strcmp(o->dense_precision, "same") != 0)
 		rc = parse_one("dense-precision", o->dense_precision, od_precision_names, &e->dense_precision, err);
 	if (rc == OD_OK)
 		rc = parse_predictors(o, predictors, &n, err);
@@ -198,6 +200,12 @@ static const char *cluster_only(const struct odm_engine_opts *e)
 		return "group-size";
 	if (e->mixed)
 		return "mixed";
+	if (e->second_opinion >= 0)
+		return "second-opinion";
+	if (e->load_time_ms > 0)
+		return "load-time";
+	if (e->run_time_ms > 0)
+		return "run-time";
 	return e->trace != NULL ? "trace" : NULL;
 }
 
@@ -299,10 +307,15 @@ static int check_alone(const struct options *o, struct recall_configs *c, struct
 	return rc == OD_OK && o->svg != NULL ? od_plot_check(o->svg, err) : rc;
 }
 
-static void report_setting(const struct recall_run *r, struct od_report *to)
+static void report_setting(const struct recall_run *r, int act, struct od_report *to)
 {
 	od_report_fact(to, "profile", "profile", OD_TEXT(od_profile_names[r->opt.profile - 1]), 0, NULL);
 	od_report_fact(to, "departure", "departure", OD_TEXT(r->opt.early ? "early" : "late"), 0, NULL);
+	if (r->opt.rows != 0)
+		od_report_fact(to, "align_rows", "keys and values travel as",
+			       OD_TEXT(r->opt.rows == OD_BF16 ? "bf16" : "f32"), 0, NULL);
+	if (act >= 0)
+		od_report_fact(to, "activations", "the shadow's rows", OD_TEXT(od_activation_names[act]), 0, NULL);
 	od_report_fact(to, "threads", "threads", OD_INT(r->opt.threads), 0, NULL);
 	if (r->configs->n == 1)
 		od_report_fact(to, "configuration", "configuration", OD_TEXT(r->configs->config[0].name), 0, NULL);
@@ -342,7 +355,7 @@ static int report(const struct recall_run *r, const struct options *o, struct od
 	if (rc == OD_OK)
 		rc = od_report_new(&to, "Recall of expert predictions", err);
 	if (rc == OD_OK) {
-		report_setting(r, to);
+		report_setting(r, o->engine.opts.activations, to);
 		rc = recall_report(&v, to, err);
 	}
 	if (rc == OD_OK) {

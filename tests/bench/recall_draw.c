@@ -145,7 +145,8 @@ static int draw_fig6_group(const struct drawing *d, const char *group, bool kv_a
 	od_plot_x_range(p, 0.8, NEVER * 1.25);
 	for (size_t i = 0; i < RECALL_PERIODS; i++) {
 		snprintf(text, sizeof(text), "%u", recall_periods[i]);
-		od_plot_x_tick(p, recall_periods[i] > 0 ? recall_periods[i] : NEVER, recall_periods[i] > 0 ? text : "never");
+		od_plot_x_tick(p, recall_periods[i] > 0 ? recall_periods[i] : NEVER,
+			       recall_periods[i] > 0 ? text : "never");
 	}
 	if (kv_alone) {
 		rc = add_periods(d, p, group, false, true, NULL, err);

@@ -54,7 +54,9 @@ static double share(uint64_t part, uint64_t whole)
 static struct od_table *table(const struct report *p, const char *key, const char *title,
 			      const struct od_column *columns, size_t n)
 {
-	return p->many ? od_report_detail(p->r, key, columns, n) : od_report_table(p->r, key, title, columns + 1, n - 1);
+	if (p->many)
+		return od_report_detail(p->r, key, columns, n);
+	return od_report_table(p->r, key, title, columns + 1, n - 1);
 }
 
 static struct od_table *detail(const struct report *p, const char *key, const struct od_column *columns, size_t n)
@@ -143,7 +145,8 @@ static void report_comparison(const struct report *p)
 			OD_TEXT(p->v->name[c]), rate(&s->recall.all), OD_REAL(i.low), OD_REAL(i.high), OD_REAL(sd),
 			OD_REAL(share(s->recall.all.recalled, s->expert_uses)), OD_INT(s->missing_rows),
 			OD_REAL(share(s->wrong_guesses, s->guesses)),
-			OD_REAL(sent ? share(s->kv_rows, s->steps) : NAN), OD_REAL(sent ? share(s->align_bytes, s->steps) : NAN),
+			OD_REAL(sent ? share(s->kv_rows, s->steps) : NAN),
+			OD_REAL(sent ? share(s->align_bytes, s->steps) : NAN),
 			OD_INT(s->recall.all.uses), OD_INT(s->recall.all.recalled),
 		});
 	}
@@ -207,7 +210,8 @@ static int report_order(const struct report *p, struct od_err *err)
 		struct recall_interval d;
 
 		if (i == 0 || place[i].group_first != place[i - 1].group_first) {
-			od_table_row(t, (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_NONE, OD_NONE, OD_NONE, OD_NONE, OD_NONE });
+			od_table_row(t, (struct od_cell[]){ OD_TEXT(p->v->name[c]), OD_NONE, OD_NONE, OD_NONE, OD_NONE,
+							    OD_NONE });
 			continue;
 		}
 		d = recall_difference(p->prompt[above], p->prompt[c], p->v->prompts->n);

@@ -1,6 +1,6 @@
-/* recall_rival.h - recordings of the true model played to one of main's own predictors (common/predict/predictor.h), with
- * the calls that main makes. It sees one prompt after another, as in od-main: what it has learnt in one it knows in the
- * next, so the order of the prompts matters.
+/* recall_rival.h - recordings of the true model played to one of main's own predictors (common/predict/predictor.h),
+ * with the calls that main makes. It sees one prompt after another, as in od-main: what it has learnt in one it knows in
+ * the next, so the order of the prompts matters.
  *
  * Thread: one at a time. Owner: recall_rival_new's caller. */
 #ifndef OD_BENCH_RECALL_RIVAL_H

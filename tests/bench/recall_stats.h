@@ -10,8 +10,8 @@
 #include "common/model/config.h"
 #include "common/predict/recall.h"
 
-/* Buckets of the true router's margin (probability of the k-th expert less that of the next): bucket i is from edge i - 1
- * up to, not including, edge i; the last one has no end. */
+/* Buckets of the true router's margin (probability of the k-th expert less that of the next): bucket i is from edge
+ * i - 1 up to, not including, edge i; the last one has no end. */
 #define RECALL_MARGINS 8
 extern const double recall_margin_edges[RECALL_MARGINS - 1];
 size_t recall_margin_bucket(double margin);

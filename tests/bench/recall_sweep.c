@@ -15,7 +15,8 @@ static const struct recall_align fig3[] = { { 0, 0 }, { 0, 1 }, { 1, 0 }, { 1, 1
 
 unsigned recall_sweep_set(int name)
 {
-	static const unsigned sets[] = { RECALL_FIG3, RECALL_FIG6, RECALL_TABLE1, RECALL_FIG3 | RECALL_FIG6 | RECALL_TABLE1 };
+	static const unsigned sets[] = { RECALL_FIG3, RECALL_FIG6, RECALL_TABLE1,
+					 RECALL_FIG3 | RECALL_FIG6 | RECALL_TABLE1 };
 
 	return name < 0 ? 0 : sets[name];
 }
@@ -154,7 +155,8 @@ static void report_fig6(const struct recall_configs *c, const struct recall_view
 			struct od_cell cell[COLUMNS(columns)] = { OD_TEXT(group[i]), OD_TEXT(what[k]) };
 
 			for (size_t p = 0; p < RECALL_PERIODS; p++) {
-				const struct recall_align a = { k == 0 ? 1 : recall_periods[p], k == 1 ? 1 : recall_periods[p] };
+				const uint32_t period = recall_periods[p];
+				const struct recall_align a = { k == 0 ? 1 : period, k == 1 ? 1 : period };
 
 				cell[2 + p] = rate(sum_tokens(v, at(c, group[i], a), 0, UINT32_MAX));
 			}

@@ -224,6 +224,9 @@ def alignment_costs_rows_and_bytes():
     assert r["kv_rows_per_token"] == LAYERS
     data = LAYERS * 2 * kv * 2  # K and V in BF16
     assert data < r["align_bytes_per_token"] < data + LAYERS * 32 + 64, (data, r["align_bytes_per_token"])
+    half = recall(*SMALL, "--align-rows", "bf16")  # as many bytes in profile f32
+    assert half["align_rows"] == "bf16" and abs(half["align_bytes_per_token"] - r["align_bytes_per_token"]) < 1
+    assert half["kv_rows_per_token"] == LAYERS
     assert r["asked_rows"] == LAYERS * sum(p["prompt_tokens"] for p in r["by_prompt"])
 
 
@@ -305,6 +308,7 @@ def what_cannot_be_done_is_refused():
     assert refused("predicts nothing has no recall", *SMALL, "--predictor", "none") == 2
     assert refused("--prompts FILE is missing", "--tokens", 4) == 2
     assert refused("--slots is for a cluster", *SMALL, "--slots", 2) == 2
+    assert refused("--load-time is for a cluster", *SMALL, "--load-time", 1) == 2
     assert refused("unknown option", *SMALL, "--resident") == 2
     assert refused("p128-00: the prompt has 128 tokens, more than the context of 64", *SMALL, "--ctx-size", 64) == 1
     assert refused("--ctx-size", *SMALL, "--ctx-size", 10 ** 6) == 2
