@@ -47,6 +47,7 @@ struct odm_cluster {
 	pthread_mutex_t lock;
 	struct close_request close[MAX_CLOSES];
 	uint32_t n_close;
+	bool mark_begin, mark_end;
 	bool stop;
 };
 
@@ -202,13 +203,20 @@ static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
 static void on_async(uv_async_t *async)
 {
 	struct odm_cluster *c = async->data;
-	bool stop;
+	bool stop, begin, end;
 
-	send_closes(c);
-	send_wants(c);
 	pthread_mutex_lock(&c->lock);
 	stop = c->stop;
+	begin = c->mark_begin;
+	end = c->mark_end;
+	c->mark_begin = c->mark_end = false;
 	pthread_mutex_unlock(&c->lock);
+	send_closes(c);
+	if (end) /* of the text before, should both be there */
+		odm_members_mark_loads(c->members, false);
+	if (begin)
+		odm_members_mark_loads(c->members, true);
+	send_wants(c);
 	if (stop) {
 		odm_members_stop(c->members);
 		uv_close((uv_handle_t *)&c->hangup, NULL);
@@ -246,6 +254,14 @@ static void *loop_thread(void *arg)
 
 void odm_cluster_flush_wants(struct odm_cluster *c)
 {
+	uv_async_send(&c->async);
+}
+
+void odm_cluster_mark_loads(struct odm_cluster *c, bool begin)
+{
+	pthread_mutex_lock(&c->lock);
+	*(begin ? &c->mark_begin : &c->mark_end) = true;
+	pthread_mutex_unlock(&c->lock);
 	uv_async_send(&c->async);
 }
 

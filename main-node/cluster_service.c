@@ -18,6 +18,7 @@
 #define RESEND_AFTER_NS (2 * OD_NS_PER_S)
 #define MAX_RESENDS 2
 #define RUN_EXPERTS_MAX 64
+#define LOADS_TIMEOUT_NS (500 * OD_NS_PER_MS)
 
 struct service {
 	struct odm_expert_service base;
@@ -40,6 +41,7 @@ struct service {
 	uint64_t last_request;
 	struct odm_figures sum; /* since the last figures() */
 	uint64_t layer_stall_ns; /* the longest wait for a load in this layer */
+	uint64_t counted;	 /* sequence whose decode steps' loads are being counted; 0: none */
 };
 
 static size_t row_bytes(const struct od_config *cfg, enum od_profile profile)
@@ -65,6 +67,10 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 
 	if (rc != OD_OK)
 		return rc;
+	if (decode && s->counted != step->sequence) {
+		odm_cluster_mark_loads(s->cluster, true);
+		s->counted = step->sequence;
+	}
 	s->step = *step;
 	s->layers_done = 0;
 	token = odm_shadow_link_token(&s->net.shadow, step);
@@ -327,13 +333,25 @@ static void put_outputs(struct service *s, const struct odm_piece *p, const uint
 	}
 }
 
-static void count_result(struct service *s, const Od__Result *r)
+/* Its WANT had been sent to this worker when the router spoke. */
+static bool was_ordered(struct service *s, const struct odm_piece *p)
 {
+	return odm_predictions_ordered(odm_cluster_predictions(s->cluster), s->call->step, s->call->m, p->expert) ==
+	       s->net.link[p->worker].member;
+}
+
+static void count_result(struct service *s, const struct odm_piece *p, const Od__Result *r)
+{
+	bool decode = s->step.phase == ODM_DECODE;
+
 	s->sum.loads += r->loaded_bytes > 0;
 	s->sum.loaded_bytes += r->loaded_bytes;
 	s->sum.load_ns += r->loaded_bytes > 0 ? r->load_ns : 0;
 	s->sum.worker_compute_ns += r->compute_ns;
-	if (s->step.phase != ODM_DECODE || r->ready)
+	s->sum.decode_loads += decode && r->loaded_bytes > 0;
+	if (decode && r->ready)
+		s->sum.served_in_time += was_ordered(s, p) ? p->count : 0;
+	if (!decode || r->ready)
 		return;
 	s->sum.stalls++;
 	if (r->wait_ns > s->layer_stall_ns)
@@ -383,7 +401,7 @@ static int on_result(struct service *s, uint32_t worker, const struct od_msg *m,
 				     "it sent a malformed RESULT");
 	} else {
 		put_outputs(s, p, bytes);
-		count_result(s, r);
+		count_result(s, p, r);
 		p->state = ODM_PIECE_DONE;
 		s->work.n_done++;
 	}
@@ -518,6 +536,9 @@ static void recall_figures(struct service *s, struct odm_figures *f, struct od_r
 	f->first_prediction_max_ns = p.times.first_max_ns;
 	f->lead_layers = p.times.lead_layers;
 	f->lead_routers = p.times.lead_routers;
+	f->hedged = p.hedged;
+	f->hedge_uses = p.hedge_uses;
+	f->corrected = p.corrected;
 	if (detail != NULL)
 		od_recall_merge(detail, &recall);
 	od_recall_fini(&recall);
@@ -539,6 +560,18 @@ static void node_figures(struct service *s, struct odm_figures *f)
 	}
 }
 
+/* What the workers say they loaded since the first decode step; everything was closed before. */
+static void extra_loads(struct service *s, struct odm_figures *f)
+{
+	struct odm_load_counts c;
+
+	odm_cluster_mark_loads(s->cluster, false);
+	c = odm_members_loads(odm_cluster_members(s->cluster), LOADS_TIMEOUT_NS);
+	f->begun_loads = c.begun;
+	f->extra_loads = c.extra;
+	s->counted = 0;
+}
+
 static void figures(struct odm_expert_service *base, struct odm_figures *f, struct od_recall *recall)
 {
 	struct service *s = (struct service *)base;
@@ -547,6 +580,10 @@ static void figures(struct odm_expert_service *base, struct odm_figures *f, stru
 	f->cluster = true;
 	f->has_predictor = odm_cluster_opts(s->cluster)->predictor != ODM_PREDICT_NONE;
 	f->expert_uses = sum->expert_uses;
+	f->served_in_time = sum->served_in_time;
+	f->decode_loads = sum->decode_loads;
+	if (s->counted != 0)
+		extra_loads(s, f);
 	f->stalls = sum->stalls;
 	f->stall_ns = sum->stall_ns;
 	f->decode_layers = sum->decode_layers;

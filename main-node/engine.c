@@ -14,6 +14,7 @@
 
 #define DEFAULT_CTX_CAP 4096u
 #define DEFAULT_PREFILL_ROWS 256u
+#define DEFAULT_HEDGE_PERCENT 5 /* docs/BENCHMARKS.md: nearly all that hedging can bring an INT8 shadow */
 #define LOCAL_CHILD_THREADS 1 /* children of --local share the machine with each other */
 
 void odm_engine_defaults(struct odm_engine_opts *o)
@@ -25,6 +26,7 @@ void odm_engine_defaults(struct odm_engine_opts *o)
 		.mode = ODM_LOCAL,
 		.predictor = ODM_PREDICTOR_AUTO,
 		.second_opinion = -1,
+		.hedge_percent = DEFAULT_HEDGE_PERCENT,
 		.precision = -1,
 		.dense_precision = -1,
 		.activations = -1,
@@ -179,6 +181,7 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 			.align = e->opts.align,
 			.predictor = (uint32_t)e->opts.predictor,
 			.second_opinion = e->opts.second_opinion < 0 ? NULL : od_predictor_kinds[e->opts.second_opinion],
+			.want = { .hedge = e->opts.hedge_percent / 100, .correct = e->opts.second_opinion >= 0 },
 			.hosts = &e->hosts,
 			.hosts_path = e->opts.mode == ODM_WORKERS ? e->opts.hosts_path : NULL,
 			.connect_timeout_ns = e->opts.connect_timeout_ns,

@@ -34,6 +34,7 @@ struct odm_engine_opts {
 	struct odm_align align;	     /* of the shadow */
 	int predictor;		     /* index of odm_predictor_names; ODM_PREDICTOR_AUTO: the shadow if there is one */
 	int second_opinion;	     /* index of od_predictor_kinds; -1: none */
+	double hedge_percent;	     /* loads in vain over expert uses that hedging may bring them up to; 0: none */
 	uint64_t group_size;	     /* 0: top-k */
 	uint64_t connect_timeout_ns;
 	bool mixed;

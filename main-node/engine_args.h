@@ -7,7 +7,7 @@
 #include "common/base/args.h"
 #include "main-node/engine.h"
 
-#define ODM_ENGINE_ARGS_MAX 32
+#define ODM_ENGINE_ARGS_MAX 40
 
 extern const char *const odm_departure_names[]; /* "late", "early", NULL */
 

@@ -54,6 +54,16 @@ double odm_figures_lead_layers(const struct odm_figures *f)
 	return f->lead_routers > 0 ? (double)f->lead_layers / (double)f->lead_routers : 0;
 }
 
+double odm_figures_served(const struct odm_figures *f)
+{
+	return f->expert_uses > 0 ? (double)f->served_in_time / (double)f->expert_uses : 0;
+}
+
+double odm_figures_extra(const struct odm_figures *f)
+{
+	return f->expert_uses > 0 ? (double)f->extra_loads / (double)f->expert_uses : 0;
+}
+
 uint64_t odm_figures_main_ns(const struct odm_figures *f)
 {
 	return f->decode_layers > 0 && f->decode_ns > f->experts_ns ? (f->decode_ns - f->experts_ns) / f->decode_layers : 0;
@@ -102,6 +112,11 @@ static void print_cluster(const struct odm_figures *f, FILE *out)
 	else if (f->has_predictor)
 		fprintf(out, "recall      nothing was predicted; predictions late %llu, missing %llu\n",
 			(unsigned long long)f->late_predictions, (unsigned long long)f->missing_predictions);
+	if (f->has_predictor && f->expert_uses > 0)
+		fprintf(out, "served      %.3f%% of %llu expert uses in time, with %.1f%% extra loads (%llu); hedged %llu, "
+			"corrected %llu\n", 100 * odm_figures_served(f), (unsigned long long)f->expert_uses,
+			100 * odm_figures_extra(f), (unsigned long long)f->extra_loads, (unsigned long long)f->hedged,
+			(unsigned long long)f->corrected);
 	print_alignment(f, out);
 	fprintf(out, "stalls      %llu of %llu expert uses waited for a load, %.3f s in all\n",
 		(unsigned long long)f->stalls, (unsigned long long)f->expert_uses, od_seconds(f->stall_ns));
@@ -185,6 +200,13 @@ void odm_figures_json(const struct odm_figures *f, json_t *into)
 	json_object_set_new(into, "recall", f->predicted_uses > 0 ? json_real(odm_figures_recall(f)) : json_null());
 	put_u64(into, "late_predictions", f->late_predictions);
 	put_u64(into, "missing_predictions", f->missing_predictions);
+	put_u64(into, "served_in_time", f->served_in_time);
+	put_u64(into, "decode_loads", f->decode_loads);
+	put_u64(into, "extra_loads", f->extra_loads);
+	put_u64(into, "begun_loads", f->begun_loads);
+	put_u64(into, "hedged", f->hedged);
+	put_u64(into, "hedge_uses", f->hedge_uses);
+	put_u64(into, "corrected", f->corrected);
 	put_u64(into, "stalls", f->stalls);
 	put_s(into, "stall_s", f->stall_ns);
 	put_u64(into, "decode_layers", f->decode_layers);

@@ -27,6 +27,13 @@ struct odm_figures {
 	uint64_t recalled_uses;		/* of those, the expert was in the predicted set: recall (OD-MoE Eq. 2, 3) */
 	uint64_t late_predictions;	/* rows of a layer whose prediction came after the router's word */
 	uint64_t missing_predictions;	/* rows of a layer that never got one */
+	uint64_t served_in_time;	/* uses whose load had been ordered before the router's word and was complete when */
+					/* the rows arrived */
+	uint64_t decode_loads;		/* loads that were used, and */
+	uint64_t extra_loads;		/* begun and never used, by the workers' counters; */
+	uint64_t begun_loads;		/* both, by the workers' counters */
+	uint64_t hedged, hedge_uses;	/* experts wanted besides the prediction; those of them that were needed */
+	uint64_t corrected;		/* rows of a layer whose prediction the second opinion changed */
 	uint64_t stalls;		/* experts that were not resident when their rows arrived */
 	uint64_t stall_ns;		/* time main waited for loads: the longest wait of each layer */
 	uint64_t decode_layers;		/* layers of decode steps */
@@ -56,6 +63,8 @@ double odm_figures_tok_per_s(const struct odm_figures *f); /* decode; 0 when few
 double odm_figures_align_bytes_per_token(const struct odm_figures *f); /* of a decode step */
 double odm_figures_lead_layers(const struct odm_figures *f);	       /* mean; 0 without routers */
 double odm_figures_recall(const struct odm_figures *f);	   /* 0..1; 0 when nothing was predicted */
+double odm_figures_served(const struct odm_figures *f);	   /* 0..1, of all uses */
+double odm_figures_extra(const struct odm_figures *f);	   /* extra loads over uses */
 
 /* The window of OD-MoE Eq. 1 with M groups, from what was measured: how long a load may take without a stall. t_main and
  * t_worker are a layer's time on main and for its experts. One slot: M t_main + (M - 1) t_worker; two or more:

@@ -45,6 +45,7 @@ struct member {
 	/* Under the lock: what other threads may see. */
 	struct odm_member pub;
 	struct odm_member_stats stats;
+	struct odm_load_tally loads;
 	char why[256];	  /* why it is not here */
 	int refused_code; /* of the last REFUSE; 0: none */
 	bool distrusted;
@@ -60,6 +61,7 @@ struct odm_members {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	uint64_t epoch;
+	bool loads_ended; /* the end was marked, and nobody has asked what was counted */
 	uint32_t n;
 	struct member *member[OD_MAX_HOSTS];
 	bool stopping;
@@ -191,6 +193,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	set_refused(m, 0);
 	od_liveness_start(&m->live, od_now_ns());
 	pthread_mutex_lock(&m->ms->lock);
+	odm_load_tally_session(&m->loads);
 	m->pub.data_port = (uint16_t)w->data_port;
 	m->stats.slots = m->pub.slots = w->slots;
 	pthread_mutex_unlock(&m->ms->lock);
@@ -217,11 +220,16 @@ static void on_refuse(struct member *m, const Od__Refuse *r)
 
 static void on_pong(struct member *m, const Od__Pong *p)
 {
+	const struct odm_load_counts loads = { .begun = p->loads + p->cancelled_loads,
+					       .extra = p->cancelled_loads + p->unused_loads };
+
 	od_liveness_pong(&m->live, od_now_ns(), p->progress, p->busy);
 	pthread_mutex_lock(&m->ms->lock);
 	m->stats.busy = p->busy;
 	m->stats.pongs++;
 	m->stats.peak_rss_bytes = p->peak_rss_bytes;
+	odm_load_tally_pong(&m->loads, p->sequence, &loads);
+	pthread_cond_broadcast(&m->ms->changed);
 	pthread_mutex_unlock(&m->ms->lock);
 }
 
@@ -670,6 +678,55 @@ static void wait_a_little(struct odm_members *ms)
 	const struct timespec until = { .tv_sec = (time_t)(end / OD_NS_PER_S), .tv_nsec = (long)(end % OD_NS_PER_S) };
 
 	pthread_cond_timedwait(&ms->changed, &ms->lock, &until);
+}
+
+void odm_members_mark_loads(struct odm_members *ms, bool begin)
+{
+	for (uint32_t i = 0; i < ms->n; i++) {
+		struct member *m = ms->member[i];
+
+		if (m->state != M_READY || m->host.role != OD_NODE_WORKER)
+			continue;
+		pthread_mutex_lock(&ms->lock);
+		if (begin)
+			odm_load_tally_begin(&m->loads, m->ping + 1);
+		else
+			odm_load_tally_end(&m->loads, m->ping + 1);
+		pthread_mutex_unlock(&ms->lock);
+		send_ping(m);
+	}
+	pthread_mutex_lock(&ms->lock);
+	ms->loads_ended = !begin;
+	pthread_cond_broadcast(&ms->changed);
+	pthread_mutex_unlock(&ms->lock);
+}
+
+static bool loads_are_known(const struct odm_members *ms)
+{
+	for (uint32_t i = 0; i < ms->n; i++) {
+		if (ms->member[i]->stats.alive && odm_load_tally_waits(&ms->member[i]->loads))
+			return false;
+	}
+	return ms->loads_ended;
+}
+
+struct odm_load_counts odm_members_loads(struct odm_members *ms, uint64_t timeout_ns)
+{
+	struct odm_load_counts sum = { 0 };
+	uint64_t end = od_now_ns() + timeout_ns;
+
+	pthread_mutex_lock(&ms->lock);
+	while (!loads_are_known(ms) && od_now_ns() < end)
+		wait_a_little(ms);
+	ms->loads_ended = false;
+	for (uint32_t i = 0; i < ms->n; i++) {
+		struct odm_load_counts one = odm_load_tally_between(&ms->member[i]->loads);
+
+		sum.begun += one.begun;
+		sum.extra += one.extra;
+	}
+	pthread_mutex_unlock(&ms->lock);
+	return sum;
 }
 
 bool odm_members_wait_any(struct odm_members *ms, uint64_t timeout_ns, const atomic_bool *cancel)

@@ -13,6 +13,7 @@
 #include "common/net/hosts.h"
 #include "common/net/liveness.h"
 #include "common/net/wire.h"
+#include "main-node/load_tally.h"
 
 struct odm_members;
 
@@ -70,6 +71,12 @@ OD_MUST_CHECK int odm_members_follow(struct odm_members *ms, const struct od_hos
 
 /* Loop thread: to one member's control socket; silently nothing when it is not here. */
 void odm_members_send(struct odm_members *ms, uint32_t id, Od__Header *header);
+
+/* Loop thread: every worker is asked for its counters of loads, behind all that was sent to it before. The answers begin
+ * or end what odm_members_loads counts. */
+void odm_members_mark_loads(struct odm_members *ms, bool begin);
+/* Engine thread, once after each end that was asked for: waits for it and the answers, at most so long. Of all workers. */
+struct odm_load_counts odm_members_loads(struct odm_members *ms, uint64_t timeout_ns);
 
 /* Any thread. */
 uint32_t odm_members_count(struct odm_members *ms);

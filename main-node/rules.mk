@@ -1,11 +1,12 @@
 # Everything of main but its wiring, so that od-bench can drive the same engine.
-ODM_SRCS := $(addprefix main-node/,cluster.c cluster_links.c cluster_service.c engine.c engine_args.c figures.c generate.c layer_pieces.c local_nodes.c \
+ODM_SRCS := $(addprefix main-node/,cluster.c cluster_links.c cluster_service.c engine.c engine_args.c figures.c generate.c layer_pieces.c load_tally.c local_nodes.c \
 	members.c placement.c predictions.c predictor_link.c resident_service.c sampling_config.c shadow_link.c want_place.c worker_link.c)
 
 PROGRAMS += od-main
 od-main_SRCS := main-node/od_main.c $(ODM_SRCS)
 
 test_placement_OBJS := $(B)/obj/main-node/placement.o
+test_load_tally_OBJS := $(B)/obj/main-node/load_tally.o
 test_want_place_OBJS := $(addprefix $(B)/obj/main-node/,want_place.o placement.o)
 test_predictions_OBJS := $(B)/obj/main-node/predictions.o
 test_engine_args_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)

@@ -210,7 +210,8 @@ static void hedge(struct od_want_policy *p, const uint16_t *expert, const double
 	}
 }
 
-/* What was wanted before is probably loaded by now, and as likely to be needed as any: it stays while there is room. */
+/* What the first opinion had wanted is probably loaded by now, and as likely to be needed as any: it stays while there is
+ * room. */
 static void keep(struct od_want_policy *p, const struct od_wanted *before, struct od_wanted *w)
 {
 	for (size_t i = 0; i < before->n && w->n < w->n_predicted + OD_MAX_HEDGES; i++) {
@@ -239,7 +240,8 @@ void od_want_decide(struct od_want_policy *p, uint32_t m, const struct od_row_sa
 	if (plain == NULL || plain->n < p->top_k)
 		return;
 	w->n = w->n_predicted = (uint16_t)p->top_k;
-	if (plain != &r->first || !plain->has_logit) {
+	w->stands_in = plain != &r->first;
+	if (w->stands_in || !plain->has_logit) {
 		memcpy(w->expert, plain->expert, p->top_k * sizeof(*w->expert));
 		return;
 	}
@@ -248,7 +250,7 @@ void od_want_decide(struct od_want_policy *p, uint32_t m, const struct od_row_sa
 	w->corrected = !same_set(expert, plain->expert, p->top_k);
 	if (p->o.hedge > 0 && sigma > 0)
 		hedge(p, expert, logit, plain->n, sigma, w);
-	if (p->o.hedge > 0 || p->o.correct)
+	if ((p->o.hedge > 0 || p->o.correct) && !before.stands_in)
 		keep(p, &before, w);
 }
 

@@ -52,6 +52,7 @@ struct od_wanted {
 	uint16_t n_predicted, n;
 	uint16_t expert[OD_MAX_TOP_K + OD_MAX_HEDGES]; /* the prediction, best first; then hedges, the likeliest first */
 	bool corrected; /* the prediction is another set than the first opinion's */
+	bool stands_in; /* it is not the first opinion's at all */
 };
 
 struct od_want_policy;

@@ -75,6 +75,7 @@ static void what_is_not_said(void **state)
 	assert_int_equal(a.opts.cpu, OD_CPU_AUTO);
 	assert_int_equal(a.opts.predictor, ODM_PREDICTOR_AUTO);
 	assert_int_equal(a.opts.second_opinion, -1);
+	assert_true(a.opts.hedge_percent == 5);
 	assert_int_equal(a.opts.prefill_rows, 256);
 	assert_int_equal(a.opts.threads, 0);
 	assert_int_equal(a.opts.ctx_tokens, 0);
@@ -94,7 +95,7 @@ static void every_option(void **state)
 	struct odm_engine_args a;
 
 	(void)state;
-	good(&a, "--local 4 --pack P --predictor random --second-opinion multi-gate --group-size 3 --connect-timeout 86400"
+	good(&a, "--local 4 --pack P --predictor random --second-opinion multi-gate --hedge 12.5 --group-size 3 --connect-timeout 86400"
 		 " --mixed --slots 2 --memory-limit 900MiB --load-time 2.5 --run-time 0.25 --precision nf4-dq"
 		 " --dense-precision int8-g64 --activations int8 --departure early --ctx-size 4294967295 --profile bf16"
 		 " --threads 5 --cpu scalar --trace T --prefill-rows 4096");
@@ -103,6 +104,7 @@ static void every_option(void **state)
 	assert_string_equal(a.opts.pack, "P");
 	assert_string_equal(odm_predictor_names[a.opts.predictor], "random");
 	assert_string_equal(od_predictor_kinds[a.opts.second_opinion], "multi-gate");
+	assert_true(a.opts.hedge_percent == 12.5);
 	assert_int_equal(a.opts.group_size, 3);
 	assert_true(a.opts.connect_timeout_ns == 86400 * OD_NS_PER_S);
 	assert_true(a.opts.mixed);
@@ -136,6 +138,7 @@ static void refusals(void **state)
 		{ "--workers h --resident", "exclude each other" },
 		{ "--workers h --local 1", "exclude each other" },
 		{ "--workers h --local 1 --resident", "exclude each other" },
+		{ "--local 1 --hedge 401", "--hedge: expected 0 to 400, found 401" },
 		{ "--local 0", "--local: expected 1 to 64, found 0" },
 		{ "--local 65", "--local: expected 1 to 64, found 65" },
 		{ "--local 1 --prefill-rows 0", "--prefill-rows: expected 1 to 4096, found 0" },

@@ -196,6 +196,16 @@ static void a_second_opinion_stands_in(void **state)
 	assert_int_equal(w.n, TOP_K);
 	assert_int_equal(w.expert[0], 5);
 	assert_int_equal(w.expert[1], 3);
+	{
+		const uint16_t said_first[] = { 2, 4, 6 };
+		const struct od_prediction first = { .n = 3, .expert = said_first };
+
+		od_row_said_add(&said, &first);
+	}
+	od_want_decide(p, 0, &said, &w);
+	assert_int_equal(w.n, TOP_K); /* and leaves nothing behind when the first speaks */
+	assert_int_equal(w.expert[0], 2);
+	assert_int_equal(w.expert[1], 4);
 	od_want_policy_free(p);
 }
 

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""Hedges and second opinions: more loads, never another token; and what is counted adds up."""
+import subprocess
+
+from cluster_util import PROMPT, generate, main_args, reference, run_tests, test
+
+
+def run(*args, tokens=60):
+    r = generate("--local", 4, *args, prompt=PROMPT, tokens=tokens)
+    assert r["token_ids"] == reference()["token_ids"][:tokens], args
+    check_sums(r, args)
+    return r
+
+
+def check_sums(r, what):
+    assert 0 < r["served_in_time"] <= r["expert_uses"], (what, r)
+    assert r["served_in_time"] + r["stalls"] <= r["expert_uses"], (what, r)
+    assert r["hedge_uses"] <= r["hedged"], (what, r)
+    # Every load of a decode step was used or was not. The workers' counters begin while the first step does, some of
+    # whose loads may be over by then.
+    used_and_extra = r["decode_loads"] + r["extra_loads"]
+    assert 0 <= used_and_extra - r["begun_loads"] <= 12 * 2 * 2, (what, r)
+    assert r["decode_loads"] <= r["expert_uses"], (what, r)
+
+
+@test
+def hedges_load_more_and_change_nothing():
+    off = run("--slots", 2, "--hedge", 0)
+    some = run("--slots", 2, "--hedge", 5)
+    much = run("--slots", 2, "--hedge", 100)
+    assert off["hedged"] == off["hedge_uses"] == off["corrected"] == 0, off
+    assert 0 < some["hedged"] < much["hedged"], (some, much)
+    assert off["extra_loads"] < some["extra_loads"] < much["extra_loads"], (off, some, much)
+    # What hedging may cost: the budget, what may be spent ahead of it, and the slots of a step that did not come.
+    assert some["extra_loads"] <= 0.05 * some["expert_uses"] + 64 + off["extra_loads"] + 16, some
+    assert much["hedged"] > 0.5 * much["expert_uses"], much
+
+
+@test
+def without_a_free_slot_there_is_no_hedge():
+    r = run("--slots", 1, "--hedge", 100)
+    assert r["hedged"] == 0, r
+
+
+@test
+def every_second_opinion_gives_the_same_tokens():
+    for kind in "next-gate", "multi-gate", "popularity", "random":
+        for hedge in 0, 50:
+            r = run("--second-opinion", kind, "--hedge", hedge, "--slots", 2, tokens=48)
+            assert r["hedged"] > 0 or hedge == 0 or kind in ("popularity", "random"), (kind, r)
+
+
+@test
+def in_batches_and_roundings_too():
+    for args in (("--profile", "bf16"), ("--departure", "late"), ("--align-token", 4, "--align-kv", 0)):
+        tokens = generate("--resident", *args[:2] if args[0] == "--profile" else (), tokens=48)["token_ids"]
+        r = generate("--local", 3, *args, "--second-opinion", "multi-gate", "--hedge", 200, "--slots", 3, tokens=48)
+        assert r["token_ids"] == tokens, args
+
+
+@test
+def a_person_is_told():
+    args = [a for a in main_args("--local", 2, tokens=16) if a != "--json"]
+    p = subprocess.run(args, capture_output=True, text=True)
+    assert p.returncode == 0 and "% of " in p.stderr and "expert uses in time, with" in p.stderr, p.stderr
+
+
+run_tests()
