@@ -186,14 +186,18 @@ static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
 		.token = p->token,
 		.expert = expert,
 		.probability = p->probabilities,
+		.early = p->early,
 		.n = p->n_experts,
 	};
 
-	if (p->n_experts > OD_MAX_CANDIDATES || p->n_probabilities != p->n_experts) {
-		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of %zu experts with %zu probabilities, expected as "
-			       "many and at most %d", member, p->n_experts, p->n_probabilities, OD_MAX_CANDIDATES);
+	if (p->n_experts == 0 || p->n_experts > OD_MAX_CANDIDATES || p->n_probabilities != p->n_experts ||
+	    p->n_early % p->n_experts != 0 || p->n_early / p->n_experts > OD_MAX_EARLY) {
+		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of %zu experts with %zu probabilities and %zu early ones; "
+			       "expected 1 to %d, as many, and that up to %d times", member, p->n_experts,
+			       p->n_probabilities, p->n_early, OD_MAX_CANDIDATES, OD_MAX_EARLY);
 		return;
 	}
+	pred.n_early = p->n_early / p->n_experts;
 	for (size_t i = 0; i < p->n_experts; i++)
 		expert[i] = p->experts[i] <= UINT16_MAX ? (uint16_t)p->experts[i] : UINT16_MAX;
 	if (c->o.predictor == ODM_PREDICT_SHADOW && odm_predictions_add(c->predictions, &pred))

@@ -11,6 +11,7 @@
  *
  * Cost of routed(): a norm and a router product per layer ahead, as much as the routers themselves cost. */
 #include "common/base/mem.h"
+#include "common/predict/early_look.h"
 #include "common/predict/predictor_internal.h"
 
 #include <stdlib.h>
@@ -33,11 +34,9 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 static void ask(struct gate_predictor *g, uint32_t m, uint32_t at, size_t row, const float *residual)
 {
 	const struct od_predictor_opts *o = &g->base.o;
-	const struct od_layer_weights *w = &o->dense->layer[at];
+	const struct od_early_look look = { o->config, o->dense, o->backend, o->pool, g->x };
 
-	o->backend->rmsnorm(g->x, residual, w->ffn_norm, o->config->hidden, o->config->rms_eps);
-	od_matmul(o->backend, o->pool, &w->router, g->x, g->score, 1);
-	o->backend->softmax(g->score, o->config->n_experts);
+	od_early_look(&look, at, residual, g->score);
 	od_predictor_say(&g->base, row, at, m, g->score);
 }
 
