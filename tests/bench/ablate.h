@@ -44,7 +44,8 @@ struct ablate {
 	double window_ms, run_time_ms, load_time_ms; /* window: of the calibration, NaN without one */
 	uint64_t max_tokens;
 	uint32_t workers, groups, slots;
-	const char *precision, *departure, *fingerprint;
+	const char *precision, *departure, *second_opinion, *fingerprint;
+	double hedge_percent;
 };
 
 static inline struct odm_figures *ablate_runs(const struct ablate *a, size_t setting)

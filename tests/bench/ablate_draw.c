@@ -77,7 +77,7 @@ static int draw_cases(const struct ablate *a, const char *dir, struct od_err *er
 		put_tick(speed, (double)i, f->label[i]);
 		put_tick(served, (double)i, f->label[i]);
 		put_speed(bars, (double)i, &s[i]);
-		od_series_point(parts[0], (double)i, s[i].stalls - s[i].late_loads, NAN, NAN);
+		od_series_point(parts[0], (double)i, s[i].unforeseen, NAN, NAN);
 		od_series_point(parts[1], (double)i, s[i].late_loads, NAN, NAN);
 	}
 	rc = write_plot(speed, dir, "fig8.svg", err);

@@ -27,6 +27,8 @@ static void report_setup(const struct ablate *a, struct od_report *r)
 	od_report_fact(r, "slots", "slots of a worker", OD_INT(a->slots), 0, NULL);
 	od_report_fact(r, "shadow_precision", "shadow's precision", OD_TEXT(a->precision), 0, NULL);
 	od_report_fact(r, "departure", "shadow's departure", OD_TEXT(a->departure), 0, NULL);
+	od_report_fact(r, "second_opinion", "second opinion to the shadow", OD_TEXT(a->second_opinion), 0, NULL);
+	od_report_fact(r, "hedge_percent", "hedging, loads in vain over uses", OD_REAL(a->hedge_percent), 1, "%");
 	od_report_fact(r, "load_time_ms", "paced load", OD_REAL(a->load_time_ms), 2, "ms");
 	od_report_fact(r, "run_time_ms", "paced computation of an expert", OD_REAL(a->run_time_ms), 2, "ms");
 	if (!isnan(a->window_ms))
@@ -43,7 +45,7 @@ static void speed_row(struct od_table *t, const char *label, const struct ablate
 	od_table_row(t, (struct od_cell[]){
 		OD_TEXT(label), OD_REAL(s->tok_per_s.median), OD_REAL(s->tok_per_s_q1), OD_REAL(s->tok_per_s_q3),
 		OD_REAL(s->tok_per_s.mean), OD_REAL(s->tok_per_s_sd), OD_REAL(100 * s->recall),
-		OD_REAL(100 * s->served), OD_REAL(s->load_ms), OD_REAL(s->window_ms),
+		OD_REAL(100 * s->served), OD_REAL(100 * s->extra), OD_REAL(s->load_ms), OD_REAL(s->window_ms),
 		OD_REAL(s->main_ms), OD_REAL(s->worker_ms),
 	});
 }
@@ -52,7 +54,7 @@ static void token_row(struct od_table *t, const char *label, const struct ablate
 {
 	od_table_row(t, (struct od_cell[]){
 		OD_TEXT(label), OD_INT(s->tokens), OD_REAL((double)s->uses / (double)s->tokens), OD_REAL(s->stalls),
-		OD_REAL(s->stall_ms), OD_REAL(s->mispredictions), OD_REAL(s->late_loads), OD_REAL(s->late_predictions),
+		OD_REAL(s->stall_ms), OD_REAL(s->unforeseen), OD_REAL(s->late_loads), OD_REAL(s->late_predictions),
 		OD_REAL(s->missing_predictions), OD_REAL(s->align_bytes),
 	});
 }
@@ -62,17 +64,18 @@ static int report_figure(const struct ablate *a, const struct ablate_figure *f, 
 	static const struct od_column speed_columns[] = {
 		{ "setting", "setting", 0 }, { "tok_per_s_median", "tok/s", 2 }, { "tok_per_s_q1", "quartile", 2 },
 		{ "tok_per_s_q3", "quartile", 2 }, { "tok_per_s_mean", "mean", 2 }, { "tok_per_s_sd", "sd", 2 },
-		{ "recall_percent", "recall %", 2 }, { "served_percent", "served %", 2 }, { "load_ms", "load ms", 2 },
+		{ "recall_percent", "recall %", 2 }, { "served_percent", "served %", 2 }, { "extra_percent", "extra %", 2 },
+		{ "load_ms", "load ms", 2 },
 		{ "window_ms", "window ms", 2 }, { "main_ms", "t_main", 2 }, { "worker_ms", "t_worker", 2 },
 	};
 	static const struct od_column token_columns[] = {
 		{ "setting", "a token", 0 }, { "tokens", "tokens", 0 }, { "uses", "uses", 1 },
-		{ "stalls", "stalls", 3 }, { "stall_ms", "stalled ms", 3 }, { "mispredictions", "mispredicted", 3 },
+		{ "stalls", "stalls", 3 }, { "stall_ms", "stalled ms", 3 }, { "unforeseen", "unforeseen", 3 },
 		{ "late_loads", "load late", 3 }, { "late_predictions", "prediction late", 3 },
 		{ "missing_predictions", "prediction missing", 3 },
 		{ "align_bytes", "bytes to shadow", 0 },
 	};
-	struct od_table *speed = od_report_table(r, f->key, f->title, speed_columns, 12);
+	struct od_table *speed = od_report_table(r, f->key, f->title, speed_columns, 13);
 	struct od_table *token = od_report_table(r, f->token_key, NULL, token_columns, 10);
 	struct ablate_summary s;
 
@@ -122,9 +125,9 @@ static void report_runs(const struct ablate *a, struct od_report *r)
 		{ "prompt", "", 0 }, { "tokens", "", 0 }, { "decode_s", "", 0 }, { "tok_per_s", "", 0 },
 		{ "expert_uses", "", 0 }, { "predicted_uses", "", 0 }, { "recalled_uses", "", 0 }, { "stalls", "", 0 },
 		{ "stall_s", "", 0 }, { "late_predictions", "", 0 }, { "missing_predictions", "", 0 },
-		{ "align_bytes", "", 0 },
+		{ "align_bytes", "", 0 }, { "served_in_time", "", 0 }, { "extra_loads", "", 0 },
 	};
-	struct od_table *t = od_report_detail(r, "by_run", columns, 16);
+	struct od_table *t = od_report_detail(r, "by_run", columns, 18);
 
 	for (size_t s = 0; s < a->n_settings; s++) {
 		for (size_t i = 0; i < a->n_done; i++) {
@@ -138,6 +141,7 @@ static void report_runs(const struct ablate *a, struct od_report *r)
 				OD_INT(f->expert_uses), OD_INT(f->predicted_uses), OD_INT(f->recalled_uses), OD_INT(f->stalls),
 				OD_REAL(od_seconds(f->stall_ns)), OD_INT(f->late_predictions),
 				OD_INT(f->missing_predictions), OD_INT(f->align_bytes),
+				OD_INT(f->served_in_time), OD_INT(f->extra_loads),
 			});
 		}
 	}

@@ -26,6 +26,9 @@ static void add(struct odm_figures *sum, const struct odm_figures *f)
 	sum->recalled_uses += f->recalled_uses;
 	sum->late_predictions += f->late_predictions;
 	sum->missing_predictions += f->missing_predictions;
+	sum->served_in_time += f->served_in_time;
+	sum->extra_loads += f->extra_loads;
+	sum->hedge_uses += f->hedge_uses;
 	sum->stalls += f->stalls;
 	sum->stall_ns += f->stall_ns;
 	sum->decode_layers += f->decode_layers;
@@ -44,17 +47,18 @@ static double share(double part, double of)
 
 static void put_totals(struct ablate_summary *out, const struct odm_figures *sum)
 {
-	double tokens = (double)sum->tokens, recalled = (double)sum->recalled_uses;
-	double unpredicted = (double)sum->expert_uses - recalled;
+	double tokens = (double)sum->tokens, uses = (double)sum->expert_uses, recalled = (double)sum->recalled_uses;
+	double foreseen = recalled + (double)sum->hedge_uses;
 
 	out->tokens = sum->tokens;
 	out->uses = sum->expert_uses;
 	out->recall = share(recalled, (double)sum->predicted_uses);
-	out->served = share((double)(sum->expert_uses - sum->stalls), (double)sum->expert_uses);
+	out->served = share((double)sum->served_in_time, uses);
+	out->extra = share((double)sum->extra_loads, uses);
 	out->stalls = share((double)sum->stalls, tokens);
 	out->stall_ms = share(od_seconds(sum->stall_ns) * 1e3, tokens);
-	out->mispredictions = share((double)sum->predicted_uses - recalled, tokens);
-	out->late_loads = share(fmax(0, (double)sum->stalls - unpredicted), tokens);
+	out->unforeseen = share(uses - foreseen, tokens);
+	out->late_loads = share(fmax(0, foreseen - (double)sum->served_in_time), tokens);
 	out->late_predictions = share((double)sum->late_predictions, tokens);
 	out->missing_predictions = share((double)sum->missing_predictions, tokens);
 	out->align_bytes = share((double)sum->align_bytes, tokens);

@@ -14,9 +14,11 @@ struct ablate_summary {
 	double tok_per_s_sd, tok_per_s_q1, tok_per_s_q3;
 	uint64_t tokens, uses; /* of decode steps */
 	double recall;	       /* OD-MoE Eq. 3; NaN: nothing was predicted */
-	double served;	       /* share of uses that were resident when their rows arrived */
-	/* A token. late_loads: predicted in vain, it was not there in time; predictions: rows of a layer. */
-	double stalls, stall_ms, mispredictions, late_loads, late_predictions, missing_predictions;
+	double served;	       /* share of uses served in time (figures.h) */
+	double extra;	       /* loads begun and never used, over uses */
+	/* A token. Unforeseen: uses that nobody had predicted; late_loads: foreseen, but not there in time; predictions:
+	 * rows of a layer. */
+	double stalls, stall_ms, unforeseen, late_loads, late_predictions, missing_predictions;
 	double align_bytes; /* a token: what the shadow was told, but for what it asked for */
 	double load_ms, main_ms, worker_ms, window_ms;	     /* Eq. 1, from what was measured */
 };

@@ -79,13 +79,14 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 
 	odm_engine_args_defaults(&o->engine);
 	o->engine.opts.run_time_ms = -1;
+	o->engine.opts.hedge_percent = 0; /* the paper's shadow, unless asked for */
 	return odm_engine_args_parse(&o->engine, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench ablate --prompts FILE [OPTIONS]\n\n"
 		"What the shadow and each kind of alignment are worth, on a live local cluster: --local 8, --slots 1 and\n"
 		"--threads 1 unless told otherwise. Workers are paced, so that a few cores can stand for ten machines:\n"
-		"--run-time is 3 ms and --load-time half the window unless told otherwise. The shadow departs late, as the\n"
-		"paper's does, unless --departure says early. Paced times must be long\n"
-		"against what this machine needs itself (see t_main), or it is the machine that is measured.\n"
+		"--run-time is 3 ms and --load-time half the window unless told otherwise. The shadow is the paper's, with\n"
+		"late departure, no hedging and no second opinion, unless the options for them say else. Paced times must\n"
+		"be long against what this machine needs itself (see t_main), or it is the machine that is measured.\n"
 		"Example: od-bench ablate --pack PACK --prompts tests/bench/prompts.jsonl --limit 20 --svg plots\n", err);
 }
 
@@ -158,6 +159,10 @@ static int generate(struct ablate_bench *b, const struct ablate_setting *s, cons
 	int rc;
 
 	eo.predictor = s->predictor;
+	if (s->predictor != ODM_PREDICT_SHADOW) { /* what mends a shadow is no part of the rivals */
+		eo.second_opinion = -1;
+		eo.hedge_percent = 0;
+	}
 	eo.align.token_period = (uint32_t)s->align_token;
 	eo.align.kv_period = (uint32_t)s->align_kv;
 	eo.load_time_ms = s->load_time_ms;
@@ -289,6 +294,8 @@ static void describe(struct ablate_bench *b)
 	a->slots = f->slots;
 	a->precision = od_precision_names[e->precision];
 	a->departure = odm_departure_names[e->departure];
+	a->second_opinion = e->second_opinion < 0 ? "none" : od_predictor_kinds[e->second_opinion];
+	a->hedge_percent = e->hedge_percent;
 	a->fingerprint = od_pack_fingerprint(b->pack);
 }
 

@@ -48,7 +48,7 @@ void od_report_fact(struct od_report *r, const char *key, const char *label, str
 
 /* A table behind what is there already; title may be NULL. Never NULL; columns: [n_columns], at most
  * OD_TABLE_COLUMNS. */
-#define OD_TABLE_COLUMNS 16
+#define OD_TABLE_COLUMNS 20
 struct od_table *od_report_table(struct od_report *r, const char *key, const char *title,
 				 const struct od_column *columns, size_t n_columns);
 

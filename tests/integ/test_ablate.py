@@ -46,6 +46,9 @@ def check_figure(r, key, runs):
         assert close(a_token["stalls"], sum(u["stalls"] for u in mine) / tokens)
         assert close(a_token["stall_ms"], sum(u["stall_s"] for u in mine) * 1e3 / tokens)
         assert a_token["stalls"] <= a_token["uses"]
+        uses = sum(u["expert_uses"] for u in mine)
+        assert close(row["served_percent"], 100 * sum(u["served_in_time"] for u in mine) / uses)
+        assert close(row["extra_percent"], 100 * sum(u["extra_loads"] for u in mine) / uses)
         assert row["load_ms"] >= mine[0]["load_time_ms"], "a paced load takes its time"
         for u in mine:
             assert u["expert_uses"] == LAYERS * TOP_K * (u["tokens"] - 1), u
@@ -79,6 +82,7 @@ def six_cases():
     for u in runs[4]:  # main's own predictor is there for every row
         assert u["predicted_uses"] == u["expert_uses"] and 0 < u["recalled_uses"] < u["predicted_uses"], u
     assert r["fig8"][5]["recall_percent"] is None and r["fig8"][5]["served_percent"] == 0
+    assert r["fig8"][5]["extra_percent"] == 0 and r["fig8"][4]["extra_percent"] > 0, "what nobody asks for nobody loads"
     check_order(r, runs, "order", 1, lambda a, b: a["tok_per_s"] / b["tok_per_s"])
     check_order(r, runs, "order_by_stalls", 0,
                 lambda a, b: (b["stall_s"] / (b["tokens"] - 1) - a["stall_s"] / (a["tokens"] - 1)) * 1e3)

@@ -21,13 +21,14 @@ static void totals_are_per_token_and_speeds_per_prompt(void **state)
 	/* 20, 10 and 4 tokens a second; 40, 10 and 10 decoded tokens; and one that ended with its first token. */
 	const struct odm_figures f[] = {
 		{ .tokens = 41, .decode_ns = 2 * S, .expert_uses = 400, .predicted_uses = 390, .recalled_uses = 380,
+		  .served_in_time = 370, .extra_loads = 20, .hedge_uses = 2,
 		  .align_bytes = 9000, .late_predictions = 6, .missing_predictions = 5, .stalls = 30,
 		  .stall_ns = 120 * MS, .decode_layers = 100, .experts_ns = 1 * S, .loads = 300, .load_ns = 1200 * MS, .groups = 4, .slots = 1 },
 		{ .tokens = 11, .decode_ns = 1 * S, .expert_uses = 100, .predicted_uses = 100, .recalled_uses = 95,
-		  .stalls = 6, .stall_ns = 60 * MS, .decode_layers = 50, .experts_ns = 500 * MS, .loads = 60,
+		  .served_in_time = 94, .extra_loads = 10, .stalls = 6, .stall_ns = 60 * MS, .decode_layers = 50, .experts_ns = 500 * MS, .loads = 60,
 		  .load_ns = 240 * MS, .groups = 4, .slots = 1 },
 		{ .tokens = 11, .decode_ns = 2500 * MS, .expert_uses = 100, .predicted_uses = 100, .recalled_uses = 100,
-		  .stalls = 4, .stall_ns = 60 * MS, .decode_layers = 50, .experts_ns = 500 * MS, .loads = 40,
+		  .served_in_time = 96, .stalls = 4, .stall_ns = 60 * MS, .decode_layers = 50, .experts_ns = 500 * MS, .loads = 40,
 		  .load_ns = 160 * MS, .groups = 4, .slots = 1 },
 		{ .tokens = 1, .loads = 0, .groups = 4, .slots = 1 },
 	};
@@ -47,8 +48,9 @@ static void totals_are_per_token_and_speeds_per_prompt(void **state)
 	assert_close(s.served, 560.0 / 600);
 	assert_close(s.stalls, 40.0 / 60);
 	assert_close(s.stall_ms, 240.0 / 60);
-	assert_close(s.mispredictions, 15.0 / 60);
-	assert_close(s.late_loads, 15.0 / 60); /* 40 stalls, of which 25 were for what nobody had predicted */
+	assert_close(s.extra, 30.0 / 600);
+	assert_close(s.unforeseen, 23.0 / 60); /* neither predicted nor hedged */
+	assert_close(s.late_loads, 17.0 / 60); /* the rest of what was not served */
 	assert_close(s.late_predictions, 6.0 / 60);
 	assert_close(s.missing_predictions, 5.0 / 60);
 	assert_close(s.align_bytes, 150);
