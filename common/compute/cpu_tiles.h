@@ -77,7 +77,7 @@ static ALWAYS_INLINE void matmul_of(od_dots_fn *const f, const enum od_dtype t, 
 			else if (nr == 2)
 				column_tiles(f, t, V16_OUTS_OF_2, 2, b, n);
 			else
-				row_tile(f, t, V16_OUTS_OF_1, 1, b, n);
+				row_tile(f, t, t == OD_NF4 ? V16_NF4_OUTS_OF_1 : V16_OUTS_OF_1, 1, b, n);
 		}
 	}
 }

@@ -14,6 +14,7 @@ typedef struct {
 /* Rows of weights that meet 1, 2, 4 rows of x: 8 of the 16 registers are sums. A sum is a chain of FMAs of 4
  * cycles, two of which can start per cycle, so 8 keep the unit busy; more would spill. */
 #define V16_OUTS_OF_1 4
+#define V16_NF4_OUTS_OF_1 2 /* codes take registers too: a third faster than 4 */
 #define V16_OUTS_OF_2 2
 #define V16_OUTS_OF_4 1
 

@@ -12,6 +12,7 @@ typedef __m512 v16;
 /* Rows of weights that meet 1, 2, 4 rows of x. 16 of 32 registers are sums in the last; for one row memory is
  * the limit, and it likes few streams. */
 #define V16_OUTS_OF_1 4
+#define V16_NF4_OUTS_OF_1 4
 #define V16_OUTS_OF_2 4
 #define V16_OUTS_OF_4 4
 

@@ -17,6 +17,7 @@ typedef struct {
 /* Rows of weights that meet 1, 2, 4 rows of x. 8 sums are what two pipes for FMAs of 4 cycles can use, and with more than
  * 16 of the 32 registers the decoding of quantised weights would spill. */
 #define V16_OUTS_OF_1 2
+#define V16_NF4_OUTS_OF_1 2
 #define V16_OUTS_OF_2 2
 #define V16_OUTS_OF_4 1
 

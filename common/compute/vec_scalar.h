@@ -15,6 +15,7 @@ typedef struct {
 
 /* How many rows of weights meet 1, 2, 4 rows of x in registers. Nothing is gained here, so little code. */
 #define V16_OUTS_OF_1 1
+#define V16_NF4_OUTS_OF_1 1
 #define V16_OUTS_OF_2 1
 #define V16_OUTS_OF_4 1
 
