@@ -33,9 +33,9 @@ static int write_plot(struct od_plot *p, const char *dir, const char *name, stru
 	return rc;
 }
 
-static void put_speed(struct od_series *to, double x, const struct ablate_summary *s)
+static void put_spread(struct od_series *to, double x, const struct ablate_spread *s)
 {
-	od_series_point(to, x, s->tok_per_s.median, s->tok_per_s_q1, s->tok_per_s_q3);
+	od_series_point(to, x, s->median, s->q1, s->q3);
 }
 
 /* "1 token and KV" is too wide below a bar: the number goes above the rest. */
@@ -76,7 +76,7 @@ static int draw_cases(const struct ablate *a, const char *dir, struct od_err *er
 	for (size_t i = 0; i < f->n; i++) {
 		put_tick(speed, (double)i, f->label[i]);
 		put_tick(served, (double)i, f->label[i]);
-		put_speed(bars, (double)i, &s[i]);
+		put_spread(bars, (double)i, &s[i].tok_per_s);
 		od_series_point(parts[0], (double)i, s[i].unforeseen, NAN, NAN);
 		od_series_point(parts[1], (double)i, s[i].late_loads, NAN, NAN);
 	}
@@ -89,27 +89,51 @@ static int draw_cases(const struct ablate *a, const char *dir, struct od_err *er
 }
 
 /* Lines over KV periods: a figure's settings in rows of n_x, one line each. */
-static int draw_lines(const struct ablate *a, const struct ablate_figure *f, size_t n_x, const char *const *names,
-		      const char *title, const char *dir, const char *file, struct od_err *err)
+struct lines {
+	const struct ablate_figure *figure;
+	size_t n_x;
+	const char *const *names;
+	const char *file[2], *title[2]; /* [enum ablate_by] */
+};
+
+static int draw_lines(const struct ablate *a, const struct lines *l, enum ablate_by by, const char *dir,
+		      struct od_err *err)
 {
+	static const char *const labels[] = {
+		[ABLATE_BY_SPEED] = "tokens/s, median and quartiles",
+		[ABLATE_BY_STALLS] = "ms a token, median and quartiles",
+	};
 	struct ablate_summary s[ABLATE_MAX_BARS];
 	struct od_series *line = NULL;
 	struct od_plot *p;
-	int rc = summarise(a, f, s, err);
+	int rc = summarise(a, l->figure, s, err);
 
 	if (rc == OD_OK)
-		rc = od_plot_new(&p, title, err);
+		rc = od_plot_new(&p, l->title[by], err);
 	if (rc != OD_OK)
 		return rc;
-	od_plot_labels(p, "KV period, tokens", "tokens/s, median and quartiles");
+	od_plot_labels(p, "KV period, tokens", labels[by]);
 	od_plot_x_log2(p);
-	for (size_t i = 0; i < f->n; i++) {
-		if (i % n_x == 0)
-			line = od_plot_series(p, OD_PLOT_LINE_BARS, names[i / n_x]);
+	for (size_t i = 0; i < l->figure->n; i++) {
+		size_t row = i / l->n_x;
+
+		if (i % l->n_x == 0)
+			line = od_plot_series(p, OD_PLOT_LINE_BARS, l->names[row]);
 		/* Beside each other, so that bars can be told apart. */
-		put_speed(line, ldexp(1, (int)(i % n_x)) * (1 + 0.02 * (double)(i / n_x)), &s[i]);
+		put_spread(line, ldexp(1, (int)(i % l->n_x)) * (1 + 0.02 * (double)row),
+			   by == ABLATE_BY_SPEED ? &s[i].tok_per_s : &s[i].stalled_ms);
 	}
-	return write_plot(p, dir, file, err);
+	return write_plot(p, dir, l->file[by], err);
+}
+
+static int draw_both(const struct ablate *a, const struct lines *l, const char *dir, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	if (l->figure->n == 0)
+		return rc;
+	rc = draw_lines(a, l, ABLATE_BY_SPEED, dir, err);
+	return rc == OD_OK ? draw_lines(a, l, ABLATE_BY_STALLS, dir, err) : rc;
 }
 
 int ablate_draw(const struct ablate *a, const char *dir, struct od_err *err)
@@ -117,22 +141,25 @@ int ablate_draw(const struct ablate *a, const char *dir, struct od_err *err)
 	static const char *const periods[ABLATE_PERIODS] = {
 		"token period 1", "token period 2", "token period 4", "token period 8", "token period 16",
 	};
-	const struct ablate_figure *f9 = &a->figure[ABLATE_FIG9], *f10 = &a->figure[ABLATE_FIG10];
 	char loads[ABLATE_LOADS][32];
 	const char *load_names[ABLATE_LOADS];
+	const struct lines fig9 = { &a->figure[ABLATE_FIG9], ABLATE_PERIODS, periods,
+				    { "fig9.svg", "fig9-stalls.svg" },
+				    { "Speed, by periods of alignment", "Time stalled, by periods of alignment" } };
+	const struct lines fig10 = { &a->figure[ABLATE_FIG10], ABLATE_KV_PERIODS, load_names,
+				     { "fig10.svg", "fig10-stalls.svg" },
+				     { "Speed, by KV period and load time", "Time stalled, by KV period and load time" } };
 	int rc = OD_OK;
 
-	if (a->figure[ABLATE_FIG8].n > 0)
-		rc = draw_cases(a, dir, err);
-	if (rc == OD_OK && f9->n > 0)
-		rc = draw_lines(a, f9, ABLATE_PERIODS, periods, "Speed, by periods of alignment", dir, "fig9.svg", err);
-	for (size_t i = 0; i < ABLATE_LOADS && f10->n > 0; i++) {
-		snprintf(loads[i], sizeof(loads[i]), "load %.2f ms",
-			 a->setting[f10->setting[i * ABLATE_KV_PERIODS]].load_time_ms);
+	for (size_t i = 0; i < ABLATE_LOADS; i++) {
+		const struct ablate_setting *s = &a->setting[fig10.figure->setting[i * ABLATE_KV_PERIODS]];
+
+		snprintf(loads[i], sizeof(loads[i]), "load %.2f ms", s->load_time_ms);
 		load_names[i] = loads[i];
 	}
-	if (rc == OD_OK && f10->n > 0)
-		rc = draw_lines(a, f10, ABLATE_KV_PERIODS, load_names, "Speed, by KV period and load time", dir,
-				"fig10.svg", err);
-	return rc;
+	if (a->figure[ABLATE_FIG8].n > 0)
+		rc = draw_cases(a, dir, err);
+	if (rc == OD_OK)
+		rc = draw_both(a, &fig9, dir, err);
+	return rc == OD_OK ? draw_both(a, &fig10, dir, err) : rc;
 }

@@ -43,8 +43,8 @@ static void report_setup(const struct ablate *a, struct od_report *r)
 static void speed_row(struct od_table *t, const char *label, const struct ablate_summary *s)
 {
 	od_table_row(t, (struct od_cell[]){
-		OD_TEXT(label), OD_REAL(s->tok_per_s.median), OD_REAL(s->tok_per_s_q1), OD_REAL(s->tok_per_s_q3),
-		OD_REAL(s->tok_per_s.mean), OD_REAL(s->tok_per_s_sd), OD_REAL(100 * s->recall),
+		OD_TEXT(label), OD_REAL(s->tok_per_s.median), OD_REAL(s->tok_per_s.q1), OD_REAL(s->tok_per_s.q3),
+		OD_REAL(s->tok_per_s.mean), OD_REAL(s->tok_per_s.sd), OD_REAL(100 * s->recall),
 		OD_REAL(100 * s->served), OD_REAL(100 * s->extra), OD_REAL(s->load_ms), OD_REAL(s->window_ms),
 		OD_REAL(s->main_ms), OD_REAL(s->worker_ms),
 	});

@@ -7,14 +7,27 @@
 
 #define MIN_PROMPTS 6 /* fewer give no such interval (bench_stats.h) */
 
-/* Of the n that are numbers. */
-static double deviation(const double *x, size_t n, double mean)
+/* Sorts x. */
+static struct ablate_spread spread_of(double *x, size_t n)
 {
+	struct ablate_spread s;
+	struct od_stats all;
 	double squares = 0;
 
+	od_stats_of(x, n, &all);
 	for (size_t i = 0; i < n; i++)
-		squares += (x[i] - mean) * (x[i] - mean);
-	return n > 1 ? sqrt(squares / (double)(n - 1)) : NAN;
+		squares += (x[i] - all.mean) * (x[i] - all.mean);
+	s.median = all.median;
+	s.q1 = od_stats_percentile(x, n, 0.25);
+	s.q3 = od_stats_percentile(x, n, 0.75);
+	s.mean = all.mean;
+	s.sd = n > 1 ? sqrt(squares / (double)(n - 1)) : NAN;
+	return s;
+}
+
+static double stalled_ms(const struct odm_figures *f)
+{
+	return od_seconds(f->stall_ns) * 1e3 / (double)(f->tokens - 1);
 }
 
 static void add(struct odm_figures *sum, const struct odm_figures *f)
@@ -71,31 +84,28 @@ static void put_totals(struct ablate_summary *out, const struct odm_figures *sum
 int ablate_summarise(const struct odm_figures *f, size_t n, struct ablate_summary *out, struct od_err *err)
 {
 	struct odm_figures sum = { 0 };
-	double *x = calloc(n + 1, sizeof(*x));
+	double *speed = calloc(n + 1, sizeof(*speed)), *stalled = calloc(n + 1, sizeof(*stalled));
 	size_t n_speeds = 0;
 
 	*out = (struct ablate_summary){ 0 };
-	if (x == NULL)
+	if (speed == NULL || stalled == NULL) {
+		free(speed);
+		free(stalled);
 		return od_fail(err, OD_ERR_NOMEM, "figures of %zu prompts", n);
-	for (size_t i = 0; i < n; i++) {
-		double speed = odm_figures_tok_per_s(&f[i]);
-
-		if (speed > 0) /* else one token or none: no speed */
-			x[n_speeds++] = speed;
-		add(&sum, &f[i]);
 	}
-	od_stats_of(x, n_speeds, &out->tok_per_s);
-	out->tok_per_s_sd = deviation(x, n_speeds, out->tok_per_s.mean);
-	out->tok_per_s_q1 = od_stats_percentile(x, n_speeds, 0.25);
-	out->tok_per_s_q3 = od_stats_percentile(x, n_speeds, 0.75);
+	for (size_t i = 0; i < n; i++) {
+		add(&sum, &f[i]);
+		if (odm_figures_tok_per_s(&f[i]) <= 0) /* fewer than two tokens */
+			continue;
+		speed[n_speeds] = odm_figures_tok_per_s(&f[i]);
+		stalled[n_speeds++] = stalled_ms(&f[i]);
+	}
+	out->tok_per_s = spread_of(speed, n_speeds);
+	out->stalled_ms = spread_of(stalled, n_speeds);
 	put_totals(out, &sum);
-	free(x);
+	free(speed);
+	free(stalled);
 	return OD_OK;
-}
-
-static double stalled_ms(const struct odm_figures *f)
-{
-	return od_seconds(f->stall_ns) * 1e3 / (double)(f->tokens - 1);
 }
 
 static double neutral(enum ablate_by by)

@@ -1,6 +1,7 @@
 /* ablate_summary.h - what a setting of od-bench ablate cost, from the runs of all prompts.
  *
- * Speed is a figure of each prompt, so it has a spread over prompts; the others are totals, per generated token.
+ * Speed and the time stalled are figures of each prompt, so they have a spread over prompts; the others are totals, per
+ * generated token.
  * Thread: any. Owner: the caller. */
 #ifndef OD_BENCH_ABLATE_SUMMARY_H
 #define OD_BENCH_ABLATE_SUMMARY_H
@@ -9,9 +10,13 @@
 #include "main-node/figures.h"
 #include "tests/bench/bench_stats.h"
 
+/* Over prompts; NaN where there are too few. */
+struct ablate_spread {
+	double median, q1, q3, mean, sd;
+};
+
 struct ablate_summary {
-	struct od_stats tok_per_s; /* over prompts */
-	double tok_per_s_sd, tok_per_s_q1, tok_per_s_q3;
+	struct ablate_spread tok_per_s, stalled_ms; /* stalled: a token */
 	uint64_t tokens, uses; /* of decode steps */
 	double recall;	       /* OD-MoE Eq. 3; NaN: nothing was predicted */
 	double served;	       /* share of uses served in time (figures.h) */

@@ -2,7 +2,7 @@
  *
  * Speeds of ten processes on a few cores mean nothing by themselves. So loads and computation are paced by a clock
  * (od-worker --load-time, --run-time), and what is compared is how well the settings fill that time. Every prompt is
- * written in every setting before the next one begins, each time by a fresh cluster, in an order that turns: what the
+ * written in every setting before the next one begins, each time by a fresh cluster, in a shuffled order: what the
  * machine does meanwhile falls on all alike. */
 #include "common/base/clock.h"
 #include "main-node/engine_args.h"
@@ -189,15 +189,32 @@ static void note_other_tokens(struct ablate *a, size_t setting, size_t prompt)
 			 (unsigned long long)s->align_token, (unsigned long long)s->align_kv, s->load_time_ms);
 }
 
-/* One prompt in every setting, beginning with another one each time. */
+/* Another order for every prompt (Fisher and Yates), so that no setting always follows the same one. */
+static void shuffle(size_t *order, size_t n, uint64_t seed)
+{
+	for (size_t i = 0; i < n; i++)
+		order[i] = i;
+	for (size_t i = n; i > 1; i--) {
+		size_t j, other = order[i - 1];
+
+		seed = seed * 6364136223846793005ull + 1442695040888963407ull; /* Knuth's MMIX */
+		j = (size_t)(seed >> 33) % i;
+		order[i - 1] = order[j];
+		order[j] = other;
+	}
+}
+
+/* One prompt in every setting. */
 static int run_round(struct ablate_bench *b, size_t prompt, struct od_err *err)
 {
 	struct ablate *a = &b->a;
 	struct odm_result first = { 0 };
+	size_t order[ABLATE_MAX_SETTINGS];
 	int rc = OD_OK;
 
+	shuffle(order, a->n_settings, prompt);
 	for (size_t k = 0; rc == OD_OK && k < a->n_settings; k++) {
-		size_t i = (k + prompt) % a->n_settings;
+		size_t i = order[k];
 		struct odm_figures *f = &ablate_runs(a, i)[prompt];
 		struct odm_result r;
 
