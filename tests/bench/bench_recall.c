@@ -19,13 +19,15 @@
 #define DEFAULT_TOKENS 256
 #define MAX_TOKENS 1e6
 #define OWN_MAX 32
+#define MAX_SIM_MS 60000
 
 struct options {
 	struct odm_engine_args engine;
 	const char *prompts, *precision, *dense_precision, *predictor, *align, *dump, *svg;
 	int sweep; /* index into recall_sweep_names, or -1 */
 	uint64_t limit, tokens;
-	bool json, help;
+	struct recall_served_opts sim;
+	bool json, help, served;
 };
 
 /* ---- The command line ---- */
@@ -90,6 +92,23 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  recall_sweep_names },
 		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "without a cluster: pictures of it, by gnuplot", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON, with every token index and every prompt", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Served in time, on a simulated cluster (without a real one)" },
+		{ "served", OD_ARG_FLAG, &o->served, NULL, "what share of expert uses would be served in time, and with how many "
+		  "extra loads: with late and with early departure, with corrections, with hedges", 0, 0, NULL },
+		{ "sim-hedge", OD_ARG_STRING, &o->sim.hedge, "LIST", "hedges up to so many percent of loads in vain over uses "
+		  "(default: 2,5,10)", 0, 0, NULL },
+		{ "sim-workers", OD_ARG_UINT, &o->sim.workers, "N", "workers, in groups of top-k (default: 8)", 1, 64, NULL },
+		{ "sim-slots", OD_ARG_UINT, &o->sim.slots, "N", "slots of each (default: 2)", 1, 64, NULL },
+		{ "sim-load", OD_ARG_REAL, &o->sim.load, "SHARE", "an expert's load, over the window of OD-MoE Eq. 1 for one slot "
+		  "(default: 0.5)", 0.001, 100, NULL },
+		{ "sim-main", OD_ARG_REAL, &o->sim.main_ms, "MS", "a layer on main (default: 1)", 0.001, MAX_SIM_MS, NULL },
+		{ "sim-worker", OD_ARG_REAL, &o->sim.worker_ms, "MS", "an expert on a worker (default: 1)", 0.001, MAX_SIM_MS,
+		  NULL },
+		{ "sim-shadow", OD_ARG_REAL, &o->sim.shadow_ms, "MS", "a layer on the shadow (default: 1)", 0.001, MAX_SIM_MS,
+		  NULL },
+		{ "sim-head", OD_ARG_REAL, &o->sim.head_ms, "MS", "between two tokens, on main and on the shadow (default: 1)", 0,
+		  MAX_SIM_MS, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Else" },
 		{ "dump", OD_ARG_STRING, &o->dump, "FILE", "without a cluster: every row of every layer, true and predicted, "
 		  "a JSON object a line", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
@@ -101,6 +120,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 
 	_Static_assert(sizeof(own) / sizeof(own[0]) <= OWN_MAX, "table too small");
 	odm_engine_args_defaults(&o->engine);
+	recall_served_defaults(&o->sim);
 	n = engine_table(o, own, n_own, table);
 	memcpy(table + n, own, sizeof(own));
 	n += n_own;
@@ -164,7 +184,8 @@ static int check_live(struct options *o, struct od_err *err)
 	struct odm_engine_opts *e = &o->engine.opts;
 	int rc, predictors[RECALL_LIST_MAX];
 	size_t n;
-	const char *alone = o->dump != NULL ? "dump" : o->svg != NULL ? "svg" : o->sweep >= 0 ? "sweep" : NULL;
+	const char *alone = o->dump != NULL ? "dump" : o->svg != NULL ? "svg" : o->sweep >= 0 ? "sweep" :
+			    o->served ? "served" : NULL;
 
 	if (alone != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is not for a cluster: leave out --local and --workers", alone);
@@ -192,6 +213,9 @@ static int check_live(struct options *o, struct od_err *err)
 /* An option that only a cluster obeys, or NULL. */
 static const char *cluster_only(const struct odm_engine_opts *e)
 {
+	struct odm_engine_opts defaults;
+
+	odm_engine_defaults(&defaults);
 	if (e->slots > 0)
 		return "slots";
 	if (e->memory_limit_bytes > 0)
@@ -202,6 +226,8 @@ static const char *cluster_only(const struct odm_engine_opts *e)
 		return "mixed";
 	if (e->second_opinion >= 0)
 		return "second-opinion";
+	if (e->hedge_percent != defaults.hedge_percent)
+		return "hedge";
 	if (e->load_time_ms > 0)
 		return "load-time";
 	if (e->run_time_ms > 0)
@@ -290,6 +316,18 @@ static int list_configs(const struct options *o, struct recall_configs *c, struc
 	return rc;
 }
 
+static int check_served(const struct options *o, struct od_err *err)
+{
+	struct recall_served_opts defaults;
+
+	recall_served_defaults(&defaults);
+	if (!o->served && memcmp(&o->sim, &defaults, sizeof(defaults)) != 0)
+		return od_fail(err, OD_ERR_ARG, "--sim-...: about the simulated cluster of --served, which was not asked for");
+	if (o->served && o->engine.opts.departure >= 0)
+		return od_fail(err, OD_ERR_ARG, "--served shows both departures: leave out --departure");
+	return o->served ? recall_served_check(&o->sim, err) : OD_OK;
+}
+
 static int check_alone(const struct options *o, struct recall_configs *c, struct od_err *err)
 {
 	const char *useless = cluster_only(&o->engine.opts);
@@ -300,7 +338,9 @@ static int check_alone(const struct options *o, struct recall_configs *c, struct
 	if (o->sweep >= 0 && (o->align != NULL || o->predictor != NULL))
 		return od_fail(err, OD_ERR_ARG, "--sweep says which alignments and predictors: leave out --align and "
 			       "--predictor");
-	rc = list_configs(o, c, err);
+	rc = check_served(o, err);
+	if (rc == OD_OK)
+		rc = list_configs(o, c, err);
 	if (rc == OD_OK && o->svg != NULL && o->sweep < 0 && c->n > OD_PLOT_SERIES)
 		rc = od_fail(err, OD_ERR_ARG, "--svg: %zu configurations are more than a picture can show, %d; --sweep makes "
 			     "several", c->n, OD_PLOT_SERIES);
@@ -360,6 +400,8 @@ static int report(const struct recall_run *r, const struct options *o, struct od
 	}
 	if (rc == OD_OK) {
 		recall_sweep_report(sweep, r->configs, &v, to);
+		if (o->served)
+			recall_served_report(&r->served, r->configs, to);
 		rc = od_report_print(to, stdout, o->json, err);
 	}
 	if (rc == OD_OK && o->svg != NULL)
@@ -388,6 +430,7 @@ static int run_alone(const struct options *o, struct recall_configs *configs, st
 			.rows = odm_engine_args_rows(&o->engine),
 			.progress = !o->json && isatty(STDERR_FILENO),
 			.dump = o->dump,
+			.served = o->served ? &o->sim : NULL,
 		},
 		.configs = configs,
 		.prompts = prompts,

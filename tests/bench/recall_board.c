@@ -83,6 +83,8 @@ void recall_board_add(struct recall_board *b, const struct od_prediction *p)
 	    p->n < b->config->top_k || p->n > OD_MAX_CANDIDATES)
 		return; /* for a step that does not come: the text ends before */
 	early = step > b->step || (step == b->step && !b->begun);
+	if (b->tape != NULL && (early || b->any_token || p->token == token_of(b, step)))
+		recall_tape_add(b->tape, step, p, token_of(b, step), early);
 	if (p->m == 0 && early) {
 		b->counts->guesses++;
 		b->counts->wrong_guesses += p->token != token_of(b, step);
@@ -103,6 +105,8 @@ void recall_board_begin_step(struct recall_board *b, bool any_token)
 {
 	b->begun = true;
 	b->any_token = any_token;
+	if (b->tape != NULL && any_token)
+		recall_tape_any(b->tape, b->step, token_of(b, b->step));
 	for (uint32_t m = 0; m < b->config->n_layers; m++) {
 		struct recall_held *h = held_of(b, b->step, m);
 

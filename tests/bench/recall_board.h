@@ -14,6 +14,7 @@
 #include "common/predict/prediction.h"
 #include "tests/bench/recall_record.h"
 #include "tests/bench/recall_stats.h"
+#include "tests/bench/recall_tape.h"
 
 struct recall_held;
 
@@ -23,6 +24,7 @@ struct recall_board {
 	struct recall_counts *counts;
 	const char *name;	/* of the configuration */
 	struct od_strbuf *dump; /* NULL: none */
+	struct recall_tape *tape; /* NULL: none; cleared */
 	uint64_t first_step;	/* number of the first decode step; the others follow */
 	/* The board's own. */
 	uint32_t step, layer; /* whose router speaks next; before begin_step: (step, 0) is not begun */

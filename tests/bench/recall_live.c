@@ -16,6 +16,7 @@ struct live {
 	const char **finish;	      /* [prompts->n] */
 	uint32_t workers, groups, slots;
 	uint64_t lead_layers, lead_routers;
+	uint64_t uses, served, extra_loads, hedged, corrected;
 };
 
 static int run_prompt(struct live *l, size_t i, struct od_err *err)
@@ -41,6 +42,11 @@ static int run_prompt(struct live *l, size_t i, struct od_err *err)
 	c->asked_bytes = r.figures.asked_bytes;
 	l->lead_layers += r.figures.lead_layers;
 	l->lead_routers += r.figures.lead_routers;
+	l->uses += r.figures.expert_uses;
+	l->served += r.figures.served_in_time;
+	l->extra_loads += r.figures.extra_loads;
+	l->hedged += r.figures.hedged;
+	l->corrected += r.figures.corrected;
 	l->finish[i] = odm_finish_name(r.finish);
 	l->workers = r.figures.workers;
 	l->groups = r.figures.groups;
@@ -61,6 +67,19 @@ static int run_prompts(struct live *l, struct od_err *err)
 	}
 	recall_progress_end(&progress);
 	return rc;
+}
+
+/* Beside recall: what it was worth, and what it cost. */
+static void report_served(const struct live *l, struct od_report *r)
+{
+	const double uses = (double)l->uses;
+
+	if (l->uses == 0)
+		return;
+	od_report_fact(r, "served_in_time", "served in time, of all uses", OD_REAL((double)l->served / uses), 5, NULL);
+	od_report_fact(r, "extra_loads", "  extra loads over uses", OD_REAL((double)l->extra_loads / uses), 4, NULL);
+	od_report_fact(r, "hedged", "  hedges over uses", OD_REAL((double)l->hedged / uses), 4, NULL);
+	od_report_fact(r, "corrected", "  rows of layers corrected", OD_INT(l->corrected), 0, NULL);
 }
 
 static void report_setting(const struct live *l, struct od_report *r)
@@ -102,6 +121,7 @@ static int report(const struct live *l, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	report_setting(l, r);
+	report_served(l, r);
 	rc = recall_report(&v, r, err);
 	if (rc == OD_OK)
 		rc = od_report_print(r, stdout, l->json, err);

@@ -11,6 +11,7 @@
 
 #include "tests/bench/recall_config.h"
 #include "tests/bench/recall_record.h"
+#include "tests/bench/recall_served.h"
 #include "tests/bench/recall_stats.h"
 
 struct recall_run_opts {
@@ -23,6 +24,7 @@ struct recall_run_opts {
 	enum od_dtype rows; /* as keys and values travel to them; 0: as they are stored */
 	bool progress; /* on stderr */
 	const char *dump; /* file, or NULL */
+	const struct recall_served_opts *served; /* NULL: no simulation of clusters */
 };
 
 struct recall_prompt_result {
@@ -38,6 +40,7 @@ struct recall_run {
 	struct recall_prompt_result *result; /* [prompts] */
 	struct od_pack *pack;
 	struct recall_models *models;
+	struct recall_served served; /* all zero: none */
 };
 
 /* Opens the pack and loads what the configurations need. Ids of the prompts are made here. */
