@@ -30,20 +30,20 @@ static __attribute__((noinline)) void decode_scales(const struct od_scale_codes 
 	}
 }
 
-/* The scales of n groups, at most SEGMENT_GROUPS, from the given one of an output's. Those of the same groups no
- * outputs further on are fetched: their stream is too thin for the hardware's prefetcher to follow, and a miss every
- * 16 groups cost INT8 a fifth of its speed. */
-static ALWAYS_INLINE const float *group_scales(const struct od_mat *w, const size_t no, size_t out, size_t group,
+/* The scales of n groups, at most SEGMENT_GROUPS, from the given one of an output's. Those that belong to the weights
+ * that prefetch_rows fetches now are fetched too: their stream is too thin for the hardware's prefetcher to follow, and
+ * a miss every 16 groups cost INT8 a fifth of its speed. */
+static ALWAYS_INLINE const float *group_scales(const struct od_mat *w, size_t outs_ahead, size_t out, size_t group,
 					       size_t n, float *decoded)
 {
-	size_t groups = od_quant_groups(w->n_in), at = out * groups + group;
+	size_t groups = od_quant_groups(w->n_in), at = out * groups + group, ahead = outs_ahead * groups;
 
 	if (w->scale != NULL) {
 		for (size_t i = 0; i < n; i += OD_LINE_BYTES / sizeof(float))
-			__builtin_prefetch((const void *)((uintptr_t)(w->scale + at + i) + no * groups * sizeof(float)));
+			__builtin_prefetch((const void *)((uintptr_t)(w->scale + at + i) + ahead * sizeof(float)));
 		return w->scale + at;
 	}
-	__builtin_prefetch((const void *)((uintptr_t)(w->codes.code + at) + no * groups));
+	__builtin_prefetch((const void *)((uintptr_t)(w->codes.code + at) + ahead));
 	decode_scales(&w->codes, at, n, decoded);
 	return decoded;
 }
@@ -137,6 +137,7 @@ static ALWAYS_INLINE void quant_dots(od_line_fn *const add_line, od_end_fn *cons
 {
 	const size_t step = LINE_GROUPS(t) * OD_QUANT_GROUP, bytes = od_row_bytes(t, a->n);
 	const size_t each = t == OD_NF4 || a->mat->grouped;
+	const size_t outs_ahead = no * (a->ahead > 0 ? a->ahead : 1);
 	float decoded[4][SEGMENT_GROUPS], *carry = a->carry;
 	v16 sum[4][4];
 
@@ -152,7 +153,7 @@ static ALWAYS_INLINE void quant_dots(od_line_fn *const add_line, od_end_fn *cons
 		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++)
 			scale[o] = each == 0 ? a->mat->scale + a->out + o
-					     : group_scales(a->mat, no, a->out + o, (a->col + k) / OD_QUANT_GROUP,
+					     : group_scales(a->mat, outs_ahead, a->out + o, (a->col + k) / OD_QUANT_GROUP,
 							    od_quant_groups(end - k), decoded[o]);
 		for (; k + step <= end; k += step) {
 			prefetch_rows(a, no, od_row_bytes(t, k), bytes);

@@ -55,6 +55,7 @@ struct od_tile {
 	const struct od_act8 *act8; /* and for cpu_int8_dots.h */
 	float *y;
 	size_t y_stride;
+	size_t ahead;	  /* tiles_ahead of its rows */
 	float *carry;	  /* [no][nr][16]: lanes of sums that are cut into columns; NULL when they are not */
 	bool first, last; /* columns: the sums start at 0, the results are written */
 };
@@ -62,11 +63,21 @@ struct od_tile {
 /* no rows of w of type t with nr rows of x; the three are constants at every call, so that all is inlined. */
 typedef void od_dots_fn(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a);
 
+/* How many tiles ahead of its reads a tile of rows of so many bytes fetches; 0: long rows, the end of the same. */
+static inline size_t tiles_ahead(size_t row_bytes)
+{
+	return row_bytes <= OD_PREFETCH_BYTES ? OD_PREFETCH_BYTES / (row_bytes + 1) + 1 : 0;
+}
+
 /* Fetch what no rows will read OD_PREFETCH_BYTES after offset at; at a row's end that is in the next tile. */
 static ALWAYS_INLINE void prefetch_rows(const struct od_tile *a, const size_t no, size_t at, size_t row_bytes)
 {
-	at += row_bytes < OD_PREFETCH_BYTES ? row_bytes : OD_PREFETCH_BYTES;
-	at += at < row_bytes ? 0 : no * a->w_stride_bytes - row_bytes;
+	if (a->ahead > 0) {
+		at += a->ahead * no * a->w_stride_bytes;
+	} else {
+		at += OD_PREFETCH_BYTES;
+		at += at < row_bytes ? 0 : no * a->w_stride_bytes - row_bytes;
+	}
 	V16_UNROLL(4)
 	for (size_t o = 0; o < no; o++)
 		__builtin_prefetch((const void *)((uintptr_t)a->w + o * a->w_stride_bytes + at));

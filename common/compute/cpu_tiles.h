@@ -20,6 +20,7 @@ static inline float canonical(float a)
 static ALWAYS_INLINE void row_tile(od_dots_fn *const f, const enum od_dtype t, const size_t no, const size_t nr,
 				   struct od_tile a, size_t n_out)
 {
+	a.ahead = tiles_ahead(od_row_bytes(t, a.n));
 	for (size_t o = 0, n; o < n_out; o += n) {
 		n = o + no <= n_out ? no : 1;
 		if (n == no)
