@@ -384,7 +384,8 @@ static int run_hands(struct crew *w, struct hand *hand, size_t n, struct od_err 
 		int rc = pthread_create(&hand[started].thread, NULL, work, &hand[started]);
 
 		if (rc != 0) {
-			od_fail(&w->err, w->rc = OD_ERR_NOMEM, "thread %zu of %zu: %s", started + 1, n, strerror(rc));
+			od_fail(err, OD_ERR_NOMEM, "thread %zu of %zu: %s", started + 1, n, strerror(rc));
+			give_up(w, err, OD_ERR_NOMEM);
 			break;
 		}
 	}
