@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#define LAYERS_KEPT (OD_MAX_EARLY + 1)
+#define LAYERS_KEPT OD_MAX_EARLY /* what was said of layer m is read before layer m speaks of m + OD_MAX_EARLY */
 
 static uint64_t values(const struct od_config *cfg)
 {

@@ -14,7 +14,7 @@
 
 struct ods_early {
 	struct od_early_look look;
-	float *probability; /* [OD_MAX_EARLY + 1 layers][ODS_EARLY_ROWS][OD_MAX_EARLY leads][n_experts] */
+	float *probability; /* [OD_MAX_EARLY layers][ODS_EARLY_ROWS][OD_MAX_EARLY leads][n_experts] */
 };
 
 uint64_t ods_early_bytes(const struct od_config *cfg);

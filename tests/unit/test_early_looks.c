@@ -2,15 +2,18 @@
 #include "shadow-node/early_looks.h"
 #include "tests/unit/emulator_world.h"
 
+#include "common/model/resident.h"
+
 #include <math.h>
 #include <string.h>
 
 #define ROWS 3u
+#define DEEP 9u /* layers: more than are kept, the world's over and over */
 
 /* norm, product, softmax of a row by the router of a layer. */
 static void expected(const struct model *m, uint32_t layer, const float *residual, double *p)
 {
-	const struct od_layer_weights *w = &m->layer[layer];
+	const struct od_layer_weights *w = &m->layer[layer % LAYERS];
 	const uint16_t *router = w->router.data;
 	double square = 0, sum = 0;
 
@@ -33,32 +36,70 @@ static void expected(const struct model *m, uint32_t layer, const float *residua
 		p[e] /= sum;
 }
 
+struct deep {
+	struct od_config config;
+	struct od_layer_weights layer[DEEP];
+	struct od_dense dense;
+	struct od_expert expert[DEEP * EXPERTS];
+	struct od_forward *forward;
+	struct od_expert_runner *experts;
+	struct od_seq_state *seq;
+	struct ods_early early;
+};
+
+static void open_deep(struct deep *d, const struct model *m)
+{
+	struct od_forward_opts o = pass_opts(m, OD_PROFILE_F32);
+	struct od_err err;
+
+	d->config = config;
+	d->config.n_layers = DEEP;
+	d->dense = m->dense;
+	d->dense.layer = d->layer;
+	for (uint32_t l = 0; l < DEEP; l++) {
+		d->layer[l] = m->layer[l % LAYERS];
+		memcpy(d->expert + l * EXPERTS, m->expert + l % LAYERS * EXPERTS, EXPERTS * sizeof(*d->expert));
+	}
+	o.config = &d->config;
+	o.dense = &d->dense;
+	assert_int_equal(od_forward_new(&d->forward, &o, &err), OD_OK);
+	assert_int_equal(od_resident_new(&d->experts, &o, d->expert, &err), OD_OK);
+	assert_int_equal(od_seq_state_new(&d->seq, &d->config, OD_PROFILE_F32, CTX, &err), OD_OK);
+	assert_int_equal(ods_early_init(&d->early, &o, &err), OD_OK);
+}
+
+static void close_deep(struct deep *d)
+{
+	ods_early_fini(&d->early);
+	ods_early_fini(&d->early);
+	od_seq_state_free(d->seq);
+	od_resident_free(d->experts);
+	od_forward_free(d->forward);
+}
+
 static void looks_are_what_the_routers_would_say(void **state)
 {
 	static const uint16_t order[EXPERTS] = { 4, 0, 5, 2, 1, 3 };
-	float residual[LAYERS][ROWS][32], out[OD_MAX_EARLY * EXPERTS];
-	struct od_seq_state *seq = make_state(OD_PROFILE_F32);
-	struct od_forward_opts o;
+	float residual[DEEP][ROWS][32], out[OD_MAX_EARLY * EXPERTS];
 	struct od_row rows[ROWS];
-	struct ods_early early;
 	struct model m;
-	struct pass p;
+	struct deep d;
 	struct od_err err;
 
 	(void)state;
 	make_model(&m, 21);
-	open_pass(&p, &m, OD_PROFILE_F32);
-	o = pass_opts(&m, OD_PROFILE_F32);
-	assert_int_equal(ods_early_init(&early, &o, &err), OD_OK);
+	open_deep(&d, &m);
 	for (uint32_t i = 0; i < ROWS; i++)
-		rows[i] = (struct od_row){ .seq = seq, .position = i, .token = (int32_t)(3 * i + 1) };
-	assert_int_equal(od_forward_begin(p.forward, 1, rows, ROWS, &err), OD_OK);
-	for (uint32_t l = 0; l < LAYERS; l++) {
-		od_forward_attention(p.forward);
+		rows[i] = (struct od_row){ .seq = d.seq, .position = i, .token = (int32_t)(3 * i + 1) };
+	assert_int_equal(od_forward_begin(d.forward, 1, rows, ROWS, &err), OD_OK);
+	for (uint32_t l = 0; l < DEEP; l++) {
+		const uint32_t leads = l < OD_MAX_EARLY ? l : OD_MAX_EARLY;
+
+		od_forward_attention(d.forward);
 		for (uint32_t r = 0; r < ROWS; r++) {
-			memcpy(residual[l][r], od_forward_residual_of(p.forward, r), sizeof(residual[l][r]));
-			assert_int_equal(ods_early_of(&early, l, r, ROWS, order, EXPERTS, out), l);
-			for (uint32_t lead = 1; lead <= l; lead++) {
+			memcpy(residual[l][r], od_forward_residual_of(d.forward, r), sizeof(residual[l][r]));
+			assert_int_equal(ods_early_of(&d.early, l, r, ROWS, order, EXPERTS, out), leads);
+			for (uint32_t lead = 1; lead <= leads; lead++) {
 				double want[EXPERTS];
 
 				expected(&m, l, residual[l - lead][r], want);
@@ -66,15 +107,12 @@ static void looks_are_what_the_routers_would_say(void **state)
 					assert_true(fabs((double)out[(lead - 1) * EXPERTS + e] - want[order[e]]) < 1e-5);
 			}
 		}
-		ods_early_note(&early, p.forward, l, ROWS);
-		assert_int_equal(od_forward_experts(p.forward, p.experts, &err), OD_OK);
+		ods_early_note(&d.early, d.forward, l, ROWS);
+		assert_int_equal(od_forward_experts(d.forward, d.experts, &err), OD_OK);
 	}
 	/* A prompt's rows are too many to look for. */
-	assert_int_equal(ods_early_of(&early, 2, 0, ODS_EARLY_ROWS + 1, order, EXPERTS, out), 0);
-	ods_early_fini(&early);
-	ods_early_fini(&early);
-	od_seq_state_free(seq);
-	close_pass(&p);
+	assert_int_equal(ods_early_of(&d.early, 2, 0, ODS_EARLY_ROWS + 1, order, EXPERTS, out), 0);
+	close_deep(&d);
 	free_model(&m);
 }
 

@@ -421,6 +421,26 @@ static void what_is_placed_too_late_was_not_ordered(void **state)
 	odm_predictions_free(p);
 }
 
+/* What was wanted for one token is no reason to want it for another. */
+static void another_guess_keeps_nothing(void **state)
+{
+	const struct od_want_opts o = { .hedge = 1, .correct = true };
+	const uint16_t expert[] = { 6, 7 };
+	const float probability[] = { 0.6f, 0.2f };
+	const struct od_prediction other = { .step = 2, .token = 41, .expert = expert, .probability = probability, .n = 2 };
+	struct odm_predictions *p = make_with(&o);
+	struct want w;
+
+	(void)state;
+	assert_true(odm_predictions_add(p, &other));
+	assert_true(take_want(p, &w));
+	assert_true(predict_close(p, 2, 0, 0.1f)); /* experts 0 and 1 with token 42 */
+	assert_true(take_want(p, &w));
+	assert_int_equal(w.w.n, 2);
+	assert_int_equal(w.expert[1], 1);
+	odm_predictions_free(p);
+}
+
 /* Experts that were wanted for a token that was not chosen count as wanted in vain, with those of the one that was. */
 static void a_wrong_token_is_paid_for(void **state)
 {
@@ -499,6 +519,7 @@ int main(void)
 		cmocka_unit_test(hedges_come_behind_the_prediction),
 		cmocka_unit_test(hedges_of_rows_are_merged),
 		cmocka_unit_test(what_is_placed_too_late_was_not_ordered),
+		cmocka_unit_test(another_guess_keeps_nothing),
 		cmocka_unit_test(a_wrong_token_is_paid_for),
 		cmocka_unit_test(nonsense_is_refused),
 		cmocka_unit_test(prefill_requires_without_scoring),

@@ -153,6 +153,28 @@ static void a_wrong_guess_costs_two_loads_and_a_wait(void **state)
 	assert_int_equal(r.served, 6);
 }
 
+/* A layer of the next step waits for main's keys and values of this one. Main's routers speak at 20, 42, 64 and 86, so the
+ * guess has PREDICTs at 24, 46, 68 and 90; but main's own token is there at 89, and is another one. */
+static void a_guess_waits_for_keys_and_values(void **state)
+{
+	struct served_result r;
+	struct small s;
+
+	(void)state;
+	small(&s, 2);
+	s.params.early = true;
+	s.params.slots = 4;
+	s.params.main_ns = 20;
+	s.params.worker_ns = 2;
+	s.params.head_ns = 1;
+	s.params.load_ns = 1;
+	s.guess[1] = 1;
+	r = run(&s);
+	assert_int_equal(r.extra_loads, 3);
+	assert_int_equal(r.served, 8);
+	assert_int_equal(r.total_ns, 2 * 89);
+}
+
 /* Wrong at layer 2: its load 39-64 is in vain, the RUN at 69 loads 69-94. */
 static void a_wrong_expert_waits_for_its_load(void **state)
 {
@@ -353,6 +375,7 @@ int main(void)
 		cmocka_unit_test(without_a_shadow_everything_waits),
 		cmocka_unit_test(running_ahead_the_next_step_waits_for_nothing),
 		cmocka_unit_test(a_wrong_guess_costs_two_loads_and_a_wait),
+		cmocka_unit_test(a_guess_waits_for_keys_and_values),
 		cmocka_unit_test(a_wrong_expert_waits_for_its_load),
 		cmocka_unit_test(a_second_opinion_shortens_the_wait),
 		cmocka_unit_test(the_window_of_eq_1),

@@ -127,6 +127,13 @@ static void what_is_on_its_way_stays(void **state)
 	assert_int_equal(p.want.worker[0], of_1);
 	assert_int_equal(p.want.worker[1], of_3);
 	assert_int_equal(p.want.worker[2], of_2);
+	/* A hedge too, wherever it is: not where it would go now. */
+	want(&p, 1, 2, 2, 3, (const uint16_t[]){ 1, 2, 4 });
+	p.want.worker[0] = of_1;
+	p.want.worker[1] = of_2;
+	p.want.worker[2] = of_1;
+	odm_want_place(&p, &g, two_slots);
+	assert_int_equal(p.want.worker[2], of_1);
 	/* A worker that has left is nobody's. */
 	want(&p, 1, 2, 2, 3, (const uint16_t[]){ 1, 3, 2 });
 	p.want.worker[2] = WORKERS + 5;

@@ -352,6 +352,32 @@ static void hedges_given_up_are_free(void **state)
 	od_want_policy_free(p);
 }
 
+/* Whoever has not looked early cannot be corrected: 0 is no look. */
+static void without_an_early_look_nothing_is_corrected(void **state)
+{
+	struct od_want_policy *p = make(0, true);
+
+	(void)state;
+	seed = 10;
+	stream(p, 0, 500, 0.4, 0.8, true);
+	for (int i = 0; i < 300; i++) {
+		struct od_wanted w = { 0 };
+		struct od_row_said said;
+		struct world_row r;
+
+		make_row(&r, 0.4, 0.8);
+		said = say(&r, true);
+		said.first.n_early = 0;
+		memset(said.first.early, 0, sizeof(said.first.early));
+		od_want_decide(p, 0, &said, &w);
+		assert_false(w.corrected);
+		assert_int_equal(w.n, TOP_K);
+		od_want_learn(p, 0, &said, r.probability, &w);
+	}
+	assert_true(fabs(od_want_weight(p, 0, 1) - 0.8 / (0.64 + 0.01)) < 0.05); /* nor is anything learnt from it */
+	od_want_policy_free(p);
+}
+
 /* A prediction that is changed keeps what may be loaded already, behind what is wanted now. */
 static void what_is_under_way_stays(void **state)
 {
@@ -419,6 +445,7 @@ int main(void)
 		cmocka_unit_test(hedging_holds_its_budget),
 		cmocka_unit_test(a_spent_budget_hedges_nothing),
 		cmocka_unit_test(hedges_given_up_are_free),
+		cmocka_unit_test(without_an_early_look_nothing_is_corrected),
 		cmocka_unit_test(what_is_under_way_stays),
 		cmocka_unit_test(nonsense_does_no_lasting_harm),
 	};
