@@ -44,7 +44,7 @@ struct od_scale_codes {
 	float mean;
 };
 
-/* A weight matrix; quant.h says how quantised ones lie in memory. */
+/* A weight matrix; quant.h says how quantised ones lie in memory, and what their products are to the bit. */
 struct od_mat {
 	enum od_dtype dtype;
 	size_t n_out, n_in;

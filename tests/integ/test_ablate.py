@@ -41,7 +41,9 @@ def check_figure(r, key, runs):
         assert row["setting"] == a_token["setting"]
         assert close(row["tok_per_s_median"], statistics.median(speed)), row
         assert close(row["tok_per_s_mean"], statistics.mean(speed)), row
-        assert len(mine) < 2 or close(row["tok_per_s_sd"], statistics.stdev(speed)), row
+        if len(mine) > 1:  # of runs printed to nine digits: nearly equal ones leave a small difference few of them
+            off = abs(row["tok_per_s_sd"] - statistics.stdev(speed))
+            assert off < 1e-6 * row["tok_per_s_sd"] + 1e-8 * row["tok_per_s_mean"], row
         assert a_token["tokens"] == tokens and close(a_token["uses"], LAYERS * TOP_K)
         assert close(a_token["stalls"], sum(u["stalls"] for u in mine) / tokens)
         assert close(a_token["stall_ms"], sum(u["stall_s"] for u in mine) * 1e3 / tokens)
@@ -59,7 +61,8 @@ def check_order(r, runs, key, neutral, gain):
     for i, o in enumerate(r[key]):
         gains = [gain(a, b) for a, b in zip(runs[i], runs[i + 1])]
         assert (o["better"], o["than"]) == (r["fig8"][i]["setting"], r["fig8"][i + 1]["setting"])
-        assert close(o["gain_median"], statistics.median(gains)) and o["prompts"] == 2, o
+        assert math.isclose(o["gain_median"], statistics.median(gains), rel_tol=1e-6, abs_tol=1e-6), o
+        assert o["prompts"] == 2, o
         assert o["prompts_better"] == sum(g > neutral for g in gains) and o["verdict"] == "undecided", o
 
 

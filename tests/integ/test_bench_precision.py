@@ -115,6 +115,13 @@ def every_kernel_set_finds_the_same_tokens():
 
 
 @test
+def activations_make_a_difference():
+    r = bench("--precision", "bf16,int8", "--activations", "f32,int8", "--prompts", PROMPTS, "--tokens", 40, "--runs", 1)
+    _, f32, int8 = r["precisions"]  # the same tokens on every CPU
+    assert f32["same_tokens"] > int8["same_tokens"] > 0.9, r["precisions"]
+
+
+@test
 def wrong_lists():
     assert refused('found "nf5"', "--precision", "bf16,nf5") == 2
     assert refused("stands twice", "--precision", "int8,int8") == 2
