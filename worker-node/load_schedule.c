@@ -1,94 +1,15 @@
-#include "worker-node/load_schedule.h"
+#include "worker-node/load_schedule_internal.h"
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
-#include "worker-node/load_pace.h"
-#include "worker-node/slots.h"
-#include "worker-node/step_marks.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-TAILQ_HEAD(item_list, odw_item);
-
-/* Asked for by one (step, m). It has items or is being computed (it stands in runs), else it is wanted or kept (it
- * stands in wants). */
-struct entry {
-	uint64_t step;
-	uint32_t m, expert, rank, version;
-	bool in_runs, wanted, kept, computing;
-	struct item_list items;
-	TAILQ_ENTRY(entry) order; /* in runs or wants, by key */
-	TAILQ_ENTRY(entry) same;  /* of the same expert */
-};
-TAILQ_HEAD(entry_list, entry);
-
-/* One expert of one layer: who asks for it and where it is. */
-struct expert {
-	struct entry_list entries;
-	bool listed;	 /* entries is initialised (a table of all experts would be touched whole otherwise) */
-	uint8_t slot;	 /* number + 1, 0: none */
-	uint64_t pass;	 /* the pass of assign() that promised it a slot */
-};
-
-struct slot {
-	enum odw_slot_state state;
-	uint32_t m, expert;
-	uint32_t next_shard, shards_done; /* of n_parts */
-	unsigned n_users; /* loader threads and the engine: a slot is void only after the last one left */
-	bool used, told;  /* a RUN was computed with it; a RUN was told its load's figures */
-	uint64_t begin_ns, load_ns, loaded_bytes;
-};
-
-struct odw_schedule {
-	pthread_mutex_t lock;
-	pthread_cond_t work; /* for loader threads: there may be a shard to load, or stop */
-	bool stop;
-	struct odw_schedule_opts opts;
-	struct odw_pace pace;
-	uint32_t n_parts; /* of a load: its shards, and with paced loads one more, which comes when it has had its time */
-	uint64_t session; /* 0: none */
-	struct odw_step_marks *marks;
-	struct expert *expert; /* [n_layers][n_experts] */
-	struct slot slot[ODW_MAX_SLOTS];
-	unsigned n_draining;
-	uint64_t pass;
-
-	struct entry *pool; /* [ODW_MAX_ENTRIES], touched as needed */
-	struct entry_list unused;
-	size_t n_pool, n_entries, n_items;
-	struct entry_list runs, wants;
-	struct item_list over;	 /* failed or cancelled items on their way to the engine */
-	struct entry *computing; /* whose item the engine has; NULL: none, or its session is over */
-	struct odw_load_figures figures;
-};
-
-static struct expert *expert_at(struct odw_schedule *s, uint32_t m, uint32_t expert)
-{
-	struct expert *x = &s->expert[(size_t)m * s->opts.n_experts + expert];
-
-	if (!x->listed) {
-		TAILQ_INIT(&x->entries);
-		x->listed = true;
-	}
-	return x;
-}
-
-static struct expert *expert_of(struct odw_schedule *s, const struct entry *e)
-{
-	return expert_at(s, e->m, e->expert);
-}
-
-static struct expert *expert_in(struct odw_schedule *s, const struct slot *slot)
-{
-	return expert_at(s, slot->m, slot->expert);
-}
-
 /* ---- Keys ---- */
 
-static int compare_layers(const struct entry *a, const struct entry *b)
+int odw_compare_entry_layers(const struct entry *a, const struct entry *b)
 {
 	if (a->step != b->step)
 		return a->step < b->step ? -1 : 1;
@@ -97,9 +18,9 @@ static int compare_layers(const struct entry *a, const struct entry *b)
 	return 0;
 }
 
-static int compare(const struct entry *a, const struct entry *b)
+int odw_compare_entries(const struct entry *a, const struct entry *b)
 {
-	int d = compare_layers(a, b);
+	int d = odw_compare_entry_layers(a, b);
 
 	if (d != 0)
 		return d;
@@ -108,35 +29,13 @@ static int compare(const struct entry *a, const struct entry *b)
 	return a->expert < b->expert ? -1 : a->expert > b->expert;
 }
 
-/* What a slot's expert is needed for, from least to most binding. */
-enum need { NEED_WANT, NEED_KEPT, NEED_RUN };
-
-/* *first is the entry that makes it urgent: the first RUN if there is one, else the first of all. */
-static enum need slot_need(struct odw_schedule *s, const struct slot *slot, const struct entry **first)
-{
-	enum need need = NEED_WANT;
-	const struct entry *e;
-
-	*first = NULL;
-	TAILQ_FOREACH(e, &expert_in(s, slot)->entries, same) {
-		enum need n = e->in_runs ? NEED_RUN : e->kept ? NEED_KEPT : NEED_WANT;
-
-		if (*first == NULL || e->in_runs > (*first)->in_runs ||
-		    (e->in_runs == (*first)->in_runs && compare(e, *first) < 0))
-			*first = e;
-		if (n > need)
-			need = n;
-	}
-	return need;
-}
-
 /* ---- Entries ---- */
 
 static struct entry *find_entry(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert)
 {
 	struct entry *e;
 
-	TAILQ_FOREACH(e, &expert_at(s, m, expert)->entries, same) {
+	TAILQ_FOREACH(e, &odw_expert_at(s, m, expert)->entries, same) {
 		if (e->step == step)
 			return e;
 	}
@@ -148,7 +47,7 @@ static void put_in_order(struct entry_list *list, struct entry *e)
 {
 	struct entry *before = TAILQ_LAST(list, entry_list);
 
-	while (before != NULL && compare(before, e) > 0)
+	while (before != NULL && odw_compare_entries(before, e) > 0)
 		before = TAILQ_PREV(before, entry_list, order);
 	if (before == NULL)
 		TAILQ_INSERT_HEAD(list, e, order);
@@ -174,171 +73,21 @@ static struct entry *new_entry(struct odw_schedule *s, uint64_t step, uint32_t m
 		return NULL;
 	*e = (struct entry){ .step = step, .m = m, .expert = expert, .rank = rank };
 	TAILQ_INIT(&e->items);
-	TAILQ_INSERT_TAIL(&expert_of(s, e)->entries, e, same);
+	TAILQ_INSERT_TAIL(&odw_expert_of(s, e)->entries, e, same);
 	s->n_entries++;
 	return e;
 }
 
-/* ---- Slots ---- */
-
-static void slot_is_void(struct odw_schedule *s, struct slot *slot)
+void odw_drop_entry(struct odw_schedule *s, struct entry *e)
 {
-	s->n_draining -= slot->state == ODW_DRAINING;
-	*slot = (struct slot){ .state = ODW_VOID };
-}
-
-/* The expert leaves its slot. True: the slot is void at once; else when its last user leaves it. */
-static bool vacate(struct odw_schedule *s, struct slot *slot)
-{
-	if (slot->state == ODW_LOADING && slot->next_shard > 0)
-		s->figures.cancelled_loads++;
-	if (slot->state == ODW_RESIDENT && !slot->used)
-		s->figures.unused_loads++;
-	expert_in(s, slot)->slot = 0;
-	odw_pace_leave(&s->pace, (int)(slot - s->slot));
-	if (slot->n_users == 0) {
-		slot_is_void(s, slot);
-		return true;
-	}
-	slot->state = ODW_DRAINING;
-	s->n_draining++;
-	return false;
-}
-
-/* The entry is gone, and with it its expert when nobody else asks for it. */
-static void drop_entry(struct odw_schedule *s, struct entry *e)
-{
-	struct expert *x = expert_of(s, e);
+	struct expert *x = odw_expert_of(s, e);
 
 	take_out(s, e);
 	TAILQ_REMOVE(&x->entries, e, same);
 	TAILQ_INSERT_HEAD(&s->unused, e, order);
 	s->n_entries--;
 	if (TAILQ_EMPTY(&x->entries) && x->slot != 0)
-		vacate(s, &s->slot[x->slot - 1]);
-}
-
-static void drop_kept(struct odw_schedule *s, struct slot *slot)
-{
-	struct entry *e, *next;
-
-	for (e = TAILQ_FIRST(&expert_in(s, slot)->entries); e != NULL; e = next) {
-		next = TAILQ_NEXT(e, same);
-		if (e->kept)
-			drop_entry(s, e);
-	}
-}
-
-static struct slot *void_slot(struct odw_schedule *s)
-{
-	for (unsigned i = 0; i < s->opts.n_slots; i++) {
-		if (s->slot[i].state == ODW_VOID)
-			return &s->slot[i];
-	}
-	return NULL;
-}
-
-/* The slot that a RUN may take: that of the WANT with the greatest key; else, when no RUN holds or is promised a
- * slot (so nothing would ever move), of the kept expert with the greatest key. NULL: wait. */
-static struct slot *victim_for_run(struct odw_schedule *s)
-{
-	bool runs_hold = s->n_draining > 0;
-	const struct entry *worst = NULL, *first;
-	enum need worst_need = NEED_RUN;
-	struct slot *victim = NULL;
-
-	for (unsigned i = 0; i < s->opts.n_slots; i++) {
-		struct slot *slot = &s->slot[i];
-		enum need need;
-
-		if (slot->state == ODW_VOID || slot->state == ODW_DRAINING)
-			continue;
-		need = slot_need(s, slot, &first);
-		if (need == NEED_RUN) {
-			runs_hold = true;
-		} else if (victim == NULL || need < worst_need || (need == worst_need && compare(first, worst) > 0)) {
-			victim = slot;
-			worst = first;
-			worst_need = need;
-		}
-	}
-	return victim != NULL && worst_need == NEED_KEPT && runs_hold ? NULL : victim;
-}
-
-/* A WANT may only displace a WANT of a later layer or step: between those of one layer it would gain nothing. */
-static struct slot *victim_for_want(struct odw_schedule *s, const struct entry *e)
-{
-	const struct entry *worst = e, *first;
-	struct slot *victim = NULL;
-
-	for (unsigned i = 0; i < s->opts.n_slots; i++) {
-		struct slot *slot = &s->slot[i];
-
-		if (slot->state == ODW_VOID || slot->state == ODW_DRAINING)
-			continue;
-		if (slot_need(s, slot, &first) == NEED_WANT && compare_layers(first, e) > 0 && compare(first, worst) > 0) {
-			victim = slot;
-			worst = first;
-		}
-	}
-	return victim;
-}
-
-static void begin_load(struct odw_schedule *s, struct slot *slot, struct entry *e)
-{
-	*slot = (struct slot){ .state = ODW_LOADING, .m = e->m, .expert = e->expert };
-	expert_of(s, e)->slot = (uint8_t)(slot - s->slot + 1);
-	pthread_cond_broadcast(&s->work);
-}
-
-/* One entry without a slot gets one, or the promise of one that drains. coming counts what drains and is not
- * promised yet in this pass. False: there is nothing for it. */
-static bool give_slot(struct odw_schedule *s, struct entry *e, unsigned *coming)
-{
-	struct slot *slot = void_slot(s);
-
-	if (slot == NULL && *coming == 0) {
-		slot = e->in_runs ? victim_for_run(s) : victim_for_want(s, e);
-		if (slot == NULL)
-			return false;
-		drop_kept(s, slot); /* its last entry takes the expert along */
-		if (slot->state != ODW_VOID && slot->state != ODW_DRAINING)
-			vacate(s, slot);
-		*coming += slot->state == ODW_DRAINING;
-	}
-	expert_of(s, e)->pass = s->pass;
-	if (slot != NULL && slot->state == ODW_VOID)
-		begin_load(s, slot, e);
-	else
-		--*coming;
-	return true;
-}
-
-/* Brings slots to entries, after every change. The order of the lists is the order of the claims. */
-static void assign(struct odw_schedule *s)
-{
-	struct entry_list *const list[] = { &s->runs, &s->wants };
-	unsigned coming = s->n_draining;
-	struct entry *e;
-
-	s->pass++;
-	if (s->pace.load_ns > 0)
-		pthread_cond_broadcast(&s->work); /* another load may be more urgent than the one that has the path */
-	for (int i = 0; i < 2; i++) {
-		TAILQ_FOREACH(e, list[i], order) {
-			const struct expert *x = expert_of(s, e);
-
-			if (x->slot == 0 && x->pass != s->pass && !give_slot(s, e, &coming))
-				return;
-		}
-	}
-}
-
-static void user_leaves(struct odw_schedule *s, struct slot *slot)
-{
-	slot->n_users--;
-	if (slot->state == ODW_DRAINING && slot->n_users == 0)
-		slot_is_void(s, slot);
+		odw_slot_vacate(s, &s->slot[x->slot - 1]);
 }
 
 /* ---- Items ---- */
@@ -371,10 +120,10 @@ static void drop_session(struct odw_schedule *s)
 		item->code = OD_ERR_CANCELLED;
 	while ((e = TAILQ_FIRST(&s->runs)) != NULL) {
 		items_are_over(s, e, OD_ERR_CANCELLED, "the session is over");
-		drop_entry(s, e);
+		odw_drop_entry(s, e);
 	}
 	while ((e = TAILQ_FIRST(&s->wants)) != NULL)
-		drop_entry(s, e);
+		odw_drop_entry(s, e);
 	s->computing = NULL;
 	s->session = 0;
 	odw_step_marks_clear(s->marks);
@@ -417,7 +166,7 @@ static void void_below(struct odw_schedule *s, uint64_t step, uint32_t below)
 	for (e = TAILQ_FIRST(&s->wants); e != NULL; e = next) {
 		next = TAILQ_NEXT(e, order);
 		if (e->step == step && e->m < below)
-			drop_entry(s, e);
+			odw_drop_entry(s, e);
 	}
 }
 
@@ -429,7 +178,7 @@ static void void_older(struct odw_schedule *s, uint64_t step, uint32_t m, uint32
 	for (e = TAILQ_FIRST(&s->wants); e != NULL; e = next) {
 		next = TAILQ_NEXT(e, order);
 		if (e->step == step && e->m == m && e->wanted && e->version != version)
-			drop_entry(s, e);
+			odw_drop_entry(s, e);
 	}
 }
 
@@ -465,7 +214,7 @@ size_t odw_schedule_want(struct odw_schedule *s, uint64_t session, uint64_t step
 		for (size_t i = 0; i < n; i++)
 			n_dropped += !want_one(s, step, m, experts[i], (uint32_t)i, version);
 		void_older(s, step, m, version);
-		assign(s);
+		odw_assign_slots(s);
 	}
 	pthread_mutex_unlock(&s->lock);
 	return n_dropped;
@@ -476,7 +225,7 @@ void odw_schedule_close(struct odw_schedule *s, uint64_t session, uint64_t step,
 	pthread_mutex_lock(&s->lock);
 	if (session == s->session && session != 0) {
 		void_below(s, step, m + 1);
-		assign(s);
+		odw_assign_slots(s);
 	}
 	pthread_mutex_unlock(&s->lock);
 }
@@ -498,7 +247,7 @@ static void run_one(struct odw_schedule *s, uint64_t step, uint32_t m, struct od
 		e->rank = item->rank;
 		put_in_order(&s->runs, e);
 	}
-	x = expert_of(s, e);
+	x = odw_expert_of(s, e);
 	item->step = step;
 	item->m = m;
 	item->code = OD_OK;
@@ -523,7 +272,7 @@ int odw_schedule_run(struct odw_schedule *s, uint64_t session, uint64_t step, ui
 		for (size_t i = 0; i < n; i++)
 			run_one(s, step, m, &item[i]);
 		void_below(s, step, closes ? m + 1 : m);
-		assign(s);
+		odw_assign_slots(s);
 	}
 	pthread_mutex_unlock(&s->lock);
 	return rc;
@@ -559,7 +308,7 @@ struct odw_item *odw_schedule_take(struct odw_schedule *s)
 		s->n_items--;
 	} else {
 		TAILQ_FOREACH(e, &s->runs, order) {
-			const struct expert *x = expert_of(s, e);
+			const struct expert *x = odw_expert_of(s, e);
 
 			if (x->slot != 0 && s->slot[x->slot - 1].state == ODW_RESIDENT) {
 				item = begin_item(s, e, &s->slot[x->slot - 1]);
@@ -578,7 +327,7 @@ static void end_entry(struct odw_schedule *s, struct entry *e, bool last)
 	if (!TAILQ_EMPTY(&e->items))
 		return;
 	if (last || odw_step_marks_closed(s->marks, e->step, e->m)) {
-		drop_entry(s, e);
+		odw_drop_entry(s, e);
 		return;
 	}
 	take_out(s, e);
@@ -591,11 +340,11 @@ void odw_schedule_done(struct odw_schedule *s, struct odw_item *item)
 {
 	pthread_mutex_lock(&s->lock);
 	s->n_items--;
-	user_leaves(s, &s->slot[item->slot]);
+	odw_slot_user_leaves(s, &s->slot[item->slot]);
 	if (s->computing != NULL)
 		end_entry(s, s->computing, item->last);
 	s->computing = NULL;
-	assign(s);
+	odw_assign_slots(s);
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -608,33 +357,10 @@ void odw_schedule_tick(struct odw_schedule *s)
 
 /* ---- Loading ---- */
 
-/* The slot whose load is most urgent and has shards that nobody took yet. */
-static struct slot *most_urgent(struct odw_schedule *s)
-{
-	const struct entry *best_first = NULL, *first;
-	enum need best_need = NEED_WANT;
-	struct slot *best = NULL;
-
-	for (unsigned i = 0; i < s->opts.n_slots; i++) {
-		struct slot *slot = &s->slot[i];
-		enum need need;
-
-		if (slot->state != ODW_LOADING || slot->next_shard == s->n_parts)
-			continue;
-		need = slot_need(s, slot, &first);
-		if (best == NULL || need > best_need || (need == best_need && compare(first, best_first) < 0)) {
-			best = slot;
-			best_need = need;
-			best_first = first;
-		}
-	}
-	return best;
-}
-
 /* What can be begun now. Of paced loads that is a part of the one that has the path. */
 static struct slot *next_part(struct odw_schedule *s, uint64_t now_ns)
 {
-	struct slot *slot = most_urgent(s);
+	struct slot *slot = odw_most_urgent_load(s);
 
 	if (slot == NULL || s->pace.load_ns == 0)
 		return slot;
@@ -668,13 +394,13 @@ bool odw_schedule_next_shard(struct odw_schedule *s, struct odw_shard_job *job, 
 /* Nobody can have this expert: its RUNs are answered, its WANTs dropped. */
 static void load_failed(struct odw_schedule *s, struct slot *slot, int code, const char *reason)
 {
-	struct expert *x = expert_in(s, slot);
+	struct expert *x = odw_expert_in(s, slot);
 	struct entry *e;
 
 	slot->next_shard = 0; /* it does not count as cancelled */
 	while ((e = TAILQ_FIRST(&x->entries)) != NULL) {
 		items_are_over(s, e, code, reason);
-		drop_entry(s, e);
+		odw_drop_entry(s, e);
 	}
 }
 
@@ -704,9 +430,9 @@ bool odw_schedule_finish_shard(struct odw_schedule *s, const struct odw_shard_jo
 	else if (slot->state == ODW_LOADING)
 		shard_is_done(s, slot, read_bytes);
 	wake = !TAILQ_EMPTY(&s->over) ||
-	       (slot->state == ODW_RESIDENT && slot_need(s, slot, &first) == NEED_RUN);
-	user_leaves(s, slot);
-	assign(s);
+	       (slot->state == ODW_RESIDENT && odw_slot_need(s, slot, &first) == NEED_RUN);
+	odw_slot_user_leaves(s, slot);
+	odw_assign_slots(s);
 	pthread_mutex_unlock(&s->lock);
 	return wake;
 }
@@ -752,7 +478,7 @@ struct odw_slot_view odw_schedule_look(struct odw_schedule *s, unsigned slot)
 	if (v.state == ODW_LOADING || v.state == ODW_RESIDENT) {
 		v.m = s->slot[slot].m;
 		v.expert = s->slot[slot].expert;
-		TAILQ_FOREACH(e, &expert_in(s, &s->slot[slot])->entries, same)
+		TAILQ_FOREACH(e, &odw_expert_in(s, &s->slot[slot])->entries, same)
 			v.entries++;
 	}
 	pthread_mutex_unlock(&s->lock);

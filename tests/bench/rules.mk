@@ -12,7 +12,7 @@ od-bench_SRCS += $(addprefix tests/bench/,recall_board.c recall_config.c recall_
 	recall_sweep.c) $(ODS_SRCS)
 
 # A cluster in virtual time: the worker's own schedule.
-od-bench_SRCS += $(addprefix tests/bench/,recall_served.c recall_tape.c served_sim.c) $(addprefix worker-node/,load_pace.c load_schedule.c step_marks.c)
+od-bench_SRCS += $(addprefix tests/bench/,recall_served.c recall_tape.c served_sim.c) $(addprefix worker-node/,load_pace.c load_schedule.c slot_claims.c step_marks.c)
 
 # What the unit tests of these files link beyond libod.
 test_bench_stats_OBJS := $(B)/obj/tests/bench/bench_stats.o
@@ -30,5 +30,5 @@ test_recall_config_OBJS := $(B)/obj/tests/bench/recall_config.o
 test_recall_board_OBJS := $(addprefix $(B)/obj/tests/bench/,recall_board.o recall_tape.o recall_stats.o)
 test_recall_progress_OBJS := $(B)/obj/tests/bench/recall_progress.o
 test_served_sim_OBJS := $(B)/obj/tests/bench/served_sim.o $(addprefix $(B)/obj/main-node/,placement.o predictions.o want_place.o) \
-	$(addprefix $(B)/obj/worker-node/,load_pace.o load_schedule.o step_marks.o)
+	$(addprefix $(B)/obj/worker-node/,load_pace.o load_schedule.o slot_claims.o step_marks.o)
 test_recall_tape_OBJS := $(B)/obj/tests/bench/recall_tape.o

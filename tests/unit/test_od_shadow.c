@@ -1,118 +1,16 @@
 /* od-shadow as a process against a main that is played here over the wire: handshake, prompt, decode steps with state,
  * rubbish in between, and one session after the other. What a prediction must be comes from the pack's weights and a
  * forward pass over main's own keys and values. */
-#include "tests/unit/wire_client.h"
-
-#include <fcntl.h>
-#include <ftw.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-
 #include "common/base/clock.h"
+#include "common/base/mem.h"
 #include "common/model/resident.h"
 #include "common/net/liveness.h"
-#include "common/pack/shadow_load.h"
-#include "common/predict/prediction.h"
-#include "common/base/mem.h"
+#include "tests/unit/shadow_process.h" /* behind them: its names are short */
 
 #define CTX 96u
 #define PROMPT 24u
 #define STEPS 20u
-#define MAX_LAYERS 16u
-#define MAX_K 4u
 #define SEQUENCE 5u
-
-extern char **environ;
-
-static char dir[64], pack_dir[96];
-static struct od_pack *pack;
-static const struct od_config *cfg;
-
-/* ---- Processes ---- */
-
-static pid_t start(const char *const *args, int *ready, int *errors)
-{
-	const char *b = getenv("B");
-	posix_spawn_file_actions_t actions;
-	int fds[2], text[2];
-	char program[256];
-	pid_t pid;
-
-	snprintf(program, sizeof(program), "%s/bin/%s", b != NULL ? b : "build", args[0]);
-	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
-	assert_int_equal(pipe2(text, O_CLOEXEC), 0);
-	posix_spawn_file_actions_init(&actions);
-	posix_spawn_file_actions_adddup2(&actions, fds[1], 3);
-	posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-	if (errors != NULL)
-		posix_spawn_file_actions_adddup2(&actions, text[1], STDERR_FILENO);
-	assert_int_equal(posix_spawn(&pid, program, &actions, NULL, (char *const *)args, environ), 0);
-	posix_spawn_file_actions_destroy(&actions);
-	close(fds[1]);
-	close(text[1]);
-	if (ready != NULL)
-		*ready = fds[0];
-	else
-		close(fds[0]);
-	if (errors != NULL)
-		*errors = text[0];
-	else
-		close(text[0]);
-	return pid;
-}
-
-static int finish(pid_t pid)
-{
-	int status;
-
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-static void read_all(int fd, char *text, size_t size)
-{
-	size_t used = 0;
-	ssize_t n;
-
-	while (used < size - 1 && (n = read(fd, text + used, size - 1 - used)) > 0)
-		used += (size_t)n;
-	text[used] = '\0';
-	close(fd);
-}
-
-static const struct od_shadow_choice bf16 = { OD_PRECISION_BF16, OD_PRECISION_BF16, OD_ACT_F32 };
-static const struct od_shadow_choice int8 = { OD_PRECISION_INT8, OD_PRECISION_INT8, OD_ACT_F32 };
-
-static pid_t start_limited(const struct od_shadow_choice *c, const char *departure, const char *limit, uint16_t *port)
-{
-	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--precision", od_precision_names[c->experts - 1],
-				     "--departure", departure, "--port", "0", "--ready-fd", "3", "--die-with-parent",
-				     "--threads", "2", "--quiet", "--memory-limit", limit, "--activations",
-				     od_activation_names[c->act],
-				     /* Not said when it is the same. */
-				     c->dense != c->experts ? "--dense-precision" : NULL, od_precision_names[c->dense - 1],
-				     NULL };
-	char text[16];
-	int ready;
-	pid_t pid = start(args, &ready, NULL);
-
-	read_all(ready, text, sizeof(text));
-	*port = (uint16_t)strtoul(text, NULL, 10);
-	assert_int_not_equal(*port, 0);
-	return pid;
-}
-
-static pid_t start_shadow(const struct od_shadow_choice *c, const char *departure, uint16_t *port)
-{
-	return start_limited(c, departure, "4GiB", port);
-}
-
-static void stop_shadow(pid_t pid)
-{
-	kill(pid, SIGTERM);
-	assert_int_equal(finish(pid), 0);
-}
 
 /* ---- Main, played ---- */
 
@@ -775,50 +673,6 @@ static void test_memory(void **state)
 	assert_refused(context, port, &hello, "ctx_tokens");
 	stop_shadow(pid);
 	zmq_ctx_term(context);
-}
-
-/* ---- The pack ---- */
-
-static int remove_one(const char *path, const struct stat *st, int kind, struct FTW *at)
-{
-	(void)st;
-	(void)kind;
-	(void)at;
-	return remove(path);
-}
-
-static int make_pack(void **state)
-{
-	char checkpoint[96];
-	const char *const synth[] = { "od-bench", "synth", checkpoint, "--preset", "tiny", "--ctx", "256", "--json", NULL };
-	const char *const do_pack[] = { "od-pack", checkpoint, pack_dir, "--threads", "1", "--shadow",
-				       "int8,fp16,int8-g64,nf4,nf4-dq", NULL };
-	struct od_err err;
-	char text[4096];
-	int errors;
-	pid_t pid;
-
-	(void)state;
-	snprintf(dir, sizeof(dir), "/tmp/od-test-shadow-XXXXXX");
-	assert_non_null(mkdtemp(dir));
-	snprintf(checkpoint, sizeof(checkpoint), "%s/model", dir);
-	snprintf(pack_dir, sizeof(pack_dir), "%s/pack", dir);
-	assert_int_equal(finish(start(synth, NULL, NULL)), 0);
-	pid = start(do_pack, NULL, &errors);
-	read_all(errors, text, sizeof(text));
-	if (finish(pid) != 0)
-		fail_msg("od-pack: %s", text);
-	assert_ok(od_pack_open(&pack, pack_dir, &err), &err);
-	cfg = od_pack_config(pack);
-	assert_true(cfg->n_layers <= MAX_LAYERS && cfg->top_k <= MAX_K);
-	return 0;
-}
-
-static int remove_pack(void **state)
-{
-	(void)state;
-	od_pack_close(pack);
-	return nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 int main(void)

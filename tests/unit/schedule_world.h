@@ -1,0 +1,104 @@
+/* schedule_world.h - for the tests of the worker's schedule: a small one with a clock of the test's own, and what engine
+ * and loaders do with it. */
+#ifndef OD_TESTS_SCHEDULE_WORLD_H
+#define OD_TESTS_SCHEDULE_WORLD_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "worker-node/load_schedule.h"
+
+#define SHARDS 3
+#define LAYERS 4
+#define EXPERTS 5
+#define SESSION 77
+
+static uint64_t clock_ns;
+
+static inline uint64_t read_clock(void)
+{
+	return clock_ns;
+}
+
+static inline struct odw_schedule *new_paced_schedule(unsigned n_slots, uint64_t load_ns)
+{
+	const struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_shards = SHARDS,
+						.n_slots = n_slots, .load_ns = load_ns, .now_ns = read_clock };
+	struct odw_schedule *s;
+	struct od_err err;
+
+	assert_int_equal(odw_schedule_new(&s, &opts, &err), OD_OK);
+	odw_schedule_begin(s, SESSION);
+	return s;
+}
+
+static inline struct odw_schedule *new_schedule(unsigned n_slots)
+{
+	return new_paced_schedule(n_slots, 0);
+}
+
+static inline void want(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t version, size_t n, const uint32_t *experts)
+{
+	assert_int_equal(odw_schedule_want(s, SESSION, step, m, version, experts, n), 0);
+}
+#define WANT(s, step, m, version, ...)                                                                             \
+	want(s, step, m, version, sizeof((uint32_t[]){ __VA_ARGS__ }) / sizeof(uint32_t), (uint32_t[]){ __VA_ARGS__ })
+
+static inline void run(struct odw_schedule *s, uint64_t step, uint32_t m, bool closes, struct odw_item *item, uint32_t expert,
+		bool last)
+{
+	*item = (struct odw_item){ .expert = expert, .rank = expert, .last = last };
+	assert_int_equal(odw_schedule_run(s, SESSION, step, m, closes, item, 1), OD_OK);
+}
+
+/* One shard taken and finished: its expert. -1: there was none. */
+static inline int load_one(struct odw_schedule *s, struct odw_shard_job *job)
+{
+	if (!odw_schedule_next_shard(s, job, false))
+		return -1;
+	(void)!odw_schedule_finish_shard(s, job, 10, OD_OK, NULL);
+	return (int)job->expert;
+}
+
+static inline void load_all(struct odw_schedule *s)
+{
+	struct odw_shard_job job;
+
+	while (load_one(s, &job) >= 0)
+		;
+}
+
+/* Is the expert in a slot, in this state? */
+static inline bool is(struct odw_schedule *s, unsigned n_slots, uint32_t m, uint32_t expert, enum odw_slot_state state)
+{
+	for (unsigned i = 0; i < n_slots; i++) {
+		struct odw_slot_view v = odw_schedule_look(s, i);
+
+		if (v.state == state && (state == ODW_VOID || state == ODW_DRAINING || (v.m == m && v.expert == expert)))
+			return true;
+	}
+	return false;
+}
+
+static inline void compute(struct odw_schedule *s, struct odw_item *expected)
+{
+	struct odw_item *item = odw_schedule_take(s);
+
+	assert_ptr_equal(item, expected);
+	assert_int_equal(item->code, OD_OK);
+	odw_schedule_done(s, item);
+}
+
+static inline struct odw_load_figures figures(struct odw_schedule *s)
+{
+	struct odw_load_figures f;
+
+	odw_schedule_figures(s, &f);
+	return f;
+}
+
+#endif

@@ -1,0 +1,441 @@
+/* The worker's schedule: random messages against a plain model of who asks for what, and real threads. */
+#include "tests/unit/schedule_world.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#define STEPS 3
+#define MAX_ITEMS 400
+
+/* Everything by (step, m, expert), as the rules say it. */
+struct model {
+	bool wanted[STEPS][LAYERS][EXPERTS], kept[STEPS][LAYERS][EXPERTS];
+	int pending[STEPS][LAYERS][EXPERTS]; /* items, the one being computed included */
+	uint32_t rank[STEPS][LAYERS][EXPERTS];
+	int64_t version[STEPS][LAYERS];
+	uint32_t closed_below[STEPS];
+};
+
+struct sim {
+	struct odw_schedule *s;
+	uint64_t session, seed;
+	unsigned n_slots, n_loaders;
+	uint64_t load_ns; /* paced, or 0 */
+	bool has_job[2];
+	struct odw_shard_job job[2];
+	struct odw_item item[MAX_ITEMS], *computing;
+	bool out[MAX_ITEMS]; /* with the schedule */
+	size_t n_items;
+	struct model mo;
+	struct { /* what our loaders put into each slot */
+		uint32_t m, expert, shards;
+	} content[3];
+};
+
+static uint32_t pick(struct sim *x, uint32_t n)
+{
+	x->seed = x->seed * 6364136223846793005ull + 1442695040888963407ull;
+	return (uint32_t)(x->seed >> 33) % n;
+}
+
+static bool asked(const struct sim *x, uint32_t m, uint32_t e, bool with_kept)
+{
+	for (int t = 0; t < STEPS; t++) {
+		if (x->mo.wanted[t][m][e] || x->mo.pending[t][m][e] > 0 || (with_kept && x->mo.kept[t][m][e]))
+			return true;
+	}
+	return false;
+}
+
+static bool resident(struct sim *x, uint32_t m, uint32_t e)
+{
+	return is(x->s, x->n_slots, m, e, ODW_RESIDENT);
+}
+
+static void check(struct sim *x)
+{
+	size_t least = 0, most = 0, n = odw_schedule_entries(x->s);
+
+	for (unsigned i = 0; i < x->n_slots; i++) {
+		struct odw_slot_view v = odw_schedule_look(x->s, i), w;
+		unsigned users = x->computing != NULL && x->computing->slot == (int)i;
+
+		for (int j = 0; j < 2; j++)
+			users += x->has_job[j] && x->job[j].slot == (int)i;
+		assert_int_equal(v.n_users, users);
+		if (v.state == ODW_VOID || v.state == ODW_DRAINING)
+			continue;
+		assert_true(v.entries > 0);
+		assert_true(asked(x, v.m, v.expert, true)); /* nothing is held that nobody asked for */
+		for (unsigned j = 0; j < i; j++) {
+			w = odw_schedule_look(x->s, j);
+			assert_false((w.state == ODW_LOADING || w.state == ODW_RESIDENT) && w.m == v.m && w.expert == v.expert);
+		}
+	}
+	for (int t = 0; t < STEPS; t++) {
+		for (int m = 0; m < LAYERS; m++) {
+			for (int e = 0; e < EXPERTS; e++) {
+				bool sure = x->mo.pending[t][m][e] > 0 || x->mo.wanted[t][m][e];
+
+				least += sure;
+				most += sure || x->mo.kept[t][m][e];
+			}
+		}
+	}
+	assert_in_range(n, least, most);
+}
+
+static void model_close(struct sim *x, uint32_t t, uint32_t below)
+{
+	if (below > x->mo.closed_below[t])
+		x->mo.closed_below[t] = below;
+	for (uint32_t m = 0; m < below; m++) {
+		memset(x->mo.wanted[t][m], 0, sizeof(x->mo.wanted[t][m]));
+		memset(x->mo.kept[t][m], 0, sizeof(x->mo.kept[t][m]));
+	}
+}
+
+static void do_want(struct sim *x)
+{
+	uint32_t t = pick(x, STEPS), m = pick(x, LAYERS), version = pick(x, 8), n = pick(x, EXPERTS + 1), list[EXPERTS];
+	bool in[EXPERTS] = { false };
+
+	for (uint32_t i = 0; i < n; i++) {
+		do
+			list[i] = pick(x, EXPERTS);
+		while (in[list[i]]);
+		in[list[i]] = true;
+	}
+	assert_int_equal(odw_schedule_want(x->s, x->session, t, m, version, list, n), 0);
+	if (m < x->mo.closed_below[t] || version <= x->mo.version[t][m])
+		return;
+	x->mo.version[t][m] = version;
+	for (int e = 0; e < EXPERTS; e++)
+		x->mo.wanted[t][m][e] = in[e] && x->mo.pending[t][m][e] == 0 && !x->mo.kept[t][m][e];
+}
+
+static void do_run(struct sim *x)
+{
+	uint32_t t = pick(x, STEPS), m = pick(x, LAYERS), n = 1 + pick(x, 3), first = (uint32_t)x->n_items;
+	bool closes = pick(x, 3) == 0;
+
+	if (x->n_items + n > MAX_ITEMS)
+		return;
+	for (uint32_t i = 0, e = pick(x, EXPERTS); i < n; i++, e = (e + 1) % EXPERTS) {
+		if (x->mo.pending[t][m][e] == 0)
+			x->mo.rank[t][m][e] = pick(x, 4);
+		x->item[x->n_items++] = (struct odw_item){ .expert = e, .rank = x->mo.rank[t][m][e], .last = pick(x, 2) };
+		x->mo.pending[t][m][e]++;
+		x->mo.wanted[t][m][e] = x->mo.kept[t][m][e] = false;
+	}
+	assert_int_equal(odw_schedule_run(x->s, x->session, t, m, closes, &x->item[first], n), OD_OK);
+	for (size_t i = first; i < x->n_items; i++) {
+		x->out[i] = true;
+		assert_int_equal(x->item[i].ready, resident(x, m, x->item[i].expert));
+	}
+	model_close(x, t, closes ? m + 1 : m);
+}
+
+static void do_close(struct sim *x)
+{
+	uint32_t t = pick(x, STEPS), m = pick(x, LAYERS);
+
+	odw_schedule_close(x->s, x->session, t, m);
+	model_close(x, t, m + 1);
+}
+
+/* Items that failed or were cancelled leave the model when they are taken. */
+static void do_end(struct sim *x)
+{
+	odw_schedule_end(x->s, x->session);
+	for (unsigned i = 0; i < x->n_slots; i++) {
+		enum odw_slot_state st = odw_schedule_look(x->s, i).state;
+
+		assert_true(st == ODW_VOID || st == ODW_DRAINING);
+	}
+	memset(&x->mo, 0, sizeof(x->mo));
+	memset(x->mo.version, 0xff, sizeof(x->mo.version)); /* -1: none came */
+	for (size_t i = 0; i < x->n_items; i++)
+		x->item[i].rank = UINT32_MAX; /* of an earlier session */
+	odw_schedule_begin(x->s, ++x->session);
+}
+
+static void take_shard(struct sim *x, int j)
+{
+	struct odw_shard_job *job = &x->job[j];
+	struct odw_slot_view v;
+
+	x->has_job[j] = odw_schedule_next_shard(x->s, job, false);
+	if (!x->has_job[j])
+		return;
+	v = odw_schedule_look(x->s, (unsigned)job->slot);
+	assert_int_equal(v.state, ODW_LOADING);
+	assert_true(v.m == job->m && v.expert == job->expert && job->shard < SHARDS + (uint32_t)job->is_pace);
+	assert_false(job->is_pace && x->load_ns == 0);
+	assert_false(x->computing != NULL && x->computing->slot == job->slot);
+	assert_false(x->has_job[!j] && x->job[!j].slot == job->slot && x->job[!j].shard == job->shard);
+	if (job->shard == 0) {
+		x->content[job->slot].m = job->m;
+		x->content[job->slot].expert = job->expert;
+		x->content[job->slot].shards = 0;
+	}
+	assert_true(x->content[job->slot].m == job->m && x->content[job->slot].expert == job->expert);
+}
+
+static void put_shard(struct sim *x, int j, int rc)
+{
+	struct od_err err = { rc, "no such luck" };
+	struct odw_shard_job *job = &x->job[j];
+	bool counts = odw_schedule_look(x->s, (unsigned)job->slot).state == ODW_LOADING;
+
+	x->has_job[j] = false;
+	if (!job->is_pace)
+		x->content[job->slot].shards |= 1u << job->shard;
+	(void)!odw_schedule_finish_shard(x->s, job, 1, rc, &err);
+	if (rc == OD_OK || !counts)
+		return;
+	for (int t = 0; t < STEPS; t++) {
+		x->mo.wanted[t][job->m][job->expert] = x->mo.kept[t][job->m][job->expert] = false;
+		x->mo.pending[t][job->m][job->expert] = 0;
+	}
+}
+
+static bool key_less(const struct odw_item *a, const struct odw_item *b)
+{
+	if (a->step != b->step)
+		return a->step < b->step;
+	if (a->m != b->m)
+		return a->m < b->m;
+	return a->rank != b->rank ? a->rank < b->rank : a->expert < b->expert;
+}
+
+/* False: there was nothing to take. */
+static bool begin_compute(struct sim *x)
+{
+	struct odw_item *item = odw_schedule_take(x->s);
+
+	if (item == NULL)
+		return false;
+	assert_true(x->out[item - x->item]);
+	x->out[item - x->item] = false;
+	if (item->code != OD_OK) {
+		assert_true(item->code == OD_ERR_IO || (item->code == OD_ERR_CANCELLED && item->rank == UINT32_MAX));
+		return true;
+	}
+	assert_true(item->rank != UINT32_MAX);
+	assert_int_equal(x->content[item->slot].m, item->m);
+	assert_int_equal(x->content[item->slot].expert, item->expert);
+	assert_int_equal(x->content[item->slot].shards, (1u << SHARDS) - 1);
+	for (size_t i = 0; i < x->n_items; i++) /* nothing that is ready has a smaller key */
+		assert_false(x->out[i] && x->item[i].code == OD_OK && x->item[i].rank != UINT32_MAX &&
+			     key_less(&x->item[i], item) && resident(x, x->item[i].m, x->item[i].expert));
+	x->computing = item;
+	return true;
+}
+
+static void end_compute(struct sim *x)
+{
+	struct odw_item *item = x->computing;
+	int *pending = &x->mo.pending[item->step][item->m][item->expert];
+
+	x->computing = NULL;
+	if (item->rank != UINT32_MAX && --*pending == 0 && !item->last && item->m >= x->mo.closed_below[item->step])
+		x->mo.kept[item->step][item->m][item->expert] = true;
+	odw_schedule_done(x->s, item);
+}
+
+static void random_event(struct sim *x)
+{
+	uint32_t what = pick(x, 100);
+	int j = (int)pick(x, 2);
+
+	clock_ns++;
+	if (what < 12)
+		do_want(x);
+	else if (what < 24)
+		do_run(x);
+	else if (what < 28)
+		do_close(x);
+	else if (what < 29)
+		do_end(x);
+	else if (what < 75 && x->has_job[j])
+		put_shard(x, j, pick(x, 60) == 0 ? OD_ERR_IO : OD_OK);
+	else if (what < 75 && (unsigned)j < x->n_loaders)
+		take_shard(x, j);
+	else if (what >= 75 && x->computing != NULL)
+		end_compute(x);
+	else if (what >= 75)
+		(void)begin_compute(x);
+}
+
+/* The first (step, m) that wants it; STEPS * LAYERS: none. */
+static uint32_t first_layer(const struct sim *x, uint32_t m, uint32_t e)
+{
+	for (uint32_t t = 0; t < STEPS; t++) {
+		if (x->mo.wanted[t][m][e])
+			return t * LAYERS + m;
+	}
+	return STEPS * LAYERS;
+}
+
+/* When all is quiet, slots hold the WANTs of the earliest layers, as many as there are. */
+static void check_quiet(struct sim *x)
+{
+	uint32_t worst_in = 0, best_out = STEPS * LAYERS;
+	size_t n_in = 0, n_asked = 0;
+
+	for (uint32_t m = 0; m < LAYERS; m++) {
+		for (uint32_t e = 0; e < EXPERTS; e++) {
+			uint32_t first = first_layer(x, m, e);
+
+			n_asked += asked(x, m, e, false);
+			if (resident(x, m, e)) {
+				n_in++;
+				if (first < STEPS * LAYERS && !asked(x, m, e, true))
+					worst_in = first > worst_in ? first : worst_in;
+			} else if (first < best_out) {
+				best_out = first;
+			}
+		}
+	}
+	assert_true(n_in >= (n_asked < x->n_slots ? n_asked : x->n_slots));
+	assert_true(worst_in <= best_out);
+}
+
+/* Without new messages everything that was asked comes to its end. */
+static void settle(struct sim *x)
+{
+	bool moved = true;
+
+	for (int rounds = 0, idle = 0; idle < 2; rounds++, idle = moved ? 0 : idle + 1) {
+		assert_true(rounds < 100000);
+		moved = false;
+		clock_ns += x->load_ns; /* twice in vain: there is nothing that only waits for its time */
+		for (int j = 0; j < 2; j++) {
+			if (!x->has_job[j] && x->n_loaders > 0)
+				take_shard(x, j);
+			if (x->has_job[j]) {
+				put_shard(x, j, OD_OK);
+				moved = true;
+			}
+		}
+		if (x->computing != NULL) {
+			end_compute(x);
+			moved = true;
+		} else if (begin_compute(x)) {
+			moved = true;
+		}
+		check(x);
+	}
+	if (x->n_loaders == 0)
+		return;
+	for (size_t i = 0; i < x->n_items; i++)
+		assert_false(x->out[i]);
+	check_quiet(x);
+	assert_false(figures(x->s).busy);
+}
+
+static void random_messages_against_a_model(void **state)
+{
+	static struct sim x;
+	size_t n_run = 0, n_loads = 0, n_cancelled = 0;
+
+	(void)state;
+	for (uint64_t seed = 1; seed <= 600; seed++) {
+		memset(&x, 0, sizeof(x));
+		memset(x.mo.version, 0xff, sizeof(x.mo.version));
+		x.seed = seed * 0x9e3779b97f4a7c15ull;
+		x.n_slots = 1 + (unsigned)(seed % 3);
+		x.n_loaders = seed % 10 == 0 ? 0 : 1 + (unsigned)(seed / 3 % 2);
+		x.load_ns = seed % 4 == 0 ? 15 : 0;
+		x.s = new_paced_schedule(x.n_slots, x.load_ns);
+		x.session = SESSION;
+		for (int i = 0; i < 300; i++) {
+			random_event(&x);
+			check(&x);
+			if (i % 100 == 99)
+				settle(&x);
+		}
+		n_run += x.n_items;
+		n_loads += figures(x.s).loads;
+		n_cancelled += figures(x.s).cancelled_loads;
+		do_end(&x);
+		settle(&x);
+		odw_schedule_free(x.s);
+	}
+	/* The cases were worth their time. */
+	assert_true(n_run > 20000 && n_loads > 10000 && n_cancelled > 1000);
+}
+
+/* ---- With real threads, for the sanitizer ---- */
+
+static void *loader_thread(void *arg)
+{
+	struct odw_shard_job job;
+
+	while (odw_schedule_next_shard(arg, &job, true))
+		(void)!odw_schedule_finish_shard(arg, &job, 1, OD_OK, NULL);
+	return NULL;
+}
+
+#define THREAD_RUNS 2000
+static void *engine_thread(void *arg)
+{
+	static struct odw_item item[THREAD_RUNS];
+	struct odw_item *got;
+	size_t n_sent = 0, n_done = 0;
+
+	while (n_done < THREAD_RUNS) {
+		if (n_sent < THREAD_RUNS && n_sent - n_done < 8) {
+			item[n_sent] = (struct odw_item){ .expert = n_sent % EXPERTS, .last = n_sent % 3 != 0 };
+			assert_int_equal(odw_schedule_run(arg, SESSION, n_sent / 7, n_sent % LAYERS, n_sent % 5 == 0,
+							  &item[n_sent], 1),
+					 OD_OK);
+			n_sent++;
+		}
+		got = odw_schedule_take(arg);
+		if (got == NULL) {
+			sched_yield();
+			continue;
+		}
+		assert_int_equal(got->code, OD_OK);
+		odw_schedule_done(arg, got);
+		n_done++;
+	}
+	return NULL;
+}
+
+static void threads_come_to_an_end(void **state)
+{
+	struct odw_schedule *s = new_schedule(2);
+	pthread_t loader[3], engine;
+	uint32_t list[2];
+
+	(void)state;
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(pthread_create(&loader[i], NULL, loader_thread, s), 0);
+	assert_int_equal(pthread_create(&engine, NULL, engine_thread, s), 0);
+	for (uint32_t i = 0; i < THREAD_RUNS; i++) {
+		list[0] = i % EXPERTS;
+		list[1] = (i + 1) % EXPERTS;
+		(void)odw_schedule_want(s, SESSION, i / 7, i % LAYERS, i % 4, list, 2);
+		if (i % 9 == 0)
+			odw_schedule_close(s, SESSION, i / 8, LAYERS - 1);
+		(void)figures(s);
+	}
+	pthread_join(engine, NULL);
+	odw_schedule_stop(s);
+	for (int i = 0; i < 3; i++)
+		pthread_join(loader[i], NULL);
+	odw_schedule_free(s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(random_messages_against_a_model),
+		cmocka_unit_test(threads_come_to_an_end),
+	};
+
+	return cmocka_run_group_tests_name("schedule_random", tests, NULL, NULL);
+}
