@@ -1,0 +1,95 @@
+"""What the tests of od-pack share: running it, small packs, TAP. Standard library."""
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+
+import tiny_checkpoint as tc
+
+OD_PACK = os.path.join(os.environ.get("B", "build"), "bin", "od-pack")
+TMP = tempfile.mkdtemp(prefix="od-pack-test-")
+for sanitizer in ("ASAN", "UBSAN", "TSAN"):  # so that what they find is not taken for a refusal
+    os.environ[sanitizer + "_OPTIONS"] = "exitcode=99"
+BIG_FILES = ["dense.bin", "experts.bin", "shadow-int8.bin"]
+# Groups and pieces that a row does not fill, more than one group of scales to a matrix.
+QUANT = dict(tc.CONFIG, hidden_size=136, num_attention_heads=4, num_key_value_heads=2, intermediate_size=200,
+             num_hidden_layers=1, num_local_experts=2, vocab_size=8)
+
+
+def at(*names):
+    return os.path.join(TMP, *names)
+
+
+def run(*args, preexec=None):
+    return subprocess.run([OD_PACK, *args], capture_output=True, text=True, preexec_fn=preexec)
+
+
+def good(*args):
+    p = run(*args)
+    assert p.returncode == 0, (args, p.returncode, p.stderr)
+    return p
+
+
+def refused(*args, says=(), status=1, preexec=None):
+    """Must fail in good order: this status, a message with these words. A crash has a negative status."""
+    p = run(*args, preexec=preexec)
+    assert p.returncode == status, (args, "status", p.returncode, p.stderr)
+    for word in says:
+        assert word in p.stderr, (args, "says", word, p.stderr)
+    return p
+
+
+def read(*names):
+    with open(os.path.join(*names), "rb") as f:
+        return f.read()
+
+
+def write(data, *names):
+    with open(os.path.join(*names), "wb") as f:
+        f.write(data)
+
+
+def contents(path):
+    return {name: read(path, name) for name in sorted(os.listdir(path))}
+
+
+def limit(nbytes):
+    """A file size limit stands for a full disk: write(2) fails in the middle of a file."""
+    def preexec():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, nbytes))
+    return preexec
+
+
+def make_det():
+    """det and det.pack: a small model, and what od-pack makes of it."""
+    tc.write_checkpoint(at("det"), tc.CONFIG, tc.tensors(tc.CONFIG, seed=5))
+    good(at("det"), at("det.pack"), "--threads", "1")
+
+
+def make_partial(name):
+    """det.pack as a partial that has everything but the last expert's end."""
+    size = len(read(at("det.pack"), "experts.bin"))
+    refused(at("det"), at(name), preexec=limit(size - 4096))
+    assert os.path.isdir(at(name + ".partial"))
+
+
+def run_tests(names):
+    """Those whose names begin with test_, in order; ends the program."""
+    tests = [(n[5:].replace("_", " "), f) for n, f in names.items() if n.startswith("test_")]
+    print("1..%d" % len(tests))
+    failed = 0
+    for i, (name, f) in enumerate(tests, 1):
+        try:
+            f()
+            print("ok %d - %s" % (i, name), flush=True)
+        except Exception:
+            failed += 1
+            print("# " + traceback.format_exc().replace("\n", "\n# "))
+            print("not ok %d - %s" % (i, name), flush=True)
+    shutil.rmtree(TMP)
+    sys.exit(failed > 0)
