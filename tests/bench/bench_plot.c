@@ -34,7 +34,7 @@ struct od_series {
 	struct od_strbuf data;
 	size_t n_points;
 	double x_min, x_max;
-	bool has_errors, has_negative;
+	bool has_points, has_errors, has_negative; /* points: some that can be seen */
 };
 
 struct od_plot {
@@ -202,6 +202,7 @@ void od_series_point(struct od_series *s, double x, double y, double low, double
 	put_number(&s->data, error ? high : NAN);
 	od_strbuf_append(&s->data, "\n", 1);
 	s->n_points++;
+	s->has_points = s->has_points || (isfinite(x) && isfinite(y));
 	s->x_min = fmin(s->x_min, x);
 	s->x_max = fmax(s->x_max, x);
 	s->has_errors = s->has_errors || error;
@@ -228,6 +229,15 @@ static void put_range(struct od_strbuf *b, const char *axis, const double range[
 			od_strbuf_append(b, "*", 1);
 		od_strbuf_append(b, i == 0 ? ":" : "]\n", i == 0 ? 1 : 2);
 	}
+}
+
+static bool is_empty(const struct od_plot *p)
+{
+	for (size_t i = 0; i < p->n_series; i++) {
+		if (p->series[i].has_points)
+			return false;
+	}
+	return true;
 }
 
 /* Bars need room beside the outermost ones and must start at 0, or the shortest would look like nothing. Lines reach
@@ -407,7 +417,12 @@ static char *script_of(const struct od_plot *p, size_t *len)
 		else
 			put_line(&elements, &p->series[i], i);
 	}
-	od_strbuf_printf(&b, "plot \\\n%s\n", elements.len > 0 ? elements.text : "");
+	/* Of nothing gnuplot makes no picture. */
+	if (is_empty(p))
+		od_strbuf_printf(&b, "set label \"nothing to show\" at graph 0.5, graph 0.5 center\n"
+				 "plot [1:2] [0:1] NaN notitle\n");
+	else
+		od_strbuf_printf(&b, "plot \\\n%s\n", elements.len > 0 ? elements.text : "");
 	b.failed = b.failed || elements.failed || p->failed || p->head.failed || p->ticks.failed ||
 		   p->x_label.failed;
 	od_strbuf_fini(&elements);

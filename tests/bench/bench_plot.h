@@ -43,7 +43,7 @@ void od_plot_keep_script(struct od_plot *p); /* PATH.gp beside PATH.svg: `gnuplo
 
 /* The next series, never NULL; title NULL: not in the legend. */
 struct od_series *od_plot_series(struct od_plot *p, enum od_plot_kind kind, const char *title);
-/* y NaN: a gap. low, high: where the error ends (not its size), NaN for none. */
+/* y NaN: a gap. low, high: where the error ends (not its size), NaN for none. A picture without any point says so. */
 void od_series_point(struct od_series *s, double x, double y, double low, double high);
 
 /* Whether pictures can be written into dir (made if it is not there), before a benchmark runs for minutes in vain. */

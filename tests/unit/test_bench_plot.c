@@ -192,12 +192,36 @@ static void the_same_plot_is_the_same_picture(void **state)
 	free(script);
 }
 
-static int write_one(const char *path, double y, struct od_err *err)
+static void a_picture_of_nothing_says_so(void **state)
+{
+	static const enum od_plot_kind kinds[] = { OD_PLOT_LINE, OD_PLOT_LINE_BARS, OD_PLOT_POINTS, OD_PLOT_BARS };
+
+	(void)state;
+	need_gnuplot();
+	for (int i = 0; i < 12; i++) { /* no series; one without points; one of gaps */
+		struct od_plot *p = new_plot("nothing");
+		struct od_series *s = i % 3 > 0 ? od_plot_series(p, kinds[i / 3], "a") : NULL;
+		char *svg, *script;
+
+		od_plot_y_range(p, NAN, 1);
+		if (i / 3 == 1)
+			od_plot_x_log2(p);
+		if (i % 3 == 2)
+			od_series_point(s, 1, NAN, NAN, NAN);
+		draw(p, "nothing.svg", "nothing.gp", &svg, &script);
+		assert_has(svg, ">nothing to show<");
+		free(svg);
+		free(script);
+	}
+}
+
+static int write_one(const char *path, double from, struct od_err *err)
 {
 	struct od_plot *p = new_plot("one");
 	int rc;
 
-	od_series_point(od_plot_series(p, OD_PLOT_LINE, NULL), 1, y, NAN, NAN);
+	od_plot_x_range(p, from, 4);
+	od_series_point(od_plot_series(p, OD_PLOT_LINE, NULL), 2, 1, NAN, NAN);
 	rc = od_plot_write(p, path, err);
 	od_plot_free(p);
 	return rc;
@@ -222,10 +246,10 @@ static void errors_say_what_to_do(void **state)
 	assert_int_equal(write_one(temp_path("none/one.svg"), 1, &err), OD_ERR_IO);
 	assert_has(err.msg, "none/one.svg");
 	assert_int_equal(write_one(temp_path("one.png"), 1, &err), OD_ERR_ARG);
-	assert_int_equal(write_one(temp_path("nan.svg"), NAN, &err), OD_ERR_INTERNAL); /* nothing to see: its own words */
+	assert_int_equal(write_one(temp_path("no.svg"), 4, &err), OD_ERR_INTERNAL); /* no range: its own words */
 	assert_has(err.msg, "gnuplot ended with status");
 	assert_has(err.msg, "range");
-	assert_int_not_equal(access(temp_path("nan.svg"), F_OK), 0);
+	assert_int_not_equal(access(temp_path("no.svg"), F_OK), 0);
 }
 
 int main(void)
@@ -236,6 +260,7 @@ int main(void)
 		cmocka_unit_test(bars_below_zero_are_not_cut),
 		cmocka_unit_test(points_carry_bars),
 		cmocka_unit_test(the_same_plot_is_the_same_picture),
+		cmocka_unit_test(a_picture_of_nothing_says_so),
 		cmocka_unit_test(errors_say_what_to_do),
 	};
 
