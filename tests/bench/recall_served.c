@@ -90,6 +90,7 @@ static int open_sims(struct recall_served *s, const struct recall_configs *confi
 		for (size_t w = 0; rc == OD_OK && w < s->n_ways && configs->config[c].predictor == NULL; w++) {
 			struct served_params p = s->params;
 
+			p.align_kv = configs->config[c].align.kv;
 			p.early = s->way[w].early;
 			p.want = s->way[w].want;
 			rc = served_sim_new(&s->sim[c * s->n_ways + w], &p, err);

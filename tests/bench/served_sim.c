@@ -242,14 +242,21 @@ static bool guesses_right(const struct served_sim *s, uint32_t step)
 	return s->t->guess != NULL && s->t->guess[step] == s->t->token[step];
 }
 
+/* What it does next builds on keys and values that main will have computed in the step under way. */
+static bool builds_on_this_step(const struct served_sim *s)
+{
+	const struct sim_shadow *h = &s->shadow;
+
+	return h->step == s->step + 1 && s->p.align_kv > 0 && h->step % s->p.align_kv == 0;
+}
+
 /* When the layer that it is at will be said; NEVER: it waits for main. */
 static uint64_t shadow_next_ns(const struct served_sim *s)
 {
 	const struct sim_shadow *h = &s->shadow;
 
-	/* Keys and values of the step before, of this layer: main's attention is through with its router. */
-	if (!h->on || h->finished ||
-	    (h->step > 0 && h->step - 1 == s->step && h->layer >= s->layer) || h->step > s->step + 1)
+	/* Main's attention is through with a layer when its router has spoken. */
+	if (!h->on || h->finished || (builds_on_this_step(s) && h->layer >= s->layer) || h->step > s->step + 1)
 		return NEVER;
 	return h->from_ns + s->p.shadow_ns;
 }
@@ -302,7 +309,7 @@ static void shadow_state(struct served_sim *s, uint32_t layer)
 {
 	struct sim_shadow *h = &s->shadow;
 
-	if (h->on && !h->finished && h->step == s->step + 1 && h->layer == layer && h->from_ns < virtual_ns)
+	if (h->on && !h->finished && builds_on_this_step(s) && h->layer == layer && h->from_ns < virtual_ns)
 		h->from_ns = virtual_ns;
 }
 

@@ -10,8 +10,8 @@
  *          last layer head_ns until the next step begins.
  * shadow   shadow_ns to each layer's PREDICT. Late: it begins with main's step. Early: it goes on with the token that it
  *          chose itself (head_ns of its own later), one step ahead at most, and begins again when that was another than
- *          main's. A layer of step n waits for main's keys and values of step n - 1, which are there when main's router
- *          has spoken (not before the first step, whose shadow begins with main).
+ *          main's. Where keys and values are aligned after step n, a layer of step n + 1 waits for main's, which are
+ *          there when main's router has spoken (not before the first step, whose shadow begins with main).
  * worker   one load at a time, one expert computed at a time.
  * Thread: one at a time; the virtual clock is a thread's own. Owner: served_sim_new's caller. */
 #ifndef OD_BENCH_SERVED_SIM_H
@@ -48,6 +48,7 @@ struct served_params {
 	uint32_t n_workers, group_size; /* group_size 0: top_k */
 	unsigned slots;
 	uint64_t main_ns, worker_ns, shadow_ns, head_ns, load_ns;
+	uint32_t align_kv; /* keys and values are aligned after every so many steps, counted from 1; 0: never */
 	bool early;
 	struct od_want_opts want;
 };

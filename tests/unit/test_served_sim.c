@@ -28,7 +28,7 @@ static void small(struct small *s, uint32_t n_steps)
 {
 	*s = (struct small){
 		.params = { .n_layers = LAYERS, .n_experts = EXPERTS, .top_k = 1, .n_workers = 2, .slots = 1,
-			    .main_ns = 10, .worker_ns = 10, .shadow_ns = 4, .head_ns = 5, .load_ns = 25 },
+			    .main_ns = 10, .worker_ns = 10, .shadow_ns = 4, .head_ns = 5, .load_ns = 25, .align_kv = 1 },
 		.trace = { .n_steps = n_steps, .token = s->token, .used = s->used, .shadow = s->shadow, .guess = s->guess,
 			   .ahead = s->ahead },
 	};
@@ -173,6 +173,13 @@ static void a_guess_waits_for_keys_and_values(void **state)
 	assert_int_equal(r.extra_loads, 3);
 	assert_int_equal(r.served, 8);
 	assert_int_equal(r.total_ns, 2 * 89);
+	/* Where none are sent after the first step it does not wait: PREDICTs at 21, 25, 29 and 33. */
+	for (s.params.align_kv = 0; s.params.align_kv <= 2; s.params.align_kv += 2) {
+		r = run(&s);
+		assert_int_equal(r.extra_loads, 4);
+		assert_int_equal(r.served, 8);
+		assert_int_equal(r.total_ns, 2 * 89);
+	}
 }
 
 /* Wrong at layer 2: its load 39-64 is in vain, the RUN at 69 loads 69-94. */
@@ -319,8 +326,8 @@ static struct served_result run_random(const struct random_trace *t, const struc
 static struct served_params random_params(double hedge)
 {
 	struct served_params p = { .n_layers = R_LAYERS, .n_experts = R_EXPERTS, .top_k = R_K, .n_workers = 4, .slots = 2,
-				   .main_ns = 1000, .worker_ns = 1000, .shadow_ns = 900, .head_ns = 500, .early = true,
-				   .want.hedge = hedge };
+				   .main_ns = 1000, .worker_ns = 1000, .shadow_ns = 900, .head_ns = 500, .align_kv = 1,
+				   .early = true, .want.hedge = hedge };
 
 	p.load_ns = served_window_ns(&p, 1) / 2;
 	return p;
