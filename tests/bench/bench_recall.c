@@ -428,7 +428,7 @@ static int run_alone(const struct options *o, struct recall_configs *configs, st
 			.max_tokens = (uint32_t)o->tokens,
 			.early = e->departure != 0,
 			.rows = odm_engine_args_rows(&o->engine),
-			.progress = !o->json && isatty(STDERR_FILENO),
+			.progress = isatty(STDERR_FILENO),
 			.dump = o->dump,
 			.served = o->served ? &o->sim : NULL,
 		},

@@ -60,7 +60,7 @@ static int run_prompts(struct live *l, struct od_err *err)
 	struct recall_progress progress;
 	int rc = OD_OK;
 
-	recall_progress_begin(&progress, !l->json && isatty(STDERR_FILENO), l->prompts->n);
+	recall_progress_begin(&progress, isatty(STDERR_FILENO), l->prompts->n);
 	for (size_t i = 0; rc == OD_OK && i < l->prompts->n; i++) {
 		rc = run_prompt(l, i, err);
 		recall_progress_done(&progress, 1);

@@ -4,6 +4,9 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #define WIDTH 30
 #define EVERY_NS (OD_NS_PER_S / 5)
@@ -28,10 +31,14 @@ void recall_progress_text(char *buf, unsigned size, uint64_t done, uint64_t all,
 
 static void show(struct recall_progress *p)
 {
-	char text[128];
+	char text[128], *from = text;
+	struct winsize window;
 
 	recall_progress_text(text, sizeof(text), p->done, p->all, p->last_ns - p->begin_ns);
-	fprintf(stderr, "\r%s\033[K", text); /* what is left of a longer line goes */
+	/* A line that wraps could not be written over. */
+	if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 && window.ws_col <= strlen(text))
+		from = strchr(text, ']') + 1;
+	fprintf(stderr, "\r%s\033[K", from); /* what is left of a longer line goes */
 }
 
 void recall_progress_begin(struct recall_progress *p, bool shown, uint64_t all)
