@@ -144,6 +144,18 @@ static int parse_predictors(const struct options *o, int out[RECALL_LIST_MAX], s
 	return rc;
 }
 
+static int check_served(const struct options *o, struct od_err *err)
+{
+	struct recall_served_opts defaults;
+
+	recall_served_defaults(&defaults);
+	if (!o->served && memcmp(&o->sim, &defaults, sizeof(defaults)) != 0)
+		return od_fail(err, OD_ERR_ARG, "--sim-...: about the simulated cluster of --served, which was not asked for");
+	if (o->served && o->engine.opts.departure >= 0)
+		return od_fail(err, OD_ERR_ARG, "--served shows both departures: leave out --departure");
+	return o->served ? recall_served_check(&o->sim, err) : OD_OK;
+}
+
 /* ---- Live ---- */
 
 static int choose_align(struct options *o, struct od_err *err)
@@ -156,10 +168,12 @@ static int choose_align(struct options *o, struct od_err *err)
 		return OD_OK;
 	rc = recall_parse_align("align", o->align, list, &n, err);
 	if (rc == OD_OK && n != 1)
-		return od_fail(err, OD_ERR_ARG, "--align: a cluster has one; found \"%s\"", o->align);
+		rc = od_fail(err, OD_ERR_ARG, "--align: a cluster has one; found \"%s\"", o->align);
+	if (rc != OD_OK)
+		return rc;
 	o->engine.align_token = list[0].token;
 	o->engine.align_kv = list[0].kv;
-	return rc;
+	return OD_OK;
 }
 
 /* A list that must have one item, or none was given: then -1. */
@@ -174,8 +188,9 @@ static int parse_one(const char *option, const char *text, const char *const *ch
 		return OD_OK;
 	rc = recall_parse_list(option, text, choices, list, &n, err);
 	if (rc == OD_OK && n != 1)
-		return od_fail(err, OD_ERR_ARG, "--%s: a cluster has one; found \"%s\"", option, text);
-	*out = list[0];
+		rc = od_fail(err, OD_ERR_ARG, "--%s: a cluster has one; found \"%s\"", option, text);
+	if (rc == OD_OK)
+		*out = list[0];
 	return rc;
 }
 
@@ -189,7 +204,9 @@ static int check_live(struct options *o, struct od_err *err)
 
 	if (alone != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is not for a cluster: leave out --local and --workers", alone);
-	rc = parse_one("precision", o->precision, od_precision_names, &e->precision, err);
+	rc = check_served(o, err);
+	if (rc == OD_OK)
+		rc = parse_one("precision", o->precision, od_precision_names, &e->precision, err);
 	if (rc == OD_OK && o->dense_precision != NULL && strcmp(o->dense_precision, "same") != 0)
 		rc = parse_one("dense-precision", o->dense_precision, od_precision_names, &e->dense_precision, err);
 	if (rc == OD_OK)
@@ -247,8 +264,13 @@ static int precisions_of_pack(const char *dir, int out[RECALL_LIST_MAX], size_t 
 		const struct od_shadow_choice choice = { precision, precision, OD_ACT_F32 };
 		uint64_t bytes;
 
-		if (precision != OD_PRECISION_BF16 && od_shadow_need_bytes(p, &choice, &bytes, err) == OD_OK)
+		if (precision == OD_PRECISION_BF16)
+			continue;
+		rc = od_shadow_need_bytes(p, &choice, &bytes, err);
+		if (rc == OD_OK)
 			out[(*n)++] = i;
+		else if (rc == OD_ERR_MISSING)
+			rc = OD_OK;
 	}
 	if (rc == OD_OK && *n == 0)
 		rc = err->code; /* why there is not even the last one */
@@ -314,18 +336,6 @@ static int list_configs(const struct options *o, struct recall_configs *c, struc
 		}
 	}
 	return rc;
-}
-
-static int check_served(const struct options *o, struct od_err *err)
-{
-	struct recall_served_opts defaults;
-
-	recall_served_defaults(&defaults);
-	if (!o->served && memcmp(&o->sim, &defaults, sizeof(defaults)) != 0)
-		return od_fail(err, OD_ERR_ARG, "--sim-...: about the simulated cluster of --served, which was not asked for");
-	if (o->served && o->engine.opts.departure >= 0)
-		return od_fail(err, OD_ERR_ARG, "--served shows both departures: leave out --departure");
-	return o->served ? recall_served_check(&o->sim, err) : OD_OK;
 }
 
 static int check_alone(const struct options *o, struct recall_configs *c, struct od_err *err)

@@ -485,6 +485,9 @@ static int choose_ctx(struct recall_run *r, struct od_err *err)
 	if (r->opt.ctx_tokens > max)
 		return od_fail(err, OD_ERR_ARG, "--ctx-size: the model was made for %u tokens at most, found %llu", max,
 			       (unsigned long long)r->opt.ctx_tokens);
+	/* No text is longer, the token that has no place in the context any more counted; figures are kept for each. */
+	if (r->opt.max_tokens > r->opt.ctx_tokens)
+		r->opt.max_tokens = (uint32_t)r->opt.ctx_tokens + 1;
 	return OD_OK;
 }
 

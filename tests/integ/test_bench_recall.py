@@ -283,6 +283,7 @@ def a_sweep_takes_the_precisions_of_the_pack():
     assert [x["shadow"] for x in r["fig3"]] == ["int8"] * 4
     assert refused("leave out --align", *SMALL, "--sweep", "fig3", "--align", "T1_KV1") == 2
     assert refused("--svg is not for a cluster", *SMALL, "--local", 1, "--svg", "x") == 2
+    assert refused("--served, which was not asked for", *SMALL, "--local", 1, "--sim-slots", 3) == 2
     r = recall("--prompts", PROMPTS, "--limit", 1, "--tokens", 4, "--precision", "bf16,int8", "--dense-precision",
                "same,bf16")
     assert [c["configuration"] for c in r["configurations"]] == ["bf16 T1_KV1", "int8 T1_KV1", "int8+bf16 T1_KV1"]
@@ -333,8 +334,14 @@ def a_full_context_and_a_short_text_end_well():
     assert r["by_prompt"][0]["prompt_tokens"] == 1 and r["expert_uses"] == LAYERS * TOP_K * 5
     r = recall("--prompts", PROMPTS, "--limit", 1, "--ctx-size", 20, "--tokens", 24)
     assert (r["by_prompt"][0]["finish"], r["by_prompt"][0]["tokens"]) == ("context", 5)
-    r = recall("--prompts", PROMPTS, "--limit", 1, "--ctx-size", 16, "--tokens", 24)  # nothing is left to predict
-    assert (r["by_prompt"][0]["tokens"], r["expert_uses"], r["recall"]) == (1, 0, None)
+    r = recall("--prompts", PROMPTS, "--limit", 1, "--ctx-size", 20, "--tokens", 10 ** 6)
+    assert (r["by_prompt"][0]["finish"], r["by_prompt"][0]["tokens"]) == ("context", 5)
+    d = os.path.join(TMP, "nothing")
+    draw = ("--svg", d) if shutil.which("gnuplot") else ()
+    r = recall("--prompts", PROMPTS, "--limit", 1, "--ctx-size", 16, "--tokens", 24, "--served", *draw)
+    assert (r["by_prompt"][0]["tokens"], r["expert_uses"], r["recall"]) == (1, 0, None)  # nothing is left to predict
+    if draw:
+        assert all("nothing to show" in text for _, text in plots(d)) and len(os.listdir(d)) == 2
 
 
 @test
@@ -345,6 +352,16 @@ def a_pack_without_that_shadow_says_how_to_make_it():
     assert "od-pack shadow " + bare + " int8" in p.stderr, p.stderr
     assert 0.5 < recall(*SMALL, "--predictor", "next-gate", model=bare)["recall"] < 1
     assert recall(*SMALL, "--precision", "bf16", model=bare)["recall"] == 1
+
+
+@test
+def a_sweep_leaves_no_broken_shadow_out_in_silence():
+    broken = os.path.join(TMP, "broken.pack")
+    shutil.copytree(pack(), broken)
+    with open(os.path.join(broken, "shadow-nf4.bin"), "wb") as f:
+        f.write(b"ODSHADOW")
+    p = tool("od-bench", "recall", "--pack", broken, *SMALL, "--sweep", "fig3", ok=False)
+    assert "shadow-nf4.bin" in p.stderr and "od-pack shadow --force" in p.stderr, p.stderr
 
 
 @test
