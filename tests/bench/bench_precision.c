@@ -542,8 +542,14 @@ static int open_sequence(struct precision_bench *b, struct od_err *err)
 	uint64_t ctx = 0;
 	int rc;
 
-	for (size_t i = 0; i < b->prompts.n; i++)
-		ctx = b->prompts.prompt[i].n_ids > ctx ? b->prompts.prompt[i].n_ids : ctx;
+	for (size_t i = 0; i < b->prompts.n; i++) {
+		const struct od_prompt *q = &b->prompts.prompt[i];
+
+		if (q->n_ids == 0)
+			return od_fail(err, OD_ERR_ARG, "%s: the prompt is empty and the model has no BOS token to begin with",
+				       q->name);
+		ctx = q->n_ids > ctx ? q->n_ids : ctx;
+	}
 	ctx += b->opt.tokens;
 	if (ctx > UINT32_MAX)
 		return od_fail(err, OD_ERR_ARG, "prompt and --tokens are %llu tokens together", (unsigned long long)ctx);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """od-bench precision on the demo checkpoint: bytes, sums and what must hold between figures; never how fast."""
-from cluster_util import CHECKPOINT, pack, run_tests, test, tool
+from cluster_util import CHECKPOINT, TMP, pack, run_tests, test, tool
 import json
 import math
 import os
@@ -127,6 +127,10 @@ def wrong_lists():
     assert refused("stands twice", "--precision", "int8,int8") == 2
     assert refused('found "int4"', "--activations", "int4") == 2
     assert refused("exclude each other", "--prompts", PROMPTS, "--prompt-tokens", 4) == 2
+    empty = os.path.join(TMP, "empty.jsonl")
+    with open(empty, "w") as f:
+        f.write('{"name": "nobody", "ids": []}\n')
+    assert refused("nobody: the prompt is empty", "--prompts", empty) == 2
     os.remove(os.path.join(all_shadows(), "shadow-nf4-dq.bin"))
     assert refused("nf4-dq", "--precision", "nf4-dq") == 1
 
