@@ -14,14 +14,20 @@
 
 int od_shadow_lock(const struct od_pack *p, int *fd, struct od_err *err)
 {
+	int rc;
+
 	*fd = open(p->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (*fd < 0)
 		return od_fail_errno(err, OD_ERR_IO, "cannot open %s", p->dir);
 	if (flock(*fd, LOCK_EX | LOCK_NB) == 0)
 		return OD_OK;
+	if (errno == EWOULDBLOCK)
+		rc = od_fail(err, OD_ERR_BUSY, "another od-pack is adding a shadow to %s", p->dir);
+	else
+		rc = od_fail_errno(err, OD_ERR_IO, "cannot lock %s", p->dir);
 	close(*fd);
 	*fd = -1;
-	return od_fail(err, OD_ERR_BUSY, "another od-pack is adding a shadow to %s", p->dir);
+	return rc;
 }
 
 static void note(const struct od_shadow_add *job, const char *fmt, ...) OD_PRINTF(2, 3);
