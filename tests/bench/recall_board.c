@@ -1,6 +1,7 @@
 #include "tests/bench/recall_board.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -125,11 +126,23 @@ static void dump_experts(struct od_strbuf *d, const char *key, const uint16_t *e
 	od_strbuf_printf(d, "]");
 }
 
+/* JSON has no other numbers; weights that are none make such. */
+static void dump_number(struct od_strbuf *d, float x)
+{
+	if (isfinite(x))
+		od_strbuf_printf(d, "%.9g", (double)x);
+	else
+		od_strbuf_printf(d, "null");
+}
+
 static void dump_probabilities(struct od_strbuf *d, const char *key, const float *p, size_t n)
 {
 	od_strbuf_printf(d, ", \"%s\": [", key);
-	for (size_t i = 0; i < n; i++)
-		od_strbuf_printf(d, "%s%.9g", i > 0 ? ", " : "", (double)p[i]);
+	for (size_t i = 0; i < n; i++) {
+		if (i > 0)
+			od_strbuf_printf(d, ", ");
+		dump_number(d, p[i]);
+	}
 	od_strbuf_printf(d, "]");
 }
 
@@ -155,8 +168,9 @@ static void dump(const struct recall_board *b, const struct recall_row *row, con
 	dump_name(d, "configuration", b->name);
 	od_strbuf_printf(d, ", ");
 	dump_name(d, "prompt", rec->prompt->name);
-	od_strbuf_printf(d, ", \"index\": %u, \"layer\": %u, \"position\": %u, \"token\": %d, \"margin\": %.9g",
-			 b->step + 1, b->layer, rec->n_prompt + b->step, token_of(b, b->step), row->margin);
+	od_strbuf_printf(d, ", \"index\": %u, \"layer\": %u, \"position\": %u, \"token\": %d, \"margin\": ",
+			 b->step + 1, b->layer, rec->n_prompt + b->step, token_of(b, b->step));
+	dump_number(d, rec->margin[at]);
 	dump_experts(d, "used", row->used, row->n_used);
 	dump_probabilities(d, "probabilities", rec->probability + at * n_experts, n_experts);
 	if (h->n > 0) {

@@ -1,6 +1,7 @@
 /* What counts on the board of od-bench recall: worked out by hand. */
 #include "tests/bench/recall_board.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -143,6 +144,9 @@ static void they_count_where_the_token_is_left_to_the_shadow(void **state)
 
 static void a_row_is_a_line_of_the_dump(void **state)
 {
+	const float strange[] = { NAN, 0.25f, INFINITY }; /* JSON knows neither */
+	const struct od_prediction x = { .step = FIRST, .m = 1, .token = 6, .expert = (const uint16_t[]){ 3, 1, 0 },
+					 .probability = strange, .n = 3 };
 	struct od_strbuf dump = { 0 };
 	struct fixture f;
 	char *text;
@@ -152,6 +156,7 @@ static void a_row_is_a_line_of_the_dump(void **state)
 	open_board(&f);
 	f.board.dump = &dump;
 	say(&f, FIRST, 0, 6, 2, 0, 1);
+	recall_board_add(&f.board, &x);
 	run_step(&f, false);
 	text = od_strbuf_take(&dump, &len);
 	assert_string_equal(text,
@@ -160,7 +165,9 @@ static void a_row_is_a_line_of_the_dump(void **state)
 		"\"assumed_token\": 6, \"lead\": 1, \"predicted\": [2, 0, 1], "
 		"\"predicted_probabilities\": [0.5, 0.25, 0.125]}\n"
 		"{\"configuration\": \"one\", \"prompt\": \"a \\\"name\\\"\", \"index\": 1, \"layer\": 1, \"position\": 1, "
-		"\"token\": 6, \"margin\": 0.5, \"used\": [1, 2], \"probabilities\": [0, 0, 0, 0]}\n");
+		"\"token\": 6, \"margin\": 0.5, \"used\": [1, 2], \"probabilities\": [0, 0, 0, 0], "
+		"\"assumed_token\": 6, \"lead\": 2, \"predicted\": [3, 1, 0], "
+		"\"predicted_probabilities\": [null, 0.25, null]}\n");
 	free(text);
 	close_board(&f);
 }
