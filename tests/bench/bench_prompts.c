@@ -50,8 +50,10 @@ static int read_strings(struct od_prompt *q, const json_t *o, const char *where,
 		rc = od_json_str(o, "name", &s, where, err);
 		if (rc != OD_OK)
 			return rc;
-		free(q->name);
-		q->name = strdup(s);
+		if (s[0] != '\0') { /* messages name it */
+			free(q->name);
+			q->name = strdup(s);
+		}
 	}
 	if (od_json_has(o, "text")) {
 		rc = od_json_str(o, "text", &s, where, err);

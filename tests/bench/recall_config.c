@@ -126,7 +126,8 @@ static int add(struct recall_configs *c, const struct recall_config *one, struct
 	if (recall_find(c, one->name) >= 0)
 		return OD_OK;
 	if (c->n == RECALL_CONFIGS_MAX)
-		return od_fail(err, OD_ERR_ARG, "more than %d configurations", RECALL_CONFIGS_MAX);
+		return od_fail(err, OD_ERR_ARG, "more than %d configurations: give fewer of --precision, --dense-precision or "
+			       "--align at a time", RECALL_CONFIGS_MAX);
 	c->config[c->n++] = *one;
 	return OD_OK;
 }

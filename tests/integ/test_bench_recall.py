@@ -311,6 +311,9 @@ def what_cannot_be_done_is_refused():
     assert refused("--slots is for a cluster", *SMALL, "--slots", 2) == 2
     assert refused("--load-time is for a cluster", *SMALL, "--load-time", 1) == 2
     assert refused("unknown option", *SMALL, "--resident") == 2
+    every = ",".join(f"T{t}_KV{kv}" for t in range(5) for kv in range(6))
+    assert refused("more than 256 configurations: give fewer", *SMALL, "--align", every, "--precision",
+                   "int8,bf16,nf4", "--dense-precision", "same,bf16,int8,fp16") == 2
     assert refused("p128-00: the prompt has 128 tokens, more than the context of 64", *SMALL, "--ctx-size", 64) == 1
     assert refused("--ctx-size", *SMALL, "--ctx-size", 10 ** 6) == 2
     bad = os.path.join(TMP, "bad.jsonl")

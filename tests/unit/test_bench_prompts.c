@@ -140,7 +140,8 @@ static void a_model_without_tokenizer_needs_ids(void **state)
 	assert_int_equal(od_prompts_encode(&p, NULL, NULL), OD_OK);
 	assert_int_equal(p.prompt[0].n_ids, 2);
 	od_prompts_fini(&p);
-	load(&p, "{\"ids\": [7]}\n{\"text\": \"a\", \"name\": \"only text\"}", 0);
+	load(&p, "{\"ids\": [7], \"name\": \"\"}\n{\"text\": \"a\", \"name\": \"only text\"}", 0);
+	assert_string_equal(p.prompt[0].name, "prompt 1"); /* messages need a name */
 	assert_int_equal(od_prompts_encode(&p, NULL, &err), OD_ERR_UNSUPPORTED);
 	assert_non_null(strstr(err.msg, "only text"));
 	od_prompts_fini(&p);
