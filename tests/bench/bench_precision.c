@@ -5,7 +5,6 @@
  * work: left to themselves they would soon write other texts. The memory bandwidth is read once in every token,
  * outside its time. */
 #include "common/base/clock.h"
-#include "common/base/mem.h"
 #include "common/model/resident.h"
 #include "common/model/sampler.h"
 #include "common/pack/shadow_load.h"
@@ -14,7 +13,7 @@
 #include "tests/bench/bench_prompts.h"
 #include "tests/bench/bench_stats.h"
 #include "tests/bench/bench_table.h"
-#include "tests/bench/recall_config.h"
+#include "tests/bench/recall_models.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -198,27 +197,6 @@ static uint64_t token_bytes(const struct variant *v, const struct od_config *c)
 	return sum;
 }
 
-static int check_memory(const struct precision_bench *b, const struct od_shadow_choice *wanted, size_t n,
-			struct od_err *err)
-{
-	uint64_t sum = 0, bytes, have = od_available_ram_bytes();
-	char need_text[32], have_text[32];
-
-	for (size_t i = 0; i < n; i++) {
-		int rc = od_shadow_need_bytes(b->pack, &wanted[i], &bytes, err);
-
-		if (rc != OD_OK)
-			return rc;
-		if (!od_add(sum, bytes, &sum))
-			sum = UINT64_MAX;
-	}
-	if (have == 0 || sum <= have)
-		return OD_OK;
-	return od_fail(err, OD_ERR_NOMEM, "%zu models need %s, %s are available: try a shorter --precision", n,
-		       od_format_bytes(sum, need_text, sizeof(need_text)),
-		       od_format_bytes(have, have_text, sizeof(have_text)));
-}
-
 /* Each precision once; variants that differ in activations only share it. */
 static int load(struct precision_bench *b, struct od_err *err)
 {
@@ -229,7 +207,7 @@ static int load(struct precision_bench *b, struct od_err *err)
 	for (size_t i = 0; i < b->n_variants; i++)
 		if (i == 0 || b->variant[i].choice.experts != wanted[n - 1].experts)
 			wanted[n++] = b->variant[i].choice;
-	rc = check_memory(b, wanted, n, err);
+	rc = recall_models_fit(b->pack, wanted, n, 0, "try a shorter --precision", err);
 	for (size_t i = 0; rc == OD_OK && i < n; i++)
 		rc = od_shadow_load(&b->store[wanted[i].experts - 1], b->pack, &wanted[i], (unsigned)b->opt.threads, NULL,
 				    NULL, err);

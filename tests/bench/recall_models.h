@@ -9,8 +9,12 @@
 
 struct recall_models;
 
-/* The pack as it is, and each precision that a configuration names. OD_ERR_MISSING names the od-pack command that makes
- * a precision; OD_ERR_NOMEM: they do not fit beside extra_bytes of other memory. */
+/* Whether n models beside extra_bytes of other memory fit; else OD_ERR_NOMEM, with the numbers and the advice.
+ * OD_ERR_MISSING names the od-pack command that makes a precision. */
+OD_MUST_CHECK int recall_models_fit(const struct od_pack *p, const struct od_shadow_choice *wanted, size_t n,
+				    uint64_t extra_bytes, const char *advice, struct od_err *err);
+
+/* The pack as it is, and each precision that a configuration names, if they fit beside extra_bytes. */
 OD_MUST_CHECK int recall_models_open(struct recall_models **out, const struct od_pack *p,
 				     const struct recall_configs *configs, unsigned n_threads, uint64_t extra_bytes,
 				     bool progress, struct od_err *err);

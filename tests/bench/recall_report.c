@@ -32,10 +32,7 @@ struct od_recall_cell *recall_prompt_token_cells(const struct recall_view *v, si
 	for (size_t i = 0; cell != NULL && i < v->prompts->n; i++) {
 		const struct od_recall *r = &counts_of(v, config)[i].recall;
 
-		for (uint32_t n = from; n < to && n < r->n_tokens; n++) {
-			cell[i].uses += r->token[n].uses;
-			cell[i].recalled += r->token[n].recalled;
-		}
+		cell[i] = recall_sum(r->token, r->n_tokens, from, to);
 	}
 	return cell;
 }
@@ -246,18 +243,6 @@ static void report_layers(const struct report *p)
 	}
 }
 
-/* The sum of indices [from, to). */
-static struct od_recall_cell tokens_of(const struct od_recall *r, uint32_t from, uint32_t to)
-{
-	struct od_recall_cell sum = { 0 };
-
-	for (uint32_t n = from; n < to && n < r->n_tokens; n++) {
-		sum.uses += r->token[n].uses;
-		sum.recalled += r->token[n].recalled;
-	}
-	return sum;
-}
-
 /* Index n is the pass of the n-th generated token (OD-MoE's iteration n), which chooses token n + 1. A person gets
  * 1, 2, 3 to 4, 5 to 8, ...: drift shows on a scale of doublings. */
 static int report_tokens(const struct report *p, struct od_err *err)
@@ -274,7 +259,7 @@ static int report_tokens(const struct report *p, struct od_err *err)
 
 		for (uint32_t from = 1, to = 1; from <= s->n_tokens; from = to + 1, to *= 2) {
 			const uint32_t end = to < s->n_tokens ? to : s->n_tokens;
-			const struct od_recall_cell x = tokens_of(s, from - 1, end);
+			const struct od_recall_cell x = recall_sum(s->token, s->n_tokens, from - 1, end);
 			struct od_recall_cell *cells = recall_prompt_token_cells(p->v, c, from - 1, end);
 			struct recall_interval i;
 

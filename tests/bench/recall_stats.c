@@ -104,6 +104,15 @@ void recall_counts_merge(struct recall_counts *into, const struct recall_counts 
 	into->steps += from->steps;
 }
 
+struct od_recall_cell recall_sum(const struct od_recall_cell *cell, size_t n, size_t from, size_t to)
+{
+	struct od_recall_cell sum = { 0 };
+
+	for (size_t i = from; i < to && i < n; i++)
+		merge(&sum, &cell[i], 1);
+	return sum;
+}
+
 double recall_t975(size_t df)
 {
 	/* Beyond the table: the expansion around the normal quantile z (Abramowitz and Stegun 26.7.5). */

@@ -49,6 +49,9 @@ struct recall_interval {
 	double value, low, high; /* NaN: cannot be said */
 };
 
+/* The sum of cells [from, to) of n. */
+struct od_recall_cell recall_sum(const struct od_recall_cell *cell, size_t n, size_t from, size_t to);
+
 /* R of n prompts with its 95 % interval, cut to 0..1. Prompts without uses do not count. */
 struct recall_interval recall_ratio(const struct od_recall_cell *cell, size_t n);
 /* R of a less R of b, prompt i of a being the same as prompt i of b; those that lack uses in either do not count. */

@@ -75,6 +75,12 @@ int recall_sweep_add(unsigned set, const struct od_shadow_choice *choice, size_t
 
 /* ---- Tables ---- */
 
+static void add(struct od_recall_cell *sum, struct od_recall_cell x)
+{
+	sum->uses += x.uses;
+	sum->recalled += x.recalled;
+}
+
 static struct od_recall_cell sum_tokens(const struct recall_view *v, size_t config, uint32_t from, uint32_t to)
 {
 	struct od_recall_cell sum = { 0 };
@@ -82,10 +88,7 @@ static struct od_recall_cell sum_tokens(const struct recall_view *v, size_t conf
 	for (size_t i = 0; i < v->prompts->n; i++) {
 		const struct od_recall *r = &v->counts[config * v->prompts->n + i].recall;
 
-		for (uint32_t n = from; n < to && n < r->n_tokens; n++) {
-			sum.uses += r->token[n].uses;
-			sum.recalled += r->token[n].recalled;
-		}
+		add(&sum, recall_sum(r->token, r->n_tokens, from, to));
 	}
 	return sum;
 }
@@ -177,10 +180,7 @@ struct od_recall_cell recall_sum_leads(const struct recall_view *v, size_t confi
 	for (size_t i = 0; i < v->prompts->n; i++) {
 		const struct recall_counts *x = &v->counts[config * v->prompts->n + i];
 
-		for (uint32_t n = from; n < to && n < x->n_leads; n++) {
-			sum.uses += x->lead[n].uses;
-			sum.recalled += x->lead[n].recalled;
-		}
+		add(&sum, recall_sum(x->lead, x->n_leads, from, to));
 	}
 	return sum;
 }
