@@ -106,6 +106,18 @@ static void send_want(struct odm_cluster *c, uint32_t index, const struct odm_wa
 	odm_members_send(c->members, c->view.worker[index].id, &h);
 }
 
+static void send_close(struct odm_cluster *c, uint32_t member, uint64_t step, uint32_t m)
+{
+	Od__Close body = OD__CLOSE__INIT;
+	Od__Header h = OD__HEADER__INIT;
+
+	body.step = step;
+	body.m = m;
+	h.body_case = OD__HEADER__BODY_CLOSE;
+	h.close = &body;
+	odm_members_send(c->members, member, &h);
+}
+
 /* Members' ids become indices of the view's workers, and those that loaded something until now are noted. */
 static void find_workers(struct odm_cluster *c, struct odm_want *w)
 {
@@ -137,20 +149,14 @@ static void send_wants(struct odm_cluster *c)
 		}
 		for (size_t i = 0; i < w->n; i++)
 			w->worker[i] = c->view.worker[w->worker[i]].id;
-		odm_predictions_placed(c->predictions, w);
+		if (odm_predictions_placed(c->predictions, w))
+			continue;
+		/* The router spoke meanwhile: its CLOSEs may not have met these, and RUNs ask for what is needed. */
+		for (uint32_t i = 0; i < c->view.n_workers; i++) {
+			if (c->reached[i])
+				send_close(c, c->view.worker[i].id, w->step, w->m);
+		}
 	}
-}
-
-static void send_close(struct odm_cluster *c, uint32_t member, uint64_t step, uint32_t m)
-{
-	Od__Close body = OD__CLOSE__INIT;
-	Od__Header h = OD__HEADER__INIT;
-
-	body.step = step;
-	body.m = m;
-	h.body_case = OD__HEADER__BODY_CLOSE;
-	h.close = &body;
-	odm_members_send(c->members, member, &h);
 }
 
 static void send_closes(struct odm_cluster *c)
@@ -172,6 +178,43 @@ static void send_closes(struct odm_cluster *c)
 	}
 }
 
+/* Each expert is one of the model's, and none stands there twice. */
+static bool check_predicted(const struct odm_cluster *c, uint32_t member, const Od__Predict *p)
+{
+	for (size_t i = 0; i < p->n_experts; i++) {
+		bool good = p->experts[i] < c->o.config->n_experts;
+
+		for (size_t j = 0; j < i && good; j++)
+			good = p->experts[j] != p->experts[i];
+		if (good)
+			continue;
+		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of expert %u, number %zu of its list; expected 0 to %u, each "
+			       "once", member, p->experts[i], i, c->o.config->n_experts - 1);
+		return false;
+	}
+	return true;
+}
+
+/* What is out of range or does not fit together is dropped. */
+static bool check_predict(const struct odm_cluster *c, uint32_t member, const Od__Predict *p)
+{
+	const struct od_config *cfg = c->o.config;
+
+	if (p->m >= cfg->n_layers) {
+		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of MoE layer %u; expected 0 to %u", member, p->m,
+			       cfg->n_layers - 1);
+		return false;
+	}
+	if (p->n_experts < cfg->top_k || p->n_experts > OD_MAX_CANDIDATES || p->n_probabilities != p->n_experts ||
+	    p->n_early % p->n_experts != 0 || p->n_early / p->n_experts > OD_MAX_EARLY) {
+		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of %zu experts with %zu probabilities and %zu early ones; "
+			       "expected %u to %d, as many, and that up to %d times", member, p->n_experts,
+			       p->n_probabilities, p->n_early, cfg->top_k, OD_MAX_CANDIDATES, OD_MAX_EARLY);
+		return false;
+	}
+	return check_predicted(c, member, p);
+}
+
 static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
 {
 	struct odm_cluster *c = arg;
@@ -190,16 +233,11 @@ static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
 		.n = p->n_experts,
 	};
 
-	if (p->n_experts == 0 || p->n_experts > OD_MAX_CANDIDATES || p->n_probabilities != p->n_experts ||
-	    p->n_early % p->n_experts != 0 || p->n_early / p->n_experts > OD_MAX_EARLY) {
-		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of %zu experts with %zu probabilities and %zu early ones; "
-			       "expected 1 to %d, as many, and that up to %d times", member, p->n_experts,
-			       p->n_probabilities, p->n_early, OD_MAX_CANDIDATES, OD_MAX_EARLY);
+	if (!check_predict(c, member, p))
 		return;
-	}
 	pred.n_early = p->n_early / p->n_experts;
 	for (size_t i = 0; i < p->n_experts; i++)
-		expert[i] = p->experts[i] <= UINT16_MAX ? (uint16_t)p->experts[i] : UINT16_MAX;
+		expert[i] = (uint16_t)p->experts[i];
 	if (c->o.predictor == ODM_PREDICT_SHADOW && odm_predictions_add(c->predictions, &pred))
 		send_wants(c);
 }

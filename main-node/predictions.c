@@ -156,14 +156,15 @@ static void void_rows(struct odm_predictions *p, uint64_t step, uint32_t m)
 	}
 }
 
-/* The step's slot, taking over an older step's. NULL when the table already holds a newer one there. */
-static struct step_slot *claim(struct odm_predictions *p, uint64_t step)
+/* The step's slot, taking over an older step's. NULL when the table already holds a newer one there: one that main has
+ * begun, or that a predictor speaks of, which main's own step (begins) does not give way to. */
+static struct step_slot *claim(struct odm_predictions *p, uint64_t step, bool begins)
 {
 	struct step_slot *s = &p->slot[step % ODM_STEPS_KEPT];
 
 	if (s->step == step)
 		return s;
-	if (s->step > step)
+	if (s->step > step && !(begins && !s->begun))
 		return NULL;
 	s->step = step;
 	s->begun = s->scored = s->prefill = false;
@@ -249,10 +250,12 @@ static bool add_locked(struct odm_predictions *p, const struct od_prediction *pr
 	struct step_slot *s;
 	struct entry *e;
 
-	if (p->newest > 0 && pred->step > p->newest + MAX_AHEAD)
+	if (pred->step == 0 || (p->newest > 0 && pred->step > p->newest + MAX_AHEAD))
 		return false; /* it would keep the slot from the steps before it */
-	s = claim(p, pred->step);
-	if (s == NULL || !is_sound(p, pred))
+	if (!is_sound(p, pred))
+		return false;
+	s = claim(p, pred->step, false);
+	if (s == NULL)
 		return false;
 	if (s->begun && (pred->row >= s->n_rows || !assumes(s, pred->row, pred->token)))
 		return false;
@@ -318,7 +321,7 @@ void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32
 	struct step_slot *s;
 
 	pthread_mutex_lock(&p->lock);
-	s = claim(p, step);
+	s = claim(p, step, true);
 	if (step > p->newest)
 		p->newest = step;
 	if (s != NULL) {
@@ -340,7 +343,7 @@ static void require_locked(struct odm_predictions *p, uint64_t step, uint32_t m,
 	struct entry *e;
 	uint16_t *required;
 
-	if (claim(p, step) == NULL || m >= p->o.n_layers || n > p->o.n_experts)
+	if (claim(p, step, true) == NULL || m >= p->o.n_layers || n > p->o.n_experts)
 		return;
 	e = &p->entry[entry_index(p, step, m)];
 	required = required_of(p, step, m);
@@ -444,8 +447,10 @@ bool odm_predictions_take_want(struct odm_predictions *p, struct odm_want *w)
 	return s != NULL;
 }
 
-void odm_predictions_placed(struct odm_predictions *p, const struct odm_want *w)
+bool odm_predictions_placed(struct odm_predictions *p, const struct odm_want *w)
 {
+	bool in_time = false;
+
 	pthread_mutex_lock(&p->lock);
 	if (find(p, w->step) != NULL) {
 		uint32_t *where = where_of(p, w->step, w->m);
@@ -458,8 +463,10 @@ void odm_predictions_placed(struct odm_predictions *p, const struct odm_want *w)
 			if (i < w->n_predicted)
 				mark[w->expert[i]] &= (uint8_t)~IS_HEDGE;
 		}
+		in_time = !p->entry[entry_index(p, w->step, w->m)].resolved;
 	}
 	pthread_mutex_unlock(&p->lock);
+	return in_time;
 }
 
 static bool is_used(const struct odm_predictions *p, const uint16_t *used, size_t n_rows, uint16_t expert)

@@ -78,8 +78,9 @@ void odm_predictions_require_all(struct odm_predictions *p, uint64_t step, uint3
 
 /* Loop thread: the next (step, m) whose WANTs have changed. False when there is none. */
 bool odm_predictions_take_want(struct odm_predictions *p, struct odm_want *w);
-/* Loop thread: its WANTs are sent; w->worker says where each expert is wanted now (members' ids, stable over epochs). */
-void odm_predictions_placed(struct odm_predictions *p, const struct odm_want *w);
+/* Loop thread: its WANTs are sent; w->worker says where each expert is wanted now (members' ids, stable over epochs). False:
+ * the router has spoken meanwhile, and whoever asked where they are may have missed these. */
+bool odm_predictions_placed(struct odm_predictions *p, const struct odm_want *w);
 
 /* Engine thread: the router has spoken; counts recall of every row. used [n_rows][top_k]; probability
  * [n_rows][n_experts] by its softmax, NULL: not known. No WANT for (step, m) will be taken any more. */

@@ -75,11 +75,11 @@ static bool take_want(struct odm_predictions *p, struct want *w)
 	return odm_predictions_take_want(p, &w->w);
 }
 
-static void place(struct odm_predictions *p, struct want *w, uint32_t a, uint32_t b)
+static bool place(struct odm_predictions *p, struct want *w, uint32_t a, uint32_t b)
 {
 	w->worker[0] = a;
 	w->worker[1] = b;
-	odm_predictions_placed(p, &w->w);
+	return odm_predictions_placed(p, &w->w);
 }
 
 static void a_prediction_becomes_a_want(void **state)
@@ -408,11 +408,11 @@ static void what_is_placed_too_late_was_not_ordered(void **state)
 	predict(p, 1, 0, 42, 4, 5);
 	predict(p, 1, 1, 42, 4, 5);
 	assert_true(take_want(p, &w));
-	place(p, &w, 7, 9);
+	assert_true(place(p, &w, 7, 9));
 	assert_true(take_want(p, &late) && late.w.m == 1);
 	resolve(p, 1, 0, 4, 3);
 	resolve(p, 1, 1, 4, 5);
-	place(p, &late, 7, 9);
+	assert_false(place(p, &late, 7, 9)); /* nobody has seen it that would close it */
 	assert_int_equal(odm_predictions_ordered(p, 1, 0, 4), 7);
 	assert_int_equal(odm_predictions_ordered(p, 1, 0, 3), ODM_NOBODY);
 	assert_int_equal(odm_predictions_ordered(p, 1, 1, 4), ODM_NOBODY);
@@ -485,6 +485,36 @@ static void nonsense_is_refused(void **state)
 	odm_predictions_free(p);
 }
 
+/* What a predictor says of a step far away, when it cannot be told yet that it is, is in nobody's way for long. */
+static void steps_that_main_begins_come_first(void **state)
+{
+	struct odm_predictions *p = make();
+	struct want w;
+
+	(void)state;
+	assert_false(predict(p, 0, 0, 42, 1, 2)); /* no such step */
+	assert_false(take_want(p, &w));
+	for (uint64_t i = 0; i < ODM_STEPS_KEPT; i++)
+		assert_true(predict(p, UINT64_MAX - i, 0, 42, 1, 2));
+	for (uint64_t step = 1; step <= ODM_STEPS_KEPT; step++) {
+		begin(p, step, 42, 0);
+		assert_true(predict(p, step, 0, 42, 3, 4));
+		assert_true(take_want(p, &w));
+		assert_int_equal(w.w.step, step); /* and not the nonsense of another */
+		assert_int_equal(w.w.version, 1);
+		assert_int_equal(w.expert[0], 3);
+		assert_true(place(p, &w, 7, 9));
+		resolve(p, step, 0, 3, 4);
+		assert_int_equal(odm_predictions_ordered(p, step, 0, 3), 7);
+	}
+	assert_false(predict(p, 8 * ODM_STEPS_KEPT, 0, 42, 1, 2));
+	begin(p, 2 * ODM_STEPS_KEPT, 42, 0);
+	assert_true(predict(p, 2 * ODM_STEPS_KEPT, 0, 42, 1, 2));
+	begin(p, ODM_STEPS_KEPT, 42, 0); /* one that main has begun stays */
+	assert_false(predict(p, 2 * ODM_STEPS_KEPT, 0, 42, 1, 2)); /* no news */
+	odm_predictions_free(p);
+}
+
 static void prefill_requires_without_scoring(void **state)
 {
 	struct odm_predictions *p = make();
@@ -522,6 +552,7 @@ int main(void)
 		cmocka_unit_test(another_guess_keeps_nothing),
 		cmocka_unit_test(a_wrong_token_is_paid_for),
 		cmocka_unit_test(nonsense_is_refused),
+		cmocka_unit_test(steps_that_main_begins_come_first),
 		cmocka_unit_test(prefill_requires_without_scoring),
 	};
 
