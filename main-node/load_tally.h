@@ -28,7 +28,8 @@ struct odm_load_tally {
 
 /* A new session, whose PINGs count from 1. */
 void odm_load_tally_session(struct odm_load_tally *t);
-/* The PING of this number goes out now, to begin (and forget what was) or to end. */
+/* The PING of this number goes out now, to begin (and forget what was; 0: it is not there, so what a later session loads
+ * counts) or to end. */
 void odm_load_tally_begin(struct odm_load_tally *t, uint64_t ping);
 void odm_load_tally_end(struct odm_load_tally *t, uint64_t ping);
 void odm_load_tally_pong(struct odm_load_tally *t, uint64_t ping, const struct odm_load_counts *now);

@@ -684,16 +684,18 @@ void odm_members_mark_loads(struct odm_members *ms, bool begin)
 {
 	for (uint32_t i = 0; i < ms->n; i++) {
 		struct member *m = ms->member[i];
+		const bool here = m->state == M_READY;
 
-		if (m->state != M_READY || m->host.role != OD_NODE_WORKER)
+		if (m->host.role != OD_NODE_WORKER)
 			continue;
 		pthread_mutex_lock(&ms->lock);
 		if (begin)
-			odm_load_tally_begin(&m->loads, m->ping + 1);
-		else
+			odm_load_tally_begin(&m->loads, here ? m->ping + 1 : 0);
+		else if (here)
 			odm_load_tally_end(&m->loads, m->ping + 1);
 		pthread_mutex_unlock(&ms->lock);
-		send_ping(m);
+		if (here)
+			send_ping(m);
 	}
 	pthread_mutex_lock(&ms->lock);
 	ms->loads_ended = !begin;

@@ -2,7 +2,7 @@
 """Hedges and second opinions: more loads, never another token; and what is counted adds up."""
 import subprocess
 
-from cluster_util import PROMPT, generate, main_args, reference, run_tests, test
+from cluster_util import PROMPT, Daemon, Lines, generate, hosts_file, main_args, reference, run_tests, test
 
 
 def run(*args, tokens=60):
@@ -56,6 +56,26 @@ def in_batches_and_roundings_too():
         tokens = generate("--resident", *args[:2] if args[0] == "--profile" else (), tokens=48)["token_ids"]
         r = generate("--local", 3, *args, "--second-opinion", "multi-gate", "--hedge", 200, "--slots", 3, tokens=48)
         assert r["token_ids"] == tokens, args
+
+
+@test
+def a_lost_worker_loads_nothing():
+    workers = [Daemon("worker", "--slots", 2) for _ in range(3)]
+    m = Lines("--workers", hosts_file(workers), "--predictor", "popularity")
+    m.ask()
+    check_sums(m.answer(), "all")
+    workers[1].kill()
+    for begins_without_it in False, True, True:
+        m.ask()
+        r = m.answer()
+        assert r["token_ids"] == reference()["token_ids"]
+        if begins_without_it:
+            assert r["workers"] == 2
+            check_sums(r, "without the lost one")
+    status, err = m.close()
+    assert status == 0, err
+    for w in workers:
+        w.kill()
 
 
 @test

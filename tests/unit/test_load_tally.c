@@ -71,6 +71,28 @@ static void a_worker_that_comes_back_counts_on(void **state)
 	assert_between(&t, 20 + 8, 5 + 3);
 }
 
+/* Lost before the text, or back in its middle: what it loaded for an earlier text is no part of this one. */
+static void a_worker_that_is_not_there_counts_nothing(void **state)
+{
+	struct odm_load_tally t = { 0 };
+
+	(void)state;
+	odm_load_tally_begin(&t, 1);
+	pong(&t, 1, 100, 10);
+	odm_load_tally_end(&t, 2);
+	pong(&t, 2, 120, 15);
+	assert_between(&t, 20, 5);
+	odm_load_tally_begin(&t, 0);
+	assert_false(odm_load_tally_waits(&t));
+	assert_between(&t, 0, 0);
+	pong(&t, 3, 130, 16); /* on its way when it was lost */
+	assert_between(&t, 0, 0);
+	odm_load_tally_session(&t);
+	pong(&t, 1, 4, 1);
+	pong(&t, 2, 9, 3);
+	assert_between(&t, 5, 2);
+}
+
 static void counters_that_fall_are_ignored(void **state)
 {
 	struct odm_load_tally t = { 0 };
@@ -88,6 +110,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_pongs_that_answer_count),
 		cmocka_unit_test(a_worker_that_comes_back_counts_on),
+		cmocka_unit_test(a_worker_that_is_not_there_counts_nothing),
 		cmocka_unit_test(counters_that_fall_are_ignored),
 	};
 
