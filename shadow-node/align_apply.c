@@ -136,10 +136,21 @@ static bool inside(const struct ods_range *r, uint32_t begin, uint32_t n)
 	return r->begin >= begin && r->begin - begin <= n && r->n <= n - (r->begin - begin);
 }
 
+static bool any_due(const struct ods_align *a, const struct ods_range *r)
+{
+	const uint8_t *at = row_map(a, r->layer) + r->begin;
+
+	for (uint32_t i = 0; i < r->n; i++) {
+		if (at[i] & DUE)
+			return true;
+	}
+	return false; /* all of them came already */
+}
+
 bool ods_align_expects(const struct ods_align *a, const struct ods_range *r, bool asked)
 {
 	if (!asked)
-		return inside(r, a->due_begin, a->due_n);
+		return inside(r, a->due_begin, a->due_n) && any_due(a, r);
 	for (size_t i = 0; i < a->n_asked; i++)
 		if (a->asked[i].layer == r->layer && inside(r, a->asked[i].begin, a->asked[i].n))
 			return true;

@@ -43,7 +43,7 @@ void ods_align_settle(struct ods_align *a);
 void ods_align_step(struct ods_align *a, uint32_t begin, uint32_t n, uint32_t n_due, bool keep);
 void ods_align_truncate(struct ods_align *a, uint32_t length);
 
-/* These true rows are due or asked for. Range within n_layers and ctx. */
+/* These true rows are due, and not all there yet, or asked for. Range within n_layers and ctx. */
 bool ods_align_expects(const struct ods_align *a, const struct ods_range *r, bool asked);
 /* True rows were written. Range within n_layers and ctx. */
 void ods_align_true(struct ods_align *a, const struct ods_range *r, uint64_t now_ns);
