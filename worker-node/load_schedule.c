@@ -371,9 +371,10 @@ static struct slot *next_part(struct odw_schedule *s, uint64_t now_ns)
 bool odw_schedule_next_shard(struct odw_schedule *s, struct odw_shard_job *job, bool wait)
 {
 	struct slot *slot;
-	uint64_t now_ns = s->opts.now_ns();
+	uint64_t now_ns;
 
 	pthread_mutex_lock(&s->lock);
+	now_ns = s->opts.now_ns(); /* under the lock: another thread's moment must not lie behind ours */
 	while ((slot = s->stop ? NULL : next_part(s, now_ns)) == NULL && wait && !s->stop) {
 		odw_pace_wait(&s->pace, &s->work, &s->lock);
 		now_ns = s->opts.now_ns();
