@@ -79,12 +79,16 @@ static void open_links(struct odm_links *l)
 
 void odm_links_refresh(struct odm_links *l)
 {
+	bool listens;
+
 	if (odm_members_epoch(odm_cluster_members(l->cluster)) == l->view.epoch)
 		return;
 	take_view(l);
 	open_links(l);
 	make_groups(l);
-	odm_shadow_link_follow(&l->shadow, l->cluster, l->view.has_shadow ? &l->view.shadow : NULL);
+	/* One that nobody listens to is not aligned either. */
+	listens = odm_cluster_opts(l->cluster)->predictor == ODM_PREDICT_SHADOW;
+	odm_shadow_link_follow(&l->shadow, l->cluster, listens && l->view.has_shadow ? &l->view.shadow : NULL);
 }
 
 int odm_links_open(struct odm_links *l, struct od_err *err)

@@ -18,6 +18,7 @@
 #define RESEND_AFTER_NS (2 * OD_NS_PER_S)
 #define MAX_RESENDS 2
 #define RUN_EXPERTS_MAX 64
+#define RESULTS_AT_ONCE 64 /* of one worker, then the others get their turn */
 #define LOADS_TIMEOUT_NS (500 * OD_NS_PER_MS)
 
 struct service {
@@ -414,7 +415,7 @@ static int receive(struct service *s, uint32_t worker, struct od_err *err)
 {
 	int rc = OD_OK;
 
-	while (rc == OD_OK && s->net.link[worker].session != 0) {
+	for (int i = 0; i < RESULTS_AT_ONCE && rc == OD_OK && s->net.link[worker].session != 0; i++) {
 		struct od_msg m;
 
 		rc = odm_link_recv(&s->net.link[worker], &m);
@@ -424,6 +425,9 @@ static int receive(struct service *s, uint32_t worker, struct od_err *err)
 			return od_fail(err, rc, "data socket: %s", od_status_text(rc));
 		if (m.header->body_case == OD__HEADER__BODY_RESULT)
 			rc = on_result(s, worker, &m, err);
+		else if (m.header->body_case != OD__HEADER__BODY_ATTACHED)
+			od_log_limited(OD_LOG_WARN, "a worker sent %s on its data socket, which it must not",
+				       od_body_name(m.header->body_case));
 		od_msg_fini(&m);
 	}
 	return rc;

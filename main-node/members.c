@@ -268,6 +268,8 @@ static void on_message(void *arg, struct od_msg *msg)
 	case OD__HEADER__BODY_PREDICT:
 		if (m->host.role == OD_NODE_SHADOW)
 			m->ms->o.message(m->ms->o.arg, m->id, msg);
+		else
+			od_log_limited(OD_LOG_WARN, "%s sent PREDICT, which a worker must not", m->host.host);
 		break;
 	/* What a daemon never sends on the control socket. */
 	case OD__HEADER__BODY__NOT_SET:

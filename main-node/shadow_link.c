@@ -10,6 +10,7 @@
 #define MAX_STEP_ROWS 64
 #define MAX_ANSWER_BYTES (4u << 20) /* K and V of one answer as stored; the shadow asks for less */
 #define MAX_STATE_BYTES (1u << 20)  /* of one STATE */
+#define ANSWERS_AT_ONCE 8	    /* then the workers get their turn: a shadow that asks without end holds up nobody */
 #define MAX_TOKENS 16384u	    /* of one TOKENS: a header has 256 KiB */
 
 /* ---- Life ---- */
@@ -318,11 +319,14 @@ void odm_shadow_link_serve(struct odm_shadow_link *s, uint64_t epoch)
 {
 	struct od_msg m;
 
-	while (s->link.socket != NULL && odm_link_recv(&s->link, &m) == OD_OK) {
+	for (int i = 0; i < ANSWERS_AT_ONCE && s->link.socket != NULL && odm_link_recv(&s->link, &m) == OD_OK; i++) {
 		if (m.header->body_case == OD__HEADER__BODY_STATE_REQUEST)
 			odm_shadow_link_answer(s, epoch, m.header->state_request);
 		else if (m.header->body_case == OD__HEADER__BODY_TOKENS_REQUEST)
 			odm_shadow_link_answer_tokens(s, epoch, m.header->tokens_request);
+		else if (m.header->body_case != OD__HEADER__BODY_ATTACHED)
+			od_log_limited(OD_LOG_WARN, "the shadow sent %s on its data socket, which it must not",
+				       od_body_name(m.header->body_case));
 		od_msg_fini(&m);
 	}
 }

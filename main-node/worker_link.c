@@ -3,6 +3,8 @@
 #include "common/base/log.h"
 #include "common/net/endpoint.h"
 
+#define DROPPED_AT_ONCE 64 /* messages that are nobody's; then the caller looks after the others */
+
 static int send_attach(struct odm_link *l)
 {
 	Od__Attach attach = OD__ATTACH__INIT;
@@ -89,7 +91,7 @@ int odm_link_send(struct odm_link *l, uint64_t epoch, Od__Header *header, const 
 
 int odm_link_recv(struct odm_link *l, struct od_msg *m)
 {
-	for (;;) {
+	for (int i = 0; i < DROPPED_AT_ONCE; i++) {
 		struct od_err err;
 		int rc = od_wire_recv(l->socket, false, m, &err);
 
@@ -103,6 +105,7 @@ int odm_link_recv(struct odm_link *l, struct od_msg *m)
 			return OD_OK;
 		od_msg_fini(m); /* an older incarnation's */
 	}
+	return OD_ERR_BUSY;
 }
 
 void odm_link_reattach(struct odm_link *l)

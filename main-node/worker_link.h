@@ -25,7 +25,8 @@ void odm_link_close(struct odm_link *l);
 /* session is filled in; never blocks (OD_ERR_BUSY: the queue is full or the connection is gone). */
 OD_MUST_CHECK int odm_link_send(struct odm_link *l, uint64_t epoch, Od__Header *header,
 				const struct od_out_frame *frames, size_t n_frames);
-/* A message of the attached incarnation, od_msg_fini it. OD_ERR_BUSY: nothing there. Garbage is dropped and logged. */
+/* A message of the attached incarnation, od_msg_fini it. OD_ERR_BUSY: nothing there, or much garbage, which is dropped and
+ * logged. */
 OD_MUST_CHECK int odm_link_recv(struct odm_link *l, struct od_msg *m);
 /* Ask to be attached again, after a connection that may have broken and come back. */
 void odm_link_reattach(struct odm_link *l);

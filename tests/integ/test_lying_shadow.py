@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""A shadow that lies, asks without end or says nothing useful: main gives the same tokens, in time, and says what it
+dropped. The shadow here is ours, spoken by hand."""
+import math
+import struct
+import threading
+
+import zmtp
+from cluster_util import HANG_S, Daemon, Lines, hosts_file, reference, run_tests, test
+
+SESSION = 0x5eed
+LAYERS, EXPERTS, TOP_K = 12, 8, 2
+TOKENS = 40
+WELCOME, PONG, PREDICT, ATTACHED, STATE_REQUEST, TOKENS_REQUEST = 11, 14, 18, 31, 36, 41
+PING, ATTACH, STEP, STATE = 13, 30, 34, 35
+
+
+def packed_floats(values):
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def header(body, content, session=SESSION):
+    return zmtp.field(1, 1) + zmtp.field(2, session) + zmtp.field(body, content)
+
+
+def predict(step, m, experts, probabilities=None, early=(), row=0, sequence=1, position=0, token=0):
+    if probabilities is None:
+        probabilities = [1 / len(experts)] * len(experts) if experts else []
+    return header(PREDICT, zmtp.field(1, step) + zmtp.field(2, row) + zmtp.field(3, sequence) +
+                  zmtp.field(4, position) + zmtp.field(5, token) + zmtp.field(6, m) +
+                  zmtp.field(7, b"".join(map(zmtp.varint, experts))) + zmtp.field(8, packed_floats(probabilities)) +
+                  zmtp.field(9, packed_floats(early)))
+
+
+class LyingShadow:
+    """Says hello as a shadow does, answers heartbeats, and calls on_step(self, step, row) for every STEP."""
+    role = "shadow"
+
+    def __init__(self, on_step):
+        self.on_step = on_step
+        self.seen = {}  # kind of message on the data socket -> how many
+        self.lock = threading.Lock()  # of the control connection
+        self.data_lock = threading.Lock()
+        self.data = zmtp.FakeDaemon(self._serve_data)
+        self.fake = zmtp.FakeDaemon(self._serve_control)
+        self.port = self.fake.port
+
+    def _serve_control(self, c):
+        c.recv()
+        self.control = c
+        self.say(header(WELCOME, zmtp.field(1, SESSION) + zmtp.field(2, b"shadow") + zmtp.field(7, self.data.port)))
+        while True:
+            body = zmtp.parse(c.recv()[0])
+            if PING in body:
+                self.say(header(PONG, zmtp.field(1, zmtp.parse(body[PING])[1])))
+
+    def say(self, *messages):
+        with self.lock:
+            for m in messages:
+                self.control.send(m)
+
+    def _serve_data(self, c):
+        self.data_connection = c
+        while True:
+            body = zmtp.parse(c.recv()[0])
+            kind = next(k for k in body if k > 3)
+            self.seen[kind] = self.seen.get(kind, 0) + 1
+            if kind == ATTACH:
+                with self.data_lock:
+                    c.send(header(ATTACHED, b""))
+            elif kind == STEP:
+                step = zmtp.parse(body[STEP])
+                self.on_step(self, step[1], zmtp.parse(step[2]))
+
+    def close(self):
+        self.fake.close()
+        self.data.close()
+
+
+def with_liar(on_step, *args):
+    """The result of a text with such a shadow, what main said, and the shadow."""
+    nodes = [LyingShadow(on_step), Daemon("worker", "--slots", 2), Daemon("worker", "--slots", 2)]
+    m = Lines("--workers", hosts_file(nodes), *args, "--max-tokens", TOKENS)
+    hang = threading.Timer(HANG_S, m.p.kill)
+    hang.start()
+    m.ask()
+    r = m.answer()
+    status, err = m.close()
+    hang.cancel()
+    assert status == 0, err
+    assert r["token_ids"] == reference()["token_ids"][:TOKENS], (r, err)
+    assert len(err.splitlines()) < 60, err  # whoever lies much does not fill the log
+    for n in nodes[1:]:
+        n.kill()
+    nodes[0].close()
+    return r, err, nodes[0]
+
+
+ALL = list(range(EXPERTS))
+NONSENSE = [
+    dict(m=LAYERS, experts=ALL), dict(m=2**32 - 1, experts=ALL),
+    dict(m=3, experts=[]), dict(m=3, experts=[1]), dict(m=3, experts=ALL * 3), dict(m=3, experts=[1, EXPERTS]),
+    dict(m=3, experts=[1, 2**32 - 1]), dict(m=3, experts=[1, 2**16 + 1]), dict(m=3, experts=[5, 5]),
+    dict(m=3, experts=ALL, probabilities=[1]), dict(m=3, experts=ALL, early=[1]),
+    dict(m=3, experts=ALL, early=[0.1] * 5 * EXPERTS), dict(m=3, experts=ALL, row=1), dict(m=3, experts=ALL, row=2**32 - 1),
+]
+STRANGE = [[math.nan] * EXPERTS, [math.inf] * EXPERTS, [-math.inf] * EXPERTS, [-1e38] * EXPERTS, [3e38] * EXPERTS,
+           [math.nan, math.inf] * (EXPERTS // 2), [0.0] * EXPERTS, [1e-45] * EXPERTS]
+
+
+@test
+def predictions_out_of_range_are_dropped_and_logged():
+    def lie(shadow, step, row):
+        for what in NONSENSE:
+            shadow.say(predict(step, token=row.get(3, 0), **what))
+        for far in 0, 1, step + 100, 2**63, 2**64 - 1:
+            shadow.say(predict(far, 0, ALL, token=row.get(3, 0)))
+        shadow.say(predict(step, 0, ALL, token=row.get(3, 0) + 1), header(STATE, b""), b"\xff\xff")
+
+    r, err, _ = with_liar(lie)
+    assert r["predicted_uses"] == 0, r
+    assert "PREDICT of MoE layer" in err and "expected" in err, err
+
+
+@test
+def probabilities_may_be_anything():
+    def lie(shadow, step, row):
+        for m in range(LAYERS):
+            strange = STRANGE[(step + m) % len(STRANGE)]
+            shadow.say(predict(step, m, ALL, strange, strange * min(m, 4), token=row.get(3, 0)))
+
+    for args in (), ("--second-opinion", "multi-gate", "--hedge", 400):
+        r, err, _ = with_liar(lie, *args)
+        assert r["predicted_uses"] > 0, r
+
+
+def state_request(layer, begin, n, sequence=1, session=SESSION):
+    return header(STATE_REQUEST, zmtp.field(1, sequence) + zmtp.field(2, layer) + zmtp.field(3, begin) + zmtp.field(4, n),
+                  session)
+
+
+def tokens_request(begin, n, sequence=1):
+    return header(TOKENS_REQUEST, zmtp.field(1, sequence) + zmtp.field(2, begin) + zmtp.field(3, n))
+
+
+@test
+def requests_out_of_range_are_not_answered():
+    def lie(shadow, step, row):
+        for m in (state_request(LAYERS, 0, 1), state_request(2**32 - 1, 0, 1), state_request(0, 0, 0),
+                  state_request(0, 0, row[2] + 500), state_request(0, row[2] + 500, 1), state_request(0, 2**32 - 1, 1),
+                  state_request(0, 1, 2**32 - 1), state_request(0, 0, 1, sequence=2), tokens_request(row[2] + 500, 1),
+                  tokens_request(2**32 - 1, 2**32 - 1), tokens_request(0, 0), tokens_request(0, 1, sequence=77),
+                  header(PREDICT, b""), header(STEP, b""), b"", b"\xff" * 50):
+            with shadow.data_lock:
+                shadow.data_connection.send(m)
+
+    r, err, _ = with_liar(lie)
+    assert r["asked_bytes"] == 0, r
+    assert r["state_bytes"] == (TOKENS - 1) * LAYERS * 2 * 128 * 4, r  # what comes by itself is not asked for
+    assert "asks for positions" in err, err
+
+
+@test
+def one_that_asks_without_end_holds_up_nobody():
+    for message in state_request(0, 0, 8), state_request(0, 0, 0), state_request(0, 0, 1, session=77), b"\xff" * 20:
+        over = threading.Event()
+
+        def ask(shadow, message=message, over=over):
+            frame = b"\x00" + bytes([len(message)]) + message
+            try:
+                while not over.is_set():
+                    with shadow.data_lock:
+                        shadow.data_connection.s.sendall(frame * 5000)
+            except OSError:
+                pass
+
+        def begin(shadow, step, row):
+            if shadow.seen[STEP] == 1:
+                threading.Thread(target=ask, args=(shadow,), daemon=True).start()
+
+        with_liar(begin)
+        over.set()
+
+
+@test
+def nobody_listens_to_the_shadow_and_it_is_told_nothing():
+    for args in ("--predictor", "none"), ("--predictor", "next-gate"):
+        r, err, shadow = with_liar(lambda *_: None, *args)
+        assert not shadow.seen and r["align_bytes"] == 0, (args, shadow.seen, r)
+
+
+if __name__ == "__main__":
+    run_tests()
