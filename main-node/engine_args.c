@@ -59,15 +59,36 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 	return n;
 }
 
-int odm_engine_args_parse(struct odm_engine_args *a, const struct od_arg *own, size_t n_own, int argc, char **argv,
-			  const bool *help, const char *usage, struct od_err *err)
+static bool has_option(const struct od_arg *table, size_t n, const char *name)
 {
-	struct od_arg table[ODM_ENGINE_ARGS_MAX + OWN_MAX];
-	size_t n_positional, n = odm_engine_args_table(a, table);
+	for (size_t i = 0; i < n; i++) {
+		if (table[i].kind != OD_ARG_TITLE && strcmp(table[i].name, name) == 0)
+			return true;
+	}
+	return false;
+}
+
+static bool is_named(const char *const *names, const char *name)
+{
+	while (names != NULL && *names != NULL && strcmp(*names, name) != 0)
+		names++;
+	return names != NULL && *names != NULL;
+}
+
+int odm_engine_args_parse(struct odm_engine_args *a, const char *const *without, const struct od_arg *own, size_t n_own,
+			  int argc, char **argv, const bool *help, const char *usage, struct od_err *err)
+{
+	struct od_arg all[ODM_ENGINE_ARGS_MAX], table[ODM_ENGINE_ARGS_MAX + OWN_MAX];
+	size_t n_positional, n_all = odm_engine_args_table(a, all), n = 0;
 	int rc;
 
 	if (n_own > OWN_MAX)
 		return od_fail(err, OD_ERR_INTERNAL, "too many options");
+	for (size_t i = 0; i < n_all; i++) {
+		if (all[i].kind == OD_ARG_TITLE ||
+		    (!has_option(own, n_own, all[i].name) && !is_named(without, all[i].name)))
+			table[n++] = all[i];
+	}
 	memcpy(table + n, own, n_own * sizeof(*own));
 	n += n_own;
 	rc = od_args_parse(table, n, argc, argv, NULL, 0, &n_positional, err);

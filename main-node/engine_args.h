@@ -22,10 +22,12 @@ struct odm_engine_args {
 void odm_engine_args_defaults(struct odm_engine_args *a);
 /* The engine's options alone, at most ODM_ENGINE_ARGS_MAX of them; returns how many. */
 size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table);
-/* The engine's options, then the program's own; positional arguments are refused. When *help has become true, usage and
- * all options go to standard output. */
-OD_MUST_CHECK int odm_engine_args_parse(struct odm_engine_args *a, const struct od_arg *own, size_t n_own, int argc,
-					char **argv, const bool *help, const char *usage, struct od_err *err);
+/* The engine's options, but for those named in without (ends with NULL; NULL: all), then the program's own, which stand
+ * for the engine's of the same name; positional arguments are refused. When *help has become true, usage and all options
+ * go to standard output. */
+OD_MUST_CHECK int odm_engine_args_parse(struct odm_engine_args *a, const char *const *without, const struct od_arg *own,
+					size_t n_own, int argc, char **argv, const bool *help, const char *usage,
+					struct od_err *err);
 /* What --align-rows says; 0: as they are stored. */
 enum od_dtype odm_engine_args_rows(const struct odm_engine_args *a);
 /* After parsing: a->opts is complete, or OD_ERR_ARG says what is missing or contradicts. */

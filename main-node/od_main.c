@@ -85,7 +85,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "version", OD_ARG_FLAG, &o->version, NULL, "the version", 0, 0, NULL },
 	};
 
-	return odm_engine_args_parse(&o->engine, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+	return odm_engine_args_parse(&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 				     "Usage: od-main [--pack DIR] --workers hosts.txt | --local N | --resident [--prompt TEXT]\n"
 				     "Runs a mixture-of-experts model on a cluster and prints the text it writes.\n", err);
 }

@@ -56,8 +56,12 @@ static void on_signal(int number)
 		_exit(130);
 }
 
+/* A run starts its own cluster, and who predicts and what is aligned is what runs differ in. */
+static const char *const without[] = { "workers", "resident", "predictor", "align-token", "align-kv", "trace", NULL };
+
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
+	struct odm_engine_args *a = &o->engine;
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "What to measure" },
 		{ "figure", OD_ARG_CHOICE, &o->figure, "N", "of OD-MoE: 8 (default) cases 1 to 6; 9 token and KV periods "
@@ -75,61 +79,52 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON, with every run", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+		/* Other defaults than elsewhere. */
+		{ .kind = OD_ARG_TITLE, .help = "The cluster of every run" },
+		{ "local", OD_ARG_UINT, &a->local, "N", "workers, as child processes beside a shadow; default 8", 1, 64, NULL },
+		{ "slots", OD_ARG_UINT, &a->opts.slots, "N", "experts that a worker can hold; default 1, or what --memory-limit "
+		  "allows", 1, 64, NULL },
+		{ "threads", OD_ARG_UINT, &a->opts.threads, "N", "compute threads of main; default 1", 1, 1024, NULL },
+		{ "run-time", OD_ARG_REAL, &a->opts.run_time_ms, "MS", "an expert's outputs are sent no earlier than MS "
+		  "milliseconds after its computation began; default 3", 0, 60000, NULL },
+		{ "departure", OD_ARG_CHOICE, &a->opts.departure, "D", "late (default): the shadow waits for main's token, or "
+		  "early: it runs ahead on its own", 0, 0, odm_departure_names },
+		{ "hedge", OD_ARG_REAL, &a->opts.hedge_percent, "PERCENT", "the shadow's runners-up are loaded too, until loads "
+		  "in vain are PERCENT of expert uses; default 0", 0, 400, NULL },
 	};
 
-	odm_engine_args_defaults(&o->engine);
-	o->engine.opts.run_time_ms = -1;
-	o->engine.opts.hedge_percent = 0; /* the paper's shadow, unless asked for */
-	return odm_engine_args_parse(&o->engine, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+	odm_engine_args_defaults(a);
+	a->local = DEFAULT_WORKERS;
+	a->opts.threads = 1;
+	a->opts.run_time_ms = DEFAULT_RUN_MS;
+	a->opts.departure = DEPARTURE_LATE;
+	a->opts.hedge_percent = 0; /* the paper's shadow, unless asked for */
+	return odm_engine_args_parse(a, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench ablate --prompts FILE [OPTIONS]\n\n"
-		"What the shadow and each kind of alignment are worth, on a live local cluster: --local 8, --slots 1 and\n"
-		"--threads 1 unless told otherwise. Workers are paced, so that a few cores can stand for ten machines:\n"
-		"--run-time is 3 ms and --load-time half the window unless told otherwise. The shadow is the paper's, with\n"
-		"late departure, no hedging and no second opinion, unless the options for them say else. Paced times must\n"
-		"be long against what this machine needs itself (see t_main), or it is the machine that is measured.\n"
+		"What the shadow and each kind of alignment are worth, on a live local cluster that every run starts anew.\n"
+		"Workers are paced, so that a few cores can stand for ten machines: --load-time is half the window unless\n"
+		"told otherwise. The shadow is the paper's, with late departure, no hedging and no second opinion, unless\n"
+		"the options for them say else. Paced times must be long against what this machine needs itself (see\n"
+		"t_main), or it is the machine that is measured.\n"
 		"Example: od-bench ablate --pack PACK --prompts tests/bench/prompts.jsonl --limit 20 --svg plots\n", err);
-}
-
-/* The cases say who predicts and what is aligned. */
-static const char *not_ours(const struct odm_engine_args *a)
-{
-	const struct odm_engine_opts *o = &a->opts;
-
-	if (o->predictor != ODM_PREDICTOR_AUTO)
-		return "predictor";
-	if (a->align_token != 1)
-		return "align-token";
-	if (a->align_kv != 1)
-		return "align-kv";
-	return o->trace != NULL ? "trace" : NULL;
 }
 
 static int check(struct options *o, struct od_err *err)
 {
 	struct odm_engine_args *a = &o->engine;
 	struct odm_engine_opts *e = &a->opts;
-	const char *not = not_ours(a);
 	int rc;
 
-	if (a->resident || e->hosts_path != NULL)
-		return od_fail(err, OD_ERR_ARG, "ablate starts its own cluster for every run: --local N (default %d) "
-			       "instead of --resident or --workers", DEFAULT_WORKERS);
-	if (not != NULL)
-		return od_fail(err, OD_ERR_ARG, "--%s: that is what the settings differ in; see --figure", not);
 	if (o->prompts == NULL)
 		return od_fail(err, OD_ERR_ARG, "--prompts FILE is missing");
 	if (e->load_time_ms > 0 && o->load_share >= 0)
 		return od_fail(err, OD_ERR_ARG, "--load-time and --load-share exclude each other");
-	a->local = a->local > 0 ? a->local : DEFAULT_WORKERS;
 	e->slots = e->slots > 0 || e->memory_limit_bytes > 0 ? e->slots : 1;
-	e->threads = e->threads > 0 ? e->threads : 1;
-	e->run_time_ms = e->run_time_ms >= 0 ? e->run_time_ms : DEFAULT_RUN_MS;
 	if (e->load_time_ms == 0 && o->load_share < 0)
 		o->load_share = DEFAULT_LOAD_SHARE;
 	rc = odm_engine_args_finish(a, err);
 	e->quiet = true;
 	e->precision = e->precision >= 0 ? e->precision : OD_PRECISION_INT8 - 1;
-	e->departure = e->departure >= 0 ? e->departure : DEPARTURE_LATE;
 	e->cancel = &interrupted;
 	return rc;
 }

@@ -80,7 +80,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	};
 
 	odm_engine_args_defaults(&o->engine);
-	return odm_engine_args_parse(&o->engine, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+	return odm_engine_args_parse(&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench decode --local N | --workers FILE | --resident [OPTIONS]\n\n"
 		"Speed of generating text: tokens per second, time to first token, stalls, loads beside their window,\n"
 		"and memory read beside the memory's bandwidth.\n"

@@ -18,7 +18,6 @@
 
 #define DEFAULT_TOKENS 256
 #define MAX_TOKENS 1e6
-#define OWN_MAX 32
 #define MAX_SIM_MS 60000
 
 struct options {
@@ -42,33 +41,8 @@ static const char usage[] =
 	"process too.\n"
 	"Example: od-bench recall --pack PACK --prompts tests/bench/prompts.jsonl --precision int8,bf16\n";
 
-static const struct od_arg *find(const struct od_arg *table, size_t n, const char *name)
-{
-	for (size_t i = 0; i < n; i++) {
-		if (table[i].kind != OD_ARG_TITLE && strcmp(table[i].name, name) == 0)
-			return &table[i];
-	}
-	return NULL;
-}
-
 /* --align says both periods; --resident is no cluster. */
-static bool replaced(const char *name)
-{
-	return strcmp(name, "align-token") == 0 || strcmp(name, "align-kv") == 0 || strcmp(name, "resident") == 0;
-}
-
-/* The engine's options, but those that mean more here (lists). */
-static size_t engine_table(struct options *o, const struct od_arg *own, size_t n_own, struct od_arg *table)
-{
-	struct od_arg all[ODM_ENGINE_ARGS_MAX];
-	size_t n_all = odm_engine_args_table(&o->engine, all), n = 0;
-
-	for (size_t i = 0; i < n_all; i++) {
-		if (all[i].kind == OD_ARG_TITLE || (find(own, n_own, all[i].name) == NULL && !replaced(all[i].name)))
-			table[n++] = all[i];
-	}
-	return n;
-}
+static const char *const without[] = { "align-token", "align-kv", "resident", NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
@@ -113,23 +87,10 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  "a JSON object a line", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 	};
-	const size_t n_own = sizeof(own) / sizeof(own[0]);
-	struct od_arg table[ODM_ENGINE_ARGS_MAX + OWN_MAX];
-	size_t n_positional, n;
-	int rc;
 
-	_Static_assert(sizeof(own) / sizeof(own[0]) <= OWN_MAX, "table too small");
 	odm_engine_args_defaults(&o->engine);
 	recall_served_defaults(&o->sim);
-	n = engine_table(o, own, n_own, table);
-	memcpy(table + n, own, sizeof(own));
-	n += n_own;
-	rc = od_args_parse(table, n, argc, argv, NULL, 0, &n_positional, err);
-	if (rc == OD_OK && o->help) {
-		fputs(usage, stdout);
-		od_args_help(stdout, table, n);
-	}
-	return rc;
+	return odm_engine_args_parse(&o->engine, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help, usage, err);
 }
 
 static int parse_predictors(const struct options *o, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
