@@ -99,6 +99,18 @@ int odm_engine_args_parse(struct odm_engine_args *a, const char *const *without,
 	return rc;
 }
 
+/* The first option that only a shadow obeys that --local starts, or NULL. */
+static const char *shadow_only(const struct odm_engine_opts *o)
+{
+	if (o->precision >= 0)
+		return "precision";
+	if (o->dense_precision >= 0)
+		return "dense-precision";
+	if (o->activations >= 0)
+		return "activations";
+	return o->departure >= 0 ? "departure" : NULL;
+}
+
 /* The first option that only processes of --local obey, or NULL. */
 static const char *local_only(const struct odm_engine_opts *o)
 {
@@ -110,13 +122,37 @@ static const char *local_only(const struct odm_engine_opts *o)
 		return "load-time";
 	if (o->run_time_ms > 0)
 		return "run-time";
-	if (o->precision >= 0)
-		return "precision";
-	if (o->dense_precision >= 0)
-		return "dense-precision";
-	if (o->activations >= 0)
-		return "activations";
-	return o->departure >= 0 ? "departure" : NULL;
+	return shadow_only(o);
+}
+
+/* The first option that says nothing without a cluster, or NULL. */
+static const char *cluster_only(const struct odm_engine_opts *o)
+{
+	if (o->predictor != ODM_PREDICTOR_AUTO)
+		return "predictor";
+	if (o->second_opinion >= 0)
+		return "second-opinion";
+	if (o->group_size > 0)
+		return "group-size";
+	return o->mixed ? "mixed" : NULL;
+}
+
+/* What would be silently ignored. */
+static int check_useless(const struct odm_engine_args *a, struct od_err *err)
+{
+	const struct odm_engine_opts *o = &a->opts;
+	const bool shadow = o->predictor == ODM_PREDICT_SHADOW || o->predictor == ODM_PREDICTOR_AUTO;
+	const char *local = a->local > 0 ? NULL : local_only(o), *cluster = a->resident ? cluster_only(o) : NULL;
+	const char *unheard = shadow ? NULL : shadow_only(o);
+
+	if (local != NULL)
+		return od_fail(err, OD_ERR_ARG, "--%s is for the processes that --local starts", local);
+	if (cluster != NULL)
+		return od_fail(err, OD_ERR_ARG, "--%s is for a cluster (--workers or --local); --resident has none", cluster);
+	if (unheard != NULL)
+		return od_fail(err, OD_ERR_ARG, "--%s is for the shadow, and with --predictor %s there is none; leave one of "
+			       "them out", unheard, odm_predictor_names[o->predictor]);
+	return OD_OK;
 }
 
 enum od_dtype odm_engine_args_rows(const struct odm_engine_args *a)
@@ -128,7 +164,7 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 {
 	struct odm_engine_opts *o = &a->opts;
 	int given = (a->local > 0) + (o->hosts_path != NULL) + a->resident;
-	const char *useless = a->local > 0 ? NULL : local_only(o);
+	int rc;
 
 	if (given == 0)
 		return od_fail(err, OD_ERR_ARG,
@@ -136,8 +172,9 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 			       "machine) or --resident (all of them in this process)");
 	if (given > 1)
 		return od_fail(err, OD_ERR_ARG, "--workers, --local and --resident exclude each other");
-	if (useless != NULL)
-		return od_fail(err, OD_ERR_ARG, "--%s is for the processes that --local starts", useless);
+	rc = check_useless(a, err);
+	if (rc != OD_OK)
+		return rc;
 	o->mode = a->resident ? ODM_RESIDENT : a->local > 0 ? ODM_LOCAL : ODM_WORKERS;
 	o->local_workers = (uint32_t)a->local;
 	o->profile = (enum od_profile)(a->profile + 1);

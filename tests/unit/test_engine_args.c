@@ -95,14 +95,14 @@ static void every_option(void **state)
 	struct odm_engine_args a;
 
 	(void)state;
-	good(&a, "--local 4 --pack P --predictor random --second-opinion multi-gate --hedge 12.5 --group-size 3 --connect-timeout 86400"
+	good(&a, "--local 4 --pack P --predictor shadow --second-opinion multi-gate --hedge 12.5 --group-size 3 --connect-timeout 86400"
 		 " --mixed --slots 2 --memory-limit 900MiB --load-time 2.5 --run-time 0.25 --precision nf4-dq"
 		 " --dense-precision int8-g64 --activations int8 --departure early --ctx-size 4294967295 --profile bf16"
 		 " --threads 5 --cpu scalar --trace T --prefill-rows 4096");
 	assert_int_equal(a.opts.mode, ODM_LOCAL);
 	assert_int_equal(a.opts.local_workers, 4);
 	assert_string_equal(a.opts.pack, "P");
-	assert_string_equal(odm_predictor_names[a.opts.predictor], "random");
+	assert_string_equal(odm_predictor_names[a.opts.predictor], "shadow");
 	assert_string_equal(od_predictor_kinds[a.opts.second_opinion], "multi-gate");
 	assert_true(a.opts.hedge_percent == 12.5);
 	assert_int_equal(a.opts.group_size, 3);
@@ -123,6 +123,8 @@ static void every_option(void **state)
 	assert_string_equal(a.opts.trace, "T");
 	assert_int_equal(a.opts.prefill_rows, 4096);
 
+	good(&a, "--local 1 --predictor random");
+	assert_string_equal(odm_predictor_names[a.opts.predictor], "random");
 	good(&a, "--workers hosts --predictor none --profile f32");
 	assert_int_equal(a.opts.mode, ODM_WORKERS);
 	assert_string_equal(a.opts.hosts_path, "hosts");
@@ -156,6 +158,15 @@ static void refusals(void **state)
 		{ "--resident --activations f32", "--activations is for the processes that --local starts" },
 		{ "--local 1 --activations bf16", "--activations: expected one of f32, int8, found \"bf16\"" },
 		{ "--workers h --departure late", "--departure is for the processes that --local starts" },
+		/* Nor what only a cluster does, or a shadow that is not there. */
+		{ "--resident --predictor shadow", "--predictor is for a cluster (--workers or --local)" },
+		{ "--resident --second-opinion random", "--second-opinion is for a cluster" },
+		{ "--resident --group-size 2", "--group-size is for a cluster" },
+		{ "--resident --mixed", "--mixed is for a cluster" },
+		{ "--local 1 --predictor next-gate --precision nf4", "--precision is for the shadow, and with --predictor next-gate" },
+		{ "--local 1 --predictor none --dense-precision nf4", "--dense-precision is for the shadow" },
+		{ "--local 1 --predictor none --activations f32", "--activations is for the shadow" },
+		{ "--local 1 --predictor none --departure late", "--departure is for the shadow" },
 	};
 
 	(void)state;
