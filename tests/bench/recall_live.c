@@ -1,5 +1,7 @@
 #include "tests/bench/recall_live.h"
 
+#include "common/base/clock.h"
+#include "tests/bench/bench_stats.h"
 #include "tests/bench/recall_progress.h"
 #include "tests/bench/recall_report.h"
 
@@ -16,6 +18,8 @@ struct live {
 	const char **finish;	      /* [prompts->n] */
 	uint32_t workers, groups, slots;
 	uint64_t lead_layers, lead_routers;
+	double *first_ms; /* [n_first]: of a text, its median time from STEP to the first prediction */
+	size_t n_first;
 	uint64_t uses, served, extra_loads, hedged, corrected;
 };
 
@@ -42,6 +46,8 @@ static int run_prompt(struct live *l, size_t i, struct od_err *err)
 	c->asked_bytes = r.figures.asked_bytes;
 	l->lead_layers += r.figures.lead_layers;
 	l->lead_routers += r.figures.lead_routers;
+	if (r.figures.first_predictions > 0)
+		l->first_ms[l->n_first++] = (double)r.figures.first_prediction_median_ns / OD_NS_PER_MS;
 	l->uses += r.figures.expert_uses;
 	l->served += r.figures.served_in_time;
 	l->extra_loads += r.figures.extra_loads;
@@ -67,6 +73,23 @@ static int run_prompts(struct live *l, struct od_err *err)
 	}
 	recall_progress_end(&progress);
 	return rc;
+}
+
+/* How early predictions come. */
+static void report_lead(const struct live *l, struct od_report *r)
+{
+	struct od_stats first;
+
+	if (l->lead_routers > 0)
+		od_report_fact(r, "lead_layers", "layers ahead, mean",
+			       OD_REAL((double)l->lead_layers / (double)l->lead_routers), 2, NULL);
+	if (l->n_first == 0)
+		return;
+	od_stats_of(l->first_ms, l->n_first, &first);
+	od_report_fact(r, "first_prediction_ms", "from STEP to its first prediction", OD_REAL(first.median), 3,
+		       "ms (negative: the shadow had run ahead)");
+	od_report_fact(r, "first_prediction_min_ms", "  least of the texts", OD_REAL(first.min), 3, "ms");
+	od_report_fact(r, "first_prediction_max_ms", "  most", OD_REAL(first.max), 3, "ms");
 }
 
 /* Beside recall: what it was worth, and what it cost. */
@@ -95,9 +118,7 @@ static void report_setting(const struct live *l, struct od_report *r)
 	od_report_fact(r, "workers", "workers", OD_INT(l->workers), 0, NULL);
 	od_report_fact(r, "groups", "groups", OD_INT(l->groups), 0, NULL);
 	od_report_fact(r, "slots", "slots of a worker", OD_INT(l->slots), 0, NULL);
-	if (l->lead_routers > 0)
-		od_report_fact(r, "lead_layers", "layers ahead, mean",
-			       OD_REAL((double)l->lead_layers / (double)l->lead_routers), 2, NULL);
+	report_lead(l, r);
 	od_report_fact(r, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(odm_engine_pack(l->engine))), 0, NULL);
 }
 
@@ -136,7 +157,8 @@ static int run(struct live *l, struct od_err *err)
 
 	l->counts = calloc(l->prompts->n, sizeof(*l->counts));
 	l->finish = calloc(l->prompts->n, sizeof(*l->finish));
-	if (l->counts == NULL || l->finish == NULL)
+	l->first_ms = calloc(l->prompts->n, sizeof(*l->first_ms));
+	if (l->counts == NULL || l->finish == NULL || l->first_ms == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "results of %zu prompts", l->prompts->n);
 	rc = odm_engine_open(&l->engine, l->opts, err);
 	if (rc != OD_OK)
@@ -161,5 +183,6 @@ int recall_live(const struct odm_engine_opts *engine, struct od_prompts *prompts
 		recall_counts_fini(&l.counts[i]);
 	free(l.counts);
 	free(l.finish);
+	free(l.first_ms);
 	return rc;
 }

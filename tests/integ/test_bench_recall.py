@@ -50,6 +50,8 @@ def the_shadow_predicts_what_a_live_one_predicts():
         for key in "tokens", "expert_uses", "prompts":
             assert alone[key] == live[key], key
         assert alone["missing_rows"] == 0 and alone["predicted_uses"] == alone["expert_uses"]
+        assert live["first_prediction_min_ms"] <= live["first_prediction_ms"] <= live["first_prediction_max_ms"], live
+        assert 0 < live["lead_layers"] <= 12
         for a, b in zip(alone["by_prompt"], live["by_prompt"]):
             assert (a["name"], a["tokens"], a["finish"]) == (b["name"], b["tokens"], b["finish"])
             wrong = [x["predicted_uses"] - x["recalled_uses"] for x in (a, b)]
