@@ -75,8 +75,9 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	s->step = *step;
 	s->layers_done = 0;
 	token = odm_shadow_link_token(&s->net.shadow, step);
-	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, &token, decode ? step->n_rows : 0,
-			      step->rows[0].position - step->prompt_tokens, decode);
+	if (odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, &token, decode ? step->n_rows : 0,
+				  step->rows[0].position - step->prompt_tokens, decode))
+		odm_cluster_flush_wants(s->cluster);
 	odm_shadow_link_step(&s->net.shadow, s->net.view.epoch, step);
 	odm_predictor_link_step(&s->predictor, step);
 	odm_predictor_link_step(&s->second, step);
@@ -543,6 +544,7 @@ static void recall_figures(struct service *s, struct odm_figures *f, struct od_r
 	f->hedged = p.hedged;
 	f->hedge_uses = p.hedge_uses;
 	f->corrected = p.corrected;
+	f->second_guesses = p.second_guesses;
 	if (detail != NULL)
 		od_recall_merge(detail, &recall);
 	od_recall_fini(&recall);

@@ -114,9 +114,10 @@ static void print_cluster(const struct odm_figures *f, FILE *out)
 			(unsigned long long)f->late_predictions, (unsigned long long)f->missing_predictions);
 	if (f->has_predictor && f->expert_uses > 0)
 		fprintf(out, "served      %.3f%% of %llu expert uses in time, with %.1f%% extra loads (%llu); hedged %llu, "
-			"corrected %llu\n", 100 * odm_figures_served(f), (unsigned long long)f->expert_uses,
+			"corrected %llu, second guesses %llu\n", 100 * odm_figures_served(f),
+			(unsigned long long)f->expert_uses,
 			100 * odm_figures_extra(f), (unsigned long long)f->extra_loads, (unsigned long long)f->hedged,
-			(unsigned long long)f->corrected);
+			(unsigned long long)f->corrected, (unsigned long long)f->second_guesses);
 	print_alignment(f, out);
 	fprintf(out, "stalls      %llu of %llu expert uses waited for a load, %.3f s in all\n",
 		(unsigned long long)f->stalls, (unsigned long long)f->expert_uses, od_seconds(f->stall_ns));
@@ -207,6 +208,7 @@ void odm_figures_json(const struct odm_figures *f, json_t *into)
 	put_u64(into, "hedged", f->hedged);
 	put_u64(into, "hedge_uses", f->hedge_uses);
 	put_u64(into, "corrected", f->corrected);
+	put_u64(into, "second_guesses", f->second_guesses);
 	put_u64(into, "stalls", f->stalls);
 	put_s(into, "stall_s", f->stall_ns);
 	put_u64(into, "decode_layers", f->decode_layers);

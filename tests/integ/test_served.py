@@ -2,7 +2,8 @@
 """Hedges and second opinions: more loads, never another token; and what is counted adds up."""
 import subprocess
 
-from cluster_util import PROMPT, Daemon, Lines, generate, hosts_file, main_args, reference, run_tests, test
+from cluster_util import (PROMPT, TOKENS, Daemon, Lines, generate, hosts_file, main_args, pack, reference, run_tests,
+                          test, tool)
 
 
 def run(*args, tokens=60):
@@ -34,6 +35,19 @@ def hedges_load_more_and_change_nothing():
     # What hedging may cost: the budget, what may be spent ahead of it, and the slots of a step that did not come.
     assert some["extra_loads"] <= 0.05 * some["expert_uses"] + 64 + off["extra_loads"] + 16, some
     assert much["hedged"] > 0.5 * much["expert_uses"], much
+
+
+@test
+def second_guesses_change_nothing():
+    tool("od-pack", "shadow", pack(), "nf4")
+    for sampling in (), ("--temperature", 0.8, "--seed", 7), ("--temperature", 1.5, "--top-k", 5, "--seed", 8):
+        tokens = generate("--resident", *sampling, prompt=PROMPT, tokens=TOKENS)["token_ids"]
+        for hedge in 0, 20:
+            r = generate("--local", 4, "--precision", "nf4", "--slots", 2, "--hedge", hedge, *sampling, prompt=PROMPT,
+                         tokens=TOKENS)
+            assert r["token_ids"] == tokens, (sampling, hedge)
+            check_sums(r, (sampling, hedge))
+            assert 0 <= r["second_guesses"] <= (r["decode_layers"] / 12 if hedge else 0), r
 
 
 @test

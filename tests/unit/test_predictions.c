@@ -2,6 +2,7 @@
 #include "main-node/placement.h"
 #include "main-node/predictions.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -460,6 +461,212 @@ static void a_wrong_token_is_paid_for(void **state)
 	odm_predictions_free(p);
 }
 
+/* ---- Second guesses ---- */
+
+#define AHEAD 20 /* the step that has not begun */
+
+static bool guess_again_at(struct odm_predictions *p, uint64_t step, uint32_t m, int32_t token, uint16_t a, uint16_t b,
+			   float gap)
+{
+	const uint16_t expert[] = { a, b };
+	const struct od_prediction pred = {
+		.step = step, .m = m, .token = token, .token_gap = gap, .expert = expert, .n = 2
+	};
+
+	return odm_predictions_add(p, &pred);
+}
+
+static bool guess_again(struct odm_predictions *p, uint32_t m, int32_t token, uint16_t a, uint16_t b, float gap)
+{
+	return guess_again_at(p, AHEAD, m, token, a, b, gap);
+}
+
+/* Two groups; main has seen how far second guesses may be behind. For step AHEAD the shadow goes on with token 7 and
+ * experts 1 and 2, and has 9 second, with 3 and 1. */
+static struct odm_predictions *make_undecided(struct want *w)
+{
+	const struct od_want_opts o = { .hedge = 0.5 };
+	struct odm_predictions *p = make_with(&o);
+
+	odm_predictions_set_groups(p, 2);
+	for (uint64_t step = AHEAD - 4; step < AHEAD; step++) {
+		assert_false(guess_again_at(p, step, 0, 9, 3, 1, 0.9f));
+		begin(p, step, 9, 0);
+		resolve(p, step, 0, 3, 1);
+		while (take_want(p, w))
+			;
+	}
+	assert_int_equal(figures_of(p).second_guesses, 4);
+	assert_true(predict(p, AHEAD, 0, 7, 1, 2));
+	assert_true(guess_again(p, 0, 9, 3, 1, 0.5f));
+	assert_false(guess_again(p, 0, 9, 3, 1, 0.25f)); /* nothing new */
+	assert_true(take_want(p, w));
+	assert_int_equal(w->w.n_predicted, 2);
+	assert_int_equal(w->w.n, 3);
+	assert_memory_equal(w->expert, ((const uint16_t[]){ 1, 2, 3 }), 3 * sizeof(uint16_t));
+	w->worker[2] = 5;
+	place(p, w, 3, 4);
+	assert_false(take_want(p, w));
+	return p;
+}
+
+static bool begin_with(struct odm_predictions *p, int32_t token)
+{
+	return odm_predictions_begin(p, AHEAD, &token, 1, 0, true);
+}
+
+static void a_second_guess_that_is_right(void **state)
+{
+	struct odm_prediction_times times;
+	struct odm_prediction_figures f;
+	struct od_recall r;
+	struct want w;
+	struct odm_predictions *p = make_undecided(&w);
+
+	(void)state;
+	assert_false(guess_again(p, 2, 9, 6, 5, 0.5f)); /* a later layer: not wanted yet */
+	assert_true(begin_with(p, 9));
+	assert_true(take_want(p, &w));
+	assert_int_equal(w.w.version, 2);
+	assert_int_equal(w.w.n, 2);
+	assert_memory_equal(w.expert, ((const uint16_t[]){ 3, 1 }), 2 * sizeof(uint16_t));
+	assert_memory_equal(w.worker, ((const uint32_t[]){ 5, 3 }), 2 * sizeof(uint32_t)); /* where they are loaded */
+	odm_predictions_placed(p, &w.w);
+	assert_true(take_want(p, &w) && w.w.m == 2 && w.w.n == 2 && w.expert[0] == 6);
+	place(p, &w, 1, 2);
+	assert_false(predict(p, AHEAD, 0, 9, 3, 1)); /* the shadow begins again and says the same */
+	resolve(p, AHEAD, 0, 1, 3);
+	resolve(p, AHEAD, 2, 6, 5);
+	assert_int_equal(odm_predictions_ordered(p, AHEAD, 0, 3), 5);
+	odm_predictions_take_figures(p, NULL, &f);
+	assert_int_equal(f.second_guesses, 1);
+	assert_int_equal(f.in_vain, 1);
+	assert_int_equal(f.hedged, 0); /* it is the prediction now */
+	assert_int_equal(f.times.lead_routers, 2);
+	r = take(p, &times);
+	od_recall_fini(&r);
+	odm_predictions_free(p);
+	/* And it counts as recalled. */
+	p = make_undecided(&w);
+	begin_with(p, 9);
+	resolve(p, AHEAD, 0, 1, 3);
+	r = take(p, &times);
+	assert_int_equal(r.rows.in_time, 1);
+	assert_int_equal(r.all.recalled, 2);
+	od_recall_fini(&r);
+	odm_predictions_free(p);
+}
+
+static void a_second_guess_that_is_wrong(void **state)
+{
+	struct odm_prediction_figures f;
+	struct want w;
+	struct odm_predictions *p = make_undecided(&w);
+
+	(void)state;
+	assert_true(begin_with(p, 7)); /* the guess itself */
+	assert_true(take_want(p, &w));
+	assert_int_equal(w.w.n, 2);
+	assert_memory_equal(w.expert, ((const uint16_t[]){ 1, 2 }), 2 * sizeof(uint16_t));
+	place(p, &w, 3, 4);
+	resolve(p, AHEAD, 0, 1, 2);
+	f = figures_of(p);
+	assert_int_equal(f.second_guesses, 0);
+	assert_int_equal(f.hedged, 1);
+	assert_int_equal(f.hedge_uses, 0);
+	assert_int_equal(f.in_vain, 1);
+	odm_predictions_free(p);
+	p = make_undecided(&w);
+	assert_true(begin_with(p, 8)); /* neither */
+	assert_true(take_want(p, &w));
+	assert_int_equal(w.w.n, 0);
+	resolve(p, AHEAD, 0, 1, 3);
+	f = figures_of(p);
+	assert_int_equal(f.times.lead_routers + f.second_guesses, 0);
+	assert_int_equal(f.in_vain, 1);
+	odm_predictions_free(p);
+}
+
+/* While it is undecided, what is needed last is not loaded for either token; then for the right one at once. */
+static void later_layers_wait_for_the_token(void **state)
+{
+	for (int32_t token = 7; token <= 9; token++) {
+		struct want w;
+		struct odm_predictions *p = make_undecided(&w);
+
+		(void)state;
+		assert_true(predict(p, AHEAD, 1, 7, 1, 2));
+		assert_false(guess_again(p, 1, 9, 3, 4, 0.5f)); /* half of the groups: one layer */
+		assert_false(predict(p, AHEAD, 2, 7, 4, 5));
+		assert_true(take_want(p, &w) && w.w.m == 1 && w.w.n == 2);
+		assert_false(take_want(p, &w));
+		begin_with(p, token);
+		assert_true(take_want(p, &w) && w.w.m == 0 && w.w.n == (token == 8 ? 0 : 2));
+		if (token == 9)
+			assert_true(take_want(p, &w) && w.w.m == 1 && w.expert[0] == 3);
+		if (token == 7)
+			assert_true(take_want(p, &w) && w.w.m == 2 && w.expert[0] == 4);
+		assert_false(take_want(p, &w));
+		assert_true(predict(p, AHEAD, 2, token, 6, 7)); /* nothing waits any more */
+		odm_predictions_free(p);
+	}
+}
+
+/* A step may have predictions for two tokens, whatever the shadow sends. */
+static void never_three_tokens(void **state)
+{
+	struct want w;
+	struct odm_predictions *p = make_undecided(&w);
+
+	(void)state;
+	assert_false(guess_again(p, 0, 7, 5, 6, 0.5f)); /* what it goes on with is no second guess */
+	assert_false(guess_again(p, 0, 9, 5, 6, NAN));
+	assert_false(guess_again(p, 0, 9, 5, 6, -1));
+	assert_false(guess_again(p, 0, 9, 5, 6, INFINITY));
+	assert_false(guess_again(p, LAYERS, 9, 5, 6, 0.5f));
+	assert_false(guess_again(p, 0, 9, 5, EXPERTS, 0.5f));
+	assert_false(take_want(p, &w));
+	assert_true(guess_again(p, 0, 11, 5, 6, 0.5f)); /* instead of 9 */
+	assert_true(take_want(p, &w));
+	assert_int_equal(w.w.n, 4);
+	assert_memory_equal(w.expert, ((const uint16_t[]){ 1, 2, 5, 6 }), 4 * sizeof(uint16_t));
+	assert_true(predict(p, AHEAD, 0, 11, 5, 4)); /* now it goes on with that one */
+	assert_true(take_want(p, &w));
+	assert_int_equal(w.w.n, 2);
+	assert_memory_equal(w.expert, ((const uint16_t[]){ 5, 4 }), 2 * sizeof(uint16_t));
+	assert_true(guess_again(p, 0, 9, 3, 1, 0.5f));
+	assert_true(guess_again_at(p, AHEAD + 1, 0, 9, 3, 1, 0.5f)); /* nobody has said yet what it goes on with */
+	assert_true(predict(p, AHEAD + 1, 0, 9, 5, 6));
+	assert_true(take_want(p, &w) && take_want(p, &w));
+	assert_int_equal(w.w.step, AHEAD + 1);
+	assert_int_equal(w.w.n, 2);
+	begin_with(p, 7);
+	resolve(p, AHEAD, 0, 1, 2);
+	assert_int_equal(figures_of(p).times.lead_routers, 0);
+	odm_predictions_free(p);
+}
+
+/* Once the step has begun there are no two tokens. */
+static void too_late_for_a_second_guess(void **state)
+{
+	struct odm_predictions *p = make();
+	struct want w;
+
+	(void)state;
+	begin_with(p, 9);
+	assert_false(guess_again(p, 0, 7, 1, 2, 0.5f));
+	assert_true(guess_again(p, 0, 9, 1, 2, 0.5f)); /* it was on its way: a prediction like others */
+	assert_true(take_want(p, &w));
+	assert_int_equal(w.w.n_predicted, 2);
+	odm_predictions_free(p);
+	p = make();
+	assert_false(guess_again(p, 1, -1, 3, 4, 0.5f));
+	begin_with(p, -1); /* any token is right, but for the guess there is a likelier one */
+	assert_false(guess_again(p, 0, 9, 1, 2, 0.5f));
+	assert_false(take_want(p, &w));
+	odm_predictions_free(p);
+}
+
 static void nonsense_is_refused(void **state)
 {
 	struct odm_predictions *p = make();
@@ -551,6 +758,9 @@ int main(void)
 		cmocka_unit_test(what_is_placed_too_late_was_not_ordered),
 		cmocka_unit_test(another_guess_keeps_nothing),
 		cmocka_unit_test(a_wrong_token_is_paid_for),
+		cmocka_unit_test(a_second_guess_that_is_right), cmocka_unit_test(a_second_guess_that_is_wrong),
+		cmocka_unit_test(later_layers_wait_for_the_token), cmocka_unit_test(never_three_tokens),
+		cmocka_unit_test(too_late_for_a_second_guess),
 		cmocka_unit_test(nonsense_is_refused),
 		cmocka_unit_test(steps_that_main_begins_come_first),
 		cmocka_unit_test(prefill_requires_without_scoring),
