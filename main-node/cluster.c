@@ -284,6 +284,8 @@ static void on_hangup(uv_signal_t *handle, int number)
 		od_log(OD_LOG_ERROR, "%s (the cluster stays as it is)", err.msg);
 		return;
 	}
+	if (c->o.predictor != ODM_PREDICT_SHADOW)
+		od_hosts_without_shadow(&hosts);
 	if (odm_members_follow(c->members, &hosts, &err) != OD_OK)
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 	else

@@ -154,6 +154,8 @@ static int choose_predictor(struct odm_engine *e, struct od_err *err)
 	if (e->opts.predictor == ODM_PREDICT_SHADOW && !shadow)
 		return od_fail(err, OD_ERR_ARG, "--predictor shadow: %s names no shadow (a line \"shadow host:port\")",
 			       e->opts.hosts_path);
+	if (e->opts.predictor != ODM_PREDICT_SHADOW)
+		od_hosts_without_shadow(&e->hosts); /* nobody would listen to it: it need not be there */
 	if (e->opts.predictor == ODM_PREDICT_NONE && e->opts.second_opinion >= 0)
 		return od_fail(err, OD_ERR_ARG, "--second-opinion: there is no first; use --predictor %s",
 			       od_predictor_kinds[e->opts.second_opinion]);

@@ -220,6 +220,17 @@ int od_hosts_parse(struct od_hosts *out, const char *text, size_t len, const cha
 	return rc;
 }
 
+void od_hosts_without_shadow(struct od_hosts *h)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < h->n; i++) {
+		if (h->host[i].role != OD_NODE_SHADOW)
+			h->host[n++] = h->host[i];
+	}
+	h->n = n;
+}
+
 int od_hosts_load(struct od_hosts *out, const char *path, struct od_err *err)
 {
 	char *text;

@@ -34,6 +34,8 @@ struct od_hosts {
 OD_MUST_CHECK int od_hosts_load(struct od_hosts *out, const char *path, struct od_err *err);
 OD_MUST_CHECK int od_hosts_parse(struct od_hosts *out, const char *text, size_t len, const char *where,
 				 struct od_err *err);
+/* Takes the shadow out, if one is named. */
+void od_hosts_without_shadow(struct od_hosts *h);
 void od_hosts_fini(struct od_hosts *h);
 
 #endif

@@ -55,6 +55,9 @@ def workers_without_a_shadow():
     workers = [Daemon("worker"), Daemon("worker")]
     answers = tell("--workers", hosts_file(workers), "--predictor", "next-gate")
     assert [a["recalled_uses"] for a in answers] == [w["recalled"] for w in GOLDEN["rivals"]["next-gate"]]
+    with open(hosts_file(workers, "absent.txt"), "a") as f:
+        f.write("shadow 127.0.0.1:1\n")  # nobody is there, and nobody would be listened to
+    assert tell("--workers", f.name, "--predictor", "next-gate")[0]["recalled_uses"] == answers[0]["recalled_uses"]
     for w in workers:
         w.kill()
 

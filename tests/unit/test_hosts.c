@@ -60,6 +60,11 @@ static void test_what_it_may_say(void **state)
 	expect_host(&h, 8, OD_NODE_WORKER, "shadow", 1, 11); /* a host of that name */
 	expect_host(&h, 9, OD_NODE_WORKER, "worker", 5701, 12);
 	expect_host(&h, 10, OD_NODE_WORKER, "a_b-c.example.org", 1, 13);
+	od_hosts_without_shadow(&h);
+	assert_int_equal(h.n, 10);
+	for (size_t i = 0; i < h.n; i++)
+		assert_int_equal(h.host[i].role, OD_NODE_WORKER);
+	expect_host(&h, 9, OD_NODE_WORKER, "a_b-c.example.org", 1, 13);
 	od_hosts_fini(&h);
 	assert_int_equal(h.n, 0);
 	assert_null(h.host);
