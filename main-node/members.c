@@ -206,11 +206,12 @@ static void on_welcome(struct member *m, const Od__Header *h)
 static void on_refuse(struct member *m, const Od__Refuse *r)
 {
 	char name[300], why[256], field[40], reason[160];
-	bool busy = r->code == OD_ERR_BUSY;
+	bool busy = r->code == OD_ERR_BUSY, named;
 
 	od_peer_text(r->field, field, sizeof(field));
 	od_peer_text(r->reason, reason, sizeof(reason));
-	snprintf(why, sizeof(why), "refused%s%s: %s", field[0] != '\0' ? ", field " : "", field, reason);
+	named = strncmp(reason, field, strlen(field)) == 0; /* most reasons begin with it */
+	snprintf(why, sizeof(why), "refused%s%s: %s", named ? "" : ", field ", named ? "" : field, reason);
 	if (!busy && !m->told)
 		od_log(OD_LOG_WARN, "%s %s", name_of(m, name, sizeof(name)), why);
 	m->told = m->told || !busy;

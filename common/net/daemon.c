@@ -149,7 +149,8 @@ static int check_fingerprint(const struct od_daemon *d, const ProtobufCBinaryDat
 			       sizeof(d->fingerprint), theirs->len);
 	if (memcmp(theirs->data, d->fingerprint, sizeof(d->fingerprint)) != 0)
 		return od_fail(err, OD_ERR_MISMATCH,
-			       "fingerprint: expected %s, found %s: the packs are of different models",
+			       "fingerprint: expected %s, found %s: the packs are of different models; give main and "
+			       "this daemon packs of one checkpoint",
 			       short_hex(d->fingerprint, expected), short_hex(theirs->data, found));
 	return OD_OK;
 }

@@ -286,7 +286,8 @@ def a_worker_of_another_model_is_refused():
     tool("od-bench", "synth", other, "--preset", "tiny")
     tool("od-pack", other, other + ".pack")
     w = Daemon("worker", pack_dir=other + ".pack")
-    refused("--workers", hosts_file([w]), says=["fingerprint", f"127.0.0.1:{w.port}"])
+    refused("--workers", hosts_file([w]), says=["refused: fingerprint", f"127.0.0.1:{w.port}",
+                                                 "packs of one checkpoint"])
     assert w.alive()
     w.kill()
 
