@@ -10,6 +10,7 @@
 #define MAX_HEDGE_PERCENT 400 /* every hedge there can be of a top-1 model */
 
 const char *const odm_departure_names[] = { "late", "early", NULL };
+static const char *const second_names[] = { OD_PREDICTOR_KINDS, "none", NULL };
 
 void odm_engine_args_defaults(struct odm_engine_args *a)
 {
@@ -28,7 +29,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "resident", OD_ARG_FLAG, &a->resident, NULL, "all experts in the memory of this process, no cluster", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "The cluster" },
 		{ "predictor", OD_ARG_CHOICE, &o->predictor, "NAME", "who says which experts come next: shadow, main itself by next-gate, multi-gate, popularity, history, trajectory or random, or none (default: shadow if there is one)", 0, 0, odm_predictor_names },
-		{ "second-opinion", OD_ARG_CHOICE, &o->second_opinion, "NAME", "one of main's own beside it, which is heard where the first has said nothing; next-gate and multi-gate correct a shadow (default: none)", 0, 0, od_predictor_kinds },
+		{ "second-opinion", OD_ARG_CHOICE, &o->second_opinion, "NAME", "one of main's own beside it, which is heard where the first has said nothing; next-gate and multi-gate correct a shadow (default: none)", 0, 0, second_names },
 		{ "hedge", OD_ARG_REAL, &o->hedge_percent, "PERCENT", "also load experts that the prediction nearly named, and those of the first layers of a token that the shadow nearly chose, where a slot is free, until loads in vain are PERCENT of expert uses; 0: never (default: 5)", 0, MAX_HEDGE_PERCENT, NULL },
 		{ "group-size", OD_ARG_UINT, &o->group_size, "G", "workers that serve one layer together (default: the model's top-k)", 1, 1024, NULL },
 		{ "connect-timeout", OD_ARG_UINT, &a->connect_timeout_s, "S", "seconds to wait for the hosts at the start (default: 10)", 1, 86400, NULL },
@@ -125,16 +126,28 @@ static const char *local_only(const struct odm_engine_opts *o)
 	return shadow_only(o);
 }
 
-/* The first option that says nothing without a cluster, or NULL. */
-static const char *cluster_only(const struct odm_engine_opts *o)
+/* The first option about what main tells the shadow, or NULL. */
+static const char *alignment(const struct odm_engine_args *a)
 {
+	if (a->align_token != 1)
+		return "align-token";
+	if (a->align_kv != 1)
+		return "align-kv";
+	return a->align_rows >= 0 ? "align-rows" : NULL;
+}
+
+/* The first option that says nothing without a cluster, or NULL. */
+static const char *cluster_only(const struct odm_engine_args *a)
+{
+	const struct odm_engine_opts *o = &a->opts;
+
 	if (o->predictor != ODM_PREDICTOR_AUTO)
 		return "predictor";
 	if (o->second_opinion >= 0)
 		return "second-opinion";
 	if (o->group_size > 0)
 		return "group-size";
-	return o->mixed ? "mixed" : NULL;
+	return o->mixed ? "mixed" : alignment(a);
 }
 
 /* What would be silently ignored. */
@@ -142,8 +155,8 @@ static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 {
 	const struct odm_engine_opts *o = &a->opts;
 	const bool shadow = o->predictor == ODM_PREDICT_SHADOW || o->predictor == ODM_PREDICTOR_AUTO;
-	const char *local = a->local > 0 ? NULL : local_only(o), *cluster = a->resident ? cluster_only(o) : NULL;
-	const char *unheard = shadow ? NULL : shadow_only(o);
+	const char *local = a->local > 0 ? NULL : local_only(o), *cluster = a->resident ? cluster_only(a) : NULL;
+	const char *unheard = shadow ? NULL : shadow_only(o) != NULL ? shadow_only(o) : alignment(a);
 
 	if (local != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is for the processes that --local starts", local);
@@ -172,6 +185,8 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 			       "machine) or --resident (all of them in this process)");
 	if (given > 1)
 		return od_fail(err, OD_ERR_ARG, "--workers, --local and --resident exclude each other");
+	if (o->second_opinion >= 0 && od_predictor_kinds[o->second_opinion] == NULL)
+		o->second_opinion = -1; /* "none" comes after the kinds */
 	rc = check_useless(a, err);
 	if (rc != OD_OK)
 		return rc;

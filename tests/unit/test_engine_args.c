@@ -123,6 +123,8 @@ static void every_option(void **state)
 	assert_string_equal(a.opts.trace, "T");
 	assert_int_equal(a.opts.prefill_rows, 4096);
 
+	good(&a, "--local 1 --second-opinion none");
+	assert_int_equal(a.opts.second_opinion, -1);
 	good(&a, "--local 1 --predictor random");
 	assert_string_equal(odm_predictor_names[a.opts.predictor], "random");
 	good(&a, "--workers hosts --predictor none --profile f32");
@@ -163,6 +165,9 @@ static void refusals(void **state)
 		{ "--resident --second-opinion random", "--second-opinion is for a cluster" },
 		{ "--resident --group-size 2", "--group-size is for a cluster" },
 		{ "--resident --mixed", "--mixed is for a cluster" },
+		{ "--resident --align-token 2", "--align-token is for a cluster" },
+		{ "--workers h --predictor random --align-kv 0", "--align-kv is for the shadow" },
+		{ "--local 1 --predictor none --align-rows bf16", "--align-rows is for the shadow" },
 		{ "--local 1 --predictor next-gate --precision nf4", "--precision is for the shadow, and with --predictor next-gate" },
 		{ "--local 1 --predictor none --dense-precision nf4", "--dense-precision is for the shadow" },
 		{ "--local 1 --predictor none --activations f32", "--activations is for the shadow" },
