@@ -177,14 +177,12 @@ static int check_live(struct options *o, struct od_err *err)
 		rc = od_fail(err, OD_ERR_ARG, "--predictor: a cluster has one; found \"%s\"", o->predictor);
 	if (rc == OD_OK)
 		rc = choose_align(o, err);
-	if (rc == OD_OK)
-		rc = odm_engine_args_finish(&o->engine, err);
 	if (rc != OD_OK)
 		return rc;
 	/* Said aloud, so that a cluster without a shadow is refused at the start and by name. */
 	e->predictor = predictors[0];
 	e->quiet = o->json;
-	return OD_OK;
+	return odm_engine_args_finish(&o->engine, err);
 }
 
 /* ---- In one process ---- */
@@ -273,6 +271,36 @@ static int list_choices(const struct options *o, struct od_shadow_choice choice[
 	return rc;
 }
 
+/* The first option that only the shadow obeys, or NULL. */
+static const char *shadow_only(const struct options *o)
+{
+	if (o->precision != NULL)
+		return "precision";
+	if (o->dense_precision != NULL)
+		return "dense-precision";
+	if (o->align != NULL)
+		return "align";
+	if (o->engine.align_rows >= 0)
+		return "align-rows";
+	if (o->engine.opts.activations >= 0)
+		return "activations";
+	if (o->engine.opts.departure >= 0)
+		return "departure";
+	return o->served ? "served" : NULL;
+}
+
+static int check_heard(const struct options *o, const int *predictor, size_t n, struct od_err *err)
+{
+	const char *unheard = shadow_only(o);
+
+	for (size_t i = 0; i < n; i++) {
+		if (predictor[i] == ODM_PREDICT_SHADOW)
+			return OD_OK;
+	}
+	return unheard == NULL ? OD_OK : od_fail(err, OD_ERR_ARG, "--%s is for the shadow, and --predictor %s names none; leave "
+						 "one of them out", unheard, o->predictor);
+}
+
 static int list_configs(const struct options *o, struct recall_configs *c, struct od_err *err)
 {
 	int predictor[RECALL_LIST_MAX];
@@ -287,6 +315,8 @@ static int list_configs(const struct options *o, struct recall_configs *c, struc
 		rc = recall_parse_align("align", o->align != NULL ? o->align : "T1_KV1", align, &n_align, err);
 	if (rc == OD_OK)
 		rc = parse_predictors(o, predictor, &n_predictor, err);
+	if (rc == OD_OK)
+		rc = check_heard(o, predictor, n_predictor, err);
 	for (size_t i = 0; rc == OD_OK && i < n_predictor; i++) {
 		if (predictor[i] != ODM_PREDICT_SHADOW) {
 			rc = recall_add_predictor(c, odm_predictor_names[predictor[i]], err);

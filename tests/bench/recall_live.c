@@ -115,7 +115,7 @@ static void report_setting(const struct live *l, struct od_report *r)
 	od_report_fact(r, "predictor", "predictor", OD_TEXT(odm_predictor_names[e->predictor]), 0, NULL);
 	if (ours)
 		od_report_fact(r, "shadow_precision", "shadow's precision",
-			       OD_TEXT(e->precision < 0 ? "default" : od_precision_names[e->precision]), 0, NULL);
+			       OD_TEXT(od_precision_names[e->precision < 0 ? OD_PRECISION_INT8 - 1 : e->precision]), 0, NULL);
 	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[e->profile - 1]), 0, NULL);
 	od_report_fact(r, "workers", "workers", OD_INT(l->workers), 0, NULL);
 	od_report_fact(r, "groups", "groups", OD_INT(l->groups), 0, NULL);

@@ -312,6 +312,10 @@ def what_cannot_be_done_is_refused():
     assert refused("--prompts FILE is missing", "--tokens", 4) == 2
     assert refused("--slots is for a cluster", *SMALL, "--slots", 2) == 2
     assert refused("--load-time is for a cluster", *SMALL, "--load-time", 1) == 2
+    for option, value in (("--precision", "nf4"), ("--align", "T1_KV0")):
+        for where in (), ("--local", 1):
+            assert refused("for the shadow", *SMALL, "--predictor", "next-gate", option, value, *where) == 2
+    assert refused("--served is for the shadow", *SMALL, "--predictor", "next-gate,random", "--served") == 2
     assert refused("unknown option", *SMALL, "--resident") == 2
     every = ",".join(f"T{t}_KV{kv}" for t in range(5) for kv in range(6))
     assert refused("more than 256 configurations: give fewer", *SMALL, "--align", every, "--precision",
