@@ -105,6 +105,8 @@ static int check_count(const struct od_prompt *q, const json_t *o, const char *w
 		return rc;
 	if (q->text == NULL && q->ids == NULL)
 		return od_fail(err, OD_ERR_MISSING, "%s: expected \"text\" or \"ids\", found neither", where);
+	if (q->ids != NULL && q->n_ids == 0)
+		return od_fail(err, OD_ERR_FORMAT, "%s: field \"ids\": expected at least one token id, found none", where);
 	if (q->ids != NULL && said != q->n_ids)
 		return od_fail(err, OD_ERR_FORMAT, "%s: field \"tokens\": expected the number of \"ids\", %zu, found %u",
 			       where, q->n_ids, said);

@@ -130,7 +130,7 @@ def wrong_lists():
     empty = os.path.join(TMP, "empty.jsonl")
     with open(empty, "w") as f:
         f.write('{"name": "nobody", "ids": []}\n')
-    assert refused("nobody: the prompt is empty", "--prompts", empty) == 2
+    assert refused("at least one token id", "--prompts", empty) == 1
     os.remove(os.path.join(all_shadows(), "shadow-nf4-dq.bin"))
     assert refused("nf4-dq", "--precision", "nf4-dq") == 1
 

@@ -330,7 +330,7 @@ def what_cannot_be_done_is_refused():
     assert refused("expected 0 to 4095, found 5000", "--prompts", bad) == 1
     with open(bad, "w") as f:
         f.write('{"ids": []}\n')
-    assert refused("the prompt is empty", "--prompts", bad) == 2
+    assert refused("at least one token id", "--prompts", bad) == 1
     assert refused("No such file", *SMALL, "--dump", os.path.join(TMP, "no", "dump")) == 1
 
 
