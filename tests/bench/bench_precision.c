@@ -420,6 +420,7 @@ static void report_table(const struct precision_bench *b, struct od_report *r, d
 		{ "same_tokens", "same tokens", 3 },
 	};
 	struct od_table *t = od_report_table(r, "precisions", NULL, columns, sizeof(columns) / sizeof(columns[0]));
+	const bool sure = b->opt.runs >= OD_STATS_CI_MIN;
 
 	for (size_t i = 0; i < b->n_variants; i++) {
 		const struct variant *v = &b->variant[i];
@@ -428,7 +429,7 @@ static void report_table(const struct precision_bench *b, struct od_report *r, d
 		od_table_row(t, (struct od_cell[]){
 			OD_TEXT(v->name), OD_TEXT(od_activation_names[v->choice.act]), OD_BYTES(v->token_bytes),
 			OD_REAL(speed.median), OD_REAL(speed.min), OD_REAL(speed.max), OD_REAL(to_first.median),
-			OD_REAL(to_first.ci_low), OD_REAL(to_first.ci_high),
+			sure ? OD_REAL(to_first.ci_low) : OD_NONE, sure ? OD_REAL(to_first.ci_high) : OD_NONE,
 			OD_REAL(summary(b, v, weights_gbps, scratch).median),
 			OD_REAL(summary(b, v, membw_gbps, scratch).median), OD_REAL(summary(b, v, share, scratch).median),
 			OD_REAL(summary(b, v, same, scratch).mean),

@@ -7,6 +7,8 @@
 
 #include <stddef.h>
 
+#define OD_STATS_CI_MIN 6 /* samples from which on there is an interval of 95 % */
+
 struct od_stats {
 	size_t n;
 	double min, max, mean, median, p10, p90;
@@ -17,7 +19,7 @@ struct od_stats {
  *
  * The interval holds the true median in at least 95 % of repetitions whatever the distribution, because it asks
  * only how many of n fair coins fall on one side: from the j-th smallest to the j-th largest, with the greatest
- * j for which that is true. Below six samples no such interval exists, and it is min to max. */
+ * j for which that is true. Below OD_STATS_CI_MIN samples no such interval exists, and it is min to max. */
 void od_stats_of(double *x, size_t n, struct od_stats *out);
 
 /* The value below which a share p in [0, 1] of the sorted samples lies, linear between neighbours; NaN for
