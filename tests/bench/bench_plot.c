@@ -42,7 +42,7 @@ struct od_plot {
 	struct od_strbuf ticks; /* "text" x, ... */
 	struct od_strbuf x_label;
 	size_t tick_lines; /* of the highest text */
-	double x_range[2], y_range[2];
+	double x_range[2], y_range[2], y_most;
 	bool x_log2, keep_script, failed;
 	enum od_plot_legend legend;
 	unsigned width, height;
@@ -89,7 +89,7 @@ int od_plot_new(struct od_plot **out, const char *title, struct od_err *err)
 	*out = NULL;
 	if (p == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "plot %s", title != NULL ? title : "without title");
-	p->x_range[0] = p->x_range[1] = p->y_range[0] = p->y_range[1] = NAN;
+	p->x_range[0] = p->x_range[1] = p->y_range[0] = p->y_range[1] = p->y_most = NAN;
 	p->width = 800;
 	p->height = 500;
 	set_text(&p->head, "title", title);
@@ -128,6 +128,11 @@ void od_plot_y_range(struct od_plot *p, double low, double high)
 {
 	p->y_range[0] = low;
 	p->y_range[1] = high;
+}
+
+void od_plot_y_at_most(struct od_plot *p, double most)
+{
+	p->y_most = most;
 }
 
 void od_plot_x_log2(struct od_plot *p)
@@ -219,12 +224,14 @@ static size_t count_bars(const struct od_plot *p, size_t before)
 	return n;
 }
 
-static void put_range(struct od_strbuf *b, const char *axis, const double range[2])
+static void put_range(struct od_strbuf *b, const char *axis, const double range[2], double most)
 {
 	od_strbuf_printf(b, "set %srange [", axis);
 	for (size_t i = 0; i < 2; i++) {
 		if (isfinite(range[i]))
 			od_strbuf_printf(b, "%.9g", range[i]);
+		else if (i == 1 && isfinite(most))
+			od_strbuf_printf(b, "*<%.9g", most);
 		else
 			od_strbuf_append(b, "*", 1);
 		od_strbuf_append(b, i == 0 ? ":" : "]\n", i == 0 ? 1 : 2);
@@ -267,8 +274,8 @@ static void put_axes(struct od_strbuf *b, const struct od_plot *p)
 	od_strbuf_printf(b, "set autoscale xfix\n");
 	if (!bars && !curves)
 		od_strbuf_printf(b, "set offsets graph 0.03, graph 0.03, 0, 0\n");
-	put_range(b, "x", x);
-	put_range(b, "y", y);
+	put_range(b, "x", x, NAN);
+	put_range(b, "y", y, p->y_most);
 	if (p->ticks.len > 0)
 		od_strbuf_printf(b, "set xtics nomirror scale 0.5 (%s)\n", p->ticks.text);
 }

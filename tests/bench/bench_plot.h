@@ -33,6 +33,7 @@ void od_plot_labels(struct od_plot *p, const char *x, const char *y); /* of the 
 /* NaN: that end is automatic. Bars start at 0 unless told otherwise. */
 void od_plot_x_range(struct od_plot *p, double low, double high);
 void od_plot_y_range(struct od_plot *p, double low, double high);
+void od_plot_y_at_most(struct od_plot *p, double most); /* where the upper end is automatic */
 void od_plot_x_log2(struct od_plot *p); /* ticks at powers of two */
 /* A text below x. With one such tick there are no automatic ones. */
 void od_plot_x_tick(struct od_plot *p, double x, const char *text);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TICKS_MAX 16 /* more numbers run into each other */
 #define NEVER 64 /* where a period of 0 stands on an axis of 1 to 32 */
 
 struct drawing {
@@ -65,6 +66,7 @@ static struct od_plot *new_curves(const struct drawing *d, const char *what, str
 		return NULL;
 	od_plot_labels(p, x, "recall");
 	od_plot_x_range(p, 0, d->v->max_tokens);
+	od_plot_y_at_most(p, 1); /* also where nothing was missed, around which gnuplot makes room */
 	return p;
 }
 
@@ -221,6 +223,7 @@ static int draw_table1(const struct drawing *d, struct od_err *err)
 /* Of those that speak several times about a row. */
 static int draw_leads(const struct drawing *d, struct od_err *err)
 {
+	uint32_t farthest = 1;
 	struct od_plot *p;
 	char tick[16];
 	int rc = od_plot_new(&p, "Recall by layers ahead, of predictors that speak several times about a row", err);
@@ -229,10 +232,6 @@ static int draw_leads(const struct drawing *d, struct od_err *err)
 		return rc;
 	od_plot_labels(p, "layers ahead", "recall");
 	od_plot_y_range(p, NAN, 1);
-	for (uint32_t n = 1; n <= d->v->n_layers; n++) {
-		snprintf(tick, sizeof(tick), "%u", n);
-		od_plot_x_tick(p, n, tick);
-	}
 	for (size_t i = 0; i < d->configs->n; i++) {
 		struct od_series *s;
 
@@ -242,9 +241,15 @@ static int draw_leads(const struct drawing *d, struct od_err *err)
 		for (uint32_t n = 1; n <= d->v->n_layers; n++) {
 			struct od_recall_cell sum = recall_sum_leads(d->v, i, n, n + 1);
 
-			if (sum.uses > 0)
-				od_series_point(s, n, od_recall_rate(&sum), NAN, NAN);
+			if (sum.uses == 0)
+				continue;
+			od_series_point(s, n, od_recall_rate(&sum), NAN, NAN);
+			farthest = n > farthest ? n : farthest;
 		}
+	}
+	for (uint32_t n = 1; n <= farthest; n += 1 + (farthest - 1) / TICKS_MAX) {
+		snprintf(tick, sizeof(tick), "%u", n);
+		od_plot_x_tick(p, n, tick);
 	}
 	return write_plot(d, p, "table1-lead.svg", err);
 }

@@ -217,7 +217,7 @@ static double mean_lead(const struct recall_view *v, size_t config)
 
 bool recall_speaks_often(const struct recall_view *v, size_t config)
 {
-	return recall_sum_leads(v, config, 1, UINT32_MAX).uses > sum_tokens(v, config, 0, UINT32_MAX).uses;
+	return 4 * recall_sum_leads(v, config, 1, UINT32_MAX).uses > 5 * sum_tokens(v, config, 0, UINT32_MAX).uses;
 }
 
 static void report_table1(const struct recall_configs *c, const struct recall_view *v, struct od_report *r)

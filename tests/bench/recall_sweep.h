@@ -26,7 +26,7 @@ void recall_sweep_report(unsigned set, const struct recall_configs *c, const str
 			 struct od_report *r);
 
 bool recall_in_table1(const struct recall_config *c);
-/* It speaks more than once about a row, farther and less far ahead. */
+/* It speaks more than once about a row, farther and less far ahead, and not just about a few rows. */
 bool recall_speaks_often(const struct recall_view *v, size_t config);
 /* Leads [from, to) of all prompts. */
 struct od_recall_cell recall_sum_leads(const struct recall_view *v, size_t config, uint32_t from, uint32_t to);

@@ -215,6 +215,25 @@ static void a_picture_of_nothing_says_so(void **state)
 	}
 }
 
+/* Shares that are all 1 are drawn at the upper end, not below a share of 1.01. */
+static void an_automatic_end_keeps_its_bound(void **state)
+{
+	struct od_plot *p = new_plot("all");
+	struct od_series *s = od_plot_series(p, OD_PLOT_LINE, NULL);
+	char *svg, *script;
+
+	(void)state;
+	need_gnuplot();
+	od_plot_y_at_most(p, 1);
+	od_series_point(s, 1, 1, NAN, NAN);
+	od_series_point(s, 2, 1, NAN, NAN);
+	draw(p, "all.svg", "all.gp", &svg, &script);
+	assert_has(script, "\nset yrange [*:*<1]\n");
+	assert_lacks(svg, "1.01");
+	free(svg);
+	free(script);
+}
+
 static int write_one(const char *path, double from, struct od_err *err)
 {
 	struct od_plot *p = new_plot("one");
@@ -261,6 +280,7 @@ int main(void)
 		cmocka_unit_test(points_carry_bars),
 		cmocka_unit_test(the_same_plot_is_the_same_picture),
 		cmocka_unit_test(a_picture_of_nothing_says_so),
+		cmocka_unit_test(an_automatic_end_keeps_its_bound),
 		cmocka_unit_test(errors_say_what_to_do),
 	};
 
