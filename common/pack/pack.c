@@ -153,6 +153,14 @@ static int read_pack(struct od_pack *p, struct od_err *err)
 	return rc == OD_OK ? read_extras(p, err) : rc;
 }
 
+static bool has_file(const char *dir, const char *name)
+{
+	struct od_err ignored;
+	char path[PATH_MAX];
+
+	return od_path(path, sizeof(path), dir, name, &ignored) == OD_OK && access(path, F_OK) == 0;
+}
+
 int od_pack_open(struct od_pack **out, const char *dir, struct od_err *err)
 {
 	struct od_pack *p;
@@ -165,6 +173,8 @@ int od_pack_open(struct od_pack **out, const char *dir, struct od_err *err)
 		dir = DEFAULT_DIR;
 	if (!od_is_dir(dir))
 		return od_fail(err, OD_ERR_MISSING, "no pack at %s (od-pack CHECKPOINT %s makes one)", dir, dir);
+	if (has_file(dir, "config.json") && !has_file(dir, OD_MODEL_NAME) && !has_file(dir, OD_SUMS_NAME))
+		return od_fail(err, OD_ERR_MISSING, "%s is a checkpoint, not a pack (od-pack %s PACK makes one)", dir, dir);
 	p = calloc(1, sizeof(*p));
 	if (p == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "pack %s", dir);

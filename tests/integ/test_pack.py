@@ -404,6 +404,7 @@ def test_add_shadows():
     refused("shadow", at("add.pack"), "fp16", says=["another od-pack"])
     os.close(fd)
     refused("shadow", at("nowhere"), "int8", says=["no pack at"])
+    refused("shadow", TALEBOOK, "int8", says=["is a checkpoint, not a pack"])
     assert "shadow        none" in good("info", at("det.none")).stdout
 
 
