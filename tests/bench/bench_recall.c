@@ -233,7 +233,8 @@ static int precisions_of_pack(const char *dir, int out[RECALL_LIST_MAX], size_t 
 			rc = OD_OK;
 	}
 	if (rc == OD_OK && *n == 0)
-		rc = err->code; /* why there is not even the last one */
+		rc = od_fail(err, OD_ERR_MISSING, "pack %s has no shadow: od-pack shadow %s int8,nf4 makes two", od_pack_dir(p),
+			     od_pack_dir(p));
 	od_pack_close(p);
 	return rc;
 }

@@ -359,6 +359,8 @@ def a_pack_without_that_shadow_says_how_to_make_it():
     tool("od-pack", CHECKPOINT, bare, "--shadow", "none")
     p = tool("od-bench", "recall", "--pack", bare, *SMALL, ok=False)
     assert "od-pack shadow " + bare + " int8" in p.stderr, p.stderr
+    p = tool("od-bench", "recall", "--pack", bare, *SMALL, "--sweep", "fig3", ok=False)
+    assert "has no shadow: od-pack shadow " + bare in p.stderr, p.stderr  # not just the last precision there is
     assert 0.5 < recall(*SMALL, "--predictor", "next-gate", model=bare)["recall"] < 1
     assert recall(*SMALL, "--precision", "bf16", model=bare)["recall"] == 1
 
