@@ -20,6 +20,7 @@
 #include "common/base/pool.h"
 #include "common/base/status.h"
 #include "common/compute/dtype.h"
+#include "common/compute/planes.h"
 
 enum od_profile { OD_PROFILE_F32 = 1, OD_PROFILE_BF16 = 2 }; /* pinned: on the wire */
 enum od_cpu { OD_CPU_AUTO, OD_CPU_SCALAR, OD_CPU_AVX2, OD_CPU_AVX512, OD_CPU_AVX512_BF16, OD_CPU_NEON };
@@ -44,6 +45,13 @@ struct od_scale_codes {
 	float mean;
 };
 
+/* The coded exponents of a BF16 matrix, as they are stored: chunks that od_planes_check has seen, each of chunk_rows
+ * rows, the last one of what is left. */
+struct od_planes {
+	size_t chunk_rows;
+	const uint8_t *const *chunk; /* [n_out / chunk_rows, rounded up] */
+};
+
 /* A weight matrix; quant.h says how quantised ones lie in memory, and what their products are to the bit. */
 struct od_mat {
 	enum od_dtype dtype;
@@ -53,6 +61,7 @@ struct od_mat {
 	const float *scale;	     /* [n_out], or when grouped [n_out][od_quant_groups(n_in)]; NULL: codes */
 	struct od_scale_codes codes; /* OD_NF4 without scale */
 	bool grouped;		     /* OD_INT8; OD_NF4 always is */
+	const struct od_planes *planes; /* OD_BF16: data has SM bytes [n_out][n_in], mantissa << 1 | sign; else NULL */
 	enum od_activations act;     /* OD_INT8, OD_NF4 */
 };
 
@@ -83,6 +92,12 @@ struct od_backend {
 			    size_t o_begin, size_t o_end);
 	/* One row x[n] to q[od_quant_groups(n)][64], what is beyond n 0, and scale[od_quant_groups(n)]. */
 	void (*round_int8)(int8_t *q, float *scale, const float *x, size_t n, enum od_dtype weights);
+	/* Block b of a checked chunk of n exponents in rows of row (planes.h) to e, which has room for the block's
+	 * weights rounded up to 64. */
+	void (*planes_decode)(const uint8_t *chunk, size_t n, size_t row, size_t b, uint8_t *e);
+	/* The same put together with the block's SM bytes: BF16 to w. sm may lie in the upper half of where all the
+	 * chunk's BF16 goes, when its blocks are taken in order. */
+	void (*planes_merge)(const uint8_t *chunk, size_t n, size_t row, size_t b, const uint8_t *sm, uint16_t *w);
 	float (*dot)(const float *a, const float *b, size_t n);
 	/* y = x / sqrt(mean(x^2) + eps) * w; y may be x. */
 	void (*rmsnorm)(float *y, const float *x, const float *w, size_t n, float eps);

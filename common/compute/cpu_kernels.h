@@ -11,6 +11,8 @@
 #define OD_MATMUL_INT8 matmul_int8
 #endif
 
+#include "common/compute/cpu_planes.h"
+
 /* The dots of matmul with BF16 weights, unless the table brings its own. */
 #ifndef OD_BF16_DOTS
 #define OD_BF16_DOTS dots
@@ -429,6 +431,8 @@ const struct od_backend OD_TABLE = {
 	.matmul = matmul,
 	.round_int8 = round_int8,
 	.matmul_int8 = OD_MATMUL_INT8,
+	.planes_decode = planes_decode,
+	.planes_merge = planes_merge,
 	.dot = dot,
 	.rmsnorm = rmsnorm,
 	.silu_mul = silu_mul,

@@ -1,4 +1,4 @@
-LIBOD_SRCS += $(addprefix common/compute/,cpu.c cpu_scalar.c dtype.c quant.c sincos.c)
+LIBOD_SRCS += $(addprefix common/compute/,cpu.c cpu_scalar.c dtype.c planes.c quant.c sincos.c)
 
 # Each table is compiled for its own instruction set; cpu.c picks one at run time. Other architectures have
 # the scalar table. For sanitizers kernels are small: inlined into every shape they take gcc minutes.

@@ -1,0 +1,260 @@
+/* Chunks of planes against a decoder that reads them bit by bit, as docs/PACK-FORMAT.md says. */
+#include "common/base/mem.h"
+#include "common/compute/backend.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static uint32_t seed = 1;
+
+static uint32_t draw(void)
+{
+	seed = seed * 1664525u + 1013904223u;
+	return seed >> 8;
+}
+
+enum kind { GEOMETRIC, UNIFORM, SAME, TWO, N_KINDS };
+
+static uint8_t draw_exponent(enum kind kind)
+{
+	uint8_t v = 125;
+
+	switch (kind) {
+	case GEOMETRIC:
+		while (draw() % 5 < 3 && v > 90)
+			v--;
+		return v;
+	case UNIFORM: return (uint8_t)draw();
+	case SAME: return 7;
+	case TWO: return draw() % 100 == 0 ? 0 : 255;
+	case N_KINDS: break;
+	}
+	return 0;
+}
+
+static const struct {
+	size_t rows, row;
+} shapes[] = { { 1, 1 },      { 1, 63 },    { 3, 64 },	 { 5, 65 },	 { 7, 1000 },	{ 100, 200 },
+	       { 3, 16384 }, { 2, 16385 }, { 2, 50000 }, { 300, 129 }, { 16385, 1 }, { 17, 4096 } };
+#define N_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
+
+struct sample {
+	size_t n, row, bytes;
+	uint8_t *e, *chunk; /* malloc'd, of exactly their size and OD_PAD_BYTES */
+};
+
+static struct sample sample_of(enum kind kind, size_t shape)
+{
+	struct sample s = { .row = shapes[shape].row, .n = shapes[shape].rows * shapes[shape].row };
+	uint8_t *room;
+
+	s.e = malloc(s.n);
+	for (size_t i = 0; i < s.n; i++)
+		s.e[i] = draw_exponent(kind);
+	room = malloc(od_planes_bound(s.n, s.row));
+	s.bytes = od_planes_encode(s.e, s.n, s.row, room);
+	assert_true(s.bytes <= od_planes_bound(s.n, s.row));
+	s.chunk = calloc(1, s.bytes + OD_PAD_BYTES);
+	memcpy(s.chunk, room, s.bytes);
+	free(room);
+	return s;
+}
+
+static void sample_free(struct sample *s)
+{
+	free(s->e);
+	free(s->chunk);
+}
+
+static size_t word(const uint8_t *at, size_t bytes)
+{
+	size_t v = 0;
+
+	for (size_t i = bytes; i-- > 0;)
+		v = v << 8 | at[i];
+	return v;
+}
+
+/* Code i of a level of n. */
+static unsigned code_at(const uint8_t *level, size_t n, size_t i)
+{
+	size_t group = i / 64 * 64, in_group = n - group < 64 ? n - group : 64, bytes = (in_group + 7) / 8, bit = i - group;
+	const uint8_t *plane = level + group / 4;
+
+	return (plane[bit / 8] >> bit % 8 & 1u) | (plane[bytes + bit / 8] >> bit % 8 & 1u) << 1;
+}
+
+static size_t level_bytes(size_t n)
+{
+	return n / 64 * 16 + (n % 64 + 7) / 8 * 2;
+}
+
+/* Exponents of the block at `at`, of so many weights, to e; returns its bytes. */
+static size_t read_block(const uint8_t *chunk, const uint8_t *at, size_t weights, uint8_t *e)
+{
+	size_t n[4] = { weights, word(at, 2), word(at + 2, 2), word(at + 4, 2) }, used[4] = { 0 };
+	const uint8_t *level[4] = { 0 }, *plain = at + 8;
+
+	if (word(at + 6, 2) == 1) {
+		memcpy(e, plain, weights);
+		return 8 + weights;
+	}
+	level[2] = plain + n[3];
+	level[1] = level[2] + level_bytes(n[2]);
+	level[0] = level[1] + level_bytes(n[1]);
+	for (size_t i = 0; i < weights; i++) {
+		unsigned l = 0, code;
+
+		while (l < 3 && (code = code_at(level[l], n[l], used[l]++)) == 3)
+			l++;
+		e[i] = l < 3 ? chunk[3 * l + code] : plain[used[3]++];
+	}
+	return (size_t)(level[0] + level_bytes(weights) - at);
+}
+
+static void what_is_written_reads_as_the_format_says(void **state)
+{
+	(void)state;
+	for (size_t shape = 0; shape < N_SHAPES; shape++)
+		for (int kind = 0; kind < N_KINDS; kind++) {
+			struct sample s = sample_of((enum kind)kind, shape);
+			size_t blocks = word(s.chunk + 12, 4), done = 0, end = 16 + 4 * blocks;
+			uint8_t *e = malloc(s.n);
+
+			for (size_t b = 0; b < blocks; b++) {
+				size_t left = s.row - done % s.row, most = s.row > 16384 ? 16384 : 16384 / s.row * s.row;
+				size_t weights = s.row > 16384 ? (left < most ? left : most) : (s.n - done < most ? s.n - done : most);
+
+				assert_int_equal(word(s.chunk + 16 + 4 * b, 4), end);
+				end += read_block(s.chunk, s.chunk + end, weights, e + done);
+				done += weights;
+			}
+			assert_int_equal(done, s.n);
+			assert_int_equal(end, s.bytes);
+			assert_memory_equal(e, s.e, s.n);
+			free(e);
+			sample_free(&s);
+		}
+}
+
+static void small(void **state)
+{
+	struct sample s = sample_of(GEOMETRIC, 11), uniform = sample_of(UNIFORM, 11);
+
+	(void)state;
+	assert_true(s.bytes * 8 < s.n * 3); /* about 2.3 bits of entropy */
+	assert_true(uniform.bytes <= uniform.n + uniform.n / 100); /* raw */
+	sample_free(&s);
+	sample_free(&uniform);
+}
+
+static const struct od_backend *tables[8];
+static size_t n_tables;
+
+static int find_tables(void **state)
+{
+	(void)state;
+	for (int cpu = OD_CPU_SCALAR; cpu <= OD_CPU_NEON; cpu++)
+		n_tables += od_backend_cpu(&tables[n_tables], (enum od_cpu)cpu, OD_PROFILE_F32, NULL) == OD_OK;
+	return n_tables > 0 ? 0 : -1;
+}
+
+static void every_table_decodes(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < n_tables * N_SHAPES * N_KINDS; i++) {
+		const struct od_backend *be = tables[i / N_KINDS / N_SHAPES];
+		struct sample s = sample_of((enum kind)(i % N_KINDS), i / N_KINDS % N_SHAPES);
+
+		assert_int_equal(od_planes_check(s.chunk, s.bytes, s.n, s.row, NULL), OD_OK);
+		for (size_t b = 0; b < od_planes_blocks(s.n, s.row); b++) {
+			size_t first, weights;
+			uint8_t *e;
+
+			od_planes_span(s.n, s.row, b, &first, &weights);
+			e = malloc((weights + 63) / 64 * 64);
+			be->planes_decode(s.chunk, s.n, s.row, b, e);
+			assert_memory_equal(e, s.e + first, weights);
+			free(e);
+		}
+		sample_free(&s);
+	}
+}
+
+/* Every BF16 there is, and in place: SM in the upper half of where the weights go. */
+static void every_table_merges_in_place(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < n_tables * N_SHAPES * N_KINDS; i++) {
+		const struct od_backend *be = tables[i / N_KINDS / N_SHAPES];
+		struct sample s = sample_of((enum kind)(i % N_KINDS), i / N_KINDS % N_SHAPES);
+		uint16_t *w = malloc(2 * s.n + OD_PAD_BYTES), *expected = malloc(2 * s.n);
+		uint8_t *sm = (uint8_t *)w + s.n;
+
+		for (size_t k = 0; k < s.n; k++) {
+			sm[k] = (uint8_t)draw();
+			expected[k] = (uint16_t)(sm[k] << 15 | s.e[k] << 7 | sm[k] >> 1);
+		}
+		for (size_t b = 0; b < od_planes_blocks(s.n, s.row); b++) {
+			size_t first, weights;
+
+			od_planes_span(s.n, s.row, b, &first, &weights);
+			be->planes_merge(s.chunk, s.n, s.row, b, sm + first, w + first);
+		}
+		assert_memory_equal(w, expected, 2 * s.n);
+		free(w);
+		free(expected);
+		sample_free(&s);
+	}
+}
+
+/* Whatever the check lets pass decodes without a step beyond the chunk (sanitizers watch), and a chunk that was cut or
+ * has another count is refused. */
+static void what_is_broken_is_refused(void **state)
+{
+	const struct od_backend *be = tables[0];
+	size_t refused = 0, passed = 0;
+
+	(void)state;
+	for (size_t shape = 0; shape < N_SHAPES; shape++) {
+		struct sample s = sample_of(GEOMETRIC, shape);
+		uint8_t *e = malloc(OD_PLANES_BLOCK);
+		struct od_err err;
+
+		for (size_t cut = 0; cut < s.bytes; cut += 1 + s.bytes / 40)
+			assert_int_equal(od_planes_check(s.chunk, cut, s.n, s.row, &err), OD_ERR_CORRUPT);
+		for (int i = 0; i < 300; i++) {
+			size_t at = i < 150 ? draw() % s.bytes : draw() % (s.bytes < 40 ? s.bytes : 40);
+			uint8_t was = s.chunk[at];
+
+			s.chunk[at] = (uint8_t)draw();
+			if (od_planes_check(s.chunk, s.bytes, s.n, s.row, &err) != OD_OK)
+				refused++;
+			else
+				for (size_t b = 0; b < od_planes_blocks(s.n, s.row); b++, passed++)
+					be->planes_decode(s.chunk, s.n, s.row, b, e);
+			s.chunk[at] = was;
+		}
+		assert_int_equal(od_planes_check(s.chunk, s.bytes, s.n, s.row, &err), OD_OK);
+		free(e);
+		sample_free(&s);
+	}
+	assert_true(refused > 1000 && passed > 100);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(what_is_written_reads_as_the_format_says),
+		cmocka_unit_test(small),
+		cmocka_unit_test(every_table_decodes),
+		cmocka_unit_test(every_table_merges_in_place),
+		cmocka_unit_test(what_is_broken_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, find_tables, NULL);
+}
