@@ -14,7 +14,7 @@ for d in main-node shadow-node worker-node; do
 		sources $d | xargs -r grep -nE '#include "(main-node|shadow-node|worker-node|tests)/' |
 			grep -v "#include \"$d/")
 done
-# Within common/ the order is base < compute < model < pack, base < net, and predict above model.
+# Within common/ the order is base < compute < model < pack, base < net, base < cache, and predict above model.
 layer() { # folder, folders it may include
 	local folder=$1 allowed=$2
 	while read -r hit; do complain "common/$folder may only include common/($allowed): $hit"; done < <(
@@ -22,6 +22,7 @@ layer() { # folder, folders it may include
 			grep -vE "#include \"common/($allowed)/")
 }
 layer base 'base'
+layer cache 'base|cache'
 layer compute 'base|compute'
 layer model 'base|compute|model'
 layer pack 'base|compute|model|pack'

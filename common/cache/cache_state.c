@@ -1,0 +1,26 @@
+#include "common/cache/cache_state.h"
+
+const char *const od_cache_state_names[] = { "F", "C", "S", "E", "none", 0 };
+
+struct od_cache_sizes od_cache_sizes_of(uint64_t sm_bytes, uint64_t e_bytes, uint64_t plain_bytes, bool planes)
+{
+	const unsigned pools = OD_CACHE_POOL(OD_CACHE_F) | OD_CACHE_POOL(OD_CACHE_S) | OD_CACHE_POOL(OD_CACHE_E);
+
+	return (struct od_cache_sizes){
+		.bytes = { planes ? sm_bytes + e_bytes : plain_bytes, sm_bytes + e_bytes, sm_bytes, e_bytes },
+		.pools = planes ? pools : pools | OD_CACHE_POOL(OD_CACHE_C),
+	};
+}
+
+double od_cache_makespan_ns(const struct od_cache_cost *cost, uint32_t k, const uint32_t hits[OD_CACHE_STATES])
+{
+	const uint32_t full = hits[OD_CACHE_F], whole = full + hits[OD_CACHE_C];
+	const double n = cost->tensors, v_ns = cost->rho * cost->u_ns / cost->chunks;
+	const double sm_reads = n * (k - whole - hits[OD_CACHE_S]);
+	const double e_reads = n * cost->chunks * (k - whole - hits[OD_CACHE_E]);
+	const double inflates = n * cost->chunks * (k - full);
+	const double reading_ns = sm_reads * cost->u_ns + e_reads * v_ns;
+	const double inflating_ns = (e_reads * v_ns + inflates * cost->c_ns) / cost->inflaters;
+
+	return reading_ns > inflating_ns ? reading_ns : inflating_ns;
+}

@@ -1,0 +1,99 @@
+#include "common/cache/pool_policy_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *const od_cache_policy_names[] = { "rank", "fifo", "lru", "lfu", "marking", "belady", NULL };
+
+static struct od_cache *new_policy(const struct od_cache_opts *o)
+{
+	switch (o->policy) {
+	case OD_CACHE_RANK: return odc_rank_new(o);
+	case OD_CACHE_MARKING: return odc_marking_new(o);
+	case OD_CACHE_FIFO:
+	case OD_CACHE_LRU:
+	case OD_CACHE_LFU:
+	case OD_CACHE_BELADY: return odc_queue_new(o);
+	}
+	return NULL;
+}
+
+static int check(const struct od_cache_opts *o, struct od_err *err)
+{
+	if (o->n_layers == 0 || o->n_experts == 0 || (uint64_t)o->n_layers * o->n_experts >= UINT32_MAX)
+		return od_fail(err, OD_ERR_RANGE, "cache of %u layers of %u experts", o->n_layers, o->n_experts);
+	if (o->policy == OD_CACHE_RANK && o->plan.n_layers != o->n_layers)
+		return od_fail(err, OD_ERR_RANGE, "cache of %u layers, its plan has %u", o->n_layers, o->plan.n_layers);
+	if (o->policy != OD_CACHE_RANK && (o->expert_bytes == 0 || o->state >= OD_CACHE_STATES))
+		return od_fail(err, OD_ERR_RANGE, "cache %s: an expert of no bytes", od_cache_policy_names[o->policy]);
+	return OD_OK;
+}
+
+int od_cache_new(struct od_cache **out, const struct od_cache_opts *o, struct od_err *err)
+{
+	const size_t n = (size_t)o->n_layers * o->n_experts;
+	struct od_cache *c;
+	int rc = check(o, err);
+
+	*out = NULL;
+	if (rc != OD_OK)
+		return rc;
+	c = new_policy(o);
+	if (c != NULL) {
+		c->opt = *o;
+		c->state = malloc(n);
+		c->change = calloc(n + 1, sizeof(*c->change));
+	}
+	if (c == NULL || c->state == NULL || c->change == NULL) {
+		od_cache_free(c);
+		return od_fail(err, OD_ERR_NOMEM, "cache of %zu experts", n);
+	}
+	memset(c->state, OD_CACHE_NONE, n);
+	*out = c;
+	return OD_OK;
+}
+
+void od_cache_free(struct od_cache *c)
+{
+	if (c == NULL)
+		return;
+	c->free(c);
+	free(c->state);
+	free(c->change);
+	free(c);
+}
+
+enum od_cache_state od_cache_look(const struct od_cache *c, uint32_t layer, uint32_t expert)
+{
+	return c->state[cache_id(c, layer, expert)];
+}
+
+static struct od_cache_changes changes_of(const struct od_cache *c)
+{
+	return (struct od_cache_changes){ .change = c->change, .n = c->n_changes };
+}
+
+struct od_cache_changes od_cache_use(struct od_cache *c, uint32_t layer, uint32_t expert, uint64_t next_use)
+{
+	c->n_changes = 0;
+	c->use(c, layer, expert, next_use);
+	return changes_of(c);
+}
+
+void od_cache_forget(struct od_cache *c, uint32_t layer, uint32_t expert)
+{
+	if (od_cache_look(c, layer, expert) == OD_CACHE_NONE)
+		return;
+	c->forget(c, layer, expert);
+	c->state[cache_id(c, layer, expert)] = OD_CACHE_NONE;
+}
+
+struct od_cache_changes od_cache_set_plan(struct od_cache *c, const struct od_cache_plan *plan)
+{
+	c->n_changes = 0;
+	if (c->set_plan != NULL && plan->n_layers == c->opt.n_layers) {
+		c->set_plan(c, plan);
+		c->opt.plan = *plan;
+	}
+	return changes_of(c);
+}

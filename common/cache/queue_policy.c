@@ -1,0 +1,133 @@
+/* FIFO, LRU, LFU and Belady's oracle: a heap of what is kept, who has the least key has to go. */
+#include "common/cache/pool_policy_internal.h"
+
+#include <stdlib.h>
+
+struct key {
+	uint64_t first, second;
+};
+
+struct queue_cache {
+	struct od_cache base;
+	uint32_t places, n;
+	uint32_t *heap; /* [places] ids, the least key first */
+	uint32_t *at;	/* [n_layers * n_experts] where in heap, of those that are kept */
+	struct key *key;
+	uint64_t *count; /* uses, kept or not */
+	uint64_t clock;
+};
+
+static bool less(const struct queue_cache *q, uint32_t a, uint32_t b)
+{
+	const struct key *x = &q->key[a], *y = &q->key[b];
+
+	return x->first < y->first || (x->first == y->first && x->second < y->second);
+}
+
+static void put(struct queue_cache *q, uint32_t at, uint32_t id)
+{
+	q->heap[at] = id;
+	q->at[id] = at;
+}
+
+/* The id belongs somewhere above or below the place `at`, which is free. */
+static void settle(struct queue_cache *q, uint32_t at, uint32_t id)
+{
+	for (; at > 0 && less(q, id, q->heap[(at - 1) / 2]); at = (at - 1) / 2)
+		put(q, at, q->heap[(at - 1) / 2]);
+	for (;;) {
+		uint64_t child = 2 * (uint64_t)at + 1;
+
+		if (child + 1 < q->n && less(q, q->heap[child + 1], q->heap[child]))
+			child++;
+		if (child >= q->n || !less(q, q->heap[child], id))
+			break;
+		put(q, at, q->heap[child]);
+		at = (uint32_t)child;
+	}
+	put(q, at, id);
+}
+
+static void take_out(struct queue_cache *q, uint32_t id)
+{
+	uint32_t at = q->at[id], last = q->heap[--q->n];
+
+	if (at < q->n)
+		settle(q, at, last);
+}
+
+static struct key key_of(const struct queue_cache *q, uint32_t id, bool is_kept, uint64_t next_use)
+{
+	switch (q->base.opt.policy) {
+	case OD_CACHE_FIFO: return is_kept ? q->key[id] : (struct key){ q->clock, 0 };
+	case OD_CACHE_LFU: return (struct key){ q->count[id], q->clock };
+	case OD_CACHE_BELADY: return (struct key){ ~next_use, q->clock };
+	case OD_CACHE_LRU:
+	case OD_CACHE_RANK:
+	case OD_CACHE_MARKING: break;
+	}
+	return (struct key){ q->clock, 0 };
+}
+
+static void use(struct od_cache *c, uint32_t layer, uint32_t expert, uint64_t next_use)
+{
+	struct queue_cache *q = (struct queue_cache *)c; /* base is the first member */
+	const uint32_t id = (uint32_t)cache_id(c, layer, expert);
+	const bool is_kept = c->state[id] != OD_CACHE_NONE, oracle = c->opt.policy == OD_CACHE_BELADY;
+	enum od_cache_state to = c->opt.state;
+
+	q->clock++;
+	q->count[id]++;
+	q->key[id] = key_of(q, id, is_kept, next_use);
+	if (is_kept) {
+		settle(q, q->at[id], id);
+	} else if (q->places == 0 || (oracle && q->n == q->places && !less(q, q->heap[0], id))) {
+		to = OD_CACHE_NONE;
+	} else {
+		if (q->n == q->places) {
+			uint32_t out = q->heap[0];
+
+			take_out(q, out);
+			cache_set(c, out, OD_CACHE_NONE);
+		}
+		q->n++;
+		settle(q, q->n - 1, id);
+	}
+	cache_set(c, id, to);
+}
+
+static void forget(struct od_cache *c, uint32_t layer, uint32_t expert)
+{
+	take_out((struct queue_cache *)c, (uint32_t)cache_id(c, layer, expert));
+}
+
+static void free_queue(struct od_cache *c)
+{
+	struct queue_cache *q = (struct queue_cache *)c;
+
+	free(q->heap);
+	free(q->at);
+	free(q->key);
+	free(q->count);
+}
+
+struct od_cache *odc_queue_new(const struct od_cache_opts *o)
+{
+	const size_t n = (size_t)o->n_layers * o->n_experts;
+	struct queue_cache *q = calloc(1, sizeof(*q));
+
+	if (q == NULL)
+		return NULL;
+	q->base = (struct od_cache){ .use = use, .forget = forget, .free = free_queue };
+	q->places = cache_places(o);
+	q->heap = calloc((size_t)q->places + 1, sizeof(*q->heap));
+	q->at = calloc(n, sizeof(*q->at));
+	q->key = calloc(n, sizeof(*q->key));
+	q->count = calloc(n, sizeof(*q->count));
+	if (q->heap == NULL || q->at == NULL || q->key == NULL || q->count == NULL) {
+		free_queue(&q->base);
+		free(q);
+		return NULL;
+	}
+	return &q->base;
+}

@@ -1,0 +1,118 @@
+/* Rank dispatch: an expert's rank in its layer says which pool it belongs to. */
+#include "common/cache/pool_policy_internal.h"
+#include "common/cache/rank_list.h"
+
+#include <stdlib.h>
+
+struct rank_cache {
+	struct od_cache base;
+	struct od_rank_list ranks;
+	uint32_t *kept; /* [n_layers][OD_CACHE_STATES] experts in each pool */
+};
+
+static uint32_t *kept(struct rank_cache *r, uint32_t layer, unsigned pool)
+{
+	return &r->kept[(size_t)layer * OD_CACHE_STATES + pool];
+}
+
+static void leave(struct rank_cache *r, uint32_t layer, uint32_t expert)
+{
+	enum od_cache_state pool = od_cache_look(&r->base, layer, expert);
+
+	if (pool != OD_CACHE_NONE)
+		--*kept(r, layer, pool);
+	r->base.state[cache_id(&r->base, layer, expert)] = OD_CACHE_NONE;
+}
+
+/* Of a pool that is not empty. */
+static uint32_t least_used(const struct rank_cache *r, uint32_t layer, enum od_cache_state pool)
+{
+	uint32_t at = r->base.opt.n_experts - 1;
+
+	while (at > 0 && od_cache_look(&r->base, layer, od_rank_at(&r->ranks, layer, at)) != pool)
+		at--;
+	return od_rank_at(&r->ranks, layer, at);
+}
+
+static void drop(struct rank_cache *r, uint32_t layer, uint32_t expert)
+{
+	leave(r, layer, expert);
+	cache_set(&r->base, cache_id(&r->base, layer, expert), OD_CACHE_NONE);
+}
+
+/* Whether an expert that is in no pool finds a place in this one, and makes it. */
+static bool make_place(struct rank_cache *r, uint32_t layer, uint32_t rank, enum od_cache_state pool, uint32_t places)
+{
+	uint32_t least;
+
+	if (*kept(r, layer, pool) < places)
+		return true;
+	least = least_used(r, layer, pool);
+	if (od_rank_of(&r->ranks, layer, least) < rank)
+		return false;
+	drop(r, layer, least);
+	return true;
+}
+
+static void use(struct od_cache *c, uint32_t layer, uint32_t expert, uint64_t next_use)
+{
+	struct rank_cache *r = (struct rank_cache *)c; /* base is the first member */
+	enum od_cache_state to = OD_CACHE_NONE;
+	uint32_t rank, end = 0;
+
+	(void)next_use;
+	leave(r, layer, expert);
+	od_rank_list_use(&r->ranks, layer, expert);
+	rank = od_rank_of(&r->ranks, layer, expert);
+	for (unsigned pool = 0; pool < OD_CACHE_STATES && to == OD_CACHE_NONE; pool++) {
+		uint32_t places = od_cache_plan_places(&c->opt.plan, layer, pool);
+
+		end += places;
+		if (places > 0 && rank < (uint64_t)end + c->opt.margin && make_place(r, layer, rank, pool, places))
+			to = pool;
+	}
+	if (to != OD_CACHE_NONE)
+		++*kept(r, layer, to);
+	cache_set(c, cache_id(c, layer, expert), to);
+}
+
+static void forget(struct od_cache *c, uint32_t layer, uint32_t expert)
+{
+	leave((struct rank_cache *)c, layer, expert);
+}
+
+static void set_plan(struct od_cache *c, const struct od_cache_plan *plan)
+{
+	struct rank_cache *r = (struct rank_cache *)c;
+
+	for (uint32_t layer = 0; layer < c->opt.n_layers; layer++) {
+		for (unsigned pool = 0; pool < OD_CACHE_STATES; pool++) {
+			while (*kept(r, layer, pool) > od_cache_plan_places(plan, layer, pool))
+				drop(r, layer, least_used(r, layer, pool));
+		}
+	}
+}
+
+static void free_rank(struct od_cache *c)
+{
+	struct rank_cache *r = (struct rank_cache *)c;
+
+	od_rank_list_fini(&r->ranks);
+	free(r->kept);
+}
+
+struct od_cache *odc_rank_new(const struct od_cache_opts *o)
+{
+	struct rank_cache *r = calloc(1, sizeof(*r));
+
+	if (r == NULL)
+		return NULL;
+	r->base = (struct od_cache){ .use = use, .forget = forget, .set_plan = set_plan, .free = free_rank };
+	r->kept = calloc((size_t)o->n_layers * OD_CACHE_STATES, sizeof(*r->kept));
+	if (r->kept == NULL || od_rank_list_init(&r->ranks, o->n_layers, o->n_experts, NULL) != OD_OK) {
+		free_rank(&r->base);
+		free(r);
+		return NULL;
+	}
+	return &r->base;
+}

@@ -1,0 +1,77 @@
+/* route_file.h - every router decision of a run, in a file: who was in a step, and which experts each layer chose.
+ *
+ * Little-endian, without padding. The head:
+ *   8 bytes "od-route", u32 version (1), u32 n_layers, u32 n_experts, u32 top_k, 32 bytes fingerprint of the model
+ * Then records, each beginning with a byte that says what it is:
+ *   'S' a step begins:  u8 prompt (1: its rows are a prompt's), u32 n_rows, u64 step (greater than the last),
+ *                       n_rows times (u64 sequence, u32 position)
+ *   'L' a layer's turn: for each row of the step its top_k experts, best first, as u8 when n_experts is at most 256,
+ *                       else u16. The first 'L' behind an 'S' is layer 0, the next layer 1. A step that was given up has
+ *                       fewer than n_layers.
+ *   'E' the end:        u64 number of steps. A file without it was cut off.
+ * A decoded token of Mixtral 8x7B (32 layers, top 2) takes 122 bytes.
+ *
+ * Thread: writer and recording belong to one thread each. Owner: whoever opened or loaded them. */
+#ifndef OD_CACHE_ROUTE_FILE_H
+#define OD_CACHE_ROUTE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+
+#define OD_ROUTE_MAX_LAYERS 4096u
+#define OD_ROUTE_MAX_EXPERTS 4096u
+#define OD_ROUTE_MAX_TOP_K 64u
+#define OD_ROUTE_MAX_ROWS 65536u
+
+struct od_route_head {
+	uint32_t n_layers, n_experts, top_k;
+	uint8_t fingerprint[32];
+};
+
+struct od_route_row {
+	uint64_t sequence;
+	uint32_t position;
+};
+
+/* ---- Writing ---- */
+
+/* An existing file is written over. What cannot be written is remembered and told by od_route_close, so that the calls in
+ * between need no check. Nothing is allocated after opening. */
+struct od_route_writer;
+OD_MUST_CHECK int od_route_open(struct od_route_writer **out, const char *path, const struct od_route_head *head,
+				struct od_err *err);
+void od_route_step(struct od_route_writer *w, uint64_t step, bool prompt, uint32_t n_rows); /* then so many rows */
+void od_route_row(struct od_route_writer *w, uint64_t sequence, uint32_t position);
+void od_route_layer(struct od_route_writer *w); /* then so many times experts */
+void od_route_experts(struct od_route_writer *w, const uint16_t *expert); /* [top_k] */
+/* Frees w in any case; NULL is OD_OK. */
+int od_route_close(struct od_route_writer *w, struct od_err *err);
+
+/* ---- Reading ---- */
+
+struct od_route_step {
+	uint64_t step;
+	bool prompt;
+	uint32_t n_rows, n_layers;	/* n_layers: that had their turn */
+	const struct od_route_row *row; /* [n_rows] */
+	const uint16_t *expert;		/* [n_layers][n_rows][top_k], best first, all different within a row */
+};
+
+struct od_routes {
+	struct od_route_head head;
+	struct od_route_step *step; /* [n_steps] */
+	size_t n_steps;
+	struct od_route_row *rows;
+	uint16_t *experts;
+};
+
+/* Everything is checked. *r is empty unless OD_OK; OD_ERR_FORMAT names the offset of what is wrong. */
+OD_MUST_CHECK int od_routes_load(struct od_routes *r, const char *path, struct od_err *err);
+OD_MUST_CHECK int od_routes_parse(struct od_routes *r, const void *bytes, size_t len, const char *where,
+				  struct od_err *err);
+void od_routes_fini(struct od_routes *r); /* one that is all zero, too */
+
+#endif
