@@ -1,0 +1,394 @@
+/* Cache policies, against the same rules written out plainly (scans where the code has heaps and lists), Belady's against
+ * the fewest loads that any decisions could have led to. */
+#include "common/cache/pool_policy.h"
+#include "common/cache/rank_list.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define LAYERS 3u
+#define EXPERTS 6u
+#define ALL (LAYERS * EXPERTS)
+
+static uint64_t seed;
+
+static uint32_t below(uint32_t n) /* splitmix64 */
+{
+	uint64_t z = seed += 0x9e3779b97f4a7c15ull;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+	return (uint32_t)((z ^ z >> 31) % n);
+}
+
+/* The lower of two draws: some experts are used more than others. */
+static uint32_t skewed(uint32_t n)
+{
+	uint32_t a = below(n), b = below(n);
+
+	return a < b ? a : b;
+}
+
+static struct od_cache *new_cache(const struct od_cache_opts *o)
+{
+	struct od_cache *c;
+
+	assert_int_equal(od_cache_new(&c, o, NULL), OD_OK);
+	return c;
+}
+
+static struct od_cache_opts of_one_state(enum od_cache_policy policy, uint32_t places)
+{
+	return (struct od_cache_opts){ .policy = policy, .n_layers = LAYERS, .n_experts = EXPERTS, .state = OD_CACHE_C,
+				       .budget_bytes = 10 * places + 9, .expert_bytes = 10, .seed = 7 };
+}
+
+/* The changes name those that leave, then the expert itself, and od_cache_look agrees. */
+static void check_changes(const struct od_cache *c, struct od_cache_changes ch, uint32_t layer, uint32_t expert,
+			  uint32_t gone, enum od_cache_state state)
+{
+	assert_int_equal(ch.n, gone == ALL ? 1 : 2);
+	if (gone != ALL) {
+		assert_int_equal(ch.change[0].layer * EXPERTS + ch.change[0].expert, gone);
+		assert_int_equal(ch.change[0].state, OD_CACHE_NONE);
+		assert_int_equal(od_cache_look(c, gone / EXPERTS, gone % EXPERTS), OD_CACHE_NONE);
+	}
+	assert_int_equal(ch.change[ch.n - 1].layer, layer);
+	assert_int_equal(ch.change[ch.n - 1].expert, expert);
+	assert_int_equal(ch.change[ch.n - 1].state, state);
+	assert_int_equal(od_cache_look(c, layer, expert), state);
+}
+
+struct plain {
+	uint32_t places, n;
+	bool kept[ALL];
+	uint64_t came[ALL], used[ALL], count[ALL];
+};
+
+/* Is a to go before b? */
+static bool goes_first(const struct plain *p, enum od_cache_policy policy, uint32_t a, uint32_t b)
+{
+	if (policy == OD_CACHE_FIFO)
+		return p->came[a] < p->came[b];
+	if (policy == OD_CACHE_LFU && p->count[a] != p->count[b])
+		return p->count[a] < p->count[b];
+	return p->used[a] < p->used[b];
+}
+
+/* Returns who goes; ALL: nobody. */
+static uint32_t plain_use(struct plain *p, enum od_cache_policy policy, uint32_t id, uint64_t now)
+{
+	uint32_t out = ALL;
+
+	p->count[id]++;
+	p->used[id] = now;
+	if (p->kept[id] || p->places == 0)
+		return ALL;
+	for (uint32_t i = 0; p->n == p->places && i < ALL; i++) {
+		if (p->kept[i] && (out == ALL || goes_first(p, policy, i, out)))
+			out = i;
+	}
+	if (out != ALL)
+		p->kept[out] = false;
+	else
+		p->n++;
+	p->kept[id] = true;
+	p->came[id] = now;
+	return out;
+}
+
+static void queues(void **state)
+{
+	static const enum od_cache_policy policies[] = { OD_CACHE_FIFO, OD_CACHE_LRU, OD_CACHE_LFU };
+
+	(void)state;
+	seed = 1;
+	for (uint32_t places = 0; places <= ALL; places++) {
+		for (size_t i = 0; i < 3; i++) {
+			struct od_cache_opts o = of_one_state(policies[i], places);
+			struct od_cache *c = new_cache(&o);
+			struct plain p = { .places = places };
+
+			for (uint64_t now = 1; now < 1000; now++) {
+				uint32_t id = skewed(ALL), layer = id / EXPERTS, gone;
+
+				if (p.kept[id] && below(20) == 0) { /* it could not be kept after all */
+					od_cache_forget(c, layer, id % EXPERTS);
+					p.kept[id] = false;
+					p.n--;
+				}
+				gone = plain_use(&p, policies[i], id, now);
+				check_changes(c, od_cache_use(c, layer, id % EXPERTS, 0), layer, id % EXPERTS, gone,
+					      places > 0 ? OD_CACHE_C : OD_CACHE_NONE);
+			}
+			od_cache_free(c);
+		}
+	}
+}
+
+static void marking(void **state)
+{
+	uint32_t drawn[ALL] = { 0 }, differ = 0;
+
+	(void)state;
+	seed = 2;
+	for (uint32_t places = 0; places <= ALL; places++) {
+		struct od_cache_opts o = of_one_state(OD_CACHE_MARKING, places);
+		struct od_cache *c = new_cache(&o), *twin = new_cache(&o), *other;
+		bool marked[ALL] = { false };
+		uint32_t n = 0;
+
+		o.seed = 8;
+		other = new_cache(&o);
+		for (int i = 0; i < 1000; i++) {
+			uint32_t id = skewed(ALL), layer = id / EXPERTS, expert = id % EXPERTS, free_marks = 0, gone = ALL;
+			bool was = od_cache_look(c, layer, expert) != OD_CACHE_NONE;
+			struct od_cache_changes ch, same;
+
+			if (was && below(20) == 0) {
+				od_cache_forget(c, layer, expert);
+				od_cache_forget(twin, layer, expert);
+				was = marked[id] = false;
+				n--;
+			}
+			for (uint32_t k = 0; k < ALL; k++)
+				free_marks += od_cache_look(c, k / EXPERTS, k % EXPERTS) != OD_CACHE_NONE && !marked[k];
+			if (!was && n == places && free_marks == 0)
+				memset(marked, 0, sizeof(marked)); /* a new phase */
+			ch = od_cache_use(c, layer, expert, 0);
+			if (ch.n > 1) {
+				gone = ch.change[0].layer * EXPERTS + ch.change[0].expert;
+				assert_false(marked[gone]);
+				drawn[gone]++;
+			}
+			assert_true((ch.n > 1) == (!was && n == places && places > 0));
+			check_changes(c, ch, layer, expert, gone, places > 0 ? OD_CACHE_C : OD_CACHE_NONE);
+			n += !was && n < places;
+			marked[id] = places > 0;
+			same = od_cache_use(twin, layer, expert, 0);
+			assert_int_equal(same.n, ch.n);
+			assert_memory_equal(same.change, ch.change, ch.n * sizeof(*ch.change));
+			same = od_cache_use(other, layer, expert, 0);
+			differ += same.n != ch.n || memcmp(same.change, ch.change, ch.n * sizeof(*ch.change)) != 0;
+		}
+		od_cache_free(c);
+		od_cache_free(twin);
+		od_cache_free(other);
+	}
+	assert_true(differ > 100);
+	for (uint32_t k = 0; k < ALL; k++)
+		assert_true(drawn[k] > 0);
+}
+
+/* The fewest loads from use `at` on with the kept set as given: every choice is tried. */
+static uint32_t fewest(const uint32_t *use, uint32_t n, uint32_t at, uint32_t kept, uint32_t places)
+{
+	uint32_t best, id;
+
+	if (at == n)
+		return 0;
+	id = use[at];
+	if (kept >> id & 1)
+		return fewest(use, n, at + 1, kept, places);
+	best = fewest(use, n, at + 1, kept, places); /* not kept */
+	if ((uint32_t)__builtin_popcount(kept) < places) {
+		uint32_t with = fewest(use, n, at + 1, kept | 1u << id, places);
+
+		return 1 + (with < best ? with : best);
+	}
+	for (uint32_t out = 0; out < 6; out++) {
+		uint32_t with = kept >> out & 1 ? fewest(use, n, at + 1, (kept ^ 1u << out) | 1u << id, places) : best;
+
+		best = with < best ? with : best;
+	}
+	return 1 + best;
+}
+
+static void belady_loads_least(void **state)
+{
+	enum { USES = 13 };
+
+	(void)state;
+	seed = 3;
+	for (int round = 0; round < 40; round++) {
+		uint32_t use[USES], places = 1 + round % 3, loads = 0;
+		struct od_cache_opts o = { .policy = OD_CACHE_BELADY, .n_layers = 1, .n_experts = 6, .expert_bytes = 1,
+					   .budget_bytes = places };
+		struct od_cache *c = new_cache(&o);
+
+		for (uint32_t i = 0; i < USES; i++)
+			use[i] = skewed(6);
+		for (uint32_t i = 0; i < USES; i++) {
+			uint64_t next = OD_CACHE_NEVER;
+
+			for (uint32_t k = USES - 1; k > i; k--)
+				next = use[k] == use[i] ? k : next;
+			loads += od_cache_look(c, 0, use[i]) == OD_CACHE_NONE;
+			od_cache_use(c, 0, use[i], next);
+		}
+		assert_int_equal(loads, fewest(use, USES, 0, 0, places));
+		od_cache_free(c);
+	}
+}
+
+static uint32_t rank_by_counting(const uint64_t *count, const uint64_t *used, uint32_t layer, uint32_t expert)
+{
+	uint32_t rank = 0, id = layer * EXPERTS + expert;
+
+	for (uint32_t e = layer * EXPERTS; e < (layer + 1) * EXPERTS; e++) {
+		if (e != id && (count[e] > count[id] || (count[e] == count[id] && used[e] > used[id])))
+			rank++;
+	}
+	return rank;
+}
+
+static void rank_dispatch(void **state)
+{
+	uint32_t seen[OD_CACHE_STATES + 1] = { 0 }, margins_matter = 0;
+
+	(void)state;
+	seed = 4;
+	for (int round = 0; round < 60; round++) {
+		struct od_cache_opts o = { .policy = OD_CACHE_RANK, .n_layers = LAYERS, .n_experts = EXPERTS,
+					   .margin = (uint32_t)round % 4, .plan = { .n_layers = LAYERS } };
+		enum od_cache_state where[ALL];
+		uint64_t count[ALL] = { 0 }, used[ALL] = { 0 };
+		struct od_cache *c;
+
+		for (unsigned s = 0; s < OD_CACHE_STATES; s++)
+			o.plan.experts[s] = below(5);
+		c = new_cache(&o);
+		for (uint32_t i = 0; i < ALL; i++)
+			where[i] = OD_CACHE_NONE;
+		for (uint64_t now = 1; now < 500; now++) {
+			uint32_t layer = below(LAYERS), expert = skewed(EXPERTS), id = layer * EXPERTS + expert, end = 0;
+			uint32_t rank, gone = ALL;
+
+			count[id]++;
+			used[id] = now;
+			where[id] = OD_CACHE_NONE;
+			rank = rank_by_counting(count, used, layer, expert);
+			for (unsigned s = 0; s < OD_CACHE_STATES && where[id] == OD_CACHE_NONE; s++) {
+				uint32_t places = od_cache_plan_places(&o.plan, layer, s), n = 0, last = 0, least = ALL;
+
+				end += places;
+				for (uint32_t e = layer * EXPERTS; e < (layer + 1) * EXPERTS; e++) {
+					uint32_t r = rank_by_counting(count, used, layer, e % EXPERTS);
+
+					if (where[e] != s)
+						continue;
+					n++;
+					if (least == ALL || r > last) {
+						last = r;
+						least = e;
+					}
+				}
+				margins_matter += places > 0 && rank >= end && rank < end + o.margin;
+				if (places == 0 || rank >= end + o.margin || (n == places && last < rank))
+					continue;
+				if (n == places) {
+					gone = least;
+					where[gone] = OD_CACHE_NONE;
+				}
+				where[id] = s;
+			}
+			seen[where[id]]++;
+			check_changes(c, od_cache_use(c, layer, expert, 0), layer, expert, gone, where[id]);
+			if (where[id] != OD_CACHE_NONE && below(30) == 0) {
+				od_cache_forget(c, layer, expert);
+				where[id] = OD_CACHE_NONE;
+			}
+		}
+		od_cache_free(c);
+	}
+	for (unsigned s = 0; s <= OD_CACHE_STATES; s++)
+		assert_true(seen[s] > 100);
+	assert_true(margins_matter > 100);
+}
+
+static void a_smaller_plan_takes_effect_at_once(void **state)
+{
+	struct od_cache_opts o = { .policy = OD_CACHE_RANK, .n_layers = 1, .n_experts = EXPERTS,
+				   .plan = { .n_layers = 1, .experts = { 2, 0, 3, 0 } } };
+	const struct od_cache_plan less = { .n_layers = 1, .experts = { 1, 2, 1, 0 } };
+	struct od_cache *c = new_cache(&o);
+	struct od_cache_changes ch;
+
+	(void)state;
+	for (uint32_t e = 0; e < 5; e++) { /* expert 0 most often */
+		for (uint32_t i = e; i < 5; i++)
+			od_cache_use(c, 0, e, 0);
+	}
+	for (uint32_t e = 0; e < 5; e++)
+		assert_int_equal(od_cache_look(c, 0, e), e < 2 ? OD_CACHE_F : OD_CACHE_S);
+	ch = od_cache_set_plan(c, &less);
+	assert_int_equal(ch.n, 3);
+	assert_int_equal(ch.change[0].expert, 1);
+	assert_int_equal(ch.change[1].expert, 4);
+	assert_int_equal(ch.change[2].expert, 3);
+	for (uint32_t e = 0; e < 5; e++)
+		assert_int_equal(od_cache_look(c, 0, e), e == 0 ? OD_CACHE_F : e == 2 ? OD_CACHE_S : OD_CACHE_NONE);
+	od_cache_use(c, 0, 3, 0); /* as often as expert 2, and later: rank 2, which is pool C's now */
+	assert_int_equal(od_cache_look(c, 0, 3), OD_CACHE_C);
+	od_cache_free(c);
+}
+
+static void profile_counts_ranks_before_the_use(void **state)
+{
+	static const uint16_t first[] = { 3, 1 }, second[] = { 1, 0 }, third[] = { 1 };
+	struct od_rank_profile p;
+	double f[4];
+
+	(void)state;
+	assert_int_equal(od_rank_profile_init(&p, 2, 4, NULL), OD_OK);
+	assert_int_equal(od_rank_profile_k(&p), 1);
+	od_rank_profile_inclusion(&p, f);
+	assert_true(f[0] == 0.25 && f[3] == 0.25);
+	od_rank_profile_visit(&p, 0, first, 2);	 /* ranks 3 and 1; then the order is 1 3 0 2 */
+	od_rank_profile_visit(&p, 0, second, 2); /* ranks 0 and 2; then 1 0 3 2: 0 was used later than 3 */
+	od_rank_profile_visit(&p, 0, first, 0);
+	od_rank_profile_visit(&p, 1, third, 1); /* rank 1 of another layer */
+	od_rank_profile_visit(&p, 0, first, 2); /* ranks 2 and 0 */
+	od_rank_profile_inclusion(&p, f);
+	assert_true(f[0] == 0.5 && f[1] == 0.5 && f[2] == 0.5 && f[3] == 0.25);
+	assert_int_equal(od_rank_profile_k(&p), 2); /* 7 uses in 4 visits */
+	assert_int_equal(od_rank_at(&p.list, 0, 0), 1);
+	assert_int_equal(od_rank_at(&p.list, 0, 1), 3);
+	assert_int_equal(od_rank_of(&p.list, 1, 1), 0);
+	od_rank_profile_fini(&p);
+}
+
+static void nonsense_is_refused(void **state)
+{
+	struct od_cache_opts o = of_one_state(OD_CACHE_LRU, 3), rank = { .policy = OD_CACHE_RANK, .n_layers = 2, .n_experts = 2 };
+	struct od_cache *c;
+
+	(void)state;
+	o.expert_bytes = 0;
+	assert_int_equal(od_cache_new(&c, &o, NULL), OD_ERR_RANGE);
+	assert_null(c);
+	assert_int_equal(od_cache_new(&c, &rank, NULL), OD_ERR_RANGE);
+	rank.n_layers = 0;
+	assert_int_equal(od_cache_new(&c, &rank, NULL), OD_ERR_RANGE);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(queues),
+		cmocka_unit_test(marking),
+		cmocka_unit_test(belady_loads_least),
+		cmocka_unit_test(rank_dispatch),
+		cmocka_unit_test(a_smaller_plan_takes_effect_at_once),
+		cmocka_unit_test(profile_counts_ranks_before_the_use),
+		cmocka_unit_test(nonsense_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
