@@ -21,6 +21,7 @@ struct odm_engine {
 	struct od_forward *forward;
 	struct odm_expert_service *service;
 	struct odm_local *local;       /* --local: the children */
+	struct od_route_writer *routes; /* NULL: nobody wants them */
 	struct od_hosts hosts;
 	size_t n_children;
 	float *logits;	    /* [vocab] */

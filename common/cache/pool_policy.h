@@ -5,10 +5,12 @@
  * worker and a replay of recorded routes, and give the same changes.
  *
  * Rank dispatch has pools of fixed places in every layer (planner.h). An expert of rank r goes to the first pool p with
- * r < S_F + ... + S_p + margin that has places at all; when it is full, the least used of it leaves the cache. Should that
- * be the newcomer itself, it tries the next pool (the paper's rule would throw it out, and with a margin the experts
- * behind a pool's end would then never stay anywhere). No pool: it leaves after its use. The others keep every expert
- * that was used, in one state, and have one cache for all layers; Belady's keeps those whose next use is nearest.
+ * r < S_F + ... + S_p + margin that has places at all; when it is full, the least used of it has to go. In the paper that
+ * one leaves the cache. Here it tries the pools behind, as far as it has what they keep, and so does the newcomer when it
+ * is the least used itself: else an expert that falls behind a pool's end would be nowhere until its next use, where the
+ * planner counts on it, and with a margin those just behind an end would never stay anywhere. No pool: it leaves after its
+ * use. The others keep every expert that was used, in one state, and have one cache for all layers; Belady's keeps those
+ * whose next use is nearest.
  *
  * Thread: one at a time. Deterministic; nothing is allocated after od_cache_new. Owner: od_cache_new's caller. */
 #ifndef OD_CACHE_POOL_POLICY_H
@@ -28,6 +30,7 @@ struct od_cache_opts {
 	uint32_t n_layers, n_experts;
 	struct od_cache_plan plan; /* rank: its pools; n_layers as above */
 	uint32_t margin;	   /* rank */
+	bool full_is_stored;	   /* rank: F is the stored bytes themselves (planes), so that it can become S or E */
 	uint64_t budget_bytes, expert_bytes; /* the others: expert_bytes in the state that they keep */
 	enum od_cache_state state;
 	uint64_t seed; /* Marking */
@@ -52,7 +55,7 @@ void od_cache_free(struct od_cache *c); /* NULL ok */
 enum od_cache_state od_cache_look(const struct od_cache *c, uint32_t layer, uint32_t expert);
 
 /* The expert is used: called when that is certain, at the latest when the use is over. The last change is the expert's
- * own, the others leave before it. next_use: when it is used again, on any clock that grows from use to use
+ * own, the others leave or shrink before it. next_use: when it is used again, on any clock that grows from use to use
  * (OD_CACHE_NEVER: it is not); for Belady's alone, who can know only in a replay. */
 struct od_cache_changes od_cache_use(struct od_cache *c, uint32_t layer, uint32_t expert, uint64_t next_use);
 

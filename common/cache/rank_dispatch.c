@@ -34,13 +34,31 @@ static uint32_t least_used(const struct rank_cache *r, uint32_t layer, enum od_c
 	return od_rank_at(&r->ranks, layer, at);
 }
 
-static void drop(struct rank_cache *r, uint32_t layer, uint32_t expert)
+static void keep(struct rank_cache *r, uint32_t layer, uint32_t expert, enum od_cache_state pool)
 {
-	leave(r, layer, expert);
-	cache_set(&r->base, cache_id(&r->base, layer, expert), OD_CACHE_NONE);
+	if (pool != OD_CACHE_NONE)
+		++*kept(r, layer, pool);
+	cache_set(&r->base, cache_id(&r->base, layer, expert), pool);
 }
 
-/* Whether an expert that is in no pool finds a place in this one, and makes it. */
+/* What an expert that is all there, or in a pool, can become without anything being read. */
+static unsigned within(const struct rank_cache *r, enum od_cache_state state)
+{
+	const unsigned parts = OD_CACHE_POOL(OD_CACHE_S) | OD_CACHE_POOL(OD_CACHE_E);
+
+	switch (state) {
+	case OD_CACHE_F: return r->base.opt.full_is_stored ? parts : 0;
+	case OD_CACHE_C: return parts;
+	case OD_CACHE_S:
+	case OD_CACHE_E: return 0;
+	case OD_CACHE_NONE: break;
+	}
+	return ~0u;
+}
+
+static void dispatch(struct rank_cache *r, uint32_t layer, uint32_t expert, unsigned pools);
+
+/* Whether an expert that is in no pool finds a place in this one, and makes it: who has to go tries the pools behind. */
 static bool make_place(struct rank_cache *r, uint32_t layer, uint32_t rank, enum od_cache_state pool, uint32_t places)
 {
 	uint32_t least;
@@ -50,30 +68,38 @@ static bool make_place(struct rank_cache *r, uint32_t layer, uint32_t rank, enum
 	least = least_used(r, layer, pool);
 	if (od_rank_of(&r->ranks, layer, least) < rank)
 		return false;
-	drop(r, layer, least);
+	leave(r, layer, least);
+	dispatch(r, layer, least, within(r, pool));
 	return true;
+}
+
+/* An expert in no pool goes to one of those given, or to none. */
+static void dispatch(struct rank_cache *r, uint32_t layer, uint32_t expert, unsigned pools)
+{
+	const struct od_cache_opts *o = &r->base.opt;
+	const uint32_t rank = od_rank_of(&r->ranks, layer, expert);
+	uint64_t end = o->margin;
+
+	for (unsigned pool = 0; pool < OD_CACHE_STATES; pool++) {
+		uint32_t places = od_cache_plan_places(&o->plan, layer, pool);
+
+		end += places;
+		if ((pools & OD_CACHE_POOL(pool)) && places > 0 && rank < end && make_place(r, layer, rank, pool, places)) {
+			keep(r, layer, expert, pool);
+			return;
+		}
+	}
+	keep(r, layer, expert, OD_CACHE_NONE);
 }
 
 static void use(struct od_cache *c, uint32_t layer, uint32_t expert, uint64_t next_use)
 {
 	struct rank_cache *r = (struct rank_cache *)c; /* base is the first member */
-	enum od_cache_state to = OD_CACHE_NONE;
-	uint32_t rank, end = 0;
 
 	(void)next_use;
 	leave(r, layer, expert);
 	od_rank_list_use(&r->ranks, layer, expert);
-	rank = od_rank_of(&r->ranks, layer, expert);
-	for (unsigned pool = 0; pool < OD_CACHE_STATES && to == OD_CACHE_NONE; pool++) {
-		uint32_t places = od_cache_plan_places(&c->opt.plan, layer, pool);
-
-		end += places;
-		if (places > 0 && rank < (uint64_t)end + c->opt.margin && make_place(r, layer, rank, pool, places))
-			to = pool;
-	}
-	if (to != OD_CACHE_NONE)
-		++*kept(r, layer, to);
-	cache_set(c, cache_id(c, layer, expert), to);
+	dispatch(r, layer, expert, within(r, OD_CACHE_NONE));
 }
 
 static void forget(struct od_cache *c, uint32_t layer, uint32_t expert)
@@ -87,8 +113,12 @@ static void set_plan(struct od_cache *c, const struct od_cache_plan *plan)
 
 	for (uint32_t layer = 0; layer < c->opt.n_layers; layer++) {
 		for (unsigned pool = 0; pool < OD_CACHE_STATES; pool++) {
-			while (*kept(r, layer, pool) > od_cache_plan_places(plan, layer, pool))
-				drop(r, layer, least_used(r, layer, pool));
+			while (*kept(r, layer, pool) > od_cache_plan_places(plan, layer, pool)) {
+				uint32_t least = least_used(r, layer, pool);
+
+				leave(r, layer, least);
+				keep(r, layer, least, OD_CACHE_NONE);
+			}
 		}
 	}
 }

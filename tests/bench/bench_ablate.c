@@ -57,7 +57,8 @@ static void on_signal(int number)
 }
 
 /* A run starts its own cluster, and who predicts and what is aligned is what runs differ in. */
-static const char *const without[] = { "workers", "resident", "predictor", "align-token", "align-kv", "trace", NULL };
+static const char *const without[] = { "workers", "resident", "predictor", "align-token", "align-kv", "trace", "record-routes",
+	NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {

@@ -43,7 +43,7 @@ struct od_plot {
 	struct od_strbuf x_label;
 	size_t tick_lines; /* of the highest text */
 	double x_range[2], y_range[2], y_most;
-	bool x_log2, keep_script, failed;
+	bool x_log2, y_log10, keep_script, failed;
 	enum od_plot_legend legend;
 	unsigned width, height;
 	struct od_series series[OD_PLOT_SERIES];
@@ -138,6 +138,11 @@ void od_plot_y_at_most(struct od_plot *p, double most)
 void od_plot_x_log2(struct od_plot *p)
 {
 	p->x_log2 = true;
+}
+
+void od_plot_y_log10(struct od_plot *p)
+{
+	p->y_log10 = true;
 }
 
 void od_plot_x_tick(struct od_plot *p, double x, const char *text)
@@ -271,6 +276,8 @@ static void put_axes(struct od_strbuf *b, const struct od_plot *p)
 	}
 	if (p->x_log2)
 		od_strbuf_printf(b, "set logscale x 2\n");
+	if (p->y_log10)
+		od_strbuf_printf(b, "set logscale y 10\n");
 	od_strbuf_printf(b, "set autoscale xfix\n");
 	if (!bars && !curves)
 		od_strbuf_printf(b, "set offsets graph 0.03, graph 0.03, 0, 0\n");
@@ -427,7 +434,7 @@ static char *script_of(const struct od_plot *p, size_t *len)
 	/* Of nothing gnuplot makes no picture. */
 	if (is_empty(p))
 		od_strbuf_printf(&b, "set label \"nothing to show\" at graph 0.5, graph 0.5 center\n"
-				 "plot [1:2] [0:1] NaN notitle\n");
+				 "plot [1:2] [1:2] NaN notitle\n");
 	else
 		od_strbuf_printf(&b, "plot \\\n%s\n", elements.len > 0 ? elements.text : "");
 	b.failed = b.failed || elements.failed || p->failed || p->head.failed || p->ticks.failed ||

@@ -35,6 +35,7 @@ void od_plot_x_range(struct od_plot *p, double low, double high);
 void od_plot_y_range(struct od_plot *p, double low, double high);
 void od_plot_y_at_most(struct od_plot *p, double most); /* where the upper end is automatic */
 void od_plot_x_log2(struct od_plot *p); /* ticks at powers of two */
+void od_plot_y_log10(struct od_plot *p);
 /* A text below x. With one such tick there are no automatic ones. */
 void od_plot_x_tick(struct od_plot *p, double x, const char *text);
 void od_plot_legend(struct od_plot *p, enum od_plot_legend where); /* none is shown for a single series without title */

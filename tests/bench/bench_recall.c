@@ -433,6 +433,7 @@ static int run_alone(const struct options *o, struct recall_configs *configs, st
 			.rows = odm_engine_args_rows(&o->engine),
 			.progress = isatty(STDERR_FILENO),
 			.dump = o->dump,
+			.record_routes = e->record_routes,
 			.served = o->served ? &o->sim : NULL,
 		},
 		.configs = configs,

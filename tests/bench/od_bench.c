@@ -16,6 +16,7 @@ static const struct od_bench_command commands[] = {
 	{ "ablate", "what prediction and alignment are worth, on a paced local cluster", od_bench_ablate },
 	{ "precision", "tokens per second of the shadow's precisions, side by side", od_bench_precision },
 	{ "decode", "tokens per second of a cluster and of resident mode", od_bench_decode },
+	{ "cache", "what a cache of experts on every worker would bring, from recorded routes", od_bench_cache },
 };
 
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))

@@ -24,6 +24,7 @@ struct recall_run_opts {
 	enum od_dtype rows; /* as keys and values travel to them; 0: as they are stored */
 	bool progress; /* on stderr */
 	const char *dump; /* file, or NULL */
+	const char *record_routes; /* the same */
 	const struct recall_served_opts *served; /* NULL: no simulation of clusters */
 };
 

@@ -14,6 +14,9 @@ od-bench_SRCS += $(addprefix tests/bench/,recall_board.c recall_config.c recall_
 # A cluster in virtual time: the worker's own schedule.
 od-bench_SRCS += $(addprefix tests/bench/,recall_served.c recall_tape.c served_sim.c) $(addprefix worker-node/,load_pace.c load_schedule.c slot_claims.c step_marks.c)
 
+# Recorded routes through the caches of workers.
+od-bench_SRCS += $(addprefix tests/bench/,bench_cache.c cache_draw.c cache_replay.c cache_routes.c)
+
 # What the unit tests of these files link beyond libod.
 test_bench_stats_OBJS := $(B)/obj/tests/bench/bench_stats.o
 test_bench_table_OBJS := $(B)/obj/tests/bench/bench_table.o

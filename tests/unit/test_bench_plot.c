@@ -82,6 +82,7 @@ static void lines_carry_bands(void **state)
 	assert_has(script, "set title \"Recall & \\\"drift\\\" of\\ntoken_1 \\\\ $x \\140ls\\140\"\n");
 	assert_has(script, "\nset xrange [1:*]\nset yrange [*:1]\n");
 	assert_has(script, "set logscale x 2\n");
+	assert_lacks(script, "set logscale y");
 	assert_has(script, "$series0 using 1:3:4 with filledcurves");
 	assert_has(script, "$series0 using 1:2 with linespoints");
 	assert_lacks(script, "$series1 using 1:3:4");
@@ -206,10 +207,14 @@ static void a_picture_of_nothing_says_so(void **state)
 		od_plot_y_range(p, NAN, 1);
 		if (i / 3 == 1)
 			od_plot_x_log2(p);
+		if (i / 3 == 2)
+			od_plot_y_log10(p);
 		if (i % 3 == 2)
 			od_series_point(s, 1, NAN, NAN, NAN);
 		draw(p, "nothing.svg", "nothing.gp", &svg, &script);
 		assert_has(svg, ">nothing to show<");
+		if (i / 3 == 2)
+			assert_has(script, "set logscale y 10\n");
 		free(svg);
 		free(script);
 	}

@@ -248,68 +248,98 @@ static uint32_t rank_by_counting(const uint64_t *count, const uint64_t *used, ui
 	return rank;
 }
 
+/* The same rules over arrays. */
+struct plain_rank {
+	struct od_cache_opts opt;
+	enum od_cache_state where[ALL];
+	uint64_t count[ALL], used[ALL];
+	uint32_t beyond, demoted; /* how often the margin let one in, and one that had to go found another pool */
+};
+
+static uint32_t rank_in(const struct plain_rank *p, uint32_t id)
+{
+	return rank_by_counting(p->count, p->used, id / EXPERTS, id % EXPERTS);
+}
+
+/* An expert that is nowhere finds its place among the pools allowed. */
+static void place(struct plain_rank *p, uint32_t id, const bool allowed[OD_CACHE_STATES])
+{
+	const uint32_t layer = id / EXPERTS, rank = rank_in(p, id);
+	uint32_t end = 0;
+
+	for (unsigned s = 0; s < OD_CACHE_STATES; s++) {
+		uint32_t places = od_cache_plan_places(&p->opt.plan, layer, s), n = 0, least = ALL;
+		bool next[OD_CACHE_STATES] = { false };
+
+		end += places;
+		for (uint32_t e = layer * EXPERTS; e < (layer + 1) * EXPERTS; e++) {
+			if (p->where[e] != s)
+				continue;
+			n++;
+			if (least == ALL || rank_in(p, e) > rank_in(p, least))
+				least = e;
+		}
+		if (!allowed[s] || places == 0 || rank >= end + p->opt.margin || (n == places && rank_in(p, least) < rank))
+			continue;
+		p->beyond += rank >= end;
+		if (n == places) {
+			p->where[least] = OD_CACHE_NONE;
+			next[OD_CACHE_S] = next[OD_CACHE_E] = s == OD_CACHE_C || (s == OD_CACHE_F && p->opt.full_is_stored);
+			place(p, least, next);
+			p->demoted += p->where[least] != OD_CACHE_NONE;
+		}
+		p->where[id] = s;
+		return;
+	}
+}
+
 static void rank_dispatch(void **state)
 {
-	uint32_t seen[OD_CACHE_STATES + 1] = { 0 }, margins_matter = 0;
+	static const bool all[OD_CACHE_STATES] = { true, true, true, true };
+	uint32_t seen[OD_CACHE_STATES + 1] = { 0 }, beyond = 0, demoted = 0;
 
 	(void)state;
 	seed = 4;
-	for (int round = 0; round < 60; round++) {
-		struct od_cache_opts o = { .policy = OD_CACHE_RANK, .n_layers = LAYERS, .n_experts = EXPERTS,
-					   .margin = (uint32_t)round % 4, .plan = { .n_layers = LAYERS } };
-		enum od_cache_state where[ALL];
-		uint64_t count[ALL] = { 0 }, used[ALL] = { 0 };
+	for (int round = 0; round < 80; round++) {
+		struct plain_rank p = { .opt = { .policy = OD_CACHE_RANK, .n_layers = LAYERS, .n_experts = EXPERTS,
+						 .margin = (uint32_t)round % 4, .full_is_stored = round % 8 < 4,
+						 .plan = { .n_layers = LAYERS } } };
+		enum od_cache_state told[ALL];
 		struct od_cache *c;
 
 		for (unsigned s = 0; s < OD_CACHE_STATES; s++)
-			o.plan.experts[s] = below(5);
-		c = new_cache(&o);
+			p.opt.plan.experts[s] = below(5);
+		c = new_cache(&p.opt);
 		for (uint32_t i = 0; i < ALL; i++)
-			where[i] = OD_CACHE_NONE;
+			p.where[i] = told[i] = OD_CACHE_NONE;
 		for (uint64_t now = 1; now < 500; now++) {
-			uint32_t layer = below(LAYERS), expert = skewed(EXPERTS), id = layer * EXPERTS + expert, end = 0;
-			uint32_t rank, gone = ALL;
+			uint32_t layer = below(LAYERS), expert = skewed(EXPERTS), id = layer * EXPERTS + expert;
+			struct od_cache_changes ch;
 
-			count[id]++;
-			used[id] = now;
-			where[id] = OD_CACHE_NONE;
-			rank = rank_by_counting(count, used, layer, expert);
-			for (unsigned s = 0; s < OD_CACHE_STATES && where[id] == OD_CACHE_NONE; s++) {
-				uint32_t places = od_cache_plan_places(&o.plan, layer, s), n = 0, last = 0, least = ALL;
-
-				end += places;
-				for (uint32_t e = layer * EXPERTS; e < (layer + 1) * EXPERTS; e++) {
-					uint32_t r = rank_by_counting(count, used, layer, e % EXPERTS);
-
-					if (where[e] != s)
-						continue;
-					n++;
-					if (least == ALL || r > last) {
-						last = r;
-						least = e;
-					}
-				}
-				margins_matter += places > 0 && rank >= end && rank < end + o.margin;
-				if (places == 0 || rank >= end + o.margin || (n == places && last < rank))
-					continue;
-				if (n == places) {
-					gone = least;
-					where[gone] = OD_CACHE_NONE;
-				}
-				where[id] = s;
-			}
-			seen[where[id]]++;
-			check_changes(c, od_cache_use(c, layer, expert, 0), layer, expert, gone, where[id]);
-			if (where[id] != OD_CACHE_NONE && below(30) == 0) {
+			p.count[id]++;
+			p.used[id] = now;
+			p.where[id] = OD_CACHE_NONE;
+			place(&p, id, all);
+			seen[p.where[id]]++;
+			ch = od_cache_use(c, layer, expert, 0);
+			assert_true(ch.n > 0 && ch.change[ch.n - 1].layer == layer && ch.change[ch.n - 1].expert == expert);
+			for (size_t i = 0; i < ch.n; i++)
+				told[ch.change[i].layer * EXPERTS + ch.change[i].expert] = ch.change[i].state;
+			assert_memory_equal(told, p.where, sizeof(told));
+			for (uint32_t i = 0; i < ALL; i++)
+				assert_int_equal(od_cache_look(c, i / EXPERTS, i % EXPERTS), p.where[i]);
+			if (p.where[id] != OD_CACHE_NONE && below(30) == 0) {
 				od_cache_forget(c, layer, expert);
-				where[id] = OD_CACHE_NONE;
+				p.where[id] = told[id] = OD_CACHE_NONE;
 			}
 		}
+		beyond += p.beyond;
+		demoted += p.demoted;
 		od_cache_free(c);
 	}
 	for (unsigned s = 0; s <= OD_CACHE_STATES; s++)
 		assert_true(seen[s] > 100);
-	assert_true(margins_matter > 100);
+	assert_true(beyond > 100 && demoted > 100);
 }
 
 static void a_smaller_plan_takes_effect_at_once(void **state)

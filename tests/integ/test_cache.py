@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""od-main --record-routes and od-bench cache: recordings read by their description, replays done again here."""
+from cluster_util import CHECKPOINT, TMP, Skip, generate, pack, run_tests, test, tool
+import json
+import math
+import os
+import shutil
+import struct
+import xml.etree.ElementTree
+
+PROMPTS = "tests/bench/prompts.jsonl"
+with open(os.path.join(CHECKPOINT, "config.json")) as f:
+    CONFIG = json.load(f)
+LAYERS, EXPERTS, TOP_K = (CONFIG[k] for k in ("num_hidden_layers", "num_local_experts", "num_experts_per_tok"))
+
+
+def read_routes(path):
+    """[(step, is a prompt's, [(sequence, position)], [layer][row][rank])] after the description in route_file.h."""
+    with open(path, "rb") as f:
+        data = f.read()
+    magic, version, layers, experts, top_k, fingerprint = struct.unpack_from("<8s4I32s", data)
+    assert (magic, version, layers, experts, top_k) == (b"od-route", 1, LAYERS, EXPERTS, TOP_K)
+    with open(os.path.join(pack(), "model.json")) as f:
+        assert fingerprint.hex() == json.load(f)["fingerprint"]
+    at, steps = 56, []
+    while data[at:at + 1] != b"E":
+        if data[at:at + 1] == b"S":
+            prompt, n, step = struct.unpack_from("<BIQ", data, at + 1)
+            rows = [struct.unpack_from("<QI", data, at + 14 + 12 * i) for i in range(n)]
+            steps.append((step, prompt, rows, []))
+            at += 14 + 12 * n
+        else:
+            assert data[at:at + 1] == b"L", at
+            n = len(steps[-1][2])
+            steps[-1][3].append([tuple(data[at + 1 + top_k * i:at + 1 + top_k * (i + 1)]) for i in range(n)])
+            at += 1 + top_k * n
+    assert struct.unpack_from("<Q", data, at + 1) == (len(steps),) and at + 9 == len(data)
+    return steps
+
+
+def by_position(steps):
+    return {(row, m): layer[i] for _, _, rows, layers in steps for m, layer in enumerate(layers)
+            for i, row in enumerate(rows)}
+
+
+_recorded = []
+
+
+def recorded():
+    """Twelve prompts, the last ones as long as two chunks, and what follows them."""
+    if not _recorded:
+        path = os.path.join(TMP, "routes")
+        tool("od-bench", "recall", "--pack", pack(), "--prompts", PROMPTS, "--limit", 12, "--tokens", 40, "--predictor",
+             "popularity", "--prefill-rows", 16, "--record-routes", path)
+        _recorded.append(path)
+    return _recorded[0]
+
+
+@test
+def every_router_decision_is_recorded():
+    a, b = os.path.join(TMP, "resident.routes"), os.path.join(TMP, "local.routes")
+    r = generate("--resident", "--record-routes", a, "--prefill-rows", 4, tokens=20)
+    generate("--local", 2, "--record-routes", b, tokens=20)
+    one, two = read_routes(a), read_routes(b)
+    n_prompt, n = len(r["prompt_ids"]), len(r["token_ids"])
+    assert [len(s[2]) for s in one if s[1]] == [4] * (n_prompt // 4) + [n_prompt % 4] * (n_prompt % 4 > 0)
+    assert [s[2] for s in one if not s[1]] == [[(1, n_prompt + i)] for i in range(n - 1)]
+    assert all(len(s[3]) == LAYERS for s in one)
+    assert all(x[0] < y[0] for x, y in zip(one, one[1:]))
+    assert len(by_position(one)) == (n_prompt + n - 1) * LAYERS
+    assert by_position(one) == by_position(two)
+    assert len({e for s in one for layer in s[3] for row in layer for e in row}) == EXPERTS
+
+
+@test
+def od_bench_recall_records_the_same():
+    with open(PROMPTS) as f:
+        text = json.loads(f.readline())["text"]
+    path = os.path.join(TMP, "main.routes")
+    generate("--resident", "--record-routes", path, prompt=text, tokens=40)
+    mine = {k: v for k, v in by_position(read_routes(recorded())).items() if k[0][0] == 1}
+    assert mine == by_position(read_routes(path))
+    assert len({s[2][0][0] for s in read_routes(recorded())}) == 12
+
+
+# The replay once more: od-bench cache by its --help, placement by docs/PROTOCOL.md's rules, caches as lists.
+
+def visits(steps, batch=1):
+    """[(prompt, layer, experts)] a step."""
+    if batch == 1:
+        return [(p, [sorted({e for row in layer for e in row}) for layer in layers]) for _, p, _, layers in steps]
+    out, sequences = [], list(dict.fromkeys(s[2][0][0] for s in steps))
+    for i in range(0, len(sequences), batch):
+        of = [[s for s in steps if s[2][0][0] == q] for q in sequences[i:i + batch]]
+        for q in of:
+            out += visits([s for s in q if s[1]])
+        decodes = [[s for s in q if not s[1]] for q in of]
+        for t in range(max(map(len, decodes))):
+            together = [q[t] for q in decodes if t < len(q)]
+            out.append((0, [sorted({e for s in together for row in s[3][m] for e in row}) for m in range(LAYERS)]))
+    return out
+
+
+def deal(step, m, experts, prompt, workers, groups):
+    if prompt:
+        return [e % workers for e in experts]
+    start = step % groups if groups > 1 and LAYERS % groups == 1 else 0
+    members = list(range((m + start) % groups, workers, groups))
+    load, out, turn = dict.fromkeys(members, 0), [], m // groups
+    for _ in experts:
+        order = members[turn % len(members):] + members[:turn % len(members)]
+        w = min(order, key=lambda x: load[x])
+        load[w] += 1
+        out.append(w)
+    return out
+
+
+class Cache:
+    """Experts of one state; who has the least key goes."""
+
+    def __init__(self, policy, places):
+        self.policy, self.places = policy, places
+        self.came, self.used, self.count, self.next = {}, {}, {}, {}
+        self.clock = 0
+
+    def key(self, x):
+        return {"fifo": (self.came.get(x),), "lru": (self.used[x],), "lfu": (self.count[x], self.used[x]),
+                "belady": (-self.next[x],)}[self.policy]
+
+    def use(self, x, following):
+        self.clock += 1
+        self.count[x] = self.count.get(x, 0) + 1
+        self.used[x], self.next[x] = self.clock, following
+        if x in self.came or self.places == 0:
+            return
+        if len(self.came) == self.places:
+            out = min(self.came, key=self.key)
+            if self.policy == "belady" and self.key(out) >= self.key(x):
+                return
+            del self.came[out]
+        self.came[x] = self.clock
+
+
+def replay(steps, policy, share, shared, workers=1, group_size=TOP_K):
+    """(uses that read, uses, sum of makespans in units of a whole load, layers)"""
+    groups = max(1, workers // min(group_size, workers))
+    uses = []  # (worker, layer, expert) a visit
+    for number, (prompt, layers) in enumerate(steps, 1):
+        for m, experts in enumerate(layers):
+            dealt = deal(number, m, experts, prompt, workers, groups)
+            uses.append((prompt, [(w, m, e) for w, e in zip(dealt, experts)]))
+    own = [list(dict.fromkeys(m for prompt, v in uses if not prompt for w, m, _ in v if w == k)) for k in range(workers)]
+    places = int(int(2.0 * share / 100 * WEIGHTS * LAYERS * EXPERTS / workers) // STORED)
+    caches = {}
+    for w in range(workers):
+        if shared:
+            caches.update(dict.fromkeys([(w, m) for m in own[w]], Cache(policy, places)))
+        else:
+            for i, m in enumerate(own[w]):
+                n = len(own[w])
+                caches[w, m] = Cache(policy, places // n + (i < places % n))
+    following, seen, now = {}, {}, sum(len(v) for _, v in uses)
+    for prompt, v in reversed(uses):
+        for x in reversed(v):
+            now -= 1
+            following[now] = seen.get(x, math.inf)
+            seen[x] = now
+    loads = n_uses = spans = layers = 0
+    for prompt, v in uses:
+        missed = [x for x in v if (x[0], x[1]) not in caches or x not in caches[x[0], x[1]].came]
+        if not prompt:
+            loads, n_uses, layers = loads + len(missed), n_uses + len(v), layers + 1
+            spans += max(sum(x[0] == w for x in missed) for w in range(workers))
+        for x in v:
+            if (x[0], x[1]) in caches:
+                caches[x[0], x[1]].use(x, following[now])
+            now += 1
+    return loads, n_uses, spans, layers
+
+
+WEIGHTS, STORED = 176160768, 176160768 + int(176160768 * (10.72 - 8) / 8)
+SHARES = [5, 20, 50]
+
+
+def bench(*args):
+    return json.loads(tool("od-bench", "cache", "--budget", ",".join(f"{s}%" for s in SHARES), "--json", *args).stdout)
+
+
+def row(r, policy, share):
+    return next(x for x in r["caches"] if x["policy"] == policy and abs(x["budget_percent"] - share) < 1e-6)
+
+
+def compare(steps, r, shared, workers, group_size):
+    load_ms = WEIGHTS / 3.5e9 * 1e3 * (1 + (10.72 - 8) / 8)
+    for policy in "fifo", "lru", "lfu", "belady":
+        for share in SHARES:
+            loads, uses, spans, layers = replay(steps, policy, share, shared or policy == "belady", workers, group_size)
+            got = row(r, policy, share)
+            assert r["uses"] == uses
+            # Reading alone counts here: two inflaters at 50 GB/s are never what is waited for.
+            for key, want in (("missed_uses_percent", 100 * loads / uses), ("missed_bytes_percent", 100 * loads / uses),
+                              ("makespan_ms", spans / layers * load_ms)):
+                assert math.isclose(got[key], want, rel_tol=1e-6), (policy, share, key, got[key], want)
+
+
+@test
+def replays_are_those_of_lists():
+    steps = visits(read_routes(recorded()))
+    compare(steps, bench("--routes", recorded()), False, 1, TOP_K)
+    compare(steps, bench("--routes", recorded(), "--rivals-share"), True, 1, TOP_K)
+    compare(steps, bench("--routes", recorded(), "--workers", 4), False, 4, TOP_K)
+    # A group of one each: eleven take turns, and the start moves on with every step, since 12 layers leave 1.
+    compare(steps, bench("--routes", recorded(), "--workers", 11, "--group-size", 1, "--rivals-share"), True, 11, 1)
+    decode = [s for s in steps if not s[0]]
+    compare(decode, bench("--routes", recorded(), "--no-prompts", "--workers", 3), False, 3, TOP_K)
+
+
+@test
+def batches_decode_together():
+    steps = read_routes(recorded())
+    r = bench("--routes", recorded(), "--batch", 5)
+    together = visits(steps, 5)
+    assert r["decode_steps"] == sum(not s[0] for s in together) < sum(not s[1] for s in steps) / 3
+    compare(together, r, False, 1, TOP_K)
+
+
+@test
+def the_planner_expects_what_the_replay_finds():
+    r = bench("--zipf", 1, "--steps", 4000, "--layers", 6)
+    assert r == bench("--zipf", 1, "--steps", 4000, "--layers", 6) != bench("--zipf", 1, "--steps", 4000, "--layers", 6,
+                                                                            "--seed", 2)
+    assert [x["rank"] for x in r["ranks"]] == list(range(1, 9))
+    assert math.isclose(sum(x["share"] for x in r["ranks"]), 200)
+    for share in SHARES:
+        rank, full = row(r, "rank", share), row(r, "rank F", share)
+        assert abs(rank["planned_makespan_ms"] / rank["worker_makespan_ms"] - 1) < 0.02, rank
+        assert rank["makespan_ms"] < 1.01 * full["makespan_ms"]
+        best = row(r, "belady", share)["missed_uses_percent"]
+        for policy in "rank F", "lfu", "lru", "marking", "fifo":
+            assert best <= row(r, policy, share)["missed_uses_percent"], (policy, share)
+    # Plain experts take half as much again: then some are worth keeping compressed.
+    plain = bench("--zipf", 1, "--steps", 4000, "--layers", 6, "--form", "plain")
+    assert all(row(plain, "rank", s)["pool_c"] > 0 for s in SHARES)
+    assert all(row(r, "rank", s)["pool_c"] == 0 for s in SHARES)
+
+
+@test
+def what_cannot_be_replayed_is_refused():
+    def refused(words, status, *args):
+        p = tool("od-bench", "cache", *args, ok=False)
+        assert words in p.stderr and p.returncode == status and p.stdout == "", (args, p.returncode, p.stderr)
+
+    refused("--routes FILE or --zipf S", 2)
+    refused("--routes FILE or --zipf S", 2, "--routes", recorded(), "--zipf", 1)
+    refused("found \"120%\"", 2, "--zipf", 1, "--budget", "10%,120%")
+    refused("found \"5 cm\"", 2, "--zipf", 1, "--budget", "5 cm")
+    refused("at most the 8 experts", 2, "--zipf", 1, "--top-k", 9)
+    refused("with planes that is F", 2, "--zipf", 1, "--rival-state", "C")
+    refused("no recording", 1, "--routes", PROMPTS)
+    cut = os.path.join(TMP, "cut.routes")
+    shutil.copy(recorded(), cut)
+    os.truncate(cut, os.path.getsize(cut) - 3)
+    refused("cut off", 1, "--routes", cut)
+    p = tool("od-main", "--pack", pack(), "--resident", "--prompt", "x", "--record-routes", TMP + "/none/r", ok=False)
+    assert "cannot write routes" in p.stderr, p.stderr
+
+
+@test
+def pictures():
+    if shutil.which("gnuplot") is None:
+        raise Skip("no gnuplot")
+    out = os.path.join(TMP, "svg")
+    bench("--routes", recorded(), "--svg", out)
+    assert sorted(os.listdir(out)) == ["cache-makespan-lru.svg", "cache-makespan.svg", "cache-ranks.svg", "cache-stay.svg"]
+    for name in os.listdir(out):
+        xml.etree.ElementTree.parse(os.path.join(out, name))
+
+
+run_tests()
