@@ -116,6 +116,27 @@ void od_cpu_matmul_int8_avx512(const struct od_mat *w, const struct od_act8 *x, 
 	else
 		od_cpu_table_avx2.matmul_int8(w, x, y, y_stride, n_rows, o_begin, o_end);
 }
+
+static bool expands_bytes(void)
+{
+	return __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni");
+}
+
+void od_cpu_planes_decode_avx512(const uint8_t *chunk, size_t n, size_t row, size_t b, uint8_t *e)
+{
+	if (expands_bytes())
+		od_cpu_planes_decode_vbmi2(chunk, n, row, b, e);
+	else
+		od_cpu_table_avx2.planes_decode(chunk, n, row, b, e);
+}
+
+void od_cpu_planes_merge_avx512(const uint8_t *chunk, size_t n, size_t row, size_t b, const uint8_t *sm, uint16_t *w)
+{
+	if (expands_bytes())
+		od_cpu_planes_merge_vbmi2(chunk, n, row, b, sm, w);
+	else
+		od_cpu_table_avx2.planes_merge(chunk, n, row, b, sm, w);
+}
 #endif
 
 struct matmul_job {

@@ -1,4 +1,5 @@
 /* Compiled with the flags in rules.mk; runs only where od_backend_cpu found AVX2, FMA and F16C. */
+#include "common/compute/planes_avx2.h"
 #include "common/compute/vec_avx2.h"
 
 #define OD_TABLE od_cpu_table_avx2

@@ -2,6 +2,8 @@
 #include "common/compute/vec_avx512.h"
 
 #define OD_MATMUL_INT8 od_cpu_matmul_int8_avx512
+#define OD_PLANES_DECODE od_cpu_planes_decode_avx512
+#define OD_PLANES_MERGE od_cpu_planes_merge_avx512
 #define OD_TABLE od_cpu_table_avx512
 #define OD_TABLE_NAME "avx512"
 #define OD_TABLE_CLASS "fma16"

@@ -11,7 +11,11 @@
 #define OD_MATMUL_INT8 matmul_int8
 #endif
 
+#ifndef OD_PLANES_DECODE
 #include "common/compute/cpu_planes.h"
+#define OD_PLANES_DECODE planes_decode
+#define OD_PLANES_MERGE planes_merge
+#endif
 
 /* The dots of matmul with BF16 weights, unless the table brings its own. */
 #ifndef OD_BF16_DOTS
@@ -431,8 +435,8 @@ const struct od_backend OD_TABLE = {
 	.matmul = matmul,
 	.round_int8 = round_int8,
 	.matmul_int8 = OD_MATMUL_INT8,
-	.planes_decode = planes_decode,
-	.planes_merge = planes_merge,
+	.planes_decode = OD_PLANES_DECODE,
+	.planes_merge = OD_PLANES_MERGE,
 	.dot = dot,
 	.rmsnorm = rmsnorm,
 	.silu_mul = silu_mul,

@@ -1,5 +1,6 @@
 /* NEON and FMA belong to every aarch64 processor: no flags, nothing to ask at run time but for the dot products of four
  * bytes. */
+#include "common/compute/planes_neon.h"
 #include "common/compute/vec_neon.h"
 
 #include <sys/auxv.h>

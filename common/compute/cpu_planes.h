@@ -1,80 +1,116 @@
-/* cpu_planes.h - decoding of planes (planes.h) in plain C: the oracle's, and that of tables without their own.
- * Included by cpu_kernels.h. */
+/* cpu_planes.h - decoding of planes (planes.h), written once over the 64 exponents of a planes_*.h.
+ * Included by cpu_kernels.h, and by what has instructions of its own for it. */
 
-/* The plane words of codes [i, i + 64) of a level; bits behind its last code are zero. */
-static inline void planes_words(const uint8_t *level, size_t n, size_t i, uint64_t plane[2])
+#include "common/base/mem.h"
+
+/* How far ahead of its reads a block's planes, and the SM bytes, are fetched: what follows a block's planes is the next
+ * block, so this reaches over its small parts too. */
+#define PLANES_AHEAD_BYTES 4096u
+
+static ALWAYS_INLINE void planes_fetch(const uint8_t *p)
 {
-	size_t m = n - i < 64 ? n - i : 64, bytes = (m + 7) / 8;
-
-	plane[0] = plane[1] = 0;
-	memcpy(&plane[0], level + i / 4, bytes);
-	memcpy(&plane[1], level + i / 4 + bytes, bytes);
+	__builtin_prefetch((const void *)((uintptr_t)p + PLANES_AHEAD_BYTES));
 }
 
-/* Codes [i, i + 64) of a level, as far as there are any, to out; *below: the next byte of what is below, moved on. */
-static void planes_expand(const uint8_t *level, size_t n, size_t i, const uint8_t *symbol, const uint8_t **below,
-			  uint8_t *out)
+/* The group of 64 codes whose planes these are. *below: what they escape to, moved on. */
+static ALWAYS_INLINE x64 planes_group(x64_symbols s, const uint8_t *planes, const uint8_t **below)
 {
-	size_t m = n - i < 64 ? n - i : 64;
+	x64 e = x64_decode(s, planes, *below);
 	uint64_t plane[2];
 
-	planes_words(level, n, i, plane);
-	for (size_t j = 0; j < m; j++) {
-		size_t code = (plane[0] >> j & 1) | (plane[1] >> j & 1) << 1;
-
-		out[j] = code < OD_PLANES_ESCAPE ? symbol[code] : *(*below)++;
-	}
+	memcpy(plane, planes, sizeof(plane));
+	*below += __builtin_popcountll(plane[0] & plane[1]);
+	return e;
 }
 
-/* Levels 3 and 2 of a block to deep [OD_PLANES_BLOCK]: what its level 1 expands. */
-static const uint8_t *planes_deep(const struct od_planes_block *k, const uint8_t *symbol, uint8_t *deep)
+/* The last codes of a level, fewer than 64. What follows their planes is readable, and cut off. */
+static x64 planes_last(x64_symbols s, const uint8_t *level, size_t codes, const uint8_t *below)
 {
-	uint8_t third[OD_PLANES_BLOCK];
-	const uint8_t *below = k->plain;
+	uint64_t plane[2];
 
-	for (size_t i = 0; i < k->n[2]; i += 64)
-		planes_expand(k->level[2], k->n[2], i, symbol + 2 * OD_PLANES_SYMBOLS, &below, third + i);
-	below = third;
-	for (size_t i = 0; i < k->n[1]; i += 64)
-		planes_expand(k->level[1], k->n[1], i, symbol + OD_PLANES_SYMBOLS, &below, deep + i);
-	return deep;
+	memcpy(&plane[0], level, sizeof(plane[0]));
+	memcpy(&plane[1], level + (codes + 7) / 8, sizeof(plane[1]));
+	plane[0] &= ((uint64_t)1 << codes) - 1;
+	plane[1] &= ((uint64_t)1 << codes) - 1;
+	return x64_decode(s, plane, below);
+}
+
+/* n codes to out, whose room is a multiple of 64. */
+static void planes_level(const uint8_t *level, size_t n, const uint8_t *symbol, const uint8_t *below, uint8_t *out)
+{
+	const x64_symbols s = x64_symbols_of(symbol);
+
+	for (; n >= 64; n -= 64, level += 16, out += 64) {
+		planes_fetch(level);
+		x64_store(out, planes_group(s, level, &below));
+	}
+	if (n > 0)
+		x64_store(out, planes_last(s, level, n, below));
+}
+
+/* What level 1 of a block escapes to: levels 3 and 2 decoded. A decoder reads up to 64 bytes past what it takes. */
+struct planes_deep {
+	uint8_t second[OD_PLANES_BLOCK + OD_PAD_BYTES], third[OD_PLANES_BLOCK + OD_PAD_BYTES];
+};
+
+static const uint8_t *planes_below(const struct od_planes_block *k, const uint8_t *symbol, struct planes_deep *d)
+{
+	planes_level(k->level[2], k->n[2], symbol + 2 * OD_PLANES_SYMBOLS, k->plain, d->third);
+	planes_level(k->level[1], k->n[1], symbol + OD_PLANES_SYMBOLS, d->third, d->second);
+	return d->second;
 }
 
 static void planes_decode(const uint8_t *chunk, size_t n, size_t row, size_t b, uint8_t *e)
 {
 	const struct od_planes_block k = od_planes_at(chunk, n, row, b);
-	const uint8_t *symbol = od_planes_symbols(chunk), *below;
-	uint8_t deep[OD_PLANES_BLOCK];
+	const uint8_t *symbol = od_planes_symbols(chunk);
+	struct planes_deep deep;
 
-	if (k.raw) {
+	if (k.raw)
 		memcpy(e, k.plain, k.n[0]);
-		return;
-	}
-	below = planes_deep(&k, symbol, deep);
-	for (size_t i = 0; i < k.n[0]; i += 64)
-		planes_expand(k.level[0], k.n[0], i, symbol, &below, e + i);
+	else
+		planes_level(k.level[0], k.n[0], symbol, planes_below(&k, symbol, &deep), e);
+}
+
+/* The last weights, fewer than 64: neither is a byte of sm read nor one of w written that is not theirs. */
+static void planes_merge_last(x64 e, const uint8_t *sm, uint16_t *w, size_t weights)
+{
+	uint8_t low[64];
+	uint16_t out[64];
+
+	memcpy(low, sm, weights);
+	x64_merge(out, low, e);
+	memcpy(w, out, weights * sizeof(*w));
+}
+
+static void planes_merge_raw(const struct od_planes_block *k, const uint8_t *sm, uint16_t *w)
+{
+	size_t i = 0;
+
+	for (; i + 64 <= k->n[0]; i += 64)
+		x64_merge(w + i, sm + i, x64_load(k->plain + i));
+	if (i < k->n[0])
+		planes_merge_last(x64_load(k->plain + i), sm + i, w + i, k->n[0] - i);
 }
 
 static void planes_merge(const uint8_t *chunk, size_t n, size_t row, size_t b, const uint8_t *sm, uint16_t *w)
 {
 	const struct od_planes_block k = od_planes_at(chunk, n, row, b);
-	const uint8_t *symbol = od_planes_symbols(chunk), *below;
-	uint8_t deep[OD_PLANES_BLOCK], e[64];
+	const uint8_t *symbol = od_planes_symbols(chunk), *level = k.level[0], *below;
+	const x64_symbols s = x64_symbols_of(symbol);
+	struct planes_deep deep;
+	size_t i = 0;
 
-	below = k.raw ? k.plain : planes_deep(&k, symbol, deep);
-	for (size_t i = 0; i < k.n[0]; i += 64) {
-		size_t m = k.n[0] - i < 64 ? k.n[0] - i : 64;
-		uint16_t out[64];
-
-		if (k.raw)
-			memcpy(e, k.plain + i, m);
-		else
-			planes_expand(k.level[0], k.n[0], i, symbol, &below, e);
-		for (size_t j = 0; j < m; j++) {
-			uint16_t r = (uint16_t)(e[j] << 8 | sm[i + j]);
-
-			out[j] = (uint16_t)(r >> 1 | r << 15);
-		}
-		memcpy(w + i, out, m * sizeof(*w)); /* sm may begin where this ends */
+	if (k.raw) {
+		planes_merge_raw(&k, sm, w);
+		return;
 	}
+	below = planes_below(&k, symbol, &deep);
+	for (; i + 64 <= k.n[0]; i += 64, level += 16) {
+		planes_fetch(level);
+		planes_fetch(sm + i);
+		x64_merge(w + i, sm + i, planes_group(s, level, &below));
+	}
+	if (i < k.n[0])
+		planes_merge_last(planes_last(s, level, k.n[0] - i, below), sm + i, w + i, k.n[0] - i);
 }

@@ -1,6 +1,7 @@
 /* The oracle: no instruction set beyond what the compiler was told, so libm's fmaf where that has no FMA. */
 #undef OD_SMALL_KERNELS
 #define OD_SMALL_KERNELS
+#include "common/compute/planes_scalar.h"
 #include "common/compute/vec_scalar.h"
 
 #define OD_TABLE od_cpu_table_scalar
