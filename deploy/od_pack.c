@@ -19,11 +19,13 @@
 enum exit_status { EXIT_GOOD = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
 #define DEFAULT_SHADOWS "int8"
+#define DEFAULT_CODEC OD_CODEC_PLANES /* by measurement: od-bench codec */
 #define THREADS_MAX 16 /* each has a few MiB of buffers; the ceiling is 512 MiB */
 
 struct options {
 	bool help, version, force, json;
 	uint64_t n_threads;
+	int codec; /* enum od_codec; -1: not said */
 	const char *shadow; /* a list of precisions; NULL: not said */
 	const char *against;
 	const char *word[4];
@@ -139,6 +141,7 @@ static int cmd_pack(const struct options *o, unsigned shadows)
 	const struct od_pack_job job = {
 		.checkpoint = o->word[0],
 		.pack = o->word[1],
+		.codec = o->codec >= 0 ? (enum od_codec)o->codec : DEFAULT_CODEC,
 		.shadows = shadows,
 		.force = o->force,
 		.n_threads = (unsigned)o->n_threads,
@@ -297,6 +300,8 @@ static int run(const struct options *o)
 		return usage_error("--json belongs to od-pack info");
 	if (o->force && command != CMD_PACK && command != CMD_SHADOW)
 		return usage_error("--force belongs to packing and to od-pack shadow");
+	if (o->codec >= 0 && command != CMD_PACK)
+		return usage_error("--codec belongs to packing");
 	if (o->shadow != NULL && command != CMD_PACK)
 		return usage_error("--shadow belongs to packing");
 	if (command == CMD_PACK || command == CMD_SHADOW) {
@@ -318,11 +323,13 @@ static int run(const struct options *o)
 
 int main(int argc, char **argv)
 {
-	struct options o = { .n_threads = od_cpu_count() };
+	struct options o = { .n_threads = od_cpu_count(), .codec = -1 };
 	const struct od_arg table[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Packing" },
 		{ .name = "shadow", .kind = OD_ARG_STRING, .out = &o.shadow, .metavar = "LIST",
 		  .help = "shadows to make with the pack, or none (default: " DEFAULT_SHADOWS ")" },
+		{ .name = "codec", .kind = OD_ARG_CHOICE, .out = &o.codec, .metavar = "raw|zstd|lz4|planes", .choices = od_codec_names,
+		  .help = "how exponents of experts are coded, without loss (default: planes)" },
 		{ .name = "force", .kind = OD_ARG_FLAG, .out = &o.force,
 		  .help = "replace PACK if it exists; shadow: make those that exist again" },
 		{ .name = "threads", .kind = OD_ARG_UINT, .out = &o.n_threads, .metavar = "N",

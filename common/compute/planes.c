@@ -80,20 +80,23 @@ static void choose_symbols(const uint8_t *e, size_t n, uint8_t symbol[OD_PLANES_
 static size_t put_level(const uint8_t *e, size_t n, const uint8_t *symbol, uint8_t *out, uint8_t *next)
 {
 	size_t escaped = 0;
+	uint8_t code_of[256];
+
+	memset(code_of, OD_PLANES_ESCAPE, sizeof(code_of));
+	for (size_t s = OD_PLANES_SYMBOLS; s-- > 0;) /* the first of equal ones: absent symbols are 0 */
+		code_of[symbol[s]] = (uint8_t)s;
 
 	for (size_t i = 0; i < n; i += 64) {
 		size_t m = n - i < 64 ? n - i : 64, bytes = (m + 7) / 8;
 		uint64_t plane[2] = { 0, 0 };
 
 		for (size_t j = 0; j < m; j++) {
-			uint64_t code = 0;
+			uint64_t code = code_of[e[i + j]];
 
-			while (code < OD_PLANES_ESCAPE && symbol[code] != e[i + j])
-				code++;
 			plane[0] |= (code & 1) << j;
 			plane[1] |= (code >> 1) << j;
-			if (code == OD_PLANES_ESCAPE)
-				next[escaped++] = e[i + j];
+			next[escaped] = e[i + j]; /* room for one more, so that nothing has to be guessed */
+			escaped += code == OD_PLANES_ESCAPE;
 		}
 		memcpy(out, &plane[0], bytes);
 		memcpy(out + bytes, &plane[1], bytes);
@@ -105,7 +108,7 @@ static size_t put_level(const uint8_t *e, size_t n, const uint8_t *symbol, uint8
 /* One block to out; returns its bytes. */
 static size_t put_block(const uint8_t *e, size_t n, const uint8_t *symbol, uint8_t *out)
 {
-	uint8_t level[OD_PLANES_LEVELS][OD_PLANES_BLOCK / 4 + 16], left[OD_PLANES_LEVELS][OD_PLANES_BLOCK];
+	uint8_t level[OD_PLANES_LEVELS][OD_PLANES_BLOCK / 4 + 16], left[OD_PLANES_LEVELS][OD_PLANES_BLOCK + 1];
 	size_t n2 = put_level(e, n, symbol, level[0], left[0]);
 	size_t n3 = put_level(left[0], n2, symbol + OD_PLANES_SYMBOLS, level[1], left[1]);
 	size_t n4 = put_level(left[1], n3, symbol + 2 * OD_PLANES_SYMBOLS, level[2], left[2]);

@@ -1,22 +1,35 @@
 #define ZSTD_STATIC_LINKING_ONLY /* for the name of the literal compression switch, nothing else */
 #include "common/pack/codec.h"
 
+#include "common/base/mem.h"
+
+#include <lz4.h>
+#include <lz4hc.h>
 #include <stdlib.h>
+#include <string.h>
 #include <zstd.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "packs are little-endian and so is this code");
 
+#define LOW_BYTES 4096u /* of SM that are moved aside at a time: a fraction of the fastest cache */
+
+const char *const od_codec_names[] = { "raw", "zstd", "lz4", "planes", NULL };
+
 struct od_coder {
-	ZSTD_CCtx *ctx;
+	enum od_codec codec;
+	ZSTD_CCtx *zstd;
+	void *lz4;
 };
 
 struct od_decoder {
-	ZSTD_DCtx *ctx;
+	const struct od_backend *be;
+	ZSTD_DCtx *zstd;
+	uint8_t *e; /* [max_n] */
 };
 
 size_t od_codec_sm_bytes(enum od_dtype t)
 {
-	return od_dtype_bytes(t) - 1;
+	return od_dtype_bytes(t) > 1 ? od_dtype_bytes(t) - 1 : 0;
 }
 
 /* The loops below are plain so that the compiler makes vector code of them (rules.mk: -O3). */
@@ -31,12 +44,25 @@ static void split16(const uint16_t *restrict w, size_t n, uint8_t *restrict sm, 
 	}
 }
 
-static void merge16(const uint8_t *restrict sm, const uint8_t *restrict e, size_t n, uint16_t *restrict w)
+static void merge_low16(const uint8_t *restrict sm, const uint8_t *restrict e, size_t n, uint16_t *restrict w)
 {
 	for (size_t i = 0; i < n; i++) {
 		uint16_t r = (uint16_t)(e[i] << 8 | sm[i]);
 
 		w[i] = (uint16_t)(r >> 1 | r << 15);
+	}
+}
+
+/* sm may lie in the upper half of w: what is about to be written over is read before. */
+static void merge16(const uint8_t *sm, const uint8_t *e, size_t n, uint16_t *w)
+{
+	uint8_t low[LOW_BYTES];
+
+	for (size_t i = 0; i < n; i += LOW_BYTES) {
+		size_t m = n - i < LOW_BYTES ? n - i : LOW_BYTES;
+
+		memcpy(low, sm + i, m);
+		merge_low16(low, e + i, m, w + i);
 	}
 }
 
@@ -52,9 +78,10 @@ static void split32(const uint32_t *restrict w, size_t n, uint8_t *restrict sm, 
 	}
 }
 
-static void merge32(const uint8_t *restrict sm, const uint8_t *restrict e, size_t n, uint32_t *restrict w)
+/* The planes of sm begin stride bytes after one another. */
+static void merge32(const uint8_t *restrict sm, size_t stride, const uint8_t *restrict e, size_t n, uint32_t *restrict w)
 {
-	const uint8_t *mid = sm + n, *high = sm + 2 * n;
+	const uint8_t *mid = sm + stride, *high = sm + 2 * stride;
 
 	for (size_t i = 0; i < n; i++) {
 		uint32_t r = sm[i] | (uint32_t)mid[i] << 8 | (uint32_t)high[i] << 16 | (uint32_t)e[i] << 24;
@@ -67,17 +94,36 @@ void od_codec_split(enum od_dtype t, const void *src, size_t n, uint8_t *sm, uin
 {
 	if (t == OD_F32)
 		split32(src, n, sm, e);
-	else
+	else if (od_codec_sm_bytes(t) == 1)
 		split16(src, n, sm, e);
+	else
+		memcpy(e, src, n);
+}
+
+/* Weights [first, first + m) of n; e has theirs alone. */
+static void merge_part(enum od_dtype t, const uint8_t *sm, const uint8_t *e, size_t n, size_t first, size_t m, void *dst)
+{
+	char *at = (char *)dst + first * (od_codec_sm_bytes(t) + 1);
+
+	if (t == OD_F32)
+		merge32(sm + first, n, e, m, (uint32_t *)(void *)at);
+	else if (od_codec_sm_bytes(t) == 1)
+		merge16(sm + first, e, m, (uint16_t *)(void *)at);
+	else
+		memcpy(at, e, m);
 }
 
 void od_codec_merge(enum od_dtype t, const uint8_t *sm, const uint8_t *e, size_t n, void *dst)
 {
-	if (t == OD_F32)
-		merge32(sm, e, n, dst);
-	else
-		merge16(sm, e, n, dst);
+	merge_part(t, sm, e, n, 0, n, dst);
 }
+
+enum od_codec od_codec_for(enum od_codec pack, enum od_dtype t)
+{
+	return pack == OD_CODEC_PLANES && t != OD_BF16 && t != OD_F32 ? OD_CODEC_ZSTD : pack;
+}
+
+/* ---- coding ---- */
 
 /* Exponents have no repeats worth finding: a match search finds short accidental ones that cost both size and
  * decoding speed. So: literals only, with Huffman on. What is left is an ordinary zstd frame. */
@@ -106,18 +152,21 @@ static int set_literals_only(ZSTD_CCtx *ctx, struct od_err *err)
 	return OD_OK;
 }
 
-int od_coder_new(struct od_coder **out, struct od_err *err)
+int od_coder_new(struct od_coder **out, enum od_codec codec, struct od_err *err)
 {
 	struct od_coder *c = calloc(1, sizeof(*c));
-	int rc;
+	int rc = OD_OK;
 
 	*out = NULL;
-	if (c != NULL)
-		c->ctx = ZSTD_createCCtx();
-	if (c == NULL || c->ctx == NULL)
-		rc = od_fail(err, OD_ERR_NOMEM, "no memory for a zstd encoder");
+	if (c != NULL) {
+		c->codec = codec;
+		c->zstd = ZSTD_createCCtx();
+		c->lz4 = malloc((size_t)LZ4_sizeofStateHC());
+	}
+	if (c == NULL || c->zstd == NULL || c->lz4 == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for an encoder");
 	else
-		rc = set_literals_only(c->ctx, err);
+		rc = set_literals_only(c->zstd, err);
 	if (rc != OD_OK) {
 		od_coder_free(c);
 		return rc;
@@ -130,43 +179,98 @@ void od_coder_free(struct od_coder *c)
 {
 	if (c == NULL)
 		return;
-	ZSTD_freeCCtx(c->ctx);
+	ZSTD_freeCCtx(c->zstd);
+	free(c->lz4);
 	free(c);
 }
 
-size_t od_coder_bound(size_t n)
+static size_t larger(size_t a, size_t b)
 {
-	return ZSTD_compressBound(n);
+	return a > b ? a : b;
 }
 
-int od_coder_encode(struct od_coder *c, const uint8_t *e, size_t n, uint8_t *out, size_t *stored_bytes,
-		    enum od_codec *codec, struct od_err *err)
+size_t od_coder_bound(const struct od_coder *c, size_t n, size_t row)
 {
-	size_t got = ZSTD_compress2(c->ctx, out, od_coder_bound(n), e, n);
+	switch (c->codec) {
+	case OD_CODEC_RAW: return n;
+	case OD_CODEC_ZSTD: return ZSTD_compressBound(n);
+	case OD_CODEC_LZ4: return n; /* what does not fit is raw */
+	case OD_CODEC_PLANES: return larger(od_planes_bound(n, row), ZSTD_compressBound(n));
+	}
+	return n;
+}
+
+/* *got: 0 when it does not fit. */
+static int encode_zstd(struct od_coder *c, const uint8_t *e, size_t n, uint8_t *out, size_t *got, struct od_err *err)
+{
+	*got = ZSTD_compress2(c->zstd, out, ZSTD_compressBound(n), e, n);
+	if (ZSTD_isError(*got))
+		return od_fail(err, OD_ERR_INTERNAL, "zstd: %s", ZSTD_getErrorName(*got));
+	return OD_OK;
+}
+
+static size_t encode_lz4(struct od_coder *c, const uint8_t *e, size_t n, uint8_t *out)
+{
+	int got = 0;
+
+	if (n <= LZ4_MAX_INPUT_SIZE)
+		got = LZ4_compress_HC_extStateHC(c->lz4, (const char *)e, (char *)out, (int)n, (int)n, LZ4HC_CLEVEL_MAX);
+	return got > 0 ? (size_t)got : 0;
+}
+
+int od_coder_encode(struct od_coder *c, enum od_dtype t, const uint8_t *e, size_t n, size_t row, uint8_t *out,
+		    size_t *stored_bytes, enum od_codec *codec, struct od_err *err)
+{
+	size_t got = 0;
+	int rc = OD_OK;
 
 	*stored_bytes = n;
-	*codec = OD_CODEC_RAW;
-	if (ZSTD_isError(got))
-		return od_fail(err, OD_ERR_INTERNAL, "zstd: %s", ZSTD_getErrorName(got));
-	if (got < n) {
+	*codec = od_codec_for(c->codec, t);
+	switch (*codec) {
+	case OD_CODEC_RAW: break;
+	case OD_CODEC_ZSTD: rc = encode_zstd(c, e, n, out, &got, err); break;
+	case OD_CODEC_LZ4: got = encode_lz4(c, e, n, out); break;
+	case OD_CODEC_PLANES: got = od_planes_encode(e, n, row, out); break;
+	}
+	if (rc != OD_OK)
+		return rc;
+	if (got > 0 && got < n) {
 		*stored_bytes = got;
-		*codec = OD_CODEC_ZSTD;
 	} else {
+		*codec = OD_CODEC_RAW;
 		memcpy(out, e, n);
 	}
 	return OD_OK;
 }
 
-int od_decoder_new(struct od_decoder **out, struct od_err *err)
+/* ---- decoding ---- */
+
+int od_coded_check(const struct od_coded *c, struct od_err *err)
+{
+	switch (c->codec) {
+	case OD_CODEC_RAW:
+		return c->bytes == c->n ? OD_OK
+					: od_fail(err, OD_ERR_CORRUPT, "raw: expected %zu bytes, found %zu", c->n, c->bytes);
+	case OD_CODEC_PLANES: return od_planes_check(c->at, c->bytes, c->n, c->row, err);
+	case OD_CODEC_ZSTD:
+	case OD_CODEC_LZ4: return OD_OK; /* their decoders check as they go */
+	}
+	return od_fail(err, OD_ERR_UNSUPPORTED, "unknown codec %d", (int)c->codec);
+}
+
+int od_decoder_new(struct od_decoder **out, const struct od_backend *be, size_t max_n, struct od_err *err)
 {
 	struct od_decoder *d = calloc(1, sizeof(*d));
 
 	*out = NULL;
-	if (d != NULL)
-		d->ctx = ZSTD_createDCtx();
-	if (d == NULL || d->ctx == NULL) {
+	if (d != NULL) {
+		d->be = be;
+		d->zstd = ZSTD_createDCtx();
+		d->e = od_alloc(max_n);
+	}
+	if (d == NULL || d->zstd == NULL || d->e == NULL) {
 		od_decoder_free(d);
-		return od_fail(err, OD_ERR_NOMEM, "no memory for a zstd decoder");
+		return od_fail(err, OD_ERR_NOMEM, "no memory for a decoder of %zu weights", max_n);
 	}
 	*out = d;
 	return OD_OK;
@@ -176,23 +280,90 @@ void od_decoder_free(struct od_decoder *d)
 {
 	if (d == NULL)
 		return;
-	ZSTD_freeDCtx(d->ctx);
+	ZSTD_freeDCtx(d->zstd);
+	od_free(d->e);
 	free(d);
 }
 
-size_t od_decoder_bytes(void)
+size_t od_decoder_bytes(size_t max_n)
 {
-	return ZSTD_estimateDCtxSize() + sizeof(struct od_decoder);
+	return ZSTD_estimateDCtxSize() + sizeof(struct od_decoder) + max_n;
 }
 
-int od_decoder_inflate(struct od_decoder *d, const uint8_t *stored, size_t stored_bytes, uint8_t *out,
-		       size_t raw_bytes, struct od_err *err)
+static int decode_zstd(struct od_decoder *d, const struct od_coded *c, uint8_t *e, struct od_err *err)
 {
-	size_t got = ZSTD_decompressDCtx(d->ctx, out, raw_bytes, stored, stored_bytes);
+	size_t got = ZSTD_decompressDCtx(d->zstd, e, c->n, c->at, c->bytes);
 
 	if (ZSTD_isError(got))
 		return od_fail(err, OD_ERR_CORRUPT, "zstd: %s", ZSTD_getErrorName(got));
-	if (got != raw_bytes)
-		return od_fail(err, OD_ERR_CORRUPT, "zstd: expected %zu bytes, found %zu", raw_bytes, got);
+	if (got != c->n)
+		return od_fail(err, OD_ERR_CORRUPT, "zstd: expected %zu bytes, found %zu", c->n, got);
 	return OD_OK;
+}
+
+static int decode_lz4(const struct od_coded *c, uint8_t *e, struct od_err *err)
+{
+	int got = -1;
+
+	if (c->bytes <= LZ4_MAX_INPUT_SIZE && c->n <= LZ4_MAX_INPUT_SIZE)
+		got = LZ4_decompress_safe((const char *)c->at, (char *)e, (int)c->bytes, (int)c->n);
+	if (got < 0)
+		return od_fail(err, OD_ERR_CORRUPT, "lz4: no block of %zu bytes", c->n);
+	if ((size_t)got != c->n)
+		return od_fail(err, OD_ERR_CORRUPT, "lz4: expected %zu bytes, found %d", c->n, got);
+	return OD_OK;
+}
+
+static void decode_planes(const struct od_backend *be, const struct od_coded *c, uint8_t *e)
+{
+	for (size_t b = 0; b < od_planes_blocks(c->n, c->row); b++) {
+		size_t first, weights;
+
+		od_planes_span(c->n, c->row, b, &first, &weights);
+		be->planes_decode(c->at, c->n, c->row, b, e + first);
+	}
+}
+
+int od_decoder_exponents(struct od_decoder *d, const struct od_coded *c, uint8_t *e, struct od_err *err)
+{
+	switch (c->codec) {
+	case OD_CODEC_RAW: memcpy(e, c->at, c->n); return OD_OK;
+	case OD_CODEC_ZSTD: return decode_zstd(d, c, e, err);
+	case OD_CODEC_LZ4: return decode_lz4(c, e, err);
+	case OD_CODEC_PLANES: decode_planes(d->be, c, e); return OD_OK;
+	}
+	return od_fail(err, OD_ERR_UNSUPPORTED, "unknown codec %d", (int)c->codec);
+}
+
+/* Block by block: its exponents stay in the fastest cache, or never leave the registers. */
+static void planes_weights(struct od_decoder *d, const struct od_coded *c, enum od_dtype t, const uint8_t *sm, void *dst)
+{
+	for (size_t b = 0; b < od_planes_blocks(c->n, c->row); b++) {
+		size_t first, weights;
+
+		od_planes_span(c->n, c->row, b, &first, &weights);
+		if (od_codec_sm_bytes(t) == 1) {
+			d->be->planes_merge(c->at, c->n, c->row, b, sm + first, (uint16_t *)dst + first);
+		} else {
+			d->be->planes_decode(c->at, c->n, c->row, b, d->e);
+			merge_part(t, sm, d->e, c->n, first, weights, dst);
+		}
+	}
+}
+
+int od_decoder_weights(struct od_decoder *d, const struct od_coded *c, enum od_dtype t, const uint8_t *sm, void *dst,
+		       struct od_err *err)
+{
+	const uint8_t *e = c->codec == OD_CODEC_RAW ? c->at : d->e;
+	int rc = OD_OK;
+
+	if (c->codec == OD_CODEC_PLANES) {
+		planes_weights(d, c, t, sm, dst);
+		return OD_OK;
+	}
+	if (c->codec != OD_CODEC_RAW)
+		rc = od_decoder_exponents(d, c, d->e, err);
+	if (rc == OD_OK)
+		od_codec_merge(t, sm, e, c->n, dst);
+	return rc;
 }

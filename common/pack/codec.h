@@ -1,9 +1,10 @@
-/* codec.h - the lossless bit-field codec of expert weights (ZipMoE section 2; docs/PACK-FORMAT.md).
+/* codec.h - the lossless bit-field codecs of expert weights (ZipMoE section 2; docs/PACK-FORMAT.md).
  *
  * A weight is rotated left by one bit, so that its sign becomes bit 0. Its top byte (for BF16 and F32: the
  * exponent, about 2.6 bits of entropy) is the E plane; what remains (1 byte, or 3 for F32: mantissa and sign,
- * incompressible) is the SM plane. Every bit pattern survives.
- * Thread: split and merge are pure; an od_coder or od_decoder belongs to one thread. */
+ * incompressible) is the SM plane. Of types of one byte that byte is the E plane, and there is no SM. Every bit pattern
+ * survives. SM is stored as it is; E in chunks that one of these codecs has made smaller.
+ * Thread: split, merge and check are pure; an od_coder or od_decoder belongs to one thread. */
 #ifndef OD_PACK_CODEC_H
 #define OD_PACK_CODEC_H
 
@@ -11,33 +12,57 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "common/compute/dtype.h"
+#include "common/compute/backend.h"
 
-/* Pinned: the numbers stand in packs. */
-enum od_codec { OD_CODEC_RAW = 0, OD_CODEC_ZSTD = 1 };
+/* Pinned: the numbers stand in packs. Any chunk may be raw: one that would not get smaller is. */
+enum od_codec { OD_CODEC_RAW = 0, OD_CODEC_ZSTD = 1, OD_CODEC_LZ4 = 2, OD_CODEC_PLANES = 3 };
+#define OD_N_CODECS 4
+extern const char *const od_codec_names[]; /* "raw", "zstd", "lz4", "planes", NULL */
 
-/* SM bytes of one weight: 1, 3 for F32. */
+/* SM bytes of one weight: 1 for BF16 and F16, 3 for F32, 0 for types of a byte or less. */
 size_t od_codec_sm_bytes(enum od_dtype t);
 
-/* n weights at src to sm [od_codec_sm_bytes][n] (plane after plane, low bits first) and e [n]; and back. */
+/* n weights at src to sm [od_codec_sm_bytes][n] (plane after plane, low bits first) and e [n]; and back. Of 16-bit types
+ * sm may lie in the upper half of dst. */
 void od_codec_split(enum od_dtype t, const void *src, size_t n, uint8_t *sm, uint8_t *e);
 void od_codec_merge(enum od_dtype t, const uint8_t *sm, const uint8_t *e, size_t n, void *dst);
 
+/* What a pack of a codec has for a type's exponents: planes are for bytes of few values, which the top bytes of F16 (three
+ * bits of mantissa) and weights of 8 bits are not; these are zstd there. */
+enum od_codec od_codec_for(enum od_codec pack, enum od_dtype t);
+
 struct od_coder;
-OD_MUST_CHECK int od_coder_new(struct od_coder **out, struct od_err *err);
+OD_MUST_CHECK int od_coder_new(struct od_coder **out, enum od_codec codec, struct od_err *err);
 void od_coder_free(struct od_coder *c); /* NULL ok */
-/* Room that od_coder_encode needs for n bytes. */
-size_t od_coder_bound(size_t n);
-/* n bytes of an E plane to out; *codec says how: zstd, or raw when that is not smaller. */
-OD_MUST_CHECK int od_coder_encode(struct od_coder *c, const uint8_t *e, size_t n, uint8_t *out, size_t *stored_bytes,
-				  enum od_codec *codec, struct od_err *err);
+/* Room that od_coder_encode needs for n bytes in rows of row. */
+size_t od_coder_bound(const struct od_coder *c, size_t n, size_t row);
+/* An E plane of n weights of type t, in rows of row, to out; *codec says how: od_codec_for, or raw. */
+OD_MUST_CHECK int od_coder_encode(struct od_coder *c, enum od_dtype t, const uint8_t *e, size_t n, size_t row,
+				  uint8_t *out, size_t *stored_bytes, enum od_codec *codec, struct od_err *err);
+
+/* An E-chunk as it is stored. Borrowed. */
+struct od_coded {
+	enum od_codec codec;
+	const uint8_t *at; /* [bytes], followed by OD_PAD_BYTES readable bytes */
+	size_t bytes;
+	size_t n, row; /* weights, and of a row */
+};
+
+/* All that can be checked without decoding: lengths, and of planes everything. Once for each chunk that was read, before
+ * anything decodes it or computes on it; what the decoders below find besides is an error too. */
+OD_MUST_CHECK int od_coded_check(const struct od_coded *c, struct od_err *err);
 
 struct od_decoder;
-OD_MUST_CHECK int od_decoder_new(struct od_decoder **out, struct od_err *err);
+/* max_n: weights of the largest chunk. */
+OD_MUST_CHECK int od_decoder_new(struct od_decoder **out, const struct od_backend *be, size_t max_n, struct od_err *err);
 void od_decoder_free(struct od_decoder *d); /* NULL ok */
-size_t od_decoder_bytes(void);		    /* memory of one, about */
-/* Exactly raw_bytes must come out of the zstd frame, else OD_ERR_CORRUPT with what was found. */
-OD_MUST_CHECK int od_decoder_inflate(struct od_decoder *d, const uint8_t *stored, size_t stored_bytes, uint8_t *out,
-				     size_t raw_bytes, struct od_err *err);
+size_t od_decoder_bytes(size_t max_n);	    /* memory of one, about */
+
+/* The exponents of a checked chunk to e, which has room for n and OD_PAD_BYTES more. OD_ERR_CORRUPT says what is wrong;
+ * what was written is then garbage. */
+OD_MUST_CHECK int od_decoder_exponents(struct od_decoder *d, const struct od_coded *c, uint8_t *e, struct od_err *err);
+/* The weights of type t to dst, put together with sm as od_codec_merge does. Planes of 16-bit types without a detour. */
+OD_MUST_CHECK int od_decoder_weights(struct od_decoder *d, const struct od_coded *c, enum od_dtype t, const uint8_t *sm,
+				     void *dst, struct od_err *err);
 
 #endif

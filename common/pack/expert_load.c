@@ -14,7 +14,7 @@
 struct od_inflater {
 	const struct od_pack *pack;
 	struct od_decoder *decoder;
-	uint8_t *sm, *stored_e, *raw_e; /* one shard each */
+	uint8_t *sm, *stored_e; /* one shard each */
 };
 
 /* Staging for the largest shard. Coded exponents are never longer than raw ones. */
@@ -36,27 +36,31 @@ uint64_t od_inflater_bytes(const struct od_pack *p)
 	uint64_t sm, e;
 
 	staging(p, &sm, &e);
-	return sm + 2 * e + od_decoder_bytes() + sizeof(struct od_inflater);
+	return sm + e + od_decoder_bytes(e) + sizeof(struct od_inflater);
 }
 
 int od_inflater_new(struct od_inflater **out, const struct od_pack *p, struct od_err *err)
 {
 	struct od_inflater *inf = calloc(1, sizeof(*inf));
+	const struct od_backend *be;
 	uint64_t sm, e;
-	int rc = OD_OK;
+	int rc = od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, err); /* they all decode the same */
 
 	*out = NULL;
-	if (inf == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "no memory for an inflater");
+	if (rc == OD_OK && inf == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for an inflater");
+	if (rc != OD_OK) {
+		free(inf);
+		return rc;
+	}
 	inf->pack = p;
 	staging(p, &sm, &e);
 	inf->sm = od_alloc(sm);
 	inf->stored_e = od_alloc(e);
-	inf->raw_e = od_alloc(e);
-	if (inf->sm == NULL || inf->stored_e == NULL || inf->raw_e == NULL)
+	if (inf->sm == NULL || inf->stored_e == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for an inflater of %" PRIu64 " bytes", od_inflater_bytes(p));
 	if (rc == OD_OK)
-		rc = od_decoder_new(&inf->decoder, err);
+		rc = od_decoder_new(&inf->decoder, be, e, err);
 	if (rc != OD_OK) {
 		od_inflater_free(inf);
 		return rc;
@@ -72,7 +76,6 @@ void od_inflater_free(struct od_inflater *inf)
 	od_decoder_free(inf->decoder);
 	od_free(inf->sm);
 	od_free(inf->stored_e);
-	od_free(inf->raw_e);
 	free(inf);
 }
 
@@ -103,27 +106,38 @@ static int read_chunk(const struct od_inflater *inf, const struct place *at, con
 	return bad_chunk(inf->pack, at, c, err);
 }
 
+/* What was read, checked and put together. */
+static int decode(struct od_inflater *inf, const struct od_shard *s, enum od_dtype dtype, void *dst, struct od_err *err)
+{
+	const struct od_coded coded = {
+		.codec = (enum od_codec)s->e.codec,
+		.at = inf->stored_e,
+		.bytes = s->e.stored_bytes,
+		.n = s->e.raw_bytes,
+		.row = s->e.raw_bytes / s->n_rows,
+	};
+	int rc = od_coded_check(&coded, err);
+
+	return rc == OD_OK ? od_decoder_weights(inf->decoder, &coded, dtype, inf->sm, dst, err) : rc;
+}
+
 int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, void *dst,
 		     struct od_load_stats *stats, struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
 	const struct od_shard *s = &e->x.shard[shard];
-	struct place at = { m, expert, shard, "E" };
-	const uint8_t *exponents = inf->stored_e;
+	struct place at = { m, expert, shard, "SM" };
 	uint64_t begin = od_now_ns(), mid;
 	struct od_err why;
-	int rc = read_chunk(inf, &at, &s->e, inf->stored_e, &why);
+	int rc = read_chunk(inf, &at, &s->sm, inf->sm, &why);
 
-	if (rc == OD_OK) {
-		at.chunk = "SM";
-		rc = read_chunk(inf, &at, &s->sm, inf->sm, &why);
-	}
+	at.chunk = "E";
+	if (rc == OD_OK)
+		rc = read_chunk(inf, &at, &s->e, inf->stored_e, &why);
 	mid = od_now_ns();
 	od_trace_end("read", begin, -1, m, expert);
-	if (rc == OD_OK && s->e.codec == OD_CODEC_ZSTD) {
-		at.chunk = "E";
-		exponents = inf->raw_e;
-		rc = od_decoder_inflate(inf->decoder, inf->stored_e, s->e.stored_bytes, inf->raw_e, s->e.raw_bytes, &why);
+	if (rc == OD_OK) {
+		rc = decode(inf, s, e->dtype[s->mat], dst, &why);
 		if (rc != OD_OK)
 			rc = bad_chunk(inf->pack, &at, &s->e, &why);
 	}
@@ -132,7 +146,6 @@ int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 			*err = why;
 		return rc;
 	}
-	od_codec_merge(e->dtype[s->mat], inf->sm, exponents, s->e.raw_bytes, dst);
 	od_trace_end("inflate", mid, -1, m, expert);
 	if (stats != NULL) {
 		stats->read_bytes += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;

@@ -14,7 +14,7 @@
 
 /* A shard of the batch that is being coded. */
 struct coding {
-	size_t weights;
+	size_t weights, row;
 	const uint8_t *raw; /* in writer.raw */
 	uint8_t *sm, *e, *coded;
 	struct od_shard *out;
@@ -56,34 +56,54 @@ void od_expert_writer_free(struct od_expert_writer *w)
 	free(w);
 }
 
-static int writer_init(struct od_expert_writer *w, struct od_err *err)
+/* Of the largest shard of each matrix. */
+static size_t coded_room(const struct od_expert_writer *w)
+{
+	size_t most = 0;
+
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+		uint64_t n_out, n_in;
+		size_t room;
+
+		od_expert_mat_shape(w->cfg, (enum od_expert_mat)mat, &n_out, &n_in);
+		room = od_coder_bound(w->coder[0], od_shard_rows(n_out, n_in) * n_in, n_in);
+		most = room > most ? room : most;
+	}
+	return most;
+}
+
+static int writer_init(struct od_expert_writer *w, enum od_codec codec, struct od_err *err)
 {
 	unsigned threads = od_pool_threads(w->pool);
 	uint64_t shards;
 	int rc = OD_OK;
 
 	w->max_weights = od_shard_max_weights(w->cfg);
-	w->coded_room = od_coder_bound(w->max_weights);
 	shards = BATCH_BYTES / (w->max_weights * sizeof(float));
 	shards = shards < 1 ? 1 : shards > BATCH_SHARDS_MAX ? BATCH_SHARDS_MAX : shards;
 	w->batch = (uint32_t)shards;
 	w->coder = calloc(threads, sizeof(*w->coder));
+	if (w->coder == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory to code experts");
+	for (unsigned i = 0; rc == OD_OK && i < threads; i++)
+		rc = od_coder_new(&w->coder[i], codec, err);
+	if (rc != OD_OK)
+		return rc;
+	w->coded_room = coded_room(w);
 	w->header = malloc(od_expert_header_bytes(w->cfg));
 	w->shard = calloc(od_expert_shards(w->cfg), sizeof(*w->shard));
 	w->raw = od_alloc(shards * w->max_weights * sizeof(float));
 	w->sm = od_alloc(shards * w->max_weights * 3);
 	w->e = od_alloc(shards * w->max_weights);
 	w->coded = od_alloc(shards * w->coded_room);
-	if (w->coder == NULL || w->header == NULL || w->shard == NULL || w->raw == NULL || w->sm == NULL ||
+	if (w->header == NULL || w->shard == NULL || w->raw == NULL || w->sm == NULL ||
 	    w->e == NULL || w->coded == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory to code experts");
-	for (unsigned i = 0; rc == OD_OK && i < threads; i++)
-		rc = od_coder_new(&w->coder[i], err);
-	return rc;
+	return OD_OK;
 }
 
 int od_expert_writer_new(struct od_expert_writer **out, const struct od_checkpoint *source, const struct od_config *cfg,
-			 struct od_pool *pool, int fd, const char *path, struct od_err *err)
+			 enum od_codec codec, struct od_pool *pool, int fd, const char *path, struct od_err *err)
 {
 	struct od_expert_writer *w = calloc(1, sizeof(*w));
 	int rc;
@@ -96,7 +116,7 @@ int od_expert_writer_new(struct od_expert_writer **out, const struct od_checkpoi
 	w->pool = pool;
 	w->fd = fd;
 	w->path = path;
-	rc = writer_init(w, err);
+	rc = writer_init(w, codec, err);
 	if (rc != OD_OK) {
 		od_expert_writer_free(w);
 		return rc;
@@ -118,7 +138,7 @@ static void code_item(struct od_expert_writer *w, size_t item, unsigned thread)
 	}
 	c = &w->job[item - 1];
 	od_codec_split(w->dtype, c->raw, c->weights, c->sm, c->e);
-	c->rc = od_coder_encode(w->coder[thread], c->e, c->weights, c->coded, &stored, &codec, &c->err);
+	c->rc = od_coder_encode(w->coder[thread], w->dtype, c->e, c->weights, c->row, c->coded, &stored, &codec, &c->err);
 	c->out->e.codec = (uint8_t)codec;
 	c->out->e.stored_bytes = (uint32_t)stored;
 	c->out->e.raw_bytes = (uint32_t)c->weights;
@@ -180,6 +200,7 @@ static int write_mat(struct od_expert_writer *w, const struct od_tensor *t, enum
 						       .n_rows = (uint32_t)rows };
 			w->job[n] = (struct coding){
 				.weights = rows * n_in,
+				.row = n_in,
 				.raw = w->raw + (row - first) * n_in * each,
 				.sm = w->sm + n * w->max_weights * 3,
 				.e = w->e + n * w->max_weights,

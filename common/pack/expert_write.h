@@ -9,10 +9,10 @@
 
 struct od_expert_writer;
 
-/* Everything is borrowed. fd and path: experts.bin. */
+/* Everything is borrowed. codec: of E-chunks that get smaller by it. fd and path: experts.bin. */
 OD_MUST_CHECK int od_expert_writer_new(struct od_expert_writer **out, const struct od_checkpoint *source,
-				       const struct od_config *cfg, struct od_pool *pool, int fd, const char *path,
-				       struct od_err *err);
+				       const struct od_config *cfg, enum od_codec codec, struct od_pool *pool, int fd,
+				       const char *path, struct od_err *err);
 void od_expert_writer_free(struct od_expert_writer *w); /* NULL ok */
 
 /* Writes expert (m, expert) at offset; the header comes last, so that an interrupted one has none. What was

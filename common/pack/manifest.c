@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <lz4.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -215,6 +216,21 @@ static int read_experts(struct od_manifest *m, const struct od_config *cfg, cons
 	return rc == OD_OK ? json_is(experts, "bytes", at, path, err) : rc;
 }
 
+/* Packs of schema 1 knew no other. */
+static int read_codec(struct od_manifest *m, const json_t *root, const char *path, struct od_err *err)
+{
+	const char *s = od_codec_names[OD_CODEC_ZSTD];
+	int rc = m->schema == 1 ? OD_OK : od_json_str(root, "codec", &s, path, err);
+
+	for (int i = 0; rc == OD_OK && i < OD_N_CODECS; i++)
+		if (strcmp(s, od_codec_names[i]) == 0) {
+			m->codec = (enum od_codec)i;
+			return OD_OK;
+		}
+	return rc == OD_OK ? od_fail(err, OD_ERR_FORMAT, "%s: field \"codec\": expected raw, zstd, lz4 or planes, found "
+				     "\"%.64s\"", path, s) : rc;
+}
+
 static int read_top(struct od_manifest *m, const struct od_config *cfg, const json_t *root, const char *path,
 		    struct od_err *err)
 {
@@ -225,11 +241,14 @@ static int read_top(struct od_manifest *m, const struct od_config *cfg, const js
 
 	if (rc != OD_OK)
 		return rc;
-	if (schema != OD_PACK_SCHEMA)
-		return od_fail(err, OD_ERR_MISMATCH, "%s: field \"schema_version\": expected %d, found %" PRIu64 ": this "
+	if (schema < OD_PACK_SCHEMA_OLDEST || schema > OD_PACK_SCHEMA)
+		return od_fail(err, OD_ERR_MISMATCH, "%s: field \"schema_version\": expected %d to %d, found %" PRIu64 ": this "
 			       "pack was made by another version; make it again with this od-pack", path,
-			       OD_PACK_SCHEMA, schema);
-	rc = json_is_str(root, "family", cfg->family->name, path, err);
+			       OD_PACK_SCHEMA_OLDEST, OD_PACK_SCHEMA, schema);
+	m->schema = (uint32_t)schema;
+	rc = read_codec(m, root, path, err);
+	if (rc == OD_OK)
+		rc = json_is_str(root, "family", cfg->family->name, path, err);
 	if (rc == OD_OK)
 		rc = od_json_str(root, "fingerprint", &s, path, err);
 	if (rc != OD_OK)
@@ -270,7 +289,7 @@ static json_t *hex64(uint64_t v)
 	return json_sprintf("%016" PRIx64, v);
 }
 
-/* Schema 1 takes whole tensors as they stand; the fields are there so that stacked ones can come. */
+/* Schemas 1 and 2 take whole tensors as they stand; the fields are there so that stacked ones can come. */
 static json_t *source(const char *name)
 {
 	return json_pack("{s:s, s:i, s:b}", "tensor", name, "first_element", 0, "transposed", 0);
@@ -335,14 +354,15 @@ int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg, 
 	int rc;
 
 	json_object_set_new(root, "schema_version", json_integer(OD_PACK_SCHEMA));
-	json_object_set_new(root, "producer", json_sprintf("od-pack, zstd %s", ZSTD_versionString()));
+	json_object_set_new(root, "producer", json_sprintf("od-pack, zstd %s, lz4 %s", ZSTD_versionString(), LZ4_versionString()));
+	json_object_set_new(root, "codec", json_string(od_codec_names[m->codec]));
 	json_object_set_new(root, "family", json_string(cfg->family->name));
 	json_object_set_new(root, "fingerprint", json_string(m->fingerprint));
 	json_object_set_new(root, "dense", dense_json(m, cfg));
 	json_object_set_new(root, "experts", experts_json(m, cfg));
 	text = json_dumps(root, JSON_INDENT(1));
 	/* A failed allocation deeper down leaves a gap; od-pack reads the file back before it publishes the pack. */
-	if (text == NULL || json_object_size(root) != 6)
+	if (text == NULL || json_object_size(root) != 7)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory to write %s", path);
 	else
 		rc = od_file_write_atomic(path, text, strlen(text), err);

@@ -220,6 +220,11 @@ const char *od_pack_dir(const struct od_pack *p)
 	return p->dir;
 }
 
+enum od_codec od_pack_codec(const struct od_pack *p)
+{
+	return p->manifest.codec;
+}
+
 const struct od_config *od_pack_config(const struct od_pack *p)
 {
 	return &p->config;

@@ -9,8 +9,10 @@
 #define OD_PACK_PACK_H
 
 #include "common/model/weights.h"
+#include "common/pack/codec.h"
 
-#define OD_PACK_SCHEMA 1
+#define OD_PACK_SCHEMA 2
+#define OD_PACK_SCHEMA_OLDEST 1 /* of those that are still read */
 #define OD_FINGERPRINT_CHARS 64 /* hex of SHA-256 */
 
 struct od_pack;
@@ -20,6 +22,7 @@ OD_MUST_CHECK int od_pack_open(struct od_pack **out, const char *dir, struct od_
 void od_pack_close(struct od_pack *p); /* NULL ok */
 
 const char *od_pack_dir(const struct od_pack *p);
+enum od_codec od_pack_codec(const struct od_pack *p); /* what its E-chunks were to be coded with */
 const struct od_config *od_pack_config(const struct od_pack *p);
 const char *od_pack_fingerprint(const struct od_pack *p); /* OD_FINGERPRINT_CHARS of hex, NUL */
 void od_pack_fingerprint_bytes(const struct od_pack *p, uint8_t out[OD_FINGERPRINT_CHARS / 2]);

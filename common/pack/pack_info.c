@@ -7,9 +7,14 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+/* Of all experts, or of their matrices of one type. */
 struct totals {
-	uint64_t weights, raw_bytes, stored_bytes; /* of all experts; stored: chunks */
-	bool dtypes[OD_INT8 + 1];
+	uint64_t weights, raw_bytes, stored_bytes; /* stored: chunks */
+	uint64_t chunks[OD_N_CODECS];		   /* E-chunks of each codec */
+};
+
+struct all_totals {
+	struct totals all, of[OD_F32 + 1];
 };
 
 struct shadow {
@@ -18,23 +23,35 @@ struct shadow {
 	double bits;	/* per weight that is quantised */
 };
 
-static struct totals add_up(const struct od_pack *p)
+static void add_shard(struct totals *t, const struct od_shard *s, enum od_dtype dtype)
 {
-	struct totals t = { 0 };
+	t->weights += s->e.raw_bytes;
+	t->raw_bytes += s->e.raw_bytes * od_dtype_bytes(dtype);
+	t->stored_bytes += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
+	t->chunks[s->e.codec]++;
+}
+
+static struct all_totals add_up(const struct od_pack *p)
+{
+	struct all_totals t = { 0 };
 
 	for (size_t i = 0; i < p->manifest.n_experts; i++) {
 		const struct od_expert_entry *e = &p->expert[i];
 
-		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
-			t.raw_bytes += od_expert_mat_bytes(&p->config, e, mat);
-			t.dtypes[e->dtype[mat]] = true;
-		}
 		for (uint32_t s = 0; s < e->x.n_shards; s++) {
-			t.weights += e->x.shard[s].e.raw_bytes;
-			t.stored_bytes += (uint64_t)e->x.shard[s].e.stored_bytes + e->x.shard[s].sm.stored_bytes;
+			const struct od_shard *shard = &e->x.shard[s];
+			const enum od_dtype dtype = e->dtype[shard->mat];
+
+			add_shard(&t.all, shard, dtype);
+			add_shard(&t.of[dtype], shard, dtype);
 		}
 	}
 	return t;
+}
+
+static double bits_per_weight(const struct totals *t)
+{
+	return 8.0 * (double)t->stored_bytes / (double)t->weights;
 }
 
 /* shadow [OD_N_PRECISIONS]; *n: how many there are. */
@@ -60,15 +77,50 @@ static int list_shadows(const struct od_pack *p, struct shadow *shadow, size_t *
 	return rc;
 }
 
-static void dtype_list(const struct totals *t, char *buf, size_t size)
+static void dtype_list(const struct all_totals *t, char *buf, size_t size)
 {
 	size_t len = 0;
 
 	buf[0] = '\0';
 	for (int d = OD_BF16; d <= OD_F32; d++)
-		if (t->dtypes[d] && len < size)
+		if (t->of[d].weights > 0 && len < size)
 			len += (size_t)snprintf(buf + len, size - len, "%s%s", len > 0 ? ", " : "",
 						od_dtype_name((enum od_dtype)d));
+}
+
+/* "288 planes, 3 raw" */
+static const char *chunk_list(const struct totals *t, char *buf, size_t size)
+{
+	size_t len = 0;
+
+	buf[0] = '\0';
+	for (int c = OD_N_CODECS - 1; c >= 0; c--)
+		if (t->chunks[c] > 0 && len < size)
+			len += (size_t)snprintf(buf + len, size - len, "%s%" PRIu64 " %s", len > 0 ? ", " : "", t->chunks[c],
+						od_codec_names[c]);
+	return buf;
+}
+
+static json_t *dtypes_json(const struct all_totals *t)
+{
+	json_t *list = json_array();
+
+	for (int d = OD_BF16; d <= OD_F32; d++) {
+		const struct totals *of = &t->of[d];
+		json_t *chunks;
+
+		if (of->weights == 0)
+			continue;
+		chunks = json_object();
+		for (int c = 0; c < OD_N_CODECS; c++)
+			json_object_set_new(chunks, od_codec_names[c], json_integer((json_int_t)of->chunks[c]));
+		json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:I, s:f, s:o}", "dtype", od_dtype_name((enum od_dtype)d),
+						      "weights", (json_int_t)of->weights, "raw_bytes",
+						      (json_int_t)of->raw_bytes, "stored_bytes",
+						      (json_int_t)of->stored_bytes, "bits_per_weight",
+						      bits_per_weight(of), "chunks", chunks));
+	}
+	return list;
 }
 
 static json_t *shadows_json(const struct shadow *shadow, size_t n)
@@ -85,26 +137,29 @@ static json_t *shadows_json(const struct shadow *shadow, size_t n)
 	return list;
 }
 
-static int print_json(const struct od_pack *p, const struct totals *t, const char *dtypes, const struct shadow *shadow,
-		      size_t n_shadows, FILE *out, struct od_err *err)
+static int print_json(const struct od_pack *p, const struct all_totals *all, const char *dtypes,
+		      const struct shadow *shadow, size_t n_shadows, FILE *out, struct od_err *err)
 {
 	const struct od_config *c = &p->config;
+	const struct totals *t = &all->all;
 	json_t *shadows = shadows_json(shadow, n_shadows), *root;
 	int bad;
 
 	root = json_pack("{s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "pack", p->dir,
-			 "schema_version", OD_PACK_SCHEMA, "fingerprint", p->manifest.fingerprint, "family",
+			 "schema_version", (int)p->manifest.schema, "fingerprint", p->manifest.fingerprint, "family",
 			 c->family->name, "layers", (int)c->n_layers, "hidden", (int)c->hidden, "heads",
 			 (int)c->n_heads, "kv_heads", (int)c->n_kv_heads, "head_dim", (int)c->head_dim, "vocab",
 			 (int)c->vocab, "experts", (int)c->n_experts, "top_k", (int)c->top_k, "intermediate",
 			 (int)c->intermediate);
 	bad = root == NULL;
+	bad = bad || json_object_set_new(root, "codec", json_string(od_codec_names[p->manifest.codec])) != 0;
 	bad = bad || json_object_set_new(root, "expert_dtype", json_string(dtypes)) != 0;
 	bad = bad || json_object_set_new(root, "expert_weights", json_integer((json_int_t)t->weights)) != 0;
 	bad = bad || json_object_set_new(root, "expert_raw_bytes", json_integer((json_int_t)t->raw_bytes)) != 0;
 	bad = bad || json_object_set_new(root, "expert_stored_bytes", json_integer((json_int_t)t->stored_bytes)) != 0;
 	bad = bad || json_object_set_new(root, "bits_per_weight",
-					 json_real(8.0 * (double)t->stored_bytes / (double)t->weights)) != 0;
+					 json_real(bits_per_weight(t))) != 0;
+	bad = bad || json_object_set_new(root, "expert_dtypes", dtypes_json(all)) != 0;
 	bad = bad || json_object_set_new(root, "slot_bytes", json_integer((json_int_t)p->slot_bytes)) != 0;
 	bad = bad || json_object_set_new(root, "dense_bytes", json_integer((json_int_t)p->manifest.dense_bytes)) != 0;
 	bad = bad || json_object_set_new(root, "experts_bytes", json_integer((json_int_t)p->manifest.experts_bytes)) != 0;
@@ -116,10 +171,22 @@ static int print_json(const struct od_pack *p, const struct totals *t, const cha
 	return bad ? od_fail(err, OD_ERR_IO, "cannot write JSON") : OD_OK;
 }
 
-static void print_text(const struct od_pack *p, const struct totals *t, const char *dtypes, const struct shadow *shadow,
-		       size_t n_shadows, FILE *out)
+static void print_dtypes(const struct all_totals *t, FILE *out)
+{
+	char a[128];
+
+	for (int d = OD_BF16; d <= OD_F32; d++)
+		if (t->of[d].weights > 0)
+			fprintf(out, "  %-12s%" PRIu64 " weights, %.2f bits each; exponents in chunks: %s\n",
+				od_dtype_name((enum od_dtype)d), t->of[d].weights, bits_per_weight(&t->of[d]),
+				chunk_list(&t->of[d], a, sizeof(a)));
+}
+
+static void print_text(const struct od_pack *p, const struct all_totals *all, const char *dtypes,
+		       const struct shadow *shadow, size_t n_shadows, FILE *out)
 {
 	const struct od_config *c = &p->config;
+	const struct totals *t = &all->all;
 	char a[32], b[32];
 
 	fprintf(out, "pack          %s\n", p->dir);
@@ -132,8 +199,9 @@ static void print_text(const struct od_pack *p, const struct totals *t, const ch
 		od_format_bytes(p->stored_bytes, b, sizeof(b)));
 	fprintf(out, "all experts   %s as published, %s stored: %.2f bits a weight, %.1f%%\n",
 		od_format_bytes(t->raw_bytes, a, sizeof(a)), od_format_bytes(t->stored_bytes, b, sizeof(b)),
-		8.0 * (double)t->stored_bytes / (double)t->weights,
-		100.0 * (double)t->stored_bytes / (double)t->raw_bytes);
+		bits_per_weight(t), 100.0 * (double)t->stored_bytes / (double)t->raw_bytes);
+	fprintf(out, "codec         %s\n", od_codec_names[p->manifest.codec]);
+	print_dtypes(all, out);
 	fprintf(out, "files         " OD_DENSE_NAME " %s, ", od_format_bytes(p->manifest.dense_bytes, a, sizeof(a)));
 	fprintf(out, OD_EXPERTS_NAME " %s\n", od_format_bytes(p->manifest.experts_bytes, a, sizeof(a)));
 	for (size_t i = 0; i < n_shadows; i++)
@@ -147,7 +215,7 @@ static void print_text(const struct od_pack *p, const struct totals *t, const ch
 
 int od_pack_info(const struct od_pack *p, bool json, FILE *out, struct od_err *err)
 {
-	const struct totals t = add_up(p);
+	const struct all_totals t = add_up(p);
 	struct shadow shadow[OD_N_PRECISIONS];
 	char dtypes[32];
 	size_t n;

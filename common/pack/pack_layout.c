@@ -121,7 +121,6 @@ static int check_fixed(const struct od_disk_expert *d, const struct od_config *c
 		const char *name;
 		uint64_t expected, found;
 	} field[] = {
-		{ "schema", OD_PACK_SCHEMA, d->schema },
 		{ "m", m, d->m },
 		{ "expert", expert, d->expert },
 		{ "n_shards", od_expert_shards(cfg), d->n_shards },
@@ -130,6 +129,8 @@ static int check_fixed(const struct od_disk_expert *d, const struct od_config *c
 	};
 	enum od_dtype dtype[OD_N_EXPERT_MATS];
 
+	if (d->schema < OD_PACK_SCHEMA_OLDEST || d->schema > OD_PACK_SCHEMA)
+		return bad_header(err, where, m, expert, "schema", OD_PACK_SCHEMA, d->schema);
 	for (size_t i = 0; i < sizeof(field) / sizeof(field[0]); i++)
 		if (field[i].expected != field[i].found)
 			return bad_header(err, where, m, expert, field[i].name, field[i].expected, field[i].found);
@@ -148,8 +149,9 @@ static int check_fixed(const struct od_disk_expert *d, const struct od_config *c
 
 /* One shard's row: the run of rows, the lengths, and that its chunks follow the ones before without a gap. */
 static int check_shard(const struct od_disk_shard *s, const struct cursor *c, enum od_dtype dtype, uint64_t sm_at,
-		       uint64_t e_at, const char *where, uint32_t m, uint32_t expert, struct od_err *err)
+		       uint64_t e_at, const char *where, const struct od_disk_expert *d, struct od_err *err)
 {
+	const enum od_codec last_codec = d->schema == 1 ? OD_CODEC_ZSTD : OD_CODEC_PLANES;
 	uint64_t weights = cursor_rows(c) * c->n_in, sm_bytes = weights * od_codec_sm_bytes(dtype);
 	const struct {
 		const char *name;
@@ -169,11 +171,11 @@ static int check_shard(const struct od_disk_shard *s, const struct cursor *c, en
 
 	for (size_t i = 0; i < sizeof(field) / sizeof(field[0]); i++)
 		if (field[i].expected != field[i].found)
-			return bad_header(err, where, m, expert, field[i].name, field[i].expected, field[i].found);
-	if (s->e_codec != OD_CODEC_RAW && s->e_codec != OD_CODEC_ZSTD)
-		return bad_header(err, where, m, expert, "e_codec", OD_CODEC_ZSTD, s->e_codec);
+			return bad_header(err, where, d->m, d->expert, field[i].name, field[i].expected, field[i].found);
+	if (s->e_codec > last_codec)
+		return bad_header(err, where, d->m, d->expert, "e_codec", last_codec, s->e_codec);
 	if (s->e_codec == OD_CODEC_RAW ? s->e_stored_bytes != weights : s->e_stored_bytes >= weights)
-		return bad_header(err, where, m, expert, "e_stored_bytes", weights, s->e_stored_bytes);
+		return bad_header(err, where, d->m, d->expert, "e_stored_bytes", weights, s->e_stored_bytes);
 	return OD_OK;
 }
 
@@ -199,7 +201,7 @@ static int read_table(struct od_expert_entry *out, struct od_shard *shard, const
 		int rc;
 
 		memcpy(&s, table + i * sizeof(s), sizeof(s));
-		rc = check_shard(&s, &c, out->dtype[c.mat], sm_at, e_at, where, d->m, d->expert, err);
+		rc = check_shard(&s, &c, out->dtype[c.mat], sm_at, e_at, where, d, err);
 		if (rc != OD_OK)
 			return od_fail_within(err, "shard %u", i);
 		shard_from_disk(&shard[i], &s, out->x.offset);

@@ -218,7 +218,7 @@ static int write_experts(struct writer *w, struct od_err *err)
 	int fd, rc = open_file(w, OD_EXPERTS_NAME, path, &fd, err);
 
 	if (rc == OD_OK)
-		rc = od_expert_writer_new(&ew, w->source, &w->config, w->pool, fd, path, err);
+		rc = od_expert_writer_new(&ew, w->source, &w->config, w->job->codec, w->pool, fd, path, err);
 	if (rc == OD_OK)
 		rc = keep_experts(w, ew, fd, &kept, err);
 	if (rc == OD_OK)
@@ -312,6 +312,7 @@ static int plan(struct writer *w, struct od_err *err)
 
 		t->dtype = od_source_dense(w->source, &w->config, t->role, t->layer)->dtype;
 	}
+	w->manifest.codec = w->job->codec;
 	od_manifest_place_dense(&w->manifest);
 	for (size_t i = 0; i < w->manifest.n_dense; i++)
 		w->all_bytes += w->manifest.dense[i].bytes;
@@ -345,9 +346,9 @@ static int write_all(struct writer *w, struct od_err *err)
 	int rc = open_source(w, err);
 
 	if (rc == OD_OK)
-		rc = od_partial_open(&w->partial, w->job->pack, w->source, w->job->force, err);
+		rc = od_partial_open(&w->partial, w->job->pack, w->source, w->job->codec, w->job->force, err);
 	if (rc == OD_OK && w->partial.emptied)
-		note(w, "%s is from another checkpoint or version: starting over", w->partial.dir);
+		note(w, "%s is from another checkpoint or version, or coded otherwise: starting over", w->partial.dir);
 	if (rc == OD_OK)
 		rc = plan(w, err);
 	if (rc == OD_OK)

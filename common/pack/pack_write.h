@@ -12,6 +12,7 @@
 
 struct od_pack_job {
 	const char *checkpoint, *pack;
+	enum od_codec codec;
 	unsigned shadows; /* OD_SHADOW_BITs: which to make with it */
 	bool force;
 	unsigned n_threads;

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <lz4.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
@@ -76,8 +77,9 @@ static int check_target(const char *pack, bool force, struct od_err *err)
 	return OD_OK;
 }
 
-/* Names, sizes, times and header sums of the source, as text. *out is malloc'd. */
-static int describe_source(const struct od_checkpoint *c, char **out, size_t *len, struct od_err *err)
+/* Names, sizes, times and header sums of the source, and how it is coded, as text. *out is malloc'd. */
+static int describe_source(const struct od_checkpoint *c, enum od_codec codec, char **out, size_t *len,
+			   struct od_err *err)
 {
 	char path[PATH_MAX], hex[OD_HEX_CHARS(OD_SHA256_BYTES) + 1];
 	uint8_t sum[OD_SHA256_BYTES];
@@ -94,7 +96,8 @@ static int describe_source(const struct od_checkpoint *c, char **out, size_t *le
 	if (f == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory");
 	od_hex(sum, sizeof(sum), hex);
-	fprintf(f, "od-pack partial, schema %d, zstd %s\nconfig.json %s\n", OD_PACK_SCHEMA, ZSTD_versionString(), hex);
+	fprintf(f, "od-pack partial, schema %d, codec %s, zstd %s, lz4 %s\nconfig.json %s\n", OD_PACK_SCHEMA,
+		od_codec_names[codec], ZSTD_versionString(), LZ4_versionString(), hex);
 	for (size_t i = 0; i < od_checkpoint_n_files(c); i++) {
 		const struct od_checkpoint_file *file = od_checkpoint_file(c, i);
 
@@ -107,14 +110,14 @@ static int describe_source(const struct od_checkpoint *c, char **out, size_t *le
 }
 
 /* Keep what is there when its source is ours, else start over. */
-static int adopt(struct od_partial *p, const struct od_checkpoint *c, struct od_err *err)
+static int adopt(struct od_partial *p, const struct od_checkpoint *c, enum od_codec codec, struct od_err *err)
 {
 	char path[PATH_MAX], *ours = NULL, *theirs = NULL;
 	size_t our_len, their_len = 0;
 	int rc = od_path(path, sizeof(path), p->dir, SOURCE_NAME, err);
 
 	if (rc == OD_OK)
-		rc = describe_source(c, &ours, &our_len, err);
+		rc = describe_source(c, codec, &ours, &our_len, err);
 	if (rc != OD_OK)
 		goto done;
 	if (od_file_read(path, SOURCE_MAX_BYTES, &theirs, &their_len, NULL) == OD_OK && our_len == their_len &&
@@ -144,8 +147,8 @@ void od_partial_remove(const struct od_partial *p)
 	rmdir(p->dir); /* fails when somebody else's files are there, and so it should */
 }
 
-int od_partial_open(struct od_partial *p, const char *pack, const struct od_checkpoint *c, bool force,
-		    struct od_err *err)
+int od_partial_open(struct od_partial *p, const char *pack, const struct od_checkpoint *c, enum od_codec codec,
+		    bool force, struct od_err *err)
 {
 	size_t len = strlen(pack);
 	int rc;
@@ -169,7 +172,7 @@ int od_partial_open(struct od_partial *p, const char *pack, const struct od_chec
 		od_partial_close(p); /* without the lock nothing there is ours */
 		return od_fail(err, OD_ERR_BUSY, "another od-pack is writing %s", p->dir);
 	}
-	return adopt(p, c, err);
+	return adopt(p, c, codec, err);
 }
 
 static int sync_file(const char *dir, const char *name, struct od_err *err)

@@ -1,5 +1,5 @@
-"""A reader of packs written from docs/PACK-FORMAT.md alone, to hold od-pack to it. Standard library, with libzstd and
-libxxhash by ctypes. Everything that the format says must be so is checked; anything else raises Bad."""
+"""A reader of packs written from docs/PACK-FORMAT.md alone, to hold od-pack to it. Standard library, with libzstd,
+liblz4 and libxxhash by ctypes. Everything that the format says must be so is checked; anything else raises Bad."""
 import ctypes
 import hashlib
 import json
@@ -15,6 +15,10 @@ _zstd.ZSTD_decompress.restype = ctypes.c_size_t
 _zstd.ZSTD_decompress.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
 _zstd.ZSTD_isError.argtypes = [ctypes.c_size_t]
 
+_lz4 = ctypes.CDLL("liblz4.so.1")
+_lz4.LZ4_decompress_safe.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
+
+CODECS = ["raw", "zstd", "lz4", "planes"]
 DTYPES = {1: "BF16", 2: "F16", 3: "F32"}
 WIDTH = {"BF16": 2, "F16": 2, "F32": 4}
 SMALL = ["config.json", "generation_config.json", "model.json", "tokenizer.json", "tokenizer_config.json"]
@@ -45,6 +49,81 @@ def unzstd(data, raw_bytes):
     n = _zstd.ZSTD_decompress(out, raw_bytes, bytes(data), len(data))
     need(not _zstd.ZSTD_isError(n) and n == raw_bytes, "zstd frame")
     return out.raw[:raw_bytes]
+
+
+def unlz4(data, raw_bytes):
+    out = ctypes.create_string_buffer(raw_bytes + 1)
+    need(_lz4.LZ4_decompress_safe(bytes(data), out, len(data), raw_bytes) == raw_bytes, "lz4 block")
+    return out.raw[:raw_bytes]
+
+
+BITS = [bytes(b >> i & 1 for i in range(8)) for b in range(256)]  # of a byte, a bit a byte
+
+
+def level_codes(data, at, k):
+    """One level of a block of planes: a byte for each of its k codes, and where the level ends."""
+    planes = [[], []]
+    for group in range(0, k, 64):
+        size = -(-min(64, k - group) // 8)
+        for p in planes:
+            p.append(data[at:at + size])
+            at += size
+    need(at <= len(data), "length of a level")
+    low, high = [int.from_bytes(b"".join(BITS[b] for part in p for b in part), "little") for p in planes]
+    codes = (low + 2 * high).to_bytes(8 * -(-k // 8), "little")
+    need(not any(codes[k:]), "bits behind a level's last code")
+    return codes[:k], at
+
+
+def fill(codes, symbols, below):
+    """Exponents of a level from its codes and what is below it."""
+    need(codes.count(3) == len(below), "escapes of a level")
+    out = bytearray(codes.translate(bytes(symbols) + bytes(253)))
+    for at, e in zip([i for i, c in enumerate(codes) if c == 3], below):
+        out[at] = e
+    return bytes(out)
+
+
+def planes_block(data, at, weights, symbols):
+    """A block's exponents, and where it ends."""
+    n2, n3, n4, raw = struct.unpack_from("<4H", data, at)
+    at += 8
+    if raw == 1:
+        need((n2, n3, n4) == (0, 0, 0), "counts of a raw block")
+        return data[at:at + weights], at + weights
+    need(raw == 0, "kind of block")
+    below = data[at:at + n4]
+    at += n4
+    for number, k in ((3, n3), (2, n2), (1, weights)):
+        codes, at = level_codes(data, at, k)
+        below = fill(codes, symbols[3 * number - 3:3 * number], below)
+    return below, at
+
+
+def unplanes(data, n, row):
+    data = bytes(data)
+    if row <= 16384:
+        each = 16384 // row * row
+        weights = [min(each, n - i) for i in range(0, n, each)]
+    else:
+        weights = [min(16384, row - i) for i in range(0, row, 16384)] * (n // row)
+    need(data[9:12] == bytes(3) and struct.unpack_from("<I", data, 12)[0] == len(weights), "header of planes")
+    out, at = [], 16 + 4 * len(weights)
+    for b, w in enumerate(weights):
+        need(struct.unpack_from("<I", data, 16 + 4 * b)[0] == at, "where a block begins")
+        e, at = planes_block(data, at, w, data[:9])
+        out.append(e)
+    need(at == len(data) and sum(map(len, out)) == n, "length of planes")
+    return b"".join(out)
+
+
+def exponents(codec, data, n, row):
+    """The E plane of a chunk of any codec."""
+    if codec == 0:
+        need(len(data) == n, "length of raw E")
+        return data
+    need(codec < len(CODECS) and len(data) < n, "E codec")
+    return unplanes(data, n, row) if codec == 3 else [None, unzstd, unlz4][codec](data, n)
 
 
 def round_up(n, step):
@@ -120,11 +199,13 @@ class Expert:
         head = data[:header_bytes]
         (magic, xx, schema, m_, e_, n, hb, total, sm_off, e_off) = struct.unpack_from("<8sQIIIIQQQQ", head)
         need(magic == b"ODEXPERT" and xx == xxh3(head[16:]), "expert header checksum")
-        need((schema, m_, e_, n, hb, sm_off) == (1, m, expert, n_shards, header_bytes, header_bytes), "expert header")
+        need(schema in (1, 2), "schema of an expert header")
+        need((m_, e_, n, hb, sm_off) == (m, expert, n_shards, header_bytes, header_bytes), "expert header")
         need(total == len(data) and head[67:72] == bytes(5) and head[168:192] == bytes(24), "expert header zeros")
         self.header = head
         self.dtype = [DTYPES[b] for b in head[64:67]]
         self.stored = 0
+        self.codecs = []  # (dtype, name) of each chunk
         mats, at, sm_at, e_at = [bytearray() for _ in MATS], 192, sm_off, e_off
         for mat, shape in enumerate(mat_shapes):
             for row in range(0, shape[0], shard_rows[mat]):
@@ -137,8 +218,9 @@ class Expert:
                 need((sm_st, sm_raw, e_raw, sm_o, e_o) == (sm_len, sm_len, weights, sm_at, e_at), "shard lengths")
                 sm, e = data[sm_o:sm_o + sm_st], data[e_o:e_o + e_st]
                 need(xxh3(sm) == sm_x and xxh3(e) == e_x, "chunk checksum")
-                need(e_codec in (0, 1) and (e_st == weights if e_codec == 0 else e_st < weights), "E codec")
-                mats[mat] += merge(self.dtype[mat], sm, e if e_codec == 0 else unzstd(e, weights))
+                need(e_codec < (2 if schema == 1 else 4), "E codec")
+                mats[mat] += merge(self.dtype[mat], sm, exponents(e_codec, e, weights, shape[1]))
+                self.codecs.append((self.dtype[mat], CODECS[e_codec]))
                 at, sm_at, e_at = at + 64, sm_at + sm_st, e_at + e_st
                 self.stored += sm_st + e_st
         need(not any(head[at:]), "header padding")
@@ -156,7 +238,8 @@ class Pack:
         check_sums(path)
         read = lambda name: open(os.path.join(path, name), "rb").read()
         self.model, self.config = json.loads(read("model.json")), json.loads(read("config.json"))
-        need(self.model["schema_version"] == 1, "schema")
+        need(self.model["schema_version"] in (1, 2), "schema")
+        need(self.model["schema_version"] == 1 or self.model["codec"] in CODECS, "codec")
         self.dense_shapes, self.mat_shapes = shapes(self.config)
         self.tensors, self.experts = {}, {}
         self._read_dense(read("dense.bin"))

@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """od-pack against a reader that was written from docs/PACK-FORMAT.md alone: bits, paddings, fingerprint, quantisation,
 resuming. Standard library only."""
+import collections
 import fcntl
+import hashlib
 import json
+import math
 import os
 import random
 import shutil
@@ -48,6 +51,71 @@ def test_bits_mixed_types():
     same_bits(pack, tens)
     assert {d for e in pack.experts.values() for d in e.dtype} == set(kinds)
     good("verify", at("mixed.pack"), "--against", at("mixed"))
+
+
+def entropy(counts):
+    n = sum(counts.values())
+    return -sum(c / n * math.log2(c / n) for c in counts.values())
+
+
+def test_codecs():
+    """Each codec through the reader: what is said of it, sizes, and one fingerprint."""
+    cfg = dict(tc.CONFIG, hidden_size=256, intermediate_size=384, num_hidden_layers=1, num_local_experts=3)
+    kinds = ["BF16", "F16", "F32"]
+    tens = tc.tensors(cfg, seed=9, dtype=lambda name: kinds[int(name.split(".")[5])] if "experts" in name else "BF16")
+    tc.write_checkpoint(at("kinds"), cfg, tens)
+    fingerprints, bits = set(), {}
+    for codec in pr.CODECS:
+        path = at("kinds." + codec)
+        good(at("kinds"), path, "--shadow", "none", "--codec", codec)
+        pack, info = pr.Pack(path), json.loads(good("info", "--json", path).stdout)
+        same_bits(pack, tens)
+        good("verify", path, "--against", at("kinds"))
+        assert pack.model["codec"] == info["codec"] == codec and info["schema_version"] == 2
+        found = collections.Counter(c for e in pack.experts.values() for c in e.codecs)
+        told = {(d["dtype"], c): n for d in info["expert_dtypes"] for c, n in d["chunks"].items() if n}
+        assert told == found == {(k, "zstd" if (codec, k) == ("planes", "F16") else codec): 3 for k in kinds}, found
+        text = good("info", path).stdout
+        for d in info["expert_dtypes"]:
+            bits[codec, d["dtype"]] = d["bits_per_weight"]
+            assert "%s %d weights, %.2f bits each" % (d["dtype"], d["weights"], d["bits_per_weight"]) in " ".join(text.split())
+        fingerprints.add(info["fingerprint"])
+    assert len(fingerprints) == 1
+    for kind, width in (("BF16", 2), ("F16", 2), ("F32", 4)):
+        tops = collections.Counter()
+        for name, (dtype, shape, raw) in tens.items():
+            if "experts" in name and dtype == kind:
+                tops.update((raw[i] << 1 | raw[i - 1] >> 7) & 255 for i in range(width - 1, len(raw), width))
+        floor = 8 * (width - 1) + entropy(tops)
+        assert bits["raw", kind] == 8 * width
+        assert floor - 0.01 < bits["zstd", kind] < floor + 0.12, (kind, floor, bits)
+        assert floor - 0.01 < bits["planes", kind] < floor + 0.2, (kind, floor, bits)
+        assert floor - 0.01 < bits["lz4", kind] < 8 * width, (kind, floor, bits)
+    refused(at("kinds"), at("none"), "--codec", "lzma", says=["--codec", "planes"], status=2)
+    refused("info", at("kinds.raw"), "--codec", "raw", says=["--codec belongs to packing"], status=2)
+
+
+def test_older_pack():
+    """A pack as the version before wrote it is good, and the same model."""
+    good(at("kinds"), at("old"), "--shadow", "none", "--codec", "zstd")
+    model = json.loads(read(at("old"), "model.json"))
+    data, fingerprint = bytearray(read(at("old"), "experts.bin")), model["fingerprint"]
+    model["schema_version"] = 1
+    del model["codec"]
+    for t in model["experts"]["table"]:
+        head = data[t["offset"]:t["offset"] + 4096]
+        head[16:20] = struct.pack("<I", 1)
+        head[8:16] = struct.pack("<Q", pr.xxh3(head[16:]))
+        data[t["offset"]:t["offset"] + 4096] = head
+        t["header_xxh3"] = "%016x" % pr.xxh3(head)
+    write(data, at("old"), "experts.bin")
+    write(json.dumps(model).encode(), at("old"), "model.json")
+    sums = [hashlib.sha256(read(at("old"), n)).hexdigest() + "  " + n + "\n" for n in pr.SMALL
+            if os.path.exists(at("old", n))]
+    write("".join(sums).encode(), at("old"), "SHA256SUMS")
+    good("verify", at("old"), "--against", at("kinds"))
+    info = json.loads(good("info", "--json", at("old")).stdout)
+    assert (info["schema_version"], info["codec"], info["fingerprint"]) == (1, "zstd", fingerprint)
 
 
 def test_many_shards():
@@ -224,14 +292,17 @@ def test_tied_head_and_ignorable():
 
 
 def test_talebook():
-    """The demonstration model: experts at no more than 67 % of BF16."""
-    good(TALEBOOK, at("talebook.pack"))
+    """The demonstration model: its experts as small as they should be."""
+    good(TALEBOOK, at("talebook.zstd"), "--codec", "zstd", "--shadow", "none")
+    assert json.loads(good("info", "--json", at("talebook.zstd")).stdout)["bits_per_weight"] <= 10.65
+    shutil.rmtree(at("talebook.zstd"))
+    good(TALEBOOK, at("talebook.pack"), "--codec", "planes")
     info = json.loads(good("info", "--json", at("talebook.pack")).stdout)
     pack = pr.Pack(at("talebook.pack"))
     stored = sum(e.stored for e in pack.experts.values())
     weights = sum(len(m) // 2 for e in pack.experts.values() for m in e.mats)
     assert info["expert_stored_bytes"] == stored and info["expert_weights"] == weights == 18874368
-    assert stored <= 0.67 * 2 * weights, stored / (2 * weights)
+    assert 8 * stored / weights <= 10.72, stored / weights
     assert abs(info["bits_per_weight"] - 8 * stored / weights) < 1e-9
     assert info["fingerprint"] == pack.fingerprint() and [x["precision"] for x in info["shadows"]] == ["int8"]
     assert (info["layers"], info["experts"], info["top_k"], info["expert_dtype"]) == (12, 8, 2, "BF16")
@@ -320,6 +391,9 @@ def test_partial_of_another_checkpoint():
     assert "starting over" in p.stderr and "resuming" not in p.stderr
     good("verify", at("switch"), "--against", at("other"))
     refused("verify", at("switch"), "--against", at("det"), says=["differs"])
+    make_partial("recode")
+    p = good(at("det"), at("recode"), "--codec", "raw")
+    assert "coded otherwise: starting over" in p.stderr and json.loads(read(at("recode"), "model.json"))["codec"] == "raw"
     # The same file, written again: nothing says that it has the same bytes.
     shutil.copytree(at("det"), at("touched"))
     refused(at("touched"), at("touch.pack"), preexec=limit(40000))

@@ -284,8 +284,12 @@ def forged(change, says):
 
 
 def test_schema_version():
-    for v in (0, 2, 1 << 40):
-        forged(lambda m: m.update(schema_version=v), ["model.json", "schema_version", "expected 1", "found %d" % v])
+    for v in (0, 3, 1 << 40):
+        forged(lambda m: m.update(schema_version=v), ["model.json", "schema_version", "expected 1 to 2", "found %d" % v,
+                                                      "make it again"])
+    for v in ("lzma", "", 3, None):
+        forged(lambda m: m.update(codec=v), ["model.json", "codec"])
+    forged(lambda m: m.pop("codec"), ["model.json", "codec"])
 
 
 def test_forged_tables():
@@ -318,10 +322,10 @@ def test_forged_tables():
     assert n > 200
 
 
-def forge_header(change):
+def forge_header(change, base="det.pack"):
     """Expert 1's header changed, with every checksum made to fit again."""
     shutil.rmtree(at("forged.pack"), ignore_errors=True)
-    shutil.copytree(at("det.pack"), at("forged.pack"))
+    shutil.copytree(at(base), at("forged.pack"))
     model = json.loads(read(at("forged.pack"), "model.json"))
     data, t = bytearray(read(at("forged.pack"), "experts.bin")), model["experts"]["table"][1]
     head = bytearray(data[t["offset"]:t["offset"] + 4096])
@@ -355,26 +359,31 @@ def test_forged_headers():
             # F16 has the same layout as BF16, but gives another fingerprint.
             f16 = where == 64 and value == 2
             refused("verify", at("forged.pack"), says=["fingerprint" if f16 else "experts.bin"])
-            if not f16 and where != 320 + 32:  # a shorter last chunk may end in the same page: only its checksum tells
+            codec = where in (202, 266, 330) and value < len(pr.CODECS)  # only decoding tells
+            if not f16 and not codec and where != 320 + 32:  # a shorter last chunk may end in the same page, likewise
                 refused("info", at("forged.pack"), says=["experts.bin"])
             shutil.rmtree(at("forged.pack"))
 
 
 def test_forged_chunks():
-    """Chunks with right checksums and wrong content: not a zstd frame, one of another length."""
-    for mess in (lambda c: bytes(len(c)), lambda c: c[:-1] + bytes([c[-1] ^ 1]), lambda c: os.urandom(len(c)),
-                 lambda c: b"\x28\xb5\x2f\xfd\x20\x05" + c[6:]):
-        def change(head, data):
-            offset, = struct.unpack_from("<Q", head, 192 + 24)
-            stored, = struct.unpack_from("<I", head, 192 + 32)
-            assert head[202] == 1  # zstd
-            base = json.loads(read(at("det.pack"), "model.json"))["experts"]["table"][1]["offset"]
-            data[base + offset:base + offset + stored] = mess(bytes(data[base + offset:base + offset + stored]))
-            head[192 + 56:192 + 64] = struct.pack("<Q", pr.xxh3(data[base + offset:base + offset + stored]))
-        forge_header(change)
-        good("info", at("forged.pack"))
-        refused("verify", at("forged.pack"), says=["experts.bin", "expert (0, 1)"])
-        shutil.rmtree(at("forged.pack"))
+    """Chunks with right checksums and wrong content: nothing of their codec, or of another length."""
+    messes = [lambda c: bytes(len(c)), lambda c: c[:-1] + bytes([c[-1] ^ 1]), lambda c: os.urandom(len(c)),
+              lambda c: b"\x28\xb5\x2f\xfd\x20\x05" + c[6:], lambda c: c[:12] + b"\xff" * 8 + c[20:]]
+    for codec in (1, 2, 3):
+        base = pr.CODECS[codec] + ".pack"
+        good(at("det"), at(base), "--codec", pr.CODECS[codec])
+        for mess in messes:
+            def change(head, data):
+                offset, = struct.unpack_from("<Q", head, 192 + 24)
+                stored, = struct.unpack_from("<I", head, 192 + 32)
+                assert head[202] == codec, head[202]
+                first = json.loads(read(at(base), "model.json"))["experts"]["table"][1]["offset"] + offset
+                data[first:first + stored] = mess(bytes(data[first:first + stored]))
+                head[192 + 56:192 + 64] = struct.pack("<Q", pr.xxh3(data[first:first + stored]))
+            forge_header(change, base)
+            good("info", at("forged.pack"))
+            refused("verify", at("forged.pack"), says=["experts.bin", "expert (0, 1)"])
+            shutil.rmtree(at("forged.pack"))
 
 
 def test_forged_shadows():

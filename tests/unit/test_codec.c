@@ -1,10 +1,12 @@
-/* The bit-field codec: every BF16 and F16 pattern, planes against the definition, hostile frames. */
+/* The bit-field codec: every BF16 and F16 pattern, planes against the definition, every codec there and back, hostile
+ * chunks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "common/base/mem.h"
 #include "common/pack/codec.h"
 
 #include <math.h>
@@ -96,91 +98,220 @@ static void gaussian_exponents(uint8_t *e, size_t n)
 	}
 }
 
-static void test_code_and_inflate(void **state)
+struct chunk {
+	struct od_coded coded;
+	uint8_t *e, *stored, *sm, *weights; /* of exactly their size, and OD_PAD_BYTES; weights as published */
+	enum od_dtype t;
+};
+
+static struct chunk chunk_of(enum od_codec codec, enum od_dtype t, size_t rows, size_t row, bool gaussian)
 {
-	enum { N = 512 * 1024 };
-	uint8_t *e = malloc(N), *stored = malloc(od_coder_bound(N)), *back = malloc(N);
-	struct od_coder *c;
-	struct od_decoder *d;
-	enum od_codec codec;
+	struct chunk c = { .coded = { .n = rows * row, .row = row }, .t = t };
+	size_t n = rows * row, bytes = n * (od_codec_sm_bytes(t) + 1);
+	struct od_coder *coder;
 	struct od_err err;
-	size_t len;
+	uint8_t *room;
 
-	(void)state;
-	assert_int_equal(od_coder_new(&c, &err), OD_OK);
-	assert_int_equal(od_decoder_new(&d, &err), OD_OK);
-	gaussian_exponents(e, N);
-	assert_int_equal(od_coder_encode(c, e, N, stored, &len, &codec, &err), OD_OK);
-	assert_int_equal(codec, OD_CODEC_ZSTD);
-	/* Entropy is 2.545 bits for a Gaussian; Huffman and headers add under 0.1 (codec notes: 10.61 with SM). */
-	assert_in_range(len, (size_t)(N * 2.5 / 8), (size_t)(N * 2.68 / 8));
-	memset(back, 0, N);
-	assert_int_equal(od_decoder_inflate(d, stored, len, back, N, &err), OD_OK);
-	assert_memory_equal(e, back, N);
-
-	/* Too little, too much, cut, and not a frame at all. */
-	assert_int_equal(od_decoder_inflate(d, stored, len, back, N - 1, &err), OD_ERR_CORRUPT);
-	assert_int_equal(od_decoder_inflate(d, stored, len - 1, back, N, &err), OD_ERR_CORRUPT);
-	assert_int_equal(od_decoder_inflate(d, stored, 0, back, N, &err), OD_ERR_CORRUPT);
-	assert_int_equal(od_decoder_inflate(d, e, 1000, back, N, &err), OD_ERR_CORRUPT);
-	assert_int_equal(od_coder_encode(c, e, N - 1, stored, &len, &codec, &err), OD_OK);
-	assert_int_equal(od_decoder_inflate(d, stored, len, back, N, &err), OD_ERR_CORRUPT);
-	assert_non_null(strstr(err.msg, "expected 524288 bytes, found 524287"));
-
-	/* What has no structure stays as it is. */
-	for (size_t i = 0; i < N; i++)
-		e[i] = (uint8_t)(rnd() >> 11);
-	assert_int_equal(od_coder_encode(c, e, N, stored, &len, &codec, &err), OD_OK);
-	assert_int_equal(codec, OD_CODEC_RAW);
-	assert_int_equal(len, N);
-	assert_memory_equal(e, stored, N);
-	od_coder_free(c);
-	od_decoder_free(d);
-	free(e);
-	free(stored);
-	free(back);
+	c.weights = od_alloc(bytes);
+	c.e = od_alloc(n);
+	c.sm = od_alloc(n * od_codec_sm_bytes(t));
+	for (size_t i = 0; i < bytes; i++)
+		c.weights[i] = (uint8_t)rnd();
+	od_codec_split(t, c.weights, n, c.sm, c.e);
+	if (gaussian)
+		gaussian_exponents(c.e, n);
+	od_codec_merge(t, c.sm, c.e, n, c.weights);
+	assert_int_equal(od_coder_new(&coder, codec, &err), OD_OK);
+	room = malloc(od_coder_bound(coder, n, row));
+	assert_int_equal(od_coder_encode(coder, t, c.e, n, row, room, &c.coded.bytes, &c.coded.codec, &err), OD_OK);
+	assert_true(c.coded.bytes <= n);
+	c.stored = od_alloc(c.coded.bytes);
+	memcpy(c.stored, room, c.coded.bytes);
+	c.coded.at = c.stored;
+	free(room);
+	od_coder_free(coder);
+	return c;
 }
 
-/* Damaged frames: any result is fine, as long as no byte outside is touched (the sanitizers watch). */
-static void test_hostile_frames(void **state)
+static void chunk_free(struct chunk *c)
 {
-	enum { N = 4096 };
-	uint8_t *e = malloc(N), *good = malloc(od_coder_bound(N)), *bad, *back = malloc(N);
-	struct od_coder *c;
+	od_free(c->e);
+	od_free(c->stored);
+	od_free(c->sm);
+	od_free(c->weights);
+}
+
+static struct od_decoder *decoder_of(enum od_cpu cpu, size_t n)
+{
+	const struct od_backend *be;
 	struct od_decoder *d;
-	enum od_codec codec;
+
+	assert_int_equal(od_backend_cpu(&be, cpu, OD_PROFILE_F32, NULL), OD_OK);
+	assert_int_equal(od_decoder_new(&d, be, n, NULL), OD_OK);
+	return d;
+}
+
+/* Both ways back, and for 16 bits in place. */
+static void expect_all_back(struct chunk *c, enum od_cpu cpu)
+{
+	const size_t n = c->coded.n, bytes = n * (od_codec_sm_bytes(c->t) + 1);
+	struct od_decoder *d = decoder_of(cpu, n);
+	uint8_t *e = od_alloc(n), *w = od_alloc(bytes);
 	struct od_err err;
-	size_t len, refused = 0;
+
+	assert_int_equal(od_coded_check(&c->coded, &err), OD_OK);
+	assert_int_equal(od_decoder_exponents(d, &c->coded, e, &err), OD_OK);
+	assert_memory_equal(e, c->e, n);
+	assert_int_equal(od_decoder_weights(d, &c->coded, c->t, c->sm, w, &err), OD_OK);
+	assert_memory_equal(w, c->weights, bytes);
+	if (od_codec_sm_bytes(c->t) == 1) {
+		memset(w, 0, n);
+		memcpy(w + n, c->sm, n);
+		assert_int_equal(od_decoder_weights(d, &c->coded, c->t, w + n, w, &err), OD_OK);
+		assert_memory_equal(w, c->weights, bytes);
+	}
+	od_free(e);
+	od_free(w);
+	od_decoder_free(d);
+}
+
+static void test_every_codec_and_type_comes_back(void **state)
+{
+	static const size_t shape[][2] = { { 1, 1 }, { 3, 1000 }, { 64, 4096 }, { 2, 20001 } };
+	static const enum od_dtype types[] = { OD_BF16, OD_F16, OD_F32, OD_INT8 };
 
 	(void)state;
-	assert_int_equal(od_coder_new(&c, &err), OD_OK);
-	assert_int_equal(od_decoder_new(&d, &err), OD_OK);
-	gaussian_exponents(e, N);
-	assert_int_equal(od_coder_encode(c, e, N, good, &len, &codec, &err), OD_OK);
-	bad = malloc(len); /* exactly, so that reading past it is seen */
-	for (int round = 0; round < 3000; round++) {
-		memcpy(bad, good, len);
-		for (uint32_t i = 0; i < 1 + round % 4u; i++)
-			bad[round % 2 == 0 ? rnd() % 32 : rnd() % len] ^= (uint8_t)(1u << rnd() % 8);
-		refused += od_decoder_inflate(d, bad, len, back, N, &err) != OD_OK;
+	for (int codec = 0; codec < OD_N_CODECS; codec++)
+		for (size_t t = 0; t < 4; t++)
+			for (size_t s = 0; s < 8; s++) {
+				struct chunk c = chunk_of((enum od_codec)codec, types[t], shape[s / 2][0], shape[s / 2][1], s % 2 == 0);
+				enum od_codec expected = od_codec_for((enum od_codec)codec, types[t]);
+
+				if (c.coded.n < 1000 || s % 2 == 1) /* nothing to gain */
+					expected = OD_CODEC_RAW;
+				assert_int_equal(c.coded.codec, expected);
+				expect_all_back(&c, OD_CPU_AUTO);
+				expect_all_back(&c, OD_CPU_SCALAR);
+				chunk_free(&c);
+			}
+}
+
+/* What a pack says of itself, and F16 in packs of planes. */
+static void test_codec_of_a_type(void **state)
+{
+	(void)state;
+	assert_int_equal(od_codec_for(OD_CODEC_PLANES, OD_BF16), OD_CODEC_PLANES);
+	assert_int_equal(od_codec_for(OD_CODEC_PLANES, OD_F32), OD_CODEC_PLANES);
+	assert_int_equal(od_codec_for(OD_CODEC_PLANES, OD_F16), OD_CODEC_ZSTD);
+	assert_int_equal(od_codec_for(OD_CODEC_PLANES, OD_INT8), OD_CODEC_ZSTD);
+	assert_int_equal(od_codec_for(OD_CODEC_LZ4, OD_F16), OD_CODEC_LZ4);
+	assert_int_equal(od_codec_sm_bytes(OD_INT8), 0);
+	assert_string_equal(od_codec_names[OD_CODEC_PLANES], "planes");
+	assert_null(od_codec_names[OD_N_CODECS]);
+}
+
+/* Entropy is 2.545 bits for a Gaussian. */
+static void test_sizes(void **state)
+{
+	const struct {
+		enum od_codec codec;
+		double least, most; /* bits a weight, SM too */
+	} bounds[] = {
+		{ OD_CODEC_RAW, 16, 16 },
+		{ OD_CODEC_ZSTD, 10.545, 10.65 },
+		{ OD_CODEC_LZ4, 10.545, 13 },
+		{ OD_CODEC_PLANES, 10.545, 10.72 },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bounds) / sizeof(bounds[0]); i++) {
+		struct chunk c = chunk_of(bounds[i].codec, OD_BF16, 128, 4096, true);
+		double bits = 8 + 8.0 * (double)c.coded.bytes / (double)c.coded.n;
+
+		assert_int_equal(c.coded.codec, bounds[i].codec);
+		assert_true(bits >= bounds[i].least && bits <= bounds[i].most);
+		chunk_free(&c);
 	}
-	assert_in_range(refused, 500, 3000);
-	assert_int_equal(od_decoder_inflate(d, good, len, back, N, &err), OD_OK); /* the decoder is none the worse */
-	assert_memory_equal(e, back, N);
-	od_coder_free(c);
+}
+
+/* Too little, too much, cut, and nothing of the kind at all. */
+static void expect_refused(struct chunk *c)
+{
+	struct od_decoder *d = decoder_of(OD_CPU_AUTO, c->coded.n + c->coded.row);
+	uint8_t *e = od_alloc(c->coded.n + c->coded.row), *none = od_alloc(1000);
+	struct od_coded wrong[] = { c->coded, c->coded, c->coded, c->coded, c->coded };
+	struct od_err err;
+
+	wrong[0].n -= c->coded.row;
+	wrong[1].n += c->coded.row;
+	wrong[2].bytes--;
+	wrong[3].bytes = 0;
+	wrong[4].at = none;
+	wrong[4].bytes = 1000;
+	for (size_t i = 0; i < 5; i++) {
+		int rc = od_coded_check(&wrong[i], &err);
+
+		if (rc == OD_OK)
+			rc = od_decoder_exponents(d, &wrong[i], e, &err);
+		assert_int_equal(rc, OD_ERR_CORRUPT);
+		assert_non_null(strstr(err.msg, od_codec_names[c->coded.codec]));
+	}
+	od_free(e);
+	od_free(none);
 	od_decoder_free(d);
-	free(e);
-	free(good);
-	free(bad);
-	free(back);
+}
+
+static void test_wrong_lengths(void **state)
+{
+	struct od_coded unknown = { .codec = (enum od_codec)4 };
+	struct od_err err;
+
+	(void)state;
+	for (int codec = 0; codec < OD_N_CODECS; codec++) {
+		struct chunk c = chunk_of((enum od_codec)codec, OD_BF16, 32, 1024, true);
+
+		expect_refused(&c);
+		chunk_free(&c);
+	}
+	assert_int_equal(od_coded_check(&unknown, &err), OD_ERR_UNSUPPORTED);
+}
+
+/* Damaged chunks: any result is fine, as long as no byte outside is touched (the sanitizers watch). */
+static void test_hostile_chunks(void **state)
+{
+	(void)state;
+	for (int codec = OD_CODEC_ZSTD; codec < OD_N_CODECS; codec++) {
+		struct chunk c = chunk_of((enum od_codec)codec, OD_BF16, 4, 1024, true);
+		struct od_decoder *d = decoder_of(OD_CPU_AUTO, c.coded.n);
+		uint8_t *good = malloc(c.coded.bytes), *e = od_alloc(c.coded.n);
+		size_t refused = 0;
+
+		memcpy(good, c.stored, c.coded.bytes);
+		for (int round = 0; round < 3000; round++) {
+			memcpy(c.stored, good, c.coded.bytes);
+			for (uint32_t i = 0; i < 1 + round % 4u; i++)
+				c.stored[round % 2 == 0 ? rnd() % 32 : rnd() % c.coded.bytes] ^= (uint8_t)(1u << rnd() % 8);
+			refused += od_coded_check(&c.coded, NULL) != OD_OK ||
+				   od_decoder_exponents(d, &c.coded, e, NULL) != OD_OK;
+		}
+		assert_in_range(refused, 500, 3000);
+		memcpy(c.stored, good, c.coded.bytes); /* the decoder is none the worse */
+		assert_int_equal(od_decoder_exponents(d, &c.coded, e, NULL), OD_OK);
+		assert_memory_equal(e, c.e, c.coded.n);
+		free(good);
+		od_free(e);
+		od_decoder_free(d);
+		chunk_free(&c);
+	}
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_all_16_bit_patterns), cmocka_unit_test(test_f32_patterns),
-		cmocka_unit_test(test_short_runs),	    cmocka_unit_test(test_code_and_inflate),
-		cmocka_unit_test(test_hostile_frames),
+		cmocka_unit_test(test_short_runs),	    cmocka_unit_test(test_every_codec_and_type_comes_back),
+		cmocka_unit_test(test_codec_of_a_type),	    cmocka_unit_test(test_sizes),
+		cmocka_unit_test(test_wrong_lengths),	    cmocka_unit_test(test_hostile_chunks),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -32,8 +32,8 @@ static int setup(void **state)
 
 	(void)state;
 	tiny_files_make(&tiny);
-	const struct od_pack_job job = { .checkpoint = tiny.checkpoint, .pack = tiny.pack, .shadows = OD_SHADOW_ALL,
-					 .n_threads = 2 };
+	const struct od_pack_job job = { .checkpoint = tiny.checkpoint, .pack = tiny.pack, .codec = OD_CODEC_PLANES,
+					 .shadows = OD_SHADOW_ALL, .n_threads = 2 };
 
 	if (od_pack_write(&job, &err) != OD_OK || od_pack_open(&pack, tiny.pack, &err) != OD_OK) {
 		fprintf(stderr, "%s\n", err.msg);
