@@ -354,7 +354,8 @@ int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg, 
 	int rc;
 
 	json_object_set_new(root, "schema_version", json_integer(OD_PACK_SCHEMA));
-	json_object_set_new(root, "producer", json_sprintf("od-pack, zstd %s, lz4 %s", ZSTD_versionString(), LZ4_versionString()));
+	json_object_set_new(root, "producer", json_sprintf("od-pack, zstd %s, lz4 %s",
+							   ZSTD_versionString(), LZ4_versionString()));
 	json_object_set_new(root, "codec", json_string(od_codec_names[m->codec]));
 	json_object_set_new(root, "family", json_string(cfg->family->name));
 	json_object_set_new(root, "fingerprint", json_string(m->fingerprint));
