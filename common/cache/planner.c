@@ -3,60 +3,85 @@
 #include "common/base/mem.h"
 #include "common/cache/selection.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* Sets of k experts. */
+struct draw {
+	uint32_t k;
+	double share; /* of all turns */
+	double *q;    /* [n_experts] by rank */
+	double all;   /* probability of k experts at all */
+};
+
 struct planner {
 	const struct od_cache_plan_opts *opt;
-	double *q;    /* [n_experts] by rank */
-	double *hits; /* [OD_CACHE_STATES + 1][k + 1]: of each pool, the last of what is in none */
-	double all;   /* probability of k experts at all */
+	struct draw draw[2];
+	unsigned n_draws;
+	double *hits; /* [OD_CACHE_STATES + 1][n_experts + 1]: of each pool, the last of what is in none */
 	struct od_cache_plan now, best;
 };
 
 static void close_planner(struct planner *p)
 {
-	free(p->q);
+	free(p->draw[0].q);
+	free(p->draw[1].q);
 	free(p->hits);
 }
 
 static double *hits_of(const struct planner *p, unsigned pool)
 {
-	return p->hits + (size_t)pool * (p->opt->k + 1);
+	return p->hits + (size_t)pool * (p->opt->n_experts + 1);
+}
+
+static int add_draw(struct planner *p, uint32_t k, double share, struct od_err *err)
+{
+	const uint32_t n = p->opt->n_experts;
+	struct draw *d = &p->draw[p->n_draws++];
+	double *f = calloc(n, sizeof(*f));
+	int rc;
+
+	*d = (struct draw){ .k = k, .share = share, .q = calloc(n, sizeof(*d->q)) };
+	if (f == NULL || d->q == NULL) {
+		free(f);
+		return od_fail(err, OD_ERR_NOMEM, "cache plan");
+	}
+	for (uint32_t i = 0; i < n; i++)
+		f[i] = p->opt->inclusion[i];
+	od_selection_scale(f, n, k);
+	rc = od_selection_fit(f, n, k, d->q, err);
+	free(f);
+	if (rc == OD_OK) {
+		od_selection_hits(d->q, n, k, p->hits);
+		d->all = p->hits[k];
+	}
+	return rc;
 }
 
 static int open_planner(struct planner *p, const struct od_cache_plan_opts *o, struct od_err *err)
 {
-	const size_t n = o->n_experts;
-	double *f;
+	const uint32_t n = o->n_experts;
+	double more;
 	int rc;
 
 	*p = (struct planner){ .opt = o };
-	if (o->n_layers == 0 || o->k == 0 || o->k > n || o->cost.inflaters == 0 || o->cost.chunks == 0)
-		return od_fail(err, OD_ERR_RANGE, "cache plan: %u layers of %zu experts, %u at once", o->n_layers, n, o->k);
-	f = calloc(n, sizeof(*f));
-	p->q = calloc(n, sizeof(*p->q));
-	p->hits = calloc((OD_CACHE_STATES + 1) * ((size_t)o->k + 1), sizeof(*p->hits));
-	if (f == NULL || p->q == NULL || p->hits == NULL) {
-		rc = od_fail(err, OD_ERR_NOMEM, "cache plan");
-		goto end;
-	}
-	for (size_t i = 0; i < n; i++)
-		f[i] = o->inclusion[i];
-	od_selection_scale(f, o->n_experts, o->k);
-	rc = od_selection_fit(f, o->n_experts, o->k, p->q, err);
-	if (rc != OD_OK)
-		goto end;
-	od_selection_hits(p->q, o->n_experts, o->k, hits_of(p, 0));
-	p->all = hits_of(p, 0)[o->k];
-end:
-	free(f);
+	if (o->n_layers == 0 || !(o->k >= 1 && o->k <= n) || o->cost.inflaters == 0 || o->cost.chunks == 0)
+		return od_fail(err, OD_ERR_RANGE, "cache plan: %u layers of %u experts, %g at once", o->n_layers, n, o->k);
+	p->hits = calloc((OD_CACHE_STATES + 1) * ((size_t)n + 1), sizeof(*p->hits));
+	if (p->hits == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "cache plan");
+	more = o->k - floor(o->k);
+	rc = add_draw(p, (uint32_t)o->k, 1 - more, err);
+	if (rc == OD_OK && more > 0)
+		rc = add_draw(p, (uint32_t)o->k + 1, more, err);
 	return rc;
 }
 
 /* Sum over all ways in which pools from `pool` on get some of the `left` experts; weight is the probability of what the
  * pools before it got. */
-static double expect(const struct planner *p, unsigned pool, uint32_t left, double weight, uint32_t hits[OD_CACHE_STATES])
+static double expect(const struct planner *p, uint32_t k, unsigned pool, uint32_t left, double weight,
+		     uint32_t hits[OD_CACHE_STATES])
 {
 	const double *of = hits_of(p, pool);
 	double sum = 0;
@@ -64,29 +89,38 @@ static double expect(const struct planner *p, unsigned pool, uint32_t left, doub
 	if (weight == 0)
 		return 0;
 	if (pool == OD_CACHE_STATES)
-		return weight * of[left] * od_cache_makespan_ns(&p->opt->cost, p->opt->k, hits);
+		return weight * of[left] * od_cache_makespan_ns(&p->opt->cost, k, hits);
 	for (uint32_t h = 0; h <= left; h++) {
 		hits[pool] = h;
-		sum += expect(p, pool + 1, left - h, weight * of[h], hits);
+		sum += expect(p, k, pool + 1, left - h, weight * of[h], hits);
 	}
 	hits[pool] = 0;
 	return sum;
 }
 
-/* The expected makespan of a layer that has so many places in each pool. */
-static double layer_ns(struct planner *p, const uint32_t places[OD_CACHE_STATES])
+/* The expected makespan of a layer that has so many places in each pool, over the sets of a draw. */
+static double draw_ns(struct planner *p, const struct draw *d, const uint32_t places[OD_CACHE_STATES])
 {
-	const uint32_t n = p->opt->n_experts, k = p->opt->k;
+	const uint32_t n = p->opt->n_experts;
 	uint32_t hits[OD_CACHE_STATES] = { 0 }, from = 0;
 
 	for (unsigned pool = 0; pool < OD_CACHE_STATES; pool++) {
 		uint32_t size = places[pool] < n - from ? places[pool] : n - from;
 
-		od_selection_hits(p->q + from, size, k, hits_of(p, pool));
+		od_selection_hits(d->q + from, size, d->k, hits_of(p, pool));
 		from += size;
 	}
-	od_selection_hits(p->q + from, n - from, k, hits_of(p, OD_CACHE_STATES));
-	return expect(p, 0, k, 1 / p->all, hits);
+	od_selection_hits(d->q + from, n - from, d->k, hits_of(p, OD_CACHE_STATES));
+	return expect(p, d->k, 0, d->k, 1 / d->all, hits);
+}
+
+static double layer_ns(struct planner *p, const uint32_t places[OD_CACHE_STATES])
+{
+	double sum = 0;
+
+	for (unsigned i = 0; i < p->n_draws; i++)
+		sum += p->draw[i].share * draw_ns(p, &p->draw[i], places);
+	return sum;
 }
 
 static double value(struct planner *p, const struct od_cache_plan *plan)
@@ -107,11 +141,11 @@ static double value(struct planner *p, const struct od_cache_plan *plan)
 	return sum / p->opt->n_layers;
 }
 
-static double cold_ns(const struct od_cache_plan_opts *o)
+static double cold_ns(struct planner *p)
 {
 	static const uint32_t none[OD_CACHE_STATES];
 
-	return od_cache_makespan_ns(&o->cost, o->k, none);
+	return layer_ns(p, none);
 }
 
 /* How many more experts fit into a pool. */
@@ -153,7 +187,7 @@ int od_cache_plan_make(struct od_cache_plan *out, const struct od_cache_plan_opt
 
 	*out = (struct od_cache_plan){ 0 };
 	if (rc == OD_OK) {
-		p.best = (struct od_cache_plan){ .n_layers = o->n_layers, .makespan_ns = cold_ns(o), .cold_ns = cold_ns(o) };
+		p.best = (struct od_cache_plan){ .n_layers = o->n_layers, .makespan_ns = cold_ns(&p), .cold_ns = cold_ns(&p) };
 		p.now = p.best;
 		if (o->sizes.pools != 0)
 			search(&p, o->sizes.pools, o->budget_bytes, (uint64_t)o->n_layers * o->n_experts);
@@ -171,7 +205,7 @@ int od_cache_plan_value(struct od_cache_plan *plan, const struct od_cache_plan_o
 	plan->n_layers = o->n_layers;
 	if (rc == OD_OK) {
 		plan->makespan_ns = value(&p, plan);
-		plan->cold_ns = cold_ns(o);
+		plan->cold_ns = cold_ns(&p);
 	}
 	close_planner(&p);
 	return rc;

@@ -22,7 +22,9 @@
 struct od_cache_plan_opts {
 	uint32_t n_layers, n_experts; /* layers of this worker, experts of a layer */
 	const double *inclusion;      /* [n_experts]: how often the expert of each rank is used when the layer is */
-	uint32_t k;		      /* experts used at once, 1 to n_experts; inclusion is scaled to that sum */
+	/* Experts used at once, 1 to n_experts on average; inclusion is scaled to that sum. Between two whole numbers both are
+	 * planned for, in proportion. */
+	double k;
 	uint64_t budget_bytes;
 	struct od_cache_sizes sizes;
 	struct od_cache_cost cost;

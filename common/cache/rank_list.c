@@ -83,9 +83,7 @@ void od_rank_profile_inclusion(const struct od_rank_profile *p, double *f)
 		f[r] = p->visits > 0 ? (double)p->uses[r] / (double)p->visits : 1.0 / p->list.n_experts;
 }
 
-uint32_t od_rank_profile_k(const struct od_rank_profile *p)
+double od_rank_profile_k(const struct od_rank_profile *p)
 {
-	uint64_t k = p->visits > 0 ? (p->all + p->visits / 2) / p->visits : 1;
-
-	return k > 0 ? (uint32_t)k : 1;
+	return p->visits > 0 ? (double)p->all / (double)p->visits : 1;
 }

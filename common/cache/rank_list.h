@@ -49,6 +49,6 @@ void od_rank_profile_visit(struct od_rank_profile *p, uint32_t layer, const uint
 
 /* f [n_experts]; all of them equal before the first visit. */
 void od_rank_profile_inclusion(const struct od_rank_profile *p, double *f);
-uint32_t od_rank_profile_k(const struct od_rank_profile *p); /* experts used together, on average, rounded; at least 1 */
+double od_rank_profile_k(const struct od_rank_profile *p); /* experts used together, on average; 1 before the first visit */
 
 #endif

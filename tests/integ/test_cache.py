@@ -238,6 +238,11 @@ def the_planner_expects_what_the_replay_finds():
         best = row(r, "belady", share)["missed_uses_percent"]
         for policy in "rank F", "lfu", "lru", "marking", "fifo":
             assert best <= row(r, policy, share)["missed_uses_percent"], (policy, share)
+    # Sets of experts that are not all of one size: what four rows need, dealt over two workers.
+    sets = bench("--zipf", 1, "--steps", 4000, "--layers", 6, "--workers", 4, "--batch", 4)
+    for share in SHARES:
+        rank = row(sets, "rank", share)
+        assert abs(rank["planned_makespan_ms"] / rank["worker_makespan_ms"] - 1) < 0.02, rank
     # Plain experts take half as much again: then some are worth keeping compressed.
     plain = bench("--zipf", 1, "--steps", 4000, "--layers", 6, "--form", "plain")
     assert all(row(plain, "rank", s)["pool_c"] > 0 for s in SHARES)

@@ -47,7 +47,7 @@ static double makespan(const struct od_cache_cost *c, const unsigned *states, ui
 }
 
 /* The expected makespan by every set of k experts. */
-static double by_enumeration(const struct od_cache_plan_opts *o, const uint32_t *experts)
+static double of_sets(const struct od_cache_plan_opts *o, uint32_t k, const uint32_t *experts)
 {
 	double f[MOST], q[MOST], sum = 0;
 	uint32_t share[OD_CACHE_STATES][MOST] = { { 0 } }, dealt = 0;
@@ -57,8 +57,8 @@ static double by_enumeration(const struct od_cache_plan_opts *o, const uint32_t 
 			share[s][dealt++ % o->n_layers]++;
 	}
 	memcpy(f, o->inclusion, o->n_experts * sizeof(*f));
-	od_selection_scale(f, o->n_experts, o->k);
-	assert_int_equal(od_selection_fit(f, o->n_experts, o->k, q, NULL), OD_OK);
+	od_selection_scale(f, o->n_experts, k);
+	assert_int_equal(od_selection_fit(f, o->n_experts, k, q, NULL), OD_OK);
 	for (uint32_t layer = 0; layer < o->n_layers; layer++) {
 		unsigned state_of[MOST];
 		uint32_t rank = 0;
@@ -75,7 +75,7 @@ static double by_enumeration(const struct od_cache_plan_opts *o, const uint32_t 
 			uint32_t n = 0;
 			double p = 1;
 
-			if (__builtin_popcount(set) != (int)o->k)
+			if (__builtin_popcount(set) != (int)k)
 				continue;
 			for (uint32_t i = 0; i < o->n_experts; i++) {
 				p *= set >> i & 1 ? q[i] : 1 - q[i];
@@ -88,6 +88,14 @@ static double by_enumeration(const struct od_cache_plan_opts *o, const uint32_t 
 		sum += weighed / all;
 	}
 	return sum / o->n_layers;
+}
+
+static double by_enumeration(const struct od_cache_plan_opts *o, const uint32_t *experts)
+{
+	const uint32_t k = (uint32_t)o->k;
+	const double more = o->k - k;
+
+	return (1 - more) * of_sets(o, k, experts) + (more > 0 ? more * of_sets(o, k + 1, experts) : 0);
 }
 
 /* Every division of the budget, one expert more or less at a time. */
@@ -108,7 +116,7 @@ static double best_of_all(const struct od_cache_plan_opts *o, unsigned pool, uin
 	return best;
 }
 
-static struct od_cache_plan_opts random_case(double *f, uint32_t n_layers, uint32_t n_experts, uint32_t k)
+static struct od_cache_plan_opts random_case(double *f, uint32_t n_layers, uint32_t n_experts, double k)
 {
 	struct od_cache_plan_opts o = { .n_layers = n_layers, .n_experts = n_experts, .k = k, .inclusion = f };
 	double skew = 3 * uniform();
@@ -129,7 +137,8 @@ static void values_are_those_of_enumeration(void **state)
 	for (int round = 0; round < 100; round++) {
 		uint32_t n_layers = 1 + (uint32_t)(uniform() * 4), n = 2 + (uint32_t)(uniform() * 7);
 		double f[MOST];
-		struct od_cache_plan_opts o = random_case(f, n_layers, n, 1 + (uint32_t)(uniform() * n));
+		struct od_cache_plan_opts o = random_case(f, n_layers, n, 1 + (round % 2 ? (n - 1) * uniform() :
+											    floor(n * uniform())));
 		struct od_cache_plan plan = { 0 };
 
 		for (unsigned s = 0; s < OD_CACHE_STATES; s++)
@@ -148,7 +157,7 @@ static void the_plan_is_the_best_there_is(void **state)
 	for (int round = 0; round < 60; round++) {
 		uint32_t n_layers = 1 + round % 2, n = 3 + (uint32_t)(uniform() * 3), experts[OD_CACHE_STATES] = { 0 };
 		double f[MOST], best;
-		struct od_cache_plan_opts o = random_case(f, n_layers, n, 1 + (uint32_t)(uniform() * 2));
+		struct od_cache_plan_opts o = random_case(f, n_layers, n, round % 3 ? 1 + round % 2 : 1 + uniform());
 		struct od_cache_plan plan;
 		uint64_t bytes = 0;
 
