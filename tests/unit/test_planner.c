@@ -101,11 +101,12 @@ static double by_enumeration(const struct od_cache_plan_opts *o, const uint32_t 
 /* Every division of the budget, one expert more or less at a time. */
 static double best_of_all(const struct od_cache_plan_opts *o, unsigned pool, uint32_t *experts, uint64_t bytes)
 {
-	const uint64_t each = o->sizes.bytes[pool];
 	double best = INFINITY;
+	uint64_t each;
 
 	if (pool == OD_CACHE_STATES)
 		return by_enumeration(o, experts);
+	each = o->sizes.bytes[pool];
 	for (uint32_t n = 0; n * each <= bytes && n <= o->n_layers * o->n_experts; n++) {
 		if (n > 0 && !(o->sizes.pools & OD_CACHE_POOL(pool)))
 			break;
