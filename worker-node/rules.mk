@@ -1,5 +1,5 @@
 # Everything of the worker but its wiring, so that tests can drive its parts.
-ODW_SRCS := $(addprefix worker-node/,load_pace.c load_schedule.c loader.c run_check.c slot_claims.c slots.c step_marks.c worker_engine.c)
+ODW_SRCS := $(addprefix worker-node/,load_order.c load_pace.c load_schedule.c loader.c run_check.c slot_claims.c slots.c step_marks.c worker_engine.c)
 
 PROGRAMS += od-worker
 od-worker_SRCS := worker-node/od_worker.c $(ODW_SRCS)
@@ -8,5 +8,6 @@ test_load_schedule_OBJS := $(addprefix $(B)/obj/worker-node/,load_pace.o load_sc
 test_schedule_random_OBJS := $(test_load_schedule_OBJS)
 test_load_pace_OBJS := $(test_load_schedule_OBJS)
 test_od_worker_OBJS := $(B)/obj/tests/unit/worker_world.o
+test_load_order_OBJS := $(B)/obj/worker-node/load_order.o
 test_slots_OBJS := $(B)/obj/worker-node/slots.o
 test_run_check_OBJS := $(B)/obj/worker-node/run_check.o

@@ -27,6 +27,7 @@ int od_bench_ablate(int argc, char **argv, struct od_err *err);
 int od_bench_precision(int argc, char **argv, struct od_err *err);
 int od_bench_decode(int argc, char **argv, struct od_err *err);
 int od_bench_cache(int argc, char **argv, struct od_err *err);
+int od_bench_order(int argc, char **argv, struct od_err *err);
 
 /* "Usage: od-bench <usage>", what it is for, and the options. */
 void od_bench_usage(const char *usage, const char *text, const struct od_arg *table, size_t n_table);

@@ -17,6 +17,9 @@ od-bench_SRCS += $(addprefix tests/bench/,recall_served.c recall_tape.c served_s
 # Recorded routes through the caches of workers.
 od-bench_SRCS += $(addprefix tests/bench/,bench_cache.c cache_draw.c cache_replay.c cache_routes.c)
 
+# Orders of loads in virtual time: the worker's own rules.
+od-bench_SRCS += $(addprefix tests/bench/,bench_order.c load_optimum.c load_sim.c) worker-node/load_order.c
+
 # What the unit tests of these files link beyond libod.
 test_bench_stats_OBJS := $(B)/obj/tests/bench/bench_stats.o
 test_bench_table_OBJS := $(B)/obj/tests/bench/bench_table.o
@@ -34,4 +37,5 @@ test_recall_board_OBJS := $(addprefix $(B)/obj/tests/bench/,recall_board.o recal
 test_recall_progress_OBJS := $(B)/obj/tests/bench/recall_progress.o
 test_served_sim_OBJS := $(B)/obj/tests/bench/served_sim.o $(addprefix $(B)/obj/main-node/,placement.o predictions.o want_place.o) \
 	$(addprefix $(B)/obj/worker-node/,load_pace.o load_schedule.o slot_claims.o step_marks.o)
+test_load_sim_OBJS := $(addprefix $(B)/obj/tests/bench/,load_optimum.o load_sim.o) $(B)/obj/worker-node/load_order.o
 test_recall_tape_OBJS := $(B)/obj/tests/bench/recall_tape.o
