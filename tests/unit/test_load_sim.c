@@ -83,7 +83,8 @@ static void optima_are_those_of_the_table(void **state)
 		if (c->optimum_ns == 0)
 			continue;
 		assert_int_equal(od_load_optimum(c->task, c->n, &c->costs, UINT64_MAX), c->optimum_ns);
-		assert_int_equal(od_load_optimum(c->task, c->n, &c->costs, c->rule[ODW_LOAD_FIFO].done_ns), c->optimum_ns);
+		assert_int_equal(od_load_optimum(c->task, c->n, &c->costs, c->rule[ODW_LOAD_FIFO].done_ns),
+				 c->optimum_ns);
 		assert_true(od_load_bound(c->task, c->n, &c->costs) <= c->optimum_ns);
 		n++;
 		n_beaten += c->optimum_ns < c->rule[ODW_LOAD_FIFO].done_ns;
