@@ -243,10 +243,10 @@ int od_bench_order(int argc, char **argv, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (help) {
-		od_bench_usage("order [OPTIONS]", "Draws experts to load (cached states, rows, speeds of storage and decoder) "
-			       "and\norders their loads by each rule: how much later than the best order does the last "
-			       "expert end?\nUp to 4 tensors the best is found by trying all orders, beyond that stands a "
-			       "lower bound.\nNo disk, no clock: the same figures everywhere.",
+		od_bench_usage("order [OPTIONS]", "Draws experts to load (what is cached, rows, speeds) and orders "
+			       "their loads by each\nrule: how much later than with the best order does the last "
+			       "expert end? Up to 4 tensors\nthe best is found by trying all orders, beyond that "
+			       "stands a lower bound.\nNo disk, no clock: the same figures everywhere.",
 			       table, n_table);
 		return OD_OK;
 	}

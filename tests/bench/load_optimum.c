@@ -1,9 +1,9 @@
 /* load_optimum.c - the least makespan, by trying every sequence that need be tried.
  *
  * One permutation of the tasks suffices for E-reads, SM-reads and inflaters together; only how E- and SM-reads are
- * mixed is free. Take any schedule of the machine and the tasks in the order in which they are ready (r). Which times hold
- * an E-read, an SM-read, the start of an inflation depends on the mixture alone, as all E-chunks cost the same. Give
- * the E-reads and SM-reads to the tasks in that order. By r(j) at least j of the SM-reads were done, and of the
+ * mixed is free. Take any schedule of the machine, and its tasks in the order in which they are ready (r). Which times
+ * hold an E-read, an SM-read, the start of an inflation depends on the mixture alone, as all E-chunks cost the same.
+ * Give the E-reads and SM-reads to the tasks in that order. By r(j) at least j of the SM-reads were done, and of the
  * inflations of read chunks those of j tasks, so everybody can still have what he needs by his r(j): the i-th inflation
  * of a read chunk takes the i-th read chunk, those of cached chunks stay. Unit jobs with release times and deadlines on
  * given times can be met if the earliest deadline goes first, and that is the machine with this order as priority. No
