@@ -78,12 +78,22 @@ const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c)
 
 /* --- loop thread --- */
 
+static bool has_expert(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+{
+	const struct odm_cluster *c = arg;
+
+	return !c->view.worker[worker].spool || odm_members_holds(c->members, c->view.worker[worker].id, m, expert);
+}
+
 static void refresh_view(struct odm_cluster *c)
 {
 	if (odm_members_epoch(c->members) == c->view.epoch)
 		return;
 	odm_members_view(c->members, &c->view);
 	c->groups = odm_groups_make(c->view.n_workers, c->o.group_size, c->o.config->top_k, c->o.config->n_layers);
+	c->groups.still = odm_view_has_spool(&c->view);
+	c->groups.has = has_expert;
+	c->groups.has_arg = c;
 	for (uint32_t i = 0; i < c->view.n_workers; i++)
 		c->slots[i] = c->view.worker[i].slots;
 	odm_predictions_set_groups(c->predictions, c->groups.n_groups);
@@ -376,6 +386,10 @@ static int open_loop(struct odm_cluster *c, struct od_err *err)
 		.mixed = c->o.mixed,
 		.ctx_tokens = c->o.ctx_tokens,
 		.max_rows = c->o.max_rows,
+		.n_layers = c->o.config->n_layers,
+		.n_experts = c->o.config->n_experts,
+		.top_k = c->o.config->top_k,
+		.group_size = c->o.group_size,
 		.zmq_context = c->zmq,
 		.changed_fd = c->changed_fd,
 		.message = on_predict,

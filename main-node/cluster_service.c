@@ -18,6 +18,7 @@
 #define RESEND_AFTER_NS (2 * OD_NS_PER_S)
 #define MAX_RESENDS 2
 #define RUN_EXPERTS_MAX 64
+#define REST_MS 50 /* between two rounds of asking for an expert that is being pulled */
 #define RESULTS_AT_ONCE 64 /* of one worker, then the others get their turn */
 #define LOADS_TIMEOUT_NS (500 * OD_NS_PER_MS)
 
@@ -41,6 +42,7 @@ struct service {
 	zmq_pollitem_t *items; /* [OD_MAX_HOSTS + 2] */
 	uint64_t last_request;
 	struct odm_figures sum; /* since the last figures() */
+	uint64_t rest_ns;	 /* when resting pieces may be sent again; 0: none rests */
 	uint64_t layer_stall_ns; /* the longest wait for a load in this layer */
 	uint64_t counted;	 /* sequence whose decode steps' loads are being counted; 0: none */
 };
@@ -181,6 +183,7 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	run.experts = list;
 	run.n_experts = n;
 	run.closes = closes;
+	run.fetch = piece[0]->fetch; /* and so all others' */
 	frame.len = (size_t)run.n_rows * s->row_bytes;
 	h.body_case = OD__HEADER__BODY_RUN;
 	h.run = &run;
@@ -217,20 +220,21 @@ static void pump(struct service *s, uint32_t worker)
 
 /* --- losing a worker --- */
 
-/* The nth living worker for a piece, counted through the layer's group and then the groups after it; each expert begins
- * at another one, so that what a lost worker owed is spread. */
+/* The nth living worker for a piece, counted through the layer's group and then the groups after it, those that have the
+ * expert before those that lack it; each expert begins at another one, so that what a lost worker owed is spread. */
 static uint32_t candidate(struct service *s, const struct odm_piece *p, uint32_t nth)
 {
 	const struct odm_groups *g = &s->net.groups;
 	uint32_t group = odm_group_of_layer(g, s->call->step, s->call->m);
 
-	for (uint32_t i = 0; i < g->n_groups; i++) {
+	for (uint32_t i = 0; i < 2 * g->n_groups; i++) {
 		uint32_t at = (group + i) % g->n_groups, size = odm_group_size(g, at);
 
 		for (uint32_t j = 0; j < size; j++) {
 			uint32_t w = odm_group_worker(g, at, (p->expert + j) % size);
 
-			if (odm_links_alive(&s->net, w) && nth-- == 0)
+			if (odm_worker_has(g, w, s->call->m, p->expert) == (i < g->n_groups) &&
+			    odm_links_alive(&s->net, w) && nth-- == 0)
 				return w;
 		}
 	}
@@ -360,22 +364,63 @@ static void count_result(struct service *s, const struct odm_piece *p, const Od_
 		s->layer_stall_ns = r->wait_ns;
 }
 
+/* Asked once more after a rest: it is being pulled there, or at one of those that were asked. */
+static void rest(struct service *s, struct odm_piece *p, uint32_t to)
+{
+	move_piece(s, p, to);
+	p->resting = true;
+	if (s->rest_ns == 0)
+		s->rest_ns = od_now_ns() + REST_MS * OD_NS_PER_MS;
+}
+
+static void end_rests(struct service *s)
+{
+	if (s->rest_ns == 0 || od_now_ns() < s->rest_ns)
+		return;
+	s->rest_ns = 0;
+	for (size_t i = 0; i < s->work.n; i++)
+		s->work.piece[i].resting = false;
+}
+
+/* All have been asked, and none has it. True: there will be another round. */
+static bool ask_all_again(struct service *s, struct odm_piece *p)
+{
+	if (!p->coming && (p->fetch || !p->missing))
+		return false;
+	p->fetch = p->fetch || !p->coming;
+	p->attempts = 1;
+	p->coming = p->missing = false;
+	rest(s, p, candidate(s, p, 0));
+	return true;
+}
+
 static int failed_result(struct service *s, struct odm_piece *p, const Od__Result *r, struct od_err *err)
 {
+	const bool lacks = r->code == OD_ERR_BUSY || r->code == OD_ERR_MISSING;
 	char name[300] = "a worker", reason[300];
 	struct odm_member_stats st;
 	uint32_t to;
 
 	od_peer_text(r->reason, reason, sizeof(reason));
 	odm_members_stats(odm_cluster_members(s->cluster), s->net.link[p->worker].member, &st, name, sizeof(name));
+	p->coming = p->coming || r->code == OD_ERR_BUSY;
+	p->missing = p->missing || r->code == OD_ERR_MISSING;
+	if (lacks) /* nothing was lost */
+		p->state = ODM_PIECE_TODO;
+	if (p->fetch && r->code == OD_ERR_BUSY) { /* one that pulls it is enough */
+		rest(s, p, p->worker);
+		return OD_OK;
+	}
 	to = candidate(s, p, p->attempts++);
 	if (to == p->worker)
 		to = candidate(s, p, p->attempts++);
+	if (to == ODM_NOBODY && ask_all_again(s, p))
+		return OD_OK;
 	if (to == ODM_NOBODY)
 		return od_fail(err, OD_ERR_IO, "no worker can run expert %u of layer %u; the last, %s, said: %s", p->expert,
 			       s->call->m, name, reason);
-	od_log_limited(OD_LOG_WARN, "%s cannot run expert %u of layer %u (%s); another worker will", name, p->expert,
-		       s->call->m, reason);
+	od_log_limited(lacks ? OD_LOG_DEBUG : OD_LOG_WARN, "%s cannot run expert %u of layer %u (%s); another worker will", name,
+		       p->expert, s->call->m, reason);
 	move_piece(s, p, to);
 	return OD_OK;
 }
@@ -446,7 +491,7 @@ static void wait_for_something(struct service *s)
 		if (s->net.link[w].socket != NULL && s->net.link[w].open > 0)
 			s->items[n++] = (zmq_pollitem_t){ .socket = s->net.link[w].socket, .events = ZMQ_POLLIN };
 	}
-	zmq_poll(s->items, (int)n, WAIT_MS);
+	zmq_poll(s->items, (int)n, s->rest_ns != 0 ? REST_MS : WAIT_MS);
 	if (read(odm_cluster_changed_fd(s->cluster), &count, sizeof(count)) < 0)
 		return; /* nothing changed */
 }
@@ -458,6 +503,7 @@ static int run_pieces(struct service *s, struct od_err *err)
 	while (rc == OD_OK && s->work.n_done < s->work.n) {
 		if (atomic_load(odm_cluster_opts(s->cluster)->cancel))
 			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
+		end_rests(s);
 		for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 			pump(s, w);
 		odm_shadow_link_serve(&s->net.shadow, s->net.view.epoch);
@@ -480,7 +526,7 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 	int rc;
 
 	s->call = call;
-	s->layer_stall_ns = 0;
+	s->layer_stall_ns = s->rest_ns = 0;
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 		s->net.link[w].open = 0;
@@ -555,12 +601,19 @@ static void node_figures(struct service *s, struct odm_figures *f)
 	struct odm_members *ms = odm_cluster_members(s->cluster);
 
 	for (uint32_t i = 0; i < odm_members_count(ms); i++) {
+		struct odm_node_figures *node;
 		struct odm_member_stats st;
 		char name[300];
 
 		if (!odm_members_stats(ms, i, &st, name, sizeof(name)))
 			continue;
-		odm_figures_add_node(f, name, st.peak_rss_bytes, st.alive);
+		node = odm_figures_add_node(f, name, st.peak_rss_bytes, st.alive);
+		if (node != NULL && st.spool) {
+			node->spool = true;
+			node->spool_bytes = st.spool_bytes;
+			node->spool_goal = st.spool_goal;
+			node->pulled_bytes = st.pulled_bytes;
+		}
 		if (st.slots > 0 && (f->slots == 0 || st.slots < f->slots))
 			f->slots = st.slots;
 	}

@@ -218,7 +218,10 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	e->config = od_pack_config(e->pack);
-	rc = choose_ctx(e, err);
+	if (e->opts.serve_store != NULL) /* before the workers are waited for: they may have nothing yet */
+		rc = odm_store_open(&e->store, e->pack, e->opts.serve_store, e->opts.insecure, err);
+	if (rc == OD_OK)
+		rc = choose_ctx(e, err);
 	if (rc != OD_OK)
 		return rc;
 	rc = check_memory(e, err);
@@ -312,6 +315,7 @@ int odm_engine_close(struct odm_engine *e)
 	if (e->service != NULL)
 		e->service->free(e->service);
 	odm_local_stop(e->local);
+	odm_store_close(e->store);
 	rc = close_trace(e);
 	routes = close_routes(e);
 	od_hosts_fini(&e->hosts);

@@ -30,6 +30,8 @@ struct odm_engine_opts {
 	const atomic_bool *cancel; /* becomes true when everything is to end: looked at between layers; NULL: never */
 	const char *trace;	   /* NULL, or a file for od_trace; --local adds the children's events at the end */
 	const char *record_routes; /* NULL, or a file for every router decision (common/cache/route_file.h) */
+	const char *serve_store;   /* NULL, or where workers can pull the pack from while the engine is open */
+	bool insecure;		   /* serve_store may be an address that is not loopback */
 	/* A cluster. */
 	const char *hosts_path;	     /* ODM_WORKERS */
 	uint32_t local_workers;	     /* ODM_LOCAL */

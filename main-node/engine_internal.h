@@ -7,6 +7,7 @@
 #include "common/pack/expert_load.h"
 #include "main-node/engine.h"
 #include "main-node/local_nodes.h"
+#include "main-node/store_server.h"
 
 struct odm_engine {
 	struct odm_engine_opts opts;
@@ -20,6 +21,7 @@ struct odm_engine {
 	struct od_seq_state *seq;
 	struct od_forward *forward;
 	struct odm_expert_service *service;
+	struct odm_store *store;       /* NULL: none */
 	struct odm_local *local;       /* --local: the children */
 	struct od_route_writer *routes; /* NULL: nobody wants them */
 	struct od_hosts hosts;

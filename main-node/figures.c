@@ -9,20 +9,20 @@
 #define PRINT_COLUMNS 100
 #define PRINT_INDENT 11 /* under the text behind "peak memory" */
 
-void odm_figures_add_node(struct odm_figures *f, const char *name, uint64_t peak_rss_bytes, bool alive)
+struct odm_node_figures *odm_figures_add_node(struct odm_figures *f, const char *name, uint64_t peak_rss_bytes, bool alive)
 {
 	struct odm_node_figures *grown;
 
 	if (f->n_nodes == ODM_MAX_NODES)
-		return;
+		return NULL;
 	grown = realloc(f->node, (f->n_nodes + 1) * sizeof(*grown));
 	if (grown == NULL)
-		return;
+		return NULL;
 	f->node = grown;
-	snprintf(grown[f->n_nodes].name, sizeof(grown->name), "%s", name);
-	grown[f->n_nodes].peak_rss_bytes = peak_rss_bytes;
-	grown[f->n_nodes].alive = alive;
-	f->n_nodes++;
+	grown += f->n_nodes++;
+	*grown = (struct odm_node_figures){ .peak_rss_bytes = peak_rss_bytes, .alive = alive };
+	snprintf(grown->name, sizeof(grown->name), "%s", name);
+	return grown;
 }
 
 void odm_figures_fini(struct odm_figures *f)
@@ -150,6 +150,19 @@ static void print_memory(const struct odm_figures *f, FILE *out)
 	fputc('\n', out);
 }
 
+static void print_spools(const struct odm_figures *f, FILE *out)
+{
+	char here[32], goal[32];
+
+	for (size_t i = 0; i < f->n_nodes; i++) {
+		const struct odm_node_figures *n = &f->node[i];
+
+		if (n->spool && n->alive && n->spool_bytes < n->spool_goal)
+			fprintf(out, "pulling     %s has %s of %s\n", n->name, od_format_bytes(n->spool_bytes, here, sizeof(here)),
+				od_format_bytes(n->spool_goal, goal, sizeof(goal)));
+	}
+}
+
 void odm_figures_print(const struct odm_figures *f, FILE *out)
 {
 	fprintf(out, "tokens      %llu prompt, %llu generated\n", (unsigned long long)f->prompt_tokens,
@@ -157,6 +170,7 @@ void odm_figures_print(const struct odm_figures *f, FILE *out)
 	fprintf(out, "speed       TTFT %.3f s, %.2f tok/s\n", od_seconds(f->ttft_ns), odm_figures_tok_per_s(f));
 	if (f->cluster)
 		print_cluster(f, out);
+	print_spools(f, out);
 	print_memory(f, out);
 }
 
@@ -233,6 +247,11 @@ void odm_figures_json(const struct odm_figures *f, json_t *into)
 		json_object_set_new(node, "name", json_string(f->node[i].name));
 		put_u64(node, "peak_rss_bytes", f->node[i].peak_rss_bytes);
 		json_object_set_new(node, "alive", json_boolean(f->node[i].alive));
+		if (f->node[i].spool) {
+			put_u64(node, "spool_bytes", f->node[i].spool_bytes);
+			put_u64(node, "spool_goal_bytes", f->node[i].spool_goal);
+			put_u64(node, "pulled_bytes", f->node[i].pulled_bytes);
+		}
 		json_array_append_new(nodes, node);
 	}
 	json_object_set_new(into, "nodes", nodes);

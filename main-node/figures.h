@@ -15,6 +15,8 @@ struct odm_node_figures {
 	char name[64]; /* "main", "shadow 10.0.0.2:5700", "worker 0 127.0.0.1:40123" */
 	uint64_t peak_rss_bytes;
 	bool alive;
+	bool spool; /* a worker that pulls its experts; then: */
+	uint64_t spool_bytes, spool_goal, pulled_bytes; /* on its disk; meant to be; pulled since it started */
 };
 
 struct odm_figures {
@@ -56,8 +58,9 @@ struct odm_figures {
 	size_t n_nodes;
 };
 
-/* Adds a node; silently drops it when out of memory (they are only figures). */
-void odm_figures_add_node(struct odm_figures *f, const char *name, uint64_t peak_rss_bytes, bool alive);
+/* Adds a node and returns it, to add more; NULL: out of memory, it is left out (they are only figures). */
+struct odm_node_figures *odm_figures_add_node(struct odm_figures *f, const char *name, uint64_t peak_rss_bytes,
+					      bool alive);
 void odm_figures_fini(struct odm_figures *f);
 
 double odm_figures_tok_per_s(const struct odm_figures *f); /* decode; 0 when fewer than two tokens */

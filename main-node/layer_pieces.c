@@ -87,7 +87,7 @@ void odm_pieces_prefill(struct odm_pieces *p, const struct od_moe_call *call, co
 
 	group_by_expert(p, call);
 	for (size_t i = 0; i < p->n_chosen; i++)
-		cut(p, p->chosen[i], &first, batch_rows, odm_prefill_worker(g, p->chosen[i]));
+		cut(p, p->chosen[i], &first, batch_rows, odm_prefill_worker(g, call->m, p->chosen[i]));
 }
 
 size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct odm_piece **out, bool *more)
@@ -96,9 +96,9 @@ size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct
 
 	*more = false;
 	for (size_t i = 0; i < p->n && !*more; i++) {
-		if (p->piece[i].worker != worker || p->piece[i].state != ODM_PIECE_TODO)
+		if (p->piece[i].worker != worker || p->piece[i].state != ODM_PIECE_TODO || p->piece[i].resting)
 			continue;
-		if (n == max)
+		if (n == max || (n > 0 && p->piece[i].fetch != out[0]->fetch)) /* RUN.fetch is about all of its experts */
 			*more = true;
 		else
 			out[n++] = &p->piece[i];

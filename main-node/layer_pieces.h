@@ -18,6 +18,11 @@ struct odm_piece {
 	uint64_t request;      /* of the RUN it went out with */
 	enum { ODM_PIECE_TODO, ODM_PIECE_SENT, ODM_PIECE_DONE } state;
 	bool last; /* of this expert on its worker */
+	/* Of workers with spools. */
+	bool coming;  /* one that was asked in this round is pulling the expert, */
+	bool missing; /* one lacks it */
+	bool resting; /* not sent before the next round: all have been asked */
+	bool fetch;   /* nobody has it: who is asked shall pull it, whosever share it is */
 };
 
 struct odm_pieces {

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "common/net/endpoint.h"
 #include "common/net/uv_socket.h"
+#include "common/pack/share.h"
 
 #include <inttypes.h>
 #include <netdb.h>
@@ -46,6 +47,7 @@ struct member {
 	struct odm_member pub;
 	struct odm_member_stats stats;
 	struct odm_load_tally loads;
+	uint8_t *holds;	  /* of a worker with a spool: a bit for each expert */
 	char why[256];	  /* why it is not here */
 	int refused_code; /* of the last REFUSE; 0: none */
 	bool distrusted;
@@ -62,6 +64,7 @@ struct odm_members {
 	pthread_cond_t changed;
 	uint64_t epoch;
 	bool loads_ended; /* the end was marked, and nobody has asked what was counted */
+	size_t holds_bytes; /* of each member's */
 	uint32_t n;
 	struct member *member[OD_MAX_HOSTS];
 	bool stopping;
@@ -173,6 +176,33 @@ static void send_ping(struct member *m)
 		return; /* the silence will tell */
 }
 
+/* A worker's place follows from the hosts file, not from who is here: what it keeps on its disk shall not depend on who
+ * is away for a while. */
+static void send_place(struct member *m)
+{
+	const struct odm_members *ms = m->ms;
+	Od__Place place = OD__PLACE__INIT;
+	Od__Header h = OD__HEADER__INIT;
+
+	if (m->host.role != OD_NODE_WORKER || m->state != M_READY || !m->pub.spool)
+		return;
+	for (uint32_t i = 0; i < ms->n; i++) {
+		const struct member *o = ms->member[i];
+
+		if (o->host.role != OD_NODE_WORKER || o->retired)
+			continue;
+		place.worker += i < m->id;
+		place.n_workers++;
+	}
+	place.n_groups = od_share_groups(place.n_workers, ms->o.group_size, ms->o.top_k);
+	h.session = m->session;
+	h.epoch = ms->epoch;
+	h.body_case = OD__HEADER__BODY_PLACE;
+	h.place = &place;
+	if (od_uv_socket_send(m->socket, NULL, &h, NULL, 0) != OD_OK)
+		od_log_limited(OD_LOG_WARN, "%s: control queue is full, PLACE is left out", m->host.host);
+}
+
 static void on_welcome(struct member *m, const Od__Header *h)
 {
 	const Od__Welcome *w = h->welcome;
@@ -196,8 +226,11 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	odm_load_tally_session(&m->loads);
 	m->pub.data_port = (uint16_t)w->data_port;
 	m->stats.slots = m->pub.slots = w->slots;
+	m->stats.spool = m->pub.spool = w->spool;
+	memset(m->holds, 0, m->ms->holds_bytes);
 	pthread_mutex_unlock(&m->ms->lock);
 	publish(m, "");
+	send_place(m);
 	send_ping(m); /* the first PONG brings its memory figures */
 	od_log(OD_LOG_DEBUG, "%s is here (pid %u on %s, %s)", name_of(m, name, sizeof(name)), w->pid, w->host_name,
 	       w->backend);
@@ -229,6 +262,11 @@ static void on_pong(struct member *m, const Od__Pong *p)
 	m->stats.busy = p->busy;
 	m->stats.pongs++;
 	m->stats.peak_rss_bytes = p->peak_rss_bytes;
+	m->stats.spool_bytes = p->spool_bytes;
+	m->stats.spool_goal = p->spool_goal;
+	m->stats.pulled_bytes = p->pulled_bytes;
+	if (p->holds.len == m->ms->holds_bytes)
+		memcpy(m->holds, p->holds.data, p->holds.len);
 	odm_load_tally_pong(&m->loads, p->sequence, &loads);
 	pthread_cond_broadcast(&m->ms->changed);
 	pthread_mutex_unlock(&m->ms->lock);
@@ -292,6 +330,11 @@ static void on_message(void *arg, struct od_msg *msg)
 	case OD__HEADER__BODY_SEQ_OPEN:
 	case OD__HEADER__BODY_TOKENS:
 	case OD__HEADER__BODY_TOKENS_REQUEST:
+	case OD__HEADER__BODY_PLACE:
+	case OD__HEADER__BODY_STORE_HELLO:
+	case OD__HEADER__BODY_STORE_WELCOME:
+	case OD__HEADER__BODY_FETCH:
+	case OD__HEADER__BODY_CHUNK:
 	case _OD__HEADER__BODY__CASE_IS_INT_SIZE:
 		od_log_limited(OD_LOG_WARN, "%s sent %s, which it must not", m->host.host, od_body_name(h->body_case));
 		break;
@@ -444,8 +487,12 @@ static int add_host(struct odm_members *ms, const struct od_host *host, struct o
 {
 	struct member *m = ms->n < OD_MAX_HOSTS ? calloc(1, sizeof(*m)) : NULL;
 
-	if (m == NULL)
+	if (m != NULL)
+		m->holds = calloc(1, ms->holds_bytes);
+	if (m == NULL || m->holds == NULL) {
+		free(m);
 		return od_fail(err, OD_ERR_NOMEM, "cannot add host %s", host->host);
+	}
 	m->ms = ms;
 	m->host = *host;
 	m->id = ms->n;
@@ -490,6 +537,8 @@ int odm_members_follow(struct odm_members *ms, const struct od_hosts *hosts, str
 		say_bye(ms->member[i], "no longer in main's hosts file");
 		drop(ms->member[i], 0, "it is no longer in the hosts file");
 	}
+	for (uint32_t i = 0; i < ms->n; i++)
+		send_place(ms->member[i]);
 	return OD_OK;
 }
 
@@ -506,6 +555,7 @@ int odm_members_new(struct odm_members **out, const struct odm_members_opts *opt
 	ms->o = *opts;
 	ms->loop = loop;
 	ms->epoch = 1;
+	ms->holds_bytes = ((size_t)opts->n_layers * opts->n_experts + 7) / 8;
 	pthread_mutex_init(&ms->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -543,8 +593,10 @@ void odm_members_free(struct odm_members *ms)
 {
 	if (ms == NULL)
 		return;
-	for (uint32_t i = 0; i < ms->n; i++)
+	for (uint32_t i = 0; i < ms->n; i++) {
+		free(ms->member[i]->holds);
 		free(ms->member[i]);
+	}
 	pthread_cond_destroy(&ms->changed);
 	pthread_mutex_destroy(&ms->lock);
 	free(ms);
@@ -613,6 +665,15 @@ uint32_t odm_view_find(const struct odm_view *v, uint32_t id)
 	return UINT32_MAX;
 }
 
+bool odm_view_has_spool(const struct odm_view *v)
+{
+	for (uint32_t i = 0; i < v->n_workers; i++) {
+		if (v->worker[i].spool)
+			return true;
+	}
+	return false;
+}
+
 bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session)
 {
 	bool alive;
@@ -621,6 +682,17 @@ bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session)
 	alive = id < ms->n && ms->member[id]->pub.session == session && session != 0;
 	pthread_mutex_unlock(&ms->lock);
 	return alive;
+}
+
+bool odm_members_holds(struct odm_members *ms, uint32_t id, uint32_t m, uint32_t expert)
+{
+	const size_t i = (size_t)m * ms->o.n_experts + expert;
+	bool holds;
+
+	pthread_mutex_lock(&ms->lock);
+	holds = id < ms->n && (!ms->member[id]->pub.spool || (ms->member[id]->holds[i / 8] >> i % 8 & 1) != 0);
+	pthread_mutex_unlock(&ms->lock);
+	return holds;
 }
 
 bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size)

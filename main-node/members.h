@@ -24,6 +24,7 @@ struct odm_member {
 	char host[256];
 	uint16_t port, data_port;
 	uint32_t slots; /* of a worker */
+	bool spool;	/* a worker that may lack experts (odm_members_holds) */
 };
 
 /* What a member last said about itself. */
@@ -32,6 +33,8 @@ struct odm_member_stats {
 	uint64_t pongs; /* heartbeats answered in this session */
 	uint64_t peak_rss_bytes;
 	uint32_t slots;
+	bool spool;
+	uint64_t spool_bytes, spool_goal, pulled_bytes; /* of a worker with a spool, as PONG has them */
 };
 
 /* The members that are here now, workers in the order of the hosts file. */
@@ -46,6 +49,8 @@ struct odm_view {
 /* The index in the view of a worker by its id; UINT32_MAX when it is not there. */
 uint32_t odm_view_find(const struct odm_view *v, uint32_t id);
 
+bool odm_view_has_spool(const struct odm_view *v); /* a worker there has one */
+
 struct odm_members_opts {
 	const struct od_hosts *hosts;
 	const uint8_t *fingerprint; /* [32] */
@@ -53,6 +58,8 @@ struct odm_members_opts {
 	const char *kernel_class;
 	bool mixed;
 	uint32_t ctx_tokens, max_rows;
+	uint32_t n_layers, n_experts, top_k;
+	uint32_t group_size; /* G as asked, for PLACE; 0: top_k */
 	void *zmq_context;
 	int changed_fd; /* eventfd */
 	/* Control messages that are not membership's: PREDICT. Loop thread. */
@@ -84,6 +91,8 @@ uint64_t odm_members_epoch(struct odm_members *ms);
 void odm_members_view(struct odm_members *ms, struct odm_view *v); /* v->worker: room for OD_MAX_HOSTS */
 bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session);
 bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size);
+/* Does the worker have this expert on its disk? Yes, unless it has a spool and has not said so. */
+bool odm_members_holds(struct odm_members *ms, uint32_t id, uint32_t m, uint32_t expert);
 /* Engine thread: this incarnation does not work although it answers (its data socket is dead): start over with it. */
 /* Until the loop thread has dropped it, odm_members_explain already counts it as gone. */
 void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why);

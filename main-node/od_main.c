@@ -77,6 +77,9 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "repetition-penalty", OD_ARG_REAL, &o->repetition_penalty, "R", "above 1 makes tokens that are already there less likely", 0.01, 100, NULL },
 		{ "repetition-window", OD_ARG_UINT, &o->repetition_window, "N", "it looks at the last N tokens; 0: at all", 0, 4294967295.0, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "the same seed gives the same text (default: 0)", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Workers without a pack" },
+		{ "serve-store", OD_ARG_STRING, &o->engine.opts.serve_store, "ADDR", "let workers pull their share of the pack from host[:port] of this machine (od-worker --store; default port: 5702)", 0, 0, NULL },
+		{ "insecure", OD_ARG_FLAG, &o->engine.opts.insecure, NULL, "allow a --serve-store address other than loopback, although traffic is not encrypted", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "one JSON object per prompt with ids, text and all figures", 0, 0, NULL },
 		{ "echo", OD_ARG_FLAG, &o->echo, NULL, "show the prompt in front of the text", 0, 0, NULL },
@@ -94,6 +97,8 @@ static int check_options(struct options *o, struct od_err *err)
 {
 	if (o->prompt != NULL && o->prompt_file != NULL)
 		return od_fail(err, OD_ERR_ARG, "--prompt and --prompt-file exclude each other");
+	if (o->engine.opts.insecure && o->engine.opts.serve_store == NULL)
+		return od_fail(err, OD_ERR_ARG, "--insecure is about --serve-store; od-main listens on nothing else");
 	o->engine.opts.quiet = o->quiet || o->json;
 	return odm_engine_args_finish(&o->engine, err);
 }

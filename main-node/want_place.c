@@ -60,7 +60,7 @@ static void place_predicted(struct odm_want_place *p, const struct odm_groups *g
 
 /* Where a hedge goes; ODM_NOBODY: nowhere. */
 static uint32_t hedge_worker(const struct odm_want_place *p, const struct odm_groups *g, const uint32_t *slots,
-			     uint32_t old)
+			     uint16_t expert, uint32_t old)
 {
 	const struct odm_want *w = &p->want;
 	const uint32_t group = odm_group_of_layer(g, w->step, w->m), size = odm_group_size(g, group);
@@ -68,12 +68,13 @@ static uint32_t hedge_worker(const struct odm_want_place *p, const struct odm_gr
 
 	if (old < g->n_workers && p->load[old] < slots[old])
 		return old;
-	if (best != ODM_NOBODY && p->load[best] >= slots[best])
+	if (best != ODM_NOBODY && (p->load[best] >= slots[best] || !odm_worker_has(g, best, w->m, expert)))
 		best = ODM_NOBODY;
 	for (uint32_t i = 0; i < size; i++) {
 		const uint32_t at = odm_group_worker(g, group, i);
 
-		if (p->load[at] < slots[at] && (best == ODM_NOBODY || p->load[at] < p->load[best]))
+		if (p->load[at] < slots[at] && (best == ODM_NOBODY || p->load[at] < p->load[best]) &&
+		    odm_worker_has(g, at, w->m, expert))
 			best = at;
 	}
 	return best;
@@ -86,12 +87,12 @@ void odm_want_place(struct odm_want_place *p, const struct odm_groups *g, const 
 
 	if (w->prefill) {
 		for (size_t i = 0; i < w->n; i++)
-			w->worker[i] = odm_prefill_worker(g, w->expert[i]);
+			w->worker[i] = odm_prefill_worker(g, w->m, w->expert[i]);
 		return;
 	}
 	place_predicted(p, g);
 	for (size_t i = w->n_predicted; i < w->n; i++) {
-		const uint32_t to = hedge_worker(p, g, slots, w->worker[i]);
+		const uint32_t to = hedge_worker(p, g, slots, w->expert[i], w->worker[i]);
 
 		if (to == ODM_NOBODY)
 			continue;

@@ -479,6 +479,11 @@ int ods_emulator_message(struct ods_emulator *e, const struct od_msg *m, uint64_
 	case OD__HEADER__BODY_RESULT:
 	case OD__HEADER__BODY_STATE_REQUEST: /* what we send */
 	case OD__HEADER__BODY_TOKENS_REQUEST:
+	case OD__HEADER__BODY_PLACE:
+	case OD__HEADER__BODY_STORE_HELLO:
+	case OD__HEADER__BODY_STORE_WELCOME:
+	case OD__HEADER__BODY_FETCH:
+	case OD__HEADER__BODY_CHUNK:
 	case OD__HEADER__BODY__NOT_SET:
 	case _OD__HEADER__BODY__CASE_IS_INT_SIZE: break;
 	}

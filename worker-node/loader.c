@@ -16,6 +16,7 @@ struct odw_loaders {
 	struct odw_schedule *schedule;
 	struct odw_slots *slots;
 	struct od_data_port *port;
+	struct odw_puller *puller; /* NULL: none */
 	unsigned n_started, n_made;
 	struct loader loader[ODW_MAX_LOADERS];
 };
@@ -34,8 +35,10 @@ static void *load_shards(void *arg)
 		if (!job.is_pace)
 			rc = od_inflater_load(l->inflater, job.m, job.expert, job.shard,
 					      odw_slots_at(all->slots, (unsigned)job.slot), &stats, &err);
+		if (rc != OD_OK && all->puller != NULL)
+			rc = odw_puller_missed(all->puller, job.m, job.expert, rc, &err);
 		if (rc != OD_OK)
-			od_log_limited(OD_LOG_ERROR, "expert %u of MoE layer %u cannot be loaded: %s", job.expert, job.m,
+			od_log_limited(rc == OD_ERR_BUSY || rc == OD_ERR_MISSING ? OD_LOG_DEBUG : OD_LOG_ERROR, "expert %u of MoE layer %u cannot be loaded: %s", job.expert, job.m,
 				       err.msg);
 		if (odw_schedule_finish_shard(all->schedule, &job, stats.read_bytes, rc, &err))
 			od_data_port_wake(all->port);
@@ -44,7 +47,8 @@ static void *load_shards(void *arg)
 }
 
 int odw_loaders_start(struct odw_loaders **out, const struct od_pack *pack, struct odw_schedule *schedule,
-		      struct odw_slots *slots, struct od_data_port *port, unsigned n_threads, struct od_err *err)
+		      struct odw_slots *slots, struct od_data_port *port, struct odw_puller *puller,
+		      unsigned n_threads, struct od_err *err)
 {
 	struct odw_loaders *l;
 	int rc = OD_OK;
@@ -58,6 +62,7 @@ int odw_loaders_start(struct odw_loaders **out, const struct od_pack *pack, stru
 	l->schedule = schedule;
 	l->slots = slots;
 	l->port = port;
+	l->puller = puller;
 	for (; rc == OD_OK && l->n_made < n_threads; l->n_made += rc == OD_OK) {
 		l->loader[l->n_made].all = l;
 		rc = od_inflater_new(&l->loader[l->n_made].inflater, pack, err);

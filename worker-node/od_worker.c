@@ -5,13 +5,17 @@
 #include "common/base/mem.h"
 #include "common/net/daemon.h"
 #include "common/net/daemon_args.h"
+#include "common/net/endpoint.h"
 #include "common/net/hosts.h"
 #include "common/pack/expert_load.h"
 #include "worker-node/loader.h"
 #include "worker-node/run_check.h"
+#include "worker-node/spool_begin.h"
 #include "worker-node/worker_engine.h"
 
 #include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define DEFAULT_MEMORY_BYTES 1000000000u
@@ -20,11 +24,12 @@
 /* What a worker holds beside its slots: row buffers (scratch, RUNs, outputs and one more of each: 40 MiB), program,
  * libraries and the pack's tables. Staging of the load threads comes on top. */
 #define FIXED_BYTES (52u << 20)
+#define PULL_BYTES (20u << 20) /* with a spool: what was asked for, ZeroMQ's buffers, a piece of the spool's */
 
 static struct od_daemon_about about = {
 	.role = "worker",
 	.port = OD_DEFAULT_WORKER_PORT,
-	.usage = "Usage: od-worker [--pack DIR] [--listen ADDR --insecure]\n"
+	.usage = "Usage: od-worker [--pack DIR | --store ADDR --spool DIR] [--listen ADDR --insecure]\n"
 		 "Loads and runs the experts that od-main asks for, within a fixed amount of memory.\n",
 };
 
@@ -32,12 +37,15 @@ struct options {
 	struct od_daemon_args common;
 	uint64_t memory_bytes, slots, load_threads;
 	double load_time_ms, run_time_ms; /* paced, for experiments; 0: as fast as it goes */
+	const char *store, *spool;	  /* NULL: the pack is here */
+	uint64_t spool_limit_bytes;	  /* 0: none */
 };
 
 struct worker {
 	struct options opt;
 	struct od_pack *pack;
 	const struct od_config *cfg;
+	struct odw_puller *puller; /* NULL: nothing is pulled */
 	struct odw_slots *slots;
 	unsigned n_slots;
 	struct odw_schedule *schedule;
@@ -45,6 +53,8 @@ struct worker {
 	struct odw_loaders *loaders;
 	struct od_daemon *daemon;
 	struct odw_session session; /* loop thread: accepted, then begun */
+	uint8_t *holds;		    /* of a spool: a bit for each expert, as PONG has them */
+	uint64_t told;		    /* how many changes main knows of; UINT64_MAX: of nothing */
 };
 
 /* ---- What main says ---- */
@@ -101,6 +111,7 @@ static int on_hello(void *arg, const Od__Hello *hello, Od__Welcome *welcome, con
 	welcome->slots = w->n_slots;
 	welcome->memory_bytes = w->opt.memory_bytes;
 	welcome->threads = (uint32_t)w->opt.common.threads;
+	welcome->spool = od_pack_is_spool(w->pack);
 	return OD_OK;
 }
 
@@ -109,6 +120,7 @@ static void on_begin(void *arg, uint64_t session)
 	struct worker *w = arg;
 
 	w->session.id = session;
+	w->told = UINT64_MAX;
 	odw_schedule_begin(w->schedule, session);
 	odw_engine_begin(w->engine, &w->session);
 	od_log(OD_LOG_INFO, "profile %s, %s kernels (class %s)", od_profile_names[w->session.profile - 1],
@@ -149,6 +161,18 @@ static int on_close(struct worker *w, uint64_t session, const Od__Close *close, 
 	return rc;
 }
 
+static int on_place(struct worker *w, const Od__Place *place, struct od_err *err)
+{
+	const struct od_share share = { place->n_workers, place->worker, place->n_groups };
+
+	if (!od_share_good(&share))
+		return od_fail(err, OD_ERR_RANGE, "worker %u of %u in %u groups", place->worker, place->n_workers,
+			       place->n_groups);
+	if (w->puller != NULL)
+		odw_puller_place(w->puller, &share);
+	return OD_OK;
+}
+
 static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 {
 	struct worker *w = arg;
@@ -158,6 +182,8 @@ static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 		return on_want(w, m->header->session, m->header->want, err);
 	case OD__HEADER__BODY_CLOSE:
 		return on_close(w, m->header->session, m->header->close, err);
+	case OD__HEADER__BODY_PLACE:
+		return on_place(w, m->header->place, err);
 	case OD__HEADER__BODY__NOT_SET:
 	case OD__HEADER__BODY_HELLO: /* these four are the daemon's */
 	case OD__HEADER__BODY_PING:
@@ -178,14 +204,36 @@ static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 	case OD__HEADER__BODY_SEQ_OPEN:
 	case OD__HEADER__BODY_TOKENS:
 	case OD__HEADER__BODY_TOKENS_REQUEST:
+	case OD__HEADER__BODY_STORE_HELLO:
+	case OD__HEADER__BODY_STORE_WELCOME:
+	case OD__HEADER__BODY_FETCH:
+	case OD__HEADER__BODY_CHUNK:
 	case _OD__HEADER__BODY__CASE_IS_INT_SIZE:
 		break;
 	}
-	return od_fail(err, OD_ERR_PROTOCOL, "a worker's control socket takes WANT and CLOSE");
+	return od_fail(err, OD_ERR_PROTOCOL, "a worker's control socket takes WANT, CLOSE and PLACE");
+}
+
+/* Which experts are here, when main does not know. */
+static void tell_holds(struct worker *w, Od__Pong *p, uint64_t changes)
+{
+	const size_t n = (size_t)w->cfg->n_layers * w->cfg->n_experts;
+
+	if (changes == w->told)
+		return;
+	w->told = changes; /* counted before it is looked: what changes meanwhile is told again */
+	p->holds.data = w->holds;
+	p->holds.len = (n + 7) / 8;
+	memset(w->holds, 0, p->holds.len);
+	for (size_t i = 0; i < n; i++) {
+		if (od_pack_has_expert(w->pack, (uint32_t)(i / w->cfg->n_experts), (uint32_t)(i % w->cfg->n_experts)))
+			w->holds[i / 8] |= (uint8_t)(1u << i % 8);
+	}
 }
 
 static void on_pong(void *arg, Od__Pong *p)
 {
+	struct odw_pull_figures pull = { 0 };
 	struct worker *w = arg;
 	struct odw_load_figures f;
 
@@ -197,6 +245,13 @@ static void on_pong(void *arg, Od__Pong *p)
 	p->load_ns = f.load_ns;
 	p->cancelled_loads = f.cancelled_loads;
 	p->unused_loads = f.unused_loads;
+	if (w->puller != NULL)
+		odw_puller_figures(w->puller, &pull);
+	p->pulled_bytes = pull.pulled_bytes;
+	p->spool_bytes = pull.whole_bytes;
+	p->spool_goal = pull.goal_bytes;
+	if (w->holds != NULL)
+		tell_holds(w, p, pull.changes);
 }
 
 static const struct od_daemon_ops daemon_ops = {
@@ -215,7 +270,8 @@ static int open_memory(struct worker *w, struct od_err *err)
 	char slot[32], limit[32];
 	int rc;
 
-	if (!od_mul(w->opt.load_threads, od_inflater_bytes(w->pack), &fixed) || !od_add(fixed, FIXED_BYTES, &fixed))
+	if (!od_mul(w->opt.load_threads, od_inflater_bytes(w->pack), &fixed) ||
+	    !od_add(fixed, w->puller != NULL ? FIXED_BYTES + PULL_BYTES : FIXED_BYTES, &fixed))
 		return od_fail(err, OD_ERR_RANGE, "%" PRIu64 " load threads are too many", w->opt.load_threads);
 	rc = odw_slots_plan(&w->n_slots, w->opt.memory_bytes, fixed, slot_bytes, w->opt.slots, err);
 	if (rc != OD_OK)
@@ -243,16 +299,75 @@ static int open_daemon(struct worker *w, struct od_err *err)
 
 	od_daemon_args_fill(&w->opt.common, &about, &opts);
 	od_pack_fingerprint_bytes(w->pack, opts.fingerprint);
+	engine.puller = w->puller;
 	rc = od_daemon_new(&w->daemon, &opts, &daemon_ops, w, &engine.port, err);
 	if (rc == OD_OK)
 		rc = odw_engine_start(&w->engine, &engine, err);
 	if (rc == OD_OK)
-		rc = odw_loaders_start(&w->loaders, w->pack, w->schedule, w->slots, engine.port,
+		rc = odw_loaders_start(&w->loaders, w->pack, w->schedule, w->slots, engine.port, w->puller,
 				       (unsigned)w->opt.load_threads, err);
 	if (rc == OD_OK)
 		od_log(OD_LOG_INFO, "listening on %s, port %u, data port %u",
 		       od_daemon_args_where(&w->opt.common), od_daemon_port(w->daemon), od_data_port_number(engine.port));
 	return rc;
+}
+
+static int check_spool_options(const struct options *o, struct od_host *store, struct od_err *err)
+{
+	int rc;
+
+	if (o->spool == NULL && o->spool_limit_bytes > 0)
+		return od_fail(err, OD_ERR_ARG, "--spool-limit is for a --spool");
+	if ((o->store == NULL) != (o->spool == NULL))
+		return od_fail(err, OD_ERR_ARG, "--store and --spool go together: from where to pull experts, and where to keep "
+			       "them");
+	if (o->spool == NULL)
+		return OD_OK;
+	if (o->common.pack != NULL)
+		return od_fail(err, OD_ERR_ARG, "--pack and --spool exclude each other: a spool is filled from the --store");
+	rc = od_store_address(store, o->store, "--store", err);
+	if (rc == OD_OK && !o->common.insecure && !od_is_loopback(store->host))
+		rc = od_fail(err, OD_ERR_ARG, "--store %s is not a loopback address, and nothing proves who answers there: on a "
+			     "network that you trust add --insecure", o->store);
+	return rc;
+}
+
+/* What serving needs is pulled now, experts while it serves. */
+static int open_spool(struct worker *w, const struct od_host *address, struct od_err *err)
+{
+	struct odw_puller_opts opts = { .dir = w->opt.spool,
+					.limit_bytes = w->opt.spool_limit_bytes > 0 ? w->opt.spool_limit_bytes : UINT64_MAX };
+	int rc = od_spool_open(&opts.spool, w->opt.spool, err);
+
+	if (rc == OD_OK)
+		rc = odw_store_open(&opts.store, address, err);
+	if (rc == OD_OK)
+		rc = odw_spool_begin(opts.spool, opts.store, &w->pack, err);
+	if (rc != OD_OK) {
+		odw_store_close(opts.store);
+		od_spool_close(opts.spool);
+		return rc;
+	}
+	opts.pack = w->pack;
+	return odw_puller_start(&w->puller, &opts, err);
+}
+
+static int open_pack(struct worker *w, struct od_err *err)
+{
+	struct od_host store;
+	int rc = check_spool_options(&w->opt, &store, err);
+
+	if (rc != OD_OK)
+		return rc;
+	signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a full disk, no reason to die */
+	rc = w->opt.spool != NULL ? open_spool(w, &store, err) : od_pack_open_some(&w->pack, w->opt.common.pack, err);
+	if (rc != OD_OK)
+		return rc;
+	w->cfg = od_pack_config(w->pack);
+	if (!od_pack_is_spool(w->pack))
+		return OD_OK;
+	w->holds = malloc(((size_t)w->cfg->n_layers * w->cfg->n_experts + 7) / 8);
+	return w->holds != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "spool");
 }
 
 static int open_worker(struct worker *w, struct od_err *err)
@@ -264,10 +379,9 @@ static int open_worker(struct worker *w, struct od_err *err)
 	/* A CPU that was asked for and is not there is an error now, not at the first HELLO. */
 	rc = od_backend_cpu(&be, (enum od_cpu)w->opt.common.cpu, OD_PROFILE_F32, err);
 	if (rc == OD_OK)
-		rc = od_pack_open(&w->pack, w->opt.common.pack, err);
+		rc = open_pack(w, err);
 	if (rc != OD_OK)
 		return rc;
-	w->cfg = od_pack_config(w->pack);
 	od_log(OD_LOG_INFO, "pack %s: %s, %u MoE layers of %u experts, %s each on disk", od_pack_dir(w->pack),
 	       w->cfg->family->name, w->cfg->n_layers, w->cfg->n_experts,
 	       od_format_bytes(od_pack_expert_stored_bytes(w->pack), bytes, sizeof(bytes)));
@@ -284,9 +398,11 @@ static void close_worker(struct worker *w)
 	odw_loaders_stop(w->loaders);
 	od_daemon_free(w->daemon);
 	odw_engine_free(w->engine);
+	odw_puller_stop(w->puller);
 	odw_schedule_free(w->schedule);
 	odw_slots_free(w->slots);
 	od_pack_close(w->pack);
+	free(w->holds);
 }
 
 int main(int argc, char **argv)
@@ -295,6 +411,10 @@ int main(int argc, char **argv)
 	struct worker w = { .opt = { .memory_bytes = DEFAULT_MEMORY_BYTES,
 				     .load_threads = cpus < DEFAULT_LOADERS ? cpus : DEFAULT_LOADERS } };
 	const struct od_arg own[] = {
+		{ .kind = OD_ARG_TITLE, .help = "Without a pack: experts are pulled from main, and kept" },
+		{ "store", OD_ARG_STRING, &w.opt.store, "ADDR", "od-main's --serve-store: host[:port] (default port: 5702)", 0, 0, NULL },
+		{ "spool", OD_ARG_STRING, &w.opt.spool, "DIR", "where this worker's share of the experts is kept; a folder of its own", 0, 0, NULL },
+		{ "spool-limit", OD_ARG_SIZE, &w.opt.spool_limit_bytes, "SIZE", "use no more disk than this; what does not fit is left to other workers (default: no limit)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },
 		{ "memory-limit", OD_ARG_SIZE, &w.opt.memory_bytes, "SIZE", "memory that this worker may use; gives the number of slots (default: 1GB)", 0, 0, NULL },
 		{ "slots", OD_ARG_UINT, &w.opt.slots, "N", "experts in memory at once (default: as many as the memory limit allows, at most 64)", 1, ODW_MAX_SLOTS, NULL },

@@ -1,5 +1,6 @@
 # Everything of the worker but its wiring, so that tests can drive its parts.
-ODW_SRCS := $(addprefix worker-node/,load_order.c load_pace.c load_schedule.c loader.c run_check.c slot_claims.c slots.c step_marks.c worker_engine.c)
+ODW_SRCS := $(addprefix worker-node/,load_order.c load_pace.c load_schedule.c loader.c pull_plan.c puller.c run_check.c slot_claims.c slots.c \
+	spool_begin.c step_marks.c store_client.c worker_engine.c)
 
 PROGRAMS += od-worker
 od-worker_SRCS := worker-node/od_worker.c $(ODW_SRCS)

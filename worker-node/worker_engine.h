@@ -13,6 +13,7 @@
 #include "common/net/data_port.h"
 #include "common/pack/pack.h"
 #include "worker-node/load_schedule.h"
+#include "worker-node/puller.h"
 #include "worker-node/slots.h"
 
 #define ODW_SCRATCH_BYTES (8u << 20)
@@ -26,6 +27,7 @@ struct odw_engine_opts {
 	struct odw_schedule *schedule;
 	struct odw_slots *slots;
 	struct od_data_port *port;
+	struct odw_puller *puller; /* NULL: none */
 	unsigned threads; /* of the arithmetic, the engine's included */
 	uint64_t run_ns;  /* an expert's outputs are sent no earlier than this after their computation began; 0: at once */
 };

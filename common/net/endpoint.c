@@ -1,6 +1,6 @@
 #include "common/net/endpoint.h"
 
-#include "common/net/wire.h"
+#include "common/net/store_wire.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -23,7 +23,6 @@ static const struct {
 	{ ZMQ_LINGER, 0, "LINGER" },
 	{ ZMQ_IMMEDIATE, 1, "IMMEDIATE" },
 	{ ZMQ_SNDHWM, 10000, "SNDHWM" },
-	{ ZMQ_RCVHWM, 10000, "RCVHWM" },
 	{ ZMQ_RECONNECT_IVL, 10, "RECONNECT_IVL" },
 	{ ZMQ_RECONNECT_IVL_MAX, 1000, "RECONNECT_IVL_MAX" },
 	{ ZMQ_CONNECT_TIMEOUT, 2000, "CONNECT_TIMEOUT" },
@@ -34,6 +33,16 @@ static const struct {
 	{ ZMQ_TCP_KEEPALIVE_INTVL, 5, "TCP_KEEPALIVE_INTVL" },
 	{ ZMQ_TCP_KEEPALIVE_CNT, 3, "TCP_KEEPALIVE_CNT" },
 };
+
+/* What a peer can make us hold: frames, and messages that wait. */
+struct bounds {
+	int64_t frame_bytes;
+	int messages;
+};
+
+static const struct bounds usual = { OD_MAX_FRAME_BYTES, 10000 };
+static const struct bounds store = { OD_MAX_HEADER_BYTES, 1000 };	  /* gets headers only */
+static const struct bounds store_client = { OD_STORE_PIECE_BYTES, 2 * OD_STORE_MAX_OPEN };
 
 void *od_zmq_context(void)
 {
@@ -46,9 +55,8 @@ void *od_zmq_context(void)
 	return context;
 }
 
-static int set_options(void *socket, int type, bool ipv6, struct od_err *err)
+static int set_options(void *socket, int type, bool ipv6, const struct bounds *b, struct od_err *err)
 {
-	int64_t max_bytes = OD_MAX_FRAME_BYTES;
 	int on = 1;
 
 	for (size_t i = 0; i < sizeof(common_options) / sizeof(common_options[0]); i++) {
@@ -56,7 +64,8 @@ static int set_options(void *socket, int type, bool ipv6, struct od_err *err)
 			return od_fail(err, OD_ERR_INTERNAL, "ZeroMQ option %s: %s", common_options[i].name,
 				       zmq_strerror(errno));
 	}
-	if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &max_bytes, sizeof(max_bytes)) != 0 ||
+	if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &b->frame_bytes, sizeof(b->frame_bytes)) != 0 ||
+	    zmq_setsockopt(socket, ZMQ_RCVHWM, &b->messages, sizeof(b->messages)) != 0 ||
 	    zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, ZAP_DOMAIN, sizeof(ZAP_DOMAIN) - 1) != 0 ||
 	    (type == ZMQ_ROUTER && zmq_setsockopt(socket, ZMQ_ROUTER_MANDATORY, &on, sizeof(on)) != 0) ||
 	    (ipv6 && zmq_setsockopt(socket, ZMQ_IPV6, &on, sizeof(on)) != 0))
@@ -64,14 +73,14 @@ static int set_options(void *socket, int type, bool ipv6, struct od_err *err)
 	return OD_OK;
 }
 
-static int open_socket(void *context, int type, bool ipv6, void **socket, struct od_err *err)
+static int open_socket(void *context, int type, bool ipv6, const struct bounds *b, void **socket, struct od_err *err)
 {
 	void *s = zmq_socket(context, type);
 	int rc;
 
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no ZeroMQ socket: %s", zmq_strerror(errno));
-	rc = set_options(s, type, ipv6, err);
+	rc = set_options(s, type, ipv6, b, err);
 	if (rc != OD_OK) {
 		zmq_close(s);
 		return rc;
@@ -125,8 +134,8 @@ static int bound_number(void *socket, uint16_t *port, struct od_err *err)
 	return OD_OK;
 }
 
-int od_bind_router(void *context, const char *host, uint16_t port, void **socket, uint16_t *bound_port,
-		   struct od_err *err)
+static int bind_router(void *context, const char *host, uint16_t port, const struct bounds *b, void **socket,
+		       uint16_t *bound_port, struct od_err *err)
 {
 	struct address to;
 	void *s = NULL;
@@ -136,13 +145,14 @@ int od_bind_router(void *context, const char *host, uint16_t port, void **socket
 	*bound_port = 0;
 	rc = resolve(host, port, &to, err);
 	if (rc == OD_OK)
-		rc = open_socket(context, ZMQ_ROUTER, to.ipv6, &s, err);
+		rc = open_socket(context, ZMQ_ROUTER, to.ipv6, b, &s, err);
 	if (rc != OD_OK)
 		return rc;
 	if (zmq_bind(s, to.url) != 0) {
 		rc = errno == EADDRINUSE
 			     ? od_fail(err, OD_ERR_BUSY,
-				       "cannot listen on %s port %u: another program has it; choose another with --port",
+				       "cannot listen on %s port %u: another program has it; choose another (--port, or the "
+				       "address of --serve-store)",
 				       host, (unsigned)port)
 			     : od_fail(err, OD_ERR_IO, "cannot listen on %s port %u: %s", host, (unsigned)port,
 				       zmq_strerror(errno));
@@ -158,7 +168,20 @@ fail:
 	return rc;
 }
 
-int od_connect_dealer(void *context, const char *host, uint16_t port, void **socket, struct od_err *err)
+int od_bind_router(void *context, const char *host, uint16_t port, void **socket, uint16_t *bound_port,
+		   struct od_err *err)
+{
+	return bind_router(context, host, port, &usual, socket, bound_port, err);
+}
+
+int od_bind_store(void *context, const char *host, uint16_t port, void **socket, uint16_t *bound_port,
+		  struct od_err *err)
+{
+	return bind_router(context, host, port, &store, socket, bound_port, err);
+}
+
+static int connect_dealer(void *context, const char *host, uint16_t port, const struct bounds *b, void **socket,
+			  struct od_err *err)
 {
 	struct address to;
 	void *s;
@@ -167,7 +190,7 @@ int od_connect_dealer(void *context, const char *host, uint16_t port, void **soc
 	*socket = NULL;
 	rc = resolve(host, port, &to, err);
 	if (rc == OD_OK)
-		rc = open_socket(context, ZMQ_DEALER, to.ipv6, &s, err);
+		rc = open_socket(context, ZMQ_DEALER, to.ipv6, b, &s, err);
 	if (rc != OD_OK)
 		return rc;
 	if (zmq_connect(s, to.url) != 0) {
@@ -178,6 +201,16 @@ int od_connect_dealer(void *context, const char *host, uint16_t port, void **soc
 	}
 	*socket = s;
 	return OD_OK;
+}
+
+int od_connect_dealer(void *context, const char *host, uint16_t port, void **socket, struct od_err *err)
+{
+	return connect_dealer(context, host, port, &usual, socket, err);
+}
+
+int od_connect_store(void *context, const char *host, uint16_t port, void **socket, struct od_err *err)
+{
+	return connect_dealer(context, host, port, &store_client, socket, err);
 }
 
 void od_close_socket(void *socket)

@@ -21,6 +21,11 @@ OD_MUST_CHECK int od_bind_router(void *context, const char *host, uint16_t port,
 /* A DEALER that connects (and keeps reconnecting) to host:port; host may be a name or an IPv6 address. */
 OD_MUST_CHECK int od_connect_dealer(void *context, const char *host, uint16_t port, void **socket, struct od_err *err);
 
+/* The store's two ends (store_wire.h): the same with tighter bounds on what a stranger can make us hold. */
+OD_MUST_CHECK int od_bind_store(void *context, const char *host, uint16_t port, void **socket, uint16_t *bound_port,
+				struct od_err *err);
+OD_MUST_CHECK int od_connect_store(void *context, const char *host, uint16_t port, void **socket, struct od_err *err);
+
 void od_close_socket(void *socket); /* NULL ok */
 
 /* True for 127.0.0.0/8, ::1 and "localhost". */

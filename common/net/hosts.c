@@ -155,6 +155,17 @@ static int set_host(struct od_host *h, struct words *w, struct od_err *err)
 	return set_address(h, w->word[at], err);
 }
 
+int od_host_parse(struct od_host *out, const char *text, uint16_t usual_port, struct od_err *err)
+{
+	char word[sizeof(out->host) + 16];
+
+	*out = (struct od_host){ .port = usual_port };
+	if (strlen(text) >= sizeof(word))
+		return od_fail(err, OD_ERR_ARG, "expected a host, found %zu characters", strlen(text));
+	memcpy(word, text, strlen(text) + 1);
+	return set_address(out, word, err);
+}
+
 /* Against the hosts before it. */
 static int check_host(const struct od_hosts *all, const struct od_host *h, struct od_err *err)
 {

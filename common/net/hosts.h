@@ -36,6 +36,8 @@ OD_MUST_CHECK int od_hosts_parse(struct od_hosts *out, const char *text, size_t 
 				 struct od_err *err);
 /* Takes the shadow out, if one is named. */
 void od_hosts_without_shadow(struct od_hosts *h);
+/* One address of the same form, from a command line. */
+OD_MUST_CHECK int od_host_parse(struct od_host *out, const char *text, uint16_t usual_port, struct od_err *err);
 void od_hosts_fini(struct od_hosts *h);
 
 #endif

@@ -274,6 +274,7 @@ const char *od_body_name(Od__Header__BodyCase body)
 	case OD__HEADER__BODY_WANT: return "WANT";
 	case OD__HEADER__BODY_CLOSE: return "CLOSE";
 	case OD__HEADER__BODY_PREDICT: return "PREDICT";
+	case OD__HEADER__BODY_PLACE: return "PLACE";
 	case OD__HEADER__BODY_ATTACH: return "ATTACH";
 	case OD__HEADER__BODY_ATTACHED: return "ATTACHED";
 	case OD__HEADER__BODY_RUN: return "RUN";
@@ -286,6 +287,10 @@ const char *od_body_name(Od__Header__BodyCase body)
 	case OD__HEADER__BODY_SEQ_OPEN: return "SEQ_OPEN";
 	case OD__HEADER__BODY_TOKENS: return "TOKENS";
 	case OD__HEADER__BODY_TOKENS_REQUEST: return "TOKENS_REQUEST";
+	case OD__HEADER__BODY_STORE_HELLO: return "STORE_HELLO";
+	case OD__HEADER__BODY_STORE_WELCOME: return "STORE_WELCOME";
+	case OD__HEADER__BODY_FETCH: return "FETCH";
+	case OD__HEADER__BODY_CHUNK: return "CHUNK";
 	case OD__HEADER__BODY__NOT_SET:
 	case _OD__HEADER__BODY__CASE_IS_INT_SIZE: break;
 	}

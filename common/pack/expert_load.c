@@ -129,7 +129,11 @@ int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 	struct place at = { m, expert, shard, "SM" };
 	uint64_t begin = od_now_ns(), mid;
 	struct od_err why;
-	int rc = read_chunk(inf, &at, &s->sm, inf->sm, &why);
+	int rc;
+
+	if (!od_pack_has_expert(inf->pack, m, expert))
+		return od_fail(err, OD_ERR_MISSING, "%s: expert (%u, %u) is not here", inf->pack->dir, m, expert);
+	rc = read_chunk(inf, &at, &s->sm, inf->sm, &why);
 
 	at.chunk = "E";
 	if (rc == OD_OK)

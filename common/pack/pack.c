@@ -2,6 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/base/json.h"
+#include "common/pack/spool_state.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -131,7 +132,27 @@ static int read_extras(struct od_pack *p, struct od_err *err)
 	return rc;
 }
 
-static int read_pack(struct od_pack *p, struct od_err *err)
+/* Which experts a spool has. */
+static int read_state(struct od_pack *p, struct od_err *err)
+{
+	struct od_spool_state s = { .fingerprint = p->manifest.fingerprint,
+				    .n_layers = p->config.n_layers,
+				    .n_experts = p->config.n_experts,
+				    .whole = calloc(p->manifest.n_experts, 1) };
+	int rc = OD_OK;
+
+	p->has = calloc(p->manifest.n_experts, sizeof(*p->has));
+	if (s.whole == NULL || p->has == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", p->dir);
+	if (rc == OD_OK)
+		rc = od_spool_state_read(&s, p->dir, err);
+	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_experts; i++)
+		atomic_init(&p->has[i], s.whole[i] != 0);
+	free(s.whole);
+	return rc;
+}
+
+static int read_pack(struct od_pack *p, bool spool, struct od_err *err)
 {
 	char path[PATH_MAX];
 	int rc = od_sums_check(p->dir, err);
@@ -144,12 +165,14 @@ static int read_pack(struct od_pack *p, struct od_err *err)
 		rc = od_path(path, sizeof(path), p->dir, OD_MODEL_NAME, err);
 	if (rc == OD_OK)
 		rc = od_manifest_read(&p->manifest, &p->config, path, err);
-	if (rc == OD_OK)
+	if (rc == OD_OK && !spool)
 		rc = open_big(p, &p->dense, OD_DENSE_NAME, p->manifest.dense_bytes, err);
 	if (rc == OD_OK)
 		rc = open_big(p, &p->experts, OD_EXPERTS_NAME, p->manifest.experts_bytes, err);
 	if (rc == OD_OK)
 		rc = read_expert_headers(p, err);
+	if (rc == OD_OK && spool)
+		rc = read_state(p, err);
 	return rc == OD_OK ? read_extras(p, err) : rc;
 }
 
@@ -161,9 +184,10 @@ static bool has_file(const char *dir, const char *name)
 	return od_path(path, sizeof(path), dir, name, &ignored) == OD_OK && access(path, F_OK) == 0;
 }
 
-int od_pack_open(struct od_pack **out, const char *dir, struct od_err *err)
+static int open_pack(struct od_pack **out, const char *dir, bool some, struct od_err *err)
 {
 	struct od_pack *p;
+	bool spool;
 	int rc;
 
 	*out = NULL;
@@ -175,6 +199,10 @@ int od_pack_open(struct od_pack **out, const char *dir, struct od_err *err)
 		return od_fail(err, OD_ERR_MISSING, "no pack at %s (od-pack CHECKPOINT %s makes one)", dir, dir);
 	if (has_file(dir, "config.json") && !has_file(dir, OD_MODEL_NAME) && !has_file(dir, OD_SUMS_NAME))
 		return od_fail(err, OD_ERR_MISSING, "%s is a checkpoint, not a pack (od-pack %s PACK makes one)", dir, dir);
+	spool = has_file(dir, OD_SPOOL_STATE_NAME);
+	if (spool && !some)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s is one worker's share of a pack (it has a " OD_SPOOL_STATE_NAME
+			       "): only od-worker can use it; expected a complete pack", dir);
 	p = calloc(1, sizeof(*p));
 	if (p == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "pack %s", dir);
@@ -183,13 +211,23 @@ int od_pack_open(struct od_pack **out, const char *dir, struct od_err *err)
 	if (p->dir == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "pack %s", dir);
 	else
-		rc = read_pack(p, err);
+		rc = read_pack(p, spool, err);
 	if (rc != OD_OK) {
 		od_pack_close(p);
 		return rc;
 	}
 	*out = p;
 	return OD_OK;
+}
+
+int od_pack_open(struct od_pack **out, const char *dir, struct od_err *err)
+{
+	return open_pack(out, dir, false, err);
+}
+
+int od_pack_open_some(struct od_pack **out, const char *dir, struct od_err *err)
+{
+	return open_pack(out, dir, true, err);
 }
 
 static void close_big(struct od_pack_file *f)
@@ -206,6 +244,7 @@ void od_pack_close(struct od_pack *p)
 	for (size_t i = 0; p->expert != NULL && i < p->manifest.n_experts; i++)
 		free((void *)p->expert[i].x.shard);
 	free(p->expert);
+	free(p->has);
 	od_manifest_fini(&p->manifest);
 	close_big(&p->dense);
 	close_big(&p->experts);
@@ -254,6 +293,21 @@ const json_t *od_pack_generation_config(const struct od_pack *p)
 const struct od_pack_expert *od_pack_expert(const struct od_pack *p, uint32_t m, uint32_t expert)
 {
 	return &od_pack_entry(p, m, expert)->x;
+}
+
+bool od_pack_is_spool(const struct od_pack *p)
+{
+	return p->has != NULL;
+}
+
+bool od_pack_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert)
+{
+	return p->has == NULL || atomic_load(&p->has[(size_t)m * p->config.n_experts + expert]);
+}
+
+void od_pack_set_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert, bool has)
+{
+	atomic_store(&p->has[(size_t)m * p->config.n_experts + expert], has);
 }
 
 uint64_t od_pack_expert_stored_bytes(const struct od_pack *p)

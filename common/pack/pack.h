@@ -4,7 +4,7 @@
  * Opening checks SHA256SUMS over the small files, the schema version, and every offset, count and length
  * against the sizes of the big files with overflow-checked arithmetic; the big files' bytes are checked when
  * they are read (a checksum per tensor and per chunk).
- * Thread: immutable after opening, any thread (reads are pread). Owner: od_pack_open's caller. */
+ * Thread: immutable after opening but for what od_pack_has_expert says; any thread (reads are pread). Owner: od_pack_open's caller. */
 #ifndef OD_PACK_PACK_H
 #define OD_PACK_PACK_H
 
@@ -19,6 +19,9 @@ struct od_pack;
 
 /* dir NULL: $OD_PACK, else /var/lib/od-moe/pack. */
 OD_MUST_CHECK int od_pack_open(struct od_pack **out, const char *dir, struct od_err *err);
+/* The same, or a spool (spool.h): a pack without dense.bin and without some of its experts, for those who need no more.
+ * What is there is checked as strictly. */
+OD_MUST_CHECK int od_pack_open_some(struct od_pack **out, const char *dir, struct od_err *err);
 void od_pack_close(struct od_pack *p); /* NULL ok */
 
 const char *od_pack_dir(const struct od_pack *p);
@@ -51,6 +54,10 @@ struct od_pack_expert {
 };
 
 const struct od_pack_expert *od_pack_expert(const struct od_pack *p, uint32_t m, uint32_t expert);
+
+/* A spool's experts come and go while it is open; a complete pack has them all. */
+bool od_pack_is_spool(const struct od_pack *p);
+bool od_pack_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert);
 
 /* Totals for figures: bytes of all chunks of one expert (the largest), and of the same expert as published. */
 uint64_t od_pack_expert_stored_bytes(const struct od_pack *p);

@@ -2,6 +2,8 @@
 #ifndef OD_PACK_PACK_INTERNAL_H
 #define OD_PACK_PACK_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "common/pack/dense_load.h"
 #include "common/pack/manifest.h"
 
@@ -18,10 +20,14 @@ struct od_pack {
 	json_t *generation;    /* NULL: none */
 	struct od_pack_file dense, experts;
 	struct od_expert_entry *expert; /* [n_layers][n_experts] */
+	atomic_bool *has;		/* of a spool, the same: it is whole; NULL: all are */
 	uint64_t slot_bytes, stored_bytes, raw_bytes; /* of the largest expert */
 };
 
 const struct od_expert_entry *od_pack_entry(const struct od_pack *p, uint32_t m, uint32_t expert);
+
+/* Only of a spool: an expert came or went. Any thread. */
+void od_pack_set_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert, bool has);
 
 /* Where a matrix begins in a slot; for OD_N_EXPERT_MATS: bytes of the slot. */
 uint64_t od_slot_offset(const struct od_config *cfg, const struct od_expert_entry *e, int mat);

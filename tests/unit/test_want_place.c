@@ -158,7 +158,7 @@ static void prefill_lies_over_all_workers(void **state)
 	odm_want_place(&p, &g, two_slots);
 	assert_int_equal(p.want.n, EXPERTS);
 	for (uint16_t i = 0; i < EXPERTS; i++)
-		assert_int_equal(p.want.worker[i], odm_prefill_worker(&g, i));
+		assert_int_equal(p.want.worker[i], odm_prefill_worker(&g, 2, i));
 	odm_want_place_fini(&p);
 }
 

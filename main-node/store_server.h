@@ -1,0 +1,19 @@
+/* store_server.h - od-main --serve-store: workers pull their share of the pack from here (docs/PROTOCOL.md, "Store").
+ *
+ * It reads ranges of SHA256SUMS, the small files and experts.bin, and nothing else: files have numbers, no names. A
+ * thread and a ZeroMQ context of its own, both at low priority, so that a step never waits for it; memory is bounded by
+ * store_queue.h.
+ * Thread: open and close by the owner. Owner: the pack is borrowed. */
+#ifndef ODM_STORE_SERVER_H
+#define ODM_STORE_SERVER_H
+
+#include "common/pack/pack.h"
+
+struct odm_store;
+
+/* address: host[:port]. insecure: one that is not loopback is allowed. */
+OD_MUST_CHECK int odm_store_open(struct odm_store **out, const struct od_pack *pack, const char *address, bool insecure,
+				 struct od_err *err);
+void odm_store_close(struct odm_store *s); /* NULL ok */
+
+#endif
