@@ -8,6 +8,7 @@
 #include "common/pack/pack_verify.h"
 #include "common/pack/pack_write.h"
 #include "common/pack/shadow_add.h"
+#include "common/pack/share_write.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -28,6 +29,7 @@ struct options {
 	int codec; /* enum od_codec; -1: not said */
 	const char *shadow; /* a list of precisions; NULL: not said */
 	const char *against;
+	uint64_t group_size; /* 0: the model's top-k */
 	const char *word[4];
 	size_t n_words;
 };
@@ -204,6 +206,33 @@ static int cmd_shadow(const struct options *o, unsigned set)
 	return report_missing(o->word[1], missing);
 }
 
+static int cmd_share(const struct options *o)
+{
+	struct bar bar;
+	struct od_err err;
+	const struct od_share_job job = {
+		.pack = o->word[1],
+		.share = o->word[2],
+		.dir = o->word[3],
+		.group_size = (uint32_t)o->group_size,
+		.progress = on_progress,
+		.arg = &bar,
+	};
+	uint32_t n;
+	int rc;
+
+	bar_init(&bar, "copying");
+	rc = od_share_write(&job, &n, &err);
+	bar_end(&bar);
+	if (rc != OD_OK) {
+		print_error(&err);
+		return EXIT_FAILED;
+	}
+	printf("%s has the share of worker %s: %u experts. Copy it with its holes (rsync -aS, tar -cS), and start there:\n"
+	       "od-worker --pack DIR\n", o->word[3], o->word[2], n);
+	return EXIT_GOOD;
+}
+
 static int cmd_verify(const struct options *o)
 {
 	struct bar bar;
@@ -233,7 +262,7 @@ static int cmd_info(const struct options *o)
 {
 	struct od_pack *pack;
 	struct od_err err;
-	int rc = od_pack_open(&pack, o->word[1], &err);
+	int rc = od_pack_open_some(&pack, o->word[1], &err);
 
 	if (rc == OD_OK)
 		rc = od_pack_info(pack, o->json, stdout, &err);
@@ -249,7 +278,8 @@ static void print_help(const struct od_arg *table, size_t n)
 {
 	printf("od-pack CHECKPOINT PACK            make a pack from a checkpoint folder (config.json, *.safetensors)\n"
 	       "od-pack shadow PACK LIST           add shadows: quantised copies of the model for od-shadow\n"
-	       "od-pack verify PACK                check every byte of a pack and its shadows\n"
+	       "od-pack share PACK W/N DIR         write what worker W (from 1, in the order of the hosts file) of N needs\n"
+	       "od-pack verify PACK                check every byte of a pack and its shadows, or of a share\n"
 	       "od-pack info PACK                  what is in a pack\n"
 	       "\n"
 	       "PACK appears when it is complete; until then it is PACK.partial. Interrupted, the same command goes\n"
@@ -265,7 +295,7 @@ static void print_help(const struct od_arg *table, size_t n)
 	od_args_help(stdout, table, n);
 }
 
-enum command { CMD_PACK, CMD_SHADOW, CMD_VERIFY, CMD_INFO };
+enum command { CMD_PACK, CMD_SHADOW, CMD_SHARE, CMD_VERIFY, CMD_INFO };
 
 static const struct {
 	const char *word; /* the first on the command line */
@@ -274,6 +304,7 @@ static const struct {
 } commands[] = {
 	[CMD_PACK] = { NULL, 2, "expected CHECKPOINT and PACK" },
 	[CMD_SHADOW] = { "shadow", 3, "expected PACK and a list of precisions" },
+	[CMD_SHARE] = { "share", 4, "expected PACK, W/N and a folder" },
 	[CMD_VERIFY] = { "verify", 2, "expected one PACK" },
 	[CMD_INFO] = { "info", 2, "expected one PACK" },
 };
@@ -302,6 +333,8 @@ static int run(const struct options *o)
 		return usage_error("--force belongs to packing and to od-pack shadow");
 	if (o->codec >= 0 && command != CMD_PACK)
 		return usage_error("--codec belongs to packing");
+	if (o->group_size > 0 && command != CMD_SHARE)
+		return usage_error("--group-size belongs to od-pack share");
 	if (o->shadow != NULL && command != CMD_PACK)
 		return usage_error("--shadow belongs to packing");
 	if (command == CMD_PACK || command == CMD_SHADOW) {
@@ -315,6 +348,7 @@ static int run(const struct options *o)
 	switch (command) {
 	case CMD_PACK: return cmd_pack(o, set);
 	case CMD_SHADOW: return cmd_shadow(o, set);
+	case CMD_SHARE: return cmd_share(o);
 	case CMD_VERIFY: return cmd_verify(o);
 	case CMD_INFO: return cmd_info(o);
 	}
@@ -334,6 +368,8 @@ int main(int argc, char **argv)
 		  .help = "replace PACK if it exists; shadow: make those that exist again" },
 		{ .name = "threads", .kind = OD_ARG_UINT, .out = &o.n_threads, .metavar = "N",
 		  .help = "threads to use (default: one for each CPU, at most 16)", .min = 1, .max = THREADS_MAX },
+		{ .name = "group-size", .kind = OD_ARG_UINT, .out = &o.group_size, .metavar = "G",
+		  .help = "share: as od-main will have it (default: the model's top-k)", .min = 1, .max = 1024 },
 		{ .kind = OD_ARG_TITLE, .help = "Looking" },
 		{ .name = "against", .kind = OD_ARG_STRING, .out = &o.against, .metavar = "CHECKPOINT",
 		  .help = "verify: also compare every tensor with this checkpoint" },

@@ -608,7 +608,7 @@ static void node_figures(struct service *s, struct odm_figures *f)
 		if (!odm_members_stats(ms, i, &st, name, sizeof(name)))
 			continue;
 		node = odm_figures_add_node(f, name, st.peak_rss_bytes, st.alive);
-		if (node != NULL && st.spool) {
+		if (node != NULL && st.spool_goal > 0) {
 			node->spool = true;
 			node->spool_bytes = st.spool_bytes;
 			node->spool_goal = st.spool_goal;

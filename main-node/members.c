@@ -226,7 +226,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	odm_load_tally_session(&m->loads);
 	m->pub.data_port = (uint16_t)w->data_port;
 	m->stats.slots = m->pub.slots = w->slots;
-	m->stats.spool = m->pub.spool = w->spool;
+	m->pub.spool = w->spool;
 	memset(m->holds, 0, m->ms->holds_bytes);
 	pthread_mutex_unlock(&m->ms->lock);
 	publish(m, "");

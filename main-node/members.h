@@ -33,8 +33,7 @@ struct odm_member_stats {
 	uint64_t pongs; /* heartbeats answered in this session */
 	uint64_t peak_rss_bytes;
 	uint32_t slots;
-	bool spool;
-	uint64_t spool_bytes, spool_goal, pulled_bytes; /* of a worker with a spool, as PONG has them */
+	uint64_t spool_bytes, spool_goal, pulled_bytes; /* of a worker that pulls, as PONG has them; goal 0: it does not */
 };
 
 /* The members that are here now, workers in the order of the hosts file. */

@@ -15,6 +15,7 @@ struct totals {
 
 struct all_totals {
 	struct totals all, of[OD_F32 + 1];
+	size_t here; /* experts that are there: all, but of a spool */
 };
 
 struct shadow {
@@ -38,6 +39,7 @@ static struct all_totals add_up(const struct od_pack *p)
 	for (size_t i = 0; i < p->manifest.n_experts; i++) {
 		const struct od_expert_entry *e = &p->expert[i];
 
+		t.here += od_pack_has_expert(p, (uint32_t)(i / p->config.n_experts), (uint32_t)(i % p->config.n_experts));
 		for (uint32_t s = 0; s < e->x.n_shards; s++) {
 			const struct od_shard *shard = &e->x.shard[s];
 			const enum od_dtype dtype = e->dtype[shard->mat];
@@ -163,6 +165,7 @@ static int print_json(const struct od_pack *p, const struct all_totals *all, con
 	bad = bad || json_object_set_new(root, "slot_bytes", json_integer((json_int_t)p->slot_bytes)) != 0;
 	bad = bad || json_object_set_new(root, "dense_bytes", json_integer((json_int_t)p->manifest.dense_bytes)) != 0;
 	bad = bad || json_object_set_new(root, "experts_bytes", json_integer((json_int_t)p->manifest.experts_bytes)) != 0;
+	bad = bad || json_object_set_new(root, "experts_here", json_integer((json_int_t)all->here)) != 0;
 	bad = bad || json_object_set_new(root, "tokenizer", json_boolean(p->tokenizer_path != NULL)) != 0;
 	bad = bad || json_object_set(root, "shadows", shadows) != 0;
 	bad = bad || json_dumpf(root, out, JSON_INDENT(1)) != 0 || fputc('\n', out) == EOF;
@@ -202,6 +205,10 @@ static void print_text(const struct od_pack *p, const struct all_totals *all, co
 		bits_per_weight(t), 100.0 * (double)t->stored_bytes / (double)t->raw_bytes);
 	fprintf(out, "codec         %s\n", od_codec_names[p->manifest.codec]);
 	print_dtypes(all, out);
+	if (od_pack_is_spool(p)) {
+		fprintf(out, "share         %zu of %zu experts are here\n", all->here, p->manifest.n_experts);
+		return;
+	}
 	fprintf(out, "files         " OD_DENSE_NAME " %s, ", od_format_bytes(p->manifest.dense_bytes, a, sizeof(a)));
 	fprintf(out, OD_EXPERTS_NAME " %s\n", od_format_bytes(p->manifest.experts_bytes, a, sizeof(a)));
 	for (size_t i = 0; i < n_shadows; i++)

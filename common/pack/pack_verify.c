@@ -192,8 +192,12 @@ static int verify_expert(void *arg, unsigned thread, size_t item, uint64_t *byte
 	const struct od_pack *p = v->pack;
 	const struct od_expert_entry *e = &p->expert[item];
 	uint32_t m = (uint32_t)(item / p->config.n_experts), expert = (uint32_t)(item % p->config.n_experts), shard = 0;
-	int rc = od_expert_check_padding(e, p->experts.fd, p->experts.path, err);
+	int rc;
 
+	*bytes = e->x.bytes;
+	if (!od_pack_has_expert(p, m, expert))
+		return OD_OK; /* a hole of a spool */
+	rc = od_expert_check_padding(e, p->experts.fd, p->experts.path, err);
 	for (int mat = 0; rc == OD_OK && mat < OD_N_EXPERT_MATS; mat++) {
 		crypto_hash_sha256_state sha;
 		uint8_t sha256[OD_SHA256_BYTES];
@@ -206,7 +210,6 @@ static int verify_expert(void *arg, unsigned thread, size_t item, uint64_t *byte
 			rc = od_fail(err, OD_ERR_CORRUPT, "%s: expert (%u, %u): matrix %s: SHA-256 differs from the "
 				     "header's", p->experts.path, m, expert, od_expert_mat_name((enum od_expert_mat)mat));
 	}
-	*bytes = e->x.bytes;
 	return rc;
 }
 
@@ -304,10 +307,10 @@ static int verify_shadow(struct verifier *v, struct od_shadow_file *f, struct od
 int od_pack_verify(const struct od_verify_job *job, struct od_err *err)
 {
 	struct verifier v = { .job = job };
-	int rc = od_pack_open(&v.pack, job->pack, err);
+	int rc = od_pack_open_some(&v.pack, job->pack, err);
 
 	if (rc == OD_OK) {
-		for (size_t i = 0; i < v.pack->manifest.n_dense; i++)
+		for (size_t i = 0; !od_pack_is_spool(v.pack) && i < v.pack->manifest.n_dense; i++)
 			v.all_bytes += v.pack->manifest.dense[i].bytes;
 		v.all_bytes += v.pack->manifest.experts_bytes;
 		rc = open_source(&v, err);
@@ -315,7 +318,7 @@ int od_pack_verify(const struct od_verify_job *job, struct od_err *err)
 	if (rc == OD_OK)
 		rc = open_shadows(&v, err);
 	if (rc == OD_OK)
-		rc = verify_dense(&v, err);
+		rc = od_pack_is_spool(v.pack) ? OD_OK : verify_dense(&v, err);
 	if (rc == OD_OK)
 		rc = verify_experts(&v, err);
 	if (rc == OD_OK)

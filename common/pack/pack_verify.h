@@ -1,5 +1,5 @@
 /* pack_verify.h - every byte of a pack: checksums, decompression, paddings, fingerprint, each shadow; on
- * request against the checkpoint it was made from. One flipped bit anywhere is an error that says where.
+ * request against the checkpoint it was made from. Of a spool: what is there. One flipped bit anywhere is an error that says where.
  * Thread: any; starts n_threads of its own. Memory is bounded like od-pack's. */
 #ifndef OD_PACK_PACK_VERIFY_H
 #define OD_PACK_PACK_VERIFY_H

@@ -229,8 +229,8 @@ int od_spool_put_sums(struct od_spool *s, const char *text, size_t len, struct o
 	if (read_sums(s, &old, &old_len, NULL) != OD_OK)
 		return od_file_write_atomic(path, text, len, err);
 	if (old_len != len || memcmp(old, text, len) != 0)
-		rc = od_fail(err, OD_ERR_MISMATCH, "spool %s was filled from another pack than the store's (their " OD_SUMS_NAME
-			     " differ): use another --spool, or remove this one", s->dir);
+		rc = od_fail(err, OD_ERR_MISMATCH, "spool %s was filled from another pack than this one (their " OD_SUMS_NAME
+			     " differ): use another folder, or remove this one", s->dir);
 	free(old);
 	return rc;
 }
