@@ -420,8 +420,11 @@ static bool same_pack(struct odw_puller *p)
 	char text[400];
 
 	if (od_spool_identity(p->o.spool, ours) &&
-	    memcmp(ours, odw_store_info(p->o.store)->sums_sha256, sizeof(ours)) == 0)
+	    memcmp(ours, odw_store_info(p->o.store)->sums_sha256, sizeof(ours)) == 0) {
+		if (p->stuck.code == OD_ERR_UNREACHABLE || p->stuck.code == OD_ERR_MISMATCH) /* ours alone to write */
+			set_stuck(p, OD_OK, "");
 		return true;
+	}
 	snprintf(text, sizeof(text), "store %.300s serves another pack than the one that this spool was filled from",
 		 odw_store_name(p->o.store));
 	set_stuck(p, OD_ERR_MISMATCH, text);

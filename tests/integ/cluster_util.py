@@ -46,10 +46,11 @@ def pack():
 
 
 class Daemon:
-    """A worker or shadow on a free port, or on the port it had before."""
+    """A worker or shadow on a free port, or on the port it had before. store, spool: instead of a pack."""
 
-    def __init__(self, role, *args, port=0, pack_dir=None):
-        self.role, self.args, self.pack_dir = role, args, pack_dir or pack()
+    def __init__(self, role, *args, port=0, pack_dir=None, store=None, spool=None):
+        self.role, self.args = role, args
+        self.where = ["--store", store, "--spool", spool] if store else ["--pack", pack_dir or pack()]
         self.port = port
         self.start()
         _children.append(self)
@@ -58,8 +59,8 @@ class Daemon:
         r, w = os.pipe()
         self.log = tempfile.TemporaryFile(dir=TMP, mode="w+")
         self.process = subprocess.Popen(
-            [os.path.join(BIN, f"od-{self.role}"), "--pack", self.pack_dir, "--port", str(self.port), "--ready-fd",
-             str(w), "--threads", "1", *map(str, self.args)], pass_fds=[w], stdin=subprocess.DEVNULL,
+            [os.path.join(BIN, f"od-{self.role}"), *self.where, "--port", str(self.port), "--ready-fd", str(w),
+             "--threads", "1", *map(str, self.args)], pass_fds=[w], stdin=subprocess.DEVNULL,
             stdout=self.log, stderr=subprocess.STDOUT)
         os.close(w)
         with os.fdopen(r) as f:

@@ -1,0 +1,672 @@
+#!/usr/bin/env python3
+"""Workers that have no pack and pull their share of it from main's store. Either side is killed, disks are damaged and
+full, stores are gone, lie, or are another model's: the tokens stay the same, and nothing wrong is ever used."""
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import zmtp
+from cluster_util import (BIN, HANG_S, PROMPT, TMP, TOKENS, Daemon, Lines, Skip, _children, generate, hosts_file,
+                          main_args, pack, reference, run_tests, test, tool)
+
+N_LAYERS, N_EXPERTS = 12, 8  # of the demo checkpoint
+_spools = 0
+
+
+def spool():
+    global _spools
+    _spools += 1
+    return os.path.join(TMP, f"spool{_spools}")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Store:
+    """An od-main that serves its pack, and does nothing else."""
+
+    def __init__(self, pack_dir=None, port=None):
+        self.pack_dir, self.port = pack_dir or pack(), port or free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        _children.append(self)
+        self.start()
+
+    def start(self):
+        self.log = tempfile_log()
+        self.p = subprocess.Popen([os.path.join(BIN, "od-main"), "--pack", self.pack_dir, "--resident", "--serve-store",
+                                   self.address], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=self.log)
+        wait_for(lambda: "the store listens" in text_of(self.log) or self.p.poll() is not None)
+        assert self.p.poll() is None, text_of(self.log)
+
+    def kill(self):
+        if self.p.poll() is None:
+            self.p.kill()
+        self.p.wait()
+
+    def restart(self):
+        self.kill()
+        self.start()
+
+
+def tempfile_log():
+    return open(os.path.join(TMP, f"log{random.random()}"), "w+")
+
+
+def text_of(f):
+    with open(f.name) as g:
+        return g.read()
+
+
+def wait_for(condition, what="it never happened"):
+    end = time.monotonic() + HANG_S
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+class Proxy:
+    """Between a worker and its store: slow, counting, and not always faithful."""
+
+    def __init__(self, port, bytes_per_s):
+        self.to, self.rate, self.passed, self.spoil = port, bytes_per_s, 0, None
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                a, _ = self.listener.accept()
+            except OSError:
+                return
+            try:
+                b = socket.create_connection(("127.0.0.1", self.to))
+            except OSError:  # no store: neither is there a proxy
+                a.close()
+                continue
+            threading.Thread(target=self.pump, args=(a, b, False), daemon=True).start()
+            threading.Thread(target=self.pump, args=(b, a, True), daemon=True).start()
+
+    def pump(self, a, b, counts):
+        try:
+            while data := a.recv(65536):
+                if counts:
+                    if self.spoil:
+                        data = self.spoil(data)
+                    self.passed += len(data)
+                    time.sleep(len(data) / self.rate)
+                b.sendall(data)
+        except OSError:
+            pass
+        for s in a, b:
+            try:
+                s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
+def state(folder):
+    """Which experts spool.state calls whole: rows of booleans."""
+    with open(os.path.join(folder, "spool.state")) as f:
+        lines = f.read().splitlines()
+    return [[c == "1" for c in line] for line in lines[3:-1]]
+
+
+def n_whole(folder):
+    try:
+        return sum(map(sum, state(folder)))
+    except FileNotFoundError:
+        return 0
+
+
+def share(worker, n, groups):
+    """What PROTOCOL.md says that a worker holds."""
+    return [[m % groups == worker % groups or e % n == worker for e in range(N_EXPERTS)] for m in range(N_LAYERS)]
+
+
+def good(folder):
+    """Every expert that the state calls whole is, to the bit, what it is in the pack."""
+    tool("od-pack", "verify", folder)
+    theirs = open(os.path.join(pack(), "experts.bin"), "rb").read()
+    ours = open(os.path.join(folder, "experts.bin"), "rb").read()
+    assert len(ours) == len(theirs)
+    table = json.load(open(os.path.join(pack(), "model.json")))["experts"]["table"]
+    for x in table:
+        if state(folder)[x["m"]][x["expert"]]:
+            at = slice(x["offset"], x["offset"] + x["bytes"])
+            assert ours[at] == theirs[at], (x["m"], x["expert"])
+
+
+def same(r):
+    assert r["token_ids"] == reference()["token_ids"][:len(r["token_ids"])], r
+    return r
+
+
+def pulled(r):
+    return [n["pulled_bytes"] for n in r["nodes"] if "pulled_bytes" in n]
+
+
+@test
+def workers_without_a_pack_pull_their_share_and_give_the_same_text():
+    store = Store()
+    spools = [spool() for _ in range(4)]
+    workers = [Daemon("worker", store=store.address, spool=s) for s in spools]
+    m = Lines("--workers", hosts_file(workers))
+    m.ask()
+    same(m.answer())  # with experts that come while it is written
+    wait_for(lambda: all(n_whole(s) == sum(map(sum, share(w, 4, 2))) for w, s in enumerate(spools)))
+    for w, s in enumerate(spools):
+        assert state(s) == share(w, 4, 2)  # top-2: groups of two
+        good(s)
+    m.ask()
+    r = same(m.answer())
+    assert r["recovered_runs"] == 0
+    assert m.close()[0] == 0
+    # A second start pulls nothing, and needs no store.
+    store.kill()
+    for w in workers:
+        w.restart()
+    m = Lines("--workers", hosts_file(workers))
+    m.ask()
+    assert pulled(same(m.answer())) == [0] * 4
+    assert m.close()[0] == 0
+    for w in workers:
+        assert "of which 0 B were pulled" in w.text()
+        w.kill()
+
+
+@test
+def one_process_is_main_and_store():
+    port = free_port()
+    folder = spool()
+    argv = main_args("--serve-store", f"127.0.0.1:{port}", "--connect-timeout", HANG_S, "--workers",
+                     os.path.join(TMP, "later.txt"), prompt=PROMPT, tokens=TOKENS)
+    w_port = free_port()
+    with open(os.path.join(TMP, "later.txt"), "w") as f:
+        f.write(f"127.0.0.1:{w_port}\n")
+    p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    w = Daemon("worker", store=f"tcp://127.0.0.1:{port}", spool=folder, port=w_port)  # waits for the store
+    out, err = p.communicate(timeout=HANG_S)
+    assert p.returncode == 0, err
+    same(json.loads(out))
+    w.kill()
+
+
+@test
+def a_worker_is_killed_again_and_again():
+    store = Store()
+    whole = Daemon("worker")
+    folder, draw = spool(), random.Random(1)
+    proxy = Proxy(store.port, 20e6)
+    w = Daemon("worker", store=proxy.address, spool=folder)
+    m = Lines("--workers", hosts_file([whole, w]))
+    m.ask()
+    same(m.answer())
+    size = os.path.getsize(os.path.join(pack(), "experts.bin"))
+    before = 0
+    for _ in range(6):
+        goal = proxy.passed + draw.randrange(size // 10)
+        wait_for(lambda: proxy.passed >= goal or n_whole(folder) == N_LAYERS * N_EXPERTS)
+        w.restart()
+        assert n_whole(folder) >= before, "what was whole stays"
+        before = n_whole(folder)
+    wait_for(lambda: n_whole(folder) == N_LAYERS * N_EXPERTS)
+    good(folder)
+    assert proxy.passed < 2.2 * size, (proxy.passed, size)  # not from the beginning each time
+    m.ask()
+    same(m.answer())
+    assert m.close()[0] == 0
+    for d in w, whole, store:
+        d.kill()
+
+
+@test
+def the_store_is_killed_again_and_again():
+    store = Store()
+    folder, draw = spool(), random.Random(2)
+    proxy = Proxy(store.port, 20e6)
+    w = Daemon("worker", store=proxy.address, spool=folder)
+    m = Lines("--workers", hosts_file([w]))
+    m.ask()  # nobody else has the experts: they are waited for
+    size = os.path.getsize(os.path.join(pack(), "experts.bin"))
+    for _ in range(3):
+        goal = proxy.passed + draw.randrange(size // 8)
+        wait_for(lambda: proxy.passed >= goal or n_whole(folder) == N_LAYERS * N_EXPERTS)
+        store.restart()
+    same(m.answer())
+    wait_for(lambda: n_whole(folder) == N_LAYERS * N_EXPERTS)
+    good(folder)
+    assert w.alive() and m.close()[0] == 0
+    for d in w, store:
+        d.kill()
+
+
+def flip(folder, where):
+    """Bits of experts.bin, a few in each chunk-sized piece for which where(m, e) holds."""
+    table = json.load(open(os.path.join(folder, "model.json")))["experts"]["table"]
+    with open(os.path.join(folder, "experts.bin"), "r+b") as f:
+        for x in table:
+            if not where(x["m"], x["expert"]):
+                continue
+            for at in range(x["offset"] + 8192, x["offset"] + x["bytes"] - 4096, 60000):
+                f.seek(at)
+                b = f.read(1)
+                f.seek(at)
+                f.write(bytes([b[0] ^ 8]))
+
+
+@test
+def what_is_damaged_on_disk_is_pulled_again():
+    store = Store()
+    folders = [spool(), spool()]
+    workers = [Daemon("worker", store=store.address, spool=f) for f in folders]
+    m = Lines("--workers", hosts_file(workers))
+    m.ask()
+    same(m.answer())
+    wait_for(lambda: all(n_whole(f) == N_LAYERS * N_EXPERTS for f in folders))
+    flip(folders[0], lambda m, e: e % 2 == 0)
+    m.ask()
+    r = same(m.answer())
+    assert r["recovered_runs"] > 0
+    assert "damaged on disk" in workers[0].text()
+    for _ in range(20):  # whatever was read was damaged, and is good again
+        m.ask()
+        if same(m.answer())["recovered_runs"] == 0:
+            break
+    else:
+        raise AssertionError("it is still damaged")
+    wait_for(lambda: n_whole(folders[0]) == N_LAYERS * N_EXPERTS)
+    assert all(w.alive() for w in workers) and m.close()[0] == 0
+    for d in workers + [store]:
+        d.kill()
+
+
+@test
+def damage_that_is_found_at_the_start_is_pulled_again():
+    store, folder = Store(), spool()
+    w = Daemon("worker", store=store.address, spool=folder)
+    generate("--workers", hosts_file([w]), tokens=4)
+    wait_for(lambda: n_whole(folder) == N_LAYERS * N_EXPERTS)
+
+    def spoil_header():
+        with open(os.path.join(folder, "experts.bin"), "r+b") as f:
+            f.seek(100)
+            f.write(b"\xff")
+
+    def spoil_state():
+        path = os.path.join(folder, "spool.state")
+        with open(path) as f:
+            text = f.read()
+        with open(path, "w") as f:
+            f.write(text.replace("111", "101", 1))
+
+    def spoil_config():
+        with open(os.path.join(folder, "config.json"), "a") as f:
+            f.write(" ")
+
+    def lose_experts():
+        os.remove(os.path.join(folder, "experts.bin"))
+
+    def lose_state():
+        os.remove(os.path.join(folder, "spool.state"))
+
+    for spoil in spoil_header, spoil_state, spoil_config, lose_experts, lose_state:
+        w.kill()
+        spoil()
+        w.start()
+        same(generate("--workers", hosts_file([w]), prompt=PROMPT, tokens=20))
+        wait_for(lambda: n_whole(folder) == N_LAYERS * N_EXPERTS, spoil.__name__)
+        good(folder)
+    w.kill()
+    store.kill()
+
+
+@test
+def a_full_disk_is_said_and_the_others_serve():
+    folder, mounted = spool(), False
+    os.mkdir(folder)
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", folder],
+                                           capture_output=True).returncode != 0:
+        raise Skip("cannot mount a small file system here")
+    try:
+        store = Store()
+        full, whole = Daemon("worker", store=store.address, spool=folder), Daemon("worker")
+        m = Lines("--workers", hosts_file([full, whole]))
+        m.ask()
+        same(m.answer())
+        wait_for(lambda: "No space left" in full.text())
+        m.ask()
+        node = same(m.answer())["nodes"][1]
+        assert 0 < node["spool_bytes"] < node["spool_goal_bytes"], node
+        assert m.close()[0] == 0
+        assert full.alive() and "--spool-limit" in full.text()
+        whole.kill()
+        p = subprocess.run(main_args("--workers", hosts_file([full]), prompt=PROMPT), capture_output=True, text=True,
+                           timeout=HANG_S)
+        assert p.returncode == 1 and "No space left" in p.stderr, p.stderr
+        subprocess.run(["mount", "-o", "remount,size=64m", folder], check=True)  # somebody has made room
+        wait_for(lambda: n_whole(folder) == N_LAYERS * N_EXPERTS)
+        same(generate("--workers", hosts_file([full]), prompt=PROMPT, tokens=TOKENS))
+        good(folder)
+        full.kill()
+        store.kill()
+    finally:
+        for d in _children:
+            d.kill()
+        subprocess.run(["umount", "-l", folder])
+
+
+@test
+def a_limit_is_kept_and_others_have_the_rest():
+    store = Store()
+    folders = [spool(), spool()]
+    limit = 10 << 20
+    limited = Daemon("worker", "--spool-limit", limit, store=store.address, spool=folders[0])
+    other = Daemon("worker", store=store.address, spool=folders[1])
+    m = Lines("--workers", hosts_file([limited, other]))
+    m.ask()
+    same(m.answer())
+    wait_for(lambda: n_whole(folders[1]) == N_LAYERS * N_EXPERTS)
+    wait_for(lambda: n_whole(folders[0]) > 0)
+    m.ask()
+    same(m.answer())
+    time.sleep(0.6)  # main hears what they hold
+    m.ask()
+    r = same(m.answer())
+    assert r["recovered_runs"] == 0
+    assert 0 < n_whole(folders[0]) < N_LAYERS * N_EXPERTS
+    assert sum(os.stat(os.path.join(folders[0], "experts.bin")).st_blocks * 512 for _ in [0]) <= limit
+    assert "leaves no room" in limited.text()
+    assert m.close()[0] == 0
+    p = tool("od-worker", "--store", store.address, "--spool", spool(), "--spool-limit", "100KiB", ok=False)
+    assert "--spool-limit" in p.stderr and "need" in p.stderr, p.stderr
+    for d in limited, other, store:
+        d.kill()
+
+
+@test
+def a_limited_spool_makes_room_for_another_share():
+    store, folder = Store(), spool()
+    workers = [Daemon("worker", "--spool-limit", 17 << 20, store=store.address, spool=folder)] + \
+              [Daemon("worker") for _ in range(3)]
+    m = Lines("--workers", hosts_file(workers))
+    wait_for(lambda: n_whole(folder) == sum(map(sum, share(0, 4, 2))))
+    hosts_file(workers[1:2] + workers[:1] + workers[2:])  # now it is the second
+    m.p.send_signal(signal.SIGHUP)
+    m.ask()
+    same(m.answer())
+    assert m.close()[0] == 0
+    # A place follows from the order in which main has come to know the hosts; the next main knows the new one.
+    m = Lines("--workers", hosts_file(workers[1:2] + workers[:1] + workers[2:]))
+    wait_for(lambda: all(has >= should for row in zip(state(folder), share(1, 4, 2)) for has, should in zip(*row)))
+    m.ask()
+    same(m.answer())
+    assert m.close()[0] == 0
+    assert os.stat(os.path.join(folder, "experts.bin")).st_blocks * 512 <= 17 << 20
+    good(folder)
+    for d in workers + [store]:
+        d.kill()
+
+
+@test
+def a_store_that_is_gone_is_said():
+    store, folder = Store(), spool()
+    proxy = Proxy(store.port, 10e6)
+    w, whole = Daemon("worker", store=proxy.address, spool=folder), Daemon("worker")
+    m = Lines("--workers", hosts_file([w, whole]))
+    m.ask()
+    same(m.answer())
+    wait_for(lambda: n_whole(folder) > 0)
+    store.kill()
+    m.ask()
+    same(m.answer())
+    assert m.close()[0] == 0
+    whole.kill()
+    wait_for(lambda: "does not answer" in w.text())
+    p = subprocess.run(main_args("--workers", hosts_file([w]), prompt=PROMPT), capture_output=True, text=True,
+                       timeout=HANG_S)
+    assert p.returncode == 1 and "--serve-store" in p.stderr, p.stderr
+    store.start()
+    wait_for(lambda: "pulling goes on" in w.text())
+    same(generate("--workers", hosts_file([w]), prompt=PROMPT, tokens=TOKENS))
+    wait_for(lambda: n_whole(folder) == N_LAYERS * N_EXPERTS)
+    good(folder)
+    w.kill()
+    store.kill()
+
+
+@test
+def another_models_store_is_refused():
+    checkpoint = os.path.join(TMP, "other")
+    tool("od-bench", "synth", checkpoint, "--preset", "tiny")
+    tool("od-pack", "--shadow", "none", checkpoint, checkpoint + ".pack")
+    store, folder = Store(), spool()
+    proxy = Proxy(store.port, 10e6)
+    w = Daemon("worker", store=proxy.address, spool=folder)
+    m = Lines("--workers", hosts_file([w]))
+    wait_for(lambda: n_whole(folder) > 0)
+    store.kill()
+    other = Store(checkpoint + ".pack", store.port)
+    wait_for(lambda: "another pack" in w.text())
+    m.ask()
+    status, err = m.close()
+    assert status == 1 and "another pack" in err, err
+    assert w.alive()
+    w.kill()
+    good(folder)
+    os.remove(os.path.join(folder, "config.json"))  # so that it needs a store to start
+    p = tool("od-worker", "--store", other.address, "--spool", folder, ok=False)
+    assert "another pack" in p.stderr and "--spool" in p.stderr, p.stderr
+    other.kill()
+
+
+@test
+def experts_that_nobody_has_are_fetched():
+    """The only group that holds a layer is gone: the others pull what is not their share."""
+    store = Store()
+    folders = [spool() for _ in range(4)]
+    workers = [Daemon("worker", store=store.address, spool=f) for f in folders]
+    m = Lines("--workers", hosts_file(workers))
+    m.ask()
+    same(m.answer())
+    wait_for(lambda: all(n_whole(s) == sum(map(sum, share(w, 4, 2))) for w, s in enumerate(folders)))
+    workers[1].kill()
+    workers[3].kill()
+    m.ask()
+    r = same(m.answer())
+    m.ask()
+    same(m.answer())
+    assert m.close()[0] == 0
+    assert n_whole(folders[0]) + n_whole(folders[2]) > 2 * sum(map(sum, share(0, 4, 2)))
+    for d in workers + [store]:
+        d.kill()
+
+
+@test
+def a_share_that_was_carried_by_hand():
+    folders = [spool() for _ in range(4)]
+    for w, f in enumerate(folders):
+        tool("od-pack", "share", pack(), f"{w + 1}/4", f)
+        assert state(f) == share(w, 4, 2)
+        good(f)
+    workers = [Daemon("worker", pack_dir=f) for f in folders]
+    r = same(generate("--workers", hosts_file(workers), prompt=PROMPT, tokens=TOKENS))
+    assert r["recovered_runs"] == 0 and r["workers"] == 4
+    for w in workers:
+        w.kill()
+    # Three groups of one: two thirds of the layers by themselves, the rest of prefill.
+    folder = spool()
+    tool("od-pack", "share", "--group-size", 1, pack(), "3/3", folder)
+    assert state(folder) == share(2, 3, 3)
+    for args, says in ((["5/4"], "1 to 4"), (["0/4"], "1 to 4"), (["x"], "W/N"), (["1/0"], "W/N")):
+        p = tool("od-pack", "share", pack(), *args, spool(), ok=False)
+        assert says in p.stderr, p.stderr
+    p = tool("od-main", "--pack", folder, "--resident", "--prompt", "x", ok=False)
+    assert "share" in p.stderr and "od-worker" in p.stderr, p.stderr
+
+
+@test
+def a_store_that_sends_other_bytes_changes_nothing():
+    store, folder = Store(), spool()
+    proxy = Proxy(store.port, 30e6)
+    w, whole = Daemon("worker", store=proxy.address, spool=folder), Daemon("worker")
+    draw = random.Random(3)
+
+    def spoil(data):
+        if len(data) < 4096 or draw.random() < 0.7:
+            return data
+        at = draw.randrange(2048, len(data))
+        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1:]
+
+    proxy.spoil = spoil
+    m = Lines("--workers", hosts_file([w, whole]))
+    for _ in range(3):
+        m.ask()
+        same(m.answer())
+    if n_whole(folder) > 0:
+        good(folder)
+    proxy.spoil = None
+    assert w.alive()
+    m.ask()
+    same(m.answer())
+    assert m.close()[0] == 0
+    for d in w, whole, store:
+        d.kill()
+
+
+def hello():
+    return zmtp.field(1, 1) + zmtp.field(50, zmtp.field(1, b"host"))
+
+
+def fetch(session, request, file, offset, n):
+    return zmtp.field(1, 1) + zmtp.field(2, session) + zmtp.field(
+        52, zmtp.field(1, request) + zmtp.field(2, file) + zmtp.field(3, offset) + zmtp.field(4, n))
+
+
+def ask_store(c, *message):
+    """Header, CHUNK and frames of the answer. A sint32 is odd when it is negative."""
+    c.send(*message)
+    frames = c.recv()
+    head = zmtp.parse(frames[0])
+    return head, zmtp.parse(head.get(53, b"")), frames[1:]
+
+
+@test
+def strangers_get_nothing_but_the_pack():
+    store = Store()
+    c = zmtp.connect(store.port)
+    head, _, _ = ask_store(c, hello())
+    session = zmtp.parse(head[51])[1]
+    size = os.path.getsize(os.path.join(pack(), "experts.bin"))
+    for file, offset, n in ((16, size, 1), (16, size - 1, 2), (16, 2**64 - 1, 2), (16, 0, 0), (16, 0, 2**22 + 1),
+                            (16, 2**63, 2**31), (0, 0, 1), (7, 0, 1), (15, 0, 1), (17, 0, 1), (2**31, 0, 1),
+                            (1, 4096, 1), (1, 0, 4096)):
+        _, chunk, frames = ask_store(c, fetch(session, 5, file, offset, n))
+        assert chunk[1] == 5 and chunk[2] % 2 and not frames, (file, offset, n, chunk)
+    _, chunk, frames = ask_store(c, fetch(session + 1, 6, 16, 0, 1))
+    assert chunk[2] % 2 and not frames
+    _, chunk, frames = ask_store(c, fetch(session, 7, 16, size - 10, 10))
+    assert chunk.get(2, 0) == 0 and frames == [open(os.path.join(pack(), "experts.bin"), "rb").read()[-10:]]
+    _, chunk, frames = ask_store(c, fetch(session, 8, 2, 0, 20))
+    assert frames == [open(os.path.join(pack(), "config.json"), "rb").read()[:20]]
+    _, chunk, frames = ask_store(c, fetch(session, 9, 16, 0, 1), b"frame")
+    assert chunk[2] % 2
+    for junk in ([b""], [os.urandom(300)], [b"\0"] * 30, [fetch(session, 1, 16, 0, 1)[:-3]], [b"x" * 300000]):
+        d = zmtp.connect(store.port)
+        try:
+            d.send(*junk)
+            d.s.close()
+        except OSError:
+            pass
+    # One that asks and does not read: the others are served.
+    greedy = [zmtp.connect(store.port) for _ in range(8)]
+    for g in greedy:
+        for i in range(200):
+            g.send(fetch(session, i + 1, 16, 0, 4 << 20))
+    _, chunk, frames = ask_store(c, fetch(session, 10, 16, 0, 4 << 20))
+    assert len(frames[0]) == 4 << 20
+    with open(f"/proc/{store.p.pid}/status") as f:
+        peak = int(next(line for line in f if line.startswith("VmHWM")).split()[1]) * 1024
+    assert peak < 400 << 20, peak
+    store.kill()
+
+
+@test
+def a_store_that_talks_nonsense_is_no_danger():
+    folder = spool()
+
+    def welcome(session=5, fingerprint=b"f" * 32, sums=b"s" * 32, files=((1, 300), (2, 100), (4, 1000), (16, 2**62))):
+        body = zmtp.field(1, session) + zmtp.field(2, fingerprint) + zmtp.field(3, sums)
+        for number, n in files:
+            body += zmtp.field(4, zmtp.field(1, number) + zmtp.field(2, n))
+        return zmtp.field(1, 1) + zmtp.field(51, body)
+
+    def chunk(request, data, code=0):
+        return [zmtp.field(1, 1) + zmtp.field(2, 5) + zmtp.field(53, zmtp.field(1, request) + zmtp.field(2, code)), data]
+
+    def serve(c):
+        draw = random.Random(4)
+        c.recv()
+        for bad in (welcome(session=0), welcome(fingerprint=b"f"), welcome(files=()), welcome(files=((99, 5),)),
+                    b"", b"\xff" * 90):
+            c.send(bad)
+        c.send(welcome())
+        while True:
+            request = zmtp.parse(zmtp.parse(c.recv()[0]).get(52, b""))
+            if not request:
+                continue
+            number, n = request.get(1, 0), request.get(4, 0)
+            for answer in (chunk(number + 7, b"x" * n), chunk(number, b"x" * (n + 1)), [os.urandom(50)] * 3,
+                           chunk(number, b"y" * n)):
+                if draw.random() < 0.8:
+                    c.send(*answer)
+
+    fake = zmtp.FakeDaemon(serve)
+    p = subprocess.Popen([os.path.join(BIN, "od-worker"), "--store", f"127.0.0.1:{fake.port}", "--spool", folder],
+                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        _, err = p.communicate(timeout=20)
+        assert p.returncode == 1, (p.returncode, err)  # it may also wait for a store that talks sense
+    except subprocess.TimeoutExpired:
+        p.kill()
+        _, err = p.communicate()
+    assert "makes no sense" in err or "store" in err, err
+    assert all(not os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)), os.listdir(folder)
+    fake.close()
+
+
+@test
+def options_that_contradict_say_so():
+    for args, says in ((["--store", "127.0.0.1"], "--spool"), (["--spool", "x"], "--store"),
+                       (["--pack", pack(), "--store", "127.0.0.1", "--spool", "x"], "--pack"),
+                       (["--store", "10.1.2.3", "--spool", "x"], "--insecure"),
+                       (["--store", "127.0.0.1:99999", "--spool", "x"], "port"),
+                       (["--spool-limit", "1G"], "--spool"),
+                       (["--store", "127.0.0.1", "--spool", pack()], "--pack"),
+                       (["--store", "127.0.0.1", "--spool", TMP], "not empty")):
+        p = tool("od-worker", *args, ok=False)
+        assert says in p.stderr, (args, p.stderr)
+    for args, says in ((["--serve-store", "0.0.0.0"], "--insecure"), (["--insecure"], "--serve-store"),
+                       (["--serve-store", "127.0.0.1:x"], "port")):
+        p = tool("od-main", "--pack", pack(), "--resident", "--prompt", "x", *args, ok=False)
+        assert says in p.stderr, (args, p.stderr)
+    store, folder = Store(), spool()
+    w = Daemon("worker", store=store.address, spool=folder)
+    p = tool("od-worker", "--store", store.address, "--spool", folder, ok=False)
+    assert "in use" in p.stderr, p.stderr
+    p = tool("od-main", "--pack", pack(), "--resident", "--prompt", "x", "--serve-store", store.address, ok=False)
+    assert str(store.port) in p.stderr, p.stderr
+    w.kill()
+    store.kill()
+
+
+if __name__ == "__main__":
+    run_tests()
