@@ -385,12 +385,14 @@ static void end_rests(struct service *s)
 /* All have been asked, and none has it. True: there will be another round. */
 static bool ask_all_again(struct service *s, struct odm_piece *p)
 {
+	const uint32_t first = candidate(s, p, 0);
+
 	if (!p->coming && (p->fetch || !p->missing))
 		return false;
 	p->fetch = p->fetch || !p->coming;
 	p->attempts = 1;
 	p->coming = p->missing = false;
-	rest(s, p, candidate(s, p, 0));
+	rest(s, p, first != ODM_NOBODY ? first : p->worker); /* nobody: all are dead, which is another's business */
 	return true;
 }
 

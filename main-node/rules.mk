@@ -13,3 +13,5 @@ test_engine_args_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_figures_OBJS := $(B)/obj/main-node/figures.o
 test_sampling_config_OBJS := $(B)/obj/main-node/sampling_config.o
 test_layer_pieces_OBJS := $(addprefix $(B)/obj/main-node/,layer_pieces.o placement.o)
+test_store_queue_OBJS := $(B)/obj/main-node/store_queue.o
+test_share_OBJS := $(B)/obj/main-node/placement.o

@@ -51,8 +51,8 @@ struct odw_puller {
 	/* The thread's own. */
 	struct pull active[MAX_ACTIVE];
 	uint32_t last_serial;
-	uint64_t life, pause_ns, saved_ns, said_ns, said_bytes;
-	bool said_whole;
+	uint64_t life, pause_ns, save_ns, said_ns, said_bytes;
+	uint64_t said_goal; /* that it was reached; 0: not yet */
 };
 
 static void wake(struct odw_puller *p)
@@ -94,7 +94,6 @@ void odw_puller_place(struct odw_puller *p, const struct od_share *share)
 		odw_pull_plan_share(&p->plan, share);
 		p->figures.goal_bytes = p->plan.goal_bytes;
 		p->unsaved = true;
-		p->said_whole = false;
 	}
 	n_goal = p->plan.n_goal;
 	n_too_many = p->plan.n_too_many;
@@ -451,17 +450,18 @@ static void save(struct odw_puller *p, bool now)
 	bool due;
 
 	pthread_mutex_lock(&p->lock);
-	due = p->unsaved && (now || od_now_ns() - p->saved_ns > SAVE_NS);
+	due = p->unsaved && (now || od_now_ns() >= p->save_ns);
 	share = p->plan.share;
 	if (due)
 		p->unsaved = false; /* what changes from here on is saved the next time */
 	pthread_mutex_unlock(&p->lock);
 	if (!due)
 		return;
-	p->saved_ns = od_now_ns();
+	p->save_ns = od_now_ns() + SAVE_NS;
 	if (od_spool_save(p->o.spool, &share, &err) == OD_OK)
 		return;
-	od_log_limited(OD_LOG_WARN, "%s; at the next start experts will be checked again", err.msg);
+	p->save_ns += STUCK_NS;
+	od_log_limited(OD_LOG_WARN, "%s; a start from here would have to check experts again", err.msg);
 	pthread_mutex_lock(&p->lock);
 	p->unsaved = true;
 	pthread_mutex_unlock(&p->lock);
@@ -495,12 +495,12 @@ static void say_progress(struct odw_puller *p, bool idle)
 	if (!idle && now - p->said_ns < PROGRESS_NS)
 		return;
 	here = goal_here(p, &f);
-	if (f.goal_bytes > 0 && here == f.goal_bytes && !p->said_whole) {
+	if (here == f.goal_bytes && here != p->said_goal) {
 		od_log(OD_LOG_INFO, "spool %s is complete: %s, of which %s were pulled", p->o.dir,
 		       od_format_bytes(here, a, sizeof(a)), od_format_bytes(f.pulled_bytes, b, sizeof(b)));
-		p->said_whole = true;
+		p->said_goal = here;
 	}
-	if (p->said_whole || f.goal_bytes == 0 || now - p->said_ns < PROGRESS_NS)
+	if (here == f.goal_bytes || now - p->said_ns < PROGRESS_NS)
 		return;
 	rate = (double)(f.pulled_bytes - p->said_bytes) / od_seconds(now - p->said_ns);
 	od_log(OD_LOG_INFO, "pulled %s of %s (%.0f %%), %.0f MB/s, %.0f s left", od_format_bytes(here, a, sizeof(a)),

@@ -12,3 +12,4 @@ test_od_worker_OBJS := $(B)/obj/tests/unit/worker_world.o
 test_load_order_OBJS := $(B)/obj/worker-node/load_order.o
 test_slots_OBJS := $(B)/obj/worker-node/slots.o
 test_run_check_OBJS := $(B)/obj/worker-node/run_check.o
+test_pull_plan_OBJS := $(addprefix $(B)/obj/,worker-node/pull_plan.o tests/unit/tiny_files.o)

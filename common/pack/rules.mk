@@ -8,3 +8,4 @@ CFLAGS_common_pack_quant_rows := -O3
 
 test_safetensors_OBJS := $(B)/obj/tests/unit/tiny_files.o
 test_pack_OBJS := $(B)/obj/tests/unit/tiny_files.o
+test_spool_OBJS := $(B)/obj/tests/unit/tiny_files.o

@@ -196,6 +196,23 @@ static void test_load(void **state)
 	assert_non_null(strstr(err.msg, path));
 }
 
+static void test_one_address(void **state)
+{
+	static const char *const bad[] = { "", "host:0", "host:65536", "host:x", ":5", "a b", "[::1", "host:5 6" };
+	struct od_host h;
+	struct od_err err;
+
+	(void)state;
+	assert_int_equal(od_host_parse(&h, "main", 5702, &err), OD_OK);
+	assert_string_equal(h.host, "main");
+	assert_int_equal(h.port, 5702);
+	assert_int_equal(od_host_parse(&h, "[::1]:99", 5702, &err), OD_OK);
+	assert_string_equal(h.host, "::1");
+	assert_int_equal(h.port, 99);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		assert_int_equal(od_host_parse(&h, bad[i], 5702, &err), OD_ERR_ARG);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -203,6 +220,7 @@ int main(void)
 		cmocka_unit_test(test_what_it_may_not_say),
 		cmocka_unit_test(test_too_much),
 		cmocka_unit_test(test_load),
+		cmocka_unit_test(test_one_address),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

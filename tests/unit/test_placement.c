@@ -133,6 +133,47 @@ static void deal_keeps_what_is_loading(void **state)
 	assert_int_equal(worker[2], 2); /* a worker that is not there any more is nobody */
 }
 
+/* Who has what: a bit for each worker, the same in all layers. */
+static bool has_table(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+{
+	(void)m;
+	return (((const uint32_t *)arg)[expert] >> worker & 1) != 0;
+}
+
+static void experts_go_to_those_who_have_them(void **state)
+{
+	struct odm_groups g = odm_groups_make(4, 2, 2, 12); /* {0,2}, {1,3} */
+	uint32_t has[] = { 0x4, 0x5, 0xa, 0x0, 0xf }, worker[5], load[4];
+	const uint16_t expert[] = { 0, 1, 2, 3, 4 };
+
+	(void)state;
+	g.has = has_table;
+	g.has_arg = has;
+	odm_deal(&g, 1, 0, expert, 5, NULL, NULL, worker, load);
+	assert_int_equal(worker[0], 2);			  /* the one of the group that has it */
+	assert_int_equal(worker[1], 0);			  /* both have: the one with less */
+	assert_int_equal(worker[2], 1);			  /* nobody of the group: anybody */
+	assert_true(worker[3] == 0 || worker[3] == 2);	  /* nobody at all: the group */
+	assert_true(worker[4] == 0 || worker[4] == 2);
+	assert_int_equal(odm_prefill_worker(&g, 0, 4), 0);
+	assert_int_equal(odm_prefill_worker(&g, 0, 2), 3); /* 2 lacks it: the next that has it */
+	assert_int_equal(odm_prefill_worker(&g, 0, 0), 2);
+	assert_int_equal(odm_prefill_worker(&g, 0, 3), 3); /* nobody */
+}
+
+static void groups_that_stand_still(void **state)
+{
+	struct odm_groups g = odm_groups_make(4, 1, 2, 13); /* 13 mod 4 is 1: they would rotate */
+
+	(void)state;
+	assert_int_not_equal(odm_group_of_layer(&g, 1, 0), odm_group_of_layer(&g, 2, 0));
+	g.still = true;
+	for (uint64_t step = 0; step < 5; step++) {
+		for (uint32_t m = 0; m < 13; m++)
+			assert_int_equal(odm_group_of_layer(&g, step, m), m % 4);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -143,6 +184,8 @@ int main(void)
 		cmocka_unit_test(deal_round_robin),
 		cmocka_unit_test(a_large_group_takes_turns),
 		cmocka_unit_test(deal_keeps_what_is_loading),
+		cmocka_unit_test(experts_go_to_those_who_have_them),
+		cmocka_unit_test(groups_that_stand_still),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
