@@ -219,15 +219,15 @@ static void give_up(struct odw_puller *p, struct pull *a, const char *why)
 
 /* ---- asking ---- */
 
-/* What an earlier pull left on disk counts when it is good. */
+/* What an earlier pull left on disk counts when it is good, and what has no bytes is there. */
 static void recheck(struct odw_puller *p, struct pull *a)
 {
 	const uint32_t m = a->expert / p->per_layer, e = a->expert % p->per_layer;
+	const struct od_pack_expert *x = od_pack_expert(p->o.pack, m, e);
+	const bool begun = od_spool_has_data(p->o.spool, m, e);
 
-	if (!od_spool_has_data(p->o.spool, m, e))
-		return;
 	for (uint32_t c = 0; c < a->n_chunks; c++) {
-		if (!od_spool_has_chunk(p->o.spool, m, e, c))
+		if (od_spool_chunk(x, c)->stored_bytes > 0 && !(begun && od_spool_has_chunk(p->o.spool, m, e, c)))
 			continue;
 		a->chunk[c] = DONE;
 		a->n_done++;

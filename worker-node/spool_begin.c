@@ -5,6 +5,7 @@
 #include "common/base/mem.h"
 
 #include <inttypes.h>
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -171,7 +172,7 @@ static void wait_for_store(struct odw_store *store)
 
 static int pull_small(struct od_spool *spool, struct odw_store *store, struct od_err *err)
 {
-	uint8_t *buf;
+	uint8_t *buf, sum[OD_SHA256_BYTES];
 	size_t len;
 	int rc;
 
@@ -181,7 +182,12 @@ static int pull_small(struct od_spool *spool, struct odw_store *store, struct od
 		rc = pull_file(store, OD_STORE_SUMS, OD_SUMS_NAME, OD_SPOOL_SUMS_MAX_BYTES, &buf, &len, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = od_spool_put_sums(spool, (const char *)buf, len, err);
+	crypto_hash_sha256(sum, buf, len);
+	if (memcmp(sum, odw_store_info(store)->sums_sha256, sizeof(sum)) != 0)
+		rc = od_fail(err, OD_ERR_CORRUPT, "store %s: its " OD_SUMS_NAME " is not the one that it announced",
+			     odw_store_name(store));
+	else
+		rc = od_spool_put_sums(spool, (const char *)buf, len, err);
 	free(buf);
 	for (uint32_t i = 0; rc == OD_OK && od_small_files[i].name != NULL; i++) {
 		if (!od_spool_lacks_small(spool, i))

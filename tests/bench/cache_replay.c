@@ -20,7 +20,7 @@ static int deal(struct cache_world *w, struct od_err *err)
 		if (!v->prompt)
 			odm_deal(&w->groups, v->step, v->m, r->expert + v->first, v->n, NULL, NULL, w->worker + v->first, load);
 		for (size_t u = v->first; v->prompt && u < v->first + v->n; u++)
-			w->worker[u] = odm_prefill_worker(&w->groups, r->expert[u]);
+			w->worker[u] = odm_prefill_worker(&w->groups, v->m, r->expert[u]);
 	}
 	free(load);
 	return OD_OK;
