@@ -98,6 +98,9 @@ struct od_backend {
 	/* The same put together with the block's SM bytes: BF16 to w. sm may lie in the upper half of where all the
 	 * chunk's BF16 goes, when its blocks are taken in order. */
 	void (*planes_merge)(const uint8_t *chunk, size_t n, size_t row, size_t b, const uint8_t *sm, uint16_t *w);
+	/* n exponents, followed by OD_PAD_BYTES readable bytes, put together with SM bytes; sm may lie in the upper half
+	 * of w. */
+	void (*merge_bf16)(const uint8_t *e, const uint8_t *sm, size_t n, uint16_t *w);
 	float (*dot)(const float *a, const float *b, size_t n);
 	/* y = x / sqrt(mean(x^2) + eps) * w; y may be x. */
 	void (*rmsnorm)(float *y, const float *x, const float *w, size_t n, float eps);

@@ -137,6 +137,14 @@ void od_cpu_planes_merge_avx512(const uint8_t *chunk, size_t n, size_t row, size
 	else
 		od_cpu_table_avx2.planes_merge(chunk, n, row, b, sm, w);
 }
+
+void od_cpu_merge_bf16_avx512(const uint8_t *e, const uint8_t *sm, size_t n, uint16_t *w)
+{
+	if (expands_bytes())
+		od_cpu_merge_bf16_vbmi2(e, sm, n, w);
+	else
+		od_cpu_table_avx2.merge_bf16(e, sm, n, w);
+}
 #endif
 
 struct matmul_job {

@@ -17,3 +17,8 @@ void od_cpu_planes_merge_vbmi2(const uint8_t *chunk, size_t n, size_t row, size_
 {
 	planes_merge(chunk, n, row, b, sm, w);
 }
+
+void od_cpu_merge_bf16_vbmi2(const uint8_t *e, const uint8_t *sm, size_t n, uint16_t *w)
+{
+	merge_bf16(e, sm, n, w);
+}

@@ -15,6 +15,7 @@
 #include "common/compute/cpu_planes.h"
 #define OD_PLANES_DECODE planes_decode
 #define OD_PLANES_MERGE planes_merge
+#define OD_MERGE_BF16 merge_bf16
 #endif
 
 /* The dots of matmul with BF16 weights, unless the table brings its own. */
@@ -437,6 +438,7 @@ const struct od_backend OD_TABLE = {
 	.matmul_int8 = OD_MATMUL_INT8,
 	.planes_decode = OD_PLANES_DECODE,
 	.planes_merge = OD_PLANES_MERGE,
+	.merge_bf16 = OD_MERGE_BF16,
 	.dot = dot,
 	.rmsnorm = rmsnorm,
 	.silu_mul = silu_mul,

@@ -1,4 +1,4 @@
-/* cpu_planes.h - decoding of planes (planes.h), written once over the 64 exponents of a planes_*.h.
+/* cpu_planes.h - decoding of planes (planes.h) and merging of bit-fields, written once over the 64 exponents of a planes_*.h.
  * Included by cpu_kernels.h, and by what has instructions of its own for it. */
 
 #include "common/base/mem.h"
@@ -83,14 +83,17 @@ static void planes_merge_last(x64 e, const uint8_t *sm, uint16_t *w, size_t weig
 	memcpy(w, out, weights * sizeof(*w));
 }
 
-static void planes_merge_raw(const struct od_planes_block *k, const uint8_t *sm, uint16_t *w)
+static void merge_bf16(const uint8_t *e, const uint8_t *sm, size_t n, uint16_t *w)
 {
 	size_t i = 0;
 
-	for (; i + 64 <= k->n[0]; i += 64)
-		x64_merge(w + i, sm + i, x64_load(k->plain + i));
-	if (i < k->n[0])
-		planes_merge_last(x64_load(k->plain + i), sm + i, w + i, k->n[0] - i);
+	for (; i + 64 <= n; i += 64) {
+		planes_fetch(e + i);
+		planes_fetch(sm + i);
+		x64_merge(w + i, sm + i, x64_load(e + i));
+	}
+	if (i < n)
+		planes_merge_last(x64_load(e + i), sm + i, w + i, n - i);
 }
 
 static void planes_merge(const uint8_t *chunk, size_t n, size_t row, size_t b, const uint8_t *sm, uint16_t *w)
@@ -102,7 +105,7 @@ static void planes_merge(const uint8_t *chunk, size_t n, size_t row, size_t b, c
 	size_t i = 0;
 
 	if (k.raw) {
-		planes_merge_raw(&k, sm, w);
+		merge_bf16(k.plain, sm, k.n[0], w);
 		return;
 	}
 	below = planes_below(&k, symbol, &deep);

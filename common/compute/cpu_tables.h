@@ -19,11 +19,13 @@ void od_cpu_matmul_int8_avx512(const struct od_mat *w, const struct od_act8 *x, 
 void od_cpu_matmul_int8_vnni(const struct od_mat *w, const struct od_act8 *x, float *y, size_t y_stride, size_t n_rows,
 			     size_t o_begin, size_t o_end);
 
-/* planes_decode and planes_merge of the AVX-512 tables: with VBMI2 where the CPU has it, else AVX2's. */
+/* planes_decode, planes_merge and merge_bf16 of the AVX-512 tables: with VBMI2 where the CPU has it, else AVX2's. */
 void od_cpu_planes_decode_avx512(const uint8_t *chunk, size_t n, size_t row, size_t b, uint8_t *e);
 void od_cpu_planes_merge_avx512(const uint8_t *chunk, size_t n, size_t row, size_t b, const uint8_t *sm, uint16_t *w);
+void od_cpu_merge_bf16_avx512(const uint8_t *e, const uint8_t *sm, size_t n, uint16_t *w);
 void od_cpu_planes_decode_vbmi2(const uint8_t *chunk, size_t n, size_t row, size_t b, uint8_t *e);
 void od_cpu_planes_merge_vbmi2(const uint8_t *chunk, size_t n, size_t row, size_t b, const uint8_t *sm, uint16_t *w);
+void od_cpu_merge_bf16_vbmi2(const uint8_t *e, const uint8_t *sm, size_t n, uint16_t *w);
 #endif
 #ifdef OD_ARM_TABLES
 extern const struct od_backend od_cpu_table_neon;

@@ -11,8 +11,6 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "packs are little-endian and so is this code");
 
-#define LOW_BYTES 4096u /* of SM that are moved aside at a time: a fraction of the fastest cache */
-
 const char *const od_codec_names[] = { "raw", "zstd", "lz4", "planes", NULL };
 
 struct od_coder {
@@ -41,28 +39,6 @@ static void split16(const uint16_t *restrict w, size_t n, uint8_t *restrict sm, 
 
 		sm[i] = (uint8_t)r;
 		e[i] = (uint8_t)(r >> 8);
-	}
-}
-
-static void merge_low16(const uint8_t *restrict sm, const uint8_t *restrict e, size_t n, uint16_t *restrict w)
-{
-	for (size_t i = 0; i < n; i++) {
-		uint16_t r = (uint16_t)(e[i] << 8 | sm[i]);
-
-		w[i] = (uint16_t)(r >> 1 | r << 15);
-	}
-}
-
-/* sm may lie in the upper half of w: what is about to be written over is read before. */
-static void merge16(const uint8_t *sm, const uint8_t *e, size_t n, uint16_t *w)
-{
-	uint8_t low[LOW_BYTES];
-
-	for (size_t i = 0; i < n; i += LOW_BYTES) {
-		size_t m = n - i < LOW_BYTES ? n - i : LOW_BYTES;
-
-		memcpy(low, sm + i, m);
-		merge_low16(low, e + i, m, w + i);
 	}
 }
 
@@ -101,21 +77,23 @@ void od_codec_split(enum od_dtype t, const void *src, size_t n, uint8_t *sm, uin
 }
 
 /* Weights [first, first + m) of n; e has theirs alone. */
-static void merge_part(enum od_dtype t, const uint8_t *sm, const uint8_t *e, size_t n, size_t first, size_t m, void *dst)
+static void merge_part(const struct od_backend *be, enum od_dtype t, const uint8_t *sm, const uint8_t *e, size_t n,
+		       size_t first, size_t m, void *dst)
 {
 	char *at = (char *)dst + first * (od_codec_sm_bytes(t) + 1);
 
 	if (t == OD_F32)
 		merge32(sm + first, n, e, m, (uint32_t *)(void *)at);
 	else if (od_codec_sm_bytes(t) == 1)
-		merge16(sm + first, e, m, (uint16_t *)(void *)at);
+		be->merge_bf16(e, sm + first, m, (uint16_t *)(void *)at); /* F16 has the same layout */
 	else
 		memcpy(at, e, m);
 }
 
-void od_codec_merge(enum od_dtype t, const uint8_t *sm, const uint8_t *e, size_t n, void *dst)
+void od_codec_merge(const struct od_backend *be, enum od_dtype t, const uint8_t *sm, const uint8_t *e, size_t n,
+		    void *dst)
 {
-	merge_part(t, sm, e, n, 0, n, dst);
+	merge_part(be, t, sm, e, n, 0, n, dst);
 }
 
 enum od_codec od_codec_for(enum od_codec pack, enum od_dtype t)
@@ -346,7 +324,7 @@ static void planes_weights(struct od_decoder *d, const struct od_coded *c, enum 
 			d->be->planes_merge(c->at, c->n, c->row, b, sm + first, (uint16_t *)dst + first);
 		} else {
 			d->be->planes_decode(c->at, c->n, c->row, b, d->e);
-			merge_part(t, sm, d->e, c->n, first, weights, dst);
+			merge_part(d->be, t, sm, d->e, c->n, first, weights, dst);
 		}
 	}
 }
@@ -364,6 +342,6 @@ int od_decoder_weights(struct od_decoder *d, const struct od_coded *c, enum od_d
 	if (c->codec != OD_CODEC_RAW)
 		rc = od_decoder_exponents(d, c, d->e, err);
 	if (rc == OD_OK)
-		od_codec_merge(t, sm, e, c->n, dst);
+		od_codec_merge(d->be, t, sm, e, c->n, dst);
 	return rc;
 }

@@ -22,10 +22,11 @@ extern const char *const od_codec_names[]; /* "raw", "zstd", "lz4", "planes", NU
 /* SM bytes of one weight: 1 for BF16 and F16, 3 for F32, 0 for types of a byte or less. */
 size_t od_codec_sm_bytes(enum od_dtype t);
 
-/* n weights at src to sm [od_codec_sm_bytes][n] (plane after plane, low bits first) and e [n]; and back. Of 16-bit types
- * sm may lie in the upper half of dst. */
+/* n weights at src to sm [od_codec_sm_bytes][n] (plane after plane, low bits first) and e [n]; and back, when e is followed
+ * by OD_PAD_BYTES readable bytes. Of 16-bit types sm may lie in the upper half of dst. */
 void od_codec_split(enum od_dtype t, const void *src, size_t n, uint8_t *sm, uint8_t *e);
-void od_codec_merge(enum od_dtype t, const uint8_t *sm, const uint8_t *e, size_t n, void *dst);
+void od_codec_merge(const struct od_backend *be, enum od_dtype t, const uint8_t *sm, const uint8_t *e, size_t n,
+		    void *dst);
 
 /* What a pack of a codec has for a type's exponents: planes are for bytes of few values, which the top bytes of F16 (three
  * bits of mantissa) and weights of 8 bits are not; these are zstd there. */

@@ -212,6 +212,32 @@ static void every_table_merges_in_place(void **state)
 	}
 }
 
+/* Of all lengths, apart and in place; nothing behind is written. */
+static void every_table_merges_plain_exponents(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < n_tables * 300; i++) {
+		const size_t n = i / n_tables;
+		uint8_t *e = od_alloc(n), *sm = od_alloc(n);
+		uint16_t *w = od_alloc(2 * n), *expected = od_alloc(2 * n);
+
+		for (size_t k = 0; k < n; k++) {
+			e[k] = (uint8_t)draw();
+			sm[k] = (uint8_t)draw();
+			expected[k] = (uint16_t)(sm[k] << 15 | e[k] << 7 | sm[k] >> 1);
+		}
+		tables[i % n_tables]->merge_bf16(e, sm, n, w);
+		assert_memory_equal(w, expected, 2 * n + OD_PAD_BYTES);
+		memcpy((uint8_t *)w + n, sm, n);
+		tables[i % n_tables]->merge_bf16(e, (uint8_t *)w + n, n, w);
+		assert_memory_equal(w, expected, 2 * n + OD_PAD_BYTES);
+		od_free(e);
+		od_free(sm);
+		od_free(w);
+		od_free(expected);
+	}
+}
+
 /* Whatever the check lets pass decodes without a step beyond the chunk (sanitizers watch), and a chunk that was cut or
  * has another count is refused. */
 static void what_is_broken_is_refused(void **state)
@@ -253,6 +279,7 @@ int main(void)
 		cmocka_unit_test(small),
 		cmocka_unit_test(every_table_decodes),
 		cmocka_unit_test(every_table_merges_in_place),
+		cmocka_unit_test(every_table_merges_plain_exponents),
 		cmocka_unit_test(what_is_broken_is_refused),
 	};
 
