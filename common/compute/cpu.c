@@ -6,11 +6,23 @@
 const char *const od_cpu_names[] = { "auto", "scalar", "avx2", "avx512", "avx512bf16", "neon", NULL };
 const char *const od_profile_names[] = { "f32", "bf16", NULL };
 
+#ifdef OD_X86_TABLES
+#include <cpuid.h>
+
+/* Not all compilers know the name. */
+static bool has_f16c(void)
+{
+	unsigned a, b, c, d;
+
+	return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+#endif
+
 /* The compiler's runtime also asks whether the kernel saves the wide registers (XGETBV). */
 static bool has_avx2(void)
 {
 #ifdef OD_X86_TABLES
-	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 #else
 	return false;
 #endif

@@ -272,6 +272,63 @@ static void what_is_broken_is_refused(void **state)
 	assert_true(refused > 1000 && passed > 100);
 }
 
+/* The first code of a level that is no escape becomes one, or the first escape none. */
+static void turn_a_code(uint8_t *level, size_t n, bool escape)
+{
+	size_t i = 0, bytes;
+
+	while ((code_at(level, n, i) == 3) == escape)
+		i++;
+	bytes = n - i / 64 * 64 < 64 ? (n % 64 + 7) / 8 : 8;
+	for (size_t plane = 0; plane < 2; plane++) {
+		uint8_t *at = level + i / 64 * 16 + plane * bytes + i % 64 / 8;
+
+		*at = (uint8_t)(escape ? *at | 1u << i % 8 : *at & ~(1u << i % 8));
+	}
+}
+
+/* Every rule by itself: what breaks it is refused, and said. */
+static void every_rule_is_checked(void **state)
+{
+	static const struct {
+		size_t at;
+		const char *says;
+	} header[] = { { 9, "header" }, { 11, "header" }, { 12, "header" }, { 16, "offset" }, { 20, "expected" },
+		       { 22, "expected" }, { 24, "expected" }, { 26, "kind" } };
+	struct sample s = sample_of(GEOMETRIC, 3); /* 5 rows of 65: one block */
+	uint8_t *whole = malloc(s.bytes);
+	size_t n2 = word(s.chunk + 20, 2), n3 = word(s.chunk + 22, 2), n4 = word(s.chunk + 24, 2);
+	size_t n[3] = { s.n, n2, n3 }, at[3] = { 0, 0, 28 + n4 };
+	struct od_err err;
+
+	(void)state;
+	at[1] = at[2] + level_bytes(n3);
+	at[0] = at[1] + level_bytes(n2);
+	memcpy(whole, s.chunk, s.bytes);
+	assert_true(n4 > 0 && n3 > n4 && at[0] + level_bytes(s.n) == s.bytes);
+	for (size_t i = 0; i < 6; i++) {
+		memcpy(s.chunk, whole, s.bytes);
+		turn_a_code(s.chunk + at[i / 2], n[i / 2], i % 2 == 0);
+		assert_int_equal(od_planes_check(s.chunk, s.bytes, s.n, s.row, &err), OD_ERR_CORRUPT);
+		assert_non_null(strstr(err.msg, "escapes of its levels"));
+	}
+	for (size_t i = 0; i < sizeof(header) / sizeof(header[0]); i++) {
+		memcpy(s.chunk, whole, s.bytes);
+		s.chunk[header[i].at] += 2;
+		assert_int_equal(od_planes_check(s.chunk, s.bytes, s.n, s.row, &err), OD_ERR_CORRUPT);
+		assert_non_null(strstr(err.msg, header[i].says));
+	}
+	memcpy(s.chunk, whole, s.bytes);
+	s.chunk[s.bytes - 2] |= 0x80; /* 325 codes: the last group has 5 */
+	assert_int_equal(od_planes_check(s.chunk, s.bytes, s.n, s.row, &err), OD_ERR_CORRUPT);
+	assert_non_null(strstr(err.msg, "behind"));
+	memcpy(s.chunk, whole, s.bytes);
+	assert_int_equal(od_planes_check(s.chunk, s.bytes + 1, s.n, s.row, &err), OD_ERR_CORRUPT);
+	assert_int_equal(od_planes_check(s.chunk, s.bytes, s.n, s.row, &err), OD_OK);
+	free(whole);
+	sample_free(&s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -280,6 +337,7 @@ int main(void)
 		cmocka_unit_test(every_table_decodes),
 		cmocka_unit_test(every_table_merges_in_place),
 		cmocka_unit_test(every_table_merges_plain_exponents),
+		cmocka_unit_test(every_rule_is_checked),
 		cmocka_unit_test(what_is_broken_is_refused),
 	};
 

@@ -1,0 +1,240 @@
+/* A good little pack that is changed in any places and opened, by somebody who can compute checksums: it is refused with a
+ * reason, or all that is in it can be loaded.
+ * Input: a byte (bit 0: expert headers and chunks get checksums that fit), then changes: which file, where (4 bytes), how
+ * many bytes, the bytes. A file number from 128 on sets the file's length instead. */
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "common/base/mem.h"
+#include "common/pack/dense_load.h"
+#include "common/pack/expert_load.h"
+#include "common/pack/pack_info.h"
+#include "common/pack/pack_layout.h"
+#include "common/pack/pack_write.h"
+#include "tests/unit/tiny_files.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#define N_FILES 5
+#define N_EXPERTS (TINY_LAYERS * TINY_EXPERTS)
+#define HEX 16
+
+static const char *const names[N_FILES] = { OD_MODEL_NAME, OD_EXPERTS_NAME, OD_DENSE_NAME, "config.json",
+					     "generation_config.json" };
+
+struct image {
+	uint8_t *bytes;
+	size_t n;
+	bool changed;
+};
+
+static struct tiny_files tiny;
+static struct image whole[N_FILES];
+static size_t header_at[N_EXPERTS], header_bytes, hex_at[N_EXPERTS]; /* in experts.bin; its checksum's digits in model.json */
+static FILE *nowhere;
+
+static void check(int good)
+{
+	if (!good)
+		abort();
+}
+
+static struct image read_file(const char *name)
+{
+	struct image im = { 0 };
+	char path[256];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/%s", tiny.pack, name);
+	f = fopen(path, "rb");
+	check(f != NULL && fseek(f, 0, SEEK_END) == 0);
+	im.n = (size_t)ftell(f);
+	im.bytes = malloc(im.n);
+	rewind(f);
+	check(fread(im.bytes, 1, im.n, f) == im.n);
+	fclose(f);
+	return im;
+}
+
+/* Over what is there: a file that is emptied and written anew is hurried to the disk by some file systems. */
+static void put_file(const char *name, const void *bytes, size_t n)
+{
+	char path[256];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/%s", tiny.pack, name);
+	fd = open(path, O_WRONLY);
+	check(fd >= 0 && pwrite(fd, bytes, n, 0) == (ssize_t)n && ftruncate(fd, (off_t)n) == 0);
+	close(fd);
+}
+
+static void hex_of(const uint8_t *header, char hex[HEX + 1])
+{
+	snprintf(hex, HEX + 1, "%016llx", (unsigned long long)XXH3_64bits(header, header_bytes));
+}
+
+static void remove_pack(void)
+{
+	tiny_files_free(&tiny);
+}
+
+static void make_pack(void)
+{
+	struct od_pack *p;
+	char hex[HEX + 1];
+
+	tiny_files_make(&tiny);
+	atexit(remove_pack);
+	const struct od_pack_job job = { .checkpoint = tiny.checkpoint, .pack = tiny.pack, .codec = OD_CODEC_PLANES,
+					 .n_threads = 1 };
+
+	check(od_pack_write(&job, NULL) == OD_OK && od_pack_open(&p, tiny.pack, NULL) == OD_OK);
+	for (int i = 0; i < N_FILES; i++)
+		whole[i] = read_file(names[i]);
+	header_bytes = od_expert_header_bytes(od_pack_config(p));
+	for (uint32_t i = 0; i < N_EXPERTS; i++) {
+		const uint8_t *found;
+
+		header_at[i] = od_pack_expert(p, i / TINY_EXPERTS, i % TINY_EXPERTS)->offset;
+		hex_of(whole[1].bytes + header_at[i], hex);
+		found = memmem(whole[0].bytes, whole[0].n, hex, HEX);
+		check(found != NULL);
+		hex_at[i] = (size_t)(found - whole[0].bytes);
+	}
+	od_pack_close(p);
+	nowhere = fopen("/dev/null", "w");
+	check(nowhere != NULL);
+}
+
+/* One change of the input to the images; returns what is left of it. */
+static const uint8_t *change(struct image *im, const uint8_t *at, const uint8_t *end)
+{
+	struct image *f = &im[at[0] % 128 % N_FILES];
+	size_t where = (size_t)at[1] | (size_t)at[2] << 8 | (size_t)at[3] << 16 | (size_t)at[4] << 24, n = at[5];
+	const bool cut = at[0] >= 128;
+
+	at += 6;
+	f->changed = true;
+	if (cut) {
+		size_t to = where % (f->n + OD_PAGE_BYTES);
+
+		f->bytes = realloc(f->bytes, to + 1);
+		if (to > f->n)
+			memset(f->bytes + f->n, 0, to - f->n);
+		f->n = to;
+		return at;
+	}
+	n = n < (size_t)(end - at) ? n : (size_t)(end - at);
+	if (f->n > 0) {
+		where %= f->n;
+		memcpy(f->bytes + where, at, n < f->n - where ? n : f->n - where);
+	}
+	return at + n;
+}
+
+/* Chunks, headers, and what model.json says of them. */
+static void sign(struct image *im)
+{
+	struct image *model = &im[0], *experts = &im[1];
+
+	for (int i = 0; i < N_EXPERTS; i++) {
+		uint8_t *header = experts->bytes + header_at[i];
+		struct od_disk_shard s;
+		uint64_t sum;
+		char hex[HEX + 1];
+
+		if (!od_within(header_at[i], header_bytes, experts->n) || !od_within(hex_at[i], HEX, model->n))
+			continue;
+		for (size_t k = sizeof(struct od_disk_expert); k < sizeof(struct od_disk_expert) + 3 * sizeof(s); k += sizeof(s)) {
+			memcpy(&s, header + k, sizeof(s));
+			if (od_within(s.e_offset, s.e_stored_bytes, experts->n - header_at[i]))
+				s.e_xxh3 = XXH3_64bits(header + s.e_offset, s.e_stored_bytes);
+			memcpy(header + k, &s, sizeof(s));
+		}
+		sum = XXH3_64bits(header + 16, header_bytes - 16);
+		memcpy(header + 8, &sum, sizeof(sum));
+		hex_of(header, hex);
+		memcpy(model->bytes + hex_at[i], hex, HEX);
+	}
+	model->changed = experts->changed = true;
+}
+
+/* As od_sums_write does, but nobody waits for the disk. */
+static void write_sums(void)
+{
+	char text[1024], path[256], hex[OD_HEX_CHARS(OD_SHA256_BYTES) + 1];
+	uint8_t sum[OD_SHA256_BYTES];
+	size_t len = 0;
+
+	for (const struct od_small_file *f = od_small_files; f->name != NULL; f++) {
+		snprintf(path, sizeof(path), "%s/%s", tiny.pack, f->name);
+		if (access(path, F_OK) != 0)
+			continue;
+		check(od_sha256_file(path, sum, NULL) == OD_OK);
+		od_hex(sum, sizeof(sum), hex);
+		len += (size_t)snprintf(text + len, sizeof(text) - len, "%s  %s\n", hex, f->name);
+	}
+	put_file(OD_SUMS_NAME, text, len);
+}
+
+static void load_all(const struct od_pack *p)
+{
+	const struct od_config *cfg = od_pack_config(p);
+	struct od_dense_store *dense;
+	struct od_inflater *inf;
+	struct od_err err = { 0 };
+	void *slot = od_alloc(od_pack_slot_bytes(p));
+
+	check(slot != NULL && od_inflater_new(&inf, p, NULL) == OD_OK);
+	for (uint32_t i = 0; i < cfg->n_layers * cfg->n_experts; i++)
+		for (uint32_t s = 0; s < od_pack_expert(p, i / cfg->n_experts, i % cfg->n_experts)->n_shards; s++)
+			check(od_inflater_load(inf, i / cfg->n_experts, i % cfg->n_experts, s, slot, NULL, &err) == OD_OK ||
+			      err.msg[0] != '\0');
+	od_inflater_free(inf);
+	od_free(slot);
+	if (od_dense_load(&dense, p, &err) == OD_OK)
+		od_dense_free(dense);
+	check(od_pack_info(p, true, nowhere, NULL) == OD_OK && od_pack_info(p, false, nowhere, NULL) == OD_OK);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	const uint8_t *end = data + size;
+	struct image im[N_FILES];
+	struct od_err err = { 0 };
+	struct od_pack *p;
+
+	if (whole[0].bytes == NULL)
+		make_pack();
+	if (size == 0)
+		return 0;
+	for (int i = 0; i < N_FILES; i++) {
+		im[i] = (struct image){ malloc(whole[i].n + 1), whole[i].n, false };
+		memcpy(im[i].bytes, whole[i].bytes, whole[i].n);
+	}
+	for (const uint8_t *at = data + 1; end - at >= 6;)
+		at = change(im, at, end);
+	if (data[0] & 1)
+		sign(im);
+	for (int i = 0; i < N_FILES; i++)
+		if (im[i].changed)
+			put_file(names[i], im[i].bytes, im[i].n);
+	write_sums();
+	if (od_pack_open(&p, tiny.pack, &err) == OD_OK)
+		load_all(p);
+	else
+		check(p == NULL && err.msg[0] != '\0');
+	od_pack_close(p);
+	for (int i = 0; i < N_FILES; i++) {
+		if (im[i].changed)
+			put_file(names[i], whole[i].bytes, whole[i].n);
+		free(im[i].bytes);
+	}
+	return 0;
+}
