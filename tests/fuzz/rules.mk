@@ -5,7 +5,7 @@
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_RUNS ?= 2000
 FUZZ_SECONDS ?= 60
-FUZZ_MAKE := $(MAKE) --no-print-directory CC=clang CFLAGS=-Wno-unknown-warning-option \
+FUZZ_MAKE := $(MAKE) --no-print-directory -j$(shell nproc) CC=clang CFLAGS=-Wno-unknown-warning-option \
 	SANITIZE=fuzzer-no-link,address,undefined B=build-fuzz
 
 fuzz_pack_OBJS := $(B)/obj/tests/unit/tiny_files.o
