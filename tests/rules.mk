@@ -16,13 +16,13 @@ check-build: programs $(UNIT_TESTS:%=$(B)/tests/%)
 check-source:
 	@tests/check-source.sh
 
-# Installs first, then starts over, so that the new libraries are seen. Only the fuzzers need clang.
+# Installs first, then starts over, so that the new libraries are seen. Only the fuzzers need clang. The tests come last,
+# for their last line is the sum, and are run whatever the fuzzers found.
 check: deps
 	@deploy/install-deps.sh clang libclang-rt-dev
 	@$(MAKE) --no-print-directory check-source
 	@$(MAKE) --no-print-directory -j$$(nproc) check-build
-	@B=$(B) tests/run.sh
-	@$(MAKE) --no-print-directory fuzz-smoke
+	@smoke=0; $(MAKE) --no-print-directory fuzz-smoke || smoke=$$?; B=$(B) tests/run.sh && exit $$smoke
 
 # The tests once more on an emulated aarch64: minutes, and packages to fetch when it is called first.
 .PHONY: check-arm64
