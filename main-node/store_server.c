@@ -2,7 +2,6 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/base/mem.h"
 #include "common/net/endpoint.h"
 #include "common/pack/pack_layout.h"
 #include "main-node/store_queue.h"
@@ -25,7 +24,6 @@
 
 struct file {
 	int fd;
-	uint64_t bytes;
 	char path[PATH_MAX];
 };
 
@@ -34,7 +32,8 @@ struct odm_store {
 	struct od_host address;
 	uint64_t session;
 	uint8_t fingerprint[32], sums_sha256[32];
-	struct file sums, small[OD_STORE_N_SMALL], experts; /* fd -1: the pack has none */
+	struct file file[OD_STORE_EXPERTS + 1];	 /* by number; fd -1: there is none */
+	uint64_t bytes[OD_STORE_EXPERTS + 1];	 /* of each */
 	pthread_t thread;
 	bool started;
 	sem_t opened; /* the thread has bound its socket, or failed */
@@ -48,45 +47,25 @@ struct odm_store {
 
 /* ---- files ---- */
 
-static int open_file(struct file *f, const struct od_pack *pack, const char *name, bool required, struct od_err *err)
+static int open_file(struct odm_store *s, uint32_t number, const char *name, bool required, struct od_err *err)
 {
-	int rc = od_path(f->path, sizeof(f->path), od_pack_dir(pack), name, err);
+	struct file *f = &s->file[number];
+	int rc = od_path(f->path, sizeof(f->path), od_pack_dir(s->pack), name, err);
 
-	f->fd = -1;
 	if (rc != OD_OK || (!required && access(f->path, F_OK) != 0))
 		return rc;
-	return od_file_open(f->path, &f->fd, &f->bytes, err);
+	return od_file_open(f->path, &f->fd, &s->bytes[number], err);
 }
 
 static int open_files(struct odm_store *s, struct od_err *err)
 {
-	int rc = open_file(&s->sums, s->pack, OD_SUMS_NAME, true, err);
+	int rc = open_file(s, OD_STORE_SUMS, OD_SUMS_NAME, true, err);
 
-	for (size_t i = 0; rc == OD_OK && i < OD_STORE_N_SMALL; i++)
-		rc = open_file(&s->small[i], s->pack, od_small_files[i].name, od_small_files[i].required, err);
+	for (uint32_t i = 0; rc == OD_OK && od_small_files[i].name != NULL; i++)
+		rc = open_file(s, OD_STORE_SMALL + i, od_small_files[i].name, od_small_files[i].required, err);
 	if (rc == OD_OK)
-		rc = open_file(&s->experts, s->pack, OD_EXPERTS_NAME, true, err);
-	return rc == OD_OK ? od_sha256_file(s->sums.path, s->sums_sha256, err) : rc;
-}
-
-static void close_file(struct file *f)
-{
-	if (f->fd >= 0)
-		close(f->fd);
-}
-
-/* NULL: there is no such file. */
-static const struct file *find_file(const struct odm_store *s, uint32_t number)
-{
-	const struct file *f = NULL;
-
-	if (number == OD_STORE_SUMS)
-		f = &s->sums;
-	else if (number == OD_STORE_EXPERTS)
-		f = &s->experts;
-	else if (number >= OD_STORE_SMALL && number < OD_STORE_SMALL + OD_STORE_N_SMALL)
-		f = &s->small[number - OD_STORE_SMALL];
-	return f != NULL && f->fd >= 0 ? f : NULL;
+		rc = open_file(s, OD_STORE_EXPERTS, OD_EXPERTS_NAME, true, err);
+	return rc == OD_OK ? od_sha256_file(s->file[OD_STORE_SUMS].path, s->sums_sha256, err) : rc;
 }
 
 /* ---- answers ---- */
@@ -143,13 +122,11 @@ static void send_welcome(struct odm_store *s, const struct od_route *to)
 	Od__StoreFile file[OD_STORE_EXPERTS + 1], *list[OD_STORE_EXPERTS + 1];
 
 	for (uint32_t number = 0; number <= OD_STORE_EXPERTS; number++) {
-		const struct file *f = find_file(s, number);
-
-		if (f == NULL)
+		if (s->bytes[number] == 0)
 			continue;
 		od__store_file__init(&file[body.n_files]);
 		file[body.n_files].file = number;
-		file[body.n_files].bytes = f->bytes;
+		file[body.n_files].bytes = s->bytes[number];
 		list[body.n_files] = &file[body.n_files];
 		body.n_files++;
 	}
@@ -165,7 +142,7 @@ static void send_welcome(struct odm_store *s, const struct od_route *to)
 
 static void serve(struct odm_store *s, struct odm_store_worker *w, const struct odm_store_request *r)
 {
-	const struct file *f = find_file(s, r->file);
+	const struct file *f = &s->file[r->file];
 	struct piece *p = malloc(sizeof(*p) + r->bytes);
 	struct od_out_frame frame = { .len = r->bytes, .done = piece_left, .hint = p };
 	Od__Header h = OD__HEADER__INIT;
@@ -196,21 +173,9 @@ static void serve(struct odm_store *s, struct odm_store_worker *w, const struct 
 
 static int check_fetch(const struct odm_store *s, const struct od_msg *m, struct od_err *err)
 {
-	const Od__Fetch *f = m->header->fetch;
-	const struct file *file = find_file(s, f->file);
-
 	if (m->header->session != s->session)
 		return od_fail(err, OD_ERR_MISMATCH, "this store process has begun since: greet it again");
-	if (m->n_frames > 0)
-		return od_fail(err, OD_ERR_PROTOCOL, "a FETCH with %zu frames, expected none", m->n_frames);
-	if (file == NULL)
-		return od_fail(err, OD_ERR_RANGE, "file %u: there is none with this number", f->file);
-	if (f->bytes == 0 || f->bytes > OD_STORE_PIECE_BYTES)
-		return od_fail(err, OD_ERR_RANGE, "%u bytes: expected 1 to %u", f->bytes, OD_STORE_PIECE_BYTES);
-	if (!od_within(f->offset, f->bytes, file->bytes))
-		return od_fail(err, OD_ERR_RANGE, "%u bytes at %" PRIu64 " of file %u, which has %" PRIu64, f->bytes, f->offset,
-			       f->file, file->bytes);
-	return OD_OK;
+	return od_store_check_fetch(m->header->fetch, m->n_frames, s->bytes, err);
 }
 
 static void on_fetch(struct odm_store *s, const struct od_msg *m)
@@ -346,9 +311,9 @@ int odm_store_open(struct odm_store **out, const struct od_pack *pack, const cha
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "store");
 	s->pack = pack;
-	s->wake_fd = s->sums.fd = s->experts.fd = -1;
-	for (size_t i = 0; i < OD_STORE_N_SMALL; i++)
-		s->small[i].fd = -1;
+	s->wake_fd = -1;
+	for (uint32_t i = 0; i <= OD_STORE_EXPERTS; i++)
+		s->file[i].fd = -1;
 	sem_init(&s->opened, 0, 0);
 	od_pack_fingerprint_bytes(pack, s->fingerprint);
 	rc = od_store_address(&s->address, address, "--serve-store", err);
@@ -377,10 +342,10 @@ void odm_store_close(struct odm_store *s)
 		wake(s);
 		pthread_join(s->thread, NULL);
 	}
-	close_file(&s->sums);
-	close_file(&s->experts);
-	for (size_t i = 0; i < OD_STORE_N_SMALL; i++)
-		close_file(&s->small[i]);
+	for (uint32_t i = 0; i <= OD_STORE_EXPERTS; i++) {
+		if (s->file[i].fd >= 0)
+			close(s->file[i].fd);
+	}
 	if (s->wake_fd >= 0)
 		close(s->wake_fd);
 	sem_destroy(&s->opened);

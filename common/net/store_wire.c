@@ -1,6 +1,23 @@
 #include "common/net/store_wire.h"
 
+#include "common/base/mem.h"
+
+#include <inttypes.h>
 #include <string.h>
+
+int od_store_check_fetch(const Od__Fetch *f, size_t n_frames, const uint64_t *bytes, struct od_err *err)
+{
+	if (n_frames > 0)
+		return od_fail(err, OD_ERR_PROTOCOL, "a FETCH with %zu frames, expected none", n_frames);
+	if (f->file > OD_STORE_EXPERTS || bytes[f->file] == 0)
+		return od_fail(err, OD_ERR_RANGE, "file %u: there is none with this number", f->file);
+	if (f->bytes == 0 || f->bytes > OD_STORE_PIECE_BYTES)
+		return od_fail(err, OD_ERR_RANGE, "%u bytes: expected 1 to %u", f->bytes, OD_STORE_PIECE_BYTES);
+	if (!od_within(f->offset, f->bytes, bytes[f->file]))
+		return od_fail(err, OD_ERR_RANGE, "%u bytes at %" PRIu64 " of file %u, which has %" PRIu64, f->bytes, f->offset,
+			       f->file, bytes[f->file]);
+	return OD_OK;
+}
 
 int od_store_address(struct od_host *out, const char *text, const char *what, struct od_err *err)
 {
