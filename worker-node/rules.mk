@@ -13,3 +13,4 @@ test_load_order_OBJS := $(B)/obj/worker-node/load_order.o
 test_slots_OBJS := $(B)/obj/worker-node/slots.o
 test_run_check_OBJS := $(B)/obj/worker-node/run_check.o
 test_pull_plan_OBJS := $(addprefix $(B)/obj/,worker-node/pull_plan.o tests/unit/tiny_files.o)
+test_store_client_OBJS := $(B)/obj/worker-node/store_client.o

@@ -11,7 +11,7 @@ import threading
 import time
 
 import zmtp
-from cluster_util import (BIN, HANG_S, PROMPT, TMP, TOKENS, Daemon, Lines, Skip, _children, generate, hosts_file,
+from cluster_util import (BIN, HANG_S, PROMPT, SLOW, TMP, TOKENS, Daemon, Lines, Skip, _children, generate, hosts_file,
                           main_args, pack, reference, run_tests, test, tool)
 
 N_LAYERS, N_EXPERTS = 12, 8  # of the demo checkpoint
@@ -92,6 +92,7 @@ class Proxy:
             except OSError:  # no store: neither is there a proxy
                 a.close()
                 continue
+            a.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # what has passed has arrived, but for this
             threading.Thread(target=self.pump, args=(a, b, False), daemon=True).start()
             threading.Thread(target=self.pump, args=(b, a, True), daemon=True).start()
 
@@ -225,6 +226,33 @@ def a_worker_is_killed_again_and_again():
     same(m.answer())
     assert m.close()[0] == 0
     for d in w, whole, store:
+        d.kill()
+
+
+@test
+def what_has_come_of_an_expert_is_not_pulled_again():
+    """Experts so large that every kill falls into the middle of one."""
+    checkpoint = os.path.join(TMP, "large")
+    tool("od-bench", "synth", checkpoint, "--preset", "tiny", "--layers", 2, "--experts", 2, "--top-k", 1, "--hidden",
+         512, "--intermediate", 8192, "--heads", 4, "--kv-heads", 4)
+    tool("od-pack", "--shadow", "none", checkpoint, checkpoint + ".pack")
+    store, folder = Store(checkpoint + ".pack"), spool()
+    proxy = Proxy(store.port, 20e6)
+    w = Daemon("worker", store=proxy.address, spool=folder)
+    path = hosts_file([w])
+    m = subprocess.Popen([os.path.join(BIN, "od-main"), "--pack", checkpoint + ".pack", "--workers", path],
+                         stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _children.append(m)
+    size = os.path.getsize(os.path.join(checkpoint + ".pack", "experts.bin"))
+    for part in range(1, 9):
+        wait_for(lambda: proxy.passed > size * part / 10)
+        w.restart()
+    wait_for(lambda: n_whole(folder) == 4)
+    tool("od-pack", "verify", folder)
+    assert proxy.passed < 1.35 * size, (proxy.passed, size)
+    m.kill()
+    m.wait()
+    for d in w, store:
         d.kill()
 
 
@@ -595,7 +623,7 @@ def strangers_get_nothing_but_the_pack():
     assert len(frames[0]) == 4 << 20
     with open(f"/proc/{store.p.pid}/status") as f:
         peak = int(next(line for line in f if line.startswith("VmHWM")).split()[1]) * 1024
-    assert peak < 400 << 20, peak
+    assert SLOW or peak < 400 << 20, peak
     store.kill()
 
 
