@@ -1,6 +1,6 @@
 # Everything of main but its wiring, so that od-bench can drive the same engine.
 ODM_SRCS := $(addprefix main-node/,cluster.c cluster_links.c cluster_service.c engine.c engine_args.c figures.c generate.c layer_pieces.c load_tally.c local_nodes.c \
-	members.c placement.c predictions.c predictor_link.c resident_service.c sampling_config.c shadow_link.c store_queue.c store_server.c want_place.c worker_link.c)
+	members.c members_look.c placement.c predictions.c predictor_link.c resident_service.c sampling_config.c shadow_link.c store_queue.c store_server.c want_place.c worker_link.c)
 
 PROGRAMS += od-main
 od-main_SRCS := main-node/od_main.c $(ODM_SRCS)
