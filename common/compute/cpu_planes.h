@@ -108,10 +108,13 @@ static void planes_merge(const uint8_t *chunk, size_t n, size_t row, size_t b, c
 		merge_bf16(k.plain, sm, k.n[0], w);
 		return;
 	}
+	/* While the deeper levels are decoded nobody reads sm: that time fetches what is then twice as far ahead. */
+	for (size_t p = 0; p < PLANES_AHEAD_BYTES && p < k.n[0]; p += 64)
+		planes_fetch(sm + p);
 	below = planes_below(&k, symbol, &deep);
 	for (; i + 64 <= k.n[0]; i += 64, level += 16) {
 		planes_fetch(level);
-		planes_fetch(sm + i);
+		planes_fetch(sm + i + PLANES_AHEAD_BYTES);
 		x64_merge(w + i, sm + i, planes_group(s, level, &below));
 	}
 	if (i < k.n[0])

@@ -42,7 +42,6 @@ struct line {
 	int codec; /* or CODEC_ZSTD_3 */
 	int cpu;   /* -1: any */
 	struct od_decoder *decoder;
-	size_t next;		     /* the chunk of the next run, counted over copies */
 	double *gbps[N_MEASURES]; /* [rounds] */
 };
 
@@ -56,6 +55,8 @@ struct codec_bench {
 	/* of the type that is being measured */
 	struct codec_data data;
 	struct codec_store coded[CODEC_N];
+	size_t next; /* the chunk of the next run, counted over copies: no two runs in a row read the same */
+	size_t copy_next;
 	struct line line[MAX_LINES];
 	size_t n_lines;
 	uint8_t *dst;	      /* of the largest chunk: in the cache when it counts */
@@ -122,9 +123,9 @@ static int run(struct codec_bench *b, struct line *l, enum measure what, double 
 	uint64_t done = 0, ns = 0, start;
 	int rc = OD_OK;
 
-	for (; rc == OD_OK && done < RUN_WEIGHTS; l->next++) {
-		const struct od_coded c = coded_at(b, l, l->next);
-		const uint8_t *sm = codec_store_at(&d->sm, l->next % d->n, l->next / d->n);
+	for (; rc == OD_OK && done < RUN_WEIGHTS; b->next++) {
+		const struct od_coded c = coded_at(b, l, b->next);
+		const uint8_t *sm = codec_store_at(&d->sm, b->next % d->n, b->next / d->n);
 		uint8_t *dst = b->dst;
 
 		if (what == TO_MEMORY)
@@ -148,9 +149,9 @@ static void run_copy(struct codec_bench *b, enum measure what, double *gbps)
 	const struct codec_data *d = &b->data;
 	uint64_t done = 0, ns = 0, start;
 
-	for (; done < RUN_WEIGHTS * weight_bytes(b); b->copy.next++) {
-		const struct codec_piece *piece = &d->weights.piece[b->copy.next % d->n];
-		const uint8_t *from = codec_store_at(&d->weights, b->copy.next % d->n, b->copy.next / d->n);
+	for (; done < RUN_WEIGHTS * weight_bytes(b); b->copy_next++) {
+		const struct codec_piece *piece = &d->weights.piece[b->copy_next % d->n];
+		const uint8_t *from = codec_store_at(&d->weights, b->copy_next % d->n, b->copy_next / d->n);
 		uint8_t *dst = b->dst;
 
 		if (what == TO_MEMORY)
