@@ -123,6 +123,9 @@ struct od_backend {
 OD_MUST_CHECK int od_backend_cpu(const struct od_backend **out, enum od_cpu cpu, enum od_profile profile,
 				 struct od_err *err);
 
+/* Is a product with planes faster than with the same weights as plain BF16, when they come from memory? */
+bool od_backend_likes_planes(const struct od_backend *be);
+
 /* matmul with the outputs cut over the pool; w->act counts. y: [n_rows][w->n_out]; x: [n_rows][w->n_in]. */
 void od_matmul(const struct od_backend *be, struct od_pool *pool, const struct od_mat *w, const float *x, float *y,
 	       size_t n_rows);

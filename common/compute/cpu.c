@@ -118,6 +118,16 @@ int od_backend_cpu(const struct od_backend **out, enum od_cpu cpu, enum od_profi
 	return OD_OK;
 }
 
+bool od_backend_likes_planes(const struct od_backend *be)
+{
+#ifdef OD_X86_TABLES
+	return (be == &od_cpu_table_avx512 || be == &od_cpu_table_avx512bf16) && __builtin_cpu_supports("avx512vbmi2");
+#else
+	(void)be;
+	return false;
+#endif
+}
+
 #ifdef OD_X86_TABLES
 /* Asked at every call, which costs nothing beside it; two more tables would. */
 void od_cpu_matmul_int8_avx512(const struct od_mat *w, const struct od_act8 *x, float *y, size_t y_stride,
@@ -179,9 +189,20 @@ static void matmul_piece(void *arg, size_t begin, size_t end, unsigned thread)
 		j->be->matmul(j->w, j->x, j->w->n_in, j->y, j->w->n_out, j->n_rows, begin, end);
 }
 
+/* Outputs of the smallest piece of work: whole register blocks; of planes as many blocks as are decoded side by
+ * side. */
+static size_t grain_of(const struct od_mat *w)
+{
+	size_t grain = MIN_PIECE_WEIGHTS / (w->n_in + 1) / 8 * 8 + 8;
+
+	if (w->planes == NULL)
+		return grain;
+	return w->n_in <= OD_PLANES_BLOCK ? 4 * (OD_PLANES_BLOCK / w->n_in) : 4;
+}
+
 static void run_job(struct od_pool *pool, struct matmul_job *j)
 {
-	size_t grain = MIN_PIECE_WEIGHTS / (j->w->n_in + 1) / 8 * 8 + 8; /* whole register blocks */
+	size_t grain = grain_of(j->w);
 
 	od_pool_for(pool, j->w->n_out, grain, matmul_piece, j);
 }

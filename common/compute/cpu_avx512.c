@@ -5,6 +5,7 @@
 #define OD_PLANES_DECODE od_cpu_planes_decode_avx512
 #define OD_PLANES_MERGE od_cpu_planes_merge_avx512
 #define OD_MERGE_BF16 od_cpu_merge_bf16_avx512
+#define OD_FUSED od_cpu_matmul_fused_avx512
 #define OD_TABLE od_cpu_table_avx512
 #define OD_TABLE_NAME "avx512"
 #define OD_TABLE_CLASS "fma16"

@@ -110,6 +110,23 @@ static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const siz
 	}
 }
 
+#include "common/compute/cpu_planes_dots.h"
+
+#ifdef OD_FUSED
+/* Few rows leave time for decoding in registers, and only then is it worth it. */
+static void matmul_planes_best(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
+			       size_t n_rows, size_t o_begin, size_t o_end)
+{
+	if (n_rows <= OD_FUSED_ROWS && w->n_in % OD_FUSED_STEP == 0 && __builtin_cpu_supports("avx512vbmi2"))
+		OD_FUSED(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end, matmul_planes);
+	else
+		matmul_planes(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
+}
+#define OD_MATMUL_PLANES matmul_planes_best
+#else
+#define OD_MATMUL_PLANES matmul_planes
+#endif
+
 static void matmul(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
 		   size_t n_rows, size_t o_begin, size_t o_end)
 {
@@ -129,6 +146,10 @@ static void matmul(const struct od_mat *w, const float *x, size_t x_stride, floa
 		.last = true,
 	};
 
+	if (w->planes != NULL) {
+		OD_MATMUL_PLANES(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
+		return;
+	}
 	switch (w->dtype) {
 	case OD_BF16: matmul_of(OD_BF16_DOTS, OD_BF16, a, n_rows, n_out); break;
 	case OD_F16: matmul_of(dots, OD_F16, a, n_rows, n_out); break;

@@ -2,6 +2,7 @@
  * Included by cpu_kernels.h, and by what has instructions of its own for it. */
 
 #include "common/base/mem.h"
+#include "common/compute/planes_groups.h"
 
 /* How far ahead of its reads a block's planes, and the SM bytes, are fetched: what follows a block's planes is the next
  * block, so this reaches over its small parts too. */
@@ -10,29 +11,6 @@
 static ALWAYS_INLINE void planes_fetch(const uint8_t *p)
 {
 	__builtin_prefetch((const void *)((uintptr_t)p + PLANES_AHEAD_BYTES));
-}
-
-/* The group of 64 codes whose planes these are. *below: what they escape to, moved on. */
-static ALWAYS_INLINE x64 planes_group(x64_symbols s, const uint8_t *planes, const uint8_t **below)
-{
-	x64 e = x64_decode(s, planes, *below);
-	uint64_t plane[2];
-
-	memcpy(plane, planes, sizeof(plane));
-	*below += __builtin_popcountll(plane[0] & plane[1]);
-	return e;
-}
-
-/* The last codes of a level, fewer than 64. What follows their planes is readable, and cut off. */
-static x64 planes_last(x64_symbols s, const uint8_t *level, size_t codes, const uint8_t *below)
-{
-	uint64_t plane[2];
-
-	memcpy(&plane[0], level, sizeof(plane[0]));
-	memcpy(&plane[1], level + (codes + 7) / 8, sizeof(plane[1]));
-	plane[0] &= ((uint64_t)1 << codes) - 1;
-	plane[1] &= ((uint64_t)1 << codes) - 1;
-	return x64_decode(s, plane, below);
 }
 
 /* n codes to out, whose room is a multiple of 64. */

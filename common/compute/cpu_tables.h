@@ -26,6 +26,18 @@ void od_cpu_merge_bf16_avx512(const uint8_t *e, const uint8_t *sm, size_t n, uin
 void od_cpu_planes_decode_vbmi2(const uint8_t *chunk, size_t n, size_t row, size_t b, uint8_t *e);
 void od_cpu_planes_merge_vbmi2(const uint8_t *chunk, size_t n, size_t row, size_t b, const uint8_t *sm, uint16_t *w);
 void od_cpu_merge_bf16_vbmi2(const uint8_t *e, const uint8_t *sm, size_t n, uint16_t *w);
+
+typedef void od_matmul_fn(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
+			  size_t n_rows, size_t o_begin, size_t o_end);
+
+/* matmul of at most OD_FUSED_ROWS rows with planes, their length a multiple of OD_FUSED_STEP, where the CPU has VBMI2;
+ * rest does the same for some rows of w, of which a block lies raw. */
+#define OD_FUSED_ROWS 8u
+#define OD_FUSED_STEP 64u
+void od_cpu_matmul_fused_avx512(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
+				size_t n_rows, size_t o_begin, size_t o_end, od_matmul_fn *rest);
+void od_cpu_matmul_fused_avx512bf16(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
+				    size_t n_rows, size_t o_begin, size_t o_end, od_matmul_fn *rest);
 #endif
 #ifdef OD_ARM_TABLES
 extern const struct od_backend od_cpu_table_neon;

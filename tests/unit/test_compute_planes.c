@@ -1,0 +1,214 @@
+/* matmul with weights that stay planes: the bits of the same weights as plain BF16, in every table and shape. */
+#include "common/base/mem.h"
+#include "tests/unit/compute_util.h"
+
+#define UNTOUCHED 0x1.6dp+11f
+
+struct shape {
+	size_t n_in, n_out, chunk_rows, n_rows, x_stride, y_stride, o_begin, o_end;
+};
+
+struct data {
+	struct od_mat plain, coded;
+	struct od_planes planes;
+	uint16_t *w;
+	uint8_t *sm, **chunk;
+	size_t n_chunks, n_raw, n_blocks;
+	float *x, *y, *want;
+	size_t y_len;
+};
+
+/* Exponents as trained weights have them; now and then, for a while, of all kinds, so that blocks become raw. */
+static uint16_t draw_weight(uint64_t *seed, size_t i, size_t wild_period)
+{
+	uint16_t sign_mantissa = (uint16_t)(random_u64(seed) & 0x807fu);
+	unsigned exponent = 120;
+
+	if (wild_period > 0 && i / wild_period % 3 == 1)
+		return (uint16_t)random_u64(seed);
+	while (exponent > 60 && random_u64(seed) % 100 < 45)
+		exponent--;
+	return (uint16_t)(sign_mantissa | exponent << 7);
+}
+
+static void encode(struct data *d, const struct shape *s)
+{
+	uint8_t *e = exact(s->n_in * s->n_out, 1);
+
+	d->n_chunks = (s->n_out + s->chunk_rows - 1) / s->chunk_rows;
+	d->chunk = exact(d->n_chunks, sizeof(*d->chunk));
+	for (size_t i = 0; i < s->n_in * s->n_out; i++) {
+		d->sm[i] = (uint8_t)(d->w[i] << 1 | d->w[i] >> 15);
+		e[i] = (uint8_t)(d->w[i] >> 7);
+	}
+	for (size_t c = 0; c < d->n_chunks; c++) {
+		size_t first = c * s->chunk_rows, left = s->n_out - first;
+		size_t n = (left < s->chunk_rows ? left : s->chunk_rows) * s->n_in, bytes;
+		uint8_t *room = exact(od_planes_bound(n, s->n_in), 1);
+
+		bytes = od_planes_encode(e + first * s->n_in, n, s->n_in, room);
+		assert_int_equal(od_planes_check(room, bytes, n, s->n_in, NULL), OD_OK);
+		d->chunk[c] = calloc(1, bytes + OD_PAD_BYTES);
+		assert_non_null(d->chunk[c]);
+		memcpy(d->chunk[c], room, bytes);
+		free(room);
+		d->n_blocks += od_planes_blocks(n, s->n_in);
+		for (size_t b = 0; b < od_planes_blocks(n, s->n_in); b++)
+			d->n_raw += od_planes_at(d->chunk[c], n, s->n_in, b).raw;
+	}
+	free(e);
+}
+
+static void data_new(struct data *d, uint64_t *seed, const struct shape *s, size_t wild_period)
+{
+	size_t n = s->n_in * s->n_out;
+
+	*d = (struct data){ .w = exact(n, sizeof(uint16_t)), .sm = exact(n, 1) };
+	for (size_t i = 0; i < n; i++)
+		d->w[i] = draw_weight(seed, i, wild_period);
+	encode(d, s);
+	d->planes = (struct od_planes){ s->chunk_rows, (const uint8_t *const *)d->chunk };
+	d->plain = (struct od_mat){ .dtype = OD_BF16, .n_out = s->n_out, .n_in = s->n_in, .data = d->w };
+	d->coded = d->plain;
+	d->coded.data = d->sm;
+	d->coded.planes = &d->planes;
+	d->x = random_row(seed, (s->n_rows - 1) * s->x_stride + s->n_in, PLAIN);
+	d->y_len = (s->n_rows - 1) * s->y_stride + s->n_out;
+	d->y = exact(d->y_len, sizeof(float));
+	d->want = exact(d->y_len, sizeof(float));
+	for (size_t i = 0; i < d->y_len; i++)
+		d->y[i] = d->want[i] = UNTOUCHED;
+}
+
+static void data_free(struct data *d)
+{
+	for (size_t c = 0; c < d->n_chunks; c++)
+		free(d->chunk[c]);
+	free(d->chunk), free(d->w), free(d->sm), free(d->x), free(d->y), free(d->want);
+}
+
+static void check(const struct od_backend *be, struct data *d, const struct shape *s)
+{
+	char what[160];
+
+	snprintf(what, sizeof(what), "%s: %zu x %zu, chunks of %zu, %zu rows, outputs [%zu, %zu)", be->name, s->n_out, s->n_in,
+		 s->chunk_rows, s->n_rows, s->o_begin, s->o_end);
+	be->matmul(&d->plain, d->x, s->x_stride, d->want, s->y_stride, s->n_rows, s->o_begin, s->o_end);
+	be->matmul(&d->coded, d->x, s->x_stride, d->y, s->y_stride, s->n_rows, s->o_begin, s->o_end);
+	assert_bits(what, d->y, d->want, d->y_len);
+}
+
+static struct shape random_shape(uint64_t *seed, size_t n_in, size_t n_out)
+{
+	struct shape s = { .n_in = n_in, .n_out = n_out, .n_rows = 1 + random_below(seed, 6) };
+
+	s.chunk_rows = 1 + random_below(seed, n_out + n_out / 4);
+	s.x_stride = n_in + random_below(seed, 3);
+	s.y_stride = n_out + random_below(seed, 3);
+	s.o_begin = random_below(seed, 3) == 0 ? random_below(seed, n_out) : 0;
+	s.o_end = random_below(seed, 3) == 0 ? s.o_begin + random_below(seed, n_out - s.o_begin + 1) : n_out;
+	return s;
+}
+
+/* Rows far shorter than a block, of a few to a block, longer ones; whole steps of 64, and not. */
+static void same_bits(void **state)
+{
+	static const struct {
+		size_t n_in, n_out;
+	} sizes[] = { { 1, 40 },     { 15, 30 },   { 63, 500 },  { 64, 1600 },	 { 65, 1100 },  { 100, 700 }, { 192, 700 },
+		      { 1000, 90 },  { 1024, 150 }, { 4095, 37 }, { 4096, 45 },	 { 8192, 19 },	{ 8256, 13 }, { 14336, 11 },
+		      { 16384, 9 }, { 16385, 5 },  { 16448, 9 }, { 32768, 7 }, { 33000, 3 },	{ 70016, 6 } };
+	const struct od_backend *be = table_of(state);
+	size_t n_raw = 0, n_coded = 0;
+	uint64_t seed = 21;
+
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+		for (int round = 0; round < 5; round++) {
+			struct shape s = random_shape(&seed, sizes[i].n_in, sizes[i].n_out);
+			struct data d;
+
+			data_new(&d, &seed, &s, round < 3 ? 0 : 20000);
+			check(be, &d, &s);
+			n_raw += d.n_raw;
+			n_coded += d.n_blocks - d.n_raw;
+			data_free(&d);
+		}
+	assert_true(n_raw > 30 && n_coded > 300);
+}
+
+/* As many rows at once as there may be: their sums are cut into columns where a row is longer than a block. */
+static void many_rows(void **state)
+{
+	static const struct shape shapes[] = { { 320, 100, 60, 70, 321, 103, 3, 99 }, { 16448, 3, 2, 66, 16448, 3, 0, 3 } };
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 22;
+
+	for (size_t i = 0; i < 2; i++) {
+		struct data d;
+
+		data_new(&d, &seed, &shapes[i], 0);
+		check(be, &d, &shapes[i]);
+		data_free(&d);
+	}
+}
+
+/* Every weight that BF16 has, one by one against the reference. */
+static void every_weight(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	struct shape s = { 64, 0x400, 300, 1, 64, 0x400, 0, 0x400 };
+	uint64_t seed = 23;
+	struct data d;
+
+	data_new(&d, &seed, &s, 0);
+	for (size_t i = 0; i < 0x10000; i++)
+		d.w[i] = (uint16_t)(i * 40503u);
+	for (size_t c = 0; c < d.n_chunks; c++)
+		free(d.chunk[c]);
+	free(d.chunk);
+	encode(&d, &s);
+	d.planes.chunk = (const uint8_t *const *)d.chunk;
+	for (size_t k = 0; k < 64; k++) {
+		for (size_t i = 0; i < 64; i++)
+			d.x[i] = i == k ? 1.0f : 0.0f;
+		check(be, &d, &s);
+		for (size_t o = 0; o < s.n_out && strcmp(be->kernel_class, "fma16") == 0; o++) {
+			float want = one_nan(lanes_dot(OD_BF16, d.w, o * 64, d.x, 64));
+
+			assert_bits("reference", d.y + o, &want, 1);
+		}
+	}
+	data_free(&d);
+}
+
+/* Cut over threads: pieces begin anywhere. */
+static void over_threads(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	struct shape s = { 1024, 1000, 512, 1, 1024, 1000, 0, 1000 };
+	struct od_pool *pool;
+	uint64_t seed = 24;
+	struct data d;
+
+	assert_int_equal(od_pool_new(&pool, 3, "test", NULL), OD_OK);
+	for (s.n_rows = 1; s.n_rows < 6; s.n_rows += 2) {
+		data_new(&d, &seed, &s, 0);
+		od_matmul(be, NULL, &d.plain, d.x, d.want, s.n_rows);
+		od_matmul(be, pool, &d.coded, d.x, d.y, s.n_rows);
+		assert_bits("threads", d.y, d.want, d.y_len);
+		data_free(&d);
+	}
+	od_pool_free(pool);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		ON_ALL_TABLES(same_bits),
+		ON_ALL_TABLES(many_rows),
+		ON_ALL_TABLES(every_weight),
+		ON_ALL_TABLES(over_threads),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
