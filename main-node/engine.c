@@ -30,6 +30,7 @@ void odm_engine_defaults(struct odm_engine_opts *o)
 		.precision = -1,
 		.dense_precision = -1,
 		.activations = -1,
+		.form = OD_FORM_AUTO,
 		.departure = -1,
 		.connect_timeout_ns = 10 * OD_NS_PER_S,
 	};
@@ -51,7 +52,7 @@ static int check_memory(const struct odm_engine *e, struct od_err *err)
 	char a[32], b[32];
 
 	if (e->opts.mode == ODM_RESIDENT)
-		need += od_experts_need_bytes(e->pack);
+		need += od_experts_need_bytes(e->pack, e->form);
 	if (have == 0 || need <= have)
 		return OD_OK;
 	return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory here, %s are available%s", od_pack_dir(e->pack),
@@ -111,8 +112,8 @@ static int open_resident(struct odm_engine *e, struct od_err *err)
 	struct od_forward_opts fo = forward_opts(e);
 	bool progress = !e->opts.quiet && isatty(STDERR_FILENO);
 	static char what[] = "loading experts";
-	int rc = od_experts_load_all(&e->experts, e->pack, (unsigned)e->opts.threads, progress ? show_progress : NULL,
-				     what, err);
+	int rc = od_experts_load_all(&e->experts, e->pack, e->form, (unsigned)e->opts.threads,
+				     progress ? show_progress : NULL, what, err);
 
 	return rc != OD_OK ? rc : odm_resident_service_new(&e->service, &fo, od_experts_get(e->experts), err);
 }
@@ -130,6 +131,7 @@ static int open_hosts(struct odm_engine *e, struct od_err *err)
 		.activations = o->activations < 0 ? NULL : od_activation_names[o->activations],
 		.departure = o->departure < 0 ? NULL : o->departure == 0 ? "late" : "early",
 		.cpu = od_cpu_names[o->cpu],
+		.form = o->form == OD_FORM_AUTO ? NULL : od_form_names[o->form],
 		.slots = o->slots,
 		.load_time_ms = o->load_time_ms,
 		.run_time_ms = o->run_time_ms,
@@ -222,6 +224,10 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 		rc = odm_store_open(&e->store, e->pack, e->opts.serve_store, e->opts.insecure, err);
 	if (rc == OD_OK)
 		rc = choose_ctx(e, err);
+	if (rc == OD_OK)
+		rc = od_backend_cpu(&e->backend, (enum od_cpu)e->opts.cpu, e->opts.profile, err);
+	if (rc == OD_OK)
+		rc = od_pack_choose_form(e->pack, e->backend, e->opts.form, &e->form, err);
 	if (rc != OD_OK)
 		return rc;
 	rc = check_memory(e, err);
@@ -232,9 +238,6 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 		if (rc != OD_OK)
 			return rc;
 	}
-	rc = od_backend_cpu(&e->backend, (enum od_cpu)e->opts.cpu, e->opts.profile, err);
-	if (rc != OD_OK)
-		return rc;
 	rc = od_pool_new(&e->pool, (unsigned)e->opts.threads, "od-compute", err);
 	if (rc != OD_OK)
 		return rc;
@@ -345,6 +348,11 @@ const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e)
 uint32_t odm_engine_ctx(const struct odm_engine *e)
 {
 	return (uint32_t)e->opts.ctx_tokens;
+}
+
+enum od_form odm_engine_form(const struct odm_engine *e)
+{
+	return e->form;
 }
 
 uint64_t odm_engine_state_bytes(const struct odm_engine *e)

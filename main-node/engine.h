@@ -26,6 +26,7 @@ struct odm_engine_opts {
 	uint64_t ctx_tokens;	   /* 0: the model's, at most 4096 */
 	uint64_t prefill_rows;	   /* rows of a prefill chunk at most */
 	enum odm_mode mode;
+	int form;		   /* enum od_form of experts in memory, here or on workers of --local; or OD_FORM_AUTO */
 	bool quiet;		   /* no progress while loading */
 	const atomic_bool *cancel; /* becomes true when everything is to end: looked at between layers; NULL: never */
 	const char *trace;	   /* NULL, or a file for od_trace; --local adds the children's events at the end */
@@ -61,6 +62,7 @@ const struct od_pack *odm_engine_pack(const struct odm_engine *e);
 const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e); /* NULL: the pack has none */
 uint32_t odm_engine_ctx(const struct odm_engine *e);
 uint64_t odm_engine_state_bytes(const struct odm_engine *e); /* memory of the context */
+enum od_form odm_engine_form(const struct odm_engine *e);	 /* of resident experts */
 
 enum odm_finish {
 	ODM_FINISH_LENGTH,

@@ -27,6 +27,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "workers", OD_ARG_STRING, &o->hosts_path, "FILE", "the cluster: one host a line, [worker|shadow] host[:port]; read again on SIGHUP", 0, 0, NULL },
 		{ "local", OD_ARG_UINT, &a->local, "N", "a shadow and N workers as child processes on this machine", 1, 64, NULL },
 		{ "resident", OD_ARG_FLAG, &a->resident, NULL, "all experts in the memory of this process, no cluster", 0, 0, NULL },
+		{ "resident-form", OD_ARG_CHOICE, &o->form, "bf16|planes", "with --resident or --local: experts in memory as published, or coded as they are stored, in two thirds of it (default: planes if the pack has them, they are more than the cache holds, and this CPU computes on them faster)", 0, 0, od_form_names },
 		{ .kind = OD_ARG_TITLE, .help = "The cluster" },
 		{ "predictor", OD_ARG_CHOICE, &o->predictor, "NAME", "who says which experts come next: shadow, main itself by next-gate, multi-gate, popularity, history, trajectory or random, or none (default: shadow if there is one)", 0, 0, odm_predictor_names },
 		{ "second-opinion", OD_ARG_CHOICE, &o->second_opinion, "NAME", "next-gate, multi-gate, popularity, history, trajectory or random: main's own beside the first predictor, heard where that has said nothing; next-gate and multi-gate correct a shadow (default: none)", 0, 0, second_names },
@@ -161,6 +162,9 @@ static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 
 	if (local != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is for the processes that --local starts", local);
+	if (o->hosts_path != NULL && o->form != OD_FORM_AUTO)
+		return od_fail(err, OD_ERR_ARG, "--resident-form is for --resident and --local; workers elsewhere have an option of "
+			       "their own");
 	if (cluster != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is for a cluster (--workers or --local); --resident has none", cluster);
 	if (unheard != NULL)

@@ -14,6 +14,7 @@ struct odm_engine {
 	struct od_pack *pack;
 	const struct od_config *config;
 	const struct od_backend *backend;
+	enum od_form form; /* of experts here, or on the workers of --local */
 	struct od_pool *pool;
 	struct od_dense_store *dense;
 	struct od_expert_store *experts; /* resident mode */

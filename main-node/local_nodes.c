@@ -112,6 +112,7 @@ static int build_command(struct command *c, const struct odm_local_opts *o, size
 		add(c, "--departure", o->departure);
 		return OD_OK;
 	}
+	add(c, "--resident-form", o->form);
 	if (o->slots > 0)
 		add_number(c, "--slots", o->slots);
 	if (o->memory_limit_bytes > 0)

@@ -17,6 +17,7 @@ struct odm_local_opts {
 	const char *dense_precision, *activations;
 	const char *departure;
 	const char *cpu;	  /* --cpu for all */
+	const char *form;	  /* of the workers' experts (--resident-form); NULL: their default */
 	uint64_t slots;		  /* 0: from the memory limit */
 	double load_time_ms, run_time_ms; /* of the workers; 0: as fast as they go */
 	uint64_t memory_limit_bytes; /* 0: the workers' default */

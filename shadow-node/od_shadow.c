@@ -351,6 +351,8 @@ static int load_model(struct shadow *s, struct od_err *err)
 	};
 	od_shadow_choice_text(&s->choice, s->precision);
 	rc = od_backend_cpu(&be, (enum od_cpu)s->opt.common.cpu, OD_PROFILE_F32, err);
+	if (rc == OD_OK)
+		rc = od_pack_choose_form(s->pack, be, OD_FORM_AUTO, &s->choice.form, err);
 	if (rc != OD_OK)
 		return rc;
 	rc = check_memory(s, err);

@@ -46,9 +46,9 @@ static void *load_shards(void *arg)
 	return NULL;
 }
 
-int odw_loaders_start(struct odw_loaders **out, const struct od_pack *pack, struct odw_schedule *schedule,
-		      struct odw_slots *slots, struct od_data_port *port, struct odw_puller *puller,
-		      unsigned n_threads, struct od_err *err)
+int odw_loaders_start(struct odw_loaders **out, const struct od_pack *pack, enum od_form form,
+		      struct odw_schedule *schedule, struct odw_slots *slots, struct od_data_port *port,
+		      struct odw_puller *puller, unsigned n_threads, struct od_err *err)
 {
 	struct odw_loaders *l;
 	int rc = OD_OK;
@@ -65,7 +65,7 @@ int odw_loaders_start(struct odw_loaders **out, const struct od_pack *pack, stru
 	l->puller = puller;
 	for (; rc == OD_OK && l->n_made < n_threads; l->n_made += rc == OD_OK) {
 		l->loader[l->n_made].all = l;
-		rc = od_inflater_new(&l->loader[l->n_made].inflater, pack, err);
+		rc = od_inflater_new(&l->loader[l->n_made].inflater, pack, form, err);
 	}
 	for (; rc == OD_OK && l->n_started < n_threads; l->n_started += rc == OD_OK) {
 		struct loader *one = &l->loader[l->n_started];

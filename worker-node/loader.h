@@ -18,7 +18,7 @@ struct odw_loaders;
 
 /* The engine is woken through port whenever an expert that a RUN waits for is there, or cannot be had. puller: is told of
  * what cannot be loaded, and says what that means; NULL: the pack is what it is. */
-OD_MUST_CHECK int odw_loaders_start(struct odw_loaders **out, const struct od_pack *pack,
+OD_MUST_CHECK int odw_loaders_start(struct odw_loaders **out, const struct od_pack *pack, enum od_form form,
 				    struct odw_schedule *schedule, struct odw_slots *slots, struct od_data_port *port,
 				    struct odw_puller *puller, unsigned n_threads, struct od_err *err);
 /* Stops the schedule, joins, frees. NULL ok. */

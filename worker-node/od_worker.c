@@ -36,6 +36,7 @@ static struct od_daemon_about about = {
 struct options {
 	struct od_daemon_args common;
 	uint64_t memory_bytes, slots, load_threads;
+	int form; /* enum od_form, OD_FORM_AUTO */
 	double load_time_ms, run_time_ms; /* paced, for experiments; 0: as fast as it goes */
 	const char *store, *spool;	  /* NULL: the pack is here */
 	uint64_t spool_limit_bytes;	  /* 0: none */
@@ -46,6 +47,7 @@ struct worker {
 	struct od_pack *pack;
 	const struct od_config *cfg;
 	struct odw_puller *puller; /* NULL: nothing is pulled */
+	enum od_form form;
 	struct odw_slots *slots;
 	unsigned n_slots;
 	struct odw_schedule *schedule;
@@ -262,7 +264,7 @@ static const struct od_daemon_ops daemon_ops = {
 
 static int open_memory(struct worker *w, struct od_err *err)
 {
-	uint64_t slot_bytes = od_pack_slot_bytes(w->pack), fixed;
+	uint64_t slot_bytes = od_pack_slot_bytes(w->pack, w->form), fixed;
 	struct odw_schedule_opts opts = { .n_layers = w->cfg->n_layers,
 					  .n_experts = w->cfg->n_experts,
 					  .n_shards = od_pack_expert(w->pack, 0, 0)->n_shards,
@@ -270,7 +272,7 @@ static int open_memory(struct worker *w, struct od_err *err)
 	char slot[32], limit[32];
 	int rc;
 
-	if (!od_mul(w->opt.load_threads, od_inflater_bytes(w->pack), &fixed) ||
+	if (!od_mul(w->opt.load_threads, od_inflater_bytes(w->pack, w->form), &fixed) ||
 	    !od_add(fixed, w->puller != NULL ? FIXED_BYTES + PULL_BYTES : FIXED_BYTES, &fixed))
 		return od_fail(err, OD_ERR_RANGE, "%" PRIu64 " load threads are too many", w->opt.load_threads);
 	rc = odw_slots_plan(&w->n_slots, w->opt.memory_bytes, fixed, slot_bytes, w->opt.slots, err);
@@ -281,8 +283,8 @@ static int open_memory(struct worker *w, struct od_err *err)
 	if (rc == OD_OK)
 		rc = odw_schedule_new(&w->schedule, &opts, err);
 	if (rc == OD_OK)
-		od_log(OD_LOG_INFO, "%u slot%s of %s within %s", w->n_slots, w->n_slots > 1 ? "s" : "",
-		       od_format_bytes(slot_bytes, slot, sizeof(slot)),
+		od_log(OD_LOG_INFO, "%u slot%s of %s (%s) within %s", w->n_slots, w->n_slots > 1 ? "s" : "",
+		       od_format_bytes(slot_bytes, slot, sizeof(slot)), od_form_names[w->form],
 		       od_format_bytes(w->opt.memory_bytes, limit, sizeof(limit)));
 	return rc;
 }
@@ -291,6 +293,7 @@ static int open_daemon(struct worker *w, struct od_err *err)
 {
 	struct od_daemon_opts opts;
 	struct odw_engine_opts engine = { .pack = w->pack,
+					  .form = w->form,
 					  .schedule = w->schedule,
 					  .slots = w->slots,
 					  .threads = (unsigned)w->opt.common.threads,
@@ -304,7 +307,7 @@ static int open_daemon(struct worker *w, struct od_err *err)
 	if (rc == OD_OK)
 		rc = odw_engine_start(&w->engine, &engine, err);
 	if (rc == OD_OK)
-		rc = odw_loaders_start(&w->loaders, w->pack, w->schedule, w->slots, engine.port, w->puller,
+		rc = odw_loaders_start(&w->loaders, w->pack, w->form, w->schedule, w->slots, engine.port, w->puller,
 				       (unsigned)w->opt.load_threads, err);
 	if (rc == OD_OK)
 		od_log(OD_LOG_INFO, "listening on %s, port %u, data port %u",
@@ -382,6 +385,9 @@ static int open_worker(struct worker *w, struct od_err *err)
 		rc = open_pack(w, err);
 	if (rc != OD_OK)
 		return rc;
+	rc = od_pack_choose_form(w->pack, be, w->opt.form, &w->form, err);
+	if (rc != OD_OK)
+		return rc;
 	od_log(OD_LOG_INFO, "pack %s: %s, %u MoE layers of %u experts, %s each on disk", od_pack_dir(w->pack),
 	       w->cfg->family->name, w->cfg->n_layers, w->cfg->n_experts,
 	       od_format_bytes(od_pack_expert_stored_bytes(w->pack), bytes, sizeof(bytes)));
@@ -409,6 +415,7 @@ int main(int argc, char **argv)
 {
 	unsigned cpus = od_cpu_count();
 	struct worker w = { .opt = { .memory_bytes = DEFAULT_MEMORY_BYTES,
+				     .form = OD_FORM_AUTO,
 				     .load_threads = cpus < DEFAULT_LOADERS ? cpus : DEFAULT_LOADERS } };
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Without a pack: experts are pulled from main, and kept" },
@@ -418,6 +425,7 @@ int main(int argc, char **argv)
 		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },
 		{ "memory-limit", OD_ARG_SIZE, &w.opt.memory_bytes, "SIZE", "memory that this worker may use; gives the number of slots (default: 1GB)", 0, 0, NULL },
 		{ "slots", OD_ARG_UINT, &w.opt.slots, "N", "experts in memory at once (default: as many as the memory limit allows, at most 64)", 1, ODW_MAX_SLOTS, NULL },
+		{ "resident-form", OD_ARG_CHOICE, &w.opt.form, "bf16|planes", "experts in memory as published, or coded as they are stored, in two thirds of it (default: planes if the pack has them, they are more than the cache holds, and this CPU computes on them faster)", 0, 0, od_form_names },
 		{ "load-threads", OD_ARG_UINT, &w.opt.load_threads, "N", "threads that read and decompress experts (default: the CPUs there are, at most 4)", 1, ODW_MAX_LOADERS, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Experiments: a slower machine than this one" },
 		{ "load-time", OD_ARG_REAL, &w.opt.load_time_ms, "MS", "a load is complete no earlier than MS milliseconds after it began; loads go one at a time", 0, MAX_PACE_MS, NULL },

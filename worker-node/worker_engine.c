@@ -272,7 +272,7 @@ static bool compute(struct odw_engine *e, const struct run *run, const struct od
 	struct od_expert w;
 	size_t n;
 
-	od_pack_bind(e->o.pack, item->m, item->expert, odw_slots_at(e->o.slots, (unsigned)item->slot), &w);
+	od_pack_bind(e->o.pack, e->o.form, item->m, item->expert, odw_slots_at(e->o.slots, (unsigned)item->slot), &w);
 	for (size_t i = 0; i < asked->n_rows; i += n) {
 		uint64_t begin_ns = od_now_ns();
 

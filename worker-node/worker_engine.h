@@ -24,6 +24,7 @@ struct odw_engine;
 
 struct odw_engine_opts {
 	const struct od_pack *pack;
+	enum od_form form; /* of what slots hold */
 	struct odw_schedule *schedule;
 	struct odw_slots *slots;
 	struct od_data_port *port;

@@ -13,6 +13,8 @@
 
 struct od_inflater {
 	const struct od_pack *pack;
+	enum od_form form;
+	/* OD_FORM_PLAIN: */
 	struct od_decoder *decoder;
 	uint8_t *sm, *stored_e; /* one shard each */
 };
@@ -31,36 +33,45 @@ static void staging(const struct od_pack *p, uint64_t *sm_bytes, uint64_t *e_byt
 	}
 }
 
-uint64_t od_inflater_bytes(const struct od_pack *p)
+uint64_t od_inflater_bytes(const struct od_pack *p, enum od_form form)
 {
 	uint64_t sm, e;
 
+	if (form == OD_FORM_PLANES)
+		return sizeof(struct od_inflater);
 	staging(p, &sm, &e);
 	return sm + e + od_decoder_bytes(e) + sizeof(struct od_inflater);
 }
 
-int od_inflater_new(struct od_inflater **out, const struct od_pack *p, struct od_err *err)
+static int alloc_staging(struct od_inflater *inf, struct od_err *err)
 {
-	struct od_inflater *inf = calloc(1, sizeof(*inf));
 	const struct od_backend *be;
 	uint64_t sm, e;
 	int rc = od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, err); /* they all decode the same */
 
-	*out = NULL;
-	if (rc == OD_OK && inf == NULL)
-		rc = od_fail(err, OD_ERR_NOMEM, "no memory for an inflater");
-	if (rc != OD_OK) {
-		free(inf);
+	if (rc != OD_OK)
 		return rc;
-	}
-	inf->pack = p;
-	staging(p, &sm, &e);
+	staging(inf->pack, &sm, &e);
 	inf->sm = od_alloc(sm);
 	inf->stored_e = od_alloc(e);
 	if (inf->sm == NULL || inf->stored_e == NULL)
-		rc = od_fail(err, OD_ERR_NOMEM, "no memory for an inflater of %" PRIu64 " bytes", od_inflater_bytes(p));
-	if (rc == OD_OK)
-		rc = od_decoder_new(&inf->decoder, be, e, err);
+		return od_fail(err, OD_ERR_NOMEM, "no memory for an inflater of %" PRIu64 " bytes",
+			       od_inflater_bytes(inf->pack, inf->form));
+	return od_decoder_new(&inf->decoder, be, e, err);
+}
+
+int od_inflater_new(struct od_inflater **out, const struct od_pack *p, enum od_form form, struct od_err *err)
+{
+	struct od_inflater *inf = calloc(1, sizeof(*inf));
+	int rc = OD_OK;
+
+	*out = NULL;
+	if (inf == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for an inflater");
+	inf->pack = p;
+	inf->form = form;
+	if (form == OD_FORM_PLAIN)
+		rc = alloc_staging(inf, err);
 	if (rc != OD_OK) {
 		od_inflater_free(inf);
 		return rc;
@@ -106,19 +117,51 @@ static int read_chunk(const struct od_inflater *inf, const struct place *at, con
 	return bad_chunk(inf->pack, at, c, err);
 }
 
-/* What was read, checked and put together. */
-static int decode(struct od_inflater *inf, const struct od_shard *s, enum od_dtype dtype, void *dst, struct od_err *err)
+/* Both chunks of a shard, with their checksums, to sm and e; e is checked. */
+static int read_shard(const struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, uint8_t *sm,
+		      uint8_t *e, struct od_coded *coded, struct od_load_stats *stats, struct od_err *err)
 {
-	const struct od_coded coded = {
+	const struct od_shard *s = &od_pack_entry(inf->pack, m, expert)->x.shard[shard];
+	struct place at = { m, expert, shard, "SM" };
+	uint64_t begin = od_now_ns();
+	int rc;
+
+	if (!od_pack_has_expert(inf->pack, m, expert))
+		return od_fail(err, OD_ERR_MISSING, "%s: expert (%u, %u) is not here", inf->pack->dir, m, expert);
+	rc = read_chunk(inf, &at, &s->sm, sm, err);
+	at.chunk = "E";
+	if (rc == OD_OK)
+		rc = read_chunk(inf, &at, &s->e, e, err);
+	od_trace_end("read", begin, -1, m, expert);
+	if (rc != OD_OK)
+		return rc;
+	stats->read_bytes += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
+	stats->read_ns += od_now_ns() - begin;
+	*coded = (struct od_coded){
 		.codec = (enum od_codec)s->e.codec,
-		.at = inf->stored_e,
+		.at = e,
 		.bytes = s->e.stored_bytes,
 		.n = s->e.raw_bytes,
 		.row = s->e.raw_bytes / s->n_rows,
 	};
-	int rc = od_coded_check(&coded, err);
+	begin = od_now_ns();
+	rc = od_coded_check(coded, err);
+	stats->inflate_ns += od_now_ns() - begin;
+	return rc == OD_OK ? OD_OK : bad_chunk(inf->pack, &at, &s->e, err);
+}
 
-	return rc == OD_OK ? od_decoder_weights(inf->decoder, &coded, dtype, inf->sm, dst, err) : rc;
+/* The figures to the caller's, or the reason. */
+static int finish(int rc, const struct od_load_stats *own, struct od_load_stats *stats, const struct od_err *why,
+		  struct od_err *err)
+{
+	if (rc != OD_OK && err != NULL)
+		*err = *why;
+	if (rc != OD_OK || stats == NULL)
+		return rc;
+	stats->read_bytes += own->read_bytes;
+	stats->read_ns += own->read_ns;
+	stats->inflate_ns += own->inflate_ns;
+	return OD_OK;
 }
 
 int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, void *dst,
@@ -126,37 +169,21 @@ int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
 	const struct od_shard *s = &e->x.shard[shard];
-	struct place at = { m, expert, shard, "SM" };
-	uint64_t begin = od_now_ns(), mid;
+	const struct place at = { m, expert, shard, "E" };
+	struct od_load_stats own = { 0 };
+	struct od_coded coded;
 	struct od_err why;
-	int rc;
+	int rc = read_shard(inf, m, expert, shard, inf->sm, inf->stored_e, &coded, &own, &why);
+	uint64_t begin = od_now_ns();
 
-	if (!od_pack_has_expert(inf->pack, m, expert))
-		return od_fail(err, OD_ERR_MISSING, "%s: expert (%u, %u) is not here", inf->pack->dir, m, expert);
-	rc = read_chunk(inf, &at, &s->sm, inf->sm, &why);
-
-	at.chunk = "E";
-	if (rc == OD_OK)
-		rc = read_chunk(inf, &at, &s->e, inf->stored_e, &why);
-	mid = od_now_ns();
-	od_trace_end("read", begin, -1, m, expert);
 	if (rc == OD_OK) {
-		rc = decode(inf, s, e->dtype[s->mat], dst, &why);
+		rc = od_decoder_weights(inf->decoder, &coded, e->dtype[s->mat], inf->sm, dst, &why);
 		if (rc != OD_OK)
 			rc = bad_chunk(inf->pack, &at, &s->e, &why);
+		od_trace_end("inflate", begin, -1, m, expert);
+		own.inflate_ns += od_now_ns() - begin;
 	}
-	if (rc != OD_OK) {
-		if (err != NULL)
-			*err = why;
-		return rc;
-	}
-	od_trace_end("inflate", mid, -1, m, expert);
-	if (stats != NULL) {
-		stats->read_bytes += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
-		stats->read_ns += mid - begin;
-		stats->inflate_ns += od_now_ns() - mid;
-	}
-	return OD_OK;
+	return finish(rc, &own, stats, &why, err);
 }
 
 int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, void *slot,
@@ -165,7 +192,16 @@ int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
 	const struct od_shard *s = &e->x.shard[shard];
 	uint64_t n_out, n_in, at = od_slot_offset(&inf->pack->config, e, s->mat);
+	struct od_load_stats own = { 0 };
+	struct od_coded coded;
+	struct od_err why;
+	int rc;
 
+	if (inf->form == OD_FORM_PLANES) {
+		rc = read_shard(inf, m, expert, shard, od_form_stored_at(e, &s->sm, slot), od_form_stored_at(e, &s->e, slot),
+				&coded, &own, &why);
+		return finish(rc, &own, stats, &why, err);
+	}
 	od_expert_mat_shape(&inf->pack->config, (enum od_expert_mat)s->mat, &n_out, &n_in);
 	at += s->row_begin * n_in * od_dtype_bytes(e->dtype[s->mat]);
 	return od_inflater_rows(inf, m, expert, shard, (char *)slot + at, stats, err);
@@ -178,14 +214,15 @@ void od_inflaters_free(struct od_inflater **inf, unsigned n)
 	free(inf);
 }
 
-int od_inflaters_new(struct od_inflater ***out, unsigned n, const struct od_pack *p, struct od_err *err)
+int od_inflaters_new(struct od_inflater ***out, unsigned n, const struct od_pack *p, enum od_form form,
+		     struct od_err *err)
 {
 	struct od_inflater **inf = calloc(n, sizeof(*inf));
 	int rc = inf != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for %u inflaters", n);
 
 	*out = NULL;
 	for (unsigned i = 0; rc == OD_OK && i < n; i++)
-		rc = od_inflater_new(&inf[i], p, err);
+		rc = od_inflater_new(&inf[i], p, form, err);
 	if (rc != OD_OK) {
 		od_inflaters_free(inf, n);
 		return rc;
@@ -198,6 +235,7 @@ int od_inflaters_new(struct od_inflater ***out, unsigned n, const struct od_pack
 
 struct od_expert_store {
 	const struct od_pack *pack;
+	enum od_form form;
 	char *slots;
 	struct od_expert *expert; /* [n_layers][n_experts] */
 	struct od_inflater **inflater; /* while loading */
@@ -208,7 +246,7 @@ static int load_expert(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 	struct od_expert_store *s = arg;
 	const struct od_pack *p = s->pack;
 	uint32_t m = (uint32_t)(item / p->config.n_experts), expert = (uint32_t)(item % p->config.n_experts);
-	char *slot = s->slots + item * p->slot_bytes;
+	char *slot = s->slots + item * p->slot_bytes[s->form];
 
 	for (uint32_t shard = 0; shard < p->expert[item].x.n_shards; shard++) {
 		int rc = od_inflater_load(s->inflater[thread], m, expert, shard, slot, NULL, err);
@@ -216,12 +254,12 @@ static int load_expert(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 		if (rc != OD_OK)
 			return rc;
 	}
-	od_pack_bind(p, m, expert, slot, &s->expert[item]);
+	od_pack_bind(p, s->form, m, expert, slot, &s->expert[item]);
 	*bytes = p->expert[item].x.bytes;
 	return OD_OK;
 }
 
-int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, unsigned n_threads,
+int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, enum od_form form, unsigned n_threads,
 			od_progress_fn *progress, void *arg, struct od_err *err)
 {
 	struct od_expert_store *s = calloc(1, sizeof(*s));
@@ -240,13 +278,14 @@ int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, u
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for experts");
 	s->pack = p;
-	s->slots = od_alloc_array(p->manifest.n_experts, p->slot_bytes);
+	s->form = form;
+	s->slots = od_alloc_array(p->manifest.n_experts, p->slot_bytes[form]);
 	s->expert = calloc(p->manifest.n_experts, sizeof(*s->expert));
 	if (s->slots == NULL || s->expert == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for all experts of %s: %" PRIu64 " bytes", p->dir,
-			     od_experts_need_bytes(p));
+			     od_experts_need_bytes(p, form));
 	else
-		rc = od_inflaters_new(&s->inflater, n_threads, p, err);
+		rc = od_inflaters_new(&s->inflater, n_threads, p, form, err);
 	if (rc == OD_OK)
 		rc = od_team_run(&job, err);
 	od_inflaters_free(s->inflater, n_threads);
@@ -273,7 +312,7 @@ const struct od_expert *od_experts_get(const struct od_expert_store *s)
 	return s->expert;
 }
 
-uint64_t od_experts_need_bytes(const struct od_pack *p)
+uint64_t od_experts_need_bytes(const struct od_pack *p, enum od_form form)
 {
-	return p->manifest.n_experts * (p->slot_bytes + sizeof(struct od_expert));
+	return p->manifest.n_experts * (p->slot_bytes[form] + sizeof(struct od_expert));
 }

@@ -81,13 +81,17 @@ static int read_expert_header(struct od_pack *p, size_t i, uint8_t *buf, struct 
 
 static void measure_expert(struct od_pack *p, const struct od_expert_entry *e)
 {
-	uint64_t slot = od_slot_offset(&p->config, e, OD_N_EXPERT_MATS), stored = 0, raw = 0;
+	uint64_t stored = 0, raw = 0;
 
+	for (int form = 0; form < OD_N_FORMS; form++) {
+		uint64_t slot = od_form_slot_bytes(&p->config, e, (enum od_form)form);
+
+		p->slot_bytes[form] = slot > p->slot_bytes[form] ? slot : p->slot_bytes[form];
+	}
 	for (uint32_t i = 0; i < e->x.n_shards; i++)
 		stored += (uint64_t)e->x.shard[i].e.stored_bytes + e->x.shard[i].sm.stored_bytes;
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
 		raw += od_expert_mat_bytes(&p->config, e, mat);
-	p->slot_bytes = slot > p->slot_bytes ? slot : p->slot_bytes;
 	p->stored_bytes = stored > p->stored_bytes ? stored : p->stored_bytes;
 	p->raw_bytes = raw > p->raw_bytes ? raw : p->raw_bytes;
 }
@@ -318,26 +322,4 @@ uint64_t od_pack_expert_stored_bytes(const struct od_pack *p)
 uint64_t od_pack_expert_raw_bytes(const struct od_pack *p)
 {
 	return p->raw_bytes;
-}
-
-uint64_t od_pack_slot_bytes(const struct od_pack *p)
-{
-	return p->slot_bytes;
-}
-
-void od_pack_bind(const struct od_pack *p, uint32_t m, uint32_t expert, void *slot, struct od_expert *w)
-{
-	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
-
-	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
-		uint64_t n_out, n_in;
-
-		od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
-		w->mat[mat] = (struct od_mat){
-			.dtype = e->dtype[mat],
-			.n_out = n_out,
-			.n_in = n_in,
-			.data = (char *)slot + od_slot_offset(&p->config, e, mat),
-		};
-	}
 }

@@ -63,9 +63,23 @@ bool od_pack_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert);
 uint64_t od_pack_expert_stored_bytes(const struct od_pack *p);
 uint64_t od_pack_expert_raw_bytes(const struct od_pack *p);
 
-/* A slot: memory for one expert as published (matrices one after the other, each padded). */
-uint64_t od_pack_slot_bytes(const struct od_pack *p);
-/* Point w's matrices into a slot's memory. */
-void od_pack_bind(const struct od_pack *p, uint32_t m, uint32_t expert, void *slot, struct od_expert *w);
+/* How an expert lies in memory: its weights as published, matrix after matrix, each padded; or its SM bytes and coded
+ * exponents exactly as stored, two thirds of that, which matmul computes on as they are (backend.h). */
+enum od_form { OD_FORM_PLAIN, OD_FORM_PLANES };
+#define OD_N_FORMS 2
+#define OD_FORM_AUTO (-1)
+extern const char *const od_form_names[]; /* index enum od_form: "bf16", "planes", NULL */
+
+/* Can every expert lie like this? OD_ERR_UNSUPPORTED says which cannot, why, and what to do. */
+OD_MUST_CHECK int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *err);
+/* asked: an enum od_form, or OD_FORM_AUTO: planes if the pack has them, be computes on them faster, and a token reads more
+ * of its experts than the last-level cache holds. */
+OD_MUST_CHECK int od_pack_choose_form(const struct od_pack *p, const struct od_backend *be, int asked,
+				      enum od_form *form, struct od_err *err);
+/* A slot: memory for one expert, whichever. */
+uint64_t od_pack_slot_bytes(const struct od_pack *p, enum od_form form);
+/* Point w's matrices into a slot's memory. OD_FORM_PLANES: writes what they point to into the slot's end. */
+void od_pack_bind(const struct od_pack *p, enum od_form form, uint32_t m, uint32_t expert, void *slot,
+		  struct od_expert *w);
 
 #endif

@@ -233,7 +233,7 @@ static int verify_experts(struct verifier *v, struct od_err *err)
 	v->want = od_alloc_array(v->job->n_threads, v->shard_bytes);
 	if (v->rows == NULL || v->want == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory to verify");
-	rc = od_inflaters_new(&v->inflater, v->job->n_threads, p, err);
+	rc = od_inflaters_new(&v->inflater, v->job->n_threads, p, OD_FORM_PLAIN, err);
 	if (rc == OD_OK)
 		rc = od_team_run(&team, err);
 	v->done_bytes += p->manifest.experts_bytes;

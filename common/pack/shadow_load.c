@@ -117,7 +117,7 @@ int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice 
 	if (rc == OD_OK) {
 		*bytes = od_dense_some_bytes(p, c->dense == OD_PRECISION_BF16) + s.attention.n_bytes + s.experts.n_bytes;
 		*bytes += c->dense == OD_PRECISION_BF16 ? 0 : p->config.n_layers * sizeof(struct od_layer_weights);
-		*bytes += c->experts == OD_PRECISION_BF16 ? od_experts_need_bytes(p) :
+		*bytes += c->experts == OD_PRECISION_BF16 ? od_experts_need_bytes(p, c->form) :
 							    p->manifest.n_experts * sizeof(struct od_expert);
 	}
 	close_parts(&s);
@@ -263,7 +263,7 @@ int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, const 
 		rc = load_attention(s, &team, err);
 	}
 	if (rc == OD_OK && c->experts == OD_PRECISION_BF16)
-		rc = od_experts_load_all(&s->expert_store, p, n_threads, progress, arg, err);
+		rc = od_experts_load_all(&s->expert_store, p, c->form, n_threads, progress, arg, err);
 	else if (rc == OD_OK)
 		rc = load_experts(s, &team, err);
 	if (rc != OD_OK) {

@@ -10,6 +10,7 @@
 struct od_shadow_choice {
 	enum od_precision experts, dense; /* dense: attention's q, k, v, o */
 	enum od_activations act;	  /* what rows are rounded to before they meet INT8 and NF4 weights */
+	enum od_form form;		  /* of experts as published; the pack can have it */
 };
 
 extern const char *const od_activation_names[]; /* index enum od_activations; ends with NULL */

@@ -256,7 +256,7 @@ static int run_init(struct run *run, const struct od_shadow_job *job, struct od_
 		if (b->rows == NULL || b->data == NULL || b->row == NULL || b->found == NULL)
 			rc = od_fail(err, OD_ERR_NOMEM, "no memory to quantise");
 		else
-			rc = od_inflater_new(&b->inflater, job->pack, err);
+			rc = od_inflater_new(&b->inflater, job->pack, OD_FORM_PLAIN, err);
 	}
 	return rc;
 }

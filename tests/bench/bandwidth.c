@@ -235,32 +235,3 @@ void od_membw_sizes(const struct od_membw *m, uint64_t *buffer_bytes, uint64_t *
 	*buffer_bytes = m->bytes;
 	*reading_bytes = m->chunk_bytes;
 }
-
-/* sysfs knows what a CPU shares; sysconf multiplies it by mistaken counts on some virtual machines. */
-static uint64_t cache_from_sysfs(void)
-{
-	uint64_t largest = 0;
-
-	for (int i = 0; i < 8; i++) {
-		char path[80];
-		unsigned long long kib;
-		FILE *f;
-
-		snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu0/cache/index%d/size", i);
-		f = fopen(path, "re");
-		if (f == NULL)
-			break;
-		if (fscanf(f, "%lluK", &kib) == 1 && kib * 1024 > largest)
-			largest = kib * 1024;
-		fclose(f);
-	}
-	return largest;
-}
-
-uint64_t od_membw_cache_bytes(void)
-{
-	uint64_t bytes = cache_from_sysfs();
-	long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
-
-	return bytes != 0 ? bytes : (l3 > 0 ? (uint64_t)l3 : 0);
-}

@@ -26,6 +26,5 @@ double od_membw_read(struct od_membw *m);
 
 const char *od_membw_loads(const struct od_membw *m);
 void od_membw_sizes(const struct od_membw *m, uint64_t *buffer_bytes, uint64_t *reading_bytes);
-uint64_t od_membw_cache_bytes(void); /* last-level cache, 0 when unknown */
 
 #endif

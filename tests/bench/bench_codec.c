@@ -372,7 +372,7 @@ static int open_report(struct codec_bench *b, struct od_err *err)
 		return rc;
 	od_report_fact(b->report, "data", "data", OD_TEXT(b->pack != NULL ? od_pack_dir(b->pack) : "Gaussian"), 0, NULL);
 	od_report_fact(b->report, "rounds", "rounds", OD_INT(b->opt.rounds), 0, NULL);
-	od_report_fact(b->report, "cache_bytes", "last-level cache", OD_BYTES(od_membw_cache_bytes()), 0, NULL);
+	od_report_fact(b->report, "cache_bytes", "last-level cache", OD_BYTES(od_cache_bytes()), 0, NULL);
 	b->table = od_report_table(b->report, "codecs", "GB/s: decode of exponent bytes, fused of weights", columns,
 				   sizeof(columns) / sizeof(columns[0]));
 	b->references = od_report_table(b->report, "references", "Beside them: GB/s, and bits of a weight", references,
@@ -432,7 +432,7 @@ static int measure_all(struct codec_bench *b, struct od_err *err)
 
 static int open_bench(struct codec_bench *b, struct od_err *err)
 {
-	uint64_t cache = od_membw_cache_bytes() > 0 ? od_membw_cache_bytes() : DEFAULT_CACHE_BYTES;
+	uint64_t cache = od_cache_bytes() > 0 ? od_cache_bytes() : DEFAULT_CACHE_BYTES;
 	uint64_t read_bytes = MEMBW_CACHES * cache > MEMBW_BYTES ? MEMBW_CACHES * cache : MEMBW_BYTES;
 	int rc = b->opt.pack != NULL ? od_pack_open(&b->pack, b->opt.pack, err) : OD_OK;
 

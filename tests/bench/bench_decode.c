@@ -5,6 +5,7 @@
  * GB/s of weights over GB/s of memory is the share of what this machine could do. Both are bytes over time of a whole
  * run, so that what other processes take of the cores falls on both alike. */
 #include "common/base/clock.h"
+#include "common/base/mem.h"
 #include "common/pack/dense_load.h"
 #include "common/pack/expert_load.h"
 #include "main-node/engine_args.h"
@@ -453,8 +454,8 @@ static void report_setting(const struct decode_bench *b, struct od_report *r)
 		return;
 	od_report_fact(r, "weight_bytes_per_token", "weights that a token reads", OD_BYTES(b->weight_bytes), 0, NULL);
 	od_report_fact(r, "resident_bytes", "weights in memory",
-		       OD_BYTES(od_dense_need_bytes(p) + od_experts_need_bytes(p)), 0, NULL);
-	od_report_fact(r, "cache_bytes", "last-level cache", OD_BYTES(od_membw_cache_bytes()), 0, NULL);
+		       OD_BYTES(od_dense_need_bytes(p) + od_experts_need_bytes(p, odm_engine_form(b->engine[RESIDENT]))), 0, NULL);
+	od_report_fact(r, "cache_bytes", "last-level cache", OD_BYTES(od_cache_bytes()), 0, NULL);
 }
 
 static struct od_cell speed_cell(const struct decode_bench *b, figure_fn *of, const struct run *r, enum side s)
@@ -542,7 +543,7 @@ static int open_engines(struct decode_bench *b, struct od_err *err)
 
 static int open_membw(struct decode_bench *b, struct od_err *err)
 {
-	uint64_t bytes = od_membw_cache_bytes() * MEMBW_CACHES;
+	uint64_t bytes = od_cache_bytes() * MEMBW_CACHES;
 
 	if (b->engine[RESIDENT] == NULL)
 		return OD_OK;

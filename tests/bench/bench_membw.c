@@ -1,5 +1,6 @@
 /* bench_membw.c - od-bench membw: the machine's read bandwidth, for itself. */
 #include "common/base/clock.h"
+#include "common/base/mem.h"
 #include "common/base/pool.h"
 #include "tests/bench/bandwidth.h"
 #include "tests/bench/bench.h"
@@ -49,7 +50,7 @@ static int report(const struct od_membw *m, unsigned threads, double *gbps, size
 	od_report_fact(r, "threads", "threads", OD_INT(threads), 0, NULL);
 	od_report_fact(r, "loads", "loads", OD_TEXT(od_membw_loads(m)), 0, NULL);
 	od_report_fact(r, "buffer_bytes", "buffer", OD_BYTES(buffer), 0, NULL);
-	od_report_fact(r, "cache_bytes", "last-level cache", OD_BYTES(od_membw_cache_bytes()), 0, NULL);
+	od_report_fact(r, "cache_bytes", "last-level cache", OD_BYTES(od_cache_bytes()), 0, NULL);
 	rc = od_report_print(r, stdout, json, err);
 	od_report_free(r);
 	return rc;
@@ -77,7 +78,7 @@ static int run(uint64_t bytes, unsigned threads, const char *loads, double secon
 
 int od_bench_membw(int argc, char **argv, struct od_err *err)
 {
-	uint64_t threads = od_cpu_count(), least_bytes = od_membw_cache_bytes() * CACHE_MULTIPLE;
+	uint64_t threads = od_cpu_count(), least_bytes = od_cache_bytes() * CACHE_MULTIPLE;
 	uint64_t bytes = DEFAULT_BYTES;
 	char found[32], least[32];
 	const char *loads = NULL;

@@ -5,6 +5,7 @@
  * work: left to themselves they would soon write other texts. The memory bandwidth is read once in every token,
  * outside its time. */
 #include "common/base/clock.h"
+#include "common/base/mem.h"
 #include "common/model/resident.h"
 #include "common/model/sampler.h"
 #include "common/pack/shadow_load.h"
@@ -31,9 +32,10 @@
 #define MEMBW_BYTES (256u << 20)
 #define MEMBW_CACHES 4 /* the buffer in last-level caches, at least */
 #define MAX_VARIANTS (2 * OD_N_PRECISIONS)
+#define MAX_STORES (OD_N_PRECISIONS + 1) /* BF16 in both forms */
 
 struct options {
-	const char *pack, *precision, *activations, *prompts;
+	const char *pack, *precision, *activations, *forms, *prompts;
 	uint64_t prompt_tokens, tokens, runs, threads, seed;
 	double temperature; /* negative: not given */
 	int dense_precision, cpu, profile;
@@ -69,7 +71,7 @@ struct precision_bench {
 	struct od_prompts prompts;
 	struct od_seq_state *seq;
 	struct od_sampler *sampler;
-	struct od_shadow_store *store[OD_N_PRECISIONS]; /* index precision - 1 */
+	struct od_shadow_store *store[MAX_STORES]; /* index store_of */
 	struct variant variant[MAX_VARIANTS];
 	size_t n_variants;
 	int32_t *token; /* [opt.tokens] of the current run */
@@ -96,6 +98,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  "experts (default: as the experts)", 0, 0, od_precision_names },
 		{ "activations", OD_ARG_STRING, &o->activations, "LIST", "of f32, int8: rows before int8 and nf4 weights; "
 		  "default f32", 0, 0, NULL },
+		{ "resident-form", OD_ARG_STRING, &o->forms, "LIST", "of bf16, planes: how bf16 experts lie in memory, as published "
+		  "or coded as they are stored; default bf16", 0, 0, NULL },
 		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "prompts, a JSON object a line with \"text\" or \"ids\": "
 		  "run i uses the i-th, then from the first again", 0, 0, NULL },
 		{ "prompt-tokens", OD_ARG_UINT, &o->prompt_tokens, "N", "instead: random prompts of N tokens; default 16",
@@ -130,18 +134,32 @@ static bool is_quantised(enum od_precision p)
 	return p != OD_PRECISION_BF16 && p != OD_PRECISION_FP16;
 }
 
-/* Unquantised weights meet rows as they are: one variant, whatever the activations. */
+static int add_variant(struct precision_bench *b, const struct od_shadow_choice *c, struct od_err *err)
+{
+	struct variant *v = &b->variant[b->n_variants++];
+
+	v->choice = *c;
+	od_shadow_choice_text(c, v->name);
+	if (c->form == OD_FORM_PLAIN)
+		return OD_OK;
+	snprintf(v->name, sizeof(v->name), "%s", od_form_names[c->form]);
+	return od_pack_can_form(b->pack, c->form, err);
+}
+
+/* Unquantised weights meet rows as they are: one variant, whatever the activations; experts in BF16 one for each form. */
 static int plan(struct precision_bench *b, struct od_err *err)
 {
 	const struct options *o = &b->opt;
-	int precision[RECALL_LIST_MAX], act[RECALL_LIST_MAX];
-	size_t n_precision, n_act;
+	int precision[RECALL_LIST_MAX], act[RECALL_LIST_MAX], form[RECALL_LIST_MAX];
+	size_t n_precision, n_act, n_form;
 	int rc = recall_parse_list("precision", o->precision != NULL ? o->precision : "bf16,int8,nf4", od_precision_names,
 				   precision, &n_precision, err);
 
 	if (rc == OD_OK)
 		rc = recall_parse_list("activations", o->activations != NULL ? o->activations : "f32", od_activation_names,
 				       act, &n_act, err);
+	if (rc == OD_OK)
+		rc = recall_parse_list("resident-form", o->forms != NULL ? o->forms : "bf16", od_form_names, form, &n_form, err);
 	if (rc != OD_OK)
 		return rc;
 	for (size_t i = 0; i < n_precision; i++) {
@@ -149,21 +167,21 @@ static int plan(struct precision_bench *b, struct od_err *err)
 
 		c.dense = o->dense_precision < 0 || c.experts == OD_PRECISION_BF16 ?
 			c.experts : (enum od_precision)(o->dense_precision + 1);
-		for (size_t k = 0; k < n_act; k++) {
-			struct variant *v = &b->variant[b->n_variants];
-
+		for (size_t k = 0; c.experts == OD_PRECISION_BF16 && rc == OD_OK && k < n_form; k++) {
+			c.form = (enum od_form)form[k];
+			rc = add_variant(b, &c, err);
+		}
+		for (size_t k = 0; c.experts != OD_PRECISION_BF16 && rc == OD_OK && k < n_act; k++) {
 			c.act = (enum od_activations)act[k];
 			if (!is_quantised(c.experts) && !is_quantised(c.dense)) {
 				if (k > 0)
 					break;
 				c.act = OD_ACT_F32;
 			}
-			v->choice = c;
-			od_shadow_choice_text(&c, v->name);
-			b->n_variants++;
+			rc = add_variant(b, &c, err);
 		}
 	}
-	return OD_OK;
+	return rc;
 }
 
 /* --- the models --- */
@@ -181,7 +199,7 @@ static uint64_t mat_bytes(const struct od_mat *w)
 }
 
 /* Every matrix once (of the embedding one row, of the experts top-k) and the norms. */
-static uint64_t token_bytes(const struct variant *v, const struct od_config *c)
+static uint64_t token_bytes(const struct variant *v, const struct od_pack *p, const struct od_config *c)
 {
 	uint64_t sum = mat_bytes(&v->dense.head) + od_row_bytes(v->dense.embed.dtype, c->hidden);
 
@@ -191,28 +209,35 @@ static uint64_t token_bytes(const struct variant *v, const struct od_config *c)
 		const struct od_expert *e = &v->experts[(size_t)l * c->n_experts]; /* all have the same shape */
 
 		sum += mat_bytes(&w->q) + mat_bytes(&w->k) + mat_bytes(&w->v) + mat_bytes(&w->o) + mat_bytes(&w->router);
-		for (int m = 0; m < OD_N_EXPERT_MATS; m++)
+		for (int m = 0; m < OD_N_EXPERT_MATS && v->choice.form == OD_FORM_PLAIN; m++)
 			sum += c->top_k * mat_bytes(&e->mat[m]);
+		if (v->choice.form == OD_FORM_PLANES)
+			sum += c->top_k * od_pack_expert_stored_bytes(p);
 	}
 	return sum;
+}
+
+static size_t store_of(const struct od_shadow_choice *c)
+{
+	return c->form == OD_FORM_PLANES ? OD_N_PRECISIONS : (size_t)c->experts - 1;
 }
 
 /* Each precision once; variants that differ in activations only share it. */
 static int load(struct precision_bench *b, struct od_err *err)
 {
-	struct od_shadow_choice wanted[OD_N_PRECISIONS];
+	struct od_shadow_choice wanted[MAX_STORES];
 	size_t n = 0;
 	int rc;
 
 	for (size_t i = 0; i < b->n_variants; i++)
-		if (i == 0 || b->variant[i].choice.experts != wanted[n - 1].experts)
+		if (i == 0 || store_of(&b->variant[i].choice) != store_of(&wanted[n - 1]))
 			wanted[n++] = b->variant[i].choice;
 	rc = recall_models_fit(b->pack, wanted, n, 0, "try a shorter --precision", err);
 	for (size_t i = 0; rc == OD_OK && i < n; i++)
-		rc = od_shadow_load(&b->store[wanted[i].experts - 1], b->pack, &wanted[i], (unsigned)b->opt.threads, NULL,
+		rc = od_shadow_load(&b->store[store_of(&wanted[i])], b->pack, &wanted[i], (unsigned)b->opt.threads, NULL,
 				    NULL, err);
 	for (size_t i = 0; i < b->n_variants; i++)
-		b->variant[i].store = b->store[b->variant[i].choice.experts - 1];
+		b->variant[i].store = b->store[store_of(&b->variant[i].choice)];
 	return rc;
 }
 
@@ -240,7 +265,7 @@ static int open_variant(struct precision_bench *b, struct variant *v, struct od_
 	for (size_t i = 0; i < n_experts; i++)
 		for (int m = 0; m < OD_N_EXPERT_MATS; m++)
 			v->experts[i].mat[m].act = v->choice.act;
-	v->token_bytes = token_bytes(v, c);
+	v->token_bytes = token_bytes(v, b->pack, c);
 	rc = od_forward_new(&v->forward, &fo, err);
 	return rc == OD_OK ? od_resident_new(&v->runner, &fo, v->experts, err) : rc;
 }
@@ -479,7 +504,7 @@ static int report(const struct precision_bench *b, struct od_err *err)
 		od_report_fact(r, "tokens", "tokens of a run", OD_INT(o->tokens), 0, NULL);
 		od_report_fact(r, "temperature", "temperature", OD_REAL(o->temperature), 1, NULL);
 		od_report_fact(r, "baseline", "ratios are to", OD_TEXT(b->variant[0].name), 0, NULL);
-		od_report_fact(r, "cache_bytes", "last-level cache", OD_BYTES(od_membw_cache_bytes()), 0, NULL);
+		od_report_fact(r, "cache_bytes", "last-level cache", OD_BYTES(od_cache_bytes()), 0, NULL);
 		report_table(b, r, scratch);
 		report_runs(b, r);
 		rc = od_report_print(r, stdout, o->json, err);
@@ -548,17 +573,17 @@ static int open_sequence(struct precision_bench *b, struct od_err *err)
 
 static int open_membw(struct precision_bench *b, struct od_err *err)
 {
-	uint64_t bytes = od_membw_cache_bytes() * MEMBW_CACHES;
+	uint64_t bytes = od_cache_bytes() * MEMBW_CACHES;
 
 	return od_membw_open(&b->membw, bytes > MEMBW_BYTES ? bytes : MEMBW_BYTES, (unsigned)b->opt.threads, NULL, err);
 }
 
 static int run(struct precision_bench *b, struct od_err *err)
 {
-	int rc = plan(b, err);
+	int rc = od_pack_open(&b->pack, b->opt.pack, err);
 
 	if (rc == OD_OK)
-		rc = od_pack_open(&b->pack, b->opt.pack, err);
+		rc = plan(b, err);
 	if (rc != OD_OK)
 		return rc;
 	b->config = od_pack_config(b->pack);
@@ -591,7 +616,7 @@ static void finish(struct precision_bench *b)
 		free(v->experts);
 		free(v->turn);
 	}
-	for (size_t i = 0; i < OD_N_PRECISIONS; i++)
+	for (size_t i = 0; i < MAX_STORES; i++)
 		od_shadow_free(b->store[i]);
 	od_membw_close(b->membw);
 	od_pool_free(b->pool);

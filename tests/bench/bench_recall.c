@@ -221,7 +221,7 @@ static int precisions_of_pack(const char *dir, int out[RECALL_LIST_MAX], size_t 
 	*n = 0;
 	for (int i = 0; rc == OD_OK && od_precision_names[i] != NULL; i++) {
 		const enum od_precision precision = (enum od_precision)(i + 1);
-		const struct od_shadow_choice choice = { precision, precision, OD_ACT_F32 };
+		const struct od_shadow_choice choice = { .experts = precision, .dense = precision };
 		uint64_t bytes;
 
 		if (precision == OD_PRECISION_BF16)

@@ -228,8 +228,8 @@ int codec_data_pack(struct codec_data *d, const struct od_pack *p, enum od_dtype
 {
 	const struct od_config *cfg = od_pack_config(p);
 	struct od_inflater *inf = NULL;
-	void *slot = od_alloc(od_pack_slot_bytes(p));
-	int rc = slot != NULL ? od_inflater_new(&inf, p, err) : od_fail(err, OD_ERR_NOMEM, "no memory for an expert");
+	void *slot = od_alloc(od_pack_slot_bytes(p, OD_FORM_PLAIN));
+	int rc = slot != NULL ? od_inflater_new(&inf, p, OD_FORM_PLAIN, err) : od_fail(err, OD_ERR_NOMEM, "no memory for an expert");
 
 	*d = (struct codec_data){ .dtype = dtype };
 	for (uint32_t i = 0; rc == OD_OK && i < cfg->n_layers * cfg->n_experts && d->n_weights < n_weights; i++) {
@@ -238,7 +238,7 @@ int codec_data_pack(struct codec_data *d, const struct od_pack *p, enum od_dtype
 
 		for (uint32_t s = 0; rc == OD_OK && s < od_pack_expert(p, m, expert)->n_shards; s++)
 			rc = od_inflater_load(inf, m, expert, s, slot, NULL, err);
-		od_pack_bind(p, m, expert, slot, &x);
+		od_pack_bind(p, OD_FORM_PLAIN, m, expert, slot, &x);
 		if (rc == OD_OK)
 			rc = add_expert(d, &x, n_weights, err);
 	}

@@ -37,7 +37,7 @@ static size_t find(const struct recall_models *m, const struct od_shadow_choice 
 
 static void plan(struct recall_models *m, const struct recall_configs *configs)
 {
-	m->choice[m->n++] = (struct od_shadow_choice){ OD_PRECISION_BF16, OD_PRECISION_BF16, OD_ACT_F32 };
+	m->choice[m->n++] = (struct od_shadow_choice){ .experts = OD_PRECISION_BF16, .dense = OD_PRECISION_BF16 };
 	for (size_t i = 0; i < configs->n; i++) {
 		const struct recall_config *c = &configs->config[i];
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Tokens do not depend on the cluster: any number of workers, groups, slots, threads and prefill chunks, with and
-without prediction, in both profiles, give the tokens of resident mode."""
+without prediction, in both profiles, with experts in either form, give the tokens of resident mode."""
 from cluster_util import Daemon, generate, hosts_file, run_tests, test, pack, BIN
 import json
 import os
@@ -13,7 +13,8 @@ _resident = {}
 def resident(profile, prompt):
     key = profile, prompt
     if key not in _resident:
-        _resident[key] = generate("--resident", "--profile", profile, "--threads", 1, prompt=prompt)["token_ids"]
+        _resident[key] = generate("--resident", "--profile", profile, "--threads", 1, "--resident-form", "bf16",
+                                  prompt=prompt)["token_ids"]
         assert len(set(_resident[key])) > 8, "the reference text must vary"
     return _resident[key]
 
@@ -43,10 +44,20 @@ def same_tokens_for_every_cluster_shape():
     for i, (workers, group, slots, predictor, threads, profile, rows) in enumerate(CASES):
         prompt = PROMPTS[i % len(PROMPTS)]
         r = generate("--local", workers, "--group-size", group, "--slots", slots, "--predictor", predictor,
-                     "--threads", threads, "--profile", profile, "--prefill-rows", rows, prompt=prompt)
+                     "--threads", threads, "--profile", profile, "--prefill-rows", rows,
+                     "--resident-form", ("planes", "bf16")[i // 2 % 2], prompt=prompt)
         assert r["token_ids"] == resident(profile, prompt), (CASES[i], r["token_ids"], resident(profile, prompt))
         assert r["workers"] == workers and r["slots"] == slots
         assert r["groups"] == max(1, workers // min(group, workers)), r["groups"]
+
+
+@test
+def same_tokens_from_planes():
+    for profile, rows, threads in (("f32", 256, 2), ("f32", 3, 1), ("bf16", 2, 2), ("bf16", 256, 1)):
+        for prompt in PROMPTS:
+            r = generate("--resident", "--resident-form", "planes", "--profile", profile, "--prefill-rows", rows,
+                         "--threads", threads, prompt=prompt)
+            assert r["token_ids"] == resident(profile, prompt), (profile, rows, r["token_ids"])
 
 
 @test

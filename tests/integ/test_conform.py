@@ -106,10 +106,12 @@ def same_bits_on(cpu, rounds, **kw):
     """Profile f32 promises the same bits everywhere, so the errors too must be equal to the last digit."""
     needs(cpu)
     golden = write(f"bits-{cpu}", short("once16", "utf8", **kw))
-    expected = conform(golden, "--resident", "--threads", 1)["prompts"]
+    expected = conform(golden, "--resident", "--resident-form", "bf16", "--threads", 1)["prompts"]
     for threads, rows in rounds:
-        found = conform(golden, "--resident", "--cpu", cpu, "--threads", threads, "--prefill-rows", rows)
-        assert found["prompts"] == expected and found["n_conform"] == 2, (cpu, threads, rows)
+        for form in ("bf16", "planes"):
+            found = conform(golden, "--resident", "--resident-form", form, "--cpu", cpu, "--threads", threads,
+                            "--prefill-rows", rows)
+            assert found["prompts"] == expected and found["n_conform"] == 2, (cpu, form, threads, rows)
 
 
 @test

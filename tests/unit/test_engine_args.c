@@ -154,6 +154,8 @@ static void refusals(void **state)
 		{ "--workers h --memory-limit 1G", "--memory-limit is for the processes that --local starts" },
 		{ "--workers h --load-time 0.5", "--load-time is for the processes that --local starts" },
 		{ "--workers h --run-time 0.5", "--run-time is for the processes that --local starts" },
+		{ "--workers h --resident-form planes", "--resident-form is for --resident and --local; workers elsewhere" },
+		{ "--resident --resident-form f16", "--resident-form: expected one of bf16, planes, found \"f16\"" },
 		{ "--local 1 --load-time 60001", "--load-time: expected 0 to 60000, found 60001" },
 		{ "--workers h --precision bf16", "--precision is for the processes that --local starts" },
 		{ "--workers h --dense-precision bf16", "--dense-precision is for the processes that --local starts" },

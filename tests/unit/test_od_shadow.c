@@ -400,12 +400,12 @@ static void test_int8(void **state)
 /* Experts and attention from different files, one of them the pack's own. */
 static void test_mixtures(void **state)
 {
-	static const struct od_shadow_choice fp16_int8 = { OD_PRECISION_FP16, OD_PRECISION_INT8, OD_ACT_F32 };
-	static const struct od_shadow_choice bf16_fp16 = { OD_PRECISION_BF16, OD_PRECISION_FP16, OD_ACT_F32 };
-	static const struct od_shadow_choice int8_bf16 = { OD_PRECISION_INT8, OD_PRECISION_BF16, OD_ACT_F32 };
-	static const struct od_shadow_choice nf4_int8 = { OD_PRECISION_NF4, OD_PRECISION_INT8, OD_ACT_INT8 };
-	static const struct od_shadow_choice nf4_dq = { OD_PRECISION_NF4_DQ, OD_PRECISION_NF4_DQ, OD_ACT_F32 };
-	static const struct od_shadow_choice int8_g64 = { OD_PRECISION_INT8_G64, OD_PRECISION_INT8_G64, OD_ACT_INT8 };
+	static const struct od_shadow_choice fp16_int8 = { OD_PRECISION_FP16, OD_PRECISION_INT8, OD_ACT_F32, OD_FORM_PLAIN };
+	static const struct od_shadow_choice bf16_fp16 = { OD_PRECISION_BF16, OD_PRECISION_FP16, OD_ACT_F32, OD_FORM_PLAIN };
+	static const struct od_shadow_choice int8_bf16 = { OD_PRECISION_INT8, OD_PRECISION_BF16, OD_ACT_F32, OD_FORM_PLAIN };
+	static const struct od_shadow_choice nf4_int8 = { OD_PRECISION_NF4, OD_PRECISION_INT8, OD_ACT_INT8, OD_FORM_PLAIN };
+	static const struct od_shadow_choice nf4_dq = { OD_PRECISION_NF4_DQ, OD_PRECISION_NF4_DQ, OD_ACT_F32, OD_FORM_PLAIN };
+	static const struct od_shadow_choice int8_g64 = { OD_PRECISION_INT8_G64, OD_PRECISION_INT8_G64, OD_ACT_INT8, OD_FORM_PLAIN };
 
 	(void)state;
 	decode(&fp16_int8, "fp16+int8", "early", OD_PROFILE_F32);

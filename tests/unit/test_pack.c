@@ -175,7 +175,7 @@ static void test_load_all(void **state)
 	(void)state;
 	for (unsigned threads = 1; threads <= 9; threads += 4) {
 		last_done = last_all = 0;
-		assert_int_equal(od_experts_load_all(&s, pack, threads, on_progress, &tiny, &err), OD_OK);
+		assert_int_equal(od_experts_load_all(&s, pack, OD_FORM_PLAIN, threads, on_progress, &tiny, &err), OD_OK);
 		assert_experts(od_experts_get(s));
 		assert_true(last_done == last_all && last_all > 0);
 		od_experts_free(s);
@@ -194,19 +194,19 @@ static void test_slot_reuse(void **state)
 {
 	struct od_load_stats stats = { 0 };
 	struct od_inflater *inf;
-	void *slot = od_alloc(od_pack_slot_bytes(pack));
+	void *slot = od_alloc(od_pack_slot_bytes(pack, OD_FORM_PLAIN));
 	uint64_t stored = 0;
 
 	(void)state;
-	assert_int_equal(od_inflater_new(&inf, pack, NULL), OD_OK);
-	assert_true(od_inflater_bytes(pack) < 2u << 20);
+	assert_int_equal(od_inflater_new(&inf, pack, OD_FORM_PLAIN, NULL), OD_OK);
+	assert_true(od_inflater_bytes(pack, OD_FORM_PLAIN) < 2u << 20);
 	for (uint32_t i = 0; i < 2 * TINY_LAYERS * TINY_EXPERTS; i++) {
 		uint32_t m = i % TINY_LAYERS, e = i / TINY_LAYERS % TINY_EXPERTS;
 		const struct od_pack_expert *x = od_pack_expert(pack, m, e);
 		struct od_expert w;
 
 		load_slot(inf, m, e, slot, &stats);
-		od_pack_bind(pack, m, e, slot, &w);
+		od_pack_bind(pack, OD_FORM_PLAIN, m, e, slot, &w);
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 			const struct tiny_tensor *t = expert_tensor(m, e, mat);
 
@@ -327,7 +327,7 @@ static void test_shadow(void **state)
 	for (int e = 1; e <= OD_N_PRECISIONS; e++)
 		for (int d = 1; d <= OD_N_PRECISIONS; d++) {
 			const struct od_shadow_choice c = { (enum od_precision)e, (enum od_precision)d,
-							    (e + d) % 2 == 0 ? OD_ACT_F32 : OD_ACT_INT8 };
+							    (e + d) % 2 == 0 ? OD_ACT_F32 : OD_ACT_INT8, OD_FORM_PLAIN };
 
 			last_done = last_all = 0;
 			assert_int_equal(od_shadow_need_bytes(pack, &c, &need, &err), OD_OK);
@@ -347,10 +347,10 @@ static void test_shadow(void **state)
 
 static void test_shadow_names(void **state)
 {
-	const struct od_shadow_choice one = { OD_PRECISION_NF4, OD_PRECISION_NF4, OD_ACT_F32 };
-	const struct od_shadow_choice two = { OD_PRECISION_INT8_G64, OD_PRECISION_BF16, OD_ACT_F32 };
-	const struct od_shadow_choice odd[] = { { (enum od_precision)7, OD_PRECISION_INT8, OD_ACT_F32 },
-						{ OD_PRECISION_INT8, (enum od_precision)0, OD_ACT_F32 } };
+	const struct od_shadow_choice one = { OD_PRECISION_NF4, OD_PRECISION_NF4, OD_ACT_F32, OD_FORM_PLAIN };
+	const struct od_shadow_choice two = { OD_PRECISION_INT8_G64, OD_PRECISION_BF16, OD_ACT_F32, OD_FORM_PLAIN };
+	const struct od_shadow_choice odd[] = { { (enum od_precision)7, OD_PRECISION_INT8, OD_ACT_F32, OD_FORM_PLAIN },
+						{ OD_PRECISION_INT8, (enum od_precision)0, OD_ACT_F32, OD_FORM_PLAIN } };
 	char text[OD_SHADOW_CHOICE_CHARS];
 	struct od_shadow_store *s;
 	struct od_err err;
@@ -366,8 +366,8 @@ static void test_shadow_names(void **state)
 	}
 }
 
-static const struct od_shadow_choice int8 = { OD_PRECISION_INT8, OD_PRECISION_INT8, OD_ACT_F32 };
-static const struct od_shadow_choice experts_only = { OD_PRECISION_INT8, OD_PRECISION_BF16, OD_ACT_F32 };
+static const struct od_shadow_choice int8 = { OD_PRECISION_INT8, OD_PRECISION_INT8, OD_ACT_F32, OD_FORM_PLAIN };
+static const struct od_shadow_choice experts_only = { OD_PRECISION_INT8, OD_PRECISION_BF16, OD_ACT_F32, OD_FORM_PLAIN };
 
 static void test_no_shadow(void **state)
 {
@@ -413,7 +413,7 @@ static void flip(const char *name, uint64_t offset)
 static void test_flipped_while_open(void **state)
 {
 	const struct od_shard *shard = &od_pack_expert(pack, 1, 2)->shard[2];
-	void *slot = od_alloc(od_pack_slot_bytes(pack));
+	void *slot = od_alloc(od_pack_slot_bytes(pack, OD_FORM_PLAIN));
 	struct od_expert_store *experts;
 	struct od_shadow_store *shadow;
 	struct od_dense_store *dense;
@@ -422,7 +422,7 @@ static void test_flipped_while_open(void **state)
 	char where[64];
 
 	(void)state;
-	assert_int_equal(od_inflater_new(&inf, pack, &err), OD_OK);
+	assert_int_equal(od_inflater_new(&inf, pack, OD_FORM_PLAIN, &err), OD_OK);
 	for (int plane = 0; plane < 2; plane++) {
 		const struct od_chunk *c = plane == 0 ? &shard->e : &shard->sm;
 		uint64_t at = c->offset + c->stored_bytes - 1;
@@ -434,7 +434,7 @@ static void test_flipped_while_open(void **state)
 		assert_non_null(strstr(err.msg, "experts.bin"));
 		assert_non_null(strstr(err.msg, where));
 		assert_int_equal(od_inflater_load(inf, 1, 2, 2, slot, NULL, NULL), OD_ERR_CORRUPT);
-		assert_int_equal(od_experts_load_all(&experts, pack, 4, NULL, NULL, &err), OD_ERR_CORRUPT);
+		assert_int_equal(od_experts_load_all(&experts, pack, OD_FORM_PLAIN, 4, NULL, NULL, &err), OD_ERR_CORRUPT);
 		assert_null(experts);
 		flip("experts.bin", at);
 		assert_int_equal(od_inflater_load(inf, 1, 2, 2, slot, NULL, &err), OD_OK);
@@ -473,7 +473,7 @@ static void *fill_main(void *arg)
 	struct filler *f = arg;
 	struct od_inflater *inf;
 
-	f->rc = od_inflater_new(&inf, pack, NULL);
+	f->rc = od_inflater_new(&inf, pack, OD_FORM_PLAIN, NULL);
 	for (int i = 0; i < 20 && f->rc == OD_OK; i++)
 		f->rc = od_inflater_load(inf, 1, 1, f->shard, f->slot, NULL, NULL);
 	od_inflater_free(inf);
@@ -482,7 +482,7 @@ static void *fill_main(void *arg)
 
 static void test_threads_on_one_slot(void **state)
 {
-	void *slot = od_alloc(od_pack_slot_bytes(pack));
+	void *slot = od_alloc(od_pack_slot_bytes(pack, OD_FORM_PLAIN));
 	struct filler f[3];
 	struct od_expert w;
 
@@ -496,7 +496,7 @@ static void test_threads_on_one_slot(void **state)
 		pthread_join(f[i].thread, NULL);
 		assert_int_equal(f[i].rc, OD_OK);
 	}
-	od_pack_bind(pack, 1, 1, slot, &w);
+	od_pack_bind(pack, OD_FORM_PLAIN, 1, 1, slot, &w);
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
 		assert_mat(&w.mat[mat], expert_tensor(1, 1, mat));
 	od_free(slot);

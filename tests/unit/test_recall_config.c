@@ -73,8 +73,8 @@ static void lists_of_alignments(void **state)
 static void configurations_stand_once(void **state)
 {
 	static struct recall_configs c;
-	const struct od_shadow_choice int8 = { OD_PRECISION_INT8, OD_PRECISION_INT8, OD_ACT_F32 };
-	const struct od_shadow_choice mixed = { OD_PRECISION_INT8, OD_PRECISION_BF16, OD_ACT_F32 };
+	const struct od_shadow_choice int8 = { OD_PRECISION_INT8, OD_PRECISION_INT8, OD_ACT_F32, OD_FORM_PLAIN };
+	const struct od_shadow_choice mixed = { OD_PRECISION_INT8, OD_PRECISION_BF16, OD_ACT_F32, OD_FORM_PLAIN };
 	const struct recall_align a = { 1, 4 };
 	struct od_err err;
 

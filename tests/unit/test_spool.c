@@ -165,8 +165,8 @@ static int load(const struct od_pack *p, uint32_t m, uint32_t e)
 {
 	struct od_inflater *inf;
 	struct od_err err;
-	void *slot = malloc(od_pack_slot_bytes(p));
-	int rc = od_inflater_new(&inf, p, &err);
+	void *slot = malloc(od_pack_slot_bytes(p, OD_FORM_PLAIN));
+	int rc = od_inflater_new(&inf, p, OD_FORM_PLAIN, &err);
 
 	for (uint32_t i = 0; rc == OD_OK && i < od_pack_expert(p, m, e)->n_shards; i++)
 		rc = od_inflater_load(inf, m, e, i, slot, NULL, &err);

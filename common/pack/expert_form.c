@@ -1,0 +1,114 @@
+#include "common/pack/pack_internal.h"
+
+#include <inttypes.h>
+
+const char *const od_form_names[] = { "bf16", "planes", NULL };
+
+/* Behind an expert that lies as it is stored: where its E-chunks are, and where each matrix's begin among them. */
+static uint64_t tail_bytes(const struct od_expert_entry *e)
+{
+	return e->x.n_shards * sizeof(const uint8_t *) + OD_N_EXPERT_MATS * sizeof(struct od_planes);
+}
+
+/* From the SM region to the expert's end: whole pages. */
+static uint64_t stored_bytes(const struct od_expert_entry *e)
+{
+	return e->x.offset + e->x.bytes - e->sm_offset;
+}
+
+uint64_t od_form_slot_bytes(const struct od_config *cfg, const struct od_expert_entry *e, enum od_form form)
+{
+	return form == OD_FORM_PLAIN ? od_slot_offset(cfg, e, OD_N_EXPERT_MATS) :
+				       od_round_up(stored_bytes(e) + tail_bytes(e), OD_PAD_BYTES);
+}
+
+uint8_t *od_form_stored_at(const struct od_expert_entry *e, const struct od_chunk *c, void *slot)
+{
+	return (uint8_t *)slot + (c->offset - e->sm_offset);
+}
+
+uint64_t od_pack_slot_bytes(const struct od_pack *p, enum od_form form)
+{
+	return p->slot_bytes[form];
+}
+
+int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *err)
+{
+	for (size_t i = 0; form == OD_FORM_PLANES && i < p->manifest.n_experts; i++) {
+		const struct od_expert_entry *e = &p->expert[i];
+		const uint32_t m = (uint32_t)(i / p->config.n_experts), expert = (uint32_t)(i % p->config.n_experts);
+
+		for (uint32_t s = 0; s < e->x.n_shards; s++) {
+			const struct od_shard *shard = &e->x.shard[s];
+
+			if (e->dtype[shard->mat] != OD_BF16)
+				return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u) has %s weights: only BF16 can be computed "
+					       "on as planes; use --resident-form bf16", p->dir, m, expert,
+					       od_dtype_name(e->dtype[shard->mat]));
+			if (shard->e.codec != OD_CODEC_PLANES)
+				return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u) shard %u: its exponents are stored with codec "
+					       "%s: only planes can be computed on; od-pack --codec planes makes such a pack, "
+					       "--resident-form bf16 does without", p->dir, m, expert, s,
+					       od_codec_names[shard->e.codec]);
+		}
+	}
+	return OD_OK;
+}
+
+/* Are experts mostly read from memory, not from a cache that keeps them from one token to the next? In a cache plain
+ * weights are faster. */
+static bool outgrows_cache(const struct od_pack *p)
+{
+	return (uint64_t)p->config.n_layers * p->config.top_k * p->raw_bytes > od_cache_bytes();
+}
+
+int od_pack_choose_form(const struct od_pack *p, const struct od_backend *be, int asked, enum od_form *form,
+			struct od_err *err)
+{
+	bool better = od_backend_likes_planes(be) && outgrows_cache(p) &&
+		      od_pack_can_form(p, OD_FORM_PLANES, NULL) == OD_OK;
+
+	*form = better ? OD_FORM_PLANES : OD_FORM_PLAIN;
+	if (asked == OD_FORM_AUTO)
+		return OD_OK;
+	*form = (enum od_form)asked;
+	return od_pack_can_form(p, *form, err);
+}
+
+static void bind_plain(const struct od_config *cfg, const struct od_expert_entry *e, char *slot, struct od_expert *w)
+{
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
+		w->mat[mat].data = slot + od_slot_offset(cfg, e, mat);
+}
+
+static void bind_planes(const struct od_expert_entry *e, char *slot, struct od_expert *w)
+{
+	const uint8_t **chunk = (const uint8_t **)(void *)(slot + stored_bytes(e));
+	struct od_planes *planes = (struct od_planes *)(void *)(chunk + e->x.n_shards);
+
+	for (uint32_t i = e->x.n_shards; i-- > 0;) { /* so that a matrix's first shard has the last word */
+		const struct od_shard *s = &e->x.shard[i];
+
+		chunk[i] = od_form_stored_at(e, &s->e, slot);
+		planes[s->mat] = (struct od_planes){ .chunk_rows = s->n_rows, .chunk = &chunk[i] };
+		w->mat[s->mat].data = od_form_stored_at(e, &s->sm, slot);
+		w->mat[s->mat].planes = &planes[s->mat];
+	}
+}
+
+void od_pack_bind(const struct od_pack *p, enum od_form form, uint32_t m, uint32_t expert, void *slot,
+		  struct od_expert *w)
+{
+	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
+
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+		uint64_t n_out, n_in;
+
+		od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
+		w->mat[mat] = (struct od_mat){ .dtype = e->dtype[mat], .n_out = n_out, .n_in = n_in };
+	}
+	if (form == OD_FORM_PLAIN)
+		bind_plain(&p->config, e, slot, w);
+	else
+		bind_planes(e, slot, w);
+}

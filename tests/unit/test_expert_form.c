@@ -1,0 +1,197 @@
+/* Experts that stay as they are stored: the same weights to the bit, what cannot be is said, what is broken is found. */
+#include "common/base/mem.h"
+#include "common/pack/expert_load.h"
+#include "common/pack/pack_write.h"
+#include "tests/unit/temp_dir.h"
+#include "tests/unit/tiny_files.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct od_pack *planes, *zstd; /* of the demo checkpoint */
+
+static int pack_of(const char *checkpoint, const char *name, enum od_codec codec, struct od_pack **out)
+{
+	const struct od_pack_job job = { .checkpoint = checkpoint, .pack = temp_path(name), .codec = codec, .n_threads = 2 };
+	struct od_err err;
+
+	if (od_pack_write(&job, &err) == OD_OK && od_pack_open(out, temp_path(name), &err) == OD_OK)
+		return 0;
+	fprintf(stderr, "%s\n", err.msg);
+	return -1;
+}
+
+static int setup(void **state)
+{
+	if (temp_dir_make(state) != 0)
+		return -1;
+	return pack_of("deploy/models/talebook", "planes", OD_CODEC_PLANES, &planes) |
+	       pack_of("deploy/models/talebook", "zstd", OD_CODEC_ZSTD, &zstd);
+}
+
+static int teardown(void **state)
+{
+	od_pack_close(planes);
+	od_pack_close(zstd);
+	return temp_dir_remove(state);
+}
+
+/* The weights of a matrix in planes, bit by bit as PACK-FORMAT.md puts them together. */
+static void assert_weights(const struct od_backend *be, const struct od_mat *coded, const struct od_mat *plain)
+{
+	const uint16_t *want = plain->data;
+
+	for (size_t row = 0, c = 0; row < coded->n_out; row += coded->planes->chunk_rows, c++) {
+		size_t left = coded->n_out - row, rows = left < coded->planes->chunk_rows ? left : coded->planes->chunk_rows;
+		size_t n = rows * coded->n_in;
+		uint8_t e[OD_PLANES_BLOCK + 64];
+
+		for (size_t b = 0; b < od_planes_blocks(n, coded->n_in); b++) {
+			size_t first, weights;
+
+			od_planes_span(n, coded->n_in, b, &first, &weights);
+			be->planes_decode(coded->planes->chunk[c], n, coded->n_in, b, e);
+			for (size_t i = 0; i < weights; i++) {
+				size_t at = row * coded->n_in + first + i;
+				uint8_t sm = ((const uint8_t *)coded->data)[at];
+
+				assert_int_equal(want[at], (uint16_t)(sm << 15 | e[i] << 7 | sm >> 1));
+			}
+		}
+	}
+}
+
+static void the_same_weights_in_two_thirds(void **state)
+{
+	const struct od_config *cfg = od_pack_config(planes);
+	const struct od_backend *be;
+	struct od_expert_store *a, *b;
+
+	(void)state;
+	assert_int_equal(od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, NULL), OD_OK);
+	assert_int_equal(od_experts_load_all(&a, zstd, OD_FORM_PLAIN, 1, NULL, NULL, NULL), OD_OK);
+	assert_int_equal(od_experts_load_all(&b, planes, OD_FORM_PLANES, 3, NULL, NULL, NULL), OD_OK);
+	for (size_t i = 0; i < (size_t)cfg->n_layers * cfg->n_experts; i++)
+		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+			const struct od_mat *p = &od_experts_get(a)[i].mat[mat], *q = &od_experts_get(b)[i].mat[mat];
+
+			assert_true(q->n_out == p->n_out && q->n_in == p->n_in && q->dtype == OD_BF16 && p->planes == NULL);
+			assert_weights(be, q, p);
+		}
+	/* Pages and pointers are much beside so small an expert, of 384 KiB. */
+	assert_true(od_experts_need_bytes(planes, OD_FORM_PLANES) * 100 < od_experts_need_bytes(planes, OD_FORM_PLAIN) * 71);
+	assert_true(od_inflater_bytes(planes, OD_FORM_PLANES) < 1024);
+	od_experts_free(a);
+	od_experts_free(b);
+}
+
+/* One slot for one expert after the other, as a worker uses it. */
+static void one_slot(void **state)
+{
+	uint8_t *plain = od_alloc(od_pack_slot_bytes(planes, OD_FORM_PLAIN));
+	uint8_t *slot = od_alloc(od_pack_slot_bytes(planes, OD_FORM_PLANES));
+	struct od_inflater *inflate, *keep;
+	struct od_load_stats stats = { 0 };
+	const struct od_backend *be;
+	uint64_t stored = 0;
+
+	(void)state;
+	assert_int_equal(od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, NULL), OD_OK);
+	assert_int_equal(od_inflater_new(&inflate, planes, OD_FORM_PLAIN, NULL), OD_OK);
+	assert_int_equal(od_inflater_new(&keep, planes, OD_FORM_PLANES, NULL), OD_OK);
+	for (uint32_t e = 0; e < 4; e++) {
+		const struct od_pack_expert *x = od_pack_expert(planes, e, e);
+		struct od_expert a, b;
+
+		for (uint32_t s = 0; s < x->n_shards; s++) {
+			assert_int_equal(od_inflater_load(inflate, e, e, s, plain, NULL, NULL), OD_OK);
+			assert_int_equal(od_inflater_load(keep, e, e, s, slot, &stats, NULL), OD_OK);
+			stored += x->shard[s].e.stored_bytes + x->shard[s].sm.stored_bytes;
+		}
+		od_pack_bind(planes, OD_FORM_PLAIN, e, e, plain, &a);
+		od_pack_bind(planes, OD_FORM_PLANES, e, e, slot, &b);
+		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
+			assert_weights(be, &b.mat[mat], &a.mat[mat]);
+	}
+	assert_int_equal(stats.read_bytes, stored);
+	od_inflater_free(inflate);
+	od_inflater_free(keep);
+	od_free(plain);
+	od_free(slot);
+}
+
+static void what_cannot_be_is_said(void **state)
+{
+	const struct od_backend *be;
+	struct tiny_files tiny;
+	struct od_pack *mixed;
+	enum od_form form;
+	struct od_err err;
+
+	(void)state;
+	tiny_files_make(&tiny); /* experts of three types */
+	assert_int_equal(pack_of(tiny.checkpoint, "mixed", OD_CODEC_PLANES, &mixed), 0);
+	assert_int_equal(od_pack_can_form(planes, OD_FORM_PLANES, &err), OD_OK);
+	assert_int_equal(od_pack_can_form(mixed, OD_FORM_PLAIN, &err), OD_OK);
+	assert_int_equal(od_pack_can_form(mixed, OD_FORM_PLANES, &err), OD_ERR_UNSUPPORTED);
+	assert_non_null(strstr(err.msg, "--resident-form bf16"));
+	assert_int_equal(od_pack_can_form(zstd, OD_FORM_PLANES, &err), OD_ERR_UNSUPPORTED);
+	assert_non_null(strstr(err.msg, "expert (0, 0) shard 0: its exponents are stored with codec zstd"));
+	assert_non_null(strstr(err.msg, "od-pack --codec planes"));
+
+	assert_int_equal(od_backend_cpu(&be, OD_CPU_SCALAR, OD_PROFILE_F32, NULL), OD_OK);
+	assert_int_equal(od_pack_choose_form(planes, be, OD_FORM_AUTO, &form, &err), OD_OK);
+	assert_int_equal(form, OD_FORM_PLAIN); /* nothing is gained without the instructions for it */
+	assert_int_equal(od_pack_choose_form(planes, be, OD_FORM_PLANES, &form, &err), OD_OK);
+	assert_int_equal(form, OD_FORM_PLANES);
+	assert_int_equal(od_pack_choose_form(zstd, be, OD_FORM_PLANES, &form, &err), OD_ERR_UNSUPPORTED);
+	od_pack_close(mixed);
+	tiny_files_free(&tiny);
+}
+
+/* Any byte of a chunk. */
+static void what_is_broken_is_found(void **state)
+{
+	const struct od_shard *s = &od_pack_expert(planes, 1, 2)->shard[1];
+	const uint64_t at[] = { s->sm.offset, s->sm.offset + s->sm.stored_bytes - 1, s->e.offset + 20,
+				s->e.offset + s->e.stored_bytes - 1 };
+	uint8_t *slot = od_alloc(od_pack_slot_bytes(planes, OD_FORM_PLANES)), byte;
+	struct od_inflater *inf;
+	struct od_err err;
+	int fd = open(temp_path("planes/experts.bin"), O_RDWR | O_CLOEXEC);
+
+	(void)state;
+	assert_true(fd >= 0);
+	assert_int_equal(od_inflater_new(&inf, planes, OD_FORM_PLANES, NULL), OD_OK);
+	for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
+		assert_int_equal(pread(fd, &byte, 1, (off_t)at[i]), 1);
+		byte ^= 1;
+		assert_int_equal(pwrite(fd, &byte, 1, (off_t)at[i]), 1);
+		assert_int_equal(od_inflater_load(inf, 1, 2, 1, slot, NULL, &err), OD_ERR_CORRUPT);
+		assert_non_null(strstr(err.msg, i < 2 ? "expert (1, 2) shard 1, SM-chunk" : "expert (1, 2) shard 1, E-chunk"));
+		assert_int_equal(od_inflater_load(inf, 1, 2, 1, slot, NULL, NULL), OD_ERR_CORRUPT);
+		byte ^= 1;
+		assert_int_equal(pwrite(fd, &byte, 1, (off_t)at[i]), 1);
+		assert_int_equal(od_inflater_load(inf, 1, 2, 1, slot, NULL, &err), OD_OK);
+	}
+	close(fd);
+	od_inflater_free(inf);
+	od_free(slot);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_same_weights_in_two_thirds),
+		cmocka_unit_test(one_slot),
+		cmocka_unit_test(what_cannot_be_is_said),
+		cmocka_unit_test(what_is_broken_is_found),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}
