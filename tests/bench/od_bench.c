@@ -11,6 +11,7 @@
 static const struct od_bench_command commands[] = {
 	{ "synth", "write a synthetic Mixtral checkpoint of any size", od_bench_synth },
 	{ "codec", "how small and how fast the codecs of expert weights are", od_bench_codec },
+	{ "gemv", "products of few rows with weights in plain BF16 and as planes", od_bench_gemv },
 	{ "membw", "measure how fast this machine reads memory", od_bench_membw },
 	{ "conform", "compare tokens, routes and logits with an independent implementation's", od_bench_conform },
 	{ "recall", "how many of the experts that the routers chose were predicted", od_bench_recall },

@@ -1,7 +1,7 @@
 # od-bench: every figure we publish. A subcommand is one bench_<name>.c and a line in od_bench.c's table.
 PROGRAMS += od-bench
-od-bench_SRCS := $(addprefix tests/bench/,od_bench.c bandwidth.c bench_codec.c bench_conform.c bench_membw.c bench_plot.c \
-	bench_precision.c bench_stats.c bench_synth.c bench_table.c codec_data.c golden_compare.c golden_file.c synth_files.c \
+od-bench_SRCS := $(addprefix tests/bench/,od_bench.c bandwidth.c bench_codec.c bench_conform.c bench_gemv.c bench_membw.c \
+	bench_plot.c bench_precision.c bench_stats.c bench_synth.c bench_table.c codec_data.c golden_compare.c golden_file.c synth_files.c \
 	synth_model.c synth_weights.c)
 # Main's engine, for what is measured on a running model.
 od-bench_SRCS += $(addprefix tests/bench/,ablate_draw.c ablate_plan.c ablate_report.c ablate_summary.c \

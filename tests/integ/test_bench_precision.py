@@ -106,6 +106,20 @@ def attention_in_another_precision():
 
 
 @test
+def experts_in_either_form():
+    r = bench("--precision", "int8,bf16", "--resident-form", "planes,bf16", "--prompts", PROMPTS, "--tokens", 10, "--runs",
+              2)
+    assert [p["precision"] for p in r["precisions"]] == ["int8", "planes", "bf16"]
+    check_sums(r, 2)
+    _, planes, plain = r["precisions"]
+    assert [u["same_tokens"] for u in r["by_run"][1::3]] == [u["same_tokens"] for u in r["by_run"][2::3]]
+    experts = sum(CONFIG["hidden_size"] * CONFIG["intermediate_size"] for _ in range(3)) * 2
+    experts *= CONFIG["num_hidden_layers"] * CONFIG["num_experts_per_tok"]
+    saved = (plain["bytes_per_token"] - planes["bytes_per_token"]) / experts
+    assert 0.32 < saved < 0.34, saved  # of 16 bits a weight about 10.7 are left
+
+
+@test
 def every_kernel_set_finds_the_same_tokens():
     args = ("--precision", "nf4,int8,nf4-dq", "--activations", "int8,f32", "--prompts", PROMPTS, "--tokens", 8,
             "--runs", 2)
@@ -127,6 +141,7 @@ def wrong_lists():
     assert refused('found "nf5"', "--precision", "bf16,nf5") == 2
     assert refused("stands twice", "--precision", "int8,int8") == 2
     assert refused('found "int4"', "--activations", "int4") == 2
+    assert refused('found "f16"', "--resident-form", "f16") == 2
     assert refused("exclude each other", "--prompts", PROMPTS, "--prompt-tokens", 4) == 2
     empty = os.path.join(TMP, "empty.jsonl")
     with open(empty, "w") as f:
