@@ -106,9 +106,9 @@ static int check(struct options *o, struct od_err *err)
 	return OD_OK;
 }
 
-/* Every matrix once (the embedding: one row), and the experts that a token uses, as published. The pack tells the
- * format of the experts; the dense weights are taken to have the same, as in every checkpoint of this kind. */
-static uint64_t token_weight_bytes(const struct od_pack *p)
+/* Every matrix once (the embedding: one row), and the experts that a token uses, as they lie in memory. The pack tells the
+ * type of the experts; the dense weights are taken to have the same, as in every checkpoint of this kind. */
+static uint64_t token_weight_bytes(const struct od_pack *p, enum od_form form)
 {
 	const struct od_config *c = od_pack_config(p);
 	uint64_t expert_bytes = od_pack_expert_raw_bytes(p), expert_weights = 0, dense = c->hidden, n_out, n_in;
@@ -125,7 +125,10 @@ static uint64_t token_weight_bytes(const struct od_pack *p)
 		od_role_shape(c, role, &n_out, &n_in);
 		dense += n_out * (n_in > 0 ? n_in : 1) * (od_role_per_layer(role) ? c->n_layers : 1);
 	}
-	return dense * (expert_bytes / expert_weights) + (uint64_t)c->n_layers * c->top_k * expert_bytes;
+	dense *= expert_bytes / expert_weights;
+	if (form == OD_FORM_PLANES)
+		expert_bytes = od_pack_expert_stored_bytes(p);
+	return dense + (uint64_t)c->n_layers * c->top_k * expert_bytes;
 }
 
 /* --- measuring --- */
@@ -433,6 +436,7 @@ static void report_setting(const struct decode_bench *b, struct od_report *r)
 	enum side s = b->engine[CLUSTER] != NULL ? CLUSTER : RESIDENT;
 	const struct od_pack *p = odm_engine_pack(b->engine[s]);
 	const struct od_backend *be;
+	enum od_form form;
 	uint64_t other = 0;
 
 	od_report_fact(r, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(p)), 0, NULL);
@@ -452,9 +456,11 @@ static void report_setting(const struct decode_bench *b, struct od_report *r)
 			       NULL);
 	if (b->engine[RESIDENT] == NULL)
 		return;
+	form = odm_engine_form(b->engine[RESIDENT]);
+	od_report_fact(r, "resident_form", "experts in memory", OD_TEXT(od_form_names[form]), 0, NULL);
 	od_report_fact(r, "weight_bytes_per_token", "weights that a token reads", OD_BYTES(b->weight_bytes), 0, NULL);
 	od_report_fact(r, "resident_bytes", "weights in memory",
-		       OD_BYTES(od_dense_need_bytes(p) + od_experts_need_bytes(p, odm_engine_form(b->engine[RESIDENT]))), 0, NULL);
+		       OD_BYTES(od_dense_need_bytes(p) + od_experts_need_bytes(p, form)), 0, NULL);
 	od_report_fact(r, "cache_bytes", "last-level cache", OD_BYTES(od_cache_bytes()), 0, NULL);
 }
 
@@ -588,7 +594,7 @@ static int run(struct decode_bench *b, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	any = b->engine[CLUSTER] != NULL ? b->engine[CLUSTER] : b->engine[RESIDENT];
-	b->weight_bytes = token_weight_bytes(odm_engine_pack(any));
+	b->weight_bytes = token_weight_bytes(odm_engine_pack(any), odm_engine_form(any));
 	rc = make_prompts(b, any, err);
 	if (rc == OD_OK)
 		rc = open_membw(b, err);

@@ -119,8 +119,9 @@ def check_spread(r, runs):
 @test
 def decode_in_turns_with_resident_mode():
     r = bench("decode", "--local", 2, "--predictor", "random", "--slots", 2, "--prompts", PROMPTS, "--tokens", 10,
-              "--runs", 3)
+              "--runs", 3, "--resident-form", "bf16")
     check_spread(r, 3)
+    assert r["resident_form"] == "bf16"
     assert [u["prompt"] for u in r["by_run"]] == ["p16-00", "p128-00", "p16-01"]
     assert [u["prompt_tokens"] for u in r["by_run"]] == [16, 128, 16]
     assert r["runs_with_other_tokens"] == 0
@@ -168,7 +169,7 @@ def decode_samples_the_same_text_in_turns():
         c = json.load(f)
     assert c["tie_word_embeddings"] and not CONFIG["tie_word_embeddings"], "one of each is tested"
     r = bench("decode", "--local", 1, "--predictor", "none", "--prompt-tokens", 6, "--tokens", 12, "--runs", 2,
-              model=model)
+              "--resident-form", "bf16", model=model)
     assert r["temperature"] == 0.8 and r["runs_with_other_tokens"] == 0
     assert r["weight_bytes_per_token"] == weight_bytes_of_a_token(c)
     assert [u["prompt_tokens"] for u in r["by_run"]] == [6, 6]
@@ -182,6 +183,13 @@ def decode_in_resident_mode_alone():
     assert (r["profile"], r["threads"], r["temperature"], r["tokens"], r["runs"]) == ("bf16", 2, 0, 5, 2)
     assert r["share"] > 0 and "cluster_tok_per_s" not in r and "cluster_by_run" not in r
     assert r["resident_bytes"] > r["weight_bytes_per_token"]
+    plain = bench("decode", "--resident", "--resident-form", "bf16", "--prompt-tokens", 4, "--tokens", 3, "--runs", 1)
+    coded = bench("decode", "--resident", "--resident-form", "planes", "--prompt-tokens", 4, "--tokens", 3, "--runs", 1)
+    experts = LAYERS * 3 * 2 * CONFIG["hidden_size"] * CONFIG["intermediate_size"]
+    saved = plain["weight_bytes_per_token"] - coded["weight_bytes_per_token"]
+    assert 0.32 < saved / (experts * TOP_K) < 0.34, saved  # of 16 bits a weight about 10.7 are left
+    saved = plain["resident_bytes"] - coded["resident_bytes"]
+    assert 0.29 < saved / (experts * CONFIG["num_local_experts"]) < 0.34, saved
 
 
 @test
