@@ -16,48 +16,60 @@ struct od_inflater {
 	enum od_form form;
 	/* OD_FORM_PLAIN: */
 	struct od_decoder *decoder;
-	uint8_t *sm, *stored_e; /* one shard each */
+	uint8_t *staging; /* one shard's, for od_inflater_load */
 };
 
-/* Staging for the largest shard. Coded exponents are never longer than raw ones. */
-static void staging(const struct od_pack *p, uint64_t *sm_bytes, uint64_t *e_bytes)
+/* Where SM bytes begin in staging, of types that cannot have them in their own place. Coded exponents are never longer
+ * than raw ones. */
+static uint64_t staged_sm_at(const struct od_pack *p)
 {
-	*sm_bytes = *e_bytes = 0;
-	for (size_t i = 0; i < p->manifest.n_experts; i++) {
-		const struct od_pack_expert *x = &p->expert[i].x;
+	return od_round_up(p->shard_exponents, OD_PAD_BYTES) + OD_PAD_BYTES;
+}
 
-		for (uint32_t s = 0; s < x->n_shards; s++) {
-			*sm_bytes = x->shard[s].sm.raw_bytes > *sm_bytes ? x->shard[s].sm.raw_bytes : *sm_bytes;
-			*e_bytes = x->shard[s].e.raw_bytes > *e_bytes ? x->shard[s].e.raw_bytes : *e_bytes;
+/* What SM bytes of 16-bit weights need not: they are put together in their own place (codec.h). */
+static bool merges_in_place(enum od_dtype t)
+{
+	return od_codec_sm_bytes(t) <= 1;
+}
+
+uint64_t od_staging_bytes(const struct od_pack *p, enum od_form form)
+{
+	uint64_t sm = 0;
+
+	if (form == OD_FORM_PLANES)
+		return 0;
+	for (size_t i = 0; i < p->manifest.n_experts; i++) {
+		const struct od_expert_entry *e = &p->expert[i];
+
+		for (uint32_t s = 0; s < e->x.n_shards; s++) {
+			const struct od_shard *shard = &e->x.shard[s];
+
+			if (!merges_in_place(e->dtype[shard->mat]) && shard->sm.raw_bytes > sm)
+				sm = shard->sm.raw_bytes;
 		}
 	}
+	return staged_sm_at(p) + sm;
 }
 
 uint64_t od_inflater_bytes(const struct od_pack *p, enum od_form form)
 {
-	uint64_t sm, e;
-
 	if (form == OD_FORM_PLANES)
 		return sizeof(struct od_inflater);
-	staging(p, &sm, &e);
-	return sm + e + od_decoder_bytes(e) + sizeof(struct od_inflater);
+	return od_staging_bytes(p, form) + od_decoder_bytes(p->shard_exponents) + sizeof(struct od_inflater);
 }
 
 static int alloc_staging(struct od_inflater *inf, struct od_err *err)
 {
 	const struct od_backend *be;
-	uint64_t sm, e;
 	int rc = od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, err); /* they all decode the same */
 
 	if (rc != OD_OK)
 		return rc;
-	staging(inf->pack, &sm, &e);
-	inf->sm = od_alloc(sm);
-	inf->stored_e = od_alloc(e);
-	if (inf->sm == NULL || inf->stored_e == NULL)
+	inf->staging = od_alloc(od_staging_bytes(inf->pack, inf->form));
+	if (inf->staging == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for an inflater of %" PRIu64 " bytes",
 			       od_inflater_bytes(inf->pack, inf->form));
-	return od_decoder_new(&inf->decoder, be, e, err);
+	return od_decoder_new(&inf->decoder, be, inf->pack->shard_exponents, err);
 }
 
 int od_inflater_new(struct od_inflater **out, const struct od_pack *p, enum od_form form, struct od_err *err)
@@ -85,8 +97,7 @@ void od_inflater_free(struct od_inflater *inf)
 	if (inf == NULL)
 		return;
 	od_decoder_free(inf->decoder);
-	od_free(inf->sm);
-	od_free(inf->stored_e);
+	od_free(inf->staging);
 	free(inf);
 }
 
@@ -102,109 +113,162 @@ static int bad_chunk(const struct od_pack *p, const struct place *at, const stru
 			      at->expert, at->shard, at->chunk, c->offset);
 }
 
-static int read_chunk(const struct od_inflater *inf, const struct place *at, const struct od_chunk *c, uint8_t *buf,
+static int read_chunk(const struct od_pack *p, const struct place *at, const struct od_chunk *c, uint8_t *buf,
 		      struct od_err *err)
 {
-	int rc = od_file_pread(inf->pack->experts.fd, buf, c->stored_bytes, c->offset, inf->pack->experts.path, err);
-	uint64_t found;
+	int rc = od_file_pread(p->experts.fd, buf, c->stored_bytes, c->offset, p->experts.path, err);
 
-	if (rc != OD_OK)
-		return bad_chunk(inf->pack, at, c, err);
-	found = XXH3_64bits(buf, c->stored_bytes);
+	return rc == OD_OK ? OD_OK : bad_chunk(p, at, c, err);
+}
+
+static int check_sum(const struct od_pack *p, const struct place *at, const struct od_chunk *c, const uint8_t *buf,
+		     struct od_err *err)
+{
+	uint64_t found = XXH3_64bits(buf, c->stored_bytes);
+
 	if (found == c->xxh3)
 		return OD_OK;
 	(void)od_fail(err, OD_ERR_CORRUPT, "checksum: expected %016" PRIx64 ", found %016" PRIx64, c->xxh3, found);
-	return bad_chunk(inf->pack, at, c, err);
+	return bad_chunk(p, at, c, err);
 }
 
-/* Both chunks of a shard, with their checksums, to sm and e; e is checked. */
-static int read_shard(const struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, uint8_t *sm,
-		      uint8_t *e, struct od_coded *coded, struct od_load_stats *stats, struct od_err *err)
+/* Where a shard's weights go in a slot of OD_FORM_PLAIN. */
+static uint8_t *rows_at(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s, void *slot)
 {
-	const struct od_shard *s = &od_pack_entry(inf->pack, m, expert)->x.shard[shard];
-	struct place at = { m, expert, shard, "SM" };
-	uint64_t begin = od_now_ns();
+	uint64_t n_out, n_in;
+
+	od_expert_mat_shape(&p->config, (enum od_expert_mat)s->mat, &n_out, &n_in);
+	return (uint8_t *)slot + od_slot_offset(&p->config, e, s->mat) +
+	       s->row_begin * n_in * od_dtype_bytes(e->dtype[s->mat]);
+}
+
+/* Both chunks of a shard, as they are stored. */
+static int read_chunks(const struct od_pack *p, const struct place *where, uint8_t *sm, uint8_t *e,
+		       struct od_shard_bytes *b, struct od_err *err)
+{
+	const struct od_shard *s = &od_pack_entry(p, where->m, where->expert)->x.shard[where->shard];
+	struct place at = *where;
 	int rc;
 
-	if (!od_pack_has_expert(inf->pack, m, expert))
-		return od_fail(err, OD_ERR_MISSING, "%s: expert (%u, %u) is not here", inf->pack->dir, m, expert);
-	rc = read_chunk(inf, &at, &s->sm, sm, err);
+	*b = (struct od_shard_bytes){ .sm = sm, .e = e };
+	if (!od_pack_has_expert(p, at.m, at.expert))
+		return od_fail(err, OD_ERR_MISSING, "%s: expert (%u, %u) is not here", p->dir, at.m, at.expert);
+	at.chunk = "SM";
+	rc = read_chunk(p, &at, &s->sm, sm, err);
 	at.chunk = "E";
-	if (rc == OD_OK)
-		rc = read_chunk(inf, &at, &s->e, e, err);
-	od_trace_end("read", begin, -1, m, expert);
-	if (rc != OD_OK)
-		return rc;
-	stats->read_bytes += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
-	stats->read_ns += od_now_ns() - begin;
-	*coded = (struct od_coded){
+	return rc == OD_OK ? read_chunk(p, &at, &s->e, e, err) : rc;
+}
+
+/* For weights that go to rows: SM to its upper half. */
+static int read_rows(const struct od_pack *p, const struct place *at, uint8_t *rows, uint8_t *staging,
+		     struct od_shard_bytes *b, struct od_err *err)
+{
+	const struct od_expert_entry *x = od_pack_entry(p, at->m, at->expert);
+	const struct od_shard *s = &x->x.shard[at->shard];
+	uint8_t *sm = merges_in_place(x->dtype[s->mat]) ? rows + s->sm.raw_bytes : staging + staged_sm_at(p);
+
+	return read_chunks(p, at, sm, staging, b, err);
+}
+
+int od_shard_read(const struct od_pack *p, enum od_form form, uint32_t m, uint32_t expert, uint32_t shard, void *slot,
+		  uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
+{
+	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
+	const struct od_shard *s = &e->x.shard[shard];
+	const struct place at = { m, expert, shard, NULL };
+
+	if (form == OD_FORM_PLAIN)
+		return read_rows(p, &at, rows_at(p, e, s, slot), staging, b, err);
+	return read_chunks(p, &at, od_form_stored_at(e, &s->sm, slot), od_form_stored_at(e, &s->e, slot), b, err);
+}
+
+/* What was read is what was written; rows NULL: it stays as it is. */
+static int finish_rows(struct od_inflater *inf, const struct place *where, const struct od_shard_bytes *b, uint8_t *rows,
+		       struct od_err *err)
+{
+	const struct od_expert_entry *x = od_pack_entry(inf->pack, where->m, where->expert);
+	const struct od_shard *s = &x->x.shard[where->shard];
+	const struct od_coded coded = {
 		.codec = (enum od_codec)s->e.codec,
-		.at = e,
+		.at = b->e,
 		.bytes = s->e.stored_bytes,
 		.n = s->e.raw_bytes,
 		.row = s->e.raw_bytes / s->n_rows,
 	};
-	begin = od_now_ns();
-	rc = od_coded_check(coded, err);
-	stats->inflate_ns += od_now_ns() - begin;
+	struct place at = *where;
+	int rc;
+
+	at.chunk = "SM";
+	rc = check_sum(inf->pack, &at, &s->sm, b->sm, err);
+	at.chunk = "E";
+	if (rc == OD_OK)
+		rc = check_sum(inf->pack, &at, &s->e, b->e, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = od_coded_check(&coded, err);
+	if (rc == OD_OK && rows != NULL)
+		rc = od_decoder_weights(inf->decoder, &coded, x->dtype[s->mat], b->sm, rows, err);
 	return rc == OD_OK ? OD_OK : bad_chunk(inf->pack, &at, &s->e, err);
 }
 
-/* The figures to the caller's, or the reason. */
-static int finish(int rc, const struct od_load_stats *own, struct od_load_stats *stats, const struct od_err *why,
-		  struct od_err *err)
+int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard,
+		       const struct od_shard_bytes *b, void *slot, struct od_err *err)
 {
-	if (rc != OD_OK && err != NULL)
-		*err = *why;
-	if (rc != OD_OK || stats == NULL)
+	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
+	const struct place at = { m, expert, shard, NULL };
+
+	return finish_rows(inf, &at, b, inf->form == OD_FORM_PLAIN ? rows_at(inf->pack, e, &e->x.shard[shard], slot) : NULL,
+			   err);
+}
+
+/* After reading ended with rc: the rest, the figures, or the reason. */
+static int finish_load(struct od_inflater *inf, const struct place *at, const struct od_shard_bytes *b, uint8_t *rows,
+		       int rc, struct od_err *why, uint64_t begin_ns, struct od_load_stats *stats, struct od_err *err)
+{
+	const struct od_shard *s = &od_pack_entry(inf->pack, at->m, at->expert)->x.shard[at->shard];
+	uint64_t mid_ns = od_now_ns();
+
+	od_trace_end("read", begin_ns, -1, at->m, at->expert);
+	if (rc == OD_OK)
+		rc = finish_rows(inf, at, b, rows, why);
+	if (rc != OD_OK) {
+		if (err != NULL)
+			*err = *why;
 		return rc;
-	stats->read_bytes += own->read_bytes;
-	stats->read_ns += own->read_ns;
-	stats->inflate_ns += own->inflate_ns;
+	}
+	od_trace_end("inflate", mid_ns, -1, at->m, at->expert);
+	if (stats != NULL) {
+		stats->read_bytes += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
+		stats->read_ns += mid_ns - begin_ns;
+		stats->inflate_ns += od_now_ns() - mid_ns;
+	}
 	return OD_OK;
 }
 
 int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, void *dst,
 		     struct od_load_stats *stats, struct od_err *err)
 {
-	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
-	const struct od_shard *s = &e->x.shard[shard];
-	const struct place at = { m, expert, shard, "E" };
-	struct od_load_stats own = { 0 };
-	struct od_coded coded;
+	const struct place at = { m, expert, shard, NULL };
+	uint64_t begin_ns = od_now_ns();
+	struct od_shard_bytes b;
 	struct od_err why;
-	int rc = read_shard(inf, m, expert, shard, inf->sm, inf->stored_e, &coded, &own, &why);
-	uint64_t begin = od_now_ns();
+	int rc = read_rows(inf->pack, &at, dst, inf->staging, &b, &why);
 
-	if (rc == OD_OK) {
-		rc = od_decoder_weights(inf->decoder, &coded, e->dtype[s->mat], inf->sm, dst, &why);
-		if (rc != OD_OK)
-			rc = bad_chunk(inf->pack, &at, &s->e, &why);
-		od_trace_end("inflate", begin, -1, m, expert);
-		own.inflate_ns += od_now_ns() - begin;
-	}
-	return finish(rc, &own, stats, &why, err);
+	return finish_load(inf, &at, &b, dst, rc, &why, begin_ns, stats, err);
 }
 
 int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, void *slot,
 		     struct od_load_stats *stats, struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
-	const struct od_shard *s = &e->x.shard[shard];
-	uint64_t n_out, n_in, at = od_slot_offset(&inf->pack->config, e, s->mat);
-	struct od_load_stats own = { 0 };
-	struct od_coded coded;
+	const struct place at = { m, expert, shard, NULL };
+	uint64_t begin_ns = od_now_ns();
+	struct od_shard_bytes b;
 	struct od_err why;
-	int rc;
+	int rc = od_shard_read(inf->pack, inf->form, m, expert, shard, slot, inf->staging, &b, &why);
 
-	if (inf->form == OD_FORM_PLANES) {
-		rc = read_shard(inf, m, expert, shard, od_form_stored_at(e, &s->sm, slot), od_form_stored_at(e, &s->e, slot),
-				&coded, &own, &why);
-		return finish(rc, &own, stats, &why, err);
-	}
-	od_expert_mat_shape(&inf->pack->config, (enum od_expert_mat)s->mat, &n_out, &n_in);
-	at += s->row_begin * n_in * od_dtype_bytes(e->dtype[s->mat]);
-	return od_inflater_rows(inf, m, expert, shard, (char *)slot + at, stats, err);
+	return finish_load(inf, &at, &b, inf->form == OD_FORM_PLAIN ? rows_at(inf->pack, e, &e->x.shard[shard], slot) : NULL,
+			   rc, &why, begin_ns, stats, err);
 }
 
 void od_inflaters_free(struct od_inflater **inf, unsigned n)

@@ -1,8 +1,10 @@
-/* expert_load.h - one shard at a time from experts.bin into a slot: read SM-chunk and E-chunk, check, inflate,
- * merge (ZipMoE sections 2 and 3.2); into a slot of OD_FORM_PLANES only read and check. Experts are read, never mapped,
- * so a worker's memory is its slots.
+/* expert_load.h - one shard at a time from experts.bin into a slot: read its SM-chunk and its E-chunk, then check,
+ * inflate and merge them (ZipMoE sections 2 and 3.2); into a slot of OD_FORM_PLANES only read and check. Experts are
+ * read, never mapped, so a worker's memory is its slots.
  *
- * Thread: an od_inflater belongs to one thread; several may fill different shards of one slot. */
+ * Reading and finishing can be two threads' work: SM bytes are read into the upper half of their weights' own place, or
+ * to where they stay, so that only coded exponents need staging.
+ * Thread: od_shard_read from any; an od_inflater belongs to one; several may fill different shards of one slot. */
 #ifndef OD_PACK_EXPERT_LOAD_H
 #define OD_PACK_EXPERT_LOAD_H
 
@@ -18,10 +20,24 @@ struct od_load_stats {
 OD_MUST_CHECK int od_inflater_new(struct od_inflater **out, const struct od_pack *p, enum od_form form,
 				  struct od_err *err);
 void od_inflater_free(struct od_inflater *inf); /* NULL ok */
-uint64_t od_inflater_bytes(const struct od_pack *p, enum od_form form); /* staging memory of one */
+uint64_t od_inflater_bytes(const struct od_pack *p, enum od_form form); /* memory of one */
 
-/* Shard number `shard` of the expert into slot (od_pack_slot_bytes, as od_pack_bind lays it out). A checksum
+/* A shard as it is stored, each chunk followed by OD_PAD_BYTES readable bytes. */
+struct od_shard_bytes {
+	const uint8_t *sm, *e;
+};
+
+/* Memory that one shard needs between being read and being finished, beside its slot. */
+uint64_t od_staging_bytes(const struct od_pack *p, enum od_form form);
+/* Into slot and staging (od_alloc, od_staging_bytes), unchecked. *b says where its chunks are. */
+OD_MUST_CHECK int od_shard_read(const struct od_pack *p, enum od_form form, uint32_t m, uint32_t expert, uint32_t shard,
+				void *slot, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err);
+/* What was read, wherever it is, to what od_pack_bind lays out in slot; in OD_FORM_PLANES it is only checked. A checksum
  * or length that does not hold is OD_ERR_CORRUPT and names file, expert and offset; the slot is then garbage. */
+OD_MUST_CHECK int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard,
+				     const struct od_shard_bytes *b, void *slot, struct od_err *err);
+
+/* Both, one after the other. */
 OD_MUST_CHECK int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, void *slot,
 				   struct od_load_stats *stats, struct od_err *err);
 

@@ -88,8 +88,12 @@ static void measure_expert(struct od_pack *p, const struct od_expert_entry *e)
 
 		p->slot_bytes[form] = slot > p->slot_bytes[form] ? slot : p->slot_bytes[form];
 	}
-	for (uint32_t i = 0; i < e->x.n_shards; i++)
-		stored += (uint64_t)e->x.shard[i].e.stored_bytes + e->x.shard[i].sm.stored_bytes;
+	for (uint32_t i = 0; i < e->x.n_shards; i++) {
+		const struct od_shard *s = &e->x.shard[i];
+
+		stored += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
+		p->shard_exponents = s->e.raw_bytes > p->shard_exponents ? s->e.raw_bytes : p->shard_exponents;
+	}
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
 		raw += od_expert_mat_bytes(&p->config, e, mat);
 	p->stored_bytes = stored > p->stored_bytes ? stored : p->stored_bytes;
