@@ -357,36 +357,96 @@ void odw_schedule_tick(struct odw_schedule *s)
 
 /* ---- Loading ---- */
 
-/* What can be begun now. Of paced loads that is a part of the one that has the path. */
-static struct slot *next_part(struct odw_schedule *s, uint64_t now_ns)
+/* The load that paced loads give the path to; NULL: none, or loads are not paced. */
+static struct slot *load_on_path(struct odw_schedule *s, uint64_t now_ns)
 {
-	struct slot *slot = odw_most_urgent_load(s);
+	struct slot *slot = s->pace.load_ns > 0 ? odw_most_urgent_load(s, ODW_LOAD_PACE) : NULL;
 
-	if (slot == NULL || s->pace.load_ns == 0)
-		return slot;
-	odw_pace_turn(&s->pace, (int)(slot - s->slot), now_ns);
-	return slot->next_shard < s->opts.n_shards || now_ns >= odw_pace_due_ns(&s->pace) ? slot : NULL;
+	if (slot != NULL)
+		odw_pace_turn(&s->pace, (int)(slot - s->slot), now_ns);
+	return slot;
 }
 
-bool odw_schedule_next_shard(struct odw_schedule *s, struct odw_shard_job *job, bool wait)
+/* Of paced loads the one that has the path is read and no other. */
+static struct slot *next_to_read(struct odw_schedule *s, uint64_t now_ns)
+{
+	struct slot *slot = load_on_path(s, now_ns);
+
+	if (s->stages.n_free == 0)
+		return NULL;
+	if (s->pace.load_ns == 0)
+		return odw_most_urgent_load(s, ODW_LOAD_READ);
+	return slot != NULL && slot->next_shard < s->opts.n_shards ? slot : NULL;
+}
+
+bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bool wait)
 {
 	struct slot *slot;
 	uint64_t now_ns;
 
 	pthread_mutex_lock(&s->lock);
 	now_ns = s->opts.now_ns(); /* under the lock: another thread's moment must not lie behind ours */
-	while ((slot = s->stop ? NULL : next_part(s, now_ns)) == NULL && wait && !s->stop) {
-		odw_pace_wait(&s->pace, &s->work, &s->lock);
+	while ((slot = s->stop ? NULL : next_to_read(s, now_ns)) == NULL && wait && !s->stop) {
+		pthread_cond_wait(&s->to_read, &s->lock);
 		now_ns = s->opts.now_ns();
 	}
 	if (slot != NULL) {
 		if (slot->next_shard == 0)
 			slot->begin_ns = now_ns;
-		*job = (struct odw_shard_job){ slot->m, slot->expert, slot->next_shard++, (int)(slot - s->slot), false };
-		job->is_pace = job->shard == s->opts.n_shards;
-		if (job->is_pace)
-			odw_pace_leave(&s->pace, job->slot);
+		*job = (struct odw_load_job){ .kind = ODW_LOAD_READ, .m = slot->m, .expert = slot->expert,
+					      .shard = slot->next_shard++, .slot = (int)(slot - s->slot) };
+		job->stage = odw_stages_take(&s->stages, job->slot, job->shard);
 		slot->n_users++;
+		if (slot->next_shard == s->opts.n_shards)
+			pthread_cond_signal(&s->to_finish); /* somebody may have to look at the clock */
+	}
+	pthread_mutex_unlock(&s->lock);
+	return slot != NULL;
+}
+
+/* A paced load that has had its time, before anything else: then another has the path. */
+static struct slot *next_to_finish(struct odw_schedule *s, struct odw_load_job *job, uint64_t now_ns, bool *clocked)
+{
+	struct slot *slot = load_on_path(s, now_ns);
+	int stage = -1;
+
+	*clocked = slot != NULL && slot->next_shard == s->opts.n_shards;
+	*job = (struct odw_load_job){ .kind = ODW_LOAD_PACE };
+	if (*clocked && now_ns >= odw_pace_due_ns(&s->pace))
+		return slot;
+	slot = odw_most_urgent_load(s, ODW_LOAD_FINISH);
+	if (slot != NULL) {
+		stage = odw_stages_read(&s->stages, (int)(slot - s->slot));
+		*job = (struct odw_load_job){ .kind = ODW_LOAD_FINISH, .shard = s->stages.at[stage].shard,
+					      .stage = (unsigned)stage };
+	}
+	return slot;
+}
+
+bool odw_schedule_next_finish(struct odw_schedule *s, struct odw_load_job *job, bool wait)
+{
+	struct slot *slot;
+	bool clocked;
+
+	pthread_mutex_lock(&s->lock);
+	while ((slot = s->stop ? NULL : next_to_finish(s, job, s->opts.now_ns(), &clocked)) == NULL && wait && !s->stop) {
+		if (clocked)
+			odw_pace_wait(&s->pace, &s->to_finish, &s->lock);
+		else
+			pthread_cond_wait(&s->to_finish, &s->lock);
+	}
+	if (slot != NULL) {
+		job->m = slot->m;
+		job->expert = slot->expert;
+		job->slot = (int)(slot - s->slot);
+		slot->n_users++;
+		if (job->kind == ODW_LOAD_PACE) {
+			slot->paced = true;
+			odw_pace_leave(&s->pace, job->slot);
+			pthread_cond_broadcast(&s->to_read); /* another load's turn */
+		} else {
+			s->stages.at[job->stage].state = ODW_STAGE_FINISHING;
+		}
 	}
 	pthread_mutex_unlock(&s->lock);
 	return slot != NULL;
@@ -405,10 +465,9 @@ static void load_failed(struct odw_schedule *s, struct slot *slot, int code, con
 	}
 }
 
-static void shard_is_done(struct odw_schedule *s, struct slot *slot, uint64_t read_bytes)
+static void part_is_done(struct odw_schedule *s, struct slot *slot)
 {
-	slot->loaded_bytes += read_bytes;
-	if (++slot->shards_done < s->n_parts)
+	if (++slot->parts_done < s->n_parts)
 		return;
 	slot->state = ODW_RESIDENT;
 	slot->load_ns = s->opts.now_ns() - slot->begin_ns;
@@ -416,8 +475,22 @@ static void shard_is_done(struct odw_schedule *s, struct slot *slot, uint64_t re
 	s->figures.load_ns += slot->load_ns;
 }
 
-bool odw_schedule_finish_shard(struct odw_schedule *s, const struct odw_shard_job *job, uint64_t read_bytes, int code,
-			       const struct od_err *err)
+/* What was read waits for an inflater, unless nobody wants it any more. */
+static void leave_stage(struct odw_schedule *s, const struct odw_load_job *job, bool goes_on)
+{
+	if (job->kind == ODW_LOAD_PACE)
+		return;
+	if (job->kind == ODW_LOAD_READ && goes_on) {
+		s->stages.at[job->stage].state = ODW_STAGE_READ;
+		pthread_cond_signal(&s->to_finish);
+	} else {
+		odw_stages_leave(&s->stages, job->stage);
+		pthread_cond_signal(&s->to_read);
+	}
+}
+
+bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job, uint64_t read_bytes, int code,
+			  const struct od_err *err)
 {
 	struct slot *slot = &s->slot[job->slot];
 	const struct entry *first;
@@ -426,10 +499,14 @@ bool odw_schedule_finish_shard(struct odw_schedule *s, const struct odw_shard_jo
 	pthread_mutex_lock(&s->lock);
 	s->figures.progress++;
 	s->figures.loaded_bytes += read_bytes;
-	if (slot->state == ODW_LOADING && code != OD_OK)
-		load_failed(s, slot, code, err->msg);
-	else if (slot->state == ODW_LOADING)
-		shard_is_done(s, slot, read_bytes);
+	leave_stage(s, job, slot->state == ODW_LOADING && code == OD_OK);
+	if (slot->state == ODW_LOADING) {
+		slot->loaded_bytes += read_bytes;
+		if (code != OD_OK)
+			load_failed(s, slot, code, err->msg);
+		else if (job->kind != ODW_LOAD_READ)
+			part_is_done(s, slot);
+	}
 	wake = !TAILQ_EMPTY(&s->over) ||
 	       (slot->state == ODW_RESIDENT && odw_slot_need(s, slot, &first) == NEED_RUN);
 	odw_slot_user_leaves(s, slot);
@@ -452,7 +529,8 @@ void odw_schedule_stop(struct odw_schedule *s)
 {
 	pthread_mutex_lock(&s->lock);
 	s->stop = true;
-	pthread_cond_broadcast(&s->work);
+	pthread_cond_broadcast(&s->to_read);
+	pthread_cond_broadcast(&s->to_finish);
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -504,9 +582,9 @@ int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *
 
 	*out = NULL;
 	if (opts->n_slots == 0 || opts->n_slots > ODW_MAX_SLOTS || opts->n_layers == 0 || opts->n_experts == 0 ||
-	    opts->n_shards == 0)
-		return od_fail(err, OD_ERR_ARG, "schedule: %u slots for %u layers of %u experts of %u shards",
-			       opts->n_slots, opts->n_layers, opts->n_experts, opts->n_shards);
+	    opts->n_shards == 0 || opts->n_stages == 0 || opts->n_stages > ODW_MAX_STAGES)
+		return od_fail(err, OD_ERR_ARG, "schedule: %u slots for %u layers of %u experts of %u shards, %u at a time",
+			       opts->n_slots, opts->n_layers, opts->n_experts, opts->n_shards, opts->n_stages);
 	s = calloc(1, sizeof(*s));
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "schedule");
@@ -516,7 +594,9 @@ int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *
 	odw_pace_init(&s->pace, opts->load_ns);
 	s->n_parts = opts->n_shards + (opts->load_ns > 0 ? 1 : 0);
 	pthread_mutex_init(&s->lock, NULL);
-	odw_pace_cond_init(&s->work);
+	pthread_cond_init(&s->to_read, NULL);
+	odw_pace_cond_init(&s->to_finish);
+	odw_stages_init(&s->stages, opts->n_stages);
 	TAILQ_INIT(&s->unused);
 	TAILQ_INIT(&s->runs);
 	TAILQ_INIT(&s->wants);
@@ -540,7 +620,8 @@ void odw_schedule_free(struct odw_schedule *s)
 	odw_step_marks_free(s->marks);
 	od_free(s->expert);
 	od_free(s->pool);
-	pthread_cond_destroy(&s->work);
+	pthread_cond_destroy(&s->to_read);
+	pthread_cond_destroy(&s->to_finish);
 	pthread_mutex_destroy(&s->lock);
 	free(s);
 }

@@ -7,12 +7,15 @@
  * WANT with the greatest key; one that is kept only when no RUN holds any. A WANT takes a void slot, else that of
  * a WANT of a later layer or step.
  *
- * Paced loads (load_pace.h) end with a part that has no bytes and can be taken only when the load has had its time: no
+ * A load is a graph of jobs (ZipMoE, arXiv 2601.21198, section 3.2): each shard is read, then finished, and what has been
+ * read waits in a stage (load_stages.h) for an inflater, so that reading goes on while others inflate. Both go by
+ * urgency of loads, and by shards within one.
+ * Paced loads (load_pace.h) end with a job that has no bytes and can be taken only when the load has had its time: no
  * thread waits for that but those with nothing to do.
  *
  * Thread: a monitor, every function from any thread unless it says otherwise; no I/O and no callback under its
  * lock. The loop thread brings WANT, CLOSE and the session's ends, the engine thread RUNs and takes items,
- * loader threads take shards.
+ * readers and inflaters take jobs.
  * Owner: items belong to the engine; between odw_schedule_run and the odw_schedule_take that returns them they must
  * stay where they are. */
 #ifndef ODW_LOAD_SCHEDULE_H
@@ -33,6 +36,7 @@ struct odw_schedule_opts {
 	uint32_t n_layers, n_experts; /* of MoE layers, per layer */
 	uint32_t n_shards;	      /* of any expert */
 	unsigned n_slots;
+	unsigned n_stages; /* shards that are read or being read, and not finished: at most ODW_MAX_STAGES */
 	uint64_t load_ns;	      /* a load is complete no earlier than this after it began, one at a time; 0: at once */
 	uint64_t (*now_ns)(void);     /* NULL: od_now_ns; tests have their own */
 };
@@ -53,15 +57,18 @@ struct odw_item {
 	TAILQ_ENTRY(odw_item) link;
 };
 
-/* A shard to load. */
-struct odw_shard_job {
+/* What to do for a load: read a shard, finish it, or, when a paced load has had its time, say so. */
+enum odw_load_kind { ODW_LOAD_READ, ODW_LOAD_FINISH, ODW_LOAD_PACE };
+
+struct odw_load_job {
+	enum odw_load_kind kind;
 	uint32_t m, expert, shard;
 	int slot;
-	bool is_pace; /* no shard: a paced load has had its time, which is to be finished like one */
+	unsigned stage; /* the same when a shard is read and when it is finished; nobody else's until then */
 };
 
 struct odw_load_figures {
-	uint64_t progress; /* grows with every shard and odw_schedule_tick, and as a paced load is waited for */
+	uint64_t progress; /* grows with every job and odw_schedule_tick, and as a paced load is waited for */
 	bool busy;	   /* RUNs wait, are computed, or experts are being loaded */
 	uint64_t loads, loaded_bytes, load_ns, cancelled_loads, unused_loads; /* as PONG counts them */
 };
@@ -92,14 +99,16 @@ struct odw_item *odw_schedule_take(struct odw_schedule *s);
 void odw_schedule_done(struct odw_schedule *s, struct odw_item *item);
 void odw_schedule_tick(struct odw_schedule *s); /* progress that the schedule does not see */
 
-/* The next shard of the most urgent load. With wait it sleeps until there is one. False: none, or stopped. */
-OD_MUST_CHECK bool odw_schedule_next_shard(struct odw_schedule *s, struct odw_shard_job *job, bool wait);
-/* The shard is in its slot (OD_OK) or could not be had (err). True: the engine has something to take. */
-OD_MUST_CHECK bool odw_schedule_finish_shard(struct odw_schedule *s, const struct odw_shard_job *job,
-					     uint64_t read_bytes, int code, const struct od_err *err);
+/* The next shard to read or to finish of the most urgent load that has one; the second gives paced loads' ends too. With
+ * wait they sleep until there is one. False: none, or stopped. */
+OD_MUST_CHECK bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bool wait);
+OD_MUST_CHECK bool odw_schedule_next_finish(struct odw_schedule *s, struct odw_load_job *job, bool wait);
+/* The job is done (OD_OK), or its shard could not be had (err). True: the engine has something to take. */
+OD_MUST_CHECK bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job, uint64_t read_bytes,
+					int code, const struct od_err *err);
 /* When the paced load under way will have had its time; UINT64_MAX: there is none. For a clock of the caller's own. */
 uint64_t odw_schedule_due_ns(struct odw_schedule *s);
-/* odw_schedule_next_shard returns false from now on. */
+/* There are no jobs from now on. */
 void odw_schedule_stop(struct odw_schedule *s);
 
 void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f);
@@ -110,7 +119,7 @@ struct odw_slot_view {
 	enum odw_slot_state state;
 	uint32_t m, expert;
 	size_t entries;	  /* that ask for it; 0 when void or draining */
-	unsigned n_users; /* loaders and engine at work in it */
+	unsigned n_users; /* readers, inflaters and engine at work in it */
 };
 struct odw_slot_view odw_schedule_look(struct odw_schedule *s, unsigned slot);
 size_t odw_schedule_entries(struct odw_schedule *s);

@@ -7,6 +7,7 @@
 
 #include "worker-node/load_pace.h"
 #include "worker-node/load_schedule.h"
+#include "worker-node/load_stages.h"
 #include "worker-node/slots.h"
 #include "worker-node/step_marks.h"
 
@@ -35,18 +36,20 @@ struct expert {
 struct slot {
 	enum odw_slot_state state;
 	uint32_t m, expert;
-	uint32_t next_shard, shards_done; /* of n_parts */
-	unsigned n_users; /* loader threads and the engine: a slot is void only after the last one left */
+	uint32_t next_shard, parts_done; /* to be read; of n_parts */
+	bool paced;	  /* it has had its time */
+	unsigned n_users; /* readers, inflaters and the engine: a slot is void only after the last one left */
 	bool used, told;  /* a RUN was computed with it; a RUN was told its load's figures */
 	uint64_t begin_ns, load_ns, loaded_bytes;
 };
 
 struct odw_schedule {
 	pthread_mutex_t lock;
-	pthread_cond_t work; /* for loader threads: there may be a shard to load, or stop */
+	pthread_cond_t to_read, to_finish; /* there may be a shard to read, or to finish; or stop */
 	bool stop;
 	struct odw_schedule_opts opts;
 	struct odw_pace pace;
+	struct odw_stages stages;
 	uint32_t n_parts; /* of a load: its shards, and with paced loads one more, which comes when it has had its time */
 	uint64_t session; /* 0: none */
 	struct odw_step_marks *marks;
@@ -103,7 +106,7 @@ void odw_slot_vacate(struct odw_schedule *s, struct slot *slot);
 void odw_slot_user_leaves(struct odw_schedule *s, struct slot *slot);
 /* Brings slots to entries, after every change. The order of the lists is the order of the claims. */
 void odw_assign_slots(struct odw_schedule *s);
-/* The slot whose load is most urgent and has shards that nobody took yet. */
-struct slot *odw_most_urgent_load(struct odw_schedule *s);
+/* The slot whose load is most urgent and has a job of this kind that nobody took yet. */
+struct slot *odw_most_urgent_load(struct odw_schedule *s, enum odw_load_kind kind);
 
 #endif

@@ -1,81 +1,170 @@
 #include "worker-node/loader.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/pack/expert_load.h"
+#include "common/base/mem.h"
+#include "common/base/trace.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
-struct loader {
+struct inflating {
 	struct odw_loaders *all;
 	struct od_inflater *inflater;
 	pthread_t thread;
 };
 
 struct odw_loaders {
-	struct odw_schedule *schedule;
-	struct odw_slots *slots;
-	struct od_data_port *port;
-	struct odw_puller *puller; /* NULL: none */
-	unsigned n_started, n_made;
-	struct loader loader[ODW_MAX_LOADERS];
+	struct odw_loader_opts o;
+	unsigned n_stages, n_reading, n_inflating; /* threads that were started */
+	uint8_t *staging[ODW_MAX_STAGES];
+	struct od_shard_bytes bytes[ODW_MAX_STAGES]; /* a stage has one thread at a time */
+	pthread_t reading[ODW_MAX_LOADERS];
+	struct inflating inflating[ODW_MAX_LOADERS];
+	_Atomic uint64_t read_bytes, read_ns, finish_ns;
 };
 
-static void *load_shards(void *arg)
+unsigned odw_loader_stages(unsigned n_readers, unsigned n_inflaters)
 {
-	struct loader *l = arg;
-	struct odw_loaders *all = l->all;
-	struct odw_shard_job job;
+	return n_readers + 2 * n_inflaters;
+}
+_Static_assert(3 * ODW_MAX_LOADERS <= ODW_MAX_STAGES, "every stage has a place");
 
-	while (odw_schedule_next_shard(all->schedule, &job, true)) {
-		struct od_load_stats stats = { 0 };
+int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, enum od_form form, unsigned n_readers,
+		     unsigned n_inflaters, struct od_err *err)
+{
+	uint64_t stages;
+
+	if (od_mul(n_inflaters, od_inflater_bytes(pack, form), bytes) &&
+	    od_mul(odw_loader_stages(n_readers, n_inflaters), od_staging_bytes(pack, form), &stages) &&
+	    od_add(*bytes, stages, bytes))
+		return OD_OK;
+	return od_fail(err, OD_ERR_RANGE, "%u read threads and %u load threads are too many", n_readers, n_inflaters);
+}
+
+static void end_job(struct odw_loaders *l, const struct odw_load_job *job, uint64_t read_bytes, int rc,
+		    struct od_err *err)
+{
+	if (rc != OD_OK && l->o.missed != NULL)
+		rc = l->o.missed(l->o.missed_arg, job->m, job->expert, rc, err);
+	if (rc != OD_OK)
+		od_log_limited(rc == OD_ERR_BUSY || rc == OD_ERR_MISSING ? OD_LOG_DEBUG : OD_LOG_ERROR,
+			       "expert %u of MoE layer %u cannot be loaded: %s", job->expert, job->m, err->msg);
+	if (odw_schedule_end_job(l->o.schedule, job, read_bytes, rc, err))
+		l->o.wake(l->o.wake_arg);
+}
+
+static int read_from_pack(void *arg, const struct odw_load_job *job, void *slot, uint8_t *staging,
+			  struct od_shard_bytes *b, struct od_err *err)
+{
+	const struct odw_loaders *l = arg;
+
+	return od_shard_read(l->o.pack, l->o.form, job->m, job->expert, job->shard, slot, staging, b, err);
+}
+
+static void *read_shards(void *arg)
+{
+	struct odw_loaders *l = arg;
+	struct odw_load_job job;
+
+	while (odw_schedule_next_read(l->o.schedule, &job, true)) {
+		const struct od_shard *s = &od_pack_expert(l->o.pack, job.m, job.expert)->shard[job.shard];
+		uint64_t begin_ns = od_now_ns(), bytes = (uint64_t)s->sm.stored_bytes + s->e.stored_bytes;
 		struct od_err err = { 0 };
-		int rc = OD_OK;
+		int rc = l->o.read(l->o.read_arg, &job, odw_slots_at(l->o.slots, (unsigned)job.slot), l->staging[job.stage],
+				   &l->bytes[job.stage], &err);
 
-		if (!job.is_pace)
-			rc = od_inflater_load(l->inflater, job.m, job.expert, job.shard,
-					      odw_slots_at(all->slots, (unsigned)job.slot), &stats, &err);
-		if (rc != OD_OK && all->puller != NULL)
-			rc = odw_puller_missed(all->puller, job.m, job.expert, rc, &err);
-		if (rc != OD_OK)
-			od_log_limited(rc == OD_ERR_BUSY || rc == OD_ERR_MISSING ? OD_LOG_DEBUG : OD_LOG_ERROR, "expert %u of MoE layer %u cannot be loaded: %s", job.expert, job.m,
-				       err.msg);
-		if (odw_schedule_finish_shard(all->schedule, &job, stats.read_bytes, rc, &err))
-			od_data_port_wake(all->port);
+		od_trace_end("read", begin_ns, -1, job.m, job.expert);
+		atomic_fetch_add_explicit(&l->read_ns, od_now_ns() - begin_ns, memory_order_relaxed);
+		atomic_fetch_add_explicit(&l->read_bytes, bytes, memory_order_relaxed);
+		end_job(l, &job, rc == OD_OK ? bytes : 0, rc, &err);
 	}
 	return NULL;
 }
 
-int odw_loaders_start(struct odw_loaders **out, const struct od_pack *pack, enum od_form form,
-		      struct odw_schedule *schedule, struct odw_slots *slots, struct od_data_port *port,
-		      struct odw_puller *puller, unsigned n_threads, struct od_err *err)
+static void *finish_shards(void *arg)
+{
+	struct inflating *own = arg;
+	struct odw_loaders *l = own->all;
+	struct odw_load_job job;
+
+	while (odw_schedule_next_finish(l->o.schedule, &job, true)) {
+		uint64_t begin_ns = od_now_ns();
+		struct od_err err = { 0 };
+		int rc = OD_OK;
+
+		if (job.kind == ODW_LOAD_FINISH) {
+			rc = od_inflater_finish(own->inflater, job.m, job.expert, job.shard, &l->bytes[job.stage],
+						odw_slots_at(l->o.slots, (unsigned)job.slot), &err);
+			od_trace_end("inflate", begin_ns, -1, job.m, job.expert);
+			atomic_fetch_add_explicit(&l->finish_ns, od_now_ns() - begin_ns, memory_order_relaxed);
+		}
+		end_job(l, &job, 0, rc, &err);
+	}
+	return NULL;
+}
+
+/* Address space, of which only what is read into becomes memory. */
+static int make_stages(struct odw_loaders *l, struct od_err *err)
+{
+	uint64_t bytes = od_staging_bytes(l->o.pack, l->o.form);
+
+	for (unsigned i = 0; bytes > 0 && i < l->n_stages; i++) {
+		l->staging[i] = od_alloc(bytes);
+		if (l->staging[i] == NULL)
+			return od_fail(err, OD_ERR_NOMEM, "no memory for stage %u of %u of the load threads", i + 1, l->n_stages);
+	}
+	return OD_OK;
+}
+
+static int start_threads(struct odw_loaders *l, struct od_err *err)
+{
+	const char *what = "load";
+	unsigned *n;
+
+	for (n = &l->n_inflating; *n < l->o.n_inflaters; ++*n) {
+		if (pthread_create(&l->inflating[*n].thread, NULL, finish_shards, &l->inflating[*n]) != 0)
+			goto fail;
+		pthread_setname_np(l->inflating[*n].thread, "od-inflate");
+	}
+	what = "read";
+	for (n = &l->n_reading; *n < l->o.n_readers; ++*n) {
+		if (pthread_create(&l->reading[*n], NULL, read_shards, l) != 0)
+			goto fail;
+		pthread_setname_np(l->reading[*n], "od-read");
+	}
+	return OD_OK;
+fail:
+	return od_fail(err, OD_ERR_NOMEM, "cannot start %s thread %u", what, *n + 1);
+}
+
+int odw_loaders_start(struct odw_loaders **out, const struct odw_loader_opts *opts, struct od_err *err)
 {
 	struct odw_loaders *l;
-	int rc = OD_OK;
+	int rc;
 
 	*out = NULL;
-	if (n_threads == 0 || n_threads > ODW_MAX_LOADERS)
-		return od_fail(err, OD_ERR_ARG, "load threads: expected 1 to %d, found %u", ODW_MAX_LOADERS, n_threads);
+	if (opts->n_readers == 0 || opts->n_readers > ODW_MAX_LOADERS || opts->n_inflaters == 0 ||
+	    opts->n_inflaters > ODW_MAX_LOADERS)
+		return od_fail(err, OD_ERR_ARG, "read and load threads: expected 1 to %d each, found %u and %u", ODW_MAX_LOADERS,
+			       opts->n_readers, opts->n_inflaters);
 	l = calloc(1, sizeof(*l));
 	if (l == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "load threads");
-	l->schedule = schedule;
-	l->slots = slots;
-	l->port = port;
-	l->puller = puller;
-	for (; rc == OD_OK && l->n_made < n_threads; l->n_made += rc == OD_OK) {
-		l->loader[l->n_made].all = l;
-		rc = od_inflater_new(&l->loader[l->n_made].inflater, pack, form, err);
+	l->o = *opts;
+	if (l->o.read == NULL) {
+		l->o.read = read_from_pack;
+		l->o.read_arg = l;
 	}
-	for (; rc == OD_OK && l->n_started < n_threads; l->n_started += rc == OD_OK) {
-		struct loader *one = &l->loader[l->n_started];
-
-		if (pthread_create(&one->thread, NULL, load_shards, one) != 0)
-			rc = od_fail(err, OD_ERR_NOMEM, "cannot start load thread %u of %u", l->n_started + 1,
-				     n_threads);
-		else
-			pthread_setname_np(one->thread, "od-load");
+	l->n_stages = odw_loader_stages(opts->n_readers, opts->n_inflaters);
+	rc = make_stages(l, err);
+	for (unsigned i = 0; rc == OD_OK && i < opts->n_inflaters; i++) {
+		l->inflating[i].all = l;
+		rc = od_inflater_new(&l->inflating[i].inflater, opts->pack, opts->form, err);
 	}
+	if (rc == OD_OK)
+		rc = start_threads(l, err);
 	if (rc != OD_OK) {
 		odw_loaders_stop(l);
 		return rc;
@@ -88,10 +177,19 @@ void odw_loaders_stop(struct odw_loaders *l)
 {
 	if (l == NULL)
 		return;
-	odw_schedule_stop(l->schedule);
-	for (unsigned i = 0; i < l->n_started; i++)
-		pthread_join(l->loader[i].thread, NULL);
-	for (unsigned i = 0; i < l->n_made; i++)
-		od_inflater_free(l->loader[i].inflater);
+	odw_schedule_stop(l->o.schedule);
+	for (unsigned i = 0; i < l->n_reading; i++)
+		pthread_join(l->reading[i], NULL);
+	for (unsigned i = 0; i < l->n_inflating; i++)
+		pthread_join(l->inflating[i].thread, NULL);
+	for (unsigned i = 0; i < l->o.n_inflaters; i++)
+		od_inflater_free(l->inflating[i].inflater);
+	for (unsigned i = 0; i < l->n_stages; i++)
+		od_free(l->staging[i]);
 	free(l);
+}
+
+void odw_loaders_figures(const struct odw_loaders *l, struct odw_loader_figures *f)
+{
+	*f = (struct odw_loader_figures){ .read_bytes = l->read_bytes, .read_ns = l->read_ns, .finish_ns = l->finish_ns };
 }

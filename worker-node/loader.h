@@ -1,27 +1,53 @@
-/* loader.h - the threads that fill slots: each takes the most urgent shard, reads its chunks, inflates them into the
- * slot, and reports. Reading one shard overlaps inflating another (ZipMoE, arXiv 2601.21198, section 3.2) because
- * several threads do both, each with its own staging memory.
+/* loader.h - the threads that fill slots: readers take the most urgent shard and read its chunks into their slot and a
+ * stage; inflaters take what has been read, check it and put it together. So reading goes on while the CPU inflates
+ * (ZipMoE, arXiv 2601.21198, section 3.2).
  *
- * Thread: start and stop by the owner. Owner: pack, schedule, slots and port are borrowed until odw_loaders_stop. */
+ * Thread: start and stop by the owner. Owner: what the options name is borrowed until odw_loaders_stop. */
 #ifndef ODW_LOADER_H
 #define ODW_LOADER_H
 
-#include "common/net/data_port.h"
-#include "common/pack/pack.h"
+#include "common/pack/expert_load.h"
 #include "worker-node/load_schedule.h"
-#include "worker-node/puller.h"
+#include "worker-node/load_stages.h"
 #include "worker-node/slots.h"
 
-#define ODW_MAX_LOADERS 64
+#define ODW_MAX_LOADERS 64 /* of a kind */
 
 struct odw_loaders;
 
-/* The engine is woken through port whenever an expert that a RUN waits for is there, or cannot be had. puller: is told of
- * what cannot be loaded, and says what that means; NULL: the pack is what it is. */
-OD_MUST_CHECK int odw_loaders_start(struct odw_loaders **out, const struct od_pack *pack, enum od_form form,
-				    struct odw_schedule *schedule, struct odw_slots *slots, struct od_data_port *port,
-				    struct odw_puller *puller, unsigned n_threads, struct od_err *err);
+/* The shard's chunks, as od_shard_read. slot, staging: where they may be put; *b says where they are. Any reader. */
+typedef int odw_read_fn(void *arg, const struct odw_load_job *job, void *slot, uint8_t *staging,
+			struct od_shard_bytes *b, struct od_err *err);
+
+struct odw_loader_opts {
+	const struct od_pack *pack;
+	enum od_form form; /* of the slots */
+	struct odw_schedule *schedule; /* made for odw_loader_stages() */
+	struct odw_slots *slots;
+	unsigned n_readers, n_inflaters;
+	odw_read_fn *read; /* NULL: from the pack */
+	void *read_arg;
+	/* Is told of what cannot be loaded, and says what that means; NULL: the pack is what it is. Any thread. */
+	int (*missed)(void *arg, uint32_t m, uint32_t expert, int code, struct od_err *err);
+	void *missed_arg;
+	void (*wake)(void *arg); /* an expert that a RUN waits for is there, or cannot be had. Any thread */
+	void *wake_arg;
+};
+
+/* Shards under way: one for every thread, and one that waits for each inflater. */
+unsigned odw_loader_stages(unsigned n_readers, unsigned n_inflaters);
+/* Memory of threads and stages, beside the slots. OD_ERR_RANGE: too many threads. */
+OD_MUST_CHECK int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, enum od_form form, unsigned n_readers,
+				   unsigned n_inflaters, struct od_err *err);
+
+OD_MUST_CHECK int odw_loaders_start(struct odw_loaders **out, const struct odw_loader_opts *opts, struct od_err *err);
 /* Stops the schedule, joins, frees. NULL ok. */
 void odw_loaders_stop(struct odw_loaders *l);
+
+/* Of all threads of a kind together, since the start. */
+struct odw_loader_figures {
+	uint64_t read_bytes, read_ns, finish_ns;
+};
+void odw_loaders_figures(const struct odw_loaders *l, struct odw_loader_figures *f);
 
 #endif

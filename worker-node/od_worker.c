@@ -20,6 +20,8 @@
 
 #define DEFAULT_MEMORY_BYTES 1000000000u
 #define DEFAULT_LOADERS 4
+/* Enough for a disk that wants several requests at once; a second costs nothing where the first suffices. */
+#define DEFAULT_READERS 2
 #define MAX_PACE_MS 60000
 /* What a worker holds beside its slots: row buffers (scratch, RUNs, outputs and one more of each: 40 MiB), program,
  * libraries and the pack's tables. Staging of the load threads comes on top. */
@@ -35,7 +37,7 @@ static struct od_daemon_about about = {
 
 struct options {
 	struct od_daemon_args common;
-	uint64_t memory_bytes, slots, load_threads;
+	uint64_t memory_bytes, slots, read_threads, load_threads;
 	int form; /* enum od_form, OD_FORM_AUTO */
 	double load_time_ms, run_time_ms; /* paced, for experiments; 0: as fast as it goes */
 	const char *store, *spool;	  /* NULL: the pack is here */
@@ -265,17 +267,20 @@ static const struct od_daemon_ops daemon_ops = {
 static int open_memory(struct worker *w, struct od_err *err)
 {
 	uint64_t slot_bytes = od_pack_slot_bytes(w->pack, w->form), fixed;
+	uint64_t beside = w->puller != NULL ? FIXED_BYTES + PULL_BYTES : FIXED_BYTES;
 	struct odw_schedule_opts opts = { .n_layers = w->cfg->n_layers,
 					  .n_experts = w->cfg->n_experts,
 					  .n_shards = od_pack_expert(w->pack, 0, 0)->n_shards,
+					  .n_stages = odw_loader_stages((unsigned)w->opt.read_threads,
+									(unsigned)w->opt.load_threads),
 					  .load_ns = (uint64_t)(w->opt.load_time_ms * OD_NS_PER_MS) };
 	char slot[32], limit[32];
 	int rc;
 
-	if (!od_mul(w->opt.load_threads, od_inflater_bytes(w->pack, w->form), &fixed) ||
-	    !od_add(fixed, w->puller != NULL ? FIXED_BYTES + PULL_BYTES : FIXED_BYTES, &fixed))
-		return od_fail(err, OD_ERR_RANGE, "%" PRIu64 " load threads are too many", w->opt.load_threads);
-	rc = odw_slots_plan(&w->n_slots, w->opt.memory_bytes, fixed, slot_bytes, w->opt.slots, err);
+	rc = odw_loader_bytes(&fixed, w->pack, w->form, (unsigned)w->opt.read_threads, (unsigned)w->opt.load_threads, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = odw_slots_plan(&w->n_slots, w->opt.memory_bytes, fixed + beside, slot_bytes, w->opt.slots, err);
 	if (rc != OD_OK)
 		return rc;
 	rc = odw_slots_new(&w->slots, w->n_slots, slot_bytes, err);
@@ -287,6 +292,32 @@ static int open_memory(struct worker *w, struct od_err *err)
 		       od_format_bytes(slot_bytes, slot, sizeof(slot)), od_form_names[w->form],
 		       od_format_bytes(w->opt.memory_bytes, limit, sizeof(limit)));
 	return rc;
+}
+
+static void wake_engine(void *port)
+{
+	od_data_port_wake(port);
+}
+
+static int ask_puller(void *puller, uint32_t m, uint32_t expert, int code, struct od_err *err)
+{
+	return odw_puller_missed(puller, m, expert, code, err);
+}
+
+static int open_loaders(struct worker *w, struct od_data_port *port, struct od_err *err)
+{
+	const struct odw_loader_opts opts = { .pack = w->pack,
+					      .form = w->form,
+					      .schedule = w->schedule,
+					      .slots = w->slots,
+					      .n_readers = (unsigned)w->opt.read_threads,
+					      .n_inflaters = (unsigned)w->opt.load_threads,
+					      .missed = w->puller != NULL ? ask_puller : NULL,
+					      .missed_arg = w->puller,
+					      .wake = wake_engine,
+					      .wake_arg = port };
+
+	return odw_loaders_start(&w->loaders, &opts, err);
 }
 
 static int open_daemon(struct worker *w, struct od_err *err)
@@ -307,8 +338,7 @@ static int open_daemon(struct worker *w, struct od_err *err)
 	if (rc == OD_OK)
 		rc = odw_engine_start(&w->engine, &engine, err);
 	if (rc == OD_OK)
-		rc = odw_loaders_start(&w->loaders, w->pack, w->form, w->schedule, w->slots, engine.port, w->puller,
-				       (unsigned)w->opt.load_threads, err);
+		rc = open_loaders(w, engine.port, err);
 	if (rc == OD_OK)
 		od_log(OD_LOG_INFO, "listening on %s, port %u, data port %u",
 		       od_daemon_args_where(&w->opt.common), od_daemon_port(w->daemon), od_data_port_number(engine.port));
@@ -416,6 +446,7 @@ int main(int argc, char **argv)
 	unsigned cpus = od_cpu_count();
 	struct worker w = { .opt = { .memory_bytes = DEFAULT_MEMORY_BYTES,
 				     .form = OD_FORM_AUTO,
+				     .read_threads = DEFAULT_READERS,
 				     .load_threads = cpus < DEFAULT_LOADERS ? cpus : DEFAULT_LOADERS } };
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Without a pack: experts are pulled from main, and kept" },
@@ -426,7 +457,8 @@ int main(int argc, char **argv)
 		{ "memory-limit", OD_ARG_SIZE, &w.opt.memory_bytes, "SIZE", "memory that this worker may use; gives the number of slots (default: 1GB)", 0, 0, NULL },
 		{ "slots", OD_ARG_UINT, &w.opt.slots, "N", "experts in memory at once (default: as many as the memory limit allows, at most 64)", 1, ODW_MAX_SLOTS, NULL },
 		{ "resident-form", OD_ARG_CHOICE, &w.opt.form, "bf16|planes", "experts in memory as published, or coded as they are stored, in two thirds of it (default: planes if the pack has them, they are more than the cache holds, and this CPU computes on them faster)", 0, 0, od_form_names },
-		{ "load-threads", OD_ARG_UINT, &w.opt.load_threads, "N", "threads that read and decompress experts (default: the CPUs there are, at most 4)", 1, ODW_MAX_LOADERS, NULL },
+		{ "read-threads", OD_ARG_UINT, &w.opt.read_threads, "N", "threads that read experts (default: 2)", 1, ODW_MAX_LOADERS, NULL },
+		{ "load-threads", OD_ARG_UINT, &w.opt.load_threads, "N", "threads that check and decompress what has been read (default: the CPUs there are, at most 4)", 1, ODW_MAX_LOADERS, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Experiments: a slower machine than this one" },
 		{ "load-time", OD_ARG_REAL, &w.opt.load_time_ms, "MS", "a load is complete no earlier than MS milliseconds after it began; loads go one at a time", 0, MAX_PACE_MS, NULL },
 		{ "run-time", OD_ARG_REAL, &w.opt.run_time_ms, "MS", "an expert's outputs are sent no earlier than MS milliseconds after its computation began", 0, MAX_PACE_MS, NULL },

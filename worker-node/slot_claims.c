@@ -33,6 +33,8 @@ void odw_slot_vacate(struct odw_schedule *s, struct slot *slot)
 		s->figures.unused_loads++;
 	odw_expert_in(s, slot)->slot = 0;
 	odw_pace_leave(&s->pace, (int)(slot - s->slot));
+	if (odw_stages_drop(&s->stages, (int)(slot - s->slot)))
+		pthread_cond_broadcast(&s->to_read);
 	if (slot->n_users == 0) {
 		slot_is_void(s, slot);
 		return;
@@ -113,7 +115,7 @@ static void begin_load(struct odw_schedule *s, struct slot *slot, struct entry *
 {
 	*slot = (struct slot){ .state = ODW_LOADING, .m = e->m, .expert = e->expert };
 	odw_expert_of(s, e)->slot = (uint8_t)(slot - s->slot + 1);
-	pthread_cond_broadcast(&s->work);
+	pthread_cond_broadcast(&s->to_read);
 }
 
 /* One entry without a slot gets one, or the promise of one that drains. coming counts what drains and is not
@@ -146,8 +148,10 @@ void odw_assign_slots(struct odw_schedule *s)
 	struct entry *e;
 
 	s->pass++;
-	if (s->pace.load_ns > 0)
-		pthread_cond_broadcast(&s->work); /* another load may be more urgent than the one that has the path */
+	if (s->pace.load_ns > 0) { /* another load may be more urgent than the one that has the path */
+		pthread_cond_broadcast(&s->to_read);
+		pthread_cond_broadcast(&s->to_finish);
+	}
 	for (int i = 0; i < 2; i++) {
 		TAILQ_FOREACH(e, list[i], order) {
 			const struct expert *x = odw_expert_of(s, e);
@@ -165,7 +169,19 @@ void odw_slot_user_leaves(struct odw_schedule *s, struct slot *slot)
 		slot_is_void(s, slot);
 }
 
-struct slot *odw_most_urgent_load(struct odw_schedule *s)
+static bool has_job(const struct odw_schedule *s, const struct slot *slot, enum odw_load_kind kind)
+{
+	if (slot->state != ODW_LOADING)
+		return false;
+	switch (kind) {
+	case ODW_LOAD_READ: return slot->next_shard < s->opts.n_shards;
+	case ODW_LOAD_FINISH: return odw_stages_read(&s->stages, (int)(slot - s->slot)) >= 0;
+	case ODW_LOAD_PACE: return !slot->paced;
+	}
+	return false;
+}
+
+struct slot *odw_most_urgent_load(struct odw_schedule *s, enum odw_load_kind kind)
 {
 	const struct entry *best_first = NULL, *first;
 	enum need best_need = NEED_WANT;
@@ -175,7 +191,7 @@ struct slot *odw_most_urgent_load(struct odw_schedule *s)
 		struct slot *slot = &s->slot[i];
 		enum need need;
 
-		if (slot->state != ODW_LOADING || slot->next_shard == s->n_parts)
+		if (!has_job(s, slot, kind))
 			continue;
 		need = odw_slot_need(s, slot, &first);
 		if (best == NULL || need > best_need ||

@@ -69,6 +69,7 @@ static int open_workers(struct served_sim *s, struct od_err *err)
 		.n_layers = s->p.n_layers,
 		.n_experts = s->p.n_experts,
 		.n_shards = 1,
+		.n_stages = 1,
 		.n_slots = s->p.slots,
 		.load_ns = s->p.load_ns,
 		.now_ns = read_clock,
@@ -153,10 +154,10 @@ void served_sim_free(struct served_sim *s)
 /* Whatever can be done at this moment: shards that are begun or have had their time, the next expert. */
 static void work(struct served_sim *s, struct sim_worker *w)
 {
-	struct odw_shard_job job;
+	struct odw_load_job job;
 
-	while (odw_schedule_next_shard(w->schedule, &job, false))
-		(void)!odw_schedule_finish_shard(w->schedule, &job, 1, OD_OK, NULL);
+	while (odw_schedule_next_read(w->schedule, &job, false) || odw_schedule_next_finish(w->schedule, &job, false))
+		(void)!odw_schedule_end_job(w->schedule, &job, job.kind == ODW_LOAD_READ, OD_OK, NULL);
 	if (w->computing != NULL || (w->computing = odw_schedule_take(w->schedule)) == NULL)
 		return;
 	w->done_ns = virtual_ns + s->p.worker_ns;

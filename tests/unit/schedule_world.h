@@ -13,6 +13,7 @@
 #include "worker-node/load_schedule.h"
 
 #define SHARDS 3
+#define STAGES 5
 #define LAYERS 4
 #define EXPERTS 5
 #define SESSION 77
@@ -27,7 +28,7 @@ static inline uint64_t read_clock(void)
 static inline struct odw_schedule *new_paced_schedule(unsigned n_slots, uint64_t load_ns)
 {
 	const struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_shards = SHARDS,
-						.n_slots = n_slots, .load_ns = load_ns, .now_ns = read_clock };
+						.n_slots = n_slots, .n_stages = STAGES, .load_ns = load_ns, .now_ns = read_clock };
 	struct odw_schedule *s;
 	struct od_err err;
 
@@ -55,18 +56,32 @@ static inline void run(struct odw_schedule *s, uint64_t step, uint32_t m, bool c
 	assert_int_equal(odw_schedule_run(s, SESSION, step, m, closes, item, 1), OD_OK);
 }
 
-/* One shard taken and finished: its expert. -1: there was none. */
-static inline int load_one(struct odw_schedule *s, struct odw_shard_job *job)
+/* What was read is there, and is finished at once. True: the engine has something to take. */
+static inline bool put(struct odw_schedule *s, const struct odw_load_job *read, uint64_t bytes)
 {
-	if (!odw_schedule_next_shard(s, job, false))
+	struct odw_load_job job;
+	bool wake = odw_schedule_end_job(s, read, bytes, OD_OK, NULL);
+
+	assert_int_equal(read->kind, ODW_LOAD_READ);
+	if (!odw_schedule_next_finish(s, &job, false))
+		return wake;
+	assert_int_equal(job.kind, ODW_LOAD_FINISH);
+	assert_true(job.slot == read->slot && job.shard == read->shard && job.stage == read->stage);
+	return odw_schedule_end_job(s, &job, 0, OD_OK, NULL);
+}
+
+/* One shard read and finished: its expert. -1: there was none. */
+static inline int load_one(struct odw_schedule *s, struct odw_load_job *job)
+{
+	if (!odw_schedule_next_read(s, job, false))
 		return -1;
-	(void)!odw_schedule_finish_shard(s, job, 10, OD_OK, NULL);
+	(void)put(s, job, 10);
 	return (int)job->expert;
 }
 
 static inline void load_all(struct odw_schedule *s)
 {
-	struct odw_shard_job job;
+	struct odw_load_job job;
 
 	while (load_one(s, &job) >= 0)
 		;

@@ -24,7 +24,7 @@ static uint64_t read_clock(void)
 
 static struct odw_schedule *new_schedule(unsigned n_slots)
 {
-	const struct odw_schedule_opts opts = { .n_layers = 4, .n_experts = 5, .n_shards = SHARDS, .n_slots = n_slots,
+	const struct odw_schedule_opts opts = { .n_layers = 4, .n_experts = 5, .n_shards = SHARDS, .n_slots = n_slots, .n_stages = SHARDS,
 						.load_ns = LOAD_NS, .now_ns = read_clock };
 	struct odw_schedule *s;
 
@@ -45,28 +45,29 @@ static void run(struct odw_schedule *s, uint32_t m, struct odw_item *item, uint3
 	assert_int_equal(odw_schedule_run(s, SESSION, 1, m, false, item, 1), OD_OK);
 }
 
-/* The next part must be one of this expert, is done at once. True: the engine has something to take. */
-static bool load_part(struct odw_schedule *s, uint32_t expert, bool is_pace)
+/* The next job must be this. True: the engine has something to take. */
+static bool do_job(struct odw_schedule *s, uint32_t expert, enum odw_load_kind kind)
 {
-	struct odw_shard_job job;
+	struct odw_load_job job;
 
-	assert_true(odw_schedule_next_shard(s, &job, false));
+	assert_true(kind == ODW_LOAD_READ ? odw_schedule_next_read(s, &job, false) : odw_schedule_next_finish(s, &job, false));
 	assert_int_equal(job.expert, expert);
-	assert_int_equal(job.is_pace, is_pace);
-	return odw_schedule_finish_shard(s, &job, is_pace ? 0 : 10, OD_OK, NULL);
+	assert_int_equal(job.kind, kind);
+	return odw_schedule_end_job(s, &job, kind == ODW_LOAD_READ ? 10 : 0, OD_OK, NULL);
 }
 
 static void load_bytes(struct odw_schedule *s, uint32_t expert)
 {
 	for (int i = 0; i < SHARDS; i++)
-		assert_false(load_part(s, expert, false));
+		assert_false(do_job(s, expert, ODW_LOAD_READ) || do_job(s, expert, ODW_LOAD_FINISH));
 }
 
 static void nothing_to_load(struct odw_schedule *s)
 {
-	struct odw_shard_job job;
+	struct odw_load_job job;
 
-	assert_false(odw_schedule_next_shard(s, &job, false));
+	assert_false(odw_schedule_next_read(s, &job, false));
+	assert_false(odw_schedule_next_finish(s, &job, false));
 }
 
 static struct odw_load_figures figures(struct odw_schedule *s)
@@ -94,7 +95,7 @@ static void a_load_takes_its_time(void **state)
 	assert_null(odw_schedule_take(s));
 	assert_int_equal(odw_schedule_look(s, 0).state, ODW_LOADING);
 	clock_ns += 1;
-	assert_true(load_part(s, 3, true)); /* wakes the engine */
+	assert_true(do_job(s, 3, ODW_LOAD_PACE)); /* wakes the engine */
 	assert_ptr_equal(odw_schedule_take(s), &r);
 	assert_int_equal(r.load_ns, LOAD_NS);
 	assert_int_equal(r.loaded_bytes, SHARDS * 10);
@@ -107,19 +108,21 @@ static void a_load_takes_its_time(void **state)
 static void slow_bytes_take_longer(void **state)
 {
 	struct odw_schedule *s = new_schedule(1);
-	struct odw_shard_job a, b;
+	struct odw_load_job a, b;
 	struct odw_item r;
 
 	(void)state;
 	run(s, 0, &r, 3);
-	assert_true(odw_schedule_next_shard(s, &a, false));
-	assert_true(odw_schedule_next_shard(s, &b, false));
+	assert_true(odw_schedule_next_read(s, &a, false));
+	assert_true(odw_schedule_next_read(s, &b, false));
 	clock_ns += LOAD_NS;
-	assert_false(load_part(s, 3, true)); /* has had its time, lacks its bytes */
+	assert_false(do_job(s, 3, ODW_LOAD_PACE)); /* has had its time, lacks its bytes */
 	nothing_to_load(s);
 	clock_ns += 7;
-	assert_false(odw_schedule_finish_shard(s, &a, 1, OD_OK, NULL));
-	assert_true(odw_schedule_finish_shard(s, &b, 1, OD_OK, NULL));
+	assert_false(odw_schedule_end_job(s, &a, 1, OD_OK, NULL));
+	assert_false(odw_schedule_end_job(s, &b, 1, OD_OK, NULL));
+	assert_false(do_job(s, 3, ODW_LOAD_FINISH));
+	assert_true(do_job(s, 3, ODW_LOAD_FINISH));
 	assert_ptr_equal(odw_schedule_take(s), &r);
 	assert_int_equal(r.load_ns, LOAD_NS + 7);
 	odw_schedule_done(s, &r);
@@ -136,12 +139,12 @@ static void loads_go_one_after_another(void **state)
 	load_bytes(s, 3);
 	nothing_to_load(s); /* 4 has a slot, but not the path */
 	clock_ns += LOAD_NS;
-	assert_false(load_part(s, 3, true));
+	assert_false(do_job(s, 3, ODW_LOAD_PACE));
 	load_bytes(s, 4);
 	clock_ns += LOAD_NS - 1;
 	nothing_to_load(s);
 	clock_ns += 1;
-	assert_false(load_part(s, 4, true));
+	assert_false(do_job(s, 4, ODW_LOAD_PACE));
 	assert_int_equal(figures(s).load_ns, 2 * LOAD_NS);
 	odw_schedule_free(s);
 }
@@ -160,12 +163,12 @@ static void urgent_loads_take_the_path_and_give_it_back(void **state)
 	clock_ns += LOAD_NS - 1;
 	nothing_to_load(s); /* 3's time would have been over long ago */
 	clock_ns += 1;
-	assert_true(load_part(s, 4, true));
+	assert_true(do_job(s, 4, ODW_LOAD_PACE));
 	nothing_to_load(s);
 	clock_ns += LOAD_NS - 400 - 1;
 	nothing_to_load(s);
 	clock_ns += 1;
-	assert_false(load_part(s, 3, true)); /* keeps what it had */
+	assert_false(do_job(s, 3, ODW_LOAD_PACE)); /* keeps what it had */
 	assert_int_equal(figures(s).loads, 2);
 	assert_ptr_equal(odw_schedule_take(s), &r);
 	odw_schedule_done(s, &r);
@@ -192,7 +195,7 @@ static void cancelled_loads_end_at_once(void **state)
 	clock_ns += LOAD_NS - 1;
 	nothing_to_load(s); /* and not what the other had */
 	clock_ns += 1;
-	assert_true(load_part(s, 4, true));
+	assert_true(do_job(s, 4, ODW_LOAD_PACE));
 	assert_ptr_equal(odw_schedule_take(s), &r);
 	odw_schedule_done(s, &r);
 	load_bytes(s, 3); /* comes back, and begins anew */
@@ -209,19 +212,19 @@ static void failed_loads_do_not_keep_the_path(void **state)
 {
 	struct odw_schedule *s = new_schedule(1);
 	struct od_err why = { OD_ERR_IO, "no such luck" };
-	struct odw_shard_job a;
+	struct odw_load_job a;
 	struct odw_item r;
 
 	(void)state;
 	run(s, 0, &r, 3);
-	assert_true(odw_schedule_next_shard(s, &a, false));
-	assert_true(odw_schedule_finish_shard(s, &a, 0, OD_ERR_IO, &why)); /* known at once */
+	assert_true(odw_schedule_next_read(s, &a, false));
+	assert_true(odw_schedule_end_job(s, &a, 0, OD_ERR_IO, &why)); /* known at once */
 	assert_ptr_equal(odw_schedule_take(s), &r);
 	assert_int_equal(r.code, OD_ERR_IO);
 	want(s, 1, 4);
 	load_bytes(s, 4);
 	clock_ns += LOAD_NS;
-	assert_false(load_part(s, 4, true));
+	assert_false(do_job(s, 4, ODW_LOAD_PACE));
 	odw_schedule_free(s);
 }
 
@@ -237,7 +240,7 @@ static void waiting_is_progress(void **state)
 	assert_true(figures(s).progress > before);
 	assert_true(figures(s).busy);
 	clock_ns += LOAD_NS;
-	assert_false(load_part(s, 3, true));
+	assert_false(do_job(s, 3, ODW_LOAD_PACE));
 	before = figures(s).progress;
 	assert_int_equal(figures(s).progress, before);
 	assert_false(figures(s).busy);
@@ -268,18 +271,27 @@ static void the_end_of_a_session_is_the_end_of_its_loads(void **state)
 #define REAL_LOAD_NS (2 * OD_NS_PER_MS)
 #define REAL_LOADS 4
 
-static void *loader_thread(void *arg)
+static void *reader_thread(void *arg)
 {
-	struct odw_shard_job job;
+	struct odw_load_job job;
 
-	while (odw_schedule_next_shard(arg, &job, true))
-		(void)!odw_schedule_finish_shard(arg, &job, 1, OD_OK, NULL);
+	while (odw_schedule_next_read(arg, &job, true))
+		(void)!odw_schedule_end_job(arg, &job, 1, OD_OK, NULL);
+	return NULL;
+}
+
+static void *inflater_thread(void *arg)
+{
+	struct odw_load_job job;
+
+	while (odw_schedule_next_finish(arg, &job, true))
+		(void)!odw_schedule_end_job(arg, &job, 0, OD_OK, NULL);
 	return NULL;
 }
 
 static void sleeping_loaders_finish_loads(void **state)
 {
-	const struct odw_schedule_opts opts = { .n_layers = 4, .n_experts = 5, .n_shards = SHARDS, .n_slots = 2,
+	const struct odw_schedule_opts opts = { .n_layers = 4, .n_experts = 5, .n_shards = SHARDS, .n_slots = 2, .n_stages = SHARDS,
 						.load_ns = REAL_LOAD_NS };
 	struct odw_schedule *s;
 	struct odw_item r[REAL_LOADS], *got;
@@ -290,7 +302,7 @@ static void sleeping_loaders_finish_loads(void **state)
 	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
 	odw_schedule_begin(s, SESSION);
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&loader[i], NULL, loader_thread, s), 0);
+		assert_int_equal(pthread_create(&loader[i], NULL, i == 0 ? reader_thread : inflater_thread, s), 0);
 	begin_ns = od_now_ns();
 	for (uint32_t i = 0; i < REAL_LOADS; i++)
 		run(s, i, &r[i], i);

@@ -4,17 +4,17 @@
 static void run_takes_the_slot_of_a_want(void **state)
 {
 	struct odw_schedule *s = new_schedule(1);
-	struct odw_shard_job a, job;
+	struct odw_load_job a, job;
 	struct odw_item r;
 
 	(void)state;
 	WANT(s, 1, 0, 1, 2);
-	assert_true(odw_schedule_next_shard(s, &a, false));
+	assert_true(odw_schedule_next_read(s, &a, false));
 	run(s, 9, 3, true, &r, 4, true); /* later by key, but a RUN */
 	assert_true(is(s, 1, 0, 0, ODW_DRAINING));
-	assert_false(odw_schedule_next_shard(s, &job, false)); /* the cancelled load stops at the shard */
+	assert_false(odw_schedule_next_read(s, &job, false)); /* the cancelled load stops at the shard */
 	assert_null(odw_schedule_take(s));
-	assert_false(odw_schedule_finish_shard(s, &a, 10, OD_OK, NULL));
+	assert_false(put(s, &a, 10));
 	assert_int_equal(figures(s).cancelled_loads, 1);
 	for (int i = 0; i < SHARDS; i++)
 		assert_int_equal(load_one(s, &job), 4);
@@ -71,7 +71,7 @@ static void ready_runs_go_before_loading_ones(void **state)
 {
 	struct odw_schedule *s = new_schedule(2);
 	struct odw_item r[2];
-	struct odw_shard_job job;
+	struct odw_load_job job;
 
 	(void)state;
 	WANT(s, 1, 3, 1, 0);
@@ -90,7 +90,7 @@ static void ready_runs_go_before_loading_ones(void **state)
 static void newest_version_wins(void **state)
 {
 	struct odw_schedule *s = new_schedule(2);
-	struct odw_shard_job job;
+	struct odw_load_job job;
 
 	(void)state;
 	WANT(s, 1, 0, 5, 0, 1);
@@ -272,17 +272,17 @@ static void earlier_layers_displace_wants_of_later_ones(void **state)
 static void loaders_share_the_most_urgent_load(void **state)
 {
 	struct odw_schedule *s = new_schedule(3);
-	struct odw_shard_job a, b, c, d, e;
+	struct odw_load_job a, b, c, d, e;
 	struct odw_item r;
 
 	(void)state;
 	WANT(s, 1, 0, 1, 0);
-	assert_true(odw_schedule_next_shard(s, &a, false));
+	assert_true(odw_schedule_next_read(s, &a, false));
 	run(s, 7, 2, false, &r, 1, true);
-	assert_true(odw_schedule_next_shard(s, &b, false));
-	assert_true(odw_schedule_next_shard(s, &c, false));
-	assert_true(odw_schedule_next_shard(s, &d, false));
-	assert_true(odw_schedule_next_shard(s, &e, false));
+	assert_true(odw_schedule_next_read(s, &b, false));
+	assert_true(odw_schedule_next_read(s, &c, false));
+	assert_true(odw_schedule_next_read(s, &d, false));
+	assert_true(odw_schedule_next_read(s, &e, false));
 	assert_int_equal(a.expert, 0);
 	assert_int_equal(b.expert, 1);
 	assert_int_equal(c.expert, 1);
@@ -290,11 +290,87 @@ static void loaders_share_the_most_urgent_load(void **state)
 	assert_int_equal(b.shard + c.shard + d.shard, 0 + 1 + 2);
 	assert_int_equal(e.expert, 0);
 	assert_int_equal(odw_schedule_look(s, (unsigned)b.slot).n_users, 3);
-	assert_false(odw_schedule_finish_shard(s, &d, 1, OD_OK, NULL));
-	assert_false(odw_schedule_finish_shard(s, &b, 2, OD_OK, NULL));
-	assert_true(odw_schedule_finish_shard(s, &c, 4, OD_OK, NULL)); /* a RUN can go on */
+	assert_false(put(s, &d, 1));
+	assert_false(put(s, &b, 2));
+	assert_true(put(s, &c, 4)); /* a RUN can go on */
 	compute(s, &r);
 	assert_int_equal(r.loaded_bytes, 7);
+	odw_schedule_free(s);
+}
+
+static void reading_goes_no_further_than_the_stages(void **state)
+{
+	struct odw_schedule *s = new_schedule(2);
+	struct odw_load_job job[STAGES], other;
+
+	(void)state;
+	WANT(s, 1, 0, 1, 0, 1);
+	for (int i = 0; i < STAGES; i++) {
+		assert_true(odw_schedule_next_read(s, &job[i], false));
+		for (int j = 0; j < i; j++)
+			assert_int_not_equal(job[i].stage, job[j].stage);
+	}
+	assert_false(odw_schedule_next_read(s, &other, false)); /* (1) has a shard that nobody took */
+	assert_false(odw_schedule_next_finish(s, &other, false));
+	assert_false(odw_schedule_end_job(s, &job[1], 1, OD_OK, NULL));
+	assert_false(odw_schedule_next_read(s, &other, false)); /* it is still in its stage */
+	assert_true(odw_schedule_next_finish(s, &other, false));
+	assert_true(other.expert == 0 && other.shard == 1 && other.stage == job[1].stage);
+	assert_false(odw_schedule_next_finish(s, &job[1], false)); /* nothing is finished twice */
+	assert_false(odw_schedule_next_read(s, &job[1], false));
+	assert_false(odw_schedule_end_job(s, &other, 0, OD_OK, NULL));
+	assert_true(odw_schedule_next_read(s, &other, false));
+	assert_true(other.expert == 1 && other.shard == SHARDS - 1 && other.stage == 1);
+	odw_schedule_free(s);
+}
+
+static void the_most_urgent_is_finished_first(void **state)
+{
+	struct odw_schedule *s = new_schedule(2);
+	struct odw_load_job a, b, c, job;
+	struct odw_item r;
+
+	(void)state;
+	WANT(s, 1, 0, 1, 0);
+	assert_true(odw_schedule_next_read(s, &a, false));
+	run(s, 7, 2, false, &r, 1, true);
+	assert_true(odw_schedule_next_read(s, &b, false) && odw_schedule_next_read(s, &c, false));
+	assert_false(odw_schedule_end_job(s, &a, 1, OD_OK, NULL) || odw_schedule_end_job(s, &c, 1, OD_OK, NULL) ||
+		     odw_schedule_end_job(s, &b, 1, OD_OK, NULL));
+	assert_true(odw_schedule_next_finish(s, &job, false));
+	assert_true(job.expert == 1 && job.shard == 0); /* a RUN's, and its first, whatever was read first */
+	assert_true(odw_schedule_next_finish(s, &job, false));
+	assert_true(job.expert == 1 && job.shard == 1);
+	assert_true(odw_schedule_next_finish(s, &job, false));
+	assert_int_equal(job.expert, 0);
+	odw_schedule_free(s);
+}
+
+static void cancelled_loads_leave_their_stages(void **state)
+{
+	struct odw_schedule *s = new_schedule(1);
+	struct odw_load_job job[SHARDS], other;
+	struct odw_item r;
+
+	(void)state;
+	for (uint32_t version = 1; version <= STAGES; version++) { /* more than once through all of them */
+		WANT(s, 1, 3, 2 * version, 0);
+		for (int i = 0; i < SHARDS; i++)
+			assert_true(odw_schedule_next_read(s, &job[i], false));
+		assert_false(odw_schedule_end_job(s, &job[0], 1, OD_OK, NULL)); /* waits for an inflater */
+		assert_false(odw_schedule_end_job(s, &job[1], 1, OD_OK, NULL));
+		assert_true(odw_schedule_next_finish(s, &other, false));
+		assert_int_equal(odw_schedule_want(s, SESSION, 1, 3, 2 * version + 1, NULL, 0), 0);
+		assert_true(is(s, 1, 0, 0, ODW_DRAINING)); /* somebody reads, somebody inflates */
+		assert_false(odw_schedule_next_finish(s, &job[0], false));
+		assert_false(odw_schedule_end_job(s, &other, 0, OD_OK, NULL));
+		assert_false(odw_schedule_end_job(s, &job[2], 1, OD_OK, NULL));
+		assert_true(is(s, 1, 0, 0, ODW_VOID));
+		assert_false(odw_schedule_next_finish(s, &other, false));
+	}
+	run(s, 1, 0, true, &r, 4, true);
+	load_all(s);
+	compute(s, &r);
 	odw_schedule_free(s);
 }
 
@@ -302,22 +378,22 @@ static void failed_loads_answer_runs_and_drop_wants(void **state)
 {
 	struct odw_schedule *s = new_schedule(1);
 	struct od_err why = { OD_ERR_CORRUPT, "chunk at 4096: checksum" };
-	struct odw_shard_job a, b;
+	struct odw_load_job a, b;
 	struct odw_item r, *got;
 
 	(void)state;
 	WANT(s, 2, 0, 1, 0);
 	run(s, 1, 0, true, &r, 0, true);
-	assert_true(odw_schedule_next_shard(s, &a, false));
-	assert_true(odw_schedule_next_shard(s, &b, false));
-	assert_true(odw_schedule_finish_shard(s, &a, 0, OD_ERR_CORRUPT, &why));
+	assert_true(odw_schedule_next_read(s, &a, false));
+	assert_true(odw_schedule_next_read(s, &b, false));
+	assert_true(odw_schedule_end_job(s, &a, 0, OD_ERR_CORRUPT, &why));
 	assert_int_equal(odw_schedule_entries(s), 0);
 	assert_true(is(s, 1, 0, 0, ODW_DRAINING)); /* the other thread is still in there */
 	got = odw_schedule_take(s);
 	assert_ptr_equal(got, &r);
 	assert_int_equal(got->code, OD_ERR_CORRUPT);
 	assert_string_equal(got->reason, why.msg);
-	(void)!odw_schedule_finish_shard(s, &b, 0, OD_ERR_CORRUPT, &why);
+	(void)!odw_schedule_end_job(s, &b, 0, OD_ERR_CORRUPT, &why);
 	assert_true(is(s, 1, 0, 0, ODW_VOID));
 	assert_int_equal(figures(s).loads + figures(s).cancelled_loads, 0);
 	run(s, 3, 0, true, &r, 0, true); /* tried anew */
@@ -357,7 +433,7 @@ static void session_end_drops_everything(void **state)
 {
 	struct odw_schedule *s = new_schedule(2);
 	struct odw_item r[3], *computing;
-	struct odw_shard_job job;
+	struct odw_load_job job;
 
 	(void)state;
 	run(s, 1, 0, false, &r[0], 0, false);
@@ -366,7 +442,7 @@ static void session_end_drops_everything(void **state)
 	assert_ptr_equal(computing, &r[0]);
 	run(s, 1, 0, false, &r[1], 1, false);
 	WANT(s, 1, 1, 1, 2);
-	assert_true(odw_schedule_next_shard(s, &job, false));
+	assert_true(odw_schedule_next_read(s, &job, false));
 	odw_schedule_end(s, SESSION + 1); /* not ours */
 	assert_int_equal(odw_schedule_session(s), SESSION);
 	odw_schedule_end(s, SESSION);
@@ -379,7 +455,7 @@ static void session_end_drops_everything(void **state)
 	run(s, 1, 0, true, &r[2], 4, true); /* waits until somebody leaves */
 	odw_schedule_done(s, computing);
 	assert_true(is(s, 2, 0, 4, ODW_LOADING));
-	(void)!odw_schedule_finish_shard(s, &job, 1, OD_OK, NULL);
+	(void)put(s, &job, 1);
 	assert_int_equal(odw_schedule_want(s, SESSION + 1, 1, 2, 1, (uint32_t[]){ 1 }, 1), 0);
 	assert_int_equal(odw_schedule_entries(s), 1);
 	assert_int_equal(odw_schedule_run(s, SESSION + 1, 1, 2, true, &r[1], 1), OD_ERR_CANCELLED);
@@ -391,7 +467,7 @@ static void session_end_drops_everything(void **state)
 static void progress_and_busy_tell_of_work(void **state)
 {
 	struct odw_schedule *s = new_schedule(1);
-	struct odw_shard_job job;
+	struct odw_load_job job;
 	uint64_t before;
 
 	(void)state;
@@ -412,7 +488,7 @@ static void progress_and_busy_tell_of_work(void **state)
 static void every_run_cancels_one_load_at_most(void **state)
 {
 	struct odw_schedule *s = new_schedule(3);
-	struct odw_shard_job job[3];
+	struct odw_load_job job[3];
 	struct odw_item r[4];
 
 	(void)state;
@@ -421,13 +497,13 @@ static void every_run_cancels_one_load_at_most(void **state)
 		assert_int_equal(load_one(s, &job[0]), 0);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(load_one(s, &job[1]), 1);
-	assert_true(odw_schedule_next_shard(s, &job[2], false)); /* 2 is being loaded */
+	assert_true(odw_schedule_next_read(s, &job[2], false)); /* 2 is being loaded */
 	run(s, 2, 0, true, &r[0], 4, true);
 	run(s, 3, 0, true, &r[1], 4, true); /* the same expert: needs no other slot */
 	assert_int_equal(odw_schedule_look(s, (unsigned)job[2].slot).state, ODW_DRAINING);
 	assert_true(is(s, 3, 3, 0, ODW_RESIDENT));
 	assert_true(is(s, 3, 3, 1, ODW_RESIDENT));
-	(void)!odw_schedule_finish_shard(s, &job[2], 1, OD_OK, NULL);
+	(void)put(s, &job[2], 1);
 	load_all(s);
 	compute(s, &r[0]);
 	compute(s, &r[1]);
@@ -437,19 +513,19 @@ static void every_run_cancels_one_load_at_most(void **state)
 static void a_run_of_two_cancels_two_loads(void **state)
 {
 	struct odw_schedule *s = new_schedule(2);
-	struct odw_shard_job job[4];
+	struct odw_load_job job[4];
 	struct odw_item r[2] = { { .expert = 3, .last = true }, { .expert = 4, .last = true } };
 
 	(void)state;
 	WANT(s, 1, 3, 1, 0, 1);
 	for (int i = 0; i < 4; i++)
-		assert_true(odw_schedule_next_shard(s, &job[i], false));
+		assert_true(odw_schedule_next_read(s, &job[i], false));
 	assert_int_equal(job[3].expert, 1);
 	assert_int_equal(odw_schedule_run(s, SESSION, 1, 0, true, r, 2), OD_OK);
 	assert_int_equal(odw_schedule_look(s, 0).state, ODW_DRAINING);
 	assert_int_equal(odw_schedule_look(s, 1).state, ODW_DRAINING);
 	for (int i = 0; i < 4; i++)
-		(void)!odw_schedule_finish_shard(s, &job[i], 1, OD_OK, NULL);
+		(void)put(s, &job[i], 1);
 	load_all(s);
 	compute(s, &r[0]);
 	compute(s, &r[1]);
@@ -459,7 +535,7 @@ static void a_run_of_two_cancels_two_loads(void **state)
 static void kept_stays_while_a_run_is_promised_a_slot(void **state)
 {
 	struct odw_schedule *s = new_schedule(2);
-	struct odw_shard_job job;
+	struct odw_load_job job;
 	struct odw_item r[3];
 
 	(void)state;
@@ -467,11 +543,11 @@ static void kept_stays_while_a_run_is_promised_a_slot(void **state)
 	load_all(s);
 	compute(s, &r[0]); /* 0 is kept */
 	WANT(s, 1, 1, 1, 1);
-	assert_true(odw_schedule_next_shard(s, &job, false));
+	assert_true(odw_schedule_next_read(s, &job, false));
 	run(s, 1, 0, false, &r[1], 2, true);
 	run(s, 1, 0, false, &r[2], 3, true); /* 2 gets the slot that drains, so something moves */
 	assert_true(is(s, 2, 0, 0, ODW_RESIDENT));
-	(void)!odw_schedule_finish_shard(s, &job, 1, OD_OK, NULL);
+	(void)put(s, &job, 1);
 	load_all(s);
 	compute(s, &r[1]);
 	load_all(s);
@@ -510,6 +586,9 @@ int main(void)
 		cmocka_unit_test(steps_share_a_residency),
 		cmocka_unit_test(earlier_layers_displace_wants_of_later_ones),
 		cmocka_unit_test(loaders_share_the_most_urgent_load),
+		cmocka_unit_test(reading_goes_no_further_than_the_stages),
+		cmocka_unit_test(the_most_urgent_is_finished_first),
+		cmocka_unit_test(cancelled_loads_leave_their_stages),
 		cmocka_unit_test(failed_loads_answer_runs_and_drop_wants),
 		cmocka_unit_test(full_queue_drops_wants_and_refuses_runs),
 		cmocka_unit_test(session_end_drops_everything),

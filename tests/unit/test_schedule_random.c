@@ -22,13 +22,13 @@ struct sim {
 	unsigned n_slots, n_loaders;
 	uint64_t load_ns; /* paced, or 0 */
 	bool has_job[2];
-	struct odw_shard_job job[2];
+	struct odw_load_job job[2];
 	struct odw_item item[MAX_ITEMS], *computing;
 	bool out[MAX_ITEMS]; /* with the schedule */
 	size_t n_items;
 	struct model mo;
 	struct { /* what our loaders put into each slot */
-		uint32_t m, expert, shards;
+		uint32_t m, expert, read, shards; /* bits */
 	} content[3];
 };
 
@@ -162,22 +162,27 @@ static void do_end(struct sim *x)
 
 static void take_shard(struct sim *x, int j)
 {
-	struct odw_shard_job *job = &x->job[j];
+	struct odw_load_job *job = &x->job[j];
 	struct odw_slot_view v;
 
-	x->has_job[j] = odw_schedule_next_shard(x->s, job, false);
+	x->has_job[j] = pick(x, 2) == 0 ? odw_schedule_next_finish(x->s, job, false) : odw_schedule_next_read(x->s, job, false);
+	if (!x->has_job[j]) /* the other, if there is one */
+		x->has_job[j] = odw_schedule_next_read(x->s, job, false) || odw_schedule_next_finish(x->s, job, false);
 	if (!x->has_job[j])
 		return;
 	v = odw_schedule_look(x->s, (unsigned)job->slot);
 	assert_int_equal(v.state, ODW_LOADING);
-	assert_true(v.m == job->m && v.expert == job->expert && job->shard < SHARDS + (uint32_t)job->is_pace);
-	assert_false(job->is_pace && x->load_ns == 0);
+	assert_true(v.m == job->m && v.expert == job->expert && job->shard < SHARDS);
+	assert_false(job->kind == ODW_LOAD_PACE && x->load_ns == 0);
 	assert_false(x->computing != NULL && x->computing->slot == job->slot);
-	assert_false(x->has_job[!j] && x->job[!j].slot == job->slot && x->job[!j].shard == job->shard);
-	if (job->shard == 0) {
+	if (job->kind != ODW_LOAD_PACE && x->has_job[!j] && x->job[!j].kind != ODW_LOAD_PACE) {
+		assert_false(x->job[!j].slot == job->slot && x->job[!j].shard == job->shard);
+		assert_int_not_equal(x->job[!j].stage, job->stage);
+	}
+	if (job->kind == ODW_LOAD_READ && job->shard == 0) {
 		x->content[job->slot].m = job->m;
 		x->content[job->slot].expert = job->expert;
-		x->content[job->slot].shards = 0;
+		x->content[job->slot].read = x->content[job->slot].shards = 0;
 	}
 	assert_true(x->content[job->slot].m == job->m && x->content[job->slot].expert == job->expert);
 }
@@ -185,13 +190,18 @@ static void take_shard(struct sim *x, int j)
 static void put_shard(struct sim *x, int j, int rc)
 {
 	struct od_err err = { rc, "no such luck" };
-	struct odw_shard_job *job = &x->job[j];
+	struct odw_load_job *job = &x->job[j];
 	bool counts = odw_schedule_look(x->s, (unsigned)job->slot).state == ODW_LOADING;
 
 	x->has_job[j] = false;
-	if (!job->is_pace)
+	if (job->kind == ODW_LOAD_READ)
+		x->content[job->slot].read |= 1u << job->shard;
+	if (job->kind == ODW_LOAD_FINISH) {
+		assert_true(x->content[job->slot].read & 1u << job->shard);
+		assert_false(x->content[job->slot].shards & 1u << job->shard);
 		x->content[job->slot].shards |= 1u << job->shard;
-	(void)!odw_schedule_finish_shard(x->s, job, 1, rc, &err);
+	}
+	(void)!odw_schedule_end_job(x->s, job, job->kind == ODW_LOAD_READ, rc, &err);
 	if (rc == OD_OK || !counts)
 		return;
 	for (int t = 0; t < STEPS; t++) {
@@ -369,12 +379,21 @@ static void random_messages_against_a_model(void **state)
 
 /* ---- With real threads, for the sanitizer ---- */
 
-static void *loader_thread(void *arg)
+static void *reader_thread(void *arg)
 {
-	struct odw_shard_job job;
+	struct odw_load_job job;
 
-	while (odw_schedule_next_shard(arg, &job, true))
-		(void)!odw_schedule_finish_shard(arg, &job, 1, OD_OK, NULL);
+	while (odw_schedule_next_read(arg, &job, true))
+		(void)!odw_schedule_end_job(arg, &job, 1, OD_OK, NULL);
+	return NULL;
+}
+
+static void *inflater_thread(void *arg)
+{
+	struct odw_load_job job;
+
+	while (odw_schedule_next_finish(arg, &job, true))
+		(void)!odw_schedule_end_job(arg, &job, 0, OD_OK, NULL);
 	return NULL;
 }
 
@@ -408,12 +427,12 @@ static void *engine_thread(void *arg)
 static void threads_come_to_an_end(void **state)
 {
 	struct odw_schedule *s = new_schedule(2);
-	pthread_t loader[3], engine;
+	pthread_t loader[4], engine;
 	uint32_t list[2];
 
 	(void)state;
-	for (int i = 0; i < 3; i++)
-		assert_int_equal(pthread_create(&loader[i], NULL, loader_thread, s), 0);
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&loader[i], NULL, i % 2 == 0 ? reader_thread : inflater_thread, s), 0);
 	assert_int_equal(pthread_create(&engine, NULL, engine_thread, s), 0);
 	for (uint32_t i = 0; i < THREAD_RUNS; i++) {
 		list[0] = i % EXPERTS;
@@ -425,7 +444,7 @@ static void threads_come_to_an_end(void **state)
 	}
 	pthread_join(engine, NULL);
 	odw_schedule_stop(s);
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < 4; i++)
 		pthread_join(loader[i], NULL);
 	odw_schedule_free(s);
 }
