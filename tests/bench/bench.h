@@ -28,6 +28,7 @@ int od_bench_precision(int argc, char **argv, struct od_err *err);
 int od_bench_codec(int argc, char **argv, struct od_err *err);
 int od_bench_gemv(int argc, char **argv, struct od_err *err);
 int od_bench_decode(int argc, char **argv, struct od_err *err);
+int od_bench_load(int argc, char **argv, struct od_err *err);
 int od_bench_cache(int argc, char **argv, struct od_err *err);
 int od_bench_order(int argc, char **argv, struct od_err *err);
 

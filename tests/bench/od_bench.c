@@ -19,6 +19,7 @@ static const struct od_bench_command commands[] = {
 	{ "precision", "tokens per second of the shadow's precisions, side by side", od_bench_precision },
 	{ "decode", "tokens per second of a cluster and of resident mode", od_bench_decode },
 	{ "cache", "what a cache of experts on every worker would bring, from recorded routes", od_bench_cache },
+	{ "load", "experts through a worker's loading path, from page cache, disk and paced memory", od_bench_load },
 	{ "order", "rules for the order of loads against the best order there is", od_bench_order },
 };
 

@@ -1,0 +1,480 @@
+/* bench_load.c - od-bench load: experts through the worker's readers, schedule and inflaters, from several sources. */
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/bench_plot.h"
+#include "tests/bench/bench_stats.h"
+#include "tests/bench/bench_table.h"
+#include "tests/bench/load_run.h"
+#include "tests/bench/recall_config.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#define MAX_PACKS 8
+#define MAX_RATES 8
+#define MAX_THREADS 8 /* numbers of them */
+#define MAX_SOURCES (2 + MAX_RATES)
+#define MAX_ROUNDS 1000
+#define ITEM_BYTES 64
+
+struct options {
+	const char *packs, *sources, *paces, *forms, *load_threads, *svg;
+	uint64_t read_threads, experts, slots, rounds, seed;
+	bool json, help;
+};
+
+struct source {
+	enum load_kind kind;
+	double bytes_per_ns;
+	char name[ITEM_BYTES];
+};
+
+struct model {
+	struct od_pack *pack;
+	struct load_expert *expert; /* [experts] */
+};
+
+/* One line of the table: medians over rounds. */
+struct line {
+	const struct source *source;
+	const struct model *model;
+	enum od_form form;
+	unsigned n_inflaters;
+	double *raw_gbps, *gbps, *ratio, *slower, *reading, *inflating; /* [rounds] */
+};
+
+struct load_bench {
+	struct options opt;
+	struct model model[MAX_PACKS];
+	struct source source[MAX_SOURCES];
+	unsigned n_inflaters[MAX_THREADS];
+	int form[RECALL_LIST_MAX];
+	size_t n_models, n_sources, n_threads, n_forms, n_lines;
+	struct line *line;
+	struct odw_slots *slots;
+	double *room; /* [rounds], to sort in */
+};
+
+/* ---- The command line ---- */
+
+/* The next item of a list with commas; false: there is none. */
+static bool next_item(const char **list, char item[ITEM_BYTES])
+{
+	size_t n = strcspn(*list, ",");
+
+	if (**list == '\0')
+		return false;
+	snprintf(item, ITEM_BYTES, "%.*s", (int)n, *list);
+	*list += n + ((*list)[n] == ',');
+	return true;
+}
+
+static int add_paces(struct load_bench *b, struct od_err *err)
+{
+	const char *list = b->opt.paces;
+	char item[ITEM_BYTES];
+
+	for (size_t n = 0; next_item(&list, item); n++) {
+		struct source *s = &b->source[b->n_sources];
+		size_t len = strlen(item);
+		uint64_t bytes;
+		int rc;
+
+		if (n == MAX_RATES)
+			return od_fail(err, OD_ERR_ARG, "--pace: expected at most %d rates", MAX_RATES);
+		*s = (struct source){ .kind = LOAD_PACED };
+		snprintf(s->name, sizeof(s->name), "%s", item);
+		if (len > 2 && strcmp(item + len - 2, "/s") == 0)
+			item[len - 2] = '\0';
+		rc = od_parse_size(item, &bytes, err);
+		if (rc != OD_OK)
+			return od_fail_within(err, "--pace");
+		if (bytes == 0)
+			return od_fail(err, OD_ERR_ARG, "--pace: expected a rate like 3.5GB/s, found %s", item);
+		s->bytes_per_ns = (double)bytes / OD_NS_PER_S;
+		b->n_sources++;
+	}
+	return OD_OK;
+}
+
+static int plan_sources(struct load_bench *b, struct od_err *err)
+{
+	int kind[RECALL_LIST_MAX];
+	size_t n;
+	int rc = recall_parse_list("source", b->opt.sources, load_kind_names, kind, &n, err);
+
+	for (size_t i = 0; rc == OD_OK && i < n; i++) {
+		if (kind[i] == LOAD_PACED) {
+			rc = add_paces(b, err);
+			continue;
+		}
+		b->source[b->n_sources].kind = (enum load_kind)kind[i];
+		snprintf(b->source[b->n_sources++].name, ITEM_BYTES, "%s", load_kind_names[kind[i]]);
+	}
+	return rc;
+}
+
+static int plan_threads(struct load_bench *b, struct od_err *err)
+{
+	const char *list = b->opt.load_threads;
+	char item[ITEM_BYTES];
+
+	while (next_item(&list, item)) {
+		uint64_t n;
+		int rc = od_parse_u64(item, 1, ODW_MAX_LOADERS, &n, err);
+
+		if (rc != OD_OK)
+			return od_fail_within(err, "--load-threads");
+		if (b->n_threads == MAX_THREADS)
+			return od_fail(err, OD_ERR_ARG, "--load-threads: expected at most %d numbers", MAX_THREADS);
+		b->n_inflaters[b->n_threads++] = (unsigned)n;
+	}
+	return OD_OK;
+}
+
+/* ---- Packs ---- */
+
+/* Splitmix64 (Steele, Lea, Flood 2014). */
+static uint64_t draw(uint64_t *state)
+{
+	uint64_t z = *state += 0x9e3779b97f4a7c15u;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	return z ^ z >> 31;
+}
+
+/* Different ones, so that none is in the page cache because another load has just read it. */
+static int draw_experts(const struct load_bench *b, struct model *m, struct od_err *err)
+{
+	const struct od_config *cfg = od_pack_config(m->pack);
+	const uint64_t n = (uint64_t)cfg->n_layers * cfg->n_experts;
+	uint64_t state = b->opt.seed, *id;
+
+	if (b->opt.experts > n)
+		return od_fail(err, OD_ERR_ARG, "--experts: expected at most the %" PRIu64 " of %s, found %" PRIu64, n,
+			       od_pack_dir(m->pack), b->opt.experts);
+	id = calloc(n, sizeof(*id));
+	m->expert = calloc(b->opt.experts, sizeof(*m->expert));
+	if (id == NULL || m->expert == NULL) {
+		free(id);
+		return od_fail(err, OD_ERR_NOMEM, "%" PRIu64 " experts", n);
+	}
+	for (uint64_t i = 0; i < n; i++)
+		id[i] = i;
+	for (uint64_t i = 0; i < b->opt.experts; i++) {
+		uint64_t j = i + draw(&state) % (n - i), t = id[j];
+
+		id[j] = id[i];
+		m->expert[i] = (struct load_expert){ .m = (uint32_t)(t / cfg->n_experts), .expert = (uint32_t)(t % cfg->n_experts) };
+	}
+	free(id);
+	return OD_OK;
+}
+
+static int open_packs(struct load_bench *b, struct od_err *err)
+{
+	char *names = strdup(b->opt.packs != NULL ? b->opt.packs : ""), *rest = names, *name;
+	int rc = names != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "packs");
+
+	while (rc == OD_OK && (name = strsep(&rest, ",")) != NULL) {
+		struct model *m = &b->model[b->n_models];
+
+		if (b->n_models == MAX_PACKS)
+			rc = od_fail(err, OD_ERR_ARG, "--pack: expected at most %d packs", MAX_PACKS);
+		else
+			rc = od_pack_open(&m->pack, name[0] != '\0' ? name : NULL, err);
+		if (rc != OD_OK)
+			break;
+		b->n_models++;
+		rc = draw_experts(b, m, err);
+		for (size_t i = 0; rc == OD_OK && i < b->n_sources; i++)
+			if (b->source[i].kind == LOAD_PACED)
+				rc = load_experts_read(m->pack, m->expert, b->opt.experts, err);
+	}
+	free(names);
+	return rc;
+}
+
+/* One set of slots for all, which have been written once: a page that is not there yet costs more than reading it. */
+static int make_slots(struct load_bench *b, struct od_err *err)
+{
+	uint64_t most = 0;
+	int rc;
+
+	for (size_t i = 0; i < b->n_lines; i++) {
+		uint64_t bytes = od_pack_slot_bytes(b->line[i].model->pack, b->line[i].form);
+
+		most = bytes > most ? bytes : most;
+	}
+	rc = odw_slots_new(&b->slots, (unsigned)b->opt.slots, most, err);
+	for (unsigned i = 0; rc == OD_OK && i < b->opt.slots; i++)
+		memset(odw_slots_at(b->slots, i), 1, most);
+	return rc;
+}
+
+/* ---- Measuring ---- */
+
+static int alloc_line(struct load_bench *b, struct line *l, struct od_err *err)
+{
+	double *all = calloc(6 * b->opt.rounds, sizeof(*all));
+
+	if (all == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%" PRIu64 " rounds", b->opt.rounds);
+	l->raw_gbps = all;
+	l->gbps = all + b->opt.rounds;
+	l->ratio = all + 2 * b->opt.rounds;
+	l->slower = all + 3 * b->opt.rounds;
+	l->reading = all + 4 * b->opt.rounds;
+	l->inflating = all + 5 * b->opt.rounds;
+	return OD_OK;
+}
+
+/* Every source with every pack in every form it can have with every number of inflaters. */
+static int plan_lines(struct load_bench *b, struct od_err *err)
+{
+	const size_t most = b->n_sources * b->n_models * b->n_forms * b->n_threads;
+	int rc = OD_OK;
+
+	b->line = calloc(most > 0 ? most : 1, sizeof(*b->line));
+	if (b->line == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%zu lines", most);
+	for (size_t i = 0; rc == OD_OK && i < most; i++) {
+		const struct line l = { .source = &b->source[i / b->n_threads / b->n_forms / b->n_models],
+					.model = &b->model[i / b->n_threads / b->n_forms % b->n_models],
+					.form = (enum od_form)b->form[i / b->n_threads % b->n_forms],
+					.n_inflaters = b->n_inflaters[i % b->n_threads] };
+
+		if (od_pack_can_form(l.model->pack, l.form, NULL) != OD_OK)
+			continue;
+		b->line[b->n_lines] = l;
+		rc = alloc_line(b, &b->line[b->n_lines++], err);
+	}
+	return rc == OD_OK && b->n_lines == 0 ?
+		       od_fail(err, OD_ERR_ARG, "nothing to measure: no pack has experts in one of these forms") : rc;
+}
+
+/* The source alone and the loads, one right after the other. */
+static int measure(struct load_bench *b, struct line *l, size_t round, struct od_err *err)
+{
+	struct load_source source = { .kind = l->source->kind,
+				      .bytes_per_ns = l->source->bytes_per_ns,
+				      .pack = l->model->pack,
+				      .form = l->form,
+				      .expert = l->model->expert,
+				      .n = b->opt.experts,
+				      .lock = PTHREAD_MUTEX_INITIALIZER };
+	const struct load_case c = { .source = &source,
+				     .slots = b->slots,
+				     .n_slots = (unsigned)b->opt.slots,
+				     .n_readers = (unsigned)b->opt.read_threads,
+				     .n_inflaters = l->n_inflaters };
+	struct load_time raw, t;
+	int rc = load_raw(&c, &raw, err);
+
+	if (rc == OD_OK)
+		rc = load_run(&c, &t, err);
+	if (rc != OD_OK)
+		return rc;
+	l->raw_gbps[round] = (double)raw.stored_bytes / (double)raw.ns;
+	l->gbps[round] = (double)t.weight_bytes / (double)t.ns;
+	l->ratio[round] = l->gbps[round] / l->raw_gbps[round];
+	l->slower[round] = 100 * ((double)t.read_ns / (double)raw.read_ns - 1);
+	l->reading[round] = 100 * (double)t.read_ns / (double)t.ns / c.n_readers;
+	l->inflating[round] = 100 * (double)t.finish_ns / (double)t.ns / c.n_inflaters;
+	return OD_OK;
+}
+
+/* ---- Telling ---- */
+
+static double median(const struct load_bench *b, const double *x)
+{
+	struct od_stats s;
+
+	memcpy(b->room, x, b->opt.rounds * sizeof(*x));
+	od_stats_of(b->room, b->opt.rounds, &s);
+	return s.median;
+}
+
+static void report_line(const struct load_bench *b, const struct line *l, struct od_table *t)
+{
+	const struct od_pack *p = l->model->pack;
+	const double inflating = median(b, l->inflating);
+	const struct od_cell cells[] = {
+		OD_TEXT(l->source->name),
+		OD_TEXT(od_codec_names[od_pack_codec(p)]),
+		OD_TEXT(od_form_names[l->form]),
+		OD_INT(l->n_inflaters),
+		OD_REAL(median(b, l->raw_gbps)),
+		OD_REAL(median(b, l->gbps)),
+		OD_REAL(median(b, l->ratio)),
+		OD_REAL((double)od_pack_expert_raw_bytes(p) / (double)od_pack_expert_stored_bytes(p)),
+		OD_REAL(median(b, l->reading)),
+		OD_REAL(inflating),
+		OD_REAL(100 - inflating),
+		OD_REAL(median(b, l->slower)),
+	};
+
+	od_table_row(t, cells);
+}
+
+static int report(const struct load_bench *b, struct od_err *err)
+{
+	static const struct od_column columns[] = {
+		{ "source", "source", 0 },	   { "codec", "codec", 0 },
+		{ "form", "form", 0 },		   { "load_threads", "L", 0 },
+		{ "raw_gbps", "raw", 2 },	   { "bf16_gbps", "BF16", 2 },
+		{ "ratio", "x raw", 2 },	   { "ratio_limit", "at most", 2 },
+		{ "read_percent", "read %", 0 },   { "inflate_percent", "inflate %", 0 },
+		{ "wait_percent", "wait %", 0 },   { "read_slower_percent", "read slower %", 1 },
+	};
+	struct od_report *r;
+	struct od_table *t;
+	int rc = od_report_new(&r, "Loading experts", err);
+
+	if (rc != OD_OK)
+		return rc;
+	od_report_fact(r, "expert_bytes", "an expert", OD_BYTES(od_pack_expert_raw_bytes(b->model[0].pack)), 0, NULL);
+	od_report_fact(r, "experts", "experts in a run", OD_INT(b->opt.experts), 0, NULL);
+	od_report_fact(r, "rounds", "rounds", OD_INT(b->opt.rounds), 0, NULL);
+	od_report_fact(r, "slots", "slots", OD_INT(b->opt.slots), 0, NULL);
+	od_report_fact(r, "read_threads", "read threads", OD_INT(b->opt.read_threads), 0, NULL);
+	od_report_fact(r, "cpus", "CPUs", OD_INT(od_cpu_count()), 0, NULL);
+	t = od_report_table(r, "loads", "GB/s: raw of stored bytes, BF16 of weights; % of read threads' and load threads' time", columns,
+			    sizeof(columns) / sizeof(columns[0]));
+	for (size_t i = 0; i < b->n_lines; i++)
+		report_line(b, &b->line[i], t);
+	rc = od_report_print(r, stdout, b->opt.json, err);
+	od_report_free(r);
+	return rc;
+}
+
+/* Is it drawn in the same colour: all but the source is equal? */
+static bool same_series(const struct line *a, const struct line *b)
+{
+	return a->model == b->model && a->form == b->form && a->n_inflaters == b->n_inflaters;
+}
+
+static void draw_series(const struct load_bench *b, struct od_plot *p, const struct line *first)
+{
+	char title[ITEM_BYTES];
+	struct od_series *s;
+
+	snprintf(title, sizeof(title), "%s as %s, %u load thread%s", od_codec_names[od_pack_codec(first->model->pack)],
+		 od_form_names[first->form], first->n_inflaters, first->n_inflaters > 1 ? "s" : "");
+	s = od_plot_series(p, OD_PLOT_BARS, title);
+	for (size_t i = 0; i < b->n_lines; i++)
+		if (same_series(first, &b->line[i]))
+			od_series_point(s, (double)(b->line[i].source - b->source), median(b, b->line[i].ratio), (double)NAN,
+					(double)NAN);
+}
+
+static int plot(const struct load_bench *b, struct od_err *err)
+{
+	struct od_plot *p;
+	size_t n = 0;
+	int rc = od_plot_new(&p, "Loading experts", err);
+
+	if (rc != OD_OK)
+		return rc;
+	od_plot_labels(p, "source", "BF16 weights a second / bytes a second of the source alone");
+	for (size_t i = 0; i < b->n_sources; i++)
+		od_plot_x_tick(p, (double)i, b->source[i].name);
+	for (size_t i = 0; i < b->n_lines && b->line[i].source == b->line[0].source && n < OD_PLOT_SERIES; i++, n++)
+		draw_series(b, p, &b->line[i]);
+	rc = od_plot_write(p, b->opt.svg, err);
+	od_plot_free(p);
+	return rc;
+}
+
+/* ---- The whole ---- */
+
+static int run(struct load_bench *b, struct od_err *err)
+{
+	int rc = plan_sources(b, err);
+
+	if (rc == OD_OK)
+		rc = plan_threads(b, err);
+	if (rc == OD_OK)
+		rc = recall_parse_list("form", b->opt.forms, od_form_names, b->form, &b->n_forms, err);
+	if (rc == OD_OK)
+		rc = open_packs(b, err);
+	if (rc == OD_OK)
+		rc = plan_lines(b, err);
+	if (rc == OD_OK)
+		rc = make_slots(b, err);
+	b->room = calloc(b->opt.rounds, sizeof(*b->room));
+	if (rc == OD_OK && b->room == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "rounds");
+	for (size_t round = 0; rc == OD_OK && round < b->opt.rounds; round++)
+		for (size_t i = 0; rc == OD_OK && i < b->n_lines; i++)
+			rc = measure(b, &b->line[i], round, err);
+	if (rc == OD_OK)
+		rc = report(b, err);
+	return rc == OD_OK && b->opt.svg != NULL ? plot(b, err) : rc;
+}
+
+static void close_bench(struct load_bench *b)
+{
+	for (size_t i = 0; i < b->n_models; i++) {
+		load_experts_free(b->model[i].expert, b->opt.experts);
+		free(b->model[i].expert);
+		od_pack_close(b->model[i].pack);
+	}
+	for (size_t i = 0; i < b->n_lines; i++)
+		free(b->line[i].raw_gbps);
+	free(b->line);
+	free(b->room);
+	odw_slots_free(b->slots);
+}
+
+int od_bench_load(int argc, char **argv, struct od_err *err)
+{
+	struct load_bench b = { .opt = { .sources = "cache,disk,paced",
+					 .paces = "1GB/s,3.5GB/s,7GB/s,25GB/s",
+					 .forms = "bf16,planes",
+					 .load_threads = "2",
+					 .read_threads = 4,
+					 .experts = 4,
+					 .slots = 2,
+					 .rounds = 5,
+					 .seed = 1 } };
+	struct options *o = &b.opt;
+	const struct od_arg table[] = {
+		{ "pack", OD_ARG_STRING, &o->packs, "LIST", "packs with commas between them, say one of each codec; default: $OD_PACK", 0, 0, NULL },
+		{ "source", OD_ARG_STRING, &o->sources, "LIST", "of cache (page cache), disk (not in it), paced; default: all", 0, 0, NULL },
+		{ "pace", OD_ARG_STRING, &o->paces, "LIST", "rates of paced sources; default 1GB/s,3.5GB/s,7GB/s,25GB/s", 0, 0, NULL },
+		{ "form", OD_ARG_STRING, &o->forms, "LIST", "of bf16, planes, as far as a pack can; default: both", 0, 0, NULL },
+		{ "load-threads", OD_ARG_STRING, &o->load_threads, "LIST", "numbers of threads that inflate; default 2", 0, 0, NULL },
+		{ "read-threads", OD_ARG_UINT, &o->read_threads, "N", "default 4", 1, ODW_MAX_LOADERS, NULL },
+		{ "experts", OD_ARG_UINT, &o->experts, "N", "random ones, loaded in one run; default 4", 1, 4096, NULL },
+		{ "slots", OD_ARG_UINT, &o->slots, "N", "default 2", 1, ODW_MAX_SLOTS, NULL },
+		{ "rounds", OD_ARG_UINT, &o->rounds, "N", "of which medians are shown; default 5", 1, MAX_ROUNDS, NULL },
+		{ "seed", OD_ARG_UINT, &o->seed, "N", "of the experts; default 1", 0, 0, NULL },
+		{ "svg", OD_ARG_STRING, &o->svg, "FILE", "a picture of the ratios", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "the figures as JSON", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+	};
+	const size_t n_table = sizeof(table) / sizeof(table[0]);
+	size_t n;
+	int rc = od_args_parse(table, n_table, argc, argv, NULL, 0, &n, err);
+
+	if (rc != OD_OK)
+		return rc;
+	if (o->help) {
+		od_bench_usage("load [OPTIONS]", "Random experts of a pack through a worker's readers, schedule and inflaters: BF16 "
+			       "weights a second,\nbeside what the same readers read from the same source with nobody behind "
+			       "them. A paced source\nis bytes in memory that a clock releases, without a copy, one request "
+			       "after another.", table, n_table);
+		return OD_OK;
+	}
+	(void)prctl(PR_SET_TIMERSLACK, 1UL); /* readers of a paced source wake when their bytes are there */
+	rc = run(&b, err);
+	close_bench(&b);
+	return rc;
+}

@@ -1,0 +1,197 @@
+#include "tests/bench/load_run.h"
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#define SESSION 1
+
+/* ---- Loads ---- */
+
+static void wake(void *arg)
+{
+	sem_post(arg);
+}
+
+static int ask(struct odw_schedule *s, const struct load_source *src, struct odw_item *item, size_t i, struct od_err *err)
+{
+	const struct load_expert *e = &src->expert[i];
+	int rc;
+
+	item[i] = (struct odw_item){ .expert = e->expert, .last = true };
+	rc = odw_schedule_run(s, SESSION, i, e->m, true, &item[i], 1);
+	return rc == OD_OK ? OD_OK : od_fail(err, rc, "the schedule refuses expert (%u, %u)", e->m, e->expert);
+}
+
+/* One RUN more than there are slots is on its way, so that no slot waits for one. */
+static int drive(const struct load_case *c, struct odw_schedule *s, sem_t *ready, struct odw_item *item, struct od_err *err)
+{
+	const struct load_source *src = c->source;
+	size_t n_asked = 0, n_done = 0;
+	int rc = OD_OK;
+
+	while (rc == OD_OK && n_done < src->n) {
+		struct odw_item *got;
+
+		if (n_asked < src->n && n_asked - n_done <= c->n_slots) {
+			rc = ask(s, src, item, n_asked++, err);
+			continue;
+		}
+		got = odw_schedule_take(s);
+		if (got == NULL) {
+			sem_wait(ready);
+			continue;
+		}
+		n_done++;
+		if (got->code != OD_OK)
+			return od_fail(err, got->code, "%s", got->reason);
+		odw_schedule_done(s, got);
+	}
+	return rc;
+}
+
+static int run_loaders(const struct load_case *c, struct odw_schedule *s, sem_t *ready, struct odw_item *item,
+		       struct load_time *t, struct od_err *err)
+{
+	const struct odw_loader_opts opts = { .pack = c->source->pack,
+					      .form = c->source->form,
+					      .schedule = s,
+					      .slots = c->slots,
+					      .n_readers = c->n_readers,
+					      .n_inflaters = c->n_inflaters,
+					      .read = load_source_read,
+					      .read_arg = c->source,
+					      .wake = wake,
+					      .wake_arg = ready };
+	struct odw_loader_figures f;
+	struct odw_loaders *l;
+	uint64_t begin_ns;
+	int rc = odw_loaders_start(&l, &opts, err);
+
+	if (rc != OD_OK)
+		return rc;
+	odw_schedule_begin(s, SESSION);
+	begin_ns = od_now_ns();
+	rc = drive(c, s, ready, item, err);
+	t->ns = od_now_ns() - begin_ns;
+	odw_schedule_end(s, SESSION);
+	odw_loaders_figures(l, &f);
+	t->stored_bytes = f.read_bytes;
+	t->read_ns = f.read_ns;
+	t->finish_ns = f.finish_ns;
+	odw_loaders_stop(l);
+	return rc;
+}
+
+int load_run(const struct load_case *c, struct load_time *t, struct od_err *err)
+{
+	const struct od_config *cfg = od_pack_config(c->source->pack);
+	const struct odw_schedule_opts opts = { .n_layers = cfg->n_layers,
+						.n_experts = cfg->n_experts,
+						.n_shards = od_pack_expert(c->source->pack, 0, 0)->n_shards,
+						.n_slots = c->n_slots,
+						.n_stages = odw_loader_stages(c->n_readers, c->n_inflaters) };
+	struct odw_item *item = calloc(c->source->n, sizeof(*item));
+	struct odw_schedule *s = NULL;
+	sem_t ready;
+	int rc = item != NULL ? load_source_begin(c->source, err) : od_fail(err, OD_ERR_NOMEM, "loads");
+
+	*t = (struct load_time){ .weight_bytes = c->source->n * od_pack_expert_raw_bytes(c->source->pack) };
+	sem_init(&ready, 0, 0);
+	if (rc == OD_OK)
+		rc = odw_schedule_new(&s, &opts, err);
+	if (rc == OD_OK)
+		rc = run_loaders(c, s, &ready, item, t, err);
+	odw_schedule_free(s);
+	sem_destroy(&ready);
+	free(item);
+	return rc;
+}
+
+/* ---- The source alone ---- */
+
+struct raw {
+	const struct load_case *c;
+	uint32_t n_shards;
+	_Atomic size_t next; /* shard of all experts */
+	_Atomic uint64_t bytes, ns;
+};
+
+struct raw_reader {
+	struct raw *all;
+	uint8_t *staging;
+	pthread_t thread;
+	int rc;
+	struct od_err err;
+};
+
+static void *read_raw(void *arg)
+{
+	struct raw_reader *r = arg;
+	const struct load_case *c = r->all->c;
+	size_t i;
+
+	while (r->rc == OD_OK && (i = r->all->next++) < c->source->n * r->all->n_shards) {
+		const size_t e = i / r->all->n_shards;
+		const struct odw_load_job job = { .m = c->source->expert[e].m,
+						  .expert = c->source->expert[e].expert,
+						  .shard = (uint32_t)(i % r->all->n_shards) };
+		const struct od_shard *s = &od_pack_expert(c->source->pack, job.m, job.expert)->shard[job.shard];
+		uint64_t begin_ns = od_now_ns();
+		struct od_shard_bytes b;
+
+		r->rc = load_source_read(c->source, &job, odw_slots_at(c->slots, (unsigned)(e % c->n_slots)), r->staging, &b,
+					 &r->err);
+		r->all->ns += od_now_ns() - begin_ns;
+		r->all->bytes += (uint64_t)s->sm.stored_bytes + s->e.stored_bytes;
+	}
+	return NULL;
+}
+
+static int run_readers(const struct load_case *c, struct raw *raw, struct raw_reader *reader, struct load_time *t,
+		       struct od_err *err)
+{
+	unsigned n = 0;
+	uint64_t begin_ns;
+	int rc = OD_OK;
+
+	for (unsigned i = 0; i < c->n_readers; i++) {
+		reader[i].all = raw;
+		reader[i].staging = od_alloc(od_staging_bytes(c->source->pack, c->source->form) + 1);
+		if (reader[i].staging == NULL)
+			return od_fail(err, OD_ERR_NOMEM, "reader %u", i);
+	}
+	begin_ns = od_now_ns();
+	for (; rc == OD_OK && n < c->n_readers; n += rc == OD_OK)
+		if (pthread_create(&reader[n].thread, NULL, read_raw, &reader[n]) != 0)
+			rc = od_fail(err, OD_ERR_NOMEM, "cannot start reader %u", n);
+	for (unsigned i = 0; i < n; i++) {
+		pthread_join(reader[i].thread, NULL);
+		if (rc == OD_OK && reader[i].rc != OD_OK) {
+			rc = reader[i].rc;
+			*err = reader[i].err;
+		}
+	}
+	t->ns = od_now_ns() - begin_ns;
+	t->stored_bytes = raw->bytes;
+	t->read_ns = raw->ns;
+	return rc;
+}
+
+int load_raw(const struct load_case *c, struct load_time *t, struct od_err *err)
+{
+	struct raw raw = { .c = c, .n_shards = od_pack_expert(c->source->pack, 0, 0)->n_shards };
+	struct raw_reader *reader = calloc(c->n_readers, sizeof(*reader));
+	int rc = reader != NULL ? load_source_begin(c->source, err) : od_fail(err, OD_ERR_NOMEM, "readers");
+
+	*t = (struct load_time){ .weight_bytes = c->source->n * od_pack_expert_raw_bytes(c->source->pack) };
+	if (rc == OD_OK)
+		rc = run_readers(c, &raw, reader, t, err);
+	for (unsigned i = 0; reader != NULL && i < c->n_readers; i++)
+		od_free(reader[i].staging);
+	free(reader);
+	return rc;
+}

@@ -1,0 +1,130 @@
+#include "tests/bench/load_source.h"
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "common/base/mem.h"
+#include "common/pack/manifest.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define READ_BYTES (1u << 20)
+
+const char *const load_kind_names[] = { "cache", "disk", "paced", NULL };
+
+static int open_experts(const struct od_pack *pack, char path[PATH_MAX], int *fd, struct od_err *err)
+{
+	uint64_t size;
+	int rc = od_path(path, PATH_MAX, od_pack_dir(pack), OD_EXPERTS_NAME, err);
+
+	*fd = -1;
+	return rc == OD_OK ? od_file_open(path, fd, &size, err) : rc;
+}
+
+/* Into the page cache. */
+static int read_once(const struct load_source *s, int fd, const char *path, struct od_err *err)
+{
+	uint8_t *buf = malloc(READ_BYTES);
+	int rc = buf != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%s", path);
+
+	for (size_t i = 0; rc == OD_OK && i < s->n; i++) {
+		const struct od_pack_expert *x = od_pack_expert(s->pack, s->expert[i].m, s->expert[i].expert);
+
+		for (uint64_t at = 0; rc == OD_OK && at < x->bytes; at += READ_BYTES)
+			rc = od_file_pread(fd, buf, x->bytes - at < READ_BYTES ? x->bytes - at : READ_BYTES, x->offset + at, path,
+					   err);
+	}
+	free(buf);
+	return rc;
+}
+
+static int settle_cache(struct load_source *s, struct od_err *err)
+{
+	char path[PATH_MAX];
+	int fd, rc = open_experts(s->pack, path, &fd, err);
+
+	if (rc == OD_OK && s->kind == LOAD_CACHE)
+		rc = read_once(s, fd, path, err);
+	/* Pages that are not on the disk yet would stay. */
+	else if (rc == OD_OK && (fdatasync(fd) != 0 || posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) != 0))
+		rc = od_fail_errno(err, OD_ERR_IO, "%s: dropping it from the page cache", path);
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
+
+int load_source_begin(struct load_source *s, struct od_err *err)
+{
+	s->free_ns = od_now_ns();
+	return s->kind == LOAD_PACED ? OD_OK : settle_cache(s, err);
+}
+
+static void sleep_until(uint64_t ns)
+{
+	const struct timespec until = { .tv_sec = (time_t)(ns / OD_NS_PER_S), .tv_nsec = (long)(ns % OD_NS_PER_S) };
+
+	while (od_now_ns() < ns)
+		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+}
+
+/* Requests queue up: a reader that comes while another waits gets its bytes after it, not a moment later. */
+static void wait_for_bytes(struct load_source *s, uint64_t bytes)
+{
+	uint64_t now_ns = od_now_ns(), due_ns;
+
+	pthread_mutex_lock(&s->lock);
+	due_ns = (s->free_ns > now_ns ? s->free_ns : now_ns) + (uint64_t)((double)bytes / s->bytes_per_ns);
+	s->free_ns = due_ns;
+	pthread_mutex_unlock(&s->lock);
+	sleep_until(due_ns);
+}
+
+int load_source_read(void *arg, const struct odw_load_job *job, void *slot, uint8_t *staging, struct od_shard_bytes *b,
+		     struct od_err *err)
+{
+	struct load_source *s = arg;
+	const struct od_pack_expert *x = od_pack_expert(s->pack, job->m, job->expert);
+	const struct od_shard *shard = &x->shard[job->shard];
+
+	if (s->kind != LOAD_PACED)
+		return od_shard_read(s->pack, s->form, job->m, job->expert, job->shard, slot, staging, b, err);
+	for (size_t i = 0; i < s->n; i++) {
+		const struct load_expert *e = &s->expert[i];
+
+		if (e->m != job->m || e->expert != job->expert)
+			continue;
+		*b = (struct od_shard_bytes){ .sm = e->stored + (shard->sm.offset - x->offset),
+					      .e = e->stored + (shard->e.offset - x->offset) };
+		wait_for_bytes(s, (uint64_t)shard->sm.stored_bytes + shard->e.stored_bytes);
+		return OD_OK;
+	}
+	return od_fail(err, OD_ERR_RANGE, "expert (%u, %u) is not in memory", job->m, job->expert);
+}
+
+int load_experts_read(const struct od_pack *pack, struct load_expert *expert, size_t n, struct od_err *err)
+{
+	char path[PATH_MAX];
+	int fd, rc = open_experts(pack, path, &fd, err);
+
+	for (size_t i = 0; rc == OD_OK && i < n; i++) {
+		const struct od_pack_expert *x = od_pack_expert(pack, expert[i].m, expert[i].expert);
+
+		if (expert[i].stored != NULL)
+			continue;
+		expert[i].stored = od_alloc(x->bytes);
+		rc = expert[i].stored != NULL ? od_file_pread(fd, expert[i].stored, x->bytes, x->offset, path, err) :
+						od_fail(err, OD_ERR_NOMEM, "no memory for %zu experts", n);
+	}
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
+
+void load_experts_free(struct load_expert *expert, size_t n)
+{
+	for (size_t i = 0; expert != NULL && i < n; i++)
+		od_free(expert[i].stored);
+}
