@@ -376,7 +376,7 @@ static struct slot *next_to_read(struct odw_schedule *s, uint64_t now_ns)
 		return NULL;
 	if (s->pace.load_ns == 0)
 		return odw_most_urgent_load(s, ODW_LOAD_READ);
-	return slot != NULL && slot->next_shard < s->opts.n_shards ? slot : NULL;
+	return slot != NULL && slot->next_part < s->opts.n_parts ? slot : NULL;
 }
 
 bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bool wait)
@@ -391,13 +391,13 @@ bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bo
 		now_ns = s->opts.now_ns();
 	}
 	if (slot != NULL) {
-		if (slot->next_shard == 0)
+		if (slot->next_part == 0)
 			slot->begin_ns = now_ns;
 		*job = (struct odw_load_job){ .kind = ODW_LOAD_READ, .m = slot->m, .expert = slot->expert,
-					      .shard = slot->next_shard++, .slot = (int)(slot - s->slot) };
-		job->stage = odw_stages_take(&s->stages, job->slot, job->shard);
+					      .part = slot->next_part++, .slot = (int)(slot - s->slot) };
+		job->stage = odw_stages_take(&s->stages, job->slot, job->part);
 		slot->n_users++;
-		if (slot->next_shard == s->opts.n_shards)
+		if (slot->next_part == s->opts.n_parts)
 			pthread_cond_signal(&s->to_finish); /* somebody may have to look at the clock */
 	}
 	pthread_mutex_unlock(&s->lock);
@@ -410,14 +410,14 @@ static struct slot *next_to_finish(struct odw_schedule *s, struct odw_load_job *
 	struct slot *slot = load_on_path(s, now_ns);
 	int stage = -1;
 
-	*clocked = slot != NULL && slot->next_shard == s->opts.n_shards;
+	*clocked = slot != NULL && slot->next_part == s->opts.n_parts;
 	*job = (struct odw_load_job){ .kind = ODW_LOAD_PACE };
 	if (*clocked && now_ns >= odw_pace_due_ns(&s->pace))
 		return slot;
 	slot = odw_most_urgent_load(s, ODW_LOAD_FINISH);
 	if (slot != NULL) {
 		stage = odw_stages_read(&s->stages, (int)(slot - s->slot));
-		*job = (struct odw_load_job){ .kind = ODW_LOAD_FINISH, .shard = s->stages.at[stage].shard,
+		*job = (struct odw_load_job){ .kind = ODW_LOAD_FINISH, .part = s->stages.at[stage].part,
 					      .stage = (unsigned)stage };
 	}
 	return slot;
@@ -458,16 +458,16 @@ static void load_failed(struct odw_schedule *s, struct slot *slot, int code, con
 	struct expert *x = odw_expert_in(s, slot);
 	struct entry *e;
 
-	slot->next_shard = 0; /* it does not count as cancelled */
+	slot->next_part = 0; /* it does not count as cancelled */
 	while ((e = TAILQ_FIRST(&x->entries)) != NULL) {
 		items_are_over(s, e, code, reason);
 		odw_drop_entry(s, e);
 	}
 }
 
-static void part_is_done(struct odw_schedule *s, struct slot *slot)
+static void one_ends(struct odw_schedule *s, struct slot *slot)
 {
-	if (++slot->parts_done < s->n_parts)
+	if (++slot->ends < s->n_ends)
 		return;
 	slot->state = ODW_RESIDENT;
 	slot->load_ns = s->opts.now_ns() - slot->begin_ns;
@@ -505,7 +505,7 @@ bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job
 		if (code != OD_OK)
 			load_failed(s, slot, code, err->msg);
 		else if (job->kind != ODW_LOAD_READ)
-			part_is_done(s, slot);
+			one_ends(s, slot);
 	}
 	wake = !TAILQ_EMPTY(&s->over) ||
 	       (slot->state == ODW_RESIDENT && odw_slot_need(s, slot, &first) == NEED_RUN);
@@ -582,9 +582,9 @@ int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *
 
 	*out = NULL;
 	if (opts->n_slots == 0 || opts->n_slots > ODW_MAX_SLOTS || opts->n_layers == 0 || opts->n_experts == 0 ||
-	    opts->n_shards == 0 || opts->n_stages == 0 || opts->n_stages > ODW_MAX_STAGES)
-		return od_fail(err, OD_ERR_ARG, "schedule: %u slots for %u layers of %u experts of %u shards, %u at a time",
-			       opts->n_slots, opts->n_layers, opts->n_experts, opts->n_shards, opts->n_stages);
+	    opts->n_parts == 0 || opts->n_stages == 0 || opts->n_stages > ODW_MAX_STAGES)
+		return od_fail(err, OD_ERR_ARG, "schedule: %u slots for %u layers of %u experts in %u parts, %u at a time",
+			       opts->n_slots, opts->n_layers, opts->n_experts, opts->n_parts, opts->n_stages);
 	s = calloc(1, sizeof(*s));
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "schedule");
@@ -592,7 +592,7 @@ int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *
 	if (s->opts.now_ns == NULL)
 		s->opts.now_ns = od_now_ns;
 	odw_pace_init(&s->pace, opts->load_ns);
-	s->n_parts = opts->n_shards + (opts->load_ns > 0 ? 1 : 0);
+	s->n_ends = opts->n_parts + (opts->load_ns > 0 ? 1 : 0);
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->to_read, NULL);
 	odw_pace_cond_init(&s->to_finish);

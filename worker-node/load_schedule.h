@@ -7,9 +7,9 @@
  * WANT with the greatest key; one that is kept only when no RUN holds any. A WANT takes a void slot, else that of
  * a WANT of a later layer or step.
  *
- * A load is a graph of jobs (ZipMoE, arXiv 2601.21198, section 3.2): each shard is read, then finished, and what has been
+ * A load is a graph of jobs (ZipMoE, arXiv 2601.21198, section 3.2): each part is read, then finished, and what has been
  * read waits in a stage (load_stages.h) for an inflater, so that reading goes on while others inflate. Both go by
- * urgency of loads, and by shards within one.
+ * urgency of loads, and by parts within one.
  * Paced loads (load_pace.h) end with a job that has no bytes and can be taken only when the load has had its time: no
  * thread waits for that but those with nothing to do.
  *
@@ -34,9 +34,9 @@ struct odw_schedule;
 
 struct odw_schedule_opts {
 	uint32_t n_layers, n_experts; /* of MoE layers, per layer */
-	uint32_t n_shards;	      /* of any expert */
+	uint32_t n_parts;	      /* that any expert is read in */
 	unsigned n_slots;
-	unsigned n_stages; /* shards that are read or being read, and not finished: at most ODW_MAX_STAGES */
+	unsigned n_stages; /* parts that are read or being read, and not finished: at most ODW_MAX_STAGES */
 	uint64_t load_ns;	      /* a load is complete no earlier than this after it began, one at a time; 0: at once */
 	uint64_t (*now_ns)(void);     /* NULL: od_now_ns; tests have their own */
 };
@@ -57,14 +57,14 @@ struct odw_item {
 	TAILQ_ENTRY(odw_item) link;
 };
 
-/* What to do for a load: read a shard, finish it, or, when a paced load has had its time, say so. */
+/* What to do for a load: read a part, finish it, or, when a paced load has had its time, say so. */
 enum odw_load_kind { ODW_LOAD_READ, ODW_LOAD_FINISH, ODW_LOAD_PACE };
 
 struct odw_load_job {
 	enum odw_load_kind kind;
-	uint32_t m, expert, shard;
+	uint32_t m, expert, part;
 	int slot;
-	unsigned stage; /* the same when a shard is read and when it is finished; nobody else's until then */
+	unsigned stage; /* the same when a part is read and when it is finished; nobody else's until then */
 };
 
 struct odw_load_figures {
@@ -99,11 +99,11 @@ struct odw_item *odw_schedule_take(struct odw_schedule *s);
 void odw_schedule_done(struct odw_schedule *s, struct odw_item *item);
 void odw_schedule_tick(struct odw_schedule *s); /* progress that the schedule does not see */
 
-/* The next shard to read or to finish of the most urgent load that has one; the second gives paced loads' ends too. With
+/* The next part to read or to finish of the most urgent load that has one; the second gives paced loads' ends too. With
  * wait they sleep until there is one. False: none, or stopped. */
 OD_MUST_CHECK bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bool wait);
 OD_MUST_CHECK bool odw_schedule_next_finish(struct odw_schedule *s, struct odw_load_job *job, bool wait);
-/* The job is done (OD_OK), or its shard could not be had (err). True: the engine has something to take. */
+/* The job is done (OD_OK), or its part could not be had (err). True: the engine has something to take. */
 OD_MUST_CHECK bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job, uint64_t read_bytes,
 					int code, const struct od_err *err);
 /* When the paced load under way will have had its time; UINT64_MAX: there is none. For a clock of the caller's own. */

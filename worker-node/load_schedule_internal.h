@@ -36,7 +36,7 @@ struct expert {
 struct slot {
 	enum odw_slot_state state;
 	uint32_t m, expert;
-	uint32_t next_shard, parts_done; /* to be read; of n_parts */
+	uint32_t next_part, ends; /* to be read; of n_ends that there will be */
 	bool paced;	  /* it has had its time */
 	unsigned n_users; /* readers, inflaters and the engine: a slot is void only after the last one left */
 	bool used, told;  /* a RUN was computed with it; a RUN was told its load's figures */
@@ -45,12 +45,12 @@ struct slot {
 
 struct odw_schedule {
 	pthread_mutex_t lock;
-	pthread_cond_t to_read, to_finish; /* there may be a shard to read, or to finish; or stop */
+	pthread_cond_t to_read, to_finish; /* there may be a part to read, or to finish; or stop */
 	bool stop;
 	struct odw_schedule_opts opts;
 	struct odw_pace pace;
 	struct odw_stages stages;
-	uint32_t n_parts; /* of a load: its shards, and with paced loads one more, which comes when it has had its time */
+	uint32_t n_ends; /* of a load: one for each part, and with paced loads one more, when it has had its time */
 	uint64_t session; /* 0: none */
 	struct odw_step_marks *marks;
 	struct expert *expert; /* [n_layers][n_experts] */

@@ -1,4 +1,4 @@
-/* load_stages.h - the shards that are between their reading and their end: read, waiting for an inflater, or being
+/* load_stages.h - the parts of loads that are between their reading and their end: read, waiting for an inflater, or being
  * finished. Their number is the bound on reading ahead, and with slots of OD_FORM_PLAIN each has staging memory.
  *
  * Thread: load_schedule's, under its lock. Owner: the caller; plain data. */
@@ -17,15 +17,15 @@ struct odw_stages {
 	struct odw_stage {
 		enum odw_stage_state state;
 		int slot;
-		uint32_t shard;
+		uint32_t part;
 	} at[ODW_MAX_STAGES];
 };
 
 void odw_stages_init(struct odw_stages *s, unsigned n);
-/* For a shard that is about to be read; there is a free one. */
-unsigned odw_stages_take(struct odw_stages *s, int slot, uint32_t shard);
+/* For a part that is about to be read; there is a free one. */
+unsigned odw_stages_take(struct odw_stages *s, int slot, uint32_t part);
 void odw_stages_leave(struct odw_stages *s, unsigned stage);
-/* Of the slot's shards that have been read, the first; -1: none. */
+/* Of the slot's parts that have been read, the first; -1: none. */
 int odw_stages_read(const struct odw_stages *s, int slot);
 /* Nobody will finish what has been read for this slot. True: some became free. */
 bool odw_stages_drop(struct odw_stages *s, int slot);

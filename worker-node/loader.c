@@ -19,11 +19,24 @@ struct odw_loaders {
 	struct odw_loader_opts o;
 	unsigned n_stages, n_reading, n_inflating; /* threads that were started */
 	uint8_t *staging[ODW_MAX_STAGES];
-	struct od_shard_bytes bytes[ODW_MAX_STAGES]; /* a stage has one thread at a time */
+	uint32_t n_shards, part_shards;
+	struct od_shard_bytes bytes[ODW_MAX_STAGES][ODW_PART_SHARDS]; /* a stage has one thread at a time */
 	pthread_t reading[ODW_MAX_LOADERS];
 	struct inflating inflating[ODW_MAX_LOADERS];
 	_Atomic uint64_t read_bytes, read_ns, finish_ns;
 };
+
+uint32_t odw_part_shards(uint32_t n_shards)
+{
+	const uint32_t n = n_shards / 16; /* parts enough for several threads at both ends */
+
+	return n < 1 ? 1 : n < ODW_PART_SHARDS ? n : ODW_PART_SHARDS;
+}
+
+uint32_t odw_parts(uint32_t n_shards)
+{
+	return (n_shards + odw_part_shards(n_shards) - 1) / odw_part_shards(n_shards);
+}
 
 unsigned odw_loader_stages(unsigned n_readers, unsigned n_inflaters)
 {
@@ -34,10 +47,10 @@ _Static_assert(3 * ODW_MAX_LOADERS <= ODW_MAX_STAGES, "every stage has a place")
 int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, enum od_form form, unsigned n_readers,
 		     unsigned n_inflaters, struct od_err *err)
 {
-	uint64_t stages;
+	uint64_t stages, stage = od_staging_bytes(pack, form) * odw_part_shards(od_pack_expert(pack, 0, 0)->n_shards);
 
 	if (od_mul(n_inflaters, od_inflater_bytes(pack, form), bytes) &&
-	    od_mul(odw_loader_stages(n_readers, n_inflaters), od_staging_bytes(pack, form), &stages) &&
+	    od_mul(odw_loader_stages(n_readers, n_inflaters), stage, &stages) &&
 	    od_add(*bytes, stages, bytes))
 		return OD_OK;
 	return od_fail(err, OD_ERR_RANGE, "%u read threads and %u load threads are too many", n_readers, n_inflaters);
@@ -55,27 +68,37 @@ static void end_job(struct odw_loaders *l, const struct odw_load_job *job, uint6
 		l->o.wake(l->o.wake_arg);
 }
 
-static int read_from_pack(void *arg, const struct odw_load_job *job, void *slot, uint8_t *staging,
+static int read_from_pack(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, void *slot, uint8_t *staging,
 			  struct od_shard_bytes *b, struct od_err *err)
 {
 	const struct odw_loaders *l = arg;
 
-	return od_shard_read(l->o.pack, l->o.form, job->m, job->expert, job->shard, slot, staging, b, err);
+	return od_shards_read(l->o.pack, l->o.form, m, expert, first, n, slot, staging, b, err);
 }
 
-static void *read_shards(void *arg)
+/* Shards [first, first + n) are the part. */
+static uint32_t shards_of(const struct odw_loaders *l, const struct odw_load_job *job, uint32_t *first)
+{
+	*first = job->part * l->part_shards;
+	return l->n_shards - *first < l->part_shards ? l->n_shards - *first : l->part_shards;
+}
+
+static void *read_parts(void *arg)
 {
 	struct odw_loaders *l = arg;
 	struct odw_load_job job;
 
 	while (odw_schedule_next_read(l->o.schedule, &job, true)) {
-		const struct od_shard *s = &od_pack_expert(l->o.pack, job.m, job.expert)->shard[job.shard];
-		uint64_t begin_ns = od_now_ns(), bytes = (uint64_t)s->sm.stored_bytes + s->e.stored_bytes;
+		const struct od_shard *s = od_pack_expert(l->o.pack, job.m, job.expert)->shard;
+		uint64_t begin_ns = od_now_ns(), bytes = 0;
 		struct od_err err = { 0 };
-		int rc = l->o.read(l->o.read_arg, &job, odw_slots_at(l->o.slots, (unsigned)job.slot), l->staging[job.stage],
-				   &l->bytes[job.stage], &err);
+		uint32_t first, n = shards_of(l, &job, &first);
+		int rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, odw_slots_at(l->o.slots, (unsigned)job.slot),
+				   l->staging[job.stage], l->bytes[job.stage], &err);
 
 		od_trace_end("read", begin_ns, -1, job.m, job.expert);
+		for (uint32_t i = first; i < first + n; i++)
+			bytes += (uint64_t)s[i].sm.stored_bytes + s[i].e.stored_bytes;
 		atomic_fetch_add_explicit(&l->read_ns, od_now_ns() - begin_ns, memory_order_relaxed);
 		atomic_fetch_add_explicit(&l->read_bytes, bytes, memory_order_relaxed);
 		end_job(l, &job, rc == OD_OK ? bytes : 0, rc, &err);
@@ -83,24 +106,31 @@ static void *read_shards(void *arg)
 	return NULL;
 }
 
-static void *finish_shards(void *arg)
+static int finish_part(struct inflating *own, const struct odw_load_job *job, struct od_err *err)
+{
+	struct odw_loaders *l = own->all;
+	uint64_t begin_ns = od_now_ns();
+	uint32_t first, n = shards_of(l, job, &first);
+	int rc = OD_OK;
+
+	for (uint32_t i = 0; rc == OD_OK && i < n; i++)
+		rc = od_inflater_finish(own->inflater, job->m, job->expert, first + i, &l->bytes[job->stage][i],
+					odw_slots_at(l->o.slots, (unsigned)job->slot), err);
+	od_trace_end("inflate", begin_ns, -1, job->m, job->expert);
+	atomic_fetch_add_explicit(&l->finish_ns, od_now_ns() - begin_ns, memory_order_relaxed);
+	return rc;
+}
+
+static void *finish_parts(void *arg)
 {
 	struct inflating *own = arg;
-	struct odw_loaders *l = own->all;
 	struct odw_load_job job;
 
-	while (odw_schedule_next_finish(l->o.schedule, &job, true)) {
-		uint64_t begin_ns = od_now_ns();
+	while (odw_schedule_next_finish(own->all->o.schedule, &job, true)) {
 		struct od_err err = { 0 };
-		int rc = OD_OK;
+		int rc = job.kind == ODW_LOAD_FINISH ? finish_part(own, &job, &err) : OD_OK;
 
-		if (job.kind == ODW_LOAD_FINISH) {
-			rc = od_inflater_finish(own->inflater, job.m, job.expert, job.shard, &l->bytes[job.stage],
-						odw_slots_at(l->o.slots, (unsigned)job.slot), &err);
-			od_trace_end("inflate", begin_ns, -1, job.m, job.expert);
-			atomic_fetch_add_explicit(&l->finish_ns, od_now_ns() - begin_ns, memory_order_relaxed);
-		}
-		end_job(l, &job, 0, rc, &err);
+		end_job(own->all, &job, 0, rc, &err);
 	}
 	return NULL;
 }
@@ -108,7 +138,7 @@ static void *finish_shards(void *arg)
 /* Address space, of which only what is read into becomes memory. */
 static int make_stages(struct odw_loaders *l, struct od_err *err)
 {
-	uint64_t bytes = od_staging_bytes(l->o.pack, l->o.form);
+	uint64_t bytes = od_staging_bytes(l->o.pack, l->o.form) * l->part_shards;
 
 	for (unsigned i = 0; bytes > 0 && i < l->n_stages; i++) {
 		l->staging[i] = od_alloc(bytes);
@@ -124,13 +154,13 @@ static int start_threads(struct odw_loaders *l, struct od_err *err)
 	unsigned *n;
 
 	for (n = &l->n_inflating; *n < l->o.n_inflaters; ++*n) {
-		if (pthread_create(&l->inflating[*n].thread, NULL, finish_shards, &l->inflating[*n]) != 0)
+		if (pthread_create(&l->inflating[*n].thread, NULL, finish_parts, &l->inflating[*n]) != 0)
 			goto fail;
 		pthread_setname_np(l->inflating[*n].thread, "od-inflate");
 	}
 	what = "read";
 	for (n = &l->n_reading; *n < l->o.n_readers; ++*n) {
-		if (pthread_create(&l->reading[*n], NULL, read_shards, l) != 0)
+		if (pthread_create(&l->reading[*n], NULL, read_parts, l) != 0)
 			goto fail;
 		pthread_setname_np(l->reading[*n], "od-read");
 	}
@@ -157,6 +187,8 @@ int odw_loaders_start(struct odw_loaders **out, const struct odw_loader_opts *op
 		l->o.read = read_from_pack;
 		l->o.read_arg = l;
 	}
+	l->n_shards = od_pack_expert(opts->pack, 0, 0)->n_shards;
+	l->part_shards = odw_part_shards(l->n_shards);
 	l->n_stages = odw_loader_stages(opts->n_readers, opts->n_inflaters);
 	rc = make_stages(l, err);
 	for (unsigned i = 0; rc == OD_OK && i < opts->n_inflaters; i++) {

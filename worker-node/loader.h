@@ -1,4 +1,4 @@
-/* loader.h - the threads that fill slots: readers take the most urgent shard and read its chunks into their slot and a
+/* loader.h - the threads that fill slots: readers take the most urgent part of an expert and read it into its slot and a
  * stage; inflaters take what has been read, check it and put it together. So reading goes on while the CPU inflates
  * (ZipMoE, arXiv 2601.21198, section 3.2).
  *
@@ -15,14 +15,14 @@
 
 struct odw_loaders;
 
-/* The shard's chunks, as od_shard_read. slot, staging: where they may be put; *b says where they are. Any reader. */
-typedef int odw_read_fn(void *arg, const struct odw_load_job *job, void *slot, uint8_t *staging,
+/* As od_shards_read, from wherever it may be. Any reader. */
+typedef int odw_read_fn(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, void *slot, uint8_t *staging,
 			struct od_shard_bytes *b, struct od_err *err);
 
 struct odw_loader_opts {
 	const struct od_pack *pack;
 	enum od_form form; /* of the slots */
-	struct odw_schedule *schedule; /* made for odw_loader_stages() */
+	struct odw_schedule *schedule; /* made for odw_parts() and odw_loader_stages() */
 	struct odw_slots *slots;
 	unsigned n_readers, n_inflaters;
 	odw_read_fn *read; /* NULL: from the pack */
@@ -34,7 +34,12 @@ struct odw_loader_opts {
 	void *wake_arg;
 };
 
-/* Shards under way: one for every thread, and one that waits for each inflater. */
+/* An expert is read in parts: so many shards that going from thread to thread costs little, and so few that an expert of a
+ * few shards still occupies several threads. The last part may be shorter. */
+#define ODW_PART_SHARDS 4 /* at most */
+uint32_t odw_part_shards(uint32_t n_shards);
+uint32_t odw_parts(uint32_t n_shards);
+/* Parts under way: one for every thread, and one that waits for each inflater. */
 unsigned odw_loader_stages(unsigned n_readers, unsigned n_inflaters);
 /* Memory of threads and stages, beside the slots. OD_ERR_RANGE: too many threads. */
 OD_MUST_CHECK int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, enum od_form form, unsigned n_readers,

@@ -270,7 +270,7 @@ static int open_memory(struct worker *w, struct od_err *err)
 	uint64_t beside = w->puller != NULL ? FIXED_BYTES + PULL_BYTES : FIXED_BYTES;
 	struct odw_schedule_opts opts = { .n_layers = w->cfg->n_layers,
 					  .n_experts = w->cfg->n_experts,
-					  .n_shards = od_pack_expert(w->pack, 0, 0)->n_shards,
+					  .n_parts = odw_parts(od_pack_expert(w->pack, 0, 0)->n_shards),
 					  .n_stages = odw_loader_stages((unsigned)w->opt.read_threads,
 									(unsigned)w->opt.load_threads),
 					  .load_ns = (uint64_t)(w->opt.load_time_ms * OD_NS_PER_MS) };

@@ -27,7 +27,7 @@ static void slot_is_void(struct odw_schedule *s, struct slot *slot)
 
 void odw_slot_vacate(struct odw_schedule *s, struct slot *slot)
 {
-	if (slot->state == ODW_LOADING && slot->next_shard > 0)
+	if (slot->state == ODW_LOADING && slot->next_part > 0)
 		s->figures.cancelled_loads++;
 	if (slot->state == ODW_RESIDENT && !slot->used)
 		s->figures.unused_loads++;
@@ -174,7 +174,7 @@ static bool has_job(const struct odw_schedule *s, const struct slot *slot, enum 
 	if (slot->state != ODW_LOADING)
 		return false;
 	switch (kind) {
-	case ODW_LOAD_READ: return slot->next_shard < s->opts.n_shards;
+	case ODW_LOAD_READ: return slot->next_part < s->opts.n_parts;
 	case ODW_LOAD_FINISH: return odw_stages_read(&s->stages, (int)(slot - s->slot)) >= 0;
 	case ODW_LOAD_PACE: return !slot->paced;
 	}

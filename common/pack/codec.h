@@ -8,6 +8,7 @@
 #ifndef OD_PACK_CODEC_H
 #define OD_PACK_CODEC_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,6 +32,12 @@ void od_codec_merge(const struct od_backend *be, enum od_dtype t, const uint8_t 
 /* What a pack of a codec has for a type's exponents: planes are for bytes of few values, which the top bytes of F16 (three
  * bits of mantissa) and weights of 8 bits are not; these are zstd there. */
 enum od_codec od_codec_for(enum od_codec pack, enum od_dtype t);
+
+/* May sm lie there, of weights of this type? */
+static inline bool od_codec_merges_in_place(enum od_dtype t)
+{
+	return t != OD_F32;
+}
 
 struct od_coder;
 OD_MUST_CHECK int od_coder_new(struct od_coder **out, enum od_codec codec, struct od_err *err);

@@ -26,29 +26,9 @@ static uint64_t staged_sm_at(const struct od_pack *p)
 	return od_round_up(p->shard_exponents, OD_PAD_BYTES) + OD_PAD_BYTES;
 }
 
-/* What SM bytes of 16-bit weights need not: they are put together in their own place (codec.h). */
-static bool merges_in_place(enum od_dtype t)
-{
-	return od_codec_sm_bytes(t) <= 1;
-}
-
 uint64_t od_staging_bytes(const struct od_pack *p, enum od_form form)
 {
-	uint64_t sm = 0;
-
-	if (form == OD_FORM_PLANES)
-		return 0;
-	for (size_t i = 0; i < p->manifest.n_experts; i++) {
-		const struct od_expert_entry *e = &p->expert[i];
-
-		for (uint32_t s = 0; s < e->x.n_shards; s++) {
-			const struct od_shard *shard = &e->x.shard[s];
-
-			if (!merges_in_place(e->dtype[shard->mat]) && shard->sm.raw_bytes > sm)
-				sm = shard->sm.raw_bytes;
-		}
-	}
-	return staged_sm_at(p) + sm;
+	return form == OD_FORM_PLAIN ? od_round_up(staged_sm_at(p) + p->shard_staged_sm, OD_PAD_BYTES) : 0;
 }
 
 uint64_t od_inflater_bytes(const struct od_pack *p, enum od_form form)
@@ -113,12 +93,14 @@ static int bad_chunk(const struct od_pack *p, const struct place *at, const stru
 			      at->expert, at->shard, at->chunk, c->offset);
 }
 
-static int read_chunk(const struct od_pack *p, const struct place *at, const struct od_chunk *c, uint8_t *buf,
-		      struct od_err *err)
+/* Chunks of one kind stand back to back: the bytes from one to another, that one included. */
+static int read_run(const struct od_pack *p, const struct place *at, const struct od_chunk *first,
+		    const struct od_chunk *last, uint8_t *buf, struct od_err *err)
 {
-	int rc = od_file_pread(p->experts.fd, buf, c->stored_bytes, c->offset, p->experts.path, err);
+	const uint64_t bytes = last->offset + last->stored_bytes - first->offset;
+	int rc = od_file_pread(p->experts.fd, buf, bytes, first->offset, p->experts.path, err);
 
-	return rc == OD_OK ? OD_OK : bad_chunk(p, at, c, err);
+	return rc == OD_OK ? OD_OK : bad_chunk(p, at, first, err);
 }
 
 static int check_sum(const struct od_pack *p, const struct place *at, const struct od_chunk *c, const uint8_t *buf,
@@ -142,21 +124,20 @@ static uint8_t *rows_at(const struct od_pack *p, const struct od_expert_entry *e
 	       s->row_begin * n_in * od_dtype_bytes(e->dtype[s->mat]);
 }
 
-/* Both chunks of a shard, as they are stored. */
-static int read_chunks(const struct od_pack *p, const struct place *where, uint8_t *sm, uint8_t *e,
-		       struct od_shard_bytes *b, struct od_err *err)
+/* SM-chunks and E-chunks of the shards from at->shard to last. */
+static int read_runs(const struct od_pack *p, const struct place *where, uint32_t last, uint8_t *sm, uint8_t *e,
+		     struct od_err *err)
 {
-	const struct od_shard *s = &od_pack_entry(p, where->m, where->expert)->x.shard[where->shard];
+	const struct od_shard *s = od_pack_entry(p, where->m, where->expert)->x.shard;
 	struct place at = *where;
 	int rc;
 
-	*b = (struct od_shard_bytes){ .sm = sm, .e = e };
 	if (!od_pack_has_expert(p, at.m, at.expert))
 		return od_fail(err, OD_ERR_MISSING, "%s: expert (%u, %u) is not here", p->dir, at.m, at.expert);
 	at.chunk = "SM";
-	rc = read_chunk(p, &at, &s->sm, sm, err);
+	rc = read_run(p, &at, &s[at.shard].sm, &s[last].sm, sm, err);
 	at.chunk = "E";
-	return rc == OD_OK ? read_chunk(p, &at, &s->e, e, err) : rc;
+	return rc == OD_OK ? read_run(p, &at, &s[at.shard].e, &s[last].e, e, err) : rc;
 }
 
 /* For weights that go to rows: SM to its upper half. */
@@ -165,21 +146,28 @@ static int read_rows(const struct od_pack *p, const struct place *at, uint8_t *r
 {
 	const struct od_expert_entry *x = od_pack_entry(p, at->m, at->expert);
 	const struct od_shard *s = &x->x.shard[at->shard];
-	uint8_t *sm = merges_in_place(x->dtype[s->mat]) ? rows + s->sm.raw_bytes : staging + staged_sm_at(p);
+	uint8_t *sm = od_codec_merges_in_place(x->dtype[s->mat]) ? rows + s->sm.raw_bytes : staging + staged_sm_at(p);
 
-	return read_chunks(p, at, sm, staging, b, err);
+	*b = (struct od_shard_bytes){ .sm = sm, .e = staging };
+	return read_runs(p, at, at->shard, sm, staging, err);
 }
 
-int od_shard_read(const struct od_pack *p, enum od_form form, uint32_t m, uint32_t expert, uint32_t shard, void *slot,
-		  uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
+int od_shards_read(const struct od_pack *p, enum od_form form, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+		   void *slot, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
-	const struct od_shard *s = &e->x.shard[shard];
-	const struct place at = { m, expert, shard, NULL };
+	const struct od_shard *s = &e->x.shard[first];
+	struct place at = { m, expert, first, NULL };
+	int rc = OD_OK;
 
-	if (form == OD_FORM_PLAIN)
-		return read_rows(p, &at, rows_at(p, e, s, slot), staging, b, err);
-	return read_chunks(p, &at, od_form_stored_at(e, &s->sm, slot), od_form_stored_at(e, &s->e, slot), b, err);
+	if (form == OD_FORM_PLAIN) {
+		for (uint32_t i = 0; rc == OD_OK && i < n; i++, at.shard++)
+			rc = read_rows(p, &at, rows_at(p, e, &s[i], slot), staging + i * od_staging_bytes(p, form), &b[i], err);
+		return rc;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		b[i] = (struct od_shard_bytes){ od_form_stored_at(e, &s[i].sm, slot), od_form_stored_at(e, &s[i].e, slot) };
+	return read_runs(p, &at, first + n - 1, od_form_stored_at(e, &s[0].sm, slot), od_form_stored_at(e, &s[0].e, slot), err);
 }
 
 /* What was read is what was written; rows NULL: it stays as it is. */
@@ -265,7 +253,7 @@ int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 	uint64_t begin_ns = od_now_ns();
 	struct od_shard_bytes b;
 	struct od_err why;
-	int rc = od_shard_read(inf->pack, inf->form, m, expert, shard, slot, inf->staging, &b, &why);
+	int rc = od_shards_read(inf->pack, inf->form, m, expert, shard, 1, slot, inf->staging, &b, &why);
 
 	return finish_load(inf, &at, &b, inf->form == OD_FORM_PLAIN ? rows_at(inf->pack, e, &e->x.shard[shard], slot) : NULL,
 			   rc, &why, begin_ns, stats, err);

@@ -4,7 +4,7 @@
  *
  * Reading and finishing can be two threads' work: SM bytes are read into the upper half of their weights' own place, or
  * to where they stay, so that only coded exponents need staging.
- * Thread: od_shard_read from any; an od_inflater belongs to one; several may fill different shards of one slot. */
+ * Thread: od_shards_read from any; an od_inflater belongs to one; several may fill different shards of one slot. */
 #ifndef OD_PACK_EXPERT_LOAD_H
 #define OD_PACK_EXPERT_LOAD_H
 
@@ -29,9 +29,10 @@ struct od_shard_bytes {
 
 /* Memory that one shard needs between being read and being finished, beside its slot. */
 uint64_t od_staging_bytes(const struct od_pack *p, enum od_form form);
-/* Into slot and staging (od_alloc, od_staging_bytes), unchecked. *b says where its chunks are. */
-OD_MUST_CHECK int od_shard_read(const struct od_pack *p, enum od_form form, uint32_t m, uint32_t expert, uint32_t shard,
-				void *slot, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err);
+/* Shards [first, first + n) into slot and staging (od_alloc, n * od_staging_bytes), unchecked; b[i] says where the chunks
+ * of shard first + i are. What lies together is read at once. */
+OD_MUST_CHECK int od_shards_read(const struct od_pack *p, enum od_form form, uint32_t m, uint32_t expert, uint32_t first,
+				 uint32_t n, void *slot, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err);
 /* What was read, wherever it is, to what od_pack_bind lays out in slot; in OD_FORM_PLANES it is only checked. A checksum
  * or length that does not hold is OD_ERR_CORRUPT and names file, expert and offset; the slot is then garbage. */
 OD_MUST_CHECK int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard,

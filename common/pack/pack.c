@@ -93,6 +93,8 @@ static void measure_expert(struct od_pack *p, const struct od_expert_entry *e)
 
 		stored += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
 		p->shard_exponents = s->e.raw_bytes > p->shard_exponents ? s->e.raw_bytes : p->shard_exponents;
+		if (!od_codec_merges_in_place(e->dtype[s->mat]) && s->sm.raw_bytes > p->shard_staged_sm)
+			p->shard_staged_sm = s->sm.raw_bytes;
 	}
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
 		raw += od_expert_mat_bytes(&p->config, e, mat);

@@ -22,7 +22,8 @@ struct od_pack {
 	struct od_expert_entry *expert; /* [n_layers][n_experts] */
 	atomic_bool *has;		/* of a spool, the same: it is whole; NULL: all are */
 	uint64_t slot_bytes[OD_N_FORMS], stored_bytes, raw_bytes; /* of the largest expert */
-	uint64_t shard_exponents; /* of the largest shard: its weights */
+	/* Of the largest shards: weights, and SM bytes of those that are not merged in place. */
+	uint64_t shard_exponents, shard_staged_sm;
 };
 
 const struct od_expert_entry *od_pack_entry(const struct od_pack *p, uint32_t m, uint32_t expert);

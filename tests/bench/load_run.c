@@ -91,7 +91,7 @@ int load_run(const struct load_case *c, struct load_time *t, struct od_err *err)
 	const struct od_config *cfg = od_pack_config(c->source->pack);
 	const struct odw_schedule_opts opts = { .n_layers = cfg->n_layers,
 						.n_experts = cfg->n_experts,
-						.n_shards = od_pack_expert(c->source->pack, 0, 0)->n_shards,
+						.n_parts = odw_parts(od_pack_expert(c->source->pack, 0, 0)->n_shards),
 						.n_slots = c->n_slots,
 						.n_stages = odw_loader_stages(c->n_readers, c->n_inflaters) };
 	struct odw_item *item = calloc(c->source->n, sizeof(*item));
@@ -115,8 +115,8 @@ int load_run(const struct load_case *c, struct load_time *t, struct od_err *err)
 
 struct raw {
 	const struct load_case *c;
-	uint32_t n_shards;
-	_Atomic size_t next; /* shard of all experts */
+	uint32_t n_shards, part_shards, n_parts;
+	_Atomic size_t next; /* part of all experts */
 	_Atomic uint64_t bytes, ns;
 };
 
@@ -128,26 +128,32 @@ struct raw_reader {
 	struct od_err err;
 };
 
+static int read_part(struct raw_reader *r, size_t expert, uint32_t part)
+{
+	const struct load_case *c = r->all->c;
+	const struct load_expert *e = &c->source->expert[expert];
+	const struct od_shard *s = od_pack_expert(c->source->pack, e->m, e->expert)->shard;
+	const uint32_t first = part * r->all->part_shards, left = r->all->n_shards - first;
+	const uint32_t n = left < r->all->part_shards ? left : r->all->part_shards;
+	struct od_shard_bytes b[ODW_PART_SHARDS];
+	uint64_t begin_ns = od_now_ns();
+	int rc = load_source_read(c->source, e->m, e->expert, first, n, odw_slots_at(c->slots, (unsigned)(expert % c->n_slots)),
+				  r->staging, b, &r->err);
+
+	r->all->ns += od_now_ns() - begin_ns;
+	for (uint32_t i = first; i < first + n; i++)
+		r->all->bytes += (uint64_t)s[i].sm.stored_bytes + s[i].e.stored_bytes;
+	return rc;
+}
+
 static void *read_raw(void *arg)
 {
 	struct raw_reader *r = arg;
-	const struct load_case *c = r->all->c;
+	const struct raw *all = r->all;
 	size_t i;
 
-	while (r->rc == OD_OK && (i = r->all->next++) < c->source->n * r->all->n_shards) {
-		const size_t e = i / r->all->n_shards;
-		const struct odw_load_job job = { .m = c->source->expert[e].m,
-						  .expert = c->source->expert[e].expert,
-						  .shard = (uint32_t)(i % r->all->n_shards) };
-		const struct od_shard *s = &od_pack_expert(c->source->pack, job.m, job.expert)->shard[job.shard];
-		uint64_t begin_ns = od_now_ns();
-		struct od_shard_bytes b;
-
-		r->rc = load_source_read(c->source, &job, odw_slots_at(c->slots, (unsigned)(e % c->n_slots)), r->staging, &b,
-					 &r->err);
-		r->all->ns += od_now_ns() - begin_ns;
-		r->all->bytes += (uint64_t)s->sm.stored_bytes + s->e.stored_bytes;
-	}
+	while (r->rc == OD_OK && (i = r->all->next++) < all->c->source->n * all->n_parts)
+		r->rc = read_part(r, i / all->n_parts, (uint32_t)(i % all->n_parts));
 	return NULL;
 }
 
@@ -160,7 +166,7 @@ static int run_readers(const struct load_case *c, struct raw *raw, struct raw_re
 
 	for (unsigned i = 0; i < c->n_readers; i++) {
 		reader[i].all = raw;
-		reader[i].staging = od_alloc(od_staging_bytes(c->source->pack, c->source->form) + 1);
+		reader[i].staging = od_alloc(od_staging_bytes(c->source->pack, c->source->form) * raw->part_shards + 1);
 		if (reader[i].staging == NULL)
 			return od_fail(err, OD_ERR_NOMEM, "reader %u", i);
 	}
@@ -183,7 +189,8 @@ static int run_readers(const struct load_case *c, struct raw *raw, struct raw_re
 
 int load_raw(const struct load_case *c, struct load_time *t, struct od_err *err)
 {
-	struct raw raw = { .c = c, .n_shards = od_pack_expert(c->source->pack, 0, 0)->n_shards };
+	const uint32_t n_shards = od_pack_expert(c->source->pack, 0, 0)->n_shards;
+	struct raw raw = { .c = c, .n_shards = n_shards, .part_shards = odw_part_shards(n_shards), .n_parts = odw_parts(n_shards) };
 	struct raw_reader *reader = calloc(c->n_readers, sizeof(*reader));
 	int rc = reader != NULL ? load_source_begin(c->source, err) : od_fail(err, OD_ERR_NOMEM, "readers");
 

@@ -82,26 +82,35 @@ static void wait_for_bytes(struct load_source *s, uint64_t bytes)
 	sleep_until(due_ns);
 }
 
-int load_source_read(void *arg, const struct odw_load_job *job, void *slot, uint8_t *staging, struct od_shard_bytes *b,
-		     struct od_err *err)
+static const struct load_expert *find(const struct load_source *s, uint32_t m, uint32_t expert)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (s->expert[i].m == m && s->expert[i].expert == expert)
+			return &s->expert[i];
+	return NULL;
+}
+
+int load_source_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, void *slot, uint8_t *staging,
+		     struct od_shard_bytes *b, struct od_err *err)
 {
 	struct load_source *s = arg;
-	const struct od_pack_expert *x = od_pack_expert(s->pack, job->m, job->expert);
-	const struct od_shard *shard = &x->shard[job->shard];
+	const struct od_pack_expert *x = od_pack_expert(s->pack, m, expert);
+	const struct load_expert *e = find(s, m, expert);
+	uint64_t bytes = 0;
 
 	if (s->kind != LOAD_PACED)
-		return od_shard_read(s->pack, s->form, job->m, job->expert, job->shard, slot, staging, b, err);
-	for (size_t i = 0; i < s->n; i++) {
-		const struct load_expert *e = &s->expert[i];
+		return od_shards_read(s->pack, s->form, m, expert, first, n, slot, staging, b, err);
+	if (e == NULL)
+		return od_fail(err, OD_ERR_RANGE, "expert (%u, %u) is not in memory", m, expert);
+	for (uint32_t i = 0; i < n; i++) {
+		const struct od_shard *shard = &x->shard[first + i];
 
-		if (e->m != job->m || e->expert != job->expert)
-			continue;
-		*b = (struct od_shard_bytes){ .sm = e->stored + (shard->sm.offset - x->offset),
-					      .e = e->stored + (shard->e.offset - x->offset) };
-		wait_for_bytes(s, (uint64_t)shard->sm.stored_bytes + shard->e.stored_bytes);
-		return OD_OK;
+		b[i] = (struct od_shard_bytes){ .sm = e->stored + (shard->sm.offset - x->offset),
+						.e = e->stored + (shard->e.offset - x->offset) };
+		bytes += (uint64_t)shard->sm.stored_bytes + shard->e.stored_bytes;
 	}
-	return od_fail(err, OD_ERR_RANGE, "expert (%u, %u) is not in memory", job->m, job->expert);
+	wait_for_bytes(s, bytes);
+	return OD_OK;
 }
 
 int load_experts_read(const struct od_pack *pack, struct load_expert *expert, size_t n, struct od_err *err)

@@ -68,7 +68,7 @@ static int open_workers(struct served_sim *s, struct od_err *err)
 	const struct odw_schedule_opts o = {
 		.n_layers = s->p.n_layers,
 		.n_experts = s->p.n_experts,
-		.n_shards = 1,
+		.n_parts = 1,
 		.n_stages = 1,
 		.n_slots = s->p.slots,
 		.load_ns = s->p.load_ns,

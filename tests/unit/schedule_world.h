@@ -27,7 +27,7 @@ static inline uint64_t read_clock(void)
 
 static inline struct odw_schedule *new_paced_schedule(unsigned n_slots, uint64_t load_ns)
 {
-	const struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_shards = SHARDS,
+	const struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS,
 						.n_slots = n_slots, .n_stages = STAGES, .load_ns = load_ns, .now_ns = read_clock };
 	struct odw_schedule *s;
 	struct od_err err;
@@ -66,7 +66,7 @@ static inline bool put(struct odw_schedule *s, const struct odw_load_job *read, 
 	if (!odw_schedule_next_finish(s, &job, false))
 		return wake;
 	assert_int_equal(job.kind, ODW_LOAD_FINISH);
-	assert_true(job.slot == read->slot && job.shard == read->shard && job.stage == read->stage);
+	assert_true(job.slot == read->slot && job.part == read->part && job.stage == read->stage);
 	return odw_schedule_end_job(s, &job, 0, OD_OK, NULL);
 }
 

@@ -24,7 +24,7 @@ static uint64_t read_clock(void)
 
 static struct odw_schedule *new_schedule(unsigned n_slots)
 {
-	const struct odw_schedule_opts opts = { .n_layers = 4, .n_experts = 5, .n_shards = SHARDS, .n_slots = n_slots, .n_stages = SHARDS,
+	const struct odw_schedule_opts opts = { .n_layers = 4, .n_experts = 5, .n_parts = SHARDS, .n_slots = n_slots, .n_stages = SHARDS,
 						.load_ns = LOAD_NS, .now_ns = read_clock };
 	struct odw_schedule *s;
 
@@ -291,7 +291,7 @@ static void *inflater_thread(void *arg)
 
 static void sleeping_loaders_finish_loads(void **state)
 {
-	const struct odw_schedule_opts opts = { .n_layers = 4, .n_experts = 5, .n_shards = SHARDS, .n_slots = 2, .n_stages = SHARDS,
+	const struct odw_schedule_opts opts = { .n_layers = 4, .n_experts = 5, .n_parts = SHARDS, .n_slots = 2, .n_stages = SHARDS,
 						.load_ns = REAL_LOAD_NS };
 	struct odw_schedule *s;
 	struct odw_item r[REAL_LOADS], *got;

@@ -172,14 +172,14 @@ static void take_shard(struct sim *x, int j)
 		return;
 	v = odw_schedule_look(x->s, (unsigned)job->slot);
 	assert_int_equal(v.state, ODW_LOADING);
-	assert_true(v.m == job->m && v.expert == job->expert && job->shard < SHARDS);
+	assert_true(v.m == job->m && v.expert == job->expert && job->part < SHARDS);
 	assert_false(job->kind == ODW_LOAD_PACE && x->load_ns == 0);
 	assert_false(x->computing != NULL && x->computing->slot == job->slot);
 	if (job->kind != ODW_LOAD_PACE && x->has_job[!j] && x->job[!j].kind != ODW_LOAD_PACE) {
-		assert_false(x->job[!j].slot == job->slot && x->job[!j].shard == job->shard);
+		assert_false(x->job[!j].slot == job->slot && x->job[!j].part == job->part);
 		assert_int_not_equal(x->job[!j].stage, job->stage);
 	}
-	if (job->kind == ODW_LOAD_READ && job->shard == 0) {
+	if (job->kind == ODW_LOAD_READ && job->part == 0) {
 		x->content[job->slot].m = job->m;
 		x->content[job->slot].expert = job->expert;
 		x->content[job->slot].read = x->content[job->slot].shards = 0;
@@ -195,11 +195,11 @@ static void put_shard(struct sim *x, int j, int rc)
 
 	x->has_job[j] = false;
 	if (job->kind == ODW_LOAD_READ)
-		x->content[job->slot].read |= 1u << job->shard;
+		x->content[job->slot].read |= 1u << job->part;
 	if (job->kind == ODW_LOAD_FINISH) {
-		assert_true(x->content[job->slot].read & 1u << job->shard);
-		assert_false(x->content[job->slot].shards & 1u << job->shard);
-		x->content[job->slot].shards |= 1u << job->shard;
+		assert_true(x->content[job->slot].read & 1u << job->part);
+		assert_false(x->content[job->slot].shards & 1u << job->part);
+		x->content[job->slot].shards |= 1u << job->part;
 	}
 	(void)!odw_schedule_end_job(x->s, job, job->kind == ODW_LOAD_READ, rc, &err);
 	if (rc == OD_OK || !counts)
