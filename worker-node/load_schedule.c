@@ -2,6 +2,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "worker-node/load_order.h"
+#include "worker-node/run_order.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -258,6 +260,36 @@ static void run_one(struct odw_schedule *s, uint64_t step, uint32_t m, struct od
 	s->n_items++;
 }
 
+/* What loading an expert costs, as far as it is known. */
+static bool learnt_costs(const struct odw_schedule *s, struct odw_expert_costs *c)
+{
+	const struct odw_load_figures *f = &s->figures;
+
+	*c = (struct odw_expert_costs){ .n_parts = s->opts.n_parts, .n_inflaters = s->opts.n_inflaters };
+	if (s->opts.n_inflaters == 0 || s->opts.n_readers == 0 || f->reads == 0 || f->finishes == 0)
+		return false;
+	c->read_ns = f->read_ns / f->reads * s->opts.n_parts / s->opts.n_readers;
+	c->finish_ns = f->finish_ns / f->finishes * s->opts.n_parts;
+	if (s->pace.load_ns > c->read_ns)
+		c->read_ns = s->pace.load_ns;
+	return true;
+}
+
+static void order_items(struct odw_schedule *s, uint32_t m, struct odw_item *item, size_t n)
+{
+	struct odw_expert_costs costs;
+	bool resident[ODW_ORDER_TASKS];
+
+	if (n < 2 || n > ODW_ORDER_TASKS || !learnt_costs(s, &costs))
+		return;
+	for (size_t i = 0; i < n; i++) {
+		const struct expert *x = odw_expert_at(s, m, item[i].expert);
+
+		resident[i] = x->slot != 0 && s->slot[x->slot - 1].state == ODW_RESIDENT;
+	}
+	odw_run_order(item, n, resident, &costs);
+}
+
 int odw_schedule_run(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, bool closes,
 		     struct odw_item *item, size_t n)
 {
@@ -269,6 +301,7 @@ int odw_schedule_run(struct odw_schedule *s, uint64_t session, uint64_t step, ui
 	else if (n > ODW_MAX_ENTRIES - s->n_entries || n > ODW_MAX_ENTRIES - s->n_items)
 		rc = OD_ERR_BUSY;
 	if (rc == OD_OK) {
+		order_items(s, m, item, n);
 		for (size_t i = 0; i < n; i++)
 			run_one(s, step, m, &item[i]);
 		void_below(s, step, closes ? m + 1 : m);
@@ -357,12 +390,12 @@ void odw_schedule_tick(struct odw_schedule *s)
 
 /* ---- Loading ---- */
 
-/* The load that paced loads give the path to; NULL: none, or loads are not paced. */
-static struct slot *load_on_path(struct odw_schedule *s, uint64_t now_ns)
+/* The load that paced loads give the path to; NULL: none, or loads are not paced. Its time begins with its first part. */
+static struct slot *load_on_path(struct odw_schedule *s, bool begins, uint64_t now_ns)
 {
 	struct slot *slot = s->pace.load_ns > 0 ? odw_most_urgent_load(s, ODW_LOAD_PACE) : NULL;
 
-	if (slot != NULL)
+	if (slot != NULL && (begins || slot->next_part > 0))
 		odw_pace_turn(&s->pace, (int)(slot - s->slot), now_ns);
 	return slot;
 }
@@ -370,7 +403,7 @@ static struct slot *load_on_path(struct odw_schedule *s, uint64_t now_ns)
 /* Of paced loads the one that has the path is read and no other. */
 static struct slot *next_to_read(struct odw_schedule *s, uint64_t now_ns)
 {
-	struct slot *slot = load_on_path(s, now_ns);
+	struct slot *slot = load_on_path(s, s->stages.n_free > 0, now_ns);
 
 	if (s->stages.n_free == 0)
 		return NULL;
@@ -394,7 +427,7 @@ bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bo
 		if (slot->next_part == 0)
 			slot->begin_ns = now_ns;
 		*job = (struct odw_load_job){ .kind = ODW_LOAD_READ, .m = slot->m, .expert = slot->expert,
-					      .part = slot->next_part++, .slot = (int)(slot - s->slot) };
+					      .part = slot->next_part++, .slot = (int)(slot - s->slot), .begin_ns = now_ns };
 		job->stage = odw_stages_take(&s->stages, job->slot, job->part);
 		slot->n_users++;
 		if (slot->next_part == s->opts.n_parts)
@@ -407,7 +440,7 @@ bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bo
 /* A paced load that has had its time, before anything else: then another has the path. */
 static struct slot *next_to_finish(struct odw_schedule *s, struct odw_load_job *job, uint64_t now_ns, bool *clocked)
 {
-	struct slot *slot = load_on_path(s, now_ns);
+	struct slot *slot = load_on_path(s, false, now_ns);
 	int stage = -1;
 
 	*clocked = slot != NULL && slot->next_part == s->opts.n_parts;
@@ -439,6 +472,7 @@ bool odw_schedule_next_finish(struct odw_schedule *s, struct odw_load_job *job, 
 		job->m = slot->m;
 		job->expert = slot->expert;
 		job->slot = (int)(slot - s->slot);
+		job->begin_ns = s->opts.now_ns();
 		slot->n_users++;
 		if (job->kind == ODW_LOAD_PACE) {
 			slot->paced = true;
@@ -489,6 +523,16 @@ static void leave_stage(struct odw_schedule *s, const struct odw_load_job *job, 
 	}
 }
 
+static void count_job(struct odw_schedule *s, const struct odw_load_job *job)
+{
+	const uint64_t ns = s->opts.now_ns() - job->begin_ns;
+
+	s->figures.reads += job->kind == ODW_LOAD_READ;
+	s->figures.read_ns += job->kind == ODW_LOAD_READ ? ns : 0;
+	s->figures.finishes += job->kind == ODW_LOAD_FINISH;
+	s->figures.finish_ns += job->kind == ODW_LOAD_FINISH ? ns : 0;
+}
+
 bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job, uint64_t read_bytes, int code,
 			  const struct od_err *err)
 {
@@ -499,6 +543,7 @@ bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job
 	pthread_mutex_lock(&s->lock);
 	s->figures.progress++;
 	s->figures.loaded_bytes += read_bytes;
+	count_job(s, job);
 	leave_stage(s, job, slot->state == ODW_LOADING && code == OD_OK);
 	if (slot->state == ODW_LOADING) {
 		slot->loaded_bytes += read_bytes;

@@ -37,14 +37,16 @@ struct odw_schedule_opts {
 	uint32_t n_parts;	      /* that any expert is read in */
 	unsigned n_slots;
 	unsigned n_stages; /* parts that are read or being read, and not finished: at most ODW_MAX_STAGES */
+	unsigned n_readers, n_inflaters; /* for the order of loads; 0: they are loaded as asked for */
 	uint64_t load_ns;	      /* a load is complete no earlier than this after it began, one at a time; 0: at once */
 	uint64_t (*now_ns)(void);     /* NULL: od_now_ns; tests have their own */
 };
 
 /* One expert of one RUN. */
 struct odw_item {
-	uint32_t expert, rank; /* set by the engine, as last */
+	uint32_t expert, rank; /* set by the engine, as last and run_ns; the schedule may exchange ranks (run_order.h) */
 	bool last;
+	uint64_t run_ns; /* what running it will take, 0: not known */
 	void *run; /* the engine's */
 
 	uint64_t step; /* from here on set by the schedule */
@@ -64,6 +66,7 @@ struct odw_load_job {
 	enum odw_load_kind kind;
 	uint32_t m, expert, part;
 	int slot;
+	uint64_t begin_ns; /* when it was taken */
 	unsigned stage; /* the same when a part is read and when it is finished; nobody else's until then */
 };
 
@@ -71,6 +74,7 @@ struct odw_load_figures {
 	uint64_t progress; /* grows with every job and odw_schedule_tick, and as a paced load is waited for */
 	bool busy;	   /* RUNs wait, are computed, or experts are being loaded */
 	uint64_t loads, loaded_bytes, load_ns, cancelled_loads, unused_loads; /* as PONG counts them */
+	uint64_t reads, read_ns, finishes, finish_ns; /* parts, and what they took their threads */
 };
 
 OD_MUST_CHECK int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *opts,

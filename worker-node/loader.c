@@ -6,7 +6,6 @@
 #include "common/base/trace.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 
 struct inflating {
@@ -23,7 +22,6 @@ struct odw_loaders {
 	struct od_shard_bytes bytes[ODW_MAX_STAGES][ODW_PART_SHARDS]; /* a stage has one thread at a time */
 	pthread_t reading[ODW_MAX_LOADERS];
 	struct inflating inflating[ODW_MAX_LOADERS];
-	_Atomic uint64_t read_bytes, read_ns, finish_ns;
 };
 
 uint32_t odw_part_shards(uint32_t n_shards)
@@ -99,8 +97,6 @@ static void *read_parts(void *arg)
 		od_trace_end("read", begin_ns, -1, job.m, job.expert);
 		for (uint32_t i = first; i < first + n; i++)
 			bytes += (uint64_t)s[i].sm.stored_bytes + s[i].e.stored_bytes;
-		atomic_fetch_add_explicit(&l->read_ns, od_now_ns() - begin_ns, memory_order_relaxed);
-		atomic_fetch_add_explicit(&l->read_bytes, bytes, memory_order_relaxed);
 		end_job(l, &job, rc == OD_OK ? bytes : 0, rc, &err);
 	}
 	return NULL;
@@ -117,7 +113,6 @@ static int finish_part(struct inflating *own, const struct odw_load_job *job, st
 		rc = od_inflater_finish(own->inflater, job->m, job->expert, first + i, &l->bytes[job->stage][i],
 					odw_slots_at(l->o.slots, (unsigned)job->slot), err);
 	od_trace_end("inflate", begin_ns, -1, job->m, job->expert);
-	atomic_fetch_add_explicit(&l->finish_ns, od_now_ns() - begin_ns, memory_order_relaxed);
 	return rc;
 }
 
@@ -219,9 +214,4 @@ void odw_loaders_stop(struct odw_loaders *l)
 	for (unsigned i = 0; i < l->n_stages; i++)
 		od_free(l->staging[i]);
 	free(l);
-}
-
-void odw_loaders_figures(const struct odw_loaders *l, struct odw_loader_figures *f)
-{
-	*f = (struct odw_loader_figures){ .read_bytes = l->read_bytes, .read_ns = l->read_ns, .finish_ns = l->finish_ns };
 }

@@ -49,10 +49,4 @@ OD_MUST_CHECK int odw_loaders_start(struct odw_loaders **out, const struct odw_l
 /* Stops the schedule, joins, frees. NULL ok. */
 void odw_loaders_stop(struct odw_loaders *l);
 
-/* Of all threads of a kind together, since the start. */
-struct odw_loader_figures {
-	uint64_t read_bytes, read_ns, finish_ns;
-};
-void odw_loaders_figures(const struct odw_loaders *l, struct odw_loader_figures *f);
-
 #endif

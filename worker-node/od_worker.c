@@ -134,9 +134,15 @@ static void on_begin(void *arg, uint64_t session)
 static void on_end(void *arg, uint64_t session)
 {
 	struct worker *w = arg;
+	struct odw_load_figures f;
 
 	odw_schedule_end(w->schedule, session);
 	odw_engine_end(w->engine);
+	odw_schedule_figures(w->schedule, &f);
+	if (f.loads > 0 && f.reads > 0 && f.finishes > 0)
+		od_log(OD_LOG_INFO, "%" PRIu64 " loads; a part took %.2f ms to read, %.2f ms to check and inflate", f.loads,
+		       (double)f.read_ns / (double)f.reads / OD_NS_PER_MS,
+		       (double)f.finish_ns / (double)f.finishes / OD_NS_PER_MS);
 }
 
 static int on_want(struct worker *w, uint64_t session, const Od__Want *want, struct od_err *err)
@@ -273,6 +279,8 @@ static int open_memory(struct worker *w, struct od_err *err)
 					  .n_parts = odw_parts(od_pack_expert(w->pack, 0, 0)->n_shards),
 					  .n_stages = odw_loader_stages((unsigned)w->opt.read_threads,
 									(unsigned)w->opt.load_threads),
+					  .n_readers = (unsigned)w->opt.read_threads,
+					  .n_inflaters = (unsigned)w->opt.load_threads,
 					  .load_ns = (uint64_t)(w->opt.load_time_ms * OD_NS_PER_MS) };
 	char slot[32], limit[32];
 	int rc;

@@ -181,6 +181,7 @@ static int accept_run(struct odw_engine *e, struct run *run, struct od_err *err)
 		run->item[i] = (struct odw_item){ .expert = asked->experts[i]->expert,
 						  .rank = asked->experts[i]->rank,
 						  .last = asked->experts[i]->last,
+						  .run_ns = asked->experts[i]->n_rows * e->row_ns,
 						  .run = run };
 	rc = odw_schedule_run(e->o.schedule, run->session.id, asked->step, asked->m, asked->closes, run->item,
 			      asked->n_experts);

@@ -66,7 +66,7 @@ static int run_loaders(const struct load_case *c, struct odw_schedule *s, sem_t 
 					      .read_arg = c->source,
 					      .wake = wake,
 					      .wake_arg = ready };
-	struct odw_loader_figures f;
+	struct odw_load_figures f;
 	struct odw_loaders *l;
 	uint64_t begin_ns;
 	int rc = odw_loaders_start(&l, &opts, err);
@@ -78,11 +78,11 @@ static int run_loaders(const struct load_case *c, struct odw_schedule *s, sem_t 
 	rc = drive(c, s, ready, item, err);
 	t->ns = od_now_ns() - begin_ns;
 	odw_schedule_end(s, SESSION);
-	odw_loaders_figures(l, &f);
-	t->stored_bytes = f.read_bytes;
+	odw_loaders_stop(l);
+	odw_schedule_figures(s, &f);
+	t->stored_bytes = f.loaded_bytes;
 	t->read_ns = f.read_ns;
 	t->finish_ns = f.finish_ns;
-	odw_loaders_stop(l);
 	return rc;
 }
 

@@ -105,6 +105,23 @@ static void a_load_takes_its_time(void **state)
 	odw_schedule_free(s);
 }
 
+static void asking_for_something_to_finish_begins_nothing(void **state)
+{
+	struct odw_schedule *s = new_schedule(1);
+	struct odw_load_job job;
+
+	(void)state;
+	want(s, 0, 3);
+	assert_false(odw_schedule_next_finish(s, &job, false));
+	clock_ns += LOAD_NS;
+	load_bytes(s, 3);
+	nothing_to_load(s); /* its time has only just begun */
+	clock_ns += LOAD_NS;
+	assert_false(do_job(s, 3, ODW_LOAD_PACE));
+	assert_int_equal(figures(s).load_ns, LOAD_NS);
+	odw_schedule_free(s);
+}
+
 static void slow_bytes_take_longer(void **state)
 {
 	struct odw_schedule *s = new_schedule(1);
@@ -325,6 +342,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_load_takes_its_time),
+		cmocka_unit_test(asking_for_something_to_finish_begins_nothing),
 		cmocka_unit_test(slow_bytes_take_longer),
 		cmocka_unit_test(loads_go_one_after_another),
 		cmocka_unit_test(urgent_loads_take_the_path_and_give_it_back),

@@ -374,6 +374,40 @@ static void cancelled_loads_leave_their_stages(void **state)
 	odw_schedule_free(s);
 }
 
+/* Johnson's rule: with loads of one length those that run at least as long keep their order and go first, then the others,
+ * the longest run first. */
+static void long_runs_are_loaded_first(void **state)
+{
+	const struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 4,
+						.n_stages = STAGES, .n_readers = 1, .n_inflaters = 2, .now_ns = read_clock };
+	static const uint32_t expected[2][4] = { { 0, 1, 2, 3 }, { 1, 3, 2, 0 } };
+	struct odw_schedule *s;
+	struct odw_load_job job;
+
+	(void)state;
+	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
+	odw_schedule_begin(s, SESSION);
+	for (uint64_t step = 0; step < 2; step++) {
+		struct odw_item r[4] = { { .expert = 0, .rank = 5, .last = true, .run_ns = 10 },
+					 { .expert = 1, .rank = 6, .last = true, .run_ns = 700 },
+					 { .expert = 2, .rank = 7, .last = true, .run_ns = 290 },
+					 { .expert = 3, .rank = 8, .last = true, .run_ns = 900 } };
+
+		assert_int_equal(odw_schedule_run(s, SESSION, step, 0, true, r, 4), OD_OK);
+		for (int i = 0; i < 4; i++) {
+			for (int part = 0; part < SHARDS; part++) {
+				assert_true(odw_schedule_next_read(s, &job, false));
+				assert_int_equal(job.expert, expected[step][i]); /* first nothing is known */
+				clock_ns += 100; /* a load is 300 of reading */
+				(void)put(s, &job, 10);
+			}
+		}
+		for (int i = 0; i < 4; i++)
+			compute(s, &r[expected[step][i]]);
+	}
+	odw_schedule_free(s);
+}
+
 static void failed_loads_answer_runs_and_drop_wants(void **state)
 {
 	struct odw_schedule *s = new_schedule(1);
@@ -589,6 +623,7 @@ int main(void)
 		cmocka_unit_test(reading_goes_no_further_than_the_stages),
 		cmocka_unit_test(the_most_urgent_is_finished_first),
 		cmocka_unit_test(cancelled_loads_leave_their_stages),
+		cmocka_unit_test(long_runs_are_loaded_first),
 		cmocka_unit_test(failed_loads_answer_runs_and_drop_wants),
 		cmocka_unit_test(full_queue_drops_wants_and_refuses_runs),
 		cmocka_unit_test(session_end_drops_everything),
