@@ -332,9 +332,12 @@ static void the_most_urgent_is_finished_first(void **state)
 
 	(void)state;
 	WANT(s, 1, 0, 1, 0);
-	assert_true(odw_schedule_next_read(s, &a, false));
+	assert_true(odw_schedule_next_read(s, &a, false) && odw_schedule_next_read(s, &job, false));
 	run(s, 7, 2, false, &r, 1, true);
-	assert_true(odw_schedule_next_read(s, &b, false) && odw_schedule_next_read(s, &c, false));
+	assert_true(odw_schedule_next_read(s, &b, false));
+	(void)put(s, &job, 1);
+	assert_true(odw_schedule_next_read(s, &c, false));
+	assert_true(c.stage < b.stage); /* the first that is free, so stages are not in the order of parts */
 	assert_false(odw_schedule_end_job(s, &a, 1, OD_OK, NULL) || odw_schedule_end_job(s, &c, 1, OD_OK, NULL) ||
 		     odw_schedule_end_job(s, &b, 1, OD_OK, NULL));
 	assert_true(odw_schedule_next_finish(s, &job, false));
