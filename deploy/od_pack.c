@@ -29,8 +29,9 @@ struct options {
 	int codec; /* enum od_codec; -1: not said */
 	const char *shadow; /* a list of precisions; NULL: not said */
 	const char *against;
+	const char *share;   /* "W/N" */
 	uint64_t group_size; /* 0: the model's top-k */
-	const char *word[4];
+	const char *word[3];
 	size_t n_words;
 };
 
@@ -211,9 +212,9 @@ static int cmd_share(const struct options *o)
 	struct bar bar;
 	struct od_err err;
 	const struct od_share_job job = {
-		.pack = o->word[1],
-		.share = o->word[2],
-		.dir = o->word[3],
+		.pack = o->word[0],
+		.share = o->share,
+		.dir = o->word[1],
 		.group_size = (uint32_t)o->group_size,
 		.progress = on_progress,
 		.arg = &bar,
@@ -229,7 +230,7 @@ static int cmd_share(const struct options *o)
 		return EXIT_FAILED;
 	}
 	printf("%s has the share of worker %s: %u experts. Copy it with its holes (rsync -aS, tar -cS), and start there:\n"
-	       "od-worker --pack DIR\n", o->word[3], o->word[2], n);
+	       "od-worker --pack DIR\n", o->word[1], o->share, n);
 	return EXIT_GOOD;
 }
 
@@ -278,7 +279,7 @@ static void print_help(const struct od_arg *table, size_t n)
 {
 	printf("od-pack CHECKPOINT PACK            make a pack from a checkpoint folder (config.json, *.safetensors)\n"
 	       "od-pack shadow PACK LIST           add shadows: quantised copies of the model for od-shadow\n"
-	       "od-pack share PACK W/N DIR         write what worker W (from 1, in the order of the hosts file) of N needs\n"
+	       "od-pack --share W/N PACK DIR       write what worker W of N needs, to carry it there\n"
 	       "od-pack verify PACK                check every byte of a pack and its shadows, or of a share\n"
 	       "od-pack info PACK                  what is in a pack\n"
 	       "\n"
@@ -298,21 +299,23 @@ static void print_help(const struct od_arg *table, size_t n)
 enum command { CMD_PACK, CMD_SHADOW, CMD_SHARE, CMD_VERIFY, CMD_INFO };
 
 static const struct {
-	const char *word; /* the first on the command line */
+	const char *word; /* the first on the command line; NULL: none says so */
 	size_t n_words;
 	const char *expected;
 } commands[] = {
 	[CMD_PACK] = { NULL, 2, "expected CHECKPOINT and PACK" },
 	[CMD_SHADOW] = { "shadow", 3, "expected PACK and a list of precisions" },
-	[CMD_SHARE] = { "share", 4, "expected PACK, W/N and a folder" },
+	[CMD_SHARE] = { NULL, 2, "expected a PACK, and a folder for the share" },
 	[CMD_VERIFY] = { "verify", 2, "expected one PACK" },
 	[CMD_INFO] = { "info", 2, "expected one PACK" },
 };
 
 static enum command find_command(const struct options *o)
 {
-	for (int i = CMD_SHADOW; o->n_words > 0 && i <= CMD_INFO; i++)
-		if (strcmp(o->word[0], commands[i].word) == 0)
+	if (o->share != NULL)
+		return CMD_SHARE;
+	for (int i = CMD_PACK; o->n_words > 0 && i <= CMD_INFO; i++)
+		if (commands[i].word != NULL && strcmp(o->word[0], commands[i].word) == 0)
 			return (enum command)i;
 	return CMD_PACK;
 }
@@ -334,7 +337,7 @@ static int run(const struct options *o)
 	if (o->codec >= 0 && command != CMD_PACK)
 		return usage_error("--codec belongs to packing");
 	if (o->group_size > 0 && command != CMD_SHARE)
-		return usage_error("--group-size belongs to od-pack share");
+		return usage_error("--group-size belongs to --share");
 	if (o->shadow != NULL && command != CMD_PACK)
 		return usage_error("--shadow belongs to packing");
 	if (command == CMD_PACK || command == CMD_SHADOW) {
@@ -368,8 +371,11 @@ int main(int argc, char **argv)
 		  .help = "replace PACK if it exists; shadow: make those that exist again" },
 		{ .name = "threads", .kind = OD_ARG_UINT, .out = &o.n_threads, .metavar = "N",
 		  .help = "threads to use (default: one for each CPU, at most 16)", .min = 1, .max = THREADS_MAX },
+		{ .kind = OD_ARG_TITLE, .help = "One worker's share" },
+		{ .name = "share", .kind = OD_ARG_STRING, .out = &o.share, .metavar = "W/N",
+		  .help = "which worker of how many, from 1, in the order of the hosts file" },
 		{ .name = "group-size", .kind = OD_ARG_UINT, .out = &o.group_size, .metavar = "G",
-		  .help = "share: as od-main will have it (default: the model's top-k)", .min = 1, .max = 1024 },
+		  .help = "as od-main will have it (default: the model's top-k)", .min = 1, .max = 1024 },
 		{ .kind = OD_ARG_TITLE, .help = "Looking" },
 		{ .name = "against", .kind = OD_ARG_STRING, .out = &o.against, .metavar = "CHECKPOINT",
 		  .help = "verify: also compare every tensor with this checkpoint" },
@@ -382,7 +388,7 @@ int main(int argc, char **argv)
 
 	od_log_init("od-pack", OD_LOG_INFO);
 	o.n_threads = o.n_threads < THREADS_MAX ? o.n_threads : THREADS_MAX;
-	if (od_args_parse(table, n, argc, argv, o.word, 4, &o.n_words, &err) != OD_OK)
+	if (od_args_parse(table, n, argc, argv, o.word, 3, &o.n_words, &err) != OD_OK)
 		return usage_error(err.msg);
 	if (o.help) {
 		print_help(table, n);

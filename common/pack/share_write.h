@@ -1,4 +1,4 @@
-/* share_write.h - od-pack share: one worker's share of a pack, for people who carry it to the worker by hand. What it
+/* share_write.h - od-pack --share: one worker's share of a pack, for people who carry it to the worker by hand. What it
  * writes is a spool, so od-worker uses it with --pack, and goes on filling it with --spool.
  *
  * Thread: any. Interrupted, it goes on where it stopped. */

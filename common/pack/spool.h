@@ -1,4 +1,4 @@
-/* spool.h - writing a spool: a pack folder with holes that a worker fills from main's store, or od-pack share from a
+/* spool.h - writing a spool: a pack folder with holes that a worker fills from main's store, or od-pack --share from a
  * pack beside it. docs/PACK-FORMAT.md specifies it.
  *
  * In this order: od_spool_open; SHA256SUMS and the small files; od_spool_open_model; every expert's header;

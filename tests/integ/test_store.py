@@ -522,7 +522,7 @@ def experts_that_nobody_has_are_fetched():
 def a_share_that_was_carried_by_hand():
     folders = [spool() for _ in range(4)]
     for w, f in enumerate(folders):
-        tool("od-pack", "share", pack(), f"{w + 1}/4", f)
+        tool("od-pack", "--share", f"{w + 1}/4", pack(), f)
         assert state(f) == share(w, 4, 2)
         good(f)
     workers = [Daemon("worker", pack_dir=f) for f in folders]
@@ -532,10 +532,10 @@ def a_share_that_was_carried_by_hand():
         w.kill()
     # Three groups of one: two thirds of the layers by themselves, the rest of prefill.
     folder = spool()
-    tool("od-pack", "share", "--group-size", 1, pack(), "3/3", folder)
+    tool("od-pack", "--share", "3/3", "--group-size", 1, pack(), folder)
     assert state(folder) == share(2, 3, 3)
-    for args, says in ((["5/4"], "1 to 4"), (["0/4"], "1 to 4"), (["x"], "W/N"), (["1/0"], "W/N")):
-        p = tool("od-pack", "share", pack(), *args, spool(), ok=False)
+    for share_of, says in (("5/4", "1 to 4"), ("0/4", "1 to 4"), ("x", "W/N"), ("1/0", "W/N")):
+        p = tool("od-pack", "--share", share_of, pack(), spool(), ok=False)
         assert says in p.stderr, p.stderr
     p = tool("od-main", "--pack", folder, "--resident", "--prompt", "x", ok=False)
     assert "share" in p.stderr and "od-worker" in p.stderr, p.stderr
