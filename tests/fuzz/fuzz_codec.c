@@ -8,8 +8,7 @@
 
 #include "common/base/mem.h"
 #include "common/pack/codec.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/fuzz.h"
 
 #define HEAD_BYTES 7
 #define MAX_N 200000u /* several blocks, and rows longer than one */
@@ -17,12 +16,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const struct od_backend *table[OD_CPU_NEON + 1];
 static size_t n_tables;
-
-static void check(int good)
-{
-	if (!good)
-		abort();
-}
 
 static void find_tables(void)
 {

@@ -8,20 +8,13 @@
 #include <xxhash.h>
 
 #include "common/pack/pack_layout.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/fuzz.h"
 
 #define OFFSET 8192u /* of the expert in its file */
 #define SIGNED_FROM 16u
 
 /* Shards of a third of a matrix and less. */
 static const struct od_config config = { .n_layers = 2, .n_experts = 3, .hidden = 1100, .intermediate = 1000 };
-
-static void check(int good)
-{
-	if (!good)
-		abort();
-}
 
 static void check_chunk(const struct od_chunk *c, uint64_t begin, uint64_t end)
 {

@@ -5,14 +5,7 @@
 #include <string.h>
 
 #include "common/net/hosts.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void check(int good)
-{
-	if (!good)
-		abort();
-}
+#include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

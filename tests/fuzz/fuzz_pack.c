@@ -18,9 +18,8 @@
 #include "common/pack/pack_info.h"
 #include "common/pack/pack_layout.h"
 #include "common/pack/pack_write.h"
+#include "tests/fuzz/fuzz.h"
 #include "tests/unit/tiny_files.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define N_FILES 5
 #define N_EXPERTS (TINY_LAYERS * TINY_EXPERTS)
@@ -39,12 +38,6 @@ static struct tiny_files tiny;
 static struct image whole[N_FILES];
 static size_t header_at[N_EXPERTS], header_bytes, hex_at[N_EXPERTS]; /* in experts.bin; its checksum's digits in model.json */
 static FILE *nowhere;
-
-static void check(int good)
-{
-	if (!good)
-		abort();
-}
 
 static struct image read_file(const char *name)
 {

@@ -8,14 +8,7 @@
 #include <unistd.h>
 
 #include "common/cache/route_file.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void check(int good)
-{
-	if (!good)
-		abort();
-}
+#include "tests/fuzz/fuzz.h"
 
 static void write_again(const struct od_routes *r, const char *path)
 {

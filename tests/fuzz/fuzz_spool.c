@@ -18,10 +18,9 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/pack/pack_write.h"
+#include "tests/fuzz/fuzz.h"
 #include "tests/unit/tiny_files.h"
 #include "worker-node/spool_begin.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define N_FILES (OD_STORE_EXPERTS + 1)
 
@@ -33,12 +32,6 @@ static char spool_dir[160];
 static const uint8_t *input;
 static size_t left;
 static char *served[N_FILES]; /* what this store says they are */
-
-static void check(int good)
-{
-	if (!good)
-		abort();
-}
 
 static uint8_t next(void)
 {

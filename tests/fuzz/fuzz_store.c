@@ -8,42 +8,11 @@
 #include <string.h>
 
 #include "main-node/store_queue.h"
+#include "tests/fuzz/fuzz_sockets.h"
 #include "worker-node/store_client.c" /* to begin in the middle of a conversation, without a socket */
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define MAX_FRAMES 4
 #define SESSION 5
-
-static void *router, *dealer;
-static struct od_route to_dealer;
-
-static void check(int good)
-{
-	if (!good)
-		abort();
-}
-
-static void open_sockets(void)
-{
-	void *context = zmq_ctx_new();
-	Od__Header h = OD__HEADER__INIT;
-	Od__Attach b = OD__ATTACH__INIT;
-	struct od_msg m;
-	int on = 1;
-
-	router = zmq_socket(context, ZMQ_ROUTER);
-	dealer = zmq_socket(context, ZMQ_DEALER);
-	check(zmq_setsockopt(router, ZMQ_ROUTER_MANDATORY, &on, sizeof(on)) == 0);
-	check(zmq_bind(router, "inproc://fuzz") == 0);
-	check(zmq_connect(dealer, "inproc://fuzz") == 0);
-	h.body_case = OD__HEADER__BODY_ATTACH;
-	h.attach = &b;
-	check(od_wire_send(dealer, NULL, &h, NULL, 0) == OD_OK);
-	check(od_wire_recv(router, true, &m, NULL) == OD_OK);
-	to_dealer = m.route;
-	od_msg_fini(&m);
-}
 
 /* The next message of the input goes out; false: there is none. */
 static int send_message(void *socket, const uint8_t **data, size_t *size)

@@ -5,41 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/net/wire.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "tests/fuzz/fuzz_sockets.h"
 
 #define MAX_SENT_FRAMES 8
-
-static void *router, *dealer;
-static struct od_route to_dealer;
-
-static void check(int good)
-{
-	if (!good)
-		abort();
-}
-
-static void open_sockets(void)
-{
-	void *context = zmq_ctx_new();
-	Od__Header h = OD__HEADER__INIT;
-	Od__Attach b = OD__ATTACH__INIT;
-	struct od_msg m;
-	int on = 1;
-
-	router = zmq_socket(context, ZMQ_ROUTER);
-	dealer = zmq_socket(context, ZMQ_DEALER);
-	check(zmq_setsockopt(router, ZMQ_ROUTER_MANDATORY, &on, sizeof(on)) == 0);
-	check(zmq_bind(router, "inproc://fuzz") == 0);
-	check(zmq_connect(dealer, "inproc://fuzz") == 0);
-	h.body_case = OD__HEADER__BODY_ATTACH;
-	h.attach = &b;
-	check(od_wire_send(dealer, NULL, &h, NULL, 0) == OD_OK);
-	check(od_wire_recv(router, true, &m, NULL) == OD_OK);
-	to_dealer = m.route;
-	od_msg_fini(&m);
-}
 
 static void send_frames(void *socket, const uint8_t *data, size_t size)
 {
