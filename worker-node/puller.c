@@ -24,6 +24,7 @@
 #define STUCK_NS (10 * OD_NS_PER_S)   /* until a disk that is full is tried again */
 #define REST_NS (30 * OD_NS_PER_S)    /* until an expert that could not be had is tried again */
 #define AWAY_NS (5 * OD_NS_PER_S)     /* a store that is away for longer is not waited for */
+#define AGAIN_NS (30 * OD_NS_PER_S)   /* an expert that is damaged again so soon is not waited for */
 #define MAX_BAD_CHUNKS 3	      /* in a row, of one expert */
 
 enum chunk_state { TODO, ASKED, DONE };
@@ -47,6 +48,7 @@ struct odw_puller {
 	struct odw_pull_plan plan;
 	struct od_err stuck; /* why nothing can be had at present; code OD_OK: it can */
 	struct odw_pull_figures figures;
+	uint64_t *lost_ns; /* [plan.n]: when it was last found damaged; 0: never */
 	bool unsaved;
 	/* The thread's own. */
 	struct pull active[MAX_ACTIVE];
@@ -139,23 +141,34 @@ static int absent(struct odw_puller *p, uint32_t expert, struct od_err *err)
 	return od_fail(err, OD_ERR_BUSY, "it is being pulled");
 }
 
+/* Under the lock: what was called whole is not. True: it is worth waiting for. */
+static bool lose(struct odw_puller *p, uint32_t expert)
+{
+	const uint64_t now = od_now_ns();
+	const bool again = p->lost_ns[expert] != 0 && now - p->lost_ns[expert] < AGAIN_NS;
+
+	mark(p, expert, false);
+	odw_pull_plan_lost(&p->plan, expert);
+	p->lost_ns[expert] = now;
+	return !again;
+}
+
 int odw_puller_missed(struct odw_puller *p, uint32_t m, uint32_t expert, int code, struct od_err *err)
 {
 	const uint32_t i = m * p->per_layer + expert;
+	const bool bad = code == OD_ERR_CORRUPT || code == OD_ERR_IO || code == OD_ERR_FORMAT;
+	const struct od_err why = *err;
 	bool damaged;
 
 	pthread_mutex_lock(&p->lock);
-	damaged = (code == OD_ERR_CORRUPT || code == OD_ERR_IO || code == OD_ERR_FORMAT) && has(p, i);
-	if (code == OD_ERR_MISSING) {
+	damaged = bad && has(p, i);
+	/* Bad and not whole: another part of it was found damaged before, or it makes room for others. */
+	if (code == OD_ERR_MISSING || (bad && (!damaged || lose(p, i))))
 		code = absent(p, i, err);
-	} else if (damaged) {
-		mark(p, i, false);
-		odw_pull_plan_lost(&p->plan, i);
-	}
 	pthread_mutex_unlock(&p->lock);
 	if (damaged)
 		od_log(OD_LOG_ERROR, "spool %s: expert %u of MoE layer %u is damaged on disk and will be pulled again: %s",
-		       p->o.dir, expert, m, err->msg);
+		       p->o.dir, expert, m, why.msg);
 	wake(p);
 	return code;
 }
@@ -566,6 +579,9 @@ static int open_plan(struct odw_puller *p, struct od_err *err)
 
 	if (rc != OD_OK)
 		return rc;
+	p->lost_ns = calloc(p->plan.n, sizeof(*p->lost_ns));
+	if (p->lost_ns == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory to pull %u experts", p->plan.n);
 	if (p->plan.disk_bytes + od_spool_expert_bytes(p->o.spool, 0, 0) > p->o.limit_bytes)
 		return od_fail(err, OD_ERR_ARG, "--spool-limit: headers and one expert need %" PRIu64 " bytes, found %" PRIu64,
 			       p->plan.disk_bytes + od_spool_expert_bytes(p->o.spool, 0, 0), p->o.limit_bytes);
@@ -624,6 +640,7 @@ void odw_puller_stop(struct odw_puller *p)
 	for (int i = 0; i < MAX_ACTIVE; i++)
 		free_pull(&p->active[i]);
 	odw_pull_plan_fini(&p->plan);
+	free(p->lost_ns);
 	odw_store_close(p->o.store);
 	od_spool_close(p->o.spool);
 	if (p->wake_fd >= 0)

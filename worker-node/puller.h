@@ -36,8 +36,8 @@ void odw_puller_place(struct odw_puller *p, const struct od_share *share);
 void odw_puller_fetch(struct odw_puller *p, uint32_t m, uint32_t expert);
 
 /* A load failed with code and err. Absent: it is pulled at once, if it is to be held. Damaged on disk: it counts as absent,
- * and what is damaged is pulled again. Returns the code that main is told, err the reason; OD_ERR_BUSY: it is on its way,
- * ask again. */
+ * and what is damaged is pulled again; only what is damaged time and again keeps its code. Returns the code that main is
+ * told, err the reason; OD_ERR_BUSY: it is on its way, ask again. */
 int odw_puller_missed(struct odw_puller *p, uint32_t m, uint32_t expert, int code, struct od_err *err);
 
 void odw_puller_figures(struct odw_puller *p, struct odw_pull_figures *f);
