@@ -121,7 +121,7 @@ int od_backend_cpu(const struct od_backend **out, enum od_cpu cpu, enum od_profi
 bool od_backend_likes_planes(const struct od_backend *be)
 {
 #ifdef OD_X86_TABLES
-	return (be == &od_cpu_table_avx512 || be == &od_cpu_table_avx512bf16) && __builtin_cpu_supports("avx512vbmi2");
+	return (be == &od_cpu_table_avx512 || be == &od_cpu_table_avx512bf16) && od_cpu_expands_bytes();
 #else
 	(void)be;
 	return false;
@@ -139,14 +139,14 @@ void od_cpu_matmul_int8_avx512(const struct od_mat *w, const struct od_act8 *x, 
 		od_cpu_table_avx2.matmul_int8(w, x, y, y_stride, n_rows, o_begin, o_end);
 }
 
-static bool expands_bytes(void)
+bool od_cpu_expands_bytes(void)
 {
 	return __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni");
 }
 
 void od_cpu_planes_decode_avx512(const uint8_t *chunk, size_t n, size_t row, size_t b, uint8_t *e)
 {
-	if (expands_bytes())
+	if (od_cpu_expands_bytes())
 		od_cpu_planes_decode_vbmi2(chunk, n, row, b, e);
 	else
 		od_cpu_table_avx2.planes_decode(chunk, n, row, b, e);
@@ -154,7 +154,7 @@ void od_cpu_planes_decode_avx512(const uint8_t *chunk, size_t n, size_t row, siz
 
 void od_cpu_planes_merge_avx512(const uint8_t *chunk, size_t n, size_t row, size_t b, const uint8_t *sm, uint16_t *w)
 {
-	if (expands_bytes())
+	if (od_cpu_expands_bytes())
 		od_cpu_planes_merge_vbmi2(chunk, n, row, b, sm, w);
 	else
 		od_cpu_table_avx2.planes_merge(chunk, n, row, b, sm, w);
@@ -162,7 +162,7 @@ void od_cpu_planes_merge_avx512(const uint8_t *chunk, size_t n, size_t row, size
 
 void od_cpu_merge_bf16_avx512(const uint8_t *e, const uint8_t *sm, size_t n, uint16_t *w)
 {
-	if (expands_bytes())
+	if (od_cpu_expands_bytes())
 		od_cpu_merge_bf16_vbmi2(e, sm, n, w);
 	else
 		od_cpu_table_avx2.merge_bf16(e, sm, n, w);

@@ -1,5 +1,5 @@
 /* Few rows with weights that stay planes: sums of 16 lanes as everywhere in class "fma16". Runs only where
- * od_cpu_matmul_fused_avx512's caller found VBMI2. */
+ * od_cpu_expands_bytes. */
 #include "common/compute/cpu_tables.h"
 #include "common/compute/vec_avx512.h"
 

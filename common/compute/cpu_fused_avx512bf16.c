@@ -1,5 +1,5 @@
 /* Few rows with weights that stay planes, with BF16 dot instructions: sums as in cpu_avx512bf16.c, class "bf16dot".
- * Runs only where od_cpu_matmul_fused_avx512bf16's caller found VBMI2 too. */
+ * Runs only where od_cpu_expands_bytes too. */
 #include "common/compute/cpu_tables.h"
 #include "common/compute/vec_avx512.h"
 

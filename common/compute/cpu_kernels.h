@@ -117,7 +117,7 @@ static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const siz
 static void matmul_planes_best(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
 			       size_t n_rows, size_t o_begin, size_t o_end)
 {
-	if (n_rows <= OD_FUSED_ROWS && w->n_in % OD_FUSED_STEP == 0 && __builtin_cpu_supports("avx512vbmi2"))
+	if (n_rows <= OD_FUSED_ROWS && w->n_in % OD_FUSED_STEP == 0 && od_cpu_expands_bytes())
 		OD_FUSED(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end, matmul_planes);
 	else
 		matmul_planes(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);

@@ -19,6 +19,10 @@ void od_cpu_matmul_int8_avx512(const struct od_mat *w, const struct od_act8 *x, 
 void od_cpu_matmul_int8_vnni(const struct od_mat *w, const struct od_act8 *x, float *y, size_t y_stride, size_t n_rows,
 			     size_t o_begin, size_t o_end);
 
+/* Has the CPU VBMI2, which expands bytes, and VBMI and GFNI? Kernels with VBMI2_FLAGS (rules.mk) run only where this is so: a
+ * virtual machine may hide one of the three. */
+bool od_cpu_expands_bytes(void);
+
 /* planes_decode, planes_merge and merge_bf16 of the AVX-512 tables: with VBMI2 where the CPU has it, else AVX2's. */
 void od_cpu_planes_decode_avx512(const uint8_t *chunk, size_t n, size_t row, size_t b, uint8_t *e);
 void od_cpu_planes_merge_avx512(const uint8_t *chunk, size_t n, size_t row, size_t b, const uint8_t *sm, uint16_t *w);
@@ -30,7 +34,7 @@ void od_cpu_merge_bf16_vbmi2(const uint8_t *e, const uint8_t *sm, size_t n, uint
 typedef void od_matmul_fn(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
 			  size_t n_rows, size_t o_begin, size_t o_end);
 
-/* matmul of at most OD_FUSED_ROWS rows with planes, their length a multiple of OD_FUSED_STEP, where the CPU has VBMI2;
+/* matmul of at most OD_FUSED_ROWS rows with planes, their length a multiple of OD_FUSED_STEP, where od_cpu_expands_bytes;
  * rest does the same for some rows of w, of which a block lies raw. */
 #define OD_FUSED_ROWS 8u
 #define OD_FUSED_STEP 64u

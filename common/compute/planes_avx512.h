@@ -1,5 +1,5 @@
-/* planes_avx512.h - the 64 exponents of planes_scalar.h as one register. Needs VBMI2, which expands bytes, and VBMI and
- * GFNI, which the processors that have it have too. */
+/* planes_avx512.h - the 64 exponents of planes_scalar.h as one register. Runs only where
+ * od_cpu_expands_bytes. */
 #ifndef OD_COMPUTE_PLANES_AVX512_H
 #define OD_COMPUTE_PLANES_AVX512_H
 

@@ -201,9 +201,50 @@ static void over_threads(void **state)
 	od_pool_free(pool);
 }
 
+#ifdef __x86_64__
+/* Where __builtin_cpu_supports looks, in libgcc as in compiler-rt. */
+extern struct {
+	unsigned vendor, type, subtype, features;
+} __cpu_model;
+extern unsigned __cpu_features2[1];
+
+/* noipa: the compiler takes its own name of the variables for another than the one above. */
+static __attribute__((noipa)) bool has_all(void)
+{
+	return __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni");
+}
+
+/* A virtual machine may hide one of the instruction sets that come together, and then nobody may use it. */
+static void what_is_hidden_is_not_used(void **state)
+{
+	unsigned *const words[] = { &__cpu_model.features, __cpu_features2 };
+	const struct od_backend *be;
+	size_t n_hidden = 0;
+
+	(void)state;
+	if (od_backend_cpu(&be, OD_CPU_AVX512, OD_PROFILE_F32, NULL) != OD_OK || !has_all())
+		skip();
+	for (unsigned i = 0; i < 64; i++) {
+		const unsigned found = *words[i / 32];
+		bool has, likes;
+
+		*words[i / 32] &= ~(1u << i % 32);
+		has = has_all();
+		likes = od_backend_likes_planes(be);
+		*words[i / 32] = found;
+		assert_int_equal(likes, has);
+		n_hidden += !has;
+	}
+	assert_int_equal(n_hidden, 3);
+}
+#endif
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+#ifdef __x86_64__
+		cmocka_unit_test(what_is_hidden_is_not_used),
+#endif
 		ON_ALL_TABLES(same_bits),
 		ON_ALL_TABLES(many_rows),
 		ON_ALL_TABLES(every_weight),
