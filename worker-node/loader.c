@@ -66,12 +66,17 @@ static void end_job(struct odw_loaders *l, const struct odw_load_job *job, uint6
 		l->o.wake(l->o.wake_arg);
 }
 
-static int read_from_pack(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, void *slot, uint8_t *staging,
-			  struct od_shard_bytes *b, struct od_err *err)
+static int read_from_pack(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+			  const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
 {
 	const struct odw_loaders *l = arg;
 
-	return od_shards_read(l->o.pack, l->o.form, m, expert, first, n, slot, staging, b, err);
+	return od_shards_read(l->o.pack, m, expert, first, n, mem, staging, b, err);
+}
+
+static struct od_expert_mem memory_of(const struct odw_loaders *l, const struct odw_load_job *job)
+{
+	return od_pack_slot_mem(l->o.pack, l->o.form, odw_slots_at(l->o.slots, (unsigned)job->slot));
 }
 
 /* Shards [first, first + n) are the part. */
@@ -88,11 +93,12 @@ static void *read_parts(void *arg)
 
 	while (odw_schedule_next_read(l->o.schedule, &job, true)) {
 		const struct od_shard *s = od_pack_expert(l->o.pack, job.m, job.expert)->shard;
+		const struct od_expert_mem mem = memory_of(l, &job);
 		uint64_t begin_ns = od_now_ns(), bytes = 0;
 		struct od_err err = { 0 };
 		uint32_t first, n = shards_of(l, &job, &first);
-		int rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, odw_slots_at(l->o.slots, (unsigned)job.slot),
-				   l->staging[job.stage], l->bytes[job.stage], &err);
+		int rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, &mem, l->staging[job.stage], l->bytes[job.stage],
+				   &err);
 
 		od_trace_end("read", begin_ns, -1, job.m, job.expert);
 		for (uint32_t i = first; i < first + n; i++)
@@ -105,13 +111,13 @@ static void *read_parts(void *arg)
 static int finish_part(struct inflating *own, const struct odw_load_job *job, struct od_err *err)
 {
 	struct odw_loaders *l = own->all;
+	const struct od_expert_mem mem = memory_of(l, job);
 	uint64_t begin_ns = od_now_ns();
 	uint32_t first, n = shards_of(l, job, &first);
 	int rc = OD_OK;
 
 	for (uint32_t i = 0; rc == OD_OK && i < n; i++)
-		rc = od_inflater_finish(own->inflater, job->m, job->expert, first + i, &l->bytes[job->stage][i],
-					odw_slots_at(l->o.slots, (unsigned)job->slot), err);
+		rc = od_inflater_finish(own->inflater, job->m, job->expert, first + i, &l->bytes[job->stage][i], &mem, err);
 	od_trace_end("inflate", begin_ns, -1, job->m, job->expert);
 	return rc;
 }

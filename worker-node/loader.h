@@ -16,8 +16,8 @@
 struct odw_loaders;
 
 /* As od_shards_read, from wherever it may be. Any reader. */
-typedef int odw_read_fn(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, void *slot, uint8_t *staging,
-			struct od_shard_bytes *b, struct od_err *err);
+typedef int odw_read_fn(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+			const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err);
 
 struct odw_loader_opts {
 	const struct od_pack *pack;

@@ -270,10 +270,11 @@ static void put_rows(const struct odw_engine *e, const struct run *run, char *to
 static bool compute(struct odw_engine *e, const struct run *run, const struct odw_item *item,
 		    const Od__RunExpert *asked, char *to)
 {
+	const struct od_expert_mem mem = od_pack_slot_mem(e->o.pack, e->o.form, odw_slots_at(e->o.slots, (unsigned)item->slot));
 	struct od_expert w;
 	size_t n;
 
-	od_pack_bind(e->o.pack, e->o.form, item->m, item->expert, odw_slots_at(e->o.slots, (unsigned)item->slot), &w);
+	od_pack_bind(e->o.pack, item->m, item->expert, &mem, &w);
 	for (size_t i = 0; i < asked->n_rows; i += n) {
 		uint64_t begin_ns = od_now_ns();
 

@@ -4,32 +4,59 @@
 
 const char *const od_form_names[] = { "bf16", "planes", NULL };
 
-/* Behind an expert that lies as it is stored: where its E-chunks are, and where each matrix's begin among them. */
+/* Behind coded exponents that are computed on: where the E-chunks are, and where each matrix's begin among them. */
 static uint64_t tail_bytes(const struct od_expert_entry *e)
 {
 	return e->x.n_shards * sizeof(const uint8_t *) + OD_N_EXPERT_MATS * sizeof(struct od_planes);
 }
 
-/* From the SM region to the expert's end: whole pages. */
-static uint64_t stored_bytes(const struct od_expert_entry *e)
+/* The E region, to the expert's end: whole pages. */
+static uint64_t e_bytes(const struct od_expert_entry *e)
 {
-	return e->x.offset + e->x.bytes - e->sm_offset;
+	return e->x.offset + e->x.bytes - e->e_offset;
 }
 
-uint64_t od_form_slot_bytes(const struct od_config *cfg, const struct od_expert_entry *e, enum od_form form)
+uint64_t od_expert_buf_bytes(const struct od_config *cfg, const struct od_expert_entry *e, enum od_expert_buf buf)
 {
-	return form == OD_FORM_PLAIN ? od_slot_offset(cfg, e, OD_N_EXPERT_MATS) :
-				       od_round_up(stored_bytes(e) + tail_bytes(e), OD_PAD_BYTES);
+	switch (buf) {
+	case OD_BUF_SM: return e->e_offset - e->sm_offset;
+	case OD_BUF_E: return od_round_up(e_bytes(e) + tail_bytes(e), OD_PAD_BYTES);
+	case OD_BUF_PLAIN: break;
+	}
+	return od_plain_offset(cfg, e, OD_N_EXPERT_MATS);
 }
 
-uint8_t *od_form_stored_at(const struct od_expert_entry *e, const struct od_chunk *c, void *slot)
+uint64_t od_pack_buf_bytes(const struct od_pack *p, enum od_expert_buf buf)
 {
-	return (uint8_t *)slot + (c->offset - e->sm_offset);
+	return p->buf_bytes[buf];
+}
+
+bool od_form_has_buf(enum od_form form, enum od_expert_buf buf)
+{
+	return (form == OD_FORM_PLAIN) == (buf == OD_BUF_PLAIN);
 }
 
 uint64_t od_pack_slot_bytes(const struct od_pack *p, enum od_form form)
 {
-	return p->slot_bytes[form];
+	uint64_t bytes = 0;
+
+	for (int buf = 0; buf < OD_N_EXPERT_BUFS; buf++)
+		bytes += od_form_has_buf(form, (enum od_expert_buf)buf) ? p->buf_bytes[buf] : 0;
+	return bytes;
+}
+
+struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form, void *slot)
+{
+	struct od_expert_mem mem = { { NULL } };
+	uint8_t *next = slot;
+
+	for (int buf = 0; buf < OD_N_EXPERT_BUFS; buf++) {
+		if (!od_form_has_buf(form, (enum od_expert_buf)buf))
+			continue;
+		mem.at[buf] = next;
+		next += p->buf_bytes[buf];
+	}
+	return mem;
 }
 
 int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *err)
@@ -75,28 +102,29 @@ int od_pack_choose_form(const struct od_pack *p, const struct od_backend *be, in
 	return od_pack_can_form(p, *form, err);
 }
 
-static void bind_plain(const struct od_config *cfg, const struct od_expert_entry *e, char *slot, struct od_expert *w)
+static void bind_plain(const struct od_config *cfg, const struct od_expert_entry *e, const uint8_t *plain,
+		       struct od_expert *w)
 {
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
-		w->mat[mat].data = slot + od_slot_offset(cfg, e, mat);
+		w->mat[mat].data = plain + od_plain_offset(cfg, e, mat);
 }
 
-static void bind_planes(const struct od_expert_entry *e, char *slot, struct od_expert *w)
+static void bind_planes(const struct od_expert_entry *e, const uint8_t *sm, uint8_t *coded, struct od_expert *w)
 {
-	const uint8_t **chunk = (const uint8_t **)(void *)(slot + stored_bytes(e));
+	const uint8_t **chunk = (const uint8_t **)(void *)(coded + e_bytes(e));
 	struct od_planes *planes = (struct od_planes *)(void *)(chunk + e->x.n_shards);
 
 	for (uint32_t i = e->x.n_shards; i-- > 0;) { /* so that a matrix's first shard has the last word */
 		const struct od_shard *s = &e->x.shard[i];
 
-		chunk[i] = od_form_stored_at(e, &s->e, slot);
+		chunk[i] = coded + (s->e.offset - e->e_offset);
 		planes[s->mat] = (struct od_planes){ .chunk_rows = s->n_rows, .chunk = &chunk[i] };
-		w->mat[s->mat].data = od_form_stored_at(e, &s->sm, slot);
+		w->mat[s->mat].data = sm + (s->sm.offset - e->sm_offset);
 		w->mat[s->mat].planes = &planes[s->mat];
 	}
 }
 
-void od_pack_bind(const struct od_pack *p, enum od_form form, uint32_t m, uint32_t expert, void *slot,
+void od_pack_bind(const struct od_pack *p, uint32_t m, uint32_t expert, const struct od_expert_mem *mem,
 		  struct od_expert *w)
 {
 	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
@@ -107,8 +135,8 @@ void od_pack_bind(const struct od_pack *p, enum od_form form, uint32_t m, uint32
 		od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
 		w->mat[mat] = (struct od_mat){ .dtype = e->dtype[mat], .n_out = n_out, .n_in = n_in };
 	}
-	if (form == OD_FORM_PLAIN)
-		bind_plain(&p->config, e, slot, w);
+	if (mem->at[OD_BUF_PLAIN] != NULL)
+		bind_plain(&p->config, e, mem->at[OD_BUF_PLAIN], w);
 	else
-		bind_planes(e, slot, w);
+		bind_planes(e, mem->at[OD_BUF_SM], mem->at[OD_BUF_E], w);
 }

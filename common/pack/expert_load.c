@@ -93,16 +93,6 @@ static int bad_chunk(const struct od_pack *p, const struct place *at, const stru
 			      at->expert, at->shard, at->chunk, c->offset);
 }
 
-/* Chunks of one kind stand back to back: the bytes from one to another, that one included. */
-static int read_run(const struct od_pack *p, const struct place *at, const struct od_chunk *first,
-		    const struct od_chunk *last, uint8_t *buf, struct od_err *err)
-{
-	const uint64_t bytes = last->offset + last->stored_bytes - first->offset;
-	int rc = od_file_pread(p->experts.fd, buf, bytes, first->offset, p->experts.path, err);
-
-	return rc == OD_OK ? OD_OK : bad_chunk(p, at, first, err);
-}
-
 static int check_sum(const struct od_pack *p, const struct place *at, const struct od_chunk *c, const uint8_t *buf,
 		     struct od_err *err)
 {
@@ -114,60 +104,83 @@ static int check_sum(const struct od_pack *p, const struct place *at, const stru
 	return bad_chunk(p, at, c, err);
 }
 
-/* Where a shard's weights go in a slot of OD_FORM_PLAIN. */
-static uint8_t *rows_at(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s, void *slot)
+/* Where a shard's weights go; NULL: nowhere, it stays as it is. */
+static uint8_t *rows_at(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
+			const struct od_expert_mem *mem)
 {
 	uint64_t n_out, n_in;
 
+	if (mem->at[OD_BUF_PLAIN] == NULL)
+		return NULL;
 	od_expert_mat_shape(&p->config, (enum od_expert_mat)s->mat, &n_out, &n_in);
-	return (uint8_t *)slot + od_slot_offset(&p->config, e, s->mat) +
+	return mem->at[OD_BUF_PLAIN] + od_plain_offset(&p->config, e, s->mat) +
 	       s->row_begin * n_in * od_dtype_bytes(e->dtype[s->mat]);
 }
 
-/* SM-chunks and E-chunks of the shards from at->shard to last. */
-static int read_runs(const struct od_pack *p, const struct place *where, uint32_t last, uint8_t *sm, uint8_t *e,
-		     struct od_err *err)
+/* Where a shard is read to: its SM-chunk, when it has no buffer, to the upper half of its rows. */
+static struct od_shard_bytes places(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
+				    const struct od_expert_mem *mem, uint8_t *rows, uint8_t *staging)
 {
-	const struct od_shard *s = od_pack_entry(p, where->m, where->expert)->x.shard;
-	struct place at = *where;
-	int rc;
+	struct od_shard_bytes b = { .e = staging };
 
-	if (!od_pack_has_expert(p, at.m, at.expert))
-		return od_fail(err, OD_ERR_MISSING, "%s: expert (%u, %u) is not here", p->dir, at.m, at.expert);
-	at.chunk = "SM";
-	rc = read_run(p, &at, &s[at.shard].sm, &s[last].sm, sm, err);
-	at.chunk = "E";
-	return rc == OD_OK ? read_run(p, &at, &s[at.shard].e, &s[last].e, e, err) : rc;
+	if (mem->at[OD_BUF_SM] != NULL)
+		b.sm = mem->at[OD_BUF_SM] + (s->sm.offset - e->sm_offset);
+	else if (od_codec_merges_in_place(e->dtype[s->mat]))
+		b.sm = rows + s->sm.raw_bytes;
+	else
+		b.sm = staging + staged_sm_at(p);
+	if (mem->at[OD_BUF_E] != NULL)
+		b.e = mem->at[OD_BUF_E] + (s->e.offset - e->e_offset);
+	return b;
 }
 
-/* For weights that go to rows: SM to its upper half. */
-static int read_rows(const struct od_pack *p, const struct place *at, uint8_t *rows, uint8_t *staging,
-		     struct od_shard_bytes *b, struct od_err *err)
+/* Chunks of one kind stand back to back in the file; those that do so in memory, too, are read at once. */
+static int read_chunks(const struct od_pack *p, const struct place *where, uint32_t n, bool sm,
+		       const struct od_shard_bytes *b, struct od_err *err)
 {
-	const struct od_expert_entry *x = od_pack_entry(p, at->m, at->expert);
-	const struct od_shard *s = &x->x.shard[at->shard];
-	uint8_t *sm = od_codec_merges_in_place(x->dtype[s->mat]) ? rows + s->sm.raw_bytes : staging + staged_sm_at(p);
-
-	*b = (struct od_shard_bytes){ .sm = sm, .e = staging };
-	return read_runs(p, at, at->shard, sm, staging, err);
-}
-
-int od_shards_read(const struct od_pack *p, enum od_form form, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
-		   void *slot, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
-{
-	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
-	const struct od_shard *s = &e->x.shard[first];
-	struct place at = { m, expert, first, NULL };
+	const struct od_shard *s = &od_pack_entry(p, where->m, where->expert)->x.shard[where->shard];
 	int rc = OD_OK;
 
-	if (form == OD_FORM_PLAIN) {
-		for (uint32_t i = 0; rc == OD_OK && i < n; i++, at.shard++)
-			rc = read_rows(p, &at, rows_at(p, e, &s[i], slot), staging + i * od_staging_bytes(p, form), &b[i], err);
-		return rc;
+	for (uint32_t i = 0, end; rc == OD_OK && i < n; i = end) {
+		const struct place at = { where->m, where->expert, where->shard + i, sm ? "SM" : "E" };
+		const struct od_chunk *first = sm ? &s[i].sm : &s[i].e;
+		uint8_t *to = sm ? b[i].sm : b[i].e;
+		uint64_t bytes = first->stored_bytes;
+
+		for (end = i + 1; end < n && (sm ? b[end].sm : b[end].e) == to + bytes; end++)
+			bytes += sm ? s[end].sm.stored_bytes : s[end].e.stored_bytes;
+		rc = od_file_pread(p->experts.fd, to, bytes, first->offset, p->experts.path, err);
+		if (rc != OD_OK)
+			rc = bad_chunk(p, &at, first, err);
 	}
-	for (uint32_t i = 0; i < n; i++)
-		b[i] = (struct od_shard_bytes){ od_form_stored_at(e, &s[i].sm, slot), od_form_stored_at(e, &s[i].e, slot) };
-	return read_runs(p, &at, first + n - 1, od_form_stored_at(e, &s[0].sm, slot), od_form_stored_at(e, &s[0].e, slot), err);
+	return rc;
+}
+
+/* n shards from at->shard on, each to where b says. */
+static int read_shards(const struct od_pack *p, const struct place *at, uint32_t n, const struct od_shard_bytes *b,
+		       struct od_err *err)
+{
+	int rc;
+
+	if (!od_pack_has_expert(p, at->m, at->expert))
+		return od_fail(err, OD_ERR_MISSING, "%s: expert (%u, %u) is not here", p->dir, at->m, at->expert);
+	rc = read_chunks(p, at, n, true, b, err);
+	return rc == OD_OK ? read_chunks(p, at, n, false, b, err) : rc;
+}
+
+int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+		   const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
+{
+	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
+	const uint64_t each = od_staging_bytes(p, mem->at[OD_BUF_PLAIN] != NULL ? OD_FORM_PLAIN : OD_FORM_PLANES);
+	const struct place at = { m, expert, first, NULL };
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct od_shard *s = &e->x.shard[first + i];
+
+		b[i] = places(p, e, s, mem, rows_at(p, e, s, mem), staging != NULL ? staging + i * each : NULL);
+	}
+	return read_shards(p, &at, n, b, err);
 }
 
 /* What was read is what was written; rows NULL: it stays as it is. */
@@ -200,13 +213,12 @@ static int finish_rows(struct od_inflater *inf, const struct place *where, const
 }
 
 int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard,
-		       const struct od_shard_bytes *b, void *slot, struct od_err *err)
+		       const struct od_shard_bytes *b, const struct od_expert_mem *mem, struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
 	const struct place at = { m, expert, shard, NULL };
 
-	return finish_rows(inf, &at, b, inf->form == OD_FORM_PLAIN ? rows_at(inf->pack, e, &e->x.shard[shard], slot) : NULL,
-			   err);
+	return finish_rows(inf, &at, b, rows_at(inf->pack, e, &e->x.shard[shard], mem), err);
 }
 
 /* After reading ended with rc: the rest, the figures, or the reason. */
@@ -236,27 +248,28 @@ static int finish_load(struct od_inflater *inf, const struct place *at, const st
 int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, void *dst,
 		     struct od_load_stats *stats, struct od_err *err)
 {
+	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
 	const struct place at = { m, expert, shard, NULL };
+	const struct od_expert_mem none = { { NULL } };
+	const struct od_shard_bytes b = places(inf->pack, e, &e->x.shard[shard], &none, dst, inf->staging);
 	uint64_t begin_ns = od_now_ns();
-	struct od_shard_bytes b;
 	struct od_err why;
-	int rc = read_rows(inf->pack, &at, dst, inf->staging, &b, &why);
+	int rc = read_shards(inf->pack, &at, 1, &b, &why);
 
 	return finish_load(inf, &at, &b, dst, rc, &why, begin_ns, stats, err);
 }
 
-int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, void *slot,
-		     struct od_load_stats *stats, struct od_err *err)
+int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard,
+		     const struct od_expert_mem *mem, struct od_load_stats *stats, struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
 	const struct place at = { m, expert, shard, NULL };
 	uint64_t begin_ns = od_now_ns();
 	struct od_shard_bytes b;
 	struct od_err why;
-	int rc = od_shards_read(inf->pack, inf->form, m, expert, shard, 1, slot, inf->staging, &b, &why);
+	int rc = od_shards_read(inf->pack, m, expert, shard, 1, mem, inf->staging, &b, &why);
 
-	return finish_load(inf, &at, &b, inf->form == OD_FORM_PLAIN ? rows_at(inf->pack, e, &e->x.shard[shard], slot) : NULL,
-			   rc, &why, begin_ns, stats, err);
+	return finish_load(inf, &at, &b, rows_at(inf->pack, e, &e->x.shard[shard], mem), rc, &why, begin_ns, stats, err);
 }
 
 void od_inflaters_free(struct od_inflater **inf, unsigned n)
@@ -298,15 +311,15 @@ static int load_expert(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 	struct od_expert_store *s = arg;
 	const struct od_pack *p = s->pack;
 	uint32_t m = (uint32_t)(item / p->config.n_experts), expert = (uint32_t)(item % p->config.n_experts);
-	char *slot = s->slots + item * p->slot_bytes[s->form];
+	const struct od_expert_mem mem = od_pack_slot_mem(p, s->form, s->slots + item * od_pack_slot_bytes(p, s->form));
 
 	for (uint32_t shard = 0; shard < p->expert[item].x.n_shards; shard++) {
-		int rc = od_inflater_load(s->inflater[thread], m, expert, shard, slot, NULL, err);
+		int rc = od_inflater_load(s->inflater[thread], m, expert, shard, &mem, NULL, err);
 
 		if (rc != OD_OK)
 			return rc;
 	}
-	od_pack_bind(p, s->form, m, expert, slot, &s->expert[item]);
+	od_pack_bind(p, m, expert, &mem, &s->expert[item]);
 	*bytes = p->expert[item].x.bytes;
 	return OD_OK;
 }
@@ -331,7 +344,7 @@ int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, e
 		return od_fail(err, OD_ERR_NOMEM, "no memory for experts");
 	s->pack = p;
 	s->form = form;
-	s->slots = od_alloc_array(p->manifest.n_experts, p->slot_bytes[form]);
+	s->slots = od_alloc_array(p->manifest.n_experts, od_pack_slot_bytes(p, form));
 	s->expert = calloc(p->manifest.n_experts, sizeof(*s->expert));
 	if (s->slots == NULL || s->expert == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for all experts of %s: %" PRIu64 " bytes", p->dir,
@@ -366,5 +379,5 @@ const struct od_expert *od_experts_get(const struct od_expert_store *s)
 
 uint64_t od_experts_need_bytes(const struct od_pack *p, enum od_form form)
 {
-	return p->manifest.n_experts * (p->slot_bytes[form] + sizeof(struct od_expert));
+	return p->manifest.n_experts * (od_pack_slot_bytes(p, form) + sizeof(struct od_expert));
 }

@@ -1,10 +1,10 @@
-/* expert_load.h - one shard at a time from experts.bin into a slot: read its SM-chunk and its E-chunk, then check,
- * inflate and merge them (ZipMoE sections 2 and 3.2); into a slot of OD_FORM_PLANES only read and check. Experts are
- * read, never mapped, so a worker's memory is its slots.
+/* expert_load.h - one shard at a time from experts.bin into an expert's memory (pack.h): read its SM-chunk and its
+ * E-chunk, then check, inflate and merge them (ZipMoE sections 2 and 3.2); for OD_FORM_PLANES only read and check.
+ * Experts are read, never mapped, so a worker's memory is its slots.
  *
- * Reading and finishing can be two threads' work: SM bytes are read into the upper half of their weights' own place, or
- * to where they stay, so that only coded exponents need staging.
- * Thread: od_shards_read from any; an od_inflater belongs to one; several may fill different shards of one slot. */
+ * Reading and finishing can be two threads' work. What has a buffer of its own is read into it. Without one SM bytes are
+ * read into the upper half of their weights' own place, so that only coded exponents need staging.
+ * Thread: od_shards_read from any; an od_inflater belongs to one; several may fill different shards of one expert. */
 #ifndef OD_PACK_EXPERT_LOAD_H
 #define OD_PACK_EXPERT_LOAD_H
 
@@ -16,7 +16,7 @@ struct od_load_stats {
 	uint64_t read_bytes, read_ns, inflate_ns; /* added to, never reset */
 };
 
-/* form: of the slots that it fills; the pack can have it (od_pack_can_form). */
+/* form: of the experts that it fills; the pack can have it (od_pack_can_form). */
 OD_MUST_CHECK int od_inflater_new(struct od_inflater **out, const struct od_pack *p, enum od_form form,
 				  struct od_err *err);
 void od_inflater_free(struct od_inflater *inf); /* NULL ok */
@@ -24,23 +24,24 @@ uint64_t od_inflater_bytes(const struct od_pack *p, enum od_form form); /* memor
 
 /* A shard as it is stored, each chunk followed by OD_PAD_BYTES readable bytes. */
 struct od_shard_bytes {
-	const uint8_t *sm, *e;
+	uint8_t *sm, *e;
 };
 
-/* Memory that one shard needs between being read and being finished, beside its slot. */
+/* Memory that one shard needs between being read and being finished, beside the buffers of its form. */
 uint64_t od_staging_bytes(const struct od_pack *p, enum od_form form);
-/* Shards [first, first + n) into slot and staging (od_alloc, n * od_staging_bytes), unchecked; b[i] says where the chunks
- * of shard first + i are. What lies together is read at once. */
-OD_MUST_CHECK int od_shards_read(const struct od_pack *p, enum od_form form, uint32_t m, uint32_t expert, uint32_t first,
-				 uint32_t n, void *slot, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err);
-/* What was read, wherever it is, to what od_pack_bind lays out in slot; in OD_FORM_PLANES it is only checked. A checksum
- * or length that does not hold is OD_ERR_CORRUPT and names file, expert and offset; the slot is then garbage. */
+/* Shards [first, first + n) into mem and, what has no place there, into staging (od_alloc, n * od_staging_bytes),
+ * unchecked; b[i] says where the chunks of shard first + i are. What lies together is read at once. */
+OD_MUST_CHECK int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+				 const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b,
+				 struct od_err *err);
+/* What was read, wherever it is, is checked and, if mem has a place for weights, put together there. A checksum or length
+ * that does not hold is OD_ERR_CORRUPT and names file, expert and offset; the expert is then garbage. */
 OD_MUST_CHECK int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard,
-				     const struct od_shard_bytes *b, void *slot, struct od_err *err);
+				     const struct od_shard_bytes *b, const struct od_expert_mem *mem, struct od_err *err);
 
 /* Both, one after the other. */
-OD_MUST_CHECK int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, void *slot,
-				   struct od_load_stats *stats, struct od_err *err);
+OD_MUST_CHECK int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard,
+				   const struct od_expert_mem *mem, struct od_load_stats *stats, struct od_err *err);
 
 /* All experts into memory, for resident mode and the BF16 shadow; the pack can have the form. n_threads at least 1;
  * progress (NULL ok) is called from the calling thread with bytes done and in all. */

@@ -1,10 +1,10 @@
-/* inflater.h - expert_load.h's inflater for the files of this folder: shards to any place, not only to slots. */
+/* inflater.h - expert_load.h's inflater for the files of this folder: shards to any place, not only to an expert's memory. */
 #ifndef OD_PACK_INFLATER_H
 #define OD_PACK_INFLATER_H
 
 #include "common/pack/expert_load.h"
 
-/* As od_inflater_load into a slot of OD_FORM_PLAIN, which the inflater is for, but the shard's rows alone, to dst. */
+/* As od_inflater_load of OD_FORM_PLAIN, which the inflater is for, but the shard's rows alone, to dst. */
 OD_MUST_CHECK int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, void *dst,
 				   struct od_load_stats *stats, struct od_err *err);
 

@@ -26,7 +26,7 @@ uint64_t od_expert_mat_bytes(const struct od_config *cfg, const struct od_expert
 	return n_out * n_in * od_dtype_bytes(e->dtype[mat]);
 }
 
-uint64_t od_slot_offset(const struct od_config *cfg, const struct od_expert_entry *e, int mat)
+uint64_t od_plain_offset(const struct od_config *cfg, const struct od_expert_entry *e, int mat)
 {
 	uint64_t at = 0;
 
@@ -83,10 +83,10 @@ static void measure_expert(struct od_pack *p, const struct od_expert_entry *e)
 {
 	uint64_t stored = 0, raw = 0;
 
-	for (int form = 0; form < OD_N_FORMS; form++) {
-		uint64_t slot = od_form_slot_bytes(&p->config, e, (enum od_form)form);
+	for (int buf = 0; buf < OD_N_EXPERT_BUFS; buf++) {
+		uint64_t bytes = od_expert_buf_bytes(&p->config, e, (enum od_expert_buf)buf);
 
-		p->slot_bytes[form] = slot > p->slot_bytes[form] ? slot : p->slot_bytes[form];
+		p->buf_bytes[buf] = bytes > p->buf_bytes[buf] ? bytes : p->buf_bytes[buf];
 	}
 	for (uint32_t i = 0; i < e->x.n_shards; i++) {
 		const struct od_shard *s = &e->x.shard[i];

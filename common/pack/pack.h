@@ -76,10 +76,26 @@ OD_MUST_CHECK int od_pack_can_form(const struct od_pack *p, enum od_form form, s
  * of its experts than the last-level cache holds. */
 OD_MUST_CHECK int od_pack_choose_form(const struct od_pack *p, const struct od_backend *be, int asked,
 				      enum od_form *form, struct od_err *err);
-/* A slot: memory for one expert, whichever. */
+/* The buffers that an expert's memory is made of: its SM bytes and its coded exponents, each as stored, which
+ * OD_FORM_PLANES computes on; and its weights as published, for OD_FORM_PLAIN. Apart from each other, so that one can be
+ * kept without the others. */
+enum od_expert_buf { OD_BUF_SM, OD_BUF_E, OD_BUF_PLAIN };
+#define OD_N_EXPERT_BUFS 3
+
+struct od_expert_mem {
+	uint8_t *at[OD_N_EXPERT_BUFS]; /* aligned to 64 bytes; NULL: it has no such buffer */
+};
+
+/* What a buffer takes for any expert; a slot: the buffers of a form. */
+uint64_t od_pack_buf_bytes(const struct od_pack *p, enum od_expert_buf buf);
+bool od_form_has_buf(enum od_form form, enum od_expert_buf buf);
 uint64_t od_pack_slot_bytes(const struct od_pack *p, enum od_form form);
-/* Point w's matrices into a slot's memory. OD_FORM_PLANES: writes what they point to into the slot's end. */
-void od_pack_bind(const struct od_pack *p, enum od_form form, uint32_t m, uint32_t expert, void *slot,
+/* The buffers of a form, cut from one block of od_pack_slot_bytes. */
+struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form, void *slot);
+
+/* Point w's matrices into an expert's memory: to plain weights if there are, else to planes; these write what w points to
+ * behind the coded exponents. */
+void od_pack_bind(const struct od_pack *p, uint32_t m, uint32_t expert, const struct od_expert_mem *mem,
 		  struct od_expert *w);
 
 #endif

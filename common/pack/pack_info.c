@@ -163,10 +163,10 @@ static int print_json(const struct od_pack *p, const struct all_totals *all, con
 					 json_real(bits_per_weight(t))) != 0;
 	bad = bad || json_object_set_new(root, "expert_dtypes", dtypes_json(all)) != 0;
 	bad = bad || json_object_set_new(root, "slot_bytes",
-					 json_integer((json_int_t)p->slot_bytes[OD_FORM_PLAIN])) != 0;
+					 json_integer((json_int_t)od_pack_slot_bytes(p, OD_FORM_PLAIN))) != 0;
 	if (od_pack_can_form(p, OD_FORM_PLANES, NULL) == OD_OK)
 		bad = bad || json_object_set_new(root, "slot_bytes_planes",
-						 json_integer((json_int_t)p->slot_bytes[OD_FORM_PLANES])) != 0;
+						 json_integer((json_int_t)od_pack_slot_bytes(p, OD_FORM_PLANES))) != 0;
 	bad = bad || json_object_set_new(root, "dense_bytes", json_integer((json_int_t)p->manifest.dense_bytes)) != 0;
 	bad = bad || json_object_set_new(root, "experts_bytes", json_integer((json_int_t)p->manifest.experts_bytes)) != 0;
 	bad = bad || json_object_set_new(root, "experts_here", json_integer((json_int_t)all->here)) != 0;

@@ -21,7 +21,7 @@ struct od_pack {
 	struct od_pack_file dense, experts;
 	struct od_expert_entry *expert; /* [n_layers][n_experts] */
 	atomic_bool *has;		/* of a spool, the same: it is whole; NULL: all are */
-	uint64_t slot_bytes[OD_N_FORMS], stored_bytes, raw_bytes; /* of the largest expert */
+	uint64_t buf_bytes[OD_N_EXPERT_BUFS], stored_bytes, raw_bytes; /* of the largest expert */
 	/* Of the largest shards: weights, and SM bytes of those that are not merged in place. */
 	uint64_t shard_exponents, shard_staged_sm;
 };
@@ -31,12 +31,11 @@ const struct od_expert_entry *od_pack_entry(const struct od_pack *p, uint32_t m,
 /* Only of a spool: an expert came or went. Any thread. */
 void od_pack_set_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert, bool has);
 
-/* Bytes of a slot for the expert; and where one of its chunks goes in a slot of OD_FORM_PLANES. */
-uint64_t od_form_slot_bytes(const struct od_config *cfg, const struct od_expert_entry *e, enum od_form form);
-uint8_t *od_form_stored_at(const struct od_expert_entry *e, const struct od_chunk *c, void *slot);
+/* Bytes of a buffer for the expert. */
+uint64_t od_expert_buf_bytes(const struct od_config *cfg, const struct od_expert_entry *e, enum od_expert_buf buf);
 
-/* Where a matrix begins in a slot of OD_FORM_PLAIN; for OD_N_EXPERT_MATS: bytes of the slot. */
-uint64_t od_slot_offset(const struct od_config *cfg, const struct od_expert_entry *e, int mat);
+/* Where a matrix begins in OD_BUF_PLAIN; for OD_N_EXPERT_MATS: its bytes. */
+uint64_t od_plain_offset(const struct od_config *cfg, const struct od_expert_entry *e, int mat);
 
 /* Bytes of a matrix of an expert as published. */
 uint64_t od_expert_mat_bytes(const struct od_config *cfg, const struct od_expert_entry *e, int mat);

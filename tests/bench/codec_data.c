@@ -233,12 +233,13 @@ int codec_data_pack(struct codec_data *d, const struct od_pack *p, enum od_dtype
 
 	*d = (struct codec_data){ .dtype = dtype };
 	for (uint32_t i = 0; rc == OD_OK && i < cfg->n_layers * cfg->n_experts && d->n_weights < n_weights; i++) {
+		const struct od_expert_mem mem = od_pack_slot_mem(p, OD_FORM_PLAIN, slot);
 		const uint32_t m = i / cfg->n_experts, expert = i % cfg->n_experts;
 		struct od_expert x;
 
 		for (uint32_t s = 0; rc == OD_OK && s < od_pack_expert(p, m, expert)->n_shards; s++)
-			rc = od_inflater_load(inf, m, expert, s, slot, NULL, err);
-		od_pack_bind(p, OD_FORM_PLAIN, m, expert, slot, &x);
+			rc = od_inflater_load(inf, m, expert, s, &mem, NULL, err);
+		od_pack_bind(p, m, expert, &mem, &x);
 		if (rc == OD_OK)
 			rc = add_expert(d, &x, n_weights, err);
 	}

@@ -135,10 +135,11 @@ static int read_part(struct raw_reader *r, size_t expert, uint32_t part)
 	const struct od_shard *s = od_pack_expert(c->source->pack, e->m, e->expert)->shard;
 	const uint32_t first = part * r->all->part_shards, left = r->all->n_shards - first;
 	const uint32_t n = left < r->all->part_shards ? left : r->all->part_shards;
+	const struct od_expert_mem mem = od_pack_slot_mem(c->source->pack, c->source->form,
+							  odw_slots_at(c->slots, (unsigned)(expert % c->n_slots)));
 	struct od_shard_bytes b[ODW_PART_SHARDS];
 	uint64_t begin_ns = od_now_ns();
-	int rc = load_source_read(c->source, e->m, e->expert, first, n, odw_slots_at(c->slots, (unsigned)(expert % c->n_slots)),
-				  r->staging, b, &r->err);
+	int rc = load_source_read(c->source, e->m, e->expert, first, n, &mem, r->staging, b, &r->err);
 
 	r->all->ns += od_now_ns() - begin_ns;
 	for (uint32_t i = first; i < first + n; i++)

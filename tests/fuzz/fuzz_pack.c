@@ -178,7 +178,7 @@ static void write_sums(void)
 }
 
 /* What was checked when it was loaded is trusted by those who compute on it. */
-static void compute(const struct od_pack *p, enum od_form form, uint32_t m, uint32_t expert, void *slot)
+static void compute(const struct od_pack *p, uint32_t m, uint32_t expert, const struct od_expert_mem *mem)
 {
 	const struct od_config *cfg = od_pack_config(p);
 	const struct od_backend *be;
@@ -187,7 +187,7 @@ static void compute(const struct od_pack *p, enum od_form form, uint32_t m, uint
 	void *scratch = od_alloc(od_expert_ffn_scratch_bytes(cfg, 1));
 
 	check(x != NULL && scratch != NULL && od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, NULL) == OD_OK);
-	od_pack_bind(p, form, m, expert, slot, &w);
+	od_pack_bind(p, m, expert, mem, &w);
 	od_expert_ffn(be, NULL, OD_PROFILE_F32, cfg, &w, x, 1, x + cfg->hidden, scratch);
 	od_free(scratch);
 	od_free(x);
@@ -199,17 +199,19 @@ static void load_all(const struct od_pack *p, enum od_form form)
 	struct od_inflater *inf;
 	struct od_err err = { 0 };
 	void *slot = od_alloc(od_pack_slot_bytes(p, form));
+	struct od_expert_mem mem;
 
 	check(slot != NULL && od_inflater_new(&inf, p, form, NULL) == OD_OK);
+	mem = od_pack_slot_mem(p, form, slot);
 	for (uint32_t i = 0; i < cfg->n_layers * cfg->n_experts; i++) {
 		const uint32_t m = i / cfg->n_experts, expert = i % cfg->n_experts;
 		const uint32_t n_shards = od_pack_expert(p, m, expert)->n_shards;
 		uint32_t s = 0;
 
-		while (s < n_shards && od_inflater_load(inf, m, expert, s, slot, NULL, &err) == OD_OK)
+		while (s < n_shards && od_inflater_load(inf, m, expert, s, &mem, NULL, &err) == OD_OK)
 			s++;
 		if (s == n_shards)
-			compute(p, form, m, expert, slot);
+			compute(p, m, expert, &mem);
 		else
 			check(err.msg[0] != '\0');
 	}

@@ -95,6 +95,8 @@ static void one_slot(void **state)
 {
 	uint8_t *plain = od_alloc(od_pack_slot_bytes(planes, OD_FORM_PLAIN));
 	uint8_t *slot = od_alloc(od_pack_slot_bytes(planes, OD_FORM_PLANES));
+	const struct od_expert_mem plain_mem = od_pack_slot_mem(planes, OD_FORM_PLAIN, plain);
+	const struct od_expert_mem slot_mem = od_pack_slot_mem(planes, OD_FORM_PLANES, slot);
 	struct od_inflater *inflate, *keep;
 	struct od_load_stats stats = { 0 };
 	const struct od_backend *be;
@@ -109,12 +111,12 @@ static void one_slot(void **state)
 		struct od_expert a, b;
 
 		for (uint32_t s = 0; s < x->n_shards; s++) {
-			assert_int_equal(od_inflater_load(inflate, e, e, s, plain, NULL, NULL), OD_OK);
-			assert_int_equal(od_inflater_load(keep, e, e, s, slot, &stats, NULL), OD_OK);
+			assert_int_equal(od_inflater_load(inflate, e, e, s, &plain_mem, NULL, NULL), OD_OK);
+			assert_int_equal(od_inflater_load(keep, e, e, s, &slot_mem, &stats, NULL), OD_OK);
 			stored += x->shard[s].e.stored_bytes + x->shard[s].sm.stored_bytes;
 		}
-		od_pack_bind(planes, OD_FORM_PLAIN, e, e, plain, &a);
-		od_pack_bind(planes, OD_FORM_PLANES, e, e, slot, &b);
+		od_pack_bind(planes, e, e, &plain_mem, &a);
+		od_pack_bind(planes, e, e, &slot_mem, &b);
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
 			assert_weights(be, &b.mat[mat], &a.mat[mat]);
 	}
@@ -123,6 +125,45 @@ static void one_slot(void **state)
 	od_inflater_free(keep);
 	od_free(plain);
 	od_free(slot);
+}
+
+/* What is read into buffers of its own stays as it was stored beside the weights, and can be computed on too. */
+static void buffers_apart(void **state)
+{
+	struct od_expert_mem mem, plain = { { NULL } }, stored;
+	const struct od_backend *be;
+	struct od_inflater *inf;
+	struct od_expert a, b;
+
+	(void)state;
+	assert_int_equal(od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, NULL), OD_OK);
+	assert_int_equal(od_inflater_new(&inf, planes, OD_FORM_PLAIN, NULL), OD_OK);
+	for (int i = 0; i < OD_N_EXPERT_BUFS; i++) {
+		mem.at[i] = od_alloc(od_pack_buf_bytes(planes, (enum od_expert_buf)i));
+		memset(mem.at[i], 0xa5, od_pack_buf_bytes(planes, (enum od_expert_buf)i));
+	}
+	stored = mem;
+	stored.at[OD_BUF_PLAIN] = NULL;
+	plain.at[OD_BUF_PLAIN] = od_alloc(od_pack_slot_bytes(planes, OD_FORM_PLAIN));
+	for (uint32_t s = 0; s < od_pack_expert(planes, 2, 3)->n_shards; s++) {
+		assert_int_equal(od_inflater_load(inf, 2, 3, s, &mem, NULL, NULL), OD_OK);
+		assert_int_equal(od_inflater_load(inf, 2, 3, s, &plain, NULL, NULL), OD_OK);
+	}
+	od_pack_bind(planes, 2, 3, &plain, &a);
+	for (int with_plain = 0; with_plain < 2; with_plain++) {
+		od_pack_bind(planes, 2, 3, with_plain ? &mem : &stored, &b);
+		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+			assert_int_equal(b.mat[mat].planes == NULL, with_plain);
+			if (with_plain)
+				assert_memory_equal(b.mat[mat].data, a.mat[mat].data, 2 * a.mat[mat].n_out * a.mat[mat].n_in);
+			else
+				assert_weights(be, &b.mat[mat], &a.mat[mat]);
+		}
+	}
+	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
+		od_free(mem.at[i]);
+	od_free(plain.at[OD_BUF_PLAIN]);
+	od_inflater_free(inf);
 }
 
 static void what_cannot_be_is_said(void **state)
@@ -161,6 +202,7 @@ static void what_is_broken_is_found(void **state)
 	const uint64_t at[] = { s->sm.offset, s->sm.offset + s->sm.stored_bytes - 1, s->e.offset + 20,
 				s->e.offset + s->e.stored_bytes - 1 };
 	uint8_t *slot = od_alloc(od_pack_slot_bytes(planes, OD_FORM_PLANES)), byte;
+	const struct od_expert_mem mem = od_pack_slot_mem(planes, OD_FORM_PLANES, slot);
 	struct od_inflater *inf;
 	struct od_err err;
 	int fd = open(temp_path("planes/experts.bin"), O_RDWR | O_CLOEXEC);
@@ -172,12 +214,12 @@ static void what_is_broken_is_found(void **state)
 		assert_int_equal(pread(fd, &byte, 1, (off_t)at[i]), 1);
 		byte ^= 1;
 		assert_int_equal(pwrite(fd, &byte, 1, (off_t)at[i]), 1);
-		assert_int_equal(od_inflater_load(inf, 1, 2, 1, slot, NULL, &err), OD_ERR_CORRUPT);
+		assert_int_equal(od_inflater_load(inf, 1, 2, 1, &mem, NULL, &err), OD_ERR_CORRUPT);
 		assert_non_null(strstr(err.msg, i < 2 ? "expert (1, 2) shard 1, SM-chunk" : "expert (1, 2) shard 1, E-chunk"));
-		assert_int_equal(od_inflater_load(inf, 1, 2, 1, slot, NULL, NULL), OD_ERR_CORRUPT);
+		assert_int_equal(od_inflater_load(inf, 1, 2, 1, &mem, NULL, NULL), OD_ERR_CORRUPT);
 		byte ^= 1;
 		assert_int_equal(pwrite(fd, &byte, 1, (off_t)at[i]), 1);
-		assert_int_equal(od_inflater_load(inf, 1, 2, 1, slot, NULL, &err), OD_OK);
+		assert_int_equal(od_inflater_load(inf, 1, 2, 1, &mem, NULL, &err), OD_OK);
 	}
 	close(fd);
 	od_inflater_free(inf);
@@ -189,6 +231,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_same_weights_in_two_thirds),
 		cmocka_unit_test(one_slot),
+		cmocka_unit_test(buffers_apart),
 		cmocka_unit_test(what_cannot_be_is_said),
 		cmocka_unit_test(what_is_broken_is_found),
 	};

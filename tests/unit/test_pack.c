@@ -183,10 +183,11 @@ static void test_load_all(void **state)
 	od_experts_free(NULL);
 }
 
-static void load_slot(struct od_inflater *inf, uint32_t m, uint32_t e, void *slot, struct od_load_stats *stats)
+static void load_slot(struct od_inflater *inf, uint32_t m, uint32_t e, const struct od_expert_mem *mem,
+		      struct od_load_stats *stats)
 {
 	for (uint32_t s = 0; s < od_pack_expert(pack, m, e)->n_shards; s++)
-		assert_int_equal(od_inflater_load(inf, m, e, s, slot, stats, NULL), OD_OK);
+		assert_int_equal(od_inflater_load(inf, m, e, s, mem, stats, NULL), OD_OK);
 }
 
 /* One slot for one expert after the other, as a worker uses it. */
@@ -195,6 +196,7 @@ static void test_slot_reuse(void **state)
 	struct od_load_stats stats = { 0 };
 	struct od_inflater *inf;
 	void *slot = od_alloc(od_pack_slot_bytes(pack, OD_FORM_PLAIN));
+	const struct od_expert_mem mem = od_pack_slot_mem(pack, OD_FORM_PLAIN, slot);
 	uint64_t stored = 0;
 
 	(void)state;
@@ -205,8 +207,8 @@ static void test_slot_reuse(void **state)
 		const struct od_pack_expert *x = od_pack_expert(pack, m, e);
 		struct od_expert w;
 
-		load_slot(inf, m, e, slot, &stats);
-		od_pack_bind(pack, OD_FORM_PLAIN, m, e, slot, &w);
+		load_slot(inf, m, e, &mem, &stats);
+		od_pack_bind(pack, m, e, &mem, &w);
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 			const struct tiny_tensor *t = expert_tensor(m, e, mat);
 
@@ -414,6 +416,7 @@ static void test_flipped_while_open(void **state)
 {
 	const struct od_shard *shard = &od_pack_expert(pack, 1, 2)->shard[2];
 	void *slot = od_alloc(od_pack_slot_bytes(pack, OD_FORM_PLAIN));
+	const struct od_expert_mem mem = od_pack_slot_mem(pack, OD_FORM_PLAIN, slot);
 	struct od_expert_store *experts;
 	struct od_shadow_store *shadow;
 	struct od_dense_store *dense;
@@ -428,16 +431,16 @@ static void test_flipped_while_open(void **state)
 		uint64_t at = c->offset + c->stored_bytes - 1;
 
 		flip("experts.bin", at);
-		assert_int_equal(od_inflater_load(inf, 1, 2, 2, slot, NULL, &err), OD_ERR_CORRUPT);
+		assert_int_equal(od_inflater_load(inf, 1, 2, 2, &mem, NULL, &err), OD_ERR_CORRUPT);
 		snprintf(where, sizeof(where), "expert (1, 2) shard 2, %s-chunk at offset %llu", plane == 0 ? "E" : "SM",
 			 (unsigned long long)c->offset);
 		assert_non_null(strstr(err.msg, "experts.bin"));
 		assert_non_null(strstr(err.msg, where));
-		assert_int_equal(od_inflater_load(inf, 1, 2, 2, slot, NULL, NULL), OD_ERR_CORRUPT);
+		assert_int_equal(od_inflater_load(inf, 1, 2, 2, &mem, NULL, NULL), OD_ERR_CORRUPT);
 		assert_int_equal(od_experts_load_all(&experts, pack, OD_FORM_PLAIN, 4, NULL, NULL, &err), OD_ERR_CORRUPT);
 		assert_null(experts);
 		flip("experts.bin", at);
-		assert_int_equal(od_inflater_load(inf, 1, 2, 2, slot, NULL, &err), OD_OK);
+		assert_int_equal(od_inflater_load(inf, 1, 2, 2, &mem, NULL, &err), OD_OK);
 	}
 	flip("dense.bin", 100);
 	assert_int_equal(od_dense_load(&dense, pack, &err), OD_ERR_CORRUPT);
@@ -464,7 +467,7 @@ static void test_flipped_while_open(void **state)
 struct filler {
 	pthread_t thread;
 	uint32_t shard;
-	void *slot;
+	struct od_expert_mem mem;
 	int rc;
 };
 
@@ -475,7 +478,7 @@ static void *fill_main(void *arg)
 
 	f->rc = od_inflater_new(&inf, pack, OD_FORM_PLAIN, NULL);
 	for (int i = 0; i < 20 && f->rc == OD_OK; i++)
-		f->rc = od_inflater_load(inf, 1, 1, f->shard, f->slot, NULL, NULL);
+		f->rc = od_inflater_load(inf, 1, 1, f->shard, &f->mem, NULL, NULL);
 	od_inflater_free(inf);
 	return NULL;
 }
@@ -483,20 +486,21 @@ static void *fill_main(void *arg)
 static void test_threads_on_one_slot(void **state)
 {
 	void *slot = od_alloc(od_pack_slot_bytes(pack, OD_FORM_PLAIN));
+	const struct od_expert_mem mem = od_pack_slot_mem(pack, OD_FORM_PLAIN, slot);
 	struct filler f[3];
 	struct od_expert w;
 
 	(void)state;
 	assert_int_equal(od_pack_expert(pack, 1, 1)->n_shards, 3);
 	for (uint32_t i = 0; i < 3; i++) {
-		f[i] = (struct filler){ .shard = i, .slot = slot };
+		f[i] = (struct filler){ .shard = i, .mem = mem };
 		assert_int_equal(pthread_create(&f[i].thread, NULL, fill_main, &f[i]), 0);
 	}
 	for (uint32_t i = 0; i < 3; i++) {
 		pthread_join(f[i].thread, NULL);
 		assert_int_equal(f[i].rc, OD_OK);
 	}
-	od_pack_bind(pack, OD_FORM_PLAIN, 1, 1, slot, &w);
+	od_pack_bind(pack, 1, 1, &mem, &w);
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
 		assert_mat(&w.mat[mat], expert_tensor(1, 1, mat));
 	od_free(slot);

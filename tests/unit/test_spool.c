@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "common/base/file.h"
+#include "common/base/mem.h"
 #include "common/pack/expert_load.h"
 #include "common/pack/pack_verify.h"
 #include "common/pack/pack_write.h"
@@ -165,13 +166,14 @@ static int load(const struct od_pack *p, uint32_t m, uint32_t e)
 {
 	struct od_inflater *inf;
 	struct od_err err;
-	void *slot = malloc(od_pack_slot_bytes(p, OD_FORM_PLAIN));
+	void *slot = od_alloc(od_pack_slot_bytes(p, OD_FORM_PLAIN));
+	const struct od_expert_mem mem = od_pack_slot_mem(p, OD_FORM_PLAIN, slot);
 	int rc = od_inflater_new(&inf, p, OD_FORM_PLAIN, &err);
 
 	for (uint32_t i = 0; rc == OD_OK && i < od_pack_expert(p, m, e)->n_shards; i++)
-		rc = od_inflater_load(inf, m, e, i, slot, NULL, &err);
+		rc = od_inflater_load(inf, m, e, i, &mem, NULL, &err);
 	od_inflater_free(inf);
-	free(slot);
+	od_free(slot);
 	return rc;
 }
 
