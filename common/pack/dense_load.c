@@ -1,12 +1,12 @@
 #include "common/pack/dense_load.h"
 
 #include "common/base/file.h"
+#include "common/pack/checksum.h"
 #include "common/pack/pack_internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 struct od_dense_store {
 	struct od_dense dense;

@@ -3,13 +3,13 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/trace.h"
+#include "common/pack/checksum.h"
 #include "common/pack/pack_internal.h"
 #include "common/pack/team.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 struct od_inflater {
 	const struct od_pack *pack;

@@ -1,13 +1,13 @@
 #include "common/pack/expert_write.h"
 
 #include "common/base/file.h"
+#include "common/pack/checksum.h"
 #include "common/pack/source.h"
 
 #include <inttypes.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #define BATCH_BYTES (32ull << 20) /* of source weights in memory at a time */
 #define BATCH_SHARDS_MAX 64

@@ -2,6 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/base/json.h"
+#include "common/pack/checksum.h"
 #include "common/pack/spool_state.h"
 
 #include <inttypes.h>
@@ -9,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #define DEFAULT_DIR "/var/lib/od-moe/pack"
 

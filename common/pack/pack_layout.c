@@ -1,10 +1,11 @@
 #include "common/pack/pack_layout.h"
 
+#include "common/pack/checksum.h"
+
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 uint32_t od_shard_rows(uint64_t n_out, uint64_t n_in)
 {

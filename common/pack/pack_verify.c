@@ -1,6 +1,7 @@
 #include "common/pack/pack_verify.h"
 
 #include "common/base/file.h"
+#include "common/pack/checksum.h"
 #include "common/pack/expert_write.h"
 #include "common/pack/fingerprint.h"
 #include "common/pack/inflater.h"
@@ -15,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #define PIECE_BYTES (4u << 20)
 

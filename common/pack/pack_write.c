@@ -1,6 +1,7 @@
 #include "common/pack/pack_write.h"
 
 #include "common/base/file.h"
+#include "common/pack/checksum.h"
 #include "common/pack/expert_write.h"
 #include "common/pack/fingerprint.h"
 #include "common/pack/manifest.h"
@@ -16,7 +17,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #define PIECE_BYTES (8u << 20)
 

@@ -1,11 +1,12 @@
 #include "common/pack/shadow_layout.h"
 
+#include "common/pack/checksum.h"
+
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #define N_ATTN 4 /* q, k, v, o */
 

@@ -1,6 +1,7 @@
 #include "common/pack/shadow_load.h"
 
 #include "common/base/file.h"
+#include "common/pack/checksum.h"
 #include "common/pack/shadow_file.h"
 #include "common/pack/team.h"
 
@@ -8,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 const char *const od_activation_names[] = { "f32", "int8", NULL };
 

@@ -1,6 +1,7 @@
 #include "common/pack/shadow_write.h"
 
 #include "common/base/file.h"
+#include "common/pack/checksum.h"
 #include "common/pack/inflater.h"
 #include "common/pack/pack_internal.h"
 #include "common/pack/quant_rows.h"
@@ -9,7 +10,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #define NAME_BYTES 256
 

@@ -2,6 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/pack/checksum.h"
 #include "common/pack/pack_internal.h"
 #include "common/pack/spool_state.h"
 
@@ -16,7 +17,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #define LINE_BYTES 128
 

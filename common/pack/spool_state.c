@@ -2,13 +2,13 @@
 
 #include "common/base/file.h"
 #include "common/base/strbuf.h"
+#include "common/pack/checksum.h"
 
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #define MAX_BYTES (16u << 20)
 
