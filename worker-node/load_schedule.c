@@ -2,7 +2,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
-#include "worker-node/load_order.h"
 #include "worker-node/run_order.h"
 
 #include <stdio.h>
@@ -264,12 +263,15 @@ static void run_one(struct odw_schedule *s, uint64_t step, uint32_t m, struct od
 static bool learnt_costs(const struct odw_schedule *s, struct odw_expert_costs *c)
 {
 	const struct odw_load_figures *f = &s->figures;
+	struct odw_part_times t = { f->loaded_bytes, f->read_ns, f->finishes, f->finish_ns };
 
 	*c = (struct odw_expert_costs){ .n_parts = s->opts.n_parts, .n_inflaters = s->opts.n_inflaters };
-	if (s->opts.n_inflaters == 0 || s->opts.n_readers == 0 || f->reads == 0 || f->finishes == 0)
+	if (t.read_bytes == 0 || t.finishes == 0)
+		t = s->opts.profile;
+	if (s->opts.n_inflaters == 0 || s->opts.n_readers == 0 || t.read_bytes == 0 || t.finishes == 0)
 		return false;
-	c->read_ns = f->read_ns / f->reads * s->opts.n_parts / s->opts.n_readers;
-	c->finish_ns = f->finish_ns / f->finishes * s->opts.n_parts;
+	c->read_ns = (uint64_t)((double)t.read_ns / (double)t.read_bytes * (double)s->opts.expert_bytes / s->opts.n_readers);
+	c->finish_ns = t.finish_ns / t.finishes * s->opts.n_parts;
 	if (s->pace.load_ns > c->read_ns)
 		c->read_ns = s->pace.load_ns;
 	return true;
@@ -287,7 +289,7 @@ static void order_items(struct odw_schedule *s, uint32_t m, struct odw_item *ite
 
 		resident[i] = x->slot != 0 && s->slot[x->slot - 1].state == ODW_RESIDENT;
 	}
-	odw_run_order(item, n, resident, &costs);
+	odw_run_order(item, n, resident, &costs, s->opts.rule);
 }
 
 int odw_schedule_run(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, bool closes,
@@ -590,6 +592,16 @@ void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f)
 	for (unsigned i = 0; i < s->opts.n_slots; i++)
 		f->busy = f->busy || s->slot[i].state == ODW_LOADING;
 	pthread_mutex_unlock(&s->lock);
+}
+
+bool odw_schedule_costs(struct odw_schedule *s, struct odw_expert_costs *c)
+{
+	bool known;
+
+	pthread_mutex_lock(&s->lock);
+	known = learnt_costs(s, c);
+	pthread_mutex_unlock(&s->lock);
+	return known;
 }
 
 struct odw_slot_view odw_schedule_look(struct odw_schedule *s, unsigned slot)

@@ -27,17 +27,35 @@
 #include <sys/queue.h>
 
 #include "common/base/status.h"
+#include "worker-node/load_order.h"
 
 #define ODW_MAX_ENTRIES 65536u /* WANTs beyond are dropped, RUNs beyond are answered OD_ERR_BUSY */
 
 struct odw_schedule;
+
+/* What threads have spent on parts of experts. */
+struct odw_part_times {
+	uint64_t read_bytes, read_ns;
+	uint64_t finishes, finish_ns;
+};
+
+/* What an expert of which nothing is cached costs: to read, with all readers at work; and one inflater, for all parts. */
+struct odw_expert_costs {
+	uint64_t read_ns, finish_ns;
+	uint32_t n_parts;
+	unsigned n_inflaters;
+};
 
 struct odw_schedule_opts {
 	uint32_t n_layers, n_experts; /* of MoE layers, per layer */
 	uint32_t n_parts;	      /* that any expert is read in */
 	unsigned n_slots;
 	unsigned n_stages; /* parts that are read or being read, and not finished: at most ODW_MAX_STAGES */
-	unsigned n_readers, n_inflaters; /* for the order of loads; 0: they are loaded as asked for */
+	/* For the order of loads; 0: they are loaded as asked for. */
+	unsigned n_readers, n_inflaters;
+	uint64_t expert_bytes; /* that are read of one */
+	enum odw_load_rule rule;
+	struct odw_part_times profile; /* counts until the first load (load_profile.h) */
 	uint64_t load_ns;	      /* a load is complete no earlier than this after it began, one at a time; 0: at once */
 	uint64_t (*now_ns)(void);     /* NULL: od_now_ns; tests have their own */
 };
@@ -116,6 +134,8 @@ uint64_t odw_schedule_due_ns(struct odw_schedule *s);
 void odw_schedule_stop(struct odw_schedule *s);
 
 void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f);
+/* As learnt from loads, before the first one as profiled; a paced load takes its time. False: not known. */
+bool odw_schedule_costs(struct odw_schedule *s, struct odw_expert_costs *c);
 
 /* What is where, for tests and logs. */
 enum odw_slot_state { ODW_VOID, ODW_LOADING, ODW_RESIDENT, ODW_DRAINING };

@@ -8,6 +8,7 @@
 #include "common/net/endpoint.h"
 #include "common/net/hosts.h"
 #include "common/pack/expert_load.h"
+#include "worker-node/load_profile.h"
 #include "worker-node/loader.h"
 #include "worker-node/run_check.h"
 #include "worker-node/spool_begin.h"
@@ -270,6 +271,26 @@ static const struct od_daemon_ops daemon_ops = {
 
 /* ---- Start and end ---- */
 
+/* What loads will cost, until there are some to learn from. Nothing is known of a spool that is empty yet. */
+static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts, struct od_err *err)
+{
+	const struct odw_profile_opts profile = { .pack = w->pack,
+						  .form = w->form,
+						  .slots = w->slots,
+						  .n_readers = opts->n_readers };
+	const double parts = (double)opts->n_parts;
+	int rc = odw_profile_loads(&opts->profile, &profile, err);
+	const struct odw_part_times *t = &opts->profile;
+
+	if (rc != OD_OK || t->finishes == 0)
+		return rc;
+	od_log(OD_LOG_INFO, "an expert takes about %.1f ms to read (%.2f GB/s) and %.1f ms of load threads",
+	       (double)t->read_ns / (double)t->read_bytes * (double)opts->expert_bytes / opts->n_readers / OD_NS_PER_MS,
+	       (double)t->read_bytes / (double)t->read_ns * opts->n_readers,
+	       (double)t->finish_ns / (double)t->finishes * parts / OD_NS_PER_MS);
+	return OD_OK;
+}
+
 static int open_memory(struct worker *w, struct od_err *err)
 {
 	uint64_t slot_bytes = od_pack_slot_bytes(w->pack, w->form), fixed;
@@ -281,6 +302,8 @@ static int open_memory(struct worker *w, struct od_err *err)
 									(unsigned)w->opt.load_threads),
 					  .n_readers = (unsigned)w->opt.read_threads,
 					  .n_inflaters = (unsigned)w->opt.load_threads,
+					  .expert_bytes = od_pack_expert_stored_bytes(w->pack),
+					  .rule = ODW_LOAD_JOHNSON,
 					  .load_ns = (uint64_t)(w->opt.load_time_ms * OD_NS_PER_MS) };
 	char slot[32], limit[32];
 	int rc;
@@ -293,6 +316,8 @@ static int open_memory(struct worker *w, struct od_err *err)
 		return rc;
 	rc = odw_slots_new(&w->slots, w->n_slots, slot_bytes, err);
 	opts.n_slots = w->n_slots;
+	if (rc == OD_OK)
+		rc = profile_loads(w, &opts, err);
 	if (rc == OD_OK)
 		rc = odw_schedule_new(&w->schedule, &opts, err);
 	if (rc == OD_OK)

@@ -1,7 +1,5 @@
 #include "worker-node/run_order.h"
 
-#include "worker-node/load_order.h"
-
 static uint64_t at_most(uint64_t ns, uint64_t most)
 {
 	return ns < most ? ns : most;
@@ -43,12 +41,14 @@ static void by_rank(const struct odw_item *item, size_t n, uint16_t *index)
 	}
 }
 
-void odw_run_order(struct odw_item *item, size_t n, const bool *resident, const struct odw_expert_costs *costs)
+void odw_run_order(struct odw_item *item, size_t n, const bool *resident, const struct odw_expert_costs *costs,
+		   enum odw_load_rule rule)
 {
 	struct odw_load_task task[ODW_ORDER_TASKS];
 	struct odw_load_costs c = costs_of(costs);
 	uint32_t rank[ODW_ORDER_TASKS];
-	uint16_t index[ODW_ORDER_TASKS];
+	uint16_t index[ODW_ORDER_TASKS], at[ODW_ORDER_TASKS]; /* items by rank; of a task */
+	size_t n_tasks = 0, first = 0;
 	struct odw_load_order o;
 
 	if (n < 2 || n > ODW_ORDER_TASKS)
@@ -60,13 +60,17 @@ void odw_run_order(struct odw_item *item, size_t n, const bool *resident, const 
 		if (it->run_ns == 0)
 			return;
 		rank[i] = it->rank;
-		task[i] = (struct odw_load_task){ .expert = it->expert, .has_e = resident[index[i]],
-						  .has_sm = resident[index[i]],
-						  .run_ns = at_most(it->run_ns, ODW_ORDER_COST_NS) };
+		if (resident[index[i]])
+			continue;
+		task[n_tasks] = (struct odw_load_task){ .expert = it->expert, .run_ns = at_most(it->run_ns, ODW_ORDER_COST_NS) };
+		at[n_tasks++] = index[i];
 	}
-	if (odw_load_order(&o, ODW_LOAD_JOHNSON, task, n, &c) != OD_OK)
+	if (odw_load_order(&o, rule, task, n_tasks, &c) != OD_OK)
 		return;
 	sort_ranks(rank, n);
 	for (size_t i = 0; i < n; i++)
-		item[index[o.task[i]]].rank = rank[i];
+		if (resident[index[i]])
+			item[index[i]].rank = rank[first++];
+	for (size_t i = 0; i < n_tasks; i++)
+		item[at[o.task[i]]].rank = rank[first + i];
 }

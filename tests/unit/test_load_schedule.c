@@ -382,7 +382,8 @@ static void cancelled_loads_leave_their_stages(void **state)
 static void long_runs_are_loaded_first(void **state)
 {
 	const struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 4,
-						.n_stages = STAGES, .n_readers = 1, .n_inflaters = 2, .now_ns = read_clock };
+						.n_stages = STAGES, .n_readers = 1, .n_inflaters = 2, .now_ns = read_clock,
+						.expert_bytes = 10 * SHARDS, .rule = ODW_LOAD_JOHNSON };
 	static const uint32_t expected[2][4] = { { 0, 1, 2, 3 }, { 1, 3, 2, 0 } };
 	struct odw_schedule *s;
 	struct odw_load_job job;
@@ -408,6 +409,77 @@ static void long_runs_are_loaded_first(void **state)
 		for (int i = 0; i < 4; i++)
 			compute(s, &r[expected[step][i]]);
 	}
+	odw_schedule_free(s);
+}
+
+/* What was profiled counts until there is a load to learn from; then that. */
+static void costs_are_profiled_then_learnt(void **state)
+{
+	struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 4,
+					  .n_stages = STAGES, .n_readers = 2, .n_inflaters = 2, .now_ns = read_clock,
+					  .expert_bytes = 10 * SHARDS, .rule = ODW_LOAD_JOHNSON,
+					  .profile = { .read_bytes = 100, .read_ns = 2000, .finishes = 4, .finish_ns = 200 } };
+	struct odw_item r[2] = { { .expert = 0, .rank = 0, .last = true, .run_ns = 10 },
+				 { .expert = 1, .rank = 1, .last = true, .run_ns = 900 } };
+	struct odw_expert_costs c;
+	struct odw_schedule *s;
+	struct odw_load_job job;
+
+	(void)state;
+	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
+	odw_schedule_begin(s, SESSION);
+	assert_true(odw_schedule_costs(s, &c)); /* 30 bytes of 20 ns by two readers; three parts of 50 */
+	assert_true(c.read_ns == 300 && c.finish_ns == 150 && c.n_parts == SHARDS && c.n_inflaters == 2);
+	assert_int_equal(odw_schedule_run(s, SESSION, 0, 0, true, r, 2), OD_OK);
+	assert_true(odw_schedule_next_read(s, &job, false));
+	assert_int_equal(job.expert, 1); /* it runs for longer than it loads */
+	clock_ns += 70;
+	(void)put(s, &job, 10);
+	assert_true(odw_schedule_costs(s, &c));
+	assert_true(c.read_ns == 30 * 7 / 2 && c.finish_ns == 0);
+	odw_schedule_free(s);
+
+	opts.load_ns = 5000; /* as long as --load-time says */
+	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
+	assert_true(odw_schedule_costs(s, &c) && c.read_ns == 5000);
+	odw_schedule_free(s);
+	opts.profile.finishes = 0;
+	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
+	assert_false(odw_schedule_costs(s, &c));
+	odw_schedule_free(s);
+}
+
+/* Two that are there run first, in their order, however long the others would. */
+static void residents_need_no_place_in_the_order(void **state)
+{
+	const struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 3,
+						.n_stages = STAGES, .n_readers = 1, .n_inflaters = 1, .now_ns = read_clock,
+						.expert_bytes = 10 * SHARDS, .rule = ODW_LOAD_JOHNSON };
+	struct odw_item r[5];
+	struct odw_schedule *s;
+	struct odw_load_job job;
+
+	(void)state;
+	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
+	odw_schedule_begin(s, SESSION);
+	WANT(s, 0, 0, 1, 3, 1);
+	while (odw_schedule_next_read(s, &job, false)) {
+		clock_ns += 100; /* a load is 300 of reading */
+		(void)put(s, &job, 10);
+	}
+	for (uint32_t e = 0; e < 5; e++) /* 10 + e are the ranks; the third is the one that runs longest */
+		r[e] = (struct odw_item){ .expert = e, .rank = 10 + e, .last = true, .run_ns = e == 2 ? 9000 : 20 + e };
+	assert_int_equal(odw_schedule_run(s, SESSION, 0, 0, true, r, 5), OD_OK);
+	assert_true(odw_schedule_next_read(s, &job, false));
+	assert_int_equal(job.expert, 2);
+	(void)put(s, &job, 10);
+	compute(s, &r[1]);
+	compute(s, &r[3]);
+	load_all(s);
+	compute(s, &r[2]);
+	load_all(s);
+	compute(s, &r[4]);
+	compute(s, &r[0]);
 	odw_schedule_free(s);
 }
 
@@ -627,6 +699,8 @@ int main(void)
 		cmocka_unit_test(the_most_urgent_is_finished_first),
 		cmocka_unit_test(cancelled_loads_leave_their_stages),
 		cmocka_unit_test(long_runs_are_loaded_first),
+		cmocka_unit_test(costs_are_profiled_then_learnt),
+		cmocka_unit_test(residents_need_no_place_in_the_order),
 		cmocka_unit_test(failed_loads_answer_runs_and_drop_wants),
 		cmocka_unit_test(full_queue_drops_wants_and_refuses_runs),
 		cmocka_unit_test(session_end_drops_everything),

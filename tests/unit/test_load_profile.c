@@ -1,0 +1,220 @@
+/* What loads will cost: measured with a clock of the test's own, over real parts of real experts. */
+#include "worker-node/load_profile.h"
+
+#include "common/pack/pack_write.h"
+#include "tests/unit/temp_dir.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define LAYERS 12
+#define EXPERTS 8
+#define NS_PER_BYTE 7
+#define NS_PER_LOOK 1000 /* that every look at the clock takes */
+
+static struct od_pack *pack; /* of the demo checkpoint: experts of three shards, each a part */
+static struct odw_slots *slots;
+
+/* A disk whose speed we know. */
+static struct {
+	pthread_mutex_t lock;
+	uint64_t clock_ns, bytes;
+	uint64_t ns_per_read; /* besides its bytes */
+	unsigned n_reads, parts; /* bits */
+	uint32_t expert[64];
+	int refuse;		 /* this expert (index), -1: none, -2: all */
+	uint32_t damage;	 /* this one's bytes */
+	bool damaged;
+} disk = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static uint64_t look(void)
+{
+	uint64_t ns;
+
+	pthread_mutex_lock(&disk.lock);
+	ns = disk.clock_ns += NS_PER_LOOK;
+	pthread_mutex_unlock(&disk.lock);
+	return ns;
+}
+
+static int read_disk(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, void *slot, uint8_t *staging,
+		     struct od_shard_bytes *b, struct od_err *err)
+{
+	const struct od_shard *s = od_pack_expert(pack, m, expert)->shard;
+	const uint32_t index = m * EXPERTS + expert;
+	uint64_t bytes = 0;
+	int rc;
+
+	pthread_mutex_lock(&disk.lock);
+	disk.expert[disk.n_reads++] = index;
+	disk.parts |= 1u << first;
+	pthread_mutex_unlock(&disk.lock);
+	if (disk.refuse == -2 || disk.refuse == (int)index)
+		return od_fail(err, OD_ERR_IO, "as planned");
+	rc = od_shards_read(pack, *(enum od_form *)arg, m, expert, first, n, slot, staging, b, err);
+	for (uint32_t i = first; i < first + n; i++)
+		bytes += s[i].sm.stored_bytes + s[i].e.stored_bytes;
+	if (disk.damaged && disk.damage == index)
+		((uint8_t *)(uintptr_t)b[0].sm)[5] ^= 1;
+	pthread_mutex_lock(&disk.lock);
+	disk.clock_ns += NS_PER_BYTE * bytes + disk.ns_per_read;
+	disk.bytes += bytes;
+	pthread_mutex_unlock(&disk.lock);
+	return rc;
+}
+
+static struct odw_part_times profile(enum od_form form, unsigned n_readers)
+{
+	const struct odw_profile_opts o = { .pack = pack, .form = form, .slots = slots, .n_readers = n_readers,
+					    .read = read_disk, .read_arg = &form, .now_ns = look };
+	struct odw_part_times t;
+
+	disk.n_reads = disk.parts = 0;
+	disk.bytes = 0;
+	assert_int_equal(odw_profile_loads(&t, &o, NULL), OD_OK);
+	return t;
+}
+
+static uint64_t part_bytes(uint32_t index, uint32_t part)
+{
+	const struct od_shard *s = &od_pack_expert(pack, index / EXPERTS, index % EXPERTS)->shard[part];
+
+	return (uint64_t)s->sm.stored_bytes + s->e.stored_bytes;
+}
+
+static int reset(void **state)
+{
+	(void)state;
+	disk.ns_per_read = 0;
+	disk.refuse = -1;
+	disk.damaged = false;
+	return 0;
+}
+
+/* Four experts a quarter of the pack apart; the first is for warming up. */
+static void times_are_those_of_the_disk(void **state)
+{
+	static const uint32_t far_apart[] = { 0, 24, 48, 72 };
+	uint64_t bytes = part_bytes(24, 0) + part_bytes(48, 0) + part_bytes(72, 0);
+
+	(void)state;
+	for (int form = 0; form < OD_N_FORMS; form++) {
+		struct odw_part_times t = profile((enum od_form)form, 1);
+
+		assert_int_equal(disk.n_reads, 4);
+		assert_memory_equal(disk.expert, far_apart, sizeof(far_apart));
+		assert_int_equal(t.read_bytes, bytes);
+		assert_int_equal(t.read_ns, bytes * NS_PER_BYTE + 3 * NS_PER_LOOK);
+		assert_int_equal(t.finishes, 3);
+		assert_int_equal(t.finish_ns, 3 * NS_PER_LOOK);
+	}
+}
+
+static void readers_read_at_the_same_time(void **state)
+{
+	struct odw_part_times t = profile(OD_FORM_PLANES, 2);
+
+	(void)state;
+	assert_int_equal(disk.n_reads, 8);
+	assert_int_equal(disk.parts, 3);
+	assert_int_equal(t.finishes, 6);
+	assert_int_equal(t.read_bytes, disk.bytes - part_bytes(0, 0) - part_bytes(0, 1));
+	t = profile(OD_FORM_PLAIN, 64); /* more than there are parts */
+	assert_int_equal(disk.parts, 7);
+	assert_int_equal(t.finishes, 9);
+}
+
+/* A disk that needs seconds is asked once, and that is what counts. */
+static void slow_disks_are_not_waited_for(void **state)
+{
+	struct odw_part_times t;
+
+	(void)state;
+	disk.ns_per_read = 2000000000;
+	t = profile(OD_FORM_PLANES, 1);
+	assert_int_equal(disk.n_reads, 1);
+	assert_int_equal(t.read_bytes, part_bytes(0, 0));
+	assert_int_equal(t.read_ns, 2000000000 + NS_PER_BYTE * part_bytes(0, 0) + NS_PER_LOOK);
+	disk.ns_per_read = 100000000; /* 100, 200, 300 ms */
+	t = profile(OD_FORM_PLANES, 1);
+	assert_int_equal(disk.n_reads, 3);
+	assert_int_equal(t.finishes, 2);
+}
+
+static void what_cannot_be_read_is_left_out(void **state)
+{
+	struct odw_part_times t;
+
+	(void)state;
+	disk.refuse = 48;
+	t = profile(OD_FORM_PLANES, 1);
+	assert_int_equal(t.finishes, 2);
+	assert_int_equal(t.read_bytes, part_bytes(24, 0) + part_bytes(72, 0));
+	disk.damaged = true;
+	disk.damage = 72;
+	t = profile(OD_FORM_PLANES, 1);
+	assert_int_equal(t.finishes, 1);
+	assert_int_equal(t.read_bytes, part_bytes(24, 0));
+	disk.refuse = -2;
+	t = profile(OD_FORM_PLANES, 1);
+	assert_int_equal(t.finishes + t.finish_ns + t.read_bytes + t.read_ns, 0);
+}
+
+/* Reading an expert of three matrices is three times u and three times rho u. */
+static void costs_as_the_planner_has_them(void **state)
+{
+	const struct odw_expert_costs costs = { .read_ns = 9000000, .finish_ns = 600000, .n_parts = 3, .n_inflaters = 2 };
+	struct od_cache_cost c = odw_cache_cost(pack, &costs);
+	double sm = 0, e = 0;
+
+	(void)state;
+	for (uint32_t i = 0; i < LAYERS * EXPERTS; i++) {
+		sm += 3 * 256 * 256;
+		for (uint32_t s = 0; s < 3; s++)
+			e += od_pack_expert(pack, i / EXPERTS, i % EXPERTS)->shard[s].e.stored_bytes;
+	}
+	assert_true(c.tensors == 3 && c.chunks == 1 && c.inflaters == 2);
+	assert_float_equal(c.rho, e / sm, 1e-9);
+	assert_float_equal(3 * c.u_ns * (1 + c.rho), 9000000, 1e-3);
+	assert_float_equal(c.c_ns, 200000, 1e-6);
+}
+
+static int setup(void **state)
+{
+	struct od_pack_job job = { .checkpoint = "deploy/models/talebook", .codec = OD_CODEC_PLANES, .n_threads = 2 };
+	struct od_err err;
+
+	if (temp_dir_make(state) != 0)
+		return -1;
+	job.pack = temp_path("pack");
+	if (od_pack_write(&job, &err) != OD_OK || od_pack_open(&pack, temp_path("pack"), &err) != OD_OK ||
+	    odw_slots_new(&slots, 1, od_pack_slot_bytes(pack, OD_FORM_PLAIN), &err) != OD_OK) {
+		fprintf(stderr, "%s\n", err.msg);
+		return -1;
+	}
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	odw_slots_free(slots);
+	od_pack_close(pack);
+	return temp_dir_remove(state);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(times_are_those_of_the_disk, reset),
+		cmocka_unit_test_setup(readers_read_at_the_same_time, reset),
+		cmocka_unit_test_setup(slow_disks_are_not_waited_for, reset),
+		cmocka_unit_test_setup(what_cannot_be_read_is_left_out, reset),
+		cmocka_unit_test_setup(costs_as_the_planner_has_them, reset),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}

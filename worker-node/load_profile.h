@@ -1,0 +1,32 @@
+/* load_profile.h - what loading an expert costs on this machine, found when a worker starts (ZipMoE, arXiv 2601.21198,
+ * section 3.2: u, rho, c): as many threads as will read read a few parts of some experts that are there, and one
+ * finishes them. That takes a fraction of a second and never more than ODW_PROFILE_BYTES. It is a first word: from the
+ * first load on the schedule goes by what its own threads need.
+ *
+ * How long an expert runs (p) is learnt by the engine: it depends on the session's profile and kernels.
+ * Thread: one, before there are loaders. Owner: the caller. */
+#ifndef ODW_LOAD_PROFILE_H
+#define ODW_LOAD_PROFILE_H
+
+#include "common/cache/cache_state.h"
+#include "worker-node/loader.h"
+
+#define ODW_PROFILE_BYTES (64u << 20)
+
+struct odw_profile_opts {
+	const struct od_pack *pack;
+	enum od_form form; /* of the slots */
+	struct odw_slots *slots; /* the first is written */
+	unsigned n_readers;
+	odw_read_fn *read; /* NULL: from the pack */
+	void *read_arg;
+	uint64_t (*now_ns)(void); /* NULL: od_now_ns; tests have their own */
+};
+
+/* What cannot be read is left out: a damaged expert is found by the load that needs it. All zero when nothing could be. */
+OD_MUST_CHECK int odw_profile_loads(struct odw_part_times *out, const struct odw_profile_opts *o, struct od_err *err);
+
+/* The same costs as the planner of a cache has them, of an average expert of the pack. */
+struct od_cache_cost odw_cache_cost(const struct od_pack *pack, const struct odw_expert_costs *costs);
+
+#endif
