@@ -5,7 +5,10 @@
 #include "tests/bench/bench_plot.h"
 #include "tests/bench/bench_stats.h"
 #include "tests/bench/bench_table.h"
+#include "tests/bench/load_crowd.h"
+#include "tests/bench/load_draw.h"
 #include "tests/bench/load_run.h"
+#include "tests/bench/load_together.h"
 #include "tests/bench/recall_config.h"
 
 #include <inttypes.h>
@@ -24,7 +27,7 @@
 
 struct options {
 	const char *packs, *sources, *paces, *forms, *load_threads, *svg;
-	uint64_t read_threads, experts, slots, rounds, seed;
+	uint64_t read_threads, experts, together, slots, rounds, seed;
 	bool json, help;
 };
 
@@ -139,25 +142,16 @@ static int plan_threads(struct load_bench *b, struct od_err *err)
 
 /* ---- Packs ---- */
 
-/* Splitmix64 (Steele, Lea, Flood 2014). */
-static uint64_t draw(uint64_t *state)
-{
-	uint64_t z = *state += 0x9e3779b97f4a7c15u;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return z ^ z >> 31;
-}
-
 /* Different ones, so that none is in the page cache because another load has just read it. */
 static int draw_experts(const struct load_bench *b, struct model *m, struct od_err *err)
 {
 	const struct od_config *cfg = od_pack_config(m->pack);
-	const uint64_t n = (uint64_t)cfg->n_layers * cfg->n_experts;
+	const uint64_t n = b->opt.together > 0 ? cfg->n_experts : (uint64_t)cfg->n_layers * cfg->n_experts;
 	uint64_t state = b->opt.seed, *id;
 
 	if (b->opt.experts > n)
-		return od_fail(err, OD_ERR_ARG, "--experts: expected at most the %" PRIu64 " of %s, found %" PRIu64, n,
+		return od_fail(err, OD_ERR_ARG, "%s: expected at most the %" PRIu64 " of %s%s, found %" PRIu64,
+			       b->opt.together > 0 ? "--together" : "--experts", n, b->opt.together > 0 ? "a layer of " : "",
 			       od_pack_dir(m->pack), b->opt.experts);
 	id = calloc(n, sizeof(*id));
 	m->expert = calloc(b->opt.experts, sizeof(*m->expert));
@@ -168,7 +162,7 @@ static int draw_experts(const struct load_bench *b, struct model *m, struct od_e
 	for (uint64_t i = 0; i < n; i++)
 		id[i] = i;
 	for (uint64_t i = 0; i < b->opt.experts; i++) {
-		uint64_t j = i + draw(&state) % (n - i), t = id[j];
+		uint64_t j = i + od_load_draw(&state) % (n - i), t = id[j];
 
 		id[j] = id[i];
 		m->expert[i] = (struct load_expert){ .m = (uint32_t)(t / cfg->n_experts), .expert = (uint32_t)(t % cfg->n_experts) };
@@ -193,6 +187,8 @@ static int open_packs(struct load_bench *b, struct od_err *err)
 			break;
 		b->n_models++;
 		rc = draw_experts(b, m, err);
+		if (rc == OD_OK) /* the inflaters that read-slower is measured with need one */
+			rc = load_experts_read(m->pack, m->expert, 1, err);
 		for (size_t i = 0; rc == OD_OK && i < b->n_sources; i++)
 			if (b->source[i].kind == LOAD_PACED)
 				rc = load_experts_read(m->pack, m->expert, b->opt.experts, err);
@@ -201,7 +197,8 @@ static int open_packs(struct load_bench *b, struct od_err *err)
 	return rc;
 }
 
-/* One set of slots for all, which have been written once: a page that is not there yet costs more than reading it. */
+/* One set of slots for all, and one more, which have been written once: a page that is not there yet costs more than
+ * reading it. */
 static int make_slots(struct load_bench *b, struct od_err *err)
 {
 	uint64_t most = 0;
@@ -212,8 +209,8 @@ static int make_slots(struct load_bench *b, struct od_err *err)
 
 		most = bytes > most ? bytes : most;
 	}
-	rc = odw_slots_new(&b->slots, (unsigned)b->opt.slots, most, err);
-	for (unsigned i = 0; rc == OD_OK && i < b->opt.slots; i++)
+	rc = odw_slots_new(&b->slots, (unsigned)b->opt.slots + 1, most, err);
+	for (unsigned i = 0; rc == OD_OK && i <= b->opt.slots; i++)
 		memset(odw_slots_at(b->slots, i), 1, most);
 	return rc;
 }
@@ -259,34 +256,56 @@ static int plan_lines(struct load_bench *b, struct od_err *err)
 		       od_fail(err, OD_ERR_ARG, "nothing to measure: no pack has experts in one of these forms") : rc;
 }
 
-/* The source alone and the loads, one right after the other. */
+static struct load_case case_of(const struct load_bench *b, const struct line *l, struct load_source *source)
+{
+	*source = (struct load_source){ .kind = l->source->kind,
+					.bytes_per_ns = l->source->bytes_per_ns,
+					.pack = l->model->pack,
+					.form = l->form,
+					.expert = l->model->expert,
+					.n = b->opt.experts,
+					.lock = PTHREAD_MUTEX_INITIALIZER };
+	return (struct load_case){ .source = source,
+				   .slots = b->slots,
+				   .n_slots = (unsigned)b->opt.slots,
+				   .n_readers = (unsigned)b->opt.read_threads,
+				   .n_inflaters = l->n_inflaters };
+}
+
+/* The source alone, while all inflaters are at work on something else. */
+static int raw_in_crowd(const struct load_bench *b, const struct line *l, const struct load_case *c, struct load_time *t,
+			struct od_err *err)
+{
+	struct load_crowd *crowd;
+	int rc = load_crowd_start(&crowd, l->n_inflaters, l->model->pack, l->form, &l->model->expert[0],
+				  odw_slots_at(b->slots, c->n_slots), err), stopped;
+
+	if (rc == OD_OK)
+		rc = load_raw(c, t, err);
+	stopped = load_crowd_stop(crowd, rc == OD_OK ? err : NULL);
+	return rc == OD_OK ? stopped : rc;
+}
+
+/* The source alone, the loads, and the source beside busy inflaters, one right after the other. */
 static int measure(struct load_bench *b, struct line *l, size_t round, struct od_err *err)
 {
-	struct load_source source = { .kind = l->source->kind,
-				      .bytes_per_ns = l->source->bytes_per_ns,
-				      .pack = l->model->pack,
-				      .form = l->form,
-				      .expert = l->model->expert,
-				      .n = b->opt.experts,
-				      .lock = PTHREAD_MUTEX_INITIALIZER };
-	const struct load_case c = { .source = &source,
-				     .slots = b->slots,
-				     .n_slots = (unsigned)b->opt.slots,
-				     .n_readers = (unsigned)b->opt.read_threads,
-				     .n_inflaters = l->n_inflaters };
-	struct load_time raw, t;
+	struct load_source source;
+	const struct load_case c = case_of(b, l, &source);
+	struct load_time raw, t, crowded;
 	int rc = load_raw(&c, &raw, err);
 
 	if (rc == OD_OK)
-		rc = load_run(&c, &t, err);
+		rc = load_run(&c, NULL, &t, err);
+	if (rc == OD_OK)
+		rc = raw_in_crowd(b, l, &c, &crowded, err);
 	if (rc != OD_OK)
 		return rc;
-	l->raw_gbps[round] = (double)raw.stored_bytes / (double)raw.ns;
+	l->raw_gbps[round] = (double)raw.parts.read_bytes / (double)raw.ns;
 	l->gbps[round] = (double)t.weight_bytes / (double)t.ns;
 	l->ratio[round] = l->gbps[round] / l->raw_gbps[round];
-	l->slower[round] = 100 * ((double)t.read_ns / (double)raw.read_ns - 1);
-	l->reading[round] = 100 * (double)t.read_ns / (double)t.ns / c.n_readers;
-	l->inflating[round] = 100 * (double)t.finish_ns / (double)t.ns / c.n_inflaters;
+	l->slower[round] = 100 * (1 - (double)raw.ns / (double)crowded.ns);
+	l->reading[round] = 100 * (double)t.parts.read_ns / (double)t.ns / c.n_readers;
+	l->inflating[round] = 100 * (double)t.parts.finish_ns / (double)t.ns / c.n_inflaters;
 	return OD_OK;
 }
 
@@ -394,10 +413,48 @@ static int plot(const struct load_bench *b, struct od_err *err)
 
 /* ---- The whole ---- */
 
+static int measure_all(struct load_bench *b, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	b->room = calloc(b->opt.rounds, sizeof(*b->room));
+	if (b->room == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "rounds");
+	for (size_t round = 0; rc == OD_OK && round < b->opt.rounds; round++)
+		for (size_t i = 0; rc == OD_OK && i < b->n_lines; i++)
+			rc = measure(b, &b->line[i], round, err);
+	if (rc == OD_OK)
+		rc = report(b, err);
+	return rc == OD_OK && b->opt.svg != NULL ? plot(b, err) : rc;
+}
+
+static int measure_together(const struct load_bench *b, struct od_err *err)
+{
+	const struct load_together_opts o = { b->opt.together, b->opt.rounds, b->opt.seed, b->opt.json };
+	struct load_together_line *line = calloc(b->n_lines, sizeof(*line));
+	struct load_source *source = calloc(b->n_lines, sizeof(*source));
+	int rc = OD_ERR_NOMEM;
+
+	if (line != NULL && source != NULL) {
+		for (size_t i = 0; i < b->n_lines; i++)
+			line[i] = (struct load_together_line){ b->line[i].source->name, case_of(b, &b->line[i], &source[i]) };
+		rc = load_together_bench(line, b->n_lines, &o, err);
+	} else {
+		(void)od_fail(err, rc, "%zu lines", b->n_lines);
+	}
+	free(line);
+	free(source);
+	return rc;
+}
+
 static int run(struct load_bench *b, struct od_err *err)
 {
 	int rc = plan_sources(b, err);
 
+	if (rc == OD_OK && b->opt.together > 0 && b->opt.svg != NULL)
+		rc = od_fail(err, OD_ERR_ARG, "--svg: there is no picture of --together");
+	if (b->opt.together > 0)
+		b->opt.experts = b->opt.together;
 	if (rc == OD_OK)
 		rc = plan_threads(b, err);
 	if (rc == OD_OK)
@@ -408,15 +465,9 @@ static int run(struct load_bench *b, struct od_err *err)
 		rc = plan_lines(b, err);
 	if (rc == OD_OK)
 		rc = make_slots(b, err);
-	b->room = calloc(b->opt.rounds, sizeof(*b->room));
-	if (rc == OD_OK && b->room == NULL)
-		rc = od_fail(err, OD_ERR_NOMEM, "rounds");
-	for (size_t round = 0; rc == OD_OK && round < b->opt.rounds; round++)
-		for (size_t i = 0; rc == OD_OK && i < b->n_lines; i++)
-			rc = measure(b, &b->line[i], round, err);
-	if (rc == OD_OK)
-		rc = report(b, err);
-	return rc == OD_OK && b->opt.svg != NULL ? plot(b, err) : rc;
+	if (rc != OD_OK)
+		return rc;
+	return b->opt.together > 0 ? measure_together(b, err) : measure_all(b, err);
 }
 
 static void close_bench(struct load_bench *b)
@@ -453,7 +504,8 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 		{ "load-threads", OD_ARG_STRING, &o->load_threads, "LIST", "numbers of threads that inflate; default 2", 0, 0, NULL },
 		{ "read-threads", OD_ARG_UINT, &o->read_threads, "N", "default 4", 1, ODW_MAX_LOADERS, NULL },
 		{ "experts", OD_ARG_UINT, &o->experts, "N", "random ones, loaded in one run; default 4", 1, 4096, NULL },
-		{ "slots", OD_ARG_UINT, &o->slots, "N", "default 2", 1, ODW_MAX_SLOTS, NULL },
+		{ "together", OD_ARG_UINT, &o->together, "N", "instead: RUNs of N experts of a layer, ordered by each rule; runs are waited for, of one row or (prefill) of 1 to 512", 2, ODW_MAX_SLOTS, NULL },
+		{ "slots", OD_ARG_UINT, &o->slots, "N", "default 2", 1, ODW_MAX_SLOTS - 1, NULL },
 		{ "rounds", OD_ARG_UINT, &o->rounds, "N", "of which medians are shown; default 5", 1, MAX_ROUNDS, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "of the experts; default 1", 0, 0, NULL },
 		{ "svg", OD_ARG_STRING, &o->svg, "FILE", "a picture of the ratios", 0, 0, NULL },

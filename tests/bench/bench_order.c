@@ -1,6 +1,7 @@
 /* bench_order.c - od-bench order: rules for the order of loads against the best order there is, in virtual time. */
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_table.h"
+#include "tests/bench/load_draw.h"
 #include "tests/bench/load_sim.h"
 
 #include <math.h>
@@ -10,9 +11,6 @@
 /* A tensor of Mixtral-8x7B's experts; GB/s are bytes per ns. */
 #define TENSOR_WEIGHTS (4096.0 * 14336.0)
 #define E_RATIO 0.33	  /* rho: coded exponents over exponents */
-#define MEMORY_GBPS 37.0  /* a run of few rows reads its weights once */
-#define GFLOPS 100.0	  /* a run of many rows computes */
-#define PREFILL_ROWS 512.0 /* of an expert, at most */
 
 enum rule { FIFO, E_FIRST, SHORTEST, BLOCKS, JOHNSON, N_RULES };
 static const char *const rule_names[] = { "fifo", "e-first", "shortest", "blocks", "johnson" };
@@ -51,29 +49,14 @@ struct tally {
 
 /* --- drawing --- */
 
-/* SplitMix64. */
-static uint64_t draw(uint64_t *state)
-{
-	uint64_t z = *state += 0x9e3779b97f4a7c15u;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return z ^ z >> 31;
-}
-
 static uint64_t draw_from(uint64_t *state, uint64_t low, uint64_t high)
 {
-	return low + draw(state) % (high - low + 1);
+	return low + od_load_draw(state) % (high - low + 1);
 }
 
 static double draw_of(uint64_t *state, const double *value, size_t n)
 {
-	return value[draw(state) % n];
-}
-
-static double draw_rows(uint64_t *state)
-{
-	return floor(pow(PREFILL_ROWS, (double)(draw(state) >> 11) * 0x1p-53));
+	return value[od_load_draw(state) % n];
 }
 
 static void draw_costs(struct odw_load_costs *c, const struct scenario *s, uint64_t *state)
@@ -100,9 +83,9 @@ static void draw_instance(struct instance *in, const struct scenario *s, uint64_
 	in->n = 0;
 	for (uint64_t e = 0; e < experts; e++) {
 		uint64_t cached = s->pools ? draw_from(state, 0, 3) : 0;
-		double rows = s->prefill ? draw_rows(state) : 1;
+		double rows = s->prefill ? od_load_draw_rows(state) : 1;
 		double weights = TENSOR_WEIGHTS * (double)tensors;
-		double run_ns = fmax(2 * weights / MEMORY_GBPS, 2 * weights * rows / GFLOPS);
+		double run_ns = od_load_run_ns(weights, rows);
 
 		for (uint64_t i = 0; i < tensors; i++)
 			in->task[in->n++] = (struct odw_load_task){ .expert = (uint32_t)e, .has_e = cached & 1,

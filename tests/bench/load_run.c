@@ -11,61 +11,76 @@
 
 /* ---- Loads ---- */
 
+struct load_job {
+	const struct load_case *c;
+	const struct load_together *together; /* NULL: one RUN after another */
+	struct odw_schedule *s;
+	struct odw_item *item; /* [source->n] */
+	sem_t *ready;
+};
+
 static void wake(void *arg)
 {
 	sem_post(arg);
 }
 
-static int ask(struct odw_schedule *s, const struct load_source *src, struct odw_item *item, size_t i, struct od_err *err)
+/* One of the experts, or all. */
+static int ask(const struct load_job *j, size_t first, size_t n, struct od_err *err)
 {
-	const struct load_expert *e = &src->expert[i];
+	const struct load_expert *e = j->c->source->expert;
 	int rc;
 
-	item[i] = (struct odw_item){ .expert = e->expert, .last = true };
-	rc = odw_schedule_run(s, SESSION, i, e->m, true, &item[i], 1);
-	return rc == OD_OK ? OD_OK : od_fail(err, rc, "the schedule refuses expert (%u, %u)", e->m, e->expert);
+	for (size_t i = first; i < first + n; i++)
+		j->item[i] = (struct odw_item){ .expert = e[i].expert, .rank = (uint32_t)i, .last = true,
+						.run_ns = j->together != NULL ? j->together->run_ns[i] : 0 };
+	rc = odw_schedule_run(j->s, SESSION, first, e[first].m, true, &j->item[first], n);
+	return rc == OD_OK ? OD_OK : od_fail(err, rc, "the schedule refuses expert (%u, %u)", e[first].m, e[first].expert);
 }
 
-/* One RUN more than there are slots is on its way, so that no slot waits for one. */
-static int drive(const struct load_case *c, struct odw_schedule *s, sem_t *ready, struct odw_item *item, struct od_err *err)
+/* When RUNs come one after another, one more than there are slots is on its way, so that no slot waits for one. */
+static int drive(const struct load_job *j, struct od_err *err)
 {
-	const struct load_source *src = c->source;
+	const size_t n = j->c->source->n, each = j->together != NULL ? n : 1;
+	const size_t ahead = j->together != NULL ? n : j->c->n_slots + 1;
 	size_t n_asked = 0, n_done = 0;
 	int rc = OD_OK;
 
-	while (rc == OD_OK && n_done < src->n) {
+	while (rc == OD_OK && n_done < n) {
 		struct odw_item *got;
 
-		if (n_asked < src->n && n_asked - n_done <= c->n_slots) {
-			rc = ask(s, src, item, n_asked++, err);
+		if (n_asked < n && n_asked - n_done < ahead) {
+			rc = ask(j, n_asked, each, err);
+			n_asked += each;
 			continue;
 		}
-		got = odw_schedule_take(s);
+		got = odw_schedule_take(j->s);
 		if (got == NULL) {
-			sem_wait(ready);
+			sem_wait(j->ready);
 			continue;
 		}
 		n_done++;
 		if (got->code != OD_OK)
 			return od_fail(err, got->code, "%s", got->reason);
-		odw_schedule_done(s, got);
+		if (got->run_ns > 0)
+			load_sleep_until(od_now_ns() + got->run_ns);
+		odw_schedule_done(j->s, got);
 	}
 	return rc;
 }
 
-static int run_loaders(const struct load_case *c, struct odw_schedule *s, sem_t *ready, struct odw_item *item,
-		       struct load_time *t, struct od_err *err)
+static int run_loaders(const struct load_job *j, struct load_time *t, struct od_err *err)
 {
+	const struct load_case *c = j->c;
 	const struct odw_loader_opts opts = { .pack = c->source->pack,
 					      .form = c->source->form,
-					      .schedule = s,
+					      .schedule = j->s,
 					      .slots = c->slots,
 					      .n_readers = c->n_readers,
 					      .n_inflaters = c->n_inflaters,
 					      .read = load_source_read,
 					      .read_arg = c->source,
 					      .wake = wake,
-					      .wake_arg = ready };
+					      .wake_arg = j->ready };
 	struct odw_load_figures f;
 	struct odw_loaders *l;
 	uint64_t begin_ns;
@@ -73,41 +88,49 @@ static int run_loaders(const struct load_case *c, struct odw_schedule *s, sem_t 
 
 	if (rc != OD_OK)
 		return rc;
-	odw_schedule_begin(s, SESSION);
+	odw_schedule_begin(j->s, SESSION);
 	begin_ns = od_now_ns();
-	rc = drive(c, s, ready, item, err);
+	rc = drive(j, err);
 	t->ns = od_now_ns() - begin_ns;
-	odw_schedule_end(s, SESSION);
+	odw_schedule_end(j->s, SESSION);
 	odw_loaders_stop(l);
-	odw_schedule_figures(s, &f);
-	t->stored_bytes = f.loaded_bytes;
-	t->read_ns = f.read_ns;
-	t->finish_ns = f.finish_ns;
+	odw_schedule_figures(j->s, &f);
+	t->parts = (struct odw_part_times){ f.loaded_bytes, f.read_ns, f.finishes, f.finish_ns };
 	return rc;
 }
 
-int load_run(const struct load_case *c, struct load_time *t, struct od_err *err)
+int load_run(const struct load_case *c, const struct load_together *together, struct load_time *t, struct od_err *err)
 {
-	const struct od_config *cfg = od_pack_config(c->source->pack);
-	const struct odw_schedule_opts opts = { .n_layers = cfg->n_layers,
-						.n_experts = cfg->n_experts,
-						.n_parts = odw_parts(od_pack_expert(c->source->pack, 0, 0)->n_shards),
-						.n_slots = c->n_slots,
-						.n_stages = odw_loader_stages(c->n_readers, c->n_inflaters) };
-	struct odw_item *item = calloc(c->source->n, sizeof(*item));
-	struct odw_schedule *s = NULL;
+	const struct od_pack *pack = c->source->pack;
+	const struct od_config *cfg = od_pack_config(pack);
+	struct odw_schedule_opts opts = { .n_layers = cfg->n_layers,
+					  .n_experts = cfg->n_experts,
+					  .n_parts = odw_parts(od_pack_expert(pack, 0, 0)->n_shards),
+					  .n_slots = c->n_slots,
+					  .n_stages = odw_loader_stages(c->n_readers, c->n_inflaters),
+					  .n_readers = c->n_readers,
+					  .n_inflaters = c->n_inflaters,
+					  .expert_bytes = od_pack_expert_stored_bytes(pack) };
 	sem_t ready;
-	int rc = item != NULL ? load_source_begin(c->source, err) : od_fail(err, OD_ERR_NOMEM, "loads");
+	struct load_job j = { .c = c, .together = together, .ready = &ready };
+	int rc = load_source_begin(c->source, err);
 
-	*t = (struct load_time){ .weight_bytes = c->source->n * od_pack_expert_raw_bytes(c->source->pack) };
+	*t = (struct load_time){ .weight_bytes = c->source->n * od_pack_expert_raw_bytes(pack) };
+	if (together != NULL) {
+		opts.rule = together->rule;
+		opts.profile = together->profile;
+	}
 	sem_init(&ready, 0, 0);
+	j.item = calloc(c->source->n, sizeof(*j.item));
+	if (rc == OD_OK && j.item == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "loads");
 	if (rc == OD_OK)
-		rc = odw_schedule_new(&s, &opts, err);
+		rc = odw_schedule_new(&j.s, &opts, err);
 	if (rc == OD_OK)
-		rc = run_loaders(c, s, &ready, item, t, err);
-	odw_schedule_free(s);
+		rc = run_loaders(&j, t, err);
+	odw_schedule_free(j.s);
 	sem_destroy(&ready);
-	free(item);
+	free(j.item);
 	return rc;
 }
 
@@ -183,8 +206,7 @@ static int run_readers(const struct load_case *c, struct raw *raw, struct raw_re
 		}
 	}
 	t->ns = od_now_ns() - begin_ns;
-	t->stored_bytes = raw->bytes;
-	t->read_ns = raw->ns;
+	t->parts = (struct odw_part_times){ .read_bytes = raw->bytes, .read_ns = raw->ns };
 	return rc;
 }
 

@@ -1,5 +1,6 @@
-/* load_run.h - experts through the worker's own schedule, readers and inflaters, one RUN after another as main would
- * send them, without a network; and the same bytes read by the same readers with nobody behind them.
+/* load_run.h - experts through the worker's own schedule, readers and inflaters, without a network: one RUN after
+ * another as main would send them, or all in one RUN; and the same bytes read by the same readers with nobody behind
+ * them.
  *
  * Thread: one at a time; they start and end their own. */
 #ifndef OD_BENCH_LOAD_RUN_H
@@ -14,11 +15,21 @@ struct load_case {
 };
 
 struct load_time {
-	uint64_t ns, stored_bytes, weight_bytes; /* read; as published */
-	uint64_t read_ns, finish_ns;		 /* of all threads together */
+	uint64_t ns, weight_bytes; /* as published */
+	struct odw_part_times parts; /* of all threads together */
 };
 
-OD_MUST_CHECK int load_run(const struct load_case *c, struct load_time *t, struct od_err *err);
+/* What runs for run_ns[i], without taking CPU: the i-th of the source's experts, which are of one layer and come in one
+ * RUN. */
+struct load_together {
+	enum odw_load_rule rule;
+	struct odw_part_times profile; /* what the rule goes by */
+	const uint64_t *run_ns;
+};
+
+/* together NULL: one RUN after another, and nothing takes time but loading. t->ns: until the last one has run. */
+OD_MUST_CHECK int load_run(const struct load_case *c, const struct load_together *together, struct load_time *t,
+			   struct od_err *err);
 OD_MUST_CHECK int load_raw(const struct load_case *c, struct load_time *t, struct od_err *err);
 
 #endif

@@ -62,7 +62,7 @@ int load_source_begin(struct load_source *s, struct od_err *err)
 	return s->kind == LOAD_PACED ? OD_OK : settle_cache(s, err);
 }
 
-static void sleep_until(uint64_t ns)
+void load_sleep_until(uint64_t ns)
 {
 	const struct timespec until = { .tv_sec = (time_t)(ns / OD_NS_PER_S), .tv_nsec = (long)(ns % OD_NS_PER_S) };
 
@@ -79,7 +79,7 @@ static void wait_for_bytes(struct load_source *s, uint64_t bytes)
 	due_ns = (s->free_ns > now_ns ? s->free_ns : now_ns) + (uint64_t)((double)bytes / s->bytes_per_ns);
 	s->free_ns = due_ns;
 	pthread_mutex_unlock(&s->lock);
-	sleep_until(due_ns);
+	load_sleep_until(due_ns);
 }
 
 static const struct load_expert *find(const struct load_source *s, uint32_t m, uint32_t expert)

@@ -31,6 +31,7 @@ struct load_source {
 /* Before every measurement: what is to be in the page cache is, what is not to be is not. */
 OD_MUST_CHECK int load_source_begin(struct load_source *s, struct od_err *err);
 odw_read_fn load_source_read; /* arg: the source */
+void load_sleep_until(uint64_t ns); /* of od_now_ns */
 
 /* Bytes of experts in memory for LOAD_PACED. */
 OD_MUST_CHECK int load_experts_read(const struct od_pack *pack, struct load_expert *expert, size_t n, struct od_err *err);

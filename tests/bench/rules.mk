@@ -18,7 +18,7 @@ od-bench_SRCS += $(addprefix tests/bench/,recall_served.c recall_tape.c served_s
 od-bench_SRCS += $(addprefix tests/bench/,bench_cache.c cache_draw.c cache_replay.c cache_routes.c)
 
 # Experts through the worker's loading path.
-od-bench_SRCS += $(addprefix tests/bench/,bench_load.c load_run.c load_source.c) $(addprefix worker-node/,loader.c slots.c)
+od-bench_SRCS += $(addprefix tests/bench/,bench_load.c load_crowd.c load_draw.c load_run.c load_source.c load_together.c) $(addprefix worker-node/,loader.c slots.c)
 
 # Orders of loads in virtual time: the worker's own rules.
 od-bench_SRCS += $(addprefix tests/bench/,bench_order.c load_optimum.c load_sim.c) worker-node/load_order.c

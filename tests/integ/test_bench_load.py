@@ -28,6 +28,7 @@ def every_source_form_and_number_of_threads():
         for key in ("raw_gbps", "bf16_gbps", "ratio", "read_percent", "inflate_percent"):
             assert x[key] > 0, (key, x)
         assert abs(x["wait_percent"] + x["inflate_percent"] - 100) < 1e-6, x
+        assert x["read_slower_percent"] < 100, x
         if "GB/s" in x["source"]:  # the clock never releases more than it should
             assert x["raw_gbps"] <= float(x["source"][:-4]) * 1.0001, x
             assert x["bf16_gbps"] <= float(x["source"][:-4]) * x["ratio_limit"] * 1.0001, x
@@ -52,12 +53,26 @@ def codecs_side_by_side():
 
 
 @test
+def runs_of_several_experts():
+    r = bench("--pack", pack(), "--source", "paced", "--pace", "1GB/s", "--together", 5, "--slots", 2)
+    rows = r["orders"]
+    assert [(x["source"], x["form"], x["rows"]) for x in rows] == [
+        ("1GB/s", f, n) for f in ("bf16", "planes") for n in ("decode", "prefill")], rows
+    stored = info(pack())["bits_per_weight"] / 8 * 3 * 256 * 256 / 1e6  # ms at 1 GB/s
+    for x in rows:
+        assert x["load_ms"] > 0.95 * stored, (x, stored)
+        assert x["fifo_ms"] > 5 * 0.95 * stored and x["blocks_percent"] > 0 and x["johnson_percent"] > 0, x
+
+
+@test
 def what_cannot_be_is_said():
     for args, words in ((["--source", "tape"], ["--source", "tape", "paced"]),
                         (["--pace", "0"], ["--pace", "0"]),
                         (["--pace", "fast"], ["--pace", "fast"]),
                         (["--load-threads", "0"], ["--load-threads", "0"]),
                         (["--experts", "4000"], ["--experts", "4000"]),
+                        (["--together", "9"], ["--together", "8", "9"]),
+                        (["--together", "4", "--svg", "x.svg"], ["--svg", "--together"]),
                         (["--form", "round"], ["--form", "round", "planes"])):
         text = bench("--pack", pack(), *args, ok=False)
         for w in words:
