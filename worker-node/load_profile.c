@@ -24,11 +24,9 @@ struct batch {
 static int read_from_pack(const struct odw_profile_opts *o, uint32_t m, uint32_t expert, struct part *p, uint8_t *staging,
 			  struct od_err *err)
 {
-	void *slot = odw_slots_at(o->slots, 0);
-
 	if (o->read != NULL)
-		return o->read(o->read_arg, m, expert, p->first, p->n, slot, staging, p->bytes, err);
-	return od_shards_read(o->pack, o->form, m, expert, p->first, p->n, slot, staging, p->bytes, err);
+		return o->read(o->read_arg, m, expert, p->first, p->n, o->mem, staging, p->bytes, err);
+	return od_shards_read(o->pack, m, expert, p->first, p->n, o->mem, staging, p->bytes, err);
 }
 
 static int read_part(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
@@ -60,7 +58,7 @@ static void finish_part(const struct batch *b, const struct part *p, struct od_i
 	int rc = p->read_bytes > 0 ? OD_OK : OD_ERR_IO;
 
 	for (uint32_t i = 0; rc == OD_OK && i < p->n; i++)
-		rc = od_inflater_finish(inf, b->m, b->expert, p->first + i, &p->bytes[i], odw_slots_at(o->slots, 0), NULL);
+		rc = od_inflater_finish(inf, b->m, b->expert, p->first + i, &p->bytes[i], o->mem, NULL);
 	if (rc != OD_OK)
 		return;
 	t->finishes++;

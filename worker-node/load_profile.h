@@ -15,8 +15,8 @@
 
 struct odw_profile_opts {
 	const struct od_pack *pack;
-	enum od_form form; /* of the slots */
-	struct odw_slots *slots; /* the first is written */
+	enum od_form form;
+	const struct od_expert_mem *mem; /* of one expert, which is written */
 	unsigned n_readers;
 	odw_read_fn *read; /* NULL: from the pack */
 	void *read_arg;

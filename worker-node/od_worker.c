@@ -274,9 +274,10 @@ static const struct od_daemon_ops daemon_ops = {
 /* What loads will cost, until there are some to learn from. Nothing is known of a spool that is empty yet. */
 static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts, struct od_err *err)
 {
+	const struct od_expert_mem mem = od_pack_slot_mem(w->pack, w->form, odw_slots_at(w->slots, 0));
 	const struct odw_profile_opts profile = { .pack = w->pack,
 						  .form = w->form,
-						  .slots = w->slots,
+						  .mem = &mem,
 						  .n_readers = opts->n_readers };
 	const double parts = (double)opts->n_parts;
 	int rc = odw_profile_loads(&opts->profile, &profile, err);

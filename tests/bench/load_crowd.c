@@ -15,7 +15,7 @@ struct member {
 struct load_crowd {
 	const struct od_pack *pack;
 	const struct load_expert *e;
-	void *slot;
+	struct od_expert_mem mem;
 	atomic_bool stop;
 	unsigned n, n_started;
 	struct member member[]; /* [n] */
@@ -37,7 +37,7 @@ static void *finish_shards(void *arg)
 		own->rc = od_inflater_finish(own->inflater, c->e->m, c->e->expert, i,
 					     &(struct od_shard_bytes){ .sm = c->e->stored + (s->sm.offset - x->offset),
 								       .e = c->e->stored + (s->e.offset - x->offset) },
-					     c->slot, &own->err);
+					     &c->mem, &own->err);
 	}
 	return NULL;
 }
@@ -54,7 +54,7 @@ int load_crowd_start(struct load_crowd **out, unsigned n, const struct od_pack *
 		return od_fail(err, OD_ERR_NOMEM, "%u inflaters", n);
 	c->pack = pack;
 	c->e = e;
-	c->slot = slot;
+	c->mem = od_pack_slot_mem(pack, form, slot);
 	c->n = n < n_shards ? n : n_shards;
 	for (unsigned i = 0; rc == OD_OK && i < c->n; i++) {
 		c->member[i] = (struct member){ .all = c, .number = i };

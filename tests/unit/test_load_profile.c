@@ -1,6 +1,7 @@
 /* What loads will cost: measured with a clock of the test's own, over real parts of real experts. */
 #include "worker-node/load_profile.h"
 
+#include "common/base/mem.h"
 #include "common/pack/pack_write.h"
 #include "tests/unit/temp_dir.h"
 
@@ -17,7 +18,7 @@
 #define NS_PER_LOOK 1000 /* that every look at the clock takes */
 
 static struct od_pack *pack; /* of the demo checkpoint: experts of three shards, each a part */
-static struct odw_slots *slots;
+static void *slot;
 
 /* A disk whose speed we know. */
 static struct {
@@ -41,25 +42,26 @@ static uint64_t look(void)
 	return ns;
 }
 
-static int read_disk(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, void *slot, uint8_t *staging,
-		     struct od_shard_bytes *b, struct od_err *err)
+static int read_disk(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+		     const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
 {
 	const struct od_shard *s = od_pack_expert(pack, m, expert)->shard;
 	const uint32_t index = m * EXPERTS + expert;
 	uint64_t bytes = 0;
 	int rc;
 
+	(void)arg;
 	pthread_mutex_lock(&disk.lock);
 	disk.expert[disk.n_reads++] = index;
 	disk.parts |= 1u << first;
 	pthread_mutex_unlock(&disk.lock);
 	if (disk.refuse == -2 || disk.refuse == (int)index)
 		return od_fail(err, OD_ERR_IO, "as planned");
-	rc = od_shards_read(pack, *(enum od_form *)arg, m, expert, first, n, slot, staging, b, err);
+	rc = od_shards_read(pack, m, expert, first, n, mem, staging, b, err);
 	for (uint32_t i = first; i < first + n; i++)
 		bytes += s[i].sm.stored_bytes + s[i].e.stored_bytes;
 	if (disk.damaged && disk.damage == index)
-		((uint8_t *)(uintptr_t)b[0].sm)[5] ^= 1;
+		b[0].sm[5] ^= 1;
 	pthread_mutex_lock(&disk.lock);
 	disk.clock_ns += NS_PER_BYTE * bytes + disk.ns_per_read;
 	disk.bytes += bytes;
@@ -69,8 +71,9 @@ static int read_disk(void *arg, uint32_t m, uint32_t expert, uint32_t first, uin
 
 static struct odw_part_times profile(enum od_form form, unsigned n_readers)
 {
-	const struct odw_profile_opts o = { .pack = pack, .form = form, .slots = slots, .n_readers = n_readers,
-					    .read = read_disk, .read_arg = &form, .now_ns = look };
+	const struct od_expert_mem mem = od_pack_slot_mem(pack, form, slot);
+	const struct odw_profile_opts o = { .pack = pack, .form = form, .mem = &mem, .n_readers = n_readers,
+					    .read = read_disk, .now_ns = look };
 	struct odw_part_times t;
 
 	disk.n_reads = disk.parts = 0;
@@ -191,17 +194,17 @@ static int setup(void **state)
 	if (temp_dir_make(state) != 0)
 		return -1;
 	job.pack = temp_path("pack");
-	if (od_pack_write(&job, &err) != OD_OK || od_pack_open(&pack, temp_path("pack"), &err) != OD_OK ||
-	    odw_slots_new(&slots, 1, od_pack_slot_bytes(pack, OD_FORM_PLAIN), &err) != OD_OK) {
+	if (od_pack_write(&job, &err) != OD_OK || od_pack_open(&pack, temp_path("pack"), &err) != OD_OK) {
 		fprintf(stderr, "%s\n", err.msg);
 		return -1;
 	}
-	return 0;
+	slot = od_alloc(od_pack_slot_bytes(pack, OD_FORM_PLAIN));
+	return slot != NULL ? 0 : -1;
 }
 
 static int teardown(void **state)
 {
-	odw_slots_free(slots);
+	od_free(slot);
 	od_pack_close(pack);
 	return temp_dir_remove(state);
 }
