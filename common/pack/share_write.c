@@ -67,6 +67,7 @@ static int copy_headers(struct writer *w, struct od_err *err)
 	return rc == OD_OK ? od_spool_open_pack(w->spool, &w->pack, err) : rc;
 }
 
+/* Whatever the state says of it, its chunks are read: so a share that was damaged since is made good by writing it again. */
 static int copy_expert(struct writer *w, uint32_t m, uint32_t expert, struct od_err *err)
 {
 	const struct od_pack_expert *x = od_pack_expert(w->pack, m, expert);
@@ -109,8 +110,7 @@ static int copy_experts(struct writer *w, uint32_t *n, struct od_err *err)
 		for (uint32_t e = 0; rc == OD_OK && e < cfg->n_experts; e++) {
 			if (!belongs(w, m, e))
 				continue;
-			if (!od_pack_has_expert(w->pack, m, e))
-				rc = copy_expert(w, m, e, err);
+			rc = copy_expert(w, m, e, err);
 			(*n)++;
 			w->done_bytes += od_pack_expert(w->pack, m, e)->bytes;
 			if (rc == OD_OK && w->job->progress != NULL)

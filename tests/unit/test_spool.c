@@ -1,6 +1,7 @@
 /* A spool filled from a tiny pack by hand: in order, with gaps, with wrong bytes, and again after an interruption. */
 #include "common/pack/spool.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -335,6 +336,31 @@ static void a_share_is_written_and_gone_on_with(void **state)
 	assert_int_equal(od_pack_verify(&verify, &err), OD_OK);
 }
 
+/* What the state calls whole is looked at again: writing a share once more repairs it. */
+static void a_damaged_share_is_written_again(void **state)
+{
+	const struct od_share_job job = { .pack = tiny.pack, .share = "1/1", .dir = dir };
+	const struct od_verify_job verify = { .pack = dir, .n_threads = 1 };
+	struct od_pack *p;
+	struct od_err err;
+	uint64_t at;
+	uint32_t n;
+	int fd;
+
+	(void)state;
+	assert_int_equal(od_share_write(&job, &n, &err), OD_OK);
+	assert_int_equal(od_pack_open_some(&p, dir, &err), OD_OK);
+	at = od_pack_expert(p, 1, 1)->shard[0].sm.offset;
+	od_pack_close(p);
+	fd = open(in_dir("experts.bin"), O_WRONLY | O_CLOEXEC);
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, "damage", 6, (off_t)at), 6);
+	close(fd);
+	assert_int_equal(od_pack_verify(&verify, &err), OD_ERR_CORRUPT);
+	assert_int_equal(od_share_write(&job, &n, &err), OD_OK);
+	assert_int_equal(od_pack_verify(&verify, &err), OD_OK);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -344,6 +370,7 @@ int main(void)
 		cmocka_unit_test_setup(folders_of_others_are_refused, fresh),
 		cmocka_unit_test_setup(sums_of_another_pack, fresh),
 		cmocka_unit_test_setup(a_share_is_written_and_gone_on_with, fresh),
+		cmocka_unit_test_setup(a_damaged_share_is_written_again, fresh),
 	};
 
 	return cmocka_run_group_tests_name("spool", tests, setup, teardown);
