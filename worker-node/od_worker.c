@@ -42,7 +42,7 @@ struct options {
 	int form; /* enum od_form, OD_FORM_AUTO */
 	double load_time_ms, run_time_ms; /* paced, for experiments; 0: as fast as it goes */
 	const char *store, *spool;	  /* NULL: the pack is here */
-	uint64_t spool_limit_bytes;	  /* 0: none */
+	uint64_t spool_limit_bytes;	  /* UINT64_MAX: none */
 };
 
 struct worker {
@@ -383,7 +383,7 @@ static int check_spool_options(const struct options *o, struct od_host *store, s
 {
 	int rc;
 
-	if (o->spool == NULL && o->spool_limit_bytes > 0)
+	if (o->spool == NULL && o->spool_limit_bytes != UINT64_MAX)
 		return od_fail(err, OD_ERR_ARG, "--spool-limit is for a --spool");
 	if ((o->store == NULL) != (o->spool == NULL))
 		return od_fail(err, OD_ERR_ARG, "--store and --spool go together: from where to pull experts, and where to keep "
@@ -402,8 +402,7 @@ static int check_spool_options(const struct options *o, struct od_host *store, s
 /* What serving needs is pulled now, experts while it serves. */
 static int open_spool(struct worker *w, const struct od_host *address, struct od_err *err)
 {
-	struct odw_puller_opts opts = { .dir = w->opt.spool,
-					.limit_bytes = w->opt.spool_limit_bytes > 0 ? w->opt.spool_limit_bytes : UINT64_MAX };
+	struct odw_puller_opts opts = { .dir = w->opt.spool, .limit_bytes = w->opt.spool_limit_bytes };
 	int rc = od_spool_open(&opts.spool, w->opt.spool, err);
 
 	if (rc == OD_OK)
@@ -480,6 +479,7 @@ int main(int argc, char **argv)
 	unsigned cpus = od_cpu_count();
 	struct worker w = { .opt = { .memory_bytes = DEFAULT_MEMORY_BYTES,
 				     .form = OD_FORM_AUTO,
+				     .spool_limit_bytes = UINT64_MAX,
 				     .read_threads = DEFAULT_READERS,
 				     .load_threads = cpus < DEFAULT_LOADERS ? cpus : DEFAULT_LOADERS } };
 	const struct od_arg own[] = {
