@@ -139,6 +139,36 @@ def test_many_shards():
         shutil.rmtree(at(name + ".pack"))
 
 
+def test_every_pattern_among_others():
+    """All 65536 patterns in the midst of weights as they are: raw blocks and coded ones in one chunk of planes."""
+    cfg = dict(tc.CONFIG, hidden_size=130, head_dim=16, intermediate_size=17000, num_hidden_layers=1,
+               num_local_experts=1, num_experts_per_tok=1, vocab_size=4)
+    usual = tc.finite_bits(random.Random(4), "BF16", 50000)
+    every = struct.pack("<65536H", *(k * 40503 & 65535 for k in range(65536)))
+
+    def bits(rng, dtype, n):
+        raw = (usual * (n // 50000 + 2))[n % 997 * 2:][:2 * n]
+        return raw if n < 300000 else raw[:2 * 16000] + every + raw[2 * 16000 + len(every):]
+
+    kinds, block = collections.Counter(), pr.planes_block
+
+    def counted(data, at_, *args):
+        kinds[struct.unpack_from("<H", data, at_ + 6)[0]] += 1
+        return block(data, at_, *args)
+
+    tens = tc.tensors(cfg, bits=bits)
+    tc.write_checkpoint(at("every"), cfg, tens)
+    good(at("every"), at("every.pack"), "--shadow", "none")
+    pr.planes_block = counted
+    try:
+        same_bits(pr.Pack(at("every.pack")), tens)
+    finally:
+        pr.planes_block = block
+    assert kinds[0] > 100 and kinds[1] > 9, kinds
+    good("verify", at("every.pack"), "--against", at("every"))
+    shutil.rmtree(at("every.pack"))
+
+
 # ---- shadows ----
 
 f32s = lambda *v: struct.pack("<%df" % len(v), *v)
