@@ -403,6 +403,8 @@ static int measure_dtype(struct codec_bench *b, enum od_dtype dtype, struct od_e
 		rc = codec_data_pack(&b->data, b->pack, dtype, o->weights, b->store_bytes, err);
 	else
 		rc = codec_data_gaussian(&b->data, dtype, o->weights, o->seed, b->store_bytes, err);
+	if (rc == OD_OK && b->data.n == 0 && o->dtype != NULL)
+		rc = od_fail(err, OD_ERR_ARG, "--dtype: %s has no experts of type %s", o->pack, od_dtype_name(dtype));
 	if (rc != OD_OK || b->data.n == 0)
 		return rc;
 	b->dst = od_alloc_array(b->data.max_n, weight_bytes(b));

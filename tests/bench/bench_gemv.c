@@ -131,7 +131,8 @@ static int alloc_matrix(struct gemv_bench *b, struct od_err *err)
 	b->coded = od_alloc_array(b->n_chunks, od_planes_bound(n, b->opt.row));
 	b->chunk = calloc(b->n_chunks, sizeof(*b->chunk));
 	if (b->plain == NULL || b->sm == NULL || b->coded == NULL || b->chunk == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "a matrix of %zu weights", weights);
+		return od_fail(err, OD_ERR_NOMEM, "no memory for a matrix of %zu weights in both forms; choose a smaller --size",
+			       weights);
 	return OD_OK;
 }
 

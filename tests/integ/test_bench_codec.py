@@ -65,6 +65,8 @@ def experts_of_a_pack():
 def what_is_not_there_is_refused():
     for words, *args in (("--codec", "--codec", "gzip"), ("--dtype", "--dtype", "bf17"), ("--cpu", "--cpu", "mmx")):
         assert words in tool("od-bench", "codec", *args, ok=False).stderr
+    p = tool("od-bench", "codec", "--rounds", 1, "--pack", pack(), "--dtype", "bf16,f16", ok=False)
+    assert p.returncode == 2 and "F16" in p.stderr and not p.stdout, p
 
 
 run_tests()
