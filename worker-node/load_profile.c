@@ -9,9 +9,18 @@
 #define PROFILE_EXPERTS 4
 #define PROFILE_NS (OD_NS_PER_S / 4) /* no expert is begun later */
 
+const char *const odw_read_mode_names[] = { "auto", "buffered", "direct", NULL };
+
+/* Which experts, and where from. */
+struct sample {
+	uint32_t shift;
+	bool drop; /* from the disk, not from the page cache */
+};
+
 /* Parts of one expert, read at the same time. */
 struct batch {
 	const struct odw_profile_opts *o;
+	struct sample sample;
 	uint32_t m, expert, n_parts;
 	uint8_t *staging; /* [n_parts][ODW_PART_SHARDS] of od_staging_bytes */
 	struct part {
@@ -35,13 +44,10 @@ static int read_part(void *arg, unsigned thread, size_t item, uint64_t *bytes, s
 	const struct odw_profile_opts *o = b->o;
 	const struct od_pack_expert *x = od_pack_expert(o->pack, b->m, b->expert);
 	const uint64_t staging_bytes = od_staging_bytes(o->pack, o->form) * ODW_PART_SHARDS;
-	const uint32_t each = odw_part_shards(x->n_shards);
 	struct part *p = &b->part[item];
 	uint64_t begin_ns = o->now_ns();
 
 	(void)thread;
-	*p = (struct part){ .first = (uint32_t)item * each };
-	p->n = x->n_shards - p->first < each ? x->n_shards - p->first : each;
 	if (read_from_pack(o, b->m, b->expert, p, b->staging + item * staging_bytes, err) == OD_OK) {
 		for (uint32_t i = p->first; i < p->first + p->n; i++)
 			p->read_bytes += (uint64_t)x->shard[i].sm.stored_bytes + x->shard[i].e.stored_bytes;
@@ -67,11 +73,27 @@ static void finish_part(const struct batch *b, const struct part *p, struct od_i
 	t->read_ns += p->read_ns;
 }
 
+static void begin_parts(struct batch *b)
+{
+	const uint32_t n_shards = od_pack_expert(b->o->pack, b->m, b->expert)->n_shards, each = odw_part_shards(n_shards);
+
+	for (uint32_t i = 0; i < b->n_parts; i++) {
+		struct part *p = &b->part[i];
+
+		*p = (struct part){ .first = i * each };
+		p->n = n_shards - p->first < each ? n_shards - p->first : each;
+		if (b->sample.drop)
+			od_pack_drop_cached(b->o->pack, b->m, b->expert, p->first, p->n);
+	}
+}
+
 static int time_batch(struct batch *b, struct od_inflater *inf, struct odw_part_times *t, struct od_err *err)
 {
 	const struct od_team_job job = { .fn = read_part, .arg = b, .n_items = b->n_parts, .n_threads = b->o->n_readers };
-	int rc = od_team_run(&job, err);
+	int rc;
 
+	begin_parts(b);
+	rc = od_team_run(&job, err);
 	*t = (struct odw_part_times){ 0 };
 	for (uint32_t i = 0; rc == OD_OK && i < b->n_parts; i++)
 		finish_part(b, &b->part[i], inf, t);
@@ -79,13 +101,13 @@ static int time_batch(struct batch *b, struct od_inflater *inf, struct odw_part_
 }
 
 /* The i-th of those to be looked at: they lie as far apart as they can, so that one is not read with another. */
-static bool choose_expert(const struct od_pack *p, uint32_t i, uint32_t *m, uint32_t *expert)
+static bool choose_expert(const struct od_pack *p, uint32_t i, uint32_t shift, uint32_t *m, uint32_t *expert)
 {
 	const struct od_config *cfg = od_pack_config(p);
 	const uint64_t all = (uint64_t)cfg->n_layers * cfg->n_experts;
 
 	for (uint64_t j = 0; j < all; j++) {
-		uint64_t at = (i * all / PROFILE_EXPERTS + j) % all;
+		uint64_t at = (i * all / PROFILE_EXPERTS + shift + j) % all;
 
 		*m = (uint32_t)(at / cfg->n_experts);
 		*expert = (uint32_t)(at % cfg->n_experts);
@@ -104,7 +126,8 @@ static int time_batches(struct batch *b, struct od_inflater *inf, struct odw_par
 	for (uint32_t i = 0; rc == OD_OK && i < PROFILE_EXPERTS; i++) {
 		struct odw_part_times t;
 
-		if ((i > 0 && b->o->now_ns() - begin_ns > PROFILE_NS) || !choose_expert(b->o->pack, i, &b->m, &b->expert))
+		if ((i > 0 && b->o->now_ns() - begin_ns > PROFILE_NS) ||
+		    !choose_expert(b->o->pack, i, b->sample.shift, &b->m, &b->expert))
 			break;
 		rc = time_batch(b, inf, &t, err);
 		if (i == 1)
@@ -128,10 +151,11 @@ static uint32_t batch_parts(const struct odw_profile_opts *o)
 	return n > 0 ? (uint32_t)n : 1;
 }
 
-int odw_profile_loads(struct odw_part_times *out, const struct odw_profile_opts *opts, struct od_err *err)
+static int profile(struct odw_part_times *out, const struct odw_profile_opts *opts, struct sample sample,
+		   struct od_err *err)
 {
 	struct odw_profile_opts o = *opts;
-	struct batch b = { .o = &o, .n_parts = batch_parts(opts) };
+	struct batch b = { .o = &o, .sample = sample, .n_parts = batch_parts(opts) };
 	struct od_inflater *inf;
 	int rc = od_inflater_new(&inf, o.pack, o.form, err);
 
@@ -147,6 +171,65 @@ int odw_profile_loads(struct odw_part_times *out, const struct odw_profile_opts 
 	od_inflater_free(inf);
 	od_free(b.staging);
 	free(b.part);
+	return rc;
+}
+
+int odw_profile_loads(struct odw_part_times *out, const struct odw_profile_opts *o, struct od_err *err)
+{
+	return profile(out, o, (struct sample){ 0 }, err);
+}
+
+static uint64_t bytes_of_experts(const struct od_pack *p)
+{
+	const struct od_config *cfg = od_pack_config(p);
+	uint64_t bytes = 0;
+
+	for (uint32_t m = 0; m < cfg->n_layers; m++)
+		for (uint32_t e = 0; e < cfg->n_experts; e++)
+			bytes += od_pack_has_expert(p, m, e) ? od_pack_expert(p, m, e)->bytes : 0;
+	return bytes;
+}
+
+static double ns_per_byte(const struct odw_part_times *t)
+{
+	return t->read_bytes > 0 ? (double)t->read_ns / (double)t->read_bytes : 0;
+}
+
+/* Of what is read through the page cache, a share is found there. *out: of the way that is faster. */
+static int faster_way(struct odw_part_times *out, bool *direct, const struct odw_profile_opts *o, double cached_share,
+		      struct od_err *err)
+{
+	struct odw_part_times cached = { 0 }, past = { 0 };
+	double through_ns;
+	int rc = profile(out, o, (struct sample){ .drop = true }, err);
+
+	*direct = false;
+	if (rc == OD_OK)
+		rc = profile(&cached, o, (struct sample){ 0 }, err);
+	if (rc != OD_OK || !od_pack_read_direct(o->pack, true))
+		return rc;
+	rc = profile(&past, o, (struct sample){ .shift = 1, .drop = true }, err); /* others: the disk may have a cache, too */
+	through_ns = (1 - cached_share) * ns_per_byte(out) + cached_share * ns_per_byte(&cached);
+	*direct = rc == OD_OK && past.read_bytes > 0 && ns_per_byte(&past) < through_ns;
+	if (*direct)
+		*out = past;
+	return rc;
+}
+
+int odw_profile_read_mode(struct odw_part_times *out, bool *direct, const struct odw_profile_opts *o,
+			  enum odw_read_mode asked, uint64_t free_bytes, struct od_err *err)
+{
+	const uint64_t bytes = bytes_of_experts(o->pack);
+	int rc;
+
+	*direct = false;
+	if (asked == ODW_READ_AUTO && o->form == OD_FORM_PLANES && free_bytes < bytes) {
+		rc = faster_way(out, direct, o, (double)free_bytes / (double)bytes, err);
+	} else {
+		*direct = od_pack_read_direct(o->pack, asked == ODW_READ_DIRECT && o->form == OD_FORM_PLANES);
+		rc = odw_profile_loads(out, o, err);
+	}
+	(void)od_pack_read_direct(o->pack, *direct);
 	return rc;
 }
 

@@ -13,8 +13,12 @@
 
 #define ODW_PROFILE_BYTES (64u << 20)
 
+/* Through the page cache, which keeps what fits into free memory, or past it, which is faster where that is not much. */
+enum odw_read_mode { ODW_READ_AUTO, ODW_READ_BUFFERED, ODW_READ_DIRECT };
+extern const char *const odw_read_mode_names[]; /* "auto", "buffered", "direct", NULL */
+
 struct odw_profile_opts {
-	const struct od_pack *pack;
+	struct od_pack *pack;
 	enum od_form form;
 	const struct od_expert_mem *mem; /* of one expert, which is written */
 	unsigned n_readers;
@@ -25,6 +29,11 @@ struct odw_profile_opts {
 
 /* What cannot be read is left out: a damaged expert is found by the load that needs it. All zero when nothing could be. */
 OD_MUST_CHECK int odw_profile_loads(struct odw_part_times *out, const struct odw_profile_opts *o, struct od_err *err);
+
+/* The same, and how the pack is read from now on: as asked, if its file system can; left to us, whatever takes less time
+ * on average when the page cache has free_bytes to keep experts in. Only experts kept as planes are read past it. */
+OD_MUST_CHECK int odw_profile_read_mode(struct odw_part_times *out, bool *direct, const struct odw_profile_opts *o,
+					enum odw_read_mode asked, uint64_t free_bytes, struct od_err *err);
 
 /* The same costs as the planner of a cache has them, of an average expert of the pack. */
 struct od_cache_cost odw_cache_cost(const struct od_pack *pack, const struct odw_expert_costs *costs);

@@ -40,6 +40,7 @@ struct options {
 	struct od_daemon_args common;
 	uint64_t memory_bytes, slots, read_threads, load_threads;
 	int form; /* enum od_form, OD_FORM_AUTO */
+	int read_mode; /* enum odw_read_mode */
 	double load_time_ms, run_time_ms; /* paced, for experiments; 0: as fast as it goes */
 	const char *store, *spool;	  /* NULL: the pack is here */
 	uint64_t spool_limit_bytes;	  /* UINT64_MAX: none */
@@ -279,16 +280,23 @@ static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts,
 						  .form = w->form,
 						  .mem = &mem,
 						  .n_readers = opts->n_readers };
-	const double parts = (double)opts->n_parts;
-	int rc = odw_profile_loads(&opts->profile, &profile, err);
+	const uint64_t ram = od_available_ram_bytes();
 	const struct odw_part_times *t = &opts->profile;
+	bool direct;
+	int rc = odw_profile_read_mode(&opts->profile, &direct, &profile, (enum odw_read_mode)w->opt.read_mode,
+				       ram > w->opt.memory_bytes ? ram - w->opt.memory_bytes : 0, err);
 
+	if (rc == OD_OK && !direct && w->opt.read_mode == ODW_READ_DIRECT)
+		od_log(OD_LOG_WARN, "--read-mode direct: experts are read through the page cache: %s", w->form == OD_FORM_PLAIN ?
+		       "only those kept as planes can be read past it (--resident-form planes)" :
+		       "the file system of the pack cannot do without");
 	if (rc != OD_OK || t->finishes == 0)
 		return rc;
-	od_log(OD_LOG_INFO, "an expert takes about %.1f ms to read (%.2f GB/s) and %.1f ms of load threads",
+	od_log(OD_LOG_INFO, "experts are read %s the page cache; one takes about %.1f ms to read (%.2f GB/s) and %.1f ms of "
+	       "load threads", direct ? "past" : "through",
 	       (double)t->read_ns / (double)t->read_bytes * (double)opts->expert_bytes / opts->n_readers / OD_NS_PER_MS,
 	       (double)t->read_bytes / (double)t->read_ns * opts->n_readers,
-	       (double)t->finish_ns / (double)t->finishes * parts / OD_NS_PER_MS);
+	       (double)t->finish_ns / (double)t->finishes * opts->n_parts / OD_NS_PER_MS);
 	return OD_OK;
 }
 
@@ -491,6 +499,7 @@ int main(int argc, char **argv)
 		{ "memory-limit", OD_ARG_SIZE, &w.opt.memory_bytes, "SIZE", "memory that this worker may use; gives the number of slots (default: 1GB)", 0, 0, NULL },
 		{ "slots", OD_ARG_UINT, &w.opt.slots, "N", "experts in memory at once (default: as many as the memory limit allows, at most 64)", 1, ODW_MAX_SLOTS, NULL },
 		{ "resident-form", OD_ARG_CHOICE, &w.opt.form, "bf16|planes", "experts in memory as published, or coded as they are stored, in two thirds of it (default: planes if the pack has them, they are more than the cache holds, and this CPU computes on them faster)", 0, 0, od_form_names },
+		{ "read-mode", OD_ARG_CHOICE, &w.opt.read_mode, "auto|buffered|direct", "read experts through the page cache, which keeps them in memory that nobody uses, or past it, which is faster when they do not fit there (default: auto: through it if they fit, else what is measured to be faster at the start)", 0, 0, odw_read_mode_names },
 		{ "read-threads", OD_ARG_UINT, &w.opt.read_threads, "N", "threads that read experts (default: 2)", 1, ODW_MAX_LOADERS, NULL },
 		{ "load-threads", OD_ARG_UINT, &w.opt.load_threads, "N", "threads that check and decompress what has been read (default: the CPUs there are, at most 4)", 1, ODW_MAX_LOADERS, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Experiments: a slower machine than this one" },

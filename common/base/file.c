@@ -9,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
+
+#define DIRECT_FROM_BYTES (64u << 10) /* smaller reads gain nothing */
 
 int od_file_open(const char *path, int *fd, uint64_t *size_bytes, struct od_err *err)
 {
@@ -65,6 +68,44 @@ int od_file_pread(int fd, void *buf, size_t len, uint64_t offset, const char *na
 		done += (size_t)n;
 	}
 	return OD_OK;
+}
+
+int od_file_open_direct(const char *path)
+{
+	return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_DIRECT);
+}
+
+/* The first and the last page, where only a part of them is asked for, go by way of edge. */
+static bool pread_pages(int fd, uint8_t *buf, size_t len, uint64_t offset, uint8_t edge[2][OD_PAGE_BYTES])
+{
+	const size_t skip = offset % OD_PAGE_BYTES, head = skip > 0 ? OD_PAGE_BYTES - skip : 0;
+	const size_t tail = (offset + len) % OD_PAGE_BYTES, inner = len - head - tail;
+	struct iovec io[3];
+	size_t n = 0;
+
+	if (head > 0)
+		io[n++] = (struct iovec){ edge[0], OD_PAGE_BYTES };
+	io[n++] = (struct iovec){ buf + head, inner };
+	if (tail > 0)
+		io[n++] = (struct iovec){ edge[1], OD_PAGE_BYTES };
+	if (preadv(fd, io, (int)n, (off_t)(offset - skip)) !=
+	    (ssize_t)(inner + (head > 0 ? OD_PAGE_BYTES : 0) + (tail > 0 ? OD_PAGE_BYTES : 0)))
+		return false;
+	memcpy(buf, edge[0] + skip, head);
+	memcpy(buf + head + inner, edge[1], tail);
+	return true;
+}
+
+int od_file_pread_direct(int direct_fd, int fd, void *buf, size_t len, uint64_t offset, const char *name,
+			 struct od_err *err)
+{
+	_Alignas(OD_PAGE_BYTES) uint8_t edge[2][OD_PAGE_BYTES];
+
+	/* Whatever goes wrong, the other way goes the same way wrong, and says so. */
+	if (len >= DIRECT_FROM_BYTES && (uintptr_t)buf % OD_PAGE_BYTES == offset % OD_PAGE_BYTES &&
+	    od_within(offset, len, INT64_MAX - OD_PAGE_BYTES) && pread_pages(direct_fd, buf, len, offset, edge))
+		return OD_OK;
+	return od_file_pread(fd, buf, len, offset, name, err);
 }
 
 int od_file_pwrite(int fd, const void *buf, size_t len, uint64_t offset, const char *name, struct od_err *err)

@@ -18,6 +18,13 @@ OD_MUST_CHECK int od_file_pread(int fd, void *buf, size_t len, uint64_t offset, 
 OD_MUST_CHECK int od_file_pwrite(int fd, const void *buf, size_t len, uint64_t offset, const char *name,
 				 struct od_err *err);
 
+/* The file once more, past the page cache (O_DIRECT); -1: its file system has no such thing. */
+int od_file_open_direct(const char *path);
+/* As od_file_pread, by a descriptor of od_file_open_direct. Whole pages go straight to buf if it lies in its page as
+ * offset does; what cannot be read like that is read from fd. */
+OD_MUST_CHECK int od_file_pread_direct(int direct_fd, int fd, void *buf, size_t len, uint64_t offset, const char *name,
+				       struct od_err *err);
+
 /* The whole file, as long as it was when it was opened, in malloc'd memory with a NUL behind it (not counted). Refuses
  * files above max_bytes. *out is NULL and *len 0 unless OD_OK. */
 OD_MUST_CHECK int od_file_read(const char *path, size_t max_bytes, char **out, size_t *len, struct od_err *err);

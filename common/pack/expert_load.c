@@ -134,8 +134,18 @@ static struct od_shard_bytes places(const struct od_pack *p, const struct od_exp
 	return b;
 }
 
+/* Past the page cache go whole parts of regions, to buffers that lie in their pages as the regions do. */
+static int read_file(const struct od_pack *p, bool buffers, uint8_t *to, uint64_t bytes, uint64_t offset, struct od_err *err)
+{
+	const struct od_pack_file *f = &p->experts;
+
+	if (buffers && f->direct_fd >= 0)
+		return od_file_pread_direct(f->direct_fd, f->fd, to, bytes, offset, f->path, err);
+	return od_file_pread(f->fd, to, bytes, offset, f->path, err);
+}
+
 /* Chunks of one kind stand back to back in the file; those that do so in memory, too, are read at once. */
-static int read_chunks(const struct od_pack *p, const struct place *where, uint32_t n, bool sm,
+static int read_chunks(const struct od_pack *p, const struct place *where, uint32_t n, bool sm, bool buffers,
 		       const struct od_shard_bytes *b, struct od_err *err)
 {
 	const struct od_shard *s = &od_pack_entry(p, where->m, where->expert)->x.shard[where->shard];
@@ -149,23 +159,23 @@ static int read_chunks(const struct od_pack *p, const struct place *where, uint3
 
 		for (end = i + 1; end < n && (sm ? b[end].sm : b[end].e) == to + bytes; end++)
 			bytes += sm ? s[end].sm.stored_bytes : s[end].e.stored_bytes;
-		rc = od_file_pread(p->experts.fd, to, bytes, first->offset, p->experts.path, err);
+		rc = read_file(p, buffers, to, bytes, first->offset, err);
 		if (rc != OD_OK)
 			rc = bad_chunk(p, &at, first, err);
 	}
 	return rc;
 }
 
-/* n shards from at->shard on, each to where b says. */
-static int read_shards(const struct od_pack *p, const struct place *at, uint32_t n, const struct od_shard_bytes *b,
-		       struct od_err *err)
+/* n shards from at->shard on, each to where b says; buffers: that is in buffers of SM bytes and coded exponents. */
+static int read_shards(const struct od_pack *p, const struct place *at, uint32_t n, bool buffers,
+		       const struct od_shard_bytes *b, struct od_err *err)
 {
 	int rc;
 
 	if (!od_pack_has_expert(p, at->m, at->expert))
 		return od_fail(err, OD_ERR_MISSING, "%s: expert (%u, %u) is not here", p->dir, at->m, at->expert);
-	rc = read_chunks(p, at, n, true, b, err);
-	return rc == OD_OK ? read_chunks(p, at, n, false, b, err) : rc;
+	rc = read_chunks(p, at, n, true, buffers, b, err);
+	return rc == OD_OK ? read_chunks(p, at, n, false, buffers, b, err) : rc;
 }
 
 int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
@@ -180,7 +190,7 @@ int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_
 
 		b[i] = places(p, e, s, mem, rows_at(p, e, s, mem), staging != NULL ? staging + i * each : NULL);
 	}
-	return read_shards(p, &at, n, b, err);
+	return read_shards(p, &at, n, mem->at[OD_BUF_SM] != NULL && mem->at[OD_BUF_E] != NULL, b, err);
 }
 
 /* What was read is what was written; rows NULL: it stays as it is. */
@@ -254,7 +264,7 @@ int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 	const struct od_shard_bytes b = places(inf->pack, e, &e->x.shard[shard], &none, dst, inf->staging);
 	uint64_t begin_ns = od_now_ns();
 	struct od_err why;
-	int rc = read_shards(inf->pack, &at, 1, &b, &why);
+	int rc = read_shards(inf->pack, &at, 1, false, &b, &why);
 
 	return finish_load(inf, &at, &b, dst, rc, &why, begin_ns, stats, err);
 }

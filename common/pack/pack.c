@@ -5,6 +5,7 @@
 #include "common/pack/checksum.h"
 #include "common/pack/spool_state.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -216,7 +217,7 @@ static int open_pack(struct od_pack **out, const char *dir, bool some, struct od
 	p = calloc(1, sizeof(*p));
 	if (p == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "pack %s", dir);
-	p->dense.fd = p->experts.fd = -1; /* from here od_pack_close() is valid */
+	p->dense.fd = p->dense.direct_fd = p->experts.fd = p->experts.direct_fd = -1; /* from here od_pack_close() is valid */
 	p->dir = strdup(dir);
 	if (p->dir == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "pack %s", dir);
@@ -244,6 +245,8 @@ static void close_big(struct od_pack_file *f)
 {
 	if (f->fd >= 0)
 		close(f->fd);
+	if (f->direct_fd >= 0)
+		close(f->direct_fd);
 	free(f->path);
 }
 
@@ -303,6 +306,27 @@ const json_t *od_pack_generation_config(const struct od_pack *p)
 const struct od_pack_expert *od_pack_expert(const struct od_pack *p, uint32_t m, uint32_t expert)
 {
 	return &od_pack_entry(p, m, expert)->x;
+}
+
+bool od_pack_read_direct(struct od_pack *p, bool direct)
+{
+	if (direct && p->experts.direct_fd < 0)
+		p->experts.direct_fd = od_file_open_direct(p->experts.path);
+	if (!direct && p->experts.direct_fd >= 0) {
+		close(p->experts.direct_fd);
+		p->experts.direct_fd = -1;
+	}
+	return p->experts.direct_fd >= 0;
+}
+
+void od_pack_drop_cached(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n)
+{
+	const struct od_shard *a = &od_pack_expert(p, m, expert)->shard[first], *z = a + n - 1;
+
+	(void)posix_fadvise(p->experts.fd, (off_t)a->sm.offset, (off_t)(z->sm.offset + z->sm.stored_bytes - a->sm.offset),
+			    POSIX_FADV_DONTNEED);
+	(void)posix_fadvise(p->experts.fd, (off_t)a->e.offset, (off_t)(z->e.offset + z->e.stored_bytes - a->e.offset),
+			    POSIX_FADV_DONTNEED);
 }
 
 bool od_pack_is_spool(const struct od_pack *p)

@@ -59,6 +59,12 @@ const struct od_pack_expert *od_pack_expert(const struct od_pack *p, uint32_t m,
 bool od_pack_is_spool(const struct od_pack *p);
 bool od_pack_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert);
 
+/* Whether experts are read past the page cache from now on; only into buffers of SM bytes and coded exponents. Returns
+ * whether they are: not every file system can. Nobody reads meanwhile. */
+bool od_pack_read_direct(struct od_pack *p, bool direct);
+/* Shards [first, first + n) are not in the page cache any more, if the kernel agrees: to measure reading them. */
+void od_pack_drop_cached(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n);
+
 /* Totals for figures: bytes of all chunks of one expert (the largest), and of the same expert as published. */
 uint64_t od_pack_expert_stored_bytes(const struct od_pack *p);
 uint64_t od_pack_expert_raw_bytes(const struct od_pack *p);

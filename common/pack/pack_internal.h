@@ -9,7 +9,7 @@
 
 struct od_pack_file {
 	char *path;
-	int fd;
+	int fd, direct_fd; /* direct: past the page cache; -1: not so */
 };
 
 struct od_pack {

@@ -498,7 +498,7 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 	struct options *o = &b.opt;
 	const struct od_arg table[] = {
 		{ "pack", OD_ARG_STRING, &o->packs, "LIST", "packs with commas between them, say one of each codec; default: $OD_PACK", 0, 0, NULL },
-		{ "source", OD_ARG_STRING, &o->sources, "LIST", "of cache (page cache), disk (not in it), paced; default: all", 0, 0, NULL },
+		{ "source", OD_ARG_STRING, &o->sources, "LIST", "of cache (page cache), disk (not in it), direct (past it), paced; default: cache,disk,paced", 0, 0, NULL },
 		{ "pace", OD_ARG_STRING, &o->paces, "LIST", "rates of paced sources; default 1GB/s,3.5GB/s,7GB/s,25GB/s", 0, 0, NULL },
 		{ "form", OD_ARG_STRING, &o->forms, "LIST", "of bf16, planes, as far as a pack can; default: both", 0, 0, NULL },
 		{ "load-threads", OD_ARG_STRING, &o->load_threads, "LIST", "numbers of threads that inflate; default 2", 0, 0, NULL },

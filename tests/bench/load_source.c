@@ -13,7 +13,7 @@
 
 #define READ_BYTES (1u << 20)
 
-const char *const load_kind_names[] = { "cache", "disk", "paced", NULL };
+const char *const load_kind_names[] = { "cache", "disk", "direct", "paced", NULL };
 
 static int open_experts(const struct od_pack *pack, char path[PATH_MAX], int *fd, struct od_err *err)
 {
@@ -59,6 +59,9 @@ static int settle_cache(struct load_source *s, struct od_err *err)
 int load_source_begin(struct load_source *s, struct od_err *err)
 {
 	s->free_ns = od_now_ns();
+	if (od_pack_read_direct(s->pack, s->kind == LOAD_DIRECT) != (s->kind == LOAD_DIRECT))
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: its file system cannot be read past the page cache; leave direct out of "
+			       "--source", od_pack_dir(s->pack));
 	return s->kind == LOAD_PACED ? OD_OK : settle_cache(s, err);
 }
 

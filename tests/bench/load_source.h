@@ -1,5 +1,6 @@
-/* load_source.h - where od-bench load has experts read from: the pack's file, from the page cache or from its disk, or
- * bytes that are in memory already and released by a clock, one request after another, without a copy.
+/* load_source.h - where od-bench load has experts read from: the pack's file, from the page cache, from its disk, or from
+ * there past the page cache; or bytes that are in memory already and released by a clock, one request after another,
+ * without a copy.
  *
  * Thread: load_source_read from any; the rest by the owner while nobody reads. Owner: the caller; the pack is borrowed. */
 #ifndef OD_BENCH_LOAD_SOURCE_H
@@ -9,7 +10,7 @@
 
 #include "worker-node/loader.h"
 
-enum load_kind { LOAD_CACHE, LOAD_DISK, LOAD_PACED };
+enum load_kind { LOAD_CACHE, LOAD_DISK, LOAD_DIRECT, LOAD_PACED };
 extern const char *const load_kind_names[]; /* ends with NULL */
 
 struct load_expert {
@@ -20,7 +21,7 @@ struct load_expert {
 struct load_source {
 	enum load_kind kind;
 	double bytes_per_ns; /* LOAD_PACED */
-	const struct od_pack *pack;
+	struct od_pack *pack;
 	enum od_form form;
 	struct load_expert *expert; /* [n]: those that may be read */
 	size_t n;

@@ -166,6 +166,38 @@ static void buffers_apart(void **state)
 	od_inflater_free(inf);
 }
 
+/* All of an expert at once, through the page cache and past it; where the file system has no such thing, twice through. */
+static void past_the_page_cache(void **state)
+{
+	const struct od_pack_expert *x = od_pack_expert(planes, 4, 1);
+	struct od_shard_bytes b[2][8];
+	struct od_expert_mem mem[2] = { { { NULL } }, { { NULL } } };
+
+	(void)state;
+	assert_true(x->n_shards <= 8);
+	for (int direct = 0; direct < 2; direct++) {
+		for (int i = OD_BUF_SM; i <= OD_BUF_E; i++) {
+			const uint64_t bytes = od_round_up(od_pack_buf_bytes(planes, (enum od_expert_buf)i), OD_PAGE_BYTES);
+
+			mem[direct].at[i] = aligned_alloc(OD_PAGE_BYTES, bytes);
+			memset(mem[direct].at[i], 0xa5, bytes);
+		}
+		if (od_pack_read_direct(planes, direct) != direct)
+			print_message("# this file system is only read through the page cache\n");
+		assert_int_equal(od_shards_read(planes, 4, 1, 0, x->n_shards, &mem[direct], NULL, b[direct], NULL), OD_OK);
+	}
+	assert_false(od_pack_read_direct(planes, false));
+	for (uint32_t i = 0; i < x->n_shards; i++) {
+		assert_memory_equal(b[0][i].sm, b[1][i].sm, x->shard[i].sm.stored_bytes);
+		assert_memory_equal(b[0][i].e, b[1][i].e, x->shard[i].e.stored_bytes);
+	}
+	for (int i = OD_BUF_SM; i <= OD_BUF_E; i++) { /* and nothing else was written */
+		assert_memory_equal(mem[0].at[i], mem[1].at[i], od_pack_buf_bytes(planes, (enum od_expert_buf)i));
+		free(mem[0].at[i]);
+		free(mem[1].at[i]);
+	}
+}
+
 static void what_cannot_be_is_said(void **state)
 {
 	const struct od_backend *be;
@@ -232,6 +264,7 @@ int main(void)
 		cmocka_unit_test(the_same_weights_in_two_thirds),
 		cmocka_unit_test(one_slot),
 		cmocka_unit_test(buffers_apart),
+		cmocka_unit_test(past_the_page_cache),
 		cmocka_unit_test(what_cannot_be_is_said),
 		cmocka_unit_test(what_is_broken_is_found),
 	};

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -56,6 +57,32 @@ ssize_t pread(int fd, void *buf, size_t len, off_t offset)
 	if (plan.truncate_to >= 0 && truncate(plan.path, plan.truncate_to) != 0)
 		return -1;
 	return (ssize_t)syscall(SYS_pread64, fd, buf, len, offset);
+}
+
+/* As O_DIRECT would have it: whole pages into whole pages. */
+static struct {
+	int calls, errno_value; /* 0: as it should be */
+	size_t most;		/* bytes, 0: all */
+} direct;
+
+ssize_t preadv(int fd, const struct iovec *io, int n, off_t offset)
+{
+	size_t done = 0;
+
+	direct.calls++;
+	assert_int_equal(offset % OD_PAGE_BYTES, 0);
+	for (int i = 0; i < n; i++) {
+		assert_int_equal((uintptr_t)io[i].iov_base % OD_PAGE_BYTES, 0);
+		assert_int_equal(io[i].iov_len % OD_PAGE_BYTES, 0);
+		assert_true(io[i].iov_len > 0);
+	}
+	if (direct.errno_value != 0) {
+		errno = direct.errno_value;
+		return -1;
+	}
+	for (int i = 0; i < n && (direct.most == 0 || done < direct.most); i++)
+		done += (size_t)syscall(SYS_pread64, fd, io[i].iov_base, io[i].iov_len, offset + (off_t)done);
+	return (ssize_t)done;
 }
 
 ssize_t pwrite(int fd, const void *buf, size_t len, off_t offset)
@@ -125,6 +152,62 @@ static void there_and_back(void **state)
 	write_file(path, "", 0);
 	assert_int_equal(read_back(path, 0, "", 0, &err), OD_OK);
 	assert_int_not_equal(stat(temp_path("file.tmp"), &st), 0);
+}
+
+#define BIG (70u << 10) /* what is worth it, and a little more */
+#define PAGES (30u * OD_PAGE_BYTES)
+
+/* Whole pages by the one descriptor, or everything by the other; never a byte beside what was asked for. */
+static void straight_from_the_disk(void **state)
+{
+	static const struct { size_t at, len, shift; bool direct; } cases[] = {
+		{ 0, 20 * OD_PAGE_BYTES, 0, true },
+		{ OD_PAGE_BYTES, BIG, 0, true },
+		{ OD_PAGE_BYTES - 1, BIG, OD_PAGE_BYTES - 1, true },
+		{ 5000, 2 * OD_PAGE_BYTES + BIG - 5000 % OD_PAGE_BYTES, 5000 % OD_PAGE_BYTES, true },
+		{ 77, 17 * OD_PAGE_BYTES - 77, 77, true }, /* ends with a page */
+		{ 77, BIG, 76, false },
+		{ 64, 60000, 64, false }, /* too little */
+		{ PAGES - BIG, BIG - 100, (PAGES - BIG) % OD_PAGE_BYTES, true },
+		{ PAGES - BIG, BIG + 50, (PAGES - BIG) % OD_PAGE_BYTES, false }, /* the last page is not whole */
+	};
+	static uint8_t data[PAGES + 50], buf[PAGES + 3 * OD_PAGE_BYTES];
+	uint8_t *page = (uint8_t *)(((uintptr_t)buf + OD_PAGE_BYTES) & ~(uintptr_t)(OD_PAGE_BYTES - 1));
+	const char *path = temp_path("big");
+	struct od_err err;
+	uint64_t size;
+	int fd;
+
+	(void)state;
+	fill((char *)data, sizeof(data));
+	write_file(path, data, sizeof(data));
+	assert_int_equal(od_file_open(path, &fd, &size, &err), OD_OK);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		for (int bad = 0; bad < 3; bad++) {
+			uint8_t *to = page + cases[i].shift;
+
+			calm();
+			direct.calls = 0;
+			direct.errno_value = bad == 1 ? EINVAL : 0;
+			direct.most = bad == 2 ? 1 : 0;
+			memset(buf, 0x5a, sizeof(buf));
+			assert_int_equal(od_file_pread_direct(fd, fd, to, cases[i].len, cases[i].at, path, &err), OD_OK);
+			assert_memory_equal(to, data + cases[i].at, cases[i].len);
+			assert_true(to[-1] == 0x5a && to[cases[i].len] == 0x5a);
+			if (bad == 0)
+				assert_int_equal(plan.calls, cases[i].direct ? 0 : 1);
+		}
+	direct.errno_value = EIO;
+	plan.fail_errno = EIO;
+	assert_int_equal(od_file_pread_direct(fd, fd, page, BIG, 0, path, &err), OD_ERR_IO);
+	calm();
+	direct.errno_value = 0;
+	assert_int_equal(od_file_pread_direct(fd, fd, page, BIG, PAGES, path, &err), OD_ERR_FORMAT);
+	assert_int_equal(od_file_pread_direct(fd, fd, page, BIG, UINT64_MAX / OD_PAGE_BYTES * OD_PAGE_BYTES, path, &err),
+			 OD_ERR_RANGE);
+	close(fd);
+	fd = od_file_open_direct(temp_path("absent"));
+	assert_int_equal(fd, -1);
 }
 
 static void not_a_regular_file(void **state)
@@ -322,6 +405,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(there_and_back),
+		cmocka_unit_test(straight_from_the_disk),
 		cmocka_unit_test(not_a_regular_file),
 		cmocka_unit_test(interrupted_and_short_calls),
 		cmocka_unit_test(read_errors),

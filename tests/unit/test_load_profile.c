@@ -14,7 +14,7 @@
 
 #define LAYERS 12
 #define EXPERTS 8
-#define NS_PER_BYTE 7
+#define NS_PER_BYTE 7 /* unless a test says otherwise */
 #define NS_PER_LOOK 1000 /* that every look at the clock takes */
 
 static struct od_pack *pack; /* of the demo checkpoint: experts of three shards, each a part */
@@ -25,6 +25,7 @@ static struct {
 	pthread_mutex_t lock;
 	uint64_t clock_ns, bytes;
 	uint64_t ns_per_read; /* besides its bytes */
+	uint64_t ns_per_byte[3]; /* of the first four reads, the second, the third */
 	unsigned n_reads, parts; /* bits */
 	uint32_t expert[64];
 	int refuse;		 /* this expert (index), -1: none, -2: all */
@@ -47,11 +48,12 @@ static int read_disk(void *arg, uint32_t m, uint32_t expert, uint32_t first, uin
 {
 	const struct od_shard *s = od_pack_expert(pack, m, expert)->shard;
 	const uint32_t index = m * EXPERTS + expert;
-	uint64_t bytes = 0;
+	uint64_t bytes = 0, each;
 	int rc;
 
 	(void)arg;
 	pthread_mutex_lock(&disk.lock);
+	each = disk.ns_per_byte[disk.n_reads < 12 ? disk.n_reads / 4 : 2];
 	disk.expert[disk.n_reads++] = index;
 	disk.parts |= 1u << first;
 	pthread_mutex_unlock(&disk.lock);
@@ -63,7 +65,7 @@ static int read_disk(void *arg, uint32_t m, uint32_t expert, uint32_t first, uin
 	if (disk.damaged && disk.damage == index)
 		b[0].sm[5] ^= 1;
 	pthread_mutex_lock(&disk.lock);
-	disk.clock_ns += NS_PER_BYTE * bytes + disk.ns_per_read;
+	disk.clock_ns += each * bytes + disk.ns_per_read;
 	disk.bytes += bytes;
 	pthread_mutex_unlock(&disk.lock);
 	return rc;
@@ -93,6 +95,8 @@ static int reset(void **state)
 {
 	(void)state;
 	disk.ns_per_read = 0;
+	for (int i = 0; i < 3; i++)
+		disk.ns_per_byte[i] = NS_PER_BYTE;
 	disk.refuse = -1;
 	disk.damaged = false;
 	return 0;
@@ -167,6 +171,59 @@ static void what_cannot_be_read_is_left_out(void **state)
 	assert_int_equal(t.finishes + t.finish_ns + t.read_bytes + t.read_ns, 0);
 }
 
+static struct odw_part_times choose(enum od_form form, enum odw_read_mode asked, uint64_t free_bytes, bool *direct)
+{
+	const struct od_expert_mem mem = od_pack_slot_mem(pack, form, slot);
+	const struct odw_profile_opts o = { .pack = pack, .form = form, .mem = &mem, .n_readers = 1, .read = read_disk,
+					    .now_ns = look };
+	struct odw_part_times t;
+
+	disk.n_reads = 0;
+	assert_int_equal(odw_profile_read_mode(&t, direct, &o, asked, free_bytes, NULL), OD_OK);
+	assert_int_equal(od_pack_read_direct(pack, *direct), *direct);
+	return t;
+}
+
+static uint64_t rate(const struct odw_part_times *t)
+{
+	return t->read_ns / t->read_bytes;
+}
+
+/* From disk 20 ns a byte, from the page cache 2, past it 10: past it is faster as long as less than 10 / 18 are cached. */
+static void the_faster_way_is_taken(void **state)
+{
+	static const uint32_t others[] = { 1, 25, 49, 73 };
+	struct odw_part_times t;
+	uint64_t bytes = 0;
+	bool direct;
+
+	(void)state;
+	for (uint32_t i = 0; i < LAYERS * EXPERTS; i++)
+		bytes += od_pack_expert(pack, i / EXPERTS, i % EXPERTS)->bytes;
+	disk.ns_per_byte[0] = 20;
+	disk.ns_per_byte[1] = 2;
+	disk.ns_per_byte[2] = 10;
+	if (!od_pack_read_direct(pack, true))
+		skip(); /* not on this file system */
+	t = choose(OD_FORM_PLANES, ODW_READ_AUTO, bytes / 100 * 55, &direct);
+	assert_true(direct && rate(&t) == 10);
+	assert_int_equal(disk.n_reads, 12);
+	assert_memory_equal(&disk.expert[8], others, sizeof(others));
+	t = choose(OD_FORM_PLANES, ODW_READ_AUTO, bytes / 100 * 56, &direct);
+	assert_true(!direct && rate(&t) == 20);
+	t = choose(OD_FORM_PLANES, ODW_READ_AUTO, bytes, &direct); /* they fit: nothing to be asked */
+	assert_true(!direct && disk.n_reads == 4);
+	t = choose(OD_FORM_PLANES, ODW_READ_DIRECT, bytes, &direct);
+	assert_true(direct && disk.n_reads == 4);
+	t = choose(OD_FORM_PLANES, ODW_READ_BUFFERED, 0, &direct);
+	assert_true(!direct && disk.n_reads == 4);
+	for (int asked = ODW_READ_AUTO; asked <= ODW_READ_DIRECT; asked++) { /* there is no place to read to */
+		t = choose(OD_FORM_PLAIN, (enum odw_read_mode)asked, 0, &direct);
+		assert_true(!direct && disk.n_reads == 4);
+	}
+	(void)t;
+}
+
 /* Reading an expert of three matrices is three times u and three times rho u. */
 static void costs_as_the_planner_has_them(void **state)
 {
@@ -216,6 +273,7 @@ int main(void)
 		cmocka_unit_test_setup(readers_read_at_the_same_time, reset),
 		cmocka_unit_test_setup(slow_disks_are_not_waited_for, reset),
 		cmocka_unit_test_setup(what_cannot_be_read_is_left_out, reset),
+		cmocka_unit_test_setup(the_faster_way_is_taken, reset),
 		cmocka_unit_test_setup(costs_as_the_planner_has_them, reset),
 	};
 

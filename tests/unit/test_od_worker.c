@@ -310,6 +310,29 @@ static void sessions_leave_nothing_behind(void **state)
 	close_worker(&w);
 }
 
+/* Through the page cache, past it, and where only one way is possible: right outputs, and the log says how. */
+static void read_either_way(void **state)
+{
+	static const char *const how[][3] = { { "buffered", "planes", "through the page cache; one takes" },
+					      { "direct", "planes", "the page cache; one takes" },
+					      { "direct", "bf16", "--read-mode direct: experts are read through the page cache" },
+					      { "auto", "planes", "through the page cache; one takes" } };
+	static struct request q;
+	struct worker w;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(how) / sizeof(how[0]); i++) {
+		open_session(&w, F32, (const char *[]){ "--read-mode", how[i][0], "--resident-form", how[i][1], "--slots", "3", NULL });
+		init_request(&q, 1, 5, 3, 4);
+		for (uint32_t e = 0; e < EXPERTS; e++)
+			add_expert(&q, e, 0, 1, 3, true);
+		send_request(&w, &q);
+		get_good_results(&w, &q);
+		assert_says(read_log(w.log), how[i][2]);
+		close_worker(&w);
+	}
+}
+
 /* A copy of the pack with one byte of one chunk changed. */
 static void damage_pack(const char *dir, uint32_t m, uint32_t expert)
 {
@@ -540,6 +563,7 @@ int main(void)
 		cmocka_unit_test(bad_advice_is_dropped),
 		cmocka_unit_test(handshake_names_what_differs),
 		cmocka_unit_test(sessions_leave_nothing_behind),
+		cmocka_unit_test(read_either_way),
 		cmocka_unit_test(a_corrupt_expert_costs_only_itself),
 		cmocka_unit_test(strangers_do_no_harm),
 		cmocka_unit_test(too_little_memory_is_refused),
