@@ -174,7 +174,9 @@ static int check_shard(const struct od_disk_shard *s, const struct cursor *c, en
 		if (field[i].expected != field[i].found)
 			return bad_header(err, where, d->m, d->expert, field[i].name, field[i].expected, field[i].found);
 	if (s->e_codec > last_codec)
-		return bad_header(err, where, d->m, d->expert, "e_codec", last_codec, s->e_codec);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u): codec %u, expected 0 to %d: this pack was made by "
+			       "another version; make it again with this od-pack", where, d->m, d->expert, s->e_codec,
+			       (int)last_codec);
 	if (s->e_codec == OD_CODEC_RAW ? s->e_stored_bytes != weights : s->e_stored_bytes >= weights)
 		return bad_header(err, where, d->m, d->expert, "e_stored_bytes", weights, s->e_stored_bytes);
 	return OD_OK;

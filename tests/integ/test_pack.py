@@ -95,27 +95,55 @@ def test_codecs():
     refused("info", at("kinds.raw"), "--codec", "raw", says=["--codec belongs to packing"], status=2)
 
 
-def test_older_pack():
-    """A pack as the version before wrote it is good, and the same model."""
-    good(at("kinds"), at("old"), "--shadow", "none", "--codec", "zstd")
-    model = json.loads(read(at("old"), "model.json"))
-    data, fingerprint = bytearray(read(at("old"), "experts.bin")), model["fingerprint"]
-    model["schema_version"] = 1
-    del model["codec"]
+def change(path, of_model, of_header):
+    """A pack as another version might have written it: fields changed, all sums made good."""
+    model, data = json.loads(read(path, "model.json")), bytearray(read(path, "experts.bin"))
+    of_model(model)
     for t in model["experts"]["table"]:
         head = data[t["offset"]:t["offset"] + 4096]
-        head[16:20] = struct.pack("<I", 1)
+        of_header(head)
         head[8:16] = struct.pack("<Q", pr.xxh3(head[16:]))
         data[t["offset"]:t["offset"] + 4096] = head
         t["header_xxh3"] = "%016x" % pr.xxh3(head)
-    write(data, at("old"), "experts.bin")
-    write(json.dumps(model).encode(), at("old"), "model.json")
-    sums = [hashlib.sha256(read(at("old"), n)).hexdigest() + "  " + n + "\n" for n in pr.SMALL
-            if os.path.exists(at("old", n))]
-    write("".join(sums).encode(), at("old"), "SHA256SUMS")
+    write(data, path, "experts.bin")
+    write(json.dumps(model).encode(), path, "model.json")
+    sums = [hashlib.sha256(read(path, n)).hexdigest() + "  " + n + "\n" for n in pr.SMALL
+            if os.path.exists(os.path.join(path, n))]
+    write("".join(sums).encode(), path, "SHA256SUMS")
+
+
+def put(at_, form, value):
+    return lambda head: struct.pack_into(form, head, at_, value)
+
+
+def test_older_pack():
+    """A pack as the version before wrote it is good, and the same model."""
+    good(at("kinds"), at("old"), "--shadow", "none", "--codec", "zstd")
+    fingerprint = json.loads(read(at("old"), "model.json"))["fingerprint"]
+
+    def of_model(model):
+        model["schema_version"] = 1
+        del model["codec"]
+
+    change(at("old"), of_model, put(16, "<I", 1))
     good("verify", at("old"), "--against", at("kinds"))
     info = json.loads(good("info", "--json", at("old")).stdout)
     assert (info["schema_version"], info["codec"], info["fingerprint"]) == (1, "zstd", fingerprint)
+
+
+def test_newer_pack():
+    """What this version does not know is named, and what to do."""
+    again = "make it again"
+    for of_model, of_header, says in (
+            (lambda m: m.update(schema_version=3), lambda h: None, ["schema_version", "3", again]),
+            (lambda m: m.update(codec="rans"), lambda h: None, ["codec", "rans", "planes"]),
+            (lambda m: None, put(16, "<I", 3), ["schema", "3"]),
+            (lambda m: None, put(192 + 10, "B", 4), ["expert (0, 0)", "shard 0", "codec 4", "0 to 3", again]),
+            (lambda m: None, put(192 + 9, "B", 1), ["sm_codec", "1"])):
+        shutil.rmtree(at("new"), ignore_errors=True)
+        shutil.copytree(at("kinds.planes"), at("new"))
+        change(at("new"), of_model, of_header)
+        refused("verify", at("new"), says=says)
 
 
 def test_many_shards():
