@@ -141,6 +141,20 @@ static void what_is_written_reads_as_the_format_says(void **state)
 		}
 }
 
+/* The one that docs/PACK-FORMAT.md works out. */
+static void the_formats_example(void **state)
+{
+	static const uint8_t e[] = { 7, 7, 8, 7, 9, 7, 1 }, expected[] = {
+		7, 1, 8, 9, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 20, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x14,
+	};
+	uint8_t chunk[64];
+
+	(void)state;
+	assert_true(od_planes_bound(sizeof(e), sizeof(e)) <= sizeof(chunk));
+	assert_int_equal(od_planes_encode(e, sizeof(e), sizeof(e), chunk), sizeof(expected));
+	assert_memory_equal(chunk, expected, sizeof(expected));
+}
+
 static void small(void **state)
 {
 	struct sample s = sample_of(GEOMETRIC, 11), uniform = sample_of(UNIFORM, 11);
@@ -333,6 +347,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(what_is_written_reads_as_the_format_says),
+		cmocka_unit_test(the_formats_example),
 		cmocka_unit_test(small),
 		cmocka_unit_test(every_table_decodes),
 		cmocka_unit_test(every_table_merges_in_place),
