@@ -7,31 +7,33 @@ void odw_pace_init(struct odw_pace *p, uint64_t load_ns)
 	*p = (struct odw_pace){ .load_ns = load_ns, .slot = -1 };
 }
 
+void odw_pace_begin(struct odw_pace *p, int slot, uint64_t load_ns)
+{
+	p->left_ns[slot] = load_ns;
+}
+
 void odw_pace_turn(struct odw_pace *p, int slot, uint64_t now_ns)
 {
 	if (slot == p->slot)
 		return;
-	if (p->slot >= 0)
-		p->had_ns[p->slot] += now_ns - p->since_ns;
+	if (p->slot >= 0) {
+		const uint64_t had = now_ns - p->since_ns, left = p->left_ns[p->slot];
+
+		p->left_ns[p->slot] = had < left ? left - had : 0;
+	}
 	p->slot = slot;
 	p->since_ns = now_ns;
 }
 
 void odw_pace_leave(struct odw_pace *p, int slot)
 {
-	p->had_ns[slot] = 0;
 	if (p->slot == slot)
 		p->slot = -1;
 }
 
 uint64_t odw_pace_due_ns(const struct odw_pace *p)
 {
-	uint64_t had;
-
-	if (p->slot < 0)
-		return ODW_PACE_NEVER;
-	had = p->had_ns[p->slot];
-	return p->since_ns + (had < p->load_ns ? p->load_ns - had : 0);
+	return p->slot < 0 ? ODW_PACE_NEVER : p->since_ns + p->left_ns[p->slot];
 }
 
 void odw_pace_cond_init(pthread_cond_t *work)

@@ -34,8 +34,8 @@ static int read_from_pack(const struct odw_profile_opts *o, uint32_t m, uint32_t
 			  struct od_err *err)
 {
 	if (o->read != NULL)
-		return o->read(o->read_arg, m, expert, p->first, p->n, o->mem, staging, p->bytes, err);
-	return od_shards_read(o->pack, m, expert, p->first, p->n, o->mem, staging, p->bytes, err);
+		return o->read(o->read_arg, m, expert, p->first, p->n, OD_SET_STORED, o->mem, staging, p->bytes, err);
+	return od_shards_read(o->pack, m, expert, p->first, p->n, OD_SET_STORED, o->mem, staging, p->bytes, err);
 }
 
 static int read_part(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)

@@ -88,7 +88,7 @@ void odw_drop_entry(struct odw_schedule *s, struct entry *e)
 	TAILQ_INSERT_HEAD(&s->unused, e, order);
 	s->n_entries--;
 	if (TAILQ_EMPTY(&x->entries) && x->slot != 0)
-		odw_slot_vacate(s, &s->slot[x->slot - 1]);
+		odw_slot_settle(s, &s->slot[x->slot - 1]);
 }
 
 /* ---- Items ---- */
@@ -233,26 +233,36 @@ void odw_schedule_close(struct odw_schedule *s, uint64_t session, uint64_t step,
 
 /* ---- RUN ---- */
 
+static bool is_resident(struct odw_schedule *s, uint32_t m, uint32_t expert)
+{
+	const struct expert *x = odw_expert_at(s, m, expert);
+
+	return x->slot != 0 && s->slot[x->slot - 1].state == ODW_RESIDENT;
+}
+
 static void run_one(struct odw_schedule *s, uint64_t step, uint32_t m, struct odw_item *item)
 {
 	struct entry *e = find_entry(s, step, m, item->expert);
-	const struct expert *x;
 
 	if (e == NULL || !e->in_runs) {
+		/* One that is kept between RUNs is the same use. */
+		const bool heard = s->opts.cache == NULL || item->prompt || (e != NULL && e->kept);
+
 		if (e == NULL)
 			e = new_entry(s, step, m, item->expert, item->rank);
 		else
 			take_out(s, e);
+		e->unheard = !heard;
 		e->in_runs = true;
 		e->wanted = e->kept = false;
 		e->rank = item->rank;
 		put_in_order(&s->runs, e);
 	}
-	x = odw_expert_of(s, e);
 	item->step = step;
 	item->m = m;
 	item->code = OD_OK;
-	item->ready = x->slot != 0 && s->slot[x->slot - 1].state == ODW_RESIDENT;
+	item->ready = is_resident(s, m, item->expert);
+	item->cached = odw_cache_look(s->opts.cache, m, item->expert);
 	item->slot = -1;
 	item->load_ns = item->loaded_bytes = 0;
 	TAILQ_INSERT_TAIL(&e->items, item, link);
@@ -274,22 +284,32 @@ static bool learnt_costs(const struct odw_schedule *s, struct odw_expert_costs *
 	c->finish_ns = t.finish_ns / t.finishes * s->opts.n_parts;
 	if (s->pace.load_ns > c->read_ns)
 		c->read_ns = s->pace.load_ns;
+	c->sm_read_ns = (uint64_t)((double)c->read_ns * (double)s->opts.sm_bytes / (double)s->opts.expert_bytes);
 	return true;
 }
 
 static void order_items(struct odw_schedule *s, uint32_t m, struct odw_item *item, size_t n)
 {
 	struct odw_expert_costs costs;
-	bool resident[ODW_ORDER_TASKS];
+	unsigned has[ODW_ORDER_TASKS];
 
 	if (n < 2 || n > ODW_ORDER_TASKS || !learnt_costs(s, &costs))
 		return;
-	for (size_t i = 0; i < n; i++) {
-		const struct expert *x = odw_expert_at(s, m, item[i].expert);
+	for (size_t i = 0; i < n; i++)
+		has[i] = is_resident(s, m, item[i].expert) ? ODW_RESIDES : odw_cache_has(s->opts.cache, m, item[i].expert);
+	odw_run_order(item, n, has, &costs, s->opts.rule);
+}
 
-		resident[i] = x->slot != 0 && s->slot[x->slot - 1].state == ODW_RESIDENT;
-	}
-	odw_run_order(item, n, resident, &costs, s->opts.rule);
+/* For the cache's plan. */
+static void note_visit(struct odw_schedule *s, uint32_t m, const struct odw_item *item, size_t n)
+{
+	if (s->opts.cache == NULL || item[0].prompt)
+		return;
+	for (size_t i = 0; i < n; i++)
+		s->visit[i] = (uint16_t)item[i].expert;
+	odw_cache_visit(s->opts.cache, m, s->visit, n);
+	if (odw_cache_plan_is_due(s->opts.cache))
+		pthread_cond_signal(&s->to_plan);
 }
 
 int odw_schedule_run(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, bool closes,
@@ -304,6 +324,7 @@ int odw_schedule_run(struct odw_schedule *s, uint64_t session, uint64_t step, ui
 		rc = OD_ERR_BUSY;
 	if (rc == OD_OK) {
 		order_items(s, m, item, n);
+		note_visit(s, m, item, n);
 		for (size_t i = 0; i < n; i++)
 			run_one(s, step, m, &item[i]);
 		void_below(s, step, closes ? m + 1 : m);
@@ -320,6 +341,7 @@ static struct odw_item *begin_item(struct odw_schedule *s, struct entry *e, stru
 
 	TAILQ_REMOVE(&e->items, item, link);
 	item->slot = (int)(slot - s->slot);
+	item->mem = slot->mem;
 	if (!slot->told) {
 		item->load_ns = slot->load_ns;
 		item->loaded_bytes = slot->loaded_bytes;
@@ -343,10 +365,8 @@ struct odw_item *odw_schedule_take(struct odw_schedule *s)
 		s->n_items--;
 	} else {
 		TAILQ_FOREACH(e, &s->runs, order) {
-			const struct expert *x = odw_expert_of(s, e);
-
-			if (x->slot != 0 && s->slot[x->slot - 1].state == ODW_RESIDENT) {
-				item = begin_item(s, e, &s->slot[x->slot - 1]);
+			if (is_resident(s, e->m, e->expert)) {
+				item = begin_item(s, e, &s->slot[odw_expert_of(s, e)->slot - 1]);
 				break;
 			}
 		}
@@ -414,6 +434,27 @@ static struct slot *next_to_read(struct odw_schedule *s, uint64_t now_ns)
 	return slot != NULL && slot->next_part < s->opts.n_parts ? slot : NULL;
 }
 
+/* The part is the load's next one, whether it has to be read first or not. */
+static struct odw_load_job begin_part(struct odw_schedule *s, struct slot *slot, enum odw_load_kind kind, uint64_t now_ns)
+{
+	const int at = (int)(slot - s->slot);
+
+	if (slot->next_part == 0)
+		slot->begin_ns = now_ns;
+	return (struct odw_load_job){ .kind = kind, .part = slot->next_part, .stage = odw_stages_take(&s->stages, at, slot->next_part++) };
+}
+
+static void begin_job(struct odw_schedule *s, struct slot *slot, struct odw_load_job *job, uint64_t now_ns)
+{
+	job->m = slot->m;
+	job->expert = slot->expert;
+	job->slot = (int)(slot - s->slot);
+	job->begin_ns = now_ns;
+	job->mem = slot->mem;
+	job->read = slot->read;
+	slot->n_users++;
+}
+
 bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bool wait)
 {
 	struct slot *slot;
@@ -426,12 +467,8 @@ bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bo
 		now_ns = s->opts.now_ns();
 	}
 	if (slot != NULL) {
-		if (slot->next_part == 0)
-			slot->begin_ns = now_ns;
-		*job = (struct odw_load_job){ .kind = ODW_LOAD_READ, .m = slot->m, .expert = slot->expert,
-					      .part = slot->next_part++, .slot = (int)(slot - s->slot), .begin_ns = now_ns };
-		job->stage = odw_stages_take(&s->stages, job->slot, job->part);
-		slot->n_users++;
+		*job = begin_part(s, slot, ODW_LOAD_READ, now_ns);
+		begin_job(s, slot, job, now_ns);
 		if (slot->next_part == s->opts.n_parts)
 			pthread_cond_signal(&s->to_finish); /* somebody may have to look at the clock */
 	}
@@ -450,7 +487,9 @@ static struct slot *next_to_finish(struct odw_schedule *s, struct odw_load_job *
 	if (*clocked && now_ns >= odw_pace_due_ns(&s->pace))
 		return slot;
 	slot = odw_most_urgent_load(s, ODW_LOAD_FINISH);
-	if (slot != NULL) {
+	if (slot != NULL && slot->read == 0) {
+		*job = begin_part(s, slot, ODW_LOAD_FINISH, now_ns);
+	} else if (slot != NULL) {
 		stage = odw_stages_read(&s->stages, (int)(slot - s->slot));
 		*job = (struct odw_load_job){ .kind = ODW_LOAD_FINISH, .part = s->stages.at[stage].part,
 					      .stage = (unsigned)stage };
@@ -471,11 +510,7 @@ bool odw_schedule_next_finish(struct odw_schedule *s, struct odw_load_job *job, 
 			pthread_cond_wait(&s->to_finish, &s->lock);
 	}
 	if (slot != NULL) {
-		job->m = slot->m;
-		job->expert = slot->expert;
-		job->slot = (int)(slot - s->slot);
-		job->begin_ns = s->opts.now_ns();
-		slot->n_users++;
+		begin_job(s, slot, job, s->opts.now_ns());
 		if (job->kind == ODW_LOAD_PACE) {
 			slot->paced = true;
 			odw_pace_leave(&s->pace, job->slot);
@@ -503,12 +538,18 @@ static void load_failed(struct odw_schedule *s, struct slot *slot, int code, con
 
 static void one_ends(struct odw_schedule *s, struct slot *slot)
 {
-	if (++slot->ends < s->n_ends)
+	const bool on_path = s->opts.load_ns > 0 && slot->read != 0; /* its having had its time is one more */
+
+	if (++slot->ends < s->opts.n_parts + on_path)
 		return;
 	slot->state = ODW_RESIDENT;
+	slot->whole = ~0u;
 	slot->load_ns = s->opts.now_ns() - slot->begin_ns;
-	s->figures.loads++;
-	s->figures.load_ns += slot->load_ns;
+	if (slot->read != 0) {
+		s->figures.loads++;
+		s->figures.load_ns += slot->load_ns;
+	}
+	odw_slot_settle(s, slot);
 }
 
 /* What was read waits for an inflater, unless nobody wants it any more. */
@@ -578,6 +619,7 @@ void odw_schedule_stop(struct odw_schedule *s)
 	s->stop = true;
 	pthread_cond_broadcast(&s->to_read);
 	pthread_cond_broadcast(&s->to_finish);
+	pthread_cond_broadcast(&s->to_plan);
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -585,12 +627,14 @@ void odw_schedule_stop(struct odw_schedule *s)
 
 void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f)
 {
+	const struct slot *slot;
+
 	pthread_mutex_lock(&s->lock);
 	s->figures.progress += s->pace.slot >= 0; /* time passes as it should */
 	*f = s->figures;
 	f->busy = !TAILQ_EMPTY(&s->runs) || !TAILQ_EMPTY(&s->over);
-	for (unsigned i = 0; i < s->opts.n_slots; i++)
-		f->busy = f->busy || s->slot[i].state == ODW_LOADING;
+	TAILQ_FOREACH(slot, &s->busy, link)
+		f->busy = f->busy || slot->state == ODW_LOADING;
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -610,7 +654,8 @@ struct odw_slot_view odw_schedule_look(struct odw_schedule *s, unsigned slot)
 	const struct entry *e;
 
 	pthread_mutex_lock(&s->lock);
-	v = (struct odw_slot_view){ .state = s->slot[slot].state, .n_users = s->slot[slot].n_users };
+	v = (struct odw_slot_view){ .state = s->slot[slot].state, .full = s->slot[slot].full, .n_users = s->slot[slot].n_users,
+				    .mem = s->slot[slot].mem };
 	if (v.state == ODW_LOADING || v.state == ODW_RESIDENT) {
 		v.m = s->slot[slot].m;
 		v.expert = s->slot[slot].expert;
@@ -633,9 +678,29 @@ size_t odw_schedule_entries(struct odw_schedule *s)
 
 /* ---- Life ---- */
 
+static int make_tables(struct odw_schedule *s, struct od_err *err)
+{
+	const struct odw_schedule_opts *o = &s->opts;
+
+	s->n_table = o->n_slots + o->most_full;
+	s->slot = calloc(s->n_table, sizeof(*s->slot));
+	s->pace.left_ns = calloc(s->n_table, sizeof(*s->pace.left_ns));
+	s->visit = calloc(o->n_experts, sizeof(*s->visit));
+	s->marks = odw_step_marks_new(o->n_layers);
+	s->expert = od_alloc_array((size_t)o->n_layers * o->n_experts, sizeof(*s->expert));
+	s->pool = od_alloc_array(ODW_MAX_ENTRIES, sizeof(*s->pool));
+	if (s->slot == NULL || s->pace.left_ns == NULL || s->visit == NULL || s->marks == NULL || s->expert == NULL ||
+	    s->pool == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "schedule of %u layers of %u experts", o->n_layers, o->n_experts);
+	for (unsigned i = 0; i < s->n_table; i++)
+		TAILQ_INSERT_TAIL(&s->void_slots, &s->slot[i], link);
+	return OD_OK;
+}
+
 int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *opts, struct od_err *err)
 {
 	struct odw_schedule *s;
+	int rc;
 
 	*out = NULL;
 	if (opts->n_slots == 0 || opts->n_slots > ODW_MAX_SLOTS || opts->n_layers == 0 || opts->n_experts == 0 ||
@@ -649,22 +714,21 @@ int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *
 	if (s->opts.now_ns == NULL)
 		s->opts.now_ns = od_now_ns;
 	odw_pace_init(&s->pace, opts->load_ns);
-	s->n_ends = opts->n_parts + (opts->load_ns > 0 ? 1 : 0);
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->to_read, NULL);
+	pthread_cond_init(&s->to_plan, NULL);
 	odw_pace_cond_init(&s->to_finish);
 	odw_stages_init(&s->stages, opts->n_stages);
 	TAILQ_INIT(&s->unused);
 	TAILQ_INIT(&s->runs);
 	TAILQ_INIT(&s->wants);
 	TAILQ_INIT(&s->over);
-	s->marks = odw_step_marks_new(opts->n_layers);
-	s->expert = od_alloc_array((size_t)opts->n_layers * opts->n_experts, sizeof(*s->expert));
-	s->pool = od_alloc_array(ODW_MAX_ENTRIES, sizeof(*s->pool));
-	if (s->marks == NULL || s->expert == NULL || s->pool == NULL) {
+	TAILQ_INIT(&s->void_slots);
+	TAILQ_INIT(&s->busy);
+	rc = make_tables(s, err);
+	if (rc != OD_OK) {
 		odw_schedule_free(s);
-		return od_fail(err, OD_ERR_NOMEM, "schedule of %u layers of %u experts", opts->n_layers,
-			       opts->n_experts);
+		return rc;
 	}
 	*out = s;
 	return OD_OK;
@@ -674,10 +738,14 @@ void odw_schedule_free(struct odw_schedule *s)
 {
 	if (s == NULL)
 		return;
+	free(s->slot);
+	free(s->pace.left_ns);
+	free(s->visit);
 	odw_step_marks_free(s->marks);
 	od_free(s->expert);
 	od_free(s->pool);
 	pthread_cond_destroy(&s->to_read);
+	pthread_cond_destroy(&s->to_plan);
 	pthread_cond_destroy(&s->to_finish);
 	pthread_mutex_destroy(&s->lock);
 	free(s);

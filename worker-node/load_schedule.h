@@ -2,10 +2,14 @@
  * never deadlocks"; expert prefetch and just-in-time eviction after OD-MoE, arXiv 2512.03927, section 3.2).
  *
  * An entry is one expert asked for by one (step, m): by a RUN (authoritative), by a WANT (advice), or kept between
- * two RUNs of a (step, m) that both need it. An expert is resident only while an entry asks for it. Entries are
- * served RUNs first, then in the order of (step, m, rank). A RUN without a slot takes a void one, else that of the
- * WANT with the greatest key; one that is kept only when no RUN holds any. A WANT takes a void slot, else that of
- * a WANT of a later layer or step.
+ * two RUNs of a (step, m) that both need it. An expert is resident only while an entry asks for it, or as long as the
+ * cache keeps it full (expert_cache.h). Entries are served RUNs first, then in the order of (step, m, rank). A RUN without
+ * a slot takes a void one, else that of the WANT with the greatest key; one that is kept between RUNs only when no RUN holds
+ * any. A WANT takes a void slot, else that of a WANT of a later layer or step. A slot that the cache keeps full is nobody's
+ * to take and does not count: n_slots others turn over, so some RUN always proceeds.
+ *
+ * The cache hears of a use when its RUN has a slot, once for each (step, m). A load takes what the cache has of the expert,
+ * and only the rest is read; when the last entry goes, the cache takes back what it wants to keep.
  *
  * A load is a graph of jobs (ZipMoE, arXiv 2601.21198, section 3.2): each part is read, then finished, and what has been
  * read waits in a stage (load_stages.h) for an inflater, so that reading goes on while others inflate. Both go by
@@ -26,7 +30,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "common/base/status.h"
+#include "worker-node/expert_cache.h"
 #include "worker-node/load_order.h"
 
 #define ODW_MAX_ENTRIES 65536u /* WANTs beyond are dropped, RUNs beyond are answered OD_ERR_BUSY */
@@ -42,6 +46,7 @@ struct odw_part_times {
 /* What an expert of which nothing is cached costs: to read, with all readers at work; and one inflater, for all parts. */
 struct odw_expert_costs {
 	uint64_t read_ns, finish_ns;
+	uint64_t sm_read_ns; /* of read_ns, for SM-chunks */
 	uint32_t n_parts;
 	unsigned n_inflaters;
 };
@@ -50,10 +55,13 @@ struct odw_schedule_opts {
 	uint32_t n_layers, n_experts; /* of MoE layers, per layer */
 	uint32_t n_parts;	      /* that any expert is read in */
 	unsigned n_slots;
+	struct odw_bufs *bufs;		/* n_slots of what a slot has, and what the cache may keep; NULL: slots have no memory */
+	struct odw_expert_cache *cache; /* NULL: none; with it: */
+	uint32_t most_full;		/* experts that it can ever keep full */
 	unsigned n_stages; /* parts that are read or being read, and not finished: at most ODW_MAX_STAGES */
 	/* For the order of loads; 0: they are loaded as asked for. */
 	unsigned n_readers, n_inflaters;
-	uint64_t expert_bytes; /* that are read of one */
+	uint64_t expert_bytes, sm_bytes; /* that are read of one; of these, of SM-chunks */
 	enum odw_load_rule rule;
 	struct odw_part_times profile; /* counts until the first load (load_profile.h) */
 	uint64_t load_ns;	      /* a load is complete no earlier than this after it began, one at a time; 0: at once */
@@ -62,15 +70,17 @@ struct odw_schedule_opts {
 
 /* One expert of one RUN. */
 struct odw_item {
-	uint32_t expert, rank; /* set by the engine, as last and run_ns; the schedule may exchange ranks (run_order.h) */
-	bool last;
+	uint32_t expert, rank; /* set by the engine, as what follows; the schedule may exchange ranks (run_order.h) */
+	bool last, prompt;     /* prompt: the cache does not hear of it */
 	uint64_t run_ns; /* what running it will take, 0: not known */
 	void *run; /* the engine's */
 
 	uint64_t step; /* from here on set by the schedule */
 	uint32_t m;
 	bool ready;	       /* resident when the RUN arrived */
-	int slot;	       /* where it is resident, when code is OD_OK */
+	enum od_cache_state cached; /* by the cache, when the RUN arrived */
+	int slot;	       /* where it is resident, when code is OD_OK, and there: */
+	struct od_expert_mem mem;
 	int code;	       /* OD_ERR_CANCELLED: the session is over, nobody waits for an answer */
 	char reason[512];
 	uint64_t load_ns, loaded_bytes; /* of its load; 0 when an earlier RUN was told already */
@@ -86,6 +96,8 @@ struct odw_load_job {
 	int slot;
 	uint64_t begin_ns; /* when it was taken */
 	unsigned stage; /* the same when a part is read and when it is finished; nobody else's until then */
+	struct od_expert_mem mem;
+	unsigned read; /* of OD_SET_STORED: what this load reads; the rest is in mem, and was checked when it was read */
 };
 
 struct odw_load_figures {
@@ -133,6 +145,21 @@ uint64_t odw_schedule_due_ns(struct odw_schedule *s);
 /* There are no jobs from now on. */
 void odw_schedule_stop(struct odw_schedule *s);
 
+/* ---- The cache: schedule_cache.c ---- */
+
+/* Which worker this is. When that changes, nothing is kept any more. */
+void odw_schedule_place(struct odw_schedule *s, const struct od_share *share);
+/* Sleeps until there is a plan to be made. False: stopped. */
+OD_MUST_CHECK bool odw_schedule_next_plan(struct odw_schedule *s, struct odw_cache_uses *u);
+/* Sleeps until a slot has become void since *seen (0 at first), which is set. False: stopped. */
+OD_MUST_CHECK bool odw_schedule_wait_void(struct odw_schedule *s, uint64_t *seen);
+/* As odw_cache_begin and odw_cache_set_plan: the cache keeps by this policy, by this plan, from now on. */
+OD_MUST_CHECK bool odw_schedule_begin_cache(struct odw_schedule *s, uint64_t place, struct od_cache *policy);
+void odw_schedule_set_plan(struct odw_schedule *s, uint64_t place, const struct od_cache_plan *plan);
+/* What is kept of each expert, [n_layers][n_experts] of enum od_cache_state, if it has changed since *told (which is set).
+ * False: it has not. */
+bool odw_schedule_cached(struct odw_schedule *s, uint64_t *told, uint8_t *states);
+
 void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f);
 /* As learnt from loads, before the first one as profiled; a paced load takes its time. False: not known. */
 bool odw_schedule_costs(struct odw_schedule *s, struct odw_expert_costs *c);
@@ -143,9 +170,11 @@ struct odw_slot_view {
 	enum odw_slot_state state;
 	uint32_t m, expert;
 	size_t entries;	  /* that ask for it; 0 when void or draining */
+	bool full;	  /* the cache keeps it */
+	struct od_expert_mem mem;
 	unsigned n_users; /* readers, inflaters and engine at work in it */
 };
-struct odw_slot_view odw_schedule_look(struct odw_schedule *s, unsigned slot);
+struct odw_slot_view odw_schedule_look(struct odw_schedule *s, unsigned slot); /* below n_slots + most_full */
 size_t odw_schedule_entries(struct odw_schedule *s);
 
 #endif

@@ -42,10 +42,18 @@ unsigned odw_loader_stages(unsigned n_readers, unsigned n_inflaters)
 }
 _Static_assert(3 * ODW_MAX_LOADERS <= ODW_MAX_STAGES, "every stage has a place");
 
-int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, enum od_form form, unsigned n_readers,
+/* What is read into buffers of its own needs no stage's memory. */
+static uint64_t stage_bytes(const struct od_pack *pack, enum od_form form, unsigned slot)
+{
+	if ((slot & OD_SET_STORED) == OD_SET_STORED)
+		return 0;
+	return od_staging_bytes(pack, form) * odw_part_shards(od_pack_expert(pack, 0, 0)->n_shards);
+}
+
+int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, enum od_form form, unsigned slot, unsigned n_readers,
 		     unsigned n_inflaters, struct od_err *err)
 {
-	uint64_t stages, stage = od_staging_bytes(pack, form) * odw_part_shards(od_pack_expert(pack, 0, 0)->n_shards);
+	uint64_t stages, stage = stage_bytes(pack, form, slot);
 
 	if (od_mul(n_inflaters, od_inflater_bytes(pack, form), bytes) &&
 	    od_mul(odw_loader_stages(n_readers, n_inflaters), stage, &stages) &&
@@ -66,17 +74,12 @@ static void end_job(struct odw_loaders *l, const struct odw_load_job *job, uint6
 		l->o.wake(l->o.wake_arg);
 }
 
-static int read_from_pack(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
+static int read_from_pack(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
 			  const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
 {
 	const struct odw_loaders *l = arg;
 
-	return od_shards_read(l->o.pack, m, expert, first, n, mem, staging, b, err);
-}
-
-static struct od_expert_mem memory_of(const struct odw_loaders *l, const struct odw_load_job *job)
-{
-	return od_pack_slot_mem(l->o.pack, l->o.form, odw_slots_at(l->o.slots, (unsigned)job->slot));
+	return od_shards_read(l->o.pack, m, expert, first, n, which, mem, staging, b, err);
 }
 
 /* Shards [first, first + n) are the part. */
@@ -93,16 +96,15 @@ static void *read_parts(void *arg)
 
 	while (odw_schedule_next_read(l->o.schedule, &job, true)) {
 		const struct od_shard *s = od_pack_expert(l->o.pack, job.m, job.expert)->shard;
-		const struct od_expert_mem mem = memory_of(l, &job);
 		uint64_t begin_ns = od_now_ns(), bytes = 0;
 		struct od_err err = { 0 };
 		uint32_t first, n = shards_of(l, &job, &first);
-		int rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, &mem, l->staging[job.stage], l->bytes[job.stage],
-				   &err);
+		int rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, job.read, &job.mem, l->staging[job.stage],
+				   l->bytes[job.stage], &err);
 
 		od_trace_end("read", begin_ns, -1, job.m, job.expert);
 		for (uint32_t i = first; i < first + n; i++)
-			bytes += (uint64_t)s[i].sm.stored_bytes + s[i].e.stored_bytes;
+			bytes += (job.read & OD_SET_SM ? s[i].sm.stored_bytes : 0) + (job.read & OD_SET_E ? s[i].e.stored_bytes : 0);
 		end_job(l, &job, rc == OD_OK ? bytes : 0, rc, &err);
 	}
 	return NULL;
@@ -111,13 +113,14 @@ static void *read_parts(void *arg)
 static int finish_part(struct inflating *own, const struct odw_load_job *job, struct od_err *err)
 {
 	struct odw_loaders *l = own->all;
-	const struct od_expert_mem mem = memory_of(l, job);
 	uint64_t begin_ns = od_now_ns();
 	uint32_t first, n = shards_of(l, job, &first);
 	int rc = OD_OK;
 
+	if (job->read == 0) /* no reader has said where it is */
+		rc = od_shards_read(l->o.pack, job->m, job->expert, first, n, 0, &job->mem, NULL, l->bytes[job->stage], err);
 	for (uint32_t i = 0; rc == OD_OK && i < n; i++)
-		rc = od_inflater_finish(own->inflater, job->m, job->expert, first + i, &l->bytes[job->stage][i], &mem, err);
+		rc = od_inflater_finish(own->inflater, job->m, job->expert, first + i, &l->bytes[job->stage][i], &job->mem, err);
 	od_trace_end("inflate", begin_ns, -1, job->m, job->expert);
 	return rc;
 }
@@ -139,7 +142,7 @@ static void *finish_parts(void *arg)
 /* Address space, of which only what is read into becomes memory. */
 static int make_stages(struct odw_loaders *l, struct od_err *err)
 {
-	uint64_t bytes = od_staging_bytes(l->o.pack, l->o.form) * l->part_shards;
+	uint64_t bytes = stage_bytes(l->o.pack, l->o.form, l->o.slot);
 
 	for (unsigned i = 0; bytes > 0 && i < l->n_stages; i++) {
 		l->staging[i] = od_alloc(bytes);

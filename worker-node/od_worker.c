@@ -8,9 +8,11 @@
 #include "common/net/endpoint.h"
 #include "common/net/hosts.h"
 #include "common/pack/expert_load.h"
+#include "worker-node/cache_planner.h"
 #include "worker-node/load_profile.h"
 #include "worker-node/loader.h"
 #include "worker-node/run_check.h"
+#include "worker-node/slots.h"
 #include "worker-node/spool_begin.h"
 #include "worker-node/worker_engine.h"
 
@@ -24,6 +26,7 @@
 /* Enough for a disk that wants several requests at once; a second costs nothing where the first suffices. */
 #define DEFAULT_READERS 2
 #define MAX_PACE_MS 60000
+#define MAX_CACHE_MIB (1u << 30)
 /* What a worker holds beside its slots: row buffers (scratch, RUNs, outputs and one more of each: 40 MiB), program,
  * libraries and the pack's tables. Staging of the load threads comes on top. */
 #define FIXED_BYTES (52u << 20)
@@ -36,11 +39,15 @@ static struct od_daemon_about about = {
 		 "Loads and runs the experts that od-main asks for, within a fixed amount of memory.\n",
 };
 
+static const char *const cache_policies[] = { "rank", "fifo", "lru", "lfu", "marking", NULL }; /* enum od_cache_policy */
+
 struct options {
 	struct od_daemon_args common;
 	uint64_t memory_bytes, slots, read_threads, load_threads;
 	int form; /* enum od_form, OD_FORM_AUTO */
 	int read_mode; /* enum odw_read_mode */
+	uint64_t cache_mib, cache_margin; /* cache_mib 0: none */
+	int cache_policy;		  /* enum od_cache_policy */
 	double load_time_ms, run_time_ms; /* paced, for experiments; 0: as fast as it goes */
 	const char *store, *spool;	  /* NULL: the pack is here */
 	uint64_t spool_limit_bytes;	  /* UINT64_MAX: none */
@@ -52,8 +59,12 @@ struct worker {
 	const struct od_config *cfg;
 	struct odw_puller *puller; /* NULL: nothing is pulled */
 	enum od_form form;
-	struct odw_slots *slots;
+	unsigned slot; /* the set of buffers that a slot has */
 	unsigned n_slots;
+	struct odw_bufs *bufs;
+	struct odw_expert_cache *cache; /* NULL: none, and no planner */
+	struct odw_planner_opts plan;
+	struct odw_planner *planner;
 	struct odw_schedule *schedule;
 	struct odw_engine *engine;
 	struct odw_loaders *loaders;
@@ -61,6 +72,9 @@ struct worker {
 	struct odw_session session; /* loop thread: accepted, then begun */
 	uint8_t *holds;		    /* of a spool: a bit for each expert, as PONG has them */
 	uint64_t told;		    /* how many changes main knows of; UINT64_MAX: of nothing */
+	uint32_t most_full;	    /* experts that the cache can keep full */
+	uint8_t *cached;	    /* of a cache: a byte for each expert, */
+	uint64_t told_cached;	    /* and how many changes of it main knows of */
 };
 
 /* ---- What main says ---- */
@@ -118,6 +132,7 @@ static int on_hello(void *arg, const Od__Hello *hello, Od__Welcome *welcome, con
 	welcome->memory_bytes = w->opt.memory_bytes;
 	welcome->threads = (uint32_t)w->opt.common.threads;
 	welcome->spool = od_pack_is_spool(w->pack);
+	welcome->cache_bytes = w->opt.cache_mib << 20;
 	return OD_OK;
 }
 
@@ -126,7 +141,7 @@ static void on_begin(void *arg, uint64_t session)
 	struct worker *w = arg;
 
 	w->session.id = session;
-	w->told = UINT64_MAX;
+	w->told = w->told_cached = UINT64_MAX;
 	odw_schedule_begin(w->schedule, session);
 	odw_engine_begin(w->engine, &w->session);
 	od_log(OD_LOG_INFO, "profile %s, %s kernels (class %s)", od_profile_names[w->session.profile - 1],
@@ -182,6 +197,8 @@ static int on_place(struct worker *w, const Od__Place *place, struct od_err *err
 			       place->n_groups);
 	if (w->puller != NULL)
 		odw_puller_place(w->puller, &share);
+	if (w->cache != NULL)
+		odw_schedule_place(w->schedule, &share);
 	return OD_OK;
 }
 
@@ -243,6 +260,19 @@ static void tell_holds(struct worker *w, Od__Pong *p, uint64_t changes)
 	}
 }
 
+/* How each expert is kept, when main does not know. */
+static void tell_cached(struct worker *w, Od__Pong *p)
+{
+	const size_t n = (size_t)w->cfg->n_layers * w->cfg->n_experts;
+
+	if (!odw_schedule_cached(w->schedule, &w->told_cached, w->cached))
+		return;
+	for (size_t i = 0; i < n; i++)
+		w->cached[i] = od_cache_to_wire((enum od_cache_state)w->cached[i]);
+	p->cached.data = w->cached;
+	p->cached.len = n;
+}
+
 static void on_pong(void *arg, Od__Pong *p)
 {
 	struct odw_pull_figures pull = { 0 };
@@ -264,6 +294,8 @@ static void on_pong(void *arg, Od__Pong *p)
 	p->spool_goal = pull.goal_bytes;
 	if (w->holds != NULL)
 		tell_holds(w, p, pull.changes);
+	if (w->cache != NULL)
+		tell_cached(w, p);
 }
 
 static const struct od_daemon_ops daemon_ops = {
@@ -272,10 +304,67 @@ static const struct od_daemon_ops daemon_ops = {
 
 /* ---- Start and end ---- */
 
+/* What --cache-mib leaves beside what the slots hold for it. */
+static int plan_cache(struct worker *w, uint64_t slots_bytes, struct od_err *err)
+{
+	const struct odw_planner_opts *p = &w->plan;
+	const uint64_t all = (uint64_t)w->cfg->n_layers * w->cfg->n_experts, cache_bytes = w->opt.cache_mib << 20;
+	const uint64_t least = slots_bytes + p->sizes.bytes[p->policy == OD_CACHE_RANK ? OD_CACHE_E : OD_CACHE_F];
+	uint64_t fit;
+
+	if (cache_bytes < least)
+		return od_fail(err, OD_ERR_NOMEM, "--cache-mib %" PRIu64 ": to keep anything of one expert it takes at least %" PRIu64
+			       " MiB with %u slots of this form; see --slots and --resident-form", w->opt.cache_mib,
+			       (least + (1u << 20) - 1) >> 20, w->n_slots);
+	w->plan.budget_bytes = cache_bytes - slots_bytes;
+	fit = p->budget_bytes / p->sizes.bytes[OD_CACHE_F];
+	w->most_full = (uint32_t)(fit < all ? fit : all);
+	w->cached = malloc(all);
+	if (w->cached == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "cache");
+	return odw_cache_new(&w->cache, w->cfg->n_layers, w->cfg->n_experts, w->bufs, err);
+}
+
+/* Of the memory that experts take: what the slots are made of, and what a cache has beside that. */
+static int plan_memory(struct worker *w, struct od_err *err)
+{
+	const unsigned own = od_form_bufs(w->form);
+	uint64_t bytes[OD_N_EXPERT_BUFS], slot_bytes, kept_bytes, fixed;
+	const uint64_t cache_bytes = w->opt.cache_mib << 20;
+	char slot[32], limit[32];
+	int rc;
+
+	w->slot = own | (w->opt.cache_mib > 0 ? OD_SET_STORED : 0);
+	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
+		bytes[i] = od_pack_buf_bytes(w->pack, (enum od_expert_buf)i);
+	slot_bytes = odw_bufs_memory(own, bytes);
+	kept_bytes = odw_bufs_memory(w->slot, bytes) - slot_bytes;
+	rc = odw_loader_bytes(&fixed, w->pack, w->form, w->slot, (unsigned)w->opt.read_threads, (unsigned)w->opt.load_threads,
+			      err);
+	if (rc == OD_OK)
+		rc = odw_slots_plan(&w->n_slots, w->opt.memory_bytes,
+				    fixed + FIXED_BYTES + cache_bytes + (w->puller != NULL ? PULL_BYTES : 0), slot_bytes,
+				    w->opt.slots, err);
+	if (rc == OD_OK)
+		rc = odw_bufs_new(&w->bufs, w->slot, bytes, err);
+	if (rc != OD_OK)
+		return rc;
+	od_log(OD_LOG_INFO, "%u slot%s of %s (%s) within %s", w->n_slots, w->n_slots > 1 ? "s" : "",
+	       od_format_bytes(slot_bytes, slot, sizeof(slot)), od_form_names[w->form],
+	       od_format_bytes(w->opt.memory_bytes, limit, sizeof(limit)));
+	w->plan.bufs = w->bufs;
+	w->plan.slot = w->slot;
+	w->plan.n_slots = w->n_slots;
+	w->plan.policy = (enum od_cache_policy)w->opt.cache_policy;
+	w->plan.sizes = od_cache_sizes_of(odw_bufs_memory(OD_SET_SM, bytes), odw_bufs_memory(OD_SET_E, bytes),
+					  odw_bufs_memory(OD_SET_PLAIN, bytes), w->form == OD_FORM_PLANES);
+	return w->opt.cache_mib > 0 ? plan_cache(w, w->n_slots * kept_bytes, err) : OD_OK;
+}
+
 /* What loads will cost, until there are some to learn from. Nothing is known of a spool that is empty yet. */
 static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts, struct od_err *err)
 {
-	const struct od_expert_mem mem = od_pack_slot_mem(w->pack, w->form, odw_slots_at(w->slots, 0));
+	struct od_expert_mem mem = { { NULL } };
 	const struct odw_profile_opts profile = { .pack = w->pack,
 						  .form = w->form,
 						  .mem = &mem,
@@ -283,9 +372,12 @@ static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts,
 	const uint64_t ram = od_available_ram_bytes();
 	const struct odw_part_times *t = &opts->profile;
 	bool direct;
-	int rc = odw_profile_read_mode(&opts->profile, &direct, &profile, (enum odw_read_mode)w->opt.read_mode,
-				       ram > w->opt.memory_bytes ? ram - w->opt.memory_bytes : 0, err);
+	int rc;
 
+	odw_bufs_fill(w->bufs, &mem);
+	rc = odw_profile_read_mode(&opts->profile, &direct, &profile, (enum odw_read_mode)w->opt.read_mode,
+				   ram > w->opt.memory_bytes ? ram - w->opt.memory_bytes : 0, err);
+	odw_bufs_put(w->bufs, &mem, ~0u);
 	if (rc == OD_OK && !direct && w->opt.read_mode == ODW_READ_DIRECT)
 		od_log(OD_LOG_WARN, "--read-mode direct: experts are read through the page cache: %s", w->form == OD_FORM_PLAIN ?
 		       "only those kept as planes can be read past it (--resident-form planes)" :
@@ -302,8 +394,9 @@ static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts,
 
 static int open_memory(struct worker *w, struct od_err *err)
 {
-	uint64_t slot_bytes = od_pack_slot_bytes(w->pack, w->form), fixed;
-	uint64_t beside = w->puller != NULL ? FIXED_BYTES + PULL_BYTES : FIXED_BYTES;
+	const struct od_pack_expert *x = od_pack_expert(w->pack, 0, 0);
+	const struct od_cache_plan none = { 0 };
+	size_t n[OD_N_EXPERT_BUFS];
 	struct odw_schedule_opts opts = { .n_layers = w->cfg->n_layers,
 					  .n_experts = w->cfg->n_experts,
 					  .n_parts = odw_parts(od_pack_expert(w->pack, 0, 0)->n_shards),
@@ -314,26 +407,21 @@ static int open_memory(struct worker *w, struct od_err *err)
 					  .expert_bytes = od_pack_expert_stored_bytes(w->pack),
 					  .rule = ODW_LOAD_JOHNSON,
 					  .load_ns = (uint64_t)(w->opt.load_time_ms * OD_NS_PER_MS) };
-	char slot[32], limit[32];
-	int rc;
+	int rc = plan_memory(w, err);
 
-	rc = odw_loader_bytes(&fixed, w->pack, w->form, (unsigned)w->opt.read_threads, (unsigned)w->opt.load_threads, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = odw_slots_plan(&w->n_slots, w->opt.memory_bytes, fixed + beside, slot_bytes, w->opt.slots, err);
-	if (rc != OD_OK)
-		return rc;
-	rc = odw_slots_new(&w->slots, w->n_slots, slot_bytes, err);
+	odw_planner_bufs(&w->plan, &none, n);
+	rc = odw_bufs_grow(w->bufs, n, err);
 	opts.n_slots = w->n_slots;
+	opts.bufs = w->bufs;
+	opts.cache = w->cache;
+	opts.most_full = w->most_full;
+	for (uint32_t i = 0; i < x->n_shards; i++)
+		opts.sm_bytes += x->shard[i].sm.stored_bytes;
 	if (rc == OD_OK)
 		rc = profile_loads(w, &opts, err);
-	if (rc == OD_OK)
-		rc = odw_schedule_new(&w->schedule, &opts, err);
-	if (rc == OD_OK)
-		od_log(OD_LOG_INFO, "%u slot%s of %s (%s) within %s", w->n_slots, w->n_slots > 1 ? "s" : "",
-		       od_format_bytes(slot_bytes, slot, sizeof(slot)), od_form_names[w->form],
-		       od_format_bytes(w->opt.memory_bytes, limit, sizeof(limit)));
-	return rc;
+	return rc == OD_OK ? odw_schedule_new(&w->schedule, &opts, err) : rc;
 }
 
 static void wake_engine(void *port)
@@ -350,8 +438,8 @@ static int open_loaders(struct worker *w, struct od_data_port *port, struct od_e
 {
 	const struct odw_loader_opts opts = { .pack = w->pack,
 					      .form = w->form,
+					      .slot = w->slot,
 					      .schedule = w->schedule,
-					      .slots = w->slots,
 					      .n_readers = (unsigned)w->opt.read_threads,
 					      .n_inflaters = (unsigned)w->opt.load_threads,
 					      .missed = w->puller != NULL ? ask_puller : NULL,
@@ -362,13 +450,20 @@ static int open_loaders(struct worker *w, struct od_data_port *port, struct od_e
 	return odw_loaders_start(&w->loaders, &opts, err);
 }
 
+static int open_planner(struct worker *w, struct od_err *err)
+{
+	w->plan.schedule = w->schedule;
+	w->plan.pack = w->pack;
+	w->plan.n_experts = w->cfg->n_experts;
+	w->plan.margin = (uint32_t)w->opt.cache_margin;
+	return odw_planner_start(&w->planner, &w->plan, err);
+}
+
 static int open_daemon(struct worker *w, struct od_err *err)
 {
 	struct od_daemon_opts opts;
 	struct odw_engine_opts engine = { .pack = w->pack,
-					  .form = w->form,
 					  .schedule = w->schedule,
-					  .slots = w->slots,
 					  .threads = (unsigned)w->opt.common.threads,
 					  .run_ns = (uint64_t)(w->opt.run_time_ms * OD_NS_PER_MS) };
 	int rc;
@@ -381,6 +476,8 @@ static int open_daemon(struct worker *w, struct od_err *err)
 		rc = odw_engine_start(&w->engine, &engine, err);
 	if (rc == OD_OK)
 		rc = open_loaders(w, engine.port, err);
+	if (rc == OD_OK && w->cache != NULL)
+		rc = open_planner(w, err);
 	if (rc == OD_OK)
 		od_log(OD_LOG_INFO, "listening on %s, port %u, data port %u",
 		       od_daemon_args_where(&w->opt.common), od_daemon_port(w->daemon), od_data_port_number(engine.port));
@@ -473,13 +570,16 @@ static void close_worker(struct worker *w)
 {
 	odw_engine_stop(w->engine);
 	odw_loaders_stop(w->loaders);
+	odw_planner_stop(w->planner);
 	od_daemon_free(w->daemon);
 	odw_engine_free(w->engine);
 	odw_puller_stop(w->puller);
 	odw_schedule_free(w->schedule);
-	odw_slots_free(w->slots);
+	odw_cache_free(w->cache);
+	odw_bufs_free(w->bufs);
 	od_pack_close(w->pack);
 	free(w->holds);
+	free(w->cached);
 }
 
 int main(int argc, char **argv)
@@ -502,9 +602,12 @@ int main(int argc, char **argv)
 		{ "read-mode", OD_ARG_CHOICE, &w.opt.read_mode, "auto|buffered|direct", "read experts through the page cache, which keeps them in memory that nobody uses, or past it, which is faster when they do not fit there (default: auto: through it if they fit, else what is measured to be faster at the start)", 0, 0, odw_read_mode_names },
 		{ "read-threads", OD_ARG_UINT, &w.opt.read_threads, "N", "threads that read experts (default: 2)", 1, ODW_MAX_LOADERS, NULL },
 		{ "load-threads", OD_ARG_UINT, &w.opt.load_threads, "N", "threads that check and decompress what has been read (default: the CPUs there are, at most 4)", 1, ODW_MAX_LOADERS, NULL },
-		{ .kind = OD_ARG_TITLE, .help = "Experiments: a slower machine than this one" },
+		{ "cache-mib", OD_ARG_UINT, &w.opt.cache_mib, "N", "of the memory limit, keep experts in N MiB beyond their use, as many and in such states as make loading fastest (default: none are kept)", 1, MAX_CACHE_MIB, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Experiments: a slower machine than this one, other caches" },
 		{ "load-time", OD_ARG_REAL, &w.opt.load_time_ms, "MS", "a load is complete no earlier than MS milliseconds after it began; loads go one at a time", 0, MAX_PACE_MS, NULL },
 		{ "run-time", OD_ARG_REAL, &w.opt.run_time_ms, "MS", "an expert's outputs are sent no earlier than MS milliseconds after its computation began", 0, MAX_PACE_MS, NULL },
+		{ "cache-policy", OD_ARG_CHOICE, &w.opt.cache_policy, "rank|fifo|lru|lfu|marking", "who stays in the cache (default: rank, the most used in each layer)", 0, 0, cache_policies },
+		{ "cache-margin", OD_ARG_UINT, &w.opt.cache_margin, "N", "rank: how many ranks an expert may stand behind the end of a pool and still enter it (default: 0)", 0, 4096, NULL },
 	};
 	struct od_err err = { 0 };
 	bool done;

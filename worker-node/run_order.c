@@ -5,12 +5,13 @@ static uint64_t at_most(uint64_t ns, uint64_t most)
 	return ns < most ? ns : most;
 }
 
-/* The parts are read whole, so all of the reading counts as E-chunks. */
+/* An expert is one task, each of its parts a chunk. */
 static struct odw_load_costs costs_of(const struct odw_expert_costs *c)
 {
 	const uint64_t n = at_most(c->n_parts, ODW_ORDER_CHUNKS);
 
-	return (struct odw_load_costs){ .e_read_ns = at_most(c->read_ns / n, ODW_ORDER_COST_NS),
+	return (struct odw_load_costs){ .sm_read_ns = at_most(c->sm_read_ns, ODW_ORDER_COST_NS),
+					.e_read_ns = at_most((c->read_ns - c->sm_read_ns) / n, ODW_ORDER_COST_NS),
 					.inflate_ns = at_most(c->finish_ns / n, ODW_ORDER_COST_NS),
 					.n_chunks = (uint16_t)n,
 					.n_inflaters = (unsigned)at_most(c->n_inflaters, ODW_ORDER_INFLATERS) };
@@ -41,7 +42,7 @@ static void by_rank(const struct odw_item *item, size_t n, uint16_t *index)
 	}
 }
 
-void odw_run_order(struct odw_item *item, size_t n, const bool *resident, const struct odw_expert_costs *costs,
+void odw_run_order(struct odw_item *item, size_t n, const unsigned *has, const struct odw_expert_costs *costs,
 		   enum odw_load_rule rule)
 {
 	struct odw_load_task task[ODW_ORDER_TASKS];
@@ -60,16 +61,18 @@ void odw_run_order(struct odw_item *item, size_t n, const bool *resident, const 
 		if (it->run_ns == 0)
 			return;
 		rank[i] = it->rank;
-		if (resident[index[i]])
+		if (has[index[i]] == ODW_RESIDES)
 			continue;
-		task[n_tasks] = (struct odw_load_task){ .expert = it->expert, .run_ns = at_most(it->run_ns, ODW_ORDER_COST_NS) };
+		task[n_tasks] = (struct odw_load_task){ .expert = it->expert, .has_e = (has[index[i]] & OD_SET_E) != 0,
+							.has_sm = (has[index[i]] & OD_SET_SM) != 0,
+							.run_ns = at_most(it->run_ns, ODW_ORDER_COST_NS) };
 		at[n_tasks++] = index[i];
 	}
 	if (odw_load_order(&o, rule, task, n_tasks, &c) != OD_OK)
 		return;
 	sort_ranks(rank, n);
 	for (size_t i = 0; i < n; i++)
-		if (resident[index[i]])
+		if (has[index[i]] == ODW_RESIDES)
 			item[index[i]].rank = rank[first++];
 	for (size_t i = 0; i < n_tasks; i++)
 		item[at[o.task[i]]].rank = rank[first + i];

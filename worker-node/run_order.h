@@ -8,9 +8,12 @@
 
 #include "worker-node/load_schedule.h"
 
-/* Gives the items' ranks to them anew, the smallest to the first: those that are resident [n], then the others in
- * the order of their loads. As asked when there is one item, too many, or one whose run_ns is not known. */
-void odw_run_order(struct odw_item *item, size_t n, const bool *resident, const struct odw_expert_costs *costs,
+#define ODW_RESIDES (~0u)
+
+/* Gives the items' ranks to them anew, the smallest to the first: those that are resident, then the others in the order
+ * of their loads. has [n]: what the cache has of each, of OD_SET_STORED, or ODW_RESIDES. As asked when there is one item,
+ * too many, or one whose run_ns is not known. */
+void odw_run_order(struct odw_item *item, size_t n, const unsigned *has, const struct odw_expert_costs *costs,
 		   enum odw_load_rule rule);
 
 #endif

@@ -22,14 +22,22 @@ enum need odw_slot_need(struct odw_schedule *s, const struct slot *slot, const s
 static void slot_is_void(struct odw_schedule *s, struct slot *slot)
 {
 	s->n_draining -= slot->state == ODW_DRAINING;
+	if (odw_expert_in(s, slot)->slot == 0) /* else it is being loaded elsewhere by now */
+		odw_cache_keep(s->opts.cache, slot->m, slot->expert, &slot->mem, slot->whole);
+	odw_bufs_put(s->opts.bufs, &slot->mem, ~0u);
+	TAILQ_REMOVE(&s->busy, slot, link);
+	s->n_busy--;
 	*slot = (struct slot){ .state = ODW_VOID };
+	TAILQ_INSERT_HEAD(&s->void_slots, slot, link);
+	s->n_voided++;
+	pthread_cond_signal(&s->to_plan);
 }
 
 void odw_slot_vacate(struct odw_schedule *s, struct slot *slot)
 {
-	if (slot->state == ODW_LOADING && slot->next_part > 0)
+	if (slot->state == ODW_LOADING && slot->next_part > 0 && slot->read != 0)
 		s->figures.cancelled_loads++;
-	if (slot->state == ODW_RESIDENT && !slot->used)
+	if (slot->state == ODW_RESIDENT && !slot->used && slot->read != 0)
 		s->figures.unused_loads++;
 	odw_expert_in(s, slot)->slot = 0;
 	odw_pace_leave(&s->pace, (int)(slot - s->slot));
@@ -43,6 +51,33 @@ void odw_slot_vacate(struct odw_schedule *s, struct slot *slot)
 	s->n_draining++;
 }
 
+/* Plain weights are kept full without what they were made from. */
+static void keep_full(struct odw_schedule *s, struct slot *slot)
+{
+	if (slot->mem.at[OD_BUF_PLAIN] != NULL)
+		odw_bufs_put(s->opts.bufs, &slot->mem, OD_SET_STORED);
+	if (slot->full)
+		return;
+	slot->full = true;
+	TAILQ_REMOVE(&s->busy, slot, link);
+	s->n_busy--;
+}
+
+void odw_slot_settle(struct odw_schedule *s, struct slot *slot)
+{
+	if (slot->state == ODW_RESIDENT && odw_cache_look(s->opts.cache, slot->m, slot->expert) == OD_CACHE_F) {
+		keep_full(s, slot);
+		return;
+	}
+	if (slot->full) {
+		slot->full = false;
+		TAILQ_INSERT_TAIL(&s->busy, slot, link);
+		s->n_busy++;
+	}
+	if (TAILQ_EMPTY(&odw_expert_in(s, slot)->entries))
+		odw_slot_vacate(s, slot);
+}
+
 static void drop_kept(struct odw_schedule *s, struct slot *slot)
 {
 	struct entry *e, *next;
@@ -54,15 +89,6 @@ static void drop_kept(struct odw_schedule *s, struct slot *slot)
 	}
 }
 
-static struct slot *void_slot(struct odw_schedule *s)
-{
-	for (unsigned i = 0; i < s->opts.n_slots; i++) {
-		if (s->slot[i].state == ODW_VOID)
-			return &s->slot[i];
-	}
-	return NULL;
-}
-
 /* The slot that a RUN may take: that of the WANT with the greatest key; else, when no RUN holds or is promised a
  * slot (so nothing would ever move), of the kept expert with the greatest key. NULL: wait. */
 static struct slot *victim_for_run(struct odw_schedule *s)
@@ -70,13 +96,12 @@ static struct slot *victim_for_run(struct odw_schedule *s)
 	bool runs_hold = s->n_draining > 0;
 	const struct entry *worst = NULL, *first;
 	enum need worst_need = NEED_RUN;
-	struct slot *victim = NULL;
+	struct slot *victim = NULL, *slot;
 
-	for (unsigned i = 0; i < s->opts.n_slots; i++) {
-		struct slot *slot = &s->slot[i];
+	TAILQ_FOREACH(slot, &s->busy, link) {
 		enum need need;
 
-		if (slot->state == ODW_VOID || slot->state == ODW_DRAINING)
+		if (slot->state == ODW_DRAINING)
 			continue;
 		need = odw_slot_need(s, slot, &first);
 		if (need == NEED_RUN) {
@@ -95,12 +120,10 @@ static struct slot *victim_for_run(struct odw_schedule *s)
 static struct slot *victim_for_want(struct odw_schedule *s, const struct entry *e)
 {
 	const struct entry *worst = e, *first;
-	struct slot *victim = NULL;
+	struct slot *victim = NULL, *slot;
 
-	for (unsigned i = 0; i < s->opts.n_slots; i++) {
-		struct slot *slot = &s->slot[i];
-
-		if (slot->state == ODW_VOID || slot->state == ODW_DRAINING)
+	TAILQ_FOREACH(slot, &s->busy, link) {
+		if (slot->state == ODW_DRAINING)
 			continue;
 		if (odw_slot_need(s, slot, &first) == NEED_WANT && odw_compare_entry_layers(first, e) > 0 &&
 		    odw_compare_entries(first, worst) > 0) {
@@ -111,55 +134,81 @@ static struct slot *victim_for_want(struct odw_schedule *s, const struct entry *
 	return victim;
 }
 
-static void begin_load(struct odw_schedule *s, struct slot *slot, struct entry *e)
+/* Paced loads take as much of their time as they read of the expert. */
+static uint64_t path_ns(const struct odw_schedule *s, unsigned read)
 {
-	*slot = (struct slot){ .state = ODW_LOADING, .m = e->m, .expert = e->expert };
-	odw_expert_of(s, e)->slot = (uint8_t)(slot - s->slot + 1);
-	pthread_cond_broadcast(&s->to_read);
+	const uint64_t sm_ns = read == OD_SET_STORED ? 0 :
+			       (uint64_t)((double)s->opts.load_ns * (double)s->opts.sm_bytes / (double)s->opts.expert_bytes);
+
+	return read == OD_SET_SM ? sm_ns : read == 0 ? 0 : s->opts.load_ns - sm_ns;
 }
 
-/* One entry without a slot gets one, or the promise of one that drains. coming counts what drains and is not
- * promised yet in this pass. False: there is nothing for it. */
-static bool give_slot(struct odw_schedule *s, struct entry *e, unsigned *coming)
+static void begin_load(struct odw_schedule *s, struct entry *e)
 {
-	struct slot *slot = void_slot(s);
+	struct slot *slot = TAILQ_FIRST(&s->void_slots);
 
-	if (slot == NULL && *coming == 0) {
-		slot = e->in_runs ? victim_for_run(s) : victim_for_want(s, e);
+	TAILQ_REMOVE(&s->void_slots, slot, link);
+	TAILQ_INSERT_TAIL(&s->busy, slot, link);
+	s->n_busy++;
+	slot->state = ODW_LOADING;
+	slot->m = e->m;
+	slot->expert = e->expert;
+	slot->whole = odw_cache_take(s->opts.cache, e->m, e->expert, &slot->mem);
+	slot->read = OD_SET_STORED & ~slot->whole;
+	odw_bufs_fill(s->opts.bufs, &slot->mem);
+	slot->paced = s->opts.load_ns == 0 || slot->read == 0;
+	odw_pace_begin(&s->pace, (int)(slot - s->slot), path_ns(s, slot->read));
+	odw_expert_of(s, e)->slot = (uint32_t)(slot - s->slot + 1);
+	pthread_cond_broadcast(slot->read != 0 ? &s->to_read : &s->to_finish);
+}
+
+/* One entry without a slot gets one, or the promise of one that drains. promised: so many in this pass. False: there is
+ * nothing for it. */
+static bool give_slot(struct odw_schedule *s, struct entry *e, unsigned *promised)
+{
+	while (s->n_busy - s->n_draining + *promised >= s->opts.n_slots) {
+		struct slot *slot = e->in_runs ? victim_for_run(s) : victim_for_want(s, e);
+
 		if (slot == NULL)
 			return false;
 		drop_kept(s, slot); /* its last entry takes the expert along */
 		if (slot->state != ODW_VOID && slot->state != ODW_DRAINING)
 			odw_slot_vacate(s, slot);
-		*coming += slot->state == ODW_DRAINING;
 	}
 	odw_expert_of(s, e)->pass = s->pass;
-	if (slot != NULL && slot->state == ODW_VOID)
-		begin_load(s, slot, e);
+	if (s->n_busy < s->opts.n_slots)
+		begin_load(s, e);
 	else
-		--*coming;
+		++*promised;
 	return true;
 }
 
-void odw_assign_slots(struct odw_schedule *s)
+static void give_slots(struct odw_schedule *s)
 {
 	struct entry_list *const list[] = { &s->runs, &s->wants };
-	unsigned coming = s->n_draining;
+	unsigned promised = 0;
 	struct entry *e;
 
 	s->pass++;
-	if (s->pace.load_ns > 0) { /* another load may be more urgent than the one that has the path */
-		pthread_cond_broadcast(&s->to_read);
-		pthread_cond_broadcast(&s->to_finish);
-	}
 	for (int i = 0; i < 2; i++) {
 		TAILQ_FOREACH(e, list[i], order) {
 			const struct expert *x = odw_expert_of(s, e);
 
-			if (x->slot == 0 && x->pass != s->pass && !give_slot(s, e, &coming))
+			if (x->slot == 0 && x->pass != s->pass && !give_slot(s, e, &promised))
 				return;
 		}
 	}
+}
+
+void odw_assign_slots(struct odw_schedule *s)
+{
+	if (s->pace.load_ns > 0) { /* another load may be more urgent than the one that has the path */
+		pthread_cond_broadcast(&s->to_read);
+		pthread_cond_broadcast(&s->to_finish);
+	}
+	do
+		give_slots(s);
+	while (odw_hear_uses(s)); /* what the cache keeps full leaves room for another */
 }
 
 void odw_slot_user_leaves(struct odw_schedule *s, struct slot *slot)
@@ -174,8 +223,8 @@ static bool has_job(const struct odw_schedule *s, const struct slot *slot, enum 
 	if (slot->state != ODW_LOADING)
 		return false;
 	switch (kind) {
-	case ODW_LOAD_READ: return slot->next_part < s->opts.n_parts;
-	case ODW_LOAD_FINISH: return odw_stages_read(&s->stages, (int)(slot - s->slot)) >= 0;
+	case ODW_LOAD_READ: return slot->read != 0 && slot->next_part < s->opts.n_parts;
+	case ODW_LOAD_FINISH: return odw_needs_no_read(s, slot) || odw_stages_read(&s->stages, (int)(slot - s->slot)) >= 0;
 	case ODW_LOAD_PACE: return !slot->paced;
 	}
 	return false;
@@ -185,10 +234,9 @@ struct slot *odw_most_urgent_load(struct odw_schedule *s, enum odw_load_kind kin
 {
 	const struct entry *best_first = NULL, *first;
 	enum need best_need = NEED_WANT;
-	struct slot *best = NULL;
+	struct slot *best = NULL, *slot;
 
-	for (unsigned i = 0; i < s->opts.n_slots; i++) {
-		struct slot *slot = &s->slot[i];
+	TAILQ_FOREACH(slot, &s->busy, link) {
 		enum need need;
 
 		if (!has_job(s, slot, kind))

@@ -181,6 +181,7 @@ static int accept_run(struct odw_engine *e, struct run *run, struct od_err *err)
 		run->item[i] = (struct odw_item){ .expert = asked->experts[i]->expert,
 						  .rank = asked->experts[i]->rank,
 						  .last = asked->experts[i]->last,
+						  .prompt = asked->prompt,
 						  .run_ns = asked->experts[i]->n_rows * e->row_ns,
 						  .run = run };
 	rc = odw_schedule_run(e->o.schedule, run->session.id, asked->step, asked->m, asked->closes, run->item,
@@ -270,11 +271,10 @@ static void put_rows(const struct odw_engine *e, const struct run *run, char *to
 static bool compute(struct odw_engine *e, const struct run *run, const struct odw_item *item,
 		    const Od__RunExpert *asked, char *to)
 {
-	const struct od_expert_mem mem = od_pack_slot_mem(e->o.pack, e->o.form, odw_slots_at(e->o.slots, (unsigned)item->slot));
 	struct od_expert w;
 	size_t n;
 
-	od_pack_bind(e->o.pack, item->m, item->expert, &mem, &w);
+	od_pack_bind(e->o.pack, item->m, item->expert, &item->mem, &w);
 	for (size_t i = 0; i < asked->n_rows; i += n) {
 		uint64_t begin_ns = od_now_ns();
 
@@ -332,6 +332,7 @@ static void run_expert(struct odw_engine *e, const struct run *run, struct odw_i
 		wait_for_pace(e, run, begin_ns);
 	init_result(&r, run, item->expert);
 	r.ready = item->ready;
+	r.cached = od_cache_to_wire(item->cached);
 	r.wait_ns = begin_ns - run->arrived_ns;
 	r.compute_ns = od_now_ns() - begin_ns;
 	od_trace_end("compute", begin_ns, (int64_t)item->step, item->m, item->expert);

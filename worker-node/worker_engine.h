@@ -14,7 +14,6 @@
 #include "common/pack/pack.h"
 #include "worker-node/load_schedule.h"
 #include "worker-node/puller.h"
-#include "worker-node/slots.h"
 
 #define ODW_SCRATCH_BYTES (8u << 20)
 #define ODW_HELD_BYTES (2 * OD_MAX_RUN_BYTES)
@@ -24,9 +23,7 @@ struct odw_engine;
 
 struct odw_engine_opts {
 	const struct od_pack *pack;
-	enum od_form form; /* of what slots hold */
 	struct odw_schedule *schedule;
-	struct odw_slots *slots;
 	struct od_data_port *port;
 	struct odw_puller *puller; /* NULL: none */
 	unsigned threads; /* of the arithmetic, the engine's included */

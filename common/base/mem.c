@@ -56,6 +56,30 @@ void od_free(void *p)
 	free(raw);
 }
 
+uint64_t od_map_bytes(uint64_t bytes)
+{
+	return od_round_up(bytes + OD_PAD_BYTES, OD_PAGE_BYTES);
+}
+
+void *od_map(size_t bytes)
+{
+	void *p;
+
+	if (bytes > SIZE_MAX - OD_PAD_BYTES - OD_PAGE_BYTES)
+		return NULL;
+	p = mmap(NULL, od_map_bytes(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (p == MAP_FAILED)
+		return NULL;
+	advise_huge_pages(p, bytes);
+	return p;
+}
+
+void od_unmap(void *p, size_t bytes)
+{
+	if (p != NULL)
+		munmap(p, od_map_bytes(bytes));
+}
+
 static uint64_t read_kib_field(const char *path, const char *field)
 {
 	char line[256];

@@ -49,6 +49,11 @@ void *od_alloc(size_t bytes);
 void *od_alloc_array(size_t n, size_t each_bytes); /* NULL on overflow too */
 void od_free(void *p);				   /* NULL ok */
 
+/* The same, always from the kernel and back to it: whole pages, od_map_bytes(bytes) of them. */
+uint64_t od_map_bytes(uint64_t bytes);
+void *od_map(size_t bytes);
+void od_unmap(void *p, size_t bytes); /* NULL ok */
+
 /* Peak resident memory of this process in bytes (VmHWM), 0 when unknown. */
 uint64_t od_peak_rss_bytes(void);
 uint64_t od_available_ram_bytes(void); /* MemAvailable, 0 when unknown */

@@ -20,6 +20,16 @@ enum od_cache_state {
 
 extern const char *const od_cache_state_names[]; /* "F", "C", "S", "E", "none", then NULL */
 
+/* As it travels: 0 is nothing, then the states in their order. */
+static inline uint8_t od_cache_to_wire(enum od_cache_state s)
+{
+	return s == OD_CACHE_NONE ? 0 : (uint8_t)(1 + s);
+}
+static inline enum od_cache_state od_cache_from_wire(uint32_t wire) /* what is no state: OD_CACHE_NONE */
+{
+	return wire >= 1 && wire <= OD_CACHE_STATES ? (enum od_cache_state)(wire - 1) : OD_CACHE_NONE;
+}
+
 #define OD_CACHE_POOL(state) (1u << (state))
 
 /* What an expert takes in each state, and which states are worth a pool (a set of OD_CACHE_POOL). */

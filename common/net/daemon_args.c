@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define NO_FD UINT64_MAX
-#define MAX_OWN 16
+#define MAX_OWN 24
 
 static size_t append(struct od_arg *table, size_t n, const struct od_arg *more, size_t n_more)
 {

@@ -31,9 +31,9 @@ uint64_t od_pack_buf_bytes(const struct od_pack *p, enum od_expert_buf buf)
 	return p->buf_bytes[buf];
 }
 
-bool od_form_has_buf(enum od_form form, enum od_expert_buf buf)
+unsigned od_form_bufs(enum od_form form)
 {
-	return (form == OD_FORM_PLAIN) == (buf == OD_BUF_PLAIN);
+	return form == OD_FORM_PLAIN ? OD_SET_PLAIN : OD_SET_STORED;
 }
 
 uint64_t od_pack_slot_bytes(const struct od_pack *p, enum od_form form)
@@ -41,7 +41,7 @@ uint64_t od_pack_slot_bytes(const struct od_pack *p, enum od_form form)
 	uint64_t bytes = 0;
 
 	for (int buf = 0; buf < OD_N_EXPERT_BUFS; buf++)
-		bytes += od_form_has_buf(form, (enum od_expert_buf)buf) ? p->buf_bytes[buf] : 0;
+		bytes += (od_form_bufs(form) & 1u << buf) != 0 ? p->buf_bytes[buf] : 0;
 	return bytes;
 }
 
@@ -51,7 +51,7 @@ struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form
 	uint8_t *next = slot;
 
 	for (int buf = 0; buf < OD_N_EXPERT_BUFS; buf++) {
-		if (!od_form_has_buf(form, (enum od_expert_buf)buf))
+		if ((od_form_bufs(form) & 1u << buf) == 0)
 			continue;
 		mem.at[buf] = next;
 		next += p->buf_bytes[buf];

@@ -166,20 +166,25 @@ static int read_chunks(const struct od_pack *p, const struct place *where, uint3
 	return rc;
 }
 
-/* n shards from at->shard on, each to where b says; buffers: that is in buffers of SM bytes and coded exponents. */
+/* Of n shards from at->shard on what has not been checked yet, each to where b says; buffers: that is in buffers of SM
+ * bytes and coded exponents. */
 static int read_shards(const struct od_pack *p, const struct place *at, uint32_t n, bool buffers,
 		       const struct od_shard_bytes *b, struct od_err *err)
 {
-	int rc;
+	int rc = OD_OK;
 
-	if (!od_pack_has_expert(p, at->m, at->expert))
+	if (b->checked != OD_SET_STORED && !od_pack_has_expert(p, at->m, at->expert))
 		return od_fail(err, OD_ERR_MISSING, "%s: expert (%u, %u) is not here", p->dir, at->m, at->expert);
-	rc = read_chunks(p, at, n, true, buffers, b, err);
-	return rc == OD_OK ? read_chunks(p, at, n, false, buffers, b, err) : rc;
+	if ((b->checked & OD_SET_SM) == 0)
+		rc = read_chunks(p, at, n, true, buffers, b, err);
+	if (rc == OD_OK && (b->checked & OD_SET_E) == 0)
+		rc = read_chunks(p, at, n, false, buffers, b, err);
+	return rc;
 }
 
 int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
-		   const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
+		   unsigned which, const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b,
+		   struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
 	const uint64_t each = od_staging_bytes(p, mem->at[OD_BUF_PLAIN] != NULL ? OD_FORM_PLAIN : OD_FORM_PLANES);
@@ -189,6 +194,7 @@ int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_
 		const struct od_shard *s = &e->x.shard[first + i];
 
 		b[i] = places(p, e, s, mem, rows_at(p, e, s, mem), staging != NULL ? staging + i * each : NULL);
+		b[i].checked = OD_SET_STORED & ~which;
 	}
 	return read_shards(p, &at, n, mem->at[OD_BUF_SM] != NULL && mem->at[OD_BUF_E] != NULL, b, err);
 }
@@ -210,13 +216,13 @@ static int finish_rows(struct od_inflater *inf, const struct place *where, const
 	int rc;
 
 	at.chunk = "SM";
-	rc = check_sum(inf->pack, &at, &s->sm, b->sm, err);
+	rc = (b->checked & OD_SET_SM) != 0 ? OD_OK : check_sum(inf->pack, &at, &s->sm, b->sm, err);
 	at.chunk = "E";
-	if (rc == OD_OK)
+	if (rc == OD_OK && (b->checked & OD_SET_E) == 0)
 		rc = check_sum(inf->pack, &at, &s->e, b->e, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = od_coded_check(&coded, err);
+	rc = (b->checked & OD_SET_E) != 0 ? OD_OK : od_coded_check(&coded, err);
 	if (rc == OD_OK && rows != NULL)
 		rc = od_decoder_weights(inf->decoder, &coded, x->dtype[s->mat], b->sm, rows, err);
 	return rc == OD_OK ? OD_OK : bad_chunk(inf->pack, &at, &s->e, err);
@@ -277,7 +283,7 @@ int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 	uint64_t begin_ns = od_now_ns();
 	struct od_shard_bytes b;
 	struct od_err why;
-	int rc = od_shards_read(inf->pack, m, expert, shard, 1, mem, inf->staging, &b, &why);
+	int rc = od_shards_read(inf->pack, m, expert, shard, 1, OD_SET_STORED, mem, inf->staging, &b, &why);
 
 	return finish_load(inf, &at, &b, rows_at(inf->pack, e, &e->x.shard[shard], mem), rc, &why, begin_ns, stats, err);
 }

@@ -25,15 +25,17 @@ uint64_t od_inflater_bytes(const struct od_pack *p, enum od_form form); /* memor
 /* A shard as it is stored, each chunk followed by OD_PAD_BYTES readable bytes. */
 struct od_shard_bytes {
 	uint8_t *sm, *e;
+	unsigned checked; /* of OD_SET_STORED: what was read, and found good, another time */
 };
 
 /* Memory that one shard needs between being read and being finished, beside the buffers of its form. */
 uint64_t od_staging_bytes(const struct od_pack *p, enum od_form form);
 /* Shards [first, first + n) into mem and, what has no place there, into staging (od_alloc, n * od_staging_bytes),
- * unchecked; b[i] says where the chunks of shard first + i are. What lies together is read at once. */
+ * unchecked; b[i] says where the chunks of shard first + i are. which: what of them is read, of OD_SET_STORED; the rest is
+ * in its buffers already, and good. What lies together is read at once. */
 OD_MUST_CHECK int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
-				 const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b,
-				 struct od_err *err);
+				 unsigned which, const struct od_expert_mem *mem, uint8_t *staging,
+				 struct od_shard_bytes *b, struct od_err *err);
 /* What was read, wherever it is, is checked and, if mem has a place for weights, put together there. A checksum or length
  * that does not hold is OD_ERR_CORRUPT and names file, expert and offset; the expert is then garbage. */
 OD_MUST_CHECK int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard,

@@ -87,14 +87,19 @@ OD_MUST_CHECK int od_pack_choose_form(const struct od_pack *p, const struct od_b
  * kept without the others. */
 enum od_expert_buf { OD_BUF_SM, OD_BUF_E, OD_BUF_PLAIN };
 #define OD_N_EXPERT_BUFS 3
+/* Sets of them. */
+#define OD_SET_SM (1u << OD_BUF_SM)
+#define OD_SET_E (1u << OD_BUF_E)
+#define OD_SET_STORED (OD_SET_SM | OD_SET_E)
+#define OD_SET_PLAIN (1u << OD_BUF_PLAIN)
 
 struct od_expert_mem {
 	uint8_t *at[OD_N_EXPERT_BUFS]; /* aligned to 64 bytes; NULL: it has no such buffer */
 };
 
-/* What a buffer takes for any expert; a slot: the buffers of a form. */
+/* What a buffer takes for any expert; the set of a form's; a slot: these. */
 uint64_t od_pack_buf_bytes(const struct od_pack *p, enum od_expert_buf buf);
-bool od_form_has_buf(enum od_form form, enum od_expert_buf buf);
+unsigned od_form_bufs(enum od_form form);
 uint64_t od_pack_slot_bytes(const struct od_pack *p, enum od_form form);
 /* The buffers of a form, cut from one block of od_pack_slot_bytes. */
 struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form, void *slot);

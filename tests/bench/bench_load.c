@@ -10,6 +10,7 @@
 #include "tests/bench/load_run.h"
 #include "tests/bench/load_together.h"
 #include "tests/bench/recall_config.h"
+#include "worker-node/slots.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -59,7 +60,7 @@ struct load_bench {
 	int form[RECALL_LIST_MAX];
 	size_t n_models, n_sources, n_threads, n_forms, n_lines;
 	struct line *line;
-	struct odw_slots *slots;
+	struct odw_bufs *bufs[OD_N_FORMS];
 	double *room; /* [rounds], to sort in */
 };
 
@@ -197,21 +198,45 @@ static int open_packs(struct load_bench *b, struct od_err *err)
 	return rc;
 }
 
-/* One set of slots for all, and one more, which have been written once: a page that is not there yet costs more than
- * reading it. */
-static int make_slots(struct load_bench *b, struct od_err *err)
+/* Each buffer is written once: a page that is not there yet costs more than reading it. */
+static void touch_slots(struct load_bench *b, enum od_form form, const uint64_t bytes[OD_N_EXPERT_BUFS])
 {
-	uint64_t most = 0;
+	struct od_expert_mem mem[ODW_MAX_SLOTS] = { 0 };
+
+	for (unsigned i = 0; i <= b->opt.slots; i++) {
+		odw_bufs_fill(b->bufs[form], &mem[i]);
+		for (unsigned k = 0; k < OD_N_EXPERT_BUFS; k++) {
+			if (mem[i].at[k] != NULL)
+				memset(mem[i].at[k], 1, bytes[k]);
+		}
+	}
+	for (unsigned i = 0; i <= b->opt.slots; i++)
+		odw_bufs_put(b->bufs[form], &mem[i], ~0u);
+}
+
+/* One set of slots, and one more, for all lines of a form. */
+static int make_slots(struct load_bench *b, enum od_form form, struct od_err *err)
+{
+	const unsigned slot = od_form_bufs(form);
+	uint64_t most[OD_N_EXPERT_BUFS] = { 0 };
+	size_t n[OD_N_EXPERT_BUFS] = { 0 };
 	int rc;
 
-	for (size_t i = 0; i < b->n_lines; i++) {
-		uint64_t bytes = od_pack_slot_bytes(b->line[i].model->pack, b->line[i].form);
+	for (unsigned k = 0; k < OD_N_EXPERT_BUFS; k++) {
+		for (size_t i = 0; i < b->n_lines; i++) {
+			const uint64_t bytes = od_pack_buf_bytes(b->line[i].model->pack, (enum od_expert_buf)k);
 
-		most = bytes > most ? bytes : most;
+			if ((slot & 1u << k) == 0 || b->line[i].form != form)
+				continue;
+			n[k] = b->opt.slots + 1;
+			most[k] = bytes > most[k] ? bytes : most[k];
+		}
 	}
-	rc = odw_slots_new(&b->slots, (unsigned)b->opt.slots + 1, most, err);
-	for (unsigned i = 0; rc == OD_OK && i <= b->opt.slots; i++)
-		memset(odw_slots_at(b->slots, i), 1, most);
+	rc = odw_bufs_new(&b->bufs[form], slot, most, err);
+	if (rc == OD_OK)
+		rc = odw_bufs_grow(b->bufs[form], n, err);
+	if (rc == OD_OK && (n[OD_BUF_SM] > 0 || n[OD_BUF_PLAIN] > 0))
+		touch_slots(b, form, most);
 	return rc;
 }
 
@@ -266,7 +291,7 @@ static struct load_case case_of(const struct load_bench *b, const struct line *l
 					.n = b->opt.experts,
 					.lock = PTHREAD_MUTEX_INITIALIZER };
 	return (struct load_case){ .source = source,
-				   .slots = b->slots,
+				   .bufs = b->bufs[l->form],
 				   .n_slots = (unsigned)b->opt.slots,
 				   .n_readers = (unsigned)b->opt.read_threads,
 				   .n_inflaters = l->n_inflaters };
@@ -276,13 +301,16 @@ static struct load_case case_of(const struct load_bench *b, const struct line *l
 static int raw_in_crowd(const struct load_bench *b, const struct line *l, const struct load_case *c, struct load_time *t,
 			struct od_err *err)
 {
+	struct od_expert_mem mem = { { NULL } };
 	struct load_crowd *crowd;
-	int rc = load_crowd_start(&crowd, l->n_inflaters, l->model->pack, l->form, &l->model->expert[0],
-				  odw_slots_at(b->slots, c->n_slots), err), stopped;
+	int rc, stopped;
 
+	odw_bufs_fill(b->bufs[l->form], &mem);
+	rc = load_crowd_start(&crowd, l->n_inflaters, l->model->pack, l->form, &l->model->expert[0], &mem, err);
 	if (rc == OD_OK)
 		rc = load_raw(c, t, err);
 	stopped = load_crowd_stop(crowd, rc == OD_OK ? err : NULL);
+	odw_bufs_put(b->bufs[l->form], &mem, ~0u);
 	return rc == OD_OK ? stopped : rc;
 }
 
@@ -464,7 +492,9 @@ static int run(struct load_bench *b, struct od_err *err)
 	if (rc == OD_OK)
 		rc = plan_lines(b, err);
 	if (rc == OD_OK)
-		rc = make_slots(b, err);
+		rc = make_slots(b, OD_FORM_PLAIN, err);
+	if (rc == OD_OK)
+		rc = make_slots(b, OD_FORM_PLANES, err);
 	if (rc != OD_OK)
 		return rc;
 	return b->opt.together > 0 ? measure_together(b, err) : measure_all(b, err);
@@ -481,7 +511,8 @@ static void close_bench(struct load_bench *b)
 		free(b->line[i].raw_gbps);
 	free(b->line);
 	free(b->room);
-	odw_slots_free(b->slots);
+	odw_bufs_free(b->bufs[OD_FORM_PLAIN]);
+	odw_bufs_free(b->bufs[OD_FORM_PLANES]);
 }
 
 int od_bench_load(int argc, char **argv, struct od_err *err)

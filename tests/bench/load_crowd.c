@@ -43,7 +43,7 @@ static void *finish_shards(void *arg)
 }
 
 int load_crowd_start(struct load_crowd **out, unsigned n, const struct od_pack *pack, enum od_form form,
-		     const struct load_expert *e, void *slot, struct od_err *err)
+		     const struct load_expert *e, const struct od_expert_mem *mem, struct od_err *err)
 {
 	const uint32_t n_shards = od_pack_expert(pack, e->m, e->expert)->n_shards;
 	struct load_crowd *c = calloc(1, sizeof(*c) + n * sizeof(c->member[0]));
@@ -54,7 +54,7 @@ int load_crowd_start(struct load_crowd **out, unsigned n, const struct od_pack *
 		return od_fail(err, OD_ERR_NOMEM, "%u inflaters", n);
 	c->pack = pack;
 	c->e = e;
-	c->mem = od_pack_slot_mem(pack, form, slot);
+	c->mem = *mem;
 	c->n = n < n_shards ? n : n_shards;
 	for (unsigned i = 0; rc == OD_OK && i < c->n; i++) {
 		c->member[i] = (struct member){ .all = c, .number = i };

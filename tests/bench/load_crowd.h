@@ -10,9 +10,9 @@
 
 struct load_crowd;
 
-/* e->stored is there; slot is theirs. */
+/* e->stored is there; mem is theirs. */
 OD_MUST_CHECK int load_crowd_start(struct load_crowd **out, unsigned n, const struct od_pack *pack, enum od_form form,
-				   const struct load_expert *e, void *slot, struct od_err *err);
+				   const struct load_expert *e, const struct od_expert_mem *mem, struct od_err *err);
 /* An error that they met, if any. NULL ok. */
 OD_MUST_CHECK int load_crowd_stop(struct load_crowd *c, struct od_err *err);
 

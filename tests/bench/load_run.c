@@ -73,8 +73,8 @@ static int run_loaders(const struct load_job *j, struct load_time *t, struct od_
 	const struct load_case *c = j->c;
 	const struct odw_loader_opts opts = { .pack = c->source->pack,
 					      .form = c->source->form,
+					      .slot = od_form_bufs(c->source->form),
 					      .schedule = j->s,
-					      .slots = c->slots,
 					      .n_readers = c->n_readers,
 					      .n_inflaters = c->n_inflaters,
 					      .read = load_source_read,
@@ -107,6 +107,7 @@ int load_run(const struct load_case *c, const struct load_together *together, st
 					  .n_experts = cfg->n_experts,
 					  .n_parts = odw_parts(od_pack_expert(pack, 0, 0)->n_shards),
 					  .n_slots = c->n_slots,
+					  .bufs = c->bufs,
 					  .n_stages = odw_loader_stages(c->n_readers, c->n_inflaters),
 					  .n_readers = c->n_readers,
 					  .n_inflaters = c->n_inflaters,
@@ -139,6 +140,7 @@ int load_run(const struct load_case *c, const struct load_together *together, st
 struct raw {
 	const struct load_case *c;
 	uint32_t n_shards, part_shards, n_parts;
+	struct od_expert_mem *mem; /* [n_slots] */
 	_Atomic size_t next; /* part of all experts */
 	_Atomic uint64_t bytes, ns;
 };
@@ -158,11 +160,10 @@ static int read_part(struct raw_reader *r, size_t expert, uint32_t part)
 	const struct od_shard *s = od_pack_expert(c->source->pack, e->m, e->expert)->shard;
 	const uint32_t first = part * r->all->part_shards, left = r->all->n_shards - first;
 	const uint32_t n = left < r->all->part_shards ? left : r->all->part_shards;
-	const struct od_expert_mem mem = od_pack_slot_mem(c->source->pack, c->source->form,
-							  odw_slots_at(c->slots, (unsigned)(expert % c->n_slots)));
 	struct od_shard_bytes b[ODW_PART_SHARDS];
 	uint64_t begin_ns = od_now_ns();
-	int rc = load_source_read(c->source, e->m, e->expert, first, n, &mem, r->staging, b, &r->err);
+	int rc = load_source_read(c->source, e->m, e->expert, first, n, OD_SET_STORED, &r->all->mem[expert % c->n_slots],
+				  r->staging, b, &r->err);
 
 	r->all->ns += od_now_ns() - begin_ns;
 	for (uint32_t i = first; i < first + n; i++)
@@ -215,13 +216,20 @@ int load_raw(const struct load_case *c, struct load_time *t, struct od_err *err)
 	const uint32_t n_shards = od_pack_expert(c->source->pack, 0, 0)->n_shards;
 	struct raw raw = { .c = c, .n_shards = n_shards, .part_shards = odw_part_shards(n_shards), .n_parts = odw_parts(n_shards) };
 	struct raw_reader *reader = calloc(c->n_readers, sizeof(*reader));
-	int rc = reader != NULL ? load_source_begin(c->source, err) : od_fail(err, OD_ERR_NOMEM, "readers");
+	int rc;
 
 	*t = (struct load_time){ .weight_bytes = c->source->n * od_pack_expert_raw_bytes(c->source->pack) };
+	raw.mem = calloc(c->n_slots, sizeof(*raw.mem));
+	rc = reader != NULL && raw.mem != NULL ? load_source_begin(c->source, err) : od_fail(err, OD_ERR_NOMEM, "readers");
+	for (unsigned i = 0; rc == OD_OK && i < c->n_slots; i++)
+		odw_bufs_fill(c->bufs, &raw.mem[i]);
 	if (rc == OD_OK)
 		rc = run_readers(c, &raw, reader, t, err);
+	for (unsigned i = 0; raw.mem != NULL && i < c->n_slots; i++)
+		odw_bufs_put(c->bufs, &raw.mem[i], ~0u);
 	for (unsigned i = 0; reader != NULL && i < c->n_readers; i++)
 		od_free(reader[i].staging);
 	free(reader);
+	free(raw.mem);
 	return rc;
 }

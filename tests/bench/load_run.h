@@ -10,7 +10,7 @@
 
 struct load_case {
 	struct load_source *source; /* its experts, in their order */
-	struct odw_slots *slots;
+	struct odw_bufs *bufs; /* of the source's form, n_slots of each kind */
 	unsigned n_slots, n_readers, n_inflaters;
 };
 

@@ -93,8 +93,8 @@ static const struct load_expert *find(const struct load_source *s, uint32_t m, u
 	return NULL;
 }
 
-int load_source_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, const struct od_expert_mem *mem,
-		     uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
+int load_source_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
+		     const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
 {
 	struct load_source *s = arg;
 	const struct od_pack_expert *x = od_pack_expert(s->pack, m, expert);
@@ -102,7 +102,7 @@ int load_source_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uin
 	uint64_t bytes = 0;
 
 	if (s->kind != LOAD_PACED)
-		return od_shards_read(s->pack, m, expert, first, n, mem, staging, b, err);
+		return od_shards_read(s->pack, m, expert, first, n, which, mem, staging, b, err);
 	if (e == NULL)
 		return od_fail(err, OD_ERR_RANGE, "expert (%u, %u) is not in memory", m, expert);
 	for (uint32_t i = 0; i < n; i++) {

@@ -12,13 +12,14 @@ od-bench_SRCS += $(addprefix tests/bench/,recall_board.c recall_config.c recall_
 	recall_sweep.c) $(ODS_SRCS)
 
 # A cluster in virtual time: the worker's own schedule.
-od-bench_SRCS += $(addprefix tests/bench/,recall_served.c recall_tape.c served_sim.c) $(addprefix worker-node/,load_pace.c load_schedule.c load_stages.c run_order.c slot_claims.c step_marks.c)
+od-bench_SRCS += $(addprefix tests/bench/,recall_served.c recall_tape.c served_sim.c) $(addprefix worker-node/,expert_bufs.c expert_cache.c \
+	load_pace.c load_schedule.c load_stages.c run_order.c schedule_cache.c slot_claims.c step_marks.c)
 
 # Recorded routes through the caches of workers.
 od-bench_SRCS += $(addprefix tests/bench/,bench_cache.c cache_draw.c cache_replay.c cache_routes.c)
 
 # Experts through the worker's loading path.
-od-bench_SRCS += $(addprefix tests/bench/,bench_load.c load_crowd.c load_draw.c load_run.c load_source.c load_together.c) $(addprefix worker-node/,loader.c slots.c)
+od-bench_SRCS += $(addprefix tests/bench/,bench_load.c load_crowd.c load_draw.c load_run.c load_source.c load_together.c) worker-node/loader.c
 
 # Orders of loads in virtual time: the worker's own rules.
 od-bench_SRCS += $(addprefix tests/bench/,bench_order.c load_optimum.c load_sim.c) worker-node/load_order.c
@@ -39,6 +40,6 @@ test_recall_config_OBJS := $(B)/obj/tests/bench/recall_config.o
 test_recall_board_OBJS := $(addprefix $(B)/obj/tests/bench/,recall_board.o recall_tape.o recall_stats.o)
 test_recall_progress_OBJS := $(B)/obj/tests/bench/recall_progress.o
 test_served_sim_OBJS := $(B)/obj/tests/bench/served_sim.o $(addprefix $(B)/obj/main-node/,placement.o predictions.o want_place.o) \
-	$(addprefix $(B)/obj/worker-node/,load_order.o load_pace.o load_schedule.o load_stages.o run_order.o slot_claims.o step_marks.o)
+	$(test_load_schedule_OBJS)
 test_load_sim_OBJS := $(addprefix $(B)/obj/tests/bench/,load_optimum.o load_sim.o) $(B)/obj/worker-node/load_order.o
 test_recall_tape_OBJS := $(B)/obj/tests/bench/recall_tape.o

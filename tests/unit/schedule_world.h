@@ -25,13 +25,19 @@ static inline uint64_t read_clock(void)
 	return clock_ns;
 }
 
-static inline struct odw_schedule *new_paced_schedule(unsigned n_slots, uint64_t load_ns)
+/* more: what else it shall have. */
+static inline struct odw_schedule *new_schedule_with(unsigned n_slots, const struct odw_schedule_opts *more)
 {
-	const struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS,
-						.n_slots = n_slots, .n_stages = STAGES, .load_ns = load_ns, .now_ns = read_clock };
+	struct odw_schedule_opts opts = *more;
 	struct odw_schedule *s;
 	struct od_err err;
 
+	opts.n_layers = LAYERS;
+	opts.n_experts = EXPERTS;
+	opts.n_parts = SHARDS;
+	opts.n_slots = n_slots;
+	opts.n_stages = STAGES;
+	opts.now_ns = read_clock;
 	assert_int_equal(odw_schedule_new(&s, &opts, &err), OD_OK);
 	odw_schedule_begin(s, SESSION);
 	return s;
@@ -39,7 +45,7 @@ static inline struct odw_schedule *new_paced_schedule(unsigned n_slots, uint64_t
 
 static inline struct odw_schedule *new_schedule(unsigned n_slots)
 {
-	return new_paced_schedule(n_slots, 0);
+	return new_schedule_with(n_slots, &(struct odw_schedule_opts){ 0 });
 }
 
 static inline void want(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t version, size_t n, const uint32_t *experts)

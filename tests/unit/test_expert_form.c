@@ -184,7 +184,8 @@ static void past_the_page_cache(void **state)
 		}
 		if (od_pack_read_direct(planes, direct) != direct)
 			print_message("# this file system is only read through the page cache\n");
-		assert_int_equal(od_shards_read(planes, 4, 1, 0, x->n_shards, &mem[direct], NULL, b[direct], NULL), OD_OK);
+		assert_int_equal(od_shards_read(planes, 4, 1, 0, x->n_shards, OD_SET_STORED, &mem[direct], NULL, b[direct],
+						NULL), OD_OK);
 	}
 	assert_false(od_pack_read_direct(planes, false));
 	for (uint32_t i = 0; i < x->n_shards; i++) {

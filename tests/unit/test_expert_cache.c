@@ -1,0 +1,320 @@
+/* A worker's buffers, and what its schedule makes of a cache of experts: by hand, one rule after the other. What random
+ * messages make of it is in test_schedule_random, what real files do in test_loader_cache. */
+#include "common/base/mem.h"
+#include "tests/unit/schedule_world.h"
+#include "worker-node/cache_planner.h"
+
+/* ---- Buffers ---- */
+
+static void buffers_are_apart_and_as_many_as_agreed(void **state)
+{
+	const uint64_t bytes[OD_N_EXPERT_BUFS] = { 5000, 300, 70000 };
+	struct od_expert_mem mem[3] = { 0 };
+	struct odw_bufs *b;
+
+	(void)state;
+	assert_int_equal(odw_bufs_memory(OD_SET_STORED, bytes), 8192 + 4096);
+	assert_int_equal(odw_bufs_memory(OD_SET_PLAIN, (uint64_t[]){ 0, 0, 4096 }), 8192); /* with zeros behind it */
+	assert_int_equal(odw_bufs_new(&b, OD_SET_STORED, bytes, NULL), OD_OK);
+	assert_int_equal(odw_bufs_grow(b, (size_t[]){ 3, 3, 0 }, NULL), OD_OK);
+	for (int i = 0; i < 3; i++) {
+		odw_bufs_fill(b, &mem[i]);
+		assert_null(mem[i].at[OD_BUF_PLAIN]);
+		for (int k = 0; k < OD_BUF_PLAIN; k++) {
+			assert_int_equal((uintptr_t)mem[i].at[k] % 64, 0);
+			memset(mem[i].at[k], 10 * i + k + 1, bytes[k]);
+		}
+	}
+	for (int i = 0; i < 3; i++) {
+		for (int k = 0; k < OD_BUF_PLAIN; k++) {
+			assert_int_equal(mem[i].at[k][0], 10 * i + k + 1);
+			assert_int_equal(mem[i].at[k][bytes[k] - 1], 10 * i + k + 1);
+			assert_int_equal(mem[i].at[k][bytes[k]], 0); /* vector loads may reach behind */
+			assert_int_equal(mem[i].at[k][bytes[k] + OD_PAD_BYTES - 1], 0);
+		}
+	}
+	assert_false(odw_bufs_shrink(b, (size_t[]){ 1, 2, 0 }));
+	odw_bufs_put(b, &mem[0], OD_SET_SM);
+	assert_null(mem[0].at[OD_BUF_SM]);
+	assert_non_null(mem[0].at[OD_BUF_E]);
+	odw_bufs_put(b, &mem[1], ~0u);
+	assert_true(odw_bufs_shrink(b, (size_t[]){ 1, 2, 0 }));
+	assert_int_equal(mem[2].at[OD_BUF_SM][0], 21);
+	assert_int_equal(odw_bufs_grow(b, (size_t[]){ 2, 2, 0 }, NULL), OD_OK);
+	odw_bufs_put(b, &mem[0], OD_SET_E);
+	odw_bufs_fill(b, &mem[1]);
+	assert_true(mem[1].at[OD_BUF_SM] != mem[2].at[OD_BUF_SM] && mem[1].at[OD_BUF_E] != mem[2].at[OD_BUF_E]);
+	odw_bufs_free(b); /* those in use too */
+}
+
+static void no_memory_is_said(void **state)
+{
+	const uint64_t bytes[OD_N_EXPERT_BUFS] = { UINT64_MAX / 2 };
+	struct odw_bufs *b;
+	struct od_err err;
+
+	(void)state;
+	assert_int_equal(odw_bufs_new(&b, OD_SET_STORED, bytes, &err), OD_OK);
+	assert_int_equal(odw_bufs_grow(b, (size_t[]){ 1, 0, 0 }, &err), OD_ERR_NOMEM);
+	assert_non_null(strstr(err.msg, "buffer 1 of 1"));
+	odw_bufs_free(b);
+}
+
+/* ---- A schedule with a cache ---- */
+
+#define LOAD_NS 1000
+#define SM_BYTES 75
+#define E_BYTES 25
+
+struct world {
+	struct odw_bufs *bufs;
+	struct odw_expert_cache *cache;
+	struct odw_schedule *s;
+	uint64_t place, step;
+};
+
+static struct od_cache_opts policy_of(enum od_cache_policy policy, const struct od_cache_plan *plan, bool planes)
+{
+	return (struct od_cache_opts){ .policy = policy, .n_layers = LAYERS, .n_experts = EXPERTS, .plan = *plan,
+				       .full_is_stored = planes, .budget_bytes = plan->experts[OD_CACHE_F], .expert_bytes = 1,
+				       .state = OD_CACHE_F };
+}
+
+static void begin(struct world *w, const struct od_cache_opts *o)
+{
+	const struct od_share share = { 1, 0, 1 };
+	double inclusion[EXPERTS];
+	struct odw_cache_uses u = { .inclusion = inclusion };
+	struct od_cache *policy;
+
+	odw_schedule_place(w->s, &share);
+	assert_true(odw_schedule_next_plan(w->s, &u));
+	assert_int_equal(od_cache_new(&policy, o, NULL), OD_OK);
+	assert_true(odw_schedule_begin_cache(w->s, u.place, policy));
+	w->place = u.place;
+}
+
+static void open_world(struct world *w, unsigned n_slots, enum od_cache_policy policy, uint64_t load_ns, bool planes,
+		       const struct od_cache_plan *plan)
+{
+	const struct odw_planner_opts po = { .slot = planes ? OD_SET_STORED : OD_SET_STORED | OD_SET_PLAIN, .n_slots = n_slots };
+	const struct od_cache_opts o = policy_of(policy, plan, planes);
+	struct odw_schedule_opts more = { .most_full = plan->experts[OD_CACHE_F], .load_ns = load_ns, .sm_bytes = SM_BYTES,
+					  .expert_bytes = SM_BYTES + E_BYTES };
+	size_t n[OD_N_EXPERT_BUFS];
+
+	*w = (struct world){ 0 };
+	assert_int_equal(odw_bufs_new(&w->bufs, po.slot, (uint64_t[]){ 1, 1, 1 }, NULL), OD_OK);
+	odw_planner_bufs(&po, plan, n);
+	assert_int_equal(odw_bufs_grow(w->bufs, n, NULL), OD_OK);
+	assert_int_equal(odw_cache_new(&w->cache, LAYERS, EXPERTS, w->bufs, NULL), OD_OK);
+	more.bufs = w->bufs;
+	more.cache = w->cache;
+	w->s = new_schedule_with(n_slots, &more);
+	begin(w, &o);
+}
+
+static void close_world(struct world *w)
+{
+	odw_schedule_end(w->s, SESSION);
+	odw_schedule_free(w->s);
+	odw_cache_free(w->cache);
+	odw_bufs_free(w->bufs);
+}
+
+/* A RUN from its arrival to its end. */
+static struct odw_item use(struct world *w, uint32_t m, uint32_t expert, bool prompt)
+{
+	struct odw_item item = { .expert = expert, .last = true, .prompt = prompt };
+
+	assert_int_equal(odw_schedule_run(w->s, SESSION, ++w->step, m, false, &item, 1), OD_OK);
+	for (struct odw_load_job job; odw_schedule_next_read(w->s, &job, false) || odw_schedule_next_finish(w->s, &job, false);)
+		(void)!odw_schedule_end_job(w->s, &job, job.kind == ODW_LOAD_READ, OD_OK, NULL);
+	compute(w->s, &item);
+	return item;
+}
+
+static const struct od_cache_plan two_full = { .n_layers = LAYERS, .experts = { 2 } };
+
+/* The same uses, the same decisions: a replay of recorded routes knows what a worker will do. */
+static void it_decides_as_the_policy_alone_does(void **state)
+{
+	const struct od_cache_plan pools = { .n_layers = LAYERS, .experts = { 5, 0, 6, 3 } };
+	uint64_t seed = 3;
+
+	(void)state;
+	for (int policy = OD_CACHE_RANK; policy < OD_CACHE_BELADY; policy++) {
+		const struct od_cache_plan *plan = policy == OD_CACHE_RANK ? &pools : &two_full;
+		const struct od_cache_opts o = policy_of((enum od_cache_policy)policy, plan, true);
+		struct od_cache *alone;
+		struct world w;
+
+		open_world(&w, 1, (enum od_cache_policy)policy, 0, true, plan);
+		assert_int_equal(od_cache_new(&alone, &o, NULL), OD_OK);
+		for (int i = 0; i < 500; i++) {
+			const uint32_t m = (uint32_t)((seed = seed * 6364136223846793005ull + 1442695040888963407ull) >> 40) % LAYERS;
+			const uint32_t expert = (uint32_t)(seed >> 33) % (1 + (uint32_t)(seed >> 50) % EXPERTS);
+			const enum od_cache_state was = od_cache_look(alone, m, expert);
+			const struct odw_item item = use(&w, m, expert, false);
+
+			(void)od_cache_use(alone, m, expert, OD_CACHE_NEVER);
+			assert_int_equal(item.cached, was);
+			assert_int_equal(item.ready, was == OD_CACHE_F);
+			for (uint32_t id = 0; id < LAYERS * EXPERTS; id++)
+				assert_int_equal(odw_cache_look(w.cache, id / EXPERTS, id % EXPERTS),
+						 od_cache_look(alone, id / EXPERTS, id % EXPERTS));
+		}
+		od_cache_free(alone);
+		close_world(&w);
+	}
+}
+
+static void prompts_leave_no_trace(void **state)
+{
+	struct world w;
+
+	(void)state;
+	open_world(&w, 1, OD_CACHE_LRU, 0, true, &two_full);
+	use(&w, 0, 1, true);
+	assert_int_equal(odw_cache_look(w.cache, 0, 1), OD_CACHE_NONE);
+	use(&w, 0, 1, false);
+	use(&w, 0, 2, false);
+	assert_int_equal(use(&w, 0, 1, true).cached, OD_CACHE_F); /* served, */
+	use(&w, 0, 3, false);
+	assert_int_equal(odw_cache_look(w.cache, 0, 1), OD_CACHE_NONE); /* but the oldest all the same */
+	assert_int_equal(odw_cache_look(w.cache, 0, 2), OD_CACHE_F);
+	close_world(&w);
+}
+
+static void a_use_is_heard_once_and_wants_are_not(void **state)
+{
+	struct odw_item item;
+	uint64_t before;
+	struct world w;
+
+	(void)state;
+	open_world(&w, 2, OD_CACHE_LRU, 0, true, &two_full);
+	before = odw_cache_changes(w.cache);
+	WANT(w.s, 1, 0, 1, 3);
+	load_all(w.s);
+	assert_int_equal(odw_cache_changes(w.cache), before);
+	for (int i = 0; i < 3; i++) { /* three RUNs of one (step, m) */
+		run(w.s, 1, 0, false, &item, 3, i == 2);
+		assert_int_equal(odw_cache_changes(w.cache), before + 1);
+		compute(w.s, &item);
+	}
+	run(w.s, 2, 0, false, &item, 3, true);
+	assert_int_equal(odw_cache_changes(w.cache), before + 2);
+	compute(w.s, &item);
+	close_world(&w);
+}
+
+/* What is kept full is there at once, is nobody's to take, and takes no slot from others. */
+static void what_is_full_does_not_count(void **state)
+{
+	struct odw_item item;
+	struct world w;
+
+	(void)state;
+	open_world(&w, 1, OD_CACHE_LRU, 0, true, &two_full);
+	use(&w, 1, 0, false);
+	use(&w, 1, 4, false);
+	WANT(w.s, 90, 2, 1, 0, 1);
+	assert_true(is(w.s, 3, 2, 0, ODW_LOADING));
+	assert_true(is(w.s, 3, 1, 0, ODW_RESIDENT) && is(w.s, 3, 1, 4, ODW_RESIDENT));
+	run(w.s, 91, 3, false, &item, 2, true);
+	assert_true(is(w.s, 3, 3, 2, ODW_LOADING)); /* the WANT's slot */
+	assert_false(is(w.s, 3, 1, 0, ODW_RESIDENT)); /* the least lately used gives way to it */
+	assert_true(is(w.s, 3, 1, 4, ODW_RESIDENT));
+	load_all(w.s);
+	assert_true(item.code == OD_OK && !item.ready);
+	compute(w.s, &item);
+	assert_true(is(w.s, 3, 1, 4, ODW_RESIDENT) && is(w.s, 3, 3, 2, ODW_RESIDENT));
+	run(w.s, 92, 1, false, &item, 4, true);
+	assert_true(item.ready);
+	compute(w.s, &item);
+	close_world(&w);
+}
+
+/* The time of a paced load is that of the bytes it reads. */
+static void paced_loads_take_what_they_read(void **state)
+{
+	const struct od_cache_plan pools = { .n_layers = LAYERS, .experts = { LAYERS, LAYERS, LAYERS, LAYERS } };
+	static const uint64_t takes[] = { 0, 0, LOAD_NS * E_BYTES / 100, LOAD_NS * SM_BYTES / 100, LOAD_NS };
+	struct odw_load_job job;
+	struct odw_item item;
+	struct world w;
+
+	(void)state;
+	open_world(&w, 1, OD_CACHE_RANK, LOAD_NS, false, &pools);
+	for (uint32_t expert = 0; expert < EXPERTS; expert++) { /* the first is used most */
+		for (uint32_t i = 0; i < 8 - expert; i++) {
+			run(w.s, ++w.step, 1, false, &item, expert, true);
+			for (clock_ns += LOAD_NS; odw_schedule_next_read(w.s, &job, false) || odw_schedule_next_finish(w.s, &job, false);
+			     clock_ns += LOAD_NS)
+				(void)!odw_schedule_end_job(w.s, &job, 0, OD_OK, NULL);
+			compute(w.s, &item);
+		}
+	}
+	for (uint32_t expert = 0; expert < EXPERTS; expert++) {
+		run(w.s, ++w.step, 1, false, &item, expert, true);
+		assert_int_equal(item.cached, expert); /* F, C, S, E, nothing */
+		load_all(w.s);
+		while (odw_schedule_next_finish(w.s, &job, false))
+			(void)!odw_schedule_end_job(w.s, &job, 0, OD_OK, NULL);
+		assert_int_equal(odw_schedule_due_ns(w.s), takes[expert] == 0 ? UINT64_MAX : clock_ns + takes[expert]);
+		clock_ns += takes[expert];
+		if (takes[expert] > 0) {
+			assert_null(odw_schedule_take(w.s));
+			assert_true(odw_schedule_next_finish(w.s, &job, false));
+			assert_int_equal(job.kind, ODW_LOAD_PACE);
+			(void)!odw_schedule_end_job(w.s, &job, 0, OD_OK, NULL);
+		}
+		compute(w.s, &item);
+	}
+	close_world(&w);
+}
+
+static void another_place_begins_anew(void **state)
+{
+	const struct od_share same = { 1, 0, 1 }, other = { 2, 1, 2 };
+	uint8_t states[LAYERS * EXPERTS];
+	uint64_t told = UINT64_MAX;
+	struct world w;
+
+	(void)state;
+	open_world(&w, 1, OD_CACHE_LRU, 0, true, &two_full);
+	use(&w, 1, 0, false);
+	assert_true(odw_schedule_cached(w.s, &told, states));
+	assert_int_equal(states[EXPERTS], OD_CACHE_F);
+	assert_int_equal(states[0], OD_CACHE_NONE);
+	assert_false(odw_schedule_cached(w.s, &told, states));
+	odw_schedule_end(w.s, SESSION); /* the next session finds it */
+	odw_schedule_begin(w.s, SESSION);
+	odw_schedule_place(w.s, &same);
+	assert_true(is(w.s, 3, 1, 0, ODW_RESIDENT));
+	assert_false(odw_schedule_cached(w.s, &told, states));
+	odw_schedule_place(w.s, &other);
+	assert_false(is(w.s, 3, 1, 0, ODW_RESIDENT));
+	assert_true(odw_schedule_cached(w.s, &told, states));
+	assert_int_equal(states[EXPERTS], OD_CACHE_NONE);
+	use(&w, 1, 0, false); /* before there is a plan */
+	assert_int_equal(odw_cache_look(w.cache, 1, 0), OD_CACHE_NONE);
+	close_world(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(buffers_are_apart_and_as_many_as_agreed),
+		cmocka_unit_test(no_memory_is_said),
+		cmocka_unit_test(it_decides_as_the_policy_alone_does),
+		cmocka_unit_test(prompts_leave_no_trace),
+		cmocka_unit_test(a_use_is_heard_once_and_wants_are_not),
+		cmocka_unit_test(what_is_full_does_not_count),
+		cmocka_unit_test(paced_loads_take_what_they_read),
+		cmocka_unit_test(another_place_begins_anew),
+	};
+
+	return cmocka_run_group_tests_name("expert_cache", tests, NULL, NULL);
+}

@@ -1,0 +1,303 @@
+/* Loads of experts that a cache has in part: through the real readers and inflaters, to the bit, and with damaged files. */
+#include "common/base/mem.h"
+#include "common/pack/pack_write.h"
+#include "tests/unit/temp_dir.h"
+#include "worker-node/cache_planner.h"
+#include "worker-node/loader.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define SESSION 3
+#define LAYER 2
+#define SLOTS 1
+#define EXPERTS 8
+
+static struct od_pack *pack; /* of the demo checkpoint */
+static struct od_expert_store *plain;
+static int fd;	      /* experts.bin, */
+static uint8_t *file; /* and what was in it at first */
+
+static int setup(void **state)
+{
+	struct od_pack_job job = { .checkpoint = "deploy/models/talebook", .codec = OD_CODEC_PLANES, .n_threads = 2 };
+	struct od_err err;
+
+	if (temp_dir_make(state) != 0)
+		return -1;
+	job.pack = temp_path("pack");
+	if (od_pack_write(&job, &err) != OD_OK || od_pack_open(&pack, temp_path("pack"), &err) != OD_OK ||
+	    od_experts_load_all(&plain, pack, OD_FORM_PLAIN, 2, NULL, NULL, &err) != OD_OK) {
+		fprintf(stderr, "%s\n", err.msg);
+		return -1;
+	}
+	fd = open(temp_path("pack/experts.bin"), O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	file = malloc((size_t)lseek(fd, 0, SEEK_END));
+	return pread(fd, file, (size_t)lseek(fd, 0, SEEK_END), 0) == lseek(fd, 0, SEEK_END) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+	free(file);
+	close(fd);
+	od_experts_free(plain);
+	od_pack_close(pack);
+	return temp_dir_remove(state);
+}
+
+/* ---- A worker without a network ---- */
+
+struct world {
+	enum od_form form;
+	struct odw_bufs *bufs;
+	struct odw_expert_cache *cache;
+	struct odw_schedule *s;
+	struct odw_loaders *loaders;
+	sem_t ready;
+	uint64_t step;
+};
+
+static void wake(void *arg)
+{
+	sem_post(arg);
+}
+
+/* Rank dispatch with one place in each pool, for a layer of which the first experts are used most. */
+static void begin_cache(struct world *w, const struct od_cache_plan *plan)
+{
+	const struct od_share share = { 1, 0, 1 };
+	double inclusion[EXPERTS];
+	struct odw_cache_uses u = { .inclusion = inclusion };
+	struct od_cache_opts o = { .policy = OD_CACHE_RANK, .n_layers = od_pack_config(pack)->n_layers, .n_experts = EXPERTS,
+				   .plan = *plan, .full_is_stored = w->form == OD_FORM_PLANES };
+	struct od_cache *policy;
+
+	odw_schedule_place(w->s, &share);
+	assert_true(odw_schedule_next_plan(w->s, &u));
+	assert_int_equal(u.n_layers, o.n_layers);
+	assert_int_equal(od_cache_new(&policy, &o, NULL), OD_OK);
+	assert_true(odw_schedule_begin_cache(w->s, u.place, policy));
+}
+
+static void open_world(struct world *w, enum od_form form)
+{
+	const struct od_config *cfg = od_pack_config(pack);
+	const uint32_t n = cfg->n_layers, c = form == OD_FORM_PLAIN ? n : 0;
+	const struct od_cache_plan plan = { .n_layers = n, .experts = { n, c, n, n } };
+	const struct odw_planner_opts po = { .slot = od_form_bufs(form) | OD_SET_STORED, .n_slots = SLOTS };
+	struct odw_schedule_opts so = { .n_layers = n, .n_experts = EXPERTS, .n_slots = SLOTS, .n_stages = odw_loader_stages(2, 2),
+					.n_parts = odw_parts(od_pack_expert(pack, 0, 0)->n_shards), .most_full = n };
+	struct odw_loader_opts lo = { .pack = pack, .form = form, .slot = po.slot, .n_readers = 2, .n_inflaters = 2, .wake = wake,
+				      .wake_arg = &w->ready };
+	uint64_t bytes[OD_N_EXPERT_BUFS];
+	size_t n_bufs[OD_N_EXPERT_BUFS];
+
+	*w = (struct world){ .form = form };
+	sem_init(&w->ready, 0, 0);
+	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
+		bytes[i] = od_pack_buf_bytes(pack, (enum od_expert_buf)i);
+	assert_int_equal(odw_bufs_new(&w->bufs, po.slot, bytes, NULL), OD_OK);
+	odw_planner_bufs(&po, &plan, n_bufs);
+	assert_int_equal(odw_bufs_grow(w->bufs, n_bufs, NULL), OD_OK);
+	assert_int_equal(odw_cache_new(&w->cache, n, EXPERTS, w->bufs, NULL), OD_OK);
+	so.bufs = w->bufs;
+	so.cache = w->cache;
+	assert_int_equal(odw_schedule_new(&w->s, &so, NULL), OD_OK);
+	odw_schedule_begin(w->s, SESSION);
+	begin_cache(w, &plan);
+	lo.schedule = w->s;
+	assert_int_equal(odw_loaders_start(&w->loaders, &lo, NULL), OD_OK);
+}
+
+static void close_world(struct world *w)
+{
+	odw_schedule_end(w->s, SESSION);
+	odw_loaders_stop(w->loaders);
+	odw_schedule_free(w->s);
+	odw_cache_free(w->cache);
+	odw_bufs_free(w->bufs);
+	sem_destroy(&w->ready);
+}
+
+static uint64_t stored_bytes(uint32_t expert, unsigned which)
+{
+	const struct od_pack_expert *x = od_pack_expert(pack, LAYER, expert);
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < x->n_shards; i++) {
+		bytes += which & OD_SET_SM ? x->shard[i].sm.stored_bytes : 0;
+		bytes += which & OD_SET_E ? x->shard[i].e.stored_bytes : 0;
+	}
+	return bytes;
+}
+
+/* The chunks of a matrix in planes are those of the file. */
+static void check_planes(const struct od_expert *w, uint32_t expert)
+{
+	const struct od_pack_expert *x = od_pack_expert(pack, LAYER, expert);
+	uint32_t chunk[OD_N_EXPERT_MATS] = { 0 };
+
+	for (uint32_t i = 0; i < x->n_shards; i++) {
+		const struct od_shard *s = &x->shard[i];
+		const struct od_mat *mat = &w->mat[s->mat];
+
+		assert_memory_equal((const uint8_t *)mat->data + s->row_begin * mat->n_in, file + s->sm.offset, s->sm.stored_bytes);
+		assert_memory_equal(mat->planes->chunk[chunk[s->mat]++], file + s->e.offset, s->e.stored_bytes);
+	}
+}
+
+static void check_weights(const struct world *w, const struct odw_item *item)
+{
+	const struct od_expert *want = &od_experts_get(plain)[LAYER * EXPERTS + item->expert];
+	struct od_expert got;
+
+	od_pack_bind(pack, LAYER, item->expert, &item->mem, &got);
+	if (w->form == OD_FORM_PLANES) {
+		check_planes(&got, item->expert);
+		return;
+	}
+	for (int i = 0; i < OD_N_EXPERT_MATS; i++)
+		assert_memory_equal(got.mat[i].data, want->mat[i].data, 2 * got.mat[i].n_out * got.mat[i].n_in);
+}
+
+/* A RUN of one expert: what the answer's code is. When it is good, so are the weights. */
+static int use(struct world *w, uint32_t expert, struct odw_item *item)
+{
+	struct odw_item *got;
+
+	*item = (struct odw_item){ .expert = expert, .last = true };
+	assert_int_equal(odw_schedule_run(w->s, SESSION, ++w->step, LAYER, true, item, 1), OD_OK);
+	while ((got = odw_schedule_take(w->s)) == NULL)
+		sem_wait(&w->ready);
+	assert_ptr_equal(got, item);
+	if (item->code != OD_OK)
+		return item->code;
+	check_weights(w, item);
+	odw_schedule_done(w->s, item);
+	return OD_OK;
+}
+
+/* Experts 0 to 3 (without pool C: 2) fill the pools in their order, for good. */
+static uint32_t fill_pools(struct world *w)
+{
+	const uint32_t n = w->form == OD_FORM_PLAIN ? 4 : 3;
+	struct odw_item item;
+
+	for (uint32_t e = 0; e < n; e++) {
+		for (uint32_t i = 0; i < 2 * n - e; i++)
+			assert_int_equal(use(w, e, &item), OD_OK);
+	}
+	return n;
+}
+
+static const enum od_cache_state states[2][4] = { { OD_CACHE_F, OD_CACHE_C, OD_CACHE_S, OD_CACHE_E }, /* OD_FORM_PLAIN */
+						  { OD_CACHE_F, OD_CACHE_S, OD_CACHE_E } };
+
+static const unsigned missing[] = { 0, 0, OD_SET_E, OD_SET_SM, OD_SET_STORED }; /* by state */
+
+static void only_what_is_missing_is_read(void **state)
+{
+	struct odw_item item;
+	struct world w;
+
+	(void)state;
+	for (int form = 0; form < OD_N_FORMS; form++) {
+		open_world(&w, (enum od_form)form);
+		for (uint32_t round = 0, n = fill_pools(&w); round < 3; round++) {
+			for (uint32_t e = 0; e < n; e++) {
+				assert_int_equal(use(&w, e, &item), OD_OK);
+				assert_int_equal(item.cached, states[form][e]);
+				assert_int_equal(item.loaded_bytes, stored_bytes(e, missing[item.cached]));
+				assert_int_equal(item.ready, item.cached == OD_CACHE_F);
+			}
+			assert_int_equal(use(&w, n + round, &item), OD_OK); /* seldom used: it leaves no trace */
+			assert_int_equal(item.cached, OD_CACHE_NONE);
+			assert_int_equal(item.loaded_bytes, stored_bytes(n + round, OD_SET_STORED));
+			assert_int_equal(odw_cache_has(w.cache, LAYER, n + round), 0);
+		}
+		close_world(&w);
+	}
+}
+
+static void flip(uint64_t offset)
+{
+	uint8_t b;
+
+	assert_int_equal(pread(fd, &b, 1, (off_t)offset), 1);
+	b ^= 0x10;
+	assert_int_equal(pwrite(fd, &b, 1, (off_t)offset), 1);
+}
+
+/* What is kept was found good once, and is not looked at again; what is read is. */
+static void damage_is_found_where_it_is_read(void **state)
+{
+	struct odw_item item;
+	struct world w;
+
+	(void)state;
+	for (int form = 0; form < OD_N_FORMS; form++) {
+		open_world(&w, (enum od_form)form);
+		for (uint32_t e = 0, n = fill_pools(&w); e < n; e++) {
+			const struct od_shard *s = &od_pack_expert(pack, LAYER, e)->shard[1];
+			const enum od_cache_state kept = states[form][e];
+
+			flip(s->sm.offset);
+			assert_int_equal(use(&w, e, &item), kept == OD_CACHE_E ? OD_ERR_CORRUPT : OD_OK);
+			flip(s->sm.offset);
+			assert_int_equal(use(&w, e, &item), OD_OK);
+			assert_int_equal(item.cached, kept); /* what was whole has come back */
+			assert_int_equal(item.loaded_bytes, stored_bytes(e, missing[kept]));
+			flip(s->e.offset + s->e.stored_bytes - 1);
+			assert_int_equal(use(&w, e, &item), kept == OD_CACHE_S ? OD_ERR_CORRUPT : OD_OK);
+			flip(s->e.offset + s->e.stored_bytes - 1);
+			assert_int_equal(use(&w, e, &item), OD_OK);
+			assert_int_equal(item.cached, kept);
+		}
+		close_world(&w);
+	}
+}
+
+/* An expert that fails before it was ever whole is not kept, whatever the policy wants. */
+static void what_never_was_whole_is_forgotten(void **state)
+{
+	struct odw_item item;
+	struct world w;
+
+	(void)state;
+	for (int form = 0; form < OD_N_FORMS; form++) {
+		const struct od_shard *s = &od_pack_expert(pack, LAYER, 5)->shard[0];
+
+		open_world(&w, (enum od_form)form);
+		flip(s->sm.offset);
+		assert_int_equal(use(&w, 5, &item), OD_ERR_CORRUPT);
+		while (odw_schedule_look(w.s, 0).state != ODW_VOID) /* other parts are still under way */
+			sched_yield();
+		assert_int_equal(odw_cache_look(w.cache, LAYER, 5), OD_CACHE_NONE);
+		flip(s->sm.offset);
+		assert_int_equal(use(&w, 5, &item), OD_OK);
+		assert_int_equal(item.loaded_bytes, stored_bytes(5, OD_SET_STORED));
+		assert_int_equal(use(&w, 5, &item), OD_OK);
+		assert_int_equal(item.cached, OD_CACHE_F);
+		close_world(&w);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(only_what_is_missing_is_read),
+		cmocka_unit_test(damage_is_found_where_it_is_read),
+		cmocka_unit_test(what_never_was_whole_is_forgotten),
+	};
+
+	return cmocka_run_group_tests(tests, setup, teardown);
+}

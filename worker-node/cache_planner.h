@@ -1,0 +1,35 @@
+/* cache_planner.h - the thread that divides a worker's cache into pools (common/cache/planner.h): first when main has told
+ * this worker's place, with all experts alike, and anew whenever uses have doubled, beside the token path. It makes and
+ * unmakes the buffers that a plan needs, so that the memory never exceeds the budget: what the old plan has more of goes
+ * before what the new one has more of comes.
+ *
+ * Policies other than rank have no pools but one, of experts in the state they are computed on.
+ * Thread: start and stop by the owner. Owner: what the options name is borrowed until odw_planner_stop. */
+#ifndef ODW_CACHE_PLANNER_H
+#define ODW_CACHE_PLANNER_H
+
+#include "common/pack/pack.h"
+#include "worker-node/load_schedule.h"
+
+struct odw_planner;
+
+struct odw_planner_opts {
+	const struct od_pack *pack;
+	struct odw_schedule *schedule;
+	struct odw_bufs *bufs;
+	unsigned slot; /* the set of buffers that a slot has, of which there are */
+	unsigned n_slots;
+	uint32_t n_experts;
+	enum od_cache_policy policy; /* not Belady's */
+	uint32_t margin;
+	struct od_cache_sizes sizes; /* memory in each state */
+	uint64_t budget_bytes;	     /* of the pools: what the slots hold for the cache is not in it */
+};
+
+/* What the slots' buffers, and those of a plan, come to. */
+void odw_planner_bufs(const struct odw_planner_opts *o, const struct od_cache_plan *plan, size_t n[OD_N_EXPERT_BUFS]);
+
+OD_MUST_CHECK int odw_planner_start(struct odw_planner **out, const struct odw_planner_opts *opts, struct od_err *err);
+void odw_planner_stop(struct odw_planner *p); /* after odw_schedule_stop: joins, frees; NULL ok */
+
+#endif
