@@ -274,6 +274,8 @@ static int plan_lines(struct load_bench *b, struct od_err *err)
 
 		if (od_pack_can_form(l.model->pack, l.form, NULL) != OD_OK)
 			continue;
+		if (l.source->kind == LOAD_DIRECT && l.form != OD_FORM_PLANES)
+			continue; /* they are read through the page cache all the same */
 		b->line[b->n_lines] = l;
 		rc = alloc_line(b, &b->line[b->n_lines++], err);
 	}
@@ -529,7 +531,7 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 	struct options *o = &b.opt;
 	const struct od_arg table[] = {
 		{ "pack", OD_ARG_STRING, &o->packs, "LIST", "packs with commas between them, say one of each codec; default: $OD_PACK", 0, 0, NULL },
-		{ "source", OD_ARG_STRING, &o->sources, "LIST", "of cache (page cache), disk (not in it), direct (past it), paced; default: cache,disk,paced", 0, 0, NULL },
+		{ "source", OD_ARG_STRING, &o->sources, "LIST", "of cache (page cache), disk (not in it), direct (past it; planes only), paced; default: cache,disk,paced", 0, 0, NULL },
 		{ "pace", OD_ARG_STRING, &o->paces, "LIST", "rates of paced sources; default 1GB/s,3.5GB/s,7GB/s,25GB/s", 0, 0, NULL },
 		{ "form", OD_ARG_STRING, &o->forms, "LIST", "of bf16, planes, as far as a pack can; default: both", 0, 0, NULL },
 		{ "load-threads", OD_ARG_STRING, &o->load_threads, "LIST", "numbers of threads that inflate; default 2", 0, 0, NULL },

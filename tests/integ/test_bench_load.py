@@ -35,6 +35,18 @@ def every_source_form_and_number_of_threads():
 
 
 @test
+def past_the_page_cache_planes_only():
+    with open(os.path.join(pack(), "experts.bin"), "rb") as f:
+        try:
+            os.close(os.open(f.name, os.O_RDONLY | os.O_DIRECT))
+        except OSError:  # a file system without it
+            assert "leave direct out" in bench("--pack", pack(), "--source", "direct", ok=False)
+            return
+    rows = bench("--pack", pack(), "--source", "disk,direct")["loads"]
+    assert [(x["source"], x["form"]) for x in rows] == [("disk", "bf16"), ("disk", "planes"), ("direct", "planes")], rows
+
+
+@test
 def codecs_side_by_side():
     with tempfile.TemporaryDirectory() as d:
         model, other, svg = d + "/model", d + "/zstd", d + "/load.svg"
