@@ -220,13 +220,14 @@ int odw_profile_read_mode(struct odw_part_times *out, bool *direct, const struct
 			  enum odw_read_mode asked, uint64_t free_bytes, struct od_err *err)
 {
 	const uint64_t bytes = bytes_of_experts(o->pack);
+	const bool can = o->mem->at[OD_BUF_SM] != NULL; /* weights of their own are read in pieces, wherever they go */
 	int rc;
 
 	*direct = false;
-	if (asked == ODW_READ_AUTO && o->form == OD_FORM_PLANES && free_bytes < bytes) {
+	if (asked == ODW_READ_AUTO && can && free_bytes < bytes) {
 		rc = faster_way(out, direct, o, (double)free_bytes / (double)bytes, err);
 	} else {
-		*direct = od_pack_read_direct(o->pack, asked == ODW_READ_DIRECT && o->form == OD_FORM_PLANES);
+		*direct = od_pack_read_direct(o->pack, asked == ODW_READ_DIRECT && can);
 		rc = odw_profile_loads(out, o, err);
 	}
 	(void)od_pack_read_direct(o->pack, *direct);

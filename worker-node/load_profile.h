@@ -31,7 +31,8 @@ struct odw_profile_opts {
 OD_MUST_CHECK int odw_profile_loads(struct odw_part_times *out, const struct odw_profile_opts *o, struct od_err *err);
 
 /* The same, and how the pack is read from now on: as asked, if its file system can; left to us, whatever takes less time
- * on average when the page cache has free_bytes to keep experts in. Only experts kept as planes are read past it. */
+ * on average when the page cache has free_bytes to keep experts in. Only SM bytes and coded exponents that have
+ * buffers of their own are read past it. */
 OD_MUST_CHECK int odw_profile_read_mode(struct odw_part_times *out, bool *direct, const struct odw_profile_opts *o,
 					enum odw_read_mode asked, uint64_t free_bytes, struct od_err *err);
 

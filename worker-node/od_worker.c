@@ -379,8 +379,8 @@ static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts,
 				   ram > w->opt.memory_bytes ? ram - w->opt.memory_bytes : 0, err);
 	odw_bufs_put(w->bufs, &mem, ~0u);
 	if (rc == OD_OK && !direct && w->opt.read_mode == ODW_READ_DIRECT)
-		od_log(OD_LOG_WARN, "--read-mode direct: experts are read through the page cache: %s", w->form == OD_FORM_PLAIN ?
-		       "only those kept as planes can be read past it (--resident-form planes)" :
+		od_log(OD_LOG_WARN, "--read-mode direct: experts are read through the page cache: %s", w->form == OD_FORM_PLAIN && w->opt.cache_mib == 0 ?
+		       "past it only with --resident-form planes or a --cache-mib" :
 		       "the file system of the pack cannot do without");
 	if (rc != OD_OK || t->finishes == 0)
 		return rc;

@@ -22,18 +22,17 @@ static void advise_huge_pages(char *p, size_t bytes)
 
 void *od_alloc(size_t bytes)
 {
-	const uint64_t align = bytes < OD_ALIGN_FROM_BYTES ? 64u : OD_PAGE_BYTES;
 	uint64_t total;
 	char *raw, *p;
 
 	/* calloc maps large blocks fresh from the kernel and does not touch them, which aligned_alloc and
 	 * memset would; so align by hand and keep the true start in front. */
-	if (!od_add(bytes, OD_PAD_BYTES + align + sizeof(void *), &total))
+	if (!od_add(bytes, OD_PAD_BYTES + 64u + sizeof(void *), &total))
 		return NULL;
 	raw = calloc(1, total);
 	if (raw == NULL)
 		return NULL;
-	p = (char *)(((uintptr_t)raw + sizeof(void *) + align - 1) & ~(uintptr_t)(align - 1));
+	p = (char *)(((uintptr_t)raw + sizeof(void *) + 63u) & ~(uintptr_t)63);
 	memcpy(p - sizeof(void *), &raw, sizeof(void *));
 	advise_huge_pages(p, bytes);
 	return p;

@@ -9,7 +9,6 @@
 #include <stdint.h>
 
 #define OD_PAGE_BYTES 4096u
-#define OD_ALIGN_FROM_BYTES (1u << 20)
 #define OD_PAD_BYTES 64u /* zero bytes behind every weight buffer: vector loads may reach that far */
 
 /* *out = a * b, a + b; false (and *out = 0) on overflow. */
@@ -42,8 +41,7 @@ static inline uint64_t od_round_up(uint64_t n, uint64_t step) /* step: a power o
 	return (n + step - 1) & ~(step - 1);
 }
 
-/* Zeroed memory, 64-byte aligned (from OD_ALIGN_FROM_BYTES on to pages, so that files can be read straight into it),
- * followed by OD_PAD_BYTES zero bytes. NULL when there is none.
+/* Zeroed memory, 64-byte aligned, followed by OD_PAD_BYTES zero bytes. NULL when there is none.
  * Large blocks come straight from the kernel, so od_free gives them back at once. */
 void *od_alloc(size_t bytes);
 void *od_alloc_array(size_t n, size_t each_bytes); /* NULL on overflow too */
