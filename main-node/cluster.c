@@ -78,11 +78,11 @@ const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c)
 
 /* --- loop thread --- */
 
-static bool has_expert(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+static uint32_t cost_of(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
 {
 	const struct odm_cluster *c = arg;
 
-	return !c->view.worker[worker].spool || odm_members_holds(c->members, c->view.worker[worker].id, m, expert);
+	return odm_members_cost(c->members, &c->view.worker[worker], m, expert);
 }
 
 static void refresh_view(struct odm_cluster *c)
@@ -91,9 +91,10 @@ static void refresh_view(struct odm_cluster *c)
 		return;
 	odm_members_view(c->members, &c->view);
 	c->groups = odm_groups_make(c->view.n_workers, c->o.group_size, c->o.config->top_k, c->o.config->n_layers);
-	c->groups.still = odm_view_has_spool(&c->view);
-	c->groups.has = has_expert;
-	c->groups.has_arg = c;
+	c->groups.homes = odm_view_has_cache(&c->view);
+	c->groups.still = c->groups.homes || odm_view_has_spool(&c->view);
+	c->groups.cost = cost_of;
+	c->groups.cost_arg = c;
 	for (uint32_t i = 0; i < c->view.n_workers; i++)
 		c->slots[i] = c->view.worker[i].slots;
 	odm_predictions_set_groups(c->predictions, c->groups.n_groups);

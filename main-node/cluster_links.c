@@ -27,12 +27,11 @@ void odm_links_fini(struct odm_links *l)
 	free(l->link);
 }
 
-static bool has_expert(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+static uint32_t cost_of(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
 {
 	const struct odm_links *l = arg;
-	const struct odm_member *w = &l->view.worker[worker];
 
-	return !w->spool || odm_members_holds(odm_cluster_members(l->cluster), w->id, m, expert);
+	return odm_members_cost(odm_cluster_members(l->cluster), &l->view.worker[worker], m, expert);
 }
 
 static void make_groups(struct odm_links *l)
@@ -40,9 +39,10 @@ static void make_groups(struct odm_links *l)
 	const struct odm_cluster_opts *o = odm_cluster_opts(l->cluster);
 
 	l->groups = odm_groups_make(l->view.n_workers, o->group_size, o->config->top_k, o->config->n_layers);
-	l->groups.still = odm_view_has_spool(&l->view);
-	l->groups.has = has_expert;
-	l->groups.has_arg = l;
+	l->groups.homes = odm_view_has_cache(&l->view);
+	l->groups.still = l->groups.homes || odm_view_has_spool(&l->view);
+	l->groups.cost = cost_of;
+	l->groups.cost_arg = l;
 }
 
 /* Links follow the members: an index in the new view takes over the socket of the same session. */

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/trace.h"
+#include "common/cache/cache_state.h"
 #include "main-node/cluster_links.h"
 #include "main-node/layer_pieces.h"
 #include "main-node/predictor_link.h"
@@ -184,6 +185,7 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	run.n_experts = n;
 	run.closes = closes;
 	run.fetch = piece[0]->fetch; /* and so all others' */
+	run.prompt = s->step.phase == ODM_PREFILL;
 	frame.len = (size_t)run.n_rows * s->row_bytes;
 	h.body_case = OD__HEADER__BODY_RUN;
 	h.run = &run;
@@ -355,6 +357,11 @@ static void count_result(struct service *s, const struct odm_piece *p, const Od_
 	s->sum.load_ns += r->loaded_bytes > 0 ? r->load_ns : 0;
 	s->sum.worker_compute_ns += r->compute_ns;
 	s->sum.decode_loads += decode && r->loaded_bytes > 0;
+	if (decode && s->net.view.worker[p->worker].cache) {
+		s->sum.cache_uses++;
+		if (od_cache_from_wire(r->cached) != OD_CACHE_NONE)
+			s->sum.cache_hits[od_cache_from_wire(r->cached)]++;
+	}
 	if (decode && r->ready)
 		s->sum.served_in_time += was_ordered(s, p) ? p->count : 0;
 	if (!decode || r->ready)
@@ -643,6 +650,8 @@ static void figures(struct odm_expert_service *base, struct odm_figures *f, stru
 	f->expert_uses = sum->expert_uses;
 	f->served_in_time = sum->served_in_time;
 	f->decode_loads = sum->decode_loads;
+	f->cache_uses = sum->cache_uses;
+	memcpy(f->cache_hits, sum->cache_hits, sizeof(f->cache_hits));
 	if (s->counted != 0)
 		extra_loads(s, f);
 	f->stalls = sum->stalls;

@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/trace.h"
+#include "common/cache/pool_policy.h"
 #include "main-node/cluster_service.h"
 
 #include <limits.h>
@@ -135,6 +136,9 @@ static int open_hosts(struct odm_engine *e, struct od_err *err)
 		.slots = o->slots,
 		.load_time_ms = o->load_time_ms,
 		.run_time_ms = o->run_time_ms,
+		.cache_mib = o->cache_mib,
+		.cache_margin = o->cache_margin,
+		.cache_policy = od_cache_policy_names[o->cache_policy],
 		.memory_limit_bytes = o->memory_limit_bytes,
 		.threads = LOCAL_CHILD_THREADS,
 		.trace = o->trace,

@@ -64,6 +64,11 @@ double odm_figures_extra(const struct odm_figures *f)
 	return f->expert_uses > 0 ? (double)f->extra_loads / (double)f->expert_uses : 0;
 }
 
+double odm_figures_cached(const struct odm_figures *f, enum od_cache_state s)
+{
+	return f->cache_uses > 0 ? (double)f->cache_hits[s] / (double)f->cache_uses : 0;
+}
+
 uint64_t odm_figures_main_ns(const struct odm_figures *f)
 {
 	return f->decode_layers > 0 && f->decode_ns > f->experts_ns ? (f->decode_ns - f->experts_ns) / f->decode_layers : 0;
@@ -119,6 +124,11 @@ static void print_cluster(const struct odm_figures *f, FILE *out)
 			100 * odm_figures_extra(f), (unsigned long long)f->extra_loads, (unsigned long long)f->hedged,
 			(unsigned long long)f->corrected, (unsigned long long)f->second_guesses);
 	print_alignment(f, out);
+	if (f->cache_uses > 0)
+		fprintf(out, "cache       %llu expert uses: %.1f%% kept full, %.1f%% compressed, %.1f%% as SM bytes, %.1f%% as "
+			"exponents\n", (unsigned long long)f->cache_uses, 100 * odm_figures_cached(f, OD_CACHE_F),
+			100 * odm_figures_cached(f, OD_CACHE_C), 100 * odm_figures_cached(f, OD_CACHE_S),
+			100 * odm_figures_cached(f, OD_CACHE_E));
 	fprintf(out, "stalls      %llu of %llu expert uses waited for a load, %.3f s in all\n",
 		(unsigned long long)f->stalls, (unsigned long long)f->expert_uses, od_seconds(f->stall_ns));
 	fprintf(out, "loaded      %s in %llu expert loads", od_format_bytes(f->loaded_bytes, size, sizeof(size)),
@@ -230,6 +240,11 @@ void odm_figures_json(const struct odm_figures *f, json_t *into)
 	put_u64(into, "workers", f->workers);
 	put_u64(into, "groups", f->groups);
 	put_u64(into, "slots", f->slots);
+	put_u64(into, "cache_uses", f->cache_uses);
+	put_u64(into, "cache_hits_f", f->cache_hits[OD_CACHE_F]);
+	put_u64(into, "cache_hits_c", f->cache_hits[OD_CACHE_C]);
+	put_u64(into, "cache_hits_s", f->cache_hits[OD_CACHE_S]);
+	put_u64(into, "cache_hits_e", f->cache_hits[OD_CACHE_E]);
 	put_u64(into, "loads", f->loads);
 	put_u64(into, "loaded_bytes", f->loaded_bytes);
 	put_s(into, "load_s", f->load_ns);

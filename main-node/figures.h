@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "common/cache/cache_state.h"
+
 #define ODM_MAX_NODES 1024
 
 struct odm_node_figures {
@@ -41,6 +43,8 @@ struct odm_figures {
 	uint64_t stall_ns;		/* time main waited for loads: the longest wait of each layer */
 	uint64_t decode_layers;		/* layers of decode steps */
 	uint64_t experts_ns;		/* of those: from the router's word to the last output, stalls included */
+	uint64_t cache_uses;		/* experts that workers with a cache ran in decode steps, and */
+	uint64_t cache_hits[OD_CACHE_STATES]; /* how many of them they had kept in each state */
 	uint64_t loads, loaded_bytes;	/* by workers, prefill included */
 	uint64_t load_ns;		/* sum over loads */
 	uint64_t worker_compute_ns, worker_runs;
@@ -69,6 +73,7 @@ double odm_figures_lead_layers(const struct odm_figures *f);	       /* mean; 0 w
 double odm_figures_recall(const struct odm_figures *f);	   /* 0..1; 0 when nothing was predicted */
 double odm_figures_served(const struct odm_figures *f);	   /* 0..1, of all uses */
 double odm_figures_extra(const struct odm_figures *f);	   /* extra loads over uses */
+double odm_figures_cached(const struct odm_figures *f, enum od_cache_state s); /* 0..1, of the cache's uses */
 
 /* The window of OD-MoE Eq. 1 with M groups, from what was measured: how long a load may take without a stall. t_main and
  * t_worker are a layer's time on main and for its experts. One slot: M t_main + (M - 1) t_worker; two or more:

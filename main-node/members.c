@@ -127,15 +127,15 @@ static void send_ping(struct member *m)
 		return; /* the silence will tell */
 }
 
-/* A worker's place follows from the hosts file, not from who is here: what it keeps on its disk shall not depend on who
- * is away for a while. */
+/* A worker's place follows from the hosts file, not from who is here: what it keeps on its disk and in its cache shall not
+ * depend on who is away for a while. */
 static void send_place(struct member *m)
 {
 	const struct odm_members *ms = m->ms;
 	Od__Place place = OD__PLACE__INIT;
 	Od__Header h = OD__HEADER__INIT;
 
-	if (m->host.role != OD_NODE_WORKER || m->state != M_READY || !m->pub.spool)
+	if (m->host.role != OD_NODE_WORKER || m->state != M_READY || (!m->pub.spool && !m->pub.cache))
 		return;
 	for (uint32_t i = 0; i < ms->n; i++) {
 		const struct member *o = ms->member[i];
@@ -178,7 +178,9 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	m->pub.data_port = (uint16_t)w->data_port;
 	m->stats.slots = m->pub.slots = w->slots;
 	m->pub.spool = w->spool;
+	m->pub.cache = w->cache_bytes > 0;
 	memset(m->holds, 0, m->ms->holds_bytes);
+	memset(m->cached, 0, m->ms->cached_bytes);
 	pthread_mutex_unlock(&m->ms->lock);
 	publish(m, "");
 	send_place(m);
@@ -218,6 +220,8 @@ static void on_pong(struct member *m, const Od__Pong *p)
 	m->stats.pulled_bytes = p->pulled_bytes;
 	if (p->holds.len == m->ms->holds_bytes)
 		memcpy(m->holds, p->holds.data, p->holds.len);
+	if (p->cached.len == m->ms->cached_bytes)
+		memcpy(m->cached, p->cached.data, p->cached.len);
 	odm_load_tally_pong(&m->loads, p->sequence, &loads);
 	pthread_cond_broadcast(&m->ms->changed);
 	pthread_mutex_unlock(&m->ms->lock);
@@ -434,14 +438,25 @@ static struct member *find_host(struct odm_members *ms, const struct od_host *h)
 	return NULL;
 }
 
+static void free_member(struct member *m)
+{
+	if (m == NULL)
+		return;
+	free(m->holds);
+	free(m->cached);
+	free(m);
+}
+
 static int add_host(struct odm_members *ms, const struct od_host *host, struct od_err *err)
 {
 	struct member *m = ms->n < OD_MAX_HOSTS ? calloc(1, sizeof(*m)) : NULL;
 
-	if (m != NULL)
+	if (m != NULL) {
 		m->holds = calloc(1, ms->holds_bytes);
-	if (m == NULL || m->holds == NULL) {
-		free(m);
+		m->cached = calloc(1, ms->cached_bytes);
+	}
+	if (m == NULL || m->holds == NULL || m->cached == NULL) {
+		free_member(m);
 		return od_fail(err, OD_ERR_NOMEM, "cannot add host %s", host->host);
 	}
 	m->ms = ms;
@@ -506,7 +521,8 @@ int odm_members_new(struct odm_members **out, const struct odm_members_opts *opt
 	ms->o = *opts;
 	ms->loop = loop;
 	ms->epoch = 1;
-	ms->holds_bytes = ((size_t)opts->n_layers * opts->n_experts + 7) / 8;
+	ms->cached_bytes = (size_t)opts->n_layers * opts->n_experts;
+	ms->holds_bytes = (ms->cached_bytes + 7) / 8;
 	pthread_mutex_init(&ms->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -544,10 +560,8 @@ void odm_members_free(struct odm_members *ms)
 {
 	if (ms == NULL)
 		return;
-	for (uint32_t i = 0; i < ms->n; i++) {
-		free(ms->member[i]->holds);
-		free(ms->member[i]);
-	}
+	for (uint32_t i = 0; i < ms->n; i++)
+		free_member(ms->member[i]);
 	pthread_cond_destroy(&ms->changed);
 	pthread_mutex_destroy(&ms->lock);
 	free(ms);

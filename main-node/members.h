@@ -14,6 +14,7 @@
 #include "common/net/liveness.h"
 #include "common/net/wire.h"
 #include "main-node/load_tally.h"
+#include "main-node/placement.h"
 
 struct odm_members;
 
@@ -24,7 +25,8 @@ struct odm_member {
 	char host[256];
 	uint16_t port, data_port;
 	uint32_t slots; /* of a worker */
-	bool spool;	/* a worker that may lack experts (odm_members_holds) */
+	bool spool;	/* a worker that may lack experts, */
+	bool cache;	/* or keeps some: odm_members_cost */
 };
 
 /* What a member last said about itself. */
@@ -48,7 +50,8 @@ struct odm_view {
 /* The index in the view of a worker by its id; UINT32_MAX when it is not there. */
 uint32_t odm_view_find(const struct odm_view *v, uint32_t id);
 
-bool odm_view_has_spool(const struct odm_view *v); /* a worker there has one */
+bool odm_view_has_spool(const struct odm_view *v); /* a worker there has one, */
+bool odm_view_has_cache(const struct odm_view *v);
 
 struct odm_members_opts {
 	const struct od_hosts *hosts;
@@ -90,8 +93,8 @@ uint64_t odm_members_epoch(struct odm_members *ms);
 void odm_members_view(struct odm_members *ms, struct odm_view *v); /* v->worker: room for OD_MAX_HOSTS */
 bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session);
 bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size);
-/* Does the worker have this expert on its disk? Yes, unless it has a spool and has not said so. */
-bool odm_members_holds(struct odm_members *ms, uint32_t id, uint32_t m, uint32_t expert);
+/* As odm_cost_fn, by what the worker has said last. One with a spool lacks what it has not named. */
+uint32_t odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, uint32_t expert);
 /* Engine thread: this incarnation does not work although it answers (its data socket is dead): start over with it. */
 /* Until the loop thread has dropped it, odm_members_explain already counts it as gone. */
 void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why);

@@ -35,6 +35,7 @@ struct member {
 	struct odm_member_stats stats;
 	struct odm_load_tally loads;
 	uint8_t *holds;	  /* of a worker with a spool: a bit for each expert */
+	uint8_t *cached;  /* of a worker with a cache: a byte for each, as PONG has them */
 	char why[256];	  /* why it is not here */
 	int refused_code; /* of the last REFUSE; 0: none */
 	bool distrusted;
@@ -51,7 +52,7 @@ struct odm_members {
 	pthread_cond_t changed;
 	uint64_t epoch;
 	bool loads_ended; /* the end was marked, and nobody has asked what was counted */
-	size_t holds_bytes; /* of each member's */
+	size_t holds_bytes, cached_bytes; /* of each member's */
 	uint32_t n;
 	struct member *member[OD_MAX_HOSTS];
 	bool stopping;

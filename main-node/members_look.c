@@ -1,5 +1,7 @@
 #include "main-node/members_internal.h"
 
+#include "common/cache/cache_state.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -64,6 +66,15 @@ bool odm_view_has_spool(const struct odm_view *v)
 	return false;
 }
 
+bool odm_view_has_cache(const struct odm_view *v)
+{
+	for (uint32_t i = 0; i < v->n_workers; i++) {
+		if (v->worker[i].cache)
+			return true;
+	}
+	return false;
+}
+
 bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session)
 {
 	bool alive;
@@ -74,15 +85,20 @@ bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session)
 	return alive;
 }
 
-bool odm_members_holds(struct odm_members *ms, uint32_t id, uint32_t m, uint32_t expert)
+uint32_t odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, uint32_t expert)
 {
+	static const uint32_t cost[] = { 0, ODM_COST_INFLATE, ODM_COST_E, ODM_COST_SM, ODM_COST_LOAD }; /* enum od_cache_state */
 	const size_t i = (size_t)m * ms->o.n_experts + expert;
+	enum od_cache_state state;
 	bool holds;
 
+	if (!worker->spool && !worker->cache)
+		return ODM_COST_LOAD;
 	pthread_mutex_lock(&ms->lock);
-	holds = id < ms->n && (!ms->member[id]->pub.spool || (ms->member[id]->holds[i / 8] >> i % 8 & 1) != 0);
+	holds = !worker->spool || (ms->member[worker->id]->holds[i / 8] >> i % 8 & 1) != 0;
+	state = od_cache_from_wire(ms->member[worker->id]->cached[i]);
 	pthread_mutex_unlock(&ms->lock);
-	return holds;
+	return holds ? cost[state] : ODM_COST_LACKS;
 }
 
 bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size)

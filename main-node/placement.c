@@ -31,19 +31,29 @@ uint32_t odm_group_worker(const struct odm_groups *g, uint32_t group, uint32_t i
 /* A layer's experts on their way to workers. */
 struct dealer {
 	const struct odm_groups *g;
-	uint32_t m, group, first;
-	const uint32_t *load;
+	uint32_t m, group;
+	uint32_t *load; /* what each has to do */
 };
+
+/* What a worker has to do when the expert is dealt to it. */
+static uint32_t load_with(const struct dealer *d, uint32_t w, uint16_t expert)
+{
+	const uint32_t cost = odm_worker_cost(d->g, w, d->m, expert);
+
+	return d->load[w] + ODM_COST_RUN + (cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost);
+}
 
 /* Of the group's; ODM_NOBODY: with, and none of them has it. */
 static uint32_t least_of_group(const struct dealer *d, uint16_t expert, bool with)
 {
-	uint32_t size = odm_group_size(d->g, d->group), best = ODM_NOBODY;
+	const uint32_t size = odm_group_size(d->g, d->group), first = d->g->homes ? expert : d->m / d->g->n_groups;
+	uint32_t best = ODM_NOBODY;
 
 	for (uint32_t i = 0; i < size; i++) {
-		uint32_t w = odm_group_worker(d->g, d->group, (d->first + i) % size);
+		uint32_t w = odm_group_worker(d->g, d->group, (first + i) % size);
 
-		if ((best == ODM_NOBODY || d->load[w] < d->load[best]) && (!with || odm_worker_has(d->g, w, d->m, expert)))
+		if ((best == ODM_NOBODY || load_with(d, w, expert) < load_with(d, best, expert)) &&
+		    (!with || odm_worker_has(d->g, w, d->m, expert)))
 			best = w;
 	}
 	return best;
@@ -60,11 +70,36 @@ static uint32_t least_loaded(const struct dealer *d, uint16_t expert)
 	return best != ODM_NOBODY ? best : least_of_group(d, expert, false);
 }
 
+/* Of those that nobody has yet, the one that will be ready first. False: there are none. */
+static bool deal_one(const struct dealer *d, const uint16_t *expert, size_t n, uint32_t *worker)
+{
+	uint32_t best_worker = ODM_NOBODY, best_load = 0;
+	size_t best = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		uint32_t w, load;
+
+		if (worker[i] != ODM_NOBODY)
+			continue;
+		w = least_loaded(d, expert[i]);
+		load = load_with(d, w, expert[i]);
+		if (best_worker == ODM_NOBODY || load < best_load) {
+			best = i;
+			best_worker = w;
+			best_load = load;
+		}
+	}
+	if (best_worker == ODM_NOBODY)
+		return false;
+	worker[best] = best_worker;
+	d->load[best_worker] = best_load;
+	return true;
+}
+
 void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, size_t n_experts,
 	      uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker, uint32_t *load)
 {
-	const struct dealer d = { .g = g, .m = m, .group = odm_group_of_layer(g, step, m), .first = m / g->n_groups,
-				  .load = load };
+	const struct dealer d = { .g = g, .m = m, .group = odm_group_of_layer(g, step, m), .load = load };
 
 	memset(load, 0, g->n_workers * sizeof(*load));
 	for (size_t i = 0; i < n_experts; i++) {
@@ -72,14 +107,10 @@ void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint1
 		if (worker[i] >= g->n_workers)
 			worker[i] = ODM_NOBODY;
 		else
-			load[worker[i]]++;
+			load[worker[i]] = load_with(&d, worker[i], expert[i]);
 	}
-	for (size_t i = 0; i < n_experts; i++) {
-		if (worker[i] != ODM_NOBODY)
-			continue;
-		worker[i] = least_loaded(&d, expert[i]);
-		load[worker[i]]++;
-	}
+	while (deal_one(&d, expert, n_experts, worker))
+		;
 }
 
 uint32_t odm_prefill_worker(const struct odm_groups *g, uint32_t m, uint16_t expert)

@@ -3,8 +3,8 @@
  * G = min(asked or top-k, N) workers make a group, there are M = max(1, N / G) groups, worker w is in group w mod M,
  * MoE layer m is served by group m mod M. When the layers leave remainder 1 mod M, the last layer of a step and the
  * first of the next would meet one group, so the start rotates with the step. It stands still when a worker has a spool
- * instead of the whole pack: that one keeps the layers of its group, and turning would make that all layers; two layers
- * of one group in a row, once a step, cost less.
+ * instead of the whole pack, or a cache: that one keeps the layers of its group, and turning would make that all layers;
+ * two layers of one group in a row, once a step, cost less.
  * Thread: pure functions. */
 #ifndef ODM_PLACEMENT_H
 #define ODM_PLACEMENT_H
@@ -13,15 +13,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Is an expert of layer m on this worker's disk? */
-typedef bool odm_has_fn(void *arg, uint32_t worker, uint32_t m, uint16_t expert);
+/* What it costs a worker to have an expert of layer m ready: a whole load, as much less as its cache has of it, or
+ * ODM_COST_LACKS when it has none on its disk. */
+typedef uint32_t odm_cost_fn(void *arg, uint32_t worker, uint32_t m, uint16_t expert);
+#define ODM_COST_LOAD 64u
+#define ODM_COST_INFLATE 8u /* of what is there, but compressed */
+#define ODM_COST_E 16u	    /* a quarter of the bytes of a BF16 expert are coded exponents, */
+#define ODM_COST_SM 48u	    /* three quarters SM bytes */
+#define ODM_COST_RUN 4u	    /* besides, for each: so that equal ones are shared out */
+#define ODM_COST_LACKS UINT32_MAX
 
 struct odm_groups {
 	uint32_t n_workers, n_groups;
 	uint32_t n_layers;
 	bool still;	 /* the start never rotates */
-	odm_has_fn *has; /* NULL: every worker has every expert */
-	void *has_arg;
+	bool homes;	 /* of equal workers, an expert always goes to the same one of the group: for caches */
+	odm_cost_fn *cost; /* NULL: a whole load for every worker and expert */
+	void *cost_arg;
 };
 
 #define ODM_NOBODY UINT32_MAX
@@ -34,9 +42,10 @@ uint32_t odm_group_size(const struct odm_groups *g, uint32_t group);
 uint32_t odm_group_worker(const struct odm_groups *g, uint32_t group, uint32_t i);
 
 /* Deal experts (sorted by id, all different) over the group of (step, m). worker[i] is where expert[i] goes.
- * keep(arg, expert) names a worker that already loads the expert, or ODM_NOBODY; those stay, the others go to the
- * worker of the group with the fewest. A tie goes to the first, counted from another one each time the group's turn
- * comes, so that none of a large group idles. Workers that lack the expert are passed over: then it goes to
+ * keep(arg, expert) names a worker that already loads the expert, or ODM_NOBODY; those stay. Of the others the one that
+ * can be ready first is dealt, to the worker of the group whose cost of it and of what it has by then is least, and so on.
+ * A tie goes to the first, counted from the expert's home, or without homes from another one each time the group's
+ * turn comes, so that none of a large group idles. Workers that lack the expert are passed over: then it goes to
  * another of the group, else to anybody, and only if nobody has it to the group all the same. load is scratch of
  * n_workers. */
 void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, size_t n_experts,
@@ -44,10 +53,14 @@ void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint1
 
 /* Prefill: experts of every layer lie over all workers: e on e mod N, or who lacks it, on the next that has it. */
 uint32_t odm_prefill_worker(const struct odm_groups *g, uint32_t m, uint16_t expert);
+
+static inline uint32_t odm_worker_cost(const struct odm_groups *g, uint32_t worker, uint32_t m, uint16_t expert)
+{
+	return g->cost == NULL ? ODM_COST_LOAD : g->cost(g->cost_arg, worker, m, expert);
+}
 static inline bool odm_worker_has(const struct odm_groups *g, uint32_t worker, uint32_t m, uint16_t expert)
 {
-	return g->has == NULL || g->has(g->has_arg, worker, m, expert);
+	return odm_worker_cost(g, worker, m, expert) != ODM_COST_LACKS;
 }
-
 
 #endif

@@ -12,8 +12,9 @@ int odm_want_place_init(struct odm_want_place *p, uint32_t n_experts, uint32_t m
 	p->deal = calloc(n_experts, sizeof(*p->deal));
 	p->keep = calloc(n_experts, sizeof(*p->keep));
 	p->load = calloc(max_workers, sizeof(*p->load));
+	p->n = calloc(max_workers, sizeof(*p->n));
 	if (p->want.expert != NULL && p->want.worker != NULL && p->sorted != NULL && p->deal != NULL && p->keep != NULL &&
-	    p->load != NULL)
+	    p->load != NULL && p->n != NULL)
 		return OD_OK;
 	odm_want_place_fini(p);
 	return od_fail(err, OD_ERR_NOMEM, "places of WANTs");
@@ -27,6 +28,7 @@ void odm_want_place_fini(struct odm_want_place *p)
 	free(p->deal);
 	free(p->keep);
 	free(p->load);
+	free(p->n);
 	*p = (struct odm_want_place){ 0 };
 }
 
@@ -54,8 +56,11 @@ static void place_predicted(struct odm_want_place *p, const struct odm_groups *g
 	odm_deal(g, w->step, w->m, p->sorted, w->n_predicted, keep_worker, p, p->deal, p->load);
 	for (size_t i = 0; i < w->n_predicted; i++)
 		p->keep[p->sorted[i]] = p->deal[i];
-	for (size_t i = 0; i < w->n_predicted; i++)
+	memset(p->n, 0, g->n_workers * sizeof(*p->n));
+	for (size_t i = 0; i < w->n_predicted; i++) {
 		w->worker[i] = p->keep[w->expert[i]];
+		p->n[w->worker[i]]++;
+	}
 }
 
 /* Where a hedge goes; ODM_NOBODY: nowhere. */
@@ -66,14 +71,14 @@ static uint32_t hedge_worker(const struct odm_want_place *p, const struct odm_gr
 	const uint32_t group = odm_group_of_layer(g, w->step, w->m), size = odm_group_size(g, group);
 	uint32_t best = w->n_predicted > 0 ? w->worker[w->n_predicted - 1] : ODM_NOBODY;
 
-	if (old < g->n_workers && p->load[old] < slots[old])
+	if (old < g->n_workers && p->n[old] < slots[old])
 		return old;
-	if (best != ODM_NOBODY && (p->load[best] >= slots[best] || !odm_worker_has(g, best, w->m, expert)))
+	if (best != ODM_NOBODY && (p->n[best] >= slots[best] || !odm_worker_has(g, best, w->m, expert)))
 		best = ODM_NOBODY;
 	for (uint32_t i = 0; i < size; i++) {
 		const uint32_t at = odm_group_worker(g, group, i);
 
-		if (p->load[at] < slots[at] && (best == ODM_NOBODY || p->load[at] < p->load[best]) &&
+		if (p->n[at] < slots[at] && (best == ODM_NOBODY || p->n[at] < p->n[best]) &&
 		    odm_worker_has(g, at, w->m, expert))
 			best = at;
 	}
@@ -96,7 +101,7 @@ void odm_want_place(struct odm_want_place *p, const struct odm_groups *g, const 
 
 		if (to == ODM_NOBODY)
 			continue;
-		p->load[to]++;
+		p->n[to]++;
 		w->expert[n] = w->expert[i];
 		w->worker[n++] = to;
 	}

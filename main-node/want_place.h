@@ -17,7 +17,8 @@ struct odm_want_place {
 	uint16_t *sorted;     /* [n_experts] */
 	uint32_t *deal;	      /* [n_experts] */
 	uint32_t *keep;	      /* [n_experts]: by expert */
-	uint32_t *load;	      /* [max_workers]: experts of the layer that each has */
+	uint32_t *load;	      /* [max_workers]: odm_deal's */
+	uint32_t *n;	      /* [max_workers]: experts of the layer that each has */
 };
 
 OD_MUST_CHECK int odm_want_place_init(struct odm_want_place *p, uint32_t n_experts, uint32_t max_workers,

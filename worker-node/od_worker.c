@@ -39,8 +39,6 @@ static struct od_daemon_about about = {
 		 "Loads and runs the experts that od-main asks for, within a fixed amount of memory.\n",
 };
 
-static const char *const cache_policies[] = { "rank", "fifo", "lru", "lfu", "marking", NULL }; /* enum od_cache_policy */
-
 struct options {
 	struct od_daemon_args common;
 	uint64_t memory_bytes, slots, read_threads, load_threads;
@@ -606,7 +604,7 @@ int main(int argc, char **argv)
 		{ .kind = OD_ARG_TITLE, .help = "Experiments: a slower machine than this one, other caches" },
 		{ "load-time", OD_ARG_REAL, &w.opt.load_time_ms, "MS", "a load is complete no earlier than MS milliseconds after it began; loads go one at a time", 0, MAX_PACE_MS, NULL },
 		{ "run-time", OD_ARG_REAL, &w.opt.run_time_ms, "MS", "an expert's outputs are sent no earlier than MS milliseconds after its computation began", 0, MAX_PACE_MS, NULL },
-		{ "cache-policy", OD_ARG_CHOICE, &w.opt.cache_policy, "rank|fifo|lru|lfu|marking", "who stays in the cache (default: rank, the most used in each layer)", 0, 0, cache_policies },
+		{ "cache-policy", OD_ARG_CHOICE, &w.opt.cache_policy, "rank|fifo|lru|lfu|marking", "who stays in the cache (default: rank, the most used in each layer)", 0, 0, od_cache_online_names },
 		{ "cache-margin", OD_ARG_UINT, &w.opt.cache_margin, "N", "rank: how many ranks an expert may stand behind the end of a pool and still enter it (default: 0)", 0, 4096, NULL },
 	};
 	struct od_err err = { 0 };

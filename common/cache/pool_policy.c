@@ -4,6 +4,7 @@
 #include <string.h>
 
 const char *const od_cache_policy_names[] = { "rank", "fifo", "lru", "lfu", "marking", "belady", NULL };
+const char *const od_cache_online_names[] = { "rank", "fifo", "lru", "lfu", "marking", NULL };
 
 static struct od_cache *new_policy(const struct od_cache_opts *o)
 {

@@ -24,6 +24,7 @@ struct od_cache;
 
 enum od_cache_policy { OD_CACHE_RANK, OD_CACHE_FIFO, OD_CACHE_LRU, OD_CACHE_LFU, OD_CACHE_MARKING, OD_CACHE_BELADY };
 extern const char *const od_cache_policy_names[]; /* "rank", "fifo", ..., then NULL */
+extern const char *const od_cache_online_names[]; /* those that need not know the future: all but Belady's, the last */
 
 struct od_cache_opts {
 	enum od_cache_policy policy;

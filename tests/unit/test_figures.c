@@ -25,6 +25,7 @@ static struct odm_figures example(void)
 		.missing_predictions = 1,
 		.served_in_time = 63, .decode_loads = 81, .extra_loads = 21, .begun_loads = 102,
 		.hedged = 17, .hedge_uses = 3, .corrected = 5, .second_guesses = 3,
+		.cache_uses = 80, .cache_hits = { 40, 4, 2, 1 },
 		.stalls = 6,
 		.stall_ns = 1 * S,
 		.decode_layers = 20,
@@ -124,12 +125,13 @@ static void lines_for_people(void **state)
 			  "corrected 5, second guesses 3\n"
 			  "alignment   2346 bytes a token, and 2.0 KiB asked for\n"
 			  "lead        first prediction 0.25 ms after STEP (-1.50 to 4.00), 2.50 layers ahead in the mean\n"
+			  "cache       80 expert uses: 50.0% kept full, 5.0% compressed, 2.5% as SM bytes, 1.2% as exponents\n"
 			  "stalls      6 of 84 expert uses waited for a load, 1.000 s in all\n"
 			  "loaded      10.5 MiB in 7 expert loads, 250.00 ms each; window 350.00 ms\n"
 			  "recovered   4 runs were sent again after a worker was lost\n"
 			  "peak memory main 100.0 MiB, worker 0 127.0.0.1:1 900.0 KiB (lost)\n");
 	f.predicted_uses = f.recovered_runs = f.loads = f.loaded_bytes = 0;
-	f.align_bytes = f.first_predictions = 0;
+	f.align_bytes = f.first_predictions = f.cache_uses = 0;
 	assert_prints(&f, "tokens      5 prompt, 11 generated\n"
 			  "speed       TTFT 2.500 s, 2.50 tok/s\n"
 			  "recall      nothing was predicted; predictions late 2, missing 1\n"
@@ -160,7 +162,8 @@ static void fields_for_programs(void **state)
 		" \"recall\": 0.9875, \"late_predictions\": 2, \"missing_predictions\": 1, \"served_in_time\": 63,"
 		" \"decode_loads\": 81, \"extra_loads\": 21, \"begun_loads\": 102, \"hedged\": 17, \"hedge_uses\": 3,"
 		" \"corrected\": 5, \"second_guesses\": 3, \"stalls\": 6, \"stall_s\": 1.0,"
-		" \"decode_layers\": 20, \"experts_s\": 3.0, \"workers\": 6, \"groups\": 3, \"slots\": 1, \"loads\": 7,"
+		" \"decode_layers\": 20, \"experts_s\": 3.0, \"workers\": 6, \"groups\": 3, \"slots\": 1,"
+		" \"cache_uses\": 80, \"cache_hits_f\": 40, \"cache_hits_c\": 4, \"cache_hits_s\": 2, \"cache_hits_e\": 1, \"loads\": 7,"
 		" \"loaded_bytes\": 11010048, \"load_s\": 1.75, \"worker_runs\": 13, \"worker_compute_s\": 1.25,"
 		" \"recovered_runs\": 4, \"state_bytes\": 12345, \"align_bytes\": 23456, \"asked_bytes\": 2048,"
 		" \"align_bytes_per_token\": 2345.6, \"first_prediction_min_s\": -0.0015,"

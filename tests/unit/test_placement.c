@@ -134,10 +134,10 @@ static void deal_keeps_what_is_loading(void **state)
 }
 
 /* Who has what: a bit for each worker, the same in all layers. */
-static bool has_table(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+static uint32_t has_table(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
 {
 	(void)m;
-	return (((const uint32_t *)arg)[expert] >> worker & 1) != 0;
+	return (((const uint32_t *)arg)[expert] >> worker & 1) != 0 ? ODM_COST_LOAD : ODM_COST_LACKS;
 }
 
 static void experts_go_to_those_who_have_them(void **state)
@@ -147,8 +147,8 @@ static void experts_go_to_those_who_have_them(void **state)
 	const uint16_t expert[] = { 0, 1, 2, 3, 4 };
 
 	(void)state;
-	g.has = has_table;
-	g.has_arg = has;
+	g.cost = has_table;
+	g.cost_arg = has;
 	odm_deal(&g, 1, 0, expert, 5, NULL, NULL, worker, load);
 	assert_int_equal(worker[0], 2);			  /* the one of the group that has it */
 	assert_int_equal(worker[1], 0);			  /* both have: the one with less */
@@ -159,6 +159,121 @@ static void experts_go_to_those_who_have_them(void **state)
 	assert_int_equal(odm_prefill_worker(&g, 0, 2), 3); /* 2 lacks it: the next that has it */
 	assert_int_equal(odm_prefill_worker(&g, 0, 0), 2);
 	assert_int_equal(odm_prefill_worker(&g, 0, 3), 3); /* nobody */
+}
+
+/* By worker and expert. */
+struct cost_table {
+	uint32_t cost[6][8];
+};
+
+static uint32_t cost_table(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+{
+	(void)m;
+	return ((const struct cost_table *)arg)->cost[worker][expert];
+}
+
+static void cached_experts_stay_where_they_are(void **state)
+{
+	struct odm_groups g = odm_groups_make(4, 2, 2, 12); /* {0,2}, {1,3} */
+	const uint16_t a[] = { 1, 2 }, b[] = { 2, 4 }, c[] = { 1, 3, 5 };
+	struct cost_table t;
+	uint32_t worker[3], load[4];
+
+	(void)state;
+	for (int i = 0; i < 6 * 8; i++)
+		t.cost[i / 8][i % 8] = ODM_COST_LOAD;
+	g.homes = g.still = true;
+	g.cost = cost_table;
+	g.cost_arg = &t;
+	for (uint32_t m = 0; m < 12; m += 2) { /* nothing is kept: the same everywhere, by number */
+		odm_deal(&g, m, m, a, 2, NULL, NULL, worker, load);
+		assert_true(worker[0] == 2 && worker[1] == 0);
+		odm_deal(&g, m, m, b, 2, NULL, NULL, worker, load);
+		assert_true(worker[0] == 0 && worker[1] == 2); /* not at home: that one has something to do */
+	}
+	t.cost[0][4] = 0;
+	odm_deal(&g, 1, 0, b, 2, NULL, NULL, worker, load);
+	assert_true(worker[0] == 2 && worker[1] == 0); /* what is there goes first */
+	t.cost[0][2] = ODM_COST_SM;
+	odm_deal(&g, 1, 0, b, 2, NULL, NULL, worker, load);
+	assert_true(worker[0] == 0 && worker[1] == 0);
+	t.cost[0][1] = t.cost[0][3] = t.cost[0][5] = 0;
+	odm_deal(&g, 1, 0, c, 3, NULL, NULL, worker, load);
+	assert_true(worker[0] == 0 && worker[1] == 0 && worker[2] == 0); /* running is cheap */
+}
+
+/* What an expert costs a worker to whom it may be dealt: one of the group {1, 3, 5} that has it, else the first of the
+ * others that has it, else any of the group; ODM_COST_LACKS: it may not. */
+static uint32_t cost_of(const struct cost_table *t, uint32_t worker, uint16_t expert)
+{
+	uint32_t first = ODM_NOBODY;
+	bool group = false;
+
+	for (uint32_t w = 0; w < 6; w++) {
+		const bool has = t->cost[w][expert] != ODM_COST_LACKS;
+
+		group = group || (has && w % 2 == 1);
+		if (has && first == ODM_NOBODY)
+			first = w;
+	}
+	if (group)
+		return worker % 2 == 1 ? t->cost[worker][expert] : ODM_COST_LACKS;
+	if (first != ODM_NOBODY)
+		return worker == first ? t->cost[worker][expert] : ODM_COST_LACKS;
+	return worker % 2 == 1 ? ODM_COST_LOAD : ODM_COST_LACKS;
+}
+
+/* There is an order in which each was the best choice when it was made. */
+static void check_deal(const struct cost_table *t, const uint16_t *expert, const uint32_t *worker)
+{
+	uint32_t sum[6] = { 0 };
+	bool done[5] = { false };
+
+	for (int n = 0; n < 5; n++) {
+		uint32_t least = UINT32_MAX;
+		int next = -1;
+
+		for (int i = 0; i < 5 * 6; i++) {
+			const uint32_t cost = cost_of(t, (uint32_t)i % 6, expert[i / 6]);
+
+			if (!done[i / 6] && cost != ODM_COST_LACKS && sum[i % 6] + cost < least)
+				least = sum[i % 6] + cost;
+		}
+		for (int i = 0; i < 5 && next < 0; i++) {
+			const uint32_t cost = cost_of(t, worker[i], expert[i]);
+
+			if (!done[i] && cost != ODM_COST_LACKS && sum[worker[i]] + cost == least)
+				next = i;
+		}
+		assert_true(next >= 0);
+		done[next] = true;
+		sum[worker[next]] += ODM_COST_RUN + cost_of(t, worker[next], expert[next]);
+	}
+}
+
+/* By brute force: every time the expert and the worker that are ready first. */
+static void it_is_dealt_to_whom_it_costs_least(void **state)
+{
+	static const uint32_t costs[] = { 0, ODM_COST_INFLATE, ODM_COST_E, ODM_COST_SM, ODM_COST_LOAD, ODM_COST_LACKS };
+	const uint16_t expert[] = { 0, 2, 3, 6, 7 };
+	uint64_t seed = 1;
+
+	(void)state;
+	for (int round = 0; round < 500; round++) {
+		struct odm_groups g = odm_groups_make(6, 3, 2, 12); /* {0,2,4}, {1,3,5} */
+		uint32_t worker[5], load[6];
+		struct cost_table t;
+
+		for (int i = 0; i < 6 * 8; i++) {
+			seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+			t.cost[i / 8][i % 8] = costs[(seed >> 40) % 6];
+		}
+		g.homes = g.still = true;
+		g.cost = cost_table;
+		g.cost_arg = &t;
+		odm_deal(&g, 1, 1, expert, 5, NULL, NULL, worker, load);
+		check_deal(&t, expert, worker);
+	}
 }
 
 static void groups_that_stand_still(void **state)
@@ -185,6 +300,8 @@ int main(void)
 		cmocka_unit_test(a_large_group_takes_turns),
 		cmocka_unit_test(deal_keeps_what_is_loading),
 		cmocka_unit_test(experts_go_to_those_who_have_them),
+		cmocka_unit_test(cached_experts_stay_where_they_are),
+		cmocka_unit_test(it_is_dealt_to_whom_it_costs_least),
 		cmocka_unit_test(groups_that_stand_still),
 	};
 

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Workers that keep experts beyond their use: the same tokens whatever they keep, less is read, memory stays within its
+limit, and nothing of it suffers when a worker dies."""
+import subprocess
+import time
+
+from cluster_util import (HANG_S, PROMPT, SLOW, Daemon, Lines, generate, hosts_file, main_args, pack, reference, run_tests,
+                          test, tool)
+
+TEXT = 60 if SLOW else 120
+_resident = []
+
+
+def resident():
+    if not _resident:
+        _resident.append(generate("--resident", prompt=PROMPT, tokens=TEXT)["token_ids"])
+    return _resident[0]
+
+
+def cached(*args):
+    r = generate(*args, prompt=PROMPT, tokens=TEXT)
+    assert r["token_ids"] == resident(), args
+    return r
+
+
+def hits(r, states="fcse"):
+    return sum(r[f"cache_hits_{s}"] for s in states)
+
+
+# form, workers, slots, MiB of cache, policy, predictor
+CASES = [
+    ("planes", 1, 1, 1, "rank", "none"),
+    ("planes", 1, 2, 40, "rank", "shadow"),
+    ("planes", 2, 1, 4, "lru", "random"),
+    ("planes", 3, 2, 6, "fifo", "shadow"),
+    ("planes", 4, 2, 3, "lfu", "none"),
+    ("bf16", 1, 1, 3, "rank", "random"),
+    ("bf16", 2, 1, 5, "rank", "none"),
+    ("bf16", 2, 2, 60, "marking", "shadow"),
+    ("bf16", 3, 1, 4, "rank", "shadow"),
+    ("bf16", 4, 2, 6, "lru", "none"),
+]
+
+
+@test
+def same_tokens_whatever_is_kept():
+    for form, workers, slots, mib, policy, predictor in CASES:
+        r = cached("--local", workers, "--resident-form", form, "--slots", slots, "--cache-mib", mib, "--cache-policy",
+                   policy, "--predictor", predictor, "--cache-margin", mib % 2 if policy == "rank" else 0)
+        # A worker runs an expert once for a row, and every use is one's that has a cache.
+        assert r["cache_uses"] == r["expert_uses"] == (TEXT - 1) * 12 * 2, r
+        assert 0 < hits(r) <= r["cache_uses"], r
+        assert policy == "rank" or hits(r, "cse") == 0, "the others have one pool"
+        assert form == "bf16" or r["cache_hits_c"] == 0, "with planes, compressed is full"
+
+
+@test
+def without_a_cache_there_is_none():
+    r = cached("--local", 2)
+    assert r["cache_uses"] == 0 and hits(r) == 0
+
+
+@test
+def what_is_kept_is_not_read():
+    plain = cached("--local", 1, "--slots", 1, "--predictor", "none", "--resident-form", "planes")
+    for mib in 2, 8, 40:
+        r = cached("--local", 1, "--slots", 1, "--predictor", "none", "--resident-form", "planes", "--cache-mib", mib)
+        # Of the prompt, too, some may be there already; else uses in F are all that is not loaded.
+        assert r["decode_loads"] == r["expert_uses"] - r["cache_hits_f"], r
+        assert r["stalls"] == r["decode_loads"]
+        assert r["loaded_bytes"] < plain["loaded_bytes"]
+        worker = [n for n in r["nodes"] if n["name"].startswith("worker")][0]
+        before = [n for n in plain["nodes"] if n["name"].startswith("worker")][0]
+        assert worker["peak_rss_bytes"] <= before["peak_rss_bytes"] + (mib + 1) * 2**20, (worker, before)
+    assert r["cache_hits_f"] > 0.85 * r["cache_uses"], "96 experts of 258 KiB fit into 40 MiB"
+
+
+@test
+def a_cache_outlives_a_session():
+    for form in "planes", "bf16":
+        workers = [Daemon("worker", "--slots", 1, "--cache-mib", 14, "--resident-form", form) for _ in range(2)]
+        hosts = hosts_file(workers)
+        first = cached("--workers", hosts)
+        second = cached("--workers", hosts)
+        assert hits(second) > hits(first), (hits(first), hits(second))
+        assert hits(second, "fc") > 0.8 * second["cache_uses"], second
+        for w in workers:
+            w.kill()
+
+
+@test
+def workers_with_and_without():
+    workers = [Daemon("worker", "--slots", 2, *(["--cache-mib", 8] if i == 1 else [])) for i in range(2)]
+    r = cached("--workers", hosts_file(workers))
+    assert 0 < r["cache_uses"] < r["expert_uses"], r
+    for w in workers:
+        w.kill()
+
+
+@test
+def a_worker_dies_and_comes_back():
+    workers = [Daemon("worker", "--slots", 2, "--cache-mib", 6) for _ in range(3)]
+    m = Lines("--workers", hosts_file(workers))
+
+    def ask():
+        m.ask()
+        r = m.answer()
+        assert r["token_ids"] == reference()["token_ids"]
+        return r
+
+    ask()
+    m.ask()
+    time.sleep(0.2)
+    workers[1].kill()
+    assert m.answer()["token_ids"] == reference()["token_ids"]
+    assert ask()["workers"] == 2
+    workers[1].start()
+    end = time.monotonic() + HANG_S
+    while ask()["workers"] < 3:
+        assert time.monotonic() < end, "it never came back"
+    assert hits(ask()) > 0
+    status, err = m.close()
+    assert status == 0, err
+    for w in workers:
+        w.kill()
+
+
+def refused(*args):
+    p = subprocess.run(main_args(*args), capture_output=True, text=True, timeout=HANG_S)
+    assert p.returncode != 0
+    return p.stderr
+
+
+@test
+def too_little_is_said():
+    err = tool("od-worker", "--pack", pack(), "--slots", 4, "--resident-form", "bf16", "--cache-mib", 1, ok=False).stderr
+    assert "--cache-mib 1: to keep anything of one expert it takes at least 2 MiB with 4 slots" in err, err
+    err = tool("od-worker", "--pack", pack(), "--memory-limit", "80MB", "--cache-mib", 40, ok=False).stderr
+    assert "memory limit: 1 slot" in err and "see --memory-limit" in err, err
+    err = tool("od-worker", "--pack", pack(), "--cache-mib", 4, "--cache-policy", "belady", ok=False).stderr
+    assert "expected one of rank, fifo, lru, lfu, marking" in err, err
+    assert "--cache-mib is for the processes that --local starts" in refused("--resident", "--cache-mib", 4)
+    assert "add --cache-mib" in refused("--local", 1, "--cache-policy", "lru")
+
+
+run_tests()
