@@ -70,7 +70,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	int rc = od_args_parse(table, n_table, argc, argv, NULL, 0, &n, err);
 
 	if (rc == OD_OK && o->help)
-		od_bench_usage("cache --routes FILE | --zipf S [OPTIONS]",
+		od_bench_usage("cache --routes FILE | --zipf S [OPTIONS]\n       od-bench cache --live --help",
 			       "Replays which experts the routers chose through a cache on every worker, for every policy and size:\n"
 			       "how much has still to be read, how long experts stay, how long a layer's loads take. rank divides its\n"
 			       "cache as the planner says, rank F keeps experts only as they are computed on; belady knows the future.\n"
@@ -349,8 +349,13 @@ int od_bench_cache(int argc, char **argv, struct od_err *err)
 		.read_gbps = 3.5,
 	};
 	struct cache_study *s;
-	int rc = parse(&o, argc, argv, err);
+	int rc;
 
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--live") == 0)
+			return od_bench_cache_live(argc, argv, err);
+	}
+	rc = parse(&o, argc, argv, err);
 	if (rc != OD_OK || o.help)
 		return rc;
 	rc = check(&o, err);

@@ -16,7 +16,8 @@ od-bench_SRCS += $(addprefix tests/bench/,recall_served.c recall_tape.c served_s
 	load_pace.c load_schedule.c load_stages.c run_order.c schedule_cache.c slot_claims.c step_marks.c)
 
 # Recorded routes through the caches of workers.
-od-bench_SRCS += $(addprefix tests/bench/,bench_cache.c cache_draw.c cache_replay.c cache_routes.c)
+od-bench_SRCS += $(addprefix tests/bench/,bench_cache.c bench_cache_live.c cache_draw.c cache_live.c cache_replay.c \
+	cache_routes.c)
 
 # Experts through the worker's loading path.
 od-bench_SRCS += $(addprefix tests/bench/,bench_load.c load_crowd.c load_draw.c load_run.c load_source.c load_together.c) worker-node/loader.c

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Workers that keep experts beyond their use: the same tokens whatever they keep, less is read, memory stays within its
 limit, and nothing of it suffers when a worker dies."""
+import json
 import subprocess
 import time
 
@@ -123,6 +124,30 @@ def a_worker_dies_and_comes_back():
     assert status == 0, err
     for w in workers:
         w.kill()
+
+
+@test
+def a_replay_knows_what_a_worker_does():
+    # One worker, so that it has all uses; of the two experts of a layer only the one that is there is heard of first.
+    p = tool("od-bench", "cache", "--live", "--pack", pack(), "--prompts", "tests/bench/prompts.jsonl", "--limit", 3, "--local",
+             1, "--tokens", "20,40", "--budget", "16MiB", "--policies", "lru,lfu,rank", "--load-time", 0, "--predictor", "none",
+             "--resident-form", "planes", "--json")
+    r = json.loads(p.stdout)
+    assert [(x["tokens"], x["policy"]) for x in r["live"]] == [(t, p) for t in (20, 40) for p in ("none", "lru", "lfu", "rank")]
+    for x in r["live"]:
+        if x["policy"] == "none":
+            assert x["missed_uses_percent"] == x["missed_bytes_percent"] == 100
+            continue
+        found = sum(x[f"hits_{s}_percent"] for s in "fcse")
+        assert 20 < found < 100 and x["tpot_ms"] > 0 and x["ttft_ms"] > 0, x
+        if x["policy"] != "rank":  # which learns while it goes, where the replay knows all counts from the start
+            for what in "uses", "bytes":
+                assert abs(x[f"missed_{what}_percent"] - x[f"replayed_missed_{what}_percent"]) < 4, x
+    for args, words in ((["--budget", "101%"], "found \"101%\""), (["--policies", "belady"], "found \"belady\""),
+                        (["--tokens", "1"], "found \"1\"")):
+        err = tool("od-bench", "cache", "--live", "--pack", pack(), "--prompts", "tests/bench/prompts.jsonl", *args,
+                   ok=False).stderr
+        assert words in err, err
 
 
 def refused(*args):
