@@ -4,7 +4,7 @@
  * elements k = i (mod 16) in order with fused multiply-add, and the lanes are folded by a fixed tree
  * (i += i+8, then +4, +2, +1); every CPU table gives the same bits, the scalar one is the oracle. Profile
  * bf16: the same accumulation over rows that were rounded to BF16; a CPU with BF16 dot instructions may use
- * them, which makes it another kernel class.
+ * them, which makes it another kernel class. FP8 weights give what the same values as BF16 give, in both.
  *
  * A row's result never depends on the other rows of the call, on how outputs are cut over threads, or on
  * the order of calls.

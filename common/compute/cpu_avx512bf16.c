@@ -1,6 +1,6 @@
-/* The table with BF16 dot instructions: rows are rounded to BF16 and a matmul with BF16 weights adds pairs of
- * products in one go, another order than 16 lanes of FMA and so another kernel class. Subnormals count as
- * zero. The rest of the table is as in cpu_avx512.c. Runs only where od_backend_cpu found AVX512_BF16. */
+/* The table with BF16 dot instructions: rows are rounded to BF16 and a matmul with BF16 weights, or FP8 ones, which
+ * become BF16 exactly, adds pairs of products in one go, another order than 16 lanes of FMA and so another kernel
+ * class. Subnormals count as zero. The rest of the table is as in cpu_avx512.c. Runs only where od_backend_cpu found AVX512_BF16. */
 #include "common/compute/cpu_tables.h"
 #include "common/compute/vec_avx512.h"
 
@@ -16,15 +16,36 @@ static ALWAYS_INLINE vpairs row_pairs_n(const float *x, size_t n)
 	return _mm512_cvtne2ps_pbh(v16_load_n(x + 16, n > 16 ? n - 16 : 0), v16_load_n(x, n < 16 ? n : 16));
 }
 
+/* 32 weights of OD_BF16, OD_F8_E4M3 or OD_F8_E5M2. */
+static ALWAYS_INLINE vpairs weight_pairs(const enum od_dtype t, const unsigned char *p)
+{
+	if (t == OD_F8_E4M3)
+		return _mm512_cvtne2ps_pbh(v16_load_e4m3(p + 16), v16_load_e4m3(p));
+	if (t == OD_F8_E5M2)
+		return _mm512_cvtne2ps_pbh(v16_load_e5m2(p + 16), v16_load_e5m2(p));
+	return (vpairs)_mm512_loadu_si512(p);
+}
+
+static ALWAYS_INLINE vpairs weight_pairs_n(const enum od_dtype t, const unsigned char *p, size_t n)
+{
+	const size_t high = n > 16 ? n - 16 : 0, low = n - high;
+
+	if (t == OD_F8_E4M3)
+		return _mm512_cvtne2ps_pbh(v16_load_e4m3_n(p + 16, high), v16_load_e4m3_n(p, low));
+	if (t == OD_F8_E5M2)
+		return _mm512_cvtne2ps_pbh(v16_load_e5m2_n(p + 16, high), v16_load_e5m2_n(p, low));
+	return (vpairs)_mm512_maskz_loadu_epi16((__mmask32)((1ull << n) - 1), p);
+}
+
 static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
 {
+	const size_t each = od_dtype_bytes(t);
 	const unsigned char *w = a->w;
 	const float *x = a->x + a->row * a->x_stride + a->col;
 	float *carry = a->carry;
 	size_t k = 0;
 	v16 sum[4][4];
 
-	(void)t; /* OD_BF16 */
 	V16_UNROLL(4)
 	for (size_t o = 0; o < no; o++)
 		V16_UNROLL(4)
@@ -33,13 +54,13 @@ static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, cons
 	for (; k + 32 <= a->n; k += 32) {
 		vpairs xv[4];
 
-		prefetch_rows(a, no, 2 * k, 2 * a->n);
+		prefetch_rows(a, no, each * k, each * a->n);
 		V16_UNROLL(4)
 		for (size_t r = 0; r < nr; r++)
 			xv[r] = row_pairs(x + r * a->x_stride + k);
 		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++) {
-			vpairs wv = (vpairs)_mm512_loadu_si512(w + o * a->w_stride_bytes + 2 * k);
+			vpairs wv = weight_pairs(t, w + o * a->w_stride_bytes + each * k);
 
 			V16_UNROLL(4)
 			for (size_t r = 0; r < nr; r++)
@@ -47,11 +68,9 @@ static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, cons
 		}
 	}
 	if (k < a->n) {
-		__mmask32 mask = (__mmask32)((1ull << (a->n - k)) - 1);
-
 		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++) {
-			vpairs wv = (vpairs)_mm512_maskz_loadu_epi16(mask, w + o * a->w_stride_bytes + 2 * k);
+			vpairs wv = weight_pairs_n(t, w + o * a->w_stride_bytes + each * k, a->n - k);
 
 			V16_UNROLL(4)
 			for (size_t r = 0; r < nr; r++)

@@ -18,7 +18,7 @@
 #define OD_MERGE_BF16 merge_bf16
 #endif
 
-/* The dots of matmul with BF16 weights, unless the table brings its own. */
+/* The dots of matmul with weights that are BF16 or become it exactly, unless the table brings its own. */
 #ifndef OD_BF16_DOTS
 #define OD_BF16_DOTS dots
 #endif
@@ -31,6 +31,8 @@ static ALWAYS_INLINE v16 load_any(enum od_dtype t, const unsigned char *p)
 	case OD_F32: return v16_load((const float *)(const void *)p);
 	case OD_INT8: return v16_load_i8(p);
 	case OD_NF4: break;
+	case OD_F8_E4M3: return v16_load_e4m3(p);
+	case OD_F8_E5M2: return v16_load_e5m2(p);
 	}
 	return v16_set1(0);
 }
@@ -43,6 +45,8 @@ static ALWAYS_INLINE v16 load_any_n(enum od_dtype t, const unsigned char *p, siz
 	case OD_F32: return v16_load_n((const float *)(const void *)p, n);
 	case OD_INT8: return v16_load_i8_n(p, n);
 	case OD_NF4: break;
+	case OD_F8_E4M3: return v16_load_e4m3_n(p, n);
+	case OD_F8_E5M2: return v16_load_e5m2_n(p, n);
 	}
 	return v16_set1(0);
 }
@@ -161,6 +165,8 @@ static void matmul(const struct od_mat *w, const float *x, size_t x_stride, floa
 			matmul_of(dots, OD_INT8, a, n_rows, n_out);
 		break;
 	case OD_NF4: matmul_of(group_dots, OD_NF4, a, n_rows, n_out); break;
+	case OD_F8_E4M3: matmul_of(OD_BF16_DOTS, OD_F8_E4M3, a, n_rows, n_out); break;
+	case OD_F8_E5M2: matmul_of(OD_BF16_DOTS, OD_F8_E5M2, a, n_rows, n_out); break;
 	}
 }
 

@@ -1,19 +1,20 @@
 #include "common/compute/dtype.h"
 
 /* Index: enum od_dtype. */
-static const char *const names[] = { "unknown", "BF16", "F16", "F32", "I8" };
-
-#define N_NAMES (sizeof(names) / sizeof(names[0]))
+static const char *const names[OD_DTYPE_LAST + 1] = {
+	[OD_BF16] = "BF16",	  [OD_F16] = "F16",	    [OD_F32] = "F32",
+	[OD_INT8] = "I8",	  [OD_F8_E4M3] = "F8_E4M3", [OD_F8_E5M2] = "F8_E5M2",
+};
 
 const char *od_dtype_name(enum od_dtype t)
 {
-	return (size_t)t < N_NAMES ? names[t] : names[0];
+	return (size_t)t <= OD_DTYPE_LAST && names[t] != NULL ? names[t] : "unknown";
 }
 
 enum od_dtype od_dtype_parse(const char *name)
 {
-	for (size_t i = 1; i < N_NAMES; i++)
-		if (strcmp(name, names[i]) == 0)
+	for (size_t i = 0; i <= OD_DTYPE_LAST; i++)
+		if (names[i] != NULL && strcmp(name, names[i]) == 0)
 			return (enum od_dtype)i;
 	return (enum od_dtype)0;
 }

@@ -8,8 +8,19 @@
 #include <string.h>
 
 /* Pinned: the numbers stand in packs and on the wire. OD_NF4 has no whole bytes and no name among safetensors' types:
- * here it counts as unknown, and quant.h says how it lies in memory. */
-enum od_dtype { OD_BF16 = 1, OD_F16 = 2, OD_F32 = 3, OD_INT8 = 4, OD_NF4 = 5 };
+ * here it counts as unknown, and quant.h says how it lies in memory. The FP8 types are those of OCP's "8-bit Floating
+ * Point Specification": E5M2 is the upper half of an F16; E4M3 (bias 7) has no infinities, and NaN in 7f and ff alone.
+ * BF16 holds every value of both. */
+enum od_dtype {
+	OD_BF16 = 1,
+	OD_F16 = 2,
+	OD_F32 = 3,
+	OD_INT8 = 4,
+	OD_NF4 = 5,
+	OD_F8_E4M3 = 6,
+	OD_F8_E5M2 = 7,
+};
+#define OD_DTYPE_LAST OD_F8_E5M2
 
 static inline size_t od_dtype_bytes(enum od_dtype t) /* 0 when unknown */
 {
@@ -19,6 +30,8 @@ static inline size_t od_dtype_bytes(enum od_dtype t) /* 0 when unknown */
 	case OD_F32: return 4;
 	case OD_INT8: return 1;
 	case OD_NF4: return 0;
+	case OD_F8_E4M3: return 1;
+	case OD_F8_E5M2: return 1;
 	}
 	return 0;
 }
@@ -67,6 +80,22 @@ static inline float od_f16_f32(uint16_t h)
 		return od_bits_f32(sign | (exp + 112u) << 23 | mant << 13);
 	/* Zero and subnormals: mant * 2^-24, exact in f32. */
 	return od_bits_f32(sign | od_f32_bits((float)mant * 0x1p-24f));
+}
+
+static inline float od_e5m2_f32(uint8_t b)
+{
+	return od_f16_f32((uint16_t)(b << 8));
+}
+
+static inline float od_e4m3_f32(uint8_t b)
+{
+	uint32_t sign = (uint32_t)(b & 0x80u) << 24, mant = b & 7u, exp = b >> 3 & 15u;
+
+	if (exp == 15 && mant == 7)
+		return od_bits_f32(sign | 0x7fc00000u);
+	if (exp != 0)
+		return od_bits_f32(sign | (exp + 120u) << 23 | mant << 20);
+	return od_bits_f32(sign | od_f32_bits((float)mant * 0x1p-9f));
 }
 
 #endif

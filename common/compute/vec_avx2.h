@@ -97,6 +97,48 @@ static inline v16 v16_load_i8_n(const void *p, size_t n)
 	return v16_load_i8(b);
 }
 
+static inline v16 v16_of_f16(__m256i h)
+{
+	return (v16){ _mm256_cvtph_ps(_mm256_castsi256_si128(h)), _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)) };
+}
+
+/* In F16's places an E4M3 number is 256 times too small (F16's bias is 15, not 7), subnormals too, and its NaNs, 3f80
+ * there, look like numbers: they become all ones. */
+static inline v16 v16_of_e4m3(__m128i b)
+{
+	const __m256i nan = _mm256_set1_epi16(0x3f80), places = _mm256_set1_epi16((short)0xbf80);
+	__m256i h = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(b), 7), places);
+	v16 r = v16_of_f16(_mm256_or_si256(h, _mm256_cmpeq_epi16(_mm256_and_si256(h, nan), nan)));
+
+	return (v16){ _mm256_mul_ps(r.lo, _mm256_set1_ps(256)), _mm256_mul_ps(r.hi, _mm256_set1_ps(256)) };
+}
+
+static inline v16 v16_load_e4m3(const void *p)
+{
+	return v16_of_e4m3(_mm_loadu_si128(p));
+}
+
+static inline v16 v16_load_e4m3_n(const void *p, size_t n)
+{
+	uint8_t b[16] = { 0 };
+
+	memcpy(b, p, n);
+	return v16_load_e4m3(b);
+}
+
+static inline v16 v16_load_e5m2(const void *p)
+{
+	return v16_of_f16(_mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128(p)), 8));
+}
+
+static inline v16 v16_load_e5m2_n(const void *p, size_t n)
+{
+	uint8_t b[16] = { 0 };
+
+	memcpy(b, p, n);
+	return v16_load_e5m2(b);
+}
+
 typedef struct {
 	__m256i lo, hi;
 } v16w;

@@ -71,6 +71,43 @@ static inline v16 v16_load_i8(const void *p)
 	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p)));
 }
 
+/* In F16's places an E4M3 number is 256 times too small (F16's bias is 15, not 7), subnormals too, and its NaNs, 3f80
+ * there, look like numbers: they become all ones. */
+static inline v16 v16_of_e4m3(__m128i b)
+{
+	const __m256i nan = _mm256_set1_epi16(0x3f80), places = _mm256_set1_epi16((short)0xbf80);
+	__m256i h = _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(b), 7), places);
+	__mmask16 nans = _mm256_cmpeq_epi16_mask(_mm256_and_si256(h, nan), nan);
+
+	h = _mm256_mask_mov_epi16(h, nans, _mm256_set1_epi16(-1));
+	return _mm512_mul_ps(_mm512_cvtph_ps(h), _mm512_set1_ps(256));
+}
+
+static inline v16 v16_load_e4m3_n(const void *p, size_t n)
+{
+	return v16_of_e4m3(_mm_maskz_loadu_epi8(v16_first(n), p));
+}
+
+static inline v16 v16_load_e4m3(const void *p)
+{
+	return v16_of_e4m3(_mm_loadu_si128(p));
+}
+
+static inline v16 v16_of_e5m2(__m128i b)
+{
+	return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(b), 8));
+}
+
+static inline v16 v16_load_e5m2_n(const void *p, size_t n)
+{
+	return v16_of_e5m2(_mm_maskz_loadu_epi8(v16_first(n), p));
+}
+
+static inline v16 v16_load_e5m2(const void *p)
+{
+	return v16_of_e5m2(_mm_loadu_si128(p));
+}
+
 typedef __m512i v16w;
 
 static inline v16w v16w_load(const void *p)

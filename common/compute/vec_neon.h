@@ -66,13 +66,17 @@ static inline v16 v16_load_bf16_n(const void *p, size_t n)
 	return v16_load_bf16(h);
 }
 
+static inline v16 v16_of_f16(uint16x8_t lo, uint16x8_t hi)
+{
+	float16x8_t l = vreinterpretq_f16_u16(lo), h = vreinterpretq_f16_u16(hi);
+
+	return (v16){ vcvt_f32_f16(vget_low_f16(l)), vcvt_high_f32_f16(l), vcvt_f32_f16(vget_low_f16(h)),
+		      vcvt_high_f32_f16(h) };
+}
+
 static inline v16 v16_load_f16(const void *p)
 {
-	float16x8_t lo = vreinterpretq_f16_u16(vld1q_u16(p));
-	float16x8_t hi = vreinterpretq_f16_u16(vld1q_u16((const uint16_t *)p + 8));
-
-	return (v16){ vcvt_f32_f16(vget_low_f16(lo)), vcvt_high_f32_f16(lo), vcvt_f32_f16(vget_low_f16(hi)),
-		      vcvt_high_f32_f16(hi) };
+	return v16_of_f16(vld1q_u16(p), vld1q_u16((const uint16_t *)p + 8));
 }
 
 static inline v16 v16_load_f16_n(const void *p, size_t n)
@@ -98,6 +102,47 @@ static inline v16 v16_load_i8_n(const void *p, size_t n)
 
 	memcpy(b, p, n);
 	return v16_load_i8(b);
+}
+
+/* In F16's places an E4M3 number is 256 times too small (F16's bias is 15, not 7), subnormals too, and its NaNs, 3f80
+ * there, look like numbers: they become all ones. */
+static inline uint16x8_t v16_half_of_e4m3(int8x8_t b)
+{
+	const uint16x8_t nan = vdupq_n_u16(0x3f80);
+	uint16x8_t wide = vreinterpretq_u16_s16(vshll_n_s8(b, 7));
+
+	return vorrq_u16(vandq_u16(wide, vdupq_n_u16(0xbf80)), vceqq_u16(vandq_u16(wide, nan), nan));
+}
+
+static inline v16 v16_load_e4m3(const void *p)
+{
+	int8x16_t b = vld1q_s8(p);
+	v16 r = v16_of_f16(v16_half_of_e4m3(vget_low_s8(b)), v16_half_of_e4m3(vget_high_s8(b)));
+
+	return (v16){ vmulq_n_f32(r.a, 256), vmulq_n_f32(r.b, 256), vmulq_n_f32(r.c, 256), vmulq_n_f32(r.d, 256) };
+}
+
+static inline v16 v16_load_e4m3_n(const void *p, size_t n)
+{
+	uint8_t b[16] = { 0 };
+
+	memcpy(b, p, n);
+	return v16_load_e4m3(b);
+}
+
+static inline v16 v16_load_e5m2(const void *p)
+{
+	uint8x16_t b = vld1q_u8(p);
+
+	return v16_of_f16(vshll_n_u8(vget_low_u8(b), 8), vshll_high_n_u8(b, 8));
+}
+
+static inline v16 v16_load_e5m2_n(const void *p, size_t n)
+{
+	uint8_t b[16] = { 0 };
+
+	memcpy(b, p, n);
+	return v16_load_e5m2(b);
 }
 
 typedef struct {

@@ -87,6 +87,36 @@ static inline v16 v16_load_i8(const void *p)
 	return v16_load_i8_n(p, 16);
 }
 
+static inline v16 v16_load_e4m3_n(const void *p, size_t n)
+{
+	uint8_t b[16] = { 0 };
+	v16 r;
+
+	memcpy(b, p, n);
+	V16_EACH r.f[i] = od_e4m3_f32(b[i]);
+	return r;
+}
+
+static inline v16 v16_load_e4m3(const void *p)
+{
+	return v16_load_e4m3_n(p, 16);
+}
+
+static inline v16 v16_load_e5m2_n(const void *p, size_t n)
+{
+	uint8_t b[16] = { 0 };
+	v16 r;
+
+	memcpy(b, p, n);
+	V16_EACH r.f[i] = od_e5m2_f32(b[i]);
+	return r;
+}
+
+static inline v16 v16_load_e5m2(const void *p)
+{
+	return v16_load_e5m2_n(p, 16);
+}
+
 /* 16 words with codes of NF4, as a piece of 64 bytes has them (quant.h). */
 typedef struct {
 	uint32_t w[16];

@@ -101,8 +101,8 @@ static bool mat_fits(const struct od_mat *w, const struct od_config *c, enum od_
 /* The loaders check files; this keeps a slip in one of them from becoming a read outside a buffer. */
 static int check_dense(const struct od_dense *d, const struct od_config *c, struct od_err *err)
 {
-	bool ok = mat_fits(&d->embed, c, OD_ROLE_EMBED) && d->embed.dtype != OD_INT8 && d->embed.dtype != OD_NF4 &&
-		  mat_fits(&d->head, c, OD_ROLE_HEAD) && d->final_norm != NULL;
+	bool ok = mat_fits(&d->embed, c, OD_ROLE_EMBED) &&
+		  (d->embed.dtype == OD_BF16 || d->embed.dtype == OD_F16 || d->embed.dtype == OD_F32) && mat_fits(&d->head, c, OD_ROLE_HEAD) && d->final_norm != NULL;
 
 	for (uint32_t i = 0; i < c->n_layers && ok; i++) {
 		const struct od_layer_weights *w = &d->layer[i];

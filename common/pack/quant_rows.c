@@ -7,15 +7,22 @@
 static void widen_row(enum od_dtype dtype, const void *src, size_t n, float *restrict dst)
 {
 	const uint16_t *half = src;
+	const uint8_t *byte = src;
 
 	if (dtype == OD_F32)
 		memcpy(dst, src, n * sizeof(float));
 	else if (dtype == OD_BF16)
 		for (size_t i = 0; i < n; i++)
 			dst[i] = od_bf16_f32(half[i]);
-	else
+	else if (dtype == OD_F16)
 		for (size_t i = 0; i < n; i++)
 			dst[i] = od_f16_f32(half[i]);
+	else if (dtype == OD_F8_E4M3)
+		for (size_t i = 0; i < n; i++)
+			dst[i] = od_e4m3_f32(byte[i]);
+	else
+		for (size_t i = 0; i < n; i++)
+			dst[i] = od_e5m2_f32(byte[i]);
 }
 
 /* Magnitudes order like their bits, and NaN is above infinity: integers need no care for either. */

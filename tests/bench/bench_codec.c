@@ -26,9 +26,8 @@
 #define DEFAULT_CACHE_BYTES (32u << 20) /* when the machine does not tell */
 #define MAX_LINES (CODEC_N + OD_CPU_NEON)
 
-static const char *const dtype_names[] = { "bf16", "f16", "f32", "int8", NULL };
-static const enum od_dtype dtypes[] = { OD_BF16, OD_F16, OD_F32, OD_INT8 };
-#define N_DTYPES 4
+static const char *const dtype_names[] = { "bf16", "f16", "f32", "int8", "f8_e4m3", "f8_e5m2", NULL };
+static const enum od_dtype dtypes[] = { OD_BF16, OD_F16, OD_F32, OD_INT8, OD_F8_E4M3, OD_F8_E5M2 };
 
 struct options {
 	const char *pack, *codec, *dtype, *cpu;
@@ -420,7 +419,7 @@ static int measure_dtype(struct codec_bench *b, enum od_dtype dtype, struct od_e
 
 static int measure_all(struct codec_bench *b, struct od_err *err)
 {
-	const char *all = b->pack != NULL ? "bf16,f16,f32" : "bf16,f16,f32,int8";
+	const char *all = b->pack != NULL ? "bf16,f16,f32,f8_e4m3,f8_e5m2" : "bf16,f16,f32,int8";
 	int dtype[RECALL_LIST_MAX];
 	size_t n;
 	int rc = recall_parse_list("dtype", b->opt.dtype != NULL ? b->opt.dtype : all, dtype_names, dtype, &n, err);
@@ -469,8 +468,8 @@ int od_bench_codec(int argc, char **argv, struct od_err *err)
 	struct options *o = &b.opt;
 	const struct od_arg table[] = {
 		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "experts of this pack; default: Gaussian weights", 0, 0, NULL },
-		{ "dtype", OD_ARG_STRING, &o->dtype, "LIST", "of bf16, f16, f32, int8; default: all, or what the pack has", 0,
-		  0, NULL },
+		{ "dtype", OD_ARG_STRING, &o->dtype, "LIST", "of bf16, f16, f32, int8, f8_e4m3, f8_e5m2; default: the first four, "
+		  "or what the pack has", 0, 0, NULL },
 		{ "codec", OD_ARG_STRING, &o->codec, "LIST", "of raw, zstd, lz4, planes, zstd-3 (level 3 as it comes); default: "
 		  "all", 0, 0, NULL },
 		{ "cpu", OD_ARG_STRING, &o->cpu, "LIST", "kernel sets that decode planes; default: all that this CPU has", 0,

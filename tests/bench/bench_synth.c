@@ -43,8 +43,8 @@ static const struct synth_model presets[] = {
 			   .kv_heads = 8, .vocab = 32768, .ctx = 65536 },
 };
 
-static const char *const dtype_names[] = { "bf16", "f16", "f32", NULL };
-static const enum od_dtype dtypes[] = { OD_BF16, OD_F16, OD_F32 };
+static const char *const dtype_names[] = { "bf16", "f16", "f32", "f8_e4m3", "f8_e5m2", NULL };
+static const enum od_dtype dtypes[] = { OD_BF16, OD_F16, OD_F32, OD_F8_E4M3, OD_F8_E5M2 };
 
 struct options {
 	const char *dir;
@@ -92,9 +92,15 @@ static int flush(struct writer *w, struct od_err *err)
 
 static int write_tensor(struct writer *w, const struct synth_tensor *t, struct od_err *err)
 {
-	size_t each = od_dtype_bytes(w->m->dtype);
+	size_t each = od_dtype_bytes(t->dtype);
 
-	synth_row_tensor(w->row, w->m->seed, w->m->dtype, t);
+	if (w->used % sizeof(float) != 0) { /* so that no value straddles the buffer's end */
+		int rc = flush(w, err);
+
+		if (rc != OD_OK)
+			return rc;
+	}
+	synth_row_tensor(w->row, w->m->seed, t->dtype, t);
 	for (uint64_t r = 0; r < t->rows; r++) {
 		for (uint64_t c = 0, n; c < t->cols; c += n) {
 			n = (BUFFER_BYTES - w->used) / each;
@@ -103,7 +109,7 @@ static int write_tensor(struct writer *w, const struct synth_tensor *t, struct o
 			synth_row_fill(w->row, r, c, c + n, w->buf + w->used);
 			w->used += n * each;
 			w->done += n * each;
-			if (w->used == BUFFER_BYTES) { /* values are 2 or 4 bytes: none straddles the end */
+			if (w->used == BUFFER_BYTES) {
 				int rc = flush(w, err);
 
 				if (rc != OD_OK)
@@ -240,18 +246,23 @@ static int prepare_dir(const struct options *o, struct od_err *err)
 static int report(const struct options *o, double seconds, struct od_err *err)
 {
 	const struct synth_model *m = &o->model;
-	uint64_t bytes = synth_total_bytes(m);
+	uint64_t bytes = synth_total_bytes(m), parameters = 0;
 	uint64_t expert = 3 * m->hidden * m->intermediate * od_dtype_bytes(m->dtype);
+	struct synth_tensor t;
 	struct od_report *r;
 	int rc = od_report_new(&r, "Synthetic Mixtral checkpoint", err);
 
 	if (rc != OD_OK)
 		return rc;
+	for (uint64_t i = 0; i < synth_n_tensors(m); i++) {
+		synth_tensor_at(m, i, &t);
+		parameters += t.rows * t.cols;
+	}
 	od_report_fact(r, "checkpoint", "folder", OD_TEXT(o->dir), 0, NULL);
 	od_report_fact(r, "weight_bytes", "weights", OD_BYTES(bytes), 0, NULL);
 	od_report_fact(r, "expert_bytes", "an expert", OD_BYTES(expert), 0, NULL);
 	od_report_fact(r, "n_experts", "experts", OD_INT(m->layers * m->experts), 0, NULL);
-	od_report_fact(r, "n_parameters", "parameters", OD_INT(bytes / od_dtype_bytes(m->dtype)), 0, NULL);
+	od_report_fact(r, "n_parameters", "parameters", OD_INT(parameters), 0, NULL);
 	od_report_fact(r, "dtype", "format", OD_TEXT(dtype_names[o->dtype]), 0, NULL);
 	od_report_fact(r, "files", "weight files", OD_INT(o->shards), 0, NULL);
 	od_report_fact(r, "seed", "seed", OD_INT(m->seed), 0, NULL);
@@ -352,7 +363,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  NULL },
 		{ "tied", OD_ARG_FLAG, &m->tied, NULL, "the head is the embedding", 0, 0, NULL },
 		{ NULL, OD_ARG_TITLE, NULL, NULL, "Files", 0, 0, NULL },
-		{ "dtype", OD_ARG_CHOICE, &o->dtype, "TYPE", "bf16 (default), f16 or f32", 0, 0, dtype_names },
+		{ "dtype", OD_ARG_CHOICE, &o->dtype, "TYPE", "bf16 (default), f16 or f32; f8_e4m3 or f8_e5m2: of "
+		  "experts alone, the rest bf16", 0, 0, dtype_names },
 		{ "seed", OD_ARG_UINT, &m->seed, "N", "same seed, same bytes on every machine; default 1", 0, SEED_MAX,
 		  NULL },
 		{ "shards", OD_ARG_UINT, &o->shards, "N", "weight files; default 1", 1, MAX_SHARDS - 1, NULL },

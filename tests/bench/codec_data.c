@@ -180,6 +180,8 @@ static void gaussian_weight(enum od_dtype t, uint64_t *state, char *out)
 		*(int8_t *)out = (int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
 		break;
 	case OD_NF4: break; /* has no whole bytes */
+	case OD_F8_E4M3:
+	case OD_F8_E5M2: *(uint8_t *)out = synth_f32_f8(t, f); break;
 	}
 }
 

@@ -175,8 +175,8 @@ static void print_entries(FILE *f, const struct synth_model *m, uint64_t first, 
 		uint64_t bytes;
 
 		synth_tensor_at(m, i, &t);
-		bytes = synth_tensor_bytes(m, &t);
-		fprintf(f, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", t.name, od_dtype_name(m->dtype));
+		bytes = synth_tensor_bytes(&t);
+		fprintf(f, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", t.name, od_dtype_name(t.dtype));
 		if (!t.is_norm)
 			fprintf(f, "%llu,", (unsigned long long)t.rows);
 		fprintf(f, "%llu],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t.cols, (unsigned long long)at,
@@ -228,7 +228,7 @@ void synth_cut(const struct synth_model *m, uint64_t n_shards, uint64_t *first)
 			uint64_t bytes;
 
 			synth_tensor_at(m, i, &t);
-			bytes = synth_tensor_bytes(m, &t);
+			bytes = synth_tensor_bytes(&t);
 			if (i > begin && left > 0 && done + bytes / 2 > goal)
 				break;
 			done += bytes;

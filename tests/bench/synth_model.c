@@ -166,12 +166,14 @@ static void expert_of_layer(const struct synth_model *m, uint64_t layer, uint64_
 		matrix(t, m->hidden, m->intermediate, block_std(m) / EXPERTS_SIZE * fan_in(m->intermediate));
 	else
 		matrix(t, m->intermediate, m->hidden, fan_in(m->hidden));
+	t->dtype = m->dtype;
 }
 
 void synth_tensor_at(const struct synth_model *m, uint64_t index, struct synth_tensor *t)
 {
 	uint64_t per_layer = TENSORS_OF_LAYER + TENSORS_OF_EXPERT * m->experts, i = index - TENSORS_BEFORE;
 
+	t->dtype = od_dtype_bytes(m->dtype) == 1 ? OD_BF16 : m->dtype;
 	if (index < TENSORS_BEFORE) {
 		snprintf(t->name, sizeof(t->name), "model.embed_tokens.weight");
 		matrix(t, m->vocab, m->hidden, embed_std(m));
@@ -192,9 +194,9 @@ void synth_tensor_at(const struct synth_model *m, uint64_t index, struct synth_t
 	}
 }
 
-uint64_t synth_tensor_bytes(const struct synth_model *m, const struct synth_tensor *t)
+uint64_t synth_tensor_bytes(const struct synth_tensor *t)
 {
-	return t->rows * t->cols * od_dtype_bytes(m->dtype);
+	return t->rows * t->cols * od_dtype_bytes(t->dtype);
 }
 
 uint64_t synth_total_bytes(const struct synth_model *m)
@@ -204,7 +206,7 @@ uint64_t synth_total_bytes(const struct synth_model *m)
 
 	for (uint64_t i = 0; i < synth_n_tensors(m); i++) {
 		synth_tensor_at(m, i, &t);
-		sum += synth_tensor_bytes(m, &t);
+		sum += synth_tensor_bytes(&t);
 	}
 	return sum;
 }

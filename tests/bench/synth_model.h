@@ -16,13 +16,14 @@ struct synth_model {
 	uint64_t layers, hidden, intermediate, experts, top_k, heads, kv_heads, head_dim, vocab, ctx;
 	uint64_t sliding_window; /* 0: none */
 	uint64_t seed;
-	enum od_dtype dtype; /* OD_BF16, OD_F16, OD_F32 */
+	enum od_dtype dtype; /* OD_BF16, OD_F16, OD_F32; OD_F8_*: of experts, the rest is BF16 */
 	bool tied;
 };
 
 #define SYNTH_NAME_BYTES 96
 struct synth_tensor {
 	char name[SYNTH_NAME_BYTES];
+	enum od_dtype dtype;
 	uint64_t rows, cols; /* a norm has one row */
 	bool is_norm;	     /* one-dimensional, values around 1 */
 	bool mixed_signs;    /* of a norm: around 1 or -1 by column */
@@ -35,7 +36,7 @@ OD_MUST_CHECK int synth_check(const struct synth_model *m, struct od_err *err);
 
 uint64_t synth_n_tensors(const struct synth_model *m);
 void synth_tensor_at(const struct synth_model *m, uint64_t index, struct synth_tensor *t);
-uint64_t synth_tensor_bytes(const struct synth_model *m, const struct synth_tensor *t);
+uint64_t synth_tensor_bytes(const struct synth_tensor *t);
 uint64_t synth_total_bytes(const struct synth_model *m); /* of all tensors; linear in their number */
 
 #endif

@@ -107,6 +107,21 @@ uint16_t synth_f32_f16(float f)
 	return (uint16_t)(sign | (mag - 0x38000000u) >> 13);
 }
 
+uint8_t synth_f32_f8(enum od_dtype t, float f)
+{
+	const uint32_t mantissa = t == OD_F8_E4M3 ? 3 : 2, bias = t == OD_F8_E4M3 ? 7 : 15, drop = 23 - mantissa;
+	uint32_t u = od_f32_bits(f), sign = u >> 24 & 0x80u, mag = u & 0x7fffffffu;
+
+	/* Below the smallest normal number steps are equal, and so are those of floats from here on: the addition rounds. */
+	if (mag < (128 - bias) << 23) {
+		const uint32_t from = (128 - bias + drop) << 23;
+
+		return (uint8_t)(sign | (od_f32_bits(od_bits_f32(mag) + od_bits_f32(from)) - from));
+	}
+	mag += (1u << (drop - 1)) - 1 + (mag >> drop & 1u);
+	return (uint8_t)(sign | (mag - ((127 - bias) << 23)) >> drop);
+}
+
 static inline float value(struct synth_row *g, uint64_t *state, uint64_t c)
 {
 	float x = (float)bell(state) * g->scale;
@@ -126,6 +141,7 @@ static void start_row(struct synth_row *g, uint64_t row)
 void synth_row_fill(struct synth_row *g, uint64_t row, uint64_t begin, uint64_t end, void *out)
 {
 	uint16_t *h = out;
+	uint8_t *b = out;
 	float *f = out;
 	uint64_t s;
 
@@ -144,6 +160,11 @@ void synth_row_fill(struct synth_row *g, uint64_t row, uint64_t begin, uint64_t 
 	case OD_F32:
 		for (uint64_t c = begin; c < end; c++)
 			*f++ = value(g, &s, c);
+		break;
+	case OD_F8_E4M3:
+	case OD_F8_E5M2:
+		for (uint64_t c = begin; c < end; c++)
+			*b++ = synth_f32_f8(g->dtype, value(g, &s, c));
 		break;
 	case OD_INT8: /* never asked for: checkpoints have no scales */
 	case OD_NF4:

@@ -30,5 +30,6 @@ void synth_row_tensor(struct synth_row *g, uint64_t seed, enum od_dtype dtype, c
 void synth_row_fill(struct synth_row *g, uint64_t row, uint64_t begin, uint64_t end, void *out);
 
 uint16_t synth_f32_f16(float f); /* nearest even; finite values below 65520 only */
+uint8_t synth_f32_f8(enum od_dtype t, float f); /* OD_F8_E4M3: below 464, OD_F8_E5M2: below 61440 */
 
 #endif

@@ -3,6 +3,7 @@ liblz4 and libxxhash by ctypes. Everything that the format says must be so is ch
 import ctypes
 import hashlib
 import json
+import math
 import os
 import struct
 from fractions import Fraction
@@ -19,8 +20,9 @@ _lz4 = ctypes.CDLL("liblz4.so.1")
 _lz4.LZ4_decompress_safe.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
 
 CODECS = ["raw", "zstd", "lz4", "planes"]
-DTYPES = {1: "BF16", 2: "F16", 3: "F32"}
-WIDTH = {"BF16": 2, "F16": 2, "F32": 4}
+DTYPES = {1: "BF16", 2: "F16", 3: "F32", 6: "F8_E4M3", 7: "F8_E5M2"}
+DENSE_DTYPES = ["BF16", "F16", "F32"]
+WIDTH = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "F8_E5M2": 1}
 SMALL = ["config.json", "generation_config.json", "model.json", "tokenizer.json", "tokenizer_config.json"]
 MATS = ["gate", "up", "down"]
 PRECISIONS = {"int8": 2, "fp16": 3, "int8-g64": 4, "nf4": 5, "nf4-dq": 6}
@@ -57,6 +59,22 @@ def unlz4(data, raw_bytes):
     return out.raw[:raw_bytes]
 
 
+def f8_value(dtype, b):
+    """What a byte of an FP8 type stands for."""
+    bits, bias = (3, 7) if dtype == "F8_E4M3" else (2, 15)
+    exponent, mantissa = (b & 127) >> bits, b & (1 << bits) - 1
+    if dtype == "F8_E4M3" and b & 127 == 127 or dtype == "F8_E5M2" and exponent == 31 and mantissa:
+        return math.nan
+    if dtype == "F8_E5M2" and exponent == 31:
+        size = math.inf
+    elif exponent:
+        size = (1 + mantissa / (1 << bits)) * 2.0 ** (exponent - bias)
+    else:
+        size = mantissa / (1 << bits) * 2.0 ** (1 - bias)
+    return -size if b & 128 else size
+
+
+F8 = {dtype: [f8_value(dtype, b) for b in range(256)] for dtype in ("F8_E4M3", "F8_E5M2")}
 BITS = [bytes(b >> i & 1 for i in range(8)) for b in range(256)]  # of a byte, a bit a byte
 
 
@@ -166,6 +184,8 @@ def mixtral_expert_name(m, expert, mat):
 def merge(dtype, sm, e):
     """Planes to weights. Big integers, a byte a lane, so that a million weights take no time."""
     n = len(e)
+    if WIDTH[dtype] == 1:  # E is the whole byte, as it stands
+        return bytes(e)
     ones = int.from_bytes(b"\1" * n, "little")
     big = lambda b: int.from_bytes(b, "little")
     planes = [big(sm[i * n:(i + 1) * n]) for i in range(WIDTH[dtype] - 1)] + [big(e)]
@@ -250,6 +270,7 @@ class Pack:
         table, at = self.model["dense"]["tensors"], 0
         need(len(table) == len(self.dense_shapes) and self.model["dense"]["file"] == "dense.bin", "dense table")
         for t, (role, layer, shape) in zip(table, self.dense_shapes):
+            need(t["dtype"] in DENSE_DTYPES, "type of a dense tensor")
             size = WIDTH[t["dtype"]]
             for d in shape:
                 size *= d
@@ -380,6 +401,8 @@ def decode(dtype, raw):
         return list(struct.unpack("<%df" % (len(raw) // 4), raw))
     if dtype == "F16":
         return list(struct.unpack("<%de" % (len(raw) // 2), raw))
+    if dtype in F8:
+        return [F8[dtype][b] for b in raw]
     wide = bytearray(2 * len(raw))
     wide[2::4], wide[3::4] = raw[0::2], raw[1::2]
     return list(struct.unpack("<%df" % (len(raw) // 2), bytes(wide)))

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """od-bench synth, read back without its code: layout, statistics, determinism, refusals. Standard library only."""
+import bisect
 import hashlib
 import json
 import math
@@ -9,6 +10,8 @@ import shutil
 import struct
 import subprocess
 import tempfile
+
+import pack_reader as pr
 
 BENCH = os.path.join(os.environ.get("B", "build"), "bin", "od-bench")
 TMP = tempfile.mkdtemp(prefix="od-synth-")
@@ -35,7 +38,7 @@ def read_safetensors(path):
     for name, t in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         begin, end = t["data_offsets"]
         assert begin == at, name
-        width = {"BF16": 2, "F16": 2, "F32": 4}[t["dtype"]]
+        width = pr.WIDTH[t["dtype"]]
         assert end - begin == width * math.prod(t["shape"]), name
         out[name] = (t["dtype"], t["shape"], raw[8 + n + begin:8 + n + end])
         at = end
@@ -218,6 +221,28 @@ def test_other_formats_round_the_same_values():
         assert t[0] == "F32" and half[name][0] == "F16"
         assert struct.pack(f"<{len(x)}e", *x) == half[name][2], name
         assert b"".join(map(to_bf16, x)) == brain[name][2], name
+    for dtype, values in pr.F8.items():
+        small = read_checkpoint(synth(dtype, "--preset", "tiny", "--dtype", dtype.lower(), "--layers", "1"))
+        assert small.keys() == wide.keys()
+        nearest = sorted((v, b & 1, b) for b, v in enumerate(values) if abs(v) < math.inf)
+        for name, t in small.items():
+            if ".experts." not in name:
+                assert t == brain[name], name
+                continue
+            assert (t[0], t[1]) == (dtype, wide[name][1])
+            for x, b in zip(widen(wide[name]), t[2]):
+                at = bisect.bisect_left(nearest, (x,))
+                near = min(nearest[max(0, at - 2):at + 2], key=lambda v: (abs(v[0] - x), v[1]))
+                assert values[b] == near[0], (dtype, x, b)
+
+
+def test_odd_tensors_of_bytes():
+    """Bytes and halves in one file, none of them aligned."""
+    shape = ["--layers", "3", "--hidden", "15", "--intermediate", "7", "--experts", "3", "--top-k", "1", "--heads", "1",
+             "--kv-heads", "1", "--head-dim", "6", "--vocab", "261", "--dtype"]
+    small = read_checkpoint(synth("odd8", *shape, "f8_e4m3"))
+    brain = read_checkpoint(synth("odd16", *shape, "bf16"))
+    assert {n for n in small if small[n] != brain[n]} == {n for n in brain if ".experts." in n}
 
 
 def test_options_reach_the_files():
@@ -273,7 +298,7 @@ def test_impossible_shapes_are_refused():
                         ("--top-k 9 is more than --experts 8", ["--top-k", "9"]),
                         ("--vocab: expected 260", ["--vocab", "100"]),
                         ("--hidden 64 is not a multiple of --heads 6: give --head-dim", ["--heads", "6"]),
-                        ("--dtype: expected one of bf16, f16, f32", ["--dtype", "int8"])):
+                        ("--dtype: expected one of bf16, f16, f32, f8_e4m3, f8_e5m2", ["--dtype", "int8"])):
         p = synth("refused", "--preset", "tiny", *args, ok=False)
         assert p.returncode == 2 and words in p.stderr, p.stderr
     p = synth("refused", "--layers", "2", ok=False)

@@ -82,13 +82,19 @@ static inline void *random_weights(uint64_t *seed, enum od_dtype t, size_t n, en
 	for (size_t i = 0; i < n; i++) {
 		float f = random_f32(seed, kind);
 		uint16_t h = od_f32_bf16(f);
+		unsigned char b = (unsigned char)random_u64(seed);
 
 		if (t == OD_F16) /* sign and mantissa at random, exponents up to 15, so that sums stay small */
 			h = (uint16_t)((random_u64(seed) & 0xbfffu) % (kind == TINY ? 0x8400u : 0xbc00u));
 		if (t == OD_F16 && kind == WILD && random_below(seed, 29) == 0)
 			h = (uint16_t)random_u64(seed);
-		if (t == OD_INT8)
-			w[i] = (unsigned char)random_u64(seed);
+		if (t == OD_F8_E4M3 || t == OD_F8_E5M2) { /* below 2 */
+			b &= kind == TINY ? 0x83u : 0xbfu;
+			if (kind == WILD && random_below(seed, 29) == 0)
+				b = (unsigned char)random_u64(seed);
+		}
+		if (od_dtype_bytes(t) == 1)
+			w[i] = b;
 		else if (t == OD_F32)
 			memcpy(w + 4 * i, &f, 4);
 		else
@@ -105,6 +111,8 @@ static inline float weight_at(enum od_dtype t, const void *w, size_t i)
 	case OD_F32: return ((const float *)w)[i];
 	case OD_INT8: return (float)((const int8_t *)w)[i];
 	case OD_NF4: break; /* test_compute_quant.c */
+	case OD_F8_E4M3: return od_e4m3_f32(((const uint8_t *)w)[i]);
+	case OD_F8_E5M2: return od_e5m2_f32(((const uint8_t *)w)[i]);
 	}
 	return NAN;
 }

@@ -185,11 +185,11 @@ static void expect_all_back(struct chunk *c, enum od_cpu cpu)
 static void test_every_codec_and_type_comes_back(void **state)
 {
 	static const size_t shape[][2] = { { 1, 1 }, { 3, 1000 }, { 64, 4096 }, { 2, 20001 } };
-	static const enum od_dtype types[] = { OD_BF16, OD_F16, OD_F32, OD_INT8 };
+	static const enum od_dtype types[] = { OD_BF16, OD_F16, OD_F32, OD_INT8, OD_F8_E4M3 };
 
 	(void)state;
 	for (int codec = 0; codec < OD_N_CODECS; codec++)
-		for (size_t t = 0; t < 4; t++)
+		for (size_t t = 0; t < 5; t++)
 			for (size_t s = 0; s < 8; s++) {
 				struct chunk c = chunk_of((enum od_codec)codec, types[t], shape[s / 2][0], shape[s / 2][1], s % 2 == 0);
 				enum od_codec expected = od_codec_for((enum od_codec)codec, types[t]);
@@ -211,8 +211,10 @@ static void test_codec_of_a_type(void **state)
 	assert_int_equal(od_codec_for(OD_CODEC_PLANES, OD_F32), OD_CODEC_PLANES);
 	assert_int_equal(od_codec_for(OD_CODEC_PLANES, OD_F16), OD_CODEC_ZSTD);
 	assert_int_equal(od_codec_for(OD_CODEC_PLANES, OD_INT8), OD_CODEC_ZSTD);
+	assert_int_equal(od_codec_for(OD_CODEC_PLANES, OD_F8_E5M2), OD_CODEC_ZSTD);
 	assert_int_equal(od_codec_for(OD_CODEC_LZ4, OD_F16), OD_CODEC_LZ4);
 	assert_int_equal(od_codec_sm_bytes(OD_INT8), 0);
+	assert_int_equal(od_codec_sm_bytes(OD_F8_E4M3), 0);
 	assert_string_equal(od_codec_names[OD_CODEC_PLANES], "planes");
 	assert_null(od_codec_names[OD_N_CODECS]);
 }

@@ -7,13 +7,16 @@
 
 static void dtype_names(void **state)
 {
-	static const enum od_dtype all[] = { OD_BF16, OD_F16, OD_F32, OD_INT8 };
+	static const enum od_dtype all[] = { OD_BF16, OD_F16, OD_F32, OD_INT8, OD_F8_E4M3, OD_F8_E5M2 };
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(all); i++)
 		assert_int_equal(od_dtype_parse(od_dtype_name(all[i])), all[i]);
 	assert_string_equal(od_dtype_name(OD_BF16), "BF16");
 	assert_string_equal(od_dtype_name(OD_INT8), "I8");
+	assert_string_equal(od_dtype_name(OD_F8_E4M3), "F8_E4M3");
+	assert_string_equal(od_dtype_name(OD_F8_E5M2), "F8_E5M2");
+	assert_true(OD_F8_E4M3 == 6 && OD_F8_E5M2 == 7 && OD_DTYPE_LAST == 7); /* in packs */
 	assert_string_equal(od_dtype_name((enum od_dtype)9), "unknown");
 	assert_int_equal(od_dtype_parse("unknown"), 0);
 	assert_int_equal(od_dtype_parse("F64"), 0);

@@ -1,8 +1,15 @@
 /* matmul and dot of every table: the bits of the contract, any shape, rows independent of each other. */
 #include "tests/unit/compute_util.h"
+#include "tests/unit/f8_table.h"
 
-static const enum od_dtype dtypes[] = { OD_BF16, OD_F16, OD_F32, OD_INT8 };
+static const enum od_dtype dtypes[] = { OD_BF16, OD_F16, OD_F32, OD_INT8, OD_F8_E4M3, OD_F8_E5M2 };
 #define N_DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
+
+/* Types that a table may multiply in pairs as BF16. */
+static bool becomes_bf16(enum od_dtype t)
+{
+	return t == OD_BF16 || t == OD_F8_E4M3 || t == OD_F8_E5M2;
+}
 #define UNTOUCHED 0x1.6dp+11f
 
 struct shape {
@@ -78,7 +85,7 @@ static void matmul_bits(void **state)
 	for (size_t n_in = 1; n_in <= 400; n_in += n_in < 67 ? 1 : 37)
 		for (size_t t = 0; t < N_DTYPES; t++)
 			for (int kind = 0; kind < N_KINDS; kind++)
-				if (dtypes[t] != OD_BF16 || strcmp(be->kernel_class, "fma16") == 0)
+				if (!becomes_bf16(dtypes[t]) || strcmp(be->kernel_class, "fma16") == 0)
 					check_lanes(be, &seed, dtypes[t], n_in, (enum kind)kind);
 }
 
@@ -104,6 +111,62 @@ static void matmul_every_half(void **state)
 	free(h), free(y), free(want);
 }
 
+/* Every 8-bit pattern, in every place of a row, where it meets another number. */
+static void matmul_every_byte(void **state)
+{
+	enum { N = 71 };
+	static const uint32_t *const bits[] = { e4m3_bits, e5m2_bits };
+	const struct od_backend *be = table_of(state);
+	uint8_t *b = exact(256 * N, 1);
+	float y[256], want[256], x[N];
+
+	for (int k = 0; k < N; k++)
+		x[k] = ldexpf(k % 3 == 0 ? -1.5f : 1, k - N / 2);
+	for (int t = 0; t < 2; t++) {
+		struct od_mat w = { .dtype = t == 0 ? OD_F8_E4M3 : OD_F8_E5M2, .n_out = 256, .n_in = N, .data = b };
+
+		for (size_t place = 0; place < N; place++) {
+			memset(b, 0, 256 * N);
+			for (size_t i = 0; i < 256; i++) {
+				b[i * N + place] = (uint8_t)i;
+				want[i] = one_nan(od_bits_f32(bits[t][i]) * x[place] + 0.0f);
+			}
+			be->matmul(&w, x, N, y, 256, 1, 0, 256);
+			assert_bits(od_dtype_name(w.dtype), y, want, 256);
+		}
+	}
+	free(b);
+}
+
+/* The same values as BF16: the same bits come out, of every class. */
+static void matmul_of_bytes_is_of_bf16(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 17;
+
+	for (int round = 0; round < 400; round++) {
+		struct shape s = random_shape(&seed, 1 + random_below(&seed, round % 8 == 0 ? 2500 : 200));
+		enum od_dtype t = round % 2 == 0 ? OD_F8_E4M3 : OD_F8_E5M2;
+		uint16_t *same = exact(s.n_out * s.n_in, sizeof(*same));
+		struct data d;
+
+		data_new(&d, &seed, t, &s, (enum kind)(round % N_KINDS));
+		for (size_t i = 0; i < s.n_out * s.n_in; i++) {
+			uint32_t bits = (t == OD_F8_E4M3 ? e4m3_bits : e5m2_bits)[((uint8_t *)d.weights)[i]];
+
+			assert_int_equal(bits & 0xffffu, 0);
+			same[i] = (uint16_t)(bits >> 16);
+		}
+		run(be, &d, &s);
+		d.w.dtype = OD_BF16;
+		d.w.data = same;
+		be->matmul(&d.w, d.x, s.x_stride, d.want, s.y_stride, s.n_rows, s.o_begin, s.o_end);
+		assert_bits(od_dtype_name(t), d.y, d.want, d.y_len);
+		data_free(&d);
+		free(same);
+	}
+}
+
 /* Against sums in double. The bound is that of 16 chains and a tree; BF16 rows add their own rounding. */
 static void matmul_accuracy(void **state)
 {
@@ -111,7 +174,7 @@ static void matmul_accuracy(void **state)
 	uint64_t seed = 12;
 
 	for (size_t t = 0; t < N_DTYPES; t++) {
-		bool rounds = dtypes[t] == OD_BF16 && strcmp(be->kernel_class, "bf16dot") == 0;
+		bool rounds = becomes_bf16(dtypes[t]) && strcmp(be->kernel_class, "bf16dot") == 0;
 		struct shape s = { 1777, 13, 6, 1777, 13, 0, 13 };
 		struct data d;
 
@@ -258,7 +321,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		ON_ALL_TABLES(matmul_bits),	    ON_ALL_TABLES(matmul_every_half), ON_ALL_TABLES(matmul_accuracy),
 		ON_ALL_TABLES(matmul_independence), ON_ALL_TABLES(matmul_blocks),     ON_ALL_TABLES(dot_bits),
-		ON_ALL_TABLES(matmul_negative_zero), ON_ALL_TABLES(matmul_stays_inside),
+		ON_ALL_TABLES(matmul_negative_zero), ON_ALL_TABLES(matmul_stays_inside), ON_ALL_TABLES(matmul_every_byte),
+		ON_ALL_TABLES(matmul_of_bytes_is_of_bf16),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

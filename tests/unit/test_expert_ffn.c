@@ -58,7 +58,9 @@ static double weight_at(const struct od_mat *w, size_t o, size_t i)
 	case OD_F16: return (double)od_f16_f32(((const uint16_t *)w->data)[at]);
 	case OD_F32: return (double)((const float *)w->data)[at];
 	case OD_INT8: return (double)((const int8_t *)w->data)[at] * (double)w->scale[o];
-	case OD_NF4: break;
+	case OD_NF4:
+	case OD_F8_E4M3:
+	case OD_F8_E5M2: break; /* not made here */
 	}
 	return 0;
 }

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "common/pack/quant_rows.h"
+#include "tests/unit/f8_table.h"
 
 #include <stdlib.h>
 
@@ -146,6 +147,27 @@ static void test_fp16_of_f16(void **state)
 		assert_int_equal(od_quant_rows(OD_PRECISION_FP16, OD_F16, &in, 1, 1, &out, NULL, scratch, &bad), OD_OK);
 		assert_int_equal(out, k);
 	}
+}
+
+/* Every pattern of 8 bits is quantised as the f32 that it stands for. */
+static void test_of_f8(void **state)
+{
+	static const uint32_t *const bits[] = { e4m3_bits, e5m2_bits };
+	size_t bad;
+
+	(void)state;
+	for (int t = 0; t < 2; t++)
+		for (uint32_t k = 0; k < 256; k++) {
+			const enum od_dtype dtype = t == 0 ? OD_F8_E4M3 : OD_F8_E5M2;
+			uint8_t in[2] = { 0, (uint8_t)k };
+			float same[2] = { 0, od_bits_f32(bits[t][k]) };
+			uint16_t h[2] = { 0 }, want[2] = { 0 };
+			int rc = od_quant_rows(OD_PRECISION_FP16, OD_F32, same, 1, 2, want, NULL, scratch, &bad);
+
+			assert_int_equal(rc, isfinite(same[1]) ? OD_OK : OD_ERR_RANGE);
+			assert_int_equal(od_quant_rows(OD_PRECISION_FP16, dtype, in, 1, 2, h, NULL, scratch, &bad), rc);
+			assert_memory_equal(h, want, rc == OD_OK ? sizeof(h) : 0);
+		}
 }
 
 /* By the words of quant.h, not by the quantiser's own way. */
@@ -353,6 +375,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_int8),   cmocka_unit_test(test_fp16),    cmocka_unit_test(test_fp16_of_f16),
+		cmocka_unit_test(test_of_f8),
 		cmocka_unit_test(test_nf4),    cmocka_unit_test(test_refused), cmocka_unit_test(test_scales),
 		cmocka_unit_test(test_sets),   cmocka_unit_test(test_parts),
 	};

@@ -53,7 +53,9 @@ static int limit_of(enum od_dtype dtype)
 	case OD_F16: return 2047;
 	case OD_F32: return 65535;
 	case OD_INT8: return 127;
-	case OD_NF4: break; /* not made here */
+	case OD_NF4:
+	case OD_F8_E4M3:
+	case OD_F8_E5M2: break; /* not made here */
 	}
 	return 0;
 }
@@ -75,7 +77,9 @@ static struct od_mat make_mat(struct tiny_model *t, uint64_t seed, uint64_t tens
 		case OD_F16: ((uint16_t *)data)[i] = f32_f16((float)v * unit); break;
 		case OD_F32: ((float *)data)[i] = (float)v * unit; break;
 		case OD_INT8: ((int8_t *)data)[i] = (int8_t)v; break;
-		case OD_NF4: break;
+		case OD_NF4:
+		case OD_F8_E4M3:
+		case OD_F8_E5M2: break;
 		}
 	}
 	if (dtype == OD_INT8) {
