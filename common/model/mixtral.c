@@ -65,6 +65,17 @@ static int parse_rope(struct od_config *cfg, const json_t *root, const char *whe
 	return rc;
 }
 
+/* Says how the weights are scaled, as far as the checkpoint does. */
+static int refuse_quantised(const json_t *root, const char *where, struct od_err *err)
+{
+	const json_t *q = json_object_get(root, "quantization_config");
+	const char *method = json_string_value(json_object_get(q, "quant_method"));
+
+	return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"quantization_config\": expected none, found one%s%.64s: scaled "
+		       "8-bit and 4-bit weights are not supported yet; use the BF16 publication of the model", where,
+		       method != NULL ? " of method " : "", method != NULL ? method : "");
+}
+
 /* Settings that would change the arithmetic into something this file does not describe. */
 static int refuse_variants(const json_t *root, const char *where, struct od_err *err)
 {
@@ -87,8 +98,7 @@ static int refuse_variants(const json_t *root, const char *where, struct od_err 
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"attention_bias\": expected false, found true",
 			       where);
 	if (od_json_has(root, "quantization_config"))
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"quantization_config\": expected none (BF16, F16 "
-			       "or F32 weights), found one", where);
+		return refuse_quantised(root, where, err);
 	return OD_OK;
 }
 

@@ -135,7 +135,7 @@ static int read_dense_head(struct od_dense_tensor *t, const json_t *o, const cha
 	if (rc != OD_OK)
 		return rc;
 	t->dtype = od_dtype_parse(s);
-	if (t->dtype != OD_BF16 && t->dtype != OD_F16 && t->dtype != OD_F32)
+	if (!od_dense_dtype_ok(t->dtype))
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"dtype\": expected BF16, F16 or F32, found \"%.16s\"",
 			       where, s);
 	rc = od_json_str(o, "sha256", &s, where, err);

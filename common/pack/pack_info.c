@@ -14,7 +14,7 @@ struct totals {
 };
 
 struct all_totals {
-	struct totals all, of[OD_F32 + 1];
+	struct totals all, of[OD_DTYPE_LAST + 1];
 	size_t here; /* experts that are there: all, but of a spool */
 };
 
@@ -84,7 +84,7 @@ static void dtype_list(const struct all_totals *t, char *buf, size_t size)
 	size_t len = 0;
 
 	buf[0] = '\0';
-	for (int d = OD_BF16; d <= OD_F32; d++)
+	for (int d = OD_BF16; d <= OD_DTYPE_LAST; d++)
 		if (t->of[d].weights > 0 && len < size)
 			len += (size_t)snprintf(buf + len, size - len, "%s%s", len > 0 ? ", " : "",
 						od_dtype_name((enum od_dtype)d));
@@ -107,7 +107,7 @@ static json_t *dtypes_json(const struct all_totals *t)
 {
 	json_t *list = json_array();
 
-	for (int d = OD_BF16; d <= OD_F32; d++) {
+	for (int d = OD_BF16; d <= OD_DTYPE_LAST; d++) {
 		const struct totals *of = &t->of[d];
 		json_t *chunks;
 
@@ -182,7 +182,7 @@ static void print_dtypes(const struct all_totals *t, FILE *out)
 {
 	char a[128];
 
-	for (int d = OD_BF16; d <= OD_F32; d++)
+	for (int d = OD_BF16; d <= OD_DTYPE_LAST; d++)
 		if (t->of[d].weights > 0)
 			fprintf(out, "  %-12s%" PRIu64 " weights, %.2f bits each; exponents in chunks: %s\n",
 				od_dtype_name((enum od_dtype)d), t->of[d].weights, bits_per_weight(&t->of[d]),
@@ -228,7 +228,7 @@ int od_pack_info(const struct od_pack *p, bool json, FILE *out, struct od_err *e
 {
 	const struct all_totals t = add_up(p);
 	struct shadow shadow[OD_N_PRECISIONS];
-	char dtypes[32];
+	char dtypes[64];
 	size_t n;
 	int rc = list_shadows(p, shadow, &n, err);
 

@@ -7,6 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool od_dense_dtype_ok(enum od_dtype t)
+{
+	return t == OD_BF16 || t == OD_F16 || t == OD_F32;
+}
+
+bool od_expert_dtype_ok(enum od_dtype t)
+{
+	return od_dense_dtype_ok(t) || t == OD_F8_E4M3 || t == OD_F8_E5M2;
+}
+
 uint32_t od_shard_rows(uint64_t n_out, uint64_t n_in)
 {
 	uint64_t rows = n_in >= OD_SHARD_WEIGHTS ? 1 : OD_SHARD_WEIGHTS / n_in;
@@ -137,8 +147,10 @@ static int check_fixed(const struct od_disk_expert *d, const struct od_config *c
 			return bad_header(err, where, m, expert, field[i].name, field[i].expected, field[i].found);
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 		dtype[mat] = (enum od_dtype)d->dtype[mat];
-		if (dtype[mat] != OD_BF16 && dtype[mat] != OD_F16 && dtype[mat] != OD_F32)
-			return bad_header(err, where, m, expert, "dtype", OD_BF16, d->dtype[mat]);
+		if (!od_expert_dtype_ok(dtype[mat]))
+			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u): weights of type %u, expected 1 to 3, %d or "
+				       "%d: this pack was made by another version; make it again with this od-pack", where, m,
+				       expert, d->dtype[mat], OD_F8_E4M3, OD_F8_E5M2);
 	}
 	if (d->e_offset != od_expert_e_offset(cfg, dtype))
 		return bad_header(err, where, m, expert, "e_offset", od_expert_e_offset(cfg, dtype), d->e_offset);

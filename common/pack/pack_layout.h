@@ -54,6 +54,10 @@ struct od_expert_entry {
 	uint8_t sha256[OD_N_EXPERT_MATS][OD_SHA256_BYTES];
 };
 
+/* May a dense tensor, or an expert's matrix, be of this type? */
+bool od_dense_dtype_ok(enum od_dtype t);
+bool od_expert_dtype_ok(enum od_dtype t);
+
 /* Rows of a shard of a matrix (the last one has what is left), shards of a matrix, of an expert. */
 uint32_t od_shard_rows(uint64_t n_out, uint64_t n_in);
 uint32_t od_mat_shards(const struct od_config *cfg, enum od_expert_mat mat);

@@ -46,7 +46,7 @@ static void shape_text(const uint64_t *shape, uint32_t n, char *buf, size_t size
 
 /* Marks the tensor as used. n_in 0: a vector. */
 static int check_tensor(const struct od_checkpoint *c, bool *used, const char *name, uint64_t n_out, uint64_t n_in,
-			struct od_err *err)
+			bool expert, struct od_err *err)
 {
 	const struct od_tensor *t = od_checkpoint_find(c, name);
 	const uint64_t want[2] = { n_out, n_in };
@@ -64,9 +64,10 @@ static int check_tensor(const struct od_checkpoint *c, bool *used, const char *n
 		return od_fail(err, OD_ERR_SHAPE, "%s: tensor %s: expected shape %s (config.json), found %s",
 			       od_checkpoint_file(c, t->file)->name, name, expected, found);
 	}
-	if (t->dtype != OD_BF16 && t->dtype != OD_F16 && t->dtype != OD_F32)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected dtype BF16, F16 or F32, found %s",
-			       od_checkpoint_file(c, t->file)->name, name, t->dtype_name);
+	if (!(expert ? od_expert_dtype_ok(t->dtype) : od_dense_dtype_ok(t->dtype)))
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected dtype BF16, F16 or F32%s, found %s%s",
+			       od_checkpoint_file(c, t->file)->name, name, expert ? ", F8_E4M3 or F8_E5M2" : "", t->dtype_name,
+			       od_expert_dtype_ok(t->dtype) ? ": only experts may have 8 bits; use the BF16 publication" : "");
 	return OD_OK;
 }
 
@@ -84,7 +85,7 @@ static int check_dense(const struct od_checkpoint *c, const struct od_config *cf
 			continue;
 		cfg->family->dense_name(name, sizeof(name), role, layer);
 		od_role_shape(cfg, role, &n_out, &n_in);
-		rc = check_tensor(c, used, name, n_out, n_in, err);
+		rc = check_tensor(c, used, name, n_out, n_in, false, err);
 	}
 	return rc;
 }
@@ -101,7 +102,7 @@ static int check_layer_experts(const struct od_checkpoint *c, const struct od_co
 
 			cfg->family->expert_name(name, sizeof(name), layer, e, (enum od_expert_mat)i);
 			od_expert_mat_shape(cfg, (enum od_expert_mat)i, &n_out, &n_in);
-			rc = check_tensor(c, used, name, n_out, n_in, err);
+			rc = check_tensor(c, used, name, n_out, n_in, true, err);
 		}
 	return rc;
 }
@@ -113,6 +114,32 @@ static bool is_tied_head(const struct od_config *cfg, const char *name)
 
 	cfg->family->dense_name(head, sizeof(head), OD_ROLE_HEAD, 0);
 	return cfg->tied_head && strcmp(name, head) == 0;
+}
+
+/* Names that weights of few bits have for what their numbers are to be multiplied with, or for themselves. */
+static bool belongs_to_scaled(const char *name)
+{
+	static const char *const end[] = { "_scale", "_scale_inv", "_scales", ".scales", ".qweight", ".weight_packed" };
+	const size_t len = strlen(name);
+
+	for (size_t i = 0; i < sizeof(end) / sizeof(end[0]); i++)
+		if (len > strlen(end[i]) && strcmp(name + len - strlen(end[i]), end[i]) == 0)
+			return true;
+	return false;
+}
+
+/* Before anything else is found wrong: without their scales such weights would be other numbers. */
+static int refuse_scaled(const struct od_checkpoint *c, struct od_err *err)
+{
+	for (size_t i = 0; i < od_checkpoint_n_tensors(c); i++) {
+		const struct od_tensor *t = od_checkpoint_tensor(c, i);
+
+		if (belongs_to_scaled(t->name))
+			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %.256s: weights that have scales beside them: scaled 8-bit "
+				       "and 4-bit weights are not supported yet; use the BF16 publication of the model",
+				       od_checkpoint_file(c, t->file)->name, t->name);
+	}
+	return OD_OK;
 }
 
 /* A tensor that we would not use may well be one that changes the results. */
@@ -139,10 +166,11 @@ static int check_unknown(const struct od_checkpoint *c, const struct od_config *
 int od_source_check(const struct od_checkpoint *c, const struct od_config *cfg, struct od_err *err)
 {
 	bool *used = calloc(od_checkpoint_n_tensors(c), sizeof(*used));
-	int rc = OD_OK;
+	int rc;
 
 	if (used == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory to check %zu tensors", od_checkpoint_n_tensors(c));
+	rc = refuse_scaled(c, err);
 	for (uint32_t layer = 0; rc == OD_OK && layer < cfg->n_layers; layer++) {
 		rc = check_dense(c, cfg, used, layer, err);
 		if (rc == OD_OK)

@@ -53,6 +53,24 @@ def test_bits_mixed_types():
     good("verify", at("mixed.pack"), "--against", at("mixed"))
 
 
+def test_bits_of_bytes():
+    """Experts of both FP8 types among others, whatever their bits; no SM bytes, and shares like any others."""
+    kinds = ["F8_E4M3", "F8_E5M2", "BF16"]
+    pick = lambda name: kinds[sum(name.encode()) % 3] if "experts" in name else "BF16"
+    tens = tc.tensors(tc.CONFIG, seed=3, dtype=pick, bits=tc.any_bits)
+    tc.write_checkpoint(at("bytes"), tc.CONFIG, tens)
+    for codec in pr.CODECS:
+        path = at("bytes." + codec)
+        good(at("bytes"), path, "--shadow", "none", "--codec", codec)
+        pack = pr.Pack(path)
+        same_bits(pack, tens)
+        assert pack.fingerprint() == pack.model["fingerprint"]
+        assert {d for e in pack.experts.values() for d in e.dtype} == set(kinds)
+        good("verify", path, "--against", at("bytes"))
+    good("--share", "1/2", path, at("bytes.share"))
+    good("verify", at("bytes.share"))
+
+
 def entropy(counts):
     n = sum(counts.values())
     return -sum(c / n * math.log2(c / n) for c in counts.values())
@@ -60,8 +78,8 @@ def entropy(counts):
 
 def test_codecs():
     """Each codec through the reader: what is said of it, sizes, and one fingerprint."""
-    cfg = dict(tc.CONFIG, hidden_size=256, intermediate_size=384, num_hidden_layers=1, num_local_experts=3)
-    kinds = ["BF16", "F16", "F32"]
+    cfg = dict(tc.CONFIG, hidden_size=256, intermediate_size=384, num_hidden_layers=1, num_local_experts=5)
+    kinds = ["BF16", "F16", "F32", "F8_E4M3", "F8_E5M2"]
     tens = tc.tensors(cfg, seed=9, dtype=lambda name: kinds[int(name.split(".")[5])] if "experts" in name else "BF16")
     tc.write_checkpoint(at("kinds"), cfg, tens)
     fingerprints, bits = set(), {}
@@ -74,23 +92,26 @@ def test_codecs():
         assert pack.model["codec"] == info["codec"] == codec and info["schema_version"] == 2
         found = collections.Counter(c for e in pack.experts.values() for c in e.codecs)
         told = {(d["dtype"], c): n for d in info["expert_dtypes"] for c, n in d["chunks"].items() if n}
-        assert told == found == {(k, "zstd" if (codec, k) == ("planes", "F16") else codec): 3 for k in kinds}, found
+        other = {("planes", "F16"): "zstd", ("planes", "F8_E4M3"): "zstd", ("planes", "F8_E5M2"): "zstd",
+                 ("lz4", "F8_E4M3"): "raw"}  # which has no repeats to find
+        assert told == found == {(k, other.get((codec, k), codec)): 3 for k in kinds}, found
         text = good("info", path).stdout
         for d in info["expert_dtypes"]:
             bits[codec, d["dtype"]] = d["bits_per_weight"]
             assert "%s %d weights, %.2f bits each" % (d["dtype"], d["weights"], d["bits_per_weight"]) in " ".join(text.split())
         fingerprints.add(info["fingerprint"])
     assert len(fingerprints) == 1
-    for kind, width in (("BF16", 2), ("F16", 2), ("F32", 4)):
+    for kind, width in (("BF16", 2), ("F16", 2), ("F32", 4), ("F8_E4M3", 1), ("F8_E5M2", 1)):
         tops = collections.Counter()
         for name, (dtype, shape, raw) in tens.items():
             if "experts" in name and dtype == kind:
-                tops.update((raw[i] << 1 | raw[i - 1] >> 7) & 255 for i in range(width - 1, len(raw), width))
+                tops.update(raw if width == 1 else ((raw[i] << 1 | raw[i - 1] >> 7) & 255
+                                                    for i in range(width - 1, len(raw), width)))
         floor = 8 * (width - 1) + entropy(tops)
         assert bits["raw", kind] == 8 * width
         assert floor - 0.01 < bits["zstd", kind] < floor + 0.12, (kind, floor, bits)
         assert floor - 0.01 < bits["planes", kind] < floor + 0.2, (kind, floor, bits)
-        assert floor - 0.01 < bits["lz4", kind] < 8 * width, (kind, floor, bits)
+        assert floor - 0.01 < bits["lz4", kind] <= 8 * width - (0 if kind == "F8_E4M3" else 0.01), (kind, floor, bits)
     refused(at("kinds"), at("none"), "--codec", "lzma", says=["--codec", "planes"], status=2)
     refused("info", at("kinds.raw"), "--codec", "raw", says=["--codec belongs to packing"], status=2)
 
@@ -139,6 +160,7 @@ def test_newer_pack():
             (lambda m: m.update(codec="rans"), lambda h: None, ["codec", "rans", "planes"]),
             (lambda m: None, put(16, "<I", 3), ["schema", "3"]),
             (lambda m: None, put(192 + 10, "B", 4), ["expert (0, 0)", "shard 0", "codec 4", "0 to 3", again]),
+            (lambda m: None, put(64, "B", 4), ["expert (0, 0)", "type 4", "1 to 3, 6 or 7", again]),
             (lambda m: None, put(192 + 9, "B", 1), ["sm_codec", "1"])):
         shutil.rmtree(at("new"), ignore_errors=True)
         shutil.copytree(at("kinds.planes"), at("new"))
@@ -238,6 +260,9 @@ def quant_tensors(huge):
     name = pr.mixtral_expert_name(0, 1, "gate")  # the hard ones once more, cut to 16 bits
     hard = tens[pr.mixtral_expert_name(0, 0, "gate")][2]
     tens[name] = ("BF16", [200, 136], b"".join(hard[i + 2:i + 4] for i in range(0, len(hard), 4)))
+    for mat, dtype in (("up", "F8_E4M3"), ("down", "F8_E5M2")):
+        name = pr.mixtral_expert_name(0, 0, mat)
+        tens[name] = (dtype, tens[name][1], tc.finite_bits(random.Random(14), dtype, 200 * 136))
     # Scales so unequal that one of them, half a step up or down, would turn its sign.
     name = pr.mixtral_expert_name(0, 1, "up")
     rng = random.Random(13)

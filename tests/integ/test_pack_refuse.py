@@ -169,6 +169,16 @@ def test_bad_tensors():
     bad_checkpoint("shape-x", [x, "expected shape [32, 48]", "[48, 32]"], replace(x, shape=[48, 32]))
     bad_checkpoint("dims", [x, "[32, 48]", "[1536]"], replace(x, shape=[1536]))
     bad_checkpoint("dtype", [x, "BF16, F16 or F32", "I16"], replace(x, dtype="I16"))
+    for dtype in pr.F8:
+        bad_checkpoint("dense8", [q, "BF16, F16 or F32, found " + dtype, "only experts", "BF16 publication"],
+                       replace(q, dtype=dtype, raw=bytes(1024)))
+    todo = ["scaled 8-bit and 4-bit weights are not supported yet", "use the BF16 publication"]
+    for end in ("weight_scale", "weight_scale_inv", "input_scale", "qweight"):
+        name = x.replace("weight", end)
+        bad_checkpoint("scaled", [name, *todo], with_tensors(lambda t: t.update({name: ("F32", [1], bytes(4))})))
+    for found, says in (({"quant_method": "fp8"}, ["quantization_config", "of method fp8", *todo]),
+                        ({"bits": 4}, ["quantization_config", "found one", *todo])):
+        bad_checkpoint("quantised", ["config.json", *says], lambda p: None, cfg=dict(tc.CONFIG, quantization_config=found))
     bad_checkpoint("unknown", ["model.layers.0.extra", "is not one of a mixtral model"],
                    with_tensors(lambda t: t.update({"model.layers.0.extra": ("BF16", [4], bytes(8))})))
     for name in (q, x):

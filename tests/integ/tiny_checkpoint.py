@@ -1,10 +1,12 @@
 """Tiny Mixtral checkpoints with random bits, for tests. Standard library only."""
+import bisect
 import json
+import math
 import os
 import random
 import struct
 
-from pack_reader import WIDTH, mixtral_expert_name, mixtral_name, shapes
+from pack_reader import F8, WIDTH, mixtral_expert_name, mixtral_name, shapes
 
 CONFIG = {
     "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 32, "intermediate_size": 48,
@@ -18,8 +20,16 @@ TOKENIZER = {"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "b": 1
 HARD = [0x0000, 0x8000, 0x0001, 0x8001, 0x007F, 0x7F80, 0xFF80, 0x7FC0, 0x7F81, 0xFFFF, 0x7FFF, 0xFF81]
 
 
+def nearest_f8(dtype, values):
+    finite = sorted((v, b) for b, v in enumerate(F8[dtype]) if math.isfinite(v))
+    middles = [(a[0] + b[0]) / 2 for a, b in zip(finite, finite[1:])]
+    return bytes(finite[bisect.bisect(middles, v)][1] for v in values)
+
+
 def finite_bits(rng, dtype, n):
     """Weights as a network has them: Gaussian, so that exponents are few."""
+    if dtype in F8:
+        return nearest_f8(dtype, [rng.gauss(0, 0.3) for _ in range(n)])
     values = [rng.gauss(0, 0.02) for _ in range(n)]
     if dtype == "F16":
         return struct.pack("<%de" % n, *values)
@@ -30,6 +40,9 @@ def finite_bits(rng, dtype, n):
 def any_bits(rng, dtype, n):
     raw = bytearray(rng.randbytes(n * WIDTH[dtype]))
     w = WIDTH[dtype]
+    if w == 1:
+        raw[:256] = bytes(range(256))[:n]
+        return bytes(raw)
     for i, bits in enumerate(HARD[:n]):
         raw[i * w + w - 2:i * w + w] = struct.pack("<H", bits)
     return bytes(raw)
