@@ -228,7 +228,7 @@ static int make_slots(struct load_bench *b, enum od_form form, struct od_err *er
 
 			if ((slot & 1u << k) == 0 || b->line[i].form != form)
 				continue;
-			n[k] = b->opt.slots + 1;
+			n[k] = b->opt.slots + 1 + b->opt.together / 2; /* and what is cached */
 			most[k] = bytes > most[k] ? bytes : most[k];
 		}
 	}
@@ -537,7 +537,7 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 		{ "load-threads", OD_ARG_STRING, &o->load_threads, "LIST", "numbers of threads that inflate; default 2", 0, 0, NULL },
 		{ "read-threads", OD_ARG_UINT, &o->read_threads, "N", "default 4", 1, ODW_MAX_LOADERS, NULL },
 		{ "experts", OD_ARG_UINT, &o->experts, "N", "random ones, loaded in one run; default 4", 1, 4096, NULL },
-		{ "together", OD_ARG_UINT, &o->together, "N", "instead: RUNs of N experts of a layer, ordered by each rule; runs are waited for, of one row or (prefill) of 1 to 512", 2, ODW_MAX_SLOTS, NULL },
+		{ "together", OD_ARG_UINT, &o->together, "N", "instead: RUNs of N experts of a layer, ordered by each rule, with nothing cached and (planes) with parts of most; runs are waited for, of one row or (prefill) of 1 to 512", 2, ODW_MAX_SLOTS, NULL },
 		{ "slots", OD_ARG_UINT, &o->slots, "N", "default 2", 1, ODW_MAX_SLOTS - 1, NULL },
 		{ "rounds", OD_ARG_UINT, &o->rounds, "N", "of which medians are shown; default 5", 1, MAX_ROUNDS, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "of the experts; default 1", 0, 0, NULL },

@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "worker-node/expert_cache.h"
 
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -15,6 +16,7 @@ struct load_job {
 	const struct load_case *c;
 	const struct load_together *together; /* NULL: one RUN after another */
 	struct odw_schedule *s;
+	struct odw_expert_cache *cache; /* NULL: none */
 	struct odw_item *item; /* [source->n] */
 	sem_t *ready;
 };
@@ -32,8 +34,9 @@ static int ask(const struct load_job *j, size_t first, size_t n, struct od_err *
 
 	for (size_t i = first; i < first + n; i++)
 		j->item[i] = (struct odw_item){ .expert = e[i].expert, .rank = (uint32_t)i, .last = true,
+						.prompt = j->together != NULL,
 						.run_ns = j->together != NULL ? j->together->run_ns[i] : 0 };
-	rc = odw_schedule_run(j->s, SESSION, first, e[first].m, true, &j->item[first], n);
+	rc = odw_schedule_run(j->s, SESSION, j->together != NULL ? j->c->source->n : first, e[first].m, true, &j->item[first], n);
 	return rc == OD_OK ? OD_OK : od_fail(err, rc, "the schedule refuses expert (%u, %u)", e[first].m, e[first].expert);
 }
 
@@ -68,6 +71,50 @@ static int drive(const struct load_job *j, struct od_err *err)
 	return rc;
 }
 
+/* Three pools, which the policy fills as each expert is used once. */
+static int begin_cache(const struct load_job *j, struct od_err *err)
+{
+	const struct od_config *cfg = od_pack_config(j->c->source->pack);
+	const struct od_share all = { .n_workers = 1, .n_groups = 1 };
+	const uint32_t each = (uint32_t)(j->c->source->n / 4) * cfg->n_layers;
+	const struct od_cache_opts opts = { .policy = OD_CACHE_RANK,
+					    .n_layers = cfg->n_layers,
+					    .n_experts = cfg->n_experts,
+					    .plan = { .n_layers = cfg->n_layers,
+						      .experts = { [OD_CACHE_F] = each, [OD_CACHE_S] = each, [OD_CACHE_E] = each } },
+					    .full_is_stored = true };
+	struct odw_cache_uses uses = { .inclusion = calloc(cfg->n_experts, sizeof(double)) };
+	struct od_cache *policy;
+	int rc;
+
+	if (uses.inclusion == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "cache");
+	odw_schedule_place(j->s, &all);
+	odw_cache_uses(j->cache, &uses);
+	free(uses.inclusion);
+	rc = od_cache_new(&policy, &opts, err);
+	if (rc == OD_OK && !odw_schedule_begin_cache(j->s, uses.place, policy)) {
+		od_cache_free(policy);
+		rc = od_fail(err, OD_ERR_INTERNAL, "the cache does not begin");
+	}
+	return rc;
+}
+
+/* As fast as it goes. */
+static int fill_cache(const struct load_job *j, struct od_err *err)
+{
+	struct load_job fill = *j;
+	const double pace = j->c->source->bytes_per_ns;
+	int rc = begin_cache(j, err);
+
+	fill.together = NULL;
+	j->c->source->bytes_per_ns = 1e6;
+	if (rc == OD_OK)
+		rc = drive(&fill, err);
+	j->c->source->bytes_per_ns = pace;
+	return rc;
+}
+
 static int run_loaders(const struct load_job *j, struct load_time *t, struct od_err *err)
 {
 	const struct load_case *c = j->c;
@@ -89,14 +136,29 @@ static int run_loaders(const struct load_job *j, struct load_time *t, struct od_
 	if (rc != OD_OK)
 		return rc;
 	odw_schedule_begin(j->s, SESSION);
+	if (j->cache != NULL)
+		rc = fill_cache(j, err);
 	begin_ns = od_now_ns();
-	rc = drive(j, err);
+	if (rc == OD_OK)
+		rc = drive(j, err);
 	t->ns = od_now_ns() - begin_ns;
 	odw_schedule_end(j->s, SESSION);
 	odw_loaders_stop(l);
+	if (j->cache != NULL) /* elsewhere nothing is kept: its buffers come back */
+		odw_schedule_place(j->s, &(struct od_share){ .n_workers = 2, .n_groups = 1 });
 	odw_schedule_figures(j->s, &f);
 	t->parts = (struct odw_part_times){ f.loaded_bytes, f.read_ns, f.finishes, f.finish_ns };
 	return rc;
+}
+
+static uint64_t sm_bytes(const struct od_pack *pack)
+{
+	const struct od_pack_expert *x = od_pack_expert(pack, 0, 0);
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < x->n_shards; i++)
+		bytes += x->shard[i].sm.stored_bytes;
+	return bytes;
 }
 
 int load_run(const struct load_case *c, const struct load_together *together, struct load_time *t, struct od_err *err)
@@ -111,7 +173,8 @@ int load_run(const struct load_case *c, const struct load_together *together, st
 					  .n_stages = odw_loader_stages(c->n_readers, c->n_inflaters),
 					  .n_readers = c->n_readers,
 					  .n_inflaters = c->n_inflaters,
-					  .expert_bytes = od_pack_expert_stored_bytes(pack) };
+					  .expert_bytes = od_pack_expert_stored_bytes(pack),
+					  .sm_bytes = sm_bytes(pack) };
 	sem_t ready;
 	struct load_job j = { .c = c, .together = together, .ready = &ready };
 	int rc = load_source_begin(c->source, err);
@@ -120,6 +183,11 @@ int load_run(const struct load_case *c, const struct load_together *together, st
 	if (together != NULL) {
 		opts.rule = together->rule;
 		opts.profile = together->profile;
+	}
+	if (rc == OD_OK && together != NULL && together->pools) {
+		rc = odw_cache_new(&j.cache, cfg->n_layers, cfg->n_experts, c->bufs, err);
+		opts.cache = j.cache;
+		opts.most_full = (uint32_t)(c->source->n / 4) * cfg->n_layers;
 	}
 	sem_init(&ready, 0, 0);
 	j.item = calloc(c->source->n, sizeof(*j.item));
@@ -130,6 +198,7 @@ int load_run(const struct load_case *c, const struct load_together *together, st
 	if (rc == OD_OK)
 		rc = run_loaders(&j, t, err);
 	odw_schedule_free(j.s);
+	odw_cache_free(j.cache);
 	sem_destroy(&ready);
 	free(j.item);
 	return rc;

@@ -10,7 +10,7 @@
 
 struct load_case {
 	struct load_source *source; /* its experts, in their order */
-	struct odw_bufs *bufs; /* of the source's form, n_slots of each kind */
+	struct odw_bufs *bufs; /* of the source's form, n_slots of each kind, and with pools half as many as there are experts */
 	unsigned n_slots, n_readers, n_inflaters;
 };
 
@@ -23,6 +23,7 @@ struct load_time {
  * RUN. */
 struct load_together {
 	enum odw_load_rule rule;
+	bool pools; /* of a quarter of the experts all is cached, of a quarter SM bytes, of a quarter exponents; planes only */
 	struct odw_part_times profile; /* what the rule goes by */
 	const uint64_t *run_ns;
 };

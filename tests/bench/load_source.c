@@ -109,8 +109,10 @@ int load_source_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uin
 		const struct od_shard *shard = &x->shard[first + i];
 
 		b[i] = (struct od_shard_bytes){ .sm = e->stored + (shard->sm.offset - x->offset),
-						.e = e->stored + (shard->e.offset - x->offset) };
-		bytes += (uint64_t)shard->sm.stored_bytes + shard->e.stored_bytes;
+						.e = e->stored + (shard->e.offset - x->offset),
+						.checked = OD_SET_STORED & ~which };
+		bytes += (which & OD_SET_SM) != 0 ? shard->sm.stored_bytes : 0;
+		bytes += (which & OD_SET_E) != 0 ? shard->e.stored_bytes : 0;
 	}
 	wait_for_bytes(s, bytes);
 	return OD_OK;

@@ -67,17 +67,18 @@ static double median(double *x, size_t n)
 	return s.median;
 }
 
-static void report_line(const struct together *t, const struct load_together_line *l, enum rows rows, double load_ns,
-			struct od_table *table)
+static void report_line(const struct together *t, const struct load_together_line *l, enum rows rows, bool pools,
+			double load_ns, struct od_table *table)
 {
 	const size_t n = t->o->rounds;
 
 	od_table_row(table, (struct od_cell[]){
 		OD_TEXT(l->source), OD_TEXT(od_codec_names[od_pack_codec(l->c.source->pack)]),
 		OD_TEXT(od_form_names[l->c.source->form]), OD_INT(l->c.n_inflaters), OD_TEXT(rows_names[rows]),
+		OD_TEXT(pools ? "F S E" : "none"),
 		OD_REAL(load_ns / OD_NS_PER_MS), OD_REAL(median(t->ms[ODW_LOAD_FIFO], n)),
 		OD_REAL(100 * median(t->ratio[ODW_LOAD_BLOCKS], n)), OD_REAL(100 * median(t->ratio[ODW_LOAD_JOHNSON], n)),
-		OD_REAL(100 * median(t->bound, n)),
+		pools ? OD_NONE : OD_REAL(100 * median(t->bound, n)),
 	});
 }
 
@@ -93,13 +94,16 @@ static int measure_line(const struct together *t, const struct load_together_lin
 
 	g.profile = alone.parts;
 	load_ns = (double)alone.ns / (double)t->o->n;
-	for (int rows = 0; rows < N_ROWS; rows++) {
+	for (int i = 0; i < (l->c.source->form == OD_FORM_PLANES ? 2 : 1) * N_ROWS; i++) {
+		const enum rows rows = (enum rows)(i % N_ROWS);
+
+		g.pools = i >= N_ROWS;
 		for (size_t round = 0; rc == OD_OK && round < t->o->rounds; round++) {
-			draw_runs(t, &l->c, (enum rows)rows, &state);
+			draw_runs(t, &l->c, rows, &state);
 			rc = measure_round(t, l, &g, load_ns, round, err);
 		}
 		if (rc == OD_OK)
-			report_line(t, l, (enum rows)rows, load_ns, table);
+			report_line(t, l, rows, g.pools, load_ns, table);
 	}
 	return rc;
 }
@@ -108,7 +112,7 @@ static int bench(const struct together *t, const struct load_together_line *line
 {
 	static const struct od_column columns[] = {
 		{ "source", "source", 0 }, { "codec", "codec", 0 }, { "form", "form", 0 }, { "load_threads", "L", 0 },
-		{ "rows", "rows", 0 }, { "load_ms", "a load, ms", 1 }, { "fifo_ms", "fifo, ms", 1 },
+		{ "rows", "rows", 0 }, { "cached", "cached", 0 }, { "load_ms", "a load, ms", 1 }, { "fifo_ms", "fifo, ms", 1 },
 		{ "blocks_percent", "blocks, %", 1 }, { "johnson_percent", "johnson, %", 1 }, { "least_percent", "at least, %", 1 },
 	};
 	struct od_report *r;
