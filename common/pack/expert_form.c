@@ -74,12 +74,19 @@ int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *
 					       od_dtype_name(e->dtype[shard->mat]));
 			if (shard->e.codec != OD_CODEC_PLANES)
 				return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u) shard %u: its exponents are stored with codec "
-					       "%s: only planes can be computed on; od-pack --codec planes makes such a pack, "
-					       "--resident-form bf16 does without", p->dir, m, expert, s,
-					       od_codec_names[shard->e.codec]);
+					       "%s%s: only planes can be computed on; use --resident-form bf16%s", p->dir, m, expert, s,
+					       od_codec_names[shard->e.codec],
+					       shard->e.codec == OD_CODEC_RAW ? ", as all are that coding would not make smaller" : "",
+					       shard->e.codec == OD_CODEC_RAW ? "" : ", or make the pack with od-pack --codec planes");
 		}
 	}
 	return OD_OK;
+}
+
+/* Kernels decode 64 weights at a time, and what is left of a row slowly. */
+static bool suits_kernels(const struct od_config *cfg)
+{
+	return cfg->hidden % 64 == 0 && cfg->intermediate % 64 == 0;
 }
 
 /* Are experts mostly read from memory, not from a cache that keeps them from one token to the next? In a cache plain
@@ -92,7 +99,7 @@ static bool outgrows_cache(const struct od_pack *p)
 int od_pack_choose_form(const struct od_pack *p, const struct od_backend *be, int asked, enum od_form *form,
 			struct od_err *err)
 {
-	bool better = od_backend_likes_planes(be) && outgrows_cache(p) &&
+	bool better = od_backend_likes_planes(be) && suits_kernels(&p->config) && outgrows_cache(p) &&
 		      od_pack_can_form(p, OD_FORM_PLANES, NULL) == OD_OK;
 
 	*form = better ? OD_FORM_PLANES : OD_FORM_PLAIN;

@@ -1,5 +1,6 @@
 /* bench_load.c - od-bench load: experts through the worker's readers, schedule and inflaters, from several sources. */
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "common/base/mem.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_plot.h"
@@ -13,6 +14,7 @@
 #include "worker-node/slots.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -425,18 +427,21 @@ static void draw_series(const struct load_bench *b, struct od_plot *p, const str
 
 static int plot(const struct load_bench *b, struct od_err *err)
 {
+	char path[PATH_MAX];
 	struct od_plot *p;
 	size_t n = 0;
-	int rc = od_plot_new(&p, "Loading experts", err);
+	int rc = od_path(path, sizeof(path), b->opt.svg, "load.svg", err);
 
+	if (rc == OD_OK)
+		rc = od_plot_new(&p, "Loading experts", err);
 	if (rc != OD_OK)
 		return rc;
-	od_plot_labels(p, "source", "BF16 weights a second / bytes a second of the source alone");
+	od_plot_labels(p, "source", "BF16 GB/s over raw GB/s");
 	for (size_t i = 0; i < b->n_sources; i++)
 		od_plot_x_tick(p, (double)i, b->source[i].name);
 	for (size_t i = 0; i < b->n_lines && b->line[i].source == b->line[0].source && n < OD_PLOT_SERIES; i++, n++)
 		draw_series(b, p, &b->line[i]);
-	rc = od_plot_write(p, b->opt.svg, err);
+	rc = od_plot_write(p, path, err);
 	od_plot_free(p);
 	return rc;
 }
@@ -483,6 +488,8 @@ static int run(struct load_bench *b, struct od_err *err)
 
 	if (rc == OD_OK && b->opt.together > 0 && b->opt.svg != NULL)
 		rc = od_fail(err, OD_ERR_ARG, "--svg: there is no picture of --together");
+	if (rc == OD_OK && b->opt.svg != NULL)
+		rc = od_plot_check(b->opt.svg, err);
 	if (b->opt.together > 0)
 		b->opt.experts = b->opt.together;
 	if (rc == OD_OK)
@@ -541,7 +548,7 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 		{ "slots", OD_ARG_UINT, &o->slots, "N", "default 2", 1, ODW_MAX_SLOTS - 1, NULL },
 		{ "rounds", OD_ARG_UINT, &o->rounds, "N", "of which medians are shown; default 5", 1, MAX_ROUNDS, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "of the experts; default 1", 0, 0, NULL },
-		{ "svg", OD_ARG_STRING, &o->svg, "FILE", "a picture of the ratios", 0, 0, NULL },
+		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "a picture of the ratios, load.svg, by gnuplot", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "the figures as JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 	};
