@@ -7,6 +7,9 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+
+#define NICE 10 /* a plan may take a second, and is never urgent */
 
 struct odw_planner {
 	struct odw_planner_opts o;
@@ -157,6 +160,8 @@ static void *plan_caches(void *arg)
 	struct odw_planner *p = arg;
 	struct odw_cache_uses u = { .inclusion = p->inclusion };
 
+	if (setpriority(PRIO_PROCESS, 0, NICE) != 0) /* of this thread, on Linux */
+		od_log(OD_LOG_DEBUG, "the cache's planner keeps its priority");
 	while (odw_schedule_next_plan(p->o.schedule, &u))
 		plan_once(p, &u);
 	return NULL;

@@ -284,7 +284,7 @@ static bool learnt_costs(const struct odw_schedule *s, struct odw_expert_costs *
 	c->finish_ns = t.finish_ns / t.finishes * s->opts.n_parts;
 	if (s->pace.load_ns > c->read_ns)
 		c->read_ns = s->pace.load_ns;
-	c->sm_read_ns = (uint64_t)((double)c->read_ns * (double)s->opts.sm_bytes / (double)s->opts.expert_bytes);
+	c->sm_read_ns = odw_sm_ns(s, c->read_ns);
 	return true;
 }
 
@@ -437,11 +437,12 @@ static struct slot *next_to_read(struct odw_schedule *s, uint64_t now_ns)
 /* The part is the load's next one, whether it has to be read first or not. */
 static struct odw_load_job begin_part(struct odw_schedule *s, struct slot *slot, enum odw_load_kind kind, uint64_t now_ns)
 {
-	const int at = (int)(slot - s->slot);
+	const uint32_t part = slot->next_part++;
 
-	if (slot->next_part == 0)
+	if (part == 0)
 		slot->begin_ns = now_ns;
-	return (struct odw_load_job){ .kind = kind, .part = slot->next_part, .stage = odw_stages_take(&s->stages, at, slot->next_part++) };
+	return (struct odw_load_job){ .kind = kind, .part = part,
+				      .stage = odw_stages_take(&s->stages, (int)(slot - s->slot), part) };
 }
 
 static void begin_job(struct odw_schedule *s, struct slot *slot, struct odw_load_job *job, uint64_t now_ns)
@@ -563,6 +564,7 @@ static void leave_stage(struct odw_schedule *s, const struct odw_load_job *job, 
 	} else {
 		odw_stages_leave(&s->stages, job->stage);
 		pthread_cond_signal(&s->to_read);
+		pthread_cond_signal(&s->to_finish); /* what needs no reading needs a stage, too */
 	}
 }
 

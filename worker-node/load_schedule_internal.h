@@ -106,6 +106,14 @@ static inline bool odw_needs_no_read(const struct odw_schedule *s, const struct 
 	return slot->read == 0 && slot->next_part < s->opts.n_parts && s->stages.n_free > 0;
 }
 
+/* Of the time that reading an expert takes, what its SM-chunks do. */
+static inline uint64_t odw_sm_ns(const struct odw_schedule *s, uint64_t read_ns)
+{
+	if (s->opts.expert_bytes == 0)
+		return 0;
+	return (uint64_t)((double)read_ns * (double)s->opts.sm_bytes / (double)s->opts.expert_bytes);
+}
+
 /* By step and layer; then by rank and expert. */
 int odw_compare_entry_layers(const struct entry *a, const struct entry *b);
 int odw_compare_entries(const struct entry *a, const struct entry *b);

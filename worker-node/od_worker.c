@@ -292,7 +292,7 @@ static void on_pong(void *arg, Od__Pong *p)
 	p->spool_goal = pull.goal_bytes;
 	if (w->holds != NULL)
 		tell_holds(w, p, pull.changes);
-	if (w->cache != NULL)
+	if (w->cached != NULL)
 		tell_cached(w, p);
 }
 
@@ -317,9 +317,11 @@ static int plan_cache(struct worker *w, uint64_t slots_bytes, struct od_err *err
 	w->plan.budget_bytes = cache_bytes - slots_bytes;
 	fit = p->budget_bytes / p->sizes.bytes[OD_CACHE_F];
 	w->most_full = (uint32_t)(fit < all ? fit : all);
-	w->cached = malloc(all);
-	if (w->cached == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "cache");
+	if (all < OD_MAX_HEADER_BYTES / 2) { /* else main is not told, and deals as if nothing were kept */
+		w->cached = malloc(all);
+		if (w->cached == NULL)
+			return od_fail(err, OD_ERR_NOMEM, "cache");
+	}
 	return odw_cache_new(&w->cache, w->cfg->n_layers, w->cfg->n_experts, w->bufs, err);
 }
 

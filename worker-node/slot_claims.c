@@ -41,8 +41,10 @@ void odw_slot_vacate(struct odw_schedule *s, struct slot *slot)
 		s->figures.unused_loads++;
 	odw_expert_in(s, slot)->slot = 0;
 	odw_pace_leave(&s->pace, (int)(slot - s->slot));
-	if (odw_stages_drop(&s->stages, (int)(slot - s->slot)))
+	if (odw_stages_drop(&s->stages, (int)(slot - s->slot))) {
 		pthread_cond_broadcast(&s->to_read);
+		pthread_cond_broadcast(&s->to_finish);
+	}
 	if (slot->n_users == 0) {
 		slot_is_void(s, slot);
 		return;
@@ -137,10 +139,9 @@ static struct slot *victim_for_want(struct odw_schedule *s, const struct entry *
 /* Paced loads take as much of their time as they read of the expert. */
 static uint64_t path_ns(const struct odw_schedule *s, unsigned read)
 {
-	const uint64_t sm_ns = read == OD_SET_STORED ? 0 :
-			       (uint64_t)((double)s->opts.load_ns * (double)s->opts.sm_bytes / (double)s->opts.expert_bytes);
+	const uint64_t sm_ns = odw_sm_ns(s, s->opts.load_ns);
 
-	return read == OD_SET_SM ? sm_ns : read == 0 ? 0 : s->opts.load_ns - sm_ns;
+	return (read & OD_SET_SM ? sm_ns : 0) + (read & OD_SET_E ? s->opts.load_ns - sm_ns : 0);
 }
 
 static void begin_load(struct odw_schedule *s, struct entry *e)

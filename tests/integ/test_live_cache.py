@@ -72,7 +72,8 @@ def what_is_kept_is_not_read():
         assert r["loaded_bytes"] < plain["loaded_bytes"]
         worker = [n for n in r["nodes"] if n["name"].startswith("worker")][0]
         before = [n for n in plain["nodes"] if n["name"].startswith("worker")][0]
-        assert worker["peak_rss_bytes"] <= before["peak_rss_bytes"] + (mib + 1) * 2**20, (worker, before)
+        if not SLOW:  # sanitizers have memory of their own
+            assert worker["peak_rss_bytes"] <= before["peak_rss_bytes"] + (mib + 1) * 2**20, (worker, before)
     assert r["cache_hits_f"] > 0.85 * r["cache_uses"], "96 experts of 258 KiB fit into 40 MiB"
 
 
