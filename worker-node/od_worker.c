@@ -27,6 +27,7 @@
 #define DEFAULT_READERS 2
 #define MAX_PACE_MS 60000
 #define MAX_CACHE_MIB (1u << 30)
+#define SLOTS_SHARE 4 /* of a cache: unless so many are asked for, slots hold no more than this part of it */
 /* What a worker holds beside its slots: row buffers (scratch, RUNs, outputs and one more of each: 40 MiB), program,
  * libraries and the pack's tables. Staging of the load threads comes on top. */
 #define FIXED_BYTES (52u << 20)
@@ -325,12 +326,27 @@ static int plan_cache(struct worker *w, uint64_t slots_bytes, struct od_err *err
 	return odw_cache_new(&w->cache, w->cfg->n_layers, w->cfg->n_experts, w->bufs, err);
 }
 
+/* kept_bytes: what of the cache a slot holds while it loads. Memory to spare shall not make the cache smaller. */
+static int plan_slots(struct worker *w, uint64_t fixed, uint64_t slot_bytes, uint64_t kept_bytes, struct od_err *err)
+{
+	const uint64_t cache_bytes = w->opt.cache_mib << 20;
+	int rc = odw_slots_plan(&w->n_slots, w->opt.memory_bytes, fixed + cache_bytes, slot_bytes, w->opt.slots, err);
+
+	if (rc == OD_ERR_NOMEM && cache_bytes > 0)
+		return od_fail_within(err, "--cache-mib %" PRIu64, w->opt.cache_mib);
+	if (rc == OD_OK && w->opt.slots == 0 && kept_bytes > 0) {
+		const uint64_t most = cache_bytes / SLOTS_SHARE / kept_bytes;
+
+		w->n_slots = most == 0 ? 1 : most < w->n_slots ? (unsigned)most : w->n_slots;
+	}
+	return rc;
+}
+
 /* Of the memory that experts take: what the slots are made of, and what a cache has beside that. */
 static int plan_memory(struct worker *w, struct od_err *err)
 {
 	const unsigned own = od_form_bufs(w->form);
 	uint64_t bytes[OD_N_EXPERT_BUFS], slot_bytes, kept_bytes, fixed;
-	const uint64_t cache_bytes = w->opt.cache_mib << 20;
 	char slot[32], limit[32];
 	int rc;
 
@@ -342,9 +358,7 @@ static int plan_memory(struct worker *w, struct od_err *err)
 	rc = odw_loader_bytes(&fixed, w->pack, w->form, w->slot, (unsigned)w->opt.read_threads, (unsigned)w->opt.load_threads,
 			      err);
 	if (rc == OD_OK)
-		rc = odw_slots_plan(&w->n_slots, w->opt.memory_bytes,
-				    fixed + FIXED_BYTES + cache_bytes + (w->puller != NULL ? PULL_BYTES : 0), slot_bytes,
-				    w->opt.slots, err);
+		rc = plan_slots(w, fixed + FIXED_BYTES + (w->puller != NULL ? PULL_BYTES : 0), slot_bytes, kept_bytes, err);
 	if (rc == OD_OK)
 		rc = odw_bufs_new(&w->bufs, w->slot, bytes, err);
 	if (rc != OD_OK)
@@ -597,7 +611,7 @@ int main(int argc, char **argv)
 		{ "spool-limit", OD_ARG_SIZE, &w.opt.spool_limit_bytes, "SIZE", "use no more disk than this; what does not fit is left to other workers (default: no limit)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },
 		{ "memory-limit", OD_ARG_SIZE, &w.opt.memory_bytes, "SIZE", "memory that this worker may use; gives the number of slots (default: 1GB)", 0, 0, NULL },
-		{ "slots", OD_ARG_UINT, &w.opt.slots, "N", "experts in memory at once (default: as many as the memory limit allows, at most 64)", 1, ODW_MAX_SLOTS, NULL },
+		{ "slots", OD_ARG_UINT, &w.opt.slots, "N", "experts in memory at once (default: as many as the memory limit allows, at most 64, and with a cache no more than use up a quarter of it)", 1, ODW_MAX_SLOTS, NULL },
 		{ "resident-form", OD_ARG_CHOICE, &w.opt.form, "bf16|planes", "experts in memory as published, or coded as they are stored, in two thirds of it (default: planes if the pack has them, they are more than the cache holds, and this CPU computes on them faster)", 0, 0, od_form_names },
 		{ "read-mode", OD_ARG_CHOICE, &w.opt.read_mode, "auto|buffered|direct", "read experts through the page cache, which keeps them in memory that nobody uses, or past it, which is faster when they do not fit there (default: auto: through it if they fit, else what is measured to be faster at the start)", 0, 0, odw_read_mode_names },
 		{ "read-threads", OD_ARG_UINT, &w.opt.read_threads, "N", "threads that read experts (default: 2)", 1, ODW_MAX_LOADERS, NULL },

@@ -78,6 +78,16 @@ def what_is_kept_is_not_read():
 
 
 @test
+def slots_do_not_use_up_a_cache():
+    # Of 20 MiB they may hold 5, and one holds 260 KiB; 64 would fit into the memory, and hold 17 MiB.
+    r = cached("--local", 2, "--resident-form", "bf16", "--cache-mib", 20)
+    assert 10 <= r["slots"] <= 20, r["slots"]
+    assert hits(r, "f") > 0.6 * r["cache_uses"], "15 MiB are 39 of 48 experts"
+    assert cached("--local", 1, "--resident-form", "bf16", "--cache-mib", 1)["slots"] == 1
+    assert cached("--local", 1, "--resident-form", "planes", "--cache-mib", 1)["slots"] == 64, "theirs take no more"
+
+
+@test
 def a_cache_outlives_a_session():
     for form in "planes", "bf16":
         workers = [Daemon("worker", "--slots", 1, "--cache-mib", 14, "--resident-form", form) for _ in range(2)]
@@ -162,7 +172,7 @@ def too_little_is_said():
     err = tool("od-worker", "--pack", pack(), "--slots", 4, "--resident-form", "bf16", "--cache-mib", 1, ok=False).stderr
     assert "--cache-mib 1: to keep anything of one expert it takes at least 2 MiB with 4 slots" in err, err
     err = tool("od-worker", "--pack", pack(), "--memory-limit", "80MB", "--cache-mib", 40, ok=False).stderr
-    assert "memory limit: 1 slot" in err and "see --memory-limit" in err, err
+    assert "--cache-mib 40: memory limit: 1 slot" in err and "see --memory-limit" in err, err
     err = tool("od-worker", "--pack", pack(), "--cache-mib", 4, "--cache-policy", "belady", ok=False).stderr
     assert "expected one of rank, fifo, lru, lfu, marking" in err, err
     assert "--cache-mib is for the processes that --local starts" in refused("--resident", "--cache-mib", 4)
