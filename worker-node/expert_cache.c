@@ -12,9 +12,9 @@ struct odw_expert_cache {
 	uint32_t n_layers, n_experts;
 	struct odw_bufs *bufs;
 	struct od_expert_mem *kept; /* [n_layers][n_experts], touched as needed */
-	struct od_share share;
 	uint64_t place;		 /* how many there were; 0: none yet */
-	uint32_t n_own;		 /* layers of this worker's group */
+	uint32_t group, n_groups; /* this worker's; n_groups 0: no place yet */
+	uint32_t n_own;		 /* layers of the group */
 	struct od_cache *policy; /* NULL: nothing is kept yet */
 	struct od_rank_profile profile;
 	uint64_t due_visits; /* when the next plan is due */
@@ -59,7 +59,7 @@ static struct od_expert_mem *kept(const struct odw_expert_cache *c, uint32_t m, 
 /* Does this worker's group serve the layer? */
 static bool is_own(const struct odw_expert_cache *c, uint32_t m)
 {
-	return c->n_own > 0 && m % c->share.n_groups == c->share.worker % c->share.n_groups;
+	return c->n_own > 0 && m % c->n_groups == c->group;
 }
 
 /* ---- The policy's word ---- */
@@ -68,7 +68,7 @@ enum od_cache_state odw_cache_look(const struct odw_expert_cache *c, uint32_t m,
 {
 	if (c == NULL || c->policy == NULL || !is_own(c, m))
 		return OD_CACHE_NONE;
-	return od_cache_look(c->policy, m / c->share.n_groups, expert);
+	return od_cache_look(c->policy, m / c->n_groups, expert);
 }
 
 struct od_cache_changes odw_cache_use(struct odw_expert_cache *c, uint32_t m, uint32_t expert)
@@ -76,12 +76,12 @@ struct od_cache_changes odw_cache_use(struct odw_expert_cache *c, uint32_t m, ui
 	if (c == NULL || c->policy == NULL || !is_own(c, m))
 		return (struct od_cache_changes){ 0 };
 	c->changes++;
-	return od_cache_use(c->policy, m / c->share.n_groups, expert, OD_CACHE_NEVER);
+	return od_cache_use(c->policy, m / c->n_groups, expert, OD_CACHE_NEVER);
 }
 
 uint32_t odw_cache_layer(const struct odw_expert_cache *c, const struct od_cache_change *change)
 {
-	return c->share.worker % c->share.n_groups + change->layer * c->share.n_groups;
+	return c->group + change->layer * c->n_groups;
 }
 
 /* ---- Buffers of what is in no slot ---- */
@@ -143,7 +143,7 @@ void odw_cache_keep(struct odw_expert_cache *c, uint32_t m, uint32_t expert, str
 		lacks = lacks || *to == NULL;
 	}
 	if (lacks) {
-		od_cache_forget(c->policy, m / c->share.n_groups, expert);
+		od_cache_forget(c->policy, m / c->n_groups, expert);
 		c->changes++;
 		odw_cache_trim(c, m, expert);
 	}
@@ -163,14 +163,13 @@ static void begin_anew(struct odw_expert_cache *c)
 
 bool odw_cache_place(struct odw_expert_cache *c, const struct od_share *share)
 {
-	uint32_t group;
+	const uint32_t group = share->worker % share->n_groups;
 
-	if (c == NULL || (c->share.n_workers == share->n_workers && c->share.worker == share->worker &&
-			  c->share.n_groups == share->n_groups))
+	if (c == NULL || (c->n_groups == share->n_groups && c->group == group))
 		return false;
-	c->share = *share;
+	c->group = group;
+	c->n_groups = share->n_groups;
 	c->place++;
-	group = share->worker % share->n_groups;
 	c->n_own = group < c->n_layers ? (c->n_layers - group + share->n_groups - 1) / share->n_groups : 0;
 	begin_anew(c);
 	return true;
@@ -180,7 +179,7 @@ void odw_cache_visit(struct odw_expert_cache *c, uint32_t m, const uint16_t *exp
 {
 	if (c == NULL || !is_own(c, m) || c->profile.uses == NULL)
 		return;
-	od_rank_profile_visit(&c->profile, m / c->share.n_groups, experts, n);
+	od_rank_profile_visit(&c->profile, m / c->n_groups, experts, n);
 	if (c->profile.visits < c->due_visits)
 		return;
 	c->due_visits += c->due_visits < MOST_VISITS ? c->due_visits : MOST_VISITS;

@@ -40,7 +40,8 @@ void odw_cache_trim(struct odw_expert_cache *c, uint32_t m, uint32_t expert);
 
 /* ---- The plan ---- */
 
-/* True: it is another place than before, so that nothing shall be kept: odw_cache_trim what is in no slot. */
+/* True: other layers than before are its group's, so that nothing shall be kept: odw_cache_trim what is in no slot. When
+ * others of the group come and go, the cache stays as it is. */
 bool odw_cache_place(struct odw_expert_cache *c, const struct od_share *share);
 /* n experts of a layer are asked for together, by a RUN. */
 void odw_cache_visit(struct odw_expert_cache *c, uint32_t m, const uint16_t *experts, size_t n);

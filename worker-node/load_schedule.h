@@ -147,7 +147,7 @@ void odw_schedule_stop(struct odw_schedule *s);
 
 /* ---- The cache: schedule_cache.c ---- */
 
-/* Which worker this is. When that changes, nothing is kept any more. */
+/* Which worker this is. When the layers of its group are others than before, nothing is kept any more. */
 void odw_schedule_place(struct odw_schedule *s, const struct od_share *share);
 /* Sleeps until there is a plan to be made. False: stopped. */
 OD_MUST_CHECK bool odw_schedule_next_plan(struct odw_schedule *s, struct odw_cache_uses *u);

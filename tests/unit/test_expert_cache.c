@@ -275,9 +275,9 @@ static void paced_loads_take_what_they_read(void **state)
 	close_world(&w);
 }
 
-static void another_place_begins_anew(void **state)
+static void other_layers_begin_anew(void **state)
 {
-	const struct od_share same = { 1, 0, 1 }, other = { 2, 1, 2 };
+	const struct od_share same = { 1, 0, 1 }, joined = { 3, 2, 1 }, other = { 2, 1, 2 };
 	uint8_t states[LAYERS * EXPERTS];
 	uint64_t told = UINT64_MAX;
 	struct world w;
@@ -292,6 +292,7 @@ static void another_place_begins_anew(void **state)
 	odw_schedule_end(w.s, SESSION); /* the next session finds it */
 	odw_schedule_begin(w.s, SESSION);
 	odw_schedule_place(w.s, &same);
+	odw_schedule_place(w.s, &joined); /* others in its group, the same layers */
 	assert_true(is(w.s, 3, 1, 0, ODW_RESIDENT));
 	assert_false(odw_schedule_cached(w.s, &told, states));
 	odw_schedule_place(w.s, &other);
@@ -313,7 +314,7 @@ int main(void)
 		cmocka_unit_test(a_use_is_heard_once_and_wants_are_not),
 		cmocka_unit_test(what_is_full_does_not_count),
 		cmocka_unit_test(paced_loads_take_what_they_read),
-		cmocka_unit_test(another_place_begins_anew),
+		cmocka_unit_test(other_layers_begin_anew),
 	};
 
 	return cmocka_run_group_tests_name("expert_cache", tests, NULL, NULL);

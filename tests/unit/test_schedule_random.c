@@ -28,6 +28,7 @@ struct sim {
 	struct odw_planner_opts plan;	/* slot, n_slots */
 	struct od_cache_plan now, next;
 	uint64_t place;
+	uint32_t at_place; /* which of the places there are */
 	bool plan_waits; /* for buffers, before next is set */
 	size_t n_full, n_partial; /* RUNs of what is kept full, loads of what is kept otherwise */
 	uint64_t session, seed;
@@ -283,11 +284,12 @@ static void do_plan(struct sim *x)
 	set_next_plan(x);
 }
 
-/* Another place: nothing is kept, and the policy begins anew. */
+/* A place with other layers: nothing is kept, and the policy begins anew. */
 static void do_place(struct sim *x)
 {
-	const uint32_t n_groups = 1 + pick(x, 2);
-	const struct od_share share = { 7 + (uint32_t)x->place, 1, n_groups };
+	static const struct od_share places[] = { { 7, 1, 1 }, { 8, 2, 2 }, { 9, 3, 2 } };
+	const uint32_t at = (x->at_place + 1 + pick(x, 2)) % 3;
+	const struct od_share share = places[at];
 	double inclusion[EXPERTS];
 	struct odw_cache_uses u = { .inclusion = inclusion };
 	struct od_cache_opts o = { .policy = x->plan.policy, .n_experts = EXPERTS, .margin = pick(x, 2), .expert_bytes = 1,
@@ -297,11 +299,12 @@ static void do_place(struct sim *x)
 
 	if (x->cache == NULL || x->plan_waits)
 		return;
+	x->at_place = at;
 	odw_schedule_place(x->s, &share);
 	for (uint32_t i = 0; i < LAYERS * EXPERTS; i++)
 		assert_int_equal(odw_cache_look(x->cache, i / EXPERTS, i % EXPERTS), OD_CACHE_NONE);
 	assert_true(odw_schedule_next_plan(x->s, &u));
-	assert_int_equal(u.n_layers, LAYERS / n_groups);
+	assert_int_equal(u.n_layers, LAYERS / share.n_groups);
 	assert_false(u.begun);
 	assert_int_equal(u.place, ++x->place);
 	x->next = random_plan(x, u.n_layers);
