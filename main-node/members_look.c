@@ -87,7 +87,6 @@ bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session)
 
 uint32_t odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, uint32_t expert)
 {
-	static const uint32_t cost[] = { 0, ODM_COST_INFLATE, ODM_COST_E, ODM_COST_SM, ODM_COST_LOAD }; /* enum od_cache_state */
 	const size_t i = (size_t)m * ms->o.n_experts + expert;
 	enum od_cache_state state;
 	bool holds;
@@ -98,7 +97,7 @@ uint32_t odm_members_cost(struct odm_members *ms, const struct odm_member *worke
 	holds = !worker->spool || (ms->member[worker->id]->holds[i / 8] >> i % 8 & 1) != 0;
 	state = od_cache_from_wire(ms->member[worker->id]->cached[i]);
 	pthread_mutex_unlock(&ms->lock);
-	return holds ? cost[state] : ODM_COST_LACKS;
+	return holds ? odm_cost_of_state(state) : ODM_COST_LACKS;
 }
 
 bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size)

@@ -4,6 +4,14 @@
 
 #include <string.h>
 
+uint32_t odm_cost_of_state(enum od_cache_state state)
+{
+	/* In the states' order: who has the SM bytes lacks the exponents. */
+	static const uint32_t cost[] = { 0, ODM_COST_INFLATE, ODM_COST_E, ODM_COST_SM, ODM_COST_LOAD };
+
+	return cost[state];
+}
+
 struct odm_groups odm_groups_make(uint32_t n_workers, uint32_t asked, uint32_t top_k, uint32_t n_layers)
 {
 	return (struct odm_groups){ .n_workers = n_workers,

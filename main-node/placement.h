@@ -9,9 +9,9 @@
 #ifndef ODM_PLACEMENT_H
 #define ODM_PLACEMENT_H
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
+
+#include "common/cache/cache_state.h"
 
 /* What it costs a worker to have an expert of layer m ready: a whole load, as much less as its cache has of it, or
  * ODM_COST_LACKS when it has none on its disk. */
@@ -22,6 +22,7 @@ typedef uint32_t odm_cost_fn(void *arg, uint32_t worker, uint32_t m, uint16_t ex
 #define ODM_COST_SM 48u	    /* three quarters SM bytes */
 #define ODM_COST_RUN 4u	    /* besides, for each: so that equal ones are shared out */
 #define ODM_COST_LACKS UINT32_MAX
+uint32_t odm_cost_of_state(enum od_cache_state state); /* what its cache has */
 
 struct odm_groups {
 	uint32_t n_workers, n_groups;
@@ -44,10 +45,10 @@ uint32_t odm_group_worker(const struct odm_groups *g, uint32_t group, uint32_t i
 /* Deal experts (sorted by id, all different) over the group of (step, m). worker[i] is where expert[i] goes.
  * keep(arg, expert) names a worker that already loads the expert, or ODM_NOBODY; those stay. Of the others the one that
  * can be ready first is dealt, to the worker of the group whose cost of it and of what it has by then is least, and so on.
- * A tie goes to the first, counted from the expert's home, or without homes from another one each time the group's
- * turn comes, so that none of a large group idles. Workers that lack the expert are passed over: then it goes to
- * another of the group, else to anybody, and only if nobody has it to the group all the same. load is scratch of
- * n_workers. */
+ * A tie goes to the first, counted from the expert's home, which is the group's worker e mod its size, or without homes
+ * from another one each time the group's turn comes, so that none of a large group idles. Workers that lack the expert are
+ * passed over: then it goes to another of the group, else to anybody, and only if nobody has it to the group all the same.
+ * load is scratch of n_workers. */
 void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, size_t n_experts,
 	      uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker, uint32_t *load);
 

@@ -26,7 +26,7 @@ struct options {
 	uint64_t layers, experts, top_k, batch, workers, group_size, weights, chunks, inflaters, margin, seed;
 	double bits, read_gbps, inflate_gbps;
 	int form, rival_state;
-	bool no_prompts, shared, json, help;
+	bool shared, json, help;
 };
 
 /* ---- The command line ---- */
@@ -37,7 +37,6 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ .kind = OD_ARG_TITLE, .help = "What is replayed" },
 		{ "routes", OD_ARG_STRING, &o->routes, "FILE", "a recording, by od-main or od-bench recall --record-routes", 0, 0, NULL },
 		{ "batch", OD_ARG_UINT, &o->batch, "N", "N sequences decode together, a row of each in a step (default: 1)", 1, 1024, NULL },
-		{ "no-prompts", OD_ARG_FLAG, &o->no_prompts, NULL, "prompts do not pass through the caches", 0, 0, NULL },
 		{ "zipf", OD_ARG_REAL, &o->zipf.exponent, "S", "instead of a recording: experts drawn by Zipf's law with exponent S (0: all alike)", 0, 10, NULL },
 		{ "steps", OD_ARG_UINT, &o->zipf.steps, "N", "with --zipf: decode steps (default: 2000)", 1, 1e7, NULL },
 		{ "drift", OD_ARG_UINT, &o->zipf.drift, "N", "with --zipf: other experts become popular every N steps (default: never)", 0, 1e7, NULL },
@@ -73,7 +72,12 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		od_bench_usage("cache --routes FILE | --zipf S [OPTIONS]\n       od-bench cache --live --help",
 			       "Replays which experts the routers chose through a cache on every worker, for every policy and size:\n"
 			       "how much has still to be read, how long experts stay, how long a layer's loads take. rank divides its\n"
-			       "cache as the planner says, rank F keeps experts only as they are computed on; belady knows the future.\n"
+			       "cache as the planner says, rank F keeps experts only as they are computed on; belady knows the future.\n\n"
+			       "Experts are dealt as od-main deals them to workers with caches: groups stand still, and each expert goes\n"
+			       "to whom it costs least, by what its cache has of it at that moment; of equal ones to its home. Belady's\n"
+			       "future must not depend on what is kept: its experts are dealt by homes, as if nothing ever was. The plans\n"
+			       "are made for the same deals. Prompts leave no trace in caches, and are not replayed. Without a cache,\n"
+			       "beside which times are shown, experts are dealt in turn.\n\n"
 			       "Example: od-bench recall --pack PACK --prompts tests/bench/prompts.jsonl --record-routes R\n"
 			       "         od-bench cache --routes R --workers 4", table, n_table);
 	return rc;
@@ -85,8 +89,6 @@ static int check(struct options *o, struct od_err *err)
 
 	if ((o->routes != NULL) == zipf)
 		return od_fail(err, OD_ERR_ARG, "what is to be replayed? --routes FILE or --zipf S");
-	if (zipf && o->no_prompts)
-		return od_fail(err, OD_ERR_ARG, "--no-prompts: --zipf has no prompts");
 	if (zipf && o->top_k > o->experts)
 		return od_fail(err, OD_ERR_ARG, "--top-k: expected at most the %llu experts, found %llu",
 			       (unsigned long long)o->experts, (unsigned long long)o->top_k);
@@ -149,7 +151,7 @@ static int load_routes(const struct options *o, struct cache_study *s, struct od
 	rc = od_routes_load(&recorded, o->routes, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = cache_routes_from(&s->routes, &recorded, (uint32_t)o->batch, !o->no_prompts, err);
+	rc = cache_routes_from(&s->routes, &recorded, (uint32_t)o->batch, err);
 	od_routes_fini(&recorded);
 	if (rc == OD_OK && s->routes.n_decode_steps == 0)
 		rc = od_fail(err, OD_ERR_ARG, "%s: nothing was decoded in it", o->routes);

@@ -174,12 +174,13 @@ static uint64_t stored_bytes(const struct od_pack *p, bool sm)
 	return bytes;
 }
 
-/* As the workers have it: their experts' sizes, the pace of their loads, their groups that stand still. */
+/* As the workers have it: their experts' sizes, the pace of their loads, their groups. */
 static struct cache_world world_of(const struct live_bench *b, const struct cache_routes *routes)
 {
 	const struct od_pack_expert *x = od_pack_expert(b->pack, 0, 0);
 	const double sm = (double)stored_bytes(b->pack, true), e = (double)stored_bytes(b->pack, false);
-	struct cache_world w = {
+
+	return (struct cache_world){
 		.routes = routes,
 		.groups = odm_groups_make(b->l.workers, (uint32_t)b->opt.engine.opts.group_size, routes->top_k, routes->n_layers),
 		.sizes = b->l.sizes,
@@ -193,9 +194,6 @@ static struct cache_world world_of(const struct live_bench *b, const struct cach
 			.inflaters = 1,
 		},
 	};
-
-	w.groups.still = w.groups.homes = true;
-	return w;
 }
 
 static int replay(const struct live_bench *b, struct cache_live_run *r, const struct cache_routes *routes, struct od_err *err)
@@ -232,7 +230,7 @@ static int replay_file(const struct live_bench *b, struct cache_live_run *r, con
 
 	if (rc != OD_OK)
 		return rc;
-	rc = cache_routes_from(&routes, &recorded, 1, false, err); /* prompts leave no trace in a worker's cache */
+	rc = cache_routes_from(&routes, &recorded, 1, err);
 	od_routes_fini(&recorded);
 	if (rc == OD_OK)
 		rc = replay(b, r, &routes, err);

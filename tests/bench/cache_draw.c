@@ -32,7 +32,7 @@ double cache_rank_share(const struct cache_world *w, uint32_t rank)
 	uint64_t uses = 0, visits = 0;
 
 	for (uint32_t i = 0; i < w->groups.n_workers; i++) {
-		uses += w->n_layers[i] > 0 ? w->profile[i].uses[rank] : 0;
+		uses += cache_own_layers(w, i) > 0 ? w->profile[i].uses[rank] : 0;
 		visits += w->profile[i].visits;
 	}
 	return visits > 0 ? (double)uses / (double)visits : 0;
@@ -43,13 +43,14 @@ static double makespan_percent(const struct cache_study *s, const struct cache_r
 	return 100 * cache_makespan_ms(r) / cache_makespan_ms(&s->cold);
 }
 
-/* Beside what everybody knows: the policies lie too close together to be told apart between nothing and all. */
+/* Beside what everybody knows: the policies lie too close together to be told apart between nothing and all. Where LRU has
+ * next to nothing to load, what others load is many times as much, and would hide the rest. */
 static double makespan_to_lru(const struct cache_study *s, const struct cache_result *r)
 {
 	const size_t budget = (size_t)(r - s->result[0]) / CACHE_KINDS;
 	const double lru = cache_makespan_ms(&s->result[budget][CACHE_LRU]);
 
-	return lru > 0 ? 100 * cache_makespan_ms(r) / lru : NAN;
+	return lru > 0.01 * cache_makespan_ms(&s->cold) ? 100 * cache_makespan_ms(r) / lru : NAN;
 }
 
 static double stay(const struct cache_study *s, const struct cache_result *r)

@@ -3,50 +3,44 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NO_LAYER UINT32_MAX
+/* ---- Deals by homes ---- */
 
-/* ---- Who runs what ---- */
+uint32_t cache_own_layers(const struct cache_world *w, uint32_t worker)
+{
+	const uint32_t group = worker % w->groups.n_groups, n = w->routes->n_layers;
+
+	return group < n ? (n - group + w->groups.n_groups - 1) / w->groups.n_groups : 0;
+}
+
+/* Of a layer that the worker's group serves: which of them it is. */
+static uint32_t own_layer(const struct cache_world *w, uint32_t m)
+{
+	return m / w->groups.n_groups;
+}
+
+static struct odm_groups groups_with_caches(const struct cache_world *w)
+{
+	struct odm_groups g = w->groups;
+
+	g.still = g.homes = true;
+	return g;
+}
 
 static int deal(struct cache_world *w, struct od_err *err)
 {
+	const struct odm_groups groups = groups_with_caches(w);
 	const struct cache_routes *r = w->routes;
-	uint32_t *load = calloc(w->groups.n_workers, sizeof(*load));
+	uint32_t *load = calloc(groups.n_workers, sizeof(*load));
 
 	if (load == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "%u workers", w->groups.n_workers);
+		return od_fail(err, OD_ERR_NOMEM, "%u workers", groups.n_workers);
 	for (size_t i = 0; i < r->n_visits; i++) {
 		const struct cache_visit *v = &r->visit[i];
 
-		if (!v->prompt)
-			odm_deal(&w->groups, v->step, v->m, r->expert + v->first, v->n, NULL, NULL, w->worker + v->first, load);
-		for (size_t u = v->first; v->prompt && u < v->first + v->n; u++)
-			w->worker[u] = odm_prefill_worker(&w->groups, v->m, r->expert[u]);
+		odm_deal(&groups, v->step, v->m, r->expert + v->first, v->n, NULL, NULL, w->worker + v->first, load);
 	}
 	free(load);
 	return OD_OK;
-}
-
-static uint32_t own_layer(const struct cache_world *w, uint32_t worker, uint32_t m)
-{
-	return w->layer[(size_t)worker * w->routes->n_layers + m];
-}
-
-/* A worker's layers are those in which decode steps have given it something. */
-static void find_layers(struct cache_world *w)
-{
-	const struct cache_routes *r = w->routes;
-
-	memset(w->layer, 0xff, (size_t)w->groups.n_workers * r->n_layers * sizeof(*w->layer));
-	for (size_t i = 0; i < r->n_visits; i++) {
-		const struct cache_visit *v = &r->visit[i];
-
-		for (size_t u = v->first; !v->prompt && u < v->first + v->n; u++) {
-			uint32_t *layer = &w->layer[(size_t)w->worker[u] * r->n_layers + v->m];
-
-			if (*layer == NO_LAYER)
-				*layer = w->n_layers[w->worker[u]]++;
-		}
-	}
 }
 
 static int find_next_uses(struct cache_world *w, struct od_err *err)
@@ -86,23 +80,19 @@ static uint32_t of_worker(const struct cache_world *w, const struct cache_visit 
 static int make_profiles(struct cache_world *w, struct od_err *err)
 {
 	const struct cache_routes *r = w->routes;
+	const uint32_t n_groups = w->groups.n_groups;
 	uint16_t *list = calloc(r->n_experts, sizeof(*list));
 	int rc = list != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%u experts", r->n_experts);
 
 	for (uint32_t i = 0; rc == OD_OK && i < w->groups.n_workers; i++) {
-		if (w->n_layers[i] > 0)
-			rc = od_rank_profile_init(&w->profile[i], w->n_layers[i], r->n_experts, err);
+		if (cache_own_layers(w, i) > 0)
+			rc = od_rank_profile_init(&w->profile[i], cache_own_layers(w, i), r->n_experts, err);
 	}
 	for (size_t i = 0; rc == OD_OK && i < r->n_visits; i++) {
 		const struct cache_visit *v = &r->visit[i];
-		uint32_t group = odm_group_of_layer(&w->groups, v->step, v->m);
 
-		for (uint32_t k = 0; !v->prompt && k < odm_group_size(&w->groups, group); k++) {
-			uint32_t worker = odm_group_worker(&w->groups, group, k), n = of_worker(w, v, worker, list);
-
-			if (n > 0)
-				od_rank_profile_visit(&w->profile[worker], own_layer(w, worker, v->m), list, n);
-		}
+		for (uint32_t worker = v->m % n_groups; worker < w->groups.n_workers; worker += n_groups)
+			od_rank_profile_visit(&w->profile[worker], own_layer(w, v->m), list, of_worker(w, v, worker, list));
 	}
 	free(list);
 	return rc;
@@ -114,16 +104,12 @@ int cache_world_open(struct cache_world *w, struct od_err *err)
 	const size_t n = w->groups.n_workers;
 	int rc;
 
-	w->layer = calloc(n * r->n_layers, sizeof(*w->layer));
-	w->n_layers = calloc(n, sizeof(*w->n_layers));
 	w->worker = calloc(r->n_uses + 1, sizeof(*w->worker));
 	w->next = calloc(r->n_uses + 1, sizeof(*w->next));
 	w->profile = calloc(n, sizeof(*w->profile));
-	if (w->layer == NULL || w->n_layers == NULL || w->worker == NULL || w->next == NULL || w->profile == NULL)
+	if (w->worker == NULL || w->next == NULL || w->profile == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu routes", r->n_uses);
 	rc = deal(w, err);
-	if (rc == OD_OK)
-		find_layers(w);
 	if (rc == OD_OK)
 		rc = find_next_uses(w, err);
 	return rc == OD_OK ? make_profiles(w, err) : rc;
@@ -133,8 +119,6 @@ void cache_world_close(struct cache_world *w)
 {
 	for (uint32_t i = 0; w->profile != NULL && i < w->groups.n_workers; i++)
 		od_rank_profile_fini(&w->profile[i]);
-	free(w->layer);
-	free(w->n_layers);
 	free(w->worker);
 	free(w->next);
 	free(w->profile);
@@ -150,7 +134,7 @@ int cache_plans(const struct cache_world *w, const struct cache_setup *s, struct
 
 	for (uint32_t i = 0; rc == OD_OK && i < w->groups.n_workers; i++) {
 		struct od_cache_plan_opts o = {
-			.n_layers = w->n_layers[i],
+			.n_layers = cache_own_layers(w, i),
 			.n_experts = n_experts,
 			.inclusion = f,
 			.budget_bytes = s->budget_bytes,
@@ -177,6 +161,8 @@ struct replay {
 	const struct cache_world *w;
 	const struct cache_setup *s;
 	struct cache_result *r;
+	struct odm_groups groups;
+	uint32_t *worker, *load; /* [n_experts], [n_workers] of a deal */
 	struct od_cache **cache; /* [n_workers][n_layers]: of a worker's own layers, or the first for all of them */
 	uint64_t **since;	 /* [n_workers][own layers * n_experts] the step in which an expert came */
 	uint32_t (*hits)[OD_CACHE_STATES]; /* [n_workers] of the visit */
@@ -195,14 +181,32 @@ static uint32_t layer_in_cache(const struct replay *p, uint32_t layer)
 
 static enum od_cache_state look(const struct replay *p, uint32_t worker, uint32_t layer, uint32_t expert)
 {
-	return od_cache_look(*cache_of(p, worker, layer), layer_in_cache(p, layer), expert);
+	return p->s->budget_bytes == 0 ? OD_CACHE_NONE :
+		od_cache_look(*cache_of(p, worker, layer), layer_in_cache(p, layer), expert);
+}
+
+/* odm_cost_fn */
+static uint32_t cost_of(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+{
+	const struct replay *p = arg;
+
+	return odm_cost_of_state(look(p, worker, own_layer(p->w, m), expert));
+}
+
+/* Who runs the visit's experts, [n]. */
+static const uint32_t *deal_visit(const struct replay *p, const struct cache_visit *v)
+{
+	if (p->s->policy == OD_CACHE_BELADY)
+		return p->w->worker + v->first;
+	odm_deal(&p->groups, v->step, v->m, p->w->routes->expert + v->first, v->n, NULL, NULL, p->worker, p->load);
+	return p->worker;
 }
 
 /* The caches of a worker: one, or as many as layers, which share the places of one. */
 static int open_caches(struct replay *p, uint32_t worker, const struct od_cache_plan *plan, struct od_err *err)
 {
 	const struct cache_world *w = p->w;
-	const uint32_t n_layers = w->n_layers[worker], n = p->s->per_layer ? n_layers : 1;
+	const uint32_t n_layers = cache_own_layers(w, worker), n = p->s->per_layer ? n_layers : 1;
 	const uint64_t bytes = w->sizes.bytes[p->s->state], places = p->s->budget_bytes / bytes;
 	int rc = OD_OK;
 
@@ -235,16 +239,10 @@ static void end_stay(struct replay *p, uint32_t worker, size_t id, uint64_t now)
 	p->r->stays++;
 }
 
-/* The worker's own layer of a use, or NO_LAYER: its cache, if it has one, is not for it. */
-static uint32_t cached_layer(const struct replay *p, const struct cache_visit *v, size_t u)
-{
-	return p->s->budget_bytes > 0 ? own_layer(p->w, p->w->worker[u], v->m) : NO_LAYER;
-}
-
 /* What the cache of a worker makes of a use. */
-static void use(struct replay *p, const struct cache_visit *v, size_t u, uint32_t layer)
+static void use(struct replay *p, const struct cache_visit *v, size_t u, uint32_t worker)
 {
-	const uint32_t worker = p->w->worker[u], n_experts = p->w->routes->n_experts, expert = p->w->routes->expert[u];
+	const uint32_t layer = own_layer(p->w, v->m), n_experts = p->w->routes->n_experts, expert = p->w->routes->expert[u];
 	const enum od_cache_state was = look(p, worker, layer, expert);
 	struct od_cache_changes ch =
 		od_cache_use(*cache_of(p, worker, layer), layer_in_cache(p, layer), expert, p->w->next[u]);
@@ -261,12 +259,10 @@ static void use(struct replay *p, const struct cache_visit *v, size_t u, uint32_
 	}
 }
 
-static void count(struct replay *p, const struct cache_visit *v, size_t u)
+static void count(struct replay *p, const struct cache_visit *v, size_t u, uint32_t worker)
 {
 	const uint64_t *bytes = p->w->sizes.bytes;
-	const uint32_t worker = p->w->worker[u], layer = cached_layer(p, v, u);
-	const enum od_cache_state was =
-		layer == NO_LAYER ? OD_CACHE_NONE : look(p, worker, layer, p->w->routes->expert[u]);
+	const enum od_cache_state was = look(p, worker, own_layer(p->w, v->m), p->w->routes->expert[u]);
 	const bool sm = was <= OD_CACHE_S, e = was <= OD_CACHE_C || was == OD_CACHE_E;
 
 	p->n[worker]++;
@@ -281,7 +277,7 @@ static void count(struct replay *p, const struct cache_visit *v, size_t u)
 /* The makespan of a layer whose hits are counted; clears them. */
 static void end_layer(struct replay *p, const struct cache_visit *v, const struct od_cache_plan *plan)
 {
-	const struct odm_groups *g = &p->w->groups;
+	const struct odm_groups *g = &p->groups;
 	const uint32_t group = odm_group_of_layer(g, v->step, v->m);
 	double longest = 0;
 
@@ -310,22 +306,18 @@ static void run(struct replay *p, const struct od_cache_plan *plan)
 
 	for (size_t i = 0; i < r->n_visits; i++) {
 		const struct cache_visit *v = &r->visit[i];
+		const uint32_t *worker = deal_visit(p, v);
 
 		now = v->step;
 		/* They are needed together: one does not go because another comes. */
-		for (size_t u = v->first; !v->prompt && u < v->first + v->n; u++)
-			count(p, v, u);
-		for (size_t u = v->first; u < v->first + v->n; u++) {
-			uint32_t layer = cached_layer(p, v, u);
-
-			if (layer != NO_LAYER)
-				use(p, v, u, layer);
-		}
-		if (!v->prompt)
-			end_layer(p, v, plan);
+		for (uint32_t k = 0; k < v->n; k++)
+			count(p, v, v->first + k, worker[k]);
+		for (uint32_t k = 0; k < v->n && p->s->budget_bytes > 0; k++)
+			use(p, v, v->first + k, worker[k]);
+		end_layer(p, v, plan);
 	}
 	for (uint32_t k = 0; p->s->budget_bytes > 0 && k < p->w->groups.n_workers; k++) {
-		for (size_t id = 0; id < (size_t)p->w->n_layers[k] * r->n_experts; id++) {
+		for (size_t id = 0; id < (size_t)cache_own_layers(p->w, k) * r->n_experts; id++) {
 			if (look(p, k, (uint32_t)(id / r->n_experts), (uint32_t)(id % r->n_experts)) != OD_CACHE_NONE)
 				end_stay(p, k, id, now);
 		}
@@ -340,6 +332,8 @@ static void close_replay(struct replay *p)
 		od_cache_free(p->cache[i]);
 	for (size_t i = 0; p->since != NULL && i < n; i++)
 		free(p->since[i]);
+	free(p->worker);
+	free(p->load);
 	free(p->cache);
 	free(p->since);
 	free(p->hits);
@@ -350,18 +344,23 @@ int cache_replay(const struct cache_world *w, const struct cache_setup *s, const
 		 struct cache_result *out, struct od_err *err)
 {
 	const size_t n = w->groups.n_workers;
-	struct replay p = { .w = w, .s = s, .r = out };
+	const bool has_cache = s->budget_bytes > 0;
+	struct replay p = { .w = w, .s = s, .r = out, .groups = has_cache ? groups_with_caches(w) : w->groups };
 	int rc = OD_OK;
 
 	*out = (struct cache_result){ 0 };
+	p.groups.cost = cost_of;
+	p.groups.cost_arg = &p;
+	p.worker = calloc(w->routes->n_experts, sizeof(*p.worker));
+	p.load = calloc(n, sizeof(*p.load));
 	p.cache = calloc(n * w->routes->n_layers, sizeof(*p.cache));
 	p.since = calloc(n, sizeof(*p.since));
 	p.hits = calloc(n, sizeof(*p.hits));
 	p.n = calloc(n, sizeof(*p.n));
-	if (p.cache == NULL || p.since == NULL || p.hits == NULL || p.n == NULL)
+	if (p.worker == NULL || p.load == NULL || p.cache == NULL || p.since == NULL || p.hits == NULL || p.n == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "caches of %zu workers", n);
-	for (uint32_t i = 0; rc == OD_OK && i < n && s->budget_bytes > 0; i++) {
-		if (w->n_layers[i] > 0)
+	for (uint32_t i = 0; rc == OD_OK && i < n && has_cache; i++) {
+		if (cache_own_layers(w, i) > 0)
 			rc = open_caches(&p, i, plan != NULL ? &plan[i] : NULL, err);
 		for (unsigned k = 0; plan != NULL && k < OD_CACHE_STATES; k++)
 			out->experts[k] += plan[i].experts[k];

@@ -26,11 +26,11 @@ static int make_room(struct cache_routes *r, uint64_t visits, uint64_t uses, str
 }
 
 /* needed [n_experts] is cleared on the way. */
-static void add_visit(struct cache_routes *r, uint64_t step, uint32_t m, bool prompt, bool *needed)
+static void add_visit(struct cache_routes *r, uint64_t step, uint32_t m, bool *needed)
 {
 	struct cache_visit *v = &r->visit[r->n_visits];
 
-	*v = (struct cache_visit){ .step = step, .m = m, .first = r->n_uses, .prompt = prompt };
+	*v = (struct cache_visit){ .step = step, .m = m, .first = r->n_uses };
 	for (uint32_t e = 0; e < r->n_experts; e++) {
 		if (needed[e])
 			r->expert[r->n_uses++] = (uint16_t)e;
@@ -52,10 +52,10 @@ struct conversion {
 /* Steps of the recording that are one step here. */
 static void add_step(struct conversion *c, const struct od_route_step *const *steps, size_t n)
 {
-	const bool prompt = steps[0]->prompt;
-
 	c->step++;
-	c->r->n_decode_steps += !prompt;
+	if (steps[0]->prompt)
+		return;
+	c->r->n_decode_steps++;
 	for (uint32_t m = 0; m < c->r->n_layers; m++) {
 		for (size_t i = 0; i < n; i++) {
 			const struct od_route_step *s = steps[i];
@@ -64,7 +64,7 @@ static void add_step(struct conversion *c, const struct od_route_step *const *st
 			for (size_t k = 0; m < s->n_layers && k < row; k++)
 				c->needed[s->expert[m * row + k]] = true;
 		}
-		add_visit(c->r, c->step, m, prompt, c->needed);
+		add_visit(c->r, c->step, m, c->needed);
 	}
 }
 
@@ -80,12 +80,12 @@ static const struct od_route_step *next_step(const struct od_routes *from, uint6
 	return NULL;
 }
 
-static void add_batch(struct conversion *c, const uint64_t *sequence, uint32_t n, bool prompts,
+static void add_batch(struct conversion *c, const uint64_t *sequence, uint32_t n,
 		      const struct od_route_step **together, size_t *at)
 {
 	size_t n_together;
 
-	for (uint32_t i = 0; i < n && prompts; i++) {
+	for (uint32_t i = 0; i < n; i++) {
 		at[i] = 0;
 		while ((together[0] = next_step(c->from, sequence[i], true, &at[i])) != NULL)
 			add_step(c, together, 1);
@@ -123,7 +123,7 @@ static size_t list_sequences(const struct od_routes *from, uint64_t *sequence)
 	return n;
 }
 
-static int add_batches(struct conversion *c, uint32_t batch, bool prompts, struct od_err *err)
+static int add_batches(struct conversion *c, uint32_t batch, struct od_err *err)
 {
 	uint64_t *sequence = calloc(c->from->n_steps + 1, sizeof(*sequence));
 	const struct od_route_step **together = calloc((size_t)batch + 1, sizeof(*together));
@@ -139,15 +139,14 @@ static int add_batches(struct conversion *c, uint32_t batch, bool prompts, struc
 				     "leave --batch out");
 	}
 	for (size_t i = 0; rc == OD_OK && i < n; i += batch)
-		add_batch(c, sequence + i, (uint32_t)(n - i < batch ? n - i : batch), prompts, together, at);
+		add_batch(c, sequence + i, (uint32_t)(n - i < batch ? n - i : batch), together, at);
 	free(sequence);
 	free(together);
 	free(at);
 	return rc;
 }
 
-int cache_routes_from(struct cache_routes *r, const struct od_routes *recorded, uint32_t batch, bool prompts,
-		      struct od_err *err)
+int cache_routes_from(struct cache_routes *r, const struct od_routes *recorded, uint32_t batch, struct od_err *err)
 {
 	const struct od_route_head *h = &recorded->head;
 	struct conversion c = { .r = r, .from = recorded };
@@ -167,12 +166,11 @@ int cache_routes_from(struct cache_routes *r, const struct od_routes *recorded, 
 	if (c.needed == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %u experts", h->n_experts);
 	if (rc == OD_OK && batch > 1)
-		rc = add_batches(&c, batch, prompts, err);
+		rc = add_batches(&c, batch, err);
 	for (size_t i = 0; rc == OD_OK && batch == 1 && i < recorded->n_steps; i++) {
 		const struct od_route_step *s = &recorded->step[i];
 
-		if (prompts || !s->prompt)
-			add_step(&c, &s, 1);
+		add_step(&c, &s, 1);
 	}
 	free(c.needed);
 	if (rc != OD_OK)
@@ -252,7 +250,7 @@ int cache_routes_zipf(struct cache_routes *r, const struct cache_zipf *z, struct
 				shuffle(order + m * n_experts, z->n_experts, &seed);
 			for (uint32_t i = 0; i < z->batch; i++)
 				draw_row(z, weight, order + m * n_experts, flags + n_experts, flags, &seed);
-			add_visit(r, step + 1, m, false, flags);
+			add_visit(r, step + 1, m, flags);
 		}
 		r->n_decode_steps++;
 	}

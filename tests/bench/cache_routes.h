@@ -7,12 +7,11 @@
 
 #include "common/cache/route_file.h"
 
-/* The experts that all rows of a step need together in one layer. */
+/* The experts that all rows of a decode step need together in one layer. */
 struct cache_visit {
 	uint64_t step; /* counted from 1, prompts' steps too */
 	uint32_t m, n;
 	size_t first; /* expert[first .. first + n), sorted, all different */
-	bool prompt;
 };
 
 struct cache_routes {
@@ -23,8 +22,8 @@ struct cache_routes {
 };
 
 /* batch sequences at a time decode together, one row of each in a step, as long as each lasts. 1: as it was recorded. More
- * need a recording whose steps are of one sequence each (OD_ERR_ARG). prompts: the steps of prompts too. */
-OD_MUST_CHECK int cache_routes_from(struct cache_routes *r, const struct od_routes *recorded, uint32_t batch, bool prompts,
+ * need a recording whose steps are of one sequence each (OD_ERR_ARG). Prompts' steps are counted, and left out. */
+OD_MUST_CHECK int cache_routes_from(struct cache_routes *r, const struct od_routes *recorded, uint32_t batch,
 				    struct od_err *err);
 
 struct cache_zipf {
