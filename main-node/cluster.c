@@ -91,7 +91,7 @@ static void refresh_view(struct odm_cluster *c)
 		return;
 	odm_members_view(c->members, &c->view);
 	c->groups = odm_groups_make(c->view.n_workers, c->o.group_size, c->o.config->top_k, c->o.config->n_layers);
-	c->groups.homes = odm_view_has_cache(&c->view);
+	c->groups.homes = c->groups.shifts = odm_view_has_cache(&c->view);
 	c->groups.still = c->groups.homes || odm_view_has_spool(&c->view);
 	c->groups.cost = cost_of;
 	c->groups.cost_arg = c;

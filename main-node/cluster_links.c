@@ -39,7 +39,7 @@ static void make_groups(struct odm_links *l)
 	const struct odm_cluster_opts *o = odm_cluster_opts(l->cluster);
 
 	l->groups = odm_groups_make(l->view.n_workers, o->group_size, o->config->top_k, o->config->n_layers);
-	l->groups.homes = odm_view_has_cache(&l->view);
+	l->groups.homes = l->groups.shifts = odm_view_has_cache(&l->view);
 	l->groups.still = l->groups.homes || odm_view_has_spool(&l->view);
 	l->groups.cost = cost_of;
 	l->groups.cost_arg = l;

@@ -67,10 +67,32 @@ static uint32_t least_of_group(const struct dealer *d, uint16_t expert, bool wit
 	return best;
 }
 
+static bool group_keeps(const struct dealer *d, uint16_t expert)
+{
+	const uint32_t size = odm_group_size(d->g, d->group);
+	bool kept = false;
+
+	for (uint32_t i = 0; i < size; i++)
+		kept = kept || odm_worker_cost(d->g, odm_group_worker(d->g, d->group, i), d->m, expert) < ODM_COST_LOAD;
+	return kept;
+}
+
+/* Of those who keep some of it in their caches, and best, which keeps nothing. They are of another group than they were. */
+static uint32_t least_of_keepers(const struct dealer *d, uint16_t expert, uint32_t best)
+{
+	for (uint32_t w = 0; w < d->g->n_workers; w++) {
+		if (odm_worker_cost(d->g, w, d->m, expert) < ODM_COST_LOAD && load_with(d, w, expert) < load_with(d, best, expert))
+			best = w;
+	}
+	return best;
+}
+
 static uint32_t least_loaded(const struct dealer *d, uint16_t expert)
 {
 	uint32_t best = least_of_group(d, expert, true);
 
+	if (d->g->shifts && best != ODM_NOBODY && !group_keeps(d, expert))
+		return least_of_keepers(d, expert, best);
 	for (uint32_t w = 0; best == ODM_NOBODY && w < d->g->n_workers; w++) {
 		if (odm_worker_has(d->g, w, d->m, expert))
 			best = w;

@@ -202,22 +202,26 @@ static void cached_experts_stay_where_they_are(void **state)
 	assert_true(worker[0] == 0 && worker[1] == 0 && worker[2] == 0); /* running is cheap */
 }
 
-/* What an expert costs a worker to whom it may be dealt: one of the group {1, 3, 5} that has it, else the first of the
- * others that has it, else any of the group; ODM_COST_LACKS: it may not. */
+/* What an expert costs a worker to whom it may be dealt: one of the group {1, 3, 5} that has it, and when none of these
+ * keeps any of it, one that does; else the first of the others that has it, else any of the group; ODM_COST_LACKS: it may
+ * not. */
 static uint32_t cost_of(const struct cost_table *t, uint32_t worker, uint16_t expert)
 {
 	uint32_t first = ODM_NOBODY;
-	bool group = false;
+	bool group = false, kept = false;
 
 	for (uint32_t w = 0; w < 6; w++) {
 		const bool has = t->cost[w][expert] != ODM_COST_LACKS;
 
 		group = group || (has && w % 2 == 1);
+		kept = kept || (t->cost[w][expert] < ODM_COST_LOAD && w % 2 == 1);
 		if (has && first == ODM_NOBODY)
 			first = w;
 	}
+	if (group && worker % 2 == 0)
+		return !kept && t->cost[worker][expert] < ODM_COST_LOAD ? t->cost[worker][expert] : ODM_COST_LACKS;
 	if (group)
-		return worker % 2 == 1 ? t->cost[worker][expert] : ODM_COST_LACKS;
+		return t->cost[worker][expert];
 	if (first != ODM_NOBODY)
 		return worker == first ? t->cost[worker][expert] : ODM_COST_LACKS;
 	return worker % 2 == 1 ? ODM_COST_LOAD : ODM_COST_LACKS;
@@ -268,7 +272,7 @@ static void it_is_dealt_to_whom_it_costs_least(void **state)
 			seed = seed * 6364136223846793005ull + 1442695040888963407ull;
 			t.cost[i / 8][i % 8] = costs[(seed >> 40) % 6];
 		}
-		g.homes = g.still = true;
+		g.homes = g.still = g.shifts = true;
 		g.cost = cost_table;
 		g.cost_arg = &t;
 		odm_deal(&g, 1, 1, expert, 5, NULL, NULL, worker, load);
