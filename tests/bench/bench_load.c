@@ -282,7 +282,8 @@ static int plan_lines(struct load_bench *b, struct od_err *err)
 		rc = alloc_line(b, &b->line[b->n_lines++], err);
 	}
 	return rc == OD_OK && b->n_lines == 0 ?
-		       od_fail(err, OD_ERR_ARG, "nothing to measure: no pack has experts in one of these forms") : rc;
+		       od_fail(err, OD_ERR_ARG, "nothing to measure: no pack has experts in one of these forms, or "
+		       "experts as bf16 from no source but direct, which is for planes") : rc;
 }
 
 static struct load_case case_of(const struct load_bench *b, const struct line *l, struct load_source *source)
