@@ -145,7 +145,7 @@ static int run_loaders(const struct load_job *j, struct load_time *t, struct od_
 	odw_schedule_end(j->s, SESSION);
 	odw_loaders_stop(l);
 	if (j->cache != NULL) /* elsewhere nothing is kept: its buffers come back */
-		odw_schedule_place(j->s, &(struct od_share){ .n_workers = 2, .n_groups = 1 });
+		odw_schedule_place(j->s, &(struct od_share){ .n_workers = 2, .n_groups = 2 });
 	odw_schedule_figures(j->s, &f);
 	t->parts = (struct odw_part_times){ f.loaded_bytes, f.read_ns, f.finishes, f.finish_ns };
 	return rc;
