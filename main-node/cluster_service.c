@@ -545,7 +545,7 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 	if (decode) {
 		odm_pieces_decode(&s->work, call, &s->net.groups, wanted_at, s);
 	} else {
-		odm_pieces_prefill(&s->work, call, &s->net.groups, s->run_rows);
+		odm_pieces_prefill(&s->work, call, &s->net.groups, wanted_at, s, s->run_rows);
 		announce(s);
 	}
 	span = od_trace_begin();

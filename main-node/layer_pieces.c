@@ -81,13 +81,14 @@ void odm_pieces_decode(struct odm_pieces *p, const struct od_moe_call *call, con
 }
 
 void odm_pieces_prefill(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
-			uint32_t batch_rows)
+			uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t batch_rows)
 {
 	uint32_t first = 0;
 
 	group_by_expert(p, call);
+	odm_deal_prefill(g, call->m, p->chosen, p->n_chosen, keep, arg, p->place, p->load);
 	for (size_t i = 0; i < p->n_chosen; i++)
-		cut(p, p->chosen[i], &first, batch_rows, odm_prefill_worker(g, call->m, p->chosen[i]));
+		cut(p, p->chosen[i], &first, batch_rows, p->place[i]);
 }
 
 size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct odm_piece **out, bool *more)

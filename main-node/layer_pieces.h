@@ -45,7 +45,7 @@ void odm_pieces_fini(struct odm_pieces *p);
 void odm_pieces_decode(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
 		       uint32_t (*keep)(void *arg, uint16_t expert), void *arg);
 void odm_pieces_prefill(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
-			uint32_t batch_rows);
+			uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t batch_rows);
 
 /* The worker's next pieces that are to do, in order, at most max. *more: others are left. */
 size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct odm_piece **out, bool *more);

@@ -40,6 +40,7 @@ uint32_t odm_group_worker(const struct odm_groups *g, uint32_t group, uint32_t i
 struct dealer {
 	const struct odm_groups *g;
 	uint32_t m, group;
+	uint32_t run;	/* what running one costs */
 	uint32_t *load; /* what each has to do */
 };
 
@@ -48,7 +49,7 @@ static uint32_t load_with(const struct dealer *d, uint32_t w, uint16_t expert)
 {
 	const uint32_t cost = odm_worker_cost(d->g, w, d->m, expert);
 
-	return d->load[w] + ODM_COST_RUN + (cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost);
+	return d->load[w] + d->run + (cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost);
 }
 
 /* Of the group's; ODM_NOBODY: with, and none of them has it. */
@@ -126,19 +127,26 @@ static bool deal_one(const struct dealer *d, const uint16_t *expert, size_t n, u
 	return true;
 }
 
+/* Where an expert is on its way to, it goes. */
+static void deal_again(const struct dealer *d, const uint16_t *expert, size_t n,
+		       uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
+{
+	memset(d->load, 0, d->g->n_workers * sizeof(*d->load));
+	for (size_t i = 0; i < n; i++) {
+		worker[i] = keep != NULL ? keep(arg, expert[i]) : ODM_NOBODY;
+		if (worker[i] >= d->g->n_workers)
+			worker[i] = ODM_NOBODY;
+		else
+			d->load[worker[i]] = load_with(d, worker[i], expert[i]);
+	}
+}
+
 void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, size_t n_experts,
 	      uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker, uint32_t *load)
 {
-	const struct dealer d = { .g = g, .m = m, .group = odm_group_of_layer(g, step, m), .load = load };
+	const struct dealer d = { .g = g, .m = m, .group = odm_group_of_layer(g, step, m), .run = ODM_COST_RUN, .load = load };
 
-	memset(load, 0, g->n_workers * sizeof(*load));
-	for (size_t i = 0; i < n_experts; i++) {
-		worker[i] = keep != NULL ? keep(arg, expert[i]) : ODM_NOBODY;
-		if (worker[i] >= g->n_workers)
-			worker[i] = ODM_NOBODY;
-		else
-			load[worker[i]] = load_with(&d, worker[i], expert[i]);
-	}
+	deal_again(&d, expert, n_experts, keep, arg, worker);
 	while (deal_one(&d, expert, n_experts, worker))
 		;
 }
@@ -152,4 +160,32 @@ uint32_t odm_prefill_worker(const struct odm_groups *g, uint32_t m, uint16_t exp
 			return w;
 	}
 	return expert % g->n_workers;
+}
+
+/* In one go: there may be as many as a layer has. */
+static void deal_rest(const struct dealer *d, const uint16_t *expert, size_t n, bool kept, uint32_t *worker)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (worker[i] != ODM_NOBODY || group_keeps(d, expert[i]) != kept)
+			continue;
+		worker[i] = least_loaded(d, expert[i]);
+		d->load[worker[i]] = load_with(d, worker[i], expert[i]);
+	}
+}
+
+void odm_deal_prefill(const struct odm_groups *g, uint32_t m, const uint16_t *expert, size_t n_experts,
+		      uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker, uint32_t *load)
+{
+	struct odm_groups all = *g; /* everybody is one group */
+	const struct dealer d = { .g = &all, .m = m, .run = ODM_COST_PROMPT_RUN, .load = load };
+
+	for (size_t i = 0; !g->homes && i < n_experts; i++)
+		worker[i] = odm_prefill_worker(g, m, expert[i]);
+	if (!g->homes)
+		return;
+	all.n_groups = 1;
+	all.shifts = false;
+	deal_again(&d, expert, n_experts, keep, arg, worker);
+	deal_rest(&d, expert, n_experts, true, worker);
+	deal_rest(&d, expert, n_experts, false, worker);
 }

@@ -21,6 +21,7 @@ typedef uint32_t odm_cost_fn(void *arg, uint32_t worker, uint32_t m, uint16_t ex
 #define ODM_COST_E 16u	    /* a quarter of the bytes of a BF16 expert are coded exponents, */
 #define ODM_COST_SM 48u	    /* three quarters SM bytes */
 #define ODM_COST_RUN 4u	    /* besides, for each: so that equal ones are shared out */
+#define ODM_COST_PROMPT_RUN 32u /* the same of a prompt's experts, which have many rows */
 #define ODM_COST_LACKS UINT32_MAX
 uint32_t odm_cost_of_state(enum od_cache_state state); /* what its cache has */
 
@@ -56,6 +57,10 @@ void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint1
 
 /* Prefill: experts of every layer lie over all workers: e on e mod N, or who lacks it, on the next that has it. */
 uint32_t odm_prefill_worker(const struct odm_groups *g, uint32_t m, uint16_t expert);
+/* The same for all experts of a layer, and with caches: what is kept goes to who keeps it, as far as others do not have much
+ * less to do, the rest around it, of equal workers to e mod N. keep, worker and load as for odm_deal. */
+void odm_deal_prefill(const struct odm_groups *g, uint32_t m, const uint16_t *expert, size_t n_experts,
+		      uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker, uint32_t *load);
 
 static inline uint32_t odm_worker_cost(const struct odm_groups *g, uint32_t worker, uint32_t m, uint16_t expert)
 {

@@ -92,7 +92,8 @@ void odm_want_place(struct odm_want_place *p, const struct odm_groups *g, const 
 
 	if (w->prefill) {
 		for (size_t i = 0; i < w->n; i++)
-			w->worker[i] = odm_prefill_worker(g, w->m, w->expert[i]);
+			p->keep[w->expert[i]] = w->worker[i];
+		odm_deal_prefill(g, w->m, w->expert, w->n, keep_worker, p, w->worker, p->load);
 		return;
 	}
 	place_predicted(p, g);

@@ -92,7 +92,7 @@ static void random_calls(void **state)
 			assert_int_equal(p.piece[i].worker % g.n_groups, odm_group_of_layer(&g, call.step, call.m));
 		}
 
-		odm_pieces_prefill(&p, &call, &g, batch);
+		odm_pieces_prefill(&p, &call, &g, NULL, NULL, batch);
 		check_cover(&p, &call, k);
 		for (size_t i = 0; i < p.n; i++) {
 			const struct odm_piece *q = &p.piece[i];
@@ -121,7 +121,7 @@ static void what_is_next_open_and_owed(void **state)
 
 	(void)state;
 	assert_int_equal(odm_pieces_init(&p, &cfg, 4, 2, &err), OD_OK);
-	odm_pieces_prefill(&p, &call, &g, 2); /* expert 0: 2 + 1 rows, 1: 2, 2: 2, 3: 1 */
+	odm_pieces_prefill(&p, &call, &g, NULL, NULL, 2); /* expert 0: 2 + 1 rows, 1: 2, 2: 2, 3: 1 */
 	assert_int_equal(p.n, 5);
 	assert_int_equal(odm_pieces_next(&p, 0, 2, next, &more), 2);
 	assert_true(more);

@@ -293,6 +293,51 @@ static void groups_that_stand_still(void **state)
 	}
 }
 
+/* What of an expert a worker keeps, the same in all layers: a row of workers for each expert. */
+static uint32_t kept_table(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+{
+	(void)m;
+	return odm_cost_of_state((((const enum od_cache_state(*)[4])arg)[expert])[worker]);
+}
+
+static void a_prompt_goes_to_who_keeps_its_experts(void **state)
+{
+	enum od_cache_state kept[8][4];
+	struct odm_groups g = odm_groups_make(4, 2, 2, 12);
+	const uint16_t expert[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+	const uint32_t keep[] = { ODM_NOBODY, 3, ODM_NOBODY, ODM_NOBODY, ODM_NOBODY, ODM_NOBODY, ODM_NOBODY, 99 };
+	uint32_t worker[8], load[4], n[4] = { 0 };
+
+	(void)state;
+	for (int e = 0; e < 8; e++)
+		for (int w = 0; w < 4; w++)
+			kept[e][w] = OD_CACHE_NONE;
+	g.cost = kept_table;
+	g.cost_arg = kept;
+	g.homes = true;
+	odm_deal_prefill(&g, 5, expert, 8, NULL, NULL, worker, load); /* nothing is kept: homes */
+	assert_memory_equal(worker, ((uint32_t[]){ 0, 1, 2, 3, 0, 1, 2, 3 }), sizeof(worker));
+	kept[0][0] = kept[1][0] = kept[2][2] = kept[3][2] = OD_CACHE_F;
+	odm_deal_prefill(&g, 5, expert, 8, NULL, NULL, worker, load); /* no worker has to load two */
+	assert_memory_equal(worker, ((uint32_t[]){ 0, 0, 2, 2, 1, 3, 2, 0 }), sizeof(worker));
+	odm_deal_prefill(&g, 5, expert, 8, keep_table, (void *)keep, worker, load);
+	assert_int_equal(worker[1], 3); /* on its way there */
+	assert_int_equal(worker[0], 0);
+	g.homes = false; /* no caches: it does not matter who has what else to do */
+	odm_deal_prefill(&g, 5, expert, 8, NULL, NULL, worker, load);
+	assert_memory_equal(worker, ((uint32_t[]){ 0, 1, 2, 3, 0, 1, 2, 3 }), sizeof(worker));
+
+	g.homes = true; /* who keeps everything does not run everything */
+	for (int e = 0; e < 8; e++)
+		kept[e][1] = OD_CACHE_F;
+	odm_deal_prefill(&g, 5, expert, 8, NULL, NULL, worker, load);
+	for (int e = 0; e < 8; e++)
+		n[worker[e]]++;
+	assert_in_range(n[1], 2, 5);
+	for (int w = 0; w < 4; w++)
+		assert_true(n[w] > 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -307,6 +352,7 @@ int main(void)
 		cmocka_unit_test(cached_experts_stay_where_they_are),
 		cmocka_unit_test(it_is_dealt_to_whom_it_costs_least),
 		cmocka_unit_test(groups_that_stand_still),
+		cmocka_unit_test(a_prompt_goes_to_who_keeps_its_experts),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
