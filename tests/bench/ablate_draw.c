@@ -1,10 +1,8 @@
 /* Pictures of od-bench ablate. Speeds are medians over prompts, with quartiles. */
-#include "common/base/file.h"
 #include "tests/bench/ablate.h"
 #include "tests/bench/ablate_summary.h"
 #include "tests/bench/bench_plot.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,14 +21,8 @@ static int summarise(const struct ablate *a, const struct ablate_figure *f, stru
 /* Frees p. */
 static int write_plot(struct od_plot *p, const char *dir, const char *name, struct od_err *err)
 {
-	char path[PATH_MAX];
-	int rc = od_path(path, sizeof(path), dir, name, err);
-
 	od_plot_keep_script(p);
-	if (rc == OD_OK)
-		rc = od_plot_write(p, path, err);
-	od_plot_free(p);
-	return rc;
+	return od_plot_save(p, dir, name, err);
 }
 
 static void put_spread(struct od_series *to, double x, const struct ablate_spread *s)

@@ -1,6 +1,5 @@
 /* bench_load.c - od-bench load: experts through the worker's readers, schedule and inflaters, from several sources. */
 #include "common/base/clock.h"
-#include "common/base/file.h"
 #include "common/base/mem.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_plot.h"
@@ -14,7 +13,6 @@
 #include "worker-node/slots.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -428,13 +426,9 @@ static void draw_series(const struct load_bench *b, struct od_plot *p, const str
 
 static int plot(const struct load_bench *b, struct od_err *err)
 {
-	char path[PATH_MAX];
 	struct od_plot *p;
 	size_t n = 0;
-	int rc = od_path(path, sizeof(path), b->opt.svg, "load.svg", err);
-
-	if (rc == OD_OK)
-		rc = od_plot_new(&p, "Loading experts", err);
+	int rc = od_plot_new(&p, "Loading experts", err);
 	if (rc != OD_OK)
 		return rc;
 	od_plot_labels(p, "source", "BF16 GB/s over raw GB/s");
@@ -442,9 +436,7 @@ static int plot(const struct load_bench *b, struct od_err *err)
 		od_plot_x_tick(p, (double)i, b->source[i].name);
 	for (size_t i = 0; i < b->n_lines && b->line[i].source == b->line[0].source && n < OD_PLOT_SERIES; i++, n++)
 		draw_series(b, p, &b->line[i]);
-	rc = od_plot_write(p, path, err);
-	od_plot_free(p);
-	return rc;
+	return od_plot_save(p, b->opt.svg, "load.svg", err);
 }
 
 /* ---- The whole ---- */

@@ -590,3 +590,14 @@ int od_plot_write(const struct od_plot *p, const char *path, struct od_err *err)
 	free(script);
 	return rc == OD_OK ? rc : od_fail_within(err, "%s", path);
 }
+
+int od_plot_save(struct od_plot *p, const char *dir, const char *name, struct od_err *err)
+{
+	char path[PATH_MAX];
+	int rc = od_path(path, sizeof(path), dir, name, err);
+
+	if (rc == OD_OK)
+		rc = od_plot_write(p, path, err);
+	od_plot_free(p);
+	return rc;
+}

@@ -53,5 +53,7 @@ OD_MUST_CHECK int od_plot_check(const char *dir, struct od_err *err);
 /* path must end with ".svg". OD_ERR_MISSING: no gnuplot (the text names the package). OD_ERR_INTERNAL: gnuplot did not
  * like the script; the text is its own. The file appears complete or not at all. */
 OD_MUST_CHECK int od_plot_write(const struct od_plot *p, const char *path, struct od_err *err);
+/* As dir/name, and frees p. */
+OD_MUST_CHECK int od_plot_save(struct od_plot *p, const char *dir, const char *name, struct od_err *err);
 
 #endif

@@ -1,9 +1,7 @@
 #include "tests/bench/cache_draw.h"
 
 #include "common/base/clock.h"
-#include "common/base/file.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -59,18 +57,6 @@ static double stay(const struct cache_study *s, const struct cache_result *r)
 	return r->stays > 0 ? r->stay_steps / (double)r->stays : NAN;
 }
 
-/* Frees p. */
-static int write_plot(struct od_plot *p, const char *dir, const char *name, struct od_err *err)
-{
-	char path[PATH_MAX];
-	int rc = od_path(path, sizeof(path), dir, name, err);
-
-	if (rc == OD_OK)
-		rc = od_plot_write(p, path, err);
-	od_plot_free(p);
-	return rc;
-}
-
 struct curves {
 	double (*y)(const struct cache_study *s, const struct cache_result *r);
 	const char *name, *title, *label;
@@ -106,7 +92,7 @@ static int draw_curves(const struct cache_study *s, const struct curves *c, cons
 		for (size_t b = 0; b < s->n_budgets; b++)
 			od_series_point(line, s->budget[b].percent, c->y(s, &s->result[b][k]), NAN, NAN);
 	}
-	return write_plot(p, dir, c->name, err);
+	return od_plot_save(p, dir, c->name, err);
 }
 
 static int draw_ranks(const struct cache_study *s, const char *dir, struct od_err *err)
@@ -122,7 +108,7 @@ static int draw_ranks(const struct cache_study *s, const char *dir, struct od_er
 	bars = od_plot_series(p, OD_PLOT_BARS, NULL);
 	for (uint32_t rank = 0; rank < s->routes.n_experts; rank++)
 		od_series_point(bars, rank + 1, 100 * cache_rank_share(&s->world, rank), NAN, NAN);
-	return write_plot(p, dir, "cache-ranks.svg", err);
+	return od_plot_save(p, dir, "cache-ranks.svg", err);
 }
 
 int cache_draw(const struct cache_study *s, const char *dir, struct od_err *err)

@@ -1,9 +1,7 @@
 #include "tests/bench/cache_live.h"
 
-#include "common/base/file.h"
 #include "tests/bench/bench_table.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -132,7 +130,7 @@ static void draw_policy(const struct cache_live *l, uint64_t tokens, int policy,
 
 static int draw(const struct cache_live *l, uint64_t tokens, bool read, const char *dir, struct od_err *err)
 {
-	char path[PATH_MAX], name[80], title[200];
+	char name[80], title[200];
 	unsigned drawn = 0;
 	struct od_plot *p;
 	int rc;
@@ -154,11 +152,7 @@ static int draw(const struct cache_live *l, uint64_t tokens, bool read, const ch
 		drawn |= 1u << policy;
 		draw_policy(l, tokens, policy, read, p);
 	}
-	rc = od_path(path, sizeof(path), dir, name, err);
-	if (rc == OD_OK)
-		rc = od_plot_write(p, path, err);
-	od_plot_free(p);
-	return rc;
+	return od_plot_save(p, dir, name, err);
 }
 
 int cache_live_draw(const struct cache_live *l, const char *dir, struct od_err *err)

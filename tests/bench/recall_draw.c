@@ -1,9 +1,7 @@
 /* Pictures of od-bench recall. Bands and bars are 95 % intervals over prompts (recall_stats.h). */
-#include "common/base/file.h"
 #include "tests/bench/bench_plot.h"
 #include "tests/bench/recall_sweep.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,18 +15,6 @@ struct drawing {
 	const struct recall_view *v;
 	const char *dir;
 };
-
-/* Frees p. name is made of words that may hold a '+'. */
-static int write_plot(const struct drawing *d, struct od_plot *p, const char *name, struct od_err *err)
-{
-	char path[PATH_MAX];
-	int rc = od_path(path, sizeof(path), d->dir, name, err);
-
-	if (rc == OD_OK)
-		rc = od_plot_write(p, path, err);
-	od_plot_free(p);
-	return rc;
-}
 
 /* ---- Against token index ---- */
 
@@ -103,7 +89,7 @@ static int draw_fig3_group(const struct drawing *d, const char *group, bool clos
 		return rc;
 	}
 	snprintf(name, sizeof(name), "fig3-%s%s.svg", group, close_up ? "-aligned" : "");
-	return write_plot(d, p, name, err);
+	return od_plot_save(p, d->dir, name, err);
 }
 
 /* ---- Against alignment period ---- */
@@ -165,7 +151,7 @@ static int draw_fig6_group(const struct drawing *d, const char *group, bool kv_a
 		return rc;
 	}
 	snprintf(title, sizeof(title), "fig6-%s%s.svg", group, kv_alone ? "-kv" : "");
-	return write_plot(d, p, title, err);
+	return od_plot_save(p, d->dir, title, err);
 }
 
 /* ---- Beside others ---- */
@@ -215,7 +201,7 @@ static int draw_table1(const struct drawing *d, struct od_err *err)
 	}
 	od_plot_size(p, x > 6 ? 200 + 95 * (unsigned)x : 800, 500); /* room for the names */
 	if (rc == OD_OK)
-		return write_plot(d, p, "table1.svg", err);
+		return od_plot_save(p, d->dir, "table1.svg", err);
 	od_plot_free(p);
 	return rc;
 }
@@ -251,7 +237,7 @@ static int draw_leads(const struct drawing *d, struct od_err *err)
 		snprintf(tick, sizeof(tick), "%u", n);
 		od_plot_x_tick(p, n, tick);
 	}
-	return write_plot(d, p, "table1-lead.svg", err);
+	return od_plot_save(p, d->dir, "table1-lead.svg", err);
 }
 
 /* ---- Any configurations ---- */
@@ -266,7 +252,7 @@ static int draw_tokens(const struct drawing *d, struct od_err *err)
 	for (size_t i = 0; rc == OD_OK && i < d->configs->n; i++)
 		rc = add_curve(d, p, i, d->configs->config[i].name, err);
 	if (rc == OD_OK)
-		return write_plot(d, p, "recall-by-token.svg", err);
+		return od_plot_save(p, d->dir, "recall-by-token.svg", err);
 	od_plot_free(p);
 	return rc;
 }
@@ -296,7 +282,7 @@ static int draw_layers(const struct drawing *d, struct od_err *err)
 				od_series_point(s, m, od_recall_rate(&sum), NAN, NAN);
 		}
 	}
-	return write_plot(d, p, "recall-by-layer.svg", err);
+	return od_plot_save(p, d->dir, "recall-by-layer.svg", err);
 }
 
 int recall_draw(unsigned set, const struct recall_configs *c, const struct recall_view *v, const char *dir,
