@@ -263,16 +263,12 @@ static int calibrate(struct ablate_bench *b, struct od_err *err)
 /* Prompts may need the pack's tokenizer. */
 static int open_prompts(struct ablate_bench *b, struct od_err *err)
 {
-	struct od_tokenizer *t = NULL;
 	int rc = od_pack_open(&b->pack, b->opt.engine.opts.pack, err);
 
 	if (rc == OD_OK)
 		rc = od_prompts_load(&b->prompts, b->opt.prompts, b->opt.limit, err);
-	if (rc == OD_OK && od_pack_tokenizer_path(b->pack) != NULL)
-		rc = od_tokenizer_load(&t, od_pack_tokenizer_path(b->pack), err);
 	if (rc == OD_OK)
-		rc = od_prompts_encode(&b->prompts, t, err);
-	od_tokenizer_free(t);
+		rc = od_prompts_encode_by_file(&b->prompts, od_pack_tokenizer_path(b->pack), err);
 	return rc;
 }
 

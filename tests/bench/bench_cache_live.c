@@ -336,7 +336,6 @@ static int open_world(struct live_bench *b, struct od_err *err)
 {
 	const struct odm_engine_opts *o = &b->opt.engine.opts;
 	const struct od_backend *be;
-	struct od_tokenizer *t = NULL;
 	int rc = od_pack_open(&b->pack, o->pack, err);
 
 	if (rc == OD_OK)
@@ -345,11 +344,8 @@ static int open_world(struct live_bench *b, struct od_err *err)
 		rc = od_pack_choose_form(b->pack, be, o->form, &b->form, err);
 	if (rc == OD_OK)
 		rc = od_prompts_load(&b->prompts, b->opt.prompts, b->opt.limit, err);
-	if (rc == OD_OK && od_pack_tokenizer_path(b->pack) != NULL)
-		rc = od_tokenizer_load(&t, od_pack_tokenizer_path(b->pack), err);
 	if (rc == OD_OK)
-		rc = od_prompts_encode(&b->prompts, t, err);
-	od_tokenizer_free(t);
+		rc = od_prompts_encode_by_file(&b->prompts, od_pack_tokenizer_path(b->pack), err);
 	return rc;
 }
 

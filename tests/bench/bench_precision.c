@@ -519,8 +519,6 @@ static int report(const struct precision_bench *b, struct od_err *err)
 static int make_prompts(struct precision_bench *b, struct od_err *err)
 {
 	struct options *o = &b->opt;
-	const char *path = od_pack_tokenizer_path(b->pack);
-	struct od_tokenizer *tokenizer = NULL;
 	int rc;
 
 	if (o->prompts != NULL && o->prompt_tokens > 0)
@@ -531,12 +529,7 @@ static int make_prompts(struct precision_bench *b, struct od_err *err)
 		return od_prompts_random(&b->prompts, o->runs, o->prompt_tokens > 0 ? o->prompt_tokens :
 					 DEFAULT_PROMPT_TOKENS, b->config->vocab, b->config->bos, o->seed, err);
 	rc = od_prompts_load(&b->prompts, o->prompts, o->runs, err);
-	if (rc == OD_OK && path != NULL)
-		rc = od_tokenizer_load(&tokenizer, path, err);
-	if (rc == OD_OK)
-		rc = od_prompts_encode(&b->prompts, tokenizer, err);
-	od_tokenizer_free(tokenizer);
-	return rc;
+	return rc == OD_OK ? od_prompts_encode_by_file(&b->prompts, od_pack_tokenizer_path(b->pack), err) : rc;
 }
 
 /* A sequence for the longest prompt, used by all variants one after the other. */

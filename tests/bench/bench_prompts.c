@@ -189,6 +189,17 @@ int od_prompts_encode(struct od_prompts *p, const struct od_tokenizer *t, struct
 	return OD_OK;
 }
 
+int od_prompts_encode_by_file(struct od_prompts *p, const char *path, struct od_err *err)
+{
+	struct od_tokenizer *t = NULL;
+	int rc = path != NULL ? od_tokenizer_load(&t, path, err) : OD_OK;
+
+	if (rc == OD_OK)
+		rc = od_prompts_encode(p, t, err);
+	od_tokenizer_free(t);
+	return rc;
+}
+
 /* splitmix64 (Steele, Lea, Flood 2014). */
 static uint64_t next_random(uint64_t *state)
 {

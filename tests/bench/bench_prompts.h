@@ -32,6 +32,9 @@ OD_MUST_CHECK int od_prompts_load(struct od_prompts *p, const char *path, size_t
  * without a tokenizer): all keep theirs, and one that has none is an error. */
 OD_MUST_CHECK int od_prompts_encode(struct od_prompts *p, const struct od_tokenizer *t, struct od_err *err);
 
+/* The same with the tokenizer.json at `path` (od_pack_tokenizer_path), NULL: without one. */
+OD_MUST_CHECK int od_prompts_encode_by_file(struct od_prompts *p, const char *path, struct od_err *err);
+
 /* n prompts of n_tokens ids below vocab, BOS (unless negative) first; the same seed gives the same ids everywhere. */
 OD_MUST_CHECK int od_prompts_random(struct od_prompts *p, size_t n, size_t n_tokens, uint32_t vocab, int32_t bos,
 				    uint64_t seed, struct od_err *err);

@@ -1,7 +1,6 @@
 #include "tests/bench/recall_run.h"
 
 #include "common/base/mem.h"
-#include "common/model/tokenizer.h"
 #include "main-node/engine.h"
 #include "tests/bench/recall_models.h"
 #include "tests/bench/recall_progress.h"
@@ -503,14 +502,8 @@ static int choose_ctx(struct recall_run *r, struct od_err *err)
 
 static int encode_prompts(struct recall_run *r, struct od_err *err)
 {
-	struct od_tokenizer *t = NULL;
-	int rc = OD_OK;
+	int rc = od_prompts_encode_by_file(r->prompts, od_pack_tokenizer_path(r->pack), err);
 
-	if (od_pack_tokenizer_path(r->pack) != NULL)
-		rc = od_tokenizer_load(&t, od_pack_tokenizer_path(r->pack), err);
-	if (rc == OD_OK)
-		rc = od_prompts_encode(r->prompts, t, err);
-	od_tokenizer_free(t);
 	return rc == OD_OK ? check_prompts(r, err) : rc;
 }
 
