@@ -74,12 +74,10 @@ static void every_flipped_bit(void **state)
 	put(&s);
 	assert_int_equal(od_file_read(temp_path(OD_SPOOL_STATE_NAME), 1000, &text, &len, &err), OD_OK);
 	for (size_t bit = 0; bit < 8 * len; bit++) {
-		int rc;
-
 		text[bit / 8] ^= (char)(1 << bit % 8);
 		assert_int_equal(od_file_write_atomic(temp_path(OD_SPOOL_STATE_NAME), text, len, &err), OD_OK);
-		rc = od_spool_state_read(&s, temp_dir, &err);
-		assert_true(rc == OD_ERR_CORRUPT || rc == OD_ERR_MISMATCH);
+		/* Of the fingerprint too: that is damage, and the spool is this model's. */
+		assert_int_equal(od_spool_state_read(&s, temp_dir, &err), OD_ERR_CORRUPT);
 		assert_memory_equal(a, zero, sizeof(a));
 		text[bit / 8] ^= (char)(1 << bit % 8);
 	}
