@@ -323,6 +323,7 @@ static enum command find_command(const struct options *o)
 static int run(const struct options *o)
 {
 	const enum command command = find_command(o);
+	struct od_share share; /* in as many groups as the pack will say */
 	unsigned set = 0;
 	struct od_err err;
 
@@ -338,6 +339,10 @@ static int run(const struct options *o)
 		return usage_error("--codec belongs to packing");
 	if (o->group_size > 0 && command != CMD_SHARE)
 		return usage_error("--group-size belongs to --share");
+	if (command == CMD_SHARE && od_share_parse(&share, o->share, 1, 1, &err) != OD_OK) {
+		od_fail_within(&err, "--share");
+		return usage_error(err.msg);
+	}
 	if (o->shadow != NULL && command != CMD_PACK)
 		return usage_error("--shadow belongs to packing");
 	if (command == CMD_PACK || command == CMD_SHADOW) {

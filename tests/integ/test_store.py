@@ -557,7 +557,7 @@ def a_share_that_was_carried_by_hand():
     assert state(folder) == share(2, 3, 3)
     for share_of, says in (("5/4", "1 to 4"), ("0/4", "1 to 4"), ("x", "W/N"), ("1/0", "W/N")):
         p = tool("od-pack", "--share", share_of, pack(), spool(), ok=False)
-        assert says in p.stderr, p.stderr
+        assert p.returncode == 2 and "--share: " in p.stderr and says in p.stderr, (p.returncode, p.stderr)
     p = tool("od-main", "--pack", folder, "--resident", "--prompt", "x", ok=False)
     assert "share" in p.stderr and "od-worker" in p.stderr, p.stderr
 
