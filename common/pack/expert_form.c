@@ -61,6 +61,8 @@ struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form
 
 int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *err)
 {
+	const bool packed_for_planes = p->manifest.codec == OD_CODEC_PLANES; /* then these stay as they are */
+
 	for (size_t i = 0; form == OD_FORM_PLANES && i < p->manifest.n_experts; i++) {
 		const struct od_expert_entry *e = &p->expert[i];
 		const uint32_t m = (uint32_t)(i / p->config.n_experts), expert = (uint32_t)(i % p->config.n_experts);
@@ -76,8 +78,8 @@ int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *
 				return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u) shard %u: its exponents are stored with codec "
 					       "%s%s: only planes can be computed on; use --resident-form bf16%s", p->dir, m, expert, s,
 					       od_codec_names[shard->e.codec],
-					       shard->e.codec == OD_CODEC_RAW ? ", as all are that coding would not make smaller" : "",
-					       shard->e.codec == OD_CODEC_RAW ? "" : ", or make the pack with od-pack --codec planes");
+					       packed_for_planes ? ", as all are that coding would not make smaller" : "",
+					       packed_for_planes ? "" : ", or make the pack with od-pack --codec planes");
 		}
 	}
 	return OD_OK;

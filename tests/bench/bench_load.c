@@ -87,7 +87,6 @@ static int add_paces(struct load_bench *b, struct od_err *err)
 		struct source *s = &b->source[b->n_sources];
 		size_t len = strlen(item);
 		uint64_t bytes;
-		int rc;
 
 		if (n == MAX_RATES)
 			return od_fail(err, OD_ERR_ARG, "--pace: expected at most %d rates", MAX_RATES);
@@ -95,11 +94,8 @@ static int add_paces(struct load_bench *b, struct od_err *err)
 		snprintf(s->name, sizeof(s->name), "%s", item);
 		if (len > 2 && strcmp(item + len - 2, "/s") == 0)
 			item[len - 2] = '\0';
-		rc = od_parse_size(item, &bytes, err);
-		if (rc != OD_OK)
-			return od_fail_within(err, "--pace");
-		if (bytes == 0)
-			return od_fail(err, OD_ERR_ARG, "--pace: expected a rate like 3.5GB/s, found %s", item);
+		if (od_parse_size(item, &bytes, err) != OD_OK || bytes == 0)
+			return od_fail(err, OD_ERR_ARG, "--pace: expected a rate like 3.5GB/s, found \"%s\"", s->name);
 		s->bytes_per_ns = (double)bytes / OD_NS_PER_S;
 		b->n_sources++;
 	}

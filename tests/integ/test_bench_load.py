@@ -82,7 +82,7 @@ def runs_of_several_experts():
 def what_cannot_be_is_said():
     for args, words in ((["--source", "tape"], ["--source", "tape", "paced"]),
                         (["--pace", "0"], ["--pace", "0"]),
-                        (["--pace", "fast"], ["--pace", "fast"]),
+                        (["--pace", "fast"], ["--pace", "like 3.5GB/s", "fast"]),
                         (["--load-threads", "0"], ["--load-threads", "0"]),
                         (["--experts", "4000"], ["--experts", "4000"]),
                         (["--together", "9"], ["--together", "8", "9"]),

@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#define CHECKPOINT "deploy/models/talebook"
+
 static struct od_pack *planes, *zstd; /* of the demo checkpoint */
 
 static int pack_of(const char *checkpoint, const char *name, enum od_codec codec, struct od_pack **out)
@@ -30,8 +32,8 @@ static int setup(void **state)
 {
 	if (temp_dir_make(state) != 0)
 		return -1;
-	return pack_of("deploy/models/talebook", "planes", OD_CODEC_PLANES, &planes) |
-	       pack_of("deploy/models/talebook", "zstd", OD_CODEC_ZSTD, &zstd);
+	return pack_of(CHECKPOINT, "planes", OD_CODEC_PLANES, &planes) |
+	       pack_of(CHECKPOINT, "zstd", OD_CODEC_ZSTD, &zstd);
 }
 
 static int teardown(void **state)
@@ -203,7 +205,7 @@ static void what_cannot_be_is_said(void **state)
 {
 	const struct od_backend *be;
 	struct tiny_files tiny;
-	struct od_pack *mixed;
+	struct od_pack *mixed, *raw;
 	enum od_form form;
 	struct od_err err;
 
@@ -217,6 +219,10 @@ static void what_cannot_be_is_said(void **state)
 	assert_int_equal(od_pack_can_form(zstd, OD_FORM_PLANES, &err), OD_ERR_UNSUPPORTED);
 	assert_non_null(strstr(err.msg, "expert (0, 0) shard 0: its exponents are stored with codec zstd"));
 	assert_non_null(strstr(err.msg, "od-pack --codec planes"));
+	/* Raw because that was asked for, not because planes would not be smaller. */
+	assert_int_equal(pack_of(CHECKPOINT, "raw", OD_CODEC_RAW, &raw), 0);
+	assert_int_equal(od_pack_can_form(raw, OD_FORM_PLANES, &err), OD_ERR_UNSUPPORTED);
+	assert_non_null(strstr(err.msg, "od-pack --codec planes"));
 
 	assert_int_equal(od_backend_cpu(&be, OD_CPU_SCALAR, OD_PROFILE_F32, NULL), OD_OK);
 	assert_int_equal(od_pack_choose_form(planes, be, OD_FORM_AUTO, &form, &err), OD_OK);
@@ -224,6 +230,7 @@ static void what_cannot_be_is_said(void **state)
 	assert_int_equal(od_pack_choose_form(planes, be, OD_FORM_PLANES, &form, &err), OD_OK);
 	assert_int_equal(form, OD_FORM_PLANES);
 	assert_int_equal(od_pack_choose_form(zstd, be, OD_FORM_PLANES, &form, &err), OD_ERR_UNSUPPORTED);
+	od_pack_close(raw);
 	od_pack_close(mixed);
 	tiny_files_free(&tiny);
 }
