@@ -470,11 +470,13 @@ def a_store_that_is_gone_is_said():
     store, folder = Store(), spool()
     proxy = Proxy(store.port, 10e6)
     w, whole = Daemon("worker", store=proxy.address, spool=folder), Daemon("worker")
+    proxy.rate = 1e6  # half a minute for the rest, however long a text takes
     m = Lines("--workers", hosts_file([w, whole]))
     m.ask()
-    same(m.answer())
     wait_for(lambda: n_whole(folder) > 0)
     store.kill()
+    assert n_whole(folder) < N_LAYERS * N_EXPERTS, "there is nothing left to pull"
+    same(m.answer())
     m.ask()
     same(m.answer())
     assert m.close()[0] == 0
@@ -483,6 +485,7 @@ def a_store_that_is_gone_is_said():
     p = subprocess.run(main_args("--workers", hosts_file([w]), prompt=PROMPT), capture_output=True, text=True,
                        timeout=HANG_S)
     assert p.returncode == 1 and "--serve-store" in p.stderr, p.stderr
+    proxy.rate = 10e6
     store.start()
     wait_for(lambda: "pulling goes on" in w.text())
     same(generate("--workers", hosts_file([w]), prompt=PROMPT, tokens=TOKENS))
