@@ -498,10 +498,12 @@ static int open_daemon(struct worker *w, struct od_err *err)
 	return rc;
 }
 
-static int check_spool_options(const struct options *o, struct od_host *store, struct od_err *err)
+static int check_options(const struct options *o, struct od_host *store, struct od_err *err)
 {
 	int rc;
 
+	if (o->cache_mib == 0 && (o->cache_policy != OD_CACHE_RANK || o->cache_margin > 0))
+		return od_fail(err, OD_ERR_ARG, "--cache-policy and --cache-margin are about a cache: add --cache-mib");
 	if (o->spool == NULL && o->spool_limit_bytes != UINT64_MAX)
 		return od_fail(err, OD_ERR_ARG, "--spool-limit is for a --spool");
 	if ((o->store == NULL) != (o->spool == NULL))
@@ -540,7 +542,7 @@ static int open_spool(struct worker *w, const struct od_host *address, struct od
 static int open_pack(struct worker *w, struct od_err *err)
 {
 	struct od_host store;
-	int rc = check_spool_options(&w->opt, &store, err);
+	int rc = check_options(&w->opt, &store, err);
 
 	if (rc != OD_OK)
 		return rc;

@@ -175,6 +175,9 @@ def too_little_is_said():
     assert "--cache-mib 40: memory limit: 1 slot" in err and "see --memory-limit" in err, err
     err = tool("od-worker", "--pack", pack(), "--cache-mib", 4, "--cache-policy", "belady", ok=False).stderr
     assert "expected one of rank, fifo, lru, lfu, marking" in err, err
+    for args in ("--cache-policy", "lru"), ("--cache-margin", 1):
+        err = tool("od-worker", "--pack", pack(), "--port", 0, *args, ok=False).stderr
+        assert "add --cache-mib" in err, err
     assert "--cache-mib is for the processes that --local starts" in refused("--resident", "--cache-mib", 4)
     assert "add --cache-mib" in refused("--local", 1, "--cache-policy", "lru")
 
