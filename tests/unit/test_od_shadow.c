@@ -298,6 +298,7 @@ static void close_fake(struct fake *f)
 	zmq_ctx_term(f->context);
 }
 
+/* Before a session begins: main must not be silent while it lasts, as it would be here on a slow machine. */
 static int32_t prefill(struct fake *f)
 {
 	int32_t prompt[PROMPT];
@@ -370,8 +371,8 @@ static void decode(const struct od_shadow_choice *c, const char *called, const c
 	assert_non_null(f);
 	open_fake(f, c, profile);
 	pid = start_shadow(c, departure, &port);
-	begin_session(f, port, profile, called);
 	token = prefill(f);
+	begin_session(f, port, profile, called);
 	for (uint32_t i = 0; i < STEPS; i++) {
 		if (i % 5 == 4) /* sampled, and not what the shadow thinks */
 			token = (token + 1) % (int32_t)cfg->vocab;
@@ -572,9 +573,9 @@ static void test_rubbish(void **state)
 	open_fake(f, &bf16, OD_PROFILE_F32);
 	pid = start_shadow(&bf16, "early", &port);
 	put_garbage(f->context, port);
+	token = prefill(f);
 	begin_session(f, port, OD_PROFILE_F32, "bf16");
 	put_rubbish(f);
-	token = prefill(f);
 	f->ignore = 2; /* asked again after a second */
 	for (uint32_t i = 0; i < 6; i++) {
 		token = step(f, token, true, true);
@@ -585,8 +586,8 @@ static void test_rubbish(void **state)
 	end_session(f);
 
 	/* Nothing of that session is left for the next: everything is asked for again. */
-	begin_session(f, port, OD_PROFILE_F32, "bf16");
 	token = prefill(f);
+	begin_session(f, port, OD_PROFILE_F32, "bf16");
 	for (uint32_t i = 0; i < 3; i++)
 		token = step(f, token, true, true);
 	assert_int_equal(f->answered, cfg->n_layers);
