@@ -25,6 +25,7 @@
 #define MAX_SOURCES (2 + MAX_RATES)
 #define MAX_ROUNDS 1000
 #define ITEM_BYTES 64
+#define MAX_BUFS (ODW_MAX_SLOTS + 1)
 
 struct options {
 	const char *packs, *sources, *paces, *forms, *load_threads, *svg;
@@ -194,23 +195,32 @@ static int open_packs(struct load_bench *b, struct od_err *err)
 	return rc;
 }
 
+/* For the loads, or for what reads alone, and one that inflaters beside them look at. */
+static unsigned slots_of(const struct load_bench *b)
+{
+	const uint64_t n = b->opt.together > 0 || b->opt.slots > b->opt.read_threads ? b->opt.slots : b->opt.read_threads;
+
+	return (unsigned)n + 1;
+}
+_Static_assert(ODW_MAX_LOADERS <= ODW_MAX_SLOTS, "MAX_BUFS are enough for either");
+
 /* Each buffer is written once: a page that is not there yet costs more than reading it. */
 static void touch_slots(struct load_bench *b, enum od_form form, const uint64_t bytes[OD_N_EXPERT_BUFS])
 {
-	struct od_expert_mem mem[ODW_MAX_SLOTS] = { 0 };
+	struct od_expert_mem mem[MAX_BUFS] = { 0 };
 
-	for (unsigned i = 0; i <= b->opt.slots; i++) {
+	for (unsigned i = 0; i < slots_of(b); i++) {
 		odw_bufs_fill(b->bufs[form], &mem[i]);
 		for (unsigned k = 0; k < OD_N_EXPERT_BUFS; k++) {
 			if (mem[i].at[k] != NULL)
 				memset(mem[i].at[k], 1, bytes[k]);
 		}
 	}
-	for (unsigned i = 0; i <= b->opt.slots; i++)
+	for (unsigned i = 0; i < slots_of(b); i++)
 		odw_bufs_put(b->bufs[form], &mem[i], ~0u);
 }
 
-/* One set of slots, and one more, for all lines of a form. */
+/* One set of slots for all lines of a form. */
 static int make_slots(struct load_bench *b, enum od_form form, struct od_err *err)
 {
 	const unsigned slot = od_form_bufs(form);
@@ -224,7 +234,7 @@ static int make_slots(struct load_bench *b, enum od_form form, struct od_err *er
 
 			if ((slot & 1u << k) == 0 || b->line[i].form != form)
 				continue;
-			n[k] = b->opt.slots + 1 + b->opt.together / 2; /* and what is cached */
+			n[k] = slots_of(b) + b->opt.together / 2; /* and what is cached */
 			most[k] = bytes > most[k] ? bytes : most[k];
 		}
 	}

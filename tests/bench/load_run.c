@@ -209,13 +209,13 @@ int load_run(const struct load_case *c, const struct load_together *together, st
 struct raw {
 	const struct load_case *c;
 	uint32_t n_shards, part_shards, n_parts;
-	struct od_expert_mem *mem; /* [n_slots] */
 	_Atomic size_t next; /* part of all experts */
 	_Atomic uint64_t bytes, ns;
 };
 
 struct raw_reader {
 	struct raw *all;
+	struct od_expert_mem mem; /* of its own: parts of two experts would overlap in one slot */
 	uint8_t *staging;
 	pthread_t thread;
 	int rc;
@@ -231,8 +231,7 @@ static int read_part(struct raw_reader *r, size_t expert, uint32_t part)
 	const uint32_t n = left < r->all->part_shards ? left : r->all->part_shards;
 	struct od_shard_bytes b[ODW_PART_SHARDS];
 	uint64_t begin_ns = od_now_ns();
-	int rc = load_source_read(c->source, e->m, e->expert, first, n, OD_SET_STORED, &r->all->mem[expert % c->n_slots],
-				  r->staging, b, &r->err);
+	int rc = load_source_read(c->source, e->m, e->expert, first, n, OD_SET_STORED, &r->mem, r->staging, b, &r->err);
 
 	r->all->ns += od_now_ns() - begin_ns;
 	for (uint32_t i = first; i < first + n; i++)
@@ -288,17 +287,17 @@ int load_raw(const struct load_case *c, struct load_time *t, struct od_err *err)
 	int rc;
 
 	*t = (struct load_time){ .weight_bytes = c->source->n * od_pack_expert_raw_bytes(c->source->pack) };
-	raw.mem = calloc(c->n_slots, sizeof(*raw.mem));
-	rc = reader != NULL && raw.mem != NULL ? load_source_begin(c->source, err) : od_fail(err, OD_ERR_NOMEM, "readers");
-	for (unsigned i = 0; rc == OD_OK && i < c->n_slots; i++)
-		odw_bufs_fill(c->bufs, &raw.mem[i]);
+	if (reader == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "readers");
+	for (unsigned i = 0; i < c->n_readers; i++)
+		odw_bufs_fill(c->bufs, &reader[i].mem);
+	rc = load_source_begin(c->source, err);
 	if (rc == OD_OK)
 		rc = run_readers(c, &raw, reader, t, err);
-	for (unsigned i = 0; raw.mem != NULL && i < c->n_slots; i++)
-		odw_bufs_put(c->bufs, &raw.mem[i], ~0u);
-	for (unsigned i = 0; reader != NULL && i < c->n_readers; i++)
+	for (unsigned i = 0; i < c->n_readers; i++) {
+		odw_bufs_put(c->bufs, &reader[i].mem, ~0u);
 		od_free(reader[i].staging);
+	}
 	free(reader);
-	free(raw.mem);
 	return rc;
 }

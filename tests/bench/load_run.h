@@ -10,7 +10,8 @@
 
 struct load_case {
 	struct load_source *source; /* its experts, in their order */
-	struct odw_bufs *bufs; /* of the source's form, n_slots of each kind, and with pools half as many as there are experts */
+	struct odw_bufs *bufs; /* of the source's form; of each kind n_slots, for load_raw n_readers, and with pools half as many as
+				* there are experts */
 	unsigned n_slots, n_readers, n_inflaters;
 };
 
