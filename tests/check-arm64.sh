@@ -4,8 +4,8 @@
 # All of it lies in build-arm64/: sysroot/ has Debian's arm64 libraries, fetched once (no root, no change to the system);
 # bin/ and tests/ what was built; qemu/bin/ the same programs, each behind a script that emulates it.
 #   OD_DEBIAN_MIRROR   where the libraries come from (default: http://deb.debian.org/debian)
-#   OD_ARM64_SLOW=1    also runs what is skipped only because an emulator takes long; wants an idle machine, because daemons
-#                      that are not heard for 1.5 s count as lost here, too
+#   OD_ARM64_SLOW=1    also runs what is skipped only because an emulator takes long; wants an idle machine, because
+#                      daemons that are not heard for 1.5 s count as lost here, too
 set -eu
 cd "$(dirname "$0")/.."
 out=$PWD/build-arm64
