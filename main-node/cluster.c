@@ -76,6 +76,15 @@ const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c)
 	return &c->o;
 }
 
+struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct odm_view *view)
+{
+	struct odm_groups g = odm_groups_make(view->n_workers, c->o.group_size, c->o.config->top_k, c->o.config->n_layers);
+
+	g.homes = odm_view_has_cache(view);
+	g.still = g.homes || odm_view_has_spool(view);
+	return g;
+}
+
 /* --- loop thread --- */
 
 static uint32_t cost_of(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
@@ -90,9 +99,7 @@ static void refresh_view(struct odm_cluster *c)
 	if (odm_members_epoch(c->members) == c->view.epoch)
 		return;
 	odm_members_view(c->members, &c->view);
-	c->groups = odm_groups_make(c->view.n_workers, c->o.group_size, c->o.config->top_k, c->o.config->n_layers);
-	c->groups.homes = c->groups.shifts = odm_view_has_cache(&c->view);
-	c->groups.still = c->groups.homes || odm_view_has_spool(&c->view);
+	c->groups = odm_cluster_groups(c, &c->view);
 	c->groups.cost = cost_of;
 	c->groups.cost_arg = c;
 	for (uint32_t i = 0; i < c->view.n_workers; i++)

@@ -51,6 +51,8 @@ struct odm_predictions *odm_cluster_predictions(struct odm_cluster *c);
 void *odm_cluster_zmq(struct odm_cluster *c);
 int odm_cluster_changed_fd(const struct odm_cluster *c); /* eventfd: membership changed */
 const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c);
+/* Those of the workers in a view; what an expert costs them is left out: it belongs to the thread that has the view. */
+struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct odm_view *view);
 
 /* Have the loop thread send the WANTs that odm_predictions_add or _require left behind. */
 void odm_cluster_flush_wants(struct odm_cluster *c);

@@ -36,11 +36,7 @@ static uint32_t cost_of(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
 
 static void make_groups(struct odm_links *l)
 {
-	const struct odm_cluster_opts *o = odm_cluster_opts(l->cluster);
-
-	l->groups = odm_groups_make(l->view.n_workers, o->group_size, o->config->top_k, o->config->n_layers);
-	l->groups.homes = l->groups.shifts = odm_view_has_cache(&l->view);
-	l->groups.still = l->groups.homes || odm_view_has_spool(&l->view);
+	l->groups = odm_cluster_groups(l->cluster, &l->view);
 	l->groups.cost = cost_of;
 	l->groups.cost_arg = l;
 }

@@ -44,26 +44,31 @@ struct dealer {
 	uint32_t *load; /* what each has to do */
 };
 
-/* What a worker has to do when the expert is dealt to it. */
+/* What a worker has to do when an expert of this cost is dealt to it. */
+static uint32_t load_at(const struct dealer *d, uint32_t w, uint32_t cost)
+{
+	return d->load[w] + d->run + (cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost);
+}
+
 static uint32_t load_with(const struct dealer *d, uint32_t w, uint16_t expert)
 {
-	const uint32_t cost = odm_worker_cost(d->g, w, d->m, expert);
-
-	return d->load[w] + d->run + (cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost);
+	return load_at(d, w, odm_worker_cost(d->g, w, d->m, expert));
 }
 
 /* Of the group's; ODM_NOBODY: with, and none of them has it. */
 static uint32_t least_of_group(const struct dealer *d, uint16_t expert, bool with)
 {
 	const uint32_t size = odm_group_size(d->g, d->group), first = d->g->homes ? expert : d->m / d->g->n_groups;
-	uint32_t best = ODM_NOBODY;
+	uint32_t best = ODM_NOBODY, best_load = 0;
 
 	for (uint32_t i = 0; i < size; i++) {
-		uint32_t w = odm_group_worker(d->g, d->group, (first + i) % size);
+		const uint32_t w = odm_group_worker(d->g, d->group, (first + i) % size);
+		const uint32_t cost = odm_worker_cost(d->g, w, d->m, expert), load = load_at(d, w, cost);
 
-		if ((best == ODM_NOBODY || load_with(d, w, expert) < load_with(d, best, expert)) &&
-		    (!with || odm_worker_has(d->g, w, d->m, expert)))
+		if ((best == ODM_NOBODY || load < best_load) && (!with || cost != ODM_COST_LACKS)) {
 			best = w;
+			best_load = load;
+		}
 	}
 	return best;
 }
@@ -81,9 +86,15 @@ static bool group_keeps(const struct dealer *d, uint16_t expert)
 /* Of those who keep some of it in their caches, and best, which keeps nothing. They are of another group than they were. */
 static uint32_t least_of_keepers(const struct dealer *d, uint16_t expert, uint32_t best)
 {
+	uint32_t best_load = load_with(d, best, expert);
+
 	for (uint32_t w = 0; w < d->g->n_workers; w++) {
-		if (odm_worker_cost(d->g, w, d->m, expert) < ODM_COST_LOAD && load_with(d, w, expert) < load_with(d, best, expert))
+		const uint32_t cost = odm_worker_cost(d->g, w, d->m, expert), load = load_at(d, w, cost);
+
+		if (cost < ODM_COST_LOAD && load < best_load) {
 			best = w;
+			best_load = load;
+		}
 	}
 	return best;
 }
@@ -92,7 +103,7 @@ static uint32_t least_loaded(const struct dealer *d, uint16_t expert)
 {
 	uint32_t best = least_of_group(d, expert, true);
 
-	if (d->g->shifts && best != ODM_NOBODY && !group_keeps(d, expert))
+	if (d->g->homes && best != ODM_NOBODY && !group_keeps(d, expert))
 		return least_of_keepers(d, expert, best);
 	for (uint32_t w = 0; best == ODM_NOBODY && w < d->g->n_workers; w++) {
 		if (odm_worker_has(d->g, w, d->m, expert))
@@ -184,7 +195,6 @@ void odm_deal_prefill(const struct odm_groups *g, uint32_t m, const uint16_t *ex
 	if (!g->homes)
 		return;
 	all.n_groups = 1;
-	all.shifts = false;
 	deal_again(&d, expert, n_experts, keep, arg, worker);
 	deal_rest(&d, expert, n_experts, true, worker);
 	deal_rest(&d, expert, n_experts, false, worker);

@@ -30,7 +30,6 @@ struct odm_groups {
 	uint32_t n_layers;
 	bool still;	 /* the start never rotates */
 	bool homes;	 /* of equal workers, an expert always goes to the same one of the group: for caches */
-	bool shifts;	 /* workers are lost and come back: what another group keeps is of use */
 	odm_cost_fn *cost; /* NULL: a whole load for every worker and expert */
 	void *cost_arg;
 };
@@ -50,8 +49,8 @@ uint32_t odm_group_worker(const struct odm_groups *g, uint32_t group, uint32_t i
  * A tie goes to the first, counted from the expert's home, which is the group's worker e mod its size, or without homes
  * from another one each time the group's turn comes, so that none of a large group idles. Workers that lack the expert are
  * passed over: then it goes to another of the group, else to anybody, and only if nobody has it to the group all the same.
- * When groups shift, what none of the group keeps any of may go to who does: groups are of those who are here, and a worker
- * that is lost shifts them, but not what the others keep. load is scratch of n_workers. */
+ * With homes, what none of the group keeps any of may go to who does: groups are of those who are here, and a worker that is
+ * lost shifts them, but not what the others keep. load is scratch of n_workers. */
 void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, size_t n_experts,
 	      uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker, uint32_t *load);
 

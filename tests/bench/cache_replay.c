@@ -185,11 +185,14 @@ static enum od_cache_state look(const struct replay *p, uint32_t worker, uint32_
 		od_cache_look(*cache_of(p, worker, layer), layer_in_cache(p, layer), expert);
 }
 
-/* odm_cost_fn */
+/* odm_cost_fn: other groups keep nothing of the layer. */
 static uint32_t cost_of(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
 {
 	const struct replay *p = arg;
+	const uint32_t n_groups = p->groups.n_groups;
 
+	if (worker % n_groups != m % n_groups)
+		return ODM_COST_LOAD;
 	return odm_cost_of_state(look(p, worker, own_layer(p->w, m), expert));
 }
 

@@ -272,7 +272,7 @@ static void it_is_dealt_to_whom_it_costs_least(void **state)
 			seed = seed * 6364136223846793005ull + 1442695040888963407ull;
 			t.cost[i / 8][i % 8] = costs[(seed >> 40) % 6];
 		}
-		g.homes = g.still = g.shifts = true;
+		g.homes = g.still = true;
 		g.cost = cost_table;
 		g.cost_arg = &t;
 		odm_deal(&g, 1, 1, expert, 5, NULL, NULL, worker, load);
