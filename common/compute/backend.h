@@ -4,7 +4,8 @@
  * elements k = i (mod 16) in order with fused multiply-add, and the lanes are folded by a fixed tree
  * (i += i+8, then +4, +2, +1); every CPU table gives the same bits, the scalar one is the oracle. Profile
  * bf16: the same accumulation over rows that were rounded to BF16; a CPU with BF16 dot instructions may use
- * them, which makes it another kernel class. FP8 weights give what the same values as BF16 give, in both.
+ * them, which makes it another kernel class. FP8 weights give what the same values as BF16 give, in both,
+ * weights with scales what the same values as F32 give.
  *
  * A row's result never depends on the other rows of the call, on how outputs are cut over threads, or on
  * the order of calls.
@@ -45,6 +46,20 @@ struct od_scale_codes {
 	float mean;
 };
 
+/* Scales of weights as published: s = scale, or f32(scale / *divisor); quant.h. Each row of weights has its own row
+ * of them, also where the publication has one for several. */
+struct od_scales {
+	enum od_dtype dtype;  /* OD_F32, OD_BF16, OD_F16, OD_F8_E4M3 or OD_F8_E8M0 */
+	size_t group;	      /* neighbours of a row under one: a multiple of 16, or at least n_in */
+	const void *at;	      /* [n_out][n_in / group, rounded up] of dtype; NULL: no scales */
+	const float *divisor; /* NULL: 1 */
+};
+
+static inline size_t od_scale_groups(const struct od_scales *s, size_t n_in) /* of a row; the last one may be short */
+{
+	return n_in / s->group + (n_in % s->group != 0);
+}
+
 /* The coded exponents of a BF16 matrix, as they are stored: chunks that od_planes_check has seen, each of chunk_rows
  * rows, the last one of what is left. */
 struct od_planes {
@@ -56,8 +71,11 @@ struct od_planes {
 struct od_mat {
 	enum od_dtype dtype;
 	size_t n_out, n_in;
-	const void *data; /* [n_out][n_in] of dtype; OD_NF4: [n_out][od_nf4_row_bytes(n_in)] */
-	/* OD_INT8, OD_NF4: weight = value of its code * scale. */
+	const void *data; /* [n_out][n_in] of dtype; of less than a byte: [n_out][od_row_bytes(dtype, n_in)] */
+	/* As published: OD_U4B8, OD_U8B128 and OD_F4_E2M1 always have these, FP8 may; with them OD_INT8 is published, too,
+	 * and what stands below does not count. */
+	struct od_scales scales;
+	/* The shadow's OD_INT8 and OD_NF4: weight = value of its code * scale. */
 	const float *scale;	     /* [n_out], or when grouped [n_out][od_quant_groups(n_in)]; NULL: codes */
 	struct od_scale_codes codes; /* OD_NF4 without scale */
 	bool grouped;		     /* OD_INT8; OD_NF4 always is */

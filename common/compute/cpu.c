@@ -231,7 +231,7 @@ void od_matmul(const struct od_backend *be, struct od_pool *pool, const struct o
 	       size_t n_rows)
 {
 	struct matmul_job job = { .be = be, .w = w, .x = x, .y = y, .n_rows = n_rows };
-	bool quantised = w->dtype == OD_INT8 || w->dtype == OD_NF4;
+	bool quantised = w->scales.at == NULL && (w->dtype == OD_INT8 || w->dtype == OD_NF4);
 
 	if (n_rows == 0)
 		return;

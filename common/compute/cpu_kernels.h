@@ -30,9 +30,13 @@ static ALWAYS_INLINE v16 load_any(enum od_dtype t, const unsigned char *p)
 	case OD_F16: return v16_load_f16(p);
 	case OD_F32: return v16_load((const float *)(const void *)p);
 	case OD_INT8: return v16_load_i8(p);
-	case OD_NF4: break;
 	case OD_F8_E4M3: return v16_load_e4m3(p);
 	case OD_F8_E5M2: return v16_load_e5m2(p);
+	case OD_NF4:
+	case OD_U4B8:
+	case OD_U8B128:
+	case OD_F4_E2M1:
+	case OD_F8_E8M0: break;
 	}
 	return v16_set1(0);
 }
@@ -44,9 +48,13 @@ static ALWAYS_INLINE v16 load_any_n(enum od_dtype t, const unsigned char *p, siz
 	case OD_F16: return v16_load_f16_n(p, n);
 	case OD_F32: return v16_load_n((const float *)(const void *)p, n);
 	case OD_INT8: return v16_load_i8_n(p, n);
-	case OD_NF4: break;
 	case OD_F8_E4M3: return v16_load_e4m3_n(p, n);
 	case OD_F8_E5M2: return v16_load_e5m2_n(p, n);
+	case OD_NF4:
+	case OD_U4B8:
+	case OD_U8B128:
+	case OD_F4_E2M1:
+	case OD_F8_E8M0: break;
 	}
 	return v16_set1(0);
 }
@@ -167,6 +175,10 @@ static void matmul(const struct od_mat *w, const float *x, size_t x_stride, floa
 	case OD_NF4: matmul_of(group_dots, OD_NF4, a, n_rows, n_out); break;
 	case OD_F8_E4M3: matmul_of(OD_BF16_DOTS, OD_F8_E4M3, a, n_rows, n_out); break;
 	case OD_F8_E5M2: matmul_of(OD_BF16_DOTS, OD_F8_E5M2, a, n_rows, n_out); break;
+	case OD_U4B8:
+	case OD_U8B128:
+	case OD_F4_E2M1:
+	case OD_F8_E8M0: break;
 	}
 }
 

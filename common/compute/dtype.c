@@ -4,7 +4,12 @@
 static const char *const names[OD_DTYPE_LAST + 1] = {
 	[OD_BF16] = "BF16",	  [OD_F16] = "F16",	    [OD_F32] = "F32",
 	[OD_INT8] = "I8",	  [OD_F8_E4M3] = "F8_E4M3", [OD_F8_E5M2] = "F8_E5M2",
+	[OD_U4B8] = "U4B8",	  [OD_U8B128] = "U8B128",   [OD_F4_E2M1] = "F4_E2M1",
+	[OD_F8_E8M0] = "F8_E8M0",
 };
+
+const float od_u4b8_values[16] = { -8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7 };
+const float od_e2m1_values[16] = { 0.0f, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6 };
 
 const char *od_dtype_name(enum od_dtype t)
 {

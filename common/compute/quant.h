@@ -1,4 +1,5 @@
-/* quant.h - how quantised weight matrices lie in memory and in a pack, and what INT8 activations are.
+/* quant.h - how quantised weight matrices lie in memory and in a pack, what INT8 activations are, and weights that were
+ * published with scales.
  *
  * Weights are quantised along the input dimension: INT8 symmetric (absmax / 127, round to nearest even), one scale per
  * output row or one per group of 64; NF4 (QLoRA, arXiv 2305.14314, appendix E) with absmax scales per block of 64.
@@ -15,6 +16,10 @@
  * block's scale is divided by 127 for it. In a block lane i sums four products as integers, so exactly: for INT8 the
  * products 4i to 4i + 3, for NF4 those i, 16 + i, 32 + i, 48 + i (q lies in that order: byte 4i + m is of 16m + i).
  * Then lane = fma(the sum, q's scale * the group's or row's scale, lane).
+ *
+ * Published with scales (struct od_scales in backend.h), of I8, U4B8, U8B128, F4_E2M1 or FP8: each weight is an f32,
+ * what its code stands for times the scale of its group of neighbours, rounded once; with a divisor the scale is
+ * f32(scale / divisor). A product is that of the same weights as F32, on every CPU and in both profiles.
  * Thread: pure functions. */
 #ifndef OD_COMPUTE_QUANT_H
 #define OD_COMPUTE_QUANT_H
@@ -47,7 +52,33 @@ static inline size_t od_nf4_row_bytes(size_t n_in)
 
 static inline size_t od_row_bytes(enum od_dtype t, size_t n_in)
 {
-	return t == OD_NF4 ? od_nf4_row_bytes(n_in) : n_in * od_dtype_bytes(t);
+	if (t == OD_NF4)
+		return od_nf4_row_bytes(n_in);
+	return t == OD_U4B8 || t == OD_F4_E2M1 ? n_in / 2 + n_in % 2 : n_in * od_dtype_bytes(t);
 }
+
+/* Number i of an array of scales, exactly; NaN when t is no type of scales. */
+static inline float od_scale_f32(enum od_dtype t, const void *at, size_t i)
+{
+	switch (t) {
+	case OD_F32: return ((const float *)at)[i];
+	case OD_BF16: return od_bf16_f32(((const uint16_t *)at)[i]);
+	case OD_F16: return od_f16_f32(((const uint16_t *)at)[i]);
+	case OD_F8_E4M3: return od_e4m3_f32(((const uint8_t *)at)[i]);
+	case OD_F8_E8M0: return od_e8m0_f32(((const uint8_t *)at)[i]);
+	case OD_INT8:
+	case OD_NF4:
+	case OD_F8_E5M2:
+	case OD_U4B8:
+	case OD_U8B128:
+	case OD_F4_E2M1: break;
+	}
+	return NAN;
+}
+
+/* Row of a published matrix, with scales or without, as f32: out[w->n_in]. Not of a shadow's (OD_NF4, and OD_INT8
+ * without scales.at), nor of one with planes. */
+struct od_mat;
+void od_dequant_row(const struct od_mat *w, size_t row, float *out);
 
 #endif

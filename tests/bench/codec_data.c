@@ -179,9 +179,13 @@ static void gaussian_weight(enum od_dtype t, uint64_t *state, char *out)
 		q = rint(z * 127 / INT8_SIGMAS);
 		*(int8_t *)out = (int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);
 		break;
-	case OD_NF4: break; /* has no whole bytes */
 	case OD_F8_E4M3:
 	case OD_F8_E5M2: *(uint8_t *)out = synth_f32_f8(t, f); break;
+	case OD_NF4: /* never asked for */
+	case OD_U4B8:
+	case OD_U8B128:
+	case OD_F4_E2M1:
+	case OD_F8_E8M0: break;
 	}
 }
 

@@ -166,8 +166,12 @@ void synth_row_fill(struct synth_row *g, uint64_t row, uint64_t begin, uint64_t 
 		for (uint64_t c = begin; c < end; c++)
 			*b++ = synth_f32_f8(g->dtype, value(g, &s, c));
 		break;
-	case OD_INT8: /* never asked for: checkpoints have no scales */
+	case OD_INT8: /* never asked for: checkpoints made here have no scales */
 	case OD_NF4:
+	case OD_U4B8:
+	case OD_U8B128:
+	case OD_F4_E2M1:
+	case OD_F8_E8M0:
 		break;
 	}
 	g->state = s;

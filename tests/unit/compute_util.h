@@ -110,9 +110,13 @@ static inline float weight_at(enum od_dtype t, const void *w, size_t i)
 	case OD_F16: return od_f16_f32(((const uint16_t *)w)[i]);
 	case OD_F32: return ((const float *)w)[i];
 	case OD_INT8: return (float)((const int8_t *)w)[i];
-	case OD_NF4: break; /* test_compute_quant.c */
 	case OD_F8_E4M3: return od_e4m3_f32(((const uint8_t *)w)[i]);
 	case OD_F8_E5M2: return od_e5m2_f32(((const uint8_t *)w)[i]);
+	case OD_NF4: /* test_compute_quant.c, test_compute_scaled.c */
+	case OD_U4B8:
+	case OD_U8B128:
+	case OD_F4_E2M1:
+	case OD_F8_E8M0: break;
 	}
 	return NAN;
 }

@@ -7,7 +7,8 @@
 
 static void dtype_names(void **state)
 {
-	static const enum od_dtype all[] = { OD_BF16, OD_F16, OD_F32, OD_INT8, OD_F8_E4M3, OD_F8_E5M2 };
+	static const enum od_dtype all[] = { OD_BF16, OD_F16,	  OD_F32,    OD_INT8,	 OD_F8_E4M3,
+					     OD_F8_E5M2, OD_U4B8, OD_U8B128, OD_F4_E2M1, OD_F8_E8M0 };
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(all); i++)
@@ -16,13 +17,25 @@ static void dtype_names(void **state)
 	assert_string_equal(od_dtype_name(OD_INT8), "I8");
 	assert_string_equal(od_dtype_name(OD_F8_E4M3), "F8_E4M3");
 	assert_string_equal(od_dtype_name(OD_F8_E5M2), "F8_E5M2");
-	assert_true(OD_F8_E4M3 == 6 && OD_F8_E5M2 == 7 && OD_DTYPE_LAST == 7); /* in packs */
-	assert_string_equal(od_dtype_name((enum od_dtype)9), "unknown");
+	assert_string_equal(od_dtype_name(OD_U4B8), "U4B8");
+	assert_string_equal(od_dtype_name(OD_U8B128), "U8B128");
+	assert_string_equal(od_dtype_name(OD_F4_E2M1), "F4_E2M1");
+	assert_string_equal(od_dtype_name(OD_F8_E8M0), "F8_E8M0");
+	assert_true(OD_F8_E4M3 == 6 && OD_F8_E5M2 == 7); /* in packs */
+	assert_true(OD_U4B8 == 8 && OD_U8B128 == 9 && OD_F4_E2M1 == 10 && OD_F8_E8M0 == 11 && OD_DTYPE_LAST == 11);
+	assert_string_equal(od_dtype_name((enum od_dtype)12), "unknown");
 	assert_int_equal(od_dtype_parse("unknown"), 0);
 	assert_int_equal(od_dtype_parse("F64"), 0);
 	assert_int_equal(od_dtype_bytes((enum od_dtype)0), 0);
 	assert_string_equal(od_dtype_name(OD_NF4), "unknown"); /* no checkpoint has it */
 	assert_int_equal(od_dtype_bytes(OD_NF4), 0);
+	assert_true(od_dtype_bytes(OD_U4B8) == 0 && od_dtype_bytes(OD_F4_E2M1) == 0); /* two in a byte */
+	assert_true(od_dtype_bytes(OD_U8B128) == 1 && od_dtype_bytes(OD_F8_E8M0) == 1);
+	for (size_t n = 0; n < 9; n++) {
+		assert_int_equal(od_row_bytes(OD_U4B8, n), (n + 1) / 2);
+		assert_int_equal(od_row_bytes(OD_F4_E2M1, n), (n + 1) / 2);
+		assert_int_equal(od_row_bytes(OD_U8B128, n), n);
+	}
 }
 
 /* The value of a half float from its definition, in double. */

@@ -60,7 +60,11 @@ static double weight_at(const struct od_mat *w, size_t o, size_t i)
 	case OD_INT8: return (double)((const int8_t *)w->data)[at] * (double)w->scale[o];
 	case OD_NF4:
 	case OD_F8_E4M3:
-	case OD_F8_E5M2: break; /* not made here */
+	case OD_F8_E5M2:
+	case OD_U4B8:
+	case OD_U8B128:
+	case OD_F4_E2M1:
+	case OD_F8_E8M0: break; /* not made here */
 	}
 	return 0;
 }

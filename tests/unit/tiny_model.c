@@ -55,7 +55,11 @@ static int limit_of(enum od_dtype dtype)
 	case OD_INT8: return 127;
 	case OD_NF4:
 	case OD_F8_E4M3:
-	case OD_F8_E5M2: break; /* not made here */
+	case OD_F8_E5M2:
+	case OD_U4B8:
+	case OD_U8B128:
+	case OD_F4_E2M1:
+	case OD_F8_E8M0: break; /* not made here */
 	}
 	return 0;
 }
@@ -79,7 +83,11 @@ static struct od_mat make_mat(struct tiny_model *t, uint64_t seed, uint64_t tens
 		case OD_INT8: ((int8_t *)data)[i] = (int8_t)v; break;
 		case OD_NF4:
 		case OD_F8_E4M3:
-		case OD_F8_E5M2: break;
+		case OD_F8_E5M2:
+		case OD_U4B8:
+		case OD_U8B128:
+		case OD_F4_E2M1:
+		case OD_F8_E8M0: break;
 		}
 	}
 	if (dtype == OD_INT8) {
