@@ -167,6 +167,15 @@ void od_cpu_merge_bf16_avx512(const uint8_t *e, const uint8_t *sm, size_t n, uin
 	else
 		od_cpu_table_avx2.merge_bf16(e, sm, n, w);
 }
+
+void od_cpu_matmul_scaled_avx512(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
+				 size_t n_rows, size_t o_begin, size_t o_end)
+{
+	if (od_cpu_expands_bytes())
+		od_cpu_matmul_scaled_vbmi2(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
+	else
+		od_cpu_table_avx2.matmul(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
+}
 #endif
 
 struct matmul_job {

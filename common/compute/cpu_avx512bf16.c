@@ -95,6 +95,7 @@ static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, cons
 
 #define OD_BF16_DOTS dots_bf16
 #define OD_MATMUL_INT8 od_cpu_matmul_int8_avx512
+#define OD_MATMUL_SCALED od_cpu_matmul_scaled_avx512
 #define OD_PLANES_DECODE od_cpu_planes_decode_avx512
 #define OD_PLANES_MERGE od_cpu_planes_merge_avx512
 #define OD_MERGE_BF16 od_cpu_merge_bf16_avx512

@@ -18,6 +18,11 @@
 #define OD_MERGE_BF16 merge_bf16
 #endif
 
+#ifndef OD_MATMUL_SCALED
+#include "common/compute/cpu_scaled_dots.h"
+#define OD_MATMUL_SCALED matmul_scaled
+#endif
+
 /* The dots of matmul with weights that are BF16 or become it exactly, unless the table brings its own. */
 #ifndef OD_BF16_DOTS
 #define OD_BF16_DOTS dots
@@ -162,6 +167,10 @@ static void matmul(const struct od_mat *w, const float *x, size_t x_stride, floa
 		OD_MATMUL_PLANES(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
 		return;
 	}
+	if (w->scales.at != NULL) {
+		OD_MATMUL_SCALED(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
+		return;
+	}
 	switch (w->dtype) {
 	case OD_BF16: matmul_of(OD_BF16_DOTS, OD_BF16, a, n_rows, n_out); break;
 	case OD_F16: matmul_of(dots, OD_F16, a, n_rows, n_out); break;
@@ -175,7 +184,7 @@ static void matmul(const struct od_mat *w, const float *x, size_t x_stride, floa
 	case OD_NF4: matmul_of(group_dots, OD_NF4, a, n_rows, n_out); break;
 	case OD_F8_E4M3: matmul_of(OD_BF16_DOTS, OD_F8_E4M3, a, n_rows, n_out); break;
 	case OD_F8_E5M2: matmul_of(OD_BF16_DOTS, OD_F8_E5M2, a, n_rows, n_out); break;
-	case OD_U4B8:
+	case OD_U4B8: /* have scales */
 	case OD_U8B128:
 	case OD_F4_E2M1:
 	case OD_F8_E8M0: break;

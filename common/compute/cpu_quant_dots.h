@@ -138,14 +138,10 @@ static ALWAYS_INLINE void quant_dots(od_line_fn *const add_line, od_end_fn *cons
 	const size_t step = LINE_GROUPS(t) * OD_QUANT_GROUP, bytes = od_row_bytes(t, a->n);
 	const size_t each = t == OD_NF4 || a->mat->grouped;
 	const size_t outs_ahead = no * (a->ahead > 0 ? a->ahead : 1);
-	float decoded[4][SEGMENT_GROUPS], *carry = a->carry;
+	float decoded[4][SEGMENT_GROUPS];
 	v16 sum[4][4];
 
-	V16_UNROLL(4)
-	for (size_t o = 0; o < no; o++)
-		V16_UNROLL(4)
-		for (size_t r = 0; r < nr; r++)
-			sum[o][r] = a->first ? v16_set1(0) : v16_load(carry + 16 * (o * nr + r));
+	begin_sums(no, nr, a, sum);
 	for (size_t k = 0, end; k < a->n; k = end) {
 		const float *scale[4];
 
@@ -176,16 +172,7 @@ static ALWAYS_INLINE void quant_dots(od_line_fn *const add_line, od_end_fn *cons
 			}
 		}
 	}
-	V16_UNROLL(4)
-	for (size_t o = 0; o < no; o++) {
-		V16_UNROLL(4)
-		for (size_t r = 0; r < nr; r++) {
-			if (a->last)
-				a->y[r * a->y_stride + o] = canonical(v16_fold_add(sum[o][r]));
-			else
-				v16_store(carry + 16 * (o * nr + r), sum[o][r]);
-		}
-	}
+	end_sums(no, nr, a, sum);
 }
 
 static ALWAYS_INLINE void group_dots(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)

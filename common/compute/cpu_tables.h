@@ -31,6 +31,12 @@ void od_cpu_planes_decode_vbmi2(const uint8_t *chunk, size_t n, size_t row, size
 void od_cpu_planes_merge_vbmi2(const uint8_t *chunk, size_t n, size_t row, size_t b, const uint8_t *sm, uint16_t *w);
 void od_cpu_merge_bf16_vbmi2(const uint8_t *e, const uint8_t *sm, size_t n, uint16_t *w);
 
+/* matmul of the AVX-512 tables with weights that have scales: with VBMI where the CPU has it, else AVX2's. */
+void od_cpu_matmul_scaled_avx512(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
+				 size_t n_rows, size_t o_begin, size_t o_end);
+void od_cpu_matmul_scaled_vbmi2(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
+				size_t n_rows, size_t o_begin, size_t o_end);
+
 typedef void od_matmul_fn(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
 			  size_t n_rows, size_t o_begin, size_t o_end);
 
@@ -74,7 +80,7 @@ struct od_tile {
 	size_t x_stride;
 	size_t row, col, n; /* the tile's first row of x, and its columns [col, col + n) */
 	const float *scale; /* of each row of w, or NULL */
-	const struct od_mat *mat;    /* for cpu_quant_dots.h, */
+	const struct od_mat *mat;    /* for cpu_quant_dots.h and cpu_scaled_dots.h, */
 	size_t out;		     /* with the output that w is of; */
 	const struct od_act8 *act8; /* and for cpu_int8_dots.h */
 	float *y;

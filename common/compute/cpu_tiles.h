@@ -16,6 +16,30 @@ static inline float canonical(float a)
 	return a != a ? od_bits_f32(0x7fc00000u) : a;
 }
 
+/* The sums of a tile: where they start, and where they go. */
+static ALWAYS_INLINE void begin_sums(const size_t no, const size_t nr, const struct od_tile *a, v16 (*sum)[4])
+{
+	V16_UNROLL(4)
+	for (size_t o = 0; o < no; o++)
+		V16_UNROLL(4)
+		for (size_t r = 0; r < nr; r++)
+			sum[o][r] = a->first ? v16_set1(0) : v16_load(a->carry + 16 * (o * nr + r));
+}
+
+static ALWAYS_INLINE void end_sums(const size_t no, const size_t nr, const struct od_tile *a, v16 (*sum)[4])
+{
+	V16_UNROLL(4)
+	for (size_t o = 0; o < no; o++) {
+		V16_UNROLL(4)
+		for (size_t r = 0; r < nr; r++) {
+			if (a->last)
+				a->y[r * a->y_stride + o] = canonical(v16_fold_add(sum[o][r]));
+			else
+				v16_store(a->carry + 16 * (o * nr + r), sum[o][r]);
+		}
+	}
+}
+
 /* n_out outputs of nr rows. */
 static ALWAYS_INLINE void row_tile(od_dots_fn *const f, const enum od_dtype t, const size_t no, const size_t nr,
 				   struct od_tile a, size_t n_out)
@@ -78,7 +102,7 @@ static ALWAYS_INLINE void matmul_of(od_dots_fn *const f, const enum od_dtype t, 
 			else if (nr == 2)
 				column_tiles(f, t, V16_OUTS_OF_2, 2, b, n);
 			else
-				row_tile(f, t, t == OD_NF4 ? V16_NF4_OUTS_OF_1 : V16_OUTS_OF_1, 1, b, n);
+				row_tile(f, t, od_dtype_bytes(t) == 0 ? V16_4BIT_OUTS_OF_1 : V16_OUTS_OF_1, 1, b, n);
 		}
 	}
 }

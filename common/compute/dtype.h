@@ -52,6 +52,7 @@ enum od_dtype od_dtype_parse(const char *name); /* 0 when unknown */
 
 /* What the 16 codes of the 4-bit types stand for; code 8 of E2M1 is -0. */
 extern const float od_u4b8_values[16], od_e2m1_values[16];
+extern const uint8_t od_u4b8_e5m2[16], od_e2m1_e5m2[16]; /* the same in E5M2, which holds them all */
 
 static inline float od_bits_f32(uint32_t bits)
 {
@@ -110,11 +111,6 @@ static inline float od_e4m3_f32(uint8_t b)
 	if (exp != 0)
 		return od_bits_f32(sign | (exp + 120u) << 23 | mant << 20);
 	return od_bits_f32(sign | od_f32_bits((float)mant * 0x1p-9f));
-}
-
-static inline float od_u8b128_f32(uint8_t b)
-{
-	return (float)(b - 128);
 }
 
 /* 2^(b - 127): the exponent of an f32 as it is stored, but for 2^-127, a subnormal, and NaN. */

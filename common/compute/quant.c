@@ -43,7 +43,7 @@ static void widen_codes(enum od_dtype t, const void *row, size_t n, float *restr
 		break;
 	case OD_U8B128:
 		for (size_t i = 0; i < n; i++)
-			out[i] = od_u8b128_f32(byte[i]);
+			out[i] = (float)(byte[i] - 128);
 		break;
 	case OD_U4B8:
 	case OD_F4_E2M1:

@@ -6,7 +6,7 @@ TABLE_FLAGS := -DOD_X86_TABLES $(if $(SANITIZE),-DOD_SMALL_KERNELS -Wno-maybe-un
 MACHINE := $(shell $(CC) -dumpmachine)
 ifneq ($(filter x86_64-%,$(MACHINE)),)
 LIBOD_SRCS += $(addprefix common/compute/,cpu_avx2.c cpu_avx512.c cpu_avx512bf16.c cpu_avx512vbmi2.c cpu_avx512vnni.c \
-	cpu_fused_avx512.c cpu_fused_avx512bf16.c)
+	cpu_fused_avx512.c cpu_fused_avx512bf16.c cpu_scaled_avx512.c)
 AVX512_FLAGS := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mprefer-vector-width=512
 CFLAGS_common_compute_cpu := -DOD_X86_TABLES
 CFLAGS_common_compute_cpu_scalar := -DOD_X86_TABLES
@@ -16,6 +16,7 @@ CFLAGS_common_compute_cpu_avx512vnni := $(AVX512_FLAGS) -mavx512vnni $(TABLE_FLA
 VBMI2_FLAGS := $(AVX512_FLAGS) -mavx512vbmi -mavx512vbmi2 -mgfni
 CFLAGS_common_compute_cpu_avx512vbmi2 := $(VBMI2_FLAGS) $(TABLE_FLAGS)
 CFLAGS_common_compute_cpu_avx512bf16 := $(AVX512_FLAGS) -mavx512bf16 $(TABLE_FLAGS)
+CFLAGS_common_compute_cpu_scaled_avx512 := $(VBMI2_FLAGS) $(TABLE_FLAGS)
 CFLAGS_common_compute_cpu_fused_avx512 := $(VBMI2_FLAGS) $(TABLE_FLAGS)
 CFLAGS_common_compute_cpu_fused_avx512bf16 := $(VBMI2_FLAGS) -mavx512bf16 $(TABLE_FLAGS)
 endif

@@ -14,7 +14,7 @@ typedef struct {
 /* Rows of weights that meet 1, 2, 4 rows of x: 8 of the 16 registers are sums. A sum is a chain of FMAs of 4
  * cycles, two of which can start per cycle, so 8 keep the unit busy; more would spill. */
 #define V16_OUTS_OF_1 4
-#define V16_NF4_OUTS_OF_1 2 /* codes take registers too: a third faster than 4 */
+#define V16_4BIT_OUTS_OF_1 2 /* codes take registers too: a third faster than 4 */
 #define V16_OUTS_OF_2 2
 #define V16_OUTS_OF_4 1
 
@@ -81,12 +81,15 @@ static inline v16 v16_load_f16_n(const void *p, size_t n)
 	return v16_load_f16(h);
 }
 
-static inline v16 v16_load_i8(const void *p)
+static inline v16 v16_of_i8(__m128i b)
 {
-	__m128i b = _mm_loadu_si128(p);
-
 	return (v16){ _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)),
 		      _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(b, b))) };
+}
+
+static inline v16 v16_load_i8(const void *p)
+{
+	return v16_of_i8(_mm_loadu_si128(p));
 }
 
 static inline v16 v16_load_i8_n(const void *p, size_t n)
@@ -137,6 +140,72 @@ static inline v16 v16_load_e5m2_n(const void *p, size_t n)
 
 	memcpy(b, p, n);
 	return v16_load_e5m2(b);
+}
+
+static inline v16 v16_load_i8_flipped(const void *p, uint8_t flip)
+{
+	return v16_of_i8(_mm_xor_si128(_mm_loadu_si128(p), _mm_set1_epi8((char)flip)));
+}
+
+static inline v16 v16_load_i8_flipped_n(const void *p, size_t n, uint8_t flip)
+{
+	uint8_t b[16] = { 0 };
+
+	memcpy(b, p, n);
+	return v16_load_i8_flipped(b, flip);
+}
+
+static inline __m256 v16_half_e8m0(__m128i b)
+{
+	const __m256i half = _mm256_set1_epi32(0x00400000); /* 2^-127, and with all ones above it NaN */
+	__m256i u = _mm256_slli_epi32(_mm256_cvtepu8_epi32(b), 23);
+	__m256i nan = _mm256_and_si256(_mm256_cmpeq_epi32(u, _mm256_set1_epi32(0x7f800000)), half);
+
+	return _mm256_castsi256_ps(_mm256_or_si256(_mm256_max_epu32(u, half), nan));
+}
+
+static inline v16 v16_load_e8m0(const void *p)
+{
+	__m128i b = _mm_loadu_si128(p);
+
+	return (v16){ v16_half_e8m0(b), v16_half_e8m0(_mm_unpackhi_epi64(b, b)) };
+}
+
+static inline v16 v16_load_e8m0_n(const void *p, size_t n)
+{
+	uint8_t b[16] = { 0 };
+
+	memcpy(b, p, n);
+	return v16_load_e8m0(b);
+}
+
+typedef struct {
+	__m128i e5m2; /* the upper halves of F16s */
+	__m256 scale;
+} v16t;
+
+static inline v16t v16t_of(enum od_dtype t, v16 scale)
+{
+	const uint8_t *e5m2 = t == OD_U4B8 ? od_u4b8_e5m2 : od_e2m1_e5m2;
+
+	return (v16t){ _mm_loadu_si128((const __m128i *)(const void *)e5m2), scale.lo };
+}
+
+static inline v16 v16_load_4bit(const void *p, v16t table)
+{
+	__m128i b = _mm_loadl_epi64(p), codes = _mm_unpacklo_epi8(b, _mm_srli_epi16(b, 4)), zero = _mm_setzero_si128();
+
+	b = _mm_shuffle_epi8(table.e5m2, _mm_and_si128(codes, _mm_set1_epi8(15)));
+	return (v16){ _mm256_mul_ps(_mm256_cvtph_ps(_mm_unpacklo_epi8(zero, b)), table.scale),
+		      _mm256_mul_ps(_mm256_cvtph_ps(_mm_unpackhi_epi8(zero, b)), table.scale) };
+}
+
+static inline v16 v16_load_4bit_n(const void *p, size_t n, v16t table)
+{
+	uint8_t b[8] = { 0 };
+
+	memcpy(b, p, (n + 1) / 2);
+	return v16_load_4bit(b, table);
 }
 
 typedef struct {

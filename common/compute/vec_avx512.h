@@ -12,7 +12,7 @@ typedef __m512 v16;
 /* Rows of weights that meet 1, 2, 4 rows of x. 16 of 32 registers are sums in the last; for one row memory is
  * the limit, and it likes few streams. */
 #define V16_OUTS_OF_1 4
-#define V16_NF4_OUTS_OF_1 4
+#define V16_4BIT_OUTS_OF_1 4
 #define V16_OUTS_OF_2 4
 #define V16_OUTS_OF_4 4
 
@@ -106,6 +106,40 @@ static inline v16 v16_load_e5m2_n(const void *p, size_t n)
 static inline v16 v16_load_e5m2(const void *p)
 {
 	return v16_of_e5m2(_mm_loadu_si128(p));
+}
+
+static inline v16 v16_of_flipped(__m128i b, uint8_t flip)
+{
+	return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_xor_si128(b, _mm_set1_epi8((char)flip))));
+}
+
+static inline v16 v16_load_i8_flipped_n(const void *p, size_t n, uint8_t flip)
+{
+	return v16_of_flipped(_mm_maskz_loadu_epi8(v16_first(n), p), flip);
+}
+
+static inline v16 v16_load_i8_flipped(const void *p, uint8_t flip)
+{
+	return v16_of_flipped(_mm_loadu_si128(p), flip);
+}
+
+static inline v16 v16_of_e8m0(__m128i b)
+{
+	const __m512i half = _mm512_set1_epi32(0x00400000); /* 2^-127, and with all ones above it NaN */
+	__m512i u = _mm512_slli_epi32(_mm512_cvtepu8_epi32(b), 23);
+	__mmask16 nan = _mm512_cmpeq_epi32_mask(u, _mm512_set1_epi32(0x7f800000));
+
+	return _mm512_castsi512_ps(_mm512_mask_or_epi32(_mm512_max_epu32(u, half), nan, u, half));
+}
+
+static inline v16 v16_load_e8m0_n(const void *p, size_t n)
+{
+	return v16_of_e8m0(_mm_maskz_loadu_epi8(v16_first(n), p));
+}
+
+static inline v16 v16_load_e8m0(const void *p)
+{
+	return v16_of_e8m0(_mm_loadu_si128(p));
 }
 
 typedef __m512i v16w;
@@ -254,6 +288,71 @@ static inline void v16_store_i8x4(int8_t *p, const v16 a[4])
 	w = _mm512_slli_epi32(_mm512_or_si512(w, _mm512_and_si512(_mm512_cvtps_epi32(a[1]), low)), 8);
 	_mm512_storeu_si512(p, _mm512_or_si512(w, _mm512_and_si512(_mm512_cvtps_epi32(a[0]), low)));
 }
+
+#ifdef __AVX512VBMI__
+typedef __m512 v16t;
+
+static inline v16t v16t_of(enum od_dtype t, v16 scale)
+{
+	return _mm512_mul_ps(_mm512_loadu_ps(t == OD_U4B8 ? od_u4b8_values : od_e2m1_values), scale);
+}
+
+/* All 16 codes are in each word of 8 bytes: lane i takes 8 bits from 4i on, and a permutation looks at the lower 4. */
+static inline v16 v16_of_4bit(__m512i words, v16t table)
+{
+	const __m512i from = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60);
+
+	return _mm512_permutexvar_ps(_mm512_multishift_epi64_epi8(from, words), table);
+}
+
+static inline v16 v16_load_4bit_n(const void *p, size_t n, v16t table)
+{
+	return v16_of_4bit(_mm512_broadcastq_epi64(_mm_maskz_loadu_epi8(v16_first((n + 1) / 2), p)), table);
+}
+
+static inline v16 v16_load_4bit(const void *p, v16t table)
+{
+	return v16_of_4bit(_mm512_broadcastq_epi64(_mm_loadl_epi64(p)), table);
+}
+
+/* E4M3 without sign as BF16: its upper bytes, and its lower ones. The first 8 are subnormals, the last one is NaN. */
+#define V16_ROW(b) b, b, b, b, b, b, b, b, b, b, b, b, b, b, b, b
+#define V16_ROW_LOW 0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0
+static const uint8_t v16_e4m3_high[128] = {
+	0x00, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c, 0x3c,
+	V16_ROW(0x3d), V16_ROW(0x3e), V16_ROW(0x3f), V16_ROW(0x40), V16_ROW(0x41), V16_ROW(0x42),
+	0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x43, 0x7f,
+};
+static const uint8_t v16_e4m3_low[128] = {
+	0x00, 0x00, 0x80, 0xc0, 0x00, 0x20, 0x40, 0x60, 0x80, 0x90, 0xa0, 0xb0, 0xc0, 0xd0, 0xe0, 0xf0,
+	V16_ROW_LOW, 0xf0, V16_ROW_LOW, 0xf0, V16_ROW_LOW, 0xf0, V16_ROW_LOW, 0xf0, V16_ROW_LOW, 0xf0, V16_ROW_LOW, 0xf0,
+	V16_ROW_LOW, 0xc0,
+};
+
+static inline __m512i v16_look_up(const uint8_t *table, __m512i codes) /* by their lower 7 bits */
+{
+	return _mm512_permutex2var_epi8(_mm512_loadu_si512(table), codes, _mm512_loadu_si512(table + 64));
+}
+
+/* 64 of E4M3, in order. Unpacking works in each quarter of a register by itself, twice: bytes to words, words to the
+ * upper halves of floats. So quarter q begins with weights 4q to 4q + 3 of each 16. */
+#define V16_LOADS_64_E4M3
+static inline void v16_load_64_e4m3(const void *p, v16 *w)
+{
+	const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+	const __m512i zero = _mm512_setzero_si512(), sign = _mm512_set1_epi8(-128);
+	__m512i b = _mm512_permutexvar_epi32(order, _mm512_loadu_si512(p)), low = v16_look_up(v16_e4m3_low, b), words;
+	/* f8: high | (b & sign) */
+	__m512i high = _mm512_ternarylogic_epi32(v16_look_up(v16_e4m3_high, b), b, sign, 0xf8);
+
+	words = _mm512_unpacklo_epi8(low, high);
+	w[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(zero, words));
+	w[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(zero, words));
+	words = _mm512_unpackhi_epi8(low, high);
+	w[2] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(zero, words));
+	w[3] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(zero, words));
+}
+#endif
 
 #ifdef __AVX512VNNI__
 typedef __m512i v64;

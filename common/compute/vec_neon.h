@@ -17,7 +17,7 @@ typedef struct {
 /* Rows of weights that meet 1, 2, 4 rows of x. 8 sums are what two pipes for FMAs of 4 cycles can use, and with more than
  * 16 of the 32 registers the decoding of quantised weights would spill. */
 #define V16_OUTS_OF_1 2
-#define V16_NF4_OUTS_OF_1 2
+#define V16_4BIT_OUTS_OF_1 2
 #define V16_OUTS_OF_2 2
 #define V16_OUTS_OF_4 1
 
@@ -87,13 +87,17 @@ static inline v16 v16_load_f16_n(const void *p, size_t n)
 	return v16_load_f16(h);
 }
 
-static inline v16 v16_load_i8(const void *p)
+static inline v16 v16_of_i8(int8x16_t b)
 {
-	int8x16_t b = vld1q_s8(p);
 	int16x8_t lo = vmovl_s8(vget_low_s8(b)), hi = vmovl_high_s8(b);
 
 	return (v16){ vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))), vcvtq_f32_s32(vmovl_high_s16(lo)),
 		      vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi))), vcvtq_f32_s32(vmovl_high_s16(hi)) };
+}
+
+static inline v16 v16_load_i8(const void *p)
+{
+	return v16_of_i8(vld1q_s8(p));
 }
 
 static inline v16 v16_load_i8_n(const void *p, size_t n)
@@ -143,6 +147,74 @@ static inline v16 v16_load_e5m2_n(const void *p, size_t n)
 
 	memcpy(b, p, n);
 	return v16_load_e5m2(b);
+}
+
+static inline v16 v16_load_i8_flipped(const void *p, uint8_t flip)
+{
+	return v16_of_i8(vreinterpretq_s8_u8(veorq_u8(vld1q_u8(p), vdupq_n_u8(flip))));
+}
+
+static inline v16 v16_load_i8_flipped_n(const void *p, size_t n, uint8_t flip)
+{
+	uint8_t b[16] = { 0 };
+
+	memcpy(b, p, n);
+	return v16_load_i8_flipped(b, flip);
+}
+
+static inline float32x4_t v16_quarter_e8m0(uint16x4_t b)
+{
+	const uint32x4_t half = vdupq_n_u32(0x00400000u); /* 2^-127, and with all ones above it NaN */
+	uint32x4_t u = vshlq_n_u32(vmovl_u16(b), 23);
+	uint32x4_t nan = vandq_u32(vceqq_u32(u, vdupq_n_u32(0x7f800000u)), half);
+
+	return vreinterpretq_f32_u32(vorrq_u32(vmaxq_u32(u, half), nan));
+}
+
+static inline v16 v16_load_e8m0(const void *p)
+{
+	uint8x16_t b = vld1q_u8(p);
+	uint16x8_t lo = vmovl_u8(vget_low_u8(b)), hi = vmovl_high_u8(b);
+
+	return (v16){ v16_quarter_e8m0(vget_low_u16(lo)), v16_quarter_e8m0(vget_high_u16(lo)),
+		      v16_quarter_e8m0(vget_low_u16(hi)), v16_quarter_e8m0(vget_high_u16(hi)) };
+}
+
+static inline v16 v16_load_e8m0_n(const void *p, size_t n)
+{
+	uint8_t b[16] = { 0 };
+
+	memcpy(b, p, n);
+	return v16_load_e8m0(b);
+}
+
+typedef struct {
+	uint8x16_t e5m2; /* the upper halves of F16s */
+	float32x4_t scale;
+} v16t;
+
+static inline v16t v16t_of(enum od_dtype t, v16 scale)
+{
+	return (v16t){ vld1q_u8(t == OD_U4B8 ? od_u4b8_e5m2 : od_e2m1_e5m2), scale.a };
+}
+
+static inline v16 v16_load_4bit(const void *p, v16t table)
+{
+	uint8x8_t b = vld1_u8(p);
+	uint8x8x2_t codes = vzip_u8(vand_u8(b, vdup_n_u8(15)), vshr_n_u8(b, 4));
+	uint8x16_t e5m2 = vqtbl1q_u8(table.e5m2, vcombine_u8(codes.val[0], codes.val[1]));
+	v16 r = v16_of_f16(vshll_n_u8(vget_low_u8(e5m2), 8), vshll_high_n_u8(e5m2, 8));
+
+	return (v16){ vmulq_f32(r.a, table.scale), vmulq_f32(r.b, table.scale), vmulq_f32(r.c, table.scale),
+		      vmulq_f32(r.d, table.scale) };
+}
+
+static inline v16 v16_load_4bit_n(const void *p, size_t n, v16t table)
+{
+	uint8_t b[8] = { 0 };
+
+	memcpy(b, p, (n + 1) / 2);
+	return v16_load_4bit(b, table);
 }
 
 typedef struct {

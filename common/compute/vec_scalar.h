@@ -15,7 +15,7 @@ typedef struct {
 
 /* How many rows of weights meet 1, 2, 4 rows of x in registers. Nothing is gained here, so little code. */
 #define V16_OUTS_OF_1 1
-#define V16_NF4_OUTS_OF_1 1
+#define V16_4BIT_OUTS_OF_1 1
 #define V16_OUTS_OF_2 1
 #define V16_OUTS_OF_4 1
 
@@ -115,6 +115,65 @@ static inline v16 v16_load_e5m2_n(const void *p, size_t n)
 static inline v16 v16_load_e5m2(const void *p)
 {
 	return v16_load_e5m2_n(p, 16);
+}
+
+/* INT8 whose bytes have some bits flipped: with 0x80 they have 128 added. */
+static inline v16 v16_load_i8_flipped_n(const void *p, size_t n, uint8_t flip)
+{
+	uint8_t b[16] = { 0 };
+
+	memcpy(b, p, n);
+	V16_EACH b[i] ^= flip;
+	return v16_load_i8_n(b, 16);
+}
+
+static inline v16 v16_load_i8_flipped(const void *p, uint8_t flip)
+{
+	return v16_load_i8_flipped_n(p, 16, flip);
+}
+
+static inline v16 v16_load_e8m0_n(const void *p, size_t n)
+{
+	uint8_t b[16] = { 0 };
+	v16 r;
+
+	memcpy(b, p, n);
+	V16_EACH r.f[i] = od_e8m0_f32(b[i]);
+	return r;
+}
+
+static inline v16 v16_load_e8m0(const void *p)
+{
+	return v16_load_e8m0_n(p, 16);
+}
+
+/* What the codes of OD_U4B8 or OD_F4_E2M1 stand for times a scale, the same in all lanes; the products are rounded. */
+typedef struct {
+	float f[16];
+} v16t;
+
+static inline v16t v16t_of(enum od_dtype t, v16 scale)
+{
+	const float *values = t == OD_U4B8 ? od_u4b8_values : od_e2m1_values;
+	v16t r;
+
+	V16_EACH r.f[i] = values[i] * scale.f[i];
+	return r;
+}
+
+static inline v16 v16_load_4bit_n(const void *p, size_t n, v16t table) /* of (n + 1) / 2 bytes; other lanes: any */
+{
+	uint8_t b[8] = { 0 };
+	v16 r;
+
+	memcpy(b, p, (n + 1) / 2);
+	V16_EACH r.f[i] = table.f[b[i / 2] >> 4 * (i % 2) & 15];
+	return r;
+}
+
+static inline v16 v16_load_4bit(const void *p, v16t table)
+{
+	return v16_load_4bit_n(p, 16, table);
 }
 
 /* 16 words with codes of NF4, as a piece of 64 bytes has them (quant.h). */

@@ -210,7 +210,6 @@ static void known_values(void **state)
 	assert_int_equal(od_f32_bits(od_e8m0_f32(0)), 0x00400000u);
 	assert_int_equal(od_f32_bits(od_e8m0_f32(254)), 0x7f000000u);
 	assert_true(isnan(od_e8m0_f32(255)));
-	assert_true(od_u8b128_f32(0) == -128 && od_u8b128_f32(128) == 0 && od_u8b128_f32(255) == 127);
 }
 
 static void check_rows(const struct od_mat *w, const float *want)
@@ -265,13 +264,199 @@ static void rows_without_scales(void **state)
 	}
 }
 
+/* --- products: the bits of the same weights as F32 --- */
+
+#define UNTOUCHED 0x1.6dp+11f
+
+static void check_product(const struct od_backend *be, uint64_t *seed, const struct data *d, size_t n_rows, enum kind kind)
+{
+	struct od_mat plain = { .dtype = OD_F32, .n_out = d->w.n_out, .n_in = d->w.n_in, .data = d->f32 };
+	size_t n_out = d->w.n_out, n_in = d->w.n_in, x_stride = n_in + random_below(seed, 3);
+	size_t y_stride = n_out + random_below(seed, 3), y_len = (n_rows - 1) * y_stride + n_out;
+	size_t begin = random_below(seed, 4) == 0 ? random_below(seed, n_out) : 0;
+	float *x = random_row(seed, (n_rows - 1) * x_stride + n_in, kind);
+	float *y = exact(y_len, sizeof(float)), *want = exact(y_len, sizeof(float));
+
+	for (size_t i = 0; i < y_len; i++)
+		y[i] = want[i] = UNTOUCHED;
+	be->matmul(&plain, x, x_stride, want, y_stride, n_rows, begin, n_out);
+	be->matmul(&d->w, x, x_stride, y, y_stride, n_rows, begin, n_out);
+	assert_bits(name_of(&d->w), y, want, y_len);
+	free(x), free(y), free(want);
+}
+
+static void check_shape(const struct od_backend *be, uint64_t *seed, size_t i, size_t n_out, size_t n_in, size_t n_rows)
+{
+	enum od_dtype t = code_types[i % COUNT(code_types)];
+	enum od_dtype scales = scale_types[i / COUNT(code_types) % COUNT(scale_types)];
+	enum kind kind = (enum kind)random_below(seed, N_KINDS);
+	struct data d;
+
+	data_new(&d, seed, t, scales, groups_of[i / COUNT(code_types) / COUNT(scale_types)], n_out, n_in, kind);
+	check_product(be, seed, &d, n_rows, kind);
+	data_free(&d);
+}
+
+#define N_FORMATS (COUNT(code_types) * COUNT(scale_types) * COUNT(groups_of))
+
+static void any_shape(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 33;
+
+	for (size_t i = 0; i < N_FORMATS; i++)
+		for (size_t n_rows = 1; n_rows <= 9; n_rows++)
+			for (int more = 0; more < 3; more++)
+				check_shape(be, &seed, i, 1 + random_below(&seed, 11),
+					    1 + random_below(&seed, more == 0 ? 40 : 500), n_rows);
+}
+
+/* More inputs than are walked over, and than have their scales decoded, at a time; the last ones end in the middle of
+ * a group, of 16 and of a byte, or do not. */
+static void long_rows(void **state)
+{
+	static const size_t lengths[] = { 1024, 1025, 2048, 2063, 3000, 4097 };
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 34;
+
+	for (size_t i = 0; i < N_FORMATS; i++)
+		for (size_t n_rows = 1; n_rows <= 4; n_rows += 1 + n_rows % 2)
+			check_shape(be, &seed, i, 5, lengths[random_below(&seed, COUNT(lengths))], n_rows);
+}
+
+/* More outputs than stay in a cache while the rows pass. */
+static void many_outputs(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 35;
+
+	for (size_t i = 0; i < N_FORMATS; i += 7)
+		check_shape(be, &seed, i, 133, 1100, 3 + 2 * (i % 2));
+}
+
+/* Every weight alone, against its definition and not the F32 kernel. */
+static void every_weight(void **state)
+{
+	enum { N_OUT = 3, N_IN = 150 };
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 36;
+
+	for (size_t i = 0; i < N_FORMATS; i++) {
+		float *x = exact(N_IN * N_IN, sizeof(float)), y[N_OUT * N_IN], want[N_OUT * N_IN];
+		struct data d;
+
+		data_new(&d, &seed, code_types[i % COUNT(code_types)],
+			 scale_types[i / COUNT(code_types) % COUNT(scale_types)],
+			 groups_of[i / COUNT(code_types) / COUNT(scale_types)], N_OUT, N_IN, i % 2 ? PLAIN : TINY);
+		for (size_t k = 0; k < N_IN * N_IN; k++)
+			x[k] = k / N_IN == k % N_IN;
+		be->matmul(&d.w, x, N_IN, y, N_OUT, N_IN, 0, N_OUT);
+		for (size_t k = 0; k < N_IN; k++)
+			for (size_t o = 0; o < N_OUT; o++)
+				want[N_OUT * k + o] = d.f32[o * N_IN + k] + 0.0f; /* the sum began with +0 */
+		assert_bits(name_of(&d.w), y, want, N_OUT * N_IN);
+		data_free(&d);
+		free(x);
+	}
+}
+
+/* -0 of E2M1 is a weight of its own: where sums are -0, +0 would show. */
+static void negative_zero(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint8_t codes[16];
+	float x[32], y, scale[2] = { 1, 0x1p-100f };
+	struct od_mat w = { .dtype = OD_F4_E2M1, .n_out = 1, .n_in = 32, .data = codes };
+
+	w.scales = (struct od_scales){ OD_F32, 16, scale + 1, NULL };
+	scale[0] = scale[1];
+	w.scales.at = scale;
+	for (int plus = 0; plus < 2; plus++) {
+		memset(codes, 0x22, 8); /* 1, which with x underflows to -0 */
+		memset(codes + 8, plus ? 0x00 : 0x88, 8);
+		for (size_t k = 0; k < 32; k++)
+			x[k] = k < 16 ? -0x1p-100f : 1;
+		be->matmul(&w, x, 32, &y, 1, 1, 0, 1);
+		assert_int_equal(od_f32_bits(y), plus ? 0 : 0x80000000u);
+	}
+}
+
+/* od_matmul with rows that would be rounded for a shadow's weights: not for published ones. And over threads. */
+static void published_rows_stay(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 37;
+
+	for (size_t i = 0; i < N_FORMATS; i += 5) {
+		float *x = random_row(&seed, 3 * 900, PLAIN), y[3 * 77], want[3 * 77];
+		struct od_pool *pool;
+		struct data d;
+
+		data_new(&d, &seed, code_types[i % COUNT(code_types)], scale_types[i / COUNT(code_types) % COUNT(scale_types)],
+			 groups_of[i / COUNT(code_types) / COUNT(scale_types)], 77, 900, PLAIN);
+		be->matmul(&(struct od_mat){ .dtype = OD_F32, .n_out = 77, .n_in = 900, .data = d.f32 }, x, 900, want, 77, 3,
+			   0, 77);
+		d.w.act = OD_ACT_INT8;
+		assert_int_equal(od_pool_new(&pool, 1 + i % 3, "test", NULL), OD_OK);
+		od_matmul(be, pool, &d.w, x, y, 3);
+		assert_bits(name_of(&d.w), y, want, 3 * 77);
+		od_pool_free(pool);
+		data_free(&d);
+		free(x);
+	}
+}
+
+static void *fence(struct fenced *f, void *data, size_t bytes)
+{
+	*f = fenced_new(bytes);
+	memcpy(f->p, data, bytes);
+	return f->p;
+}
+
+/* No byte behind codes, scales or rows is read. */
+static void stays_inside(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 38;
+
+	for (size_t i = 0; i < N_FORMATS; i++) {
+		size_t n_in = 1 + random_below(&seed, 150), n_rows = 1 + i % 5, group = groups_of[i / COUNT(code_types) / COUNT(scale_types)];
+		enum od_dtype scales = scale_types[i / COUNT(code_types) % COUNT(scale_types)];
+		size_t n_groups = group > n_in ? 1 : (n_in + group - 1) / group;
+		float *x = random_row(&seed, n_rows * n_in, PLAIN), y[5 * 5], want[5 * 5];
+		struct fenced at[3];
+		struct data d;
+		struct od_mat w;
+
+		data_new(&d, &seed, code_types[i % COUNT(code_types)], scales, group, 5, n_in, PLAIN);
+		w = d.w;
+		w.data = fence(&at[0], d.codes, 5 * od_row_bytes(w.dtype, n_in));
+		w.scales.at = fence(&at[1], d.scales, 5 * n_groups * od_dtype_bytes(scales));
+		fence(&at[2], x, n_rows * n_in * sizeof(float));
+		be->matmul(&w, (float *)(void *)at[2].p, n_in, y, 5, n_rows, 0, 5);
+		be->matmul(&d.w, x, n_in, want, 5, n_rows, 0, 5);
+		assert_bits(name_of(&w), y, want, n_rows * 5);
+		for (size_t k = 0; k < 3; k++)
+			munmap(at[k].map, at[k].map_len);
+		data_free(&d);
+		free(x);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		ON_ALL_TABLES(every_code),
+		cmocka_unit_test(every_code),
 		cmocka_unit_test(known_values),
 		cmocka_unit_test(rows_with_scales),
 		cmocka_unit_test(rows_without_scales),
+		ON_ALL_TABLES(any_shape),
+		ON_ALL_TABLES(long_rows),
+		ON_ALL_TABLES(many_outputs),
+		ON_ALL_TABLES(every_weight),
+		ON_ALL_TABLES(negative_zero),
+		ON_ALL_TABLES(published_rows_stay),
+		ON_ALL_TABLES(stays_inside),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
