@@ -154,7 +154,7 @@ static void matmul(const struct od_mat *w, const float *x, size_t x_stride, floa
 		.x = x,
 		.x_stride = x_stride,
 		.n = w->n_in,
-		.scale = w->dtype == OD_INT8 && !w->grouped ? w->scale + o_begin : NULL,
+		.scale = w->scale != NULL && w->dtype == OD_INT8 && !w->grouped ? w->scale + o_begin : NULL,
 		.mat = w,
 		.out = o_begin,
 		.y = y + o_begin,

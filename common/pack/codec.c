@@ -329,18 +329,23 @@ static void planes_weights(struct od_decoder *d, const struct od_coded *c, enum 
 	}
 }
 
+int od_decoder_look(struct od_decoder *d, const struct od_coded *c, const uint8_t **e, struct od_err *err)
+{
+	*e = c->codec == OD_CODEC_RAW ? c->at : d->e;
+	return c->codec == OD_CODEC_RAW ? OD_OK : od_decoder_exponents(d, c, d->e, err);
+}
+
 int od_decoder_weights(struct od_decoder *d, const struct od_coded *c, enum od_dtype t, const uint8_t *sm, void *dst,
 		       struct od_err *err)
 {
-	const uint8_t *e = c->codec == OD_CODEC_RAW ? c->at : d->e;
-	int rc = OD_OK;
+	const uint8_t *e;
+	int rc;
 
 	if (c->codec == OD_CODEC_PLANES) {
 		planes_weights(d, c, t, sm, dst);
 		return OD_OK;
 	}
-	if (c->codec != OD_CODEC_RAW)
-		rc = od_decoder_exponents(d, c, d->e, err);
+	rc = od_decoder_look(d, c, &e, err);
 	if (rc == OD_OK)
 		od_codec_merge(d->be, t, sm, e, c->n, dst);
 	return rc;

@@ -48,7 +48,7 @@ size_t od_coder_bound(const struct od_coder *c, size_t n, size_t row);
 OD_MUST_CHECK int od_coder_encode(struct od_coder *c, enum od_dtype t, const uint8_t *e, size_t n, size_t row,
 				  uint8_t *out, size_t *stored_bytes, enum od_codec *codec, struct od_err *err);
 
-/* An E-chunk as it is stored. Borrowed. */
+/* An E-chunk as it is stored. Borrowed. To a codec the scales behind codes are bytes as these are. */
 struct od_coded {
 	enum od_codec codec;
 	const uint8_t *at; /* [bytes], followed by OD_PAD_BYTES readable bytes */
@@ -69,6 +69,8 @@ size_t od_decoder_bytes(size_t max_n);	    /* memory of one, about */
 /* The exponents of a checked chunk to e, which has room for n and OD_PAD_BYTES more. OD_ERR_CORRUPT says what is wrong;
  * what was written is then garbage. */
 OD_MUST_CHECK int od_decoder_exponents(struct od_decoder *d, const struct od_coded *c, uint8_t *e, struct od_err *err);
+/* The same, to where *e says: in the chunk itself or in the decoder, which keeps it until it is used again. */
+OD_MUST_CHECK int od_decoder_look(struct od_decoder *d, const struct od_coded *c, const uint8_t **e, struct od_err *err);
 /* The weights of type t to dst, put together with sm as od_codec_merge does. Planes of 16-bit types without a detour. */
 OD_MUST_CHECK int od_decoder_weights(struct od_decoder *d, const struct od_coded *c, enum od_dtype t, const uint8_t *sm,
 				     void *dst, struct od_err *err);

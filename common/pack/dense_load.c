@@ -18,9 +18,9 @@ struct od_dense_store {
 /* Norms are widened to f32, which is exact; matrices stay as they are. */
 static uint64_t tensor_memory(const struct od_dense_tensor *t)
 {
-	uint64_t n = t->n_in > 0 ? t->bytes : t->n_out * sizeof(float);
-
-	return od_round_up(n, OD_PAD_BYTES) + OD_PAD_BYTES;
+	if (t->n_in > 0)
+		return od_mat_memory_bytes(&t->type, t->n_out, t->n_in);
+	return od_round_up(t->n_out * sizeof(float), OD_PAD_BYTES) + OD_PAD_BYTES;
 }
 
 static bool is_attention(enum od_role role)
@@ -48,19 +48,73 @@ uint64_t od_dense_need_bytes(const struct od_pack *p)
 	return od_dense_some_bytes(p, true);
 }
 
-static int read_tensor(const struct od_pack *p, const struct od_dense_tensor *t, void *dst, struct od_err *err)
+int od_dense_read_rows(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n, void *memory,
+		       uint8_t *scratch, struct od_err *err)
+{
+	const struct od_mat_type *type = &t->type;
+	const uint64_t each = od_mat_row_bytes(type, t->n_in), row_scales = od_mat_scale_row_bytes(type, t->n_in);
+	const uint64_t divisor = od_mat_divisor_bytes(type), behind = t->offset + t->n_out * each;
+	int rc = od_file_pread(p->dense.fd, memory, n * each, t->offset + row * each, p->dense.path, err);
+
+	if (rc != OD_OK || type->scale == 0)
+		return rc;
+	rc = od_file_pread(p->dense.fd, scratch, divisor, behind, p->dense.path, err);
+	if (rc == OD_OK)
+		rc = od_file_pread(p->dense.fd, scratch + divisor, od_mat_scale_rows(type, row, n) * row_scales,
+				   behind + divisor + od_mat_scale_row(type, row) * row_scales, p->dense.path, err);
+	if (rc == OD_OK)
+		od_mat_put_scales(type, n, t->n_in, memory, 0, row, n, scratch);
+	return rc;
+}
+
+uint64_t od_dense_token_bytes(const struct od_pack *p)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < p->manifest.n_dense; i++) {
+		const struct od_dense_tensor *t = &p->manifest.dense[i];
+
+		n += t->role == OD_ROLE_EMBED && !p->config.tied_head ? od_mat_row_bytes(&t->type, t->n_in) : t->bytes;
+	}
+	return n;
+}
+
+static int check_sum(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t found, struct od_err *err)
+{
+	if (found == t->xxh3)
+		return OD_OK;
+	return od_fail(err, OD_ERR_CORRUPT, "%s: tensor %s of layer %u at offset %" PRIu64 ": checksum: expected %016" PRIx64
+		       ", found %016" PRIx64, p->dense.path, od_role_name(t->role), t->layer, t->offset, t->xxh3, found);
+}
+
+static int read_vector(const struct od_pack *p, const struct od_dense_tensor *t, void *dst, struct od_err *err)
 {
 	int rc = od_file_pread(p->dense.fd, dst, t->bytes, t->offset, p->dense.path, err);
-	uint64_t found;
 
-	if (rc != OD_OK)
-		return rc;
-	found = XXH3_64bits(dst, t->bytes);
-	if (found != t->xxh3)
-		return od_fail(err, OD_ERR_CORRUPT, "%s: tensor %s of layer %u at offset %" PRIu64 ": checksum: expected "
-			       "%016" PRIx64 ", found %016" PRIx64, p->dense.path, od_role_name(t->role), t->layer,
-			       t->offset, t->xxh3, found);
-	return OD_OK;
+	return rc == OD_OK ? check_sum(p, t, XXH3_64bits(dst, t->bytes), err) : rc;
+}
+
+/* The sum is over the weights and what stands behind them, which scratch holds now. */
+static int read_matrix(const struct od_pack *p, const struct od_dense_tensor *t, void *dst, struct od_err *err)
+{
+	const uint64_t weights = t->n_out * od_mat_row_bytes(&t->type, t->n_in);
+	uint8_t *scratch = malloc(t->bytes - weights + 1);
+	XXH3_state_t *sum = XXH3_createState();
+	int rc = OD_OK;
+
+	if (scratch == NULL || sum == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", p->dense.path);
+	if (rc == OD_OK)
+		rc = od_dense_read_rows(p, t, 0, t->n_out, dst, scratch, err);
+	if (rc == OD_OK) {
+		XXH3_64bits_reset(sum);
+		XXH3_64bits_update(sum, dst, weights);
+		XXH3_64bits_update(sum, scratch, t->bytes - weights);
+		rc = check_sum(p, t, XXH3_64bits_digest(sum), err);
+	}
+	XXH3_freeState(sum);
+	free(scratch);
+	return rc;
 }
 
 static void widen(enum od_dtype dtype, const void *src, size_t n, float *dst)
@@ -81,18 +135,19 @@ static int read_norm(const struct od_pack *p, const struct od_dense_tensor *t, f
 
 	if (raw == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", p->dense.path);
-	rc = read_tensor(p, t, raw, err);
+	rc = read_vector(p, t, raw, err);
 	if (rc == OD_OK)
-		widen(t->dtype, raw, t->n_out, dst);
+		widen(t->type.dtype, raw, t->n_out, dst);
 	free(raw);
 	return rc;
 }
 
 static void bind(struct od_dense_store *s, const struct od_dense_tensor *t, const void *data)
 {
-	const struct od_mat mat = { .dtype = t->dtype, .n_out = t->n_out, .n_in = t->n_in, .data = data };
 	struct od_layer_weights *l = &s->layer[t->layer];
+	struct od_mat mat;
 
+	od_mat_bind(&mat, &t->type, t->n_out, t->n_in, data);
 	switch (t->role) {
 	case OD_ROLE_EMBED: s->dense.embed = mat; break;
 	case OD_ROLE_HEAD: s->dense.head = mat; break;
@@ -119,7 +174,7 @@ static int load_tensors(struct od_dense_store *s, const struct od_pack *p, bool 
 		if (!attention && is_attention(t->role))
 			continue;
 		if (t->n_in > 0)
-			rc = read_tensor(p, t, at, err);
+			rc = read_matrix(p, t, at, err);
 		else
 			rc = read_norm(p, t, (float *)(void *)at, err);
 		bind(s, t, at);

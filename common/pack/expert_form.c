@@ -70,10 +70,10 @@ int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *
 		for (uint32_t s = 0; s < e->x.n_shards; s++) {
 			const struct od_shard *shard = &e->x.shard[s];
 
-			if (e->dtype[shard->mat] != OD_BF16)
+			if (e->type[shard->mat].dtype != OD_BF16)
 				return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u) has %s weights: only BF16 can be computed "
 					       "on as planes; use --resident-form bf16", p->dir, m, expert,
-					       od_dtype_name(e->dtype[shard->mat]));
+					       od_dtype_name(e->type[shard->mat].dtype));
 			if (shard->e.codec != OD_CODEC_PLANES)
 				return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u) shard %u: its exponents are stored with codec "
 					       "%s%s: only planes can be computed on; use --resident-form bf16%s", p->dir, m, expert, s,
@@ -114,15 +114,26 @@ int od_pack_choose_form(const struct od_pack *p, const struct od_backend *be, in
 static void bind_plain(const struct od_config *cfg, const struct od_expert_entry *e, const uint8_t *plain,
 		       struct od_expert *w)
 {
-	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
-		w->mat[mat].data = plain + od_plain_offset(cfg, e, mat);
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+		uint64_t n_out, n_in;
+
+		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
+		od_mat_bind(&w->mat[mat], &e->type[mat], n_out, n_in, plain + od_plain_offset(cfg, e, mat));
+	}
 }
 
-static void bind_planes(const struct od_expert_entry *e, const uint8_t *sm, uint8_t *coded, struct od_expert *w)
+static void bind_planes(const struct od_config *cfg, const struct od_expert_entry *e, const uint8_t *sm, uint8_t *coded,
+			struct od_expert *w)
 {
 	const uint8_t **chunk = (const uint8_t **)(void *)(coded + e_bytes(e));
 	struct od_planes *planes = (struct od_planes *)(void *)(chunk + e->x.n_shards);
 
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+		uint64_t n_out, n_in;
+
+		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
+		w->mat[mat] = (struct od_mat){ .dtype = e->type[mat].dtype, .n_out = n_out, .n_in = n_in };
+	}
 	for (uint32_t i = e->x.n_shards; i-- > 0;) { /* so that a matrix's first shard has the last word */
 		const struct od_shard *s = &e->x.shard[i];
 
@@ -138,14 +149,8 @@ void od_pack_bind(const struct od_pack *p, uint32_t m, uint32_t expert, const st
 {
 	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
 
-	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
-		uint64_t n_out, n_in;
-
-		od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
-		w->mat[mat] = (struct od_mat){ .dtype = e->dtype[mat], .n_out = n_out, .n_in = n_in };
-	}
 	if (mem->at[OD_BUF_PLAIN] != NULL)
 		bind_plain(&p->config, e, mem->at[OD_BUF_PLAIN], w);
 	else
-		bind_planes(e, mem->at[OD_BUF_SM], mem->at[OD_BUF_E], w);
+		bind_planes(&p->config, e, mem->at[OD_BUF_SM], mem->at[OD_BUF_E], w);
 }

@@ -104,29 +104,39 @@ static int check_sum(const struct od_pack *p, const struct place *at, const stru
 	return bad_chunk(p, at, c, err);
 }
 
-/* Where a shard's weights go; NULL: nowhere, it stays as it is. */
-static uint8_t *rows_at(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
-			const struct od_expert_mem *mem)
-{
-	uint64_t n_out, n_in;
+/* Where a shard's weights go: the matrix in memory (mat_type.h) whose rows they are from the given one on; NULL: nowhere,
+ * the shard stays as it is. */
+struct target {
+	uint8_t *memory;
+	uint64_t n_rows, n_in, row;
+};
 
-	if (mem->at[OD_BUF_PLAIN] == NULL)
-		return NULL;
-	od_expert_mat_shape(&p->config, (enum od_expert_mat)s->mat, &n_out, &n_in);
-	return mem->at[OD_BUF_PLAIN] + od_plain_offset(&p->config, e, s->mat) +
-	       s->row_begin * n_in * od_dtype_bytes(e->dtype[s->mat]);
+static struct target rows_at(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
+			     const struct od_expert_mem *mem)
+{
+	struct target t = { .row = s->row_begin };
+
+	od_expert_mat_shape(&p->config, (enum od_expert_mat)s->mat, &t.n_rows, &t.n_in);
+	if (mem->at[OD_BUF_PLAIN] != NULL)
+		t.memory = mem->at[OD_BUF_PLAIN] + od_plain_offset(&p->config, e, s->mat);
+	return t;
+}
+
+static uint8_t *weights_at(const struct target *t, const struct od_mat_type *type)
+{
+	return t->memory != NULL ? t->memory + t->row * od_mat_row_bytes(type, t->n_in) : NULL;
 }
 
 /* Where a shard is read to: its SM-chunk, when it has no buffer, to the upper half of its rows. */
 static struct od_shard_bytes places(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
-				    const struct od_expert_mem *mem, uint8_t *rows, uint8_t *staging)
+				    const struct od_expert_mem *mem, const struct target *to, uint8_t *staging)
 {
 	struct od_shard_bytes b = { .e = staging };
 
 	if (mem->at[OD_BUF_SM] != NULL)
 		b.sm = mem->at[OD_BUF_SM] + (s->sm.offset - e->sm_offset);
-	else if (od_codec_merges_in_place(e->dtype[s->mat]))
-		b.sm = rows + s->sm.raw_bytes;
+	else if (od_codec_merges_in_place(e->type[s->mat].dtype))
+		b.sm = weights_at(to, &e->type[s->mat]) + s->sm.raw_bytes;
 	else
 		b.sm = staging + staged_sm_at(p);
 	if (mem->at[OD_BUF_E] != NULL)
@@ -192,16 +202,35 @@ int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_
 
 	for (uint32_t i = 0; i < n; i++) {
 		const struct od_shard *s = &e->x.shard[first + i];
+		const struct target to = rows_at(p, e, s, mem);
 
-		b[i] = places(p, e, s, mem, rows_at(p, e, s, mem), staging != NULL ? staging + i * each : NULL);
+		b[i] = places(p, e, s, mem, &to, staging != NULL ? staging + i * each : NULL);
 		b[i].checked = OD_SET_STORED & ~which;
 	}
 	return read_shards(p, &at, n, mem->at[OD_BUF_SM] != NULL && mem->at[OD_BUF_E] != NULL, b, err);
 }
 
-/* What was read is what was written; rows NULL: it stays as it is. */
-static int finish_rows(struct od_inflater *inf, const struct place *where, const struct od_shard_bytes *b, uint8_t *rows,
-		       struct od_err *err)
+/* The weights of a checked shard, and what scales they have, to where they go. */
+static int put_rows(struct od_inflater *inf, const struct od_coded *coded, const struct od_mat_type *type,
+		    const struct od_shard *s, const uint8_t *sm, const struct target *to, struct od_err *err)
+{
+	const uint64_t codes = s->n_rows * od_mat_row_bytes(type, to->n_in);
+	const uint8_t *e;
+	int rc;
+
+	if (type->scale == 0)
+		return od_decoder_weights(inf->decoder, coded, type->dtype, sm, weights_at(to, type), err);
+	rc = od_decoder_look(inf->decoder, coded, &e, err);
+	if (rc != OD_OK)
+		return rc;
+	memcpy(weights_at(to, type), e, codes);
+	od_mat_put_scales(type, to->n_rows, to->n_in, to->memory, to->row, s->row_begin, s->n_rows, e + codes);
+	return OD_OK;
+}
+
+/* What was read is what was written; to->memory NULL: it stays as it is. */
+static int finish_rows(struct od_inflater *inf, const struct place *where, const struct od_shard_bytes *b,
+		       const struct target *to, struct od_err *err)
 {
 	const struct od_expert_entry *x = od_pack_entry(inf->pack, where->m, where->expert);
 	const struct od_shard *s = &x->x.shard[where->shard];
@@ -223,8 +252,8 @@ static int finish_rows(struct od_inflater *inf, const struct place *where, const
 	if (rc != OD_OK)
 		return rc;
 	rc = (b->checked & OD_SET_E) != 0 ? OD_OK : od_coded_check(&coded, err);
-	if (rc == OD_OK && rows != NULL)
-		rc = od_decoder_weights(inf->decoder, &coded, x->dtype[s->mat], b->sm, rows, err);
+	if (rc == OD_OK && to->memory != NULL)
+		rc = put_rows(inf, &coded, &x->type[s->mat], s, b->sm, to, err);
 	return rc == OD_OK ? OD_OK : bad_chunk(inf->pack, &at, &s->e, err);
 }
 
@@ -233,20 +262,21 @@ int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uin
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
 	const struct place at = { m, expert, shard, NULL };
+	const struct target to = rows_at(inf->pack, e, &e->x.shard[shard], mem);
 
-	return finish_rows(inf, &at, b, rows_at(inf->pack, e, &e->x.shard[shard], mem), err);
+	return finish_rows(inf, &at, b, &to, err);
 }
 
 /* After reading ended with rc: the rest, the figures, or the reason. */
-static int finish_load(struct od_inflater *inf, const struct place *at, const struct od_shard_bytes *b, uint8_t *rows,
-		       int rc, struct od_err *why, uint64_t begin_ns, struct od_load_stats *stats, struct od_err *err)
+static int finish_load(struct od_inflater *inf, const struct place *at, const struct od_shard_bytes *b,
+		       const struct target *to, int rc, struct od_err *why, uint64_t begin_ns, struct od_load_stats *stats, struct od_err *err)
 {
 	const struct od_shard *s = &od_pack_entry(inf->pack, at->m, at->expert)->x.shard[at->shard];
 	uint64_t mid_ns = od_now_ns();
 
 	od_trace_end("read", begin_ns, -1, at->m, at->expert);
 	if (rc == OD_OK)
-		rc = finish_rows(inf, at, b, rows, why);
+		rc = finish_rows(inf, at, b, to, why);
 	if (rc != OD_OK) {
 		if (err != NULL)
 			*err = *why;
@@ -266,13 +296,20 @@ int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
 	const struct place at = { m, expert, shard, NULL };
+	const struct od_shard *s = &e->x.shard[shard];
 	const struct od_expert_mem none = { { NULL } };
-	const struct od_shard_bytes b = places(inf->pack, e, &e->x.shard[shard], &none, dst, inf->staging);
+	struct target to = rows_at(inf->pack, e, s, &none);
 	uint64_t begin_ns = od_now_ns();
+	struct od_shard_bytes b;
 	struct od_err why;
-	int rc = read_shards(inf->pack, &at, 1, false, &b, &why);
+	int rc;
 
-	return finish_load(inf, &at, &b, dst, rc, &why, begin_ns, stats, err);
+	to.memory = dst;
+	to.n_rows = s->n_rows;
+	to.row = 0;
+	b = places(inf->pack, e, s, &none, &to, inf->staging);
+	rc = read_shards(inf->pack, &at, 1, false, &b, &why);
+	return finish_load(inf, &at, &b, &to, rc, &why, begin_ns, stats, err);
 }
 
 int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard,
@@ -283,9 +320,10 @@ int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 	uint64_t begin_ns = od_now_ns();
 	struct od_shard_bytes b;
 	struct od_err why;
+	const struct target to = rows_at(inf->pack, e, &e->x.shard[shard], mem);
 	int rc = od_shards_read(inf->pack, m, expert, shard, 1, OD_SET_STORED, mem, inf->staging, &b, &why);
 
-	return finish_load(inf, &at, &b, rows_at(inf->pack, e, &e->x.shard[shard], mem), rc, &why, begin_ns, stats, err);
+	return finish_load(inf, &at, &b, &to, rc, &why, begin_ns, stats, err);
 }
 
 void od_inflaters_free(struct od_inflater **inf, unsigned n)

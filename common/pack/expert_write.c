@@ -2,10 +2,10 @@
 
 #include "common/base/file.h"
 #include "common/pack/checksum.h"
+#include "common/pack/mat_sums.h"
 #include "common/pack/source.h"
 
 #include <inttypes.h>
-#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,8 @@
 
 /* A shard of the batch that is being coded. */
 struct coding {
-	size_t weights, row;
+	size_t n, row;	    /* weights, of codes bytes, of the shard and of a row */
+	size_t e_bytes;	    /* behind codes e has their scales already */
 	const uint8_t *raw; /* in writer.raw */
 	uint8_t *sm, *e, *coded;
 	struct od_shard *out;
@@ -30,14 +31,14 @@ struct od_expert_writer {
 	const char *path;
 	struct od_coder **coder; /* [threads] */
 	uint8_t *header, *raw, *sm, *e, *coded;
-	size_t max_weights, coded_room; /* of a shard */
+	size_t max_weights, max_e_bytes, raw_room, coded_room; /* of a shard */
 	uint32_t batch;		       /* shards */
 	struct od_shard *shard;	       /* of the expert being written */
 	/* the batch */
 	struct coding job[BATCH_SHARDS_MAX];
-	enum od_dtype dtype;
+	struct od_source from;
 	size_t raw_bytes;
-	crypto_hash_sha256_state sha;
+	struct od_mat_sums sums;
 };
 
 void od_expert_writer_free(struct od_expert_writer *w)
@@ -59,7 +60,7 @@ void od_expert_writer_free(struct od_expert_writer *w)
 /* Of the largest shard of each matrix. */
 static size_t coded_room(const struct od_expert_writer *w)
 {
-	size_t most = 0;
+	size_t most = od_coder_bound(w->coder[0], w->max_e_bytes, w->max_e_bytes);
 
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 		uint64_t n_out, n_in;
@@ -79,7 +80,9 @@ static int writer_init(struct od_expert_writer *w, enum od_codec codec, struct o
 	int rc = OD_OK;
 
 	w->max_weights = od_shard_max_weights(w->cfg);
-	shards = BATCH_BYTES / (w->max_weights * sizeof(float));
+	w->max_e_bytes = od_shard_max_e_bytes(w->cfg);
+	w->raw_room = od_shard_max_memory(w->cfg);
+	shards = BATCH_BYTES / w->raw_room;
 	shards = shards < 1 ? 1 : shards > BATCH_SHARDS_MAX ? BATCH_SHARDS_MAX : shards;
 	w->batch = (uint32_t)shards;
 	w->coder = calloc(threads, sizeof(*w->coder));
@@ -92,9 +95,9 @@ static int writer_init(struct od_expert_writer *w, enum od_codec codec, struct o
 	w->coded_room = coded_room(w);
 	w->header = malloc(od_expert_header_bytes(w->cfg));
 	w->shard = calloc(od_expert_shards(w->cfg), sizeof(*w->shard));
-	w->raw = od_alloc(shards * w->max_weights * sizeof(float));
+	w->raw = od_alloc(shards * w->raw_room);
 	w->sm = od_alloc(shards * w->max_weights * 3);
-	w->e = od_alloc(shards * w->max_weights);
+	w->e = od_alloc(shards * w->max_e_bytes);
 	w->coded = od_alloc(shards * w->coded_room);
 	if (w->header == NULL || w->shard == NULL || w->raw == NULL || w->sm == NULL ||
 	    w->e == NULL || w->coded == NULL)
@@ -133,18 +136,19 @@ static void code_item(struct od_expert_writer *w, size_t item, unsigned thread)
 	size_t stored;
 
 	if (item == 0) {
-		crypto_hash_sha256_update(&w->sha, w->raw, w->raw_bytes);
+		crypto_hash_sha256_update(&w->sums.weights, w->raw, w->raw_bytes);
 		return;
 	}
 	c = &w->job[item - 1];
-	od_codec_split(w->dtype, c->raw, c->weights, c->sm, c->e);
-	c->rc = od_coder_encode(w->coder[thread], w->dtype, c->e, c->weights, c->row, c->coded, &stored, &codec, &c->err);
+	od_codec_split(w->from.type.dtype, c->raw, c->n, c->sm, c->e);
+	c->rc = od_coder_encode(w->coder[thread], w->from.type.dtype, c->e, c->e_bytes, c->row, c->coded, &stored, &codec,
+				&c->err);
 	c->out->e.codec = (uint8_t)codec;
 	c->out->e.stored_bytes = (uint32_t)stored;
-	c->out->e.raw_bytes = (uint32_t)c->weights;
+	c->out->e.raw_bytes = (uint32_t)c->e_bytes;
 	c->out->e.xxh3 = XXH3_64bits(c->coded, stored);
 	c->out->sm.codec = OD_CODEC_RAW;
-	c->out->sm.stored_bytes = c->out->sm.raw_bytes = (uint32_t)(c->weights * od_codec_sm_bytes(w->dtype));
+	c->out->sm.stored_bytes = c->out->sm.raw_bytes = (uint32_t)(c->n * od_codec_sm_bytes(w->from.type.dtype));
 	c->out->sm.xxh3 = XXH3_64bits(c->sm, c->out->sm.stored_bytes);
 }
 
@@ -180,65 +184,109 @@ static int write_batch(struct od_expert_writer *w, uint32_t n, uint64_t *sm_at, 
 	return OD_OK;
 }
 
-/* All shards of one matrix. *shard moves on. */
-static int write_mat(struct od_expert_writer *w, const struct od_tensor *t, enum od_expert_mat mat,
-		     struct od_shard **shard, uint64_t *sm_at, uint64_t *e_at, struct od_err *err)
+/* A shard of the batch, whose rows are to be read to raw; what scales these have is read now. */
+static int plan_shard(struct od_expert_writer *w, uint32_t i, struct od_shard *s, uint64_t n_in, const uint8_t *raw,
+		      struct od_err *err)
 {
-	uint64_t n_out, n_in, row = 0;
+	const struct od_mat_type *type = &w->from.type;
+	const uint64_t row_bytes = od_mat_row_bytes(type, n_in), each = od_mat_scale_row_bytes(type, n_in);
+	const bool codes = od_codec_sm_bytes(type->dtype) == 0;
+	struct coding *c = &w->job[i];
+	uint8_t *at;
+	int rc = OD_OK;
+
+	*c = (struct coding){
+		.n = s->n_rows * (codes ? row_bytes : n_in),
+		.row = codes ? row_bytes : n_in,
+		.raw = raw,
+		.sm = w->sm + i * w->max_weights * 3,
+		.e = w->e + i * w->max_e_bytes,
+		.coded = w->coded + i * w->coded_room,
+		.out = s,
+	};
+	c->e_bytes = c->n;
+	if (type->scale == 0)
+		return OD_OK;
+	c->e_bytes = od_mat_bytes(type, n_in, s->row_begin, s->n_rows);
+	at = c->e + c->n;
+	if (w->from.divisor != NULL)
+		rc = od_checkpoint_read(w->source, w->from.divisor, 0, at, od_mat_divisor_bytes(type), err);
+	at += od_mat_divisor_bytes(type);
+	return rc != OD_OK ? rc : od_checkpoint_read(w->source, w->from.scales, od_mat_scale_row(type, s->row_begin) * each, at,
+						     od_mat_scale_rows(type, s->row_begin, s->n_rows) * each, err);
+}
+
+/* Of what is beside the weights; raw is free by then. */
+static int sum_tensor(struct od_expert_writer *w, const struct od_tensor *t, crypto_hash_sha256_state *sum,
+		      struct od_err *err)
+{
+	for (uint64_t at = 0; t != NULL && at < t->bytes;) {
+		size_t n = t->bytes - at < w->raw_room ? (size_t)(t->bytes - at) : w->raw_room;
+		int rc = od_checkpoint_read(w->source, t, at, w->raw, n, err);
+
+		if (rc != OD_OK)
+			return rc;
+		crypto_hash_sha256_update(sum, w->raw, n);
+		at += n;
+	}
+	return OD_OK;
+}
+
+/* All shards of one matrix. *shard moves on. */
+static int write_mat(struct od_expert_writer *w, enum od_expert_mat mat, struct od_shard **shard, uint64_t *sm_at,
+		     uint64_t *e_at, struct od_err *err)
+{
+	uint64_t n_out, n_in, row = 0, each;
 	int rc = OD_OK;
 
 	od_expert_mat_shape(w->cfg, mat, &n_out, &n_in);
-	w->dtype = t->dtype;
+	each = od_mat_row_bytes(&w->from.type, n_in);
+	od_mat_sums_init(&w->sums);
 	while (rc == OD_OK && row < n_out) {
-		const uint64_t step = od_shard_rows(n_out, n_in), each = od_dtype_bytes(t->dtype), first = row;
+		const uint64_t step = od_shard_rows(n_out, n_in), first = row;
 		uint32_t n = 0;
 
-		for (; n < w->batch && row < n_out; n++) {
+		for (; rc == OD_OK && n < w->batch && row < n_out; n++) {
 			uint64_t rows = step < n_out - row ? step : n_out - row;
 
 			*(*shard) = (struct od_shard){ .mat = (uint8_t)mat, .row_begin = (uint32_t)row,
 						       .n_rows = (uint32_t)rows };
-			w->job[n] = (struct coding){
-				.weights = rows * n_in,
-				.row = n_in,
-				.raw = w->raw + (row - first) * n_in * each,
-				.sm = w->sm + n * w->max_weights * 3,
-				.e = w->e + n * w->max_weights,
-				.coded = w->coded + n * w->coded_room,
-				.out = (*shard)++,
-			};
+			rc = plan_shard(w, n, (*shard)++, n_in, w->raw + (row - first) * each, err);
 			row += rows;
 		}
-		w->raw_bytes = (row - first) * n_in * each;
-		rc = od_checkpoint_read(w->source, t, first * n_in * each, w->raw, w->raw_bytes, err);
+		w->raw_bytes = (row - first) * each;
+		if (rc == OD_OK)
+			rc = od_checkpoint_read(w->source, w->from.weights, first * each, w->raw, w->raw_bytes, err);
 		if (rc != OD_OK)
 			break;
 		od_pool_for(w->pool, n + 1, 1, code_items, w);
 		rc = write_batch(w, n, sm_at, e_at, err);
 	}
-	return rc;
+	if (rc == OD_OK)
+		rc = sum_tensor(w, w->from.scales, &w->sums.scales, err);
+	return rc == OD_OK ? sum_tensor(w, w->from.divisor, &w->sums.divisor, err) : rc;
 }
 
 int od_expert_write(struct od_expert_writer *w, uint32_t m, uint32_t expert, uint64_t offset,
 		    struct od_expert_entry *entry, uint64_t *header_xxh3, struct od_err *err)
 {
 	const size_t header_bytes = od_expert_header_bytes(w->cfg);
-	const struct od_tensor *t[OD_N_EXPERT_MATS];
+	struct od_source from[OD_N_EXPERT_MATS];
 	struct od_shard *shard = w->shard;
 	uint64_t sm_at, e_at;
 	int rc = OD_OK;
 
 	memset(entry, 0, sizeof(*entry));
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
-		t[mat] = od_source_expert(w->source, w->cfg, m, expert, (enum od_expert_mat)mat);
-		entry->dtype[mat] = t[mat]->dtype;
+		from[mat] = od_source_expert(w->source, w->cfg, m, expert, (enum od_expert_mat)mat);
+		entry->type[mat] = from[mat].type;
 	}
 	sm_at = entry->sm_offset = offset + header_bytes;
-	e_at = entry->e_offset = offset + od_expert_e_offset(w->cfg, entry->dtype);
+	e_at = entry->e_offset = offset + od_expert_e_offset(w->cfg, entry->type);
 	for (int mat = 0; rc == OD_OK && mat < OD_N_EXPERT_MATS; mat++) {
-		crypto_hash_sha256_init(&w->sha);
-		rc = write_mat(w, t[mat], (enum od_expert_mat)mat, &shard, &sm_at, &e_at, err);
-		crypto_hash_sha256_final(&w->sha, entry->sha256[mat]);
+		w->from = from[mat];
+		rc = write_mat(w, (enum od_expert_mat)mat, &shard, &sm_at, &e_at, err);
+		od_mat_sums_final(&w->sums, &w->from.type, entry->sha256[mat]);
 	}
 	if (rc != OD_OK)
 		return rc;

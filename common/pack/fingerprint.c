@@ -36,10 +36,10 @@ void od_fingerprint_free(struct od_fingerprint *f)
 	free(f);
 }
 
-int od_fingerprint_add(struct od_fingerprint *f, const char *name, enum od_dtype dtype, uint64_t n_out, uint64_t n_in,
-		       const uint8_t sha256[OD_SHA256_BYTES], struct od_err *err)
+int od_fingerprint_add(struct od_fingerprint *f, const char *name, const struct od_mat_type *type, uint64_t n_out,
+		       uint64_t n_in, const uint8_t sha256[OD_SHA256_BYTES], struct od_err *err)
 {
-	char hex[OD_HEX_CHARS(OD_SHA256_BYTES) + 1], line[NAME_BYTES + 256], shape[64];
+	char text[OD_MAT_TYPE_CHARS], hex[OD_HEX_CHARS(OD_SHA256_BYTES) + 1], line[NAME_BYTES + 256], shape[64];
 	struct entry *e;
 
 	if (f->n == f->room) {
@@ -56,7 +56,7 @@ int od_fingerprint_add(struct od_fingerprint *f, const char *name, enum od_dtype
 		snprintf(shape, sizeof(shape), "%" PRIu64 "x%" PRIu64, n_out, n_in);
 	else
 		snprintf(shape, sizeof(shape), "%" PRIu64, n_out);
-	snprintf(line, sizeof(line), "tensor %s %s %s %s\n", name, od_dtype_name(dtype), shape, hex);
+	snprintf(line, sizeof(line), "tensor %s %s %s %s\n", name, od_mat_type_text(type, text), shape, hex);
 	e = &f->entry[f->n];
 	e->name = strdup(name);
 	e->line = strdup(line);
@@ -75,7 +75,7 @@ int od_fingerprint_add_expert(struct od_fingerprint *f, const struct od_config *
 
 		cfg->family->expert_name(name, sizeof(name), m, expert, (enum od_expert_mat)mat);
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
-		rc = od_fingerprint_add(f, name, e->dtype[mat], n_out, n_in, e->sha256[mat], err);
+		rc = od_fingerprint_add(f, name, &e->type[mat], n_out, n_in, e->sha256[mat], err);
 	}
 	return rc;
 }

@@ -12,9 +12,10 @@ struct od_fingerprint;
 OD_MUST_CHECK int od_fingerprint_new(struct od_fingerprint **out, struct od_err *err);
 void od_fingerprint_free(struct od_fingerprint *f); /* NULL ok */
 
-/* A tensor, in any order. n_in 0: a vector. sha256 is of its bytes. */
-OD_MUST_CHECK int od_fingerprint_add(struct od_fingerprint *f, const char *name, enum od_dtype dtype, uint64_t n_out,
-				     uint64_t n_in, const uint8_t sha256[OD_SHA256_BYTES], struct od_err *err);
+/* A tensor, or a matrix with its scales, in any order. n_in 0: a vector. sha256: mat_sums.h. */
+OD_MUST_CHECK int od_fingerprint_add(struct od_fingerprint *f, const char *name, const struct od_mat_type *type,
+				     uint64_t n_out, uint64_t n_in, const uint8_t sha256[OD_SHA256_BYTES],
+				     struct od_err *err);
 /* The three matrices of an expert. */
 OD_MUST_CHECK int od_fingerprint_add_expert(struct od_fingerprint *f, const struct od_config *cfg, uint32_t m,
 					    uint32_t expert, const struct od_expert_entry *e, struct od_err *err);

@@ -4,7 +4,8 @@
 
 #include "common/pack/expert_load.h"
 
-/* As od_inflater_load of OD_FORM_PLAIN, which the inflater is for, but the shard's rows alone, to dst. */
+/* As od_inflater_load of OD_FORM_PLAIN, which the inflater is for, but the shard's rows alone, to dst as a matrix of
+ * their number (mat_type.h); od_shard_max_memory holds any. */
 OD_MUST_CHECK int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, void *dst,
 				   struct od_load_stats *stats, struct od_err *err);
 

@@ -65,7 +65,7 @@ void od_manifest_place_dense(struct od_manifest *m)
 		struct od_dense_tensor *t = &m->dense[i];
 
 		t->offset = at;
-		t->bytes = t->n_out * (t->n_in > 0 ? t->n_in : 1) * od_dtype_bytes(t->dtype);
+		t->bytes = od_mat_bytes(&t->type, t->n_in > 0 ? t->n_in : 1, 0, t->n_out);
 		at = od_region_end(at + t->bytes);
 	}
 	m->dense_bytes = at;
@@ -123,6 +123,23 @@ static int json_table(const json_t *o, const char *key, size_t n, json_t **out, 
 	return rc;
 }
 
+static int read_scales(struct od_mat_type *t, const json_t *o, const char *where, struct od_err *err)
+{
+	json_t *scales;
+	const char *s;
+	int rc = od_json_obj(o, "scales", &scales, where, err);
+
+	if (rc == OD_OK)
+		rc = od_json_str(scales, "dtype", &s, where, err);
+	if (rc != OD_OK)
+		return rc;
+	t->scale = od_dtype_parse(s);
+	if (t->scale == 0)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"scales\": unknown dtype \"%.16s\"", where, s);
+	rc = od_json_u32(scales, "block_rows", 0, UINT32_MAX, &t->block_rows, where, err);
+	return rc == OD_OK ? od_json_u32(scales, "block_cols", 0, UINT32_MAX, &t->block_cols, where, err) : rc;
+}
+
 static int read_dense_head(struct od_dense_tensor *t, const json_t *o, const char *where, struct od_err *err)
 {
 	const char *s;
@@ -134,10 +151,13 @@ static int read_dense_head(struct od_dense_tensor *t, const json_t *o, const cha
 		rc = od_json_str(o, "dtype", &s, where, err);
 	if (rc != OD_OK)
 		return rc;
-	t->dtype = od_dtype_parse(s);
-	if (!od_dense_dtype_ok(t->dtype))
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"dtype\": expected BF16, F16 or F32, found \"%.16s\"",
-			       where, s);
+	t->type = (struct od_mat_type){ .dtype = od_dtype_parse(s) };
+	rc = od_json_has(o, "scales") ? read_scales(&t->type, o, where, err) : OD_OK;
+	if (rc == OD_OK && !od_dense_type_ok(t->role, &t->type, t->n_in))
+		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"dtype\": \"%.16s\" with such scales is none that a %s may have",
+			     where, s, od_role_name(t->role));
+	if (rc != OD_OK)
+		return rc;
 	rc = od_json_str(o, "sha256", &s, where, err);
 	if (rc == OD_OK && !od_unhex(s, t->sha256, sizeof(t->sha256)))
 		rc = od_fail(err, OD_ERR_FORMAT, "%s: field \"sha256\": expected 64 hexadecimal digits", where);
@@ -289,10 +309,20 @@ static json_t *hex64(uint64_t v)
 	return json_sprintf("%016" PRIx64, v);
 }
 
-/* Schemas 1 and 2 take whole tensors as they stand; the fields are there so that stacked ones can come. */
-static json_t *source(const char *name)
+/* Schemas 1 and 2 take whole tensors as they stand; the fields are there so that stacked ones can come. name: of the
+ * matrix; what holds several weights in an element is called otherwise. */
+static json_t *source(const char *name, const struct od_mat_type *t)
 {
-	return json_pack("{s:s, s:i, s:b}", "tensor", name, "first_element", 0, "transposed", 0);
+	const bool packed = t->dtype == OD_U4B8 || t->dtype == OD_U8B128 || t->dtype == OD_F4_E2M1;
+
+	return json_pack("{s:o, s:i, s:b}", "tensor", json_sprintf("%s%s", name, packed ? "_packed" : ""), "first_element",
+			 0, "transposed", 0);
+}
+
+static json_t *scales_json(const struct od_mat_type *t)
+{
+	return json_pack("{s:s, s:I, s:I}", "dtype", od_dtype_name(t->scale), "block_rows", (json_int_t)t->block_rows,
+			 "block_cols", (json_int_t)t->block_cols);
 }
 
 static json_t *dense_json(const struct od_manifest *m, const struct od_config *cfg)
@@ -312,8 +342,10 @@ static json_t *dense_json(const struct od_manifest *m, const struct od_config *c
 		json_object_set_new(o, "role", json_string(od_role_name(t->role)));
 		if (od_role_per_layer(t->role))
 			json_object_set_new(o, "layer", json_integer(t->layer));
-		json_object_set_new(o, "source", source(name));
-		json_object_set_new(o, "dtype", json_string(od_dtype_name(t->dtype)));
+		json_object_set_new(o, "source", source(name, &t->type));
+		json_object_set_new(o, "dtype", json_string(od_dtype_name(t->type.dtype)));
+		if (t->type.scale != 0)
+			json_object_set_new(o, "scales", scales_json(&t->type));
 		json_object_set_new(o, "shape", shape);
 		json_object_set_new(o, "offset", json_integer((json_int_t)t->offset));
 		json_object_set_new(o, "bytes", json_integer((json_int_t)t->bytes));
@@ -337,7 +369,7 @@ static json_t *experts_json(const struct od_manifest *m, const struct od_config 
 			char name[NAME_BYTES];
 
 			cfg->family->expert_name(name, sizeof(name), layer, expert, (enum od_expert_mat)mat);
-			json_object_set_new(sources, od_expert_mat_name((enum od_expert_mat)mat), source(name));
+			json_object_set_new(sources, od_expert_mat_name((enum od_expert_mat)mat), source(name, &e->type[mat]));
 		}
 		json_array_append_new(table, json_pack("{s:I, s:I, s:I, s:I, s:o, s:o}", "m", (json_int_t)layer, "expert",
 						       (json_int_t)expert, "offset", (json_int_t)e->offset, "bytes",

@@ -8,11 +8,11 @@
 
 #include "common/pack/pack_layout.h"
 
-/* A tensor of dense.bin: bytes as in the checkpoint. */
+/* A tensor of dense.bin, with what scales it has: bytes as in the checkpoint. */
 struct od_dense_tensor {
 	enum od_role role;
 	uint32_t layer; /* 0 when the role is not one per layer */
-	enum od_dtype dtype;
+	struct od_mat_type type;
 	uint64_t n_out, n_in; /* n_in 0: a vector */
 	uint64_t offset, bytes, xxh3;
 	uint8_t sha256[OD_SHA256_BYTES];
@@ -20,6 +20,7 @@ struct od_dense_tensor {
 
 struct od_expert_place {
 	uint64_t offset, bytes, header_xxh3; /* header_xxh3: XXH3-64 of the header's bytes as stored */
+	struct od_mat_type type[OD_N_EXPERT_MATS]; /* for writing; a reader has the header's */
 };
 
 struct od_manifest {

@@ -19,20 +19,14 @@ const struct od_expert_entry *od_pack_entry(const struct od_pack *p, uint32_t m,
 	return &p->expert[(size_t)m * p->config.n_experts + expert];
 }
 
-uint64_t od_expert_mat_bytes(const struct od_config *cfg, const struct od_expert_entry *e, int mat)
-{
-	uint64_t n_out, n_in;
-
-	od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
-	return n_out * n_in * od_dtype_bytes(e->dtype[mat]);
-}
-
 uint64_t od_plain_offset(const struct od_config *cfg, const struct od_expert_entry *e, int mat)
 {
-	uint64_t at = 0;
+	uint64_t at = 0, n_out, n_in;
 
-	for (int i = 0; i < mat; i++)
-		at += od_round_up(od_expert_mat_bytes(cfg, e, i), OD_PAD_BYTES) + OD_PAD_BYTES;
+	for (int i = 0; i < mat; i++) {
+		od_expert_mat_shape(cfg, (enum od_expert_mat)i, &n_out, &n_in);
+		at += od_mat_memory_bytes(&e->type[i], n_out, n_in);
+	}
 	return at;
 }
 
@@ -82,7 +76,7 @@ static int read_expert_header(struct od_pack *p, size_t i, uint8_t *buf, struct 
 
 static void measure_expert(struct od_pack *p, const struct od_expert_entry *e)
 {
-	uint64_t stored = 0, raw = 0;
+	uint64_t stored = 0, raw = 0, n_out, n_in;
 
 	for (int buf = 0; buf < OD_N_EXPERT_BUFS; buf++) {
 		uint64_t bytes = od_expert_buf_bytes(&p->config, e, (enum od_expert_buf)buf);
@@ -94,11 +88,13 @@ static void measure_expert(struct od_pack *p, const struct od_expert_entry *e)
 
 		stored += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
 		p->shard_exponents = s->e.raw_bytes > p->shard_exponents ? s->e.raw_bytes : p->shard_exponents;
-		if (!od_codec_merges_in_place(e->dtype[s->mat]) && s->sm.raw_bytes > p->shard_staged_sm)
+		if (!od_codec_merges_in_place(e->type[s->mat].dtype) && s->sm.raw_bytes > p->shard_staged_sm)
 			p->shard_staged_sm = s->sm.raw_bytes;
 	}
-	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
-		raw += od_expert_mat_bytes(&p->config, e, mat);
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+		od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);
+		raw += od_mat_bytes(&e->type[mat], n_in, 0, n_out);
+	}
 	p->stored_bytes = stored > p->stored_bytes ? stored : p->stored_bytes;
 	p->raw_bytes = raw > p->raw_bytes ? raw : p->raw_bytes;
 }

@@ -15,6 +15,7 @@ struct totals {
 
 struct all_totals {
 	struct totals all, of[OD_DTYPE_LAST + 1];
+	struct od_mat_type type[OD_DTYPE_LAST + 1]; /* of these, with their scales: the last one's */
 	size_t here; /* experts that are there: all, but of a spool */
 };
 
@@ -24,10 +25,12 @@ struct shadow {
 	double bits;	/* per weight that is quantised */
 };
 
-static void add_shard(struct totals *t, const struct od_shard *s, enum od_dtype dtype)
+static void add_shard(struct totals *t, const struct od_shard *s, const struct od_mat_type *type, uint64_t n_in)
 {
-	t->weights += s->e.raw_bytes;
-	t->raw_bytes += s->e.raw_bytes * od_dtype_bytes(dtype);
+	t->weights += s->n_rows * n_in;
+	/* A row of scales may be in two shards; it was published once. */
+	t->raw_bytes += od_mat_bytes(type, n_in, 0, s->row_begin + s->n_rows);
+	t->raw_bytes -= s->row_begin > 0 ? od_mat_bytes(type, n_in, 0, s->row_begin) : 0;
 	t->stored_bytes += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
 	t->chunks[s->e.codec]++;
 }
@@ -42,10 +45,13 @@ static struct all_totals add_up(const struct od_pack *p)
 		t.here += od_pack_has_expert(p, (uint32_t)(i / p->config.n_experts), (uint32_t)(i % p->config.n_experts));
 		for (uint32_t s = 0; s < e->x.n_shards; s++) {
 			const struct od_shard *shard = &e->x.shard[s];
-			const enum od_dtype dtype = e->dtype[shard->mat];
+			const struct od_mat_type *type = &e->type[shard->mat];
+			uint64_t n_out, n_in;
 
-			add_shard(&t.all, shard, dtype);
-			add_shard(&t.of[dtype], shard, dtype);
+			od_expert_mat_shape(&p->config, (enum od_expert_mat)shard->mat, &n_out, &n_in);
+			add_shard(&t.all, shard, type, n_in);
+			add_shard(&t.of[type->dtype], shard, type, n_in);
+			t.type[type->dtype] = *type;
 		}
 	}
 	return t;
@@ -81,13 +87,14 @@ static int list_shadows(const struct od_pack *p, struct shadow *shadow, size_t *
 
 static void dtype_list(const struct all_totals *t, char *buf, size_t size)
 {
+	char text[OD_MAT_TYPE_CHARS];
 	size_t len = 0;
 
 	buf[0] = '\0';
 	for (int d = OD_BF16; d <= OD_DTYPE_LAST; d++)
 		if (t->of[d].weights > 0 && len < size)
 			len += (size_t)snprintf(buf + len, size - len, "%s%s", len > 0 ? ", " : "",
-						od_dtype_name((enum od_dtype)d));
+						od_mat_type_text(&t->type[d], text));
 }
 
 /* "288 planes, 3 raw" */
@@ -106,6 +113,7 @@ static const char *chunk_list(const struct totals *t, char *buf, size_t size)
 static json_t *dtypes_json(const struct all_totals *t)
 {
 	json_t *list = json_array();
+	char text[OD_MAT_TYPE_CHARS];
 
 	for (int d = OD_BF16; d <= OD_DTYPE_LAST; d++) {
 		const struct totals *of = &t->of[d];
@@ -116,8 +124,9 @@ static json_t *dtypes_json(const struct all_totals *t)
 		chunks = json_object();
 		for (int c = 0; c < OD_N_CODECS; c++)
 			json_object_set_new(chunks, od_codec_names[c], json_integer((json_int_t)of->chunks[c]));
-		json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:I, s:f, s:o}", "dtype", od_dtype_name((enum od_dtype)d),
-						      "weights", (json_int_t)of->weights, "raw_bytes",
+		json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:o}", "dtype",
+						      od_dtype_name((enum od_dtype)d), "type",
+						      od_mat_type_text(&t->type[d], text), "weights", (json_int_t)of->weights, "raw_bytes",
 						      (json_int_t)of->raw_bytes, "stored_bytes",
 						      (json_int_t)of->stored_bytes, "bits_per_weight",
 						      bits_per_weight(of), "chunks", chunks));
@@ -180,12 +189,12 @@ static int print_json(const struct od_pack *p, const struct all_totals *all, con
 
 static void print_dtypes(const struct all_totals *t, FILE *out)
 {
-	char a[128];
+	char a[128], text[OD_MAT_TYPE_CHARS];
 
 	for (int d = OD_BF16; d <= OD_DTYPE_LAST; d++)
 		if (t->of[d].weights > 0)
-			fprintf(out, "  %-12s%" PRIu64 " weights, %.2f bits each; exponents in chunks: %s\n",
-				od_dtype_name((enum od_dtype)d), t->of[d].weights, bits_per_weight(&t->of[d]),
+			fprintf(out, "  %-11s %" PRIu64 " weights, %.2f bits each; exponents in chunks: %s\n",
+				od_mat_type_text(&t->type[d], text), t->of[d].weights, bits_per_weight(&t->of[d]),
 				chunk_list(&t->of[d], a, sizeof(a)));
 }
 
@@ -228,7 +237,7 @@ int od_pack_info(const struct od_pack *p, bool json, FILE *out, struct od_err *e
 {
 	const struct all_totals t = add_up(p);
 	struct shadow shadow[OD_N_PRECISIONS];
-	char dtypes[64];
+	char dtypes[OD_DTYPE_LAST * OD_MAT_TYPE_CHARS];
 	size_t n;
 	int rc = list_shadows(p, shadow, &n, err);
 

@@ -34,11 +34,13 @@ void od_pack_set_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert
 /* Bytes of a buffer for the expert. */
 uint64_t od_expert_buf_bytes(const struct od_config *cfg, const struct od_expert_entry *e, enum od_expert_buf buf);
 
-/* Where a matrix begins in OD_BUF_PLAIN; for OD_N_EXPERT_MATS: its bytes. */
+/* Where a matrix begins in OD_BUF_PLAIN, as mat_type.h has it in memory; for OD_N_EXPERT_MATS: its bytes. */
 uint64_t od_plain_offset(const struct od_config *cfg, const struct od_expert_entry *e, int mat);
 
-/* Bytes of a matrix of an expert as published. */
-uint64_t od_expert_mat_bytes(const struct od_config *cfg, const struct od_expert_entry *e, int mat);
+/* Rows [row, row + n) of a matrix in dense.bin, unchecked, to memory as a matrix of n rows (mat_type.h). scratch: as long as
+ * what stands behind the weights there. */
+OD_MUST_CHECK int od_dense_read_rows(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n,
+				     void *memory, uint8_t *scratch, struct od_err *err);
 
 /* od_dense_load, with or without q, k, v and o (the shadow has its own). */
 OD_MUST_CHECK int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, bool attention,

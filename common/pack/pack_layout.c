@@ -7,14 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool od_dense_dtype_ok(enum od_dtype t)
+bool od_dense_type_ok(enum od_role role, const struct od_mat_type *t, uint64_t n_in)
 {
-	return t == OD_BF16 || t == OD_F16 || t == OD_F32;
-}
+	const bool plain = t->scale == 0 && (t->dtype == OD_BF16 || t->dtype == OD_F16 || t->dtype == OD_F32);
 
-bool od_expert_dtype_ok(enum od_dtype t)
-{
-	return od_dense_dtype_ok(t) || t == OD_F8_E4M3 || t == OD_F8_E5M2;
+	return plain || (n_in > 0 && role != OD_ROLE_EMBED && od_mat_type_ok(t, n_in));
 }
 
 uint32_t od_shard_rows(uint64_t n_out, uint64_t n_in)
@@ -49,17 +46,50 @@ uint64_t od_expert_header_bytes(const struct od_config *cfg)
 	return od_round_up(sizeof(struct od_disk_expert) + table, OD_PAGE_BYTES);
 }
 
-uint64_t od_shard_max_weights(const struct od_config *cfg)
+/* each(n_in): of a row. */
+static uint64_t shard_max(const struct od_config *cfg, uint64_t (*each)(uint64_t n_in))
 {
 	uint64_t most = 0, n_out, n_in;
 
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
-		n_out = od_shard_rows(n_out, n_in);
-		if (n_out * n_in > most)
-			most = n_out * n_in;
+		n_out = od_shard_rows(n_out, n_in) * each(n_in);
+		most = n_out > most ? n_out : most;
 	}
 	return most;
+}
+
+static uint64_t row_weights(uint64_t n_in)
+{
+	return n_in;
+}
+
+/* A byte a weight, and as many scales as there can be, of the widest type. */
+static uint64_t row_e_bytes(uint64_t n_in)
+{
+	return n_in + (n_in / OD_SCALE_BLOCK_MIN + 1) * sizeof(float);
+}
+
+static uint64_t row_memory(uint64_t n_in)
+{
+	uint64_t plain = n_in * sizeof(float), scaled = row_e_bytes(n_in);
+
+	return plain > scaled ? plain : scaled;
+}
+
+uint64_t od_shard_max_weights(const struct od_config *cfg)
+{
+	return shard_max(cfg, row_weights);
+}
+
+uint64_t od_shard_max_e_bytes(const struct od_config *cfg)
+{
+	return shard_max(cfg, row_e_bytes) + sizeof(float); /* a divisor */
+}
+
+uint64_t od_shard_max_memory(const struct od_config *cfg)
+{
+	return shard_max(cfg, row_memory) + 5 * OD_PAD_BYTES;
 }
 
 uint64_t od_region_end(uint64_t end_of_data)
@@ -67,13 +97,13 @@ uint64_t od_region_end(uint64_t end_of_data)
 	return od_round_up(end_of_data + OD_PAD_BYTES, OD_PAGE_BYTES);
 }
 
-uint64_t od_expert_e_offset(const struct od_config *cfg, const enum od_dtype dtype[OD_N_EXPERT_MATS])
+uint64_t od_expert_e_offset(const struct od_config *cfg, const struct od_mat_type type[OD_N_EXPERT_MATS])
 {
 	uint64_t at = od_expert_header_bytes(cfg), n_out, n_in;
 
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
-		at += n_out * n_in * od_codec_sm_bytes(dtype[mat]);
+		at += n_out * n_in * od_codec_sm_bytes(type[mat].dtype);
 	}
 	return od_region_end(at);
 }
@@ -124,6 +154,12 @@ static bool all_zero(const uint8_t *p, size_t n)
 	return true;
 }
 
+static struct od_mat_type type_from_disk(const struct od_disk_expert *d, int mat)
+{
+	return (struct od_mat_type){ (enum od_dtype)d->dtype[mat], (enum od_dtype)d->scale[mat], d->block[mat].rows,
+				     d->block[mat].cols };
+}
+
 /* The fixed part. Its own checksum is checked by the caller. */
 static int check_fixed(const struct od_disk_expert *d, const struct od_config *cfg, uint32_t m, uint32_t expert,
 		       uint64_t room, const char *where, struct od_err *err)
@@ -138,7 +174,7 @@ static int check_fixed(const struct od_disk_expert *d, const struct od_config *c
 		{ "header_bytes", od_expert_header_bytes(cfg), d->header_bytes },
 		{ "sm_offset", od_expert_header_bytes(cfg), d->sm_offset },
 	};
-	enum od_dtype dtype[OD_N_EXPERT_MATS];
+	struct od_mat_type type[OD_N_EXPERT_MATS];
 
 	if (d->schema < OD_PACK_SCHEMA_OLDEST || d->schema > OD_PACK_SCHEMA)
 		return bad_header(err, where, m, expert, "schema", OD_PACK_SCHEMA, d->schema);
@@ -146,14 +182,18 @@ static int check_fixed(const struct od_disk_expert *d, const struct od_config *c
 		if (field[i].expected != field[i].found)
 			return bad_header(err, where, m, expert, field[i].name, field[i].expected, field[i].found);
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
-		dtype[mat] = (enum od_dtype)d->dtype[mat];
-		if (!od_expert_dtype_ok(dtype[mat]))
-			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u): weights of type %u, expected 1 to 3, %d or "
-				       "%d: this pack was made by another version; make it again with this od-pack", where, m,
-				       expert, d->dtype[mat], OD_F8_E4M3, OD_F8_E5M2);
+		uint64_t n_out, n_in;
+
+		type[mat] = type_from_disk(d, mat);
+		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
+		if (!od_mat_type_ok(&type[mat], n_in))
+			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u): weights of type %u with scales of type %u for "
+				       "%u x %u of them, which is none that is known here: this pack was made by another version; "
+				       "make it again with this od-pack", where, m, expert, d->dtype[mat], d->scale[mat],
+				       d->block[mat].rows, d->block[mat].cols);
 	}
-	if (d->e_offset != od_expert_e_offset(cfg, dtype))
-		return bad_header(err, where, m, expert, "e_offset", od_expert_e_offset(cfg, dtype), d->e_offset);
+	if (d->e_offset != od_expert_e_offset(cfg, type))
+		return bad_header(err, where, m, expert, "e_offset", od_expert_e_offset(cfg, type), d->e_offset);
 	if (d->bytes > room || d->bytes < d->e_offset)
 		return od_fail(err, OD_ERR_RANGE, "%s: expert (%u, %u): %" PRIu64 " bytes by its header, the file has "
 			       "room for %" PRIu64, where, m, expert, d->bytes, room);
@@ -161,11 +201,13 @@ static int check_fixed(const struct od_disk_expert *d, const struct od_config *c
 }
 
 /* One shard's row: the run of rows, the lengths, and that its chunks follow the ones before without a gap. */
-static int check_shard(const struct od_disk_shard *s, const struct cursor *c, enum od_dtype dtype, uint64_t sm_at,
+static int check_shard(const struct od_disk_shard *s, const struct cursor *c, const struct od_mat_type *type, uint64_t sm_at,
 		       uint64_t e_at, const char *where, const struct od_disk_expert *d, struct od_err *err)
 {
-	const enum od_codec last_codec = d->schema == 1 ? OD_CODEC_ZSTD : OD_CODEC_PLANES;
-	uint64_t weights = cursor_rows(c) * c->n_in, sm_bytes = weights * od_codec_sm_bytes(dtype);
+	/* Scales behind codes are no rows of exponents. */
+	const enum od_codec last_codec = d->schema == 1 ? OD_CODEC_ZSTD : type->scale != 0 ? OD_CODEC_LZ4 : OD_CODEC_PLANES;
+	const uint64_t sm_bytes = cursor_rows(c) * c->n_in * od_codec_sm_bytes(type->dtype);
+	const uint64_t e_bytes = od_mat_bytes(type, c->n_in, c->row, cursor_rows(c)) - sm_bytes;
 	const struct {
 		const char *name;
 		uint64_t expected, found;
@@ -176,7 +218,7 @@ static int check_shard(const struct od_disk_shard *s, const struct cursor *c, en
 		{ "sm_codec", OD_CODEC_RAW, s->sm_codec },
 		{ "sm_stored_bytes", sm_bytes, s->sm_stored_bytes },
 		{ "sm_raw_bytes", sm_bytes, s->sm_raw_bytes },
-		{ "e_raw_bytes", weights, s->e_raw_bytes },
+		{ "e_raw_bytes", e_bytes, s->e_raw_bytes },
 		{ "sm_offset", sm_at, s->sm_offset },
 		{ "e_offset", e_at, s->e_offset },
 		{ "zero", 0, (uint64_t)s->zero + s->more_zero },
@@ -189,8 +231,8 @@ static int check_shard(const struct od_disk_shard *s, const struct cursor *c, en
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u): codec %u, expected 0 to %d: this pack was made by "
 			       "another version; make it again with this od-pack", where, d->m, d->expert, s->e_codec,
 			       (int)last_codec);
-	if (s->e_codec == OD_CODEC_RAW ? s->e_stored_bytes != weights : s->e_stored_bytes >= weights)
-		return bad_header(err, where, d->m, d->expert, "e_stored_bytes", weights, s->e_stored_bytes);
+	if (s->e_codec == OD_CODEC_RAW ? s->e_stored_bytes != e_bytes : s->e_stored_bytes >= e_bytes)
+		return bad_header(err, where, d->m, d->expert, "e_stored_bytes", e_bytes, s->e_stored_bytes);
 	return OD_OK;
 }
 
@@ -216,7 +258,7 @@ static int read_table(struct od_expert_entry *out, struct od_shard *shard, const
 		int rc;
 
 		memcpy(&s, table + i * sizeof(s), sizeof(s));
-		rc = check_shard(&s, &c, out->dtype[c.mat], sm_at, e_at, where, d, err);
+		rc = check_shard(&s, &c, &out->type[c.mat], sm_at, e_at, where, d, err);
 		if (rc != OD_OK)
 			return od_fail_within(err, "shard %u", i);
 		shard_from_disk(&shard[i], &s, out->x.offset);
@@ -259,8 +301,7 @@ int od_expert_header_parse(struct od_expert_entry *out, const struct od_config *
 	if (rc != OD_OK)
 		return rc;
 	end = sizeof(d) + d.n_shards * sizeof(struct od_disk_shard);
-	if (!all_zero(d.zero, sizeof(d.zero)) || !all_zero((uint8_t *)d.more_zero, sizeof(d.more_zero)) ||
-	    !all_zero(buf + end, len - end))
+	if (!all_zero(d.zero, sizeof(d.zero)) || !all_zero(buf + end, len - end))
 		return bad_header(err, where, m, expert, "zero", 0, 1);
 
 	shard = calloc(d.n_shards, sizeof(*shard));
@@ -271,7 +312,7 @@ int od_expert_header_parse(struct od_expert_entry *out, const struct od_config *
 	out->e_offset = offset + d.e_offset;
 	memcpy(out->sha256, d.sha256, sizeof(d.sha256));
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
-		out->dtype[mat] = (enum od_dtype)d.dtype[mat];
+		out->type[mat] = type_from_disk(&d, mat);
 	rc = read_table(out, shard, &d, buf + sizeof(d), cfg, where, err);
 	if (rc != OD_OK) {
 		free(shard);
@@ -299,8 +340,12 @@ void od_expert_header_write(const struct od_expert_entry *in, const struct od_co
 	memset(buf, 0, len);
 	memcpy(d.magic, OD_EXPERT_MAGIC, sizeof(d.magic));
 	memcpy(d.sha256, in->sha256, sizeof(d.sha256));
-	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
-		d.dtype[mat] = (uint8_t)in->dtype[mat];
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+		d.dtype[mat] = (uint8_t)in->type[mat].dtype;
+		d.scale[mat] = (uint8_t)in->type[mat].scale;
+		d.block[mat].rows = in->type[mat].block_rows;
+		d.block[mat].cols = in->type[mat].block_cols;
+	}
 	for (uint32_t i = 0; i < in->x.n_shards; i++) {
 		const struct od_shard *x = &in->x.shard[i];
 		struct od_disk_shard s = {

@@ -8,6 +8,7 @@
 
 #include "common/base/mem.h"
 #include "common/pack/codec.h"
+#include "common/pack/mat_type.h"
 #include "common/pack/pack.h"
 #include "common/pack/sums.h"
 
@@ -29,10 +30,12 @@ struct od_disk_expert {
 	uint64_t header_bytes; /* this, the table, the zeros */
 	uint64_t bytes;	       /* of the whole expert */
 	uint64_t sm_offset, e_offset;
-	uint8_t dtype[OD_N_EXPERT_MATS]; /* enum od_dtype */
-	uint8_t zero[5];
-	uint8_t sha256[OD_N_EXPERT_MATS][OD_SHA256_BYTES]; /* of the source tensors' bytes */
-	uint64_t more_zero[3];
+	uint8_t dtype[OD_N_EXPERT_MATS], scale[OD_N_EXPERT_MATS]; /* enum od_dtype */
+	uint8_t zero[2];
+	uint8_t sha256[OD_N_EXPERT_MATS][OD_SHA256_BYTES]; /* od_mat_sha256 */
+	struct {
+		uint32_t rows, cols;
+	} block[OD_N_EXPERT_MATS]; /* of scales */
 };
 
 struct od_disk_shard {
@@ -50,13 +53,12 @@ _Static_assert(sizeof(struct od_disk_expert) == 192 && sizeof(struct od_disk_sha
 struct od_expert_entry {
 	struct od_pack_expert x;	   /* x.shard is malloc'd */
 	uint64_t sm_offset, e_offset;	   /* of the regions, from the start of experts.bin */
-	enum od_dtype dtype[OD_N_EXPERT_MATS];
+	struct od_mat_type type[OD_N_EXPERT_MATS];
 	uint8_t sha256[OD_N_EXPERT_MATS][OD_SHA256_BYTES];
 };
 
-/* May a dense tensor, or an expert's matrix, be of this type? */
-bool od_dense_dtype_ok(enum od_dtype t);
-bool od_expert_dtype_ok(enum od_dtype t);
+/* May a dense tensor be of this type? Matrices may be of any but the embedding, of which single rows are taken. */
+bool od_dense_type_ok(enum od_role role, const struct od_mat_type *t, uint64_t n_in);
 
 /* Rows of a shard of a matrix (the last one has what is left), shards of a matrix, of an expert. */
 uint32_t od_shard_rows(uint64_t n_out, uint64_t n_in);
@@ -64,11 +66,13 @@ uint32_t od_mat_shards(const struct od_config *cfg, enum od_expert_mat mat);
 uint32_t od_expert_shards(const struct od_config *cfg);
 uint64_t od_expert_header_bytes(const struct od_config *cfg);
 
-/* The largest shard, in weights. */
+/* Of any shard of any type, at most: weights; bytes of its E-chunk before coding; bytes in memory, with scales and padding. */
 uint64_t od_shard_max_weights(const struct od_config *cfg);
+uint64_t od_shard_max_e_bytes(const struct od_config *cfg);
+uint64_t od_shard_max_memory(const struct od_config *cfg);
 
 /* SM is stored as it is, so the place of the E region is known before anything is coded. */
-uint64_t od_expert_e_offset(const struct od_config *cfg, const enum od_dtype dtype[OD_N_EXPERT_MATS]);
+uint64_t od_expert_e_offset(const struct od_config *cfg, const struct od_mat_type type[OD_N_EXPERT_MATS]);
 uint64_t od_region_end(uint64_t end_of_data); /* 64 zero bytes, then up to 4 KiB */
 
 /* buf: od_expert_header_bytes of it, as read from where expert (m, expert) starts; file: length of what holds

@@ -5,6 +5,7 @@
 #include "common/pack/expert_write.h"
 #include "common/pack/fingerprint.h"
 #include "common/pack/inflater.h"
+#include "common/pack/mat_sums.h"
 #include "common/pack/shadow_file.h"
 #include "common/pack/shadow_write.h"
 #include "common/pack/source.h"
@@ -12,7 +13,6 @@
 
 #include <inttypes.h>
 #include <limits.h>
-#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,8 +24,9 @@ struct verifier {
 	struct od_pack *pack;
 	struct od_checkpoint *source; /* NULL: not compared */
 	struct od_inflater **inflater; /* [n_threads] */
-	size_t shard_bytes;
+	size_t shard_bytes, scale_bytes;
 	uint8_t *rows, *want; /* [n_threads][shard_bytes] */
+	uint8_t *last_scales; /* [n_threads][scale_bytes]: divisor and last row of scales of the shard before */
 	struct od_shadow_file shadow[OD_N_PRECISIONS];
 	size_t n_shadows;
 	uint64_t done_bytes, all_bytes;
@@ -43,12 +44,14 @@ static int compare(const struct verifier *v, const struct od_tensor *t, uint64_t
 	return rc;
 }
 
-static int same_dtype(const struct od_tensor *t, enum od_dtype dtype, const char *file, struct od_err *err)
+static int same_type(const struct od_source *src, const struct od_mat_type *type, const char *file, struct od_err *err)
 {
-	if (t->dtype == dtype)
+	char ours[OD_MAT_TYPE_CHARS], theirs[OD_MAT_TYPE_CHARS];
+
+	if (od_mat_type_same(&src->type, type))
 		return OD_OK;
-	return od_fail(err, OD_ERR_MISMATCH, "%s: tensor %s: dtype %s, the checkpoint has %s", file, t->name,
-		       od_dtype_name(dtype), t->dtype_name);
+	return od_fail(err, OD_ERR_MISMATCH, "%s: tensor %s: type %s, the checkpoint has %s", file, src->weights->name,
+		       od_mat_type_text(type, ours), od_mat_type_text(&src->type, theirs));
 }
 
 /* ---- small files against the checkpoint's ---- */
@@ -108,32 +111,53 @@ static int check_sums(const struct verifier *v, const struct od_dense_tensor *t,
 	return OD_OK;
 }
 
+/* One of the tensors that a dense one was copied from, of so many bytes; src NULL: not compared. */
+static int verify_part(struct verifier *v, const struct od_tensor *src, uint64_t bytes, uint64_t *offset, uint8_t *buf,
+		       uint8_t *want, XXH3_state_t *sum, crypto_hash_sha256_state *sha, struct od_err *err)
+{
+	const struct od_pack_file *f = &v->pack->dense;
+
+	for (uint64_t at = 0; at < bytes;) {
+		size_t n = bytes - at < PIECE_BYTES ? (size_t)(bytes - at) : PIECE_BYTES;
+		int rc = od_file_pread(f->fd, buf, n, *offset, f->path, err);
+
+		if (rc == OD_OK && src != NULL)
+			rc = compare(v, src, at, buf, want, n, f->path, err);
+		if (rc != OD_OK)
+			return rc;
+		crypto_hash_sha256_update(sha, buf, n);
+		XXH3_64bits_update(sum, buf, n);
+		at += n;
+		*offset += n;
+	}
+	return OD_OK;
+}
+
 static int verify_tensor(struct verifier *v, const struct od_dense_tensor *t, uint8_t *buf, uint8_t *want,
 			 XXH3_state_t *sum, struct od_err *err)
 {
 	const struct od_pack *p = v->pack;
-	const struct od_tensor *src = NULL;
-	crypto_hash_sha256_state sha;
+	const uint64_t n_in = t->n_in > 0 ? t->n_in : 1, weights = t->n_out * od_mat_row_bytes(&t->type, n_in);
+	const uint64_t divisor = od_mat_divisor_bytes(&t->type);
+	struct od_source src = { .weights = NULL };
 	uint8_t sha256[OD_SHA256_BYTES];
+	struct od_mat_sums sums;
+	uint64_t at = t->offset;
 	int rc = OD_OK;
 
 	if (v->source != NULL) {
 		src = od_source_dense(v->source, &p->config, t->role, t->layer);
-		rc = same_dtype(src, t->dtype, p->dense.path, err);
+		rc = same_type(&src, &t->type, p->dense.path, err);
 	}
-	crypto_hash_sha256_init(&sha);
+	od_mat_sums_init(&sums);
 	XXH3_64bits_reset(sum);
-	for (uint64_t at = 0; rc == OD_OK && at < t->bytes;) {
-		size_t n = t->bytes - at < PIECE_BYTES ? (size_t)(t->bytes - at) : PIECE_BYTES;
-
-		rc = od_file_pread(p->dense.fd, buf, n, t->offset + at, p->dense.path, err);
-		if (rc == OD_OK && src != NULL)
-			rc = compare(v, src, at, buf, want, n, p->dense.path, err);
-		crypto_hash_sha256_update(&sha, buf, n);
-		XXH3_64bits_update(sum, buf, n);
-		at += n;
-	}
-	crypto_hash_sha256_final(&sha, sha256);
+	if (rc == OD_OK)
+		rc = verify_part(v, src.weights, weights, &at, buf, want, sum, &sums.weights, err);
+	if (rc == OD_OK)
+		rc = verify_part(v, src.divisor, divisor, &at, buf, want, sum, &sums.divisor, err);
+	if (rc == OD_OK)
+		rc = verify_part(v, src.scales, t->bytes - weights - divisor, &at, buf, want, sum, &sums.scales, err);
+	od_mat_sums_final(&sums, &t->type, sha256);
 	if (rc == OD_OK)
 		rc = check_sums(v, t, XXH3_64bits_digest(sum), sha256, err);
 	if (rc == OD_OK)
@@ -164,26 +188,81 @@ static int verify_dense(struct verifier *v, struct od_err *err)
 
 /* ---- experts.bin ---- */
 
+/* A shard that was read. */
+struct seen {
+	uint32_t m, expert, shard;
+	const struct od_shard *s;
+	const struct od_mat_type *type;
+	struct od_mat w; /* its rows */
+	uint8_t *want, *last; /* the thread's */
+	const struct od_source *src; /* NULL: not compared */
+};
+
+static int scales_differ(const struct verifier *v, const struct seen *x, const char *what, struct od_err *err)
+{
+	return od_fail(err, OD_ERR_CORRUPT, "%s: expert (%u, %u) shard %u: its %s is not that of the shard before",
+		       v->pack->experts.path, x->m, x->expert, x->shard, what);
+}
+
+/* What several shards have of one matrix is the same in all of them, and is summed once. */
+static int verify_scales(const struct verifier *v, const struct seen *x, struct od_mat_sums *sums, struct od_err *err)
+{
+	const uint64_t each = od_mat_scale_row_bytes(x->type, x->w.n_in), divisor = od_mat_divisor_bytes(x->type);
+	const uint64_t first = x->s->row_begin, end = first + x->s->n_rows;
+	int rc = OD_OK;
+
+	if (divisor > 0 && first == 0) {
+		crypto_hash_sha256_update(&sums->divisor, (const uint8_t *)x->w.scales.divisor, divisor);
+		memcpy(x->last, x->w.scales.divisor, divisor);
+		if (x->src != NULL)
+			rc = compare(v, x->src->divisor, 0, x->last, x->want, divisor, v->pack->experts.path, err);
+	} else if (divisor > 0 && memcmp(x->last, x->w.scales.divisor, divisor) != 0) {
+		return scales_differ(v, x, "divisor", err);
+	}
+	for (uint64_t row = first; rc == OD_OK && row < end; row++) {
+		const uint8_t *at = (const uint8_t *)x->w.scales.at + (row - first) * each;
+		const uint64_t block = od_mat_scale_row(x->type, row);
+
+		if (row > 0 && block == od_mat_scale_row(x->type, row - 1)) {
+			if (row == first && memcmp(x->last + sizeof(float), at, each) != 0)
+				return scales_differ(v, x, "first row of scales", err);
+			continue;
+		}
+		crypto_hash_sha256_update(&sums->scales, at, each);
+		if (x->src != NULL)
+			rc = compare(v, x->src->scales, block * each, at, x->want, each, v->pack->experts.path, err);
+	}
+	memcpy(x->last + sizeof(float), (const uint8_t *)x->w.scales.at + (x->s->n_rows - 1) * each, each);
+	return rc;
+}
+
 static int verify_shard(const struct verifier *v, unsigned thread, uint32_t m, uint32_t expert, uint32_t shard,
-			crypto_hash_sha256_state *sha, struct od_err *err)
+			struct od_mat_sums *sums, struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(v->pack, m, expert);
 	const struct od_shard *s = &e->x.shard[shard];
-	const size_t each = od_dtype_bytes(e->dtype[s->mat]), len = s->e.raw_bytes * each;
-	uint8_t *rows = v->rows + thread * v->shard_bytes, *want = v->want + thread * v->shard_bytes;
-	const struct od_tensor *src;
+	uint8_t *rows = v->rows + thread * v->shard_bytes;
+	struct seen x = { .m = m, .expert = expert, .shard = shard, .s = s, .type = &e->type[s->mat],
+			  .want = v->want + thread * v->shard_bytes, .last = v->last_scales + thread * v->scale_bytes };
+	uint64_t n_out, n_in, each;
+	struct od_source src;
 	int rc = od_inflater_rows(v->inflater[thread], m, expert, shard, rows, NULL, err);
 
 	if (rc != OD_OK)
 		return rc;
-	crypto_hash_sha256_update(sha, rows, len);
-	if (v->source == NULL)
-		return OD_OK;
-	src = od_source_expert(v->source, &v->pack->config, m, expert, (enum od_expert_mat)s->mat);
-	rc = same_dtype(src, e->dtype[s->mat], v->pack->experts.path, err);
-	return rc == OD_OK ? compare(v, src, (uint64_t)s->row_begin * (s->e.raw_bytes / s->n_rows) * each, rows, want,
-				     len, v->pack->experts.path, err)
-			   : rc;
+	od_expert_mat_shape(&v->pack->config, (enum od_expert_mat)s->mat, &n_out, &n_in);
+	each = od_mat_row_bytes(x.type, n_in);
+	od_mat_bind(&x.w, x.type, s->n_rows, n_in, rows);
+	crypto_hash_sha256_update(&sums->weights, rows, s->n_rows * each);
+	if (v->source != NULL) {
+		src = od_source_expert(v->source, &v->pack->config, m, expert, (enum od_expert_mat)s->mat);
+		x.src = &src;
+		rc = same_type(&src, x.type, v->pack->experts.path, err);
+		if (rc == OD_OK)
+			rc = compare(v, src.weights, s->row_begin * each, rows, x.want, s->n_rows * each, v->pack->experts.path,
+				     err);
+	}
+	return rc == OD_OK && x.type->scale != 0 ? verify_scales(v, &x, sums, err) : rc;
 }
 
 static int verify_expert(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
@@ -199,13 +278,13 @@ static int verify_expert(void *arg, unsigned thread, size_t item, uint64_t *byte
 		return OD_OK; /* a hole of a spool */
 	rc = od_expert_check_padding(e, p->experts.fd, p->experts.path, err);
 	for (int mat = 0; rc == OD_OK && mat < OD_N_EXPERT_MATS; mat++) {
-		crypto_hash_sha256_state sha;
+		struct od_mat_sums sums;
 		uint8_t sha256[OD_SHA256_BYTES];
 
-		crypto_hash_sha256_init(&sha);
+		od_mat_sums_init(&sums);
 		for (; rc == OD_OK && shard < e->x.n_shards && e->x.shard[shard].mat == mat; shard++)
-			rc = verify_shard(v, thread, m, expert, shard, &sha, err);
-		crypto_hash_sha256_final(&sha, sha256);
+			rc = verify_shard(v, thread, m, expert, shard, &sums, err);
+		od_mat_sums_final(&sums, &e->type[mat], sha256);
 		if (rc == OD_OK && memcmp(sha256, e->sha256[mat], sizeof(sha256)) != 0)
 			rc = od_fail(err, OD_ERR_CORRUPT, "%s: expert (%u, %u): matrix %s: SHA-256 differs from the "
 				     "header's", p->experts.path, m, expert, od_expert_mat_name((enum od_expert_mat)mat));
@@ -228,10 +307,12 @@ static int verify_experts(struct verifier *v, struct od_err *err)
 	};
 	int rc;
 
-	v->shard_bytes = od_shard_max_weights(&p->config) * sizeof(float);
+	v->shard_bytes = od_round_up(od_shard_max_memory(&p->config), OD_PAD_BYTES);
+	v->scale_bytes = od_shard_max_e_bytes(&p->config); /* more than a row of them takes */
+	v->last_scales = od_alloc_array(v->job->n_threads, v->scale_bytes);
 	v->rows = od_alloc_array(v->job->n_threads, v->shard_bytes);
 	v->want = od_alloc_array(v->job->n_threads, v->shard_bytes);
-	if (v->rows == NULL || v->want == NULL)
+	if (v->rows == NULL || v->want == NULL || v->last_scales == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory to verify");
 	rc = od_inflaters_new(&v->inflater, v->job->n_threads, p, OD_FORM_PLAIN, err);
 	if (rc == OD_OK)
@@ -254,7 +335,7 @@ static int verify_fingerprint(struct verifier *v, struct od_err *err)
 		const struct od_dense_tensor *t = &p->manifest.dense[i];
 
 		p->config.family->dense_name(name, sizeof(name), t->role, t->layer);
-		rc = od_fingerprint_add(f, name, t->dtype, t->n_out, t->n_in, t->sha256, err);
+		rc = od_fingerprint_add(f, name, &t->type, t->n_out, t->n_in, t->sha256, err);
 	}
 	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_experts; i++)
 		rc = od_fingerprint_add_expert(f, &p->config, (uint32_t)(i / p->config.n_experts),
@@ -330,6 +411,7 @@ int od_pack_verify(const struct od_verify_job *job, struct od_err *err)
 	od_inflaters_free(v.inflater, job->n_threads);
 	od_free(v.rows);
 	od_free(v.want);
+	od_free(v.last_scales);
 	od_checkpoint_close(v.source);
 	od_pack_close(v.pack);
 	return rc;

@@ -5,13 +5,13 @@
 #include "common/pack/expert_write.h"
 #include "common/pack/fingerprint.h"
 #include "common/pack/manifest.h"
+#include "common/pack/mat_sums.h"
 #include "common/pack/partial.h"
 #include "common/pack/shadow_add.h"
 #include "common/pack/source.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
-#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #define PIECE_BYTES (8u << 20)
+#define NAME_BYTES 256
 
 struct writer {
 	const struct od_pack_job *job;
@@ -110,56 +111,79 @@ static int copy_small_files(struct writer *w, struct od_err *err)
 
 /* ---- dense.bin ---- */
 
-static int copy_dense(struct writer *w, struct od_dense_tensor *t, int fd, const char *path, uint8_t *buf,
-		      struct od_err *err)
+/* What a dense tensor is copied with. */
+struct copying {
+	int fd;
+	const char *path;
+	uint8_t *buf; /* [PIECE_BYTES] */
+	XXH3_state_t *sum;
+};
+
+/* A tensor of the checkpoint to *offset, which moves on. */
+static int copy_tensor(struct writer *w, struct copying *c, const struct od_tensor *src, uint64_t *offset,
+		       crypto_hash_sha256_state *sha, struct od_err *err)
 {
-	const struct od_tensor *src = od_source_dense(w->source, &w->config, t->role, t->layer);
-	crypto_hash_sha256_state sha;
-	XXH3_state_t *sum = XXH3_createState();
-	int rc = sum != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory");
+	for (uint64_t at = 0; src != NULL && at < src->bytes;) {
+		size_t n = src->bytes - at < PIECE_BYTES ? (size_t)(src->bytes - at) : PIECE_BYTES;
+		int rc = od_checkpoint_read(w->source, src, at, c->buf, n, err);
 
-	crypto_hash_sha256_init(&sha);
-	if (rc == OD_OK)
-		XXH3_64bits_reset(sum);
-	for (uint64_t at = 0; rc == OD_OK && at < t->bytes;) {
-		size_t n = t->bytes - at < PIECE_BYTES ? (size_t)(t->bytes - at) : PIECE_BYTES;
-
-		rc = od_checkpoint_read(w->source, src, at, buf, n, err);
 		if (rc == OD_OK)
-			rc = od_file_pwrite(fd, buf, n, t->offset + at, path, err);
+			rc = od_file_pwrite(c->fd, c->buf, n, *offset, c->path, err);
 		if (rc != OD_OK)
-			break;
-		crypto_hash_sha256_update(&sha, buf, n);
-		XXH3_64bits_update(sum, buf, n);
+			return rc;
+		crypto_hash_sha256_update(sha, c->buf, n);
+		XXH3_64bits_update(c->sum, c->buf, n);
 		at += n;
+		*offset += n;
 		advance(w, n);
 	}
-	crypto_hash_sha256_final(&sha, t->sha256);
-	t->xxh3 = rc == OD_OK ? XXH3_64bits_digest(sum) : 0;
-	XXH3_freeState(sum);
-	return rc == OD_OK ? od_fingerprint_add(w->fingerprint, src->name, t->dtype, t->n_out, t->n_in, t->sha256, err)
-			   : rc;
+	return OD_OK;
+}
+
+static int copy_dense(struct writer *w, struct copying *c, struct od_dense_tensor *t, struct od_err *err)
+{
+	const struct od_source src = od_source_dense(w->source, &w->config, t->role, t->layer);
+	uint64_t offset = t->offset;
+	struct od_mat_sums sums;
+	char name[NAME_BYTES];
+	int rc;
+
+	od_mat_sums_init(&sums);
+	XXH3_64bits_reset(c->sum);
+	rc = copy_tensor(w, c, src.weights, &offset, &sums.weights, err);
+	if (rc == OD_OK)
+		rc = copy_tensor(w, c, src.divisor, &offset, &sums.divisor, err);
+	if (rc == OD_OK)
+		rc = copy_tensor(w, c, src.scales, &offset, &sums.scales, err);
+	if (rc != OD_OK)
+		return rc;
+	od_mat_sums_final(&sums, &t->type, t->sha256);
+	t->xxh3 = XXH3_64bits_digest(c->sum);
+	w->config.family->dense_name(name, sizeof(name), t->role, t->layer);
+	return od_fingerprint_add(w->fingerprint, name, &t->type, t->n_out, t->n_in, t->sha256, err);
 }
 
 static int write_dense(struct writer *w, struct od_err *err)
 {
 	char path[PATH_MAX];
-	uint8_t *buf = malloc(PIECE_BYTES);
-	int fd = -1, rc;
+	struct copying c = { .fd = -1, .path = path, .buf = malloc(PIECE_BYTES), .sum = XXH3_createState() };
+	int rc = OD_OK;
 
-	if (buf == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "no memory");
-	rc = open_file(w, OD_DENSE_NAME, path, &fd, err);
+	if (c.buf == NULL || c.sum == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory");
+	if (rc == OD_OK)
+		rc = open_file(w, OD_DENSE_NAME, path, &c.fd, err);
 	/* Emptied first: what lies between the tensors must be zero. */
 	if (rc == OD_OK)
-		rc = cut_file(fd, 0, path, err);
+		rc = cut_file(c.fd, 0, path, err);
 	if (rc == OD_OK)
-		rc = cut_file(fd, w->manifest.dense_bytes, path, err);
+		rc = cut_file(c.fd, w->manifest.dense_bytes, path, err);
 	for (size_t i = 0; rc == OD_OK && i < w->manifest.n_dense; i++)
-		rc = copy_dense(w, &w->manifest.dense[i], fd, path, buf, err);
-	free(buf);
-	if (fd >= 0)
-		close(fd);
+		rc = copy_dense(w, &c, &w->manifest.dense[i], err);
+	XXH3_freeState(c.sum);
+	free(c.buf);
+	if (c.fd >= 0)
+		close(c.fd);
 	return rc;
 }
 
@@ -171,7 +195,7 @@ static uint64_t expert_source_bytes(const struct writer *w, const struct od_expe
 
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 		od_expert_mat_shape(&w->config, (enum od_expert_mat)mat, &n_out, &n_in);
-		sum += n_out * n_in * od_dtype_bytes(e->dtype[mat]);
+		sum += od_mat_bytes(&e->type[mat], n_in, 0, n_out);
 	}
 	return sum;
 }
@@ -179,7 +203,7 @@ static uint64_t expert_source_bytes(const struct writer *w, const struct od_expe
 static int add_expert(struct writer *w, size_t i, const struct od_expert_entry *e, uint64_t header_xxh3,
 		      struct od_err *err)
 {
-	w->manifest.expert[i] = (struct od_expert_place){ e->x.offset, e->x.bytes, header_xxh3 };
+	w->manifest.expert[i] = (struct od_expert_place){ e->x.offset, e->x.bytes, header_xxh3, { e->type[0], e->type[1], e->type[2] } };
 	w->manifest.experts_bytes = e->x.offset + e->x.bytes;
 	advance(w, expert_source_bytes(w, e));
 	return od_fingerprint_add_expert(w->fingerprint, &w->config, (uint32_t)(i / w->config.n_experts),
@@ -310,16 +334,22 @@ static int plan(struct writer *w, struct od_err *err)
 	for (size_t i = 0; i < w->manifest.n_dense; i++) {
 		struct od_dense_tensor *t = &w->manifest.dense[i];
 
-		t->dtype = od_source_dense(w->source, &w->config, t->role, t->layer)->dtype;
+		t->type = od_source_dense(w->source, &w->config, t->role, t->layer).type;
 	}
 	w->manifest.codec = w->job->codec;
 	od_manifest_place_dense(&w->manifest);
 	for (size_t i = 0; i < w->manifest.n_dense; i++)
 		w->all_bytes += w->manifest.dense[i].bytes;
 	for (size_t i = 0; i < w->manifest.n_experts; i++)
-		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
-			w->all_bytes += od_source_expert(w->source, &w->config, (uint32_t)(i / w->config.n_experts),
-							 (uint32_t)(i % w->config.n_experts), (enum od_expert_mat)mat)->bytes;
+		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+			const struct od_source s = od_source_expert(w->source, &w->config, (uint32_t)(i / w->config.n_experts),
+								    (uint32_t)(i % w->config.n_experts),
+								    (enum od_expert_mat)mat);
+			uint64_t n_out, n_in;
+
+			od_expert_mat_shape(&w->config, (enum od_expert_mat)mat, &n_out, &n_in);
+			w->all_bytes += od_mat_bytes(&s.type, n_in, 0, n_out);
+		}
 	w->all_bytes += od_shadow_set_bytes(&w->config, w->job->shadows);
 	return OD_OK;
 }

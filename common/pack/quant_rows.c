@@ -4,27 +4,6 @@
 #define F16_INF 0x7c00u
 #define ROUND_MAGIC 12582912.0f /* 1.5 * 2^23: adding it leaves no bits below one, rounded to nearest even */
 
-static void widen_row(enum od_dtype dtype, const void *src, size_t n, float *restrict dst)
-{
-	const uint16_t *half = src;
-	const uint8_t *byte = src;
-
-	if (dtype == OD_F32)
-		memcpy(dst, src, n * sizeof(float));
-	else if (dtype == OD_BF16)
-		for (size_t i = 0; i < n; i++)
-			dst[i] = od_bf16_f32(half[i]);
-	else if (dtype == OD_F16)
-		for (size_t i = 0; i < n; i++)
-			dst[i] = od_f16_f32(half[i]);
-	else if (dtype == OD_F8_E4M3)
-		for (size_t i = 0; i < n; i++)
-			dst[i] = od_e4m3_f32(byte[i]);
-	else
-		for (size_t i = 0; i < n; i++)
-			dst[i] = od_e5m2_f32(byte[i]);
-}
-
 /* Magnitudes order like their bits, and NaN is above infinity: integers need no care for either. */
 static uint32_t absmax_bits(const float *x, size_t n)
 {
@@ -142,19 +121,19 @@ static void quant_nf4_row(const float *x, size_t n, const float *limit, float *s
 
 /* ---- all ---- */
 
-int od_quant_rows(enum od_precision precision, enum od_dtype dtype, const void *rows, size_t n_rows, size_t n_in,
-		  void *data, float *scale, float *scratch, size_t *bad_row)
+int od_quant_rows(enum od_precision precision, const struct od_mat *rows, void *data, float *scale, float *scratch,
+		  size_t *bad_row)
 {
+	const size_t n_in = rows->n_in;
 	const size_t row_bytes = od_shadow_row_bytes(precision, n_in), row_scales = od_shadow_row_scales(precision, n_in);
 	const size_t group = precision == OD_PRECISION_INT8 ? n_in : OD_QUANT_GROUP;
-	const char *src = rows;
 	char *dst = data;
 	float limit[15];
 
 	nf4_limits(limit);
-	for (size_t r = 0; r < n_rows; r++, dst += row_bytes, scale += row_scales) {
+	for (size_t r = 0; r < rows->n_out; r++, dst += row_bytes, scale += row_scales) {
 		*bad_row = r;
-		widen_row(dtype, src + r * n_in * od_dtype_bytes(dtype), n_in, scratch);
+		od_dequant_row(rows, r, scratch);
 		if (absmax_bits(scratch, n_in) >= F32_INF_BITS)
 			return OD_ERR_RANGE;
 		switch (precision) {

@@ -5,11 +5,11 @@
 
 #include "common/pack/shadow_layout.h"
 
-/* rows [n_rows][n_in] of dtype to data [n_rows][od_shadow_row_bytes] and scale [n_rows][od_shadow_row_scales]; scratch
+/* All rows, as published, to data [n_out][od_shadow_row_bytes] and scale [n_out][od_shadow_row_scales]; scratch
  * [n_in]. OD_ERR_RANGE: a weight is infinite or no number; OD_ERR_UNSUPPORTED: it would be infinite as FP16. *bad_row
  * says where. */
-OD_MUST_CHECK int od_quant_rows(enum od_precision precision, enum od_dtype dtype, const void *rows, size_t n_rows,
-				size_t n_in, void *data, float *scale, float *scratch, size_t *bad_row);
+OD_MUST_CHECK int od_quant_rows(enum od_precision precision, const struct od_mat *rows, void *data, float *scale,
+				float *scratch, size_t *bad_row);
 
 /* Double quantisation of a whole matrix's scales (finite, not negative): code [n], step [n / OD_SCALE_GROUP, rounded
  * up]. mean + code * step is never negative. */

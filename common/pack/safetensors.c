@@ -33,8 +33,8 @@ static const struct {
 } types[] = {
 	{ "BF16", 2, OD_BF16 }, { "F16", 2, OD_F16 }, { "F32", 4, OD_F32 }, { "F64", 8, 0 },	{ "I64", 8, 0 },
 	{ "U64", 8, 0 },	{ "I32", 4, 0 },      { "U32", 4, 0 },	    { "I16", 2, 0 },	{ "U16", 2, 0 },
-	{ "I8", 1, 0 },		{ "U8", 1, 0 },	      { "BOOL", 1, 0 },	    { "F8_E5M2", 1, OD_F8_E5M2 },
-	{ "F8_E4M3", 1, OD_F8_E4M3 },
+	{ "I8", 1, OD_INT8 },	{ "U8", 1, 0 },	      { "BOOL", 1, 0 },	    { "F8_E5M2", 1, OD_F8_E5M2 },
+	{ "F8_E4M3", 1, OD_F8_E4M3 }, { "F8_E8M0", 1, OD_F8_E8M0 },
 };
 
 /* One file's header text while it is parsed. */

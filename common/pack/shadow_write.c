@@ -17,6 +17,7 @@
 struct bench {
 	struct od_inflater *inflater;
 	char *rows, *data;
+	uint8_t *scales; /* of the rows, as in dense.bin */
 	float *row;
 	uint8_t *found;
 };
@@ -42,8 +43,12 @@ struct record {
 	float *uncoded;
 };
 
-static const struct od_dense_tensor *find_dense(const struct od_pack *p, enum od_role role, uint32_t layer)
+/* The tensors of attention in the order in which shadow files have them. */
+static const struct od_dense_tensor *attention(const struct od_pack *p, size_t index)
 {
+	const enum od_role role = (enum od_role)(OD_ROLE_Q + index % 4);
+	const uint32_t layer = (uint32_t)(index / 4);
+
 	for (size_t i = 0; i < p->manifest.n_dense; i++)
 		if (p->manifest.dense[i].role == role && p->manifest.dense[i].layer == layer)
 			return &p->manifest.dense[i];
@@ -86,13 +91,18 @@ static int refuse_row(const struct record *r, int why, uint64_t row, struct od_e
 		       row, name);
 }
 
-static int emit_rows(struct record *r, enum od_dtype dtype, uint64_t row, uint64_t n_rows, struct od_err *err)
+/* The bench's rows, which are the tensor's from row on. */
+static int emit_rows(struct record *r, const struct od_mat_type *type, uint64_t row, uint64_t n_rows, struct od_err *err)
 {
 	const enum od_precision precision = r->run->job->table->precision;
 	struct bench *b = r->bench;
+	struct od_mat rows;
 	size_t bad;
-	int rc = od_quant_rows(precision, dtype, b->rows, n_rows, r->t->n_in, b->data,
-			       r->scale + row * od_shadow_row_scales(precision, r->t->n_in), b->row, &bad);
+	int rc;
+
+	od_mat_bind(&rows, type, n_rows, r->t->n_in, b->rows);
+	rc = od_quant_rows(precision, &rows, b->data, r->scale + row * od_shadow_row_scales(precision, r->t->n_in), b->row,
+			   &bad);
 
 	if (rc != OD_OK)
 		return refuse_row(r, rc, row + bad, err);
@@ -102,18 +112,17 @@ static int emit_rows(struct record *r, enum od_dtype dtype, uint64_t row, uint64
 static int emit_attention(struct record *r, size_t index, struct od_err *err)
 {
 	const struct od_pack *p = r->run->job->pack;
-	const struct od_dense_tensor *t = find_dense(p, (enum od_role)(OD_ROLE_Q + index % 4), (uint32_t)(index / 4));
-	const uint64_t step = od_shard_rows(r->t->n_out, r->t->n_in), row_bytes = r->t->n_in * od_dtype_bytes(t->dtype);
+	const struct od_dense_tensor *t = attention(p, index);
+	const uint64_t step = od_shard_rows(r->t->n_out, r->t->n_in);
 	int rc = OD_OK;
 
 	p->config.family->dense_name(r->name, sizeof(r->name), t->role, t->layer);
 	for (uint64_t row = 0; rc == OD_OK && row < r->t->n_out; row += step) {
 		uint64_t n = step < r->t->n_out - row ? step : r->t->n_out - row;
 
-		rc = od_file_pread(p->dense.fd, r->bench->rows, n * row_bytes, t->offset + row * row_bytes, p->dense.path,
-				   err);
+		rc = od_dense_read_rows(p, t, row, n, r->bench->rows, r->bench->scales, err);
 		if (rc == OD_OK)
-			rc = emit_rows(r, t->dtype, row, n, err);
+			rc = emit_rows(r, &t->type, row, n, err);
 	}
 	return rc;
 }
@@ -134,7 +143,7 @@ static int emit_expert(struct record *r, size_t index, struct od_err *err)
 			continue;
 		rc = od_inflater_rows(r->bench->inflater, m, expert, i, r->bench->rows, NULL, err);
 		if (rc == OD_OK)
-			rc = emit_rows(r, e->dtype[mat], s->row_begin, s->n_rows, err);
+			rc = emit_rows(r, &e->type[mat], s->row_begin, s->n_rows, err);
 	}
 	return rc;
 }
@@ -214,6 +223,7 @@ static void run_fini(struct run *run)
 
 		od_inflater_free(b->inflater);
 		od_free(b->rows);
+		od_free(b->scales);
 		od_free(b->data);
 		od_free(b->row);
 		od_free(b->found);
@@ -229,7 +239,7 @@ static uint64_t larger(uint64_t a, uint64_t b)
 static int run_init(struct run *run, const struct od_shadow_job *job, struct od_err *err)
 {
 	const struct od_shadow_table *table = job->table;
-	uint64_t block = 0, data = 0, found = 0, row = 0;
+	uint64_t block = od_shard_max_memory(&job->pack->config), scales = 0, data = 0, found = 0, row = 0;
 	int rc = OD_OK;
 
 	*run = (struct run){ .job = job };
@@ -239,7 +249,12 @@ static int run_init(struct run *run, const struct od_shadow_job *job, struct od_
 		uint64_t n_rows = od_shard_rows(t->n_out, t->n_in);
 
 		row = larger(row, t->n_in);
-		block = larger(block, n_rows * t->n_in);
+		if (i < table->n_attn) {
+			const struct od_mat_type *type = &attention(job->pack, i)->type;
+
+			block = larger(block, od_mat_memory_bytes(type, n_rows, t->n_in));
+			scales = larger(scales, od_mat_bytes(type, t->n_in, 0, t->n_out) - t->n_out * od_mat_row_bytes(type, t->n_in));
+		}
 		data = larger(data, n_rows * od_shadow_row_bytes(table->precision, t->n_in));
 		found = larger(found, larger(data, parts.bytes - parts.data_bytes));
 	}
@@ -249,11 +264,12 @@ static int run_init(struct run *run, const struct od_shadow_job *job, struct od_
 	for (unsigned i = 0; rc == OD_OK && i < job->n_threads; i++) {
 		struct bench *b = &run->bench[i];
 
-		b->rows = od_alloc(block * sizeof(float));
+		b->rows = od_alloc(block);
+		b->scales = od_alloc(scales);
 		b->data = od_alloc(data);
 		b->row = od_alloc_array(row, sizeof(float));
 		b->found = od_alloc(found);
-		if (b->rows == NULL || b->data == NULL || b->row == NULL || b->found == NULL)
+		if (b->rows == NULL || b->scales == NULL || b->data == NULL || b->row == NULL || b->found == NULL)
 			rc = od_fail(err, OD_ERR_NOMEM, "no memory to quantise");
 		else
 			rc = od_inflater_new(&b->inflater, job->pack, OD_FORM_PLAIN, err);

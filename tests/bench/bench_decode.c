@@ -106,29 +106,13 @@ static int check(struct options *o, struct od_err *err)
 	return OD_OK;
 }
 
-/* Every matrix once (the embedding: one row), and the experts that a token uses, as they lie in memory. The pack tells the
- * type of the experts; the dense weights are taken to have the same, as in every checkpoint of this kind. */
+/* Every matrix once (the embedding: one row), and the experts that a token uses, as they lie in memory. */
 static uint64_t token_weight_bytes(const struct od_pack *p, enum od_form form)
 {
 	const struct od_config *c = od_pack_config(p);
-	uint64_t expert_bytes = od_pack_expert_raw_bytes(p), expert_weights = 0, dense = c->hidden, n_out, n_in;
+	uint64_t expert = form == OD_FORM_PLANES ? od_pack_expert_stored_bytes(p) : od_pack_expert_raw_bytes(p);
 
-	for (int m = 0; m < OD_N_EXPERT_MATS; m++) {
-		od_expert_mat_shape(c, (enum od_expert_mat)m, &n_out, &n_in);
-		expert_weights += n_out * n_in;
-	}
-	for (int i = 0; i < OD_N_ROLES; i++) {
-		enum od_role role = (enum od_role)i;
-
-		if (!od_role_present(c, role) || (role == OD_ROLE_EMBED && !c->tied_head))
-			continue;
-		od_role_shape(c, role, &n_out, &n_in);
-		dense += n_out * (n_in > 0 ? n_in : 1) * (od_role_per_layer(role) ? c->n_layers : 1);
-	}
-	dense *= expert_bytes / expert_weights;
-	if (form == OD_FORM_PLANES)
-		expert_bytes = od_pack_expert_stored_bytes(p);
-	return dense + (uint64_t)c->n_layers * c->top_k * expert_bytes;
+	return od_dense_token_bytes(p) + (uint64_t)c->n_layers * c->top_k * expert;
 }
 
 /* --- measuring --- */

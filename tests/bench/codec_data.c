@@ -218,6 +218,9 @@ static int add_expert(struct codec_data *d, const struct od_expert *x, uint64_t 
 		const struct od_mat *w = &x->mat[mat];
 		const size_t step = od_shard_rows(w->n_out, w->n_in);
 
+		if (w->scales.at != NULL)
+			return od_fail(err, OD_ERR_UNSUPPORTED, "%s weights with scales, which are not measured here: od-pack info "
+				       "says how many bits they take", od_dtype_name(w->dtype));
 		for (size_t row = 0; rc == OD_OK && w->dtype == d->dtype && row < w->n_out && d->n_weights < n_weights;
 		     row += step) {
 			size_t rows = step < w->n_out - row ? step : w->n_out - row;

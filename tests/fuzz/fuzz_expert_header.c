@@ -34,8 +34,12 @@ static void check_entry(const struct od_expert_entry *e, uint64_t file_bytes)
 
 		check_chunk(&s->sm, e->sm_offset, e->e_offset);
 		check_chunk(&s->e, e->e_offset, e->x.offset + e->x.bytes);
-		check(s->sm.raw_bytes == s->e.raw_bytes * od_codec_sm_bytes(e->dtype[s->mat]));
-		weights += s->e.raw_bytes;
+		od_expert_mat_shape(&config, (enum od_expert_mat)s->mat, &n_out, &n_in);
+		check(s->sm.raw_bytes == s->n_rows * n_in * od_codec_sm_bytes(e->type[s->mat].dtype));
+		check(s->sm.raw_bytes + s->e.raw_bytes == od_mat_bytes(&e->type[s->mat], n_in, s->row_begin, s->n_rows));
+		check(s->e.raw_bytes <= od_shard_max_e_bytes(&config));
+		check(od_mat_memory_bytes(&e->type[s->mat], s->n_rows, n_in) <= od_shard_max_memory(&config));
+		weights += s->n_rows * n_in;
 	}
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 		od_expert_mat_shape(&config, (enum od_expert_mat)mat, &n_out, &n_in);

@@ -1,6 +1,6 @@
 /* A good little pack that is changed in any places and opened, by somebody who can compute checksums: it is refused with a
  * reason, or all that is in it can be loaded.
- * Input: a byte (bit 0: expert headers and chunks get checksums that fit), then changes: which file, where (4 bytes), how
+ * Input: a byte (bit 0: expert headers and chunks get checksums that fit; bit 1: a pack of weights with scales), then changes: which file, where (4 bytes), how
  * many bytes, the bytes. A file number from 128 on sets the file's length instead. */
 #include <fcntl.h>
 #include <stddef.h>
@@ -34,18 +34,23 @@ struct image {
 	bool changed;
 };
 
-static struct tiny_files tiny;
-static struct image whole[N_FILES];
-static size_t header_at[N_EXPERTS], header_bytes, hex_at[N_EXPERTS]; /* in experts.bin; its checksum's digits in model.json */
+struct good {
+	struct tiny_files tiny;
+	struct image whole[N_FILES];
+	size_t header_at[N_EXPERTS], hex_at[N_EXPERTS]; /* in experts.bin; its checksum's digits in model.json */
+};
+
+static struct good goods[2]; /* plain, with scales */
+static size_t header_bytes;
 static FILE *nowhere;
 
-static struct image read_file(const char *name)
+static struct image read_file(const struct good *g, const char *name)
 {
 	struct image im = { 0 };
 	char path[256];
 	FILE *f;
 
-	snprintf(path, sizeof(path), "%s/%s", tiny.pack, name);
+	snprintf(path, sizeof(path), "%s/%s", g->tiny.pack, name);
 	f = fopen(path, "rb");
 	check(f != NULL && fseek(f, 0, SEEK_END) == 0);
 	im.n = (size_t)ftell(f);
@@ -57,12 +62,12 @@ static struct image read_file(const char *name)
 }
 
 /* Over what is there: a file that is emptied and written anew is hurried to the disk by some file systems. */
-static void put_file(const char *name, const void *bytes, size_t n)
+static void put_file(const struct good *g, const char *name, const void *bytes, size_t n)
 {
 	char path[256];
 	int fd;
 
-	snprintf(path, sizeof(path), "%s/%s", tiny.pack, name);
+	snprintf(path, sizeof(path), "%s/%s", g->tiny.pack, name);
 	fd = open(path, O_WRONLY);
 	check(fd >= 0 && pwrite(fd, bytes, n, 0) == (ssize_t)n && ftruncate(fd, (off_t)n) == 0);
 	close(fd);
@@ -73,37 +78,44 @@ static void hex_of(const uint8_t *header, char hex[HEX + 1])
 	snprintf(hex, HEX + 1, "%016llx", (unsigned long long)XXH3_64bits(header, header_bytes));
 }
 
-static void remove_pack(void)
+static void remove_packs(void)
 {
-	tiny_files_free(&tiny);
+	tiny_files_free(&goods[0].tiny);
+	tiny_files_free(&goods[1].tiny);
 }
 
-static void make_pack(void)
+static void make_pack(struct good *g)
 {
 	struct od_pack *p;
 	char hex[HEX + 1];
-
-	tiny_files_make(&tiny);
-	atexit(remove_pack);
-	const struct od_pack_job job = { .checkpoint = tiny.checkpoint, .pack = tiny.pack, .codec = OD_CODEC_PLANES,
+	const struct od_pack_job job = { .checkpoint = g->tiny.checkpoint, .pack = g->tiny.pack, .codec = OD_CODEC_PLANES,
 					 .n_threads = 1 };
 
-	check(od_pack_write(&job, NULL) == OD_OK && od_pack_open(&p, tiny.pack, NULL) == OD_OK);
+	check(od_pack_write(&job, NULL) == OD_OK && od_pack_open(&p, g->tiny.pack, NULL) == OD_OK);
 	for (int i = 0; i < N_FILES; i++)
-		whole[i] = read_file(names[i]);
+		g->whole[i] = read_file(g, names[i]);
 	header_bytes = od_expert_header_bytes(od_pack_config(p));
 	for (uint32_t i = 0; i < N_EXPERTS; i++) {
 		const uint8_t *found;
 
-		header_at[i] = od_pack_expert(p, i / TINY_EXPERTS, i % TINY_EXPERTS)->offset;
-		hex_of(whole[1].bytes + header_at[i], hex);
-		found = memmem(whole[0].bytes, whole[0].n, hex, HEX);
+		g->header_at[i] = od_pack_expert(p, i / TINY_EXPERTS, i % TINY_EXPERTS)->offset;
+		hex_of(g->whole[1].bytes + g->header_at[i], hex);
+		found = memmem(g->whole[0].bytes, g->whole[0].n, hex, HEX);
 		check(found != NULL);
-		hex_at[i] = (size_t)(found - whole[0].bytes);
+		g->hex_at[i] = (size_t)(found - g->whole[0].bytes);
 	}
 	od_pack_close(p);
+}
+
+static void make_packs(void)
+{
 	nowhere = fopen("/dev/null", "w");
 	check(nowhere != NULL);
+	tiny_files_make(&goods[0].tiny);
+	tiny_files_make_scaled(&goods[1].tiny);
+	atexit(remove_packs);
+	make_pack(&goods[0]);
+	make_pack(&goods[1]);
 }
 
 /* One change of the input to the images; returns what is left of it. */
@@ -133,48 +145,48 @@ static const uint8_t *change(struct image *im, const uint8_t *at, const uint8_t 
 }
 
 /* Chunks, headers, and what model.json says of them. */
-static void sign(struct image *im)
+static void sign(const struct good *g, struct image *im)
 {
 	struct image *model = &im[0], *experts = &im[1];
 
 	for (int i = 0; i < N_EXPERTS; i++) {
-		uint8_t *header = experts->bytes + header_at[i];
+		uint8_t *header = experts->bytes + g->header_at[i];
 		struct od_disk_shard s;
 		uint64_t sum;
 		char hex[HEX + 1];
 
-		if (!od_within(header_at[i], header_bytes, experts->n) || !od_within(hex_at[i], HEX, model->n))
+		if (!od_within(g->header_at[i], header_bytes, experts->n) || !od_within(g->hex_at[i], HEX, model->n))
 			continue;
 		for (size_t k = sizeof(struct od_disk_expert); k < sizeof(struct od_disk_expert) + 3 * sizeof(s); k += sizeof(s)) {
 			memcpy(&s, header + k, sizeof(s));
-			if (od_within(s.e_offset, s.e_stored_bytes, experts->n - header_at[i]))
+			if (od_within(s.e_offset, s.e_stored_bytes, experts->n - g->header_at[i]))
 				s.e_xxh3 = XXH3_64bits(header + s.e_offset, s.e_stored_bytes);
 			memcpy(header + k, &s, sizeof(s));
 		}
 		sum = XXH3_64bits(header + 16, header_bytes - 16);
 		memcpy(header + 8, &sum, sizeof(sum));
 		hex_of(header, hex);
-		memcpy(model->bytes + hex_at[i], hex, HEX);
+		memcpy(model->bytes + g->hex_at[i], hex, HEX);
 	}
 	model->changed = experts->changed = true;
 }
 
 /* As od_sums_write does, but nobody waits for the disk. */
-static void write_sums(void)
+static void write_sums(const struct good *g)
 {
 	char text[1024], path[256], hex[OD_HEX_CHARS(OD_SHA256_BYTES) + 1];
 	uint8_t sum[OD_SHA256_BYTES];
 	size_t len = 0;
 
 	for (const struct od_small_file *f = od_small_files; f->name != NULL; f++) {
-		snprintf(path, sizeof(path), "%s/%s", tiny.pack, f->name);
+		snprintf(path, sizeof(path), "%s/%s", g->tiny.pack, f->name);
 		if (access(path, F_OK) != 0)
 			continue;
 		check(od_sha256_file(path, sum, NULL) == OD_OK);
 		od_hex(sum, sizeof(sum), hex);
 		len += (size_t)snprintf(text + len, sizeof(text) - len, "%s  %s\n", hex, f->name);
 	}
-	put_file(OD_SUMS_NAME, text, len);
+	put_file(g, OD_SUMS_NAME, text, len);
 }
 
 /* What was checked when it was loaded is trusted by those who compute on it. */
@@ -236,32 +248,34 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	const uint8_t *end = data + size;
 	struct image im[N_FILES];
 	struct od_err err = { 0 };
+	const struct good *g;
 	struct od_pack *p;
 
-	if (whole[0].bytes == NULL)
-		make_pack();
+	if (nowhere == NULL)
+		make_packs();
 	if (size == 0)
 		return 0;
+	g = &goods[data[0] >> 1 & 1];
 	for (int i = 0; i < N_FILES; i++) {
-		im[i] = (struct image){ malloc(whole[i].n + 1), whole[i].n, false };
-		memcpy(im[i].bytes, whole[i].bytes, whole[i].n);
+		im[i] = (struct image){ malloc(g->whole[i].n + 1), g->whole[i].n, false };
+		memcpy(im[i].bytes, g->whole[i].bytes, g->whole[i].n);
 	}
 	for (const uint8_t *at = data + 1; end - at >= 6;)
 		at = change(im, at, end);
 	if (data[0] & 1)
-		sign(im);
+		sign(g, im);
 	for (int i = 0; i < N_FILES; i++)
 		if (im[i].changed)
-			put_file(names[i], im[i].bytes, im[i].n);
-	write_sums();
-	if (od_pack_open(&p, tiny.pack, &err) == OD_OK)
+			put_file(g, names[i], im[i].bytes, im[i].n);
+	write_sums(g);
+	if (od_pack_open(&p, g->tiny.pack, &err) == OD_OK)
 		use_pack(p);
 	else
 		check(p == NULL && err.msg[0] != '\0');
 	od_pack_close(p);
 	for (int i = 0; i < N_FILES; i++) {
 		if (im[i].changed)
-			put_file(names[i], whole[i].bytes, whole[i].n);
+			put_file(g, names[i], g->whole[i].bytes, g->whole[i].n);
 		free(im[i].bytes);
 	}
 	return 0;

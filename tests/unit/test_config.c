@@ -197,7 +197,7 @@ static void test_refuses_variants(void **state)
 	must_refuse("hidden_act", "\"gelu\"", OD_ERR_UNSUPPORTED, "hidden_act", "gelu");
 	must_refuse("attention_bias", "true", OD_ERR_UNSUPPORTED, "attention_bias", "true");
 	must_refuse("attention_bias", "1", OD_ERR_FORMAT, "attention_bias", "an integer");
-	must_refuse("quantization_config", "{}", OD_ERR_UNSUPPORTED, "quantization_config", "found one");
+	must_refuse("quantization_config", "{}", OD_ERR_UNSUPPORTED, "quantization_config", "found none");
 	must_refuse("architectures", "[\"LlamaForCausalLM\"]", OD_ERR_UNSUPPORTED, "LlamaForCausalLM", "mixtral");
 	must_refuse("architectures", "[\"MixtralForSequenceClassification\"]", OD_ERR_UNSUPPORTED,
 		    "MixtralForSequenceClassification", "MixtralForCausalLM");

@@ -33,9 +33,17 @@ static void random_weights(void)
 			w[r][i] = r == 3 ? 0.0f : ldexpf((float)(int32_t)rnd(), -31 - r * 3);
 }
 
+static int quant_some(enum od_precision p, enum od_dtype dtype, const void *rows, size_t n_rows, size_t n_in, void *data,
+		      float *scale, size_t *bad)
+{
+	const struct od_mat m = { .dtype = dtype, .n_out = n_rows, .n_in = n_in, .data = rows };
+
+	return od_quant_rows(p, &m, data, scale, scratch, bad);
+}
+
 static int quant(enum od_precision p, enum od_dtype dtype, void *data, float *scale, size_t *bad)
 {
-	return od_quant_rows(p, dtype, w, ROWS, IN, data, scale, scratch, bad);
+	return quant_some(p, dtype, w, ROWS, IN, data, scale, bad);
 }
 
 static double absmax(const float *x, size_t n)
@@ -107,7 +115,7 @@ static void test_fp16(void **state)
 		x[4] = nextafterf(middle, INFINITY);
 		if (k == 0x7bffu) /* the middle is refused: below */
 			x[2] = x[4] = here;
-		assert_int_equal(od_quant_rows(OD_PRECISION_FP16, OD_F32, w, 1, 5, h, NULL, scratch, &bad), OD_OK);
+		assert_int_equal(quant_some(OD_PRECISION_FP16, OD_F32, w, 1, 5, h, NULL, &bad), OD_OK);
 		assert_int_equal(h[0][0], k);
 		assert_int_equal(h[0][1], k | 0x8000u);
 		assert_int_equal(h[0][3], k);
@@ -140,11 +148,11 @@ static void test_fp16_of_f16(void **state)
 		in = (uint16_t)k;
 		out = 0;
 		if ((k & 0x7c00u) == 0x7c00u) {
-			assert_int_equal(od_quant_rows(OD_PRECISION_FP16, OD_F16, &in, 1, 1, &out, NULL, scratch, &bad),
+			assert_int_equal(quant_some(OD_PRECISION_FP16, OD_F16, &in, 1, 1, &out, NULL, &bad),
 					 OD_ERR_RANGE);
 			continue;
 		}
-		assert_int_equal(od_quant_rows(OD_PRECISION_FP16, OD_F16, &in, 1, 1, &out, NULL, scratch, &bad), OD_OK);
+		assert_int_equal(quant_some(OD_PRECISION_FP16, OD_F16, &in, 1, 1, &out, NULL, &bad), OD_OK);
 		assert_int_equal(out, k);
 	}
 }
@@ -162,10 +170,10 @@ static void test_of_f8(void **state)
 			uint8_t in[2] = { 0, (uint8_t)k };
 			float same[2] = { 0, od_bits_f32(bits[t][k]) };
 			uint16_t h[2] = { 0 }, want[2] = { 0 };
-			int rc = od_quant_rows(OD_PRECISION_FP16, OD_F32, same, 1, 2, want, NULL, scratch, &bad);
+			int rc = quant_some(OD_PRECISION_FP16, OD_F32, same, 1, 2, want, NULL, &bad);
 
 			assert_int_equal(rc, isfinite(same[1]) ? OD_OK : OD_ERR_RANGE);
-			assert_int_equal(od_quant_rows(OD_PRECISION_FP16, dtype, in, 1, 2, h, NULL, scratch, &bad), rc);
+			assert_int_equal(quant_some(OD_PRECISION_FP16, dtype, in, 1, 2, h, NULL, &bad), rc);
 			assert_memory_equal(h, want, rc == OD_OK ? sizeof(h) : 0);
 		}
 }

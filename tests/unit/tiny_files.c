@@ -2,6 +2,7 @@
 
 #include <ftw.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,7 +92,44 @@ static void add(struct tiny_files *t, const char *name, uint64_t n_out, uint64_t
 	t->n++;
 }
 
-static void add_layer(struct tiny_files *t, int layer)
+static void add_random(struct tiny_files *t, const char *name, const char *end, const char *dtype, uint64_t n_out,
+		       uint64_t n_in, size_t each)
+{
+	struct tiny_tensor *x = &t->tensor[t->n++];
+
+	snprintf(x->name, sizeof(x->name), "%s.%s", name, end);
+	x->dtype = dtype;
+	x->n_out = n_out;
+	x->n_in = n_in;
+	x->bytes = n_out * (n_in > 0 ? n_in : 1) * each;
+	x->data = malloc(x->bytes);
+	for (size_t i = 0; i < x->bytes; i++)
+		x->data[i] = (uint8_t)rnd();
+}
+
+static void add_scaled(struct tiny_files *t, const char *name, uint64_t n_out, uint64_t n_in, int way)
+{
+	switch (way % 4) {
+	case 0:
+		add_random(t, name, "weight", "F8_E4M3", n_out, n_in, 1);
+		add_random(t, name, "weight_scale_inv", "F32", n_out / 16, n_in / 16, 4);
+		break;
+	case 1:
+		add_random(t, name, "weight_packed", "I32", n_out, n_in / 8, 4);
+		add_random(t, name, "weight_scale", "BF16", n_out, n_in / 16, 2);
+		break;
+	case 2:
+		add_random(t, name, "weight_packed", "U8", n_out, n_in / 2, 1);
+		add_random(t, name, "weight_scale", "F8_E4M3", n_out, n_in / 16, 1);
+		add_random(t, name, "weight_global_scale", "F32", 1, 0, 4);
+		break;
+	default:
+		add_random(t, name, "weight", "I8", n_out, n_in, 1);
+		add_random(t, name, "weight_scale", "F16", n_out, 1, 2);
+	}
+}
+
+static void add_layer(struct tiny_files *t, int layer, bool scaled)
 {
 	static const struct {
 		const char *name;
@@ -105,12 +143,18 @@ static void add_layer(struct tiny_files *t, int layer)
 
 	for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
 		snprintf(name, sizeof(name), "model.layers.%d.%s", layer, part[i].name);
-		add(t, name, part[i].n_out, part[i].n_in);
+		if (scaled && strcmp(part[i].name, "self_attn.o_proj") == 0)
+			add_scaled(t, name, part[i].n_out, part[i].n_in, 3);
+		else
+			add(t, name, part[i].n_out, part[i].n_in);
 	}
 	for (int e = 0; e < TINY_EXPERTS; e++)
 		for (int w = 1; w <= 3; w++) {
 			snprintf(name, sizeof(name), "model.layers.%d.block_sparse_moe.experts.%d.w%d", layer, e, w);
-			add(t, name, w == 2 ? 32 : 48, w == 2 ? 48 : 32);
+			if (scaled)
+				add_scaled(t, name, w == 2 ? 32 : 48, w == 2 ? 48 : 32, e);
+			else
+				add(t, name, w == 2 ? 32 : 48, w == 2 ? 48 : 32);
 		}
 }
 
@@ -147,7 +191,7 @@ static void write_safetensors(const struct tiny_files *t)
 	free(head);
 }
 
-void tiny_files_make(struct tiny_files *t)
+static void make(struct tiny_files *t, bool scaled)
 {
 	memset(t, 0, sizeof(*t));
 	snprintf(t->root, sizeof(t->root), "/tmp/od-tiny-XXXXXX");
@@ -164,8 +208,18 @@ void tiny_files_make(struct tiny_files *t)
 	add(t, "lm_head", TINY_VOCAB, TINY_HIDDEN);
 	add(t, "model.norm", TINY_HIDDEN, 0);
 	for (int layer = 0; layer < TINY_LAYERS; layer++)
-		add_layer(t, layer);
+		add_layer(t, layer, scaled && layer == 0);
 	write_safetensors(t);
+}
+
+void tiny_files_make(struct tiny_files *t)
+{
+	make(t, false);
+}
+
+void tiny_files_make_scaled(struct tiny_files *t)
+{
+	make(t, true);
 }
 
 const struct tiny_tensor *tiny_files_find(const struct tiny_files *t, const char *name)

@@ -1,4 +1,5 @@
-/* tiny_files.h - a tiny Mixtral checkpoint on disk, for tests: random bits, three dtypes, known to the test.
+/* tiny_files.h - a tiny Mixtral checkpoint on disk, for tests: random bits, three dtypes or codes with scales, known to the
+ * test.
  * Thread: one. Owner: tiny_files_free frees memory and removes the folder. */
 #ifndef OD_TESTS_TINY_FILES_H
 #define OD_TESTS_TINY_FILES_H
@@ -15,7 +16,7 @@
 struct tiny_tensor {
 	char name[128];
 	const char *dtype;
-	uint64_t n_out, n_in; /* n_in 0: a vector */
+	uint64_t n_out, n_in; /* n_in 0: a vector; of elements, which may be several weights */
 	uint8_t *data;
 	size_t bytes;
 };
@@ -28,6 +29,9 @@ struct tiny_files {
 };
 
 void tiny_files_make(struct tiny_files *t);
+/* The same model, published with scales: layer 0's experts as F8_E4M3 in blocks of 16 x 16, as four-bit integers and as
+ * NVFP4, in turn, any bits; its o_proj as I8. */
+void tiny_files_make_scaled(struct tiny_files *t);
 void tiny_files_free(struct tiny_files *t);
 const struct tiny_tensor *tiny_files_find(const struct tiny_files *t, const char *name);
 /* A weight as a double, whatever its dtype. */
