@@ -1,14 +1,18 @@
 """What the tests of od-pack share: running it, small packs, TAP. Standard library."""
+import hashlib
+import json
 import os
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
 import traceback
 
 import tiny_checkpoint as tc
+from pack_reader import SMALL, xxh3
 
 OD_PACK = os.path.join(os.environ.get("B", "build"), "bin", "od-pack")
 TMP = tempfile.mkdtemp(prefix="od-pack-test-")
@@ -76,6 +80,30 @@ def make_partial(name):
     size = len(read(at("det.pack"), "experts.bin"))
     refused(at("det"), at(name), preexec=limit(size - 4096))
     assert os.path.isdir(at(name + ".partial"))
+
+
+def resum(pack):
+    """SHA256SUMS again, as somebody who forges a pack would."""
+    lines = [hashlib.sha256(read(pack, n)).hexdigest() + "  " + n + "\n" for n in SMALL
+             if os.path.exists(os.path.join(pack, n))]
+    write("".join(lines).encode(), pack, "SHA256SUMS")
+
+
+def forge_header(change, base="det.pack", of_model=lambda model: None):
+    """Expert 1's header changed, or model.json, with every checksum made to fit again."""
+    shutil.rmtree(at("forged.pack"), ignore_errors=True)
+    shutil.copytree(at(base), at("forged.pack"))
+    model = json.loads(read(at("forged.pack"), "model.json"))
+    data, t = bytearray(read(at("forged.pack"), "experts.bin")), model["experts"]["table"][1]
+    head = bytearray(data[t["offset"]:t["offset"] + 4096])
+    change(head, data)
+    head[8:16] = struct.pack("<Q", xxh3(head[16:]))
+    data[t["offset"]:t["offset"] + 4096] = head
+    t["header_xxh3"] = "%016x" % xxh3(head)
+    of_model(model)
+    write(data, at("forged.pack"), "experts.bin")
+    write(json.dumps(model).encode(), at("forged.pack"), "model.json")
+    resum(at("forged.pack"))
 
 
 def run_tests(names):

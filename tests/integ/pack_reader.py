@@ -6,6 +6,8 @@ import json
 import math
 import os
 import struct
+import typing
+from array import array
 from fractions import Fraction
 
 _xxh = ctypes.CDLL("libxxhash.so.0")
@@ -20,9 +22,13 @@ _lz4 = ctypes.CDLL("liblz4.so.1")
 _lz4.LZ4_decompress_safe.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
 
 CODECS = ["raw", "zstd", "lz4", "planes"]
-DTYPES = {1: "BF16", 2: "F16", 3: "F32", 6: "F8_E4M3", 7: "F8_E5M2"}
+DTYPES = {1: "BF16", 2: "F16", 3: "F32", 4: "I8", 6: "F8_E4M3", 7: "F8_E5M2", 8: "U4B8", 9: "U8B128", 10: "F4_E2M1"}
 DENSE_DTYPES = ["BF16", "F16", "F32"]
-WIDTH = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "F8_E5M2": 1}
+WIDTH = {"BF16": 2, "F16": 2, "F32": 4, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}
+SCALED = ["I8", "U4B8", "U8B128", "F4_E2M1"]  # types of matrices that are nothing without scales
+FOUR_BITS = ["U4B8", "F4_E2M1"]
+PACKED = ["U4B8", "U8B128", "F4_E2M1"]  # published as .weight_packed
+SCALES = {1: "BF16", 2: "F16", 3: "F32", 6: "F8_E4M3", 11: "F8_E8M0"}
 SMALL = ["config.json", "generation_config.json", "model.json", "tokenizer.json", "tokenizer_config.json"]
 MATS = ["gate", "up", "down"]
 PRECISIONS = {"int8": 2, "fp16": 3, "int8-g64": 4, "nf4": 5, "nf4-dq": 6}
@@ -75,6 +81,8 @@ def f8_value(dtype, b):
 
 
 F8 = {dtype: [f8_value(dtype, b) for b in range(256)] for dtype in ("F8_E4M3", "F8_E5M2")}
+E8M0 = [2.0 ** (b - 127) for b in range(255)] + [math.nan]
+E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
 BITS = [bytes(b >> i & 1 for i in range(8)) for b in range(256)]  # of a byte, a bit a byte
 
 
@@ -152,6 +160,96 @@ def f32(x):
     return struct.unpack("<f", struct.pack("<f", x))[0]
 
 
+def quotient(a, b):
+    """In f32, as IEEE 754 has it. (In double first, which changes nothing.)"""
+    if b == 0:
+        return math.nan if a == 0 or a != a else math.copysign(math.inf, a) * math.copysign(1, b)
+    return array("f", [a / b])[0]
+
+
+def code_values(dtype, raw):
+    """What codes stand for, as floats; of two in a byte the lower half comes first."""
+    if dtype in F8:
+        return [F8[dtype][b] for b in raw]
+    if dtype == "I8":
+        return [float(b - 256 if b > 127 else b) for b in raw]
+    if dtype == "U8B128":
+        return [b - 128.0 for b in raw]
+    value, out = E2M1 if dtype == "F4_E2M1" else [k - 8.0 for k in range(16)], [0.0] * (2 * len(raw))
+    out[0::2], out[1::2] = [value[b & 15] for b in raw], [value[b >> 4] for b in raw]
+    return out
+
+
+def code_bytes(dtype, n):
+    return n // 2 if dtype in FOUR_BITS else n
+
+
+def block_size(extent, count, least):
+    """How many rows or columns a scale is for, when count of them cover extent: 0 for all; None when no power of two of
+    at least this does."""
+    if count == 1:
+        return 0
+    sizes = [1 << k for k in range(63) if 1 << k >= least and -(-extent // (1 << k)) == count]
+    return sizes[0] if sizes else None
+
+
+class Scaled(typing.NamedTuple):
+    """A matrix published with scales; bytes as published, block as (block_rows, block_cols)."""
+    dtype: str
+    shape: list
+    codes: bytes
+    scale_dtype: str
+    block: tuple
+    scales: bytes
+    divisor: bytes = b""  # an f32, or there is none
+
+    def counts(self):
+        return [-(-extent // b) if b else 1 for extent, b in zip(self.shape, self.block)]
+
+    def sha256(self):
+        parts = [self.codes, self.scales] + [self.divisor] * bool(self.divisor)
+        return hashlib.sha256(b"".join(hashlib.sha256(p).digest() for p in parts))
+
+    def dtype_line(self):
+        """As in the fingerprint's text."""
+        return "%s*%s[%d,%d]" % (self.dtype, self.scale_dtype, *self.block)
+
+    def check(self):
+        """What must be so for any of them."""
+        n_out, n_in = self.shape
+        need(self.dtype in SCALED or self.dtype in F8, "type of a matrix with scales")
+        need(self.scale_dtype in SCALES.values(), "type of scales")
+        need(n_in % 2 == 0 or self.dtype not in FOUR_BITS, "two codes a byte")
+        need(len(self.divisor) == 4 * (self.scale_dtype == "F8_E4M3"), "divisor")
+        for b, extent, count, least in zip(self.block, self.shape, self.counts(), (1, 16)):
+            need(b == block_size(extent, count, least), "rows or columns of a block")
+        need(len(self.codes) == code_bytes(self.dtype, n_out * n_in), "length of codes")
+        need(len(self.scales) == math.prod(self.counts()) * WIDTH[self.scale_dtype], "length of scales")
+
+    def scale_values(self):
+        out = decode(self.scale_dtype, self.scales)
+        if self.divisor:
+            (by,) = struct.unpack("<f", self.divisor)
+            out = [quotient(s, by) for s in out]
+        return out
+
+    def values(self):
+        """The weights, an array of f32. The product of two f32 is exact in double, and rounded once."""
+        (n_out, n_in), (_, across) = self.shape, self.counts()
+        rows, cols = self.block[0] or n_out, self.block[1] or n_in
+        code, scale, out = code_values(self.dtype, self.codes), self.scale_values(), array("f")
+        for o in range(n_out):
+            first = o // rows * across
+            for c in range(across):
+                s = scale[first + c]
+                out.extend([v * s for v in code[o * n_in + c * cols:min(o * n_in + (c + 1) * cols, (o + 1) * n_in)]])
+        return out
+
+
+def sha256_of(matrix):
+    return matrix.sha256() if isinstance(matrix, Scaled) else hashlib.sha256(matrix)
+
+
 def shapes(cfg):
     """Of the dense tensors in order, as (role, layer or None, shape); of an expert's matrices."""
     h, i, e = cfg["hidden_size"], cfg["intermediate_size"], cfg["num_local_experts"]
@@ -179,6 +277,10 @@ def mixtral_name(role, layer):
 
 def mixtral_expert_name(m, expert, mat):
     return f"model.layers.{m}.block_sparse_moe.experts.{expert}.{dict(gate='w1', up='w3', down='w2')[mat]}.weight"
+
+
+def published_as(name, dtype):
+    return name[:-len("weight")] + "weight_packed" if dtype in PACKED else name
 
 
 def merge(dtype, sm, e):
@@ -221,38 +323,78 @@ class Expert:
         need(magic == b"ODEXPERT" and xx == xxh3(head[16:]), "expert header checksum")
         need(schema in (1, 2), "schema of an expert header")
         need((m_, e_, n, hb, sm_off) == (m, expert, n_shards, header_bytes, header_bytes), "expert header")
-        need(total == len(data) and head[67:72] == bytes(5) and head[168:192] == bytes(24), "expert header zeros")
+        need(total == len(data) and head[70:72] == bytes(2), "expert header zeros")
+        need(all(b in DTYPES for b in head[64:67]), "types of an expert")
+        need(all(b in SCALES or b == 0 for b in head[67:70]), "types of an expert's scales")
         self.header = head
         self.dtype = [DTYPES[b] for b in head[64:67]]
+        self.scale_dtype = [SCALES.get(b) for b in head[67:70]]
+        self.block = [struct.unpack_from("<II", head, 168 + 8 * mat) for mat in range(3)]
         self.stored = 0
         self.codecs = []  # (dtype, name) of each chunk
-        mats, at, sm_at, e_at = [bytearray() for _ in MATS], 192, sm_off, e_off
+        mats, at, sm_at, e_at = [], 192, sm_off, e_off
         for mat, shape in enumerate(mat_shapes):
+            parts = []
             for row in range(0, shape[0], shard_rows[mat]):
                 rows = min(shard_rows[mat], shape[0] - row)
                 s = struct.unpack_from("<IIBBBBIQQIIIIQQ", head, at)
                 (row_, rows_, mat_, sm_codec, e_codec, z, sm_st, sm_o, e_o, e_st, sm_raw, e_raw, z2, sm_x, e_x) = s
-                weights = rows * shape[1]
-                sm_len = weights * (WIDTH[self.dtype[mat]] - 1)
+                weights, small = rows * shape[1], WIDTH.get(self.dtype[mat], 1) == 1
+                sm_len = 0 if small else weights * (WIDTH[self.dtype[mat]] - 1)
+                e_len = self._e_bytes(mat, shape, row, rows)
                 need((row_, rows_, mat_, sm_codec, z, z2) == (row, rows, mat, 0, 0, 0), "shard")
-                need((sm_st, sm_raw, e_raw, sm_o, e_o) == (sm_len, sm_len, weights, sm_at, e_at), "shard lengths")
+                need((sm_st, sm_raw, e_raw, sm_o, e_o) == (sm_len, sm_len, e_len, sm_at, e_at), "shard lengths")
                 sm, e = data[sm_o:sm_o + sm_st], data[e_o:e_o + e_st]
                 need(xxh3(sm) == sm_x and xxh3(e) == e_x, "chunk checksum")
-                need(e_codec < (2 if schema == 1 else 4), "E codec")
-                mats[mat] += merge(self.dtype[mat], sm, exponents(e_codec, e, weights, shape[1]))
+                need(e_codec < (2 if schema == 1 else 3 if small else 4), "E codec")
+                e = exponents(e_codec, e, e_len, shape[1])
+                parts.append((row, rows, e if small else merge(self.dtype[mat], sm, e)))
                 self.codecs.append((self.dtype[mat], CODECS[e_codec]))
                 at, sm_at, e_at = at + 64, sm_at + sm_st, e_at + e_st
                 self.stored += sm_st + e_st
+            mats.append(self._scaled(mat, shape, parts) if self.scale_dtype[mat] else b"".join(p[2] for p in parts))
         need(not any(head[at:]), "header padding")
         need(e_off == round_up(sm_at + 64, PAGE) and not any(data[sm_at:e_off]), "SM padding")
         need(total == round_up(e_at + 64, PAGE) and not any(data[e_at:]), "E padding")
-        self.mats = [bytes(b) for b in mats]
+        self.mats = mats  # bytes, or Scaled
         for mat in range(3):
-            need(hashlib.sha256(self.mats[mat]).digest() == head[72 + 32 * mat:104 + 32 * mat], "SHA-256 of a matrix")
+            need(sha256_of(mats[mat]).digest() == head[72 + 32 * mat:104 + 32 * mat], "SHA-256 of a matrix")
+
+    def _scale_rows(self, mat, shape, row, rows):
+        """How many bytes the divisor and a row of scales have, and the rows of scales that a shard has."""
+        step, cols = self.block[mat]
+        across = -(-shape[1] // cols) if cols else 1
+        first, last = (row // step, (row + rows - 1) // step) if step else (0, 0)
+        return 4 * (self.scale_dtype[mat] == "F8_E4M3"), across * WIDTH[self.scale_dtype[mat]], range(first, last + 1)
+
+    def _e_bytes(self, mat, shape, row, rows):
+        if not self.scale_dtype[mat]:
+            need(self.dtype[mat] not in SCALED and self.block[mat] == (0, 0), "a type without its scales")
+            return rows * shape[1]
+        divisor, width, scales = self._scale_rows(mat, shape, row, rows)
+        return code_bytes(self.dtype[mat], rows * shape[1]) + divisor + len(scales) * width
+
+    def _scaled(self, mat, shape, parts):
+        """A matrix from its shards' bytes. A row of scales that two of them need is in both, the divisor in all."""
+        codes, scales, divisors = [], {}, set()
+        for row, rows, e in parts:
+            divisor, width, numbers = self._scale_rows(mat, shape, row, rows)
+            at = code_bytes(self.dtype[mat], rows * shape[1])
+            codes.append(e[:at])
+            divisors.add(e[at:at + divisor])
+            for i, n in enumerate(numbers):
+                here = e[at + divisor + i * width:at + divisor + (i + 1) * width]
+                need(scales.setdefault(n, here) == here, "the same scales in two shards")
+        need(len(divisors) == 1, "the same divisor in all shards")
+        out = Scaled(self.dtype[mat], shape, b"".join(codes), self.scale_dtype[mat], self.block[mat],
+                     b"".join(scales[n] for n in sorted(scales)), divisors.pop())
+        out.check()
+        return out
 
 
 class Pack:
-    """The whole pack: .tensors maps checkpoint names to (dtype, shape, bytes)."""
+    """The whole pack: .tensors maps names to (dtype, shape, bytes), .scaled maps those of matrices with scales, which all
+    end with .weight, to Scaled."""
 
     def __init__(self, path):
         check_sums(path)
@@ -261,7 +403,7 @@ class Pack:
         need(self.model["schema_version"] in (1, 2), "schema")
         need(self.model["schema_version"] == 1 or self.model["codec"] in CODECS, "codec")
         self.dense_shapes, self.mat_shapes = shapes(self.config)
-        self.tensors, self.experts = {}, {}
+        self.tensors, self.scaled, self.experts = {}, {}, {}
         self._read_dense(read("dense.bin"))
         self._read_experts(read("experts.bin"))
         self._path = path
@@ -270,19 +412,46 @@ class Pack:
         table, at = self.model["dense"]["tensors"], 0
         need(len(table) == len(self.dense_shapes) and self.model["dense"]["file"] == "dense.bin", "dense table")
         for t, (role, layer, shape) in zip(table, self.dense_shapes):
-            need(t["dtype"] in DENSE_DTYPES, "type of a dense tensor")
-            size = WIDTH[t["dtype"]]
-            for d in shape:
-                size *= d
-            need((t["role"], t.get("layer"), t["shape"], t["offset"], t["bytes"]) == (role, layer, shape, at, size), role)
-            name = mixtral_name(role, layer)
-            need(t["source"] == {"tensor": name, "first_element": 0, "transposed": False}, "source of " + name)
+            name, scaled = mixtral_name(role, layer), t.get("scales")
+            need(t["dtype"] in DENSE_DTYPES or scaled and len(shape) == 2 and role != "embed", "type of a dense tensor")
+            size = math.prod(shape) * WIDTH[t["dtype"]] if not scaled else self._scaled_bytes(t)
+            need((t["role"], t.get("layer"), t["shape"]) == (role, layer, shape), role)
+            need((t["offset"], t["bytes"]) == (at, size), "place of " + name)
+            self._check_source(t["source"], name, t["dtype"])
             raw, end = data[at:at + size], round_up(at + size + 64, PAGE)
-            need("%016x" % xxh3(raw) == t["xxh3"] and hashlib.sha256(raw).hexdigest() == t["sha256"], "sums of " + name)
+            need("%016x" % xxh3(raw) == t["xxh3"], "checksum of " + name)
             need(not any(data[at + size:end]), "padding after " + name)
-            self.tensors[name] = (t["dtype"], shape, raw)
+            self._add(name, t["dtype"], shape, self._dense_scaled(t, raw) if scaled else raw, t["sha256"])
             at = end
         need(len(data) == at == self.model["dense"]["bytes"], "length of dense.bin")
+
+    def _check_source(self, source, name, dtype):
+        want = {"tensor": published_as(name, dtype), "first_element": 0, "transposed": False}
+        need(source == want, "source of " + name)
+
+    def _add(self, name, dtype, shape, matrix, sha256):
+        need(sha256_of(matrix).hexdigest() == sha256, "SHA-256 of " + name)
+        if isinstance(matrix, Scaled):
+            self.scaled[name] = matrix
+        else:
+            self.tensors[name] = (dtype, shape, matrix)
+
+    def _scaled_parts(self, t):
+        """Lengths of codes, divisor and scales."""
+        s, (n_out, n_in) = t["scales"], t["shape"]
+        need(set(s) == {"dtype", "block_rows", "block_cols"} and s["dtype"] in SCALES.values(), "scales in model.json")
+        down, across = [-(-n // b) if b else 1 for n, b in ((n_out, s["block_rows"]), (n_in, s["block_cols"]))]
+        return code_bytes(t["dtype"], n_out * n_in), 4 * (s["dtype"] == "F8_E4M3"), down * across * WIDTH[s["dtype"]]
+
+    def _scaled_bytes(self, t):
+        return sum(self._scaled_parts(t))
+
+    def _dense_scaled(self, t, raw):
+        (codes, divisor, _), s = self._scaled_parts(t), t["scales"]
+        out = Scaled(t["dtype"], t["shape"], raw[:codes], s["dtype"], (s["block_rows"], s["block_cols"]),
+                     raw[codes + divisor:], raw[codes:codes + divisor])
+        out.check()
+        return out
 
     def _read_experts(self, data):
         table, at, n = self.model["experts"]["table"], 0, self.config["num_local_experts"]
@@ -292,12 +461,22 @@ class Pack:
             e = Expert(data[at:at + t["bytes"]], i // n, i % n, self.mat_shapes)
             need("%016x" % xxh3(e.header) == t["header_xxh3"], "header_xxh3")
             for mat, name in enumerate(MATS):
-                source = mixtral_expert_name(i // n, i % n, name)
-                need(t["source"][name] == {"tensor": source, "first_element": 0, "transposed": False}, "source")
-                self.tensors[source] = (e.dtype[mat], self.mat_shapes[mat], e.mats[mat])
+                tensor = mixtral_expert_name(i // n, i % n, name)
+                self._check_source(t["source"][name], tensor, e.dtype[mat])
+                self._add(tensor, e.dtype[mat], self.mat_shapes[mat], e.mats[mat], sha256_of(e.mats[mat]).hexdigest())
             self.experts[i // n, i % n] = e
             at += t["bytes"]
         need(len(data) == at == self.model["experts"]["bytes"], "length of experts.bin")
+
+    def shape(self, name):
+        return self.scaled[name].shape if name in self.scaled else self.tensors[name][1]
+
+    def weights(self, name):
+        """As they are computed with: floats that are f32."""
+        if name in self.scaled:
+            return self.scaled[name].values()
+        dtype, _, raw = self.tensors[name]
+        return decode(dtype, raw)
 
     def shadow_names(self):
         layers, n = self.config["num_hidden_layers"], self.config["num_local_experts"]
@@ -318,7 +497,7 @@ class Pack:
         need(not any(data[128 + 40 * n:header_bytes]), "shadow header padding")
         for i, name in enumerate(names):
             n_out, n_in, offset, size, xx = struct.unpack_from("<5Q", data, 128 + 40 * i)
-            need([n_out, n_in] == self.tensors[name][1] and offset == at, "shadow tensor")
+            need([n_out, n_in] == self.shape(name) and offset == at, "shadow tensor")
             need(xxh3(data[at:at + size]) == xx, "record checksum")
             out[name] = Record(precision, n_out, n_in, data[at:at + size])
             at += size
@@ -328,9 +507,12 @@ class Pack:
     def fingerprint(self):
         c = self.config
         text = ""
-        for name in sorted(self.tensors, key=lambda s: s.encode()):
-            dtype, shape, raw = self.tensors[name]
-            text += f"tensor {name} {dtype} {'x'.join(map(str, shape))} {hashlib.sha256(raw).hexdigest()}\n"
+        for name in sorted([*self.tensors, *self.scaled], key=lambda s: s.encode()):
+            if name in self.scaled:
+                dtype, sha256 = self.scaled[name].dtype_line(), self.scaled[name].sha256()
+            else:
+                dtype, sha256 = self.tensors[name][0], hashlib.sha256(self.tensors[name][2])
+            text += f"tensor {name} {dtype} {'x'.join(map(str, self.shape(name)))} {sha256.hexdigest()}\n"
         heads = c["num_attention_heads"]
         text += ("config family=mixtral layers=%d hidden=%d heads=%d kv_heads=%d head_dim=%d vocab=%d experts=%d top_k=%d "
                  "intermediate=%d window=%d rms_eps=%08x rope_theta=%016x tied_head=%d\n" % (
@@ -403,6 +585,8 @@ def decode(dtype, raw):
         return list(struct.unpack("<%de" % (len(raw) // 2), raw))
     if dtype in F8:
         return [F8[dtype][b] for b in raw]
+    if dtype == "F8_E8M0":
+        return [E8M0[b] for b in raw]
     wide = bytearray(2 * len(raw))
     wide[2::4], wide[3::4] = raw[0::2], raw[1::2]
     return list(struct.unpack("<%df" % (len(raw) // 2), bytes(wide)))

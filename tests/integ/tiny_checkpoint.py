@@ -81,6 +81,17 @@ def write_safetensors(path, tens, head=None):
             f.write(raw)
 
 
+def read_safetensors(path):
+    """name -> (dtype, shape, bytes)"""
+    with open(path, "rb") as f:
+        raw = f.read()
+    (n,) = struct.unpack_from("<Q", raw)
+    head = json.loads(raw[8:8 + n])
+    head.pop("__metadata__", None)
+    return {name: (t["dtype"], t["shape"], raw[8 + n + t["data_offsets"][0]:8 + n + t["data_offsets"][1]])
+            for name, t in head.items()}
+
+
 def write_small(path, cfg, tokenizer=True):
     os.makedirs(path, exist_ok=True)
     files = {"config.json": cfg, "generation_config.json": {"do_sample": False, "eos_token_id": 2}}
