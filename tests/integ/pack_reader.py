@@ -413,7 +413,8 @@ class Pack:
         need(len(table) == len(self.dense_shapes) and self.model["dense"]["file"] == "dense.bin", "dense table")
         for t, (role, layer, shape) in zip(table, self.dense_shapes):
             name, scaled = mixtral_name(role, layer), t.get("scales")
-            need(t["dtype"] in DENSE_DTYPES or scaled and len(shape) == 2 and role != "embed", "type of a dense tensor")
+            linear = len(shape) == 2 and role != "embed"
+            need(t["dtype"] in DENSE_DTYPES or linear and (scaled or t["dtype"] in F8), "type of a dense tensor")
             size = math.prod(shape) * WIDTH[t["dtype"]] if not scaled else self._scaled_bytes(t)
             need((t["role"], t.get("layer"), t["shape"]) == (role, layer, shape), role)
             need((t["offset"], t["bytes"]) == (at, size), "place of " + name)

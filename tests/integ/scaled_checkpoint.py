@@ -72,9 +72,23 @@ def is_expert(name):
     return ".experts." in name
 
 
-def is_linear(name):
+def linear(kind):
     """What publishers scale: router, embedding and norms stay as they are."""
-    return is_expert(name) or "_proj" in name or name == "lm_head.weight"
+    return lambda name: kind if is_expert(name) or "_proj" in name or name == "lm_head.weight" else None
+
+
+def experts(kind):
+    return lambda name: kind if is_expert(name) else None
+
+
+def not_down(kind):
+    return lambda name: kind if is_expert(name) and ".w2." not in name else None
+
+
+def every_kind(name):
+    """Kinds side by side, as in publications of mixed precision."""
+    kinds = list(KINDS.values())
+    return linear(kinds[sum(name.encode()) % len(kinds)])(name)
 
 
 def nearest(points, codes, values):
@@ -121,17 +135,21 @@ def to_codes(m, values):
     return bytes(a | b << 4 for a, b in zip(raw[0::2], raw[1::2])) if m.dtype in pr.FOUR_BITS else raw
 
 
-def random_codes(rng, dtype, n, finite):
-    raw = rng.randbytes(pr.code_bytes(dtype, n))
-    if not finite and len(raw) > 256:
+def random_codes(rng, dtype, n, codes):
+    size = pr.code_bytes(dtype, n)
+    if codes == "few":
+        return bytes(rng.choices(b"\x28\xa3", k=size))
+    raw = rng.randbytes(size)
+    if codes == "any" and size > 256:
         raw = bytes(range(256)) + raw[256:]
-    if finite and dtype in pr.F8:
+    if codes == "finite" and dtype in pr.F8:
         raw = raw.translate(bytes(b if math.isfinite(pr.F8[dtype][b]) else b & 0x83 for b in range(256)))
     return raw
 
 
 def scale(kind, values, shape, rng, codes):
-    """A plain matrix as a Scaled. codes: near the values; finite, at random for the same scales; any, scales too."""
+    """A plain matrix as a Scaled. codes: near the values; finite, at random for the same scales; few, the same of two
+    bytes, which every codec makes smaller; any, at random whatever they stand for, and scales too."""
     n_out, n_in = shape
     rows, cols = kind.rows or n_out, kind.cols or n_in
     down, across = -(-n_out // rows), -(-n_in // cols)
@@ -154,7 +172,7 @@ def scale(kind, values, shape, rng, codes):
         scales = to_scale(kind.scale_dtype, wanted)
     m = pr.Scaled(kind.dtype, list(shape), b"", kind.scale_dtype, block, scales, divisor)
     m = m._replace(codes=to_codes(m, values) if codes == "near" else
-                   random_codes(rng, kind.dtype, n_out * n_in, codes == "finite"))
+                   random_codes(rng, kind.dtype, n_out * n_in, codes))
     m.check()
     return m
 
@@ -197,17 +215,19 @@ class Publication(typing.NamedTuple):
         return {**self.plain, **{name: ("F32", m.shape, m.values().tobytes()) for name, m in self.scaled.items()}}
 
 
-def publish(cfg, tens, kind, rng, chosen=is_linear, codes="near"):
-    """chosen(name) says which matrices of the plain checkpoint tens become scaled ones of this kind."""
-    out, plain, scaled = {}, {}, {}
+def publish(cfg, tens, of, rng, codes="near"):
+    """of(name) says what a matrix of the plain checkpoint tens becomes: a Kind, or None where it stays."""
+    out, plain, scaled, config = {}, {}, {}, None
     for name, (dtype, shape, raw) in tens.items():
-        if chosen(name):
+        kind = of(name)
+        if kind:
             values = pr.decode(dtype, raw) if codes != "any" else None
             scaled[name] = scale(kind, values, shape, rng, codes)
             out.update(as_published(kind, name, scaled[name]))
+            config = config or kind.config
         else:
             plain[name] = out[name] = (dtype, shape, raw)
-    return Publication(dict(cfg, quantization_config=kind.config), out, plain, scaled)
+    return Publication(dict(cfg, quantization_config=config), out, plain, scaled)
 
 
 def write(path, pub, shards=1, small=None):
