@@ -13,11 +13,11 @@ from cluster_util import HANG_S, TMP, Daemon, hosts_file, run_tests, test, tool
 from float64_model import conform, cpus, golden, read_weights
 
 # No extent is a multiple of a group, a block or a kernel's rows.
-SMALL = ["--layers", 2, "--hidden", 152, "--intermediate", 136, "--experts", 3, "--top-k", 2, "--heads", 4, "--kv-heads", 2,
-         "--head-dim", 16, "--vocab", 300, "--ctx", 96]
+SMALL = ["--layers", 2, "--hidden", 152, "--intermediate", 136, "--experts", 3, "--top-k", 2, "--heads", 4,
+         "--kv-heads", 2, "--head-dim", 16, "--vocab", 300, "--ctx", 96]
 # Experts of two shards to a matrix, which meet in the midst of a block.
-LARGE = ["--layers", 1, "--hidden", 1664, "--intermediate", 400, "--experts", 2, "--top-k", 1, "--heads", 2, "--kv-heads", 2,
-         "--head-dim", 16, "--vocab", 270, "--ctx", 96]
+LARGE = ["--layers", 1, "--hidden", 1664, "--intermediate", 400, "--experts", 2, "--top-k", 1, "--heads", 2,
+         "--kv-heads", 2, "--head-dim", 16, "--vocab", 270, "--ctx", 96]
 SLOW = HANG_S > 120
 TOKENS = 3 if SLOW else 5
 PROMPTS = [[1, 200, 202, 158, 187, 138], [1]]
@@ -75,7 +75,8 @@ def same_everywhere(name, runs, shape=SMALL, **kw):
 @test
 def every_kernel_gives_the_twins_logits():
     runs = [["--resident", "--cpu", "scalar", "--threads", 1]]
-    runs += [["--resident", "--cpu", cpu, "--threads", 2, "--prefill-rows", rows] for cpu, rows in zip(cpus()[1:], (7, 256, 4))]
+    runs += [["--resident", "--cpu", cpu, "--threads", 2, "--prefill-rows", rows]
+             for cpu, rows in zip(cpus()[1:], (7, 256, 4))]
     for name in OF:
         same_everywhere(name, runs)
 
@@ -90,10 +91,9 @@ def workers_and_a_shadow_give_them_too():
 @test
 def shards_that_share_scales():
     """A prompt for the experts' many rows, a token for one."""
-    last = cpus()[-1]
+    runs = [["--resident", "--threads", 2], ["--resident", "--cpu", cpus()[-1]], ["--local", 2, "--threads", 1]]
     for name in ("fp8-blocks", "nvfp4", "w4-128"):
-        same_everywhere(name, [["--resident", "--threads", 2], ["--resident", "--cpu", last], ["--local", 2, "--threads", 1]],
-                        shape=LARGE, prompts=[[1, 200, 202]], tokens=2)
+        same_everywhere(name, runs, shape=LARGE, prompts=[[1, 200, 202]], tokens=2)
 
 
 @test
