@@ -11,6 +11,8 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "packs are little-endian and so is this code");
 
+#define ZSTD_CUT_BYTES 16 /* what another block may cost */
+
 const char *const od_codec_names[] = { "raw", "zstd", "lz4", "planes", NULL };
 
 struct od_coder {
@@ -167,23 +169,37 @@ static size_t larger(size_t a, size_t b)
 	return a > b ? a : b;
 }
 
+static size_t zstd_bound(size_t n)
+{
+	return ZSTD_compressBound(n) + ZSTD_CUT_BYTES;
+}
+
 size_t od_coder_bound(const struct od_coder *c, size_t n, size_t row)
 {
 	switch (c->codec) {
 	case OD_CODEC_RAW: return n;
-	case OD_CODEC_ZSTD: return ZSTD_compressBound(n);
+	case OD_CODEC_ZSTD: return zstd_bound(n);
 	case OD_CODEC_LZ4: return n; /* what does not fit is raw */
-	case OD_CODEC_PLANES: return larger(od_planes_bound(n, row), ZSTD_compressBound(n));
+	case OD_CODEC_PLANES: return larger(od_planes_bound(n, row), zstd_bound(n));
 	}
 	return n;
 }
 
-/* *got: 0 when it does not fit. */
-static int encode_zstd(struct od_coder *c, const uint8_t *e, size_t n, uint8_t *out, size_t *got, struct od_err *err)
+/* One frame; scales begin a new block of it, for a block has one table of lengths for all its bytes. */
+static int encode_zstd(struct od_coder *c, const struct od_plane *p, uint8_t *out, size_t *got, struct od_err *err)
 {
-	*got = ZSTD_compress2(c->zstd, out, ZSTD_compressBound(n), e, n);
-	if (ZSTD_isError(*got))
-		return od_fail(err, OD_ERR_INTERNAL, "zstd: %s", ZSTD_getErrorName(*got));
+	ZSTD_inBuffer in = { p->e, p->n_codes, 0 };
+	ZSTD_outBuffer to = { out, zstd_bound(p->n), 0 };
+	size_t rc = ZSTD_CCtx_setPledgedSrcSize(c->zstd, p->n);
+
+	if (!ZSTD_isError(rc) && p->n_codes < p->n)
+		rc = ZSTD_compressStream2(c->zstd, &to, &in, ZSTD_e_flush);
+	in.size = p->n;
+	if (!ZSTD_isError(rc))
+		rc = ZSTD_compressStream2(c->zstd, &to, &in, ZSTD_e_end);
+	*got = to.pos;
+	if (ZSTD_isError(rc) || rc != 0)
+		return od_fail(err, OD_ERR_INTERNAL, "zstd: %s", ZSTD_isError(rc) ? ZSTD_getErrorName(rc) : "more than its bound");
 	return OD_OK;
 }
 
@@ -196,27 +212,27 @@ static size_t encode_lz4(struct od_coder *c, const uint8_t *e, size_t n, uint8_t
 	return got > 0 ? (size_t)got : 0;
 }
 
-int od_coder_encode(struct od_coder *c, enum od_dtype t, const uint8_t *e, size_t n, size_t row, uint8_t *out,
-		    size_t *stored_bytes, enum od_codec *codec, struct od_err *err)
+int od_coder_encode(struct od_coder *c, const struct od_plane *p, uint8_t *out, size_t *stored_bytes, enum od_codec *codec,
+		    struct od_err *err)
 {
 	size_t got = 0;
 	int rc = OD_OK;
 
-	*stored_bytes = n;
-	*codec = od_codec_for(c->codec, t);
+	*stored_bytes = p->n;
+	*codec = od_codec_for(c->codec, p->dtype);
 	switch (*codec) {
 	case OD_CODEC_RAW: break;
-	case OD_CODEC_ZSTD: rc = encode_zstd(c, e, n, out, &got, err); break;
-	case OD_CODEC_LZ4: got = encode_lz4(c, e, n, out); break;
-	case OD_CODEC_PLANES: got = od_planes_encode(e, n, row, out); break;
+	case OD_CODEC_ZSTD: rc = encode_zstd(c, p, out, &got, err); break;
+	case OD_CODEC_LZ4: got = encode_lz4(c, p->e, p->n, out); break;
+	case OD_CODEC_PLANES: got = od_planes_encode(p->e, p->n, p->row, out); break;
 	}
 	if (rc != OD_OK)
 		return rc;
-	if (got > 0 && got < n) {
+	if (got > 0 && got < p->n) {
 		*stored_bytes = got;
 	} else {
 		*codec = OD_CODEC_RAW;
-		memcpy(out, e, n);
+		memcpy(out, p->e, p->n);
 	}
 	return OD_OK;
 }

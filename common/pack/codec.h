@@ -42,11 +42,19 @@ static inline bool od_codec_merges_in_place(enum od_dtype t)
 struct od_coder;
 OD_MUST_CHECK int od_coder_new(struct od_coder **out, enum od_codec codec, struct od_err *err);
 void od_coder_free(struct od_coder *c); /* NULL ok */
+/* An E plane before it is coded. Borrowed. */
+struct od_plane {
+	enum od_dtype dtype; /* of the weights */
+	const uint8_t *e;    /* [n] */
+	size_t n, row;	     /* bytes, and of a row of weights */
+	size_t n_codes;	     /* the weights' bytes; what follows are scales, of other values */
+};
+
 /* Room that od_coder_encode needs for n bytes in rows of row. */
 size_t od_coder_bound(const struct od_coder *c, size_t n, size_t row);
-/* An E plane of n weights of type t, in rows of row, to out; *codec says how: od_codec_for, or raw. */
-OD_MUST_CHECK int od_coder_encode(struct od_coder *c, enum od_dtype t, const uint8_t *e, size_t n, size_t row,
-				  uint8_t *out, size_t *stored_bytes, enum od_codec *codec, struct od_err *err);
+/* p to out; *codec says how: od_codec_for, or raw. */
+OD_MUST_CHECK int od_coder_encode(struct od_coder *c, const struct od_plane *p, uint8_t *out, size_t *stored_bytes,
+				  enum od_codec *codec, struct od_err *err);
 
 /* An E-chunk as it is stored. Borrowed. To a codec the scales behind codes are bytes as these are. */
 struct od_coded {

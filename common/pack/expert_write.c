@@ -132,6 +132,7 @@ int od_expert_writer_new(struct od_expert_writer **out, const struct od_checkpoi
 static void code_item(struct od_expert_writer *w, size_t item, unsigned thread)
 {
 	enum od_codec codec;
+	struct od_plane plane;
 	struct coding *c;
 	size_t stored;
 
@@ -141,8 +142,8 @@ static void code_item(struct od_expert_writer *w, size_t item, unsigned thread)
 	}
 	c = &w->job[item - 1];
 	od_codec_split(w->from.type.dtype, c->raw, c->n, c->sm, c->e);
-	c->rc = od_coder_encode(w->coder[thread], w->from.type.dtype, c->e, c->e_bytes, c->row, c->coded, &stored, &codec,
-				&c->err);
+	plane = (struct od_plane){ .dtype = w->from.type.dtype, .e = c->e, .n = c->e_bytes, .row = c->row, .n_codes = c->n };
+	c->rc = od_coder_encode(w->coder[thread], &plane, c->coded, &stored, &codec, &c->err);
 	c->out->e.codec = (uint8_t)codec;
 	c->out->e.stored_bytes = (uint32_t)stored;
 	c->out->e.raw_bytes = (uint32_t)c->e_bytes;

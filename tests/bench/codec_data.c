@@ -283,11 +283,12 @@ static int code_chunks(const struct codec_data *d, struct od_coder *c, struct co
 	int rc = OD_OK;
 
 	for (size_t i = 0; rc == OD_OK && i < d->n; i++) {
+		const struct od_plane plane = { .dtype = d->dtype, .e = codec_store_at(&d->e, i, 0), .n = d->chunk[i].n,
+						.row = d->chunk[i].row, .n_codes = d->chunk[i].n };
 		enum od_codec codec;
 		size_t got;
 
-		rc = od_coder_encode(c, d->dtype, codec_store_at(&d->e, i, 0), d->chunk[i].n, d->chunk[i].row, room, &got,
-				     &codec, err);
+		rc = od_coder_encode(c, &plane, room, &got, &codec, err);
 		if (rc == OD_OK)
 			rc = store_add(out, room, got, codec, err);
 	}

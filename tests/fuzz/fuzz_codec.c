@@ -56,6 +56,7 @@ static int decode(const struct od_coded *c, const struct od_backend *be, enum od
 static void code_again(const uint8_t *e, size_t n, size_t row, enum od_dtype t)
 {
 	for (int codec = 0; codec < OD_N_CODECS; codec++) {
+		const struct od_plane p = { .dtype = t, .e = e, .n = n, .row = row, .n_codes = n > 0 ? n - e[0] % n : 0 };
 		struct od_coded c = { .n = n, .row = row };
 		struct od_decoder *d = decoder(table[n_tables - 1], n);
 		uint8_t *back = malloc(n + OD_PAD_BYTES), *room;
@@ -64,7 +65,7 @@ static void code_again(const uint8_t *e, size_t n, size_t row, enum od_dtype t)
 		check(od_coder_new(&coder, (enum od_codec)codec, NULL) == OD_OK);
 		room = malloc(od_coder_bound(coder, n, row) + OD_PAD_BYTES);
 		c.at = room;
-		check(od_coder_encode(coder, t, e, n, row, room, &c.bytes, &c.codec, NULL) == OD_OK);
+		check(od_coder_encode(coder, &p, room, &c.bytes, &c.codec, NULL) == OD_OK);
 		check(c.bytes <= n && od_coded_check(&c, NULL) == OD_OK);
 		check(od_decoder_exponents(d, &c, back, NULL) == OD_OK && memcmp(back, e, n) == 0);
 		od_coder_free(coder);
