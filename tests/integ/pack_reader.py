@@ -346,7 +346,7 @@ class Expert:
                 need((sm_st, sm_raw, e_raw, sm_o, e_o) == (sm_len, sm_len, e_len, sm_at, e_at), "shard lengths")
                 sm, e = data[sm_o:sm_o + sm_st], data[e_o:e_o + e_st]
                 need(xxh3(sm) == sm_x and xxh3(e) == e_x, "chunk checksum")
-                need(e_codec < (2 if schema == 1 else 3 if small else 4), "E codec")
+                need(e_codec < (2 if schema == 1 else 3 if self.scale_dtype[mat] else 4), "E codec")
                 e = exponents(e_codec, e, e_len, shape[1])
                 parts.append((row, rows, e if small else merge(self.dtype[mat], sm, e)))
                 self.codecs.append((self.dtype[mat], CODECS[e_codec]))
