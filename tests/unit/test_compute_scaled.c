@@ -360,6 +360,32 @@ static void every_weight(void **state)
 	}
 }
 
+/* Every scale of a byte. All weights of an output are its scale and no x is 0, so that sums are exact and an infinity
+ * in NaN's place would show. */
+static void every_scale(void **state)
+{
+	static const enum od_dtype types[] = { OD_F8_E4M3, OD_F8_E8M0 };
+	enum { GROUPS = 17, N_IN = 16 * GROUPS }; /* 16 are decoded at once, and one is left */
+	const struct od_backend *be = table_of(state);
+	uint8_t *ones = exact(256, N_IN), *scales = exact(256, GROUPS);
+	float x[N_IN], y[256], want[256];
+	struct od_mat w = { .dtype = OD_INT8, .n_out = 256, .n_in = N_IN, .data = ones };
+
+	memset(ones, 1, 256 * N_IN);
+	for (size_t i = 0; i < 256 * GROUPS; i++)
+		scales[i] = (uint8_t)(i / GROUPS);
+	for (size_t i = 0; i < N_IN; i++)
+		x[i] = 0x1p-9f; /* 2^127 times all of them is finite */
+	for (size_t t = 0; t < COUNT(types); t++) {
+		w.scales = (struct od_scales){ types[t], 16, scales, NULL };
+		for (size_t i = 0; i < 256; i++) /* the sum began with +0 */
+			want[i] = one_nan((float)(scale_value(types[t], scales, i * GROUPS) * N_IN * 0x1p-9) + 0.0f);
+		be->matmul(&w, x, N_IN, y, 256, 1, 0, 256);
+		assert_bits(od_dtype_name(types[t]), y, want, 256);
+	}
+	free(ones), free(scales);
+}
+
 /* -0 of E2M1 is a weight of its own: where sums are -0, +0 would show. */
 static void negative_zero(void **state)
 {
@@ -454,6 +480,7 @@ int main(void)
 		ON_ALL_TABLES(long_rows),
 		ON_ALL_TABLES(many_outputs),
 		ON_ALL_TABLES(every_weight),
+		ON_ALL_TABLES(every_scale),
 		ON_ALL_TABLES(negative_zero),
 		ON_ALL_TABLES(published_rows_stay),
 		ON_ALL_TABLES(stays_inside),
