@@ -144,6 +144,63 @@ static int read_common(struct od_config *cfg, const json_t *root, const char *wh
 	return rc;
 }
 
+/* Weights under one scale, across or down; null and -1: all. From the shape of the scales only a power of two can be told
+ * (pack/source.h): 96 would be taken for 128. */
+static int check_extent(const json_t *v, json_int_t least, const char *key, const char *where, struct od_err *err)
+{
+	const json_int_t n = json_integer_value(v);
+
+	if (!json_is_integer(v) || n == -1 || (n >= least && (n & (n - 1)) == 0))
+		return OD_OK;
+	return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected a power of two of at least %lld, found %lld", where,
+		       key, (long long)least, (long long)n);
+}
+
+/* A number of a row's weights, or [down, across]. */
+static int check_block(const json_t *o, const char *key, const char *where, struct od_err *err)
+{
+	const json_t *v = json_object_get(o, key);
+	int rc;
+
+	if (!json_is_array(v))
+		return check_extent(v, 16, key, where, err);
+	rc = check_extent(json_array_get(v, 0), 1, key, where, err);
+	return rc == OD_OK ? check_extent(json_array_get(v, 1), 16, key, where, err) : rc;
+}
+
+/* How weights of 8 and 4 bits are scaled is seen from the tensors; here only that it is one of the ways which are looked
+ * for there. */
+static int read_quantization(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
+{
+	static const char *const known[] = { "compressed-tensors", "fp8" };
+	const char *key = od_json_has(root, "compression_config") ? "compression_config" : "quantization_config", *name;
+	const json_t *q = json_object_get(root, key);
+	const char *method = json_string_value(json_object_get(q, "quant_method"));
+	json_t *group;
+	size_t i = 0;
+	int rc;
+
+	if (!od_json_has(root, key))
+		return OD_OK;
+	while (i < sizeof(known) / sizeof(known[0]) && (method == NULL || strcmp(method, known[i]) != 0))
+		i++;
+	if (i == sizeof(known) / sizeof(known[0]))
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected quant_method \"compressed-tensors\" or "
+			       "\"fp8\", found %s%.64s%s: use such a publication of the model, or the BF16 one", where, key,
+			       method != NULL ? "\"" : "none", method != NULL ? method : "", method != NULL ? "\"" : "");
+	cfg->scaled = true;
+	rc = check_block(q, "weight_block_size", where, err);
+	json_object_foreach(json_object_get(q, "config_groups"), name, group) {
+		const json_t *weights = json_object_get(group, "weights");
+
+		if (rc == OD_OK)
+			rc = check_block(weights, "group_size", where, err);
+		if (rc == OD_OK)
+			rc = check_block(weights, "block_structure", where, err);
+	}
+	return rc;
+}
+
 /* Each dimension is bounded; all of them together could still describe 2^66 weights. */
 static int check_size(const struct od_config *cfg, const char *where, struct od_err *err)
 {
@@ -176,6 +233,8 @@ int od_config_parse(struct od_config *cfg, const json_t *root, const char *where
 	rc = read_family(cfg, root, where, err);
 	if (rc == OD_OK)
 		rc = read_common(cfg, root, where, err);
+	if (rc == OD_OK)
+		rc = read_quantization(cfg, root, where, err);
 	if (rc == OD_OK)
 		rc = cfg->family->parse(cfg, root, where, err);
 	if (rc == OD_OK)

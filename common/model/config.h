@@ -27,6 +27,7 @@ struct od_config {
 	float rms_eps;
 	double rope_theta;
 	bool tied_head;
+	bool scaled; /* weights of 8 or 4 bits are said to have scales; which, their tensors say */
 	int32_t bos;		    /* -1: none */
 	int32_t eos[OD_MAX_EOS];    /* any of them ends a text */
 	uint32_t n_eos;

@@ -65,22 +65,6 @@ static int parse_rope(struct od_config *cfg, const json_t *root, const char *whe
 	return rc;
 }
 
-/* How weights of 8 or 4 bits are scaled is seen from the tensors (pack/source.h); here only that it is one of the ways
- * which that knows. */
-static int check_quantised(const json_t *root, const char *where, struct od_err *err)
-{
-	static const char *const known[] = { "compressed-tensors", "fp8" };
-	const json_t *q = json_object_get(root, "quantization_config");
-	const char *method = json_string_value(json_object_get(q, "quant_method"));
-
-	for (size_t i = 0; method != NULL && i < sizeof(known) / sizeof(known[0]); i++)
-		if (strcmp(method, known[i]) == 0)
-			return OD_OK;
-	return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"quantization_config\": expected quant_method \"compressed-tensors\" or "
-		       "\"fp8\", found %s%.64s%s: use such a publication of the model, or the BF16 one", where,
-		       method != NULL ? "\"" : "none", method != NULL ? method : "", method != NULL ? "\"" : "");
-}
-
 /* Settings that would change the arithmetic into something this file does not describe. */
 static int refuse_variants(const json_t *root, const char *where, struct od_err *err)
 {
@@ -102,8 +86,6 @@ static int refuse_variants(const json_t *root, const char *where, struct od_err 
 	if (bias)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"attention_bias\": expected false, found true",
 			       where);
-	if (od_json_has(root, "quantization_config"))
-		return check_quantised(root, where, err);
 	return OD_OK;
 }
 

@@ -148,16 +148,6 @@ static int look_divisor(const struct od_checkpoint *c, const struct parts *p, co
 	return OD_OK;
 }
 
-/* FP8 may come without scales, but not from who scales the rows that it meets. */
-static bool expects_scales(const struct od_checkpoint *c, const char *name)
-{
-	char module[NAME_BYTES];
-	size_t len = strlen(name);
-
-	snprintf(module, sizeof(module), "%.*s", (int)(ends_with(name, ".weight") ? len - strlen(".weight") : len), name);
-	return beside(c, module, ".input_scale") != NULL || beside(c, module, ".input_global_scale") != NULL;
-}
-
 static int look_scales(const struct od_checkpoint *c, struct parts *p, const char *name, uint64_t n_out, uint64_t n_in,
 		       struct od_err *err)
 {
@@ -172,7 +162,7 @@ static int look_scales(const struct od_checkpoint *c, struct parts *p, const cha
 	p->s.scales = t;
 	p->s.divisor = beside(c, name, "_global_scale");
 	if (t == NULL) {
-		if (p->s.divisor == NULL && od_mat_type_ok(type, n_in) && !expects_scales(c, name))
+		if (p->s.divisor == NULL && od_mat_type_ok(type, n_in))
 			return OD_OK;
 		if (type->dtype == 0)
 			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected dtype BF16, F16, F32, F8_E4M3, F8_E5M2 or I8, "
@@ -261,6 +251,21 @@ static int check_unpacked(const struct od_checkpoint *c, const struct od_tensor 
 	return rc;
 }
 
+/* FP8 may come without scales, but not from who says that there are some, or scales the rows that it meets. */
+static int check_unscaled(const struct od_checkpoint *c, const struct od_config *cfg, const struct od_tensor *t,
+			  const char *name, struct od_err *err)
+{
+	char module[NAME_BYTES];
+	size_t len = strlen(name);
+
+	snprintf(module, sizeof(module), "%.*s", (int)(ends_with(name, ".weight") ? len - strlen(".weight") : len), name);
+	if ((t->dtype != OD_F8_E4M3 && t->dtype != OD_F8_E5M2) ||
+	    (!cfg->scaled && beside(c, module, ".input_scale") == NULL && beside(c, module, ".input_global_scale") == NULL))
+		return OD_OK;
+	return od_fail(err, OD_ERR_MISSING, "%s: tensor %s: %s weights of a model with scales: expected a %s_scale or %s_scale_inv",
+		       file_of(c, t), t->name, t->dtype_name, name, name);
+}
+
 static void mark(const struct od_checkpoint *c, bool *used, const struct od_tensor *t)
 {
 	if (t != NULL)
@@ -268,8 +273,8 @@ static void mark(const struct od_checkpoint *c, bool *used, const struct od_tens
 }
 
 /* Marks what belongs to the tensor as used. role: OD_N_ROLES for an expert's matrix. */
-static int check_tensor(const struct od_checkpoint *c, bool *used, const char *name, uint64_t n_out, uint64_t n_in,
-			enum od_role role, struct od_err *err)
+static int check_tensor(const struct od_checkpoint *c, const struct od_config *cfg, bool *used, const char *name,
+			uint64_t n_out, uint64_t n_in, enum od_role role, struct od_err *err)
 {
 	char text[OD_MAT_TYPE_CHARS];
 	struct parts p;
@@ -278,6 +283,8 @@ static int check_tensor(const struct od_checkpoint *c, bool *used, const char *n
 	if (rc == OD_OK && role != OD_N_ROLES && !od_dense_type_ok(role, &p.s.type, n_in))
 		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected dtype BF16, F16 or F32 in a norm or an embedding, found %s",
 			     file_of(c, p.s.weights), p.s.weights->name, od_mat_type_text(&p.s.type, text));
+	if (rc == OD_OK && p.s.scales == NULL)
+		rc = check_unscaled(c, cfg, p.s.weights, name, err);
 	if (rc != OD_OK)
 		return rc;
 	mark(c, used, p.s.weights);
@@ -301,7 +308,7 @@ static int check_dense(const struct od_checkpoint *c, const struct od_config *cf
 			continue;
 		cfg->family->dense_name(name, sizeof(name), role, layer);
 		od_role_shape(cfg, role, &n_out, &n_in);
-		rc = check_tensor(c, used, name, n_out, n_in, role, err);
+		rc = check_tensor(c, cfg, used, name, n_out, n_in, role, err);
 	}
 	return rc;
 }
@@ -318,7 +325,7 @@ static int check_layer_experts(const struct od_checkpoint *c, const struct od_co
 
 			cfg->family->expert_name(name, sizeof(name), layer, e, (enum od_expert_mat)i);
 			od_expert_mat_shape(cfg, (enum od_expert_mat)i, &n_out, &n_in);
-			rc = check_tensor(c, used, name, n_out, n_in, OD_N_ROLES, err);
+			rc = check_tensor(c, cfg, used, name, n_out, n_in, OD_N_ROLES, err);
 		}
 	return rc;
 }
@@ -340,6 +347,7 @@ static const char *unknown_way(const char *name)
 	} way[] = {
 		{ ".qweight", "weights as GPTQ and AWQ pack them" },
 		{ ".qzeros", "zero points of GPTQ or AWQ" },
+		{ ".scales", "scales of GPTQ or AWQ" },
 		{ ".weight_zero_point", "zero points, so asymmetric weights" },
 		{ ".weight_g_idx", "groups that are not neighbours (activation order)" },
 		{ ".g_idx", "groups of GPTQ" },

@@ -115,12 +115,12 @@ def test_some_with_scales():
 
 
 def test_fp8_that_needs_no_scales():
-    """Experts and dense matrices may have it as it is, beside others that have scales."""
+    """Experts and dense matrices may have it as it is, beside others that have scales, where config.json names no scales."""
     for dtype in pr.F8:
         of = sc.experts(sc.KINDS["nvfp4"])
         tens = tc.tensors(CFG, dtype=lambda name: dtype if sc.linear(True)(name) else "BF16", bits=tc.any_bits)
         for name, pub in (("plain8", sc.Publication(CFG, tens, tens, {})),
-                          ("some8", sc.publish(CFG, tens, of, random.Random(4), "any"))):
+                          ("some8", sc.publish(CFG, tens, of, random.Random(4), "any")._replace(config=CFG))):
             sc.write(at(name), pub)
             check(name, pub, "planes", "--force")
 
@@ -316,6 +316,12 @@ def test_scales_that_are_missing():
             bad(kind, [module], without(module + suffix))
     bad("nvfp4", [X, "weight_global_scale"], without(X + "weight_global_scale"))
     bad("fp8-rows", [X], without(X + "weight"))
+    # FP8 needs none in general, but here somebody said that there are some, or scales what it meets.
+    for kind, suffix in (("fp8-rows", "weight_scale"), ("fp8-blocks", "weight_scale_inv"), ("e5m2-rows", "weight_scale")):
+        for module in (X, Q):
+            bad(kind, [module + "weight", "weight_scale"], without(module + suffix))
+    for suffix in ("input_scale", "input_global_scale"):
+        bad(None, [X + "weight", "weight_scale"], both(put(X + "weight", "F8_E4M3", [152, 136]), put(X + suffix, "F32", [])))
 
 
 def test_shapes_of_scales():

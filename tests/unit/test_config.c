@@ -198,6 +198,14 @@ static void test_refuses_variants(void **state)
 	must_refuse("attention_bias", "true", OD_ERR_UNSUPPORTED, "attention_bias", "true");
 	must_refuse("attention_bias", "1", OD_ERR_FORMAT, "attention_bias", "an integer");
 	must_refuse("quantization_config", "{}", OD_ERR_UNSUPPORTED, "quantization_config", "found none");
+	must_refuse("compression_config", "{\"quant_method\": \"gptq\"}", OD_ERR_UNSUPPORTED, "compression_config", "gptq");
+	must_refuse("quantization_config", "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 96]}",
+		    OD_ERR_UNSUPPORTED, "weight_block_size", "found 96");
+	must_refuse("quantization_config", "{\"quant_method\": \"fp8\", \"weight_block_size\": [3, 128]}",
+		    OD_ERR_UNSUPPORTED, "weight_block_size", "found 3");
+	must_refuse("quantization_config", "{\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"a\": {\"weights\": "
+		    "{\"group_size\": 128}}, \"b\": {\"weights\": {\"group_size\": 8}}}}", OD_ERR_UNSUPPORTED, "group_size",
+		    "found 8");
 	must_refuse("architectures", "[\"LlamaForCausalLM\"]", OD_ERR_UNSUPPORTED, "LlamaForCausalLM", "mixtral");
 	must_refuse("architectures", "[\"MixtralForSequenceClassification\"]", OD_ERR_UNSUPPORTED,
 		    "MixtralForSequenceClassification", "MixtralForCausalLM");
