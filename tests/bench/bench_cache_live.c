@@ -12,6 +12,7 @@
 #include "tests/bench/bench_stats.h"
 #include "tests/bench/cache_live.h"
 #include "tests/bench/recall_progress.h"
+#include "worker-node/load_profile.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -164,35 +165,23 @@ static int check(struct options *o, struct od_err *err)
 
 /* ---- A setting ---- */
 
-static uint64_t stored_bytes(const struct od_pack *p, bool sm)
-{
-	const struct od_pack_expert *x = od_pack_expert(p, 0, 0);
-	uint64_t bytes = 0;
-
-	for (uint32_t i = 0; i < x->n_shards; i++)
-		bytes += sm ? x->shard[i].sm.stored_bytes : x->shard[i].e.stored_bytes;
-	return bytes;
-}
-
 /* As the workers have it: their experts' sizes, the pace of their loads, their groups. */
 static struct cache_world world_of(const struct live_bench *b, const struct cache_routes *routes)
 {
 	const struct od_pack_expert *x = od_pack_expert(b->pack, 0, 0);
-	const double sm = (double)stored_bytes(b->pack, true), e = (double)stored_bytes(b->pack, false);
+	const double gbps = b->form == OD_FORM_PLANES ? USUAL_CHECK_GBPS : USUAL_INFLATE_GBPS;
+	const struct odw_expert_costs costs = {
+		.read_ns = (uint64_t)(b->l.load_ms * OD_NS_PER_MS),
+		.finish_ns = (uint64_t)(x->n_shards * (double)x->shard[0].e.raw_bytes / gbps),
+		.n_inflaters = 1,
+	};
 
 	return (struct cache_world){
 		.routes = routes,
 		.groups = odm_groups_make(b->l.workers, (uint32_t)b->opt.engine.opts.group_size, routes->top_k, routes->n_layers),
 		.sizes = b->l.sizes,
 		.full_is_stored = b->form == OD_FORM_PLANES,
-		.cost = {
-			.u_ns = b->l.load_ms * OD_NS_PER_MS * sm / (sm + e) / OD_N_EXPERT_MATS,
-			.rho = e / sm,
-			.c_ns = x->shard[0].e.raw_bytes / (b->form == OD_FORM_PLANES ? USUAL_CHECK_GBPS : USUAL_INFLATE_GBPS),
-			.tensors = OD_N_EXPERT_MATS,
-			.chunks = x->n_shards / OD_N_EXPERT_MATS,
-			.inflaters = 1,
-		},
+		.cost = odw_cache_cost(b->pack, &costs),
 	};
 }
 

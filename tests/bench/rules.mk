@@ -17,7 +17,7 @@ od-bench_SRCS += $(addprefix tests/bench/,recall_served.c recall_tape.c served_s
 
 # Recorded routes through the caches of workers.
 od-bench_SRCS += $(addprefix tests/bench/,bench_cache.c bench_cache_live.c cache_draw.c cache_live.c cache_replay.c \
-	cache_routes.c)
+	cache_routes.c) worker-node/load_profile.c
 
 # Experts through the worker's loading path.
 od-bench_SRCS += $(addprefix tests/bench/,bench_load.c load_crowd.c load_draw.c load_run.c load_source.c load_together.c) worker-node/loader.c

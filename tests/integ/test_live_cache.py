@@ -2,11 +2,12 @@
 """Workers that keep experts beyond their use: the same tokens whatever they keep, less is read, memory stays within its
 limit, and nothing of it suffers when a worker dies."""
 import json
+import os
 import subprocess
 import time
 
-from cluster_util import (HANG_S, PROMPT, SLOW, Daemon, Lines, generate, hosts_file, main_args, pack, reference, run_tests,
-                          test, tool)
+from cluster_util import (HANG_S, PROMPT, SLOW, TMP, Daemon, Lines, generate, hosts_file, main_args, pack, reference,
+                          run_tests, test, tool)
 
 TEXT = 60 if SLOW else 120
 _resident = []
@@ -159,6 +160,19 @@ def a_replay_knows_what_a_worker_does():
         err = tool("od-bench", "cache", "--live", "--pack", pack(), "--prompts", "tests/bench/prompts.jsonl", *args,
                    ok=False).stderr
         assert words in err, err
+
+
+@test
+def a_replay_plans_for_weights_without_sm_bytes():
+    """FP8, and all weights with scales: to read their SM-chunks takes no time, and still rank keeps something."""
+    model = os.path.join(TMP, "f8")
+    tool("od-bench", "synth", model, "--preset", "tiny", "--hidden", 128, "--intermediate", 256, "--dtype", "f8_e4m3")
+    tool("od-pack", model, model + ".pack")
+    r = json.loads(tool("od-bench", "cache", "--live", "--pack", model + ".pack", "--prompts", "tests/bench/prompts.jsonl",
+                        "--limit", 1, "--local", 1, "--tokens", 20, "--budget", "2MiB", "--policies", "rank", "--load-time", 1,
+                        "--predictor", "none", "--json").stdout)
+    x = [x for x in r["live"] if x["policy"] == "rank"][0]
+    assert 10 < x["replayed_missed_uses_percent"] < 90, x
 
 
 def refused(*args):
