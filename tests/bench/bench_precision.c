@@ -191,7 +191,10 @@ static uint64_t mat_bytes(const struct od_mat *w)
 	uint64_t groups = w->grouped || w->dtype == OD_NF4 ? od_quant_groups(w->n_in) : 1, n = w->n_out * groups;
 	uint64_t bytes = w->n_out * od_row_bytes(w->dtype, w->n_in);
 
-	if (w->scale != NULL)
+	if (w->scales.at != NULL)
+		bytes += w->n_out * od_scale_groups(&w->scales, w->n_in) * od_dtype_bytes(w->scales.dtype) +
+			 (w->scales.divisor != NULL ? sizeof(float) : 0);
+	else if (w->scale != NULL)
 		bytes += n * sizeof(float);
 	else if (w->dtype == OD_NF4)
 		bytes += n + (n + OD_SCALE_GROUP - 1) / OD_SCALE_GROUP * sizeof(float);

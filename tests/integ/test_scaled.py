@@ -167,4 +167,25 @@ def shares_and_spools():
             w.kill()
 
 
+@test
+def bytes_of_a_token_count_scales():
+    """Of each row its own, and a divisor; beside them what is plain, and norms, in memory of 4 bytes."""
+    scaled, _ = packs("nvfp4")
+    with open(path("plain-152", "config.json")) as f:
+        c = json.load(f)
+    h, inner, layers = c["hidden_size"], c["intermediate_size"], c["num_hidden_layers"]
+    q, kv = [c[n] * c["head_dim"] for n in ("num_attention_heads", "num_key_value_heads")]
+
+    def nvfp4(*shapes):
+        return sum(n_out * (n_in // 2 + -(-n_in // 16)) + 4 for n_out, n_in in shapes)
+
+    layer = nvfp4((q, h), (kv, h), (kv, h), (h, q)) + 2 * c["num_local_experts"] * h
+    layer += c["num_experts_per_tok"] * nvfp4((inner, h), (inner, h), (h, inner))
+    rest, norms = layers * layer + nvfp4((c["vocab_size"], h)) + 2 * h, (2 * layers + 1) * h
+    args = "--pack", scaled, "--tokens", 2, "--runs", 1, "--json"
+    p = json.loads(tool("od-bench", "precision", *args, "--precision", "bf16").stdout)["precisions"][0]
+    assert p["bytes_per_token"] == rest + 4 * norms, (p, rest, norms)
+    assert json.loads(tool("od-bench", "decode", *args, "--resident").stdout)["weight_bytes_per_token"] == rest + 2 * norms
+
+
 run_tests()
