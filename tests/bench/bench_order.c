@@ -85,7 +85,7 @@ static void draw_instance(struct instance *in, const struct scenario *s, uint64_
 		uint64_t cached = s->pools ? draw_from(state, 0, 3) : 0;
 		double rows = s->prefill ? od_load_draw_rows(state) : 1;
 		double weights = TENSOR_WEIGHTS * (double)tensors;
-		double run_ns = od_load_run_ns(weights, rows);
+		double run_ns = od_load_run_ns(weights, 2 * weights, rows);
 
 		for (uint64_t i = 0; i < tensors; i++)
 			in->task[in->n++] = (struct odw_load_task){ .expert = (uint32_t)e, .has_e = cached & 1,

@@ -20,7 +20,7 @@ double od_load_draw_rows(uint64_t *state)
 	return floor(pow(MOST_ROWS, (double)(od_load_draw(state) >> 11) * 0x1p-53));
 }
 
-double od_load_run_ns(double weights, double rows)
+double od_load_run_ns(double weights, double bytes, double rows)
 {
-	return fmax(2 * weights / MEMORY_GBPS, 2 * weights * rows / GFLOPS);
+	return fmax(bytes / MEMORY_GBPS, 2 * weights * rows / GFLOPS);
 }

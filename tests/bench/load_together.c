@@ -22,10 +22,12 @@ struct together {
 
 static void draw_runs(const struct together *t, const struct load_case *c, enum rows rows, uint64_t *state)
 {
-	const double weights = (double)od_pack_expert_raw_bytes(c->source->pack) / 2;
+	const struct od_config *cfg = od_pack_config(c->source->pack);
+	const double weights = (double)OD_N_EXPERT_MATS * cfg->hidden * cfg->intermediate;
+	const double bytes = (double)od_pack_expert_raw_bytes(c->source->pack);
 
 	for (size_t i = 0; i < t->o->n; i++)
-		t->run_ns[i] = (uint64_t)od_load_run_ns(weights, rows == DECODE ? 1 : od_load_draw_rows(state));
+		t->run_ns[i] = (uint64_t)od_load_run_ns(weights, bytes, rows == DECODE ? 1 : od_load_draw_rows(state));
 }
 
 /* Everything has been loaded and the shortest run follows; or the first is there and all run. */
