@@ -15,7 +15,8 @@ struct totals {
 
 struct all_totals {
 	struct totals all, of[OD_DTYPE_LAST + 1];
-	struct od_mat_type type[OD_DTYPE_LAST + 1]; /* of these, with their scales: the last one's */
+	struct od_mat_type type[OD_DTYPE_LAST + 1]; /* of these, with their scales: the last one's, */
+	bool several[OD_DTYPE_LAST + 1];	    /* where not all are like it */
 	size_t here; /* experts that are there: all, but of a spool */
 };
 
@@ -50,11 +51,21 @@ static struct all_totals add_up(const struct od_pack *p)
 
 			od_expert_mat_shape(&p->config, (enum od_expert_mat)shard->mat, &n_out, &n_in);
 			add_shard(&t.all, shard, type, n_in);
+			t.several[type->dtype] |= t.of[type->dtype].weights > 0 && !od_mat_type_same(type, &t.type[type->dtype]);
 			add_shard(&t.of[type->dtype], shard, type, n_in);
 			t.type[type->dtype] = *type;
 		}
 	}
 	return t;
+}
+
+/* "U4B8*BF16[1,128]"; "U4B8*several" when there are others too. */
+static const char *type_text(const struct all_totals *t, int dtype, char buf[OD_MAT_TYPE_CHARS])
+{
+	if (!t->several[dtype])
+		return od_mat_type_text(&t->type[dtype], buf);
+	snprintf(buf, OD_MAT_TYPE_CHARS, "%s*several", od_dtype_name((enum od_dtype)dtype));
+	return buf;
 }
 
 static double bits_per_weight(const struct totals *t)
@@ -94,7 +105,7 @@ static void dtype_list(const struct all_totals *t, char *buf, size_t size)
 	for (int d = OD_BF16; d <= OD_DTYPE_LAST; d++)
 		if (t->of[d].weights > 0 && len < size)
 			len += (size_t)snprintf(buf + len, size - len, "%s%s", len > 0 ? ", " : "",
-						od_mat_type_text(&t->type[d], text));
+						type_text(t, d, text));
 }
 
 /* "288 planes, 3 raw" */
@@ -126,7 +137,7 @@ static json_t *dtypes_json(const struct all_totals *t)
 			json_object_set_new(chunks, od_codec_names[c], json_integer((json_int_t)of->chunks[c]));
 		json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:I, s:f, s:o}", "dtype",
 						      od_dtype_name((enum od_dtype)d), "type",
-						      od_mat_type_text(&t->type[d], text), "weights", (json_int_t)of->weights, "raw_bytes",
+						      type_text(t, d, text), "weights", (json_int_t)of->weights, "raw_bytes",
 						      (json_int_t)of->raw_bytes, "stored_bytes",
 						      (json_int_t)of->stored_bytes, "bits_per_weight",
 						      bits_per_weight(of), "chunks", chunks));
@@ -194,7 +205,7 @@ static void print_dtypes(const struct all_totals *t, FILE *out)
 	for (int d = OD_BF16; d <= OD_DTYPE_LAST; d++)
 		if (t->of[d].weights > 0)
 			fprintf(out, "  %-11s %" PRIu64 " weights, %.2f bits each; exponents in chunks: %s\n",
-				od_mat_type_text(&t->type[d], text), t->of[d].weights, bits_per_weight(&t->of[d]),
+				type_text(t, d, text), t->of[d].weights, bits_per_weight(&t->of[d]),
 				chunk_list(&t->of[d], a, sizeof(a)));
 }
 

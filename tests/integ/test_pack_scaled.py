@@ -50,7 +50,14 @@ def check(name, pub, codec, *args):
     raw = sum(len(m.codes) + len(m.scales) + len(m.divisor) if isinstance(m, pr.Scaled) else len(m)
               for e in pack.experts.values() for m in e.mats)
     assert info["expert_raw_bytes"] == raw and info["codec"] == codec and info["fingerprint"] == pack.fingerprint()
-    good("info", path)
+    types = {}
+    for e in pack.experts.values():
+        for dtype, m in zip(e.dtype, e.mats):
+            types.setdefault(dtype, set()).add(m.dtype_line() if isinstance(m, pr.Scaled) else dtype)
+    assert {d["dtype"]: d["type"] for d in info["expert_dtypes"]} == {
+        dtype: min(t) if len(t) == 1 else dtype + "*several" for dtype, t in types.items()}, types
+    text = good("info", path).stdout
+    assert all(d["type"] in text for d in info["expert_dtypes"]), text
     return pack
 
 
