@@ -12,6 +12,7 @@
 #include <zstd.h>
 
 #define NAME_BYTES 256
+#define MADE_BY_ANOTHER "this pack was made by another version; make it again with this od-pack"
 
 /* ---- tables ---- */
 
@@ -135,7 +136,7 @@ static int read_scales(struct od_mat_type *t, const json_t *o, const char *where
 		return rc;
 	t->scale = od_dtype_parse(s);
 	if (t->scale == 0)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"scales\": unknown dtype \"%.16s\"", where, s);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"scales\": unknown dtype \"%.16s\": " MADE_BY_ANOTHER, where, s);
 	rc = od_json_u32(scales, "block_rows", 0, UINT32_MAX, &t->block_rows, where, err);
 	return rc == OD_OK ? od_json_u32(scales, "block_cols", 0, UINT32_MAX, &t->block_cols, where, err) : rc;
 }
@@ -154,8 +155,8 @@ static int read_dense_head(struct od_dense_tensor *t, const json_t *o, const cha
 	t->type = (struct od_mat_type){ .dtype = od_dtype_parse(s) };
 	rc = od_json_has(o, "scales") ? read_scales(&t->type, o, where, err) : OD_OK;
 	if (rc == OD_OK && !od_dense_type_ok(t->role, &t->type, t->n_in))
-		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"dtype\": \"%.16s\" with such scales is none that a %s may have",
-			     where, s, od_role_name(t->role));
+		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"dtype\": \"%.16s\" %s is none that a %s may have: " MADE_BY_ANOTHER,
+			     where, s, t->type.scale != 0 ? "with such scales" : "without scales", od_role_name(t->role));
 	if (rc != OD_OK)
 		return rc;
 	rc = od_json_str(o, "sha256", &s, where, err);
@@ -262,9 +263,8 @@ static int read_top(struct od_manifest *m, const struct od_config *cfg, const js
 	if (rc != OD_OK)
 		return rc;
 	if (schema < OD_PACK_SCHEMA_OLDEST || schema > OD_PACK_SCHEMA)
-		return od_fail(err, OD_ERR_MISMATCH, "%s: field \"schema_version\": expected %d to %d, found %" PRIu64 ": this "
-			       "pack was made by another version; make it again with this od-pack", path,
-			       OD_PACK_SCHEMA_OLDEST, OD_PACK_SCHEMA, schema);
+		return od_fail(err, OD_ERR_MISMATCH, "%s: field \"schema_version\": expected %d to %d, found %" PRIu64 ": "
+			       MADE_BY_ANOTHER, path, OD_PACK_SCHEMA_OLDEST, OD_PACK_SCHEMA, schema);
 	m->schema = (uint32_t)schema;
 	rc = read_codec(m, root, path, err);
 	if (rc == OD_OK)

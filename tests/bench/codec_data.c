@@ -219,8 +219,8 @@ static int add_expert(struct codec_data *d, const struct od_expert *x, uint64_t 
 		const size_t step = od_shard_rows(w->n_out, w->n_in);
 
 		if (w->scales.at != NULL)
-			return od_fail(err, OD_ERR_UNSUPPORTED, "%s weights with scales, which are not measured here: od-pack info "
-				       "says how many bits they take", od_dtype_name(w->dtype));
+			return od_fail(err, OD_ERR_UNSUPPORTED, "experts are %s weights with scales, expected plain ones: od-pack info "
+				       "says how many bits these take", od_dtype_name(w->dtype));
 		for (size_t row = 0; rc == OD_OK && w->dtype == d->dtype && row < w->n_out && d->n_weights < n_weights;
 		     row += step) {
 			size_t rows = step < w->n_out - row ? step : w->n_out - row;
@@ -249,8 +249,8 @@ int codec_data_pack(struct codec_data *d, const struct od_pack *p, enum od_dtype
 		for (uint32_t s = 0; rc == OD_OK && s < od_pack_expert(p, m, expert)->n_shards; s++)
 			rc = od_inflater_load(inf, m, expert, s, &mem, NULL, err);
 		od_pack_bind(p, m, expert, &mem, &x);
-		if (rc == OD_OK)
-			rc = add_expert(d, &x, n_weights, err);
+		if (rc == OD_OK && add_expert(d, &x, n_weights, err) != OD_OK)
+			rc = od_fail_within(err, "%s", od_pack_dir(p));
 	}
 	od_inflater_free(inf);
 	od_free(slot);

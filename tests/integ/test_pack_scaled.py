@@ -474,6 +474,8 @@ def test_forged_model():
         forged(lambda ts: first(ts, role).update(scales=first(ts, "attn_k")["scales"]))
     for value in ("I8", "F8_E8M0", "NF4", "U8B128", "BF16", "I32"):
         forged(lambda ts: first(ts, "attn_k").update(dtype=value))
+    for change in (lambda t: t.update(dtype="Q9"), lambda t: t["scales"].update(dtype="Q9")):
+        assert "make it again with this od-pack" in forged(lambda ts: change(first(ts, "attn_k")))
 
 
 def test_forged_copies():
