@@ -269,7 +269,8 @@ int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uin
 
 /* After reading ended with rc: the rest, the figures, or the reason. */
 static int finish_load(struct od_inflater *inf, const struct place *at, const struct od_shard_bytes *b,
-		       const struct target *to, int rc, struct od_err *why, uint64_t begin_ns, struct od_load_stats *stats, struct od_err *err)
+		       const struct target *to, int rc, struct od_err *why, uint64_t begin_ns, struct od_load_stats *stats,
+		       struct od_err *err)
 {
 	const struct od_shard *s = &od_pack_entry(inf->pack, at->m, at->expert)->x.shard[at->shard];
 	uint64_t mid_ns = od_now_ns();

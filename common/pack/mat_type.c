@@ -60,10 +60,9 @@ uint64_t od_mat_row_bytes(const struct od_mat_type *t, uint64_t n_in)
 	return od_row_bytes(t->dtype, n_in);
 }
 
-uint64_t od_mat_groups(const struct od_mat_type *t, uint64_t n_in)
+/* Scales of a row. */
+static uint64_t groups(const struct od_mat_type *t, uint64_t n_in)
 {
-	if (t->scale == 0)
-		return 0;
 	return t->block_cols == 0 ? 1 : (n_in + t->block_cols - 1) / t->block_cols;
 }
 
@@ -81,7 +80,7 @@ uint64_t od_mat_scale_rows(const struct od_mat_type *t, uint64_t row, uint64_t n
 
 uint64_t od_mat_scale_row_bytes(const struct od_mat_type *t, uint64_t n_in)
 {
-	return od_mat_groups(t, n_in) * od_dtype_bytes(t->scale);
+	return groups(t, n_in) * od_dtype_bytes(t->scale); /* 0 when there are none */
 }
 
 uint64_t od_mat_divisor_bytes(const struct od_mat_type *t)

@@ -27,8 +27,7 @@ const char *od_mat_type_text(const struct od_mat_type *t, char buf[OD_MAT_TYPE_C
 /* ---- as published, and in a pack ---- */
 
 uint64_t od_mat_row_bytes(const struct od_mat_type *t, uint64_t n_in); /* of weights or codes */
-/* Scales of a row; rows of scales for weight rows [row, row + n_rows), and the first of them. */
-uint64_t od_mat_groups(const struct od_mat_type *t, uint64_t n_in);
+/* Rows of scales for weight rows [row, row + n_rows), and the first of them. */
 uint64_t od_mat_scale_row(const struct od_mat_type *t, uint64_t row);
 uint64_t od_mat_scale_rows(const struct od_mat_type *t, uint64_t row, uint64_t n_rows);
 uint64_t od_mat_scale_row_bytes(const struct od_mat_type *t, uint64_t n_in); /* of a row of scales */

@@ -32,7 +32,7 @@ struct od_disk_expert {
 	uint64_t sm_offset, e_offset;
 	uint8_t dtype[OD_N_EXPERT_MATS], scale[OD_N_EXPERT_MATS]; /* enum od_dtype */
 	uint8_t zero[2];
-	uint8_t sha256[OD_N_EXPERT_MATS][OD_SHA256_BYTES]; /* od_mat_sha256 */
+	uint8_t sha256[OD_N_EXPERT_MATS][OD_SHA256_BYTES]; /* mat_sums.h */
 	struct {
 		uint32_t rows, cols;
 	} block[OD_N_EXPERT_MATS]; /* of scales */

@@ -203,7 +203,8 @@ static uint64_t expert_source_bytes(const struct writer *w, const struct od_expe
 static int add_expert(struct writer *w, size_t i, const struct od_expert_entry *e, uint64_t header_xxh3,
 		      struct od_err *err)
 {
-	w->manifest.expert[i] = (struct od_expert_place){ e->x.offset, e->x.bytes, header_xxh3, { e->type[0], e->type[1], e->type[2] } };
+	w->manifest.expert[i] = (struct od_expert_place){ e->x.offset, e->x.bytes, header_xxh3,
+							  { e->type[0], e->type[1], e->type[2] } };
 	w->manifest.experts_bytes = e->x.offset + e->x.bytes;
 	advance(w, expert_source_bytes(w, e));
 	return od_fingerprint_add_expert(w->fingerprint, &w->config, (uint32_t)(i / w->config.n_experts),
