@@ -32,7 +32,7 @@ static void decode_level(const uint8_t *level, size_t n, const uint8_t *symbol, 
 	const x64_symbols s = x64_symbols_of(symbol);
 
 	for (; n >= STEP; n -= STEP, level += STEP / 4, out += STEP, *ahead += OD_LINE_BYTES) {
-		__builtin_prefetch(*ahead, 0, 0);
+		od_prefetch((uintptr_t)*ahead);
 		x64_store(out, planes_group(s, level, &below));
 	}
 	if (n > 0)
@@ -115,7 +115,7 @@ static ALWAYS_INLINE void add_rows(const size_t no, const size_t nr, struct stre
 		}
 		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++)
-			__builtin_prefetch(s->ahead + o * OD_LINE_BYTES, 0, 0);
+			od_prefetch((uintptr_t)(s->ahead + o * OD_LINE_BYTES));
 		s->ahead += no * OD_LINE_BYTES;
 	}
 	s->sm += n;

@@ -40,10 +40,10 @@ static ALWAYS_INLINE const float *group_scales(const struct od_mat *w, size_t ou
 
 	if (w->scale != NULL) {
 		for (size_t i = 0; i < n; i += OD_LINE_BYTES / sizeof(float))
-			__builtin_prefetch((const void *)((uintptr_t)(w->scale + at + i) + ahead * sizeof(float)));
+			od_prefetch((uintptr_t)(w->scale + at + i) + ahead * sizeof(float));
 		return w->scale + at;
 	}
-	__builtin_prefetch((const void *)((uintptr_t)(w->codes.code + at) + ahead));
+	od_prefetch((uintptr_t)(w->codes.code + at) + ahead);
 	decode_scales(&w->codes, at, n, decoded);
 	return decoded;
 }

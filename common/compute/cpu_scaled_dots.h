@@ -36,7 +36,7 @@ static __attribute__((noinline)) void decode_scaled(const struct od_scales *s, s
 	const size_t each = od_dtype_bytes(s->dtype);
 
 	for (size_t i = 0; i < n * each; i += OD_LINE_BYTES)
-		__builtin_prefetch((const void *)((uintptr_t)s->at + (at + ahead) * each + i));
+		od_prefetch((uintptr_t)s->at + (at + ahead) * each + i);
 	for (size_t i = 0; i < n; i += 16) {
 		v16 scale = load_scales(s, at + i, n - i);
 
