@@ -188,6 +188,9 @@ static int read_quantization(struct od_config *cfg, const json_t *root, const ch
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected quant_method \"compressed-tensors\" or "
 			       "\"fp8\", found %s%.64s%s: use such a publication of the model, or the BF16 one", where, key,
 			       method != NULL ? "\"" : "none", method != NULL ? method : "", method != NULL ? "\"" : "");
+	if (json_object_size(json_object_get(json_object_get(q, "transform_config"), "config_groups")) > 0)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected no transform_config: weights that are rotated before "
+			       "they are used are not supported", where, key);
 	cfg->scaled = true;
 	rc = check_block(q, "weight_block_size", where, err);
 	json_object_foreach(json_object_get(q, "config_groups"), name, group) {

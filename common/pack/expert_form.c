@@ -72,7 +72,7 @@ int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *
 
 			if (e->type[shard->mat].dtype != OD_BF16)
 				return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u) has %s weights: only BF16 can be computed "
-					       "on as planes; use --resident-form bf16", p->dir, m, expert,
+					       "on as planes; use --resident-form bf16 (as published)", p->dir, m, expert,
 					       od_dtype_name(e->type[shard->mat].dtype));
 			if (shard->e.codec != OD_CODEC_PLANES)
 				return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u) shard %u: its exponents are stored with codec "

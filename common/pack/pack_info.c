@@ -204,7 +204,7 @@ static void print_dtypes(const struct all_totals *t, FILE *out)
 
 	for (int d = OD_BF16; d <= OD_DTYPE_LAST; d++)
 		if (t->of[d].weights > 0)
-			fprintf(out, "  %-11s %" PRIu64 " weights, %.2f bits each; exponents in chunks: %s\n",
+			fprintf(out, "  %-11s %" PRIu64 " weights, %.2f bits each; coded in chunks: %s\n",
 				type_text(t, d, text), t->of[d].weights, bits_per_weight(&t->of[d]),
 				chunk_list(&t->of[d], a, sizeof(a)));
 }

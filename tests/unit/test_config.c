@@ -201,6 +201,8 @@ static void test_refuses_variants(void **state)
 	must_refuse("compression_config", "{\"quant_method\": \"gptq\"}", OD_ERR_UNSUPPORTED, "compression_config", "gptq");
 	must_refuse("quantization_config", "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 96]}",
 		    OD_ERR_UNSUPPORTED, "weight_block_size", "found 96");
+	must_refuse("quantization_config", "{\"quant_method\": \"compressed-tensors\", \"transform_config\": {\"config_groups\": "
+		    "{\"u\": {}}}}", OD_ERR_UNSUPPORTED, "transform_config", "rotated");
 	must_refuse("quantization_config", "{\"quant_method\": \"fp8\", \"weight_block_size\": [3, 128]}",
 		    OD_ERR_UNSUPPORTED, "weight_block_size", "found 3");
 	must_refuse("quantization_config", "{\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"a\": {\"weights\": "
