@@ -74,7 +74,10 @@ uint64_t od_dense_token_bytes(const struct od_pack *p)
 	for (size_t i = 0; i < p->manifest.n_dense; i++) {
 		const struct od_dense_tensor *t = &p->manifest.dense[i];
 
-		n += t->role == OD_ROLE_EMBED && !p->config.tied_head ? od_mat_row_bytes(&t->type, t->n_in) : t->bytes;
+		if (t->role == OD_ROLE_EMBED)
+			n += od_mat_row_bytes(&t->type, t->n_in);
+		if (t->role != OD_ROLE_EMBED || p->config.tied_head)
+			n += t->bytes;
 	}
 	return n;
 }

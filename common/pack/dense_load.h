@@ -13,7 +13,7 @@ const struct od_dense *od_dense_get(const struct od_dense_store *s); /* borrowed
 uint64_t od_dense_bytes(const struct od_dense_store *s);
 /* What od_dense_load will take, before it does. */
 uint64_t od_dense_need_bytes(const struct od_pack *p);
-/* What a token reads of them: all, but of the embedding one row. */
+/* What a token reads of them: all, but of the embedding one row; one that is the head, too, is read as that besides. */
 uint64_t od_dense_token_bytes(const struct od_pack *p);
 
 #endif
