@@ -67,8 +67,8 @@ void od_cpu_matmul_int8_neondot(const struct od_mat *w, const struct od_act8 *x,
 #endif
 #define OD_LINE_BYTES 64u
 
-/* Fetches a line that will be read, into the L2 cache: a core has few places for lines on their way to L1, and while these are
- * taken no other read goes on. On Zen 4, from memory, plain BF16 is 1.7 times as fast by it as with fetching to L1, and
+/* Fetches a line that will be read, into the L2 cache: a core has few places for lines on their way to L1, and presumably waits
+ * while they are taken. On Zen 4, from memory, plain BF16 is 1.7 times as fast by it as with fetching to L1, and
  * planes 1.8 times; Zen 5 did not care (planes a twentieth slower). */
 static ALWAYS_INLINE void od_prefetch(uintptr_t at)
 {
