@@ -1,12 +1,12 @@
 #include "common/pack/dense_load.h"
 
 #include "common/base/file.h"
+#include "common/compute/quant.h"
 #include "common/pack/checksum.h"
 #include "common/pack/pack_internal.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct od_dense_store {
 	struct od_dense dense;
@@ -120,27 +120,17 @@ static int read_matrix(const struct od_pack *p, const struct od_dense_tensor *t,
 	return rc;
 }
 
-static void widen(enum od_dtype dtype, const void *src, size_t n, float *dst)
-{
-	const uint16_t *half = src;
-
-	if (dtype == OD_F32)
-		memcpy(dst, src, n * sizeof(float));
-	else
-		for (size_t i = 0; i < n; i++)
-			dst[i] = dtype == OD_BF16 ? od_bf16_f32(half[i]) : od_f16_f32(half[i]);
-}
-
 static int read_norm(const struct od_pack *p, const struct od_dense_tensor *t, float *dst, struct od_err *err)
 {
 	void *raw = malloc(t->bytes);
+	const struct od_mat row = { .dtype = t->type.dtype, .n_out = 1, .n_in = t->n_out, .data = raw };
 	int rc;
 
 	if (raw == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", p->dense.path);
 	rc = read_vector(p, t, raw, err);
 	if (rc == OD_OK)
-		widen(t->type.dtype, raw, t->n_out, dst);
+		od_dequant_row(&row, 0, dst);
 	free(raw);
 	return rc;
 }
