@@ -64,20 +64,9 @@ static ALWAYS_INLINE void int8_dots(const enum od_dtype t, const size_t no, cons
 static void matmul_int8(const struct od_mat *w, const struct od_act8 *x, float *y, size_t y_stride, size_t n_rows,
 			size_t o_begin, size_t o_end)
 {
-	size_t row_bytes = od_row_bytes(w->dtype, w->n_in);
-	struct od_tile a = {
-		.w = (const unsigned char *)w->data + o_begin * row_bytes,
-		.w_stride_bytes = row_bytes,
-		.n = w->n_in,
-		.mat = w,
-		.act8 = x,
-		.out = o_begin,
-		.y = y + o_begin,
-		.y_stride = y_stride,
-		.first = true,
-		.last = true,
-	};
+	struct od_tile a = tile_of(w, NULL, 0, y, y_stride, o_begin);
 
+	a.act8 = x;
 	if (w->dtype == OD_NF4)
 		matmul_of(int8_dots, OD_NF4, a, n_rows, o_end - o_begin);
 	else

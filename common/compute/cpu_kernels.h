@@ -147,22 +147,10 @@ static void matmul_planes_best(const struct od_mat *w, const float *x, size_t x_
 static void matmul(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
 		   size_t n_rows, size_t o_begin, size_t o_end)
 {
-	size_t row_bytes = od_row_bytes(w->dtype, w->n_in), n_out = o_end - o_begin;
-	struct od_tile a = {
-		.w = (const unsigned char *)w->data + o_begin * row_bytes,
-		.w_stride_bytes = row_bytes,
-		.x = x,
-		.x_stride = x_stride,
-		.n = w->n_in,
-		.scale = w->scale != NULL && w->dtype == OD_INT8 && !w->grouped ? w->scale + o_begin : NULL,
-		.mat = w,
-		.out = o_begin,
-		.y = y + o_begin,
-		.y_stride = y_stride,
-		.first = true,
-		.last = true,
-	};
+	struct od_tile a = tile_of(w, x, x_stride, y, y_stride, o_begin);
+	const size_t n_out = o_end - o_begin;
 
+	a.scale = w->scale != NULL && w->dtype == OD_INT8 && !w->grouped ? w->scale + o_begin : NULL;
 	if (w->planes != NULL) {
 		OD_MATMUL_PLANES(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
 		return;

@@ -213,20 +213,8 @@ static ALWAYS_INLINE void scaled_dots(const enum od_dtype t, const size_t no, co
 static void matmul_scaled(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
 			  size_t n_rows, size_t o_begin, size_t o_end)
 {
-	size_t row_bytes = od_row_bytes(w->dtype, w->n_in), n_out = o_end - o_begin;
-	struct od_tile a = {
-		.w = (const unsigned char *)w->data + o_begin * row_bytes,
-		.w_stride_bytes = row_bytes,
-		.x = x,
-		.x_stride = x_stride,
-		.n = w->n_in,
-		.mat = w,
-		.out = o_begin,
-		.y = y + o_begin,
-		.y_stride = y_stride,
-		.first = true,
-		.last = true,
-	};
+	const struct od_tile a = tile_of(w, x, x_stride, y, y_stride, o_begin);
+	const size_t n_out = o_end - o_begin;
 
 	switch (w->dtype) {
 	case OD_INT8:

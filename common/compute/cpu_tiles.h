@@ -16,6 +16,27 @@ static inline float canonical(float a)
 	return a != a ? od_bits_f32(0x7fc00000u) : a;
 }
 
+/* All rows of x (NULL: they are elsewhere) with the outputs of w from o_begin on: what a matmul cuts into tiles. */
+static ALWAYS_INLINE struct od_tile tile_of(const struct od_mat *w, const float *x, size_t x_stride, float *y,
+					    size_t y_stride, size_t o_begin)
+{
+	const size_t row_bytes = od_row_bytes(w->dtype, w->n_in);
+
+	return (struct od_tile){
+		.w = (const unsigned char *)w->data + o_begin * row_bytes,
+		.w_stride_bytes = row_bytes,
+		.x = x,
+		.x_stride = x_stride,
+		.n = w->n_in,
+		.mat = w,
+		.out = o_begin,
+		.y = y + o_begin,
+		.y_stride = y_stride,
+		.first = true,
+		.last = true,
+	};
+}
+
 /* The sums of a tile: where they start, and where they go. */
 static ALWAYS_INLINE void begin_sums(const size_t no, const size_t nr, const struct od_tile *a, v16 (*sum)[4])
 {
