@@ -60,10 +60,10 @@ uint64_t od_mat_row_bytes(const struct od_mat_type *t, uint64_t n_in)
 	return od_row_bytes(t->dtype, n_in);
 }
 
-/* Scales of a row. */
-static uint64_t groups(const struct od_mat_type *t, uint64_t n_in)
+/* Without their place in memory. */
+static struct od_scales scales_of(const struct od_mat_type *t, uint64_t n_in)
 {
-	return t->block_cols == 0 ? 1 : (n_in + t->block_cols - 1) / t->block_cols;
+	return (struct od_scales){ .dtype = t->scale, .group = t->block_cols != 0 ? t->block_cols : n_in };
 }
 
 uint64_t od_mat_scale_row(const struct od_mat_type *t, uint64_t row)
@@ -80,7 +80,9 @@ uint64_t od_mat_scale_rows(const struct od_mat_type *t, uint64_t row, uint64_t n
 
 uint64_t od_mat_scale_row_bytes(const struct od_mat_type *t, uint64_t n_in)
 {
-	return groups(t, n_in) * od_dtype_bytes(t->scale); /* 0 when there are none */
+	const struct od_scales s = scales_of(t, n_in);
+
+	return t->scale == 0 ? 0 : od_scale_groups(&s, n_in) * od_dtype_bytes(s.dtype);
 }
 
 uint64_t od_mat_divisor_bytes(const struct od_mat_type *t)
@@ -116,9 +118,8 @@ void od_mat_bind(struct od_mat *w, const struct od_mat_type *t, uint64_t n_rows,
 	*w = (struct od_mat){ .dtype = t->dtype, .n_out = n_rows, .n_in = n_in, .data = memory };
 	if (t->scale == 0)
 		return;
-	w->scales = (struct od_scales){ .dtype = t->scale,
-					.group = t->block_cols != 0 ? t->block_cols : n_in,
-					.at = divisor + OD_PAD_BYTES };
+	w->scales = scales_of(t, n_in);
+	w->scales.at = divisor + OD_PAD_BYTES;
 	if (od_mat_divisor_bytes(t) > 0)
 		w->scales.divisor = (const float *)(const void *)divisor;
 }
