@@ -2,6 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/base/json.h"
+#include "common/pack/source.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -11,7 +12,6 @@
 #include <string.h>
 #include <zstd.h>
 
-#define NAME_BYTES 256
 #define MADE_BY_ANOTHER "this pack was made by another version; make it again with this od-pack"
 
 /* ---- tables ---- */
@@ -309,14 +309,10 @@ static json_t *hex64(uint64_t v)
 	return json_sprintf("%016" PRIx64, v);
 }
 
-/* Schemas 1 and 2 take whole tensors as they stand; the fields are there so that stacked ones can come. name: of the
- * matrix; what holds several weights in an element is called otherwise. */
-static json_t *source(const char *name, const struct od_mat_type *t)
+/* Schemas 1 and 2 take whole tensors as they stand; the fields are there so that stacked ones can come. */
+static json_t *source(const struct od_source *s)
 {
-	const bool packed = t->dtype == OD_U4B8 || t->dtype == OD_U8B128 || t->dtype == OD_F4_E2M1;
-
-	return json_pack("{s:o, s:i, s:b}", "tensor", json_sprintf("%s%s", name, packed ? "_packed" : ""), "first_element",
-			 0, "transposed", 0);
+	return json_pack("{s:s, s:i, s:b}", "tensor", s->weights->name, "first_element", 0, "transposed", 0);
 }
 
 static json_t *scales_json(const struct od_mat_type *t)
@@ -325,16 +321,16 @@ static json_t *scales_json(const struct od_mat_type *t)
 			 "block_cols", (json_int_t)t->block_cols);
 }
 
-static json_t *dense_json(const struct od_manifest *m, const struct od_config *cfg)
+static json_t *dense_json(const struct od_manifest *m, const struct od_config *cfg, const struct od_checkpoint *from)
 {
 	json_t *table = json_array();
 
 	for (size_t i = 0; i < m->n_dense; i++) {
 		const struct od_dense_tensor *t = &m->dense[i];
-		char name[NAME_BYTES], sha[OD_HEX_CHARS(OD_SHA256_BYTES) + 1];
+		const struct od_source src = od_source_dense(from, cfg, t->role, t->layer);
+		char sha[OD_HEX_CHARS(OD_SHA256_BYTES) + 1];
 		json_t *o = json_object(), *shape = json_array();
 
-		cfg->family->dense_name(name, sizeof(name), t->role, t->layer);
 		od_hex(t->sha256, sizeof(t->sha256), sha);
 		json_array_append_new(shape, json_integer((json_int_t)t->n_out));
 		if (t->n_in > 0)
@@ -342,7 +338,7 @@ static json_t *dense_json(const struct od_manifest *m, const struct od_config *c
 		json_object_set_new(o, "role", json_string(od_role_name(t->role)));
 		if (od_role_per_layer(t->role))
 			json_object_set_new(o, "layer", json_integer(t->layer));
-		json_object_set_new(o, "source", source(name, &t->type));
+		json_object_set_new(o, "source", source(&src));
 		json_object_set_new(o, "dtype", json_string(od_dtype_name(t->type.dtype)));
 		if (t->type.scale != 0)
 			json_object_set_new(o, "scales", scales_json(&t->type));
@@ -356,7 +352,7 @@ static json_t *dense_json(const struct od_manifest *m, const struct od_config *c
 	return json_pack("{s:s, s:I, s:o}", "file", OD_DENSE_NAME, "bytes", (json_int_t)m->dense_bytes, "tensors", table);
 }
 
-static json_t *experts_json(const struct od_manifest *m, const struct od_config *cfg)
+static json_t *experts_json(const struct od_manifest *m, const struct od_config *cfg, const struct od_checkpoint *from)
 {
 	json_t *table = json_array();
 
@@ -366,10 +362,9 @@ static json_t *experts_json(const struct od_manifest *m, const struct od_config 
 		json_t *sources = json_object();
 
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
-			char name[NAME_BYTES];
+			const struct od_source src = od_source_expert(from, cfg, layer, expert, (enum od_expert_mat)mat);
 
-			cfg->family->expert_name(name, sizeof(name), layer, expert, (enum od_expert_mat)mat);
-			json_object_set_new(sources, od_expert_mat_name((enum od_expert_mat)mat), source(name, &e->type[mat]));
+			json_object_set_new(sources, od_expert_mat_name((enum od_expert_mat)mat), source(&src));
 		}
 		json_array_append_new(table, json_pack("{s:I, s:I, s:I, s:I, s:o, s:o}", "m", (json_int_t)layer, "expert",
 						       (json_int_t)expert, "offset", (json_int_t)e->offset, "bytes",
@@ -379,7 +374,8 @@ static json_t *experts_json(const struct od_manifest *m, const struct od_config 
 	return json_pack("{s:s, s:I, s:o}", "file", OD_EXPERTS_NAME, "bytes", (json_int_t)m->experts_bytes, "table", table);
 }
 
-int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg, const char *path, struct od_err *err)
+int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg, const struct od_checkpoint *from,
+		      const char *path, struct od_err *err)
 {
 	json_t *root = json_object();
 	char *text;
@@ -391,8 +387,8 @@ int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg, 
 	json_object_set_new(root, "codec", json_string(od_codec_names[m->codec]));
 	json_object_set_new(root, "family", json_string(cfg->family->name));
 	json_object_set_new(root, "fingerprint", json_string(m->fingerprint));
-	json_object_set_new(root, "dense", dense_json(m, cfg));
-	json_object_set_new(root, "experts", experts_json(m, cfg));
+	json_object_set_new(root, "dense", dense_json(m, cfg, from));
+	json_object_set_new(root, "experts", experts_json(m, cfg, from));
 	text = json_dumps(root, JSON_INDENT(1));
 	/* A failed allocation deeper down leaves a gap; od-pack reads the file back before it publishes the pack. */
 	if (text == NULL || json_object_size(root) != 7)

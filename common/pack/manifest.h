@@ -20,7 +20,6 @@ struct od_dense_tensor {
 
 struct od_expert_place {
 	uint64_t offset, bytes, header_xxh3; /* header_xxh3: XXH3-64 of the header's bytes as stored */
-	struct od_mat_type type[OD_N_EXPERT_MATS]; /* for writing; a reader has the header's */
 };
 
 struct od_manifest {
@@ -45,7 +44,9 @@ void od_manifest_place_dense(struct od_manifest *m);
 
 OD_MUST_CHECK int od_manifest_read(struct od_manifest *m, const struct od_config *cfg, const char *path,
 				   struct od_err *err);
-OD_MUST_CHECK int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg, const char *path,
-				    struct od_err *err);
+/* from: what the pack was made from, whose tensors it names. */
+struct od_checkpoint;
+OD_MUST_CHECK int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg,
+				    const struct od_checkpoint *from, const char *path, struct od_err *err);
 
 #endif

@@ -203,8 +203,7 @@ static uint64_t expert_source_bytes(const struct writer *w, const struct od_expe
 static int add_expert(struct writer *w, size_t i, const struct od_expert_entry *e, uint64_t header_xxh3,
 		      struct od_err *err)
 {
-	w->manifest.expert[i] = (struct od_expert_place){ e->x.offset, e->x.bytes, header_xxh3,
-							  { e->type[0], e->type[1], e->type[2] } };
+	w->manifest.expert[i] = (struct od_expert_place){ e->x.offset, e->x.bytes, header_xxh3 };
 	w->manifest.experts_bytes = e->x.offset + e->x.bytes;
 	advance(w, expert_source_bytes(w, e));
 	return od_fingerprint_add_expert(w->fingerprint, &w->config, (uint32_t)(i / w->config.n_experts),
@@ -271,7 +270,7 @@ static int write_tables(struct writer *w, struct od_err *err)
 	int rc = od_path(path, sizeof(path), w->partial.dir, OD_MODEL_NAME, err);
 
 	if (rc == OD_OK)
-		rc = od_manifest_write(&w->manifest, &w->config, path, err);
+		rc = od_manifest_write(&w->manifest, &w->config, w->source, path, err);
 	return rc == OD_OK ? od_sums_write(w->partial.dir, err) : rc;
 }
 
