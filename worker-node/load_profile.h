@@ -38,5 +38,7 @@ OD_MUST_CHECK int odw_profile_read_mode(struct odw_part_times *out, bool *direct
 
 /* The same costs as the planner of a cache has them, of an average expert of the pack. */
 struct od_cache_cost odw_cache_cost(const struct od_pack *pack, const struct odw_expert_costs *costs);
+/* What an expert takes in each state in a worker's memory. */
+struct od_cache_sizes odw_cache_sizes(const struct od_pack *pack, enum od_form form);
 
 #endif

@@ -370,8 +370,7 @@ static int plan_memory(struct worker *w, struct od_err *err)
 	w->plan.slot = w->slot;
 	w->plan.n_slots = w->n_slots;
 	w->plan.policy = (enum od_cache_policy)w->opt.cache_policy;
-	w->plan.sizes = od_cache_sizes_of(odw_bufs_memory(OD_SET_SM, bytes), odw_bufs_memory(OD_SET_E, bytes),
-					  odw_bufs_memory(OD_SET_PLAIN, bytes), w->form == OD_FORM_PLANES);
+	w->plan.sizes = odw_cache_sizes(w->pack, w->form);
 	return w->opt.cache_mib > 0 ? plan_cache(w, w->n_slots * kept_bytes, err) : OD_OK;
 }
 

@@ -39,7 +39,8 @@ struct od_cache_sizes {
 };
 
 /* Of an expert with so many bytes of SM-chunks, of E-chunks, and plain (as published, in a slot). A worker that computes
- * on planes has them as they are stored: then F and C are one and the same, and there is no pool C. */
+ * on planes has them as they are stored: then F and C are one and the same, and there is no pool C. Without SM bytes (weights
+ * of 8 bits or less) S is nothing, E is C, and neither is a pool. */
 struct od_cache_sizes od_cache_sizes_of(uint64_t sm_bytes, uint64_t e_bytes, uint64_t plain_bytes, bool planes);
 
 /* Profiled at start, on an average expert. */

@@ -5,7 +5,6 @@
  * has still to be read. Every setting has a cluster of its own, which writes all prompts one after another and records its
  * routes: the replay of these says what the same cache should have done. */
 #include "common/base/clock.h"
-#include "common/base/mem.h"
 #include "main-node/engine_args.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_prompts.h"
@@ -370,10 +369,7 @@ static void describe(struct live_bench *b)
 	l->predictor = odm_predictor_names[o->predictor == ODM_PREDICTOR_AUTO ? ODM_PREDICT_SHADOW : o->predictor];
 	l->form = od_form_names[b->form];
 	l->fingerprint = od_pack_fingerprint(b->pack);
-	/* As workers count them, page by page. */
-	l->sizes = od_cache_sizes_of(od_map_bytes(od_pack_buf_bytes(b->pack, OD_BUF_SM)),
-				     od_map_bytes(od_pack_buf_bytes(b->pack, OD_BUF_E)),
-				     od_map_bytes(od_pack_buf_bytes(b->pack, OD_BUF_PLAIN)), b->form == OD_FORM_PLANES);
+	l->sizes = odw_cache_sizes(b->pack, b->form);
 }
 
 static int run(struct live_bench *b, struct od_err *err)

@@ -60,9 +60,9 @@ def unpacked_are_the_published_bytes():
         for path in (small, wide):
             tool("od-pack", "verify", path, "--against", path[:-len(".pack")])
         assert pr.Pack(small).tensors == read_weights(small[:-len(".pack")])
-        said = json.loads(tool("od-pack", "info", "--json", small).stdout)
-        assert said["expert_dtype"] == kind and said["expert_raw_bytes"] == said["expert_weights"]
-        assert 5 < said["bits_per_weight"] < 8, said
+        info = json.loads(tool("od-pack", "info", "--json", small).stdout)
+        assert info["expert_dtype"] == kind and info["expert_raw_bytes"] == info["expert_weights"]
+        assert 5 < info["bits_per_weight"] < 8, info
 
 
 @test
@@ -77,9 +77,12 @@ def logits_and_tokens_are_those_of_the_same_values():
         assert both(folder, small, wide, "--local", 2, "--threads", 1) == first
 
 
+def said(pack, *args):
+    return json.loads(tool("od-main", "--pack", pack, "--json", "--prompt", "A king", "--max-tokens", TOKENS, *args).stdout)
+
+
 def text(pack, *args):
-    r = json.loads(tool("od-main", "--pack", pack, "--json", "--prompt", "A king", "--max-tokens", TOKENS, *args).stdout)
-    return r["token_ids"]
+    return said(pack, *args)["token_ids"]
 
 
 @test
@@ -101,9 +104,11 @@ def a_cache_keeps_what_has_no_sm_bytes():
     tool("od-bench", "synth", checkpoint, "--preset", "tiny", "--hidden", 256, "--intermediate", 512, "--dtype", "f8_e4m3")
     tool("od-pack", checkpoint, checkpoint + ".pack")
     worker = Daemon("worker", "--slots", 1, "--cache-mib", 2, pack_dir=checkpoint + ".pack")
-    args = ["--workers", hosts_file([worker])]
-    assert text(checkpoint + ".pack", *args) == text(checkpoint + ".pack", "--resident")
+    r = said(checkpoint + ".pack", "--workers", hosts_file([worker]), "--predictor", "none")
+    assert r["token_ids"] == text(checkpoint + ".pack", "--resident")
     assert worker.alive()
+    # Their SM bytes, which are none, and their exponents, which are all, would not be worth pools of their own.
+    assert r["cache_hits_f"] + r["cache_hits_c"] > 0 == r["cache_hits_s"] == r["cache_hits_e"], r
 
 
 @test

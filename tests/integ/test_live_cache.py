@@ -173,6 +173,10 @@ def a_replay_plans_for_weights_without_sm_bytes():
                         "--predictor", "none", "--json").stdout)
     x = [x for x in r["live"] if x["policy"] == "rank"][0]
     assert 10 < x["replayed_missed_uses_percent"] < 90, x
+    # Whoever has nothing of an expert reads all of it: there are no parts to keep.
+    for what in "", "replayed_":
+        assert abs(x[what + "missed_uses_percent"] - x[what + "missed_bytes_percent"]) < 1e-6, x
+    assert x["hits_s_percent"] == x["hits_e_percent"] == 0, x
 
 
 def refused(*args):

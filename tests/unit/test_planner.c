@@ -256,6 +256,16 @@ static void sizes_by_form(void **state)
 	assert_false(planes.pools & OD_CACHE_POOL(OD_CACHE_C));
 }
 
+static void sizes_without_sm_bytes(void **state)
+{
+	struct od_cache_sizes sizes = od_cache_sizes_of(0, 134, 200, false);
+
+	(void)state;
+	assert_int_equal(sizes.bytes[OD_CACHE_F], 200);
+	assert_int_equal(sizes.bytes[OD_CACHE_C], 134);
+	assert_int_equal(sizes.pools, OD_CACHE_POOL(OD_CACHE_F) | OD_CACHE_POOL(OD_CACHE_C));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -264,6 +274,7 @@ int main(void)
 		cmocka_unit_test(large_plans_agree_with_monte_carlo),
 		cmocka_unit_test(no_budget_no_pools),
 		cmocka_unit_test(sizes_by_form),
+		cmocka_unit_test(sizes_without_sm_bytes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
