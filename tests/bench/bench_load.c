@@ -384,7 +384,7 @@ static int report(const struct load_bench *b, struct od_err *err)
 	static const struct od_column columns[] = {
 		{ "source", "source", 0 },	   { "codec", "codec", 0 },
 		{ "form", "form", 0 },		   { "load_threads", "L", 0 },
-		{ "raw_gbps", "raw", 2 },	   { "bf16_gbps", "BF16", 2 },
+		{ "raw_gbps", "raw", 2 },	   { "published_gbps", "published", 2 },
 		{ "ratio", "x raw", 2 },	   { "ratio_limit", "at most", 2 },
 		{ "read_percent", "read %", 0 },   { "inflate_percent", "inflate %", 0 },
 		{ "wait_percent", "wait %", 0 },   { "read_slower_percent", "read slower %", 1 },
@@ -401,8 +401,8 @@ static int report(const struct load_bench *b, struct od_err *err)
 	od_report_fact(r, "slots", "slots", OD_INT(b->opt.slots), 0, NULL);
 	od_report_fact(r, "read_threads", "read threads", OD_INT(b->opt.read_threads), 0, NULL);
 	od_report_fact(r, "cpus", "CPUs", OD_INT(od_cpu_count()), 0, NULL);
-	t = od_report_table(r, "loads", "GB/s: raw of stored bytes, BF16 of weights; % of read threads' and load threads' time", columns,
-			    sizeof(columns) / sizeof(columns[0]));
+	t = od_report_table(r, "loads", "GB/s: raw of bytes as stored, published of the same experts' as published; % of read "
+			    "threads' and load threads' time", columns, sizeof(columns) / sizeof(columns[0]));
 	for (size_t i = 0; i < b->n_lines; i++)
 		report_line(b, &b->line[i], t);
 	rc = od_report_print(r, stdout, b->opt.json, err);
@@ -437,7 +437,7 @@ static int plot(const struct load_bench *b, struct od_err *err)
 	int rc = od_plot_new(&p, "Loading experts", err);
 	if (rc != OD_OK)
 		return rc;
-	od_plot_labels(p, "source", "BF16 GB/s over raw GB/s");
+	od_plot_labels(p, "source", "published GB/s over raw GB/s");
 	for (size_t i = 0; i < b->n_sources; i++)
 		od_plot_x_tick(p, (double)i, b->source[i].name);
 	for (size_t i = 0; i < b->n_lines && b->line[i].source == b->line[0].source && n < OD_PLOT_SERIES; i++, n++)
@@ -558,10 +558,10 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (o->help) {
-		od_bench_usage("load [OPTIONS]", "Random experts of a pack through a worker's readers, schedule and inflaters: BF16 "
-			       "weights a second,\nbeside what the same readers read from the same source with nobody behind "
-			       "them. A paced source\nis bytes in memory that a clock releases, without a copy, one request "
-			       "after another.", table, n_table);
+		od_bench_usage("load [OPTIONS]", "Random experts of a pack through a worker's readers, schedule and inflaters: bytes a "
+			       "second as published,\nbeside what the same readers read from the same source with nobody "
+			       "behind them. A paced source is bytes\nin memory that a clock releases, without a copy, one "
+			       "request after another.", table, n_table);
 		return OD_OK;
 	}
 	(void)prctl(PR_SET_TIMERSLACK, 1UL); /* readers of a paced source wake when their bytes are there */
