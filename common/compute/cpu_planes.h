@@ -10,7 +10,18 @@
 
 static ALWAYS_INLINE void planes_fetch(const uint8_t *p)
 {
-	__builtin_prefetch((const void *)((uintptr_t)p + PLANES_AHEAD_BYTES));
+	od_prefetch((uintptr_t)p + PLANES_AHEAD_BYTES);
+}
+
+static ALWAYS_INLINE void level_groups(const size_t groups, x64_symbols s, const uint8_t *level, const uint8_t **below,
+				       uint8_t *out)
+{
+	const x64_codes c = x64_codes_of(level, groups);
+
+	planes_fetch(level);
+	V16_UNROLL(4)
+	for (size_t g = 0; g < groups; g++)
+		x64_store(out + g * PLANES_GROUP, planes_group(s, c, g, below));
 }
 
 /* n codes to out, whose room is a multiple of 64. */
@@ -18,10 +29,10 @@ static void planes_level(const uint8_t *level, size_t n, const uint8_t *symbol, 
 {
 	const x64_symbols s = x64_symbols_of(symbol);
 
-	for (; n >= 64; n -= 64, level += 16, out += 64) {
-		planes_fetch(level);
-		x64_store(out, planes_group(s, level, &below));
-	}
+	for (; n >= PLANES_FOUR; n -= PLANES_FOUR, level += PLANES_FOUR / 4, out += PLANES_FOUR)
+		level_groups(4, s, level, &below, out);
+	for (; n >= PLANES_GROUP; n -= PLANES_GROUP, level += PLANES_GROUP / 4, out += PLANES_GROUP)
+		level_groups(1, s, level, &below, out);
 	if (n > 0)
 		x64_store(out, planes_last(s, level, n, below));
 }
@@ -33,6 +44,9 @@ struct planes_deep {
 
 static const uint8_t *planes_below(const struct od_planes_block *k, const uint8_t *symbol, struct planes_deep *d)
 {
+	/* What is as far ahead as the bytes that are not fetched with a level: the counts, and what is stored plainly. */
+	for (const uint8_t *p = k->plain; p < k->level[2] + OD_LINE_BYTES; p += OD_LINE_BYTES)
+		planes_fetch(p);
 	planes_level(k->level[2], k->n[2], symbol + 2 * OD_PLANES_SYMBOLS, k->plain, d->third);
 	planes_level(k->level[1], k->n[1], symbol + OD_PLANES_SYMBOLS, d->third, d->second);
 	return d->second;
@@ -74,6 +88,19 @@ static void merge_bf16(const uint8_t *e, const uint8_t *sm, size_t n, uint16_t *
 		planes_merge_last(x64_load(e + i), sm + i, w + i, n - i);
 }
 
+static ALWAYS_INLINE void merge_groups(const size_t groups, x64_symbols s, const uint8_t *level, const uint8_t **below,
+				       const uint8_t *sm, uint16_t *w)
+{
+	const x64_codes c = x64_codes_of(level, groups);
+
+	planes_fetch(level);
+	V16_UNROLL(4)
+	for (size_t i = 0; i < groups * PLANES_GROUP; i += PLANES_GROUP) {
+		planes_fetch(sm + i + PLANES_AHEAD_BYTES);
+		x64_merge(w + i, sm + i, planes_group(s, c, i / PLANES_GROUP, below));
+	}
+}
+
 static void planes_merge(const uint8_t *chunk, size_t n, size_t row, size_t b, const uint8_t *sm, uint16_t *w)
 {
 	const struct od_planes_block k = od_planes_at(chunk, n, row, b);
@@ -90,11 +117,10 @@ static void planes_merge(const uint8_t *chunk, size_t n, size_t row, size_t b, c
 	for (size_t p = 0; p < PLANES_AHEAD_BYTES && p < k.n[0]; p += 64)
 		planes_fetch(sm + p);
 	below = planes_below(&k, symbol, &deep);
-	for (; i + 64 <= k.n[0]; i += 64, level += 16) {
-		planes_fetch(level);
-		planes_fetch(sm + i + PLANES_AHEAD_BYTES);
-		x64_merge(w + i, sm + i, planes_group(s, level, &below));
-	}
+	for (; i + PLANES_FOUR <= k.n[0]; i += PLANES_FOUR, level += PLANES_FOUR / 4)
+		merge_groups(4, s, level, &below, sm + i, w + i);
+	for (; i + PLANES_GROUP <= k.n[0]; i += PLANES_GROUP, level += PLANES_GROUP / 4)
+		merge_groups(1, s, level, &below, sm + i, w + i);
 	if (i < k.n[0])
 		planes_merge_last(planes_last(s, level, k.n[0] - i, below), sm + i, w + i, k.n[0] - i);
 }

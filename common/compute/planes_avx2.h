@@ -6,19 +6,18 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/compute/planes_spread.h"
-
 typedef struct {
 	__m256i lo, hi;
 } x64;
 
 typedef struct {
-	__m256i of; /* by code, in each half; 0 for the escape */
+	__m256i first, second, third;
 } x64_symbols;
 
 static inline x64_symbols x64_symbols_of(const uint8_t *symbol)
 {
-	return (x64_symbols){ _mm256_set1_epi32(symbol[0] | symbol[1] << 8 | symbol[2] << 16) };
+	return (x64_symbols){ _mm256_set1_epi8((char)symbol[0]), _mm256_set1_epi8((char)symbol[1]),
+			      _mm256_set1_epi8((char)symbol[2]) };
 }
 
 static inline x64 x64_load(const void *p)
@@ -36,53 +35,63 @@ static inline void x64_store(void *p, x64 e)
 	_mm256_storeu_si256(v + 1, e.hi);
 }
 
-/* Of both planes in each half of `planes`, bits [8 * first, 8 * first + 32) to bytes: 0 or 1. */
-static inline __m256i planes_bits(__m256i planes, const int first)
+typedef struct {
+	const uint8_t *planes;
+} x64_codes;
+
+static inline x64_codes x64_codes_of(const uint8_t *planes, const size_t groups)
+{
+	(void)groups;
+	return (x64_codes){ planes };
+}
+
+/* Of both planes in each half of `planes`, bits [8 * first, 8 * first + 32) to bytes: 0 or -1. */
+static inline __m256i planes_mask(__m256i planes, const int first)
 {
 	const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201ull);
 	const __m256i byte = _mm256_add_epi8(_mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202,
 								 0x0303030303030303), _mm256_set1_epi8((char)first));
 
-	return _mm256_min_epu8(_mm256_and_si256(_mm256_shuffle_epi8(planes, byte), bit), _mm256_set1_epi8(1));
+	return _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(planes, byte), bit), bit);
 }
 
-static inline __m256i planes_lookup(x64_symbols s, __m256i planes, const int first)
+/* How many bytes of each half are set up to and with each one; mask: 0 or -1. A product sums four bytes (they cannot
+ * carry), two shuffles take the sums on to the next four and the next eight. gcc must not know the factor: the shifts and
+ * sums that it makes of the product take longer. */
+static inline __m256i planes_ranks(__m256i mask)
 {
-	__m256i high = planes_bits(planes, first + 8);
+	const __m256i fours = _mm256_setr_epi64x(0x03030303ffffffff, 0x0b0b0b0bffffffff, 0x03030303ffffffff, 0x0b0b0b0bffffffff);
+	const __m256i eights = _mm256_setr_epi64x(-1, 0x0707070707070707, -1, 0x0707070707070707);
+	__m256i each = _mm256_set1_epi8(1), n = _mm256_and_si256(mask, each);
 
-	return _mm256_shuffle_epi8(s.of, _mm256_add_epi8(planes_bits(planes, first), _mm256_add_epi8(high, high)));
+	__asm__("" : "+x"(each));
+	n = _mm256_mullo_epi32(n, each);
+	n = _mm256_add_epi8(n, _mm256_shuffle_epi8(n, fours));
+	return _mm256_add_epi8(n, _mm256_shuffle_epi8(n, eights));
 }
 
-/* The next bytes of below to where the 8 bits of mask are set, 0 elsewhere. */
-static inline __m128i planes_spread_8(uint64_t mask, const uint8_t *below)
+/* 32 codes from byte `first` of the planes on. What the first 16 and the next 16 escape to is packed at below and at
+ * next, where 16 bytes each can be read. */
+static inline __m256i planes_decode_32(x64_symbols s, __m256i planes, const int first, const uint8_t *below,
+				       const uint8_t *next)
 {
-	__m128i from = _mm_loadl_epi64((const __m128i *)(const void *)(planes_spread + (uint8_t)mask));
+	__m256i low = planes_mask(planes, first), high = planes_mask(planes, first + 8), escaped = _mm256_and_si256(low, high);
+	__m256i packed = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)below)),
+						 _mm_loadu_si128((const __m128i *)(const void *)next), 1);
+	__m256i e = _mm256_blendv_epi8(_mm256_blendv_epi8(s.first, s.second, low), s.third, high);
 
-	return _mm_shuffle_epi8(_mm_loadl_epi64((const __m128i *)(const void *)below), from);
+	packed = _mm256_shuffle_epi8(packed, _mm256_add_epi8(planes_ranks(escaped), escaped));
+	return _mm256_blendv_epi8(e, packed, escaped);
 }
 
-/* The same of 32 bits. *below moves on. */
-static inline __m256i planes_spread_32(uint64_t mask, const uint8_t **below)
+static inline x64 x64_decode(x64_symbols s, x64_codes c, const size_t g, uint64_t escaped, const uint8_t *below)
 {
-	const uint8_t *b1 = *below + __builtin_popcountll(mask & 0xff), *b2 = *below + __builtin_popcountll(mask & 0xffff);
-	const uint8_t *b3 = *below + __builtin_popcountll(mask & 0xffffff);
-	__m128i lo = _mm_unpacklo_epi64(planes_spread_8(mask, *below), planes_spread_8(mask >> 8, b1));
-	__m128i hi = _mm_unpacklo_epi64(planes_spread_8(mask >> 16, b2), planes_spread_8(mask >> 24, b3));
+	__m256i planes = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(c.planes + 16 * g)));
+	const uint8_t *b1 = below + __builtin_popcountll(escaped & 0xffff);
+	const uint8_t *b2 = below + __builtin_popcountll(escaped & 0xffffffff);
+	const uint8_t *b3 = below + __builtin_popcountll(escaped << 16);
 
-	*below += __builtin_popcountll(mask & 0xffffffff);
-	return _mm256_inserti128_si256(_mm256_castsi128_si256(lo), hi, 1);
-}
-
-static inline x64 x64_decode(x64_symbols s, const void *planes, const uint8_t *below)
-{
-	__m256i both = _mm256_broadcastsi128_si256(_mm_loadu_si128(planes));
-	uint64_t plane[2];
-	x64 r;
-
-	memcpy(plane, planes, sizeof(plane));
-	r.lo = _mm256_or_si256(planes_lookup(s, both, 0), planes_spread_32(plane[0] & plane[1], &below));
-	r.hi = _mm256_or_si256(planes_lookup(s, both, 4), planes_spread_32((plane[0] & plane[1]) >> 32, &below));
-	return r;
+	return (x64){ planes_decode_32(s, planes, 0, below, b1), planes_decode_32(s, planes, 4, b2, b3) };
 }
 
 /* 32 weights: the unpack instructions work in each half by itself, so the quarters are put in their places first. */

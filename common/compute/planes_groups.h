@@ -1,18 +1,23 @@
-/* planes_groups.h - 64 codes of a level of planes (planes.h), over the 64 exponents of a planes_*.h that is included
- * before. Thread: pure functions. */
+/* planes_groups.h - groups of 64 codes of a level of planes (planes.h), over the 64 exponents of a planes_*.h that is
+ * included before. Thread: pure functions. */
 #ifndef OD_COMPUTE_PLANES_GROUPS_H
 #define OD_COMPUTE_PLANES_GROUPS_H
 
 #include <string.h>
 
-/* The group of 64 codes whose planes these are. *below: what they escape to, moved on. */
-static ALWAYS_INLINE x64 planes_group(x64_symbols s, const uint8_t *planes, const uint8_t **below)
-{
-	x64 e = x64_decode(s, planes, *below);
-	uint64_t plane[2];
+#define PLANES_GROUP 64u /* codes; a quarter of it are the bytes of their planes */
+#define PLANES_FOUR 256u /* those of the four groups that x64_codes_of takes at once */
 
-	memcpy(plane, planes, sizeof(plane));
-	*below += __builtin_popcountll(plane[0] & plane[1]);
+/* Group g of c. *below: what its codes escape to, moved on. */
+static ALWAYS_INLINE x64 planes_group(x64_symbols s, x64_codes c, const size_t g, const uint8_t **below)
+{
+	uint64_t low, high;
+	x64 e;
+
+	memcpy(&low, c.planes + g * PLANES_GROUP / 4, sizeof(low));
+	memcpy(&high, c.planes + g * PLANES_GROUP / 4 + sizeof(low), sizeof(high));
+	e = x64_decode(s, c, g, low & high, *below);
+	*below += __builtin_popcountll(low & high);
 	return e;
 }
 
@@ -25,7 +30,7 @@ static inline x64 planes_last(x64_symbols s, const uint8_t *level, size_t codes,
 	memcpy(&plane[1], level + (codes + 7) / 8, sizeof(plane[1]));
 	plane[0] &= ((uint64_t)1 << codes) - 1;
 	plane[1] &= ((uint64_t)1 << codes) - 1;
-	return x64_decode(s, plane, below);
+	return planes_group(s, x64_codes_of((const uint8_t *)plane, 1), 0, &below);
 }
 
 #endif

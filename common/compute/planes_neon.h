@@ -6,9 +6,11 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "common/compute/planes_spread.h"
-
 typedef uint8x16x4_t x64;
+
+typedef struct {
+	const uint8_t *planes;
+} x64_codes;
 
 typedef struct {
 	uint8x16_t of; /* by code; 0 for the escape */
@@ -34,6 +36,12 @@ static inline void x64_store(void *p, x64 e)
 		vst1q_u8((uint8_t *)p + 16 * i, e.val[i]);
 }
 
+static inline x64_codes x64_codes_of(const uint8_t *planes, const size_t groups)
+{
+	(void)groups;
+	return (x64_codes){ planes };
+}
+
 /* 16 codes from bit 0 of the planes on. */
 static inline uint8x16_t planes_lookup(x64_symbols s, uint64_t low, uint64_t high)
 {
@@ -45,19 +53,30 @@ static inline uint8x16_t planes_lookup(x64_symbols s, uint64_t low, uint64_t hig
 	return vqtbl1q_u8(s.of, vorrq_u8(one, vandq_u8(vtstq_u8(two, bit), vdupq_n_u8(2))));
 }
 
+/* Byte i of entry m: how many bits of m lie below bit i when that is set, else 0x80, from which shuffles make 0. */
+#define SPREAD_BYTE(m, i) \
+	((uint64_t)((m) >> (i) & 1 ? __builtin_popcount((m) & ((1 << (i)) - 1)) : 0x80) << (8 * (i)))
+#define SPREAD_1(m) \
+	(SPREAD_BYTE(m, 0) | SPREAD_BYTE(m, 1) | SPREAD_BYTE(m, 2) | SPREAD_BYTE(m, 3) | SPREAD_BYTE(m, 4) | \
+	 SPREAD_BYTE(m, 5) | SPREAD_BYTE(m, 6) | SPREAD_BYTE(m, 7))
+#define SPREAD_4(m) SPREAD_1(m), SPREAD_1((m) + 1), SPREAD_1((m) + 2), SPREAD_1((m) + 3)
+#define SPREAD_16(m) SPREAD_4(m), SPREAD_4((m) + 4), SPREAD_4((m) + 8), SPREAD_4((m) + 12)
+#define SPREAD_64(m) SPREAD_16(m), SPREAD_16((m) + 16), SPREAD_16((m) + 32), SPREAD_16((m) + 48)
+
+static const uint64_t planes_spread[256] = { SPREAD_64(0), SPREAD_64(64), SPREAD_64(128), SPREAD_64(192) };
+
 /* The next bytes of below to where the 8 bits of mask are set, 0 elsewhere. */
 static inline uint8x8_t planes_spread_8(uint64_t mask, const uint8_t *below)
 {
 	return vtbl1_u8(vld1_u8(below), vcreate_u8(planes_spread[(uint8_t)mask]));
 }
 
-static inline x64 x64_decode(x64_symbols s, const void *planes, const uint8_t *below)
+static inline x64 x64_decode(x64_symbols s, x64_codes c, const size_t g, uint64_t escaped, const uint8_t *below)
 {
-	uint64_t plane[2], escaped, upto;
+	uint64_t plane[2], upto;
 	x64 r;
 
-	memcpy(plane, planes, sizeof(plane));
-	escaped = plane[0] & plane[1];
+	memcpy(plane, c.planes + g * sizeof(plane), sizeof(plane));
 	/* Byte i: set bits of the escapes' bytes up to i. No sum of bytes carries: there are 64 bits at most. */
 	upto = vget_lane_u64(vreinterpret_u64_u8(vcnt_u8(vcreate_u8(escaped))), 0) * 0x0101010101010101;
 

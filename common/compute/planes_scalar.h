@@ -45,20 +45,31 @@ static inline uint64_t x64_mask_8(uint64_t bits)
 	return ((kept + 0x7f7f7f7f7f7f7f7f) >> 7 & 0x0101010101010101) * 255;
 }
 
-/* planes: two words of 64 bits; bit i of the first and of the second is code i. The escaped take the next bytes of
- * below, of which 64 can be read. */
-static inline x64 x64_decode(x64_symbols s, const void *planes, const uint8_t *below)
+/* One or four groups of codes, as decoding likes them. Of each two words of 64 bits; bit i of the first and of the
+ * second is code i. The planes are only borrowed. */
+typedef struct {
+	const uint8_t *planes;
+} x64_codes;
+
+static inline x64_codes x64_codes_of(const uint8_t *planes, const size_t groups)
+{
+	(void)groups;
+	return (x64_codes){ planes };
+}
+
+/* Group g. escaped: where both of its bits are set; these take the next bytes of below, of which 64 can be read. */
+static inline x64 x64_decode(x64_symbols s, x64_codes c, const size_t g, uint64_t escaped, const uint8_t *below)
 {
 	uint64_t plane[2];
 	x64 r;
 
-	memcpy(plane, planes, sizeof(plane));
+	memcpy(plane, c.planes + g * sizeof(plane), sizeof(plane));
 	for (int i = 0; i < 64; i += 8) {
 		uint64_t eight = s.first ^ (x64_mask_8(plane[0] >> i) & s.second) ^ (x64_mask_8(plane[1] >> i) & s.third);
 
 		memcpy(r.b + i, &eight, sizeof(eight));
 	}
-	for (uint64_t escaped = plane[0] & plane[1]; escaped != 0; escaped &= escaped - 1)
+	for (; escaped != 0; escaped &= escaped - 1)
 		r.b[__builtin_ctzll(escaped)] = *below++;
 	return r;
 }
