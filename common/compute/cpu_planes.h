@@ -5,7 +5,7 @@
 #include "common/compute/planes_groups.h"
 
 /* How far ahead of its reads a block's planes, and the SM bytes, are fetched: what follows a block's planes is the next
- * block, so this reaches over its small parts too. */
+ * block. */
 #define PLANES_AHEAD_BYTES 4096u
 #define PLANES_NEAR_BYTES 1024u
 
@@ -14,7 +14,7 @@ static ALWAYS_INLINE void planes_fetch(const uint8_t *p)
 	od_prefetch((uintptr_t)p + PLANES_AHEAD_BYTES);
 }
 
-/* Codes are so few bytes that their lines can be taken on into L1; of SM bytes that would be too many. */
+/* Codes are worth taking on into L1, too; with SM bytes merging is slower. */
 static ALWAYS_INLINE void planes_fetch_codes(const uint8_t *level)
 {
 	planes_fetch(level);
