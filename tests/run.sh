@@ -7,11 +7,15 @@ set -u
 cd "$(dirname "$0")/.."
 B=${B:-build}
 export B CMOCKA_MESSAGE_OUTPUT=TAP
-export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp} # read by builds with SANITIZE=thread only
+# Builds with SANITIZE write what they find to files: of daemons that a test kills, nobody reads the rest.
+reports=$(mktemp -d)
+export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp}:log_path=$reports/report
+export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}log_path=$reports/report
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:+$UBSAN_OPTIONS:}log_path=$reports/report
 filter=${1:-}
 passed=0 failed=0 skipped=0
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+trap 'rm -rf "$log" "$reports"' EXIT
 
 run_one() { # name command...
 	local name=$1 status ok bad skip why
@@ -32,6 +36,12 @@ run_one() { # name command...
 	if [ "$bad" -eq 0 ] && { [ "$status" -ne 0 ] || [ $((ok + skip)) -eq 0 ]; }; then
 		bad=1
 		echo "not ok - $name ended with status $status" >>"$log"
+	fi
+	if [ -n "$(ls "$reports")" ]; then
+		bad=$((bad + 1))
+		echo "not ok - $name: sanitizers found something in it, or in a program that it started" >>"$log"
+		cat "$reports"/* >>"$log"
+		rm -f "$reports"/*
 	fi
 	passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skip))
 	printf '%-44s %4d passed %3d failed %3d skipped\n' "$name" "$ok" "$bad" "$skip"

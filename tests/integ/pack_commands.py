@@ -17,7 +17,7 @@ from pack_reader import SMALL, xxh3
 OD_PACK = os.path.join(os.environ.get("B", "build"), "bin", "od-pack")
 TMP = tempfile.mkdtemp(prefix="od-pack-test-")
 for sanitizer in ("ASAN", "UBSAN", "TSAN"):  # so that what they find is not taken for a refusal
-    os.environ[sanitizer + "_OPTIONS"] = "exitcode=99"
+    os.environ[sanitizer + "_OPTIONS"] = os.environ.get(sanitizer + "_OPTIONS", "") + ":exitcode=99"
 BIG_FILES = ["dense.bin", "experts.bin", "shadow-int8.bin"]
 # Groups and pieces that a row does not fill, more than one group of scales to a matrix.
 QUANT = dict(tc.CONFIG, hidden_size=136, num_attention_heads=4, num_key_value_heads=2, intermediate_size=200,
