@@ -90,7 +90,8 @@ skips() {
 	echo "test_od_worker computes for ten minutes when emulated; OD_ARM64_SLOW=1 runs it"
 	for t in tests/integ/test_*.py; do
 		case $t in
-		*/test_conform.py | */test_f8.py | */test_pack.py | */test_pack_refuse.py | */test_synth.py) ;;
+		*/test_conform.py | */test_f8.py | */test_pack.py | */test_pack_refuse.py | */test_pack_scaled.py) ;;
+		*/test_scaled.py | */test_synth.py) ;;
 		*) echo "${t#tests/} takes long when emulated, and the processor hardly matters; OD_ARM64_SLOW=1 runs it" ;;
 		esac
 	done
