@@ -21,26 +21,19 @@ static ALWAYS_INLINE void planes_fetch_codes(const uint8_t *level)
 	__builtin_prefetch((const void *)((uintptr_t)level + PLANES_NEAR_BYTES));
 }
 
-static ALWAYS_INLINE void level_groups(const size_t groups, x64_symbols s, const uint8_t *level, const uint8_t **below,
-				       uint8_t *out)
-{
-	const x64_codes c = x64_codes_of(level, groups);
-
-	planes_fetch_codes(level);
-	V16_UNROLL(4)
-	for (size_t g = 0; g < groups; g++)
-		x64_store(out + g * PLANES_GROUP, planes_group(s, c, g, below));
-}
-
 /* n codes to out, whose room is a multiple of 64. */
 static void planes_level(const uint8_t *level, size_t n, const uint8_t *symbol, const uint8_t *below, uint8_t *out)
 {
 	const x64_symbols s = x64_symbols_of(symbol);
 
-	for (; n >= PLANES_FOUR; n -= PLANES_FOUR, level += PLANES_FOUR / 4, out += PLANES_FOUR)
-		level_groups(4, s, level, &below, out);
-	for (; n >= PLANES_GROUP; n -= PLANES_GROUP, level += PLANES_GROUP / 4, out += PLANES_GROUP)
-		level_groups(1, s, level, &below, out);
+	for (; n >= PLANES_FOUR; n -= PLANES_FOUR, level += PLANES_FOUR / 4, out += PLANES_FOUR) {
+		planes_fetch_codes(level);
+		planes_put_groups(4, s, level, &below, out);
+	}
+	for (; n >= PLANES_GROUP; n -= PLANES_GROUP, level += PLANES_GROUP / 4, out += PLANES_GROUP) {
+		planes_fetch_codes(level);
+		planes_put_groups(1, s, level, &below, out);
+	}
 	if (n > 0)
 		x64_store(out, planes_last(s, level, n, below));
 }

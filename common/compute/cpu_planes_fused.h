@@ -32,17 +32,14 @@ static void decode_level(const uint8_t *level, size_t n, const uint8_t *symbol, 
 	const x64_symbols s = x64_symbols_of(symbol);
 
 	for (; n >= PLANES_FOUR; n -= PLANES_FOUR, level += PLANES_FOUR / 4, out += PLANES_FOUR) {
-		const x64_codes c = x64_codes_of(level, 4);
-
 		V16_UNROLL(4)
-		for (size_t g = 0; g < 4; g++, *ahead += OD_LINE_BYTES) {
+		for (size_t g = 0; g < 4; g++, *ahead += OD_LINE_BYTES)
 			od_prefetch((uintptr_t)*ahead);
-			x64_store(out + g * STEP, planes_group(s, c, g, &below));
-		}
+		planes_put_groups(4, s, level, &below, out);
 	}
 	for (; n >= STEP; n -= STEP, level += STEP / 4, out += STEP, *ahead += OD_LINE_BYTES) {
 		od_prefetch((uintptr_t)*ahead);
-		x64_store(out, planes_group(s, x64_codes_of(level, 1), 0, &below));
+		planes_put_groups(1, s, level, &below, out);
 	}
 	if (n > 0)
 		x64_store(out, planes_last(s, level, n, below));

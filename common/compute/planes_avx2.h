@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "common/compute/planes_codes.h"
+
 typedef struct {
 	__m256i lo, hi;
 } x64;
@@ -33,16 +35,6 @@ static inline void x64_store(void *p, x64 e)
 
 	_mm256_storeu_si256(v, e.lo);
 	_mm256_storeu_si256(v + 1, e.hi);
-}
-
-typedef struct {
-	const uint8_t *planes;
-} x64_codes;
-
-static inline x64_codes x64_codes_of(const uint8_t *planes, const size_t groups)
-{
-	(void)groups;
-	return (x64_codes){ planes };
 }
 
 /* Of both planes in each half of `planes`, bits [8 * first, 8 * first + 32) to bytes: 0 or -1. */

@@ -21,6 +21,17 @@ static ALWAYS_INLINE x64 planes_group(x64_symbols s, x64_codes c, const size_t g
 	return e;
 }
 
+/* One group, or four, to out. */
+static ALWAYS_INLINE void planes_put_groups(const size_t groups, x64_symbols s, const uint8_t *level, const uint8_t **below,
+					    uint8_t *out)
+{
+	const x64_codes c = x64_codes_of(level, groups);
+
+	V16_UNROLL(4)
+	for (size_t g = 0; g < groups; g++)
+		x64_store(out + g * PLANES_GROUP, planes_group(s, c, g, below));
+}
+
 /* The last codes of a level, fewer than 64. What follows their planes is readable, and cut off. */
 static inline x64 planes_last(x64_symbols s, const uint8_t *level, size_t codes, const uint8_t *below)
 {

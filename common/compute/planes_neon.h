@@ -6,11 +6,9 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef uint8x16x4_t x64;
+#include "common/compute/planes_codes.h"
 
-typedef struct {
-	const uint8_t *planes;
-} x64_codes;
+typedef uint8x16x4_t x64;
 
 typedef struct {
 	uint8x16_t of; /* by code; 0 for the escape */
@@ -34,12 +32,6 @@ static inline void x64_store(void *p, x64 e)
 {
 	for (int i = 0; i < 4; i++)
 		vst1q_u8((uint8_t *)p + 16 * i, e.val[i]);
-}
-
-static inline x64_codes x64_codes_of(const uint8_t *planes, const size_t groups)
-{
-	(void)groups;
-	return (x64_codes){ planes };
 }
 
 /* 16 codes from bit 0 of the planes on. */

@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "common/compute/planes_codes.h"
+
 typedef struct {
 	uint8_t b[64];
 } x64;
@@ -43,18 +45,6 @@ static inline uint64_t x64_mask_8(uint64_t bits)
 	uint64_t kept = (bits & 255) * 0x0101010101010101 & 0x8040201008040201;
 
 	return ((kept + 0x7f7f7f7f7f7f7f7f) >> 7 & 0x0101010101010101) * 255;
-}
-
-/* One or four groups of codes, as decoding likes them. Of each two words of 64 bits; bit i of the first and of the
- * second is code i. The planes are only borrowed. */
-typedef struct {
-	const uint8_t *planes;
-} x64_codes;
-
-static inline x64_codes x64_codes_of(const uint8_t *planes, const size_t groups)
-{
-	(void)groups;
-	return (x64_codes){ planes };
 }
 
 /* Group g. escaped: where both of its bits are set; these take the next bytes of below, of which 64 can be read. */

@@ -8,6 +8,8 @@
 
 #include "common/pack/pack_layout.h"
 
+struct od_checkpoint;
+
 /* A tensor of dense.bin, with what scales it has: bytes as in the checkpoint. */
 struct od_dense_tensor {
 	enum od_role role;
@@ -45,7 +47,6 @@ void od_manifest_place_dense(struct od_manifest *m);
 OD_MUST_CHECK int od_manifest_read(struct od_manifest *m, const struct od_config *cfg, const char *path,
 				   struct od_err *err);
 /* from: what the pack was made from, whose tensors it names. */
-struct od_checkpoint;
 OD_MUST_CHECK int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg,
 				    const struct od_checkpoint *from, const char *path, struct od_err *err);
 
