@@ -25,17 +25,20 @@
 #define SIDE_BY_SIDE 4u /* blocks */
 #define STEP OD_FUSED_STEP /* weights of each block in a step: a group of its codes */
 
-/* n codes of a level to out, which has room for whole groups. A line is fetched at *ahead with every group. */
+/* n codes of a level to out, which has room for whole groups. A line is fetched at *ahead with every group, evenly. */
 static void decode_level(const uint8_t *level, size_t n, const uint8_t *symbol, const uint8_t *below, uint8_t *out,
 			 const uint8_t **ahead)
 {
 	const x64_symbols s = x64_symbols_of(symbol);
 
 	for (; n >= PLANES_FOUR; n -= PLANES_FOUR, level += PLANES_FOUR / 4, out += PLANES_FOUR) {
+		const x64_codes c = x64_codes_of(level, 4);
+
 		V16_UNROLL(4)
-		for (size_t g = 0; g < 4; g++, *ahead += OD_LINE_BYTES)
+		for (size_t g = 0; g < 4; g++, *ahead += OD_LINE_BYTES) {
 			od_prefetch((uintptr_t)*ahead);
-		planes_put_groups(4, s, level, &below, out);
+			x64_store(out + g * STEP, planes_group(s, c, g, &below));
+		}
 	}
 	for (; n >= STEP; n -= STEP, level += STEP / 4, out += STEP, *ahead += OD_LINE_BYTES) {
 		od_prefetch((uintptr_t)*ahead);
