@@ -6,9 +6,9 @@
 #include "common/base/version.h"
 #include "common/pack/pack_info.h"
 #include "common/pack/pack_verify.h"
-#include "common/pack/pack_write.h"
-#include "common/pack/shadow_add.h"
-#include "common/pack/share_write.h"
+#include "common/pack/shadow/shadow_add.h"
+#include "common/pack/write/pack_write.h"
+#include "common/pack/write/share_write.h"
 
 #include <inttypes.h>
 #include <limits.h>

@@ -5,7 +5,7 @@
 #define ODM_ENGINE_ARGS_H
 
 #include "common/base/args.h"
-#include "main-node/engine.h"
+#include "main-node/engine/engine.h"
 
 #define ODM_ENGINE_ARGS_MAX 40
 

@@ -4,8 +4,8 @@
 #include "common/base/log.h"
 #include "common/base/strbuf.h"
 #include "common/base/version.h"
+#include "main-node/engine/sampling_config.h"
 #include "main-node/engine_args.h"
-#include "main-node/sampling_config.h"
 
 #include <signal.h>
 #include <stdatomic.h>

@@ -7,7 +7,7 @@
 #include "common/base/mem.h"
 #include "common/net/daemon_args.h"
 #include "common/net/hosts.h"
-#include "common/pack/shadow_load.h"
+#include "common/pack/shadow/shadow_load.h"
 #include "shadow-node/publish.h"
 
 #include <pthread.h>

@@ -14,7 +14,7 @@ for d in main-node shadow-node worker-node; do
 		sources $d | xargs -r grep -nE '#include "(main-node|shadow-node|worker-node|tests)/' |
 			grep -v "#include \"$d/")
 done
-# Within common/ the order is base < compute < model < pack, base < net, base < cache, and predict above model.
+# Within common/ the order is base < text, base < compute < model < pack, base < net, base < cache, and predict above model.
 layer() { # folder, folders it may include
 	local folder=$1 allowed=$2
 	while read -r hit; do complain "common/$folder may only include common/($allowed): $hit"; done < <(
@@ -24,8 +24,9 @@ layer() { # folder, folders it may include
 layer base 'base'
 layer cache 'base|cache'
 layer compute 'base|compute'
+layer text 'base|text'
 layer model 'base|compute|model'
-layer pack 'base|compute|model|pack'
+layer pack 'base|text|compute|model|pack'
 layer net 'base|net|compute'
 layer predict 'base|model|predict|compute'
 

@@ -8,7 +8,7 @@
 #ifndef ODW_PULLER_H
 #define ODW_PULLER_H
 
-#include "common/pack/spool.h"
+#include "common/pack/spool/spool.h"
 #include "worker-node/store_client.h"
 
 struct odw_puller;

@@ -5,7 +5,7 @@
 #ifndef ODW_SPOOL_BEGIN_H
 #define ODW_SPOOL_BEGIN_H
 
-#include "common/pack/spool.h"
+#include "common/pack/spool/spool.h"
 #include "worker-node/store_client.h"
 
 /* The pack of the spool, with the experts that are there. A spool that lacks nothing needs no store. */

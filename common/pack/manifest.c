@@ -2,7 +2,7 @@
 
 #include "common/base/file.h"
 #include "common/base/json.h"
-#include "common/pack/source.h"
+#include "common/pack/import/source.h"
 
 #include <inttypes.h>
 #include <limits.h>

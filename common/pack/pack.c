@@ -3,7 +3,7 @@
 #include "common/base/file.h"
 #include "common/base/json.h"
 #include "common/pack/checksum.h"
-#include "common/pack/spool_state.h"
+#include "common/pack/spool/spool_state.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

@@ -2,14 +2,14 @@
 
 #include "common/base/file.h"
 #include "common/pack/checksum.h"
-#include "common/pack/expert_write.h"
-#include "common/pack/fingerprint.h"
+#include "common/pack/import/source.h"
 #include "common/pack/inflater.h"
-#include "common/pack/mat_sums.h"
-#include "common/pack/shadow_file.h"
-#include "common/pack/shadow_write.h"
-#include "common/pack/source.h"
+#include "common/pack/shadow/shadow_file.h"
+#include "common/pack/shadow/shadow_write.h"
 #include "common/pack/team.h"
+#include "common/pack/write/expert_write.h"
+#include "common/pack/write/fingerprint.h"
+#include "common/pack/write/mat_sums.h"
 
 #include <inttypes.h>
 #include <limits.h>

@@ -3,7 +3,7 @@
  *
  * Main deals a layer's experts over the layer's group, so a worker needs all of them in the layers of its group; and in
  * prefill expert e of every layer is computed by worker e mod N. This holds as long as the start of the groups does not
- * rotate: with workers that hold a share it never does (main-node/placement.h).
+ * rotate: with workers that hold a share it never does (main-node/cluster/placement.h).
  * Thread: pure functions. */
 #ifndef OD_PACK_SHARE_H
 #define OD_PACK_SHARE_H

@@ -5,7 +5,7 @@
 #ifndef OD_BENCH_ABLATE_H
 #define OD_BENCH_ABLATE_H
 
-#include "main-node/engine.h"
+#include "main-node/engine/engine.h"
 #include "tests/bench/bench_prompts.h"
 
 #define ABLATE_MAX_SETTINGS 64

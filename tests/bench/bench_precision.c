@@ -8,7 +8,7 @@
 #include "common/base/mem.h"
 #include "common/model/resident.h"
 #include "common/model/sampler.h"
-#include "common/pack/shadow_load.h"
+#include "common/pack/shadow/shadow_load.h"
 #include "tests/bench/bandwidth.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_prompts.h"

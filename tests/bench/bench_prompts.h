@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
-#include "common/model/tokenizer.h"
+#include "common/text/tokenizer.h"
 
 struct od_prompt {
 	char *name;   /* never NULL: "prompt 3" where the file gives none */

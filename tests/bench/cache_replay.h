@@ -1,6 +1,6 @@
 /* cache_replay.h - recorded routes through the caches of a cluster's workers (common/cache/pool_policy.h).
  *
- * Which worker runs which expert is decided as od-main does it for workers with caches (main-node/placement.h), without
+ * Which worker runs which expert is decided as od-main does it for workers with caches (main-node/cluster/placement.h), without
  * predictions: groups stand still, experts have homes, and a layer's are dealt by the cost of each expert's state in each
  * worker's cache at that moment. So every setup has deals of its own. Two things need deals before there is anything in a
  * cache: Belady's oracle, since a worker's next use of an expert would depend on what it keeps, and the plans. Theirs are
@@ -18,7 +18,7 @@
 
 #include "common/cache/pool_policy.h"
 #include "common/cache/rank_list.h"
-#include "main-node/placement.h"
+#include "main-node/cluster/placement.h"
 #include "tests/bench/cache_routes.h"
 
 struct cache_world {

@@ -1,5 +1,5 @@
 /* recall_board.h - where predictions for a recording's decode steps are pinned until the true router has spoken, as
- * main-node/predictions.h does it for a live cluster; then they are counted, and dumped if wanted.
+ * main-node/cluster/predictions.h does it for a live cluster; then they are counted, and dumped if wanted.
  *
  *   open -> [ begin_step -> routed(0) .. routed(n_layers - 1) ] x n_steps -> close, recall_board_add at any time
  *

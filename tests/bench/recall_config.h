@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/pack/shadow_load.h"
+#include "common/pack/shadow/shadow_load.h"
 
 #define RECALL_LIST_MAX 32
 #define RECALL_CONFIGS_MAX 256

@@ -1,7 +1,7 @@
 #include "tests/bench/recall_run.h"
 
 #include "common/base/mem.h"
-#include "main-node/engine.h"
+#include "main-node/engine/engine.h"
 #include "tests/bench/recall_models.h"
 #include "tests/bench/recall_progress.h"
 #include "tests/bench/recall_rival.h"

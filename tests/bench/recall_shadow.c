@@ -1,6 +1,6 @@
 #include "tests/bench/recall_shadow.h"
 
-#include "main-node/shadow_link.h"
+#include "main-node/cluster/shadow_link.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* recall_shadow.h - a recording of the true model played to the shadow's own emulator, with the messages that main
- * sends (main-node/shadow_link.h) in main's order, in memory.
+ * sends (main-node/cluster/shadow_link.h) in main's order, in memory.
  *
  * There is no clock: after every message the emulator does all that it can. So its predictions are, bit for bit, those
  * of a shadow that keeps up with main, and their leads the longest that departure and alignment allow.

@@ -40,7 +40,7 @@ test_recall_stats_OBJS := $(B)/obj/tests/bench/recall_stats.o
 test_recall_config_OBJS := $(B)/obj/tests/bench/recall_config.o
 test_recall_board_OBJS := $(addprefix $(B)/obj/tests/bench/,recall_board.o recall_tape.o recall_stats.o)
 test_recall_progress_OBJS := $(B)/obj/tests/bench/recall_progress.o
-test_served_sim_OBJS := $(B)/obj/tests/bench/served_sim.o $(addprefix $(B)/obj/main-node/,placement.o predictions.o want_place.o) \
+test_served_sim_OBJS := $(B)/obj/tests/bench/served_sim.o $(addprefix $(B)/obj/main-node/,cluster/placement.o cluster/predictions.o cluster/want_place.o) \
 	$(test_load_schedule_OBJS)
 test_load_sim_OBJS := $(addprefix $(B)/obj/tests/bench/,load_optimum.o load_sim.o) $(B)/obj/worker-node/load_order.o
 test_recall_tape_OBJS := $(B)/obj/tests/bench/recall_tape.o

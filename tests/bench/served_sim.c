@@ -1,7 +1,7 @@
 #include "tests/bench/served_sim.h"
 
-#include "main-node/placement.h"
-#include "main-node/want_place.h"
+#include "main-node/cluster/placement.h"
+#include "main-node/cluster/want_place.h"
 #include "worker-node/load_schedule.h"
 
 #include <stdlib.h>

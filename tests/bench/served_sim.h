@@ -20,7 +20,7 @@
 #define OD_BENCH_SERVED_SIM_H
 
 #include "common/predict/prediction.h"
-#include "main-node/predictions.h"
+#include "main-node/cluster/predictions.h"
 
 /* What somebody said about one layer of one step; n 0: nothing. */
 struct served_view {

@@ -17,7 +17,7 @@
 #include "common/pack/expert_load.h"
 #include "common/pack/pack_info.h"
 #include "common/pack/pack_layout.h"
-#include "common/pack/pack_write.h"
+#include "common/pack/write/pack_write.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/tiny_files.h"
 

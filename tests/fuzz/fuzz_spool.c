@@ -17,7 +17,7 @@
 
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/pack/pack_write.h"
+#include "common/pack/write/pack_write.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/tiny_files.h"
 #include "worker-node/spool_begin.h"

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "main-node/store_queue.h"
+#include "main-node/store/store_queue.h"
 #include "tests/fuzz/fuzz_sockets.h"
 #include "worker-node/store_client.c" /* to begin in the middle of a conversation, without a socket */
 

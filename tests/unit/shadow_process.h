@@ -4,7 +4,7 @@
 
 #include <sys/types.h>
 
-#include "common/pack/shadow_load.h"
+#include "common/pack/shadow/shadow_load.h"
 #include "common/predict/prediction.h"
 #include "tests/unit/wire_client.h"
 

@@ -8,7 +8,7 @@
 
 #include "common/base/mem.h"
 #include "common/model/sampler.h"
-#include "main-node/shadow_link.h"
+#include "main-node/cluster/shadow_link.h"
 
 #define NUMBERS 8192u /* steps */
 #define KV_DIM 16u

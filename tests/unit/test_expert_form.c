@@ -1,7 +1,7 @@
 /* Experts that stay as they are stored: the same weights to the bit, what cannot be is said, what is broken is found. */
 #include "common/base/mem.h"
 #include "common/pack/expert_load.h"
-#include "common/pack/pack_write.h"
+#include "common/pack/write/pack_write.h"
 #include "tests/unit/temp_dir.h"
 #include "tests/unit/tiny_files.h"
 

@@ -1,5 +1,5 @@
 /* A layer's work cut into pieces: every (row, rank) exactly once, on the worker that the rules name. */
-#include "main-node/layer_pieces.h"
+#include "main-node/cluster/layer_pieces.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

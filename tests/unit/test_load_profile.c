@@ -2,7 +2,7 @@
 #include "worker-node/load_profile.h"
 
 #include "common/base/mem.h"
-#include "common/pack/pack_write.h"
+#include "common/pack/write/pack_write.h"
 #include "tests/unit/temp_dir.h"
 
 #include <pthread.h>

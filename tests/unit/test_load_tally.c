@@ -1,5 +1,5 @@
 /* What a worker loaded between two PINGs. */
-#include "main-node/load_tally.h"
+#include "main-node/cluster/load_tally.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* Loads of experts that a cache has in part: through the real readers and inflaters, to the bit, and with damaged files. */
 #include "common/base/mem.h"
-#include "common/pack/pack_write.h"
+#include "common/pack/write/pack_write.h"
 #include "tests/unit/temp_dir.h"
 #include "worker-node/cache_planner.h"
 #include "worker-node/loader.h"

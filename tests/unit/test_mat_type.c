@@ -14,7 +14,7 @@
 #include "common/pack/expert_load.h"
 #include "common/pack/mat_type.h"
 #include "common/pack/pack_verify.h"
-#include "common/pack/pack_write.h"
+#include "common/pack/write/pack_write.h"
 #include "tests/unit/tiny_files.h"
 
 static bool ok(enum od_dtype dtype, enum od_dtype scale, uint32_t rows, uint32_t cols, uint64_t n_in)

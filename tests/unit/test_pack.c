@@ -10,8 +10,8 @@
 #include "common/base/mem.h"
 #include "common/pack/dense_load.h"
 #include "common/pack/pack_verify.h"
-#include "common/pack/pack_write.h"
-#include "common/pack/shadow_load.h"
+#include "common/pack/shadow/shadow_load.h"
+#include "common/pack/write/pack_write.h"
 #include "tests/unit/tiny_files.h"
 
 #include <fcntl.h>

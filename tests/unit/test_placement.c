@@ -1,5 +1,5 @@
 /* Groups and dealing, against the rules of the design worked out by hand and by brute force. */
-#include "main-node/placement.h"
+#include "main-node/cluster/placement.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* The table of predictions: what becomes a WANT, what counts as recalled, late or stale. */
-#include "main-node/placement.h"
-#include "main-node/predictions.h"
+#include "main-node/cluster/placement.h"
+#include "main-node/cluster/predictions.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -11,8 +11,8 @@
 #include <cmocka.h>
 
 #include "common/pack/pack_internal.h"
-#include "common/pack/pack_write.h"
-#include "common/pack/share_write.h"
+#include "common/pack/write/pack_write.h"
+#include "common/pack/write/share_write.h"
 #include "tests/unit/tiny_files.h"
 
 #define N (TINY_LAYERS * TINY_EXPERTS)

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
-#include "common/pack/quant_rows.h"
+#include "common/pack/shadow/quant_rows.h"
 #include "tests/unit/f8_table.h"
 
 #include <stdlib.h>

@@ -8,8 +8,8 @@
 
 #include "common/base/file.h"
 #include "common/base/json.h"
-#include "common/pack/safetensors.h"
-#include "common/pack/source.h"
+#include "common/pack/import/safetensors.h"
+#include "common/pack/import/source.h"
 #include "tests/unit/tiny_files.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* generation_config.json against what Hugging Face does with it. The pack is the test's: one that has only that. */
-#include "main-node/sampling_config.h"
+#include "main-node/engine/sampling_config.h"
 
 #include "common/base/json.h"
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "main-node/placement.h"
+#include "main-node/cluster/placement.h"
 
 #define LAYERS 7
 #define EXPERTS 9

@@ -1,5 +1,5 @@
 /* A spool filled from a tiny pack by hand: in order, with gaps, with wrong bytes, and again after an interruption. */
-#include "common/pack/spool.h"
+#include "common/pack/spool/spool.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -18,8 +18,8 @@
 #include "common/base/mem.h"
 #include "common/pack/expert_load.h"
 #include "common/pack/pack_verify.h"
-#include "common/pack/pack_write.h"
-#include "common/pack/share_write.h"
+#include "common/pack/write/pack_write.h"
+#include "common/pack/write/share_write.h"
 #include "tests/unit/tiny_files.h"
 
 static struct tiny_files tiny;

@@ -1,5 +1,5 @@
 /* spool.state: what is written is read, and a file with any bit flipped is not believed. */
-#include "common/pack/spool_state.h"
+#include "common/pack/spool/spool_state.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

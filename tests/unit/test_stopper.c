@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "common/model/sampler.h"
+#include "common/text/stopper.h"
 
 struct scene {
 	const char *text;

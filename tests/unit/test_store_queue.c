@@ -1,5 +1,5 @@
 /* Whom the store serves next: turns, bounds, and places that come free. */
-#include "main-node/store_queue.h"
+#include "main-node/store/store_queue.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "common/base/json.h"
-#include "common/model/tokenizer.h"
+#include "common/text/tokenizer.h"
 
 #define FOLDER "tests/golden/tokenizer/"
 #define MAX_IDS 1024

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "common/base/file.h"
-#include "common/model/tokenizer.h"
+#include "common/text/tokenizer.h"
 
 enum { VERSION, ADDED, NORM, PRE, POST, DEC, MODEL, N_FIELDS };
 

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "common/base/json.h"
-#include "common/model/tokenizer.h"
+#include "common/text/tokenizer.h"
 
 #define MODEL "deploy/models/talebook/tokenizer.json"
 

@@ -1,5 +1,5 @@
 /* Where WANTs go: the prediction as dealt, hedges where there is room. */
-#include "main-node/want_place.h"
+#include "main-node/cluster/want_place.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@ first prompts of tests/bench/prompts.jsonl (Debian: apt install python3-torch). 
 od-bench recall with it.
 
 Both models run here in float32 PyTorch; weights are quantised from the definitions in docs/PACK-FORMAT.md and widened
-again. Alignment is written down from its definition (main-node/shadow_link.h), on whole lists of keys and values. Nothing
+again. Alignment is written down from its definition (main-node/cluster/shadow_link.h), on whole lists of keys and values. Nothing
 shares code with the product.
 """
 import copy

@@ -1,0 +1,297 @@
+#include "common/pack/shadow/shadow_load.h"
+
+#include "common/base/file.h"
+#include "common/pack/checksum.h"
+#include "common/pack/shadow/shadow_file.h"
+#include "common/pack/team.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const od_activation_names[] = { "f32", "int8", NULL };
+
+/* The records of attention, or those of the experts, as they stand in the file. */
+struct part {
+	struct od_shadow_file file;
+	size_t begin, end; /* tensors of its table */
+	uint64_t base, n_bytes; /* in the file */
+	char *bytes;
+	enum od_activations act;
+};
+
+struct od_shadow_store {
+	const struct od_pack *pack;
+	struct od_dense_store *dense_store;
+	struct od_expert_store *expert_store; /* experts as published, else */
+	struct part experts;
+	struct od_expert *expert;
+	struct part attention; /* when not as published */
+	struct od_layer_weights *layer;
+	struct od_dense dense; /* as dense_store's, with q, k, v, o from attention's records */
+};
+
+const char *od_shadow_choice_text(const struct od_shadow_choice *c, char buf[OD_SHADOW_CHOICE_CHARS])
+{
+	bool same = c->dense == c->experts;
+
+	snprintf(buf, OD_SHADOW_CHOICE_CHARS, "%s%s%s", od_precision_names[c->experts - 1], same ? "" : "+",
+		 same ? "" : od_precision_names[c->dense - 1]);
+	return buf;
+}
+
+/* What an operator can do about it, behind the reason. */
+static int advise(const struct od_pack *p, enum od_precision precision, int rc, struct od_err *err)
+{
+	const char *name = od_precision_names[precision - 1];
+	size_t len = err != NULL ? strlen(err->msg) : 0;
+
+	if (err == NULL || rc == OD_ERR_NOMEM || rc == OD_ERR_IO)
+		return rc;
+	snprintf(err->msg + len, sizeof(err->msg) - len, rc == OD_ERR_MISSING ?
+		 ": od-pack shadow %s %s makes it (or start od-shadow with --precision bf16, or do without one: od-main "
+		 "--predictor none)" : " (od-pack shadow --force %s %s makes it again)", p->dir, name);
+	return rc;
+}
+
+static int part_open(struct part *part, const struct od_pack *p, enum od_precision precision, bool experts,
+		     struct od_err *err)
+{
+	const struct od_shadow_table *t = &part->file.table;
+	int rc = od_shadow_file_open(&part->file, p, precision, err);
+
+	if (rc != OD_OK)
+		return advise(p, precision, rc, err);
+	part->begin = experts ? t->n_attn : 0;
+	part->end = experts ? t->n : t->n_attn;
+	part->base = t->tensor[part->begin].offset;
+	part->n_bytes = t->tensor[part->end - 1].offset + t->tensor[part->end - 1].bytes - part->base;
+	return OD_OK;
+}
+
+static void part_close(struct part *part)
+{
+	od_shadow_file_close(&part->file);
+	od_free(part->bytes);
+}
+
+static int check_choice(const struct od_shadow_choice *c, struct od_err *err)
+{
+	const int found[] = { (int)c->experts, (int)c->dense };
+
+	for (size_t i = 0; i < 2; i++)
+		if (found[i] < 1 || found[i] > OD_N_PRECISIONS)
+			return od_fail(err, OD_ERR_ARG, "unknown shadow precision %d", found[i]);
+	return OD_OK;
+}
+
+/* What the choice takes from shadow files, opened. After any return close_parts is valid. */
+static int open_parts(struct od_shadow_store *s, const struct od_pack *p, const struct od_shadow_choice *c,
+		      struct od_err *err)
+{
+	int rc;
+
+	*s = (struct od_shadow_store){ .pack = p, .experts.file.file.fd = -1, .attention.file.file.fd = -1 };
+	s->experts.act = s->attention.act = c->act;
+	rc = check_choice(c, err);
+	if (rc == OD_OK && c->experts != OD_PRECISION_BF16)
+		rc = part_open(&s->experts, p, c->experts, true, err);
+	if (rc == OD_OK && c->dense != OD_PRECISION_BF16)
+		rc = part_open(&s->attention, p, c->dense, false, err);
+	return rc;
+}
+
+static void close_parts(struct od_shadow_store *s)
+{
+	part_close(&s->experts);
+	part_close(&s->attention);
+}
+
+int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice *c, uint64_t *bytes, struct od_err *err)
+{
+	struct od_shadow_store s;
+	int rc = open_parts(&s, p, c, err);
+
+	*bytes = 0;
+	if (rc == OD_OK) {
+		*bytes = od_dense_some_bytes(p, c->dense == OD_PRECISION_BF16) + s.attention.n_bytes + s.experts.n_bytes;
+		*bytes += c->dense == OD_PRECISION_BF16 ? 0 : p->config.n_layers * sizeof(struct od_layer_weights);
+		*bytes += c->experts == OD_PRECISION_BF16 ? od_experts_need_bytes(p, c->form) :
+							    p->manifest.n_experts * sizeof(struct od_expert);
+	}
+	close_parts(&s);
+	return rc;
+}
+
+/* ---- reading ---- */
+
+static int read_record(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
+{
+	const struct part *part = arg;
+	const struct od_pack_file *f = &part->file.file;
+	const struct od_disk_shadow_tensor *t = &part->file.table.tensor[part->begin + item];
+	char *at = part->bytes + (t->offset - part->base);
+	int rc = od_file_pread(f->fd, at, t->bytes, t->offset, f->path, err);
+	uint64_t found;
+
+	(void)thread;
+	*bytes = t->bytes;
+	if (rc != OD_OK)
+		return rc;
+	found = XXH3_64bits(at, t->bytes);
+	if (found != t->xxh3)
+		return od_fail(err, OD_ERR_CORRUPT, "%s: tensor %zu at offset %" PRIu64 ": checksum: expected %016" PRIx64
+			       ", found %016" PRIx64, f->path, part->begin + item, t->offset, t->xxh3, found);
+	return OD_OK;
+}
+
+static int part_read(struct part *part, const struct od_pack *p, struct od_team_job *team, struct od_err *err)
+{
+	int rc;
+
+	if (part->n_bytes == 0)
+		return OD_OK;
+	part->bytes = od_alloc(part->n_bytes);
+	if (part->bytes == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %s: %" PRIu64 " bytes", part->file.file.path,
+			       part->n_bytes);
+	team->fn = read_record;
+	team->arg = part;
+	team->n_items = part->end - part->begin;
+	rc = od_team_run(team, err);
+	team->done_bytes += part->n_bytes;
+	return rc == OD_OK ? OD_OK : advise(p, part->file.table.precision, rc, err);
+}
+
+static struct od_mat mat_of(const struct part *part, size_t index)
+{
+	const enum od_precision precision = part->file.table.precision;
+	const struct od_disk_shadow_tensor *t = &part->file.table.tensor[index];
+	const struct od_shadow_parts parts = od_shadow_parts(precision, t->n_out, t->n_in);
+	const char *at = part->bytes + (t->offset - part->base);
+	const float *floats = (const float *)(const void *)(at + parts.float_at);
+	struct od_mat w = {
+		.dtype = precision == OD_PRECISION_FP16 ? OD_F16 : OD_NF4,
+		.n_out = t->n_out,
+		.n_in = t->n_in,
+		.data = at,
+		.grouped = precision != OD_PRECISION_FP16 && precision != OD_PRECISION_INT8,
+		.act = part->act,
+	};
+
+	if (precision == OD_PRECISION_INT8 || precision == OD_PRECISION_INT8_G64)
+		w.dtype = OD_INT8;
+	if (parts.n_codes > 0)
+		w.codes = (struct od_scale_codes){ .code = (const int8_t *)(at + parts.code_at),
+						   .step = floats,
+						   .mean = floats[parts.n_floats - 1] };
+	else if (parts.n_floats > 0)
+		w.scale = floats;
+	return w;
+}
+
+static void bind_attention(struct od_shadow_store *s)
+{
+	s->dense = *od_dense_get(s->dense_store);
+	memcpy(s->layer, s->dense.layer, s->pack->config.n_layers * sizeof(*s->layer));
+	s->dense.layer = s->layer;
+	for (uint32_t l = 0; l < s->pack->config.n_layers; l++) {
+		s->layer[l].q = mat_of(&s->attention, od_shadow_attn_index(OD_ROLE_Q, l));
+		s->layer[l].k = mat_of(&s->attention, od_shadow_attn_index(OD_ROLE_K, l));
+		s->layer[l].v = mat_of(&s->attention, od_shadow_attn_index(OD_ROLE_V, l));
+		s->layer[l].o = mat_of(&s->attention, od_shadow_attn_index(OD_ROLE_O, l));
+	}
+}
+
+static void bind_experts(struct od_shadow_store *s)
+{
+	const struct od_config *cfg = &s->pack->config;
+
+	for (uint32_t m = 0; m < cfg->n_layers; m++)
+		for (uint32_t e = 0; e < cfg->n_experts; e++)
+			for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
+				s->expert[(size_t)m * cfg->n_experts + e].mat[mat] =
+					mat_of(&s->experts,
+					       od_shadow_expert_index(cfg, m, e, (enum od_expert_mat)mat));
+}
+
+static int load_attention(struct od_shadow_store *s, struct od_team_job *team, struct od_err *err)
+{
+	bool published = s->attention.n_bytes == 0;
+	int rc = od_dense_load_some(&s->dense_store, s->pack, published, err);
+
+	if (rc != OD_OK || published)
+		return rc;
+	s->layer = calloc(s->pack->config.n_layers, sizeof(*s->layer));
+	if (s->layer == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow");
+	rc = part_read(&s->attention, s->pack, team, err);
+	if (rc == OD_OK)
+		bind_attention(s);
+	return rc;
+}
+
+static int load_experts(struct od_shadow_store *s, struct od_team_job *team, struct od_err *err)
+{
+	int rc;
+
+	s->expert = calloc(s->pack->manifest.n_experts, sizeof(*s->expert));
+	if (s->expert == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow");
+	rc = part_read(&s->experts, s->pack, team, err);
+	if (rc == OD_OK)
+		bind_experts(s);
+	return rc;
+}
+
+int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, const struct od_shadow_choice *c,
+		   unsigned n_threads, od_progress_fn *progress, void *arg, struct od_err *err)
+{
+	struct od_shadow_store *s = malloc(sizeof(*s));
+	struct od_team_job team = { .n_threads = n_threads, .progress_arg = arg };
+	int rc;
+
+	*out = NULL;
+	if (s == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow");
+	rc = open_parts(s, p, c, err);
+	if (rc == OD_OK) {
+		/* Experts as published count for themselves; attention is little beside them. */
+		team.progress = c->experts != OD_PRECISION_BF16 ? progress : NULL;
+		team.all_bytes = s->attention.n_bytes + s->experts.n_bytes;
+		rc = load_attention(s, &team, err);
+	}
+	if (rc == OD_OK && c->experts == OD_PRECISION_BF16)
+		rc = od_experts_load_all(&s->expert_store, p, c->form, n_threads, progress, arg, err);
+	else if (rc == OD_OK)
+		rc = load_experts(s, &team, err);
+	if (rc != OD_OK) {
+		od_shadow_free(s);
+		return rc;
+	}
+	*out = s;
+	return OD_OK;
+}
+
+void od_shadow_free(struct od_shadow_store *s)
+{
+	if (s == NULL)
+		return;
+	close_parts(s);
+	od_dense_free(s->dense_store);
+	od_experts_free(s->expert_store);
+	free(s->layer);
+	free(s->expert);
+	free(s);
+}
+
+const struct od_dense *od_shadow_dense(const struct od_shadow_store *s)
+{
+	return s->layer != NULL ? &s->dense : od_dense_get(s->dense_store);
+}
+
+const struct od_expert *od_shadow_experts(const struct od_shadow_store *s)
+{
+	return s->expert != NULL ? s->expert : od_experts_get(s->expert_store);
+}

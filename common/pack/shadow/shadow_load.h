@@ -1,0 +1,33 @@
+/* shadow_load.h - the shadow's weights: experts and attention each in a precision of its own, from the pack's shadow
+ * files; the rest (router, embeddings, norms, head) from dense.bin. Precision bf16 is the pack itself, as published.
+ * Thread: as dense_load.h. Owner: od_shadow_load's caller; the pack outlives the store. */
+#ifndef OD_PACK_SHADOW_LOAD_H
+#define OD_PACK_SHADOW_LOAD_H
+
+#include "common/pack/expert_load.h"
+#include "common/pack/shadow/shadow_layout.h"
+
+struct od_shadow_choice {
+	enum od_precision experts, dense; /* dense: attention's q, k, v, o */
+	enum od_activations act;	  /* what rows are rounded to before they meet INT8 and NF4 weights */
+	enum od_form form;		  /* of experts as published; the pack can have it */
+};
+
+extern const char *const od_activation_names[]; /* index enum od_activations; ends with NULL */
+
+#define OD_SHADOW_CHOICE_CHARS 24
+/* "int8"; "nf4+int8" when attention has another precision than the experts. Returns buf. */
+const char *od_shadow_choice_text(const struct od_shadow_choice *c, char buf[OD_SHADOW_CHOICE_CHARS]);
+
+struct od_shadow_store;
+
+OD_MUST_CHECK int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, const struct od_shadow_choice *c,
+				 unsigned n_threads, od_progress_fn *progress, void *arg, struct od_err *err);
+void od_shadow_free(struct od_shadow_store *s); /* NULL ok */
+const struct od_dense *od_shadow_dense(const struct od_shadow_store *s);
+const struct od_expert *od_shadow_experts(const struct od_shadow_store *s); /* [n_layers][n_experts] */
+/* Memory it will take; OD_ERR_MISSING names the command that makes a precision that the pack does not have. */
+OD_MUST_CHECK int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice *c, uint64_t *bytes,
+				       struct od_err *err);
+
+#endif

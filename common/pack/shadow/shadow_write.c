@@ -1,0 +1,301 @@
+#include "common/pack/shadow/shadow_write.h"
+
+#include "common/base/file.h"
+#include "common/pack/checksum.h"
+#include "common/pack/inflater.h"
+#include "common/pack/pack_internal.h"
+#include "common/pack/shadow/quant_rows.h"
+#include "common/pack/team.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME_BYTES 256
+
+/* What one thread needs: a block of rows as published and quantised, a row as f32, what the file holds. */
+struct bench {
+	struct od_inflater *inflater;
+	char *rows, *data;
+	uint8_t *scales; /* of the rows, as in dense.bin */
+	float *row;
+	uint8_t *found;
+};
+
+struct run {
+	const struct od_shadow_job *job;
+	struct bench *bench; /* [n_threads] */
+};
+
+/* One tensor on its way into the file. */
+struct record {
+	const struct run *run;
+	struct bench *bench;
+	struct od_disk_shadow_tensor *t;
+	struct od_shadow_parts parts;
+	char name[NAME_BYTES];
+	uint64_t at; /* bytes of the record that are done */
+	XXH3_state_t *sum;
+	/* What follows the data, from tail_at on: a multiple of 64, so that what is aligned in the file is aligned here. */
+	uint64_t tail_at;
+	uint8_t *tail;
+	float *scale;	/* of all rows: in the tail, or in uncoded when codes of them go there */
+	float *uncoded;
+};
+
+/* The tensors of attention in the order in which shadow files have them. */
+static const struct od_dense_tensor *attention(const struct od_pack *p, size_t index)
+{
+	const enum od_role role = (enum od_role)(OD_ROLE_Q + index % 4);
+	const uint32_t layer = (uint32_t)(index / 4);
+
+	for (size_t i = 0; i < p->manifest.n_dense; i++)
+		if (p->manifest.dense[i].role == role && p->manifest.dense[i].layer == layer)
+			return &p->manifest.dense[i];
+	return NULL;
+}
+
+/* The next len bytes of the record: written, or compared with what the file has. */
+static int emit(struct record *r, const void *buf, size_t len, struct od_err *err)
+{
+	const struct od_shadow_job *job = r->run->job;
+	uint64_t at = r->t->offset + r->at;
+	int rc;
+
+	XXH3_64bits_update(r->sum, buf, len);
+	r->at += len;
+	if (!job->check)
+		return od_file_pwrite(job->fd, buf, len, at, job->path, err);
+	rc = od_file_pread(job->fd, r->bench->found, len, at, job->path, err);
+	if (rc == OD_OK && memcmp(buf, r->bench->found, len) != 0) {
+		size_t i = 0;
+
+		while (((const uint8_t *)buf)[i] == r->bench->found[i])
+			i++;
+		rc = od_fail(err, OD_ERR_CORRUPT, "%s: tensor %s: byte at offset %" PRIu64 ": expected %02x, found %02x",
+			     job->path, r->name, at + i, ((const uint8_t *)buf)[i], r->bench->found[i]);
+	}
+	return rc;
+}
+
+/* What the tensor holds that its precision cannot hold, and what could hold it. */
+static int refuse_row(const struct record *r, int why, uint64_t row, struct od_err *err)
+{
+	const char *name = od_precision_names[r->run->job->table->precision - 1];
+
+	if (why == OD_ERR_UNSUPPORTED)
+		return od_fail(err, OD_ERR_RANGE, "tensor %s: row %" PRIu64 " holds a weight beyond 65504, the largest that %s "
+			       "can express; int8, int8-g64, nf4 and nf4-dq can", r->name, row, name);
+	return od_fail(err, OD_ERR_RANGE, "tensor %s: row %" PRIu64 " holds an infinity or NaN, which no quantised precision "
+		       "can express, so neither %s (od-shadow --precision bf16 takes the weights as they are)", r->name,
+		       row, name);
+}
+
+/* The bench's rows, which are the tensor's from row on. */
+static int emit_rows(struct record *r, const struct od_mat_type *type, uint64_t row, uint64_t n_rows, struct od_err *err)
+{
+	const enum od_precision precision = r->run->job->table->precision;
+	struct bench *b = r->bench;
+	struct od_mat rows;
+	size_t bad;
+	int rc;
+
+	od_mat_bind(&rows, type, n_rows, r->t->n_in, b->rows);
+	rc = od_quant_rows(precision, &rows, b->data, r->scale + row * od_shadow_row_scales(precision, r->t->n_in), b->row,
+			   &bad);
+
+	if (rc != OD_OK)
+		return refuse_row(r, rc, row + bad, err);
+	return emit(r, b->data, n_rows * od_shadow_row_bytes(precision, r->t->n_in), err);
+}
+
+static int emit_attention(struct record *r, size_t index, struct od_err *err)
+{
+	const struct od_pack *p = r->run->job->pack;
+	const struct od_dense_tensor *t = attention(p, index);
+	const uint64_t step = od_shard_rows(r->t->n_out, r->t->n_in);
+	int rc = OD_OK;
+
+	p->config.family->dense_name(r->name, sizeof(r->name), t->role, t->layer);
+	for (uint64_t row = 0; rc == OD_OK && row < r->t->n_out; row += step) {
+		uint64_t n = step < r->t->n_out - row ? step : r->t->n_out - row;
+
+		rc = od_dense_read_rows(p, t, row, n, r->bench->rows, r->bench->scales, err);
+		if (rc == OD_OK)
+			rc = emit_rows(r, &t->type, row, n, err);
+	}
+	return rc;
+}
+
+static int emit_expert(struct record *r, size_t index, struct od_err *err)
+{
+	const struct od_pack *p = r->run->job->pack;
+	const uint32_t mat = index % OD_N_EXPERT_MATS, which = (uint32_t)(index / OD_N_EXPERT_MATS);
+	const uint32_t m = which / p->config.n_experts, expert = which % p->config.n_experts;
+	const struct od_expert_entry *e = &p->expert[which];
+	int rc = OD_OK;
+
+	p->config.family->expert_name(r->name, sizeof(r->name), m, expert, (enum od_expert_mat)mat);
+	for (uint32_t i = 0; rc == OD_OK && i < e->x.n_shards; i++) {
+		const struct od_shard *s = &e->x.shard[i];
+
+		if (s->mat != mat)
+			continue;
+		rc = od_inflater_rows(r->bench->inflater, m, expert, i, r->bench->rows, NULL, err);
+		if (rc == OD_OK)
+			rc = emit_rows(r, &e->type[mat], s->row_begin, s->n_rows, err);
+	}
+	return rc;
+}
+
+static float *tail_floats(const struct record *r)
+{
+	return (float *)(void *)(r->tail + (r->parts.float_at - r->tail_at));
+}
+
+/* The rest of the record: zeros, codes, zeros, floats, zeros. */
+static int emit_tail(struct record *r, struct od_err *err)
+{
+	const struct od_shadow_job *job = r->run->job;
+	const struct od_shadow_parts *parts = &r->parts;
+	uint64_t found;
+	int rc;
+
+	if (parts->n_codes > 0) {
+		float *step = tail_floats(r);
+
+		od_quant_scales(r->scale, parts->n_codes, (int8_t *)(r->tail + (parts->code_at - r->tail_at)), step,
+				step + parts->n_floats - 1);
+	}
+	rc = emit(r, r->tail + (parts->data_bytes - r->tail_at), parts->bytes - parts->data_bytes, err);
+	if (rc != OD_OK)
+		return rc;
+	found = XXH3_64bits_digest(r->sum);
+	if (!job->check)
+		r->t->xxh3 = found;
+	else if (r->t->xxh3 != found)
+		return od_fail(err, OD_ERR_CORRUPT, "%s: tensor %s: checksum in the header: expected %016" PRIx64 ", found %"
+			       "016" PRIx64, job->path, r->name, found, r->t->xxh3);
+	return OD_OK;
+}
+
+static int record_init(struct record *r, struct od_err *err)
+{
+	const struct od_shadow_parts *parts = &r->parts;
+
+	r->tail_at = parts->data_bytes / OD_PAD_BYTES * OD_PAD_BYTES;
+	r->tail = od_alloc(parts->bytes - r->tail_at);
+	r->sum = XXH3_createState();
+	r->uncoded = od_alloc_array(parts->n_codes, sizeof(float));
+	if (r->tail == NULL || r->sum == NULL || r->uncoded == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory to quantise");
+	r->scale = parts->n_codes > 0 ? r->uncoded : tail_floats(r);
+	XXH3_64bits_reset(r->sum);
+	return OD_OK;
+}
+
+static int do_tensor(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err)
+{
+	const struct run *run = arg;
+	const struct od_shadow_table *table = run->job->table;
+	struct record r = { .run = run, .bench = &run->bench[thread], .t = &table->tensor[item] };
+	int rc;
+
+	r.parts = od_shadow_parts(table->precision, r.t->n_out, r.t->n_in);
+	rc = record_init(&r, err);
+	if (rc == OD_OK && item < table->n_attn)
+		rc = emit_attention(&r, item, err);
+	else if (rc == OD_OK)
+		rc = emit_expert(&r, item - table->n_attn, err);
+	if (rc == OD_OK)
+		rc = emit_tail(&r, err);
+	*bytes = r.t->bytes;
+	XXH3_freeState(r.sum);
+	od_free(r.tail);
+	od_free(r.uncoded);
+	return rc;
+}
+
+static void run_fini(struct run *run)
+{
+	for (unsigned i = 0; run->bench != NULL && i < run->job->n_threads; i++) {
+		struct bench *b = &run->bench[i];
+
+		od_inflater_free(b->inflater);
+		od_free(b->rows);
+		od_free(b->scales);
+		od_free(b->data);
+		od_free(b->row);
+		od_free(b->found);
+	}
+	free(run->bench);
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static int run_init(struct run *run, const struct od_shadow_job *job, struct od_err *err)
+{
+	const struct od_shadow_table *table = job->table;
+	uint64_t block = od_shard_max_memory(&job->pack->config), scales = 0, data = 0, found = 0, row = 0;
+	int rc = OD_OK;
+
+	*run = (struct run){ .job = job };
+	for (size_t i = 0; i < table->n; i++) {
+		const struct od_disk_shadow_tensor *t = &table->tensor[i];
+		const struct od_shadow_parts parts = od_shadow_parts(table->precision, t->n_out, t->n_in);
+		uint64_t n_rows = od_shard_rows(t->n_out, t->n_in);
+
+		row = larger(row, t->n_in);
+		if (i < table->n_attn) {
+			const struct od_mat_type *type = &attention(job->pack, i)->type;
+
+			block = larger(block, od_mat_memory_bytes(type, n_rows, t->n_in));
+			scales = larger(scales, od_mat_bytes(type, t->n_in, 0, t->n_out) - t->n_out * od_mat_row_bytes(type, t->n_in));
+		}
+		data = larger(data, n_rows * od_shadow_row_bytes(table->precision, t->n_in));
+		found = larger(found, larger(data, parts.bytes - parts.data_bytes));
+	}
+	run->bench = calloc(job->n_threads, sizeof(*run->bench));
+	if (run->bench == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory to quantise");
+	for (unsigned i = 0; rc == OD_OK && i < job->n_threads; i++) {
+		struct bench *b = &run->bench[i];
+
+		b->rows = od_alloc(block);
+		b->scales = od_alloc(scales);
+		b->data = od_alloc(data);
+		b->row = od_alloc_array(row, sizeof(float));
+		b->found = od_alloc(found);
+		if (b->rows == NULL || b->scales == NULL || b->data == NULL || b->row == NULL || b->found == NULL)
+			rc = od_fail(err, OD_ERR_NOMEM, "no memory to quantise");
+		else
+			rc = od_inflater_new(&b->inflater, job->pack, OD_FORM_PLAIN, err);
+	}
+	return rc;
+}
+
+int od_shadow_run(const struct od_shadow_job *job, struct od_err *err)
+{
+	struct run run;
+	int rc = run_init(&run, job, err);
+
+	if (rc == OD_OK) {
+		const struct od_team_job team = {
+			.fn = do_tensor,
+			.arg = &run,
+			.n_items = job->table->n,
+			.n_threads = job->n_threads,
+			.progress = job->progress,
+			.progress_arg = job->progress_arg,
+			.done_bytes = job->done_bytes,
+			.all_bytes = job->all_bytes,
+		};
+
+		rc = od_team_run(&team, err);
+	}
+	run_fini(&run);
+	return rc;
+}

@@ -1,0 +1,438 @@
+#include "common/pack/write/pack_write.h"
+
+#include "common/base/file.h"
+#include "common/pack/checksum.h"
+#include "common/pack/import/source.h"
+#include "common/pack/manifest.h"
+#include "common/pack/shadow/shadow_add.h"
+#include "common/pack/write/expert_write.h"
+#include "common/pack/write/fingerprint.h"
+#include "common/pack/write/mat_sums.h"
+#include "common/pack/write/partial.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define PIECE_BYTES (8u << 20)
+#define NAME_BYTES 256
+
+struct writer {
+	const struct od_pack_job *job;
+	struct od_config config;
+	struct od_checkpoint *source;
+	struct od_partial partial;
+	struct od_manifest manifest;
+	struct od_fingerprint *fingerprint;
+	struct od_pool *pool;
+	uint64_t done_bytes, all_bytes; /* of the progress */
+};
+
+static void note(const struct writer *w, const char *fmt, ...) OD_PRINTF(2, 3);
+
+static void note(const struct writer *w, const char *fmt, ...)
+{
+	char text[512];
+	va_list ap;
+
+	if (w->job->note == NULL)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	w->job->note(w->job->arg, text);
+}
+
+static void advance(struct writer *w, uint64_t bytes)
+{
+	w->done_bytes += bytes;
+	if (w->job->progress != NULL)
+		w->job->progress(w->job->arg, w->done_bytes, w->all_bytes);
+}
+
+/* A file of the partial for reading and writing; what it holds stays. */
+static int open_file(struct writer *w, const char *name, char path[PATH_MAX], int *fd, struct od_err *err)
+{
+	int rc = od_path(path, PATH_MAX, w->partial.dir, name, err);
+
+	*fd = -1;
+	if (rc != OD_OK)
+		return rc;
+	*fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+	return *fd >= 0 ? OD_OK : od_fail_errno(err, OD_ERR_IO, "cannot create %s", path);
+}
+
+static int cut_file(int fd, uint64_t bytes, const char *path, struct od_err *err)
+{
+	if (ftruncate(fd, (off_t)bytes) != 0)
+		return od_fail_errno(err, OD_ERR_IO, "cannot set the size of %s", path);
+	return OD_OK;
+}
+
+/* ---- small files ---- */
+
+static int copy_small(struct writer *w, const struct od_small_file *f, struct od_err *err)
+{
+	char from[PATH_MAX], to[PATH_MAX], *text;
+	size_t len;
+	int rc = od_path(from, sizeof(from), w->job->checkpoint, f->name, err);
+
+	if (rc == OD_OK)
+		rc = od_path(to, sizeof(to), w->partial.dir, f->name, err);
+	if (rc != OD_OK)
+		return rc;
+	if (access(from, F_OK) != 0) {
+		unlink(to);
+		if (strcmp(f->name, "tokenizer.json") == 0)
+			note(w, "warning: no tokenizer.json in %s: od-main will not be able to read prompts with this "
+			     "pack; only od-bench can use it", w->job->checkpoint);
+		return f->required ? od_fail(err, OD_ERR_MISSING, "%s is missing", from) : OD_OK;
+	}
+	rc = od_file_read(from, OD_MODEL_MAX_BYTES, &text, &len, err);
+	if (rc == OD_OK)
+		rc = od_file_write_atomic(to, text, len, err);
+	free(text);
+	return rc;
+}
+
+static int copy_small_files(struct writer *w, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	for (const struct od_small_file *f = od_small_files; rc == OD_OK && f->name != NULL; f++)
+		if (f->copied)
+			rc = copy_small(w, f, err);
+	return rc;
+}
+
+/* ---- dense.bin ---- */
+
+/* What a dense tensor is copied with. */
+struct copying {
+	int fd;
+	const char *path;
+	uint8_t *buf; /* [PIECE_BYTES] */
+	XXH3_state_t *sum;
+};
+
+/* A tensor of the checkpoint to *offset, which moves on. */
+static int copy_tensor(struct writer *w, struct copying *c, const struct od_tensor *src, uint64_t *offset,
+		       crypto_hash_sha256_state *sha, struct od_err *err)
+{
+	for (uint64_t at = 0; src != NULL && at < src->bytes;) {
+		size_t n = src->bytes - at < PIECE_BYTES ? (size_t)(src->bytes - at) : PIECE_BYTES;
+		int rc = od_checkpoint_read(w->source, src, at, c->buf, n, err);
+
+		if (rc == OD_OK)
+			rc = od_file_pwrite(c->fd, c->buf, n, *offset, c->path, err);
+		if (rc != OD_OK)
+			return rc;
+		crypto_hash_sha256_update(sha, c->buf, n);
+		XXH3_64bits_update(c->sum, c->buf, n);
+		at += n;
+		*offset += n;
+		advance(w, n);
+	}
+	return OD_OK;
+}
+
+static int copy_dense(struct writer *w, struct copying *c, struct od_dense_tensor *t, struct od_err *err)
+{
+	const struct od_source src = od_source_dense(w->source, &w->config, t->role, t->layer);
+	uint64_t offset = t->offset;
+	struct od_mat_sums sums;
+	char name[NAME_BYTES];
+	int rc;
+
+	od_mat_sums_init(&sums);
+	XXH3_64bits_reset(c->sum);
+	rc = copy_tensor(w, c, src.weights, &offset, &sums.weights, err);
+	if (rc == OD_OK)
+		rc = copy_tensor(w, c, src.divisor, &offset, &sums.divisor, err);
+	if (rc == OD_OK)
+		rc = copy_tensor(w, c, src.scales, &offset, &sums.scales, err);
+	if (rc != OD_OK)
+		return rc;
+	od_mat_sums_final(&sums, &t->type, t->sha256);
+	t->xxh3 = XXH3_64bits_digest(c->sum);
+	w->config.family->dense_name(name, sizeof(name), t->role, t->layer);
+	return od_fingerprint_add(w->fingerprint, name, &t->type, t->n_out, t->n_in, t->sha256, err);
+}
+
+static int write_dense(struct writer *w, struct od_err *err)
+{
+	char path[PATH_MAX];
+	struct copying c = { .fd = -1, .path = path, .buf = malloc(PIECE_BYTES), .sum = XXH3_createState() };
+	int rc = OD_OK;
+
+	if (c.buf == NULL || c.sum == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory");
+	if (rc == OD_OK)
+		rc = open_file(w, OD_DENSE_NAME, path, &c.fd, err);
+	/* Emptied first: what lies between the tensors must be zero. */
+	if (rc == OD_OK)
+		rc = cut_file(c.fd, 0, path, err);
+	if (rc == OD_OK)
+		rc = cut_file(c.fd, w->manifest.dense_bytes, path, err);
+	for (size_t i = 0; rc == OD_OK && i < w->manifest.n_dense; i++)
+		rc = copy_dense(w, &c, &w->manifest.dense[i], err);
+	XXH3_freeState(c.sum);
+	free(c.buf);
+	if (c.fd >= 0)
+		close(c.fd);
+	return rc;
+}
+
+/* ---- experts.bin ---- */
+
+static uint64_t expert_source_bytes(const struct writer *w, const struct od_expert_entry *e)
+{
+	uint64_t sum = 0, n_out, n_in;
+
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+		od_expert_mat_shape(&w->config, (enum od_expert_mat)mat, &n_out, &n_in);
+		sum += od_mat_bytes(&e->type[mat], n_in, 0, n_out);
+	}
+	return sum;
+}
+
+static int add_expert(struct writer *w, size_t i, const struct od_expert_entry *e, uint64_t header_xxh3,
+		      struct od_err *err)
+{
+	w->manifest.expert[i] = (struct od_expert_place){ e->x.offset, e->x.bytes, header_xxh3 };
+	w->manifest.experts_bytes = e->x.offset + e->x.bytes;
+	advance(w, expert_source_bytes(w, e));
+	return od_fingerprint_add_expert(w->fingerprint, &w->config, (uint32_t)(i / w->config.n_experts),
+					 (uint32_t)(i % w->config.n_experts), e, err);
+}
+
+/* What an earlier run wrote and is whole stays; the first that is not ends it. *kept: how many. */
+static int keep_experts(struct writer *w, struct od_expert_writer *ew, int fd, size_t *kept, struct od_err *err)
+{
+	struct stat st;
+	int rc = OD_OK;
+
+	*kept = 0;
+	if (fstat(fd, &st) != 0)
+		return od_fail_errno(err, OD_ERR_IO, "cannot stat %s", OD_EXPERTS_NAME);
+	while (rc == OD_OK && *kept < w->manifest.n_experts) {
+		uint32_t m = (uint32_t)(*kept / w->config.n_experts), e = (uint32_t)(*kept % w->config.n_experts);
+		struct od_expert_entry entry;
+		uint64_t header_xxh3;
+
+		if (od_expert_recheck(ew, m, e, w->manifest.experts_bytes, (uint64_t)st.st_size, &entry, &header_xxh3,
+				      NULL) != OD_OK)
+			break;
+		rc = add_expert(w, (*kept)++, &entry, header_xxh3, err);
+	}
+	if (rc == OD_OK && w->partial.resumed)
+		note(w, "resuming: %zu of %zu experts are already there", *kept, w->manifest.n_experts);
+	return rc;
+}
+
+static int write_experts(struct writer *w, struct od_err *err)
+{
+	struct od_expert_writer *ew = NULL;
+	char path[PATH_MAX];
+	size_t kept = 0;
+	int fd, rc = open_file(w, OD_EXPERTS_NAME, path, &fd, err);
+
+	if (rc == OD_OK)
+		rc = od_expert_writer_new(&ew, w->source, &w->config, w->job->codec, w->pool, fd, path, err);
+	if (rc == OD_OK)
+		rc = keep_experts(w, ew, fd, &kept, err);
+	if (rc == OD_OK)
+		rc = cut_file(fd, w->manifest.experts_bytes, path, err);
+	for (size_t i = kept; rc == OD_OK && i < w->manifest.n_experts; i++) {
+		struct od_expert_entry entry;
+		uint64_t header_xxh3;
+
+		rc = od_expert_write(ew, (uint32_t)(i / w->config.n_experts), (uint32_t)(i % w->config.n_experts),
+				     w->manifest.experts_bytes, &entry, &header_xxh3, err);
+		if (rc == OD_OK)
+			rc = add_expert(w, i, &entry, header_xxh3, err);
+	}
+	od_expert_writer_free(ew);
+	if (fd >= 0)
+		close(fd);
+	return rc;
+}
+
+/* ---- the whole ---- */
+
+static int write_tables(struct writer *w, struct od_err *err)
+{
+	char path[PATH_MAX];
+	int rc = od_path(path, sizeof(path), w->partial.dir, OD_MODEL_NAME, err);
+
+	if (rc == OD_OK)
+		rc = od_manifest_write(&w->manifest, &w->config, w->source, path, err);
+	return rc == OD_OK ? od_sums_write(w->partial.dir, err) : rc;
+}
+
+static int finish_fingerprint(struct writer *w, struct od_err *err)
+{
+	char path[PATH_MAX];
+	int rc = od_path(path, sizeof(path), w->partial.dir, "tokenizer.json", err);
+
+	if (rc != OD_OK)
+		return rc;
+	return od_fingerprint_finish(w->fingerprint, &w->config, access(path, F_OK) == 0 ? path : NULL,
+				     w->manifest.fingerprint, err);
+}
+
+/* Of an earlier run that wanted others. */
+static void remove_shadows(const struct writer *w)
+{
+	char path[PATH_MAX];
+
+	for (int i = 0; i < OD_N_PRECISIONS; i++)
+		if (od_shadow_file_names[i] != NULL && (w->job->shadows & OD_SHADOW_BIT(i + 1)) == 0 &&
+		    od_path(path, sizeof(path), w->partial.dir, od_shadow_file_names[i], NULL) == OD_OK)
+			unlink(path);
+}
+
+/* Shadows are made from the finished pack, as later ones are, so that they need neither the checkpoint nor a second code
+ * path. Opening it also shows that it can be read. */
+static int write_shadows(struct writer *w, struct od_err *err)
+{
+	struct od_pack *pack;
+	unsigned missing;
+	int rc = od_pack_open(&pack, w->partial.dir, err);
+
+	if (rc != OD_OK)
+		return rc;
+	remove_shadows(w);
+	const struct od_shadow_add job = {
+		.pack = pack,
+		.n_threads = w->job->n_threads,
+		.note = w->job->note,
+		.progress = w->job->progress,
+		.arg = w->job->arg,
+		.done_bytes = w->done_bytes,
+		.all_bytes = w->all_bytes,
+	};
+
+	missing = od_shadow_add(&job, w->job->shadows);
+	if (w->job->missing != NULL)
+		*w->job->missing = missing;
+	od_pack_close(pack);
+	return OD_OK;
+}
+
+/* What all steps together will read or write, for the progress. */
+static int plan(struct writer *w, struct od_err *err)
+{
+	int rc = od_manifest_init(&w->manifest, &w->config, err);
+
+	if (rc != OD_OK)
+		return rc;
+	for (size_t i = 0; i < w->manifest.n_dense; i++) {
+		struct od_dense_tensor *t = &w->manifest.dense[i];
+
+		t->type = od_source_dense(w->source, &w->config, t->role, t->layer).type;
+	}
+	w->manifest.codec = w->job->codec;
+	od_manifest_place_dense(&w->manifest);
+	for (size_t i = 0; i < w->manifest.n_dense; i++)
+		w->all_bytes += w->manifest.dense[i].bytes;
+	for (size_t i = 0; i < w->manifest.n_experts; i++)
+		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
+			const struct od_source s = od_source_expert(w->source, &w->config, (uint32_t)(i / w->config.n_experts),
+								    (uint32_t)(i % w->config.n_experts),
+								    (enum od_expert_mat)mat);
+			uint64_t n_out, n_in;
+
+			od_expert_mat_shape(&w->config, (enum od_expert_mat)mat, &n_out, &n_in);
+			w->all_bytes += od_mat_bytes(&s.type, n_in, 0, n_out);
+		}
+	w->all_bytes += od_shadow_set_bytes(&w->config, w->job->shadows);
+	return OD_OK;
+}
+
+static int open_source(struct writer *w, struct od_err *err)
+{
+	char path[PATH_MAX];
+	int rc;
+
+	if (!od_is_dir(w->job->checkpoint))
+		return od_fail(err, OD_ERR_MISSING, "no checkpoint folder %s", w->job->checkpoint);
+	rc = od_path(path, sizeof(path), w->job->checkpoint, "config.json", err);
+	if (rc == OD_OK)
+		rc = od_config_load(&w->config, path, err);
+	if (rc == OD_OK)
+		rc = od_checkpoint_open(&w->source, w->job->checkpoint, err);
+	if (rc == OD_OK)
+		rc = od_source_check(w->source, &w->config, err);
+	return rc == OD_OK ? od_source_check_extras(w->source, err) : rc;
+}
+
+static int write_all(struct writer *w, struct od_err *err)
+{
+	int rc = open_source(w, err);
+
+	if (rc == OD_OK)
+		rc = od_partial_open(&w->partial, w->job->pack, w->source, w->job->codec, w->job->force, err);
+	if (rc == OD_OK && w->partial.emptied)
+		note(w, "%s is from another checkpoint or version, or coded otherwise: starting over", w->partial.dir);
+	if (rc == OD_OK)
+		rc = plan(w, err);
+	if (rc == OD_OK)
+		rc = od_fingerprint_new(&w->fingerprint, err);
+	if (rc == OD_OK)
+		rc = od_pool_new(&w->pool, w->job->n_threads, "pack", err);
+	if (rc == OD_OK)
+		rc = copy_small_files(w, err);
+	if (rc == OD_OK)
+		rc = write_dense(w, err);
+	if (rc == OD_OK)
+		rc = write_experts(w, err);
+	if (rc == OD_OK)
+		rc = finish_fingerprint(w, err);
+	if (rc == OD_OK)
+		rc = write_tables(w, err);
+	if (rc == OD_OK)
+		rc = write_shadows(w, err);
+	return rc == OD_OK ? od_partial_publish(&w->partial, err) : rc;
+}
+
+/* What failed for want of disk or by an unlucky read is worth going on with. A checkpoint that was refused would be
+ * refused again, and leaves nothing behind. */
+static void leave_partial(struct writer *w, int rc)
+{
+	if (w->partial.lock_fd < 0) /* never ours: there is none, or another od-pack writes it */
+		return;
+	if (rc != OD_ERR_IO)
+		od_partial_remove(&w->partial);
+	else if (w->job->kept != NULL && od_is_dir(w->partial.dir))
+		snprintf(w->job->kept, PATH_MAX, "%s", w->partial.dir);
+}
+
+int od_pack_write(const struct od_pack_job *job, struct od_err *err)
+{
+	struct writer *w = calloc(1, sizeof(*w));
+	int rc;
+
+	if (job->kept != NULL)
+		job->kept[0] = '\0';
+	if (job->missing != NULL)
+		*job->missing = 0;
+	if (w == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory");
+	w->job = job;
+	w->partial.lock_fd = -1;
+	rc = write_all(w, err);
+	if (rc != OD_OK)
+		leave_partial(w, rc);
+	od_pool_free(w->pool);
+	od_fingerprint_free(w->fingerprint);
+	od_manifest_fini(&w->manifest);
+	od_partial_close(&w->partial);
+	od_checkpoint_close(w->source);
+	free(w);
+	return rc;
+}

@@ -1,0 +1,301 @@
+/* Added tokens: what is cut out of a text before (or after) normalisation and never reaches the BPE. */
+#include "common/text/tok_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/json.h"
+
+static int by_content(const void *x, const void *y)
+{
+	const struct tok_added *a = x, *b = y;
+	size_t n = a->len < b->len ? a->len : b->len;
+	int d = memcmp(a->content, b->content, n);
+
+	if (d != 0)
+		return d;
+	if (a->len != b->len)
+		return a->len < b->len ? -1 : 1;
+	return a->order < b->order ? -1 : a->order > b->order;
+}
+
+static void finish_matcher(struct tok_matcher *m)
+{
+	uint32_t i = 0;
+
+	if (m->n > 0)
+		qsort(m->v, m->n, sizeof(*m->v), by_content);
+	for (unsigned b = 0; b <= 256; b++) {
+		while (i < m->n && (unsigned char)m->v[i].content[0] < b)
+			i++;
+		m->first[b] = i;
+	}
+}
+
+void tok_matcher_fini(struct tok_matcher *m)
+{
+	for (uint32_t i = 0; i < m->n; i++)
+		free(m->v[i].content);
+	free(m->v);
+	memset(m, 0, sizeof(*m));
+}
+
+/* ---- loading ---- */
+
+static int parse_fields(struct tok_added *a, const json_t *obj, const char **content, uint32_t *id, const char *where,
+			struct od_err *err)
+{
+	int rc;
+
+	memset(a, 0, sizeof(*a));
+	rc = od_json_str(obj, "content", content, where, err);
+	if (rc == OD_OK)
+		rc = od_json_u32(obj, "id", 0, TOK_MAX_IDS - 1, id, where, err);
+	if (rc == OD_OK)
+		rc = od_json_bool_or(obj, "single_word", false, &a->single_word, where, err);
+	if (rc == OD_OK)
+		rc = od_json_bool_or(obj, "lstrip", false, &a->lstrip, where, err);
+	if (rc == OD_OK)
+		rc = od_json_bool_or(obj, "rstrip", false, &a->rstrip, where, err);
+	if (rc == OD_OK)
+		rc = od_json_bool_or(obj, "special", false, &a->special, where, err);
+	if (rc == OD_OK)
+		rc = od_json_bool_or(obj, "normalized", !a->special, &a->normalized, where, err);
+	if (rc == OD_OK)
+		a->len = json_string_length(json_object_get(obj, "content"));
+	if (rc == OD_OK && a->len > TOK_MAX_ADDED_BYTES)
+		return od_fail(err, OD_ERR_RANGE, "%s: added token %u: expected at most %u bytes, found %zu", where,
+			       *id, TOK_MAX_ADDED_BYTES, a->len);
+	a->id = (int32_t)*id;
+	return rc;
+}
+
+/* The reference numbers added tokens itself: the vocabulary's id, else the next behind all others. A file that
+ * says something else was edited by hand, and nobody knows which of the two its model was trained with. */
+static int place(struct od_tokenizer *t, const struct tok_added *a, const char *content, uint32_t n_model,
+		 uint32_t *next, const char *where, struct od_err *err)
+{
+	struct tok_vocab *v = &t->vocab;
+	int32_t have = tok_vocab_find(v, content, a->len);
+	uint32_t expected = have >= 0 ? (uint32_t)have : *next < n_model ? n_model : *next;
+	int rc = OD_OK;
+
+	if (have >= 0 && (v->entry[have].flags & TOK_ADDED) != 0)
+		return od_fail(err, OD_ERR_FORMAT, "%s: added token \"%.64s\" is there twice", where, content);
+	if ((uint32_t)a->id != expected)
+		return od_fail(err, OD_ERR_FORMAT, "%s: added token \"%.64s\": expected id %u (%s), found %d", where,
+			       content, expected, have >= 0 ? "as in the vocabulary" : "the next free one", a->id);
+	if (have < 0 && v->entry[a->id].flags != 0)
+		return od_fail(err, OD_ERR_FORMAT, "%s: added token \"%.64s\": id %d belongs to another token", where,
+			       content, a->id);
+	if (have < 0)
+		rc = tok_vocab_add(v, content, a->len, (uint32_t)a->id, 0);
+	if (rc != OD_OK)
+		return od_fail(err, rc, "%s: added tokens", where);
+	v->entry[a->id].flags |= TOK_ADDED | (a->special ? TOK_SPECIAL : 0);
+	if ((uint32_t)a->id >= *next)
+		*next = (uint32_t)a->id + 1;
+	return OD_OK;
+}
+
+/* The content as it is searched for, and as the reference decodes it (since its 0.23). */
+static int fill_content(struct tok_added *a, struct od_tokenizer *t, const char *content, const char *where,
+			struct od_err *err)
+{
+	struct tok_entry *e = &t->vocab.entry[a->id];
+	struct tok_buf norm = {0};
+	bool dropped;
+	int rc = OD_OK;
+
+	if (a->normalized)
+		rc = tok_norms_run(&t->norms, content, a->len, &norm, &dropped, err);
+	else if (tok_buf_add(&norm, content, a->len) != OD_OK)
+		rc = od_fail(err, OD_ERR_NOMEM, "%s: added tokens", where);
+	if (rc == OD_OK && norm.len == 0)
+		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: added token \"%.64s\": the normalizer leaves nothing of it",
+			     where, content);
+	if (rc == OD_OK && norm.len > TOK_MAX_TOKEN_BYTES)
+		rc = od_fail(err, OD_ERR_RANGE,
+			     "%s: added token \"%.64s\": expected at most %u bytes once normalised, found %zu", where,
+			     content, TOK_MAX_TOKEN_BYTES, norm.len);
+	if (rc == OD_OK && t->vocab.bytes.len > UINT32_MAX / 2) /* offsets into it have 32 bits */
+		rc = od_fail(err, OD_ERR_RANGE, "%s: added tokens: expected at most 2 GiB of them", where);
+	if (rc == OD_OK && a->normalized) {
+		e->shown_at = (uint32_t)t->vocab.bytes.len;
+		e->shown_len = (uint32_t)norm.len;
+		if (tok_buf_add(&t->vocab.bytes, norm.data, norm.len) != OD_OK)
+			rc = od_fail(err, OD_ERR_NOMEM, "%s: added tokens", where);
+	}
+	if (rc != OD_OK) {
+		tok_buf_fini(&norm);
+		return rc;
+	}
+	a->content = norm.data;
+	a->len = norm.len;
+	return OD_OK;
+}
+
+static int parse_one(struct od_tokenizer *t, const json_t *obj, uint32_t order, uint32_t n_model, uint32_t *next,
+		     const char *where, struct od_err *err)
+{
+	struct tok_added a;
+	struct tok_matcher *m;
+	const char *content;
+	uint32_t id;
+	int rc;
+
+	rc = parse_fields(&a, obj, &content, &id, where, err);
+	if (rc != OD_OK || a.len == 0) /* the reference ignores an empty one */
+		return rc;
+	rc = place(t, &a, content, n_model, next, where, err);
+	if (rc == OD_OK)
+		rc = fill_content(&a, t, content, where, err);
+	if (rc != OD_OK)
+		return rc;
+	a.order = a.special ? order : order + (1u << 30);
+	m = a.normalized ? &t->normalized : &t->raw;
+	m->v[m->n++] = a;
+	return OD_OK;
+}
+
+int tok_added_parse(struct od_tokenizer *t, const json_t *root, const char *where, struct od_err *err)
+{
+	uint32_t n_model = t->vocab.n_present, next = 0;
+	json_t *list, *obj;
+	size_t i, n;
+	int rc;
+
+	if (!od_json_has(root, "added_tokens"))
+		return OD_OK;
+	rc = od_json_arr(root, "added_tokens", &list, where, err);
+	if (rc != OD_OK)
+		return rc;
+	n = json_array_size(list);
+	t->raw.v = calloc(n > 0 ? n : 1, sizeof(*t->raw.v));
+	t->normalized.v = calloc(n > 0 ? n : 1, sizeof(*t->normalized.v));
+	if (t->raw.v == NULL || t->normalized.v == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s: %zu added tokens", where, n);
+	json_array_foreach(list, i, obj) {
+		rc = parse_one(t, obj, (uint32_t)i, n_model, &next, where, err);
+		if (rc != OD_OK)
+			return rc;
+	}
+	finish_matcher(&t->raw);
+	finish_matcher(&t->normalized);
+	return OD_OK;
+}
+
+/* ---- matching ---- */
+
+/* The first entry in [lo, hi) whose byte at depth is at least b; entries shorter than that come first. */
+static uint32_t lower(const struct tok_matcher *m, uint32_t lo, uint32_t hi, size_t depth, unsigned b)
+{
+	while (lo < hi) {
+		uint32_t mid = lo + (hi - lo) / 2;
+		const struct tok_added *a = &m->v[mid];
+
+		if (a->len <= depth || (unsigned char)a->content[depth] < b)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* The longest entry that text begins with, the first of the reference's order among equals. */
+static const struct tok_added *longest(const struct tok_matcher *m, const char *text, size_t len)
+{
+	unsigned b = (unsigned char)text[0];
+	uint32_t lo = m->first[b], hi = m->first[b + 1];
+	const struct tok_added *best = NULL;
+
+	for (size_t depth = 1; lo < hi; depth++) {
+		if (m->v[lo].len == depth)
+			best = &m->v[lo];
+		if (depth >= len)
+			break;
+		b = (unsigned char)text[depth];
+		lo = lower(m, lo, hi, depth, b);
+		hi = lower(m, lo, hi, depth, b + 1);
+	}
+	return best;
+}
+
+static size_t char_before(const char *text, size_t at, int32_t *cp)
+{
+	size_t begin = at - 1;
+
+	while (begin > 0 && ((unsigned char)text[begin] & 0xc0) == 0x80)
+		begin--;
+	tok_char(text + begin, at - begin, cp);
+	return begin;
+}
+
+static bool stands_alone(const char *text, size_t len, size_t begin, size_t end)
+{
+	int32_t cp;
+
+	if (begin > 0) {
+		char_before(text, begin, &cp);
+		if (tok_is_word(cp))
+			return false;
+	}
+	if (end < len) {
+		tok_char(text + end, len - end, &cp);
+		if (tok_is_word(cp))
+			return false;
+	}
+	return true;
+}
+
+/* Take in the spaces that the token swallows; those before done belong to another token already. */
+static void widen(const struct tok_added *a, const char *text, size_t len, size_t done, size_t *begin, size_t *end)
+{
+	int32_t cp;
+
+	while (a->lstrip && *begin > done) {
+		size_t at = char_before(text, *begin, &cp);
+
+		if (!tok_is_space(cp))
+			break;
+		*begin = at;
+	}
+	while (a->rstrip && *end < len) {
+		size_t n = tok_char(text + *end, len - *end, &cp);
+
+		if (!tok_is_space(cp))
+			break;
+		*end += n;
+	}
+}
+
+int tok_added_split(const struct tok_matcher *m, bool parse_special, const char *text, size_t len, bool first,
+		    struct tok_pieces *out)
+{
+	size_t done = 0, at = 0;
+	int rc = OD_OK;
+
+	while (m->n > 0 && at < len && rc == OD_OK) {
+		const struct tok_added *a = longest(m, text + at, len - at);
+		size_t begin = at, end;
+
+		if (a == NULL) {
+			at++; /* a content begins with a whole character, so no match begins inside one */
+			continue;
+		}
+		/* A match that does not count still hides what it overlaps; so it is in the reference. */
+		at += a->len;
+		end = at;
+		if ((a->special && !parse_special) || (a->single_word && !stands_alone(text, len, begin, end)))
+			continue;
+		widen(a, text, len, done, &begin, &end);
+		if (done < begin)
+			rc = tok_pieces_add(out, text + done, begin - done, -1, first && done == 0);
+		if (rc == OD_OK)
+			rc = tok_pieces_add(out, text + begin, end - begin, a->id, false);
+		done = end;
+	}
+	if (rc == OD_OK && done < len)
+		rc = tok_pieces_add(out, text + done, len - done, -1, first && done == 0);
+	return rc;
+}

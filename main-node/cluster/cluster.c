@@ -1,0 +1,510 @@
+#include "main-node/cluster/cluster.h"
+
+#include "common/base/log.h"
+#include "common/net/endpoint.h"
+#include "main-node/cluster/want_place.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define MAX_CLOSES 256 /* queued; when there are more, a later one of the same step does their work */
+#define MAX_NAMED 16
+
+const char *const odm_predictor_names[] = { "shadow", "none", OD_PREDICTOR_KINDS, NULL };
+
+struct close_request {
+	uint64_t step;
+	uint32_t m;
+	bool everybody; /* does no harm: a CLOSE voids WANTs, not RUNs */
+	uint32_t n;	/* else: these members */
+	uint32_t member[MAX_NAMED];
+};
+
+struct odm_cluster {
+	struct odm_cluster_opts o;
+	void *zmq;
+	uv_loop_t loop;
+	uv_async_t async;
+	uv_signal_t hangup;
+	pthread_t thread;
+	bool has_loop, has_async, has_thread;
+	int changed_fd;
+	struct odm_members *members;
+	struct odm_predictions *predictions;
+	/* Loop thread's own. */
+	struct odm_view view;
+	struct odm_groups groups;
+	struct odm_want_place place;
+	uint32_t *named;  /* [n_experts]: a WANT's experts */
+	uint32_t *slots;  /* [max members]: of the view's workers */
+	bool *reached;	  /* [max members] */
+	/* Requests of the engine thread. */
+	pthread_mutex_t lock;
+	struct close_request close[MAX_CLOSES];
+	uint32_t n_close;
+	bool mark_begin, mark_end;
+	bool stop;
+};
+
+struct odm_members *odm_cluster_members(struct odm_cluster *c)
+{
+	return c->members;
+}
+
+struct odm_predictions *odm_cluster_predictions(struct odm_cluster *c)
+{
+	return c->predictions;
+}
+
+void *odm_cluster_zmq(struct odm_cluster *c)
+{
+	return c->zmq;
+}
+
+int odm_cluster_changed_fd(const struct odm_cluster *c)
+{
+	return c->changed_fd;
+}
+
+const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c)
+{
+	return &c->o;
+}
+
+struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct odm_view *view)
+{
+	struct odm_groups g = odm_groups_make(view->n_workers, c->o.group_size, c->o.config->top_k, c->o.config->n_layers);
+
+	g.homes = odm_view_has_cache(view);
+	g.still = g.homes || odm_view_has_spool(view);
+	return g;
+}
+
+/* --- loop thread --- */
+
+static uint32_t cost_of(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+{
+	const struct odm_cluster *c = arg;
+
+	return odm_members_cost(c->members, &c->view.worker[worker], m, expert);
+}
+
+static void refresh_view(struct odm_cluster *c)
+{
+	if (odm_members_epoch(c->members) == c->view.epoch)
+		return;
+	odm_members_view(c->members, &c->view);
+	c->groups = odm_cluster_groups(c, &c->view);
+	c->groups.cost = cost_of;
+	c->groups.cost_arg = c;
+	for (uint32_t i = 0; i < c->view.n_workers; i++)
+		c->slots[i] = c->view.worker[i].slots;
+	odm_predictions_set_groups(c->predictions, c->groups.n_groups);
+}
+
+static void send_want(struct odm_cluster *c, uint32_t index, const struct odm_want *w)
+{
+	Od__Want want = OD__WANT__INIT;
+	Od__Header h = OD__HEADER__INIT;
+
+	want.step = w->step;
+	want.m = w->m;
+	want.version = w->version;
+	want.experts = c->named;
+	for (size_t i = 0; i < w->n; i++) {
+		if (w->worker[i] == index)
+			want.experts[want.n_experts++] = w->expert[i];
+	}
+	h.body_case = OD__HEADER__BODY_WANT;
+	h.want = &want;
+	odm_members_send(c->members, c->view.worker[index].id, &h);
+}
+
+static void send_close(struct odm_cluster *c, uint32_t member, uint64_t step, uint32_t m)
+{
+	Od__Close body = OD__CLOSE__INIT;
+	Od__Header h = OD__HEADER__INIT;
+
+	body.step = step;
+	body.m = m;
+	h.body_case = OD__HEADER__BODY_CLOSE;
+	h.close = &body;
+	odm_members_send(c->members, member, &h);
+}
+
+/* Members' ids become indices of the view's workers, and those that loaded something until now are noted. */
+static void find_workers(struct odm_cluster *c, struct odm_want *w)
+{
+	memset(c->reached, 0, c->view.n_workers * sizeof(*c->reached));
+	for (size_t i = 0; i < w->n; i++) {
+		if (w->worker[i] != ODM_NOBODY)
+			w->worker[i] = odm_view_find(&c->view, w->worker[i]);
+		if (w->worker[i] != ODM_NOBODY)
+			c->reached[w->worker[i]] = true;
+	}
+}
+
+static void send_wants(struct odm_cluster *c)
+{
+	struct odm_want *w = &c->place.want;
+
+	refresh_view(c);
+	while (odm_predictions_take_want(c->predictions, w)) {
+		if (c->view.n_workers == 0)
+			continue;
+		/* Whoever had a WANT of an older version must hear of the newer one, if only that it is empty. */
+		find_workers(c, w);
+		odm_want_place(&c->place, &c->groups, c->slots);
+		for (size_t i = 0; i < w->n; i++)
+			c->reached[w->worker[i]] = true;
+		for (uint32_t i = 0; i < c->view.n_workers; i++) {
+			if (c->reached[i] || w->version > 1)
+				send_want(c, i, w);
+		}
+		for (size_t i = 0; i < w->n; i++)
+			w->worker[i] = c->view.worker[w->worker[i]].id;
+		if (odm_predictions_placed(c->predictions, w))
+			continue;
+		/* The router spoke meanwhile: its CLOSEs may not have met these, and RUNs ask for what is needed. */
+		for (uint32_t i = 0; i < c->view.n_workers; i++) {
+			if (c->reached[i])
+				send_close(c, c->view.worker[i].id, w->step, w->m);
+		}
+	}
+}
+
+static void send_closes(struct odm_cluster *c)
+{
+	struct close_request pending[MAX_CLOSES];
+	uint32_t n;
+
+	pthread_mutex_lock(&c->lock);
+	n = c->n_close;
+	memcpy(pending, c->close, n * sizeof(*pending));
+	c->n_close = 0;
+	pthread_mutex_unlock(&c->lock);
+	refresh_view(c);
+	for (uint32_t i = 0; i < n; i++) {
+		for (uint32_t w = 0; pending[i].everybody && w < c->view.n_workers; w++)
+			send_close(c, c->view.worker[w].id, pending[i].step, pending[i].m);
+		for (uint32_t j = 0; !pending[i].everybody && j < pending[i].n; j++)
+			send_close(c, pending[i].member[j], pending[i].step, pending[i].m);
+	}
+}
+
+/* Each expert is one of the model's, and none stands there twice. */
+static bool check_predicted(const struct odm_cluster *c, uint32_t member, const Od__Predict *p)
+{
+	for (size_t i = 0; i < p->n_experts; i++) {
+		bool good = p->experts[i] < c->o.config->n_experts;
+
+		for (size_t j = 0; j < i && good; j++)
+			good = p->experts[j] != p->experts[i];
+		if (good)
+			continue;
+		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of expert %u, number %zu of its list; expected 0 to %u, each "
+			       "once", member, p->experts[i], i, c->o.config->n_experts - 1);
+		return false;
+	}
+	return true;
+}
+
+/* What is out of range or does not fit together is dropped. */
+static bool check_predict(const struct odm_cluster *c, uint32_t member, const Od__Predict *p)
+{
+	const struct od_config *cfg = c->o.config;
+
+	if (p->m >= cfg->n_layers) {
+		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of MoE layer %u; expected 0 to %u", member, p->m,
+			       cfg->n_layers - 1);
+		return false;
+	}
+	if (p->n_experts < cfg->top_k || p->n_experts > OD_MAX_CANDIDATES || p->n_probabilities != p->n_experts ||
+	    p->n_early % p->n_experts != 0 || p->n_early / p->n_experts > OD_MAX_EARLY) {
+		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of %zu experts with %zu probabilities and %zu early ones; "
+			       "expected %u to %d, as many, and that up to %d times", member, p->n_experts,
+			       p->n_probabilities, p->n_early, cfg->top_k, OD_MAX_CANDIDATES, OD_MAX_EARLY);
+		return false;
+	}
+	if (!(p->token_gap >= 0 && p->token_gap <= OD_MAX_TOKEN_GAP)) {
+		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of a token that is %g behind; expected 0 to %g", member,
+			       (double)p->token_gap, (double)OD_MAX_TOKEN_GAP);
+		return false;
+	}
+	return check_predicted(c, member, p);
+}
+
+static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
+{
+	struct odm_cluster *c = arg;
+	const Od__Predict *p = msg->header->predict;
+	uint16_t expert[OD_MAX_CANDIDATES];
+	struct od_prediction pred = {
+		.step = p->step,
+		.sequence = p->sequence,
+		.row = p->row,
+		.position = p->position,
+		.m = p->m,
+		.token = p->token,
+		.token_gap = p->token_gap,
+		.expert = expert,
+		.probability = p->probabilities,
+		.early = p->early,
+		.n = p->n_experts,
+	};
+
+	if (!check_predict(c, member, p))
+		return;
+	pred.n_early = p->n_early / p->n_experts;
+	for (size_t i = 0; i < p->n_experts; i++)
+		expert[i] = (uint16_t)p->experts[i];
+	if (c->o.predictor == ODM_PREDICT_SHADOW && odm_predictions_add(c->predictions, &pred))
+		send_wants(c);
+}
+
+static void on_async(uv_async_t *async)
+{
+	struct odm_cluster *c = async->data;
+	bool stop, begin, end;
+
+	pthread_mutex_lock(&c->lock);
+	stop = c->stop;
+	begin = c->mark_begin;
+	end = c->mark_end;
+	c->mark_begin = c->mark_end = false;
+	pthread_mutex_unlock(&c->lock);
+	send_closes(c);
+	if (end) /* of the text before, should both be there */
+		odm_members_mark_loads(c->members, false);
+	if (begin)
+		odm_members_mark_loads(c->members, true);
+	send_wants(c);
+	if (stop) {
+		odm_members_stop(c->members);
+		uv_close((uv_handle_t *)&c->hangup, NULL);
+		uv_close((uv_handle_t *)&c->async, NULL);
+	}
+}
+
+static void on_hangup(uv_signal_t *handle, int number)
+{
+	struct odm_cluster *c = handle->data;
+	struct od_hosts hosts;
+	struct od_err err;
+
+	(void)number;
+	if (od_hosts_load(&hosts, c->o.hosts_path, &err) != OD_OK) {
+		od_log(OD_LOG_ERROR, "%s (the cluster stays as it is)", err.msg);
+		return;
+	}
+	if (c->o.predictor != ODM_PREDICT_SHADOW)
+		od_hosts_without_shadow(&hosts);
+	if (odm_members_follow(c->members, &hosts, &err) != OD_OK)
+		od_log(OD_LOG_ERROR, "%s", err.msg);
+	else
+		od_log(OD_LOG_INFO, "%s read again: %zu hosts", c->o.hosts_path, hosts.n);
+	od_hosts_fini(&hosts);
+}
+
+static void *loop_thread(void *arg)
+{
+	struct odm_cluster *c = arg;
+
+	uv_run(&c->loop, UV_RUN_DEFAULT);
+	return NULL;
+}
+
+/* --- engine thread --- */
+
+void odm_cluster_flush_wants(struct odm_cluster *c)
+{
+	uv_async_send(&c->async);
+}
+
+void odm_cluster_mark_loads(struct odm_cluster *c, bool begin)
+{
+	pthread_mutex_lock(&c->lock);
+	*(begin ? &c->mark_begin : &c->mark_end) = true;
+	pthread_mutex_unlock(&c->lock);
+	uv_async_send(&c->async);
+}
+
+static void queue_close(struct odm_cluster *c, const struct close_request *r)
+{
+	pthread_mutex_lock(&c->lock);
+	if (c->n_close < MAX_CLOSES)
+		c->close[c->n_close++] = *r;
+	pthread_mutex_unlock(&c->lock);
+	uv_async_send(&c->async);
+}
+
+void odm_cluster_close_step(struct odm_cluster *c, uint64_t step, uint32_t m)
+{
+	struct close_request r = { .step = step, .m = m, .everybody = true };
+
+	queue_close(c, &r);
+}
+
+void odm_cluster_close_unused(struct odm_cluster *c, uint64_t step, uint32_t m, const bool *used_member)
+{
+	struct close_request r = { .step = step, .m = m };
+
+	for (uint32_t e = 0; e < c->o.config->n_experts; e++) {
+		uint32_t id = odm_predictions_where(c->predictions, step, m, (uint16_t)e);
+		bool have = id == ODM_NOBODY || used_member[id];
+
+		for (uint32_t i = 0; i < r.n && !have; i++)
+			have = r.member[i] == id;
+		if (!have && r.n == MAX_NAMED)
+			r.everybody = true;
+		else if (!have)
+			r.member[r.n++] = id;
+	}
+	if (r.n > 0)
+		queue_close(c, &r);
+}
+
+static int allocate(struct odm_cluster *c, struct od_err *err)
+{
+	int rc = odm_want_place_init(&c->place, c->o.config->n_experts, OD_MAX_HOSTS, err);
+
+	if (rc != OD_OK)
+		return rc;
+	c->view.worker = calloc(OD_MAX_HOSTS, sizeof(*c->view.worker));
+	c->named = calloc(c->o.config->n_experts, sizeof(*c->named));
+	c->slots = calloc(OD_MAX_HOSTS, sizeof(*c->slots));
+	c->reached = calloc(OD_MAX_HOSTS, sizeof(*c->reached));
+	if (c->view.worker == NULL || c->named == NULL || c->slots == NULL || c->reached == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "cluster");
+	return OD_OK;
+}
+
+static int open_loop(struct odm_cluster *c, struct od_err *err)
+{
+	const struct odm_members_opts mo = {
+		.hosts = c->o.hosts,
+		.fingerprint = c->o.fingerprint,
+		.profile = c->o.profile,
+		.kernel_class = c->o.kernel_class,
+		.mixed = c->o.mixed,
+		.ctx_tokens = c->o.ctx_tokens,
+		.max_rows = c->o.max_rows,
+		.n_layers = c->o.config->n_layers,
+		.n_experts = c->o.config->n_experts,
+		.top_k = c->o.config->top_k,
+		.group_size = c->o.group_size,
+		.zmq_context = c->zmq,
+		.changed_fd = c->changed_fd,
+		.message = on_predict,
+		.arg = c,
+	};
+	int rc;
+
+	if (uv_loop_init(&c->loop) != 0)
+		return od_fail(err, OD_ERR_INTERNAL, "cannot make an event loop");
+	c->has_loop = true;
+	rc = odm_members_new(&c->members, &mo, &c->loop, err);
+	if (rc != OD_OK)
+		return rc;
+	uv_async_init(&c->loop, &c->async, on_async);
+	c->async.data = c;
+	c->has_async = true;
+	uv_signal_init(&c->loop, &c->hangup);
+	c->hangup.data = c;
+	if (c->o.hosts_path != NULL)
+		uv_signal_start(&c->hangup, on_hangup, SIGHUP);
+	if (pthread_create(&c->thread, NULL, loop_thread, c) != 0)
+		return od_fail(err, OD_ERR_NOMEM, "cannot start the loop thread");
+	pthread_setname_np(c->thread, "od-loop");
+	c->has_thread = true;
+	return OD_OK;
+}
+
+static int open_all(struct odm_cluster *c, struct od_err *err)
+{
+	const struct odm_predictions_opts po = {
+		.n_layers = c->o.config->n_layers,
+		.n_experts = c->o.config->n_experts,
+		.top_k = c->o.config->top_k,
+		.max_rows = 1,
+		.max_tokens = c->o.ctx_tokens,
+		.want = c->o.want,
+	};
+	int rc = allocate(c, err);
+
+	if (rc != OD_OK)
+		return rc;
+	c->changed_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+	if (c->changed_fd < 0)
+		return od_fail_errno(err, OD_ERR_IO, "cannot make an eventfd");
+	c->zmq = od_zmq_context();
+	if (c->zmq == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "cannot make a ZeroMQ context");
+	rc = odm_predictions_new(&c->predictions, &po, err);
+	if (rc == OD_OK)
+		rc = open_loop(c, err);
+	if (rc == OD_OK)
+		rc = odm_members_wait(c->members, c->o.connect_timeout_ns, err);
+	return rc;
+}
+
+int odm_cluster_open(struct odm_cluster **out, const struct odm_cluster_opts *opts, struct od_err *err)
+{
+	struct odm_cluster *c = calloc(1, sizeof(*c));
+	int rc;
+
+	*out = NULL;
+	if (c == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "cluster");
+	c->o = *opts;
+	c->changed_fd = -1;
+	pthread_mutex_init(&c->lock, NULL);
+	rc = open_all(c, err);
+	if (rc != OD_OK) {
+		odm_cluster_close(c);
+		return rc;
+	}
+	*out = c;
+	return OD_OK;
+}
+
+static void stop_loop(struct odm_cluster *c)
+{
+	pthread_mutex_lock(&c->lock);
+	c->stop = true;
+	pthread_mutex_unlock(&c->lock);
+	if (c->has_thread) {
+		uv_async_send(&c->async);
+		pthread_join(c->thread, NULL);
+	} else if (c->has_async) { /* the thread never started: take down here what it would have */
+		on_async(&c->async);
+		uv_run(&c->loop, UV_RUN_DEFAULT);
+	}
+	if (c->has_loop)
+		uv_loop_close(&c->loop);
+}
+
+void odm_cluster_close(struct odm_cluster *c)
+{
+	if (c == NULL)
+		return;
+	stop_loop(c);
+	odm_members_free(c->members);
+	odm_predictions_free(c->predictions);
+	while (c->zmq != NULL && zmq_ctx_term(c->zmq) != 0 && errno == EINTR)
+		; /* a signal: it is not done yet */
+	if (c->changed_fd >= 0)
+		close(c->changed_fd);
+	pthread_mutex_destroy(&c->lock);
+	free(c->view.worker);
+	odm_want_place_fini(&c->place);
+	free(c->named);
+	free(c->slots);
+	free(c->reached);
+	free(c);
+}

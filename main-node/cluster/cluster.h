@@ -1,0 +1,66 @@
+/* cluster.h - main's loop thread: membership, predictions in, WANTs out.
+ *
+ * Thread: odm_cluster_open starts the loop thread, odm_cluster_close joins it; the rest from the engine thread.
+ * Only main decides who loads what (design section 3, "One scheduler"). */
+#ifndef ODM_CLUSTER_H
+#define ODM_CLUSTER_H
+
+#include "common/predict/predictor.h"
+#include "main-node/cluster/members.h"
+#include "main-node/cluster/placement.h"
+#include "main-node/cluster/predictions.h"
+
+/* From ODM_PREDICT_OWN on, main's own: od_predictor_kinds in their order. */
+enum odm_predictor { ODM_PREDICT_SHADOW, ODM_PREDICT_NONE, ODM_PREDICT_OWN };
+extern const char *const odm_predictor_names[]; /* "shadow", "none", od_predictor_kinds, NULL */
+
+struct odm_cluster;
+
+/* How often the shadow is aligned (OD-MoE section 3.2, T_i_KV_j), in decode steps; 0: never. shadow_link.h has the
+ * rules. */
+struct odm_align {
+	uint32_t token_period, kv_period;
+	enum od_dtype rows; /* of STATE: OD_F32 or OD_BF16; 0: as they are stored */
+	bool second_guesses; /* it may tell of the token that it nearly chose, too */
+};
+
+struct odm_cluster_opts {
+	const struct od_config *config;
+	uint8_t fingerprint[32];
+	enum od_profile profile;
+	const char *kernel_class;
+	bool mixed;
+	uint32_t ctx_tokens, max_rows;
+	uint32_t group_size; /* G as asked; 0: top-k */
+	uint32_t predictor;	    /* index of odm_predictor_names */
+	const char *second_opinion; /* one of od_predictor_kinds beside it; NULL: none */
+	struct od_want_opts want;
+	struct odm_align align;
+	const struct od_hosts *hosts;
+	const char *hosts_path; /* read again on SIGHUP; NULL: never */
+	uint64_t connect_timeout_ns;
+	const atomic_bool *cancel; /* main is asked to end */
+};
+
+/* Connects and waits until every host is here. */
+OD_MUST_CHECK int odm_cluster_open(struct odm_cluster **out, const struct odm_cluster_opts *opts, struct od_err *err);
+void odm_cluster_close(struct odm_cluster *c); /* NULL ok */
+
+struct odm_members *odm_cluster_members(struct odm_cluster *c);
+struct odm_predictions *odm_cluster_predictions(struct odm_cluster *c);
+void *odm_cluster_zmq(struct odm_cluster *c);
+int odm_cluster_changed_fd(const struct odm_cluster *c); /* eventfd: membership changed */
+const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c);
+/* Those of the workers in a view; what an expert costs them is left out: it belongs to the thread that has the view. */
+struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct odm_view *view);
+
+/* Have the loop thread send the WANTs that odm_predictions_add or _require left behind. */
+void odm_cluster_flush_wants(struct odm_cluster *c);
+/* CLOSE (step, m) to every worker: nothing of the step up to m is needed any more. */
+void odm_cluster_close_step(struct odm_cluster *c, uint64_t step, uint32_t m);
+/* Behind the CLOSEs so far: the workers' loads are counted from now on, or no more (odm_members_mark_loads). */
+void odm_cluster_mark_loads(struct odm_cluster *c, bool begin);
+/* CLOSE (step, m) to the workers where a WANT of it went that no RUN took (used_member: by id). */
+void odm_cluster_close_unused(struct odm_cluster *c, uint64_t step, uint32_t m, const bool *used_member);
+
+#endif

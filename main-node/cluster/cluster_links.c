@@ -1,0 +1,134 @@
+#include "main-node/cluster/cluster_links.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ATTACH_TIMEOUT_MS 2000
+#define RETURN_WAIT_NS (5 * OD_NS_PER_S) /* longer than a daemon needs to notice and to be found again */
+
+int odm_links_init(struct odm_links *l, struct odm_cluster *c, const struct od_forward_opts *o, struct od_err *err)
+{
+	const struct odm_cluster_opts *co = odm_cluster_opts(c);
+
+	*l = (struct odm_links){ .cluster = c };
+	l->view.worker = calloc(OD_MAX_HOSTS, sizeof(*l->view.worker));
+	l->link = calloc(OD_MAX_HOSTS, sizeof(*l->link));
+	if (l->view.worker == NULL || l->link == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "links to the workers");
+	return odm_shadow_link_init(&l->shadow, o, co->ctx_tokens, &co->align, err);
+}
+
+void odm_links_fini(struct odm_links *l)
+{
+	for (uint32_t i = 0; i < l->view.n_workers; i++)
+		odm_link_close(&l->link[i]);
+	odm_shadow_link_fini(&l->shadow);
+	free(l->view.worker);
+	free(l->link);
+}
+
+static uint32_t cost_of(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+{
+	const struct odm_links *l = arg;
+
+	return odm_members_cost(odm_cluster_members(l->cluster), &l->view.worker[worker], m, expert);
+}
+
+static void make_groups(struct odm_links *l)
+{
+	l->groups = odm_cluster_groups(l->cluster, &l->view);
+	l->groups.cost = cost_of;
+	l->groups.cost_arg = l;
+}
+
+/* Links follow the members: an index in the new view takes over the socket of the same session. */
+static void take_view(struct odm_links *l)
+{
+	struct odm_link old[OD_MAX_HOSTS];
+	uint32_t n_old = l->view.n_workers;
+
+	memcpy(old, l->link, n_old * sizeof(*old));
+	odm_members_view(odm_cluster_members(l->cluster), &l->view);
+	for (uint32_t i = 0; i < l->view.n_workers; i++) {
+		l->link[i] = (struct odm_link){ .member = l->view.worker[i].id };
+		for (uint32_t j = 0; j < n_old; j++) {
+			if (old[j].session != 0 && old[j].member == l->view.worker[i].id &&
+			    old[j].session == l->view.worker[i].session) {
+				l->link[i] = old[j];
+				old[j].socket = NULL;
+			}
+		}
+	}
+	for (uint32_t j = 0; j < n_old; j++)
+		odm_link_close(&old[j]);
+}
+
+/* Workers that cannot be attached leave the view, so that groups are made of the others. */
+static void open_links(struct odm_links *l)
+{
+	struct odm_members *ms = odm_cluster_members(l->cluster);
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < l->view.n_workers; i++) {
+		const struct odm_member *m = &l->view.worker[i];
+		struct od_err why;
+
+		if (l->link[i].session != m->session &&
+		    odm_link_open(&l->link[i], odm_cluster_zmq(l->cluster), m, ATTACH_TIMEOUT_MS, &why) != OD_OK) {
+			odm_members_distrust(ms, m->id, m->session, why.msg);
+			continue;
+		}
+		l->view.worker[n] = *m;
+		l->link[n++] = l->link[i];
+	}
+	l->view.n_workers = n;
+}
+
+void odm_links_refresh(struct odm_links *l)
+{
+	bool listens;
+
+	if (odm_members_epoch(odm_cluster_members(l->cluster)) == l->view.epoch)
+		return;
+	take_view(l);
+	open_links(l);
+	make_groups(l);
+	/* One that nobody listens to is not aligned either. */
+	listens = odm_cluster_opts(l->cluster)->predictor == ODM_PREDICT_SHADOW;
+	odm_shadow_link_follow(&l->shadow, l->cluster, listens && l->view.has_shadow ? &l->view.shadow : NULL);
+}
+
+int odm_links_open(struct odm_links *l, struct od_err *err)
+{
+	char why[600];
+
+	odm_links_refresh(l);
+	odm_members_explain(odm_cluster_members(l->cluster), why, sizeof(why));
+	return why[0] == '\0' ? OD_OK : od_fail(err, OD_ERR_UNREACHABLE, "cannot use %s", why);
+}
+
+int odm_links_wait(struct odm_links *l, struct od_err *err)
+{
+	const struct odm_cluster_opts *o = odm_cluster_opts(l->cluster);
+	uint64_t end = od_now_ns() + RETURN_WAIT_NS, now;
+	char why[600];
+
+	odm_links_refresh(l);
+	while (l->view.n_workers == 0 && !atomic_load(o->cancel) && (now = od_now_ns()) < end) {
+		if (odm_members_wait_any(odm_cluster_members(l->cluster), end - now, o->cancel))
+			odm_links_refresh(l);
+	}
+	if (l->view.n_workers > 0)
+		return OD_OK;
+	if (atomic_load(o->cancel))
+		return od_fail(err, OD_ERR_CANCELLED, "cancelled");
+	odm_members_explain(odm_cluster_members(l->cluster), why, sizeof(why));
+	return od_fail(err, OD_ERR_UNREACHABLE, "no worker is left to run experts: %s", why);
+}
+
+bool odm_links_alive(struct odm_links *l, uint32_t worker)
+{
+	const struct odm_link *k = &l->link[worker];
+
+	return k->session != 0 && odm_members_alive(odm_cluster_members(l->cluster), k->member, k->session);
+}

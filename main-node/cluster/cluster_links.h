@@ -1,0 +1,32 @@
+/* cluster_links.h - the engine's picture of the cluster during a step: the members as of its epoch, their groups, and a
+ * data socket to each. Membership changes apply between steps (odm_links_refresh).
+ *
+ * Thread: the engine thread. Owner: the cluster service. */
+#ifndef ODM_CLUSTER_LINKS_H
+#define ODM_CLUSTER_LINKS_H
+
+#include "main-node/cluster/shadow_link.h"
+
+struct odm_links {
+	struct odm_cluster *cluster; /* borrowed */
+	struct odm_view view;
+	struct odm_groups groups;
+	struct odm_link *link; /* [OD_MAX_HOSTS], by index in the view */
+	struct odm_shadow_link shadow;
+};
+
+OD_MUST_CHECK int odm_links_init(struct odm_links *l, struct odm_cluster *c, const struct od_forward_opts *o,
+				 struct od_err *err);
+void odm_links_fini(struct odm_links *l);
+
+/* Follow the members; attaches to those that are new, and does without those that cannot be attached. */
+void odm_links_refresh(struct odm_links *l);
+/* At the start everybody must be there: OD_ERR_UNREACHABLE names who cannot be attached. */
+OD_MUST_CHECK int odm_links_open(struct odm_links *l, struct od_err *err);
+/* The incarnation that the link is attached to is still a member. */
+bool odm_links_alive(struct odm_links *l, uint32_t worker);
+/* Wait for a worker to come (back) and follow the members; OD_ERR_UNREACHABLE with the reason of each that is gone when
+ * none does in time, OD_ERR_CANCELLED when main is to end. After a pause of main's own everybody is gone for a moment. */
+OD_MUST_CHECK int odm_links_wait(struct odm_links *l, struct od_err *err);
+
+#endif

@@ -1,0 +1,761 @@
+#include "main-node/cluster/cluster_service.h"
+
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/trace.h"
+#include "common/cache/cache_state.h"
+#include "main-node/cluster/cluster_links.h"
+#include "main-node/cluster/layer_pieces.h"
+#include "main-node/cluster/predictor_link.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PREFILL_BATCH_ROWS 64
+#define PREFILL_OPEN_RUNS 2
+#define WAIT_MS 250
+#define RESEND_AFTER_NS (2 * OD_NS_PER_S)
+#define MAX_RESENDS 2
+#define RUN_EXPERTS_MAX 64
+#define REST_MS 50 /* between two rounds of asking for an expert that is being pulled */
+#define RESULTS_AT_ONCE 64 /* of one worker, then the others get their turn */
+#define LOADS_TIMEOUT_NS (500 * OD_NS_PER_MS)
+
+struct service {
+	struct odm_expert_service base;
+	struct odm_cluster *cluster;
+	struct od_forward_opts o;
+	size_t hidden, row_bytes;
+	uint32_t run_rows; /* of a prefill batch */
+	struct odm_links net;
+	struct odm_predictor_link predictor, second;
+	struct odm_step step;
+	const struct od_moe_call *call; /* the layer under way; NULL between layers */
+	struct odm_pieces work;
+	uint32_t layers_done; /* of the step */
+	/* Scratch of one RUN, and of waiting. */
+	uint32_t *row_slot;    /* [max_rows]: row of the call -> row of the RUN */
+	uint32_t *indices;     /* [max_rows * top_k]: RunExpert.rows */
+	uint8_t *rows;	       /* [max_rows][row_bytes] */
+	bool *used_member;     /* [OD_MAX_HOSTS], by member's id */
+	zmq_pollitem_t *items; /* [OD_MAX_HOSTS + 2] */
+	uint64_t last_request;
+	struct odm_figures sum; /* since the last figures() */
+	uint64_t rest_ns;	 /* when resting pieces may be sent again; 0: none rests */
+	uint64_t layer_stall_ns; /* the longest wait for a load in this layer */
+	uint64_t counted;	 /* sequence whose decode steps' loads are being counted; 0: none */
+};
+
+static size_t row_bytes(const struct od_config *cfg, enum od_profile profile)
+{
+	return cfg->hidden * od_dtype_bytes(profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32);
+}
+
+uint32_t odm_run_rows(const struct od_config *cfg, enum od_profile profile)
+{
+	size_t most = OD_MAX_RUN_BYTES / row_bytes(cfg, profile);
+
+	return most == 0 ? 1 : most < PREFILL_BATCH_ROWS ? (uint32_t)most : PREFILL_BATCH_ROWS;
+}
+
+/* --- a step --- */
+
+static int begin_step(struct odm_expert_service *base, const struct odm_step *step, struct od_err *err)
+{
+	struct service *s = (struct service *)base;
+	bool decode = step->phase == ODM_DECODE;
+	int rc = odm_links_wait(&s->net, err);
+	int32_t token;
+
+	if (rc != OD_OK)
+		return rc;
+	if (decode && s->counted != step->sequence) {
+		odm_cluster_mark_loads(s->cluster, true);
+		s->counted = step->sequence;
+	}
+	s->step = *step;
+	s->layers_done = 0;
+	token = odm_shadow_link_token(&s->net.shadow, step);
+	if (odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, &token, decode ? step->n_rows : 0,
+				  step->rows[0].position - step->prompt_tokens, decode))
+		odm_cluster_flush_wants(s->cluster);
+	odm_shadow_link_step(&s->net.shadow, s->net.view.epoch, step);
+	odm_predictor_link_step(&s->predictor, step);
+	odm_predictor_link_step(&s->second, step);
+	return OD_OK;
+}
+
+static void end_step(struct odm_expert_service *base)
+{
+	struct service *s = (struct service *)base;
+	bool changed = odm_members_epoch(odm_cluster_members(s->cluster)) != s->net.view.epoch;
+
+	/* RUNs void the WANTs of a step; not those of a step that was given up, of a prefill, or sent to a worker that
+	 * joined while it ran. */
+	if (s->layers_done < s->o.config->n_layers || s->step.phase == ODM_PREFILL || changed)
+		odm_cluster_close_step(s->cluster, s->step.step, s->o.config->n_layers - 1);
+	s->call = NULL;
+}
+
+static void close_sequence(struct odm_expert_service *base, uint64_t sequence)
+{
+	struct service *s = (struct service *)base;
+
+	odm_shadow_link_close_sequence(&s->net.shadow, s->net.view.epoch, sequence);
+	odm_predictor_link_close_sequence(&s->predictor, sequence);
+	odm_predictor_link_close_sequence(&s->second, sequence);
+	/* The shadow may have run ahead into a step that will not come. */
+	odm_cluster_close_step(s->cluster, s->step.next_step, s->o.config->n_layers - 1);
+}
+
+/* --- one layer --- */
+
+static uint32_t wanted_at(void *arg, uint16_t expert)
+{
+	struct service *s = arg;
+	uint32_t id = odm_predictions_where(odm_cluster_predictions(s->cluster), s->call->step, s->call->m, expert);
+
+	return id == ODM_NOBODY ? ODM_NOBODY : odm_view_find(&s->net.view, id);
+}
+
+/* Prefill needs nearly every expert, so say so before the rows come; the layer after it too when that pays. */
+static void announce(struct service *s)
+{
+	struct odm_predictions *p = odm_cluster_predictions(s->cluster);
+	uint64_t step = s->call->step;
+	uint32_t m = s->call->m;
+
+	odm_predictions_require(p, step, m, s->work.chosen, s->work.n_chosen);
+	if (s->call->n_rows * s->o.config->top_k >= 4u * (size_t)s->o.config->n_experts &&
+	    m + 1 < s->o.config->n_layers)
+		odm_predictions_require_all(p, step, m + 1);
+	odm_cluster_flush_wants(s->cluster);
+}
+
+/* --- sending --- */
+
+static void put_row(struct service *s, uint32_t slot, uint32_t row)
+{
+	const float *x = s->call->x + (size_t)row * s->hidden;
+	uint8_t *to = s->rows + (size_t)slot * s->row_bytes;
+
+	if (s->o.profile == OD_PROFILE_BF16)
+		s->o.backend->f32_to_bf16((uint16_t *)(void *)to, x, s->hidden);
+	else
+		memcpy(to, x, s->row_bytes);
+}
+
+/* A RUN of n pieces of one worker: each row travels once. request 0: a new one. */
+static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece, size_t n, bool closes,
+		    uint64_t request)
+{
+	Od__RunExpert expert[RUN_EXPERTS_MAX], *list[RUN_EXPERTS_MAX];
+	struct odm_link *l = &s->net.link[worker];
+	Od__Run run = OD__RUN__INIT;
+	Od__Header h = OD__HEADER__INIT;
+	struct od_out_frame frame = { .bytes = s->rows };
+	size_t k = s->o.config->top_k, at = 0;
+	int rc;
+
+	memset(s->row_slot, 0xff, s->call->n_rows * sizeof(*s->row_slot));
+	for (size_t i = 0; i < n; i++) {
+		od__run_expert__init(&expert[i]);
+		list[i] = &expert[i];
+		expert[i].expert = piece[i]->expert;
+		expert[i].rank = (uint32_t)(piece[i] - s->work.piece);
+		expert[i].last = piece[i]->last;
+		expert[i].rows = s->indices + at;
+		expert[i].n_rows = piece[i]->count;
+		for (uint32_t j = 0; j < piece[i]->count; j++) {
+			uint32_t row = s->work.order[piece[i]->first + j] / (uint32_t)k;
+
+			if (s->row_slot[row] == UINT32_MAX) {
+				s->row_slot[row] = run.n_rows;
+				put_row(s, run.n_rows++, row);
+			}
+			s->indices[at++] = s->row_slot[row];
+		}
+	}
+	run.step = s->call->step;
+	run.m = s->call->m;
+	run.request = request != 0 ? request : ++s->last_request;
+	run.experts = list;
+	run.n_experts = n;
+	run.closes = closes;
+	run.fetch = piece[0]->fetch; /* and so all others' */
+	run.prompt = s->step.phase == ODM_PREFILL;
+	frame.len = (size_t)run.n_rows * s->row_bytes;
+	h.body_case = OD__HEADER__BODY_RUN;
+	h.run = &run;
+	rc = odm_link_send(l, s->net.view.epoch, &h, &frame, 1);
+	if (rc != OD_OK)
+		return rc;
+	for (size_t i = 0; i < n; i++) {
+		piece[i]->state = ODM_PIECE_SENT;
+		piece[i]->request = run.request;
+	}
+	s->used_member[l->member] = true;
+	l->open += request == 0;
+	l->last_ns = od_now_ns();
+	s->sum.worker_runs++;
+	return OD_OK;
+}
+
+static void pump(struct service *s, uint32_t worker)
+{
+	bool decode = s->step.phase == ODM_DECODE;
+	unsigned max = decode ? UINT32_MAX : PREFILL_OPEN_RUNS;
+	size_t at_once = decode ? RUN_EXPERTS_MAX : 1;
+	struct odm_piece *piece[RUN_EXPERTS_MAX];
+	bool more = true;
+
+	while (more && s->net.link[worker].open < max) {
+		size_t n = odm_pieces_next(&s->work, worker, at_once, piece, &more);
+
+		/* A full queue or a broken connection: tried again at the next wake-up, or the worker is dead by then. */
+		if (n == 0 || send_run(s, worker, piece, n, !more, 0) != OD_OK)
+			return;
+	}
+}
+
+/* --- losing a worker --- */
+
+/* The nth living worker for a piece, counted through the layer's group and then the groups after it, those that have the
+ * expert before those that lack it; each expert begins at another one, so that what a lost worker owed is spread. */
+static uint32_t candidate(struct service *s, const struct odm_piece *p, uint32_t nth)
+{
+	const struct odm_groups *g = &s->net.groups;
+	uint32_t group = odm_group_of_layer(g, s->call->step, s->call->m);
+
+	for (uint32_t i = 0; i < 2 * g->n_groups; i++) {
+		uint32_t at = (group + i) % g->n_groups, size = odm_group_size(g, at);
+
+		for (uint32_t j = 0; j < size; j++) {
+			uint32_t w = odm_group_worker(g, at, (p->expert + j) % size);
+
+			if (odm_worker_has(g, w, s->call->m, p->expert) == (i < g->n_groups) &&
+			    odm_links_alive(&s->net, w) && nth-- == 0)
+				return w;
+		}
+	}
+	return ODM_NOBODY;
+}
+
+static void move_piece(struct service *s, struct odm_piece *p, uint32_t to)
+{
+	s->sum.recovered_runs += p->state == ODM_PIECE_SENT;
+	p->worker = to;
+	p->state = ODM_PIECE_TODO;
+	p->last = true; /* its neighbours may lie elsewhere now */
+}
+
+/* Nobody of this step's view is left: whoever comes back within a while takes it all. */
+static int start_over(struct service *s, struct od_err *err)
+{
+	int rc = odm_links_wait(&s->net, err);
+
+	for (size_t i = 0; rc == OD_OK && i < s->work.n; i++) {
+		if (s->work.piece[i].state != ODM_PIECE_DONE)
+			move_piece(s, &s->work.piece[i], (uint32_t)i % s->net.view.n_workers);
+	}
+	return rc;
+}
+
+/* Everything that dead workers owe goes to others. */
+static int move_from_dead(struct service *s, struct od_err *err)
+{
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
+		if (odm_links_alive(&s->net, w))
+			continue;
+		odm_link_close(&s->net.link[w]);
+		for (size_t i = 0; i < s->work.n; i++) {
+			struct odm_piece *p = &s->work.piece[i];
+			uint32_t to;
+
+			if (p->worker != w || p->state == ODM_PIECE_DONE)
+				continue;
+			to = candidate(s, p, 0);
+			if (to == ODM_NOBODY)
+				return start_over(s, err);
+			move_piece(s, p, to);
+		}
+	}
+	return OD_OK;
+}
+
+/* Under the same number, so that whichever answer comes first counts. Pieces that went out together are asked for one by
+ * one: a RESULT answers one expert. */
+static void send_again(struct service *s, struct odm_piece *p)
+{
+	if (send_run(s, p->worker, &p, 1, false, p->request) != OD_OK)
+		return; /* tried again, or the worker is distrusted */
+}
+
+/* A worker that says it has nothing to do although we wait for it: the RUN went down with a broken connection, or could
+ * not be sent. Asked again a few times; then its data socket is taken for dead, however lively its heartbeats. */
+static void resend_lost(struct service *s, uint32_t worker)
+{
+	struct odm_members *ms = odm_cluster_members(s->cluster);
+	struct odm_link *l = &s->net.link[worker];
+	struct odm_member_stats st;
+	char name[300];
+
+	if (l->session == 0 || od_now_ns() - l->last_ns < RESEND_AFTER_NS || !odm_pieces_owed(&s->work, worker) ||
+	    !odm_members_stats(ms, l->member, &st, name, sizeof(name)))
+		return;
+	l->last_ns = od_now_ns();
+	odm_link_reattach(l);
+	if (st.busy || st.pongs == l->last_pongs) {
+		l->last_pongs = st.pongs;
+		return;
+	}
+	if (l->resends++ == MAX_RESENDS) {
+		odm_members_distrust(ms, l->member, l->session, "it answers heartbeats, but not on its data port");
+		return;
+	}
+	od_log_limited(OD_LOG_WARN, "%s does not know of what it was asked; asking again", name);
+	for (size_t i = 0; i < s->work.n; i++) {
+		struct odm_piece *p = &s->work.piece[i];
+
+		if (p->worker == worker && p->state == ODM_PIECE_SENT)
+			send_again(s, p);
+	}
+}
+
+/* --- results --- */
+
+static void put_outputs(struct service *s, const struct odm_piece *p, const uint8_t *bytes)
+{
+	for (uint32_t j = 0; j < p->count; j++) {
+		float *y = s->call->y + (size_t)s->work.order[p->first + j] * s->hidden;
+		const uint8_t *from = bytes + (size_t)j * s->row_bytes;
+
+		if (s->o.profile == OD_PROFILE_BF16) { /* frames are received in place and need not be aligned */
+			memcpy(s->rows, from, s->row_bytes);
+			s->o.backend->bf16_to_f32(y, (const uint16_t *)(const void *)s->rows, s->hidden);
+		} else {
+			memcpy(y, from, s->row_bytes);
+		}
+	}
+}
+
+/* Its WANT had been sent to this worker when the router spoke. */
+static bool was_ordered(struct service *s, const struct odm_piece *p)
+{
+	return odm_predictions_ordered(odm_cluster_predictions(s->cluster), s->call->step, s->call->m, p->expert) ==
+	       s->net.link[p->worker].member;
+}
+
+static void count_result(struct service *s, const struct odm_piece *p, const Od__Result *r)
+{
+	bool decode = s->step.phase == ODM_DECODE;
+
+	s->sum.loads += r->loaded_bytes > 0;
+	s->sum.loaded_bytes += r->loaded_bytes;
+	s->sum.load_ns += r->loaded_bytes > 0 ? r->load_ns : 0;
+	s->sum.worker_compute_ns += r->compute_ns;
+	s->sum.decode_loads += decode && r->loaded_bytes > 0;
+	if (decode && s->net.view.worker[p->worker].cache) {
+		s->sum.cache_uses++;
+		if (od_cache_from_wire(r->cached) != OD_CACHE_NONE)
+			s->sum.cache_hits[od_cache_from_wire(r->cached)]++;
+	}
+	if (decode && r->ready)
+		s->sum.served_in_time += was_ordered(s, p) ? p->count : 0;
+	if (!decode || r->ready)
+		return;
+	s->sum.stalls++;
+	if (r->wait_ns > s->layer_stall_ns)
+		s->layer_stall_ns = r->wait_ns;
+}
+
+/* Asked once more after a rest: it is being pulled there, or at one of those that were asked. */
+static void rest(struct service *s, struct odm_piece *p, uint32_t to)
+{
+	move_piece(s, p, to);
+	p->resting = true;
+	if (s->rest_ns == 0)
+		s->rest_ns = od_now_ns() + REST_MS * OD_NS_PER_MS;
+}
+
+static void end_rests(struct service *s)
+{
+	if (s->rest_ns == 0 || od_now_ns() < s->rest_ns)
+		return;
+	s->rest_ns = 0;
+	for (size_t i = 0; i < s->work.n; i++)
+		s->work.piece[i].resting = false;
+}
+
+/* All have been asked, and none has it. True: there will be another round. */
+static bool ask_all_again(struct service *s, struct odm_piece *p)
+{
+	const uint32_t first = candidate(s, p, 0);
+
+	if (!p->coming && (p->fetch || !p->missing))
+		return false;
+	p->fetch = p->fetch || !p->coming;
+	p->attempts = 1;
+	p->coming = p->missing = false;
+	rest(s, p, first != ODM_NOBODY ? first : p->worker); /* nobody: all are dead, which is another's business */
+	return true;
+}
+
+static int failed_result(struct service *s, struct odm_piece *p, const Od__Result *r, struct od_err *err)
+{
+	const bool lacks = r->code == OD_ERR_BUSY || r->code == OD_ERR_MISSING;
+	char name[300] = "a worker", reason[300];
+	struct odm_member_stats st;
+	uint32_t to;
+
+	od_peer_text(r->reason, reason, sizeof(reason));
+	odm_members_stats(odm_cluster_members(s->cluster), s->net.link[p->worker].member, &st, name, sizeof(name));
+	p->coming = p->coming || r->code == OD_ERR_BUSY;
+	p->missing = p->missing || r->code == OD_ERR_MISSING;
+	if (lacks) /* nothing was lost */
+		p->state = ODM_PIECE_TODO;
+	if (p->fetch && r->code == OD_ERR_BUSY) { /* one that pulls it is enough */
+		rest(s, p, p->worker);
+		return OD_OK;
+	}
+	to = candidate(s, p, p->attempts++);
+	if (to == p->worker)
+		to = candidate(s, p, p->attempts++);
+	if (to == ODM_NOBODY && ask_all_again(s, p))
+		return OD_OK;
+	if (to == ODM_NOBODY)
+		return od_fail(err, OD_ERR_IO, "no worker can run expert %u of layer %u; the last, %s, said: %s", p->expert,
+			       s->call->m, name, reason);
+	od_log_limited(lacks ? OD_LOG_DEBUG : OD_LOG_WARN, "%s cannot run expert %u of layer %u (%s); another worker will", name,
+		       p->expert, s->call->m, reason);
+	move_piece(s, p, to);
+	return OD_OK;
+}
+
+static int on_result(struct service *s, uint32_t worker, const struct od_msg *m, struct od_err *err)
+{
+	const Od__Result *r = m->header->result;
+	struct odm_piece *p = r->step == s->call->step && r->m == s->call->m ? odm_pieces_find(&s->work, r->request, r->expert) : NULL;
+	struct odm_link *l = &s->net.link[worker];
+	const void *bytes;
+	size_t len;
+	int rc = OD_OK;
+
+	if (p == NULL || p->worker != worker)
+		return OD_OK; /* an answer that is no longer needed */
+	l->last_ns = od_now_ns();
+	l->resends = 0;
+	bytes = od_msg_frame(m, 0, &len);
+	if (r->code != OD_OK) {
+		rc = failed_result(s, p, r, err);
+	} else if (bytes == NULL || len != (size_t)p->count * s->row_bytes) {
+		od_log_limited(OD_LOG_WARN, "a RESULT of expert %u has %zu bytes, expected %zu", p->expert, len,
+			       (size_t)p->count * s->row_bytes);
+		odm_members_distrust(odm_cluster_members(s->cluster), l->member, l->session,
+				     "it sent a malformed RESULT");
+	} else {
+		put_outputs(s, p, bytes);
+		count_result(s, p, r);
+		p->state = ODM_PIECE_DONE;
+		s->work.n_done++;
+	}
+	if (l->open > 0 && !odm_pieces_open(&s->work, r->request))
+		l->open--;
+	return rc;
+}
+
+static int receive(struct service *s, uint32_t worker, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	for (int i = 0; i < RESULTS_AT_ONCE && rc == OD_OK && s->net.link[worker].session != 0; i++) {
+		struct od_msg m;
+
+		rc = odm_link_recv(&s->net.link[worker], &m);
+		if (rc == OD_ERR_BUSY)
+			return OD_OK;
+		if (rc != OD_OK)
+			return od_fail(err, rc, "data socket: %s", od_status_text(rc));
+		if (m.header->body_case == OD__HEADER__BODY_RESULT)
+			rc = on_result(s, worker, &m, err);
+		else if (m.header->body_case != OD__HEADER__BODY_ATTACHED)
+			od_log_limited(OD_LOG_WARN, "a worker sent %s on its data socket, which it must not",
+				       od_body_name(m.header->body_case));
+		od_msg_fini(&m);
+	}
+	return rc;
+}
+
+static void wait_for_something(struct service *s)
+{
+	size_t n = 0;
+	uint64_t count;
+
+	s->items[n++] = (zmq_pollitem_t){ .fd = odm_cluster_changed_fd(s->cluster), .events = ZMQ_POLLIN };
+	if (s->net.shadow.link.socket != NULL)
+		s->items[n++] = (zmq_pollitem_t){ .socket = s->net.shadow.link.socket, .events = ZMQ_POLLIN };
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
+		if (s->net.link[w].socket != NULL && s->net.link[w].open > 0)
+			s->items[n++] = (zmq_pollitem_t){ .socket = s->net.link[w].socket, .events = ZMQ_POLLIN };
+	}
+	zmq_poll(s->items, (int)n, s->rest_ns != 0 ? REST_MS : WAIT_MS);
+	if (read(odm_cluster_changed_fd(s->cluster), &count, sizeof(count)) < 0)
+		return; /* nothing changed */
+}
+
+static int run_pieces(struct service *s, struct od_err *err)
+{
+	int rc = move_from_dead(s, err); /* who died while main computed */
+
+	while (rc == OD_OK && s->work.n_done < s->work.n) {
+		if (atomic_load(odm_cluster_opts(s->cluster)->cancel))
+			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
+		end_rests(s);
+		for (uint32_t w = 0; w < s->net.view.n_workers; w++)
+			pump(s, w);
+		odm_shadow_link_serve(&s->net.shadow, s->net.view.epoch);
+		wait_for_something(s);
+		for (uint32_t w = 0; rc == OD_OK && w < s->net.view.n_workers; w++) {
+			rc = receive(s, w, err);
+			resend_lost(s, w);
+		}
+		if (rc == OD_OK)
+			rc = move_from_dead(s, err);
+	}
+	return rc;
+}
+
+static int run(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
+{
+	struct service *s = (struct service *)r; /* runner is the first member of the first */
+	bool decode = s->step.phase == ODM_DECODE;
+	uint64_t start_ns = od_now_ns(), span;
+	int rc;
+
+	s->call = call;
+	s->layer_stall_ns = s->rest_ns = 0;
+	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
+		s->net.link[w].open = 0;
+	if (decode)
+		odm_predictions_resolve(odm_cluster_predictions(s->cluster), call->step, call->m, call->expert,
+					od_forward_probabilities_of(s->step.forward, 0), call->n_rows);
+	if (decode) {
+		odm_pieces_decode(&s->work, call, &s->net.groups, wanted_at, s);
+	} else {
+		odm_pieces_prefill(&s->work, call, &s->net.groups, wanted_at, s, s->run_rows);
+		announce(s);
+	}
+	span = od_trace_begin();
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
+		pump(s, w);
+	od_trace_end("send RUNs", span, (int64_t)call->step, call->m, -1);
+	if (decode) { /* behind the RUNs, which are urgent */
+		odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, &s->step, call->m);
+		odm_cluster_close_unused(s->cluster, call->step, call->m, s->used_member);
+		s->sum.expert_uses += call->n_rows * s->o.config->top_k;
+	}
+	odm_predictor_link_routed(&s->predictor, &s->step, call->m);
+	odm_predictor_link_routed(&s->second, &s->step, call->m);
+	span = od_trace_begin();
+	rc = run_pieces(s, err);
+	od_trace_end("wait for experts", span, (int64_t)call->step, call->m, -1);
+	if (rc != OD_OK)
+		return rc;
+	s->call = NULL;
+	s->layers_done++;
+	if (decode) {
+		s->sum.decode_layers++;
+		s->sum.experts_ns += od_now_ns() - start_ns;
+		s->sum.stall_ns += s->layer_stall_ns;
+	}
+	return OD_OK;
+}
+
+/* --- figures --- */
+
+/* Recall and lateness since the last time. */
+static void recall_figures(struct service *s, struct odm_figures *f, struct od_recall *detail)
+{
+	const struct odm_cluster_opts *co = odm_cluster_opts(s->cluster);
+	struct odm_prediction_figures p;
+	struct od_recall recall;
+
+	if (!f->has_predictor || od_recall_init(&recall, co->config->n_layers, co->ctx_tokens, NULL) != OD_OK)
+		return;
+	odm_predictions_take_figures(odm_cluster_predictions(s->cluster), &recall, &p);
+	f->predicted_uses = recall.all.uses;
+	f->recalled_uses = recall.all.recalled;
+	f->late_predictions = recall.rows.late;
+	f->missing_predictions = od_recall_missing(&recall.rows);
+	f->first_predictions = p.times.steps;
+	f->first_prediction_min_ns = p.times.first_min_ns;
+	f->first_prediction_median_ns = p.times.first_median_ns;
+	f->first_prediction_max_ns = p.times.first_max_ns;
+	f->lead_layers = p.times.lead_layers;
+	f->lead_routers = p.times.lead_routers;
+	f->hedged = p.hedged;
+	f->hedge_uses = p.hedge_uses;
+	f->corrected = p.corrected;
+	f->second_guesses = p.second_guesses;
+	if (detail != NULL)
+		od_recall_merge(detail, &recall);
+	od_recall_fini(&recall);
+}
+
+static void node_figures(struct service *s, struct odm_figures *f)
+{
+	struct odm_members *ms = odm_cluster_members(s->cluster);
+
+	for (uint32_t i = 0; i < odm_members_count(ms); i++) {
+		struct odm_node_figures *node;
+		struct odm_member_stats st;
+		char name[300];
+
+		if (!odm_members_stats(ms, i, &st, name, sizeof(name)))
+			continue;
+		node = odm_figures_add_node(f, name, st.peak_rss_bytes, st.alive);
+		if (node != NULL && st.spool_goal > 0) {
+			node->spool = true;
+			node->spool_bytes = st.spool_bytes;
+			node->spool_goal = st.spool_goal;
+			node->pulled_bytes = st.pulled_bytes;
+		}
+		if (st.slots > 0 && (f->slots == 0 || st.slots < f->slots))
+			f->slots = st.slots;
+	}
+}
+
+/* What the workers say they loaded since the first decode step; everything was closed before. */
+static void extra_loads(struct service *s, struct odm_figures *f)
+{
+	struct odm_load_counts c;
+
+	odm_cluster_mark_loads(s->cluster, false);
+	c = odm_members_loads(odm_cluster_members(s->cluster), LOADS_TIMEOUT_NS);
+	f->begun_loads = c.begun;
+	f->extra_loads = c.extra;
+	s->counted = 0;
+}
+
+static void figures(struct odm_expert_service *base, struct odm_figures *f, struct od_recall *recall)
+{
+	struct service *s = (struct service *)base;
+	const struct odm_figures *sum = &s->sum;
+
+	f->cluster = true;
+	f->has_predictor = odm_cluster_opts(s->cluster)->predictor != ODM_PREDICT_NONE;
+	f->expert_uses = sum->expert_uses;
+	f->served_in_time = sum->served_in_time;
+	f->decode_loads = sum->decode_loads;
+	f->cache_uses = sum->cache_uses;
+	memcpy(f->cache_hits, sum->cache_hits, sizeof(f->cache_hits));
+	if (s->counted != 0)
+		extra_loads(s, f);
+	f->stalls = sum->stalls;
+	f->stall_ns = sum->stall_ns;
+	f->decode_layers = sum->decode_layers;
+	f->experts_ns = sum->experts_ns;
+	f->loads = sum->loads;
+	f->loaded_bytes = sum->loaded_bytes;
+	f->load_ns = sum->load_ns;
+	f->worker_runs = sum->worker_runs;
+	f->worker_compute_ns = sum->worker_compute_ns;
+	f->recovered_runs = sum->recovered_runs;
+	f->state_bytes = s->net.shadow.state_bytes;
+	f->align_bytes = s->net.shadow.align_bytes;
+	f->asked_bytes = s->net.shadow.asked_bytes;
+	f->workers = s->net.view.n_workers;
+	f->groups = s->net.groups.n_groups;
+	recall_figures(s, f, recall);
+	node_figures(s, f);
+	s->sum = (struct odm_figures){ 0 };
+	s->net.shadow.state_bytes = s->net.shadow.align_bytes = s->net.shadow.asked_bytes = 0;
+}
+
+static void free_service(struct odm_expert_service *base)
+{
+	struct service *s = (struct service *)base;
+
+	odm_predictor_link_close(&s->predictor);
+	odm_predictor_link_close(&s->second);
+	odm_links_fini(&s->net); /* before the cluster: its sockets belong to the same ZeroMQ context */
+	odm_cluster_close(s->cluster);
+	odm_pieces_fini(&s->work);
+	free(s->row_slot);
+	free(s->indices);
+	free(s->used_member);
+	free(s->items);
+	od_free(s->rows);
+	free(s);
+}
+
+static int open_predictors(struct service *s, struct od_err *err)
+{
+	const struct odm_cluster_opts *co = odm_cluster_opts(s->cluster);
+	int rc = OD_OK;
+
+	if (co->predictor >= ODM_PREDICT_OWN)
+		rc = odm_predictor_link_open(&s->predictor, s->cluster, &s->o, odm_predictor_names[co->predictor],
+					     OD_FIRST_OPINION, err);
+	if (rc == OD_OK && co->second_opinion != NULL)
+		rc = odm_predictor_link_open(&s->second, s->cluster, &s->o, co->second_opinion, OD_SECOND_OPINION, err);
+	return rc;
+}
+
+static int allocate(struct service *s, struct od_err *err)
+{
+	int rc = odm_links_init(&s->net, s->cluster, &s->o, err);
+
+	if (rc == OD_OK)
+		rc = odm_pieces_init(&s->work, s->o.config, s->o.max_rows, OD_MAX_HOSTS, err);
+	if (rc != OD_OK)
+		return rc;
+	s->row_slot = calloc(s->o.max_rows, sizeof(*s->row_slot));
+	s->indices = calloc(s->o.max_rows * s->o.config->top_k, sizeof(*s->indices));
+	s->used_member = calloc(OD_MAX_HOSTS, sizeof(*s->used_member));
+	s->items = calloc(OD_MAX_HOSTS + 2, sizeof(*s->items));
+	s->rows = od_alloc_array(s->o.max_rows, s->row_bytes);
+	if (s->row_slot == NULL || s->indices == NULL || s->used_member == NULL || s->items == NULL || s->rows == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %zu rows", s->o.max_rows);
+	return OD_OK;
+}
+
+int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster *c, const struct od_forward_opts *opts,
+			    struct od_err *err)
+{
+	struct service *s = calloc(1, sizeof(*s));
+	int rc;
+
+	*out = NULL;
+	if (s == NULL) {
+		odm_cluster_close(c);
+		return od_fail(err, OD_ERR_NOMEM, "cluster");
+	}
+	s->base = (struct odm_expert_service){
+		.runner.run = run,
+		.begin_step = begin_step,
+		.end_step = end_step,
+		.close_sequence = close_sequence,
+		.figures = figures,
+		.free = free_service,
+	};
+	s->cluster = c;
+	s->o = *opts;
+	s->hidden = opts->config->hidden;
+	s->row_bytes = row_bytes(opts->config, opts->profile);
+	s->run_rows = odm_run_rows(opts->config, opts->profile);
+	rc = allocate(s, err);
+	if (rc == OD_OK)
+		rc = open_predictors(s, err);
+	if (rc == OD_OK)
+		rc = odm_links_open(&s->net, err);
+	if (rc != OD_OK) {
+		free_service(&s->base);
+		return rc;
+	}
+	*out = &s->base;
+	return OD_OK;
+}

@@ -1,0 +1,137 @@
+#include "main-node/cluster/layer_pieces.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int odm_pieces_init(struct odm_pieces *p, const struct od_config *cfg, size_t max_rows, size_t max_workers,
+		    struct od_err *err)
+{
+	size_t pairs = max_rows * cfg->top_k;
+
+	*p = (struct odm_pieces){ .n_experts = cfg->n_experts, .top_k = cfg->top_k };
+	p->piece = calloc(pairs + cfg->n_experts, sizeof(*p->piece));
+	p->order = calloc(pairs, sizeof(*p->order));
+	p->chosen = calloc(cfg->n_experts, sizeof(*p->chosen));
+	p->end = calloc(cfg->n_experts, sizeof(*p->end));
+	p->place = calloc(cfg->n_experts, sizeof(*p->place));
+	p->load = calloc(max_workers, sizeof(*p->load));
+	if (p->piece != NULL && p->order != NULL && p->chosen != NULL && p->end != NULL && p->place != NULL &&
+	    p->load != NULL)
+		return OD_OK;
+	odm_pieces_fini(p);
+	return od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %zu rows", max_rows);
+}
+
+void odm_pieces_fini(struct odm_pieces *p)
+{
+	free(p->piece);
+	free(p->order);
+	free(p->chosen);
+	free(p->end);
+	free(p->place);
+	free(p->load);
+	*p = (struct odm_pieces){ 0 };
+}
+
+/* order[] and chosen[] by counting. */
+static void group_by_expert(struct odm_pieces *p, const struct od_moe_call *call)
+{
+	size_t n = call->n_rows * p->top_k;
+	uint32_t at = 0;
+
+	memset(p->end, 0, p->n_experts * sizeof(*p->end));
+	p->n_chosen = p->n = p->n_done = 0;
+	for (size_t i = 0; i < n; i++)
+		p->end[call->expert[i]]++;
+	for (uint32_t e = 0; e < p->n_experts; e++) {
+		uint32_t size = p->end[e];
+
+		if (size > 0)
+			p->chosen[p->n_chosen++] = (uint16_t)e;
+		p->end[e] = at; /* its begin, until the pairs below have moved it to the end */
+		at += size;
+	}
+	for (size_t i = 0; i < n; i++)
+		p->order[p->end[call->expert[i]]++] = (uint32_t)i;
+}
+
+static void cut(struct odm_pieces *p, uint16_t expert, uint32_t *first, uint32_t batch, uint32_t worker)
+{
+	uint32_t end = p->end[expert];
+
+	while (*first < end) {
+		uint32_t n = end - *first < batch ? end - *first : batch;
+
+		p->piece[p->n++] = (struct odm_piece){
+			.expert = expert, .first = *first, .count = n, .worker = worker, .last = *first + n == end
+		};
+		*first += n;
+	}
+}
+
+void odm_pieces_decode(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
+		       uint32_t (*keep)(void *arg, uint16_t expert), void *arg)
+{
+	uint32_t first = 0;
+
+	group_by_expert(p, call);
+	odm_deal(g, call->step, call->m, p->chosen, p->n_chosen, keep, arg, p->place, p->load);
+	for (size_t i = 0; i < p->n_chosen; i++)
+		cut(p, p->chosen[i], &first, UINT32_MAX, p->place[i]);
+}
+
+void odm_pieces_prefill(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
+			uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t batch_rows)
+{
+	uint32_t first = 0;
+
+	group_by_expert(p, call);
+	odm_deal_prefill(g, call->m, p->chosen, p->n_chosen, keep, arg, p->place, p->load);
+	for (size_t i = 0; i < p->n_chosen; i++)
+		cut(p, p->chosen[i], &first, batch_rows, p->place[i]);
+}
+
+size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct odm_piece **out, bool *more)
+{
+	size_t n = 0;
+
+	*more = false;
+	for (size_t i = 0; i < p->n && !*more; i++) {
+		if (p->piece[i].worker != worker || p->piece[i].state != ODM_PIECE_TODO || p->piece[i].resting)
+			continue;
+		if (n == max || (n > 0 && p->piece[i].fetch != out[0]->fetch)) /* RUN.fetch is about all of its experts */
+			*more = true;
+		else
+			out[n++] = &p->piece[i];
+	}
+	return n;
+}
+
+struct odm_piece *odm_pieces_find(struct odm_pieces *p, uint64_t request, uint32_t expert)
+{
+	for (size_t i = 0; i < p->n; i++) {
+		struct odm_piece *q = &p->piece[i];
+
+		if (q->state == ODM_PIECE_SENT && q->request == request && q->expert == expert)
+			return q;
+	}
+	return NULL;
+}
+
+bool odm_pieces_open(const struct odm_pieces *p, uint64_t request)
+{
+	for (size_t i = 0; i < p->n; i++) {
+		if (p->piece[i].state == ODM_PIECE_SENT && p->piece[i].request == request)
+			return true;
+	}
+	return false;
+}
+
+bool odm_pieces_owed(const struct odm_pieces *p, uint32_t worker)
+{
+	for (size_t i = 0; i < p->n; i++) {
+		if (p->piece[i].worker == worker && p->piece[i].state != ODM_PIECE_DONE)
+			return true;
+	}
+	return false;
+}

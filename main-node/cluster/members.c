@@ -1,0 +1,604 @@
+#include "main-node/cluster/members_internal.h"
+
+#include "common/base/log.h"
+#include "common/net/endpoint.h"
+#include "common/net/uv_socket.h"
+#include "common/pack/share.h"
+
+#include <inttypes.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TICK_MS 50
+#define PING_EVERY_TICKS 5 /* OD_PING_EVERY_NS */
+#define HELLO_TIMEOUT_NS (2 * OD_NS_PER_S)
+#define RETRY_BUSY_NS (500 * OD_NS_PER_MS)
+#define RETRY_REFUSED_NS (5 * OD_NS_PER_S)
+#define RETRY_LOST_NS (100 * OD_NS_PER_MS)
+#define RETRY_DISTRUSTED_NS (5 * OD_NS_PER_S) /* doubled each time: attaching to it makes a step wait */
+#define MAX_STRIKES 6
+
+const char *odm_member_name(const struct member *m, char *buf, size_t size)
+{
+	snprintf(buf, size, strchr(m->host.host, ':') != NULL ? "%s [%s]:%u" : "%s %s:%u", od_node_names[m->host.role],
+		 m->host.host, m->host.port);
+	return buf;
+}
+
+/* Publish a change of who is here. */
+static void publish(struct member *m, const char *why)
+{
+	struct odm_members *ms = m->ms;
+	uint64_t one = 1;
+
+	pthread_mutex_lock(&ms->lock);
+	m->pub.session = m->state == M_READY ? m->session : 0;
+	m->stats.alive = m->state == M_READY;
+	if (m->state == M_READY) {
+		m->stats.pongs = 0;
+		m->stats.busy = false;
+	}
+	snprintf(m->why, sizeof(m->why), "%s", why);
+	m->distrusted = false;
+	ms->epoch++;
+	pthread_cond_broadcast(&ms->changed);
+	pthread_mutex_unlock(&ms->lock);
+	if (write(ms->o.changed_fd, &one, sizeof(one)) < 0)
+		return; /* the counter is full: the engine will wake anyway */
+}
+
+static void set_refused(struct member *m, int code)
+{
+	pthread_mutex_lock(&m->ms->lock);
+	m->refused_code = code; /* after the reason: whoever waits looks at the reason when this is set */
+	pthread_cond_broadcast(&m->ms->changed);
+	pthread_mutex_unlock(&m->ms->lock);
+}
+
+static void set_why(struct member *m, const char *why)
+{
+	pthread_mutex_lock(&m->ms->lock);
+	snprintf(m->why, sizeof(m->why), "%s", why);
+	pthread_cond_broadcast(&m->ms->changed);
+	pthread_mutex_unlock(&m->ms->lock);
+}
+
+/* Back to no socket: ZeroMQ sockets are recreated after a death, so that nothing queued reaches a successor. */
+static void drop(struct member *m, uint64_t retry_after_ns, const char *why)
+{
+	bool was_ready = m->state == M_READY;
+	char name[300];
+
+	od_uv_socket_close(m->socket);
+	m->socket = NULL;
+	m->state = M_CLOSED;
+	m->retry_ns = od_now_ns() + retry_after_ns;
+	m->last_session = m->session != 0 ? m->session : m->last_session;
+	m->session = 0;
+	if (was_ready) {
+		od_log(OD_LOG_WARN, "%s is lost: %s", odm_member_name(m, name, sizeof(name)), why);
+		publish(m, why);
+	} else {
+		set_why(m, why);
+	}
+}
+
+static void send_hello(struct member *m)
+{
+	struct odm_members *ms = m->ms;
+	Od__Hello hello = OD__HELLO__INIT;
+	Od__Header h = OD__HEADER__INIT;
+	char host_name[64] = "main";
+
+	gethostname(host_name, sizeof(host_name) - 1);
+	hello.role = (char *)od_node_names[m->host.role];
+	hello.fingerprint.data = ms->fingerprint;
+	hello.fingerprint.len = sizeof(ms->fingerprint);
+	hello.profile = ms->o.profile;
+	hello.kernel_class = (char *)ms->o.kernel_class;
+	hello.mixed = ms->o.mixed;
+	hello.main_name = host_name;
+	hello.ctx_tokens = ms->o.ctx_tokens;
+	hello.max_rows = ms->o.max_rows;
+	h.session = m->last_session; /* so that a daemon knows us again and does not wait for our silence */
+	h.epoch = ms->epoch;
+	h.body_case = OD__HEADER__BODY_HELLO;
+	h.hello = &hello;
+	if (od_uv_socket_send(m->socket, NULL, &h, NULL, 0) == OD_OK) {
+		m->state = M_GREETED;
+		m->since_ns = od_now_ns();
+	}
+}
+
+static void send_ping(struct member *m)
+{
+	Od__Ping ping = OD__PING__INIT;
+	Od__Header h = OD__HEADER__INIT;
+
+	ping.sequence = ++m->ping;
+	h.session = m->session;
+	h.epoch = m->ms->epoch;
+	h.body_case = OD__HEADER__BODY_PING;
+	h.ping = &ping;
+	if (od_uv_socket_send(m->socket, NULL, &h, NULL, 0) != OD_OK)
+		return; /* the silence will tell */
+}
+
+/* A worker's place follows from the hosts file, not from who is here: what it keeps on its disk and in its cache shall not
+ * depend on who is away for a while. */
+static void send_place(struct member *m)
+{
+	const struct odm_members *ms = m->ms;
+	Od__Place place = OD__PLACE__INIT;
+	Od__Header h = OD__HEADER__INIT;
+
+	if (m->host.role != OD_NODE_WORKER || m->state != M_READY || (!m->pub.spool && !m->pub.cache))
+		return;
+	for (uint32_t i = 0; i < ms->n; i++) {
+		const struct member *o = ms->member[i];
+
+		if (o->host.role != OD_NODE_WORKER || o->retired)
+			continue;
+		place.worker += i < m->id;
+		place.n_workers++;
+	}
+	place.n_groups = od_share_groups(place.n_workers, ms->o.group_size, ms->o.top_k);
+	h.session = m->session;
+	h.epoch = ms->epoch;
+	h.body_case = OD__HEADER__BODY_PLACE;
+	h.place = &place;
+	if (od_uv_socket_send(m->socket, NULL, &h, NULL, 0) != OD_OK)
+		od_log_limited(OD_LOG_WARN, "%s: control queue is full, PLACE is left out", m->host.host);
+}
+
+static void on_welcome(struct member *m, const Od__Header *h)
+{
+	const Od__Welcome *w = h->welcome;
+	char name[300], why[256];
+
+	if (m->state != M_GREETED)
+		return;
+	if (w->session == 0 || w->data_port == 0 || w->data_port > UINT16_MAX) {
+		snprintf(why, sizeof(why), "its WELCOME makes no sense (session %" PRIu64 ", data port %u)", w->session,
+			 w->data_port);
+		drop(m, RETRY_REFUSED_NS, why);
+		return;
+	}
+	m->session = w->session;
+	m->state = M_READY;
+	m->told = false;
+	m->ping = 0;
+	set_refused(m, 0);
+	od_liveness_start(&m->live, od_now_ns());
+	pthread_mutex_lock(&m->ms->lock);
+	odm_load_tally_session(&m->loads);
+	m->pub.data_port = (uint16_t)w->data_port;
+	m->stats.slots = m->pub.slots = w->slots;
+	m->pub.spool = w->spool;
+	m->pub.cache = w->cache_bytes > 0;
+	memset(m->holds, 0, m->ms->holds_bytes);
+	memset(m->cached, 0, m->ms->cached_bytes);
+	pthread_mutex_unlock(&m->ms->lock);
+	publish(m, "");
+	send_place(m);
+	send_ping(m); /* the first PONG brings its memory figures */
+	od_log(OD_LOG_DEBUG, "%s is here (pid %u on %s, %s)", odm_member_name(m, name, sizeof(name)), w->pid, w->host_name,
+	       w->backend);
+}
+
+static void on_refuse(struct member *m, const Od__Refuse *r)
+{
+	char name[300], why[256], field[40], reason[160];
+	bool busy = r->code == OD_ERR_BUSY, named;
+
+	od_peer_text(r->field, field, sizeof(field));
+	od_peer_text(r->reason, reason, sizeof(reason));
+	named = strncmp(reason, field, strlen(field)) == 0; /* most reasons begin with it */
+	snprintf(why, sizeof(why), "refused%s%s: %s", named ? "" : ", field ", named ? "" : field, reason);
+	if (!busy && !m->told)
+		od_log(OD_LOG_WARN, "%s %s", odm_member_name(m, name, sizeof(name)), why);
+	m->told = m->told || !busy;
+	drop(m, busy ? RETRY_BUSY_NS : RETRY_REFUSED_NS, why);
+	set_refused(m, busy ? OD_ERR_BUSY : OD_ERR_MISMATCH);
+}
+
+static void on_pong(struct member *m, const Od__Pong *p)
+{
+	const struct odm_load_counts loads = { .begun = p->loads + p->cancelled_loads,
+					       .extra = p->cancelled_loads + p->unused_loads };
+
+	od_liveness_pong(&m->live, od_now_ns(), p->progress, p->busy);
+	pthread_mutex_lock(&m->ms->lock);
+	m->stats.busy = p->busy;
+	m->stats.pongs++;
+	m->stats.peak_rss_bytes = p->peak_rss_bytes;
+	m->stats.spool_bytes = p->spool_bytes;
+	m->stats.spool_goal = p->spool_goal;
+	m->stats.pulled_bytes = p->pulled_bytes;
+	if (p->holds.len == m->ms->holds_bytes)
+		memcpy(m->holds, p->holds.data, p->holds.len);
+	if (p->cached.len == m->ms->cached_bytes)
+		memcpy(m->cached, p->cached.data, p->cached.len);
+	odm_load_tally_pong(&m->loads, p->sequence, &loads);
+	pthread_cond_broadcast(&m->ms->changed);
+	pthread_mutex_unlock(&m->ms->lock);
+}
+
+static void on_message(void *arg, struct od_msg *msg)
+{
+	struct member *m = arg;
+	const Od__Header *h = msg->header;
+	struct od_err err;
+
+	if (h->body_case == OD__HEADER__BODY_REFUSE) { /* of any version: it says why */
+		on_refuse(m, h->refuse);
+		return;
+	}
+	if (od_check_version(h, &err) != OD_OK) {
+		char why[300];
+
+		snprintf(why, sizeof(why), "refused: %s", err.msg);
+		drop(m, RETRY_REFUSED_NS, why);
+		set_refused(m, OD_ERR_MISMATCH);
+		return;
+	}
+	if (h->body_case == OD__HEADER__BODY_WELCOME) {
+		on_welcome(m, h);
+		return;
+	}
+	if (m->state != M_READY || h->session != m->session)
+		return; /* an older incarnation's */
+	od_liveness_heard(&m->live, od_now_ns());
+	switch (h->body_case) {
+	case OD__HEADER__BODY_PONG:
+		on_pong(m, h->pong);
+		break;
+	case OD__HEADER__BODY_BYE:
+		drop(m, RETRY_LOST_NS, "it said goodbye");
+		break;
+	case OD__HEADER__BODY_PREDICT:
+		if (m->host.role == OD_NODE_SHADOW)
+			m->ms->o.message(m->ms->o.arg, m->id, msg);
+		else
+			od_log_limited(OD_LOG_WARN, "%s sent PREDICT, which a worker must not", m->host.host);
+		break;
+	/* What a daemon never sends on the control socket. */
+	case OD__HEADER__BODY__NOT_SET:
+	case OD__HEADER__BODY_HELLO:
+	case OD__HEADER__BODY_WELCOME:
+	case OD__HEADER__BODY_REFUSE:
+	case OD__HEADER__BODY_PING:
+	case OD__HEADER__BODY_WANT:
+	case OD__HEADER__BODY_CLOSE:
+	case OD__HEADER__BODY_ATTACH:
+	case OD__HEADER__BODY_ATTACHED:
+	case OD__HEADER__BODY_RUN:
+	case OD__HEADER__BODY_RESULT:
+	case OD__HEADER__BODY_STEP:
+	case OD__HEADER__BODY_STATE:
+	case OD__HEADER__BODY_STATE_REQUEST:
+	case OD__HEADER__BODY_SEQ_TRUNCATE:
+	case OD__HEADER__BODY_SEQ_CLOSE:
+	case OD__HEADER__BODY_SEQ_OPEN:
+	case OD__HEADER__BODY_TOKENS:
+	case OD__HEADER__BODY_TOKENS_REQUEST:
+	case OD__HEADER__BODY_PLACE:
+	case OD__HEADER__BODY_STORE_HELLO:
+	case OD__HEADER__BODY_STORE_WELCOME:
+	case OD__HEADER__BODY_FETCH:
+	case OD__HEADER__BODY_CHUNK:
+	case _OD__HEADER__BODY__CASE_IS_INT_SIZE:
+		od_log_limited(OD_LOG_WARN, "%s sent %s, which it must not", m->host.host, od_body_name(h->body_case));
+		break;
+	}
+}
+
+static void on_garbage(void *arg, const struct od_route *route, const struct od_err *why)
+{
+	struct member *m = arg;
+
+	(void)route;
+	od_log_limited(OD_LOG_WARN, "%s:%u sent what is no message: %s", m->host.host, m->host.port, why->msg);
+}
+
+static void on_address(uv_getaddrinfo_t *lookup, int status, struct addrinfo *list)
+{
+	struct member *m = lookup->data;
+	const struct addrinfo *best = list;
+	char why[160];
+
+	m->looking_up = false;
+	for (const struct addrinfo *a = list; a != NULL && best->ai_family != AF_INET; a = a->ai_next) {
+		if (a->ai_family == AF_INET) /* our default listening addresses are IPv4 */
+			best = a;
+	}
+	if (status == 0 && best != NULL)
+		status = getnameinfo(best->ai_addr, best->ai_addrlen, m->address, sizeof(m->address), NULL, 0,
+				     NI_NUMERICHOST);
+	uv_freeaddrinfo(list);
+	if (status == 0)
+		return;
+	m->address[0] = '\0';
+	m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
+	snprintf(why, sizeof(why), "the name has no address (%s)", uv_strerror(status));
+	set_why(m, why);
+}
+
+/* Names are looked up beside the loop: a name server that does not answer must not silence our heartbeats. */
+static void look_up(struct member *m)
+{
+	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
+
+	m->lookup.data = m;
+	m->looking_up = uv_getaddrinfo(m->ms->loop, &m->lookup, on_address, m->host.host, NULL, &hints) == 0;
+	if (!m->looking_up)
+		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
+}
+
+static void open_socket(struct member *m)
+{
+	static const struct od_uv_socket_ops ops = { .message = on_message, .garbage = on_garbage };
+	struct odm_members *ms = m->ms;
+	struct od_err err;
+	void *socket;
+	int rc;
+
+	if (m->address[0] == '\0') {
+		if (!m->looking_up)
+			look_up(m);
+		return;
+	}
+	rc = od_connect_dealer(ms->o.zmq_context, m->address, m->host.port, &socket, &err);
+	if (rc == OD_OK) {
+		rc = od_uv_socket_new(&m->socket, ms->loop, socket, false, &ops, m, &err);
+		if (rc != OD_OK)
+			od_close_socket(socket);
+	}
+	if (rc != OD_OK) {
+		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
+		set_why(m, err.msg);
+		return;
+	}
+	m->state = M_CONNECTING;
+	m->since_ns = od_now_ns();
+}
+
+static void check_ready(struct member *m, uint64_t now, bool ping)
+{
+	bool distrusted;
+	char why[256];
+
+	pthread_mutex_lock(&m->ms->lock);
+	distrusted = m->distrusted;
+	snprintf(why, sizeof(why), "%s", m->why);
+	pthread_mutex_unlock(&m->ms->lock);
+	if (distrusted) {
+		drop(m, RETRY_DISTRUSTED_NS << m->strikes, why);
+		m->strikes += m->strikes < MAX_STRIKES;
+		return;
+	}
+	if (!ping)
+		return;
+	switch (od_liveness_check(&m->live, now)) {
+	case OD_ALIVE:
+		send_ping(m);
+		break;
+	case OD_SILENT:
+		drop(m, RETRY_LOST_NS, "no answer for 1.5 s");
+		break;
+	case OD_STUCK:
+		drop(m, RETRY_LOST_NS, "it has work but made no progress for 3 s");
+		break;
+	}
+}
+
+static void tick_member(struct member *m, uint64_t now, bool ping)
+{
+	switch (m->state) {
+	case M_CLOSED:
+		if (now >= m->retry_ns && !m->retired)
+			open_socket(m);
+		break;
+	case M_CONNECTING:
+		send_hello(m);
+		if (m->state == M_CONNECTING && now - m->since_ns > HELLO_TIMEOUT_NS && !m->told) {
+			set_why(m, "cannot connect; is it running there, and the address and port right?");
+			m->told = true;
+		}
+		break;
+	case M_GREETED:
+		if (now - m->since_ns > HELLO_TIMEOUT_NS)
+			drop(m, RETRY_LOST_NS, "connected, but no answer to HELLO; is it an od-moe daemon?");
+		break;
+	case M_READY:
+		check_ready(m, now, ping);
+		break;
+	}
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+	struct odm_members *ms = timer->data;
+	uint64_t now = od_now_ns();
+	bool ping = ms->tick++ % PING_EVERY_TICKS == 0;
+
+	for (uint32_t i = 0; i < ms->n && !ms->stopping; i++)
+		tick_member(ms->member[i], now, ping);
+}
+
+static struct member *find_host(struct odm_members *ms, const struct od_host *h)
+{
+	for (uint32_t i = 0; i < ms->n; i++) {
+		if (strcmp(ms->member[i]->host.host, h->host) == 0 && ms->member[i]->host.port == h->port)
+			return ms->member[i];
+	}
+	return NULL;
+}
+
+static void free_member(struct member *m)
+{
+	if (m == NULL)
+		return;
+	free(m->holds);
+	free(m->cached);
+	free(m);
+}
+
+static int add_host(struct odm_members *ms, const struct od_host *host, struct od_err *err)
+{
+	struct member *m = ms->n < OD_MAX_HOSTS ? calloc(1, sizeof(*m)) : NULL;
+
+	if (m != NULL) {
+		m->holds = calloc(1, ms->holds_bytes);
+		m->cached = calloc(1, ms->cached_bytes);
+	}
+	if (m == NULL || m->holds == NULL || m->cached == NULL) {
+		free_member(m);
+		return od_fail(err, OD_ERR_NOMEM, "cannot add host %s", host->host);
+	}
+	m->ms = ms;
+	m->host = *host;
+	m->id = ms->n;
+	m->pub = (struct odm_member){ .id = m->id, .role = m->host.role, .port = m->host.port };
+	snprintf(m->pub.host, sizeof(m->pub.host), "%s", m->host.host);
+	pthread_mutex_lock(&ms->lock);
+	ms->member[ms->n++] = m;
+	pthread_mutex_unlock(&ms->lock);
+	return OD_OK;
+}
+
+static void say_bye(struct member *m, const char *reason)
+{
+	Od__Bye bye = OD__BYE__INIT;
+	Od__Header h = OD__HEADER__INIT;
+
+	bye.reason = (char *)reason;
+	h.session = m->session;
+	h.body_case = OD__HEADER__BODY_BYE;
+	h.bye = &bye;
+	if (m->state == M_READY && od_uv_socket_send(m->socket, NULL, &h, NULL, 0) != OD_OK)
+		od_log(OD_LOG_DEBUG, "%s will notice our silence", m->host.host);
+}
+
+int odm_members_follow(struct odm_members *ms, const struct od_hosts *hosts, struct od_err *err)
+{
+	for (size_t i = 0; i < hosts->n; i++) {
+		int rc = find_host(ms, &hosts->host[i]) == NULL ? add_host(ms, &hosts->host[i], err) : OD_OK;
+
+		if (rc != OD_OK)
+			return rc;
+	}
+	pthread_mutex_lock(&ms->lock);
+	for (uint32_t i = 0; i < ms->n; i++)
+		ms->member[i]->retired = true;
+	for (size_t i = 0; i < hosts->n; i++)
+		find_host(ms, &hosts->host[i])->retired = false;
+	pthread_mutex_unlock(&ms->lock);
+	for (uint32_t i = 0; i < ms->n; i++) {
+		if (!ms->member[i]->retired || ms->member[i]->state == M_CLOSED)
+			continue;
+		say_bye(ms->member[i], "no longer in main's hosts file");
+		drop(ms->member[i], 0, "it is no longer in the hosts file");
+	}
+	for (uint32_t i = 0; i < ms->n; i++)
+		send_place(ms->member[i]);
+	return OD_OK;
+}
+
+int odm_members_new(struct odm_members **out, const struct odm_members_opts *opts, uv_loop_t *loop,
+		    struct od_err *err)
+{
+	struct odm_members *ms = calloc(1, sizeof(*ms));
+	pthread_condattr_t attr;
+	int rc;
+
+	*out = NULL;
+	if (ms == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "members");
+	ms->o = *opts;
+	ms->loop = loop;
+	ms->epoch = 1;
+	ms->cached_bytes = (size_t)opts->n_layers * opts->n_experts;
+	ms->holds_bytes = (ms->cached_bytes + 7) / 8;
+	pthread_mutex_init(&ms->lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&ms->changed, &attr);
+	pthread_condattr_destroy(&attr);
+	memcpy(ms->fingerprint, opts->fingerprint, sizeof(ms->fingerprint));
+	rc = odm_members_follow(ms, opts->hosts, err);
+	if (rc != OD_OK) {
+		odm_members_free(ms);
+		return rc;
+	}
+	uv_timer_init(loop, &ms->timer);
+	ms->timer.data = ms;
+	uv_timer_start(&ms->timer, on_tick, 0, TICK_MS);
+	*out = ms;
+	return OD_OK;
+}
+
+void odm_members_stop(struct odm_members *ms)
+{
+	ms->stopping = true;
+	for (uint32_t i = 0; i < ms->n; i++)
+		say_bye(ms->member[i], "main ends");
+	usleep(20000); /* LINGER is 0: let ZeroMQ's thread send the BYEs first, so that the daemons are free at once */
+	for (uint32_t i = 0; i < ms->n; i++) {
+		od_uv_socket_close(ms->member[i]->socket);
+		ms->member[i]->socket = NULL;
+		if (ms->member[i]->looking_up)
+			uv_cancel((uv_req_t *)&ms->member[i]->lookup);
+	}
+	uv_close((uv_handle_t *)&ms->timer, NULL);
+}
+
+void odm_members_free(struct odm_members *ms)
+{
+	if (ms == NULL)
+		return;
+	for (uint32_t i = 0; i < ms->n; i++)
+		free_member(ms->member[i]);
+	pthread_cond_destroy(&ms->changed);
+	pthread_mutex_destroy(&ms->lock);
+	free(ms);
+}
+
+void odm_members_send(struct odm_members *ms, uint32_t id, Od__Header *header)
+{
+	struct member *m = id < ms->n ? ms->member[id] : NULL;
+
+	if (m == NULL || m->state != M_READY)
+		return;
+	header->session = m->session;
+	header->epoch = ms->epoch; /* only the loop thread writes it */
+	if (od_uv_socket_send(m->socket, NULL, header, NULL, 0) != OD_OK)
+		od_log_limited(OD_LOG_WARN, "%s: control queue is full, %s is left out", m->host.host,
+			       od_body_name(header->body_case));
+}
+
+void odm_members_mark_loads(struct odm_members *ms, bool begin)
+{
+	for (uint32_t i = 0; i < ms->n; i++) {
+		struct member *m = ms->member[i];
+		const bool here = m->state == M_READY;
+
+		if (m->host.role != OD_NODE_WORKER)
+			continue;
+		pthread_mutex_lock(&ms->lock);
+		if (begin)
+			odm_load_tally_begin(&m->loads, here ? m->ping + 1 : 0);
+		else if (here)
+			odm_load_tally_end(&m->loads, m->ping + 1);
+		pthread_mutex_unlock(&ms->lock);
+		if (here)
+			send_ping(m);
+	}
+	pthread_mutex_lock(&ms->lock);
+	ms->loads_ended = !begin;
+	pthread_cond_broadcast(&ms->changed);
+	pthread_mutex_unlock(&ms->lock);
+}

@@ -1,0 +1,110 @@
+/* members.h - who is in the cluster: control sockets, handshakes, heartbeats, deaths and returns (design section 7).
+ *
+ * Thread: the loop thread owns the table; odm_members_view, _stats and _wait from any thread (a monitor: mutex
+ * inside, no I/O and no callback under it). A member's id is its index in the hosts file and stays; its session
+ * changes with every incarnation. Changes raise the epoch and write to the eventfd given at the start. */
+#ifndef ODM_MEMBERS_H
+#define ODM_MEMBERS_H
+
+#include <stdatomic.h>
+#include <uv.h>
+
+#include "common/compute/backend.h"
+#include "common/net/hosts.h"
+#include "common/net/liveness.h"
+#include "common/net/wire.h"
+#include "main-node/cluster/load_tally.h"
+#include "main-node/cluster/placement.h"
+
+struct odm_members;
+
+struct odm_member {
+	uint32_t id;
+	enum od_role_kind role;
+	uint64_t session; /* 0: not here */
+	char host[256];
+	uint16_t port, data_port;
+	uint32_t slots; /* of a worker */
+	bool spool;	/* a worker that may lack experts, */
+	bool cache;	/* or keeps some: odm_members_cost */
+};
+
+/* What a member last said about itself. */
+struct odm_member_stats {
+	bool alive, busy;
+	uint64_t pongs; /* heartbeats answered in this session */
+	uint64_t peak_rss_bytes;
+	uint32_t slots;
+	uint64_t spool_bytes, spool_goal, pulled_bytes; /* of a worker that pulls, as PONG has them; goal 0: it does not */
+};
+
+/* The members that are here now, workers in the order of the hosts file. */
+struct odm_view {
+	uint64_t epoch;
+	uint32_t n_workers;
+	struct odm_member *worker; /* [max members], the caller's */
+	bool has_shadow;
+	struct odm_member shadow;
+};
+
+/* The index in the view of a worker by its id; UINT32_MAX when it is not there. */
+uint32_t odm_view_find(const struct odm_view *v, uint32_t id);
+
+bool odm_view_has_spool(const struct odm_view *v); /* a worker there has one, */
+bool odm_view_has_cache(const struct odm_view *v);
+
+struct odm_members_opts {
+	const struct od_hosts *hosts;
+	const uint8_t *fingerprint; /* [32] */
+	enum od_profile profile;
+	const char *kernel_class;
+	bool mixed;
+	uint32_t ctx_tokens, max_rows;
+	uint32_t n_layers, n_experts, top_k;
+	uint32_t group_size; /* G as asked, for PLACE; 0: top_k */
+	void *zmq_context;
+	int changed_fd; /* eventfd */
+	/* Control messages that are not membership's: PREDICT. Loop thread. */
+	void (*message)(void *arg, uint32_t member, const struct od_msg *m);
+	void *arg;
+};
+
+OD_MUST_CHECK int odm_members_new(struct odm_members **out, const struct odm_members_opts *opts, uv_loop_t *loop,
+				  struct od_err *err);
+/* Loop thread: says BYE and closes everything; the handles are gone after the loop has run on. */
+void odm_members_stop(struct odm_members *ms);
+void odm_members_free(struct odm_members *ms); /* NULL ok */
+
+/* Loop thread: hosts that are new in the file join, those that are no longer in it are let go. */
+OD_MUST_CHECK int odm_members_follow(struct odm_members *ms, const struct od_hosts *hosts, struct od_err *err);
+
+/* Loop thread: to one member's control socket; silently nothing when it is not here. */
+void odm_members_send(struct odm_members *ms, uint32_t id, Od__Header *header);
+
+/* Loop thread: every worker is asked for its counters of loads, behind all that was sent to it before. The answers begin
+ * or end what odm_members_loads counts. */
+void odm_members_mark_loads(struct odm_members *ms, bool begin);
+/* Engine thread, once after each end that was asked for: waits for it and the answers, at most so long. Of all workers. */
+struct odm_load_counts odm_members_loads(struct odm_members *ms, uint64_t timeout_ns);
+
+/* Any thread. */
+uint32_t odm_members_count(struct odm_members *ms);
+uint64_t odm_members_epoch(struct odm_members *ms);
+void odm_members_view(struct odm_members *ms, struct odm_view *v); /* v->worker: room for OD_MAX_HOSTS */
+bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session);
+bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size);
+/* As odm_cost_fn, by what the worker has said last. One with a spool lacks what it has not named. */
+uint32_t odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, uint32_t expert);
+/* Engine thread: this incarnation does not work although it answers (its data socket is dead): start over with it. */
+/* Until the loop thread has dropped it, odm_members_explain already counts it as gone. */
+void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why);
+
+/* Wait until at least one worker is here; false after timeout_ns or when *cancel becomes true. */
+bool odm_members_wait_any(struct odm_members *ms, uint64_t timeout_ns, const atomic_bool *cancel);
+/* Wait until everybody in the hosts file is here. OD_ERR_UNREACHABLE or the refusal's code otherwise, naming each
+ * host and why. */
+OD_MUST_CHECK int odm_members_wait(struct odm_members *ms, uint64_t timeout_ns, struct od_err *err);
+/* "worker 10.0.0.2:5701: no answer for 1.5 s; ..." of all that are not here, for a last error. */
+void odm_members_explain(struct odm_members *ms, char *buf, size_t size);
+
+#endif

@@ -1,0 +1,63 @@
+/* members_internal.h - the table of members, for members.c (the loop thread's) and members_look.c (any thread's).
+ * Thread: the loop thread's, but for what stands under the lock. */
+#ifndef ODM_MEMBERS_INTERNAL_H
+#define ODM_MEMBERS_INTERNAL_H
+
+#include <pthread.h>
+
+#include "main-node/cluster/members.h"
+
+struct od_uv_socket;
+
+enum member_state {
+	M_CLOSED,     /* no socket; opens at retry_ns, as soon as the name has an address */
+	M_CONNECTING, /* socket there, HELLO not yet accepted by it */
+	M_GREETED,    /* HELLO is on its way */
+	M_READY,
+};
+
+struct member {
+	struct odm_members *ms;
+	struct od_host host;
+	uint32_t id;
+	enum member_state state;
+	struct od_uv_socket *socket;
+	uint64_t session, last_session, ping;
+	uint64_t since_ns, retry_ns;
+	char address[100]; /* numeric, once it is known */
+	uv_getaddrinfo_t lookup;
+	bool looking_up;
+	unsigned strikes; /* distrusted so often in a row */
+	struct od_liveness live;
+	bool told; /* the log knows that it cannot be reached */
+	/* Under the lock: what other threads may see. */
+	struct odm_member pub;
+	struct odm_member_stats stats;
+	struct odm_load_tally loads;
+	uint8_t *holds;	  /* of a worker with a spool: a bit for each expert */
+	uint8_t *cached;  /* of a worker with a cache: a byte for each, as PONG has them */
+	char why[256];	  /* why it is not here */
+	int refused_code; /* of the last REFUSE; 0: none */
+	bool distrusted;
+	bool retired;	  /* no longer in the hosts file */
+};
+
+struct odm_members {
+	struct odm_members_opts o;
+	uv_loop_t *loop;
+	uv_timer_t timer;
+	unsigned tick;
+	uint8_t fingerprint[32];
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	uint64_t epoch;
+	bool loads_ended; /* the end was marked, and nobody has asked what was counted */
+	size_t holds_bytes, cached_bytes; /* of each member's */
+	uint32_t n;
+	struct member *member[OD_MAX_HOSTS];
+	bool stopping;
+};
+
+const char *odm_member_name(const struct member *m, char *buf, size_t size); /* "worker 10.0.0.2:5701" */
+
+#endif

@@ -1,0 +1,246 @@
+#include "main-node/cluster/members_internal.h"
+
+#include "common/cache/cache_state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What other threads ask of the table. */
+
+uint32_t odm_members_count(struct odm_members *ms)
+{
+	uint32_t n;
+
+	pthread_mutex_lock(&ms->lock);
+	n = ms->n;
+	pthread_mutex_unlock(&ms->lock);
+	return n;
+}
+
+uint64_t odm_members_epoch(struct odm_members *ms)
+{
+	uint64_t epoch;
+
+	pthread_mutex_lock(&ms->lock);
+	epoch = ms->epoch;
+	pthread_mutex_unlock(&ms->lock);
+	return epoch;
+}
+
+void odm_members_view(struct odm_members *ms, struct odm_view *v)
+{
+	pthread_mutex_lock(&ms->lock);
+	v->epoch = ms->epoch;
+	v->n_workers = 0;
+	v->has_shadow = false;
+	for (uint32_t i = 0; i < ms->n; i++) {
+		const struct odm_member *m = &ms->member[i]->pub;
+
+		if (m->session == 0)
+			continue;
+		if (m->role == OD_NODE_WORKER)
+			v->worker[v->n_workers++] = *m;
+		else {
+			v->shadow = *m;
+			v->has_shadow = true;
+		}
+	}
+	pthread_mutex_unlock(&ms->lock);
+}
+
+uint32_t odm_view_find(const struct odm_view *v, uint32_t id)
+{
+	for (uint32_t i = 0; i < v->n_workers; i++) {
+		if (v->worker[i].id == id)
+			return i;
+	}
+	return UINT32_MAX;
+}
+
+bool odm_view_has_spool(const struct odm_view *v)
+{
+	for (uint32_t i = 0; i < v->n_workers; i++) {
+		if (v->worker[i].spool)
+			return true;
+	}
+	return false;
+}
+
+bool odm_view_has_cache(const struct odm_view *v)
+{
+	for (uint32_t i = 0; i < v->n_workers; i++) {
+		if (v->worker[i].cache)
+			return true;
+	}
+	return false;
+}
+
+bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session)
+{
+	bool alive;
+
+	pthread_mutex_lock(&ms->lock);
+	alive = id < ms->n && ms->member[id]->pub.session == session && session != 0;
+	pthread_mutex_unlock(&ms->lock);
+	return alive;
+}
+
+uint32_t odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, uint32_t expert)
+{
+	const size_t i = (size_t)m * ms->o.n_experts + expert;
+	enum od_cache_state state;
+	bool holds;
+
+	if (!worker->spool && !worker->cache)
+		return ODM_COST_LOAD;
+	pthread_mutex_lock(&ms->lock);
+	holds = !worker->spool || (ms->member[worker->id]->holds[i / 8] >> i % 8 & 1) != 0;
+	state = od_cache_from_wire(ms->member[worker->id]->cached[i]);
+	pthread_mutex_unlock(&ms->lock);
+	return holds ? odm_cost_of_state(state) : ODM_COST_LACKS;
+}
+
+bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size)
+{
+	bool known;
+
+	pthread_mutex_lock(&ms->lock);
+	known = id < ms->n;
+	if (known) {
+		*s = ms->member[id]->stats;
+		odm_member_name(ms->member[id], name, size);
+	}
+	pthread_mutex_unlock(&ms->lock);
+	return known;
+}
+
+void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why)
+{
+	pthread_mutex_lock(&ms->lock);
+	if (id < ms->n && ms->member[id]->pub.session == session) {
+		ms->member[id]->distrusted = true;
+		snprintf(ms->member[id]->why, sizeof(ms->member[id]->why), "%s", why);
+	}
+	pthread_mutex_unlock(&ms->lock);
+}
+
+static void explain_locked(struct odm_members *ms, bool refused_only, char *buf, size_t size)
+{
+	size_t used = 0;
+
+	buf[0] = '\0';
+	for (uint32_t i = 0; i < ms->n && used < size; i++) {
+		const struct member *m = ms->member[i];
+		char name[300];
+		int n;
+
+		if (m->retired || (m->pub.session != 0 && !m->distrusted))
+			continue;
+		if (refused_only && (m->refused_code == 0 || m->refused_code == OD_ERR_BUSY))
+			continue;
+		n = snprintf(buf + used, size - used, "%s%s: %s", used > 0 ? "; " : "", odm_member_name(m, name, sizeof(name)),
+			     m->why[0] != '\0' ? m->why : "no connection; is it running, and the address and port right?");
+		used += n > 0 ? (size_t)n : 0;
+	}
+}
+
+void odm_members_explain(struct odm_members *ms, char *buf, size_t size)
+{
+	pthread_mutex_lock(&ms->lock);
+	explain_locked(ms, false, buf, size);
+	pthread_mutex_unlock(&ms->lock);
+}
+
+/* Under the lock: until something changes, or for a tenth of a second at most (to look at *cancel). */
+static void wait_a_little(struct odm_members *ms)
+{
+	uint64_t end = od_now_ns() + 100 * OD_NS_PER_MS;
+	const struct timespec until = { .tv_sec = (time_t)(end / OD_NS_PER_S), .tv_nsec = (long)(end % OD_NS_PER_S) };
+
+	pthread_cond_timedwait(&ms->changed, &ms->lock, &until);
+}
+
+static bool loads_are_known(const struct odm_members *ms)
+{
+	for (uint32_t i = 0; i < ms->n; i++) {
+		if (ms->member[i]->stats.alive && odm_load_tally_waits(&ms->member[i]->loads))
+			return false;
+	}
+	return ms->loads_ended;
+}
+
+struct odm_load_counts odm_members_loads(struct odm_members *ms, uint64_t timeout_ns)
+{
+	struct odm_load_counts sum = { 0 };
+	uint64_t end = od_now_ns() + timeout_ns;
+
+	pthread_mutex_lock(&ms->lock);
+	while (!loads_are_known(ms) && od_now_ns() < end)
+		wait_a_little(ms);
+	ms->loads_ended = false;
+	for (uint32_t i = 0; i < ms->n; i++) {
+		struct odm_load_counts one = odm_load_tally_between(&ms->member[i]->loads);
+
+		sum.begun += one.begun;
+		sum.extra += one.extra;
+	}
+	pthread_mutex_unlock(&ms->lock);
+	return sum;
+}
+
+bool odm_members_wait_any(struct odm_members *ms, uint64_t timeout_ns, const atomic_bool *cancel)
+{
+	uint64_t end = od_now_ns() + timeout_ns;
+	bool any = false;
+
+	pthread_mutex_lock(&ms->lock);
+	while (!any && od_now_ns() < end && !atomic_load(cancel)) {
+		for (uint32_t i = 0; i < ms->n; i++) {
+			const struct member *m = ms->member[i];
+
+			any = any || (m->pub.session != 0 && !m->distrusted && m->pub.role == OD_NODE_WORKER);
+		}
+		if (!any)
+			wait_a_little(ms);
+	}
+	pthread_mutex_unlock(&ms->lock);
+	return any;
+}
+
+/* How many are missing, and whether one of them never will come: it refused for a reason that waiting does not
+ * change. */
+static uint32_t missing_locked(const struct odm_members *ms, int *refused)
+{
+	uint32_t missing = 0;
+
+	*refused = 0;
+	for (uint32_t i = 0; i < ms->n; i++) {
+		const struct member *m = ms->member[i];
+
+		if (m->pub.session != 0)
+			continue;
+		missing++;
+		if (m->refused_code != 0 && m->refused_code != OD_ERR_BUSY)
+			*refused = m->refused_code;
+	}
+	return missing;
+}
+
+int odm_members_wait(struct odm_members *ms, uint64_t timeout_ns, struct od_err *err)
+{
+	uint64_t end = od_now_ns() + timeout_ns;
+	int refused = 0;
+	uint32_t missing;
+	char why[600];
+
+	pthread_mutex_lock(&ms->lock);
+	while ((missing = missing_locked(ms, &refused)) > 0 && refused == 0 && od_now_ns() < end)
+		wait_a_little(ms);
+	explain_locked(ms, refused != 0, why, sizeof(why)); /* the others have not had their time */
+	pthread_mutex_unlock(&ms->lock);
+	if (missing == 0)
+		return OD_OK;
+	if (refused != 0)
+		return od_fail(err, refused, "cannot use %s", why);
+	return od_fail(err, OD_ERR_UNREACHABLE, "%u of %u hosts cannot be used: %s", missing, ms->n, why);
+}

@@ -1,0 +1,100 @@
+#include "main-node/cluster/predictor_link.h"
+
+#include "common/base/trace.h"
+
+#include <stdlib.h>
+
+static void on_prediction(void *arg, const struct od_prediction *p)
+{
+	struct odm_predictor_link *l = arg;
+
+	if (odm_predictions_add(odm_cluster_predictions(l->cluster), p))
+		l->wants = true;
+}
+
+int odm_predictor_link_open(struct odm_predictor_link *l, struct odm_cluster *c, const struct od_forward_opts *fo,
+			    const char *kind, enum od_opinion opinion, struct od_err *err)
+{
+	const struct od_predictor_opts o = {
+		.config = fo->config,
+		.dense = fo->dense,
+		.backend = fo->backend,
+		.pool = fo->pool,
+		.max_rows = fo->max_rows,
+		.opinion = opinion,
+		.emit = on_prediction,
+		.arg = l,
+	};
+
+	l->cluster = c;
+	l->rows = calloc(fo->max_rows, sizeof(*l->rows));
+	l->token = calloc(fo->max_rows, sizeof(*l->token));
+	if (l->rows == NULL || l->token == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "predictor: no memory for %zu rows", fo->max_rows);
+	return od_predictor_new(&l->predictor, kind, &o, err);
+}
+
+void odm_predictor_link_close(struct odm_predictor_link *l)
+{
+	od_predictor_free(l->predictor);
+	free(l->rows);
+	free(l->token);
+	*l = (struct odm_predictor_link){ 0 };
+}
+
+static void send_wants(struct odm_predictor_link *l)
+{
+	if (l->wants)
+		odm_cluster_flush_wants(l->cluster);
+	l->wants = false;
+}
+
+void odm_predictor_link_step(struct odm_predictor_link *l, const struct odm_step *step)
+{
+	struct od_predict_step s = {
+		.step = step->step,
+		.sequence = step->sequence,
+		.prompt = step->phase == ODM_PREFILL,
+		.n_rows = step->n_rows,
+		.position = step->rows[0].position,
+		.token = l->token,
+	};
+	uint64_t span = od_trace_begin();
+
+	if (l->predictor == NULL)
+		return;
+	if (l->sequence != step->sequence)
+		od_predictor_begin_sequence(l->predictor, step->sequence);
+	l->sequence = step->sequence;
+	for (size_t i = 0; i < step->n_rows; i++)
+		l->token[i] = step->rows[i].token;
+	od_predictor_begin_step(l->predictor, &s);
+	send_wants(l);
+	od_trace_end("predict", span, (int64_t)step->step, -1, -1);
+}
+
+void odm_predictor_link_routed(struct odm_predictor_link *l, const struct odm_step *step, uint32_t m)
+{
+	uint64_t span = od_trace_begin();
+
+	if (l->predictor == NULL)
+		return;
+	for (size_t i = 0; i < step->n_rows; i++) {
+		l->rows[i] = (struct od_routed_row){
+			.residual = od_forward_residual_of(step->forward, i),
+			.probability = od_forward_probabilities_of(step->forward, i),
+			.expert = od_forward_experts_of(step->forward, i),
+		};
+	}
+	od_predictor_routed(l->predictor, m, l->rows, step->n_rows);
+	send_wants(l);
+	od_trace_end("predict", span, (int64_t)step->step, m, -1);
+}
+
+void odm_predictor_link_close_sequence(struct odm_predictor_link *l, uint64_t sequence)
+{
+	if (l->predictor == NULL || l->sequence != sequence)
+		return;
+	od_predictor_end_sequence(l->predictor, sequence);
+	l->sequence = 0;
+}

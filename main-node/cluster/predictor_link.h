@@ -1,0 +1,33 @@
+/* predictor_link.h - a predictor of main's own (common/predict/predictor.h), driven by main's steps: what it says goes
+ * into the table of predictions, and the loop thread is told to send WANTs.
+ *
+ * Thread: the engine thread. Owner: the cluster service, which calls begin_step before the layers and routed for each
+ * layer when its RUNs have gone out, so that the predictor thinks while the workers compute. */
+#ifndef ODM_PREDICTOR_LINK_H
+#define ODM_PREDICTOR_LINK_H
+
+#include "common/predict/predictor.h"
+#include "main-node/cluster/cluster.h"
+#include "main-node/engine/expert_service.h"
+
+struct odm_predictor_link {
+	struct odm_cluster *cluster;
+	struct od_predictor *predictor; /* NULL: none, and every call does nothing */
+	struct od_routed_row *rows;	/* [max_rows] */
+	int32_t *token;			/* [max_rows] */
+	uint64_t sequence;		/* it is in; 0: none */
+	bool wants;			/* something has been said that is not sent yet */
+};
+
+/* kind: one of od_predictor_kinds. */
+OD_MUST_CHECK int odm_predictor_link_open(struct odm_predictor_link *l, struct odm_cluster *c,
+					  const struct od_forward_opts *fo, const char *kind, enum od_opinion opinion,
+					  struct od_err *err);
+void odm_predictor_link_close(struct odm_predictor_link *l); /* one that is all zero, too */
+
+void odm_predictor_link_step(struct odm_predictor_link *l, const struct odm_step *step);
+/* Layer m's attention and router are through in step->forward. */
+void odm_predictor_link_routed(struct odm_predictor_link *l, const struct odm_step *step, uint32_t m);
+void odm_predictor_link_close_sequence(struct odm_predictor_link *l, uint64_t sequence);
+
+#endif

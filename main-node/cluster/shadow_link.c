@@ -1,0 +1,347 @@
+#include "main-node/cluster/shadow_link.h"
+
+#include "common/base/log.h"
+#include "common/base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ATTACH_TIMEOUT_MS 2000
+#define MAX_STEP_ROWS 64
+#define MAX_ANSWER_BYTES (4u << 20) /* K and V of one answer as stored; the shadow asks for less */
+#define MAX_STATE_BYTES (1u << 20)  /* of one STATE */
+#define ANSWERS_AT_ONCE 8	    /* then the workers get their turn: a shadow that asks without end holds up nobody */
+#define MAX_TOKENS 16384u	    /* of one TOKENS: a header has 256 KiB */
+
+/* ---- Life ---- */
+
+static enum od_dtype stored_dtype(const struct od_forward_opts *o)
+{
+	return o->profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32;
+}
+
+/* Of K or V at one position, as they travel. */
+static size_t sent_row_bytes(const struct odm_shadow_link *s)
+{
+	return od_config_kv_dim(s->config) * od_dtype_bytes(s->align.rows);
+}
+
+static uint32_t rows_of_state(const struct odm_shadow_link *s)
+{
+	size_t n = MAX_STATE_BYTES / (2 * sent_row_bytes(s));
+
+	return n > 0 ? (uint32_t)n : 1;
+}
+
+int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts *o, uint32_t ctx_tokens,
+			 const struct odm_align *align, struct od_err *err)
+{
+	*s = (struct odm_shadow_link){ .align = *align, .config = o->config, .backend = o->backend, .ctx = ctx_tokens };
+	if (align->rows == 0)
+		s->align.rows = stored_dtype(o);
+	s->token = od_alloc_array(ctx_tokens, sizeof(*s->token));
+	if (s->align.rows != stored_dtype(o))
+		s->converted = od_alloc_array(rows_of_state(s), 2 * sent_row_bytes(s));
+	if (s->token == NULL || (s->converted == NULL && s->align.rows != stored_dtype(o))) {
+		odm_shadow_link_fini(s);
+		return od_fail(err, OD_ERR_NOMEM, "alignment of %u positions", ctx_tokens);
+	}
+	return OD_OK;
+}
+
+void odm_shadow_link_fini(struct odm_shadow_link *s)
+{
+	odm_link_close(&s->link);
+	od_free(s->token);
+	od_free(s->converted);
+	s->token = NULL;
+	s->converted = NULL;
+}
+
+void odm_shadow_link_follow(struct odm_shadow_link *s, struct odm_cluster *c, const struct odm_member *shadow)
+{
+	struct od_err why;
+
+	if (shadow == NULL || s->link.session != shadow->session) {
+		odm_link_close(&s->link);
+		s->sequence = 0;
+	}
+	if (shadow == NULL || s->link.session == shadow->session)
+		return;
+	if (odm_link_open(&s->link, odm_cluster_zmq(c), shadow, ATTACH_TIMEOUT_MS, &why) != OD_OK)
+		odm_members_distrust(odm_cluster_members(c), shadow->id, shadow->session, why.msg);
+}
+
+static bool has_shadow(const struct odm_shadow_link *s)
+{
+	return s->deliver != NULL || s->link.socket != NULL;
+}
+
+/* counter: s->align_bytes or s->asked_bytes. */
+static bool send_message(struct odm_shadow_link *s, uint64_t epoch, Od__Header *h, const struct od_out_frame *frames,
+			 size_t n, uint64_t *counter)
+{
+	int rc = s->deliver != NULL ? s->deliver(s->deliver_arg, h, frames, n) :
+				      odm_link_send(&s->link, epoch, h, frames, n);
+
+	if (rc != OD_OK) {
+		od_log_limited(OD_LOG_DEBUG, "the shadow does not take %s", od_body_name(h->body_case));
+		return false;
+	}
+	*counter += od__header__get_packed_size(h);
+	for (size_t i = 0; i < n; i++)
+		*counter += frames[i].len;
+	return true;
+}
+
+/* ---- Sequences and tokens ---- */
+
+static bool send_open(struct odm_shadow_link *s, uint64_t epoch)
+{
+	Od__Header h = OD__HEADER__INIT;
+
+	h.body_case = OD__HEADER__BODY_SEQ_OPEN;
+	h.seq_open = &s->open;
+	return send_message(s, epoch, &h, NULL, 0, &s->align_bytes);
+}
+
+/* A shadow that has not heard of the sequence, or is another one than the one that had, is told first. */
+static bool open_sequence(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step)
+{
+	const struct od_sampler_opts *o = &step->sampling;
+
+	if (s->sequence == step->sequence)
+		return true;
+	od__seq_open__init(&s->open);
+	s->open.sequence = step->sequence;
+	s->open.prompt_tokens = step->prompt_tokens;
+	s->open.own_state = s->align.kv_period == 0;
+	s->open.second_guesses = s->align.second_guesses;
+	s->open.temperature = o->temperature;
+	s->open.top_k = o->top_k;
+	s->open.top_p = o->top_p;
+	s->open.min_p = o->min_p;
+	s->open.repetition_penalty = o->repetition_penalty;
+	s->open.repetition_window = o->repetition_window;
+	s->open.seed = o->seed;
+	if (!send_open(s, epoch))
+		return false;
+	s->sequence = step->sequence;
+	s->seq = step->rows[0].seq;
+	s->fresh = true;
+	return true;
+}
+
+static void send_tokens(struct odm_shadow_link *s, uint64_t epoch, uint32_t begin, uint32_t n, uint64_t *counter)
+{
+	Od__Tokens body = OD__TOKENS__INIT;
+	Od__Header h = OD__HEADER__INIT;
+
+	body.sequence = s->sequence;
+	body.begin = begin;
+	body.ids = (uint32_t *)s->token + begin; /* none is negative */
+	body.n_ids = n < MAX_TOKENS ? n : MAX_TOKENS;
+	h.body_case = OD__HEADER__BODY_TOKENS;
+	h.tokens = &body;
+	send_message(s, epoch, &h, NULL, 0, counter);
+}
+
+/* A shadow that runs the prompt itself begins when main does; penalties look at the prompt too. */
+static bool wants_prompt(const struct odm_shadow_link *s)
+{
+	return s->open.own_state || s->open.repetition_penalty != 1;
+}
+
+void odm_shadow_link_answer_tokens(struct odm_shadow_link *s, uint64_t epoch, const Od__TokensRequest *r)
+{
+	if (s->sequence == 0 || r->sequence != s->sequence)
+		return; /* of a sequence that is over */
+	if (r->n == 0 || r->begin >= s->n_tokens) {
+		od_log_limited(OD_LOG_WARN, "the shadow asks for tokens %u+%u; there are %u", r->begin, r->n, s->n_tokens);
+		return;
+	}
+	send_tokens(s, epoch, r->begin, r->n < s->n_tokens - r->begin ? r->n : s->n_tokens - r->begin,
+		    &s->asked_bytes);
+}
+
+/* ---- STEP ---- */
+
+/* Number of the decode step that a position is. */
+static uint32_t step_index(const struct odm_step *step, uint32_t position)
+{
+	return position - step->prompt_tokens + 1;
+}
+
+int32_t odm_shadow_link_token(const struct odm_shadow_link *s, const struct odm_step *step)
+{
+	uint32_t before = step_index(step, step->rows[0].position) - 1;
+	bool given = s->align.token_period > 0 ? before % s->align.token_period == 0 : before == 0;
+
+	given = given || s->fresh || s->sequence != step->sequence;
+	return given || step->phase == ODM_PREFILL ? step->rows[0].token : -1;
+}
+
+/* All rows since the last alignment, when this step has one. */
+static uint32_t rows_due(const struct odm_shadow_link *s, const struct odm_step *step)
+{
+	uint32_t first = step_index(step, step->rows[0].position), last = first + (uint32_t)step->n_rows - 1;
+	uint32_t period = s->align.kv_period, aligned;
+
+	if (period == 0 || last / period == (first - 1) / period)
+		return 0;
+	aligned = (first - 1) / period * period;
+	return last - aligned;
+}
+
+static void send_step(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step)
+{
+	Od__StepRow row[MAX_STEP_ROWS], *list[MAX_STEP_ROWS];
+	Od__Step body = OD__STEP__INIT;
+	Od__Header h = OD__HEADER__INIT;
+
+	for (size_t i = 0; i < step->n_rows; i++) {
+		od__step_row__init(&row[i]);
+		row[i].sequence = step->sequence;
+		row[i].position = step->rows[i].position;
+		row[i].token = i > 0 ? step->rows[i].token : odm_shadow_link_token(s, step);
+		list[i] = &row[i];
+	}
+	s->due_rows = row[0].state_rows = rows_due(s, step);
+	body.step = step->step;
+	body.next_step = step->next_step;
+	body.rows = list;
+	body.n_rows = step->n_rows;
+	h.body_case = OD__HEADER__BODY_STEP;
+	h.step = &body;
+	if (send_message(s, epoch, &h, NULL, 0, &s->align_bytes))
+		s->fresh = false;
+}
+
+void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step)
+{
+	uint32_t begin = step->rows[0].position;
+
+	s->due_rows = 0;
+	for (size_t i = 0; i < step->n_rows; i++)
+		s->token[begin + i] = step->rows[i].token;
+	s->n_tokens = begin + (uint32_t)step->n_rows;
+	if (!has_shadow(s))
+		return;
+	if (s->deliver == NULL)
+		odm_link_reattach(&s->link); /* a few bytes, in case the connection broke and came back */
+	if (!open_sequence(s, epoch, step))
+		return;
+	if (step->phase == ODM_DECODE && step->n_rows <= MAX_STEP_ROWS)
+		send_step(s, epoch, step);
+	else if (step->phase == ODM_PREFILL && wants_prompt(s))
+		send_tokens(s, epoch, begin, (uint32_t)step->n_rows, &s->align_bytes);
+}
+
+/* ---- STATE ---- */
+
+static const void *as_sent(const struct odm_shadow_link *s, const void *rows, size_t n, char *to)
+{
+	size_t values = n * od_config_kv_dim(s->config);
+
+	if (s->converted == NULL)
+		return rows;
+	if (s->align.rows == OD_BF16)
+		s->backend->f32_to_bf16((uint16_t *)(void *)to, rows, values);
+	else
+		s->backend->bf16_to_f32((float *)(void *)to, rows, values);
+	return to;
+}
+
+/* Rows [begin, begin + n) of a layer; answers say step 0. */
+static void send_rows(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, uint32_t layer, uint32_t begin,
+		      uint32_t n)
+{
+	size_t bytes = (size_t)n * sent_row_bytes(s);
+	char *other = s->converted != NULL ? s->converted + bytes : NULL;
+	const struct od_out_frame frame[2] = {
+		{ .bytes = as_sent(s, od_seq_state_k(s->seq, layer, begin), n, s->converted), .len = bytes },
+		{ .bytes = as_sent(s, od_seq_state_v(s->seq, layer, begin), n, other), .len = bytes },
+	};
+	Od__State body = OD__STATE__INIT;
+	Od__Header h = OD__HEADER__INIT;
+
+	body.sequence = s->sequence;
+	body.step = step;
+	body.layer = layer;
+	body.begin = begin;
+	body.n = n;
+	body.dtype = s->align.rows;
+	h.body_case = OD__HEADER__BODY_STATE;
+	h.state = &body;
+	if (send_message(s, epoch, &h, frame, 2, step == 0 ? &s->asked_bytes : &s->align_bytes))
+		s->state_bytes += 2 * bytes;
+}
+
+static void send_range(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, uint32_t layer, uint32_t begin,
+		       uint32_t n)
+{
+	uint32_t most = rows_of_state(s);
+
+	for (; n > most; begin += most, n -= most)
+		send_rows(s, epoch, step, layer, begin, most);
+	send_rows(s, epoch, step, layer, begin, n);
+}
+
+void odm_shadow_link_state(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step, uint32_t layer)
+{
+	if (!has_shadow(s) || s->sequence != step->sequence || s->due_rows == 0)
+		return;
+	send_range(s, epoch, step->step, layer, step->rows[0].position + (uint32_t)step->n_rows - s->due_rows,
+		   s->due_rows);
+}
+
+/* Only rows that never change any more are given out: below the committed length. */
+void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const Od__StateRequest *r)
+{
+	uint32_t length;
+
+	if (s->sequence == 0 || r->sequence != s->sequence)
+		return; /* of a sequence that is over */
+	if (s->open.own_state) { /* it has not heard of that */
+		send_open(s, epoch);
+		return;
+	}
+	length = od_seq_state_length(s->seq);
+	if (r->layer >= s->config->n_layers || r->n == 0 || r->begin >= length || r->n > length - r->begin ||
+	    r->n > MAX_ANSWER_BYTES / (2 * od_seq_state_row_bytes(s->seq))) {
+		od_log_limited(OD_LOG_WARN, "the shadow asks for positions %u+%u of layer %u; there are %u", r->begin, r->n,
+			       r->layer, length);
+		return;
+	}
+	send_range(s, epoch, 0, r->layer, r->begin, r->n);
+}
+
+void odm_shadow_link_serve(struct odm_shadow_link *s, uint64_t epoch)
+{
+	struct od_msg m;
+
+	for (int i = 0; i < ANSWERS_AT_ONCE && s->link.socket != NULL && odm_link_recv(&s->link, &m) == OD_OK; i++) {
+		if (m.header->body_case == OD__HEADER__BODY_STATE_REQUEST)
+			odm_shadow_link_answer(s, epoch, m.header->state_request);
+		else if (m.header->body_case == OD__HEADER__BODY_TOKENS_REQUEST)
+			odm_shadow_link_answer_tokens(s, epoch, m.header->tokens_request);
+		else if (m.header->body_case != OD__HEADER__BODY_ATTACHED)
+			od_log_limited(OD_LOG_WARN, "the shadow sent %s on its data socket, which it must not",
+				       od_body_name(m.header->body_case));
+		od_msg_fini(&m);
+	}
+}
+
+void odm_shadow_link_close_sequence(struct odm_shadow_link *s, uint64_t epoch, uint64_t sequence)
+{
+	Od__SeqClose body = OD__SEQ_CLOSE__INIT;
+	Od__Header h = OD__HEADER__INIT;
+
+	if (!has_shadow(s) || s->sequence != sequence)
+		return;
+	body.sequence = sequence;
+	h.body_case = OD__HEADER__BODY_SEQ_CLOSE;
+	h.seq_close = &body;
+	s->sequence = 0;
+	send_message(s, epoch, &h, NULL, 0, &s->align_bytes);
+}

@@ -1,0 +1,58 @@
+/* shadow_link.h - keeps the shadow aligned in token and KV cache (OD-MoE section 3.2), as often as asked for: STEP when
+ * a step begins, with the true token or without, STATE with the rows of each layer as soon as main has computed them,
+ * and tokens or older rows when the shadow asks for them. Nothing waits for the shadow: what cannot be sent is left
+ * out, and it asks again.
+ *
+ * Decode steps of a sequence count from n = 1. The shadow is given the token of step n when n - 1 is a multiple of the
+ * token period (period 0: of the first alone). After every step whose n is a multiple of the KV period, all rows since
+ * the alignment before become true; with period 0 nothing of main's keys and values ever comes, the prompt's neither.
+ * A shadow in this process (od-bench recall) gets the same messages through `deliver`, without a socket.
+ * Thread: the engine thread. Owner: odm_shadow_link_init ... odm_shadow_link_fini by the caller. */
+#ifndef ODM_SHADOW_LINK_H
+#define ODM_SHADOW_LINK_H
+
+#include "main-node/cluster/cluster.h"
+#include "main-node/cluster/worker_link.h"
+#include "main-node/engine/expert_service.h"
+
+struct odm_shadow_link {
+	struct odm_link link; /* socket NULL: no shadow */
+	struct odm_align align;
+	const struct od_config *config;
+	const struct od_backend *backend;
+	uint32_t ctx;
+	uint64_t sequence;    /* that the shadow knows of; 0: none */
+	struct od_seq_state *seq;
+	Od__SeqOpen open;     /* what it was told of it */
+	bool fresh;	      /* it has had no STEP of it, and so no token to go on with */
+	int32_t *token;	      /* [ctx]: main's, of the sequence under way */
+	uint32_t n_tokens;
+	uint32_t due_rows;    /* that this step's STATEs carry, up to its last row; 0: none */
+	char *converted;      /* rows of one STATE in another format than they are stored in */
+	uint64_t state_bytes; /* KV rows sent */
+	uint64_t align_bytes; /* everything sent by itself, rows and headers */
+	uint64_t asked_bytes; /* the same of answers */
+	/* NULL: over the link. Else here, borrowed for the length of the call. */
+	int (*deliver)(void *arg, Od__Header *header, const struct od_out_frame *frames, size_t n_frames);
+	void *deliver_arg;
+};
+
+OD_MUST_CHECK int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts *o, uint32_t ctx_tokens,
+				       const struct odm_align *align, struct od_err *err);
+void odm_shadow_link_fini(struct odm_shadow_link *s);
+/* Attach to this incarnation of the shadow (NULL: there is none now). */
+void odm_shadow_link_follow(struct odm_shadow_link *s, struct odm_cluster *c, const struct odm_member *shadow);
+
+/* The token that predictions for the first row of the step must have assumed; -1: any, it is left to the shadow. */
+int32_t odm_shadow_link_token(const struct odm_shadow_link *s, const struct odm_step *step);
+/* Of every step, also of a prompt's, before its layers. */
+void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step);
+/* A decode step's layer has its keys and values. */
+void odm_shadow_link_state(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step, uint32_t layer);
+/* Answer what it asked for meanwhile. */
+void odm_shadow_link_serve(struct odm_shadow_link *s, uint64_t epoch);
+void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const Od__StateRequest *r);
+void odm_shadow_link_answer_tokens(struct odm_shadow_link *s, uint64_t epoch, const Od__TokensRequest *r);
+void odm_shadow_link_close_sequence(struct odm_shadow_link *s, uint64_t epoch, uint64_t sequence);
+
+#endif

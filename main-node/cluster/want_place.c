@@ -1,0 +1,110 @@
+#include "main-node/cluster/want_place.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int odm_want_place_init(struct odm_want_place *p, uint32_t n_experts, uint32_t max_workers, struct od_err *err)
+{
+	*p = (struct odm_want_place){ 0 };
+	p->want.expert = calloc(n_experts, sizeof(*p->want.expert));
+	p->want.worker = calloc(n_experts, sizeof(*p->want.worker));
+	p->sorted = calloc(n_experts, sizeof(*p->sorted));
+	p->deal = calloc(n_experts, sizeof(*p->deal));
+	p->keep = calloc(n_experts, sizeof(*p->keep));
+	p->load = calloc(max_workers, sizeof(*p->load));
+	p->n = calloc(max_workers, sizeof(*p->n));
+	if (p->want.expert != NULL && p->want.worker != NULL && p->sorted != NULL && p->deal != NULL && p->keep != NULL &&
+	    p->load != NULL && p->n != NULL)
+		return OD_OK;
+	odm_want_place_fini(p);
+	return od_fail(err, OD_ERR_NOMEM, "places of WANTs");
+}
+
+void odm_want_place_fini(struct odm_want_place *p)
+{
+	free(p->want.expert);
+	free(p->want.worker);
+	free(p->sorted);
+	free(p->deal);
+	free(p->keep);
+	free(p->load);
+	free(p->n);
+	*p = (struct odm_want_place){ 0 };
+}
+
+static uint32_t keep_worker(void *arg, uint16_t expert)
+{
+	const struct odm_want_place *p = arg;
+
+	return p->keep[expert];
+}
+
+static int by_id(const void *a, const void *b)
+{
+	return (int)*(const uint16_t *)a - (int)*(const uint16_t *)b;
+}
+
+/* As main deals the layer's RUNs. */
+static void place_predicted(struct odm_want_place *p, const struct odm_groups *g)
+{
+	const struct odm_want *w = &p->want;
+
+	for (size_t i = 0; i < w->n_predicted; i++)
+		p->keep[w->expert[i]] = w->worker[i];
+	memcpy(p->sorted, w->expert, w->n_predicted * sizeof(*p->sorted));
+	qsort(p->sorted, w->n_predicted, sizeof(*p->sorted), by_id);
+	odm_deal(g, w->step, w->m, p->sorted, w->n_predicted, keep_worker, p, p->deal, p->load);
+	for (size_t i = 0; i < w->n_predicted; i++)
+		p->keep[p->sorted[i]] = p->deal[i];
+	memset(p->n, 0, g->n_workers * sizeof(*p->n));
+	for (size_t i = 0; i < w->n_predicted; i++) {
+		w->worker[i] = p->keep[w->expert[i]];
+		p->n[w->worker[i]]++;
+	}
+}
+
+/* Where a hedge goes; ODM_NOBODY: nowhere. */
+static uint32_t hedge_worker(const struct odm_want_place *p, const struct odm_groups *g, const uint32_t *slots,
+			     uint16_t expert, uint32_t old)
+{
+	const struct odm_want *w = &p->want;
+	const uint32_t group = odm_group_of_layer(g, w->step, w->m), size = odm_group_size(g, group);
+	uint32_t best = w->n_predicted > 0 ? w->worker[w->n_predicted - 1] : ODM_NOBODY;
+
+	if (old < g->n_workers && p->n[old] < slots[old])
+		return old;
+	if (best != ODM_NOBODY && (p->n[best] >= slots[best] || !odm_worker_has(g, best, w->m, expert)))
+		best = ODM_NOBODY;
+	for (uint32_t i = 0; i < size; i++) {
+		const uint32_t at = odm_group_worker(g, group, i);
+
+		if (p->n[at] < slots[at] && (best == ODM_NOBODY || p->n[at] < p->n[best]) &&
+		    odm_worker_has(g, at, w->m, expert))
+			best = at;
+	}
+	return best;
+}
+
+void odm_want_place(struct odm_want_place *p, const struct odm_groups *g, const uint32_t *slots)
+{
+	struct odm_want *w = &p->want;
+	size_t n = w->n_predicted;
+
+	if (w->prefill) {
+		for (size_t i = 0; i < w->n; i++)
+			p->keep[w->expert[i]] = w->worker[i];
+		odm_deal_prefill(g, w->m, w->expert, w->n, keep_worker, p, w->worker, p->load);
+		return;
+	}
+	place_predicted(p, g);
+	for (size_t i = w->n_predicted; i < w->n; i++) {
+		const uint32_t to = hedge_worker(p, g, slots, w->expert[i], w->worker[i]);
+
+		if (to == ODM_NOBODY)
+			continue;
+		p->n[to]++;
+		w->expert[n] = w->expert[i];
+		w->worker[n++] = to;
+	}
+	w->n = n;
+}

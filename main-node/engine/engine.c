@@ -1,0 +1,365 @@
+#include "main-node/engine/engine_internal.h"
+
+#include "common/base/args.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/trace.h"
+#include "common/cache/pool_policy.h"
+#include "main-node/cluster/cluster_service.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_CTX_CAP 4096u
+#define DEFAULT_PREFILL_ROWS 256u
+#define DEFAULT_HEDGE_PERCENT 5 /* docs/BENCHMARKS.md: nearly all that hedging can bring an INT8 shadow */
+#define LOCAL_CHILD_THREADS 1 /* children of --local share the machine with each other */
+
+void odm_engine_defaults(struct odm_engine_opts *o)
+{
+	*o = (struct odm_engine_opts){
+		.profile = OD_PROFILE_F32,
+		.cpu = OD_CPU_AUTO,
+		.prefill_rows = DEFAULT_PREFILL_ROWS,
+		.mode = ODM_LOCAL,
+		.predictor = ODM_PREDICTOR_AUTO,
+		.second_opinion = -1,
+		.hedge_percent = DEFAULT_HEDGE_PERCENT,
+		.precision = -1,
+		.dense_precision = -1,
+		.activations = -1,
+		.form = OD_FORM_AUTO,
+		.departure = -1,
+		.connect_timeout_ns = 10 * OD_NS_PER_S,
+	};
+}
+
+static void show_progress(void *arg, uint64_t done, uint64_t all)
+{
+	const char *what = arg;
+	char a[32], b[32];
+
+	fprintf(stderr, "\r%s: %s of %s%s", what, od_format_bytes(done, a, sizeof(a)),
+		od_format_bytes(all, b, sizeof(b)), done == all ? "\n" : "   ");
+}
+
+/* A model that does not fit is refused before it is read, with the numbers. */
+static int check_memory(const struct odm_engine *e, struct od_err *err)
+{
+	uint64_t need = od_dense_need_bytes(e->pack) + odm_engine_state_bytes(e), have = od_available_ram_bytes();
+	char a[32], b[32];
+
+	if (e->opts.mode == ODM_RESIDENT)
+		need += od_experts_need_bytes(e->pack, e->form);
+	if (have == 0 || need <= have)
+		return OD_OK;
+	return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory here, %s are available%s", od_pack_dir(e->pack),
+		       od_format_bytes(need, a, sizeof(a)), od_format_bytes(have, b, sizeof(b)),
+		       e->opts.mode == ODM_RESIDENT ? " (without --resident the experts stay on the workers)"
+						    : " (try a smaller --ctx-size)");
+}
+
+static int choose_ctx(struct odm_engine *e, struct od_err *err)
+{
+	uint32_t max = e->config->ctx_max;
+
+	if (e->opts.ctx_tokens == 0)
+		e->opts.ctx_tokens = max < DEFAULT_CTX_CAP ? max : DEFAULT_CTX_CAP;
+	if (e->opts.ctx_tokens > max)
+		return od_fail(err, OD_ERR_ARG, "--ctx-size: the model was made for %u tokens at most, found %llu", max,
+			       (unsigned long long)e->opts.ctx_tokens);
+	return OD_OK;
+}
+
+static struct od_forward_opts forward_opts(const struct odm_engine *e)
+{
+	return (struct od_forward_opts){
+		.config = e->config,
+		.dense = od_dense_get(e->dense),
+		.backend = e->backend,
+		.pool = e->pool,
+		.profile = e->opts.profile,
+		.max_rows = e->opts.prefill_rows,
+	};
+}
+
+static int open_model(struct odm_engine *e, struct od_err *err)
+{
+	struct od_forward_opts fo;
+	int rc;
+
+	rc = od_dense_load(&e->dense, e->pack, err);
+	if (rc != OD_OK)
+		return rc;
+	fo = forward_opts(e);
+	rc = od_forward_new(&e->forward, &fo, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = od_seq_state_new(&e->seq, e->config, e->opts.profile, (uint32_t)e->opts.ctx_tokens, err);
+	if (rc != OD_OK)
+		return rc;
+	e->logits = od_alloc_array(e->config->vocab, sizeof(float));
+	e->rows = calloc(e->opts.prefill_rows, sizeof(*e->rows));
+	if (e->logits == NULL || e->rows == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %llu rows", (unsigned long long)e->opts.prefill_rows);
+	return OD_OK;
+}
+
+static int open_resident(struct odm_engine *e, struct od_err *err)
+{
+	struct od_forward_opts fo = forward_opts(e);
+	bool progress = !e->opts.quiet && isatty(STDERR_FILENO);
+	static char what[] = "loading experts";
+	int rc = od_experts_load_all(&e->experts, e->pack, e->form, (unsigned)e->opts.threads,
+				     progress ? show_progress : NULL, what, err);
+
+	return rc != OD_OK ? rc : odm_resident_service_new(&e->service, &fo, od_experts_get(e->experts), err);
+}
+
+/* The hosts, and the daemons on them if they are ours to start. */
+static int open_hosts(struct odm_engine *e, struct od_err *err)
+{
+	const struct odm_engine_opts *o = &e->opts;
+	const struct odm_local_opts lo = {
+		.pack = o->pack,
+		.n_workers = o->local_workers,
+		.shadow = o->predictor == ODM_PREDICT_SHADOW || o->predictor == ODM_PREDICTOR_AUTO,
+		.precision = o->precision < 0 ? NULL : od_precision_names[o->precision],
+		.dense_precision = o->dense_precision < 0 ? NULL : od_precision_names[o->dense_precision],
+		.activations = o->activations < 0 ? NULL : od_activation_names[o->activations],
+		.departure = o->departure < 0 ? NULL : o->departure == 0 ? "late" : "early",
+		.cpu = od_cpu_names[o->cpu],
+		.form = o->form == OD_FORM_AUTO ? NULL : od_form_names[o->form],
+		.slots = o->slots,
+		.load_time_ms = o->load_time_ms,
+		.run_time_ms = o->run_time_ms,
+		.cache_mib = o->cache_mib,
+		.cache_margin = o->cache_margin,
+		.cache_policy = od_cache_policy_names[o->cache_policy],
+		.memory_limit_bytes = o->memory_limit_bytes,
+		.threads = LOCAL_CHILD_THREADS,
+		.trace = o->trace,
+	};
+
+	if (o->mode == ODM_LOCAL)
+		return odm_local_start(&e->local, &lo, &e->hosts, err);
+	return od_hosts_load(&e->hosts, o->hosts_path, err);
+}
+
+static int choose_predictor(struct odm_engine *e, struct od_err *err)
+{
+	bool shadow = false;
+
+	for (size_t i = 0; i < e->hosts.n; i++)
+		shadow = shadow || e->hosts.host[i].role == OD_NODE_SHADOW;
+	if (e->opts.predictor == ODM_PREDICTOR_AUTO)
+		e->opts.predictor = shadow ? ODM_PREDICT_SHADOW : ODM_PREDICT_NONE;
+	if (e->opts.predictor == ODM_PREDICT_SHADOW && !shadow)
+		return od_fail(err, OD_ERR_ARG, "--predictor shadow: %s names no shadow (a line \"shadow host:port\")",
+			       e->opts.hosts_path);
+	if (e->opts.predictor != ODM_PREDICT_SHADOW)
+		od_hosts_without_shadow(&e->hosts); /* nobody would listen to it: it need not be there */
+	if (e->opts.predictor == ODM_PREDICT_NONE && e->opts.second_opinion >= 0)
+		return od_fail(err, OD_ERR_ARG, "--second-opinion: there is no first; use --predictor %s",
+			       od_predictor_kinds[e->opts.second_opinion]);
+	return OD_OK;
+}
+
+static int open_cluster(struct odm_engine *e, struct od_err *err)
+{
+	struct od_forward_opts fo = forward_opts(e);
+	struct odm_cluster *c;
+	int rc = open_hosts(e, err);
+
+	e->n_children = e->hosts.n;
+	if (rc == OD_OK)
+		rc = choose_predictor(e, err);
+	if (rc == OD_OK) {
+		struct odm_cluster_opts co = {
+			.config = e->config,
+			.profile = e->opts.profile,
+			.kernel_class = e->backend->kernel_class,
+			.mixed = e->opts.mixed,
+			.ctx_tokens = (uint32_t)e->opts.ctx_tokens,
+			.max_rows = odm_run_rows(e->config, e->opts.profile),
+			.group_size = (uint32_t)e->opts.group_size,
+			.align = e->opts.align,
+			.predictor = (uint32_t)e->opts.predictor,
+			.second_opinion = e->opts.second_opinion < 0 ? NULL : od_predictor_kinds[e->opts.second_opinion],
+			.want = { .hedge = e->opts.hedge_percent / 100, .correct = e->opts.second_opinion >= 0 },
+			.hosts = &e->hosts,
+			.hosts_path = e->opts.mode == ODM_WORKERS ? e->opts.hosts_path : NULL,
+			.connect_timeout_ns = e->opts.connect_timeout_ns,
+			.cancel = e->opts.cancel,
+		};
+
+		co.align.second_guesses = e->opts.hedge_percent > 0;
+		od_pack_fingerprint_bytes(e->pack, co.fingerprint);
+		rc = odm_cluster_open(&c, &co, err);
+	}
+	return rc != OD_OK ? rc : odm_cluster_service_new(&e->service, c, &fo, err);
+}
+
+int odm_routes_open(struct od_route_writer **out, const char *path, const struct od_pack *p, struct od_err *err)
+{
+	const struct od_config *c = od_pack_config(p);
+	struct od_route_head head = { .n_layers = c->n_layers, .n_experts = c->n_experts, .top_k = c->top_k };
+
+	_Static_assert(sizeof(head.fingerprint) == OD_FINGERPRINT_CHARS / 2, "a fingerprint");
+	*out = NULL;
+	if (path == NULL)
+		return OD_OK;
+	od_pack_fingerprint_bytes(p, head.fingerprint);
+	return od_route_open(out, path, &head, err);
+}
+
+static int open_all(struct odm_engine *e, struct od_err *err)
+{
+	int rc;
+
+	rc = od_pack_open(&e->pack, e->opts.pack, err);
+	if (rc != OD_OK)
+		return rc;
+	e->config = od_pack_config(e->pack);
+	if (e->opts.serve_store != NULL) /* before the workers are waited for: they may have nothing yet */
+		rc = odm_store_open(&e->store, e->pack, e->opts.serve_store, e->opts.insecure, err);
+	if (rc == OD_OK)
+		rc = choose_ctx(e, err);
+	if (rc == OD_OK)
+		rc = od_backend_cpu(&e->backend, (enum od_cpu)e->opts.cpu, e->opts.profile, err);
+	if (rc == OD_OK)
+		rc = od_pack_choose_form(e->pack, e->backend, e->opts.form, &e->form, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = check_memory(e, err);
+	if (rc != OD_OK)
+		return rc;
+	if (od_pack_tokenizer_path(e->pack) != NULL) {
+		rc = od_tokenizer_load(&e->tokenizer, od_pack_tokenizer_path(e->pack), err);
+		if (rc != OD_OK)
+			return rc;
+	}
+	rc = od_pool_new(&e->pool, (unsigned)e->opts.threads, "od-compute", err);
+	if (rc != OD_OK)
+		return rc;
+	rc = open_model(e, err);
+	if (rc == OD_OK)
+		rc = odm_routes_open(&e->routes, e->opts.record_routes, e->pack, err);
+	if (rc != OD_OK)
+		return rc;
+	return e->opts.mode == ODM_RESIDENT ? open_resident(e, err) : open_cluster(e, err);
+}
+
+/* The children's events go behind ours, and their files away. */
+static int close_trace(struct odm_engine *e)
+{
+	char path[PATH_MAX];
+	struct od_err err;
+
+	int rc;
+
+	if (!od_trace_on)
+		return OD_OK;
+	for (size_t i = 0; e->opts.mode == ODM_LOCAL && i < e->n_children; i++) {
+		odm_local_trace_path(e->opts.trace, i, path, sizeof(path));
+		if (od_trace_merge(path, &err) != OD_OK)
+			od_log(OD_LOG_WARN, "%s", err.msg);
+		unlink(path);
+	}
+	rc = od_trace_close(&err);
+	if (rc != OD_OK)
+		od_log(OD_LOG_ERROR, "%s", err.msg);
+	return rc;
+}
+
+static int close_routes(struct odm_engine *e)
+{
+	struct od_err err;
+	int rc = od_route_close(e->routes, &err);
+
+	if (rc != OD_OK)
+		od_log(OD_LOG_ERROR, "%s", err.msg);
+	return rc;
+}
+
+static const atomic_bool never;
+
+int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts, struct od_err *err)
+{
+	struct odm_engine *e = calloc(1, sizeof(*e));
+	int rc;
+
+	*out = NULL;
+	if (e == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "engine");
+	e->opts = *opts;
+	if (e->opts.cancel == NULL)
+		e->opts.cancel = &never;
+	if (e->opts.threads == 0)
+		e->opts.threads = od_cpu_count();
+	if (e->opts.prefill_rows == 0)
+		e->opts.prefill_rows = DEFAULT_PREFILL_ROWS;
+	rc = opts->trace == NULL ? OD_OK : od_trace_open(opts->trace, "main", err);
+	if (rc == OD_OK)
+		rc = open_all(e, err);
+	if (rc != OD_OK) {
+		odm_engine_close(e);
+		return rc;
+	}
+	*out = e;
+	return OD_OK;
+}
+
+int odm_engine_close(struct odm_engine *e)
+{
+	int rc, routes;
+
+	if (e == NULL)
+		return OD_OK;
+	if (e->service != NULL)
+		e->service->free(e->service);
+	odm_local_stop(e->local);
+	odm_store_close(e->store);
+	rc = close_trace(e);
+	routes = close_routes(e);
+	od_hosts_fini(&e->hosts);
+	od_forward_free(e->forward);
+	od_seq_state_free(e->seq);
+	od_experts_free(e->experts);
+	od_dense_free(e->dense);
+	od_pool_free(e->pool);
+	od_tokenizer_free(e->tokenizer);
+	od_pack_close(e->pack);
+	od_free(e->logits);
+	free(e->rows);
+	free(e);
+	return rc != OD_OK ? rc : routes;
+}
+
+const struct od_pack *odm_engine_pack(const struct odm_engine *e)
+{
+	return e->pack;
+}
+
+const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e)
+{
+	return e->tokenizer;
+}
+
+uint32_t odm_engine_ctx(const struct odm_engine *e)
+{
+	return (uint32_t)e->opts.ctx_tokens;
+}
+
+enum od_form odm_engine_form(const struct odm_engine *e)
+{
+	return e->form;
+}
+
+uint64_t odm_engine_state_bytes(const struct odm_engine *e)
+{
+	return od_seq_state_bytes(e->config, e->opts.profile, (uint32_t)e->opts.ctx_tokens);
+}

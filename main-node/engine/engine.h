@@ -1,0 +1,117 @@
+/* engine.h - main's engine: a pack, the dense weights, a sequence, and somebody who runs the experts.
+ *
+ * Thread: one engine thread calls everything. Owner: odm_engine_open's caller. */
+#ifndef ODM_ENGINE_H
+#define ODM_ENGINE_H
+
+#include "common/cache/route_file.h"
+#include "common/model/sampler.h"
+#include "common/pack/pack.h"
+#include "common/pack/shadow/shadow_load.h"
+#include "common/text/tokenizer.h"
+#include "main-node/cluster/cluster.h"
+#include "main-node/engine/expert_service.h"
+
+struct odm_engine;
+
+#define ODM_PREDICTOR_AUTO (-1)
+
+enum odm_mode { ODM_RESIDENT, ODM_LOCAL, ODM_WORKERS };
+
+struct odm_engine_opts {
+	const char *pack;	   /* NULL: $OD_PACK, else /var/lib/od-moe/pack */
+	enum od_profile profile;
+	int cpu;		   /* enum od_cpu */
+	uint64_t threads;	   /* 0: the CPUs there are */
+	uint64_t ctx_tokens;	   /* 0: the model's, at most 4096 */
+	uint64_t prefill_rows;	   /* rows of a prefill chunk at most */
+	enum odm_mode mode;
+	int form;		   /* enum od_form of experts in memory, here or on workers of --local; or OD_FORM_AUTO */
+	bool quiet;		   /* no progress while loading */
+	const atomic_bool *cancel; /* becomes true when everything is to end: looked at between layers; NULL: never */
+	const char *trace;	   /* NULL, or a file for od_trace; --local adds the children's events at the end */
+	const char *record_routes; /* NULL, or a file for every router decision (common/cache/route_file.h) */
+	const char *serve_store;   /* NULL, or where workers can pull the pack from while the engine is open */
+	bool insecure;		   /* serve_store may be an address that is not loopback */
+	/* A cluster. */
+	const char *hosts_path;	     /* ODM_WORKERS */
+	uint32_t local_workers;	     /* ODM_LOCAL */
+	struct odm_align align;	     /* of the shadow */
+	int predictor;		     /* index of odm_predictor_names; ODM_PREDICTOR_AUTO: the shadow if there is one */
+	int second_opinion;	     /* index of od_predictor_kinds; -1: none */
+	double hedge_percent;	     /* loads in vain over expert uses that hedging may bring them up to; 0: none */
+	uint64_t group_size;	     /* 0: top-k */
+	uint64_t connect_timeout_ns;
+	bool mixed;
+	uint64_t slots, memory_limit_bytes; /* ODM_LOCAL; 0: the workers' default */
+	double load_time_ms, run_time_ms;   /* ODM_LOCAL: paced workers; 0: as fast as they go */
+	uint64_t cache_mib, cache_margin;   /* ODM_LOCAL: of a worker's cache of experts; 0: none, no margin */
+	int cache_policy;		    /* ODM_LOCAL: enum od_cache_policy, not Belady's */
+	/* ODM_LOCAL: the shadow's; index into the names, -1: its default. */
+	int precision, dense_precision, activations, departure;
+};
+
+void odm_engine_defaults(struct odm_engine_opts *o);
+OD_MUST_CHECK int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts, struct od_err *err);
+/* Not OD_OK: trace or routes could not be written (logged). NULL ok. */
+int odm_engine_close(struct odm_engine *e);
+
+/* For a pack's routes; path NULL: *out is NULL, which is OD_OK. */
+OD_MUST_CHECK int odm_routes_open(struct od_route_writer **out, const char *path, const struct od_pack *p,
+				  struct od_err *err);
+
+const struct od_pack *odm_engine_pack(const struct odm_engine *e);
+const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e); /* NULL: the pack has none */
+uint32_t odm_engine_ctx(const struct odm_engine *e);
+uint64_t odm_engine_state_bytes(const struct odm_engine *e); /* memory of the context */
+enum od_form odm_engine_form(const struct odm_engine *e);	 /* of resident experts */
+
+enum odm_finish {
+	ODM_FINISH_LENGTH,
+	ODM_FINISH_EOS,
+	ODM_FINISH_STOP,
+	ODM_FINISH_CONTEXT,
+	ODM_FINISH_CANCELLED,
+	ODM_FINISH_ERROR
+};
+const char *odm_finish_name(enum odm_finish f); /* "length", "eos", "stop", "context", "cancelled", "error" */
+
+/* Who wants to see what happens. Every callback may be NULL. */
+struct odm_observer {
+	void *arg;
+	/* A piece of the text as it may be shown; false ends the generation. */
+	bool (*text)(void *arg, const char *piece, size_t len);
+	/* The experts of one row, best first, and their weights [top_k]. */
+	void (*route)(void *arg, enum odm_phase phase, uint32_t position, uint32_t layer, const uint16_t *experts,
+		      const float *weights, float margin);
+	/* Logits [vocab] of every position that was passed through the model. */
+	void (*logits)(void *arg, enum odm_phase phase, uint32_t position, const float *logits);
+};
+
+struct odm_request {
+	const int32_t *prompt; /* [n_prompt], BOS included */
+	size_t n_prompt;
+	uint64_t max_tokens; /* 0: to the end of the context */
+	bool ignore_eos;
+	struct od_sampler_opts sampling;
+	const char *const *stop; /* [n_stop] stop strings; need a tokeniser */
+	size_t n_stop;
+	struct odm_observer observer;
+	struct od_recall *recall; /* NULL, or added to: recall by layer and token index (cluster with a predictor) */
+};
+
+struct odm_result {
+	int32_t *tokens; /* malloc'd: what was generated, EOS included */
+	size_t n_tokens;
+	char *text; /* malloc'd, without special tokens and stop string; NULL without a tokeniser */
+	size_t text_len;
+	enum odm_finish finish;
+	struct odm_figures figures;
+};
+
+/* *r is filled (odm_result_fini it) even on failure, with what there was until then. */
+OD_MUST_CHECK int odm_generate(struct odm_engine *e, const struct odm_request *req, struct odm_result *r,
+			       struct od_err *err);
+void odm_result_fini(struct odm_result *r);
+
+#endif

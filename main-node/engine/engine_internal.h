@@ -1,0 +1,35 @@
+/* engine_internal.h - what engine.c and generate.c share. */
+#ifndef ODM_ENGINE_INTERNAL_H
+#define ODM_ENGINE_INTERNAL_H
+
+#include "common/model/resident.h"
+#include "common/pack/dense_load.h"
+#include "common/pack/expert_load.h"
+#include "main-node/cluster/local_nodes.h"
+#include "main-node/engine/engine.h"
+#include "main-node/store/store_server.h"
+
+struct odm_engine {
+	struct odm_engine_opts opts;
+	struct od_pack *pack;
+	const struct od_config *config;
+	const struct od_backend *backend;
+	enum od_form form; /* of experts here, or on the workers of --local */
+	struct od_pool *pool;
+	struct od_dense_store *dense;
+	struct od_expert_store *experts; /* resident mode */
+	struct od_tokenizer *tokenizer;
+	struct od_seq_state *seq;
+	struct od_forward *forward;
+	struct odm_expert_service *service;
+	struct odm_store *store;       /* NULL: none */
+	struct odm_local *local;       /* --local: the children */
+	struct od_route_writer *routes; /* NULL: nobody wants them */
+	struct od_hosts hosts;
+	size_t n_children;
+	float *logits;	    /* [vocab] */
+	struct od_row *rows; /* [prefill_rows] */
+	uint64_t last_step, last_sequence; /* numbers given out; never reused */
+};
+
+#endif

@@ -1,0 +1,45 @@
+/* expert_service.h - who runs the experts of main's steps: this process (resident) or a cluster.
+ *
+ * Thread: the engine thread. Owner: the engine. */
+#ifndef ODM_EXPERT_SERVICE_H
+#define ODM_EXPERT_SERVICE_H
+
+#include "common/model/forward.h"
+#include "common/model/sampler.h"
+#include "common/predict/recall.h"
+#include "main-node/engine/figures.h"
+
+enum odm_phase { ODM_PREFILL, ODM_DECODE };
+
+/* A step as the service sees it. Rows are borrowed until end_step. */
+struct odm_step {
+	uint64_t step, next_step; /* next_step: the number that the decode step after this one will have */
+	enum odm_phase phase;
+	uint64_t sequence;
+	uint32_t prompt_tokens; /* of the sequence: where its generated tokens begin */
+	const struct od_row *rows;
+	size_t n_rows;
+	struct od_sampler_opts sampling; /* how the sequence's tokens are chosen */
+	const struct od_forward *forward; /* that the step runs in */
+};
+
+struct odm_expert_service {
+	struct od_expert_runner runner; /* first: od_forward_experts gets &service->runner */
+	/* A step begins; membership may change here. */
+	int (*begin_step)(struct odm_expert_service *s, const struct odm_step *step, struct od_err *err);
+	/* The step's layers are through, or it was given up. */
+	void (*end_step)(struct odm_expert_service *s);
+	/* The sequence is over; nothing about it is needed any more. */
+	void (*close_sequence)(struct odm_expert_service *s, uint64_t sequence);
+	/* Add what the service knows since the last call (recall, stalls, loads, memory of the daemons). recall (NULL ok)
+	 * gets the detail. */
+	void (*figures)(struct odm_expert_service *s, struct odm_figures *f, struct od_recall *recall);
+	void (*free)(struct odm_expert_service *s);
+};
+
+/* Every expert in this process's memory. */
+struct odm_engine;
+OD_MUST_CHECK int odm_resident_service_new(struct odm_expert_service **out, const struct od_forward_opts *opts,
+					   const struct od_expert *experts, struct od_err *err);
+
+#endif

@@ -1,0 +1,344 @@
+/* One request from prompt to last token: prefill in chunks, then a row a step. */
+#include "main-node/engine/engine_internal.h"
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/base/strbuf.h"
+#include "common/base/trace.h"
+#include "common/text/stopper.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct generation {
+	struct odm_engine *e;
+	const struct odm_request *req;
+	struct odm_result *r;
+	struct od_sampler *sampler;
+	struct od_detok *detok;
+	struct od_stopper *stopper;
+	struct od_strbuf text;
+	uint64_t sequence, next_step;
+	size_t room; /* tokens that r->tokens can take */
+};
+
+const char *odm_finish_name(enum odm_finish f)
+{
+	switch (f) {
+	case ODM_FINISH_LENGTH: return "length";
+	case ODM_FINISH_EOS: return "eos";
+	case ODM_FINISH_STOP: return "stop";
+	case ODM_FINISH_CONTEXT: return "context";
+	case ODM_FINISH_CANCELLED: return "cancelled";
+	case ODM_FINISH_ERROR: return "error";
+	}
+	return "unknown";
+}
+
+static int check_request(const struct odm_engine *e, const struct odm_request *req, struct od_err *err)
+{
+	if (req->n_prompt == 0)
+		return od_fail(err, OD_ERR_ARG, "the prompt is empty and the model has no BOS token to begin with");
+	if (req->n_prompt > e->opts.ctx_tokens)
+		return od_fail(err, OD_ERR_RANGE,
+			       "the prompt has %zu tokens, more than the context of %llu; shorten it or raise --ctx-size",
+			       req->n_prompt, (unsigned long long)e->opts.ctx_tokens);
+	for (size_t i = 0; i < req->n_prompt; i++) {
+		if (req->prompt[i] < 0 || (uint32_t)req->prompt[i] >= e->config->vocab)
+			return od_fail(err, OD_ERR_RANGE, "prompt token %zu: expected 0 to %u, found %d", i,
+				       e->config->vocab - 1, req->prompt[i]);
+	}
+	if (req->n_stop > 0 && e->tokenizer == NULL)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "stop strings need a tokeniser; this pack has none");
+	return od_sampler_check(&req->sampling, err);
+}
+
+static void record_step(const struct generation *g, const struct odm_step *step)
+{
+	struct od_route_writer *w = g->e->routes;
+
+	if (w == NULL)
+		return;
+	od_route_step(w, step->step, step->phase == ODM_PREFILL, (uint32_t)step->n_rows);
+	for (size_t i = 0; i < step->n_rows; i++)
+		od_route_row(w, step->sequence, step->rows[i].position);
+}
+
+static void observe_routes(struct generation *g, enum odm_phase phase, const struct od_row *rows, size_t n_rows)
+{
+	const struct odm_observer *o = &g->req->observer;
+	const struct od_forward *f = g->e->forward;
+	struct od_route_writer *w = g->e->routes;
+
+	if (w != NULL)
+		od_route_layer(w);
+	for (size_t i = 0; w != NULL && i < n_rows; i++)
+		od_route_experts(w, od_forward_experts_of(f, i));
+	for (size_t i = 0; o->route != NULL && i < n_rows; i++)
+		o->route(o->arg, phase, rows[i].position, od_forward_layer(f), od_forward_experts_of(f, i),
+			 od_forward_weights_of(f, i), od_forward_margin_of(f, i));
+}
+
+static int run_layers(struct generation *g, const struct odm_step *step, struct od_err *err)
+{
+	struct odm_engine *e = g->e;
+	int rc = od_forward_begin(e->forward, step->step, step->rows, step->n_rows, err);
+	uint64_t begin;
+
+	if (rc == OD_OK)
+		record_step(g, step);
+	while (rc == OD_OK && !od_forward_done(e->forward)) {
+		if (atomic_load(e->opts.cancel))
+			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
+		begin = od_trace_begin();
+		od_forward_attention(e->forward);
+		od_trace_end("attention, router", begin, (int64_t)step->step, od_forward_layer(e->forward), -1);
+		observe_routes(g, step->phase, step->rows, step->n_rows);
+		rc = od_forward_experts(e->forward, &e->service->runner, err);
+	}
+	if (rc == OD_OK)
+		od_forward_commit(e->forward);
+	return rc;
+}
+
+/* Rows [begin, begin + n) of the sequence through all layers; logits of the last row stay in e->logits. */
+static int pass(struct generation *g, enum odm_phase phase, const int32_t *tokens, uint32_t begin, size_t n,
+		struct od_err *err)
+{
+	struct odm_engine *e = g->e;
+	const struct odm_observer *o = &g->req->observer;
+	struct odm_step step = { .step = g->next_step,
+				 .next_step = ++e->last_step,
+				 .phase = phase,
+				 .sequence = g->sequence,
+				 .prompt_tokens = (uint32_t)g->req->n_prompt,
+				 .rows = e->rows,
+				 .n_rows = n,
+				 .sampling = g->req->sampling,
+				 .forward = e->forward };
+	uint64_t begin_ns;
+	int rc;
+
+	g->next_step = step.next_step;
+	for (size_t i = 0; i < n; i++)
+		e->rows[i] = (struct od_row){ .seq = e->seq, .position = begin + (uint32_t)i, .token = tokens[i] };
+	rc = e->service->begin_step(e->service, &step, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = run_layers(g, &step, err);
+	e->service->end_step(e->service);
+	if (rc != OD_OK)
+		return rc;
+	begin_ns = od_trace_begin();
+	for (size_t i = o->logits != NULL ? 0 : n - 1; i < n; i++) {
+		od_forward_logits(e->forward, i, e->logits);
+		if (o->logits != NULL)
+			o->logits(o->arg, phase, begin + (uint32_t)i, e->logits);
+	}
+	od_trace_end("head", begin_ns, (int64_t)step.step, -1, -1);
+	return OD_OK;
+}
+
+static int prefill(struct generation *g, struct od_err *err)
+{
+	const struct odm_request *req = g->req;
+	size_t chunk = g->e->opts.prefill_rows;
+	int rc = OD_OK;
+
+	for (size_t at = 0; rc == OD_OK && at < req->n_prompt; at += chunk) {
+		size_t n = req->n_prompt - at < chunk ? req->n_prompt - at : chunk;
+
+		rc = pass(g, ODM_PREFILL, req->prompt + at, (uint32_t)at, n, err);
+	}
+	return rc;
+}
+
+static bool is_eos(const struct od_config *cfg, int32_t token)
+{
+	for (uint32_t i = 0; i < cfg->n_eos; i++) {
+		if (cfg->eos[i] == token)
+			return true;
+	}
+	return false;
+}
+
+/* Shows text that is certain now; false when the reader has had enough. */
+static bool emit(struct generation *g, const char *text, size_t len)
+{
+	const struct odm_observer *o = &g->req->observer;
+
+	od_strbuf_append(&g->text, text, len);
+	return len == 0 || o->text == NULL || o->text(o->arg, text, len);
+}
+
+/* A new piece of text through the stop strings. *stop: the generation ends, r->finish says why. */
+static int add_text(struct generation *g, const char *piece, size_t len, bool *stop, struct od_err *err)
+{
+	bool stopped = false;
+	int rc;
+
+	if (g->stopper != NULL) {
+		rc = od_stopper_push(g->stopper, piece, len, &piece, &len, &stopped);
+		if (rc != OD_OK)
+			return od_fail(err, rc, "no memory to look for stop strings");
+	}
+	if (!emit(g, piece, len)) {
+		g->r->finish = ODM_FINISH_CANCELLED;
+		*stop = true;
+	} else if (stopped) {
+		g->r->finish = ODM_FINISH_STOP;
+		*stop = true;
+	}
+	return OD_OK;
+}
+
+static int take_token(struct generation *g, int32_t token, bool *stop, struct od_err *err)
+{
+	const char *piece;
+	size_t len;
+	int rc;
+
+	g->r->tokens[g->r->n_tokens++] = token;
+	if (is_eos(g->e->config, token) && !g->req->ignore_eos) {
+		g->r->finish = ODM_FINISH_EOS;
+		*stop = true;
+		return OD_OK;
+	}
+	rc = od_sampler_accept(g->sampler, &token, 1);
+	if (rc != OD_OK)
+		return od_fail(err, rc, "no memory to remember token %zu", g->r->n_tokens);
+	if (g->detok == NULL)
+		return OD_OK;
+	rc = od_detok_push(g->detok, token, &piece, &len, err);
+	return rc != OD_OK ? rc : add_text(g, piece, len, stop, err);
+}
+
+/* What the detokeniser and the stop strings held back; nothing after a stop string or when the reader left. */
+static int flush_text(struct generation *g, struct od_err *err)
+{
+	const char *piece;
+	bool stop = false;
+	size_t len;
+	int rc;
+
+	if (g->detok == NULL || g->r->finish == ODM_FINISH_STOP || g->r->finish == ODM_FINISH_CANCELLED)
+		return OD_OK;
+	rc = od_detok_flush(g->detok, &piece, &len, err);
+	if (rc == OD_OK)
+		rc = add_text(g, piece, len, &stop, err);
+	if (rc != OD_OK || stop || g->stopper == NULL)
+		return rc;
+	rc = od_stopper_flush(g->stopper, &piece, &len);
+	if (rc != OD_OK)
+		return od_fail(err, rc, "no memory for the end of the text");
+	emit(g, piece, len);
+	return OD_OK;
+}
+
+static int decode(struct generation *g, uint64_t start_ns, struct od_err *err)
+{
+	struct odm_engine *e = g->e;
+	uint64_t first_ns = 0;
+	bool stop = false;
+	int rc = OD_OK;
+
+	while (!stop) {
+		uint32_t position = od_seq_state_length(e->seq);
+		int32_t token = od_sampler_sample(g->sampler, e->logits);
+
+		rc = take_token(g, token, &stop, err);
+		g->r->figures.decode_ns = first_ns > 0 ? od_now_ns() - first_ns : 0;
+		if (first_ns == 0) {
+			first_ns = od_now_ns();
+			g->r->figures.ttft_ns = first_ns - start_ns;
+		}
+		if (rc != OD_OK || stop)
+			break;
+		if (g->r->n_tokens == g->room) {
+			g->r->finish = g->req->max_tokens == g->room ? ODM_FINISH_LENGTH : ODM_FINISH_CONTEXT;
+			break;
+		}
+		rc = pass(g, ODM_DECODE, &token, position, 1, err);
+		if (rc != OD_OK)
+			break;
+	}
+	return rc;
+}
+
+static int open_generation(struct generation *g, struct od_err *err)
+{
+	struct odm_engine *e = g->e;
+	const struct odm_request *req = g->req;
+	/* The last token is sampled, not passed through the model, so one more fits than the context has left. */
+	uint64_t room = e->opts.ctx_tokens - req->n_prompt + 1;
+	int rc;
+
+	g->room = req->max_tokens > 0 && req->max_tokens < room ? req->max_tokens : room;
+	g->r->tokens = calloc(g->room, sizeof(*g->r->tokens));
+	if (g->r->tokens == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu tokens", g->room);
+	rc = od_sampler_new(&g->sampler, &req->sampling, e->config->vocab, err);
+	if (rc == OD_OK && od_sampler_accept(g->sampler, req->prompt, req->n_prompt) != OD_OK)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for a prompt of %zu tokens", req->n_prompt);
+	if (rc == OD_OK && e->tokenizer != NULL) {
+		rc = od_detok_new(&g->detok, e->tokenizer, err);
+		if (rc == OD_OK)
+			rc = od_detok_prime(g->detok, req->prompt, req->n_prompt, err);
+	}
+	if (rc == OD_OK && req->n_stop > 0)
+		rc = od_stopper_new(&g->stopper, req->stop, req->n_stop, err);
+	g->sequence = ++e->last_sequence;
+	g->next_step = ++e->last_step;
+	od_seq_state_set_length(e->seq, 0);
+	return rc;
+}
+
+static void close_generation(struct generation *g)
+{
+	struct odm_engine *e = g->e;
+	struct odm_figures *f = &g->r->figures;
+
+	e->service->close_sequence(e->service, g->sequence);
+	f->prompt_tokens = g->req->n_prompt;
+	f->tokens = g->r->n_tokens;
+	odm_figures_add_node(f, "main", od_peak_rss_bytes(), true);
+	e->service->figures(e->service, f, g->req->recall);
+	if (e->tokenizer != NULL)
+		g->r->text = od_strbuf_take(&g->text, &g->r->text_len);
+	od_strbuf_fini(&g->text);
+	od_sampler_free(g->sampler);
+	od_detok_free(g->detok);
+	od_stopper_free(g->stopper);
+}
+
+int odm_generate(struct odm_engine *e, const struct odm_request *req, struct odm_result *r, struct od_err *err)
+{
+	struct generation g = { .e = e, .req = req, .r = r };
+	uint64_t start_ns = od_now_ns();
+	int rc;
+
+	*r = (struct odm_result){ .finish = ODM_FINISH_ERROR };
+	rc = check_request(e, req, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = open_generation(&g, err);
+	if (rc == OD_OK)
+		rc = prefill(&g, err);
+	r->figures.prefill_ns = od_now_ns() - start_ns;
+	if (rc == OD_OK)
+		rc = decode(&g, start_ns, err);
+	if (rc == OD_OK)
+		rc = flush_text(&g, err);
+	if (rc == OD_ERR_CANCELLED)
+		r->finish = ODM_FINISH_CANCELLED;
+	close_generation(&g);
+	return rc;
+}
+
+void odm_result_fini(struct odm_result *r)
+{
+	free(r->tokens);
+	free(r->text);
+	odm_figures_fini(&r->figures);
+	*r = (struct odm_result){ 0 };
+}

@@ -1,0 +1,33 @@
+#include "main-node/engine/sampling_config.h"
+
+#include "common/base/json.h"
+
+/* What Hugging Face assumes for do_sample without further fields. */
+#define HF_TEMPERATURE 1.0
+#define HF_TOP_K 50
+
+int odm_sampling_defaults(struct od_sampler_opts *o, const struct od_pack *pack, struct od_err *err)
+{
+	const json_t *g = od_pack_generation_config(pack);
+	const char *where = "generation_config.json";
+	bool sample;
+	int rc;
+
+	od_sampler_defaults(o);
+	if (g == NULL)
+		return OD_OK;
+	rc = od_json_f64_or(g, "repetition_penalty", 0.01, 100, 1.0, &o->repetition_penalty, where, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = od_json_bool_or(g, "do_sample", false, &sample, where, err);
+	if (rc != OD_OK || !sample)
+		return rc;
+	rc = od_json_f64_or(g, "temperature", 0, 1e3, HF_TEMPERATURE, &o->temperature, where, err);
+	if (rc == OD_OK)
+		rc = od_json_u32_or(g, "top_k", 0, UINT32_MAX, HF_TOP_K, &o->top_k, where, err);
+	if (rc == OD_OK)
+		rc = od_json_f64_or(g, "top_p", 0, 1, 1.0, &o->top_p, where, err);
+	if (rc == OD_OK)
+		rc = od_json_f64_or(g, "min_p", 0, 1, 0.0, &o->min_p, where, err);
+	return rc;
+}
