@@ -202,6 +202,36 @@ def a_cluster_conforms():
     assert conform(golden, "--local", 2, "--threads", 1)["prompts"] == expected
 
 
+@test
+def any_of_several_ends_ends_a_text():
+    """Tokens that end a text are a number or a list, in config.json and in generation_config.json; all of them count."""
+    source = os.path.join(FAMILIES, "mixtral_top3")
+    e = load(source)[1]
+    ids = e["greedy_ids"]
+    cut = next(i for i in range(4, 11) if ids[i] not in ids[:i])
+    for name, in_config, in_generation in (("list", [287, 288, ids[cut]], None), ("more", 287, [288, ids[cut]]),
+                                           ("one", [287, 288], ids[cut]), ("earlier", [287, ids[cut]], [ids[cut + 1], 288]),
+                                           ("none", [287, 288], [287])):
+        path = os.path.join(TMP, "ends-" + name)
+        shutil.copytree(source, path)
+        with open(os.path.join(path, "config.json"), "r+", encoding="utf-8") as f:
+            config = json.load(f) | {"eos_token_id": in_config}
+            f.seek(0)
+            f.truncate()
+            json.dump(config, f)
+        with open(os.path.join(path, "generation_config.json"), "w", encoding="utf-8") as f:
+            json.dump({"do_sample": False} | ({} if in_generation is None else {"eos_token_id": in_generation}), f)
+        tool("od-pack", path, path + ".pack")
+        options = ["--resident", "--pack", path + ".pack"]
+        r = generate(*options, prompt=e["prompt_text"], tokens=len(ids))
+        if name == "none":
+            assert r["finish"] == "length" and r["token_ids"] == ids, (name, r)
+            continue
+        assert r["finish"] == "eos" and r["token_ids"] == ids[:cut + 1], (name, r)
+        r = generate(*options, "--ignore-eos", prompt=e["prompt_text"], tokens=len(ids))
+        assert r["finish"] == "length" and r["token_ids"] == ids, (name, r)
+
+
 def damage(name, change, status=1, *args, entries=("wolf", "held16a")):
     """Runs two prompts after a change to the first; the second conforms in any case."""
     es = short(*entries)
