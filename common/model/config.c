@@ -59,28 +59,48 @@ static int read_token(const json_t *v, const char *key, uint32_t vocab, int32_t 
 	return OD_OK;
 }
 
-/* bos_token_id; eos_token_id is one id or a list of them. */
+static bool is_eos(const struct od_config *cfg, int32_t id)
+{
+	for (uint32_t i = 0; i < cfg->n_eos; i++) {
+		if (cfg->eos[i] == id)
+			return true;
+	}
+	return false;
+}
+
+int od_config_add_eos(struct od_config *cfg, const json_t *obj, const char *where, struct od_err *err)
+{
+	const json_t *eos = json_object_get(obj, "eos_token_id");
+	size_t n = json_is_array(eos) ? json_array_size(eos) : 1;
+
+	if (eos == NULL || json_is_null(eos))
+		return OD_OK;
+	for (size_t i = 0; i < n; i++) {
+		int32_t id;
+		int rc = read_token(json_is_array(eos) ? json_array_get(eos, i) : eos, "eos_token_id", cfg->vocab, &id,
+				    where, err);
+
+		if (rc != OD_OK)
+			return rc;
+		if (is_eos(cfg, id))
+			continue;
+		if (cfg->n_eos == OD_MAX_EOS)
+			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"eos_token_id\": expected at most %d ids, "
+				       "those of config.json included, found %d more", where, OD_MAX_EOS, (int)(n - i));
+		cfg->eos[cfg->n_eos++] = id;
+	}
+	return OD_OK;
+}
+
 static int read_special_tokens(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {
-	const json_t *eos = json_object_get(root, "eos_token_id");
-	size_t n = json_is_array(eos) ? json_array_size(eos) : 1;
 	int rc = OD_OK;
 
 	cfg->bos = -1;
 	if (od_json_has(root, "bos_token_id"))
 		rc = read_token(json_object_get(root, "bos_token_id"), "bos_token_id", cfg->vocab, &cfg->bos, where,
 				err);
-	if (rc != OD_OK || eos == NULL || json_is_null(eos))
-		return rc;
-	if (n > OD_MAX_EOS)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"eos_token_id\": expected at most %d ids, found "
-			       "%zu", where, OD_MAX_EOS, n);
-	for (size_t i = 0; i < n && rc == OD_OK; i++)
-		rc = read_token(json_is_array(eos) ? json_array_get(eos, i) : eos, "eos_token_id", cfg->vocab,
-				&cfg->eos[i], where, err);
-	if (rc == OD_OK)
-		cfg->n_eos = (uint32_t)n;
-	return rc;
+	return rc == OD_OK ? od_config_add_eos(cfg, root, where, err) : rc;
 }
 
 /* head_dim may be absent or null, and may differ from hidden / heads. */

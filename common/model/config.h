@@ -29,13 +29,17 @@ struct od_config {
 	bool tied_head;
 	bool scaled; /* weights of 8 or 4 bits are said to have scales; which, their tensors say */
 	int32_t bos;		    /* -1: none */
-	int32_t eos[OD_MAX_EOS];    /* any of them ends a text */
+	int32_t eos[OD_MAX_EOS];    /* all different; any of them ends a text */
 	uint32_t n_eos;
 };
 
 /* where is the file's name for messages. OD_ERR_UNSUPPORTED for a family we do not know lists those we do. */
 OD_MUST_CHECK int od_config_parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err);
 OD_MUST_CHECK int od_config_load(struct od_config *cfg, const char *path, struct od_err *err);
+
+/* Adds the ids of obj's eos_token_id: one id, a list, or null. obj: generation_config.json, where chat models name
+ * more tokens that end a text than in config.json. */
+OD_MUST_CHECK int od_config_add_eos(struct od_config *cfg, const json_t *obj, const char *where, struct od_err *err);
 
 /* The numbers that change results as one line of text, for the fingerprint. Returns the length or negative. */
 OD_MUST_CHECK int od_config_canonical(const struct od_config *cfg, char *buf, size_t size, struct od_err *err);

@@ -136,7 +136,7 @@ static int read_extras(struct od_pack *p, struct od_err *err)
 		rc = od_path(path, sizeof(path), p->dir, "generation_config.json", err);
 	if (rc == OD_OK && access(path, F_OK) == 0)
 		rc = od_json_load(path, OD_GENERATION_MAX_BYTES, &p->generation, err);
-	return rc;
+	return rc == OD_OK ? od_config_add_eos(&p->config, p->generation, path, err) : rc;
 }
 
 /* Which experts a spool has. */

@@ -2,7 +2,8 @@
  *
  * BPE in its two dialects: byte-level (GPT-2, Llama 3, talebook) and SentencePiece-style with byte fallback
  * (Mixtral, Llama 2). Normalisers, pre-tokenisers, post-processors and decoders that these use; one that we do
- * not know is refused by its name, never skipped.
+ * not know is refused by its name, never skipped. Character classes and canonical order come from PCRE2 and utf8proc.
+ * Their Unicode versions are not the reference's, so characters added to Unicode lately may be split otherwise.
  * Thread: immutable after loading, any thread; an od_detok belongs to one. */
 #ifndef OD_TEXT_TOKENIZER_H
 #define OD_TEXT_TOKENIZER_H

@@ -8,12 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_TOLERANCE 2e-4
-
 struct options {
 	struct odm_engine_args engine;
 	const char *golden;
-	double tolerance;
+	struct golden_tolerance tolerance;
 	bool json, help;
 };
 
@@ -27,31 +25,43 @@ struct conform {
 /* What the observer fills while a prompt runs. */
 struct watch {
 	struct golden_run run;
-	struct golden_logits *logits; /* NULL: the prompt has none */
-	int rc;			      /* of reading them */
+	struct golden_logits *logits, *decode_logits; /* NULL: the prompt has none */
+	int rc;					      /* of reading them */
 	struct od_err err;
 };
 
-static void on_route(void *arg, enum odm_phase phase, uint32_t position, uint32_t layer, const uint16_t *experts,
+static void on_route(void *arg, enum odm_phase phase, uint32_t position, uint32_t m, const uint16_t *experts,
 		     const float *weights, float margin)
 {
 	struct watch *w = arg;
 
 	(void)phase;
 	(void)margin;
-	golden_run_route(&w->run, position, layer, experts, weights);
+	golden_run_route(&w->run, position, m, experts, weights);
+}
+
+static void compare_row(struct watch *w, struct golden_logits *l, size_t row, struct golden_worst *worst,
+			const float *found)
+{
+	const float *expected;
+
+	if (l == NULL || w->rc != OD_OK)
+		return;
+	w->rc = golden_logits_row(l, row, &expected, &w->err);
+	if (w->rc == OD_OK)
+		golden_run_logits(&w->run, &worst[row], expected, found);
 }
 
 static void on_logits(void *arg, enum odm_phase phase, uint32_t position, const float *logits)
 {
 	struct watch *w = arg;
-	const float *expected;
+	const struct golden_entry *e = w->run.e;
 
-	if (phase != ODM_PREFILL || position >= w->run.e->n_prompt || w->rc != OD_OK)
-		return;
-	w->rc = golden_logits_row(w->logits, position, &expected, &w->err);
-	if (w->rc == OD_OK)
-		golden_run_logits(&w->run, position, expected, logits);
+	(void)phase;
+	if (position < e->n_prompt)
+		compare_row(w, w->logits, position, w->run.worst, logits);
+	if (position + 1 >= e->n_prompt && position + 1 - e->n_prompt < e->n_greedy)
+		compare_row(w, w->decode_logits, position + 1 - e->n_prompt, w->run.decode_worst, logits);
 }
 
 /* The reference's text must become the reference's ids. */
@@ -122,11 +132,13 @@ static int generate(const struct conform *c, const struct golden_entry *e, struc
 		.n_prompt = e->n_prompt,
 		.max_tokens = e->n_greedy > 0 ? e->n_greedy : 1, /* 0 would be: as many as fit */
 		.ignore_eos = e->passes_eos,
-		.observer = { .arg = w, .route = on_route, .logits = w->logits != NULL ? on_logits : NULL },
+		.observer = { .arg = w, .route = on_route },
 	};
 	struct odm_result r;
 	int rc;
 
+	if (w->logits != NULL || w->decode_logits != NULL)
+		req.observer.logits = on_logits;
 	od_sampler_defaults(&req.sampling);
 	rc = odm_generate(c->engine, &req, &r, err);
 	if (rc != OD_OK) {
@@ -138,7 +150,7 @@ static int generate(const struct conform *c, const struct golden_entry *e, struc
 		w->run.n_tokens = r.n_tokens;
 		w->run.stopped_at_eos = r.finish == ODM_FINISH_EOS;
 		w->run.finish = odm_finish_name(r.finish);
-		golden_compare(&w->run, c->opt->tolerance, v);
+		golden_compare(&w->run, &c->opt->tolerance, v);
 	}
 	if (v->result == GOLDEN_CONFORMS && e->n_greedy > 0)
 		check_text(odm_engine_tokenizer(c->engine), e, &r, v);
@@ -163,12 +175,15 @@ static int run_entry(const struct conform *c, const struct golden_entry *e, stru
 		return OD_OK;
 	rc = golden_run_init(&w.run, c->golden, e, err);
 	if (rc == OD_OK && e->logits_path != NULL)
-		rc = golden_logits_open(&w.logits, c->golden, e, err);
+		rc = golden_logits_open(&w.logits, e->logits_path, e->n_prompt, c->golden->vocab, err);
+	if (rc == OD_OK && e->decode_logits_path != NULL)
+		rc = golden_logits_open(&w.decode_logits, e->decode_logits_path, e->n_greedy, c->golden->vocab, err);
 	if (rc == OD_OK)
 		rc = generate(c, e, &w, v, err);
 	else
 		golden_fails(v, "%s", err->msg);
 	golden_logits_close(w.logits);
+	golden_logits_close(w.decode_logits);
 	golden_run_fini(&w.run);
 	/* The other prompts can still run, unless there is nobody left to run them. */
 	return rc == OD_ERR_UNREACHABLE ? rc : OD_OK;
@@ -182,6 +197,7 @@ static void add_prompts(const struct conform *c, struct od_report *r)
 		{ "greedy_tokens", "generated", 0 },
 		{ "tokens_compared", "equal", 0 },
 		{ "max_logit_error", "logit error", 8 },
+		{ "max_weight_error", "weight error", 8 },
 		{ "rank_ties", "rank ties", 0 },
 		{ "ties", "ties", 0 },
 		{ "result", "result", 0 },
@@ -194,6 +210,7 @@ static void add_prompts(const struct conform *c, struct od_report *r)
 
 		od_table_row(t, (struct od_cell[]){ OD_TEXT(e->name), OD_INT(e->n_prompt), OD_INT(e->n_greedy),
 						    OD_INT(v->n_tokens), OD_REAL(v->max_logit_error),
+						    OD_REAL(v->max_weight_error),
 						    OD_INT(v->n_rank_ties), OD_INT(v->result == GOLDEN_TIE),
 						    OD_TEXT(golden_result_names[v->result]) });
 	}
@@ -243,7 +260,11 @@ static size_t add_summary(const struct conform *c, struct od_report *r)
 	od_report_fact(r, "n_fail", "fail", OD_INT(n[GOLDEN_FAILS]), 0, NULL);
 	od_report_fact(r, "n_rank_ties", "rank ties", OD_INT(rank_ties), 0, NULL);
 	od_report_fact(r, "max_logit_error", "largest logit error", OD_REAL(worst), 8, NULL);
-	od_report_fact(r, "tolerance", "tolerance", OD_REAL(c->opt->tolerance), 8, NULL);
+	if (c->opt->tolerance.absolute >= 0)
+		od_report_fact(r, "tolerance", "tolerance", OD_REAL(c->opt->tolerance.absolute), 8, NULL);
+	if (c->opt->tolerance.relative >= 0)
+		od_report_fact(r, "relative_tolerance", "relative tolerance", OD_REAL(c->opt->tolerance.relative), 8,
+			       NULL);
 	od_report_fact(r, "summary", "summary", OD_TEXT(summary), 0, NULL);
 	return n[GOLDEN_FAILS];
 }
@@ -287,9 +308,17 @@ static int run_entries(struct conform *c, struct od_err *err)
 	return report(c, err);
 }
 
+/* Which layers have experts. The engine numbers those by m, golden files list all. */
+static void moe_layers(const struct od_config *cfg, bool *is_moe)
+{
+	for (uint32_t l = 0; l < cfg->n_layers; l++)
+		is_moe[l] = true;
+}
+
 /* The folder is read against the model's shapes, and read before the weights are. */
 static int load_golden(struct conform *c, struct odm_engine_opts *engine, struct od_err *err)
 {
+	bool is_moe[OD_MAX_LAYERS];
 	const struct od_config *cfg;
 	struct od_pack *pack;
 	int rc = od_pack_open(&pack, engine->pack, err);
@@ -297,7 +326,8 @@ static int load_golden(struct conform *c, struct odm_engine_opts *engine, struct
 	if (rc != OD_OK)
 		return rc;
 	cfg = od_pack_config(pack);
-	rc = golden_load(&c->golden, c->opt->golden, cfg, err);
+	moe_layers(cfg, is_moe);
+	rc = golden_load(&c->golden, c->opt->golden, cfg, is_moe, err);
 	/* The context that the longest prompt needs, as far as the model goes. */
 	for (size_t i = 0; rc == OD_OK && c->opt->engine.opts.ctx_tokens == 0 && i < c->golden->n_entries; i++) {
 		size_t need = c->golden->entry[i].n_positions;
@@ -333,17 +363,19 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ NULL, OD_ARG_TITLE, NULL, NULL, "What to compare with", 0, 0, NULL },
 		{ "golden", OD_ARG_STRING, &o->golden, "DIR", "folder with golden.json and its logits files", 0, 0,
 		  NULL },
-		{ "tolerance", OD_ARG_REAL, &o->tolerance, "X", "absolute difference of a logit that is "
-		  "accepted (default: 2e-4)", 0, 0, NULL },
+		{ "tolerance", OD_ARG_REAL, &o->tolerance.absolute, "X", "accepted difference of a logit (default: "
+		  "what the golden file says, else 2e-4)", 0, 0, NULL },
+		{ "relative-tolerance", OD_ARG_REAL, &o->tolerance.relative, "X", "the same, as a part of the largest "
+		  "logit of the row; of router weights, too (default there: 1e-4)", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "the report as JSON", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 	};
 	int rc = odm_engine_args_parse(&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench conform --golden DIR --resident | --local N | --workers FILE [OPTIONS]\n\n"
-		"Generates greedily from each prompt of DIR and compares tokens, routes and logits\n"
-		"with those that an independent implementation found. A difference where that one was\n"
-		"nearly undecided is a tie: accepted, and the end of the prompt's comparison. Ends\n"
-		"with status 0 when every prompt conforms.\n"
+		"Generates greedily from each prompt of DIR and compares tokens, routes, router weights\n"
+		"and logits with those that an independent implementation found, as far as DIR has them.\n"
+		"A difference where that one was nearly undecided is a tie: accepted, and the end of the\n"
+		"prompt's comparison. Ends with status 0 when every prompt conforms.\n"
 		"Example: od-bench conform --golden tests/golden/talebook --pack PACK --resident\n", err);
 
 	if (rc != OD_OK || o->help)
@@ -356,7 +388,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 
 int od_bench_conform(int argc, char **argv, struct od_err *err)
 {
-	struct options o = { .tolerance = DEFAULT_TOLERANCE };
+	struct options o = { .tolerance = { .absolute = -1, .relative = -1 } };
 	int rc;
 
 	odm_engine_args_defaults(&o.engine);

@@ -13,23 +13,34 @@
 
 const char *const golden_result_names[] = { "conforms", "tie", "FAILS" };
 
+/* Rows that never came must not pass. n is 0 only where there is nothing to choose. */
+static struct golden_worst *unseen(size_t n)
+{
+	struct golden_worst *worst = calloc(n + 1, sizeof(*worst));
+
+	for (size_t i = 0; worst != NULL && i < n; i++)
+		worst[i] = (struct golden_worst){ .error = INFINITY, .expected = NAN, .found = NAN };
+	return worst;
+}
+
 int golden_run_init(struct golden_run *run, const struct golden *g, const struct golden_entry *e, struct od_err *err)
 {
-	size_t n = e->n_positions * g->n_layers * g->top_k; /* golden_load has as many in memory */
+	size_t n = e->n_positions * g->n_moe * g->top_k; /* golden_load has as many in memory */
+	bool ok;
 
 	*run = (struct golden_run){ .g = g, .e = e, .finish = "nothing" };
-	run->expert = od_alloc_array(n, sizeof(*run->expert));
-	run->weight = od_alloc_array(n, sizeof(*run->weight));
-	if (e->logits_path != NULL)
-		run->worst = calloc(e->n_prompt, sizeof(*run->worst));
-	if (run->expert == NULL || run->weight == NULL || (e->logits_path != NULL && run->worst == NULL)) {
+	run->expert = od_alloc_array(n + 1, sizeof(*run->expert)); /* a model may have no experts */
+	run->weight = od_alloc_array(n + 1, sizeof(*run->weight));
+	ok = run->expert != NULL && run->weight != NULL;
+	if (ok && e->logits_path != NULL)
+		ok = (run->worst = unseen(e->n_prompt)) != NULL;
+	if (ok && e->decode_logits_path != NULL)
+		ok = (run->decode_worst = unseen(e->n_greedy)) != NULL;
+	if (!ok) {
 		golden_run_fini(run);
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the routes of %zu positions", e->n_positions);
 	}
 	memset(run->expert, 0xff, n * sizeof(*run->expert));
-	/* Positions that never came must not pass. */
-	for (size_t i = 0; run->worst != NULL && i < e->n_prompt; i++)
-		run->worst[i] = (struct golden_worst){ .error = INFINITY, .expected = NAN, .found = NAN };
 	return OD_OK;
 }
 
@@ -38,24 +49,26 @@ void golden_run_fini(struct golden_run *run)
 	od_free(run->expert);
 	od_free(run->weight);
 	free(run->worst);
+	free(run->decode_worst);
 	*run = (struct golden_run){ 0 };
 }
 
-static size_t at(const struct golden_run *run, size_t position, uint32_t layer)
+static size_t at(const struct golden_run *run, size_t position, uint32_t m)
 {
-	return (position * run->g->n_layers + layer) * run->g->top_k;
+	return (position * run->g->n_moe + m) * run->g->top_k;
 }
 
-void golden_run_route(struct golden_run *run, size_t position, uint32_t layer, const uint16_t *expert,
+void golden_run_route(struct golden_run *run, size_t position, uint32_t m, const uint16_t *expert,
 		      const float *weight)
 {
-	if (position >= run->e->n_positions || layer >= run->g->n_layers)
+	if (position >= run->e->n_positions || m >= run->g->n_moe)
 		return;
-	memcpy(run->expert + at(run, position, layer), expert, run->g->top_k * sizeof(*expert));
-	memcpy(run->weight + at(run, position, layer), weight, run->g->top_k * sizeof(*weight));
+	memcpy(run->expert + at(run, position, m), expert, run->g->top_k * sizeof(*expert));
+	memcpy(run->weight + at(run, position, m), weight, run->g->top_k * sizeof(*weight));
 }
 
-void golden_run_logits(struct golden_run *run, size_t position, const float *expected, const float *found)
+void golden_run_logits(const struct golden_run *run, struct golden_worst *worst, const float *expected,
+		       const float *found)
 {
 	struct golden_worst w = { .error = -1 };
 
@@ -65,14 +78,16 @@ void golden_run_logits(struct golden_run *run, size_t position, const float *exp
 		if (isnan(error))
 			error = INFINITY;
 		if (error > w.error)
-			w = (struct golden_worst){ error, i, expected[i], found[i] };
+			w = (struct golden_worst){ error, w.largest, i, expected[i], found[i] };
+		if (isfinite(expected[i]))
+			w.largest = fmax(w.largest, fabs((double)expected[i]));
 	}
-	run->worst[position] = w;
+	*worst = w;
 }
 
 void golden_verdict_init(struct golden_verdict *v)
 {
-	*v = (struct golden_verdict){ .result = GOLDEN_CONFORMS, .max_logit_error = NAN };
+	*v = (struct golden_verdict){ .result = GOLDEN_CONFORMS, .max_logit_error = NAN, .max_weight_error = NAN };
 }
 
 void golden_fails(struct golden_verdict *v, const char *fmt, ...)
@@ -85,9 +100,10 @@ void golden_fails(struct golden_verdict *v, const char *fmt, ...)
 	va_end(ap);
 }
 
-static const char *place_name(const struct golden_run *run, size_t position, uint32_t layer, char *buf)
+static const char *place_name(const struct golden_run *run, size_t position, uint32_t m, char *buf)
 {
 	size_t n_prompt = run->e->n_prompt;
+	uint32_t layer = run->g->layer[m];
 
 	if (position < n_prompt)
 		snprintf(buf, PLACE_BYTES, "prefill position %zu, layer %u", position, layer);
@@ -138,10 +154,10 @@ static double rank_gap(const uint16_t *expected, const uint16_t *found, const fl
 	return gap;
 }
 
-static void note_rank_tie(const struct golden_run *run, size_t position, uint32_t layer, double gap,
+static void note_rank_tie(const struct golden_run *run, size_t position, uint32_t m, double gap,
 			  struct golden_verdict *v)
 {
-	const uint16_t *expected = golden_route(run->g, run->e, position, layer);
+	const uint16_t *expected = golden_route(run->g, run->e, position, m);
 	char place[PLACE_BYTES], want[ROUTE_BYTES], have[ROUTE_BYTES];
 
 	if (v->n_rank_ties++ > 0)
@@ -149,22 +165,22 @@ static void note_rank_tie(const struct golden_run *run, size_t position, uint32_
 	snprintf(v->rank_tie, sizeof(v->rank_tie),
 		 "%s: expected experts %s, found %s: the same in another order; our weights of those that changed "
 		 "places differ by %.3g, less than %g",
-		 place_name(run, position, layer, place), route_name(expected, run->g->top_k, want),
-		 route_name(run->expert + at(run, position, layer), run->g->top_k, have), gap, GOLDEN_RANK_TIE);
+		 place_name(run, position, m, place), route_name(expected, run->g->top_k, want),
+		 route_name(run->expert + at(run, position, m), run->g->top_k, have), gap, GOLDEN_RANK_TIE);
 }
 
 /* False when the comparison ends here. */
-static bool compare_route(const struct golden_run *run, size_t position, uint32_t layer, struct golden_verdict *v)
+static bool compare_route(const struct golden_run *run, size_t position, uint32_t m, struct golden_verdict *v)
 {
 	const uint32_t k = run->g->top_k;
-	const uint16_t *expected = golden_route(run->g, run->e, position, layer);
-	const uint16_t *found = run->expert + at(run, position, layer);
-	double margin = golden_route_margin(run->g, run->e, position, layer), gap;
+	const uint16_t *expected = golden_route(run->g, run->e, position, m);
+	const uint16_t *found = run->expert + at(run, position, m);
+	double margin = golden_route_margin(run->g, run->e, position, m), gap;
 	char place[PLACE_BYTES], want[ROUTE_BYTES], have[ROUTE_BYTES];
 
 	if (memcmp(expected, found, k * sizeof(*expected)) == 0)
 		return true;
-	place_name(run, position, layer, place);
+	place_name(run, position, m, place);
 	route_name(expected, k, want);
 	route_name(found, k, have);
 	if (!same_set(expected, found, k)) {
@@ -174,9 +190,9 @@ static bool compare_route(const struct golden_run *run, size_t position, uint32_
 			v->result = GOLDEN_TIE;
 		return false;
 	}
-	gap = rank_gap(expected, found, run->weight + at(run, position, layer), k);
+	gap = rank_gap(expected, found, run->weight + at(run, position, m), k);
 	if (gap < GOLDEN_RANK_TIE) {
-		note_rank_tie(run, position, layer, gap, v);
+		note_rank_tie(run, position, m, gap, v);
 		return true;
 	}
 	golden_fails(v, "%s: expected experts %s, found %s: the same in another order, but our weights of those that "
@@ -184,16 +200,66 @@ static bool compare_route(const struct golden_run *run, size_t position, uint32_
 	return false;
 }
 
-static bool compare_logits(const struct golden_run *run, size_t position, double tolerance, struct golden_verdict *v)
+/* The same experts on both sides, in whatever order. */
+static bool compare_weights(const struct golden_run *run, size_t position, uint32_t m, double tolerance,
+			    struct golden_verdict *v)
 {
-	const struct golden_worst *w = &run->worst[position];
+	const uint16_t *expected = golden_route(run->g, run->e, position, m);
+	const uint16_t *found = run->expert + at(run, position, m);
+	const float *want = golden_route_weight(run->g, run->e, position, m);
+	const float *have = run->weight + at(run, position, m);
+	double largest = 0, worst = -1;
+	uint32_t r_worst = 0, i_worst = 0;
+	char place[PLACE_BYTES];
+
+	for (uint32_t r = 0; r < run->g->top_k; r++)
+		largest = fmax(largest, fabs((double)want[r]));
+	for (uint32_t r = 0; r < run->g->top_k; r++) {
+		uint32_t i = 0;
+		double error;
+
+		while (found[i] != expected[r])
+			i++;
+		error = want[r] == have[i] ? 0 : fabs((double)want[r] - (double)have[i]) / largest;
+		if (isnan(error))
+			error = INFINITY;
+		if (error > worst) {
+			worst = error;
+			r_worst = r;
+			i_worst = i;
+		}
+	}
+	v->max_weight_error = fmax(v->max_weight_error, worst); /* NaN gives way */
+	if (worst <= tolerance)
+		return true;
+	golden_fails(v, "%s: router weight of expert %u: expected %.7g, found %.7g, a difference of %.3g of the row's "
+		     "largest; the tolerance is %g", place_name(run, position, m, place), expected[r_worst],
+		     (double)want[r_worst], (double)have[i_worst], worst, tolerance);
+	return false;
+}
+
+/* The largest difference that is accepted in a row. */
+static double logit_limit(const struct golden_entry *e, const struct golden_tolerance *t, double largest)
+{
+	double limit = t->absolute >= 0 ? t->absolute : INFINITY;
+
+	if (t->relative >= 0)
+		limit = fmin(limit, t->relative * largest);
+	if (t->absolute >= 0 || t->relative >= 0)
+		return limit;
+	return e->logit_tolerance > 0 ? e->logit_tolerance * largest : GOLDEN_LOGIT_ERROR;
+}
+
+static bool compare_logits(const struct golden_run *run, const struct golden_worst *w, const char *row, size_t number,
+			   const struct golden_tolerance *t, struct golden_verdict *v)
+{
+	double limit = logit_limit(run->e, t, w->largest);
 
 	v->max_logit_error = fmax(v->max_logit_error, w->error); /* NaN gives way */
-	if (w->error <= tolerance)
+	if (w->error <= limit && isfinite(w->error))
 		return true;
-	golden_fails(v, "logits of prompt position %zu: vocabulary index %u: expected %.9g, found %.9g, a difference "
-		     "of %.3g; the tolerance is %g", position, w->id, (double)w->expected, (double)w->found, w->error,
-		     tolerance);
+	golden_fails(v, "logits of %s %zu: vocabulary index %u: expected %.9g, found %.9g, a difference of %.3g; the "
+		     "tolerance is %.3g", row, number, w->id, (double)w->expected, (double)w->found, w->error, limit);
 	return false;
 }
 
@@ -217,12 +283,27 @@ static bool compare_token(const struct golden_run *run, size_t i, struct golden_
 	return false;
 }
 
-void golden_compare(const struct golden_run *run, double tolerance, struct golden_verdict *v)
+/* False when the comparison ends here. */
+static bool compare_layers(const struct golden_run *run, size_t position, const struct golden_tolerance *t,
+			   struct golden_verdict *v)
+{
+	double tolerance = t->relative >= 0 ? t->relative : GOLDEN_WEIGHT_ERROR;
+
+	for (uint32_t m = 0; m < run->g->n_moe; m++) {
+		if (!compare_route(run, position, m, v))
+			return false;
+		if (run->e->route_weight != NULL && !compare_weights(run, position, m, tolerance, v))
+			return false;
+	}
+	return true;
+}
+
+void golden_compare(const struct golden_run *run, const struct golden_tolerance *t, struct golden_verdict *v)
 {
 	const struct golden_entry *e = run->e;
 
 	for (size_t p = 0; p < e->n_positions; p++) {
-		bool prompt = p < e->n_prompt;
+		bool prompt = p < e->n_prompt, chooses = p + 1 >= e->n_prompt;
 		size_t next = p + 1 - e->n_prompt; /* the token chosen after it, from the prompt's last position on */
 
 		/* A text that ended has no further positions: that is the difference, not their missing routes. */
@@ -230,13 +311,16 @@ void golden_compare(const struct golden_run *run, double tolerance, struct golde
 			compare_token(run, next, v);
 			return;
 		}
-		for (uint32_t l = 0; l < run->g->n_layers; l++) {
-			if (!compare_route(run, p, l, v))
-				return;
-		}
-		if (prompt && run->worst != NULL && !compare_logits(run, p, tolerance, v))
+		if (!compare_layers(run, p, t, v))
 			return;
-		if (p + 1 >= e->n_prompt && next < e->n_greedy && !compare_token(run, next, v))
+		if (prompt && run->worst != NULL && !compare_logits(run, &run->worst[p], "prompt position", p, t, v))
+			return;
+		if (!chooses || next >= e->n_greedy)
+			continue;
+		if (run->decode_worst != NULL &&
+		    !compare_logits(run, &run->decode_worst[next], "token", next, t, v))
+			return;
+		if (!compare_token(run, next, v))
 			return;
 	}
 	if (e->ends_at_eos && !run->stopped_at_eos)

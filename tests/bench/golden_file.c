@@ -7,6 +7,7 @@
 #include <endian.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +17,22 @@
 #define MAX_JSON_BYTES (256u << 20)
 #define MAX_NAME_BYTES 200u
 #define MAX_LOGIT_MARGIN 1e30
+#define MAX_ROUTE_WEIGHT 1e6 /* published factors go up to 16 */
+#define MAX_TOLERANCE 1.0
+#define DENSE UINT32_MAX
 
 struct golden_logits {
 	char *path;
 	int fd;
 	uint32_t vocab;
 	float *row; /* [vocab] */
+};
+
+/* What the folder must fit. */
+struct shapes {
+	const struct od_config *cfg;
+	uint32_t n_moe;
+	uint32_t *m_of; /* [n_layers], DENSE for layers without experts */
 };
 
 /* What is being read, for messages: routes_prefill[3][17][1] of an entry of a file. */
@@ -162,54 +173,91 @@ static int read_route(const struct spot *s, const json_t *v, const struct od_con
 	return rc;
 }
 
-/* One cell of a table that is [layer][position] for the prompt and [step][layer] for decode. */
-struct cell {
-	const struct golden_entry *e;
-	const struct od_config *cfg;
-	bool margins; /* else experts */
-};
-
-static int read_cell(const struct spot *s, const json_t *v, const struct cell *c, size_t position, size_t layer)
+/* One for each expert of the route. They neither fall nor sum to 1 in every family. */
+static int read_weights(const struct spot *s, const json_t *v, uint32_t top_k, float *out)
 {
-	size_t at = position * c->cfg->n_layers + layer;
+	int rc = list_of(s, v, top_k, "weights, one for each expert");
 
-	if (c->margins)
-		return margin_at(s, v, 1.0, &c->e->route_margin[at]);
-	return read_route(s, v, c->cfg, c->e->route + at * c->cfg->top_k);
+	for (size_t r = 0; rc == OD_OK && r < top_k; r++) {
+		const json_t *w = json_array_get(v, r);
+		struct spot at = inside(s, r);
+
+		out[r] = (float)json_number_value(w);
+		if (!json_is_number(w) || fabs(json_number_value(w)) > MAX_ROUTE_WEIGHT)
+			rc = refuse(&at, json_is_number(w) ? OD_ERR_RANGE : OD_ERR_FORMAT, w,
+				    "a router weight, at most 1e+06");
+	}
+	return rc;
 }
 
-static int read_prefill(const struct spot *s, const json_t *v, const struct cell *c)
-{
-	int rc = list_of(s, v, c->cfg->n_layers, "layers, as the model has");
+/* A table that is [layer][position] for the prompt and [step][layer] for decode. */
+enum table_kind { EXPERTS, MARGINS, WEIGHTS };
+struct table {
+	const struct golden_entry *e;
+	const struct shapes *m;
+	enum table_kind kind;
+};
 
-	for (size_t l = 0; rc == OD_OK && l < c->cfg->n_layers; l++) {
+/* A layer without experts has none, hence no weights, and margin 1. */
+static int read_dense_cell(const struct spot *s, const json_t *v, enum table_kind kind)
+{
+	if (kind == MARGINS && json_is_number(v) && json_number_value(v) == 1.0)
+		return OD_OK;
+	if (kind != MARGINS && json_is_array(v) && json_array_size(v) == 0)
+		return OD_OK;
+	return refuse(s, OD_ERR_SHAPE, v,
+		      kind == MARGINS ? "1, as the layer has no experts" : "an empty list, as the layer has no experts");
+}
+
+static int read_cell(const struct spot *s, const json_t *v, const struct table *t, size_t position, size_t layer)
+{
+	const struct golden_entry *e = t->e;
+	uint32_t top_k = t->m->cfg->top_k, m = t->m->m_of[layer];
+	size_t at = position * t->m->n_moe + m;
+
+	if (m == DENSE)
+		return read_dense_cell(s, v, t->kind);
+	switch (t->kind) {
+	case EXPERTS: return read_route(s, v, t->m->cfg, e->route + at * top_k);
+	case MARGINS: return margin_at(s, v, 1.0, &e->route_margin[at]);
+	case WEIGHTS: return read_weights(s, v, top_k, e->route_weight + at * top_k);
+	}
+	return OD_ERR_INTERNAL;
+}
+
+static int read_prefill(const struct spot *s, const json_t *v, const struct table *t)
+{
+	uint32_t n_layers = t->m->cfg->n_layers;
+	int rc = list_of(s, v, n_layers, "layers, as the model has");
+
+	for (size_t l = 0; rc == OD_OK && l < n_layers; l++) {
 		const json_t *row = json_array_get(v, l);
 		struct spot layer = inside(s, l);
 
-		rc = list_of(&layer, row, c->e->n_prompt, "positions, as prompt_ids has");
-		for (size_t p = 0; rc == OD_OK && p < c->e->n_prompt; p++) {
+		rc = list_of(&layer, row, t->e->n_prompt, "positions, as prompt_ids has");
+		for (size_t p = 0; rc == OD_OK && p < t->e->n_prompt; p++) {
 			struct spot at = inside(&layer, p);
 
-			rc = read_cell(&at, json_array_get(row, p), c, p, l);
+			rc = read_cell(&at, json_array_get(row, p), t, p, l);
 		}
 	}
 	return rc;
 }
 
-static int read_decode(const struct spot *s, const json_t *v, const struct cell *c)
+static int read_decode(const struct spot *s, const json_t *v, const struct table *t)
 {
-	size_t n_steps = c->e->n_positions - c->e->n_prompt;
+	size_t n_steps = t->e->n_positions - t->e->n_prompt, n_layers = t->m->cfg->n_layers;
 	int rc = list_of(s, v, n_steps, "steps, one less than greedy_ids");
 
 	for (size_t i = 0; rc == OD_OK && i < n_steps; i++) {
 		const json_t *row = json_array_get(v, i);
 		struct spot step = inside(s, i);
 
-		rc = list_of(&step, row, c->cfg->n_layers, "layers, as the model has");
-		for (size_t l = 0; rc == OD_OK && l < c->cfg->n_layers; l++) {
+		rc = list_of(&step, row, n_layers, "layers, as the model has");
+		for (size_t l = 0; rc == OD_OK && l < n_layers; l++) {
 			struct spot at = inside(&step, l);
 
-			rc = read_cell(&at, json_array_get(row, l), c, c->e->n_prompt + i, l);
+			rc = read_cell(&at, json_array_get(row, l), t, t->e->n_prompt + i, l);
 		}
 	}
 	return rc;
@@ -283,33 +331,49 @@ static int read_ids_and_texts(const json_t *obj, struct spot s, const struct od_
 	return read_text(&s, json_object_get(obj, s.field), &e->greedy_text);
 }
 
-static int read_tables(const json_t *obj, struct spot s, const struct od_config *cfg, struct golden_entry *e)
+static int make_tables(struct spot s, const struct shapes *m, bool weights, struct golden_entry *e)
+{
+	uint64_t cells, experts;
+
+	if (!od_mul(e->n_positions, m->n_moe, &cells) || !od_mul(cells, m->cfg->top_k, &experts))
+		return od_fail(s.err, OD_ERR_RANGE, "%s: %zu positions are too many", s.where, e->n_positions);
+	/* One more than needed: a model may have no layer with experts. */
+	e->route = calloc(experts + 1, sizeof(*e->route));
+	e->route_margin = calloc(cells + 1, sizeof(*e->route_margin));
+	if (weights)
+		e->route_weight = calloc(experts + 1, sizeof(*e->route_weight));
+	if (e->route == NULL || e->route_margin == NULL || (weights && e->route_weight == NULL))
+		return od_fail(s.err, OD_ERR_NOMEM, "%s: no memory for the routes of %zu positions", s.where,
+			       e->n_positions);
+	return OD_OK;
+}
+
+static int read_tables(const json_t *obj, struct spot s, const struct shapes *m, struct golden_entry *e)
 {
 	static const struct {
 		const char *field;
-		int (*read)(const struct spot *s, const json_t *v, const struct cell *c);
-		bool margins;
+		int (*read)(const struct spot *s, const json_t *v, const struct table *t);
+		enum table_kind kind;
 	} table[] = {
-		{ "routes_prefill", read_prefill, false },
-		{ "route_margin_prefill", read_prefill, true },
-		{ "routes_decode", read_decode, false },
-		{ "route_margin_decode", read_decode, true },
+		{ "routes_prefill", read_prefill, EXPERTS },
+		{ "route_margin_prefill", read_prefill, MARGINS },
+		{ "route_weight_prefill", read_prefill, WEIGHTS },
+		{ "routes_decode", read_decode, EXPERTS },
+		{ "route_margin_decode", read_decode, MARGINS },
+		{ "route_weight_decode", read_decode, WEIGHTS },
 	};
-	uint64_t cells, experts;
-	int rc = OD_OK;
+	/* Either of the two calls for the other. */
+	bool weights = json_object_get(obj, "route_weight_prefill") != NULL ||
+		       json_object_get(obj, "route_weight_decode") != NULL;
+	int rc = make_tables(s, m, weights, e);
 
-	if (!od_mul(e->n_positions, cfg->n_layers, &cells) || !od_mul(cells, cfg->top_k, &experts))
-		return od_fail(s.err, OD_ERR_RANGE, "%s: %zu positions are too many", s.where, e->n_positions);
-	e->route = calloc(experts, sizeof(*e->route));
-	e->route_margin = calloc(cells, sizeof(*e->route_margin));
-	if (e->route == NULL || e->route_margin == NULL)
-		return od_fail(s.err, OD_ERR_NOMEM, "%s: no memory for the routes of %zu positions", s.where,
-			       e->n_positions);
 	for (size_t i = 0; rc == OD_OK && i < sizeof(table) / sizeof(table[0]); i++) {
-		const struct cell c = { .e = e, .cfg = cfg, .margins = table[i].margins };
+		const struct table t = { .e = e, .m = m, .kind = table[i].kind };
 
+		if (t.kind == WEIGHTS && !weights)
+			continue;
 		s.field = table[i].field;
-		rc = table[i].read(&s, json_object_get(obj, s.field), &c);
+		rc = table[i].read(&s, json_object_get(obj, s.field), &t);
 	}
 	return rc;
 }
@@ -329,58 +393,110 @@ static bool printable(const json_t *v)
 	return true;
 }
 
-static int read_logits_fields(const json_t *obj, struct spot s, const char *dir, const struct od_config *cfg,
-			      struct golden_entry *e)
+/* Fields NAME_file and NAME_shape: a file of float32 with these dimensions. *path is malloc'd, NULL: there is none. */
+struct data_file {
+	const char *file, *shape, *things; /* things: what the dimensions are, for messages */
+	uint64_t want[3];
+	const char *source[3];
+	unsigned n_dims;
+};
+
+static int read_shape(const json_t *obj, struct spot s, const struct data_file *d)
 {
-	const json_t *file = json_object_get(obj, "logits_file"), *shape;
-	const uint64_t want[] = { e->n_prompt, cfg->vocab };
-	char path[PATH_MAX];
+	const json_t *shape = json_object_get(obj, d->shape);
 	int rc;
 
-	s.field = "logits_file";
-	if (file == NULL || json_is_null(file))
-		return OD_OK;
-	if (!printable(file) || strchr(json_string_value(file), '/') != NULL)
-		return refuse(&s, OD_ERR_FORMAT, file, "the name of a file in the same folder");
-	s.field = "logits_shape";
-	shape = json_object_get(obj, s.field);
-	rc = list_of(&s, shape, 2, "numbers: prompt tokens, vocabulary");
-	for (size_t i = 0; rc == OD_OK && i < 2; i++) {
+	s.field = d->shape;
+	rc = list_of(&s, shape, d->n_dims, d->things);
+	for (size_t i = 0; rc == OD_OK && i < d->n_dims; i++) {
 		const json_t *v = json_array_get(shape, i);
 		struct spot at = inside(&s, i);
 		char expected[64];
 
-		snprintf(expected, sizeof(expected), "%llu, %s", (unsigned long long)want[i],
-			 i == 0 ? "as prompt_ids has tokens" : "the model's vocabulary");
-		if (!json_is_integer(v) || (uint64_t)json_integer_value(v) != want[i])
+		snprintf(expected, sizeof(expected), "%llu, %s", (unsigned long long)d->want[i], d->source[i]);
+		if (!json_is_integer(v) || (uint64_t)json_integer_value(v) != d->want[i])
 			rc = refuse(&at, OD_ERR_SHAPE, v, expected);
 	}
-	if (rc == OD_OK)
-		rc = od_path(path, sizeof(path), dir, json_string_value(file), s.err);
-	if (rc != OD_OK)
-		return rc;
-	e->logits_path = strdup(path);
-	return e->logits_path != NULL ? OD_OK : od_fail(s.err, OD_ERR_NOMEM, "%s", s.where);
+	return rc;
 }
 
 /* A folder with a file missing is told before the model is loaded, not an hour later. */
-static int check_logits_file(const struct golden *g, const struct golden_entry *e, const char *where,
-			     struct od_err *err)
+static int check_size(const struct spot *s, const struct data_file *d, const char *path)
 {
+	uint64_t rows = d->want[0] * (d->n_dims == 3 ? d->want[1] : 1); /* of at most 4097 layers: cannot overflow */
 	struct golden_logits *l;
-	int rc;
+	int rc = golden_logits_open(&l, path, rows, (uint32_t)d->want[d->n_dims - 1], s->err);
 
-	if (e->logits_path == NULL)
-		return OD_OK;
-	rc = golden_logits_open(&l, g, e, err);
 	golden_logits_close(l);
-	return rc == OD_OK ? OD_OK : od_fail_within(err, "%s: field \"logits_file\"", where);
+	return rc == OD_OK ? OD_OK : od_fail_within(s->err, "%s: field \"%s\"", s->where, d->file);
 }
 
-static int read_entry(struct golden *g, size_t i, const json_t *obj, const char *dir, const char *file,
-		      const struct od_config *cfg, struct od_err *err)
+static int read_data_file(const json_t *obj, struct spot s, const char *dir, const struct data_file *d, char **out)
 {
-	struct golden_entry *e = &g->entry[i];
+	const json_t *file = json_object_get(obj, d->file);
+	char path[PATH_MAX];
+	int rc;
+
+	*out = NULL;
+	s.field = d->file;
+	if (file == NULL || json_is_null(file))
+		return OD_OK;
+	if (!printable(file) || strchr(json_string_value(file), '/') != NULL)
+		return refuse(&s, OD_ERR_FORMAT, file, "the name of a file in the same folder");
+	rc = read_shape(obj, s, d);
+	if (rc == OD_OK)
+		rc = od_path(path, sizeof(path), dir, json_string_value(file), s.err);
+	if (rc == OD_OK)
+		rc = check_size(&s, d, path);
+	if (rc != OD_OK)
+		return rc;
+	*out = strdup(path);
+	return *out != NULL ? OD_OK : od_fail(s.err, OD_ERR_NOMEM, "%s", s.where);
+}
+
+/* hidden_file is only checked: nothing here can see the residual stream of a running model. */
+static int read_data_files(const json_t *obj, struct spot s, const char *dir, const struct od_config *cfg,
+			   struct golden_entry *e)
+{
+	static const char vocabulary[] = "the model's vocabulary", prompt[] = "as prompt_ids has tokens";
+	const struct data_file logits = { "logits_file", "logits_shape", "numbers: prompt tokens, vocabulary",
+					  { e->n_prompt, cfg->vocab }, { prompt, vocabulary }, 2 };
+	const struct data_file decode = { "decode_logits_file", "decode_logits_shape", "numbers: tokens, vocabulary",
+					  { e->n_greedy, cfg->vocab }, { "as greedy_ids has tokens", vocabulary }, 2 };
+	const struct data_file hidden = { "hidden_file", "hidden_shape",
+					  "numbers: layers and one more, prompt tokens, hidden size",
+					  { (uint64_t)cfg->n_layers + 1, e->n_prompt, cfg->hidden },
+					  { "the model's layers and one more", prompt, "the model's hidden size" }, 3 };
+	char *unused;
+	int rc = read_data_file(obj, s, dir, &logits, &e->logits_path);
+
+	if (rc == OD_OK)
+		rc = read_data_file(obj, s, dir, &decode, &e->decode_logits_path);
+	if (rc == OD_OK) {
+		rc = read_data_file(obj, s, dir, &hidden, &unused);
+		free(unused);
+	}
+	return rc;
+}
+
+static int read_tolerance(const json_t *obj, struct spot s, struct golden_entry *e)
+{
+	const json_t *v;
+
+	s.field = "logit_tolerance";
+	v = json_object_get(obj, s.field);
+	if (v == NULL)
+		return OD_OK;
+	e->logit_tolerance = json_number_value(v);
+	if (json_is_number(v) && e->logit_tolerance > 0 && e->logit_tolerance <= MAX_TOLERANCE)
+		return OD_OK;
+	return refuse(&s, json_is_number(v) ? OD_ERR_RANGE : OD_ERR_FORMAT, v,
+		      "a part of the largest logit, above 0 and at most 1");
+}
+
+static int read_entry(struct golden_entry *e, size_t i, const json_t *obj, const char *dir, const char *file,
+		      const struct shapes *m, struct od_err *err)
+{
 	char where[PATH_MAX + MAX_NAME_BYTES + 64];
 	struct spot s = { .where = where, .field = "name", .err = err };
 	const json_t *name;
@@ -396,12 +512,12 @@ static int read_entry(struct golden *g, size_t i, const json_t *obj, const char 
 	if (e->name == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%s", where);
 	snprintf(where, sizeof(where), "%s: entry %zu (\"%s\")", file, i, e->name);
-	rc = read_ids_and_texts(obj, s, cfg, e);
+	rc = read_ids_and_texts(obj, s, m->cfg, e);
 	if (rc == OD_OK)
-		rc = read_tables(obj, s, cfg, e);
+		rc = read_tables(obj, s, m, e);
 	if (rc == OD_OK)
-		rc = read_logits_fields(obj, s, dir, cfg, e);
-	return rc == OD_OK ? check_logits_file(g, e, where, err) : rc;
+		rc = read_tolerance(obj, s, e);
+	return rc == OD_OK ? read_data_files(obj, s, dir, m->cfg, e) : rc;
 }
 
 static int parse(const char *path, json_t **root, struct od_err *err)
@@ -425,8 +541,26 @@ static int parse(const char *path, json_t **root, struct od_err *err)
 		       json_is_array(*root) ? "an empty list" : "something else");
 }
 
-int golden_load(struct golden **out, const char *dir, const struct od_config *cfg, struct od_err *err)
+/* Both directions: from the file's layers to ours and back. */
+static int number_layers(struct golden *g, struct shapes *m, const bool *is_moe, struct od_err *err)
 {
+	m->m_of = od_alloc_array(m->cfg->n_layers, sizeof(*m->m_of));
+	g->layer = od_alloc_array(m->cfg->n_layers, sizeof(*g->layer));
+	if (m->m_of == NULL || g->layer == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %u layers", m->cfg->n_layers);
+	for (uint32_t l = 0; l < m->cfg->n_layers; l++) {
+		m->m_of[l] = is_moe[l] ? m->n_moe : DENSE;
+		if (is_moe[l])
+			g->layer[m->n_moe++] = l;
+	}
+	g->n_moe = m->n_moe;
+	return OD_OK;
+}
+
+int golden_load(struct golden **out, const char *dir, const struct od_config *cfg, const bool *is_moe,
+		struct od_err *err)
+{
+	struct shapes m = { .cfg = cfg };
 	struct golden *g = NULL;
 	json_t *root = NULL;
 	char path[PATH_MAX];
@@ -445,19 +579,20 @@ int golden_load(struct golden **out, const char *dir, const struct od_config *cf
 		rc = od_fail(err, OD_ERR_NOMEM, "%s", path);
 		goto fail;
 	}
-	g->n_layers = cfg->n_layers;
 	g->top_k = cfg->top_k;
 	g->vocab = cfg->vocab;
 	g->n_entries = json_array_size(root);
-	for (size_t i = 0; i < g->n_entries; i++) {
-		rc = read_entry(g, i, json_array_get(root, i), dir, path, cfg, err);
-		if (rc != OD_OK)
-			goto fail;
-	}
+	rc = number_layers(g, &m, is_moe, err);
+	for (size_t i = 0; rc == OD_OK && i < g->n_entries; i++)
+		rc = read_entry(&g->entry[i], i, json_array_get(root, i), dir, path, &m, err);
+	if (rc != OD_OK)
+		goto fail;
+	od_free(m.m_of);
 	json_decref(root);
 	*out = g;
 	return OD_OK;
 fail:
+	od_free(m.m_of);
 	json_decref(root);
 	golden_free(g);
 	return rc;
@@ -478,13 +613,16 @@ void golden_free(struct golden *g)
 		free(e->token_margin);
 		free(e->route);
 		free(e->route_margin);
+		free(e->route_weight);
 		free(e->logits_path);
+		free(e->decode_logits_path);
 	}
+	od_free(g->layer);
 	free(g->entry);
 	free(g);
 }
 
-int golden_logits_open(struct golden_logits **out, const struct golden *g, const struct golden_entry *e,
+int golden_logits_open(struct golden_logits **out, const char *path, size_t n_rows, uint32_t vocab,
 		       struct od_err *err)
 {
 	struct golden_logits *l = calloc(1, sizeof(*l));
@@ -493,18 +631,18 @@ int golden_logits_open(struct golden_logits **out, const struct golden *g, const
 
 	*out = NULL;
 	if (l == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "%s", e->logits_path);
+		return od_fail(err, OD_ERR_NOMEM, "%s", path);
 	l->fd = -1;
-	l->vocab = g->vocab;
-	l->path = strdup(e->logits_path);
-	l->row = od_alloc_array(g->vocab, sizeof(*l->row));
-	rc = l->path == NULL || l->row == NULL ? od_fail(err, OD_ERR_NOMEM, "%s", e->logits_path) :
-						 od_file_open(l->path, &l->fd, &size, err);
+	l->vocab = vocab;
+	l->path = strdup(path);
+	l->row = od_alloc_array(vocab, sizeof(*l->row));
+	rc = l->path == NULL || l->row == NULL ? od_fail(err, OD_ERR_NOMEM, "%s", path) :
+						 od_file_open(path, &l->fd, &size, err);
 	if (rc != OD_OK)
 		goto fail;
-	if (!od_mul(e->n_prompt, (uint64_t)g->vocab * sizeof(float), &want) || size != want) {
+	if (!od_mul(n_rows, (uint64_t)vocab * sizeof(float), &want) || size != want) {
 		rc = od_fail(err, OD_ERR_SHAPE, "%s: expected %llu bytes (%zu positions of %u float32), found %llu",
-			     l->path, (unsigned long long)want, e->n_prompt, g->vocab, (unsigned long long)size);
+			     path, (unsigned long long)want, n_rows, vocab, (unsigned long long)size);
 		goto fail;
 	}
 	*out = l;
@@ -525,12 +663,12 @@ void golden_logits_close(struct golden_logits *l)
 	free(l);
 }
 
-int golden_logits_row(struct golden_logits *l, size_t position, const float **row, struct od_err *err)
+int golden_logits_row(struct golden_logits *l, size_t row, const float **out, struct od_err *err)
 {
 	uint64_t bytes = (uint64_t)l->vocab * sizeof(float);
-	int rc = od_file_pread(l->fd, l->row, bytes, position * bytes, l->path, err);
+	int rc = od_file_pread(l->fd, l->row, bytes, row * bytes, l->path, err);
 
-	*row = NULL;
+	*out = NULL;
 	if (rc != OD_OK)
 		return rc;
 	for (size_t i = 0; i < l->vocab; i++) {
@@ -540,6 +678,6 @@ int golden_logits_row(struct golden_logits *l, size_t position, const float **ro
 		bits = le32toh(bits);
 		memcpy(&l->row[i], &bits, sizeof(bits));
 	}
-	*row = l->row;
+	*out = l->row;
 	return OD_OK;
 }

@@ -1,8 +1,10 @@
-/* golden_file.h - a folder of golden outputs: golden.json and the logits files it names, made by an independent
+/* golden_file.h - a folder of golden outputs: golden.json and the binary files it names, made by an independent
  * implementation for one checkpoint. tests/golden/talebook/README.md describes the form.
  *
  * The folder is hostile input: every type, length and range is checked against the model before anything runs,
  * and a reason names file, entry, field, what was expected and found. Unknown fields are ignored.
+ * The file lists all layers and the engine only those with experts, numbered by m: golden_load translates, and
+ * everything here is indexed by m; messages name the file's layer.
  * Thread: immutable after loading; a golden_logits belongs to one. Owner: golden_load's caller. */
 #ifndef OD_TESTS_BENCH_GOLDEN_FILE_H
 #define OD_TESTS_BENCH_GOLDEN_FILE_H
@@ -31,40 +33,53 @@ struct golden_entry {
 	bool passes_eos;  /* an earlier one does: the reference went on */
 	double *token_margin; /* [n_greedy]: best minus second logit */
 	size_t n_positions;   /* n_prompt + n_greedy - 1: the last token is not passed through the model */
-	uint16_t *route;      /* [n_positions][n_layers][top_k], best first, all different */
-	double *route_margin; /* [n_positions][n_layers]: k-th minus next router probability */
-	char *logits_path;    /* [n_prompt][vocab] little-endian f32; NULL: none to compare */
+	uint16_t *route;      /* [n_positions][n_moe][top_k], best first by the score that decides, all different */
+	double *route_margin; /* [n_positions][n_moe]: k-th minus next score */
+	float *route_weight;  /* [n_positions][n_moe][top_k]: factors of the experts' outputs; NULL: not given */
+	double logit_tolerance; /* accepted, as a part of the row's largest logit; 0: the file says nothing */
+	char *logits_path;	  /* [n_prompt][vocab] little-endian f32; NULL: none to compare */
+	char *decode_logits_path; /* [n_greedy][vocab]: what each greedy token was chosen from; NULL: none */
 };
 
 struct golden {
 	struct golden_entry *entry;
 	size_t n_entries; /* at least one */
-	uint32_t n_layers, top_k, vocab;
+	uint32_t n_moe, top_k, vocab;
+	uint32_t *layer; /* [n_moe], rising: the layers with experts */
 };
 
-/* cfg: of the model that the folder must fit. *out is NULL unless OD_OK. */
-OD_MUST_CHECK int golden_load(struct golden **out, const char *dir, const struct od_config *cfg, struct od_err *err);
+/* cfg: of the model that the folder must fit. is_moe: [cfg->n_layers], which layers have experts; the others are
+ * dense, and the file must say so. *out is NULL unless OD_OK. */
+OD_MUST_CHECK int golden_load(struct golden **out, const char *dir, const struct od_config *cfg, const bool *is_moe,
+			      struct od_err *err);
 void golden_free(struct golden *g); /* NULL ok */
 
 static inline const uint16_t *golden_route(const struct golden *g, const struct golden_entry *e, size_t position,
-					   uint32_t layer)
+					   uint32_t m)
 {
-	return e->route + (position * g->n_layers + layer) * g->top_k;
+	return e->route + (position * g->n_moe + m) * g->top_k;
+}
+
+/* Needs route_weight. */
+static inline const float *golden_route_weight(const struct golden *g, const struct golden_entry *e, size_t position,
+					       uint32_t m)
+{
+	return e->route_weight + (position * g->n_moe + m) * g->top_k;
 }
 
 static inline double golden_route_margin(const struct golden *g, const struct golden_entry *e, size_t position,
-					 uint32_t layer)
+					 uint32_t m)
 {
-	return e->route_margin[position * g->n_layers + layer];
+	return e->route_margin[position * g->n_moe + m];
 }
 
 /* Rows of one logits file, one at a time: 128 positions of Mixtral's vocabulary are 16 MB. */
 struct golden_logits;
-/* OD_ERR_SHAPE when the file is not n_prompt * vocab * 4 bytes. */
-OD_MUST_CHECK int golden_logits_open(struct golden_logits **out, const struct golden *g, const struct golden_entry *e,
+/* path: of an entry. OD_ERR_SHAPE when the file is not n_rows * vocab * 4 bytes. */
+OD_MUST_CHECK int golden_logits_open(struct golden_logits **out, const char *path, size_t n_rows, uint32_t vocab,
 				     struct od_err *err);
 void golden_logits_close(struct golden_logits *l); /* NULL ok */
-/* *row: [vocab], borrowed until the next call. position < n_prompt. */
-OD_MUST_CHECK int golden_logits_row(struct golden_logits *l, size_t position, const float **row, struct od_err *err);
+/* *out: [vocab], borrowed until the next call. row < n_rows. */
+OD_MUST_CHECK int golden_logits_row(struct golden_logits *l, size_t row, const float **out, struct od_err *err);
 
 #endif

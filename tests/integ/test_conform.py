@@ -13,6 +13,8 @@ from cluster_util import BIN, HANG_S, TMP, Skip, generate, pack, run_tests, test
 HERE = os.path.dirname(os.path.abspath(__file__))
 GOLDEN = os.path.join(HERE, "..", "golden")
 TALEBOOK = os.path.join(GOLDEN, "talebook")
+FAMILIES = os.path.join(GOLDEN, "families")
+SUPPORTED = ("mixtral_top3",)  # of these, what the engine can run
 SANITIZED = HANG_S > 120  # a slow build: fewer tokens
 MACHINE = os.environ.get("MACHINE", platform.machine())  # what the programs run on, emulated or not
 
@@ -40,8 +42,9 @@ def write(name, entries, source=TALEBOOK):
     shutil.rmtree(path, ignore_errors=True)
     os.makedirs(path)
     for e in entries:
-        if e.get("logits_file"):
-            shutil.copyfile(os.path.join(source, e["logits_file"]), os.path.join(path, e["logits_file"]))
+        for field in ("logits_file", "decode_logits_file", "hidden_file"):
+            if e.get(field):
+                shutil.copyfile(os.path.join(source, e[field]), os.path.join(path, e[field]))
     with open(os.path.join(path, "golden.json"), "w", encoding="utf-8") as f:
         json.dump(entries, f)
     return path
@@ -144,6 +147,30 @@ def synthetic_models_conform():
         assert ends["greedy_ids"][-1] == 2 and len(ends["greedy_ids"]) < 40  # one that stops by itself
 
 
+def family(name):
+    """The pack of a tiny checkpoint."""
+    path = os.path.join(TMP, name + ".pack")
+    if not os.path.isdir(path):
+        tool("od-pack", os.path.join(FAMILIES, name), path)
+    return path
+
+
+@test
+def families_conform():
+    for name in SUPPORTED:
+        golden = os.path.join(FAMILIES, name)
+        for args in (["--resident", "--threads", 1], ["--resident", "--prefill-rows", 7], ["--resident", "--cpu", "scalar"],
+                     ["--local", 2, "--threads", 1]):
+            if "--local" in args and not os.path.exists(os.path.join(BIN, "od-worker")):
+                continue
+            r = conform(golden, *args, model=family(name))
+            entries = load(golden)
+            assert r["n_conform"] == len(entries) and r["n_tie"] == r["n_rank_ties"] == 0, (name, args, r)
+            for e, row in zip(entries, r["prompts"]):
+                assert row["tokens_compared"] == len(e["greedy_ids"])
+                assert 0 < row["max_logit_error"] < 1e-4 and 0 < row["max_weight_error"] < 3e-5, (name, args, row)
+
+
 @test
 def od_main_writes_what_the_reference_wrote():
     e = entry("wolf")
@@ -173,6 +200,36 @@ def a_cluster_conforms():
     golden = write("cluster", short("wolf", "one"))
     expected = conform(golden, "--resident")["prompts"]
     assert conform(golden, "--local", 2, "--threads", 1)["prompts"] == expected
+
+
+@test
+def any_of_several_ends_ends_a_text():
+    """Tokens that end a text are a number or a list, in config.json and in generation_config.json; all of them count."""
+    source = os.path.join(FAMILIES, "mixtral_top3")
+    e = load(source)[1]
+    ids = e["greedy_ids"]
+    cut = next(i for i in range(4, 11) if ids[i] not in ids[:i])
+    for name, in_config, in_generation in (("list", [287, 288, ids[cut]], None), ("more", 287, [288, ids[cut]]),
+                                           ("one", [287, 288], ids[cut]), ("earlier", [287, ids[cut]], [ids[cut + 1], 288]),
+                                           ("none", [287, 288], [287])):
+        path = os.path.join(TMP, "ends-" + name)
+        shutil.copytree(source, path)
+        with open(os.path.join(path, "config.json"), "r+", encoding="utf-8") as f:
+            config = json.load(f) | {"eos_token_id": in_config}
+            f.seek(0)
+            f.truncate()
+            json.dump(config, f)
+        with open(os.path.join(path, "generation_config.json"), "w", encoding="utf-8") as f:
+            json.dump({"do_sample": False} | ({} if in_generation is None else {"eos_token_id": in_generation}), f)
+        tool("od-pack", path, path + ".pack")
+        options = ["--resident", "--pack", path + ".pack"]
+        r = generate(*options, prompt=e["prompt_text"], tokens=len(ids))
+        if name == "none":
+            assert r["finish"] == "length" and r["token_ids"] == ids, (name, r)
+            continue
+        assert r["finish"] == "eos" and r["token_ids"] == ids[:cut + 1], (name, r)
+        r = generate(*options, "--ignore-eos", prompt=e["prompt_text"], tokens=len(ids))
+        assert r["finish"] == "length" and r["token_ids"] == ids, (name, r)
 
 
 def damage(name, change, status=1, *args, entries=("wolf", "held16a")):
@@ -258,6 +315,79 @@ def a_changed_logit_is_found():
             assert r["prompts"][0]["tokens_compared"] == 0 and r["prompts"][1]["result"] == "conforms"
 
 
+def damage_family(name, change, where, *args):
+    """The prompt `ten` of a tiny checkpoint after a change, to its entry or its files; the one before it conforms."""
+    source = os.path.join(FAMILIES, "mixtral_top3")
+    one, ten, _ = load(source)
+    golden = write(name, [one, ten], source)
+    change(ten, golden)
+    with open(os.path.join(golden, "golden.json"), "w", encoding="utf-8") as f:
+        json.dump([one, ten], f)
+    r = conform(golden, "--resident", *args, model=family("mixtral_top3"), status=1 if where else 0)
+    assert r["prompts"][0]["result"] == "conforms"
+    if where:
+        assert where in difference(r, "ten"), difference(r, "ten")
+    return r
+
+
+def add_to_logit(file, row, by):
+    """Adds a part of the row's largest magnitude to its tenth logit."""
+    def change(_, golden):
+        with open(os.path.join(golden, file), "r+b") as f:
+            f.seek(row * 296 * 4)
+            values = list(struct.unpack("<296f", f.read(296 * 4)))
+            values[10] += by * max(map(abs, values))
+            f.seek(row * 296 * 4)
+            f.write(struct.pack("<296f", *values))
+
+    return change
+
+
+@test
+def damage_to_the_longer_form_is_found():
+    def token(e, _):
+        e["greedy_ids"][3] += 1
+
+    def expert(e, _):
+        e["routes_decode"][4][1][2] = next(x for x in range(6) if x not in e["routes_decode"][4][1])
+
+    def order(e, _):
+        e["routes_prefill"][1][5][1:] = e["routes_prefill"][1][5][:0:-1]
+
+    def weight(by):
+        def change(e, _):
+            e["route_weight_prefill"][1][6][0] *= 1 + by
+        return change
+
+    def decode_weight(e, _):
+        e["route_weight_decode"][2][0].reverse()
+
+    damage_family("nothing", lambda e, _: None, None)
+    damage_family("token", token, "token 3: expected id ")
+    damage_family("expert", expert, "decode step 4 (position 14), layer 1: expected experts ")
+    damage_family("order", order, "prefill position 5, layer 1: expected experts ")
+    damage_family("weight", weight(5e-5), None)
+    damage_family("weight", weight(2e-4), "prefill position 6, layer 1: router weight of expert ")
+    damage_family("weight", weight(2e-4), None, "--relative-tolerance", "1e-3")
+    damage_family("weights", decode_weight, "decode step 2 (position 12), layer 0: router weight of expert ")
+    for file, row, where in (("logits_ten.f32", 7, "logits of prompt position 7: vocabulary index 10: expected "),
+                             ("decode_logits_ten.f32", 0, "logits of token 0: vocabulary index 10: expected "),
+                             ("decode_logits_ten.f32", 11, "logits of token 11: vocabulary index 10: expected ")):
+        damage_family("logit", add_to_logit(file, row, 5e-5), None)
+        damage_family("logit", add_to_logit(file, row, -2e-4), where)
+        damage_family("logit", add_to_logit(file, row, 5e-5), where, "--relative-tolerance", "2e-5")
+        damage_family("logit", add_to_logit(file, row, 5e-5), where, "--tolerance", "1e-4")
+
+
+@test
+def a_dense_layer_where_the_model_has_experts_is_refused():
+    source = os.path.join(FAMILIES, "mixtral_top3")
+    entries = load(source)
+    entries[0]["routes_prefill"][1] = [[] for _ in entries[0]["prompt_ids"]]
+    message = conform(write("dense", entries, source), "--resident", model=family("mixtral_top3"), status=1)
+    assert "field \"routes_prefill[1][0]\": expected a list of 3 experts, the model's top-k, found a list of 0" in message
+
+
 @test
 def changed_texts_are_found():
     def prompt(e):
@@ -338,7 +468,7 @@ def usage():
         p = tool("od-bench", "conform", *args, ok=None)
         assert p.returncode == 2 and words in p.stderr and p.stdout == "", (args, p.stderr)
     p = tool("od-bench", "conform", "--help")
-    assert "--golden DIR" in p.stdout and "--resident" in p.stdout
+    assert "--golden DIR" in p.stdout and "--resident" in p.stdout and "--relative-tolerance" in p.stdout
     p = tool("od-bench", "conform", "--golden", write("text", short("one")), "--pack", pack(), "--resident")
     assert "conforms" in p.stdout and p.stderr == "" and not p.stdout.startswith("{")
 

@@ -116,6 +116,8 @@ def test_bad_generation_config():
     for name, text, says in (("list", b"[1]", ["object"]), ("junk", b"{", ["JSON"]), ("nothing", b"", ["JSON"]),
                              ("sample", b'{"do_sample": 1}', ["do_sample"]),
                              ("t", b'{"temperature": "hot"}', ["temperature"]), ("k", b'{"top_k": [50]}', ["top_k"]),
+                             ("eos", b'{"eos_token_id": "x"}', ["eos_token_id"]),
+                             ("eos-list", b'{"eos_token_id": [2, 99999999]}', ["eos_token_id", "99999999"]),
                              ("p", b'{"top_p": true}', ["top_p"]), ("rp", b'{"repetition_penalty": {}}', ["repetition_penalty"])):
         bad_checkpoint("gen-" + name, [here(name), *says], lambda p: write(text, p, "generation_config.json"))
     tc.write_checkpoint(at("gen"), tc.CONFIG, tc.tensors(tc.CONFIG, seed=5))

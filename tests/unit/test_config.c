@@ -89,6 +89,45 @@ static void test_published_file(void **state)
 	assert_int_equal(od_config_kv_dim(&c), 1024);
 }
 
+/* generation_config.json adds to what config.json (here: 2) says. */
+static void test_more_eos(void **state)
+{
+	static const struct {
+		const char *text;
+		int code;
+		uint32_t n;
+		int32_t last;
+		const char *says;
+	} t[] = {
+		{ "{}", OD_OK, 1, 2, "" },
+		{ "{\"eos_token_id\": null}", OD_OK, 1, 2, "" },
+		{ "{\"eos_token_id\": 2}", OD_OK, 1, 2, "" },
+		{ "{\"eos_token_id\": 31999}", OD_OK, 2, 31999, "" },
+		{ "{\"eos_token_id\": [5, 2, 7, 5]}", OD_OK, 3, 7, "" },
+		{ "{\"eos_token_id\": [10,11,12,13,14,15,16]}", OD_OK, 8, 16, "" },
+		{ "{\"eos_token_id\": [10,11,12,13,14,15,16,17,18]}", OD_ERR_UNSUPPORTED, 8, 16, "found 2 more" },
+		{ "{\"eos_token_id\": 32000}", OD_ERR_RANGE, 1, 2, "expected 0 to 31999 (vocab_size - 1), found 32000" },
+		{ "{\"eos_token_id\": [\"</s>\"]}", OD_ERR_FORMAT, 1, 2, "expected a token id" },
+	};
+	struct od_config c;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++) {
+		json_t *obj = json_loads(t[i].text, 0, NULL);
+		struct od_err err = { 0 };
+
+		assert_non_null(obj);
+		must_take(&c, NULL, NULL);
+		assert_int_equal(od_config_add_eos(&c, obj, "generation_config.json", &err), t[i].code);
+		assert_int_equal(c.n_eos, t[i].n);
+		assert_int_equal(c.eos[c.n_eos - 1], t[i].last);
+		if (t[i].code != OD_OK && (strstr(err.msg, "generation_config.json: field \"eos_token_id\"") == NULL ||
+					   strstr(err.msg, t[i].says) == NULL))
+			fail_msg("%s: %s", t[i].text, err.msg);
+		json_decref(obj);
+	}
+}
+
 static void test_optional_fields(void **state)
 {
 	struct od_config c;
@@ -108,6 +147,10 @@ static void test_optional_fields(void **state)
 	must_take(&c, "eos_token_id", "[2, 31999, 7]");
 	assert_int_equal(c.n_eos, 3);
 	assert_int_equal(c.eos[1], 31999);
+	must_take(&c, "eos_token_id", "[2, 7, 2]");
+	assert_int_equal(c.n_eos, 2);
+	must_take(&c, "eos_token_id", "[]");
+	assert_int_equal(c.n_eos, 0);
 	must_take(&c, "eos_token_id", "null");
 	assert_int_equal(c.n_eos, 0);
 	must_take(&c, "bos_token_id", NULL);
@@ -187,7 +230,7 @@ static void test_refuses_numbers(void **state)
 	must_refuse("eos_token_id", "32000", OD_ERR_RANGE, "eos_token_id", "32000");
 	must_refuse("eos_token_id", "[2, -1]", OD_ERR_RANGE, "eos_token_id", "-1");
 	must_refuse("eos_token_id", "\"</s>\"", OD_ERR_FORMAT, "eos_token_id", "token id");
-	must_refuse("eos_token_id", "[1,2,3,4,5,6,7,8,9]", OD_ERR_UNSUPPORTED, "eos_token_id", "found 9");
+	must_refuse("eos_token_id", "[1,2,3,4,5,6,7,8,9]", OD_ERR_UNSUPPORTED, "eos_token_id", "found 1 more");
 	must_refuse("bos_token_id", "40000", OD_ERR_RANGE, "bos_token_id", "40000");
 }
 
@@ -365,6 +408,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_published_file),	    cmocka_unit_test(test_optional_fields),
+		cmocka_unit_test(test_more_eos),
 		cmocka_unit_test(test_rope),		    cmocka_unit_test(test_rope_parameters_alone),
 		cmocka_unit_test(test_refuses_numbers),	    cmocka_unit_test(test_refuses_variants),
 		cmocka_unit_test(test_refuses_huge_products), cmocka_unit_test(test_load_names_the_file),

@@ -16,6 +16,7 @@
 static const struct od_config cfg = {
 	.n_layers = 2, .n_experts = 4, .top_k = 2, .vocab = 10, .eos = { 2, 9 }, .n_eos = 2
 };
+static const bool both_moe[] = { true, true };
 
 static const char first[] =
 	"{\"name\": \"wolf\", \"unknown\": {}, \"prompt_text\": \"a\\u0000b\", \"prompt_ids\": [1, 5, 7],"
@@ -83,7 +84,7 @@ static void reads_what_is_there(void **state)
 	(void)state;
 	write_logits(120);
 	write_golden("[1, 5, 7]", "[1, 5, 7]");
-	assert_int_equal(golden_load(&g, dir, &cfg, NULL), 0);
+	assert_int_equal(golden_load(&g, dir, &cfg, both_moe, NULL), 0);
 	assert_int_equal(g->n_entries, 2);
 	e = &g->entry[0];
 	assert_string_equal(e->name, "wolf");
@@ -106,6 +107,9 @@ static void reads_what_is_there(void **state)
 	e = &g->entry[1];
 	assert_int_equal(e->n_positions, 1);
 	assert_null(e->logits_path);
+	assert_null(e->decode_logits_path);
+	assert_null(e->route_weight);
+	assert_true(e->logit_tolerance == 0);
 	assert_null(e->prompt_text.bytes);
 	assert_false(e->ends_at_eos || e->passes_eos);
 	golden_free(g);
@@ -120,9 +124,9 @@ static void logits_come_row_by_row(void **state)
 	(void)state;
 	write_logits(120);
 	write_golden("[4, 9]", "[9, 4]");
-	assert_int_equal(golden_load(&g, dir, &cfg, NULL), 0);
+	assert_int_equal(golden_load(&g, dir, &cfg, both_moe, NULL), 0);
 	assert_true(g->entry[0].passes_eos && !g->entry[0].ends_at_eos);
-	assert_int_equal(golden_logits_open(&l, g, &g->entry[0], NULL), 0);
+	assert_int_equal(golden_logits_open(&l, g->entry[0].logits_path, 3, 10, NULL), 0);
 	for (size_t p = 3; p-- > 0;) {
 		assert_int_equal(golden_logits_row(l, p, &row, NULL), 0);
 		for (size_t i = 0; i < 10; i++)
@@ -197,11 +201,140 @@ static void every_wrong_field_is_named(void **state)
 	write_logits(120);
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		write_golden(bad[i].from, bad[i].to);
-		assert_int_not_equal(golden_load(&g, dir, &cfg, &err), 0);
+		assert_int_not_equal(golden_load(&g, dir, &cfg, both_moe, &err), 0);
 		assert_null(g);
 		if (strstr(err.msg, bad[i].words) == NULL || strstr(err.msg, dir) == NULL)
 			fail_msg("expected \"%s\", found \"%s\"", bad[i].words, err.msg);
 	}
+}
+
+/* Four layers of which the first and the third are dense, all optional fields, weights that neither fall nor sum to 1. */
+static const struct od_config more_cfg = {
+	.n_layers = 4, .n_experts = 4, .top_k = 2, .vocab = 10, .hidden = 5, .eos = { 9 }, .n_eos = 1
+};
+static const bool every_second[] = { false, true, false, true };
+static const char more[] =
+	"[{\"name\": \"dense\", \"prompt_ids\": [1, 5], \"greedy_ids\": [4, 3], \"margins\": [0.5, 1e-05],"
+	" \"logit_tolerance\": 0.0001,"
+	" \"routes_prefill\": [[[], []], [[0, 1], [2, 3]], [[], []], [[3, 0], [1, 2]]],"
+	" \"route_margin_prefill\": [[1, 1.0], [0.25, 0], [1, 1], [0.75, 0.125]],"
+	" \"route_weight_prefill\": [[[], []], [[0.25, 2.5], [-1, 0]], [[], []], [[16, 1e-3], [0.5, 0.75]]],"
+	" \"routes_decode\": [[[], [2, 1], [], [0, 3]]], \"route_margin_decode\": [[1, 0.375, 1, 0.0625]],"
+	" \"route_weight_decode\": [[[], [0.625, 0.375], [], [1, 7]]],"
+	" \"logits_file\": \"logits.f32\", \"logits_shape\": [2, 10],"
+	" \"decode_logits_file\": \"logits.f32\", \"decode_logits_shape\": [2, 10],"
+	" \"hidden_file\": \"hidden.f32\", \"hidden_shape\": [5, 2, 5]}]";
+
+static void write_more(const char *from, const char *to)
+{
+	const char *at = strstr(more, from);
+	char text[4096], zeros[200] = { 0 };
+	int n;
+
+	assert_non_null(at);
+	n = snprintf(text, sizeof(text), "%.*s%s%s", (int)(at - more), more, to, at + strlen(from));
+	assert_in_range(n, 1, sizeof(text) - 1);
+	write_file("golden.json", text, (size_t)n);
+	write_file("logits.f32", zeros, 80);
+	write_file("hidden.f32", zeros, 200);
+}
+
+static void layers_without_experts(void **state)
+{
+	static const uint16_t routes[3][2][2] = { { { 0, 1 }, { 3, 0 } }, { { 2, 3 }, { 1, 2 } }, { { 2, 1 }, { 0, 3 } } };
+	static const float weights[3][2][2] = {
+		{ { 0.25f, 2.5f }, { 16, 1e-3f } }, { { -1, 0 }, { 0.5f, 0.75f } }, { { 0.625f, 0.375f }, { 1, 7 } }
+	};
+	static const double margins[3][2] = { { 0.25, 0.75 }, { 0, 0.125 }, { 0.375, 0.0625 } };
+	const struct golden_entry *e;
+	struct golden *g;
+
+	(void)state;
+	write_more("dense", "dense");
+	assert_int_equal(golden_load(&g, dir, &more_cfg, every_second, NULL), 0);
+	assert_int_equal(g->n_moe, 2);
+	assert_int_equal(g->layer[0] + 10 * g->layer[1], 31);
+	e = &g->entry[0];
+	for (size_t p = 0; p < 3; p++) {
+		for (uint32_t m = 0; m < 2; m++) {
+			assert_memory_equal(golden_route(g, e, p, m), routes[p][m], sizeof(routes[p][m]));
+			assert_memory_equal(golden_route_weight(g, e, p, m), weights[p][m], sizeof(weights[p][m]));
+			assert_true(golden_route_margin(g, e, p, m) == margins[p][m]);
+		}
+	}
+	assert_true(e->logit_tolerance == 1e-4);
+	assert_non_null(strstr(e->logits_path, "/logits.f32"));
+	assert_non_null(strstr(e->decode_logits_path, "/logits.f32"));
+	golden_free(g);
+}
+
+static void no_layer_with_experts(void **state)
+{
+	static const char text[] =
+		"[{\"name\": \"x\", \"prompt_ids\": [1], \"greedy_ids\": [4], \"margins\": [1],"
+		" \"routes_prefill\": [[[]], [[]]], \"route_margin_prefill\": [[1], [1]],"
+		" \"routes_decode\": [], \"route_margin_decode\": []}]";
+	static const bool none[] = { false, false };
+	struct golden *g;
+
+	(void)state;
+	write_file("golden.json", text, sizeof(text) - 1);
+	assert_int_equal(golden_load(&g, dir, &cfg, none, NULL), 0);
+	assert_int_equal(g->n_moe, 0);
+	golden_free(g);
+}
+
+static void every_wrong_field_of_the_longer_form(void **state)
+{
+	static const struct {
+		const char *from, *to, *words;
+	} bad[] = {
+		/* a layer that is dense here and has experts there, and the other way round */
+		{ "[[], []], [[0, 1], [2, 3]]", "[[0, 1], [2, 3]], [[0, 1], [2, 3]]",
+		  "field \"routes_prefill[0][0]\": expected an empty list, as the layer has no experts, found a list of 2" },
+		{ "[[0, 1], [2, 3]]", "[[], [2, 3]]",
+		  "field \"routes_prefill[1][0]\": expected a list of 2 experts, the model's top-k, found a list of 0" },
+		{ "[1, 1.0]", "[1, 0.5]",
+		  "field \"route_margin_prefill[0][1]\": expected 1, as the layer has no experts, found 0.5" },
+		{ "[[[], [0.625", "[[[1, 0], [0.625", "field \"route_weight_decode[0][0]\": expected an empty list" },
+		{ "[0.25, 2.5]", "[0.25]",
+		  "route_weight_prefill[1][0]\": expected a list of 2 weights, one for each expert, found a list of 1" },
+		{ "[16, 1e-3]", "[16, \"1\"]", "expected a router weight, at most 1e+06, found \"1\"" },
+		{ "[16, 1e-3]", "[16, -1e7]",
+		  "field \"route_weight_prefill[3][0][1]\": expected a router weight, at most 1e+06, found -1000" },
+		{ "\"route_weight_decode\"", "\"unknown\"",
+		  "field \"route_weight_decode\": expected a list of 1 steps, one less than greedy_ids, found nothing" },
+		{ "\"route_weight_prefill\"", "\"unknown\"",
+		  "field \"route_weight_prefill\": expected a list of 4 layers, as the model has, found nothing" },
+		{ "0.0001", "0", "\"logit_tolerance\": expected a part of the largest logit, above 0 and at most 1" },
+		{ "0.0001", "2", "field \"logit_tolerance\": expected a part of the largest logit" },
+		{ "0.0001", "null", "field \"logit_tolerance\": expected a part of the largest logit" },
+		{ "decode_logits_shape\": [2,", "decode_logits_shape\": [1,",
+		  "field \"decode_logits_shape[0]\": expected 2, as greedy_ids has tokens, found 1" },
+		{ "\"decode_logits_file\": \"logits.f32\"", "\"decode_logits_file\": \"hidden.f32\"",
+		  "field \"decode_logits_file\": " },
+		{ "[5, 2, 5]", "[4, 2, 5]",
+		  "field \"hidden_shape[0]\": expected 5, the model's layers and one more, found 4" },
+		{ "[5, 2, 5]", "[5, 2, 6]", "field \"hidden_shape[2]\": expected 5, the model's hidden size, found 6" },
+		{ "[5, 2, 5]", "[5, 10]", "expected a list of 3 numbers: layers and one more, prompt tokens, hidden size" },
+		{ "hidden.f32", "logits.f32", "expected 200 bytes (10 positions of 5 float32), found 80" },
+		{ "hidden.f32", "gone.f32", "gone.f32" },
+	};
+	struct od_err err;
+	struct golden *g;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		write_more(bad[i].from, bad[i].to);
+		assert_int_not_equal(golden_load(&g, dir, &more_cfg, every_second, &err), 0);
+		assert_null(g);
+		if (strstr(err.msg, bad[i].words) == NULL || strstr(err.msg, "entry 0 (\"dense\")") == NULL)
+			fail_msg("expected \"%s\", found \"%s\"", bad[i].words, err.msg);
+	}
+	/* The same file for a model with experts in every layer. */
+	write_more("dense", "dense");
+	assert_int_equal(golden_load(&g, dir, &more_cfg, (const bool[]){ true, true, true, true }, &err), OD_ERR_SHAPE);
+	assert_non_null(strstr(err.msg, "routes_prefill[0][0]"));
 }
 
 static void a_file_of_another_size_is_refused(void **state)
@@ -215,7 +348,7 @@ static void a_file_of_another_size_is_refused(void **state)
 		char words[64];
 
 		write_logits(bytes);
-		assert_int_equal(golden_load(&g, dir, &cfg, &err), OD_ERR_SHAPE);
+		assert_int_equal(golden_load(&g, dir, &cfg, both_moe, &err), OD_ERR_SHAPE);
 		snprintf(words, sizeof(words), "expected 120 bytes (3 positions of 10 float32), found %zu", bytes);
 		assert_non_null(strstr(err.msg, words));
 		assert_non_null(strstr(err.msg, "entry 0 (\"wolf\"): field \"logits_file\""));
@@ -231,22 +364,20 @@ static void a_list_of_prompts_is_expected(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++) {
 		write_file("golden.json", text[i], strlen(text[i]));
-		assert_int_not_equal(golden_load(&g, dir, &cfg, &err), 0);
+		assert_int_not_equal(golden_load(&g, dir, &cfg, both_moe, &err), 0);
 		assert_non_null(strstr(err.msg, dir));
 	}
-	assert_int_equal(golden_load(&g, "/nonexistent/folder", &cfg, &err), OD_ERR_MISSING);
+	assert_int_equal(golden_load(&g, "/nonexistent/folder", &cfg, both_moe, &err), OD_ERR_MISSING);
 	assert_non_null(strstr(err.msg, "/nonexistent/folder/golden.json"));
 }
 
 /* No byte changed at random may do more than be refused or be read as something else. */
-static void damaged_bytes_do_no_harm(void **state)
+static void damage_bytes(const char *good, const struct od_config *c, const bool *is_moe)
 {
 	uint32_t x = 2463534242u;
 	char text[4096];
-	int n = snprintf(text, sizeof(text), "[%s,%s]", first, second);
+	int n = snprintf(text, sizeof(text), "%s", good);
 
-	(void)state;
-	write_logits(120);
 	for (int round = 0; round < 2000; round++) {
 		size_t where;
 		struct golden *g;
@@ -257,10 +388,22 @@ static void damaged_bytes_do_no_harm(void **state)
 		old = text[where];
 		text[where] = "0123456789[]{},.-\"e \\"[(x >> 16) % 21];
 		write_file("golden.json", text, (size_t)n);
-		if (golden_load(&g, dir, &cfg, NULL) == 0)
+		if (golden_load(&g, dir, c, is_moe, NULL) == 0)
 			golden_free(g);
 		text[where] = old;
 	}
+}
+
+static void damaged_bytes_do_no_harm(void **state)
+{
+	char text[4096];
+
+	(void)state;
+	write_logits(120);
+	write_more("dense", "dense");
+	snprintf(text, sizeof(text), "[%s,%s]", first, second);
+	damage_bytes(text, &cfg, both_moe);
+	damage_bytes(more, &more_cfg, every_second);
 }
 
 static int make_dir(void **state)
@@ -271,13 +414,14 @@ static int make_dir(void **state)
 
 static int remove_dir(void **state)
 {
+	static const char *const names[] = { "golden.json", "wolf.f32", "logits.f32", "hidden.f32" };
 	char path[128];
 
 	(void)state;
-	snprintf(path, sizeof(path), "%s/golden.json", dir);
-	unlink(path);
-	snprintf(path, sizeof(path), "%s/wolf.f32", dir);
-	unlink(path);
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		snprintf(path, sizeof(path), "%s/%s", dir, names[i]);
+		unlink(path);
+	}
 	return rmdir(dir);
 }
 
@@ -287,6 +431,9 @@ int main(void)
 		cmocka_unit_test(reads_what_is_there),
 		cmocka_unit_test(logits_come_row_by_row),
 		cmocka_unit_test(every_wrong_field_is_named),
+		cmocka_unit_test(layers_without_experts),
+		cmocka_unit_test(no_layer_with_experts),
+		cmocka_unit_test(every_wrong_field_of_the_longer_form),
 		cmocka_unit_test(a_file_of_another_size_is_refused),
 		cmocka_unit_test(a_list_of_prompts_is_expected),
 		cmocka_unit_test(damaged_bytes_do_no_harm),

@@ -430,9 +430,10 @@ int od_source_check(const struct od_checkpoint *c, const struct od_config *cfg, 
 
 /* Types only, of the fields that od-main reads: what values it can sample with is its own affair, and without
  * do_sample it looks at none but the penalty. */
-static int check_generation(const char *path, struct od_err *err)
+static int check_generation(const struct od_config *cfg, const char *path, struct od_err *err)
 {
 	static const char *const number[] = { "temperature", "top_p", "top_k", "min_p", "repetition_penalty" };
+	struct od_config with_eos = *cfg;
 	json_t *root;
 	bool sample;
 	double v;
@@ -442,18 +443,20 @@ static int check_generation(const char *path, struct od_err *err)
 		rc = od_json_bool_or(root, "do_sample", false, &sample, path, err);
 	for (size_t i = 0; rc == OD_OK && i < sizeof(number) / sizeof(number[0]); i++)
 		rc = od_json_f64_or(root, number[i], -HUGE_VAL, HUGE_VAL, 0, &v, path, err);
+	if (rc == OD_OK)
+		rc = od_config_add_eos(&with_eos, root, path, err);
 	json_decref(root);
 	return rc;
 }
 
-int od_source_check_extras(const struct od_checkpoint *c, struct od_err *err)
+int od_source_check_extras(const struct od_checkpoint *c, const struct od_config *cfg, struct od_err *err)
 {
 	struct od_tokenizer *tokenizer = NULL;
 	char path[PATH_MAX];
 	int rc = od_path(path, sizeof(path), od_checkpoint_dir(c), "generation_config.json", err);
 
 	if (rc == OD_OK && access(path, F_OK) == 0)
-		rc = check_generation(path, err);
+		rc = check_generation(cfg, path, err);
 	if (rc == OD_OK)
 		rc = od_path(path, sizeof(path), od_checkpoint_dir(c), "tokenizer.json", err);
 	if (rc == OD_OK && access(path, F_OK) == 0)

@@ -19,7 +19,8 @@ OD_MUST_CHECK int od_source_check(const struct od_checkpoint *c, const struct od
 
 /* tokenizer.json and generation_config.json, where the checkpoint has them: one that od-main could not use is
  * refused with the reader's own reason. */
-OD_MUST_CHECK int od_source_check_extras(const struct od_checkpoint *c, struct od_err *err);
+OD_MUST_CHECK int od_source_check_extras(const struct od_checkpoint *c, const struct od_config *cfg,
+					 struct od_err *err);
 
 /* After a successful check these are there. */
 struct od_source od_source_dense(const struct od_checkpoint *c, const struct od_config *cfg, enum od_role role,

@@ -368,7 +368,7 @@ static int open_source(struct writer *w, struct od_err *err)
 		rc = od_checkpoint_open(&w->source, w->job->checkpoint, err);
 	if (rc == OD_OK)
 		rc = od_source_check(w->source, &w->config, err);
-	return rc == OD_OK ? od_source_check_extras(w->source, err) : rc;
+	return rc == OD_OK ? od_source_check_extras(w->source, &w->config, err) : rc;
 }
 
 static int write_all(struct writer *w, struct od_err *err)

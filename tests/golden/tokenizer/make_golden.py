@@ -2,7 +2,7 @@
 """Writes small tokenizers (tok_*.json) and golden.json: what Hugging Face tokenizers makes of many texts with them.
 
 Needs the package tokenizers (0.23.3 made the committed files; its trainer numbers "affixes" differently from run to
-run, so commit both or none). build() is also of use to compare more texts."""
+run, so that one is read if it is there). build() is also of use to compare more texts."""
 import json
 import os
 import random
@@ -34,6 +34,9 @@ TEXTS = [
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "the" * 30, "normal NORMALITY norma norm", "x" * 70 + " " * 40 + "y", "!!!...???---***###$$$+++<<<>>>~~~```^^^|||",
     "a-b_c.d,e;f:g!h?i(j)k[l]m{n}o", "\r\n \n\t\n  \n x", "<0x41><0xE2><0x82> <0x0A>", "\ufeffbom \ufffd \ue000 \U0010fffd",
     "thereafter together weather others wolves", "I'll say: “it's 5 o’clock”…", "\u200b\u200cjoin\u200der\u2060",
+    "<|im_start|>user\n<think>a</think> <|im_end|>  <think><|im_st", "  \n\n  x       y\n        z         w",
+    "<｜begin▁of▁sentence｜>x<｜User｜> ü u\u0308Ü <｜Assistant｜>", "</s> a</s>  b<|end|>\n c <|end|>",
+    "क्षत्रिय हिन्दी ภาษาไทย กำ ๑๒๓४५६ 12月3日 カタカナ、한글 ！？ ～ a！b", "HTTPServer\r\n\r\n\tx=$y; +1 ~/z 123456789",
 ]
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -41,6 +44,12 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[
 O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
          r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
          r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN = LLAMA3.replace("{1,3}", "")
+QWEN_MARKS = QWEN.replace(r"]?\p{L}+", r"]?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
+DEEPSEEK_V2 = ["[\r\n]", "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᏠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕ"
+               "ἘＡ-Ｚａ-ｚ𐐀-𐑏𞤀-𞥃]+", "\\s?[!-/:-~！-／：-～‘-‟　-。]+", "\\s+$", "[一-龥ࠀ-一가-퟿]+"]
+DEEPSEEK_V3 = [r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+"
+               r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"]
 
 
 def added(content, special=True, **flags):
@@ -56,11 +65,11 @@ def template(before, after=()):
                 special_tokens={t: dict(id=t, ids=[i], tokens=[t]) for t, i in list(before) + list(after)})
 
 
-def train(size, pre, alphabet=(), specials=(), **model):
+def train(size, pre, alphabet=(), specials=(), texts=CORPUS.split("\n"), **model):
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre
     extra = {k: model[k] for k in ("continuing_subword_prefix", "end_of_word_suffix") if k in model}
-    t.train_from_iterator(CORPUS.split("\n"), trainers.BpeTrainer(
+    t.train_from_iterator(texts, trainers.BpeTrainer(
         vocab_size=size, show_progress=False, initial_alphabet=list(alphabet), special_tokens=list(specials), **extra))
     return json.loads(t.to_str())["model"]
 
@@ -105,6 +114,8 @@ def build():
     meta = lambda scheme, cut=True: dict(type="Metaspace", replacement="▁", prepend_scheme=scheme, split=cut)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     bpe = lambda size: train(size, pre_tokenizers.ByteLevel(add_prefix_space=False), letters)
+    # Merges over the boundaries of words, numbers and marks: where a pattern cuts shows in the ids.
+    across = lambda: train(700, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False), letters, texts=TEXTS)
     specials = [added("<unk>"), added("<s>"), added("</s>")]
     words = lambda size: train(size, pre_tokenizers.BertPreTokenizer(), specials=["<unk>"])
     with_unk = lambda m: dict(m, unk_token="<unk>")
@@ -115,6 +126,9 @@ def build():
              added("normal", False, normalized=True),
              added("<|x|>", False, normalized=False), added("<|xy|>", True), added("<|xyz|>", False, normalized=False),
              added("  ", False, normalized=False), added("café", False)]
+    im = [added("<|im_start|>"), added("<|im_end|>")]
+    begin = "<｜begin▁of▁sentence｜>"
+    sentence = [added(begin), added("<｜end▁of▁sentence｜>"), added("<｜User｜>", False), added("<｜Assistant｜>", False)]
     return {
         "gpt2": file(bpe(420), [added("<|endoftext|>"), added("<s>")], True, pre_tokenizer=byte, decoder=byte),
         "gpt2_prefix": file(bpe(330), [], normalizer=dict(type="NFC"), decoder=byte, post_processor=byte,
@@ -164,6 +178,23 @@ def build():
                         pre_tokenizer=dict(type="WhitespaceSplit"),
                         decoder=dec(replace("##", ""), replace("</w>", " "), dict(type="Fuse"),
                                     dict(type="Strip", content=" ", start=0, stop=1), replace("<unk>", "?"))),
+        "qwen3": file(across(), im + [added(t, False, normalized=False) for t in ("<think>", "</think>")],
+                      normalizer=dict(type="NFC"), pre_tokenizer=seq(regex(QWEN), plain_bytes), decoder=byte,
+                      post_processor=dict(byte, trim_offsets=False)),
+        "qwen3_5": file(across(), im, normalizer=dict(type="NFC"), pre_tokenizer=seq(regex(QWEN_MARKS), plain_bytes),
+                        decoder=byte, post_processor=dict(byte, trim_offsets=False)),
+        "olmoe": file(across(), [added("<|im_end|>")] + [added(" " * n, False) for n in range(8, 1, -1)],
+                      normalizer=dict(type="NFC"), pre_tokenizer=byte, decoder=byte, post_processor=byte),
+        "deepseek_v2": file(across(), sentence + [added("ü", False)], decoder=byte, post_processor=template([(begin, 700)]),
+                            pre_tokenizer=seq(*map(regex, DEEPSEEK_V2), dict(type="Digits", individual_digits=True),
+                                              plain_bytes)),
+        "deepseek_v3": file(across(), sentence + [added("<think>", False), added("</think>", False)], decoder=byte,
+                            normalizer=norm(), post_processor=template([(begin, 700)]),
+                            pre_tokenizer=seq(*map(regex, DEEPSEEK_V3), plain_bytes)),
+        "phi": file(spm(200), [added("<unk>"), added("<s>"), added("</s>", False, normalized=False, rstrip=True),
+                               added("<|end|>", True, rstrip=True)], normalizer=norm(prefix_space, replace(" ", "▁")),
+                    post_processor=template([]), decoder=dec(replace("▁", " "), dict(type="ByteFallback"),
+                                                             dict(type="Fuse"), strip)),
     }
 
 
@@ -239,7 +270,11 @@ def main():
     rng = random.Random(5)
     golden = []
     for name, data in build().items():
-        with open(os.path.join(HERE, "tok_%s.json" % name), "w") as f:
+        path = os.path.join(HERE, "tok_%s.json" % name)
+        if name == "affixes" and os.path.exists(path):
+            with open(path) as f:
+                data = json.load(f)
+        with open(path, "w") as f:
             json.dump(data, f, ensure_ascii=False, separators=(",", ":"))
             f.write("\n")
         golden.append(dict(name=name, cases=cases(load(data), rng)))
