@@ -104,7 +104,6 @@ static void refresh_view(struct odm_cluster *c)
 	c->groups.cost_arg = c;
 	for (uint32_t i = 0; i < c->view.n_workers; i++)
 		c->slots[i] = c->view.worker[i].slots;
-	odm_predictions_set_groups(c->predictions, c->groups.n_groups);
 }
 
 static void send_want(struct odm_cluster *c, uint32_t index, const struct odm_want *w)
@@ -231,11 +230,6 @@ static bool check_predict(const struct odm_cluster *c, uint32_t member, const Od
 			       p->n_probabilities, p->n_early, cfg->top_k, OD_MAX_CANDIDATES, OD_MAX_EARLY);
 		return false;
 	}
-	if (!(p->token_gap >= 0 && p->token_gap <= OD_MAX_TOKEN_GAP)) {
-		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of a token that is %g behind; expected 0 to %g", member,
-			       (double)p->token_gap, (double)OD_MAX_TOKEN_GAP);
-		return false;
-	}
 	return check_predicted(c, member, p);
 }
 
@@ -251,7 +245,6 @@ static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
 		.position = p->position,
 		.m = p->m,
 		.token = p->token,
-		.token_gap = p->token_gap,
 		.expert = expert,
 		.probability = p->probabilities,
 		.early = p->early,

@@ -78,9 +78,8 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	s->step = *step;
 	s->layers_done = 0;
 	token = odm_shadow_link_token(&s->net.shadow, step);
-	if (odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, &token, decode ? step->n_rows : 0,
-				  step->rows[0].position - step->prompt_tokens, decode))
-		odm_cluster_flush_wants(s->cluster);
+	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, &token, decode ? step->n_rows : 0,
+			      step->rows[0].position - step->prompt_tokens, decode);
 	odm_shadow_link_step(&s->net.shadow, s->net.view.epoch, step);
 	odm_predictor_link_step(&s->predictor, step);
 	odm_predictor_link_step(&s->second, step);
@@ -599,7 +598,6 @@ static void recall_figures(struct service *s, struct odm_figures *f, struct od_r
 	f->hedged = p.hedged;
 	f->hedge_uses = p.hedge_uses;
 	f->corrected = p.corrected;
-	f->second_guesses = p.second_guesses;
 	if (detail != NULL)
 		od_recall_merge(detail, &recall);
 	od_recall_fini(&recall);

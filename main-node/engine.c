@@ -196,7 +196,6 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 			.cancel = e->opts.cancel,
 		};
 
-		co.align.second_guesses = e->opts.hedge_percent > 0;
 		od_pack_fingerprint_bytes(e->pack, co.fingerprint);
 		rc = odm_cluster_open(&c, &co, err);
 	}

@@ -33,7 +33,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ .kind = OD_ARG_TITLE, .help = "The cluster" },
 		{ "predictor", OD_ARG_CHOICE, &o->predictor, "NAME", "who says which experts come next: shadow, main itself by next-gate, multi-gate, popularity, history, trajectory or random, or none (default: shadow if there is one)", 0, 0, odm_predictor_names },
 		{ "second-opinion", OD_ARG_CHOICE, &o->second_opinion, "NAME", "next-gate, multi-gate, popularity, history, trajectory or random: main's own beside the first predictor, heard where that has said nothing; next-gate and multi-gate correct a shadow (default: none)", 0, 0, second_names },
-		{ "hedge", OD_ARG_REAL, &o->hedge_percent, "PERCENT", "also load experts that the prediction nearly named, and those of the first layers of a token that the shadow nearly chose, where a slot is free, until loads in vain are PERCENT of expert uses; 0: never (default: 5)", 0, MAX_HEDGE_PERCENT, NULL },
+		{ "hedge", OD_ARG_REAL, &o->hedge_percent, "PERCENT", "also prefetch likely runners-up of the prediction where a slot is free, up to PERCENT wasted loads per expert use; 0: never (default: 5)", 0, MAX_HEDGE_PERCENT, NULL },
 		{ "group-size", OD_ARG_UINT, &o->group_size, "G", "workers that serve one layer together (default: the model's top-k)", 1, 1024, NULL },
 		{ "connect-timeout", OD_ARG_UINT, &a->connect_timeout_s, "S", "seconds to wait for the hosts at the start (default: 10)", 1, 86400, NULL },
 		{ "mixed", OD_ARG_FLAG, &o->mixed, NULL, "allow CPUs of different kernel classes: then results depend on which worker runs an expert", 0, 0, NULL },

@@ -12,11 +12,6 @@
 struct row_prediction {
 	struct od_row_said said;
 	struct od_wanted wanted;
-	/* The second guess, before the step begins; second.n 0: none. */
-	struct od_said second;
-	struct od_wanted second_wanted;
-	int32_t second_token;
-	double token_gap;
 	bool heard; /* somebody has said something about this token; stays when the router has spoken */
 	int32_t token;
 	uint16_t used[OD_MAX_TOP_K];
@@ -31,7 +26,6 @@ struct entry {
 	uint32_t version;
 	bool dirty;    /* WANTs to be sent */
 	bool resolved; /* the router has spoken */
-	bool held;     /* its WANTs wait for the step */
 	uint32_t n_required; /* prefill: experts known for certain */
 };
 
@@ -61,7 +55,7 @@ struct odm_predictions {
 	int64_t *first; /* [max_tokens]: ns from a step's begin to its first prediction */
 	uint64_t n_first, lead_layers, lead_routers;
 	struct odm_prediction_figures figures;
-	uint32_t n_dirty, n_groups;
+	uint32_t n_dirty;
 	uint64_t newest; /* step that main has begun */
 };
 
@@ -144,16 +138,9 @@ static void set_dirty(struct odm_predictions *p, struct entry *e, bool dirty)
 	e->dirty = dirty;
 }
 
-static void void_second(struct odm_predictions *p, struct row_prediction *r)
-{
-	od_want_give_up(p->policy, &r->second_wanted);
-	r->second.n = 0;
-}
-
 /* What was said of it is about something else. */
 static void void_row(struct odm_predictions *p, struct row_prediction *r)
 {
-	void_second(p, r);
 	od_want_give_up(p->policy, &r->wanted);
 	r->said = (struct od_row_said){ 0 };
 	r->heard = false;
@@ -241,8 +228,7 @@ static void note_kept(struct odm_predictions *p, struct step_slot *s, uint32_t m
 static bool is_sound(const struct odm_predictions *p, const struct od_prediction *pred)
 {
 	if (pred->m >= p->o.n_layers || pred->row >= p->o.max_rows || pred->n < p->o.top_k ||
-	    pred->n > OD_MAX_CANDIDATES || pred->n_early > OD_MAX_EARLY ||
-	    !(pred->token_gap >= 0 && pred->token_gap <= OD_MAX_TOKEN_GAP))
+	    pred->n > OD_MAX_CANDIDATES || pred->n_early > OD_MAX_EARLY)
 		return false;
 	for (size_t i = 0; i < pred->n; i++) {
 		if (pred->expert[i] >= p->o.n_experts)
@@ -255,45 +241,6 @@ static bool same_wants(const struct od_wanted *a, const struct od_wanted *b)
 {
 	return a->n == b->n && a->n_predicted == b->n_predicted &&
 	       memcmp(a->expert, b->expert, a->n * sizeof(*a->expert)) == 0;
-}
-
-void odm_predictions_set_groups(struct odm_predictions *p, uint32_t n_groups)
-{
-	pthread_mutex_lock(&p->lock);
-	p->n_groups = n_groups;
-	pthread_mutex_unlock(&p->lock);
-}
-
-/* Layers whose load would be late if it began with the step: at half the window of OD-MoE Eq. 1, half as many as there
- * are groups. */
-static uint32_t urgent_layers(const struct odm_predictions *p)
-{
-	return (p->n_groups + 1) / 2;
-}
-
-/* The row may well be of another token, and the load can wait until that is known. */
-static bool can_wait(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint32_t row)
-{
-	return !s->begun && m >= p->n_groups && rows_of(p, s->step, 0)[row].second_wanted.n > 0;
-}
-
-/* Of a token that is held for the next likely one. It counts when the step begins with it. */
-static bool add_second(struct odm_predictions *p, struct entry *e, struct row_prediction *r,
-		       const struct od_prediction *pred)
-{
-	const struct od_wanted old = r->second_wanted;
-
-	if (r->heard && r->token == pred->token)
-		return false;
-	r->second_token = pred->token;
-	r->token_gap = (double)pred->token_gap;
-	od_said_set(&r->second, pred);
-	if (pred->m < urgent_layers(p))
-		od_want_second(p->policy, &r->second, r->token_gap, &r->second_wanted);
-	if (same_wants(&old, &r->second_wanted))
-		return false;
-	set_dirty(p, e, true);
-	return true;
 }
 
 static bool add_locked(struct odm_predictions *p, const struct od_prediction *pred)
@@ -314,10 +261,6 @@ static bool add_locked(struct odm_predictions *p, const struct od_prediction *pr
 		return false;
 	e = &p->entry[entry_index(p, pred->step, pred->m)];
 	r = &rows_of(p, pred->step, pred->m)[pred->row];
-	if (pred->token_gap > 0 && !s->begun)
-		return add_second(p, e, r, pred);
-	if (pred->token_gap > 0 && s->token[pred->row] < 0)
-		return false; /* any token is right, but there is a likelier one */
 	if (pred->opinion == OD_FIRST_OPINION && !(e->resolved && r->heard))
 		note_kept(p, s, pred->m);
 	if (e->resolved) {
@@ -329,17 +272,14 @@ static bool add_locked(struct odm_predictions *p, const struct od_prediction *pr
 	old = r->wanted;
 	if (r->heard && r->token != pred->token)
 		void_row(p, r);
-	if (r->second.n > 0 && r->second_token == pred->token)
-		void_second(p, r);
 	r->heard = true;
 	r->token = pred->token;
 	od_row_said_add(&r->said, pred);
 	od_want_decide(p->policy, pred->m, &r->said, &r->wanted);
 	if (same_wants(&old, &r->wanted))
 		return false;
-	e->held = can_wait(p, s, pred->m, pred->row);
-	set_dirty(p, e, e->dirty || !e->held);
-	return !e->held;
+	set_dirty(p, e, true);
+	return true;
 }
 
 bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *pred)
@@ -352,30 +292,6 @@ bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *
 	return want;
 }
 
-/* Row i begins: what assumed its token stays. True when something else is to be wanted than was until now. */
-static bool fit_row(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint32_t i)
-{
-	struct row_prediction *r = &rows_of(p, s->step, m)[i];
-	const bool wanted = r->second_wanted.n > 0;
-	const uint16_t n = r->second.n;
-
-	if (r->heard && (i >= s->n_rows || !assumes(s, i, r->token)))
-		void_row(p, r);
-	void_second(p, r);
-	if (r->heard || n == 0 || i >= s->n_rows || s->token[i] < 0 || s->token[i] != r->second_token)
-		return wanted;
-	r->said.first = r->second;
-	r->said.first.n = n;
-	r->heard = true;
-	r->token = r->second_token;
-	od_want_decide(p->policy, m, &r->said, &r->wanted);
-	if (m == 0 && s->scored) {
-		p->figures.second_guesses++;
-		od_want_learn_second(p->policy, r->token_gap);
-	}
-	return true;
-}
-
 /* Of what was predicted before the step began, what assumed its tokens. */
 static void keep_fitting(struct odm_predictions *p, struct step_slot *s)
 {
@@ -384,11 +300,10 @@ static void keep_fitting(struct odm_predictions *p, struct step_slot *s)
 	s->newest_m = 0;
 	for (uint32_t m = 0; m < p->o.n_layers; m++) {
 		struct row_prediction *r = rows_of(p, s->step, m);
-		struct entry *e = &p->entry[entry_index(p, s->step, m)];
 
 		for (uint32_t i = 0; i < p->o.max_rows; i++) {
-			if ((fit_row(p, s, m, i) || (e->held && r[i].wanted.n > 0)) && s->n_rows > 0)
-				set_dirty(p, e, true);
+			if (r[i].heard && (i >= s->n_rows || !assumes(s, i, r[i].token)))
+				void_row(p, &r[i]);
 			if (r[i].said.first.n == 0)
 				continue;
 			s->newest_m = m;
@@ -400,11 +315,10 @@ static void keep_fitting(struct odm_predictions *p, struct step_slot *s)
 	note_first(p, s);
 }
 
-bool odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32_t *token, size_t n_rows,
+void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32_t *token, size_t n_rows,
 			   uint32_t token_index, bool scored)
 {
 	struct step_slot *s;
-	bool want;
 
 	pthread_mutex_lock(&p->lock);
 	s = claim(p, step, true);
@@ -421,9 +335,7 @@ bool odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32
 		s->begun_ns = od_now_ns();
 		keep_fitting(p, s);
 	}
-	want = p->n_dirty > 0;
 	pthread_mutex_unlock(&p->lock);
-	return want;
 }
 
 static void require_locked(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert, size_t n)
@@ -464,8 +376,7 @@ static void put(struct odm_want *w, uint16_t expert)
 	w->expert[w->n++] = expert;
 }
 
-/* Experts of all rows by rank, each once: the first choice of every row before the second of any; then hedges, those of
- * second guesses first. */
+/* Experts of all rows by rank, each once: the first choice of every row before the second of any, hedges last. */
 static void collect(struct odm_predictions *p, const struct step_slot *s, struct odm_want *w)
 {
 	const struct row_prediction *r = rows_of(p, s->step, w->m);
@@ -483,12 +394,6 @@ static void collect(struct odm_predictions *p, const struct step_slot *s, struct
 		}
 	}
 	w->n_predicted = w->n;
-	for (size_t rank = 0; rank < p->o.top_k; rank++) {
-		for (uint32_t i = 0; i < p->o.max_rows; i++) {
-			if (rank < r[i].second_wanted.n)
-				put(w, r[i].second_wanted.expert[rank]);
-		}
-	}
 	for (size_t rank = 0; rank < OD_MAX_HEDGES; rank++) {
 		for (uint32_t i = 0; i < p->o.max_rows; i++) {
 			if (r[i].wanted.n_predicted + rank < r[i].wanted.n)

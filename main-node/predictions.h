@@ -3,10 +3,7 @@
  * A table of (step, m): what the shadow (or another predictor) and main's second opinion said of each row, which experts
  * are wanted for it (common/predict/want_policy.h decides), the worker that each of them was WANTed from, and what the
  * router then chose. Predictions for a step may come before main begins it (the shadow runs ahead on its own token); they
- * are kept with the token they assumed and discarded if main's differs. Until then a row may have predictions for two
- * tokens, the predictor's guess and its second guess; never for more. When the second is wanted too, the first is not
- * sure: then nothing is wanted of layers whose load has all the time of OD-MoE Eq. 1 when it begins with the step,
- * those that meet a group of workers for the second time.
+ * are kept with the token they assumed and discarded if main's differs.
  * Thread: a monitor (mutex inside, no I/O and no callback under it). The loop thread records predictions and sends
  * WANTs; the engine thread begins steps and resolves layers. */
 #ifndef ODM_PREDICTIONS_H
@@ -56,7 +53,6 @@ struct odm_prediction_figures {
 	struct odm_prediction_times times;
 	uint64_t hedged, hedge_uses; /* experts wanted besides the prediction; those that were needed */
 	uint64_t corrected;	    /* rows of layers whose prediction the second opinion changed */
-	uint64_t second_guesses;    /* rows whose token was one, with a prediction of the first layer */
 	uint64_t in_vain;	    /* experts that were wanted of a worker and not used */
 };
 
@@ -64,18 +60,14 @@ OD_MUST_CHECK int odm_predictions_new(struct odm_predictions **out, const struct
 				      struct od_err *err);
 void odm_predictions_free(struct odm_predictions *p); /* NULL ok */
 
-/* Loop thread: how many groups of workers take turns; 0, as at first: not known, and second guesses are not wanted. */
-void odm_predictions_set_groups(struct odm_predictions *p, uint32_t n_groups);
-
 /* Loop thread (the shadow) or engine thread (predictors of main's own). True when a WANT should follow:
  * odm_predictions_take_want. False: late, stale, for a token that was not chosen, or nothing that changes what is wanted.
  * A second opinion stands in while there is no first. */
 bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *pred);
 
 /* Engine thread: step begins with these tokens [n_rows] (-1: predictions may assume any); token_index: which generated
- * token the rows are. scored: recall is counted (decode). True when WANTs should follow: of what was held back, or
- * because a second guess was right, or not. */
-bool odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32_t *token, size_t n_rows,
+ * token the rows are. scored: recall is counted (decode). */
+void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32_t *token, size_t n_rows,
 			   uint32_t token_index, bool scored);
 
 /* Engine thread: experts that will certainly be needed at (step, m), without scoring (prefill). */

@@ -16,7 +16,6 @@ static void send_prediction(void *arg, const struct od_prediction *p)
 	body.sequence = p->sequence;
 	body.position = p->position;
 	body.token = p->token;
-	body.token_gap = p->token_gap;
 	body.m = p->m;
 	body.experts = experts;
 	body.n_experts = p->n;

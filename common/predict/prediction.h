@@ -13,7 +13,6 @@
 
 #define OD_MAX_RUNNERS_UP 6
 #define OD_MAX_CANDIDATES (OD_MAX_TOP_K + OD_MAX_RUNNERS_UP)
-#define OD_MAX_TOKEN_GAP 1e6F
 #define OD_MAX_EARLY 4 /* layers before m from which a predictor looks at m's router early */
 
 /* Whose it is: of whom --predictor names, or of somebody asked beside (main's own, next to a shadow). */
@@ -23,9 +22,6 @@ struct od_prediction {
 	uint64_t step, sequence;
 	uint32_t row, position; /* row of the step */
 	int32_t token;		/* that it assumes at position */
-	/* 0: its guess. Else its second guess, for a step that has not begun: how far that is behind (struct
-	 * od_sampler_second), OD_MAX_TOKEN_GAP at most. */
-	float token_gap;
 	uint32_t m;
 	size_t n;		  /* top_k at least, OD_MAX_CANDIDATES at most */
 	const uint16_t *expert;	  /* [n], all different, best first */

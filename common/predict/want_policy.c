@@ -8,10 +8,6 @@
  * hardly changes. */
 #define MIN_ROWS 8
 #define MEMORY_ROWS 4096.0
-/* The same of second guesses that were right. */
-#define MIN_SECONDS 4
-#define MEMORY_SECONDS 256.0
-#define MEAN_GAP 0.8862269254527580 /* of noise 1 on both logits, where the second was the best: sqrt(pi) / 2 */
 /* How fast the threshold follows the budget: slowly enough that the burst of a token guessed wrongly does not close it. */
 #define RATE 0.02
 #define FIRST_THRESHOLD 1.0
@@ -38,7 +34,6 @@ struct od_want_policy {
 	double balance;	 /* loads that the budget has brought less what was loaded in vain */
 	double reserved; /* of those, hedges under way */
 	struct fit *layer; /* [n_layers] */
-	double seconds, second_gap; /* second guesses that were right; how far they were behind on average */
 };
 
 int od_want_policy_new(struct od_want_policy **out, const struct od_want_opts *opts, uint32_t n_layers, uint32_t top_k,
@@ -151,11 +146,6 @@ double od_want_weight(const struct od_want_policy *p, uint32_t m, uint32_t lead)
 	return f->seen[lead - 1] >= MIN_ROWS && f->dd[lead - 1] > 0 ? f->ed[lead - 1] / f->dd[lead - 1] : 0;
 }
 
-double od_want_token_sigma(const struct od_want_policy *p)
-{
-	return p->seconds >= MIN_SECONDS ? p->second_gap / MEAN_GAP : 0;
-}
-
 double od_want_threshold(const struct od_want_policy *p)
 {
 	return p->threshold;
@@ -264,18 +254,6 @@ void od_want_decide(struct od_want_policy *p, uint32_t m, const struct od_row_sa
 		keep(p, &before, w);
 }
 
-void od_want_second(struct od_want_policy *p, const struct od_said *said, double token_gap, struct od_wanted *w)
-{
-	od_want_give_up(p, w);
-	if (p->o.hedge <= 0 || said->n < p->top_k ||
-	    token_gap >= p->threshold * od_want_token_sigma(p) ||
-	    p->balance + OVERDRAFT - p->reserved < p->top_k)
-		return;
-	memcpy(w->expert, said->expert, p->top_k * sizeof(*w->expert));
-	w->n = (uint16_t)p->top_k;
-	p->reserved += w->n;
-}
-
 /* ---- Learning ---- */
 
 static void average(double *mean, double value, double share)
@@ -323,12 +301,6 @@ static void learn_layer(struct fit *f, const struct od_row_said *r, const float 
 	average(&f->ee, ee / (double)n, 1 / f->rows);
 	for (uint32_t lead = 1; lead <= OD_MAX_EARLY; lead++)
 		learn_lead(f, r, lead, noise);
-}
-
-void od_want_learn_second(struct od_want_policy *p, double token_gap)
-{
-	p->seconds += p->seconds < MEMORY_SECONDS;
-	average(&p->second_gap, token_gap, 1 / p->seconds);
 }
 
 void od_want_learn(struct od_want_policy *p, uint32_t m, const struct od_row_said *said, const float *probability,

@@ -10,11 +10,6 @@
  * budget: loads in vain over uses of experts. Wrong predictions are paid from it as well, and no hedge is made that could
  * not be paid.
  *
- * A second guess. The shadow runs ahead with a token that main may not choose; then what it predicted is of no use, and
- * what it says now comes too late for the first layers. So in those the experts of the token that it had second are
- * hedges too. How far that was behind, over the noise, is held against the same threshold. Main sees which second
- * guesses were right, and how far behind: with Gaussian noise 0.886 of that of one logit on average.
- *
  * Correcting. What main's own next-gate says of a layer ahead is far less right than the shadow. But the shadow can ask
  * the same question of its own row (struct od_prediction, early): the difference of the two answers shows what the
  * shadow's row has gone wrong by. So corrected logit = shadow's + weight(m, lead) * (main's early - shadow's early), with
@@ -74,11 +69,6 @@ void od_row_said_add(struct od_row_said *r, const struct od_prediction *p);
 /* *w: what was wanted of the row until now, or all zero; gets what is wanted now. Every hedge in it is set aside for, until
  * the row is decided again, learnt from or given up. */
 void od_want_decide(struct od_want_policy *p, uint32_t m, const struct od_row_said *said, struct od_wanted *w);
-/* The same of a token that may be chosen instead, token_gap behind (struct od_prediction). All that *w gets are
- * hedges. */
-void od_want_second(struct od_want_policy *p, const struct od_said *said, double token_gap, struct od_wanted *w);
-/* A second guess was right. */
-void od_want_learn_second(struct od_want_policy *p, double token_gap);
 /* The row is void: another token was chosen. *w becomes empty. */
 void od_want_give_up(struct od_want_policy *p, struct od_wanted *w);
 /* The router has spoken: probability [n_experts] by its softmax, NULL: not known. *w becomes empty. */
@@ -90,7 +80,6 @@ void od_want_spent(struct od_want_policy *p, size_t uses, size_t in_vain);
 /* The noise of a layer's logits as learnt; 0: not yet. lead 0: of the first opinion, else corrected with that lead. */
 double od_want_sigma(const struct od_want_policy *p, uint32_t m, uint32_t lead);
 double od_want_weight(const struct od_want_policy *p, uint32_t m, uint32_t lead);
-double od_want_token_sigma(const struct od_want_policy *p); /* the same of a token's logit */
 double od_want_threshold(const struct od_want_policy *p);
 
 #endif

@@ -68,8 +68,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON, with every token index and every prompt", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Served in time, on a simulated cluster (without a real one)" },
 		{ "served", OD_ARG_FLAG, &o->served, NULL, "what share of expert uses would be served in time, and with how many "
-		  "extra loads: with late and with early departure, with corrections, with hedges, with second guesses", 0, 0,
-		  NULL },
+		  "extra loads: with late and with early departure, with corrections, with hedges", 0, 0, NULL },
 		{ "sim-hedge", OD_ARG_STRING, &o->sim.hedge, "LIST", "hedges up to so many percent of loads in vain over uses "
 		  "(default: 2,5,10)", 0, 0, NULL },
 		{ "sim-workers", OD_ARG_UINT, &o->sim.workers, "N", "workers, in groups of top-k (default: 8)", 1, 64, NULL },

@@ -11,7 +11,7 @@
 #include "tests/bench/recall_tape.h"
 
 #define RECALL_HEDGES_MAX 6
-#define RECALL_WAYS_MAX (3 + 4 * RECALL_HEDGES_MAX)
+#define RECALL_WAYS_MAX (3 + 2 * RECALL_HEDGES_MAX)
 
 struct recall_served_opts {
 	const char *hedge;	 /* list of percents; NULL: the default one */
@@ -22,8 +22,8 @@ struct recall_served_opts {
 
 /* How a cluster works. */
 struct recall_way {
-	char name[64];
-	bool early, second_guesses;
+	char name[48];
+	bool early;
 	struct od_want_opts want;
 };
 

@@ -5,10 +5,9 @@
 
 uint64_t recall_tape_bytes(uint32_t n_layers, uint32_t max_steps, bool own)
 {
-	const uint64_t views = own ? OD_MAX_EARLY : 3;
+	const uint64_t views = own ? OD_MAX_EARLY : 2;
 
-	return (uint64_t)max_steps *
-	       (n_layers * views * sizeof(struct served_view) + 2 * sizeof(int32_t) + sizeof(float));
+	return (uint64_t)max_steps * (n_layers * views * sizeof(struct served_view) + sizeof(int32_t));
 }
 
 int recall_tape_init(struct recall_tape *t, uint32_t n_layers, uint32_t max_steps, bool own, struct od_err *err)
@@ -17,17 +16,13 @@ int recall_tape_init(struct recall_tape *t, uint32_t n_layers, uint32_t max_step
 
 	*t = (struct recall_tape){ .n_layers = n_layers, .max_steps = max_steps };
 	t->guess = calloc(max_steps, sizeof(*t->guess));
-	t->second_token = calloc(max_steps, sizeof(*t->second_token));
-	t->token_gap = calloc(max_steps, sizeof(*t->token_gap));
 	if (own) {
 		t->own = calloc(n * OD_MAX_EARLY, sizeof(*t->own));
 	} else {
 		t->shadow = calloc(n, sizeof(*t->shadow));
 		t->ahead = calloc(n, sizeof(*t->ahead));
-		t->second = calloc(n, sizeof(*t->second));
 	}
-	if (t->guess != NULL && t->second_token != NULL && t->token_gap != NULL &&
-	    (own ? t->own != NULL : t->shadow != NULL && t->ahead != NULL && t->second != NULL))
+	if (t->guess != NULL && (own ? t->own != NULL : t->shadow != NULL && t->ahead != NULL))
 		return OD_OK;
 	recall_tape_fini(t);
 	return od_fail(err, OD_ERR_NOMEM, "predictions of %u steps", max_steps);
@@ -38,9 +33,6 @@ void recall_tape_fini(struct recall_tape *t)
 	free(t->guess);
 	free(t->shadow);
 	free(t->ahead);
-	free(t->second_token);
-	free(t->token_gap);
-	free(t->second);
 	free(t->own);
 	*t = (struct recall_tape){ 0 };
 }
@@ -55,13 +47,10 @@ void recall_tape_clear(struct recall_tape *t)
 {
 	const size_t n = (size_t)t->n_layers * t->max_steps;
 
-	for (uint32_t i = 0; i < t->max_steps; i++) {
+	for (uint32_t i = 0; i < t->max_steps; i++)
 		t->guess[i] = -1;
-		t->token_gap[i] = 0;
-	}
 	clear_views(t->shadow, n);
 	clear_views(t->ahead, n);
-	clear_views(t->second, n);
 	clear_views(t->own, n * OD_MAX_EARLY);
 }
 
@@ -85,12 +74,6 @@ void recall_tape_add(struct recall_tape *t, uint32_t step, const struct od_predi
 	if (t->own != NULL) {
 		if (p->lead >= 1 && p->lead <= OD_MAX_EARLY)
 			set_view(&t->own[at * OD_MAX_EARLY + p->lead - 1], p);
-		return;
-	}
-	if (p->token_gap > 0) {
-		t->second_token[step] = p->token;
-		t->token_gap[step] = p->token_gap;
-		set_view(&t->second[at], p);
 		return;
 	}
 	if (early)
@@ -121,9 +104,6 @@ struct served_trace recall_tape_trace(const struct recall_tape *t, const struct 
 		.shadow = t->shadow,
 		.guess = t->guess,
 		.ahead = t->ahead,
-		.second_token = t->second_token,
-		.token_gap = t->token_gap,
-		.second = t->second,
 		.own = own != NULL ? own->own : NULL,
 		.own_leads = own != NULL ? OD_MAX_EARLY : 0,
 	};

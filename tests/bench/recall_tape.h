@@ -1,6 +1,6 @@
 /* recall_tape.h - the predictions of one prompt's decode steps as a simulation of the cluster wants them
- * (served_sim.h): what the shadow said of main's token, what it had said before of a token that it guessed and of
- * its second guess, and what main's own gates said.
+ * (served_sim.h): what the shadow said of main's token, what it had said before of a token that it guessed, and what
+ * main's own gates said.
  *
  * Thread: its owner's. Owner: recall_tape_init ... recall_tape_fini by the caller. */
 #ifndef OD_BENCH_RECALL_TAPE_H
@@ -14,9 +14,6 @@ struct recall_tape {
 	int32_t *guess;		    /* [max_steps]; -1: none */
 	struct served_view *shadow; /* [max_steps][n_layers], as in struct served_trace, and so are the others */
 	struct served_view *ahead;
-	int32_t *second_token; /* [max_steps] */
-	float *token_gap;      /* [max_steps]; 0: none */
-	struct served_view *second;
 	struct served_view *own; /* [max_steps][n_layers][OD_MAX_EARLY]; NULL: a tape of the shadow */
 };
 

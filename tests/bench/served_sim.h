@@ -12,8 +12,6 @@
  *          chose itself (head_ns of its own later), one step ahead at most, and begins again when that was another than
  *          main's. Where keys and values are aligned after step n, a layer of step n + 1 waits for main's, which are
  *          there when main's router has spoken (not before the first step, whose shadow begins with main).
- *          While it waits, it is at the layers of its second guess that its guess has been at; it ends one that
- *          it has begun.
  * worker   one load at a time, one expert computed at a time.
  * Thread: one at a time; the virtual clock is a thread's own. Owner: served_sim_new's caller. */
 #ifndef OD_BENCH_SERVED_SIM_H
@@ -40,11 +38,6 @@ struct served_trace {
 	const struct served_view *shadow; /* given main's token; NULL: no shadow */
 	const int32_t *guess;		  /* [n_steps]: the token that a shadow running ahead assumes; NULL: never ahead */
 	const struct served_view *ahead;  /* its predictions where guess is not main's token; NULL: it makes none */
-	/* Its second guess, how far that is behind (struct od_prediction; 0: there is none), and its predictions of as
-	 * many layers as it makes; NULL: none at all. */
-	const int32_t *second_token; /* [n_steps] */
-	const float *token_gap;	     /* [n_steps] */
-	const struct served_view *second;
 	/* Main's own, [step][layer][own_leads]: i is said when layer - 1 - i has been routed; NULL: none. */
 	const struct served_view *own;
 	uint32_t own_leads;
@@ -66,7 +59,7 @@ struct served_result {
 	uint64_t served;	/* ordered, and resident when the rows arrived */
 	uint64_t used_loads, extra_loads; /* begun and used; begun and never used */
 	uint64_t recalled;	/* uses in the prediction, hedges left out */
-	uint64_t hedged, corrected, second_guesses; /* as odm_prediction_figures */
+	uint64_t hedged, corrected; /* as odm_prediction_figures */
 	uint64_t stalls, stall_ns, total_ns;
 };
 

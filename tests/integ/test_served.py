@@ -38,7 +38,7 @@ def hedges_load_more_and_change_nothing():
 
 
 @test
-def second_guesses_change_nothing():
+def wrong_guesses_of_a_rough_shadow_change_nothing():
     tool("od-pack", "shadow", pack(), "nf4")
     for sampling in (), ("--temperature", 0.8, "--seed", 7), ("--temperature", 1.5, "--top-k", 5, "--seed", 8):
         tokens = generate("--resident", *sampling, prompt=PROMPT, tokens=TOKENS)["token_ids"]
@@ -47,7 +47,6 @@ def second_guesses_change_nothing():
                          tokens=TOKENS)
             assert r["token_ids"] == tokens, (sampling, hedge)
             check_sums(r, (sampling, hedge))
-            assert 0 <= r["second_guesses"] <= (r["decode_layers"] / 12 if hedge else 0), r
 
 
 @test

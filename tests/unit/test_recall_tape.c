@@ -82,34 +82,6 @@ static void any_token_is_right(void **state)
 	recall_tape_fini(&t);
 }
 
-/* What it says of another token that may come instead touches nothing else. */
-static void second_guesses_apart(void **state)
-{
-	const struct recall_recording rec = { .n_steps = STEPS };
-	const uint16_t expert[] = { 2, 3 };
-	const struct od_prediction p = { .m = 1, .token = 8, .token_gap = 0.75f, .n = 2, .expert = expert };
-	struct served_trace r;
-	struct recall_tape t;
-	struct od_err err;
-
-	(void)state;
-	assert_int_equal(recall_tape_init(&t, LAYERS, STEPS, false, &err), OD_OK);
-	recall_tape_clear(&t);
-	say(&t, 1, 1, 9, 0, 6, true);
-	recall_tape_add(&t, 1, &p, 6, true);
-	r = recall_tape_trace(&t, NULL, &rec, &config);
-	assert_int_equal(r.guess[1], 9);
-	assert_int_equal(r.ahead[LAYERS + 1].expert[0], 0);
-	assert_int_equal(r.shadow[LAYERS + 1].n, 0);
-	assert_int_equal(r.second_token[1], 8);
-	assert_true(r.token_gap[1] == 0.75f && r.token_gap[0] == 0 && r.token_gap[2] == 0);
-	assert_int_equal(r.second[LAYERS + 1].expert[0], 2);
-	assert_int_equal(r.second[LAYERS].n, 0);
-	recall_tape_clear(&t);
-	assert_true(r.token_gap[1] == 0 && r.second[LAYERS + 1].n == 0);
-	recall_tape_fini(&t);
-}
-
 static void gates_by_their_lead(void **state)
 {
 	const uint16_t expert[] = { 2, 3 };
@@ -133,7 +105,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(guesses_and_their_steps),
 		cmocka_unit_test(any_token_is_right),
-		cmocka_unit_test(second_guesses_apart),
 		cmocka_unit_test(gates_by_their_lead),
 	};
 

@@ -408,106 +408,6 @@ static void what_is_under_way_stays(void **state)
 	od_want_policy_free(p);
 }
 
-/* Two tokens whose logits both have noise: how far the second is behind when it is the best in truth tells how much. */
-static void the_noise_of_tokens_is_learnt(void **state)
-{
-	static const double noise[] = { 0.05, 0.7 };
-
-	(void)state;
-	for (size_t i = 0; i < 2; i++) {
-		struct od_want_policy *p = make(0.1, false);
-
-		seed = 13 + i;
-		for (int n = 0; n < 20000; n++) {
-			const double gap = 8 * noise[i] * uniform();
-
-			if (gap + noise[i] * gauss() < noise[i] * gauss())
-				od_want_learn_second(p, gap);
-		}
-		if (fabs(od_want_token_sigma(p) / noise[i] - 1) > 0.15) /* the memory is short: 0.05 is one deviation */
-			fail_msg("noise %g, learnt %g", noise[i], od_want_token_sigma(p));
-		od_want_policy_free(p);
-	}
-}
-
-/* Of a second guess all top-k experts are hedges below the threshold, while they can be paid. */
-static void second_guesses_are_hedges(void **state)
-{
-	struct od_want_policy *p = make(0.1, false);
-	size_t wanted = 0;
-
-	(void)state;
-	seed = 11;
-	for (int i = 0; i < 3; i++)
-		od_want_learn_second(p, 0.5);
-	assert_true(od_want_token_sigma(p) == 0); /* too few to believe it */
-	od_want_learn_second(p, 0.5);
-	assert_true(fabs(od_want_token_sigma(p) - 0.5 / sqrt(acos(-1) / 4)) < 1e-12);
-	for (int i = 0; i < 3000; i++) {
-		const double z = 3 * uniform(), most = od_want_threshold(p) * od_want_token_sigma(p);
-		struct od_row_said said;
-		struct od_wanted w = { 0 };
-		struct world_row r;
-
-		make_row(&r, 0.2, 0);
-		said = say(&r, false);
-		od_want_second(p, &said.first, z * most, &w);
-		assert_int_equal(w.n_predicted, 0);
-		assert_int_equal(w.n, z < 1 ? TOP_K : 0);
-		for (size_t j = 0; j < w.n; j++)
-			assert_int_equal(w.expert[j], r.ranked[j]);
-		wanted += w.n;
-		od_want_give_up(p, &w); /* and costs nothing */
-	}
-	assert_true(wanted > 1000);
-	od_want_spent(p, 0, 1000);
-	assert_true(od_want_threshold(p) > 0);
-	{
-		struct od_row_said said;
-		struct od_wanted w = { 0 };
-		struct world_row r;
-
-		make_row(&r, 0.2, 0);
-		said = say(&r, false);
-		od_want_second(p, &said.first, 0, &w);
-		assert_int_equal(w.n, 0);
-	}
-	od_want_policy_free(p);
-}
-
-/* What is set aside for them is counted: not more at a time than may be spent ahead. */
-static void second_guesses_are_set_aside_for(void **state)
-{
-	struct od_want_policy *p = make(0.1, false);
-	struct od_wanted w[100] = { 0 };
-	struct od_row_said said;
-	struct world_row r;
-	size_t n = 0;
-
-	(void)state;
-	seed = 12;
-	for (int i = 0; i < 4; i++)
-		od_want_learn_second(p, 0.5);
-	make_row(&r, 0.2, 0);
-	said = say(&r, false);
-	for (int i = 0; i < 100; i++) {
-		od_want_second(p, &said.first, 0.1, &w[i]);
-		n += w[i].n;
-	}
-	assert_int_equal(n, 64);
-	od_want_give_up(p, &w[3]);
-	od_want_second(p, &said.first, 0.1, &w[99]);
-	assert_int_equal(w[99].n, TOP_K);
-	od_want_policy_free(p);
-	p = make(0, true); /* who does not hedge, wants none */
-	for (int i = 0; i < 4; i++)
-		od_want_learn_second(p, 0.5);
-	w[0] = (struct od_wanted){ 0 };
-	od_want_second(p, &said.first, 0, &w[0]);
-	assert_int_equal(w[0].n, 0);
-	od_want_policy_free(p);
-}
-
 static void nonsense_does_no_lasting_harm(void **state)
 {
 	static const float bad[] = { NAN, INFINITY, -1, 0, 3e38f, -INFINITY, 1, NAN };
@@ -547,8 +447,6 @@ int main(void)
 		cmocka_unit_test(hedges_given_up_are_free),
 		cmocka_unit_test(without_an_early_look_nothing_is_corrected),
 		cmocka_unit_test(what_is_under_way_stays),
-		cmocka_unit_test(the_noise_of_tokens_is_learnt), cmocka_unit_test(second_guesses_are_hedges),
-		cmocka_unit_test(second_guesses_are_set_aside_for),
 		cmocka_unit_test(nonsense_does_no_lasting_harm),
 	};
 
