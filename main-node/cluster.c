@@ -223,11 +223,9 @@ static bool check_predict(const struct odm_cluster *c, uint32_t member, const Od
 			       cfg->n_layers - 1);
 		return false;
 	}
-	if (p->n_experts < cfg->top_k || p->n_experts > OD_MAX_CANDIDATES || p->n_probabilities != p->n_experts ||
-	    p->n_early % p->n_experts != 0 || p->n_early / p->n_experts > OD_MAX_EARLY) {
-		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of %zu experts with %zu probabilities and %zu early ones; "
-			       "expected %u to %d, as many, and that up to %d times", member, p->n_experts,
-			       p->n_probabilities, p->n_early, cfg->top_k, OD_MAX_CANDIDATES, OD_MAX_EARLY);
+	if (p->n_experts < cfg->top_k || p->n_experts > OD_MAX_CANDIDATES || p->n_probabilities != p->n_experts) {
+		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of %zu experts with %zu probabilities; expected %u to %d, "
+			       "and as many", member, p->n_experts, p->n_probabilities, cfg->top_k, OD_MAX_CANDIDATES);
 		return false;
 	}
 	return check_predicted(c, member, p);
@@ -247,13 +245,11 @@ static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
 		.token = p->token,
 		.expert = expert,
 		.probability = p->probabilities,
-		.early = p->early,
 		.n = p->n_experts,
 	};
 
 	if (!check_predict(c, member, p))
 		return;
-	pred.n_early = p->n_early / p->n_experts;
 	for (size_t i = 0; i < p->n_experts; i++)
 		expert[i] = (uint16_t)p->experts[i];
 	if (c->o.predictor == ODM_PREDICT_SHADOW && odm_predictions_add(c->predictions, &pred))
@@ -426,7 +422,7 @@ static int open_all(struct odm_cluster *c, struct od_err *err)
 		.top_k = c->o.config->top_k,
 		.max_rows = 1,
 		.max_tokens = c->o.ctx_tokens,
-		.want = c->o.want,
+		.hedge = c->o.hedge,
 	};
 	int rc = allocate(c, err);
 

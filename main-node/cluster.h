@@ -32,8 +32,8 @@ struct odm_cluster_opts {
 	uint32_t ctx_tokens, max_rows;
 	uint32_t group_size; /* G as asked; 0: top-k */
 	uint32_t predictor;	    /* index of odm_predictor_names */
-	const char *second_opinion; /* one of od_predictor_kinds beside it; NULL: none */
-	struct od_want_opts want;
+	const char *stand_in;	    /* one of od_predictor_kinds: main's own while the shadow is silent; NULL: none */
+	double hedge;		    /* budget of wasted loads over expert uses; 0: no hedges */
 	struct odm_align align;
 	const struct od_hosts *hosts;
 	const char *hosts_path; /* read again on SIGHUP; NULL: never */

@@ -26,7 +26,7 @@ void odm_engine_defaults(struct odm_engine_opts *o)
 		.prefill_rows = DEFAULT_PREFILL_ROWS,
 		.mode = ODM_LOCAL,
 		.predictor = ODM_PREDICTOR_AUTO,
-		.second_opinion = -1,
+		.stand_in = -1,
 		.hedge_percent = DEFAULT_HEDGE_PERCENT,
 		.precision = -1,
 		.dense_precision = -1,
@@ -162,9 +162,9 @@ static int choose_predictor(struct odm_engine *e, struct od_err *err)
 			       e->opts.hosts_path);
 	if (e->opts.predictor != ODM_PREDICT_SHADOW)
 		od_hosts_without_shadow(&e->hosts); /* nobody would listen to it: it need not be there */
-	if (e->opts.predictor == ODM_PREDICT_NONE && e->opts.second_opinion >= 0)
-		return od_fail(err, OD_ERR_ARG, "--second-opinion: there is no first; use --predictor %s",
-			       od_predictor_kinds[e->opts.second_opinion]);
+	if (e->opts.predictor != ODM_PREDICT_SHADOW && e->opts.stand_in >= 0)
+		return od_fail(err, OD_ERR_ARG, "--stand-in: %s names no shadow; use --predictor %s", e->opts.hosts_path,
+			       od_predictor_kinds[e->opts.stand_in]);
 	return OD_OK;
 }
 
@@ -188,8 +188,8 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 			.group_size = (uint32_t)e->opts.group_size,
 			.align = e->opts.align,
 			.predictor = (uint32_t)e->opts.predictor,
-			.second_opinion = e->opts.second_opinion < 0 ? NULL : od_predictor_kinds[e->opts.second_opinion],
-			.want = { .hedge = e->opts.hedge_percent / 100, .correct = e->opts.second_opinion >= 0 },
+			.stand_in = e->opts.stand_in < 0 ? NULL : od_predictor_kinds[e->opts.stand_in],
+			.hedge = e->opts.hedge_percent / 100,
 			.hosts = &e->hosts,
 			.hosts_path = e->opts.mode == ODM_WORKERS ? e->opts.hosts_path : NULL,
 			.connect_timeout_ns = e->opts.connect_timeout_ns,

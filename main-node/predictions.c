@@ -10,8 +10,9 @@
 #define MAX_AHEAD 2 /* steps that a predictor can know of: STEP names the next one */
 
 struct row_prediction {
-	struct od_row_said said;
+	struct od_candidates predicted;
 	struct od_wanted wanted;
+	bool stand_in; /* it is main's own: the shadow has said nothing */
 	bool heard; /* somebody has said something about this token; stays when the router has spoken */
 	int32_t token;
 	uint16_t used[OD_MAX_TOP_K];
@@ -79,7 +80,7 @@ int odm_predictions_new(struct odm_predictions **out, const struct odm_predictio
 	if (p->tokens == NULL || p->entry == NULL || p->row == NULL || p->where == NULL || p->required == NULL ||
 	    p->mark == NULL || p->first == NULL ||
 	    od_recall_init(&p->recall, opts->n_layers, opts->max_tokens, err) != OD_OK ||
-	    od_want_policy_new(&p->policy, &opts->want, opts->n_layers, opts->top_k, err) != OD_OK) {
+	    od_want_policy_new(&p->policy, opts->hedge, opts->n_layers, opts->top_k, err) != OD_OK) {
 		odm_predictions_free(p);
 		return od_fail(err, OD_ERR_NOMEM, "predictions of %u layers", opts->n_layers);
 	}
@@ -142,8 +143,8 @@ static void set_dirty(struct odm_predictions *p, struct entry *e, bool dirty)
 static void void_row(struct odm_predictions *p, struct row_prediction *r)
 {
 	od_want_give_up(p->policy, &r->wanted);
-	r->said = (struct od_row_said){ 0 };
-	r->heard = false;
+	r->predicted.n = 0;
+	r->heard = r->stand_in = false;
 }
 
 static void void_rows(struct odm_predictions *p, uint64_t step, uint32_t m)
@@ -228,7 +229,7 @@ static void note_kept(struct odm_predictions *p, struct step_slot *s, uint32_t m
 static bool is_sound(const struct odm_predictions *p, const struct od_prediction *pred)
 {
 	if (pred->m >= p->o.n_layers || pred->row >= p->o.max_rows || pred->n < p->o.top_k ||
-	    pred->n > OD_MAX_CANDIDATES || pred->n_early > OD_MAX_EARLY)
+	    pred->n > OD_MAX_CANDIDATES)
 		return false;
 	for (size_t i = 0; i < pred->n; i++) {
 		if (pred->expert[i] >= p->o.n_experts)
@@ -261,7 +262,7 @@ static bool add_locked(struct odm_predictions *p, const struct od_prediction *pr
 		return false;
 	e = &p->entry[entry_index(p, pred->step, pred->m)];
 	r = &rows_of(p, pred->step, pred->m)[pred->row];
-	if (pred->opinion == OD_FIRST_OPINION && !(e->resolved && r->heard))
+	if (!pred->stand_in && !(e->resolved && r->heard))
 		note_kept(p, s, pred->m);
 	if (e->resolved) {
 		if (!r->heard && r->n_used > 0)
@@ -269,13 +270,18 @@ static bool add_locked(struct odm_predictions *p, const struct od_prediction *pr
 		r->heard = true; /* what comes now is counted already */
 		return false;
 	}
+	if (pred->stand_in && r->heard && !r->stand_in)
+		return false;
 	old = r->wanted;
-	if (r->heard && r->token != pred->token)
+	if (r->heard && (r->token != pred->token || r->stand_in != pred->stand_in))
 		void_row(p, r);
 	r->heard = true;
 	r->token = pred->token;
-	od_row_said_add(&r->said, pred);
-	od_want_decide(p->policy, pred->m, &r->said, &r->wanted);
+	r->stand_in = pred->stand_in;
+	od_candidates_set(&r->predicted, pred);
+	if (pred->stand_in)
+		r->predicted.has_logit = false; /* its noise is another than the shadow's: it is neither learnt nor hedged */
+	od_want_decide(p->policy, pred->m, &r->predicted, &r->wanted);
 	if (same_wants(&old, &r->wanted))
 		return false;
 	set_dirty(p, e, true);
@@ -304,7 +310,7 @@ static void keep_fitting(struct odm_predictions *p, struct step_slot *s)
 		for (uint32_t i = 0; i < p->o.max_rows; i++) {
 			if (r[i].heard && (i >= s->n_rows || !assumes(s, i, r[i].token)))
 				void_row(p, &r[i]);
-			if (r[i].said.first.n == 0)
+			if (r[i].predicted.n == 0)
 				continue;
 			s->newest_m = m;
 			any = true;
@@ -510,8 +516,7 @@ static void resolve_row(struct odm_predictions *p, const struct step_slot *s, ui
 		score(p, s, m, r, r->wanted.expert, false);
 	if (s->scored)
 		od_recall_see(&p->recall, m);
-	p->figures.corrected += s->scored && r->wanted.corrected;
-	od_want_learn(p->policy, m, &r->said, s->scored ? probability : NULL, &r->wanted);
+	od_want_learn(p->policy, m, &r->predicted, s->scored ? probability : NULL, &r->wanted);
 }
 
 void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *used,
@@ -527,7 +532,7 @@ void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t 
 		if (n_rows > s->n_rows)
 			n_rows = s->n_rows;
 		set_dirty(p, e, false);
-		if (s->scored && rows_of(p, step, m)->said.first.n > 0) {
+		if (s->scored && rows_of(p, step, m)->predicted.n > 0 && !rows_of(p, step, m)->stand_in) {
 			p->lead_layers += s->newest_m - m;
 			p->lead_routers++;
 		}

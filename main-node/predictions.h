@@ -1,7 +1,6 @@
 /* predictions.h - what is predicted for the steps under way, where it is being loaded, and how good it was.
  *
- * A table of (step, m): what the shadow (or another predictor) and main's second opinion said of each row, which experts
- * are wanted for it (common/predict/want_policy.h decides), the worker that each of them was WANTed from, and what the
+ * A table of (step, m): what the shadow (or main's own predictor) predicted for each row, which experts are wanted for it (common/predict/want_policy.h decides), the worker that each of them was WANTed from, and what the
  * router then chose. Predictions for a step may come before main begins it (the shadow runs ahead on its own token); they
  * are kept with the token they assumed and discarded if main's differs.
  * Thread: a monitor (mutex inside, no I/O and no callback under it). The loop thread records predictions and sends
@@ -35,7 +34,7 @@ struct odm_predictions_opts {
 	uint32_t n_layers, n_experts, top_k;
 	uint32_t max_rows;   /* of a decode step */
 	uint32_t max_tokens; /* token indices that recall is kept for */
-	struct od_want_opts want;
+	double hedge; /* budget of wasted loads over expert uses; 0: no hedges */
 };
 
 /* The experts that are wanted of a layer: the prediction in order of rank, then what is wanted in case it errs. */
@@ -52,7 +51,6 @@ struct odm_want {
 struct odm_prediction_figures {
 	struct odm_prediction_times times;
 	uint64_t hedged, hedge_uses; /* experts wanted besides the prediction; those that were needed */
-	uint64_t corrected;	    /* rows of layers whose prediction the second opinion changed */
 	uint64_t in_vain;	    /* experts that were wanted of a worker and not used */
 };
 
@@ -62,7 +60,7 @@ void odm_predictions_free(struct odm_predictions *p); /* NULL ok */
 
 /* Loop thread (the shadow) or engine thread (predictors of main's own). True when a WANT should follow:
  * odm_predictions_take_want. False: late, stale, for a token that was not chosen, or nothing that changes what is wanted.
- * A second opinion stands in while there is no first. */
+ * A stand-in's counts while the shadow has said nothing of the row. */
 bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *pred);
 
 /* Engine thread: step begins with these tokens [n_rows] (-1: predictions may assume any); token_index: which generated

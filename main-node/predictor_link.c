@@ -7,13 +7,15 @@
 static void on_prediction(void *arg, const struct od_prediction *p)
 {
 	struct odm_predictor_link *l = arg;
+	struct od_prediction said = *p;
 
-	if (odm_predictions_add(odm_cluster_predictions(l->cluster), p))
+	said.stand_in = odm_cluster_opts(l->cluster)->predictor == ODM_PREDICT_SHADOW;
+	if (odm_predictions_add(odm_cluster_predictions(l->cluster), &said))
 		l->wants = true;
 }
 
 int odm_predictor_link_open(struct odm_predictor_link *l, struct odm_cluster *c, const struct od_forward_opts *fo,
-			    const char *kind, enum od_opinion opinion, struct od_err *err)
+			    const char *kind, struct od_err *err)
 {
 	const struct od_predictor_opts o = {
 		.config = fo->config,
@@ -21,7 +23,6 @@ int odm_predictor_link_open(struct odm_predictor_link *l, struct odm_cluster *c,
 		.backend = fo->backend,
 		.pool = fo->pool,
 		.max_rows = fo->max_rows,
-		.opinion = opinion,
 		.emit = on_prediction,
 		.arg = l,
 	};

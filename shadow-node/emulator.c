@@ -32,7 +32,7 @@ uint64_t ods_emulator_bytes(const struct ods_emulator_opts *o)
 
 	if (!od_add(sum, od_forward_bytes(&o->forward), &sum) || !od_mul(o->forward.max_rows, buffer_row_bytes(o), &rows) ||
 	    !od_add(sum, rows, &sum) || !od_add(sum, od_expert_ffn_scratch_bytes(c, o->forward.max_rows), &sum) ||
-	    !od_add(sum, c->vocab * sizeof(float), &sum) || !od_add(sum, ods_early_bytes(c), &sum))
+	    !od_add(sum, c->vocab * sizeof(float), &sum))
 		return UINT64_MAX;
 	return sum;
 }
@@ -94,9 +94,6 @@ int ods_emulator_new(struct ods_emulator **out, const struct ods_emulator_opts *
 	rc = od_resident_new(&e->experts, &o->forward, o->experts, err);
 	if (rc != OD_OK)
 		goto fail;
-	rc = ods_early_init(&e->early, &o->forward, err);
-	if (rc != OD_OK)
-		goto fail;
 	*out = e;
 	return OD_OK;
 fail:
@@ -117,7 +114,6 @@ void ods_emulator_free(struct ods_emulator *e)
 	free(e->spare.rows);
 	free(e->od_rows);
 	free(e->saved);
-	ods_early_fini(&e->early);
 	od_free(e->logits);
 	od_free(e->wide);
 	od_free(e->narrow);
@@ -357,13 +353,13 @@ static void publish(struct ods_emulator *e, uint32_t m)
 {
 	const struct od_config *c = e->o.forward.config;
 	uint16_t expert[OD_MAX_CANDIDATES];
-	float probability[OD_MAX_CANDIDATES], early[OD_MAX_EARLY * OD_MAX_CANDIDATES];
+	float probability[OD_MAX_CANDIDATES];
 	const size_t n = od_prediction_candidates(c);
 
 	for (size_t i = 0; i < e->step.n_rows; i++) {
 		const struct row *r = &e->step.rows[i];
 		const float *all = od_forward_probabilities_of(e->forward, i);
-		struct od_prediction p = {
+		const struct od_prediction p = {
 			.step = e->step.number,
 			.sequence = r->seq->id,
 			.row = (uint32_t)i,
@@ -372,14 +368,12 @@ static void publish(struct ods_emulator *e, uint32_t m)
 			.token = r->token,
 			.expert = expert,
 			.probability = probability,
-			.early = early,
 			.n = n,
 		};
 
 		od_router_rank(all, c->n_experts, expert, n);
 		for (size_t j = 0; j < n; j++)
 			probability[j] = all[expert[j]];
-		p.n_early = ods_early_of(&e->early, m, i, e->step.n_rows, expert, n, early);
 		e->sink.predict(e->sink.arg, &p);
 		e->stats.predictions++;
 	}
@@ -469,10 +463,8 @@ static void run_attention(struct ods_emulator *e, uint32_t layer)
 	od_forward_attention(e->forward);
 	restore_true_rows(e, layer);
 	od_trace_end("attention, router", begin, (int64_t)e->step.number, layer, -1);
-	if (e->published) {
+	if (e->published)
 		publish(e, layer);
-		ods_early_note(&e->early, e->forward, layer, e->step.n_rows);
-	}
 	e->phase = BEFORE_EXPERTS;
 }
 

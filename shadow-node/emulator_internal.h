@@ -2,7 +2,6 @@
 #ifndef ODS_EMULATOR_INTERNAL_H
 #define ODS_EMULATOR_INTERNAL_H
 
-#include "shadow-node/early_looks.h"
 #include "shadow-node/emulator.h"
 #include "shadow-node/shadow_sequence.h"
 
@@ -54,7 +53,6 @@ struct ods_emulator {
 	float *logits;	   /* [vocab] */
 	float *wide;	   /* [kv_dim], and */
 	uint16_t *narrow;  /* [kv_dim]: a row of STATE on its way from one format to the other */
-	struct ods_early early;
 	struct ods_emulator_stats stats;
 };
 

@@ -29,7 +29,7 @@ int od_predictor_new(struct od_predictor **out, const char *kind, const struct o
 	return od_fail(err, OD_ERR_ARG, "predictor: expected one of %s, found \"%s\"", list, kind);
 }
 
-void od_predictor_say(const struct od_predictor_base *b, size_t row, uint32_t m, int64_t heard, const float *score)
+void od_predictor_say(const struct od_predictor_base *b, size_t row, uint32_t m, const float *score)
 {
 	const struct od_config *c = b->o.config;
 	uint16_t expert[OD_MAX_CANDIDATES];
@@ -44,8 +44,6 @@ void od_predictor_say(const struct od_predictor_base *b, size_t row, uint32_t m,
 		.n = od_prediction_candidates(c),
 		.expert = expert,
 		.probability = probability,
-		.opinion = b->o.opinion,
-		.lead = (uint32_t)((int64_t)m - heard),
 	};
 	float sum = 0;
 

@@ -1,5 +1,5 @@
 /* predictor.h - one interface for everything in main's own process that says which experts come next: the rivals of
- * the shadow node, and what corrects it. Live (od-main --predictor) and in od-bench recall they are driven by the same
+ * the shadow node. Live (od-main --predictor) and in od-bench recall they are driven by the same
  * calls.
  *
  *   begin_sequence -> [ begin_step -> routed(0) .. routed(n_layers - 1) ] x steps -> end_sequence
@@ -51,7 +51,6 @@ struct od_predictor_opts {
 	const struct od_backend *backend;
 	struct od_pool *pool;		  /* for the same; NULL: the caller's thread only */
 	size_t max_rows;		  /* of a step */
-	enum od_opinion opinion;	  /* what its predictions carry */
 	void (*emit)(void *arg, const struct od_prediction *p);
 	void *arg;
 };

@@ -13,9 +13,8 @@ struct od_predictor_base {
 };
 
 /* Emits what the scores [n_experts] say of (row, m): the candidates with the greatest ones, and each one's share of the
- * sum of all as its probability. Scores are not negative; when all are 0 nothing is known and nothing said. heard: the
- * layer whose router has spoken last, -1 before layer 0. */
-void od_predictor_say(const struct od_predictor_base *b, size_t row, uint32_t m, int64_t heard, const float *score);
+ * sum of all as its probability. Scores are not negative; when all are 0 nothing is known and nothing said. */
+void od_predictor_say(const struct od_predictor_base *b, size_t row, uint32_t m, const float *score);
 
 /* The kinds. *out is NULL unless OD_OK. */
 typedef int od_predictor_make_fn(struct od_predictor **out, const struct od_predictor_opts *opts, struct od_err *err);

@@ -44,7 +44,7 @@ struct ablate {
 	double window_ms, run_time_ms, load_time_ms; /* window: of the calibration, NaN without one */
 	uint64_t max_tokens;
 	uint32_t workers, groups, slots;
-	const char *precision, *departure, *second_opinion, *fingerprint;
+	const char *precision, *departure, *fingerprint;
 	double hedge_percent;
 };
 

@@ -57,8 +57,8 @@ static void on_signal(int number)
 }
 
 /* A run starts its own cluster, and who predicts and what is aligned is what runs differ in. */
-static const char *const without[] = { "workers", "resident", "predictor", "align-token", "align-kv", "trace", "record-routes",
-	NULL };
+static const char *const without[] = { "workers", "resident", "predictor", "stand-in", "align-token", "align-kv", "trace",
+	"record-routes", NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
@@ -104,8 +104,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		"Usage: od-bench ablate --prompts FILE [OPTIONS]\n\n"
 		"What the shadow and each kind of alignment are worth, on a live local cluster that every run starts anew.\n"
 		"Workers are paced, so that a few cores can stand for ten machines: --load-time is half the window unless\n"
-		"told otherwise. The shadow is the paper's, with late departure, no hedging and no second opinion, unless\n"
-		"the options for them say else. Paced times must be long against what this machine needs itself (see\n"
+		"told otherwise. The shadow is the paper's, with late departure, no hedging, unless the options for\n"
+		"them say else. Paced times must be long against what this machine needs itself (see\n"
 		"t_main), or it is the machine that is measured.\n"
 		"Example: od-bench ablate --pack PACK --prompts tests/bench/prompts.jsonl --limit 20 --svg plots\n", err);
 }
@@ -155,10 +155,8 @@ static int generate(struct ablate_bench *b, const struct ablate_setting *s, cons
 	int rc;
 
 	eo.predictor = s->predictor;
-	if (s->predictor != ODM_PREDICT_SHADOW) { /* what mends a shadow is no part of the rivals */
-		eo.second_opinion = -1;
-		eo.hedge_percent = 0;
-	}
+	if (s->predictor != ODM_PREDICT_SHADOW)
+		eo.hedge_percent = 0; /* of the shadow alone */
 	eo.align.token_period = (uint32_t)s->align_token;
 	eo.align.kv_period = (uint32_t)s->align_kv;
 	eo.load_time_ms = s->load_time_ms;
@@ -303,7 +301,6 @@ static void describe(struct ablate_bench *b)
 	a->slots = f->slots;
 	a->precision = od_precision_names[e->precision];
 	a->departure = odm_departure_names[e->departure];
-	a->second_opinion = e->second_opinion < 0 ? "none" : od_predictor_kinds[e->second_opinion];
 	a->hedge_percent = e->hedge_percent;
 	a->fingerprint = od_pack_fingerprint(b->pack);
 }

@@ -68,8 +68,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON, with every token index and every prompt", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Served in time, on a simulated cluster (without a real one)" },
 		{ "served", OD_ARG_FLAG, &o->served, NULL, "what share of expert uses would be served in time, and with how many "
-		  "extra loads: with late and with early departure, with corrections, with hedges", 0, 0, NULL },
-		{ "sim-hedge", OD_ARG_STRING, &o->sim.hedge, "LIST", "hedges up to so many percent of loads in vain over uses "
+		  "extra loads: with late and with early departure, and with hedges", 0, 0, NULL },
+		{ "sim-hedge", OD_ARG_STRING, &o->sim.hedge, "LIST", "budgets of hedges, percent of wasted loads over uses "
 		  "(default: 2,5,10)", 0, 0, NULL },
 		{ "sim-workers", OD_ARG_UINT, &o->sim.workers, "N", "workers, in groups of top-k (default: 8)", 1, 64, NULL },
 		{ "sim-slots", OD_ARG_UINT, &o->sim.slots, "N", "slots of each (default: 2)", 1, 64, NULL },
@@ -200,8 +200,8 @@ static const char *cluster_only(const struct odm_engine_opts *e)
 		return "group-size";
 	if (e->mixed)
 		return "mixed";
-	if (e->second_opinion >= 0)
-		return "second-opinion";
+	if (e->stand_in >= 0)
+		return "stand-in";
 	if (e->hedge_percent != defaults.hedge_percent)
 		return "hedge";
 	if (e->load_time_ms > 0)

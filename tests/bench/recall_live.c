@@ -20,7 +20,7 @@ struct live {
 	uint64_t lead_layers, lead_routers;
 	double *first_ms; /* [n_first]: of a text, its median time from STEP to the first prediction */
 	size_t n_first;
-	uint64_t uses, served, extra_loads, hedged, corrected;
+	uint64_t uses, served, extra_loads, hedged;
 };
 
 static int run_prompt(struct live *l, size_t i, struct od_err *err)
@@ -52,7 +52,6 @@ static int run_prompt(struct live *l, size_t i, struct od_err *err)
 	l->served += r.figures.served_in_time;
 	l->extra_loads += r.figures.extra_loads;
 	l->hedged += r.figures.hedged;
-	l->corrected += r.figures.corrected;
 	l->finish[i] = odm_finish_name(r.finish);
 	l->workers = r.figures.workers;
 	l->groups = r.figures.groups;
@@ -102,7 +101,6 @@ static void report_served(const struct live *l, struct od_report *r)
 	od_report_fact(r, "served_in_time", "served in time, of all uses", OD_REAL((double)l->served / uses), 5, NULL);
 	od_report_fact(r, "extra_loads", "  extra loads over uses", OD_REAL((double)l->extra_loads / uses), 4, NULL);
 	od_report_fact(r, "hedged", "  hedges over uses", OD_REAL((double)l->hedged / uses), 4, NULL);
-	od_report_fact(r, "corrected", "  rows of layers corrected", OD_INT(l->corrected), 0, NULL);
 }
 
 static void report_setting(const struct live *l, struct od_report *r)

@@ -93,7 +93,7 @@ int served_sim_new(struct served_sim **out, const struct served_params *p, struc
 		.top_k = p->top_k,
 		.max_rows = 1,
 		.max_tokens = 1,
-		.want = p->want,
+		.hedge = p->hedge,
 	};
 	struct served_sim *s;
 	int rc;
@@ -211,8 +211,7 @@ static void send_wants(struct served_sim *s)
 	}
 }
 
-static void add(struct served_sim *s, uint32_t step, uint32_t m, int32_t token, const struct served_view *v,
-		enum od_opinion opinion, uint32_t lead)
+static void add(struct served_sim *s, uint32_t step, uint32_t m, int32_t token, const struct served_view *v)
 {
 	const struct od_prediction pred = {
 		.step = s->first_step + step,
@@ -221,10 +220,6 @@ static void add(struct served_sim *s, uint32_t step, uint32_t m, int32_t token, 
 		.n = v->n,
 		.expert = v->expert,
 		.probability = v->probability,
-		.early = v->n_early > 0 ? v->early : NULL,
-		.n_early = v->n_early,
-		.opinion = opinion,
-		.lead = lead,
 	};
 
 	if (v->n > 0 && odm_predictions_add(s->predictions, &pred))
@@ -279,9 +274,9 @@ static void shadow_event(struct served_sim *s)
 	const size_t i = at(s, h->step, h->layer);
 
 	if (right)
-		add(s, h->step, h->layer, s->t->token[h->step], &s->t->shadow[i], OD_FIRST_OPINION, 0);
+		add(s, h->step, h->layer, s->t->token[h->step], &s->t->shadow[i]);
 	else if (s->t->ahead != NULL)
-		add(s, h->step, h->layer, s->t->guess[h->step], &s->t->ahead[i], OD_FIRST_OPINION, 0);
+		add(s, h->step, h->layer, s->t->guess[h->step], &s->t->ahead[i]);
 	h->from_ns = virtual_ns;
 	if (++h->layer < s->p.n_layers)
 		return;
@@ -394,17 +389,6 @@ static void send_runs(struct served_sim *s, const uint16_t *used)
 	}
 }
 
-static void opinions(struct served_sim *s)
-{
-	for (uint32_t i = 0; s->t->own != NULL && i < s->t->own_leads; i++) {
-		const uint32_t m = s->layer + 1 + i;
-
-		if (m < s->p.n_layers)
-			add(s, s->step, m, s->t->token[s->step], &s->t->own[at(s, s->step, m) * s->t->own_leads + i],
-			    OD_SECOND_OPINION, i + 1);
-	}
-}
-
 static void run_layer(struct served_sim *s)
 {
 	const uint16_t *used = s->t->used + at(s, s->step, s->layer) * s->p.top_k;
@@ -420,7 +404,6 @@ static void run_layer(struct served_sim *s)
 	s->run_ns = virtual_ns;
 	s->layer_stall_ns = 0;
 	send_runs(s, used);
-	opinions(s);
 	s->layer++;
 	shadow_state(s, s->layer - 1);
 	while (s->open > 0 && next_event(s, NEVER - 1))
@@ -482,7 +465,6 @@ void served_sim_run(struct served_sim *s, const struct served_trace *t, struct s
 	odm_predictions_take_figures(s->predictions, &s->recall, &f);
 	r->recalled += s->recall.all.recalled;
 	r->hedged += f.hedged;
-	r->corrected += f.corrected;
 	r->extra_loads += wasted_loads(s) - wasted;
 	r->total_ns += virtual_ns - s->now_ns;
 	s->now_ns = virtual_ns;

@@ -25,8 +25,6 @@ struct served_view {
 	uint16_t n;
 	uint16_t expert[OD_MAX_CANDIDATES];
 	float probability[OD_MAX_CANDIDATES];
-	uint16_t n_early;
-	float early[OD_MAX_EARLY * OD_MAX_CANDIDATES]; /* [n_early][n] */
 };
 
 /* The decode steps of one prompt. Arrays are the caller's; [step][layer] unless said otherwise. */
@@ -38,9 +36,6 @@ struct served_trace {
 	const struct served_view *shadow; /* given main's token; NULL: no shadow */
 	const int32_t *guess;		  /* [n_steps]: the token that a shadow running ahead assumes; NULL: never ahead */
 	const struct served_view *ahead;  /* its predictions where guess is not main's token; NULL: it makes none */
-	/* Main's own, [step][layer][own_leads]: i is said when layer - 1 - i has been routed; NULL: none. */
-	const struct served_view *own;
-	uint32_t own_leads;
 };
 
 struct served_params {
@@ -50,7 +45,7 @@ struct served_params {
 	uint64_t main_ns, worker_ns, shadow_ns, head_ns, load_ns;
 	uint32_t align_kv; /* keys and values are aligned after every so many steps, counted from 1; 0: never */
 	bool early;
-	struct od_want_opts want;
+	double hedge; /* budget of wasted loads over uses; 0: no hedges */
 };
 
 struct served_result {
@@ -59,7 +54,7 @@ struct served_result {
 	uint64_t served;	/* ordered, and resident when the rows arrived */
 	uint64_t used_loads, extra_loads; /* begun and used; begun and never used */
 	uint64_t recalled;	/* uses in the prediction, hedges left out */
-	uint64_t hedged, corrected; /* as odm_prediction_figures */
+	uint64_t hedged;	/* as odm_prediction_figures */
 	uint64_t stalls, stall_ns, total_ns;
 };
 

@@ -13,10 +13,10 @@
 #define EXPERTS 8
 #define TOP_K 2
 
-static struct odm_predictions *make_with(const struct od_want_opts *want)
+static struct odm_predictions *make_with(double hedge)
 {
 	const struct odm_predictions_opts o = {
-		.n_layers = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K, .max_rows = 2, .max_tokens = 10, .want = *want
+		.n_layers = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K, .max_rows = 2, .max_tokens = 10, .hedge = hedge
 	};
 	struct odm_predictions *p;
 	struct od_err err;
@@ -27,9 +27,7 @@ static struct odm_predictions *make_with(const struct od_want_opts *want)
 
 static struct odm_predictions *make(void)
 {
-	const struct od_want_opts off = { 0 };
-
-	return make_with(&off);
+	return make_with(0);
 }
 
 static bool predict(struct odm_predictions *p, uint64_t step, uint32_t m, int32_t token, uint16_t a, uint16_t b)
@@ -202,37 +200,63 @@ static void another_token_is_discarded(void **state)
 	odm_predictions_free(p);
 }
 
-static bool opine(struct odm_predictions *p, enum od_opinion opinion, uint16_t a, uint16_t b)
+static bool say(struct odm_predictions *p, bool stand_in, uint16_t a, uint16_t b)
 {
+	static const float probability[] = { 0.5f, 0.3f };
 	const uint16_t expert[] = { a, b };
-	const struct od_prediction pred = { .step = 1, .m = 0, .token = 42, .expert = expert, .n = 2, .opinion = opinion };
+	const struct od_prediction pred = {
+		.step = 1, .token = 42, .expert = expert, .probability = probability, .n = 2, .stand_in = stand_in
+	};
 
 	return odm_predictions_add(p, &pred);
 }
 
-static void a_second_opinion_gives_way(void **state)
+/* Main's own predictor beside a silent shadow; what it wanted is forgotten when the shadow speaks. */
+static void a_stand_in_gives_way(void **state)
+{
+	for (int hedge = 0; hedge < 2; hedge++) {
+		struct odm_predictions *p = make_with(hedge);
+		struct od_recall r;
+		struct want w;
+		struct odm_prediction_times times;
+
+		(void)state;
+		begin(p, 1, 42, 0);
+		assert_true(say(p, true, 1, 2));
+		assert_true(say(p, true, 1, 3)); /* a newer one of its own */
+		assert_true(take_want(p, &w) && w.w.n == 2 && w.expert[1] == 3);
+		assert_true(say(p, false, 4, 5));
+		assert_true(take_want(p, &w) && w.w.version == 2 && w.w.n == 2 && w.expert[0] == 4);
+		assert_false(say(p, true, 6, 7));
+		assert_false(say(p, false, 4, 5)); /* the same again: nobody needs to hear of it */
+		assert_false(take_want(p, &w));
+		assert_true(say(p, false, 5, 4)); /* another order is news */
+		assert_true(take_want(p, &w) && w.expert[0] == 5);
+		resolve(p, 1, 0, 4, 6);
+		r = take(p, &times);
+		assert_int_equal(r.all.uses, 2);
+		assert_int_equal(r.all.recalled, 1);
+		assert_int_equal(times.lead_routers, 1);
+		od_recall_fini(&r);
+		odm_predictions_free(p);
+	}
+}
+
+/* It is counted as any, but says nothing of how early the shadow is. */
+static void a_stand_in_counts(void **state)
 {
 	struct odm_predictions *p = make();
-	struct od_recall r;
-	struct want w;
 	struct odm_prediction_times times;
+	struct od_recall r;
 
 	(void)state;
 	begin(p, 1, 42, 0);
-	assert_true(opine(p, OD_SECOND_OPINION, 1, 2));
-	assert_true(opine(p, OD_SECOND_OPINION, 1, 3)); /* its own newer one */
-	assert_true(take_want(p, &w) && w.expert[1] == 3);
-	assert_true(opine(p, OD_FIRST_OPINION, 4, 5));
-	assert_true(take_want(p, &w) && w.w.version == 2 && w.expert[0] == 4);
-	assert_false(opine(p, OD_SECOND_OPINION, 6, 7));
-	assert_false(opine(p, OD_FIRST_OPINION, 4, 5)); /* the same again: nobody needs to hear of it */
-	assert_false(take_want(p, &w));
-	assert_true(opine(p, OD_FIRST_OPINION, 5, 4)); /* another order is news */
-	assert_true(take_want(p, &w) && w.expert[0] == 5);
-	resolve(p, 1, 0, 4, 6);
+	assert_true(say(p, true, 1, 2));
+	resolve(p, 1, 0, 2, 3);
 	r = take(p, &times);
-	assert_int_equal(r.all.uses, 2);
+	assert_int_equal(r.rows.in_time, 1);
 	assert_int_equal(r.all.recalled, 1);
+	assert_int_equal(times.steps + times.lead_routers, 0);
 	od_recall_fini(&r);
 	odm_predictions_free(p);
 }
@@ -341,8 +365,7 @@ static struct odm_prediction_figures figures_of(struct odm_predictions *p)
 
 static void hedges_come_behind_the_prediction(void **state)
 {
-	const struct od_want_opts o = { .hedge = 0.5 };
-	struct odm_predictions *p = make_with(&o);
+	struct odm_predictions *p = make_with(0.5);
 	struct odm_prediction_figures f;
 	struct want w;
 	uint64_t step;
@@ -372,8 +395,7 @@ static void hedges_come_behind_the_prediction(void **state)
 /* Two rows: what both want comes once, the hedges of any row behind the prediction of every row. */
 static void hedges_of_rows_are_merged(void **state)
 {
-	const struct od_want_opts o = { .hedge = 0.5 };
-	struct odm_predictions *p = make_with(&o);
+	struct odm_predictions *p = make_with(0.5);
 	const int32_t tokens[] = { 42, 42 };
 	struct want w;
 	uint64_t step;
@@ -424,11 +446,10 @@ static void what_is_placed_too_late_was_not_ordered(void **state)
 /* What was wanted for one token is no reason to want it for another. */
 static void another_guess_keeps_nothing(void **state)
 {
-	const struct od_want_opts o = { .hedge = 1, .correct = true };
 	const uint16_t expert[] = { 6, 7 };
 	const float probability[] = { 0.6f, 0.2f };
 	const struct od_prediction other = { .step = 2, .token = 41, .expert = expert, .probability = probability, .n = 2 };
-	struct odm_predictions *p = make_with(&o);
+	struct odm_predictions *p = make_with(1);
 	struct want w;
 
 	(void)state;
@@ -545,7 +566,7 @@ int main(void)
 		cmocka_unit_test(recall_counts_uses),
 		cmocka_unit_test(late_is_counted_apart_and_wants_nothing),
 		cmocka_unit_test(another_token_is_discarded), cmocka_unit_test(any_token_will_do), cmocka_unit_test(leads),
-		cmocka_unit_test(a_second_opinion_gives_way),
+		cmocka_unit_test(a_stand_in_gives_way), cmocka_unit_test(a_stand_in_counts),
 		cmocka_unit_test(hedges_come_behind_the_prediction),
 		cmocka_unit_test(hedges_of_rows_are_merged),
 		cmocka_unit_test(what_is_placed_too_late_was_not_ordered),

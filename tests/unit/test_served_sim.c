@@ -200,26 +200,6 @@ static void a_wrong_expert_waits_for_its_load(void **state)
 	assert_int_equal(r.used_loads, 4);
 }
 
-/* Main says at layer 1's router (49) that layer 2 will be another expert: its load 49-74 instead of 69-94. */
-static void a_second_opinion_shortens_the_wait(void **state)
-{
-	struct served_view own[LAYERS];
-	struct served_result r;
-	struct small s;
-
-	(void)state;
-	small(&s, 1);
-	memset(own, 0, sizeof(own));
-	s.shadow[2].n = 0; /* the shadow has said nothing */
-	own[2] = (struct served_view){ .n = 1, .expert = { s.used[2] }, .probability = { 1 } };
-	s.trace.own = own;
-	s.trace.own_leads = 1;
-	r = run(&s);
-	assert_int_equal(r.ordered, 4);
-	assert_int_equal(r.served, 2);
-	assert_int_equal(r.stall_ns, 19 + 5);
-}
-
 static void the_window_of_eq_1(void **state)
 {
 	const struct served_params p = { .n_layers = 12, .n_experts = 8, .top_k = 2, .n_workers = 8, .main_ns = 3, .worker_ns = 5 };
@@ -327,7 +307,7 @@ static struct served_params random_params(double hedge)
 {
 	struct served_params p = { .n_layers = R_LAYERS, .n_experts = R_EXPERTS, .top_k = R_K, .n_workers = 4, .slots = 2,
 				   .main_ns = 1000, .worker_ns = 1000, .shadow_ns = 900, .head_ns = 500, .align_kv = 1,
-				   .early = true, .want.hedge = hedge };
+				   .early = true, .hedge = hedge };
 
 	p.load_ns = served_window_ns(&p, 1) / 2;
 	return p;
@@ -368,7 +348,7 @@ static void without_a_free_slot_nothing_is_hedged(void **state)
 	t = random_trace(0.1, 0.02);
 	p.slots = 1;
 	off = run_random(t, &p);
-	p.want.hedge = 1;
+	p.hedge = 1;
 	on = run_random(t, &p);
 	assert_memory_equal(&on, &off, sizeof(on));
 	free(t);
@@ -384,7 +364,6 @@ int main(void)
 		cmocka_unit_test(a_wrong_guess_costs_two_loads_and_a_wait),
 		cmocka_unit_test(a_guess_waits_for_keys_and_values),
 		cmocka_unit_test(a_wrong_expert_waits_for_its_load),
-		cmocka_unit_test(a_second_opinion_shortens_the_wait),
 		cmocka_unit_test(the_window_of_eq_1),
 		cmocka_unit_test(hedges_serve_more_and_keep_to_the_budget),
 		cmocka_unit_test(without_a_free_slot_nothing_is_hedged),
