@@ -15,8 +15,6 @@
 #define MAX_CLOSES 256 /* queued; when there are more, a later one of the same step does their work */
 #define MAX_NAMED 16
 
-const char *const odm_predictor_names[] = { "shadow", "none", OD_PREDICTOR_KINDS, NULL };
-
 struct close_request {
 	uint64_t step;
 	uint32_t m;
@@ -252,7 +250,7 @@ static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
 		return;
 	for (size_t i = 0; i < p->n_experts; i++)
 		expert[i] = (uint16_t)p->experts[i];
-	if (c->o.predictor == ODM_PREDICT_SHADOW && odm_predictions_add(c->predictions, &pred))
+	if (c->o.shadow && odm_predictions_add(c->predictions, &pred))
 		send_wants(c);
 }
 
@@ -291,7 +289,7 @@ static void on_hangup(uv_signal_t *handle, int number)
 		od_log(OD_LOG_ERROR, "%s (the cluster stays as it is)", err.msg);
 		return;
 	}
-	if (c->o.predictor != ODM_PREDICT_SHADOW)
+	if (!c->o.shadow)
 		od_hosts_without_shadow(&hosts);
 	if (odm_members_follow(c->members, &hosts, &err) != OD_OK)
 		od_log(OD_LOG_ERROR, "%s", err.msg);

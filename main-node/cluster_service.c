@@ -640,7 +640,7 @@ static void figures(struct odm_expert_service *base, struct odm_figures *f, stru
 	const struct odm_figures *sum = &s->sum;
 
 	f->cluster = true;
-	f->has_predictor = odm_cluster_opts(s->cluster)->predictor != ODM_PREDICT_NONE;
+	f->has_predictor = odm_cluster_opts(s->cluster)->shadow || odm_cluster_opts(s->cluster)->own != NULL;
 	f->expert_uses = sum->expert_uses;
 	f->served_in_time = sum->served_in_time;
 	f->decode_loads = sum->decode_loads;
@@ -683,14 +683,6 @@ static void free_service(struct odm_expert_service *base)
 	free(s->items);
 	od_free(s->rows);
 	free(s);
-}
-
-static int open_predictor(struct service *s, struct od_err *err)
-{
-	const struct odm_cluster_opts *co = odm_cluster_opts(s->cluster);
-	const char *kind = co->predictor >= ODM_PREDICT_OWN ? odm_predictor_names[co->predictor] : co->stand_in;
-
-	return kind != NULL ? odm_predictor_link_open(&s->predictor, s->cluster, &s->o, kind, err) : OD_OK;
 }
 
 static int allocate(struct service *s, struct od_err *err)
@@ -737,7 +729,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 	s->run_rows = odm_run_rows(opts->config, opts->profile);
 	rc = allocate(s, err);
 	if (rc == OD_OK)
-		rc = open_predictor(s, err);
+		rc = odm_predictor_link_open(&s->predictor, s->cluster, &s->o, err);
 	if (rc == OD_OK)
 		rc = odm_links_open(&s->net, err);
 	if (rc != OD_OK) {

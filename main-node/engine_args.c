@@ -30,8 +30,8 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "resident", OD_ARG_FLAG, &a->resident, NULL, "all experts in the memory of this process, no cluster", 0, 0, NULL },
 		{ "resident-form", OD_ARG_CHOICE, &o->form, "bf16|planes", "with --resident or --local: experts in memory as published, or coded as they are stored, in two thirds of it (default: planes if the pack has them, they are more than the cache holds, and this CPU computes on them faster)", 0, 0, od_form_names },
 		{ .kind = OD_ARG_TITLE, .help = "The cluster" },
-		{ "predictor", OD_ARG_CHOICE, &o->predictor, "NAME", "who says which experts come next: shadow, main itself by next-gate, multi-gate, popularity, history, trajectory or random, or none (default: shadow if there is one)", 0, 0, odm_predictor_names },
-		{ "stand-in", OD_ARG_CHOICE, &o->stand_in, "NAME", "main's own predictor for what the shadow has said nothing of: next-gate, multi-gate, popularity, history, trajectory or random (default: none)", 0, 0, od_predictor_kinds },
+		{ "predictor", OD_ARG_CHOICE, &o->predictor, "NAME", "who says which experts come next: shadow, main itself by next-gate, multi-gate or trajectory, or none (default: shadow if there is one)", 0, 0, odm_predictor_names },
+		{ "stand-in", OD_ARG_CHOICE, &o->stand_in, "NAME", "main's own predictor where the shadow has said nothing: next-gate, multi-gate or trajectory (default: none)", 0, 0, odm_predictor_names + ODM_PREDICT_OWN },
 		{ "hedge", OD_ARG_REAL, &o->hedge_percent, "PERCENT", "also prefetch likely runners-up of the prediction where a slot is free, up to PERCENT wasted loads per expert use; 0: never (default: 5)", 0, MAX_HEDGE_PERCENT, NULL },
 		{ "group-size", OD_ARG_UINT, &o->group_size, "G", "workers that serve one layer together (default: the model's top-k)", 1, 1024, NULL },
 		{ "connect-timeout", OD_ARG_UINT, &a->connect_timeout_s, "S", "seconds to wait for the hosts at the start (default: 10)", 1, 86400, NULL },
@@ -177,7 +177,7 @@ static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 		return od_fail(err, OD_ERR_ARG, "--%s is for a cluster (--workers or --local); --resident has none", cluster);
 	if (unheard != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is for the shadow, and with --predictor %s there is none; leave one of "
-			       "them out", unheard, odm_predictor_names[o->predictor]);
+			       "them out", unheard, o->own != NULL ? o->own->name : odm_predictor_names[o->predictor]);
 	return OD_OK;
 }
 

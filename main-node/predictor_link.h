@@ -20,9 +20,9 @@ struct odm_predictor_link {
 	bool wants;			/* something has been said that is not sent yet */
 };
 
-/* kind: one of od_predictor_kinds. */
+/* The one that the cluster's options name. */
 OD_MUST_CHECK int odm_predictor_link_open(struct odm_predictor_link *l, struct odm_cluster *c,
-					  const struct od_forward_opts *fo, const char *kind, struct od_err *err);
+					  const struct od_forward_opts *fo, struct od_err *err);
 void odm_predictor_link_close(struct odm_predictor_link *l); /* one that is all zero, too */
 
 void odm_predictor_link_step(struct odm_predictor_link *l, const struct odm_step *step);

@@ -12,7 +12,7 @@
  * tokens, unless the same token is among them. */
 #include "common/base/mem.h"
 #include "common/model/forward.h"
-#include "common/predict/predictor_internal.h"
+#include "common/predict/predictor_base.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@
 #define ABLATE_MAX_BARS 32
 
 struct ablate_setting {
-	int predictor; /* index of odm_predictor_names */
+	int predictor; /* index of rival_names */
 	uint64_t align_token, align_kv; /* the shadow's periods; 0: never */
 	double load_time_ms;
 };

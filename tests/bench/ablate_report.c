@@ -3,6 +3,7 @@
 #include "tests/bench/ablate.h"
 #include "tests/bench/ablate_summary.h"
 #include "tests/bench/bench_table.h"
+#include "tests/bench/rivals.h"
 
 #include <math.h>
 
@@ -134,7 +135,7 @@ static void report_runs(const struct ablate *a, struct od_report *r)
 			const struct odm_figures *f = &ablate_runs(a, s)[i];
 
 			od_table_row(t, (struct od_cell[]){
-				OD_TEXT(odm_predictor_names[k->predictor]), OD_INT(k->align_token), OD_INT(k->align_kv),
+				OD_TEXT(rival_names[k->predictor]), OD_INT(k->align_token), OD_INT(k->align_kv),
 				OD_REAL(k->load_time_ms), OD_TEXT(a->prompts->prompt[i].name), OD_INT(f->tokens),
 				OD_REAL(od_seconds(f->decode_ns)), OD_REAL(odm_figures_tok_per_s(f)),
 				OD_INT(f->expert_uses), OD_INT(f->predicted_uses), OD_INT(f->recalled_uses), OD_INT(f->stalls),

@@ -10,6 +10,7 @@
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_plot.h"
 #include "tests/bench/recall_progress.h"
+#include "tests/bench/rivals.h"
 
 #include <math.h>
 #include <signal.h>
@@ -154,7 +155,7 @@ static int generate(struct ablate_bench *b, const struct ablate_setting *s, cons
 	struct odm_engine *e;
 	int rc;
 
-	eo.predictor = s->predictor;
+	rival_choose(&eo, s->predictor);
 	if (s->predictor != ODM_PREDICT_SHADOW)
 		eo.hedge_percent = 0; /* of the shadow alone */
 	eo.align.token_period = (uint32_t)s->align_token;
@@ -179,7 +180,7 @@ static void note_other_tokens(struct ablate *a, size_t setting, size_t prompt)
 
 	if (a->n_other_tokens++ == 0)
 		snprintf(a->first_other, sizeof(a->first_other), "%s, predictor %s, periods %llu and %llu, load %.2f ms",
-			 a->prompts->prompt[prompt].name, odm_predictor_names[s->predictor],
+			 a->prompts->prompt[prompt].name, rival_names[s->predictor],
 			 (unsigned long long)s->align_token, (unsigned long long)s->align_kv, s->load_time_ms);
 }
 

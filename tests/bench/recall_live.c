@@ -108,7 +108,7 @@ static void report_setting(const struct live *l, struct od_report *r)
 	const struct odm_engine_opts *e = l->opts;
 	bool ours = e->mode == ODM_LOCAL && e->predictor == ODM_PREDICT_SHADOW; /* else its command line says */
 
-	od_report_fact(r, "predictor", "predictor", OD_TEXT(odm_predictor_names[e->predictor]), 0, NULL);
+	od_report_fact(r, "predictor", "predictor", OD_TEXT(e->own != NULL ? e->own->name : odm_predictor_names[e->predictor]), 0, NULL);
 	if (ours)
 		od_report_fact(r, "shadow_precision", "shadow's precision",
 			       OD_TEXT(od_precision_names[e->precision < 0 ? OD_PRECISION_INT8 - 1 : e->precision]), 0, NULL);

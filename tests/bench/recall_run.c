@@ -6,6 +6,7 @@
 #include "tests/bench/recall_progress.h"
 #include "tests/bench/recall_rival.h"
 #include "tests/bench/recall_shadow.h"
+#include "tests/bench/rivals.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -287,7 +288,7 @@ static int open_rivals(struct crew *w, struct od_err *err)
 
 	for (size_t i = 0; rc == OD_OK && i < all->n; i++) {
 		if (all->config[i].predictor != NULL)
-			rc = recall_rival_new(&w->rival[i], all->config[i].predictor, &f, err);
+			rc = recall_rival_new(&w->rival[i], rival_kind(all->config[i].predictor), &f, err);
 	}
 	return rc;
 }

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Main's own predictors on a live cluster: they foresee exactly what an independent implementation of each foresees on
-the same texts (tests/golden/predict), and never change a token."""
+"""Predictors in main's process on a live cluster: they foresee exactly what an independent implementation of each
+foresees on the same texts (tests/golden/predict), and never change a token. od-main has some of them, od-bench all."""
 import json
+import os
 import subprocess
 
-from cluster_util import Daemon, Lines, generate, hosts_file, main_args, run_tests, test
+from cluster_util import TMP, Daemon, Lines, generate, hosts_file, main_args, pack, run_tests, test, tool
 
 with open("tests/golden/predict/rivals.json") as f:
     GOLDEN = json.load(f)
@@ -12,6 +13,7 @@ with open("tests/golden/talebook/golden.json") as f:
     BY_NAME = {p["name"]: p for p in json.load(f)}
 TEXTS = [BY_NAME[name] for name in GOLDEN["prompts"]]
 TOKENS = GOLDEN["tokens"]
+OWN = "next-gate", "multi-gate", "trajectory"
 
 
 def tell(*args):
@@ -29,21 +31,38 @@ def tell(*args):
     return answers
 
 
+def figures(answers):
+    return [{"predicted": a["predicted_uses"], "recalled": a["recalled_uses"]} for a in answers]
+
+
 @test
-def every_rival_foresees_what_the_reference_foresees():
-    for name, want in GOLDEN["rivals"].items():
+def main_s_own_foresee_what_the_reference_foresees():
+    for name in OWN:
         answers = tell("--local", 1, "--predictor", name)
-        found = [{"predicted": a["predicted_uses"], "recalled": a["recalled_uses"]} for a in answers]
-        assert found == want, (name, found, want)
+        assert figures(answers) == GOLDEN["rivals"][name], (name, figures(answers))
         assert all(a["late_predictions"] == 0 for a in answers), name
         assert not any(n["name"].startswith("shadow") for n in answers[0]["nodes"]), "nobody asked for a shadow"
+
+
+@test
+def every_rival_foresees_what_the_reference_foresees():
+    prompts = os.path.join(TMP, "rivals.jsonl")
+    with open(prompts, "w") as f:
+        for t in TEXTS:
+            f.write(json.dumps({"text": t["prompt_text"]}) + "\n")
+    for name, want in GOLDEN["rivals"].items():
+        for where in ("--local", 1), ("--threads", 1):  # live, and played to it
+            r = json.loads(tool("od-bench", "recall", "--pack", pack(), "--json", "--prompts", prompts, "--tokens",
+                                TOKENS, "--predictor", name, *where).stdout)
+            assert figures(r["by_prompt"]) == want, (name, where, figures(r["by_prompt"]), want)
+            assert all(p["late_rows"] == 0 for p in r["by_prompt"]), (name, where)
 
 
 @test
 def tokens_are_those_of_resident_mode():
     for profile, workers, rows in ("f32", 2, 5), ("bf16", 3, 256):  # prompts in pieces, too
         want = generate("--resident", "--profile", profile, tokens=40)["token_ids"]
-        for name in (*GOLDEN["rivals"], "random"):
+        for name in OWN:
             r = generate("--local", workers, "--predictor", name, "--profile", profile, "--prefill-rows", rows,
                          tokens=40)
             assert r["token_ids"] == want, (name, profile)

@@ -74,7 +74,7 @@ def in_batches_and_roundings_too():
 @test
 def a_lost_worker_loads_nothing():
     workers = [Daemon("worker", "--slots", 2) for _ in range(3)]
-    m = Lines("--workers", hosts_file(workers), "--predictor", "popularity")
+    m = Lines("--workers", hosts_file(workers), "--predictor", "trajectory")
     m.ask()
     check_sums(m.answer(), "all")
     workers[1].kill()

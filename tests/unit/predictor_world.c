@@ -1,4 +1,5 @@
 #include "tests/unit/predictor_world.h"
+#include "tests/bench/rivals.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -110,7 +111,7 @@ void pw_open(struct predictor_world *w, const char *kind, struct pw_shape shape)
 		w->rows[r] = (struct od_routed_row){ w->residual + r * shape.hidden, w->probability + r * shape.n_experts,
 						     w->expert + r * shape.top_k };
 	if (kind != NULL)
-		assert_int_equal(od_predictor_new(&w->predictor, kind, &o, &err), OD_OK);
+		assert_int_equal(rival_kind(kind)->make(&w->predictor, &o, &err), OD_OK);
 }
 
 void pw_close(struct predictor_world *w)

@@ -1,6 +1,7 @@
-#include "common/predict/random_predictor.h"
+#include "tests/bench/random_predictor.h"
 
-#include "common/predict/predictor_internal.h"
+#include "common/predict/predictor_base.h"
+#include "tests/bench/rivals.h"
 
 #include <stdlib.h>
 

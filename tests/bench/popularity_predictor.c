@@ -4,7 +4,8 @@
  * Everything is said before layer 0, for all layers: nothing that the step itself brings can change it. Cost: a count
  * per use, and a ranking of n_experts per layer of a step. */
 #include "common/base/mem.h"
-#include "common/predict/predictor_internal.h"
+#include "common/predict/predictor_base.h"
+#include "tests/bench/rivals.h"
 
 #include <stdlib.h>
 

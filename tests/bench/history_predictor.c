@@ -12,7 +12,8 @@
  * cosines are kept up to date, so a use costs a step through the store's column of that expert, and a search one pass
  * over [store][n_layers] floats. */
 #include "common/base/mem.h"
-#include "common/predict/predictor_internal.h"
+#include "common/predict/predictor_base.h"
+#include "tests/bench/rivals.h"
 
 #include <math.h>
 #include <stdlib.h>
