@@ -194,47 +194,11 @@ static void send_closes(struct odm_cluster *c)
 	}
 }
 
-/* Each expert is one of the model's, and none stands there twice. */
-static bool check_predicted(const struct odm_cluster *c, uint32_t member, const Od__Predict *p)
+/* expert [OD_MAX_CANDIDATES]: for *to. Its probabilities are the message's. */
+static int read_predict(const struct odm_cluster *c, const Od__Predict *p, uint16_t *expert, struct od_prediction *to,
+			struct od_err *err)
 {
-	for (size_t i = 0; i < p->n_experts; i++) {
-		bool good = p->experts[i] < c->o.config->n_experts;
-
-		for (size_t j = 0; j < i && good; j++)
-			good = p->experts[j] != p->experts[i];
-		if (good)
-			continue;
-		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of expert %u, number %zu of its list; expected 0 to %u, each "
-			       "once", member, p->experts[i], i, c->o.config->n_experts - 1);
-		return false;
-	}
-	return true;
-}
-
-/* What is out of range or does not fit together is dropped. */
-static bool check_predict(const struct odm_cluster *c, uint32_t member, const Od__Predict *p)
-{
-	const struct od_config *cfg = c->o.config;
-
-	if (p->m >= cfg->n_layers) {
-		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of MoE layer %u; expected 0 to %u", member, p->m,
-			       cfg->n_layers - 1);
-		return false;
-	}
-	if (p->n_experts < cfg->top_k || p->n_experts > OD_MAX_CANDIDATES || p->n_probabilities != p->n_experts) {
-		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of %zu experts with %zu probabilities; expected %u to %d, "
-			       "and as many", member, p->n_experts, p->n_probabilities, cfg->top_k, OD_MAX_CANDIDATES);
-		return false;
-	}
-	return check_predicted(c, member, p);
-}
-
-static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
-{
-	struct odm_cluster *c = arg;
-	const Od__Predict *p = msg->header->predict;
-	uint16_t expert[OD_MAX_CANDIDATES];
-	struct od_prediction pred = {
+	*to = (struct od_prediction){
 		.step = p->step,
 		.sequence = p->sequence,
 		.row = p->row,
@@ -245,11 +209,25 @@ static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
 		.probability = p->probabilities,
 		.n = p->n_experts,
 	};
+	if (p->n_probabilities != p->n_experts)
+		return od_fail(err, OD_ERR_SHAPE, "%zu experts with %zu probabilities; expected as many", p->n_experts,
+			       p->n_probabilities);
+	for (size_t i = 0; i < p->n_experts && i < OD_MAX_CANDIDATES; i++) /* no model has UINT16_MAX */
+		expert[i] = p->experts[i] < UINT16_MAX ? (uint16_t)p->experts[i] : UINT16_MAX;
+	return od_prediction_check(to, c->o.config, err);
+}
 
-	if (!check_predict(c, member, p))
+static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
+{
+	struct odm_cluster *c = arg;
+	uint16_t expert[OD_MAX_CANDIDATES];
+	struct od_prediction pred;
+	struct od_err err;
+
+	if (read_predict(c, msg->header->predict, expert, &pred, &err) != OD_OK) {
+		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of %s", member, err.msg);
 		return;
-	for (size_t i = 0; i < p->n_experts; i++)
-		expert[i] = (uint16_t)p->experts[i];
+	}
 	if (c->o.shadow && odm_predictions_add(c->predictions, &pred))
 		send_wants(c);
 }

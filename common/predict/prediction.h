@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/status.h"
 #include "common/model/config.h"
 
 #define OD_MAX_RUNNERS_UP 6
@@ -25,6 +26,10 @@ struct od_prediction {
 	const float *probability; /* [n], not growing; NULL: the predictor cannot tell */
 	bool stand_in; /* of main's own predictor beside the shadow: it counts while the shadow has said nothing of the row */
 };
+
+/* Layer and experts are the model's, and as many as a prediction has; none stands there twice. expert: n of them, or
+ * OD_MAX_CANDIDATES when n is greater. */
+OD_MUST_CHECK int od_prediction_check(const struct od_prediction *p, const struct od_config *c, struct od_err *err);
 
 /* How many experts a prediction names: all of a small model, top-k and some runners-up of a large one. */
 static inline size_t od_prediction_candidates(const struct od_config *cfg)
