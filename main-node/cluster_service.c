@@ -536,10 +536,8 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 		s->net.link[w].open = 0;
-	if (decode)
-		odm_predictions_resolve(odm_cluster_predictions(s->cluster), call->step, call->m, call->expert,
-					od_forward_probabilities_of(s->step.forward, 0), call->n_rows);
 	if (decode) {
+		odm_predictions_resolve(odm_cluster_predictions(s->cluster), call->step, call->m, call->expert);
 		odm_pieces_decode(&s->work, call, &s->net.groups, wanted_at, s);
 	} else {
 		odm_pieces_prefill(&s->work, call, &s->net.groups, wanted_at, s, s->run_rows);
@@ -552,6 +550,8 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 	if (decode) { /* behind the RUNs, which are urgent */
 		odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, &s->step, call->m);
 		odm_cluster_close_unused(s->cluster, call->step, call->m, s->used_member);
+		odm_predictions_learn(odm_cluster_predictions(s->cluster), call->step, call->m,
+				      od_forward_probabilities_of(s->step.forward, 0));
 		s->sum.expert_uses += call->n_rows * s->o.config->top_k;
 	}
 	odm_predictor_link_routed(&s->predictor, &s->step, call->m);

@@ -395,15 +395,15 @@ static void run_layer(struct served_sim *s)
 	const uint64_t step = s->first_step + s->step;
 
 	run_until(s, virtual_ns + s->p.main_ns);
-	odm_predictions_resolve(s->predictions, step, s->layer, used,
-				s->t->probability != NULL ? s->t->probability + at(s, s->step, s->layer) * s->p.n_experts : NULL,
-				1);
+	odm_predictions_resolve(s->predictions, step, s->layer, used);
 	for (size_t i = 0; i < s->p.top_k; i++)
 		s->r->ordered += odm_predictions_ordered(s->predictions, step, s->layer, used[i]) != ODM_NOBODY;
 	s->r->uses += s->p.top_k;
 	s->run_ns = virtual_ns;
 	s->layer_stall_ns = 0;
 	send_runs(s, used);
+	odm_predictions_learn(s->predictions, step, s->layer, s->t->probability != NULL ?
+			      s->t->probability + at(s, s->step, s->layer) * s->p.n_experts : NULL);
 	s->layer++;
 	shadow_state(s, s->layer - 1);
 	while (s->open > 0 && next_event(s, NEVER - 1))

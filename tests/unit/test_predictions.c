@@ -40,7 +40,8 @@ static bool predict(struct odm_predictions *p, uint64_t step, uint32_t m, int32_
 
 static void resolve(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t a, uint16_t b)
 {
-	odm_predictions_resolve(p, step, m, (const uint16_t[]){ a, b }, NULL, 1);
+	odm_predictions_resolve(p, step, m, (const uint16_t[]){ a, b });
+	odm_predictions_learn(p, step, m, NULL);
 }
 
 static void begin(struct odm_predictions *p, uint64_t step, int32_t token, uint32_t index)
@@ -350,7 +351,8 @@ static uint64_t teach(struct odm_predictions *p)
 		predict_close(p, step, 0, 0.1f);
 		assert_true(take_want(p, &w));
 		place(p, &w, 1, 2);
-		odm_predictions_resolve(p, step, 0, (const uint16_t[]){ 0, 1 }, truth, 1);
+		odm_predictions_resolve(p, step, 0, (const uint16_t[]){ 0, 1 });
+		odm_predictions_learn(p, step, 0, truth);
 	}
 	return 61;
 }
@@ -388,7 +390,7 @@ static void hedges_come_behind_the_prediction(void **state)
 	f = figures_of(p);
 	assert_int_equal(f.hedged, w.w.n - 2);
 	assert_int_equal(f.hedge_uses, 1);
-	assert_int_equal(f.in_vain, w.w.n - 2);
+	assert_int_equal(f.wasted, w.w.n - 2);
 	odm_predictions_free(p);
 }
 
@@ -462,7 +464,7 @@ static void another_guess_keeps_nothing(void **state)
 	odm_predictions_free(p);
 }
 
-/* Experts that were wanted for a token that was not chosen count as wanted in vain, with those of the one that was. */
+/* Experts that were wanted for a token that was not chosen count as wasted, with those of the one that was. */
 static void a_wrong_token_is_paid_for(void **state)
 {
 	struct odm_predictions *p = make();
@@ -477,32 +479,58 @@ static void a_wrong_token_is_paid_for(void **state)
 	assert_true(take_want(p, &w));
 	place(p, &w, 1, 2);
 	resolve(p, 1, 0, 6, 4);
-	assert_int_equal(figures_of(p).in_vain, 2); /* 7 and 3 */
+	assert_int_equal(figures_of(p).wasted, 2); /* 7 and 3 */
 	odm_predictions_free(p);
 }
 
-static void nonsense_is_refused(void **state)
+static void what_has_no_place_is_refused(void **state)
 {
 	struct odm_predictions *p = make();
-	const uint16_t expert[OD_MAX_CANDIDATES + 1] = { 0, 1 };
-	struct od_prediction pred = { .step = 100, .m = LAYERS, .expert = expert, .n = 2 };
+	const uint16_t expert[] = { 0, 1 };
+	struct od_prediction pred = { .step = 100, .row = 2, .expert = expert, .n = 2 };
 
 	(void)state;
-	assert_false(odm_predictions_add(p, &pred)); /* layer */
-	pred.m = 0;
-	pred.row = 2;
-	assert_false(odm_predictions_add(p, &pred)); /* row */
-	pred.row = 0;
-	pred.n = 1;
-	assert_false(odm_predictions_add(p, &pred)); /* fewer than the model uses */
-	pred.n = OD_MAX_CANDIDATES + 1;
-	assert_false(odm_predictions_add(p, &pred));
-	assert_false(predict(p, 100, 0, 1, 0, EXPERTS)); /* expert */
-	assert_true(predict(p, 100, 0, 1, 0, 1));
+	assert_false(odm_predictions_add(p, &pred)); /* no such row */
+	pred.row = 1;
+	assert_true(odm_predictions_add(p, &pred));
+	assert_true(predict(p, 100, 1, 1, 0, 1));
 	assert_false(predict(p, 100 - ODM_STEPS_KEPT, 0, 1, 0, 1)); /* older than the table reaches */
 	begin(p, 101, 1, 0);
 	assert_true(predict(p, 102, 0, 1, 0, 1));
 	assert_false(predict(p, 1u << 30, 0, 1, 0, 1)); /* nobody can know of that one */
+	odm_predictions_free(p);
+}
+
+/* Between the router's word and the counting of it, when RUNs are sent, a prediction is late. */
+static void late_before_it_is_counted(void **state)
+{
+	struct odm_predictions *p = make();
+	struct odm_prediction_times times;
+	struct od_recall r;
+	struct want w;
+
+	(void)state;
+	begin(p, 1, 42, 0);
+	predict(p, 1, 1, 42, 4, 5);
+	for (uint32_t m = 0; m < 2; m++)
+		odm_predictions_resolve(p, 1, m, (const uint16_t[]){ 4, 5 });
+	assert_false(predict(p, 1, 0, 42, 4, 6));
+	assert_false(predict(p, 1, 0, 42, 6, 7)); /* doubled: counted once */
+	assert_false(predict(p, 1, 1, 42, 6, 7)); /* it has one in time */
+	assert_false(take_want(p, &w));
+	for (uint32_t m = 0; m < 2; m++) {
+		odm_predictions_learn(p, 1, m, NULL);
+		odm_predictions_learn(p, 1, m, NULL); /* no more than once */
+	}
+	odm_predictions_learn(p, 1, 2, NULL); /* nor before the router has spoken */
+	r = take(p, &times);
+	assert_int_equal(r.rows.seen, 2);
+	assert_int_equal(r.rows.late, 1);
+	assert_int_equal(r.rows.in_time, 1);
+	assert_int_equal(r.layer[0].recalled, 1);
+	assert_int_equal(r.layer[1].recalled, 2);
+	assert_int_equal(times.lead_routers, 1);
+	od_recall_fini(&r);
 	odm_predictions_free(p);
 }
 
@@ -551,7 +579,8 @@ static void prefill_requires_without_scoring(void **state)
 	assert_true(w.w.prefill && w.w.m == 2 && w.w.n == 4);
 	assert_memory_equal(w.expert, all, sizeof(all));
 	assert_false(take_want(p, &w));
-	odm_predictions_resolve(p, 3, 2, all, NULL, 1);
+	odm_predictions_resolve(p, 3, 2, all);
+	odm_predictions_learn(p, 3, 2, NULL);
 	r = take(p, &times);
 	assert_int_equal(r.rows.seen, 0);
 	od_recall_fini(&r);
@@ -564,7 +593,7 @@ int main(void)
 		cmocka_unit_test(a_prediction_becomes_a_want),
 		cmocka_unit_test(oldest_step_and_lowest_layer_first),
 		cmocka_unit_test(recall_counts_uses),
-		cmocka_unit_test(late_is_counted_apart_and_wants_nothing),
+		cmocka_unit_test(late_is_counted_apart_and_wants_nothing), cmocka_unit_test(late_before_it_is_counted),
 		cmocka_unit_test(another_token_is_discarded), cmocka_unit_test(any_token_will_do), cmocka_unit_test(leads),
 		cmocka_unit_test(a_stand_in_gives_way), cmocka_unit_test(a_stand_in_counts),
 		cmocka_unit_test(hedges_come_behind_the_prediction),
@@ -572,7 +601,7 @@ int main(void)
 		cmocka_unit_test(what_is_placed_too_late_was_not_ordered),
 		cmocka_unit_test(another_guess_keeps_nothing),
 		cmocka_unit_test(a_wrong_token_is_paid_for),
-		cmocka_unit_test(nonsense_is_refused),
+		cmocka_unit_test(what_has_no_place_is_refused),
 		cmocka_unit_test(steps_that_main_begins_come_first),
 		cmocka_unit_test(prefill_requires_without_scoring),
 	};

@@ -300,7 +300,7 @@ static void no_probabilities_no_hedges(void **state)
 	assert_int_equal(w.n, 0);
 	od_candidates_set(&c, &unsure);
 	for (int i = 0; i < 100; i++) {
-		od_want_decide(p, 1, &c, &w);
+		od_want_decide(p, 0, &c, &w); /* a layer whose noise is known */
 		assert_int_equal(w.n, TOP_K);
 		assert_int_equal(w.n_predicted, TOP_K);
 		assert_memory_equal(w.expert, expert, TOP_K * sizeof(*w.expert));
