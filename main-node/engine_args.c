@@ -12,7 +12,6 @@
 #define MAX_HEDGE_PERCENT 400 /* every hedge there can be of a top-1 model */
 
 const char *const odm_departure_names[] = { "late", "early", NULL };
-static const char *const second_names[] = { OD_PREDICTOR_KINDS, "none", NULL };
 
 void odm_engine_args_defaults(struct odm_engine_args *a)
 {
@@ -31,9 +30,9 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "resident", OD_ARG_FLAG, &a->resident, NULL, "all experts in the memory of this process, no cluster", 0, 0, NULL },
 		{ "resident-form", OD_ARG_CHOICE, &o->form, "bf16|planes", "with --resident or --local: experts in memory as published, or coded as they are stored, in two thirds of it (default: planes if the pack has them, they are more than the cache holds, and this CPU computes on them faster)", 0, 0, od_form_names },
 		{ .kind = OD_ARG_TITLE, .help = "The cluster" },
-		{ "predictor", OD_ARG_CHOICE, &o->predictor, "NAME", "who says which experts come next: shadow, main itself by next-gate, multi-gate, popularity, history, trajectory or random, or none (default: shadow if there is one)", 0, 0, odm_predictor_names },
-		{ "second-opinion", OD_ARG_CHOICE, &o->second_opinion, "NAME", "next-gate, multi-gate, popularity, history, trajectory or random: main's own beside the first predictor, heard where that has said nothing; next-gate and multi-gate correct a shadow (default: none)", 0, 0, second_names },
-		{ "hedge", OD_ARG_REAL, &o->hedge_percent, "PERCENT", "also load experts that the prediction nearly named, and those of the first layers of a token that the shadow nearly chose, where a slot is free, until loads in vain are PERCENT of expert uses; 0: never (default: 5)", 0, MAX_HEDGE_PERCENT, NULL },
+		{ "predictor", OD_ARG_CHOICE, &o->predictor, "NAME", "who says which experts come next: shadow, main itself by next-gate, multi-gate or trajectory, or none (default: shadow if there is one)", 0, 0, odm_predictor_names },
+		{ "stand-in", OD_ARG_CHOICE, &o->stand_in, "NAME", "main's own predictor where the shadow has said nothing: next-gate, multi-gate or trajectory (default: none)", 0, 0, odm_predictor_names + ODM_PREDICT_OWN },
+		{ "hedge", OD_ARG_REAL, &o->hedge_percent, "PERCENT", "also prefetch likely runners-up of the prediction where a slot is free, up to PERCENT wasted loads per expert use; 0: never (default: 5)", 0, MAX_HEDGE_PERCENT, NULL },
 		{ "group-size", OD_ARG_UINT, &o->group_size, "G", "workers that serve one layer together (default: the model's top-k)", 1, 1024, NULL },
 		{ "connect-timeout", OD_ARG_UINT, &a->connect_timeout_s, "S", "seconds to wait for the hosts at the start (default: 10)", 1, 86400, NULL },
 		{ "mixed", OD_ARG_FLAG, &o->mixed, NULL, "allow CPUs of different kernel classes: then results depend on which worker runs an expert", 0, 0, NULL },
@@ -152,8 +151,8 @@ static const char *cluster_only(const struct odm_engine_args *a)
 
 	if (o->predictor != ODM_PREDICTOR_AUTO)
 		return "predictor";
-	if (o->second_opinion >= 0)
-		return "second-opinion";
+	if (o->stand_in >= 0)
+		return "stand-in";
 	if (o->group_size > 0)
 		return "group-size";
 	return o->mixed ? "mixed" : alignment(a);
@@ -165,7 +164,7 @@ static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 	const struct odm_engine_opts *o = &a->opts;
 	const bool shadow = o->predictor == ODM_PREDICT_SHADOW || o->predictor == ODM_PREDICTOR_AUTO;
 	const char *local = a->local > 0 ? NULL : local_only(o), *cluster = a->resident ? cluster_only(a) : NULL;
-	const char *unheard = shadow ? NULL : shadow_only(o) != NULL ? shadow_only(o) : alignment(a);
+	const char *unheard = shadow ? NULL : shadow_only(o) != NULL ? shadow_only(o) : o->stand_in >= 0 ? "stand-in" : alignment(a);
 
 	if (o->cache_mib == 0 && (o->cache_policy != OD_CACHE_RANK || o->cache_margin > 0))
 		return od_fail(err, OD_ERR_ARG, "--cache-policy and --cache-margin are about a cache: add --cache-mib");
@@ -178,7 +177,7 @@ static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 		return od_fail(err, OD_ERR_ARG, "--%s is for a cluster (--workers or --local); --resident has none", cluster);
 	if (unheard != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is for the shadow, and with --predictor %s there is none; leave one of "
-			       "them out", unheard, odm_predictor_names[o->predictor]);
+			       "them out", unheard, o->own != NULL ? o->own->name : odm_predictor_names[o->predictor]);
 	return OD_OK;
 }
 
@@ -199,8 +198,6 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 			       "machine) or --resident (all of them in this process)");
 	if (given > 1)
 		return od_fail(err, OD_ERR_ARG, "--workers, --local and --resident exclude each other");
-	if (o->second_opinion >= 0 && od_predictor_kinds[o->second_opinion] == NULL)
-		o->second_opinion = -1; /* "none" comes after the kinds */
 	rc = check_useless(a, err);
 	if (rc != OD_OK)
 		return rc;

@@ -32,8 +32,7 @@ uint64_t ods_emulator_bytes(const struct ods_emulator_opts *o)
 
 	if (!od_add(sum, od_forward_bytes(&o->forward), &sum) || !od_mul(o->forward.max_rows, buffer_row_bytes(o), &rows) ||
 	    !od_add(sum, rows, &sum) || !od_add(sum, od_expert_ffn_scratch_bytes(c, o->forward.max_rows), &sum) ||
-	    !od_add(sum, c->vocab * sizeof(float), &sum) || !od_add(sum, ods_early_bytes(c), &sum) ||
-	    !od_add(sum, ods_second_bytes(&o->forward), &sum))
+	    !od_add(sum, c->vocab * sizeof(float), &sum))
 		return UINT64_MAX;
 	return sum;
 }
@@ -95,12 +94,6 @@ int ods_emulator_new(struct ods_emulator **out, const struct ods_emulator_opts *
 	rc = od_resident_new(&e->experts, &o->forward, o->experts, err);
 	if (rc != OD_OK)
 		goto fail;
-	rc = ods_early_init(&e->early, &o->forward, err);
-	if (rc != OD_OK)
-		goto fail;
-	rc = ods_second_init(&e->second, &o->forward, e->row_bytes, err);
-	if (rc != OD_OK)
-		goto fail;
 	*out = e;
 	return OD_OK;
 fail:
@@ -121,8 +114,6 @@ void ods_emulator_free(struct ods_emulator *e)
 	free(e->spare.rows);
 	free(e->od_rows);
 	free(e->saved);
-	ods_early_fini(&e->early);
-	ods_second_fini(&e->second);
 	od_free(e->logits);
 	od_free(e->wide);
 	od_free(e->narrow);
@@ -178,7 +169,6 @@ void ods_abandon(struct ods_emulator *e)
 		e->stats.mistaken++;
 	}
 	e->phase = NO_RUN;
-	e->second.active = false;
 }
 
 /* A step in e->spare becomes the run. */
@@ -198,7 +188,6 @@ static int begin_run(struct ods_emulator *e, bool ahead, bool published, struct 
 	e->phase = rc == OD_OK ? BEFORE_ATTENTION : NO_RUN;
 	e->ahead = ahead;
 	e->published = published;
-	e->second.active = false;
 	return rc;
 }
 
@@ -284,8 +273,6 @@ static bool may_run_ahead(const struct ods_emulator *e)
 /* The step after the finished run, with our own tokens; the STEP that confirms it will say what comes after it. */
 static int run_ahead(struct ods_emulator *e, struct od_err *err)
 {
-	int rc;
-
 	clear_spare(e, e->step.next);
 	e->step.next = 0;
 	for (size_t i = 0; i < e->step.n_rows; i++) {
@@ -298,10 +285,7 @@ static int run_ahead(struct ods_emulator *e, struct od_err *err)
 			return OD_OK;
 		add_spare_row(e, r->seq, position, r->seq->token[position]);
 	}
-	rc = begin_run(e, true, true, err);
-	if (rc == OD_OK)
-		ods_second_begin(e);
-	return rc;
+	return begin_run(e, true, true, err);
 }
 
 /* Between two runs: the newest STEP goes first, then our own guess at the one after it, then prompts. */
@@ -365,35 +349,34 @@ static void restore_true_rows(struct ods_emulator *e, uint32_t layer)
 	}
 }
 
-void ods_publish_row(struct ods_emulator *e, const struct od_forward *f, size_t row, uint32_t m, int32_t token,
-		     float token_gap)
+static void publish(struct ods_emulator *e, uint32_t m)
 {
 	const struct od_config *c = e->o.forward.config;
 	uint16_t expert[OD_MAX_CANDIDATES];
-	float probability[OD_MAX_CANDIDATES], early[OD_MAX_EARLY * OD_MAX_CANDIDATES];
-	const float *all = od_forward_probabilities_of(f, row);
-	const struct row *r = &e->step.rows[row];
-	struct od_prediction p = {
-		.step = e->step.number,
-		.sequence = r->seq->id,
-		.row = (uint32_t)row,
-		.position = r->position,
-		.m = m,
-		.token = token,
-		.token_gap = token_gap,
-		.expert = expert,
-		.probability = probability,
-		.early = early,
-		.n = od_prediction_candidates(c),
-	};
+	float probability[OD_MAX_CANDIDATES];
+	const size_t n = od_prediction_candidates(c);
 
-	od_router_rank(all, c->n_experts, expert, p.n);
-	for (size_t j = 0; j < p.n; j++)
-		probability[j] = all[expert[j]];
-	if (token_gap == 0)
-		p.n_early = ods_early_of(&e->early, m, row, e->step.n_rows, expert, p.n, early);
-	e->sink.predict(e->sink.arg, &p);
-	e->stats.predictions++;
+	for (size_t i = 0; i < e->step.n_rows; i++) {
+		const struct row *r = &e->step.rows[i];
+		const float *all = od_forward_probabilities_of(e->forward, i);
+		const struct od_prediction p = {
+			.step = e->step.number,
+			.sequence = r->seq->id,
+			.row = (uint32_t)i,
+			.position = r->position,
+			.m = m,
+			.token = r->token,
+			.expert = expert,
+			.probability = probability,
+			.n = n,
+		};
+
+		od_router_rank(all, c->n_experts, expert, n);
+		for (size_t j = 0; j < n; j++)
+			probability[j] = all[expert[j]];
+		e->sink.predict(e->sink.arg, &p);
+		e->stats.predictions++;
+	}
 }
 
 /* What follows is chosen at once if it will be wanted, also when the run is ahead and not confirmed: there is nothing
@@ -480,11 +463,8 @@ static void run_attention(struct ods_emulator *e, uint32_t layer)
 	od_forward_attention(e->forward);
 	restore_true_rows(e, layer);
 	od_trace_end("attention, router", begin, (int64_t)e->step.number, layer, -1);
-	if (e->published) {
-		for (size_t i = 0; i < e->step.n_rows; i++)
-			ods_publish_row(e, e->forward, i, layer, e->step.rows[i].token, 0);
-		ods_early_note(&e->early, e->forward, layer, e->step.n_rows);
-	}
+	if (e->published)
+		publish(e, layer);
 	e->phase = BEFORE_EXPERTS;
 }
 
@@ -516,11 +496,11 @@ int ods_emulator_work(struct ods_emulator *e, uint64_t now_ns, bool *did, struct
 	if (!ods_running(e))
 		rc = choose_run(e, err);
 	ask(e, now_ns);
-	if (rc != OD_OK)
+	if (rc != OD_OK || !ods_running(e))
 		return rc;
 	layer = od_forward_layer(e->forward);
-	if (!ods_running(e) || (e->phase == BEFORE_ATTENTION && !may_visit(e, layer)))
-		return ods_second_work(e, did, err);
+	if (e->phase == BEFORE_ATTENTION && !may_visit(e, layer))
+		return OD_OK;
 	if (e->phase == BEFORE_ATTENTION)
 		run_attention(e, layer);
 	else

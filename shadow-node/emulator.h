@@ -6,8 +6,6 @@
  * credit"); the next STEP confirms that run, or it is abandoned. A step that was overtaken is abandoned when its
  * true rows come from main anyway, else finished without being published, for its rows or its token.
  *
- * While a run ahead waits for main, the token that was nearly chosen is run through the first layers (second_guess.h).
- *
  * What the shadow never computed (prompts, or all there was before a restart) it asks for: keys and values, or, when
  * main's never come (SEQ_OPEN), the tokens, from which it computes them in pieces and unpublished. Until that is there
  * it predicts nothing. A STEP without a token goes on with the shadow's own; one that has none, or lags far behind,
@@ -56,7 +54,6 @@ struct ods_emulator_stats {
 	uint64_t asked;	     /* ranges, of rows or of tokens */
 	uint64_t chosen;     /* rows of STEPs whose token was left to us */
 	uint64_t filled;     /* positions whose rows were computed from tokens */
-	uint64_t second_guesses; /* runs ahead beside which one was run */
 };
 
 struct ods_emulator;

@@ -2,9 +2,7 @@
 #ifndef ODS_EMULATOR_INTERNAL_H
 #define ODS_EMULATOR_INTERNAL_H
 
-#include "shadow-node/early_looks.h"
 #include "shadow-node/emulator.h"
-#include "shadow-node/second_guess.h"
 #include "shadow-node/shadow_sequence.h"
 
 #define ODS_IDLE_STEPS 64 /* without a word of it: a sequence's place may go to another */
@@ -55,8 +53,6 @@ struct ods_emulator {
 	float *logits;	   /* [vocab] */
 	float *wide;	   /* [kv_dim], and */
 	uint16_t *narrow;  /* [kv_dim]: a row of STATE on its way from one format to the other */
-	struct ods_early early;
-	struct ods_second second; /* beside a run ahead */
 	struct ods_emulator_stats stats;
 };
 
@@ -73,10 +69,6 @@ static inline void ods_swap_steps(struct step *a, struct step *b)
 	*b = t;
 }
 
-/* What a row makes of layer m, which od_forward_attention has just done. token_gap: as in struct od_prediction; of the
- * run's own rows, 0, early looks are told too. */
-void ods_publish_row(struct ods_emulator *e, const struct od_forward *f, size_t row, uint32_t m, int32_t token,
-		     float token_gap);
 /* The run is given up, or forgotten when it is through. */
 void ods_abandon(struct ods_emulator *e);
 

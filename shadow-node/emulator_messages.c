@@ -342,7 +342,6 @@ static int on_step(struct ods_emulator *e, const Od__Step *m, struct od_err *err
 	if (rc != OD_OK)
 		return rc;
 	confirms = e->phase != NO_RUN && e->ahead && e->step.number == s->number && same_rows(&e->step, s);
-	e->second.active = false; /* one of the two is the token, or neither */
 	if (!confirms)
 		overtake(e, s);
 	for (size_t i = 0; i < e->o.max_sequences; i++)

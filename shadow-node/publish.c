@@ -16,14 +16,11 @@ static void send_prediction(void *arg, const struct od_prediction *p)
 	body.sequence = p->sequence;
 	body.position = p->position;
 	body.token = p->token;
-	body.token_gap = p->token_gap;
 	body.m = p->m;
 	body.experts = experts;
 	body.n_experts = p->n;
 	body.probabilities = (float *)p->probability;
 	body.n_probabilities = p->n;
-	body.early = (float *)p->early;
-	body.n_early = p->n_early * p->n;
 	header.body_case = OD__HEADER__BODY_PREDICT;
 	header.predict = &body;
 	if (od_daemon_post(to->daemon, to->session, &header) != OD_OK)

@@ -73,7 +73,6 @@ int ods_sequence_begin(struct ods_sequence *s, uint64_t id, struct od_err *err)
 	s->used = true;
 	s->id = id;
 	s->own_state = false;
-	s->second_guesses = false;
 	s->prompt_tokens = 0;
 	return OD_OK;
 }
@@ -94,7 +93,6 @@ int ods_sequence_open(struct ods_sequence *s, const Od__SeqOpen *m, struct od_er
 	if (rc != OD_OK)
 		return rc;
 	s->own_state = m->own_state;
-	s->second_guesses = m->second_guesses;
 	s->prompt_tokens = m->prompt_tokens;
 	return OD_OK;
 }
@@ -111,8 +109,6 @@ void ods_sequence_forget_tokens(struct ods_sequence *s, uint32_t length)
 		s->told = length;
 	if (s->asked_begin >= length)
 		s->asked = false;
-	if (s->nearly_position >= length)
-		s->nearly.token = -1;
 }
 
 void ods_sequence_truncate(struct ods_sequence *s, uint32_t length)
@@ -139,8 +135,6 @@ void ods_sequence_choose(struct ods_sequence *s, uint32_t position, float *logit
 {
 	uint64_t draws = position > s->prompt_tokens ? position - s->prompt_tokens : 0;
 
-	if (od_sampler_replay(s->sampler, s->token, position, draws) != OD_OK)
-		return;
-	ods_sequence_set_token(s, position, od_sampler_sample_second(s->sampler, logits, &s->nearly));
-	s->nearly_position = position;
+	if (od_sampler_replay(s->sampler, s->token, position, draws) == OD_OK)
+		ods_sequence_set_token(s, position, od_sampler_sample(s->sampler, logits));
 }

@@ -29,9 +29,6 @@ struct ods_sequence {
 	bool own_state; /* main's keys and values never come */
 	struct od_sampler *sampler;
 	bool penalised;	/* it looks at the tokens before */
-	bool second_guesses; /* main wants them */
-	struct od_sampler_second nearly; /* what was nearly chosen at nearly_position, the newest; token -1: nothing */
-	uint32_t nearly_position;
 	uint32_t prompt_tokens, vocab;
 	bool asked; /* for tokens from asked_begin on, at asked_ns */
 	uint64_t asked_ns;
@@ -54,7 +51,7 @@ void ods_sequence_truncate(struct ods_sequence *s, uint32_t length);
 uint32_t ods_sequence_unknown(struct ods_sequence *s, uint32_t limit);
 void ods_sequence_forget_tokens(struct ods_sequence *s, uint32_t length); /* from length on */
 void ods_sequence_set_token(struct ods_sequence *s, uint32_t position, int32_t token);
-/* The token at position, and what it nearly was, by logits [vocab], which are overwritten. */
+/* The token at position, by logits [vocab], which are overwritten. */
 void ods_sequence_choose(struct ods_sequence *s, uint32_t position, float *logits);
 
 #endif

@@ -211,18 +211,6 @@ static int32_t best_of(const float *logits, uint32_t n)
 	return (int32_t)best;
 }
 
-static void second_best(const float *logits, uint32_t n, int32_t best, struct od_sampler_second *second)
-{
-	for (uint32_t i = 0; i < n; i++) {
-		if ((int32_t)i == best || !(logits[i] >= -FLT_MAX))
-			continue;
-		if (second->token < 0 || logits[i] > logits[second->token])
-			second->token = (int32_t)i;
-	}
-	if (second->token >= 0)
-		second->gap = (double)logits[best] - (double)logits[second->token];
-}
-
 /* Of the best token it is 1. */
 static double weight_of(const struct od_sampler *s, float logit, double best)
 {
@@ -299,38 +287,16 @@ static size_t keep_top_k(struct od_sampler *s, double best)
 	return kept;
 }
 
-/* at: where the number drawn fell among the candidates' shares of sum. The nearest share that is at least as wide as
- * the way to it: an error that goes so far hardly ends in a narrower one. */
-static void nearest(const struct od_sampler *s, const struct candidate *c, size_t n, double at, double sum,
-		    int32_t chosen, struct od_sampler_second *second)
-{
-	double begin = 0;
-
-	for (size_t i = n; i-- > 0;) {
-		const double p = c[i].p;
-		double way;
-
-		if (p < s->o.min_p || p == 0)
-			continue;
-		way = at < begin ? begin - at : at - (begin + p);
-		begin += p;
-		if (c[i].id == chosen || way > p || (second->token >= 0 && way >= second->gap))
-			continue;
-		*second = (struct od_sampler_second){ c[i].id, way > 0 ? way : 0 };
-	}
-	second->gap /= sum;
-}
-
 /* Candidates of weight p[0..n) (best last when sorted); one number decides. */
-static int32_t pick(struct od_sampler *s, const struct candidate *c, size_t n, struct od_sampler_second *second)
+static int32_t pick(struct od_sampler *s, const struct candidate *c, size_t n)
 {
-	double sum = 0, at, drawn, floor = s->o.min_p; /* the best one's weight is 1 */
+	double sum = 0, at, floor = s->o.min_p; /* the best one's weight is 1 */
 	int32_t last = c[n - 1].id;
 
 	for (size_t i = n; i-- > 0;)
 		if (c[i].p >= floor)
 			sum += c[i].p;
-	at = drawn = draw(s) * sum;
+	at = draw(s) * sum;
 	for (size_t i = n; i-- > 0;) {
 		if (c[i].p < floor || c[i].p == 0)
 			continue;
@@ -339,12 +305,10 @@ static int32_t pick(struct od_sampler *s, const struct candidate *c, size_t n, s
 		if (at < 0)
 			break;
 	}
-	if (second != NULL)
-		nearest(s, c, n, drawn, sum, last, second);
 	return last; /* rounding may leave at above zero: then the last one it could be */
 }
 
-static int32_t sample(struct od_sampler *s, float *logits, struct od_sampler_second *second)
+int32_t od_sampler_sample(struct od_sampler *s, float *logits)
 {
 	bool few = s->o.top_k > 0 && s->o.top_k < s->vocab; /* then only they need an exp */
 	double total = 0, best;
@@ -353,11 +317,8 @@ static int32_t sample(struct od_sampler *s, float *logits, struct od_sampler_sec
 
 	clean(s, logits);
 	first = best_of(logits, s->vocab);
-	if (s->o.temperature == 0 || !(logits[first] >= -FLT_MAX)) { /* greedy, or nothing is possible */
-		if (second != NULL)
-			second_best(logits, s->vocab, first, second);
+	if (s->o.temperature == 0 || !(logits[first] >= -FLT_MAX)) /* greedy, or nothing is possible */
 		return first;
-	}
 	best = logits[first];
 	for (uint32_t i = 0; i < s->vocab; i++) {
 		double p = few ? 0 : weight_of(s, logits[i], best);
@@ -369,16 +330,5 @@ static int32_t sample(struct od_sampler *s, float *logits, struct od_sampler_sec
 		n = keep_top_k(s, best);
 	else if (s->o.top_p < 1)
 		n = keep_top_p(s, total);
-	return pick(s, s->cand + s->vocab - n, n, second);
-}
-
-int32_t od_sampler_sample(struct od_sampler *s, float *logits)
-{
-	return sample(s, logits, NULL);
-}
-
-int32_t od_sampler_sample_second(struct od_sampler *s, float *logits, struct od_sampler_second *second)
-{
-	*second = (struct od_sampler_second){ .token = -1 };
-	return sample(s, logits, second);
+	return pick(s, s->cand + s->vocab - n, n);
 }

@@ -37,12 +37,4 @@ OD_MUST_CHECK int od_sampler_replay(struct od_sampler *s, const int32_t *ids, si
 /* logits [vocab] are overwritten. NaN counts as minus infinity; all minus infinity gives token 0. */
 int32_t od_sampler_sample(struct od_sampler *s, float *logits);
 
-/* What a sampler would have chosen had the logits been a little different. */
-struct od_sampler_second {
-	int32_t token; /* -1: nothing was near */
-	double gap;    /* greedy: between the logits; else from the number drawn to its share of all probability */
-};
-/* The same token, and in *second the one that it nearly was. */
-int32_t od_sampler_sample_second(struct od_sampler *s, float *logits, struct od_sampler_second *second);
-
 #endif

@@ -11,8 +11,7 @@
  *
  * Cost of routed(): a norm and a router product per layer ahead, as much as the routers themselves cost. */
 #include "common/base/mem.h"
-#include "common/predict/early_look.h"
-#include "common/predict/predictor_internal.h"
+#include "common/predict/predictor_base.h"
 
 #include <stdlib.h>
 
@@ -30,14 +29,16 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 	((struct gate_predictor *)p)->base.step = *s;
 }
 
-/* What layer `at` would make of a row that has come as far as layer m. */
-static void ask(struct gate_predictor *g, uint32_t m, uint32_t at, size_t row, const float *residual)
+/* What layer `at` would make of a row of an earlier layer. */
+static void ask(struct gate_predictor *g, uint32_t at, size_t row, const float *residual)
 {
 	const struct od_predictor_opts *o = &g->base.o;
-	const struct od_early_look look = { o->config, o->dense, o->backend, o->pool, g->x };
+	const struct od_layer_weights *w = &o->dense->layer[at];
 
-	od_early_look(&look, at, residual, g->score);
-	od_predictor_say(&g->base, row, at, m, g->score);
+	o->backend->rmsnorm(g->x, residual, w->ffn_norm, o->config->hidden, o->config->rms_eps);
+	od_matmul(o->backend, o->pool, &w->router, g->x, g->score, 1);
+	o->backend->softmax(g->score, o->config->n_experts);
+	od_predictor_say(&g->base, row, at, g->score);
 }
 
 static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_row *rows, size_t n_rows)
@@ -47,7 +48,7 @@ static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_ro
 
 	for (uint32_t at = m + 1; !g->base.step.prompt && at <= m + g->ahead && at < n_layers; at++) {
 		for (size_t r = 0; r < n_rows; r++)
-			ask(g, m, at, r, rows[r].residual);
+			ask(g, at, r, rows[r].residual);
 	}
 }
 

@@ -6,37 +6,30 @@
 #ifndef OD_PREDICT_PREDICTION_H
 #define OD_PREDICT_PREDICTION_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/status.h"
 #include "common/model/config.h"
 
 #define OD_MAX_RUNNERS_UP 6
 #define OD_MAX_CANDIDATES (OD_MAX_TOP_K + OD_MAX_RUNNERS_UP)
-#define OD_MAX_TOKEN_GAP 1e6F
-#define OD_MAX_EARLY 4 /* layers before m from which a predictor looks at m's router early */
-
-/* Whose it is: of whom --predictor names, or of somebody asked beside (main's own, next to a shadow). */
-enum od_opinion { OD_FIRST_OPINION, OD_SECOND_OPINION };
 
 struct od_prediction {
 	uint64_t step, sequence;
 	uint32_t row, position; /* row of the step */
 	int32_t token;		/* that it assumes at position */
-	/* 0: its guess. Else its second guess, for a step that has not begun: how far that is behind (struct
-	 * od_sampler_second), OD_MAX_TOKEN_GAP at most. */
-	float token_gap;
 	uint32_t m;
 	size_t n;		  /* top_k at least, OD_MAX_CANDIDATES at most */
 	const uint16_t *expert;	  /* [n], all different, best first */
 	const float *probability; /* [n], not growing; NULL: the predictor cannot tell */
-	/* The same experts' probabilities by m's router, had it been shown the row as it was i + 1 layers before: [n_early][n].
-	 * So whoever knows the true row of that layer sees what the predictor's has gone wrong by. NULL: not known. */
-	const float *early;
-	size_t n_early;
-	enum od_opinion opinion;
-	uint32_t lead; /* layers from the last router that it had heard to m; m + 1: before layer 0. 0: not known */
+	bool stand_in; /* of main's own predictor beside the shadow: it counts while the shadow has said nothing of the row */
 };
+
+/* Layer and experts are the model's, and as many as a prediction has; none stands there twice. expert: n of them, or
+ * OD_MAX_CANDIDATES when n is greater. */
+OD_MUST_CHECK int od_prediction_check(const struct od_prediction *p, const struct od_config *c, struct od_err *err);
 
 /* How many experts a prediction names: all of a small model, top-k and some runners-up of a large one. */
 static inline size_t od_prediction_candidates(const struct od_config *cfg)

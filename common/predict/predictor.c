@@ -1,35 +1,15 @@
 #include "common/predict/predictor.h"
 
 #include "common/model/router.h"
-#include "common/predict/predictor_internal.h"
+#include "common/predict/predictor_base.h"
 
-#include <string.h>
-
-const char *const od_predictor_kinds[] = { OD_PREDICTOR_KINDS, NULL };
-
-static od_predictor_make_fn *const make[] = {
-	od_next_gate_new, od_multi_gate_new, od_popularity_new, od_history_new, od_trajectory_new, od_random_new,
+const struct od_predictor_kind od_predictor_kinds[OD_N_PREDICTORS] = {
+	{ "next-gate", od_next_gate_new },
+	{ "multi-gate", od_multi_gate_new },
+	{ "trajectory", od_trajectory_new },
 };
-_Static_assert(sizeof(od_predictor_kinds) / sizeof(od_predictor_kinds[0]) == sizeof(make) / sizeof(make[0]) + 1,
-	       "a kind without a maker");
 
-int od_predictor_new(struct od_predictor **out, const char *kind, const struct od_predictor_opts *opts,
-		     struct od_err *err)
-{
-	size_t used = 0;
-	char list[128];
-
-	*out = NULL;
-	for (size_t i = 0; od_predictor_kinds[i] != NULL; i++) {
-		if (strcmp(kind, od_predictor_kinds[i]) == 0)
-			return make[i](out, opts, err);
-		used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i > 0 ? ", " : "",
-					 od_predictor_kinds[i]);
-	}
-	return od_fail(err, OD_ERR_ARG, "predictor: expected one of %s, found \"%s\"", list, kind);
-}
-
-void od_predictor_say(const struct od_predictor_base *b, size_t row, uint32_t m, int64_t heard, const float *score)
+void od_predictor_say(const struct od_predictor_base *b, size_t row, uint32_t m, const float *score)
 {
 	const struct od_config *c = b->o.config;
 	uint16_t expert[OD_MAX_CANDIDATES];
@@ -44,8 +24,6 @@ void od_predictor_say(const struct od_predictor_base *b, size_t row, uint32_t m,
 		.n = od_prediction_candidates(c),
 		.expert = expert,
 		.probability = probability,
-		.opinion = b->o.opinion,
-		.lead = (uint32_t)((int64_t)m - heard),
 	};
 	float sum = 0;
 

@@ -1,12 +1,12 @@
-/* predictor.h - one interface for everything in main's own process that says which experts come next: the rivals of
- * the shadow node, and what corrects it. Live (od-main --predictor) and in od-bench recall they are driven by the same
- * calls.
+/* predictor.h - one interface for everything in main's own process that says which experts come next. Live (od-main
+ * --predictor) and in od-bench recall they are driven by the same calls; od-bench has more of them to compare with
+ * (tests/bench/rivals.h).
  *
  *   begin_sequence -> [ begin_step -> routed(0) .. routed(n_layers - 1) ] x steps -> end_sequence
  *
  * Steps of a prompt are told too (prompt true), so that counts and histories see them; no prediction is asked of them.
  * A step may end early (an error, a cancellation): the next begin_step forgets it. What a predictor has learned
- * outlives the sequences. It is deterministic, and allocates nothing after od_predictor_new.
+ * outlives the sequences. It is deterministic, and allocates nothing after it was made.
  * Predictions come out through emit, at any time between begin_step and the routed() of the layer they are about; a
  * later one for the same (row, m) replaces an earlier one. A predictor that knows nothing yet says nothing.
  * Thread: one at a time (main's engine thread). Owner: od_predictor_free by whoever made it; the weights, the
@@ -51,17 +51,21 @@ struct od_predictor_opts {
 	const struct od_backend *backend;
 	struct od_pool *pool;		  /* for the same; NULL: the caller's thread only */
 	size_t max_rows;		  /* of a step */
-	enum od_opinion opinion;	  /* what its predictions carry */
 	void (*emit)(void *arg, const struct od_prediction *p);
 	void *arg;
 };
 
-#define OD_PREDICTOR_KINDS "next-gate", "multi-gate", "popularity", "history", "trajectory", "random"
-extern const char *const od_predictor_kinds[]; /* those, then NULL */
+/* *out is NULL unless OD_OK. */
+typedef int od_predictor_make_fn(struct od_predictor **out, const struct od_predictor_opts *opts, struct od_err *err);
 
-/* OD_ERR_ARG lists the kinds when there is no such one. */
-OD_MUST_CHECK int od_predictor_new(struct od_predictor **out, const char *kind, const struct od_predictor_opts *opts,
-				   struct od_err *err);
+struct od_predictor_kind {
+	const char *name;
+	od_predictor_make_fn *make;
+};
+#define OD_PREDICTOR_NAMES "next-gate", "multi-gate", "trajectory"
+#define OD_N_PREDICTORS 3
+extern const struct od_predictor_kind od_predictor_kinds[OD_N_PREDICTORS]; /* of those names, in their order */
+od_predictor_make_fn od_next_gate_new, od_multi_gate_new, od_trajectory_new;
 
 static inline void od_predictor_begin_sequence(struct od_predictor *p, uint64_t sequence)
 {

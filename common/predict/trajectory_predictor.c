@@ -12,7 +12,7 @@
  * tokens, unless the same token is among them. */
 #include "common/base/mem.h"
 #include "common/model/forward.h"
-#include "common/predict/predictor_internal.h"
+#include "common/predict/predictor_base.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -137,10 +137,10 @@ static size_t most_alike_way(const struct trajectory_predictor *t, uint32_t m, c
 }
 
 /* The AHEAD layers from `from` on are expected to be those of an entry. */
-static void say(struct trajectory_predictor *t, size_t row, uint32_t from, int64_t heard, size_t entry)
+static void say(struct trajectory_predictor *t, size_t row, uint32_t from, size_t entry)
 {
 	for (uint32_t m = from; entry != NOBODY && m < from + AHEAD && m < t->n_layers; m++)
-		od_predictor_say(&t->base, row, m, heard, map_row(t, m, entry));
+		od_predictor_say(&t->base, row, m, map_row(t, m, entry));
 }
 
 static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
@@ -153,7 +153,7 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 		return;
 	memset(t->dot, 0, s->n_rows * t->capacity * sizeof(*t->dot));
 	for (size_t r = 0; r < s->n_rows; r++)
-		say(t, r, 0, -1, most_alike_token(t, s->token[r]));
+		say(t, r, 0, most_alike_token(t, s->token[r]));
 }
 
 static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_row *rows, size_t n_rows)
@@ -166,7 +166,7 @@ static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_ro
 		for (size_t i = 0; i < t->capacity; i++)
 			dot[i] += t->base.o.backend->dot(rows[r].probability, map_row(t, m, i), t->n_experts);
 		if (m + 1 < t->n_layers)
-			say(t, r, m + 1, m, most_alike_way(t, m, dot));
+			say(t, r, m + 1, most_alike_way(t, m, dot));
 	}
 	store(t, m, rows);
 }

@@ -15,8 +15,6 @@
 #define MAX_CLOSES 256 /* queued; when there are more, a later one of the same step does their work */
 #define MAX_NAMED 16
 
-const char *const odm_predictor_names[] = { "shadow", "none", OD_PREDICTOR_KINDS, NULL };
-
 struct close_request {
 	uint64_t step;
 	uint32_t m;
@@ -104,7 +102,6 @@ static void refresh_view(struct odm_cluster *c)
 	c->groups.cost_arg = c;
 	for (uint32_t i = 0; i < c->view.n_workers; i++)
 		c->slots[i] = c->view.worker[i].slots;
-	odm_predictions_set_groups(c->predictions, c->groups.n_groups);
 }
 
 static void send_want(struct odm_cluster *c, uint32_t index, const struct odm_want *w)
@@ -197,73 +194,41 @@ static void send_closes(struct odm_cluster *c)
 	}
 }
 
-/* Each expert is one of the model's, and none stands there twice. */
-static bool check_predicted(const struct odm_cluster *c, uint32_t member, const Od__Predict *p)
+/* expert [OD_MAX_CANDIDATES]: for *to. Its probabilities are the message's. */
+static int read_predict(const struct odm_cluster *c, const Od__Predict *p, uint16_t *expert, struct od_prediction *to,
+			struct od_err *err)
 {
-	for (size_t i = 0; i < p->n_experts; i++) {
-		bool good = p->experts[i] < c->o.config->n_experts;
-
-		for (size_t j = 0; j < i && good; j++)
-			good = p->experts[j] != p->experts[i];
-		if (good)
-			continue;
-		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of expert %u, number %zu of its list; expected 0 to %u, each "
-			       "once", member, p->experts[i], i, c->o.config->n_experts - 1);
-		return false;
-	}
-	return true;
-}
-
-/* What is out of range or does not fit together is dropped. */
-static bool check_predict(const struct odm_cluster *c, uint32_t member, const Od__Predict *p)
-{
-	const struct od_config *cfg = c->o.config;
-
-	if (p->m >= cfg->n_layers) {
-		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of MoE layer %u; expected 0 to %u", member, p->m,
-			       cfg->n_layers - 1);
-		return false;
-	}
-	if (p->n_experts < cfg->top_k || p->n_experts > OD_MAX_CANDIDATES || p->n_probabilities != p->n_experts ||
-	    p->n_early % p->n_experts != 0 || p->n_early / p->n_experts > OD_MAX_EARLY) {
-		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of %zu experts with %zu probabilities and %zu early ones; "
-			       "expected %u to %d, as many, and that up to %d times", member, p->n_experts,
-			       p->n_probabilities, p->n_early, cfg->top_k, OD_MAX_CANDIDATES, OD_MAX_EARLY);
-		return false;
-	}
-	if (!(p->token_gap >= 0 && p->token_gap <= OD_MAX_TOKEN_GAP)) {
-		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of a token that is %g behind; expected 0 to %g", member,
-			       (double)p->token_gap, (double)OD_MAX_TOKEN_GAP);
-		return false;
-	}
-	return check_predicted(c, member, p);
-}
-
-static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
-{
-	struct odm_cluster *c = arg;
-	const Od__Predict *p = msg->header->predict;
-	uint16_t expert[OD_MAX_CANDIDATES];
-	struct od_prediction pred = {
+	*to = (struct od_prediction){
 		.step = p->step,
 		.sequence = p->sequence,
 		.row = p->row,
 		.position = p->position,
 		.m = p->m,
 		.token = p->token,
-		.token_gap = p->token_gap,
 		.expert = expert,
 		.probability = p->probabilities,
-		.early = p->early,
 		.n = p->n_experts,
 	};
+	if (p->n_probabilities != p->n_experts)
+		return od_fail(err, OD_ERR_SHAPE, "%zu experts with %zu probabilities; expected as many", p->n_experts,
+			       p->n_probabilities);
+	for (size_t i = 0; i < p->n_experts && i < OD_MAX_CANDIDATES; i++) /* no model has UINT16_MAX */
+		expert[i] = p->experts[i] < UINT16_MAX ? (uint16_t)p->experts[i] : UINT16_MAX;
+	return od_prediction_check(to, c->o.config, err);
+}
 
-	if (!check_predict(c, member, p))
+static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
+{
+	struct odm_cluster *c = arg;
+	uint16_t expert[OD_MAX_CANDIDATES];
+	struct od_prediction pred;
+	struct od_err err;
+
+	if (read_predict(c, msg->header->predict, expert, &pred, &err) != OD_OK) {
+		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of %s", member, err.msg);
 		return;
-	pred.n_early = p->n_early / p->n_experts;
-	for (size_t i = 0; i < p->n_experts; i++)
-		expert[i] = (uint16_t)p->experts[i];
-	if (c->o.predictor == ODM_PREDICT_SHADOW && odm_predictions_add(c->predictions, &pred))
+	}
+	if (c->o.shadow && odm_predictions_add(c->predictions, &pred))
 		send_wants(c);
 }
 
@@ -302,7 +267,7 @@ static void on_hangup(uv_signal_t *handle, int number)
 		od_log(OD_LOG_ERROR, "%s (the cluster stays as it is)", err.msg);
 		return;
 	}
-	if (c->o.predictor != ODM_PREDICT_SHADOW)
+	if (!c->o.shadow)
 		od_hosts_without_shadow(&hosts);
 	if (odm_members_follow(c->members, &hosts, &err) != OD_OK)
 		od_log(OD_LOG_ERROR, "%s", err.msg);
@@ -433,7 +398,7 @@ static int open_all(struct odm_cluster *c, struct od_err *err)
 		.top_k = c->o.config->top_k,
 		.max_rows = 1,
 		.max_tokens = c->o.ctx_tokens,
-		.want = c->o.want,
+		.hedge = c->o.hedge,
 	};
 	int rc = allocate(c, err);
 

@@ -10,10 +10,6 @@
 #include "main-node/cluster/placement.h"
 #include "main-node/cluster/predictions.h"
 
-/* From ODM_PREDICT_OWN on, main's own: od_predictor_kinds in their order. */
-enum odm_predictor { ODM_PREDICT_SHADOW, ODM_PREDICT_NONE, ODM_PREDICT_OWN };
-extern const char *const odm_predictor_names[]; /* "shadow", "none", od_predictor_kinds, NULL */
-
 struct odm_cluster;
 
 /* How often the shadow is aligned (OD-MoE section 3.2, T_i_KV_j), in decode steps; 0: never. shadow_link.h has the
@@ -21,7 +17,6 @@ struct odm_cluster;
 struct odm_align {
 	uint32_t token_period, kv_period;
 	enum od_dtype rows; /* of STATE: OD_F32 or OD_BF16; 0: as they are stored */
-	bool second_guesses; /* it may tell of the token that it nearly chose, too */
 };
 
 struct odm_cluster_opts {
@@ -32,9 +27,9 @@ struct odm_cluster_opts {
 	bool mixed;
 	uint32_t ctx_tokens, max_rows;
 	uint32_t group_size; /* G as asked; 0: top-k */
-	uint32_t predictor;	    /* index of odm_predictor_names */
-	const char *second_opinion; /* one of od_predictor_kinds beside it; NULL: none */
-	struct od_want_opts want;
+	bool shadow;		     /* predicts; else there is none, and nobody listens to one */
+	const struct od_predictor_kind *own; /* main's own: beside a shadow it stands in; NULL: none */
+	double hedge;		     /* budget of wasted loads over expert uses; 0: no hedges */
 	struct odm_align align;
 	const struct od_hosts *hosts;
 	const char *hosts_path; /* read again on SIGHUP; NULL: never */

@@ -94,7 +94,7 @@ void odm_links_refresh(struct odm_links *l)
 	open_links(l);
 	make_groups(l);
 	/* One that nobody listens to is not aligned either. */
-	listens = odm_cluster_opts(l->cluster)->predictor == ODM_PREDICT_SHADOW;
+	listens = odm_cluster_opts(l->cluster)->shadow;
 	odm_shadow_link_follow(&l->shadow, l->cluster, listens && l->view.has_shadow ? &l->view.shadow : NULL);
 }
 

@@ -30,7 +30,7 @@ struct service {
 	size_t hidden, row_bytes;
 	uint32_t run_rows; /* of a prefill batch */
 	struct odm_links net;
-	struct odm_predictor_link predictor, second;
+	struct odm_predictor_link predictor; /* main's own: instead of the shadow, or while that is silent */
 	struct odm_step step;
 	const struct od_moe_call *call; /* the layer under way; NULL between layers */
 	struct odm_pieces work;
@@ -78,12 +78,10 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	s->step = *step;
 	s->layers_done = 0;
 	token = odm_shadow_link_token(&s->net.shadow, step);
-	if (odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, &token, decode ? step->n_rows : 0,
-				  step->rows[0].position - step->prompt_tokens, decode))
-		odm_cluster_flush_wants(s->cluster);
+	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, &token, decode ? step->n_rows : 0,
+			      step->rows[0].position - step->prompt_tokens, decode);
 	odm_shadow_link_step(&s->net.shadow, s->net.view.epoch, step);
 	odm_predictor_link_step(&s->predictor, step);
-	odm_predictor_link_step(&s->second, step);
 	return OD_OK;
 }
 
@@ -105,7 +103,6 @@ static void close_sequence(struct odm_expert_service *base, uint64_t sequence)
 
 	odm_shadow_link_close_sequence(&s->net.shadow, s->net.view.epoch, sequence);
 	odm_predictor_link_close_sequence(&s->predictor, sequence);
-	odm_predictor_link_close_sequence(&s->second, sequence);
 	/* The shadow may have run ahead into a step that will not come. */
 	odm_cluster_close_step(s->cluster, s->step.next_step, s->o.config->n_layers - 1);
 }
@@ -539,10 +536,8 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 		s->net.link[w].open = 0;
-	if (decode)
-		odm_predictions_resolve(odm_cluster_predictions(s->cluster), call->step, call->m, call->expert,
-					od_forward_probabilities_of(s->step.forward, 0), call->n_rows);
 	if (decode) {
+		odm_predictions_resolve(odm_cluster_predictions(s->cluster), call->step, call->m, call->expert);
 		odm_pieces_decode(&s->work, call, &s->net.groups, wanted_at, s);
 	} else {
 		odm_pieces_prefill(&s->work, call, &s->net.groups, wanted_at, s, s->run_rows);
@@ -555,10 +550,11 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 	if (decode) { /* behind the RUNs, which are urgent */
 		odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, &s->step, call->m);
 		odm_cluster_close_unused(s->cluster, call->step, call->m, s->used_member);
+		odm_predictions_learn(odm_cluster_predictions(s->cluster), call->step, call->m,
+				      od_forward_probabilities_of(s->step.forward, 0));
 		s->sum.expert_uses += call->n_rows * s->o.config->top_k;
 	}
 	odm_predictor_link_routed(&s->predictor, &s->step, call->m);
-	odm_predictor_link_routed(&s->second, &s->step, call->m);
 	span = od_trace_begin();
 	rc = run_pieces(s, err);
 	od_trace_end("wait for experts", span, (int64_t)call->step, call->m, -1);
@@ -598,8 +594,6 @@ static void recall_figures(struct service *s, struct odm_figures *f, struct od_r
 	f->lead_routers = p.times.lead_routers;
 	f->hedged = p.hedged;
 	f->hedge_uses = p.hedge_uses;
-	f->corrected = p.corrected;
-	f->second_guesses = p.second_guesses;
 	if (detail != NULL)
 		od_recall_merge(detail, &recall);
 	od_recall_fini(&recall);
@@ -646,7 +640,7 @@ static void figures(struct odm_expert_service *base, struct odm_figures *f, stru
 	const struct odm_figures *sum = &s->sum;
 
 	f->cluster = true;
-	f->has_predictor = odm_cluster_opts(s->cluster)->predictor != ODM_PREDICT_NONE;
+	f->has_predictor = odm_cluster_opts(s->cluster)->shadow || odm_cluster_opts(s->cluster)->own != NULL;
 	f->expert_uses = sum->expert_uses;
 	f->served_in_time = sum->served_in_time;
 	f->decode_loads = sum->decode_loads;
@@ -680,7 +674,6 @@ static void free_service(struct odm_expert_service *base)
 	struct service *s = (struct service *)base;
 
 	odm_predictor_link_close(&s->predictor);
-	odm_predictor_link_close(&s->second);
 	odm_links_fini(&s->net); /* before the cluster: its sockets belong to the same ZeroMQ context */
 	odm_cluster_close(s->cluster);
 	odm_pieces_fini(&s->work);
@@ -690,19 +683,6 @@ static void free_service(struct odm_expert_service *base)
 	free(s->items);
 	od_free(s->rows);
 	free(s);
-}
-
-static int open_predictors(struct service *s, struct od_err *err)
-{
-	const struct odm_cluster_opts *co = odm_cluster_opts(s->cluster);
-	int rc = OD_OK;
-
-	if (co->predictor >= ODM_PREDICT_OWN)
-		rc = odm_predictor_link_open(&s->predictor, s->cluster, &s->o, odm_predictor_names[co->predictor],
-					     OD_FIRST_OPINION, err);
-	if (rc == OD_OK && co->second_opinion != NULL)
-		rc = odm_predictor_link_open(&s->second, s->cluster, &s->o, co->second_opinion, OD_SECOND_OPINION, err);
-	return rc;
 }
 
 static int allocate(struct service *s, struct od_err *err)
@@ -749,7 +729,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 	s->run_rows = odm_run_rows(opts->config, opts->profile);
 	rc = allocate(s, err);
 	if (rc == OD_OK)
-		rc = open_predictors(s, err);
+		rc = odm_predictor_link_open(&s->predictor, s->cluster, &s->o, err);
 	if (rc == OD_OK)
 		rc = odm_links_open(&s->net, err);
 	if (rc != OD_OK) {

@@ -10,34 +10,33 @@
 #define MAX_AHEAD 2 /* steps that a predictor can know of: STEP names the next one */
 
 struct row_prediction {
-	struct od_row_said said;
+	struct od_candidates predicted; /* before the router spoke */
 	struct od_wanted wanted;
-	/* The second guess, before the step begins; second.n 0: none. */
-	struct od_said second;
-	struct od_wanted second_wanted;
-	int32_t second_token;
-	double token_gap;
-	bool heard; /* somebody has said something about this token; stays when the router has spoken */
-	int32_t token;
+	bool stand_in; /* it is main's own: the shadow has said nothing */
+	bool late;     /* the only prediction came after the router */
+	int32_t token; /* that it assumes */
 	uint16_t used[OD_MAX_TOP_K];
-	uint8_t n_used; /* 0: the router has not spoken */
 };
 
-/* Of an expert of a (step, m). */
-enum { WAS_WANTED = 1, IS_HEDGE = 2, WAS_ORDERED = 4 };
+/* Of an expert of a (step, m), as of the WANTs that went out before its router spoke. */
+enum {
+	WAS_WANTED = 1,	 /* of any worker in any version */
+	IS_HEDGE = 2,	 /* the newest version wants it as a hedge */
+	WAS_ORDERED = 4, /* the newest version wants it */
+};
 
 /* One (step, m). */
 struct entry {
 	uint32_t version;
 	bool dirty;    /* WANTs to be sent */
 	bool resolved; /* the router has spoken */
-	bool held;     /* its WANTs wait for the step */
+	bool learnt;   /* and is counted and learnt from */
 	uint32_t n_required; /* prefill: experts known for certain */
 };
 
 struct step_slot {
 	uint64_t step; /* 0: unused */
-	bool begun, scored, prefill;
+	bool begun, scored;
 	uint32_t n_rows, token_index;
 	int32_t *token; /* [max_rows] */
 	uint64_t begun_ns, first_ns; /* of its first prediction that was kept; 0: not yet */
@@ -54,14 +53,12 @@ struct odm_predictions {
 	struct row_prediction *row;  /* [ODM_STEPS_KEPT][n_layers][max_rows] */
 	uint32_t *where;	     /* [ODM_STEPS_KEPT][n_layers][n_experts] */
 	uint16_t *required;	     /* [ODM_STEPS_KEPT][n_layers][n_experts] */
-	uint8_t *mark;		     /* the same: of any worker in any version; the newest wants it as a hedge; when the
-				      * router spoke its WANT had been sent */
+	uint8_t *mark;		     /* the same: WAS_WANTED, ... */
 	struct od_want_policy *policy;
 	struct od_recall recall;
-	int64_t *first; /* [max_tokens]: ns from a step's begin to its first prediction */
-	uint64_t n_first, lead_layers, lead_routers;
+	int64_t *first; /* [max_tokens]: ns from a step's begin to its first prediction; of figures.times.steps */
 	struct odm_prediction_figures figures;
-	uint32_t n_dirty, n_groups;
+	uint32_t n_dirty;
 	uint64_t newest; /* step that main has begun */
 };
 
@@ -85,7 +82,7 @@ int odm_predictions_new(struct odm_predictions **out, const struct odm_predictio
 	if (p->tokens == NULL || p->entry == NULL || p->row == NULL || p->where == NULL || p->required == NULL ||
 	    p->mark == NULL || p->first == NULL ||
 	    od_recall_init(&p->recall, opts->n_layers, opts->max_tokens, err) != OD_OK ||
-	    od_want_policy_new(&p->policy, &opts->want, opts->n_layers, opts->top_k, err) != OD_OK) {
+	    od_want_policy_new(&p->policy, opts->hedge, opts->n_layers, opts->top_k, err) != OD_OK) {
 		odm_predictions_free(p);
 		return od_fail(err, OD_ERR_NOMEM, "predictions of %u layers", opts->n_layers);
 	}
@@ -144,29 +141,12 @@ static void set_dirty(struct odm_predictions *p, struct entry *e, bool dirty)
 	e->dirty = dirty;
 }
 
-static void void_second(struct odm_predictions *p, struct row_prediction *r)
-{
-	od_want_give_up(p->policy, &r->second_wanted);
-	r->second.n = 0;
-}
-
 /* What was said of it is about something else. */
 static void void_row(struct odm_predictions *p, struct row_prediction *r)
 {
-	void_second(p, r);
 	od_want_give_up(p->policy, &r->wanted);
-	r->said = (struct od_row_said){ 0 };
-	r->heard = false;
-}
-
-static void void_rows(struct odm_predictions *p, uint64_t step, uint32_t m)
-{
-	struct row_prediction *r = rows_of(p, step, m);
-
-	for (uint32_t i = 0; i < p->o.max_rows; i++) {
-		void_row(p, &r[i]);
-		r[i].n_used = 0;
-	}
+	r->predicted.n = 0;
+	r->stand_in = r->late = false;
 }
 
 /* The step's slot, taking over an older step's. NULL when the table already holds a newer one there: one that main has
@@ -180,7 +160,7 @@ static struct step_slot *claim(struct odm_predictions *p, uint64_t step, bool be
 	if (s->step > step && !(begins && !s->begun))
 		return NULL;
 	s->step = step;
-	s->begun = s->scored = s->prefill = false;
+	s->begun = s->scored = false;
 	s->n_rows = 0;
 	s->first_ns = 0;
 	s->first_known = false;
@@ -190,7 +170,8 @@ static struct step_slot *claim(struct odm_predictions *p, uint64_t step, bool be
 
 		set_dirty(p, e, false);
 		*e = (struct entry){ 0 };
-		void_rows(p, step, m);
+		for (uint32_t i = 0; i < p->o.max_rows; i++)
+			void_row(p, &rows_of(p, step, m)[i]);
 		memset(where_of(p, step, m), 0xff, p->o.n_experts * sizeof(*p->where)); /* ODM_NOBODY */
 		memset(mark_of(p, step, m), 0, p->o.n_experts * sizeof(*p->mark));
 	}
@@ -210,7 +191,7 @@ static void score(struct odm_predictions *p, const struct step_slot *s, uint32_t
 		  const uint16_t *predicted, bool late)
 {
 	if (s->scored)
-		od_recall_add(&p->recall, m, s->token_index, predicted, p->o.top_k, r->used, r->n_used, late);
+		od_recall_add(&p->recall, m, s->token_index, predicted, p->o.top_k, r->used, p->o.top_k, late);
 }
 
 /* A token that is left to the predictor is right whatever it is. */
@@ -225,8 +206,8 @@ static void note_first(struct odm_predictions *p, struct step_slot *s)
 	if (s->first_known || !s->begun || !s->scored || s->first_ns == 0)
 		return;
 	s->first_known = true;
-	if (p->n_first < p->o.max_tokens)
-		p->first[p->n_first++] = (int64_t)(s->first_ns - s->begun_ns);
+	if (p->figures.times.steps < p->o.max_tokens)
+		p->first[p->figures.times.steps++] = (int64_t)(s->first_ns - s->begun_ns);
 }
 
 static void note_kept(struct odm_predictions *p, struct step_slot *s, uint32_t m)
@@ -238,108 +219,67 @@ static void note_kept(struct odm_predictions *p, struct step_slot *s, uint32_t m
 	note_first(p, s);
 }
 
-static bool is_sound(const struct odm_predictions *p, const struct od_prediction *pred)
-{
-	if (pred->m >= p->o.n_layers || pred->row >= p->o.max_rows || pred->n < p->o.top_k ||
-	    pred->n > OD_MAX_CANDIDATES || pred->n_early > OD_MAX_EARLY ||
-	    !(pred->token_gap >= 0 && pred->token_gap <= OD_MAX_TOKEN_GAP))
-		return false;
-	for (size_t i = 0; i < pred->n; i++) {
-		if (pred->expert[i] >= p->o.n_experts)
-			return false;
-	}
-	return true;
-}
-
 static bool same_wants(const struct od_wanted *a, const struct od_wanted *b)
 {
 	return a->n == b->n && a->n_predicted == b->n_predicted &&
 	       memcmp(a->expert, b->expert, a->n * sizeof(*a->expert)) == 0;
 }
 
-void odm_predictions_set_groups(struct odm_predictions *p, uint32_t n_groups)
+/* After the router: it is counted, once, if there was none before. */
+static void add_late(struct odm_predictions *p, struct step_slot *s, struct row_prediction *r,
+		     const struct od_prediction *pred)
 {
-	pthread_mutex_lock(&p->lock);
-	p->n_groups = n_groups;
-	pthread_mutex_unlock(&p->lock);
+	if (r->predicted.n > 0 || r->late)
+		return;
+	r->late = true;
+	if (!pred->stand_in)
+		note_kept(p, s, pred->m);
+	score(p, s, pred->m, r, pred->expert, true);
 }
 
-/* Layers whose load would be late if it began with the step: at half the window of OD-MoE Eq. 1, half as many as there
- * are groups. */
-static uint32_t urgent_layers(const struct odm_predictions *p)
+/* True when something else is to be wanted than before. */
+static bool add_in_time(struct odm_predictions *p, struct row_prediction *r, const struct od_prediction *pred)
 {
-	return (p->n_groups + 1) / 2;
-}
+	const struct od_wanted old = r->wanted;
 
-/* The row may well be of another token, and the load can wait until that is known. */
-static bool can_wait(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint32_t row)
-{
-	return !s->begun && m >= p->n_groups && rows_of(p, s->step, 0)[row].second_wanted.n > 0;
-}
-
-/* Of a token that is held for the next likely one. It counts when the step begins with it. */
-static bool add_second(struct odm_predictions *p, struct entry *e, struct row_prediction *r,
-		       const struct od_prediction *pred)
-{
-	const struct od_wanted old = r->second_wanted;
-
-	if (r->heard && r->token == pred->token)
+	if (pred->stand_in && r->predicted.n > 0 && !r->stand_in)
 		return false;
-	r->second_token = pred->token;
-	r->token_gap = (double)pred->token_gap;
-	od_said_set(&r->second, pred);
-	if (pred->m < urgent_layers(p))
-		od_want_second(p->policy, &r->second, r->token_gap, &r->second_wanted);
-	if (same_wants(&old, &r->second_wanted))
-		return false;
-	set_dirty(p, e, true);
-	return true;
+	if (r->token != pred->token || r->stand_in != pred->stand_in)
+		void_row(p, r);
+	r->token = pred->token;
+	r->stand_in = pred->stand_in;
+	od_candidates_set(&r->predicted, pred);
+	if (pred->stand_in)
+		r->predicted.has_logit = false; /* its noise is another than the shadow's: it is neither learnt nor hedged */
+	od_want_decide(p->policy, pred->m, &r->predicted, &r->wanted);
+	return !same_wants(&old, &r->wanted);
 }
 
 static bool add_locked(struct odm_predictions *p, const struct od_prediction *pred)
 {
 	struct row_prediction *r;
-	struct od_wanted old;
 	struct step_slot *s;
 	struct entry *e;
 
-	if (pred->step == 0 || (p->newest > 0 && pred->step > p->newest + MAX_AHEAD))
+	if (pred->step == 0 || pred->row >= p->o.max_rows)
+		return false;
+	if (p->newest > 0 && pred->step > p->newest + MAX_AHEAD)
 		return false; /* it would keep the slot from the steps before it */
-	if (!is_sound(p, pred))
-		return false;
 	s = claim(p, pred->step, false);
-	if (s == NULL)
-		return false;
-	if (s->begun && (pred->row >= s->n_rows || !assumes(s, pred->row, pred->token)))
+	if (s == NULL || (s->begun && (pred->row >= s->n_rows || !assumes(s, pred->row, pred->token))))
 		return false;
 	e = &p->entry[entry_index(p, pred->step, pred->m)];
 	r = &rows_of(p, pred->step, pred->m)[pred->row];
-	if (pred->token_gap > 0 && !s->begun)
-		return add_second(p, e, r, pred);
-	if (pred->token_gap > 0 && s->token[pred->row] < 0)
-		return false; /* any token is right, but there is a likelier one */
-	if (pred->opinion == OD_FIRST_OPINION && !(e->resolved && r->heard))
-		note_kept(p, s, pred->m);
 	if (e->resolved) {
-		if (!r->heard && r->n_used > 0)
-			score(p, s, pred->m, r, pred->expert, true);
-		r->heard = true; /* what comes now is counted already */
+		add_late(p, s, r, pred);
 		return false;
 	}
-	old = r->wanted;
-	if (r->heard && r->token != pred->token)
-		void_row(p, r);
-	if (r->second.n > 0 && r->second_token == pred->token)
-		void_second(p, r);
-	r->heard = true;
-	r->token = pred->token;
-	od_row_said_add(&r->said, pred);
-	od_want_decide(p->policy, pred->m, &r->said, &r->wanted);
-	if (same_wants(&old, &r->wanted))
+	if (!pred->stand_in)
+		note_kept(p, s, pred->m);
+	if (!add_in_time(p, r, pred))
 		return false;
-	e->held = can_wait(p, s, pred->m, pred->row);
-	set_dirty(p, e, e->dirty || !e->held);
-	return !e->held;
+	set_dirty(p, e, true);
+	return true;
 }
 
 bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *pred)
@@ -352,30 +292,6 @@ bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *
 	return want;
 }
 
-/* Row i begins: what assumed its token stays. True when something else is to be wanted than was until now. */
-static bool fit_row(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint32_t i)
-{
-	struct row_prediction *r = &rows_of(p, s->step, m)[i];
-	const bool wanted = r->second_wanted.n > 0;
-	const uint16_t n = r->second.n;
-
-	if (r->heard && (i >= s->n_rows || !assumes(s, i, r->token)))
-		void_row(p, r);
-	void_second(p, r);
-	if (r->heard || n == 0 || i >= s->n_rows || s->token[i] < 0 || s->token[i] != r->second_token)
-		return wanted;
-	r->said.first = r->second;
-	r->said.first.n = n;
-	r->heard = true;
-	r->token = r->second_token;
-	od_want_decide(p->policy, m, &r->said, &r->wanted);
-	if (m == 0 && s->scored) {
-		p->figures.second_guesses++;
-		od_want_learn_second(p->policy, r->token_gap);
-	}
-	return true;
-}
-
 /* Of what was predicted before the step began, what assumed its tokens. */
 static void keep_fitting(struct odm_predictions *p, struct step_slot *s)
 {
@@ -384,12 +300,11 @@ static void keep_fitting(struct odm_predictions *p, struct step_slot *s)
 	s->newest_m = 0;
 	for (uint32_t m = 0; m < p->o.n_layers; m++) {
 		struct row_prediction *r = rows_of(p, s->step, m);
-		struct entry *e = &p->entry[entry_index(p, s->step, m)];
 
 		for (uint32_t i = 0; i < p->o.max_rows; i++) {
-			if ((fit_row(p, s, m, i) || (e->held && r[i].wanted.n > 0)) && s->n_rows > 0)
-				set_dirty(p, e, true);
-			if (r[i].said.first.n == 0)
+			if (r[i].predicted.n > 0 && (i >= s->n_rows || !assumes(s, i, r[i].token)))
+				void_row(p, &r[i]);
+			if (r[i].predicted.n == 0)
 				continue;
 			s->newest_m = m;
 			any = true;
@@ -400,11 +315,10 @@ static void keep_fitting(struct odm_predictions *p, struct step_slot *s)
 	note_first(p, s);
 }
 
-bool odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32_t *token, size_t n_rows,
+void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32_t *token, size_t n_rows,
 			   uint32_t token_index, bool scored)
 {
 	struct step_slot *s;
-	bool want;
 
 	pthread_mutex_lock(&p->lock);
 	s = claim(p, step, true);
@@ -413,7 +327,6 @@ bool odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32
 	if (s != NULL) {
 		s->begun = true;
 		s->scored = scored;
-		s->prefill = !scored;
 		s->token_index = token_index;
 		s->n_rows = (uint32_t)(n_rows < p->o.max_rows ? n_rows : p->o.max_rows);
 		if (s->n_rows > 0)
@@ -421,9 +334,7 @@ bool odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32
 		s->begun_ns = od_now_ns();
 		keep_fitting(p, s);
 	}
-	want = p->n_dirty > 0;
 	pthread_mutex_unlock(&p->lock);
-	return want;
 }
 
 static void require_locked(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert, size_t n)
@@ -464,8 +375,7 @@ static void put(struct odm_want *w, uint16_t expert)
 	w->expert[w->n++] = expert;
 }
 
-/* Experts of all rows by rank, each once: the first choice of every row before the second of any; then hedges, those of
- * second guesses first. */
+/* Experts of all rows by rank, each once: the first choice of every row before the second of any, hedges last. */
 static void collect(struct odm_predictions *p, const struct step_slot *s, struct odm_want *w)
 {
 	const struct row_prediction *r = rows_of(p, s->step, w->m);
@@ -483,12 +393,6 @@ static void collect(struct odm_predictions *p, const struct step_slot *s, struct
 		}
 	}
 	w->n_predicted = w->n;
-	for (size_t rank = 0; rank < p->o.top_k; rank++) {
-		for (uint32_t i = 0; i < p->o.max_rows; i++) {
-			if (rank < r[i].second_wanted.n)
-				put(w, r[i].second_wanted.expert[rank]);
-		}
-	}
 	for (size_t rank = 0; rank < OD_MAX_HEDGES; rank++) {
 		for (uint32_t i = 0; i < p->o.max_rows; i++) {
 			if (r[i].wanted.n_predicted + rank < r[i].wanted.n)
@@ -533,13 +437,27 @@ bool odm_predictions_take_want(struct odm_predictions *p, struct odm_want *w)
 		set_dirty(p, e, false);
 		w->step = s->step;
 		w->version = ++e->version;
-		w->prefill = s->prefill;
+		w->prefill = e->n_required > 0;
 		collect(p, s, w);
 		for (size_t i = 0; i < w->n; i++)
 			w->worker[i] = where[w->expert[i]];
 	}
 	pthread_mutex_unlock(&p->lock);
 	return s != NULL;
+}
+
+/* Of a layer whose router has not spoken. */
+static void mark_wanted(struct odm_predictions *p, const struct odm_want *w)
+{
+	uint8_t *mark = mark_of(p, w->step, w->m);
+
+	for (uint32_t e = 0; e < p->o.n_experts; e++)
+		mark[e] &= (uint8_t)~WAS_ORDERED;
+	for (size_t i = 0; i < w->n; i++) {
+		mark[w->expert[i]] |= WAS_WANTED | WAS_ORDERED | IS_HEDGE;
+		if (i < w->n_predicted)
+			mark[w->expert[i]] &= (uint8_t)~IS_HEDGE;
+	}
 }
 
 bool odm_predictions_placed(struct odm_predictions *p, const struct odm_want *w)
@@ -549,68 +467,19 @@ bool odm_predictions_placed(struct odm_predictions *p, const struct odm_want *w)
 	pthread_mutex_lock(&p->lock);
 	if (find(p, w->step) != NULL) {
 		uint32_t *where = where_of(p, w->step, w->m);
-		uint8_t *mark = mark_of(p, w->step, w->m);
 
 		memset(where, 0xff, p->o.n_experts * sizeof(*where));
-		for (size_t i = 0; i < w->n; i++) {
+		for (size_t i = 0; i < w->n; i++)
 			where[w->expert[i]] = w->worker[i];
-			mark[w->expert[i]] |= WAS_WANTED | (i < w->n_predicted ? 0 : IS_HEDGE);
-			if (i < w->n_predicted)
-				mark[w->expert[i]] &= (uint8_t)~IS_HEDGE;
-		}
 		in_time = !p->entry[entry_index(p, w->step, w->m)].resolved;
+		if (in_time)
+			mark_wanted(p, w);
 	}
 	pthread_mutex_unlock(&p->lock);
 	return in_time;
 }
 
-static bool is_used(const struct odm_predictions *p, const uint16_t *used, size_t n_rows, uint16_t expert)
-{
-	for (size_t i = 0; i < n_rows * p->o.top_k; i++) {
-		if (used[i] == expert)
-			return true;
-	}
-	return false;
-}
-
-/* What became of the layer's WANTs. */
-static void settle(struct odm_predictions *p, const struct step_slot *s, uint32_t m, const uint16_t *used, size_t n_rows)
-{
-	const uint32_t *where = where_of(p, s->step, m);
-	uint8_t *mark = mark_of(p, s->step, m);
-	size_t in_vain = 0;
-
-	for (uint32_t e = 0; e < p->o.n_experts; e++) {
-		const bool needed = mark[e] != 0 && is_used(p, used, n_rows, (uint16_t)e);
-
-		mark[e] |= where[e] != ODM_NOBODY ? WAS_ORDERED : 0;
-		if (!s->scored || mark[e] == 0)
-			continue;
-		in_vain += !needed;
-		p->figures.hedged += (mark[e] & IS_HEDGE) != 0;
-		p->figures.hedge_uses += needed && (mark[e] & IS_HEDGE) != 0;
-	}
-	if (!s->scored)
-		return;
-	p->figures.in_vain += in_vain;
-	od_want_spent(p->policy, n_rows * p->o.top_k, in_vain);
-}
-
-static void resolve_row(struct odm_predictions *p, const struct step_slot *s, uint32_t m, struct row_prediction *r,
-			const uint16_t *used, const float *probability)
-{
-	memcpy(r->used, used, p->o.top_k * sizeof(*used));
-	r->n_used = (uint8_t)p->o.top_k;
-	if (r->heard)
-		score(p, s, m, r, r->wanted.expert, false);
-	if (s->scored)
-		od_recall_see(&p->recall, m);
-	p->figures.corrected += s->scored && r->wanted.corrected;
-	od_want_learn(p->policy, m, &r->said, s->scored ? probability : NULL, &r->wanted);
-}
-
-void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *used,
-			     const float *probability, size_t n_rows)
+void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *used)
 {
 	struct step_slot *s;
 	struct entry *e;
@@ -619,18 +488,81 @@ void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t 
 	s = find(p, step);
 	e = &p->entry[entry_index(p, step, m)];
 	if (s != NULL && !e->resolved) {
-		if (n_rows > s->n_rows)
-			n_rows = s->n_rows;
-		set_dirty(p, e, false);
-		if (s->scored && rows_of(p, step, m)->said.first.n > 0) {
-			p->lead_layers += s->newest_m - m;
-			p->lead_routers++;
-		}
-		settle(p, s, m, used, n_rows);
-		for (size_t i = 0; i < n_rows; i++)
-			resolve_row(p, s, m, &rows_of(p, step, m)[i], used + i * p->o.top_k,
-				    probability != NULL ? probability + i * p->o.n_experts : NULL);
 		e->resolved = true;
+		set_dirty(p, e, false);
+		for (uint32_t i = 0; i < s->n_rows; i++)
+			memcpy(rows_of(p, step, m)[i].used, used + i * p->o.top_k, p->o.top_k * sizeof(*used));
+	}
+	pthread_mutex_unlock(&p->lock);
+}
+
+static bool is_used(const struct odm_predictions *p, const struct row_prediction *r, uint32_t n_rows, uint16_t expert)
+{
+	for (uint32_t i = 0; i < n_rows; i++) {
+		for (uint32_t k = 0; k < p->o.top_k; k++) {
+			if (r[i].used[k] == expert)
+				return true;
+		}
+	}
+	return false;
+}
+
+/* What became of the layer's WANTs. */
+static void settle(struct odm_predictions *p, const struct step_slot *s, uint32_t m)
+{
+	const uint8_t *mark = mark_of(p, s->step, m);
+	size_t wasted = 0;
+
+	for (uint32_t e = 0; e < p->o.n_experts; e++) {
+		const bool hedge = (mark[e] & IS_HEDGE) != 0;
+		bool needed;
+
+		if (mark[e] == 0)
+			continue;
+		needed = is_used(p, rows_of(p, s->step, m), s->n_rows, (uint16_t)e);
+		wasted += !needed;
+		p->figures.hedged += hedge;
+		p->figures.hedge_uses += hedge && needed;
+	}
+	p->figures.wasted += wasted;
+	od_want_spent(p->policy, s->n_rows * p->o.top_k, wasted);
+}
+
+static void count_layer(struct odm_predictions *p, const struct step_slot *s, uint32_t m)
+{
+	const struct row_prediction *r = rows_of(p, s->step, m);
+
+	if (r->predicted.n > 0 && !r->stand_in) {
+		p->figures.times.lead_layers += s->newest_m - m;
+		p->figures.times.lead_routers++;
+	}
+	for (uint32_t i = 0; i < s->n_rows; i++) {
+		od_recall_see(&p->recall, m);
+		if (r[i].predicted.n > 0)
+			score(p, s, m, &r[i], r[i].wanted.expert, false);
+	}
+}
+
+void odm_predictions_learn(struct odm_predictions *p, uint64_t step, uint32_t m, const float *probability)
+{
+	struct step_slot *s;
+	struct entry *e;
+
+	pthread_mutex_lock(&p->lock);
+	s = find(p, step);
+	e = &p->entry[entry_index(p, step, m)];
+	if (s != NULL && e->resolved && !e->learnt) {
+		e->learnt = true;
+		if (s->scored) {
+			count_layer(p, s, m);
+			settle(p, s, m);
+		}
+		for (uint32_t i = 0; i < s->n_rows; i++) {
+			struct row_prediction *r = &rows_of(p, step, m)[i];
+
+			od_want_learn(p->policy, m, &r->predicted,
+				      s->scored && probability != NULL ? probability + i * p->o.n_experts : NULL, &r->wanted);
+		}
 	}
 	pthread_mutex_unlock(&p->lock);
 }
@@ -645,26 +577,6 @@ uint32_t odm_predictions_where(struct odm_predictions *p, uint64_t step, uint32_
 	return worker;
 }
 
-static int by_value(const void *a, const void *b)
-{
-	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-	return x < y ? -1 : x > y;
-}
-
-static void take_times(struct odm_predictions *p, struct odm_prediction_times *t)
-{
-	*t = (struct odm_prediction_times){ .steps = p->n_first, .lead_layers = p->lead_layers,
-					    .lead_routers = p->lead_routers };
-	if (t->steps > 0) {
-		qsort(p->first, t->steps, sizeof(*p->first), by_value);
-		t->first_min_ns = p->first[0];
-		t->first_median_ns = p->first[t->steps / 2];
-		t->first_max_ns = p->first[t->steps - 1];
-	}
-	p->n_first = p->lead_layers = p->lead_routers = 0;
-}
-
 uint32_t odm_predictions_ordered(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t expert)
 {
 	uint32_t worker = ODM_NOBODY;
@@ -676,13 +588,30 @@ uint32_t odm_predictions_ordered(struct odm_predictions *p, uint64_t step, uint3
 	return worker;
 }
 
+static int by_value(const void *a, const void *b)
+{
+	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+static void sort_times(struct odm_predictions *p, struct odm_prediction_times *t)
+{
+	if (t->steps == 0)
+		return;
+	qsort(p->first, t->steps, sizeof(*p->first), by_value);
+	t->first_min_ns = p->first[0];
+	t->first_median_ns = p->first[t->steps / 2];
+	t->first_max_ns = p->first[t->steps - 1];
+}
+
 void odm_predictions_take_figures(struct odm_predictions *p, struct od_recall *r, struct odm_prediction_figures *f)
 {
 	pthread_mutex_lock(&p->lock);
 	if (r != NULL)
 		od_recall_merge(r, &p->recall);
 	*f = p->figures;
-	take_times(p, &f->times);
+	sort_times(p, &f->times);
 	od_recall_reset(&p->recall);
 	p->figures = (struct odm_prediction_figures){ 0 };
 	/* What comes late for these steps belongs to nobody any more. */

@@ -1,12 +1,9 @@
 /* predictions.h - what is predicted for the steps under way, where it is being loaded, and how good it was.
  *
- * A table of (step, m): what the shadow (or another predictor) and main's second opinion said of each row, which experts
- * are wanted for it (common/predict/want_policy.h decides), the worker that each of them was WANTed from, and what the
- * router then chose. Predictions for a step may come before main begins it (the shadow runs ahead on its own token); they
- * are kept with the token they assumed and discarded if main's differs. Until then a row may have predictions for two
- * tokens, the predictor's guess and its second guess; never for more. When the second is wanted too, the first is not
- * sure: then nothing is wanted of layers whose load has all the time of OD-MoE Eq. 1 when it begins with the step,
- * those that meet a group of workers for the second time.
+ * A table of (step, m): what the shadow (or main's own predictor) predicted for each row, which experts are wanted for it
+ * (common/predict/want_policy.h decides), the worker that each of them was WANTed from, and what the router then chose.
+ * Predictions for a step may come before main begins it (the shadow runs ahead on its own token); they are kept with the
+ * token they assumed and discarded if main's differs.
  * Thread: a monitor (mutex inside, no I/O and no callback under it). The loop thread records predictions and sends
  * WANTs; the engine thread begins steps and resolves layers. */
 #ifndef ODM_PREDICTIONS_H
@@ -38,10 +35,10 @@ struct odm_predictions_opts {
 	uint32_t n_layers, n_experts, top_k;
 	uint32_t max_rows;   /* of a decode step */
 	uint32_t max_tokens; /* token indices that recall is kept for */
-	struct od_want_opts want;
+	double hedge;	     /* budget of wasted loads over expert uses; 0: no hedges */
 };
 
-/* The experts that are wanted of a layer: the prediction in order of rank, then what is wanted in case it errs. */
+/* The experts that are wanted of a layer: the prediction in order of rank, then hedges. */
 struct odm_want {
 	uint64_t step;
 	uint32_t m, version; /* grows with each want of the same (step, m) */
@@ -54,28 +51,23 @@ struct odm_want {
 /* Of scored steps. */
 struct odm_prediction_figures {
 	struct odm_prediction_times times;
-	uint64_t hedged, hedge_uses; /* experts wanted besides the prediction; those that were needed */
-	uint64_t corrected;	    /* rows of layers whose prediction the second opinion changed */
-	uint64_t second_guesses;    /* rows whose token was one, with a prediction of the first layer */
-	uint64_t in_vain;	    /* experts that were wanted of a worker and not used */
+	uint64_t hedged, hedge_uses; /* experts wanted as hedges; those that were needed */
+	uint64_t wasted;	     /* experts that were wanted of a worker and not used */
 };
 
 OD_MUST_CHECK int odm_predictions_new(struct odm_predictions **out, const struct odm_predictions_opts *opts,
 				      struct od_err *err);
 void odm_predictions_free(struct odm_predictions *p); /* NULL ok */
 
-/* Loop thread: how many groups of workers take turns; 0, as at first: not known, and second guesses are not wanted. */
-void odm_predictions_set_groups(struct odm_predictions *p, uint32_t n_groups);
-
 /* Loop thread (the shadow) or engine thread (predictors of main's own). True when a WANT should follow:
  * odm_predictions_take_want. False: late, stale, for a token that was not chosen, or nothing that changes what is wanted.
- * A second opinion stands in while there is no first. */
+ * A stand-in's counts while the shadow has said nothing of the row. Its layer and experts have been checked
+ * (od_prediction_check). */
 bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *pred);
 
 /* Engine thread: step begins with these tokens [n_rows] (-1: predictions may assume any); token_index: which generated
- * token the rows are. scored: recall is counted (decode). True when WANTs should follow: of what was held back, or
- * because a second guess was right, or not. */
-bool odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32_t *token, size_t n_rows,
+ * token the rows are. scored: recall is counted (decode). */
+void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32_t *token, size_t n_rows,
 			   uint32_t token_index, bool scored);
 
 /* Engine thread: experts that will certainly be needed at (step, m), without scoring (prefill). */
@@ -90,10 +82,12 @@ bool odm_predictions_take_want(struct odm_predictions *p, struct odm_want *w);
  * the router has spoken meanwhile, and whoever asked where they are may have missed these. */
 bool odm_predictions_placed(struct odm_predictions *p, const struct odm_want *w);
 
-/* Engine thread: the router has spoken; counts recall of every row. used [n_rows][top_k]; probability
- * [n_rows][n_experts] by its softmax, NULL: not known. No WANT for (step, m) will be taken any more. */
-void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *used,
-			     const float *probability, size_t n_rows);
+/* Engine thread: the router has spoken. used [n_rows that the step began with][top_k]. No WANT for (step, m) will be taken
+ * any more: odm_predictions_where is what dealing needs. */
+void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *used);
+/* Engine thread, after that, and before anything is predicted from this router: counts recall and learns. probability
+ * [n_rows][n_experts] by its softmax, NULL: not known. It may wait until the RUNs are sent. */
+void odm_predictions_learn(struct odm_predictions *p, uint64_t step, uint32_t m, const float *probability);
 /* Engine thread: the member where an expert was wanted; ODM_NOBODY. */
 uint32_t odm_predictions_where(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t expert);
 /* Engine thread, after odm_predictions_resolve: the same if its WANT had been sent when the router spoke. */

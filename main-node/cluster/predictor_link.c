@@ -7,31 +7,35 @@
 static void on_prediction(void *arg, const struct od_prediction *p)
 {
 	struct odm_predictor_link *l = arg;
+	struct od_prediction said = *p;
 
-	if (odm_predictions_add(odm_cluster_predictions(l->cluster), p))
+	said.stand_in = odm_cluster_opts(l->cluster)->shadow;
+	if (odm_predictions_add(odm_cluster_predictions(l->cluster), &said))
 		l->wants = true;
 }
 
 int odm_predictor_link_open(struct odm_predictor_link *l, struct odm_cluster *c, const struct od_forward_opts *fo,
-			    const char *kind, enum od_opinion opinion, struct od_err *err)
+			    struct od_err *err)
 {
+	const struct od_predictor_kind *kind = odm_cluster_opts(c)->own;
 	const struct od_predictor_opts o = {
 		.config = fo->config,
 		.dense = fo->dense,
 		.backend = fo->backend,
 		.pool = fo->pool,
 		.max_rows = fo->max_rows,
-		.opinion = opinion,
 		.emit = on_prediction,
 		.arg = l,
 	};
 
+	if (kind == NULL)
+		return OD_OK;
 	l->cluster = c;
 	l->rows = calloc(fo->max_rows, sizeof(*l->rows));
 	l->token = calloc(fo->max_rows, sizeof(*l->token));
 	if (l->rows == NULL || l->token == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "predictor: no memory for %zu rows", fo->max_rows);
-	return od_predictor_new(&l->predictor, kind, &o, err);
+	return kind->make(&l->predictor, &o, err);
 }
 
 void odm_predictor_link_close(struct odm_predictor_link *l)

@@ -1,5 +1,6 @@
 /* predictor_link.h - a predictor of main's own (common/predict/predictor.h), driven by main's steps: what it says goes
- * into the table of predictions, and the loop thread is told to send WANTs.
+ * into the table of predictions, and the loop thread is told to send WANTs. Beside a shadow it stands in (struct
+ * od_prediction).
  *
  * Thread: the engine thread. Owner: the cluster service, which calls begin_step before the layers and routed for each
  * layer when its RUNs have gone out, so that the predictor thinks while the workers compute. */
@@ -19,10 +20,9 @@ struct odm_predictor_link {
 	bool wants;			/* something has been said that is not sent yet */
 };
 
-/* kind: one of od_predictor_kinds. */
+/* The one that the cluster's options name. */
 OD_MUST_CHECK int odm_predictor_link_open(struct odm_predictor_link *l, struct odm_cluster *c,
-					  const struct od_forward_opts *fo, const char *kind, enum od_opinion opinion,
-					  struct od_err *err);
+					  const struct od_forward_opts *fo, struct od_err *err);
 void odm_predictor_link_close(struct odm_predictor_link *l); /* one that is all zero, too */
 
 void odm_predictor_link_step(struct odm_predictor_link *l, const struct odm_step *step);

@@ -116,7 +116,6 @@ static bool open_sequence(struct odm_shadow_link *s, uint64_t epoch, const struc
 	s->open.sequence = step->sequence;
 	s->open.prompt_tokens = step->prompt_tokens;
 	s->open.own_state = s->align.kv_period == 0;
-	s->open.second_guesses = s->align.second_guesses;
 	s->open.temperature = o->temperature;
 	s->open.top_k = o->top_k;
 	s->open.top_p = o->top_p;

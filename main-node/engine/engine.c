@@ -18,6 +18,8 @@
 #define DEFAULT_HEDGE_PERCENT 5 /* docs/BENCHMARKS.md: nearly all that hedging can bring an INT8 shadow */
 #define LOCAL_CHILD_THREADS 1 /* children of --local share the machine with each other */
 
+const char *const odm_predictor_names[] = { "shadow", "none", OD_PREDICTOR_NAMES, NULL };
+
 void odm_engine_defaults(struct odm_engine_opts *o)
 {
 	*o = (struct odm_engine_opts){
@@ -26,7 +28,7 @@ void odm_engine_defaults(struct odm_engine_opts *o)
 		.prefill_rows = DEFAULT_PREFILL_ROWS,
 		.mode = ODM_LOCAL,
 		.predictor = ODM_PREDICTOR_AUTO,
-		.second_opinion = -1,
+		.stand_in = -1,
 		.hedge_percent = DEFAULT_HEDGE_PERCENT,
 		.precision = -1,
 		.dense_precision = -1,
@@ -162,10 +164,19 @@ static int choose_predictor(struct odm_engine *e, struct od_err *err)
 			       e->opts.hosts_path);
 	if (e->opts.predictor != ODM_PREDICT_SHADOW)
 		od_hosts_without_shadow(&e->hosts); /* nobody would listen to it: it need not be there */
-	if (e->opts.predictor == ODM_PREDICT_NONE && e->opts.second_opinion >= 0)
-		return od_fail(err, OD_ERR_ARG, "--second-opinion: there is no first; use --predictor %s",
-			       od_predictor_kinds[e->opts.second_opinion]);
+	if (e->opts.predictor != ODM_PREDICT_SHADOW && e->opts.stand_in >= 0)
+		return od_fail(err, OD_ERR_ARG, "--stand-in: %s names no shadow; use --predictor %s", e->opts.hosts_path,
+			       od_predictor_kinds[e->opts.stand_in].name);
 	return OD_OK;
+}
+
+static const struct od_predictor_kind *own_predictor(const struct odm_engine_opts *o)
+{
+	if (o->own != NULL)
+		return o->own;
+	if (o->predictor >= ODM_PREDICT_OWN)
+		return &od_predictor_kinds[o->predictor - ODM_PREDICT_OWN];
+	return o->stand_in >= 0 ? &od_predictor_kinds[o->stand_in] : NULL;
 }
 
 static int open_cluster(struct odm_engine *e, struct od_err *err)
@@ -187,16 +198,15 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 			.max_rows = odm_run_rows(e->config, e->opts.profile),
 			.group_size = (uint32_t)e->opts.group_size,
 			.align = e->opts.align,
-			.predictor = (uint32_t)e->opts.predictor,
-			.second_opinion = e->opts.second_opinion < 0 ? NULL : od_predictor_kinds[e->opts.second_opinion],
-			.want = { .hedge = e->opts.hedge_percent / 100, .correct = e->opts.second_opinion >= 0 },
+			.shadow = e->opts.predictor == ODM_PREDICT_SHADOW,
+			.own = own_predictor(&e->opts),
+			.hedge = e->opts.hedge_percent / 100,
 			.hosts = &e->hosts,
 			.hosts_path = e->opts.mode == ODM_WORKERS ? e->opts.hosts_path : NULL,
 			.connect_timeout_ns = e->opts.connect_timeout_ns,
 			.cancel = e->opts.cancel,
 		};
 
-		co.align.second_guesses = e->opts.hedge_percent > 0;
 		od_pack_fingerprint_bytes(e->pack, co.fingerprint);
 		rc = odm_cluster_open(&c, &co, err);
 	}

@@ -14,7 +14,9 @@
 
 struct odm_engine;
 
-#define ODM_PREDICTOR_AUTO (-1)
+/* From ODM_PREDICT_OWN on, main's own: od_predictor_kinds in their order. */
+enum odm_predictor { ODM_PREDICTOR_AUTO = -1, ODM_PREDICT_SHADOW, ODM_PREDICT_NONE, ODM_PREDICT_OWN };
+extern const char *const odm_predictor_names[]; /* "shadow", "none", OD_PREDICTOR_NAMES, NULL */
 
 enum odm_mode { ODM_RESIDENT, ODM_LOCAL, ODM_WORKERS };
 
@@ -38,8 +40,9 @@ struct odm_engine_opts {
 	uint32_t local_workers;	     /* ODM_LOCAL */
 	struct odm_align align;	     /* of the shadow */
 	int predictor;		     /* index of odm_predictor_names; ODM_PREDICTOR_AUTO: the shadow if there is one */
-	int second_opinion;	     /* index of od_predictor_kinds; -1: none */
-	double hedge_percent;	     /* loads in vain over expert uses that hedging may bring them up to; 0: none */
+	int stand_in;		     /* index of od_predictor_kinds: main's own while the shadow is silent; -1: none */
+	const struct od_predictor_kind *own; /* with ODM_PREDICT_OWN: this one; NULL: as predictor says */
+	double hedge_percent;	     /* budget of wasted loads over expert uses; 0: no hedges */
 	uint64_t group_size;	     /* 0: top-k */
 	uint64_t connect_timeout_ns;
 	bool mixed;

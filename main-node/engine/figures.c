@@ -118,11 +118,9 @@ static void print_cluster(const struct odm_figures *f, FILE *out)
 		fprintf(out, "recall      nothing was predicted; predictions late %llu, missing %llu\n",
 			(unsigned long long)f->late_predictions, (unsigned long long)f->missing_predictions);
 	if (f->has_predictor && f->expert_uses > 0)
-		fprintf(out, "served      %.3f%% of %llu expert uses in time, with %.1f%% extra loads (%llu); hedged %llu, "
-			"corrected %llu, second guesses %llu\n", 100 * odm_figures_served(f),
-			(unsigned long long)f->expert_uses,
-			100 * odm_figures_extra(f), (unsigned long long)f->extra_loads, (unsigned long long)f->hedged,
-			(unsigned long long)f->corrected, (unsigned long long)f->second_guesses);
+		fprintf(out, "served      %.3f%% of %llu expert uses in time, with %.1f%% extra loads (%llu); hedged %llu\n",
+			100 * odm_figures_served(f), (unsigned long long)f->expert_uses,
+			100 * odm_figures_extra(f), (unsigned long long)f->extra_loads, (unsigned long long)f->hedged);
 	print_alignment(f, out);
 	if (f->cache_uses > 0)
 		fprintf(out, "cache       %llu expert uses: %.1f%% kept full, %.1f%% compressed, %.1f%% as SM bytes, %.1f%% as "
@@ -231,8 +229,6 @@ void odm_figures_json(const struct odm_figures *f, json_t *into)
 	put_u64(into, "begun_loads", f->begun_loads);
 	put_u64(into, "hedged", f->hedged);
 	put_u64(into, "hedge_uses", f->hedge_uses);
-	put_u64(into, "corrected", f->corrected);
-	put_u64(into, "second_guesses", f->second_guesses);
 	put_u64(into, "stalls", f->stalls);
 	put_s(into, "stall_s", f->stall_ns);
 	put_u64(into, "decode_layers", f->decode_layers);

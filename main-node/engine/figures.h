@@ -37,8 +37,6 @@ struct odm_figures {
 	uint64_t extra_loads;		/* begun and never used, by the workers' counters; */
 	uint64_t begun_loads;		/* both, by the workers' counters */
 	uint64_t hedged, hedge_uses;	/* experts wanted besides the prediction; those of them that were needed */
-	uint64_t corrected;		/* rows of a layer whose prediction the second opinion changed */
-	uint64_t second_guesses;	/* rows whose token the shadow had named as its second guess */
 	uint64_t stalls;		/* experts that were not resident when their rows arrived */
 	uint64_t stall_ns;		/* time main waited for loads: the longest wait of each layer */
 	uint64_t decode_layers;		/* layers of decode steps */

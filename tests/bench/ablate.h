@@ -12,7 +12,7 @@
 #define ABLATE_MAX_BARS 32
 
 struct ablate_setting {
-	int predictor; /* index of odm_predictor_names */
+	int predictor; /* index of rival_names */
 	uint64_t align_token, align_kv; /* the shadow's periods; 0: never */
 	double load_time_ms;
 };
@@ -44,7 +44,7 @@ struct ablate {
 	double window_ms, run_time_ms, load_time_ms; /* window: of the calibration, NaN without one */
 	uint64_t max_tokens;
 	uint32_t workers, groups, slots;
-	const char *precision, *departure, *second_opinion, *fingerprint;
+	const char *precision, *departure, *fingerprint;
 	double hedge_percent;
 };
 

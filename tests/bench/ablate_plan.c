@@ -1,4 +1,5 @@
 #include "tests/bench/ablate.h"
+#include "tests/bench/rivals.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +34,7 @@ static int predictor_named(const char *name)
 {
 	int i = 0;
 
-	while (strcmp(odm_predictor_names[i], name) != 0)
+	while (strcmp(rival_names[i], name) != 0)
 		i++;
 	return i;
 }

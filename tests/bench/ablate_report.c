@@ -3,6 +3,7 @@
 #include "tests/bench/ablate.h"
 #include "tests/bench/ablate_summary.h"
 #include "tests/bench/bench_table.h"
+#include "tests/bench/rivals.h"
 
 #include <math.h>
 
@@ -27,8 +28,7 @@ static void report_setup(const struct ablate *a, struct od_report *r)
 	od_report_fact(r, "slots", "slots of a worker", OD_INT(a->slots), 0, NULL);
 	od_report_fact(r, "shadow_precision", "shadow's precision", OD_TEXT(a->precision), 0, NULL);
 	od_report_fact(r, "departure", "shadow's departure", OD_TEXT(a->departure), 0, NULL);
-	od_report_fact(r, "second_opinion", "second opinion to the shadow", OD_TEXT(a->second_opinion), 0, NULL);
-	od_report_fact(r, "hedge_percent", "hedging, loads in vain over uses", OD_REAL(a->hedge_percent), 1, "%");
+	od_report_fact(r, "hedge_percent", "hedges: budget of wasted loads over uses", OD_REAL(a->hedge_percent), 1, "%");
 	od_report_fact(r, "load_time_ms", "paced load", OD_REAL(a->load_time_ms), 2, "ms");
 	od_report_fact(r, "run_time_ms", "paced computation of an expert", OD_REAL(a->run_time_ms), 2, "ms");
 	if (!isnan(a->window_ms))
@@ -135,7 +135,7 @@ static void report_runs(const struct ablate *a, struct od_report *r)
 			const struct odm_figures *f = &ablate_runs(a, s)[i];
 
 			od_table_row(t, (struct od_cell[]){
-				OD_TEXT(odm_predictor_names[k->predictor]), OD_INT(k->align_token), OD_INT(k->align_kv),
+				OD_TEXT(rival_names[k->predictor]), OD_INT(k->align_token), OD_INT(k->align_kv),
 				OD_REAL(k->load_time_ms), OD_TEXT(a->prompts->prompt[i].name), OD_INT(f->tokens),
 				OD_REAL(od_seconds(f->decode_ns)), OD_REAL(odm_figures_tok_per_s(f)),
 				OD_INT(f->expert_uses), OD_INT(f->predicted_uses), OD_INT(f->recalled_uses), OD_INT(f->stalls),

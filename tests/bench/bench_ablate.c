@@ -10,6 +10,7 @@
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_plot.h"
 #include "tests/bench/recall_progress.h"
+#include "tests/bench/rivals.h"
 
 #include <math.h>
 #include <signal.h>
@@ -57,8 +58,8 @@ static void on_signal(int number)
 }
 
 /* A run starts its own cluster, and who predicts and what is aligned is what runs differ in. */
-static const char *const without[] = { "workers", "resident", "predictor", "align-token", "align-kv", "trace", "record-routes",
-	NULL };
+static const char *const without[] = { "workers", "resident", "predictor", "stand-in", "align-token", "align-kv", "trace",
+	"record-routes", NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
@@ -90,8 +91,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  "milliseconds after its computation began; default 3", 0, 60000, NULL },
 		{ "departure", OD_ARG_CHOICE, &a->opts.departure, "D", "late (default): the shadow waits for main's token, or "
 		  "early: it runs ahead on its own", 0, 0, odm_departure_names },
-		{ "hedge", OD_ARG_REAL, &a->opts.hedge_percent, "PERCENT", "the shadow's runners-up are loaded too, until loads "
-		  "in vain are PERCENT of expert uses; default 0", 0, 400, NULL },
+		{ "hedge", OD_ARG_REAL, &a->opts.hedge_percent, "PERCENT", "prefetch likely runners-up of the shadow's predictions, up "
+		  "to PERCENT wasted loads per expert use; default 0", 0, 400, NULL },
 	};
 
 	odm_engine_args_defaults(a);
@@ -104,8 +105,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		"Usage: od-bench ablate --prompts FILE [OPTIONS]\n\n"
 		"What the shadow and each kind of alignment are worth, on a live local cluster that every run starts anew.\n"
 		"Workers are paced, so that a few cores can stand for ten machines: --load-time is half the window unless\n"
-		"told otherwise. The shadow is the paper's, with late departure, no hedging and no second opinion, unless\n"
-		"the options for them say else. Paced times must be long against what this machine needs itself (see\n"
+		"told otherwise. The shadow is the paper's, with late departure, no hedging, unless the options for\n"
+		"them say else. Paced times must be long against what this machine needs itself (see\n"
 		"t_main), or it is the machine that is measured.\n"
 		"Example: od-bench ablate --pack PACK --prompts tests/bench/prompts.jsonl --limit 20 --svg plots\n", err);
 }
@@ -154,11 +155,9 @@ static int generate(struct ablate_bench *b, const struct ablate_setting *s, cons
 	struct odm_engine *e;
 	int rc;
 
-	eo.predictor = s->predictor;
-	if (s->predictor != ODM_PREDICT_SHADOW) { /* what mends a shadow is no part of the rivals */
-		eo.second_opinion = -1;
-		eo.hedge_percent = 0;
-	}
+	rival_choose(&eo, s->predictor);
+	if (s->predictor != ODM_PREDICT_SHADOW)
+		eo.hedge_percent = 0; /* of the shadow alone */
 	eo.align.token_period = (uint32_t)s->align_token;
 	eo.align.kv_period = (uint32_t)s->align_kv;
 	eo.load_time_ms = s->load_time_ms;
@@ -181,7 +180,7 @@ static void note_other_tokens(struct ablate *a, size_t setting, size_t prompt)
 
 	if (a->n_other_tokens++ == 0)
 		snprintf(a->first_other, sizeof(a->first_other), "%s, predictor %s, periods %llu and %llu, load %.2f ms",
-			 a->prompts->prompt[prompt].name, odm_predictor_names[s->predictor],
+			 a->prompts->prompt[prompt].name, rival_names[s->predictor],
 			 (unsigned long long)s->align_token, (unsigned long long)s->align_kv, s->load_time_ms);
 }
 
@@ -303,7 +302,6 @@ static void describe(struct ablate_bench *b)
 	a->slots = f->slots;
 	a->precision = od_precision_names[e->precision];
 	a->departure = odm_departure_names[e->departure];
-	a->second_opinion = e->second_opinion < 0 ? "none" : od_predictor_kinds[e->second_opinion];
 	a->hedge_percent = e->hedge_percent;
 	a->fingerprint = od_pack_fingerprint(b->pack);
 }

@@ -10,6 +10,7 @@
 #include "tests/bench/recall_report.h"
 #include "tests/bench/recall_run.h"
 #include "tests/bench/recall_sweep.h"
+#include "tests/bench/rivals.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,7 +60,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  "(default: same, as --precision)", 0, 0, NULL },
 		{ "align", OD_ARG_STRING, &o->align, "LIST", "T<i>_KV<j>: the token every i steps, keys and values every j, "
 		  "0 is never; default T1_KV1; with a cluster one", 0, 0, NULL },
-		{ "predictor", OD_ARG_STRING, &o->predictor, "LIST", "shadow (default), and the rivals in main's own "
+		{ "predictor", OD_ARG_STRING, &o->predictor, "LIST", "shadow (default), and its rivals in main's "
 		  "process: next-gate, multi-gate, popularity, history, trajectory, random; with a cluster one", 0, 0, NULL },
 		{ "sweep", OD_ARG_CHOICE, &o->sweep, "NAME", "the configurations of a figure of OD-MoE: fig3 (recall against "
 		  "token index), fig6 (alignment periods), table1 (rivals), or all; --precision: those of the pack", 0, 0,
@@ -68,9 +69,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON, with every token index and every prompt", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Served in time, on a simulated cluster (without a real one)" },
 		{ "served", OD_ARG_FLAG, &o->served, NULL, "what share of expert uses would be served in time, and with how many "
-		  "extra loads: with late and with early departure, with corrections, with hedges, with second guesses", 0, 0,
-		  NULL },
-		{ "sim-hedge", OD_ARG_STRING, &o->sim.hedge, "LIST", "hedges up to so many percent of loads in vain over uses "
+		  "extra loads: with late and with early departure, and with hedges", 0, 0, NULL },
+		{ "sim-hedge", OD_ARG_STRING, &o->sim.hedge, "LIST", "budgets of hedges, percent of wasted loads over uses "
 		  "(default: 2,5,10)", 0, 0, NULL },
 		{ "sim-workers", OD_ARG_UINT, &o->sim.workers, "N", "workers, in groups of top-k (default: 8)", 1, 64, NULL },
 		{ "sim-slots", OD_ARG_UINT, &o->sim.slots, "N", "slots of each (default: 2)", 1, 64, NULL },
@@ -96,7 +96,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 
 static int parse_predictors(const struct options *o, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
 {
-	int rc = recall_parse_list("predictor", o->predictor != NULL ? o->predictor : "shadow", odm_predictor_names, out, n,
+	int rc = recall_parse_list("predictor", o->predictor != NULL ? o->predictor : "shadow", rival_names, out, n,
 				   err);
 
 	for (size_t i = 0; rc == OD_OK && i < *n; i++) {
@@ -180,7 +180,7 @@ static int check_live(struct options *o, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	/* Said aloud, so that a cluster without a shadow is refused at the start and by name. */
-	e->predictor = predictors[0];
+	rival_choose(e, predictors[0]);
 	e->quiet = o->json;
 	return odm_engine_args_finish(&o->engine, err);
 }
@@ -201,8 +201,8 @@ static const char *cluster_only(const struct odm_engine_opts *e)
 		return "group-size";
 	if (e->mixed)
 		return "mixed";
-	if (e->second_opinion >= 0)
-		return "second-opinion";
+	if (e->stand_in >= 0)
+		return "stand-in";
 	if (e->hedge_percent != defaults.hedge_percent)
 		return "hedge";
 	if (e->load_time_ms > 0)
@@ -320,7 +320,7 @@ static int list_configs(const struct options *o, struct recall_configs *c, struc
 		rc = check_heard(o, predictor, n_predictor, err);
 	for (size_t i = 0; rc == OD_OK && i < n_predictor; i++) {
 		if (predictor[i] != ODM_PREDICT_SHADOW) {
-			rc = recall_add_predictor(c, odm_predictor_names[predictor[i]], err);
+			rc = recall_add_predictor(c, rival_names[predictor[i]], err);
 			continue;
 		}
 		for (size_t p = 0; rc == OD_OK && p < n_choice; p++) {

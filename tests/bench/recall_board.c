@@ -86,8 +86,6 @@ void recall_board_add(struct recall_board *b, const struct od_prediction *p)
 	early = step > b->step || (step == b->step && !b->begun);
 	if (b->tape != NULL && (early || b->any_token || p->token == token_of(b, step)))
 		recall_tape_add(b->tape, step, p, token_of(b, step), early);
-	if (p->token_gap > 0)
-		return; /* the guess stands */
 	if (p->m == 0 && early) {
 		b->counts->guesses++;
 		b->counts->wrong_guesses += p->token != token_of(b, step);

@@ -5,7 +5,7 @@
  *
  * Of several predictions for a row of a layer the last one counts; each counts for its lead, of those that came before
  * the step began the last one. What was predicted for another token than main's is void, unless the token of that step
- * is left to the shadow. A second guess is for the tape alone.
+ * is left to the shadow.
  * Thread: its owner's. Owner: recall_board_open's caller; recording, counts and dump are borrowed. */
 #ifndef OD_BENCH_RECALL_BOARD_H
 #define OD_BENCH_RECALL_BOARD_H

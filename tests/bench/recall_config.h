@@ -22,7 +22,7 @@ struct recall_align {
 struct recall_config {
 	char name[64];	/* "nf4+bf16 T1_KV4", "next-gate" */
 	char group[32]; /* "nf4+bf16"; "rivals" */
-	const char *predictor; /* of od_predictor_kinds; NULL: the shadow, to which the rest belongs */
+	const char *predictor; /* one of rival_kinds; NULL: the shadow, to which the rest belongs */
 	struct od_shadow_choice choice;
 	struct recall_align align;
 };

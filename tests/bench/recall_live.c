@@ -20,7 +20,7 @@ struct live {
 	uint64_t lead_layers, lead_routers;
 	double *first_ms; /* [n_first]: of a text, its median time from STEP to the first prediction */
 	size_t n_first;
-	uint64_t uses, served, extra_loads, hedged, corrected, second_guesses;
+	uint64_t uses, served, extra_loads, hedged;
 };
 
 static int run_prompt(struct live *l, size_t i, struct od_err *err)
@@ -52,8 +52,6 @@ static int run_prompt(struct live *l, size_t i, struct od_err *err)
 	l->served += r.figures.served_in_time;
 	l->extra_loads += r.figures.extra_loads;
 	l->hedged += r.figures.hedged;
-	l->corrected += r.figures.corrected;
-	l->second_guesses += r.figures.second_guesses;
 	l->finish[i] = odm_finish_name(r.finish);
 	l->workers = r.figures.workers;
 	l->groups = r.figures.groups;
@@ -103,8 +101,6 @@ static void report_served(const struct live *l, struct od_report *r)
 	od_report_fact(r, "served_in_time", "served in time, of all uses", OD_REAL((double)l->served / uses), 5, NULL);
 	od_report_fact(r, "extra_loads", "  extra loads over uses", OD_REAL((double)l->extra_loads / uses), 4, NULL);
 	od_report_fact(r, "hedged", "  hedges over uses", OD_REAL((double)l->hedged / uses), 4, NULL);
-	od_report_fact(r, "corrected", "  rows of layers corrected", OD_INT(l->corrected), 0, NULL);
-	od_report_fact(r, "second_guesses", "  second guesses that were right", OD_INT(l->second_guesses), 0, NULL);
 }
 
 static void report_setting(const struct live *l, struct od_report *r)
@@ -112,7 +108,7 @@ static void report_setting(const struct live *l, struct od_report *r)
 	const struct odm_engine_opts *e = l->opts;
 	bool ours = e->mode == ODM_LOCAL && e->predictor == ODM_PREDICT_SHADOW; /* else its command line says */
 
-	od_report_fact(r, "predictor", "predictor", OD_TEXT(odm_predictor_names[e->predictor]), 0, NULL);
+	od_report_fact(r, "predictor", "predictor", OD_TEXT(e->own != NULL ? e->own->name : odm_predictor_names[e->predictor]), 0, NULL);
 	if (ours)
 		od_report_fact(r, "shadow_precision", "shadow's precision",
 			       OD_TEXT(od_precision_names[e->precision < 0 ? OD_PRECISION_INT8 - 1 : e->precision]), 0, NULL);

@@ -18,7 +18,7 @@ static void emit(void *arg, const struct od_prediction *p)
 	recall_board_add(r->board, p);
 }
 
-int recall_rival_new(struct recall_rival **out, const char *kind, const struct od_forward_opts *forward,
+int recall_rival_new(struct recall_rival **out, const struct od_predictor_kind *kind, const struct od_forward_opts *forward,
 		     struct od_err *err)
 {
 	struct recall_rival *r = calloc(1, sizeof(*r));
@@ -34,12 +34,12 @@ int recall_rival_new(struct recall_rival **out, const char *kind, const struct o
 
 	*out = NULL;
 	if (r == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "predictor %s", kind);
+		return od_fail(err, OD_ERR_NOMEM, "predictor %s", kind->name);
 	r->config = forward->config;
 	r->chunk = (uint32_t)forward->max_rows;
 	r->rows = calloc(r->chunk, sizeof(*r->rows));
-	rc = r->rows != NULL ? od_predictor_new(&r->predictor, kind, &o, err) :
-			       od_fail(err, OD_ERR_NOMEM, "predictor %s", kind);
+	rc = r->rows != NULL ? kind->make(&r->predictor, &o, err) :
+			       od_fail(err, OD_ERR_NOMEM, "predictor %s", kind->name);
 	if (rc == OD_OK)
 		*out = r;
 	else

@@ -13,8 +13,8 @@
 struct recall_rival;
 
 /* forward: the true model's, max_rows as it was recorded with. */
-OD_MUST_CHECK int recall_rival_new(struct recall_rival **out, const char *kind, const struct od_forward_opts *forward,
-				   struct od_err *err);
+OD_MUST_CHECK int recall_rival_new(struct recall_rival **out, const struct od_predictor_kind *kind,
+				   const struct od_forward_opts *forward, struct od_err *err);
 void recall_rival_free(struct recall_rival *r); /* NULL ok */
 
 /* The number of the first decode step of the next recording: the board's first_step. */

@@ -6,6 +6,7 @@
 #include "tests/bench/recall_progress.h"
 #include "tests/bench/recall_rival.h"
 #include "tests/bench/recall_shadow.h"
+#include "tests/bench/rivals.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -18,10 +19,6 @@ struct crew {
 	struct recall_run *run;
 	const struct od_backend *backend;
 	struct recall_rival *rival[RECALL_CONFIGS_MAX]; /* NULL: a shadow's configuration */
-	/* For simulations of clusters: main's own gates. In turn. */
-	struct recall_rival *gates; /* NULL: none */
-	struct recall_tape gates_tape;
-	struct recall_counts gates_counts; /* of no interest */
 	FILE *dump;
 	struct od_route_writer *routes;
 	uint64_t routes_step; /* last number given out */
@@ -148,40 +145,19 @@ static int write_dump(struct hand *h, struct od_err *err)
 	return rc;
 }
 
-/* What main's own gates say of a prompt. */
-static int replay_gates(struct crew *w, const struct recall_recording *rec, struct od_err *err)
-{
-	struct recall_board board = {
-		.rec = rec,
-		.config = od_pack_config(w->run->pack),
-		.counts = &w->gates_counts,
-		.first_step = recall_rival_first_step(w->gates, rec),
-		.tape = &w->gates_tape,
-	};
-	int rc = recall_board_open(&board, err);
-
-	recall_tape_clear(&w->gates_tape);
-	if (rc == OD_OK)
-		recall_rival_replay(w->gates, &board);
-	recall_board_close(&board);
-	return rc;
-}
-
 /* The prompt on the simulated clusters. */
-static int simulate(struct hand *h, size_t prompt, const struct recall_recording *rec, struct od_err *err)
+static void simulate(struct hand *h, size_t prompt, const struct recall_recording *rec)
 {
 	struct crew *w = h->crew;
-	int rc = replay_gates(w, rec, err);
 
-	for (size_t i = 0; rc == OD_OK && i < w->run->configs->n; i++) {
+	for (size_t i = 0; i < w->run->configs->n; i++) {
 		struct served_trace t;
 
 		if (w->rival[i] != NULL)
 			continue;
-		t = recall_tape_trace(&h->tape[i], &w->gates_tape, rec, od_pack_config(w->run->pack));
+		t = recall_tape_trace(&h->tape[i], rec, od_pack_config(w->run->pack));
 		recall_served_run(&w->run->served, i, prompt, &t);
 	}
-	return rc;
 }
 
 /* What goes from prompt to prompt in order: the rivals, the simulated clusters, the dump, and the routes. */
@@ -199,7 +175,7 @@ static int in_order(struct hand *h, size_t prompt, struct recall_recording *rec,
 		recall_progress_done(&w->progress, 1);
 	}
 	if (rc == OD_OK && h->tape != NULL)
-		rc = simulate(h, prompt, rec, err);
+		simulate(h, prompt, rec);
 	if (rc == OD_OK)
 		rc = write_dump(h, err);
 	if (rc == OD_OK && w->routes != NULL)
@@ -300,7 +276,7 @@ static struct recall_recorder_opts recorder_opts(const struct recall_run *r, con
 		.positions = positions(r),
 		.ctx_tokens = (uint32_t)r->opt.ctx_tokens,
 		.max_tokens = r->opt.max_tokens,
-		.residual = has_rivals(r) || r->opt.served != NULL,
+		.residual = has_rivals(r),
 	};
 }
 
@@ -312,32 +288,9 @@ static int open_rivals(struct crew *w, struct od_err *err)
 
 	for (size_t i = 0; rc == OD_OK && i < all->n; i++) {
 		if (all->config[i].predictor != NULL)
-			rc = recall_rival_new(&w->rival[i], all->config[i].predictor, &f, err);
+			rc = recall_rival_new(&w->rival[i], rival_kind(all->config[i].predictor), &f, err);
 	}
 	return rc;
-}
-
-static int open_gates(struct crew *w, struct od_err *err)
-{
-	const struct od_config *c = od_pack_config(w->run->pack);
-	const struct od_forward_opts f = forward_of(w, NULL, w->run->opt.prefill_rows);
-	int rc;
-
-	if (w->run->opt.served == NULL)
-		return OD_OK;
-	rc = recall_rival_new(&w->gates, "multi-gate", &f, err);
-	if (rc == OD_OK)
-		rc = recall_tape_init(&w->gates_tape, c->n_layers, w->run->opt.max_tokens, true, err);
-	if (rc == OD_OK)
-		rc = recall_counts_init(&w->gates_counts, c->n_layers, w->run->opt.max_tokens, err);
-	return rc;
-}
-
-static void close_gates(struct crew *w)
-{
-	recall_rival_free(w->gates);
-	recall_tape_fini(&w->gates_tape);
-	recall_counts_fini(&w->gates_counts);
 }
 
 static int open_tapes(const struct recall_run *r, struct hand *h, struct od_err *err)
@@ -351,7 +304,7 @@ static int open_tapes(const struct recall_run *r, struct hand *h, struct od_err 
 		return od_fail(err, OD_ERR_NOMEM, "predictions of %zu configurations", r->configs->n);
 	for (size_t i = 0; rc == OD_OK && i < r->configs->n; i++) {
 		if (r->configs->config[i].predictor == NULL)
-			rc = recall_tape_init(&h->tape[i], od_pack_config(r->pack)->n_layers, r->opt.max_tokens, false, err);
+			rc = recall_tape_init(&h->tape[i], od_pack_config(r->pack)->n_layers, r->opt.max_tokens, err);
 	}
 	return rc;
 }
@@ -434,8 +387,6 @@ int recall_run_all(struct recall_run *r, struct od_err *err)
 	if (rc == OD_OK)
 		rc = open_rivals(&w, err);
 	if (rc == OD_OK)
-		rc = open_gates(&w, err);
-	if (rc == OD_OK)
 		rc = open_hands(&w, hand, n, err);
 	if (rc == OD_OK)
 		rc = open_dump(&w, err);
@@ -451,7 +402,6 @@ int recall_run_all(struct recall_run *r, struct od_err *err)
 		rc = OD_ERR_IO;
 	for (size_t i = 0; i < n; i++)
 		close_hand(&hand[i], r->configs->n);
-	close_gates(&w);
 	for (size_t i = 0; i < r->configs->n; i++)
 		recall_rival_free(w.rival[i]);
 	pthread_cond_destroy(&w.turn_changed);
@@ -535,9 +485,8 @@ static uint64_t thread_bytes(const struct recall_run *r)
 	if (!od_add(recall_recorder_bytes(&o), od_seq_state_bytes(f.config, f.profile, o.positions), &one) ||
 	    !od_mul(one, r->opt.threads, &all))
 		return UINT64_MAX;
-	if (r->opt.served != NULL) /* its own gates, and of each thread each configuration */
-		all += recall_tape_bytes(f.config->n_layers, r->opt.max_tokens, true) +
-		       recall_tape_bytes(f.config->n_layers, r->opt.max_tokens, false) * r->opt.threads * r->configs->n;
+	if (r->opt.served != NULL)
+		all += recall_tape_bytes(f.config->n_layers, r->opt.max_tokens) * r->opt.threads * r->configs->n;
 	return all;
 }
 

@@ -46,21 +46,18 @@ int recall_served_check(const struct recall_served_opts *o, struct od_err *err)
 
 /* ---- Ways ---- */
 
-static void add_way(struct recall_served *s, bool early, bool correct, double percent, bool second_guesses)
+static void add_way(struct recall_served *s, bool early, double percent)
 {
 	struct recall_way *w = &s->way[s->n_ways++];
 	int n;
 
 	w->early = early;
-	w->second_guesses = second_guesses;
-	w->want = (struct od_want_opts){ .hedge = percent / 100, .correct = correct };
-	n = snprintf(w->name, sizeof(w->name), "%s%s", early ? "early" : "late", correct ? ", corrected" : "");
+	w->hedge = percent / 100;
+	n = snprintf(w->name, sizeof(w->name), "%s", early ? "early" : "late");
 	if (percent > 0)
-		snprintf(w->name + n, sizeof(w->name) - (size_t)n, ", hedge %g%%%s", percent,
-			 second_guesses ? ", second guesses" : "");
+		snprintf(w->name + n, sizeof(w->name) - (size_t)n, ", hedge %g%%", percent);
 }
 
-/* Each alone, then together. */
 static int list_ways(struct recall_served *s, struct od_err *err)
 {
 	double hedge[RECALL_HEDGES_MAX];
@@ -69,13 +66,10 @@ static int list_ways(struct recall_served *s, struct od_err *err)
 
 	if (rc != OD_OK)
 		return rc;
-	add_way(s, false, false, 0, false);
-	add_way(s, true, false, 0, false);
-	add_way(s, true, true, 0, false);
-	for (int which = 0; which < 4; which++) {
-		for (size_t i = 0; i < n; i++)
-			add_way(s, true, which % 2 > 0, hedge[i], which / 2 > 0);
-	}
+	add_way(s, false, 0);
+	add_way(s, true, 0);
+	for (size_t i = 0; i < n; i++)
+		add_way(s, true, hedge[i]);
 	return OD_OK;
 }
 
@@ -94,7 +88,7 @@ static int open_sims(struct recall_served *s, const struct recall_configs *confi
 
 			p.align_kv = configs->config[c].align.kv;
 			p.early = s->way[w].early;
-			p.want = s->way[w].want;
+			p.hedge = s->way[w].hedge;
 			rc = served_sim_new(&s->sim[c * s->n_ways + w], &p, err);
 		}
 	}
@@ -145,17 +139,8 @@ static struct served_result *result_of(const struct recall_served *s, size_t con
 
 void recall_served_run(struct recall_served *s, size_t config, size_t prompt, const struct served_trace *t)
 {
-	for (size_t w = 0; w < s->n_ways; w++) {
-		struct served_trace own = *t;
-
-		if (!s->way[w].want.correct) { /* nobody asks main's gates */
-			own.own = NULL;
-			own.own_leads = 0;
-		}
-		if (!s->way[w].second_guesses)
-			own.second = NULL;
-		served_sim_run(s->sim[config * s->n_ways + w], &own, result_of(s, config, w) + prompt);
-	}
+	for (size_t w = 0; w < s->n_ways; w++)
+		served_sim_run(s->sim[config * s->n_ways + w], t, result_of(s, config, w) + prompt);
 }
 
 /* ---- Report ---- */
@@ -173,8 +158,6 @@ static struct served_result sum_of(const struct served_result *r, size_t n)
 		s.extra_loads += r[i].extra_loads;
 		s.recalled += r[i].recalled;
 		s.hedged += r[i].hedged;
-		s.corrected += r[i].corrected;
-		s.second_guesses += r[i].second_guesses;
 		s.stalls += r[i].stalls;
 		s.stall_ns += r[i].stall_ns;
 		s.total_ns += r[i].total_ns;
@@ -221,16 +204,14 @@ void recall_served_report(const struct recall_served *s, const struct recall_con
 		{ "configuration", "configuration", 0 }, { "way", "departure and more", 0 },
 		{ "recall", "recall", 5 }, { "served_in_time", "served", 5 }, { "served_low", "from", 5 },
 		{ "served_high", "to", 5 }, { "extra_loads", "extra loads", 4 }, { "hedged", "hedged", 4 },
-		{ "corrected", "corrected", 5 }, { "second_guesses", "2nd guess", 5 }, { "ordered", "ordered", 5 },
-		{ "stalls", "waited", 5 },
+		{ "ordered", "ordered", 5 }, { "stalls", "waited", 5 },
 		{ "stall_time", "of time", 4 }, { "tok_per_s", "tok/s", 2 },
 	};
 	struct od_table *t;
 
 	report_cluster(s, r);
 	t = od_report_table(r, "served", "Served in time on that cluster, of all uses (95 % t-interval over prompts); extra "
-			    "loads, hedges and corrected experts over uses, second guesses that were right over steps",
-			    columns, sizeof(columns) / sizeof(columns[0]));
+			    "loads and hedges over uses", columns, sizeof(columns) / sizeof(columns[0]));
 	for (size_t c = 0; c < s->n_configs; c++) {
 		for (size_t w = 0; w < s->n_ways && configs->config[c].predictor == NULL; w++) {
 			const struct served_result x = sum_of(result_of(s, c, w), s->n_prompts);
@@ -240,7 +221,6 @@ void recall_served_report(const struct recall_served *s, const struct recall_con
 				OD_TEXT(configs->config[c].name), OD_TEXT(s->way[w].name), OD_REAL(share(x.recalled, x.uses)),
 				OD_REAL(share(x.served, x.uses)), OD_REAL(i.low), OD_REAL(i.high),
 				OD_REAL(share(x.extra_loads, x.uses)), OD_REAL(share(x.hedged, x.uses)),
-				OD_REAL(share(x.corrected, x.uses)), OD_REAL(share(x.second_guesses, x.steps)),
 				OD_REAL(share(x.ordered, x.uses)), OD_REAL(share(x.stalls, x.uses)),
 				OD_REAL(share(x.stall_ns, x.total_ns)),
 				OD_REAL(x.total_ns > 0 ? (double)x.steps * OD_NS_PER_S / (double)x.total_ns : NAN),

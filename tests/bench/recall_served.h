@@ -1,5 +1,5 @@
 /* recall_served.h - od-bench recall --served: beside the recall of each configuration, what share of expert uses a cluster
- * of stated speed would have served in time, and with how many extra loads: as in the paper, and with each improvement.
+ * of stated speed would have served in time, and with how many extra loads: as in the paper, with early departure, and with hedges.
  *
  * Every way of working is a cluster in virtual time (served_sim.h) that sees the prompts in order.
  * Thread: one at a time. Owner: recall_served_init ... recall_served_fini by the caller. */
@@ -11,7 +11,7 @@
 #include "tests/bench/recall_tape.h"
 
 #define RECALL_HEDGES_MAX 6
-#define RECALL_WAYS_MAX (3 + 4 * RECALL_HEDGES_MAX)
+#define RECALL_WAYS_MAX (2 + RECALL_HEDGES_MAX)
 
 struct recall_served_opts {
 	const char *hedge;	 /* list of percents; NULL: the default one */
@@ -22,9 +22,9 @@ struct recall_served_opts {
 
 /* How a cluster works. */
 struct recall_way {
-	char name[64];
-	bool early, second_guesses;
-	struct od_want_opts want;
+	char name[48];
+	bool early;
+	double hedge; /* budget of wasted loads over uses; 0: no hedges */
 };
 
 struct recall_served {

@@ -1,6 +1,6 @@
 #include "tests/bench/recall_sweep.h"
 
-#include "common/predict/predictor.h"
+#include "tests/bench/rivals.h"
 
 #include <math.h>
 #include <string.h>
@@ -68,8 +68,8 @@ int recall_sweep_add(unsigned set, const struct od_shadow_choice *choice, size_t
 		if (rc == OD_OK && (set & RECALL_FIG6))
 			rc = add_periods(&choice[i], c, err);
 	}
-	for (size_t i = 0; rc == OD_OK && (set & RECALL_TABLE1) && od_predictor_kinds[i] != NULL; i++)
-		rc = recall_add_predictor(c, od_predictor_kinds[i], err);
+	for (size_t i = 0; rc == OD_OK && (set & RECALL_TABLE1) && i < RIVALS; i++)
+		rc = recall_add_predictor(c, rival_kinds[i].name, err);
 	return rc;
 }
 

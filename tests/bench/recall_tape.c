@@ -3,31 +3,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t recall_tape_bytes(uint32_t n_layers, uint32_t max_steps, bool own)
+uint64_t recall_tape_bytes(uint32_t n_layers, uint32_t max_steps)
 {
-	const uint64_t views = own ? OD_MAX_EARLY : 3;
-
-	return (uint64_t)max_steps *
-	       (n_layers * views * sizeof(struct served_view) + 2 * sizeof(int32_t) + sizeof(float));
+	return (uint64_t)max_steps * (n_layers * 2 * sizeof(struct served_view) + sizeof(int32_t));
 }
 
-int recall_tape_init(struct recall_tape *t, uint32_t n_layers, uint32_t max_steps, bool own, struct od_err *err)
+int recall_tape_init(struct recall_tape *t, uint32_t n_layers, uint32_t max_steps, struct od_err *err)
 {
 	const size_t n = (size_t)n_layers * max_steps;
 
 	*t = (struct recall_tape){ .n_layers = n_layers, .max_steps = max_steps };
 	t->guess = calloc(max_steps, sizeof(*t->guess));
-	t->second_token = calloc(max_steps, sizeof(*t->second_token));
-	t->token_gap = calloc(max_steps, sizeof(*t->token_gap));
-	if (own) {
-		t->own = calloc(n * OD_MAX_EARLY, sizeof(*t->own));
-	} else {
-		t->shadow = calloc(n, sizeof(*t->shadow));
-		t->ahead = calloc(n, sizeof(*t->ahead));
-		t->second = calloc(n, sizeof(*t->second));
-	}
-	if (t->guess != NULL && t->second_token != NULL && t->token_gap != NULL &&
-	    (own ? t->own != NULL : t->shadow != NULL && t->ahead != NULL && t->second != NULL))
+	t->shadow = calloc(n, sizeof(*t->shadow));
+	t->ahead = calloc(n, sizeof(*t->ahead));
+	if (t->guess != NULL && t->shadow != NULL && t->ahead != NULL)
 		return OD_OK;
 	recall_tape_fini(t);
 	return od_fail(err, OD_ERR_NOMEM, "predictions of %u steps", max_steps);
@@ -38,42 +27,25 @@ void recall_tape_fini(struct recall_tape *t)
 	free(t->guess);
 	free(t->shadow);
 	free(t->ahead);
-	free(t->second_token);
-	free(t->token_gap);
-	free(t->second);
-	free(t->own);
 	*t = (struct recall_tape){ 0 };
-}
-
-static void clear_views(struct served_view *v, size_t n)
-{
-	for (size_t i = 0; v != NULL && i < n; i++)
-		v[i].n = 0;
 }
 
 void recall_tape_clear(struct recall_tape *t)
 {
 	const size_t n = (size_t)t->n_layers * t->max_steps;
 
-	for (uint32_t i = 0; i < t->max_steps; i++) {
+	for (uint32_t i = 0; i < t->max_steps; i++)
 		t->guess[i] = -1;
-		t->token_gap[i] = 0;
-	}
-	clear_views(t->shadow, n);
-	clear_views(t->ahead, n);
-	clear_views(t->second, n);
-	clear_views(t->own, n * OD_MAX_EARLY);
+	for (size_t i = 0; i < n; i++)
+		t->shadow[i].n = t->ahead[i].n = 0;
 }
 
 static void set_view(struct served_view *v, const struct od_prediction *p)
 {
 	v->n = (uint16_t)p->n;
-	v->n_early = (uint16_t)(p->early != NULL ? p->n_early : 0);
 	memcpy(v->expert, p->expert, p->n * sizeof(*v->expert));
 	for (size_t i = 0; i < p->n; i++)
 		v->probability[i] = p->probability != NULL ? p->probability[i] : 0;
-	if (v->n_early > 0)
-		memcpy(v->early, p->early, v->n_early * p->n * sizeof(*v->early));
 }
 
 void recall_tape_add(struct recall_tape *t, uint32_t step, const struct od_prediction *p, int32_t token, bool early)
@@ -82,17 +54,6 @@ void recall_tape_add(struct recall_tape *t, uint32_t step, const struct od_predi
 
 	if (step >= t->max_steps)
 		return;
-	if (t->own != NULL) {
-		if (p->lead >= 1 && p->lead <= OD_MAX_EARLY)
-			set_view(&t->own[at * OD_MAX_EARLY + p->lead - 1], p);
-		return;
-	}
-	if (p->token_gap > 0) {
-		t->second_token[step] = p->token;
-		t->token_gap[step] = p->token_gap;
-		set_view(&t->second[at], p);
-		return;
-	}
 	if (early)
 		t->guess[step] = p->token;
 	set_view(early && p->token != token ? &t->ahead[at] : &t->shadow[at], p);
@@ -102,14 +63,14 @@ void recall_tape_any(struct recall_tape *t, uint32_t step, int32_t token)
 {
 	struct served_view *from = t->ahead + (size_t)step * t->n_layers;
 
-	if (t->own != NULL || t->guess[step] < 0 || t->guess[step] == token)
+	if (t->guess[step] < 0 || t->guess[step] == token)
 		return;
 	memcpy(t->shadow + (size_t)step * t->n_layers, from, t->n_layers * sizeof(*from));
 	t->guess[step] = token;
 }
 
-struct served_trace recall_tape_trace(const struct recall_tape *t, const struct recall_tape *own,
-				      const struct recall_recording *rec, const struct od_config *cfg)
+struct served_trace recall_tape_trace(const struct recall_tape *t, const struct recall_recording *rec,
+				      const struct od_config *cfg)
 {
 	const size_t first = (size_t)rec->n_prompt * cfg->n_layers;
 
@@ -121,10 +82,5 @@ struct served_trace recall_tape_trace(const struct recall_tape *t, const struct 
 		.shadow = t->shadow,
 		.guess = t->guess,
 		.ahead = t->ahead,
-		.second_token = t->second_token,
-		.token_gap = t->token_gap,
-		.second = t->second,
-		.own = own != NULL ? own->own : NULL,
-		.own_leads = own != NULL ? OD_MAX_EARLY : 0,
 	};
 }

@@ -10,6 +10,9 @@ od-bench_SRCS += $(addprefix tests/bench/,ablate_draw.c ablate_plan.c ablate_rep
 od-bench_SRCS += $(addprefix tests/bench/,recall_board.c recall_config.c recall_draw.c recall_live.c recall_models.c recall_progress.c \
 	recall_record.c recall_report.c recall_rival.c recall_run.c recall_shadow.c recall_stats.c \
 	recall_sweep.c) $(ODS_SRCS)
+# What main's own predictors are compared with.
+RIVAL_SRCS := $(addprefix tests/bench/,history_predictor.c popularity_predictor.c random_predictor.c rivals.c)
+od-bench_SRCS += $(RIVAL_SRCS)
 
 # A cluster in virtual time: the worker's own schedule.
 od-bench_SRCS += $(addprefix tests/bench/,recall_served.c recall_tape.c served_sim.c) $(addprefix worker-node/,expert_bufs.c expert_cache.c \
@@ -29,7 +32,7 @@ od-bench_SRCS += $(addprefix tests/bench/,bench_order.c load_optimum.c load_sim.
 test_bench_stats_OBJS := $(B)/obj/tests/bench/bench_stats.o
 test_bench_table_OBJS := $(B)/obj/tests/bench/bench_table.o
 test_ablate_OBJS := $(addprefix $(B)/obj/tests/bench/,ablate_plan.o ablate_summary.o bench_stats.o) \
-	$(ODM_SRCS:%.c=$(B)/obj/%.o)
+	$(RIVAL_SRCS:%.c=$(B)/obj/%.o) $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_bench_plot_OBJS := $(B)/obj/tests/bench/bench_plot.o
 test_bench_prompts_OBJS := $(B)/obj/tests/bench/bench_prompts.o
 test_bandwidth_OBJS := $(B)/obj/tests/bench/bandwidth.o
@@ -44,3 +47,8 @@ test_served_sim_OBJS := $(B)/obj/tests/bench/served_sim.o $(addprefix $(B)/obj/m
 	$(test_load_schedule_OBJS)
 test_load_sim_OBJS := $(addprefix $(B)/obj/tests/bench/,load_optimum.o load_sim.o) $(B)/obj/worker-node/load_order.o
 test_recall_tape_OBJS := $(B)/obj/tests/bench/recall_tape.o
+PREDICTOR_OBJS := $(B)/obj/tests/unit/predictor_world.o $(RIVAL_SRCS:%.c=$(B)/obj/%.o)
+test_predictor_OBJS := $(PREDICTOR_OBJS)
+test_history_predictor_OBJS := $(PREDICTOR_OBJS)
+test_trajectory_predictor_OBJS := $(PREDICTOR_OBJS)
+test_random_predictor_OBJS := $(RIVAL_SRCS:%.c=$(B)/obj/%.o)

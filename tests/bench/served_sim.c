@@ -25,8 +25,6 @@ struct sim_shadow {
 	bool on, ahead, finished; /* ahead: of a step that main has not begun; finished: its last layer is said */
 	uint32_t step, layer;
 	uint64_t from_ns; /* since when it could have worked on this layer, were it allowed to */
-	uint32_t second_layer;	 /* the same of its second guess */
-	uint64_t second_done_ns; /* 0: it is not at it */
 };
 
 struct served_sim {
@@ -95,7 +93,7 @@ int served_sim_new(struct served_sim **out, const struct served_params *p, struc
 		.top_k = p->top_k,
 		.max_rows = 1,
 		.max_tokens = 1,
-		.want = p->want,
+		.hedge = p->hedge,
 	};
 	struct served_sim *s;
 	int rc;
@@ -118,8 +116,6 @@ int served_sim_new(struct served_sim **out, const struct served_params *p, struc
 		rc = odm_want_place_init(&s->place, p->n_experts, p->n_workers, err);
 	if (rc == OD_OK)
 		rc = odm_predictions_new(&s->predictions, &po, err);
-	if (rc == OD_OK)
-		odm_predictions_set_groups(s->predictions, s->groups.n_groups);
 	if (rc == OD_OK)
 		rc = od_recall_init(&s->recall, p->n_layers, 1, err);
 	if (rc == OD_OK)
@@ -215,15 +211,17 @@ static void send_wants(struct served_sim *s)
 	}
 }
 
-/* pred: what the view does not say; its step counts from 0. */
-static void add(struct served_sim *s, struct od_prediction pred, const struct served_view *v)
+static void add(struct served_sim *s, uint32_t step, uint32_t m, int32_t token, const struct served_view *v)
 {
-	pred.step += s->first_step;
-	pred.n = v->n;
-	pred.expert = v->expert;
-	pred.probability = v->probability;
-	pred.early = v->n_early > 0 ? v->early : NULL;
-	pred.n_early = v->n_early;
+	const struct od_prediction pred = {
+		.step = s->first_step + step,
+		.token = token,
+		.m = m,
+		.n = v->n,
+		.expert = v->expert,
+		.probability = v->probability,
+	};
+
 	if (v->n > 0 && odm_predictions_add(s->predictions, &pred))
 		send_wants(s);
 }
@@ -248,27 +246,15 @@ static bool builds_on_this_step(const struct served_sim *s)
 	return h->step == s->step + 1 && s->p.align_kv > 0 && h->step % s->p.align_kv == 0;
 }
 
-/* For main, or there is nothing to do. */
-static bool shadow_waits(const struct served_sim *s)
+/* When the layer that it is at will be said; NEVER: it waits for main. */
+static uint64_t shadow_next_ns(const struct served_sim *s)
 {
 	const struct sim_shadow *h = &s->shadow;
 
 	/* Main's attention is through with a layer when its router has spoken. */
-	return !h->on || h->finished || (builds_on_this_step(s) && h->layer >= s->layer) || h->step > s->step + 1;
-}
-
-/* When the layer that it is at will be said; NEVER: it waits. */
-static uint64_t shadow_next_ns(const struct served_sim *s)
-{
-	if (s->shadow.second_done_ns > 0)
-		return s->shadow.second_done_ns;
-	return shadow_waits(s) ? NEVER : s->shadow.from_ns + s->p.shadow_ns;
-}
-
-/* When it is through with what it has begun beside. */
-static uint64_t shadow_free_ns(const struct served_sim *s)
-{
-	return s->shadow.second_done_ns > virtual_ns ? s->shadow.second_done_ns : virtual_ns;
+	if (!h->on || h->finished || (builds_on_this_step(s) && h->layer >= s->layer) || h->step > s->step + 1)
+		return NEVER;
+	return h->from_ns + s->p.shadow_ns;
 }
 
 /* It goes on with a token of its own, when main is in the step before. */
@@ -278,59 +264,24 @@ static void shadow_go_ahead(struct served_sim *s)
 
 	if (!s->p.early || s->t->guess == NULL || h->ahead || h->step + 1 >= s->t->n_steps)
 		return;
-	*h = (struct sim_shadow){ .on = true, .ahead = true, .step = h->step + 1,
-				  .from_ns = shadow_free_ns(s) + s->p.head_ns };
+	*h = (struct sim_shadow){ .on = true, .ahead = true, .step = h->step + 1, .from_ns = virtual_ns + s->p.head_ns };
 }
 
-/* While it waits: the next layer of its second guess. */
-static void begin_second(struct served_sim *s)
-{
-	struct sim_shadow *h = &s->shadow;
-
-	if (s->t->second != NULL && h->ahead && shadow_waits(s) && s->t->token_gap[h->step] > 0 &&
-	    h->second_layer < h->layer && s->t->second[at(s, h->step, h->second_layer)].n > 0)
-		h->second_done_ns = virtual_ns + s->p.shadow_ns;
-}
-
-static void second_event(struct served_sim *s)
-{
-	struct sim_shadow *h = &s->shadow;
-
-	add(s, (struct od_prediction){ .step = h->step, .m = h->second_layer, .token = s->t->second_token[h->step],
-				       .token_gap = s->t->token_gap[h->step] },
-	    &s->t->second[at(s, h->step, h->second_layer)]);
-	h->second_layer++;
-	h->second_done_ns = 0;
-	if (h->from_ns < virtual_ns)
-		h->from_ns = virtual_ns;
-}
-
-static void run_event(struct served_sim *s)
+static void shadow_event(struct served_sim *s)
 {
 	struct sim_shadow *h = &s->shadow;
 	const bool right = !h->ahead || guesses_right(s, h->step);
 	const size_t i = at(s, h->step, h->layer);
 
 	if (right)
-		add(s, (struct od_prediction){ .step = h->step, .m = h->layer, .token = s->t->token[h->step] },
-		    &s->t->shadow[i]);
+		add(s, h->step, h->layer, s->t->token[h->step], &s->t->shadow[i]);
 	else if (s->t->ahead != NULL)
-		add(s, (struct od_prediction){ .step = h->step, .m = h->layer, .token = s->t->guess[h->step] },
-		    &s->t->ahead[i]);
+		add(s, h->step, h->layer, s->t->guess[h->step], &s->t->ahead[i]);
 	h->from_ns = virtual_ns;
 	if (++h->layer < s->p.n_layers)
 		return;
 	h->finished = true;
 	shadow_go_ahead(s);
-}
-
-static void shadow_event(struct served_sim *s)
-{
-	if (s->shadow.second_done_ns > 0)
-		second_event(s);
-	else
-		run_event(s);
-	begin_second(s);
 }
 
 /* STEP reaches it. */
@@ -342,14 +293,11 @@ static void shadow_step(struct served_sim *s)
 		return;
 	if (h->on && h->ahead && h->step == s->step && guesses_right(s, s->step)) {
 		h->ahead = false;
-		if (h->from_ns < h->second_done_ns)
-			h->from_ns = h->second_done_ns;
 		if (h->finished)
 			shadow_go_ahead(s);
-		h->second_done_ns = 0;
 		return;
 	}
-	*h = (struct sim_shadow){ .on = true, .step = s->step, .from_ns = shadow_free_ns(s) };
+	*h = (struct sim_shadow){ .on = true, .step = s->step, .from_ns = virtual_ns };
 }
 
 /* What it waited for is there: time does not count before. */
@@ -441,34 +389,21 @@ static void send_runs(struct served_sim *s, const uint16_t *used)
 	}
 }
 
-static void opinions(struct served_sim *s)
-{
-	for (uint32_t i = 0; s->t->own != NULL && i < s->t->own_leads; i++) {
-		const uint32_t m = s->layer + 1 + i;
-
-		if (m < s->p.n_layers)
-			add(s, (struct od_prediction){ .step = s->step, .m = m, .token = s->t->token[s->step],
-						       .opinion = OD_SECOND_OPINION, .lead = i + 1 },
-			    &s->t->own[at(s, s->step, m) * s->t->own_leads + i]);
-	}
-}
-
 static void run_layer(struct served_sim *s)
 {
 	const uint16_t *used = s->t->used + at(s, s->step, s->layer) * s->p.top_k;
 	const uint64_t step = s->first_step + s->step;
 
 	run_until(s, virtual_ns + s->p.main_ns);
-	odm_predictions_resolve(s->predictions, step, s->layer, used,
-				s->t->probability != NULL ? s->t->probability + at(s, s->step, s->layer) * s->p.n_experts : NULL,
-				1);
+	odm_predictions_resolve(s->predictions, step, s->layer, used);
 	for (size_t i = 0; i < s->p.top_k; i++)
 		s->r->ordered += odm_predictions_ordered(s->predictions, step, s->layer, used[i]) != ODM_NOBODY;
 	s->r->uses += s->p.top_k;
 	s->run_ns = virtual_ns;
 	s->layer_stall_ns = 0;
 	send_runs(s, used);
-	opinions(s);
+	odm_predictions_learn(s->predictions, step, s->layer, s->t->probability != NULL ?
+			      s->t->probability + at(s, s->step, s->layer) * s->p.n_experts : NULL);
 	s->layer++;
 	shadow_state(s, s->layer - 1);
 	while (s->open > 0 && next_event(s, NEVER - 1))
@@ -530,8 +465,6 @@ void served_sim_run(struct served_sim *s, const struct served_trace *t, struct s
 	odm_predictions_take_figures(s->predictions, &s->recall, &f);
 	r->recalled += s->recall.all.recalled;
 	r->hedged += f.hedged;
-	r->corrected += f.corrected;
-	r->second_guesses += f.second_guesses;
 	r->extra_loads += wasted_loads(s) - wasted;
 	r->total_ns += virtual_ns - s->now_ns;
 	s->now_ns = virtual_ns;

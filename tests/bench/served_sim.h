@@ -12,8 +12,6 @@
  *          chose itself (head_ns of its own later), one step ahead at most, and begins again when that was another than
  *          main's. Where keys and values are aligned after step n, a layer of step n + 1 waits for main's, which are
  *          there when main's router has spoken (not before the first step, whose shadow begins with main).
- *          While it waits, it is at the layers of its second guess that its guess has been at; it ends one that
- *          it has begun.
  * worker   one load at a time, one expert computed at a time.
  * Thread: one at a time; the virtual clock is a thread's own. Owner: served_sim_new's caller. */
 #ifndef OD_BENCH_SERVED_SIM_H
@@ -27,8 +25,6 @@ struct served_view {
 	uint16_t n;
 	uint16_t expert[OD_MAX_CANDIDATES];
 	float probability[OD_MAX_CANDIDATES];
-	uint16_t n_early;
-	float early[OD_MAX_EARLY * OD_MAX_CANDIDATES]; /* [n_early][n] */
 };
 
 /* The decode steps of one prompt. Arrays are the caller's; [step][layer] unless said otherwise. */
@@ -40,14 +36,6 @@ struct served_trace {
 	const struct served_view *shadow; /* given main's token; NULL: no shadow */
 	const int32_t *guess;		  /* [n_steps]: the token that a shadow running ahead assumes; NULL: never ahead */
 	const struct served_view *ahead;  /* its predictions where guess is not main's token; NULL: it makes none */
-	/* Its second guess, how far that is behind (struct od_prediction; 0: there is none), and its predictions of as
-	 * many layers as it makes; NULL: none at all. */
-	const int32_t *second_token; /* [n_steps] */
-	const float *token_gap;	     /* [n_steps] */
-	const struct served_view *second;
-	/* Main's own, [step][layer][own_leads]: i is said when layer - 1 - i has been routed; NULL: none. */
-	const struct served_view *own;
-	uint32_t own_leads;
 };
 
 struct served_params {
@@ -57,7 +45,7 @@ struct served_params {
 	uint64_t main_ns, worker_ns, shadow_ns, head_ns, load_ns;
 	uint32_t align_kv; /* keys and values are aligned after every so many steps, counted from 1; 0: never */
 	bool early;
-	struct od_want_opts want;
+	double hedge; /* budget of wasted loads over uses; 0: no hedges */
 };
 
 struct served_result {
@@ -66,7 +54,7 @@ struct served_result {
 	uint64_t served;	/* ordered, and resident when the rows arrived */
 	uint64_t used_loads, extra_loads; /* begun and used; begun and never used */
 	uint64_t recalled;	/* uses in the prediction, hedges left out */
-	uint64_t hedged, corrected, second_guesses; /* as odm_prediction_figures */
+	uint64_t hedged;	/* as odm_prediction_figures */
 	uint64_t stalls, stall_ns, total_ns;
 };
 

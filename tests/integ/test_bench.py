@@ -118,14 +118,14 @@ def check_spread(r, runs):
 
 @test
 def decode_in_turns_with_resident_mode():
-    r = bench("decode", "--local", 2, "--predictor", "random", "--slots", 2, "--prompts", PROMPTS, "--tokens", 10,
+    r = bench("decode", "--local", 2, "--predictor", "trajectory", "--slots", 2, "--prompts", PROMPTS, "--tokens", 10,
               "--runs", 3, "--resident-form", "bf16")
     check_spread(r, 3)
     assert r["resident_form"] == "bf16"
     assert [u["prompt"] for u in r["by_run"]] == ["p16-00", "p128-00", "p16-01"]
     assert [u["prompt_tokens"] for u in r["by_run"]] == [16, 128, 16]
     assert r["runs_with_other_tokens"] == 0
-    assert (r["workers"], r["groups"], r["slots"], r["predictor"]) == (2, 1, 2, "random")
+    assert (r["workers"], r["groups"], r["slots"], r["predictor"]) == (2, 1, 2, "trajectory")
     for key in ("tok_per_s", "ttft_ms"):
         x = [u["cluster_" + key] / u["resident_" + key] for u in r["by_run"]]
         assert close(r["ttft_ratio" if key == "ttft_ms" else "tok_per_s_ratio"], statistics.median(x)), key

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""od-bench recall --served: what the tables say holds together, and what was found is there: early departure, corrections
-and hedges each serve more in time, each at its price."""
+"""od-bench recall --served: what the tables say holds together, and what was found is there: early departure and hedges
+each serve more in time, each at its price."""
 import json
 
 from cluster_util import pack, run_tests, test, tool
@@ -35,16 +35,13 @@ def ways(r, configuration):
 def the_figures_hold_together():
     r = served()
     configurations = {x["configuration"]: x for x in r["configurations"]}
-    assert len(r["served"]) == 2 * 11 and len(configurations) == 2
+    assert len(r["served"]) == 2 * 4 and len(configurations) == 2
     for x in r["served"]:
         assert 0 < x["served_low"] <= x["served_in_time"] <= x["served_high"] <= 1, x
         assert x["served_in_time"] <= x["ordered"] <= 1, x
         assert x["served_in_time"] + x["stalls"] <= 1 + 1e-9, x
-        if "corrected" not in x["way"]:  # then the prediction is the shadow's, as without a cluster
-            assert x["recall"] == configurations[x["configuration"]]["recall_of_all_uses"], x
-            assert x["corrected"] == 0, x
-        assert (x["second_guesses"] > 0) == ("second guesses" in x["way"]) or x["configuration"][:4] == "int8", x
-        assert (x["hedged"] > 0) == ("hedge" in x["way"] or "corrected" in x["way"]), x
+        assert x["recall"] == configurations[x["configuration"]]["recall_of_all_uses"], x  # as without a cluster
+        assert (x["hedged"] > 0) == ("hedge" in x["way"]), x
     assert r["sim_window_ms"] == 4 + 3 and r["sim_load_ms"] == 3.5, r
 
 
@@ -53,9 +50,7 @@ def each_improvement_serves_more():
     for name in "int8 T1_KV1", "nf4 T1_KV1":
         w = {k: x["served_in_time"] for k, x in ways(served(), name).items()}
         assert w["late"] < 12 / 13 < w["early"], w  # departing late, the first of 12 layers always waits
-        assert w["early"] < w["early, corrected"] and w["early"] < w["early, hedge 5%"] <= w["early, hedge 20%"], w
-        assert w["early, hedge 20%"] < w["early, hedge 20%, second guesses"] or "int8" in name, w
-        assert w["early, corrected"] <= w["early, corrected, hedge 20%"], w
+        assert w["early"] < w["early, hedge 5%"] <= w["early, hedge 20%"], w
     extra = {k: x["extra_loads"] for k, x in ways(served(), "int8 T1_KV1").items()}
     assert extra["early"] < extra["early, hedge 5%"] < 0.06 < extra["early, hedge 20%"] < 0.25, extra
 

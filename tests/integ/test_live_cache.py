@@ -33,10 +33,10 @@ def hits(r, states="fcse"):
 CASES = [
     ("planes", 1, 1, 1, "rank", "none"),
     ("planes", 1, 2, 40, "rank", "shadow"),
-    ("planes", 2, 1, 4, "lru", "random"),
+    ("planes", 2, 1, 4, "lru", "next-gate"),
     ("planes", 3, 2, 6, "fifo", "shadow"),
     ("planes", 4, 2, 3, "lfu", "none"),
-    ("bf16", 1, 1, 3, "rank", "random"),
+    ("bf16", 1, 1, 3, "rank", "trajectory"),
     ("bf16", 2, 1, 5, "rank", "none"),
     ("bf16", 2, 2, 60, "marking", "shadow"),
     ("bf16", 3, 1, 4, "rank", "shadow"),

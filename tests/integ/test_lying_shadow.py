@@ -23,13 +23,12 @@ def header(body, content, session=SESSION):
     return zmtp.field(1, 1) + zmtp.field(2, session) + zmtp.field(body, content)
 
 
-def predict(step, m, experts, probabilities=None, early=(), row=0, sequence=1, position=0, token=0):
+def predict(step, m, experts, probabilities=None, row=0, sequence=1, position=0, token=0):
     if probabilities is None:
         probabilities = [1 / len(experts)] * len(experts) if experts else []
     return header(PREDICT, zmtp.field(1, step) + zmtp.field(2, row) + zmtp.field(3, sequence) +
                   zmtp.field(4, position) + zmtp.field(5, token) + zmtp.field(6, m) +
-                  zmtp.field(7, b"".join(map(zmtp.varint, experts))) + zmtp.field(8, packed_floats(probabilities)) +
-                  zmtp.field(9, packed_floats(early)))
+                  zmtp.field(7, b"".join(map(zmtp.varint, experts))) + zmtp.field(8, packed_floats(probabilities)))
 
 
 class LyingShadow:
@@ -101,8 +100,7 @@ NONSENSE = [
     dict(m=LAYERS, experts=ALL), dict(m=2**32 - 1, experts=ALL),
     dict(m=3, experts=[]), dict(m=3, experts=[1]), dict(m=3, experts=ALL * 3), dict(m=3, experts=[1, EXPERTS]),
     dict(m=3, experts=[1, 2**32 - 1]), dict(m=3, experts=[1, 2**16 + 1]), dict(m=3, experts=[5, 5]),
-    dict(m=3, experts=ALL, probabilities=[1]), dict(m=3, experts=ALL, early=[1]),
-    dict(m=3, experts=ALL, early=[0.1] * 5 * EXPERTS), dict(m=3, experts=ALL, row=1), dict(m=3, experts=ALL, row=2**32 - 1),
+    dict(m=3, experts=ALL, probabilities=[1]), dict(m=3, experts=ALL, row=1), dict(m=3, experts=ALL, row=2**32 - 1),
 ]
 STRANGE = [[math.nan] * EXPERTS, [math.inf] * EXPERTS, [-math.inf] * EXPERTS, [-1e38] * EXPERTS, [3e38] * EXPERTS,
            [math.nan, math.inf] * (EXPERTS // 2), [0.0] * EXPERTS, [1e-45] * EXPERTS]
@@ -127,11 +125,20 @@ def probabilities_may_be_anything():
     def lie(shadow, step, row):
         for m in range(LAYERS):
             strange = STRANGE[(step + m) % len(STRANGE)]
-            shadow.say(predict(step, m, ALL, strange, strange * min(m, 4), token=row.get(3, 0)))
+            shadow.say(predict(step, m, ALL, strange, token=row.get(3, 0)))
 
-    for args in (), ("--second-opinion", "multi-gate", "--hedge", 400):
+    for args in (), ("--stand-in", "multi-gate", "--hedge", 400):
         r, err, _ = with_liar(lie, *args)
         assert r["predicted_uses"] > 0, r
+
+
+@test
+def a_silent_one_is_stood_in_for():
+    assert with_liar(lambda *_: None)[0]["predicted_uses"] == 0
+    r, _, shadow = with_liar(lambda *_: None, "--stand-in", "next-gate")
+    assert shadow.seen[STEP] == TOKENS - 1, shadow.seen
+    assert r["predicted_uses"] == (TOKENS - 1) * (LAYERS - 1) * TOP_K, r  # next-gate says nothing of layer 0
+    assert 0.7 < r["recall"] < 0.9 and r["hedged"] == 0, r
 
 
 def state_request(layer, begin, n, sequence=1, session=SESSION):

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Main's own predictors on a live cluster: they foresee exactly what an independent implementation of each foresees on
-the same texts (tests/golden/predict), and never change a token."""
+"""Predictors in main's process on a live cluster: they foresee exactly what an independent implementation of each
+foresees on the same texts (tests/golden/predict), and never change a token. od-main has some of them, od-bench all."""
 import json
+import os
 import subprocess
 
-from cluster_util import Daemon, Lines, generate, hosts_file, main_args, run_tests, test
+from cluster_util import TMP, Daemon, Lines, generate, hosts_file, main_args, pack, run_tests, test, tool
 
 with open("tests/golden/predict/rivals.json") as f:
     GOLDEN = json.load(f)
@@ -12,6 +13,7 @@ with open("tests/golden/talebook/golden.json") as f:
     BY_NAME = {p["name"]: p for p in json.load(f)}
 TEXTS = [BY_NAME[name] for name in GOLDEN["prompts"]]
 TOKENS = GOLDEN["tokens"]
+OWN = "next-gate", "multi-gate", "trajectory"
 
 
 def tell(*args):
@@ -29,21 +31,38 @@ def tell(*args):
     return answers
 
 
+def figures(answers):
+    return [{"predicted": a["predicted_uses"], "recalled": a["recalled_uses"]} for a in answers]
+
+
 @test
-def every_rival_foresees_what_the_reference_foresees():
-    for name, want in GOLDEN["rivals"].items():
+def main_s_own_foresee_what_the_reference_foresees():
+    for name in OWN:
         answers = tell("--local", 1, "--predictor", name)
-        found = [{"predicted": a["predicted_uses"], "recalled": a["recalled_uses"]} for a in answers]
-        assert found == want, (name, found, want)
+        assert figures(answers) == GOLDEN["rivals"][name], (name, figures(answers))
         assert all(a["late_predictions"] == 0 for a in answers), name
         assert not any(n["name"].startswith("shadow") for n in answers[0]["nodes"]), "nobody asked for a shadow"
+
+
+@test
+def every_rival_foresees_what_the_reference_foresees():
+    prompts = os.path.join(TMP, "rivals.jsonl")
+    with open(prompts, "w") as f:
+        for t in TEXTS:
+            f.write(json.dumps({"text": t["prompt_text"]}) + "\n")
+    for name, want in GOLDEN["rivals"].items():
+        for where in ("--local", 1), ("--threads", 1):  # live, and played to it
+            r = json.loads(tool("od-bench", "recall", "--pack", pack(), "--json", "--prompts", prompts, "--tokens",
+                                TOKENS, "--predictor", name, *where).stdout)
+            assert figures(r["by_prompt"]) == want, (name, where, figures(r["by_prompt"]), want)
+            assert all(p["late_rows"] == 0 for p in r["by_prompt"]), (name, where)
 
 
 @test
 def tokens_are_those_of_resident_mode():
     for profile, workers, rows in ("f32", 2, 5), ("bf16", 3, 256):  # prompts in pieces, too
         want = generate("--resident", "--profile", profile, tokens=40)["token_ids"]
-        for name in (*GOLDEN["rivals"], "random"):
+        for name in OWN:
             r = generate("--local", workers, "--predictor", name, "--profile", profile, "--prefill-rows", rows,
                          tokens=40)
             assert r["token_ids"] == want, (name, profile)
@@ -63,17 +82,17 @@ def workers_without_a_shadow():
 
 
 @test
-def a_second_opinion_stands_in_for_the_first():
-    # Next-gate has nothing to say of layer 0; random has something to say of all.
-    answers = tell("--local", 2, "--predictor", "next-gate", "--second-opinion", "random")
-    for a, want in zip(answers, GOLDEN["rivals"]["next-gate"]):
-        assert a["predicted_uses"] == a["expert_uses"] and a["missing_predictions"] == 0
-        assert want["recalled"] < a["recalled_uses"] < want["recalled"] + a["predicted_uses"] - want["predicted"]
-    # A shadow that predicts everything is not overruled.
-    tell("--local", 2, "--predictor", "shadow", "--precision", "bf16", "--second-opinion", "next-gate")
-    p = subprocess.run(main_args("--local", 1, "--predictor", "none", "--second-opinion", "history"),
+def one_stands_in_for_a_silent_shadow():
+    # What a shadow predicts is not overruled; it is late at times, after a guess of its own that was wrong.
+    for a in tell("--local", 2, "--precision", "bf16", "--stand-in", "next-gate"):
+        assert a["recalled_uses"] > 0.95 * a["expert_uses"], a
+    p = subprocess.run(main_args("--local", 1, "--predictor", "none", "--stand-in", "next-gate"),
                        capture_output=True, text=True)
-    assert p.returncode != 0 and "there is no first; use --predictor history" in p.stderr, p.stderr
+    assert p.returncode != 0 and "--stand-in is for the shadow" in p.stderr, p.stderr
+    with open(hosts_file([], "no_shadow.txt"), "a") as f:
+        f.write("worker 127.0.0.1:1\n")
+    p = subprocess.run(main_args("--workers", f.name, "--stand-in", "next-gate"), capture_output=True, text=True)
+    assert p.returncode != 0 and "names no shadow; use --predictor next-gate" in p.stderr, p.stderr
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def report(ok, text):
 
 def shapes():
     reference = {p: generate("--resident", "--profile", p, prompt=PROMPT)["token_ids"] for p in ("f32", "bf16")}
-    cases = itertools.product((1, 2, 3, 5, 8), (1, 2, 3), (1, 2), ("shadow", "random", "none"), (1, 2),
+    cases = itertools.product((1, 2, 3, 5, 8), (1, 2, 3), (1, 2), ("shadow", "next-gate", "none"), (1, 2),
                               ("f32", "bf16"))
     for n, (workers, group, slots, predictor, threads, profile) in enumerate(cases, 1):
         text = f"{n}: {workers} workers, G {group}, {slots} slots, {predictor}, {threads} threads, {profile}"

@@ -244,18 +244,6 @@ static void note_guess(struct world *w, struct sent_step *t, const struct od_pre
 		take_guesses(w, t);
 }
 
-/* Of a step that the shadow does not know yet, and never of the token that it goes on with. */
-static void note_second(struct world *w, struct sent_step *t, const struct od_prediction *p)
-{
-	assert_true(w->second_guesses && p->step == w->delivered + 1);
-	assert_int_equal(p->row, 0);
-	assert_true(t->guess[0].known[p->m] && t->guess[0].position == p->position && t->guess[0].token != p->token);
-	t->second.token = p->token;
-	t->second.gap = p->token_gap;
-	t->second.known[p->m] = true;
-	w->seconds++;
-}
-
 static void on_predict(void *arg, const struct od_prediction *p)
 {
 	struct world *w = arg;
@@ -270,7 +258,7 @@ static void on_predict(void *arg, const struct od_prediction *p)
 	assert_true(p->m < LAYERS && p->n == od_prediction_candidates(&config));
 	assert_true(p->step == w->delivered || p->step == w->delivered + 1); /* never an old one */
 	if (known) {
-		assert_true(p->row < t->n_rows && p->token_gap == 0);
+		assert_true(p->row < t->n_rows);
 		assert_int_equal(p->position, t->row[p->row].position);
 		assert_int_equal(p->token, t->row[p->row].token);
 		t->predicted[p->row][p->m] = true;
@@ -279,13 +267,9 @@ static void on_predict(void *arg, const struct od_prediction *p)
 			if (t->row[r].seq == t->row[p->row].seq)
 				tokens[n++] = t->row[r].token;
 	} else {
+		w->guesses++;
 		tokens[n++] = p->token;
-		if (p->token_gap > 0) {
-			note_second(w, t, p);
-		} else {
-			w->guesses++;
-			note_guess(w, t, p);
-		}
+		note_guess(w, t, p);
 	}
 	if (!w->judge)
 		return;
@@ -330,13 +314,6 @@ void open_sequence(struct world *w, struct sequence *s)
 	s->stepped = false;
 	s->id = w->next_id++;
 	od_seq_state_set_length(s->state, 0);
-	if (w->second_guesses) {
-		struct message *m = push(w);
-
-		m->kind = OD__HEADER__BODY_SEQ_OPEN;
-		m->sequence = s->id;
-		s->stepped = true; /* it is known now */
-	}
 	prefill(w, s);
 	if (chance(50))
 		prefill(w, s);
@@ -463,7 +440,6 @@ int hand_over(struct world *w, const struct message *m)
 	Od__State body = OD__STATE__INIT;
 	Od__SeqTruncate truncate = OD__SEQ_TRUNCATE__INIT;
 	Od__SeqClose close = OD__SEQ_CLOSE__INIT;
-	Od__SeqOpen open = OD__SEQ_OPEN__INIT;
 	Od__StepRow rows[MAX_ROWS], *row[MAX_ROWS];
 	struct od_msg msg = { .header = &header };
 	struct od_err err;
@@ -478,11 +454,6 @@ int hand_over(struct world *w, const struct message *m)
 	} else if (m->kind == OD__HEADER__BODY_STATE) {
 		header.state = &body;
 		fill_state(w, m, &body, &msg);
-	} else if (m->kind == OD__HEADER__BODY_SEQ_OPEN) {
-		header.seq_open = &open;
-		open.sequence = m->sequence;
-		open.top_p = open.repetition_penalty = 1;
-		open.second_guesses = w->second_guesses;
 	} else if (m->kind == OD__HEADER__BODY_SEQ_TRUNCATE) {
 		header.seq_truncate = &truncate;
 		truncate.sequence = m->sequence;
@@ -510,7 +481,7 @@ bool deliver(struct world *w)
 		assert_true(rc == OD_OK || (state && rc == OD_ERR_PROTOCOL)); /* asked for too long ago */
 		if (chance(w->twice)) {
 			rc = hand_over(w, m);
-			assert_true(rc == OD_ERR_PROTOCOL || (m->kind != OD__HEADER__BODY_STEP && rc == OD_OK));
+			assert_true(rc == OD_ERR_PROTOCOL || (state && rc == OD_OK));
 		}
 	}
 	w->head = (w->head + 1) % QUEUE;

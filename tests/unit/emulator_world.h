@@ -47,7 +47,6 @@ struct sent_step {
 	size_t n_rows;
 	struct { uint32_t seq, position; int32_t token; } row[MAX_ROWS];
 	bool predicted[MAX_ROWS][LAYERS]; /* with the right token */
-	struct { int32_t token; float gap; bool known[LAYERS]; } second; /* guess of row 0 */
 	struct { uint64_t id; uint32_t position; int32_t token; bool known[LAYERS]; } guess[MAX_ROWS]; /* before the STEP */
 	uint16_t said[LAYERS][MAX_ROWS][TOP_K];	 /* by the shadow, once it knew the step */
 	uint16_t route[LAYERS][MAX_ROWS][TOP_K]; /* main's own */
@@ -70,7 +69,6 @@ struct world {
 	struct od_seq_state *judge_state;
 	bool same_weights, own_rows; /* own_rows: state does not always follow */
 	bool judge; /* check every prediction */
-	bool second_guesses; /* main wants them */
 	struct ods_emulator *emulator;
 	struct sequence seq[MAX_SEQS];
 	uint64_t next_id, step, now;
@@ -81,7 +79,7 @@ struct world {
 	uint64_t delivered; /* newest STEP that reached the shadow */
 	uint32_t layer; /* main's next STATE of the step that is going on; LAYERS: all sent */
 	bool due;
-	unsigned guesses, seconds, checked, asks;
+	unsigned guesses, checked, asks;
 	bool lose_asks;
 };
 

@@ -1,4 +1,5 @@
 #include "tests/unit/predictor_world.h"
+#include "tests/bench/rivals.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -53,8 +54,7 @@ static void on_prediction(void *arg, const struct od_prediction *p)
 	assert_int_equal(p->sequence, w->step.sequence);
 	assert_int_equal(p->position, w->step.position + p->row);
 	assert_int_equal(p->token, w->token[p->row]);
-	assert_int_equal(p->lead, (int64_t)p->m - w->heard);
-	assert_int_equal(p->opinion, OD_SECOND_OPINION);
+	assert_false(p->stand_in);
 	assert_in_range(p->n, w->cfg.top_k, od_prediction_candidates(&w->cfg));
 	for (size_t i = 0; i < p->n; i++) {
 		assert_true(p->expert[i] < w->cfg.n_experts);
@@ -93,8 +93,7 @@ static void make_model(struct predictor_world *w)
 void pw_open(struct predictor_world *w, const char *kind, struct pw_shape shape)
 {
 	struct od_predictor_opts o = { .config = &w->cfg, .dense = &w->dense, .backend = backend(),
-				       .max_rows = shape.max_rows, .opinion = OD_SECOND_OPINION, .emit = on_prediction,
-				       .arg = w };
+				       .max_rows = shape.max_rows, .emit = on_prediction, .arg = w };
 	struct od_err err;
 
 	*w = (struct predictor_world){ .seed = 42, .max_rows = shape.max_rows, .heard = -1 };
@@ -112,7 +111,7 @@ void pw_open(struct predictor_world *w, const char *kind, struct pw_shape shape)
 		w->rows[r] = (struct od_routed_row){ w->residual + r * shape.hidden, w->probability + r * shape.n_experts,
 						     w->expert + r * shape.top_k };
 	if (kind != NULL)
-		assert_int_equal(od_predictor_new(&w->predictor, kind, &o, &err), OD_OK);
+		assert_int_equal(rival_kind(kind)->make(&w->predictor, &o, &err), OD_OK);
 }
 
 void pw_close(struct predictor_world *w)

@@ -1,6 +1,7 @@
 /* od-bench ablate without a cluster: a setting's figures, worked out by hand, and which settings the plots are made of. */
 #include "tests/bench/ablate.h"
 #include "tests/bench/ablate_summary.h"
+#include "tests/bench/rivals.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -145,11 +146,11 @@ static void figures_are_the_papers(void **state)
 	(void)state;
 	ablate_plan(&a, all, 5, 9.5);
 	assert_int_equal(f[ABLATE_FIG8].n, 6);
-	assert_string_equal(odm_predictor_names[setting_of(&a, ABLATE_FIG8, 2)->predictor], "shadow");
+	assert_string_equal(rival_names[setting_of(&a, ABLATE_FIG8, 2)->predictor], "shadow");
 	assert_int_equal(setting_of(&a, ABLATE_FIG8, 2)->align_token, 0);
 	assert_int_equal(setting_of(&a, ABLATE_FIG8, 2)->align_kv, 1);
-	assert_string_equal(odm_predictor_names[setting_of(&a, ABLATE_FIG8, 4)->predictor], "random");
-	assert_string_equal(odm_predictor_names[setting_of(&a, ABLATE_FIG8, 5)->predictor], "none");
+	assert_string_equal(rival_names[setting_of(&a, ABLATE_FIG8, 4)->predictor], "random");
+	assert_string_equal(rival_names[setting_of(&a, ABLATE_FIG8, 5)->predictor], "none");
 	assert_int_equal(f[ABLATE_FIG9].n, 25);
 	assert_string_equal(f[ABLATE_FIG9].label[14], "T4 KV16");
 	assert_int_equal(setting_of(&a, ABLATE_FIG9, 14)->align_token, 4);

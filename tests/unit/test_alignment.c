@@ -261,7 +261,7 @@ static struct rig *open_rig(const struct setting *t, uint32_t ctx, uint64_t from
 	g->early = t->early;
 	g->reference = true;
 	g->ctx = ctx;
-	g->align = (struct odm_align){ t->token_period, t->kv_period, t->rows, false };
+	g->align = (struct odm_align){ t->token_period, t->kv_period, t->rows };
 	g->heard = calloc(NUMBERS, sizeof(*g->heard));
 	make_model(&g->main_model, 1);
 	if (t->same_weights)

@@ -312,18 +312,14 @@ static void test_unaligned(void **state)
 	close_world(&w);
 }
 
-/* One random life: any speed, losses, doubles, several sequences and rows, truncation and closing. Returns how often
- * second guesses were told. */
-static unsigned random_life(uint64_t from_seed, enum od_profile profile, bool same_weights, bool early, bool own_rows,
-			    bool second_guesses)
+/* One random life: any speed, losses, doubles, several sequences and rows, truncation and closing. */
+static void random_life(uint64_t from_seed, enum od_profile profile, bool same_weights, bool early, bool own_rows)
 {
-	unsigned seconds;
 	struct world w;
 	uint32_t speed;
 
 	open_world(&w, profile, same_weights, early, from_seed);
 	w.own_rows = own_rows;
-	w.second_guesses = second_guesses;
 	w.lose = draw(3) * 7;
 	w.twice = draw(2) * 10;
 	w.lose_asks = true;
@@ -352,20 +348,15 @@ static unsigned random_life(uint64_t from_seed, enum od_profile profile, bool sa
 		settle(&w);
 		assert_predicted(&w, w.step);
 	}
-	seconds = w.seconds;
 	close_world(&w);
-	return seconds;
 }
 
 static void test_random_lives(void **state)
 {
-	unsigned seconds = 0;
-
 	(void)state;
 	for (uint64_t i = 0; i < 120; i++)
-		seconds += random_life(1000 + i, i & 1 ? OD_PROFILE_BF16 : OD_PROFILE_F32, (i & 2) != 0, (i & 4) != 0,
-				       (i & 2) != 0 && (i & 8) != 0, (i & 16) != 0);
-	assert_true(seconds > 50);
+		random_life(1000 + i, i & 1 ? OD_PROFILE_BF16 : OD_PROFILE_F32, (i & 2) != 0, (i & 4) != 0,
+			    (i & 2) != 0 && (i & 8) != 0);
 }
 
 int main(void)

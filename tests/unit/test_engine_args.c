@@ -74,7 +74,7 @@ static void what_is_not_said(void **state)
 	assert_int_equal(a.opts.profile, OD_PROFILE_F32);
 	assert_int_equal(a.opts.cpu, OD_CPU_AUTO);
 	assert_int_equal(a.opts.predictor, ODM_PREDICTOR_AUTO);
-	assert_int_equal(a.opts.second_opinion, -1);
+	assert_int_equal(a.opts.stand_in, -1);
 	assert_true(a.opts.hedge_percent == 5);
 	assert_int_equal(a.opts.prefill_rows, 256);
 	assert_int_equal(a.opts.threads, 0);
@@ -95,7 +95,7 @@ static void every_option(void **state)
 	struct odm_engine_args a;
 
 	(void)state;
-	good(&a, "--local 4 --pack P --predictor shadow --second-opinion multi-gate --hedge 12.5 --group-size 3 --connect-timeout 86400"
+	good(&a, "--local 4 --pack P --predictor shadow --stand-in multi-gate --hedge 12.5 --group-size 3 --connect-timeout 86400"
 		 " --mixed --slots 2 --memory-limit 900MiB --load-time 2.5 --run-time 0.25 --precision nf4-dq"
 		 " --dense-precision int8-g64 --activations int8 --departure early --ctx-size 4294967295 --profile bf16"
 		 " --threads 5 --cpu scalar --trace T --prefill-rows 4096");
@@ -103,7 +103,7 @@ static void every_option(void **state)
 	assert_int_equal(a.opts.local_workers, 4);
 	assert_string_equal(a.opts.pack, "P");
 	assert_string_equal(odm_predictor_names[a.opts.predictor], "shadow");
-	assert_string_equal(od_predictor_kinds[a.opts.second_opinion], "multi-gate");
+	assert_string_equal(od_predictor_kinds[a.opts.stand_in].name, "multi-gate");
 	assert_true(a.opts.hedge_percent == 12.5);
 	assert_int_equal(a.opts.group_size, 3);
 	assert_true(a.opts.connect_timeout_ns == 86400 * OD_NS_PER_S);
@@ -123,10 +123,8 @@ static void every_option(void **state)
 	assert_string_equal(a.opts.trace, "T");
 	assert_int_equal(a.opts.prefill_rows, 4096);
 
-	good(&a, "--local 1 --second-opinion none");
-	assert_int_equal(a.opts.second_opinion, -1);
-	good(&a, "--local 1 --predictor random");
-	assert_string_equal(odm_predictor_names[a.opts.predictor], "random");
+	good(&a, "--local 1 --predictor trajectory");
+	assert_string_equal(odm_predictor_names[a.opts.predictor], "trajectory");
 	good(&a, "--workers hosts --predictor none --profile f32");
 	assert_int_equal(a.opts.mode, ODM_WORKERS);
 	assert_string_equal(a.opts.hosts_path, "hosts");
@@ -148,7 +146,7 @@ static void refusals(void **state)
 		{ "--local 1 --prefill-rows 0", "--prefill-rows: expected 1 to 4096, found 0" },
 		{ "--resident --ctx-size 4294967296", "--ctx-size: expected 1 to 4294967295, found 4294967296" },
 		{ "--resident --profile f16", "--profile: expected one of f32, bf16, found \"f16\"" },
-		{ "--resident --predictor oracle", "--predictor: expected one of shadow, none, next-gate, multi-gate, popularity, history, trajectory, random, found \"oracle\"" },
+		{ "--resident --predictor oracle", "--predictor: expected one of shadow, none, next-gate, multi-gate, trajectory, found \"oracle\"" },
 		/* What only the children of --local obey is not silently ignored elsewhere. */
 		{ "--resident --slots 2", "--slots is for the processes that --local starts" },
 		{ "--workers h --memory-limit 1G", "--memory-limit is for the processes that --local starts" },
@@ -164,12 +162,13 @@ static void refusals(void **state)
 		{ "--workers h --departure late", "--departure is for the processes that --local starts" },
 		/* Nor what only a cluster does, or a shadow that is not there. */
 		{ "--resident --predictor shadow", "--predictor is for a cluster (--workers or --local)" },
-		{ "--resident --second-opinion random", "--second-opinion is for a cluster" },
+		{ "--resident --stand-in next-gate", "--stand-in is for a cluster" },
 		{ "--resident --group-size 2", "--group-size is for a cluster" },
 		{ "--resident --mixed", "--mixed is for a cluster" },
 		{ "--resident --align-token 2", "--align-token is for a cluster" },
-		{ "--workers h --predictor random --align-kv 0", "--align-kv is for the shadow" },
+		{ "--workers h --predictor next-gate --align-kv 0", "--align-kv is for the shadow" },
 		{ "--local 1 --predictor none --align-rows bf16", "--align-rows is for the shadow" },
+		{ "--local 1 --predictor none --stand-in next-gate", "--stand-in is for the shadow" },
 		{ "--local 1 --predictor next-gate --precision nf4", "--precision is for the shadow, and with --predictor next-gate" },
 		{ "--local 1 --predictor none --dense-precision nf4", "--dense-precision is for the shadow" },
 		{ "--local 1 --predictor none --activations f32", "--activations is for the shadow" },

@@ -24,7 +24,7 @@ static struct odm_figures example(void)
 		.late_predictions = 2,
 		.missing_predictions = 1,
 		.served_in_time = 63, .decode_loads = 81, .extra_loads = 21, .begun_loads = 102,
-		.hedged = 17, .hedge_uses = 3, .corrected = 5, .second_guesses = 3,
+		.hedged = 17, .hedge_uses = 3,
 		.cache_uses = 80, .cache_hits = { 40, 4, 2, 1 },
 		.stalls = 6,
 		.stall_ns = 1 * S,
@@ -121,8 +121,7 @@ static void lines_for_people(void **state)
 	assert_prints(&f, "tokens      5 prompt, 11 generated\n"
 			  "speed       TTFT 2.500 s, 2.50 tok/s\n"
 			  "recall      98.750% of 80 predicted expert uses; predictions late 2, missing 1\n"
-			  "served      75.000% of 84 expert uses in time, with 25.0% extra loads (21); hedged 17, "
-			  "corrected 5, second guesses 3\n"
+			  "served      75.000% of 84 expert uses in time, with 25.0% extra loads (21); hedged 17\n"
 			  "alignment   2346 bytes a token, and 2.0 KiB asked for\n"
 			  "lead        first prediction 0.25 ms after STEP (-1.50 to 4.00), 2.50 layers ahead in the mean\n"
 			  "cache       80 expert uses: 50.0% kept full, 5.0% compressed, 2.5% as SM bytes, 1.2% as exponents\n"
@@ -135,8 +134,7 @@ static void lines_for_people(void **state)
 	assert_prints(&f, "tokens      5 prompt, 11 generated\n"
 			  "speed       TTFT 2.500 s, 2.50 tok/s\n"
 			  "recall      nothing was predicted; predictions late 2, missing 1\n"
-			  "served      75.000% of 84 expert uses in time, with 25.0% extra loads (21); hedged 17, "
-			  "corrected 5, second guesses 3\n"
+			  "served      75.000% of 84 expert uses in time, with 25.0% extra loads (21); hedged 17\n"
 			  "stalls      6 of 84 expert uses waited for a load, 1.000 s in all\n"
 			  "loaded      0 B in 0 expert loads\n"
 			  "peak memory main 100.0 MiB, worker 0 127.0.0.1:1 900.0 KiB (lost)\n");
@@ -161,7 +159,7 @@ static void fields_for_programs(void **state)
 		" \"decode_s\": 4.0, \"tok_per_s\": 2.5, \"expert_uses\": 84, \"predicted_uses\": 80, \"recalled_uses\": 79,"
 		" \"recall\": 0.9875, \"late_predictions\": 2, \"missing_predictions\": 1, \"served_in_time\": 63,"
 		" \"decode_loads\": 81, \"extra_loads\": 21, \"begun_loads\": 102, \"hedged\": 17, \"hedge_uses\": 3,"
-		" \"corrected\": 5, \"second_guesses\": 3, \"stalls\": 6, \"stall_s\": 1.0,"
+		" \"stalls\": 6, \"stall_s\": 1.0,"
 		" \"decode_layers\": 20, \"experts_s\": 3.0, \"workers\": 6, \"groups\": 3, \"slots\": 1,"
 		" \"cache_uses\": 80, \"cache_hits_f\": 40, \"cache_hits_c\": 4, \"cache_hits_s\": 2, \"cache_hits_e\": 1, \"loads\": 7,"
 		" \"loaded_bytes\": 11010048, \"load_s\": 1.75, \"worker_runs\": 13, \"worker_compute_s\": 1.25,"

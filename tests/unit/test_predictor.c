@@ -1,6 +1,7 @@
 /* Main's own predictors: the list of them, those that ask the next layers' routers against a plain computation in
  * double, popularity by hand, and shapes at their edges. */
 #include "tests/unit/predictor_world.h"
+#include "tests/bench/rivals.h"
 
 #include <math.h>
 #include <string.h>
@@ -11,22 +12,21 @@ static const struct pw_shape usual = {
 
 static void kinds(void **state)
 {
+	static const char *const own[] = { OD_PREDICTOR_NAMES };
 	struct predictor_world w;
-	struct od_predictor_opts o = { 0 };
-	struct od_predictor *p = (void *)&w;
-	struct od_err err;
-	size_t n = 0;
 
 	(void)state;
-	for (; od_predictor_kinds[n] != NULL; n++) {
-		pw_open(&w, od_predictor_kinds[n], usual);
+	for (size_t i = 0; i < RIVALS; i++) {
+		pw_open(&w, rival_kinds[i].name, usual);
 		pw_close(&w);
+		assert_string_equal(rival_names[ODM_PREDICT_OWN + i], rival_kinds[i].name);
 	}
-	assert_int_equal(n, 6);
-	assert_int_equal(od_predictor_new(&p, "oracle", &o, &err), OD_ERR_ARG);
-	assert_null(p);
-	assert_string_equal(err.msg, "predictor: expected one of next-gate, multi-gate, popularity, history, trajectory, "
-				     "random, found \"oracle\"");
+	assert_int_equal(sizeof(own) / sizeof(own[0]), OD_N_PREDICTORS);
+	for (size_t i = 0; i < OD_N_PREDICTORS; i++) {
+		assert_string_equal(od_predictor_kinds[i].name, own[i]);
+		assert_ptr_equal(od_predictor_kinds[i].make, rival_kind(own[i])->make);
+	}
+	assert_null(rival_kind("oracle"));
 	od_predictor_free(NULL);
 }
 
@@ -199,11 +199,11 @@ static void every_shape(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-		for (size_t k = 0; od_predictor_kinds[k] != NULL; k++) {
+		for (size_t k = 0; k < RIVALS; k++) {
 			struct predictor_world a, b;
 
-			pw_open(&a, od_predictor_kinds[k], shapes[i]);
-			pw_open(&b, od_predictor_kinds[k], shapes[i]);
+			pw_open(&a, rival_kinds[k].name, shapes[i]);
+			pw_open(&b, rival_kinds[k].name, shapes[i]);
 			run_steps(&a);
 			run_steps(&b);
 			assert_int_equal(a.n_said, b.n_said);

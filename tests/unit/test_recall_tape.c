@@ -15,9 +15,8 @@ static const struct od_config config = { .n_layers = LAYERS, .n_experts = 4, .to
 static void say(struct recall_tape *t, uint32_t step, uint32_t m, int32_t assumed, uint16_t a, int32_t token, bool early)
 {
 	const uint16_t expert[] = { a, 3 };
-	const float probability[] = { 0.75f, 0.25f }, ahead[] = { 0.5f, 0.125f, 0.25f, 0.0625f };
-	const struct od_prediction p = { .m = m, .token = assumed, .n = 2, .expert = expert, .probability = probability,
-					 .early = ahead, .n_early = m, .lead = 1 };
+	const float probability[] = { 0.75f, 0.25f };
+	const struct od_prediction p = { .m = m, .token = assumed, .n = 2, .expert = expert, .probability = probability };
 
 	recall_tape_add(t, step, &p, token, early);
 }
@@ -31,7 +30,7 @@ static void guesses_and_their_steps(void **state)
 	struct od_err err;
 
 	(void)state;
-	assert_int_equal(recall_tape_init(&t, LAYERS, STEPS, false, &err), OD_OK);
+	assert_int_equal(recall_tape_init(&t, LAYERS, STEPS, &err), OD_OK);
 	recall_tape_clear(&t);
 	say(&t, 0, 0, 5, 1, 5, false); /* no guess */
 	say(&t, 0, 1, 5, 2, 5, false);
@@ -40,19 +39,16 @@ static void guesses_and_their_steps(void **state)
 	say(&t, 2, 0, 9, 2, 7, true);  /* a wrong one */
 	say(&t, 2, 0, 7, 1, 7, false);
 	say(&t, 9, 0, 7, 1, 7, false); /* beyond the tape */
-	r = recall_tape_trace(&t, NULL, &rec, &config);
+	r = recall_tape_trace(&t, &rec, &config);
 	assert_int_equal(r.n_steps, STEPS);
 	assert_ptr_equal(r.token, token + 1);
-	assert_null(r.own);
 	assert_int_equal(r.guess[0], -1);
 	assert_int_equal(r.guess[1], 6);
 	assert_int_equal(r.guess[2], 9);
 	assert_int_equal(r.shadow[0].expert[0], 1);
 	assert_int_equal(r.shadow[1].expert[0], 2);
-	assert_int_equal(r.shadow[1].n_early, 1);
-	assert_true(r.shadow[1].early[1] == 0.125f && r.shadow[1].probability[1] == 0.25f);
+	assert_true(r.shadow[1].probability[1] == 0.25f);
 	assert_int_equal(r.shadow[2].expert[0], 0);
-	assert_int_equal(r.shadow[2].n_early, 0);
 	assert_int_equal(r.shadow[4].expert[0], 1);
 	assert_int_equal(r.ahead[4].expert[0], 2);
 	assert_int_equal(r.ahead[2].n, 0);
@@ -71,7 +67,7 @@ static void any_token_is_right(void **state)
 	struct od_err err;
 
 	(void)state;
-	assert_int_equal(recall_tape_init(&t, LAYERS, STEPS, false, &err), OD_OK);
+	assert_int_equal(recall_tape_init(&t, LAYERS, STEPS, &err), OD_OK);
 	recall_tape_clear(&t);
 	say(&t, 1, 0, 9, 2, 6, true);
 	recall_tape_any(&t, 1, 6);
@@ -82,59 +78,11 @@ static void any_token_is_right(void **state)
 	recall_tape_fini(&t);
 }
 
-/* What it says of another token that may come instead touches nothing else. */
-static void second_guesses_apart(void **state)
-{
-	const struct recall_recording rec = { .n_steps = STEPS };
-	const uint16_t expert[] = { 2, 3 };
-	const struct od_prediction p = { .m = 1, .token = 8, .token_gap = 0.75f, .n = 2, .expert = expert };
-	struct served_trace r;
-	struct recall_tape t;
-	struct od_err err;
-
-	(void)state;
-	assert_int_equal(recall_tape_init(&t, LAYERS, STEPS, false, &err), OD_OK);
-	recall_tape_clear(&t);
-	say(&t, 1, 1, 9, 0, 6, true);
-	recall_tape_add(&t, 1, &p, 6, true);
-	r = recall_tape_trace(&t, NULL, &rec, &config);
-	assert_int_equal(r.guess[1], 9);
-	assert_int_equal(r.ahead[LAYERS + 1].expert[0], 0);
-	assert_int_equal(r.shadow[LAYERS + 1].n, 0);
-	assert_int_equal(r.second_token[1], 8);
-	assert_true(r.token_gap[1] == 0.75f && r.token_gap[0] == 0 && r.token_gap[2] == 0);
-	assert_int_equal(r.second[LAYERS + 1].expert[0], 2);
-	assert_int_equal(r.second[LAYERS].n, 0);
-	recall_tape_clear(&t);
-	assert_true(r.token_gap[1] == 0 && r.second[LAYERS + 1].n == 0);
-	recall_tape_fini(&t);
-}
-
-static void gates_by_their_lead(void **state)
-{
-	const uint16_t expert[] = { 2, 3 };
-	const float probability[] = { 0.75f, 0.25f };
-	struct od_prediction p = { .m = 1, .n = 2, .expert = expert, .probability = probability };
-	struct recall_tape t;
-	struct od_err err;
-
-	(void)state;
-	assert_int_equal(recall_tape_init(&t, LAYERS, STEPS, true, &err), OD_OK);
-	recall_tape_clear(&t);
-	for (p.lead = 0; p.lead <= OD_MAX_EARLY + 1; p.lead += 3)
-		recall_tape_add(&t, 1, &p, 6, false);
-	for (uint32_t i = 0; i < OD_MAX_EARLY; i++)
-		assert_int_equal(t.own[(LAYERS + 1) * OD_MAX_EARLY + i].n, i + 1 == 3 ? 2 : 0);
-	recall_tape_fini(&t);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(guesses_and_their_steps),
 		cmocka_unit_test(any_token_is_right),
-		cmocka_unit_test(second_guesses_apart),
-		cmocka_unit_test(gates_by_their_lead),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

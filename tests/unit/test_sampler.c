@@ -233,114 +233,6 @@ static void any_place_again(void **state)
 	}
 }
 
-/* ---- What was nearly chosen ---- */
-
-static uint64_t rotl(uint64_t v, int n)
-{
-	return v << n | v >> (64 - n);
-}
-
-/* The first number of a seed, by the generator's published definition (xoshiro256++, seeded by splitmix64). */
-static double first_number(uint64_t seed)
-{
-	uint64_t s[4];
-
-	for (int i = 0; i < 4; i++) {
-		uint64_t z = seed += 0x9e3779b97f4a7c15u;
-
-		z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-		z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-		s[i] = z ^ (z >> 31);
-	}
-	return (double)((rotl(s[0] + s[3], 23) + s[0]) >> 11) / 9007199254740992.0;
-}
-
-#define NEAR_VOCAB 12
-
-/* The likeliest first, as they stand when the number is drawn; the rule of sampler.h on their shares. */
-static int32_t nearly(const float *logits, size_t k, double temperature, double u, int32_t *chosen, double *gap)
-{
-	int32_t id[NEAR_VOCAB], best = -1;
-	double share[NEAR_VOCAB], sum = 0, begin = 0;
-
-	for (int32_t i = 0; i < NEAR_VOCAB; i++) {
-		int at = i;
-
-		for (; at > 0 && logits[id[at - 1]] < logits[i]; at--)
-			id[at] = id[at - 1];
-		id[at] = i;
-	}
-	for (size_t i = 0; i < k; i++)
-		sum += share[i] = exp((double)logits[id[i]] / temperature);
-	*chosen = -1;
-	for (size_t i = 0; i < k; i++, begin += share[i - 1] / sum) {
-		const double p = share[i] / sum, way = u < begin ? begin - u : u - begin - p;
-
-		if (u >= begin && u < begin + p)
-			*chosen = id[i];
-		else if (way <= p && (best < 0 || way < *gap)) {
-			best = id[i];
-			*gap = way;
-		}
-	}
-	return best;
-}
-
-static void what_was_nearly_drawn(void **state)
-{
-	const struct od_sampler_opts o = { .temperature = 0.7, .top_k = 8, .top_p = 1, .repetition_penalty = 1 };
-	unsigned none = 0, left = 0;
-
-	(void)state;
-	for (uint64_t seed = 1; seed <= 400; seed++) {
-		struct od_sampler_opts one = o;
-		struct od_sampler_second second;
-		float logits[NEAR_VOCAB], copy[NEAR_VOCAB];
-		int32_t chosen, near;
-		struct od_sampler *s;
-		struct od_err err;
-		double gap = 0;
-
-		for (int i = 0; i < NEAR_VOCAB; i++)
-			copy[i] = logits[i] = (float)(3 * first_number(seed * 100 + (uint64_t)i));
-		one.seed = seed;
-		assert_int_equal(od_sampler_new(&s, &one, NEAR_VOCAB, &err), OD_OK);
-		near = nearly(logits, 8, 0.7, first_number(seed), &chosen, &gap);
-		assert_int_equal(od_sampler_sample_second(s, copy, &second), chosen);
-		assert_int_equal(second.token, near);
-		assert_true(near < 0 || fabs(second.gap - gap) < 1e-9);
-		none += near < 0;
-		left += near >= 0 && logits[near] > logits[chosen];
-		od_sampler_free(s);
-	}
-	assert_true(none < 200 && left > 50 && left < 300);
-}
-
-static void what_was_nearly_the_best(void **state)
-{
-	const struct od_sampler_opts greedy = { .top_p = 1, .repetition_penalty = 2 };
-	float logits[] = { 1, NAN, 4, -INFINITY, 3, 2.5f }, two[] = { -INFINITY, 1, NAN }, tie[] = { 2, 2, 2 };
-	const int32_t seen = 2;
-	struct od_sampler_second second;
-	struct od_sampler *s;
-	struct od_err err;
-
-	(void)state;
-	assert_int_equal(od_sampler_new(&s, &greedy, 6, &err), OD_OK);
-	assert_int_equal(od_sampler_accept(s, &seen, 1), OD_OK); /* its 4 counts as 2 */
-	assert_int_equal(od_sampler_sample_second(s, logits, &second), 4);
-	assert_int_equal(second.token, 5);
-	assert_true(second.gap == 0.5);
-	od_sampler_free(s);
-	assert_int_equal(od_sampler_new(&s, &greedy, 3, &err), OD_OK);
-	assert_int_equal(od_sampler_sample_second(s, two, &second), 1);
-	assert_int_equal(second.token, -1);
-	assert_int_equal(od_sampler_sample_second(s, tie, &second), 0);
-	assert_int_equal(second.token, 1);
-	assert_true(second.gap == 0);
-	od_sampler_free(s);
-}
-
 static void refuses(void **state)
 {
 	struct od_sampler_opts good, o;
@@ -377,7 +269,6 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(against_numpy), cmocka_unit_test(greedy_and_odd_logits),
 		cmocka_unit_test(large_vocabulary), cmocka_unit_test(reproducible), cmocka_unit_test(any_place_again),
-		cmocka_unit_test(what_was_nearly_drawn), cmocka_unit_test(what_was_nearly_the_best),
 		cmocka_unit_test(refuses),
 	};
 

@@ -19,9 +19,7 @@
 struct small {
 	int32_t token[MAX_STEPS], guess[MAX_STEPS];
 	uint16_t used[MAX_STEPS * LAYERS];
-	struct served_view shadow[MAX_STEPS * LAYERS], ahead[MAX_STEPS * LAYERS], second[MAX_STEPS * LAYERS];
-	int32_t second_token[MAX_STEPS];
-	float token_gap[MAX_STEPS];
+	struct served_view shadow[MAX_STEPS * LAYERS], ahead[MAX_STEPS * LAYERS];
 	struct served_trace trace;
 	struct served_params params;
 };
@@ -155,89 +153,6 @@ static void a_wrong_guess_costs_two_loads_and_a_wait(void **state)
 	assert_int_equal(r.served, 6);
 }
 
-/* A cluster that hedges, two slots each; the guess is wrong, the second guess right. */
-static void undecided(struct small *s)
-{
-	small(s, 2);
-	s->params.early = true;
-	s->params.slots = 2;
-	s->params.want.hedge = 1;
-	s->guess[1] = 1;
-	memcpy(s->second, s->shadow, sizeof(s->second));
-	s->second_token[1] = s->token[1];
-	s->token_gap[1] = 0.5f;
-	s->trace.second = s->second;
-	s->trace.second_token = s->second_token;
-	s->trace.token_gap = s->token_gap;
-}
-
-/* then: what comes when main has seen how far behind second guesses may be. */
-static struct served_result run_taught(const struct small *s, const struct small *then)
-{
-	struct served_result r = { 0 };
-	struct served_sim *sim;
-	struct od_err err;
-
-	assert_int_equal(served_sim_new(&sim, &s->params, &err), OD_OK);
-	for (int i = 0; i < 4; i++)
-		served_sim_run(sim, &s->trace, &r);
-	assert_int_equal(r.second_guesses, 4);
-	r = (struct served_result){ 0 };
-	served_sim_run(sim, &then->trace, &r);
-	served_sim_free(sim);
-	return r;
-}
-
-/* Two slots each. The guess goes on at 21: PREDICTs at 25, 53, 73 and 93, when main's routers have spoken (10, 49, 69,
- * 89); the loads of its layers 0 and 1 are 54-79 (behind layer 2's) and 59-84, the others wait for the token. Between
- * them the second guess: 29, 57, 77, 97. Its layer 0 is loaded where a slot is free, 79-104. That one is main's token
- * at 104; what was loaded for the other is void, and layers 1 to 3 are loaded 104-129, 104-129 and 129-154; the routers
- * speak at 114, 134, 154 and 174. */
-static void a_second_guess_saves_the_wait(void **state)
-{
-	struct served_result r, untaught, without;
-	struct small s;
-
-	(void)state;
-	undecided(&s);
-	r = run_taught(&s, &s);
-	assert_int_equal(r.served, 7);
-	assert_int_equal(r.recalled, 8);
-	assert_int_equal(r.stall_ns, 19);
-	assert_int_equal(r.total_ns, 104 + 85);
-	assert_int_equal(r.extra_loads, 2);
-	assert_int_equal(r.second_guesses, 1);
-	assert_int_equal(r.hedged, 0);
-	untaught = run(&s); /* it is said, and loaded when the STEP comes: 104-129 instead of 108-133 */
-	assert_int_equal(untaught.second_guesses, 1);
-	assert_int_equal(untaught.stall_ns, 19 + 15);
-	s.trace.second = NULL;
-	without = run(&s);
-	assert_int_equal(without.second_guesses, 0);
-	assert_int_equal(without.stall_ns, 19 + 19);
-}
-
-/* The same with the guess right and the second guess wrong: its load 79-104 is in vain; layers 2 and 3 are loaded
- * 104-129, in time. */
-static void a_wrong_second_guess_costs_its_load(void **state)
-{
-	struct served_result r;
-	struct small s, then;
-
-	(void)state;
-	undecided(&s);
-	undecided(&then);
-	then.guess[1] = then.token[1];
-	then.second_token[1] = 1;
-	memcpy(then.second, then.ahead, sizeof(then.second));
-	r = run_taught(&s, &then);
-	assert_int_equal(r.served, 7);
-	assert_int_equal(r.total_ns, 104 + 85);
-	assert_int_equal(r.extra_loads, 1);
-	assert_int_equal(r.hedged, 1);
-	assert_int_equal(r.second_guesses, 0);
-}
-
 /* A layer of the next step waits for main's keys and values of this one. Main's routers speak at 20, 42, 64 and 86, so the
  * guess has PREDICTs at 24, 46, 68 and 90; but main's own token is there at 89, and is another one. */
 static void a_guess_waits_for_keys_and_values(void **state)
@@ -283,26 +198,6 @@ static void a_wrong_expert_waits_for_its_load(void **state)
 	assert_int_equal(r.stall_ns, 19 + 25);
 	assert_int_equal(r.extra_loads, 1);
 	assert_int_equal(r.used_loads, 4);
-}
-
-/* Main says at layer 1's router (49) that layer 2 will be another expert: its load 49-74 instead of 69-94. */
-static void a_second_opinion_shortens_the_wait(void **state)
-{
-	struct served_view own[LAYERS];
-	struct served_result r;
-	struct small s;
-
-	(void)state;
-	small(&s, 1);
-	memset(own, 0, sizeof(own));
-	s.shadow[2].n = 0; /* the shadow has said nothing */
-	own[2] = (struct served_view){ .n = 1, .expert = { s.used[2] }, .probability = { 1 } };
-	s.trace.own = own;
-	s.trace.own_leads = 1;
-	r = run(&s);
-	assert_int_equal(r.ordered, 4);
-	assert_int_equal(r.served, 2);
-	assert_int_equal(r.stall_ns, 19 + 5);
 }
 
 static void the_window_of_eq_1(void **state)
@@ -412,7 +307,7 @@ static struct served_params random_params(double hedge)
 {
 	struct served_params p = { .n_layers = R_LAYERS, .n_experts = R_EXPERTS, .top_k = R_K, .n_workers = 4, .slots = 2,
 				   .main_ns = 1000, .worker_ns = 1000, .shadow_ns = 900, .head_ns = 500, .align_kv = 1,
-				   .early = true, .want.hedge = hedge };
+				   .early = true, .hedge = hedge };
 
 	p.load_ns = served_window_ns(&p, 1) / 2;
 	return p;
@@ -453,7 +348,7 @@ static void without_a_free_slot_nothing_is_hedged(void **state)
 	t = random_trace(0.1, 0.02);
 	p.slots = 1;
 	off = run_random(t, &p);
-	p.want.hedge = 1;
+	p.hedge = 1;
 	on = run_random(t, &p);
 	assert_memory_equal(&on, &off, sizeof(on));
 	free(t);
@@ -467,10 +362,8 @@ int main(void)
 		cmocka_unit_test(without_a_shadow_everything_waits),
 		cmocka_unit_test(running_ahead_the_next_step_waits_for_nothing),
 		cmocka_unit_test(a_wrong_guess_costs_two_loads_and_a_wait),
-		cmocka_unit_test(a_second_guess_saves_the_wait), cmocka_unit_test(a_wrong_second_guess_costs_its_load),
 		cmocka_unit_test(a_guess_waits_for_keys_and_values),
 		cmocka_unit_test(a_wrong_expert_waits_for_its_load),
-		cmocka_unit_test(a_second_opinion_shortens_the_wait),
 		cmocka_unit_test(the_window_of_eq_1),
 		cmocka_unit_test(hedges_serve_more_and_keep_to_the_budget),
 		cmocka_unit_test(without_a_free_slot_nothing_is_hedged),

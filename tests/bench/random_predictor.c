@@ -1,6 +1,7 @@
-#include "common/predict/random_predictor.h"
+#include "tests/bench/random_predictor.h"
 
-#include "common/predict/predictor_internal.h"
+#include "common/predict/predictor_base.h"
+#include "tests/bench/rivals.h"
 
 #include <stdlib.h>
 
@@ -39,7 +40,7 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 			const struct od_prediction said = {
 				.step = s->step, .sequence = s->sequence, .row = (uint32_t)r,
 				.position = s->position + (uint32_t)r, .token = s->token[r], .m = m, .expert = expert,
-				.n = o->config->top_k, .opinion = o->opinion, .lead = m + 1,
+				.n = o->config->top_k,
 			};
 
 			od_predict_random(s->step + ((uint64_t)r << 48), m, o->config->n_experts, o->config->top_k, expert);

@@ -4,7 +4,8 @@
  * Everything is said before layer 0, for all layers: nothing that the step itself brings can change it. Cost: a count
  * per use, and a ranking of n_experts per layer of a step. */
 #include "common/base/mem.h"
-#include "common/predict/predictor_internal.h"
+#include "common/predict/predictor_base.h"
+#include "tests/bench/rivals.h"
 
 #include <stdlib.h>
 
@@ -24,7 +25,7 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 		for (size_t e = 0; e < cfg->n_experts; e++)
 			c->score[e] = (float)c->count[(size_t)m * cfg->n_experts + e];
 		for (size_t r = 0; r < s->n_rows; r++)
-			od_predictor_say(&c->base, r, m, -1, c->score);
+			od_predictor_say(&c->base, r, m, c->score);
 	}
 }
 

@@ -1,7 +1,7 @@
 /* random_predictor.h - experts drawn at random: what a prefetch without knowledge is worth (OD-MoE section 4.2, case
  * 5). Thread: pure. */
-#ifndef OD_PREDICT_RANDOM_PREDICTOR_H
-#define OD_PREDICT_RANDOM_PREDICTOR_H
+#ifndef OD_BENCH_RANDOM_PREDICTOR_H
+#define OD_BENCH_RANDOM_PREDICTOR_H
 
 #include <stdint.h>
 

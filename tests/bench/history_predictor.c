@@ -12,7 +12,8 @@
  * cosines are kept up to date, so a use costs a step through the store's column of that expert, and a search one pass
  * over [store][n_layers] floats. */
 #include "common/base/mem.h"
-#include "common/predict/predictor_internal.h"
+#include "common/predict/predictor_base.h"
+#include "tests/bench/rivals.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -86,7 +87,7 @@ static void add_share(float *sum, const float *x, size_t n)
 }
 
 /* Layers [from, n_layers), for every row alike. */
-static void say(struct history_predictor *h, uint32_t from, int64_t heard)
+static void say(struct history_predictor *h, uint32_t from)
 {
 	for (uint32_t m = from; m < h->n_layers; m++) {
 		memset(h->score, 0, h->n_experts * sizeof(*h->score));
@@ -94,7 +95,7 @@ static void say(struct history_predictor *h, uint32_t from, int64_t heard)
 		if (h->match != NOBODY)
 			add_share(h->score, stored_row(h, m, h->match), h->n_experts);
 		for (size_t r = 0; r < h->base.step.n_rows; r++)
-			od_predictor_say(&h->base, r, m, heard, h->score);
+			od_predictor_say(&h->base, r, m, h->score);
 	}
 }
 
@@ -116,7 +117,7 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 	if (s->prompt)
 		return;
 	h->match = most_alike(h);
-	say(h, 0, -1);
+	say(h, 0);
 }
 
 static void count_use(struct history_predictor *h, uint32_t m, uint16_t expert)
@@ -142,7 +143,7 @@ static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_ro
 	if (match == h->match)
 		return;
 	h->match = match;
-	say(h, m + 1, m);
+	say(h, m + 1);
 }
 
 static void end_sequence(struct od_predictor *p, uint64_t sequence)

@@ -1,0 +1,21 @@
+/* rivals.h - the predictors that od-bench compares: od-main's own, and others that are here to be compared with.
+ *
+ * Thread: constants. */
+#ifndef OD_BENCH_RIVALS_H
+#define OD_BENCH_RIVALS_H
+
+#include "common/predict/predictor.h"
+#include "main-node/engine.h"
+
+#define RIVALS 6
+extern const struct od_predictor_kind rival_kinds[RIVALS];
+extern const char *const rival_names[]; /* "shadow", "none", as in odm_predictor_names; then rival_kinds'; NULL */
+
+/* NULL: there is none of that name. */
+const struct od_predictor_kind *rival_kind(const char *name);
+/* The engine's predictor becomes this one of rival_names. */
+void rival_choose(struct odm_engine_opts *o, int index);
+
+od_predictor_make_fn od_popularity_new, od_history_new, od_random_new;
+
+#endif
