@@ -20,7 +20,6 @@ struct odm_cluster;
  * rules. */
 struct odm_align {
 	uint32_t token_period, kv_period;
-	enum od_dtype rows; /* of STATE: OD_F32 or OD_BF16; 0: as they are stored */
 	bool second_guesses; /* it may tell of the token that it nearly chose, too */
 };
 

@@ -16,7 +16,7 @@ static const char *const second_names[] = { OD_PREDICTOR_KINDS, "none", NULL };
 
 void odm_engine_args_defaults(struct odm_engine_args *a)
 {
-	*a = (struct odm_engine_args){ .connect_timeout_s = CONNECT_TIMEOUT_S, .align_token = 1, .align_kv = 1, .align_rows = -1 };
+	*a = (struct odm_engine_args){ .connect_timeout_s = CONNECT_TIMEOUT_S, .align_token = 1, .align_kv = 1 };
 	odm_engine_defaults(&a->opts);
 }
 
@@ -39,7 +39,6 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "mixed", OD_ARG_FLAG, &o->mixed, NULL, "allow CPUs of different kernel classes: then results depend on which worker runs an expert", 0, 0, NULL },
 		{ "align-token", OD_ARG_UINT, &a->align_token, "I", "give the shadow the true token every I tokens; 0: only the first (default: 1)", 0, 1e9, NULL },
 		{ "align-kv", OD_ARG_UINT, &a->align_kv, "J", "send it the true keys and values after every J tokens; 0: never, the prompt's neither (default: 1)", 0, 1e9, NULL },
-		{ "align-rows", OD_ARG_CHOICE, &a->align_rows, "f32|bf16", "how keys and values travel to the shadow (default: as the profile stores them)", 0, 0, od_profile_names },
 		{ "slots", OD_ARG_UINT, &o->slots, "N", "with --local: experts that a worker can hold (default: from its memory limit)", 1, 64, NULL },
 		{ "memory-limit", OD_ARG_SIZE, &o->memory_limit_bytes, "SIZE", "with --local: memory of a worker", 0, 0, NULL },
 		{ "cache-mib", OD_ARG_UINT, &o->cache_mib, "N", "with --local: of a worker's memory, keep experts in N MiB beyond their use (default: none)", 1, MAX_CACHE_MIB, NULL },
@@ -140,9 +139,7 @@ static const char *alignment(const struct odm_engine_args *a)
 {
 	if (a->align_token != 1)
 		return "align-token";
-	if (a->align_kv != 1)
-		return "align-kv";
-	return a->align_rows >= 0 ? "align-rows" : NULL;
+	return a->align_kv != 1 ? "align-kv" : NULL;
 }
 
 /* The first option that says nothing without a cluster, or NULL. */
@@ -182,11 +179,6 @@ static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 	return OD_OK;
 }
 
-enum od_dtype odm_engine_args_rows(const struct odm_engine_args *a)
-{
-	return a->align_rows < 0 ? 0 : a->align_rows + 1 == OD_PROFILE_BF16 ? OD_BF16 : OD_F32;
-}
-
 int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 {
 	struct odm_engine_opts *o = &a->opts;
@@ -209,7 +201,6 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 	o->profile = (enum od_profile)(a->profile + 1);
 	o->align.token_period = (uint32_t)a->align_token;
 	o->align.kv_period = (uint32_t)a->align_kv;
-	o->align.rows = odm_engine_args_rows(a);
 	o->connect_timeout_ns = a->connect_timeout_s * OD_NS_PER_S;
 	return OD_OK;
 }

@@ -281,8 +281,6 @@ static const char *shadow_only(const struct options *o)
 		return "dense-precision";
 	if (o->align != NULL)
 		return "align";
-	if (o->engine.align_rows >= 0)
-		return "align-rows";
 	if (o->engine.opts.activations >= 0)
 		return "activations";
 	if (o->engine.opts.departure >= 0)
@@ -354,9 +352,6 @@ static void report_setting(const struct recall_run *r, int act, struct od_report
 {
 	od_report_fact(to, "profile", "profile", OD_TEXT(od_profile_names[r->opt.profile - 1]), 0, NULL);
 	od_report_fact(to, "departure", "departure", OD_TEXT(r->opt.early ? "early" : "late"), 0, NULL);
-	if (r->opt.rows != 0)
-		od_report_fact(to, "align_rows", "keys and values travel as",
-			       OD_TEXT(r->opt.rows == OD_BF16 ? "bf16" : "f32"), 0, NULL);
 	if (act >= 0)
 		od_report_fact(to, "activations", "the shadow's rows", OD_TEXT(od_activation_names[act]), 0, NULL);
 	od_report_fact(to, "threads", "threads", OD_INT(r->opt.threads), 0, NULL);
@@ -430,7 +425,6 @@ static int run_alone(const struct options *o, struct recall_configs *configs, st
 			.prefill_rows = (uint32_t)e->prefill_rows,
 			.max_tokens = (uint32_t)o->tokens,
 			.early = e->departure != 0,
-			.rows = odm_engine_args_rows(&o->engine),
 			.progress = isatty(STDERR_FILENO),
 			.dump = o->dump,
 			.record_routes = e->record_routes,

@@ -81,7 +81,6 @@ static int replay_shadow(struct hand *h, size_t config, size_t prompt, struct re
 		.experts = recall_models_experts(h->crew->run->models, c),
 		.early = h->crew->run->opt.early,
 		.align = c->align,
-		.rows = h->crew->run->opt.rows,
 	};
 	struct recall_board board;
 	int rc = open_board(h, config, prompt, rec, &board, err);

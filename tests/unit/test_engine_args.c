@@ -169,7 +169,6 @@ static void refusals(void **state)
 		{ "--resident --mixed", "--mixed is for a cluster" },
 		{ "--resident --align-token 2", "--align-token is for a cluster" },
 		{ "--workers h --predictor random --align-kv 0", "--align-kv is for the shadow" },
-		{ "--local 1 --predictor none --align-rows bf16", "--align-rows is for the shadow" },
 		{ "--local 1 --predictor next-gate --precision nf4", "--precision is for the shadow, and with --predictor next-gate" },
 		{ "--local 1 --predictor none --dense-precision nf4", "--dense-precision is for the shadow" },
 		{ "--local 1 --predictor none --activations f32", "--activations is for the shadow" },
