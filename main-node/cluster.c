@@ -12,6 +12,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#define CONNECT_TIMEOUT_NS (10 * OD_NS_PER_S) /* for all hosts, at the start */
 #define MAX_CLOSES 256 /* queued; when there are more, a later one of the same step does their work */
 #define MAX_NAMED 16
 
@@ -449,7 +450,7 @@ static int open_all(struct odm_cluster *c, struct od_err *err)
 	if (rc == OD_OK)
 		rc = open_loop(c, err);
 	if (rc == OD_OK)
-		rc = odm_members_wait(c->members, c->o.connect_timeout_ns, err);
+		rc = odm_members_wait(c->members, CONNECT_TIMEOUT_NS, err);
 	return rc;
 }
 

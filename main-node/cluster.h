@@ -37,7 +37,6 @@ struct odm_cluster_opts {
 	struct odm_align align;
 	const struct od_hosts *hosts;
 	const char *hosts_path; /* read again on SIGHUP; NULL: never */
-	uint64_t connect_timeout_ns;
 	const atomic_bool *cancel; /* main is asked to end */
 };
 

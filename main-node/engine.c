@@ -33,7 +33,6 @@ void odm_engine_defaults(struct odm_engine_opts *o)
 		.activations = -1,
 		.form = OD_FORM_AUTO,
 		.departure = -1,
-		.connect_timeout_ns = 10 * OD_NS_PER_S,
 	};
 }
 
@@ -192,7 +191,6 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 			.want = { .hedge = e->opts.hedge_percent / 100, .correct = e->opts.second_opinion >= 0 },
 			.hosts = &e->hosts,
 			.hosts_path = e->opts.mode == ODM_WORKERS ? e->opts.hosts_path : NULL,
-			.connect_timeout_ns = e->opts.connect_timeout_ns,
 			.cancel = e->opts.cancel,
 		};
 

@@ -41,7 +41,6 @@ struct odm_engine_opts {
 	int second_opinion;	     /* index of od_predictor_kinds; -1: none */
 	double hedge_percent;	     /* loads in vain over expert uses that hedging may bring them up to; 0: none */
 	uint64_t group_size;	     /* 0: top-k */
-	uint64_t connect_timeout_ns;
 	bool mixed;
 	uint64_t slots, memory_limit_bytes; /* ODM_LOCAL; 0: the workers' default */
 	double load_time_ms, run_time_ms;   /* ODM_LOCAL: paced workers; 0: as fast as they go */

@@ -1,12 +1,10 @@
 #include "main-node/engine_args.h"
 
-#include "common/base/clock.h"
 #include "common/cache/pool_policy.h"
 
 #include <string.h>
 
 #define OWN_MAX 32
-#define CONNECT_TIMEOUT_S 10
 #define MAX_PACE_MS 60000
 #define MAX_CACHE_MIB (1u << 30)
 #define MAX_HEDGE_PERCENT 400 /* every hedge there can be of a top-1 model */
@@ -16,7 +14,7 @@ static const char *const second_names[] = { OD_PREDICTOR_KINDS, "none", NULL };
 
 void odm_engine_args_defaults(struct odm_engine_args *a)
 {
-	*a = (struct odm_engine_args){ .connect_timeout_s = CONNECT_TIMEOUT_S, .align_token = 1, .align_kv = 1 };
+	*a = (struct odm_engine_args){ .align_token = 1, .align_kv = 1 };
 	odm_engine_defaults(&a->opts);
 }
 
@@ -35,7 +33,6 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "second-opinion", OD_ARG_CHOICE, &o->second_opinion, "NAME", "next-gate, multi-gate, popularity, history, trajectory or random: main's own beside the first predictor, heard where that has said nothing; next-gate and multi-gate correct a shadow (default: none)", 0, 0, second_names },
 		{ "hedge", OD_ARG_REAL, &o->hedge_percent, "PERCENT", "also load experts that the prediction nearly named, and those of the first layers of a token that the shadow nearly chose, where a slot is free, until loads in vain are PERCENT of expert uses; 0: never (default: 5)", 0, MAX_HEDGE_PERCENT, NULL },
 		{ "group-size", OD_ARG_UINT, &o->group_size, "G", "workers that serve one layer together (default: the model's top-k)", 1, 1024, NULL },
-		{ "connect-timeout", OD_ARG_UINT, &a->connect_timeout_s, "S", "seconds to wait for the hosts at the start (default: 10)", 1, 86400, NULL },
 		{ "mixed", OD_ARG_FLAG, &o->mixed, NULL, "allow CPUs of different kernel classes: then results depend on which worker runs an expert", 0, 0, NULL },
 		{ "align-token", OD_ARG_UINT, &a->align_token, "I", "give the shadow the true token every I tokens; 0: only the first (default: 1)", 0, 1e9, NULL },
 		{ "align-kv", OD_ARG_UINT, &a->align_kv, "J", "send it the true keys and values after every J tokens; 0: never, the prompt's neither (default: 1)", 0, 1e9, NULL },
@@ -201,6 +198,5 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 	o->profile = (enum od_profile)(a->profile + 1);
 	o->align.token_period = (uint32_t)a->align_token;
 	o->align.kv_period = (uint32_t)a->align_kv;
-	o->connect_timeout_ns = a->connect_timeout_s * OD_NS_PER_S;
 	return OD_OK;
 }

@@ -13,7 +13,7 @@ extern const char *const odm_departure_names[]; /* "late", "early", NULL */
 
 struct odm_engine_args {
 	struct odm_engine_opts opts;
-	uint64_t local, connect_timeout_s, align_token, align_kv;
+	uint64_t local, align_token, align_kv;
 	int profile; /* index into od_profile_names */
 	bool resident;
 };

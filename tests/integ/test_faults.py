@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import zmtp
 from cluster_util import (HANG_S, PROMPT, TMP, TOKENS, Daemon, Lines, generate, hosts_file, main_args, pack,
@@ -177,7 +178,7 @@ def an_interrupt_ends_main_at_once():
         assert m.p.returncode == 128 + number, (m.p.returncode, err)
         assert json.loads(out)["finish"] in ("cancelled", "length"), out
     w = FakeHosts()
-    p = subprocess.Popen(main_args("--workers", w.path, "--connect-timeout", 600), stderr=subprocess.PIPE)
+    p = subprocess.Popen(main_args("--workers", w.path), stderr=subprocess.PIPE)
     time.sleep(0.3)
     p.send_signal(signal.SIGTERM)
     p.communicate(timeout=HANG_S)
@@ -274,9 +275,9 @@ def an_unreachable_host_is_named():
     s = socket.socket()
     s.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
     port = s.getsockname()[1]
-    refused("--workers", hosts(f"127.0.0.1:{w.port}\n127.0.0.1:{port}\n"), "--connect-timeout", 3,
+    refused("--workers", hosts(f"127.0.0.1:{w.port}\n127.0.0.1:{port}\n"),
             says=["1 of 2", f"127.0.0.1:{port}"])
-    refused("--workers", hosts("no-such-host.invalid\n"), "--connect-timeout", 3, says=["no-such-host.invalid"])
+    refused("--workers", hosts("no-such-host.invalid\n"), says=["no-such-host.invalid"])
     w.kill()
 
 
@@ -360,11 +361,16 @@ def a_worker_of_another_protocol_version_is_refused():
 
 @test
 def a_worker_that_talks_nonsense_is_refused():
-    for answers in ([[b""]], [[b"\xff" * 100]], [[welcome(session=0)]], [[welcome(data_port=0)]],
-                    [[welcome(data_port=1 << 20)]], [[os.urandom(200)] * 3], [[b"x"] * 40], [[welcome()[:-3]]]):
-        f = fake(*answers)
-        refused("--workers", hosts_file([f]), "--connect-timeout", 3, says=[f"127.0.0.1:{f.port}"])
+    nonsense = ([[b""]], [[b"\xff" * 100]], [[welcome(session=0)]], [[welcome(data_port=0)]], [[welcome(data_port=1 << 20)]],
+                [[os.urandom(200)] * 3], [[b"x"] * 40], [[welcome()[:-3]]])
+
+    def one(i):
+        f = fake(*nonsense[i])
+        refused("--workers", hosts_file([f], f"nonsense{i}.txt"), says=[f"127.0.0.1:{f.port}"])
         f.close()
+
+    with ThreadPoolExecutor(len(nonsense)) as all_at_once:  # each of them makes main wait for ten seconds
+        list(all_at_once.map(one, range(len(nonsense))))
 
 
 @test

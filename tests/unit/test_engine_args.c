@@ -1,8 +1,6 @@
 /* The options that make an engine: what each sets, and which contradict. */
 #include "main-node/engine_args.h"
 
-#include "common/base/clock.h"
-
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -80,7 +78,6 @@ static void what_is_not_said(void **state)
 	assert_int_equal(a.opts.threads, 0);
 	assert_int_equal(a.opts.ctx_tokens, 0);
 	assert_int_equal(a.opts.group_size, 0);
-	assert_true(a.opts.connect_timeout_ns == 10 * OD_NS_PER_S);
 	assert_false(a.opts.mixed);
 	assert_true(a.opts.load_time_ms == 0);
 	assert_true(a.opts.run_time_ms == 0);
@@ -95,7 +92,7 @@ static void every_option(void **state)
 	struct odm_engine_args a;
 
 	(void)state;
-	good(&a, "--local 4 --pack P --predictor shadow --second-opinion multi-gate --hedge 12.5 --group-size 3 --connect-timeout 86400"
+	good(&a, "--local 4 --pack P --predictor shadow --second-opinion multi-gate --hedge 12.5 --group-size 3"
 		 " --mixed --slots 2 --memory-limit 900MiB --load-time 2.5 --run-time 0.25 --precision nf4-dq"
 		 " --dense-precision int8-g64 --activations int8 --departure early --ctx-size 4294967295 --profile bf16"
 		 " --threads 5 --cpu scalar --trace T --prefill-rows 4096");
@@ -106,7 +103,6 @@ static void every_option(void **state)
 	assert_string_equal(od_predictor_kinds[a.opts.second_opinion], "multi-gate");
 	assert_true(a.opts.hedge_percent == 12.5);
 	assert_int_equal(a.opts.group_size, 3);
-	assert_true(a.opts.connect_timeout_ns == 86400 * OD_NS_PER_S);
 	assert_true(a.opts.mixed);
 	assert_int_equal(a.opts.slots, 2);
 	assert_int_equal(a.opts.memory_limit_bytes, 943718400);
