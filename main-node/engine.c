@@ -5,7 +5,6 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/trace.h"
-#include "common/cache/pool_policy.h"
 #include "main-node/cluster_service.h"
 
 #include <limits.h>
@@ -16,7 +15,6 @@
 #define DEFAULT_CTX_CAP 4096u
 #define DEFAULT_PREFILL_ROWS 256u
 #define DEFAULT_HEDGE_PERCENT 5 /* docs/BENCHMARKS.md: nearly all that hedging can bring an INT8 shadow */
-#define LOCAL_CHILD_THREADS 1 /* children of --local share the machine with each other */
 
 void odm_engine_defaults(struct odm_engine_opts *o)
 {
@@ -28,11 +26,7 @@ void odm_engine_defaults(struct odm_engine_opts *o)
 		.predictor = ODM_PREDICTOR_AUTO,
 		.second_opinion = -1,
 		.hedge_percent = DEFAULT_HEDGE_PERCENT,
-		.precision = -1,
-		.dense_precision = -1,
-		.activations = -1,
 		.form = OD_FORM_AUTO,
-		.departure = -1,
 	};
 }
 
@@ -121,31 +115,9 @@ static int open_resident(struct odm_engine *e, struct od_err *err)
 /* The hosts, and the daemons on them if they are ours to start. */
 static int open_hosts(struct odm_engine *e, struct od_err *err)
 {
-	const struct odm_engine_opts *o = &e->opts;
-	const struct odm_local_opts lo = {
-		.pack = o->pack,
-		.n_workers = o->local_workers,
-		.shadow = o->predictor == ODM_PREDICT_SHADOW || o->predictor == ODM_PREDICTOR_AUTO,
-		.precision = o->precision < 0 ? NULL : od_precision_names[o->precision],
-		.dense_precision = o->dense_precision < 0 ? NULL : od_precision_names[o->dense_precision],
-		.activations = o->activations < 0 ? NULL : od_activation_names[o->activations],
-		.departure = o->departure < 0 ? NULL : o->departure == 0 ? "late" : "early",
-		.cpu = od_cpu_names[o->cpu],
-		.form = o->form == OD_FORM_AUTO ? NULL : od_form_names[o->form],
-		.slots = o->slots,
-		.load_time_ms = o->load_time_ms,
-		.run_time_ms = o->run_time_ms,
-		.cache_mib = o->cache_mib,
-		.cache_margin = o->cache_margin,
-		.cache_policy = od_cache_policy_names[o->cache_policy],
-		.memory_limit_bytes = o->memory_limit_bytes,
-		.threads = LOCAL_CHILD_THREADS,
-		.trace = o->trace,
-	};
-
-	if (o->mode == ODM_LOCAL)
-		return odm_local_start(&e->local, &lo, &e->hosts, err);
-	return od_hosts_load(&e->hosts, o->hosts_path, err);
+	if (e->opts.mode == ODM_LOCAL)
+		return odm_local_start(&e->local, &e->opts, &e->hosts, err);
+	return od_hosts_load(&e->hosts, e->opts.hosts_path, err);
 }
 
 static int choose_predictor(struct odm_engine *e, struct od_err *err)

@@ -4,6 +4,7 @@
 #ifndef ODM_ENGINE_H
 #define ODM_ENGINE_H
 
+#include "common/base/args.h"
 #include "common/cache/route_file.h"
 #include "common/model/sampler.h"
 #include "common/model/tokenizer.h"
@@ -42,12 +43,7 @@ struct odm_engine_opts {
 	double hedge_percent;	     /* loads in vain over expert uses that hedging may bring them up to; 0: none */
 	uint64_t group_size;	     /* 0: top-k */
 	bool mixed;
-	uint64_t slots, memory_limit_bytes; /* ODM_LOCAL; 0: the workers' default */
-	double load_time_ms, run_time_ms;   /* ODM_LOCAL: paced workers; 0: as fast as they go */
-	uint64_t cache_mib, cache_margin;   /* ODM_LOCAL: of a worker's cache of experts; 0: none, no margin */
-	int cache_policy;		    /* ODM_LOCAL: enum od_cache_policy, not Belady's */
-	/* ODM_LOCAL: the shadow's; index into the names, -1: its default. */
-	int precision, dense_precision, activations, departure;
+	struct od_arg_list worker_args, shadow_args; /* ODM_LOCAL: handed on to each worker, and to the shadow */
 };
 
 void odm_engine_defaults(struct odm_engine_opts *o);

@@ -1,15 +1,12 @@
 #include "main-node/engine_args.h"
 
-#include "common/cache/pool_policy.h"
+#include "main-node/local_nodes.h"
 
 #include <string.h>
 
 #define OWN_MAX 32
-#define MAX_PACE_MS 60000
-#define MAX_CACHE_MIB (1u << 30)
 #define MAX_HEDGE_PERCENT 400 /* every hedge there can be of a top-1 model */
 
-const char *const odm_departure_names[] = { "late", "early", NULL };
 static const char *const second_names[] = { OD_PREDICTOR_KINDS, "none", NULL };
 
 void odm_engine_args_defaults(struct odm_engine_args *a)
@@ -36,17 +33,8 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "mixed", OD_ARG_FLAG, &o->mixed, NULL, "allow CPUs of different kernel classes: then results depend on which worker runs an expert", 0, 0, NULL },
 		{ "align-token", OD_ARG_UINT, &a->align_token, "I", "give the shadow the true token every I tokens; 0: only the first (default: 1)", 0, 1e9, NULL },
 		{ "align-kv", OD_ARG_UINT, &a->align_kv, "J", "send it the true keys and values after every J tokens; 0: never, the prompt's neither (default: 1)", 0, 1e9, NULL },
-		{ "slots", OD_ARG_UINT, &o->slots, "N", "with --local: experts that a worker can hold (default: from its memory limit)", 1, 64, NULL },
-		{ "memory-limit", OD_ARG_SIZE, &o->memory_limit_bytes, "SIZE", "with --local: memory of a worker", 0, 0, NULL },
-		{ "cache-mib", OD_ARG_UINT, &o->cache_mib, "N", "with --local: of a worker's memory, keep experts in N MiB beyond their use (default: none)", 1, MAX_CACHE_MIB, NULL },
-		{ "cache-policy", OD_ARG_CHOICE, &o->cache_policy, "P", "with --cache-mib: rank, fifo, lru, lfu or marking (default: rank)", 0, 0, od_cache_online_names },
-		{ "cache-margin", OD_ARG_UINT, &o->cache_margin, "N", "with --cache-mib: tolerance of rank, in ranks (default: 0)", 0, 4096, NULL },
-		{ "load-time", OD_ARG_REAL, &o->load_time_ms, "MS", "with --local: a worker's load is complete no earlier than MS milliseconds after it began, one load at a time, as on a slower machine", 0, MAX_PACE_MS, NULL },
-		{ "run-time", OD_ARG_REAL, &o->run_time_ms, "MS", "with --local: an expert's outputs are sent no earlier than MS milliseconds after its computation began", 0, MAX_PACE_MS, NULL },
-		{ "precision", OD_ARG_CHOICE, &o->precision, "P", "with --local: the shadow's experts, bf16, int8, fp16, int8-g64, nf4 or nf4-dq (default: int8)", 0, 0, od_precision_names },
-		{ "dense-precision", OD_ARG_CHOICE, &o->dense_precision, "P", "with --local: the shadow's attention, from the same list (default: as --precision)", 0, 0, od_precision_names },
-		{ "activations", OD_ARG_CHOICE, &o->activations, "A", "with --local: what the shadow's rows are before they meet int8 and nf4 weights, f32 or int8 (default: f32)", 0, 0, od_activation_names },
-		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "with --local: early lets the shadow run ahead on its own token, late waits (default: early)", 0, 0, odm_departure_names },
+		{ "worker-arg", OD_ARG_LIST, &o->worker_args, "ARG", "with --local: an argument for every worker, say --worker-arg --slots=2; may be given several times", 0, 0, NULL },
+		{ "shadow-arg", OD_ARG_LIST, &o->shadow_args, "ARG", "the same for the shadow, say --shadow-arg --precision=nf4", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "How to compute" },
 		{ "ctx-size", OD_ARG_UINT, &o->ctx_tokens, "N", "tokens of context (default: the model's, at most 4096)", 1, 4294967295.0, NULL },
 		{ "profile", OD_ARG_CHOICE, &a->profile, "f32|bf16", "f32: bit-identical on every CPU (default); bf16: rows and KV cache in BF16, faster", 0, 0, od_profile_names },
@@ -103,32 +91,10 @@ int odm_engine_args_parse(struct odm_engine_args *a, const char *const *without,
 	return rc;
 }
 
-/* The first option that only a shadow obeys that --local starts, or NULL. */
-static const char *shadow_only(const struct odm_engine_opts *o)
-{
-	if (o->precision >= 0)
-		return "precision";
-	if (o->dense_precision >= 0)
-		return "dense-precision";
-	if (o->activations >= 0)
-		return "activations";
-	return o->departure >= 0 ? "departure" : NULL;
-}
-
 /* The first option that only processes of --local obey, or NULL. */
 static const char *local_only(const struct odm_engine_opts *o)
 {
-	if (o->slots > 0)
-		return "slots";
-	if (o->memory_limit_bytes > 0)
-		return "memory-limit";
-	if (o->cache_mib > 0)
-		return "cache-mib";
-	if (o->load_time_ms > 0)
-		return "load-time";
-	if (o->run_time_ms > 0)
-		return "run-time";
-	return shadow_only(o);
+	return o->worker_args.n > 0 ? "worker-arg" : o->shadow_args.n > 0 ? "shadow-arg" : NULL;
 }
 
 /* The first option about what main tells the shadow, or NULL. */
@@ -159,10 +125,8 @@ static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 	const struct odm_engine_opts *o = &a->opts;
 	const bool shadow = o->predictor == ODM_PREDICT_SHADOW || o->predictor == ODM_PREDICTOR_AUTO;
 	const char *local = a->local > 0 ? NULL : local_only(o), *cluster = a->resident ? cluster_only(a) : NULL;
-	const char *unheard = shadow ? NULL : shadow_only(o) != NULL ? shadow_only(o) : alignment(a);
+	const char *unheard = shadow ? NULL : o->shadow_args.n > 0 ? "shadow-arg" : alignment(a);
 
-	if (o->cache_mib == 0 && (o->cache_policy != OD_CACHE_RANK || o->cache_margin > 0))
-		return od_fail(err, OD_ERR_ARG, "--cache-policy and --cache-margin are about a cache: add --cache-mib");
 	if (local != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is for the processes that --local starts", local);
 	if (o->hosts_path != NULL && o->form != OD_FORM_AUTO)
@@ -191,6 +155,10 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 	if (o->second_opinion >= 0 && od_predictor_kinds[o->second_opinion] == NULL)
 		o->second_opinion = -1; /* "none" comes after the kinds */
 	rc = check_useless(a, err);
+	if (rc == OD_OK)
+		rc = odm_local_check_args("worker-arg", &o->worker_args, err);
+	if (rc == OD_OK)
+		rc = odm_local_check_args("shadow-arg", &o->shadow_args, err);
 	if (rc != OD_OK)
 		return rc;
 	o->mode = a->resident ? ODM_RESIDENT : a->local > 0 ? ODM_LOCAL : ODM_WORKERS;

@@ -9,8 +9,6 @@
 
 #define ODM_ENGINE_ARGS_MAX 40
 
-extern const char *const odm_departure_names[]; /* "late", "early", NULL */
-
 struct odm_engine_args {
 	struct odm_engine_opts opts;
 	uint64_t local, align_token, align_kv;

@@ -10,9 +10,11 @@
 #include "tests/bench/bench_prompts.h"
 #include "tests/bench/bench_stats.h"
 #include "tests/bench/cache_live.h"
+#include "tests/bench/child_args.h"
 #include "tests/bench/recall_progress.h"
 #include "worker-node/load_profile.h"
 
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +32,8 @@
 struct options {
 	struct odm_engine_args engine;
 	const char *prompts, *svg, *budgets, *policies, *tokens;
-	uint64_t limit;
+	uint64_t limit, slots;
+	double load_ms;
 	bool live, json, help;
 };
 
@@ -58,7 +61,7 @@ static void on_signal(int number)
 
 /* ---- The command line ---- */
 
-static const char *const without[] = { "workers", "resident", "trace", "record-routes", "cache-mib", "cache-policy", NULL };
+static const char *const without[] = { "workers", "resident", "trace", "record-routes", "worker-arg", NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
@@ -80,16 +83,16 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		/* Other defaults than elsewhere. */
 		{ .kind = OD_ARG_TITLE, .help = "The cluster of every setting" },
 		{ "local", OD_ARG_UINT, &a->local, "N", "workers, as child processes; default 4", 1, 64, NULL },
-		{ "slots", OD_ARG_UINT, &a->opts.slots, "N", "experts that a worker can hold; default 1", 1, 64, NULL },
+		{ "slots", OD_ARG_UINT, &o->slots, "N", "experts that a worker can hold; default 1", 1, 64, NULL },
 		{ "threads", OD_ARG_UINT, &a->opts.threads, "N", "compute threads of main; default 1", 1, 1024, NULL },
-		{ "load-time", OD_ARG_REAL, &a->opts.load_time_ms, "MS", "a whole load is complete no earlier than MS milliseconds "
+		{ "load-time", OD_ARG_REAL, &o->load_ms, "MS", "a whole load is complete no earlier than MS milliseconds "
 		  "after it began; default 5", 0, 60000, NULL },
 	};
 
 	odm_engine_args_defaults(a);
 	a->local = 4;
-	a->opts.slots = a->opts.threads = 1;
-	a->opts.load_time_ms = DEFAULT_LOAD_MS;
+	a->opts.threads = o->slots = 1;
+	o->load_ms = DEFAULT_LOAD_MS;
 	return odm_engine_args_parse(a, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench cache --live --prompts FILE [OPTIONS]\n\n"
 		"What caches of experts on the workers are worth, on a local cluster that every setting starts anew: time to the\n"
@@ -191,7 +194,6 @@ static int replay(const struct live_bench *b, struct cache_live_run *r, const st
 		.policy = r->budget != NULL ? (enum od_cache_policy)r->policy : OD_CACHE_LRU,
 		.planned = true,
 		.state = OD_CACHE_F,
-		.margin = (uint32_t)b->opt.engine.opts.cache_margin,
 		.budget_bytes = r->budget != NULL && r->budget->bytes > slots ? r->budget->bytes - slots : 0,
 		.seed = 1,
 	};
@@ -285,6 +287,7 @@ static int write_texts(struct live_bench *b, struct odm_engine *e, size_t length
 static int run_setting(struct live_bench *b, size_t length, struct cache_live_run *run, struct od_err *err)
 {
 	struct odm_engine_opts eo = b->opt.engine.opts;
+	struct child_args args = { 0 };
 	char path[] = "/tmp/od-cache-routes-XXXXXX";
 	struct odm_engine *e = NULL;
 	int fd = mkstemp(path), rc;
@@ -293,8 +296,12 @@ static int run_setting(struct live_bench *b, size_t length, struct cache_live_ru
 		return od_fail_errno(err, OD_ERR_IO, "cannot make %s", path);
 	close(fd);
 	eo.record_routes = path;
-	eo.cache_mib = run->budget != NULL ? run->budget->bytes >> 20 : 0;
-	eo.cache_policy = run->budget != NULL ? run->policy : OD_CACHE_RANK;
+	child_args_add(&args, &eo.worker_args, "--slots=%" PRIu64, b->opt.slots);
+	child_args_add(&args, &eo.worker_args, "--load-time=%.6f", b->opt.load_ms);
+	if (run->budget != NULL) {
+		child_args_add(&args, &eo.worker_args, "--cache-mib=%" PRIu64, run->budget->bytes >> 20);
+		child_args_add(&args, &eo.worker_args, "--cache-policy=%s", od_cache_policy_names[run->policy]);
+	}
 	rc = odm_engine_open(&e, &eo, err);
 	if (rc == OD_OK)
 		rc = write_texts(b, e, length, run, err);
@@ -364,8 +371,7 @@ static void describe(struct live_bench *b)
 
 	l->n_prompts = b->prompts.n;
 	l->workers = (uint32_t)b->opt.engine.local;
-	l->load_ms = o->load_time_ms;
-	l->run_ms = o->run_time_ms;
+	l->load_ms = b->opt.load_ms;
 	l->predictor = odm_predictor_names[o->predictor == ODM_PREDICTOR_AUTO ? ODM_PREDICT_SHADOW : o->predictor];
 	l->form = od_form_names[b->form];
 	l->fingerprint = od_pack_fingerprint(b->pack);

@@ -5,7 +5,7 @@ od-bench_SRCS := $(addprefix tests/bench/,od_bench.c bandwidth.c bench_codec.c b
 	synth_model.c synth_weights.c)
 # Main's engine, for what is measured on a running model.
 od-bench_SRCS += $(addprefix tests/bench/,ablate_draw.c ablate_plan.c ablate_report.c ablate_summary.c \
-	bench_ablate.c bench_decode.c bench_prompts.c bench_recall.c) $(ODM_SRCS)
+	bench_ablate.c bench_decode.c bench_prompts.c bench_recall.c child_args.c) $(ODM_SRCS)
 # The shadow's emulator beside the true model.
 od-bench_SRCS += $(addprefix tests/bench/,recall_board.c recall_config.c recall_draw.c recall_live.c recall_models.c recall_progress.c \
 	recall_record.c recall_report.c recall_rival.c recall_run.c recall_shadow.c recall_stats.c \

@@ -307,9 +307,10 @@ def what_cannot_be_done_is_refused():
     assert refused("next-gate", *SMALL, "--predictor", "oracle") == 2
     assert refused("predicts nothing has no recall", *SMALL, "--predictor", "none") == 2
     assert refused("--prompts FILE is missing", "--tokens", 4) == 2
-    assert refused("--slots is for a cluster", *SMALL, "--slots", 2) == 2
-    assert refused("--load-time is for a cluster", *SMALL, "--load-time", 1) == 2
-    for option, value in (("--precision", "nf4"), ("--align", "T1_KV0")):
+    assert refused("--worker-arg is for a cluster", *SMALL, "--worker-arg", "--slots=2") == 2
+    assert refused("--departure is for a shadow that --local starts", *SMALL, "--workers", "x", "--departure", "late") == 2
+    assert refused("unknown option --shadow-arg", *SMALL, "--local", 1, "--shadow-arg", "x") == 2
+    for option, value in (("--precision", "nf4"), ("--departure", "late"), ("--align", "T1_KV0")):
         for where in (), ("--local", 1):
             assert refused("for the shadow", *SMALL, "--predictor", "next-gate", option, value, *where) == 2
     assert refused("--served is for the shadow", *SMALL, "--predictor", "next-gate,random", "--served") == 2

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tokens do not depend on the cluster: any number of workers, groups, slots, threads and prefill chunks, with and
 without prediction, in both profiles, with experts in either form, give the tokens of resident mode."""
-from cluster_util import Daemon, generate, hosts_file, run_tests, test, tool, pack, BIN
+from cluster_util import BIN, Daemon, generate, hosts_file, pack, run_tests, test, tool, worker_args
 import json
 import os
 import subprocess
@@ -44,8 +44,8 @@ CASES = [
 def same_tokens_for_every_cluster_shape():
     for i, (workers, group, slots, predictor, threads, profile, rows) in enumerate(CASES):
         prompt = PROMPTS[i % len(PROMPTS)]
-        r = generate("--local", workers, "--group-size", group, "--slots", slots, "--predictor", predictor,
-                     "--threads", threads, "--profile", profile, "--prefill-rows", rows,
+        r = generate("--local", workers, "--group-size", group, *worker_args("--slots", slots), "--predictor",
+                     predictor, "--threads", threads, "--profile", profile, "--prefill-rows", rows,
                      "--resident-form", ("planes", "bf16")[i // 2 % 2], prompt=prompt)
         assert r["token_ids"] == resident(profile, prompt), (CASES[i], r["token_ids"], resident(profile, prompt))
         assert r["workers"] == workers and r["slots"] == slots
@@ -63,7 +63,7 @@ def same_tokens_from_planes():
 
 @test
 def figures_add_up():
-    r = generate("--local", 2, "--predictor", "none", "--slots", 1, tokens=10)
+    r = generate("--local", 2, "--predictor", "none", *worker_args("--slots=1"), tokens=10)
     layers, top_k, steps = 12, 2, 9  # ten tokens take nine decode steps
     assert r["expert_uses"] == layers * top_k * steps, r["expert_uses"]
     assert r["stalls"] == r["expert_uses"], "without prediction every expert is loaded on the router's word"
@@ -74,7 +74,7 @@ def figures_add_up():
 
 @test
 def random_prediction_recalls_about_a_quarter():
-    r = generate("--local", 2, "--predictor", "random", "--slots", 2, tokens=60)
+    r = generate("--local", 2, "--predictor", "random", "--worker-arg=--slots=2", tokens=60)
     assert 0.15 < r["recall"] < 0.35, r["recall"]  # 2 of 8 experts by chance
 
 

@@ -11,8 +11,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import zmtp
-from cluster_util import (HANG_S, PROMPT, TMP, TOKENS, Daemon, Lines, generate, hosts_file, main_args, pack,
-                          reference, run_tests, test, tool)
+from cluster_util import (BIN, HANG_S, PROMPT, TMP, TOKENS, Daemon, Lines, generate, hosts_file, main_args, pack,
+                          reference, run_tests, shadow_args, test, tool, worker_args)
 
 def disturbed(action, n_workers=3, *args):
     """A generation during which action(workers) happens; the result of it and of a second one afterwards."""
@@ -251,6 +251,51 @@ def refused(*args, says, tokens=4, status=1):
     assert p.returncode == status, (p.returncode, p.stderr)
     for s in says:
         assert s in p.stderr, (s, p.stderr)
+
+
+@test
+def children_of_local_get_their_arguments():
+    for args in ["--worker-arg", "--slots=2"], ["--worker-arg", "--slots", "--worker-arg", 2], ["--worker-arg=--slots=2"]:
+        assert generate("--local", 1, "--predictor", "none", *args, tokens=2)["slots"] == 2, args
+    # Those of the shadow go to the shadow; the last of two counts.
+    r = generate("--local", 1, *shadow_args("--precision=bf16"), *worker_args("--slots=3", "--slots=1"), tokens=8)
+    assert r["recall"] == 1 and r["slots"] == 1, r
+
+
+@test
+def a_child_of_local_that_refuses_an_argument_ends_main():
+    begin = time.monotonic()
+    for args, says in ((["--worker-arg=--slots=0"], ["od-worker: error: --slots: expected 1 to 64, found 0", "did not start: it ended "
+                                                     "with status 2, and its own message above says why (see --worker-arg)"]),
+                       (["--worker-arg=--slots"], ["od-worker: error: --slots needs a value: N"]),
+                       (["--worker-arg=--memory-limit=1KB"], ["memory limit", "with status 1"]),
+                       (["--worker-arg=what"], ['od-worker: error: unexpected argument "what"']),
+                       (["--worker-arg=--precision=nf4"], ["od-worker: error: unknown option --precision=nf4"]),
+                       (["--shadow-arg=--precision=int9"], ["od-shadow: error: --precision: expected one of", "the shadow did not start: "
+                                                            "it ended with status 2", "(see --shadow-arg)"]),
+                       (["--worker-arg=--version"], ["did not start: it ended with status 0"])):
+        refused("--local", 2, *args, says=says)
+    assert time.monotonic() - begin < HANG_S / 2
+    for args in ["--worker-arg", "--port=1"], ["--shadow-arg", "--pack", "--shadow-arg", "x"]:
+        refused("--local", 2, *args, says=[f"{args[0]} {args[1]}: od-main sets this itself"], status=2)
+    refused("--resident", "--worker-arg", "x", says=["--worker-arg is for the processes that --local starts"], status=2)
+
+
+@test
+def a_child_of_local_that_dies_is_not_waited_for():
+    """Its siblings take their time to start; it is told how the child ended, and none is left behind."""
+    folder = os.path.join(TMP, "bin")
+    os.mkdir(folder)
+    shutil.copy(os.path.join(BIN, "od-main"), folder)
+    for name, text in ("od-shadow", f"echo $$ >{folder}/pid; exec sleep 1000"), ("od-worker", "sleep 0.2; kill -9 $$"):
+        with open(os.path.join(folder, name), "w") as f:
+            f.write(f"#!/bin/sh\n{text}\n")
+        os.chmod(f.name, 0o755)
+    argv = main_args("--local", 3)
+    p = subprocess.run([os.path.join(folder, "od-main"), *argv[1:]], capture_output=True, text=True, timeout=HANG_S / 2)
+    assert p.returncode == 1 and "of 3 did not start: it was ended by signal 9 (Killed)" in p.stderr, p.stderr
+    with open(os.path.join(folder, "pid")) as f:
+        assert not os.path.exists(f"/proc/{int(f.read())}"), "the shadow lives on"
 
 
 def hosts(text):

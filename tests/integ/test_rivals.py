@@ -4,7 +4,7 @@ the same texts (tests/golden/predict), and never change a token."""
 import json
 import subprocess
 
-from cluster_util import Daemon, Lines, generate, hosts_file, main_args, run_tests, test
+from cluster_util import Daemon, Lines, generate, hosts_file, main_args, run_tests, shadow_args, test
 
 with open("tests/golden/predict/rivals.json") as f:
     GOLDEN = json.load(f)
@@ -70,7 +70,7 @@ def a_second_opinion_stands_in_for_the_first():
         assert a["predicted_uses"] == a["expert_uses"] and a["missing_predictions"] == 0
         assert want["recalled"] < a["recalled_uses"] < want["recalled"] + a["predicted_uses"] - want["predicted"]
     # A shadow that predicts everything is not overruled.
-    tell("--local", 2, "--predictor", "shadow", "--precision", "bf16", "--second-opinion", "next-gate")
+    tell("--local", 2, "--predictor", "shadow", *shadow_args("--precision=bf16"), "--second-opinion", "next-gate")
     p = subprocess.run(main_args("--local", 1, "--predictor", "none", "--second-opinion", "history"),
                        capture_output=True, text=True)
     assert p.returncode != 0 and "there is no first; use --predictor history" in p.stderr, p.stderr
