@@ -173,19 +173,6 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 	return rc != OD_OK ? rc : odm_cluster_service_new(&e->service, c, &fo, err);
 }
 
-int odm_routes_open(struct od_route_writer **out, const char *path, const struct od_pack *p, struct od_err *err)
-{
-	const struct od_config *c = od_pack_config(p);
-	struct od_route_head head = { .n_layers = c->n_layers, .n_experts = c->n_experts, .top_k = c->top_k };
-
-	_Static_assert(sizeof(head.fingerprint) == OD_FINGERPRINT_CHARS / 2, "a fingerprint");
-	*out = NULL;
-	if (path == NULL)
-		return OD_OK;
-	od_pack_fingerprint_bytes(p, head.fingerprint);
-	return od_route_open(out, path, &head, err);
-}
-
 static int open_all(struct odm_engine *e, struct od_err *err)
 {
 	int rc;
@@ -216,8 +203,6 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	rc = open_model(e, err);
-	if (rc == OD_OK)
-		rc = odm_routes_open(&e->routes, e->opts.record_routes, e->pack, err);
 	if (rc != OD_OK)
 		return rc;
 	return e->opts.mode == ODM_RESIDENT ? open_resident(e, err) : open_cluster(e, err);
@@ -240,16 +225,6 @@ static int close_trace(struct odm_engine *e)
 		unlink(path);
 	}
 	rc = od_trace_close(&err);
-	if (rc != OD_OK)
-		od_log(OD_LOG_ERROR, "%s", err.msg);
-	return rc;
-}
-
-static int close_routes(struct odm_engine *e)
-{
-	struct od_err err;
-	int rc = od_route_close(e->routes, &err);
-
 	if (rc != OD_OK)
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 	return rc;
@@ -285,7 +260,7 @@ int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts,
 
 int odm_engine_close(struct odm_engine *e)
 {
-	int rc, routes;
+	int rc;
 
 	if (e == NULL)
 		return OD_OK;
@@ -294,7 +269,6 @@ int odm_engine_close(struct odm_engine *e)
 	odm_local_stop(e->local);
 	odm_store_close(e->store);
 	rc = close_trace(e);
-	routes = close_routes(e);
 	od_hosts_fini(&e->hosts);
 	od_forward_free(e->forward);
 	od_seq_state_free(e->seq);
@@ -306,7 +280,7 @@ int odm_engine_close(struct odm_engine *e)
 	od_free(e->logits);
 	free(e->rows);
 	free(e);
-	return rc != OD_OK ? rc : routes;
+	return rc;
 }
 
 const struct od_pack *odm_engine_pack(const struct odm_engine *e)

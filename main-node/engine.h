@@ -5,7 +5,6 @@
 #define ODM_ENGINE_H
 
 #include "common/base/args.h"
-#include "common/cache/route_file.h"
 #include "common/model/sampler.h"
 #include "common/model/tokenizer.h"
 #include "common/pack/pack.h"
@@ -31,7 +30,6 @@ struct odm_engine_opts {
 	bool quiet;		   /* no progress while loading */
 	const atomic_bool *cancel; /* becomes true when everything is to end: looked at between layers; NULL: never */
 	const char *trace;	   /* NULL, or a file for od_trace; --local adds the children's events at the end */
-	const char *record_routes; /* NULL, or a file for every router decision (common/cache/route_file.h) */
 	const char *serve_store;   /* NULL, or where workers can pull the pack from while the engine is open */
 	bool insecure;		   /* serve_store may be an address that is not loopback */
 	/* A cluster. */
@@ -48,12 +46,8 @@ struct odm_engine_opts {
 
 void odm_engine_defaults(struct odm_engine_opts *o);
 OD_MUST_CHECK int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts, struct od_err *err);
-/* Not OD_OK: trace or routes could not be written (logged). NULL ok. */
+/* Not OD_OK: the trace could not be written (logged). NULL ok. */
 int odm_engine_close(struct odm_engine *e);
-
-/* For a pack's routes; path NULL: *out is NULL, which is OD_OK. */
-OD_MUST_CHECK int odm_routes_open(struct od_route_writer **out, const char *path, const struct od_pack *p,
-				  struct od_err *err);
 
 const struct od_pack *odm_engine_pack(const struct odm_engine *e);
 const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e); /* NULL: the pack has none */
@@ -76,6 +70,8 @@ struct odm_observer {
 	void *arg;
 	/* A piece of the text as it may be shown; false ends the generation. */
 	bool (*text)(void *arg, const char *piece, size_t len);
+	/* A step begins; then come the routes of its rows, layer by layer. */
+	void (*step)(void *arg, const struct odm_step *step);
 	/* The experts of one row, best first, and their weights [top_k]. */
 	void (*route)(void *arg, enum odm_phase phase, uint32_t position, uint32_t layer, const uint16_t *experts,
 		      const float *weights, float margin);

@@ -41,7 +41,6 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "threads", OD_ARG_UINT, &o->threads, "N", "compute threads (default: the CPUs there are)", 1, 1024, NULL },
 		{ "cpu", OD_ARG_CHOICE, &o->cpu, "NAME", "force a kernel set: scalar, avx2, avx512, avx512bf16, neon (default: auto)", 0, 0, od_cpu_names },
 		{ "trace", OD_ARG_STRING, &o->trace, "FILE", "write what was done when, as Chrome trace JSON; with --local of all processes", 0, 0, NULL },
-		{ "record-routes", OD_ARG_STRING, &o->record_routes, "FILE", "write which experts the routers chose, for od-bench cache", 0, 0, NULL },
 		{ "prefill-rows", OD_ARG_UINT, &o->prefill_rows, "N", "prompt tokens that go through the layers together (default: 256)", 1, 4096, NULL },
 	};
 	const size_t n = sizeof(args) / sizeof(args[0]);

@@ -60,8 +60,8 @@ static void on_signal(int number)
 }
 
 /* A run starts its own cluster, and who predicts and what is aligned is what runs differ in. */
-static const char *const without[] = { "workers", "resident", "predictor", "align-token", "align-kv", "trace", "record-routes",
-	"worker-arg", "shadow-arg", NULL };
+static const char *const without[] = { "workers", "resident", "predictor", "align-token", "align-kv", "trace", "worker-arg",
+	"shadow-arg", NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {

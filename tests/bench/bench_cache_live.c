@@ -12,6 +12,7 @@
 #include "tests/bench/cache_live.h"
 #include "tests/bench/child_args.h"
 #include "tests/bench/recall_progress.h"
+#include "tests/bench/route_record.h"
 #include "worker-node/load_profile.h"
 
 #include <inttypes.h>
@@ -61,7 +62,7 @@ static void on_signal(int number)
 
 /* ---- The command line ---- */
 
-static const char *const without[] = { "workers", "resident", "trace", "record-routes", "worker-arg", NULL };
+static const char *const without[] = { "workers", "resident", "trace", "worker-arg", NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
@@ -244,7 +245,8 @@ static int check_text(struct live_bench *b, size_t length, size_t prompt, struct
 		       b->prompts.prompt[prompt].name);
 }
 
-static int write_texts(struct live_bench *b, struct odm_engine *e, size_t length, struct cache_live_run *run, struct od_err *err)
+static int write_texts(struct live_bench *b, struct odm_engine *e, size_t length, struct cache_live_run *run,
+		       struct route_record *record, struct od_err *err)
 {
 	double *ttft = calloc(2 * b->prompts.n, sizeof(*ttft)), *tpot = ttft + b->prompts.n, all_ns = 0;
 	int rc = ttft != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "prompts");
@@ -253,7 +255,8 @@ static int write_texts(struct live_bench *b, struct odm_engine *e, size_t length
 
 	for (size_t i = 0; rc == OD_OK && i < b->prompts.n; i++) {
 		const struct od_prompt *q = &b->prompts.prompt[i];
-		struct odm_request req = { .prompt = q->ids, .n_prompt = q->n_ids, .max_tokens = run->tokens, .ignore_eos = true };
+		struct odm_request req = { .prompt = q->ids, .n_prompt = q->n_ids, .max_tokens = run->tokens, .ignore_eos = true,
+					   .observer = route_record_observer(record) };
 		struct odm_result r = { 0 };
 		const struct odm_figures *f = &r.figures;
 
@@ -287,7 +290,9 @@ static int write_texts(struct live_bench *b, struct odm_engine *e, size_t length
 static int run_setting(struct live_bench *b, size_t length, struct cache_live_run *run, struct od_err *err)
 {
 	struct odm_engine_opts eo = b->opt.engine.opts;
+	struct route_record record = { 0 };
 	struct child_args args = { 0 };
+	struct od_err why;
 	char path[] = "/tmp/od-cache-routes-XXXXXX";
 	struct odm_engine *e = NULL;
 	int fd = mkstemp(path), rc;
@@ -295,7 +300,6 @@ static int run_setting(struct live_bench *b, size_t length, struct cache_live_ru
 	if (fd < 0)
 		return od_fail_errno(err, OD_ERR_IO, "cannot make %s", path);
 	close(fd);
-	eo.record_routes = path;
 	child_args_add(&args, &eo.worker_args, "--slots=%" PRIu64, b->opt.slots);
 	child_args_add(&args, &eo.worker_args, "--load-time=%.6f", b->opt.load_ms);
 	if (run->budget != NULL) {
@@ -304,9 +308,12 @@ static int run_setting(struct live_bench *b, size_t length, struct cache_live_ru
 	}
 	rc = odm_engine_open(&e, &eo, err);
 	if (rc == OD_OK)
-		rc = write_texts(b, e, length, run, err);
-	if (odm_engine_close(e) != OD_OK && rc == OD_OK)
-		rc = od_fail(err, OD_ERR_IO, "%s could not be written", path);
+		rc = route_record_open(&record, path, b->pack, err);
+	if (rc == OD_OK)
+		rc = write_texts(b, e, length, run, &record, err);
+	odm_engine_close(e);
+	if (route_record_close(&record, &why) != OD_OK && rc == OD_OK)
+		rc = od_fail(err, why.code, "%s", why.msg);
 	if (rc == OD_OK)
 		rc = replay_file(b, run, path, err);
 	unlink(path);

@@ -454,7 +454,6 @@ static int run_alone(const struct options *o, struct recall_configs *configs, st
 			.early = o->departure != 0,
 			.progress = isatty(STDERR_FILENO),
 			.dump = o->dump,
-			.record_routes = e->record_routes,
 			.served = o->served ? &o->sim : NULL,
 		},
 		.configs = configs,

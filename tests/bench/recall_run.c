@@ -23,8 +23,6 @@ struct crew {
 	struct recall_tape gates_tape;
 	struct recall_counts gates_counts; /* of no interest */
 	FILE *dump;
-	struct od_route_writer *routes;
-	uint64_t routes_step; /* last number given out */
 	struct recall_progress progress;
 	pthread_mutex_t lock;
 	pthread_cond_t turn_changed;
@@ -183,7 +181,7 @@ static int simulate(struct hand *h, size_t prompt, const struct recall_recording
 	return rc;
 }
 
-/* What goes from prompt to prompt in order: the rivals, the simulated clusters, the dump, and the routes. */
+/* What goes from prompt to prompt in order: the rivals, the simulated clusters, and the dump. */
 static int in_order(struct hand *h, size_t prompt, struct recall_recording *rec, struct od_err *err)
 {
 	struct crew *w = h->crew;
@@ -201,9 +199,6 @@ static int in_order(struct hand *h, size_t prompt, struct recall_recording *rec,
 		rc = simulate(h, prompt, rec, err);
 	if (rc == OD_OK)
 		rc = write_dump(h, err);
-	if (rc == OD_OK && w->routes != NULL)
-		recall_write_routes(rec, od_pack_config(w->run->pack), w->run->opt.prefill_rows, prompt + 1, &w->routes_step,
-				    w->routes);
 	if (rc == OD_OK)
 		end_turn(w);
 	return rc;
@@ -438,16 +433,12 @@ int recall_run_all(struct recall_run *r, struct od_err *err)
 		rc = open_hands(&w, hand, n, err);
 	if (rc == OD_OK)
 		rc = open_dump(&w, err);
-	if (rc == OD_OK)
-		rc = odm_routes_open(&w.routes, r->opt.record_routes, r->pack, err);
 	if (rc == OD_OK) {
 		recall_progress_begin(&w.progress, r->opt.progress, r->prompts->n * (r->configs->n + 1));
 		rc = run_hands(&w, hand, n, err);
 		recall_progress_end(&w.progress);
 	}
 	rc = close_dump(&w, rc, err);
-	if (od_route_close(w.routes, rc == OD_OK ? err : NULL) != OD_OK && rc == OD_OK)
-		rc = OD_ERR_IO;
 	for (size_t i = 0; i < n; i++)
 		close_hand(&hand[i], r->configs->n);
 	close_gates(&w);

@@ -23,7 +23,6 @@ struct recall_run_opts {
 	bool early; /* departure of the shadows */
 	bool progress; /* on stderr */
 	const char *dump; /* file, or NULL */
-	const char *record_routes; /* the same */
 	const struct recall_served_opts *served; /* NULL: no simulation of clusters */
 };
 
