@@ -388,17 +388,7 @@ static int allocate(struct odm_cluster *c, struct od_err *err)
 static int open_loop(struct odm_cluster *c, struct od_err *err)
 {
 	const struct odm_members_opts mo = {
-		.hosts = c->o.hosts,
-		.fingerprint = c->o.fingerprint,
-		.profile = c->o.profile,
-		.kernel_class = c->o.kernel_class,
-		.mixed = c->o.mixed,
-		.ctx_tokens = c->o.ctx_tokens,
-		.max_rows = c->o.max_rows,
-		.n_layers = c->o.config->n_layers,
-		.n_experts = c->o.config->n_experts,
-		.top_k = c->o.config->top_k,
-		.group_size = c->o.group_size,
+		.cluster = &c->o,
 		.zmq_context = c->zmq,
 		.changed_fd = c->changed_fd,
 		.message = on_predict,

@@ -6,6 +6,7 @@
 #define ODM_CLUSTER_H
 
 #include "common/predict/predictor.h"
+#include "main-node/cluster_opts.h"
 #include "main-node/members.h"
 #include "main-node/placement.h"
 #include "main-node/predictions.h"
@@ -15,30 +16,6 @@ enum odm_predictor { ODM_PREDICT_SHADOW, ODM_PREDICT_NONE, ODM_PREDICT_OWN };
 extern const char *const odm_predictor_names[]; /* "shadow", "none", od_predictor_kinds, NULL */
 
 struct odm_cluster;
-
-/* How often the shadow is aligned (OD-MoE section 3.2, T_i_KV_j), in decode steps; 0: never. shadow_link.h has the
- * rules. */
-struct odm_align {
-	uint32_t token_period, kv_period;
-	bool second_guesses; /* it may tell of the token that it nearly chose, too */
-};
-
-struct odm_cluster_opts {
-	const struct od_config *config;
-	uint8_t fingerprint[32];
-	enum od_profile profile;
-	const char *kernel_class;
-	bool mixed;
-	uint32_t ctx_tokens, max_rows;
-	uint32_t group_size; /* G as asked; 0: top-k */
-	uint32_t predictor;	    /* index of odm_predictor_names */
-	const char *second_opinion; /* one of od_predictor_kinds beside it; NULL: none */
-	struct od_want_opts want;
-	struct odm_align align;
-	const struct od_hosts *hosts;
-	const char *hosts_path; /* read again on SIGHUP; NULL: never */
-	const atomic_bool *cancel; /* main is asked to end */
-};
 
 /* Connects and waits until every host is here. */
 OD_MUST_CHECK int odm_cluster_open(struct odm_cluster **out, const struct odm_cluster_opts *opts, struct od_err *err);
