@@ -64,7 +64,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 {
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "What to generate" },
-		{ "prompt", OD_ARG_STRING, &o->prompt, "TEXT", "the prompt; -: all of standard input (default: each line of standard input is a prompt)", 0, 0, NULL },
+		{ "prompt", OD_ARG_STRING, &o->prompt, "TEXT", "the prompt; -: all of standard input (default: each line of it is a prompt)", 0, 0, NULL },
 		{ "max-tokens", OD_ARG_UINT, &o->max_tokens, "N", "stop after N tokens; 0: at the end of the context (default: 256)", 0, 1e9, NULL },
 		{ "ignore-eos", OD_ARG_FLAG, &o->ignore_eos, NULL, "go on after the end-of-text token", 0, 0, NULL },
 		{ "stop", OD_ARG_LIST, &o->stop, "TEXT", "end before this text; may be given several times", 0, 0, NULL },
@@ -76,8 +76,8 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "repetition-penalty", OD_ARG_STRING, &o->repetition, "R[,N]", "above 1: tokens among the last N are less likely (N 0: among all)", 0, 0, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "the same seed gives the same text (default: 0)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Workers without a pack" },
-		{ "serve-store", OD_ARG_STRING, &o->engine.opts.serve_store, "ADDR", "let workers pull their share of the pack from host[:port] of this machine (od-worker --store; default port: 5702)", 0, 0, NULL },
-		{ "insecure", OD_ARG_FLAG, &o->engine.opts.insecure, NULL, "allow a --serve-store address other than loopback, although traffic is not encrypted", 0, 0, NULL },
+		{ "serve-store", OD_ARG_STRING, &o->engine.opts.serve_store, "ADDR", "let workers pull the pack from host[:port] here (default port: 5702)", 0, 0, NULL },
+		{ "insecure", OD_ARG_FLAG, &o->engine.opts.insecure, NULL, "allow --serve-store beyond loopback; traffic is not encrypted", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "one JSON object per prompt with ids, text and all figures", 0, 0, NULL },
 		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "no figures, no progress", 0, 0, NULL },
