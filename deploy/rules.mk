@@ -12,8 +12,8 @@ DEMO_PROMPT := Once upon a time there was a king who had three daughters, and th
 demo: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) programs
 	@[ -d $(DEMO_PACK) ] || $(B)/bin/od-pack deploy/models/talebook $(DEMO_PACK)
-	@echo
-	@$(B)/bin/od-main --pack $(DEMO_PACK) --local 4 --echo --max-tokens 160 --temperature 0.6 --top-p 0.9 \
+	@printf '\n%s ...\n' "$(DEMO_PROMPT)"
+	@$(B)/bin/od-main --pack $(DEMO_PACK) --local 4 --max-tokens 160 --temperature 0.6 --top-p 0.9 \
 		--repetition-penalty 1.1 --seed 1 --prompt "$(DEMO_PROMPT)"
 
 # Programs only: a pack is made where it is used, with od-pack.

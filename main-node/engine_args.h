@@ -9,12 +9,9 @@
 
 #define ODM_ENGINE_ARGS_MAX 40
 
-extern const char *const odm_departure_names[]; /* "late", "early", NULL */
-
 struct odm_engine_args {
 	struct odm_engine_opts opts;
-	uint64_t local, connect_timeout_s, align_token, align_kv;
-	int align_rows; /* index into od_profile_names; -1: as the profile stores them */
+	uint64_t local, align_token, align_kv;
 	int profile; /* index into od_profile_names */
 	bool resident;
 };
@@ -28,8 +25,6 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table);
 OD_MUST_CHECK int odm_engine_args_parse(struct odm_engine_args *a, const char *const *without, const struct od_arg *own,
 					size_t n_own, int argc, char **argv, const bool *help, const char *usage,
 					struct od_err *err);
-/* What --align-rows says; 0: as they are stored. */
-enum od_dtype odm_engine_args_rows(const struct odm_engine_args *a);
 /* After parsing: a->opts is complete, or OD_ERR_ARG says what is missing or contradicts. */
 OD_MUST_CHECK int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err);
 

@@ -20,11 +20,11 @@
 
 struct options {
 	struct odm_engine_args engine;
-	const char *prompt, *prompt_file;
+	const char *prompt, *repetition;
 	uint64_t max_tokens, top_k, repetition_window, seed;
 	double temperature, top_p, min_p, repetition_penalty;
 	struct od_arg_list stop;
-	bool ignore_eos, json, echo, quiet, help, version;
+	bool ignore_eos, json, quiet, help, version;
 };
 
 struct app {
@@ -64,8 +64,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 {
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "What to generate" },
-		{ "prompt", OD_ARG_STRING, &o->prompt, "TEXT", "the prompt (default: read prompts line by line from the terminal or standard input)", 0, 0, NULL },
-		{ "prompt-file", OD_ARG_STRING, &o->prompt_file, "FILE", "the whole file is one prompt; -: standard input", 0, 0, NULL },
+		{ "prompt", OD_ARG_STRING, &o->prompt, "TEXT", "the prompt; -: all of standard input (default: each line of it is a prompt)", 0, 0, NULL },
 		{ "max-tokens", OD_ARG_UINT, &o->max_tokens, "N", "stop after N tokens; 0: at the end of the context (default: 256)", 0, 1e9, NULL },
 		{ "ignore-eos", OD_ARG_FLAG, &o->ignore_eos, NULL, "go on after the end-of-text token", 0, 0, NULL },
 		{ "stop", OD_ARG_LIST, &o->stop, "TEXT", "end before this text; may be given several times", 0, 0, NULL },
@@ -74,15 +73,13 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "top-k", OD_ARG_UINT, &o->top_k, "K", "only the K best tokens; 0: all", 0, 4294967295.0, NULL },
 		{ "top-p", OD_ARG_REAL, &o->top_p, "P", "only the best tokens that make up probability P; 1: all", 0, 1, NULL },
 		{ "min-p", OD_ARG_REAL, &o->min_p, "P", "only tokens at least P times as probable as the best; 0: all", 0, 1, NULL },
-		{ "repetition-penalty", OD_ARG_REAL, &o->repetition_penalty, "R", "above 1 makes tokens that are already there less likely", 0.01, 100, NULL },
-		{ "repetition-window", OD_ARG_UINT, &o->repetition_window, "N", "it looks at the last N tokens; 0: at all", 0, 4294967295.0, NULL },
+		{ "repetition-penalty", OD_ARG_STRING, &o->repetition, "R[,N]", "above 1: tokens among the last N are less likely (N 0: among all)", 0, 0, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "the same seed gives the same text (default: 0)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Workers without a pack" },
-		{ "serve-store", OD_ARG_STRING, &o->engine.opts.serve_store, "ADDR", "let workers pull their share of the pack from host[:port] of this machine (od-worker --store; default port: 5702)", 0, 0, NULL },
-		{ "insecure", OD_ARG_FLAG, &o->engine.opts.insecure, NULL, "allow a --serve-store address other than loopback, although traffic is not encrypted", 0, 0, NULL },
+		{ "serve-store", OD_ARG_STRING, &o->engine.opts.serve_store, "ADDR", "let workers pull the pack from host[:port] here (default port: 5702)", 0, 0, NULL },
+		{ "insecure", OD_ARG_FLAG, &o->engine.opts.insecure, NULL, "allow --serve-store beyond loopback; traffic is not encrypted", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "one JSON object per prompt with ids, text and all figures", 0, 0, NULL },
-		{ "echo", OD_ARG_FLAG, &o->echo, NULL, "show the prompt in front of the text", 0, 0, NULL },
 		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "no figures, no progress", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 		{ "version", OD_ARG_FLAG, &o->version, NULL, "the version", 0, 0, NULL },
@@ -93,10 +90,27 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 				     "Runs a mixture-of-experts model on a cluster and prints the text it writes.\n", err);
 }
 
+/* "1.1" or "1.1,64". */
+static int parse_repetition(struct options *o, struct od_err *err)
+{
+	const char *comma = strchr(o->repetition, ',');
+	size_t len = comma != NULL ? (size_t)(comma - o->repetition) : strlen(o->repetition);
+	char penalty[32];
+	int rc;
+
+	snprintf(penalty, sizeof(penalty), "%.*s", (int)len, o->repetition);
+	rc = od_parse_real(len < sizeof(penalty) ? penalty : o->repetition, 0.01, 100, &o->repetition_penalty, err);
+	if (rc == OD_OK && comma != NULL)
+		rc = od_parse_u64(comma + 1, 0, UINT32_MAX, &o->repetition_window, err);
+	return rc == OD_OK ? rc : od_fail_within(err, "--repetition-penalty");
+}
+
 static int check_options(struct options *o, struct od_err *err)
 {
-	if (o->prompt != NULL && o->prompt_file != NULL)
-		return od_fail(err, OD_ERR_ARG, "--prompt and --prompt-file exclude each other");
+	int rc = o->repetition == NULL ? OD_OK : parse_repetition(o, err);
+
+	if (rc != OD_OK)
+		return rc;
 	if (o->engine.opts.insecure && o->engine.opts.serve_store == NULL)
 		return od_fail(err, OD_ERR_ARG, "--insecure is about --serve-store; od-main listens on nothing else");
 	o->engine.opts.quiet = o->quiet || o->json;
@@ -183,8 +197,6 @@ static int generate(struct app *a, const char *text, size_t len, const int32_t *
 	struct odm_result r;
 	int rc;
 
-	if (o->echo && !o->json)
-		show_text(a, text, len);
 	rc = odm_generate(a->engine, &req, &r, err);
 	if (o->json) {
 		print_json(a, text, len, ids, n_ids, &r, rc == OD_OK ? NULL : err);
@@ -278,43 +290,33 @@ static int run_lines(struct app *a, struct od_err *err)
 }
 
 /* To its end: pipes have no size that could be asked for. */
-static int read_prompt_file(const char *path, struct od_strbuf *text, struct od_err *err)
+static int read_all(struct od_strbuf *text, struct od_err *err)
 {
-	bool standard = strcmp(path, "-") == 0;
-	FILE *f = standard ? stdin : fopen(path, "re");
 	char piece[4096];
-	int rc = OD_OK;
 	size_t n;
 
-	*text = (struct od_strbuf){ 0 };
-	if (f == NULL)
-		return od_fail_errno(err, OD_ERR_IO, "cannot open %s", path);
-	while (rc == OD_OK && (n = fread(piece, 1, sizeof(piece), f)) > 0) {
+	while ((n = fread(piece, 1, sizeof(piece), stdin)) > 0) {
 		od_strbuf_append(text, piece, n);
 		if (text->len > MAX_PROMPT_BYTES)
-			rc = od_fail(err, OD_ERR_RANGE, "%s is longer than %u bytes", path, MAX_PROMPT_BYTES);
+			return od_fail(err, OD_ERR_RANGE, "standard input is longer than %u bytes", MAX_PROMPT_BYTES);
 	}
-	if (rc == OD_OK && ferror(f))
-		rc = od_fail_errno(err, OD_ERR_IO, "reading %s", path);
+	if (ferror(stdin))
+		return od_fail_errno(err, OD_ERR_IO, "reading standard input");
 	od_strbuf_append(text, "", 0); /* an empty prompt is a prompt */
-	if (rc == OD_OK && text->failed)
-		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %s", path);
-	if (!standard)
-		fclose(f);
-	return rc;
+	return text->failed ? od_fail(err, OD_ERR_NOMEM, "no memory for the prompt") : OD_OK;
 }
 
 static int run_prompts(struct app *a, struct od_err *err)
 {
-	const struct options *o = &a->opt;
-	struct od_strbuf text;
+	const char *prompt = a->opt.prompt;
+	struct od_strbuf text = { 0 };
 	int rc;
 
-	if (o->prompt != NULL)
-		return run_prompt(a, o->prompt, strlen(o->prompt), err);
-	if (o->prompt_file == NULL)
+	if (prompt == NULL)
 		return run_lines(a, err);
-	rc = read_prompt_file(o->prompt_file, &text, err);
+	if (strcmp(prompt, "-") != 0)
+		return run_prompt(a, prompt, strlen(prompt), err);
+	rc = read_all(&text, err);
 	if (rc == OD_OK)
 		rc = run_prompt(a, text.text, text.len, err);
 	od_strbuf_fini(&text);

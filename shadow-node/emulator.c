@@ -51,7 +51,7 @@ static int open_sequences(struct ods_emulator *e, struct od_err *err)
 
 static int open_buffers(struct ods_emulator *e, struct od_err *err)
 {
-	size_t n = e->o.forward.max_rows, kv_dim = od_config_kv_dim(e->o.forward.config);
+	size_t n = e->o.forward.max_rows;
 
 	e->step.rows = calloc(n, sizeof(struct row));
 	e->latest.rows = calloc(n, sizeof(struct row));
@@ -59,10 +59,8 @@ static int open_buffers(struct ods_emulator *e, struct od_err *err)
 	e->od_rows = calloc(n, sizeof(*e->od_rows));
 	e->saved = calloc(n, 2 * e->row_bytes);
 	e->logits = od_alloc_array(e->o.forward.config->vocab, sizeof(float));
-	e->wide = od_alloc_array(kv_dim, sizeof(*e->wide));
-	e->narrow = od_alloc_array(kv_dim, sizeof(*e->narrow));
 	if (e->step.rows == NULL || e->latest.rows == NULL || e->spare.rows == NULL || e->od_rows == NULL ||
-	    e->saved == NULL || e->logits == NULL || e->wide == NULL || e->narrow == NULL)
+	    e->saved == NULL || e->logits == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "emulator: buffers for %zu rows", n);
 	return OD_OK;
 }
@@ -115,8 +113,6 @@ void ods_emulator_free(struct ods_emulator *e)
 	free(e->od_rows);
 	free(e->saved);
 	od_free(e->logits);
-	od_free(e->wide);
-	od_free(e->narrow);
 	free(e);
 }
 

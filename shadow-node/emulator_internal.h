@@ -51,8 +51,6 @@ struct ods_emulator {
 	struct od_row *od_rows; /* [max_rows] */
 	char *saved;	   /* [max_rows][2][row_bytes]: true rows during our own attention */
 	float *logits;	   /* [vocab] */
-	float *wide;	   /* [kv_dim], and */
-	uint16_t *narrow;  /* [kv_dim]: a row of STATE on its way from one format to the other */
 	struct ods_emulator_stats stats;
 };
 

@@ -366,17 +366,11 @@ static int on_step(struct ods_emulator *e, const Od__Step *m, struct od_err *err
 
 /* ---- STATE ---- */
 
-static enum od_dtype state_dtype(const struct ods_sequence *s, uint32_t said)
-{
-	return said == 0 ? od_seq_state_dtype(s->state) : (enum od_dtype)said;
-}
-
 static int check_state(const struct ods_emulator *e, const struct od_msg *m, const struct ods_sequence *seq,
 		       struct od_err *err)
 {
 	const Od__State *s = m->header->state;
 	const struct ods_range range = { s->layer, s->begin, s->n };
-	enum od_dtype dtype = state_dtype(seq, s->dtype);
 	size_t k_bytes, v_bytes;
 	uint64_t bytes;
 
@@ -386,13 +380,9 @@ static int check_state(const struct ods_emulator *e, const struct od_msg *m, con
 	if (s->n == 0 || !od_within(s->begin, s->n, e->o.ctx_tokens))
 		return od_fail(err, OD_ERR_RANGE, "%u positions from %u on: expected 1 to %u", s->n, s->begin,
 			       e->o.ctx_tokens);
-	if (dtype != OD_F32 && dtype != OD_BF16)
-		return od_fail(err, OD_ERR_RANGE, "dtype: expected %d (BF16) or %d (F32), found %u", OD_BF16, OD_F32,
-			       s->dtype);
 	od_msg_frame(m, 0, &k_bytes);
 	od_msg_frame(m, 1, &v_bytes);
-	if (!od_mul(s->n, (uint64_t)od_config_kv_dim(e->o.forward.config) * od_dtype_bytes(dtype), &bytes) ||
-	    m->n_frames != 2 || k_bytes != bytes || v_bytes != bytes)
+	if (!od_mul(s->n, e->row_bytes, &bytes) || m->n_frames != 2 || k_bytes != bytes || v_bytes != bytes)
 		return od_fail(err, OD_ERR_SHAPE, "frames: expected 2 of %llu bytes, found %zu of %zu and %zu",
 			       (unsigned long long)bytes, m->n_frames, k_bytes, v_bytes);
 	if ((s->step != 0 && s->step != e->newest) || !ods_align_expects(seq->align, &range, s->step == 0))
@@ -401,45 +391,20 @@ static int check_state(const struct ods_emulator *e, const struct od_msg *m, con
 	return OD_OK;
 }
 
-/* Rows of K or of V, as they came, into the sequence. Frames need not be aligned. */
-static void put_rows(struct ods_emulator *e, char *to, const char *from, uint32_t n, enum od_dtype dtype, bool to_bf16)
-{
-	const struct od_backend *be = e->o.forward.backend;
-	size_t kv_dim = od_config_kv_dim(e->o.forward.config), from_bytes = kv_dim * od_dtype_bytes(dtype);
-
-	if ((dtype == OD_BF16) == to_bf16) {
-		memcpy(to, from, n * e->row_bytes);
-		return;
-	}
-	for (uint32_t i = 0; i < n; i++, to += e->row_bytes, from += from_bytes) {
-		if (to_bf16) {
-			memcpy(e->wide, from, from_bytes);
-			be->f32_to_bf16((uint16_t *)(void *)to, e->wide, kv_dim);
-		} else {
-			memcpy(e->narrow, from, from_bytes);
-			be->bf16_to_f32((float *)(void *)to, e->narrow, kv_dim);
-		}
-	}
-}
-
 static int on_state(struct ods_emulator *e, const struct od_msg *m, uint64_t now_ns, struct od_err *err)
 {
 	const Od__State *s = m->header->state;
 	const struct ods_range range = { s->layer, s->begin, s->n };
 	struct ods_sequence *seq;
-	enum od_dtype dtype;
 	size_t bytes;
-	bool to_bf16;
 	int rc = known_sequence(e, s->sequence, &seq, err);
 
 	if (rc == OD_OK)
 		rc = check_state(e, m, seq, err);
 	if (rc != OD_OK)
 		return rc;
-	dtype = state_dtype(seq, s->dtype);
-	to_bf16 = od_seq_state_dtype(seq->state) == OD_BF16;
-	put_rows(e, od_seq_state_k(seq->state, s->layer, s->begin), od_msg_frame(m, 0, &bytes), s->n, dtype, to_bf16);
-	put_rows(e, od_seq_state_v(seq->state, s->layer, s->begin), od_msg_frame(m, 1, &bytes), s->n, dtype, to_bf16);
+	memcpy(od_seq_state_k(seq->state, s->layer, s->begin), od_msg_frame(m, 0, &bytes), s->n * e->row_bytes);
+	memcpy(od_seq_state_v(seq->state, s->layer, s->begin), od_msg_frame(m, 1, &bytes), s->n * e->row_bytes);
 	ods_align_true(seq->align, &range, now_ns);
 	e->stats.state_rows += s->n;
 	return OD_OK;

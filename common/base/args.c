@@ -30,6 +30,23 @@ int od_parse_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out, st
 	return OD_OK;
 }
 
+int od_parse_real(const char *text, double min, double max, double *out, struct od_err *err)
+{
+	char *end;
+	double v = strtod(text, &end);
+
+	*out = 0;
+	/* strtod would also take blanks in front, hexadecimals, infinities and NaN. */
+	if (end == text || *end != '\0' || text[strspn(text, DIGITS "+-.eE")] != '\0' || !isfinite(v))
+		return od_fail(err, OD_ERR_ARG, "expected a number, found \"%s\"", text);
+	if (max > 0 && (v < min || v > max))
+		return od_fail(err, OD_ERR_ARG, "expected %g to %g, found %s", min, max, text);
+	if (v < min)
+		return od_fail(err, OD_ERR_ARG, "expected %g or more, found %s", min, text);
+	*out = v;
+	return OD_OK;
+}
+
 /* ".5" as half of a unit, rounded down; *end is behind the digits. Digits beyond the 18th are below one byte. */
 static uint64_t fraction_of(const char *text, uint64_t unit_bytes)
 {
@@ -112,25 +129,11 @@ static int set_choice(const struct od_arg *a, const char *value, struct od_err *
 	return od_fail(err, OD_ERR_ARG, "expected one of %s, found \"%s\"", all, value);
 }
 
-static int set_real(const struct od_arg *a, const char *value, struct od_err *err)
-{
-	char *end;
-	double v = strtod(value, &end);
-
-	/* strtod would also take blanks in front, hexadecimals, infinities and NaN. */
-	if (end == value || *end != '\0' || value[strspn(value, DIGITS "+-.eE")] != '\0' || !isfinite(v))
-		return od_fail(err, OD_ERR_ARG, "expected a number, found \"%s\"", value);
-	if (a->max > 0 && (v < a->min || v > a->max))
-		return od_fail(err, OD_ERR_ARG, "expected %g to %g, found %s", a->min, a->max, value);
-	if (v < a->min)
-		return od_fail(err, OD_ERR_ARG, "expected %g or more, found %s", a->min, value);
-	*(double *)a->out = v;
-	return OD_OK;
-}
-
 static int set_value(const struct od_arg *a, const char *value, struct od_err *err)
 {
 	struct od_arg_list *list;
+	double real;
+	int rc;
 
 	switch (a->kind) {
 	case OD_ARG_STRING:
@@ -147,7 +150,10 @@ static int set_value(const struct od_arg *a, const char *value, struct od_err *e
 	case OD_ARG_SIZE:
 		return od_parse_size(value, a->out, err);
 	case OD_ARG_REAL:
-		return set_real(a, value, err);
+		rc = od_parse_real(value, a->min, a->max, &real, err);
+		if (rc == OD_OK)
+			*(double *)a->out = real;
+		return rc;
 	case OD_ARG_CHOICE:
 		return set_choice(a, value, err);
 	case OD_ARG_FLAG:

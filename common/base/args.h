@@ -49,10 +49,12 @@ OD_MUST_CHECK int od_args_parse(const struct od_arg *table, size_t n_table, int 
 void od_args_help(FILE *f, const struct od_arg *table, size_t n_table);
 
 /* "900MiB", "1.5G" (2^30), "500MB" (10^6), plain bytes; capitals do not matter. Below 2^63; parts of a byte are dropped.
- * *bytes, *out are 0 unless OD_OK. */
+ * *bytes, and *out below, are 0 unless OD_OK. */
 OD_MUST_CHECK int od_parse_size(const char *text, uint64_t *bytes, struct od_err *err);
 /* Decimal digits only. */
 OD_MUST_CHECK int od_parse_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out, struct od_err *err);
+/* A decimal number; max 0: no upper bound. */
+OD_MUST_CHECK int od_parse_real(const char *text, double min, double max, double *out, struct od_err *err);
 
 /* "12.3 MiB" in buf; returns buf. */
 const char *od_format_bytes(uint64_t bytes, char *buf, size_t size);

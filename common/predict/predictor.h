@@ -64,6 +64,7 @@ struct od_predictor_kind {
 };
 #define OD_PREDICTOR_NAMES "next-gate", "multi-gate", "trajectory"
 #define OD_N_PREDICTORS 3
+#define OD_NEXT_GATE 0 /* its index among them */
 extern const struct od_predictor_kind od_predictor_kinds[OD_N_PREDICTORS]; /* of those names, in their order */
 od_predictor_make_fn od_next_gate_new, od_multi_gate_new, od_trajectory_new;
 

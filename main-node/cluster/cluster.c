@@ -12,6 +12,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#define CONNECT_TIMEOUT_NS (10 * OD_NS_PER_S) /* for all hosts, at the start */
 #define MAX_CLOSES 256 /* queued; when there are more, a later one of the same step does their work */
 #define MAX_NAMED 16
 
@@ -352,17 +353,7 @@ static int allocate(struct odm_cluster *c, struct od_err *err)
 static int open_loop(struct odm_cluster *c, struct od_err *err)
 {
 	const struct odm_members_opts mo = {
-		.hosts = c->o.hosts,
-		.fingerprint = c->o.fingerprint,
-		.profile = c->o.profile,
-		.kernel_class = c->o.kernel_class,
-		.mixed = c->o.mixed,
-		.ctx_tokens = c->o.ctx_tokens,
-		.max_rows = c->o.max_rows,
-		.n_layers = c->o.config->n_layers,
-		.n_experts = c->o.config->n_experts,
-		.top_k = c->o.config->top_k,
-		.group_size = c->o.group_size,
+		.cluster = &c->o,
 		.zmq_context = c->zmq,
 		.changed_fd = c->changed_fd,
 		.message = on_predict,
@@ -414,7 +405,7 @@ static int open_all(struct odm_cluster *c, struct od_err *err)
 	if (rc == OD_OK)
 		rc = open_loop(c, err);
 	if (rc == OD_OK)
-		rc = odm_members_wait(c->members, c->o.connect_timeout_ns, err);
+		rc = odm_members_wait(c->members, CONNECT_TIMEOUT_NS, err);
 	return rc;
 }
 

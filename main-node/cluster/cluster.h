@@ -6,36 +6,12 @@
 #define ODM_CLUSTER_H
 
 #include "common/predict/predictor.h"
+#include "main-node/cluster/cluster_opts.h"
 #include "main-node/cluster/members.h"
 #include "main-node/cluster/placement.h"
 #include "main-node/cluster/predictions.h"
 
 struct odm_cluster;
-
-/* How often the shadow is aligned (OD-MoE section 3.2, T_i_KV_j), in decode steps; 0: never. shadow_link.h has the
- * rules. */
-struct odm_align {
-	uint32_t token_period, kv_period;
-	enum od_dtype rows; /* of STATE: OD_F32 or OD_BF16; 0: as they are stored */
-};
-
-struct odm_cluster_opts {
-	const struct od_config *config;
-	uint8_t fingerprint[32];
-	enum od_profile profile;
-	const char *kernel_class;
-	bool mixed;
-	uint32_t ctx_tokens, max_rows;
-	uint32_t group_size; /* G as asked; 0: top-k */
-	bool shadow;		     /* predicts; else there is none, and nobody listens to one */
-	const struct od_predictor_kind *own; /* main's own: beside a shadow it stands in; NULL: none */
-	double hedge;		     /* budget of wasted loads over expert uses; 0: no hedges */
-	struct odm_align align;
-	const struct od_hosts *hosts;
-	const char *hosts_path; /* read again on SIGHUP; NULL: never */
-	uint64_t connect_timeout_ns;
-	const atomic_bool *cancel; /* main is asked to end */
-};
 
 /* Connects and waits until every host is here. */
 OD_MUST_CHECK int odm_cluster_open(struct odm_cluster **out, const struct odm_cluster_opts *opts, struct od_err *err);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -15,22 +16,23 @@
 #include <unistd.h>
 
 #define READY_FD 3
-#define MAX_ARGS 32
+#define READY_FD_TEXT "3"
+#define OWN_ARGS 20 /* that main gives a child itself */
 #define STOP_WAIT_MS 3000 /* for all of them */
 #define PAUSE_MS 5
 
 extern char **environ;
 
 struct odm_local {
-	pid_t *pid;
+	const struct odm_engine_opts *o; /* while they start */
+	pid_t *pid; /* [n]; 0: it has ended */
 	size_t n;
+	bool shadow; /* it is number 0 */
 };
 
 struct command {
-	char *arg[MAX_ARGS];
+	char *arg[OWN_ARGS + OD_ARG_LIST_MAX + 1];
 	size_t n;
-	char text[16][24]; /* numbers as text */
-	size_t n_text;
 	char program[PATH_MAX], trace[PATH_MAX];
 };
 
@@ -39,30 +41,28 @@ void odm_local_trace_path(const char *trace, size_t index, char *buf, size_t siz
 	snprintf(buf, size, "%s.%zu", trace, index);
 }
 
+int odm_local_check_args(const char *option, const struct od_arg_list *args, struct od_err *err)
+{
+	static const char *const ours[] = { "pack", "listen", "port", "data-port", "insecure", "ready-fd", "die-with-parent",
+					    "trace" };
+
+	for (size_t i = 0; i < args->n; i++) {
+		const char *word = args->value[i], *name = word + 2;
+
+		for (size_t k = 0; strncmp(word, "--", 2) == 0 && k < sizeof(ours) / sizeof(ours[0]); k++) {
+			if (strcspn(name, "=") == strlen(ours[k]) && strncmp(name, ours[k], strlen(ours[k])) == 0)
+				return od_fail(err, OD_ERR_ARG, "--%s %s: od-main sets this itself for its children; "
+					       "leave it out", option, word);
+		}
+	}
+	return OD_OK;
+}
+
 static void add(struct command *c, const char *name, const char *value)
 {
-	if (value == NULL || c->n + 3 > MAX_ARGS)
-		return;
 	c->arg[c->n++] = (char *)name;
-	if (value[0] != '\0')
+	if (value != NULL)
 		c->arg[c->n++] = (char *)value;
-	c->arg[c->n] = NULL;
-}
-
-static void add_number(struct command *c, const char *name, uint64_t value)
-{
-	char *text = c->text[c->n_text++];
-
-	snprintf(text, sizeof(c->text[0]), "%llu", (unsigned long long)value);
-	add(c, name, text);
-}
-
-static void add_ms(struct command *c, const char *name, double ms)
-{
-	char *text = c->text[c->n_text++];
-
-	snprintf(text, sizeof(c->text[0]), "%.6f", ms);
-	add(c, name, text);
 }
 
 /* The daemons lie beside this program. */
@@ -84,48 +84,34 @@ static int find_program(struct command *c, const char *name, struct od_err *err)
 	return OD_OK;
 }
 
-static int build_command(struct command *c, const struct odm_local_opts *o, size_t index, bool shadow,
+/* What the command line says for children comes last, so that it goes over the defaults here. */
+static int build_command(struct command *c, const struct odm_engine_opts *o, size_t index, bool shadow,
 			 struct od_err *err)
 {
+	const struct od_arg_list *more = shadow ? &o->shadow_args : &o->worker_args;
 	int rc;
 
 	memset(c, 0, sizeof(*c));
 	rc = find_program(c, shadow ? "od-shadow" : "od-worker", err);
 	if (rc != OD_OK)
 		return rc;
-	add(c, c->program, "");
-	add(c, "--pack", o->pack);
-	add_number(c, "--port", 0);
-	add_number(c, "--ready-fd", READY_FD);
-	add(c, "--die-with-parent", "");
-	add(c, "--quiet", "");
-	add(c, "--cpu", o->cpu);
-	add_number(c, "--threads", o->threads);
+	add(c, c->program, NULL);
+	if (o->pack != NULL)
+		add(c, "--pack", o->pack);
+	add(c, "--port", "0");
+	add(c, "--ready-fd", READY_FD_TEXT);
+	add(c, "--die-with-parent", NULL);
 	if (o->trace != NULL) {
 		odm_local_trace_path(o->trace, index, c->trace, sizeof(c->trace));
 		add(c, "--trace", c->trace);
 	}
-	if (shadow) {
-		add(c, "--precision", o->precision);
-		add(c, "--dense-precision", o->dense_precision);
-		add(c, "--activations", o->activations);
-		add(c, "--departure", o->departure);
-		return OD_OK;
-	}
-	add(c, "--resident-form", o->form);
-	if (o->slots > 0)
-		add_number(c, "--slots", o->slots);
-	if (o->memory_limit_bytes > 0)
-		add_number(c, "--memory-limit", o->memory_limit_bytes);
-	if (o->load_time_ms > 0)
-		add_ms(c, "--load-time", o->load_time_ms);
-	if (o->run_time_ms > 0)
-		add_ms(c, "--run-time", o->run_time_ms);
-	if (o->cache_mib > 0) {
-		add_number(c, "--cache-mib", o->cache_mib);
-		add_number(c, "--cache-margin", o->cache_margin);
-		add(c, "--cache-policy", o->cache_policy);
-	}
+	add(c, "--quiet", NULL);
+	add(c, "--threads", "1"); /* they share the machine with each other */
+	add(c, "--cpu", od_cpu_names[o->cpu]);
+	if (!shadow && o->form != OD_FORM_AUTO)
+		add(c, "--resident-form", od_form_names[o->form]);
+	for (size_t i = 0; i < more->n; i++)
+		add(c, more->value[i], NULL);
 	return OD_OK;
 }
 
@@ -158,31 +144,10 @@ static int spawn(const struct command *c, pid_t *pid, int *ready, struct od_err 
 	return OD_OK;
 }
 
-/* "PORT\n", or the end of the pipe when the child gave up (it has said why). */
-static int read_port(int fd, const char *program, uint16_t *port, struct od_err *err)
-{
-	char text[16] = "";
-	size_t used = 0;
-
-	while (used < sizeof(text) - 1 && strchr(text, '\n') == NULL) {
-		ssize_t n = read(fd, text + used, sizeof(text) - 1 - used);
-
-		if (n < 0 && errno == EINTR)
-			return od_fail(err, OD_ERR_CANCELLED, "interrupted while %s was starting", program);
-		if (n <= 0)
-			break;
-		used += (size_t)n;
-	}
-	*port = (uint16_t)strtoul(text, NULL, 10);
-	if (*port == 0)
-		return od_fail(err, OD_ERR_UNREACHABLE, "%s did not start; its own message above says why", program);
-	return OD_OK;
-}
-
-static int start_one(struct odm_local *l, const struct odm_local_opts *o, bool shadow, int *ready, struct od_err *err)
+static int start_one(struct odm_local *l, int *ready, struct od_err *err)
 {
 	struct command c;
-	int rc = build_command(&c, o, l->n, shadow, err);
+	int rc = build_command(&c, l->o, l->n, l->shadow && l->n == 0, err);
 
 	if (rc == OD_OK)
 		rc = spawn(&c, &l->pid[l->n], ready, err);
@@ -191,48 +156,105 @@ static int start_one(struct odm_local *l, const struct odm_local_opts *o, bool s
 	return rc;
 }
 
-static int start_all(struct odm_local *l, const struct odm_local_opts *o, struct od_hosts *hosts, int *ready,
-		     struct od_err *err)
+/* Its pipe has ended; so will it, once it has said why. */
+static int explain_end(struct odm_local *l, size_t i, struct od_err *err)
 {
-	size_t all = o->n_workers + (o->shadow ? 1 : 0);
+	const bool shadow = l->shadow && i == 0;
+	const struct od_arg_list *args = shadow ? &l->o->shadow_args : &l->o->worker_args;
+	const char *hint = args->n == 0 ? "" : shadow ? " (see --shadow-arg)" : " (see --worker-arg)";
+	char name[48] = "the shadow";
+	int status = 0;
+
+	while (waitpid(l->pid[i], &status, 0) < 0 && errno == EINTR)
+		;
+	l->pid[i] = 0;
+	if (!shadow)
+		snprintf(name, sizeof(name), "worker %zu of %u", i + (l->shadow ? 0 : 1), l->o->local_workers);
+	if (WIFSIGNALED(status))
+		return od_fail(err, OD_ERR_UNREACHABLE, "%s did not start: it was ended by signal %d (%s)%s", name,
+			       WTERMSIG(status), strsignal(WTERMSIG(status)), hint);
+	return od_fail(err, OD_ERR_UNREACHABLE, "%s did not start: it ended with status %d, and its own message above says "
+		       "why%s", name, WEXITSTATUS(status), hint);
+}
+
+/* "PORT\n", which comes in one piece, or the end of the pipe. */
+static int read_port(struct odm_local *l, size_t i, int fd, uint16_t *port, struct od_err *err)
+{
+	char text[16] = "";
+
+	if (read(fd, text, sizeof(text) - 1) <= 0)
+		return explain_end(l, i, err);
+	*port = (uint16_t)strtoul(text, NULL, 10);
+	return OD_OK;
+}
+
+/* All at once: one that ends is not heard of only when those before it have loaded their models. */
+static int read_ports(struct odm_local *l, struct pollfd *ready, struct od_hosts *hosts, struct od_err *err)
+{
+	for (size_t left = l->n; left > 0;) {
+		if (poll(ready, l->n, -1) < 0)
+			return od_fail(err, OD_ERR_CANCELLED, "interrupted while the children of --local were starting");
+		for (size_t i = 0; i < l->n; i++) {
+			int rc;
+
+			if (ready[i].fd < 0 || ready[i].revents == 0)
+				continue;
+			rc = read_port(l, i, ready[i].fd, &hosts->host[i].port, err);
+			if (rc != OD_OK)
+				return rc;
+			close(ready[i].fd);
+			ready[i].fd = -1;
+			left--;
+		}
+	}
+	return OD_OK;
+}
+
+static int start_all(struct odm_local *l, size_t all, struct od_hosts *hosts, struct pollfd *ready, struct od_err *err)
+{
 	int rc = OD_OK;
 
+	for (size_t i = 0; i < all; i++)
+		ready[i] = (struct pollfd){ .fd = -1, .events = POLLIN };
 	for (size_t i = 0; rc == OD_OK && i < all; i++)
-		rc = start_one(l, o, o->shadow && i == 0, &ready[i], err);
-	for (size_t i = 0; rc == OD_OK && i < all; i++) {
+		rc = start_one(l, &ready[i].fd, err);
+	for (size_t i = 0; i < l->n; i++) {
 		struct od_host *h = &hosts->host[i];
 
-		h->role = o->shadow && i == 0 ? OD_NODE_SHADOW : OD_NODE_WORKER;
+		h->role = l->shadow && i == 0 ? OD_NODE_SHADOW : OD_NODE_WORKER;
 		h->line = (unsigned)i + 1;
 		snprintf(h->host, sizeof(h->host), "127.0.0.1");
-		rc = read_port(ready[i], h->role == OD_NODE_SHADOW ? "od-shadow" : "od-worker", &h->port, err);
-		hosts->n = i + 1;
 	}
+	hosts->n = l->n;
+	if (rc == OD_OK)
+		rc = read_ports(l, ready, hosts, err);
 	for (size_t i = 0; i < all; i++) {
-		if (ready[i] >= 0)
-			close(ready[i]);
+		if (ready[i].fd >= 0)
+			close(ready[i].fd);
 	}
 	return rc;
 }
 
-int odm_local_start(struct odm_local **out, const struct odm_local_opts *opts, struct od_hosts *hosts,
+int odm_local_start(struct odm_local **out, const struct odm_engine_opts *opts, struct od_hosts *hosts,
 		    struct od_err *err)
 {
-	size_t all = opts->n_workers + 1;
+	const bool shadow = opts->predictor == ODM_PREDICT_SHADOW || opts->predictor == ODM_PREDICTOR_AUTO;
+	const size_t all = opts->local_workers + (shadow ? 1 : 0);
 	struct odm_local *l = calloc(1, sizeof(*l));
-	int *ready = malloc(all * sizeof(*ready));
+	struct pollfd *ready = calloc(all, sizeof(*ready));
 	int rc;
 
 	*out = NULL;
 	*hosts = (struct od_hosts){ .host = calloc(all, sizeof(struct od_host)) };
-	if (l != NULL)
+	if (l != NULL) {
+		l->o = opts;
+		l->shadow = shadow;
 		l->pid = calloc(all, sizeof(*l->pid));
-	if (l == NULL || ready == NULL || l->pid == NULL || hosts->host == NULL) {
-		rc = od_fail(err, OD_ERR_NOMEM, "--local %u", opts->n_workers);
-	} else {
-		memset(ready, 0xff, all * sizeof(*ready)); /* -1 */
-		rc = start_all(l, opts, hosts, ready, err);
 	}
+	if (l == NULL || ready == NULL || l->pid == NULL || hosts->host == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "--local %u", opts->local_workers);
+	else
+		rc = start_all(l, all, hosts, ready, err);
 	free(ready);
 	if (rc != OD_OK) {
 		odm_local_stop(l);
@@ -249,10 +271,12 @@ void odm_local_stop(struct odm_local *l)
 
 	if (l == NULL)
 		return;
-	for (size_t i = 0; i < l->n; i++)
-		kill(l->pid[i], SIGTERM);
+	for (size_t i = 0; i < l->n; i++) {
+		if (l->pid[i] > 0)
+			kill(l->pid[i], SIGTERM);
+	}
 	for (size_t i = 0, waited_ms = 0; i < l->n; i++) {
-		while (waitpid(l->pid[i], NULL, WNOHANG) == 0) {
+		while (l->pid[i] > 0 && waitpid(l->pid[i], NULL, WNOHANG) == 0) {
 			if (waited_ms >= STOP_WAIT_MS) /* stopped (SIGSTOP) or stuck: it must not outlive us */
 				kill(l->pid[i], SIGKILL);
 			nanosleep(&pause, NULL);

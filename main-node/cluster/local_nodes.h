@@ -5,32 +5,18 @@
 #ifndef ODM_LOCAL_NODES_H
 #define ODM_LOCAL_NODES_H
 
-#include <stdbool.h>
-
 #include "common/net/hosts.h"
-
-struct odm_local_opts {
-	const char *pack;   /* NULL: the children find it themselves */
-	uint32_t n_workers;
-	bool shadow;
-	const char *precision; /* of the shadow, like the next two; NULL: its default */
-	const char *dense_precision, *activations;
-	const char *departure;
-	const char *cpu;	  /* --cpu for all */
-	const char *form;	  /* of the workers' experts (--resident-form); NULL: their default */
-	uint64_t slots;		  /* 0: from the memory limit */
-	double load_time_ms, run_time_ms; /* of the workers; 0: as fast as they go */
-	uint64_t cache_mib, cache_margin; /* of the workers; cache_mib 0: none */
-	const char *cache_policy;
-	uint64_t memory_limit_bytes; /* 0: the workers' default */
-	uint64_t threads;	  /* compute threads of each child */
-	const char *trace;	  /* NULL, or each child writes TRACE.0, TRACE.1, ... (od_trace) */
-};
+#include "main-node/engine/engine.h"
 
 struct odm_local;
 
-/* Starts them and waits until each listens. *hosts is filled (od_hosts_fini it). */
-OD_MUST_CHECK int odm_local_start(struct odm_local **out, const struct odm_local_opts *opts, struct od_hosts *hosts,
+/* OD_ERR_ARG for an argument that main itself gives its children, so that it can start and reach them. All others are
+ * checked by the child. option: "worker-arg" or "shadow-arg", for the message. */
+OD_MUST_CHECK int odm_local_check_args(const char *option, const struct od_arg_list *args, struct od_err *err);
+
+/* Starts them and waits until each listens. *hosts is filled (od_hosts_fini it). If one ends instead, err says which and
+ * how, and the others are stopped at once. */
+OD_MUST_CHECK int odm_local_start(struct odm_local **out, const struct odm_engine_opts *opts, struct od_hosts *hosts,
 				  struct od_err *err);
 /* Where child number index (the shadow is 0 if there is one) writes its trace. */
 void odm_local_trace_path(const char *trace, size_t index, char *buf, size_t size);

@@ -89,20 +89,21 @@ static void drop(struct member *m, uint64_t retry_after_ns, const char *why)
 static void send_hello(struct member *m)
 {
 	struct odm_members *ms = m->ms;
+	const struct odm_cluster_opts *o = ms->o.cluster;
 	Od__Hello hello = OD__HELLO__INIT;
 	Od__Header h = OD__HEADER__INIT;
 	char host_name[64] = "main";
 
 	gethostname(host_name, sizeof(host_name) - 1);
 	hello.role = (char *)od_node_names[m->host.role];
-	hello.fingerprint.data = ms->fingerprint;
-	hello.fingerprint.len = sizeof(ms->fingerprint);
-	hello.profile = ms->o.profile;
-	hello.kernel_class = (char *)ms->o.kernel_class;
-	hello.mixed = ms->o.mixed;
+	hello.fingerprint.data = (uint8_t *)o->fingerprint;
+	hello.fingerprint.len = sizeof(o->fingerprint);
+	hello.profile = o->profile;
+	hello.kernel_class = (char *)o->kernel_class;
+	hello.mixed = o->mixed;
 	hello.main_name = host_name;
-	hello.ctx_tokens = ms->o.ctx_tokens;
-	hello.max_rows = ms->o.max_rows;
+	hello.ctx_tokens = o->ctx_tokens;
+	hello.max_rows = o->max_rows;
 	h.session = m->last_session; /* so that a daemon knows us again and does not wait for our silence */
 	h.epoch = ms->epoch;
 	h.body_case = OD__HEADER__BODY_HELLO;
@@ -145,7 +146,7 @@ static void send_place(struct member *m)
 		place.worker += i < m->id;
 		place.n_workers++;
 	}
-	place.n_groups = od_share_groups(place.n_workers, ms->o.group_size, ms->o.top_k);
+	place.n_groups = od_share_groups(place.n_workers, ms->o.cluster->group_size, ms->o.cluster->config->top_k);
 	h.session = m->session;
 	h.epoch = ms->epoch;
 	h.body_case = OD__HEADER__BODY_PLACE;
@@ -511,6 +512,7 @@ int odm_members_follow(struct odm_members *ms, const struct od_hosts *hosts, str
 int odm_members_new(struct odm_members **out, const struct odm_members_opts *opts, uv_loop_t *loop,
 		    struct od_err *err)
 {
+	const struct od_config *cfg = opts->cluster->config;
 	struct odm_members *ms = calloc(1, sizeof(*ms));
 	pthread_condattr_t attr;
 	int rc;
@@ -521,15 +523,14 @@ int odm_members_new(struct odm_members **out, const struct odm_members_opts *opt
 	ms->o = *opts;
 	ms->loop = loop;
 	ms->epoch = 1;
-	ms->cached_bytes = (size_t)opts->n_layers * opts->n_experts;
+	ms->cached_bytes = (size_t)cfg->n_layers * cfg->n_experts;
 	ms->holds_bytes = (ms->cached_bytes + 7) / 8;
 	pthread_mutex_init(&ms->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&ms->changed, &attr);
 	pthread_condattr_destroy(&attr);
-	memcpy(ms->fingerprint, opts->fingerprint, sizeof(ms->fingerprint));
-	rc = odm_members_follow(ms, opts->hosts, err);
+	rc = odm_members_follow(ms, opts->cluster->hosts, err);
 	if (rc != OD_OK) {
 		odm_members_free(ms);
 		return rc;

@@ -9,10 +9,10 @@
 #include <stdatomic.h>
 #include <uv.h>
 
-#include "common/compute/backend.h"
 #include "common/net/hosts.h"
 #include "common/net/liveness.h"
 #include "common/net/wire.h"
+#include "main-node/cluster/cluster_opts.h"
 #include "main-node/cluster/load_tally.h"
 #include "main-node/cluster/placement.h"
 
@@ -54,14 +54,7 @@ bool odm_view_has_spool(const struct odm_view *v); /* a worker there has one, */
 bool odm_view_has_cache(const struct odm_view *v);
 
 struct odm_members_opts {
-	const struct od_hosts *hosts;
-	const uint8_t *fingerprint; /* [32] */
-	enum od_profile profile;
-	const char *kernel_class;
-	bool mixed;
-	uint32_t ctx_tokens, max_rows;
-	uint32_t n_layers, n_experts, top_k;
-	uint32_t group_size; /* G as asked, for PLACE; 0: top_k */
+	const struct odm_cluster_opts *cluster; /* borrowed */
 	void *zmq_context;
 	int changed_fd; /* eventfd */
 	/* Control messages that are not membership's: PREDICT. Loop thread. */

@@ -47,7 +47,6 @@ struct odm_members {
 	uv_loop_t *loop;
 	uv_timer_t timer;
 	unsigned tick;
-	uint8_t fingerprint[32];
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	uint64_t epoch;

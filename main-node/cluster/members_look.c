@@ -87,7 +87,7 @@ bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session)
 
 uint32_t odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, uint32_t expert)
 {
-	const size_t i = (size_t)m * ms->o.n_experts + expert;
+	const size_t i = (size_t)m * ms->o.cluster->config->n_experts + expert;
 	enum od_cache_state state;
 	bool holds;
 

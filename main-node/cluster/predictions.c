@@ -292,6 +292,21 @@ bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *
 	return want;
 }
 
+bool odm_predictions_from_shadow(struct odm_predictions *p, uint64_t step, uint32_t m, size_t n_rows)
+{
+	bool all = m < p->o.n_layers;
+
+	pthread_mutex_lock(&p->lock);
+	all = all && find(p, step) != NULL;
+	for (size_t i = 0; all && i < n_rows && i < p->o.max_rows; i++) {
+		const struct row_prediction *r = &rows_of(p, step, m)[i];
+
+		all = r->predicted.n > 0 && !r->stand_in;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return all;
+}
+
 /* Of what was predicted before the step began, what assumed its tokens. */
 static void keep_fitting(struct odm_predictions *p, struct step_slot *s)
 {

@@ -65,6 +65,9 @@ void odm_predictions_free(struct odm_predictions *p); /* NULL ok */
  * (od_prediction_check). */
 bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *pred);
 
+/* Any thread: the shadow has spoken of all rows of (step, m). */
+bool odm_predictions_from_shadow(struct odm_predictions *p, uint64_t step, uint32_t m, size_t n_rows);
+
 /* Engine thread: step begins with these tokens [n_rows] (-1: predictions may assume any); token_index: which generated
  * token the rows are. scored: recall is counted (decode). */
 void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32_t *token, size_t n_rows,

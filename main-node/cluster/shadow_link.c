@@ -15,47 +15,19 @@
 
 /* ---- Life ---- */
 
-static enum od_dtype stored_dtype(const struct od_forward_opts *o)
-{
-	return o->profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32;
-}
-
-/* Of K or V at one position, as they travel. */
-static size_t sent_row_bytes(const struct odm_shadow_link *s)
-{
-	return od_config_kv_dim(s->config) * od_dtype_bytes(s->align.rows);
-}
-
-static uint32_t rows_of_state(const struct odm_shadow_link *s)
-{
-	size_t n = MAX_STATE_BYTES / (2 * sent_row_bytes(s));
-
-	return n > 0 ? (uint32_t)n : 1;
-}
-
 int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts *o, uint32_t ctx_tokens,
 			 const struct odm_align *align, struct od_err *err)
 {
-	*s = (struct odm_shadow_link){ .align = *align, .config = o->config, .backend = o->backend, .ctx = ctx_tokens };
-	if (align->rows == 0)
-		s->align.rows = stored_dtype(o);
+	*s = (struct odm_shadow_link){ .align = *align, .config = o->config, .ctx = ctx_tokens };
 	s->token = od_alloc_array(ctx_tokens, sizeof(*s->token));
-	if (s->align.rows != stored_dtype(o))
-		s->converted = od_alloc_array(rows_of_state(s), 2 * sent_row_bytes(s));
-	if (s->token == NULL || (s->converted == NULL && s->align.rows != stored_dtype(o))) {
-		odm_shadow_link_fini(s);
-		return od_fail(err, OD_ERR_NOMEM, "alignment of %u positions", ctx_tokens);
-	}
-	return OD_OK;
+	return s->token != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "alignment of %u positions", ctx_tokens);
 }
 
 void odm_shadow_link_fini(struct odm_shadow_link *s)
 {
 	odm_link_close(&s->link);
 	od_free(s->token);
-	od_free(s->converted);
 	s->token = NULL;
-	s->converted = NULL;
 }
 
 void odm_shadow_link_follow(struct odm_shadow_link *s, struct odm_cluster *c, const struct odm_member *shadow)
@@ -238,28 +210,14 @@ void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struc
 
 /* ---- STATE ---- */
 
-static const void *as_sent(const struct odm_shadow_link *s, const void *rows, size_t n, char *to)
-{
-	size_t values = n * od_config_kv_dim(s->config);
-
-	if (s->converted == NULL)
-		return rows;
-	if (s->align.rows == OD_BF16)
-		s->backend->f32_to_bf16((uint16_t *)(void *)to, rows, values);
-	else
-		s->backend->bf16_to_f32((float *)(void *)to, rows, values);
-	return to;
-}
-
 /* Rows [begin, begin + n) of a layer; answers say step 0. */
 static void send_rows(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, uint32_t layer, uint32_t begin,
 		      uint32_t n)
 {
-	size_t bytes = (size_t)n * sent_row_bytes(s);
-	char *other = s->converted != NULL ? s->converted + bytes : NULL;
+	size_t bytes = n * od_seq_state_row_bytes(s->seq);
 	const struct od_out_frame frame[2] = {
-		{ .bytes = as_sent(s, od_seq_state_k(s->seq, layer, begin), n, s->converted), .len = bytes },
-		{ .bytes = as_sent(s, od_seq_state_v(s->seq, layer, begin), n, other), .len = bytes },
+		{ .bytes = od_seq_state_k(s->seq, layer, begin), .len = bytes },
+		{ .bytes = od_seq_state_v(s->seq, layer, begin), .len = bytes },
 	};
 	Od__State body = OD__STATE__INIT;
 	Od__Header h = OD__HEADER__INIT;
@@ -269,7 +227,6 @@ static void send_rows(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, 
 	body.layer = layer;
 	body.begin = begin;
 	body.n = n;
-	body.dtype = s->align.rows;
 	h.body_case = OD__HEADER__BODY_STATE;
 	h.state = &body;
 	if (send_message(s, epoch, &h, frame, 2, step == 0 ? &s->asked_bytes : &s->align_bytes))
@@ -279,8 +236,9 @@ static void send_rows(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, 
 static void send_range(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, uint32_t layer, uint32_t begin,
 		       uint32_t n)
 {
-	uint32_t most = rows_of_state(s);
+	uint32_t most = (uint32_t)(MAX_STATE_BYTES / (2 * od_seq_state_row_bytes(s->seq)));
 
+	most = most > 0 ? most : 1;
 	for (; n > most; begin += most, n -= most)
 		send_rows(s, epoch, step, layer, begin, most);
 	send_rows(s, epoch, step, layer, begin, n);

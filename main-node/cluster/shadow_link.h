@@ -19,7 +19,6 @@ struct odm_shadow_link {
 	struct odm_link link; /* socket NULL: no shadow */
 	struct odm_align align;
 	const struct od_config *config;
-	const struct od_backend *backend;
 	uint32_t ctx;
 	uint64_t sequence;    /* that the shadow knows of; 0: none */
 	struct od_seq_state *seq;
@@ -28,7 +27,6 @@ struct odm_shadow_link {
 	int32_t *token;	      /* [ctx]: main's, of the sequence under way */
 	uint32_t n_tokens;
 	uint32_t due_rows;    /* that this step's STATEs carry, up to its last row; 0: none */
-	char *converted;      /* rows of one STATE in another format than they are stored in */
 	uint64_t state_bytes; /* KV rows sent */
 	uint64_t align_bytes; /* everything sent by itself, rows and headers */
 	uint64_t asked_bytes; /* the same of answers */

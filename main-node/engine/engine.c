@@ -5,7 +5,6 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/trace.h"
-#include "common/cache/pool_policy.h"
 #include "main-node/cluster/cluster_service.h"
 
 #include <limits.h>
@@ -16,7 +15,6 @@
 #define DEFAULT_CTX_CAP 4096u
 #define DEFAULT_PREFILL_ROWS 256u
 #define DEFAULT_HEDGE_PERCENT 5 /* docs/BENCHMARKS.md: nearly all that hedging can bring an INT8 shadow */
-#define LOCAL_CHILD_THREADS 1 /* children of --local share the machine with each other */
 
 const char *const odm_predictor_names[] = { "shadow", "none", OD_PREDICTOR_NAMES, NULL };
 
@@ -28,14 +26,8 @@ void odm_engine_defaults(struct odm_engine_opts *o)
 		.prefill_rows = DEFAULT_PREFILL_ROWS,
 		.mode = ODM_LOCAL,
 		.predictor = ODM_PREDICTOR_AUTO,
-		.stand_in = -1,
 		.hedge_percent = DEFAULT_HEDGE_PERCENT,
-		.precision = -1,
-		.dense_precision = -1,
-		.activations = -1,
 		.form = OD_FORM_AUTO,
-		.departure = -1,
-		.connect_timeout_ns = 10 * OD_NS_PER_S,
 	};
 }
 
@@ -124,31 +116,9 @@ static int open_resident(struct odm_engine *e, struct od_err *err)
 /* The hosts, and the daemons on them if they are ours to start. */
 static int open_hosts(struct odm_engine *e, struct od_err *err)
 {
-	const struct odm_engine_opts *o = &e->opts;
-	const struct odm_local_opts lo = {
-		.pack = o->pack,
-		.n_workers = o->local_workers,
-		.shadow = o->predictor == ODM_PREDICT_SHADOW || o->predictor == ODM_PREDICTOR_AUTO,
-		.precision = o->precision < 0 ? NULL : od_precision_names[o->precision],
-		.dense_precision = o->dense_precision < 0 ? NULL : od_precision_names[o->dense_precision],
-		.activations = o->activations < 0 ? NULL : od_activation_names[o->activations],
-		.departure = o->departure < 0 ? NULL : o->departure == 0 ? "late" : "early",
-		.cpu = od_cpu_names[o->cpu],
-		.form = o->form == OD_FORM_AUTO ? NULL : od_form_names[o->form],
-		.slots = o->slots,
-		.load_time_ms = o->load_time_ms,
-		.run_time_ms = o->run_time_ms,
-		.cache_mib = o->cache_mib,
-		.cache_margin = o->cache_margin,
-		.cache_policy = od_cache_policy_names[o->cache_policy],
-		.memory_limit_bytes = o->memory_limit_bytes,
-		.threads = LOCAL_CHILD_THREADS,
-		.trace = o->trace,
-	};
-
-	if (o->mode == ODM_LOCAL)
-		return odm_local_start(&e->local, &lo, &e->hosts, err);
-	return od_hosts_load(&e->hosts, o->hosts_path, err);
+	if (e->opts.mode == ODM_LOCAL)
+		return odm_local_start(&e->local, &e->opts, &e->hosts, err);
+	return od_hosts_load(&e->hosts, e->opts.hosts_path, err);
 }
 
 static int choose_predictor(struct odm_engine *e, struct od_err *err)
@@ -164,9 +134,6 @@ static int choose_predictor(struct odm_engine *e, struct od_err *err)
 			       e->opts.hosts_path);
 	if (e->opts.predictor != ODM_PREDICT_SHADOW)
 		od_hosts_without_shadow(&e->hosts); /* nobody would listen to it: it need not be there */
-	if (e->opts.predictor != ODM_PREDICT_SHADOW && e->opts.stand_in >= 0)
-		return od_fail(err, OD_ERR_ARG, "--stand-in: %s names no shadow; use --predictor %s", e->opts.hosts_path,
-			       od_predictor_kinds[e->opts.stand_in].name);
 	return OD_OK;
 }
 
@@ -176,7 +143,8 @@ static const struct od_predictor_kind *own_predictor(const struct odm_engine_opt
 		return o->own;
 	if (o->predictor >= ODM_PREDICT_OWN)
 		return &od_predictor_kinds[o->predictor - ODM_PREDICT_OWN];
-	return o->stand_in >= 0 ? &od_predictor_kinds[o->stand_in] : NULL;
+	/* Beside a shadow the one that costs least: it knows no history, so it thinks only where the shadow is silent. */
+	return o->predictor == ODM_PREDICT_SHADOW && !o->no_stand_in ? &od_predictor_kinds[OD_NEXT_GATE] : NULL;
 }
 
 static int open_cluster(struct odm_engine *e, struct od_err *err)
@@ -203,7 +171,6 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 			.hedge = e->opts.hedge_percent / 100,
 			.hosts = &e->hosts,
 			.hosts_path = e->opts.mode == ODM_WORKERS ? e->opts.hosts_path : NULL,
-			.connect_timeout_ns = e->opts.connect_timeout_ns,
 			.cancel = e->opts.cancel,
 		};
 
@@ -211,19 +178,6 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 		rc = odm_cluster_open(&c, &co, err);
 	}
 	return rc != OD_OK ? rc : odm_cluster_service_new(&e->service, c, &fo, err);
-}
-
-int odm_routes_open(struct od_route_writer **out, const char *path, const struct od_pack *p, struct od_err *err)
-{
-	const struct od_config *c = od_pack_config(p);
-	struct od_route_head head = { .n_layers = c->n_layers, .n_experts = c->n_experts, .top_k = c->top_k };
-
-	_Static_assert(sizeof(head.fingerprint) == OD_FINGERPRINT_CHARS / 2, "a fingerprint");
-	*out = NULL;
-	if (path == NULL)
-		return OD_OK;
-	od_pack_fingerprint_bytes(p, head.fingerprint);
-	return od_route_open(out, path, &head, err);
 }
 
 static int open_all(struct odm_engine *e, struct od_err *err)
@@ -256,8 +210,6 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	rc = open_model(e, err);
-	if (rc == OD_OK)
-		rc = odm_routes_open(&e->routes, e->opts.record_routes, e->pack, err);
 	if (rc != OD_OK)
 		return rc;
 	return e->opts.mode == ODM_RESIDENT ? open_resident(e, err) : open_cluster(e, err);
@@ -280,16 +232,6 @@ static int close_trace(struct odm_engine *e)
 		unlink(path);
 	}
 	rc = od_trace_close(&err);
-	if (rc != OD_OK)
-		od_log(OD_LOG_ERROR, "%s", err.msg);
-	return rc;
-}
-
-static int close_routes(struct odm_engine *e)
-{
-	struct od_err err;
-	int rc = od_route_close(e->routes, &err);
-
 	if (rc != OD_OK)
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 	return rc;
@@ -325,7 +267,7 @@ int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts,
 
 int odm_engine_close(struct odm_engine *e)
 {
-	int rc, routes;
+	int rc;
 
 	if (e == NULL)
 		return OD_OK;
@@ -334,7 +276,6 @@ int odm_engine_close(struct odm_engine *e)
 	odm_local_stop(e->local);
 	odm_store_close(e->store);
 	rc = close_trace(e);
-	routes = close_routes(e);
 	od_hosts_fini(&e->hosts);
 	od_forward_free(e->forward);
 	od_seq_state_free(e->seq);
@@ -346,7 +287,7 @@ int odm_engine_close(struct odm_engine *e)
 	od_free(e->logits);
 	free(e->rows);
 	free(e);
-	return rc != OD_OK ? rc : routes;
+	return rc;
 }
 
 const struct od_pack *odm_engine_pack(const struct odm_engine *e)

@@ -4,7 +4,7 @@
 #ifndef ODM_ENGINE_H
 #define ODM_ENGINE_H
 
-#include "common/cache/route_file.h"
+#include "common/base/args.h"
 #include "common/model/sampler.h"
 #include "common/pack/pack.h"
 #include "common/pack/shadow/shadow_load.h"
@@ -32,7 +32,6 @@ struct odm_engine_opts {
 	bool quiet;		   /* no progress while loading */
 	const atomic_bool *cancel; /* becomes true when everything is to end: looked at between layers; NULL: never */
 	const char *trace;	   /* NULL, or a file for od_trace; --local adds the children's events at the end */
-	const char *record_routes; /* NULL, or a file for every router decision (common/cache/route_file.h) */
 	const char *serve_store;   /* NULL, or where workers can pull the pack from while the engine is open */
 	bool insecure;		   /* serve_store may be an address that is not loopback */
 	/* A cluster. */
@@ -40,28 +39,18 @@ struct odm_engine_opts {
 	uint32_t local_workers;	     /* ODM_LOCAL */
 	struct odm_align align;	     /* of the shadow */
 	int predictor;		     /* index of odm_predictor_names; ODM_PREDICTOR_AUTO: the shadow if there is one */
-	int stand_in;		     /* index of od_predictor_kinds: main's own while the shadow is silent; -1: none */
+	bool no_stand_in;	     /* for measuring a shadow alone: main predicts nothing while it is silent */
 	const struct od_predictor_kind *own; /* with ODM_PREDICT_OWN: this one; NULL: as predictor says */
 	double hedge_percent;	     /* budget of wasted loads over expert uses; 0: no hedges */
 	uint64_t group_size;	     /* 0: top-k */
-	uint64_t connect_timeout_ns;
 	bool mixed;
-	uint64_t slots, memory_limit_bytes; /* ODM_LOCAL; 0: the workers' default */
-	double load_time_ms, run_time_ms;   /* ODM_LOCAL: paced workers; 0: as fast as they go */
-	uint64_t cache_mib, cache_margin;   /* ODM_LOCAL: of a worker's cache of experts; 0: none, no margin */
-	int cache_policy;		    /* ODM_LOCAL: enum od_cache_policy, not Belady's */
-	/* ODM_LOCAL: the shadow's; index into the names, -1: its default. */
-	int precision, dense_precision, activations, departure;
+	struct od_arg_list worker_args, shadow_args; /* ODM_LOCAL: handed on to each worker, and to the shadow */
 };
 
 void odm_engine_defaults(struct odm_engine_opts *o);
 OD_MUST_CHECK int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts, struct od_err *err);
-/* Not OD_OK: trace or routes could not be written (logged). NULL ok. */
+/* Not OD_OK: the trace could not be written (logged). NULL ok. */
 int odm_engine_close(struct odm_engine *e);
-
-/* For a pack's routes; path NULL: *out is NULL, which is OD_OK. */
-OD_MUST_CHECK int odm_routes_open(struct od_route_writer **out, const char *path, const struct od_pack *p,
-				  struct od_err *err);
 
 const struct od_pack *odm_engine_pack(const struct odm_engine *e);
 const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e); /* NULL: the pack has none */
@@ -84,6 +73,8 @@ struct odm_observer {
 	void *arg;
 	/* A piece of the text as it may be shown; false ends the generation. */
 	bool (*text)(void *arg, const char *piece, size_t len);
+	/* A step begins; then come the routes of its rows, layer by layer. */
+	void (*step)(void *arg, const struct odm_step *step);
 	/* The experts of one row, best first, and their weights [top_k]. */
 	void (*route)(void *arg, enum odm_phase phase, uint32_t position, uint32_t layer, const uint16_t *experts,
 		      const float *weights, float margin);

@@ -24,7 +24,6 @@ struct odm_engine {
 	struct odm_expert_service *service;
 	struct odm_store *store;       /* NULL: none */
 	struct odm_local *local;       /* --local: the children */
-	struct od_route_writer *routes; /* NULL: nobody wants them */
 	struct od_hosts hosts;
 	size_t n_children;
 	float *logits;	    /* [vocab] */

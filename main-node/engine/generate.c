@@ -53,27 +53,11 @@ static int check_request(const struct odm_engine *e, const struct odm_request *r
 	return od_sampler_check(&req->sampling, err);
 }
 
-static void record_step(const struct generation *g, const struct odm_step *step)
-{
-	struct od_route_writer *w = g->e->routes;
-
-	if (w == NULL)
-		return;
-	od_route_step(w, step->step, step->phase == ODM_PREFILL, (uint32_t)step->n_rows);
-	for (size_t i = 0; i < step->n_rows; i++)
-		od_route_row(w, step->sequence, step->rows[i].position);
-}
-
 static void observe_routes(struct generation *g, enum odm_phase phase, const struct od_row *rows, size_t n_rows)
 {
 	const struct odm_observer *o = &g->req->observer;
 	const struct od_forward *f = g->e->forward;
-	struct od_route_writer *w = g->e->routes;
 
-	if (w != NULL)
-		od_route_layer(w);
-	for (size_t i = 0; w != NULL && i < n_rows; i++)
-		od_route_experts(w, od_forward_experts_of(f, i));
 	for (size_t i = 0; o->route != NULL && i < n_rows; i++)
 		o->route(o->arg, phase, rows[i].position, od_forward_layer(f), od_forward_experts_of(f, i),
 			 od_forward_weights_of(f, i), od_forward_margin_of(f, i));
@@ -81,12 +65,13 @@ static void observe_routes(struct generation *g, enum odm_phase phase, const str
 
 static int run_layers(struct generation *g, const struct odm_step *step, struct od_err *err)
 {
+	const struct odm_observer *o = &g->req->observer;
 	struct odm_engine *e = g->e;
 	int rc = od_forward_begin(e->forward, step->step, step->rows, step->n_rows, err);
 	uint64_t begin;
 
-	if (rc == OD_OK)
-		record_step(g, step);
+	if (rc == OD_OK && o->step != NULL)
+		o->step(o->arg, step);
 	while (rc == OD_OK && !od_forward_done(e->forward)) {
 		if (atomic_load(e->opts.cancel))
 			return od_fail(err, OD_ERR_CANCELLED, "cancelled");

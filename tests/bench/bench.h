@@ -31,6 +31,7 @@ int od_bench_decode(int argc, char **argv, struct od_err *err);
 int od_bench_load(int argc, char **argv, struct od_err *err);
 int od_bench_cache(int argc, char **argv, struct od_err *err);
 int od_bench_cache_live(int argc, char **argv, struct od_err *err); /* its --live */
+int od_bench_cache_record(int argc, char **argv, struct od_err *err); /* its --record */
 int od_bench_order(int argc, char **argv, struct od_err *err);
 
 /* "Usage: od-bench <usage>", what it is for, and the options. */

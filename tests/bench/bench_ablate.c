@@ -9,9 +9,11 @@
 #include "tests/bench/ablate.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_plot.h"
+#include "tests/bench/child_args.h"
 #include "tests/bench/recall_progress.h"
 #include "tests/bench/rivals.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,7 +27,7 @@
 #define DEFAULT_LOAD_SHARE 0.5
 #define CALIBRATION_TOKENS 32
 #define MAX_TOKENS 1e6
-#define DEPARTURE_LATE 0 /* in odm_departure_names: the paper's */
+#define DEPARTURE_LATE 0 /* in child_departure_names: the paper's */
 
 enum figure_choice { FIGURE_8, FIGURE_9, FIGURE_10, FIGURE_ALL };
 static const char *const figure_names[] = { "8", "9", "10", "all", NULL };
@@ -33,9 +35,10 @@ static const char *const figure_names[] = { "8", "9", "10", "all", NULL };
 struct options {
 	struct odm_engine_args engine;
 	const char *prompts, *svg;
-	uint64_t limit, tokens;
-	double load_share, slow_load_ms; /* negative: not given */
-	int figure;
+	uint64_t limit, tokens, slots;
+	double load_ms, load_share, slow_load_ms; /* negative: not given */
+	double run_ms;
+	int figure, precision, departure; /* of the shadow: indices into their names */
 	bool json, help;
 };
 
@@ -58,8 +61,8 @@ static void on_signal(int number)
 }
 
 /* A run starts its own cluster, and who predicts and what is aligned is what runs differ in. */
-static const char *const without[] = { "workers", "resident", "predictor", "stand-in", "align-token", "align-kv", "trace",
-	"record-routes", NULL };
+static const char *const without[] = { "workers", "resident", "predictor", "align-token", "align-kv", "trace", "worker-arg",
+	"shadow-arg", NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
@@ -73,6 +76,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "limit", OD_ARG_UINT, &o->limit, "N", "only the first N prompts", 1, 0, NULL },
 		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens to generate at most; default 256", 2, MAX_TOKENS,
 		  NULL },
+		{ "load-time", OD_ARG_REAL, &o->load_ms, "MS", "a worker's load is complete no earlier than MS milliseconds after "
+		  "it began; default: by --load-share", 0, 60000, NULL },
 		{ "load-share", OD_ARG_REAL, &o->load_share, "X", "instead of --load-time: X times the window (Eq. 1), "
 		  "measured first with loads that are not paced; default 0.5", 0, 100, NULL },
 		{ "slow-load-time", OD_ARG_REAL, &o->slow_load_ms, "MS", "the other load time of figure 10; default: "
@@ -84,13 +89,13 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		/* Other defaults than elsewhere. */
 		{ .kind = OD_ARG_TITLE, .help = "The cluster of every run" },
 		{ "local", OD_ARG_UINT, &a->local, "N", "workers, as child processes beside a shadow; default 8", 1, 64, NULL },
-		{ "slots", OD_ARG_UINT, &a->opts.slots, "N", "experts that a worker can hold; default 1, or what --memory-limit "
-		  "allows", 1, 64, NULL },
+		{ "slots", OD_ARG_UINT, &o->slots, "N", "experts that a worker can hold; default 1", 1, 64, NULL },
 		{ "threads", OD_ARG_UINT, &a->opts.threads, "N", "compute threads of main; default 1", 1, 1024, NULL },
-		{ "run-time", OD_ARG_REAL, &a->opts.run_time_ms, "MS", "an expert's outputs are sent no earlier than MS "
+		{ "run-time", OD_ARG_REAL, &o->run_ms, "MS", "an expert's outputs are sent no earlier than MS "
 		  "milliseconds after its computation began; default 3", 0, 60000, NULL },
-		{ "departure", OD_ARG_CHOICE, &a->opts.departure, "D", "late (default): the shadow waits for main's token, or "
-		  "early: it runs ahead on its own", 0, 0, odm_departure_names },
+		{ "precision", OD_ARG_CHOICE, &o->precision, "P", "the shadow's weights; default int8", 0, 0, od_precision_names },
+		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "late (default): the shadow waits for main's token, or "
+		  "early: it runs ahead on its own", 0, 0, child_departure_names },
 		{ "hedge", OD_ARG_REAL, &a->opts.hedge_percent, "PERCENT", "prefetch likely runners-up of the shadow's predictions, up "
 		  "to PERCENT wasted loads per expert use; default 0", 0, 400, NULL },
 	};
@@ -98,8 +103,6 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	odm_engine_args_defaults(a);
 	a->local = DEFAULT_WORKERS;
 	a->opts.threads = 1;
-	a->opts.run_time_ms = DEFAULT_RUN_MS;
-	a->opts.departure = DEPARTURE_LATE;
 	a->opts.hedge_percent = 0; /* the paper's shadow, unless asked for */
 	return odm_engine_args_parse(a, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench ablate --prompts FILE [OPTIONS]\n\n"
@@ -119,14 +122,12 @@ static int check(struct options *o, struct od_err *err)
 
 	if (o->prompts == NULL)
 		return od_fail(err, OD_ERR_ARG, "--prompts FILE is missing");
-	if (e->load_time_ms > 0 && o->load_share >= 0)
+	if (o->load_ms >= 0 && o->load_share >= 0)
 		return od_fail(err, OD_ERR_ARG, "--load-time and --load-share exclude each other");
-	e->slots = e->slots > 0 || e->memory_limit_bytes > 0 ? e->slots : 1;
-	if (e->load_time_ms == 0 && o->load_share < 0)
+	if (o->load_ms < 0 && o->load_share < 0)
 		o->load_share = DEFAULT_LOAD_SHARE;
 	rc = odm_engine_args_finish(a, err);
 	e->quiet = true;
-	e->precision = e->precision >= 0 ? e->precision : OD_PRECISION_INT8 - 1;
 	e->cancel = &interrupted;
 	return rc;
 }
@@ -150,17 +151,24 @@ static void count_token(void *arg, enum odm_phase phase, uint32_t position, uint
 static int generate(struct ablate_bench *b, const struct ablate_setting *s, const struct od_prompt *q, uint64_t tokens,
 		    struct odm_result *r, struct od_err *err)
 {
-	struct odm_engine_opts eo = b->opt.engine.opts;
+	const struct options *o = &b->opt;
+	struct odm_engine_opts eo = o->engine.opts;
+	struct child_args args = { 0 };
 	struct odm_request req = { .prompt = q->ids, .n_prompt = q->n_ids, .max_tokens = tokens };
 	struct odm_engine *e;
 	int rc;
 
 	rival_choose(&eo, s->predictor);
+	eo.no_stand_in = true;
 	if (s->predictor != ODM_PREDICT_SHADOW)
 		eo.hedge_percent = 0; /* of the shadow alone */
 	eo.align.token_period = (uint32_t)s->align_token;
 	eo.align.kv_period = (uint32_t)s->align_kv;
-	eo.load_time_ms = s->load_time_ms;
+	child_args_add(&args, &eo.worker_args, "--slots=%" PRIu64, o->slots);
+	child_args_add(&args, &eo.worker_args, "--load-time=%.6f", s->load_time_ms);
+	child_args_add(&args, &eo.worker_args, "--run-time=%.6f", o->run_ms);
+	child_args_add(&args, &eo.shadow_args, "--precision=%s", od_precision_names[o->precision]);
+	child_args_add(&args, &eo.shadow_args, "--departure=%s", child_departure_names[o->departure]);
 	od_sampler_defaults(&req.sampling);
 	if (b->a.run != NULL) /* not while calibrating */
 		req.observer = (struct odm_observer){ .arg = b, .route = count_token };
@@ -280,7 +288,7 @@ static int open_runs(struct ablate_bench *b, struct od_err *err)
 
 	for (int i = 0; i < ABLATE_FIGURES; i++)
 		figures[i] = o->figure == FIGURE_ALL || o->figure == i;
-	a->load_time_ms = o->load_share >= 0 ? o->load_share * a->window_ms : o->engine.opts.load_time_ms;
+	a->load_time_ms = o->load_share >= 0 ? o->load_share * a->window_ms : o->load_ms;
 	ablate_plan(a, figures, a->load_time_ms, o->slow_load_ms >= 0 ? o->slow_load_ms : 2 * a->load_time_ms);
 	a->run = calloc(a->n_settings * b->prompts.n, sizeof(*a->run));
 	if (a->run == NULL)
@@ -296,12 +304,12 @@ static void describe(struct ablate_bench *b)
 	struct ablate *a = &b->a;
 
 	a->max_tokens = b->opt.tokens;
-	a->run_time_ms = e->run_time_ms;
+	a->run_time_ms = b->opt.run_ms;
 	a->workers = f->workers;
 	a->groups = f->groups;
 	a->slots = f->slots;
-	a->precision = od_precision_names[e->precision];
-	a->departure = odm_departure_names[e->departure];
+	a->precision = od_precision_names[b->opt.precision];
+	a->departure = child_departure_names[b->opt.departure];
 	a->hedge_percent = e->hedge_percent;
 	a->fingerprint = od_pack_fingerprint(b->pack);
 }
@@ -349,7 +357,8 @@ static int run(struct ablate_bench *b, struct od_err *err)
 int od_bench_ablate(int argc, char **argv, struct od_err *err)
 {
 	struct ablate_bench b = {
-		.opt = { .tokens = DEFAULT_TOKENS, .load_share = -1, .slow_load_ms = -1 },
+		.opt = { .tokens = DEFAULT_TOKENS, .slots = 1, .load_ms = -1, .load_share = -1, .slow_load_ms = -1,
+			 .run_ms = DEFAULT_RUN_MS, .precision = OD_PRECISION_INT8 - 1, .departure = DEPARTURE_LATE },
 		.a.window_ms = NAN,
 	};
 	struct sigaction act = { .sa_handler = on_signal };

@@ -35,7 +35,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg table[] = {
 		{ .kind = OD_ARG_TITLE, .help = "What is replayed" },
-		{ "routes", OD_ARG_STRING, &o->routes, "FILE", "a recording, by od-main or od-bench recall --record-routes", 0, 0, NULL },
+		{ "routes", OD_ARG_STRING, &o->routes, "FILE", "a recording, by od-bench cache --record", 0, 0, NULL },
 		{ "batch", OD_ARG_UINT, &o->batch, "N", "N sequences decode together, a row of each in a step (default: 1)", 1, 1024, NULL },
 		{ "zipf", OD_ARG_REAL, &o->zipf.exponent, "S", "instead of a recording: experts drawn by Zipf's law with exponent S (0: all alike)", 0, 10, NULL },
 		{ "steps", OD_ARG_UINT, &o->zipf.steps, "N", "with --zipf: decode steps (default: 2000)", 1, 1e7, NULL },
@@ -69,7 +69,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	int rc = od_args_parse(table, n_table, argc, argv, NULL, 0, &n, err);
 
 	if (rc == OD_OK && o->help)
-		od_bench_usage("cache --routes FILE | --zipf S [OPTIONS]\n       od-bench cache --live --help",
+		od_bench_usage("cache --routes FILE | --zipf S [OPTIONS]\n       od-bench cache --record --help\n"
+			       "       od-bench cache --live --help",
 			       "Replays which experts the routers chose through a cache on every worker, for every policy and size:\n"
 			       "how much has still to be read, how long experts stay, how long a layer's loads take. rank divides its\n"
 			       "cache as the planner says, rank F keeps experts only as they are computed on; belady knows the future.\n\n"
@@ -78,7 +79,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 			       "future must not depend on what is kept: its experts are dealt by homes, as if nothing ever was. The plans\n"
 			       "are made for the same deals. Prompts leave no trace in caches, and are not replayed. Without a cache,\n"
 			       "beside which times are shown, experts are dealt in turn.\n\n"
-			       "Example: od-bench recall --pack PACK --prompts tests/bench/prompts.jsonl --record-routes R\n"
+			       "Example: od-bench cache --record R --pack PACK --prompts tests/bench/prompts.jsonl\n"
 			       "         od-bench cache --routes R --workers 4", table, n_table);
 	return rc;
 }
@@ -356,6 +357,8 @@ int od_bench_cache(int argc, char **argv, struct od_err *err)
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--live") == 0)
 			return od_bench_cache_live(argc, argv, err);
+		if (strcmp(argv[i], "--record") == 0 || strncmp(argv[i], "--record=", 9) == 0)
+			return od_bench_cache_record(argc, argv, err);
 	}
 	rc = parse(&o, argc, argv, err);
 	if (rc != OD_OK || o.help)

@@ -10,9 +10,12 @@
 #include "tests/bench/bench_prompts.h"
 #include "tests/bench/bench_stats.h"
 #include "tests/bench/cache_live.h"
+#include "tests/bench/child_args.h"
 #include "tests/bench/recall_progress.h"
+#include "tests/bench/route_record.h"
 #include "worker-node/load_profile.h"
 
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +33,8 @@
 struct options {
 	struct odm_engine_args engine;
 	const char *prompts, *svg, *budgets, *policies, *tokens;
-	uint64_t limit;
+	uint64_t limit, slots;
+	double load_ms;
 	bool live, json, help;
 };
 
@@ -58,7 +62,7 @@ static void on_signal(int number)
 
 /* ---- The command line ---- */
 
-static const char *const without[] = { "workers", "resident", "trace", "record-routes", "cache-mib", "cache-policy", NULL };
+static const char *const without[] = { "workers", "resident", "trace", "worker-arg", NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
@@ -80,16 +84,16 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		/* Other defaults than elsewhere. */
 		{ .kind = OD_ARG_TITLE, .help = "The cluster of every setting" },
 		{ "local", OD_ARG_UINT, &a->local, "N", "workers, as child processes; default 4", 1, 64, NULL },
-		{ "slots", OD_ARG_UINT, &a->opts.slots, "N", "experts that a worker can hold; default 1", 1, 64, NULL },
+		{ "slots", OD_ARG_UINT, &o->slots, "N", "experts that a worker can hold; default 1", 1, 64, NULL },
 		{ "threads", OD_ARG_UINT, &a->opts.threads, "N", "compute threads of main; default 1", 1, 1024, NULL },
-		{ "load-time", OD_ARG_REAL, &a->opts.load_time_ms, "MS", "a whole load is complete no earlier than MS milliseconds "
+		{ "load-time", OD_ARG_REAL, &o->load_ms, "MS", "a whole load is complete no earlier than MS milliseconds "
 		  "after it began; default 5", 0, 60000, NULL },
 	};
 
 	odm_engine_args_defaults(a);
 	a->local = 4;
-	a->opts.slots = a->opts.threads = 1;
-	a->opts.load_time_ms = DEFAULT_LOAD_MS;
+	a->opts.threads = o->slots = 1;
+	o->load_ms = DEFAULT_LOAD_MS;
 	return odm_engine_args_parse(a, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench cache --live --prompts FILE [OPTIONS]\n\n"
 		"What caches of experts on the workers are worth, on a local cluster that every setting starts anew: time to the\n"
@@ -191,7 +195,6 @@ static int replay(const struct live_bench *b, struct cache_live_run *r, const st
 		.policy = r->budget != NULL ? (enum od_cache_policy)r->policy : OD_CACHE_LRU,
 		.planned = true,
 		.state = OD_CACHE_F,
-		.margin = (uint32_t)b->opt.engine.opts.cache_margin,
 		.budget_bytes = r->budget != NULL && r->budget->bytes > slots ? r->budget->bytes - slots : 0,
 		.seed = 1,
 	};
@@ -242,7 +245,8 @@ static int check_text(struct live_bench *b, size_t length, size_t prompt, struct
 		       b->prompts.prompt[prompt].name);
 }
 
-static int write_texts(struct live_bench *b, struct odm_engine *e, size_t length, struct cache_live_run *run, struct od_err *err)
+static int write_texts(struct live_bench *b, struct odm_engine *e, size_t length, struct cache_live_run *run,
+		       struct route_record *record, struct od_err *err)
 {
 	double *ttft = calloc(2 * b->prompts.n, sizeof(*ttft)), *tpot = ttft + b->prompts.n, all_ns = 0;
 	int rc = ttft != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "prompts");
@@ -251,7 +255,8 @@ static int write_texts(struct live_bench *b, struct odm_engine *e, size_t length
 
 	for (size_t i = 0; rc == OD_OK && i < b->prompts.n; i++) {
 		const struct od_prompt *q = &b->prompts.prompt[i];
-		struct odm_request req = { .prompt = q->ids, .n_prompt = q->n_ids, .max_tokens = run->tokens, .ignore_eos = true };
+		struct odm_request req = { .prompt = q->ids, .n_prompt = q->n_ids, .max_tokens = run->tokens, .ignore_eos = true,
+					   .observer = route_record_observer(record) };
 		struct odm_result r = { 0 };
 		const struct odm_figures *f = &r.figures;
 
@@ -285,6 +290,9 @@ static int write_texts(struct live_bench *b, struct odm_engine *e, size_t length
 static int run_setting(struct live_bench *b, size_t length, struct cache_live_run *run, struct od_err *err)
 {
 	struct odm_engine_opts eo = b->opt.engine.opts;
+	struct route_record record = { 0 };
+	struct child_args args = { 0 };
+	struct od_err why;
 	char path[] = "/tmp/od-cache-routes-XXXXXX";
 	struct odm_engine *e = NULL;
 	int fd = mkstemp(path), rc;
@@ -292,14 +300,20 @@ static int run_setting(struct live_bench *b, size_t length, struct cache_live_ru
 	if (fd < 0)
 		return od_fail_errno(err, OD_ERR_IO, "cannot make %s", path);
 	close(fd);
-	eo.record_routes = path;
-	eo.cache_mib = run->budget != NULL ? run->budget->bytes >> 20 : 0;
-	eo.cache_policy = run->budget != NULL ? run->policy : OD_CACHE_RANK;
+	child_args_add(&args, &eo.worker_args, "--slots=%" PRIu64, b->opt.slots);
+	child_args_add(&args, &eo.worker_args, "--load-time=%.6f", b->opt.load_ms);
+	if (run->budget != NULL) {
+		child_args_add(&args, &eo.worker_args, "--cache-mib=%" PRIu64, run->budget->bytes >> 20);
+		child_args_add(&args, &eo.worker_args, "--cache-policy=%s", od_cache_policy_names[run->policy]);
+	}
 	rc = odm_engine_open(&e, &eo, err);
 	if (rc == OD_OK)
-		rc = write_texts(b, e, length, run, err);
-	if (odm_engine_close(e) != OD_OK && rc == OD_OK)
-		rc = od_fail(err, OD_ERR_IO, "%s could not be written", path);
+		rc = route_record_open(&record, path, b->pack, err);
+	if (rc == OD_OK)
+		rc = write_texts(b, e, length, run, &record, err);
+	odm_engine_close(e);
+	if (route_record_close(&record, &why) != OD_OK && rc == OD_OK)
+		rc = od_fail(err, why.code, "%s", why.msg);
 	if (rc == OD_OK)
 		rc = replay_file(b, run, path, err);
 	unlink(path);
@@ -364,8 +378,7 @@ static void describe(struct live_bench *b)
 
 	l->n_prompts = b->prompts.n;
 	l->workers = (uint32_t)b->opt.engine.local;
-	l->load_ms = o->load_time_ms;
-	l->run_ms = o->run_time_ms;
+	l->load_ms = b->opt.load_ms;
 	l->predictor = odm_predictor_names[o->predictor == ODM_PREDICTOR_AUTO ? ODM_PREDICT_SHADOW : o->predictor];
 	l->form = od_form_names[b->form];
 	l->fingerprint = od_pack_fingerprint(b->pack);

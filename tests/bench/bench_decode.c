@@ -80,10 +80,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 	};
 
-	static const char *const without[] = { "record-routes", NULL }; /* two engines */
-
 	odm_engine_args_defaults(&o->engine);
-	return odm_engine_args_parse(&o->engine, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+	return odm_engine_args_parse(&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench decode --local N | --workers FILE | --resident [OPTIONS]\n\n"
 		"Speed of generating text: tokens per second, time to first token, stalls, loads beside their window,\n"
 		"and memory read beside the memory's bandwidth.\n"

@@ -6,6 +6,7 @@
 #include "tests/bench/bench.h"
 #include "tests/bench/bench_plot.h"
 #include "tests/bench/bench_prompts.h"
+#include "tests/bench/child_args.h"
 #include "tests/bench/recall_live.h"
 #include "tests/bench/recall_report.h"
 #include "tests/bench/recall_run.h"
@@ -25,6 +26,7 @@ struct options {
 	struct odm_engine_args engine;
 	const char *prompts, *precision, *dense_precision, *predictor, *align, *dump, *svg;
 	int sweep; /* index into recall_sweep_names, or -1 */
+	int activations, departure; /* of the shadow; index into their names, or -1 */
 	uint64_t limit, tokens;
 	struct recall_served_opts sim;
 	bool json, help, served;
@@ -38,12 +40,11 @@ static const char usage[] =
 	"Generates text greedily and compares what was predicted with what the routers chose. Without a cluster the\n"
 	"true model and the shadow's emulator, which gets the messages that it would get over the network, are in this\n"
 	"process: any number of configurations, one after the other, on all CPUs. With one, od-main's engine generates\n"
-	"on it. What is said of the shadow that --local starts (--activations, --departure) holds for the one in this\n"
-	"process too.\n"
+	"on it.\n"
 	"Example: od-bench recall --pack PACK --prompts tests/bench/prompts.jsonl --precision int8,bf16\n";
 
-/* --align says both periods; --resident is no cluster. */
-static const char *const without[] = { "align-token", "align-kv", "resident", NULL };
+/* --align says both periods; --resident is no cluster; what the shadow is, options of our own say. */
+static const char *const without[] = { "align-token", "align-kv", "resident", "shadow-arg", NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
@@ -58,6 +59,10 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  "with a cluster one, and only with --local", 0, 0, NULL },
 		{ "dense-precision", OD_ARG_STRING, &o->dense_precision, "LIST", "its attention's weights, say same,bf16 "
 		  "(default: same, as --precision)", 0, 0, NULL },
+		{ "activations", OD_ARG_CHOICE, &o->activations, "A", "its rows before they meet int8 and nf4 weights, f32 "
+		  "(default) or int8", 0, 0, od_activation_names },
+		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "early (default): it runs ahead on its own token; late: it "
+		  "waits for main's", 0, 0, child_departure_names },
 		{ "align", OD_ARG_STRING, &o->align, "LIST", "T<i>_KV<j>: the token every i steps, keys and values every j, "
 		  "0 is never; default T1_KV1; with a cluster one", 0, 0, NULL },
 		{ "predictor", OD_ARG_STRING, &o->predictor, "LIST", "shadow (default), and its rivals in main's "
@@ -113,7 +118,7 @@ static int check_served(const struct options *o, struct od_err *err)
 	recall_served_defaults(&defaults);
 	if (!o->served && memcmp(&o->sim, &defaults, sizeof(defaults)) != 0)
 		return od_fail(err, OD_ERR_ARG, "--sim-...: about the simulated cluster of --served, which was not asked for");
-	if (o->served && o->engine.opts.departure >= 0)
+	if (o->served && o->departure >= 0)
 		return od_fail(err, OD_ERR_ARG, "--served shows both departures: leave out --departure");
 	return o->served ? recall_served_check(&o->sim, err) : OD_OK;
 }
@@ -156,7 +161,63 @@ static int parse_one(const char *option, const char *text, const char *const *ch
 	return rc;
 }
 
-static int check_live(struct options *o, struct od_err *err)
+/* The first option about what the shadow is, or NULL. */
+static const char *shadow_kind(const struct options *o)
+{
+	if (o->precision != NULL)
+		return "precision";
+	if (o->dense_precision != NULL)
+		return "dense-precision";
+	if (o->activations >= 0)
+		return "activations";
+	return o->departure >= 0 ? "departure" : NULL;
+}
+
+/* The first option that only the shadow obeys, or NULL. */
+static const char *shadow_only(const struct options *o)
+{
+	if (shadow_kind(o) != NULL)
+		return shadow_kind(o);
+	return o->align != NULL ? "align" : o->served ? "served" : NULL;
+}
+
+static int check_heard(const struct options *o, const int *predictor, size_t n, struct od_err *err)
+{
+	const char *unheard = shadow_only(o);
+
+	for (size_t i = 0; i < n; i++) {
+		if (predictor[i] == ODM_PREDICT_SHADOW)
+			return OD_OK;
+	}
+	return unheard == NULL ? OD_OK : od_fail(err, OD_ERR_ARG, "--%s is for the shadow, and --predictor %s names none; leave "
+						 "one of them out", unheard, o->predictor);
+}
+
+/* What the shadow of --local is told; *precision is an index, or -1. */
+static int choose_shadow(struct options *o, struct child_args *a, int *precision, struct od_err *err)
+{
+	struct od_arg_list *args = &o->engine.opts.shadow_args;
+	int dense = -1, rc;
+
+	if (o->engine.local == 0 && shadow_kind(o) != NULL)
+		return od_fail(err, OD_ERR_ARG, "--%s is for a shadow that --local starts", shadow_kind(o));
+	rc = parse_one("precision", o->precision, od_precision_names, precision, err);
+	if (rc == OD_OK && o->dense_precision != NULL && strcmp(o->dense_precision, "same") != 0)
+		rc = parse_one("dense-precision", o->dense_precision, od_precision_names, &dense, err);
+	if (rc != OD_OK)
+		return rc;
+	if (*precision >= 0)
+		child_args_add(a, args, "--precision=%s", od_precision_names[*precision]);
+	if (dense >= 0)
+		child_args_add(a, args, "--dense-precision=%s", od_precision_names[dense]);
+	if (o->activations >= 0)
+		child_args_add(a, args, "--activations=%s", od_activation_names[o->activations]);
+	if (o->departure >= 0)
+		child_args_add(a, args, "--departure=%s", child_departure_names[o->departure]);
+	return OD_OK;
+}
+
+static int check_live(struct options *o, struct child_args *a, int *precision, struct od_err *err)
 {
 	struct odm_engine_opts *e = &o->engine.opts;
 	int rc, predictors[RECALL_LIST_MAX];
@@ -166,15 +227,16 @@ static int check_live(struct options *o, struct od_err *err)
 
 	if (alone != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is not for a cluster: leave out --local and --workers", alone);
+	*precision = -1;
 	rc = check_served(o, err);
-	if (rc == OD_OK)
-		rc = parse_one("precision", o->precision, od_precision_names, &e->precision, err);
-	if (rc == OD_OK && o->dense_precision != NULL && strcmp(o->dense_precision, "same") != 0)
-		rc = parse_one("dense-precision", o->dense_precision, od_precision_names, &e->dense_precision, err);
 	if (rc == OD_OK)
 		rc = parse_predictors(o, predictors, &n, err);
 	if (rc == OD_OK && n != 1)
 		rc = od_fail(err, OD_ERR_ARG, "--predictor: a cluster has one; found \"%s\"", o->predictor);
+	if (rc == OD_OK)
+		rc = check_heard(o, predictors, n, err);
+	if (rc == OD_OK)
+		rc = choose_shadow(o, a, precision, err);
 	if (rc == OD_OK)
 		rc = choose_align(o, err);
 	if (rc != OD_OK)
@@ -193,22 +255,14 @@ static const char *cluster_only(const struct odm_engine_opts *e)
 	struct odm_engine_opts defaults;
 
 	odm_engine_defaults(&defaults);
-	if (e->slots > 0)
-		return "slots";
-	if (e->memory_limit_bytes > 0)
-		return "memory-limit";
+	if (e->worker_args.n > 0)
+		return "worker-arg";
 	if (e->group_size > 0)
 		return "group-size";
 	if (e->mixed)
 		return "mixed";
-	if (e->stand_in >= 0)
-		return "stand-in";
 	if (e->hedge_percent != defaults.hedge_percent)
 		return "hedge";
-	if (e->load_time_ms > 0)
-		return "load-time";
-	if (e->run_time_ms > 0)
-		return "run-time";
 	return e->trace != NULL ? "trace" : NULL;
 }
 
@@ -250,7 +304,6 @@ static int list_precisions(const struct options *o, int out[RECALL_LIST_MAX], si
 static int list_choices(const struct options *o, struct od_shadow_choice choice[RECALL_CONFIGS_MAX], size_t *n,
 			struct od_err *err)
 {
-	const int act = o->engine.opts.activations;
 	int experts[RECALL_LIST_MAX], dense[RECALL_LIST_MAX];
 	const char *dense_names[OD_N_PRECISIONS + 2] = { "same" };
 	size_t n_experts, n_dense = 0;
@@ -266,40 +319,10 @@ static int list_choices(const struct options *o, struct od_shadow_choice choice[
 			choice[(*n)++] = (struct od_shadow_choice){
 				.experts = (enum od_precision)(experts[i] + 1),
 				.dense = (enum od_precision)(dense[k] > 0 ? dense[k] : experts[i] + 1),
-				.act = act < 0 ? OD_ACT_F32 : (enum od_activations)act,
+				.act = o->activations < 0 ? OD_ACT_F32 : (enum od_activations)o->activations,
 			};
 	}
 	return rc;
-}
-
-/* The first option that only the shadow obeys, or NULL. */
-static const char *shadow_only(const struct options *o)
-{
-	if (o->precision != NULL)
-		return "precision";
-	if (o->dense_precision != NULL)
-		return "dense-precision";
-	if (o->align != NULL)
-		return "align";
-	if (o->engine.align_rows >= 0)
-		return "align-rows";
-	if (o->engine.opts.activations >= 0)
-		return "activations";
-	if (o->engine.opts.departure >= 0)
-		return "departure";
-	return o->served ? "served" : NULL;
-}
-
-static int check_heard(const struct options *o, const int *predictor, size_t n, struct od_err *err)
-{
-	const char *unheard = shadow_only(o);
-
-	for (size_t i = 0; i < n; i++) {
-		if (predictor[i] == ODM_PREDICT_SHADOW)
-			return OD_OK;
-	}
-	return unheard == NULL ? OD_OK : od_fail(err, OD_ERR_ARG, "--%s is for the shadow, and --predictor %s names none; leave "
-						 "one of them out", unheard, o->predictor);
 }
 
 static int list_configs(const struct options *o, struct recall_configs *c, struct od_err *err)
@@ -354,9 +377,6 @@ static void report_setting(const struct recall_run *r, int act, struct od_report
 {
 	od_report_fact(to, "profile", "profile", OD_TEXT(od_profile_names[r->opt.profile - 1]), 0, NULL);
 	od_report_fact(to, "departure", "departure", OD_TEXT(r->opt.early ? "early" : "late"), 0, NULL);
-	if (r->opt.rows != 0)
-		od_report_fact(to, "align_rows", "keys and values travel as",
-			       OD_TEXT(r->opt.rows == OD_BF16 ? "bf16" : "f32"), 0, NULL);
 	if (act >= 0)
 		od_report_fact(to, "activations", "the shadow's rows", OD_TEXT(od_activation_names[act]), 0, NULL);
 	od_report_fact(to, "threads", "threads", OD_INT(r->opt.threads), 0, NULL);
@@ -398,7 +418,7 @@ static int report(const struct recall_run *r, const struct options *o, struct od
 	if (rc == OD_OK)
 		rc = od_report_new(&to, "Recall of expert predictions", err);
 	if (rc == OD_OK) {
-		report_setting(r, o->engine.opts.activations, to);
+		report_setting(r, o->activations, to);
 		rc = recall_report(&v, to, err);
 	}
 	if (rc == OD_OK) {
@@ -429,11 +449,9 @@ static int run_alone(const struct options *o, struct recall_configs *configs, st
 			.ctx_tokens = e->ctx_tokens,
 			.prefill_rows = (uint32_t)e->prefill_rows,
 			.max_tokens = (uint32_t)o->tokens,
-			.early = e->departure != 0,
-			.rows = odm_engine_args_rows(&o->engine),
+			.early = o->departure != 0,
 			.progress = isatty(STDERR_FILENO),
 			.dump = o->dump,
-			.record_routes = e->record_routes,
 			.served = o->served ? &o->sim : NULL,
 		},
 		.configs = configs,
@@ -455,14 +473,15 @@ static int run(struct options *o, struct recall_configs *configs, struct od_err 
 {
 	const bool live = o->engine.local > 0 || o->engine.opts.hosts_path != NULL;
 	struct od_prompts prompts = { 0 };
-	int rc = live ? check_live(o, err) : check_alone(o, configs, err);
+	struct child_args args = { 0 };
+	int precision, rc = live ? check_live(o, &args, &precision, err) : check_alone(o, configs, err);
 
 	if (rc == OD_OK && o->prompts == NULL)
 		rc = od_fail(err, OD_ERR_ARG, "--prompts FILE is missing");
 	if (rc == OD_OK)
 		rc = od_prompts_load(&prompts, o->prompts, o->limit, err);
 	if (rc == OD_OK)
-		rc = live ? recall_live(&o->engine.opts, &prompts, (uint32_t)o->tokens, o->json, err) :
+		rc = live ? recall_live(&o->engine.opts, precision, &prompts, (uint32_t)o->tokens, o->json, err) :
 			    run_alone(o, configs, &prompts, err);
 	od_prompts_fini(&prompts);
 	return rc;
@@ -470,7 +489,7 @@ static int run(struct options *o, struct recall_configs *configs, struct od_err 
 
 int od_bench_recall(int argc, char **argv, struct od_err *err)
 {
-	struct options o = { .tokens = DEFAULT_TOKENS, .sweep = -1 };
+	struct options o = { .tokens = DEFAULT_TOKENS, .sweep = -1, .activations = -1, .departure = -1 };
 	struct recall_configs *configs;
 	int rc = parse(&o, argc, argv, err);
 

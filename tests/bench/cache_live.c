@@ -62,7 +62,6 @@ static void report_facts(const struct cache_live *l, struct od_report *r)
 	od_report_fact(r, "form", "experts kept as", OD_TEXT(l->form), 0, NULL);
 	od_report_fact(r, "predictor", "predictor", OD_TEXT(l->predictor), 0, NULL);
 	od_report_fact(r, "load_ms", "a load takes", OD_REAL(l->load_ms), 2, "ms");
-	od_report_fact(r, "run_ms", "a run takes", OD_REAL(l->run_ms), 2, "ms");
 	od_report_fact(r, "prompts", "prompts, one after the other", OD_INT(l->n_prompts), 0, NULL);
 	od_report_fact(r, "expert_stored_bytes", "an expert as stored", OD_BYTES(l->sizes.bytes[OD_CACHE_C]), 0, NULL);
 	od_report_fact(r, "expert_full_bytes", "as computed on", OD_BYTES(l->sizes.bytes[OD_CACHE_F]), 0, NULL);

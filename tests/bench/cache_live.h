@@ -27,7 +27,7 @@ struct cache_live {
 	size_t n_budgets;
 	struct od_cache_sizes sizes; /* of an expert on a worker */
 	uint32_t workers, groups, slots;
-	double load_ms, run_ms;
+	double load_ms;
 	const char *predictor, *form, *fingerprint;
 };
 

@@ -5,7 +5,7 @@
 #ifndef OD_BENCH_CACHE_ROUTES_H
 #define OD_BENCH_CACHE_ROUTES_H
 
-#include "common/cache/route_file.h"
+#include "tests/bench/route_file.h"
 
 /* The experts that all rows of a decode step need together in one layer. */
 struct cache_visit {

@@ -116,8 +116,8 @@ def run_pull(pack, folder):
     with open(hosts, "w") as f:
         f.write(f"{HOST[WORKER]}:{WORKER_PORT}\n")
     main = on(MAIN, os.path.join(BIN, "od-main"), "--pack", pack, "--workers", hosts, "--serve-store", HOST[MAIN],
-              "--insecure", "--predictor", "none", "--ctx-size", 16, "--connect-timeout", 120, stdin=subprocess.PIPE,
-              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+              "--insecure", "--predictor", "none", "--ctx-size", 16, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+              stderr=subprocess.PIPE, text=True)
     main_log = Lines(main.stderr)
     main_log.when("the store listens")
     worker = on(WORKER, os.path.join(BIN, "od-worker"), "--store", HOST[MAIN], "--spool", folder, "--insecure",

@@ -10,6 +10,7 @@
 
 struct live {
 	const struct odm_engine_opts *opts;
+	int precision; /* of the shadow */
 	struct odm_engine *engine;
 	struct od_prompts *prompts;
 	uint32_t max_tokens;
@@ -111,7 +112,7 @@ static void report_setting(const struct live *l, struct od_report *r)
 	od_report_fact(r, "predictor", "predictor", OD_TEXT(e->own != NULL ? e->own->name : odm_predictor_names[e->predictor]), 0, NULL);
 	if (ours)
 		od_report_fact(r, "shadow_precision", "shadow's precision",
-			       OD_TEXT(od_precision_names[e->precision < 0 ? OD_PRECISION_INT8 - 1 : e->precision]), 0, NULL);
+			       OD_TEXT(od_precision_names[l->precision < 0 ? OD_PRECISION_INT8 - 1 : l->precision]), 0, NULL);
 	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[e->profile - 1]), 0, NULL);
 	od_report_fact(r, "workers", "workers", OD_INT(l->workers), 0, NULL);
 	od_report_fact(r, "groups", "groups", OD_INT(l->groups), 0, NULL);
@@ -170,10 +171,10 @@ static int run(struct live *l, struct od_err *err)
 	return rc == OD_OK ? report(l, err) : rc;
 }
 
-int recall_live(const struct odm_engine_opts *engine, struct od_prompts *prompts, uint32_t max_tokens, bool json,
-		struct od_err *err)
+int recall_live(const struct odm_engine_opts *engine, int precision, struct od_prompts *prompts, uint32_t max_tokens,
+		bool json, struct od_err *err)
 {
-	struct live l = { .opts = engine, .prompts = prompts, .max_tokens = max_tokens, .json = json };
+	struct live l = { .opts = engine, .precision = precision, .prompts = prompts, .max_tokens = max_tokens, .json = json };
 	int rc = run(&l, err);
 
 	odm_engine_close(l.engine);

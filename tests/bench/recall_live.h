@@ -9,8 +9,9 @@
 #include "main-node/engine_args.h"
 #include "tests/bench/bench_prompts.h"
 
-/* Runs and reports to standard output. Ids of the prompts are made here. */
-OD_MUST_CHECK int recall_live(const struct odm_engine_opts *engine, struct od_prompts *prompts, uint32_t max_tokens,
-			      bool json, struct od_err *err);
+/* Runs and reports to standard output. Ids of the prompts are made here. precision: what the engine's options tell the
+ * shadow of --local, an index into od_precision_names; -1: nothing. */
+OD_MUST_CHECK int recall_live(const struct odm_engine_opts *engine, int precision, struct od_prompts *prompts,
+			      uint32_t max_tokens, bool json, struct od_err *err);
 
 #endif

@@ -217,23 +217,3 @@ int recall_record(struct recall_recorder *r, const struct od_prompt *prompt, str
 		*out = rec;
 	return rc;
 }
-
-void recall_write_routes(const struct recall_recording *rec, const struct od_config *cfg, uint32_t prefill_rows,
-			 uint64_t sequence, uint64_t *step, struct od_route_writer *w)
-{
-	const uint32_t end = rec->n_prompt + rec->n_steps;
-
-	for (uint32_t at = 0, next; at < end; at = next) {
-		bool prompt = at < rec->n_prompt;
-
-		next = !prompt ? at + 1 : rec->n_prompt - at < prefill_rows ? rec->n_prompt : at + prefill_rows;
-		od_route_step(w, ++*step, prompt, next - at);
-		for (uint32_t i = at; i < next; i++)
-			od_route_row(w, sequence, i);
-		for (uint32_t m = 0; m < cfg->n_layers; m++) {
-			od_route_layer(w);
-			for (uint32_t i = at; i < next; i++)
-				od_route_experts(w, rec->expert + ((size_t)i * cfg->n_layers + m) * cfg->top_k);
-		}
-	}
-}

@@ -8,7 +8,6 @@
 #ifndef OD_BENCH_RECALL_RECORD_H
 #define OD_BENCH_RECALL_RECORD_H
 
-#include "common/cache/route_file.h"
 #include "common/model/forward.h"
 #include "common/model/sampler.h"
 #include "tests/bench/bench_prompts.h"
@@ -46,10 +45,5 @@ uint64_t recall_recorder_bytes(const struct recall_recorder_opts *o); /* UINT64_
 /* *out is borrowed until the next call; its ids must be known (od_prompts_encode). */
 OD_MUST_CHECK int recall_record(struct recall_recorder *r, const struct od_prompt *prompt,
 				struct recall_recording **out, struct od_err *err);
-
-/* The recording as od-main --record-routes would write it: the prompt in chunks of prefill_rows, then step by step. *step
- * is the last step's number, 0 before the first recording. */
-void recall_write_routes(const struct recall_recording *rec, const struct od_config *cfg, uint32_t prefill_rows,
-			 uint64_t sequence, uint64_t *step, struct od_route_writer *w);
 
 #endif

@@ -20,8 +20,6 @@ struct crew {
 	const struct od_backend *backend;
 	struct recall_rival *rival[RECALL_CONFIGS_MAX]; /* NULL: a shadow's configuration */
 	FILE *dump;
-	struct od_route_writer *routes;
-	uint64_t routes_step; /* last number given out */
 	struct recall_progress progress;
 	pthread_mutex_t lock;
 	pthread_cond_t turn_changed;
@@ -78,7 +76,6 @@ static int replay_shadow(struct hand *h, size_t config, size_t prompt, struct re
 		.experts = recall_models_experts(h->crew->run->models, c),
 		.early = h->crew->run->opt.early,
 		.align = c->align,
-		.rows = h->crew->run->opt.rows,
 	};
 	struct recall_board board;
 	int rc = open_board(h, config, prompt, rec, &board, err);
@@ -160,7 +157,7 @@ static void simulate(struct hand *h, size_t prompt, const struct recall_recordin
 	}
 }
 
-/* What goes from prompt to prompt in order: the rivals, the simulated clusters, the dump, and the routes. */
+/* What goes from prompt to prompt in order: the rivals, the simulated clusters, and the dump. */
 static int in_order(struct hand *h, size_t prompt, struct recall_recording *rec, struct od_err *err)
 {
 	struct crew *w = h->crew;
@@ -178,9 +175,6 @@ static int in_order(struct hand *h, size_t prompt, struct recall_recording *rec,
 		simulate(h, prompt, rec);
 	if (rc == OD_OK)
 		rc = write_dump(h, err);
-	if (rc == OD_OK && w->routes != NULL)
-		recall_write_routes(rec, od_pack_config(w->run->pack), w->run->opt.prefill_rows, prompt + 1, &w->routes_step,
-				    w->routes);
 	if (rc == OD_OK)
 		end_turn(w);
 	return rc;
@@ -390,16 +384,12 @@ int recall_run_all(struct recall_run *r, struct od_err *err)
 		rc = open_hands(&w, hand, n, err);
 	if (rc == OD_OK)
 		rc = open_dump(&w, err);
-	if (rc == OD_OK)
-		rc = odm_routes_open(&w.routes, r->opt.record_routes, r->pack, err);
 	if (rc == OD_OK) {
 		recall_progress_begin(&w.progress, r->opt.progress, r->prompts->n * (r->configs->n + 1));
 		rc = run_hands(&w, hand, n, err);
 		recall_progress_end(&w.progress);
 	}
 	rc = close_dump(&w, rc, err);
-	if (od_route_close(w.routes, rc == OD_OK ? err : NULL) != OD_OK && rc == OD_OK)
-		rc = OD_ERR_IO;
 	for (size_t i = 0; i < n; i++)
 		close_hand(&hand[i], r->configs->n);
 	for (size_t i = 0; i < r->configs->n; i++)

@@ -21,10 +21,8 @@ struct recall_run_opts {
 	uint64_t threads, ctx_tokens; /* 0: the CPUs there are; the model's, at most 4096 */
 	uint32_t prefill_rows, max_tokens;
 	bool early; /* departure of the shadows */
-	enum od_dtype rows; /* as keys and values travel to them; 0: as they are stored */
 	bool progress; /* on stderr */
 	const char *dump; /* file, or NULL */
-	const char *record_routes; /* the same */
 	const struct recall_served_opts *served; /* NULL: no simulation of clusters */
 };
 

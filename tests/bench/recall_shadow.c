@@ -162,7 +162,7 @@ int recall_shadow_replay(const struct recall_shadow *s, struct recall_board *boa
 {
 	struct replay r = { .shadow = s, .board = board, .err = err };
 	const struct ods_sink sink = { .arg = &r, .predict = predicted, .ask = asks, .ask_tokens = asks_tokens };
-	const struct odm_align align = { s->align.token, s->align.kv, s->rows };
+	const struct odm_align align = { s->align.token, s->align.kv };
 	const struct ods_emulator_opts o = {
 		.forward = s->forward,
 		.experts = s->experts,

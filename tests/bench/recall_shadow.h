@@ -17,7 +17,6 @@ struct recall_shadow {
 	const struct od_expert *experts;
 	bool early; /* departure */
 	struct recall_align align;
-	enum od_dtype rows; /* as keys and values travel; 0: as they are stored */
 };
 
 /* board: open. The recording's state is read only, but its length is set. */

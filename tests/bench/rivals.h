@@ -5,7 +5,7 @@
 #define OD_BENCH_RIVALS_H
 
 #include "common/predict/predictor.h"
-#include "main-node/engine.h"
+#include "main-node/engine/engine.h"
 
 #define RIVALS 6
 extern const struct od_predictor_kind rival_kinds[RIVALS];

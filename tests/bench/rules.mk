@@ -5,7 +5,7 @@ od-bench_SRCS := $(addprefix tests/bench/,od_bench.c bandwidth.c bench_codec.c b
 	synth_model.c synth_weights.c)
 # Main's engine, for what is measured on a running model.
 od-bench_SRCS += $(addprefix tests/bench/,ablate_draw.c ablate_plan.c ablate_report.c ablate_summary.c \
-	bench_ablate.c bench_decode.c bench_prompts.c bench_recall.c) $(ODM_SRCS)
+	bench_ablate.c bench_decode.c bench_prompts.c bench_recall.c child_args.c) $(ODM_SRCS)
 # The shadow's emulator beside the true model.
 od-bench_SRCS += $(addprefix tests/bench/,recall_board.c recall_config.c recall_draw.c recall_live.c recall_models.c recall_progress.c \
 	recall_record.c recall_report.c recall_rival.c recall_run.c recall_shadow.c recall_stats.c \
@@ -18,9 +18,9 @@ od-bench_SRCS += $(RIVAL_SRCS)
 od-bench_SRCS += $(addprefix tests/bench/,recall_served.c recall_tape.c served_sim.c) $(addprefix worker-node/,expert_bufs.c expert_cache.c \
 	load_pace.c load_schedule.c load_stages.c run_order.c schedule_cache.c slot_claims.c step_marks.c)
 
-# Recorded routes through the caches of workers.
-od-bench_SRCS += $(addprefix tests/bench/,bench_cache.c bench_cache_live.c cache_draw.c cache_live.c cache_replay.c \
-	cache_routes.c) worker-node/load_profile.c
+# Routes: recorded, and through the caches of workers.
+od-bench_SRCS += $(addprefix tests/bench/,bench_cache.c bench_cache_live.c bench_cache_record.c cache_draw.c cache_live.c \
+	cache_replay.c cache_routes.c route_file.c route_record.c) worker-node/load_profile.c
 
 # Experts through the worker's loading path.
 od-bench_SRCS += $(addprefix tests/bench/,bench_load.c load_crowd.c load_draw.c load_run.c load_source.c load_together.c) worker-node/loader.c
@@ -36,6 +36,7 @@ test_ablate_OBJS := $(addprefix $(B)/obj/tests/bench/,ablate_plan.o ablate_summa
 test_bench_plot_OBJS := $(B)/obj/tests/bench/bench_plot.o
 test_bench_prompts_OBJS := $(B)/obj/tests/bench/bench_prompts.o
 test_bandwidth_OBJS := $(B)/obj/tests/bench/bandwidth.o
+test_route_file_OBJS := $(B)/obj/tests/bench/route_file.o
 test_synth_model_OBJS := $(B)/obj/tests/bench/synth_model.o $(B)/obj/tests/bench/synth_weights.o
 test_golden_file_OBJS := $(B)/obj/tests/bench/golden_file.o
 test_golden_compare_OBJS := $(B)/obj/tests/bench/golden_compare.o

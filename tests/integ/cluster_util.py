@@ -98,6 +98,15 @@ def hosts_file(daemons, name="hosts.txt"):
     return path
 
 
+def worker_args(*args):
+    """Of every worker that --local starts."""
+    return [x for a in args for x in ("--worker-arg", a)]
+
+
+def shadow_args(*args):
+    return [x for a in args for x in ("--shadow-arg", a)]
+
+
 def main_args(*args, prompt="Once upon a time there was a king", tokens=24):
     return [os.path.join(BIN, "od-main"), "--pack", pack(), "--json", "--max-tokens", str(tokens), "--prompt", prompt,
             *map(str, args)]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """od-bench recall and decode on a small cluster: fields, sums and what must hold between figures; never how fast."""
-from cluster_util import CHECKPOINT, TMP, Daemon, hosts_file, pack, run_tests, test, tool
+from cluster_util import CHECKPOINT, TMP, Daemon, hosts_file, pack, run_tests, test, tool, worker_args
 import json
 import math
 import os
@@ -60,7 +60,7 @@ def recall_of_random_predictions(*cluster):
 
 @test
 def recall_adds_up():
-    r = recall_of_random_predictions("--local", 2, "--slots", 2)
+    r = recall_of_random_predictions("--local", 2, *worker_args("--slots=2"))
     assert (r["predictor"], r["workers"], r["groups"], r["slots"]) == ("random", 2, 1, 2)
     assert r["missing_rows"] == r["late_rows"] == 0, "main's own predictor is never late"
 
@@ -69,7 +69,7 @@ def recall_adds_up():
 def recall_does_not_depend_on_the_cluster():
     workers = [Daemon("worker", "--slots", 1) for _ in range(3)]
     one = recall_of_random_predictions("--workers", hosts_file(workers))
-    two = recall_of_random_predictions("--local", 1, "--slots", 4, "--group-size", 1)
+    two = recall_of_random_predictions("--local", 1, *worker_args("--slots=4"), "--group-size", 1)
     for key in ("tokens", "recalled_uses", "by_layer", "by_token_index"):
         assert one[key] == two[key], key
     for w in workers:
@@ -118,8 +118,8 @@ def check_spread(r, runs):
 
 @test
 def decode_in_turns_with_resident_mode():
-    r = bench("decode", "--local", 2, "--predictor", "trajectory", "--slots", 2, "--prompts", PROMPTS, "--tokens", 10,
-              "--runs", 3, "--resident-form", "bf16")
+    r = bench("decode", "--local", 2, "--predictor", "trajectory", *worker_args("--slots=2"), "--prompts", PROMPTS,
+              "--tokens", 10, "--runs", 3, "--resident-form", "bf16")
     check_spread(r, 3)
     assert r["resident_form"] == "bf16"
     assert [u["prompt"] for u in r["by_run"]] == ["p16-00", "p128-00", "p16-01"]
@@ -148,8 +148,8 @@ def decode_in_turns_with_resident_mode():
 
 @test
 def decode_with_more_groups_has_a_wider_window():
-    r = bench("decode", "--local", 3, "--predictor", "none", "--group-size", 1, "--slots", 1, "--baseline", "none",
-              "--prompt-tokens", 5, "--tokens", 6, "--runs", 2)
+    r = bench("decode", "--local", 3, "--predictor", "none", "--group-size", 1, *worker_args("--slots=1"), "--baseline",
+              "none", "--prompt-tokens", 5, "--tokens", 6, "--runs", 2)
     check_spread(r, 2)
     assert r["groups"] == 3 and r["temperature"] == 0.8
     assert not any(k in r for k in ("resident_tok_per_s", "share", "tok_per_s_ratio", "runs_with_other_tokens"))

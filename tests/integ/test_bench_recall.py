@@ -226,9 +226,6 @@ def alignment_costs_rows_and_bytes():
     assert r["kv_rows_per_token"] == LAYERS
     data = LAYERS * 2 * kv * 2  # K and V in BF16
     assert data < r["align_bytes_per_token"] < data + LAYERS * 32 + 64, (data, r["align_bytes_per_token"])
-    half = recall(*SMALL, "--align-rows", "bf16")  # as many bytes in profile f32
-    assert half["align_rows"] == "bf16" and abs(half["align_bytes_per_token"] - r["align_bytes_per_token"]) < 1
-    assert half["kv_rows_per_token"] == LAYERS
     assert r["asked_rows"] == LAYERS * sum(p["prompt_tokens"] for p in r["by_prompt"])
 
 
@@ -310,9 +307,10 @@ def what_cannot_be_done_is_refused():
     assert refused("next-gate", *SMALL, "--predictor", "oracle") == 2
     assert refused("predicts nothing has no recall", *SMALL, "--predictor", "none") == 2
     assert refused("--prompts FILE is missing", "--tokens", 4) == 2
-    assert refused("--slots is for a cluster", *SMALL, "--slots", 2) == 2
-    assert refused("--load-time is for a cluster", *SMALL, "--load-time", 1) == 2
-    for option, value in (("--precision", "nf4"), ("--align", "T1_KV0")):
+    assert refused("--worker-arg is for a cluster", *SMALL, "--worker-arg", "--slots=2") == 2
+    assert refused("--departure is for a shadow that --local starts", *SMALL, "--workers", "x", "--departure", "late") == 2
+    assert refused("unknown option --shadow-arg", *SMALL, "--local", 1, "--shadow-arg", "x") == 2
+    for option, value in (("--precision", "nf4"), ("--departure", "late"), ("--align", "T1_KV0")):
         for where in (), ("--local", 1):
             assert refused("for the shadow", *SMALL, "--predictor", "next-gate", option, value, *where) == 2
     assert refused("--served is for the shadow", *SMALL, "--predictor", "next-gate,random", "--served") == 2

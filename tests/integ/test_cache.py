@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""od-main --record-routes and od-bench cache: recordings read by their description, replays done again here."""
+"""od-bench cache: recordings read by their description, replays done again here."""
 from cluster_util import CHECKPOINT, TMP, Skip, generate, pack, run_tests, test, tool
 import json
 import math
@@ -46,12 +46,15 @@ def by_position(steps):
 _recorded = []
 
 
+def record(path, *args):
+    return json.loads(tool("od-bench", "cache", "--record", path, "--pack", pack(), "--json", *args).stdout)
+
+
 def recorded():
     """Twelve prompts, the last ones as long as two chunks, and what follows them."""
     if not _recorded:
         path = os.path.join(TMP, "routes")
-        tool("od-bench", "recall", "--pack", pack(), "--prompts", PROMPTS, "--limit", 12, "--tokens", 40, "--predictor",
-             "popularity", "--prefill-rows", 16, "--record-routes", path)
+        record(path, "--prompts", PROMPTS, "--limit", 12, "--tokens", 40, "--prefill-rows", 16)
         _recorded.append(path)
     return _recorded[0]
 
@@ -59,10 +62,16 @@ def recorded():
 @test
 def every_router_decision_is_recorded():
     a, b = os.path.join(TMP, "resident.routes"), os.path.join(TMP, "local.routes")
-    r = generate("--resident", "--record-routes", a, "--prefill-rows", 4, tokens=20)
-    generate("--local", 2, "--record-routes", b, tokens=20)
+    text = "Once upon a time there was a king"
+    prompts = os.path.join(TMP, "one.jsonl")
+    with open(prompts, "w") as f:
+        json.dump({"text": text}, f)
+    r = generate("--resident", prompt=text, tokens=20)
+    said = record(a, "--prompts", prompts, "--tokens", 20, "--prefill-rows", 4)
+    record(b, "--prompts", prompts, "--tokens", 20, "--local", 2, "--worker-arg=--slots=2")
     one, two = read_routes(a), read_routes(b)
     n_prompt, n = len(r["prompt_ids"]), len(r["token_ids"])
+    assert (said["routes"], said["prompts"], said["prompt_tokens"], said["tokens"]) == (a, 1, n_prompt, n), said
     assert [len(s[2]) for s in one if s[1]] == [4] * (n_prompt // 4) + [n_prompt % 4] * (n_prompt % 4 > 0)
     assert [s[2] for s in one if not s[1]] == [[(1, n_prompt + i)] for i in range(n - 1)]
     assert all(len(s[3]) == LAYERS for s in one)
@@ -73,14 +82,20 @@ def every_router_decision_is_recorded():
 
 
 @test
-def od_bench_recall_records_the_same():
+def prompt_after_prompt_is_recorded():
+    steps = read_routes(recorded())
+    assert list(dict.fromkeys(s[2][0][0] for s in steps)) == list(range(1, 13))
+    assert all(len(s[2]) == 1 or s[1] for s in steps) and {len(s[2]) for s in steps if s[1]} == {16}
     with open(PROMPTS) as f:
-        text = json.loads(f.readline())["text"]
-    path = os.path.join(TMP, "main.routes")
-    generate("--resident", "--record-routes", path, prompt=text, tokens=40)
-    mine = {k: v for k, v in by_position(read_routes(recorded())).items() if k[0][0] == 1}
-    assert mine == by_position(read_routes(path))
-    assert len({s[2][0][0] for s in read_routes(recorded())}) == 12
+        texts = [json.loads(next(f))["text"] for _ in range(12)]
+    third = generate("--resident", prompt=texts[2], tokens=40)
+    path = os.path.join(TMP, "third.routes")
+    with open(os.path.join(TMP, "third.jsonl"), "w") as f:
+        json.dump({"text": texts[2]}, f)
+    record(path, "--prompts", f.name, "--tokens", 40)
+    alone = {(row[1], m): experts for (row, m), experts in by_position(read_routes(path)).items()}
+    assert alone == {(row[1], m): e for (row, m), e in by_position(steps).items() if row[0] == 3}
+    assert len(alone) == (len(third["prompt_ids"]) + len(third["token_ids"]) - 1) * LAYERS
 
 
 # The replay once more: od-bench cache by its --help, placement by placement.h's description, caches as lists.
@@ -313,8 +328,10 @@ def what_cannot_be_replayed_is_refused():
     shutil.copy(recorded(), cut)
     os.truncate(cut, os.path.getsize(cut) - 3)
     refused("cut off", 1, "--routes", cut)
-    p = tool("od-main", "--pack", pack(), "--resident", "--prompt", "x", "--record-routes", TMP + "/none/r", ok=False)
-    assert "cannot write routes" in p.stderr, p.stderr
+    refused("cannot write routes", 1, "--record", TMP + "/none/r", "--pack", pack(), "--prompts", PROMPTS)
+    refused("is the disk full?", 1, "--record=/dev/full", "--pack", pack(), "--prompts", PROMPTS, "--limit", 1, "--tokens", 3)
+    refused("--prompts FILE is missing", 2, "--record", "r", "--pack", pack())
+    refused("context of 8", 1, "--record", TMP + "/r", "--pack", pack(), "--prompts", PROMPTS, "--ctx-size", 8)
 
 
 @test

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Tokens do not depend on the cluster: any number of workers, groups, slots, threads and prefill chunks, with and
 without prediction, in both profiles, with experts in either form, give the tokens of resident mode."""
-from cluster_util import Daemon, generate, hosts_file, run_tests, test, pack, BIN
+from cluster_util import BIN, Daemon, generate, hosts_file, pack, run_tests, test, tool, worker_args
 import json
 import os
 import subprocess
+import tempfile
 
 PROMPTS = ["Once upon a time there was a king", "The wolf said to the little girl, \"Where are you going?\" and she"]
 _resident = {}
@@ -43,8 +44,8 @@ CASES = [
 def same_tokens_for_every_cluster_shape():
     for i, (workers, group, slots, predictor, threads, profile, rows) in enumerate(CASES):
         prompt = PROMPTS[i % len(PROMPTS)]
-        r = generate("--local", workers, "--group-size", group, "--slots", slots, "--predictor", predictor,
-                     "--threads", threads, "--profile", profile, "--prefill-rows", rows,
+        r = generate("--local", workers, "--group-size", group, *worker_args("--slots", slots), "--predictor",
+                     predictor, "--threads", threads, "--profile", profile, "--prefill-rows", rows,
                      "--resident-form", ("planes", "bf16")[i // 2 % 2], prompt=prompt)
         assert r["token_ids"] == resident(profile, prompt), (CASES[i], r["token_ids"], resident(profile, prompt))
         assert r["workers"] == workers and r["slots"] == slots
@@ -62,7 +63,7 @@ def same_tokens_from_planes():
 
 @test
 def figures_add_up():
-    r = generate("--local", 2, "--predictor", "none", "--slots", 1, tokens=10)
+    r = generate("--local", 2, "--predictor", "none", *worker_args("--slots=1"), tokens=10)
     layers, top_k, steps = 12, 2, 9  # ten tokens take nine decode steps
     assert r["expert_uses"] == layers * top_k * steps, r["expert_uses"]
     assert r["stalls"] == r["expert_uses"], "without prediction every expert is loaded on the router's word"
@@ -94,6 +95,45 @@ def prompts_from_standard_input():
     assert [o["prompt"] for o in out] == PROMPTS
     for o in out:
         assert o["token_ids"] == resident("f32", o["prompt"])[:8]
+
+
+def main_with_input(text, *args):
+    return subprocess.run([os.path.join(BIN, "od-main"), "--pack", pack(), "--resident", "--json", "--max-tokens", "8",
+                           "--prompt", "-", *args], stdin=text if hasattr(text, "fileno") else None,
+                          input=None if hasattr(text, "fileno") else text, capture_output=True, timeout=120)
+
+
+@test
+def all_of_standard_input_as_one_prompt():
+    text = "\n".join(PROMPTS) + "\n"
+    want = generate("--resident", prompt=text, tokens=8)
+    with tempfile.TemporaryFile() as f:
+        f.write(text.encode())
+        f.seek(0)
+        for source in text.encode(), f:  # a pipe, and a file
+            p = main_with_input(source)
+            assert p.returncode == 0, p.stderr
+            r = json.loads(p.stdout)
+            assert (r["prompt"], r["token_ids"]) == (text, want["token_ids"]), r
+    p = main_with_input(b"")
+    assert p.returncode == 0 and json.loads(p.stdout)["prompt_tokens"] == 1, p  # BOS alone
+    p = main_with_input(b"k" * (64 * 2**20 + 1))
+    assert p.returncode == 1 and b"standard input is longer than 67108864 bytes" in p.stderr, p.stderr
+
+
+@test
+def a_repetition_penalty_with_and_without_a_window():
+    def text(penalty):
+        return generate("--resident", "--repetition-penalty", penalty, prompt=PROMPTS[0], tokens=60)["token_ids"]
+
+    plain = generate("--resident", prompt=PROMPTS[0], tokens=60)["token_ids"]
+    assert text("1.8") == text("1.8,0") != plain
+    assert plain != text("1.8,5") != text("1.8")
+    for bad, says in (("0", "expected 0.01 to 100, found 0"), ("1.1,", 'expected a whole number, found ""'),
+                      ("1.1,x", 'found "x"'), ("1.1,2,3", 'found "2,3"'), ("," + "1" * 40, 'expected a number, found ""'),
+                      ("1" * 40 + ",2", "found")):
+        p = tool("od-main", "--resident", "--prompt", "x", "--repetition-penalty", bad, ok=False)
+        assert p.returncode == 2 and "--repetition-penalty: expected" in p.stderr and says in p.stderr, (bad, p.stderr)
 
 
 @test

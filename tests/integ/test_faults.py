@@ -8,10 +8,11 @@ import socket
 import struct
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import zmtp
-from cluster_util import (HANG_S, PROMPT, TMP, TOKENS, Daemon, Lines, generate, hosts_file, main_args, pack,
-                          reference, run_tests, test, tool)
+from cluster_util import (BIN, HANG_S, PROMPT, TMP, TOKENS, Daemon, Lines, generate, hosts_file, main_args, pack,
+                          reference, run_tests, shadow_args, test, tool, worker_args)
 
 def disturbed(action, n_workers=3, *args):
     """A generation during which action(workers) happens; the result of it and of a second one afterwards."""
@@ -177,7 +178,7 @@ def an_interrupt_ends_main_at_once():
         assert m.p.returncode == 128 + number, (m.p.returncode, err)
         assert json.loads(out)["finish"] in ("cancelled", "length"), out
     w = FakeHosts()
-    p = subprocess.Popen(main_args("--workers", w.path, "--connect-timeout", 600), stderr=subprocess.PIPE)
+    p = subprocess.Popen(main_args("--workers", w.path), stderr=subprocess.PIPE)
     time.sleep(0.3)
     p.send_signal(signal.SIGTERM)
     p.communicate(timeout=HANG_S)
@@ -252,6 +253,51 @@ def refused(*args, says, tokens=4, status=1):
         assert s in p.stderr, (s, p.stderr)
 
 
+@test
+def children_of_local_get_their_arguments():
+    for args in ["--worker-arg", "--slots=2"], ["--worker-arg", "--slots", "--worker-arg", 2], ["--worker-arg=--slots=2"]:
+        assert generate("--local", 1, "--predictor", "none", *args, tokens=2)["slots"] == 2, args
+    # Those of the shadow go to the shadow; the last of two counts.
+    r = generate("--local", 1, *shadow_args("--precision=bf16"), *worker_args("--slots=3", "--slots=1"), tokens=8)
+    assert r["recall"] == 1 and r["slots"] == 1, r
+
+
+@test
+def a_child_of_local_that_refuses_an_argument_ends_main():
+    begin = time.monotonic()
+    for args, says in ((["--worker-arg=--slots=0"], ["od-worker: error: --slots: expected 1 to 64, found 0", "did not start: it ended "
+                                                     "with status 2, and its own message above says why (see --worker-arg)"]),
+                       (["--worker-arg=--slots"], ["od-worker: error: --slots needs a value: N"]),
+                       (["--worker-arg=--memory-limit=1KB"], ["memory limit", "with status 1"]),
+                       (["--worker-arg=what"], ['od-worker: error: unexpected argument "what"']),
+                       (["--worker-arg=--precision=nf4"], ["od-worker: error: unknown option --precision=nf4"]),
+                       (["--shadow-arg=--precision=int9"], ["od-shadow: error: --precision: expected one of", "the shadow did not start: "
+                                                            "it ended with status 2", "(see --shadow-arg)"]),
+                       (["--worker-arg=--version"], ["did not start: it ended with status 0"])):
+        refused("--local", 2, *args, says=says)
+    assert time.monotonic() - begin < HANG_S / 2
+    for args in ["--worker-arg", "--port=1"], ["--shadow-arg", "--pack", "--shadow-arg", "x"]:
+        refused("--local", 2, *args, says=[f"{args[0]} {args[1]}: od-main sets this itself"], status=2)
+    refused("--resident", "--worker-arg", "x", says=["--worker-arg is for the processes that --local starts"], status=2)
+
+
+@test
+def a_child_of_local_that_dies_is_not_waited_for():
+    """Its siblings take their time to start; it is told how the child ended, and none is left behind."""
+    folder = os.path.join(TMP, "bin")
+    os.mkdir(folder)
+    shutil.copy(os.path.join(BIN, "od-main"), folder)
+    for name, text in ("od-shadow", f"echo $$ >{folder}/pid; exec sleep 1000"), ("od-worker", "sleep 0.2; kill -9 $$"):
+        with open(os.path.join(folder, name), "w") as f:
+            f.write(f"#!/bin/sh\n{text}\n")
+        os.chmod(f.name, 0o755)
+    argv = main_args("--local", 3)
+    p = subprocess.run([os.path.join(folder, "od-main"), *argv[1:]], capture_output=True, text=True, timeout=HANG_S / 2)
+    assert p.returncode == 1 and "of 3 did not start: it was ended by signal 9 (Killed)" in p.stderr, p.stderr
+    with open(os.path.join(folder, "pid")) as f:
+        assert not os.path.exists(f"/proc/{int(f.read())}"), "the shadow lives on"
+
+
 def hosts(text):
     path = os.path.join(TMP, "bad-hosts.txt")
     with open(path, "w") as f:
@@ -274,9 +320,9 @@ def an_unreachable_host_is_named():
     s = socket.socket()
     s.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
     port = s.getsockname()[1]
-    refused("--workers", hosts(f"127.0.0.1:{w.port}\n127.0.0.1:{port}\n"), "--connect-timeout", 3,
+    refused("--workers", hosts(f"127.0.0.1:{w.port}\n127.0.0.1:{port}\n"),
             says=["1 of 2", f"127.0.0.1:{port}"])
-    refused("--workers", hosts("no-such-host.invalid\n"), "--connect-timeout", 3, says=["no-such-host.invalid"])
+    refused("--workers", hosts("no-such-host.invalid\n"), says=["no-such-host.invalid"])
     w.kill()
 
 
@@ -360,11 +406,16 @@ def a_worker_of_another_protocol_version_is_refused():
 
 @test
 def a_worker_that_talks_nonsense_is_refused():
-    for answers in ([[b""]], [[b"\xff" * 100]], [[welcome(session=0)]], [[welcome(data_port=0)]],
-                    [[welcome(data_port=1 << 20)]], [[os.urandom(200)] * 3], [[b"x"] * 40], [[welcome()[:-3]]]):
-        f = fake(*answers)
-        refused("--workers", hosts_file([f]), "--connect-timeout", 3, says=[f"127.0.0.1:{f.port}"])
+    nonsense = ([[b""]], [[b"\xff" * 100]], [[welcome(session=0)]], [[welcome(data_port=0)]], [[welcome(data_port=1 << 20)]],
+                [[os.urandom(200)] * 3], [[b"x"] * 40], [[welcome()[:-3]]])
+
+    def one(i):
+        f = fake(*nonsense[i])
+        refused("--workers", hosts_file([f], f"nonsense{i}.txt"), says=[f"127.0.0.1:{f.port}"])
         f.close()
+
+    with ThreadPoolExecutor(len(nonsense)) as all_at_once:  # each of them makes main wait for ten seconds
+        list(all_at_once.map(one, range(len(nonsense))))
 
 
 @test

@@ -127,15 +127,14 @@ def probabilities_may_be_anything():
             strange = STRANGE[(step + m) % len(STRANGE)]
             shadow.say(predict(step, m, ALL, strange, token=row.get(3, 0)))
 
-    for args in (), ("--stand-in", "multi-gate", "--hedge", 400):
+    for args in (), ("--hedge", 400):
         r, err, _ = with_liar(lie, *args)
         assert r["predicted_uses"] > 0, r
 
 
 @test
 def a_silent_one_is_stood_in_for():
-    assert with_liar(lambda *_: None)[0]["predicted_uses"] == 0
-    r, _, shadow = with_liar(lambda *_: None, "--stand-in", "next-gate")
+    r, _, shadow = with_liar(lambda *_: None)
     assert shadow.seen[STEP] == TOKENS - 1, shadow.seen
     assert r["predicted_uses"] == (TOKENS - 1) * (LAYERS - 1) * TOP_K, r  # next-gate says nothing of layer 0
     assert 0.7 < r["recall"] < 0.9 and r["hedged"] == 0, r

@@ -10,13 +10,13 @@ import time
 
 import tiny_checkpoint as tiny
 from cluster_util import (BIN, HANG_S, PROMPT, SLOW, TMP, Daemon, Lines, generate, hosts_file, main_args, pack,
-                          reference, run_tests, test, tool)
+                          reference, run_tests, shadow_args, test, tool)
 
 PERIODS = (1, 1), (1, 4), (1, 0), (4, 1), (0, 1), (0, 0), (3, 2)
 
 
-def align(i, j, rows=None):
-    return "--align-token", i, "--align-kv", j, *(("--align-rows", rows) if rows else ())
+def align(i, j):
+    return "--align-token", i, "--align-kv", j
 
 
 def small(*args, tokens=64, prompt=PROMPT):
@@ -28,7 +28,7 @@ def a_bf16_shadow_predicts_everything():
     for profile in "f32", "bf16":
         want = small("--resident", "--profile", profile)["token_ids"]
         for departure in "early", "late":
-            r = small("--local", 2, "--precision", "bf16", "--departure", departure, "--profile", profile)
+            r = small("--local", 2, *shadow_args("--precision=bf16", "--departure", departure), "--profile", profile)
             assert r["token_ids"] == want
             assert r["recall"] == 1.0 and r["predicted_uses"] > 0, (profile, departure, r)
 
@@ -38,7 +38,7 @@ def an_int8_shadow_predicts_nearly_everything():
     # sep-reference of the same quantisation: 99.82 % with token and KV aligned every time.
     uses = recalled = 0
     for prompt in "He was very much admired indeed.", "\"He looks just like an angel,\" said the children", PROMPT:
-        r = small("--local", 3, "--precision", "int8", tokens=128, prompt=prompt)
+        r = small("--local", 3, *shadow_args("--precision=int8"), tokens=128, prompt=prompt)
         uses += r["predicted_uses"]
         recalled += r["recalled_uses"]
     assert 0.993 < recalled / uses < 1, recalled / uses
@@ -50,22 +50,18 @@ def every_alignment_gives_the_same_tokens():
         want = small("--resident", "--profile", profile, tokens=32)["token_ids"]
         for departure in "early", "late":
             for periods in PERIODS:
-                for rows in ("f32", "bf16") if departure == "early" else (profile,):
-                    r = small("--local", 2, "--precision", "bf16", "--departure", departure, "--profile", profile,
-                              *align(*periods, rows), tokens=32)
-                    what = profile, departure, periods, rows, r
-                    assert r["token_ids"] == want, what
-                    assert r["predicted_uses"] > 0, what
-                    # The shadow's own rows and tokens equal main's; what was rounded on its way does not.
-                    exact = rows == "f32" or profile == "bf16" or periods[1] == 0
-                    assert r["recall"] == 1 if exact else r["recall"] > 0.97, what
-                    assert (r["state_bytes"] == 0) == (periods[1] == 0), what
+                r = small("--local", 2, *shadow_args("--precision=bf16", "--departure", departure), "--profile", profile,
+                          *align(*periods), tokens=32)
+                what = profile, departure, periods, r
+                assert r["token_ids"] == want, what
+                assert r["predicted_uses"] > 0 and r["recall"] == 1, what
+                assert (r["state_bytes"] == 0) == (periods[1] == 0), what
 
 
 @test
 def an_int8_shadow_drifts_little_with_the_true_tokens():
     for periods in (1, 4), (1, 0), (2, 1):
-        r = small("--local", 2, "--precision", "int8", *align(*periods), tokens=128)
+        r = small("--local", 2, *shadow_args("--precision=int8"), *align(*periods), tokens=128)
         assert 0.985 < r["recall"] <= 1, (periods, r)
 
 
@@ -76,7 +72,6 @@ def what_alignment_costs():
 
     row = 12 * 2 * 128 * 4  # K and V of a token in all layers
     assert row < cost() < 1.1 * row
-    assert row / 2 < cost("--align-rows", "bf16") < 0.6 * row
     assert row / 2 < cost("--profile", "bf16") < 0.6 * row
     assert 60 / 64 * row < cost(*align(1, 4)) < 1.05 * row  # fewer messages, not fewer rows
     assert cost(*align(1, 0)) < 60
@@ -90,7 +85,7 @@ def the_ends_of_sequences():
                                          ("and they lived happily ever after.", ("--max-tokens", 400), "eos")):
                 want = generate("--resident", *args, prompt=prompt)
                 assert want["finish"] == finish and (prompt or want["prompt_tokens"] == 1), want
-                r = generate("--local", 2, "--departure", departure, *align(*periods), *args, prompt=prompt)
+                r = generate("--local", 2, *shadow_args("--departure", departure), *align(*periods), *args, prompt=prompt)
                 assert r["token_ids"] == want["token_ids"] and r["finish"] == finish, (periods, departure, r)
 
 
@@ -104,7 +99,7 @@ def every_precision_predicts_as_its_definition_does():
                             (["nf4", "--dense-precision", "int8", "--activations", "int8"], 0.965, 0.992)):
         uses = recalled = 0
         for prompt in "He was very much admired indeed.", "\"He looks just like an angel,\" said the children":
-            r = small("--local", 2, "--precision", *args, tokens=128, prompt=prompt)
+            r = small("--local", 2, *shadow_args("--precision", *args), tokens=128, prompt=prompt)
             uses += r["predicted_uses"]
             recalled += r["recalled_uses"]
         assert low <= recalled / uses <= high, (args, recalled / uses)
@@ -124,7 +119,7 @@ def sampling_with_a_shadow():
     args = "--temperature", 0.9, "--seed", 7
     want = small("--resident", *args)["token_ids"]
     for departure in "early", "late":
-        assert small("--local", 2, "--departure", departure, *args)["token_ids"] == want
+        assert small("--local", 2, *shadow_args("--departure", departure), *args)["token_ids"] == want
     assert small("--resident", "--temperature", 0.9, "--seed", 8)["token_ids"] != want
 
 

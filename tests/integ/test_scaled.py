@@ -9,7 +9,7 @@ import shutil
 import pack_reader as pr
 import scaled_checkpoint as sc
 import tiny_checkpoint as tc
-from cluster_util import HANG_S, TMP, Daemon, hosts_file, run_tests, test, tool
+from cluster_util import HANG_S, TMP, Daemon, hosts_file, run_tests, test, tool, worker_args
 from float64_model import conform, cpus, golden, read_weights
 
 # No extent is a multiple of a group, a block or a kernel's rows.
@@ -85,7 +85,7 @@ def every_kernel_gives_the_twins_logits():
 def workers_and_a_shadow_give_them_too():
     names = list(OF)
     for i, name in enumerate(names):
-        same_everywhere(name, [["--local", 2 + i % 2, "--threads", 1, *(["--cache-mib", 1 + i] if i % 3 else [])]])
+        same_everywhere(name, [["--local", 2 + i % 2, "--threads", 1, *(worker_args("--cache-mib", 1 + i) if i % 3 else [])]])
 
 
 @test

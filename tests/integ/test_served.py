@@ -26,9 +26,9 @@ def check_sums(r, what):
 
 @test
 def hedges_load_more_and_change_nothing():
-    off = run("--slots", 2, "--hedge", 0)
-    some = run("--slots", 2, "--hedge", 5)
-    much = run("--slots", 2, "--hedge", 100)
+    off = run("--worker-arg=--slots=2", "--hedge", 0)
+    some = run("--worker-arg=--slots=2", "--hedge", 5)
+    much = run("--worker-arg=--slots=2", "--hedge", 100)
     assert off["hedged"] == off["hedge_uses"] == 0, off
     assert 0 < some["hedged"] < much["hedged"], (some, much)
     assert off["extra_loads"] < some["extra_loads"] < much["extra_loads"], (off, some, much)
@@ -43,15 +43,15 @@ def wrong_guesses_of_a_rough_shadow_change_nothing():
     for sampling in (), ("--temperature", 0.8, "--seed", 7), ("--temperature", 1.5, "--top-k", 5, "--seed", 8):
         tokens = generate("--resident", *sampling, prompt=PROMPT, tokens=TOKENS)["token_ids"]
         for hedge in 0, 20:
-            r = generate("--local", 4, "--precision", "nf4", "--slots", 2, "--hedge", hedge, *sampling, prompt=PROMPT,
-                         tokens=TOKENS)
+            r = generate("--local", 4, "--shadow-arg=--precision=nf4", "--worker-arg=--slots=2", "--hedge", hedge,
+                         *sampling, prompt=PROMPT, tokens=TOKENS)
             assert r["token_ids"] == tokens, (sampling, hedge)
             check_sums(r, (sampling, hedge))
 
 
 @test
 def without_a_free_slot_there_is_no_hedge():
-    r = run("--slots", 1, "--hedge", 100)
+    r = run("--worker-arg=--slots=1", "--hedge", 100)
     assert r["hedged"] == 0, r
 
 
@@ -59,15 +59,15 @@ def without_a_free_slot_there_is_no_hedge():
 def every_predictor_gives_the_same_tokens():
     for kind in "shadow", "next-gate", "multi-gate", "trajectory":
         for hedge in 0, 50:
-            r = run("--predictor", kind, "--hedge", hedge, "--slots", 2, tokens=48)
+            r = run("--predictor", kind, "--hedge", hedge, "--worker-arg=--slots=2", tokens=48)
             assert (r["hedged"] > 0) == (hedge > 0), (kind, r)
 
 
 @test
 def in_batches_and_roundings_too():
-    for args in (("--profile", "bf16"), ("--departure", "late"), ("--align-token", 4, "--align-kv", 0)):
+    for args in (("--profile", "bf16"), ("--shadow-arg", "--departure=late"), ("--align-token", 4, "--align-kv", 0)):
         tokens = generate("--resident", *args[:2] if args[0] == "--profile" else (), tokens=48)["token_ids"]
-        r = generate("--local", 3, *args, "--stand-in", "multi-gate", "--hedge", 200, "--slots", 3, tokens=48)
+        r = generate("--local", 3, *args, "--hedge", 200, "--worker-arg=--slots=3", tokens=48)
         assert r["token_ids"] == tokens, args
 
 

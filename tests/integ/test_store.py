@@ -9,6 +9,7 @@ import socket
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import zmtp
 from cluster_util import (BIN, HANG_S, PROMPT, SLOW, TMP, TOKENS, Daemon, Lines, Skip, _children, generate, hosts_file,
@@ -188,13 +189,15 @@ def workers_without_a_pack_pull_their_share_and_give_the_same_text():
 def one_process_is_main_and_store():
     port = free_port()
     folder = spool()
-    argv = main_args("--serve-store", f"127.0.0.1:{port}", "--connect-timeout", HANG_S, "--workers",
-                     os.path.join(TMP, "later.txt"), prompt=PROMPT, tokens=TOKENS)
+    argv = main_args("--serve-store", f"127.0.0.1:{port}", "--workers", os.path.join(TMP, "later.txt"), prompt=PROMPT,
+                     tokens=TOKENS)
     w_port = free_port()
     with open(os.path.join(TMP, "later.txt"), "w") as f:
         f.write(f"127.0.0.1:{w_port}\n")
-    p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    w = Daemon("worker", store=f"tcp://127.0.0.1:{port}", spool=folder, port=w_port)  # waits for the store
+    with ThreadPoolExecutor() as pool:  # the worker waits for the store; main waits ten seconds for the worker
+        w = pool.submit(Daemon, "worker", store=f"tcp://127.0.0.1:{port}", spool=folder, port=w_port)
+        p = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        w = w.result()
     out, err = p.communicate(timeout=HANG_S)
     assert p.returncode == 0, err
     same(json.loads(out))

@@ -34,8 +34,8 @@ def shapes():
     for n, (workers, group, slots, predictor, threads, profile) in enumerate(cases, 1):
         text = f"{n}: {workers} workers, G {group}, {slots} slots, {predictor}, {threads} threads, {profile}"
         try:
-            r = generate("--local", workers, "--group-size", group, "--slots", slots, "--predictor", predictor,
-                         "--threads", threads, "--profile", profile, prompt=PROMPT)
+            r = generate("--local", workers, "--group-size", group, "--worker-arg", f"--slots={slots}", "--predictor",
+                         predictor, "--threads", threads, "--profile", profile, prompt=PROMPT)
             report(r["token_ids"] == reference[profile], text)
         except (AssertionError, subprocess.TimeoutExpired) as e:
             report(False, f"{text}: {e}")

@@ -51,6 +51,33 @@ static void whole_numbers(void **state)
 	}
 }
 
+static void reals(void **state)
+{
+	static const struct {
+		const char *text;
+		double max, want;
+		const char *reason;
+	} t[] = {
+		{ "1.5", 2, 1.5, NULL },
+		{ "-1e-3", 0, -0.001, NULL },
+		{ "3", 2, 0, "expected -1 to 2, found 3" },
+		{ "-2", 0, 0, "expected -1 or more, found -2" },
+		{ "1,5", 0, 0, "expected a number, found \"1,5\"" },
+		{ "", 0, 0, "expected a number, found \"\"" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++) {
+		struct od_err err = { 0 };
+		double v = 77;
+
+		assert_int_equal(od_parse_real(t[i].text, -1, t[i].max, &v, &err), t[i].reason != NULL ? OD_ERR_ARG : OD_OK);
+		assert_true(v == t[i].want);
+		if (t[i].reason != NULL)
+			assert_string_equal(err.msg, t[i].reason);
+	}
+}
+
 static void sizes(void **state)
 {
 	static const struct {
@@ -366,6 +393,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(whole_numbers),
+		cmocka_unit_test(reals),
 		cmocka_unit_test(sizes),
 		cmocka_unit_test(bytes_for_people),
 		cmocka_unit_test(nothing_given),

@@ -1,8 +1,6 @@
 /* The options that make an engine: what each sets, and which contradict. */
 #include "main-node/engine_args.h"
 
-#include "common/base/clock.h"
-
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -74,20 +72,14 @@ static void what_is_not_said(void **state)
 	assert_int_equal(a.opts.profile, OD_PROFILE_F32);
 	assert_int_equal(a.opts.cpu, OD_CPU_AUTO);
 	assert_int_equal(a.opts.predictor, ODM_PREDICTOR_AUTO);
-	assert_int_equal(a.opts.stand_in, -1);
 	assert_true(a.opts.hedge_percent == 5);
 	assert_int_equal(a.opts.prefill_rows, 256);
 	assert_int_equal(a.opts.threads, 0);
 	assert_int_equal(a.opts.ctx_tokens, 0);
 	assert_int_equal(a.opts.group_size, 0);
-	assert_true(a.opts.connect_timeout_ns == 10 * OD_NS_PER_S);
 	assert_false(a.opts.mixed);
-	assert_true(a.opts.load_time_ms == 0);
-	assert_true(a.opts.run_time_ms == 0);
-	assert_int_equal(a.opts.precision, -1);
-	assert_int_equal(a.opts.dense_precision, -1);
-	assert_int_equal(a.opts.activations, -1);
-	assert_int_equal(a.opts.departure, -1);
+	assert_int_equal(a.opts.worker_args.n, 0);
+	assert_int_equal(a.opts.shadow_args.n, 0);
 }
 
 static void every_option(void **state)
@@ -95,27 +87,23 @@ static void every_option(void **state)
 	struct odm_engine_args a;
 
 	(void)state;
-	good(&a, "--local 4 --pack P --predictor shadow --stand-in multi-gate --hedge 12.5 --group-size 3 --connect-timeout 86400"
-		 " --mixed --slots 2 --memory-limit 900MiB --load-time 2.5 --run-time 0.25 --precision nf4-dq"
-		 " --dense-precision int8-g64 --activations int8 --departure early --ctx-size 4294967295 --profile bf16"
+	good(&a, "--local 4 --pack P --predictor shadow --hedge 12.5 --group-size 3"
+		 " --mixed --worker-arg --slots=2 --worker-arg=--run-time --worker-arg 0.25 --shadow-arg=--precision=nf4"
+		 " --ctx-size 4294967295 --profile bf16"
 		 " --threads 5 --cpu scalar --trace T --prefill-rows 4096");
 	assert_int_equal(a.opts.mode, ODM_LOCAL);
 	assert_int_equal(a.opts.local_workers, 4);
 	assert_string_equal(a.opts.pack, "P");
 	assert_string_equal(odm_predictor_names[a.opts.predictor], "shadow");
-	assert_string_equal(od_predictor_kinds[a.opts.stand_in].name, "multi-gate");
 	assert_true(a.opts.hedge_percent == 12.5);
 	assert_int_equal(a.opts.group_size, 3);
-	assert_true(a.opts.connect_timeout_ns == 86400 * OD_NS_PER_S);
 	assert_true(a.opts.mixed);
-	assert_int_equal(a.opts.slots, 2);
-	assert_int_equal(a.opts.memory_limit_bytes, 943718400);
-	assert_true(a.opts.load_time_ms == 2.5);
-	assert_true(a.opts.run_time_ms == 0.25);
-	assert_int_equal(a.opts.precision, OD_PRECISION_NF4_DQ - 1);
-	assert_int_equal(a.opts.dense_precision, OD_PRECISION_INT8_G64 - 1);
-	assert_int_equal(a.opts.activations, OD_ACT_INT8);
-	assert_int_equal(a.opts.departure, 1);
+	assert_int_equal(a.opts.worker_args.n, 3);
+	assert_string_equal(a.opts.worker_args.value[0], "--slots=2");
+	assert_string_equal(a.opts.worker_args.value[1], "--run-time");
+	assert_string_equal(a.opts.worker_args.value[2], "0.25");
+	assert_int_equal(a.opts.shadow_args.n, 1);
+	assert_string_equal(a.opts.shadow_args.value[0], "--precision=nf4");
 	assert_int_equal(a.opts.ctx_tokens, UINT32_MAX);
 	assert_int_equal(a.opts.profile, OD_PROFILE_BF16);
 	assert_int_equal(a.opts.threads, 5);
@@ -123,6 +111,8 @@ static void every_option(void **state)
 	assert_string_equal(a.opts.trace, "T");
 	assert_int_equal(a.opts.prefill_rows, 4096);
 
+	good(&a, "--local 1 --worker-arg --ports --worker-arg port --worker-arg -port --worker-arg -- --worker-arg -");
+	assert_int_equal(a.opts.worker_args.n, 5); /* the workers will say what they think of them */
 	good(&a, "--local 1 --predictor trajectory");
 	assert_string_equal(odm_predictor_names[a.opts.predictor], "trajectory");
 	good(&a, "--workers hosts --predictor none --profile f32");
@@ -148,31 +138,28 @@ static void refusals(void **state)
 		{ "--resident --profile f16", "--profile: expected one of f32, bf16, found \"f16\"" },
 		{ "--resident --predictor oracle", "--predictor: expected one of shadow, none, next-gate, multi-gate, trajectory, found \"oracle\"" },
 		/* What only the children of --local obey is not silently ignored elsewhere. */
-		{ "--resident --slots 2", "--slots is for the processes that --local starts" },
-		{ "--workers h --memory-limit 1G", "--memory-limit is for the processes that --local starts" },
-		{ "--workers h --load-time 0.5", "--load-time is for the processes that --local starts" },
-		{ "--workers h --run-time 0.5", "--run-time is for the processes that --local starts" },
+		{ "--resident --worker-arg --slots=2", "--worker-arg is for the processes that --local starts" },
 		{ "--workers h --resident-form planes", "--resident-form is for --resident and --local; workers elsewhere" },
 		{ "--resident --resident-form f16", "--resident-form: expected one of bf16, planes, found \"f16\"" },
-		{ "--local 1 --load-time 60001", "--load-time: expected 0 to 60000, found 60001" },
-		{ "--workers h --precision bf16", "--precision is for the processes that --local starts" },
-		{ "--workers h --dense-precision bf16", "--dense-precision is for the processes that --local starts" },
-		{ "--resident --activations f32", "--activations is for the processes that --local starts" },
-		{ "--local 1 --activations bf16", "--activations: expected one of f32, int8, found \"bf16\"" },
-		{ "--workers h --departure late", "--departure is for the processes that --local starts" },
+		{ "--workers h --shadow-arg x", "--shadow-arg is for the processes that --local starts" },
 		/* Nor what only a cluster does, or a shadow that is not there. */
 		{ "--resident --predictor shadow", "--predictor is for a cluster (--workers or --local)" },
-		{ "--resident --stand-in next-gate", "--stand-in is for a cluster" },
 		{ "--resident --group-size 2", "--group-size is for a cluster" },
 		{ "--resident --mixed", "--mixed is for a cluster" },
 		{ "--resident --align-token 2", "--align-token is for a cluster" },
 		{ "--workers h --predictor next-gate --align-kv 0", "--align-kv is for the shadow" },
-		{ "--local 1 --predictor none --align-rows bf16", "--align-rows is for the shadow" },
-		{ "--local 1 --predictor none --stand-in next-gate", "--stand-in is for the shadow" },
-		{ "--local 1 --predictor next-gate --precision nf4", "--precision is for the shadow, and with --predictor next-gate" },
-		{ "--local 1 --predictor none --dense-precision nf4", "--dense-precision is for the shadow" },
-		{ "--local 1 --predictor none --activations f32", "--activations is for the shadow" },
-		{ "--local 1 --predictor none --departure late", "--departure is for the shadow" },
+		{ "--local 1 --predictor next-gate --shadow-arg x", "--shadow-arg is for the shadow, and with --predictor next-gate" },
+		{ "--local 1 --predictor none --shadow-arg x", "--shadow-arg is for the shadow" },
+		/* Nor may children be told what main tells them itself. */
+		{ "--local 1 --worker-arg --pack=P", "--worker-arg --pack=P: od-main sets this itself for its children" },
+		{ "--local 1 --worker-arg --slots=2 --worker-arg --port", "--worker-arg --port: od-main sets this itself" },
+		{ "--local 1 --shadow-arg --port=1", "--shadow-arg --port=1: od-main sets this itself" },
+		{ "--local 1 --worker-arg --data-port=1", "--worker-arg --data-port=1: od-main sets" },
+		{ "--local 1 --worker-arg --listen=::", "--worker-arg --listen=::: od-main sets" },
+		{ "--local 1 --shadow-arg --insecure", "--shadow-arg --insecure: od-main sets" },
+		{ "--local 1 --worker-arg --ready-fd=4", "--worker-arg --ready-fd=4: od-main sets" },
+		{ "--local 1 --worker-arg --die-with-parent", "--worker-arg --die-with-parent: od-main sets" },
+		{ "--local 1 --shadow-arg --trace=T", "--shadow-arg --trace=T: od-main sets" },
 	};
 
 	(void)state;

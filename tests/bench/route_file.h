@@ -12,8 +12,8 @@
  * A decoded token of Mixtral 8x7B (32 layers, top 2) takes 122 bytes.
  *
  * Thread: writer and recording belong to one thread each. Owner: whoever opened or loaded them. */
-#ifndef OD_CACHE_ROUTE_FILE_H
-#define OD_CACHE_ROUTE_FILE_H
+#ifndef OD_BENCH_ROUTE_FILE_H
+#define OD_BENCH_ROUTE_FILE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "common/cache/route_file.h"
+#include "tests/bench/route_file.h"
 
 #include "common/base/file.h"
 
@@ -156,7 +156,7 @@ static int read_head(struct reader *in, struct od_err *err)
 	struct od_route_head *h = &in->r->head;
 
 	if (in->len < HEAD_BYTES || memcmp(in->bytes, MAGIC, 8) != 0)
-		return od_fail(err, OD_ERR_FORMAT, "%s: this is no recording of routes (od-main --record-routes makes one)",
+		return od_fail(err, OD_ERR_FORMAT, "%s: this is no recording of routes (od-bench cache --record makes one)",
 			       in->where);
 	if (get(in->bytes + 8, 4) != VERSION)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: routes of version %llu; this program reads version %u", in->where,
