@@ -97,17 +97,31 @@ struct od_attn {
 	float *out;		  /* [head_dim] */
 };
 
+struct od_backend;
+
+/* y[r * y_stride + o] = dot(row o of w, row r of x) for o in [o_begin, o_end), all n_rows rows; w->act does not count. */
+typedef void od_matmul_fn(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
+			  size_t n_rows, size_t o_begin, size_t o_end);
+/* The same with planes; be: the table, for the blocks that are merged to BF16 first. */
+typedef void od_matmul_planes_fn(const struct od_backend *be, const struct od_mat *w, const float *x, size_t x_stride,
+				 float *y, size_t y_stride, size_t n_rows, size_t o_begin, size_t o_end);
+
 struct od_backend {
 	const char *name;	  /* "scalar", "avx2", ... */
 	const char *kernel_class; /* results are bit-identical within one: "fma16", "bf16dot" */
+	bool likes_planes; /* products with planes are faster than with plain BF16, when weights come from memory */
 
-	/* y[r * y_stride + o] = dot(row o of w, row r of x) for o in [o_begin, o_end), all n_rows rows; w->act does
-	 * not count. */
-	void (*matmul)(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
-		       size_t n_rows, size_t o_begin, size_t o_end);
-	/* The same with rows that round_int8 made for weights of w's dtype. */
+	/* Products, by kind of weights; od_matmul_part chooses. */
+	od_matmul_fn *matmul;	     /* F16, F32, INT8, NF4 */
+	od_matmul_fn *matmul_bf16;   /* BF16, and FP8, which becomes BF16 exactly */
+	od_matmul_fn *matmul_scaled; /* published with scales */
+	od_matmul_planes_fn *matmul_planes;
+	/* INT8 or NF4 with rows that round_int8 made for weights of that dtype. */
 	void (*matmul_int8)(const struct od_mat *w, const struct od_act8 *x, float *y, size_t y_stride, size_t n_rows,
 			    size_t o_begin, size_t o_end);
+	/* n more products of a dot with BF16 weights: lanes[16] is what the sum has so far. n is a multiple of 32 but for
+	 * the last ones. */
+	void (*add_bf16)(float *lanes, const uint16_t *w, const float *x, size_t n);
 	/* One row x[n] to q[od_quant_groups(n)][64], what is beyond n 0, and scale[od_quant_groups(n)]. */
 	void (*round_int8)(int8_t *q, float *scale, const float *x, size_t n, enum od_dtype weights);
 	/* Block b of a checked chunk of n exponents in rows of row (planes.h) to e, which has room for the block's
@@ -119,6 +133,7 @@ struct od_backend {
 	/* n exponents, followed by OD_PAD_BYTES readable bytes, put together with SM bytes; sm may lie in the upper half
 	 * of w. */
 	void (*merge_bf16)(const uint8_t *e, const uint8_t *sm, size_t n, uint16_t *w);
+
 	float (*dot)(const float *a, const float *b, size_t n);
 	/* y = x / sqrt(mean(x^2) + eps) * w; y may be x. */
 	void (*rmsnorm)(float *y, const float *x, const float *w, size_t n, float eps);
@@ -141,10 +156,11 @@ struct od_backend {
 OD_MUST_CHECK int od_backend_cpu(const struct od_backend **out, enum od_cpu cpu, enum od_profile profile,
 				 struct od_err *err);
 
-/* Is a product with planes faster than with the same weights as plain BF16, when they come from memory? */
-bool od_backend_likes_planes(const struct od_backend *be);
+/* Some outputs of a product, of weights of any kind: od_matmul_fn. */
+void od_matmul_part(const struct od_backend *be, const struct od_mat *w, const float *x, size_t x_stride, float *y,
+		    size_t y_stride, size_t n_rows, size_t o_begin, size_t o_end);
 
-/* matmul with the outputs cut over the pool; w->act counts. y: [n_rows][w->n_out]; x: [n_rows][w->n_in]. */
+/* All of them, cut over the pool; w->act counts. y: [n_rows][w->n_out]; x: [n_rows][w->n_in]. */
 void od_matmul(const struct od_backend *be, struct od_pool *pool, const struct od_mat *w, const float *x, float *y,
 	       size_t n_rows);
 

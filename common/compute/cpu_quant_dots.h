@@ -172,7 +172,7 @@ static ALWAYS_INLINE void quant_dots(od_line_fn *const add_line, od_end_fn *cons
 			}
 		}
 	}
-	end_sums(no, nr, a, sum);
+	end_sums(no, nr, a, NULL, sum);
 }
 
 static ALWAYS_INLINE void group_dots(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
