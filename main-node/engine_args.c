@@ -47,7 +47,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "cache-margin", OD_ARG_UINT, &o->cache_margin, "N", "with --cache-mib: tolerance of rank, in ranks (default: 0)", 0, 4096, NULL },
 		{ "load-time", OD_ARG_REAL, &o->load_time_ms, "MS", "with --local: a worker's load is complete no earlier than MS milliseconds after it began, one load at a time, as on a slower machine", 0, MAX_PACE_MS, NULL },
 		{ "run-time", OD_ARG_REAL, &o->run_time_ms, "MS", "with --local: an expert's outputs are sent no earlier than MS milliseconds after its computation began", 0, MAX_PACE_MS, NULL },
-		{ "precision", OD_ARG_CHOICE, &o->precision, "P", "with --local: the shadow's experts, bf16, int8, fp16, int8-g64, nf4 or nf4-dq (default: int8)", 0, 0, od_precision_names },
+		{ "precision", OD_ARG_CHOICE, &o->precision, "P", "with --local: the shadow's experts, bf16, int8, fp16, int8-g64 or nf4 (default: int8)", 0, 0, od_precision_names },
 		{ "dense-precision", OD_ARG_CHOICE, &o->dense_precision, "P", "with --local: the shadow's attention, from the same list (default: as --precision)", 0, 0, od_precision_names },
 		{ "activations", OD_ARG_CHOICE, &o->activations, "A", "with --local: what the shadow's rows are before they meet int8 and nf4 weights, f32 or int8 (default: f32)", 0, 0, od_activation_names },
 		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "with --local: early lets the shadow run ahead on its own token, late waits (default: early)", 0, 0, odm_departure_names },

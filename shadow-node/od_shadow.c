@@ -430,7 +430,7 @@ int main(int argc, char **argv)
 {
 	struct shadow s = { .opt = { .precision = OD_PRECISION_INT8 - 1, .dense_precision = -1, .departure = EARLY } };
 	const struct od_arg own[] = {
-		{ "precision", OD_ARG_CHOICE, &s.opt.precision, "P", "the experts' weights: int8 (default), fp16, int8-g64, nf4 or nf4-dq as od-pack shadow makes them, or bf16, the pack as it is", 0, 0, od_precision_names },
+		{ "precision", OD_ARG_CHOICE, &s.opt.precision, "P", "the experts' weights: int8 (default), fp16, int8-g64 or nf4 as od-pack shadow makes them, or bf16, the pack as it is", 0, 0, od_precision_names },
 		{ "dense-precision", OD_ARG_CHOICE, &s.opt.dense_precision, "P", "attention's weights, from the same list (default: as --precision)", 0, 0, od_precision_names },
 		{ "activations", OD_ARG_CHOICE, &s.opt.activations, "A", "what rows are before they meet int8 and nf4 weights: f32 (default), or rounded to int8, which is faster", 0, 0, od_activation_names },
 		{ "departure", OD_ARG_CHOICE, &s.opt.departure, "D", "early: go on with the own guess at the next token (default); late: wait for main's", 0, 0, departures },

@@ -39,13 +39,6 @@ struct od_act8 {
 	const float *scale; /* [n_rows][od_quant_groups(n_in)] */
 };
 
-/* Scales that are codes themselves: scale i = code[i] * step[i / OD_SCALE_GROUP] + mean, the product rounded too. */
-struct od_scale_codes {
-	const int8_t *code; /* [n_out][od_quant_groups(n_in)] */
-	const float *step;  /* [n_out * od_quant_groups(n_in) / OD_SCALE_GROUP, rounded up] */
-	float mean;
-};
-
 /* Scales of weights as published: s = scale, or f32(scale / *divisor); quant.h. Each row of weights has its own row
  * of them, also where the publication has one for several. */
 struct od_scales {
@@ -76,8 +69,7 @@ struct od_mat {
 	 * and what stands below does not count. */
 	struct od_scales scales;
 	/* The shadow's OD_INT8 and OD_NF4: weight = value of its code * scale. */
-	const float *scale;	     /* [n_out], or when grouped [n_out][od_quant_groups(n_in)]; NULL: codes */
-	struct od_scale_codes codes; /* OD_NF4 without scale */
+	const float *scale;	     /* [n_out], or when grouped [n_out][od_quant_groups(n_in)] */
 	bool grouped;		     /* OD_INT8; OD_NF4 always is */
 	const struct od_planes *planes; /* OD_BF16: data has SM bytes [n_out][n_in], mantissa << 1 | sign; else NULL */
 	enum od_activations act;     /* OD_INT8, OD_NF4 */

@@ -92,7 +92,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ .kind = OD_ARG_TITLE, .help = "What to measure" },
 		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack made by od-pack (default: $OD_PACK, else "
 		  "/var/lib/od-moe/pack)", 0, 0, NULL },
-		{ "precision", OD_ARG_STRING, &o->precision, "LIST", "of bf16, int8, fp16, int8-g64, nf4, nf4-dq; the first "
+		{ "precision", OD_ARG_STRING, &o->precision, "LIST", "of bf16, int8, fp16, int8-g64, nf4; the first "
 		  "is what others are compared with; default bf16,int8,nf4", 0, 0, NULL },
 		{ "dense-precision", OD_ARG_CHOICE, &o->dense_precision, "NAME", "attention's weights, except with bf16 "
 		  "experts (default: as the experts)", 0, 0, od_precision_names },
@@ -188,16 +188,14 @@ static int plan(struct precision_bench *b, struct od_err *err)
 
 static uint64_t mat_bytes(const struct od_mat *w)
 {
-	uint64_t groups = w->grouped || w->dtype == OD_NF4 ? od_quant_groups(w->n_in) : 1, n = w->n_out * groups;
+	uint64_t groups = w->grouped || w->dtype == OD_NF4 ? od_quant_groups(w->n_in) : 1;
 	uint64_t bytes = w->n_out * od_row_bytes(w->dtype, w->n_in);
 
 	if (w->scales.at != NULL)
 		bytes += w->n_out * od_scale_groups(&w->scales, w->n_in) * od_dtype_bytes(w->scales.dtype) +
 			 (w->scales.divisor != NULL ? sizeof(float) : 0);
 	else if (w->scale != NULL)
-		bytes += n * sizeof(float);
-	else if (w->dtype == OD_NF4)
-		bytes += n + (n + OD_SCALE_GROUP - 1) / OD_SCALE_GROUP * sizeof(float);
+		bytes += w->n_out * groups * sizeof(float);
 	return bytes;
 }
 

@@ -96,7 +96,7 @@ static void every_option(void **state)
 
 	(void)state;
 	good(&a, "--local 4 --pack P --predictor shadow --second-opinion multi-gate --hedge 12.5 --group-size 3 --connect-timeout 86400"
-		 " --mixed --slots 2 --memory-limit 900MiB --load-time 2.5 --run-time 0.25 --precision nf4-dq"
+		 " --mixed --slots 2 --memory-limit 900MiB --load-time 2.5 --run-time 0.25 --precision nf4"
 		 " --dense-precision int8-g64 --activations int8 --departure early --ctx-size 4294967295 --profile bf16"
 		 " --threads 5 --cpu scalar --trace T --prefill-rows 4096");
 	assert_int_equal(a.opts.mode, ODM_LOCAL);
@@ -112,7 +112,7 @@ static void every_option(void **state)
 	assert_int_equal(a.opts.memory_limit_bytes, 943718400);
 	assert_true(a.opts.load_time_ms == 2.5);
 	assert_true(a.opts.run_time_ms == 0.25);
-	assert_int_equal(a.opts.precision, OD_PRECISION_NF4_DQ - 1);
+	assert_int_equal(a.opts.precision, OD_PRECISION_NF4 - 1);
 	assert_int_equal(a.opts.dense_precision, OD_PRECISION_INT8_G64 - 1);
 	assert_int_equal(a.opts.activations, OD_ACT_INT8);
 	assert_int_equal(a.opts.departure, 1);

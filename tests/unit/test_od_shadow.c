@@ -405,7 +405,7 @@ static void test_mixtures(void **state)
 	static const struct od_shadow_choice bf16_fp16 = { OD_PRECISION_BF16, OD_PRECISION_FP16, OD_ACT_F32, OD_FORM_PLAIN };
 	static const struct od_shadow_choice int8_bf16 = { OD_PRECISION_INT8, OD_PRECISION_BF16, OD_ACT_F32, OD_FORM_PLAIN };
 	static const struct od_shadow_choice nf4_int8 = { OD_PRECISION_NF4, OD_PRECISION_INT8, OD_ACT_INT8, OD_FORM_PLAIN };
-	static const struct od_shadow_choice nf4_dq = { OD_PRECISION_NF4_DQ, OD_PRECISION_NF4_DQ, OD_ACT_F32, OD_FORM_PLAIN };
+	static const struct od_shadow_choice nf4 = { OD_PRECISION_NF4, OD_PRECISION_NF4, OD_ACT_F32, OD_FORM_PLAIN };
 	static const struct od_shadow_choice int8_g64 = { OD_PRECISION_INT8_G64, OD_PRECISION_INT8_G64, OD_ACT_INT8, OD_FORM_PLAIN };
 
 	(void)state;
@@ -413,27 +413,27 @@ static void test_mixtures(void **state)
 	decode(&bf16_fp16, "bf16+fp16", "late", OD_PROFILE_F32);
 	decode(&int8_bf16, "int8+bf16", "early", OD_PROFILE_F32);
 	decode(&nf4_int8, "nf4+int8", "early", OD_PROFILE_F32);
-	decode(&nf4_dq, "nf4-dq", "early", OD_PROFILE_BF16);
+	decode(&nf4, "nf4", "early", OD_PROFILE_BF16);
 	decode(&int8_g64, "int8-g64", "late", OD_PROFILE_F32);
 }
 
 /* The message says what to type. */
 static void test_no_such_shadow(void **state)
 {
-	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--precision", "nf4-dq", "--port", "0", NULL };
+	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--precision", "nf4", "--port", "0", NULL };
 	char text[4096], command[160], file[160], hidden[160];
 	int errors;
 	pid_t pid;
 
 	(void)state;
-	snprintf(file, sizeof(file), "%s/shadow-nf4-dq.bin", pack_dir);
+	snprintf(file, sizeof(file), "%s/shadow-nf4.bin", pack_dir);
 	snprintf(hidden, sizeof(hidden), "%s/elsewhere", pack_dir);
 	assert_int_equal(rename(file, hidden), 0);
 	pid = start(args, NULL, &errors);
 	read_all(errors, text, sizeof(text));
 	assert_int_equal(rename(hidden, file), 0);
 	assert_int_equal(finish(pid), 1);
-	snprintf(command, sizeof(command), "od-pack shadow %s nf4-dq", pack_dir);
+	snprintf(command, sizeof(command), "od-pack shadow %s nf4", pack_dir);
 	assert_says(text, command);
 }
 
