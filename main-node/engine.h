@@ -48,7 +48,7 @@ struct odm_engine_opts {
 	uint64_t cache_mib, cache_margin;   /* ODM_LOCAL: of a worker's cache of experts; 0: none, no margin */
 	int cache_policy;		    /* ODM_LOCAL: enum od_cache_policy, not Belady's */
 	/* ODM_LOCAL: the shadow's; index into the names, -1: its default. */
-	int precision, dense_precision, activations, departure;
+	int precision, dense_precision, departure;
 };
 
 void odm_engine_defaults(struct odm_engine_opts *o);

@@ -49,7 +49,6 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "run-time", OD_ARG_REAL, &o->run_time_ms, "MS", "with --local: an expert's outputs are sent no earlier than MS milliseconds after its computation began", 0, MAX_PACE_MS, NULL },
 		{ "precision", OD_ARG_CHOICE, &o->precision, "P", "with --local: the shadow's experts, bf16, int8, fp16, int8-g64 or nf4 (default: int8)", 0, 0, od_precision_names },
 		{ "dense-precision", OD_ARG_CHOICE, &o->dense_precision, "P", "with --local: the shadow's attention, from the same list (default: as --precision)", 0, 0, od_precision_names },
-		{ "activations", OD_ARG_CHOICE, &o->activations, "A", "with --local: what the shadow's rows are before they meet int8 and nf4 weights, f32 or int8 (default: f32)", 0, 0, od_activation_names },
 		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "with --local: early lets the shadow run ahead on its own token, late waits (default: early)", 0, 0, odm_departure_names },
 		{ .kind = OD_ARG_TITLE, .help = "How to compute" },
 		{ "ctx-size", OD_ARG_UINT, &o->ctx_tokens, "N", "tokens of context (default: the model's, at most 4096)", 1, 4294967295.0, NULL },
@@ -114,8 +113,6 @@ static const char *shadow_only(const struct odm_engine_opts *o)
 		return "precision";
 	if (o->dense_precision >= 0)
 		return "dense-precision";
-	if (o->activations >= 0)
-		return "activations";
 	return o->departure >= 0 ? "departure" : NULL;
 }
 

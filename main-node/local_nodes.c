@@ -108,7 +108,6 @@ static int build_command(struct command *c, const struct odm_local_opts *o, size
 	if (shadow) {
 		add(c, "--precision", o->precision);
 		add(c, "--dense-precision", o->dense_precision);
-		add(c, "--activations", o->activations);
 		add(c, "--departure", o->departure);
 		return OD_OK;
 	}

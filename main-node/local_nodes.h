@@ -14,7 +14,7 @@ struct odm_local_opts {
 	uint32_t n_workers;
 	bool shadow;
 	const char *precision; /* of the shadow, like the next two; NULL: its default */
-	const char *dense_precision, *activations;
+	const char *dense_precision;
 	const char *departure;
 	const char *cpu;	  /* --cpu for all */
 	const char *form;	  /* of the workers' experts (--resident-form); NULL: their default */

@@ -28,9 +28,9 @@ enum od_cpu { OD_CPU_AUTO, OD_CPU_SCALAR, OD_CPU_AVX2, OD_CPU_AVX512, OD_CPU_AVX
 extern const char *const od_cpu_names[];     /* "auto", "scalar", "avx2", "avx512", "avx512bf16", "neon", NULL */
 extern const char *const od_profile_names[]; /* index profile - 1: "f32", "bf16", NULL */
 
-/* What od_matmul rounds rows to before they meet a quantised matrix. With more inputs than
- * OD_ACT8_MAX_IN a rounded row would not fit on the stack: OD_ACT_INT8 then counts as OD_ACT_F32. */
-enum od_activations { OD_ACT_F32, OD_ACT_INT8 };
+/* What od_matmul rounds rows to before they meet a quantised matrix: nothing, INT8, or what the table says is faster. With
+ * more inputs than OD_ACT8_MAX_IN a rounded row would not fit on the stack: it then stays as it is. */
+enum od_activations { OD_ACT_F32, OD_ACT_INT8, OD_ACT_FASTER };
 #define OD_ACT8_MAX_IN 122880u
 
 /* Rows rounded to INT8 by blocks of 64, for weights of one dtype (quant.h). */
@@ -101,7 +101,8 @@ typedef void od_matmul_planes_fn(const struct od_backend *be, const struct od_ma
 struct od_backend {
 	const char *name;	  /* "scalar", "avx2", ... */
 	const char *kernel_class; /* results are bit-identical within one: "fma16", "bf16dot" */
-	bool likes_planes; /* products with planes are faster than with plain BF16, when weights come from memory */
+	bool likes_planes;	  /* products with planes are faster than with plain BF16, when weights come from memory */
+	bool nf4_likes_int8;	  /* products of NF4 are faster with rows rounded to INT8; those of INT8 never are */
 
 	/* Products, by kind of weights; od_matmul_part chooses. */
 	od_matmul_fn *matmul;	     /* F16, F32, INT8, NF4 */

@@ -164,15 +164,21 @@ static __attribute__((noinline)) void matmul_act8(struct matmul_job j, struct od
 	}
 }
 
+static bool wants_int8(const struct od_backend *be, const struct od_mat *w)
+{
+	if (w->scales.at != NULL || (w->dtype != OD_INT8 && w->dtype != OD_NF4) || w->n_in == 0 || w->n_in > OD_ACT8_MAX_IN)
+		return false;
+	return w->act == OD_ACT_INT8 || (w->act == OD_ACT_FASTER && w->dtype == OD_NF4 && be->nf4_likes_int8);
+}
+
 void od_matmul(const struct od_backend *be, struct od_pool *pool, const struct od_mat *w, const float *x, float *y,
 	       size_t n_rows)
 {
 	struct matmul_job job = { .be = be, .w = w, .x = x, .y = y, .n_rows = n_rows };
-	bool quantised = w->scales.at == NULL && (w->dtype == OD_INT8 || w->dtype == OD_NF4);
 
 	if (n_rows == 0)
 		return;
-	if (quantised && w->act == OD_ACT_INT8 && w->n_in > 0 && w->n_in <= OD_ACT8_MAX_IN)
+	if (wants_int8(be, w))
 		matmul_act8(job, pool);
 	else
 		run_job(pool, &job);

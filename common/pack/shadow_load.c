@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const od_activation_names[] = { "f32", "int8", NULL };
-
 /* The records of attention, or those of the experts, as they stand in the file. */
 struct part {
 	struct od_shadow_file file;

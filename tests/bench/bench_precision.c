@@ -34,6 +34,8 @@
 #define MAX_VARIANTS (2 * OD_N_PRECISIONS)
 #define MAX_STORES (OD_N_PRECISIONS + 1) /* BF16 in both forms */
 
+static const char *const activation_names[] = { "f32", "int8", NULL }; /* index enum od_activations */
+
 struct options {
 	const char *pack, *precision, *activations, *forms, *prompts;
 	uint64_t prompt_tokens, tokens, runs, threads, seed;
@@ -156,7 +158,7 @@ static int plan(struct precision_bench *b, struct od_err *err)
 				   precision, &n_precision, err);
 
 	if (rc == OD_OK)
-		rc = recall_parse_list("activations", o->activations != NULL ? o->activations : "f32", od_activation_names,
+		rc = recall_parse_list("activations", o->activations != NULL ? o->activations : "f32", activation_names,
 				       act, &n_act, err);
 	if (rc == OD_OK)
 		rc = recall_parse_list("resident-form", o->forms != NULL ? o->forms : "bf16", od_form_names, form, &n_form, err);
@@ -453,7 +455,7 @@ static void report_table(const struct precision_bench *b, struct od_report *r, d
 		struct od_stats speed = summary(b, v, tok_per_s, scratch), to_first = summary(b, v, ratio, scratch);
 
 		od_table_row(t, (struct od_cell[]){
-			OD_TEXT(v->name), OD_TEXT(od_activation_names[v->choice.act]), OD_BYTES(v->token_bytes),
+			OD_TEXT(v->name), OD_TEXT(activation_names[v->choice.act]), OD_BYTES(v->token_bytes),
 			OD_REAL(speed.median), OD_REAL(speed.min), OD_REAL(speed.max), OD_REAL(to_first.median),
 			sure ? OD_REAL(to_first.ci_low) : OD_NONE, sure ? OD_REAL(to_first.ci_high) : OD_NONE,
 			OD_REAL(summary(b, v, weights_gbps, scratch).median),
@@ -479,7 +481,7 @@ static void report_runs(const struct precision_bench *b, struct od_report *r)
 
 			od_table_row(t, (struct od_cell[]){
 				OD_INT(run), OD_TEXT(q->name), OD_INT(q->n_ids), OD_TEXT(v->name),
-				OD_TEXT(od_activation_names[v->choice.act]), OD_REAL(tok_per_s(b, v, run)),
+				OD_TEXT(activation_names[v->choice.act]), OD_REAL(tok_per_s(b, v, run)),
 				OD_REAL(membw_gbps(b, v, run)), OD_REAL(same(b, v, run)),
 			});
 		}

@@ -37,7 +37,7 @@ static const char usage[] =
 	"Generates text greedily and compares what was predicted with what the routers chose. Without a cluster the\n"
 	"true model and the shadow's emulator, which gets the messages that it would get over the network, are in this\n"
 	"process: any number of configurations, one after the other, on all CPUs. With one, od-main's engine generates\n"
-	"on it. What is said of the shadow that --local starts (--activations, --departure) holds for the one in this\n"
+	"on it. What is said of the shadow that --local starts (--departure) holds for the one in this\n"
 	"process too.\n"
 	"Example: od-bench recall --pack PACK --prompts tests/bench/prompts.jsonl --precision int8,bf16\n";
 
@@ -250,7 +250,6 @@ static int list_precisions(const struct options *o, int out[RECALL_LIST_MAX], si
 static int list_choices(const struct options *o, struct od_shadow_choice choice[RECALL_CONFIGS_MAX], size_t *n,
 			struct od_err *err)
 {
-	const int act = o->engine.opts.activations;
 	int experts[RECALL_LIST_MAX], dense[RECALL_LIST_MAX];
 	const char *dense_names[OD_N_PRECISIONS + 2] = { "same" };
 	size_t n_experts, n_dense = 0;
@@ -266,7 +265,7 @@ static int list_choices(const struct options *o, struct od_shadow_choice choice[
 			choice[(*n)++] = (struct od_shadow_choice){
 				.experts = (enum od_precision)(experts[i] + 1),
 				.dense = (enum od_precision)(dense[k] > 0 ? dense[k] : experts[i] + 1),
-				.act = act < 0 ? OD_ACT_F32 : (enum od_activations)act,
+				.act = OD_ACT_F32, /* so that figures do not depend on the CPU */
 			};
 	}
 	return rc;
@@ -283,8 +282,6 @@ static const char *shadow_only(const struct options *o)
 		return "align";
 	if (o->engine.align_rows >= 0)
 		return "align-rows";
-	if (o->engine.opts.activations >= 0)
-		return "activations";
 	if (o->engine.opts.departure >= 0)
 		return "departure";
 	return o->served ? "served" : NULL;
@@ -350,15 +347,13 @@ static int check_alone(const struct options *o, struct recall_configs *c, struct
 	return rc == OD_OK && o->svg != NULL ? od_plot_check(o->svg, err) : rc;
 }
 
-static void report_setting(const struct recall_run *r, int act, struct od_report *to)
+static void report_setting(const struct recall_run *r, struct od_report *to)
 {
 	od_report_fact(to, "profile", "profile", OD_TEXT(od_profile_names[r->opt.profile - 1]), 0, NULL);
 	od_report_fact(to, "departure", "departure", OD_TEXT(r->opt.early ? "early" : "late"), 0, NULL);
 	if (r->opt.rows != 0)
 		od_report_fact(to, "align_rows", "keys and values travel as",
 			       OD_TEXT(r->opt.rows == OD_BF16 ? "bf16" : "f32"), 0, NULL);
-	if (act >= 0)
-		od_report_fact(to, "activations", "the shadow's rows", OD_TEXT(od_activation_names[act]), 0, NULL);
 	od_report_fact(to, "threads", "threads", OD_INT(r->opt.threads), 0, NULL);
 	if (r->configs->n == 1)
 		od_report_fact(to, "configuration", "configuration", OD_TEXT(r->configs->config[0].name), 0, NULL);
@@ -398,7 +393,7 @@ static int report(const struct recall_run *r, const struct options *o, struct od
 	if (rc == OD_OK)
 		rc = od_report_new(&to, "Recall of expert predictions", err);
 	if (rc == OD_OK) {
-		report_setting(r, o->engine.opts.activations, to);
+		report_setting(r, to);
 		rc = recall_report(&v, to, err);
 	}
 	if (rc == OD_OK) {

@@ -65,15 +65,16 @@ void read_all(int fd, char *text, size_t size)
 	close(fd);
 }
 
-const struct od_shadow_choice bf16 = { OD_PRECISION_BF16, OD_PRECISION_BF16, OD_ACT_F32, OD_FORM_PLAIN };
-const struct od_shadow_choice int8 = { OD_PRECISION_INT8, OD_PRECISION_INT8, OD_ACT_F32, OD_FORM_PLAIN };
+enum od_cpu shadow_cpu = OD_CPU_AUTO;
+const struct od_shadow_choice bf16 = { OD_PRECISION_BF16, OD_PRECISION_BF16, OD_ACT_FASTER, OD_FORM_PLAIN };
+const struct od_shadow_choice int8 = { OD_PRECISION_INT8, OD_PRECISION_INT8, OD_ACT_FASTER, OD_FORM_PLAIN };
 
 pid_t start_limited(const struct od_shadow_choice *c, const char *departure, const char *limit, uint16_t *port)
 {
 	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--precision", od_precision_names[c->experts - 1],
 				     "--departure", departure, "--port", "0", "--ready-fd", "3", "--die-with-parent",
-				     "--threads", "2", "--quiet", "--memory-limit", limit, "--activations",
-				     od_activation_names[c->act],
+				     "--threads", "2", "--quiet", "--memory-limit", limit, "--cpu",
+				     od_cpu_names[shadow_cpu],
 				     /* Not said when it is the same. */
 				     c->dense != c->experts ? "--dense-precision" : NULL, od_precision_names[c->dense - 1],
 				     NULL };

@@ -225,6 +225,7 @@ static void tables_are_whole(void **state)
 		assert_true(od_cpu_has(&f, cpu));
 		assert_string_equal(be->name, od_cpu_names[cpu]);
 		assert_string_equal(be->kernel_class, cpu == OD_CPU_AVX512_BF16 ? "bf16dot" : "fma16");
+		assert_int_equal(be->nf4_likes_int8, cpu == OD_CPU_AVX2);
 		memcpy(kernel, (const char *)be + first, n * sizeof(*kernel));
 		for (size_t i = 0; i < n; i++)
 			assert_true(kernel[i] != NULL);

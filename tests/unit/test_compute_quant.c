@@ -355,6 +355,25 @@ static void threads_and_batches(void **state)
 	}
 }
 
+/* Rows are rounded where the table says so, for weights that it says it of. */
+static void faster_rows(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 30;
+
+	for (int f = 0; f < N_FORMATS; f++) {
+		struct data d = data_new(&seed, (enum format)f, 300, 9, 2, PLAIN);
+
+		run(be, &d, f == NF4 && be->nf4_likes_int8 ? OD_ACT_INT8 : OD_ACT_F32);
+		memcpy(d.want, d.y, d.y_len * sizeof(float));
+		run(be, &d, OD_ACT_FASTER);
+		assert_bits(format_names[f], d.y, d.want, d.y_len);
+		run(be, &d, f == NF4 && be->nf4_likes_int8 ? OD_ACT_F32 : OD_ACT_INT8);
+		assert_true(memcmp(d.y, d.want, d.y_len * sizeof(float)) != 0);
+		data_free(&d);
+	}
+}
+
 /* Rows too long to be rounded on the stack are used as they are. */
 static void longest_rows(void **state)
 {
@@ -421,6 +440,7 @@ int main(void)
 		ON_ALL_TABLES(accuracy),      ON_ALL_TABLES(every_weight),	  ON_ALL_TABLES(rounding_rows),
 		ON_ALL_TABLES(longest_rows),  ON_ALL_TABLES(rows_without_number), ON_ALL_TABLES(stays_inside),
 		ON_ALL_TABLES(threads_and_batches), ON_ALL_TABLES(short_group_negative_zero),
+		ON_ALL_TABLES(faster_rows),
 		ON_BARE_TABLES(golden),	      ON_BARE_TABLES(any_shape),	  ON_BARE_TABLES(stays_inside),
 	};
 

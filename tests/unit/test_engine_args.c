@@ -86,7 +86,6 @@ static void what_is_not_said(void **state)
 	assert_true(a.opts.run_time_ms == 0);
 	assert_int_equal(a.opts.precision, -1);
 	assert_int_equal(a.opts.dense_precision, -1);
-	assert_int_equal(a.opts.activations, -1);
 	assert_int_equal(a.opts.departure, -1);
 }
 
@@ -97,7 +96,7 @@ static void every_option(void **state)
 	(void)state;
 	good(&a, "--local 4 --pack P --predictor shadow --second-opinion multi-gate --hedge 12.5 --group-size 3 --connect-timeout 86400"
 		 " --mixed --slots 2 --memory-limit 900MiB --load-time 2.5 --run-time 0.25 --precision nf4"
-		 " --dense-precision int8-g64 --activations int8 --departure early --ctx-size 4294967295 --profile bf16"
+		 " --dense-precision int8-g64 --departure early --ctx-size 4294967295 --profile bf16"
 		 " --threads 5 --cpu scalar --trace T --prefill-rows 4096");
 	assert_int_equal(a.opts.mode, ODM_LOCAL);
 	assert_int_equal(a.opts.local_workers, 4);
@@ -114,7 +113,6 @@ static void every_option(void **state)
 	assert_true(a.opts.run_time_ms == 0.25);
 	assert_int_equal(a.opts.precision, OD_PRECISION_NF4 - 1);
 	assert_int_equal(a.opts.dense_precision, OD_PRECISION_INT8_G64 - 1);
-	assert_int_equal(a.opts.activations, OD_ACT_INT8);
 	assert_int_equal(a.opts.departure, 1);
 	assert_int_equal(a.opts.ctx_tokens, UINT32_MAX);
 	assert_int_equal(a.opts.profile, OD_PROFILE_BF16);
@@ -159,8 +157,6 @@ static void refusals(void **state)
 		{ "--local 1 --load-time 60001", "--load-time: expected 0 to 60000, found 60001" },
 		{ "--workers h --precision bf16", "--precision is for the processes that --local starts" },
 		{ "--workers h --dense-precision bf16", "--dense-precision is for the processes that --local starts" },
-		{ "--resident --activations f32", "--activations is for the processes that --local starts" },
-		{ "--local 1 --activations bf16", "--activations: expected one of f32, int8, found \"bf16\"" },
 		{ "--workers h --departure late", "--departure is for the processes that --local starts" },
 		/* Nor what only a cluster does, or a shadow that is not there. */
 		{ "--resident --predictor shadow", "--predictor is for a cluster (--workers or --local)" },
@@ -172,7 +168,6 @@ static void refusals(void **state)
 		{ "--local 1 --predictor none --align-rows bf16", "--align-rows is for the shadow" },
 		{ "--local 1 --predictor next-gate --precision nf4", "--precision is for the shadow, and with --predictor next-gate" },
 		{ "--local 1 --predictor none --dense-precision nf4", "--dense-precision is for the shadow" },
-		{ "--local 1 --predictor none --activations f32", "--activations is for the shadow" },
 		{ "--local 1 --predictor none --departure late", "--departure is for the shadow" },
 	};
 
