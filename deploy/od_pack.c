@@ -1,6 +1,7 @@
 /* od-pack: a checkpoint to a pack, and what there is to know about one. */
 #include "common/base/args.h"
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/pool.h"
 #include "common/base/version.h"
@@ -234,6 +235,16 @@ static int cmd_share(const struct options *o)
 	return EXIT_GOOD;
 }
 
+/* A shadow of a precision that there was once is not part of the pack. */
+static void note_old_shadow(const char *pack)
+{
+	char path[PATH_MAX];
+
+	if (od_path(path, sizeof(path), pack, OD_SHADOW_OLD_NAME, NULL) == OD_OK && access(path, F_OK) == 0)
+		fprintf(stderr, "od-pack: %s is of a precision that this version does not have; nothing reads it, and it may "
+			"be removed\n", path);
+}
+
 static int cmd_verify(const struct options *o)
 {
 	struct bar bar;
@@ -250,6 +261,7 @@ static int cmd_verify(const struct options *o)
 	bar_init(&bar, "verifying");
 	rc = od_pack_verify(&job, &err);
 	bar_end(&bar);
+	note_old_shadow(o->word[1]);
 	if (rc != OD_OK) {
 		print_error(&err);
 		return EXIT_FAILED;
@@ -272,6 +284,7 @@ static int cmd_info(const struct options *o)
 		print_error(&err);
 		return EXIT_FAILED;
 	}
+	note_old_shadow(o->word[1]);
 	return EXIT_GOOD;
 }
 
@@ -291,7 +304,6 @@ static void print_help(const struct od_arg *table, size_t n)
 	       "  int8        8     symmetric, one scale for each row\n"
 	       "  int8-g64    8.5   the same, one scale for each 64 weights of a row\n"
 	       "  nf4         4.5   4-bit NormalFloat, one scale for each 64 weights\n"
-	       "  nf4-dq      4.13  the same, scales quantised to 8 bits\n"
 	       "Exit status: 0 good, 1 failed, 2 wrong usage.\n");
 	od_args_help(stdout, table, n);
 }

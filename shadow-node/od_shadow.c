@@ -31,7 +31,6 @@ struct options {
 	struct od_daemon_args common;
 	uint64_t memory_limit;
 	int precision, dense_precision; /* index into od_precision_names; dense: -1, the same */
-	int activations;		/* enum od_activations */
 	int departure;			/* index into departures */
 };
 
@@ -347,7 +346,7 @@ static int load_model(struct shadow *s, struct od_err *err)
 	s->choice = (struct od_shadow_choice){
 		.experts = (enum od_precision)(s->opt.precision + 1),
 		.dense = (enum od_precision)((dense >= 0 ? dense : s->opt.precision) + 1),
-		.act = (enum od_activations)s->opt.activations,
+		.act = OD_ACT_FASTER,
 	};
 	od_shadow_choice_text(&s->choice, s->precision);
 	rc = od_backend_cpu(&be, (enum od_cpu)s->opt.common.cpu, OD_PROFILE_F32, err);
@@ -430,9 +429,8 @@ int main(int argc, char **argv)
 {
 	struct shadow s = { .opt = { .precision = OD_PRECISION_INT8 - 1, .dense_precision = -1, .departure = EARLY } };
 	const struct od_arg own[] = {
-		{ "precision", OD_ARG_CHOICE, &s.opt.precision, "P", "the experts' weights: int8 (default), fp16, int8-g64, nf4 or nf4-dq as od-pack shadow makes them, or bf16, the pack as it is", 0, 0, od_precision_names },
+		{ "precision", OD_ARG_CHOICE, &s.opt.precision, "P", "the experts' weights: int8 (default), fp16, int8-g64 or nf4 as od-pack shadow makes them, or bf16, the pack as it is", 0, 0, od_precision_names },
 		{ "dense-precision", OD_ARG_CHOICE, &s.opt.dense_precision, "P", "attention's weights, from the same list (default: as --precision)", 0, 0, od_precision_names },
-		{ "activations", OD_ARG_CHOICE, &s.opt.activations, "A", "what rows are before they meet int8 and nf4 weights: f32 (default), or rounded to int8, which is faster", 0, 0, od_activation_names },
 		{ "departure", OD_ARG_CHOICE, &s.opt.departure, "D", "early: go on with the own guess at the next token (default); late: wait for main's", 0, 0, departures },
 		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },
 		{ "memory-limit", OD_ARG_SIZE, &s.opt.memory_limit, "SIZE", "memory that this shadow may use, for the model and the context (default: what is available at the start)", 0, 0, NULL },

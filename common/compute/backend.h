@@ -28,22 +28,15 @@ enum od_cpu { OD_CPU_AUTO, OD_CPU_SCALAR, OD_CPU_AVX2, OD_CPU_AVX512, OD_CPU_AVX
 extern const char *const od_cpu_names[];     /* "auto", "scalar", "avx2", "avx512", "avx512bf16", "neon", NULL */
 extern const char *const od_profile_names[]; /* index profile - 1: "f32", "bf16", NULL */
 
-/* What od_matmul rounds rows to before they meet a quantised matrix. With more inputs than
- * OD_ACT8_MAX_IN a rounded row would not fit on the stack: OD_ACT_INT8 then counts as OD_ACT_F32. */
-enum od_activations { OD_ACT_F32, OD_ACT_INT8 };
+/* What od_matmul rounds rows to before they meet a quantised matrix: nothing, INT8, or what the table says is faster. With
+ * more inputs than OD_ACT8_MAX_IN a rounded row would not fit on the stack: it then stays as it is. */
+enum od_activations { OD_ACT_F32, OD_ACT_INT8, OD_ACT_FASTER };
 #define OD_ACT8_MAX_IN 122880u
 
 /* Rows rounded to INT8 by blocks of 64, for weights of one dtype (quant.h). */
 struct od_act8 {
 	const int8_t *q;    /* [n_rows][od_quant_groups(n_in)][64] */
 	const float *scale; /* [n_rows][od_quant_groups(n_in)] */
-};
-
-/* Scales that are codes themselves: scale i = code[i] * step[i / OD_SCALE_GROUP] + mean, the product rounded too. */
-struct od_scale_codes {
-	const int8_t *code; /* [n_out][od_quant_groups(n_in)] */
-	const float *step;  /* [n_out * od_quant_groups(n_in) / OD_SCALE_GROUP, rounded up] */
-	float mean;
 };
 
 /* Scales of weights as published: s = scale, or f32(scale / *divisor); quant.h. Each row of weights has its own row
@@ -76,8 +69,7 @@ struct od_mat {
 	 * and what stands below does not count. */
 	struct od_scales scales;
 	/* The shadow's OD_INT8 and OD_NF4: weight = value of its code * scale. */
-	const float *scale;	     /* [n_out], or when grouped [n_out][od_quant_groups(n_in)]; NULL: codes */
-	struct od_scale_codes codes; /* OD_NF4 without scale */
+	const float *scale;	     /* [n_out], or when grouped [n_out][od_quant_groups(n_in)] */
 	bool grouped;		     /* OD_INT8; OD_NF4 always is */
 	const struct od_planes *planes; /* OD_BF16: data has SM bytes [n_out][n_in], mantissa << 1 | sign; else NULL */
 	enum od_activations act;     /* OD_INT8, OD_NF4 */
@@ -97,17 +89,32 @@ struct od_attn {
 	float *out;		  /* [head_dim] */
 };
 
+struct od_backend;
+
+/* y[r * y_stride + o] = dot(row o of w, row r of x) for o in [o_begin, o_end), all n_rows rows; w->act does not count. */
+typedef void od_matmul_fn(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
+			  size_t n_rows, size_t o_begin, size_t o_end);
+/* The same with planes; be: the table, for the blocks that are merged to BF16 first. */
+typedef void od_matmul_planes_fn(const struct od_backend *be, const struct od_mat *w, const float *x, size_t x_stride,
+				 float *y, size_t y_stride, size_t n_rows, size_t o_begin, size_t o_end);
+
 struct od_backend {
 	const char *name;	  /* "scalar", "avx2", ... */
 	const char *kernel_class; /* results are bit-identical within one: "fma16", "bf16dot" */
+	bool likes_planes;	  /* products with planes are faster than with plain BF16, when weights come from memory */
+	bool nf4_likes_int8;	  /* products of NF4 are faster with rows rounded to INT8; those of INT8 never are */
 
-	/* y[r * y_stride + o] = dot(row o of w, row r of x) for o in [o_begin, o_end), all n_rows rows; w->act does
-	 * not count. */
-	void (*matmul)(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
-		       size_t n_rows, size_t o_begin, size_t o_end);
-	/* The same with rows that round_int8 made for weights of w's dtype. */
+	/* Products, by kind of weights; od_matmul_part chooses. */
+	od_matmul_fn *matmul;	     /* F16, F32, INT8, NF4 */
+	od_matmul_fn *matmul_bf16;   /* BF16, and FP8, which becomes BF16 exactly */
+	od_matmul_fn *matmul_scaled; /* published with scales */
+	od_matmul_planes_fn *matmul_planes;
+	/* INT8 or NF4 with rows that round_int8 made for weights of that dtype. */
 	void (*matmul_int8)(const struct od_mat *w, const struct od_act8 *x, float *y, size_t y_stride, size_t n_rows,
 			    size_t o_begin, size_t o_end);
+	/* n more products of a dot with BF16 weights: lanes[16] is what the sum has so far. n is a multiple of 32 but for
+	 * the last ones. */
+	void (*add_bf16)(float *lanes, const uint16_t *w, const float *x, size_t n);
 	/* One row x[n] to q[od_quant_groups(n)][64], what is beyond n 0, and scale[od_quant_groups(n)]. */
 	void (*round_int8)(int8_t *q, float *scale, const float *x, size_t n, enum od_dtype weights);
 	/* Block b of a checked chunk of n exponents in rows of row (planes.h) to e, which has room for the block's
@@ -119,6 +126,7 @@ struct od_backend {
 	/* n exponents, followed by OD_PAD_BYTES readable bytes, put together with SM bytes; sm may lie in the upper half
 	 * of w. */
 	void (*merge_bf16)(const uint8_t *e, const uint8_t *sm, size_t n, uint16_t *w);
+
 	float (*dot)(const float *a, const float *b, size_t n);
 	/* y = x / sqrt(mean(x^2) + eps) * w; y may be x. */
 	void (*rmsnorm)(float *y, const float *x, const float *w, size_t n, float eps);
@@ -141,10 +149,11 @@ struct od_backend {
 OD_MUST_CHECK int od_backend_cpu(const struct od_backend **out, enum od_cpu cpu, enum od_profile profile,
 				 struct od_err *err);
 
-/* Is a product with planes faster than with the same weights as plain BF16, when they come from memory? */
-bool od_backend_likes_planes(const struct od_backend *be);
+/* Some outputs of a product, of weights of any kind: od_matmul_fn. */
+void od_matmul_part(const struct od_backend *be, const struct od_mat *w, const float *x, size_t x_stride, float *y,
+		    size_t y_stride, size_t n_rows, size_t o_begin, size_t o_end);
 
-/* matmul with the outputs cut over the pool; w->act counts. y: [n_rows][w->n_out]; x: [n_rows][w->n_in]. */
+/* All of them, cut over the pool; w->act counts. y: [n_rows][w->n_out]; x: [n_rows][w->n_in]. */
 void od_matmul(const struct od_backend *be, struct od_pool *pool, const struct od_mat *w, const float *x, float *y,
 	       size_t n_rows);
 

@@ -1,8 +1,17 @@
-/* Compiled with the flags in rules.mk; runs only where od_backend_cpu found AVX2, FMA and F16C. */
+/* Compiled with the flags in rules.mk; runs only where the CPU has AVX2, FMA and F16C. */
 #include "common/compute/planes_avx2.h"
 #include "common/compute/vec_avx2.h"
 
-#define OD_TABLE od_cpu_table_avx2
-#define OD_TABLE_NAME "avx2"
-#define OD_TABLE_CLASS "fma16"
+#include "common/compute/cpu_int8_dots.h"
 #include "common/compute/cpu_kernels.h"
+#include "common/compute/cpu_planes.h"
+#include "common/compute/cpu_scaled_dots.h"
+
+void od_cpu_put_avx2(struct od_backend *t)
+{
+	lane_kernels(t);
+	planes_kernels(t);
+	t->matmul_int8 = matmul_int8;
+	t->matmul_scaled = matmul_scaled;
+	t->matmul_planes = od_matmul_merged;
+}

@@ -1,8 +1,9 @@
-/* The table with BF16 dot instructions: rows are rounded to BF16 and a matmul with BF16 weights, or FP8 ones, which
- * become BF16 exactly, adds pairs of products in one go, another order than 16 lanes of FMA and so another kernel
- * class. Subnormals count as zero. The rest of the table is as in cpu_avx512.c. Runs only where od_backend_cpu found AVX512_BF16. */
-#include "common/compute/cpu_tables.h"
+/* BF16 dot instructions: rows are rounded to BF16 and a matmul with BF16 weights, or FP8 ones, which become BF16 exactly,
+ * adds pairs of products in one go, another order than 16 lanes of FMA and so another kernel class. Subnormals count as
+ * zero. Compiled with the flags in rules.mk; runs only where the CPU has AVX-512 with BF16. */
 #include "common/compute/vec_avx512.h"
+
+#include "common/compute/cpu_tiles.h"
 
 typedef __m512bh vpairs; /* 32 BF16: lane i of a sum takes elements 2i and 2i + 1 */
 
@@ -37,20 +38,16 @@ static ALWAYS_INLINE vpairs weight_pairs_n(const enum od_dtype t, const unsigned
 	return (vpairs)_mm512_maskz_loadu_epi16((__mmask32)((1ull << n) - 1), p);
 }
 
+/* An od_dots_fn. */
 static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
 {
 	const size_t each = od_dtype_bytes(t);
 	const unsigned char *w = a->w;
 	const float *x = a->x + a->row * a->x_stride + a->col;
-	float *carry = a->carry;
 	size_t k = 0;
 	v16 sum[4][4];
 
-	V16_UNROLL(4)
-	for (size_t o = 0; o < no; o++)
-		V16_UNROLL(4)
-		for (size_t r = 0; r < nr; r++)
-			sum[o][r] = a->first ? v16_set1(0) : v16_load(carry + 16 * (o * nr + r));
+	begin_sums(no, nr, a, sum);
 	for (; k + 32 <= a->n; k += 32) {
 		vpairs xv[4];
 
@@ -77,30 +74,23 @@ static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, cons
 				sum[o][r] = _mm512_dpbf16_ps(sum[o][r], wv, row_pairs_n(x + r * a->x_stride + k, a->n - k));
 		}
 	}
-	V16_UNROLL(4)
-	for (size_t o = 0; o < no; o++) {
-		V16_UNROLL(4)
-		for (size_t r = 0; r < nr; r++) {
-			float d;
-
-			if (!a->last) {
-				v16_store(carry + 16 * (o * nr + r), sum[o][r]);
-				continue;
-			}
-			d = v16_fold_add(sum[o][r]);
-			a->y[r * a->y_stride + o] = d != d ? od_bits_f32(0x7fc00000u) : d;
-		}
-	}
+	end_sums(no, nr, a, NULL, sum);
 }
 
-#define OD_BF16_DOTS dots_bf16
-#define OD_MATMUL_INT8 od_cpu_matmul_int8_avx512
-#define OD_MATMUL_SCALED od_cpu_matmul_scaled_avx512
-#define OD_PLANES_DECODE od_cpu_planes_decode_avx512
-#define OD_PLANES_MERGE od_cpu_planes_merge_avx512
-#define OD_MERGE_BF16 od_cpu_merge_bf16_avx512
-#define OD_FUSED od_cpu_matmul_fused_avx512bf16
-#define OD_TABLE od_cpu_table_avx512bf16
-#define OD_TABLE_NAME "avx512bf16"
-#define OD_TABLE_CLASS "bf16dot"
-#include "common/compute/cpu_kernels.h"
+static void matmul_bf16(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
+			size_t n_rows, size_t o_begin, size_t o_end)
+{
+	matmul_bf16_of(dots_bf16, w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
+}
+
+static void add_bf16(float *lanes, const uint16_t *w, const float *x, size_t n)
+{
+	dots_bf16(OD_BF16, 1, 1,
+		  &(struct od_tile){ .w = (const unsigned char *)w, .x = x, .n = n, .from = lanes, .to = lanes });
+}
+
+void od_cpu_put_avx512bf16(struct od_backend *t)
+{
+	t->matmul_bf16 = matmul_bf16;
+	t->add_bf16 = add_bf16;
+}

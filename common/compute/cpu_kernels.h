@@ -1,32 +1,13 @@
-/* cpu_kernels.h - the body of a CPU table, written once over the 16 lanes of a vec_*.h.
+/* cpu_kernels.h - the kernels of a CPU table that are written once over the 16 lanes of a vec_*.h.
  *
- * A cpu_*.c includes its vector header, defines OD_TABLE (the table's identifier), OD_TABLE_NAME and
- * OD_TABLE_CLASS, and includes this file. The order of every sum is fixed here, so the tables agree in every
- * bit; blocking only decides which dots run side by side. Every NaN that is written has the bits 0x7fc00000,
- * because which NaN an instruction passes on depends on the CPU. */
-#ifdef OD_MATMUL_INT8
+ * A cpu_*.c includes its vector header, then this one, and calls lane_kernels for its table. The order of every sum is
+ * fixed here, so the tables agree in every bit; blocking only decides which dots run side by side. Every NaN that is
+ * written has the bits 0x7fc00000, because which NaN an instruction passes on depends on the CPU. */
+#ifndef OD_COMPUTE_CPU_KERNELS_H
+#define OD_COMPUTE_CPU_KERNELS_H
+
 #include "common/compute/cpu_quant_dots.h"
-#else
-#include "common/compute/cpu_int8_dots.h"
-#define OD_MATMUL_INT8 matmul_int8
-#endif
-
-#ifndef OD_PLANES_DECODE
-#include "common/compute/cpu_planes.h"
-#define OD_PLANES_DECODE planes_decode
-#define OD_PLANES_MERGE planes_merge
-#define OD_MERGE_BF16 merge_bf16
-#endif
-
-#ifndef OD_MATMUL_SCALED
-#include "common/compute/cpu_scaled_dots.h"
-#define OD_MATMUL_SCALED matmul_scaled
-#endif
-
-/* The dots of matmul with weights that are BF16 or become it exactly, unless the table brings its own. */
-#ifndef OD_BF16_DOTS
-#define OD_BF16_DOTS dots
-#endif
+#include "common/compute/cpu_tiles.h"
 
 static ALWAYS_INLINE v16 load_any(enum od_dtype t, const unsigned char *p)
 {
@@ -64,21 +45,16 @@ static ALWAYS_INLINE v16 load_any_n(enum od_dtype t, const unsigned char *p, siz
 	return v16_set1(0);
 }
 
-/* t, no and nr are constants where it is called, so that the sums live in registers. */
+/* An od_dots_fn. */
 static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
 {
 	const size_t each = od_dtype_bytes(t), step = OD_LINE_BYTES / each, row_bytes = a->n * each;
 	const unsigned char *w = a->w;
 	const float *x = a->x + a->row * a->x_stride + a->col;
-	float *carry = a->carry;
 	size_t k = 0;
 	v16 sum[4][4];
 
-	V16_UNROLL(4)
-	for (size_t o = 0; o < no; o++)
-		V16_UNROLL(4)
-		for (size_t r = 0; r < nr; r++)
-			sum[o][r] = a->first ? v16_set1(0) : v16_load(carry + 16 * (o * nr + r));
+	begin_sums(no, nr, a, sum);
 	for (; k + step <= a->n; k += step) {
 		prefetch_rows(a, no, k * each, row_bytes);
 		V16_UNROLL(4)
@@ -111,56 +87,16 @@ static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const siz
 		}
 		k += left;
 	}
-	V16_UNROLL(4)
-	for (size_t o = 0; o < no; o++) {
-		V16_UNROLL(4)
-		for (size_t r = 0; r < nr; r++) {
-			float d;
-
-			if (!a->last) {
-				v16_store(carry + 16 * (o * nr + r), sum[o][r]);
-				continue;
-			}
-			d = v16_fold_add(sum[o][r]);
-			a->y[r * a->y_stride + o] = canonical(a->scale != NULL ? d * a->scale[o] : d);
-		}
-	}
+	end_sums(no, nr, a, t == OD_INT8 && a->mat->scale != NULL ? a->mat->scale + a->out : NULL, sum);
 }
-
-#include "common/compute/cpu_planes_dots.h"
-
-#ifdef OD_FUSED
-/* Few rows leave time for decoding in registers, and only then is it worth it. */
-static void matmul_planes_best(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
-			       size_t n_rows, size_t o_begin, size_t o_end)
-{
-	if (n_rows <= OD_FUSED_ROWS && w->n_in % OD_FUSED_STEP == 0 && od_cpu_expands_bytes())
-		OD_FUSED(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end, matmul_planes);
-	else
-		matmul_planes(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
-}
-#define OD_MATMUL_PLANES matmul_planes_best
-#else
-#define OD_MATMUL_PLANES matmul_planes
-#endif
 
 static void matmul(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
 		   size_t n_rows, size_t o_begin, size_t o_end)
 {
-	struct od_tile a = tile_of(w, x, x_stride, y, y_stride, o_begin);
+	const struct od_tile a = tile_of(w, x, x_stride, y, y_stride, o_begin);
 	const size_t n_out = o_end - o_begin;
 
-	a.scale = w->scale != NULL && w->dtype == OD_INT8 && !w->grouped ? w->scale + o_begin : NULL;
-	if (w->planes != NULL) {
-		OD_MATMUL_PLANES(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
-		return;
-	}
-	if (w->scales.at != NULL) {
-		OD_MATMUL_SCALED(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
-		return;
-	}
 	switch (w->dtype) {
-	case OD_BF16: matmul_of(OD_BF16_DOTS, OD_BF16, a, n_rows, n_out); break;
 	case OD_F16: matmul_of(dots, OD_F16, a, n_rows, n_out); break;
 	case OD_F32: matmul_of(dots, OD_F32, a, n_rows, n_out); break;
 	case OD_INT8:
@@ -170,13 +106,26 @@ static void matmul(const struct od_mat *w, const float *x, size_t x_stride, floa
 			matmul_of(dots, OD_INT8, a, n_rows, n_out);
 		break;
 	case OD_NF4: matmul_of(group_dots, OD_NF4, a, n_rows, n_out); break;
-	case OD_F8_E4M3: matmul_of(OD_BF16_DOTS, OD_F8_E4M3, a, n_rows, n_out); break;
-	case OD_F8_E5M2: matmul_of(OD_BF16_DOTS, OD_F8_E5M2, a, n_rows, n_out); break;
+	case OD_BF16: /* matmul_bf16's */
+	case OD_F8_E4M3:
+	case OD_F8_E5M2:
 	case OD_U4B8: /* have scales */
 	case OD_U8B128:
 	case OD_F4_E2M1:
 	case OD_F8_E8M0: break;
 	}
+}
+
+static void matmul_bf16(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
+			size_t n_rows, size_t o_begin, size_t o_end)
+{
+	matmul_bf16_of(dots, w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
+}
+
+static void add_bf16(float *lanes, const uint16_t *w, const float *x, size_t n)
+{
+	dots(OD_BF16, 1, 1,
+	     &(struct od_tile){ .w = (const unsigned char *)w, .x = x, .n = n, .from = lanes, .to = lanes });
 }
 
 /* One block of at most 64: what quant.h says. */
@@ -224,8 +173,7 @@ static float dot(const float *a, const float *b, size_t n)
 	float y;
 
 	dots(OD_F32, 1, 1,
-	     &(struct od_tile){
-		     .w = (const unsigned char *)a, .x = b, .n = n, .y = &y, .first = true, .last = true });
+	     &(struct od_tile){ .w = (const unsigned char *)a, .x = b, .n = n, .y = &y });
 	return y;
 }
 
@@ -331,9 +279,7 @@ static ALWAYS_INLINE void attn_scores(const enum od_dtype t, const struct od_att
 				.w_stride_bytes = stride_bytes,
 				.x = a->q,
 				.n = a->head_dim,
-				.y = score,
-				.first = true,
-				.last = true },
+				.y = score },
 		 n);
 	for (size_t i = 0; i < n; i += 16) {
 		size_t left = n - i < 16 ? n - i : 16;
@@ -466,22 +412,21 @@ static void bf16_to_f32(float *y, const uint16_t *x, size_t n)
 		v16_store_n(y + i, v16_load_bf16_n(x + i, n - i), n - i);
 }
 
-const struct od_backend OD_TABLE = {
-	.name = OD_TABLE_NAME,
-	.kernel_class = OD_TABLE_CLASS,
-	.matmul = matmul,
-	.round_int8 = round_int8,
-	.matmul_int8 = OD_MATMUL_INT8,
-	.planes_decode = OD_PLANES_DECODE,
-	.planes_merge = OD_PLANES_MERGE,
-	.merge_bf16 = OD_MERGE_BF16,
-	.dot = dot,
-	.rmsnorm = rmsnorm,
-	.silu_mul = silu_mul,
-	.softmax = softmax,
-	.attend = attend,
-	.axpy = axpy,
-	.round_bf16 = round_bf16,
-	.f32_to_bf16 = f32_to_bf16,
-	.bf16_to_f32 = bf16_to_f32,
-};
+static void lane_kernels(struct od_backend *t)
+{
+	t->matmul = matmul;
+	t->matmul_bf16 = matmul_bf16;
+	t->add_bf16 = add_bf16;
+	t->round_int8 = round_int8;
+	t->dot = dot;
+	t->rmsnorm = rmsnorm;
+	t->silu_mul = silu_mul;
+	t->softmax = softmax;
+	t->attend = attend;
+	t->axpy = axpy;
+	t->round_bf16 = round_bf16;
+	t->f32_to_bf16 = f32_to_bf16;
+	t->bf16_to_f32 = bf16_to_f32;
+}
+
+#endif

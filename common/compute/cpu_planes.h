@@ -1,7 +1,12 @@
-/* cpu_planes.h - decoding of planes (planes.h) and merging of bit-fields, written once over the 64 exponents of a planes_*.h.
- * Included by cpu_kernels.h, and by what has instructions of its own for it. */
+/* cpu_planes.h - decoding of planes (planes.h) and merging of bit-fields, written once over the 64 exponents of a
+ * planes_*.h that is included before. */
+#ifndef OD_COMPUTE_CPU_PLANES_H
+#define OD_COMPUTE_CPU_PLANES_H
+
+#include <string.h>
 
 #include "common/base/mem.h"
+#include "common/compute/cpu_tiles.h"
 #include "common/compute/planes_groups.h"
 
 /* How far ahead of its reads a block's planes, and the SM bytes, are fetched: what follows a block's planes is the next
@@ -125,3 +130,12 @@ static void planes_merge(const uint8_t *chunk, size_t n, size_t row, size_t b, c
 	if (i < k.n[0])
 		planes_merge_last(planes_last(s, level, k.n[0] - i, below), sm + i, w + i, k.n[0] - i);
 }
+
+static void planes_kernels(struct od_backend *t)
+{
+	t->planes_decode = planes_decode;
+	t->planes_merge = planes_merge;
+	t->merge_bf16 = merge_bf16;
+}
+
+#endif

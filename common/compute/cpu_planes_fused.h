@@ -1,5 +1,5 @@
 /* cpu_planes_fused.h - matmul of few rows with weights that stay planes (planes.h), decoded in registers: AVX-512 with
- * VBMI2. Included by a cpu_fused_*.c, which says what the 16 lanes of a sum are: FUSED_ORDER, FUSED_PARTS, row_part,
+ * VBMI2. Included by a cpu_*vbmi2.c, which says before what the 16 lanes of a sum are: fused_order, FUSED_PARTS, row_part,
  * load_row_part, add_part.
  *
  * Weights are read from memory at two thirds of their size, so this is faster than plain BF16 as long as arithmetic
@@ -16,6 +16,7 @@
 #define OD_COMPUTE_CPU_PLANES_FUSED_H
 
 #include <immintrin.h>
+#include <string.h>
 
 #include "common/base/mem.h"
 #include "common/compute/cpu_tiles.h"
@@ -23,7 +24,8 @@
 #include "common/compute/planes_groups.h"
 
 #define SIDE_BY_SIDE 4u /* blocks */
-#define STEP OD_FUSED_STEP /* weights of each block in a step: a group of its codes */
+#define STEP PLANES_GROUP /* weights of each block in a step: a group of its codes */
+#define FUSED_ROWS 8u	   /* more leave no time for decoding in registers */
 
 /* n codes of a level to out, which has room for whole groups. A line is fetched at *ahead with every group, evenly. */
 static void decode_level(const uint8_t *level, size_t n, const uint8_t *symbol, const uint8_t *below, uint8_t *out,
@@ -91,7 +93,7 @@ static ALWAYS_INLINE void decode_next(const size_t no, struct streams *s, size_t
 static ALWAYS_INLINE void add_rows(const size_t no, const size_t nr, struct streams *s, size_t n, const float *x,
 				   size_t x_stride, v16 (*sum)[4])
 {
-	const __m512i order = FUSED_ORDER;
+	const __m512i order = fused_order();
 
 	for (size_t k = 0; k < n; k += STEP) {
 		__m512i w[SIDE_BY_SIDE][2];
@@ -275,12 +277,16 @@ static struct unit_chunk chunk_of(const struct od_mat *w, size_t o)
 	};
 }
 
-/* As a table's matmul; n_rows <= OD_FUSED_ROWS and n_in a multiple of STEP. What lies raw goes to rest. */
-static void fused_matmul(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
-			 size_t n_rows, size_t o_begin, size_t o_end, od_matmul_fn *rest)
+/* What lies raw is merged, and so is all when there are many rows. */
+static void matmul_fused(const struct od_backend *be, const struct od_mat *w, const float *x, size_t x_stride, float *y,
+			 size_t y_stride, size_t n_rows, size_t o_begin, size_t o_end)
 {
 	const struct unit_rows u = { x, x_stride, y, y_stride };
 
+	if (n_rows > FUSED_ROWS || w->n_in % STEP != 0) {
+		od_matmul_merged(be, w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
+		return;
+	}
 	for (size_t o = o_begin, n; o < o_end; o += n) {
 		const struct unit_chunk c = chunk_of(w, o);
 		size_t begin = (o - c.first_row) % c.rows, unit = (o - c.first_row) / c.rows;
@@ -291,7 +297,7 @@ static void fused_matmul(const struct od_mat *w, const float *x, size_t x_stride
 			continue;
 		n = end - o < c.rows - begin ? end - o : c.rows - begin;
 		if (!units_rows(1, &c, unit, begin, begin + n, n_rows, u))
-			rest(w, x, x_stride, y, y_stride, n_rows, o, o + n);
+			od_matmul_merged(be, w, x, x_stride, y, y_stride, n_rows, o, o + n);
 	}
 }
 

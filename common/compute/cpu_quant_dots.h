@@ -8,45 +8,7 @@
 
 #include "common/compute/cpu_tiles.h"
 
-#define SEGMENT_GROUPS 64u /* whose scales are decoded at a time, for up to 4 rows of weights */
 #define LINE_GROUPS(t) ((t) == OD_NF4 ? OD_NF4_PIECE / OD_QUANT_GROUP : 1u) /* of weights, in OD_LINE_BYTES */
-
-/* Scales [at, at + n) of a matrix from their codes. */
-static __attribute__((noinline)) void decode_scales(const struct od_scale_codes *c, size_t at, size_t n, float *out)
-{
-	const v16 mean = v16_set1(c->mean);
-
-	for (size_t i = 0, end; i < n; i = end) { /* a run under one step */
-		v16 step = v16_set1(c->step[(at + i) / OD_SCALE_GROUP]);
-
-		end = i + OD_SCALE_GROUP - (at + i) % OD_SCALE_GROUP;
-		end = end < n ? end : n;
-		for (size_t j = i; j < end; j += 16) {
-			size_t left = end - j < 16 ? end - j : 16;
-			v16 code = left == 16 ? v16_load_i8(c->code + at + j) : v16_load_i8_n(c->code + at + j, left);
-
-			v16_store_n(out + j, v16_add(v16_mul(code, step), mean), left);
-		}
-	}
-}
-
-/* The scales of n groups, at most SEGMENT_GROUPS, from the given one of an output's. Those that belong to the weights
- * that prefetch_rows fetches now are fetched too: their stream is too thin for the hardware's prefetcher to follow, and
- * a miss every 16 groups cost INT8 a fifth of its speed. */
-static ALWAYS_INLINE const float *group_scales(const struct od_mat *w, size_t outs_ahead, size_t out, size_t group,
-					       size_t n, float *decoded)
-{
-	size_t groups = od_quant_groups(w->n_in), at = out * groups + group, ahead = outs_ahead * groups;
-
-	if (w->scale != NULL) {
-		for (size_t i = 0; i < n; i += OD_LINE_BYTES / sizeof(float))
-			od_prefetch((uintptr_t)(w->scale + at + i) + ahead * sizeof(float));
-		return w->scale + at;
-	}
-	od_prefetch((uintptr_t)(w->codes.code + at) + ahead);
-	decode_scales(&w->codes, at, n, decoded);
-	return decoded;
-}
 
 /* sum: += the groups of one line of weights at input k. whole: all n inputs are there, else 0 < n < what a line holds.
  * The scale of group g of the line is scale[o][g * each]. */
@@ -131,35 +93,40 @@ static __attribute__((noinline)) v16 end_groups(const enum od_dtype t, struct od
 	return s[0][0];
 }
 
+/* The scales of row o of the tile. Those that belong to the rows that prefetch_rows fetches meanwhile are fetched too: their
+ * stream is too thin for the hardware's prefetcher to follow, and a miss every 16 groups cost INT8 a fifth of its speed. */
+static ALWAYS_INLINE const float *group_scales(const struct od_tile *a, const size_t no, size_t o)
+{
+	const size_t groups = od_quant_groups(a->mat->n_in), ahead = groups * no * (a->ahead > 0 ? a->ahead : 1);
+	const float *scale = a->mat->scale + (a->out + o) * groups + a->col / OD_QUANT_GROUP;
+
+	for (size_t i = 0; i < od_quant_groups(a->n); i += OD_LINE_BYTES / sizeof(float))
+		od_prefetch((uintptr_t)(scale + i) + ahead * sizeof(float));
+	return scale;
+}
+
 /* An od_dots_fn but for its first two arguments. */
 static ALWAYS_INLINE void quant_dots(od_line_fn *const add_line, od_end_fn *const add_end, const enum od_dtype t,
 				     const size_t no, const size_t nr, const struct od_tile *a)
 {
 	const size_t step = LINE_GROUPS(t) * OD_QUANT_GROUP, bytes = od_row_bytes(t, a->n);
 	const size_t each = t == OD_NF4 || a->mat->grouped;
-	const size_t outs_ahead = no * (a->ahead > 0 ? a->ahead : 1);
-	float decoded[4][SEGMENT_GROUPS];
+	const float *scale[4];
 	v16 sum[4][4];
+	size_t k = 0;
 
 	begin_sums(no, nr, a, sum);
-	for (size_t k = 0, end; k < a->n; k = end) {
-		const float *scale[4];
-
-		end = a->n - k < SEGMENT_GROUPS * OD_QUANT_GROUP ? a->n : k + SEGMENT_GROUPS * OD_QUANT_GROUP;
+	V16_UNROLL(4)
+	for (size_t o = 0; o < no; o++)
+		scale[o] = each == 0 ? a->mat->scale + a->out + o : group_scales(a, no, o);
+	for (; k + step <= a->n; k += step) {
+		prefetch_rows(a, no, od_row_bytes(t, k), bytes);
+		add_line(t, no, nr, true, a, k, step, scale, each, sum);
 		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++)
-			scale[o] = each == 0 ? a->mat->scale + a->out + o
-					     : group_scales(a->mat, outs_ahead, a->out + o, (a->col + k) / OD_QUANT_GROUP,
-							    od_quant_groups(end - k), decoded[o]);
-		for (; k + step <= end; k += step) {
-			prefetch_rows(a, no, od_row_bytes(t, k), bytes);
-			add_line(t, no, nr, true, a, k, step, scale, each, sum);
-			V16_UNROLL(4)
-			for (size_t o = 0; o < no; o++)
-				scale[o] += LINE_GROUPS(t) * each;
-		}
-		if (k == end)
-			continue;
+			scale[o] += LINE_GROUPS(t) * each;
+	}
+	if (k < a->n) {
 		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++) {
 			V16_UNROLL(4)
@@ -168,11 +135,11 @@ static ALWAYS_INLINE void quant_dots(od_line_fn *const add_line, od_end_fn *cons
 
 				one.w += o * a->w_stride_bytes;
 				one.row += r;
-				sum[o][r] = add_end(t, one, k, end - k, scale[o], each, sum[o][r]);
+				sum[o][r] = add_end(t, one, k, a->n - k, scale[o], each, sum[o][r]);
 			}
 		}
 	}
-	end_sums(no, nr, a, sum);
+	end_sums(no, nr, a, NULL, sum);
 }
 
 static ALWAYS_INLINE void group_dots(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)

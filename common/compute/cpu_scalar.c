@@ -4,10 +4,19 @@
 #include "common/compute/planes_scalar.h"
 #include "common/compute/vec_scalar.h"
 
-#define OD_TABLE od_cpu_table_scalar
-#define OD_TABLE_NAME "scalar"
-#define OD_TABLE_CLASS "fma16"
+#include "common/compute/cpu_int8_dots.h"
 #include "common/compute/cpu_kernels.h"
+#include "common/compute/cpu_planes.h"
+#include "common/compute/cpu_scaled_dots.h"
+
+void od_cpu_put_scalar(struct od_backend *t)
+{
+	lane_kernels(t);
+	planes_kernels(t);
+	t->matmul_int8 = matmul_int8;
+	t->matmul_scaled = matmul_scaled;
+	t->matmul_planes = od_matmul_merged;
+}
 
 float od_exp(float x)
 {

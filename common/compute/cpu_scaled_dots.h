@@ -207,7 +207,7 @@ static ALWAYS_INLINE void scaled_dots(const enum od_dtype t, const size_t no, co
 						       a->x + (a->row + r) * a->x_stride + a->col + k, segment - k,
 						       a->mat, scale[o][n - 1], sum[o][r]);
 	}
-	end_sums(no, nr, a, sum);
+	end_sums(no, nr, a, NULL, sum);
 }
 
 static void matmul_scaled(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,

@@ -1,4 +1,4 @@
-/* planes_avx512.h - the 64 exponents of planes_scalar.h as one register. Runs only where od_cpu_expands_bytes.
+/* planes_avx512.h - the 64 exponents of planes_scalar.h as one register. Needs VBMI2, VBMI and GFNI.
  *
  * Shuffles are scarce (one a cycle on Zen 4, as are products of bit matrices; an expansion takes 1.3), so the codes of
  * four groups are brought to bytes together: 3.4 cycles a group in the cache, and 4.6 one by one. */

@@ -3,8 +3,7 @@
  *
  * Weights are quantised along the input dimension: INT8 symmetric (absmax / 127, round to nearest even), one scale per
  * output row or one per group of 64; NF4 (QLoRA, arXiv 2305.14314, appendix E) with absmax scales per block of 64.
- * Scales are f32, or in turn 8-bit codes around their mean (double quantisation, QLoRA section 3). docs/PACK-FORMAT.md
- * has it to the bit. What a product with them is, to the bit and on every CPU:
+ * Scales are f32. docs/PACK-FORMAT.md has it to the bit. What a product with them is, to the bit and on every CPU:
  *
  * Rows as they are (OD_ACT_F32). One scale per output row: the 16 lanes of backend.h over the codes, then times the
  * scale. Grouped: in a group, lane i takes the products k = i (mod 16) in order by fma from 0; then lane = fma(what
@@ -31,7 +30,6 @@
 
 #define OD_QUANT_GROUP 64u /* weights under one scale */
 #define OD_NF4_PIECE 128u  /* weights of a row that are stored together, in 64 bytes */
-#define OD_SCALE_GROUP 256u /* scales under one step of double quantisation, counted over the whole matrix */
 
 extern const float od_nf4_values[16]; /* growing, -1 to 1; [7] is 0 */
 extern const int8_t od_nf4_int8[16];  /* 127 times these, to the nearest: what meets INT8 activations */

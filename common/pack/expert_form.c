@@ -101,7 +101,7 @@ static bool outgrows_cache(const struct od_pack *p)
 int od_pack_choose_form(const struct od_pack *p, const struct od_backend *be, int asked, enum od_form *form,
 			struct od_err *err)
 {
-	bool better = od_backend_likes_planes(be) && suits_kernels(&p->config) && outgrows_cache(p) &&
+	bool better = be->likes_planes && suits_kernels(&p->config) && outgrows_cache(p) &&
 		      od_pack_can_form(p, OD_FORM_PLANES, NULL) == OD_OK;
 
 	*form = better ? OD_FORM_PLANES : OD_FORM_PLAIN;

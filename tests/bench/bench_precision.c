@@ -34,6 +34,8 @@
 #define MAX_VARIANTS (2 * OD_N_PRECISIONS)
 #define MAX_STORES (OD_N_PRECISIONS + 1) /* BF16 in both forms */
 
+static const char *const activation_names[] = { "f32", "int8", NULL }; /* index enum od_activations */
+
 struct options {
 	const char *pack, *precision, *activations, *forms, *prompts;
 	uint64_t prompt_tokens, tokens, runs, threads, seed;
@@ -92,7 +94,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ .kind = OD_ARG_TITLE, .help = "What to measure" },
 		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack made by od-pack (default: $OD_PACK, else "
 		  "/var/lib/od-moe/pack)", 0, 0, NULL },
-		{ "precision", OD_ARG_STRING, &o->precision, "LIST", "of bf16, int8, fp16, int8-g64, nf4, nf4-dq; the first "
+		{ "precision", OD_ARG_STRING, &o->precision, "LIST", "of bf16, int8, fp16, int8-g64, nf4; the first "
 		  "is what others are compared with; default bf16,int8,nf4", 0, 0, NULL },
 		{ "dense-precision", OD_ARG_CHOICE, &o->dense_precision, "NAME", "attention's weights, except with bf16 "
 		  "experts (default: as the experts)", 0, 0, od_precision_names },
@@ -156,7 +158,7 @@ static int plan(struct precision_bench *b, struct od_err *err)
 				   precision, &n_precision, err);
 
 	if (rc == OD_OK)
-		rc = recall_parse_list("activations", o->activations != NULL ? o->activations : "f32", od_activation_names,
+		rc = recall_parse_list("activations", o->activations != NULL ? o->activations : "f32", activation_names,
 				       act, &n_act, err);
 	if (rc == OD_OK)
 		rc = recall_parse_list("resident-form", o->forms != NULL ? o->forms : "bf16", od_form_names, form, &n_form, err);
@@ -188,16 +190,14 @@ static int plan(struct precision_bench *b, struct od_err *err)
 
 static uint64_t mat_bytes(const struct od_mat *w)
 {
-	uint64_t groups = w->grouped || w->dtype == OD_NF4 ? od_quant_groups(w->n_in) : 1, n = w->n_out * groups;
+	uint64_t groups = w->grouped || w->dtype == OD_NF4 ? od_quant_groups(w->n_in) : 1;
 	uint64_t bytes = w->n_out * od_row_bytes(w->dtype, w->n_in);
 
 	if (w->scales.at != NULL)
 		bytes += w->n_out * od_scale_groups(&w->scales, w->n_in) * od_dtype_bytes(w->scales.dtype) +
 			 (w->scales.divisor != NULL ? sizeof(float) : 0);
 	else if (w->scale != NULL)
-		bytes += n * sizeof(float);
-	else if (w->dtype == OD_NF4)
-		bytes += n + (n + OD_SCALE_GROUP - 1) / OD_SCALE_GROUP * sizeof(float);
+		bytes += w->n_out * groups * sizeof(float);
 	return bytes;
 }
 
@@ -455,7 +455,7 @@ static void report_table(const struct precision_bench *b, struct od_report *r, d
 		struct od_stats speed = summary(b, v, tok_per_s, scratch), to_first = summary(b, v, ratio, scratch);
 
 		od_table_row(t, (struct od_cell[]){
-			OD_TEXT(v->name), OD_TEXT(od_activation_names[v->choice.act]), OD_BYTES(v->token_bytes),
+			OD_TEXT(v->name), OD_TEXT(activation_names[v->choice.act]), OD_BYTES(v->token_bytes),
 			OD_REAL(speed.median), OD_REAL(speed.min), OD_REAL(speed.max), OD_REAL(to_first.median),
 			sure ? OD_REAL(to_first.ci_low) : OD_NONE, sure ? OD_REAL(to_first.ci_high) : OD_NONE,
 			OD_REAL(summary(b, v, weights_gbps, scratch).median),
@@ -481,7 +481,7 @@ static void report_runs(const struct precision_bench *b, struct od_report *r)
 
 			od_table_row(t, (struct od_cell[]){
 				OD_INT(run), OD_TEXT(q->name), OD_INT(q->n_ids), OD_TEXT(v->name),
-				OD_TEXT(od_activation_names[v->choice.act]), OD_REAL(tok_per_s(b, v, run)),
+				OD_TEXT(activation_names[v->choice.act]), OD_REAL(tok_per_s(b, v, run)),
 				OD_REAL(membw_gbps(b, v, run)), OD_REAL(same(b, v, run)),
 			});
 		}

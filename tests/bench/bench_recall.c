@@ -26,7 +26,7 @@ struct options {
 	struct odm_engine_args engine;
 	const char *prompts, *precision, *dense_precision, *predictor, *align, *dump, *svg;
 	int sweep; /* index into recall_sweep_names, or -1 */
-	int activations, departure; /* of the shadow; index into their names, or -1 */
+	int departure; /* of the shadow; index into its names, or -1 */
 	uint64_t limit, tokens;
 	struct recall_served_opts sim;
 	bool json, help, served;
@@ -59,12 +59,6 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  "with a cluster one, and only with --local", 0, 0, NULL },
 		{ "dense-precision", OD_ARG_STRING, &o->dense_precision, "LIST", "its attention's weights, say same,bf16 "
 		  "(default: same, as --precision)", 0, 0, NULL },
-		{ "activations", OD_ARG_CHOICE, &o->activations, "A", "its rows before they meet int8 and nf4 weights, f32 "
-		  "(default) or int8", 0, 0, od_activation_names },
-		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "early (default): it runs ahead on its own token; late: it "
-		  "waits for main's", 0, 0, child_departure_names },
-		{ "align", OD_ARG_STRING, &o->align, "LIST", "T<i>_KV<j>: the token every i steps, keys and values every j, "
-		  "0 is never; default T1_KV1; with a cluster one", 0, 0, NULL },
 		{ "predictor", OD_ARG_STRING, &o->predictor, "LIST", "shadow (default), and its rivals in main's "
 		  "process: next-gate, multi-gate, popularity, history, trajectory, random; with a cluster one", 0, 0, NULL },
 		{ "sweep", OD_ARG_CHOICE, &o->sweep, "NAME", "the configurations of a figure of OD-MoE: fig3 (recall against "
@@ -168,8 +162,6 @@ static const char *shadow_kind(const struct options *o)
 		return "precision";
 	if (o->dense_precision != NULL)
 		return "dense-precision";
-	if (o->activations >= 0)
-		return "activations";
 	return o->departure >= 0 ? "departure" : NULL;
 }
 
@@ -210,8 +202,6 @@ static int choose_shadow(struct options *o, struct child_args *a, int *precision
 		child_args_add(a, args, "--precision=%s", od_precision_names[*precision]);
 	if (dense >= 0)
 		child_args_add(a, args, "--dense-precision=%s", od_precision_names[dense]);
-	if (o->activations >= 0)
-		child_args_add(a, args, "--activations=%s", od_activation_names[o->activations]);
 	if (o->departure >= 0)
 		child_args_add(a, args, "--departure=%s", child_departure_names[o->departure]);
 	return OD_OK;
@@ -319,7 +309,7 @@ static int list_choices(const struct options *o, struct od_shadow_choice choice[
 			choice[(*n)++] = (struct od_shadow_choice){
 				.experts = (enum od_precision)(experts[i] + 1),
 				.dense = (enum od_precision)(dense[k] > 0 ? dense[k] : experts[i] + 1),
-				.act = o->activations < 0 ? OD_ACT_F32 : (enum od_activations)o->activations,
+				.act = OD_ACT_F32, /* so that figures do not depend on the CPU */
 			};
 	}
 	return rc;
@@ -373,12 +363,10 @@ static int check_alone(const struct options *o, struct recall_configs *c, struct
 	return rc == OD_OK && o->svg != NULL ? od_plot_check(o->svg, err) : rc;
 }
 
-static void report_setting(const struct recall_run *r, int act, struct od_report *to)
+static void report_setting(const struct recall_run *r, struct od_report *to)
 {
 	od_report_fact(to, "profile", "profile", OD_TEXT(od_profile_names[r->opt.profile - 1]), 0, NULL);
 	od_report_fact(to, "departure", "departure", OD_TEXT(r->opt.early ? "early" : "late"), 0, NULL);
-	if (act >= 0)
-		od_report_fact(to, "activations", "the shadow's rows", OD_TEXT(od_activation_names[act]), 0, NULL);
 	od_report_fact(to, "threads", "threads", OD_INT(r->opt.threads), 0, NULL);
 	if (r->configs->n == 1)
 		od_report_fact(to, "configuration", "configuration", OD_TEXT(r->configs->config[0].name), 0, NULL);
@@ -418,7 +406,7 @@ static int report(const struct recall_run *r, const struct options *o, struct od
 	if (rc == OD_OK)
 		rc = od_report_new(&to, "Recall of expert predictions", err);
 	if (rc == OD_OK) {
-		report_setting(r, o->activations, to);
+		report_setting(r, to);
 		rc = recall_report(&v, to, err);
 	}
 	if (rc == OD_OK) {
@@ -489,7 +477,7 @@ static int run(struct options *o, struct recall_configs *configs, struct od_err 
 
 int od_bench_recall(int argc, char **argv, struct od_err *err)
 {
-	struct options o = { .tokens = DEFAULT_TOKENS, .sweep = -1, .activations = -1, .departure = -1 };
+	struct options o = { .tokens = DEFAULT_TOKENS, .sweep = -1, .departure = -1 };
 	struct recall_configs *configs;
 	int rc = parse(&o, argc, argv, err);
 

@@ -8,7 +8,6 @@ import os
 import struct
 import typing
 from array import array
-from fractions import Fraction
 
 _xxh = ctypes.CDLL("libxxhash.so.0")
 _xxh.XXH3_64bits.restype = ctypes.c_uint64
@@ -31,7 +30,7 @@ PACKED = ["U4B8", "U8B128", "F4_E2M1"]  # published as .weight_packed
 SCALES = {1: "BF16", 2: "F16", 3: "F32", 6: "F8_E4M3", 11: "F8_E8M0"}
 SMALL = ["config.json", "generation_config.json", "model.json", "tokenizer.json", "tokenizer_config.json"]
 MATS = ["gate", "up", "down"]
-PRECISIONS = {"int8": 2, "fp16": 3, "int8-g64": 4, "nf4": 5, "nf4-dq": 6}
+PRECISIONS = {"int8": 2, "fp16": 3, "int8-g64": 4, "nf4": 5}
 NF4 = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
        -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
        0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0]
@@ -528,39 +527,28 @@ class Pack:
 
 
 class Record:
-    """A quantised tensor: .rows, bytes of each; .scales, f32 of each row's groups as they decode; .parts, as stored."""
+    """A quantised tensor: .rows, bytes of each; .scales, f32 of each row's groups."""
 
     def __init__(self, precision, n_out, n_in, data):
         self.precision, self.n_in = precision, n_in
         row = {"fp16": 2 * n_in, "int8": n_in, "int8-g64": n_in}.get(precision, -(-n_in // 128) * 64)
         groups = {"fp16": 0, "int8": 1}.get(precision, -(-n_in // 64))
-        end, self.parts = n_out * row, {}
+        end = n_out * row
         self.rows = [data[i * row:(i + 1) * row] for i in range(n_out)]
 
-        def part(name, form, n):
-            nonlocal end
+        flat = []
+        if groups:
             start = round_up(end + 64, 64)
-            need(not any(data[end:start]), "padding before " + name)
-            end = start + n * struct.calcsize(form)
-            self.parts[name] = list(struct.unpack_from("<%d%s" % (n, form), data, start))
-
-        if precision == "nf4-dq":
-            part("codes", "b", n_out * groups)
-            part("floats", "f", -(-n_out * groups // 256) + 1)
-            *step, mean = self.parts["floats"]
-            flat = [f32(mean + c * step[i // 256]) for i, c in enumerate(self.parts["codes"])]
-        elif groups:
-            part("floats", "f", n_out * groups)
-            flat = self.parts["floats"]
-        else:
-            flat = []
+            need(not any(data[end:start]), "padding before scales")
+            end = start + 4 * n_out * groups
+            flat = list(struct.unpack_from("<%df" % (n_out * groups), data, start))
         need(len(data) == round_up(end + 64, PAGE) and not any(data[end:]), "padding of a record")
         self.scales = [flat[i * groups:(i + 1) * groups] for i in range(n_out)]
 
     def codes(self, r):
         """Of a row, without what fills up its last piece."""
         raw = self.rows[r]
-        if not self.precision.startswith("nf4"):
+        if not self.precision == "nf4":
             return list(struct.unpack("<%d%s" % (self.n_in, "e" if self.precision == "fp16" else "b"), raw))
         out = []
         for at in range(0, len(raw), 64):
@@ -574,7 +562,7 @@ class Record:
         if self.precision == "fp16":
             return self.codes(r)
         group = self.n_in if self.precision == "int8" else 64
-        value = NF4.__getitem__ if self.precision.startswith("nf4") else float
+        value = NF4.__getitem__ if self.precision == "nf4" else float
         return [value(c) * self.scales[r][i // group] for i, c in enumerate(self.codes(r))]
 
 
@@ -600,7 +588,7 @@ def to_int8(values, scale):
 
 
 def quantise(precision, row):
-    """One row: codes (fp16: the bytes) and f32 scales, for nf4-dq those before they are quantised in turn."""
+    """One row: codes (fp16: the bytes) and f32 scales."""
     if precision == "fp16":
         return struct.pack("<%de" % len(row), *row), []
     codes, scales = [], []
@@ -616,17 +604,3 @@ def quantise(precision, row):
             near = [f32(w / absmax) if absmax else 0.0 for w in group]
             codes += [min(range(16), key=lambda k: abs(v - NF4[k])) for v in near]
     return codes, scales
-
-
-def quantise_scales(scales):
-    """int8 codes, then the floats that are stored: steps and mean."""
-    total = 0.0
-    for s in scales:
-        total += s
-    mean, codes, steps = f32(total / len(scales)), [], []
-    for at in range(0, len(scales), 256):
-        d = [f32(s - mean) for s in scales[at:at + 256]]
-        steps.append(f32(max(map(abs, d)) / 127))
-        for c in to_int8(d, steps[-1]):
-            codes.append(c + 1 if Fraction(mean) + c * Fraction(steps[-1]) < 0 else c)
-    return codes, steps + [mean]

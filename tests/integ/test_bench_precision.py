@@ -7,7 +7,7 @@ import os
 import statistics
 
 PROMPTS = "tests/bench/prompts.jsonl"
-ALL = ("bf16", "fp16", "int8", "int8-g64", "nf4", "nf4-dq")
+ALL = ("bf16", "fp16", "int8", "int8-g64", "nf4")
 with open(os.path.join(CHECKPOINT, "config.json")) as f:
     CONFIG = json.load(f)
 _shadows = False
@@ -16,7 +16,7 @@ _shadows = False
 def all_shadows():
     global _shadows
     if not _shadows:
-        tool("od-pack", "shadow", pack(), "fp16,int8-g64,nf4,nf4-dq")
+        tool("od-pack", "shadow", pack(), "fp16,int8-g64,nf4")
         _shadows = True
     return pack()
 
@@ -36,15 +36,13 @@ def close(a, b):
 
 
 def matrix_bytes(precision, n_out, n_in):
-    """From PACK-FORMAT.md: what is left of a record without its padding and NF4's mean."""
+    """From PACK-FORMAT.md: what is left of a record without its padding."""
     groups = -(-n_in // 64)
-    data = n_out * (-(-n_in // 128) * 64 if precision.startswith("nf4") else n_in * (2 if "16" in precision else 1))
+    data = n_out * (-(-n_in // 128) * 64 if precision == "nf4" else n_in * (2 if "16" in precision else 1))
     if precision in ("bf16", "fp16"):
         return data
     if precision == "int8":
         return data + 4 * n_out
-    if precision == "nf4-dq":
-        return data + n_out * groups + 4 * -(-n_out * groups // 256)
     return data + 4 * n_out * groups
 
 
@@ -83,7 +81,7 @@ def every_precision_in_turns():
     want = [("bf16", "f32"), ("fp16", "f32")] + [(p, a) for p in ALL[2:] for a in ("f32", "int8")]
     assert [(p["precision"], p["activations"]) for p in r["precisions"]] == want
     assert (r["baseline"], r["runs"], r["tokens"], r["temperature"]) == ("bf16", 3, 12, 0)
-    assert [u["prompt"] for u in r["by_run"][::10]] == ["p16-00", "p128-00", "p16-01"]
+    assert [u["prompt"] for u in r["by_run"][::8]] == ["p16-00", "p128-00", "p16-01"]
     check_sums(r, 3)
     for p in r["precisions"]:
         assert p["bytes_per_token"] == bytes_of_a_token(p["precision"], p["precision"]), p
@@ -94,9 +92,9 @@ def every_precision_in_turns():
 
 @test
 def attention_in_another_precision():
-    r = bench("--precision", "nf4,bf16,nf4-dq", "--dense-precision", "int8", "--prompt-tokens", 5, "--tokens", 4,
+    r = bench("--precision", "nf4,bf16,fp16", "--dense-precision", "int8", "--prompt-tokens", 5, "--tokens", 4,
               "--runs", 2, "--profile", "bf16", "--threads", 1, "--cpu", "scalar")
-    assert [p["precision"] for p in r["precisions"]] == ["nf4+int8", "bf16", "nf4-dq+int8"]
+    assert [p["precision"] for p in r["precisions"]] == ["nf4+int8", "bf16", "fp16+int8"]
     assert (r["baseline"], r["threads"], r["kernels"], r["profile"]) == ("nf4+int8", 1, "scalar", "bf16")
     assert r["temperature"] == 0.8 and all(u["prompt_tokens"] == 5 for u in r["by_run"])
     check_sums(r, 2)
@@ -121,7 +119,7 @@ def experts_in_either_form():
 
 @test
 def every_kernel_set_finds_the_same_tokens():
-    args = ("--precision", "nf4,int8,nf4-dq", "--activations", "int8,f32", "--prompts", PROMPTS, "--tokens", 8,
+    args = ("--precision", "nf4,int8,int8-g64", "--activations", "int8,f32", "--prompts", PROMPTS, "--tokens", 8,
             "--runs", 2)
     best, scalar = bench(*args), bench(*args, "--cpu", "scalar")
     assert scalar["kernels"] == "scalar"
@@ -147,8 +145,8 @@ def wrong_lists():
     with open(empty, "w") as f:
         f.write('{"name": "nobody", "ids": []}\n')
     assert refused("at least one token id", "--prompts", empty) == 1
-    os.remove(os.path.join(all_shadows(), "shadow-nf4-dq.bin"))
-    assert refused("nf4-dq", "--precision", "nf4-dq") == 1
+    os.remove(os.path.join(all_shadows(), "shadow-int8-g64.bin"))
+    assert refused("int8-g64", "--precision", "int8-g64") == 1
 
 
 @test

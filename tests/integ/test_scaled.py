@@ -122,7 +122,7 @@ def shadows_are_those_of_the_twin():
         return raw[:8], raw[16:48], raw[80:]
 
     for name in OF:
-        precisions = ["int8"] if name not in ("nvfp4", "mixed") else ["int8", "nf4-dq", "fp16"]
+        precisions = ["int8"] if name not in ("nvfp4", "mixed") else ["int8", "nf4", "fp16"]
         for pack in packs(name):
             tool("od-pack", "shadow", pack, ",".join(precisions))
             tool("od-pack", "verify", pack)

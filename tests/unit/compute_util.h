@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/compute/backend.h"
+#include "common/compute/cpu_tables.h"
 
 static inline uint64_t random_u64(uint64_t *seed) /* splitmix64 */
 {
@@ -171,31 +171,53 @@ static inline struct fenced fenced_new(size_t n)
 	return f;
 }
 
-/* The table named by a test's state (enum od_cpu *), or NULL after skip(). */
+/* A table that a test is about. bare: as on a processor that has no more than the table cannot do without. */
+struct table_choice {
+	enum od_cpu cpu;
+	bool bare;
+	struct od_backend table; /* when bare */
+};
+
+/* The table of a test's state (struct table_choice), or NULL after skip(). */
 static inline const struct od_backend *table_of(void **state)
 {
+	struct table_choice *c = *state;
 	const struct od_backend *be;
+	struct od_cpu_features f;
 	struct od_err err;
-	int rc = od_backend_cpu(&be, *(enum od_cpu *)*state, OD_PROFILE_BF16, &err);
+	int rc = od_backend_cpu(&be, c->cpu, OD_PROFILE_BF16, &err);
 
 	if (rc == OD_ERR_UNSUPPORTED) {
 		print_message("# %s\n", err.msg);
 		skip();
 	}
 	assert_int_equal(rc, OD_OK);
-	assert_string_equal(be->name, od_cpu_names[*(enum od_cpu *)*state]);
-	return be;
+	assert_string_equal(be->name, od_cpu_names[c->cpu]);
+	if (!c->bare)
+		return be;
+	f = od_cpu_features();
+	f.vnni = f.vbmi2 = f.neon_dot = false;
+	c->table = od_cpu_table(c->cpu, &f);
+	return &c->table;
 }
 
-/* One test for each table that this kind of processor can have; one that it lacks is skipped. */
-#define ON_TABLE(f, cpu) { #f " " #cpu, f, NULL, NULL, &cpu_##cpu }
-static enum od_cpu cpu_scalar = OD_CPU_SCALAR;
+/* One test for each table that this kind of processor can have; one that it lacks is skipped. On bare ones, too: tests of
+ * what more instructions bring other kernels for. */
+#define ON_TABLE(f, cpu) { #f " " #cpu, f, NULL, NULL, &table_##cpu }
+static struct table_choice table_scalar = { .cpu = OD_CPU_SCALAR };
 #ifdef __aarch64__
-static enum od_cpu cpu_neon = OD_CPU_NEON;
+static struct table_choice table_neon = { .cpu = OD_CPU_NEON };
 #define ON_ALL_TABLES(f) ON_TABLE(f, scalar), ON_TABLE(f, neon)
+#define BARE_TABLES static struct table_choice table_bare_neon = { .cpu = OD_CPU_NEON, .bare = true }
+#define ON_BARE_TABLES(f) ON_TABLE(f, bare_neon)
 #else
-static enum od_cpu cpu_avx2 = OD_CPU_AVX2, cpu_avx512 = OD_CPU_AVX512, cpu_avx512bf16 = OD_CPU_AVX512_BF16;
+static struct table_choice table_avx2 = { .cpu = OD_CPU_AVX2 }, table_avx512 = { .cpu = OD_CPU_AVX512 },
+			   table_avx512bf16 = { .cpu = OD_CPU_AVX512_BF16 };
 #define ON_ALL_TABLES(f) ON_TABLE(f, scalar), ON_TABLE(f, avx2), ON_TABLE(f, avx512), ON_TABLE(f, avx512bf16)
+#define BARE_TABLES \
+	static struct table_choice table_bare_avx512 = { .cpu = OD_CPU_AVX512, .bare = true }, \
+				   table_bare_avx512bf16 = { .cpu = OD_CPU_AVX512_BF16, .bare = true }
+#define ON_BARE_TABLES(f) ON_TABLE(f, bare_avx512), ON_TABLE(f, bare_avx512bf16)
 #endif
 
 #endif

@@ -153,13 +153,6 @@ static const float qt_scale[] = {
 	0x1.02ef240000000p-7f, 0x1.2e4fcc0000000p-3f,
 };
 
-static const int8_t qt_scale_code[] = {
-	-99, -91, 122, 118, -51, 20, 33, 47, -28, -18, 100, 24, -63, -2, 12, 24, -38, -68, 115, 27,
-};
-
-#define QT_STEP 0x1.c168460000000p-10f
-#define QT_MEAN 0x1.37b9b40000000p-2f
-
 static const float qt_y_group[] = {
 	0x1.6669000000000p+9f, -0x1.1979320000000p+8f, -0x1.9bd0740000000p+8f, 0x1.588f480000000p+7f, 0x1.3c588c0000000p+10f, 0x1.0f044c0000000p+6f,
 	-0x1.514c3a0000000p+8f, -0x1.ed8d180000000p+9f, -0x1.548a2c0000000p+8f, -0x1.14fe940000000p+6f,
@@ -168,11 +161,6 @@ static const float qt_y_group[] = {
 static const float qt_y_nf4[] = {
 	0x1.5b20740000000p-1f, 0x1.0f4a860000000p-1f, -0x1.be1e780000000p+1f, -0x1.2799300000000p+2f, 0x1.f7b7500000000p+1f, 0x1.2df63c0000000p+1f,
 	-0x1.3bd7de0000000p+1f, 0x1.376d3e0000000p+1f, 0x1.6138280000000p-1f, 0x1.158fcc0000000p+1f,
-};
-
-static const float qt_y_codes[] = {
-	0x1.f1c7e00000000p+0f, 0x1.d50a980000000p-2f, -0x1.9acde00000000p-1f, -0x1.5b39600000000p+1f, -0x1.b9e8000000000p-8f, 0x1.cc5cdc0000000p-2f,
-	0x1.fea2e00000000p-2f, -0x1.d2a8ac0000000p+1f, 0x1.5820300000000p-4f, -0x1.4b74bc0000000p+0f,
 };
 
 static const float qt_y8_row[] = {
@@ -188,10 +176,5 @@ static const float qt_y8_group[] = {
 static const float qt_y8_nf4[] = {
 	0x1.542d0c0000000p-1f, 0x1.0847e80000000p-1f, -0x1.b939040000000p+1f, -0x1.2a91e00000000p+2f, 0x1.fd16300000000p+1f, 0x1.2e9b0e0000000p+1f,
 	-0x1.3be1c00000000p+1f, 0x1.398b600000000p+1f, 0x1.5eb5cc0000000p-1f, 0x1.15ffd20000000p+1f,
-};
-
-static const float qt_y8_codes[] = {
-	0x1.efa7340000000p+0f, 0x1.e986cc0000000p-2f, -0x1.9363880000000p-1f, -0x1.5d887c0000000p+1f, 0x1.ba48000000000p-8f, 0x1.d532480000000p-2f,
-	0x1.0052900000000p-1f, -0x1.d042e40000000p+1f, 0x1.4c0f600000000p-4f, -0x1.4b57ce0000000p+0f,
 };
 

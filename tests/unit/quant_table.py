@@ -110,9 +110,6 @@ def main():
     int8 = [[rng.randint(-128, 127) for _ in range(N_IN)] for _ in range(N_OUT)]
     codes = [[rng.randint(0, 15) for _ in range(N_IN)] for _ in range(N_OUT)]
     scale = [abs(real(rng, 1)) for _ in range(N_OUT * GROUPS)]
-    scale_code = [rng.randint(-128, 127) for _ in range(N_OUT * GROUPS)]
-    step, mean = f32(F(rng.uniform(0.001, 0.002))), f32(F(rng.uniform(0.3, 0.4)))
-    decoded = [f32(f32(c * step) + mean) for c in scale_code]
 
     print("/* Made by quant_table.py. */")
     print("enum { QT_IN = %d, QT_OUT = %d, QT_ROWS = %d };\n" % (N_IN, N_OUT, N_ROWS))
@@ -120,18 +117,15 @@ def main():
     print_bytes("int8_t", "qt_int8", sum(int8, []))
     print_bytes("uint8_t", "qt_nf4", b"".join(pack_nf4(c) for c in codes))
     print_reals("qt_scale", scale)
-    print_bytes("int8_t", "qt_scale_code", scale_code)
-    print("#define QT_STEP %sf\n#define QT_MEAN %sf\n" % (float(step).hex(), float(mean).hex()))
 
     int8 = [[F(v) for v in r] for r in int8]
     codes = [[NF4[c] for c in r] for r in codes]
     grouped = [scale[GROUPS * o:GROUPS * o + GROUPS] for o in range(N_OUT)]
-    coded = [decoded[GROUPS * o:GROUPS * o + GROUPS] for o in range(N_OUT)]
-    for name, values, scales in (("group", int8, grouped), ("nf4", codes, grouped), ("codes", codes, coded)):
+    for name, values, scales in (("group", int8, grouped), ("nf4", codes, grouped)):
         print_reals("qt_y_" + name, [dot_f32(v, s, r) for r in x for v, s in zip(values, scales)])
     # One scale per output row: the first of those.
     for name, values, scales in (("row", int8, [[s] * GROUPS for s in scale[:N_OUT]]), ("group", int8, grouped),
-                                 ("nf4", codes, grouped), ("codes", codes, coded)):
+                                 ("nf4", codes, grouped)):
         print_reals("qt_y8_" + name, [dot_int8(v, s, r, values is codes) for r in x for v, s in zip(values, scales)])
 
 

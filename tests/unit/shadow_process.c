@@ -65,15 +65,16 @@ void read_all(int fd, char *text, size_t size)
 	close(fd);
 }
 
-const struct od_shadow_choice bf16 = { OD_PRECISION_BF16, OD_PRECISION_BF16, OD_ACT_F32, OD_FORM_PLAIN };
-const struct od_shadow_choice int8 = { OD_PRECISION_INT8, OD_PRECISION_INT8, OD_ACT_F32, OD_FORM_PLAIN };
+enum od_cpu shadow_cpu = OD_CPU_AUTO;
+const struct od_shadow_choice bf16 = { OD_PRECISION_BF16, OD_PRECISION_BF16, OD_ACT_FASTER, OD_FORM_PLAIN };
+const struct od_shadow_choice int8 = { OD_PRECISION_INT8, OD_PRECISION_INT8, OD_ACT_FASTER, OD_FORM_PLAIN };
 
 pid_t start_limited(const struct od_shadow_choice *c, const char *departure, const char *limit, uint16_t *port)
 {
 	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--precision", od_precision_names[c->experts - 1],
 				     "--departure", departure, "--port", "0", "--ready-fd", "3", "--die-with-parent",
-				     "--threads", "2", "--quiet", "--memory-limit", limit, "--activations",
-				     od_activation_names[c->act],
+				     "--threads", "2", "--quiet", "--memory-limit", limit, "--cpu",
+				     od_cpu_names[shadow_cpu],
 				     /* Not said when it is the same. */
 				     c->dense != c->experts ? "--dense-precision" : NULL, od_precision_names[c->dense - 1],
 				     NULL };
@@ -113,7 +114,7 @@ int make_pack(void **state)
 	char checkpoint[96];
 	const char *const synth[] = { "od-bench", "synth", checkpoint, "--preset", "tiny", "--ctx", "256", "--json", NULL };
 	const char *const do_pack[] = { "od-pack", checkpoint, pack_dir, "--threads", "1", "--shadow",
-				       "int8,fp16,int8-g64,nf4,nf4-dq", NULL };
+				       "int8,fp16,int8-g64,nf4", NULL };
 	struct od_err err;
 	char text[4096];
 	int errors;

@@ -209,6 +209,29 @@ static void backend_choice(void **state)
 	assert_null(od_profile_names[OD_PROFILE_BF16]);
 }
 
+/* Composed tables lack no kernel. */
+static void tables_are_whole(void **state)
+{
+	const size_t first = offsetof(struct od_backend, matmul), n = (sizeof(struct od_backend) - first) / sizeof(void (*)(void));
+	const struct od_cpu_features f = od_cpu_features();
+
+	(void)state;
+	for (enum od_cpu cpu = OD_CPU_SCALAR; cpu <= OD_CPU_NEON; cpu++) {
+		const struct od_backend *be;
+		void (*kernel[sizeof(struct od_backend) / sizeof(void *)])(void);
+
+		if (od_backend_cpu(&be, cpu, OD_PROFILE_BF16, NULL) != OD_OK)
+			continue;
+		assert_true(od_cpu_has(&f, cpu));
+		assert_string_equal(be->name, od_cpu_names[cpu]);
+		assert_string_equal(be->kernel_class, cpu == OD_CPU_AVX512_BF16 ? "bf16dot" : "fma16");
+		assert_int_equal(be->nf4_likes_int8, cpu == OD_CPU_AVX2);
+		memcpy(kernel, (const char *)be + first, n * sizeof(*kernel));
+		for (size_t i = 0; i < n; i++)
+			assert_true(kernel[i] != NULL);
+	}
+}
+
 /* The same bits with any number of threads, and they are those of the contract. */
 static void matmul_over_threads(void **state)
 {
@@ -253,6 +276,7 @@ int main(void)
 		cmocka_unit_test(exp_against_table),
 		cmocka_unit_test(exp_everywhere),
 		cmocka_unit_test(backend_choice),
+		cmocka_unit_test(tables_are_whole),
 		ON_ALL_TABLES(matmul_over_threads),
 	};
 

@@ -2,6 +2,8 @@
 #include "common/base/mem.h"
 #include "tests/unit/compute_util.h"
 
+BARE_TABLES;
+
 #define UNTOUCHED 0x1.6dp+11f
 
 struct shape {
@@ -93,8 +95,8 @@ static void check(const struct od_backend *be, struct data *d, const struct shap
 
 	snprintf(what, sizeof(what), "%s: %zu x %zu, chunks of %zu, %zu rows, outputs [%zu, %zu)", be->name, s->n_out, s->n_in,
 		 s->chunk_rows, s->n_rows, s->o_begin, s->o_end);
-	be->matmul(&d->plain, d->x, s->x_stride, d->want, s->y_stride, s->n_rows, s->o_begin, s->o_end);
-	be->matmul(&d->coded, d->x, s->x_stride, d->y, s->y_stride, s->n_rows, s->o_begin, s->o_end);
+	od_matmul_part(be, &d->plain, d->x, s->x_stride, d->want, s->y_stride, s->n_rows, s->o_begin, s->o_end);
+	od_matmul_part(be, &d->coded, d->x, s->x_stride, d->y, s->y_stride, s->n_rows, s->o_begin, s->o_end);
 	assert_bits(what, d->y, d->want, d->y_len);
 }
 
@@ -209,33 +211,57 @@ extern struct {
 extern unsigned __cpu_features2[1];
 
 /* noipa: the compiler takes its own name of the variables for another than the one above. */
-static __attribute__((noipa)) bool has_all(void)
+static __attribute__((noipa)) bool has_vbmi2(void)
 {
 	return __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni");
+}
+
+static __attribute__((noipa)) bool has_vnni(void)
+{
+	return __builtin_cpu_supports("avx512vnni");
+}
+
+/* A table of a processor with f, and AVX2's: which kernels have both? */
+static void assert_composed(const struct od_cpu_features *f)
+{
+	const struct od_backend t = od_cpu_table(OD_CPU_AVX512, f), avx2 = od_cpu_table(OD_CPU_AVX2, f);
+
+	assert_true(f->vbmi2 == has_vbmi2() && f->vnni == has_vnni());
+	assert_int_equal(t.likes_planes, f->vbmi2);
+	assert_int_equal(t.planes_decode != avx2.planes_decode, f->vbmi2);
+	assert_int_equal(t.planes_merge != avx2.planes_merge, f->vbmi2);
+	assert_int_equal(t.merge_bf16 != avx2.merge_bf16, f->vbmi2);
+	assert_int_equal(t.matmul_scaled != avx2.matmul_scaled, f->vbmi2);
+	assert_int_equal(t.matmul_planes != od_matmul_merged, f->vbmi2);
+	assert_int_equal(t.matmul_int8 != avx2.matmul_int8, f->vnni);
+	assert_true(t.matmul != avx2.matmul && t.matmul_bf16 != avx2.matmul_bf16 && t.add_bf16 != avx2.add_bf16);
 }
 
 /* A virtual machine may hide one of the instruction sets that come together, and then nobody may use it. */
 static void what_is_hidden_is_not_used(void **state)
 {
 	unsigned *const words[] = { &__cpu_model.features, __cpu_features2 };
-	const struct od_backend *be;
-	size_t n_hidden = 0;
+	struct od_cpu_features f = od_cpu_features();
+	size_t n_hidden = 0, n_without_avx512 = 0;
 
 	(void)state;
-	if (od_backend_cpu(&be, OD_CPU_AVX512, OD_PROFILE_F32, NULL) != OD_OK || !has_all())
+	if (!f.vbmi2 || !f.vnni)
 		skip();
 	for (unsigned i = 0; i < 64; i++) {
 		const unsigned found = *words[i / 32];
-		bool has, likes;
 
 		*words[i / 32] &= ~(1u << i % 32);
-		has = has_all();
-		likes = od_backend_likes_planes(be);
+		f = od_cpu_features();
+		if (f.avx512)
+			assert_composed(&f);
+		else
+			assert_false(f.vbmi2 || f.vnni || f.bf16);
 		*words[i / 32] = found;
-		assert_int_equal(likes, has);
-		n_hidden += !has;
+		n_hidden += f.avx512 && !(f.vbmi2 && f.vnni);
+		n_without_avx512 += !f.avx512;
 	}
-	assert_int_equal(n_hidden, 3);
+	assert_int_equal(n_hidden, 3 + 1);
+	assert_int_equal(n_without_avx512, 2 + 4);
 }
 #endif
 
@@ -249,6 +275,8 @@ int main(void)
 		ON_ALL_TABLES(many_rows),
 		ON_ALL_TABLES(every_weight),
 		ON_ALL_TABLES(over_threads),
+		ON_BARE_TABLES(same_bits),
+		ON_BARE_TABLES(many_rows),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

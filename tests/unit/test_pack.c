@@ -232,8 +232,6 @@ static double weight_of(const struct od_mat *m, size_t row, size_t i)
 
 	if (m->scale != NULL)
 		scale = (double)m->scale[m->grouped ? group : row];
-	else if (m->codes.code != NULL)
-		scale = (double)m->codes.mean + m->codes.code[group] * (double)m->codes.step[group / OD_SCALE_GROUP];
 	if (m->dtype == OD_F16)
 		return (double)od_f16_f32(((const uint16_t *)m->data)[row * m->n_in + i]);
 	if (m->dtype == OD_INT8)
@@ -246,16 +244,15 @@ static double weight_of(const struct od_mat *m, size_t row, size_t i)
 
 struct precision_facts {
 	enum od_dtype dtype;
-	bool grouped, codes;
+	bool grouped;
 	double error; /* of a weight at most, over the largest of its row */
 };
 
 static const struct precision_facts facts[] = {
-	[OD_PRECISION_INT8] = { OD_INT8, false, false, 0.5 / 127 },
-	[OD_PRECISION_FP16] = { OD_F16, false, false, 0x1p-11 },
-	[OD_PRECISION_INT8_G64] = { OD_INT8, true, false, 0.5 / 127 },
-	[OD_PRECISION_NF4] = { OD_NF4, true, false, 0.152 },
-	[OD_PRECISION_NF4_DQ] = { OD_NF4, true, true, 0.17 },
+	[OD_PRECISION_INT8] = { OD_INT8, false, 0.5 / 127 },
+	[OD_PRECISION_FP16] = { OD_F16, false, 0x1p-11 },
+	[OD_PRECISION_INT8_G64] = { OD_INT8, true, 0.5 / 127 },
+	[OD_PRECISION_NF4] = { OD_NF4, true, 0.152 },
 };
 
 static void assert_quantised(const struct od_mat *m, enum od_precision precision, enum od_activations act,
@@ -269,8 +266,7 @@ static void assert_quantised(const struct od_mat *m, enum od_precision precision
 	assert_int_equal(m->n_in, t->n_in);
 	assert_int_equal(m->act, act);
 	assert_int_equal(m->grouped, f->grouped);
-	assert_int_equal(m->codes.code != NULL, f->codes);
-	assert_int_equal(m->scale == NULL, f->codes || f->dtype == OD_F16);
+	assert_int_equal(m->scale == NULL, f->dtype == OD_F16);
 	assert_int_equal((uintptr_t)m->data % OD_PAD_BYTES, 0);
 	for (size_t r = 0; r < m->n_out; r++) {
 		double most = 0;
@@ -351,7 +347,7 @@ static void test_shadow_names(void **state)
 {
 	const struct od_shadow_choice one = { OD_PRECISION_NF4, OD_PRECISION_NF4, OD_ACT_F32, OD_FORM_PLAIN };
 	const struct od_shadow_choice two = { OD_PRECISION_INT8_G64, OD_PRECISION_BF16, OD_ACT_F32, OD_FORM_PLAIN };
-	const struct od_shadow_choice odd[] = { { (enum od_precision)7, OD_PRECISION_INT8, OD_ACT_F32, OD_FORM_PLAIN },
+	const struct od_shadow_choice odd[] = { { (enum od_precision)6, OD_PRECISION_INT8, OD_ACT_F32, OD_FORM_PLAIN },
 						{ OD_PRECISION_INT8, (enum od_precision)0, OD_ACT_F32, OD_FORM_PLAIN } };
 	char text[OD_SHADOW_CHOICE_CHARS];
 	struct od_shadow_store *s;

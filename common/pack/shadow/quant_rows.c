@@ -147,37 +147,10 @@ int od_quant_rows(enum od_precision precision, const struct od_mat *rows, void *
 			if (quant_fp16(scratch, n_in, (uint16_t *)(void *)dst) >= F16_INF)
 				return OD_ERR_UNSUPPORTED;
 			break;
-		case OD_PRECISION_NF4:
-		case OD_PRECISION_NF4_DQ: quant_nf4_row(scratch, n_in, limit, scale, (uint8_t *)dst); break;
+		case OD_PRECISION_NF4: quant_nf4_row(scratch, n_in, limit, scale, (uint8_t *)dst); break;
 		case OD_PRECISION_BF16: return OD_ERR_INTERNAL; /* has no file */
 		}
 	}
 	*bad_row = 0;
 	return OD_OK;
-}
-
-static void quant_scale_group(const float *scale, size_t n, float mean, int8_t *code, float *step)
-{
-	float most = 0;
-
-	for (size_t i = 0; i < n; i++)
-		most = fmaxf(most, fabsf(scale[i] - mean));
-	*step = most / 127.0f;
-	for (size_t i = 0; i < n; i++) {
-		code[i] = (int8_t)(*step > 0 ? round_to_127((scale[i] - mean) / *step) : 0.0f);
-		/* A negative scale would turn the signs of its weights. The product is exact in f64, so the sum's sign is. */
-		if ((double)mean + code[i] * (double)*step < 0)
-			code[i]++;
-	}
-}
-
-void od_quant_scales(const float *scale, size_t n, int8_t *code, float *step, float *mean)
-{
-	double sum = 0;
-
-	for (size_t i = 0; i < n; i++)
-		sum += (double)scale[i];
-	*mean = (float)(sum / (double)n);
-	for (size_t i = 0; i < n; i += OD_SCALE_GROUP)
-		quant_scale_group(scale + i, n - i < OD_SCALE_GROUP ? n - i : OD_SCALE_GROUP, *mean, code + i, step++);
 }

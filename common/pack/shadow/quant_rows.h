@@ -11,8 +11,4 @@
 OD_MUST_CHECK int od_quant_rows(enum od_precision precision, const struct od_mat *rows, void *data, float *scale,
 				float *scratch, size_t *bad_row);
 
-/* Double quantisation of a whole matrix's scales (finite, not negative): code [n], step [n / OD_SCALE_GROUP, rounded
- * up]. mean + code * step is never negative. */
-void od_quant_scales(const float *scale, size_t n, int8_t *code, float *step, float *mean);
-
 #endif

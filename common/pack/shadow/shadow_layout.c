@@ -10,11 +10,11 @@
 
 #define N_ATTN 4 /* q, k, v, o */
 
-const char *const od_precision_names[] = { "bf16", "int8", "fp16", "int8-g64", "nf4", "nf4-dq", NULL };
+const char *const od_precision_names[] = { "bf16", "int8", "fp16", "int8-g64", "nf4", NULL };
 const char *const od_shadow_file_names[] = { NULL, "shadow-int8.bin", "shadow-fp16.bin", "shadow-int8-g64.bin",
-					     "shadow-nf4.bin", "shadow-nf4-dq.bin" };
+					     "shadow-nf4.bin" };
 const char *const od_shadow_temp_names[] = { NULL, "shadow-int8.bin.tmp", "shadow-fp16.bin.tmp", "shadow-int8-g64.bin.tmp",
-					     "shadow-nf4.bin.tmp", "shadow-nf4-dq.bin.tmp" };
+					     "shadow-nf4.bin.tmp" };
 
 /* ---- sets ---- */
 
@@ -33,7 +33,7 @@ int od_shadow_set_parse(const char *text, unsigned *set, struct od_err *err)
 		if (p > OD_N_PRECISIONS) {
 			*set = 0;
 			return od_fail(err, OD_ERR_ARG, "shadow precisions: expected none, or some of int8, fp16, int8-g64, "
-				       "nf4, nf4-dq with commas between them, found \"%.*s\"%s", (int)len, at,
+				       "nf4 with commas between them, found \"%.*s\"%s", (int)len, at,
 				       len == 4 && strncmp(at, "bf16", len) == 0 ? " (the pack itself is that)" : "");
 		}
 		*set |= OD_SHADOW_BIT(p);
@@ -64,8 +64,7 @@ uint64_t od_shadow_row_bytes(enum od_precision precision, uint64_t n_in)
 	case OD_PRECISION_INT8_G64: return n_in;
 	case OD_PRECISION_BF16:
 	case OD_PRECISION_FP16: return 2 * n_in;
-	case OD_PRECISION_NF4:
-	case OD_PRECISION_NF4_DQ: return od_nf4_row_bytes(n_in);
+	case OD_PRECISION_NF4: return od_nf4_row_bytes(n_in);
 	}
 	return 0;
 }
@@ -77,35 +76,21 @@ uint64_t od_shadow_row_scales(enum od_precision precision, uint64_t n_in)
 	case OD_PRECISION_FP16: return 0;
 	case OD_PRECISION_INT8: return 1;
 	case OD_PRECISION_INT8_G64:
-	case OD_PRECISION_NF4:
-	case OD_PRECISION_NF4_DQ: return od_quant_groups(n_in);
+	case OD_PRECISION_NF4: return od_quant_groups(n_in);
 	}
 	return 0;
 }
 
-/* Where the next part stands: behind 64 bytes of padding at least, so that vector loads may run over. */
-static uint64_t next_part(uint64_t end)
-{
-	return od_round_up(end + OD_PAD_BYTES, OD_PAD_BYTES);
-}
-
+/* Scales stand behind 64 bytes of padding at least, so that vector loads may run over. */
 struct od_shadow_parts od_shadow_parts(enum od_precision precision, uint64_t n_out, uint64_t n_in)
 {
-	uint64_t scales = n_out * od_shadow_row_scales(precision, n_in), end;
-	struct od_shadow_parts p = { .data_bytes = n_out * od_shadow_row_bytes(precision, n_in) };
+	struct od_shadow_parts p = {
+		.data_bytes = n_out * od_shadow_row_bytes(precision, n_in),
+		.n_scales = n_out * od_shadow_row_scales(precision, n_in),
+	};
 
-	end = p.data_bytes;
-	if (precision == OD_PRECISION_NF4_DQ) {
-		p.code_at = next_part(end);
-		p.n_codes = scales;
-		end = p.code_at + scales;
-		scales = (scales + OD_SCALE_GROUP - 1) / OD_SCALE_GROUP + 1;
-	}
-	p.float_at = next_part(end);
-	p.n_floats = scales;
-	if (scales > 0)
-		end = p.float_at + scales * sizeof(float);
-	p.bytes = od_region_end(end);
+	p.scale_at = od_round_up(p.data_bytes + OD_PAD_BYTES, OD_PAD_BYTES);
+	p.bytes = od_region_end(p.n_scales > 0 ? p.scale_at + p.n_scales * sizeof(float) : p.data_bytes);
 	return p;
 }
 

@@ -19,16 +19,17 @@ enum od_precision {
 	OD_PRECISION_FP16 = 3,
 	OD_PRECISION_INT8_G64 = 4,
 	OD_PRECISION_NF4 = 5,
-	OD_PRECISION_NF4_DQ = 6, /* its scales are codes */
+	/* 6 was nf4-dq: NF4 whose scales were quantised, too. */
 };
-#define OD_N_PRECISIONS 6
+#define OD_N_PRECISIONS 5
 extern const char *const od_precision_names[];	 /* index precision - 1; ends with NULL */
 extern const char *const od_shadow_file_names[]; /* the same; "shadow-int8.bin"; NULL for BF16 */
 extern const char *const od_shadow_temp_names[]; /* the same, while the file is being written */
+#define OD_SHADOW_OLD_NAME "shadow-nf4-dq.bin"	 /* may be left in a pack of before; nothing reads it */
 
 /* Sets of precisions that have files: bit (1 << precision). */
 #define OD_SHADOW_BIT(precision) (1u << (precision))
-#define OD_SHADOW_ALL 0x7cu
+#define OD_SHADOW_ALL 0x3cu
 /* "int8,nf4", or "none". OD_ERR_ARG says which names there are. */
 OD_MUST_CHECK int od_shadow_set_parse(const char *text, unsigned *set, struct od_err *err);
 const char *od_shadow_set_text(unsigned set, char *buf, size_t size); /* the reverse; returns buf */
@@ -54,8 +55,7 @@ _Static_assert(sizeof(struct od_disk_shadow) == 128 && sizeof(struct od_disk_sha
 /* What a record (one quantised tensor) consists of; offsets from its start. What a precision does not have is empty. */
 struct od_shadow_parts {
 	uint64_t data_bytes;
-	uint64_t code_at, n_codes;   /* int8 scales */
-	uint64_t float_at, n_floats; /* f32 scales; with codes: a step per OD_SCALE_GROUP of them, then the mean */
+	uint64_t scale_at, n_scales; /* f32 */
 	uint64_t bytes;		     /* of the record */
 };
 

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const od_activation_names[] = { "f32", "int8", NULL };
-
 /* The records of attention, or those of the experts, as they stand in the file. */
 struct part {
 	struct od_shadow_file file;
@@ -170,7 +168,6 @@ static struct od_mat mat_of(const struct part *part, size_t index)
 	const struct od_disk_shadow_tensor *t = &part->file.table.tensor[index];
 	const struct od_shadow_parts parts = od_shadow_parts(precision, t->n_out, t->n_in);
 	const char *at = part->bytes + (t->offset - part->base);
-	const float *floats = (const float *)(const void *)(at + parts.float_at);
 	struct od_mat w = {
 		.dtype = precision == OD_PRECISION_FP16 ? OD_F16 : OD_NF4,
 		.n_out = t->n_out,
@@ -182,12 +179,8 @@ static struct od_mat mat_of(const struct part *part, size_t index)
 
 	if (precision == OD_PRECISION_INT8 || precision == OD_PRECISION_INT8_G64)
 		w.dtype = OD_INT8;
-	if (parts.n_codes > 0)
-		w.codes = (struct od_scale_codes){ .code = (const int8_t *)(at + parts.code_at),
-						   .step = floats,
-						   .mean = floats[parts.n_floats - 1] };
-	else if (parts.n_floats > 0)
-		w.scale = floats;
+	if (parts.n_scales > 0)
+		w.scale = (const float *)(const void *)(at + parts.scale_at);
 	return w;
 }
 

@@ -9,11 +9,9 @@
 
 struct od_shadow_choice {
 	enum od_precision experts, dense; /* dense: attention's q, k, v, o */
-	enum od_activations act;	  /* what rows are rounded to before they meet INT8 and NF4 weights */
+	enum od_activations act;	  /* of rows that meet INT8 and NF4 weights */
 	enum od_form form;		  /* of experts as published; the pack can have it */
 };
-
-extern const char *const od_activation_names[]; /* index enum od_activations; ends with NULL */
 
 #define OD_SHADOW_CHOICE_CHARS 24
 /* "int8"; "nf4+int8" when attention has another precision than the experts. Returns buf. */

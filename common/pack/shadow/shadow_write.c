@@ -39,8 +39,7 @@ struct record {
 	/* What follows the data, from tail_at on: a multiple of 64, so that what is aligned in the file is aligned here. */
 	uint64_t tail_at;
 	uint8_t *tail;
-	float *scale;	/* of all rows: in the tail, or in uncoded when codes of them go there */
-	float *uncoded;
+	float *scale; /* of all rows, in the tail */
 };
 
 /* The tensors of attention in the order in which shadow files have them. */
@@ -85,7 +84,7 @@ static int refuse_row(const struct record *r, int why, uint64_t row, struct od_e
 
 	if (why == OD_ERR_UNSUPPORTED)
 		return od_fail(err, OD_ERR_RANGE, "tensor %s: row %" PRIu64 " holds a weight beyond 65504, the largest that %s "
-			       "can express; int8, int8-g64, nf4 and nf4-dq can", r->name, row, name);
+			       "can express; int8, int8-g64 and nf4 can", r->name, row, name);
 	return od_fail(err, OD_ERR_RANGE, "tensor %s: row %" PRIu64 " holds an infinity or NaN, which no quantised precision "
 		       "can express, so neither %s (od-shadow --precision bf16 takes the weights as they are)", r->name,
 		       row, name);
@@ -148,12 +147,7 @@ static int emit_expert(struct record *r, size_t index, struct od_err *err)
 	return rc;
 }
 
-static float *tail_floats(const struct record *r)
-{
-	return (float *)(void *)(r->tail + (r->parts.float_at - r->tail_at));
-}
-
-/* The rest of the record: zeros, codes, zeros, floats, zeros. */
+/* The rest of the record: zeros, scales, zeros. */
 static int emit_tail(struct record *r, struct od_err *err)
 {
 	const struct od_shadow_job *job = r->run->job;
@@ -161,12 +155,6 @@ static int emit_tail(struct record *r, struct od_err *err)
 	uint64_t found;
 	int rc;
 
-	if (parts->n_codes > 0) {
-		float *step = tail_floats(r);
-
-		od_quant_scales(r->scale, parts->n_codes, (int8_t *)(r->tail + (parts->code_at - r->tail_at)), step,
-				step + parts->n_floats - 1);
-	}
 	rc = emit(r, r->tail + (parts->data_bytes - r->tail_at), parts->bytes - parts->data_bytes, err);
 	if (rc != OD_OK)
 		return rc;
@@ -186,10 +174,9 @@ static int record_init(struct record *r, struct od_err *err)
 	r->tail_at = parts->data_bytes / OD_PAD_BYTES * OD_PAD_BYTES;
 	r->tail = od_alloc(parts->bytes - r->tail_at);
 	r->sum = XXH3_createState();
-	r->uncoded = od_alloc_array(parts->n_codes, sizeof(float));
-	if (r->tail == NULL || r->sum == NULL || r->uncoded == NULL)
+	if (r->tail == NULL || r->sum == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory to quantise");
-	r->scale = parts->n_codes > 0 ? r->uncoded : tail_floats(r);
+	r->scale = (float *)(void *)(r->tail + (parts->scale_at - r->tail_at));
 	XXH3_64bits_reset(r->sum);
 	return OD_OK;
 }
@@ -212,7 +199,6 @@ static int do_tensor(void *arg, unsigned thread, size_t item, uint64_t *bytes, s
 	*bytes = r.t->bytes;
 	XXH3_freeState(r.sum);
 	od_free(r.tail);
-	od_free(r.uncoded);
 	return rc;
 }
 

@@ -30,7 +30,10 @@ static void remove_file(const char *dir, const char *name)
 /* Each file that od-pack ever makes in a pack's folder, and nothing else: od-pack deletes only its own. */
 static void remove_files(const char *dir)
 {
-	static const char *const other[] = { OD_SUMS_NAME, SOURCE_NAME, OD_SUMS_NAME ".tmp", SOURCE_NAME ".tmp", NULL };
+	static const char *const other[] = { OD_SUMS_NAME,	 SOURCE_NAME,
+					     OD_SUMS_NAME ".tmp", SOURCE_NAME ".tmp",
+					     OD_SHADOW_OLD_NAME, OD_SHADOW_OLD_NAME ".tmp",
+					     NULL };
 	char tmp[64];
 
 	for (const char *const *name = big_files; *name != NULL; name++)
