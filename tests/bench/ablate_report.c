@@ -28,7 +28,7 @@ static void report_setup(const struct ablate *a, struct od_report *r)
 	od_report_fact(r, "slots", "slots of a worker", OD_INT(a->slots), 0, NULL);
 	od_report_fact(r, "shadow_precision", "shadow's precision", OD_TEXT(a->precision), 0, NULL);
 	od_report_fact(r, "departure", "shadow's departure", OD_TEXT(a->departure), 0, NULL);
-	od_report_fact(r, "hedge_percent", "hedging, loads in vain over uses", OD_REAL(a->hedge_percent), 1, "%");
+	od_report_fact(r, "hedge_percent", "hedges: budget of wasted loads over uses", OD_REAL(a->hedge_percent), 1, "%");
 	od_report_fact(r, "load_time_ms", "paced load", OD_REAL(a->load_time_ms), 2, "ms");
 	od_report_fact(r, "run_time_ms", "paced computation of an expert", OD_REAL(a->run_time_ms), 2, "ms");
 	if (!isnan(a->window_ms))

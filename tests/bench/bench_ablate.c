@@ -91,8 +91,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  "milliseconds after its computation began; default 3", 0, 60000, NULL },
 		{ "departure", OD_ARG_CHOICE, &a->opts.departure, "D", "late (default): the shadow waits for main's token, or "
 		  "early: it runs ahead on its own", 0, 0, odm_departure_names },
-		{ "hedge", OD_ARG_REAL, &a->opts.hedge_percent, "PERCENT", "the shadow's runners-up are loaded too, until loads "
-		  "in vain are PERCENT of expert uses; default 0", 0, 400, NULL },
+		{ "hedge", OD_ARG_REAL, &a->opts.hedge_percent, "PERCENT", "prefetch likely runners-up of the shadow's predictions, up "
+		  "to PERCENT wasted loads per expert use; default 0", 0, 400, NULL },
 	};
 
 	odm_engine_args_defaults(a);
