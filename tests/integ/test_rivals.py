@@ -82,10 +82,10 @@ def workers_without_a_shadow():
 
 
 @test
-def one_stands_in_for_a_silent_shadow():
-    # What a shadow predicts is not overruled; it is late at times, after a guess of its own that was wrong.
+def one_stands_in_for_the_shadow():
+    # Beside one that speaks; how often it is late depends on the machine. test_lying_shadow.py has a silent one.
     for a in tell("--local", 2, "--precision", "bf16", "--stand-in", "next-gate"):
-        assert a["recalled_uses"] > 0.95 * a["expert_uses"], a
+        assert a["predicted_uses"] > 0.9 * a["expert_uses"], a  # next-gate alone: eleven of twelve
     p = subprocess.run(main_args("--local", 1, "--predictor", "none", "--stand-in", "next-gate"),
                        capture_output=True, text=True)
     assert p.returncode != 0 and "--stand-in is for the shadow" in p.stderr, p.stderr
