@@ -134,8 +134,8 @@ def probabilities_may_be_anything():
 
 @test
 def a_silent_one_is_stood_in_for():
-    r, _, shadow = with_liar(lambda *_: None)
-    assert shadow.seen[STEP] == TOKENS - 1, shadow.seen
+    r, _, _ = with_liar(lambda *_: None)
+    assert r["align_bytes"] > 0, r
     assert r["predicted_uses"] == (TOKENS - 1) * (LAYERS - 1) * TOP_K, r  # next-gate says nothing of layer 0
     assert 0.7 < r["recall"] < 0.9 and r["hedged"] == 0, r
 
