@@ -233,11 +233,16 @@ void odw_schedule_close(struct odw_schedule *s, uint64_t session, uint64_t step,
 
 /* ---- RUN ---- */
 
-static bool is_resident(struct odw_schedule *s, uint32_t m, uint32_t expert)
+static bool is_in_state(struct odw_schedule *s, uint32_t m, uint32_t expert, enum odw_slot_state state)
 {
 	const struct expert *x = odw_expert_at(s, m, expert);
 
-	return x->slot != 0 && s->slot[x->slot - 1].state == ODW_RESIDENT;
+	return x->slot != 0 && s->slot[x->slot - 1].state == state;
+}
+
+static bool is_resident(struct odw_schedule *s, uint32_t m, uint32_t expert)
+{
+	return is_in_state(s, m, expert, ODW_RESIDENT);
 }
 
 static void run_one(struct odw_schedule *s, uint64_t step, uint32_t m, struct odw_item *item)
@@ -282,8 +287,6 @@ static bool learnt_costs(const struct odw_schedule *s, struct odw_expert_costs *
 		return false;
 	c->read_ns = (uint64_t)((double)t.read_ns / (double)t.read_bytes * (double)s->opts.expert_bytes / s->opts.n_readers);
 	c->finish_ns = t.finish_ns / t.finishes * s->opts.n_parts;
-	if (s->pace.load_ns > c->read_ns)
-		c->read_ns = s->pace.load_ns;
 	c->sm_read_ns = odw_sm_ns(s, c->read_ns);
 	return true;
 }
@@ -412,26 +415,9 @@ void odw_schedule_tick(struct odw_schedule *s)
 
 /* ---- Loading ---- */
 
-/* The load that paced loads give the path to; NULL: none, or loads are not paced. Its time begins with its first part. */
-static struct slot *load_on_path(struct odw_schedule *s, bool begins, uint64_t now_ns)
+static struct slot *next_to_read(struct odw_schedule *s)
 {
-	struct slot *slot = s->pace.load_ns > 0 ? odw_most_urgent_load(s, ODW_LOAD_PACE) : NULL;
-
-	if (slot != NULL && (begins || slot->next_part > 0))
-		odw_pace_turn(&s->pace, (int)(slot - s->slot), now_ns);
-	return slot;
-}
-
-/* Of paced loads the one that has the path is read and no other. */
-static struct slot *next_to_read(struct odw_schedule *s, uint64_t now_ns)
-{
-	struct slot *slot = load_on_path(s, s->stages.n_free > 0, now_ns);
-
-	if (s->stages.n_free == 0)
-		return NULL;
-	if (s->pace.load_ns == 0)
-		return odw_most_urgent_load(s, ODW_LOAD_READ);
-	return slot != NULL && slot->next_part < s->opts.n_parts ? slot : NULL;
+	return s->stages.n_free > 0 ? odw_most_urgent_load(s, ODW_LOAD_READ) : NULL;
 }
 
 /* The part is the load's next one, whether it has to be read first or not. */
@@ -463,31 +449,23 @@ bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bo
 
 	pthread_mutex_lock(&s->lock);
 	now_ns = s->opts.now_ns(); /* under the lock: another thread's moment must not lie behind ours */
-	while ((slot = s->stop ? NULL : next_to_read(s, now_ns)) == NULL && wait && !s->stop) {
+	while ((slot = s->stop ? NULL : next_to_read(s)) == NULL && wait && !s->stop) {
 		pthread_cond_wait(&s->to_read, &s->lock);
 		now_ns = s->opts.now_ns();
 	}
 	if (slot != NULL) {
 		*job = begin_part(s, slot, ODW_LOAD_READ, now_ns);
 		begin_job(s, slot, job, now_ns);
-		if (slot->next_part == s->opts.n_parts)
-			pthread_cond_signal(&s->to_finish); /* somebody may have to look at the clock */
 	}
 	pthread_mutex_unlock(&s->lock);
 	return slot != NULL;
 }
 
-/* A paced load that has had its time, before anything else: then another has the path. */
-static struct slot *next_to_finish(struct odw_schedule *s, struct odw_load_job *job, uint64_t now_ns, bool *clocked)
+static struct slot *next_to_finish(struct odw_schedule *s, struct odw_load_job *job, uint64_t now_ns)
 {
-	struct slot *slot = load_on_path(s, false, now_ns);
+	struct slot *slot = odw_most_urgent_load(s, ODW_LOAD_FINISH);
 	int stage = -1;
 
-	*clocked = slot != NULL && slot->next_part == s->opts.n_parts;
-	*job = (struct odw_load_job){ .kind = ODW_LOAD_PACE };
-	if (*clocked && now_ns >= odw_pace_due_ns(&s->pace))
-		return slot;
-	slot = odw_most_urgent_load(s, ODW_LOAD_FINISH);
 	if (slot != NULL && slot->read == 0) {
 		*job = begin_part(s, slot, ODW_LOAD_FINISH, now_ns);
 	} else if (slot != NULL) {
@@ -501,24 +479,13 @@ static struct slot *next_to_finish(struct odw_schedule *s, struct odw_load_job *
 bool odw_schedule_next_finish(struct odw_schedule *s, struct odw_load_job *job, bool wait)
 {
 	struct slot *slot;
-	bool clocked;
 
 	pthread_mutex_lock(&s->lock);
-	while ((slot = s->stop ? NULL : next_to_finish(s, job, s->opts.now_ns(), &clocked)) == NULL && wait && !s->stop) {
-		if (clocked)
-			odw_pace_wait(&s->pace, &s->to_finish, &s->lock);
-		else
-			pthread_cond_wait(&s->to_finish, &s->lock);
-	}
+	while ((slot = s->stop ? NULL : next_to_finish(s, job, s->opts.now_ns())) == NULL && wait && !s->stop)
+		pthread_cond_wait(&s->to_finish, &s->lock);
 	if (slot != NULL) {
 		begin_job(s, slot, job, s->opts.now_ns());
-		if (job->kind == ODW_LOAD_PACE) {
-			slot->paced = true;
-			odw_pace_leave(&s->pace, job->slot);
-			pthread_cond_broadcast(&s->to_read); /* another load's turn */
-		} else {
-			s->stages.at[job->stage].state = ODW_STAGE_FINISHING;
-		}
+		s->stages.at[job->stage].state = ODW_STAGE_FINISHING;
 	}
 	pthread_mutex_unlock(&s->lock);
 	return slot != NULL;
@@ -539,9 +506,7 @@ static void load_failed(struct odw_schedule *s, struct slot *slot, int code, con
 
 static void one_ends(struct odw_schedule *s, struct slot *slot)
 {
-	const bool on_path = s->opts.load_ns > 0 && slot->read != 0; /* its having had its time is one more */
-
-	if (++slot->ends < s->opts.n_parts + on_path)
+	if (++slot->ends < s->opts.n_parts)
 		return;
 	slot->state = ODW_RESIDENT;
 	slot->whole = ~0u;
@@ -556,8 +521,6 @@ static void one_ends(struct odw_schedule *s, struct slot *slot)
 /* What was read waits for an inflater, unless nobody wants it any more. */
 static void leave_stage(struct odw_schedule *s, const struct odw_load_job *job, bool goes_on)
 {
-	if (job->kind == ODW_LOAD_PACE)
-		return;
 	if (job->kind == ODW_LOAD_READ && goes_on) {
 		s->stages.at[job->stage].state = ODW_STAGE_READ;
 		pthread_cond_signal(&s->to_finish);
@@ -605,20 +568,24 @@ bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job
 	return wake;
 }
 
-uint64_t odw_schedule_due_ns(struct odw_schedule *s)
+bool odw_schedule_wait_cancelled(struct odw_schedule *s, uint32_t m, uint32_t expert, uint64_t until_ns)
 {
-	uint64_t due_ns;
+	const struct timespec until = { .tv_sec = (time_t)(until_ns / OD_NS_PER_S), .tv_nsec = (long)(until_ns % OD_NS_PER_S) };
+	bool loading;
+	int rc = 0;
 
 	pthread_mutex_lock(&s->lock);
-	due_ns = odw_pace_due_ns(&s->pace);
+	while ((loading = !s->stop && is_in_state(s, m, expert, ODW_LOADING)) && rc == 0)
+		rc = pthread_cond_timedwait(&s->cancelled, &s->lock, &until);
 	pthread_mutex_unlock(&s->lock);
-	return due_ns;
+	return !loading;
 }
 
 void odw_schedule_stop(struct odw_schedule *s)
 {
 	pthread_mutex_lock(&s->lock);
 	s->stop = true;
+	pthread_cond_broadcast(&s->cancelled);
 	pthread_cond_broadcast(&s->to_read);
 	pthread_cond_broadcast(&s->to_finish);
 	pthread_cond_broadcast(&s->to_plan);
@@ -632,7 +599,6 @@ void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f)
 	const struct slot *slot;
 
 	pthread_mutex_lock(&s->lock);
-	s->figures.progress += s->pace.slot >= 0; /* time passes as it should */
 	*f = s->figures;
 	f->busy = !TAILQ_EMPTY(&s->runs) || !TAILQ_EMPTY(&s->over);
 	TAILQ_FOREACH(slot, &s->busy, link)
@@ -686,17 +652,26 @@ static int make_tables(struct odw_schedule *s, struct od_err *err)
 
 	s->n_table = o->n_slots + o->most_full;
 	s->slot = calloc(s->n_table, sizeof(*s->slot));
-	s->pace.left_ns = calloc(s->n_table, sizeof(*s->pace.left_ns));
 	s->visit = calloc(o->n_experts, sizeof(*s->visit));
 	s->marks = odw_step_marks_new(o->n_layers);
 	s->expert = od_alloc_array((size_t)o->n_layers * o->n_experts, sizeof(*s->expert));
 	s->pool = od_alloc_array(ODW_MAX_ENTRIES, sizeof(*s->pool));
-	if (s->slot == NULL || s->pace.left_ns == NULL || s->visit == NULL || s->marks == NULL || s->expert == NULL ||
-	    s->pool == NULL)
+	if (s->slot == NULL || s->visit == NULL || s->marks == NULL || s->expert == NULL || s->pool == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "schedule of %u layers of %u experts", o->n_layers, o->n_experts);
 	for (unsigned i = 0; i < s->n_table; i++)
 		TAILQ_INSERT_TAIL(&s->void_slots, &s->slot[i], link);
 	return OD_OK;
+}
+
+/* Waited for by the clock that od_now_ns reads. */
+static void init_timed_cond(pthread_cond_t *cond)
+{
+	pthread_condattr_t monotonic;
+
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(cond, &monotonic);
+	pthread_condattr_destroy(&monotonic);
 }
 
 int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *opts, struct od_err *err)
@@ -715,11 +690,11 @@ int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *
 	s->opts = *opts;
 	if (s->opts.now_ns == NULL)
 		s->opts.now_ns = od_now_ns;
-	odw_pace_init(&s->pace, opts->load_ns);
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->to_read, NULL);
 	pthread_cond_init(&s->to_plan, NULL);
-	odw_pace_cond_init(&s->to_finish);
+	pthread_cond_init(&s->to_finish, NULL);
+	init_timed_cond(&s->cancelled);
 	odw_stages_init(&s->stages, opts->n_stages);
 	TAILQ_INIT(&s->unused);
 	TAILQ_INIT(&s->runs);
@@ -741,7 +716,6 @@ void odw_schedule_free(struct odw_schedule *s)
 	if (s == NULL)
 		return;
 	free(s->slot);
-	free(s->pace.left_ns);
 	free(s->visit);
 	odw_step_marks_free(s->marks);
 	od_free(s->expert);
@@ -749,6 +723,7 @@ void odw_schedule_free(struct odw_schedule *s)
 	pthread_cond_destroy(&s->to_read);
 	pthread_cond_destroy(&s->to_plan);
 	pthread_cond_destroy(&s->to_finish);
+	pthread_cond_destroy(&s->cancelled);
 	pthread_mutex_destroy(&s->lock);
 	free(s);
 }

@@ -14,8 +14,6 @@
  * A load is a graph of jobs (ZipMoE, arXiv 2601.21198, section 3.2): each part is read, then finished, and what has been
  * read waits in a stage (load_stages.h) for an inflater, so that reading goes on while others inflate. Both go by
  * urgency of loads, and by parts within one.
- * Paced loads (load_pace.h) end with a job that has no bytes and can be taken only when the load has had its time: no
- * thread waits for that but those with nothing to do.
  *
  * Thread: a monitor, every function from any thread unless it says otherwise; no I/O and no callback under its
  * lock. The loop thread brings WANT, CLOSE and the session's ends, the engine thread RUNs and takes items,
@@ -64,7 +62,6 @@ struct odw_schedule_opts {
 	uint64_t expert_bytes, sm_bytes; /* that are read of one; of these, of SM-chunks */
 	enum odw_load_rule rule;
 	struct odw_part_times profile; /* counts until the first load (load_profile.h) */
-	uint64_t load_ns;	      /* a load is complete no earlier than this after it began, one at a time; 0: at once */
 	uint64_t (*now_ns)(void);     /* NULL: od_now_ns; tests have their own */
 };
 
@@ -87,8 +84,8 @@ struct odw_item {
 	TAILQ_ENTRY(odw_item) link;
 };
 
-/* What to do for a load: read a part, finish it, or, when a paced load has had its time, say so. */
-enum odw_load_kind { ODW_LOAD_READ, ODW_LOAD_FINISH, ODW_LOAD_PACE };
+/* What to do for a load: read a part, or finish one that was read. */
+enum odw_load_kind { ODW_LOAD_READ, ODW_LOAD_FINISH };
 
 struct odw_load_job {
 	enum odw_load_kind kind;
@@ -101,7 +98,7 @@ struct odw_load_job {
 };
 
 struct odw_load_figures {
-	uint64_t progress; /* grows with every job and odw_schedule_tick, and as a paced load is waited for */
+	uint64_t progress; /* grows with every job and odw_schedule_tick */
 	bool busy;	   /* RUNs wait, are computed, or experts are being loaded */
 	uint64_t loads, loaded_bytes, load_ns, cancelled_loads, unused_loads; /* as PONG counts them */
 	uint64_t reads, read_ns, finishes, finish_ns; /* parts, and what they took their threads */
@@ -133,15 +130,16 @@ struct odw_item *odw_schedule_take(struct odw_schedule *s);
 void odw_schedule_done(struct odw_schedule *s, struct odw_item *item);
 void odw_schedule_tick(struct odw_schedule *s); /* progress that the schedule does not see */
 
-/* The next part to read or to finish of the most urgent load that has one; the second gives paced loads' ends too. With
- * wait they sleep until there is one. False: none, or stopped. */
+/* The next part to read or to finish of the most urgent load that has one. With wait they sleep until there is one. False:
+ * none, or stopped. */
 OD_MUST_CHECK bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bool wait);
 OD_MUST_CHECK bool odw_schedule_next_finish(struct odw_schedule *s, struct odw_load_job *job, bool wait);
 /* The job is done (OD_OK), or its part could not be had (err). True: the engine has something to take. */
 OD_MUST_CHECK bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job, uint64_t read_bytes,
 					int code, const struct od_err *err);
-/* When the paced load under way will have had its time; UINT64_MAX: there is none. For a clock of the caller's own. */
-uint64_t odw_schedule_due_ns(struct odw_schedule *s);
+/* For a reader that takes its time: sleeps until that moment (of od_now_ns). True: at once, since the load was cancelled, or
+ * the schedule is stopped. */
+OD_MUST_CHECK bool odw_schedule_wait_cancelled(struct odw_schedule *s, uint32_t m, uint32_t expert, uint64_t until_ns);
 /* There are no jobs from now on. */
 void odw_schedule_stop(struct odw_schedule *s);
 
@@ -161,7 +159,7 @@ void odw_schedule_set_plan(struct odw_schedule *s, uint64_t place, const struct 
 bool odw_schedule_cached(struct odw_schedule *s, uint64_t *told, uint8_t *states);
 
 void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f);
-/* As learnt from loads, before the first one as profiled; a paced load takes its time. False: not known. */
+/* As learnt from loads, before the first one as profiled. False: not known. */
 bool odw_schedule_costs(struct odw_schedule *s, struct odw_expert_costs *c);
 
 /* What is where, for tests and logs. */

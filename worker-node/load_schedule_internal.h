@@ -5,7 +5,6 @@
 
 #include <pthread.h>
 
-#include "worker-node/load_pace.h"
 #include "worker-node/load_schedule.h"
 #include "worker-node/load_stages.h"
 #include "worker-node/slots.h"
@@ -41,8 +40,7 @@ struct slot {
 	struct od_expert_mem mem;
 	unsigned whole;	  /* buffers that hold what they should */
 	unsigned read;	  /* of OD_SET_STORED: what its load reads */
-	uint32_t next_part, ends; /* to be read; of its jobs, those that have ended */
-	bool paced;	  /* it has had its time, or needs none */
+	uint32_t next_part, ends; /* to be read; those that have been finished */
 	bool full;	  /* resident, and the cache keeps it so */
 	unsigned n_users; /* readers, inflaters and the engine: a slot is void only after the last one left */
 	bool used, told;  /* a RUN was computed with it; a RUN was told its load's figures */
@@ -54,9 +52,9 @@ struct odw_schedule {
 	pthread_mutex_t lock;
 	pthread_cond_t to_read, to_finish; /* there may be a part to read, or to finish; or stop */
 	pthread_cond_t to_plan;		   /* there may be a plan to make, or a slot void; or stop */
+	pthread_cond_t cancelled;	   /* a load was; or stop */
 	bool stop;
 	struct odw_schedule_opts opts;
-	struct odw_pace pace;
 	struct odw_stages stages;
 	uint64_t session; /* 0: none */
 	struct odw_step_marks *marks;

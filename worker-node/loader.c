@@ -132,7 +132,7 @@ static void *finish_parts(void *arg)
 
 	while (odw_schedule_next_finish(own->all->o.schedule, &job, true)) {
 		struct od_err err = { 0 };
-		int rc = job.kind == ODW_LOAD_FINISH ? finish_part(own, &job, &err) : OD_OK;
+		int rc = finish_part(own, &job, &err);
 
 		end_job(own->all, &job, 0, rc, &err);
 	}

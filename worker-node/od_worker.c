@@ -11,6 +11,7 @@
 #include "worker-node/cache_planner.h"
 #include "worker-node/load_profile.h"
 #include "worker-node/loader.h"
+#include "worker-node/paced_reader.h"
 #include "worker-node/run_check.h"
 #include "worker-node/slots.h"
 #include "worker-node/spool_begin.h"
@@ -67,6 +68,7 @@ struct worker {
 	struct odw_schedule *schedule;
 	struct odw_engine *engine;
 	struct odw_loaders *loaders;
+	struct odw_paced_reader paced; /* --load-time */
 	struct od_daemon *daemon;
 	struct odw_session session; /* loop thread: accepted, then begun */
 	uint8_t *holds;		    /* of a spool: a bit for each expert, as PONG has them */
@@ -374,7 +376,13 @@ static int plan_memory(struct worker *w, struct od_err *err)
 	return w->opt.cache_mib > 0 ? plan_cache(w, w->n_slots * kept_bytes, err) : OD_OK;
 }
 
-/* What loads will cost, until there are some to learn from. Nothing is known of a spool that is empty yet. */
+static uint64_t load_time_ns(const struct worker *w)
+{
+	return (uint64_t)(w->opt.load_time_ms * OD_NS_PER_MS);
+}
+
+/* What loads will cost, until there are some to learn from: a paced one no less than its time. Nothing is known of a spool
+ * that is empty yet. */
 static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts, struct od_err *err)
 {
 	struct od_expert_mem mem = { { NULL } };
@@ -383,7 +391,8 @@ static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts,
 						  .mem = &mem,
 						  .n_readers = opts->n_readers };
 	const uint64_t ram = od_available_ram_bytes();
-	const struct odw_part_times *t = &opts->profile;
+	struct odw_part_times *t = &opts->profile;
+	uint64_t paced_ns;
 	bool direct;
 	int rc;
 
@@ -397,6 +406,8 @@ static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts,
 		       "the file system of the pack cannot do without");
 	if (rc != OD_OK || t->finishes == 0)
 		return rc;
+	paced_ns = (uint64_t)((double)load_time_ns(w) * (double)t->read_bytes / (double)opts->expert_bytes);
+	t->read_ns = t->read_ns > paced_ns ? t->read_ns : paced_ns;
 	od_log(OD_LOG_INFO, "experts are read %s the page cache; one takes about %.1f ms to read (%.2f GB/s) and %.1f ms of "
 	       "load threads", direct ? "past" : "through",
 	       (double)t->read_ns / (double)t->read_bytes * (double)opts->expert_bytes / opts->n_readers / OD_NS_PER_MS,
@@ -418,8 +429,7 @@ static int open_memory(struct worker *w, struct od_err *err)
 					  .n_readers = (unsigned)w->opt.read_threads,
 					  .n_inflaters = (unsigned)w->opt.load_threads,
 					  .expert_bytes = od_pack_expert_stored_bytes(w->pack),
-					  .rule = ODW_LOAD_JOHNSON,
-					  .load_ns = (uint64_t)(w->opt.load_time_ms * OD_NS_PER_MS) };
+					  .rule = ODW_LOAD_JOHNSON };
 	int rc = plan_memory(w, err);
 
 	if (rc != OD_OK)
@@ -449,17 +459,24 @@ static int ask_puller(void *puller, uint32_t m, uint32_t expert, int code, struc
 
 static int open_loaders(struct worker *w, struct od_data_port *port, struct od_err *err)
 {
+	const bool is_paced = w->opt.load_time_ms > 0;
 	const struct odw_loader_opts opts = { .pack = w->pack,
 					      .form = w->form,
 					      .slot = w->slot,
 					      .schedule = w->schedule,
 					      .n_readers = (unsigned)w->opt.read_threads,
 					      .n_inflaters = (unsigned)w->opt.load_threads,
+					      .read = is_paced ? odw_paced_read : NULL,
+					      .read_arg = &w->paced,
 					      .missed = w->puller != NULL ? ask_puller : NULL,
 					      .missed_arg = w->puller,
 					      .wake = wake_engine,
 					      .wake_arg = port };
 
+	w->paced = (struct odw_paced_reader){ .pack = w->pack,
+					      .schedule = w->schedule,
+					      .load_ns = load_time_ns(w),
+					      .lock = PTHREAD_MUTEX_INITIALIZER };
 	return odw_loaders_start(&w->loaders, &opts, err);
 }
 
@@ -562,6 +579,8 @@ static int open_worker(struct worker *w, struct od_err *err)
 	char bytes[32];
 	int rc;
 
+	if (w->opt.load_time_ms > 0)
+		w->opt.read_threads = 1; /* one path: what is more urgent waits for one part at most */
 	/* A CPU that was asked for and is not there is an error now, not at the first HELLO. */
 	rc = od_backend_cpu(&be, (enum od_cpu)w->opt.common.cpu, OD_PROFILE_F32, err);
 	if (rc == OD_OK)
@@ -619,7 +638,7 @@ int main(int argc, char **argv)
 		{ "load-threads", OD_ARG_UINT, &w.opt.load_threads, "N", "threads that check and decompress what has been read (default: the CPUs there are, at most 4)", 1, ODW_MAX_LOADERS, NULL },
 		{ "cache-mib", OD_ARG_UINT, &w.opt.cache_mib, "N", "of the memory limit, keep experts in N MiB beyond their use, as many and in such states as make loading fastest (default: none are kept)", 1, MAX_CACHE_MIB, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Experiments: a slower machine than this one, other caches" },
-		{ "load-time", OD_ARG_REAL, &w.opt.load_time_ms, "MS", "a load is complete no earlier than MS milliseconds after it began; loads go one at a time", 0, MAX_PACE_MS, NULL },
+		{ "load-time", OD_ARG_REAL, &w.opt.load_time_ms, "MS", "a load is complete no earlier than MS milliseconds after it began; loads go one at a time, read by one thread", 0, MAX_PACE_MS, NULL },
 		{ "run-time", OD_ARG_REAL, &w.opt.run_time_ms, "MS", "an expert's outputs are sent no earlier than MS milliseconds after its computation began", 0, MAX_PACE_MS, NULL },
 		{ "cache-policy", OD_ARG_CHOICE, &w.opt.cache_policy, "rank|fifo|lru|lfu|marking", "who stays in the cache (default: rank, the most used in each layer)", 0, 0, od_cache_online_names },
 		{ "cache-margin", OD_ARG_UINT, &w.opt.cache_margin, "N", "rank: how many ranks an expert may stand behind the end of a pool and still enter it (default: 0)", 0, 4096, NULL },

@@ -39,8 +39,9 @@ void odw_slot_vacate(struct odw_schedule *s, struct slot *slot)
 		s->figures.cancelled_loads++;
 	if (slot->state == ODW_RESIDENT && !slot->used && slot->read != 0)
 		s->figures.unused_loads++;
+	if (slot->state == ODW_LOADING)
+		pthread_cond_broadcast(&s->cancelled);
 	odw_expert_in(s, slot)->slot = 0;
-	odw_pace_leave(&s->pace, (int)(slot - s->slot));
 	if (odw_stages_drop(&s->stages, (int)(slot - s->slot))) {
 		pthread_cond_broadcast(&s->to_read);
 		pthread_cond_broadcast(&s->to_finish);
@@ -136,14 +137,6 @@ static struct slot *victim_for_want(struct odw_schedule *s, const struct entry *
 	return victim;
 }
 
-/* Paced loads take as much of their time as they read of the expert. */
-static uint64_t path_ns(const struct odw_schedule *s, unsigned read)
-{
-	const uint64_t sm_ns = odw_sm_ns(s, s->opts.load_ns);
-
-	return (read & OD_SET_SM ? sm_ns : 0) + (read & OD_SET_E ? s->opts.load_ns - sm_ns : 0);
-}
-
 static void begin_load(struct odw_schedule *s, struct entry *e)
 {
 	struct slot *slot = TAILQ_FIRST(&s->void_slots);
@@ -157,8 +150,6 @@ static void begin_load(struct odw_schedule *s, struct entry *e)
 	slot->whole = odw_cache_take(s->opts.cache, e->m, e->expert, &slot->mem);
 	slot->read = OD_SET_STORED & ~slot->whole;
 	odw_bufs_fill(s->opts.bufs, &slot->mem);
-	slot->paced = s->opts.load_ns == 0 || slot->read == 0;
-	odw_pace_begin(&s->pace, (int)(slot - s->slot), path_ns(s, slot->read));
 	odw_expert_of(s, e)->slot = (uint32_t)(slot - s->slot + 1);
 	pthread_cond_broadcast(slot->read != 0 ? &s->to_read : &s->to_finish);
 }
@@ -203,10 +194,6 @@ static void give_slots(struct odw_schedule *s)
 
 void odw_assign_slots(struct odw_schedule *s)
 {
-	if (s->pace.load_ns > 0) { /* another load may be more urgent than the one that has the path */
-		pthread_cond_broadcast(&s->to_read);
-		pthread_cond_broadcast(&s->to_finish);
-	}
 	do
 		give_slots(s);
 	while (odw_hear_uses(s)); /* what the cache keeps full leaves room for another */
@@ -226,7 +213,6 @@ static bool has_job(const struct odw_schedule *s, const struct slot *slot, enum 
 	switch (kind) {
 	case ODW_LOAD_READ: return slot->read != 0 && slot->next_part < s->opts.n_parts;
 	case ODW_LOAD_FINISH: return odw_needs_no_read(s, slot) || odw_stages_read(&s->stages, (int)(slot - s->slot)) >= 0;
-	case ODW_LOAD_PACE: return !slot->paced;
 	}
 	return false;
 }

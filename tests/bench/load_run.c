@@ -65,7 +65,7 @@ static int drive(const struct load_job *j, struct od_err *err)
 		if (got->code != OD_OK)
 			return od_fail(err, got->code, "%s", got->reason);
 		if (got->run_ns > 0)
-			load_sleep_until(od_now_ns() + got->run_ns);
+			odw_sleep_until(od_now_ns() + got->run_ns);
 		odw_schedule_done(j->s, got);
 	}
 	return rc;
@@ -104,14 +104,14 @@ static int begin_cache(const struct load_job *j, struct od_err *err)
 static int fill_cache(const struct load_job *j, struct od_err *err)
 {
 	struct load_job fill = *j;
-	const double pace = j->c->source->bytes_per_ns;
+	const double rate = j->c->source->pace.bytes_per_ns;
 	int rc = begin_cache(j, err);
 
 	fill.together = NULL;
-	j->c->source->bytes_per_ns = 1e6;
+	j->c->source->pace.bytes_per_ns = 1e6;
 	if (rc == OD_OK)
 		rc = drive(&fill, err);
-	j->c->source->bytes_per_ns = pace;
+	j->c->source->pace.bytes_per_ns = rate;
 	return rc;
 }
 

@@ -13,14 +13,15 @@ od-bench_SRCS += $(addprefix tests/bench/,recall_board.c recall_config.c recall_
 
 # A cluster in virtual time: the worker's own schedule.
 od-bench_SRCS += $(addprefix tests/bench/,recall_served.c recall_tape.c served_sim.c) $(addprefix worker-node/,expert_bufs.c expert_cache.c \
-	load_pace.c load_schedule.c load_stages.c run_order.c schedule_cache.c slot_claims.c step_marks.c)
+	load_schedule.c load_stages.c run_order.c schedule_cache.c slot_claims.c step_marks.c)
 
 # Recorded routes through the caches of workers.
 od-bench_SRCS += $(addprefix tests/bench/,bench_cache.c bench_cache_live.c cache_draw.c cache_live.c cache_replay.c \
 	cache_routes.c) worker-node/load_profile.c
 
 # Experts through the worker's loading path.
-od-bench_SRCS += $(addprefix tests/bench/,bench_load.c load_crowd.c load_draw.c load_run.c load_source.c load_together.c) worker-node/loader.c
+od-bench_SRCS += $(addprefix tests/bench/,bench_load.c load_crowd.c load_draw.c load_run.c load_source.c load_together.c) worker-node/loader.c \
+	worker-node/paced_reader.c
 
 # Orders of loads in virtual time: the worker's own rules.
 od-bench_SRCS += $(addprefix tests/bench/,bench_order.c load_optimum.c load_sim.c) worker-node/load_order.c

@@ -439,10 +439,6 @@ static void costs_are_profiled_then_learnt(void **state)
 	assert_true(c.read_ns == 30 * 7 / 2 && c.finish_ns == 0);
 	odw_schedule_free(s);
 
-	opts.load_ns = 5000; /* as long as --load-time says */
-	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
-	assert_true(odw_schedule_costs(s, &c) && c.read_ns == 5000);
-	odw_schedule_free(s);
 	opts.profile.finishes = 0;
 	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
 	assert_false(odw_schedule_costs(s, &c));

@@ -33,7 +33,6 @@ struct sim {
 	size_t n_full, n_partial; /* RUNs of what is kept full, loads of what is kept otherwise */
 	uint64_t session, seed;
 	unsigned n_slots, n_table, n_loaders;
-	uint64_t load_ns; /* paced, or 0 */
 	bool has_job[2];
 	struct odw_load_job job[2];
 	struct odw_item item[MAX_ITEMS], *computing;
@@ -362,15 +361,14 @@ static void take_shard(struct sim *x, int j)
 	v = odw_schedule_look(x->s, (unsigned)job->slot);
 	assert_int_equal(v.state, ODW_LOADING);
 	assert_true(v.m == job->m && v.expert == job->expert && job->part < SHARDS);
-	assert_false(job->kind == ODW_LOAD_PACE && x->load_ns == 0);
 	assert_false(x->computing != NULL && x->computing->slot == job->slot);
-	if (job->kind != ODW_LOAD_PACE && x->has_job[!j] && x->job[!j].kind != ODW_LOAD_PACE) {
+	if (x->has_job[!j]) {
 		assert_false(x->job[!j].slot == job->slot && x->job[!j].part == job->part);
 		assert_int_not_equal(x->job[!j].stage, job->stage);
 	}
 	assert_true(job->kind != ODW_LOAD_READ || job->read != 0);
-	x->n_partial += job->part == 0 && job->kind != ODW_LOAD_PACE && job->read != OD_SET_STORED;
-	if (job->kind != ODW_LOAD_PACE && job->part == 0 && (job->kind == ODW_LOAD_READ || job->read == 0)) {
+	x->n_partial += job->part == 0 && job->read != OD_SET_STORED;
+	if (job->part == 0 && (job->kind == ODW_LOAD_READ || job->read == 0)) {
 		x->content[job->slot].m = job->m;
 		x->content[job->slot].expert = job->expert;
 		x->content[job->slot].read = x->content[job->slot].shards = 0;
@@ -528,10 +526,9 @@ static void settle(struct sim *x)
 {
 	bool moved = true;
 
-	for (int rounds = 0, idle = 0; idle < 2; rounds++, idle = moved ? 0 : idle + 1) {
+	for (int rounds = 0; moved; rounds++) {
 		assert_true(rounds < 100000);
 		moved = false;
-		clock_ns += x->load_ns; /* twice in vain: there is nothing that only waits for its time */
 		for (int j = 0; j < 2; j++) {
 			if (!x->has_job[j] && x->n_loaders > 0)
 				take_shard(x, j);
@@ -568,12 +565,9 @@ static void random_messages_against_a_model(void **state)
 		x.seed = seed * 0x9e3779b97f4a7c15ull;
 		x.n_slots = 1 + (unsigned)(seed % 3);
 		x.n_loaders = seed % 10 == 0 ? 0 : 1 + (unsigned)(seed / 3 % 2);
-		x.load_ns = seed % 4 == 0 ? 15 : 0;
 		open_memory(&x);
 		x.s = new_schedule_with(x.n_slots, &(struct odw_schedule_opts){ .bufs = x.bufs, .cache = x.cache,
-										  .most_full = x.n_table - x.n_slots,
-										  .expert_bytes = 107, .sm_bytes = 80,
-										  .load_ns = x.load_ns });
+										  .most_full = x.n_table - x.n_slots });
 		x.session = SESSION;
 		do_place(&x);
 		for (int i = 0; i < 500; i++) {
