@@ -291,16 +291,30 @@ static bool learnt_costs(const struct odw_schedule *s, struct odw_expert_costs *
 	return true;
 }
 
+/* As asked, while it is not known what loads and runs take. */
 static void order_items(struct odw_schedule *s, uint32_t m, struct odw_item *item, size_t n)
 {
-	struct odw_expert_costs costs;
-	unsigned has[ODW_ORDER_TASKS];
+	struct odw_run_load load[ODW_MAX_ORDERED];
+	struct odw_expert_costs c;
 
-	if (n < 2 || n > ODW_ORDER_TASKS || !learnt_costs(s, &costs))
+	if (n < 2 || n > ODW_MAX_ORDERED || !learnt_costs(s, &c))
 		return;
+	for (size_t i = 0; i < n; i++) {
+		const unsigned has = odw_cache_has(s->opts.cache, m, item[i].expert);
+		const uint64_t inflate_ns = c.finish_ns / c.n_inflaters;
+		uint64_t read_ns = 0;
+
+		if (item[i].run_ns == 0)
+			return;
+		read_ns += has & OD_SET_SM ? 0 : c.sm_read_ns;
+		read_ns += has & OD_SET_E ? 0 : c.read_ns - c.sm_read_ns;
+		load[i] = (struct odw_run_load){ .resident = is_resident(s, m, item[i].expert), .read_ns = read_ns,
+						 .load_ns = read_ns > inflate_ns ? read_ns : inflate_ns,
+						 .run_ns = item[i].run_ns, .rank = item[i].rank };
+	}
+	odw_run_order(load, n);
 	for (size_t i = 0; i < n; i++)
-		has[i] = is_resident(s, m, item[i].expert) ? ODW_RESIDES : odw_cache_has(s->opts.cache, m, item[i].expert);
-	odw_run_order(item, n, has, &costs, s->opts.rule);
+		item[i].rank = load[i].rank;
 }
 
 /* For the cache's plan. */

@@ -29,7 +29,6 @@
 #include <sys/queue.h>
 
 #include "worker-node/expert_cache.h"
-#include "worker-node/load_order.h"
 
 #define ODW_MAX_ENTRIES 65536u /* WANTs beyond are dropped, RUNs beyond are answered OD_ERR_BUSY */
 
@@ -60,7 +59,6 @@ struct odw_schedule_opts {
 	/* For the order of loads; 0: they are loaded as asked for. */
 	unsigned n_readers, n_inflaters;
 	uint64_t expert_bytes, sm_bytes; /* that are read of one; of these, of SM-chunks */
-	enum odw_load_rule rule;
 	struct odw_part_times profile; /* counts until the first load (load_profile.h) */
 	uint64_t (*now_ns)(void);     /* NULL: od_now_ns; tests have their own */
 };

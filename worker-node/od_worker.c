@@ -428,8 +428,7 @@ static int open_memory(struct worker *w, struct od_err *err)
 									(unsigned)w->opt.load_threads),
 					  .n_readers = (unsigned)w->opt.read_threads,
 					  .n_inflaters = (unsigned)w->opt.load_threads,
-					  .expert_bytes = od_pack_expert_stored_bytes(w->pack),
-					  .rule = ODW_LOAD_JOHNSON };
+					  .expert_bytes = od_pack_expert_stored_bytes(w->pack) };
 	int rc = plan_memory(w, err);
 
 	if (rc != OD_OK)

@@ -23,8 +23,8 @@ od-bench_SRCS += $(addprefix tests/bench/,bench_cache.c bench_cache_live.c cache
 od-bench_SRCS += $(addprefix tests/bench/,bench_load.c load_crowd.c load_draw.c load_run.c load_source.c load_together.c) worker-node/loader.c \
 	worker-node/paced_reader.c
 
-# Orders of loads in virtual time: the worker's own rules.
-od-bench_SRCS += $(addprefix tests/bench/,bench_order.c load_optimum.c load_sim.c) worker-node/load_order.c
+# Orders of loads in virtual time: the worker's own rule and others.
+od-bench_SRCS += $(addprefix tests/bench/,bench_order.c load_optimum.c load_order.c load_sim.c)
 
 # What the unit tests of these files link beyond libod.
 test_bench_stats_OBJS := $(B)/obj/tests/bench/bench_stats.o
@@ -43,5 +43,6 @@ test_recall_board_OBJS := $(addprefix $(B)/obj/tests/bench/,recall_board.o recal
 test_recall_progress_OBJS := $(B)/obj/tests/bench/recall_progress.o
 test_served_sim_OBJS := $(B)/obj/tests/bench/served_sim.o $(addprefix $(B)/obj/main-node/,placement.o predictions.o want_place.o) \
 	$(test_load_schedule_OBJS)
-test_load_sim_OBJS := $(addprefix $(B)/obj/tests/bench/,load_optimum.o load_sim.o) $(B)/obj/worker-node/load_order.o
+test_load_order_OBJS := $(B)/obj/tests/bench/load_order.o $(B)/obj/worker-node/run_order.o
+test_load_sim_OBJS := $(addprefix $(B)/obj/tests/bench/,load_optimum.o load_order.o load_sim.o) $(B)/obj/worker-node/run_order.o
 test_recall_tape_OBJS := $(B)/obj/tests/bench/recall_tape.o

@@ -383,7 +383,7 @@ static void long_runs_are_loaded_first(void **state)
 {
 	const struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 4,
 						.n_stages = STAGES, .n_readers = 1, .n_inflaters = 2, .now_ns = read_clock,
-						.expert_bytes = 10 * SHARDS, .rule = ODW_LOAD_JOHNSON };
+						.expert_bytes = 10 * SHARDS };
 	static const uint32_t expected[2][4] = { { 0, 1, 2, 3 }, { 1, 3, 2, 0 } };
 	struct odw_schedule *s;
 	struct odw_load_job job;
@@ -417,7 +417,7 @@ static void costs_are_profiled_then_learnt(void **state)
 {
 	struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 4,
 					  .n_stages = STAGES, .n_readers = 2, .n_inflaters = 2, .now_ns = read_clock,
-					  .expert_bytes = 10 * SHARDS, .rule = ODW_LOAD_JOHNSON,
+					  .expert_bytes = 10 * SHARDS,
 					  .profile = { .read_bytes = 100, .read_ns = 2000, .finishes = 4, .finish_ns = 200 } };
 	struct odw_item r[2] = { { .expert = 0, .rank = 0, .last = true, .run_ns = 10 },
 				 { .expert = 1, .rank = 1, .last = true, .run_ns = 900 } };
@@ -450,7 +450,7 @@ static void residents_need_no_place_in_the_order(void **state)
 {
 	const struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 3,
 						.n_stages = STAGES, .n_readers = 1, .n_inflaters = 1, .now_ns = read_clock,
-						.expert_bytes = 10 * SHARDS, .rule = ODW_LOAD_JOHNSON };
+						.expert_bytes = 10 * SHARDS };
 	struct odw_item r[5];
 	struct odw_schedule *s;
 	struct odw_load_job job;
