@@ -137,7 +137,6 @@ static int open_hosts(struct odm_engine *e, struct od_err *err)
 		.load_time_ms = o->load_time_ms,
 		.run_time_ms = o->run_time_ms,
 		.cache_mib = o->cache_mib,
-		.cache_margin = o->cache_margin,
 		.cache_policy = od_cache_policy_names[o->cache_policy],
 		.memory_limit_bytes = o->memory_limit_bytes,
 		.threads = LOCAL_CHILD_THREADS,

@@ -45,8 +45,8 @@ struct odm_engine_opts {
 	bool mixed;
 	uint64_t slots, memory_limit_bytes; /* ODM_LOCAL; 0: the workers' default */
 	double load_time_ms, run_time_ms;   /* ODM_LOCAL: paced workers; 0: as fast as they go */
-	uint64_t cache_mib, cache_margin;   /* ODM_LOCAL: of a worker's cache of experts; 0: none, no margin */
-	int cache_policy;		    /* ODM_LOCAL: enum od_cache_policy, not Belady's */
+	uint64_t cache_mib;		    /* ODM_LOCAL: of a worker's cache of experts; 0: none */
+	int cache_policy;		    /* ODM_LOCAL: enum od_cache_policy */
 	/* ODM_LOCAL: the shadow's; index into the names, -1: its default. */
 	int precision, dense_precision, activations, departure;
 };

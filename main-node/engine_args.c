@@ -43,8 +43,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "slots", OD_ARG_UINT, &o->slots, "N", "with --local: experts that a worker can hold (default: from its memory limit)", 1, 64, NULL },
 		{ "memory-limit", OD_ARG_SIZE, &o->memory_limit_bytes, "SIZE", "with --local: memory of a worker", 0, 0, NULL },
 		{ "cache-mib", OD_ARG_UINT, &o->cache_mib, "N", "with --local: of a worker's memory, keep experts in N MiB beyond their use (default: none)", 1, MAX_CACHE_MIB, NULL },
-		{ "cache-policy", OD_ARG_CHOICE, &o->cache_policy, "P", "with --cache-mib: rank, fifo, lru, lfu or marking (default: rank)", 0, 0, od_cache_online_names },
-		{ "cache-margin", OD_ARG_UINT, &o->cache_margin, "N", "with --cache-mib: tolerance of rank, in ranks (default: 0)", 0, 4096, NULL },
+		{ "cache-policy", OD_ARG_CHOICE, &o->cache_policy, "P", "with --cache-mib: rank, lru or lfu (default: rank)", 0, 0, od_cache_policy_names },
 		{ "load-time", OD_ARG_REAL, &o->load_time_ms, "MS", "with --local: a worker's load is complete no earlier than MS milliseconds after it began, one load at a time, as on a slower machine", 0, MAX_PACE_MS, NULL },
 		{ "run-time", OD_ARG_REAL, &o->run_time_ms, "MS", "with --local: an expert's outputs are sent no earlier than MS milliseconds after its computation began", 0, MAX_PACE_MS, NULL },
 		{ "precision", OD_ARG_CHOICE, &o->precision, "P", "with --local: the shadow's experts, bf16, int8, fp16, int8-g64, nf4 or nf4-dq (default: int8)", 0, 0, od_precision_names },
@@ -167,8 +166,8 @@ static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 	const char *local = a->local > 0 ? NULL : local_only(o), *cluster = a->resident ? cluster_only(a) : NULL;
 	const char *unheard = shadow ? NULL : shadow_only(o) != NULL ? shadow_only(o) : alignment(a);
 
-	if (o->cache_mib == 0 && (o->cache_policy != OD_CACHE_RANK || o->cache_margin > 0))
-		return od_fail(err, OD_ERR_ARG, "--cache-policy and --cache-margin are about a cache: add --cache-mib");
+	if (o->cache_mib == 0 && o->cache_policy != OD_CACHE_RANK)
+		return od_fail(err, OD_ERR_ARG, "--cache-policy is about a cache: add --cache-mib");
 	if (local != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is for the processes that --local starts", local);
 	if (o->hosts_path != NULL && o->form != OD_FORM_AUTO)

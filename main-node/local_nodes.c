@@ -123,7 +123,6 @@ static int build_command(struct command *c, const struct odm_local_opts *o, size
 		add_ms(c, "--run-time", o->run_time_ms);
 	if (o->cache_mib > 0) {
 		add_number(c, "--cache-mib", o->cache_mib);
-		add_number(c, "--cache-margin", o->cache_margin);
 		add(c, "--cache-policy", o->cache_policy);
 	}
 	return OD_OK;

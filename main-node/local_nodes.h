@@ -20,7 +20,7 @@ struct odm_local_opts {
 	const char *form;	  /* of the workers' experts (--resident-form); NULL: their default */
 	uint64_t slots;		  /* 0: from the memory limit */
 	double load_time_ms, run_time_ms; /* of the workers; 0: as fast as they go */
-	uint64_t cache_mib, cache_margin; /* of the workers; cache_mib 0: none */
+	uint64_t cache_mib; /* of the workers; 0: none */
 	const char *cache_policy;
 	uint64_t memory_limit_bytes; /* 0: the workers' default */
 	uint64_t threads;	  /* compute threads of each child */

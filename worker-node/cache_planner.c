@@ -75,12 +75,10 @@ static int begin_cache(const struct odw_planner_opts *o, const struct odw_cache_
 		.n_layers = u->n_layers,
 		.n_experts = o->n_experts,
 		.plan = *plan,
-		.margin = o->margin,
 		.full_is_stored = !is_plain(o),
 		.budget_bytes = plan->experts[OD_CACHE_F] * o->sizes.bytes[OD_CACHE_F],
 		.expert_bytes = o->sizes.bytes[OD_CACHE_F],
 		.state = OD_CACHE_F,
-		.seed = 1,
 	};
 	struct od_cache *policy;
 	int rc = od_cache_new(&policy, &opts, err);

@@ -20,8 +20,7 @@ struct odw_planner_opts {
 	unsigned slot; /* the set of buffers that a slot has, of which there are */
 	unsigned n_slots;
 	uint32_t n_experts;
-	enum od_cache_policy policy; /* not Belady's */
-	uint32_t margin;
+	enum od_cache_policy policy;
 	struct od_cache_sizes sizes; /* memory in each state */
 	uint64_t budget_bytes;	     /* of the pools: what the slots hold for the cache is not in it */
 };

@@ -76,7 +76,7 @@ struct od_cache_changes odw_cache_use(struct odw_expert_cache *c, uint32_t m, ui
 	if (c == NULL || c->policy == NULL || !is_own(c, m))
 		return (struct od_cache_changes){ 0 };
 	c->changes++;
-	return od_cache_use(c->policy, m / c->n_groups, expert, OD_CACHE_NEVER);
+	return od_cache_use(c->policy, m / c->n_groups, expert);
 }
 
 uint32_t odw_cache_layer(const struct odw_expert_cache *c, const struct od_cache_change *change)

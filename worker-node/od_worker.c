@@ -46,8 +46,8 @@ struct options {
 	uint64_t memory_bytes, slots, read_threads, load_threads;
 	int form; /* enum od_form, OD_FORM_AUTO */
 	int read_mode; /* enum odw_read_mode */
-	uint64_t cache_mib, cache_margin; /* cache_mib 0: none */
-	int cache_policy;		  /* enum od_cache_policy */
+	uint64_t cache_mib; /* 0: none */
+	int cache_policy;   /* enum od_cache_policy */
 	double load_time_ms, run_time_ms; /* paced, for experiments; 0: as fast as it goes */
 	const char *store, *spool;	  /* NULL: the pack is here */
 	uint64_t spool_limit_bytes;	  /* UINT64_MAX: none */
@@ -484,7 +484,6 @@ static int open_planner(struct worker *w, struct od_err *err)
 	w->plan.schedule = w->schedule;
 	w->plan.pack = w->pack;
 	w->plan.n_experts = w->cfg->n_experts;
-	w->plan.margin = (uint32_t)w->opt.cache_margin;
 	return odw_planner_start(&w->planner, &w->plan, err);
 }
 
@@ -517,8 +516,8 @@ static int check_options(const struct options *o, struct od_host *store, struct 
 {
 	int rc;
 
-	if (o->cache_mib == 0 && (o->cache_policy != OD_CACHE_RANK || o->cache_margin > 0))
-		return od_fail(err, OD_ERR_ARG, "--cache-policy and --cache-margin are about a cache: add --cache-mib");
+	if (o->cache_mib == 0 && o->cache_policy != OD_CACHE_RANK)
+		return od_fail(err, OD_ERR_ARG, "--cache-policy is about a cache: add --cache-mib");
 	if (o->spool == NULL && o->spool_limit_bytes != UINT64_MAX)
 		return od_fail(err, OD_ERR_ARG, "--spool-limit is for a --spool");
 	if ((o->store == NULL) != (o->spool == NULL))
@@ -639,8 +638,7 @@ int main(int argc, char **argv)
 		{ .kind = OD_ARG_TITLE, .help = "Experiments: a slower machine than this one, other caches" },
 		{ "load-time", OD_ARG_REAL, &w.opt.load_time_ms, "MS", "a load is complete no earlier than MS milliseconds after it began; loads go one at a time, read by one thread", 0, MAX_PACE_MS, NULL },
 		{ "run-time", OD_ARG_REAL, &w.opt.run_time_ms, "MS", "an expert's outputs are sent no earlier than MS milliseconds after its computation began", 0, MAX_PACE_MS, NULL },
-		{ "cache-policy", OD_ARG_CHOICE, &w.opt.cache_policy, "rank|fifo|lru|lfu|marking", "who stays in the cache (default: rank, the most used in each layer)", 0, 0, od_cache_online_names },
-		{ "cache-margin", OD_ARG_UINT, &w.opt.cache_margin, "N", "rank: how many ranks an expert may stand behind the end of a pool and still enter it (default: 0)", 0, 4096, NULL },
+		{ "cache-policy", OD_ARG_CHOICE, &w.opt.cache_policy, "rank|lru|lfu", "who stays in the cache (default: rank, the most used in each layer)", 0, 0, od_cache_policy_names },
 	};
 	struct od_err err = { 0 };
 	bool done;

@@ -17,7 +17,7 @@ od-bench_SRCS += $(addprefix tests/bench/,recall_served.c recall_tape.c served_s
 
 # Recorded routes through the caches of workers.
 od-bench_SRCS += $(addprefix tests/bench/,bench_cache.c bench_cache_live.c cache_draw.c cache_live.c cache_replay.c \
-	cache_routes.c) worker-node/load_profile.c
+	cache_routes.c cache_rule.c) worker-node/load_profile.c
 
 # Experts through the worker's loading path.
 od-bench_SRCS += $(addprefix tests/bench/,bench_load.c load_crowd.c load_draw.c load_run.c load_source.c load_together.c) worker-node/loader.c \
@@ -31,6 +31,7 @@ test_bench_stats_OBJS := $(B)/obj/tests/bench/bench_stats.o
 test_bench_table_OBJS := $(B)/obj/tests/bench/bench_table.o
 test_ablate_OBJS := $(addprefix $(B)/obj/tests/bench/,ablate_plan.o ablate_summary.o bench_stats.o) \
 	$(ODM_SRCS:%.c=$(B)/obj/%.o)
+test_cache_rule_OBJS := $(B)/obj/tests/bench/cache_rule.o
 test_bench_plot_OBJS := $(B)/obj/tests/bench/bench_plot.o
 test_bench_prompts_OBJS := $(B)/obj/tests/bench/bench_prompts.o
 test_bandwidth_OBJS := $(B)/obj/tests/bench/bandwidth.o

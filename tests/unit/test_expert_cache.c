@@ -138,7 +138,7 @@ static void it_decides_as_the_policy_alone_does(void **state)
 	uint64_t seed = 3;
 
 	(void)state;
-	for (int policy = OD_CACHE_RANK; policy < OD_CACHE_BELADY; policy++) {
+	for (int policy = OD_CACHE_RANK; policy <= OD_CACHE_LFU; policy++) {
 		const struct od_cache_plan *plan = policy == OD_CACHE_RANK ? &pools : &two_full;
 		const struct od_cache_opts o = policy_of((enum od_cache_policy)policy, plan, true);
 		struct od_cache *alone;
@@ -152,7 +152,7 @@ static void it_decides_as_the_policy_alone_does(void **state)
 			const enum od_cache_state was = od_cache_look(alone, m, expert);
 			const struct odw_item item = use(&w, m, expert, false);
 
-			(void)od_cache_use(alone, m, expert, OD_CACHE_NEVER);
+			(void)od_cache_use(alone, m, expert);
 			assert_int_equal(item.cached, was);
 			assert_int_equal(item.ready, was == OD_CACHE_F);
 			for (uint32_t id = 0; id < LAYERS * EXPERTS; id++)

@@ -291,7 +291,7 @@ static void do_place(struct sim *x)
 	const struct od_share share = places[at];
 	double inclusion[EXPERTS];
 	struct odw_cache_uses u = { .inclusion = inclusion };
-	struct od_cache_opts o = { .policy = x->plan.policy, .n_experts = EXPERTS, .margin = pick(x, 2), .expert_bytes = 1,
+	struct od_cache_opts o = { .policy = x->plan.policy, .n_experts = EXPERTS, .expert_bytes = 1,
 				   .full_is_stored = (x->plan.slot & OD_SET_PLAIN) == 0, .state = OD_CACHE_F };
 	struct od_cache *policy;
 	size_t n[OD_N_EXPERT_BUFS];
