@@ -96,7 +96,7 @@ static bool shrink_to(struct odw_planner *p, const struct od_cache_plan *plan)
 
 	odw_planner_bufs(&p->o, plan, n);
 	while (!odw_bufs_shrink(p->o.bufs, n)) {
-		if (!odw_schedule_wait_void(p->o.schedule, &seen))
+		if (!odw_schedule_wait_free(p->o.schedule, &seen))
 			return false;
 	}
 	return true;

@@ -9,7 +9,7 @@
 #define ODW_CACHE_PLANNER_H
 
 #include "common/pack/pack.h"
-#include "worker-node/load_schedule.h"
+#include "worker-node/schedule.h"
 
 struct odw_planner;
 

@@ -62,7 +62,7 @@ static bool is_own(const struct odw_expert_cache *c, uint32_t m)
 	return c->n_own > 0 && m % c->n_groups == c->group;
 }
 
-/* ---- The policy's word ---- */
+/* ---- The policy ---- */
 
 enum od_cache_state odw_cache_look(const struct odw_expert_cache *c, uint32_t m, uint32_t expert)
 {
@@ -71,20 +71,10 @@ enum od_cache_state odw_cache_look(const struct odw_expert_cache *c, uint32_t m,
 	return od_cache_look(c->policy, m / c->n_groups, expert);
 }
 
-struct od_cache_changes odw_cache_use(struct odw_expert_cache *c, uint32_t m, uint32_t expert)
-{
-	if (c == NULL || c->policy == NULL || !is_own(c, m))
-		return (struct od_cache_changes){ 0 };
-	c->changes++;
-	return od_cache_use(c->policy, m / c->n_groups, expert);
-}
-
 uint32_t odw_cache_layer(const struct odw_expert_cache *c, const struct od_cache_change *change)
 {
 	return c->group + change->layer * c->n_groups;
 }
-
-/* ---- Buffers of what is in no slot ---- */
 
 /* What an expert that is in no slot shall have. In state F it would be in one. */
 static unsigned wanted(enum od_cache_state state)
@@ -98,6 +88,29 @@ static unsigned wanted(enum od_cache_state state)
 	}
 	return 0;
 }
+
+/* What the policy does not want any more is given back. */
+static void trim(struct odw_expert_cache *c, uint32_t m, uint32_t expert)
+{
+	odw_bufs_put(c->bufs, kept(c, m, expert), OD_SET_STORED & ~wanted(odw_cache_look(c, m, expert)));
+}
+
+static struct od_cache_changes apply(struct odw_expert_cache *c, struct od_cache_changes changes)
+{
+	c->changes++;
+	for (size_t i = 0; i < changes.n; i++)
+		trim(c, odw_cache_layer(c, &changes.change[i]), changes.change[i].expert);
+	return changes;
+}
+
+struct od_cache_changes odw_cache_use(struct odw_expert_cache *c, uint32_t m, uint32_t expert)
+{
+	if (c == NULL || c->policy == NULL || !is_own(c, m))
+		return (struct od_cache_changes){ 0 };
+	return apply(c, od_cache_use(c->policy, m / c->n_groups, expert));
+}
+
+/* ---- Buffers of what is in no slot ---- */
 
 unsigned odw_cache_has(const struct odw_expert_cache *c, uint32_t m, uint32_t expert)
 {
@@ -119,12 +132,7 @@ unsigned odw_cache_take(struct odw_expert_cache *c, uint32_t m, uint32_t expert,
 	return which;
 }
 
-void odw_cache_trim(struct odw_expert_cache *c, uint32_t m, uint32_t expert)
-{
-	odw_bufs_put(c->bufs, kept(c, m, expert), OD_SET_STORED & ~wanted(odw_cache_look(c, m, expert)));
-}
-
-void odw_cache_keep(struct odw_expert_cache *c, uint32_t m, uint32_t expert, struct od_expert_mem *mem, unsigned whole)
+void odw_cache_offer(struct odw_expert_cache *c, uint32_t m, uint32_t expert, struct od_expert_mem *mem, unsigned valid)
 {
 	const enum od_cache_state state = odw_cache_look(c, m, expert);
 	bool lacks = state == OD_CACHE_F;
@@ -136,7 +144,7 @@ void odw_cache_keep(struct odw_expert_cache *c, uint32_t m, uint32_t expert, str
 
 		if ((wanted(state) & 1u << i) == 0)
 			continue;
-		if (*to == NULL && (whole & 1u << i) != 0) {
+		if (*to == NULL && (valid & 1u << i) != 0) {
 			*to = mem->at[i];
 			mem->at[i] = NULL;
 		}
@@ -145,7 +153,7 @@ void odw_cache_keep(struct odw_expert_cache *c, uint32_t m, uint32_t expert, str
 	if (lacks) {
 		od_cache_forget(c->policy, m / c->n_groups, expert);
 		c->changes++;
-		odw_cache_trim(c, m, expert);
+		trim(c, m, expert);
 	}
 }
 
@@ -172,6 +180,10 @@ bool odw_cache_place(struct odw_expert_cache *c, const struct od_share *share)
 	c->place++;
 	c->n_own = group < c->n_layers ? (c->n_layers - group + share->n_groups - 1) / share->n_groups : 0;
 	begin_anew(c);
+	for (uint32_t m = 0; m < c->n_layers; m++) {
+		for (uint32_t expert = 0; expert < c->n_experts; expert++)
+			trim(c, m, expert);
+	}
 	return true;
 }
 
@@ -214,8 +226,7 @@ struct od_cache_changes odw_cache_set_plan(struct odw_expert_cache *c, uint64_t 
 {
 	if (place != c->place || c->policy == NULL)
 		return (struct od_cache_changes){ 0 };
-	c->changes++;
-	return od_cache_set_plan(c->policy, plan);
+	return apply(c, od_cache_set_plan(c->policy, plan));
 }
 
 uint64_t odw_cache_changes(const struct odw_expert_cache *c)

@@ -1,9 +1,11 @@
-/* expert_cache.h - what a worker keeps of experts beyond their use (od-worker --cache-mib): the policy's word on each, the
- * buffers of those that are in no slot, and what the planner wants to know of their uses (common/cache, ZipMoE section 3.4).
+/* expert_cache.h - what a worker keeps of experts beyond their use (od-worker --cache-mib): the state that the policy wants
+ * for each, the buffers of those that are in no slot, and what the planner needs to know of their uses (common/cache, ZipMoE
+ * section 3.4).
  *
- * An expert in state F is in a slot, where it is computed on; load_schedule.h keeps it there. In states C, S and E its
- * buffers are here, until a load takes them. What cannot be kept as the policy wants, because it was never whole, is
- * forgotten. A worker keeps experts of the layers that its group serves, so nothing before main has told its place.
+ * A load takes what is here of its expert; when the expert leaves its slot, its buffers are offered. An expert in state F
+ * stays in its slot, where it is computed on (schedule.h pins it). In states C, S and E its buffers are here. What the
+ * policy wants to keep and was never read completely is forgotten. A worker keeps experts of the layers that its group
+ * serves, so nothing before main has told its place.
  * Thread: the schedule's, under its lock. Owner: the caller of odw_cache_new; the buffers are borrowed. All but odw_cache_new
  * take NULL: no cache. */
 #ifndef ODW_EXPERT_CACHE_H
@@ -20,11 +22,11 @@ OD_MUST_CHECK int odw_cache_new(struct odw_expert_cache **out, uint32_t n_layers
 				struct od_err *err);
 void odw_cache_free(struct odw_expert_cache *c);
 
-/* ---- The policy's word ---- */
+/* ---- The policy ---- */
 
+/* The state in which the expert is, or is to be kept. */
 enum od_cache_state odw_cache_look(const struct odw_expert_cache *c, uint32_t m, uint32_t expert);
-/* The expert is used, and in a slot. Whatever the changes are about (odw_cache_layer), the caller brings about what is in
- * a slot, and calls odw_cache_trim for what is not. */
+/* The expert is used, and in a slot. Of the changes (odw_cache_layer: whose) the caller makes those of experts in slots. */
 struct od_cache_changes odw_cache_use(struct odw_expert_cache *c, uint32_t m, uint32_t expert);
 uint32_t odw_cache_layer(const struct odw_expert_cache *c, const struct od_cache_change *change); /* of the model */
 
@@ -33,15 +35,13 @@ uint32_t odw_cache_layer(const struct odw_expert_cache *c, const struct od_cache
 unsigned odw_cache_has(const struct odw_expert_cache *c, uint32_t m, uint32_t expert); /* a set */
 /* They move to mem. The set of those that did. */
 unsigned odw_cache_take(struct odw_expert_cache *c, uint32_t m, uint32_t expert, struct od_expert_mem *mem);
-/* What the policy wants and is whole leaves mem and stays. */
-void odw_cache_keep(struct odw_expert_cache *c, uint32_t m, uint32_t expert, struct od_expert_mem *mem, unsigned whole);
-/* What the policy does not want any more is given back. */
-void odw_cache_trim(struct odw_expert_cache *c, uint32_t m, uint32_t expert);
+/* What the policy wants of the set `valid` leaves mem and stays. */
+void odw_cache_offer(struct odw_expert_cache *c, uint32_t m, uint32_t expert, struct od_expert_mem *mem, unsigned valid);
 
 /* ---- The plan ---- */
 
-/* True: other layers than before are its group's, so that nothing shall be kept: odw_cache_trim what is in no slot. When
- * others of the group come and go, the cache stays as it is. */
+/* True: its group has other layers than before, so that nothing is kept any more. When others of the group come and go, the
+ * cache stays as it is. */
 bool odw_cache_place(struct odw_expert_cache *c, const struct od_share *share);
 /* n experts of a layer are asked for together, by a RUN. */
 void odw_cache_visit(struct odw_expert_cache *c, uint32_t m, const uint16_t *experts, size_t n);

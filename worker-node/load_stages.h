@@ -1,7 +1,7 @@
 /* load_stages.h - the parts of loads that are between their reading and their end: read, waiting for an inflater, or being
  * finished. Their number is the bound on reading ahead, and with slots of OD_FORM_PLAIN each has staging memory.
  *
- * Thread: load_schedule's, under its lock. Owner: the caller; plain data. */
+ * Thread: the schedule's, under its lock. Owner: the caller; plain data. */
 #ifndef ODW_LOAD_STAGES_H
 #define ODW_LOAD_STAGES_H
 

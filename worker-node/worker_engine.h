@@ -12,7 +12,7 @@
 
 #include "common/net/data_port.h"
 #include "common/pack/pack.h"
-#include "worker-node/load_schedule.h"
+#include "worker-node/schedule.h"
 #include "worker-node/puller.h"
 
 #define ODW_SCRATCH_BYTES (8u << 20)

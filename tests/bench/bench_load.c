@@ -10,7 +10,7 @@
 #include "tests/bench/load_run.h"
 #include "tests/bench/load_together.h"
 #include "tests/bench/recall_config.h"
-#include "worker-node/slots.h"
+#include "worker-node/schedule.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -21,7 +21,7 @@
 #include "common/base/status.h"
 #include "common/model/family.h"
 #include "worker-node/run_order.h"
-#include "worker-node/slots.h"
+#include "worker-node/schedule.h"
 
 #define OD_ORDER_TASKS (ODW_MAX_SLOTS * OD_N_EXPERT_MATS)
 _Static_assert(OD_ORDER_TASKS <= ODW_MAX_ORDERED, "the worker's rule can have them");

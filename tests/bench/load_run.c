@@ -230,7 +230,7 @@ int load_run(const struct load_case *c, const struct load_together *together, st
 	if (rc == OD_OK && together != NULL && together->pools) {
 		rc = odw_cache_new(&j.cache, cfg->n_layers, cfg->n_experts, c->bufs, err);
 		opts.cache = j.cache;
-		opts.most_full = (uint32_t)(c->source->n / 4) * cfg->n_layers;
+		opts.max_pinned = (uint32_t)(c->source->n / 4) * cfg->n_layers;
 	}
 	sem_init(&ready, 0, 0);
 	j.item = calloc(c->source->n, sizeof(*j.item));

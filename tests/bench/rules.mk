@@ -13,7 +13,7 @@ od-bench_SRCS += $(addprefix tests/bench/,recall_board.c recall_config.c recall_
 
 # A cluster in virtual time: the worker's own schedule.
 od-bench_SRCS += $(addprefix tests/bench/,recall_served.c recall_tape.c served_sim.c) $(addprefix worker-node/,expert_bufs.c expert_cache.c \
-	load_schedule.c load_stages.c run_order.c schedule_cache.c slot_claims.c step_marks.c)
+	load_stages.c run_order.c schedule.c step_marks.c)
 
 # Recorded routes through the caches of workers.
 od-bench_SRCS += $(addprefix tests/bench/,bench_cache.c bench_cache_live.c cache_draw.c cache_live.c cache_replay.c \
@@ -43,7 +43,7 @@ test_recall_config_OBJS := $(B)/obj/tests/bench/recall_config.o
 test_recall_board_OBJS := $(addprefix $(B)/obj/tests/bench/,recall_board.o recall_tape.o recall_stats.o)
 test_recall_progress_OBJS := $(B)/obj/tests/bench/recall_progress.o
 test_served_sim_OBJS := $(B)/obj/tests/bench/served_sim.o $(addprefix $(B)/obj/main-node/,placement.o predictions.o want_place.o) \
-	$(test_load_schedule_OBJS)
+	$(test_schedule_OBJS)
 test_load_order_OBJS := $(B)/obj/tests/bench/load_order.o $(B)/obj/worker-node/run_order.o
 test_load_sim_OBJS := $(addprefix $(B)/obj/tests/bench/,load_optimum.o load_order.o load_sim.o) $(B)/obj/worker-node/run_order.o
 test_recall_tape_OBJS := $(B)/obj/tests/bench/recall_tape.o

@@ -2,7 +2,7 @@
 
 #include "main-node/placement.h"
 #include "main-node/want_place.h"
-#include "worker-node/load_schedule.h"
+#include "worker-node/schedule.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  *
  * A use is served in time when its load was ordered before main's router spoke and complete before its rows arrived. Who
  * decides what is loaded where is main's own code (predictions, want_policy, placement), and a worker is the worker's own
- * load_schedule; only the clock is the simulator's, and main, shadow, loads and the computation of an expert are spans of
+ * schedule; only the clock is the simulator's, and main, shadow, loads and the computation of an expert are spans of
  * time. Messages take none: t_main and t_worker include it, as in OD-MoE Eq. 1.
  *
  * main     step begins, then for each layer main_ns to the router's word, the experts on their workers, and behind the

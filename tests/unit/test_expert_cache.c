@@ -95,7 +95,7 @@ static void open_world(struct world *w, unsigned n_slots, enum od_cache_policy p
 {
 	const struct odw_planner_opts po = { .slot = planes ? OD_SET_STORED : OD_SET_STORED | OD_SET_PLAIN, .n_slots = n_slots };
 	const struct od_cache_opts o = policy_of(policy, plan, planes);
-	struct odw_schedule_opts more = { .most_full = plan->experts[OD_CACHE_F] };
+	struct odw_schedule_opts more = { .max_pinned = plan->experts[OD_CACHE_F] };
 	size_t n[OD_N_EXPERT_BUFS];
 
 	*w = (struct world){ 0 };

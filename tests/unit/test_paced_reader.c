@@ -276,7 +276,7 @@ static void what_is_cancelled_ends_at_once(void **state)
 		want(w.s, 2, EXPERT);
 		wait_for_read(&w);
 		odw_schedule_end(w.s, SESSION);
-		while (odw_schedule_look(w.s, 0).state != ODW_VOID)
+		while (odw_schedule_look(w.s, 0).state != ODW_FREE)
 			odw_sleep_until(od_now_ns() + OD_NS_PER_MS);
 		odw_schedule_begin(w.s, SESSION);
 	}

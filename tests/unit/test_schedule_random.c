@@ -119,7 +119,7 @@ static void check_buffers_apart(struct sim *x)
 
 		for (int k = 0; k < OD_N_EXPERT_BUFS; k++) {
 			assert_true(v.mem.at[k] == NULL || (x->plan.slot & 1u << k) != 0);
-			assert_false(v.state == ODW_VOID && v.mem.at[k] != NULL);
+			assert_false(v.state == ODW_FREE && v.mem.at[k] != NULL);
 			for (unsigned j = 0; j < i; j++)
 				assert_false(v.mem.at[k] != NULL && odw_schedule_look(x->s, j).mem.at[k] == v.mem.at[k]);
 		}
@@ -140,12 +140,12 @@ static void check(struct sim *x)
 		for (int j = 0; j < 2; j++)
 			users += x->has_job[j] && x->job[j].slot == (int)i;
 		assert_int_equal(v.n_users, users);
-		if (v.state == ODW_VOID || v.state == ODW_DRAINING)
+		if (v.state == ODW_FREE || v.state == ODW_DRAINING)
 			continue;
 		n_loading += v.state == ODW_LOADING;
-		assert_int_equal(v.full, v.state == ODW_RESIDENT && odw_cache_look(x->cache, v.m, v.expert) == OD_CACHE_F);
-		assert_true(v.full || v.entries > 0);
-		assert_true(v.full || asked(x, v.m, v.expert, true)); /* nothing is held that nobody asked for */
+		assert_int_equal(v.pinned, v.state == ODW_RESIDENT && odw_cache_look(x->cache, v.m, v.expert) == OD_CACHE_F);
+		assert_true(v.pinned || v.entries > 0);
+		assert_true(v.pinned || asked(x, v.m, v.expert, true)); /* nothing is held that nobody asked for */
 		for (unsigned j = 0; j < i; j++) {
 			w = odw_schedule_look(x->s, j);
 			assert_false((w.state == ODW_LOADING || w.state == ODW_RESIDENT) && w.m == v.m && w.expert == v.expert);
@@ -235,7 +235,7 @@ static void do_end(struct sim *x)
 	for (unsigned i = 0; i < x->n_table; i++) {
 		struct odw_slot_view v = odw_schedule_look(x->s, i);
 
-		assert_true(v.state == ODW_VOID || v.state == ODW_DRAINING || v.full);
+		assert_true(v.state == ODW_FREE || v.state == ODW_DRAINING || v.pinned);
 	}
 	memset(&x->mo, 0, sizeof(x->mo));
 	memset(x->mo.version, 0xff, sizeof(x->mo.version)); /* -1: none came */
@@ -567,7 +567,7 @@ static void random_messages_against_a_model(void **state)
 		x.n_loaders = seed % 10 == 0 ? 0 : 1 + (unsigned)(seed / 3 % 2);
 		open_memory(&x);
 		x.s = new_schedule_with(x.n_slots, &(struct odw_schedule_opts){ .bufs = x.bufs, .cache = x.cache,
-										  .most_full = x.n_table - x.n_slots });
+										  .max_pinned = x.n_table - x.n_slots });
 		x.session = SESSION;
 		do_place(&x);
 		for (int i = 0; i < 500; i++) {

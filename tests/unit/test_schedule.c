@@ -63,7 +63,7 @@ static void runs_wait_for_runs_and_go_by_key(void **state)
 	load_all(s);
 	compute(s, &r[1]);
 	assert_int_equal(odw_schedule_entries(s), 0);
-	assert_true(is(s, 1, 0, 0, ODW_VOID));
+	assert_true(is(s, 1, 0, 0, ODW_FREE));
 	odw_schedule_free(s);
 }
 
@@ -179,7 +179,7 @@ static void last_frees_and_not_last_keeps(void **state)
 	assert_int_equal(r[0].loaded_bytes, SHARDS * 10);
 	assert_int_equal(r[1].loaded_bytes, 0); /* the first was told */
 	assert_int_equal(r[1].load_ns, 0);
-	assert_true(is(s, 1, 0, 0, ODW_VOID));
+	assert_true(is(s, 1, 0, 0, ODW_FREE));
 	run(s, 1, 0, true, &r[3], 0, true); /* self-sufficient */
 	assert_false(r[3].ready);
 	load_all(s);
@@ -368,7 +368,7 @@ static void cancelled_loads_leave_their_stages(void **state)
 		assert_false(odw_schedule_next_finish(s, &job[0], false));
 		assert_false(odw_schedule_end_job(s, &other, 0, OD_OK, NULL));
 		assert_false(odw_schedule_end_job(s, &job[2], 1, OD_OK, NULL));
-		assert_true(is(s, 1, 0, 0, ODW_VOID));
+		assert_true(is(s, 1, 0, 0, ODW_FREE));
 		assert_false(odw_schedule_next_finish(s, &other, false));
 	}
 	run(s, 1, 0, true, &r, 4, true);
@@ -499,7 +499,7 @@ static void failed_loads_answer_runs_and_drop_wants(void **state)
 	assert_int_equal(got->code, OD_ERR_CORRUPT);
 	assert_string_equal(got->reason, why.msg);
 	(void)!odw_schedule_end_job(s, &b, 0, OD_ERR_CORRUPT, &why);
-	assert_true(is(s, 1, 0, 0, ODW_VOID));
+	assert_true(is(s, 1, 0, 0, ODW_FREE));
 	assert_int_equal(figures(s).loads + figures(s).cancelled_loads, 0);
 	run(s, 3, 0, true, &r, 0, true); /* tried anew */
 	load_all(s);
@@ -707,5 +707,5 @@ int main(void)
 		cmocka_unit_test(room_in_the_queue_comes_back),
 	};
 
-	return cmocka_run_group_tests_name("load_schedule", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("schedule", tests, NULL, NULL);
 }
