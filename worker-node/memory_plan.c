@@ -2,7 +2,7 @@
 
 #include "common/base/args.h"
 #include "common/base/mem.h"
-#include "worker-node/load_profile.h"
+#include "worker-node/load/load_profile.h"
 
 #include <inttypes.h>
 

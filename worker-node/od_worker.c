@@ -8,13 +8,13 @@
 #include "common/net/endpoint.h"
 #include "common/net/hosts.h"
 #include "common/pack/expert_load.h"
-#include "worker-node/cache_planner.h"
-#include "worker-node/load_profile.h"
-#include "worker-node/loader.h"
+#include "worker-node/cache/cache_planner.h"
+#include "worker-node/load/load_profile.h"
+#include "worker-node/load/loader.h"
+#include "worker-node/load/paced_reader.h"
 #include "worker-node/memory_plan.h"
-#include "worker-node/paced_reader.h"
+#include "worker-node/pull/spool_begin.h"
 #include "worker-node/run_check.h"
-#include "worker-node/spool_begin.h"
 #include "worker-node/worker_engine.h"
 
 #include <inttypes.h>

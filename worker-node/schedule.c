@@ -4,8 +4,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
-#include "worker-node/load_stages.h"
-#include "worker-node/run_order.h"
+#include "worker-node/load/load_stages.h"
+#include "worker-node/load/run_order.h"
 #include "worker-node/step_marks.h"
 
 #include <pthread.h>

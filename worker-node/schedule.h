@@ -31,7 +31,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "worker-node/expert_cache.h"
+#include "worker-node/cache/expert_cache.h"
 
 #define ODW_MAX_SLOTS 64
 #define ODW_MAX_ENTRIES 65536u /* WANTs beyond are dropped, RUNs beyond are answered OD_ERR_BUSY */

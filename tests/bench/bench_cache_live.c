@@ -11,7 +11,7 @@
 #include "tests/bench/bench_stats.h"
 #include "tests/bench/cache_live.h"
 #include "tests/bench/recall_progress.h"
-#include "worker-node/load_profile.h"
+#include "worker-node/load/load_profile.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -20,7 +20,7 @@
 
 #include "common/base/status.h"
 #include "common/model/family.h"
-#include "worker-node/run_order.h"
+#include "worker-node/load/run_order.h"
 #include "worker-node/schedule.h"
 
 #define OD_ORDER_TASKS (ODW_MAX_SLOTS * OD_N_EXPERT_MATS)

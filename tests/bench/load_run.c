@@ -2,7 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
-#include "worker-node/expert_cache.h"
+#include "worker-node/cache/expert_cache.h"
 
 #include <semaphore.h>
 #include <stdatomic.h>

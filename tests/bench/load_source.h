@@ -5,7 +5,7 @@
 #ifndef OD_BENCH_LOAD_SOURCE_H
 #define OD_BENCH_LOAD_SOURCE_H
 
-#include "worker-node/paced_reader.h"
+#include "worker-node/load/paced_reader.h"
 
 enum load_kind { LOAD_CACHE, LOAD_DISK, LOAD_DIRECT, LOAD_PACED };
 extern const char *const load_kind_names[]; /* ends with NULL */

@@ -12,16 +12,16 @@ od-bench_SRCS += $(addprefix tests/bench/,recall_board.c recall_config.c recall_
 	recall_sweep.c) $(ODS_SRCS)
 
 # A cluster in virtual time: the worker's own schedule.
-od-bench_SRCS += $(addprefix tests/bench/,recall_served.c recall_tape.c served_sim.c) $(addprefix worker-node/,expert_bufs.c expert_cache.c \
-	load_stages.c run_order.c schedule.c step_marks.c)
+od-bench_SRCS += $(addprefix tests/bench/,recall_served.c recall_tape.c served_sim.c) $(addprefix worker-node/,schedule.c \
+	step_marks.c cache/expert_bufs.c cache/expert_cache.c load/load_stages.c load/run_order.c)
 
 # Recorded routes through the caches of workers.
 od-bench_SRCS += $(addprefix tests/bench/,bench_cache.c bench_cache_live.c cache_draw.c cache_live.c cache_replay.c \
-	cache_routes.c cache_rule.c) worker-node/load_profile.c
+	cache_routes.c cache_rule.c) worker-node/load/load_profile.c
 
 # Experts through the worker's loading path.
-od-bench_SRCS += $(addprefix tests/bench/,bench_load.c load_crowd.c load_draw.c load_run.c load_source.c load_together.c) worker-node/loader.c \
-	worker-node/paced_reader.c
+od-bench_SRCS += $(addprefix tests/bench/,bench_load.c load_crowd.c load_draw.c load_run.c load_source.c load_together.c) worker-node/load/loader.c \
+	worker-node/load/paced_reader.c
 
 # Orders of loads in virtual time: the worker's own rule and others.
 od-bench_SRCS += $(addprefix tests/bench/,bench_order.c load_optimum.c load_order.c load_sim.c)
@@ -44,6 +44,6 @@ test_recall_board_OBJS := $(addprefix $(B)/obj/tests/bench/,recall_board.o recal
 test_recall_progress_OBJS := $(B)/obj/tests/bench/recall_progress.o
 test_served_sim_OBJS := $(B)/obj/tests/bench/served_sim.o $(addprefix $(B)/obj/main-node/,placement.o predictions.o want_place.o) \
 	$(test_schedule_OBJS)
-test_load_order_OBJS := $(B)/obj/tests/bench/load_order.o $(B)/obj/worker-node/run_order.o
-test_load_sim_OBJS := $(addprefix $(B)/obj/tests/bench/,load_optimum.o load_order.o load_sim.o) $(B)/obj/worker-node/run_order.o
+test_load_order_OBJS := $(B)/obj/tests/bench/load_order.o $(B)/obj/worker-node/load/run_order.o
+test_load_sim_OBJS := $(addprefix $(B)/obj/tests/bench/,load_optimum.o load_order.o load_sim.o) $(B)/obj/worker-node/load/run_order.o
 test_recall_tape_OBJS := $(B)/obj/tests/bench/recall_tape.o

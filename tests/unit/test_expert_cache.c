@@ -2,7 +2,7 @@
  * messages make of it is in test_schedule_random, what real files do in test_loader_cache. */
 #include "common/base/mem.h"
 #include "tests/unit/schedule_world.h"
-#include "worker-node/cache_planner.h"
+#include "worker-node/cache/cache_planner.h"
 
 /* ---- Buffers ---- */
 

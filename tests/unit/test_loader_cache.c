@@ -2,8 +2,8 @@
 #include "common/base/mem.h"
 #include "common/pack/pack_write.h"
 #include "tests/unit/temp_dir.h"
-#include "worker-node/cache_planner.h"
-#include "worker-node/loader.h"
+#include "worker-node/cache/cache_planner.h"
+#include "worker-node/load/loader.h"
 
 #include <fcntl.h>
 #include <sched.h>

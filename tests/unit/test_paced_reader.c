@@ -1,6 +1,6 @@
 /* Paced reads, by the real clock: how long they take, that they queue up, and that nobody waits for a load that is
  * cancelled. Bounds from above are only such that hold on a machine that does much else. */
-#include "worker-node/paced_reader.h"
+#include "worker-node/load/paced_reader.h"
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"

@@ -2,7 +2,7 @@
  * are written and looked at as loaders and engine would; and real threads. */
 #include "tests/unit/schedule_world.h"
 
-#include "worker-node/cache_planner.h"
+#include "worker-node/cache/cache_planner.h"
 
 #include <pthread.h>
 #include <sched.h>

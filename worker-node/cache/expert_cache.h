@@ -14,7 +14,7 @@
 #include "common/cache/pool_policy.h"
 #include "common/cache/rank_list.h"
 #include "common/pack/share.h"
-#include "worker-node/expert_bufs.h"
+#include "worker-node/cache/expert_bufs.h"
 
 struct odw_expert_cache;
 

@@ -9,7 +9,7 @@
 #define ODW_LOAD_PROFILE_H
 
 #include "common/cache/cache_state.h"
-#include "worker-node/loader.h"
+#include "worker-node/load/loader.h"
 
 #define ODW_PROFILE_BYTES (64u << 20)
 

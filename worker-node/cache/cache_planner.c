@@ -1,8 +1,8 @@
-#include "worker-node/cache_planner.h"
+#include "worker-node/cache/cache_planner.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "worker-node/load_profile.h"
+#include "worker-node/load/load_profile.h"
 
 #include <inttypes.h>
 #include <pthread.h>

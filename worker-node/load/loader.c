@@ -1,4 +1,4 @@
-#include "worker-node/loader.h"
+#include "worker-node/load/loader.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"

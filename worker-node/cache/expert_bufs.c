@@ -1,4 +1,4 @@
-#include "worker-node/expert_bufs.h"
+#include "worker-node/cache/expert_bufs.h"
 
 #include "common/base/mem.h"
 

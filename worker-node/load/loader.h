@@ -7,8 +7,8 @@
 #define ODW_LOADER_H
 
 #include "common/pack/expert_load.h"
+#include "worker-node/load/load_stages.h"
 #include "worker-node/schedule.h"
-#include "worker-node/load_stages.h"
 
 #define ODW_MAX_LOADERS 64 /* of a kind */
 

@@ -1,4 +1,4 @@
-#include "worker-node/store_client.h"
+#include "worker-node/pull/store_client.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"

@@ -1,4 +1,4 @@
-#include "worker-node/load_profile.h"
+#include "worker-node/load/load_profile.h"
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"

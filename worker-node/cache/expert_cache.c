@@ -1,4 +1,4 @@
-#include "worker-node/expert_cache.h"
+#include "worker-node/cache/expert_cache.h"
 
 #include "common/base/mem.h"
 

@@ -1,4 +1,4 @@
-#include "worker-node/spool_begin.h"
+#include "worker-node/pull/spool_begin.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"

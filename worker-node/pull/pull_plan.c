@@ -1,4 +1,4 @@
-#include "worker-node/pull_plan.h"
+#include "worker-node/pull/pull_plan.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
-#include "worker-node/puller.h"
+#include "worker-node/pull/puller.h"
 
 #include "common/base/args.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "worker-node/pull_plan.h"
+#include "worker-node/pull/pull_plan.h"
 
 #include <errno.h>
 #include <inttypes.h>

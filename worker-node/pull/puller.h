@@ -9,7 +9,7 @@
 #define ODW_PULLER_H
 
 #include "common/pack/spool.h"
-#include "worker-node/store_client.h"
+#include "worker-node/pull/store_client.h"
 
 struct odw_puller;
 

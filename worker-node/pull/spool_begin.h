@@ -6,7 +6,7 @@
 #define ODW_SPOOL_BEGIN_H
 
 #include "common/pack/spool.h"
-#include "worker-node/store_client.h"
+#include "worker-node/pull/store_client.h"
 
 /* The pack of the spool, with the experts that are there. A spool that lacks nothing needs no store. */
 OD_MUST_CHECK int odw_spool_begin(struct od_spool *spool, struct odw_store *store, struct od_pack **pack,

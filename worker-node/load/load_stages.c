@@ -1,4 +1,4 @@
-#include "worker-node/load_stages.h"
+#include "worker-node/load/load_stages.h"
 
 void odw_stages_init(struct odw_stages *s, unsigned n)
 {

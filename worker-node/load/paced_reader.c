@@ -1,4 +1,4 @@
-#include "worker-node/paced_reader.h"
+#include "worker-node/load/paced_reader.h"
 
 #include "common/base/clock.h"
 

@@ -14,7 +14,7 @@
 
 #include <pthread.h>
 
-#include "worker-node/loader.h"
+#include "worker-node/load/loader.h"
 
 struct odw_paced_reader {
 	const struct od_pack *pack;

@@ -1,4 +1,4 @@
-#include "worker-node/run_order.h"
+#include "worker-node/load/run_order.h"
 
 /* What is loaded faster than it runs goes first, the fastest load first, so that runs begin early; the rest by falling runs,
  * so that the last run is short. */
