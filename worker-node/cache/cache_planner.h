@@ -1,7 +1,7 @@
-/* cache_planner.h - the thread that divides a worker's cache into pools (common/cache/planner.h): first when main has told
- * this worker's place, with all experts alike, and anew whenever uses have doubled, beside the token path. It makes and
- * unmakes the buffers that a plan needs, so that the memory never exceeds the budget: what the old plan has more of goes
- * before what the new one has more of comes.
+/* cache_planner.h - the thread that divides a worker's cache into pools (common/cache/planner.h), outside the token path:
+ * first when main has sent this worker's place, with all experts alike, and again whenever uses have doubled. It maps and
+ * unmaps the buffers that a plan needs. Buffers that only the old plan needs are unmapped before those that only the new one
+ * needs are mapped, so memory never exceeds the budget.
  *
  * Policies other than rank have no pools but one, of experts in the state they are computed on.
  * Thread: start and stop by the owner. Owner: what the options name is borrowed until odw_planner_stop. */
@@ -25,7 +25,7 @@ struct odw_planner_opts {
 	uint64_t budget_bytes;	     /* of the pools: what the slots hold for the cache is not in it */
 };
 
-/* What the slots' buffers, and those of a plan, come to. */
+/* How many buffers of each kind the slots and this plan need. */
 void odw_planner_bufs(const struct odw_planner_opts *o, const struct od_cache_plan *plan, size_t n[OD_N_EXPERT_BUFS]);
 
 OD_MUST_CHECK int odw_planner_start(struct odw_planner **out, const struct odw_planner_opts *opts, struct od_err *err);
