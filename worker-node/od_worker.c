@@ -8,12 +8,13 @@
 #include "common/net/endpoint.h"
 #include "common/net/hosts.h"
 #include "common/pack/expert_load.h"
-#include "worker-node/cache_planner.h"
-#include "worker-node/load_profile.h"
-#include "worker-node/loader.h"
+#include "worker-node/cache/cache_planner.h"
+#include "worker-node/load/load_profile.h"
+#include "worker-node/load/loader.h"
+#include "worker-node/load/paced_reader.h"
+#include "worker-node/memory_plan.h"
+#include "worker-node/pull/spool_begin.h"
 #include "worker-node/run_check.h"
-#include "worker-node/slots.h"
-#include "worker-node/spool_begin.h"
 #include "worker-node/worker_engine.h"
 
 #include <inttypes.h>
@@ -27,11 +28,6 @@
 #define DEFAULT_READERS 2
 #define MAX_PACE_MS 60000
 #define MAX_CACHE_MIB (1u << 30)
-#define SLOTS_SHARE 4 /* of a cache: unless so many are asked for, slots hold no more than this part of it */
-/* What a worker holds beside its slots: row buffers (scratch, RUNs, outputs and one more of each: 40 MiB), program,
- * libraries and the pack's tables. Staging of the load threads comes on top. */
-#define FIXED_BYTES (52u << 20)
-#define PULL_BYTES (20u << 20) /* with a spool: what was asked for, ZeroMQ's buffers, a piece of the spool's */
 
 static struct od_daemon_about about = {
 	.role = "worker",
@@ -45,8 +41,8 @@ struct options {
 	uint64_t memory_bytes, slots, read_threads, load_threads;
 	int form; /* enum od_form, OD_FORM_AUTO */
 	int read_mode; /* enum odw_read_mode */
-	uint64_t cache_mib, cache_margin; /* cache_mib 0: none */
-	int cache_policy;		  /* enum od_cache_policy */
+	uint64_t cache_mib; /* 0: none */
+	int cache_policy;   /* enum od_cache_policy */
 	double load_time_ms, run_time_ms; /* paced, for experiments; 0: as fast as it goes */
 	const char *store, *spool;	  /* NULL: the pack is here */
 	uint64_t spool_limit_bytes;	  /* UINT64_MAX: none */
@@ -58,8 +54,7 @@ struct worker {
 	const struct od_config *cfg;
 	struct odw_puller *puller; /* NULL: nothing is pulled */
 	enum od_form form;
-	unsigned slot; /* the set of buffers that a slot has */
-	unsigned n_slots;
+	struct odw_memory_plan memory;
 	struct odw_bufs *bufs;
 	struct odw_expert_cache *cache; /* NULL: none, and no planner */
 	struct odw_planner_opts plan;
@@ -67,13 +62,13 @@ struct worker {
 	struct odw_schedule *schedule;
 	struct odw_engine *engine;
 	struct odw_loaders *loaders;
+	struct odw_paced_reader paced; /* --load-time */
 	struct od_daemon *daemon;
 	struct odw_session session; /* loop thread: accepted, then begun */
 	uint8_t *holds;		    /* of a spool: a bit for each expert, as PONG has them */
-	uint64_t told;		    /* how many changes main knows of; UINT64_MAX: of nothing */
-	uint32_t most_full;	    /* experts that the cache can keep full */
+	uint64_t holds_sent;	    /* how many changes of it main has been sent; UINT64_MAX: nothing */
 	uint8_t *cached;	    /* of a cache: a byte for each expert, */
-	uint64_t told_cached;	    /* and how many changes of it main knows of */
+	uint64_t cached_sent;	    /* and how many changes of it main has been sent */
 };
 
 /* ---- What main says ---- */
@@ -127,7 +122,7 @@ static int on_hello(void *arg, const Od__Hello *hello, Od__Welcome *welcome, con
 	w->session.max_rows = hello->max_rows < most ? hello->max_rows : most;
 	welcome->kernel_class = (char *)w->session.backend->kernel_class;
 	welcome->backend = (char *)w->session.backend->name;
-	welcome->slots = w->n_slots;
+	welcome->slots = w->memory.n_slots;
 	welcome->memory_bytes = w->opt.memory_bytes;
 	welcome->threads = (uint32_t)w->opt.common.threads;
 	welcome->spool = od_pack_is_spool(w->pack);
@@ -140,7 +135,7 @@ static void on_begin(void *arg, uint64_t session)
 	struct worker *w = arg;
 
 	w->session.id = session;
-	w->told = w->told_cached = UINT64_MAX;
+	w->holds_sent = w->cached_sent = UINT64_MAX;
 	odw_schedule_begin(w->schedule, session);
 	odw_engine_begin(w->engine, &w->session);
 	od_log(OD_LOG_INFO, "profile %s, %s kernels (class %s)", od_profile_names[w->session.profile - 1],
@@ -242,14 +237,14 @@ static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 	return od_fail(err, OD_ERR_PROTOCOL, "a worker's control socket takes WANT, CLOSE and PLACE");
 }
 
-/* Which experts are here, when main does not know. */
-static void tell_holds(struct worker *w, Od__Pong *p, uint64_t changes)
+/* Which experts are here, if that has changed since it was sent. */
+static void send_holds(struct worker *w, Od__Pong *p, uint64_t changes)
 {
 	const size_t n = (size_t)w->cfg->n_layers * w->cfg->n_experts;
 
-	if (changes == w->told)
+	if (changes == w->holds_sent)
 		return;
-	w->told = changes; /* counted before it is looked: what changes meanwhile is told again */
+	w->holds_sent = changes; /* counted before it is looked: what changes meanwhile is sent again */
 	p->holds.data = w->holds;
 	p->holds.len = (n + 7) / 8;
 	memset(w->holds, 0, p->holds.len);
@@ -259,12 +254,12 @@ static void tell_holds(struct worker *w, Od__Pong *p, uint64_t changes)
 	}
 }
 
-/* How each expert is kept, when main does not know. */
-static void tell_cached(struct worker *w, Od__Pong *p)
+/* How each expert is kept, if that has changed since it was sent. */
+static void send_cached(struct worker *w, Od__Pong *p)
 {
 	const size_t n = (size_t)w->cfg->n_layers * w->cfg->n_experts;
 
-	if (!odw_schedule_cached(w->schedule, &w->told_cached, w->cached))
+	if (!odw_schedule_cached(w->schedule, &w->cached_sent, w->cached))
 		return;
 	for (size_t i = 0; i < n; i++)
 		w->cached[i] = od_cache_to_wire((enum od_cache_state)w->cached[i]);
@@ -292,9 +287,9 @@ static void on_pong(void *arg, Od__Pong *p)
 	p->spool_bytes = pull.whole_bytes;
 	p->spool_goal = pull.goal_bytes;
 	if (w->holds != NULL)
-		tell_holds(w, p, pull.changes);
+		send_holds(w, p, pull.changes);
 	if (w->cached != NULL)
-		tell_cached(w, p);
+		send_cached(w, p);
 }
 
 static const struct od_daemon_ops daemon_ops = {
@@ -303,21 +298,39 @@ static const struct od_daemon_ops daemon_ops = {
 
 /* ---- Start and end ---- */
 
-/* What --cache-mib leaves beside what the slots hold for it. */
-static int plan_cache(struct worker *w, uint64_t slots_bytes, struct od_err *err)
+/* Buffers of experts, and the tables of a cache of them. */
+static int make_memory(struct worker *w, struct od_err *err)
 {
-	const struct odw_planner_opts *p = &w->plan;
-	const uint64_t all = (uint64_t)w->cfg->n_layers * w->cfg->n_experts, cache_bytes = w->opt.cache_mib << 20;
-	const uint64_t least = slots_bytes + p->sizes.bytes[p->policy == OD_CACHE_RANK ? OD_CACHE_E : OD_CACHE_F];
-	uint64_t fit;
+	const struct odw_memory_opts opts = { .pack = w->pack,
+					      .form = w->form,
+					      .limit_bytes = w->opt.memory_bytes,
+					      .slots = w->opt.slots,
+					      .cache_mib = w->opt.cache_mib,
+					      .policy = (enum od_cache_policy)w->opt.cache_policy,
+					      .n_readers = (unsigned)w->opt.read_threads,
+					      .n_inflaters = (unsigned)w->opt.load_threads,
+					      .pulls = w->puller != NULL };
+	const uint64_t all = (uint64_t)w->cfg->n_layers * w->cfg->n_experts;
+	struct odw_memory_plan *m = &w->memory;
+	const struct od_cache_plan none = { 0 };
+	size_t n[OD_N_EXPERT_BUFS];
+	char slot[32], limit[32];
+	int rc = odw_memory_plan(m, &opts, err);
 
-	if (cache_bytes < least)
-		return od_fail(err, OD_ERR_NOMEM, "--cache-mib %" PRIu64 ": to keep anything of one expert it takes at least %" PRIu64
-			       " MiB with %u slots of this form; see --slots and --resident-form", w->opt.cache_mib,
-			       (least + (1u << 20) - 1) >> 20, w->n_slots);
-	w->plan.budget_bytes = cache_bytes - slots_bytes;
-	fit = p->budget_bytes / p->sizes.bytes[OD_CACHE_F];
-	w->most_full = (uint32_t)(fit < all ? fit : all);
+	if (rc == OD_OK)
+		rc = odw_bufs_new(&w->bufs, m->slot, m->buf_bytes, err);
+	if (rc != OD_OK)
+		return rc;
+	od_log(OD_LOG_INFO, "%u slot%s of %s (%s) within %s", m->n_slots, m->n_slots > 1 ? "s" : "",
+	       od_format_bytes(m->slot_bytes, slot, sizeof(slot)), od_form_names[w->form],
+	       od_format_bytes(w->opt.memory_bytes, limit, sizeof(limit)));
+	w->plan = (struct odw_planner_opts){ .pack = w->pack, .bufs = w->bufs, .slot = m->slot, .n_slots = m->n_slots,
+					     .n_experts = w->cfg->n_experts, .policy = opts.policy, .sizes = m->sizes,
+					     .budget_bytes = m->cache_bytes };
+	odw_planner_bufs(&w->plan, &none, n);
+	rc = odw_bufs_grow(w->bufs, n, err);
+	if (rc != OD_OK || w->opt.cache_mib == 0)
+		return rc;
 	if (all < OD_MAX_HEADER_BYTES / 2) { /* else main is not told, and deals as if nothing were kept */
 		w->cached = malloc(all);
 		if (w->cached == NULL)
@@ -326,55 +339,13 @@ static int plan_cache(struct worker *w, uint64_t slots_bytes, struct od_err *err
 	return odw_cache_new(&w->cache, w->cfg->n_layers, w->cfg->n_experts, w->bufs, err);
 }
 
-/* kept_bytes: what of the cache a slot holds while it loads. Memory to spare shall not make the cache smaller. */
-static int plan_slots(struct worker *w, uint64_t fixed, uint64_t slot_bytes, uint64_t kept_bytes, struct od_err *err)
+static uint64_t load_time_ns(const struct worker *w)
 {
-	const uint64_t cache_bytes = w->opt.cache_mib << 20;
-	int rc = odw_slots_plan(&w->n_slots, w->opt.memory_bytes, fixed + cache_bytes, slot_bytes, w->opt.slots, err);
-
-	if (rc == OD_ERR_NOMEM && cache_bytes > 0)
-		return od_fail_within(err, "--cache-mib %" PRIu64, w->opt.cache_mib);
-	if (rc == OD_OK && w->opt.slots == 0 && kept_bytes > 0) {
-		const uint64_t most = cache_bytes / SLOTS_SHARE / kept_bytes;
-
-		w->n_slots = most == 0 ? 1 : most < w->n_slots ? (unsigned)most : w->n_slots;
-	}
-	return rc;
+	return (uint64_t)(w->opt.load_time_ms * OD_NS_PER_MS);
 }
 
-/* Of the memory that experts take: what the slots are made of, and what a cache has beside that. */
-static int plan_memory(struct worker *w, struct od_err *err)
-{
-	const unsigned own = od_form_bufs(w->form);
-	uint64_t bytes[OD_N_EXPERT_BUFS], slot_bytes, kept_bytes, fixed;
-	char slot[32], limit[32];
-	int rc;
-
-	w->slot = own | (w->opt.cache_mib > 0 ? OD_SET_STORED : 0);
-	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
-		bytes[i] = od_pack_buf_bytes(w->pack, (enum od_expert_buf)i);
-	slot_bytes = odw_bufs_memory(own, bytes);
-	kept_bytes = odw_bufs_memory(w->slot, bytes) - slot_bytes;
-	rc = odw_loader_bytes(&fixed, w->pack, w->form, w->slot, (unsigned)w->opt.read_threads, (unsigned)w->opt.load_threads,
-			      err);
-	if (rc == OD_OK)
-		rc = plan_slots(w, fixed + FIXED_BYTES + (w->puller != NULL ? PULL_BYTES : 0), slot_bytes, kept_bytes, err);
-	if (rc == OD_OK)
-		rc = odw_bufs_new(&w->bufs, w->slot, bytes, err);
-	if (rc != OD_OK)
-		return rc;
-	od_log(OD_LOG_INFO, "%u slot%s of %s (%s) within %s", w->n_slots, w->n_slots > 1 ? "s" : "",
-	       od_format_bytes(slot_bytes, slot, sizeof(slot)), od_form_names[w->form],
-	       od_format_bytes(w->opt.memory_bytes, limit, sizeof(limit)));
-	w->plan.bufs = w->bufs;
-	w->plan.slot = w->slot;
-	w->plan.n_slots = w->n_slots;
-	w->plan.policy = (enum od_cache_policy)w->opt.cache_policy;
-	w->plan.sizes = odw_cache_sizes(w->pack, w->form);
-	return w->opt.cache_mib > 0 ? plan_cache(w, w->n_slots * kept_bytes, err) : OD_OK;
-}
-
-/* What loads will cost, until there are some to learn from. Nothing is known of a spool that is empty yet. */
+/* What loads will cost, until there are some to learn from: a paced one no less than its time. Nothing is known of a spool
+ * that is empty yet. */
 static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts, struct od_err *err)
 {
 	struct od_expert_mem mem = { { NULL } };
@@ -383,7 +354,8 @@ static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts,
 						  .mem = &mem,
 						  .n_readers = opts->n_readers };
 	const uint64_t ram = od_available_ram_bytes();
-	const struct odw_part_times *t = &opts->profile;
+	struct odw_part_times *t = &opts->profile;
+	uint64_t paced_ns;
 	bool direct;
 	int rc;
 
@@ -397,6 +369,8 @@ static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts,
 		       "the file system of the pack cannot do without");
 	if (rc != OD_OK || t->finishes == 0)
 		return rc;
+	paced_ns = (uint64_t)((double)load_time_ns(w) * (double)t->read_bytes / (double)opts->expert_bytes);
+	t->read_ns = t->read_ns > paced_ns ? t->read_ns : paced_ns;
 	od_log(OD_LOG_INFO, "experts are read %s the page cache; one takes about %.1f ms to read (%.2f GB/s) and %.1f ms of "
 	       "load threads", direct ? "past" : "through",
 	       (double)t->read_ns / (double)t->read_bytes * (double)opts->expert_bytes / opts->n_readers / OD_NS_PER_MS,
@@ -408,8 +382,6 @@ static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts,
 static int open_memory(struct worker *w, struct od_err *err)
 {
 	const struct od_pack_expert *x = od_pack_expert(w->pack, 0, 0);
-	const struct od_cache_plan none = { 0 };
-	size_t n[OD_N_EXPERT_BUFS];
 	struct odw_schedule_opts opts = { .n_layers = w->cfg->n_layers,
 					  .n_experts = w->cfg->n_experts,
 					  .n_parts = odw_parts(od_pack_expert(w->pack, 0, 0)->n_shards),
@@ -417,19 +389,13 @@ static int open_memory(struct worker *w, struct od_err *err)
 									(unsigned)w->opt.load_threads),
 					  .n_readers = (unsigned)w->opt.read_threads,
 					  .n_inflaters = (unsigned)w->opt.load_threads,
-					  .expert_bytes = od_pack_expert_stored_bytes(w->pack),
-					  .rule = ODW_LOAD_JOHNSON,
-					  .load_ns = (uint64_t)(w->opt.load_time_ms * OD_NS_PER_MS) };
-	int rc = plan_memory(w, err);
+					  .expert_bytes = od_pack_expert_stored_bytes(w->pack) };
+	int rc = make_memory(w, err);
 
-	if (rc != OD_OK)
-		return rc;
-	odw_planner_bufs(&w->plan, &none, n);
-	rc = odw_bufs_grow(w->bufs, n, err);
-	opts.n_slots = w->n_slots;
+	opts.n_slots = w->memory.n_slots;
 	opts.bufs = w->bufs;
 	opts.cache = w->cache;
-	opts.most_full = w->most_full;
+	opts.max_pinned = w->memory.max_pinned;
 	for (uint32_t i = 0; i < x->n_shards; i++)
 		opts.sm_bytes += x->shard[i].sm.stored_bytes;
 	if (rc == OD_OK)
@@ -449,26 +415,30 @@ static int ask_puller(void *puller, uint32_t m, uint32_t expert, int code, struc
 
 static int open_loaders(struct worker *w, struct od_data_port *port, struct od_err *err)
 {
+	const bool is_paced = w->opt.load_time_ms > 0;
 	const struct odw_loader_opts opts = { .pack = w->pack,
 					      .form = w->form,
-					      .slot = w->slot,
+					      .slot = w->memory.slot,
 					      .schedule = w->schedule,
 					      .n_readers = (unsigned)w->opt.read_threads,
 					      .n_inflaters = (unsigned)w->opt.load_threads,
+					      .read = is_paced ? odw_paced_read : NULL,
+					      .read_arg = &w->paced,
 					      .missed = w->puller != NULL ? ask_puller : NULL,
 					      .missed_arg = w->puller,
 					      .wake = wake_engine,
 					      .wake_arg = port };
 
+	w->paced = (struct odw_paced_reader){ .pack = w->pack,
+					      .schedule = w->schedule,
+					      .load_ns = load_time_ns(w),
+					      .lock = PTHREAD_MUTEX_INITIALIZER };
 	return odw_loaders_start(&w->loaders, &opts, err);
 }
 
 static int open_planner(struct worker *w, struct od_err *err)
 {
 	w->plan.schedule = w->schedule;
-	w->plan.pack = w->pack;
-	w->plan.n_experts = w->cfg->n_experts;
-	w->plan.margin = (uint32_t)w->opt.cache_margin;
 	return odw_planner_start(&w->planner, &w->plan, err);
 }
 
@@ -501,8 +471,8 @@ static int check_options(const struct options *o, struct od_host *store, struct 
 {
 	int rc;
 
-	if (o->cache_mib == 0 && (o->cache_policy != OD_CACHE_RANK || o->cache_margin > 0))
-		return od_fail(err, OD_ERR_ARG, "--cache-policy and --cache-margin are about a cache: add --cache-mib");
+	if (o->cache_mib == 0 && o->cache_policy != OD_CACHE_RANK)
+		return od_fail(err, OD_ERR_ARG, "--cache-policy is about a cache: add --cache-mib");
 	if (o->spool == NULL && o->spool_limit_bytes != UINT64_MAX)
 		return od_fail(err, OD_ERR_ARG, "--spool-limit is for a --spool");
 	if ((o->store == NULL) != (o->spool == NULL))
@@ -562,6 +532,8 @@ static int open_worker(struct worker *w, struct od_err *err)
 	char bytes[32];
 	int rc;
 
+	if (w->opt.load_time_ms > 0)
+		w->opt.read_threads = 1; /* one path: what is more urgent waits for one part at most */
 	/* A CPU that was asked for and is not there is an error now, not at the first HELLO. */
 	rc = od_backend_cpu(&be, (enum od_cpu)w->opt.common.cpu, OD_PROFILE_F32, err);
 	if (rc == OD_OK)
@@ -619,10 +591,9 @@ int main(int argc, char **argv)
 		{ "load-threads", OD_ARG_UINT, &w.opt.load_threads, "N", "threads that check and decompress them (default: the CPUs, at most 4)", 1, ODW_MAX_LOADERS, NULL },
 		{ "cache-mib", OD_ARG_UINT, &w.opt.cache_mib, "N", "of the memory limit, keep experts in N MiB beyond their use, as many and in such states as make loading fastest (default: none are kept)", 1, MAX_CACHE_MIB, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Experiments: a slower machine than this one, other caches" },
-		{ "load-time", OD_ARG_REAL, &w.opt.load_time_ms, "MS", "a load is complete no earlier than MS milliseconds after it began; loads go one at a time", 0, MAX_PACE_MS, NULL },
+		{ "load-time", OD_ARG_REAL, &w.opt.load_time_ms, "MS", "a load is complete no earlier than MS milliseconds after it began; loads go one at a time, read by one thread", 0, MAX_PACE_MS, NULL },
 		{ "run-time", OD_ARG_REAL, &w.opt.run_time_ms, "MS", "an expert's outputs are sent no earlier than MS milliseconds after its computation began", 0, MAX_PACE_MS, NULL },
-		{ "cache-policy", OD_ARG_CHOICE, &w.opt.cache_policy, "rank|fifo|lru|lfu|marking", "who stays in the cache (default: rank, the most used in each layer)", 0, 0, od_cache_online_names },
-		{ "cache-margin", OD_ARG_UINT, &w.opt.cache_margin, "N", "rank: how many ranks an expert may stand behind the end of a pool and still enter it (default: 0)", 0, 4096, NULL },
+		{ "cache-policy", OD_ARG_CHOICE, &w.opt.cache_policy, "rank|lru|lfu", "who stays in the cache (default: rank, the most used in each layer)", 0, 0, od_cache_policy_names },
 	};
 	struct od_err err = { 0 };
 	bool done;

@@ -12,8 +12,8 @@
 
 #include "common/net/data_port.h"
 #include "common/pack/pack.h"
-#include "worker-node/load_schedule.h"
-#include "worker-node/puller.h"
+#include "worker-node/pull/puller.h"
+#include "worker-node/schedule.h"
 
 #define ODW_SCRATCH_BYTES (8u << 20)
 #define ODW_HELD_BYTES (2 * OD_MAX_RUN_BYTES)

@@ -3,23 +3,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const od_cache_policy_names[] = { "rank", "fifo", "lru", "lfu", "marking", "belady", NULL };
-const char *const od_cache_online_names[] = { "rank", "fifo", "lru", "lfu", "marking", NULL };
+const char *const od_cache_policy_names[] = { "rank", "lru", "lfu", NULL };
 
 static struct od_cache *new_policy(const struct od_cache_opts *o)
 {
 	switch (o->policy) {
 	case OD_CACHE_RANK: return odc_rank_new(o);
-	case OD_CACHE_MARKING: return odc_marking_new(o);
-	case OD_CACHE_FIFO:
 	case OD_CACHE_LRU:
-	case OD_CACHE_LFU:
-	case OD_CACHE_BELADY: return odc_queue_new(o);
+	case OD_CACHE_LFU: return odc_queue_new(o);
 	}
 	return NULL;
 }
 
-static int check(const struct od_cache_opts *o, struct od_err *err)
+int odc_check(const struct od_cache_opts *o, struct od_err *err)
 {
 	if (o->n_layers == 0 || o->n_experts == 0 || (uint64_t)o->n_layers * o->n_experts >= UINT32_MAX)
 		return od_fail(err, OD_ERR_RANGE, "cache of %u layers of %u experts", o->n_layers, o->n_experts);
@@ -30,16 +26,11 @@ static int check(const struct od_cache_opts *o, struct od_err *err)
 	return OD_OK;
 }
 
-int od_cache_new(struct od_cache **out, const struct od_cache_opts *o, struct od_err *err)
+int odc_open(struct od_cache **out, struct od_cache *c, const struct od_cache_opts *o, struct od_err *err)
 {
 	const size_t n = (size_t)o->n_layers * o->n_experts;
-	struct od_cache *c;
-	int rc = check(o, err);
 
 	*out = NULL;
-	if (rc != OD_OK)
-		return rc;
-	c = new_policy(o);
 	if (c != NULL) {
 		c->opt = *o;
 		c->state = malloc(n);
@@ -52,6 +43,14 @@ int od_cache_new(struct od_cache **out, const struct od_cache_opts *o, struct od
 	memset(c->state, OD_CACHE_NONE, n);
 	*out = c;
 	return OD_OK;
+}
+
+int od_cache_new(struct od_cache **out, const struct od_cache_opts *o, struct od_err *err)
+{
+	int rc = odc_check(o, err);
+
+	*out = NULL;
+	return rc == OD_OK ? odc_open(out, new_policy(o), o, err) : rc;
 }
 
 void od_cache_free(struct od_cache *c)
@@ -74,10 +73,10 @@ static struct od_cache_changes changes_of(const struct od_cache *c)
 	return (struct od_cache_changes){ .change = c->change, .n = c->n_changes };
 }
 
-struct od_cache_changes od_cache_use(struct od_cache *c, uint32_t layer, uint32_t expert, uint64_t next_use)
+struct od_cache_changes od_cache_use(struct od_cache *c, uint32_t layer, uint32_t expert)
 {
 	c->n_changes = 0;
-	c->use(c, layer, expert, next_use);
+	c->use(c, layer, expert);
 	return changes_of(c);
 }
 

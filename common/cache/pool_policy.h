@@ -1,16 +1,15 @@
 /* pool_policy.h - what of an expert stays in a worker's cache after a use, and who has to go for it: rank dispatch
- * (ZipMoE, arXiv 2601.21198, section 3.4), and as rivals FIFO, LRU, LFU, Marking (Fiat et al. 1991) and Belady's oracle.
+ * (ZipMoE, arXiv 2601.21198, section 3.4), LRU and LFU.
  *
  * It knows sizes, not bytes: whoever holds the experts does what the changes say, in their order. The same calls drive a
  * worker and a replay of recorded routes, and give the same changes.
  *
  * Rank dispatch has pools of fixed places in every layer (planner.h). An expert of rank r goes to the first pool p with
- * r < S_F + ... + S_p + margin that has places at all; when it is full, the least used of it has to go. In the paper that
- * one leaves the cache. Here it tries the pools behind, as far as it has what they keep, and so does the newcomer when it
- * is the least used itself: else an expert that falls behind a pool's end would be nowhere until its next use, where the
- * planner counts on it, and with a margin those just behind an end would never stay anywhere. No pool: it leaves after its
- * use. The others keep every expert that was used, in one state, and have one cache for all layers; Belady's keeps those
- * whose next use is nearest.
+ * r < S_F + ... + S_p that has places at all; when it is full, the least used of it has to go. In the paper that one leaves
+ * the cache. Here it tries the pools behind, as far as it has what they keep, and so does the newcomer when it is the least
+ * used itself: else an expert that falls behind a pool's end would be nowhere until its next use, where the planner counts
+ * on it. So the paper's margin, by which an expert may stand behind a pool's end, is not needed. No pool: it leaves after
+ * its use. The others keep every expert that was used, in one state, and have one cache for all layers.
  *
  * Thread: one at a time. Deterministic; nothing is allocated after od_cache_new. Owner: od_cache_new's caller. */
 #ifndef OD_CACHE_POOL_POLICY_H
@@ -22,19 +21,16 @@
 
 struct od_cache;
 
-enum od_cache_policy { OD_CACHE_RANK, OD_CACHE_FIFO, OD_CACHE_LRU, OD_CACHE_LFU, OD_CACHE_MARKING, OD_CACHE_BELADY };
-extern const char *const od_cache_policy_names[]; /* "rank", "fifo", ..., then NULL */
-extern const char *const od_cache_online_names[]; /* those that need not know the future: all but Belady's, the last */
+enum od_cache_policy { OD_CACHE_RANK, OD_CACHE_LRU, OD_CACHE_LFU };
+extern const char *const od_cache_policy_names[]; /* "rank", "lru", "lfu", then NULL */
 
 struct od_cache_opts {
 	enum od_cache_policy policy;
 	uint32_t n_layers, n_experts;
 	struct od_cache_plan plan; /* rank: its pools; n_layers as above */
-	uint32_t margin;	   /* rank */
 	bool full_is_stored;	   /* rank: F is the stored bytes themselves (planes), so that it can become S or E */
 	uint64_t budget_bytes, expert_bytes; /* the others: expert_bytes in the state that they keep */
 	enum od_cache_state state;
-	uint64_t seed; /* Marking */
 };
 
 struct od_cache_change {
@@ -48,17 +44,14 @@ struct od_cache_changes {
 	size_t n;
 };
 
-#define OD_CACHE_NEVER UINT64_MAX
-
 OD_MUST_CHECK int od_cache_new(struct od_cache **out, const struct od_cache_opts *o, struct od_err *err);
 void od_cache_free(struct od_cache *c); /* NULL ok */
 
 enum od_cache_state od_cache_look(const struct od_cache *c, uint32_t layer, uint32_t expert);
 
 /* The expert is used: called when that is certain, at the latest when the use is over. The last change is the expert's
- * own, the others leave or shrink before it. next_use: when it is used again, on any clock that grows from use to use
- * (OD_CACHE_NEVER: it is not); for Belady's alone, who can know only in a replay. */
-struct od_cache_changes od_cache_use(struct od_cache *c, uint32_t layer, uint32_t expert, uint64_t next_use);
+ * own, the others leave or shrink before it. */
+struct od_cache_changes od_cache_use(struct od_cache *c, uint32_t layer, uint32_t expert);
 
 /* What was to be kept could not be: it is out. */
 void od_cache_forget(struct od_cache *c, uint32_t layer, uint32_t expert);

@@ -12,16 +12,19 @@ struct od_cache {
 	size_t n_changes;
 
 	/* Leaves its verdict by cache_keep and cache_drop. */
-	void (*use)(struct od_cache *c, uint32_t layer, uint32_t expert, uint64_t next_use);
+	void (*use)(struct od_cache *c, uint32_t layer, uint32_t expert);
 	void (*forget)(struct od_cache *c, uint32_t layer, uint32_t expert);
 	void (*set_plan)(struct od_cache *c, const struct od_cache_plan *plan);
 	void (*free)(struct od_cache *c); /* all but c->state, c->change and c itself */
 };
 
-/* NULL without memory; everything else is od_cache_new's. */
+OD_MUST_CHECK int odc_check(const struct od_cache_opts *o, struct od_err *err);
+/* What all policies have, around c, which becomes *out or is freed; NULL: there was no memory for it. */
+OD_MUST_CHECK int odc_open(struct od_cache **out, struct od_cache *c, const struct od_cache_opts *o, struct od_err *err);
+
+/* NULL without memory; everything else is odc_open's. */
 struct od_cache *odc_rank_new(const struct od_cache_opts *o);
-struct od_cache *odc_queue_new(const struct od_cache_opts *o);	 /* FIFO, LRU, LFU, Belady */
-struct od_cache *odc_marking_new(const struct od_cache_opts *o);
+struct od_cache *odc_queue_new(const struct od_cache_opts *o); /* LRU, LFU */
 
 static inline size_t cache_id(const struct od_cache *c, uint32_t layer, uint32_t expert)
 {

@@ -1,4 +1,4 @@
-/* FIFO, LRU, LFU and Belady's oracle: a heap of what is kept, who has the least key has to go. */
+/* LRU and LFU: a heap of what is kept, who has the least key has to go. */
 #include "common/cache/pool_policy_internal.h"
 
 #include <stdlib.h>
@@ -56,32 +56,19 @@ static void take_out(struct queue_cache *q, uint32_t id)
 		settle(q, at, last);
 }
 
-static struct key key_of(const struct queue_cache *q, uint32_t id, bool is_kept, uint64_t next_use)
-{
-	switch (q->base.opt.policy) {
-	case OD_CACHE_FIFO: return is_kept ? q->key[id] : (struct key){ q->clock, 0 };
-	case OD_CACHE_LFU: return (struct key){ q->count[id], q->clock };
-	case OD_CACHE_BELADY: return (struct key){ ~next_use, q->clock };
-	case OD_CACHE_LRU:
-	case OD_CACHE_RANK:
-	case OD_CACHE_MARKING: break;
-	}
-	return (struct key){ q->clock, 0 };
-}
-
-static void use(struct od_cache *c, uint32_t layer, uint32_t expert, uint64_t next_use)
+static void use(struct od_cache *c, uint32_t layer, uint32_t expert)
 {
 	struct queue_cache *q = (struct queue_cache *)c; /* base is the first member */
 	const uint32_t id = (uint32_t)cache_id(c, layer, expert);
-	const bool is_kept = c->state[id] != OD_CACHE_NONE, oracle = c->opt.policy == OD_CACHE_BELADY;
+	const bool is_kept = c->state[id] != OD_CACHE_NONE;
 	enum od_cache_state to = c->opt.state;
 
 	q->clock++;
 	q->count[id]++;
-	q->key[id] = key_of(q, id, is_kept, next_use);
+	q->key[id] = (struct key){ c->opt.policy == OD_CACHE_LFU ? q->count[id] : 0, q->clock };
 	if (is_kept) {
 		settle(q, q->at[id], id);
-	} else if (q->places == 0 || (oracle && q->n == q->places && !less(q, q->heap[0], id))) {
+	} else if (q->places == 0) {
 		to = OD_CACHE_NONE;
 	} else {
 		if (q->n == q->places) {

@@ -78,7 +78,7 @@ static void dispatch(struct rank_cache *r, uint32_t layer, uint32_t expert, unsi
 {
 	const struct od_cache_opts *o = &r->base.opt;
 	const uint32_t rank = od_rank_of(&r->ranks, layer, expert);
-	uint64_t end = o->margin;
+	uint64_t end = 0;
 
 	for (unsigned pool = 0; pool < OD_CACHE_STATES; pool++) {
 		uint32_t places = od_cache_plan_places(&o->plan, layer, pool);
@@ -92,11 +92,10 @@ static void dispatch(struct rank_cache *r, uint32_t layer, uint32_t expert, unsi
 	keep(r, layer, expert, OD_CACHE_NONE);
 }
 
-static void use(struct od_cache *c, uint32_t layer, uint32_t expert, uint64_t next_use)
+static void use(struct od_cache *c, uint32_t layer, uint32_t expert)
 {
 	struct rank_cache *r = (struct rank_cache *)c; /* base is the first member */
 
-	(void)next_use;
 	leave(r, layer, expert);
 	od_rank_list_use(&r->ranks, layer, expert);
 	dispatch(r, layer, expert, within(r, OD_CACHE_NONE));

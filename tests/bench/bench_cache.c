@@ -23,7 +23,7 @@ static const char *const rival_states[] = { "F", "C", "S", "E", NULL };
 struct options {
 	const char *routes, *budgets, *svg;
 	struct cache_zipf zipf;
-	uint64_t layers, experts, top_k, batch, workers, group_size, weights, chunks, inflaters, margin, seed;
+	uint64_t layers, experts, top_k, batch, workers, group_size, weights, chunks, inflaters, seed;
 	double bits, read_gbps, inflate_gbps;
 	int form, rival_state;
 	bool shared, json, help;
@@ -48,7 +48,6 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "workers", OD_ARG_UINT, &o->workers, "N", "each with a cache of its own (default: 1)", 1, 1024, NULL },
 		{ "group-size", OD_ARG_UINT, &o->group_size, "G", "workers that serve one layer together (default: top-k)", 1, 1024, NULL },
 		{ "budget", OD_ARG_STRING, &o->budgets, "LIST", "a worker's cache, as sizes (900MiB) or as shares (20%) of what all experts take as published, divided by the workers (default: " DEFAULT_BUDGETS ")", 0, 0, NULL },
-		{ "margin", OD_ARG_UINT, &o->margin, "N", "tolerance of rank dispatch, in ranks (default: 0)", 0, 4096, NULL },
 		{ "rival-state", OD_ARG_CHOICE, &o->rival_state, "F|C|S|E", "the state that all policies but rank keep experts in (default: F)", 0, 0, rival_states },
 		{ "rivals-share", OD_ARG_FLAG, &o->shared, NULL, "all policies but rank have one cache for all layers (belady always has), not one for each", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "An expert, and what loading it costs" },
@@ -182,18 +181,17 @@ static void describe_world(const struct options *o, struct cache_study *s)
 static int replay_one(const struct options *o, struct cache_study *s, size_t budget, size_t kind, struct od_err *err)
 {
 	const struct cache_setup setup = {
-		.policy = cache_kinds[kind].policy,
+		.rule = cache_kinds[kind].rule,
 		.planned = cache_kinds[kind].planned,
 		.state = (enum od_cache_state)o->rival_state,
-		.per_layer = !o->shared && cache_kinds[kind].policy != OD_CACHE_BELADY && cache_kinds[kind].policy != OD_CACHE_RANK,
-		.margin = (uint32_t)o->margin,
+		.per_layer = !o->shared && cache_kinds[kind].rule != CACHE_BELADY && cache_kinds[kind].rule != CACHE_RANK,
 		.budget_bytes = s->budget[budget].bytes,
 		.seed = o->seed,
 	};
 	struct od_cache_plan *plan = NULL;
 	int rc = OD_OK;
 
-	if (setup.policy == OD_CACHE_RANK) {
+	if (setup.rule == CACHE_RANK) {
 		plan = calloc(s->world.groups.n_workers, sizeof(*plan));
 		rc = plan == NULL ? od_fail(err, OD_ERR_NOMEM, "plans") : cache_plans(&s->world, &setup, plan, err);
 	}
@@ -205,7 +203,7 @@ static int replay_one(const struct options *o, struct cache_study *s, size_t bud
 
 static int replay_all(const struct options *o, struct cache_study *s, struct od_err *err)
 {
-	const struct cache_setup none = { .policy = OD_CACHE_LRU };
+	const struct cache_setup none = { .rule = CACHE_LRU };
 	struct recall_progress progress;
 	int rc = cache_world_open(&s->world, err);
 
@@ -257,7 +255,7 @@ static void report_ranks(const struct cache_study *s, struct od_report *r)
 static void report_row(const struct cache_study *s, size_t budget, size_t kind, struct od_table *t)
 {
 	const struct cache_result *c = &s->result[budget][kind];
-	const bool rank = cache_kinds[kind].policy == OD_CACHE_RANK;
+	const bool rank = cache_kinds[kind].rule == CACHE_RANK;
 	const struct od_cell cells[] = {
 		OD_REAL(s->budget[budget].percent),
 		OD_BYTES(s->budget[budget].bytes),

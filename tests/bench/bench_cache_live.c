@@ -13,7 +13,7 @@
 #include "tests/bench/child_args.h"
 #include "tests/bench/recall_progress.h"
 #include "tests/bench/route_record.h"
-#include "worker-node/load_profile.h"
+#include "worker-node/load/load_profile.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -76,7 +76,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "tokens", OD_ARG_STRING, &o->tokens, "LIST", "lengths of the texts; default " DEFAULT_TOKENS, 0, 0, NULL },
 		{ "budget", OD_ARG_STRING, &o->budgets, "LIST", "a worker's cache, as sizes (900MiB) or as shares (20%) of what all "
 		  "experts take as published, divided by the workers, in whole MiB; default " DEFAULT_BUDGETS, 0, 0, NULL },
-		{ "policies", OD_ARG_STRING, &o->policies, "LIST", "of rank, fifo, lru, lfu, marking; default " DEFAULT_POLICIES, 0, 0,
+		{ "policies", OD_ARG_STRING, &o->policies, "LIST", "of rank, lru, lfu; default " DEFAULT_POLICIES, 0, 0,
 		  NULL },
 		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "pictures of it, by gnuplot", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON", 0, 0, NULL },
@@ -137,13 +137,13 @@ static int parse_item(struct live_bench *b, const char *option, const char *item
 		return *end == '\0' && b->length[*n - 1] >= 2 ? OD_OK :
 			od_fail(err, OD_ERR_ARG, "--tokens: expected numbers from 2 on, found \"%s\"", item);
 	}
-	for (int i = 0; od_cache_online_names[i] != NULL; i++) {
-		if (strcmp(od_cache_online_names[i], item) == 0) {
+	for (int i = 0; od_cache_policy_names[i] != NULL; i++) {
+		if (strcmp(od_cache_policy_names[i], item) == 0) {
 			b->policy[(*n)++] = i;
 			return OD_OK;
 		}
 	}
-	return od_fail(err, OD_ERR_ARG, "--policies: expected rank, fifo, lru, lfu or marking, found \"%s\"", item);
+	return od_fail(err, OD_ERR_ARG, "--policies: expected rank, lru or lfu, found \"%s\"", item);
 }
 
 static int parse_list(struct live_bench *b, const char *option, const char *text, size_t *n, struct od_err *err)
@@ -192,17 +192,16 @@ static int replay(const struct live_bench *b, struct cache_live_run *r, const st
 {
 	const uint64_t slots = b->form == OD_FORM_PLAIN ? b->l.slots * b->l.sizes.bytes[OD_CACHE_C] : 0; /* what slots hold for it */
 	const struct cache_setup setup = {
-		.policy = r->budget != NULL ? (enum od_cache_policy)r->policy : OD_CACHE_LRU,
+		.rule = r->budget != NULL ? (enum cache_rule)r->policy : CACHE_LRU,
 		.planned = true,
 		.state = OD_CACHE_F,
 		.budget_bytes = r->budget != NULL && r->budget->bytes > slots ? r->budget->bytes - slots : 0,
-		.seed = 1,
 	};
 	struct cache_world w = world_of(b, routes);
 	struct od_cache_plan *plan = NULL;
 	int rc = cache_world_open(&w, err);
 
-	if (rc == OD_OK && setup.policy == OD_CACHE_RANK) {
+	if (rc == OD_OK && setup.rule == CACHE_RANK) {
 		plan = calloc(w.groups.n_workers, sizeof(*plan));
 		rc = plan == NULL ? od_fail(err, OD_ERR_NOMEM, "plans") : cache_plans(&w, &setup, plan, err);
 	}

@@ -10,7 +10,7 @@
 #include "tests/bench/load_run.h"
 #include "tests/bench/load_together.h"
 #include "tests/bench/recall_config.h"
-#include "worker-node/slots.h"
+#include "worker-node/schedule.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -293,12 +293,12 @@ static int plan_lines(struct load_bench *b, struct od_err *err)
 static struct load_case case_of(const struct load_bench *b, const struct line *l, struct load_source *source)
 {
 	*source = (struct load_source){ .kind = l->source->kind,
-					.bytes_per_ns = l->source->bytes_per_ns,
 					.pack = l->model->pack,
 					.form = l->form,
 					.expert = l->model->expert,
 					.n = b->opt.experts,
-					.lock = PTHREAD_MUTEX_INITIALIZER };
+					.pace.bytes_per_ns = l->source->bytes_per_ns };
+	load_source_init(source);
 	return (struct load_case){ .source = source,
 				   .bufs = b->bufs[l->form],
 				   .n_slots = (unsigned)b->opt.slots,

@@ -36,8 +36,8 @@ static const struct scenario scenarios[] = {
 #define N_SCENARIOS (sizeof(scenarios) / sizeof(scenarios[0]))
 
 struct instance {
-	struct odw_load_task task[ODW_ORDER_TASKS];
-	struct odw_load_costs costs;
+	struct od_load_task task[OD_ORDER_TASKS];
+	struct od_load_costs costs;
 	size_t n;
 };
 
@@ -59,7 +59,7 @@ static double draw_of(uint64_t *state, const double *value, size_t n)
 	return value[od_load_draw(state) % n];
 }
 
-static void draw_costs(struct odw_load_costs *c, const struct scenario *s, uint64_t *state)
+static void draw_costs(struct od_load_costs *c, const struct scenario *s, uint64_t *state)
 {
 	/* Storage; decoders of one core: zstd level 3, zstd with literals only, planes; GB/s, of BF16 for decoders. */
 	static const double storage[] = { 1, 3.5, 7, 25 }, decoder[] = { 2.6, 5.5, 25 };
@@ -88,7 +88,7 @@ static void draw_instance(struct instance *in, const struct scenario *s, uint64_
 		double run_ns = od_load_run_ns(weights, 2 * weights, rows);
 
 		for (uint64_t i = 0; i < tensors; i++)
-			in->task[in->n++] = (struct odw_load_task){ .expert = (uint32_t)e, .has_e = cached & 1,
+			in->task[in->n++] = (struct od_load_task){ .expert = (uint32_t)e, .has_e = cached & 1,
 								    .has_sm = cached >> 1, .run_ns = (uint64_t)run_ns };
 	}
 }
@@ -107,7 +107,7 @@ static uint64_t expert_read_ns(const struct instance *in, uint32_t expert)
 }
 
 /* An expert's tasks stay together, since their times are equal and tasks come expert by expert. */
-static void shortest_first(struct odw_load_order *o, const struct instance *in)
+static void shortest_first(struct od_load_order *o, const struct instance *in)
 {
 	for (size_t i = 0, j; i < in->n; i++) {
 		uint64_t ns = expert_read_ns(in, in->task[i].expert);
@@ -120,17 +120,17 @@ static void shortest_first(struct odw_load_order *o, const struct instance *in)
 		o->block[i] = o->block[i - 1] + (in->task[o->task[i]].expert != in->task[o->task[i - 1]].expert);
 }
 
-static int order_by(struct odw_load_order *o, enum rule rule, const struct instance *in)
+static int order_by(struct od_load_order *o, enum rule rule, const struct instance *in)
 {
-	enum odw_load_rule own = rule == BLOCKS ? ODW_LOAD_BLOCKS : rule == JOHNSON ? ODW_LOAD_JOHNSON : ODW_LOAD_FIFO;
-	int rc = odw_load_order(o, own, in->task, in->n, &in->costs);
+	enum od_load_rule own = rule == BLOCKS ? OD_LOAD_BLOCKS : rule == JOHNSON ? OD_LOAD_JOHNSON : OD_LOAD_FIFO;
+	int rc = od_load_order(o, own, in->task, in->n, &in->costs);
 
 	if (rule == E_FIRST)
 		for (size_t i = 0; i < in->n; i++)
 			o->block[i] = 0;
 	if (rule == SHORTEST)
 		shortest_first(o, in);
-	odw_load_order_reads(o, in->task, in->costs.n_chunks);
+	od_load_order_reads(o, in->task, in->costs.n_chunks);
 	return rc;
 }
 
@@ -151,7 +151,7 @@ static void count(struct tally *t, uint64_t done_ns, uint64_t least_ns, uint64_t
 static int measure(struct tally *tally, const struct scenario *s, uint64_t instances, uint64_t seed, struct od_err *err)
 {
 	uint64_t state = seed, done_ns[N_RULES], least_ns;
-	struct odw_load_order order;
+	struct od_load_order order;
 	struct instance in;
 
 	for (uint64_t i = 0; i < instances; i++) {

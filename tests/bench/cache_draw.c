@@ -6,13 +6,13 @@
 #include <stdio.h>
 
 const struct cache_kind cache_kinds[CACHE_KINDS] = {
-	{ "rank", OD_CACHE_RANK, true },
-	{ "rank F", OD_CACHE_RANK, false },
-	{ "lfu", OD_CACHE_LFU, false },
-	[CACHE_LRU] = { "lru", OD_CACHE_LRU, false },
-	{ "marking", OD_CACHE_MARKING, false },
-	{ "fifo", OD_CACHE_FIFO, false },
-	{ "belady", OD_CACHE_BELADY, false },
+	{ "rank", CACHE_RANK, true },
+	{ "rank F", CACHE_RANK, false },
+	{ "lfu", CACHE_LFU, false },
+	[CACHE_KIND_LRU] = { "lru", CACHE_LRU, false },
+	{ "marking", CACHE_MARKING, false },
+	{ "fifo", CACHE_FIFO, false },
+	{ "belady", CACHE_BELADY, false },
 };
 
 double cache_makespan_ms(const struct cache_result *r)
@@ -46,7 +46,7 @@ static double makespan_percent(const struct cache_study *s, const struct cache_r
 static double makespan_to_lru(const struct cache_study *s, const struct cache_result *r)
 {
 	const size_t budget = (size_t)(r - s->result[0]) / CACHE_KINDS;
-	const double lru = cache_makespan_ms(&s->result[budget][CACHE_LRU]);
+	const double lru = cache_makespan_ms(&s->result[budget][CACHE_KIND_LRU]);
 
 	return lru > 0.01 * cache_makespan_ms(&s->cold) ? 100 * cache_makespan_ms(r) / lru : NAN;
 }

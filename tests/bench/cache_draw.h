@@ -6,12 +6,12 @@
 #include "tests/bench/cache_replay.h"
 
 #define CACHE_KINDS 7
-#define CACHE_LRU 3
+#define CACHE_KIND_LRU 3
 #define CACHE_BUDGETS 32
 
 struct cache_kind {
 	const char *name;
-	enum od_cache_policy policy;
+	enum cache_rule rule;
 	bool planned;
 };
 extern const struct cache_kind cache_kinds[CACHE_KINDS];

@@ -199,7 +199,7 @@ static uint32_t cost_of(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
 /* Who runs the visit's experts, [n]. */
 static const uint32_t *deal_visit(const struct replay *p, const struct cache_visit *v)
 {
-	if (p->s->policy == OD_CACHE_BELADY)
+	if (p->s->rule == CACHE_BELADY)
 		return p->w->worker + v->first;
 	odm_deal(&p->groups, v->step, v->m, p->w->routes->expert + v->first, v->n, NULL, NULL, p->worker, p->load);
 	return p->worker;
@@ -218,20 +218,17 @@ static int open_caches(struct replay *p, uint32_t worker, const struct od_cache_
 		return od_fail(err, OD_ERR_NOMEM, "cache of worker %u", worker);
 	for (uint32_t i = 0; rc == OD_OK && i < n; i++) {
 		struct od_cache_opts o = {
-			.policy = p->s->policy,
 			.n_layers = n_layers / n,
 			.n_experts = w->routes->n_experts,
-			.margin = p->s->margin,
 			.full_is_stored = w->full_is_stored,
 			.budget_bytes = (places / n + (i < places % n)) * bytes,
 			.expert_bytes = bytes,
 			.state = p->s->state,
-			.seed = p->s->seed + worker * w->routes->n_layers + i,
 		};
 
 		if (plan != NULL)
 			o.plan = *plan;
-		rc = od_cache_new(cache_of(p, worker, i), &o, err);
+		rc = cache_rule_new(cache_of(p, worker, i), p->s->rule, &o, p->s->seed + worker * w->routes->n_layers + i, err);
 	}
 	return rc;
 }
@@ -247,9 +244,12 @@ static void use(struct replay *p, const struct cache_visit *v, size_t u, uint32_
 {
 	const uint32_t layer = own_layer(p->w, v->m), n_experts = p->w->routes->n_experts, expert = p->w->routes->expert[u];
 	const enum od_cache_state was = look(p, worker, layer, expert);
-	struct od_cache_changes ch =
-		od_cache_use(*cache_of(p, worker, layer), layer_in_cache(p, layer), expert, p->w->next[u]);
+	struct od_cache *cache = *cache_of(p, worker, layer);
+	struct od_cache_changes ch;
 
+	if (p->s->rule == CACHE_BELADY)
+		cache_rule_foretell(cache, p->w->next[u]);
+	ch = od_cache_use(cache, layer_in_cache(p, layer), expert);
 	for (size_t i = 0; i < ch.n; i++) {
 		const struct od_cache_change *c = &ch.change[i];
 		const size_t id = (size_t)(p->s->per_layer ? layer : c->layer) * n_experts + c->expert;

@@ -1,4 +1,4 @@
-/* cache_replay.h - recorded routes through the caches of a cluster's workers (common/cache/pool_policy.h).
+/* cache_replay.h - recorded routes through the caches of a cluster's workers (cache_rule.h).
  *
  * Which worker runs which expert is decided as od-main does it for workers with caches (main-node/cluster/placement.h), without
  * predictions: groups stand still, experts have homes, and a layer's are dealt by the cost of each expert's state in each
@@ -16,9 +16,9 @@
 #ifndef OD_BENCH_CACHE_REPLAY_H
 #define OD_BENCH_CACHE_REPLAY_H
 
-#include "common/cache/pool_policy.h"
 #include "common/cache/rank_list.h"
 #include "main-node/cluster/placement.h"
+#include "tests/bench/cache_rule.h"
 #include "tests/bench/cache_routes.h"
 
 struct cache_world {
@@ -30,7 +30,7 @@ struct cache_world {
 	struct od_cache_cost cost;
 	/* The world's own. */
 	uint32_t *worker;		 /* [n_uses] who runs it by homes, */
-	uint64_t *next;			 /* [n_uses] and then: its next use of that expert, or OD_CACHE_NEVER */
+	uint64_t *next;			 /* [n_uses] and then: its next use of that expert, or CACHE_NEVER */
 	struct od_rank_profile *profile; /* [n_workers] by homes; all zero for a worker without layers */
 };
 
@@ -41,11 +41,10 @@ void cache_world_close(struct cache_world *w); /* whatever is there */
 uint32_t cache_own_layers(const struct cache_world *w, uint32_t worker);
 
 struct cache_setup {
-	enum od_cache_policy policy;
+	enum cache_rule rule;
 	bool planned;		   /* rank: pools by the planner; else pool F alone */
 	enum od_cache_state state; /* that the others keep */
 	bool per_layer; /* not rank: a cache for each layer, not one for all */
-	uint32_t margin;
 	uint64_t budget_bytes; /* of a worker; 0: no cache */
 	uint64_t seed;
 };

@@ -13,11 +13,11 @@
 #include "tests/bench/load_sim.h"
 
 struct search {
-	const struct odw_load_task *task;
-	const struct odw_load_costs *costs;
+	const struct od_load_task *task;
+	const struct od_load_costs *costs;
 	size_t n;
 	uint64_t best_ns, bound_ns;
-	struct odw_load_order order;
+	struct od_load_order order;
 
 	size_t n_e, n_sm; /* tasks whose E-chunks, SM-chunk are read, in the order's sequence */
 	uint16_t e[OD_OPTIMUM_TASKS], sm[OD_OPTIMUM_TASKS];
@@ -28,7 +28,7 @@ struct search {
 /* Experts that still wait for a read are ready after it. */
 static bool is_hopeless(const struct search *s, size_t e_chunks, size_t n_sm, uint64_t now)
 {
-	const struct odw_load_costs *c = s->costs;
+	const struct od_load_costs *c = s->costs;
 	size_t e = e_chunks / c->n_chunks;
 
 	return s->best_ns <= s->bound_ns ||
@@ -39,7 +39,7 @@ static bool is_hopeless(const struct search *s, size_t e_chunks, size_t n_sm, ui
 /* As far as the reader has come. */
 static void mix(struct search *s, size_t e_chunks, size_t n_sm, uint64_t now)
 {
-	struct odw_load_order *o = &s->order;
+	struct od_load_order *o = &s->order;
 	uint64_t done_ns;
 
 	if (is_hopeless(s, e_chunks, n_sm, now))
@@ -51,11 +51,11 @@ static void mix(struct search *s, size_t e_chunks, size_t n_sm, uint64_t now)
 	}
 	o->n_reads++;
 	if (e_chunks < s->n_e * s->costs->n_chunks) {
-		o->read[o->n_reads - 1] = (struct odw_load_read){ s->e[e_chunks / s->costs->n_chunks], 1 };
+		o->read[o->n_reads - 1] = (struct od_load_read){ s->e[e_chunks / s->costs->n_chunks], 1 };
 		mix(s, e_chunks + 1, n_sm, now + s->costs->e_read_ns);
 	}
 	if (n_sm < s->n_sm) {
-		o->read[o->n_reads - 1] = (struct odw_load_read){ s->sm[n_sm], 0 };
+		o->read[o->n_reads - 1] = (struct od_load_read){ s->sm[n_sm], 0 };
 		mix(s, e_chunks, n_sm + 1, now + s->costs->sm_read_ns);
 	}
 	o->n_reads--;
@@ -91,7 +91,7 @@ static void try_permutation(struct search *s)
 	mix(s, 0, 0, 0);
 }
 
-static bool is_alike(const struct odw_load_task *a, const struct odw_load_task *b)
+static bool is_alike(const struct od_load_task *a, const struct od_load_task *b)
 {
 	return a->expert == b->expert && a->has_e == b->has_e && a->has_sm == b->has_sm;
 }
@@ -119,7 +119,7 @@ static void permute(struct search *s, unsigned used)
 	s->order.n_tasks--;
 }
 
-uint64_t od_load_optimum(const struct odw_load_task *task, size_t n, const struct odw_load_costs *costs,
+uint64_t od_load_optimum(const struct od_load_task *task, size_t n, const struct od_load_costs *costs,
 			 uint64_t known_ns)
 {
 	struct search s = { .task = task, .costs = costs, .n = n, .best_ns = known_ns,

@@ -2,7 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mem.h"
-#include "worker-node/expert_cache.h"
+#include "worker-node/cache/expert_cache.h"
 
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -26,16 +26,61 @@ static void wake(void *arg)
 	sem_post(arg);
 }
 
-/* One of the experts, or all. */
+static struct od_load_costs costs_of(const struct odw_expert_costs *c)
+{
+	const uint64_t n = c->n_parts < OD_ORDER_CHUNKS ? c->n_parts : OD_ORDER_CHUNKS;
+
+	return (struct od_load_costs){ .sm_read_ns = c->sm_read_ns, .e_read_ns = (c->read_ns - c->sm_read_ns) / n,
+				       .inflate_ns = c->finish_ns / n, .n_chunks = (uint16_t)n, .n_inflaters = c->n_inflaters };
+}
+
+/* As the worker does it (run_order.h), by another rule: what is here goes first, an expert is one task. */
+static int rank_items(const struct load_job *j, struct od_err *err)
+{
+	struct od_load_task task[OD_ORDER_TASKS];
+	uint16_t item[OD_ORDER_TASKS];
+	struct odw_expert_costs known;
+	struct od_load_costs costs;
+	struct od_load_order o;
+	uint32_t rank = 0;
+	size_t n = 0;
+
+	if (!odw_schedule_costs(j->s, &known))
+		return od_fail(err, OD_ERR_INTERNAL, "nothing is known of loads");
+	costs = costs_of(&known);
+	for (size_t i = 0; i < j->c->source->n; i++) {
+		const struct load_expert *e = &j->c->source->expert[i];
+		const unsigned has = odw_cache_has(j->cache, e->m, e->expert);
+
+		if (odw_cache_look(j->cache, e->m, e->expert) == OD_CACHE_F) {
+			j->item[i].rank = rank++;
+			continue;
+		}
+		task[n] = (struct od_load_task){ .expert = e->expert, .has_e = (has & OD_SET_E) != 0,
+						 .has_sm = (has & OD_SET_SM) != 0, .run_ns = j->together->run_ns[i] };
+		item[n++] = (uint16_t)i;
+	}
+	if (od_load_order(&o, j->together->rule, task, n, &costs) != OD_OK)
+		return od_fail(err, OD_ERR_RANGE, "loads take too long to be ordered");
+	for (size_t i = 0; i < n; i++)
+		j->item[item[o.task[i]]].rank = rank++;
+	return OD_OK;
+}
+
+/* One of the experts, or all. Without run_ns the schedule leaves ranks as they are. */
 static int ask(const struct load_job *j, size_t first, size_t n, struct od_err *err)
 {
 	const struct load_expert *e = j->c->source->expert;
-	int rc;
+	const bool johnson = j->together != NULL && j->together->rule == OD_LOAD_JOHNSON;
+	int rc = OD_OK;
 
 	for (size_t i = first; i < first + n; i++)
 		j->item[i] = (struct odw_item){ .expert = e[i].expert, .rank = (uint32_t)i, .last = true,
-						.prompt = j->together != NULL,
-						.run_ns = j->together != NULL ? j->together->run_ns[i] : 0 };
+						.prompt = j->together != NULL, .run_ns = johnson ? j->together->run_ns[i] : 0 };
+	if (j->together != NULL && !johnson)
+		rc = rank_items(j, err);
+	if (rc != OD_OK)
+		return rc;
 	rc = odw_schedule_run(j->s, SESSION, j->together != NULL ? j->c->source->n : first, e[first].m, true, &j->item[first], n);
 	return rc == OD_OK ? OD_OK : od_fail(err, rc, "the schedule refuses expert (%u, %u)", e[first].m, e[first].expert);
 }
@@ -64,8 +109,8 @@ static int drive(const struct load_job *j, struct od_err *err)
 		n_done++;
 		if (got->code != OD_OK)
 			return od_fail(err, got->code, "%s", got->reason);
-		if (got->run_ns > 0)
-			load_sleep_until(od_now_ns() + got->run_ns);
+		if (j->together != NULL)
+			odw_sleep_until(od_now_ns() + j->together->run_ns[got - j->item]);
 		odw_schedule_done(j->s, got);
 	}
 	return rc;
@@ -104,14 +149,14 @@ static int begin_cache(const struct load_job *j, struct od_err *err)
 static int fill_cache(const struct load_job *j, struct od_err *err)
 {
 	struct load_job fill = *j;
-	const double pace = j->c->source->bytes_per_ns;
+	const double rate = j->c->source->pace.bytes_per_ns;
 	int rc = begin_cache(j, err);
 
 	fill.together = NULL;
-	j->c->source->bytes_per_ns = 1e6;
+	j->c->source->pace.bytes_per_ns = 1e6;
 	if (rc == OD_OK)
 		rc = drive(&fill, err);
-	j->c->source->bytes_per_ns = pace;
+	j->c->source->pace.bytes_per_ns = rate;
 	return rc;
 }
 
@@ -180,14 +225,12 @@ int load_run(const struct load_case *c, const struct load_together *together, st
 	int rc = load_source_begin(c->source, err);
 
 	*t = (struct load_time){ .weight_bytes = c->source->n * od_pack_expert_raw_bytes(pack) };
-	if (together != NULL) {
-		opts.rule = together->rule;
+	if (together != NULL)
 		opts.profile = together->profile;
-	}
 	if (rc == OD_OK && together != NULL && together->pools) {
 		rc = odw_cache_new(&j.cache, cfg->n_layers, cfg->n_experts, c->bufs, err);
 		opts.cache = j.cache;
-		opts.most_full = (uint32_t)(c->source->n / 4) * cfg->n_layers;
+		opts.max_pinned = (uint32_t)(c->source->n / 4) * cfg->n_layers;
 	}
 	sem_init(&ready, 0, 0);
 	j.item = calloc(c->source->n, sizeof(*j.item));

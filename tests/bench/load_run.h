@@ -6,6 +6,7 @@
 #ifndef OD_BENCH_LOAD_RUN_H
 #define OD_BENCH_LOAD_RUN_H
 
+#include "tests/bench/load_order.h"
 #include "tests/bench/load_source.h"
 
 struct load_case {
@@ -23,9 +24,9 @@ struct load_time {
 /* What runs for run_ns[i], without taking CPU: the i-th of the source's experts, which are of one layer and come in one
  * RUN. */
 struct load_together {
-	enum odw_load_rule rule;
+	enum od_load_rule rule;
 	bool pools; /* of a quarter of the experts all is cached, of a quarter SM bytes, of a quarter exponents; planes only */
-	struct odw_part_times profile; /* what the rule goes by */
+	struct odw_part_times profile; /* what the rule goes by; with pools, by what filling them took */
 	const uint64_t *run_ns;
 };
 

@@ -2,16 +2,16 @@
 #include "tests/bench/load_sim.h"
 
 struct machine {
-	const struct odw_load_task *task;
-	const struct odw_load_costs *costs;
-	const struct odw_load_order *order;
+	const struct od_load_task *task;
+	const struct od_load_costs *costs;
+	const struct od_load_order *order;
 
 	size_t at; /* in order->read */
 	uint16_t of_read; /* E-chunks of it that have come */
 	uint64_t read_ns;
-	uint32_t n_there[ODW_ORDER_TASKS], n_taken[ODW_ORDER_TASKS]; /* E-chunks, by task */
-	uint64_t ready_ns[ODW_ORDER_TASKS];
-	uint64_t free_ns[ODW_ORDER_INFLATERS];
+	uint32_t n_there[OD_ORDER_TASKS], n_taken[OD_ORDER_TASKS]; /* E-chunks, by task */
+	uint64_t ready_ns[OD_ORDER_TASKS];
+	uint64_t free_ns[OD_ORDER_INFLATERS];
 };
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -21,7 +21,7 @@ static uint64_t later(uint64_t a, uint64_t b)
 
 static uint64_t next_read_ns(const struct machine *m)
 {
-	const struct odw_load_order *o = m->order;
+	const struct od_load_order *o = m->order;
 
 	if (m->at == o->n_reads)
 		return UINT64_MAX;
@@ -30,7 +30,7 @@ static uint64_t next_read_ns(const struct machine *m)
 
 static void read_one(struct machine *m)
 {
-	const struct odw_load_read *r = &m->order->read[m->at];
+	const struct od_load_read *r = &m->order->read[m->at];
 
 	m->read_ns = next_read_ns(m);
 	if (r->n_chunks == 0)
@@ -79,8 +79,8 @@ static void inflate_one(struct machine *m)
 /* Experts run as they become ready: of one stream that never waits in vain, no other order ends earlier. */
 static uint64_t run_all(const struct machine *m)
 {
-	uint64_t ready_ns[ODW_ORDER_TASKS], now = 0;
-	size_t first[ODW_ORDER_TASKS], n = 0;
+	uint64_t ready_ns[OD_ORDER_TASKS], now = 0;
+	size_t first[OD_ORDER_TASKS], n = 0;
 
 	for (size_t i = 0; i < m->order->n_tasks; i++) {
 		size_t e = 0;
@@ -105,8 +105,8 @@ static uint64_t run_all(const struct machine *m)
 	return now;
 }
 
-struct od_load_times od_load_sim(const struct odw_load_task *task, const struct odw_load_costs *costs,
-				 const struct odw_load_order *order)
+struct od_load_times od_load_sim(const struct od_load_task *task, const struct od_load_costs *costs,
+				 const struct od_load_order *order)
 {
 	struct machine m = { .task = task, .costs = costs, .order = order };
 	struct od_load_times t = { 0 };
@@ -131,14 +131,14 @@ struct work {
 	size_t n_chunks;
 };
 
-static uint64_t inflate_bound(const struct odw_load_costs *c, size_t n_chunks)
+static uint64_t inflate_bound(const struct od_load_costs *c, size_t n_chunks)
 {
 	return (n_chunks + c->n_inflaters - 1) / c->n_inflaters * c->inflate_ns;
 }
 
 /* Of all tasks, or of those of one expert. */
-static struct work work_of(const struct odw_load_task *task, size_t n, const struct odw_load_costs *c,
-			   const struct odw_load_task *of)
+static struct work work_of(const struct od_load_task *task, size_t n, const struct od_load_costs *c,
+			   const struct od_load_task *of)
 {
 	struct work w = { .least_run_ns = UINT64_MAX };
 
@@ -159,7 +159,7 @@ static struct work work_of(const struct odw_load_task *task, size_t n, const str
 
 /* Reader, inflaters and stream have that much to do. Some expert runs after the last read and the last inflated chunk;
  * none before the quickest one is ready. */
-uint64_t od_load_bound(const struct odw_load_task *task, size_t n, const struct odw_load_costs *costs)
+uint64_t od_load_bound(const struct od_load_task *task, size_t n, const struct od_load_costs *costs)
 {
 	struct work all = work_of(task, n, costs, NULL);
 	uint64_t load_ns = later(all.read_ns, inflate_bound(costs, all.n_chunks)), least_ns = UINT64_MAX, bound;

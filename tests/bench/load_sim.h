@@ -8,7 +8,7 @@
 #ifndef OD_BENCH_LOAD_SIM_H
 #define OD_BENCH_LOAD_SIM_H
 
-#include "worker-node/load_order.h"
+#include "tests/bench/load_order.h"
 
 #define OD_OPTIMUM_TASKS 4u
 #define OD_OPTIMUM_CHUNKS 64u
@@ -18,15 +18,15 @@ struct od_load_times {
 	uint64_t done_ns;	       /* the last expert has run: the makespan */
 };
 
-struct od_load_times od_load_sim(const struct odw_load_task *task, const struct odw_load_costs *costs,
-				 const struct odw_load_order *order);
+struct od_load_times od_load_sim(const struct od_load_task *task, const struct od_load_costs *costs,
+				 const struct od_load_order *order);
 
 /* The least makespan of all sequences of reads and all priorities of inflaters, for at most OD_OPTIMUM_TASKS tasks of
  * at most OD_OPTIMUM_CHUNKS E-chunks; known_ns: one that is known to be possible. */
-uint64_t od_load_optimum(const struct odw_load_task *task, size_t n, const struct odw_load_costs *costs,
+uint64_t od_load_optimum(const struct od_load_task *task, size_t n, const struct od_load_costs *costs,
 			 uint64_t known_ns);
 
 /* No schedule at all is shorter (Lemma B.3 there, and a little sharper). */
-uint64_t od_load_bound(const struct odw_load_task *task, size_t n, const struct odw_load_costs *costs);
+uint64_t od_load_bound(const struct od_load_task *task, size_t n, const struct od_load_costs *costs);
 
 #endif

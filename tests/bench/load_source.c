@@ -1,6 +1,5 @@
 #include "tests/bench/load_source.h"
 
-#include "common/base/clock.h"
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/pack/manifest.h"
@@ -8,7 +7,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #define READ_BYTES (1u << 20)
@@ -58,31 +56,11 @@ static int settle_cache(struct load_source *s, struct od_err *err)
 
 int load_source_begin(struct load_source *s, struct od_err *err)
 {
-	s->free_ns = od_now_ns();
+	s->pace.free_ns = 0;
 	if (od_pack_read_direct(s->pack, s->kind == LOAD_DIRECT) != (s->kind == LOAD_DIRECT))
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: its file system cannot be read past the page cache; leave direct out of "
 			       "--source", od_pack_dir(s->pack));
 	return s->kind == LOAD_PACED ? OD_OK : settle_cache(s, err);
-}
-
-void load_sleep_until(uint64_t ns)
-{
-	const struct timespec until = { .tv_sec = (time_t)(ns / OD_NS_PER_S), .tv_nsec = (long)(ns % OD_NS_PER_S) };
-
-	while (od_now_ns() < ns)
-		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
-}
-
-/* Requests queue up: a reader that comes while another waits gets its bytes after it, not a moment later. */
-static void wait_for_bytes(struct load_source *s, uint64_t bytes)
-{
-	uint64_t now_ns = od_now_ns(), due_ns;
-
-	pthread_mutex_lock(&s->lock);
-	due_ns = (s->free_ns > now_ns ? s->free_ns : now_ns) + (uint64_t)((double)bytes / s->bytes_per_ns);
-	s->free_ns = due_ns;
-	pthread_mutex_unlock(&s->lock);
-	load_sleep_until(due_ns);
 }
 
 static const struct load_expert *find(const struct load_source *s, uint32_t m, uint32_t expert)
@@ -93,16 +71,15 @@ static const struct load_expert *find(const struct load_source *s, uint32_t m, u
 	return NULL;
 }
 
-int load_source_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
-		     const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
+static int read_memory(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
+		       const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
 {
-	struct load_source *s = arg;
+	const struct load_source *s = arg;
 	const struct od_pack_expert *x = od_pack_expert(s->pack, m, expert);
 	const struct load_expert *e = find(s, m, expert);
-	uint64_t bytes = 0;
 
-	if (s->kind != LOAD_PACED)
-		return od_shards_read(s->pack, m, expert, first, n, which, mem, staging, b, err);
+	(void)mem;
+	(void)staging;
 	if (e == NULL)
 		return od_fail(err, OD_ERR_RANGE, "expert (%u, %u) is not in memory", m, expert);
 	for (uint32_t i = 0; i < n; i++) {
@@ -111,11 +88,26 @@ int load_source_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uin
 		b[i] = (struct od_shard_bytes){ .sm = e->stored + (shard->sm.offset - x->offset),
 						.e = e->stored + (shard->e.offset - x->offset),
 						.checked = OD_SET_STORED & ~which };
-		bytes += (which & OD_SET_SM) != 0 ? shard->sm.stored_bytes : 0;
-		bytes += (which & OD_SET_E) != 0 ? shard->e.stored_bytes : 0;
 	}
-	wait_for_bytes(s, bytes);
 	return OD_OK;
+}
+
+void load_source_init(struct load_source *s)
+{
+	s->pace.pack = s->pack;
+	s->pace.read = read_memory;
+	s->pace.read_arg = s;
+	pthread_mutex_init(&s->pace.lock, NULL);
+}
+
+int load_source_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
+		     const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
+{
+	struct load_source *s = arg;
+
+	if (s->kind == LOAD_PACED)
+		return odw_paced_read(&s->pace, m, expert, first, n, which, mem, staging, b, err);
+	return od_shards_read(s->pack, m, expert, first, n, which, mem, staging, b, err);
 }
 
 int load_experts_read(const struct od_pack *pack, struct load_expert *expert, size_t n, struct od_err *err)

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define N_RULES 3 /* enum odw_load_rule */
+#define N_RULES 3 /* enum od_load_rule */
 
 enum rows { DECODE, PREFILL, N_ROWS };
 static const char *const rows_names[] = { "decode", "prefill" };
@@ -50,14 +50,14 @@ static int measure_round(const struct together *t, const struct load_together_li
 		struct load_time time;
 		int rc;
 
-		g->rule = (enum odw_load_rule)r;
+		g->rule = (enum od_load_rule)r;
 		rc = load_run(&l->c, g, &time, err);
 		if (rc != OD_OK)
 			return rc;
 		t->ms[r][round] = (double)time.ns / OD_NS_PER_MS;
-		t->ratio[r][round] = t->ms[r][round] / t->ms[ODW_LOAD_FIFO][round];
+		t->ratio[r][round] = t->ms[r][round] / t->ms[OD_LOAD_FIFO][round];
 	}
-	t->bound[round] = least_ns(t, load_ns) / OD_NS_PER_MS / t->ms[ODW_LOAD_FIFO][round];
+	t->bound[round] = least_ns(t, load_ns) / OD_NS_PER_MS / t->ms[OD_LOAD_FIFO][round];
 	return OD_OK;
 }
 
@@ -78,8 +78,8 @@ static void report_line(const struct together *t, const struct load_together_lin
 		OD_TEXT(l->source), OD_TEXT(od_codec_names[od_pack_codec(l->c.source->pack)]),
 		OD_TEXT(od_form_names[l->c.source->form]), OD_INT(l->c.n_inflaters), OD_TEXT(rows_names[rows]),
 		OD_TEXT(pools ? "F S E" : "none"),
-		OD_REAL(load_ns / OD_NS_PER_MS), OD_REAL(median(t->ms[ODW_LOAD_FIFO], n)),
-		OD_REAL(100 * median(t->ratio[ODW_LOAD_BLOCKS], n)), OD_REAL(100 * median(t->ratio[ODW_LOAD_JOHNSON], n)),
+		OD_REAL(load_ns / OD_NS_PER_MS), OD_REAL(median(t->ms[OD_LOAD_FIFO], n)),
+		OD_REAL(100 * median(t->ratio[OD_LOAD_BLOCKS], n)), OD_REAL(100 * median(t->ratio[OD_LOAD_JOHNSON], n)),
 		pools ? OD_NONE : OD_REAL(100 * median(t->bound, n)),
 	});
 }

@@ -2,19 +2,23 @@
 
 #include "main-node/cluster/placement.h"
 #include "main-node/cluster/want_place.h"
-#include "worker-node/load_schedule.h"
+#include "worker-node/schedule.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define NEVER UINT64_MAX
 #define SESSION 1
+#define LOAD_PARTS 16 /* that an expert is read in: what is more urgent waits for one of them */
 
-/* The clock of the simulation that this thread runs: load_schedule asks for the time without saying who asks. */
+/* The clock of the simulation that this thread runs. */
 static _Thread_local uint64_t virtual_ns;
 
 struct sim_worker {
 	struct odw_schedule *schedule;
+	struct odw_load_job read; /* the part on the path to its storage, */
+	bool reading;		  /* if there is one, */
+	uint64_t read_ns;	  /* and when the path is through with it */
 	struct odw_item item[OD_MAX_TOP_K]; /* of the RUN under way */
 	struct odw_item *computing;
 	uint64_t done_ns; /* when that is computed */
@@ -47,11 +51,6 @@ struct served_sim {
 	uint64_t now_ns; /* the clock between two traces */
 };
 
-static uint64_t read_clock(void)
-{
-	return virtual_ns;
-}
-
 uint64_t served_window_ns(const struct served_params *p, unsigned slots)
 {
 	uint64_t m = odm_groups_make(p->n_workers, p->group_size, p->top_k, p->n_layers).n_groups;
@@ -66,11 +65,9 @@ static int open_workers(struct served_sim *s, struct od_err *err)
 	const struct odw_schedule_opts o = {
 		.n_layers = s->p.n_layers,
 		.n_experts = s->p.n_experts,
-		.n_parts = 1,
+		.n_parts = LOAD_PARTS,
 		.n_stages = 1,
 		.n_slots = s->p.slots,
-		.load_ns = s->p.load_ns,
-		.now_ns = read_clock,
 	};
 	int rc = OD_OK;
 
@@ -147,13 +144,30 @@ void served_sim_free(struct served_sim *s)
 
 /* ---- Workers ---- */
 
-/* Whatever can be done at this moment: shards that are begun or have had their time, the next expert. */
-static void work(struct served_sim *s, struct sim_worker *w)
+/* Parts whose time is over are there, and finished; the most urgent one is next. A cancelled load leaves the path at once. */
+static void load(struct served_sim *s, struct sim_worker *w)
 {
 	struct odw_load_job job;
 
-	while (odw_schedule_next_read(w->schedule, &job, false) || odw_schedule_next_finish(w->schedule, &job, false))
-		(void)!odw_schedule_end_job(w->schedule, &job, job.kind == ODW_LOAD_READ, OD_OK, NULL);
+	for (;;) {
+		if (w->reading && (w->read_ns <= virtual_ns ||
+				   odw_schedule_look(w->schedule, (unsigned)w->read.slot).state == ODW_DRAINING)) {
+			w->reading = false;
+			(void)!odw_schedule_end_job(w->schedule, &w->read, 1, OD_OK, NULL);
+			if (odw_schedule_next_finish(w->schedule, &job, false))
+				(void)!odw_schedule_end_job(w->schedule, &job, 0, OD_OK, NULL);
+		}
+		if (w->reading || !odw_schedule_next_read(w->schedule, &w->read, false))
+			return;
+		w->reading = true;
+		w->read_ns = virtual_ns + s->p.load_ns * (w->read.part + 1) / LOAD_PARTS - s->p.load_ns * w->read.part / LOAD_PARTS;
+	}
+}
+
+/* Whatever can be done at this moment: loads, the next expert. */
+static void work(struct served_sim *s, struct sim_worker *w)
+{
+	load(s, w);
 	if (w->computing != NULL || (w->computing = odw_schedule_take(w->schedule)) == NULL)
 		return;
 	w->done_ns = virtual_ns + s->p.worker_ns;
@@ -167,9 +181,9 @@ static void work(struct served_sim *s, struct sim_worker *w)
 
 static uint64_t worker_next_ns(const struct sim_worker *w)
 {
-	uint64_t due = odw_schedule_due_ns(w->schedule);
+	const uint64_t read_ns = w->reading ? w->read_ns : NEVER;
 
-	return w->computing != NULL && w->done_ns < due ? w->done_ns : due;
+	return w->computing != NULL && w->done_ns < read_ns ? w->done_ns : read_ns;
 }
 
 static void worker_event(struct served_sim *s, struct sim_worker *w)

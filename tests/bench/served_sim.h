@@ -3,8 +3,8 @@
  *
  * A use is served in time when its load was ordered before main's router spoke and complete before its rows arrived. Who
  * decides what is loaded where is main's own code (predictions, want_policy, placement), and a worker is the worker's own
- * load_schedule with paced loads; only the clock is the simulator's, and main, shadow and the computation of an expert
- * are spans of time. Messages take none: t_main and t_worker include it, as in OD-MoE Eq. 1.
+ * schedule; only the clock is the simulator's, and main, shadow, loads and the computation of an expert are spans of
+ * time. Messages take none: t_main and t_worker include it, as in OD-MoE Eq. 1.
  *
  * main     step begins, then for each layer main_ns to the router's word, the experts on their workers, and behind the
  *          last layer head_ns until the next step begins.
@@ -12,7 +12,7 @@
  *          chose itself (head_ns of its own later), one step ahead at most, and begins again when that was another than
  *          main's. Where keys and values are aligned after step n, a layer of step n + 1 waits for main's, which are
  *          there when main's router has spoken (not before the first step, whose shadow begins with main).
- * worker   one load at a time, one expert computed at a time.
+ * worker   one load at a time, in parts: between two of them another load may be more urgent; one expert computed at a time.
  * Thread: one at a time; the virtual clock is a thread's own. Owner: served_sim_new's caller. */
 #ifndef OD_BENCH_SERVED_SIM_H
 #define OD_BENCH_SERVED_SIM_H

@@ -20,7 +20,7 @@
 #include "common/pack/write/pack_write.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/unit/tiny_files.h"
-#include "worker-node/spool_begin.h"
+#include "worker-node/pull/spool_begin.h"
 
 #define N_FILES (OD_STORE_EXPERTS + 1)
 
@@ -41,7 +41,7 @@ static uint8_t next(void)
 	return *input++;
 }
 
-/* ---- a store client without a store (instead of worker-node/store_client.c) ---- */
+/* ---- a store client without a store (instead of worker-node/pull/store_client.c) ---- */
 
 struct odw_store {
 	struct odw_store_info info;

@@ -9,7 +9,7 @@
 
 #include "main-node/store/store_queue.h"
 #include "tests/fuzz/fuzz_sockets.h"
-#include "worker-node/store_client.c" /* to begin in the middle of a conversation, without a socket */
+#include "worker-node/pull/store_client.c" /* to begin in the middle of a conversation, without a socket */
 
 #define MAX_FRAMES 4
 #define SESSION 5

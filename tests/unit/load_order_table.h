@@ -1,15 +1,15 @@
 /* Made by load_order_table.py. */
-#include "worker-node/load_order.h"
+#include "tests/bench/load_order.h"
 
 #define LOAD_ORDER_CASE_TASKS 12
 struct load_order_case {
 	size_t n;
-	struct odw_load_task task[LOAD_ORDER_CASE_TASKS];
-	struct odw_load_costs costs;
+	struct od_load_task task[LOAD_ORDER_CASE_TASKS];
+	struct od_load_costs costs;
 	struct {
 		uint16_t task[LOAD_ORDER_CASE_TASKS], block[LOAD_ORDER_CASE_TASKS];
 		uint64_t done_ns;
-	} rule[3]; /* as enum odw_load_rule */
+	} rule[3]; /* as enum od_load_rule */
 	uint64_t optimum_ns; /* 0: not tried */
 };
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes load_order_table.h: small sets of loads, the orders that docs/ARCHITECTURE.md ("Order of loads") asks for, when
+"""Writes load_order_table.h: small sets of loads, the orders that tests/bench/load_order.c asks for, when
 each ends, and how early the last expert can end at all; for test_load_order.c and test_load_sim.c. Nothing here is
 closed form: blocks are built by playing every chunk at every place, machines run tick by tick, and the optimum is the best
 of all sequences of reads with all priorities. Run by hand (tests/unit/load_order_table.py > tests/unit/load_order_table.h,
@@ -217,17 +217,17 @@ def lines_of(tasks, costs, best):
 def main():
     rng = random.Random(20261)
     print("""/* Made by load_order_table.py. */
-#include "worker-node/load_order.h"
+#include "tests/bench/load_order.h"
 
 #define LOAD_ORDER_CASE_TASKS 12
 struct load_order_case {
 	size_t n;
-	struct odw_load_task task[LOAD_ORDER_CASE_TASKS];
-	struct odw_load_costs costs;
+	struct od_load_task task[LOAD_ORDER_CASE_TASKS];
+	struct od_load_costs costs;
 	struct {
 		uint16_t task[LOAD_ORDER_CASE_TASKS], block[LOAD_ORDER_CASE_TASKS];
 		uint64_t done_ns;
-	} rule[3]; /* as enum odw_load_rule */
+	} rule[3]; /* as enum od_load_rule */
 	uint64_t optimum_ns; /* 0: not tried */
 };
 """)

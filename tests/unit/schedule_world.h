@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "worker-node/load_schedule.h"
+#include "worker-node/schedule.h"
 
 #define SHARDS 3
 #define STAGES 5
@@ -99,7 +99,7 @@ static inline bool is(struct odw_schedule *s, unsigned n_slots, uint32_t m, uint
 	for (unsigned i = 0; i < n_slots; i++) {
 		struct odw_slot_view v = odw_schedule_look(s, i);
 
-		if (v.state == state && (state == ODW_VOID || state == ODW_DRAINING || (v.m == m && v.expert == expert)))
+		if (v.state == state && (state == ODW_FREE || state == ODW_DRAINING || (v.m == m && v.expert == expert)))
 			return true;
 	}
 	return false;

@@ -2,7 +2,7 @@
  * messages make of it is in test_schedule_random, what real files do in test_loader_cache. */
 #include "common/base/mem.h"
 #include "tests/unit/schedule_world.h"
-#include "worker-node/cache_planner.h"
+#include "worker-node/cache/cache_planner.h"
 
 /* ---- Buffers ---- */
 
@@ -62,10 +62,6 @@ static void no_memory_is_said(void **state)
 
 /* ---- A schedule with a cache ---- */
 
-#define LOAD_NS 1000
-#define SM_BYTES 75
-#define E_BYTES 25
-
 struct world {
 	struct odw_bufs *bufs;
 	struct odw_expert_cache *cache;
@@ -94,13 +90,12 @@ static void begin(struct world *w, const struct od_cache_opts *o)
 	w->place = u.place;
 }
 
-static void open_world(struct world *w, unsigned n_slots, enum od_cache_policy policy, uint64_t load_ns, bool planes,
+static void open_world(struct world *w, unsigned n_slots, enum od_cache_policy policy, bool planes,
 		       const struct od_cache_plan *plan)
 {
 	const struct odw_planner_opts po = { .slot = planes ? OD_SET_STORED : OD_SET_STORED | OD_SET_PLAIN, .n_slots = n_slots };
 	const struct od_cache_opts o = policy_of(policy, plan, planes);
-	struct odw_schedule_opts more = { .most_full = plan->experts[OD_CACHE_F], .load_ns = load_ns, .sm_bytes = SM_BYTES,
-					  .expert_bytes = SM_BYTES + E_BYTES };
+	struct odw_schedule_opts more = { .max_pinned = plan->experts[OD_CACHE_F] };
 	size_t n[OD_N_EXPERT_BUFS];
 
 	*w = (struct world){ 0 };
@@ -143,13 +138,13 @@ static void it_decides_as_the_policy_alone_does(void **state)
 	uint64_t seed = 3;
 
 	(void)state;
-	for (int policy = OD_CACHE_RANK; policy < OD_CACHE_BELADY; policy++) {
+	for (int policy = OD_CACHE_RANK; policy <= OD_CACHE_LFU; policy++) {
 		const struct od_cache_plan *plan = policy == OD_CACHE_RANK ? &pools : &two_full;
 		const struct od_cache_opts o = policy_of((enum od_cache_policy)policy, plan, true);
 		struct od_cache *alone;
 		struct world w;
 
-		open_world(&w, 1, (enum od_cache_policy)policy, 0, true, plan);
+		open_world(&w, 1, (enum od_cache_policy)policy, true, plan);
 		assert_int_equal(od_cache_new(&alone, &o, NULL), OD_OK);
 		for (int i = 0; i < 500; i++) {
 			const uint32_t m = (uint32_t)((seed = seed * 6364136223846793005ull + 1442695040888963407ull) >> 40) % LAYERS;
@@ -157,7 +152,7 @@ static void it_decides_as_the_policy_alone_does(void **state)
 			const enum od_cache_state was = od_cache_look(alone, m, expert);
 			const struct odw_item item = use(&w, m, expert, false);
 
-			(void)od_cache_use(alone, m, expert, OD_CACHE_NEVER);
+			(void)od_cache_use(alone, m, expert);
 			assert_int_equal(item.cached, was);
 			assert_int_equal(item.ready, was == OD_CACHE_F);
 			for (uint32_t id = 0; id < LAYERS * EXPERTS; id++)
@@ -174,7 +169,7 @@ static void prompts_leave_no_trace(void **state)
 	struct world w;
 
 	(void)state;
-	open_world(&w, 1, OD_CACHE_LRU, 0, true, &two_full);
+	open_world(&w, 1, OD_CACHE_LRU, true, &two_full);
 	use(&w, 0, 1, true);
 	assert_int_equal(odw_cache_look(w.cache, 0, 1), OD_CACHE_NONE);
 	use(&w, 0, 1, false);
@@ -193,7 +188,7 @@ static void a_use_is_heard_once_and_wants_are_not(void **state)
 	struct world w;
 
 	(void)state;
-	open_world(&w, 2, OD_CACHE_LRU, 0, true, &two_full);
+	open_world(&w, 2, OD_CACHE_LRU, true, &two_full);
 	before = odw_cache_changes(w.cache);
 	WANT(w.s, 1, 0, 1, 3);
 	load_all(w.s);
@@ -216,7 +211,7 @@ static void what_is_full_does_not_count(void **state)
 	struct world w;
 
 	(void)state;
-	open_world(&w, 1, OD_CACHE_LRU, 0, true, &two_full);
+	open_world(&w, 1, OD_CACHE_LRU, true, &two_full);
 	use(&w, 1, 0, false);
 	use(&w, 1, 4, false);
 	WANT(w.s, 90, 2, 1, 0, 1);
@@ -236,45 +231,6 @@ static void what_is_full_does_not_count(void **state)
 	close_world(&w);
 }
 
-/* The time of a paced load is that of the bytes it reads. */
-static void paced_loads_take_what_they_read(void **state)
-{
-	const struct od_cache_plan pools = { .n_layers = LAYERS, .experts = { LAYERS, LAYERS, LAYERS, LAYERS } };
-	static const uint64_t takes[] = { 0, 0, LOAD_NS * E_BYTES / 100, LOAD_NS * SM_BYTES / 100, LOAD_NS };
-	struct odw_load_job job;
-	struct odw_item item;
-	struct world w;
-
-	(void)state;
-	open_world(&w, 1, OD_CACHE_RANK, LOAD_NS, false, &pools);
-	for (uint32_t expert = 0; expert < EXPERTS; expert++) { /* the first is used most */
-		for (uint32_t i = 0; i < 8 - expert; i++) {
-			run(w.s, ++w.step, 1, false, &item, expert, true);
-			for (clock_ns += LOAD_NS; odw_schedule_next_read(w.s, &job, false) || odw_schedule_next_finish(w.s, &job, false);
-			     clock_ns += LOAD_NS)
-				(void)!odw_schedule_end_job(w.s, &job, 0, OD_OK, NULL);
-			compute(w.s, &item);
-		}
-	}
-	for (uint32_t expert = 0; expert < EXPERTS; expert++) {
-		run(w.s, ++w.step, 1, false, &item, expert, true);
-		assert_int_equal(item.cached, expert); /* F, C, S, E, nothing */
-		load_all(w.s);
-		while (odw_schedule_next_finish(w.s, &job, false))
-			(void)!odw_schedule_end_job(w.s, &job, 0, OD_OK, NULL);
-		assert_int_equal(odw_schedule_due_ns(w.s), takes[expert] == 0 ? UINT64_MAX : clock_ns + takes[expert]);
-		clock_ns += takes[expert];
-		if (takes[expert] > 0) {
-			assert_null(odw_schedule_take(w.s));
-			assert_true(odw_schedule_next_finish(w.s, &job, false));
-			assert_int_equal(job.kind, ODW_LOAD_PACE);
-			(void)!odw_schedule_end_job(w.s, &job, 0, OD_OK, NULL);
-		}
-		compute(w.s, &item);
-	}
-	close_world(&w);
-}
-
 static void other_layers_begin_anew(void **state)
 {
 	const struct od_share same = { 1, 0, 1 }, joined = { 3, 2, 1 }, other = { 2, 1, 2 };
@@ -283,7 +239,7 @@ static void other_layers_begin_anew(void **state)
 	struct world w;
 
 	(void)state;
-	open_world(&w, 1, OD_CACHE_LRU, 0, true, &two_full);
+	open_world(&w, 1, OD_CACHE_LRU, true, &two_full);
 	use(&w, 1, 0, false);
 	assert_true(odw_schedule_cached(w.s, &told, states));
 	assert_int_equal(states[EXPERTS], OD_CACHE_F);
@@ -313,7 +269,6 @@ int main(void)
 		cmocka_unit_test(prompts_leave_no_trace),
 		cmocka_unit_test(a_use_is_heard_once_and_wants_are_not),
 		cmocka_unit_test(what_is_full_does_not_count),
-		cmocka_unit_test(paced_loads_take_what_they_read),
 		cmocka_unit_test(other_layers_begin_anew),
 	};
 

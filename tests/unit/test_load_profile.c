@@ -1,5 +1,5 @@
 /* What loads will cost: measured with a clock of the test's own, over real parts of real experts. */
-#include "worker-node/load_profile.h"
+#include "worker-node/load/load_profile.h"
 
 #include "common/base/mem.h"
 #include "common/pack/write/pack_write.h"

@@ -12,10 +12,10 @@
 
 #define N(a) (sizeof(a) / sizeof((a)[0]))
 
-static struct od_load_times play(const struct odw_load_task *task, const struct odw_load_costs *costs,
-				 struct odw_load_order *o)
+static struct od_load_times play(const struct od_load_task *task, const struct od_load_costs *costs,
+				 struct od_load_order *o)
 {
-	odw_load_order_reads(o, task, costs->n_chunks);
+	od_load_order_reads(o, task, costs->n_chunks);
 	return od_load_sim(task, costs, o);
 }
 
@@ -24,10 +24,10 @@ static struct od_load_times play(const struct odw_load_task *task, const struct 
  * 1 then 0 in one block: chunks at 2, 4, 6, 8, SM at 18; inflated at 5, 8, 11, 14; runs 8 to 28 and 28 to 33. */
 static void a_schedule_by_hand(void **state)
 {
-	const struct odw_load_costs costs = { 10, 2, 3, 2, 1 };
-	const struct odw_load_task task[] = { { 0, false, false, 5 }, { 1, false, true, 20 } };
-	struct odw_load_order fifo = { .n_tasks = 2, .task = { 0, 1 }, .block = { 0, 1 } };
-	struct odw_load_order better = { .n_tasks = 2, .task = { 1, 0 } };
+	const struct od_load_costs costs = { 10, 2, 3, 2, 1 };
+	const struct od_load_task task[] = { { 0, false, false, 5 }, { 1, false, true, 20 } };
+	struct od_load_order fifo = { .n_tasks = 2, .task = { 0, 1 }, .block = { 0, 1 } };
+	struct od_load_order better = { .n_tasks = 2, .task = { 1, 0 } };
 	struct od_load_times a = play(task, &costs, &fifo), b = play(task, &costs, &better);
 
 	(void)state;
@@ -46,9 +46,9 @@ static void a_schedule_by_hand(void **state)
  * are: the first task's goes first though the cached one has waited. */
 static void inflaters_take_the_first_that_is_there(void **state)
 {
-	const struct odw_load_costs costs = { 1, 4, 4, 2, 1 };
-	const struct odw_load_task task[] = { { 0, false, true, 1 }, { 1, true, true, 1 } };
-	struct odw_load_order o = { .n_tasks = 2, .task = { 0, 1 }, .block = { 0, 1 } };
+	const struct od_load_costs costs = { 1, 4, 4, 2, 1 };
+	const struct od_load_task task[] = { { 0, false, true, 1 }, { 1, true, true, 1 } };
+	struct od_load_order o = { .n_tasks = 2, .task = { 0, 1 }, .block = { 0, 1 } };
 	struct od_load_times t = play(task, &costs, &o);
 
 	(void)state;
@@ -59,14 +59,14 @@ static void inflaters_take_the_first_that_is_there(void **state)
 
 static void makespans_are_those_of_the_table(void **state)
 {
-	struct odw_load_order o;
+	struct od_load_order o;
 
 	(void)state;
 	for (size_t i = 0; i < N(load_order_cases); i++) {
 		const struct load_order_case *c = &load_order_cases[i];
 
 		for (int r = 0; r < 3; r++) {
-			assert_int_equal(odw_load_order(&o, (enum odw_load_rule)r, c->task, c->n, &c->costs), OD_OK);
+			assert_int_equal(od_load_order(&o, (enum od_load_rule)r, c->task, c->n, &c->costs), OD_OK);
 			assert_int_equal(od_load_sim(c->task, &c->costs, &o).done_ns, c->rule[r].done_ns);
 		}
 	}
@@ -83,11 +83,11 @@ static void optima_are_those_of_the_table(void **state)
 		if (c->optimum_ns == 0)
 			continue;
 		assert_int_equal(od_load_optimum(c->task, c->n, &c->costs, UINT64_MAX), c->optimum_ns);
-		assert_int_equal(od_load_optimum(c->task, c->n, &c->costs, c->rule[ODW_LOAD_FIFO].done_ns),
+		assert_int_equal(od_load_optimum(c->task, c->n, &c->costs, c->rule[OD_LOAD_FIFO].done_ns),
 				 c->optimum_ns);
 		assert_true(od_load_bound(c->task, c->n, &c->costs) <= c->optimum_ns);
 		n++;
-		n_beaten += c->optimum_ns < c->rule[ODW_LOAD_FIFO].done_ns;
+		n_beaten += c->optimum_ns < c->rule[OD_LOAD_FIFO].done_ns;
 		n_above += od_load_bound(c->task, c->n, &c->costs) < c->optimum_ns;
 	}
 	assert_true(n > 20 && n_beaten > 5 && n_above > 5 && n_above < n);

@@ -2,8 +2,8 @@
 #include "common/base/mem.h"
 #include "common/pack/write/pack_write.h"
 #include "tests/unit/temp_dir.h"
-#include "worker-node/cache_planner.h"
-#include "worker-node/loader.h"
+#include "worker-node/cache/cache_planner.h"
+#include "worker-node/load/loader.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -95,7 +95,7 @@ static void open_world(struct world *w, enum od_form form)
 	const struct od_cache_plan plan = { .n_layers = n, .experts = { n, c, n, n } };
 	const struct odw_planner_opts po = { .slot = od_form_bufs(form) | OD_SET_STORED, .n_slots = SLOTS };
 	struct odw_schedule_opts so = { .n_layers = n, .n_experts = EXPERTS, .n_slots = SLOTS, .n_stages = odw_loader_stages(2, 2),
-					.n_parts = odw_parts(od_pack_expert(pack, 0, 0)->n_shards), .most_full = n };
+					.n_parts = odw_parts(od_pack_expert(pack, 0, 0)->n_shards), .max_pinned = n };
 	struct odw_loader_opts lo = { .pack = pack, .form = form, .slot = po.slot, .n_readers = 2, .n_inflaters = 2, .wake = wake,
 				      .wake_arg = &w->ready };
 	uint64_t bytes[OD_N_EXPERT_BUFS];
@@ -279,7 +279,7 @@ static void what_never_was_whole_is_forgotten(void **state)
 		open_world(&w, (enum od_form)form);
 		flip(s->sm.offset);
 		assert_int_equal(use(&w, 5, &item), OD_ERR_CORRUPT);
-		while (odw_schedule_look(w.s, 0).state != ODW_VOID) /* other parts are still under way */
+		while (odw_schedule_look(w.s, 0).state != ODW_FREE) /* other parts are still under way */
 			sched_yield();
 		assert_int_equal(odw_cache_look(w.cache, LAYER, 5), OD_CACHE_NONE);
 		flip(s->sm.offset);

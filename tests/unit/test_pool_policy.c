@@ -1,5 +1,4 @@
-/* Cache policies, against the same rules written out plainly (scans where the code has heaps and lists), Belady's against
- * the fewest loads that any decisions could have led to. */
+/* Cache policies, against the same rules written out plainly (scans where the code has heaps and lists). */
 #include "common/cache/pool_policy.h"
 #include "common/cache/rank_list.h"
 
@@ -46,7 +45,7 @@ static struct od_cache *new_cache(const struct od_cache_opts *o)
 static struct od_cache_opts of_one_state(enum od_cache_policy policy, uint32_t places)
 {
 	return (struct od_cache_opts){ .policy = policy, .n_layers = LAYERS, .n_experts = EXPERTS, .state = OD_CACHE_C,
-				       .budget_bytes = 10 * places + 9, .expert_bytes = 10, .seed = 7 };
+				       .budget_bytes = 10 * places + 9, .expert_bytes = 10 };
 }
 
 /* The changes name those that leave, then the expert itself, and od_cache_look agrees. */
@@ -68,14 +67,12 @@ static void check_changes(const struct od_cache *c, struct od_cache_changes ch, 
 struct plain {
 	uint32_t places, n;
 	bool kept[ALL];
-	uint64_t came[ALL], used[ALL], count[ALL];
+	uint64_t used[ALL], count[ALL];
 };
 
 /* Is a to go before b? */
 static bool goes_first(const struct plain *p, enum od_cache_policy policy, uint32_t a, uint32_t b)
 {
-	if (policy == OD_CACHE_FIFO)
-		return p->came[a] < p->came[b];
 	if (policy == OD_CACHE_LFU && p->count[a] != p->count[b])
 		return p->count[a] < p->count[b];
 	return p->used[a] < p->used[b];
@@ -99,18 +96,17 @@ static uint32_t plain_use(struct plain *p, enum od_cache_policy policy, uint32_t
 	else
 		p->n++;
 	p->kept[id] = true;
-	p->came[id] = now;
 	return out;
 }
 
 static void queues(void **state)
 {
-	static const enum od_cache_policy policies[] = { OD_CACHE_FIFO, OD_CACHE_LRU, OD_CACHE_LFU };
+	static const enum od_cache_policy policies[] = { OD_CACHE_LRU, OD_CACHE_LFU };
 
 	(void)state;
 	seed = 1;
 	for (uint32_t places = 0; places <= ALL; places++) {
-		for (size_t i = 0; i < 3; i++) {
+		for (size_t i = 0; i < 2; i++) {
 			struct od_cache_opts o = of_one_state(policies[i], places);
 			struct od_cache *c = new_cache(&o);
 			struct plain p = { .places = places };
@@ -124,116 +120,11 @@ static void queues(void **state)
 					p.n--;
 				}
 				gone = plain_use(&p, policies[i], id, now);
-				check_changes(c, od_cache_use(c, layer, id % EXPERTS, 0), layer, id % EXPERTS, gone,
+				check_changes(c, od_cache_use(c, layer, id % EXPERTS), layer, id % EXPERTS, gone,
 					      places > 0 ? OD_CACHE_C : OD_CACHE_NONE);
 			}
 			od_cache_free(c);
 		}
-	}
-}
-
-static void marking(void **state)
-{
-	uint32_t drawn[ALL] = { 0 }, differ = 0;
-
-	(void)state;
-	seed = 2;
-	for (uint32_t places = 0; places <= ALL; places++) {
-		struct od_cache_opts o = of_one_state(OD_CACHE_MARKING, places);
-		struct od_cache *c = new_cache(&o), *twin = new_cache(&o), *other;
-		bool marked[ALL] = { false };
-		uint32_t n = 0;
-
-		o.seed = 8;
-		other = new_cache(&o);
-		for (int i = 0; i < 1000; i++) {
-			uint32_t id = skewed(ALL), layer = id / EXPERTS, expert = id % EXPERTS, free_marks = 0, gone = ALL;
-			bool was = od_cache_look(c, layer, expert) != OD_CACHE_NONE;
-			struct od_cache_changes ch, same;
-
-			if (was && below(20) == 0) {
-				od_cache_forget(c, layer, expert);
-				od_cache_forget(twin, layer, expert);
-				was = marked[id] = false;
-				n--;
-			}
-			for (uint32_t k = 0; k < ALL; k++)
-				free_marks += od_cache_look(c, k / EXPERTS, k % EXPERTS) != OD_CACHE_NONE && !marked[k];
-			if (!was && n == places && free_marks == 0)
-				memset(marked, 0, sizeof(marked)); /* a new phase */
-			ch = od_cache_use(c, layer, expert, 0);
-			if (ch.n > 1) {
-				gone = ch.change[0].layer * EXPERTS + ch.change[0].expert;
-				assert_false(marked[gone]);
-				drawn[gone]++;
-			}
-			assert_true((ch.n > 1) == (!was && n == places && places > 0));
-			check_changes(c, ch, layer, expert, gone, places > 0 ? OD_CACHE_C : OD_CACHE_NONE);
-			n += !was && n < places;
-			marked[id] = places > 0;
-			same = od_cache_use(twin, layer, expert, 0);
-			assert_int_equal(same.n, ch.n);
-			assert_memory_equal(same.change, ch.change, ch.n * sizeof(*ch.change));
-			same = od_cache_use(other, layer, expert, 0);
-			differ += same.n != ch.n || memcmp(same.change, ch.change, ch.n * sizeof(*ch.change)) != 0;
-		}
-		od_cache_free(c);
-		od_cache_free(twin);
-		od_cache_free(other);
-	}
-	assert_true(differ > 100);
-	for (uint32_t k = 0; k < ALL; k++)
-		assert_true(drawn[k] > 0);
-}
-
-/* The fewest loads from use `at` on with the kept set as given: every choice is tried. */
-static uint32_t fewest(const uint32_t *use, uint32_t n, uint32_t at, uint32_t kept, uint32_t places)
-{
-	uint32_t best, id;
-
-	if (at == n)
-		return 0;
-	id = use[at];
-	if (kept >> id & 1)
-		return fewest(use, n, at + 1, kept, places);
-	best = fewest(use, n, at + 1, kept, places); /* not kept */
-	if ((uint32_t)__builtin_popcount(kept) < places) {
-		uint32_t with = fewest(use, n, at + 1, kept | 1u << id, places);
-
-		return 1 + (with < best ? with : best);
-	}
-	for (uint32_t out = 0; out < 6; out++) {
-		uint32_t with = kept >> out & 1 ? fewest(use, n, at + 1, (kept ^ 1u << out) | 1u << id, places) : best;
-
-		best = with < best ? with : best;
-	}
-	return 1 + best;
-}
-
-static void belady_loads_least(void **state)
-{
-	enum { USES = 13 };
-
-	(void)state;
-	seed = 3;
-	for (int round = 0; round < 40; round++) {
-		uint32_t use[USES], places = 1 + round % 3, loads = 0;
-		struct od_cache_opts o = { .policy = OD_CACHE_BELADY, .n_layers = 1, .n_experts = 6, .expert_bytes = 1,
-					   .budget_bytes = places };
-		struct od_cache *c = new_cache(&o);
-
-		for (uint32_t i = 0; i < USES; i++)
-			use[i] = skewed(6);
-		for (uint32_t i = 0; i < USES; i++) {
-			uint64_t next = OD_CACHE_NEVER;
-
-			for (uint32_t k = USES - 1; k > i; k--)
-				next = use[k] == use[i] ? k : next;
-			loads += od_cache_look(c, 0, use[i]) == OD_CACHE_NONE;
-			od_cache_use(c, 0, use[i], next);
-		}
-		assert_int_equal(loads, fewest(use, USES, 0, 0, places));
-		od_cache_free(c);
 	}
 }
 
@@ -253,7 +144,7 @@ struct plain_rank {
 	struct od_cache_opts opt;
 	enum od_cache_state where[ALL];
 	uint64_t count[ALL], used[ALL];
-	uint32_t beyond, demoted; /* how often the margin let one in, and one that had to go found another pool */
+	uint32_t demoted; /* how often one that had to go found another pool */
 };
 
 static uint32_t rank_in(const struct plain_rank *p, uint32_t id)
@@ -279,9 +170,8 @@ static void place(struct plain_rank *p, uint32_t id, const bool allowed[OD_CACHE
 			if (least == ALL || rank_in(p, e) > rank_in(p, least))
 				least = e;
 		}
-		if (!allowed[s] || places == 0 || rank >= end + p->opt.margin || (n == places && rank_in(p, least) < rank))
+		if (!allowed[s] || places == 0 || rank >= end || (n == places && rank_in(p, least) < rank))
 			continue;
-		p->beyond += rank >= end;
 		if (n == places) {
 			p->where[least] = OD_CACHE_NONE;
 			next[OD_CACHE_S] = next[OD_CACHE_E] = s == OD_CACHE_C || (s == OD_CACHE_F && p->opt.full_is_stored);
@@ -296,13 +186,13 @@ static void place(struct plain_rank *p, uint32_t id, const bool allowed[OD_CACHE
 static void rank_dispatch(void **state)
 {
 	static const bool all[OD_CACHE_STATES] = { true, true, true, true };
-	uint32_t seen[OD_CACHE_STATES + 1] = { 0 }, beyond = 0, demoted = 0;
+	uint32_t seen[OD_CACHE_STATES + 1] = { 0 }, demoted = 0;
 
 	(void)state;
 	seed = 4;
 	for (int round = 0; round < 80; round++) {
 		struct plain_rank p = { .opt = { .policy = OD_CACHE_RANK, .n_layers = LAYERS, .n_experts = EXPERTS,
-						 .margin = (uint32_t)round % 4, .full_is_stored = round % 8 < 4,
+						 .full_is_stored = round % 8 < 4,
 						 .plan = { .n_layers = LAYERS } } };
 		enum od_cache_state told[ALL];
 		struct od_cache *c;
@@ -321,7 +211,7 @@ static void rank_dispatch(void **state)
 			p.where[id] = OD_CACHE_NONE;
 			place(&p, id, all);
 			seen[p.where[id]]++;
-			ch = od_cache_use(c, layer, expert, 0);
+			ch = od_cache_use(c, layer, expert);
 			assert_true(ch.n > 0 && ch.change[ch.n - 1].layer == layer && ch.change[ch.n - 1].expert == expert);
 			for (size_t i = 0; i < ch.n; i++)
 				told[ch.change[i].layer * EXPERTS + ch.change[i].expert] = ch.change[i].state;
@@ -333,13 +223,12 @@ static void rank_dispatch(void **state)
 				p.where[id] = told[id] = OD_CACHE_NONE;
 			}
 		}
-		beyond += p.beyond;
 		demoted += p.demoted;
 		od_cache_free(c);
 	}
 	for (unsigned s = 0; s <= OD_CACHE_STATES; s++)
 		assert_true(seen[s] > 100);
-	assert_true(beyond > 100 && demoted > 100);
+	assert_true(demoted > 100);
 }
 
 static void a_smaller_plan_takes_effect_at_once(void **state)
@@ -353,7 +242,7 @@ static void a_smaller_plan_takes_effect_at_once(void **state)
 	(void)state;
 	for (uint32_t e = 0; e < 5; e++) { /* expert 0 most often */
 		for (uint32_t i = e; i < 5; i++)
-			od_cache_use(c, 0, e, 0);
+			od_cache_use(c, 0, e);
 	}
 	for (uint32_t e = 0; e < 5; e++)
 		assert_int_equal(od_cache_look(c, 0, e), e < 2 ? OD_CACHE_F : OD_CACHE_S);
@@ -364,7 +253,7 @@ static void a_smaller_plan_takes_effect_at_once(void **state)
 	assert_int_equal(ch.change[2].expert, 3);
 	for (uint32_t e = 0; e < 5; e++)
 		assert_int_equal(od_cache_look(c, 0, e), e == 0 ? OD_CACHE_F : e == 2 ? OD_CACHE_S : OD_CACHE_NONE);
-	od_cache_use(c, 0, 3, 0); /* as often as expert 2, and later: rank 2, which is pool C's now */
+	od_cache_use(c, 0, 3); /* as often as expert 2, and later: rank 2, which is pool C's now */
 	assert_int_equal(od_cache_look(c, 0, 3), OD_CACHE_C);
 	od_cache_free(c);
 }
@@ -412,8 +301,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(queues),
-		cmocka_unit_test(marking),
-		cmocka_unit_test(belady_loads_least),
 		cmocka_unit_test(rank_dispatch),
 		cmocka_unit_test(a_smaller_plan_takes_effect_at_once),
 		cmocka_unit_test(profile_counts_ranks_before_the_use),

@@ -1,5 +1,5 @@
 /* What is pulled, in which order, and what gives way: a tiny pack of 2 layers of 3 experts, numbered 0 to 5. */
-#include "worker-node/pull_plan.h"
+#include "worker-node/pull/pull_plan.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
  * are written and looked at as loaders and engine would; and real threads. */
 #include "tests/unit/schedule_world.h"
 
-#include "worker-node/cache_planner.h"
+#include "worker-node/cache/cache_planner.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -33,7 +33,6 @@ struct sim {
 	size_t n_full, n_partial; /* RUNs of what is kept full, loads of what is kept otherwise */
 	uint64_t session, seed;
 	unsigned n_slots, n_table, n_loaders;
-	uint64_t load_ns; /* paced, or 0 */
 	bool has_job[2];
 	struct odw_load_job job[2];
 	struct odw_item item[MAX_ITEMS], *computing;
@@ -120,7 +119,7 @@ static void check_buffers_apart(struct sim *x)
 
 		for (int k = 0; k < OD_N_EXPERT_BUFS; k++) {
 			assert_true(v.mem.at[k] == NULL || (x->plan.slot & 1u << k) != 0);
-			assert_false(v.state == ODW_VOID && v.mem.at[k] != NULL);
+			assert_false(v.state == ODW_FREE && v.mem.at[k] != NULL);
 			for (unsigned j = 0; j < i; j++)
 				assert_false(v.mem.at[k] != NULL && odw_schedule_look(x->s, j).mem.at[k] == v.mem.at[k]);
 		}
@@ -141,12 +140,12 @@ static void check(struct sim *x)
 		for (int j = 0; j < 2; j++)
 			users += x->has_job[j] && x->job[j].slot == (int)i;
 		assert_int_equal(v.n_users, users);
-		if (v.state == ODW_VOID || v.state == ODW_DRAINING)
+		if (v.state == ODW_FREE || v.state == ODW_DRAINING)
 			continue;
 		n_loading += v.state == ODW_LOADING;
-		assert_int_equal(v.full, v.state == ODW_RESIDENT && odw_cache_look(x->cache, v.m, v.expert) == OD_CACHE_F);
-		assert_true(v.full || v.entries > 0);
-		assert_true(v.full || asked(x, v.m, v.expert, true)); /* nothing is held that nobody asked for */
+		assert_int_equal(v.pinned, v.state == ODW_RESIDENT && odw_cache_look(x->cache, v.m, v.expert) == OD_CACHE_F);
+		assert_true(v.pinned || v.entries > 0);
+		assert_true(v.pinned || asked(x, v.m, v.expert, true)); /* nothing is held that nobody asked for */
 		for (unsigned j = 0; j < i; j++) {
 			w = odw_schedule_look(x->s, j);
 			assert_false((w.state == ODW_LOADING || w.state == ODW_RESIDENT) && w.m == v.m && w.expert == v.expert);
@@ -236,7 +235,7 @@ static void do_end(struct sim *x)
 	for (unsigned i = 0; i < x->n_table; i++) {
 		struct odw_slot_view v = odw_schedule_look(x->s, i);
 
-		assert_true(v.state == ODW_VOID || v.state == ODW_DRAINING || v.full);
+		assert_true(v.state == ODW_FREE || v.state == ODW_DRAINING || v.pinned);
 	}
 	memset(&x->mo, 0, sizeof(x->mo));
 	memset(x->mo.version, 0xff, sizeof(x->mo.version)); /* -1: none came */
@@ -292,7 +291,7 @@ static void do_place(struct sim *x)
 	const struct od_share share = places[at];
 	double inclusion[EXPERTS];
 	struct odw_cache_uses u = { .inclusion = inclusion };
-	struct od_cache_opts o = { .policy = x->plan.policy, .n_experts = EXPERTS, .margin = pick(x, 2), .expert_bytes = 1,
+	struct od_cache_opts o = { .policy = x->plan.policy, .n_experts = EXPERTS, .expert_bytes = 1,
 				   .full_is_stored = (x->plan.slot & OD_SET_PLAIN) == 0, .state = OD_CACHE_F };
 	struct od_cache *policy;
 	size_t n[OD_N_EXPERT_BUFS];
@@ -362,15 +361,14 @@ static void take_shard(struct sim *x, int j)
 	v = odw_schedule_look(x->s, (unsigned)job->slot);
 	assert_int_equal(v.state, ODW_LOADING);
 	assert_true(v.m == job->m && v.expert == job->expert && job->part < SHARDS);
-	assert_false(job->kind == ODW_LOAD_PACE && x->load_ns == 0);
 	assert_false(x->computing != NULL && x->computing->slot == job->slot);
-	if (job->kind != ODW_LOAD_PACE && x->has_job[!j] && x->job[!j].kind != ODW_LOAD_PACE) {
+	if (x->has_job[!j]) {
 		assert_false(x->job[!j].slot == job->slot && x->job[!j].part == job->part);
 		assert_int_not_equal(x->job[!j].stage, job->stage);
 	}
 	assert_true(job->kind != ODW_LOAD_READ || job->read != 0);
-	x->n_partial += job->part == 0 && job->kind != ODW_LOAD_PACE && job->read != OD_SET_STORED;
-	if (job->kind != ODW_LOAD_PACE && job->part == 0 && (job->kind == ODW_LOAD_READ || job->read == 0)) {
+	x->n_partial += job->part == 0 && job->read != OD_SET_STORED;
+	if (job->part == 0 && (job->kind == ODW_LOAD_READ || job->read == 0)) {
 		x->content[job->slot].m = job->m;
 		x->content[job->slot].expert = job->expert;
 		x->content[job->slot].read = x->content[job->slot].shards = 0;
@@ -528,10 +526,9 @@ static void settle(struct sim *x)
 {
 	bool moved = true;
 
-	for (int rounds = 0, idle = 0; idle < 2; rounds++, idle = moved ? 0 : idle + 1) {
+	for (int rounds = 0; moved; rounds++) {
 		assert_true(rounds < 100000);
 		moved = false;
-		clock_ns += x->load_ns; /* twice in vain: there is nothing that only waits for its time */
 		for (int j = 0; j < 2; j++) {
 			if (!x->has_job[j] && x->n_loaders > 0)
 				take_shard(x, j);
@@ -568,12 +565,9 @@ static void random_messages_against_a_model(void **state)
 		x.seed = seed * 0x9e3779b97f4a7c15ull;
 		x.n_slots = 1 + (unsigned)(seed % 3);
 		x.n_loaders = seed % 10 == 0 ? 0 : 1 + (unsigned)(seed / 3 % 2);
-		x.load_ns = seed % 4 == 0 ? 15 : 0;
 		open_memory(&x);
 		x.s = new_schedule_with(x.n_slots, &(struct odw_schedule_opts){ .bufs = x.bufs, .cache = x.cache,
-										  .most_full = x.n_table - x.n_slots,
-										  .expert_bytes = 107, .sm_bytes = 80,
-										  .load_ns = x.load_ns });
+										  .max_pinned = x.n_table - x.n_slots });
 		x.session = SESSION;
 		do_place(&x);
 		for (int i = 0; i < 500; i++) {

@@ -1,5 +1,5 @@
 /* A worker's end of the store's protocol, against a store that this test plays. */
-#include "worker-node/store_client.h"
+#include "worker-node/pull/store_client.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -124,8 +124,8 @@ static const struct {
 } caches[] = {
 	/* Policies of one pool. */
 	{ { "--resident-form", "planes", "--cache-mib", "8", "--cache-policy", "lru", NULL }, POOL(OD_CACHE_F) },
-	{ { "--resident-form", "bf16", "--cache-mib", "9", "--cache-policy", "fifo", NULL }, POOL(OD_CACHE_F) },
-	{ { "--resident-form", "bf16", "--cache-mib", "9", "--cache-policy", "marking", NULL }, POOL(OD_CACHE_F) },
+	{ { "--resident-form", "bf16", "--cache-mib", "9", "--cache-policy", "lfu", NULL }, POOL(OD_CACHE_F) },
+	{ { "--resident-form", "bf16", "--cache-mib", "9", "--cache-policy", "lru", NULL }, POOL(OD_CACHE_F) },
 };
 
 static void answers_are_right_from_one_pool(void **state)

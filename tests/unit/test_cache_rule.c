@@ -1,0 +1,245 @@
+/* Rules of caches that od-bench compares with: FIFO and Marking against the same written out plainly, Belady's against the
+ * fewest loads that any decisions could have led to. */
+#include "tests/bench/cache_rule.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define LAYERS 3u
+#define EXPERTS 6u
+#define ALL (LAYERS * EXPERTS)
+
+static uint64_t seed;
+
+static uint32_t below(uint32_t n) /* splitmix64 */
+{
+	uint64_t z = seed += 0x9e3779b97f4a7c15ull;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+	return (uint32_t)((z ^ z >> 31) % n);
+}
+
+/* The lower of two draws: some experts are used more than others. */
+static uint32_t skewed(uint32_t n)
+{
+	uint32_t a = below(n), b = below(n);
+
+	return a < b ? a : b;
+}
+
+static struct od_cache *new_cache(enum cache_rule rule, uint32_t places, uint64_t chance)
+{
+	const struct od_cache_opts o = { .n_layers = LAYERS, .n_experts = EXPERTS, .state = OD_CACHE_C,
+					 .budget_bytes = 10 * places + 9, .expert_bytes = 10 };
+	struct od_cache *c;
+
+	assert_int_equal(cache_rule_new(&c, rule, &o, chance, NULL), OD_OK);
+	return c;
+}
+
+/* The changes name those that leave, then the expert itself, and od_cache_look agrees. */
+static void check_changes(const struct od_cache *c, struct od_cache_changes ch, uint32_t layer, uint32_t expert,
+			  uint32_t gone, enum od_cache_state state)
+{
+	assert_int_equal(ch.n, gone == ALL ? 1 : 2);
+	if (gone != ALL) {
+		assert_int_equal(ch.change[0].layer * EXPERTS + ch.change[0].expert, gone);
+		assert_int_equal(ch.change[0].state, OD_CACHE_NONE);
+		assert_int_equal(od_cache_look(c, gone / EXPERTS, gone % EXPERTS), OD_CACHE_NONE);
+	}
+	assert_int_equal(ch.change[ch.n - 1].layer, layer);
+	assert_int_equal(ch.change[ch.n - 1].expert, expert);
+	assert_int_equal(ch.change[ch.n - 1].state, state);
+	assert_int_equal(od_cache_look(c, layer, expert), state);
+}
+
+/* Who came first goes first, however often it is used. */
+static void fifo(void **state)
+{
+	(void)state;
+	seed = 1;
+	for (uint32_t places = 0; places <= ALL; places++) {
+		struct od_cache *c = new_cache(CACHE_FIFO, places, 0);
+		uint64_t came[ALL] = { 0 }; /* 0: not kept */
+		uint32_t n = 0;
+
+		for (uint64_t now = 1; now < 1000; now++) {
+			uint32_t id = skewed(ALL), gone = ALL;
+
+			if (came[id] != 0 && below(20) == 0) { /* it could not be kept after all */
+				od_cache_forget(c, id / EXPERTS, id % EXPERTS);
+				came[id] = 0;
+				n--;
+			}
+			if (came[id] == 0 && places > 0) {
+				for (uint32_t i = 0; n == places && i < ALL; i++)
+					gone = came[i] != 0 && (gone == ALL || came[i] < came[gone]) ? i : gone;
+				if (gone != ALL)
+					came[gone] = 0;
+				n += gone == ALL;
+				came[id] = now;
+			}
+			check_changes(c, od_cache_use(c, id / EXPERTS, id % EXPERTS), id / EXPERTS, id % EXPERTS, gone,
+				      places > 0 ? OD_CACHE_C : OD_CACHE_NONE);
+		}
+		od_cache_free(c);
+	}
+}
+
+static void marking(void **state)
+{
+	uint32_t drawn[ALL] = { 0 }, differ = 0;
+
+	(void)state;
+	seed = 2;
+	for (uint32_t places = 0; places <= ALL; places++) {
+		struct od_cache *c = new_cache(CACHE_MARKING, places, 7), *twin = new_cache(CACHE_MARKING, places, 7);
+		struct od_cache *other = new_cache(CACHE_MARKING, places, 8);
+		bool marked[ALL] = { false };
+		uint32_t n = 0;
+
+		for (int i = 0; i < 1000; i++) {
+			uint32_t id = skewed(ALL), layer = id / EXPERTS, expert = id % EXPERTS, free_marks = 0, gone = ALL;
+			bool was = od_cache_look(c, layer, expert) != OD_CACHE_NONE;
+			struct od_cache_changes ch, same;
+
+			if (was && below(20) == 0) {
+				od_cache_forget(c, layer, expert);
+				od_cache_forget(twin, layer, expert);
+				was = marked[id] = false;
+				n--;
+			}
+			for (uint32_t k = 0; k < ALL; k++)
+				free_marks += od_cache_look(c, k / EXPERTS, k % EXPERTS) != OD_CACHE_NONE && !marked[k];
+			if (!was && n == places && free_marks == 0)
+				memset(marked, 0, sizeof(marked)); /* a new phase */
+			ch = od_cache_use(c, layer, expert);
+			if (ch.n > 1) {
+				gone = ch.change[0].layer * EXPERTS + ch.change[0].expert;
+				assert_false(marked[gone]);
+				drawn[gone]++;
+			}
+			assert_true((ch.n > 1) == (!was && n == places && places > 0));
+			check_changes(c, ch, layer, expert, gone, places > 0 ? OD_CACHE_C : OD_CACHE_NONE);
+			n += !was && n < places;
+			marked[id] = places > 0;
+			same = od_cache_use(twin, layer, expert);
+			assert_int_equal(same.n, ch.n);
+			assert_memory_equal(same.change, ch.change, ch.n * sizeof(*ch.change));
+			same = od_cache_use(other, layer, expert);
+			differ += same.n != ch.n || memcmp(same.change, ch.change, ch.n * sizeof(*ch.change)) != 0;
+		}
+		od_cache_free(c);
+		od_cache_free(twin);
+		od_cache_free(other);
+	}
+	assert_true(differ > 100);
+	for (uint32_t k = 0; k < ALL; k++)
+		assert_true(drawn[k] > 0);
+}
+
+/* The fewest loads from use `at` on with the kept set as given: every choice is tried. */
+static uint32_t fewest(const uint32_t *use, uint32_t n, uint32_t at, uint32_t kept, uint32_t places)
+{
+	uint32_t best, id;
+
+	if (at == n)
+		return 0;
+	id = use[at];
+	if (kept >> id & 1)
+		return fewest(use, n, at + 1, kept, places);
+	best = fewest(use, n, at + 1, kept, places); /* not kept */
+	if ((uint32_t)__builtin_popcount(kept) < places) {
+		uint32_t with = fewest(use, n, at + 1, kept | 1u << id, places);
+
+		return 1 + (with < best ? with : best);
+	}
+	for (uint32_t out = 0; out < 6; out++) {
+		uint32_t with = kept >> out & 1 ? fewest(use, n, at + 1, (kept ^ 1u << out) | 1u << id, places) : best;
+
+		best = with < best ? with : best;
+	}
+	return 1 + best;
+}
+
+static void belady_loads_least(void **state)
+{
+	enum { USES = 13 };
+
+	(void)state;
+	seed = 3;
+	for (int round = 0; round < 40; round++) {
+		uint32_t use[USES], places = 1 + round % 3, loads = 0;
+		const struct od_cache_opts o = { .n_layers = 1, .n_experts = 6, .expert_bytes = 1, .budget_bytes = places };
+		struct od_cache *c;
+
+		assert_int_equal(cache_rule_new(&c, CACHE_BELADY, &o, 0, NULL), OD_OK);
+		for (uint32_t i = 0; i < USES; i++)
+			use[i] = skewed(6);
+		for (uint32_t i = 0; i < USES; i++) {
+			uint64_t next = CACHE_NEVER;
+
+			for (uint32_t k = USES - 1; k > i; k--)
+				next = use[k] == use[i] ? k : next;
+			loads += od_cache_look(c, 0, use[i]) == OD_CACHE_NONE;
+			cache_rule_foretell(c, next);
+			od_cache_use(c, 0, use[i]);
+		}
+		assert_int_equal(loads, fewest(use, USES, 0, 0, places));
+		od_cache_free(c);
+	}
+}
+
+/* The workers' own are what pool_policy.h makes. */
+static void others_are_the_workers(void **state)
+{
+	(void)state;
+	seed = 4;
+	for (enum cache_rule rule = CACHE_LRU; rule <= CACHE_LFU; rule++) {
+		const struct od_cache_opts o = { .policy = (enum od_cache_policy)rule, .n_layers = LAYERS, .n_experts = EXPERTS,
+						 .state = OD_CACHE_C, .budget_bytes = 60, .expert_bytes = 10 };
+		struct od_cache *c = new_cache(rule, 6, 0), *own;
+
+		assert_int_equal(od_cache_new(&own, &o, NULL), OD_OK);
+		for (int i = 0; i < 1000; i++) {
+			const uint32_t id = skewed(ALL);
+			const struct od_cache_changes a = od_cache_use(c, id / EXPERTS, id % EXPERTS);
+			const struct od_cache_changes b = od_cache_use(own, id / EXPERTS, id % EXPERTS);
+
+			assert_int_equal(a.n, b.n);
+			assert_memory_equal(a.change, b.change, a.n * sizeof(*a.change));
+		}
+		od_cache_free(c);
+		od_cache_free(own);
+	}
+}
+
+static void nonsense_is_refused(void **state)
+{
+	const struct od_cache_opts nothing = { .n_layers = LAYERS, .n_experts = EXPERTS };
+	struct od_cache *c;
+
+	(void)state;
+	assert_int_equal(cache_rule_new(&c, CACHE_FIFO, &nothing, 0, NULL), OD_ERR_RANGE);
+	assert_null(c);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(fifo),
+		cmocka_unit_test(marking),
+		cmocka_unit_test(belady_loads_least),
+		cmocka_unit_test(others_are_the_workers),
+		cmocka_unit_test(nonsense_is_refused),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,711 @@
+/* The worker's schedule: each rule by itself. */
+#include "tests/unit/schedule_world.h"
+
+static void run_takes_the_slot_of_a_want(void **state)
+{
+	struct odw_schedule *s = new_schedule(1);
+	struct odw_load_job a, job;
+	struct odw_item r;
+
+	(void)state;
+	WANT(s, 1, 0, 1, 2);
+	assert_true(odw_schedule_next_read(s, &a, false));
+	run(s, 9, 3, true, &r, 4, true); /* later by key, but a RUN */
+	assert_true(is(s, 1, 0, 0, ODW_DRAINING));
+	assert_false(odw_schedule_next_read(s, &job, false)); /* the cancelled load stops at the shard */
+	assert_null(odw_schedule_take(s));
+	assert_false(put(s, &a, 10));
+	assert_int_equal(figures(s).cancelled_loads, 1);
+	for (int i = 0; i < SHARDS; i++)
+		assert_int_equal(load_one(s, &job), 4);
+	assert_int_equal(load_one(s, &job), -1);
+	compute(s, &r);
+	assert_false(r.ready);
+	assert_int_equal(r.loaded_bytes, SHARDS * 10);
+	assert_int_equal(load_one(s, &job), 2); /* the WANT comes back to its slot */
+	odw_schedule_free(s);
+}
+
+static void run_takes_the_want_with_the_greatest_key(void **state)
+{
+	struct odw_schedule *s = new_schedule(3);
+	struct odw_item r[2];
+
+	(void)state;
+	WANT(s, 2, 1, 1, 0);
+	WANT(s, 1, 3, 1, 3, 1); /* rank decides: 1 is the later one */
+	load_all(s);
+	WANT(s, 3, 0, 1, 2); /* no room */
+	assert_false(is(s, 3, 0, 2, ODW_LOADING));
+	run(s, 1, 0, true, &r[0], 4, true);
+	assert_true(is(s, 3, 0, 4, ODW_LOADING));
+	assert_false(is(s, 3, 1, 0, ODW_RESIDENT)); /* (2, 1) was the greatest */
+	run(s, 1, 1, true, &r[1], 4, true);
+	assert_false(is(s, 3, 3, 1, ODW_RESIDENT));
+	assert_true(is(s, 3, 3, 3, ODW_RESIDENT));
+	odw_schedule_free(s);
+}
+
+static void runs_wait_for_runs_and_go_by_key(void **state)
+{
+	struct odw_schedule *s = new_schedule(1);
+	struct odw_item r[3];
+
+	(void)state;
+	run(s, 5, 2, false, &r[0], 0, true);
+	run(s, 5, 3, false, &r[1], 1, true);
+	run(s, 4, 3, false, &r[2], 2, true);
+	load_all(s);
+	compute(s, &r[0]); /* it had the slot already */
+	load_all(s);
+	compute(s, &r[2]); /* an earlier step */
+	assert_null(odw_schedule_take(s));
+	load_all(s);
+	compute(s, &r[1]);
+	assert_int_equal(odw_schedule_entries(s), 0);
+	assert_true(is(s, 1, 0, 0, ODW_FREE));
+	odw_schedule_free(s);
+}
+
+static void ready_runs_go_before_loading_ones(void **state)
+{
+	struct odw_schedule *s = new_schedule(2);
+	struct odw_item r[2];
+	struct odw_load_job job;
+
+	(void)state;
+	WANT(s, 1, 3, 1, 0);
+	load_all(s);
+	run(s, 1, 1, false, &r[0], 1, true);
+	run(s, 1, 3, false, &r[1], 0, true);
+	assert_int_equal(load_one(s, &job), 1);
+	compute(s, &r[1]);
+	assert_true(r[1].ready);
+	assert_int_not_equal(r[1].loaded_bytes, 0);
+	load_all(s);
+	compute(s, &r[0]);
+	odw_schedule_free(s);
+}
+
+static void newest_version_wins(void **state)
+{
+	struct odw_schedule *s = new_schedule(2);
+	struct odw_load_job job;
+
+	(void)state;
+	WANT(s, 1, 0, 5, 0, 1);
+	assert_int_equal(load_one(s, &job), 0);
+	WANT(s, 1, 0, 4, 2);	 /* older */
+	WANT(s, 1, 0, 5, 3);	 /* the same */
+	WANT(s, 1, 0, 6, 0, 4);	 /* 1 goes, 0 stays where it is */
+	assert_int_equal(odw_schedule_entries(s), 2);
+	assert_true(is(s, 2, 0, 4, ODW_LOADING));
+	assert_int_equal(load_one(s, &job), 0);
+	assert_int_equal(job.part, 1); /* not begun again */
+	load_all(s);
+	assert_int_equal(figures(s).loads, 2);
+	assert_int_equal(figures(s).cancelled_loads, 0);
+	assert_int_equal(odw_schedule_want(s, SESSION, 1, 0, 7, NULL, 0), 0);
+	assert_int_equal(odw_schedule_entries(s), 0);
+	assert_int_equal(figures(s).unused_loads, 2);
+	odw_schedule_free(s);
+}
+
+static void closing_voids_wants_whenever_they_come(void **state)
+{
+	struct odw_schedule *s = new_schedule(4);
+	struct odw_item r;
+
+	(void)state;
+	WANT(s, 1, 0, 1, 0);
+	WANT(s, 1, 1, 1, 0, 1);
+	WANT(s, 1, 2, 1, 0);
+	WANT(s, 2, 0, 1, 0);
+	odw_schedule_close(s, SESSION, 1, 1);
+	assert_int_equal(odw_schedule_entries(s), 2); /* (1, 2) and the other step's */
+	WANT(s, 1, 1, 9, 3);			      /* late */
+	assert_int_equal(odw_schedule_entries(s), 2);
+	odw_schedule_close(s, SESSION, 1, 0); /* does not open anything again */
+	WANT(s, 1, 1, 10, 3);
+	assert_int_equal(odw_schedule_entries(s), 2);
+	WANT(s, 2, 1, 1, 1);
+	WANT(s, 2, 2, 1, 2, 3);
+	run(s, 2, 2, false, &r, 3, true); /* voids up to layer 1, and its own WANT becomes the RUN */
+	assert_int_equal(odw_schedule_entries(s), 3);
+	WANT(s, 2, 1, 2, 1);
+	assert_int_equal(odw_schedule_entries(s), 3);
+	WANT(s, 2, 2, 2, 2, 4);
+	assert_int_equal(odw_schedule_entries(s), 4);
+	odw_schedule_close(s, SESSION, 2, 2);
+	assert_int_equal(odw_schedule_entries(s), 2); /* (1, 2) and the RUN */
+	odw_schedule_free(s);
+}
+
+static void last_run_of_a_layer_voids_its_wants(void **state)
+{
+	struct odw_schedule *s = new_schedule(2);
+	struct odw_item r[2];
+
+	(void)state;
+	WANT(s, 1, 0, 1, 0, 1);
+	run(s, 1, 0, false, &r[0], 1, false);
+	load_all(s);
+	compute(s, &r[0]);
+	assert_int_equal(odw_schedule_entries(s), 2); /* kept, wanted */
+	run(s, 1, 0, true, &r[1], 2, false);
+	assert_int_equal(odw_schedule_entries(s), 1);
+	load_all(s);
+	compute(s, &r[1]);
+	assert_int_equal(odw_schedule_entries(s), 0); /* nothing is kept for a closed layer */
+	odw_schedule_free(s);
+}
+
+static void last_frees_and_not_last_keeps(void **state)
+{
+	struct odw_schedule *s = new_schedule(2);
+	struct odw_item r[4];
+
+	(void)state;
+	run(s, 1, 0, false, &r[0], 0, false);
+	load_all(s);
+	compute(s, &r[0]);
+	assert_true(is(s, 2, 0, 0, ODW_RESIDENT));
+	run(s, 1, 0, false, &r[1], 0, false);
+	run(s, 1, 0, false, &r[2], 0, true);
+	assert_true(r[1].ready);
+	compute(s, &r[1]);
+	compute(s, &r[2]);
+	assert_int_equal(figures(s).loads, 1);
+	assert_int_equal(r[0].loaded_bytes, SHARDS * 10);
+	assert_int_equal(r[1].loaded_bytes, 0); /* the first was told */
+	assert_int_equal(r[1].load_ns, 0);
+	assert_true(is(s, 1, 0, 0, ODW_FREE));
+	run(s, 1, 0, true, &r[3], 0, true); /* self-sufficient */
+	assert_false(r[3].ready);
+	load_all(s);
+	compute(s, &r[3]);
+	odw_schedule_free(s);
+}
+
+static void kept_gives_way_only_when_nothing_else_moves(void **state)
+{
+	struct odw_schedule *s = new_schedule(2);
+	struct odw_item r[4];
+
+	(void)state;
+	run(s, 1, 0, false, &r[0], 0, false);
+	load_all(s);
+	compute(s, &r[0]); /* 0 is kept */
+	run(s, 1, 0, false, &r[1], 1, false);
+	run(s, 1, 0, false, &r[2], 2, true);
+	assert_true(is(s, 2, 0, 0, ODW_RESIDENT)); /* 2 waits for 1, which moves */
+	load_all(s);
+	compute(s, &r[1]);
+	assert_true(is(s, 2, 0, 2, ODW_LOADING)); /* two kept ones hold all: the greater key goes */
+	assert_int_equal(odw_schedule_entries(s), 2); /* for good: its next RUN will ask for it */
+	assert_true(is(s, 2, 0, 0, ODW_RESIDENT));
+	load_all(s);
+	compute(s, &r[2]);
+	run(s, 1, 0, true, &r[3], 1, true); /* comes back by itself */
+	load_all(s);
+	compute(s, &r[3]);
+	assert_int_equal(odw_schedule_entries(s), 0);
+	odw_schedule_free(s);
+}
+
+static void one_slot_serves_interleaved_batches(void **state)
+{
+	struct odw_schedule *s = new_schedule(1);
+	struct odw_item r[4];
+
+	(void)state;
+	run(s, 1, 0, false, &r[0], 0, false);
+	run(s, 1, 0, false, &r[1], 1, false);
+	run(s, 1, 0, false, &r[2], 0, true);
+	run(s, 1, 0, true, &r[3], 1, true);
+	load_all(s);
+	compute(s, &r[0]);
+	compute(s, &r[2]);
+	load_all(s);
+	compute(s, &r[1]);
+	compute(s, &r[3]);
+	assert_int_equal(figures(s).loads, 2);
+	odw_schedule_free(s);
+}
+
+static void steps_share_a_residency(void **state)
+{
+	struct odw_schedule *s = new_schedule(2);
+	struct odw_item r[2];
+
+	(void)state;
+	run(s, 1, 0, true, &r[0], 3, true);
+	WANT(s, 2, 0, 1, 3);
+	load_all(s);
+	compute(s, &r[0]);
+	assert_true(is(s, 2, 0, 3, ODW_RESIDENT)); /* step 2 still asks */
+	assert_int_equal(odw_schedule_entries(s), 1);
+	run(s, 2, 0, true, &r[1], 3, true);
+	assert_true(r[1].ready);
+	compute(s, &r[1]);
+	assert_int_equal(figures(s).loads, 1);
+	assert_int_equal(figures(s).unused_loads, 0);
+	assert_false(is(s, 2, 0, 3, ODW_RESIDENT)); /* nobody does */
+	odw_schedule_free(s);
+}
+
+static void earlier_layers_displace_wants_of_later_ones(void **state)
+{
+	struct odw_schedule *s = new_schedule(1);
+
+	(void)state;
+	WANT(s, 1, 2, 1, 0);
+	WANT(s, 1, 3, 1, 1);
+	assert_true(is(s, 1, 2, 0, ODW_LOADING));
+	WANT(s, 1, 1, 1, 4, 0);
+	assert_true(is(s, 1, 1, 4, ODW_LOADING));
+	WANT(s, 1, 1, 2, 0, 4); /* another order within the layer is no reason */
+	assert_true(is(s, 1, 1, 4, ODW_LOADING));
+	odw_schedule_free(s);
+}
+
+static void loaders_share_the_most_urgent_load(void **state)
+{
+	struct odw_schedule *s = new_schedule(3);
+	struct odw_load_job a, b, c, d, e;
+	struct odw_item r;
+
+	(void)state;
+	WANT(s, 1, 0, 1, 0);
+	assert_true(odw_schedule_next_read(s, &a, false));
+	run(s, 7, 2, false, &r, 1, true);
+	assert_true(odw_schedule_next_read(s, &b, false));
+	assert_true(odw_schedule_next_read(s, &c, false));
+	assert_true(odw_schedule_next_read(s, &d, false));
+	assert_true(odw_schedule_next_read(s, &e, false));
+	assert_int_equal(a.expert, 0);
+	assert_int_equal(b.expert, 1);
+	assert_int_equal(c.expert, 1);
+	assert_int_equal(d.expert, 1);
+	assert_int_equal(b.part + c.part + d.part, 0 + 1 + 2);
+	assert_int_equal(e.expert, 0);
+	assert_int_equal(odw_schedule_look(s, (unsigned)b.slot).n_users, 3);
+	assert_false(put(s, &d, 1));
+	assert_false(put(s, &b, 2));
+	assert_true(put(s, &c, 4)); /* a RUN can go on */
+	compute(s, &r);
+	assert_int_equal(r.loaded_bytes, 7);
+	odw_schedule_free(s);
+}
+
+static void reading_goes_no_further_than_the_stages(void **state)
+{
+	struct odw_schedule *s = new_schedule(2);
+	struct odw_load_job job[STAGES], other;
+
+	(void)state;
+	WANT(s, 1, 0, 1, 0, 1);
+	for (int i = 0; i < STAGES; i++) {
+		assert_true(odw_schedule_next_read(s, &job[i], false));
+		for (int j = 0; j < i; j++)
+			assert_int_not_equal(job[i].stage, job[j].stage);
+	}
+	assert_false(odw_schedule_next_read(s, &other, false)); /* (1) has a shard that nobody took */
+	assert_false(odw_schedule_next_finish(s, &other, false));
+	assert_false(odw_schedule_end_job(s, &job[1], 1, OD_OK, NULL));
+	assert_false(odw_schedule_next_read(s, &other, false)); /* it is still in its stage */
+	assert_true(odw_schedule_next_finish(s, &other, false));
+	assert_true(other.expert == 0 && other.part == 1 && other.stage == job[1].stage);
+	assert_false(odw_schedule_next_finish(s, &job[1], false)); /* nothing is finished twice */
+	assert_false(odw_schedule_next_read(s, &job[1], false));
+	assert_false(odw_schedule_end_job(s, &other, 0, OD_OK, NULL));
+	assert_true(odw_schedule_next_read(s, &other, false));
+	assert_true(other.expert == 1 && other.part == SHARDS - 1 && other.stage == 1);
+	odw_schedule_free(s);
+}
+
+static void the_most_urgent_is_finished_first(void **state)
+{
+	struct odw_schedule *s = new_schedule(2);
+	struct odw_load_job a, b, c, job;
+	struct odw_item r;
+
+	(void)state;
+	WANT(s, 1, 0, 1, 0);
+	assert_true(odw_schedule_next_read(s, &a, false) && odw_schedule_next_read(s, &job, false));
+	run(s, 7, 2, false, &r, 1, true);
+	assert_true(odw_schedule_next_read(s, &b, false));
+	(void)put(s, &job, 1);
+	assert_true(odw_schedule_next_read(s, &c, false));
+	assert_true(c.stage < b.stage); /* the first that is free, so stages are not in the order of parts */
+	assert_false(odw_schedule_end_job(s, &a, 1, OD_OK, NULL) || odw_schedule_end_job(s, &c, 1, OD_OK, NULL) ||
+		     odw_schedule_end_job(s, &b, 1, OD_OK, NULL));
+	assert_true(odw_schedule_next_finish(s, &job, false));
+	assert_true(job.expert == 1 && job.part == 0); /* a RUN's, and its first, whatever was read first */
+	assert_true(odw_schedule_next_finish(s, &job, false));
+	assert_true(job.expert == 1 && job.part == 1);
+	assert_true(odw_schedule_next_finish(s, &job, false));
+	assert_int_equal(job.expert, 0);
+	odw_schedule_free(s);
+}
+
+static void cancelled_loads_leave_their_stages(void **state)
+{
+	struct odw_schedule *s = new_schedule(1);
+	struct odw_load_job job[SHARDS], other;
+	struct odw_item r;
+
+	(void)state;
+	for (uint32_t version = 1; version <= STAGES; version++) { /* more than once through all of them */
+		WANT(s, 1, 3, 2 * version, 0);
+		for (int i = 0; i < SHARDS; i++)
+			assert_true(odw_schedule_next_read(s, &job[i], false));
+		assert_false(odw_schedule_end_job(s, &job[0], 1, OD_OK, NULL)); /* waits for an inflater */
+		assert_false(odw_schedule_end_job(s, &job[1], 1, OD_OK, NULL));
+		assert_true(odw_schedule_next_finish(s, &other, false));
+		assert_int_equal(odw_schedule_want(s, SESSION, 1, 3, 2 * version + 1, NULL, 0), 0);
+		assert_true(is(s, 1, 0, 0, ODW_DRAINING)); /* somebody reads, somebody inflates */
+		assert_false(odw_schedule_next_finish(s, &job[0], false));
+		assert_false(odw_schedule_end_job(s, &other, 0, OD_OK, NULL));
+		assert_false(odw_schedule_end_job(s, &job[2], 1, OD_OK, NULL));
+		assert_true(is(s, 1, 0, 0, ODW_FREE));
+		assert_false(odw_schedule_next_finish(s, &other, false));
+	}
+	run(s, 1, 0, true, &r, 4, true);
+	load_all(s);
+	compute(s, &r);
+	odw_schedule_free(s);
+}
+
+/* Johnson's rule: with loads of one length those that run at least as long keep their order and go first, then the others,
+ * the longest run first. */
+static void long_runs_are_loaded_first(void **state)
+{
+	const struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 4,
+						.n_stages = STAGES, .n_readers = 1, .n_inflaters = 2, .now_ns = read_clock,
+						.expert_bytes = 10 * SHARDS };
+	static const uint32_t expected[2][4] = { { 0, 1, 2, 3 }, { 1, 3, 2, 0 } };
+	struct odw_schedule *s;
+	struct odw_load_job job;
+
+	(void)state;
+	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
+	odw_schedule_begin(s, SESSION);
+	for (uint64_t step = 0; step < 2; step++) {
+		struct odw_item r[4] = { { .expert = 0, .rank = 5, .last = true, .run_ns = 10 },
+					 { .expert = 1, .rank = 6, .last = true, .run_ns = 700 },
+					 { .expert = 2, .rank = 7, .last = true, .run_ns = 290 },
+					 { .expert = 3, .rank = 8, .last = true, .run_ns = 900 } };
+
+		assert_int_equal(odw_schedule_run(s, SESSION, step, 0, true, r, 4), OD_OK);
+		for (int i = 0; i < 4; i++) {
+			for (int part = 0; part < SHARDS; part++) {
+				assert_true(odw_schedule_next_read(s, &job, false));
+				assert_int_equal(job.expert, expected[step][i]); /* first nothing is known */
+				clock_ns += 100; /* a load is 300 of reading */
+				(void)put(s, &job, 10);
+			}
+		}
+		for (int i = 0; i < 4; i++)
+			compute(s, &r[expected[step][i]]);
+	}
+	odw_schedule_free(s);
+}
+
+/* What was profiled counts until there is a load to learn from; then that. */
+static void costs_are_profiled_then_learnt(void **state)
+{
+	struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 4,
+					  .n_stages = STAGES, .n_readers = 2, .n_inflaters = 2, .now_ns = read_clock,
+					  .expert_bytes = 10 * SHARDS,
+					  .profile = { .read_bytes = 100, .read_ns = 2000, .finishes = 4, .finish_ns = 200 } };
+	struct odw_item r[2] = { { .expert = 0, .rank = 0, .last = true, .run_ns = 10 },
+				 { .expert = 1, .rank = 1, .last = true, .run_ns = 900 } };
+	struct odw_expert_costs c;
+	struct odw_schedule *s;
+	struct odw_load_job job;
+
+	(void)state;
+	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
+	odw_schedule_begin(s, SESSION);
+	assert_true(odw_schedule_costs(s, &c)); /* 30 bytes of 20 ns by two readers; three parts of 50 */
+	assert_true(c.read_ns == 300 && c.finish_ns == 150 && c.n_parts == SHARDS && c.n_inflaters == 2);
+	assert_int_equal(odw_schedule_run(s, SESSION, 0, 0, true, r, 2), OD_OK);
+	assert_true(odw_schedule_next_read(s, &job, false));
+	assert_int_equal(job.expert, 1); /* it runs for longer than it loads */
+	clock_ns += 70;
+	(void)put(s, &job, 10);
+	assert_true(odw_schedule_costs(s, &c));
+	assert_true(c.read_ns == 30 * 7 / 2 && c.finish_ns == 0);
+	odw_schedule_free(s);
+
+	opts.profile.finishes = 0;
+	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
+	assert_false(odw_schedule_costs(s, &c));
+	odw_schedule_free(s);
+}
+
+/* Two that are there run first, in their order, however long the others would. */
+static void residents_need_no_place_in_the_order(void **state)
+{
+	const struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 3,
+						.n_stages = STAGES, .n_readers = 1, .n_inflaters = 1, .now_ns = read_clock,
+						.expert_bytes = 10 * SHARDS };
+	struct odw_item r[5];
+	struct odw_schedule *s;
+	struct odw_load_job job;
+
+	(void)state;
+	assert_int_equal(odw_schedule_new(&s, &opts, NULL), OD_OK);
+	odw_schedule_begin(s, SESSION);
+	WANT(s, 0, 0, 1, 3, 1);
+	while (odw_schedule_next_read(s, &job, false)) {
+		clock_ns += 100; /* a load is 300 of reading */
+		(void)put(s, &job, 10);
+	}
+	for (uint32_t e = 0; e < 5; e++) /* 10 + e are the ranks; the third is the one that runs longest */
+		r[e] = (struct odw_item){ .expert = e, .rank = 10 + e, .last = true, .run_ns = e == 2 ? 9000 : 20 + e };
+	assert_int_equal(odw_schedule_run(s, SESSION, 0, 0, true, r, 5), OD_OK);
+	assert_true(odw_schedule_next_read(s, &job, false));
+	assert_int_equal(job.expert, 2);
+	(void)put(s, &job, 10);
+	compute(s, &r[1]);
+	compute(s, &r[3]);
+	load_all(s);
+	compute(s, &r[2]);
+	load_all(s);
+	compute(s, &r[4]);
+	compute(s, &r[0]);
+	odw_schedule_free(s);
+}
+
+static void failed_loads_answer_runs_and_drop_wants(void **state)
+{
+	struct odw_schedule *s = new_schedule(1);
+	struct od_err why = { OD_ERR_CORRUPT, "chunk at 4096: checksum" };
+	struct odw_load_job a, b;
+	struct odw_item r, *got;
+
+	(void)state;
+	WANT(s, 2, 0, 1, 0);
+	run(s, 1, 0, true, &r, 0, true);
+	assert_true(odw_schedule_next_read(s, &a, false));
+	assert_true(odw_schedule_next_read(s, &b, false));
+	assert_true(odw_schedule_end_job(s, &a, 0, OD_ERR_CORRUPT, &why));
+	assert_int_equal(odw_schedule_entries(s), 0);
+	assert_true(is(s, 1, 0, 0, ODW_DRAINING)); /* the other thread is still in there */
+	got = odw_schedule_take(s);
+	assert_ptr_equal(got, &r);
+	assert_int_equal(got->code, OD_ERR_CORRUPT);
+	assert_string_equal(got->reason, why.msg);
+	(void)!odw_schedule_end_job(s, &b, 0, OD_ERR_CORRUPT, &why);
+	assert_true(is(s, 1, 0, 0, ODW_FREE));
+	assert_int_equal(figures(s).loads + figures(s).cancelled_loads, 0);
+	run(s, 3, 0, true, &r, 0, true); /* tried anew */
+	load_all(s);
+	compute(s, &r);
+	odw_schedule_free(s);
+}
+
+static void full_queue_drops_wants_and_refuses_runs(void **state)
+{
+	struct odw_schedule *s = new_schedule(1);
+	const uint32_t all[EXPERTS] = { 4, 3, 2, 1, 0 };
+	struct odw_item many[EXPERTS], r;
+	size_t n_dropped = 0;
+	uint64_t step = 0;
+
+	(void)state;
+	while (n_dropped == 0) {
+		for (uint32_t m = 0; m < LAYERS; m++)
+			n_dropped += odw_schedule_want(s, SESSION, step, m, 1, all, EXPERTS);
+		step++;
+	}
+	assert_int_equal(odw_schedule_entries(s), ODW_MAX_ENTRIES);
+	assert_int_equal(n_dropped, step * LAYERS * EXPERTS - ODW_MAX_ENTRIES);
+	for (uint32_t i = 0; i < EXPERTS; i++)
+		many[i] = (struct odw_item){ .expert = i };
+	assert_int_equal(odw_schedule_run(s, SESSION, step, 0, true, many, EXPERTS), OD_ERR_BUSY);
+	odw_schedule_close(s, SESSION, 0, 0);
+	assert_int_equal(odw_schedule_run(s, SESSION, step, 0, true, many, EXPERTS), OD_OK);
+	assert_int_equal(odw_schedule_entries(s), ODW_MAX_ENTRIES);
+	r = (struct odw_item){ .expert = 0 };
+	assert_int_equal(odw_schedule_run(s, SESSION, step, 0, true, &r, 1), OD_ERR_BUSY);
+	odw_schedule_free(s);
+}
+
+static void session_end_drops_everything(void **state)
+{
+	struct odw_schedule *s = new_schedule(2);
+	struct odw_item r[3], *computing;
+	struct odw_load_job job;
+
+	(void)state;
+	run(s, 1, 0, false, &r[0], 0, false);
+	load_all(s);
+	computing = odw_schedule_take(s);
+	assert_ptr_equal(computing, &r[0]);
+	run(s, 1, 0, false, &r[1], 1, false);
+	WANT(s, 1, 1, 1, 2);
+	assert_true(odw_schedule_next_read(s, &job, false));
+	odw_schedule_end(s, SESSION + 1); /* not ours */
+	assert_int_equal(odw_schedule_session(s), SESSION);
+	odw_schedule_end(s, SESSION);
+	assert_int_equal(odw_schedule_entries(s), 0);
+	assert_int_equal(odw_schedule_look(s, 0).state, ODW_DRAINING); /* the engine and a loader are still there */
+	assert_int_equal(odw_schedule_look(s, 1).state, ODW_DRAINING);
+	assert_ptr_equal(odw_schedule_take(s), &r[1]);
+	assert_int_equal(r[1].code, OD_ERR_CANCELLED);
+	odw_schedule_begin(s, SESSION);
+	run(s, 1, 0, true, &r[2], 4, true); /* waits until somebody leaves */
+	odw_schedule_done(s, computing);
+	assert_true(is(s, 2, 0, 4, ODW_LOADING));
+	(void)put(s, &job, 1);
+	assert_int_equal(odw_schedule_want(s, SESSION + 1, 1, 2, 1, (uint32_t[]){ 1 }, 1), 0);
+	assert_int_equal(odw_schedule_entries(s), 1);
+	assert_int_equal(odw_schedule_run(s, SESSION + 1, 1, 2, true, &r[1], 1), OD_ERR_CANCELLED);
+	load_all(s);
+	compute(s, &r[2]);
+	odw_schedule_free(s);
+}
+
+static void progress_and_busy_tell_of_work(void **state)
+{
+	struct odw_schedule *s = new_schedule(1);
+	struct odw_load_job job;
+	uint64_t before;
+
+	(void)state;
+	assert_false(figures(s).busy);
+	WANT(s, 1, 0, 1, 0);
+	assert_true(figures(s).busy);
+	before = figures(s).progress;
+	load_one(s, &job);
+	assert_true(figures(s).progress > before);
+	load_all(s);
+	assert_false(figures(s).busy); /* resident, nothing to do */
+	before = figures(s).progress;
+	odw_schedule_tick(s);
+	assert_int_equal(figures(s).progress, before + 1);
+	odw_schedule_free(s);
+}
+
+static void every_run_cancels_one_load_at_most(void **state)
+{
+	struct odw_schedule *s = new_schedule(3);
+	struct odw_load_job job[3];
+	struct odw_item r[4];
+
+	(void)state;
+	WANT(s, 1, 3, 1, 0, 1, 2);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(load_one(s, &job[0]), 0);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(load_one(s, &job[1]), 1);
+	assert_true(odw_schedule_next_read(s, &job[2], false)); /* 2 is being loaded */
+	run(s, 2, 0, true, &r[0], 4, true);
+	run(s, 3, 0, true, &r[1], 4, true); /* the same expert: needs no other slot */
+	assert_int_equal(odw_schedule_look(s, (unsigned)job[2].slot).state, ODW_DRAINING);
+	assert_true(is(s, 3, 3, 0, ODW_RESIDENT));
+	assert_true(is(s, 3, 3, 1, ODW_RESIDENT));
+	(void)put(s, &job[2], 1);
+	load_all(s);
+	compute(s, &r[0]);
+	compute(s, &r[1]);
+	odw_schedule_free(s);
+}
+
+static void a_run_of_two_cancels_two_loads(void **state)
+{
+	struct odw_schedule *s = new_schedule(2);
+	struct odw_load_job job[4];
+	struct odw_item r[2] = { { .expert = 3, .last = true }, { .expert = 4, .last = true } };
+
+	(void)state;
+	WANT(s, 1, 3, 1, 0, 1);
+	for (int i = 0; i < 4; i++)
+		assert_true(odw_schedule_next_read(s, &job[i], false));
+	assert_int_equal(job[3].expert, 1);
+	assert_int_equal(odw_schedule_run(s, SESSION, 1, 0, true, r, 2), OD_OK);
+	assert_int_equal(odw_schedule_look(s, 0).state, ODW_DRAINING);
+	assert_int_equal(odw_schedule_look(s, 1).state, ODW_DRAINING);
+	for (int i = 0; i < 4; i++)
+		(void)put(s, &job[i], 1);
+	load_all(s);
+	compute(s, &r[0]);
+	compute(s, &r[1]);
+	odw_schedule_free(s);
+}
+
+static void kept_stays_while_a_run_is_promised_a_slot(void **state)
+{
+	struct odw_schedule *s = new_schedule(2);
+	struct odw_load_job job;
+	struct odw_item r[3];
+
+	(void)state;
+	run(s, 1, 0, false, &r[0], 0, false);
+	load_all(s);
+	compute(s, &r[0]); /* 0 is kept */
+	WANT(s, 1, 1, 1, 1);
+	assert_true(odw_schedule_next_read(s, &job, false));
+	run(s, 1, 0, false, &r[1], 2, true);
+	run(s, 1, 0, false, &r[2], 3, true); /* 2 gets the slot that drains, so something moves */
+	assert_true(is(s, 2, 0, 0, ODW_RESIDENT));
+	(void)put(s, &job, 1);
+	load_all(s);
+	compute(s, &r[1]);
+	load_all(s);
+	compute(s, &r[2]);
+	assert_true(is(s, 2, 0, 0, ODW_RESIDENT));
+	odw_schedule_free(s);
+}
+
+static void room_in_the_queue_comes_back(void **state)
+{
+	struct odw_schedule *s = new_schedule(1);
+	struct odw_item r;
+
+	(void)state;
+	for (uint32_t i = 0; i < ODW_MAX_ENTRIES + 10; i++) {
+		run(s, 1, 0, false, &r, 0, i % 2 == 0);
+		load_all(s);
+		compute(s, &r);
+	}
+	odw_schedule_free(s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(run_takes_the_slot_of_a_want),
+		cmocka_unit_test(run_takes_the_want_with_the_greatest_key),
+		cmocka_unit_test(runs_wait_for_runs_and_go_by_key),
+		cmocka_unit_test(ready_runs_go_before_loading_ones),
+		cmocka_unit_test(newest_version_wins),
+		cmocka_unit_test(closing_voids_wants_whenever_they_come),
+		cmocka_unit_test(last_run_of_a_layer_voids_its_wants),
+		cmocka_unit_test(last_frees_and_not_last_keeps),
+		cmocka_unit_test(kept_gives_way_only_when_nothing_else_moves),
+		cmocka_unit_test(one_slot_serves_interleaved_batches),
+		cmocka_unit_test(steps_share_a_residency),
+		cmocka_unit_test(earlier_layers_displace_wants_of_later_ones),
+		cmocka_unit_test(loaders_share_the_most_urgent_load),
+		cmocka_unit_test(reading_goes_no_further_than_the_stages),
+		cmocka_unit_test(the_most_urgent_is_finished_first),
+		cmocka_unit_test(cancelled_loads_leave_their_stages),
+		cmocka_unit_test(long_runs_are_loaded_first),
+		cmocka_unit_test(costs_are_profiled_then_learnt),
+		cmocka_unit_test(residents_need_no_place_in_the_order),
+		cmocka_unit_test(failed_loads_answer_runs_and_drop_wants),
+		cmocka_unit_test(full_queue_drops_wants_and_refuses_runs),
+		cmocka_unit_test(session_end_drops_everything),
+		cmocka_unit_test(progress_and_busy_tell_of_work),
+		cmocka_unit_test(every_run_cancels_one_load_at_most),
+		cmocka_unit_test(a_run_of_two_cancels_two_loads),
+		cmocka_unit_test(kept_stays_while_a_run_is_promised_a_slot),
+		cmocka_unit_test(room_in_the_queue_comes_back),
+	};
+
+	return cmocka_run_group_tests_name("schedule", tests, NULL, NULL);
+}

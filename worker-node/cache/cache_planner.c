@@ -1,0 +1,195 @@
+#include "worker-node/cache/cache_planner.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "worker-node/load/load_profile.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#define NICE 10 /* a plan may take a second, and is never urgent */
+
+struct odw_planner {
+	struct odw_planner_opts o;
+	pthread_t thread;
+	double *inclusion;	   /* [n_experts] */
+	struct od_cache_plan plan; /* that there are buffers for */
+};
+
+/* Then F is weights as published, else as they are stored. */
+static bool is_plain(const struct odw_planner_opts *o)
+{
+	return (o->slot & OD_SET_PLAIN) != 0;
+}
+
+void odw_planner_bufs(const struct odw_planner_opts *o, const struct od_cache_plan *plan, size_t n[OD_N_EXPERT_BUFS])
+{
+	const uint32_t *pool = plan->experts;
+	const size_t full = o->n_slots + pool[OD_CACHE_F];
+	const size_t stored = (is_plain(o) ? o->n_slots : full) + pool[OD_CACHE_C];
+
+	n[OD_BUF_SM] = (o->slot & OD_SET_SM) != 0 ? stored + pool[OD_CACHE_S] : 0;
+	n[OD_BUF_E] = (o->slot & OD_SET_E) != 0 ? stored + pool[OD_CACHE_E] : 0;
+	n[OD_BUF_PLAIN] = is_plain(o) ? full : 0;
+}
+
+/* By what loads have cost until now. When nothing is known, which is so with an empty spool, anything will do for a while. */
+static struct od_cache_cost cost_of_loads(const struct odw_planner_opts *o)
+{
+	struct odw_expert_costs c;
+
+	if (!odw_schedule_costs(o->schedule, &c))
+		c.read_ns = c.finish_ns = OD_NS_PER_MS;
+	return odw_cache_cost(o->pack, &c);
+}
+
+static int make_plan(const struct odw_planner_opts *o, const struct odw_cache_uses *u, struct od_cache_plan *plan,
+		     struct od_err *err)
+{
+	const struct od_cache_plan_opts opts = {
+		.n_layers = u->n_layers,
+		.n_experts = o->n_experts,
+		.inclusion = u->inclusion,
+		.k = u->k,
+		.budget_bytes = o->budget_bytes,
+		.sizes = o->sizes,
+		.cost = cost_of_loads(o),
+	};
+	const uint64_t all = (uint64_t)u->n_layers * o->n_experts, fit = o->budget_bytes / o->sizes.bytes[OD_CACHE_F];
+
+	*plan = (struct od_cache_plan){ .n_layers = u->n_layers };
+	if (o->policy == OD_CACHE_RANK)
+		return od_cache_plan_make(plan, &opts, err);
+	plan->experts[OD_CACHE_F] = (uint32_t)(fit < all ? fit : all);
+	return OD_OK;
+}
+
+/* The policy, keeping nothing yet. */
+static int begin_cache(const struct odw_planner_opts *o, const struct odw_cache_uses *u, const struct od_cache_plan *plan,
+		       struct od_err *err)
+{
+	const struct od_cache_opts opts = {
+		.policy = o->policy,
+		.n_layers = u->n_layers,
+		.n_experts = o->n_experts,
+		.plan = *plan,
+		.full_is_stored = !is_plain(o),
+		.budget_bytes = plan->experts[OD_CACHE_F] * o->sizes.bytes[OD_CACHE_F],
+		.expert_bytes = o->sizes.bytes[OD_CACHE_F],
+		.state = OD_CACHE_F,
+	};
+	struct od_cache *policy;
+	int rc = od_cache_new(&policy, &opts, err);
+
+	if (rc == OD_OK && !odw_schedule_begin_cache(o->schedule, u->place, policy))
+		od_cache_free(policy);
+	return rc;
+}
+
+/* False: the schedule is stopped. */
+static bool shrink_to(struct odw_planner *p, const struct od_cache_plan *plan)
+{
+	size_t n[OD_N_EXPERT_BUFS];
+	uint64_t seen = 0;
+
+	odw_planner_bufs(&p->o, plan, n);
+	while (!odw_bufs_shrink(p->o.bufs, n)) {
+		if (!odw_schedule_wait_free(p->o.schedule, &seen))
+			return false;
+	}
+	return true;
+}
+
+/* What both plans have places for stays, then there is room for what only the new one has. */
+static int change_plan(struct odw_planner *p, const struct odw_cache_uses *u, const struct od_cache_plan *plan,
+		       struct od_err *err)
+{
+	struct od_cache_plan both = *plan;
+	size_t n[OD_N_EXPERT_BUFS];
+	int rc;
+
+	for (unsigned i = 0; i < OD_CACHE_STATES; i++) {
+		const uint32_t was = u->begun ? p->plan.experts[i] : 0;
+
+		both.experts[i] = was < plan->experts[i] ? was : plan->experts[i];
+	}
+	odw_schedule_set_plan(p->o.schedule, u->place, &both);
+	p->plan = both;
+	if (!shrink_to(p, &both))
+		return OD_OK;
+	odw_planner_bufs(&p->o, plan, n);
+	rc = odw_bufs_grow(p->o.bufs, n, err);
+	if (rc != OD_OK)
+		return rc;
+	p->plan = *plan;
+	if (!u->begun)
+		return begin_cache(&p->o, u, plan, err);
+	odw_schedule_set_plan(p->o.schedule, u->place, plan);
+	return OD_OK;
+}
+
+static void plan_once(struct odw_planner *p, const struct odw_cache_uses *u)
+{
+	const uint64_t begin_ns = od_now_ns();
+	struct od_cache_plan plan;
+	struct od_err err;
+	int rc;
+
+	if (u->begun && p->o.policy != OD_CACHE_RANK)
+		return;
+	rc = make_plan(&p->o, u, &plan, &err);
+	if (rc == OD_OK)
+		rc = change_plan(p, u, &plan, &err);
+	if (rc != OD_OK) {
+		od_log(OD_LOG_WARN, "the cache stays as it is: %s", err.msg);
+		return;
+	}
+	od_log(OD_LOG_INFO, "cache of %u layers after %" PRIu64 " uses of one: %u experts in F, %u in C, %u in S, %u in E; a layer's "
+	       "loads should take %.2f ms, %.2f without a cache (planned in %.0f ms)", u->n_layers, u->visits,
+	       plan.experts[OD_CACHE_F], plan.experts[OD_CACHE_C], plan.experts[OD_CACHE_S], plan.experts[OD_CACHE_E],
+	       plan.makespan_ns / OD_NS_PER_MS, plan.cold_ns / OD_NS_PER_MS,
+	       (double)(od_now_ns() - begin_ns) / OD_NS_PER_MS);
+}
+
+static void *plan_caches(void *arg)
+{
+	struct odw_planner *p = arg;
+	struct odw_cache_uses u = { .inclusion = p->inclusion };
+
+	if (setpriority(PRIO_PROCESS, 0, NICE) != 0) /* of this thread, on Linux */
+		od_log(OD_LOG_DEBUG, "the cache's planner keeps its priority");
+	while (odw_schedule_next_plan(p->o.schedule, &u))
+		plan_once(p, &u);
+	return NULL;
+}
+
+int odw_planner_start(struct odw_planner **out, const struct odw_planner_opts *opts, struct od_err *err)
+{
+	struct odw_planner *p = calloc(1, sizeof(*p));
+
+	*out = NULL;
+	if (p != NULL) {
+		p->o = *opts;
+		p->inclusion = calloc(opts->n_experts, sizeof(*p->inclusion));
+	}
+	if (p == NULL || p->inclusion == NULL || pthread_create(&p->thread, NULL, plan_caches, p) != 0) {
+		if (p != NULL)
+			free(p->inclusion);
+		free(p);
+		return od_fail(err, OD_ERR_NOMEM, "cannot start the cache's planner");
+	}
+	pthread_setname_np(p->thread, "od-plan");
+	*out = p;
+	return OD_OK;
+}
+
+void odw_planner_stop(struct odw_planner *p)
+{
+	if (p == NULL)
+		return;
+	pthread_join(p->thread, NULL);
+	free(p->inclusion);
+	free(p);
+}

@@ -1,0 +1,170 @@
+#include "worker-node/cache/expert_bufs.h"
+
+#include "common/base/mem.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+struct kind {
+	uint64_t bytes;
+	size_t n, n_free, most; /* there, not in use, and how many there shall be */
+	uint8_t **all;		/* [n] */
+	uint8_t **free;		/* [n_free]; the last one put back is the next one taken, its pages being there */
+};
+
+struct odw_bufs {
+	pthread_mutex_t lock;
+	unsigned slot;
+	struct kind kind[OD_N_EXPERT_BUFS];
+};
+
+uint64_t odw_bufs_memory(unsigned slot, const uint64_t bytes[OD_N_EXPERT_BUFS])
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
+		sum += (slot & 1u << i) != 0 ? od_map_bytes(bytes[i]) : 0;
+	return sum;
+}
+
+int odw_bufs_new(struct odw_bufs **out, unsigned slot, const uint64_t bytes[OD_N_EXPERT_BUFS], struct od_err *err)
+{
+	struct odw_bufs *b = calloc(1, sizeof(*b));
+
+	*out = b;
+	if (b == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "buffers of experts");
+	pthread_mutex_init(&b->lock, NULL);
+	b->slot = slot;
+	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
+		b->kind[i].bytes = bytes[i];
+	return OD_OK;
+}
+
+void odw_bufs_free(struct odw_bufs *b)
+{
+	if (b == NULL)
+		return;
+	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
+		struct kind *k = &b->kind[i];
+
+		for (size_t j = 0; j < k->n; j++)
+			od_unmap(k->all[j], k->bytes);
+		free(k->all);
+		free(k->free);
+	}
+	pthread_mutex_destroy(&b->lock);
+	free(b);
+}
+
+/* Under the lock: one that is more than there shall be and not in use, out of the lists; NULL: none. */
+static uint8_t *take_surplus(struct kind *k)
+{
+	uint8_t *at;
+	size_t i = 0;
+
+	if (k->n <= k->most || k->n_free == 0)
+		return NULL;
+	at = k->free[--k->n_free];
+	while (k->all[i] != at)
+		i++;
+	k->all[i] = k->all[--k->n];
+	return at;
+}
+
+bool odw_bufs_shrink(struct odw_bufs *b, const size_t n[OD_N_EXPERT_BUFS])
+{
+	bool done = true;
+
+	pthread_mutex_lock(&b->lock);
+	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
+		struct kind *k = &b->kind[i];
+		uint8_t *at;
+
+		k->most = n[i] < k->most ? n[i] : k->most;
+		while ((at = take_surplus(k)) != NULL) {
+			pthread_mutex_unlock(&b->lock);
+			od_unmap(at, k->bytes);
+			pthread_mutex_lock(&b->lock);
+		}
+		done = done && k->n <= k->most;
+	}
+	pthread_mutex_unlock(&b->lock);
+	return done;
+}
+
+/* Places in the lists. */
+static int make_places(struct odw_bufs *b, struct kind *k, size_t n, struct od_err *err)
+{
+	uint8_t **all, **spare;
+
+	pthread_mutex_lock(&b->lock);
+	all = realloc(k->all, n * sizeof(*all));
+	k->all = all != NULL ? all : k->all;
+	spare = realloc(k->free, n * sizeof(*spare));
+	k->free = spare != NULL ? spare : k->free;
+	pthread_mutex_unlock(&b->lock);
+	return all != NULL && spare != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%zu buffers of experts", n);
+}
+
+static int grow(struct odw_bufs *b, struct kind *k, size_t n, struct od_err *err)
+{
+	int rc = n > k->n ? make_places(b, k, n, err) : OD_OK; /* nobody else changes k->n */
+
+	while (rc == OD_OK && k->n < n) {
+		uint8_t *at = od_map(k->bytes);
+
+		if (at == NULL)
+			return od_fail(err, OD_ERR_NOMEM, "buffer %zu of %zu for experts: no %" PRIu64 " bytes of memory", k->n + 1,
+				       n, k->bytes);
+		pthread_mutex_lock(&b->lock);
+		k->all[k->n++] = at;
+		k->free[k->n_free++] = at;
+		k->most = k->n;
+		pthread_mutex_unlock(&b->lock);
+	}
+	return rc;
+}
+
+int odw_bufs_grow(struct odw_bufs *b, const size_t n[OD_N_EXPERT_BUFS], struct od_err *err)
+{
+	int rc = OD_OK;
+
+	for (unsigned i = 0; rc == OD_OK && i < OD_N_EXPERT_BUFS; i++)
+		rc = grow(b, &b->kind[i], n[i], err);
+	return rc;
+}
+
+void odw_bufs_fill(struct odw_bufs *b, struct od_expert_mem *mem)
+{
+	if (b == NULL)
+		return;
+	pthread_mutex_lock(&b->lock);
+	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
+		struct kind *k = &b->kind[i];
+
+		if ((b->slot & 1u << i) == 0 || mem->at[i] != NULL)
+			continue;
+		if (k->n_free == 0)
+			abort(); /* whoever counts them has miscounted */
+		mem->at[i] = k->free[--k->n_free];
+	}
+	pthread_mutex_unlock(&b->lock);
+}
+
+void odw_bufs_put(struct odw_bufs *b, struct od_expert_mem *mem, unsigned which)
+{
+	if (b == NULL)
+		return;
+	pthread_mutex_lock(&b->lock);
+	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
+		struct kind *k = &b->kind[i];
+
+		if ((which & 1u << i) == 0 || mem->at[i] == NULL)
+			continue;
+		k->free[k->n_free++] = mem->at[i];
+		mem->at[i] = NULL;
+	}
+	pthread_mutex_unlock(&b->lock);
+}

@@ -1,0 +1,226 @@
+#include "worker-node/load/loader.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "common/base/trace.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct inflating {
+	struct odw_loaders *all;
+	struct od_inflater *inflater;
+	pthread_t thread;
+};
+
+struct odw_loaders {
+	struct odw_loader_opts o;
+	unsigned n_stages, n_reading, n_inflating; /* threads that were started */
+	uint8_t *staging[ODW_MAX_STAGES];
+	uint32_t n_shards, part_shards;
+	struct od_shard_bytes bytes[ODW_MAX_STAGES][ODW_PART_SHARDS]; /* a stage has one thread at a time */
+	pthread_t reading[ODW_MAX_LOADERS];
+	struct inflating inflating[ODW_MAX_LOADERS];
+};
+
+uint32_t odw_part_shards(uint32_t n_shards)
+{
+	const uint32_t n = n_shards / 16; /* parts enough for several threads at both ends */
+
+	return n < 1 ? 1 : n < ODW_PART_SHARDS ? n : ODW_PART_SHARDS;
+}
+
+uint32_t odw_parts(uint32_t n_shards)
+{
+	return (n_shards + odw_part_shards(n_shards) - 1) / odw_part_shards(n_shards);
+}
+
+unsigned odw_loader_stages(unsigned n_readers, unsigned n_inflaters)
+{
+	return n_readers + 2 * n_inflaters;
+}
+_Static_assert(3 * ODW_MAX_LOADERS <= ODW_MAX_STAGES, "every stage has a place");
+
+/* What is read into buffers of its own needs no stage's memory. */
+static uint64_t stage_bytes(const struct od_pack *pack, enum od_form form, unsigned slot)
+{
+	if ((slot & OD_SET_STORED) == OD_SET_STORED)
+		return 0;
+	return od_staging_bytes(pack, form) * odw_part_shards(od_pack_expert(pack, 0, 0)->n_shards);
+}
+
+int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, enum od_form form, unsigned slot, unsigned n_readers,
+		     unsigned n_inflaters, struct od_err *err)
+{
+	uint64_t stages, stage = stage_bytes(pack, form, slot);
+
+	if (od_mul(n_inflaters, od_inflater_bytes(pack, form), bytes) &&
+	    od_mul(odw_loader_stages(n_readers, n_inflaters), stage, &stages) &&
+	    od_add(*bytes, stages, bytes))
+		return OD_OK;
+	return od_fail(err, OD_ERR_RANGE, "%u read threads and %u load threads are too many", n_readers, n_inflaters);
+}
+
+static void end_job(struct odw_loaders *l, const struct odw_load_job *job, uint64_t read_bytes, int rc,
+		    struct od_err *err)
+{
+	if (rc != OD_OK && l->o.missed != NULL)
+		rc = l->o.missed(l->o.missed_arg, job->m, job->expert, rc, err);
+	if (rc != OD_OK)
+		od_log_limited(rc == OD_ERR_BUSY || rc == OD_ERR_MISSING ? OD_LOG_DEBUG : OD_LOG_ERROR,
+			       "expert %u of MoE layer %u cannot be loaded: %s", job->expert, job->m, err->msg);
+	if (odw_schedule_end_job(l->o.schedule, job, read_bytes, rc, err))
+		l->o.wake(l->o.wake_arg);
+}
+
+static int read_from_pack(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
+			  const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
+{
+	const struct odw_loaders *l = arg;
+
+	return od_shards_read(l->o.pack, m, expert, first, n, which, mem, staging, b, err);
+}
+
+/* Shards [first, first + n) are the part. */
+static uint32_t shards_of(const struct odw_loaders *l, const struct odw_load_job *job, uint32_t *first)
+{
+	*first = job->part * l->part_shards;
+	return l->n_shards - *first < l->part_shards ? l->n_shards - *first : l->part_shards;
+}
+
+static void *read_parts(void *arg)
+{
+	struct odw_loaders *l = arg;
+	struct odw_load_job job;
+
+	while (odw_schedule_next_read(l->o.schedule, &job, true)) {
+		const struct od_shard *s = od_pack_expert(l->o.pack, job.m, job.expert)->shard;
+		uint64_t begin_ns = od_now_ns(), bytes = 0;
+		struct od_err err = { 0 };
+		uint32_t first, n = shards_of(l, &job, &first);
+		int rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, job.read, &job.mem, l->staging[job.stage],
+				   l->bytes[job.stage], &err);
+
+		od_trace_end("read", begin_ns, -1, job.m, job.expert);
+		for (uint32_t i = first; i < first + n; i++)
+			bytes += (job.read & OD_SET_SM ? s[i].sm.stored_bytes : 0) + (job.read & OD_SET_E ? s[i].e.stored_bytes : 0);
+		end_job(l, &job, rc == OD_OK ? bytes : 0, rc, &err);
+	}
+	return NULL;
+}
+
+static int finish_part(struct inflating *own, const struct odw_load_job *job, struct od_err *err)
+{
+	struct odw_loaders *l = own->all;
+	uint64_t begin_ns = od_now_ns();
+	uint32_t first, n = shards_of(l, job, &first);
+	int rc = OD_OK;
+
+	if (job->read == 0) /* no reader has said where it is */
+		rc = od_shards_read(l->o.pack, job->m, job->expert, first, n, 0, &job->mem, NULL, l->bytes[job->stage], err);
+	for (uint32_t i = 0; rc == OD_OK && i < n; i++)
+		rc = od_inflater_finish(own->inflater, job->m, job->expert, first + i, &l->bytes[job->stage][i], &job->mem, err);
+	od_trace_end("inflate", begin_ns, -1, job->m, job->expert);
+	return rc;
+}
+
+static void *finish_parts(void *arg)
+{
+	struct inflating *own = arg;
+	struct odw_load_job job;
+
+	while (odw_schedule_next_finish(own->all->o.schedule, &job, true)) {
+		struct od_err err = { 0 };
+		int rc = finish_part(own, &job, &err);
+
+		end_job(own->all, &job, 0, rc, &err);
+	}
+	return NULL;
+}
+
+/* Address space, of which only what is read into becomes memory. */
+static int make_stages(struct odw_loaders *l, struct od_err *err)
+{
+	uint64_t bytes = stage_bytes(l->o.pack, l->o.form, l->o.slot);
+
+	for (unsigned i = 0; bytes > 0 && i < l->n_stages; i++) {
+		l->staging[i] = od_alloc(bytes);
+		if (l->staging[i] == NULL)
+			return od_fail(err, OD_ERR_NOMEM, "no memory for stage %u of %u of the load threads", i + 1, l->n_stages);
+	}
+	return OD_OK;
+}
+
+static int start_threads(struct odw_loaders *l, struct od_err *err)
+{
+	const char *what = "load";
+	unsigned *n;
+
+	for (n = &l->n_inflating; *n < l->o.n_inflaters; ++*n) {
+		if (pthread_create(&l->inflating[*n].thread, NULL, finish_parts, &l->inflating[*n]) != 0)
+			goto fail;
+		pthread_setname_np(l->inflating[*n].thread, "od-inflate");
+	}
+	what = "read";
+	for (n = &l->n_reading; *n < l->o.n_readers; ++*n) {
+		if (pthread_create(&l->reading[*n], NULL, read_parts, l) != 0)
+			goto fail;
+		pthread_setname_np(l->reading[*n], "od-read");
+	}
+	return OD_OK;
+fail:
+	return od_fail(err, OD_ERR_NOMEM, "cannot start %s thread %u", what, *n + 1);
+}
+
+int odw_loaders_start(struct odw_loaders **out, const struct odw_loader_opts *opts, struct od_err *err)
+{
+	struct odw_loaders *l;
+	int rc;
+
+	*out = NULL;
+	if (opts->n_readers == 0 || opts->n_readers > ODW_MAX_LOADERS || opts->n_inflaters == 0 ||
+	    opts->n_inflaters > ODW_MAX_LOADERS)
+		return od_fail(err, OD_ERR_ARG, "read and load threads: expected 1 to %d each, found %u and %u", ODW_MAX_LOADERS,
+			       opts->n_readers, opts->n_inflaters);
+	l = calloc(1, sizeof(*l));
+	if (l == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "load threads");
+	l->o = *opts;
+	if (l->o.read == NULL) {
+		l->o.read = read_from_pack;
+		l->o.read_arg = l;
+	}
+	l->n_shards = od_pack_expert(opts->pack, 0, 0)->n_shards;
+	l->part_shards = odw_part_shards(l->n_shards);
+	l->n_stages = odw_loader_stages(opts->n_readers, opts->n_inflaters);
+	rc = make_stages(l, err);
+	for (unsigned i = 0; rc == OD_OK && i < opts->n_inflaters; i++) {
+		l->inflating[i].all = l;
+		rc = od_inflater_new(&l->inflating[i].inflater, opts->pack, opts->form, err);
+	}
+	if (rc == OD_OK)
+		rc = start_threads(l, err);
+	if (rc != OD_OK) {
+		odw_loaders_stop(l);
+		return rc;
+	}
+	*out = l;
+	return OD_OK;
+}
+
+void odw_loaders_stop(struct odw_loaders *l)
+{
+	if (l == NULL)
+		return;
+	odw_schedule_stop(l->o.schedule);
+	for (unsigned i = 0; i < l->n_reading; i++)
+		pthread_join(l->reading[i], NULL);
+	for (unsigned i = 0; i < l->n_inflating; i++)
+		pthread_join(l->inflating[i].thread, NULL);
+	for (unsigned i = 0; i < l->o.n_inflaters; i++)
+		od_inflater_free(l->inflating[i].inflater);
+	for (unsigned i = 0; i < l->n_stages; i++)
+		od_free(l->staging[i]);
+	free(l);
+}

@@ -1,0 +1,51 @@
+/* loader.h - the threads that fill slots: readers take the most urgent part of an expert and read it into its slot and a
+ * stage; inflaters take what has been read, check it and put it together. So reading goes on while the CPU inflates
+ * (ZipMoE, arXiv 2601.21198, section 3.2).
+ *
+ * Thread: start and stop by the owner. Owner: what the options name is borrowed until odw_loaders_stop. */
+#ifndef ODW_LOADER_H
+#define ODW_LOADER_H
+
+#include "common/pack/expert_load.h"
+#include "worker-node/load/load_stages.h"
+#include "worker-node/schedule.h"
+
+#define ODW_MAX_LOADERS 64 /* of a kind */
+
+struct odw_loaders;
+
+/* As od_shards_read, from wherever it may be. Any reader. */
+typedef int odw_read_fn(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
+			const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err);
+
+struct odw_loader_opts {
+	const struct od_pack *pack;
+	enum od_form form; /* of the slots, */
+	unsigned slot;	   /* and the set of buffers that they have */
+	struct odw_schedule *schedule; /* made for odw_parts() and odw_loader_stages() */
+	unsigned n_readers, n_inflaters;
+	odw_read_fn *read; /* NULL: from the pack */
+	void *read_arg;
+	/* Is told of what cannot be loaded, and says what that means; NULL: the pack is what it is. Any thread. */
+	int (*missed)(void *arg, uint32_t m, uint32_t expert, int code, struct od_err *err);
+	void *missed_arg;
+	void (*wake)(void *arg); /* an expert that a RUN waits for is there, or cannot be had. Any thread */
+	void *wake_arg;
+};
+
+/* An expert is read in parts: so many shards that going from thread to thread costs little, and so few that an expert of a
+ * few shards still occupies several threads. The last part may be shorter. */
+#define ODW_PART_SHARDS 4 /* at most */
+uint32_t odw_part_shards(uint32_t n_shards);
+uint32_t odw_parts(uint32_t n_shards);
+/* Parts under way: one for every thread, and one that waits for each inflater. */
+unsigned odw_loader_stages(unsigned n_readers, unsigned n_inflaters);
+/* Memory of threads and stages, beside the slots. OD_ERR_RANGE: too many threads. */
+OD_MUST_CHECK int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, enum od_form form, unsigned slot,
+				   unsigned n_readers, unsigned n_inflaters, struct od_err *err);
+
+OD_MUST_CHECK int odw_loaders_start(struct odw_loaders **out, const struct odw_loader_opts *opts, struct od_err *err);
+/* Stops the schedule, joins, frees. NULL ok. */
+void odw_loaders_stop(struct odw_loaders *l);
+
+#endif

@@ -1,0 +1,89 @@
+#include "worker-node/memory_plan.h"
+
+#include "common/base/args.h"
+#include "common/base/mem.h"
+#include "worker-node/load/load_profile.h"
+
+#include <inttypes.h>
+
+/* Of a cache: unless so many slots are asked for, they hold no more than this part of it. */
+#define SLOTS_SHARE 4
+/* What a worker holds beside its slots: row buffers (scratch, RUNs, outputs and one more of each: 40 MiB), program,
+ * libraries and the pack's tables. Staging of the load threads comes on top. */
+#define FIXED_BYTES (52u << 20)
+#define PULL_BYTES (20u << 20) /* with a spool: what was asked for, ZeroMQ's buffers, a piece of the spool's */
+
+int odw_fit_slots(unsigned *n, uint64_t limit_bytes, uint64_t fixed_bytes, uint64_t slot_bytes, uint64_t asked,
+		  struct od_err *err)
+{
+	uint64_t least = asked > 0 ? asked : 1, need, fit;
+	char text[32], found[32];
+
+	*n = 0;
+	if (asked > ODW_MAX_SLOTS)
+		return od_fail(err, OD_ERR_ARG, "slots: expected at most %d, found %" PRIu64, ODW_MAX_SLOTS, asked);
+	if (!od_mul(least, slot_bytes, &need) || !od_add(need, fixed_bytes, &need))
+		return od_fail(err, OD_ERR_RANGE, "an expert of %" PRIu64 " bytes is beyond any memory", slot_bytes);
+	if (need > limit_bytes)
+		return od_fail(err, OD_ERR_NOMEM,
+			       "memory limit: %" PRIu64 " slot%s of one expert and what stands beside need %" PRIu64
+			       " bytes (%s), found a limit of %" PRIu64 " bytes (%s); see --memory-limit",
+			       least, least > 1 ? "s" : "", need, od_format_bytes(need, text, sizeof(text)),
+			       limit_bytes, od_format_bytes(limit_bytes, found, sizeof(found)));
+	fit = asked > 0 ? asked : (limit_bytes - fixed_bytes) / slot_bytes;
+	*n = (unsigned)(fit < ODW_MAX_SLOTS ? fit : ODW_MAX_SLOTS);
+	return OD_OK;
+}
+
+/* kept_bytes: what of the cache a slot holds while it loads. Memory to spare shall not make the cache smaller. */
+static int plan_slots(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t fixed, uint64_t kept_bytes,
+		      struct od_err *err)
+{
+	const uint64_t cache_bytes = o->cache_mib << 20;
+	int rc = odw_fit_slots(&p->n_slots, o->limit_bytes, fixed + cache_bytes, p->slot_bytes, o->slots, err);
+
+	if (rc == OD_ERR_NOMEM && cache_bytes > 0)
+		return od_fail_within(err, "--cache-mib %" PRIu64, o->cache_mib);
+	if (rc == OD_OK && o->slots == 0 && kept_bytes > 0) {
+		const uint64_t most = cache_bytes / SLOTS_SHARE / kept_bytes;
+
+		p->n_slots = most == 0 ? 1 : most < p->n_slots ? (unsigned)most : p->n_slots;
+	}
+	return rc;
+}
+
+/* What --cache-mib leaves beside what the slots hold for it. */
+static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t slots_bytes, struct od_err *err)
+{
+	const struct od_config *cfg = od_pack_config(o->pack);
+	const uint64_t all = (uint64_t)cfg->n_layers * cfg->n_experts, cache_bytes = o->cache_mib << 20;
+	const uint64_t least = slots_bytes + p->sizes.bytes[o->policy == OD_CACHE_RANK ? OD_CACHE_E : OD_CACHE_F];
+	uint64_t fit;
+
+	if (cache_bytes < least)
+		return od_fail(err, OD_ERR_NOMEM, "--cache-mib %" PRIu64 ": to keep anything of one expert it takes at least %" PRIu64
+			       " MiB with %u slots of this form; see --slots and --resident-form", o->cache_mib,
+			       (least + (1u << 20) - 1) >> 20, p->n_slots);
+	p->cache_bytes = cache_bytes - slots_bytes;
+	fit = p->cache_bytes / p->sizes.bytes[OD_CACHE_F];
+	p->max_pinned = (uint32_t)(fit < all ? fit : all);
+	return OD_OK;
+}
+
+int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, struct od_err *err)
+{
+	const unsigned own = od_form_bufs(o->form);
+	uint64_t fixed, kept_bytes;
+	int rc;
+
+	*p = (struct odw_memory_plan){ .slot = own | (o->cache_mib > 0 ? OD_SET_STORED : 0) };
+	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
+		p->buf_bytes[i] = od_pack_buf_bytes(o->pack, (enum od_expert_buf)i);
+	p->sizes = odw_cache_sizes(o->pack, o->form);
+	p->slot_bytes = odw_bufs_memory(own, p->buf_bytes);
+	kept_bytes = odw_bufs_memory(p->slot, p->buf_bytes) - p->slot_bytes;
+	rc = odw_loader_bytes(&fixed, o->pack, o->form, p->slot, o->n_readers, o->n_inflaters, err);
+	if (rc == OD_OK)
+		rc = plan_slots(p, o, fixed + FIXED_BYTES + (o->pulls ? PULL_BYTES : 0), kept_bytes, err);
+	return rc == OD_OK && o->cache_mib > 0 ? plan_cache(p, o, p->n_slots * kept_bytes, err) : rc;
+}

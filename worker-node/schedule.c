@@ -1,0 +1,1165 @@
+/* schedule.c - everything under one lock. In this order: entries and slots, who gets which slot, what main asks for, the
+ * engine, loads, the cache and its planner. */
+#include "worker-node/schedule.h"
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "worker-node/load/load_stages.h"
+#include "worker-node/load/run_order.h"
+#include "worker-node/step_marks.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+TAILQ_HEAD(item_list, odw_item);
+
+/* Why an expert is asked for, from least to most binding. */
+enum claim { CLAIM_WANT, CLAIM_KEPT, CLAIM_RUN };
+
+/* One expert asked for by one (step, m). A RUN has items, or one of them is being computed. */
+struct entry {
+	enum claim claim;
+	uint64_t step;
+	uint32_t m, expert, rank, version;
+	bool use_to_report; /* to the cache, when it has a slot */
+	struct item_list items;
+	TAILQ_ENTRY(entry) order; /* RUNs in runs, others in wants, by key; unused ones */
+	TAILQ_ENTRY(entry) same;  /* of the same expert */
+};
+TAILQ_HEAD(entry_list, entry);
+
+/* One expert of one layer: who asks for it and where it is. */
+struct expert {
+	struct entry_list entries;
+	bool listed;   /* entries is initialised (a table of all experts would be touched whole otherwise) */
+	uint32_t slot; /* where it is loaded or resident: number + 1, 0: nowhere */
+	uint64_t pass; /* the pass of give_slots() that promised it a slot */
+};
+
+struct slot {
+	TAILQ_ENTRY(slot) link; /* in free_slots or busy; in neither while pinned */
+	enum odw_slot_state state;
+	uint32_t m, expert;
+	struct od_expert_mem mem;
+	bool pinned;	  /* resident, and the cache wants it to stay */
+	unsigned valid;	  /* set of buffers that were read and checked */
+	unsigned read;	  /* of OD_SET_STORED: what its load reads */
+	uint32_t next_part, n_finished;
+	unsigned n_users;   /* readers, inflaters and the engine: it becomes free when the last one has left */
+	bool used, reported; /* a RUN was computed with it; a RUN was given its load's figures */
+	uint64_t begin_ns, load_ns, loaded_bytes;
+};
+TAILQ_HEAD(slot_list, slot);
+
+struct odw_schedule {
+	pthread_mutex_t lock;
+	pthread_cond_t to_read, to_finish; /* there may be a part to read, or to finish; or stop */
+	pthread_cond_t to_plan;		   /* there may be a plan to make, or a slot has become free; or stop */
+	pthread_cond_t cancelled;	   /* a load has been cancelled; or stop */
+	bool stop;
+	struct odw_schedule_opts opts;
+	struct odw_load_figures figures;
+
+	uint64_t session; /* 0: none */
+	struct odw_step_marks *marks;
+	struct expert *expert; /* [n_layers][n_experts] */
+	struct entry *pool;    /* [ODW_MAX_ENTRIES], touched as needed */
+	size_t n_pool, n_entries, n_items;
+	struct entry_list unused, runs, wants;
+	struct item_list ended;	 /* failed or cancelled, on their way to the engine */
+	struct entry *computing; /* whose item the engine has; NULL: none, or its session is over */
+
+	struct slot *slot; /* [n_table]: n_slots, and those that the cache can pin */
+	unsigned n_table;
+	struct slot_list free_slots, busy;
+	unsigned n_busy;     /* more than n_slots when one that is asked for is no longer pinned */
+	unsigned n_draining; /* of these */
+	uint64_t n_freed;    /* slots, ever */
+	uint64_t pass;
+	struct odw_stages stages;
+
+	uint16_t *visit; /* [n_experts], scratch */
+};
+
+static struct expert *expert_at(struct odw_schedule *s, uint32_t m, uint32_t expert)
+{
+	struct expert *x = &s->expert[(size_t)m * s->opts.n_experts + expert];
+
+	if (!x->listed) {
+		TAILQ_INIT(&x->entries);
+		x->listed = true;
+	}
+	return x;
+}
+
+static struct expert *expert_of(struct odw_schedule *s, const struct entry *e)
+{
+	return expert_at(s, e->m, e->expert);
+}
+
+static struct expert *expert_in(struct odw_schedule *s, const struct slot *slot)
+{
+	return expert_at(s, slot->m, slot->expert);
+}
+
+static int number_of(const struct odw_schedule *s, const struct slot *slot)
+{
+	return (int)(slot - s->slot);
+}
+
+static bool is_in_state(struct odw_schedule *s, uint32_t m, uint32_t expert, enum odw_slot_state state)
+{
+	const struct expert *x = expert_at(s, m, expert);
+
+	return x->slot != 0 && s->slot[x->slot - 1].state == state;
+}
+
+static int compare_layers(const struct entry *a, const struct entry *b)
+{
+	if (a->step != b->step)
+		return a->step < b->step ? -1 : 1;
+	return a->m < b->m ? -1 : a->m > b->m;
+}
+
+/* By step and layer, then by rank and expert. */
+static int compare_entries(const struct entry *a, const struct entry *b)
+{
+	const int d = compare_layers(a, b);
+
+	if (d != 0)
+		return d;
+	if (a->rank != b->rank)
+		return a->rank < b->rank ? -1 : 1;
+	return a->expert < b->expert ? -1 : a->expert > b->expert;
+}
+
+/* ---- Slots ---- */
+
+/* The most binding claim on a slot's expert. *first is the entry that makes it urgent: the first RUN if there is one, else
+ * the first of all. */
+static enum claim claim_on(struct odw_schedule *s, const struct slot *slot, const struct entry **first)
+{
+	enum claim claim = CLAIM_WANT;
+	const struct entry *e;
+
+	*first = NULL;
+	TAILQ_FOREACH(e, &expert_in(s, slot)->entries, same) {
+		const bool is_run = e->claim == CLAIM_RUN, first_is_run = *first != NULL && (*first)->claim == CLAIM_RUN;
+
+		if (*first == NULL || is_run > first_is_run || (is_run == first_is_run && compare_entries(e, *first) < 0))
+			*first = e;
+		if (e->claim > claim)
+			claim = e->claim;
+	}
+	return claim;
+}
+
+static void free_slot(struct odw_schedule *s, struct slot *slot)
+{
+	s->n_draining -= slot->state == ODW_DRAINING;
+	if (expert_in(s, slot)->slot == 0) /* else it is being loaded elsewhere by now */
+		odw_cache_offer(s->opts.cache, slot->m, slot->expert, &slot->mem, slot->valid);
+	odw_bufs_put(s->opts.bufs, &slot->mem, ~0u);
+	TAILQ_REMOVE(&s->busy, slot, link);
+	s->n_busy--;
+	*slot = (struct slot){ .state = ODW_FREE };
+	TAILQ_INSERT_HEAD(&s->free_slots, slot, link);
+	s->n_freed++;
+	pthread_cond_signal(&s->to_plan);
+}
+
+/* The expert leaves its slot, which is free at once, or when its last user leaves it. */
+static void evict(struct odw_schedule *s, struct slot *slot)
+{
+	if (slot->state == ODW_LOADING)
+		pthread_cond_broadcast(&s->cancelled);
+	if (slot->state == ODW_LOADING && slot->next_part > 0 && slot->read != 0)
+		s->figures.cancelled_loads++;
+	if (slot->state == ODW_RESIDENT && !slot->used && slot->read != 0)
+		s->figures.unused_loads++;
+	expert_in(s, slot)->slot = 0;
+	if (odw_stages_drop(&s->stages, number_of(s, slot))) {
+		pthread_cond_broadcast(&s->to_read);
+		pthread_cond_broadcast(&s->to_finish);
+	}
+	if (slot->n_users == 0) {
+		free_slot(s, slot);
+		return;
+	}
+	slot->state = ODW_DRAINING;
+	s->n_draining++;
+}
+
+/* Plain weights are pinned without what they were made from. */
+static void pin(struct odw_schedule *s, struct slot *slot)
+{
+	if (slot->mem.at[OD_BUF_PLAIN] != NULL)
+		odw_bufs_put(s->opts.bufs, &slot->mem, OD_SET_STORED);
+	if (slot->pinned)
+		return;
+	slot->pinned = true;
+	TAILQ_REMOVE(&s->busy, slot, link);
+	s->n_busy--;
+}
+
+/* After a change of who asks for its expert, or of how the cache wants to keep it: pinned, evicted, or neither. */
+static void update_slot(struct odw_schedule *s, struct slot *slot)
+{
+	if (slot->state == ODW_RESIDENT && odw_cache_look(s->opts.cache, slot->m, slot->expert) == OD_CACHE_F) {
+		pin(s, slot);
+		return;
+	}
+	if (slot->pinned) {
+		slot->pinned = false;
+		TAILQ_INSERT_TAIL(&s->busy, slot, link);
+		s->n_busy++;
+	}
+	if (TAILQ_EMPTY(&expert_in(s, slot)->entries))
+		evict(s, slot);
+}
+
+static void user_leaves(struct odw_schedule *s, struct slot *slot)
+{
+	slot->n_users--;
+	if (slot->state == ODW_DRAINING && slot->n_users == 0)
+		free_slot(s, slot);
+}
+
+/* ---- Entries ---- */
+
+static struct entry *find_entry(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert)
+{
+	struct entry *e;
+
+	TAILQ_FOREACH(e, &expert_at(s, m, expert)->entries, same) {
+		if (e->step == step)
+			return e;
+	}
+	return NULL;
+}
+
+/* By key, from the back: what comes later is mostly for later layers. */
+static void put_in_order(struct odw_schedule *s, struct entry *e)
+{
+	struct entry_list *list = e->claim == CLAIM_RUN ? &s->runs : &s->wants;
+	struct entry *before = TAILQ_LAST(list, entry_list);
+
+	while (before != NULL && compare_entries(before, e) > 0)
+		before = TAILQ_PREV(before, entry_list, order);
+	if (before == NULL)
+		TAILQ_INSERT_HEAD(list, e, order);
+	else
+		TAILQ_INSERT_AFTER(list, before, e, order);
+}
+
+static void take_out(struct odw_schedule *s, struct entry *e)
+{
+	TAILQ_REMOVE(e->claim == CLAIM_RUN ? &s->runs : &s->wants, e, order);
+}
+
+/* NULL: the queue is full. The caller puts it in order. */
+static struct entry *new_entry(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert)
+{
+	struct entry *e = TAILQ_FIRST(&s->unused);
+
+	if (e != NULL)
+		TAILQ_REMOVE(&s->unused, e, order);
+	else if (s->n_pool < ODW_MAX_ENTRIES)
+		e = &s->pool[s->n_pool++];
+	else
+		return NULL;
+	*e = (struct entry){ .step = step, .m = m, .expert = expert };
+	TAILQ_INIT(&e->items);
+	TAILQ_INSERT_TAIL(&expert_of(s, e)->entries, e, same);
+	s->n_entries++;
+	return e;
+}
+
+/* The entry is gone, and with it its expert when nobody else asks for it. */
+static void drop_entry(struct odw_schedule *s, struct entry *e)
+{
+	struct expert *x = expert_of(s, e);
+
+	take_out(s, e);
+	TAILQ_REMOVE(&x->entries, e, same);
+	TAILQ_INSERT_HEAD(&s->unused, e, order);
+	s->n_entries--;
+	if (TAILQ_EMPTY(&x->entries) && x->slot != 0)
+		update_slot(s, &s->slot[x->slot - 1]);
+}
+
+static void drop_kept(struct odw_schedule *s, struct slot *slot)
+{
+	struct entry *e, *next;
+
+	for (e = TAILQ_FIRST(&expert_in(s, slot)->entries); e != NULL; e = next) {
+		next = TAILQ_NEXT(e, same);
+		if (e->claim == CLAIM_KEPT)
+			drop_entry(s, e);
+	}
+}
+
+static void end_items(struct odw_schedule *s, struct entry *e, int code, const char *reason)
+{
+	struct odw_item *item;
+
+	while ((item = TAILQ_FIRST(&e->items)) != NULL) {
+		TAILQ_REMOVE(&e->items, item, link);
+		item->code = code;
+		snprintf(item->reason, sizeof(item->reason), "%s", reason);
+		TAILQ_INSERT_TAIL(&s->ended, item, link);
+	}
+}
+
+/* ---- Who gets which slot ---- */
+
+/* The slot that a RUN may take: that of the WANT with the greatest key; else of the kept expert with the greatest key, when
+ * no RUN holds a slot or will have one that drains (so nothing would ever become free). NULL: wait. */
+static struct slot *victim_for_run(struct odw_schedule *s)
+{
+	bool runs_hold = s->n_draining > 0;
+	const struct entry *worst = NULL, *first;
+	enum claim worst_claim = CLAIM_RUN;
+	struct slot *victim = NULL, *slot;
+
+	TAILQ_FOREACH(slot, &s->busy, link) {
+		enum claim claim;
+
+		if (slot->state == ODW_DRAINING)
+			continue;
+		claim = claim_on(s, slot, &first);
+		if (claim == CLAIM_RUN) {
+			runs_hold = true;
+		} else if (victim == NULL || claim < worst_claim ||
+			   (claim == worst_claim && compare_entries(first, worst) > 0)) {
+			victim = slot;
+			worst = first;
+			worst_claim = claim;
+		}
+	}
+	return victim != NULL && worst_claim == CLAIM_KEPT && runs_hold ? NULL : victim;
+}
+
+/* A WANT may only displace a WANT of a later layer or step: between those of one layer it would gain nothing. */
+static struct slot *victim_for_want(struct odw_schedule *s, const struct entry *e)
+{
+	const struct entry *worst = e, *first;
+	struct slot *victim = NULL, *slot;
+
+	TAILQ_FOREACH(slot, &s->busy, link) {
+		if (slot->state == ODW_DRAINING)
+			continue;
+		if (claim_on(s, slot, &first) == CLAIM_WANT && compare_layers(first, e) > 0 && compare_entries(first, worst) > 0) {
+			victim = slot;
+			worst = first;
+		}
+	}
+	return victim;
+}
+
+static void begin_load(struct odw_schedule *s, struct entry *e)
+{
+	struct slot *slot = TAILQ_FIRST(&s->free_slots);
+
+	TAILQ_REMOVE(&s->free_slots, slot, link);
+	TAILQ_INSERT_TAIL(&s->busy, slot, link);
+	s->n_busy++;
+	slot->state = ODW_LOADING;
+	slot->m = e->m;
+	slot->expert = e->expert;
+	slot->valid = odw_cache_take(s->opts.cache, e->m, e->expert, &slot->mem);
+	slot->read = OD_SET_STORED & ~slot->valid;
+	odw_bufs_fill(s->opts.bufs, &slot->mem);
+	expert_of(s, e)->slot = (uint32_t)number_of(s, slot) + 1;
+	pthread_cond_broadcast(slot->read != 0 ? &s->to_read : &s->to_finish);
+}
+
+/* One entry without a slot gets one, or the promise of one that drains. n_promised: so many in this pass. False: there is
+ * nothing for it. */
+static bool give_slot(struct odw_schedule *s, struct entry *e, unsigned *n_promised)
+{
+	while (s->n_busy - s->n_draining + *n_promised >= s->opts.n_slots) {
+		struct slot *slot = e->claim == CLAIM_RUN ? victim_for_run(s) : victim_for_want(s, e);
+
+		if (slot == NULL)
+			return false;
+		drop_kept(s, slot); /* with its last entry it is evicted */
+		if (slot->state != ODW_FREE && slot->state != ODW_DRAINING)
+			evict(s, slot);
+	}
+	expert_of(s, e)->pass = s->pass;
+	if (s->n_busy < s->opts.n_slots)
+		begin_load(s, e);
+	else
+		++*n_promised;
+	return true;
+}
+
+/* The order of the lists is the order of the claims. */
+static void give_slots(struct odw_schedule *s)
+{
+	struct entry_list *const list[] = { &s->runs, &s->wants };
+	unsigned n_promised = 0;
+	struct entry *e;
+
+	s->pass++;
+	for (int i = 0; i < 2; i++) {
+		TAILQ_FOREACH(e, list[i], order) {
+			const struct expert *x = expert_of(s, e);
+
+			if (x->slot == 0 && x->pass != s->pass && !give_slot(s, e, &n_promised))
+				return;
+		}
+	}
+}
+
+/* What the cache has decided about experts that are in slots. */
+static void apply_changes(struct odw_schedule *s, struct od_cache_changes changes)
+{
+	for (size_t i = 0; i < changes.n; i++) {
+		const struct expert *x = expert_at(s, odw_cache_layer(s->opts.cache, &changes.change[i]), changes.change[i].expert);
+
+		if (x->slot != 0)
+			update_slot(s, &s->slot[x->slot - 1]);
+	}
+}
+
+/* Tells the cache of RUNs that have a slot by now. True: there were such. */
+static bool report_uses(struct odw_schedule *s)
+{
+	struct entry *e;
+	bool any = false;
+
+	TAILQ_FOREACH(e, &s->runs, order) {
+		if (!e->use_to_report || expert_of(s, e)->slot == 0)
+			continue;
+		e->use_to_report = false;
+		any = true;
+		apply_changes(s, odw_cache_use(s->opts.cache, e->m, e->expert));
+	}
+	return any;
+}
+
+/* After every change of entries or slots. */
+static void assign_slots(struct odw_schedule *s)
+{
+	do
+		give_slots(s);
+	while (report_uses(s)); /* what the cache has pinned leaves room for another */
+}
+
+/* ---- Sessions ---- */
+
+static void drop_session(struct odw_schedule *s)
+{
+	struct odw_item *item;
+	struct entry *e;
+
+	TAILQ_FOREACH(item, &s->ended, link)
+		item->code = OD_ERR_CANCELLED;
+	while ((e = TAILQ_FIRST(&s->runs)) != NULL) {
+		end_items(s, e, OD_ERR_CANCELLED, "the session is over");
+		drop_entry(s, e);
+	}
+	while ((e = TAILQ_FIRST(&s->wants)) != NULL)
+		drop_entry(s, e);
+	s->computing = NULL;
+	s->session = 0;
+	odw_step_marks_clear(s->marks);
+}
+
+void odw_schedule_begin(struct odw_schedule *s, uint64_t session)
+{
+	pthread_mutex_lock(&s->lock);
+	drop_session(s);
+	s->session = session;
+	pthread_mutex_unlock(&s->lock);
+}
+
+void odw_schedule_end(struct odw_schedule *s, uint64_t session)
+{
+	pthread_mutex_lock(&s->lock);
+	if (s->session == session)
+		drop_session(s);
+	pthread_mutex_unlock(&s->lock);
+}
+
+uint64_t odw_schedule_session(struct odw_schedule *s)
+{
+	uint64_t session;
+
+	pthread_mutex_lock(&s->lock);
+	session = s->session;
+	pthread_mutex_unlock(&s->lock);
+	return session;
+}
+
+/* ---- WANT and CLOSE ---- */
+
+/* No WANTs of the step for m < below from now on, and nothing is kept for these layers. */
+static void close_layers(struct odw_schedule *s, uint64_t step, uint32_t below)
+{
+	struct entry *e, *next;
+
+	odw_step_marks_close(s->marks, step, below);
+	for (e = TAILQ_FIRST(&s->wants); e != NULL; e = next) {
+		next = TAILQ_NEXT(e, order);
+		if (e->step == step && e->m < below)
+			drop_entry(s, e);
+	}
+}
+
+/* What the newest version no longer names. */
+static void drop_older_wants(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t version)
+{
+	struct entry *e, *next;
+
+	for (e = TAILQ_FIRST(&s->wants); e != NULL; e = next) {
+		next = TAILQ_NEXT(e, order);
+		if (e->step == step && e->m == m && e->claim == CLAIM_WANT && e->version != version)
+			drop_entry(s, e);
+	}
+}
+
+/* False: the queue is full. */
+static bool want_one(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert, uint32_t rank,
+		     uint32_t version)
+{
+	struct entry *e = find_entry(s, step, m, expert);
+
+	if (e != NULL && e->claim != CLAIM_WANT)
+		return true; /* a RUN has it, or it is kept for one: that says more */
+	if (e != NULL)
+		take_out(s, e);
+	else
+		e = new_entry(s, step, m, expert);
+	if (e == NULL)
+		return false;
+	e->rank = rank;
+	e->version = version;
+	put_in_order(s, e);
+	return true;
+}
+
+size_t odw_schedule_want(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, uint32_t version,
+			 const uint32_t *experts, size_t n)
+{
+	size_t n_dropped = 0;
+
+	pthread_mutex_lock(&s->lock);
+	if (session == s->session && session != 0 && odw_step_marks_newer(s->marks, step, m, version)) {
+		for (size_t i = 0; i < n; i++)
+			n_dropped += !want_one(s, step, m, experts[i], (uint32_t)i, version);
+		drop_older_wants(s, step, m, version);
+		assign_slots(s);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return n_dropped;
+}
+
+void odw_schedule_close(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m)
+{
+	pthread_mutex_lock(&s->lock);
+	if (session == s->session && session != 0) {
+		close_layers(s, step, m + 1);
+		assign_slots(s);
+	}
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- RUN ---- */
+
+static void run_one(struct odw_schedule *s, uint64_t step, uint32_t m, struct odw_item *item)
+{
+	struct entry *e = find_entry(s, step, m, item->expert);
+
+	if (e == NULL || e->claim != CLAIM_RUN) {
+		/* One that is kept between RUNs is the same use. */
+		const bool is_use = s->opts.cache != NULL && !item->prompt && (e == NULL || e->claim != CLAIM_KEPT);
+
+		if (e == NULL)
+			e = new_entry(s, step, m, item->expert);
+		else
+			take_out(s, e);
+		e->claim = CLAIM_RUN;
+		e->use_to_report = is_use;
+		e->rank = item->rank;
+		put_in_order(s, e);
+	}
+	item->step = step;
+	item->m = m;
+	item->code = OD_OK;
+	item->ready = is_in_state(s, m, item->expert, ODW_RESIDENT);
+	item->cached = odw_cache_look(s->opts.cache, m, item->expert);
+	item->slot = -1;
+	item->load_ns = item->loaded_bytes = 0;
+	TAILQ_INSERT_TAIL(&e->items, item, link);
+	s->n_items++;
+}
+
+/* What loading an expert costs, as far as it is known. */
+static bool learnt_costs(const struct odw_schedule *s, struct odw_expert_costs *c)
+{
+	const struct odw_load_figures *f = &s->figures;
+	const struct odw_schedule_opts *o = &s->opts;
+	struct odw_part_times t = { f->loaded_bytes, f->read_ns, f->finishes, f->finish_ns };
+
+	*c = (struct odw_expert_costs){ .n_parts = o->n_parts, .n_inflaters = o->n_inflaters };
+	if (t.read_bytes == 0 || t.finishes == 0)
+		t = o->profile;
+	if (o->n_inflaters == 0 || o->n_readers == 0 || t.read_bytes == 0 || t.finishes == 0)
+		return false;
+	c->read_ns = (uint64_t)((double)t.read_ns / (double)t.read_bytes * (double)o->expert_bytes / o->n_readers);
+	c->finish_ns = t.finish_ns / t.finishes * o->n_parts;
+	if (o->expert_bytes > 0)
+		c->sm_read_ns = (uint64_t)((double)c->read_ns * (double)o->sm_bytes / (double)o->expert_bytes);
+	return true;
+}
+
+/* As asked, while it is not known what loads and runs take. */
+static void order_items(struct odw_schedule *s, uint32_t m, struct odw_item *item, size_t n)
+{
+	struct odw_run_load load[ODW_MAX_ORDERED];
+	struct odw_expert_costs c;
+
+	if (n < 2 || n > ODW_MAX_ORDERED || !learnt_costs(s, &c))
+		return;
+	for (size_t i = 0; i < n; i++) {
+		const unsigned has = odw_cache_has(s->opts.cache, m, item[i].expert);
+		const uint64_t inflate_ns = c.finish_ns / c.n_inflaters;
+		uint64_t read_ns = 0;
+
+		if (item[i].run_ns == 0)
+			return;
+		read_ns += has & OD_SET_SM ? 0 : c.sm_read_ns;
+		read_ns += has & OD_SET_E ? 0 : c.read_ns - c.sm_read_ns;
+		load[i] = (struct odw_run_load){ .resident = is_in_state(s, m, item[i].expert, ODW_RESIDENT),
+						 .read_ns = read_ns,
+						 .load_ns = read_ns > inflate_ns ? read_ns : inflate_ns,
+						 .run_ns = item[i].run_ns, .rank = item[i].rank };
+	}
+	odw_run_order(load, n);
+	for (size_t i = 0; i < n; i++)
+		item[i].rank = load[i].rank;
+}
+
+/* For the cache's plan. */
+static void note_visit(struct odw_schedule *s, uint32_t m, const struct odw_item *item, size_t n)
+{
+	if (s->opts.cache == NULL || item[0].prompt)
+		return;
+	for (size_t i = 0; i < n; i++)
+		s->visit[i] = (uint16_t)item[i].expert;
+	odw_cache_visit(s->opts.cache, m, s->visit, n);
+	if (odw_cache_plan_is_due(s->opts.cache))
+		pthread_cond_signal(&s->to_plan);
+}
+
+int odw_schedule_run(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, bool closes,
+		     struct odw_item *item, size_t n)
+{
+	int rc = OD_OK;
+
+	pthread_mutex_lock(&s->lock);
+	if (session != s->session || session == 0)
+		rc = OD_ERR_CANCELLED;
+	else if (n > ODW_MAX_ENTRIES - s->n_entries || n > ODW_MAX_ENTRIES - s->n_items)
+		rc = OD_ERR_BUSY;
+	if (rc == OD_OK) {
+		order_items(s, m, item, n);
+		note_visit(s, m, item, n);
+		for (size_t i = 0; i < n; i++)
+			run_one(s, step, m, &item[i]);
+		close_layers(s, step, closes ? m + 1 : m);
+		assign_slots(s);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return rc;
+}
+
+/* ---- The engine ---- */
+
+/* A resident expert's first item. Its slot stays while the engine uses it. */
+static struct odw_item *begin_item(struct odw_schedule *s, struct entry *e, struct slot *slot)
+{
+	struct odw_item *item = TAILQ_FIRST(&e->items);
+
+	TAILQ_REMOVE(&e->items, item, link);
+	item->slot = number_of(s, slot);
+	item->mem = slot->mem;
+	if (!slot->reported) {
+		item->load_ns = slot->load_ns;
+		item->loaded_bytes = slot->loaded_bytes;
+	}
+	slot->used = slot->reported = true;
+	slot->n_users++;
+	s->computing = e;
+	return item;
+}
+
+struct odw_item *odw_schedule_take(struct odw_schedule *s)
+{
+	struct odw_item *item;
+	struct entry *e;
+
+	pthread_mutex_lock(&s->lock);
+	item = TAILQ_FIRST(&s->ended);
+	if (item != NULL) {
+		TAILQ_REMOVE(&s->ended, item, link);
+		s->n_items--;
+	} else {
+		TAILQ_FOREACH(e, &s->runs, order) {
+			if (is_in_state(s, e->m, e->expert, ODW_RESIDENT)) {
+				item = begin_item(s, e, &s->slot[expert_of(s, e)->slot - 1]);
+				break;
+			}
+		}
+	}
+	pthread_mutex_unlock(&s->lock);
+	return item;
+}
+
+/* The expert is dropped, or kept for further RUNs of the same (step, m). */
+static void end_entry(struct odw_schedule *s, struct entry *e, bool last)
+{
+	if (!TAILQ_EMPTY(&e->items))
+		return;
+	if (last || odw_step_marks_closed(s->marks, e->step, e->m)) {
+		drop_entry(s, e);
+		return;
+	}
+	take_out(s, e);
+	e->claim = CLAIM_KEPT;
+	put_in_order(s, e);
+}
+
+void odw_schedule_done(struct odw_schedule *s, struct odw_item *item)
+{
+	pthread_mutex_lock(&s->lock);
+	s->n_items--;
+	user_leaves(s, &s->slot[item->slot]);
+	if (s->computing != NULL)
+		end_entry(s, s->computing, item->last);
+	s->computing = NULL;
+	assign_slots(s);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void odw_schedule_tick(struct odw_schedule *s)
+{
+	pthread_mutex_lock(&s->lock);
+	s->figures.progress++;
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- Loads ---- */
+
+/* All of the expert is here already, and a part of it can be finished at once. */
+static bool needs_no_read(const struct odw_schedule *s, const struct slot *slot)
+{
+	return slot->read == 0 && slot->next_part < s->opts.n_parts && s->stages.n_free > 0;
+}
+
+static bool has_job(const struct odw_schedule *s, const struct slot *slot, enum odw_load_kind kind)
+{
+	if (slot->state != ODW_LOADING)
+		return false;
+	if (kind == ODW_LOAD_READ)
+		return slot->read != 0 && slot->next_part < s->opts.n_parts && s->stages.n_free > 0;
+	return needs_no_read(s, slot) || odw_stages_read(&s->stages, number_of(s, slot)) >= 0;
+}
+
+/* That has a job of this kind; NULL: none has. */
+static struct slot *most_urgent_load(struct odw_schedule *s, enum odw_load_kind kind)
+{
+	const struct entry *best_first = NULL, *first;
+	enum claim best_claim = CLAIM_WANT;
+	struct slot *best = NULL, *slot;
+
+	TAILQ_FOREACH(slot, &s->busy, link) {
+		enum claim claim;
+
+		if (!has_job(s, slot, kind))
+			continue;
+		claim = claim_on(s, slot, &first);
+		if (best == NULL || claim > best_claim || (claim == best_claim && compare_entries(first, best_first) < 0)) {
+			best = slot;
+			best_claim = claim;
+			best_first = first;
+		}
+	}
+	return best;
+}
+
+static struct slot *wait_for_load(struct odw_schedule *s, enum odw_load_kind kind, bool wait)
+{
+	struct slot *slot;
+
+	while ((slot = s->stop ? NULL : most_urgent_load(s, kind)) == NULL && wait && !s->stop)
+		pthread_cond_wait(kind == ODW_LOAD_READ ? &s->to_read : &s->to_finish, &s->lock);
+	return slot;
+}
+
+/* A stage for the load's next part. */
+static unsigned begin_part(struct odw_schedule *s, struct slot *slot)
+{
+	if (slot->next_part == 0)
+		slot->begin_ns = s->opts.now_ns();
+	return odw_stages_take(&s->stages, number_of(s, slot), slot->next_part++);
+}
+
+static void begin_job(struct odw_schedule *s, struct slot *slot, enum odw_load_kind kind, unsigned stage,
+		      struct odw_load_job *job)
+{
+	*job = (struct odw_load_job){ .kind = kind, .m = slot->m, .expert = slot->expert, .part = s->stages.at[stage].part,
+				      .slot = number_of(s, slot), .begin_ns = s->opts.now_ns(), .stage = stage, .mem = slot->mem,
+				      .read = slot->read };
+	slot->n_users++;
+}
+
+bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bool wait)
+{
+	struct slot *slot;
+
+	pthread_mutex_lock(&s->lock);
+	slot = wait_for_load(s, ODW_LOAD_READ, wait);
+	if (slot != NULL)
+		begin_job(s, slot, ODW_LOAD_READ, begin_part(s, slot), job);
+	pthread_mutex_unlock(&s->lock);
+	return slot != NULL;
+}
+
+bool odw_schedule_next_finish(struct odw_schedule *s, struct odw_load_job *job, bool wait)
+{
+	struct slot *slot;
+	unsigned stage;
+
+	pthread_mutex_lock(&s->lock);
+	slot = wait_for_load(s, ODW_LOAD_FINISH, wait);
+	if (slot != NULL) {
+		stage = slot->read == 0 ? begin_part(s, slot) : (unsigned)odw_stages_read(&s->stages, number_of(s, slot));
+		s->stages.at[stage].state = ODW_STAGE_FINISHING;
+		begin_job(s, slot, ODW_LOAD_FINISH, stage, job);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return slot != NULL;
+}
+
+/* Nobody can have this expert: its RUNs are answered, its WANTs dropped. */
+static void load_failed(struct odw_schedule *s, struct slot *slot, int code, const char *reason)
+{
+	struct expert *x = expert_in(s, slot);
+	struct entry *e;
+
+	slot->next_part = 0; /* it does not count as cancelled */
+	while ((e = TAILQ_FIRST(&x->entries)) != NULL) {
+		end_items(s, e, code, reason);
+		drop_entry(s, e);
+	}
+}
+
+static void part_is_finished(struct odw_schedule *s, struct slot *slot)
+{
+	if (++slot->n_finished < s->opts.n_parts)
+		return;
+	slot->state = ODW_RESIDENT;
+	slot->valid = ~0u;
+	slot->load_ns = s->opts.now_ns() - slot->begin_ns;
+	if (slot->read != 0) {
+		s->figures.loads++;
+		s->figures.load_ns += slot->load_ns;
+	}
+	update_slot(s, slot);
+}
+
+/* What was read waits for an inflater, unless nobody wants it any more. */
+static void leave_stage(struct odw_schedule *s, const struct odw_load_job *job, bool goes_on)
+{
+	if (job->kind == ODW_LOAD_READ && goes_on) {
+		s->stages.at[job->stage].state = ODW_STAGE_READ;
+		pthread_cond_signal(&s->to_finish);
+	} else {
+		odw_stages_leave(&s->stages, job->stage);
+		pthread_cond_signal(&s->to_read);
+		pthread_cond_signal(&s->to_finish); /* what needs no reading needs a stage, too */
+	}
+}
+
+static void count_job(struct odw_schedule *s, const struct odw_load_job *job)
+{
+	const uint64_t ns = s->opts.now_ns() - job->begin_ns;
+
+	s->figures.progress++;
+	if (job->kind == ODW_LOAD_READ) {
+		s->figures.reads++;
+		s->figures.read_ns += ns;
+	} else {
+		s->figures.finishes++;
+		s->figures.finish_ns += ns;
+	}
+}
+
+bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job, uint64_t read_bytes, int code,
+			  const struct od_err *err)
+{
+	struct slot *slot = &s->slot[job->slot];
+	const struct entry *first;
+	bool wake;
+
+	pthread_mutex_lock(&s->lock);
+	s->figures.loaded_bytes += read_bytes;
+	count_job(s, job);
+	leave_stage(s, job, slot->state == ODW_LOADING && code == OD_OK);
+	if (slot->state == ODW_LOADING) {
+		slot->loaded_bytes += read_bytes;
+		if (code != OD_OK)
+			load_failed(s, slot, code, err->msg);
+		else if (job->kind == ODW_LOAD_FINISH)
+			part_is_finished(s, slot);
+	}
+	wake = !TAILQ_EMPTY(&s->ended) || (slot->state == ODW_RESIDENT && claim_on(s, slot, &first) == CLAIM_RUN);
+	user_leaves(s, slot);
+	assign_slots(s);
+	pthread_mutex_unlock(&s->lock);
+	return wake;
+}
+
+bool odw_schedule_wait_cancelled(struct odw_schedule *s, uint32_t m, uint32_t expert, uint64_t until_ns)
+{
+	const struct timespec until = { .tv_sec = (time_t)(until_ns / OD_NS_PER_S), .tv_nsec = (long)(until_ns % OD_NS_PER_S) };
+	bool loading;
+	int rc = 0;
+
+	pthread_mutex_lock(&s->lock);
+	while ((loading = !s->stop && is_in_state(s, m, expert, ODW_LOADING)) && rc == 0)
+		rc = pthread_cond_timedwait(&s->cancelled, &s->lock, &until);
+	pthread_mutex_unlock(&s->lock);
+	return !loading;
+}
+
+void odw_schedule_stop(struct odw_schedule *s)
+{
+	pthread_mutex_lock(&s->lock);
+	s->stop = true;
+	pthread_cond_broadcast(&s->cancelled);
+	pthread_cond_broadcast(&s->to_read);
+	pthread_cond_broadcast(&s->to_finish);
+	pthread_cond_broadcast(&s->to_plan);
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- The cache and its planner ---- */
+
+void odw_schedule_place(struct odw_schedule *s, const struct od_share *share)
+{
+	pthread_mutex_lock(&s->lock);
+	if (odw_cache_place(s->opts.cache, share)) {
+		for (unsigned i = 0; i < s->n_table; i++) {
+			if (s->slot[i].pinned)
+				update_slot(s, &s->slot[i]);
+		}
+		assign_slots(s);
+		pthread_cond_signal(&s->to_plan);
+	}
+	pthread_mutex_unlock(&s->lock);
+}
+
+bool odw_schedule_next_plan(struct odw_schedule *s, struct odw_cache_uses *u)
+{
+	bool go_on;
+
+	pthread_mutex_lock(&s->lock);
+	while (!s->stop && !odw_cache_plan_is_due(s->opts.cache))
+		pthread_cond_wait(&s->to_plan, &s->lock);
+	go_on = !s->stop;
+	if (go_on)
+		odw_cache_uses(s->opts.cache, u);
+	pthread_mutex_unlock(&s->lock);
+	return go_on;
+}
+
+bool odw_schedule_wait_free(struct odw_schedule *s, uint64_t *seen)
+{
+	bool go_on;
+
+	pthread_mutex_lock(&s->lock);
+	while (!s->stop && s->n_freed == *seen)
+		pthread_cond_wait(&s->to_plan, &s->lock);
+	*seen = s->n_freed;
+	go_on = !s->stop;
+	pthread_mutex_unlock(&s->lock);
+	return go_on;
+}
+
+bool odw_schedule_begin_cache(struct odw_schedule *s, uint64_t place, struct od_cache *policy)
+{
+	bool good;
+
+	pthread_mutex_lock(&s->lock);
+	good = odw_cache_begin(s->opts.cache, place, policy);
+	pthread_mutex_unlock(&s->lock);
+	return good;
+}
+
+void odw_schedule_set_plan(struct odw_schedule *s, uint64_t place, const struct od_cache_plan *plan)
+{
+	pthread_mutex_lock(&s->lock);
+	apply_changes(s, odw_cache_set_plan(s->opts.cache, place, plan));
+	assign_slots(s);
+	pthread_mutex_unlock(&s->lock);
+}
+
+bool odw_schedule_cached(struct odw_schedule *s, uint64_t *seen, uint8_t *states)
+{
+	uint64_t changes;
+	bool changed;
+
+	pthread_mutex_lock(&s->lock);
+	changes = odw_cache_changes(s->opts.cache);
+	changed = changes != *seen;
+	for (uint32_t m = 0; changed && m < s->opts.n_layers; m++) {
+		for (uint32_t expert = 0; expert < s->opts.n_experts; expert++)
+			states[(size_t)m * s->opts.n_experts + expert] = (uint8_t)odw_cache_look(s->opts.cache, m, expert);
+	}
+	pthread_mutex_unlock(&s->lock);
+	*seen = changes;
+	return changed;
+}
+
+/* ---- Looking ---- */
+
+void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f)
+{
+	const struct slot *slot;
+
+	pthread_mutex_lock(&s->lock);
+	*f = s->figures;
+	f->busy = !TAILQ_EMPTY(&s->runs) || !TAILQ_EMPTY(&s->ended);
+	TAILQ_FOREACH(slot, &s->busy, link)
+		f->busy = f->busy || slot->state == ODW_LOADING;
+	pthread_mutex_unlock(&s->lock);
+}
+
+bool odw_schedule_costs(struct odw_schedule *s, struct odw_expert_costs *c)
+{
+	bool known;
+
+	pthread_mutex_lock(&s->lock);
+	known = learnt_costs(s, c);
+	pthread_mutex_unlock(&s->lock);
+	return known;
+}
+
+struct odw_slot_view odw_schedule_look(struct odw_schedule *s, unsigned slot)
+{
+	const struct slot *at = &s->slot[slot];
+	const struct entry *e;
+	struct odw_slot_view v;
+
+	pthread_mutex_lock(&s->lock);
+	v = (struct odw_slot_view){ .state = at->state, .pinned = at->pinned, .n_users = at->n_users, .mem = at->mem };
+	if (v.state == ODW_LOADING || v.state == ODW_RESIDENT) {
+		v.m = at->m;
+		v.expert = at->expert;
+		TAILQ_FOREACH(e, &expert_in(s, at)->entries, same)
+			v.entries++;
+	}
+	pthread_mutex_unlock(&s->lock);
+	return v;
+}
+
+size_t odw_schedule_entries(struct odw_schedule *s)
+{
+	size_t n;
+
+	pthread_mutex_lock(&s->lock);
+	n = s->n_entries;
+	pthread_mutex_unlock(&s->lock);
+	return n;
+}
+
+/* ---- Life ---- */
+
+static int make_tables(struct odw_schedule *s, struct od_err *err)
+{
+	const struct odw_schedule_opts *o = &s->opts;
+
+	s->n_table = o->n_slots + o->max_pinned;
+	s->slot = calloc(s->n_table, sizeof(*s->slot));
+	s->visit = calloc(o->n_experts, sizeof(*s->visit));
+	s->marks = odw_step_marks_new(o->n_layers);
+	s->expert = od_alloc_array((size_t)o->n_layers * o->n_experts, sizeof(*s->expert));
+	s->pool = od_alloc_array(ODW_MAX_ENTRIES, sizeof(*s->pool));
+	if (s->slot == NULL || s->visit == NULL || s->marks == NULL || s->expert == NULL || s->pool == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "schedule of %u layers of %u experts", o->n_layers, o->n_experts);
+	for (unsigned i = 0; i < s->n_table; i++)
+		TAILQ_INSERT_TAIL(&s->free_slots, &s->slot[i], link);
+	return OD_OK;
+}
+
+static void init_lock(struct odw_schedule *s)
+{
+	pthread_condattr_t monotonic; /* the clock that od_now_ns reads */
+
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_cond_init(&s->to_read, NULL);
+	pthread_cond_init(&s->to_finish, NULL);
+	pthread_cond_init(&s->to_plan, NULL);
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&s->cancelled, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+}
+
+int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *opts, struct od_err *err)
+{
+	struct odw_schedule *s;
+	int rc;
+
+	*out = NULL;
+	if (opts->n_slots == 0 || opts->n_slots > ODW_MAX_SLOTS || opts->n_layers == 0 || opts->n_experts == 0 ||
+	    opts->n_parts == 0 || opts->n_stages == 0 || opts->n_stages > ODW_MAX_STAGES)
+		return od_fail(err, OD_ERR_ARG, "schedule: %u slots for %u layers of %u experts in %u parts, %u at a time",
+			       opts->n_slots, opts->n_layers, opts->n_experts, opts->n_parts, opts->n_stages);
+	s = calloc(1, sizeof(*s));
+	if (s == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "schedule");
+	s->opts = *opts;
+	if (s->opts.now_ns == NULL)
+		s->opts.now_ns = od_now_ns;
+	init_lock(s);
+	odw_stages_init(&s->stages, opts->n_stages);
+	TAILQ_INIT(&s->unused);
+	TAILQ_INIT(&s->runs);
+	TAILQ_INIT(&s->wants);
+	TAILQ_INIT(&s->ended);
+	TAILQ_INIT(&s->free_slots);
+	TAILQ_INIT(&s->busy);
+	rc = make_tables(s, err);
+	if (rc != OD_OK) {
+		odw_schedule_free(s);
+		return rc;
+	}
+	*out = s;
+	return OD_OK;
+}
+
+void odw_schedule_free(struct odw_schedule *s)
+{
+	if (s == NULL)
+		return;
+	free(s->slot);
+	free(s->visit);
+	odw_step_marks_free(s->marks);
+	od_free(s->expert);
+	od_free(s->pool);
+	pthread_cond_destroy(&s->to_read);
+	pthread_cond_destroy(&s->to_finish);
+	pthread_cond_destroy(&s->to_plan);
+	pthread_cond_destroy(&s->cancelled);
+	pthread_mutex_destroy(&s->lock);
+	free(s);
+}
