@@ -7,7 +7,7 @@
 #include "common/base/args.h"
 #include "main-node/engine/engine.h"
 
-#define ODM_ENGINE_ARGS_MAX 40
+#define ODM_ENGINE_ARGS_MAX 32
 
 struct odm_engine_args {
 	struct odm_engine_opts opts;

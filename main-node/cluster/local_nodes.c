@@ -1,7 +1,5 @@
 #include "main-node/cluster/local_nodes.h"
 
-#include "common/base/log.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -41,19 +39,27 @@ void odm_local_trace_path(const char *trace, size_t index, char *buf, size_t siz
 	snprintf(buf, size, "%s.%zu", trace, index);
 }
 
+/* An option by which main starts and reaches its children. */
+static bool is_mains(const char *word)
+{
+	static const char *const mains[] = { "pack", "listen", "port", "data-port", "insecure", "ready-fd", "die-with-parent",
+					     "trace" };
+
+	if (strncmp(word, "--", 2) != 0)
+		return false;
+	for (size_t i = 0; i < sizeof(mains) / sizeof(mains[0]); i++) {
+		if (strcspn(word + 2, "=") == strlen(mains[i]) && strncmp(word + 2, mains[i], strlen(mains[i])) == 0)
+			return true;
+	}
+	return false;
+}
+
 int odm_local_check_args(const char *option, const struct od_arg_list *args, struct od_err *err)
 {
-	static const char *const ours[] = { "pack", "listen", "port", "data-port", "insecure", "ready-fd", "die-with-parent",
-					    "trace" };
-
 	for (size_t i = 0; i < args->n; i++) {
-		const char *word = args->value[i], *name = word + 2;
-
-		for (size_t k = 0; strncmp(word, "--", 2) == 0 && k < sizeof(ours) / sizeof(ours[0]); k++) {
-			if (strcspn(name, "=") == strlen(ours[k]) && strncmp(name, ours[k], strlen(ours[k])) == 0)
-				return od_fail(err, OD_ERR_ARG, "--%s %s: od-main sets this itself for its children; "
-					       "leave it out", option, word);
-		}
+		if (is_mains(args->value[i]))
+			return od_fail(err, OD_ERR_ARG, "--%s %s: od-main sets this itself for its children; leave it out",
+				       option, args->value[i]);
 	}
 	return OD_OK;
 }
