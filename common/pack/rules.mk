@@ -1,4 +1,4 @@
-LIBOD_SRCS += $(addprefix common/pack/,codec.c dense_load.c expert_form.c expert_load.c expert_write.c fingerprint.c \
+LIBOD_SRCS += $(addprefix common/pack/,checksum.c codec.c dense_load.c expert_form.c expert_load.c expert_write.c fingerprint.c \
 	manifest.c mat_type.c pack.c pack_info.c pack_layout.c pack_verify.c pack_write.c partial.c quant_rows.c safetensors.c shadow_add.c \
 	shadow_file.c shadow_layout.c shadow_load.c shadow_write.c share.c share_write.c source.c spool.c spool_state.c sums.c team.c)
 
