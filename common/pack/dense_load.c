@@ -84,10 +84,8 @@ uint64_t od_dense_token_bytes(const struct od_pack *p)
 
 static int check_sum(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t found, struct od_err *err)
 {
-	if (found == t->xxh3)
-		return OD_OK;
-	return od_fail(err, OD_ERR_CORRUPT, "%s: tensor %s of layer %u at offset %" PRIu64 ": checksum: expected %016" PRIx64
-		       ", found %016" PRIx64, p->dense.path, od_role_name(t->role), t->layer, t->offset, t->xxh3, found);
+	return od_check_xxh3(found, t->xxh3, err, "%s: tensor %s of layer %u at offset %" PRIu64 ": checksum", p->dense.path,
+			     od_role_name(t->role), t->layer, t->offset);
 }
 
 static int read_vector(const struct od_pack *p, const struct od_dense_tensor *t, void *dst, struct od_err *err)

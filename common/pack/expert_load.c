@@ -96,12 +96,9 @@ static int bad_chunk(const struct od_pack *p, const struct place *at, const stru
 static int check_sum(const struct od_pack *p, const struct place *at, const struct od_chunk *c, const uint8_t *buf,
 		     struct od_err *err)
 {
-	uint64_t found = XXH3_64bits(buf, c->stored_bytes);
+	int rc = od_check_xxh3(XXH3_64bits(buf, c->stored_bytes), c->xxh3, err, "checksum");
 
-	if (found == c->xxh3)
-		return OD_OK;
-	(void)od_fail(err, OD_ERR_CORRUPT, "checksum: expected %016" PRIx64 ", found %016" PRIx64, c->xxh3, found);
-	return bad_chunk(p, at, c, err);
+	return rc == OD_OK ? OD_OK : bad_chunk(p, at, c, err);
 }
 
 /* Where a shard's weights go: the matrix in memory (mat_type.h) whose rows they are from the given one on; NULL: nowhere,

@@ -60,14 +60,13 @@ static int read_expert_header(struct od_pack *p, size_t i, uint8_t *buf, struct 
 		return od_fail(err, OD_ERR_RANGE, "%s: expert (%u, %u): expected at least %zu bytes, found %" PRIu64,
 			       p->experts.path, m, expert, len, place->bytes);
 	rc = od_file_pread(p->experts.fd, buf, len, place->offset, p->experts.path, err);
-	if (rc != OD_OK)
-		return rc;
-	if (XXH3_64bits(buf, len) != place->header_xxh3)
-		return od_fail(err, OD_ERR_CORRUPT, "%s: expert (%u, %u): header at offset %" PRIu64 ": checksum: expected %"
-			       "016" PRIx64 " (model.json), found %016" PRIx64, p->experts.path, m, expert,
-			       place->offset, place->header_xxh3, (uint64_t)XXH3_64bits(buf, len));
-	rc = od_expert_header_parse(e, &p->config, m, expert, buf, place->offset, p->manifest.experts_bytes,
-				    p->experts.path, err);
+	if (rc == OD_OK)
+		rc = od_check_xxh3(XXH3_64bits(buf, len), place->header_xxh3, err,
+				   "%s: expert (%u, %u): header at offset %" PRIu64 ": checksum (in model.json)",
+				   p->experts.path, m, expert, place->offset);
+	if (rc == OD_OK)
+		rc = od_expert_header_parse(e, &p->config, m, expert, buf, place->offset, p->manifest.experts_bytes,
+					    p->experts.path, err);
 	if (rc == OD_OK && e->x.bytes != place->bytes)
 		rc = od_fail(err, OD_ERR_MISMATCH, "%s: expert (%u, %u): %" PRIu64 " bytes by its header, %" PRIu64
 			     " by model.json", p->experts.path, m, expert, e->x.bytes, place->bytes);

@@ -293,11 +293,10 @@ int od_expert_header_parse(struct od_expert_entry *out, const struct od_config *
 	if (memcmp(d.magic, OD_EXPERT_MAGIC, sizeof(d.magic)) != 0)
 		return od_fail(err, OD_ERR_FORMAT, "%s: expert (%u, %u): no expert header at offset %" PRIu64, where, m,
 			       expert, offset);
-	if (d.xxh3 != header_xxh3(buf, len))
-		return od_fail(err, OD_ERR_CORRUPT, "%s: expert (%u, %u): header at offset %" PRIu64 ": checksum: "
-			       "expected %016" PRIx64 ", found %016" PRIx64, where, m, expert, offset, d.xxh3,
-			       header_xxh3(buf, len));
-	rc = check_fixed(&d, cfg, m, expert, offset <= file_bytes ? file_bytes - offset : 0, where, err);
+	rc = od_check_xxh3(header_xxh3(buf, len), d.xxh3, err, "%s: expert (%u, %u): header at offset %" PRIu64 ": checksum",
+			   where, m, expert, offset);
+	if (rc == OD_OK)
+		rc = check_fixed(&d, cfg, m, expert, offset <= file_bytes ? file_bytes - offset : 0, where, err);
 	if (rc != OD_OK)
 		return rc;
 	end = sizeof(d) + d.n_shards * sizeof(struct od_disk_shard);

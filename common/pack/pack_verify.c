@@ -101,10 +101,11 @@ static int open_source(struct verifier *v, struct od_err *err)
 static int check_sums(const struct verifier *v, const struct od_dense_tensor *t, uint64_t xxh3,
 		      const uint8_t sha256[OD_SHA256_BYTES], struct od_err *err)
 {
-	if (xxh3 != t->xxh3)
-		return od_fail(err, OD_ERR_CORRUPT, "%s: tensor %s of layer %u at offset %" PRIu64 ": checksum: expected "
-			       "%016" PRIx64 ", found %016" PRIx64, v->pack->dense.path, od_role_name(t->role),
-			       t->layer, t->offset, t->xxh3, xxh3);
+	int rc = od_check_xxh3(xxh3, t->xxh3, err, "%s: tensor %s of layer %u at offset %" PRIu64 ": checksum",
+			       v->pack->dense.path, od_role_name(t->role), t->layer, t->offset);
+
+	if (rc != OD_OK)
+		return rc;
 	if (memcmp(sha256, t->sha256, OD_SHA256_BYTES) != 0)
 		return od_fail(err, OD_ERR_CORRUPT, "%s: tensor %s of layer %u: SHA-256 differs from model.json's",
 			       v->pack->dense.path, od_role_name(t->role), t->layer);

@@ -255,7 +255,7 @@ int od_shadow_header_parse(struct od_shadow_table *t, const char *fingerprint, c
 			   struct od_err *err)
 {
 	struct od_disk_shadow d;
-	int rc;
+	int rc = OD_OK;
 
 	memcpy(&d, buf, sizeof(d));
 	if (memcmp(d.magic, OD_SHADOW_MAGIC, sizeof(d.magic)) != 0)
@@ -264,10 +264,10 @@ int od_shadow_header_parse(struct od_shadow_table *t, const char *fingerprint, c
 		return od_fail(err, OD_ERR_MISMATCH, "%s: schema version: expected %d, found %u: made by another version of "
 			       "od-pack", path, OD_SHADOW_SCHEMA, d.schema);
 	/* Another model's header has another length: then its fingerprint, not its checksum, is what there is to say. */
-	if (d.header_bytes == t->header_bytes && d.xxh3 != header_xxh3(buf, t->header_bytes))
-		return od_fail(err, OD_ERR_CORRUPT, "%s: header: checksum: expected %016" PRIx64 ", found %016" PRIx64, path,
-			       d.xxh3, header_xxh3(buf, t->header_bytes));
-	rc = check_identity(&d, t, fingerprint, path, err);
+	if (d.header_bytes == t->header_bytes)
+		rc = od_check_xxh3(header_xxh3(buf, t->header_bytes), d.xxh3, err, "%s: header: checksum", path);
+	if (rc == OD_OK)
+		rc = check_identity(&d, t, fingerprint, path, err);
 	if (rc == OD_OK)
 		rc = check_fixed(&d, t, path, err);
 	for (size_t i = 0; rc == OD_OK && i < t->n; i++) {

@@ -131,17 +131,13 @@ static int read_record(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 	const struct od_disk_shadow_tensor *t = &part->file.table.tensor[part->begin + item];
 	char *at = part->bytes + (t->offset - part->base);
 	int rc = od_file_pread(f->fd, at, t->bytes, t->offset, f->path, err);
-	uint64_t found;
 
 	(void)thread;
 	*bytes = t->bytes;
 	if (rc != OD_OK)
 		return rc;
-	found = XXH3_64bits(at, t->bytes);
-	if (found != t->xxh3)
-		return od_fail(err, OD_ERR_CORRUPT, "%s: tensor %zu at offset %" PRIu64 ": checksum: expected %016" PRIx64
-			       ", found %016" PRIx64, f->path, part->begin + item, t->offset, t->xxh3, found);
-	return OD_OK;
+	return od_check_xxh3(XXH3_64bits(at, t->bytes), t->xxh3, err, "%s: tensor %zu at offset %" PRIu64 ": checksum", f->path,
+			     part->begin + item, t->offset);
 }
 
 static int part_read(struct part *part, const struct od_pack *p, struct od_team_job *team, struct od_err *err)

@@ -159,11 +159,9 @@ static int emit_tail(struct record *r, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	found = XXH3_64bits_digest(r->sum);
-	if (!job->check)
-		r->t->xxh3 = found;
-	else if (r->t->xxh3 != found)
-		return od_fail(err, OD_ERR_CORRUPT, "%s: tensor %s: checksum in the header: expected %016" PRIx64 ", found %"
-			       "016" PRIx64, job->path, r->name, found, r->t->xxh3);
+	if (job->check)
+		return od_check_xxh3(r->t->xxh3, found, err, "%s: tensor %s: checksum in the header", job->path, r->name);
+	r->t->xxh3 = found;
 	return OD_OK;
 }
 
