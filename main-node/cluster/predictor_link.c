@@ -77,19 +77,18 @@ void odm_predictor_link_step(struct odm_predictor_link *l, const struct odm_step
 	od_trace_end("predict", span, (int64_t)step->step, -1, -1);
 }
 
-/* Beside a shadow that has spoken of the next layer there is nothing to say. */
-static bool is_needed(const struct odm_predictor_link *l, const struct odm_step *step, uint32_t m)
+/* Beside a shadow main's own predictor stands in while that is silent: dead, not there yet, or far behind. */
+static bool is_needed(const struct odm_predictor_link *l, const struct odm_step *step)
 {
-	return l->predictor != NULL &&
-	       !(odm_cluster_opts(l->cluster)->shadow &&
-		 odm_predictions_from_shadow(odm_cluster_predictions(l->cluster), step->step, m + 1, step->n_rows));
+	return l->predictor != NULL && (!odm_cluster_opts(l->cluster)->shadow ||
+					odm_predictions_shadow_silent(odm_cluster_predictions(l->cluster), step->step));
 }
 
 void odm_predictor_link_routed(struct odm_predictor_link *l, const struct odm_step *step, uint32_t m)
 {
 	uint64_t span = od_trace_begin();
 
-	if (!is_needed(l, step, m))
+	if (!is_needed(l, step))
 		return;
 	for (size_t i = 0; i < step->n_rows; i++) {
 		l->rows[i] = (struct od_routed_row){
