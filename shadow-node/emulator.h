@@ -37,7 +37,7 @@ struct ods_sink {
 
 struct ods_emulator_opts {
 	struct od_forward_opts forward; /* max_rows: ODS_MAX_STEP_ROWS at most */
-	const struct od_expert *experts; /* [n_layers][n_experts], borrowed */
+	const struct od_expert *experts; /* [n_moe][n_experts], borrowed */
 	uint32_t ctx_tokens;
 	size_t max_sequences; /* at most ODS_MAX_SEQUENCES */
 	bool early;	      /* departure */

@@ -56,7 +56,7 @@ static int plan_slots(struct odw_memory_plan *p, const struct odw_memory_opts *o
 static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o, uint64_t slots_bytes, struct od_err *err)
 {
 	const struct od_config *cfg = od_pack_config(o->pack);
-	const uint64_t all = (uint64_t)cfg->n_layers * cfg->n_experts, cache_bytes = o->cache_mib << 20;
+	const uint64_t all = (uint64_t)cfg->n_moe * cfg->n_experts, cache_bytes = o->cache_mib << 20;
 	const uint64_t least = slots_bytes + p->sizes.bytes[o->policy == OD_CACHE_RANK ? OD_CACHE_E : OD_CACHE_F];
 	uint64_t fit;
 

@@ -75,7 +75,7 @@ struct worker {
 
 static struct odw_run_limits limits_of(const struct worker *w)
 {
-	return (struct odw_run_limits){ .n_layers = w->cfg->n_layers,
+	return (struct odw_run_limits){ .n_moe = w->cfg->n_moe,
 					.n_experts = w->cfg->n_experts,
 					.hidden = w->cfg->hidden,
 					.max_rows = w->session.max_rows,
@@ -240,7 +240,7 @@ static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 /* Which experts are here, if that has changed since it was sent. */
 static void send_holds(struct worker *w, Od__Pong *p, uint64_t changes)
 {
-	const size_t n = (size_t)w->cfg->n_layers * w->cfg->n_experts;
+	const size_t n = (size_t)w->cfg->n_moe * w->cfg->n_experts;
 
 	if (changes == w->holds_sent)
 		return;
@@ -257,7 +257,7 @@ static void send_holds(struct worker *w, Od__Pong *p, uint64_t changes)
 /* How each expert is kept, if that has changed since it was sent. */
 static void send_cached(struct worker *w, Od__Pong *p)
 {
-	const size_t n = (size_t)w->cfg->n_layers * w->cfg->n_experts;
+	const size_t n = (size_t)w->cfg->n_moe * w->cfg->n_experts;
 
 	if (!odw_schedule_cached(w->schedule, &w->cached_sent, w->cached))
 		return;
@@ -310,7 +310,7 @@ static int make_memory(struct worker *w, struct od_err *err)
 					      .n_readers = (unsigned)w->opt.read_threads,
 					      .n_inflaters = (unsigned)w->opt.load_threads,
 					      .pulls = w->puller != NULL };
-	const uint64_t all = (uint64_t)w->cfg->n_layers * w->cfg->n_experts;
+	const uint64_t all = (uint64_t)w->cfg->n_moe * w->cfg->n_experts;
 	struct odw_memory_plan *m = &w->memory;
 	const struct od_cache_plan none = { 0 };
 	size_t n[OD_N_EXPERT_BUFS];
@@ -336,7 +336,7 @@ static int make_memory(struct worker *w, struct od_err *err)
 		if (w->cached == NULL)
 			return od_fail(err, OD_ERR_NOMEM, "cache");
 	}
-	return odw_cache_new(&w->cache, w->cfg->n_layers, w->cfg->n_experts, w->bufs, err);
+	return odw_cache_new(&w->cache, w->cfg->n_moe, w->cfg->n_experts, w->bufs, err);
 }
 
 static uint64_t load_time_ns(const struct worker *w)
@@ -382,7 +382,7 @@ static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts,
 static int open_memory(struct worker *w, struct od_err *err)
 {
 	const struct od_pack_expert *x = od_pack_expert(w->pack, 0, 0);
-	struct odw_schedule_opts opts = { .n_layers = w->cfg->n_layers,
+	struct odw_schedule_opts opts = { .n_moe = w->cfg->n_moe,
 					  .n_experts = w->cfg->n_experts,
 					  .n_parts = odw_parts(od_pack_expert(w->pack, 0, 0)->n_shards),
 					  .n_stages = odw_loader_stages((unsigned)w->opt.read_threads,
@@ -522,7 +522,7 @@ static int open_pack(struct worker *w, struct od_err *err)
 	w->cfg = od_pack_config(w->pack);
 	if (!od_pack_is_spool(w->pack))
 		return OD_OK;
-	w->holds = malloc(((size_t)w->cfg->n_layers * w->cfg->n_experts + 7) / 8);
+	w->holds = malloc(((size_t)w->cfg->n_moe * w->cfg->n_experts + 7) / 8);
 	return w->holds != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "spool");
 }
 
@@ -544,7 +544,7 @@ static int open_worker(struct worker *w, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	od_log(OD_LOG_INFO, "pack %s: %s, %u MoE layers of %u experts, %s each on disk", od_pack_dir(w->pack),
-	       w->cfg->family->name, w->cfg->n_layers, w->cfg->n_experts,
+	       w->cfg->family->name, w->cfg->n_moe, w->cfg->n_experts,
 	       od_format_bytes(od_pack_expert_stored_bytes(w->pack), bytes, sizeof(bytes)));
 	rc = open_memory(w, err);
 	if (rc == OD_OK)

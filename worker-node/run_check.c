@@ -24,8 +24,8 @@ static int check_expert(struct expert_set *seen, uint32_t expert, const struct o
 
 static int check_layer(uint32_t m, const struct odw_run_limits *limits, struct od_err *err)
 {
-	if (m >= limits->n_layers)
-		return od_fail(err, OD_ERR_RANGE, "MoE layer: expected less than %u, found %u", limits->n_layers, m);
+	if (m >= limits->n_moe)
+		return od_fail(err, OD_ERR_RANGE, "MoE layer: expected less than %u, found %u", limits->n_moe, m);
 	return OD_OK;
 }
 

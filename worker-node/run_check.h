@@ -9,7 +9,7 @@
 #include "common/net/wire.h"
 
 struct odw_run_limits {
-	uint32_t n_layers, n_experts; /* MoE layers, experts of each */
+	uint32_t n_moe, n_experts; /* MoE layers, experts of each */
 	uint32_t hidden;
 	uint32_t max_rows;	      /* of a RUN: what HELLO said */
 	enum od_profile profile;

@@ -65,7 +65,7 @@ struct odw_schedule {
 
 	uint64_t session; /* 0: none */
 	struct odw_step_marks *marks;
-	struct expert *expert; /* [n_layers][n_experts] */
+	struct expert *expert; /* [n_moe][n_experts] */
 	struct entry *pool;    /* [ODW_MAX_ENTRIES], touched as needed */
 	size_t n_pool, n_entries, n_items;
 	struct entry_list unused, runs, wants;
@@ -1020,7 +1020,7 @@ bool odw_schedule_cached(struct odw_schedule *s, uint64_t *seen, uint8_t *states
 	pthread_mutex_lock(&s->lock);
 	changes = odw_cache_changes(s->opts.cache);
 	changed = changes != *seen;
-	for (uint32_t m = 0; changed && m < s->opts.n_layers; m++) {
+	for (uint32_t m = 0; changed && m < s->opts.n_moe; m++) {
 		for (uint32_t expert = 0; expert < s->opts.n_experts; expert++)
 			states[(size_t)m * s->opts.n_experts + expert] = (uint8_t)odw_cache_look(s->opts.cache, m, expert);
 	}
@@ -1090,11 +1090,11 @@ static int make_tables(struct odw_schedule *s, struct od_err *err)
 	s->n_table = o->n_slots + o->max_pinned;
 	s->slot = calloc(s->n_table, sizeof(*s->slot));
 	s->visit = calloc(o->n_experts, sizeof(*s->visit));
-	s->marks = odw_step_marks_new(o->n_layers);
-	s->expert = od_alloc_array((size_t)o->n_layers * o->n_experts, sizeof(*s->expert));
+	s->marks = odw_step_marks_new(o->n_moe);
+	s->expert = od_alloc_array((size_t)o->n_moe * o->n_experts, sizeof(*s->expert));
 	s->pool = od_alloc_array(ODW_MAX_ENTRIES, sizeof(*s->pool));
 	if (s->slot == NULL || s->visit == NULL || s->marks == NULL || s->expert == NULL || s->pool == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "schedule of %u layers of %u experts", o->n_layers, o->n_experts);
+		return od_fail(err, OD_ERR_NOMEM, "schedule of %u layers of %u experts", o->n_moe, o->n_experts);
 	for (unsigned i = 0; i < s->n_table; i++)
 		TAILQ_INSERT_TAIL(&s->free_slots, &s->slot[i], link);
 	return OD_OK;
@@ -1120,10 +1120,10 @@ int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *
 	int rc;
 
 	*out = NULL;
-	if (opts->n_slots == 0 || opts->n_slots > ODW_MAX_SLOTS || opts->n_layers == 0 || opts->n_experts == 0 ||
+	if (opts->n_slots == 0 || opts->n_slots > ODW_MAX_SLOTS || opts->n_moe == 0 || opts->n_experts == 0 ||
 	    opts->n_parts == 0 || opts->n_stages == 0 || opts->n_stages > ODW_MAX_STAGES)
 		return od_fail(err, OD_ERR_ARG, "schedule: %u slots for %u layers of %u experts in %u parts, %u at a time",
-			       opts->n_slots, opts->n_layers, opts->n_experts, opts->n_parts, opts->n_stages);
+			       opts->n_slots, opts->n_moe, opts->n_experts, opts->n_parts, opts->n_stages);
 	s = calloc(1, sizeof(*s));
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "schedule");

@@ -53,7 +53,7 @@ struct odw_expert_costs {
 };
 
 struct odw_schedule_opts {
-	uint32_t n_layers, n_experts; /* of MoE layers, per layer */
+	uint32_t n_moe, n_experts; /* of MoE layers, per layer */
 	uint32_t n_parts;	      /* that any expert is read in */
 	unsigned n_slots;
 	struct odw_bufs *bufs;		/* n_slots of what a slot has, and what the cache may keep; NULL: slots have no memory */
@@ -163,7 +163,7 @@ OD_MUST_CHECK bool odw_schedule_wait_free(struct odw_schedule *s, uint64_t *seen
 /* As odw_cache_begin and odw_cache_set_plan: the cache keeps by this policy, by this plan, from now on. */
 OD_MUST_CHECK bool odw_schedule_begin_cache(struct odw_schedule *s, uint64_t place, struct od_cache *policy);
 void odw_schedule_set_plan(struct odw_schedule *s, uint64_t place, const struct od_cache_plan *plan);
-/* What is kept of each expert, [n_layers][n_experts] of enum od_cache_state, if it has changed since *seen (which is set).
+/* What is kept of each expert, [n_moe][n_experts] of enum od_cache_state, if it has changed since *seen (which is set).
  * False: it has not. */
 bool odw_schedule_cached(struct odw_schedule *s, uint64_t *seen, uint8_t *states);
 

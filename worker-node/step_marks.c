@@ -11,20 +11,20 @@ struct mark {
 };
 
 struct odw_step_marks {
-	uint32_t n_layers;
+	uint32_t n_moe;
 	uint64_t clock;
 	struct mark mark[ODW_MAX_STEPS];
-	uint64_t *version; /* [ODW_MAX_STEPS][n_layers]: version + 1, 0: none came */
+	uint64_t *version; /* [ODW_MAX_STEPS][n_moe]: version + 1, 0: none came */
 };
 
-struct odw_step_marks *odw_step_marks_new(uint32_t n_layers)
+struct odw_step_marks *odw_step_marks_new(uint32_t n_moe)
 {
 	struct odw_step_marks *t = calloc(1, sizeof(*t));
 
 	if (t == NULL)
 		return NULL;
-	t->n_layers = n_layers;
-	t->version = od_alloc_array((size_t)n_layers * ODW_MAX_STEPS, sizeof(*t->version));
+	t->n_moe = n_moe;
+	t->version = od_alloc_array((size_t)n_moe * ODW_MAX_STEPS, sizeof(*t->version));
 	if (t->version == NULL) {
 		odw_step_marks_free(t);
 		return NULL;
@@ -66,7 +66,7 @@ static struct mark *touch(struct odw_step_marks *t, uint64_t step)
 				k = &t->mark[i];
 		}
 		*k = (struct mark){ .step = step };
-		memset(t->version + (size_t)(k - t->mark) * t->n_layers, 0, t->n_layers * sizeof(*t->version));
+		memset(t->version + (size_t)(k - t->mark) * t->n_moe, 0, t->n_moe * sizeof(*t->version));
 	}
 	k->used = ++t->clock;
 	return k;
@@ -90,7 +90,7 @@ bool odw_step_marks_closed(struct odw_step_marks *t, uint64_t step, uint32_t m)
 bool odw_step_marks_newer(struct odw_step_marks *t, uint64_t step, uint32_t m, uint32_t version)
 {
 	struct mark *k = touch(t, step);
-	uint64_t *newest = &t->version[(size_t)(k - t->mark) * t->n_layers + m];
+	uint64_t *newest = &t->version[(size_t)(k - t->mark) * t->n_moe + m];
 
 	if (m < k->below || version + 1ull <= *newest)
 		return false;

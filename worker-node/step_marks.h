@@ -14,7 +14,7 @@
 
 struct odw_step_marks;
 
-struct odw_step_marks *odw_step_marks_new(uint32_t n_layers); /* NULL: out of memory */
+struct odw_step_marks *odw_step_marks_new(uint32_t n_moe); /* NULL: out of memory */
 void odw_step_marks_free(struct odw_step_marks *t);	      /* NULL ok */
 void odw_step_marks_clear(struct odw_step_marks *t);
 

@@ -159,7 +159,7 @@ static void refuse_run(struct odw_engine *e, const struct run *run, const struct
 static int accept_run(struct odw_engine *e, struct run *run, struct od_err *err)
 {
 	const Od__Run *asked = run->msg.header->run;
-	const struct odw_run_limits limits = { .n_layers = e->cfg->n_layers,
+	const struct odw_run_limits limits = { .n_moe = e->cfg->n_moe,
 					       .n_experts = e->cfg->n_experts,
 					       .hidden = e->cfg->hidden,
 					       .max_rows = run->session.max_rows,

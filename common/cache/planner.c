@@ -66,8 +66,8 @@ static int open_planner(struct planner *p, const struct od_cache_plan_opts *o, s
 	int rc;
 
 	*p = (struct planner){ .opt = o };
-	if (o->n_layers == 0 || !(o->k >= 1 && o->k <= n) || o->cost.inflaters == 0 || o->cost.chunks == 0)
-		return od_fail(err, OD_ERR_RANGE, "cache plan: %u layers of %u experts, %g at once", o->n_layers, n, o->k);
+	if (o->n_moe == 0 || !(o->k >= 1 && o->k <= n) || o->cost.inflaters == 0 || o->cost.chunks == 0)
+		return od_fail(err, OD_ERR_RANGE, "cache plan: %u layers of %u experts, %g at once", o->n_moe, n, o->k);
 	p->hits = calloc((OD_CACHE_STATES + 1) * ((size_t)n + 1), sizeof(*p->hits));
 	if (p->hits == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cache plan");
@@ -128,7 +128,7 @@ static double value(struct planner *p, const struct od_cache_plan *plan)
 	uint32_t last[OD_CACHE_STATES] = { 0 };
 	double sum = 0, ns = 0;
 
-	for (uint32_t layer = 0; layer < p->opt->n_layers; layer++) {
+	for (uint32_t layer = 0; layer < p->opt->n_moe; layer++) {
 		uint32_t places[OD_CACHE_STATES];
 
 		for (unsigned pool = 0; pool < OD_CACHE_STATES; pool++)
@@ -138,7 +138,7 @@ static double value(struct planner *p, const struct od_cache_plan *plan)
 		memcpy(last, places, sizeof(places));
 		sum += ns;
 	}
-	return sum / p->opt->n_layers;
+	return sum / p->opt->n_moe;
 }
 
 static double cold_ns(struct planner *p)
@@ -162,7 +162,7 @@ static void search(struct planner *p, unsigned pools, uint64_t bytes, uint64_t p
 	const unsigned pool = (unsigned)__builtin_ctz(pools), rest = pools & (pools - 1);
 	const uint32_t most = room(o, pool, bytes, places), steps = o->steps > 0 ? o->steps : OD_CACHE_PLAN_STEPS;
 	/* As wide whatever the pools before took, so that neighbours are compared with each other. */
-	const uint32_t all = room(o, pool, o->budget_bytes, (uint64_t)o->n_layers * o->n_experts);
+	const uint32_t all = room(o, pool, o->budget_bytes, (uint64_t)o->n_moe * o->n_experts);
 	const uint32_t step = (all + steps - 1) / steps;
 
 	for (uint32_t n = rest == 0 ? most : 0;; n = n + step < most ? n + step : most) {
@@ -187,10 +187,10 @@ int od_cache_plan_make(struct od_cache_plan *out, const struct od_cache_plan_opt
 
 	*out = (struct od_cache_plan){ 0 };
 	if (rc == OD_OK) {
-		p.best = (struct od_cache_plan){ .n_layers = o->n_layers, .makespan_ns = cold_ns(&p), .cold_ns = cold_ns(&p) };
+		p.best = (struct od_cache_plan){ .n_moe = o->n_moe, .makespan_ns = cold_ns(&p), .cold_ns = cold_ns(&p) };
 		p.now = p.best;
 		if (o->sizes.pools != 0)
-			search(&p, o->sizes.pools, o->budget_bytes, (uint64_t)o->n_layers * o->n_experts);
+			search(&p, o->sizes.pools, o->budget_bytes, (uint64_t)o->n_moe * o->n_experts);
 		*out = p.best;
 	}
 	close_planner(&p);
@@ -202,7 +202,7 @@ int od_cache_plan_value(struct od_cache_plan *plan, const struct od_cache_plan_o
 	struct planner p;
 	int rc = open_planner(&p, o, err);
 
-	plan->n_layers = o->n_layers;
+	plan->n_moe = o->n_moe;
 	if (rc == OD_OK) {
 		plan->makespan_ns = value(&p, plan);
 		plan->cold_ns = cold_ns(&p);

@@ -20,7 +20,7 @@
 #define OD_CACHE_PLAN_STEPS 24
 
 struct od_cache_plan_opts {
-	uint32_t n_layers, n_experts; /* layers of this worker, experts of a layer */
+	uint32_t n_moe, n_experts; /* layers of this worker, experts of a layer */
 	const double *inclusion;      /* [n_experts]: how often the expert of each rank is used when the layer is */
 	/* Experts used at once, 1 to n_experts on average; inclusion is scaled to that sum. Between two whole numbers both are
 	 * planned for, in proportion. */
@@ -32,7 +32,7 @@ struct od_cache_plan_opts {
 };
 
 struct od_cache_plan {
-	uint32_t n_layers;
+	uint32_t n_moe;
 	uint32_t experts[OD_CACHE_STATES]; /* in each pool, of all layers */
 	double makespan_ns;		   /* expected, mean over layers */
 	double cold_ns;			   /* without a cache */
@@ -52,9 +52,9 @@ static inline uint32_t od_cache_plan_places(const struct od_cache_plan *p, uint3
 	uint32_t first = 0;
 
 	for (unsigned before = 0; before < pool; before++)
-		first = (first + p->experts[before]) % p->n_layers;
-	return p->experts[pool] / p->n_layers +
-	       ((layer + p->n_layers - first) % p->n_layers < p->experts[pool] % p->n_layers);
+		first = (first + p->experts[before]) % p->n_moe;
+	return p->experts[pool] / p->n_moe +
+	       ((layer + p->n_moe - first) % p->n_moe < p->experts[pool] % p->n_moe);
 }
 
 #endif

@@ -17,10 +17,10 @@ static struct od_cache *new_policy(const struct od_cache_opts *o)
 
 int odc_check(const struct od_cache_opts *o, struct od_err *err)
 {
-	if (o->n_layers == 0 || o->n_experts == 0 || (uint64_t)o->n_layers * o->n_experts >= UINT32_MAX)
-		return od_fail(err, OD_ERR_RANGE, "cache of %u layers of %u experts", o->n_layers, o->n_experts);
-	if (o->policy == OD_CACHE_RANK && o->plan.n_layers != o->n_layers)
-		return od_fail(err, OD_ERR_RANGE, "cache of %u layers, its plan has %u", o->n_layers, o->plan.n_layers);
+	if (o->n_moe == 0 || o->n_experts == 0 || (uint64_t)o->n_moe * o->n_experts >= UINT32_MAX)
+		return od_fail(err, OD_ERR_RANGE, "cache of %u layers of %u experts", o->n_moe, o->n_experts);
+	if (o->policy == OD_CACHE_RANK && o->plan.n_moe != o->n_moe)
+		return od_fail(err, OD_ERR_RANGE, "cache of %u layers, its plan has %u", o->n_moe, o->plan.n_moe);
 	if (o->policy != OD_CACHE_RANK && (o->expert_bytes == 0 || o->state >= OD_CACHE_STATES))
 		return od_fail(err, OD_ERR_RANGE, "cache %s: an expert of no bytes", od_cache_policy_names[o->policy]);
 	return OD_OK;
@@ -28,7 +28,7 @@ int odc_check(const struct od_cache_opts *o, struct od_err *err)
 
 int odc_open(struct od_cache **out, struct od_cache *c, const struct od_cache_opts *o, struct od_err *err)
 {
-	const size_t n = (size_t)o->n_layers * o->n_experts;
+	const size_t n = (size_t)o->n_moe * o->n_experts;
 
 	*out = NULL;
 	if (c != NULL) {
@@ -91,7 +91,7 @@ void od_cache_forget(struct od_cache *c, uint32_t layer, uint32_t expert)
 struct od_cache_changes od_cache_set_plan(struct od_cache *c, const struct od_cache_plan *plan)
 {
 	c->n_changes = 0;
-	if (c->set_plan != NULL && plan->n_layers == c->opt.n_layers) {
+	if (c->set_plan != NULL && plan->n_moe == c->opt.n_moe) {
 		c->set_plan(c, plan);
 		c->opt.plan = *plan;
 	}

@@ -26,8 +26,8 @@ extern const char *const od_cache_policy_names[]; /* "rank", "lru", "lfu", then 
 
 struct od_cache_opts {
 	enum od_cache_policy policy;
-	uint32_t n_layers, n_experts;
-	struct od_cache_plan plan; /* rank: its pools; n_layers as above */
+	uint32_t n_moe, n_experts;
+	struct od_cache_plan plan; /* rank: its pools; n_moe as above */
 	bool full_is_stored;	   /* rank: F is the stored bytes themselves (planes), so that it can become S or E */
 	uint64_t budget_bytes, expert_bytes; /* the others: expert_bytes in the state that they keep */
 	enum od_cache_state state;

@@ -7,8 +7,8 @@
 
 struct od_cache {
 	struct od_cache_opts opt;
-	uint8_t *state;			/* [n_layers][n_experts] enum od_cache_state */
-	struct od_cache_change *change; /* [n_layers * n_experts + 1] */
+	uint8_t *state;			/* [n_moe][n_experts] enum od_cache_state */
+	struct od_cache_change *change; /* [n_moe * n_experts + 1] */
 	size_t n_changes;
 
 	/* Leaves its verdict by cache_keep and cache_drop. */
@@ -34,7 +34,7 @@ static inline size_t cache_id(const struct od_cache *c, uint32_t layer, uint32_t
 /* How many experts the policies of one state can keep. */
 static inline uint32_t cache_places(const struct od_cache_opts *o)
 {
-	uint64_t all = (uint64_t)o->n_layers * o->n_experts, fit = o->budget_bytes / o->expert_bytes;
+	uint64_t all = (uint64_t)o->n_moe * o->n_experts, fit = o->budget_bytes / o->expert_bytes;
 
 	return (uint32_t)(fit < all ? fit : all);
 }

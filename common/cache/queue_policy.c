@@ -11,7 +11,7 @@ struct queue_cache {
 	struct od_cache base;
 	uint32_t places, n;
 	uint32_t *heap; /* [places] ids, the least key first */
-	uint32_t *at;	/* [n_layers * n_experts] where in heap, of those that are kept */
+	uint32_t *at;	/* [n_moe * n_experts] where in heap, of those that are kept */
 	struct key *key;
 	uint64_t *count; /* uses, kept or not */
 	uint64_t clock;
@@ -100,7 +100,7 @@ static void free_queue(struct od_cache *c)
 
 struct od_cache *odc_queue_new(const struct od_cache_opts *o)
 {
-	const size_t n = (size_t)o->n_layers * o->n_experts;
+	const size_t n = (size_t)o->n_moe * o->n_experts;
 	struct queue_cache *q = calloc(1, sizeof(*q));
 
 	if (q == NULL)

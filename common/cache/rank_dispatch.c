@@ -7,7 +7,7 @@
 struct rank_cache {
 	struct od_cache base;
 	struct od_rank_list ranks;
-	uint32_t *kept; /* [n_layers][OD_CACHE_STATES] experts in each pool */
+	uint32_t *kept; /* [n_moe][OD_CACHE_STATES] experts in each pool */
 };
 
 static uint32_t *kept(struct rank_cache *r, uint32_t layer, unsigned pool)
@@ -110,7 +110,7 @@ static void set_plan(struct od_cache *c, const struct od_cache_plan *plan)
 {
 	struct rank_cache *r = (struct rank_cache *)c;
 
-	for (uint32_t layer = 0; layer < c->opt.n_layers; layer++) {
+	for (uint32_t layer = 0; layer < c->opt.n_moe; layer++) {
 		for (unsigned pool = 0; pool < OD_CACHE_STATES; pool++) {
 			while (*kept(r, layer, pool) > od_cache_plan_places(plan, layer, pool)) {
 				uint32_t least = least_used(r, layer, pool);
@@ -137,8 +137,8 @@ struct od_cache *odc_rank_new(const struct od_cache_opts *o)
 	if (r == NULL)
 		return NULL;
 	r->base = (struct od_cache){ .use = use, .forget = forget, .set_plan = set_plan, .free = free_rank };
-	r->kept = calloc((size_t)o->n_layers * OD_CACHE_STATES, sizeof(*r->kept));
-	if (r->kept == NULL || od_rank_list_init(&r->ranks, o->n_layers, o->n_experts, NULL) != OD_OK) {
+	r->kept = calloc((size_t)o->n_moe * OD_CACHE_STATES, sizeof(*r->kept));
+	if (r->kept == NULL || od_rank_list_init(&r->ranks, o->n_moe, o->n_experts, NULL) != OD_OK) {
 		free_rank(&r->base);
 		free(r);
 		return NULL;

@@ -2,19 +2,19 @@
 
 #include <stdlib.h>
 
-int od_rank_list_init(struct od_rank_list *r, uint32_t n_layers, uint32_t n_experts, struct od_err *err)
+int od_rank_list_init(struct od_rank_list *r, uint32_t n_moe, uint32_t n_experts, struct od_err *err)
 {
-	const size_t n = (size_t)n_layers * n_experts;
+	const size_t n = (size_t)n_moe * n_experts;
 
-	*r = (struct od_rank_list){ .n_layers = n_layers, .n_experts = n_experts };
+	*r = (struct od_rank_list){ .n_moe = n_moe, .n_experts = n_experts };
 	if (n == 0 || n_experts > UINT16_MAX)
-		return od_fail(err, OD_ERR_RANGE, "ranks of %u layers of %u experts", n_layers, n_experts);
+		return od_fail(err, OD_ERR_RANGE, "ranks of %u layers of %u experts", n_moe, n_experts);
 	r->count = calloc(n, sizeof(*r->count));
 	r->order = calloc(n, sizeof(*r->order));
 	r->rank = calloc(n, sizeof(*r->rank));
 	if (r->count == NULL || r->order == NULL || r->rank == NULL) {
 		od_rank_list_fini(r);
-		return od_fail(err, OD_ERR_NOMEM, "ranks of %u layers of %u experts", n_layers, n_experts);
+		return od_fail(err, OD_ERR_NOMEM, "ranks of %u layers of %u experts", n_moe, n_experts);
 	}
 	for (size_t i = 0; i < n; i++)
 		r->order[i] = r->rank[i] = (uint16_t)(i % n_experts);
@@ -44,12 +44,12 @@ void od_rank_list_use(struct od_rank_list *r, uint32_t layer, uint32_t expert)
 	rank[expert] = at;
 }
 
-int od_rank_profile_init(struct od_rank_profile *p, uint32_t n_layers, uint32_t n_experts, struct od_err *err)
+int od_rank_profile_init(struct od_rank_profile *p, uint32_t n_moe, uint32_t n_experts, struct od_err *err)
 {
 	int rc;
 
 	*p = (struct od_rank_profile){ 0 };
-	rc = od_rank_list_init(&p->list, n_layers, n_experts, err);
+	rc = od_rank_list_init(&p->list, n_moe, n_experts, err);
 	if (rc != OD_OK)
 		return rc;
 	p->uses = calloc(n_experts, sizeof(*p->uses));

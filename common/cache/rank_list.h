@@ -14,13 +14,13 @@
 #include "common/base/status.h"
 
 struct od_rank_list {
-	uint32_t n_layers, n_experts;
-	uint64_t *count; /* [n_layers][n_experts] uses */
-	uint16_t *order; /* [n_layers][n_experts] experts, the most used first */
-	uint16_t *rank;	 /* [n_layers][n_experts] of each expert */
+	uint32_t n_moe, n_experts;
+	uint64_t *count; /* [n_moe][n_experts] uses */
+	uint16_t *order; /* [n_moe][n_experts] experts, the most used first */
+	uint16_t *rank;	 /* [n_moe][n_experts] of each expert */
 };
 
-OD_MUST_CHECK int od_rank_list_init(struct od_rank_list *r, uint32_t n_layers, uint32_t n_experts, struct od_err *err);
+OD_MUST_CHECK int od_rank_list_init(struct od_rank_list *r, uint32_t n_moe, uint32_t n_experts, struct od_err *err);
 void od_rank_list_fini(struct od_rank_list *r); /* one that is all zero, too */
 void od_rank_list_use(struct od_rank_list *r, uint32_t layer, uint32_t expert);
 
@@ -41,7 +41,7 @@ struct od_rank_profile {
 	uint64_t all;	 /* uses */
 };
 
-OD_MUST_CHECK int od_rank_profile_init(struct od_rank_profile *p, uint32_t n_layers, uint32_t n_experts,
+OD_MUST_CHECK int od_rank_profile_init(struct od_rank_profile *p, uint32_t n_moe, uint32_t n_experts,
 				       struct od_err *err);
 void od_rank_profile_fini(struct od_rank_profile *p);
 /* n experts, all different, are used together; none: nothing happens. */

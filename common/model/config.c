@@ -233,7 +233,7 @@ static int check_size(const struct od_config *cfg, const char *where, struct od_
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
 		fits = fits && od_mul(n_out, n_in, &size) && od_mul(size, cfg->n_experts, &size) &&
-		       od_mul(size, cfg->n_layers, &size) && od_add(n, size, &n);
+		       od_mul(size, cfg->n_moe, &size) && od_add(n, size, &n);
 	}
 	for (int role = 0; role < OD_N_ROLES; role++) {
 		od_role_shape(cfg, (enum od_role)role, &n_out, &n_in);

@@ -20,7 +20,9 @@ struct od_family;
 
 struct od_config {
 	const struct od_family *family;
-	uint32_t n_layers, hidden, n_heads, n_kv_heads, head_dim, vocab;
+	uint32_t n_layers;			 /* blocks */
+	uint32_t n_moe;				 /* of them those with routed experts, which m counts */
+	uint32_t hidden, n_heads, n_kv_heads, head_dim, vocab;
 	uint32_t n_experts, top_k, intermediate; /* of one routed expert */
 	uint32_t ctx_max;			 /* max_position_embeddings */
 	uint32_t sliding_window;		 /* positions a row sees, itself included; 0: all */

@@ -9,7 +9,7 @@
 struct resident {
 	struct od_expert_runner runner; /* first: od_expert_runner * is this struct's address */
 	struct od_forward_opts o;
-	const struct od_expert *experts; /* [n_layers][n_experts] */
+	const struct od_expert *experts; /* [n_moe][n_experts] */
 	uint32_t *end;			 /* [n_experts]: while sorting, the next free place; then the end of its run */
 	uint32_t *pair;			 /* [max_rows * top_k]: row * top_k + rank, by expert, then by row */
 	float *x, *y;			 /* [max_rows][hidden]: the rows of one expert, side by side */
@@ -62,9 +62,9 @@ static int run(struct od_expert_runner *runner, const struct od_moe_call *call, 
 	size_t begin = 0;
 	int rc;
 
-	if (call->n_rows > r->o.max_rows || call->m >= c->n_layers)
+	if (call->n_rows > r->o.max_rows || call->m >= c->n_moe)
 		return od_fail(err, OD_ERR_RANGE, "layer %u, %zu rows: expected below %u and at most %zu", call->m,
-			       call->n_rows, c->n_layers, r->o.max_rows);
+			       call->n_rows, c->n_moe, r->o.max_rows);
 	rc = sort_pairs(r, call, err);
 	if (rc != OD_OK)
 		return rc;

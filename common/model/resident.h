@@ -5,7 +5,7 @@
 
 #include "common/model/forward.h"
 
-/* experts: [n_layers][n_experts], borrowed. out is a runner to pass to od_forward_experts. */
+/* experts: [n_moe][n_experts], borrowed. out is a runner to pass to od_forward_experts. */
 OD_MUST_CHECK int od_resident_new(struct od_expert_runner **out, const struct od_forward_opts *opts,
 				  const struct od_expert *experts, struct od_err *err);
 void od_resident_free(struct od_expert_runner *r); /* NULL ok */

@@ -95,7 +95,7 @@ static bool suits_kernels(const struct od_config *cfg)
  * weights are faster. */
 static bool outgrows_cache(const struct od_pack *p)
 {
-	return (uint64_t)p->config.n_layers * p->config.top_k * p->raw_bytes > od_cache_bytes();
+	return (uint64_t)p->config.n_moe * p->config.top_k * p->raw_bytes > od_cache_bytes();
 }
 
 int od_pack_choose_form(const struct od_pack *p, const struct od_backend *be, int asked, enum od_form *form,

@@ -354,7 +354,7 @@ struct od_expert_store {
 	const struct od_pack *pack;
 	enum od_form form;
 	char *slots;
-	struct od_expert *expert; /* [n_layers][n_experts] */
+	struct od_expert *expert; /* [n_moe][n_experts] */
 	struct od_inflater **inflater; /* while loading */
 };
 

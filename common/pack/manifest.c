@@ -39,7 +39,7 @@ int od_manifest_init(struct od_manifest *m, const struct od_config *cfg, struct 
 {
 	memset(m, 0, sizeof(*m));
 	m->n_dense = list_dense(cfg, NULL);
-	m->n_experts = (size_t)cfg->n_layers * cfg->n_experts;
+	m->n_experts = (size_t)cfg->n_moe * cfg->n_experts;
 	m->dense = calloc(m->n_dense, sizeof(*m->dense));
 	m->expert = calloc(m->n_experts, sizeof(*m->expert));
 	if (m->dense == NULL || m->expert == NULL) {

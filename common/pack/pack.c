@@ -142,7 +142,7 @@ static int read_extras(struct od_pack *p, struct od_err *err)
 static int read_state(struct od_pack *p, struct od_err *err)
 {
 	struct od_spool_state s = { .fingerprint = p->manifest.fingerprint,
-				    .n_layers = p->config.n_layers,
+				    .n_moe = p->config.n_moe,
 				    .n_experts = p->config.n_experts,
 				    .whole = calloc(p->manifest.n_experts, 1) };
 	int rc = OD_OK;

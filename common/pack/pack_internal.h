@@ -19,7 +19,7 @@ struct od_pack {
 	char *tokenizer_path;  /* NULL: none */
 	json_t *generation;    /* NULL: none */
 	struct od_pack_file dense, experts;
-	struct od_expert_entry *expert; /* [n_layers][n_experts] */
+	struct od_expert_entry *expert; /* [n_moe][n_experts] */
 	atomic_bool *has;		/* of a spool, the same: it is whole; NULL: all are */
 	uint64_t buf_bytes[OD_N_EXPERT_BUFS], stored_bytes, raw_bytes; /* of the largest expert */
 	/* Of the largest shards: weights, and SM bytes of those that are not merged in place. */

@@ -44,9 +44,9 @@ static void ask(struct gate_predictor *g, uint32_t at, size_t row, const float *
 static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_row *rows, size_t n_rows)
 {
 	struct gate_predictor *g = (struct gate_predictor *)p;
-	uint32_t n_layers = g->base.o.config->n_layers;
+	uint32_t n_moe = g->base.o.config->n_moe;
 
-	for (uint32_t at = m + 1; !g->base.step.prompt && at <= m + g->ahead && at < n_layers; at++) {
+	for (uint32_t at = m + 1; !g->base.step.prompt && at <= m + g->ahead && at < n_moe; at++) {
 		for (size_t r = 0; r < n_rows; r++)
 			ask(g, at, r, rows[r].residual);
 	}

@@ -2,7 +2,7 @@
  * --predictor) and in od-bench recall they are driven by the same calls; od-bench has more of them to compare with
  * (tests/bench/rivals.h).
  *
- *   begin_sequence -> [ begin_step -> routed(0) .. routed(n_layers - 1) ] x steps -> end_sequence
+ *   begin_sequence -> [ begin_step -> routed(0) .. routed(n_moe - 1) ] x steps -> end_sequence
  *
  * Steps of a prompt are told too (prompt true), so that counts and histories see them; no prediction is asked of them.
  * A step may end early (an error, a cancellation): the next begin_step forgets it. What a predictor has learned

@@ -3,19 +3,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-int od_recall_init(struct od_recall *r, uint32_t n_layers, uint32_t n_tokens, struct od_err *err)
+int od_recall_init(struct od_recall *r, uint32_t n_moe, uint32_t n_tokens, struct od_err *err)
 {
 	*r = (struct od_recall){ 0 };
-	if (n_layers == 0 || n_tokens == 0) /* what goes to the last one needs one */
-		return od_fail(err, OD_ERR_RANGE, "recall of %u layers and %u tokens", n_layers, n_tokens);
-	r->n_layers = n_layers;
+	if (n_moe == 0 || n_tokens == 0) /* what goes to the last one needs one */
+		return od_fail(err, OD_ERR_RANGE, "recall of %u layers and %u tokens", n_moe, n_tokens);
+	r->n_moe = n_moe;
 	r->n_tokens = n_tokens;
-	r->layer = calloc(n_layers, sizeof(*r->layer));
+	r->layer = calloc(n_moe, sizeof(*r->layer));
 	r->token = calloc(n_tokens, sizeof(*r->token));
-	r->layer_rows = calloc(n_layers, sizeof(*r->layer_rows));
+	r->layer_rows = calloc(n_moe, sizeof(*r->layer_rows));
 	if (r->layer == NULL || r->token == NULL || r->layer_rows == NULL) {
 		od_recall_fini(r);
-		return od_fail(err, OD_ERR_NOMEM, "recall of %u layers and %u tokens", n_layers, n_tokens);
+		return od_fail(err, OD_ERR_NOMEM, "recall of %u layers and %u tokens", n_moe, n_tokens);
 	}
 	return OD_OK;
 }
@@ -30,10 +30,10 @@ void od_recall_fini(struct od_recall *r)
 
 void od_recall_reset(struct od_recall *r)
 {
-	memset(r->layer, 0, r->n_layers * sizeof(*r->layer));
+	memset(r->layer, 0, r->n_moe * sizeof(*r->layer));
 	memset(r->token, 0, r->n_tokens * sizeof(*r->token));
 	r->all = (struct od_recall_cell){ 0 };
-	memset(r->layer_rows, 0, r->n_layers * sizeof(*r->layer_rows));
+	memset(r->layer_rows, 0, r->n_moe * sizeof(*r->layer_rows));
 	r->rows = (struct od_recall_rows){ 0 };
 }
 
@@ -87,8 +87,8 @@ void od_recall_see(struct od_recall *r, uint32_t layer)
 void od_recall_merge(struct od_recall *into, const struct od_recall *from)
 {
 	add_cell(&into->all, from->all.uses, from->all.recalled);
-	for (uint32_t i = 0; i < from->n_layers; i++) {
-		uint32_t at = i < into->n_layers ? i : into->n_layers - 1;
+	for (uint32_t i = 0; i < from->n_moe; i++) {
+		uint32_t at = i < into->n_moe ? i : into->n_moe - 1;
 
 		add_cell(&into->layer[at], from->layer[i].uses, from->layer[i].recalled);
 		add_rows(&into->layer_rows[at], &from->layer_rows[i]);

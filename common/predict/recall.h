@@ -22,20 +22,20 @@ struct od_recall_rows {
 };
 
 struct od_recall {
-	uint32_t n_layers, n_tokens;
+	uint32_t n_moe, n_tokens;
 	struct od_recall_cell all;
-	struct od_recall_cell *layer; /* [n_layers] */
+	struct od_recall_cell *layer; /* [n_moe] */
 	struct od_recall_cell *token; /* [n_tokens]: index of the generated token; later ones count in the last */
 	struct od_recall_rows rows;
-	struct od_recall_rows *layer_rows; /* [n_layers] */
+	struct od_recall_rows *layer_rows; /* [n_moe] */
 };
 
-/* n_layers, n_tokens: at least 1, else OD_ERR_RANGE. *r is empty unless OD_OK. */
-OD_MUST_CHECK int od_recall_init(struct od_recall *r, uint32_t n_layers, uint32_t n_tokens, struct od_err *err);
+/* n_moe, n_tokens: at least 1, else OD_ERR_RANGE. *r is empty unless OD_OK. */
+OD_MUST_CHECK int od_recall_init(struct od_recall *r, uint32_t n_moe, uint32_t n_tokens, struct od_err *err);
 void od_recall_fini(struct od_recall *r);
 void od_recall_reset(struct od_recall *r);
 
-/* The router of a layer (below n_layers) has spoken about a row, whether it was predicted or not. */
+/* The router of a layer (below n_moe) has spoken about a row, whether it was predicted or not. */
 void od_recall_see(struct od_recall *r, uint32_t layer);
 /* A row's prediction: what was predicted, what was used, each expert once, in any order. */
 void od_recall_add(struct od_recall *r, uint32_t layer, uint32_t token, const uint16_t *predicted, size_t n_predicted,

@@ -25,9 +25,9 @@
 
 struct trajectory_predictor {
 	struct od_predictor_base base;
-	size_t n_layers, n_experts, hidden, capacity;
-	float *map;	 /* [n_layers][capacity][n_experts] */
-	float *length2;	 /* [capacity][n_layers]: of the map up to this layer, squared */
+	size_t n_moe, n_experts, hidden, capacity;
+	float *map;	 /* [n_moe][capacity][n_experts] */
+	float *length2;	 /* [capacity][n_moe]: of the map up to this layer, squared */
 	int32_t *token;	 /* [capacity] */
 	bool *complete;	 /* [capacity] */
 	size_t next;	 /* the oldest entry */
@@ -69,13 +69,13 @@ static void store(struct trajectory_predictor *t, uint32_t m, const struct od_ro
 
 	for (size_t r = n - t->begun; r < n; r++) {
 		size_t at = entry_of(t, r);
-		float *before = t->length2 + at * t->n_layers + m, *to = map_row(t, m, at);
+		float *before = t->length2 + at * t->n_moe + m, *to = map_row(t, m, at);
 
 		memcpy(to, rows[r].probability, t->n_experts * sizeof(*to));
 		*before = (m > 0 ? before[-1] : 0) + t->base.o.backend->dot(to, to, t->n_experts);
-		t->complete[at] = m + 1 == t->n_layers;
+		t->complete[at] = m + 1 == t->n_moe;
 	}
-	if (m + 1 == t->n_layers)
+	if (m + 1 == t->n_moe)
 		t->next = (t->next + t->begun) % t->capacity;
 }
 
@@ -127,7 +127,7 @@ static size_t most_alike_way(const struct trajectory_predictor *t, uint32_t m, c
 
 		if (!t->complete[i])
 			continue;
-		likeness = cosine(dot[i], t->length2[i * t->n_layers + m]);
+		likeness = cosine(dot[i], t->length2[i * t->n_moe + m]);
 		if (best == NOBODY || likeness > of_best) {
 			best = i;
 			of_best = likeness;
@@ -139,7 +139,7 @@ static size_t most_alike_way(const struct trajectory_predictor *t, uint32_t m, c
 /* The AHEAD layers from `from` on are expected to be those of an entry. */
 static void say(struct trajectory_predictor *t, size_t row, uint32_t from, size_t entry)
 {
-	for (uint32_t m = from; entry != NOBODY && m < from + AHEAD && m < t->n_layers; m++)
+	for (uint32_t m = from; entry != NOBODY && m < from + AHEAD && m < t->n_moe; m++)
 		od_predictor_say(&t->base, row, m, map_row(t, m, entry));
 }
 
@@ -165,7 +165,7 @@ static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_ro
 
 		for (size_t i = 0; i < t->capacity; i++)
 			dot[i] += t->base.o.backend->dot(rows[r].probability, map_row(t, m, i), t->n_experts);
-		if (m + 1 < t->n_layers)
+		if (m + 1 < t->n_moe)
 			say(t, r, m + 1, most_alike_way(t, m, dot));
 	}
 	store(t, m, rows);
@@ -187,8 +187,8 @@ static void free_trajectory(struct od_predictor *p)
 
 static bool allocate(struct trajectory_predictor *t)
 {
-	t->map = od_alloc_array(t->capacity, t->n_layers * t->n_experts * sizeof(*t->map));
-	t->length2 = od_alloc_array(t->capacity, t->n_layers * sizeof(*t->length2));
+	t->map = od_alloc_array(t->capacity, t->n_moe * t->n_experts * sizeof(*t->map));
+	t->length2 = od_alloc_array(t->capacity, t->n_moe * sizeof(*t->length2));
 	t->token = od_alloc_array(t->capacity, sizeof(*t->token));
 	t->complete = od_alloc_array(t->capacity, sizeof(*t->complete));
 	t->dot = od_alloc_array(t->base.o.max_rows, t->capacity * sizeof(*t->dot));
@@ -201,14 +201,14 @@ static bool allocate(struct trajectory_predictor *t)
 int od_trajectory_new(struct od_predictor **out, const struct od_predictor_opts *opts, struct od_err *err)
 {
 	struct trajectory_predictor *t = calloc(1, sizeof(*t));
-	size_t fit = STORE_BYTES / ((size_t)opts->config->n_layers * opts->config->n_experts * sizeof(float));
+	size_t fit = STORE_BYTES / ((size_t)opts->config->n_moe * opts->config->n_experts * sizeof(float));
 
 	*out = NULL;
 	if (t == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "predictor");
 	t->base.o = *opts;
 	t->base.p = (struct od_predictor){ .begin_step = begin_step, .routed = routed, .free = free_trajectory };
-	t->n_layers = opts->config->n_layers;
+	t->n_moe = opts->config->n_moe;
 	t->n_experts = opts->config->n_experts;
 	t->hidden = opts->config->hidden;
 	t->capacity = fit < 1 ? 1 : fit > STORE_TOKENS ? STORE_TOKENS : fit;

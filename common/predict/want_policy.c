@@ -31,19 +31,19 @@ struct od_want_policy {
 	double threshold;
 	double balance;	 /* loads that the budget has brought less what was wasted */
 	double reserved; /* of those, hedges under way */
-	struct noise *layer; /* [n_layers] */
+	struct noise *layer; /* [n_moe] */
 };
 
-int od_want_policy_new(struct od_want_policy **out, double hedge, uint32_t n_layers, uint32_t top_k, struct od_err *err)
+int od_want_policy_new(struct od_want_policy **out, double hedge, uint32_t n_moe, uint32_t top_k, struct od_err *err)
 {
 	struct od_want_policy *p = calloc(1, sizeof(*p));
 
 	*out = NULL;
 	if (p != NULL)
-		p->layer = calloc(n_layers, sizeof(*p->layer));
+		p->layer = calloc(n_moe, sizeof(*p->layer));
 	if (p == NULL || p->layer == NULL) {
 		od_want_policy_free(p);
-		return od_fail(err, OD_ERR_NOMEM, "policy of %u layers", n_layers);
+		return od_fail(err, OD_ERR_NOMEM, "policy of %u layers", n_moe);
 	}
 	p->hedge = hedge;
 	p->top_k = top_k;

@@ -37,7 +37,7 @@ struct od_wanted {
 struct od_want_policy;
 
 /* hedge: the budget, wasted loads over expert uses; 0: no hedges. *out is NULL unless OD_OK. */
-OD_MUST_CHECK int od_want_policy_new(struct od_want_policy **out, double hedge, uint32_t n_layers, uint32_t top_k,
+OD_MUST_CHECK int od_want_policy_new(struct od_want_policy **out, double hedge, uint32_t n_moe, uint32_t top_k,
 				     struct od_err *err);
 void od_want_policy_free(struct od_want_policy *p); /* NULL ok */
 

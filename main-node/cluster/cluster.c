@@ -77,7 +77,7 @@ const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c)
 
 struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct odm_view *view)
 {
-	struct odm_groups g = odm_groups_make(view->n_workers, c->o.group_size, c->o.config->top_k, c->o.config->n_layers);
+	struct odm_groups g = odm_groups_make(view->n_workers, c->o.group_size, c->o.config->top_k, c->o.config->n_moe);
 
 	g.homes = odm_view_has_cache(view);
 	g.still = g.homes || odm_view_has_spool(view);
@@ -384,7 +384,7 @@ static int open_loop(struct odm_cluster *c, struct od_err *err)
 static int open_all(struct odm_cluster *c, struct od_err *err)
 {
 	const struct odm_predictions_opts po = {
-		.n_layers = c->o.config->n_layers,
+		.n_moe = c->o.config->n_moe,
 		.n_experts = c->o.config->n_experts,
 		.top_k = c->o.config->top_k,
 		.max_rows = 1,

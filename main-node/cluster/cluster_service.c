@@ -92,8 +92,8 @@ static void end_step(struct odm_expert_service *base)
 
 	/* RUNs void the WANTs of a step; not those of a step that was given up, of a prefill, or sent to a worker that
 	 * joined while it ran. */
-	if (s->layers_done < s->o.config->n_layers || s->step.phase == ODM_PREFILL || changed)
-		odm_cluster_close_step(s->cluster, s->step.step, s->o.config->n_layers - 1);
+	if (s->layers_done < s->o.config->n_moe || s->step.phase == ODM_PREFILL || changed)
+		odm_cluster_close_step(s->cluster, s->step.step, s->o.config->n_moe - 1);
 	s->call = NULL;
 }
 
@@ -104,7 +104,7 @@ static void close_sequence(struct odm_expert_service *base, uint64_t sequence)
 	odm_shadow_link_close_sequence(&s->net.shadow, s->net.view.epoch, sequence);
 	odm_predictor_link_close_sequence(&s->predictor, sequence);
 	/* The shadow may have run ahead into a step that will not come. */
-	odm_cluster_close_step(s->cluster, s->step.next_step, s->o.config->n_layers - 1);
+	odm_cluster_close_step(s->cluster, s->step.next_step, s->o.config->n_moe - 1);
 }
 
 /* --- one layer --- */
@@ -126,7 +126,7 @@ static void announce(struct service *s)
 
 	odm_predictions_require(p, step, m, s->work.chosen, s->work.n_chosen);
 	if (s->call->n_rows * s->o.config->top_k >= 4u * (size_t)s->o.config->n_experts &&
-	    m + 1 < s->o.config->n_layers)
+	    m + 1 < s->o.config->n_moe)
 		odm_predictions_require_all(p, step, m + 1);
 	odm_cluster_flush_wants(s->cluster);
 }
@@ -579,7 +579,7 @@ static void recall_figures(struct service *s, struct odm_figures *f, struct od_r
 	struct odm_prediction_figures p;
 	struct od_recall recall;
 
-	if (!f->has_predictor || od_recall_init(&recall, co->config->n_layers, co->ctx_tokens, NULL) != OD_OK)
+	if (!f->has_predictor || od_recall_init(&recall, co->config->n_moe, co->ctx_tokens, NULL) != OD_OK)
 		return;
 	odm_predictions_take_figures(odm_cluster_predictions(s->cluster), &recall, &p);
 	f->predicted_uses = recall.all.uses;

@@ -523,7 +523,7 @@ int odm_members_new(struct odm_members **out, const struct odm_members_opts *opt
 	ms->o = *opts;
 	ms->loop = loop;
 	ms->epoch = 1;
-	ms->cached_bytes = (size_t)cfg->n_layers * cfg->n_experts;
+	ms->cached_bytes = (size_t)cfg->n_moe * cfg->n_experts;
 	ms->holds_bytes = (ms->cached_bytes + 7) / 8;
 	pthread_mutex_init(&ms->lock, NULL);
 	pthread_condattr_init(&attr);

@@ -12,16 +12,16 @@ uint32_t odm_cost_of_state(enum od_cache_state state)
 	return cost[state];
 }
 
-struct odm_groups odm_groups_make(uint32_t n_workers, uint32_t asked, uint32_t top_k, uint32_t n_layers)
+struct odm_groups odm_groups_make(uint32_t n_workers, uint32_t asked, uint32_t top_k, uint32_t n_moe)
 {
 	return (struct odm_groups){ .n_workers = n_workers,
 				    .n_groups = od_share_groups(n_workers, asked, top_k),
-				    .n_layers = n_layers };
+				    .n_moe = n_moe };
 }
 
 uint32_t odm_group_of_layer(const struct odm_groups *g, uint64_t step, uint32_t m)
 {
-	uint64_t start = !g->still && g->n_groups > 1 && g->n_layers % g->n_groups == 1 ? step % g->n_groups : 0;
+	uint64_t start = !g->still && g->n_groups > 1 && g->n_moe % g->n_groups == 1 ? step % g->n_groups : 0;
 
 	return (uint32_t)((m + start) % g->n_groups);
 }

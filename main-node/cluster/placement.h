@@ -27,7 +27,7 @@ uint32_t odm_cost_of_state(enum od_cache_state state); /* what its cache has */
 
 struct odm_groups {
 	uint32_t n_workers, n_groups;
-	uint32_t n_layers;
+	uint32_t n_moe;
 	bool still;	 /* the start never rotates */
 	bool homes;	 /* of equal workers, an expert always goes to the same one of the group: for caches */
 	odm_cost_fn *cost; /* NULL: a whole load for every worker and expert */
@@ -37,7 +37,7 @@ struct odm_groups {
 #define ODM_NOBODY UINT32_MAX
 
 /* asked: the user's G, 0: top_k. n_workers may be 0: then there is no group. */
-struct odm_groups odm_groups_make(uint32_t n_workers, uint32_t asked, uint32_t top_k, uint32_t n_layers);
+struct odm_groups odm_groups_make(uint32_t n_workers, uint32_t asked, uint32_t top_k, uint32_t n_moe);
 uint32_t odm_group_of_layer(const struct odm_groups *g, uint64_t step, uint32_t m);
 uint32_t odm_group_size(const struct odm_groups *g, uint32_t group);
 /* The i-th worker of a group, i < odm_group_size. */

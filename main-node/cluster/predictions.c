@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define MAX_AHEAD 2 /* steps that a predictor can know of: STEP names the next one */
+#define SILENT_STEPS 2 /* without a word of the shadow */
 
 struct row_prediction {
 	struct od_candidates predicted; /* before the router spoke */
@@ -49,10 +50,10 @@ struct odm_predictions {
 	pthread_mutex_t lock;
 	struct step_slot slot[ODM_STEPS_KEPT];
 	int32_t *tokens;	     /* [ODM_STEPS_KEPT][max_rows] */
-	struct entry *entry;	     /* [ODM_STEPS_KEPT][n_layers] */
-	struct row_prediction *row;  /* [ODM_STEPS_KEPT][n_layers][max_rows] */
-	uint32_t *where;	     /* [ODM_STEPS_KEPT][n_layers][n_experts] */
-	uint16_t *required;	     /* [ODM_STEPS_KEPT][n_layers][n_experts] */
+	struct entry *entry;	     /* [ODM_STEPS_KEPT][n_moe] */
+	struct row_prediction *row;  /* [ODM_STEPS_KEPT][n_moe][max_rows] */
+	uint32_t *where;	     /* [ODM_STEPS_KEPT][n_moe][n_experts] */
+	uint16_t *required;	     /* [ODM_STEPS_KEPT][n_moe][n_experts] */
 	uint8_t *mark;		     /* the same: WAS_WANTED, ... */
 	struct od_want_policy *policy;
 	struct od_recall recall;
@@ -60,12 +61,13 @@ struct odm_predictions {
 	struct odm_prediction_figures figures;
 	uint32_t n_dirty;
 	uint64_t newest; /* step that main has begun */
+	uint64_t heard;	 /* newest step that the shadow has spoken of, or that none was expected for */
 };
 
 int odm_predictions_new(struct odm_predictions **out, const struct odm_predictions_opts *opts, struct od_err *err)
 {
 	struct odm_predictions *p = calloc(1, sizeof(*p));
-	size_t entries = (size_t)ODM_STEPS_KEPT * opts->n_layers;
+	size_t entries = (size_t)ODM_STEPS_KEPT * opts->n_moe;
 
 	*out = NULL;
 	if (p == NULL)
@@ -81,10 +83,10 @@ int odm_predictions_new(struct odm_predictions **out, const struct odm_predictio
 	p->first = calloc(opts->max_tokens, sizeof(*p->first));
 	if (p->tokens == NULL || p->entry == NULL || p->row == NULL || p->where == NULL || p->required == NULL ||
 	    p->mark == NULL || p->first == NULL ||
-	    od_recall_init(&p->recall, opts->n_layers, opts->max_tokens, err) != OD_OK ||
-	    od_want_policy_new(&p->policy, opts->hedge, opts->n_layers, opts->top_k, err) != OD_OK) {
+	    od_recall_init(&p->recall, opts->n_moe, opts->max_tokens, err) != OD_OK ||
+	    od_want_policy_new(&p->policy, opts->hedge, opts->n_moe, opts->top_k, err) != OD_OK) {
 		odm_predictions_free(p);
-		return od_fail(err, OD_ERR_NOMEM, "predictions of %u layers", opts->n_layers);
+		return od_fail(err, OD_ERR_NOMEM, "predictions of %u layers", opts->n_moe);
 	}
 	for (size_t i = 0; i < ODM_STEPS_KEPT; i++)
 		p->slot[i].token = p->tokens + i * opts->max_rows;
@@ -111,7 +113,7 @@ void odm_predictions_free(struct odm_predictions *p)
 
 static size_t entry_index(const struct odm_predictions *p, uint64_t step, uint32_t m)
 {
-	return (size_t)(step % ODM_STEPS_KEPT) * p->o.n_layers + m;
+	return (size_t)(step % ODM_STEPS_KEPT) * p->o.n_moe + m;
 }
 
 static struct row_prediction *rows_of(struct odm_predictions *p, uint64_t step, uint32_t m)
@@ -165,7 +167,7 @@ static struct step_slot *claim(struct odm_predictions *p, uint64_t step, bool be
 	s->first_ns = 0;
 	s->first_known = false;
 	s->newest_m = 0;
-	for (uint32_t m = 0; m < p->o.n_layers; m++) {
+	for (uint32_t m = 0; m < p->o.n_moe; m++) {
 		struct entry *e = &p->entry[entry_index(p, step, m)];
 
 		set_dirty(p, e, false);
@@ -268,6 +270,8 @@ static bool add_locked(struct odm_predictions *p, const struct od_prediction *pr
 	s = claim(p, pred->step, false);
 	if (s == NULL || (s->begun && (pred->row >= s->n_rows || !assumes(s, pred->row, pred->token))))
 		return false;
+	if (!pred->stand_in && pred->step > p->heard)
+		p->heard = pred->step;
 	e = &p->entry[entry_index(p, pred->step, pred->m)];
 	r = &rows_of(p, pred->step, pred->m)[pred->row];
 	if (e->resolved) {
@@ -292,19 +296,14 @@ bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *
 	return want;
 }
 
-bool odm_predictions_from_shadow(struct odm_predictions *p, uint64_t step, uint32_t m, size_t n_rows)
+bool odm_predictions_shadow_silent(struct odm_predictions *p, uint64_t step)
 {
-	bool all = m < p->o.n_layers;
+	bool silent;
 
 	pthread_mutex_lock(&p->lock);
-	all = all && find(p, step) != NULL;
-	for (size_t i = 0; all && i < n_rows && i < p->o.max_rows; i++) {
-		const struct row_prediction *r = &rows_of(p, step, m)[i];
-
-		all = r->predicted.n > 0 && !r->stand_in;
-	}
+	silent = step > p->heard + SILENT_STEPS;
 	pthread_mutex_unlock(&p->lock);
-	return all;
+	return silent;
 }
 
 /* Of what was predicted before the step began, what assumed its tokens. */
@@ -313,7 +312,7 @@ static void keep_fitting(struct odm_predictions *p, struct step_slot *s)
 	bool any = false;
 
 	s->newest_m = 0;
-	for (uint32_t m = 0; m < p->o.n_layers; m++) {
+	for (uint32_t m = 0; m < p->o.n_moe; m++) {
 		struct row_prediction *r = rows_of(p, s->step, m);
 
 		for (uint32_t i = 0; i < p->o.max_rows; i++) {
@@ -349,6 +348,8 @@ void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32
 		s->begun_ns = od_now_ns();
 		keep_fitting(p, s);
 	}
+	if (!scored && step > p->heard) /* a prompt's */
+		p->heard = step;
 	pthread_mutex_unlock(&p->lock);
 }
 
@@ -357,7 +358,7 @@ static void require_locked(struct odm_predictions *p, uint64_t step, uint32_t m,
 	struct entry *e;
 	uint16_t *required;
 
-	if (claim(p, step, true) == NULL || m >= p->o.n_layers || n > p->o.n_experts)
+	if (claim(p, step, true) == NULL || m >= p->o.n_moe || n > p->o.n_experts)
 		return;
 	e = &p->entry[entry_index(p, step, m)];
 	required = required_of(p, step, m);
@@ -427,7 +428,7 @@ static struct step_slot *oldest_dirty(struct odm_predictions *p, uint32_t *m)
 
 		if (s->step == 0 || (best != NULL && best->step < s->step))
 			continue;
-		for (uint32_t l = 0; l < p->o.n_layers; l++) {
+		for (uint32_t l = 0; l < p->o.n_moe; l++) {
 			if (p->entry[entry_index(p, s->step, l)].dirty) {
 				best = s;
 				*m = l;

@@ -32,7 +32,7 @@ struct odm_prediction_times {
 };
 
 struct odm_predictions_opts {
-	uint32_t n_layers, n_experts, top_k;
+	uint32_t n_moe, n_experts, top_k;
 	uint32_t max_rows;   /* of a decode step */
 	uint32_t max_tokens; /* token indices that recall is kept for */
 	double hedge;	     /* budget of wasted loads over expert uses; 0: no hedges */
@@ -65,8 +65,8 @@ void odm_predictions_free(struct odm_predictions *p); /* NULL ok */
  * (od_prediction_check). */
 bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *pred);
 
-/* Any thread: the shadow has spoken of all rows of (step, m). */
-bool odm_predictions_from_shadow(struct odm_predictions *p, uint64_t step, uint32_t m, size_t n_rows);
+/* Any thread: the shadow has not spoken of this step nor of the two before it, of a text. */
+bool odm_predictions_shadow_silent(struct odm_predictions *p, uint64_t step);
 
 /* Engine thread: step begins with these tokens [n_rows] (-1: predictions may assume any); token_index: which generated
  * token the rows are. scored: recall is counted (decode). */

@@ -143,7 +143,7 @@ static const struct od_predictor_kind *own_predictor(const struct odm_engine_opt
 		return o->own;
 	if (o->predictor >= ODM_PREDICT_OWN)
 		return &od_predictor_kinds[o->predictor - ODM_PREDICT_OWN];
-	/* Beside a shadow the one that costs least: it knows no history, so it thinks only where the shadow is silent. */
+	/* Beside a shadow the one that costs least: it has no history, so it need not listen while the shadow speaks. */
 	return o->predictor == ODM_PREDICT_SHADOW && !o->no_stand_in ? &od_predictor_kinds[OD_NEXT_GATE] : NULL;
 }
 

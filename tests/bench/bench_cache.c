@@ -96,7 +96,7 @@ static int check(struct options *o, struct od_err *err)
 		return od_fail(err, OD_ERR_ARG, "--rival-state C: with planes that is F");
 	if (o->inflate_gbps == 0)
 		o->inflate_gbps = o->form == FORM_PLANES ? 50 : 3.5;
-	o->zipf.n_layers = (uint32_t)o->layers;
+	o->zipf.n_moe = (uint32_t)o->layers;
 	o->zipf.n_experts = (uint32_t)o->experts;
 	o->zipf.top_k = (uint32_t)o->top_k;
 	o->zipf.batch = (uint32_t)o->batch;
@@ -108,7 +108,7 @@ static int check(struct options *o, struct od_err *err)
 static int parse_budget(const struct options *o, const struct cache_routes *r, const char *text, struct cache_budget *b,
 			struct od_err *err)
 {
-	const double published = 2.0 * (double)o->weights * r->n_layers * r->n_experts / (double)o->workers;
+	const double published = 2.0 * (double)o->weights * r->n_moe * r->n_experts / (double)o->workers;
 	char *end;
 	int rc = OD_OK;
 
@@ -164,7 +164,7 @@ static void describe_world(const struct options *o, struct cache_study *s)
 
 	s->world = (struct cache_world){
 		.routes = &s->routes,
-		.groups = odm_groups_make((uint32_t)o->workers, (uint32_t)o->group_size, s->routes.top_k, s->routes.n_layers),
+		.groups = odm_groups_make((uint32_t)o->workers, (uint32_t)o->group_size, s->routes.top_k, s->routes.n_moe),
 		.sizes = od_cache_sizes_of(o->weights, (uint64_t)(weights * e_share), 2 * o->weights, o->form == FORM_PLANES),
 		.full_is_stored = o->form == FORM_PLANES,
 		.cost = {
@@ -227,7 +227,7 @@ static void report_facts(const struct options *o, const struct cache_study *s, s
 	const struct cache_world *w = &s->world;
 
 	od_report_fact(r, "routes", "routes", OD_TEXT(o->routes != NULL ? o->routes : "by Zipf's law"), 0, NULL);
-	od_report_fact(r, "layers", "layers", OD_INT(s->routes.n_layers), 0, NULL);
+	od_report_fact(r, "layers", "layers", OD_INT(s->routes.n_moe), 0, NULL);
 	od_report_fact(r, "experts", "experts of a layer", OD_INT(s->routes.n_experts), 0, NULL);
 	od_report_fact(r, "top_k", "top-k", OD_INT(s->routes.top_k), 0, NULL);
 	od_report_fact(r, "decode_steps", "decode steps", OD_INT(s->routes.n_decode_steps), 0, NULL);

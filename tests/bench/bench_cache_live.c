@@ -105,7 +105,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 static int parse_budget(const struct live_bench *b, const char *text, struct cache_budget *to, struct od_err *err)
 {
 	const struct od_config *cfg = od_pack_config(b->pack);
-	const double published = (double)od_pack_expert_raw_bytes(b->pack) * cfg->n_layers * cfg->n_experts /
+	const double published = (double)od_pack_expert_raw_bytes(b->pack) * cfg->n_moe * cfg->n_experts /
 				 (double)b->opt.engine.local;
 	char *end;
 	int rc = OD_OK;
@@ -181,7 +181,7 @@ static struct cache_world world_of(const struct live_bench *b, const struct cach
 
 	return (struct cache_world){
 		.routes = routes,
-		.groups = odm_groups_make(b->l.workers, (uint32_t)b->opt.engine.opts.group_size, routes->top_k, routes->n_layers),
+		.groups = odm_groups_make(b->l.workers, (uint32_t)b->opt.engine.opts.group_size, routes->top_k, routes->n_moe),
 		.sizes = b->l.sizes,
 		.full_is_stored = b->form == OD_FORM_PLANES,
 		.cost = odw_cache_cost(b->pack, &costs),

@@ -110,7 +110,7 @@ static uint64_t token_weight_bytes(const struct od_pack *p, enum od_form form)
 	const struct od_config *c = od_pack_config(p);
 	uint64_t expert = form == OD_FORM_PLANES ? od_pack_expert_stored_bytes(p) : od_pack_expert_raw_bytes(p);
 
-	return od_dense_token_bytes(p) + (uint64_t)c->n_layers * c->top_k * expert;
+	return od_dense_token_bytes(p) + (uint64_t)c->n_moe * c->top_k * expert;
 }
 
 /* --- measuring --- */

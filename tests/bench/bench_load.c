@@ -144,7 +144,7 @@ static int plan_threads(struct load_bench *b, struct od_err *err)
 static int draw_experts(const struct load_bench *b, struct model *m, struct od_err *err)
 {
 	const struct od_config *cfg = od_pack_config(m->pack);
-	const uint64_t n = b->opt.together > 0 ? cfg->n_experts : (uint64_t)cfg->n_layers * cfg->n_experts;
+	const uint64_t n = b->opt.together > 0 ? cfg->n_experts : (uint64_t)cfg->n_moe * cfg->n_experts;
 	uint64_t state = b->opt.seed, *id;
 
 	if (b->opt.experts > n)

@@ -247,7 +247,7 @@ static int load(struct precision_bench *b, struct od_err *err)
 static int open_variant(struct precision_bench *b, struct variant *v, struct od_err *err)
 {
 	const struct od_config *c = b->config;
-	size_t n_experts = (size_t)c->n_layers * c->n_experts;
+	size_t n_experts = (size_t)c->n_moe * c->n_experts;
 	struct od_forward_opts fo = { .config = c, .dense = &v->dense, .backend = b->backend, .pool = b->pool,
 				      .profile = (enum od_profile)(b->opt.profile + 1), .max_rows = PREFILL_ROWS };
 	int rc;

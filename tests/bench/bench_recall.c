@@ -59,6 +59,10 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  "with a cluster one, and only with --local", 0, 0, NULL },
 		{ "dense-precision", OD_ARG_STRING, &o->dense_precision, "LIST", "its attention's weights, say same,bf16 "
 		  "(default: same, as --precision)", 0, 0, NULL },
+		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "early (default): it runs ahead on its own token; late: it "
+		  "waits for main's", 0, 0, child_departure_names },
+		{ "align", OD_ARG_STRING, &o->align, "LIST", "T<i>_KV<j>: the token every i steps, keys and values every j, "
+		  "0 is never; default T1_KV1; with a cluster one", 0, 0, NULL },
 		{ "predictor", OD_ARG_STRING, &o->predictor, "LIST", "shadow (default), and its rivals in main's "
 		  "process: next-gate, multi-gate, popularity, history, trajectory, random; with a cluster one", 0, 0, NULL },
 		{ "sweep", OD_ARG_CHOICE, &o->sweep, "NAME", "the configurations of a figure of OD-MoE: fig3 (recall against "
@@ -386,7 +390,7 @@ static int report(const struct recall_run *r, const struct options *o, struct od
 		.counts = r->counts,
 		.prompts = r->prompts,
 		.finish = finish,
-		.n_layers = c->n_layers,
+		.n_moe = c->n_moe,
 		.top_k = c->top_k,
 		.max_tokens = r->opt.max_tokens,
 	};

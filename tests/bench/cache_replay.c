@@ -7,7 +7,7 @@
 
 uint32_t cache_own_layers(const struct cache_world *w, uint32_t worker)
 {
-	const uint32_t group = worker % w->groups.n_groups, n = w->routes->n_layers;
+	const uint32_t group = worker % w->groups.n_groups, n = w->routes->n_moe;
 
 	return group < n ? (n - group + w->groups.n_groups - 1) / w->groups.n_groups : 0;
 }
@@ -46,16 +46,16 @@ static int deal(struct cache_world *w, struct od_err *err)
 static int find_next_uses(struct cache_world *w, struct od_err *err)
 {
 	const struct cache_routes *r = w->routes;
-	uint64_t *last = malloc((size_t)w->groups.n_workers * r->n_layers * r->n_experts * sizeof(*last));
+	uint64_t *last = malloc((size_t)w->groups.n_workers * r->n_moe * r->n_experts * sizeof(*last));
 
 	if (last == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %u workers", w->groups.n_workers);
-	memset(last, 0xff, (size_t)w->groups.n_workers * r->n_layers * r->n_experts * sizeof(*last));
+	memset(last, 0xff, (size_t)w->groups.n_workers * r->n_moe * r->n_experts * sizeof(*last));
 	for (size_t i = r->n_visits; i-- > 0;) {
 		const struct cache_visit *v = &r->visit[i];
 
 		for (size_t u = v->first + v->n; u-- > v->first;) {
-			uint64_t *l = &last[((size_t)w->worker[u] * r->n_layers + v->m) * r->n_experts + r->expert[u]];
+			uint64_t *l = &last[((size_t)w->worker[u] * r->n_moe + v->m) * r->n_experts + r->expert[u]];
 
 			w->next[u] = *l;
 			*l = u;
@@ -134,7 +134,7 @@ int cache_plans(const struct cache_world *w, const struct cache_setup *s, struct
 
 	for (uint32_t i = 0; rc == OD_OK && i < w->groups.n_workers; i++) {
 		struct od_cache_plan_opts o = {
-			.n_layers = cache_own_layers(w, i),
+			.n_moe = cache_own_layers(w, i),
 			.n_experts = n_experts,
 			.inclusion = f,
 			.budget_bytes = s->budget_bytes,
@@ -143,7 +143,7 @@ int cache_plans(const struct cache_world *w, const struct cache_setup *s, struct
 		};
 
 		plan[i] = (struct od_cache_plan){ 0 };
-		if (o.n_layers == 0)
+		if (o.n_moe == 0)
 			continue;
 		if (!s->planned)
 			o.sizes.pools = OD_CACHE_POOL(OD_CACHE_F);
@@ -163,7 +163,7 @@ struct replay {
 	struct cache_result *r;
 	struct odm_groups groups;
 	uint32_t *worker, *load; /* [n_experts], [n_workers] of a deal */
-	struct od_cache **cache; /* [n_workers][n_layers]: of a worker's own layers, or the first for all of them */
+	struct od_cache **cache; /* [n_workers][n_moe]: of a worker's own layers, or the first for all of them */
 	uint64_t **since;	 /* [n_workers][own layers * n_experts] the step in which an expert came */
 	uint32_t (*hits)[OD_CACHE_STATES]; /* [n_workers] of the visit */
 	uint32_t *n;			   /* [n_workers] experts of the visit */
@@ -171,7 +171,7 @@ struct replay {
 
 static struct od_cache **cache_of(const struct replay *p, uint32_t worker, uint32_t layer)
 {
-	return &p->cache[(size_t)worker * p->w->routes->n_layers + (p->s->per_layer ? layer : 0)];
+	return &p->cache[(size_t)worker * p->w->routes->n_moe + (p->s->per_layer ? layer : 0)];
 }
 
 static uint32_t layer_in_cache(const struct replay *p, uint32_t layer)
@@ -209,16 +209,16 @@ static const uint32_t *deal_visit(const struct replay *p, const struct cache_vis
 static int open_caches(struct replay *p, uint32_t worker, const struct od_cache_plan *plan, struct od_err *err)
 {
 	const struct cache_world *w = p->w;
-	const uint32_t n_layers = cache_own_layers(w, worker), n = p->s->per_layer ? n_layers : 1;
+	const uint32_t n_moe = cache_own_layers(w, worker), n = p->s->per_layer ? n_moe : 1;
 	const uint64_t bytes = w->sizes.bytes[p->s->state], places = p->s->budget_bytes / bytes;
 	int rc = OD_OK;
 
-	p->since[worker] = calloc((size_t)n_layers * w->routes->n_experts, sizeof(**p->since));
+	p->since[worker] = calloc((size_t)n_moe * w->routes->n_experts, sizeof(**p->since));
 	if (p->since[worker] == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cache of worker %u", worker);
 	for (uint32_t i = 0; rc == OD_OK && i < n; i++) {
 		struct od_cache_opts o = {
-			.n_layers = n_layers / n,
+			.n_moe = n_moe / n,
 			.n_experts = w->routes->n_experts,
 			.full_is_stored = w->full_is_stored,
 			.budget_bytes = (places / n + (i < places % n)) * bytes,
@@ -228,7 +228,7 @@ static int open_caches(struct replay *p, uint32_t worker, const struct od_cache_
 
 		if (plan != NULL)
 			o.plan = *plan;
-		rc = cache_rule_new(cache_of(p, worker, i), p->s->rule, &o, p->s->seed + worker * w->routes->n_layers + i, err);
+		rc = cache_rule_new(cache_of(p, worker, i), p->s->rule, &o, p->s->seed + worker * w->routes->n_moe + i, err);
 	}
 	return rc;
 }
@@ -331,7 +331,7 @@ static void close_replay(struct replay *p)
 {
 	const size_t n = p->w->groups.n_workers;
 
-	for (size_t i = 0; p->cache != NULL && i < n * p->w->routes->n_layers; i++)
+	for (size_t i = 0; p->cache != NULL && i < n * p->w->routes->n_moe; i++)
 		od_cache_free(p->cache[i]);
 	for (size_t i = 0; p->since != NULL && i < n; i++)
 		free(p->since[i]);
@@ -356,7 +356,7 @@ int cache_replay(const struct cache_world *w, const struct cache_setup *s, const
 	p.groups.cost_arg = &p;
 	p.worker = calloc(w->routes->n_experts, sizeof(*p.worker));
 	p.load = calloc(n, sizeof(*p.load));
-	p.cache = calloc(n * w->routes->n_layers, sizeof(*p.cache));
+	p.cache = calloc(n * w->routes->n_moe, sizeof(*p.cache));
 	p.since = calloc(n, sizeof(*p.since));
 	p.hits = calloc(n, sizeof(*p.hits));
 	p.n = calloc(n, sizeof(*p.n));

@@ -56,12 +56,12 @@ static void add_step(struct conversion *c, const struct od_route_step *const *st
 	if (steps[0]->prompt)
 		return;
 	c->r->n_decode_steps++;
-	for (uint32_t m = 0; m < c->r->n_layers; m++) {
+	for (uint32_t m = 0; m < c->r->n_moe; m++) {
 		for (size_t i = 0; i < n; i++) {
 			const struct od_route_step *s = steps[i];
 			const size_t row = (size_t)s->n_rows * c->r->top_k;
 
-			for (size_t k = 0; m < s->n_layers && k < row; k++)
+			for (size_t k = 0; m < s->n_moe && k < row; k++)
 				c->needed[s->expert[m * row + k]] = true;
 		}
 		add_visit(c->r, c->step, m, c->needed);
@@ -153,13 +153,13 @@ int cache_routes_from(struct cache_routes *r, const struct od_routes *recorded, 
 	uint64_t uses = 0;
 	int rc;
 
-	*r = (struct cache_routes){ .n_layers = h->n_layers, .n_experts = h->n_experts, .top_k = h->top_k };
+	*r = (struct cache_routes){ .n_moe = h->n_moe, .n_experts = h->n_experts, .top_k = h->top_k };
 	for (size_t i = 0; i < recorded->n_steps; i++) {
 		uint64_t rows = (uint64_t)recorded->step[i].n_rows * h->top_k;
 
-		uses += h->n_layers * (rows < h->n_experts ? rows : h->n_experts);
+		uses += h->n_moe * (rows < h->n_experts ? rows : h->n_experts);
 	}
-	rc = make_room(r, (uint64_t)recorded->n_steps * h->n_layers, uses, err);
+	rc = make_room(r, (uint64_t)recorded->n_steps * h->n_moe, uses, err);
 	if (rc != OD_OK)
 		return rc;
 	c.needed = calloc(h->n_experts, sizeof(*c.needed));
@@ -231,13 +231,13 @@ int cache_routes_zipf(struct cache_routes *r, const struct cache_zipf *z, struct
 {
 	const size_t n_experts = z->n_experts;
 	double *weight = calloc(n_experts, sizeof(*weight));
-	uint16_t *order = calloc(n_experts * z->n_layers, sizeof(*order));
+	uint16_t *order = calloc(n_experts * z->n_moe, sizeof(*order));
 	bool *flags = calloc(2 * n_experts, sizeof(*flags));
 	uint64_t seed = z->seed, row = (uint64_t)z->top_k * z->batch, visits = 0, uses = 0;
 	int rc;
 
-	*r = (struct cache_routes){ .n_layers = z->n_layers, .n_experts = z->n_experts, .top_k = z->top_k };
-	if (weight == NULL || order == NULL || flags == NULL || !od_mul(z->steps, z->n_layers, &visits) ||
+	*r = (struct cache_routes){ .n_moe = z->n_moe, .n_experts = z->n_experts, .top_k = z->top_k };
+	if (weight == NULL || order == NULL || flags == NULL || !od_mul(z->steps, z->n_moe, &visits) ||
 	    !od_mul(visits, row < n_experts ? row : n_experts, &uses))
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %llu steps", (unsigned long long)z->steps);
 	else
@@ -245,7 +245,7 @@ int cache_routes_zipf(struct cache_routes *r, const struct cache_zipf *z, struct
 	for (uint32_t i = 0; rc == OD_OK && i < n_experts; i++)
 		weight[i] = pow(i + 1.0, -z->exponent);
 	for (uint64_t step = 0; rc == OD_OK && step < z->steps; step++) {
-		for (uint32_t m = 0; m < z->n_layers; m++) {
+		for (uint32_t m = 0; m < z->n_moe; m++) {
 			if (step == 0 || (z->drift > 0 && step % z->drift == 0))
 				shuffle(order + m * n_experts, z->n_experts, &seed);
 			for (uint32_t i = 0; i < z->batch; i++)

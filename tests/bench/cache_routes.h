@@ -15,7 +15,7 @@ struct cache_visit {
 };
 
 struct cache_routes {
-	uint32_t n_layers, n_experts, top_k;
+	uint32_t n_moe, n_experts, top_k;
 	struct cache_visit *visit; /* [n_visits] */
 	size_t n_visits, n_uses, n_decode_steps;
 	uint16_t *expert; /* [n_uses] */
@@ -27,7 +27,7 @@ OD_MUST_CHECK int cache_routes_from(struct cache_routes *r, const struct od_rout
 				    struct od_err *err);
 
 struct cache_zipf {
-	uint32_t n_layers, n_experts, top_k, batch;
+	uint32_t n_moe, n_experts, top_k, batch;
 	uint64_t steps, drift; /* drift: every so many steps other experts are popular; 0: never */
 	double exponent;       /* the expert of rank r is drawn in proportion to (r + 1) to the minus exponent */
 	uint64_t seed;

@@ -15,7 +15,7 @@ struct rival {
 	enum cache_rule rule;
 	uint32_t places, n, unmarked;
 	struct kept *kept; /* [places]; Marking: the unmarked first */
-	uint32_t *at;	   /* [n_layers * n_experts] where in kept */
+	uint32_t *at;	   /* [n_moe * n_experts] where in kept */
 	uint64_t clock, random, next_use;
 };
 
@@ -127,7 +127,7 @@ static struct od_cache *new_rival(enum cache_rule rule, const struct od_cache_op
 	r->places = cache_places(o);
 	r->random = seed;
 	r->kept = calloc((size_t)r->places + 1, sizeof(*r->kept));
-	r->at = calloc((size_t)o->n_layers * o->n_experts, sizeof(*r->at));
+	r->at = calloc((size_t)o->n_moe * o->n_experts, sizeof(*r->at));
 	if (r->kept == NULL || r->at == NULL) {
 		free_rival(&r->base);
 		free(r);

@@ -241,7 +241,7 @@ int codec_data_pack(struct codec_data *d, const struct od_pack *p, enum od_dtype
 	int rc = slot != NULL ? od_inflater_new(&inf, p, OD_FORM_PLAIN, err) : od_fail(err, OD_ERR_NOMEM, "no memory for an expert");
 
 	*d = (struct codec_data){ .dtype = dtype };
-	for (uint32_t i = 0; rc == OD_OK && i < cfg->n_layers * cfg->n_experts && d->n_weights < n_weights; i++) {
+	for (uint32_t i = 0; rc == OD_OK && i < cfg->n_moe * cfg->n_experts && d->n_weights < n_weights; i++) {
 		const struct od_expert_mem mem = od_pack_slot_mem(p, OD_FORM_PLAIN, slot);
 		const uint32_t m = i / cfg->n_experts, expert = i % cfg->n_experts;
 		struct od_expert x;

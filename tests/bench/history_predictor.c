@@ -10,7 +10,7 @@
  *
  * Everything is said before layer 0, and what is left of it again when a layer's routes have changed the match. Cost:
  * cosines are kept up to date, so a use costs a step through the store's column of that expert, and a search one pass
- * over [store][n_layers] floats. */
+ * over [store][n_moe] floats. */
 #include "common/base/mem.h"
 #include "common/predict/predictor_base.h"
 #include "tests/bench/rivals.h"
@@ -25,11 +25,11 @@
 
 struct history_predictor {
 	struct od_predictor_base base;
-	size_t n_layers, n_experts, capacity, n_stored, match;
-	float *stored; /* [n_layers][capacity][n_experts]: rows of length 1, or 0 without a use */
-	float *count;  /* [n_layers][n_experts] of the sequence that goes on */
-	float *dot;    /* [capacity][n_layers]: its rows with the stored ones */
-	float *length; /* [n_layers]: of its rows; 0 without a use */
+	size_t n_moe, n_experts, capacity, n_stored, match;
+	float *stored; /* [n_moe][capacity][n_experts]: rows of length 1, or 0 without a use */
+	float *count;  /* [n_moe][n_experts] of the sequence that goes on */
+	float *dot;    /* [capacity][n_moe]: its rows with the stored ones */
+	float *length; /* [n_moe]: of its rows; 0 without a use */
 	float *score;  /* [n_experts] */
 };
 
@@ -52,9 +52,9 @@ static float likeness(const struct history_predictor *h, size_t sequence)
 {
 	float sum = 0;
 
-	for (size_t m = 0; m < h->n_layers; m++) {
+	for (size_t m = 0; m < h->n_moe; m++) {
 		if (h->length[m] > 0)
-			sum += h->dot[sequence * h->n_layers + m] / h->length[m];
+			sum += h->dot[sequence * h->n_moe + m] / h->length[m];
 	}
 	return sum;
 }
@@ -86,10 +86,10 @@ static void add_share(float *sum, const float *x, size_t n)
 		sum[i] += x[i] / all;
 }
 
-/* Layers [from, n_layers), for every row alike. */
+/* Layers [from, n_moe), for every row alike. */
 static void say(struct history_predictor *h, uint32_t from)
 {
-	for (uint32_t m = from; m < h->n_layers; m++) {
+	for (uint32_t m = from; m < h->n_moe; m++) {
 		memset(h->score, 0, h->n_experts * sizeof(*h->score));
 		add_share(h->score, h->count + m * h->n_experts, h->n_experts);
 		if (h->match != NOBODY)
@@ -104,9 +104,9 @@ static void begin_sequence(struct od_predictor *p, uint64_t sequence)
 	struct history_predictor *h = (struct history_predictor *)p;
 
 	(void)sequence;
-	memset(h->count, 0, h->n_layers * h->n_experts * sizeof(*h->count));
-	memset(h->dot, 0, h->capacity * h->n_layers * sizeof(*h->dot));
-	memset(h->length, 0, h->n_layers * sizeof(*h->length));
+	memset(h->count, 0, h->n_moe * h->n_experts * sizeof(*h->count));
+	memset(h->dot, 0, h->capacity * h->n_moe * sizeof(*h->dot));
+	memset(h->length, 0, h->n_moe * sizeof(*h->length));
 }
 
 static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
@@ -124,7 +124,7 @@ static void count_use(struct history_predictor *h, uint32_t m, uint16_t expert)
 {
 	h->count[m * h->n_experts + expert]++;
 	for (size_t i = 0; i < h->n_stored; i++)
-		h->dot[i * h->n_layers + m] += stored_row(h, m, i)[expert];
+		h->dot[i * h->n_moe + m] += stored_row(h, m, i)[expert];
 }
 
 static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_row *rows, size_t n_rows)
@@ -149,14 +149,14 @@ static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_ro
 static void end_sequence(struct od_predictor *p, uint64_t sequence)
 {
 	struct history_predictor *h = (struct history_predictor *)p;
-	float used = norm(h->length, h->n_layers);
+	float used = norm(h->length, h->n_moe);
 	size_t at;
 
 	(void)sequence;
 	if (!(used > 0))
 		return;
 	at = h->n_stored < h->capacity ? h->n_stored++ : most_alike(h);
-	for (size_t m = 0; m < h->n_layers; m++) {
+	for (size_t m = 0; m < h->n_moe; m++) {
 		for (size_t e = 0; e < h->n_experts; e++)
 			stored_row(h, m, at)[e] = h->length[m] > 0 ? h->count[m * h->n_experts + e] / h->length[m] : 0;
 	}
@@ -177,7 +177,7 @@ static void free_history(struct od_predictor *p)
 int od_history_new(struct od_predictor **out, const struct od_predictor_opts *opts, struct od_err *err)
 {
 	struct history_predictor *h = calloc(1, sizeof(*h));
-	size_t cells = (size_t)opts->config->n_layers * opts->config->n_experts;
+	size_t cells = (size_t)opts->config->n_moe * opts->config->n_experts;
 
 	*out = NULL;
 	if (h == NULL)
@@ -185,15 +185,15 @@ int od_history_new(struct od_predictor **out, const struct od_predictor_opts *op
 	h->base.o = *opts;
 	h->base.p = (struct od_predictor){ .begin_sequence = begin_sequence, .begin_step = begin_step, .routed = routed,
 					   .end_sequence = end_sequence, .free = free_history };
-	h->n_layers = opts->config->n_layers;
+	h->n_moe = opts->config->n_moe;
 	h->n_experts = opts->config->n_experts;
 	h->match = NOBODY;
 	h->capacity = STORE_BYTES / (cells * sizeof(float));
 	h->capacity = h->capacity < 1 ? 1 : h->capacity > STORE_SEQUENCES ? STORE_SEQUENCES : h->capacity;
 	h->stored = od_alloc_array(h->capacity, cells * sizeof(float));
 	h->count = od_alloc_array(cells, sizeof(float));
-	h->dot = od_alloc_array(h->capacity, h->n_layers * sizeof(float));
-	h->length = od_alloc_array(h->n_layers, sizeof(float));
+	h->dot = od_alloc_array(h->capacity, h->n_moe * sizeof(float));
+	h->length = od_alloc_array(h->n_moe, sizeof(float));
 	h->score = od_alloc_array(h->n_experts, sizeof(float));
 	if (h->stored == NULL || h->count == NULL || h->dot == NULL || h->length == NULL || h->score == NULL) {
 		free_history(&h->base.p);

@@ -121,11 +121,11 @@ static int begin_cache(const struct load_job *j, struct od_err *err)
 {
 	const struct od_config *cfg = od_pack_config(j->c->source->pack);
 	const struct od_share all = { .n_workers = 1, .n_groups = 1 };
-	const uint32_t each = (uint32_t)(j->c->source->n / 4) * cfg->n_layers;
+	const uint32_t each = (uint32_t)(j->c->source->n / 4) * cfg->n_moe;
 	const struct od_cache_opts opts = { .policy = OD_CACHE_RANK,
-					    .n_layers = cfg->n_layers,
+					    .n_moe = cfg->n_moe,
 					    .n_experts = cfg->n_experts,
-					    .plan = { .n_layers = cfg->n_layers,
+					    .plan = { .n_moe = cfg->n_moe,
 						      .experts = { [OD_CACHE_F] = each, [OD_CACHE_S] = each, [OD_CACHE_E] = each } },
 					    .full_is_stored = true };
 	struct odw_cache_uses uses = { .inclusion = calloc(cfg->n_experts, sizeof(double)) };
@@ -210,7 +210,7 @@ int load_run(const struct load_case *c, const struct load_together *together, st
 {
 	const struct od_pack *pack = c->source->pack;
 	const struct od_config *cfg = od_pack_config(pack);
-	struct odw_schedule_opts opts = { .n_layers = cfg->n_layers,
+	struct odw_schedule_opts opts = { .n_moe = cfg->n_moe,
 					  .n_experts = cfg->n_experts,
 					  .n_parts = odw_parts(od_pack_expert(pack, 0, 0)->n_shards),
 					  .n_slots = c->n_slots,
@@ -228,9 +228,9 @@ int load_run(const struct load_case *c, const struct load_together *together, st
 	if (together != NULL)
 		opts.profile = together->profile;
 	if (rc == OD_OK && together != NULL && together->pools) {
-		rc = odw_cache_new(&j.cache, cfg->n_layers, cfg->n_experts, c->bufs, err);
+		rc = odw_cache_new(&j.cache, cfg->n_moe, cfg->n_experts, c->bufs, err);
 		opts.cache = j.cache;
-		opts.max_pinned = (uint32_t)(c->source->n / 4) * cfg->n_layers;
+		opts.max_pinned = (uint32_t)(c->source->n / 4) * cfg->n_moe;
 	}
 	sem_init(&ready, 0, 0);
 	j.item = calloc(c->source->n, sizeof(*j.item));

@@ -11,7 +11,7 @@
 
 struct popularity_predictor {
 	struct od_predictor_base base;
-	uint64_t *count; /* [n_layers][n_experts] */
+	uint64_t *count; /* [n_moe][n_experts] */
 	float *score;	 /* [n_experts] */
 };
 
@@ -21,7 +21,7 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 	const struct od_config *cfg = c->base.o.config;
 
 	c->base.step = *s;
-	for (uint32_t m = 0; !s->prompt && m < cfg->n_layers; m++) {
+	for (uint32_t m = 0; !s->prompt && m < cfg->n_moe; m++) {
 		for (size_t e = 0; e < cfg->n_experts; e++)
 			c->score[e] = (float)c->count[(size_t)m * cfg->n_experts + e];
 		for (size_t r = 0; r < s->n_rows; r++)
@@ -58,7 +58,7 @@ int od_popularity_new(struct od_predictor **out, const struct od_predictor_opts 
 		return od_fail(err, OD_ERR_NOMEM, "predictor");
 	c->base.o = *opts;
 	c->base.p = (struct od_predictor){ .begin_step = begin_step, .routed = routed, .free = free_popularity };
-	c->count = od_alloc_array((size_t)opts->config->n_layers * opts->config->n_experts, sizeof(*c->count));
+	c->count = od_alloc_array((size_t)opts->config->n_moe * opts->config->n_experts, sizeof(*c->count));
 	c->score = od_alloc_array(opts->config->n_experts, sizeof(*c->score));
 	if (c->count == NULL || c->score == NULL) {
 		free_popularity(&c->base.p);

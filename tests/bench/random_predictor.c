@@ -35,7 +35,7 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 	const struct od_predictor_opts *o = &((struct od_predictor_base *)p)->o;
 	uint16_t expert[OD_MAX_TOP_K];
 
-	for (uint32_t m = 0; !s->prompt && m < o->config->n_layers; m++) {
+	for (uint32_t m = 0; !s->prompt && m < o->config->n_moe; m++) {
 		for (size_t r = 0; r < s->n_rows; r++) {
 			const struct od_prediction said = {
 				.step = s->step, .sequence = s->sequence, .row = (uint32_t)r,

@@ -18,7 +18,7 @@ int recall_board_open(struct recall_board *b, struct od_err *err)
 {
 	b->step = b->layer = 0;
 	b->begun = b->any_token = false;
-	b->held = calloc((size_t)b->rec->n_steps * b->config->n_layers + 1, sizeof(*b->held));
+	b->held = calloc((size_t)b->rec->n_steps * b->config->n_moe + 1, sizeof(*b->held));
 	b->counts->tokens = b->rec->n_tokens;
 	b->counts->steps = b->rec->n_steps;
 	return b->held != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "predictions for %u steps", b->rec->n_steps);
@@ -38,7 +38,7 @@ static int32_t token_of(const struct recall_board *b, uint32_t step)
 static struct recall_row row_of(const struct recall_board *b, uint32_t step, uint32_t m, const uint16_t *predicted,
 				size_t n)
 {
-	const size_t at = ((size_t)b->rec->n_prompt + step) * b->config->n_layers + m;
+	const size_t at = ((size_t)b->rec->n_prompt + step) * b->config->n_moe + m;
 	const size_t k = b->config->top_k;
 
 	return (struct recall_row){
@@ -55,15 +55,15 @@ static struct recall_row row_of(const struct recall_board *b, uint32_t step, uin
 /* Routers still to speak before the one of (step, m) has spoken; 0: it has. */
 static uint32_t lead_of(const struct recall_board *b, uint32_t step, uint32_t m)
 {
-	uint64_t next = (uint64_t)b->step * b->config->n_layers + b->layer;
-	uint64_t own = (uint64_t)step * b->config->n_layers + m;
+	uint64_t next = (uint64_t)b->step * b->config->n_moe + b->layer;
+	uint64_t own = (uint64_t)step * b->config->n_moe + m;
 
 	return own < next ? 0 : (uint32_t)(own - next + 1);
 }
 
 static struct recall_held *held_of(const struct recall_board *b, uint32_t step, uint32_t m)
 {
-	return &b->held[(size_t)step * b->config->n_layers + m];
+	return &b->held[(size_t)step * b->config->n_moe + m];
 }
 
 static void count_lead(struct recall_board *b, uint32_t step, uint32_t m, const struct recall_held *h)
@@ -80,7 +80,7 @@ void recall_board_add(struct recall_board *b, const struct od_prediction *p)
 	struct recall_held h = { .n = (uint16_t)p->n, .token = p->token, .has_probability = p->probability != NULL };
 	bool early;
 
-	if (p->step < b->first_step || ahead >= b->rec->n_steps || p->m >= b->config->n_layers ||
+	if (p->step < b->first_step || ahead >= b->rec->n_steps || p->m >= b->config->n_moe ||
 	    p->n < b->config->top_k || p->n > OD_MAX_CANDIDATES)
 		return; /* for a step that does not come: the text ends before */
 	early = step > b->step || (step == b->step && !b->begun);
@@ -108,7 +108,7 @@ void recall_board_begin_step(struct recall_board *b, bool any_token)
 	b->any_token = any_token;
 	if (b->tape != NULL && any_token)
 		recall_tape_any(b->tape, b->step, token_of(b, b->step));
-	for (uint32_t m = 0; m < b->config->n_layers; m++) {
+	for (uint32_t m = 0; m < b->config->n_moe; m++) {
 		struct recall_held *h = held_of(b, b->step, m);
 
 		if (!any_token && h->token != token_of(b, b->step))
@@ -160,7 +160,7 @@ static void dump_name(struct od_strbuf *d, const char *key, const char *name)
 static void dump(const struct recall_board *b, const struct recall_row *row, const struct recall_held *h)
 {
 	const struct recall_recording *rec = b->rec;
-	const size_t at = ((size_t)rec->n_prompt + b->step) * b->config->n_layers + b->layer;
+	const size_t at = ((size_t)rec->n_prompt + b->step) * b->config->n_moe + b->layer;
 	const size_t n_experts = b->config->n_experts;
 	struct od_strbuf *d = b->dump;
 
@@ -190,7 +190,7 @@ void recall_board_routed(struct recall_board *b)
 	recall_counts_row(b->counts, &row);
 	if (b->dump != NULL)
 		dump(b, &row, h);
-	if (++b->layer < b->config->n_layers)
+	if (++b->layer < b->config->n_moe)
 		return;
 	b->layer = 0;
 	b->step++;

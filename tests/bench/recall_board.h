@@ -1,7 +1,7 @@
 /* recall_board.h - where predictions for a recording's decode steps are pinned until the true router has spoken, as
  * main-node/cluster/predictions.h does it for a live cluster; then they are counted, and dumped if wanted.
  *
- *   open -> [ begin_step -> routed(0) .. routed(n_layers - 1) ] x n_steps -> close, recall_board_add at any time
+ *   open -> [ begin_step -> routed(0) .. routed(n_moe - 1) ] x n_steps -> close, recall_board_add at any time
  *
  * Of several predictions for a row of a layer the last one counts; each counts for its lead, of those that came before
  * the step began the last one. What was predicted for another token than main's is void, unless the token of that step
@@ -29,7 +29,7 @@ struct recall_board {
 	/* The board's own. */
 	uint32_t step, layer; /* whose router speaks next; before begin_step: (step, 0) is not begun */
 	bool begun, any_token;
-	struct recall_held *held; /* [n_steps][n_layers] */
+	struct recall_held *held; /* [n_steps][n_moe] */
 };
 
 /* The public fields are set; counts are of this recording alone. */

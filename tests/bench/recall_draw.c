@@ -224,7 +224,7 @@ static int draw_leads(const struct drawing *d, struct od_err *err)
 		if (!recall_in_table1(&d->configs->config[i]) || !recall_speaks_often(d->v, i))
 			continue;
 		s = od_plot_series(p, OD_PLOT_LINE, d->configs->config[i].name);
-		for (uint32_t n = 1; n <= d->v->n_layers; n++) {
+		for (uint32_t n = 1; n <= d->v->n_moe; n++) {
 			struct od_recall_cell sum = recall_sum_leads(d->v, i, n, n + 1);
 
 			if (sum.uses == 0)
@@ -268,7 +268,7 @@ static int draw_layers(const struct drawing *d, struct od_err *err)
 	for (size_t i = 0; i < d->configs->n; i++) {
 		struct od_series *s = od_plot_series(p, OD_PLOT_LINE, d->configs->config[i].name);
 
-		for (uint32_t m = 0; m < d->v->n_layers; m++) {
+		for (uint32_t m = 0; m < d->v->n_moe; m++) {
 			struct od_recall_cell sum = { 0 };
 
 			for (size_t k = 0; k < d->v->prompts->n; k++) {

@@ -131,7 +131,7 @@ static int report(const struct live *l, struct od_err *err)
 		.counts = l->counts,
 		.prompts = l->prompts,
 		.finish = l->finish,
-		.n_layers = c->n_layers,
+		.n_moe = c->n_moe,
 		.top_k = c->top_k,
 		.max_tokens = l->max_tokens,
 	};
@@ -151,7 +151,7 @@ static int report(const struct live *l, struct od_err *err)
 
 static int run(struct live *l, struct od_err *err)
 {
-	uint32_t n_layers;
+	uint32_t n_moe;
 	int rc;
 
 	l->counts = calloc(l->prompts->n, sizeof(*l->counts));
@@ -163,9 +163,9 @@ static int run(struct live *l, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	rc = od_prompts_encode(l->prompts, odm_engine_tokenizer(l->engine), err);
-	n_layers = od_pack_config(odm_engine_pack(l->engine))->n_layers;
+	n_moe = od_pack_config(odm_engine_pack(l->engine))->n_moe;
 	for (size_t i = 0; rc == OD_OK && i < l->prompts->n; i++)
-		rc = recall_counts_init(&l->counts[i], n_layers, l->max_tokens, err);
+		rc = recall_counts_init(&l->counts[i], n_moe, l->max_tokens, err);
 	if (rc == OD_OK)
 		rc = run_prompts(l, err);
 	return rc == OD_OK ? report(l, err) : rc;

@@ -25,7 +25,7 @@ static uint64_t position_bytes(const struct recall_recorder_opts *o)
 
 	if (o->residual)
 		layer += c->hidden * sizeof(float);
-	return layer * c->n_layers + sizeof(int32_t) + sizeof(float);
+	return layer * c->n_moe + sizeof(int32_t) + sizeof(float);
 }
 
 uint64_t recall_recorder_bytes(const struct recall_recorder_opts *o)
@@ -42,7 +42,7 @@ uint64_t recall_recorder_bytes(const struct recall_recorder_opts *o)
 static int open_arrays(struct recall_recorder *r, struct od_err *err)
 {
 	const struct od_config *c = r->o.forward.config;
-	const uint64_t n = r->o.positions, layers = n * c->n_layers;
+	const uint64_t n = r->o.positions, layers = n * c->n_moe;
 	struct recall_recording *rec = &r->rec;
 
 	r->rows = calloc(r->o.forward.max_rows, sizeof(*r->rows));
@@ -110,7 +110,7 @@ void recall_recorder_free(struct recall_recorder *r)
 static void keep_route(struct recall_recorder *r, uint32_t position, size_t i)
 {
 	const struct od_config *c = r->o.forward.config;
-	const size_t at = (size_t)position * c->n_layers + od_forward_layer(r->forward);
+	const size_t at = (size_t)position * c->n_moe + od_forward_layer(r->forward);
 	struct recall_recording *rec = &r->rec;
 
 	memcpy(rec->expert + at * c->top_k, od_forward_experts_of(r->forward, i), c->top_k * sizeof(*rec->expert));

@@ -20,7 +20,7 @@ struct recall_recording {
 	int32_t *token;		    /* [n_prompt + n_tokens] */
 	float *token_margin;	    /* [n_tokens]: best logit less the second */
 	struct od_seq_state *state; /* rows of all positions; whoever replays sets its length */
-	/* By position, [n_prompt + n_steps][n_layers]: */
+	/* By position, [n_prompt + n_steps][n_moe]: */
 	uint16_t *expert;   /* [top_k], best first */
 	float *probability; /* [n_experts] */
 	float *margin;
@@ -29,7 +29,7 @@ struct recall_recording {
 
 struct recall_recorder_opts {
 	struct od_forward_opts forward;	 /* max_rows: of a prompt's chunk */
-	const struct od_expert *experts; /* [n_layers][n_experts] */
+	const struct od_expert *experts; /* [n_moe][n_experts] */
 	uint32_t positions;		 /* of any prompt with what is generated */
 	uint32_t ctx_tokens;		 /* generation ends there */
 	uint32_t max_tokens;		 /* at least 2 */

@@ -232,7 +232,7 @@ static void report_layers(const struct report *p)
 	struct od_table *t = table(p, "by_layer", "By layer", columns, COLUMNS(columns));
 
 	for (size_t c = 0; c < p->v->n_configs; c++) {
-		for (uint32_t m = 0; m < p->v->n_layers; m++) {
+		for (uint32_t m = 0; m < p->v->n_moe; m++) {
 			const struct od_recall_cell *x = &p->sum[c].recall.layer[m];
 			const struct od_recall_rows *n = &p->sum[c].recall.layer_rows[m];
 
@@ -401,7 +401,7 @@ static int add_up(struct report *p, struct od_err *err)
 	if (p->sum == NULL || p->prompt == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "the report of %zu configurations", v->n_configs);
 	for (size_t c = 0; c < v->n_configs; c++) {
-		int rc = recall_counts_init(&p->sum[c], v->n_layers, v->max_tokens, err);
+		int rc = recall_counts_init(&p->sum[c], v->n_moe, v->max_tokens, err);
 
 		if (rc != OD_OK)
 			return rc;

@@ -16,7 +16,7 @@ struct recall_view {
 	const struct recall_counts *counts; /* [n_configs][prompts->n] */
 	const struct od_prompts *prompts;
 	const char *const *finish; /* [prompts->n]: how its text ended */
-	uint32_t n_layers, top_k, max_tokens;
+	uint32_t n_moe, top_k, max_tokens;
 };
 
 /* Everything: totals, then tables. With several configurations a person gets their comparison, and --json also every

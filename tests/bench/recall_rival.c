@@ -73,7 +73,7 @@ static void tell_routed(struct recall_rival *r, uint32_t m, uint32_t begin, uint
 	const struct od_config *c = r->config;
 
 	for (uint32_t i = 0; i < n; i++) {
-		const size_t at = ((size_t)begin + i) * c->n_layers + m;
+		const size_t at = ((size_t)begin + i) * c->n_moe + m;
 
 		r->rows[i] = (struct od_routed_row){
 			.residual = rec->residual + at * c->hidden,
@@ -98,7 +98,7 @@ static void play_pass(struct recall_rival *r, bool prompt, uint32_t begin, uint3
 	if (!prompt)
 		recall_board_begin_step(r->board, false);
 	od_predictor_begin_step(r->predictor, &s);
-	for (uint32_t m = 0; m < r->config->n_layers; m++) {
+	for (uint32_t m = 0; m < r->config->n_moe; m++) {
 		if (!prompt)
 			recall_board_routed(r->board);
 		tell_routed(r, m, begin, n);

@@ -298,7 +298,7 @@ static int open_tapes(const struct recall_run *r, struct hand *h, struct od_err 
 		return od_fail(err, OD_ERR_NOMEM, "predictions of %zu configurations", r->configs->n);
 	for (size_t i = 0; rc == OD_OK && i < r->configs->n; i++) {
 		if (r->configs->config[i].predictor == NULL)
-			rc = recall_tape_init(&h->tape[i], od_pack_config(r->pack)->n_layers, r->opt.max_tokens, err);
+			rc = recall_tape_init(&h->tape[i], od_pack_config(r->pack)->n_moe, r->opt.max_tokens, err);
 	}
 	return rc;
 }
@@ -457,7 +457,7 @@ static int open_counts(struct recall_run *r, struct od_err *err)
 	if (r->counts == NULL || r->result == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the results of %zu prompts", r->prompts->n);
 	for (size_t i = 0; rc == OD_OK && i < n; i++)
-		rc = recall_counts_init(&r->counts[i], od_pack_config(r->pack)->n_layers, r->opt.max_tokens, err);
+		rc = recall_counts_init(&r->counts[i], od_pack_config(r->pack)->n_moe, r->opt.max_tokens, err);
 	return rc;
 }
 
@@ -476,7 +476,7 @@ static uint64_t thread_bytes(const struct recall_run *r)
 	    !od_mul(one, r->opt.threads, &all))
 		return UINT64_MAX;
 	if (r->opt.served != NULL)
-		all += recall_tape_bytes(f.config->n_layers, r->opt.max_tokens) * r->opt.threads * r->configs->n;
+		all += recall_tape_bytes(f.config->n_moe, r->opt.max_tokens) * r->opt.threads * r->configs->n;
 	return all;
 }
 

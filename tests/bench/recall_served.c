@@ -104,7 +104,7 @@ int recall_served_init(struct recall_served *s, const struct recall_served_opts 
 		.o = *o,
 		.n_configs = configs->n,
 		.n_prompts = n_prompts,
-		.params = { .n_layers = cfg->n_layers, .n_experts = cfg->n_experts, .top_k = cfg->top_k,
+		.params = { .n_moe = cfg->n_moe, .n_experts = cfg->n_experts, .top_k = cfg->top_k,
 			    .n_workers = (uint32_t)o->workers, .slots = (unsigned)o->slots, .main_ns = ns(o->main_ms),
 			    .worker_ns = ns(o->worker_ms), .shadow_ns = ns(o->shadow_ms), .head_ns = ns(o->head_ms) },
 	};

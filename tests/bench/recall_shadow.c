@@ -150,7 +150,7 @@ static void replay_step(struct replay *r, uint32_t i)
 	recall_board_begin_step(r->board, odm_shadow_link_token(&r->main, &step) < 0);
 	odm_shadow_link_step(&r->main, 0, &step);
 	let_work(r);
-	for (uint32_t m = 0; r->rc == OD_OK && m < r->shadow->forward.config->n_layers; m++) {
+	for (uint32_t m = 0; r->rc == OD_OK && m < r->shadow->forward.config->n_moe; m++) {
 		recall_board_routed(r->board);
 		odm_shadow_link_state(&r->main, 0, &step, m);
 		let_work(r);

@@ -14,19 +14,19 @@ size_t recall_margin_bucket(double margin)
 	return i;
 }
 
-int recall_counts_init(struct recall_counts *c, uint32_t n_layers, uint32_t n_tokens, struct od_err *err)
+int recall_counts_init(struct recall_counts *c, uint32_t n_moe, uint32_t n_tokens, struct od_err *err)
 {
 	int rc;
 
-	*c = (struct recall_counts){ .n_leads = 2 * n_layers + 1 };
-	rc = od_recall_init(&c->recall, n_layers, n_tokens, err);
+	*c = (struct recall_counts){ .n_leads = 2 * n_moe + 1 };
+	rc = od_recall_init(&c->recall, n_moe, n_tokens, err);
 	if (rc != OD_OK)
 		return rc;
 	c->lead = calloc(c->n_leads, sizeof(*c->lead));
 	if (c->lead != NULL)
 		return OD_OK;
 	recall_counts_fini(c);
-	return od_fail(err, OD_ERR_NOMEM, "recall of %u layers", n_layers);
+	return od_fail(err, OD_ERR_NOMEM, "recall of %u layers", n_moe);
 }
 
 void recall_counts_fini(struct recall_counts *c)

@@ -39,7 +39,7 @@ struct recall_row {
 	size_t n_predicted, n_used;
 };
 
-OD_MUST_CHECK int recall_counts_init(struct recall_counts *c, uint32_t n_layers, uint32_t n_tokens, struct od_err *err);
+OD_MUST_CHECK int recall_counts_init(struct recall_counts *c, uint32_t n_moe, uint32_t n_tokens, struct od_err *err);
 void recall_counts_fini(struct recall_counts *c);
 void recall_counts_row(struct recall_counts *c, const struct recall_row *r);
 void recall_counts_lead(struct recall_counts *c, uint32_t lead, const struct recall_row *r);

@@ -3,16 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t recall_tape_bytes(uint32_t n_layers, uint32_t max_steps)
+uint64_t recall_tape_bytes(uint32_t n_moe, uint32_t max_steps)
 {
-	return (uint64_t)max_steps * (n_layers * 2 * sizeof(struct served_view) + sizeof(int32_t));
+	return (uint64_t)max_steps * (n_moe * 2 * sizeof(struct served_view) + sizeof(int32_t));
 }
 
-int recall_tape_init(struct recall_tape *t, uint32_t n_layers, uint32_t max_steps, struct od_err *err)
+int recall_tape_init(struct recall_tape *t, uint32_t n_moe, uint32_t max_steps, struct od_err *err)
 {
-	const size_t n = (size_t)n_layers * max_steps;
+	const size_t n = (size_t)n_moe * max_steps;
 
-	*t = (struct recall_tape){ .n_layers = n_layers, .max_steps = max_steps };
+	*t = (struct recall_tape){ .n_moe = n_moe, .max_steps = max_steps };
 	t->guess = calloc(max_steps, sizeof(*t->guess));
 	t->shadow = calloc(n, sizeof(*t->shadow));
 	t->ahead = calloc(n, sizeof(*t->ahead));
@@ -32,7 +32,7 @@ void recall_tape_fini(struct recall_tape *t)
 
 void recall_tape_clear(struct recall_tape *t)
 {
-	const size_t n = (size_t)t->n_layers * t->max_steps;
+	const size_t n = (size_t)t->n_moe * t->max_steps;
 
 	for (uint32_t i = 0; i < t->max_steps; i++)
 		t->guess[i] = -1;
@@ -50,7 +50,7 @@ static void set_view(struct served_view *v, const struct od_prediction *p)
 
 void recall_tape_add(struct recall_tape *t, uint32_t step, const struct od_prediction *p, int32_t token, bool early)
 {
-	const size_t at = (size_t)step * t->n_layers + p->m;
+	const size_t at = (size_t)step * t->n_moe + p->m;
 
 	if (step >= t->max_steps)
 		return;
@@ -61,18 +61,18 @@ void recall_tape_add(struct recall_tape *t, uint32_t step, const struct od_predi
 
 void recall_tape_any(struct recall_tape *t, uint32_t step, int32_t token)
 {
-	struct served_view *from = t->ahead + (size_t)step * t->n_layers;
+	struct served_view *from = t->ahead + (size_t)step * t->n_moe;
 
 	if (t->guess[step] < 0 || t->guess[step] == token)
 		return;
-	memcpy(t->shadow + (size_t)step * t->n_layers, from, t->n_layers * sizeof(*from));
+	memcpy(t->shadow + (size_t)step * t->n_moe, from, t->n_moe * sizeof(*from));
 	t->guess[step] = token;
 }
 
 struct served_trace recall_tape_trace(const struct recall_tape *t, const struct recall_recording *rec,
 				      const struct od_config *cfg)
 {
-	const size_t first = (size_t)rec->n_prompt * cfg->n_layers;
+	const size_t first = (size_t)rec->n_prompt * cfg->n_moe;
 
 	return (struct served_trace){
 		.n_steps = rec->n_steps,

@@ -10,15 +10,15 @@
 #include "tests/bench/served_sim.h"
 
 struct recall_tape {
-	uint32_t n_layers, max_steps;
+	uint32_t n_moe, max_steps;
 	int32_t *guess;		    /* [max_steps]; -1: none */
-	struct served_view *shadow; /* [max_steps][n_layers], as in struct served_trace, and so are the others */
+	struct served_view *shadow; /* [max_steps][n_moe], as in struct served_trace, and so are the others */
 	struct served_view *ahead;
 };
 
-OD_MUST_CHECK int recall_tape_init(struct recall_tape *t, uint32_t n_layers, uint32_t max_steps, struct od_err *err);
+OD_MUST_CHECK int recall_tape_init(struct recall_tape *t, uint32_t n_moe, uint32_t max_steps, struct od_err *err);
 void recall_tape_fini(struct recall_tape *t); /* one that is all zero, too */
-uint64_t recall_tape_bytes(uint32_t n_layers, uint32_t max_steps);
+uint64_t recall_tape_bytes(uint32_t n_moe, uint32_t max_steps);
 
 void recall_tape_clear(struct recall_tape *t); /* another prompt follows */
 /* step, p->m: in range. token: main's in that step. early: the step has not begun. */

@@ -69,7 +69,7 @@ int od_route_open(struct od_route_writer **out, const char *path, const struct o
 	w->wide = head->n_experts > 256;
 	put_bytes(w, MAGIC, 8);
 	put(w, VERSION, 4);
-	put(w, head->n_layers, 4);
+	put(w, head->n_moe, 4);
 	put(w, head->n_experts, 4);
 	put(w, head->top_k, 4);
 	put_bytes(w, head->fingerprint, sizeof(head->fingerprint));
@@ -161,15 +161,15 @@ static int read_head(struct reader *in, struct od_err *err)
 	if (get(in->bytes + 8, 4) != VERSION)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: routes of version %llu; this program reads version %u", in->where,
 			       (unsigned long long)get(in->bytes + 8, 4), VERSION);
-	h->n_layers = (uint32_t)get(in->bytes + 12, 4);
+	h->n_moe = (uint32_t)get(in->bytes + 12, 4);
 	h->n_experts = (uint32_t)get(in->bytes + 16, 4);
 	h->top_k = (uint32_t)get(in->bytes + 20, 4);
 	memcpy(h->fingerprint, in->bytes + 24, sizeof(h->fingerprint));
-	if (h->n_layers == 0 || h->n_layers > OD_ROUTE_MAX_LAYERS || h->n_experts == 0 ||
+	if (h->n_moe == 0 || h->n_moe > OD_ROUTE_MAX_LAYERS || h->n_experts == 0 ||
 	    h->n_experts > OD_ROUTE_MAX_EXPERTS || h->top_k == 0 || h->top_k > OD_ROUTE_MAX_TOP_K ||
 	    h->top_k > h->n_experts)
 		return od_fail(err, OD_ERR_RANGE, "%s: routes of %u layers, %u experts, top %u: no such model", in->where,
-			       h->n_layers, h->n_experts, h->top_k);
+			       h->n_moe, h->n_experts, h->top_k);
 	in->wide = h->n_experts > 256 ? 2 : 1;
 	in->at = HEAD_BYTES;
 	return OD_OK;
@@ -224,7 +224,7 @@ static int read_layer(struct reader *in, struct od_err *err)
 	const uint8_t *p = in->bytes + in->at + 1;
 	size_t n;
 
-	if (s == NULL || s->n_layers == r->head.n_layers)
+	if (s == NULL || s->n_moe == r->head.n_moe)
 		return bad(in, "a layer that belongs to no step", err);
 	n = (size_t)s->n_rows * r->head.top_k;
 	if (in->len - in->at - 1 < n * in->wide)
@@ -240,7 +240,7 @@ static int read_layer(struct reader *in, struct od_err *err)
 				return bad(in, "a row with the same expert twice", err);
 		}
 	}
-	s->n_layers++;
+	s->n_moe++;
 	in->n_experts += n;
 	in->at += 1 + n * in->wide;
 	return OD_OK;

@@ -1,13 +1,13 @@
 /* route_file.h - every router decision of a run, in a file: who was in a step, and which experts each layer chose.
  *
  * Little-endian, without padding. The head:
- *   8 bytes "od-route", u32 version (1), u32 n_layers, u32 n_experts, u32 top_k, 32 bytes fingerprint of the model
+ *   8 bytes "od-route", u32 version (1), u32 n_moe, u32 n_experts, u32 top_k, 32 bytes fingerprint of the model
  * Then records, each beginning with a byte that says what it is:
  *   'S' a step begins:  u8 prompt (1: its rows are a prompt's), u32 n_rows, u64 step (greater than the last),
  *                       n_rows times (u64 sequence, u32 position)
  *   'L' a layer's turn: for each row of the step its top_k experts, best first, as u8 when n_experts is at most 256,
  *                       else u16. The first 'L' behind an 'S' is layer 0, the next layer 1. A step that was given up has
- *                       fewer than n_layers.
+ *                       fewer than n_moe.
  *   'E' the end:        u64 number of steps. A file without it was cut off.
  * A decoded token of Mixtral 8x7B (32 layers, top 2) takes 122 bytes.
  *
@@ -27,7 +27,7 @@
 #define OD_ROUTE_MAX_ROWS 65536u
 
 struct od_route_head {
-	uint32_t n_layers, n_experts, top_k;
+	uint32_t n_moe, n_experts, top_k;
 	uint8_t fingerprint[32];
 };
 
@@ -55,9 +55,9 @@ int od_route_close(struct od_route_writer *w, struct od_err *err);
 struct od_route_step {
 	uint64_t step;
 	bool prompt;
-	uint32_t n_rows, n_layers;	/* n_layers: that had their turn */
+	uint32_t n_rows, n_moe;	/* n_moe: that had their turn */
 	const struct od_route_row *row; /* [n_rows] */
-	const uint16_t *expert;		/* [n_layers][n_rows][top_k], best first, all different within a row */
+	const uint16_t *expert;		/* [n_moe][n_rows][top_k], best first, all different within a row */
 };
 
 struct od_routes {

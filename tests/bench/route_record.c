@@ -3,7 +3,7 @@
 int route_record_open(struct route_record *r, const char *path, const struct od_pack *p, struct od_err *err)
 {
 	const struct od_config *c = od_pack_config(p);
-	struct od_route_head head = { .n_layers = c->n_layers, .n_experts = c->n_experts, .top_k = c->top_k };
+	struct od_route_head head = { .n_moe = c->n_moe, .n_experts = c->n_experts, .top_k = c->top_k };
 
 	_Static_assert(sizeof(head.fingerprint) == OD_FINGERPRINT_CHARS / 2, "a fingerprint");
 	*r = (struct route_record){ 0 };

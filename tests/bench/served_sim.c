@@ -53,7 +53,7 @@ struct served_sim {
 
 uint64_t served_window_ns(const struct served_params *p, unsigned slots)
 {
-	uint64_t m = odm_groups_make(p->n_workers, p->group_size, p->top_k, p->n_layers).n_groups;
+	uint64_t m = odm_groups_make(p->n_workers, p->group_size, p->top_k, p->n_moe).n_groups;
 
 	return m * p->main_ns + (slots > 1 ? m : m - 1) * p->worker_ns;
 }
@@ -63,7 +63,7 @@ uint64_t served_window_ns(const struct served_params *p, unsigned slots)
 static int open_workers(struct served_sim *s, struct od_err *err)
 {
 	const struct odw_schedule_opts o = {
-		.n_layers = s->p.n_layers,
+		.n_moe = s->p.n_moe,
 		.n_experts = s->p.n_experts,
 		.n_parts = LOAD_PARTS,
 		.n_stages = 1,
@@ -85,7 +85,7 @@ static int open_workers(struct served_sim *s, struct od_err *err)
 int served_sim_new(struct served_sim **out, const struct served_params *p, struct od_err *err)
 {
 	const struct odm_predictions_opts po = {
-		.n_layers = p->n_layers,
+		.n_moe = p->n_moe,
 		.n_experts = p->n_experts,
 		.top_k = p->top_k,
 		.max_rows = 1,
@@ -103,7 +103,7 @@ int served_sim_new(struct served_sim **out, const struct served_params *p, struc
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "simulation");
 	s->p = *p;
-	s->groups = odm_groups_make(p->n_workers, p->group_size, p->top_k, p->n_layers);
+	s->groups = odm_groups_make(p->n_workers, p->group_size, p->top_k, p->n_moe);
 	s->keep = calloc(p->n_experts, sizeof(*s->keep));
 	s->slots = calloc(p->n_workers, sizeof(*s->slots));
 	for (uint32_t w = 0; s->slots != NULL && w < p->n_workers; w++)
@@ -114,7 +114,7 @@ int served_sim_new(struct served_sim **out, const struct served_params *p, struc
 	if (rc == OD_OK)
 		rc = odm_predictions_new(&s->predictions, &po, err);
 	if (rc == OD_OK)
-		rc = od_recall_init(&s->recall, p->n_layers, 1, err);
+		rc = od_recall_init(&s->recall, p->n_moe, 1, err);
 	if (rc == OD_OK)
 		rc = open_workers(s, err);
 	if (rc != OD_OK) {
@@ -244,7 +244,7 @@ static void add(struct served_sim *s, uint32_t step, uint32_t m, int32_t token, 
 
 static size_t at(const struct served_sim *s, uint32_t step, uint32_t m)
 {
-	return (size_t)step * s->p.n_layers + m;
+	return (size_t)step * s->p.n_moe + m;
 }
 
 static bool guesses_right(const struct served_sim *s, uint32_t step)
@@ -292,7 +292,7 @@ static void shadow_event(struct served_sim *s)
 	else if (s->t->ahead != NULL)
 		add(s, h->step, h->layer, s->t->guess[h->step], &s->t->ahead[i]);
 	h->from_ns = virtual_ns;
-	if (++h->layer < s->p.n_layers)
+	if (++h->layer < s->p.n_moe)
 		return;
 	h->finished = true;
 	shadow_go_ahead(s);
@@ -431,7 +431,7 @@ static void run_step(struct served_sim *s)
 	s->layer = 0;
 	shadow_step(s);
 	send_wants(s);
-	while (s->layer < s->p.n_layers)
+	while (s->layer < s->p.n_moe)
 		run_layer(s);
 	run_until(s, virtual_ns + s->p.head_ns);
 	s->r->steps++;
@@ -456,7 +456,7 @@ static void close_trace(struct served_sim *s)
 	for (uint32_t w = 0; w < s->p.n_workers; w++) {
 		for (uint32_t i = 0; i < 2; i++)
 			odw_schedule_close(s->worker[w].schedule, SESSION, s->first_step + s->t->n_steps - 1 + i,
-					   s->p.n_layers - 1);
+					   s->p.n_moe - 1);
 		work(s, &s->worker[w]);
 	}
 	s->first_step += s->t->n_steps + 1;

@@ -39,7 +39,7 @@ struct served_trace {
 };
 
 struct served_params {
-	uint32_t n_layers, n_experts, top_k;
+	uint32_t n_moe, n_experts, top_k;
 	uint32_t n_workers, group_size; /* group_size 0: top_k */
 	unsigned slots;
 	uint64_t main_ns, worker_ns, shadow_ns, head_ns, load_ns;

@@ -14,7 +14,7 @@
 #define SIGNED_FROM 16u
 
 /* Shards of a third of a matrix and less. */
-static const struct od_config config = { .n_layers = 2, .n_experts = 3, .hidden = 1100, .intermediate = 1000 };
+static const struct od_config config = { .n_moe = 2, .n_experts = 3, .hidden = 1100, .intermediate = 1000 };
 
 static void check_chunk(const struct od_chunk *c, uint64_t begin, uint64_t end)
 {

@@ -215,7 +215,7 @@ static void load_all(const struct od_pack *p, enum od_form form)
 
 	check(slot != NULL && od_inflater_new(&inf, p, form, NULL) == OD_OK);
 	mem = od_pack_slot_mem(p, form, slot);
-	for (uint32_t i = 0; i < cfg->n_layers * cfg->n_experts; i++) {
+	for (uint32_t i = 0; i < cfg->n_moe * cfg->n_experts; i++) {
 		const uint32_t m = i / cfg->n_experts, expert = i % cfg->n_experts;
 		const uint32_t n_shards = od_pack_expert(p, m, expert)->n_shards;
 		uint32_t s = 0;

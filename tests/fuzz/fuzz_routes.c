@@ -21,7 +21,7 @@ static void write_again(const struct od_routes *r, const char *path)
 		od_route_step(w, s->step, s->prompt, s->n_rows);
 		for (uint32_t k = 0; k < s->n_rows; k++)
 			od_route_row(w, s->row[k].sequence, s->row[k].position);
-		for (uint32_t m = 0; m < s->n_layers; m++) {
+		for (uint32_t m = 0; m < s->n_moe; m++) {
 			od_route_layer(w);
 			for (uint32_t k = 0; k < s->n_rows; k++)
 				od_route_experts(w, s->expert + ((size_t)m * s->n_rows + k) * r->head.top_k);
@@ -54,8 +54,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (size_t i = 0; i < r.n_steps; i++) {
 		const struct od_route_step *s = &r.step[i];
 
-		check(s->n_layers <= r.head.n_layers && s->n_rows > 0 && (i == 0 || s->step > s[-1].step));
-		for (size_t k = 0; k < (size_t)s->n_layers * s->n_rows * r.head.top_k; k++)
+		check(s->n_moe <= r.head.n_moe && s->n_rows > 0 && (i == 0 || s->step > s[-1].step));
+		for (size_t k = 0; k < (size_t)s->n_moe * s->n_rows * r.head.top_k; k++)
 			check(s->expert[k] < r.head.n_experts);
 	}
 	snprintf(path, sizeof(path), "/dev/shm/od-fuzz-routes-%d", (int)getpid());

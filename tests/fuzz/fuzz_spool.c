@@ -250,7 +250,7 @@ static void fill(struct od_spool *spool, const struct od_pack *p, struct odw_sto
 {
 	const struct od_config *cfg = od_pack_config(p);
 
-	for (uint32_t i = 0; i < cfg->n_layers * cfg->n_experts && left > 0; i++) {
+	for (uint32_t i = 0; i < cfg->n_moe * cfg->n_experts && left > 0; i++) {
 		const uint32_t m = i / cfg->n_experts, e = i % cfg->n_experts;
 		const struct od_pack_expert *x = od_pack_expert(p, m, e);
 

@@ -22,7 +22,7 @@ bool chance(uint32_t percent)
 }
 
 const struct od_config config = {
-	.n_layers = LAYERS, .hidden = 32, .n_heads = 4, .n_kv_heads = 2, .head_dim = 8, .vocab = VOCAB,
+	.n_layers = LAYERS, .n_moe = LAYERS, .hidden = 32, .n_heads = 4, .n_kv_heads = 2, .head_dim = 8, .vocab = VOCAB,
 	.n_experts = EXPERTS, .top_k = TOP_K, .intermediate = 16, .ctx_max = 4096, .rms_eps = 1e-5f, .rope_theta = 10000,
 	.bos = -1,
 };

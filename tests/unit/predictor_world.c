@@ -49,7 +49,7 @@ static void on_prediction(void *arg, const struct od_prediction *p)
 
 	assert_true(w->n_said <= PW_MAX_SAID);
 	assert_false(w->step.prompt);
-	assert_true(p->row < w->step.n_rows && p->m < w->cfg.n_layers && (int64_t)p->m > w->heard);
+	assert_true(p->row < w->step.n_rows && p->m < w->cfg.n_moe && (int64_t)p->m > w->heard);
 	assert_int_equal(p->step, w->step.step);
 	assert_int_equal(p->sequence, w->step.sequence);
 	assert_int_equal(p->position, w->step.position + p->row);
@@ -81,9 +81,9 @@ static void make_model(struct predictor_world *w)
 
 	w->dense.embed = (struct od_mat){ .dtype = OD_F32, .n_out = c->vocab, .n_in = c->hidden,
 					  .data = reals(w, (size_t)c->vocab * c->hidden) };
-	w->dense.layer = calloc(c->n_layers, sizeof(*w->dense.layer));
+	w->dense.layer = calloc(c->n_moe, sizeof(*w->dense.layer));
 	assert_non_null(w->dense.layer);
-	for (uint32_t m = 0; m < c->n_layers; m++) {
+	for (uint32_t m = 0; m < c->n_moe; m++) {
 		w->dense.layer[m].ffn_norm = reals(w, c->hidden);
 		w->dense.layer[m].router = (struct od_mat){ .dtype = OD_F32, .n_out = c->n_experts, .n_in = c->hidden,
 							    .data = reals(w, (size_t)c->n_experts * c->hidden) };
@@ -97,7 +97,7 @@ void pw_open(struct predictor_world *w, const char *kind, struct pw_shape shape)
 	struct od_err err;
 
 	*w = (struct predictor_world){ .seed = 42, .max_rows = shape.max_rows, .heard = -1 };
-	w->cfg = (struct od_config){ .n_layers = shape.n_layers, .n_experts = shape.n_experts, .top_k = shape.top_k,
+	w->cfg = (struct od_config){ .n_moe = shape.n_moe, .n_experts = shape.n_experts, .top_k = shape.top_k,
 				     .hidden = shape.hidden, .vocab = shape.vocab, .rms_eps = 1e-5f };
 	make_model(w);
 	w->token = calloc(shape.max_rows, sizeof(*w->token));
@@ -118,7 +118,7 @@ void pw_close(struct predictor_world *w)
 {
 	od_predictor_free(w->predictor);
 	od_free((void *)w->dense.embed.data);
-	for (uint32_t m = 0; m < w->cfg.n_layers; m++) {
+	for (uint32_t m = 0; m < w->cfg.n_moe; m++) {
 		od_free((void *)w->dense.layer[m].ffn_norm);
 		od_free((void *)w->dense.layer[m].router.data);
 	}

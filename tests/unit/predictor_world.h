@@ -39,7 +39,7 @@ struct predictor_world {
 };
 
 struct pw_shape {
-	uint32_t n_layers, n_experts, top_k, hidden, vocab;
+	uint32_t n_moe, n_experts, top_k, hidden, vocab;
 	size_t max_rows;
 };
 

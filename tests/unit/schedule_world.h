@@ -32,7 +32,7 @@ static inline struct odw_schedule *new_schedule_with(unsigned n_slots, const str
 	struct odw_schedule *s;
 	struct od_err err;
 
-	opts.n_layers = LAYERS;
+	opts.n_moe = LAYERS;
 	opts.n_experts = EXPERTS;
 	opts.n_parts = SHARDS;
 	opts.n_slots = n_slots;

@@ -132,7 +132,7 @@ int make_pack(void **state)
 		fail_msg("od-pack: %s", text);
 	assert_ok(od_pack_open(&pack, pack_dir, &err), &err);
 	cfg = od_pack_config(pack);
-	assert_true(cfg->n_layers <= MAX_LAYERS && cfg->top_k <= MAX_K);
+	assert_true(cfg->n_moe <= MAX_LAYERS && cfg->top_k <= MAX_K);
 	return 0;
 }
 

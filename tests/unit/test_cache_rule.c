@@ -36,7 +36,7 @@ static uint32_t skewed(uint32_t n)
 
 static struct od_cache *new_cache(enum cache_rule rule, uint32_t places, uint64_t chance)
 {
-	const struct od_cache_opts o = { .n_layers = LAYERS, .n_experts = EXPERTS, .state = OD_CACHE_C,
+	const struct od_cache_opts o = { .n_moe = LAYERS, .n_experts = EXPERTS, .state = OD_CACHE_C,
 					 .budget_bytes = 10 * places + 9, .expert_bytes = 10 };
 	struct od_cache *c;
 
@@ -177,7 +177,7 @@ static void belady_loads_least(void **state)
 	seed = 3;
 	for (int round = 0; round < 40; round++) {
 		uint32_t use[USES], places = 1 + round % 3, loads = 0;
-		const struct od_cache_opts o = { .n_layers = 1, .n_experts = 6, .expert_bytes = 1, .budget_bytes = places };
+		const struct od_cache_opts o = { .n_moe = 1, .n_experts = 6, .expert_bytes = 1, .budget_bytes = places };
 		struct od_cache *c;
 
 		assert_int_equal(cache_rule_new(&c, CACHE_BELADY, &o, 0, NULL), OD_OK);
@@ -203,7 +203,7 @@ static void others_are_the_workers(void **state)
 	(void)state;
 	seed = 4;
 	for (enum cache_rule rule = CACHE_LRU; rule <= CACHE_LFU; rule++) {
-		const struct od_cache_opts o = { .policy = (enum od_cache_policy)rule, .n_layers = LAYERS, .n_experts = EXPERTS,
+		const struct od_cache_opts o = { .policy = (enum od_cache_policy)rule, .n_moe = LAYERS, .n_experts = EXPERTS,
 						 .state = OD_CACHE_C, .budget_bytes = 60, .expert_bytes = 10 };
 		struct od_cache *c = new_cache(rule, 6, 0), *own;
 
@@ -223,7 +223,7 @@ static void others_are_the_workers(void **state)
 
 static void nonsense_is_refused(void **state)
 {
-	const struct od_cache_opts nothing = { .n_layers = LAYERS, .n_experts = EXPERTS };
+	const struct od_cache_opts nothing = { .n_moe = LAYERS, .n_experts = EXPERTS };
 	struct od_cache *c;
 
 	(void)state;

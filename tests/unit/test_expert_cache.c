@@ -71,7 +71,7 @@ struct world {
 
 static struct od_cache_opts policy_of(enum od_cache_policy policy, const struct od_cache_plan *plan, bool planes)
 {
-	return (struct od_cache_opts){ .policy = policy, .n_layers = LAYERS, .n_experts = EXPERTS, .plan = *plan,
+	return (struct od_cache_opts){ .policy = policy, .n_moe = LAYERS, .n_experts = EXPERTS, .plan = *plan,
 				       .full_is_stored = planes, .budget_bytes = plan->experts[OD_CACHE_F], .expert_bytes = 1,
 				       .state = OD_CACHE_F };
 }
@@ -129,12 +129,12 @@ static struct odw_item use(struct world *w, uint32_t m, uint32_t expert, bool pr
 	return item;
 }
 
-static const struct od_cache_plan two_full = { .n_layers = LAYERS, .experts = { 2 } };
+static const struct od_cache_plan two_full = { .n_moe = LAYERS, .experts = { 2 } };
 
 /* The same uses, the same decisions: a replay of recorded routes knows what a worker will do. */
 static void it_decides_as_the_policy_alone_does(void **state)
 {
-	const struct od_cache_plan pools = { .n_layers = LAYERS, .experts = { 5, 0, 6, 3 } };
+	const struct od_cache_plan pools = { .n_moe = LAYERS, .experts = { 5, 0, 6, 3 } };
 	uint64_t seed = 3;
 
 	(void)state;

@@ -78,7 +78,7 @@ static void the_same_weights_in_two_thirds(void **state)
 	assert_int_equal(od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, NULL), OD_OK);
 	assert_int_equal(od_experts_load_all(&a, zstd, OD_FORM_PLAIN, 1, NULL, NULL, NULL), OD_OK);
 	assert_int_equal(od_experts_load_all(&b, planes, OD_FORM_PLANES, 3, NULL, NULL, NULL), OD_OK);
-	for (size_t i = 0; i < (size_t)cfg->n_layers * cfg->n_experts; i++)
+	for (size_t i = 0; i < (size_t)cfg->n_moe * cfg->n_experts; i++)
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 			const struct od_mat *p = &od_experts_get(a)[i].mat[mat], *q = &od_experts_get(b)[i].mat[mat];
 

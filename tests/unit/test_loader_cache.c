@@ -77,13 +77,13 @@ static void begin_cache(struct world *w, const struct od_cache_plan *plan)
 	const struct od_share share = { 1, 0, 1 };
 	double inclusion[EXPERTS];
 	struct odw_cache_uses u = { .inclusion = inclusion };
-	struct od_cache_opts o = { .policy = OD_CACHE_RANK, .n_layers = od_pack_config(pack)->n_layers, .n_experts = EXPERTS,
+	struct od_cache_opts o = { .policy = OD_CACHE_RANK, .n_moe = od_pack_config(pack)->n_moe, .n_experts = EXPERTS,
 				   .plan = *plan, .full_is_stored = w->form == OD_FORM_PLANES };
 	struct od_cache *policy;
 
 	odw_schedule_place(w->s, &share);
 	assert_true(odw_schedule_next_plan(w->s, &u));
-	assert_int_equal(u.n_layers, o.n_layers);
+	assert_int_equal(u.n_moe, o.n_moe);
 	assert_int_equal(od_cache_new(&policy, &o, NULL), OD_OK);
 	assert_true(odw_schedule_begin_cache(w->s, u.place, policy));
 }
@@ -91,10 +91,10 @@ static void begin_cache(struct world *w, const struct od_cache_plan *plan)
 static void open_world(struct world *w, enum od_form form)
 {
 	const struct od_config *cfg = od_pack_config(pack);
-	const uint32_t n = cfg->n_layers, c = form == OD_FORM_PLAIN ? n : 0;
-	const struct od_cache_plan plan = { .n_layers = n, .experts = { n, c, n, n } };
+	const uint32_t n = cfg->n_moe, c = form == OD_FORM_PLAIN ? n : 0;
+	const struct od_cache_plan plan = { .n_moe = n, .experts = { n, c, n, n } };
 	const struct odw_planner_opts po = { .slot = od_form_bufs(form) | OD_SET_STORED, .n_slots = SLOTS };
-	struct odw_schedule_opts so = { .n_layers = n, .n_experts = EXPERTS, .n_slots = SLOTS, .n_stages = odw_loader_stages(2, 2),
+	struct odw_schedule_opts so = { .n_moe = n, .n_experts = EXPERTS, .n_slots = SLOTS, .n_stages = odw_loader_stages(2, 2),
 					.n_parts = odw_parts(od_pack_expert(pack, 0, 0)->n_shards), .max_pinned = n };
 	struct odw_loader_opts lo = { .pack = pack, .form = form, .slot = po.slot, .n_readers = 2, .n_inflaters = 2, .wake = wake,
 				      .wake_arg = &w->ready };

@@ -145,7 +145,7 @@ static void on_predict(struct fake *f, const Od__Predict *p)
 	struct heard *h;
 
 	assert_int_equal(p->sequence, SEQUENCE);
-	assert_true(p->step > 0 && p->step <= f->last_step + 1 && p->m < cfg->n_layers && p->row == 0);
+	assert_true(p->step > 0 && p->step <= f->last_step + 1 && p->m < cfg->n_moe && p->row == 0);
 	assert_int_equal(p->n_experts, od_prediction_candidates(cfg));
 	assert_int_equal(p->n_probabilities, p->n_experts);
 	for (size_t i = 1; i < p->n_experts; i++)

@@ -200,7 +200,7 @@ static void *read_parts(void *arg)
 
 static void open_world(struct world *w, uint64_t load_ns)
 {
-	const struct odw_schedule_opts opts = { .n_layers = LAYER + 1, .n_experts = EXPERT + 2, .n_parts = n_shards, .n_slots = 1,
+	const struct odw_schedule_opts opts = { .n_moe = LAYER + 1, .n_experts = EXPERT + 2, .n_parts = n_shards, .n_slots = 1,
 						.n_stages = 2 };
 
 	*w = (struct world){ .paced = reader_of(load_ns) };

@@ -54,12 +54,12 @@ static double of_sets(const struct od_cache_plan_opts *o, uint32_t k, const uint
 
 	for (unsigned s = 0; s < OD_CACHE_STATES; s++) {
 		for (uint32_t i = 0; i < experts[s]; i++)
-			share[s][dealt++ % o->n_layers]++;
+			share[s][dealt++ % o->n_moe]++;
 	}
 	memcpy(f, o->inclusion, o->n_experts * sizeof(*f));
 	od_selection_scale(f, o->n_experts, k);
 	assert_int_equal(od_selection_fit(f, o->n_experts, k, q, NULL), OD_OK);
-	for (uint32_t layer = 0; layer < o->n_layers; layer++) {
+	for (uint32_t layer = 0; layer < o->n_moe; layer++) {
 		unsigned state_of[MOST];
 		uint32_t rank = 0;
 		double all = 0, weighed = 0;
@@ -87,7 +87,7 @@ static double of_sets(const struct od_cache_plan_opts *o, uint32_t k, const uint
 		}
 		sum += weighed / all;
 	}
-	return sum / o->n_layers;
+	return sum / o->n_moe;
 }
 
 static double by_enumeration(const struct od_cache_plan_opts *o, const uint32_t *experts)
@@ -107,7 +107,7 @@ static double best_of_all(const struct od_cache_plan_opts *o, unsigned pool, uin
 	if (pool == OD_CACHE_STATES)
 		return by_enumeration(o, experts);
 	each = o->sizes.bytes[pool];
-	for (uint32_t n = 0; n * each <= bytes && n <= o->n_layers * o->n_experts; n++) {
+	for (uint32_t n = 0; n * each <= bytes && n <= o->n_moe * o->n_experts; n++) {
 		if (n > 0 && !(o->sizes.pools & OD_CACHE_POOL(pool)))
 			break;
 		experts[pool] = n;
@@ -117,15 +117,15 @@ static double best_of_all(const struct od_cache_plan_opts *o, unsigned pool, uin
 	return best;
 }
 
-static struct od_cache_plan_opts random_case(double *f, uint32_t n_layers, uint32_t n_experts, double k)
+static struct od_cache_plan_opts random_case(double *f, uint32_t n_moe, uint32_t n_experts, double k)
 {
-	struct od_cache_plan_opts o = { .n_layers = n_layers, .n_experts = n_experts, .k = k, .inclusion = f };
+	struct od_cache_plan_opts o = { .n_moe = n_moe, .n_experts = n_experts, .k = k, .inclusion = f };
 	double skew = 3 * uniform();
 
 	for (uint32_t i = 0; i < n_experts; i++)
 		f[i] = pow(i + 1, -skew) * (0.8 + 0.4 * uniform());
 	o.sizes = od_cache_sizes_of(100, 34, 200, uniform() < 0.5);
-	o.budget_bytes = (uint64_t)(uniform() * 200 * n_layers * n_experts);
+	o.budget_bytes = (uint64_t)(uniform() * 200 * n_moe * n_experts);
 	o.cost = (struct od_cache_cost){ .u_ns = 1 + 9 * uniform(), .rho = 0.34, .c_ns = 4 * uniform(), .tensors = 3,
 					 .chunks = 1 + (uint32_t)(4 * uniform()), .inflaters = 1 + (uint32_t)(3 * uniform()) };
 	return o;
@@ -136,14 +136,14 @@ static void values_are_those_of_enumeration(void **state)
 	(void)state;
 	seed = 1;
 	for (int round = 0; round < 100; round++) {
-		uint32_t n_layers = 1 + (uint32_t)(uniform() * 4), n = 2 + (uint32_t)(uniform() * 7);
+		uint32_t n_moe = 1 + (uint32_t)(uniform() * 4), n = 2 + (uint32_t)(uniform() * 7);
 		double f[MOST];
-		struct od_cache_plan_opts o = random_case(f, n_layers, n, 1 + (round % 2 ? (n - 1) * uniform() :
+		struct od_cache_plan_opts o = random_case(f, n_moe, n, 1 + (round % 2 ? (n - 1) * uniform() :
 											    floor(n * uniform())));
 		struct od_cache_plan plan = { 0 };
 
 		for (unsigned s = 0; s < OD_CACHE_STATES; s++)
-			plan.experts[s] = (uint32_t)(uniform() * n * n_layers / 2);
+			plan.experts[s] = (uint32_t)(uniform() * n * n_moe / 2);
 		assert_int_equal(od_cache_plan_value(&plan, &o, NULL), OD_OK);
 		assert_true(fabs(plan.makespan_ns - by_enumeration(&o, plan.experts)) < 1e-9 * plan.cold_ns);
 	}
@@ -156,9 +156,9 @@ static void the_plan_is_the_best_there_is(void **state)
 	(void)state;
 	seed = 2;
 	for (int round = 0; round < 60; round++) {
-		uint32_t n_layers = 1 + round % 2, n = 3 + (uint32_t)(uniform() * 3), experts[OD_CACHE_STATES] = { 0 };
+		uint32_t n_moe = 1 + round % 2, n = 3 + (uint32_t)(uniform() * 3), experts[OD_CACHE_STATES] = { 0 };
 		double f[MOST], best;
-		struct od_cache_plan_opts o = random_case(f, n_layers, n, round % 3 ? 1 + round % 2 : 1 + uniform());
+		struct od_cache_plan_opts o = random_case(f, n_moe, n, round % 3 ? 1 + round % 2 : 1 + uniform());
 		struct od_cache_plan plan;
 		uint64_t bytes = 0;
 
@@ -183,7 +183,7 @@ static void large_plans_agree_with_monte_carlo(void **state)
 	enum { N = 128, K = 8, DRAWS = 20000 };
 	double f[N], q[N], sum = 0, squares = 0, mean, sigma;
 	struct od_cache_plan_opts o = {
-		.n_layers = 1, .n_experts = N, .k = K, .inclusion = f,
+		.n_moe = 1, .n_experts = N, .k = K, .inclusion = f,
 		.sizes = od_cache_sizes_of(100, 34, 200, false),
 		.cost = { .u_ns = 10, .rho = 0.34, .c_ns = 5, .tensors = 3, .chunks = 4, .inflaters = 2 },
 	};
@@ -222,7 +222,7 @@ static void no_budget_no_pools(void **state)
 {
 	double f[4] = { 0.9, 0.6, 0.3, 0.2 };
 	struct od_cache_plan_opts o = {
-		.n_layers = 3, .n_experts = 4, .k = 2, .inclusion = f,
+		.n_moe = 3, .n_experts = 4, .k = 2, .inclusion = f,
 		.sizes = od_cache_sizes_of(100, 34, 200, true),
 		.cost = { .u_ns = 10, .rho = 0.34, .c_ns = 1, .tensors = 3, .chunks = 4, .inflaters = 2 },
 	};
@@ -239,7 +239,7 @@ static void no_budget_no_pools(void **state)
 	assert_true(fabs(plan.makespan_ns) < 1e-9);
 	o.k = 5;
 	assert_int_equal(od_cache_plan_make(&plan, &o, NULL), OD_ERR_RANGE);
-	assert_int_equal(plan.n_layers, 0);
+	assert_int_equal(plan.n_moe, 0);
 }
 
 static void sizes_by_form(void **state)

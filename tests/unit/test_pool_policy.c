@@ -44,7 +44,7 @@ static struct od_cache *new_cache(const struct od_cache_opts *o)
 
 static struct od_cache_opts of_one_state(enum od_cache_policy policy, uint32_t places)
 {
-	return (struct od_cache_opts){ .policy = policy, .n_layers = LAYERS, .n_experts = EXPERTS, .state = OD_CACHE_C,
+	return (struct od_cache_opts){ .policy = policy, .n_moe = LAYERS, .n_experts = EXPERTS, .state = OD_CACHE_C,
 				       .budget_bytes = 10 * places + 9, .expert_bytes = 10 };
 }
 
@@ -191,9 +191,9 @@ static void rank_dispatch(void **state)
 	(void)state;
 	seed = 4;
 	for (int round = 0; round < 80; round++) {
-		struct plain_rank p = { .opt = { .policy = OD_CACHE_RANK, .n_layers = LAYERS, .n_experts = EXPERTS,
+		struct plain_rank p = { .opt = { .policy = OD_CACHE_RANK, .n_moe = LAYERS, .n_experts = EXPERTS,
 						 .full_is_stored = round % 8 < 4,
-						 .plan = { .n_layers = LAYERS } } };
+						 .plan = { .n_moe = LAYERS } } };
 		enum od_cache_state told[ALL];
 		struct od_cache *c;
 
@@ -233,9 +233,9 @@ static void rank_dispatch(void **state)
 
 static void a_smaller_plan_takes_effect_at_once(void **state)
 {
-	struct od_cache_opts o = { .policy = OD_CACHE_RANK, .n_layers = 1, .n_experts = EXPERTS,
-				   .plan = { .n_layers = 1, .experts = { 2, 0, 3, 0 } } };
-	const struct od_cache_plan less = { .n_layers = 1, .experts = { 1, 2, 1, 0 } };
+	struct od_cache_opts o = { .policy = OD_CACHE_RANK, .n_moe = 1, .n_experts = EXPERTS,
+				   .plan = { .n_moe = 1, .experts = { 2, 0, 3, 0 } } };
+	const struct od_cache_plan less = { .n_moe = 1, .experts = { 1, 2, 1, 0 } };
 	struct od_cache *c = new_cache(&o);
 	struct od_cache_changes ch;
 
@@ -285,7 +285,7 @@ static void profile_counts_ranks_before_the_use(void **state)
 
 static void nonsense_is_refused(void **state)
 {
-	struct od_cache_opts o = of_one_state(OD_CACHE_LRU, 3), rank = { .policy = OD_CACHE_RANK, .n_layers = 2, .n_experts = 2 };
+	struct od_cache_opts o = of_one_state(OD_CACHE_LRU, 3), rank = { .policy = OD_CACHE_RANK, .n_moe = 2, .n_experts = 2 };
 	struct od_cache *c;
 
 	(void)state;
@@ -293,7 +293,7 @@ static void nonsense_is_refused(void **state)
 	assert_int_equal(od_cache_new(&c, &o, NULL), OD_ERR_RANGE);
 	assert_null(c);
 	assert_int_equal(od_cache_new(&c, &rank, NULL), OD_ERR_RANGE);
-	rank.n_layers = 0;
+	rank.n_moe = 0;
 	assert_int_equal(od_cache_new(&c, &rank, NULL), OD_ERR_RANGE);
 }
 

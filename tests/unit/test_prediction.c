@@ -11,7 +11,7 @@
 #define EXPERTS 30
 #define TOP_K 2
 
-static const struct od_config config = { .n_layers = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K };
+static const struct od_config config = { .n_moe = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K };
 
 static void refused(const struct od_prediction *p, const char *why)
 {

@@ -16,7 +16,7 @@
 static struct odm_predictions *make_with(double hedge)
 {
 	const struct odm_predictions_opts o = {
-		.n_layers = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K, .max_rows = 2, .max_tokens = 10, .hedge = hedge
+		.n_moe = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K, .max_rows = 2, .max_tokens = 10, .hedge = hedge
 	};
 	struct odm_predictions *p;
 	struct od_err err;

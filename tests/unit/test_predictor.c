@@ -7,7 +7,7 @@
 #include <string.h>
 
 static const struct pw_shape usual = {
-	.n_layers = 7, .n_experts = 10, .top_k = 2, .hidden = 24, .vocab = 50, .max_rows = 3
+	.n_moe = 7, .n_experts = 10, .top_k = 2, .hidden = 24, .vocab = 50, .max_rows = 3
 };
 
 static void kinds(void **state)
@@ -60,8 +60,8 @@ static void expect_gates(const char *kind, uint32_t ahead)
 	pw_open(&w, kind, usual);
 	pw_begin(&w, false, 3, NULL);
 	assert_int_equal(w.n_said, 0); /* before layer 0 there is nothing to ask with */
-	for (uint32_t m = 0; m < w.cfg.n_layers; m++) {
-		uint32_t left = w.cfg.n_layers - 1 - m;
+	for (uint32_t m = 0; m < w.cfg.n_moe; m++) {
+		uint32_t left = w.cfg.n_moe - 1 - m;
 
 		pw_forget(&w);
 		pw_draw_rows(&w);
@@ -85,7 +85,7 @@ static void expect_gates(const char *kind, uint32_t ahead)
 	assert_true(checked >= 12);
 	pw_forget(&w);
 	pw_begin(&w, true, 2, NULL);
-	for (uint32_t m = 0; m < w.cfg.n_layers; m++)
+	for (uint32_t m = 0; m < w.cfg.n_moe; m++)
 		pw_routed(&w, m);
 	assert_int_equal(w.n_said, 0); /* of a prompt nothing is asked */
 	pw_close(&w);
@@ -140,7 +140,7 @@ static void popularity_counts(void **state)
 	assert_true(s->probability[0] == 0.5f && s->probability[1] == 0.25f);
 	assert_null(pw_word(&w, 0, 2));
 	pw_forget(&w);
-	for (uint32_t m = 0; m < w.cfg.n_layers; m++)
+	for (uint32_t m = 0; m < w.cfg.n_moe; m++)
 		pw_routed(&w, m);
 	assert_int_equal(w.n_said, 0); /* the step brings nothing new */
 	pw_close(&w);
@@ -156,8 +156,8 @@ static void random_draws_for_each_row(void **state)
 	pw_begin(&w, true, 2, NULL);
 	assert_int_equal(w.n_said, 0);
 	pw_begin(&w, false, 3, NULL);
-	assert_int_equal(w.n_said, 3 * w.cfg.n_layers);
-	for (uint32_t m = 0; m < w.cfg.n_layers; m++) {
+	assert_int_equal(w.n_said, 3 * w.cfg.n_moe);
+	for (uint32_t m = 0; m < w.cfg.n_moe; m++) {
 		const struct pw_said *s = pw_word(&w, 0, m);
 
 		assert_int_equal(s->p.n, 2);
@@ -178,7 +178,7 @@ static void run_steps(struct predictor_world *w)
 			size_t n = step == 0 ? w->max_rows : 1 + pw_draw(w, (uint32_t)w->max_rows);
 
 			pw_begin(w, step == 0, n, NULL);
-			for (uint32_t m = 0; m < w->cfg.n_layers; m++) {
+			for (uint32_t m = 0; m < w->cfg.n_moe; m++) {
 				pw_draw_rows(w);
 				pw_routed(w, m);
 			}
@@ -207,7 +207,7 @@ static void every_shape(void **state)
 			run_steps(&a);
 			run_steps(&b);
 			assert_int_equal(a.n_said, b.n_said);
-			assert_true(a.n_said > 0 || shapes[i].n_layers == 1);
+			assert_true(a.n_said > 0 || shapes[i].n_moe == 1);
 			for (size_t j = 0; j < a.n_said; j++) {
 				assert_memory_equal(a.said[j].expert, b.said[j].expert, sizeof(a.said[j].expert));
 				assert_memory_equal(a.said[j].probability, b.said[j].probability,

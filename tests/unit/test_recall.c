@@ -64,7 +64,7 @@ static void by_hand(void **state)
 		assert_cell(r.token[i], 0, 0);
 	assert_int_equal(r.rows.late + r.rows.in_time + r.rows.seen, 0);
 	assert_int_equal(r.layer_rows[1].late + r.layer_rows[0].in_time + r.layer_rows[1].seen, 0);
-	assert_int_equal(r.n_layers, 2);
+	assert_int_equal(r.n_moe, 2);
 	assert_int_equal(r.n_tokens, 3);
 	od_recall_fini(&r);
 	assert_null(r.layer);

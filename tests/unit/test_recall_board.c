@@ -14,7 +14,7 @@
 #define LAYERS 2u
 #define FIRST 10u /* number of the first decode step */
 
-static const struct od_config config = { .n_layers = LAYERS, .n_experts = 4, .top_k = 2 };
+static const struct od_config config = { .n_moe = LAYERS, .n_experts = 4, .top_k = 2 };
 static struct od_prompt prompt = { .name = (char *)"a \"name\"" };
 /* One prompt token, two decode steps; every router chooses 1, 2. */
 static int32_t token[] = { 5, 6, 7, 8 };

@@ -10,7 +10,7 @@
 #define LAYERS 2u
 #define STEPS 3u
 
-static const struct od_config config = { .n_layers = LAYERS, .n_experts = 4, .top_k = 2 };
+static const struct od_config config = { .n_moe = LAYERS, .n_experts = 4, .top_k = 2 };
 
 static void say(struct recall_tape *t, uint32_t step, uint32_t m, int32_t assumed, uint16_t a, int32_t token, bool early)
 {

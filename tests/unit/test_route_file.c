@@ -26,7 +26,7 @@ static const uint8_t golden[] = {
 
 static struct od_route_head head_of(uint32_t layers, uint32_t experts, uint32_t top_k)
 {
-	struct od_route_head h = { .n_layers = layers, .n_experts = experts, .top_k = top_k };
+	struct od_route_head h = { .n_moe = layers, .n_experts = experts, .top_k = top_k };
 
 	for (uint8_t i = 0; i < 32; i++)
 		h.fingerprint[i] = i;
@@ -73,10 +73,10 @@ static void read_back(void **state)
 	assert_int_equal(od_routes_parse(&r, golden, sizeof(golden), "golden", NULL), OD_OK);
 	assert_memory_equal(&r.head, &head, sizeof(head));
 	assert_int_equal(r.n_steps, 2);
-	assert_true(r.step[0].prompt && r.step[0].step == 9 && r.step[0].n_rows == 2 && r.step[0].n_layers == 2);
+	assert_true(r.step[0].prompt && r.step[0].step == 9 && r.step[0].n_rows == 2 && r.step[0].n_moe == 2);
 	assert_true(r.step[0].row[1].sequence == 5 && r.step[0].row[1].position == 1);
 	assert_memory_equal(r.step[0].expert, first, sizeof(first));
-	assert_true(!r.step[1].prompt && r.step[1].step == 12 + (1ull << 56) && r.step[1].n_layers == 1);
+	assert_true(!r.step[1].prompt && r.step[1].step == 12 + (1ull << 56) && r.step[1].n_moe == 1);
 	assert_true(r.step[1].row[0].position == 2 && r.step[1].expert[0] == 0 && r.step[1].expert[1] == 3);
 	od_routes_fini(&r);
 }

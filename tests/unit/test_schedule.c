@@ -381,7 +381,7 @@ static void cancelled_loads_leave_their_stages(void **state)
  * the longest run first. */
 static void long_runs_are_loaded_first(void **state)
 {
-	const struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 4,
+	const struct odw_schedule_opts opts = { .n_moe = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 4,
 						.n_stages = STAGES, .n_readers = 1, .n_inflaters = 2, .now_ns = read_clock,
 						.expert_bytes = 10 * SHARDS };
 	static const uint32_t expected[2][4] = { { 0, 1, 2, 3 }, { 1, 3, 2, 0 } };
@@ -415,7 +415,7 @@ static void long_runs_are_loaded_first(void **state)
 /* What was profiled counts until there is a load to learn from; then that. */
 static void costs_are_profiled_then_learnt(void **state)
 {
-	struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 4,
+	struct odw_schedule_opts opts = { .n_moe = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 4,
 					  .n_stages = STAGES, .n_readers = 2, .n_inflaters = 2, .now_ns = read_clock,
 					  .expert_bytes = 10 * SHARDS,
 					  .profile = { .read_bytes = 100, .read_ns = 2000, .finishes = 4, .finish_ns = 200 } };
@@ -448,7 +448,7 @@ static void costs_are_profiled_then_learnt(void **state)
 /* Two that are there run first, in their order, however long the others would. */
 static void residents_need_no_place_in_the_order(void **state)
 {
-	const struct odw_schedule_opts opts = { .n_layers = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 3,
+	const struct odw_schedule_opts opts = { .n_moe = LAYERS, .n_experts = EXPERTS, .n_parts = SHARDS, .n_slots = 3,
 						.n_stages = STAGES, .n_readers = 1, .n_inflaters = 1, .now_ns = read_clock,
 						.expert_bytes = 10 * SHARDS };
 	struct odw_item r[5];

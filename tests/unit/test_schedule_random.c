@@ -261,19 +261,19 @@ static void set_next_plan(struct sim *x)
 	x->plan_waits = false;
 }
 
-static struct od_cache_plan random_plan(struct sim *x, uint32_t n_layers)
+static struct od_cache_plan random_plan(struct sim *x, uint32_t n_moe)
 {
 	const bool planes = (x->plan.slot & OD_SET_PLAIN) == 0;
 
-	return (struct od_cache_plan){ .n_layers = n_layers,
+	return (struct od_cache_plan){ .n_moe = n_moe,
 				       .experts = { pick(x, MAX_FULL + 1), planes ? 0 : pick(x, 4), pick(x, 6), pick(x, 6) } };
 }
 
 static void do_plan(struct sim *x)
 {
-	if (x->now.n_layers == 0 || x->plan.policy != OD_CACHE_RANK || x->plan_waits)
+	if (x->now.n_moe == 0 || x->plan.policy != OD_CACHE_RANK || x->plan_waits)
 		return;
-	x->next = random_plan(x, x->now.n_layers);
+	x->next = random_plan(x, x->now.n_moe);
 	for (int i = 0; i < OD_CACHE_STATES; i++) {
 		if (x->next.experts[i] < x->now.experts[i])
 			x->now.experts[i] = x->next.experts[i];
@@ -303,14 +303,14 @@ static void do_place(struct sim *x)
 	for (uint32_t i = 0; i < LAYERS * EXPERTS; i++)
 		assert_int_equal(odw_cache_look(x->cache, i / EXPERTS, i % EXPERTS), OD_CACHE_NONE);
 	assert_true(odw_schedule_next_plan(x->s, &u));
-	assert_int_equal(u.n_layers, LAYERS / share.n_groups);
+	assert_int_equal(u.n_moe, LAYERS / share.n_groups);
 	assert_false(u.begun);
 	assert_int_equal(u.place, ++x->place);
-	x->next = random_plan(x, u.n_layers);
+	x->next = random_plan(x, u.n_moe);
 	if (o.policy != OD_CACHE_RANK)
 		memset(&x->next.experts[OD_CACHE_C], 0, 3 * sizeof(x->next.experts[0]));
-	o.n_layers = u.n_layers;
-	o.plan = (struct od_cache_plan){ .n_layers = u.n_layers };
+	o.n_moe = u.n_moe;
+	o.plan = (struct od_cache_plan){ .n_moe = u.n_moe };
 	o.budget_bytes = x->next.experts[OD_CACHE_F];
 	odw_planner_bufs(&x->plan, &o.plan, n);
 	if (o.policy != OD_CACHE_RANK && !odw_bufs_shrink(x->bufs, n)) { /* until another place */

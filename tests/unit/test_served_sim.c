@@ -27,7 +27,7 @@ struct small {
 static void small(struct small *s, uint32_t n_steps)
 {
 	*s = (struct small){
-		.params = { .n_layers = LAYERS, .n_experts = EXPERTS, .top_k = 1, .n_workers = 2, .slots = 1,
+		.params = { .n_moe = LAYERS, .n_experts = EXPERTS, .top_k = 1, .n_workers = 2, .slots = 1,
 			    .main_ns = 10, .worker_ns = 10, .shadow_ns = 4, .head_ns = 5, .load_ns = 25, .align_kv = 1 },
 		.trace = { .n_steps = n_steps, .token = s->token, .used = s->used, .shadow = s->shadow, .guess = s->guess,
 			   .ahead = s->ahead },
@@ -202,7 +202,7 @@ static void a_wrong_expert_waits_for_its_load(void **state)
 
 static void the_window_of_eq_1(void **state)
 {
-	const struct served_params p = { .n_layers = 12, .n_experts = 8, .top_k = 2, .n_workers = 8, .main_ns = 3, .worker_ns = 5 };
+	const struct served_params p = { .n_moe = 12, .n_experts = 8, .top_k = 2, .n_workers = 8, .main_ns = 3, .worker_ns = 5 };
 
 	(void)state;
 	assert_int_equal(served_window_ns(&p, 1), 4 * 3 + 3 * 5);
@@ -305,7 +305,7 @@ static struct served_result run_random(const struct random_trace *t, const struc
 
 static struct served_params random_params(double hedge)
 {
-	struct served_params p = { .n_layers = R_LAYERS, .n_experts = R_EXPERTS, .top_k = R_K, .n_workers = 4, .slots = 2,
+	struct served_params p = { .n_moe = R_LAYERS, .n_experts = R_EXPERTS, .top_k = R_K, .n_workers = 4, .slots = 2,
 				   .main_ns = 1000, .worker_ns = 1000, .shadow_ns = 900, .head_ns = 500, .align_kv = 1,
 				   .early = true, .hedge = hedge };
 

@@ -19,7 +19,7 @@ static const char print[] = "00112233445566778899aabbccddeeff0011223344556677889
 
 static struct od_spool_state make(uint8_t *whole)
 {
-	return (struct od_spool_state){ .fingerprint = print, .n_layers = LAYERS, .n_experts = EXPERTS, .whole = whole };
+	return (struct od_spool_state){ .fingerprint = print, .n_moe = LAYERS, .n_experts = EXPERTS, .whole = whole };
 }
 
 static void put(struct od_spool_state *s)

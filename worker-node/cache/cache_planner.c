@@ -49,7 +49,7 @@ static int make_plan(const struct odw_planner_opts *o, const struct odw_cache_us
 		     struct od_err *err)
 {
 	const struct od_cache_plan_opts opts = {
-		.n_layers = u->n_layers,
+		.n_moe = u->n_moe,
 		.n_experts = o->n_experts,
 		.inclusion = u->inclusion,
 		.k = u->k,
@@ -57,9 +57,9 @@ static int make_plan(const struct odw_planner_opts *o, const struct odw_cache_us
 		.sizes = o->sizes,
 		.cost = cost_of_loads(o),
 	};
-	const uint64_t all = (uint64_t)u->n_layers * o->n_experts, fit = o->budget_bytes / o->sizes.bytes[OD_CACHE_F];
+	const uint64_t all = (uint64_t)u->n_moe * o->n_experts, fit = o->budget_bytes / o->sizes.bytes[OD_CACHE_F];
 
-	*plan = (struct od_cache_plan){ .n_layers = u->n_layers };
+	*plan = (struct od_cache_plan){ .n_moe = u->n_moe };
 	if (o->policy == OD_CACHE_RANK)
 		return od_cache_plan_make(plan, &opts, err);
 	plan->experts[OD_CACHE_F] = (uint32_t)(fit < all ? fit : all);
@@ -72,7 +72,7 @@ static int begin_cache(const struct odw_planner_opts *o, const struct odw_cache_
 {
 	const struct od_cache_opts opts = {
 		.policy = o->policy,
-		.n_layers = u->n_layers,
+		.n_moe = u->n_moe,
 		.n_experts = o->n_experts,
 		.plan = *plan,
 		.full_is_stored = !is_plain(o),
@@ -147,7 +147,7 @@ static void plan_once(struct odw_planner *p, const struct odw_cache_uses *u)
 		return;
 	}
 	od_log(OD_LOG_INFO, "cache of %u layers after %" PRIu64 " uses of one: %u experts in F, %u in C, %u in S, %u in E; a layer's "
-	       "loads should take %.2f ms, %.2f without a cache (planned in %.0f ms)", u->n_layers, u->visits,
+	       "loads should take %.2f ms, %.2f without a cache (planned in %.0f ms)", u->n_moe, u->visits,
 	       plan.experts[OD_CACHE_F], plan.experts[OD_CACHE_C], plan.experts[OD_CACHE_S], plan.experts[OD_CACHE_E],
 	       plan.makespan_ns / OD_NS_PER_MS, plan.cold_ns / OD_NS_PER_MS,
 	       (double)(od_now_ns() - begin_ns) / OD_NS_PER_MS);

@@ -9,9 +9,9 @@
 #define MOST_VISITS 4096u     /* up to so many apart */
 
 struct odw_expert_cache {
-	uint32_t n_layers, n_experts;
+	uint32_t n_moe, n_experts;
 	struct odw_bufs *bufs;
-	struct od_expert_mem *kept; /* [n_layers][n_experts], touched as needed */
+	struct od_expert_mem *kept; /* [n_moe][n_experts], touched as needed */
 	uint64_t place;		 /* how many there were; 0: none yet */
 	uint32_t group, n_groups; /* this worker's; n_groups 0: no place yet */
 	uint32_t n_own;		 /* layers of the group */
@@ -22,19 +22,19 @@ struct odw_expert_cache {
 	uint64_t changes;
 };
 
-int odw_cache_new(struct odw_expert_cache **out, uint32_t n_layers, uint32_t n_experts, struct odw_bufs *bufs,
+int odw_cache_new(struct odw_expert_cache **out, uint32_t n_moe, uint32_t n_experts, struct odw_bufs *bufs,
 		  struct od_err *err)
 {
 	struct odw_expert_cache *c = calloc(1, sizeof(*c));
 
 	*out = NULL;
 	if (c != NULL)
-		c->kept = od_alloc_array((size_t)n_layers * n_experts, sizeof(*c->kept));
+		c->kept = od_alloc_array((size_t)n_moe * n_experts, sizeof(*c->kept));
 	if (c == NULL || c->kept == NULL) {
 		odw_cache_free(c);
-		return od_fail(err, OD_ERR_NOMEM, "cache of %u layers of %u experts", n_layers, n_experts);
+		return od_fail(err, OD_ERR_NOMEM, "cache of %u layers of %u experts", n_moe, n_experts);
 	}
-	c->n_layers = n_layers;
+	c->n_moe = n_moe;
 	c->n_experts = n_experts;
 	c->bufs = bufs;
 	*out = c;
@@ -178,9 +178,9 @@ bool odw_cache_place(struct odw_expert_cache *c, const struct od_share *share)
 	c->group = group;
 	c->n_groups = share->n_groups;
 	c->place++;
-	c->n_own = group < c->n_layers ? (c->n_layers - group + share->n_groups - 1) / share->n_groups : 0;
+	c->n_own = group < c->n_moe ? (c->n_moe - group + share->n_groups - 1) / share->n_groups : 0;
 	begin_anew(c);
-	for (uint32_t m = 0; m < c->n_layers; m++) {
+	for (uint32_t m = 0; m < c->n_moe; m++) {
 		for (uint32_t expert = 0; expert < c->n_experts; expert++)
 			trim(c, m, expert);
 	}
@@ -207,7 +207,7 @@ void odw_cache_uses(struct odw_expert_cache *c, struct odw_cache_uses *u)
 {
 	c->due = false;
 	u->place = c->place;
-	u->n_layers = c->n_own;
+	u->n_moe = c->n_own;
 	u->begun = c->policy != NULL;
 	u->visits = c->profile.visits;
 	u->k = od_rank_profile_k(&c->profile);

@@ -18,7 +18,7 @@
 
 struct odw_expert_cache;
 
-OD_MUST_CHECK int odw_cache_new(struct odw_expert_cache **out, uint32_t n_layers, uint32_t n_experts, struct odw_bufs *bufs,
+OD_MUST_CHECK int odw_cache_new(struct odw_expert_cache **out, uint32_t n_moe, uint32_t n_experts, struct odw_bufs *bufs,
 				struct od_err *err);
 void odw_cache_free(struct odw_expert_cache *c);
 
@@ -49,7 +49,7 @@ void odw_cache_visit(struct odw_expert_cache *c, uint32_t m, const uint16_t *exp
 /* What a plan is made from. */
 struct odw_cache_uses {
 	uint64_t place;	    /* which it was; 0: none yet */
-	uint32_t n_layers;  /* of this worker's group */
+	uint32_t n_moe;  /* of this worker's group */
 	bool begun;	    /* there is a policy */
 	uint64_t visits;
 	double k, *inclusion; /* [n_experts], the caller's */

@@ -104,7 +104,7 @@ static int time_batch(struct batch *b, struct od_inflater *inf, struct odw_part_
 static bool choose_expert(const struct od_pack *p, uint32_t i, uint32_t shift, uint32_t *m, uint32_t *expert)
 {
 	const struct od_config *cfg = od_pack_config(p);
-	const uint64_t all = (uint64_t)cfg->n_layers * cfg->n_experts;
+	const uint64_t all = (uint64_t)cfg->n_moe * cfg->n_experts;
 
 	for (uint64_t j = 0; j < all; j++) {
 		uint64_t at = (i * all / PROFILE_EXPERTS + shift + j) % all;
@@ -184,7 +184,7 @@ static uint64_t bytes_of_experts(const struct od_pack *p)
 	const struct od_config *cfg = od_pack_config(p);
 	uint64_t bytes = 0;
 
-	for (uint32_t m = 0; m < cfg->n_layers; m++)
+	for (uint32_t m = 0; m < cfg->n_moe; m++)
 		for (uint32_t e = 0; e < cfg->n_experts; e++)
 			bytes += od_pack_has_expert(p, m, e) ? od_pack_expert(p, m, e)->bytes : 0;
 	return bytes;
@@ -241,7 +241,7 @@ static void stored_bytes(const struct od_pack *pack, double *sm, double *e)
 	const uint32_t n_shards = od_pack_expert(pack, 0, 0)->n_shards;
 
 	*sm = *e = 0;
-	for (uint32_t m = 0; m < cfg->n_layers; m++)
+	for (uint32_t m = 0; m < cfg->n_moe; m++)
 		for (uint32_t i = 0; i < cfg->n_experts; i++)
 			for (uint32_t s = 0; s < n_shards; s++) {
 				*sm += od_pack_expert(pack, m, i)->shard[s].sm.stored_bytes;

@@ -19,7 +19,7 @@ int odw_pull_plan_init(struct odw_pull_plan *p, const struct od_pack *pack, uint
 	const struct od_config *cfg = od_pack_config(pack);
 
 	*p = (struct odw_pull_plan){ .pack = pack,
-				     .n = cfg->n_layers * cfg->n_experts,
+				     .n = cfg->n_moe * cfg->n_experts,
 				     .per_layer = cfg->n_experts,
 				     .limit_bytes = limit_bytes,
 				     .header_bytes = header_bytes,
@@ -35,7 +35,7 @@ int odw_pull_plan_init(struct odw_pull_plan *p, const struct od_pack *pack, uint
 	    p->urgent != NULL)
 		return OD_OK;
 	odw_pull_plan_fini(p);
-	return od_fail(err, OD_ERR_NOMEM, "no memory to plan for %u experts", cfg->n_layers * cfg->n_experts);
+	return od_fail(err, OD_ERR_NOMEM, "no memory to plan for %u experts", cfg->n_moe * cfg->n_experts);
 }
 
 void odw_pull_plan_fini(struct odw_pull_plan *p)

@@ -94,6 +94,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	uint32_t top_k_max;
 	int rc = refuse_variants(root, where, err);
 
+	cfg->n_moe = cfg->n_layers;
 	if (rc == OD_OK)
 		rc = parse_rope(cfg, root, where, err);
 	if (rc == OD_OK)

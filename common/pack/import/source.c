@@ -313,8 +313,8 @@ static int check_dense(const struct od_checkpoint *c, const struct od_config *cf
 	return rc;
 }
 
-static int check_layer_experts(const struct od_checkpoint *c, const struct od_config *cfg, bool *used, uint32_t layer,
-			       struct od_err *err)
+static int check_experts(const struct od_checkpoint *c, const struct od_config *cfg, bool *used, uint32_t m,
+			 struct od_err *err)
 {
 	int rc = OD_OK;
 
@@ -323,7 +323,7 @@ static int check_layer_experts(const struct od_checkpoint *c, const struct od_co
 			char name[NAME_BYTES];
 			uint64_t n_out, n_in;
 
-			cfg->family->expert_name(name, sizeof(name), layer, e, (enum od_expert_mat)i);
+			cfg->family->expert_name(name, sizeof(name), m, e, (enum od_expert_mat)i);
 			od_expert_mat_shape(cfg, (enum od_expert_mat)i, &n_out, &n_in);
 			rc = check_tensor(c, cfg, used, name, n_out, n_in, OD_N_ROLES, err);
 		}
@@ -417,11 +417,10 @@ int od_source_check(const struct od_checkpoint *c, const struct od_config *cfg, 
 	if (used == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory to check %zu tensors", od_checkpoint_n_tensors(c));
 	rc = refuse_unknown_ways(c, err);
-	for (uint32_t layer = 0; rc == OD_OK && layer < cfg->n_layers; layer++) {
+	for (uint32_t layer = 0; rc == OD_OK && layer < cfg->n_layers; layer++)
 		rc = check_dense(c, cfg, used, layer, err);
-		if (rc == OD_OK)
-			rc = check_layer_experts(c, cfg, used, layer, err);
-	}
+	for (uint32_t m = 0; rc == OD_OK && m < cfg->n_moe; m++)
+		rc = check_experts(c, cfg, used, m, err);
 	if (rc == OD_OK)
 		rc = check_unknown(c, cfg, used, err);
 	free(used);

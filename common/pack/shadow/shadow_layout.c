@@ -114,7 +114,7 @@ int od_shadow_table_init(struct od_shadow_table *t, const struct od_config *cfg,
 	_Static_assert(OD_ROLE_O - OD_ROLE_Q == N_ATTN - 1, "q, k, v, o stand together");
 	*t = (struct od_shadow_table){ .precision = precision };
 	t->n_attn = od_shadow_expert_index(cfg, 0, 0, OD_MAT_GATE);
-	t->n = od_shadow_expert_index(cfg, cfg->n_layers, 0, OD_MAT_GATE);
+	t->n = od_shadow_expert_index(cfg, cfg->n_moe, 0, OD_MAT_GATE);
 	t->tensor = calloc(t->n, sizeof(*t->tensor));
 	if (t->tensor == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for a shadow's table of %zu tensors", t->n);

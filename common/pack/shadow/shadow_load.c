@@ -197,7 +197,7 @@ static void bind_experts(struct od_shadow_store *s)
 {
 	const struct od_config *cfg = &s->pack->config;
 
-	for (uint32_t m = 0; m < cfg->n_layers; m++)
+	for (uint32_t m = 0; m < cfg->n_moe; m++)
 		for (uint32_t e = 0; e < cfg->n_experts; e++)
 			for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
 				s->expert[(size_t)m * cfg->n_experts + e].mat[mat] =

@@ -23,7 +23,7 @@ OD_MUST_CHECK int od_shadow_load(struct od_shadow_store **out, const struct od_p
 				 unsigned n_threads, od_progress_fn *progress, void *arg, struct od_err *err);
 void od_shadow_free(struct od_shadow_store *s); /* NULL ok */
 const struct od_dense *od_shadow_dense(const struct od_shadow_store *s);
-const struct od_expert *od_shadow_experts(const struct od_shadow_store *s); /* [n_layers][n_experts] */
+const struct od_expert *od_shadow_experts(const struct od_shadow_store *s); /* [n_moe][n_experts] */
 /* Memory it will take; OD_ERR_MISSING names the command that makes a precision that the pack does not have. */
 OD_MUST_CHECK int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice *c, uint64_t *bytes,
 				       struct od_err *err);

@@ -380,7 +380,7 @@ int od_spool_put_header(struct od_spool *s, size_t i, const void *bytes, struct 
 static int new_state(struct od_spool *s, struct od_err *err)
 {
 	struct od_spool_state st = { .fingerprint = s->manifest.fingerprint,
-				     .n_layers = s->config.n_layers,
+				     .n_moe = s->config.n_moe,
 				     .n_experts = s->config.n_experts,
 				     .whole = calloc(s->manifest.n_experts, 1) };
 	int rc = st.whole != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "spool %s", s->dir);
@@ -477,7 +477,7 @@ int od_spool_save(struct od_spool *s, const struct od_share *share, struct od_er
 {
 	struct od_spool_state st = { .fingerprint = s->manifest.fingerprint,
 				     .share = *share,
-				     .n_layers = s->config.n_layers,
+				     .n_moe = s->config.n_moe,
 				     .n_experts = s->config.n_experts,
 				     .whole = malloc(s->manifest.n_experts) };
 	int rc;

@@ -17,7 +17,7 @@ static void render(const struct od_spool_state *s, struct od_strbuf *out)
 {
 	od_strbuf_printf(out, "od-moe spool 1\nfingerprint %s\nshare %u %u %u\n", s->fingerprint, s->share.n_workers,
 			 s->share.worker, s->share.n_groups);
-	for (uint32_t m = 0; m < s->n_layers; m++) {
+	for (uint32_t m = 0; m < s->n_moe; m++) {
 		for (uint32_t e = 0; e < s->n_experts; e++)
 			od_strbuf_append(out, s->whole[(size_t)m * s->n_experts + e] ? "1" : "0", 1);
 		od_strbuf_append(out, "\n", 1);
@@ -37,7 +37,7 @@ static void scan(struct od_spool_state *s, const char *text, size_t len, char fi
 		   &s->share.worker, &s->share.n_groups, &head) != 4)
 		return;
 	at = (size_t)head;
-	for (uint32_t m = 0; m < s->n_layers; m++) {
+	for (uint32_t m = 0; m < s->n_moe; m++) {
 		at++; /* a newline */
 		for (uint32_t e = 0; e < s->n_experts && at < len; e++)
 			s->whole[(size_t)m * s->n_experts + e] = text[at++] == '1';
@@ -64,7 +64,7 @@ int od_spool_state_read(struct od_spool_state *s, const char *dir, struct od_err
 	int rc = od_path(path, sizeof(path), dir, OD_SPOOL_STATE_NAME, err);
 
 	s->share = (struct od_share){ 0 };
-	memset(s->whole, 0, (size_t)s->n_layers * s->n_experts);
+	memset(s->whole, 0, (size_t)s->n_moe * s->n_experts);
 	if (rc == OD_OK)
 		rc = od_file_read(path, MAX_BYTES, &text, &len, err);
 	if (rc != OD_OK)
@@ -79,10 +79,10 @@ int od_spool_state_read(struct od_spool_state *s, const char *dir, struct od_err
 	else if (good.len != len || memcmp(good.text, text, len) != 0 ||
 		 (s->share.n_workers > 0 && !od_share_good(&s->share)))
 		rc = od_fail(err, OD_ERR_CORRUPT, "%s is damaged: expected the list of %u layers of %u experts that od-moe "
-			     "wrote", path, s->n_layers, s->n_experts);
+			     "wrote", path, s->n_moe, s->n_experts);
 	if (rc != OD_OK) {
 		s->share = (struct od_share){ 0 };
-		memset(s->whole, 0, (size_t)s->n_layers * s->n_experts);
+		memset(s->whole, 0, (size_t)s->n_moe * s->n_experts);
 	}
 	od_strbuf_fini(&good);
 	free(text);

@@ -17,11 +17,11 @@
 struct od_spool_state {
 	const char *fingerprint; /* hexadecimal, of the pack */
 	struct od_share share;
-	uint32_t n_layers, n_experts;
-	uint8_t *whole; /* [n_layers][n_experts], 0 or 1 */
+	uint32_t n_moe, n_experts;
+	uint8_t *whole; /* [n_moe][n_experts], 0 or 1 */
 };
 
-/* fingerprint, n_layers, n_experts and room at whole are the caller's; share and whole are filled. OD_ERR_MISSING: there
+/* fingerprint, n_moe, n_experts and room at whole are the caller's; share and whole are filled. OD_ERR_MISSING: there
  * is no such file; OD_ERR_MISMATCH: it is another model's; OD_ERR_CORRUPT: it is damaged. */
 OD_MUST_CHECK int od_spool_state_read(struct od_spool_state *s, const char *dir, struct od_err *err);
 OD_MUST_CHECK int od_spool_state_write(const struct od_spool_state *s, const char *dir, struct od_err *err);

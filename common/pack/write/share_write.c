@@ -102,11 +102,11 @@ static int copy_experts(struct writer *w, uint32_t *n, struct od_err *err)
 	const struct od_config *cfg = od_pack_config(w->pack);
 	int rc = OD_OK;
 
-	for (uint32_t m = 0; m < cfg->n_layers; m++) {
+	for (uint32_t m = 0; m < cfg->n_moe; m++) {
 		for (uint32_t e = 0; e < cfg->n_experts; e++)
 			w->all_bytes += belongs(w, m, e) ? od_pack_expert(w->pack, m, e)->bytes : 0;
 	}
-	for (uint32_t m = 0; rc == OD_OK && m < cfg->n_layers; m++) {
+	for (uint32_t m = 0; rc == OD_OK && m < cfg->n_moe; m++) {
 		for (uint32_t e = 0; rc == OD_OK && e < cfg->n_experts; e++) {
 			if (!belongs(w, m, e))
 				continue;
