@@ -1,6 +1,6 @@
 /* predictor.h - one interface for everything in main's own process that says which experts come next. Live (od-main
  * --predictor) and in od-bench recall they are driven by the same calls; od-bench has more of them to compare with
- * (tests/bench/rivals.h).
+ * (tests/bench/live/rivals.h).
  *
  *   begin_sequence -> [ begin_step -> routed(0) .. routed(n_moe - 1) ] x steps -> end_sequence
  *

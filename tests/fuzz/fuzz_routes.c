@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tests/bench/route_file.h"
+#include "tests/bench/sim/route_file.h"
 #include "tests/fuzz/fuzz.h"
 
 static void write_again(const struct od_routes *r, const char *path)

@@ -133,7 +133,7 @@ def check_dumped_rows(lines):
 
 @test
 def intervals_are_those_of_the_prompts():
-    """The ratio estimator of tests/bench/recall_stats.h, from what --json says about each prompt."""
+    """The ratio estimator of tests/bench/live/recall_stats.h, from what --json says about each prompt."""
     r = recall(*SMALL, "--predictor", "shadow,next-gate,random")
     cells = {c["configuration"]: [(p["predicted_uses"], p["recalled_uses"]) for p in of(r, "by_prompt", c["configuration"])]
              for c in r["configurations"]}

@@ -15,7 +15,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/compute/cpu_tables.h"
+#include "common/compute/cpu/cpu_tables.h"
 
 static inline uint64_t random_u64(uint64_t *seed) /* splitmix64 */
 {

@@ -1,5 +1,5 @@
 /* Made by load_order_table.py. */
-#include "tests/bench/load_order.h"
+#include "tests/bench/sim/load_order.h"
 
 #define LOAD_ORDER_CASE_TASKS 12
 struct load_order_case {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes load_order_table.h: small sets of loads, the orders that tests/bench/load_order.c asks for, when
+"""Writes load_order_table.h: small sets of loads, the orders that tests/bench/sim/load_order.c asks for, when
 each ends, and how early the last expert can end at all; for test_load_order.c and test_load_sim.c. Nothing here is
 closed form: blocks are built by playing every chunk at every place, machines run tick by tick, and the optimum is the best
 of all sequences of reads with all priorities. Run by hand (tests/unit/load_order_table.py > tests/unit/load_order_table.h,
@@ -217,7 +217,7 @@ def lines_of(tasks, costs, best):
 def main():
     rng = random.Random(20261)
     print("""/* Made by load_order_table.py. */
-#include "tests/bench/load_order.h"
+#include "tests/bench/sim/load_order.h"
 
 #define LOAD_ORDER_CASE_TASKS 12
 struct load_order_case {

@@ -1,5 +1,5 @@
+#include "tests/bench/live/rivals.h"
 #include "tests/unit/predictor_world.h"
-#include "tests/bench/rivals.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* od-bench ablate without a cluster: a setting's figures, worked out by hand, and which settings the plots are made of. */
-#include "tests/bench/ablate.h"
-#include "tests/bench/ablate_summary.h"
-#include "tests/bench/rivals.h"
+#include "tests/bench/live/ablate.h"
+#include "tests/bench/live/rivals.h"
+#include "tests/bench/report/ablate_summary.h"
 
 #include <math.h>
 #include <setjmp.h>

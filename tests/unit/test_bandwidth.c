@@ -1,5 +1,5 @@
 /* Speed is not tested. Opening checks the sum of all words against a closed form, for every kind of loads. */
-#include "tests/bench/bandwidth.h"
+#include "tests/bench/micro/bandwidth.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

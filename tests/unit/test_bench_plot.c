@@ -1,5 +1,5 @@
 /* What gnuplot must be told is written by hand; that it understood is its own SVG. */
-#include "tests/bench/bench_plot.h"
+#include "tests/bench/report/bench_plot.h"
 
 #include "common/base/file.h"
 

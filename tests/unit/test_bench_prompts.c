@@ -1,6 +1,6 @@
 /* The ids in our prompts file come from Hugging Face tokenizers; random ids are checked against the published first
  * numbers of splitmix64. Files to refuse are written here. */
-#include "tests/bench/bench_prompts.h"
+#include "tests/bench/live/bench_prompts.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* Expected values: numpy.percentile, and binomial tails summed as fractions in Python. */
-#include "tests/bench/bench_stats.h"
+#include "tests/bench/report/bench_stats.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* Expected text is written by hand; JSON is read back with jansson. */
-#include "tests/bench/bench_table.h"
+#include "tests/bench/report/bench_table.h"
 
 #include <jansson.h>
 #include <math.h>

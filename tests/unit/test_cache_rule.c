@@ -1,6 +1,6 @@
 /* Rules of caches that od-bench compares with: FIFO and Marking against the same written out plainly, Belady's against the
  * fewest loads that any decisions could have led to. */
-#include "tests/bench/cache_rule.h"
+#include "tests/bench/sim/cache_rule.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

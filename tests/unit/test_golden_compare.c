@@ -1,7 +1,7 @@
 /* One prompt of three tokens and three generated ones, top-3 of eight experts, two layers with experts (the second
  * and the fourth of five); each case changes what we found (or the reference's margins) and says by hand what must be
  * told. */
-#include "tests/bench/golden_compare.h"
+#include "tests/conform/golden_compare.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* A small golden folder written by hand, and every way in which it can be wrong. */
-#include "tests/bench/golden_file.h"
+#include "tests/conform/golden_file.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* Orders of loads: worked out by hand, and against load_order_table.py, which builds blocks by playing every chunk. */
-#include "tests/bench/load_order.h"
+#include "tests/bench/sim/load_order.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* The machine of od-bench order: a schedule worked out by hand, and against load_order_table.py, which plays it tick by
  * tick and finds the optimum among all sequences. */
-#include "tests/bench/load_sim.h"
+#include "tests/bench/sim/load_sim.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

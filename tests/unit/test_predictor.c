@@ -1,7 +1,7 @@
 /* Main's own predictors: the list of them, those that ask the next layers' routers against a plain computation in
  * double, popularity by hand, and shapes at their edges. */
+#include "tests/bench/live/rivals.h"
 #include "tests/unit/predictor_world.h"
-#include "tests/bench/rivals.h"
 
 #include <math.h>
 #include <string.h>

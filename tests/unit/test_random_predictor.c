@@ -1,5 +1,5 @@
 /* Random experts: the draws of SplitMix64 as Python computes them, and no expert favoured. */
-#include "tests/bench/random_predictor.h"
+#include "tests/bench/live/random_predictor.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* What counts on the board of od-bench recall: worked out by hand. */
-#include "tests/bench/recall_board.h"
+#include "tests/bench/live/recall_board.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* What od-bench recall's lists may say, and what it says when they do not. */
-#include "tests/bench/recall_config.h"
+#include "tests/bench/live/recall_config.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-#include "tests/bench/recall_progress.h"
+#include "tests/bench/live/recall_progress.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* Intervals of od-bench recall: expected values are worked out in Python as fractions from the formulas of the header;
  * quantiles of t by integrating its density. Counts by hand. */
-#include "tests/bench/recall_stats.h"
+#include "tests/bench/live/recall_stats.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* What a simulation gets to know of the predictions of a prompt. */
-#include "tests/bench/recall_tape.h"
+#include "tests/bench/sim/recall_tape.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

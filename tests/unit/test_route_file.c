@@ -1,5 +1,5 @@
 /* Recorded routes: the bytes of a small recording worked out by hand, and everything that can be wrong with a file. */
-#include "tests/bench/route_file.h"
+#include "tests/bench/sim/route_file.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* The cluster in virtual time, against timelines worked out by hand (OD-MoE Fig. 4 and 5) and against what must hold of
  * any. */
-#include "tests/bench/served_sim.h"
+#include "tests/bench/sim/served_sim.h"
 
 #include <math.h>
 #include <setjmp.h>

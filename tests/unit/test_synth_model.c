@@ -1,7 +1,7 @@
 /* Expected: the published parameter and tensor counts of Mixtral-8x7B, shapes by hand, and F16 by brute force
  * over all halves. */
-#include "tests/bench/synth_model.h"
-#include "tests/bench/synth_weights.h"
+#include "tests/bench/synth/synth_model.h"
+#include "tests/bench/synth/synth_weights.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

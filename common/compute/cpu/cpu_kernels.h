@@ -1,0 +1,432 @@
+/* cpu_kernels.h - the kernels of a CPU table that are written once over the 16 lanes of a vec_*.h.
+ *
+ * A cpu_*.c includes its vector header, then this one, and calls lane_kernels for its table. The order of every sum is
+ * fixed here, so the tables agree in every bit; blocking only decides which dots run side by side. Every NaN that is
+ * written has the bits 0x7fc00000, because which NaN an instruction passes on depends on the CPU. */
+#ifndef OD_COMPUTE_CPU_KERNELS_H
+#define OD_COMPUTE_CPU_KERNELS_H
+
+#include "common/compute/cpu/cpu_quant_dots.h"
+#include "common/compute/cpu/cpu_tiles.h"
+
+static ALWAYS_INLINE v16 load_any(enum od_dtype t, const unsigned char *p)
+{
+	switch (t) {
+	case OD_BF16: return v16_load_bf16(p);
+	case OD_F16: return v16_load_f16(p);
+	case OD_F32: return v16_load((const float *)(const void *)p);
+	case OD_INT8: return v16_load_i8(p);
+	case OD_F8_E4M3: return v16_load_e4m3(p);
+	case OD_F8_E5M2: return v16_load_e5m2(p);
+	case OD_NF4:
+	case OD_U4B8:
+	case OD_U8B128:
+	case OD_F4_E2M1:
+	case OD_F8_E8M0: break;
+	}
+	return v16_set1(0);
+}
+
+static ALWAYS_INLINE v16 load_any_n(enum od_dtype t, const unsigned char *p, size_t n)
+{
+	switch (t) {
+	case OD_BF16: return v16_load_bf16_n(p, n);
+	case OD_F16: return v16_load_f16_n(p, n);
+	case OD_F32: return v16_load_n((const float *)(const void *)p, n);
+	case OD_INT8: return v16_load_i8_n(p, n);
+	case OD_F8_E4M3: return v16_load_e4m3_n(p, n);
+	case OD_F8_E5M2: return v16_load_e5m2_n(p, n);
+	case OD_NF4:
+	case OD_U4B8:
+	case OD_U8B128:
+	case OD_F4_E2M1:
+	case OD_F8_E8M0: break;
+	}
+	return v16_set1(0);
+}
+
+/* An od_dots_fn. */
+static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
+{
+	const size_t each = od_dtype_bytes(t), step = OD_LINE_BYTES / each, row_bytes = a->n * each;
+	const unsigned char *w = a->w;
+	const float *x = a->x + a->row * a->x_stride + a->col;
+	size_t k = 0;
+	v16 sum[4][4];
+
+	begin_sums(no, nr, a, sum);
+	for (; k + step <= a->n; k += step) {
+		prefetch_rows(a, no, k * each, row_bytes);
+		V16_UNROLL(4)
+		for (size_t j = 0; j < step; j += 16) {
+			v16 wv[4];
+
+			V16_UNROLL(4)
+			for (size_t o = 0; o < no; o++)
+				wv[o] = load_any(t, w + o * a->w_stride_bytes + (k + j) * each);
+			V16_UNROLL(4)
+			for (size_t r = 0; r < nr; r++) {
+				v16 xv = v16_load(x + r * a->x_stride + k + j);
+
+				V16_UNROLL(4)
+				for (size_t o = 0; o < no; o++)
+					sum[o][r] = v16_fma(wv[o], xv, sum[o][r]);
+			}
+		}
+	}
+	while (k < a->n) {
+		size_t left = a->n - k < 16 ? a->n - k : 16;
+
+		V16_UNROLL(4)
+		for (size_t o = 0; o < no; o++) {
+			v16 wv = load_any_n(t, w + o * a->w_stride_bytes + k * each, left);
+
+			V16_UNROLL(4)
+			for (size_t r = 0; r < nr; r++)
+				sum[o][r] = v16_fma_n(wv, v16_load_n(x + r * a->x_stride + k, left), sum[o][r], left);
+		}
+		k += left;
+	}
+	end_sums(no, nr, a, t == OD_INT8 && a->mat->scale != NULL ? a->mat->scale + a->out : NULL, sum);
+}
+
+static void matmul(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
+		   size_t n_rows, size_t o_begin, size_t o_end)
+{
+	const struct od_tile a = tile_of(w, x, x_stride, y, y_stride, o_begin);
+	const size_t n_out = o_end - o_begin;
+
+	switch (w->dtype) {
+	case OD_F16: matmul_of(dots, OD_F16, a, n_rows, n_out); break;
+	case OD_F32: matmul_of(dots, OD_F32, a, n_rows, n_out); break;
+	case OD_INT8:
+		if (w->grouped)
+			matmul_of(group_dots, OD_INT8, a, n_rows, n_out);
+		else
+			matmul_of(dots, OD_INT8, a, n_rows, n_out);
+		break;
+	case OD_NF4: matmul_of(group_dots, OD_NF4, a, n_rows, n_out); break;
+	case OD_BF16: /* matmul_bf16's */
+	case OD_F8_E4M3:
+	case OD_F8_E5M2:
+	case OD_U4B8: /* have scales */
+	case OD_U8B128:
+	case OD_F4_E2M1:
+	case OD_F8_E8M0: break;
+	}
+}
+
+static void matmul_bf16(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
+			size_t n_rows, size_t o_begin, size_t o_end)
+{
+	matmul_bf16_of(dots, w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
+}
+
+static void add_bf16(float *lanes, const uint16_t *w, const float *x, size_t n)
+{
+	dots(OD_BF16, 1, 1,
+	     &(struct od_tile){ .w = (const unsigned char *)w, .x = x, .n = n, .from = lanes, .to = lanes });
+}
+
+/* One block of at most 64: what quant.h says. */
+static ALWAYS_INLINE float round_block(int8_t *q, const float *x, size_t n, bool interleave)
+{
+	v16 a[4], most = v16_set1(0), poison = v16_set1(0);
+	float scale;
+
+	V16_UNROLL(4)
+	for (size_t m = 0; m < 4; m++) {
+		size_t left = n <= 16 * m ? 0 : n - 16 * m < 16 ? n - 16 * m : 16;
+
+		a[m] = left == 16 ? v16_load(x + 16 * m) : v16_load_n(x + 16 * m, left);
+		most = v16_max(v16_max(a[m], v16_sub(v16_set1(0), a[m])), most);
+		poison = v16_fma(a[m], v16_set1(0), poison); /* NaN when one is infinite or NaN, else zeros */
+	}
+	scale = v16_fold_max(most) / 127.0f + v16_fold_add(poison);
+	if (!(scale > 0)) {
+		memset(q, 0, OD_QUANT_GROUP);
+		return canonical(scale);
+	}
+	V16_UNROLL(4)
+	for (size_t m = 0; m < 4; m++) {
+		/* A subnormal scale is coarse: a quotient may pass 127. */
+		a[m] = v16_min(v16_max(v16_div(a[m], v16_set1(scale)), v16_set1(-127)), v16_set1(127));
+		if (!interleave)
+			v16_store_i8(q + 16 * m, a[m]);
+	}
+	if (interleave)
+		v16_store_i8x4(q, a);
+	return scale;
+}
+
+static void round_int8(int8_t *q, float *scale, const float *x, size_t n, enum od_dtype weights)
+{
+	for (size_t k = 0; k < n; k += OD_QUANT_GROUP) {
+		float s = round_block(q + k, x + k, n - k < OD_QUANT_GROUP ? n - k : OD_QUANT_GROUP, weights == OD_NF4);
+
+		scale[k / OD_QUANT_GROUP] = weights == OD_NF4 ? canonical(s / 127.0f) : s;
+	}
+}
+
+static float dot(const float *a, const float *b, size_t n)
+{
+	float y;
+
+	dots(OD_F32, 1, 1,
+	     &(struct od_tile){ .w = (const unsigned char *)a, .x = b, .n = n, .y = &y });
+	return y;
+}
+
+/* exp(x) to 1 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, and the Taylor series of exp(r) up to r^7 (the next term
+ * is below 6e-9). Beyond the bounds the result is 0 or infinity anyway. */
+static ALWAYS_INLINE v16 exp16(v16 x)
+{
+	const v16 magic = v16_set1(0x1.8p23f);
+	v16 c = v16_max(v16_min(x, v16_set1(90.0f)), v16_set1(-110.0f));
+	v16 t = v16_fma(c, v16_set1(0x1.715476p+0f), magic), n = v16_sub(t, magic), r, p;
+
+	r = v16_fma(n, v16_set1(-0x1.62e43p-1f), c);
+	r = v16_fma(n, v16_set1(0x1.05c61p-29f), r); /* the rest of ln 2: ln2_hi was rounded up */
+	p = v16_set1(1.0f / 5040);
+	p = v16_fma(p, r, v16_set1(1.0f / 720));
+	p = v16_fma(p, r, v16_set1(1.0f / 120));
+	p = v16_fma(p, r, v16_set1(1.0f / 24));
+	p = v16_fma(p, r, v16_set1(1.0f / 6));
+	p = v16_fma(p, r, v16_set1(0.5f));
+	p = v16_fma(p, r, v16_set1(1.0f));
+	p = v16_fma(p, r, v16_set1(1.0f));
+	return v16_nan_where(x, v16_scale_pow2(p, t));
+}
+
+static void rmsnorm(float *y, const float *x, const float *w, size_t n, float eps)
+{
+	float r = 1.0f / sqrtf(dot(x, x, n) / (float)n + eps);
+	size_t i = 0;
+
+	for (; i + 16 <= n; i += 16) {
+		v16 a = v16_mul(v16_mul(v16_load(x + i), v16_set1(r)), v16_load(w + i));
+
+		v16_store(y + i, v16_nan_where(a, a));
+	}
+	if (i < n) {
+		v16 a = v16_mul(v16_mul(v16_load_n(x + i, n - i), v16_set1(r)), v16_load_n(w + i, n - i));
+
+		v16_store_n(y + i, v16_nan_where(a, a), n - i);
+	}
+}
+
+static ALWAYS_INLINE v16 silu_mul16(v16 g, v16 u)
+{
+	v16 e = exp16(v16_sub(v16_set1(0), g));
+	v16 a = v16_mul(v16_div(g, v16_add(v16_set1(1), e)), u);
+
+	return v16_nan_where(a, a);
+}
+
+static void silu_mul(float *g, const float *u, size_t n)
+{
+	size_t i = 0;
+
+	for (; i + 16 <= n; i += 16)
+		v16_store(g + i, silu_mul16(v16_load(g + i), v16_load(u + i)));
+	if (i < n)
+		v16_store_n(g + i, silu_mul16(v16_load_n(g + i, n - i), v16_load_n(u + i, n - i)), n - i);
+}
+
+/* Lanes without an element hold -infinity: they never win the maximum, and their exp adds 0 to a sum that
+ * is not negative. */
+static ALWAYS_INLINE v16 load_or_low(const float *x, size_t n)
+{
+	float pad[16];
+
+	if (n >= 16)
+		return v16_load(x);
+	v16_store(pad, v16_set1(-INFINITY));
+	memcpy(pad, x, n * sizeof(float));
+	return v16_load(pad);
+}
+
+static void softmax(float *x, size_t n)
+{
+	v16 m = v16_set1(-INFINITY), sum = v16_set1(0), total;
+
+	for (size_t i = 0; i < n; i += 16)
+		m = v16_max(load_or_low(x + i, n - i), m);
+	m = v16_set1(v16_fold_max(m));
+	for (size_t i = 0; i < n; i += 16) {
+		v16 e = exp16(v16_sub(load_or_low(x + i, n - i), m));
+
+		sum = v16_add(sum, e);
+		v16_store_n(x + i, e, n - i < 16 ? n - i : 16);
+	}
+	total = v16_set1(v16_fold_add(sum));
+	for (size_t i = 0; i < n; i += 16) {
+		size_t left = n - i < 16 ? n - i : 16;
+		v16 a = v16_div(v16_load_n(x + i, left), total);
+
+		v16_store_n(x + i, v16_nan_where(a, a), left);
+	}
+}
+
+/* score[i] = dot(q, k of position begin + i) * scale. */
+static ALWAYS_INLINE void attn_scores(const enum od_dtype t, const struct od_attn *a, size_t begin, size_t end,
+				      float *score)
+{
+	size_t stride_bytes = a->stride * od_dtype_bytes(t), n = end - begin;
+
+	row_tile(dots, t, V16_OUTS_OF_1, 1,
+		 (struct od_tile){ .w = (const unsigned char *)a->k + begin * stride_bytes,
+				.w_stride_bytes = stride_bytes,
+				.x = a->q,
+				.n = a->head_dim,
+				.y = score },
+		 n);
+	for (size_t i = 0; i < n; i += 16) {
+		size_t left = n - i < 16 ? n - i : 16;
+
+		v16_store_n(score + i, v16_mul(v16_load_n(score + i, left), v16_set1(a->scale)), left);
+	}
+}
+
+/* out = out * keep + the sum of e[i] * v[begin + i], in order of position; nv vectors of lanes at once. */
+static ALWAYS_INLINE void attn_values(const enum od_dtype t, const size_t nv, const struct od_attn *a, size_t begin,
+				      size_t end, const float *e, float keep, size_t d, size_t lanes)
+{
+	size_t each = od_dtype_bytes(t), stride_bytes = a->stride * each;
+	const unsigned char *v = (const unsigned char *)a->v + begin * stride_bytes + d * each;
+	v16 acc[4];
+
+	V16_UNROLL(4)
+	for (size_t i = 0; i < nv; i++)
+		acc[i] = v16_mul(lanes == 16 ? v16_load(a->out + d + 16 * i) : v16_load_n(a->out + d, lanes),
+				 v16_set1(keep));
+	for (size_t p = 0; p < end - begin; p++, v += stride_bytes) {
+		V16_UNROLL(4)
+		for (size_t i = 0; i < nv; i++)
+			acc[i] = v16_fma(lanes == 16 ? load_any(t, v + 16 * i * each) : load_any_n(t, v, lanes),
+					 v16_set1(e[p]), acc[i]);
+	}
+	V16_UNROLL(4)
+	for (size_t i = 0; i < nv; i++)
+		v16_store_n(a->out + d + 16 * i, acc[i], lanes);
+}
+
+/* Positions [begin, end) of one block: max and sum are of all blocks so far and describe out. */
+static ALWAYS_INLINE void attn_block(const enum od_dtype t, const struct od_attn *a, size_t begin, size_t end,
+				     float *max, float *sum)
+{
+	float score[OD_ATTN_BLOCK];
+	size_t first = begin % OD_ATTN_BLOCK, d = 0;
+	v16 m = v16_set1(-INFINITY), s = v16_set1(0);
+	float high, keep;
+
+	/* Index = position in the block, so a position's lane does not depend on begin. Places of no position
+	 * hold -infinity: their exp adds 0. */
+	for (size_t i = 0; i < OD_ATTN_BLOCK; i += 16)
+		v16_store(score + i, v16_set1(-INFINITY));
+	attn_scores(t, a, begin, end, score + first);
+	for (size_t i = 0; i < OD_ATTN_BLOCK; i += 16)
+		m = v16_max(v16_load(score + i), m);
+	high = v16_fold_max(m);
+	high = *max > high ? *max : high;
+	for (size_t i = 0; i < OD_ATTN_BLOCK; i += 16) {
+		v16 e = exp16(v16_sub(v16_load(score + i), v16_set1(high)));
+
+		v16_store(score + i, e);
+		s = v16_add(s, e);
+	}
+	keep = v16_fold_max(exp16(v16_set1(*max - high))); /* all lanes alike: takes one */
+	*max = high;
+	*sum = fmaf(*sum, keep, v16_fold_add(s));
+	for (; d + 64 <= a->head_dim; d += 64)
+		attn_values(t, 4, a, begin, end, score + first, keep, d, 16);
+	for (; d + 16 <= a->head_dim; d += 16)
+		attn_values(t, 1, a, begin, end, score + first, keep, d, 16);
+	if (d < a->head_dim)
+		attn_values(t, 1, a, begin, end, score + first, keep, d, a->head_dim - d);
+}
+
+static ALWAYS_INLINE void attend_of(const enum od_dtype t, const struct od_attn *a)
+{
+	float max = -INFINITY, sum = 0;
+
+	for (size_t p = a->begin, end; p < a->end; p = end) {
+		end = (p / OD_ATTN_BLOCK + 1) * OD_ATTN_BLOCK;
+		end = end < a->end ? end : a->end;
+		attn_block(t, a, p, end, &max, &sum);
+	}
+	for (size_t d = 0; d < a->head_dim; d += 16) {
+		size_t left = a->head_dim - d < 16 ? a->head_dim - d : 16;
+		v16 y = v16_div(v16_load_n(a->out + d, left), v16_set1(sum));
+
+		v16_store_n(a->out + d, v16_nan_where(y, y), left);
+	}
+}
+
+static void attend(const struct od_attn *a)
+{
+	memset(a->out, 0, a->head_dim * sizeof(float));
+	if (a->kv_dtype == OD_BF16)
+		attend_of(OD_BF16, a);
+	else
+		attend_of(OD_F32, a);
+}
+
+static void axpy(float *y, float a, const float *x, size_t n)
+{
+	for (size_t i = 0; i < n; i += 16) {
+		size_t left = n - i < 16 ? n - i : 16;
+		v16 r = v16_fma(v16_set1(a), v16_load_n(x + i, left), v16_load_n(y + i, left));
+
+		v16_store_n(y + i, v16_nan_where(r, r), left);
+	}
+}
+
+static void round_bf16(float *x, size_t n)
+{
+	size_t i = 0;
+
+	for (; i + 16 <= n; i += 16)
+		v16_store(x + i, v16_round_bf16(v16_load(x + i)));
+	if (i < n)
+		v16_store_n(x + i, v16_round_bf16(v16_load_n(x + i, n - i)), n - i);
+}
+
+static void f32_to_bf16(uint16_t *y, const float *x, size_t n)
+{
+	size_t i = 0;
+
+	for (; i + 16 <= n; i += 16)
+		v16_store_bf16(y + i, v16_load(x + i));
+	if (i < n)
+		v16_store_bf16_n(y + i, v16_load_n(x + i, n - i), n - i);
+}
+
+static void bf16_to_f32(float *y, const uint16_t *x, size_t n)
+{
+	size_t i = 0;
+
+	for (; i + 16 <= n; i += 16)
+		v16_store(y + i, v16_load_bf16(x + i));
+	if (i < n)
+		v16_store_n(y + i, v16_load_bf16_n(x + i, n - i), n - i);
+}
+
+static void lane_kernels(struct od_backend *t)
+{
+	t->matmul = matmul;
+	t->matmul_bf16 = matmul_bf16;
+	t->add_bf16 = add_bf16;
+	t->round_int8 = round_int8;
+	t->dot = dot;
+	t->rmsnorm = rmsnorm;
+	t->silu_mul = silu_mul;
+	t->softmax = softmax;
+	t->attend = attend;
+	t->axpy = axpy;
+	t->round_bf16 = round_bf16;
+	t->f32_to_bf16 = f32_to_bf16;
+	t->bf16_to_f32 = bf16_to_f32;
+}
+
+#endif

@@ -1,0 +1,17 @@
+/* NEON and FMA belong to every aarch64 processor: no flags. */
+#include "common/compute/cpu/planes_neon.h"
+#include "common/compute/cpu/vec_neon.h"
+
+#include "common/compute/cpu/cpu_int8_dots.h"
+#include "common/compute/cpu/cpu_kernels.h"
+#include "common/compute/cpu/cpu_planes.h"
+#include "common/compute/cpu/cpu_scaled_dots.h"
+
+void od_cpu_put_neon(struct od_backend *t)
+{
+	lane_kernels(t);
+	planes_kernels(t);
+	t->matmul_int8 = matmul_int8;
+	t->matmul_scaled = matmul_scaled;
+	t->matmul_planes = od_matmul_merged;
+}

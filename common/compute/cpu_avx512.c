@@ -1,9 +1,0 @@
-/* Compiled with the flags in rules.mk; runs only where the CPU has AVX-512 F, BW, VL and DQ. */
-#include "common/compute/vec_avx512.h"
-
-#include "common/compute/cpu_kernels.h"
-
-void od_cpu_put_avx512(struct od_backend *t)
-{
-	lane_kernels(t);
-}

@@ -1,0 +1,431 @@
+/* od-bench cache --live: what caches on the workers are worth, on a live local cluster (ZipMoE, Fig. 8 to 10: TPOT, TTFT and
+ * throughput by memory).
+ *
+ * Loads are paced by a clock, so that a few cores can stand for several machines; a load takes the share of its time that
+ * has still to be read. Every setting has a cluster of its own, which writes all prompts one after another and records its
+ * routes: the replay of these says what the same cache should have done. */
+#include "common/base/clock.h"
+#include "main-node/engine_args.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/live/bench_prompts.h"
+#include "tests/bench/live/cache_live.h"
+#include "tests/bench/live/child_args.h"
+#include "tests/bench/live/recall_progress.h"
+#include "tests/bench/live/route_record.h"
+#include "tests/bench/report/bench_stats.h"
+#include "worker-node/load/load_profile.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_BUDGETS "10%,20%,40%"
+#define DEFAULT_POLICIES "rank,lru"
+#define DEFAULT_TOKENS "128"
+#define DEFAULT_LOAD_MS 5
+#define MAX_LENGTHS 8
+#define USUAL_CHECK_GBPS 50.0 /* of planes; beside paced loads both are nothing */
+#define USUAL_INFLATE_GBPS 3.5
+
+struct options {
+	struct odm_engine_args engine;
+	const char *prompts, *svg, *budgets, *policies, *tokens;
+	uint64_t limit, slots;
+	double load_ms;
+	bool live, json, help;
+};
+
+struct live_bench {
+	struct options opt;
+	struct cache_live l;
+	struct od_pack *pack;
+	enum od_form form;
+	struct od_prompts prompts;
+	uint64_t length[MAX_LENGTHS];
+	int policy[MAX_LENGTHS]; /* enum od_cache_policy */
+	size_t n_lengths, n_policies;
+	struct odm_result *first; /* [n_lengths][n_prompts] what all others must write, too */
+	struct recall_progress progress;
+};
+
+static atomic_bool interrupted;
+
+static void on_signal(int number)
+{
+	(void)number;
+	if (atomic_exchange(&interrupted, true)) /* asked twice */
+		_exit(130);
+}
+
+/* ---- The command line ---- */
+
+static const char *const without[] = { "workers", "resident", "trace", "worker-arg", NULL };
+
+static int parse(struct options *o, int argc, char **argv, struct od_err *err)
+{
+	struct odm_engine_args *a = &o->engine;
+	const struct od_arg own[] = {
+		{ .kind = OD_ARG_TITLE, .help = "What to measure" },
+		{ "live", OD_ARG_FLAG, &o->live, NULL, "on a cluster, not by replaying routes", 0, 0, NULL },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "prompts, a JSON object a line with \"text\" or \"ids\"; ours: "
+		  "tests/bench/prompts.jsonl", 0, 0, NULL },
+		{ "limit", OD_ARG_UINT, &o->limit, "N", "only the first N prompts", 1, 0, NULL },
+		{ "tokens", OD_ARG_STRING, &o->tokens, "LIST", "lengths of the texts; default " DEFAULT_TOKENS, 0, 0, NULL },
+		{ "budget", OD_ARG_STRING, &o->budgets, "LIST", "a worker's cache, as sizes (900MiB) or as shares (20%) of what all "
+		  "experts take as published, divided by the workers, in whole MiB; default " DEFAULT_BUDGETS, 0, 0, NULL },
+		{ "policies", OD_ARG_STRING, &o->policies, "LIST", "of rank, lru, lfu; default " DEFAULT_POLICIES, 0, 0,
+		  NULL },
+		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "pictures of it, by gnuplot", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+		/* Other defaults than elsewhere. */
+		{ .kind = OD_ARG_TITLE, .help = "The cluster of every setting" },
+		{ "local", OD_ARG_UINT, &a->local, "N", "workers, as child processes; default 4", 1, 64, NULL },
+		{ "slots", OD_ARG_UINT, &o->slots, "N", "experts that a worker can hold; default 1", 1, 64, NULL },
+		{ "threads", OD_ARG_UINT, &a->opts.threads, "N", "compute threads of main; default 1", 1, 1024, NULL },
+		{ "load-time", OD_ARG_REAL, &o->load_ms, "MS", "a whole load is complete no earlier than MS milliseconds "
+		  "after it began; default 5", 0, 60000, NULL },
+	};
+
+	odm_engine_args_defaults(a);
+	a->local = 4;
+	a->opts.threads = o->slots = 1;
+	o->load_ms = DEFAULT_LOAD_MS;
+	return odm_engine_args_parse(a, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+		"Usage: od-bench cache --live --prompts FILE [OPTIONS]\n\n"
+		"What caches of experts on the workers are worth, on a local cluster that every setting starts anew: time to the\n"
+		"first token, time per token, what is still read, and what a replay of the same routes says it should be. One\n"
+		"sequence at a time, which is what the engine can do; more at once: od-bench cache --batch, by replay.\n"
+		"Example: od-bench cache --live --pack PACK --prompts tests/bench/prompts.jsonl --limit 8 --predictor none\n", err);
+}
+
+static int parse_budget(const struct live_bench *b, const char *text, struct cache_budget *to, struct od_err *err)
+{
+	const struct od_config *cfg = od_pack_config(b->pack);
+	const double published = (double)od_pack_expert_raw_bytes(b->pack) * cfg->n_moe * cfg->n_experts /
+				 (double)b->opt.engine.local;
+	char *end;
+	int rc = OD_OK;
+
+	to->percent = strtod(text, &end);
+	if (end != text && strcmp(end, "%") == 0)
+		to->bytes = to->percent > 0 && to->percent <= 100 ? (uint64_t)(published * to->percent / 100) : 0;
+	else
+		rc = od_parse_size(text, &to->bytes, err);
+	to->bytes = (to->bytes + (1u << 19)) >> 20 << 20;
+	to->percent = 100 * (double)to->bytes / published;
+	if (rc != OD_OK || to->bytes == 0)
+		return od_fail(err, OD_ERR_ARG, "--budget: expected sizes of 1 MiB or more, or shares that come to it, found \"%s\"",
+			       text);
+	return OD_OK;
+}
+
+static int parse_item(struct live_bench *b, const char *option, const char *item, size_t *n, struct od_err *err)
+{
+	struct cache_live *l = &b->l;
+	char *end;
+
+	if (*n == (option[0] == 'b' ? CACHE_BUDGETS : MAX_LENGTHS))
+		return od_fail(err, OD_ERR_ARG, "--%s: too many", option);
+	if (option[0] == 'b')
+		return parse_budget(b, item, &l->budget[(*n)++], err);
+	if (option[0] == 't') {
+		b->length[(*n)++] = strtoul(item, &end, 10);
+		return *end == '\0' && b->length[*n - 1] >= 2 ? OD_OK :
+			od_fail(err, OD_ERR_ARG, "--tokens: expected numbers from 2 on, found \"%s\"", item);
+	}
+	for (int i = 0; od_cache_policy_names[i] != NULL; i++) {
+		if (strcmp(od_cache_policy_names[i], item) == 0) {
+			b->policy[(*n)++] = i;
+			return OD_OK;
+		}
+	}
+	return od_fail(err, OD_ERR_ARG, "--policies: expected rank, lru or lfu, found \"%s\"", item);
+}
+
+static int parse_list(struct live_bench *b, const char *option, const char *text, size_t *n, struct od_err *err)
+{
+	char *list = strdup(text), *rest = list;
+	int rc = list != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "--%s", option);
+
+	for (char *item; rc == OD_OK && (item = strsep(&rest, ",")) != NULL;)
+		rc = parse_item(b, option, item, n, err);
+	free(list);
+	return rc;
+}
+
+static int check(struct options *o, struct od_err *err)
+{
+	if (o->prompts == NULL)
+		return od_fail(err, OD_ERR_ARG, "--prompts FILE is missing");
+	o->engine.opts.quiet = true;
+	o->engine.opts.cancel = &interrupted;
+	return odm_engine_args_finish(&o->engine, err);
+}
+
+/* ---- A setting ---- */
+
+/* As the workers have it: their experts' sizes, the pace of their loads, their groups. */
+static struct cache_world world_of(const struct live_bench *b, const struct cache_routes *routes)
+{
+	const struct od_pack_expert *x = od_pack_expert(b->pack, 0, 0);
+	const double gbps = b->form == OD_FORM_PLANES ? USUAL_CHECK_GBPS : USUAL_INFLATE_GBPS;
+	const struct odw_expert_costs costs = {
+		.read_ns = (uint64_t)(b->l.load_ms * OD_NS_PER_MS),
+		.finish_ns = (uint64_t)(x->n_shards * (double)x->shard[0].e.raw_bytes / gbps),
+		.n_inflaters = 1,
+	};
+
+	return (struct cache_world){
+		.routes = routes,
+		.groups = odm_groups_make(b->l.workers, (uint32_t)b->opt.engine.opts.group_size, routes->top_k, routes->n_moe),
+		.sizes = b->l.sizes,
+		.full_is_stored = b->form == OD_FORM_PLANES,
+		.cost = odw_cache_cost(b->pack, &costs),
+	};
+}
+
+static int replay(const struct live_bench *b, struct cache_live_run *r, const struct cache_routes *routes, struct od_err *err)
+{
+	const uint64_t slots = b->form == OD_FORM_PLAIN ? b->l.slots * b->l.sizes.bytes[OD_CACHE_C] : 0; /* what slots hold for it */
+	const struct cache_setup setup = {
+		.rule = r->budget != NULL ? (enum cache_rule)r->policy : CACHE_LRU,
+		.planned = true,
+		.state = OD_CACHE_F,
+		.budget_bytes = r->budget != NULL && r->budget->bytes > slots ? r->budget->bytes - slots : 0,
+	};
+	struct cache_world w = world_of(b, routes);
+	struct od_cache_plan *plan = NULL;
+	int rc = cache_world_open(&w, err);
+
+	if (rc == OD_OK && setup.rule == CACHE_RANK) {
+		plan = calloc(w.groups.n_workers, sizeof(*plan));
+		rc = plan == NULL ? od_fail(err, OD_ERR_NOMEM, "plans") : cache_plans(&w, &setup, plan, err);
+	}
+	if (rc == OD_OK)
+		rc = cache_replay(&w, &setup, plan, &r->replay, err);
+	free(plan);
+	cache_world_close(&w);
+	return rc;
+}
+
+static int replay_file(const struct live_bench *b, struct cache_live_run *r, const char *path, struct od_err *err)
+{
+	struct cache_routes routes = { 0 };
+	struct od_routes recorded;
+	int rc = od_routes_load(&recorded, path, err);
+
+	if (rc != OD_OK)
+		return rc;
+	rc = cache_routes_from(&routes, &recorded, 1, err);
+	od_routes_fini(&recorded);
+	if (rc == OD_OK)
+		rc = replay(b, r, &routes, err);
+	cache_routes_fini(&routes);
+	return rc;
+}
+
+/* All prompts must be written as the first setting of this length wrote them. */
+static int check_text(struct live_bench *b, size_t length, size_t prompt, struct odm_result *r, struct od_err *err)
+{
+	struct odm_result *first = &b->first[length * b->prompts.n + prompt];
+
+	if (first->tokens == NULL) {
+		*first = *r;
+		*r = (struct odm_result){ 0 };
+		return OD_OK;
+	}
+	if (r->n_tokens == first->n_tokens && memcmp(r->tokens, first->tokens, r->n_tokens * sizeof(*r->tokens)) == 0)
+		return OD_OK;
+	return od_fail(err, OD_ERR_INTERNAL, "%s: a cache has changed the text, which must never happen",
+		       b->prompts.prompt[prompt].name);
+}
+
+static int write_texts(struct live_bench *b, struct odm_engine *e, size_t length, struct cache_live_run *run,
+		       struct route_record *record, struct od_err *err)
+{
+	double *ttft = calloc(2 * b->prompts.n, sizeof(*ttft)), *tpot = ttft + b->prompts.n, all_ns = 0;
+	int rc = ttft != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "prompts");
+	struct od_stats stats;
+	uint64_t tokens = 0;
+
+	for (size_t i = 0; rc == OD_OK && i < b->prompts.n; i++) {
+		const struct od_prompt *q = &b->prompts.prompt[i];
+		struct odm_request req = { .prompt = q->ids, .n_prompt = q->n_ids, .max_tokens = run->tokens, .ignore_eos = true,
+					   .observer = route_record_observer(record) };
+		struct odm_result r = { 0 };
+		const struct odm_figures *f = &r.figures;
+
+		od_sampler_defaults(&req.sampling);
+		rc = odm_generate(e, &req, &r, err);
+		ttft[i] = (double)f->ttft_ns / OD_NS_PER_MS;
+		tpot[i] = f->tokens > 1 ? (double)f->decode_ns / (double)(f->tokens - 1) / OD_NS_PER_MS : 0;
+		all_ns += (double)(f->ttft_ns + f->decode_ns);
+		tokens += f->tokens;
+		run->uses += f->cache_uses;
+		for (int s = 0; s < OD_CACHE_STATES; s++)
+			run->hits[s] += f->cache_hits[s];
+		b->l.groups = f->groups;
+		b->l.slots = f->slots;
+		if (rc == OD_OK)
+			rc = check_text(b, length, i, &r, err);
+		odm_result_fini(&r);
+		recall_progress_done(&b->progress, run->tokens);
+	}
+	if (rc == OD_OK) {
+		od_stats_of(ttft, b->prompts.n, &stats);
+		run->ttft_ms = stats.median;
+		od_stats_of(tpot, b->prompts.n, &stats);
+		run->tpot_ms = stats.median;
+		run->tok_per_s = (double)tokens / all_ns * OD_NS_PER_S;
+	}
+	free(ttft);
+	return rc;
+}
+
+static int run_setting(struct live_bench *b, size_t length, struct cache_live_run *run, struct od_err *err)
+{
+	struct odm_engine_opts eo = b->opt.engine.opts;
+	struct route_record record = { 0 };
+	struct child_args args = { 0 };
+	struct od_err why;
+	char path[] = "/tmp/od-cache-routes-XXXXXX";
+	struct odm_engine *e = NULL;
+	int fd = mkstemp(path), rc;
+
+	if (fd < 0)
+		return od_fail_errno(err, OD_ERR_IO, "cannot make %s", path);
+	close(fd);
+	child_args_add(&args, &eo.worker_args, "--slots=%" PRIu64, b->opt.slots);
+	child_args_add(&args, &eo.worker_args, "--load-time=%.6f", b->opt.load_ms);
+	if (run->budget != NULL) {
+		child_args_add(&args, &eo.worker_args, "--cache-mib=%" PRIu64, run->budget->bytes >> 20);
+		child_args_add(&args, &eo.worker_args, "--cache-policy=%s", od_cache_policy_names[run->policy]);
+	}
+	rc = odm_engine_open(&e, &eo, err);
+	if (rc == OD_OK)
+		rc = route_record_open(&record, path, b->pack, err);
+	if (rc == OD_OK)
+		rc = write_texts(b, e, length, run, &record, err);
+	odm_engine_close(e);
+	if (route_record_close(&record, &why) != OD_OK && rc == OD_OK)
+		rc = od_fail(err, why.code, "%s", why.msg);
+	if (rc == OD_OK)
+		rc = replay_file(b, run, path, err);
+	unlink(path);
+	return rc;
+}
+
+/* ---- The whole ---- */
+
+static void plan_length(struct live_bench *b, uint64_t tokens)
+{
+	struct cache_live *l = &b->l;
+
+	l->run[l->n_runs++] = (struct cache_live_run){ .policy = CACHE_LIVE_NONE, .tokens = tokens };
+	for (size_t i = 0; i < l->n_budgets; i++) {
+		for (size_t k = 0; k < b->n_policies; k++)
+			l->run[l->n_runs++] = (struct cache_live_run){ .policy = b->policy[k], .budget = &l->budget[i],
+								       .tokens = tokens };
+	}
+}
+
+static int open_world(struct live_bench *b, struct od_err *err)
+{
+	const struct odm_engine_opts *o = &b->opt.engine.opts;
+	const struct od_backend *be;
+	int rc = od_pack_open(&b->pack, o->pack, err);
+
+	if (rc == OD_OK)
+		rc = od_backend_cpu(&be, (enum od_cpu)o->cpu, OD_PROFILE_F32, err);
+	if (rc == OD_OK)
+		rc = od_pack_choose_form(b->pack, be, o->form, &b->form, err);
+	if (rc == OD_OK)
+		rc = od_prompts_load(&b->prompts, b->opt.prompts, b->opt.limit, err);
+	if (rc == OD_OK)
+		rc = od_prompts_encode_by_file(&b->prompts, od_pack_tokenizer_path(b->pack), err);
+	return rc;
+}
+
+static int plan_runs(struct live_bench *b, struct od_err *err)
+{
+	struct cache_live *l = &b->l;
+	int rc = parse_list(b, "budget", b->opt.budgets, &l->n_budgets, err);
+
+	if (rc == OD_OK)
+		rc = parse_list(b, "policies", b->opt.policies, &b->n_policies, err);
+	if (rc == OD_OK)
+		rc = parse_list(b, "tokens", b->opt.tokens, &b->n_lengths, err);
+	if (rc != OD_OK)
+		return rc;
+	l->run = calloc(b->n_lengths * (1 + l->n_budgets * b->n_policies), sizeof(*l->run));
+	b->first = calloc(b->n_lengths * b->prompts.n, sizeof(*b->first));
+	if (l->run == NULL || b->first == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%zu prompts", b->prompts.n);
+	for (size_t i = 0; i < b->n_lengths; i++)
+		plan_length(b, b->length[i]);
+	return OD_OK;
+}
+
+static void describe(struct live_bench *b)
+{
+	const struct odm_engine_opts *o = &b->opt.engine.opts;
+	struct cache_live *l = &b->l;
+
+	l->n_prompts = b->prompts.n;
+	l->workers = (uint32_t)b->opt.engine.local;
+	l->load_ms = b->opt.load_ms;
+	l->predictor = odm_predictor_names[o->predictor == ODM_PREDICTOR_AUTO ? ODM_PREDICT_SHADOW : o->predictor];
+	l->form = od_form_names[b->form];
+	l->fingerprint = od_pack_fingerprint(b->pack);
+	l->sizes = odw_cache_sizes(b->pack, b->form);
+}
+
+static int run(struct live_bench *b, struct od_err *err)
+{
+	int rc = b->opt.svg != NULL ? od_plot_check(b->opt.svg, err) : OD_OK;
+
+	if (rc == OD_OK)
+		rc = open_world(b, err);
+	if (rc == OD_OK)
+		rc = plan_runs(b, err);
+	if (rc != OD_OK)
+		return rc;
+	describe(b);
+	recall_progress_begin(&b->progress, isatty(STDERR_FILENO), 0);
+	for (size_t i = 0; i < b->l.n_runs; i++)
+		b->progress.all += b->l.run[i].tokens * b->prompts.n;
+	for (size_t i = 0, length = 0; rc == OD_OK && i < b->l.n_runs; i++) {
+		length += i > 0 && b->l.run[i].policy == CACHE_LIVE_NONE;
+		rc = run_setting(b, length, &b->l.run[i], err);
+	}
+	recall_progress_end(&b->progress);
+	if (rc == OD_OK)
+		rc = cache_live_report(&b->l, b->opt.json, err);
+	return rc == OD_OK && b->opt.svg != NULL ? cache_live_draw(&b->l, b->opt.svg, err) : rc;
+}
+
+int od_bench_cache_live(int argc, char **argv, struct od_err *err)
+{
+	struct live_bench b = { .opt = { .budgets = DEFAULT_BUDGETS, .policies = DEFAULT_POLICIES, .tokens = DEFAULT_TOKENS } };
+	struct sigaction act = { .sa_handler = on_signal };
+	int rc = parse(&b.opt, argc, argv, err);
+
+	if (rc != OD_OK || b.opt.help)
+		return rc;
+	rc = check(&b.opt, err);
+	sigaction(SIGINT, &act, NULL);
+	sigaction(SIGTERM, &act, NULL);
+	if (rc == OD_OK)
+		rc = run(&b, err);
+	for (size_t i = 0; b.first != NULL && i < b.n_lengths * b.prompts.n; i++)
+		odm_result_fini(&b.first[i]);
+	free(b.first);
+	free(b.l.run);
+	od_prompts_fini(&b.prompts);
+	od_pack_close(b.pack);
+	return rc;
+}

@@ -1,0 +1,606 @@
+/* od-bench decode: how fast a cluster writes, against the same model with all experts in this process.
+ *
+ * The two take turns, a run each, so that a ratio compares neighbours in time; medians are over runs. In resident
+ * mode the memory bandwidth is read once in every token, outside its time: a decoded token reads its weights once, so
+ * GB/s of weights over GB/s of memory is the share of what this machine could do. Both are bytes over time of a whole
+ * run, so that what other processes take of the cores falls on both alike. */
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "common/pack/dense_load.h"
+#include "common/pack/expert_load.h"
+#include "main-node/engine_args.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/live/bench_prompts.h"
+#include "tests/bench/micro/bandwidth.h"
+#include "tests/bench/report/bench_stats.h"
+#include "tests/bench/report/bench_table.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_TOKENS 64
+#define DEFAULT_RUNS 5
+#define DEFAULT_PROMPT_TOKENS 16
+#define DEFAULT_TEMPERATURE 0.8 /* of random prompts: greedy text of an untrained model soon repeats itself */
+#define WARM_UP_TOKENS 8
+#define MAX_TOKENS 1e6
+#define MEMBW_BYTES (256u << 20)
+#define MEMBW_CACHES 4 /* the buffer in last-level caches, at least */
+
+enum side { CLUSTER, RESIDENT, N_SIDES };
+enum baseline { BASELINE_RESIDENT, BASELINE_NONE };
+static const char *const baseline_names[] = { "resident", "none", NULL };
+
+struct options {
+	struct odm_engine_args engine;
+	const char *prompts;
+	uint64_t prompt_tokens, tokens, runs, seed;
+	double temperature; /* negative: not given */
+	int baseline;
+	bool json, help;
+};
+
+struct run {
+	const struct od_prompt *prompt;
+	struct odm_figures figures[N_SIDES]; /* without nodes */
+	double membw_bytes, membw_ns; /* within decode_ns of resident mode */
+	bool same_tokens;
+};
+
+struct decode_bench {
+	struct options opt;
+	struct odm_engine *engine[N_SIDES]; /* NULL: not measured */
+	struct od_prompts prompts;
+	struct od_membw *membw; /* NULL without resident mode */
+	struct run *run;	/* [opt.runs] */
+	struct run *current;	/* whose tokens read_memory is to look in on; NULL: none */
+	uint64_t weight_bytes;	/* that a token reads */
+};
+
+static int parse(struct options *o, int argc, char **argv, struct od_err *err)
+{
+	const struct od_arg own[] = {
+		{ .kind = OD_ARG_TITLE, .help = "What to measure" },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "prompts, a JSON object a line with \"text\" or \"ids\": "
+		  "run i uses the i-th, then from the first again", 0, 0, NULL },
+		{ "prompt-tokens", OD_ARG_UINT, &o->prompt_tokens, "N", "instead: random prompts of N tokens; default 16",
+		  1, MAX_TOKENS, NULL },
+		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens that a run generates, past the end of text too; "
+		  "default 64", 2, MAX_TOKENS, NULL },
+		{ "runs", OD_ARG_UINT, &o->runs, "N", "default 5, after a short one that does not count", 1, 1e5, NULL },
+		{ "baseline", OD_ARG_CHOICE, &o->baseline, "NAME", "resident (default): a cluster and resident mode take "
+		  "turns; none", 0, 0, baseline_names },
+		{ "temperature", OD_ARG_REAL, &o->temperature, "T", "default: 0.8 with random prompts, which greedily "
+		  "end in repetition, else 0", 0, 1000, NULL },
+		{ "seed", OD_ARG_UINT, &o->seed, "N", "of random prompts and of sampling; default 1", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON, with every run", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+	};
+
+	odm_engine_args_defaults(&o->engine);
+	return odm_engine_args_parse(&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+		"Usage: od-bench decode --local N | --workers FILE | --resident [OPTIONS]\n\n"
+		"Speed of generating text: tokens per second, time to first token, stalls, loads beside their window,\n"
+		"and memory read beside the memory's bandwidth.\n"
+		"Example: od-bench decode --pack PACK --local 4 --prompts tests/bench/prompts.jsonl\n", err);
+}
+
+static int check(struct options *o, struct od_err *err)
+{
+	int rc = odm_engine_args_finish(&o->engine, err);
+
+	if (rc != OD_OK)
+		return rc;
+	if (o->prompts != NULL && o->prompt_tokens > 0)
+		return od_fail(err, OD_ERR_ARG, "--prompts and --prompt-tokens exclude each other");
+	if (o->prompts == NULL && o->prompt_tokens == 0)
+		o->prompt_tokens = DEFAULT_PROMPT_TOKENS;
+	if (o->temperature < 0)
+		o->temperature = o->prompts == NULL ? DEFAULT_TEMPERATURE : 0;
+	o->engine.opts.quiet = o->json;
+	return OD_OK;
+}
+
+/* Every matrix once (the embedding: one row), and the experts that a token uses, as they lie in memory. */
+static uint64_t token_weight_bytes(const struct od_pack *p, enum od_form form)
+{
+	const struct od_config *c = od_pack_config(p);
+	uint64_t expert = form == OD_FORM_PLANES ? od_pack_expert_stored_bytes(p) : od_pack_expert_raw_bytes(p);
+
+	return od_dense_token_bytes(p) + (uint64_t)c->n_moe * c->top_k * expert;
+}
+
+/* --- measuring --- */
+
+/* In the first layer of every decoded token: neighbours in time, which see the same machine. */
+static void read_memory(void *arg, enum odm_phase phase, uint32_t position, uint32_t layer, const uint16_t *experts,
+			const float *weights, float margin)
+{
+	struct decode_bench *b = arg;
+	uint64_t buffer, reading, start;
+
+	(void)position, (void)experts, (void)weights, (void)margin;
+	if (phase != ODM_DECODE || layer != 0 || b->current == NULL)
+		return;
+	od_membw_sizes(b->membw, &buffer, &reading);
+	start = od_now_ns();
+	(void)od_membw_read(b->membw);
+	b->current->membw_ns += (double)(od_now_ns() - start);
+	b->current->membw_bytes += (double)reading;
+}
+
+static int generate(struct decode_bench *b, enum side s, size_t i, uint64_t tokens, struct odm_result *r,
+		    struct od_err *err)
+{
+	const struct od_prompt *q = &b->prompts.prompt[i % b->prompts.n];
+	struct odm_request req = {
+		.prompt = q->ids,
+		.n_prompt = q->n_ids,
+		.max_tokens = tokens,
+		.ignore_eos = true, /* every run is of the same length */
+	};
+	int rc;
+
+	if (s == RESIDENT)
+		req.observer = (struct odm_observer){ .arg = b, .route = read_memory };
+	od_sampler_defaults(&req.sampling);
+	req.sampling.temperature = b->opt.temperature;
+	req.sampling.seed = b->opt.seed + i;
+	rc = odm_generate(b->engine[s], &req, r, err);
+	return rc == OD_OK ? rc : od_fail_within(err, "%s, %s", s == CLUSTER ? "cluster" : "resident mode", q->name);
+}
+
+static bool same_tokens(const struct odm_result *a, const struct odm_result *b)
+{
+	return a->n_tokens == b->n_tokens &&
+	       (a->n_tokens == 0 || memcmp(a->tokens, b->tokens, a->n_tokens * sizeof(*a->tokens)) == 0);
+}
+
+static int measure(struct decode_bench *b, size_t i, struct od_err *err)
+{
+	struct run *run = &b->run[i];
+	struct odm_result r[N_SIDES] = { 0 };
+	int rc = OD_OK;
+
+	run->prompt = &b->prompts.prompt[i % b->prompts.n];
+	b->current = run;
+	for (int s = 0; rc == OD_OK && s < N_SIDES; s++)
+		if (b->engine[s] != NULL)
+			rc = generate(b, (enum side)s, i, b->opt.tokens, &r[s], err);
+	run->same_tokens = same_tokens(&r[CLUSTER], &r[RESIDENT]);
+	for (int s = 0; s < N_SIDES; s++) {
+		run->figures[s] = r[s].figures;
+		run->figures[s].node = NULL; /* freed below */
+		run->figures[s].n_nodes = 0;
+		odm_result_fini(&r[s]);
+	}
+	return rc;
+}
+
+/* Fault pages in, fill connections, wake the cores. */
+static int warm_up(struct decode_bench *b, struct od_err *err)
+{
+	uint64_t tokens = b->opt.tokens < WARM_UP_TOKENS ? b->opt.tokens : WARM_UP_TOKENS;
+	int rc = OD_OK;
+
+	for (int s = 0; rc == OD_OK && s < N_SIDES; s++) {
+		struct odm_result r;
+
+		if (b->engine[s] == NULL)
+			continue;
+		rc = generate(b, (enum side)s, 0, tokens, &r, err);
+		odm_result_fini(&r);
+	}
+	return rc;
+}
+
+static int measure_all(struct decode_bench *b, struct od_err *err)
+{
+	bool progress = !b->opt.json && isatty(STDERR_FILENO);
+	int rc = warm_up(b, err);
+
+	for (size_t i = 0; rc == OD_OK && i < b->opt.runs; i++) {
+		if (progress)
+			fprintf(stderr, "\rrun %zu of %llu", i + 1, (unsigned long long)b->opt.runs);
+		rc = measure(b, i, err);
+	}
+	if (progress)
+		fputc('\n', stderr);
+	return rc;
+}
+
+/* --- reporting --- */
+
+typedef double figure_fn(const struct decode_bench *b, const struct run *r); /* NaN: there is none */
+
+static double per_s(const struct run *r, enum side s)
+{
+	const struct odm_figures *f = &r->figures[s];
+	double ns = (double)f->decode_ns - (s == RESIDENT ? r->membw_ns : 0);
+
+	return f->tokens > 1 && ns > 0 ? (double)(f->tokens - 1) / ns * 1e9 : NAN;
+}
+
+static double ms(uint64_t ns)
+{
+	return od_seconds(ns) * 1e3;
+}
+
+static double cluster_speed(const struct decode_bench *b, const struct run *r)
+{
+	(void)b;
+	return per_s(r, CLUSTER);
+}
+
+static double resident_speed(const struct decode_bench *b, const struct run *r)
+{
+	(void)b;
+	return per_s(r, RESIDENT);
+}
+
+static double speed_ratio(const struct decode_bench *b, const struct run *r)
+{
+	(void)b;
+	return per_s(r, CLUSTER) / per_s(r, RESIDENT);
+}
+
+static double cluster_ttft(const struct decode_bench *b, const struct run *r)
+{
+	(void)b;
+	return ms(r->figures[CLUSTER].ttft_ns);
+}
+
+static double resident_ttft(const struct decode_bench *b, const struct run *r)
+{
+	(void)b;
+	return ms(r->figures[RESIDENT].ttft_ns);
+}
+
+static double ttft_ratio(const struct decode_bench *b, const struct run *r)
+{
+	return cluster_ttft(b, r) / resident_ttft(b, r);
+}
+
+static double main_ms(const struct decode_bench *b, const struct run *r)
+{
+	(void)b;
+	return ms(odm_figures_main_ns(&r->figures[CLUSTER]));
+}
+
+static double worker_ms(const struct decode_bench *b, const struct run *r)
+{
+	(void)b;
+	return ms(odm_figures_worker_ns(&r->figures[CLUSTER]));
+}
+
+static double window_1_ms(const struct decode_bench *b, const struct run *r)
+{
+	(void)b;
+	return ms(odm_figures_window_ns(&r->figures[CLUSTER], 1));
+}
+
+static double window_2_ms(const struct decode_bench *b, const struct run *r)
+{
+	(void)b;
+	return ms(odm_figures_window_ns(&r->figures[CLUSTER], 2));
+}
+
+static double load_ms(const struct decode_bench *b, const struct run *r)
+{
+	const struct odm_figures *f = &r->figures[CLUSTER];
+
+	(void)b;
+	return f->loads > 0 ? ms(f->load_ns) / (double)f->loads : NAN;
+}
+
+static double stalled_share(const struct decode_bench *b, const struct run *r)
+{
+	const struct odm_figures *f = &r->figures[CLUSTER];
+
+	(void)b;
+	return f->expert_uses > 0 ? (double)f->stalls / (double)f->expert_uses : NAN;
+}
+
+static double stall_time_share(const struct decode_bench *b, const struct run *r)
+{
+	const struct odm_figures *f = &r->figures[CLUSTER];
+
+	(void)b;
+	return f->decode_ns > 0 ? (double)f->stall_ns / (double)f->decode_ns : NAN;
+}
+
+static double weights_gbps(const struct decode_bench *b, const struct run *r)
+{
+	return (double)b->weight_bytes * per_s(r, RESIDENT) * 1e-9;
+}
+
+static double membw_gbps(const struct decode_bench *b, const struct run *r)
+{
+	(void)b;
+	return r->membw_ns > 0 ? r->membw_bytes / r->membw_ns : NAN;
+}
+
+static double membw_share(const struct decode_bench *b, const struct run *r)
+{
+	return weights_gbps(b, r) / membw_gbps(b, r);
+}
+
+static const struct figure {
+	const char *key, *label, *unit;
+	figure_fn *of;
+	bool side[N_SIDES]; /* what must have been measured */
+} figures[] = {
+	{ "cluster_tok_per_s", "cluster", "tok/s", cluster_speed, { true, false } },
+	{ "resident_tok_per_s", "resident", "tok/s", resident_speed, { false, true } },
+	{ "tok_per_s_ratio", "  cluster / resident", "", speed_ratio, { true, true } },
+	{ "cluster_ttft_ms", "cluster, first token", "ms", cluster_ttft, { true, false } },
+	{ "resident_ttft_ms", "resident, first token", "ms", resident_ttft, { false, true } },
+	{ "ttft_ratio", "  cluster / resident", "", ttft_ratio, { true, true } },
+	{ "main_ms", "t_main, of a layer", "ms", main_ms, { true, false } },
+	{ "worker_ms", "t_worker, of a layer", "ms", worker_ms, { true, false } },
+	{ "window_1_slot_ms", "window with 1 slot (Eq. 1)", "ms", window_1_ms, { true, false } },
+	{ "window_2_slots_ms", "window with 2 slots or more", "ms", window_2_ms, { true, false } },
+	{ "load_ms", "load of an expert, prefill's too", "ms", load_ms, { true, false } },
+	{ "stalled_share", "expert uses that waited for a load", "share", stalled_share, { true, false } },
+	{ "stall_time_share", "decode time that they waited", "share", stall_time_share, { true, false } },
+	{ "weights_gbps", "resident, weights read", "GB/s", weights_gbps, { false, true } },
+	{ "membw_gbps", "memory, read meanwhile", "GB/s", membw_gbps, { false, true } },
+	{ "share", "  weights / memory", "", membw_share, { false, true } },
+};
+
+static bool measured(const struct decode_bench *b, const struct figure *f)
+{
+	for (int s = 0; s < N_SIDES; s++)
+		if (f->side[s] && b->engine[s] == NULL)
+			return false;
+	return true;
+}
+
+/* Medians, and the spread between the runs. A ratio is taken run by run, then summarised. */
+static int report_figures(const struct decode_bench *b, struct od_report *r, struct od_err *err)
+{
+	static const struct od_column columns[] = {
+		{ "figure", "figure", 0 }, { "unit", "unit", 0 }, { "median", "median", 3 }, { "min", "min", 3 },
+		{ "max", "max", 3 },
+	};
+	struct od_table *t = od_report_table(r, "figures", NULL, columns, 5);
+	double *x = calloc(b->opt.runs, sizeof(*x));
+
+	if (x == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "figures of %llu runs", (unsigned long long)b->opt.runs);
+	for (size_t k = 0; k < sizeof(figures) / sizeof(figures[0]); k++) {
+		const struct figure *f = &figures[k];
+		struct od_stats s;
+		size_t n = 0;
+
+		if (!measured(b, f))
+			continue;
+		for (size_t i = 0; i < b->opt.runs; i++) {
+			double v = f->of(b, &b->run[i]);
+
+			if (!isnan(v))
+				x[n++] = v;
+		}
+		od_stats_of(x, n, &s);
+		od_table_row(t, (struct od_cell[]){ OD_TEXT(f->label), OD_TEXT(f->unit), OD_REAL(s.median),
+						    OD_REAL(s.min), OD_REAL(s.max) });
+		od_report_fact(r, f->key, NULL, OD_REAL(s.median), 0, NULL);
+	}
+	free(x);
+	return OD_OK;
+}
+
+static void report_cluster_setting(const struct decode_bench *b, struct od_report *r)
+{
+	const struct odm_figures *f = &b->run[0].figures[CLUSTER];
+	int predictor = b->opt.engine.opts.predictor;
+
+	/* What "auto" chose shows in the figures: it is the shadow or nothing. */
+	if (predictor == ODM_PREDICTOR_AUTO)
+		predictor = f->has_predictor ? ODM_PREDICT_SHADOW : ODM_PREDICT_NONE;
+	od_report_fact(r, "predictor", "predictor", OD_TEXT(odm_predictor_names[predictor]), 0, NULL);
+	od_report_fact(r, "workers", "workers", OD_INT(f->workers), 0, NULL);
+	od_report_fact(r, "groups", "groups", OD_INT(f->groups), 0, NULL);
+	od_report_fact(r, "slots", "slots of a worker", OD_INT(f->slots), 0, NULL);
+}
+
+static unsigned n_threads(const struct options *o)
+{
+	return o->engine.opts.threads > 0 ? (unsigned)o->engine.opts.threads : od_cpu_count();
+}
+
+static void report_setting(const struct decode_bench *b, struct od_report *r)
+{
+	const struct options *o = &b->opt;
+	enum side s = b->engine[CLUSTER] != NULL ? CLUSTER : RESIDENT;
+	const struct od_pack *p = odm_engine_pack(b->engine[s]);
+	const struct od_backend *be;
+	enum od_form form;
+	uint64_t other = 0;
+
+	od_report_fact(r, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(p)), 0, NULL);
+	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[o->engine.opts.profile - 1]), 0, NULL);
+	if (od_backend_cpu(&be, (enum od_cpu)o->engine.opts.cpu, o->engine.opts.profile, NULL) == OD_OK)
+		od_report_fact(r, "kernels", "kernels", OD_TEXT(be->name), 0, NULL);
+	od_report_fact(r, "threads", "threads", OD_INT(n_threads(o)), 0, NULL);
+	od_report_fact(r, "runs", "runs", OD_INT(o->runs), 0, NULL);
+	od_report_fact(r, "tokens", "tokens of a run", OD_INT(o->tokens), 0, NULL);
+	od_report_fact(r, "temperature", "temperature", OD_REAL(o->temperature), 1, NULL);
+	if (b->engine[CLUSTER] != NULL)
+		report_cluster_setting(b, r);
+	for (size_t i = 0; i < o->runs; i++)
+		other += !b->run[i].same_tokens;
+	if (b->engine[CLUSTER] != NULL && b->engine[RESIDENT] != NULL)
+		od_report_fact(r, "runs_with_other_tokens", "runs where the two wrote other text", OD_INT(other), 0,
+			       NULL);
+	if (b->engine[RESIDENT] == NULL)
+		return;
+	form = odm_engine_form(b->engine[RESIDENT]);
+	od_report_fact(r, "resident_form", "experts in memory", OD_TEXT(od_form_names[form]), 0, NULL);
+	od_report_fact(r, "weight_bytes_per_token", "weights that a token reads", OD_BYTES(b->weight_bytes), 0, NULL);
+	od_report_fact(r, "resident_bytes", "weights in memory",
+		       OD_BYTES(od_dense_need_bytes(p) + od_experts_need_bytes(p, form)), 0, NULL);
+	od_report_fact(r, "cache_bytes", "last-level cache", OD_BYTES(od_cache_bytes()), 0, NULL);
+}
+
+static struct od_cell speed_cell(const struct decode_bench *b, figure_fn *of, const struct run *r, enum side s)
+{
+	return b->engine[s] != NULL ? OD_REAL(of(b, r)) : OD_NONE;
+}
+
+static void report_runs(const struct decode_bench *b, struct od_report *r)
+{
+	static const struct od_column columns[] = {
+		{ "prompt", "", 0 }, { "prompt_tokens", "", 0 }, { "cluster_tok_per_s", "", 0 },
+		{ "cluster_ttft_ms", "", 0 }, { "resident_tok_per_s", "", 0 }, { "resident_ttft_ms", "", 0 },
+		{ "membw_gbps", "", 0 },
+	};
+	struct od_table *t = od_report_detail(r, "by_run", columns, sizeof(columns) / sizeof(columns[0]));
+
+	for (size_t i = 0; i < b->opt.runs; i++) {
+		const struct run *u = &b->run[i];
+
+		od_table_row(t, (struct od_cell[]){
+			OD_TEXT(u->prompt->name), OD_INT(u->prompt->n_ids), speed_cell(b, cluster_speed, u, CLUSTER),
+			speed_cell(b, cluster_ttft, u, CLUSTER), speed_cell(b, resident_speed, u, RESIDENT),
+			speed_cell(b, resident_ttft, u, RESIDENT), speed_cell(b, membw_gbps, u, RESIDENT),
+		});
+	}
+}
+
+static void report_cluster_runs(const struct decode_bench *b, struct od_report *r)
+{
+	static const struct od_column columns[] = {
+		{ "decode_s", "", 0 }, { "decode_layers", "", 0 }, { "experts_s", "", 0 }, { "expert_uses", "", 0 },
+		{ "predicted_uses", "", 0 }, { "recalled_uses", "", 0 }, { "stalls", "", 0 }, { "stall_s", "", 0 },
+		{ "loads", "", 0 }, { "loaded_bytes", "", 0 }, { "load_s", "", 0 }, { "main_ms", "", 0 },
+		{ "worker_ms", "", 0 }, { "window_1_slot_ms", "", 0 }, { "window_2_slots_ms", "", 0 },
+	};
+	struct od_table *t = od_report_detail(r, "cluster_by_run", columns, sizeof(columns) / sizeof(columns[0]));
+
+	for (size_t i = 0; i < b->opt.runs; i++) {
+		const struct run *u = &b->run[i];
+		const struct odm_figures *f = &u->figures[CLUSTER];
+
+		od_table_row(t, (struct od_cell[]){
+			OD_REAL(od_seconds(f->decode_ns)), OD_INT(f->decode_layers), OD_REAL(od_seconds(f->experts_ns)),
+			OD_INT(f->expert_uses), OD_INT(f->predicted_uses), OD_INT(f->recalled_uses), OD_INT(f->stalls),
+			OD_REAL(od_seconds(f->stall_ns)), OD_INT(f->loads), OD_INT(f->loaded_bytes),
+			OD_REAL(od_seconds(f->load_ns)), OD_REAL(main_ms(b, u)), OD_REAL(worker_ms(b, u)),
+			OD_REAL(window_1_ms(b, u)), OD_REAL(window_2_ms(b, u)),
+		});
+	}
+}
+
+static int report(const struct decode_bench *b, struct od_err *err)
+{
+	struct od_report *r;
+	int rc = od_report_new(&r, "Decoding speed", err);
+
+	if (rc != OD_OK)
+		return rc;
+	report_setting(b, r);
+	rc = report_figures(b, r, err);
+	report_runs(b, r);
+	if (b->engine[CLUSTER] != NULL)
+		report_cluster_runs(b, r);
+	if (rc == OD_OK)
+		rc = od_report_print(r, stdout, b->opt.json, err);
+	od_report_free(r);
+	return rc;
+}
+
+/* --- setting up --- */
+
+static int open_engines(struct decode_bench *b, struct od_err *err)
+{
+	struct odm_engine_opts eo = b->opt.engine.opts;
+	int rc = OD_OK;
+
+	if (eo.mode != ODM_RESIDENT) /* first: it starts processes, best while this one has a single thread */
+		rc = odm_engine_open(&b->engine[CLUSTER], &eo, err);
+	if (rc == OD_OK && (eo.mode == ODM_RESIDENT || b->opt.baseline == BASELINE_RESIDENT)) {
+		eo.mode = ODM_RESIDENT;
+		rc = odm_engine_open(&b->engine[RESIDENT], &eo, err);
+	}
+	return rc;
+}
+
+static int open_membw(struct decode_bench *b, struct od_err *err)
+{
+	uint64_t bytes = od_cache_bytes() * MEMBW_CACHES;
+
+	if (b->engine[RESIDENT] == NULL)
+		return OD_OK;
+	return od_membw_open(&b->membw, bytes > MEMBW_BYTES ? bytes : MEMBW_BYTES, n_threads(&b->opt), NULL, err);
+}
+
+static int make_prompts(struct decode_bench *b, const struct odm_engine *e, struct od_err *err)
+{
+	const struct options *o = &b->opt;
+	const struct od_config *c = od_pack_config(odm_engine_pack(e));
+	int rc;
+
+	if (o->prompts == NULL)
+		rc = od_prompts_random(&b->prompts, o->runs, o->prompt_tokens, c->vocab, c->bos, o->seed, err);
+	else
+		rc = od_prompts_encode(&b->prompts, odm_engine_tokenizer(e), err);
+	for (size_t i = 0; rc == OD_OK && i < b->prompts.n; i++) {
+		const struct od_prompt *q = &b->prompts.prompt[i];
+
+		if (q->n_ids + o->tokens - 1 > odm_engine_ctx(e))
+			rc = od_fail(err, OD_ERR_ARG, "%s has %zu tokens and --tokens says %llu: together at most the "
+				     "context of %u and one; change --tokens or --ctx-size", q->name, q->n_ids,
+				     (unsigned long long)o->tokens, odm_engine_ctx(e));
+	}
+	return rc;
+}
+
+static int run(struct decode_bench *b, struct od_err *err)
+{
+	const struct options *o = &b->opt;
+	struct odm_engine *any;
+	int rc = OD_OK;
+
+	if (o->prompts != NULL)
+		rc = od_prompts_load(&b->prompts, o->prompts, o->runs, err);
+	if (rc != OD_OK)
+		return rc;
+	b->run = calloc(o->runs, sizeof(*b->run));
+	if (b->run == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "figures of %llu runs", (unsigned long long)o->runs);
+	rc = open_engines(b, err);
+	if (rc != OD_OK)
+		return rc;
+	any = b->engine[CLUSTER] != NULL ? b->engine[CLUSTER] : b->engine[RESIDENT];
+	b->weight_bytes = token_weight_bytes(odm_engine_pack(any), odm_engine_form(any));
+	rc = make_prompts(b, any, err);
+	if (rc == OD_OK)
+		rc = open_membw(b, err);
+	if (rc == OD_OK)
+		rc = measure_all(b, err);
+	return rc == OD_OK ? report(b, err) : rc;
+}
+
+int od_bench_decode(int argc, char **argv, struct od_err *err)
+{
+	struct decode_bench b = {
+		.opt = { .tokens = DEFAULT_TOKENS, .runs = DEFAULT_RUNS, .temperature = -1, .seed = 1 },
+	};
+	int rc = parse(&b.opt, argc, argv, err);
+
+	if (rc != OD_OK || b.opt.help)
+		return rc;
+	rc = check(&b.opt, err);
+	if (rc == OD_OK)
+		rc = run(&b, err);
+	od_membw_close(b.membw);
+	odm_engine_close(b.engine[CLUSTER]);
+	odm_engine_close(b.engine[RESIDENT]);
+	od_prompts_fini(&b.prompts);
+	free(b.run);
+	return rc;
+}

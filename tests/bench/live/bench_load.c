@@ -1,0 +1,571 @@
+/* bench_load.c - od-bench load: experts through the worker's readers, schedule and inflaters, from several sources. */
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/live/load_crowd.h"
+#include "tests/bench/live/load_run.h"
+#include "tests/bench/live/load_together.h"
+#include "tests/bench/live/recall_config.h"
+#include "tests/bench/report/bench_plot.h"
+#include "tests/bench/report/bench_stats.h"
+#include "tests/bench/report/bench_table.h"
+#include "tests/bench/report/load_draw.h"
+#include "worker-node/schedule.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#define MAX_PACKS 8
+#define MAX_RATES 8
+#define MAX_THREADS 8 /* numbers of them */
+#define MAX_SOURCES (2 + MAX_RATES)
+#define MAX_ROUNDS 1000
+#define ITEM_BYTES 64
+#define MAX_BUFS (ODW_MAX_SLOTS + 1)
+
+struct options {
+	const char *packs, *sources, *paces, *forms, *load_threads, *svg;
+	uint64_t read_threads, experts, together, slots, rounds, seed;
+	bool json, help;
+};
+
+struct source {
+	enum load_kind kind;
+	double bytes_per_ns;
+	char name[ITEM_BYTES];
+};
+
+struct model {
+	struct od_pack *pack;
+	struct load_expert *expert; /* [experts] */
+};
+
+/* One line of the table: medians over rounds. */
+struct line {
+	const struct source *source;
+	const struct model *model;
+	enum od_form form;
+	unsigned n_inflaters;
+	double *raw_gbps, *gbps, *ratio, *slower, *reading, *inflating; /* [rounds] */
+};
+
+struct load_bench {
+	struct options opt;
+	struct model model[MAX_PACKS];
+	struct source source[MAX_SOURCES];
+	unsigned n_inflaters[MAX_THREADS];
+	int form[RECALL_LIST_MAX];
+	size_t n_models, n_sources, n_threads, n_forms, n_lines;
+	struct line *line;
+	struct odw_bufs *bufs[OD_N_FORMS];
+	double *room; /* [rounds], to sort in */
+};
+
+/* ---- The command line ---- */
+
+/* The next item of a list with commas; false: there is none. */
+static bool next_item(const char **list, char item[ITEM_BYTES])
+{
+	size_t n = strcspn(*list, ",");
+
+	if (**list == '\0')
+		return false;
+	snprintf(item, ITEM_BYTES, "%.*s", (int)n, *list);
+	*list += n + ((*list)[n] == ',');
+	return true;
+}
+
+static int add_paces(struct load_bench *b, struct od_err *err)
+{
+	const char *list = b->opt.paces;
+	char item[ITEM_BYTES];
+
+	for (size_t n = 0; next_item(&list, item); n++) {
+		struct source *s = &b->source[b->n_sources];
+		size_t len = strlen(item);
+		uint64_t bytes;
+
+		if (n == MAX_RATES)
+			return od_fail(err, OD_ERR_ARG, "--pace: expected at most %d rates", MAX_RATES);
+		*s = (struct source){ .kind = LOAD_PACED };
+		snprintf(s->name, sizeof(s->name), "%s", item);
+		if (len > 2 && strcmp(item + len - 2, "/s") == 0)
+			item[len - 2] = '\0';
+		if (od_parse_size(item, &bytes, err) != OD_OK || bytes == 0)
+			return od_fail(err, OD_ERR_ARG, "--pace: expected a rate like 3.5GB/s, found \"%s\"", s->name);
+		s->bytes_per_ns = (double)bytes / OD_NS_PER_S;
+		b->n_sources++;
+	}
+	return OD_OK;
+}
+
+static int plan_sources(struct load_bench *b, struct od_err *err)
+{
+	int kind[RECALL_LIST_MAX];
+	size_t n;
+	int rc = recall_parse_list("source", b->opt.sources, load_kind_names, kind, &n, err);
+
+	for (size_t i = 0; rc == OD_OK && i < n; i++) {
+		if (kind[i] == LOAD_PACED) {
+			rc = add_paces(b, err);
+			continue;
+		}
+		b->source[b->n_sources].kind = (enum load_kind)kind[i];
+		snprintf(b->source[b->n_sources++].name, ITEM_BYTES, "%s", load_kind_names[kind[i]]);
+	}
+	return rc;
+}
+
+static int plan_threads(struct load_bench *b, struct od_err *err)
+{
+	const char *list = b->opt.load_threads;
+	char item[ITEM_BYTES];
+
+	while (next_item(&list, item)) {
+		uint64_t n;
+		int rc = od_parse_u64(item, 1, ODW_MAX_LOADERS, &n, err);
+
+		if (rc != OD_OK)
+			return od_fail_within(err, "--load-threads");
+		if (b->n_threads == MAX_THREADS)
+			return od_fail(err, OD_ERR_ARG, "--load-threads: expected at most %d numbers", MAX_THREADS);
+		b->n_inflaters[b->n_threads++] = (unsigned)n;
+	}
+	return OD_OK;
+}
+
+/* ---- Packs ---- */
+
+/* Different ones, so that none is in the page cache because another load has just read it. */
+static int draw_experts(const struct load_bench *b, struct model *m, struct od_err *err)
+{
+	const struct od_config *cfg = od_pack_config(m->pack);
+	const uint64_t n = b->opt.together > 0 ? cfg->n_experts : (uint64_t)cfg->n_moe * cfg->n_experts;
+	uint64_t state = b->opt.seed, *id;
+
+	if (b->opt.experts > n)
+		return od_fail(err, OD_ERR_ARG, "%s: expected at most the %" PRIu64 " of %s%s, found %" PRIu64,
+			       b->opt.together > 0 ? "--together" : "--experts", n, b->opt.together > 0 ? "a layer of " : "",
+			       od_pack_dir(m->pack), b->opt.experts);
+	id = calloc(n, sizeof(*id));
+	m->expert = calloc(b->opt.experts, sizeof(*m->expert));
+	if (id == NULL || m->expert == NULL) {
+		free(id);
+		return od_fail(err, OD_ERR_NOMEM, "%" PRIu64 " experts", n);
+	}
+	for (uint64_t i = 0; i < n; i++)
+		id[i] = i;
+	for (uint64_t i = 0; i < b->opt.experts; i++) {
+		uint64_t j = i + od_load_draw(&state) % (n - i), t = id[j];
+
+		id[j] = id[i];
+		m->expert[i] = (struct load_expert){ .m = (uint32_t)(t / cfg->n_experts), .expert = (uint32_t)(t % cfg->n_experts) };
+	}
+	free(id);
+	return OD_OK;
+}
+
+static int open_packs(struct load_bench *b, struct od_err *err)
+{
+	char *names = strdup(b->opt.packs != NULL ? b->opt.packs : ""), *rest = names, *name;
+	int rc = names != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "packs");
+
+	while (rc == OD_OK && (name = strsep(&rest, ",")) != NULL) {
+		struct model *m = &b->model[b->n_models];
+
+		if (b->n_models == MAX_PACKS)
+			rc = od_fail(err, OD_ERR_ARG, "--pack: expected at most %d packs", MAX_PACKS);
+		else
+			rc = od_pack_open(&m->pack, name[0] != '\0' ? name : NULL, err);
+		if (rc != OD_OK)
+			break;
+		b->n_models++;
+		rc = draw_experts(b, m, err);
+		if (rc == OD_OK) /* the inflaters that read-slower is measured with need one */
+			rc = load_experts_read(m->pack, m->expert, 1, err);
+		for (size_t i = 0; rc == OD_OK && i < b->n_sources; i++)
+			if (b->source[i].kind == LOAD_PACED)
+				rc = load_experts_read(m->pack, m->expert, b->opt.experts, err);
+	}
+	free(names);
+	return rc;
+}
+
+/* For the loads, or for what reads alone, and one that inflaters beside them look at. */
+static unsigned slots_of(const struct load_bench *b)
+{
+	const uint64_t n = b->opt.together > 0 || b->opt.slots > b->opt.read_threads ? b->opt.slots : b->opt.read_threads;
+
+	return (unsigned)n + 1;
+}
+_Static_assert(ODW_MAX_LOADERS <= ODW_MAX_SLOTS, "MAX_BUFS are enough for either");
+
+/* Each buffer is written once: a page that is not there yet costs more than reading it. */
+static void touch_slots(struct load_bench *b, enum od_form form, const uint64_t bytes[OD_N_EXPERT_BUFS])
+{
+	struct od_expert_mem mem[MAX_BUFS] = { 0 };
+
+	for (unsigned i = 0; i < slots_of(b); i++) {
+		odw_bufs_fill(b->bufs[form], &mem[i]);
+		for (unsigned k = 0; k < OD_N_EXPERT_BUFS; k++) {
+			if (mem[i].at[k] != NULL)
+				memset(mem[i].at[k], 1, bytes[k]);
+		}
+	}
+	for (unsigned i = 0; i < slots_of(b); i++)
+		odw_bufs_put(b->bufs[form], &mem[i], ~0u);
+}
+
+/* One set of slots for all lines of a form. */
+static int make_slots(struct load_bench *b, enum od_form form, struct od_err *err)
+{
+	const unsigned slot = od_form_bufs(form);
+	uint64_t most[OD_N_EXPERT_BUFS] = { 0 };
+	size_t n[OD_N_EXPERT_BUFS] = { 0 };
+	int rc;
+
+	for (unsigned k = 0; k < OD_N_EXPERT_BUFS; k++) {
+		for (size_t i = 0; i < b->n_lines; i++) {
+			const uint64_t bytes = od_pack_buf_bytes(b->line[i].model->pack, (enum od_expert_buf)k);
+
+			if ((slot & 1u << k) == 0 || b->line[i].form != form)
+				continue;
+			n[k] = slots_of(b) + b->opt.together / 2; /* and what is cached */
+			most[k] = bytes > most[k] ? bytes : most[k];
+		}
+	}
+	rc = odw_bufs_new(&b->bufs[form], slot, most, err);
+	if (rc == OD_OK)
+		rc = odw_bufs_grow(b->bufs[form], n, err);
+	if (rc == OD_OK && (n[OD_BUF_SM] > 0 || n[OD_BUF_PLAIN] > 0))
+		touch_slots(b, form, most);
+	return rc;
+}
+
+/* ---- Measuring ---- */
+
+static int alloc_line(struct load_bench *b, struct line *l, struct od_err *err)
+{
+	double *all = calloc(6 * b->opt.rounds, sizeof(*all));
+
+	if (all == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%" PRIu64 " rounds", b->opt.rounds);
+	l->raw_gbps = all;
+	l->gbps = all + b->opt.rounds;
+	l->ratio = all + 2 * b->opt.rounds;
+	l->slower = all + 3 * b->opt.rounds;
+	l->reading = all + 4 * b->opt.rounds;
+	l->inflating = all + 5 * b->opt.rounds;
+	return OD_OK;
+}
+
+/* Every source with every pack in every form it can have with every number of inflaters. */
+static int plan_lines(struct load_bench *b, struct od_err *err)
+{
+	const size_t most = b->n_sources * b->n_models * b->n_forms * b->n_threads;
+	int rc = OD_OK;
+
+	b->line = calloc(most > 0 ? most : 1, sizeof(*b->line));
+	if (b->line == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%zu lines", most);
+	for (size_t i = 0; rc == OD_OK && i < most; i++) {
+		const struct line l = { .source = &b->source[i / b->n_threads / b->n_forms / b->n_models],
+					.model = &b->model[i / b->n_threads / b->n_forms % b->n_models],
+					.form = (enum od_form)b->form[i / b->n_threads % b->n_forms],
+					.n_inflaters = b->n_inflaters[i % b->n_threads] };
+
+		if (od_pack_can_form(l.model->pack, l.form, NULL) != OD_OK)
+			continue;
+		if (l.source->kind == LOAD_DIRECT && l.form != OD_FORM_PLANES)
+			continue; /* they are read through the page cache all the same */
+		b->line[b->n_lines] = l;
+		rc = alloc_line(b, &b->line[b->n_lines++], err);
+	}
+	return rc == OD_OK && b->n_lines == 0 ?
+		       od_fail(err, OD_ERR_ARG, "nothing to measure: no pack has experts in one of these forms, or "
+		       "experts as bf16 from no source but direct, which is for planes") : rc;
+}
+
+static struct load_case case_of(const struct load_bench *b, const struct line *l, struct load_source *source)
+{
+	*source = (struct load_source){ .kind = l->source->kind,
+					.pack = l->model->pack,
+					.form = l->form,
+					.expert = l->model->expert,
+					.n = b->opt.experts,
+					.pace.bytes_per_ns = l->source->bytes_per_ns };
+	load_source_init(source);
+	return (struct load_case){ .source = source,
+				   .bufs = b->bufs[l->form],
+				   .n_slots = (unsigned)b->opt.slots,
+				   .n_readers = (unsigned)b->opt.read_threads,
+				   .n_inflaters = l->n_inflaters };
+}
+
+/* The source alone, while all inflaters are at work on something else. */
+static int raw_in_crowd(const struct load_bench *b, const struct line *l, const struct load_case *c, struct load_time *t,
+			struct od_err *err)
+{
+	struct od_expert_mem mem = { { NULL } };
+	struct load_crowd *crowd;
+	int rc, stopped;
+
+	odw_bufs_fill(b->bufs[l->form], &mem);
+	rc = load_crowd_start(&crowd, l->n_inflaters, l->model->pack, l->form, &l->model->expert[0], &mem, err);
+	if (rc == OD_OK)
+		rc = load_raw(c, t, err);
+	stopped = load_crowd_stop(crowd, rc == OD_OK ? err : NULL);
+	odw_bufs_put(b->bufs[l->form], &mem, ~0u);
+	return rc == OD_OK ? stopped : rc;
+}
+
+/* The source alone, the loads, and the source beside busy inflaters, one right after the other. */
+static int measure(struct load_bench *b, struct line *l, size_t round, struct od_err *err)
+{
+	struct load_source source;
+	const struct load_case c = case_of(b, l, &source);
+	struct load_time raw, t, crowded;
+	int rc = load_raw(&c, &raw, err);
+
+	if (rc == OD_OK)
+		rc = load_run(&c, NULL, &t, err);
+	if (rc == OD_OK)
+		rc = raw_in_crowd(b, l, &c, &crowded, err);
+	if (rc != OD_OK)
+		return rc;
+	l->raw_gbps[round] = (double)raw.parts.read_bytes / (double)raw.ns;
+	l->gbps[round] = (double)t.weight_bytes / (double)t.ns;
+	l->ratio[round] = l->gbps[round] / l->raw_gbps[round];
+	l->slower[round] = 100 * (1 - (double)raw.ns / (double)crowded.ns);
+	l->reading[round] = 100 * (double)t.parts.read_ns / (double)t.ns / c.n_readers;
+	l->inflating[round] = 100 * (double)t.parts.finish_ns / (double)t.ns / c.n_inflaters;
+	return OD_OK;
+}
+
+/* ---- Telling ---- */
+
+static double median(const struct load_bench *b, const double *x)
+{
+	struct od_stats s;
+
+	memcpy(b->room, x, b->opt.rounds * sizeof(*x));
+	od_stats_of(b->room, b->opt.rounds, &s);
+	return s.median;
+}
+
+static void report_line(const struct load_bench *b, const struct line *l, struct od_table *t)
+{
+	const struct od_pack *p = l->model->pack;
+	const double inflating = median(b, l->inflating);
+	const struct od_cell cells[] = {
+		OD_TEXT(l->source->name),
+		OD_TEXT(od_codec_names[od_pack_codec(p)]),
+		OD_TEXT(od_form_names[l->form]),
+		OD_INT(l->n_inflaters),
+		OD_REAL(median(b, l->raw_gbps)),
+		OD_REAL(median(b, l->gbps)),
+		OD_REAL(median(b, l->ratio)),
+		OD_REAL((double)od_pack_expert_raw_bytes(p) / (double)od_pack_expert_stored_bytes(p)),
+		OD_REAL(median(b, l->reading)),
+		OD_REAL(inflating),
+		OD_REAL(100 - inflating),
+		OD_REAL(median(b, l->slower)),
+	};
+
+	od_table_row(t, cells);
+}
+
+static int report(const struct load_bench *b, struct od_err *err)
+{
+	static const struct od_column columns[] = {
+		{ "source", "source", 0 },	   { "codec", "codec", 0 },
+		{ "form", "form", 0 },		   { "load_threads", "L", 0 },
+		{ "raw_gbps", "raw", 2 },	   { "published_gbps", "published", 2 },
+		{ "ratio", "x raw", 2 },	   { "ratio_limit", "at most", 2 },
+		{ "read_percent", "read %", 0 },   { "inflate_percent", "inflate %", 0 },
+		{ "wait_percent", "wait %", 0 },   { "read_slower_percent", "read slower %", 1 },
+	};
+	struct od_report *r;
+	struct od_table *t;
+	int rc = od_report_new(&r, "Loading experts", err);
+
+	if (rc != OD_OK)
+		return rc;
+	od_report_fact(r, "expert_bytes", "an expert", OD_BYTES(od_pack_expert_raw_bytes(b->model[0].pack)), 0, NULL);
+	od_report_fact(r, "experts", "experts in a run", OD_INT(b->opt.experts), 0, NULL);
+	od_report_fact(r, "rounds", "rounds", OD_INT(b->opt.rounds), 0, NULL);
+	od_report_fact(r, "slots", "slots", OD_INT(b->opt.slots), 0, NULL);
+	od_report_fact(r, "read_threads", "read threads", OD_INT(b->opt.read_threads), 0, NULL);
+	od_report_fact(r, "cpus", "CPUs", OD_INT(od_cpu_count()), 0, NULL);
+	t = od_report_table(r, "loads", "GB/s: raw of bytes as stored, published of the same experts' as published; % of read "
+			    "threads' and load threads' time", columns, sizeof(columns) / sizeof(columns[0]));
+	for (size_t i = 0; i < b->n_lines; i++)
+		report_line(b, &b->line[i], t);
+	rc = od_report_print(r, stdout, b->opt.json, err);
+	od_report_free(r);
+	return rc;
+}
+
+/* Is it drawn in the same colour: all but the source is equal? */
+static bool same_series(const struct line *a, const struct line *b)
+{
+	return a->model == b->model && a->form == b->form && a->n_inflaters == b->n_inflaters;
+}
+
+static void draw_series(const struct load_bench *b, struct od_plot *p, const struct line *first)
+{
+	char title[ITEM_BYTES];
+	struct od_series *s;
+
+	snprintf(title, sizeof(title), "%s as %s, %u load thread%s", od_codec_names[od_pack_codec(first->model->pack)],
+		 od_form_names[first->form], first->n_inflaters, first->n_inflaters > 1 ? "s" : "");
+	s = od_plot_series(p, OD_PLOT_BARS, title);
+	for (size_t i = 0; i < b->n_lines; i++)
+		if (same_series(first, &b->line[i]))
+			od_series_point(s, (double)(b->line[i].source - b->source), median(b, b->line[i].ratio), (double)NAN,
+					(double)NAN);
+}
+
+static int plot(const struct load_bench *b, struct od_err *err)
+{
+	struct od_plot *p;
+	size_t n = 0;
+	int rc = od_plot_new(&p, "Loading experts", err);
+	if (rc != OD_OK)
+		return rc;
+	od_plot_labels(p, "source", "published GB/s over raw GB/s");
+	for (size_t i = 0; i < b->n_sources; i++)
+		od_plot_x_tick(p, (double)i, b->source[i].name);
+	for (size_t i = 0; i < b->n_lines && b->line[i].source == b->line[0].source && n < OD_PLOT_SERIES; i++, n++)
+		draw_series(b, p, &b->line[i]);
+	return od_plot_save(p, b->opt.svg, "load.svg", err);
+}
+
+/* ---- The whole ---- */
+
+static int measure_all(struct load_bench *b, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	b->room = calloc(b->opt.rounds, sizeof(*b->room));
+	if (b->room == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "rounds");
+	for (size_t round = 0; rc == OD_OK && round < b->opt.rounds; round++)
+		for (size_t i = 0; rc == OD_OK && i < b->n_lines; i++)
+			rc = measure(b, &b->line[i], round, err);
+	if (rc == OD_OK)
+		rc = report(b, err);
+	return rc == OD_OK && b->opt.svg != NULL ? plot(b, err) : rc;
+}
+
+static int measure_together(const struct load_bench *b, struct od_err *err)
+{
+	const struct load_together_opts o = { b->opt.together, b->opt.rounds, b->opt.seed, b->opt.json };
+	struct load_together_line *line = calloc(b->n_lines, sizeof(*line));
+	struct load_source *source = calloc(b->n_lines, sizeof(*source));
+	int rc = OD_ERR_NOMEM;
+
+	if (line != NULL && source != NULL) {
+		for (size_t i = 0; i < b->n_lines; i++)
+			line[i] = (struct load_together_line){ b->line[i].source->name, case_of(b, &b->line[i], &source[i]) };
+		rc = load_together_bench(line, b->n_lines, &o, err);
+	} else {
+		(void)od_fail(err, rc, "%zu lines", b->n_lines);
+	}
+	free(line);
+	free(source);
+	return rc;
+}
+
+static int run(struct load_bench *b, struct od_err *err)
+{
+	int rc = plan_sources(b, err);
+
+	if (rc == OD_OK && b->opt.together > 0 && b->opt.svg != NULL)
+		rc = od_fail(err, OD_ERR_ARG, "--svg: there is no picture of --together");
+	if (rc == OD_OK && b->opt.svg != NULL)
+		rc = od_plot_check(b->opt.svg, err);
+	if (b->opt.together > 0)
+		b->opt.experts = b->opt.together;
+	if (rc == OD_OK)
+		rc = plan_threads(b, err);
+	if (rc == OD_OK)
+		rc = recall_parse_list("form", b->opt.forms, od_form_names, b->form, &b->n_forms, err);
+	if (rc == OD_OK)
+		rc = open_packs(b, err);
+	if (rc == OD_OK)
+		rc = plan_lines(b, err);
+	if (rc == OD_OK)
+		rc = make_slots(b, OD_FORM_PLAIN, err);
+	if (rc == OD_OK)
+		rc = make_slots(b, OD_FORM_PLANES, err);
+	if (rc != OD_OK)
+		return rc;
+	return b->opt.together > 0 ? measure_together(b, err) : measure_all(b, err);
+}
+
+static void close_bench(struct load_bench *b)
+{
+	for (size_t i = 0; i < b->n_models; i++) {
+		load_experts_free(b->model[i].expert, b->opt.experts);
+		free(b->model[i].expert);
+		od_pack_close(b->model[i].pack);
+	}
+	for (size_t i = 0; i < b->n_lines; i++)
+		free(b->line[i].raw_gbps);
+	free(b->line);
+	free(b->room);
+	odw_bufs_free(b->bufs[OD_FORM_PLAIN]);
+	odw_bufs_free(b->bufs[OD_FORM_PLANES]);
+}
+
+int od_bench_load(int argc, char **argv, struct od_err *err)
+{
+	struct load_bench b = { .opt = { .sources = "cache,disk,paced",
+					 .paces = "1GB/s,3.5GB/s,7GB/s,25GB/s",
+					 .forms = "bf16,planes",
+					 .load_threads = "2",
+					 .read_threads = 4,
+					 .experts = 4,
+					 .slots = 2,
+					 .rounds = 5,
+					 .seed = 1 } };
+	struct options *o = &b.opt;
+	const struct od_arg table[] = {
+		{ "pack", OD_ARG_STRING, &o->packs, "LIST", "packs with commas between them, say one of each codec; default: $OD_PACK", 0, 0, NULL },
+		{ "source", OD_ARG_STRING, &o->sources, "LIST", "of cache (page cache), disk (not in it), direct (past it; planes only), paced; default: cache,disk,paced", 0, 0, NULL },
+		{ "pace", OD_ARG_STRING, &o->paces, "LIST", "rates of paced sources; default 1GB/s,3.5GB/s,7GB/s,25GB/s", 0, 0, NULL },
+		{ "form", OD_ARG_STRING, &o->forms, "LIST", "of bf16, planes, as far as a pack can; default: both", 0, 0, NULL },
+		{ "load-threads", OD_ARG_STRING, &o->load_threads, "LIST", "numbers of threads that inflate; default 2", 0, 0, NULL },
+		{ "read-threads", OD_ARG_UINT, &o->read_threads, "N", "default 4", 1, ODW_MAX_LOADERS, NULL },
+		{ "experts", OD_ARG_UINT, &o->experts, "N", "random ones, loaded in one run; default 4", 1, 4096, NULL },
+		{ "together", OD_ARG_UINT, &o->together, "N", "instead: RUNs of N experts of a layer, ordered by each rule, with nothing cached and (planes) with parts of most; runs are waited for, of one row or (prefill) of 1 to 512", 2, ODW_MAX_SLOTS, NULL },
+		{ "slots", OD_ARG_UINT, &o->slots, "N", "default 2", 1, ODW_MAX_SLOTS - 1, NULL },
+		{ "rounds", OD_ARG_UINT, &o->rounds, "N", "of which medians are shown; default 5", 1, MAX_ROUNDS, NULL },
+		{ "seed", OD_ARG_UINT, &o->seed, "N", "of the experts; default 1", 0, 0, NULL },
+		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "a picture of the ratios, load.svg, by gnuplot", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "the figures as JSON", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+	};
+	const size_t n_table = sizeof(table) / sizeof(table[0]);
+	size_t n;
+	int rc = od_args_parse(table, n_table, argc, argv, NULL, 0, &n, err);
+
+	if (rc != OD_OK)
+		return rc;
+	if (o->help) {
+		od_bench_usage("load [OPTIONS]", "Random experts of a pack through a worker's readers, schedule and inflaters: bytes a "
+			       "second as published,\nbeside what the same readers read from the same source with nobody "
+			       "behind them. A paced source is bytes\nin memory that a clock releases, without a copy, one "
+			       "request after another.", table, n_table);
+		return OD_OK;
+	}
+	(void)prctl(PR_SET_TIMERSLACK, 1UL); /* readers of a paced source wake when their bytes are there */
+	rc = run(&b, err);
+	close_bench(&b);
+	return rc;
+}

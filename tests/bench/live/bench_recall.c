@@ -1,0 +1,496 @@
+/* od-bench recall: how many of the experts that the routers chose had been predicted (OD-MoE section 3.2, Eq. 2, 3).
+ *
+ * Text is generated greedily, as in the paper, and ends where the model ends it. Without a cluster everything happens
+ * in this process (recall_run.h); with --local or --workers it is live (recall_live.h). */
+#include "main-node/engine_args.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/live/bench_prompts.h"
+#include "tests/bench/live/child_args.h"
+#include "tests/bench/live/recall_live.h"
+#include "tests/bench/live/recall_run.h"
+#include "tests/bench/live/recall_sweep.h"
+#include "tests/bench/live/rivals.h"
+#include "tests/bench/report/bench_plot.h"
+#include "tests/bench/report/recall_report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_TOKENS 256
+#define MAX_TOKENS 1e6
+#define MAX_SIM_MS 60000
+
+struct options {
+	struct odm_engine_args engine;
+	const char *prompts, *precision, *dense_precision, *predictor, *align, *dump, *svg;
+	int sweep; /* index into recall_sweep_names, or -1 */
+	int departure; /* of the shadow; index into its names, or -1 */
+	uint64_t limit, tokens;
+	struct recall_served_opts sim;
+	bool json, help, served;
+};
+
+/* ---- The command line ---- */
+
+static const char usage[] =
+	"Usage: od-bench recall --prompts FILE [OPTIONS]\n"
+	"       od-bench recall --prompts FILE --local N | --workers FILE [OPTIONS]\n\n"
+	"Generates text greedily and compares what was predicted with what the routers chose. Without a cluster the\n"
+	"true model and the shadow's emulator, which gets the messages that it would get over the network, are in this\n"
+	"process: any number of configurations, one after the other, on all CPUs. With one, od-main's engine generates\n"
+	"on it.\n"
+	"Example: od-bench recall --pack PACK --prompts tests/bench/prompts.jsonl --precision int8,bf16\n";
+
+/* --align says both periods; --resident is no cluster; what the shadow is, options of our own say. */
+static const char *const without[] = { "align-token", "align-kv", "resident", "shadow-arg", NULL };
+
+static int parse(struct options *o, int argc, char **argv, struct od_err *err)
+{
+	const struct od_arg own[] = {
+		{ .kind = OD_ARG_TITLE, .help = "What to measure" },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "prompts, a JSON object a line with \"text\" or "
+		  "\"ids\"; ours: tests/bench/prompts.jsonl", 0, 0, NULL },
+		{ "limit", OD_ARG_UINT, &o->limit, "N", "only the first N prompts", 1, 0, NULL },
+		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens to generate at most; default 256", 2, MAX_TOKENS,
+		  NULL },
+		{ "precision", OD_ARG_STRING, &o->precision, "LIST", "the shadow's weights, say int8,bf16 (default: int8); "
+		  "with a cluster one, and only with --local", 0, 0, NULL },
+		{ "dense-precision", OD_ARG_STRING, &o->dense_precision, "LIST", "its attention's weights, say same,bf16 "
+		  "(default: same, as --precision)", 0, 0, NULL },
+		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "early (default): it runs ahead on its own token; late: it "
+		  "waits for main's", 0, 0, child_departure_names },
+		{ "align", OD_ARG_STRING, &o->align, "LIST", "T<i>_KV<j>: the token every i steps, keys and values every j, "
+		  "0 is never; default T1_KV1; with a cluster one", 0, 0, NULL },
+		{ "predictor", OD_ARG_STRING, &o->predictor, "LIST", "shadow (default), and its rivals in main's "
+		  "process: next-gate, multi-gate, popularity, history, trajectory, random; with a cluster one", 0, 0, NULL },
+		{ "sweep", OD_ARG_CHOICE, &o->sweep, "NAME", "the configurations of a figure of OD-MoE: fig3 (recall against "
+		  "token index), fig6 (alignment periods), table1 (rivals), or all; --precision: those of the pack", 0, 0,
+		  recall_sweep_names },
+		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "without a cluster: pictures of it, by gnuplot", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON, with every token index and every prompt", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Served in time, on a simulated cluster (without a real one)" },
+		{ "served", OD_ARG_FLAG, &o->served, NULL, "what share of expert uses would be served in time, and with how many "
+		  "extra loads: with late and with early departure, and with hedges", 0, 0, NULL },
+		{ "sim-hedge", OD_ARG_STRING, &o->sim.hedge, "LIST", "budgets of hedges, percent of wasted loads over uses "
+		  "(default: 2,5,10)", 0, 0, NULL },
+		{ "sim-workers", OD_ARG_UINT, &o->sim.workers, "N", "workers, in groups of top-k (default: 8)", 1, 64, NULL },
+		{ "sim-slots", OD_ARG_UINT, &o->sim.slots, "N", "slots of each (default: 2)", 1, 64, NULL },
+		{ "sim-load", OD_ARG_REAL, &o->sim.load, "SHARE", "an expert's load, over the window of OD-MoE Eq. 1 for one slot "
+		  "(default: 0.5)", 0.001, 100, NULL },
+		{ "sim-main", OD_ARG_REAL, &o->sim.main_ms, "MS", "a layer on main (default: 1)", 0.001, MAX_SIM_MS, NULL },
+		{ "sim-worker", OD_ARG_REAL, &o->sim.worker_ms, "MS", "an expert on a worker (default: 1)", 0.001, MAX_SIM_MS,
+		  NULL },
+		{ "sim-shadow", OD_ARG_REAL, &o->sim.shadow_ms, "MS", "a layer on the shadow (default: 1)", 0.001, MAX_SIM_MS,
+		  NULL },
+		{ "sim-head", OD_ARG_REAL, &o->sim.head_ms, "MS", "between two tokens, on main and on the shadow (default: 1)", 0,
+		  MAX_SIM_MS, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Else" },
+		{ "dump", OD_ARG_STRING, &o->dump, "FILE", "without a cluster: every row of every layer, true and predicted, "
+		  "a JSON object a line", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+	};
+
+	odm_engine_args_defaults(&o->engine);
+	recall_served_defaults(&o->sim);
+	return odm_engine_args_parse(&o->engine, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help, usage, err);
+}
+
+static int parse_predictors(const struct options *o, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
+{
+	int rc = recall_parse_list("predictor", o->predictor != NULL ? o->predictor : "shadow", rival_names, out, n,
+				   err);
+
+	for (size_t i = 0; rc == OD_OK && i < *n; i++) {
+		if (out[i] == ODM_PREDICT_NONE)
+			return od_fail(err, OD_ERR_ARG, "--predictor none: who predicts nothing has no recall");
+	}
+	return rc;
+}
+
+static int check_served(const struct options *o, struct od_err *err)
+{
+	struct recall_served_opts defaults;
+
+	recall_served_defaults(&defaults);
+	if (!o->served && memcmp(&o->sim, &defaults, sizeof(defaults)) != 0)
+		return od_fail(err, OD_ERR_ARG, "--sim-...: about the simulated cluster of --served, which was not asked for");
+	if (o->served && o->departure >= 0)
+		return od_fail(err, OD_ERR_ARG, "--served shows both departures: leave out --departure");
+	return o->served ? recall_served_check(&o->sim, err) : OD_OK;
+}
+
+/* ---- Live ---- */
+
+static int choose_align(struct options *o, struct od_err *err)
+{
+	struct recall_align list[RECALL_LIST_MAX];
+	size_t n;
+	int rc;
+
+	if (o->align == NULL)
+		return OD_OK;
+	rc = recall_parse_align("align", o->align, list, &n, err);
+	if (rc == OD_OK && n != 1)
+		rc = od_fail(err, OD_ERR_ARG, "--align: a cluster has one; found \"%s\"", o->align);
+	if (rc != OD_OK)
+		return rc;
+	o->engine.align_token = list[0].token;
+	o->engine.align_kv = list[0].kv;
+	return OD_OK;
+}
+
+/* A list that must have one item, or none was given: then -1. */
+static int parse_one(const char *option, const char *text, const char *const *choices, int *out, struct od_err *err)
+{
+	int list[RECALL_LIST_MAX];
+	size_t n;
+	int rc;
+
+	*out = -1;
+	if (text == NULL)
+		return OD_OK;
+	rc = recall_parse_list(option, text, choices, list, &n, err);
+	if (rc == OD_OK && n != 1)
+		rc = od_fail(err, OD_ERR_ARG, "--%s: a cluster has one; found \"%s\"", option, text);
+	if (rc == OD_OK)
+		*out = list[0];
+	return rc;
+}
+
+/* The first option about what the shadow is, or NULL. */
+static const char *shadow_kind(const struct options *o)
+{
+	if (o->precision != NULL)
+		return "precision";
+	if (o->dense_precision != NULL)
+		return "dense-precision";
+	return o->departure >= 0 ? "departure" : NULL;
+}
+
+/* The first option that only the shadow obeys, or NULL. */
+static const char *shadow_only(const struct options *o)
+{
+	if (shadow_kind(o) != NULL)
+		return shadow_kind(o);
+	return o->align != NULL ? "align" : o->served ? "served" : NULL;
+}
+
+static int check_heard(const struct options *o, const int *predictor, size_t n, struct od_err *err)
+{
+	const char *unheard = shadow_only(o);
+
+	for (size_t i = 0; i < n; i++) {
+		if (predictor[i] == ODM_PREDICT_SHADOW)
+			return OD_OK;
+	}
+	return unheard == NULL ? OD_OK : od_fail(err, OD_ERR_ARG, "--%s is for the shadow, and --predictor %s names none; leave "
+						 "one of them out", unheard, o->predictor);
+}
+
+/* What the shadow of --local is told; *precision is an index, or -1. */
+static int choose_shadow(struct options *o, struct child_args *a, int *precision, struct od_err *err)
+{
+	struct od_arg_list *args = &o->engine.opts.shadow_args;
+	int dense = -1, rc;
+
+	if (o->engine.local == 0 && shadow_kind(o) != NULL)
+		return od_fail(err, OD_ERR_ARG, "--%s is for a shadow that --local starts", shadow_kind(o));
+	rc = parse_one("precision", o->precision, od_precision_names, precision, err);
+	if (rc == OD_OK && o->dense_precision != NULL && strcmp(o->dense_precision, "same") != 0)
+		rc = parse_one("dense-precision", o->dense_precision, od_precision_names, &dense, err);
+	if (rc != OD_OK)
+		return rc;
+	if (*precision >= 0)
+		child_args_add(a, args, "--precision=%s", od_precision_names[*precision]);
+	if (dense >= 0)
+		child_args_add(a, args, "--dense-precision=%s", od_precision_names[dense]);
+	if (o->departure >= 0)
+		child_args_add(a, args, "--departure=%s", child_departure_names[o->departure]);
+	return OD_OK;
+}
+
+static int check_live(struct options *o, struct child_args *a, int *precision, struct od_err *err)
+{
+	struct odm_engine_opts *e = &o->engine.opts;
+	int rc, predictors[RECALL_LIST_MAX];
+	size_t n;
+	const char *alone = o->dump != NULL ? "dump" : o->svg != NULL ? "svg" : o->sweep >= 0 ? "sweep" :
+			    o->served ? "served" : NULL;
+
+	if (alone != NULL)
+		return od_fail(err, OD_ERR_ARG, "--%s is not for a cluster: leave out --local and --workers", alone);
+	*precision = -1;
+	rc = check_served(o, err);
+	if (rc == OD_OK)
+		rc = parse_predictors(o, predictors, &n, err);
+	if (rc == OD_OK && n != 1)
+		rc = od_fail(err, OD_ERR_ARG, "--predictor: a cluster has one; found \"%s\"", o->predictor);
+	if (rc == OD_OK)
+		rc = check_heard(o, predictors, n, err);
+	if (rc == OD_OK)
+		rc = choose_shadow(o, a, precision, err);
+	if (rc == OD_OK)
+		rc = choose_align(o, err);
+	if (rc != OD_OK)
+		return rc;
+	/* Said aloud, so that a cluster without a shadow is refused at the start and by name. */
+	rival_choose(e, predictors[0]);
+	e->quiet = o->json;
+	return odm_engine_args_finish(&o->engine, err);
+}
+
+/* ---- In one process ---- */
+
+/* An option that only a cluster obeys, or NULL. */
+static const char *cluster_only(const struct odm_engine_opts *e)
+{
+	struct odm_engine_opts defaults;
+
+	odm_engine_defaults(&defaults);
+	if (e->worker_args.n > 0)
+		return "worker-arg";
+	if (e->group_size > 0)
+		return "group-size";
+	if (e->mixed)
+		return "mixed";
+	if (e->hedge_percent != defaults.hedge_percent)
+		return "hedge";
+	return e->trace != NULL ? "trace" : NULL;
+}
+
+/* Those quantised that the pack has, for a sweep. */
+static int precisions_of_pack(const char *dir, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
+{
+	struct od_pack *p;
+	int rc = od_pack_open(&p, dir, err);
+
+	*n = 0;
+	for (int i = 0; rc == OD_OK && od_precision_names[i] != NULL; i++) {
+		const enum od_precision precision = (enum od_precision)(i + 1);
+		const struct od_shadow_choice choice = { .experts = precision, .dense = precision };
+		uint64_t bytes;
+
+		if (precision == OD_PRECISION_BF16)
+			continue;
+		rc = od_shadow_need_bytes(p, &choice, &bytes, err);
+		if (rc == OD_OK)
+			out[(*n)++] = i;
+		else if (rc == OD_ERR_MISSING)
+			rc = OD_OK;
+	}
+	if (rc == OD_OK && *n == 0)
+		rc = od_fail(err, OD_ERR_MISSING, "pack %s has no shadow: od-pack shadow %s int8,nf4 makes two", od_pack_dir(p),
+			     od_pack_dir(p));
+	od_pack_close(p);
+	return rc;
+}
+
+static int list_precisions(const struct options *o, int out[RECALL_LIST_MAX], size_t *n, struct od_err *err)
+{
+	if (o->precision == NULL && o->sweep >= 0)
+		return precisions_of_pack(o->engine.opts.pack, out, n, err);
+	return recall_parse_list("precision", o->precision != NULL ? o->precision : "int8", od_precision_names, out, n, err);
+}
+
+/* Every precision of the experts with every one of attention. */
+static int list_choices(const struct options *o, struct od_shadow_choice choice[RECALL_CONFIGS_MAX], size_t *n,
+			struct od_err *err)
+{
+	int experts[RECALL_LIST_MAX], dense[RECALL_LIST_MAX];
+	const char *dense_names[OD_N_PRECISIONS + 2] = { "same" };
+	size_t n_experts, n_dense = 0;
+	int rc = list_precisions(o, experts, &n_experts, err);
+
+	*n = 0;
+	memcpy(dense_names + 1, od_precision_names, OD_N_PRECISIONS * sizeof(*dense_names));
+	if (rc == OD_OK)
+		rc = recall_parse_list("dense-precision", o->dense_precision != NULL ? o->dense_precision : "same",
+				       dense_names, dense, &n_dense, err);
+	for (size_t i = 0; rc == OD_OK && i < n_experts; i++) {
+		for (size_t k = 0; k < n_dense; k++)
+			choice[(*n)++] = (struct od_shadow_choice){
+				.experts = (enum od_precision)(experts[i] + 1),
+				.dense = (enum od_precision)(dense[k] > 0 ? dense[k] : experts[i] + 1),
+				.act = OD_ACT_F32, /* so that figures do not depend on the CPU */
+			};
+	}
+	return rc;
+}
+
+static int list_configs(const struct options *o, struct recall_configs *c, struct od_err *err)
+{
+	int predictor[RECALL_LIST_MAX];
+	size_t n_choice, n_align, n_predictor;
+	struct od_shadow_choice choice[RECALL_CONFIGS_MAX];
+	struct recall_align align[RECALL_LIST_MAX];
+	int rc = list_choices(o, choice, &n_choice, err);
+
+	if (rc == OD_OK && o->sweep >= 0)
+		return recall_sweep_add(recall_sweep_set(o->sweep), choice, n_choice, c, err);
+	if (rc == OD_OK)
+		rc = recall_parse_align("align", o->align != NULL ? o->align : "T1_KV1", align, &n_align, err);
+	if (rc == OD_OK)
+		rc = parse_predictors(o, predictor, &n_predictor, err);
+	if (rc == OD_OK)
+		rc = check_heard(o, predictor, n_predictor, err);
+	for (size_t i = 0; rc == OD_OK && i < n_predictor; i++) {
+		if (predictor[i] != ODM_PREDICT_SHADOW) {
+			rc = recall_add_predictor(c, rival_names[predictor[i]], err);
+			continue;
+		}
+		for (size_t p = 0; rc == OD_OK && p < n_choice; p++) {
+			for (size_t a = 0; rc == OD_OK && a < n_align; a++)
+				rc = recall_add_shadow(c, &choice[p], align[a], err);
+		}
+	}
+	return rc;
+}
+
+static int check_alone(const struct options *o, struct recall_configs *c, struct od_err *err)
+{
+	const char *useless = cluster_only(&o->engine.opts);
+	int rc;
+
+	if (useless != NULL)
+		return od_fail(err, OD_ERR_ARG, "--%s is for a cluster: --local N or --workers FILE", useless);
+	if (o->sweep >= 0 && (o->align != NULL || o->predictor != NULL))
+		return od_fail(err, OD_ERR_ARG, "--sweep says which alignments and predictors: leave out --align and "
+			       "--predictor");
+	rc = check_served(o, err);
+	if (rc == OD_OK)
+		rc = list_configs(o, c, err);
+	if (rc == OD_OK && o->svg != NULL && o->sweep < 0 && c->n > OD_PLOT_SERIES)
+		rc = od_fail(err, OD_ERR_ARG, "--svg: %zu configurations are more than a picture can show, %d; --sweep makes "
+			     "several", c->n, OD_PLOT_SERIES);
+	return rc == OD_OK && o->svg != NULL ? od_plot_check(o->svg, err) : rc;
+}
+
+static void report_setting(const struct recall_run *r, struct od_report *to)
+{
+	od_report_fact(to, "profile", "profile", OD_TEXT(od_profile_names[r->opt.profile - 1]), 0, NULL);
+	od_report_fact(to, "departure", "departure", OD_TEXT(r->opt.early ? "early" : "late"), 0, NULL);
+	od_report_fact(to, "threads", "threads", OD_INT(r->opt.threads), 0, NULL);
+	if (r->configs->n == 1)
+		od_report_fact(to, "configuration", "configuration", OD_TEXT(r->configs->config[0].name), 0, NULL);
+	od_report_fact(to, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(r->pack)), 0, NULL);
+}
+
+static int report(const struct recall_run *r, const struct options *o, struct od_err *err)
+{
+	const unsigned sweep = recall_sweep_set(o->sweep);
+	const struct od_config *c = od_pack_config(r->pack);
+	const char **name = calloc(r->configs->n, sizeof(*name)), **group = calloc(r->configs->n, sizeof(*group));
+	const char **finish = calloc(r->prompts->n, sizeof(*finish));
+	const struct recall_view v = {
+		.n_configs = r->configs->n,
+		.name = name,
+		.group = group,
+		.counts = r->counts,
+		.prompts = r->prompts,
+		.finish = finish,
+		.n_moe = c->n_moe,
+		.top_k = c->top_k,
+		.max_tokens = r->opt.max_tokens,
+	};
+	struct od_report *to = NULL;
+	int rc = OD_OK;
+
+	if (name == NULL || group == NULL || finish == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "report");
+	for (size_t i = 0; rc == OD_OK && i < r->configs->n; i++) {
+		const struct recall_config *one = &r->configs->config[i];
+
+		name[i] = one->name;
+		group[i] = one->group;
+	}
+	for (size_t i = 0; rc == OD_OK && i < r->prompts->n; i++)
+		finish[i] = r->result[i].finish;
+	if (rc == OD_OK)
+		rc = od_report_new(&to, "Recall of expert predictions", err);
+	if (rc == OD_OK) {
+		report_setting(r, to);
+		rc = recall_report(&v, to, err);
+	}
+	if (rc == OD_OK) {
+		recall_sweep_report(sweep, r->configs, &v, to);
+		if (o->served)
+			recall_served_report(&r->served, r->configs, to);
+		rc = od_report_print(to, stdout, o->json, err);
+	}
+	if (rc == OD_OK && o->svg != NULL)
+		rc = recall_draw(sweep, r->configs, &v, o->svg, err);
+	od_report_free(to);
+	free(name);
+	free(group);
+	free(finish);
+	return rc;
+}
+
+static int run_alone(const struct options *o, struct recall_configs *configs, struct od_prompts *prompts,
+		     struct od_err *err)
+{
+	const struct odm_engine_opts *e = &o->engine.opts;
+	struct recall_run r = {
+		.opt = {
+			.pack = e->pack,
+			.cpu = e->cpu,
+			.profile = (enum od_profile)(o->engine.profile + 1),
+			.threads = e->threads,
+			.ctx_tokens = e->ctx_tokens,
+			.prefill_rows = (uint32_t)e->prefill_rows,
+			.max_tokens = (uint32_t)o->tokens,
+			.early = o->departure != 0,
+			.progress = isatty(STDERR_FILENO),
+			.dump = o->dump,
+			.served = o->served ? &o->sim : NULL,
+		},
+		.configs = configs,
+		.prompts = prompts,
+	};
+	int rc = recall_run_open(&r, err);
+
+	if (rc == OD_OK)
+		rc = recall_run_all(&r, err);
+	if (rc == OD_OK)
+		rc = report(&r, o, err);
+	recall_run_close(&r);
+	return rc;
+}
+
+/* ---- Both ---- */
+
+static int run(struct options *o, struct recall_configs *configs, struct od_err *err)
+{
+	const bool live = o->engine.local > 0 || o->engine.opts.hosts_path != NULL;
+	struct od_prompts prompts = { 0 };
+	struct child_args args = { 0 };
+	int precision, rc = live ? check_live(o, &args, &precision, err) : check_alone(o, configs, err);
+
+	if (rc == OD_OK && o->prompts == NULL)
+		rc = od_fail(err, OD_ERR_ARG, "--prompts FILE is missing");
+	if (rc == OD_OK)
+		rc = od_prompts_load(&prompts, o->prompts, o->limit, err);
+	if (rc == OD_OK)
+		rc = live ? recall_live(&o->engine.opts, precision, &prompts, (uint32_t)o->tokens, o->json, err) :
+			    run_alone(o, configs, &prompts, err);
+	od_prompts_fini(&prompts);
+	return rc;
+}
+
+int od_bench_recall(int argc, char **argv, struct od_err *err)
+{
+	struct options o = { .tokens = DEFAULT_TOKENS, .sweep = -1, .departure = -1 };
+	struct recall_configs *configs;
+	int rc = parse(&o, argc, argv, err);
+
+	if (rc != OD_OK || o.help)
+		return rc;
+	configs = calloc(1, sizeof(*configs));
+	if (configs == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "configurations");
+	rc = run(&o, configs, err);
+	free(configs);
+	return rc;
+}

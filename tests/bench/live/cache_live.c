@@ -1,0 +1,171 @@
+#include "tests/bench/live/cache_live.h"
+
+#include "tests/bench/report/bench_table.h"
+
+#include <math.h>
+#include <stdio.h>
+
+double cache_live_missed_percent(const struct cache_live_run *r)
+{
+	return r->uses > 0 ? 100 - 100.0 * (double)(r->hits[OD_CACHE_F] + r->hits[OD_CACHE_C]) / (double)r->uses : 100;
+}
+
+double cache_live_read_percent(const struct cache_live *l, const struct cache_live_run *r)
+{
+	const double all = (double)l->sizes.bytes[OD_CACHE_C];
+	double saved = 0;
+
+	for (int s = 0; s < OD_CACHE_STATES; s++) /* what was full needed no more than what was compressed */
+		saved += (double)r->hits[s] * (double)l->sizes.bytes[s == OD_CACHE_F ? OD_CACHE_C : s] / all;
+	return r->uses > 0 ? 100 - 100 * saved / (double)r->uses : 100;
+}
+
+static double replayed_missed_percent(const struct cache_live_run *r)
+{
+	return 100.0 * (double)r->replay.loads / (double)r->replay.uses;
+}
+
+static struct od_cell hit_cell(const struct cache_live_run *r, enum od_cache_state s)
+{
+	return r->budget != NULL ? OD_REAL(100.0 * (double)r->hits[s] / (double)r->uses) : OD_NONE;
+}
+
+static void report_row(const struct cache_live *l, const struct cache_live_run *r, struct od_table *t)
+{
+	const struct od_cell cells[] = {
+		OD_INT(r->tokens),
+		r->budget != NULL ? OD_REAL(r->budget->percent) : OD_NONE,
+		r->budget != NULL ? OD_BYTES(r->budget->bytes) : OD_NONE,
+		OD_TEXT(r->budget != NULL ? od_cache_policy_names[r->policy] : "none"),
+		OD_REAL(r->ttft_ms),
+		OD_REAL(r->tpot_ms),
+		OD_REAL(r->tok_per_s),
+		hit_cell(r, OD_CACHE_F),
+		hit_cell(r, OD_CACHE_C),
+		hit_cell(r, OD_CACHE_S),
+		hit_cell(r, OD_CACHE_E),
+		OD_REAL(cache_live_missed_percent(r)),
+		OD_REAL(replayed_missed_percent(r)),
+		OD_REAL(cache_live_read_percent(l, r)),
+		OD_REAL(cache_read_percent(&r->replay)),
+	};
+
+	od_table_row(t, cells);
+}
+
+static void report_facts(const struct cache_live *l, struct od_report *r)
+{
+	od_report_fact(r, "fingerprint", "model", OD_TEXT(l->fingerprint), 0, NULL);
+	od_report_fact(r, "workers", "workers", OD_INT(l->workers), 0, NULL);
+	od_report_fact(r, "groups", "groups", OD_INT(l->groups), 0, NULL);
+	od_report_fact(r, "slots", "slots of each", OD_INT(l->slots), 0, NULL);
+	od_report_fact(r, "form", "experts kept as", OD_TEXT(l->form), 0, NULL);
+	od_report_fact(r, "predictor", "predictor", OD_TEXT(l->predictor), 0, NULL);
+	od_report_fact(r, "load_ms", "a load takes", OD_REAL(l->load_ms), 2, "ms");
+	od_report_fact(r, "prompts", "prompts, one after the other", OD_INT(l->n_prompts), 0, NULL);
+	od_report_fact(r, "expert_stored_bytes", "an expert as stored", OD_BYTES(l->sizes.bytes[OD_CACHE_C]), 0, NULL);
+	od_report_fact(r, "expert_full_bytes", "as computed on", OD_BYTES(l->sizes.bytes[OD_CACHE_F]), 0, NULL);
+}
+
+int cache_live_report(const struct cache_live *l, bool json, struct od_err *err)
+{
+	static const struct od_column columns[] = {
+		{ "tokens", "tokens", 0 },
+		{ "budget_percent", "budget, %", 1 },
+		{ "budget_bytes", "a worker", 0 },
+		{ "policy", "policy", 0 },
+		{ "ttft_ms", "TTFT, ms", 1 },
+		{ "tpot_ms", "TPOT, ms", 2 },
+		{ "tok_per_s", "tok/s", 2 },
+		{ "hits_f_percent", "F, %", 1 },
+		{ "hits_c_percent", "C, %", 1 },
+		{ "hits_s_percent", "S, %", 1 },
+		{ "hits_e_percent", "E, %", 1 },
+		{ "missed_uses_percent", "uses that read, %", 1 },
+		{ "replayed_missed_uses_percent", "replayed", 1 },
+		{ "missed_bytes_percent", "bytes read, %", 1 },
+		{ "replayed_missed_bytes_percent", "replayed", 1 },
+	};
+	struct od_report *r;
+	struct od_table *t;
+	int rc = od_report_new(&r, "Caches of experts on a live cluster", err);
+
+	if (rc != OD_OK)
+		return rc;
+	report_facts(l, r);
+	t = od_report_table(r, "live", "By length of text, size and policy: TTFT and TPOT are medians over prompts, tok/s is of all "
+			    "texts with their prompts; F to E: uses of experts kept so; replayed: the same routes by od-bench "
+			    "cache's replay", columns, sizeof(columns) / sizeof(columns[0]));
+	for (size_t i = 0; i < l->n_runs; i++)
+		report_row(l, &l->run[i], t);
+	rc = od_report_print(r, stdout, json, err);
+	od_report_free(r);
+	return rc;
+}
+
+/* ---- Pictures ---- */
+
+/* A line for a policy, from no cache on; replayed: as points beside it. */
+static void draw_policy(const struct cache_live *l, uint64_t tokens, int policy, bool read, struct od_plot *p)
+{
+	struct od_series *line = od_plot_series(p, OD_PLOT_LINE, od_cache_policy_names[policy]), *points = NULL;
+	char title[64];
+
+	if (read) {
+		snprintf(title, sizeof(title), "%s, replayed", od_cache_policy_names[policy]);
+		points = od_plot_series(p, OD_PLOT_POINTS, title);
+	}
+	for (size_t i = 0; i < l->n_runs; i++) {
+		const struct cache_live_run *r = &l->run[i];
+		const double x = r->budget != NULL ? r->budget->percent : 0;
+
+		if (r->tokens != tokens || (r->budget != NULL && r->policy != policy))
+			continue;
+		od_series_point(line, x, read ? cache_live_read_percent(l, r) : r->tpot_ms, NAN, NAN);
+		if (points != NULL)
+			od_series_point(points, x, cache_read_percent(&r->replay), NAN, NAN);
+	}
+}
+
+static int draw(const struct cache_live *l, uint64_t tokens, bool read, const char *dir, struct od_err *err)
+{
+	char name[80], title[200];
+	unsigned drawn = 0;
+	struct od_plot *p;
+	int rc;
+
+	snprintf(title, sizeof(title), "%s\nworkers: %u, groups: %u, load: %.1f ms, texts of %llu tokens",
+		 read ? "What is still read" : "Time per token", l->workers, l->groups, l->load_ms, (unsigned long long)tokens);
+	snprintf(name, sizeof(name), "cache-live-%s-%llu.svg", read ? "read" : "tpot", (unsigned long long)tokens);
+	rc = od_plot_new(&p, title, err);
+	if (rc != OD_OK)
+		return rc;
+	od_plot_labels(p, "cache, % of all experts as published", read ? "% of the bytes without a cache" : "TPOT, ms");
+	od_plot_x_range(p, 0, NAN);
+	od_plot_y_range(p, 0, NAN);
+	for (size_t i = 0; i < l->n_runs; i++) {
+		const int policy = l->run[i].policy;
+
+		if (policy == CACHE_LIVE_NONE || (drawn & 1u << policy) != 0)
+			continue;
+		drawn |= 1u << policy;
+		draw_policy(l, tokens, policy, read, p);
+	}
+	return od_plot_save(p, dir, name, err);
+}
+
+int cache_live_draw(const struct cache_live *l, const char *dir, struct od_err *err)
+{
+	uint64_t tokens = 0;
+	int rc = OD_OK;
+
+	for (size_t i = 0; rc == OD_OK && i < l->n_runs; i++) {
+		if (l->run[i].tokens == tokens)
+			continue;
+		tokens = l->run[i].tokens;
+		rc = draw(l, tokens, false, dir, err);
+		if (rc == OD_OK)
+			rc = draw(l, tokens, true, dir, err);
+	}
+	return rc;
+}

@@ -1,0 +1,42 @@
+/* cache_live.h - what od-bench cache --live found: a local cluster of workers with caches, by size, policy and length of
+ * text, beside the replay of what it recorded. Thread: one at a time. */
+#ifndef OD_BENCH_CACHE_LIVE_H
+#define OD_BENCH_CACHE_LIVE_H
+
+#include "main-node/engine/figures.h"
+#include "tests/bench/report/cache_draw.h"
+
+#define CACHE_LIVE_NONE (-1) /* no cache */
+
+struct cache_live_run {
+	/* The setting. */
+	int policy; /* enum od_cache_policy, or CACHE_LIVE_NONE */
+	const struct cache_budget *budget; /* NULL: none */
+	uint64_t tokens;
+	/* What came of it. */
+	double ttft_ms, tpot_ms; /* medians over prompts */
+	double tok_per_s;	 /* of all texts, one after the other, prompts included */
+	uint64_t uses, hits[OD_CACHE_STATES];
+	struct cache_result replay;
+};
+
+struct cache_live {
+	struct cache_live_run *run; /* [n_runs], of each length first the one without a cache */
+	size_t n_runs, n_prompts;
+	struct cache_budget budget[CACHE_BUDGETS];
+	size_t n_budgets;
+	struct od_cache_sizes sizes; /* of an expert on a worker */
+	uint32_t workers, groups, slots;
+	double load_ms;
+	const char *predictor, *form, *fingerprint;
+};
+
+/* Uses for which something was read, and what was, of what it would be without a cache; in percent. */
+double cache_live_missed_percent(const struct cache_live_run *r);
+double cache_live_read_percent(const struct cache_live *l, const struct cache_live_run *r);
+
+OD_MUST_CHECK int cache_live_report(const struct cache_live *l, bool json, struct od_err *err);
+/* DIR/cache-live-tpot-N.svg and -read-N.svg for texts of N tokens */
+OD_MUST_CHECK int cache_live_draw(const struct cache_live *l, const char *dir, struct od_err *err);
+
+#endif

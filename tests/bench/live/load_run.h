@@ -1,0 +1,38 @@
+/* load_run.h - experts through the worker's own schedule, readers and inflaters, without a network: one RUN after
+ * another as main would send them, or all in one RUN; and the same bytes read by the same readers with nobody behind
+ * them.
+ *
+ * Thread: one at a time; they start and end their own. */
+#ifndef OD_BENCH_LOAD_RUN_H
+#define OD_BENCH_LOAD_RUN_H
+
+#include "tests/bench/live/load_source.h"
+#include "tests/bench/sim/load_order.h"
+
+struct load_case {
+	struct load_source *source; /* its experts, in their order */
+	struct odw_bufs *bufs; /* of the source's form; of each kind n_slots, for load_raw n_readers, and with pools half as many as
+				* there are experts */
+	unsigned n_slots, n_readers, n_inflaters;
+};
+
+struct load_time {
+	uint64_t ns, weight_bytes; /* as published */
+	struct odw_part_times parts; /* of all threads together */
+};
+
+/* What runs for run_ns[i], without taking CPU: the i-th of the source's experts, which are of one layer and come in one
+ * RUN. */
+struct load_together {
+	enum od_load_rule rule;
+	bool pools; /* of a quarter of the experts all is cached, of a quarter SM bytes, of a quarter exponents; planes only */
+	struct odw_part_times profile; /* what the rule goes by; with pools, by what filling them took */
+	const uint64_t *run_ns;
+};
+
+/* together NULL: one RUN after another, and nothing takes time but loading. t->ns: until the last one has run. */
+OD_MUST_CHECK int load_run(const struct load_case *c, const struct load_together *together, struct load_time *t,
+			   struct od_err *err);
+OD_MUST_CHECK int load_raw(const struct load_case *c, struct load_time *t, struct od_err *err);
+
+#endif

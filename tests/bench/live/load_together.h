@@ -1,0 +1,26 @@
+/* load_together.h - od-bench load --together: the experts of one RUN, in the order that each rule makes of them, through
+ * the real loader; running them is waited for, not computed. As planes also with a cache, in whose pools F, S and E are
+ * a quarter of the experts each.
+ *
+ * Thread: one. */
+#ifndef OD_BENCH_LOAD_TOGETHER_H
+#define OD_BENCH_LOAD_TOGETHER_H
+
+#include "tests/bench/live/load_run.h"
+
+struct load_together_line {
+	const char *source; /* its name */
+	struct load_case c;
+};
+
+struct load_together_opts {
+	size_t n; /* experts of a RUN: of every line's source, all of one layer */
+	uint64_t rounds, seed;
+	bool json;
+};
+
+/* Measures and reports. */
+OD_MUST_CHECK int load_together_bench(const struct load_together_line *line, size_t n_lines,
+				      const struct load_together_opts *o, struct od_err *err);
+
+#endif

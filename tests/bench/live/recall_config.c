@@ -1,0 +1,152 @@
+#include "tests/bench/live/recall_config.h"
+
+#include "common/base/args.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The next item of a comma-separated list; false: there is none. */
+static bool next_item(const char **at, char *item, size_t size)
+{
+	size_t n;
+
+	if (*at == NULL)
+		return false;
+	n = strcspn(*at, ",");
+	snprintf(item, size, "%.*s", (int)(n < size ? n : size - 1), *at);
+	*at = (*at)[n] == ',' ? *at + n + 1 : NULL;
+	return true;
+}
+
+static int too_many(const char *option, struct od_err *err)
+{
+	return od_fail(err, OD_ERR_ARG, "--%s: expected at most %d items", option, RECALL_LIST_MAX);
+}
+
+/* "bf16, int8" */
+static void join(char *buf, size_t size, const char *const *names)
+{
+	size_t at = 0;
+
+	buf[0] = '\0';
+	for (size_t i = 0; names[i] != NULL && at < size; i++)
+		at += (size_t)snprintf(buf + at, size - at, "%s%s", i > 0 ? ", " : "", names[i]);
+}
+
+int recall_parse_list(const char *option, const char *text, const char *const *choices, int out[RECALL_LIST_MAX],
+		      size_t *n, struct od_err *err)
+{
+	char item[64], known[400];
+	size_t have = 0;
+
+	*n = 0;
+	while (next_item(&text, item, sizeof(item))) {
+		int i = 0;
+
+		while (choices[i] != NULL && strcmp(choices[i], item) != 0)
+			i++;
+		join(known, sizeof(known), choices);
+		if (choices[i] == NULL)
+			return od_fail(err, OD_ERR_ARG, "--%s: found \"%s\"; expected a list, divided by commas, of: %s",
+				       option, item, known);
+		for (size_t k = 0; k < have; k++) {
+			if (out[k] == i)
+				return od_fail(err, OD_ERR_ARG, "--%s: \"%s\" stands twice", option, item);
+		}
+		if (have == RECALL_LIST_MAX)
+			return too_many(option, err);
+		out[have++] = i;
+	}
+	*n = have;
+	return OD_OK;
+}
+
+/* "T1_KV16" to the letter. */
+static bool read_align(const char *item, struct recall_align *a)
+{
+	char token[24];
+	const char *kv = strstr(item, "_KV");
+	uint64_t t, k;
+
+	if (item[0] != 'T' || kv == NULL || (size_t)(kv - item) > sizeof(token))
+		return false;
+	snprintf(token, sizeof(token), "%.*s", (int)(kv - item - 1), item + 1);
+	if (od_parse_u64(token, 0, RECALL_PERIOD_MAX, &t, NULL) != OD_OK ||
+	    od_parse_u64(kv + 3, 0, RECALL_PERIOD_MAX, &k, NULL) != OD_OK)
+		return false;
+	*a = (struct recall_align){ (uint32_t)t, (uint32_t)k };
+	return true;
+}
+
+int recall_parse_align(const char *option, const char *text, struct recall_align out[RECALL_LIST_MAX], size_t *n,
+		       struct od_err *err)
+{
+	char item[64];
+	size_t have = 0;
+
+	*n = 0;
+	while (next_item(&text, item, sizeof(item))) {
+		struct recall_align a;
+
+		if (!read_align(item, &a))
+			return od_fail(err, OD_ERR_ARG, "--%s: found \"%s\"; expected T<i>_KV<j>, say T1_KV4: the token every "
+				       "i steps, keys and values every j, 0 is never, at most %d", option, item,
+				       RECALL_PERIOD_MAX);
+		for (size_t k = 0; k < have; k++) {
+			if (out[k].token == a.token && out[k].kv == a.kv)
+				return od_fail(err, OD_ERR_ARG, "--%s: \"%s\" stands twice", option, item);
+		}
+		if (have == RECALL_LIST_MAX)
+			return too_many(option, err);
+		out[have++] = a;
+	}
+	*n = have;
+	return OD_OK;
+}
+
+int recall_find(const struct recall_configs *c, const char *name)
+{
+	for (size_t i = 0; i < c->n; i++) {
+		if (strcmp(c->config[i].name, name) == 0)
+			return (int)i;
+	}
+	return -1;
+}
+
+int recall_find_shadow(const struct recall_configs *c, const char *group, struct recall_align align)
+{
+	char name[64];
+
+	snprintf(name, sizeof(name), "%s T%u_KV%u", group, align.token, align.kv);
+	return recall_find(c, name);
+}
+
+static int add(struct recall_configs *c, const struct recall_config *one, struct od_err *err)
+{
+	if (recall_find(c, one->name) >= 0)
+		return OD_OK;
+	if (c->n == RECALL_CONFIGS_MAX)
+		return od_fail(err, OD_ERR_ARG, "more than %d configurations: give fewer of --precision, --dense-precision or "
+			       "--align at a time", RECALL_CONFIGS_MAX);
+	c->config[c->n++] = *one;
+	return OD_OK;
+}
+
+int recall_add_shadow(struct recall_configs *c, const struct od_shadow_choice *choice, struct recall_align align,
+		      struct od_err *err)
+{
+	struct recall_config one = { .choice = *choice, .align = align };
+	char text[OD_SHADOW_CHOICE_CHARS];
+
+	snprintf(one.group, sizeof(one.group), "%s", od_shadow_choice_text(choice, text));
+	snprintf(one.name, sizeof(one.name), "%s T%u_KV%u", one.group, align.token, align.kv);
+	return add(c, &one, err);
+}
+
+int recall_add_predictor(struct recall_configs *c, const char *kind, struct od_err *err)
+{
+	struct recall_config one = { .predictor = kind, .group = "rivals" };
+
+	snprintf(one.name, sizeof(one.name), "%s", kind);
+	return add(c, &one, err);
+}

@@ -1,0 +1,49 @@
+/* recall_record.h - the true model's way through one prompt, kept so that any number of predictions can be held against
+ * it: tokens, routes, router probabilities, keys and values, margins.
+ *
+ * The same forward pass over the same weights as od-main --resident, greedy, to the end of the text: what od-main would
+ * generate and route, to the bit.
+ * Thread: a recorder belongs to one thread; the weights are shared. Owner: recall_recorder_new's caller; all memory is
+ * taken there, and a recording lasts until the next one. */
+#ifndef OD_BENCH_RECALL_RECORD_H
+#define OD_BENCH_RECALL_RECORD_H
+
+#include "common/model/forward.h"
+#include "common/model/sampler.h"
+#include "tests/bench/live/bench_prompts.h"
+
+struct recall_recording {
+	const struct od_prompt *prompt;
+	const char *finish;	    /* as odm_finish_name */
+	uint32_t n_prompt, n_tokens; /* generated, EOS included */
+	uint32_t n_steps;	    /* decode steps: the last token is not passed through the model */
+	int32_t *token;		    /* [n_prompt + n_tokens] */
+	float *token_margin;	    /* [n_tokens]: best logit less the second */
+	struct od_seq_state *state; /* rows of all positions; whoever replays sets its length */
+	/* By position, [n_prompt + n_steps][n_moe]: */
+	uint16_t *expert;   /* [top_k], best first */
+	float *probability; /* [n_experts] */
+	float *margin;
+	float *residual; /* [hidden]; NULL unless asked for */
+};
+
+struct recall_recorder_opts {
+	struct od_forward_opts forward;	 /* max_rows: of a prompt's chunk */
+	const struct od_expert *experts; /* [n_moe][n_experts] */
+	uint32_t positions;		 /* of any prompt with what is generated */
+	uint32_t ctx_tokens;		 /* generation ends there */
+	uint32_t max_tokens;		 /* at least 2 */
+	bool residual;
+};
+
+struct recall_recorder;
+OD_MUST_CHECK int recall_recorder_new(struct recall_recorder **out, const struct recall_recorder_opts *o,
+				      struct od_err *err);
+void recall_recorder_free(struct recall_recorder *r); /* NULL ok */
+uint64_t recall_recorder_bytes(const struct recall_recorder_opts *o); /* UINT64_MAX: cannot be counted */
+
+/* *out is borrowed until the next call; its ids must be known (od_prompts_encode). */
+OD_MUST_CHECK int recall_record(struct recall_recorder *r, const struct od_prompt *prompt,
+				struct recall_recording **out, struct od_err *err);
+
+#endif

@@ -1,0 +1,25 @@
+/* recall_rival.h - recordings of the true model played to one of main's own predictors (common/predict/predictor.h),
+ * with the calls that main makes. It sees one prompt after another, as in od-main: what it has learnt in one it knows in
+ * the next, so the order of the prompts matters.
+ *
+ * Thread: one at a time. Owner: recall_rival_new's caller. */
+#ifndef OD_BENCH_RECALL_RIVAL_H
+#define OD_BENCH_RECALL_RIVAL_H
+
+#include "common/model/forward.h"
+#include "common/predict/predictor.h"
+#include "tests/bench/live/recall_board.h"
+
+struct recall_rival;
+
+/* forward: the true model's, max_rows as it was recorded with. */
+OD_MUST_CHECK int recall_rival_new(struct recall_rival **out, const struct od_predictor_kind *kind,
+				   const struct od_forward_opts *forward, struct od_err *err);
+void recall_rival_free(struct recall_rival *r); /* NULL ok */
+
+/* The number of the first decode step of the next recording: the board's first_step. */
+uint64_t recall_rival_first_step(const struct recall_rival *r, const struct recall_recording *rec);
+/* board: open; the recording has residuals. */
+void recall_rival_replay(struct recall_rival *r, struct recall_board *board);
+
+#endif

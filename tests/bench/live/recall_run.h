@@ -1,0 +1,55 @@
+/* recall_run.h - od-bench recall in one process: the true model over every prompt, once, and every configuration's
+ * predictions held against it, spread over the CPUs.
+ *
+ * A thread takes a prompt, records it, and replays it to a shadow of each configuration. The predictors of main's own
+ * learn from prompt to prompt; so they get them in order, one thread at a time.
+ * Results do not depend on the number of threads.
+ * Thread: recall_run_all from one thread; it starts and joins its own. Owner: recall_run_open ... recall_run_close by
+ * the caller; options, configurations and prompts are borrowed. */
+#ifndef OD_BENCH_RECALL_RUN_H
+#define OD_BENCH_RECALL_RUN_H
+
+#include "tests/bench/live/recall_config.h"
+#include "tests/bench/live/recall_record.h"
+#include "tests/bench/live/recall_stats.h"
+#include "tests/bench/sim/recall_served.h"
+
+struct recall_run_opts {
+	const char *pack; /* NULL: as od_pack_open */
+	int cpu;	  /* enum od_cpu */
+	enum od_profile profile;
+	uint64_t threads, ctx_tokens; /* 0: the CPUs there are; the model's, at most 4096 */
+	uint32_t prefill_rows, max_tokens;
+	bool early; /* departure of the shadows */
+	bool progress; /* on stderr */
+	const char *dump; /* file, or NULL */
+	const struct recall_served_opts *served; /* NULL: no simulation of clusters */
+};
+
+struct recall_prompt_result {
+	uint32_t n_tokens;
+	const char *finish;
+};
+
+struct recall_run {
+	struct recall_run_opts opt;
+	const struct recall_configs *configs;
+	struct od_prompts *prompts;
+	struct recall_counts *counts;	       /* [configs][prompts] */
+	struct recall_prompt_result *result; /* [prompts] */
+	struct od_pack *pack;
+	struct recall_models *models;
+	struct recall_served served; /* all zero: none */
+};
+
+/* Opens the pack and loads what the configurations need. Ids of the prompts are made here. */
+OD_MUST_CHECK int recall_run_open(struct recall_run *r, struct od_err *err);
+OD_MUST_CHECK int recall_run_all(struct recall_run *r, struct od_err *err);
+void recall_run_close(struct recall_run *r); /* whatever is there of one that was zero but for what is borrowed */
+
+static inline struct recall_counts *recall_run_counts(const struct recall_run *r, size_t config)
+{
+	return r->counts + config * r->prompts->n;
+}
+
+#endif

@@ -1,0 +1,25 @@
+/* recall_shadow.h - a recording of the true model played to the shadow's own emulator, with the messages that main
+ * sends (main-node/cluster/shadow_link.h) in main's order, in memory.
+ *
+ * There is no clock: after every message the emulator does all that it can. So its predictions are, bit for bit, those
+ * of a shadow that keeps up with main, and their leads the longest that departure and alignment allow.
+ * Thread: any; an emulator is made for the call. */
+#ifndef OD_BENCH_RECALL_SHADOW_H
+#define OD_BENCH_RECALL_SHADOW_H
+
+#include "common/model/forward.h"
+#include "shadow-node/emulator.h"
+#include "tests/bench/live/recall_board.h"
+#include "tests/bench/live/recall_config.h"
+
+struct recall_shadow {
+	struct od_forward_opts forward; /* with the shadow's dense weights */
+	const struct od_expert *experts;
+	bool early; /* departure */
+	struct recall_align align;
+};
+
+/* board: open. The recording's state is read only, but its length is set. */
+OD_MUST_CHECK int recall_shadow_replay(const struct recall_shadow *s, struct recall_board *board, struct od_err *err);
+
+#endif

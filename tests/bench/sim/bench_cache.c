@@ -1,0 +1,373 @@
+/* od-bench cache: what a cache of experts on every worker would bring, by replaying routes under every policy and budget
+ * (ZipMoE section 3.4; its ablation of caching in Fig. 10). */
+#include "common/base/clock.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/live/recall_progress.h"
+#include "tests/bench/report/bench_table.h"
+#include "tests/bench/report/cache_draw.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_BUDGETS "5%,10%,20%,30%,40%,50%,60%,80%"
+#define MATRICES 3 /* of an expert */
+#define MIXTRAL_WEIGHTS 176160768u
+
+enum form { FORM_PLANES, FORM_PLAIN };
+static const char *const form_names[] = { "planes", "plain", NULL };
+static const char *const rival_states[] = { "F", "C", "S", "E", NULL };
+
+struct options {
+	const char *routes, *budgets, *svg;
+	struct cache_zipf zipf;
+	uint64_t layers, experts, top_k, batch, workers, group_size, weights, chunks, inflaters, seed;
+	double bits, read_gbps, inflate_gbps;
+	int form, rival_state;
+	bool shared, json, help;
+};
+
+/* ---- The command line ---- */
+
+static int parse(struct options *o, int argc, char **argv, struct od_err *err)
+{
+	const struct od_arg table[] = {
+		{ .kind = OD_ARG_TITLE, .help = "What is replayed" },
+		{ "routes", OD_ARG_STRING, &o->routes, "FILE", "a recording, by od-bench cache --record", 0, 0, NULL },
+		{ "batch", OD_ARG_UINT, &o->batch, "N", "N sequences decode together, a row of each in a step (default: 1)", 1, 1024, NULL },
+		{ "zipf", OD_ARG_REAL, &o->zipf.exponent, "S", "instead of a recording: experts drawn by Zipf's law with exponent S (0: all alike)", 0, 10, NULL },
+		{ "steps", OD_ARG_UINT, &o->zipf.steps, "N", "with --zipf: decode steps (default: 2000)", 1, 1e7, NULL },
+		{ "drift", OD_ARG_UINT, &o->zipf.drift, "N", "with --zipf: other experts become popular every N steps (default: never)", 0, 1e7, NULL },
+		{ "layers", OD_ARG_UINT, &o->layers, "N", "with --zipf (default: 32)", 1, OD_ROUTE_MAX_LAYERS, NULL },
+		{ "experts", OD_ARG_UINT, &o->experts, "N", "with --zipf (default: 8)", 1, OD_ROUTE_MAX_EXPERTS, NULL },
+		{ "top-k", OD_ARG_UINT, &o->top_k, "N", "with --zipf (default: 2)", 1, OD_ROUTE_MAX_TOP_K, NULL },
+		{ "seed", OD_ARG_UINT, &o->seed, "N", "of --zipf and of Marking (default: 1)", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "The cluster" },
+		{ "workers", OD_ARG_UINT, &o->workers, "N", "each with a cache of its own (default: 1)", 1, 1024, NULL },
+		{ "group-size", OD_ARG_UINT, &o->group_size, "G", "workers that serve one layer together (default: top-k)", 1, 1024, NULL },
+		{ "budget", OD_ARG_STRING, &o->budgets, "LIST", "a worker's cache, as sizes (900MiB) or as shares (20%) of what all experts take as published, divided by the workers (default: " DEFAULT_BUDGETS ")", 0, 0, NULL },
+		{ "rival-state", OD_ARG_CHOICE, &o->rival_state, "F|C|S|E", "the state that all policies but rank keep experts in (default: F)", 0, 0, rival_states },
+		{ "rivals-share", OD_ARG_FLAG, &o->shared, NULL, "all policies but rank have one cache for all layers (belady always has), not one for each", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "An expert, and what loading it costs" },
+		{ "expert-weights", OD_ARG_UINT, &o->weights, "N", "weights of an expert (default: 176160768, as in Mixtral 8x7B)", 1, 1e12, NULL },
+		{ "bits", OD_ARG_REAL, &o->bits, "B", "stored bits a weight, SM byte included (default: 10.72)", 8, 16, NULL },
+		{ "form", OD_ARG_CHOICE, &o->form, "planes|plain", "what workers compute on: then F takes as much as is stored, or 16 bits a weight (default: planes)", 0, 0, form_names },
+		{ "read", OD_ARG_REAL, &o->read_gbps, "GB/S", "from storage (default: 3.5)", 0.001, 10000, NULL },
+		{ "inflate", OD_ARG_REAL, &o->inflate_gbps, "GB/S", "exponents that a thread inflates, or with planes checks (default: 3.5, with planes 50)", 0.001, 10000, NULL },
+		{ "inflaters", OD_ARG_UINT, &o->inflaters, "L", "threads that inflate (default: 2)", 1, 1024, NULL },
+		{ "chunks", OD_ARG_UINT, &o->chunks, "K", "E-chunks of a matrix (default: 16)", 1, 65536, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Output" },
+		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "pictures of it, by gnuplot", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+	};
+	const size_t n_table = sizeof(table) / sizeof(table[0]);
+	size_t n;
+	int rc = od_args_parse(table, n_table, argc, argv, NULL, 0, &n, err);
+
+	if (rc == OD_OK && o->help)
+		od_bench_usage("cache --routes FILE | --zipf S [OPTIONS]\n       od-bench cache --record --help\n"
+			       "       od-bench cache --live --help",
+			       "Replays which experts the routers chose through a cache on every worker, for every policy and size:\n"
+			       "how much has still to be read, how long experts stay, how long a layer's loads take. rank divides its\n"
+			       "cache as the planner says, rank F keeps experts only as they are computed on; belady knows the future.\n\n"
+			       "Experts are dealt as od-main deals them to workers with caches: groups stand still, and each expert goes\n"
+			       "to whom it costs least, by what its cache has of it at that moment; of equal ones to its home. Belady's\n"
+			       "future must not depend on what is kept: its experts are dealt by homes, as if nothing ever was. The plans\n"
+			       "are made for the same deals. Prompts leave no trace in caches, and are not replayed. Without a cache,\n"
+			       "beside which times are shown, experts are dealt in turn.\n\n"
+			       "Example: od-bench cache --record R --pack PACK --prompts tests/bench/prompts.jsonl\n"
+			       "         od-bench cache --routes R --workers 4", table, n_table);
+	return rc;
+}
+
+static int check(struct options *o, struct od_err *err)
+{
+	const bool zipf = !isnan(o->zipf.exponent);
+
+	if ((o->routes != NULL) == zipf)
+		return od_fail(err, OD_ERR_ARG, "what is to be replayed? --routes FILE or --zipf S");
+	if (zipf && o->top_k > o->experts)
+		return od_fail(err, OD_ERR_ARG, "--top-k: expected at most the %llu experts, found %llu",
+			       (unsigned long long)o->experts, (unsigned long long)o->top_k);
+	if (o->form == FORM_PLANES && o->rival_state == OD_CACHE_C)
+		return od_fail(err, OD_ERR_ARG, "--rival-state C: with planes that is F");
+	if (o->inflate_gbps == 0)
+		o->inflate_gbps = o->form == FORM_PLANES ? 50 : 3.5;
+	o->zipf.n_moe = (uint32_t)o->layers;
+	o->zipf.n_experts = (uint32_t)o->experts;
+	o->zipf.top_k = (uint32_t)o->top_k;
+	o->zipf.batch = (uint32_t)o->batch;
+	o->zipf.seed = o->seed;
+	return o->svg != NULL ? od_plot_check(o->svg, err) : OD_OK;
+}
+
+/* One item of --budget. */
+static int parse_budget(const struct options *o, const struct cache_routes *r, const char *text, struct cache_budget *b,
+			struct od_err *err)
+{
+	const double published = 2.0 * (double)o->weights * r->n_moe * r->n_experts / (double)o->workers;
+	char *end;
+	int rc = OD_OK;
+
+	b->percent = strtod(text, &end);
+	if (end != text && strcmp(end, "%") == 0) {
+		b->bytes = b->percent > 0 && b->percent <= 100 ? (uint64_t)(published * b->percent / 100) : 0;
+	} else {
+		rc = od_parse_size(text, &b->bytes, err);
+		b->percent = 100 * (double)b->bytes / published;
+	}
+	if (rc != OD_OK || b->bytes == 0)
+		return od_fail(err, OD_ERR_ARG, "--budget: expected sizes, or shares above 0%% up to 100%%, found \"%s\"", text);
+	return OD_OK;
+}
+
+static int parse_budgets(const struct options *o, struct cache_study *s, struct od_err *err)
+{
+	char *list = strdup(o->budgets), *rest = list;
+	int rc = list != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "--budget");
+
+	for (char *item; rc == OD_OK && (item = strsep(&rest, ",")) != NULL;) {
+		if (s->n_budgets == CACHE_BUDGETS)
+			rc = od_fail(err, OD_ERR_ARG, "--budget: %d at most", CACHE_BUDGETS);
+		else
+			rc = parse_budget(o, &s->routes, item, &s->budget[s->n_budgets++], err);
+	}
+	free(list);
+	return rc;
+}
+
+/* ---- The study ---- */
+
+static int load_routes(const struct options *o, struct cache_study *s, struct od_err *err)
+{
+	struct od_routes recorded;
+	int rc;
+
+	if (o->routes == NULL)
+		return cache_routes_zipf(&s->routes, &o->zipf, err);
+	rc = od_routes_load(&recorded, o->routes, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = cache_routes_from(&s->routes, &recorded, (uint32_t)o->batch, err);
+	od_routes_fini(&recorded);
+	if (rc == OD_OK && s->routes.n_decode_steps == 0)
+		rc = od_fail(err, OD_ERR_ARG, "%s: nothing was decoded in it", o->routes);
+	return rc;
+}
+
+static void describe_world(const struct options *o, struct cache_study *s)
+{
+	const double weights = (double)o->weights, e_share = (o->bits - 8) / 8;
+
+	s->world = (struct cache_world){
+		.routes = &s->routes,
+		.groups = odm_groups_make((uint32_t)o->workers, (uint32_t)o->group_size, s->routes.top_k, s->routes.n_moe),
+		.sizes = od_cache_sizes_of(o->weights, (uint64_t)(weights * e_share), 2 * o->weights, o->form == FORM_PLANES),
+		.full_is_stored = o->form == FORM_PLANES,
+		.cost = {
+			.u_ns = weights / MATRICES / o->read_gbps,
+			.rho = e_share,
+			.c_ns = weights / MATRICES / (double)o->chunks / o->inflate_gbps,
+			.tensors = MATRICES,
+			.chunks = (uint32_t)o->chunks,
+			.inflaters = (uint32_t)o->inflaters,
+		},
+	};
+}
+
+static int replay_one(const struct options *o, struct cache_study *s, size_t budget, size_t kind, struct od_err *err)
+{
+	const struct cache_setup setup = {
+		.rule = cache_kinds[kind].rule,
+		.planned = cache_kinds[kind].planned,
+		.state = (enum od_cache_state)o->rival_state,
+		.per_layer = !o->shared && cache_kinds[kind].rule != CACHE_BELADY && cache_kinds[kind].rule != CACHE_RANK,
+		.budget_bytes = s->budget[budget].bytes,
+		.seed = o->seed,
+	};
+	struct od_cache_plan *plan = NULL;
+	int rc = OD_OK;
+
+	if (setup.rule == CACHE_RANK) {
+		plan = calloc(s->world.groups.n_workers, sizeof(*plan));
+		rc = plan == NULL ? od_fail(err, OD_ERR_NOMEM, "plans") : cache_plans(&s->world, &setup, plan, err);
+	}
+	if (rc == OD_OK)
+		rc = cache_replay(&s->world, &setup, plan, &s->result[budget][kind], err);
+	free(plan);
+	return rc;
+}
+
+static int replay_all(const struct options *o, struct cache_study *s, struct od_err *err)
+{
+	const struct cache_setup none = { .rule = CACHE_LRU };
+	struct recall_progress progress;
+	int rc = cache_world_open(&s->world, err);
+
+	if (rc == OD_OK)
+		rc = cache_replay(&s->world, &none, NULL, &s->cold, err);
+	recall_progress_begin(&progress, isatty(STDERR_FILENO), s->n_budgets * CACHE_KINDS);
+	for (size_t b = 0; rc == OD_OK && b < s->n_budgets; b++) {
+		for (size_t k = 0; rc == OD_OK && k < CACHE_KINDS; k++) {
+			rc = replay_one(o, s, b, k, err);
+			recall_progress_done(&progress, 1);
+		}
+	}
+	recall_progress_end(&progress);
+	return rc;
+}
+
+/* ---- The report ---- */
+
+static void report_facts(const struct options *o, const struct cache_study *s, struct od_report *r)
+{
+	const struct cache_world *w = &s->world;
+
+	od_report_fact(r, "routes", "routes", OD_TEXT(o->routes != NULL ? o->routes : "by Zipf's law"), 0, NULL);
+	od_report_fact(r, "layers", "layers", OD_INT(s->routes.n_moe), 0, NULL);
+	od_report_fact(r, "experts", "experts of a layer", OD_INT(s->routes.n_experts), 0, NULL);
+	od_report_fact(r, "top_k", "top-k", OD_INT(s->routes.top_k), 0, NULL);
+	od_report_fact(r, "decode_steps", "decode steps", OD_INT(s->routes.n_decode_steps), 0, NULL);
+	od_report_fact(r, "uses", "expert uses", OD_INT(s->cold.uses), 0, NULL);
+	od_report_fact(r, "workers", "workers", OD_INT(w->groups.n_workers), 0, NULL);
+	od_report_fact(r, "groups", "groups", OD_INT(w->groups.n_groups), 0, NULL);
+	od_report_fact(r, "expert_stored_bytes", "an expert as stored", OD_BYTES(w->sizes.bytes[OD_CACHE_C]), 0, NULL);
+	od_report_fact(r, "expert_full_bytes", "as computed on", OD_BYTES(w->sizes.bytes[OD_CACHE_F]), 0, NULL);
+	od_report_fact(r, "cold_makespan_ms", "a layer's loads without a cache", OD_REAL(cache_makespan_ms(&s->cold)), 2, "ms");
+}
+
+static void report_ranks(const struct cache_study *s, struct od_report *r)
+{
+	static const struct od_column columns[] = { { "rank", "rank", 0 }, { "share", "used in a turn, %", 1 } };
+	struct od_table *t = od_report_table(r, "ranks", "How often the expert of each rank was used when a worker had its "
+					     "layer's turn", columns, 2);
+
+	for (uint32_t rank = 0; rank < s->routes.n_experts; rank++) {
+		const struct od_cell cells[] = { OD_INT(rank + 1), OD_REAL(100 * cache_rank_share(&s->world, rank)) };
+
+		od_table_row(t, cells);
+	}
+}
+
+static void report_row(const struct cache_study *s, size_t budget, size_t kind, struct od_table *t)
+{
+	const struct cache_result *c = &s->result[budget][kind];
+	const bool rank = cache_kinds[kind].rule == CACHE_RANK;
+	const struct od_cell cells[] = {
+		OD_REAL(s->budget[budget].percent),
+		OD_BYTES(s->budget[budget].bytes),
+		OD_TEXT(cache_kinds[kind].name),
+		rank ? OD_INT(c->experts[OD_CACHE_F]) : OD_NONE,
+		rank ? OD_INT(c->experts[OD_CACHE_C]) : OD_NONE,
+		rank ? OD_INT(c->experts[OD_CACHE_S]) : OD_NONE,
+		rank ? OD_INT(c->experts[OD_CACHE_E]) : OD_NONE,
+		OD_REAL(100.0 * (double)c->loads / (double)c->uses),
+		OD_REAL(cache_read_percent(c)),
+		OD_REAL(c->stays > 0 ? c->stay_steps / (double)c->stays : NAN),
+		OD_REAL(cache_makespan_ms(c)),
+		OD_REAL(cache_makespan_ms(c) / cache_makespan_ms(&s->cold)),
+		OD_REAL(c->worker_ns / (double)c->worker_layers / OD_NS_PER_MS),
+		rank ? OD_REAL(c->planned_ns / (double)c->worker_layers / OD_NS_PER_MS) : OD_NONE,
+	};
+
+	od_table_row(t, cells);
+}
+
+static int report(const struct options *o, const struct cache_study *s, struct od_err *err)
+{
+	static const struct od_column columns[] = {
+		{ "budget_percent", "budget, %", 1 },
+		{ "budget_bytes", "a worker", 0 },
+		{ "policy", "policy", 0 },
+		{ "pool_f", "F", 0 },
+		{ "pool_c", "C", 0 },
+		{ "pool_s", "S", 0 },
+		{ "pool_e", "E", 0 },
+		{ "missed_uses_percent", "uses that read, %", 1 },
+		{ "missed_bytes_percent", "bytes read, %", 1 },
+		{ "stay_steps", "stay, steps", 1 },
+		{ "makespan_ms", "layer, ms", 2 },
+		{ "makespan_ratio", "of cold", 3 },
+		{ "worker_makespan_ms", "worker, ms", 2 },
+		{ "planned_makespan_ms", "planned", 2 },
+	};
+	struct od_report *r;
+	struct od_table *t;
+	int rc = od_report_new(&r, "Caches of experts", err);
+
+	if (rc != OD_OK)
+		return rc;
+	report_facts(o, s, r);
+	report_ranks(s, r);
+	t = od_report_table(r, "caches", "Policies by budget (pools: experts kept full, compressed, as SM bytes, as exponents)",
+			    columns, sizeof(columns) / sizeof(columns[0]));
+	for (size_t b = 0; b < s->n_budgets; b++) {
+		for (size_t k = 0; k < CACHE_KINDS; k++)
+			report_row(s, b, k, t);
+	}
+	rc = od_report_print(r, stdout, o->json, err);
+	od_report_free(r);
+	return rc;
+}
+
+static int run(const struct options *o, struct cache_study *s, struct od_err *err)
+{
+	int rc = load_routes(o, s, err);
+
+	if (rc == OD_OK)
+		rc = parse_budgets(o, s, err);
+	if (rc == OD_OK) {
+		describe_world(o, s);
+		rc = replay_all(o, s, err);
+	}
+	if (rc == OD_OK)
+		rc = report(o, s, err);
+	if (rc == OD_OK && o->svg != NULL)
+		rc = cache_draw(s, o->svg, err);
+	cache_world_close(&s->world);
+	cache_routes_fini(&s->routes);
+	return rc;
+}
+
+int od_bench_cache(int argc, char **argv, struct od_err *err)
+{
+	struct options o = {
+		.budgets = DEFAULT_BUDGETS,
+		.zipf = { .exponent = NAN, .steps = 2000 },
+		.layers = 32,
+		.experts = 8,
+		.top_k = 2,
+		.batch = 1,
+		.workers = 1,
+		.weights = MIXTRAL_WEIGHTS,
+		.chunks = 16,
+		.inflaters = 2,
+		.seed = 1,
+		.bits = 10.72,
+		.read_gbps = 3.5,
+	};
+	struct cache_study *s;
+	int rc;
+
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--live") == 0)
+			return od_bench_cache_live(argc, argv, err);
+		if (strcmp(argv[i], "--record") == 0 || strncmp(argv[i], "--record=", 9) == 0)
+			return od_bench_cache_record(argc, argv, err);
+	}
+	rc = parse(&o, argc, argv, err);
+	if (rc != OD_OK || o.help)
+		return rc;
+	rc = check(&o, err);
+	if (rc != OD_OK)
+		return rc;
+	s = calloc(1, sizeof(*s));
+	if (s == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "caches");
+	rc = run(&o, s, err);
+	free(s);
+	return rc;
+}

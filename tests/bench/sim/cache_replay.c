@@ -1,0 +1,375 @@
+#include "tests/bench/sim/cache_replay.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Deals by homes ---- */
+
+uint32_t cache_own_layers(const struct cache_world *w, uint32_t worker)
+{
+	const uint32_t group = worker % w->groups.n_groups, n = w->routes->n_moe;
+
+	return group < n ? (n - group + w->groups.n_groups - 1) / w->groups.n_groups : 0;
+}
+
+/* Of a layer that the worker's group serves: which of them it is. */
+static uint32_t own_layer(const struct cache_world *w, uint32_t m)
+{
+	return m / w->groups.n_groups;
+}
+
+static struct odm_groups groups_with_caches(const struct cache_world *w)
+{
+	struct odm_groups g = w->groups;
+
+	g.still = g.homes = true;
+	return g;
+}
+
+static int deal(struct cache_world *w, struct od_err *err)
+{
+	const struct odm_groups groups = groups_with_caches(w);
+	const struct cache_routes *r = w->routes;
+	uint32_t *load = calloc(groups.n_workers, sizeof(*load));
+
+	if (load == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%u workers", groups.n_workers);
+	for (size_t i = 0; i < r->n_visits; i++) {
+		const struct cache_visit *v = &r->visit[i];
+
+		odm_deal(&groups, v->step, v->m, r->expert + v->first, v->n, NULL, NULL, w->worker + v->first, load);
+	}
+	free(load);
+	return OD_OK;
+}
+
+static int find_next_uses(struct cache_world *w, struct od_err *err)
+{
+	const struct cache_routes *r = w->routes;
+	uint64_t *last = malloc((size_t)w->groups.n_workers * r->n_moe * r->n_experts * sizeof(*last));
+
+	if (last == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %u workers", w->groups.n_workers);
+	memset(last, 0xff, (size_t)w->groups.n_workers * r->n_moe * r->n_experts * sizeof(*last));
+	for (size_t i = r->n_visits; i-- > 0;) {
+		const struct cache_visit *v = &r->visit[i];
+
+		for (size_t u = v->first + v->n; u-- > v->first;) {
+			uint64_t *l = &last[((size_t)w->worker[u] * r->n_moe + v->m) * r->n_experts + r->expert[u]];
+
+			w->next[u] = *l;
+			*l = u;
+		}
+	}
+	free(last);
+	return OD_OK;
+}
+
+/* The experts of a visit that a worker runs, in list; returns how many. */
+static uint32_t of_worker(const struct cache_world *w, const struct cache_visit *v, uint32_t worker, uint16_t *list)
+{
+	uint32_t n = 0;
+
+	for (size_t u = v->first; u < v->first + v->n; u++) {
+		if (w->worker[u] == worker)
+			list[n++] = w->routes->expert[u];
+	}
+	return n;
+}
+
+static int make_profiles(struct cache_world *w, struct od_err *err)
+{
+	const struct cache_routes *r = w->routes;
+	const uint32_t n_groups = w->groups.n_groups;
+	uint16_t *list = calloc(r->n_experts, sizeof(*list));
+	int rc = list != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%u experts", r->n_experts);
+
+	for (uint32_t i = 0; rc == OD_OK && i < w->groups.n_workers; i++) {
+		if (cache_own_layers(w, i) > 0)
+			rc = od_rank_profile_init(&w->profile[i], cache_own_layers(w, i), r->n_experts, err);
+	}
+	for (size_t i = 0; rc == OD_OK && i < r->n_visits; i++) {
+		const struct cache_visit *v = &r->visit[i];
+
+		for (uint32_t worker = v->m % n_groups; worker < w->groups.n_workers; worker += n_groups)
+			od_rank_profile_visit(&w->profile[worker], own_layer(w, v->m), list, of_worker(w, v, worker, list));
+	}
+	free(list);
+	return rc;
+}
+
+int cache_world_open(struct cache_world *w, struct od_err *err)
+{
+	const struct cache_routes *r = w->routes;
+	const size_t n = w->groups.n_workers;
+	int rc;
+
+	w->worker = calloc(r->n_uses + 1, sizeof(*w->worker));
+	w->next = calloc(r->n_uses + 1, sizeof(*w->next));
+	w->profile = calloc(n, sizeof(*w->profile));
+	if (w->worker == NULL || w->next == NULL || w->profile == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu routes", r->n_uses);
+	rc = deal(w, err);
+	if (rc == OD_OK)
+		rc = find_next_uses(w, err);
+	return rc == OD_OK ? make_profiles(w, err) : rc;
+}
+
+void cache_world_close(struct cache_world *w)
+{
+	for (uint32_t i = 0; w->profile != NULL && i < w->groups.n_workers; i++)
+		od_rank_profile_fini(&w->profile[i]);
+	free(w->worker);
+	free(w->next);
+	free(w->profile);
+}
+
+/* ---- Plans ---- */
+
+int cache_plans(const struct cache_world *w, const struct cache_setup *s, struct od_cache_plan *plan, struct od_err *err)
+{
+	const uint32_t n_experts = w->routes->n_experts;
+	double *f = calloc(n_experts, sizeof(*f));
+	int rc = f != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%u experts", n_experts);
+
+	for (uint32_t i = 0; rc == OD_OK && i < w->groups.n_workers; i++) {
+		struct od_cache_plan_opts o = {
+			.n_moe = cache_own_layers(w, i),
+			.n_experts = n_experts,
+			.inclusion = f,
+			.budget_bytes = s->budget_bytes,
+			.sizes = w->sizes,
+			.cost = w->cost,
+		};
+
+		plan[i] = (struct od_cache_plan){ 0 };
+		if (o.n_moe == 0)
+			continue;
+		if (!s->planned)
+			o.sizes.pools = OD_CACHE_POOL(OD_CACHE_F);
+		o.k = od_rank_profile_k(&w->profile[i]);
+		od_rank_profile_inclusion(&w->profile[i], f);
+		rc = od_cache_plan_make(&plan[i], &o, err);
+	}
+	free(f);
+	return rc;
+}
+
+/* ---- Replay ---- */
+
+struct replay {
+	const struct cache_world *w;
+	const struct cache_setup *s;
+	struct cache_result *r;
+	struct odm_groups groups;
+	uint32_t *worker, *load; /* [n_experts], [n_workers] of a deal */
+	struct od_cache **cache; /* [n_workers][n_moe]: of a worker's own layers, or the first for all of them */
+	uint64_t **since;	 /* [n_workers][own layers * n_experts] the step in which an expert came */
+	uint32_t (*hits)[OD_CACHE_STATES]; /* [n_workers] of the visit */
+	uint32_t *n;			   /* [n_workers] experts of the visit */
+};
+
+static struct od_cache **cache_of(const struct replay *p, uint32_t worker, uint32_t layer)
+{
+	return &p->cache[(size_t)worker * p->w->routes->n_moe + (p->s->per_layer ? layer : 0)];
+}
+
+static uint32_t layer_in_cache(const struct replay *p, uint32_t layer)
+{
+	return p->s->per_layer ? 0 : layer;
+}
+
+static enum od_cache_state look(const struct replay *p, uint32_t worker, uint32_t layer, uint32_t expert)
+{
+	return p->s->budget_bytes == 0 ? OD_CACHE_NONE :
+		od_cache_look(*cache_of(p, worker, layer), layer_in_cache(p, layer), expert);
+}
+
+/* odm_cost_fn: other groups keep nothing of the layer. */
+static uint32_t cost_of(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+{
+	const struct replay *p = arg;
+	const uint32_t n_groups = p->groups.n_groups;
+
+	if (worker % n_groups != m % n_groups)
+		return ODM_COST_LOAD;
+	return odm_cost_of_state(look(p, worker, own_layer(p->w, m), expert));
+}
+
+/* Who runs the visit's experts, [n]. */
+static const uint32_t *deal_visit(const struct replay *p, const struct cache_visit *v)
+{
+	if (p->s->rule == CACHE_BELADY)
+		return p->w->worker + v->first;
+	odm_deal(&p->groups, v->step, v->m, p->w->routes->expert + v->first, v->n, NULL, NULL, p->worker, p->load);
+	return p->worker;
+}
+
+/* The caches of a worker: one, or as many as layers, which share the places of one. */
+static int open_caches(struct replay *p, uint32_t worker, const struct od_cache_plan *plan, struct od_err *err)
+{
+	const struct cache_world *w = p->w;
+	const uint32_t n_moe = cache_own_layers(w, worker), n = p->s->per_layer ? n_moe : 1;
+	const uint64_t bytes = w->sizes.bytes[p->s->state], places = p->s->budget_bytes / bytes;
+	int rc = OD_OK;
+
+	p->since[worker] = calloc((size_t)n_moe * w->routes->n_experts, sizeof(**p->since));
+	if (p->since[worker] == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "cache of worker %u", worker);
+	for (uint32_t i = 0; rc == OD_OK && i < n; i++) {
+		struct od_cache_opts o = {
+			.n_moe = n_moe / n,
+			.n_experts = w->routes->n_experts,
+			.full_is_stored = w->full_is_stored,
+			.budget_bytes = (places / n + (i < places % n)) * bytes,
+			.expert_bytes = bytes,
+			.state = p->s->state,
+		};
+
+		if (plan != NULL)
+			o.plan = *plan;
+		rc = cache_rule_new(cache_of(p, worker, i), p->s->rule, &o, p->s->seed + worker * w->routes->n_moe + i, err);
+	}
+	return rc;
+}
+
+static void end_stay(struct replay *p, uint32_t worker, size_t id, uint64_t now)
+{
+	p->r->stay_steps += (double)(now - p->since[worker][id]);
+	p->r->stays++;
+}
+
+/* What the cache of a worker makes of a use. */
+static void use(struct replay *p, const struct cache_visit *v, size_t u, uint32_t worker)
+{
+	const uint32_t layer = own_layer(p->w, v->m), n_experts = p->w->routes->n_experts, expert = p->w->routes->expert[u];
+	const enum od_cache_state was = look(p, worker, layer, expert);
+	struct od_cache *cache = *cache_of(p, worker, layer);
+	struct od_cache_changes ch;
+
+	if (p->s->rule == CACHE_BELADY)
+		cache_rule_foretell(cache, p->w->next[u]);
+	ch = od_cache_use(cache, layer_in_cache(p, layer), expert);
+	for (size_t i = 0; i < ch.n; i++) {
+		const struct od_cache_change *c = &ch.change[i];
+		const size_t id = (size_t)(p->s->per_layer ? layer : c->layer) * n_experts + c->expert;
+		const bool own = i + 1 == ch.n, is_in = c->state != OD_CACHE_NONE;
+
+		if (!is_in && (!own || was != OD_CACHE_NONE))
+			end_stay(p, worker, id, v->step);
+		else if (is_in && own && was == OD_CACHE_NONE)
+			p->since[worker][id] = v->step;
+	}
+}
+
+static void count(struct replay *p, const struct cache_visit *v, size_t u, uint32_t worker)
+{
+	const uint64_t *bytes = p->w->sizes.bytes;
+	const enum od_cache_state was = look(p, worker, own_layer(p->w, v->m), p->w->routes->expert[u]);
+	const bool sm = was <= OD_CACHE_S, e = was <= OD_CACHE_C || was == OD_CACHE_E;
+
+	p->n[worker]++;
+	if (was != OD_CACHE_NONE)
+		p->hits[worker][was]++;
+	p->r->uses++;
+	p->r->loads += !sm || !e;
+	p->r->read_bytes += (sm ? 0 : bytes[OD_CACHE_S]) + (e ? 0 : bytes[OD_CACHE_E]);
+	p->r->cold_bytes += bytes[OD_CACHE_S] + bytes[OD_CACHE_E];
+}
+
+/* The makespan of a layer whose hits are counted; clears them. */
+static void end_layer(struct replay *p, const struct cache_visit *v, const struct od_cache_plan *plan)
+{
+	const struct odm_groups *g = &p->groups;
+	const uint32_t group = odm_group_of_layer(g, v->step, v->m);
+	double longest = 0;
+
+	for (uint32_t i = 0; i < odm_group_size(g, group); i++) {
+		uint32_t worker = odm_group_worker(g, group, i);
+		double ns;
+
+		if (p->n[worker] == 0)
+			continue;
+		ns = od_cache_makespan_ns(&p->w->cost, p->n[worker], p->hits[worker]);
+		longest = ns > longest ? ns : longest;
+		p->r->worker_layers++;
+		p->r->worker_ns += ns;
+		p->r->planned_ns += plan != NULL ? plan[worker].makespan_ns : 0;
+		p->n[worker] = 0;
+		memset(p->hits[worker], 0, sizeof(p->hits[worker]));
+	}
+	p->r->layers++;
+	p->r->makespan_ns += longest;
+}
+
+static void run(struct replay *p, const struct od_cache_plan *plan)
+{
+	const struct cache_routes *r = p->w->routes;
+	uint64_t now = 0;
+
+	for (size_t i = 0; i < r->n_visits; i++) {
+		const struct cache_visit *v = &r->visit[i];
+		const uint32_t *worker = deal_visit(p, v);
+
+		now = v->step;
+		/* They are needed together: one does not go because another comes. */
+		for (uint32_t k = 0; k < v->n; k++)
+			count(p, v, v->first + k, worker[k]);
+		for (uint32_t k = 0; k < v->n && p->s->budget_bytes > 0; k++)
+			use(p, v, v->first + k, worker[k]);
+		end_layer(p, v, plan);
+	}
+	for (uint32_t k = 0; p->s->budget_bytes > 0 && k < p->w->groups.n_workers; k++) {
+		for (size_t id = 0; id < (size_t)cache_own_layers(p->w, k) * r->n_experts; id++) {
+			if (look(p, k, (uint32_t)(id / r->n_experts), (uint32_t)(id % r->n_experts)) != OD_CACHE_NONE)
+				end_stay(p, k, id, now);
+		}
+	}
+}
+
+static void close_replay(struct replay *p)
+{
+	const size_t n = p->w->groups.n_workers;
+
+	for (size_t i = 0; p->cache != NULL && i < n * p->w->routes->n_moe; i++)
+		od_cache_free(p->cache[i]);
+	for (size_t i = 0; p->since != NULL && i < n; i++)
+		free(p->since[i]);
+	free(p->worker);
+	free(p->load);
+	free(p->cache);
+	free(p->since);
+	free(p->hits);
+	free(p->n);
+}
+
+int cache_replay(const struct cache_world *w, const struct cache_setup *s, const struct od_cache_plan *plan,
+		 struct cache_result *out, struct od_err *err)
+{
+	const size_t n = w->groups.n_workers;
+	const bool has_cache = s->budget_bytes > 0;
+	struct replay p = { .w = w, .s = s, .r = out, .groups = has_cache ? groups_with_caches(w) : w->groups };
+	int rc = OD_OK;
+
+	*out = (struct cache_result){ 0 };
+	p.groups.cost = cost_of;
+	p.groups.cost_arg = &p;
+	p.worker = calloc(w->routes->n_experts, sizeof(*p.worker));
+	p.load = calloc(n, sizeof(*p.load));
+	p.cache = calloc(n * w->routes->n_moe, sizeof(*p.cache));
+	p.since = calloc(n, sizeof(*p.since));
+	p.hits = calloc(n, sizeof(*p.hits));
+	p.n = calloc(n, sizeof(*p.n));
+	if (p.worker == NULL || p.load == NULL || p.cache == NULL || p.since == NULL || p.hits == NULL || p.n == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "caches of %zu workers", n);
+	for (uint32_t i = 0; rc == OD_OK && i < n && has_cache; i++) {
+		if (cache_own_layers(w, i) > 0)
+			rc = open_caches(&p, i, plan != NULL ? &plan[i] : NULL, err);
+		for (unsigned k = 0; plan != NULL && k < OD_CACHE_STATES; k++)
+			out->experts[k] += plan[i].experts[k];
+	}
+	if (rc == OD_OK)
+		run(&p, plan);
+	close_replay(&p);
+	return rc;
+}

@@ -1,0 +1,39 @@
+/* cache_routes.h - what od-bench cache replays: which experts every layer of every step needs, from a recording or drawn by
+ * Zipf's law.
+ *
+ * Thread: its owner's. Owner: made by the caller, ended with cache_routes_fini. */
+#ifndef OD_BENCH_CACHE_ROUTES_H
+#define OD_BENCH_CACHE_ROUTES_H
+
+#include "tests/bench/sim/route_file.h"
+
+/* The experts that all rows of a decode step need together in one layer. */
+struct cache_visit {
+	uint64_t step; /* counted from 1, prompts' steps too */
+	uint32_t m, n;
+	size_t first; /* expert[first .. first + n), sorted, all different */
+};
+
+struct cache_routes {
+	uint32_t n_moe, n_experts, top_k;
+	struct cache_visit *visit; /* [n_visits] */
+	size_t n_visits, n_uses, n_decode_steps;
+	uint16_t *expert; /* [n_uses] */
+};
+
+/* batch sequences at a time decode together, one row of each in a step, as long as each lasts. 1: as it was recorded. More
+ * need a recording whose steps are of one sequence each (OD_ERR_ARG). Prompts' steps are counted, and left out. */
+OD_MUST_CHECK int cache_routes_from(struct cache_routes *r, const struct od_routes *recorded, uint32_t batch,
+				    struct od_err *err);
+
+struct cache_zipf {
+	uint32_t n_moe, n_experts, top_k, batch;
+	uint64_t steps, drift; /* drift: every so many steps other experts are popular; 0: never */
+	double exponent;       /* the expert of rank r is drawn in proportion to (r + 1) to the minus exponent */
+	uint64_t seed;
+};
+OD_MUST_CHECK int cache_routes_zipf(struct cache_routes *r, const struct cache_zipf *z, struct od_err *err);
+
+void cache_routes_fini(struct cache_routes *r); /* one that is all zero, too */
+
+#endif

@@ -1,0 +1,156 @@
+#include "tests/bench/sim/cache_rule.h"
+
+#include "common/cache/pool_policy_internal.h"
+
+#include <stdlib.h>
+
+/* An expert that is kept: of FIFO and Belady's, the one with the least key has to go. */
+struct kept {
+	uint32_t id;
+	uint64_t key, since; /* of two equal keys the older one */
+};
+
+struct rival {
+	struct od_cache base;
+	enum cache_rule rule;
+	uint32_t places, n, unmarked;
+	struct kept *kept; /* [places]; Marking: the unmarked first */
+	uint32_t *at;	   /* [n_moe * n_experts] where in kept */
+	uint64_t clock, random, next_use;
+};
+
+static struct rival *rival_of(struct od_cache *c)
+{
+	return (struct rival *)c; /* base is the first member */
+}
+
+static void put(struct rival *r, uint32_t at, struct kept k)
+{
+	r->kept[at] = k;
+	r->at[k.id] = at;
+}
+
+static void swap(struct rival *r, uint32_t a, uint32_t b)
+{
+	const struct kept k = r->kept[a];
+
+	put(r, a, r->kept[b]);
+	put(r, b, k);
+}
+
+static bool goes_first(const struct kept *a, const struct kept *b)
+{
+	return a->key < b->key || (a->key == b->key && a->since < b->since);
+}
+
+static uint32_t find_least(const struct rival *r)
+{
+	uint32_t least = 0;
+
+	for (uint32_t i = 1; i < r->n; i++)
+		least = goes_first(&r->kept[i], &r->kept[least]) ? i : least;
+	return least;
+}
+
+/* splitmix64 (Steele, Lea, Flood 2014). */
+static uint64_t draw(struct rival *r)
+{
+	uint64_t z = r->random += 0x9e3779b97f4a7c15ull;
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+	return z ^ z >> 31;
+}
+
+static void mark(struct rival *r, uint32_t id)
+{
+	if (r->at[id] < r->unmarked)
+		swap(r, r->at[id], --r->unmarked);
+}
+
+/* Who makes room. */
+static uint32_t victim(struct rival *r)
+{
+	if (r->rule != CACHE_MARKING)
+		return find_least(r);
+	if (r->unmarked == 0)
+		r->unmarked = r->n;
+	return (uint32_t)(draw(r) % r->unmarked);
+}
+
+static void use(struct od_cache *c, uint32_t layer, uint32_t expert)
+{
+	struct rival *r = rival_of(c);
+	const uint32_t id = (uint32_t)cache_id(c, layer, expert);
+	const bool is_kept = c->state[id] != OD_CACHE_NONE;
+	struct kept own = { .id = id, .since = ++r->clock };
+	uint32_t at = is_kept ? r->at[id] : r->n;
+
+	own.key = r->rule == CACHE_BELADY ? ~r->next_use : is_kept ? r->kept[at].key : r->clock;
+	if (!is_kept && r->n == r->places) {
+		at = r->places > 0 ? victim(r) : 0;
+		if (r->places == 0 || (r->rule == CACHE_BELADY && goes_first(&own, &r->kept[at]))) {
+			cache_set(c, id, OD_CACHE_NONE);
+			return;
+		}
+		cache_set(c, r->kept[at].id, OD_CACHE_NONE);
+	}
+	r->n += at == r->n;
+	put(r, at, own);
+	mark(r, id);
+	cache_set(c, id, c->opt.state);
+}
+
+static void forget(struct od_cache *c, uint32_t layer, uint32_t expert)
+{
+	struct rival *r = rival_of(c);
+	const uint32_t id = (uint32_t)cache_id(c, layer, expert);
+
+	mark(r, id);
+	swap(r, r->at[id], --r->n);
+}
+
+static void free_rival(struct od_cache *c)
+{
+	free(rival_of(c)->kept);
+	free(rival_of(c)->at);
+}
+
+static struct od_cache *new_rival(enum cache_rule rule, const struct od_cache_opts *o, uint64_t seed)
+{
+	struct rival *r = calloc(1, sizeof(*r));
+
+	if (r == NULL)
+		return NULL;
+	r->base = (struct od_cache){ .use = use, .forget = forget, .free = free_rival };
+	r->rule = rule;
+	r->places = cache_places(o);
+	r->random = seed;
+	r->kept = calloc((size_t)r->places + 1, sizeof(*r->kept));
+	r->at = calloc((size_t)o->n_moe * o->n_experts, sizeof(*r->at));
+	if (r->kept == NULL || r->at == NULL) {
+		free_rival(&r->base);
+		free(r);
+		return NULL;
+	}
+	return &r->base;
+}
+
+int cache_rule_new(struct od_cache **out, enum cache_rule rule, const struct od_cache_opts *opts, uint64_t seed,
+		   struct od_err *err)
+{
+	struct od_cache_opts o = *opts;
+	int rc;
+
+	o.policy = rule < CACHE_FIFO ? (enum od_cache_policy)rule : OD_CACHE_LRU; /* rivals keep one state as it does */
+	*out = NULL;
+	rc = odc_check(&o, err);
+	if (rc != OD_OK)
+		return rc;
+	return rule < CACHE_FIFO ? od_cache_new(out, &o, err) : odc_open(out, new_rival(rule, &o, seed), &o, err);
+}
+
+void cache_rule_foretell(struct od_cache *belady, uint64_t next_use)
+{
+	rival_of(belady)->next_use = next_use;
+}
