@@ -1,8 +1,8 @@
 # Everything of main but its wiring, so that od-bench can drive the same engine.
 ODM_SRCS := main-node/engine_args.c
 ODM_SRCS += $(addprefix main-node/engine/,engine.c figures.c generate.c resident_service.c sampling_config.c)
-ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_links.c cluster_service.c layer_pieces.c load_tally.c local_nodes.c \
-	members.c members_look.c placement.c predictions.c predictor_link.c shadow_link.c want_place.c worker_link.c)
+ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c layer_pieces.c load_tally.c \
+	local_nodes.c members.c members_look.c placement.c predictions.c predictor_link.c shadow_link.c want_place.c)
 ODM_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
 
 PROGRAMS += od-main

@@ -148,7 +148,7 @@ static int set_host(struct od_host *h, struct words *w, struct od_err *err)
 		return od_fail(err, OD_ERR_ARG, "expected a host behind \"%s\"", w->word[0]);
 	if (strchr(w->word[at], '=') != NULL)
 		return od_fail(err, OD_ERR_ARG, "expected a host, found \"%s\"", w->word[at]);
-	h->role = role >= 0 ? (enum od_role_kind)role : OD_NODE_WORKER;
+	h->role = role >= 0 ? (enum od_node_kind)role : OD_NODE_WORKER;
 	h->port = default_port[h->role];
 	if (at + 1 < w->n)
 		return od_fail(err, OD_ERR_ARG, "unknown setting \"%s\": a host has none", w->word[at + 1]);

@@ -14,11 +14,11 @@
 #define OD_DEFAULT_WORKER_PORT 5701
 #define OD_MAX_HOSTS 1024
 
-enum od_role_kind { OD_NODE_WORKER, OD_NODE_SHADOW };
+enum od_node_kind { OD_NODE_WORKER, OD_NODE_SHADOW };
 extern const char *const od_node_names[]; /* "worker", "shadow", NULL */
 
 struct od_host {
-	enum od_role_kind role;
+	enum od_node_kind role;
 	char host[256]; /* name, IPv4, or IPv6 without brackets */
 	uint16_t port;	/* control port */
 	unsigned line;	/* 1-based */

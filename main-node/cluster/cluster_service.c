@@ -4,7 +4,7 @@
 #include "common/base/mem.h"
 #include "common/base/trace.h"
 #include "common/cache/cache_state.h"
-#include "main-node/cluster/cluster_links.h"
+#include "main-node/cluster/cluster_view.h"
 #include "main-node/cluster/layer_pieces.h"
 #include "main-node/cluster/predictor_link.h"
 

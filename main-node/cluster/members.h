@@ -20,7 +20,7 @@ struct odm_members;
 
 struct odm_member {
 	uint32_t id;
-	enum od_role_kind role;
+	enum od_node_kind role;
 	uint64_t session; /* 0: not here */
 	char host[256];
 	uint16_t port, data_port;

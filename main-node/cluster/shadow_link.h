@@ -12,7 +12,7 @@
 #define ODM_SHADOW_LINK_H
 
 #include "main-node/cluster/cluster.h"
-#include "main-node/cluster/worker_link.h"
+#include "main-node/cluster/data_link.h"
 #include "main-node/engine/expert_service.h"
 
 struct odm_shadow_link {

@@ -20,7 +20,7 @@ static void parse(struct od_hosts *h, const char *text)
 		fail_msg("%s", err.msg);
 }
 
-static void expect_host(const struct od_hosts *h, size_t i, enum od_role_kind role, const char *host, int port, int line)
+static void expect_host(const struct od_hosts *h, size_t i, enum od_node_kind role, const char *host, int port, int line)
 {
 	assert_true(i < h->n);
 	assert_int_equal(h->host[i].role, role);

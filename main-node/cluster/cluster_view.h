@@ -1,9 +1,9 @@
-/* cluster_links.h - the engine's picture of the cluster during a step: the members as of its epoch, their groups, and a
+/* cluster_view.h - the engine's picture of the cluster during a step: the members as of its epoch, their groups, and a
  * data socket to each. Membership changes apply between steps (odm_links_refresh).
  *
  * Thread: the engine thread. Owner: the cluster service. */
-#ifndef ODM_CLUSTER_LINKS_H
-#define ODM_CLUSTER_LINKS_H
+#ifndef ODM_CLUSTER_VIEW_H
+#define ODM_CLUSTER_VIEW_H
 
 #include "main-node/cluster/shadow_link.h"
 

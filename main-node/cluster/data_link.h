@@ -1,9 +1,9 @@
-/* worker_link.h - the engine's data socket to one daemon: attach, send, receive (design section 7: the thread that
- * needs the answer owns the socket and polls it itself).
+/* data_link.h - the engine's data socket to one daemon, worker or shadow: attach, send, receive (design section 7: the
+ * thread that needs the answer owns the socket and polls it itself).
  *
  * Thread: the engine thread. Owner: the cluster service. */
-#ifndef ODM_WORKER_LINK_H
-#define ODM_WORKER_LINK_H
+#ifndef ODM_DATA_LINK_H
+#define ODM_DATA_LINK_H
 
 #include "common/net/wire.h"
 #include "main-node/cluster/members.h"

@@ -1,4 +1,4 @@
-#include "main-node/cluster/cluster_links.h"
+#include "main-node/cluster/cluster_view.h"
 
 #include <stdlib.h>
 #include <string.h>

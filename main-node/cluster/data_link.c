@@ -1,4 +1,4 @@
-#include "main-node/cluster/worker_link.h"
+#include "main-node/cluster/data_link.h"
 
 #include "common/base/log.h"
 #include "common/net/endpoint.h"
