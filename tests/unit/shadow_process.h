@@ -17,14 +17,14 @@ extern struct od_pack *pack;
 extern const struct od_config *cfg;
 
 extern const struct od_shadow_choice bf16, int8;
-extern enum od_cpu shadow_cpu; /* for the shadows that are started, and those that judge them; auto at first */
+extern enum od_cpu shadow_cpu; /* kernels of the shadows that are started; auto at first */
 
 /* args[0]: the program's name. *ready: what it writes to descriptor 3; *errors: its stderr; NULL: unread. */
 pid_t start(const char *const *args, int *ready, int *errors);
 int finish(pid_t pid); /* its status, 128 + n after signal n */
 void read_all(int fd, char *text, size_t size); /* closes fd */
 
-/* c->act is the shadow's own business. */
+/* c->act does not count: the shadow chooses. */
 pid_t start_limited(const struct od_shadow_choice *c, const char *departure, const char *limit, uint16_t *port);
 pid_t start_shadow(const struct od_shadow_choice *c, const char *departure, uint16_t *port);
 void stop_shadow(pid_t pid);

@@ -1,7 +1,7 @@
 /* cpu_tables.h - what cpu.c composes tables of. Callers go through od_backend_cpu, which knows what the processor can run.
  *
- * Each cpu_*.c is compiled for the instruction set in its name (rules.mk), and puts its own kernels into a table where a
- * table before it had others. Thread: any. */
+ * Each cpu_*.c is compiled for the instruction set in its name (rules.mk) and has a function that puts its kernels into a
+ * table, in place of those that are there. Thread: any. */
 #ifndef OD_COMPUTE_CPU_TABLES_H
 #define OD_COMPUTE_CPU_TABLES_H
 
