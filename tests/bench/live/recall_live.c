@@ -174,9 +174,12 @@ static int run(struct live *l, struct od_err *err)
 int recall_live(const struct odm_engine_opts *engine, int precision, struct od_prompts *prompts, uint32_t max_tokens,
 		bool json, struct od_err *err)
 {
-	struct live l = { .opts = engine, .precision = precision, .prompts = prompts, .max_tokens = max_tokens, .json = json };
-	int rc = run(&l, err);
+	struct odm_engine_opts opts = *engine;
+	struct live l = { .opts = &opts, .precision = precision, .prompts = prompts, .max_tokens = max_tokens, .json = json };
+	int rc;
 
+	opts.no_stand_in = true; /* only what the predictor foresees that was asked for */
+	rc = run(&l, err);
 	odm_engine_close(l.engine);
 	for (size_t i = 0; l.counts != NULL && i < prompts->n; i++)
 		recall_counts_fini(&l.counts[i]);
