@@ -13,6 +13,8 @@ test_load_tally_OBJS := $(B)/obj/main-node/cluster/load_tally.o
 test_want_place_OBJS := $(addprefix $(B)/obj/main-node/,cluster/want_place.o cluster/placement.o)
 test_predictions_OBJS := $(B)/obj/main-node/cluster/predictions.o
 test_engine_args_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
+test_generate_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o) $(B)/obj/tests/unit/tiny_files.o
+test_shadow_link_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_figures_OBJS := $(B)/obj/main-node/engine/figures.o
 test_sampling_config_OBJS := $(B)/obj/main-node/engine/sampling_config.o
 test_layer_pieces_OBJS := $(addprefix $(B)/obj/main-node/,cluster/layer_pieces.o cluster/placement.o)

@@ -2,12 +2,10 @@
 
 #include "common/base/mem.h"
 #include "common/base/trace.h"
-#include "common/model/expert_ffn.h"
+#include "common/compute/rank.h"
 #include "common/model/resident.h"
-#include "common/model/router.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- Life ---- */
 
@@ -16,37 +14,35 @@ uint64_t ods_emulator_sequence_bytes(const struct ods_emulator_opts *o)
 	return ods_sequence_bytes(&o->forward, o->ctx_tokens);
 }
 
-/* Per row: three steps, od_row, saved rows, and what the resident experts sort and copy. */
+/* Per row: three steps, od_row, saved rows. */
 static uint64_t buffer_row_bytes(const struct ods_emulator_opts *o)
 {
-	const struct od_config *c = o->forward.config;
-
-	return 3 * sizeof(struct row) + sizeof(struct od_row) + 2 * (uint64_t)od_config_kv_dim(c) * sizeof(float) +
-	       2 * (uint64_t)c->hidden * sizeof(float) + c->top_k * sizeof(uint32_t);
+	return 3 * sizeof(struct row) + sizeof(struct od_row) +
+	       OD_N_STREAMS * (uint64_t)od_config_kv_dim(o->forward.config) * sizeof(float);
 }
 
 uint64_t ods_emulator_bytes(const struct ods_emulator_opts *o)
 {
-	const struct od_config *c = o->forward.config;
 	uint64_t sum = ods_emulator_sequence_bytes(o), rows;
 
 	if (!od_add(sum, od_forward_bytes(&o->forward), &sum) || !od_mul(o->forward.max_rows, buffer_row_bytes(o), &rows) ||
-	    !od_add(sum, rows, &sum) || !od_add(sum, od_expert_ffn_scratch_bytes(c, o->forward.max_rows), &sum) ||
-	    !od_add(sum, c->vocab * sizeof(float), &sum))
+	    !od_add(sum, rows, &sum) || !od_add(sum, od_resident_bytes(&o->forward), &sum))
 		return UINT64_MAX;
 	return sum;
 }
 
 static int open_sequences(struct ods_emulator *e, struct od_err *err)
 {
-	for (size_t i = 0; i < e->o.max_sequences; i++) {
-		int rc = ods_sequence_init(&e->sequence[i], &e->o.forward, e->o.ctx_tokens, err);
+	const struct od_forward_opts *f = &e->o.forward;
+	int rc = od_state_pool_new(&e->state, f->device, f->config, f->profile, e->o.ctx_tokens, (uint32_t)e->o.max_sequences,
+				   err);
 
-		if (rc != OD_OK)
-			return rc;
-		e->row_bytes = od_seq_state_row_bytes(e->sequence[i].state);
-	}
-	return OD_OK;
+	e->o.forward.state = e->state;
+	for (size_t i = 0; rc == OD_OK && i < e->o.max_sequences; i++)
+		rc = ods_sequence_init(&e->sequence[i], f, err);
+	if (rc == OD_OK)
+		e->row_bytes = od_seq_state_row_bytes(e->sequence[0].state);
+	return rc;
 }
 
 static int open_buffers(struct ods_emulator *e, struct od_err *err)
@@ -57,12 +53,9 @@ static int open_buffers(struct ods_emulator *e, struct od_err *err)
 	e->latest.rows = calloc(n, sizeof(struct row));
 	e->spare.rows = calloc(n, sizeof(struct row));
 	e->od_rows = calloc(n, sizeof(*e->od_rows));
-	e->saved = calloc(n, 2 * e->row_bytes);
-	e->logits = od_alloc_array(e->o.forward.config->vocab, sizeof(float));
-	if (e->step.rows == NULL || e->latest.rows == NULL || e->spare.rows == NULL || e->od_rows == NULL ||
-	    e->saved == NULL || e->logits == NULL)
+	if (e->step.rows == NULL || e->latest.rows == NULL || e->spare.rows == NULL || e->od_rows == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "emulator: buffers for %zu rows", n);
-	return OD_OK;
+	return od_buf_new(&e->saved, e->o.forward.device, n * OD_N_STREAMS * e->row_bytes, "main's rows", err);
 }
 
 int ods_emulator_new(struct ods_emulator **out, const struct ods_emulator_opts *o, const struct ods_sink *sink,
@@ -86,10 +79,10 @@ int ods_emulator_new(struct ods_emulator **out, const struct ods_emulator_opts *
 	rc = open_buffers(e, err);
 	if (rc != OD_OK)
 		goto fail;
-	rc = od_forward_new(&e->forward, &o->forward, err);
+	rc = od_forward_new(&e->forward, &e->o.forward, err);
 	if (rc != OD_OK)
 		goto fail;
-	rc = od_resident_new(&e->experts, &o->forward, o->experts, err);
+	rc = od_resident_new(&e->experts, &e->o.forward, o->experts, err);
 	if (rc != OD_OK)
 		goto fail;
 	*out = e;
@@ -103,16 +96,17 @@ void ods_emulator_free(struct ods_emulator *e)
 {
 	if (e == NULL)
 		return;
+	(void)!od_device_sync(e->o.forward.device, NULL); /* what is queued uses what is freed here */
 	od_resident_free(e->experts);
 	od_forward_free(e->forward);
 	for (size_t i = 0; i < ODS_MAX_SEQUENCES; i++)
 		ods_sequence_fini(&e->sequence[i]);
+	od_state_pool_free(e->state);
 	free(e->step.rows);
 	free(e->latest.rows);
 	free(e->spare.rows);
 	free(e->od_rows);
-	free(e->saved);
-	od_free(e->logits);
+	od_buf_free(e->saved);
 	free(e);
 }
 
@@ -123,21 +117,26 @@ const struct ods_emulator_stats *ods_emulator_stats(const struct ods_emulator *e
 
 /* ---- Tokens ---- */
 
-/* What stands at position: known, or what the finished run says would follow; -1: neither. */
-static int32_t token_at(struct ods_emulator *e, struct ods_sequence *q, uint32_t position)
+/* *token: what stands at position, known, or what the finished run says would follow; -1: neither. */
+static int token_at(struct ods_emulator *e, struct ods_sequence *q, uint32_t position, int32_t *token, struct od_err *err)
 {
-	for (size_t i = 0; q->token[position] < 0 && e->phase == FINISHED && i < e->step.n_rows; i++) {
+	int rc = OD_OK;
+
+	for (size_t i = 0; rc == OD_OK && q->token[position] < 0 && e->phase == FINISHED && i < e->step.n_rows; i++) {
 		const struct row *r = &e->step.rows[i];
 		uint64_t begin;
+		float *logits;
 
 		if (!r->last || r->seq != q || r->position + 1 != position)
 			continue;
 		begin = od_trace_begin();
-		od_forward_logits(e->forward, i, e->logits);
-		ods_sequence_choose(q, position, e->logits);
+		rc = od_forward_logits(e->forward, i, &logits, err);
+		if (rc == OD_OK)
+			ods_sequence_choose(q, position, logits);
 		od_trace_end("head", begin, (int64_t)e->step.number, -1, -1);
 	}
-	return q->token[position];
+	*token = q->token[position];
+	return rc;
 }
 
 /* The run, or the one that is through, will say or can say what stands there. */
@@ -165,6 +164,17 @@ void ods_abandon(struct ods_emulator *e)
 		e->stats.mistaken++;
 	}
 	e->phase = NO_RUN;
+}
+
+/* Work is queued, so it may have failed some time ago, in another run: none of the rows is known to be good. */
+void ods_give_up(struct ods_emulator *e)
+{
+	ods_abandon(e);
+	e->pending = false; /* it may need the same run again */
+	for (size_t i = 0; i < e->o.max_sequences; i++) {
+		ods_align_truncate(e->sequence[i].align, 0);
+		e->sequence[i].told = 0;
+	}
 }
 
 /* A step in e->spare becomes the run. */
@@ -206,46 +216,56 @@ static void clear_spare(struct ods_emulator *e, uint64_t number)
 }
 
 /* A piece of the rows that are missing below limit, as far as their tokens are known. */
-static void plan_fill(struct ods_emulator *e, struct ods_sequence *q, uint32_t limit)
+static int plan_fill(struct ods_emulator *e, struct ods_sequence *q, uint32_t limit, struct od_err *err)
 {
 	uint32_t p = ods_align_missing(q->align, limit);
 	size_t most = e->o.forward.max_rows < ODS_MAX_FILL_ROWS ? e->o.forward.max_rows : ODS_MAX_FILL_ROWS;
+	int rc = OD_OK;
 
 	clear_spare(e, e->newest);
-	for (; p < limit && e->spare.n_rows < most && token_at(e, q, p) >= 0; p++)
-		add_spare_row(e, q, p, q->token[p]);
+	for (; p < limit && e->spare.n_rows < most; p++) {
+		int32_t token;
+
+		rc = token_at(e, q, p, &token, err);
+		if (rc != OD_OK || token < 0)
+			break;
+		add_spare_row(e, q, p, token);
+	}
 	e->stats.filled += e->spare.n_rows;
+	return rc;
 }
 
 /* An earlier position whose token is known, to find out what follows it. */
-static void plan_catch_up(struct ods_emulator *e, struct ods_sequence *q, uint32_t position)
+static int plan_catch_up(struct ods_emulator *e, struct ods_sequence *q, uint32_t position, struct od_err *err)
 {
-	clear_spare(e, e->newest);
-	for (uint32_t back = 1; back <= ODS_MAX_CATCH_UP && back <= position; back++) {
-		int32_t token = token_at(e, q, position - back);
+	int32_t token = -1;
+	int rc = OD_OK;
 
-		if (token < 0)
-			continue;
-		add_spare_row(e, q, position - back, token);
-		return;
+	clear_spare(e, e->newest);
+	for (uint32_t back = 1; rc == OD_OK && token < 0 && back <= ODS_MAX_CATCH_UP && back <= position; back++) {
+		rc = token_at(e, q, position - back, &token, err);
+		if (rc == OD_OK && token >= 0)
+			add_spare_row(e, q, position - back, token);
 	}
+	return rc;
 }
 
-/* Nothing that the row builds on is missing. False: e->spare has what must run before, or nothing: we wait for main. */
-static bool prepare_row(struct ods_emulator *e, struct row *r)
+/* *ready: nothing that the row builds on is missing. Else e->spare has what must run before, or nothing: we wait for
+ * main. */
+static int prepare_row(struct ods_emulator *e, struct row *r, bool *ready, struct od_err *err)
 {
 	struct ods_sequence *q = r->seq;
+	int rc = OD_OK;
 
-	if (ods_align_missing(q->align, r->position) < r->position) {
-		if (q->own_state)
-			plan_fill(e, q, r->position);
-		return false;
-	}
+	*ready = false;
+	if (ods_align_missing(q->align, r->position) < r->position)
+		return q->own_state ? plan_fill(e, q, r->position, err) : OD_OK;
 	if (r->token < 0)
-		r->token = token_at(e, q, r->position);
-	if (r->token < 0)
-		plan_catch_up(e, q, r->position);
-	return r->token >= 0;
+		rc = token_at(e, q, r->position, &r->token, err);
+	if (rc == OD_OK && r->token < 0)
+		return plan_catch_up(e, q, r->position, err);
+	*ready = rc == OD_OK;
+	return rc;
 }
 
 static int run_latest(struct ods_emulator *e, struct od_err *err)
@@ -253,9 +273,15 @@ static int run_latest(struct ods_emulator *e, struct od_err *err)
 	struct step *s = &e->latest;
 
 	clear_spare(e, 0);
-	for (size_t i = 0; i < s->n_rows; i++)
-		if (s->rows[i].first && !prepare_row(e, &s->rows[i]))
+	for (size_t i = 0; i < s->n_rows; i++) {
+		bool ready = true;
+		int rc = s->rows[i].first ? prepare_row(e, &s->rows[i], &ready, err) : OD_OK;
+
+		if (rc != OD_OK)
+			return rc;
+		if (!ready)
 			return e->spare.n_rows > 0 ? begin_run(e, false, false, err) : OD_OK;
+	}
 	ods_swap_steps(&e->spare, s);
 	e->pending = false;
 	return begin_run(e, false, true, err);
@@ -274,12 +300,17 @@ static int run_ahead(struct ods_emulator *e, struct od_err *err)
 	for (size_t i = 0; i < e->step.n_rows; i++) {
 		const struct row *r = &e->step.rows[i];
 		uint32_t position = r->position + 1;
+		int32_t token;
+		int rc;
 
 		if (!r->last)
 			continue;
-		if (position >= e->o.ctx_tokens || token_at(e, r->seq, position) < 0)
+		if (position >= e->o.ctx_tokens)
 			return OD_OK;
-		add_spare_row(e, r->seq, position, r->seq->token[position]);
+		rc = token_at(e, r->seq, position, &token, err);
+		if (rc != OD_OK || token < 0)
+			return rc;
+		add_spare_row(e, r->seq, position, token);
 	}
 	return begin_run(e, true, true, err);
 }
@@ -293,10 +324,13 @@ static int choose_run(struct ods_emulator *e, struct od_err *err)
 		return run_ahead(e, err);
 	for (size_t i = 0; i < e->o.max_sequences; i++) {
 		struct ods_sequence *q = &e->sequence[i];
+		int rc;
 
 		if (!q->used || !q->own_state)
 			continue;
-		plan_fill(e, q, q->told);
+		rc = plan_fill(e, q, q->told, err);
+		if (rc != OD_OK)
+			return rc;
 		if (e->spare.n_rows > 0)
 			return begin_run(e, false, false, err);
 	}
@@ -316,32 +350,39 @@ static bool may_visit(const struct ods_emulator *e, uint32_t layer)
 	return true;
 }
 
+static void copy_row(struct ods_emulator *e, struct od_ref to, struct od_ref from)
+{
+	const struct od_op op = { .kind = OD_OP_COPY, .profile = e->o.forward.profile, .n_rows = 1,
+				  .copy = { .from = from, .to = to, .n = e->row_bytes } };
+
+	od_device_run(e->o.forward.device, OD_QUEUE_COMPUTE, &op);
+}
+
+static struct od_ref saved_row(const struct ods_emulator *e, size_t i, enum od_stream stream)
+{
+	return od_buf_ref(e->saved, (OD_N_STREAMS * i + stream) * e->row_bytes);
+}
+
 /* True rows may be there already, when main is ahead of us in its own step: our attention would write over them. */
 static void save_true_rows(struct ods_emulator *e, uint32_t layer)
 {
 	for (size_t i = 0; i < e->step.n_rows; i++) {
 		struct row *r = &e->step.rows[i];
-		char *to = e->saved + 2 * i * e->row_bytes;
 
 		r->was_true = ods_align_is_true(r->seq->align, layer, r->position);
-		if (!r->was_true)
-			continue;
-		memcpy(to, od_seq_state_k(r->seq->state, layer, r->position), e->row_bytes);
-		memcpy(to + e->row_bytes, od_seq_state_v(r->seq->state, layer, r->position), e->row_bytes);
+		for (enum od_stream s = 0; r->was_true && s < OD_N_STREAMS; s++)
+			copy_row(e, saved_row(e, i, s), od_seq_state_row(r->seq->state, layer, s, r->position));
 	}
 }
 
 static void restore_true_rows(struct ods_emulator *e, uint32_t layer)
 {
 	for (size_t i = 0; i < e->step.n_rows; i++) {
-		struct row *r = &e->step.rows[i];
-		const char *from = e->saved + 2 * i * e->row_bytes;
+		const struct row *r = &e->step.rows[i];
 
 		ods_align_own(r->seq->align, layer, r->position);
-		if (!r->was_true)
-			continue;
-		memcpy(od_seq_state_k(r->seq->state, layer, r->position), from, e->row_bytes);
-		memcpy(od_seq_state_v(r->seq->state, layer, r->position), from + e->row_bytes, e->row_bytes);
+		for (enum od_stream s = 0; r->was_true && s < OD_N_STREAMS; s++)
+			copy_row(e, od_seq_state_row(r->seq->state, layer, s, r->position), saved_row(e, i, s));
 	}
 }
 
@@ -367,7 +408,7 @@ static void publish(struct ods_emulator *e, uint32_t m)
 			.n = n,
 		};
 
-		od_router_rank(all, c->n_experts, expert, n);
+		od_rank(all, c->n_experts, expert, n);
 		for (size_t j = 0; j < n; j++)
 			probability[j] = all[expert[j]];
 		e->sink.predict(e->sink.arg, &p);
@@ -377,17 +418,20 @@ static void publish(struct ods_emulator *e, uint32_t m)
 
 /* What follows is chosen at once if it will be wanted, also when the run is ahead and not confirmed: there is nothing
  * better to do meanwhile. */
-static void finish_run(struct ods_emulator *e)
+static int finish_run(struct ods_emulator *e, struct od_err *err)
 {
+	const bool wanted = (e->o.early && e->published) || e->unaligned;
+	int rc = OD_OK;
+
 	e->phase = FINISHED;
-	if (!(e->o.early && e->published) && !e->unaligned)
-		return;
-	for (size_t i = 0; i < e->step.n_rows; i++) {
+	for (size_t i = 0; rc == OD_OK && wanted && i < e->step.n_rows; i++) {
 		const struct row *r = &e->step.rows[i];
+		int32_t token;
 
 		if (r->last && r->position + 1 < e->o.ctx_tokens)
-			token_at(e, r->seq, r->position + 1);
+			rc = token_at(e, r->seq, r->position + 1, &token, err);
 	}
+	return rc;
 }
 
 static void ask_tokens(struct ods_emulator *e, const struct row *r, uint64_t now_ns)
@@ -451,17 +495,23 @@ static void ask(struct ods_emulator *e, uint64_t now_ns)
 	}
 }
 
-static void run_attention(struct ods_emulator *e, uint32_t layer)
+static int run_attention(struct ods_emulator *e, uint32_t layer, struct od_err *err)
 {
 	uint64_t begin = od_trace_begin();
+	int rc = OD_OK;
 
 	save_true_rows(e, layer);
 	od_forward_attention(e->forward);
 	restore_true_rows(e, layer);
+	if (e->published)
+		rc = od_forward_fetch(e->forward, OD_FETCH_PROBABILITIES, err);
 	od_trace_end("attention, router", begin, (int64_t)e->step.number, layer, -1);
+	if (rc != OD_OK)
+		return rc;
 	if (e->published)
 		publish(e, layer);
 	e->phase = BEFORE_EXPERTS;
+	return OD_OK;
 }
 
 static int run_experts(struct ods_emulator *e, uint32_t layer, struct od_err *err)
@@ -470,38 +520,41 @@ static int run_experts(struct ods_emulator *e, uint32_t layer, struct od_err *er
 	int rc = od_forward_experts(e->forward, e->experts, err);
 
 	od_trace_end("experts", begin, (int64_t)e->step.number, layer, -1);
-	if (rc != OD_OK) {
-		ods_abandon(e);
-		e->pending = false; /* it may need the same run again */
-		for (size_t i = 0; i < e->step.n_rows; i++)
-			e->step.rows[i].seq->told = 0;
+	if (rc != OD_OK)
 		return rc;
-	}
 	e->phase = BEFORE_ATTENTION;
-	if (od_forward_done(e->forward))
-		finish_run(e);
-	return OD_OK;
+	return od_forward_done(e->forward) ? finish_run(e, err) : OD_OK;
+}
+
+/* The next piece of the run, if there is one. */
+static int run_piece(struct ods_emulator *e, bool *did, struct od_err *err)
+{
+	uint32_t layer;
+	int rc;
+
+	if (!ods_running(e))
+		return OD_OK;
+	layer = od_forward_layer(e->forward);
+	if (e->phase == BEFORE_ATTENTION && !may_visit(e, layer))
+		return OD_OK;
+	rc = e->phase == BEFORE_ATTENTION ? run_attention(e, layer, err) : run_experts(e, layer, err);
+	*did = rc == OD_OK;
+	return rc;
 }
 
 int ods_emulator_work(struct ods_emulator *e, uint64_t now_ns, bool *did, struct od_err *err)
 {
-	uint32_t layer;
 	int rc = OD_OK;
 
 	*did = false;
 	if (!ods_running(e))
 		rc = choose_run(e, err);
-	ask(e, now_ns);
-	if (rc != OD_OK || !ods_running(e))
-		return rc;
-	layer = od_forward_layer(e->forward);
-	if (e->phase == BEFORE_ATTENTION && !may_visit(e, layer))
-		return OD_OK;
-	if (e->phase == BEFORE_ATTENTION)
-		run_attention(e, layer);
-	else
-		rc = run_experts(e, layer, err);
-	*did = rc == OD_OK;
+	if (rc == OD_OK) {
+		ask(e, now_ns);
+		rc = run_piece(e, did, err);
+	}
+	if (rc != OD_OK)
+		ods_give_up(e);
 	return rc;
 }
 

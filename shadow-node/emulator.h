@@ -13,7 +13,8 @@
  *
  * One emulator serves one session with main. Pure of sockets and clocks: messages go in, work is done piece by
  * piece, predictions and requests come out through struct ods_sink.
- * Thread: its owner's. Owner: ods_emulator_new's caller; all memory is taken there. */
+ * Thread: its owner's, which also has the device's compute queue. Owner: ods_emulator_new's caller; all memory is taken
+ * there. */
 #ifndef ODS_EMULATOR_H
 #define ODS_EMULATOR_H
 
@@ -36,7 +37,7 @@ struct ods_sink {
 };
 
 struct ods_emulator_opts {
-	struct od_forward_opts forward; /* max_rows: ODS_MAX_STEP_ROWS at most */
+	struct od_forward_opts forward; /* state: NULL, it is made here; max_rows: ODS_MAX_STEP_ROWS at most */
 	const struct od_expert *experts; /* [n_moe][n_experts], borrowed */
 	uint32_t ctx_tokens;
 	size_t max_sequences; /* at most ODS_MAX_SEQUENCES */
@@ -71,7 +72,8 @@ OD_MUST_CHECK int ods_emulator_message(struct ods_emulator *e, const struct od_m
 				       struct od_err *err);
 
 /* The next piece of work: the attention or the experts of one layer. *did is false when there is nothing to do
- * until a message comes or ods_emulator_deadline passes. An error costs the step its predictions. */
+ * until a message comes or ods_emulator_deadline passes. An error costs the step its predictions; it may be of work that
+ * was queued before, so none of the rows is trusted any more, and what the next STEP needs is asked for. */
 OD_MUST_CHECK int ods_emulator_work(struct ods_emulator *e, uint64_t now_ns, bool *did, struct od_err *err);
 uint64_t ods_emulator_deadline(const struct ods_emulator *e);
 

@@ -27,6 +27,7 @@ enum phase { NO_RUN, BEFORE_ATTENTION, BEFORE_EXPERTS, FINISHED };
 struct ods_emulator {
 	struct ods_emulator_opts o;
 	struct ods_sink sink;
+	struct od_state_pool *state; /* of all sequences */
 	struct od_forward *forward;
 	struct od_expert_runner *experts;
 	struct ods_sequence sequence[ODS_MAX_SEQUENCES];
@@ -49,8 +50,7 @@ struct ods_emulator {
 
 	struct step spare; /* being made */
 	struct od_row *od_rows; /* [max_rows] */
-	char *saved;	   /* [max_rows][2][row_bytes]: true rows during our own attention */
-	float *logits;	   /* [vocab] */
+	struct od_buf *saved;	/* [max_rows][OD_N_STREAMS][row_bytes]: true rows during our own attention */
 	struct ods_emulator_stats stats;
 };
 
@@ -69,5 +69,7 @@ static inline void ods_swap_steps(struct step *a, struct step *b)
 
 /* The run is given up, or forgotten when it is through. */
 void ods_abandon(struct ods_emulator *e);
+/* The same, and the STEP that waits, after work that failed on the device. */
+void ods_give_up(struct ods_emulator *e);
 
 #endif

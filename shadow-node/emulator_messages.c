@@ -3,8 +3,6 @@
 
 #include "common/base/mem.h"
 
-#include <string.h>
-
 /* ---- Sequences ---- */
 
 static struct ods_sequence *find_sequence(struct ods_emulator *e, uint64_t id)
@@ -391,6 +389,18 @@ static int check_state(const struct ods_emulator *e, const struct od_msg *m, con
 	return OD_OK;
 }
 
+/* Positions [begin, begin + n), which have pages, of one layer; from must stay until a wait. */
+static void put_rows(struct ods_emulator *e, const struct ods_sequence *seq, uint32_t layer, enum od_stream stream,
+		     uint32_t begin, uint32_t n, const char *from)
+{
+	for (uint32_t part; n > 0; begin += part, n -= part, from += part * e->row_bytes) {
+		part = OD_KV_PAGE - begin % OD_KV_PAGE;
+		part = part < n ? part : n;
+		od_device_put(e->o.forward.device, OD_QUEUE_COMPUTE, od_seq_state_row(seq->state, layer, stream, begin), from,
+			      part * e->row_bytes);
+	}
+}
+
 static int on_state(struct ods_emulator *e, const struct od_msg *m, uint64_t now_ns, struct od_err *err)
 {
 	const Od__State *s = m->header->state;
@@ -403,8 +413,14 @@ static int on_state(struct ods_emulator *e, const struct od_msg *m, uint64_t now
 		rc = check_state(e, m, seq, err);
 	if (rc != OD_OK)
 		return rc;
-	memcpy(od_seq_state_k(seq->state, s->layer, s->begin), od_msg_frame(m, 0, &bytes), s->n * e->row_bytes);
-	memcpy(od_seq_state_v(seq->state, s->layer, s->begin), od_msg_frame(m, 1, &bytes), s->n * e->row_bytes);
+	od_seq_state_reserve(seq->state, s->begin + s->n);
+	put_rows(e, seq, s->layer, OD_STREAM_K, s->begin, s->n, od_msg_frame(m, 0, &bytes));
+	put_rows(e, seq, s->layer, OD_STREAM_V, s->begin, s->n, od_msg_frame(m, 1, &bytes));
+	rc = od_device_sync(e->o.forward.device, err); /* the message goes when we return */
+	if (rc != OD_OK) {
+		ods_give_up(e);
+		return rc;
+	}
 	ods_align_true(seq->align, &range, now_ns);
 	e->stats.state_rows += s->n;
 	return OD_OK;

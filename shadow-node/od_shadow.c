@@ -2,9 +2,10 @@
  * is the wiring: command line, memory, the control socket's loop and the emulator thread.
  *
  * Two threads. The loop thread runs the daemon and its callbacks; the emulator thread owns the data port, the
- * emulator and the compute pool. What a session needs goes from one to the other through a mailbox. */
+ * emulator and the device. What a session needs goes from one to the other through a mailbox. */
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/compute/cpu/cpu_device.h"
 #include "common/net/daemon_args.h"
 #include "common/net/hosts.h"
 #include "common/pack/shadow/shadow_load.h"
@@ -50,7 +51,7 @@ struct shadow {
 	struct od_shadow_choice choice;
 	char precision[OD_SHADOW_CHOICE_CHARS]; /* its text */
 	struct od_shadow_store *store;
-	struct od_pool *pool;
+	struct od_device *device; /* of both profiles */
 	uint64_t model_bytes, limit_bytes; /* limit: of all this process takes */
 	struct od_daemon *daemon;
 	struct od_data_port *port;
@@ -194,23 +195,22 @@ static void leave_mail(struct shadow *s, uint64_t session)
 	od_data_port_wake(s->port);
 }
 
-static int check_hello(const struct shadow *s, const Od__Hello *h, const struct od_backend **be, const char **field,
-		       struct od_err *err)
+static int check_hello(const struct shadow *s, const Od__Hello *h, const char **field, struct od_err *err)
 {
 	const struct od_config *c = od_pack_config(s->pack);
+	const char *ours;
 	char class[32];
 
 	*field = "profile";
 	if (h->profile != OD_PROFILE_F32 && h->profile != OD_PROFILE_BF16)
 		return od_fail(err, OD_ERR_MISMATCH, "profile: expected %d (f32) or %d (bf16), found %u", OD_PROFILE_F32,
 			       OD_PROFILE_BF16, h->profile);
-	if (od_backend_cpu(be, (enum od_cpu)s->opt.common.cpu, (enum od_profile)h->profile, err) != OD_OK)
-		return err->code;
 	*field = "kernel_class";
-	if (!h->mixed && strcmp(h->kernel_class, (*be)->kernel_class) != 0)
+	ours = od_device_kernel_class(s->device, (enum od_profile)h->profile);
+	if (!h->mixed && strcmp(h->kernel_class, ours) != 0)
 		return od_fail(err, OD_ERR_MISMATCH, "kernel_class: expected %s, found %s (%s kernels on this shadow): "
 			       "predictions would be less sure; --cpu chooses others, --mixed allows it",
-			       od_peer_text(h->kernel_class, class, sizeof(class)), (*be)->kernel_class, (*be)->name);
+			       od_peer_text(h->kernel_class, class, sizeof(class)), ours, od_device_name(s->device));
 	*field = "ctx_tokens";
 	if (h->ctx_tokens == 0 || h->ctx_tokens > c->ctx_max)
 		return od_fail(err, OD_ERR_RANGE, "ctx_tokens: expected 1 to %u, found %u", c->ctx_max, h->ctx_tokens);
@@ -243,8 +243,7 @@ static int on_accept(void *arg, const Od__Hello *h, Od__Welcome *w, const char *
 {
 	struct shadow *s = arg;
 	struct ods_emulator_opts *o = &s->accepted;
-	const struct od_backend *be;
-	int rc = check_hello(s, h, &be, field, err);
+	int rc = check_hello(s, h, field, err);
 
 	if (rc != OD_OK)
 		return rc;
@@ -252,8 +251,7 @@ static int on_accept(void *arg, const Od__Hello *h, Od__Welcome *w, const char *
 		.forward = {
 			.config = od_pack_config(s->pack),
 			.dense = od_shadow_dense(s->store),
-			.backend = be,
-			.pool = s->pool,
+			.device = s->device,
 			.profile = (enum od_profile)h->profile,
 			.max_rows = h->max_rows < ODS_MAX_STEP_ROWS ? h->max_rows : ODS_MAX_STEP_ROWS,
 		},
@@ -265,10 +263,10 @@ static int on_accept(void *arg, const Od__Hello *h, Od__Welcome *w, const char *
 	rc = plan_memory(s, o, &w->memory_bytes, err);
 	if (rc != OD_OK)
 		return rc;
-	w->kernel_class = (char *)be->kernel_class;
-	w->backend = (char *)be->name;
+	w->kernel_class = (char *)od_device_kernel_class(s->device, o->forward.profile);
+	w->backend = (char *)od_device_name(s->device);
 	w->precision = s->precision;
-	w->threads = od_pool_threads(s->pool);
+	w->threads = (uint32_t)s->opt.common.threads;
 	return OD_OK;
 }
 
@@ -336,7 +334,6 @@ static void show_progress(void *arg, uint64_t done, uint64_t all)
 
 static int load_model(struct shadow *s, struct od_err *err)
 {
-	const struct od_backend *be;
 	const int dense = s->opt.dense_precision;
 	unsigned threads = (unsigned)s->opt.common.threads;
 	int rc = od_pack_open(&s->pack, s->opt.common.pack, err);
@@ -349,18 +346,14 @@ static int load_model(struct shadow *s, struct od_err *err)
 		.act = OD_ACT_FASTER,
 	};
 	od_shadow_choice_text(&s->choice, s->precision);
-	rc = od_backend_cpu(&be, (enum od_cpu)s->opt.common.cpu, OD_PROFILE_F32, err);
+	rc = od_device_cpu_new(&s->device, (enum od_cpu)s->opt.common.cpu, threads, "od-compute", err);
 	if (rc == OD_OK)
-		rc = od_pack_choose_form(s->pack, be, OD_FORM_AUTO, &s->choice.form, err);
+		rc = od_pack_choose_form(s->pack, s->device, OD_FORM_AUTO, &s->choice.form, err);
+	if (rc == OD_OK)
+		rc = check_memory(s, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = check_memory(s, err);
-	if (rc != OD_OK)
-		return rc;
-	rc = od_pool_new(&s->pool, threads, "od-compute", err);
-	if (rc != OD_OK)
-		return rc;
-	return od_shadow_load(&s->store, s->pack, &s->choice, threads,
+	return od_shadow_load(&s->store, s->pack, s->device, &s->choice, threads,
 			      !s->opt.common.quiet && isatty(STDERR_FILENO) ? show_progress : NULL, NULL, err);
 }
 
@@ -399,7 +392,7 @@ static void stop(struct shadow *s)
 	}
 	od_daemon_free(s->daemon);
 	od_shadow_free(s->store);
-	od_pool_free(s->pool);
+	od_device_free(s->device);
 	od_pack_close(s->pack);
 	pthread_mutex_destroy(&s->lock);
 }

@@ -10,17 +10,20 @@
 uint64_t ods_sequence_bytes(const struct od_forward_opts *f, uint32_t ctx)
 {
 	const struct od_config *c = f->config;
-	uint64_t sum = od_seq_state_bytes(c, f->profile, ctx), tokens = 2 * (uint64_t)ctx * sizeof(int32_t);
+	uint64_t sum = od_state_pool_bytes(c, f->profile, ctx, 1), tokens = 2 * (uint64_t)ctx * sizeof(int32_t);
+	/* Numbers of pages: the sequence's, the pool's spare ones, the forward pass's tables. */
+	uint64_t pages = 4 * (uint64_t)od_state_pages(ctx) * sizeof(uint32_t);
 
-	if (!od_add(sum, ods_align_bytes(c->n_layers, ctx), &sum) || !od_add(sum, tokens, &sum) ||
+	if (!od_add(sum, ods_align_bytes(c->n_layers, ctx), &sum) || !od_add(sum, tokens + pages, &sum) ||
 	    !od_add(sum, (uint64_t)c->vocab * SAMPLER_TOKEN_BYTES, &sum))
 		return UINT64_MAX;
 	return sum;
 }
 
-int ods_sequence_init(struct ods_sequence *s, const struct od_forward_opts *f, uint32_t ctx, struct od_err *err)
+int ods_sequence_init(struct ods_sequence *s, const struct od_forward_opts *f, struct od_err *err)
 {
-	int rc = od_seq_state_new(&s->state, f->config, f->profile, ctx, err);
+	uint32_t ctx = od_state_pool_ctx(f->state);
+	int rc = od_seq_state_new(&s->state, f->state, err);
 
 	if (rc != OD_OK)
 		return rc;

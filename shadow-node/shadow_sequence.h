@@ -37,8 +37,7 @@ struct ods_sequence {
 
 uint64_t ods_sequence_bytes(const struct od_forward_opts *f, uint32_t ctx); /* UINT64_MAX: cannot be counted */
 /* ods_sequence_fini is fine whatever this returns, and for zeroed memory. */
-OD_MUST_CHECK int ods_sequence_init(struct ods_sequence *s, const struct od_forward_opts *f, uint32_t ctx,
-				    struct od_err *err);
+OD_MUST_CHECK int ods_sequence_init(struct ods_sequence *s, const struct od_forward_opts *f, struct od_err *err);
 void ods_sequence_fini(struct ods_sequence *s);
 
 /* An unused one becomes this sequence: greedy, its keys and values are main's to give. */

@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/compute/cpu/cpu_device.h"
 #include "common/net/daemon.h"
 #include "common/net/daemon_args.h"
 #include "common/net/endpoint.h"
@@ -50,6 +51,7 @@ struct options {
 
 struct worker {
 	struct options opt;
+	struct od_device *device;
 	struct od_pack *pack;
 	const struct od_config *cfg;
 	struct odw_puller *puller; /* NULL: nothing is pulled */
@@ -84,7 +86,7 @@ static struct odw_run_limits limits_of(const struct worker *w)
 
 static int accept_profile(struct worker *w, const Od__Hello *hello, const char **field, struct od_err *err)
 {
-	const struct od_backend *be;
+	const char *own_class;
 	char class[32];
 	int rc;
 
@@ -93,16 +95,16 @@ static int accept_profile(struct worker *w, const Od__Hello *hello, const char *
 		return od_fail(err, OD_ERR_MISMATCH, "profile: expected %d (f32) or %d (bf16), found %u", OD_PROFILE_F32,
 			       OD_PROFILE_BF16, hello->profile);
 	w->session.profile = (enum od_profile)hello->profile;
-	rc = od_backend_cpu(&w->session.backend, (enum od_cpu)w->opt.common.cpu, w->session.profile, err);
+	rc = od_backend_cpu(&w->session.host, (enum od_cpu)w->opt.common.cpu, w->session.profile, err);
 	if (rc != OD_OK)
 		return rc;
-	be = w->session.backend;
+	own_class = od_device_kernel_class(w->device, w->session.profile);
 	*field = "kernel_class";
-	if (strcmp(be->kernel_class, hello->kernel_class) != 0 && !hello->mixed)
+	if (strcmp(own_class, hello->kernel_class) != 0 && !hello->mixed)
 		return od_fail(err, OD_ERR_MISMATCH,
 			       "kernel_class: expected %s, found %s (%s kernels on this worker): results would differ in "
 			       "their last bits; --cpu chooses others, --mixed allows it",
-			       od_peer_text(hello->kernel_class, class, sizeof(class)), be->kernel_class, be->name);
+			       od_peer_text(hello->kernel_class, class, sizeof(class)), own_class, od_device_name(w->device));
 	return OD_OK;
 }
 
@@ -120,8 +122,8 @@ static int on_hello(void *arg, const Od__Hello *hello, Od__Welcome *welcome, con
 		return od_fail(err, OD_ERR_RANGE, "max_rows: expected at least 1, found 0");
 	/* Main may have larger steps in mind than it puts into one RUN. */
 	w->session.max_rows = hello->max_rows < most ? hello->max_rows : most;
-	welcome->kernel_class = (char *)w->session.backend->kernel_class;
-	welcome->backend = (char *)w->session.backend->name;
+	welcome->kernel_class = (char *)od_device_kernel_class(w->device, w->session.profile);
+	welcome->backend = (char *)od_device_name(w->device);
 	welcome->slots = w->memory.n_slots;
 	welcome->memory_bytes = w->opt.memory_bytes;
 	welcome->threads = (uint32_t)w->opt.common.threads;
@@ -139,7 +141,7 @@ static void on_begin(void *arg, uint64_t session)
 	odw_schedule_begin(w->schedule, session);
 	odw_engine_begin(w->engine, &w->session);
 	od_log(OD_LOG_INFO, "profile %s, %s kernels (class %s)", od_profile_names[w->session.profile - 1],
-	       w->session.backend->name, w->session.backend->kernel_class);
+	       od_device_name(w->device), od_device_kernel_class(w->device, w->session.profile));
 }
 
 static void on_end(void *arg, uint64_t session)
@@ -318,7 +320,7 @@ static int make_memory(struct worker *w, struct od_err *err)
 	int rc = odw_memory_plan(m, &opts, err);
 
 	if (rc == OD_OK)
-		rc = odw_bufs_new(&w->bufs, m->slot, m->buf_bytes, err);
+		rc = odw_bufs_new(&w->bufs, w->device, m->slot, m->buf_bytes, err);
 	if (rc != OD_OK)
 		return rc;
 	od_log(OD_LOG_INFO, "%u slot%s of %s (%s) within %s", m->n_slots, m->n_slots > 1 ? "s" : "",
@@ -348,7 +350,7 @@ static uint64_t load_time_ns(const struct worker *w)
  * that is empty yet. */
 static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts, struct od_err *err)
 {
-	struct od_expert_mem mem = { { NULL } };
+	struct od_expert_mem mem = { 0 };
 	const struct odw_profile_opts profile = { .pack = w->pack,
 						  .form = w->form,
 						  .mem = &mem,
@@ -446,8 +448,8 @@ static int open_daemon(struct worker *w, struct od_err *err)
 {
 	struct od_daemon_opts opts;
 	struct odw_engine_opts engine = { .pack = w->pack,
+					  .device = w->device,
 					  .schedule = w->schedule,
-					  .threads = (unsigned)w->opt.common.threads,
 					  .run_ns = (uint64_t)(w->opt.run_time_ms * OD_NS_PER_MS) };
 	int rc;
 
@@ -528,19 +530,18 @@ static int open_pack(struct worker *w, struct od_err *err)
 
 static int open_worker(struct worker *w, struct od_err *err)
 {
-	const struct od_backend *be;
 	char bytes[32];
 	int rc;
 
 	if (w->opt.load_time_ms > 0)
 		w->opt.read_threads = 1; /* one path: what is more urgent waits for one part at most */
 	/* A CPU that was asked for and is not there is an error now, not at the first HELLO. */
-	rc = od_backend_cpu(&be, (enum od_cpu)w->opt.common.cpu, OD_PROFILE_F32, err);
+	rc = od_device_cpu_new(&w->device, (enum od_cpu)w->opt.common.cpu, (unsigned)w->opt.common.threads, "od-compute", err);
 	if (rc == OD_OK)
 		rc = open_pack(w, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = od_pack_choose_form(w->pack, be, w->opt.form, &w->form, err);
+	rc = od_pack_choose_form(w->pack, w->device, w->opt.form, &w->form, err);
 	if (rc != OD_OK)
 		return rc;
 	od_log(OD_LOG_INFO, "pack %s: %s, %u MoE layers of %u experts, %s each on disk", od_pack_dir(w->pack),
@@ -564,6 +565,7 @@ static void close_worker(struct worker *w)
 	odw_schedule_free(w->schedule);
 	odw_cache_free(w->cache);
 	odw_bufs_free(w->bufs);
+	od_device_free(w->device);
 	od_pack_close(w->pack);
 	free(w->holds);
 	free(w->cached);

@@ -196,7 +196,7 @@ static void evict(struct odw_schedule *s, struct slot *slot)
 /* Plain weights are pinned without what they were made from. */
 static void pin(struct odw_schedule *s, struct slot *slot)
 {
-	if (slot->mem.at[OD_BUF_PLAIN] != NULL)
+	if (slot->mem.at[OD_BUF_PLAIN].buf != NULL)
 		odw_bufs_put(s->opts.bufs, &slot->mem, OD_SET_STORED);
 	if (slot->pinned)
 		return;

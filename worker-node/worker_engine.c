@@ -4,7 +4,6 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/trace.h"
-#include "common/model/expert_ffn.h"
 #include "worker-node/run_check.h"
 
 #include <pthread.h>
@@ -37,10 +36,17 @@ struct output {
 };
 _Static_assert(sizeof(struct output) <= OUTPUT_HEAD, "rows follow at OUTPUT_HEAD");
 
+/* Rows on the device, and where the host fills or reads them: the same place, or a stage where the device grants no
+ * mapping. */
+struct rows {
+	struct od_buf *buf;
+	float *host; /* [max_piece][hidden] */
+	bool staged;
+};
+
 struct odw_engine {
 	struct odw_engine_opts o;
 	const struct od_config *cfg;
-	struct od_pool *pool;
 	pthread_t thread;
 	bool started;
 	atomic_bool stop;
@@ -54,9 +60,9 @@ struct odw_engine {
 	uint64_t held_bytes;
 	uint64_t row_ns; /* what a row took lately, 0: not known */
 	size_t max_piece;
-	float *x, *y;	  /* [max_piece][hidden] */
+	struct rows x, y;
 	uint16_t *narrow; /* [hidden], a row as it came in profile bf16 */
-	void *scratch;
+	struct od_buf *scratch;
 };
 
 static struct odw_session session_now(struct odw_engine *e)
@@ -246,11 +252,11 @@ static void gather(const struct odw_engine *e, const struct run *run, const uint
 	const char *frame = od_msg_frame(&run->msg, 0, &bytes);
 
 	for (size_t i = 0; i < n; i++) {
-		float *x = e->x + i * hidden;
+		float *x = e->x.host + i * hidden;
 
 		if (run->session.profile == OD_PROFILE_BF16) {
 			memcpy(e->narrow, frame + rows[i] * hidden * 2, hidden * 2);
-			run->session.backend->bf16_to_f32(x, e->narrow, hidden);
+			run->session.host->bf16_to_f32(x, e->narrow, hidden);
 		} else {
 			memcpy(x, frame + rows[i] * hidden * 4, hidden * 4);
 		}
@@ -262,14 +268,33 @@ static void put_rows(const struct odw_engine *e, const struct run *run, char *to
 	size_t len = n * e->cfg->hidden;
 
 	if (run->session.profile == OD_PROFILE_BF16)
-		run->session.backend->f32_to_bf16((uint16_t *)to, e->y, len);
+		run->session.host->f32_to_bf16((uint16_t *)to, e->y.host, len);
 	else
-		memcpy(to, e->y, len * sizeof(float));
+		memcpy(to, e->y.host, len * sizeof(float));
 }
 
-/* All rows of one expert, a piece at a time. False: the session ended meanwhile. */
-static bool compute(struct odw_engine *e, const struct run *run, const struct odw_item *item,
-		    const Od__RunExpert *asked, char *to)
+/* From e->x to e->y, on the device and back. */
+static int run_rows(struct odw_engine *e, enum od_profile profile, const struct od_expert *w, size_t n, struct od_err *err)
+{
+	struct od_device *d = e->o.device;
+	const struct od_op op = { .kind = OD_OP_FFN,
+				  .profile = profile,
+				  .n_rows = (uint32_t)n,
+				  .ffn = { .w = w, .x = od_buf_ref(e->x.buf, 0), .y = od_buf_ref(e->y.buf, 0),
+					   .scratch = od_buf_ref(e->scratch, 0) } };
+	const size_t bytes = n * e->cfg->hidden * sizeof(float);
+
+	if (e->x.staged)
+		od_device_put(d, OD_QUEUE_COMPUTE, op.ffn.x, e->x.host, bytes);
+	od_device_run(d, OD_QUEUE_COMPUTE, &op);
+	if (e->y.staged)
+		od_device_get(d, OD_QUEUE_COMPUTE, e->y.host, op.ffn.y, bytes);
+	return od_device_sync(d, err);
+}
+
+/* All rows of one expert, a piece at a time. OD_ERR_CANCELLED: the session ended meanwhile. */
+static int compute(struct odw_engine *e, const struct run *run, const struct odw_item *item, const Od__RunExpert *asked,
+		   char *to, struct od_err *err)
 {
 	struct od_expert w;
 	size_t n;
@@ -277,17 +302,20 @@ static bool compute(struct odw_engine *e, const struct run *run, const struct od
 	od_pack_bind(e->o.pack, item->m, item->expert, &item->mem, &w);
 	for (size_t i = 0; i < asked->n_rows; i += n) {
 		uint64_t begin_ns = od_now_ns();
+		int rc;
 
 		if (is_over(e, run))
-			return false;
+			return OD_ERR_CANCELLED;
 		n = piece_rows(e, asked->n_rows - i);
 		gather(e, run, asked->rows + i, n);
-		od_expert_ffn(run->session.backend, e->pool, run->session.profile, e->cfg, &w, e->x, n, e->y, e->scratch);
+		rc = run_rows(e, run->session.profile, &w, n, err);
+		if (rc != OD_OK)
+			return rc;
 		put_rows(e, run, to + i * odw_row_bytes(e->cfg->hidden, run->session.profile), n);
 		e->row_ns = (od_now_ns() - begin_ns) / n + 1;
 		odw_schedule_tick(e->o.schedule);
 	}
-	return true;
+	return OD_OK;
 }
 
 /* Outputs that a slow main has not taken yet stand in the way of new ones. */
@@ -321,14 +349,18 @@ static void run_expert(struct odw_engine *e, const struct run *run, struct odw_i
 	size_t bytes = asked->n_rows * odw_row_bytes(e->cfg->hidden, run->session.profile);
 	struct output *out;
 	uint64_t begin_ns;
+	struct od_err err;
 	Od__Result r;
-	bool computed;
+	int rc;
 
 	wait_for_room(e, run);
 	begin_ns = od_now_ns();
 	out = od_alloc(OUTPUT_HEAD + bytes);
-	computed = out != NULL && compute(e, run, item, asked, (char *)out + OUTPUT_HEAD);
-	if (computed && e->o.run_ns > 0)
+	if (out == NULL)
+		rc = od_fail(&err, OD_ERR_NOMEM, "no memory for the output rows");
+	else
+		rc = compute(e, run, item, asked, (char *)out + OUTPUT_HEAD, &err);
+	if (rc == OD_OK && e->o.run_ns > 0)
 		wait_for_pace(e, run, begin_ns);
 	init_result(&r, run, item->expert);
 	r.ready = item->ready;
@@ -339,15 +371,15 @@ static void run_expert(struct odw_engine *e, const struct run *run, struct odw_i
 	r.load_ns = item->load_ns;
 	r.loaded_bytes = item->loaded_bytes;
 	odw_schedule_done(e->o.schedule, item); /* before sending: the slot's next load begins now */
-	if (computed) {
+	if (rc == OD_OK) {
 		*out = (struct output){ .engine = e, .bytes = bytes };
 		begin_ns = od_trace_begin();
 		send_result(e, run, &r, out);
 		od_trace_end("send", begin_ns, (int64_t)r.step, r.m, r.expert);
 		return;
 	}
-	if (out == NULL)
-		send_error(e, run, item->expert, OD_ERR_NOMEM, "no memory for the output rows");
+	if (rc != OD_ERR_CANCELLED)
+		send_error(e, run, item->expert, rc, err.msg);
 	od_free(out);
 }
 
@@ -389,21 +421,49 @@ static size_t rows_that_fit(const struct od_config *cfg)
 {
 	size_t n = MAX_PIECE_ROWS;
 
-	while (n > 1 && od_expert_ffn_scratch_bytes(cfg, n) + 2 * n * cfg->hidden * sizeof(float) > ODW_SCRATCH_BYTES)
+	while (n > 1 && od_ffn_scratch_bytes(cfg->intermediate, n) + 2 * n * cfg->hidden * sizeof(float) > ODW_SCRATCH_BYTES)
 		n--;
 	return n;
 }
 
+static int make_rows(struct rows *r, struct od_device *d, size_t bytes, struct od_err *err)
+{
+	int rc = od_buf_new(&r->buf, d, bytes, "rows", err);
+
+	if (rc != OD_OK)
+		return rc;
+	r->host = od_ref_map(od_buf_ref(r->buf, 0));
+	if (r->host != NULL)
+		return OD_OK;
+	r->staged = true;
+	r->host = od_alloc(bytes);
+	return r->host != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for a stage of %zu bytes", bytes);
+}
+
+static void free_rows(struct rows *r)
+{
+	if (r->staged)
+		od_free(r->host);
+	od_buf_free(r->buf);
+}
+
 static int alloc_scratch(struct odw_engine *e, struct od_err *err)
 {
-	e->max_piece = rows_that_fit(e->cfg);
-	e->x = od_alloc_array(e->max_piece, e->cfg->hidden * sizeof(float));
-	e->y = od_alloc_array(e->max_piece, e->cfg->hidden * sizeof(float));
-	e->narrow = od_alloc_array(e->cfg->hidden, sizeof(uint16_t));
-	e->scratch = od_alloc(od_expert_ffn_scratch_bytes(e->cfg, e->max_piece));
-	if (e->x == NULL || e->y == NULL || e->narrow == NULL || e->scratch == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "scratch memory of %zu rows", e->max_piece);
-	return OD_OK;
+	const struct od_config *cfg = e->cfg;
+	size_t bytes;
+	int rc;
+
+	e->max_piece = rows_that_fit(cfg);
+	bytes = e->max_piece * cfg->hidden * sizeof(float);
+	e->narrow = od_alloc_array(cfg->hidden, sizeof(uint16_t));
+	if (e->narrow == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for a row");
+	rc = make_rows(&e->x, e->o.device, bytes, err);
+	if (rc == OD_OK)
+		rc = make_rows(&e->y, e->o.device, bytes, err);
+	if (rc == OD_OK)
+		rc = od_buf_new(&e->scratch, e->o.device, od_ffn_scratch_bytes(cfg->intermediate, e->max_piece), "scratch", err);
+	return rc == OD_OK ? OD_OK : od_fail_within(err, "scratch memory of %zu rows", e->max_piece);
 }
 
 int odw_engine_start(struct odw_engine **out, const struct odw_engine_opts *opts, struct od_err *err)
@@ -419,8 +479,6 @@ int odw_engine_start(struct odw_engine **out, const struct odw_engine_opts *opts
 	e->cfg = od_pack_config(opts->pack);
 	pthread_mutex_init(&e->lock, NULL);
 	rc = alloc_scratch(e, err);
-	if (rc == OD_OK)
-		rc = od_pool_new(&e->pool, opts->threads, "od-compute", err);
 	if (rc == OD_OK && pthread_create(&e->thread, NULL, engine_main, e) != 0)
 		rc = od_fail(err, OD_ERR_NOMEM, "cannot start the engine thread");
 	if (rc != OD_OK) {
@@ -453,12 +511,11 @@ void odw_engine_free(struct odw_engine *e)
 {
 	if (e == NULL)
 		return;
-	od_pool_free(e->pool);
 	free_run(e->next);
-	od_free(e->x);
-	od_free(e->y);
+	free_rows(&e->x);
+	free_rows(&e->y);
 	od_free(e->narrow);
-	od_free(e->scratch);
+	od_buf_free(e->scratch);
 	pthread_mutex_destroy(&e->lock);
 	free(e);
 }

@@ -4,7 +4,8 @@
  * Memory is bounded: rows are computed a few at a time; RUNs beyond ODW_HELD_BYTES of rows are answered OD_ERR_BUSY
  * (main has two unanswered at most, which always fit); outputs are computed only while those on their way hold less
  * than ODW_OUTPUT_BYTES.
- * Thread: start, stop and free by the owner; begin and end by the loop thread.
+ * Thread: start, stop and free by the owner; begin and end by the loop thread. From start to stop the device's compute
+ * queue belongs to the engine thread.
  * Owner: the engine owns RUNs, scratch and outputs; ZeroMQ gives outputs back late, so odw_engine_free comes after
  * od_daemon_free. */
 #ifndef ODW_WORKER_ENGINE_H
@@ -23,10 +24,10 @@ struct odw_engine;
 
 struct odw_engine_opts {
 	const struct od_pack *pack;
+	struct od_device *device; /* where the slots are */
 	struct odw_schedule *schedule;
 	struct od_data_port *port;
 	struct odw_puller *puller; /* NULL: none */
-	unsigned threads; /* of the arithmetic, the engine's included */
 	uint64_t run_ns;  /* an expert's outputs are sent no earlier than this after their computation began; 0: at once */
 };
 
@@ -34,7 +35,7 @@ struct odw_engine_opts {
 struct odw_session {
 	uint64_t id;
 	enum od_profile profile;
-	const struct od_backend *backend;
+	const struct od_backend *host; /* this CPU's table: turns rows to and from BF16, and names the kernels */
 	uint32_t max_rows;
 };
 

@@ -54,11 +54,17 @@ static inline size_t od_scale_groups(const struct od_scales *s, size_t n_in) /* 
 }
 
 /* The coded exponents of a BF16 matrix, as they are stored: chunks that od_planes_check has seen, each of chunk_rows
- * rows, the last one of what is left. */
+ * rows, the last one of what is left. Chunk i begins at base + at[i]. */
 struct od_planes {
 	size_t chunk_rows;
-	const uint8_t *const *chunk; /* [n_out / chunk_rows, rounded up] */
+	const uint8_t *base;
+	const uint64_t *at; /* [n_out / chunk_rows, rounded up] */
 };
+
+static inline const uint8_t *od_planes_chunk(const struct od_planes *p, size_t i)
+{
+	return p->base + p->at[i];
+}
 
 /* A weight matrix; quant.h says how quantised ones lie in memory, and what their products are to the bit. */
 struct od_mat {
@@ -77,16 +83,21 @@ struct od_mat {
 
 #define OD_ATTN_BLOCK 256 /* positions that attention folds at a time, counted from position 0 */
 
-/* One query head of one row against the keys and values of its sequence. */
+#define OD_KV_PAGE 64u /* positions of a page of sequence state */
+
+/* One query head of one row against the keys and values of its sequence, which lie in pages: those of position p in page
+ * table[p / OD_KV_PAGE], as row p % OD_KV_PAGE of those that begin at k and v in the first page. */
 struct od_attn {
-	const float *q;		  /* [head_dim] */
-	const void *k, *v;	  /* position p, this kv head: k + p * stride elements; [head_dim] */
-	enum od_dtype kv_dtype;	  /* OD_F32 or OD_BF16 */
-	size_t stride;		  /* elements between positions */
+	const float *q;		    /* [head_dim] */
+	const void *k, *v;	    /* this kv head's in page 0; [head_dim] */
+	const uint32_t *table;
+	uint64_t page_bytes;	    /* between pages */
+	size_t k_row_bytes, v_row_bytes; /* between positions of a page */
+	enum od_dtype kv_dtype;	    /* OD_F32 or OD_BF16 */
 	size_t head_dim;
-	size_t begin, end;	  /* positions [begin, end), end > begin */
-	float scale;		  /* 1/sqrt(head_dim) as a rule */
-	float *out;		  /* [head_dim] */
+	size_t begin, end;	    /* positions [begin, end), end > begin */
+	float scale;		    /* 1/sqrt(head_dim) as a rule */
+	float *out;		    /* [head_dim] */
 };
 
 struct od_backend;

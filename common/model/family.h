@@ -5,6 +5,7 @@
 #ifndef OD_MODEL_FAMILY_H
 #define OD_MODEL_FAMILY_H
 
+#include "common/compute/ops.h"
 #include "common/model/config.h"
 
 /* The roles a dense tensor can have. Pinned: they stand in packs (by name). */
@@ -21,9 +22,6 @@ enum od_role {
 	OD_ROLE_ROUTER,	  /* [n_experts][hidden] */
 	OD_N_ROLES
 };
-
-/* The three matrices of an expert, in the order they are stored. */
-enum od_expert_mat { OD_MAT_GATE, OD_MAT_UP, OD_MAT_DOWN, OD_N_EXPERT_MATS };
 
 struct od_family {
 	const char *name;		 /* "mixtral" */

@@ -1,17 +1,33 @@
 #include "common/model/forward.h"
 
 #include "common/base/mem.h"
-#include "common/model/attention.h"
-#include "common/model/router.h"
+#include "common/model/rope.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Buffers of max_rows rows each, allocated once. */
+/* Cut from one buffer of the device. */
 enum buffer {
-	BUF_ROWS, BUF_X, BUF_H, BUF_Q, BUF_A, BUF_K, BUF_V, BUF_COS_SIN, BUF_PROBABILITY, BUF_EXPERT, BUF_WEIGHT,
-	BUF_MARGIN, BUF_Y, N_BUFFERS
+	/* of max_rows rows: */
+	BUF_INFO,	 /* struct od_row_info */
+	BUF_X,		 /* [hidden]: the residual stream */
+	BUF_H,		 /* [hidden]: normed rows; between times the output of a projection */
+	BUF_Q, BUF_A,	 /* [n_heads * head_dim]: queries, attention's output */
+	BUF_K, BUF_V,	 /* [kv_dim] */
+	BUF_ANGLES,	 /* [head_dim]: of the row's position */
+	BUF_PROBABILITY, /* [n_experts] */
+	BUF_EXPERT,	 /* uint16_t [top_k] */
+	BUF_WEIGHT,	 /* [top_k] */
+	BUF_MARGIN,	 /* [1] */
+	BUF_Y,		 /* [top_k][hidden]: what the experts gave */
+	N_ROW_BUFFERS,
+	/* once: */
+	BUF_TABLES = N_ROW_BUFFERS, /* uint32_t [sequences][table_pages]: page tables of the step's sequences */
+	BUF_INV_FREQ,		    /* [head_dim / 2] */
+	BUF_LOGITS,		    /* [vocab] */
+	N_BUFFERS
 };
 
 enum phase { PHASE_IDLE, PHASE_ATTENTION, PHASE_EXPERTS, PHASE_LOGITS };
@@ -20,142 +36,228 @@ struct od_forward {
 	struct od_forward_opts o;
 	enum phase phase;
 	uint64_t step;
-	uint32_t layer;
+	uint32_t layer, max_position, table_pages;
 	size_t n_rows;
-	void *mem[N_BUFFERS]; /* the same pointers as below, [max_rows][what the comment says] */
-	struct od_row *rows;
-	float *x;	    /* [hidden]: the residual stream */
-	float *h;	    /* [hidden]: normed rows; between times the output of a projection */
-	float *q, *a;	    /* [n_heads * head_dim]: queries, attention's output */
-	float *k, *v;	    /* [kv_dim] */
-	float *cos_sin;	    /* [head_dim]: of the row's position */
-	float *probability; /* [n_experts] */
-	uint16_t *expert;   /* [top_k] */
-	float *weight;	    /* [top_k] */
-	float *margin;	    /* [1] */
-	float *y;	    /* [top_k][hidden]: what the experts gave */
-	float *inv_freq;    /* [head_dim / 2], once */
+	struct od_buf *buf;
+	uint64_t at[N_BUFFERS]; /* in buf */
+	/* The host's side: what begin puts, and where what was fetched is read. */
+	struct od_row *rows;	  /* [max_rows] */
+	struct od_row_info *info; /* [max_rows] */
+	uint32_t *tables;	  /* [sequences][table_pages] */
+	uint64_t put;		  /* ticket for what begin has put from there, */
+	bool put_open;		  /* which nobody has waited for yet */
+	void *host[N_BUFFERS];	  /* of what is fetched: the device's mapping, else a stage */
+	bool staged;		  /* the latter */
+	unsigned fetched;
 };
 
-/* The one list of buffers, from which they are counted and allocated. */
-static void list_row_bytes(const struct od_config *c, uint64_t bytes[N_BUFFERS])
+/* What the host reads and writes beyond begin. */
+static const bool on_host[N_BUFFERS] = {
+	[BUF_X] = true, [BUF_H] = true, [BUF_PROBABILITY] = true, [BUF_EXPERT] = true, [BUF_WEIGHT] = true,
+	[BUF_MARGIN] = true, [BUF_Y] = true, [BUF_LOGITS] = true,
+};
+
+static uint64_t table_bytes(const struct od_forward_opts *o)
 {
+	return o->state == NULL ? 0 : (uint64_t)od_state_pool_sequences(o->state) *
+				      od_state_pages(od_state_pool_ctx(o->state)) * sizeof(uint32_t);
+}
+
+/* The one list of buffers, from which they are counted and placed. */
+static void list_bytes(const struct od_forward_opts *o, uint64_t bytes[N_BUFFERS])
+{
+	const struct od_config *c = o->config;
 	uint64_t hidden = c->hidden * sizeof(float), q_dim = (uint64_t)c->n_heads * c->head_dim * sizeof(float);
 	uint64_t kv_dim = od_config_kv_dim(c) * sizeof(float);
 	const uint64_t all[N_BUFFERS] = {
-		[BUF_ROWS] = sizeof(struct od_row),
+		[BUF_INFO] = sizeof(struct od_row_info),
 		[BUF_X] = hidden,
 		[BUF_H] = hidden,
 		[BUF_Q] = q_dim,
 		[BUF_A] = q_dim,
 		[BUF_K] = kv_dim,
 		[BUF_V] = kv_dim,
-		[BUF_COS_SIN] = c->head_dim * sizeof(float),
+		[BUF_ANGLES] = c->head_dim * sizeof(float),
 		[BUF_PROBABILITY] = c->n_experts * sizeof(float),
 		[BUF_EXPERT] = c->top_k * sizeof(uint16_t),
 		[BUF_WEIGHT] = c->top_k * sizeof(float),
 		[BUF_MARGIN] = sizeof(float),
 		[BUF_Y] = c->top_k * hidden,
+		[BUF_TABLES] = table_bytes(o),
+		[BUF_INV_FREQ] = c->head_dim / 2 * sizeof(float),
+		[BUF_LOGITS] = c->vocab * sizeof(float),
 	};
 
 	memcpy(bytes, all, sizeof(all));
 }
 
-static void name_buffers(struct od_forward *f)
+/* Bytes of all buffers, each followed by padding; UINT64_MAX: more than there can be. */
+static uint64_t place_buffers(const struct od_forward_opts *o, uint64_t at[N_BUFFERS])
 {
-	f->rows = f->mem[BUF_ROWS];
-	f->x = f->mem[BUF_X];
-	f->h = f->mem[BUF_H];
-	f->q = f->mem[BUF_Q];
-	f->a = f->mem[BUF_A];
-	f->k = f->mem[BUF_K];
-	f->v = f->mem[BUF_V];
-	f->cos_sin = f->mem[BUF_COS_SIN];
-	f->probability = f->mem[BUF_PROBABILITY];
-	f->expert = f->mem[BUF_EXPERT];
-	f->weight = f->mem[BUF_WEIGHT];
-	f->margin = f->mem[BUF_MARGIN];
-	f->y = f->mem[BUF_Y];
+	uint64_t bytes[N_BUFFERS], sum = 0;
+
+	list_bytes(o, bytes);
+	for (size_t i = 0; i < N_BUFFERS; i++) {
+		at[i] = sum;
+		if ((i < N_ROW_BUFFERS && !od_mul(o->max_rows, bytes[i], &bytes[i])) || bytes[i] > UINT64_MAX / 2 ||
+		    !od_add(sum, od_round_up(bytes[i] + OD_PAD_BYTES, 64), &sum))
+			return UINT64_MAX;
+	}
+	return sum;
 }
 
 uint64_t od_forward_bytes(const struct od_forward_opts *opts)
 {
-	uint64_t sum = sizeof(struct od_forward) + opts->config->head_dim / 2 * sizeof(float);
-	uint64_t row_bytes[N_BUFFERS], bytes;
+	uint64_t at[N_BUFFERS], sum = place_buffers(opts, at), rows;
 
-	list_row_bytes(opts->config, row_bytes);
-	for (size_t i = 0; i < N_BUFFERS; i++)
-		if (!od_mul(opts->max_rows, row_bytes[i], &bytes) || !od_add(sum, bytes, &sum))
-			return UINT64_MAX;
+	if (!od_mul(opts->max_rows, sizeof(struct od_row) + sizeof(struct od_row_info), &rows) || !od_add(sum, rows, &sum) ||
+	    !od_add(sum, table_bytes(opts) + sizeof(struct od_forward), &sum))
+		return UINT64_MAX;
 	return sum;
 }
 
-static bool mat_fits(const struct od_mat *w, const struct od_config *c, enum od_role role)
+static bool weight_fits(const struct od_weight *w, const struct od_config *c, enum od_role role)
 {
 	uint64_t n_out, n_in;
 
 	od_role_shape(c, role, &n_out, &n_in);
-	return w->data != NULL && w->n_out == n_out && w->n_in == n_in;
+	return w->data.buf != NULL && w->n_out == n_out && w->n_in == n_in;
 }
 
 /* The loaders check files; this keeps a slip in one of them from becoming a read outside a buffer. */
 static int check_dense(const struct od_dense *d, const struct od_config *c, struct od_err *err)
 {
-	bool ok = mat_fits(&d->embed, c, OD_ROLE_EMBED) &&
-		  (d->embed.dtype == OD_BF16 || d->embed.dtype == OD_F16 || d->embed.dtype == OD_F32) && mat_fits(&d->head, c, OD_ROLE_HEAD) && d->final_norm != NULL;
+	bool ok = weight_fits(&d->embed, c, OD_ROLE_EMBED) &&
+		  (d->embed.dtype == OD_BF16 || d->embed.dtype == OD_F16 || d->embed.dtype == OD_F32) &&
+		  weight_fits(&d->head, c, OD_ROLE_HEAD) && d->final_norm.buf != NULL;
 
 	for (uint32_t i = 0; i < c->n_layers && ok; i++) {
 		const struct od_layer_weights *w = &d->layer[i];
 
-		ok = w->attn_norm != NULL && w->ffn_norm != NULL && mat_fits(&w->q, c, OD_ROLE_Q) &&
-		     mat_fits(&w->k, c, OD_ROLE_K) && mat_fits(&w->v, c, OD_ROLE_V) && mat_fits(&w->o, c, OD_ROLE_O) &&
-		     mat_fits(&w->router, c, OD_ROLE_ROUTER);
+		ok = w->attn_norm.buf != NULL && w->ffn_norm.buf != NULL && weight_fits(&w->q, c, OD_ROLE_Q) &&
+		     weight_fits(&w->k, c, OD_ROLE_K) && weight_fits(&w->v, c, OD_ROLE_V) && weight_fits(&w->o, c, OD_ROLE_O) &&
+		     weight_fits(&w->router, c, OD_ROLE_ROUTER);
 	}
 	return ok ? OD_OK : od_fail(err, OD_ERR_SHAPE, "dense weights do not have the shapes of their configuration");
 }
 
+/* A step writes keys and values by this configuration and profile, wherever the pool's own would have them. */
+static int check_state(const struct od_forward_opts *o, struct od_err *err)
+{
+	const struct od_config *c = o->config;
+	const struct od_kv kv = od_state_pool_kv(o->state, 0);
+	enum od_dtype dtype = o->profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32;
+	uint64_t row_bytes = od_config_kv_dim(c) * od_dtype_bytes(dtype);
+
+	if (kv.dtype != dtype)
+		return od_fail(err, OD_ERR_MISMATCH, "keys and values: expected %s, found %s", od_dtype_name(dtype),
+			       od_dtype_name(kv.dtype));
+	if (kv.k_row_bytes != row_bytes || kv.v_row_bytes != row_bytes ||
+	    kv.page_bytes != (uint64_t)OD_N_STREAMS * c->n_layers * OD_KV_PAGE * row_bytes)
+		return od_fail(err, OD_ERR_MISMATCH, "keys and values do not have the shapes of their configuration");
+	return OD_OK;
+}
+
+static struct od_ref ref(const struct od_forward *f, enum buffer b)
+{
+	return od_buf_ref(f->buf, f->at[b]);
+}
+
+static struct od_ref row_ref(const struct od_forward *f, enum buffer b, size_t row, size_t n)
+{
+	return od_buf_ref(f->buf, f->at[b] + row * n * sizeof(float));
+}
+
+static int open_buffers(struct od_forward *f, struct od_err *err)
+{
+	uint64_t bytes = place_buffers(&f->o, f->at), each[N_BUFFERS];
+	int rc = od_buf_new(&f->buf, f->o.device, bytes, "the rows of a step", err);
+
+	if (rc != OD_OK)
+		return rc;
+	list_bytes(&f->o, each);
+	f->table_pages = od_state_pages(od_state_pool_ctx(f->o.state));
+	f->staged = od_ref_map(ref(f, BUF_X)) == NULL;
+	for (size_t i = 0; i < N_BUFFERS; i++) {
+		if (!on_host[i])
+			continue;
+		f->host[i] = f->staged ? od_alloc_array(i < N_ROW_BUFFERS ? f->o.max_rows : 1, each[i]) :
+					 od_ref_map(ref(f, (enum buffer)i));
+		if (f->host[i] == NULL)
+			return od_fail(err, OD_ERR_NOMEM, "no memory for a step's results on the host");
+	}
+	f->rows = calloc(f->o.max_rows, sizeof(*f->rows));
+	f->info = calloc(f->o.max_rows, sizeof(*f->info));
+	f->tables = calloc(od_state_pool_sequences(f->o.state), f->table_pages * sizeof(*f->tables));
+	if (f->rows == NULL || f->info == NULL || f->tables == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu rows", f->o.max_rows);
+	return OD_OK;
+}
+
+static int put_frequencies(struct od_forward *f, struct od_err *err)
+{
+	size_t bytes = f->o.config->head_dim / 2 * sizeof(float);
+	float *inv_freq = malloc(bytes);
+	int rc;
+
+	if (inv_freq == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu frequencies", bytes / sizeof(float));
+	od_rope_frequencies(f->o.config, inv_freq);
+	od_device_put(f->o.device, OD_QUEUE_COMPUTE, ref(f, BUF_INV_FREQ), inv_freq, bytes);
+	rc = od_device_sync(f->o.device, err);
+	free(inv_freq);
+	return rc;
+}
+
 int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, struct od_err *err)
 {
-	uint64_t row_bytes[N_BUFFERS];
 	struct od_forward *f;
 	int rc;
 
 	*out = NULL;
-	if (opts->max_rows == 0 || od_forward_bytes(opts) > SIZE_MAX / 2)
+	if (opts->max_rows == 0 || opts->max_rows > UINT32_MAX || od_forward_bytes(opts) > SIZE_MAX / 2)
 		return od_fail(err, OD_ERR_RANGE, "rows of a step: %zu is none or too many", opts->max_rows);
 	rc = check_dense(opts->dense, opts->config, err);
+	if (rc == OD_OK)
+		rc = check_state(opts, err);
 	if (rc != OD_OK)
 		return rc;
 	f = calloc(1, sizeof(*f));
 	if (f == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "forward pass");
 	f->o = *opts;
-	list_row_bytes(opts->config, row_bytes);
-	f->inv_freq = od_alloc(opts->config->head_dim / 2 * sizeof(float));
-	for (size_t i = 0; i < N_BUFFERS; i++) {
-		f->mem[i] = od_alloc_array(opts->max_rows, row_bytes[i]);
-		if (f->mem[i] == NULL || f->inv_freq == NULL)
-			goto fail;
+	rc = open_buffers(f, err);
+	if (rc == OD_OK)
+		rc = put_frequencies(f, err);
+	if (rc != OD_OK) {
+		od_forward_free(f);
+		return rc;
 	}
-	name_buffers(f);
-	od_rope_frequencies(opts->config, f->inv_freq);
 	*out = f;
 	return OD_OK;
-fail:
-	od_forward_free(f);
-	return od_fail(err, OD_ERR_NOMEM, "row buffers: %zu rows need %llu bytes", opts->max_rows,
-		       (unsigned long long)od_forward_bytes(opts));
 }
 
 void od_forward_free(struct od_forward *f)
 {
 	if (f == NULL)
 		return;
-	for (size_t i = 0; i < N_BUFFERS; i++)
-		od_free(f->mem[i]);
-	od_free(f->inv_freq);
+	for (size_t i = 0; f->staged && i < N_BUFFERS; i++)
+		od_free(f->host[i]);
+	free(f->rows);
+	free(f->info);
+	free(f->tables);
+	od_buf_free(f->buf);
 	free(f);
 }
+
+static void run(struct od_forward *f, struct od_op op)
+{
+	op.profile = f->o.profile;
+	op.n_rows = (uint32_t)f->n_rows;
+	od_device_run(f->o.device, OD_QUEUE_COMPUTE, &op);
+}
+
+/* ---- begin ---- */
 
 /* Where the row must stand: behind the sequence's row before it, or at its committed length. */
 static uint32_t expected_position(const struct od_row *rows, size_t r)
@@ -169,15 +271,13 @@ static uint32_t expected_position(const struct od_row *rows, size_t r)
 static int check_row(const struct od_forward *f, const struct od_row *rows, size_t r, struct od_err *err)
 {
 	const struct od_row *row = &rows[r];
-	enum od_dtype dtype = f->o.profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32;
 	uint32_t vocab = f->o.config->vocab;
 
 	if ((uint32_t)row->token >= vocab) /* negative ones too */
 		return od_fail(err, OD_ERR_RANGE, "row %zu: token: expected 0 to %u, found %d", r, vocab - 1,
 			       row->token);
-	if (od_seq_state_dtype(row->seq) != dtype)
-		return od_fail(err, OD_ERR_MISMATCH, "row %zu: keys and values: expected %s, found %s", r,
-			       od_dtype_name(dtype), od_dtype_name(od_seq_state_dtype(row->seq)));
+	if (od_seq_state_pool(row->seq) != f->o.state)
+		return od_fail(err, OD_ERR_MISMATCH, "row %zu: its sequence state is another forward pass's", r);
 	if (row->position >= od_seq_state_ctx(row->seq))
 		return od_fail(err, OD_ERR_RANGE, "row %zu: position %u is outside the context of %u", r, row->position,
 			       od_seq_state_ctx(row->seq));
@@ -187,149 +287,172 @@ static int check_row(const struct od_forward *f, const struct od_row *rows, size
 	return OD_OK;
 }
 
-void od_embed_row(const struct od_backend *be, const struct od_mat *e, int32_t token, float *x)
+/* The table of the row's sequence: of an earlier row, else the next one, *n. */
+static uint32_t table_of(const struct od_forward *f, size_t r, uint32_t *n)
 {
-	size_t n = e->n_in, at = (size_t)token * n;
+	for (size_t i = r; i-- > 0;)
+		if (f->rows[i].seq == f->rows[r].seq)
+			return f->info[i].table;
+	return (*n)++;
+}
 
-	if (e->dtype == OD_BF16) {
-		be->bf16_to_f32(x, (const uint16_t *)e->data + at, n);
-	} else if (e->dtype == OD_F16) {
-		for (size_t i = 0; i < n; i++)
-			x[i] = od_f16_f32(((const uint16_t *)e->data)[at + i]);
-	} else {
-		memcpy(x, (const float *)e->data + at, n * sizeof(*x));
+/* What the device knows of the rows. */
+static void put_rows(struct od_forward *f)
+{
+	struct od_device *d = f->o.device;
+	uint32_t n_tables = 0;
+
+	f->max_position = 0;
+	for (size_t r = 0; r < f->n_rows; r++) {
+		const struct od_row *row = &f->rows[r];
+
+		f->info[r] = (struct od_row_info){ row->token, row->position, table_of(f, r, &n_tables), 0 };
+		f->max_position = row->position > f->max_position ? row->position : f->max_position;
+		od_seq_state_reserve(row->seq, row->position + 1);
 	}
+	od_device_put(d, OD_QUEUE_COMPUTE, ref(f, BUF_INFO), f->info, f->n_rows * sizeof(*f->info));
+	for (size_t r = f->n_rows; r-- > 0;) { /* a sequence's last row needs the most pages */
+		const struct od_seq_state *s = f->rows[r].seq;
+		uint64_t at = (uint64_t)f->info[r].table * f->table_pages * sizeof(*f->tables);
+
+		if (r + 1 < f->n_rows && f->info[r + 1].table == f->info[r].table)
+			continue;
+		memcpy((char *)f->tables + at, od_seq_state_pages(s), od_seq_state_n_pages(s) * sizeof(*f->tables));
+		od_device_put(d, OD_QUEUE_COMPUTE, od_ref_at(ref(f, BUF_TABLES), at), (char *)f->tables + at,
+			      od_seq_state_n_pages(s) * sizeof(*f->tables));
+	}
+	f->put = od_device_ticket(d, OD_QUEUE_COMPUTE);
+	f->put_open = true;
+}
+
+/* What the step before has put is about to be written over. */
+static int settle(struct od_forward *f, struct od_err *err)
+{
+	if (!f->put_open)
+		return OD_OK;
+	f->put_open = false;
+	return od_device_wait(f->o.device, OD_QUEUE_COMPUTE, f->put, err);
 }
 
 int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *rows, size_t n_rows,
 		     struct od_err *err)
 {
-	const struct od_config *c = f->o.config;
+	int rc = OD_OK;
 
 	f->phase = PHASE_IDLE;
 	if (n_rows == 0 || n_rows > f->o.max_rows)
 		return od_fail(err, OD_ERR_RANGE, "rows of a step: expected 1 to %zu, found %zu", f->o.max_rows,
 			       n_rows);
-	for (size_t r = 0; r < n_rows; r++) {
-		int rc = check_row(f, rows, r, err);
-
-		if (rc != OD_OK)
-			return rc;
-	}
+	for (size_t r = 0; rc == OD_OK && r < n_rows; r++)
+		rc = check_row(f, rows, r, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = settle(f, err);
+	if (rc != OD_OK)
+		return rc;
 	memcpy(f->rows, rows, n_rows * sizeof(*rows));
-	for (size_t r = 0; r < n_rows; r++) {
-		od_embed_row(f->o.backend, &f->o.dense->embed, rows[r].token, f->x + r * c->hidden);
-		od_rope_angles(c, f->inv_freq, rows[r].position, f->cos_sin + r * c->head_dim);
-	}
 	f->step = step;
 	f->n_rows = n_rows;
 	f->layer = 0;
+	f->fetched = 0;
 	f->phase = PHASE_ATTENTION;
+	put_rows(f);
+	run(f, (struct od_op){ .kind = OD_OP_EMBED,
+			       .embed = { .table = &f->o.dense->embed, .rows = ref(f, BUF_INFO), .x = ref(f, BUF_X) } });
+	run(f, (struct od_op){ .kind = OD_OP_ANGLES,
+			       .angles = { .rows = ref(f, BUF_INFO), .inv_freq = ref(f, BUF_INV_FREQ),
+					   .angles = ref(f, BUF_ANGLES), .half = f->o.config->head_dim / 2 } });
 	return OD_OK;
 }
 
-static void norm_attn(void *arg, size_t begin, size_t end, unsigned thread)
-{
-	struct od_forward *f = arg;
-	size_t n = f->o.config->hidden;
+/* ---- a layer ---- */
 
-	(void)thread;
-	for (size_t r = begin; r < end; r++)
-		f->o.backend->rmsnorm(f->h + r * n, f->x + r * n, f->o.dense->layer[f->layer].attn_norm, n,
-				      f->o.config->rms_eps);
+static void run_norm(struct od_forward *f, struct od_ref add, struct od_ref weight)
+{
+	run(f, (struct od_op){ .kind = OD_OP_NORM,
+			       .norm = { .x = ref(f, BUF_X), .add = add, .weight = weight, .y = ref(f, BUF_H),
+					 .n = f->o.config->hidden, .eps = f->o.config->rms_eps } });
 }
 
-static void add_row(float *x, const float *y, size_t n)
+static void run_attention(struct od_forward *f, const struct od_layer_weights *w)
 {
-	for (size_t i = 0; i < n; i++)
-		x[i] += y[i];
-}
-
-/* x += h (attention's projection), h = norm(x). */
-static void add_and_norm_ffn(void *arg, size_t begin, size_t end, unsigned thread)
-{
-	struct od_forward *f = arg;
-	size_t n = f->o.config->hidden;
-
-	(void)thread;
-	for (size_t r = begin; r < end; r++) {
-		add_row(f->x + r * n, f->h + r * n, n);
-		f->o.backend->rmsnorm(f->h + r * n, f->x + r * n, f->o.dense->layer[f->layer].ffn_norm, n,
-				      f->o.config->rms_eps);
-	}
-}
-
-static void choose_experts(void *arg, size_t begin, size_t end, unsigned thread)
-{
-	struct od_forward *f = arg;
 	const struct od_config *c = f->o.config;
+	struct od_kv kv = od_state_pool_kv(f->o.state, f->layer);
 
-	(void)thread;
-	for (size_t r = begin; r < end; r++) {
-		od_router_choose(f->o.backend, c, f->probability + r * c->n_experts, f->expert + r * c->top_k,
-				 f->weight + r * c->top_k, f->margin + r);
-		/* The router saw the row as it is; the experts get it as it travels. */
-		if (f->o.profile == OD_PROFILE_BF16)
-			f->o.backend->round_bf16(f->h + r * c->hidden, c->hidden);
-	}
+	kv.tables = ref(f, BUF_TABLES);
+	kv.table_pages = f->table_pages;
+	run(f, (struct od_op){ .kind = OD_OP_LINEAR,
+			       .linear = { .w = { &w->q, &w->k, &w->v }, .x = ref(f, BUF_H),
+					   .y = { ref(f, BUF_Q), ref(f, BUF_K), ref(f, BUF_V) } } });
+	run(f, (struct od_op){ .kind = OD_OP_ROPE_STORE,
+			       .rope_store = { .rows = ref(f, BUF_INFO), .angles = ref(f, BUF_ANGLES), .q = ref(f, BUF_Q),
+					       .k = ref(f, BUF_K), .v = ref(f, BUF_V), .kv = kv, .n_heads = c->n_heads,
+					       .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim } });
+	/* All rows are stored before any attends: rows of one sequence see each other. */
+	run(f, (struct od_op){ .kind = OD_OP_ATTEND,
+			       .attend = { .rows = ref(f, BUF_INFO), .q = ref(f, BUF_Q), .out = ref(f, BUF_A), .kv = kv,
+					   .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim,
+					   .window = c->sliding_window, .max_position = f->max_position } });
+	run(f, (struct od_op){ .kind = OD_OP_LINEAR,
+			       .linear = { .w = { &w->o }, .x = ref(f, BUF_A), .y = { ref(f, BUF_H) } } });
 }
 
 void od_forward_attention(struct od_forward *f)
 {
 	const struct od_layer_weights *w = &f->o.dense->layer[f->layer];
-	const struct od_backend *be = f->o.backend;
-	struct od_pool *pool = f->o.pool;
-	struct od_attention attention = {
-		.backend = be, .pool = pool, .config = f->o.config, .layer = f->layer, .rows = f->rows,
-		.n_rows = f->n_rows, .q = f->q, .k = f->k, .v = f->v, .cos_sin = f->cos_sin, .out = f->a,
-	};
+	const struct od_config *c = f->o.config;
+	struct od_op_route route = { .logits = ref(f, BUF_PROBABILITY), .choice = ref(f, BUF_EXPERT),
+				     .weight = ref(f, BUF_WEIGHT), .margin = ref(f, BUF_MARGIN),
+				     .n_experts = c->n_experts, .top_k = c->top_k, .hidden = c->hidden };
 
 	assert(f->phase == PHASE_ATTENTION);
-	od_pool_for(pool, f->n_rows, 4, norm_attn, f);
-	od_matmul(be, pool, &w->q, f->h, f->q, f->n_rows);
-	od_matmul(be, pool, &w->k, f->h, f->k, f->n_rows);
-	od_matmul(be, pool, &w->v, f->h, f->v, f->n_rows);
-	od_attention_run(&attention);
-	od_matmul(be, pool, &w->o, f->a, f->h, f->n_rows);
-	od_pool_for(pool, f->n_rows, 4, add_and_norm_ffn, f);
-	od_matmul(be, pool, &w->router, f->h, f->probability, f->n_rows);
-	od_pool_for(pool, f->n_rows, 4, choose_experts, f);
+	if (f->o.profile == OD_PROFILE_BF16)
+		route.round = ref(f, BUF_H);
+	run_norm(f, (struct od_ref){ 0 }, w->attn_norm);
+	run_attention(f, w);
+	run_norm(f, ref(f, BUF_H), w->ffn_norm);
+	run(f, (struct od_op){ .kind = OD_OP_LINEAR,
+			       .linear = { .w = { &w->router }, .x = ref(f, BUF_H), .y = { ref(f, BUF_PROBABILITY) } } });
+	run(f, (struct od_op){ .kind = OD_OP_ROUTE, .route = route });
+	f->fetched = 0;
 	f->phase = PHASE_EXPERTS;
 }
 
-/* x += sum of weight * y in router order: the order is part of the numbers. */
-static void combine(void *arg, size_t begin, size_t end, unsigned thread)
+static int run_on_host(struct od_forward *f, struct od_expert_runner *runner, struct od_moe_call *call, struct od_err *err)
 {
-	struct od_forward *f = arg;
-	size_t n = f->o.config->hidden, k = f->o.config->top_k;
+	const struct od_config *c = f->o.config;
+	int rc = od_forward_fetch(f, OD_FETCH_ROUTES | OD_FETCH_ROWS, err);
 
-	(void)thread;
-	for (size_t r = begin; r < end; r++) {
-		float *sum = f->h + r * n;
-		const float *y = f->y + r * k * n, *weight = f->weight + r * k;
-
-		for (size_t i = 0; i < n; i++)
-			sum[i] = weight[0] * y[i];
-		for (size_t rank = 1; rank < k; rank++)
-			f->o.backend->axpy(sum, weight[rank], y + rank * n, n);
-		add_row(f->x + r * n, sum, n);
-	}
+	if (rc != OD_OK)
+		return rc;
+	call->x = f->host[BUF_H];
+	call->expert = f->host[BUF_EXPERT];
+	call->y = f->host[BUF_Y];
+	rc = runner->run(runner, call, err);
+	if (rc == OD_OK && f->staged)
+		od_device_put(f->o.device, OD_QUEUE_COMPUTE, ref(f, BUF_Y), call->y,
+			      f->n_rows * c->top_k * c->hidden * sizeof(float));
+	return rc;
 }
 
 int od_forward_experts(struct od_forward *f, struct od_expert_runner *runner, struct od_err *err)
 {
+	const struct od_config *c = f->o.config;
 	struct od_moe_call call = {
-		.step = f->step, .m = f->layer, .n_rows = f->n_rows, .x = f->h, .expert = f->expert, .y = f->y,
+		.step = f->step, .m = f->layer, .n_rows = f->n_rows,
+		.x_at = ref(f, BUF_H), .expert_at = ref(f, BUF_EXPERT), .y_at = ref(f, BUF_Y),
 	};
 	int rc;
 
 	assert(f->phase == PHASE_EXPERTS);
-	rc = runner->run(runner, &call, err);
+	rc = runner->on_device ? runner->run(runner, &call, err) : run_on_host(f, runner, &call, err);
 	if (rc != OD_OK)
 		return rc;
-	od_pool_for(f->o.pool, f->n_rows, 4, combine, f);
+	run(f, (struct od_op){ .kind = OD_OP_COMBINE,
+			       .combine = { .y = ref(f, BUF_Y), .weight = ref(f, BUF_WEIGHT), .x = ref(f, BUF_X),
+					    .sum = ref(f, BUF_H), .top_k = c->top_k, .hidden = c->hidden } });
 	f->layer++;
-	f->phase = f->layer == f->o.config->n_layers ? PHASE_LOGITS : PHASE_ATTENTION;
+	f->phase = f->layer == c->n_layers ? PHASE_LOGITS : PHASE_ATTENTION;
 	return OD_OK;
 }
 
@@ -343,39 +466,93 @@ bool od_forward_done(const struct od_forward *f)
 	return f->phase == PHASE_LOGITS;
 }
 
+/* ---- results ---- */
+
+static int wait_for_all(struct od_forward *f, struct od_err *err)
+{
+	f->put_open = false;
+	return od_device_sync(f->o.device, err);
+}
+
+static void get(struct od_forward *f, enum buffer b, size_t bytes)
+{
+	if (f->staged)
+		od_device_get(f->o.device, OD_QUEUE_COMPUTE, f->host[b], ref(f, b), bytes);
+}
+
+int od_forward_fetch(struct od_forward *f, unsigned what, struct od_err *err)
+{
+	const struct od_config *c = f->o.config;
+	const size_t n = f->n_rows;
+	int rc;
+
+	assert(f->phase == PHASE_EXPERTS);
+	what &= ~f->fetched;
+	if (what == 0)
+		return OD_OK;
+	if (what & OD_FETCH_ROUTES) {
+		get(f, BUF_EXPERT, n * c->top_k * sizeof(uint16_t));
+		get(f, BUF_WEIGHT, n * c->top_k * sizeof(float));
+		get(f, BUF_MARGIN, n * sizeof(float));
+	}
+	if (what & OD_FETCH_PROBABILITIES)
+		get(f, BUF_PROBABILITY, n * c->n_experts * sizeof(float));
+	if (what & OD_FETCH_RESIDUALS)
+		get(f, BUF_X, n * c->hidden * sizeof(float));
+	if (what & OD_FETCH_ROWS)
+		get(f, BUF_H, n * c->hidden * sizeof(float));
+	rc = wait_for_all(f, err);
+	if (rc == OD_OK)
+		f->fetched |= what;
+	return rc;
+}
+
 const uint16_t *od_forward_experts_of(const struct od_forward *f, size_t row)
 {
-	return f->expert + row * f->o.config->top_k;
+	assert(f->fetched & OD_FETCH_ROUTES);
+	return (const uint16_t *)f->host[BUF_EXPERT] + row * f->o.config->top_k;
 }
 
 const float *od_forward_weights_of(const struct od_forward *f, size_t row)
 {
-	return f->weight + row * f->o.config->top_k;
-}
-
-const float *od_forward_probabilities_of(const struct od_forward *f, size_t row)
-{
-	return f->probability + row * f->o.config->n_experts;
-}
-
-const float *od_forward_residual_of(const struct od_forward *f, size_t row)
-{
-	return f->x + row * f->o.config->hidden;
+	assert(f->fetched & OD_FETCH_ROUTES);
+	return (const float *)f->host[BUF_WEIGHT] + row * f->o.config->top_k;
 }
 
 float od_forward_margin_of(const struct od_forward *f, size_t row)
 {
-	return f->margin[row];
+	assert(f->fetched & OD_FETCH_ROUTES);
+	return ((const float *)f->host[BUF_MARGIN])[row];
 }
 
-void od_forward_logits(struct od_forward *f, size_t row, float *logits)
+const float *od_forward_probabilities_of(const struct od_forward *f, size_t row)
+{
+	assert(f->fetched & OD_FETCH_PROBABILITIES);
+	return (const float *)f->host[BUF_PROBABILITY] + row * f->o.config->n_experts;
+}
+
+const float *od_forward_residual_of(const struct od_forward *f, size_t row)
+{
+	assert(f->fetched & OD_FETCH_RESIDUALS);
+	return (const float *)f->host[BUF_X] + row * f->o.config->hidden;
+}
+
+int od_forward_logits(struct od_forward *f, size_t row, float **logits, struct od_err *err)
 {
 	const struct od_config *c = f->o.config;
+	struct od_op norm = { .kind = OD_OP_NORM, .profile = f->o.profile, .n_rows = 1,
+			      .norm = { .x = row_ref(f, BUF_X, row, c->hidden), .weight = f->o.dense->final_norm,
+					/* free here: no layer is left that would want it */
+					.y = ref(f, BUF_H), .n = c->hidden, .eps = c->rms_eps } };
+	struct od_op head = { .kind = OD_OP_LINEAR, .profile = f->o.profile, .n_rows = 1,
+			      .linear = { .w = { &f->o.dense->head }, .x = ref(f, BUF_H), .y = { ref(f, BUF_LOGITS) } } };
 
 	assert(f->phase == PHASE_LOGITS && row < f->n_rows);
-	/* h is free here: no layer is left that would want it. */
-	f->o.backend->rmsnorm(f->h, f->x + row * c->hidden, f->o.dense->final_norm, c->hidden, c->rms_eps);
-	od_matmul(f->o.backend, f->o.pool, &f->o.dense->head, f->h, logits, 1);
+	od_device_run(f->o.device, OD_QUEUE_COMPUTE, &norm);
+	od_device_run(f->o.device, OD_QUEUE_COMPUTE, &head);
+	get(f, BUF_LOGITS, c->vocab * sizeof(float));
+	*logits = f->host[BUF_LOGITS];
+	return wait_for_all(f, err);
 }
 
 void od_forward_commit(struct od_forward *f)

@@ -3,14 +3,14 @@
  *
  *   begin -> [ attention -> experts ] x n_layers -> logits
  *
- * Its two seams are where the dense weights come from (struct od_dense) and who runs the experts
- * (struct od_expert_runner: resident, cluster, emulated). A row's result never depends on the other rows.
- * Thread: one at a time per od_forward. Owner: buffers belong to the od_forward; results are borrowed until
- * the next call. */
+ * It queues operations on a device; rows, routes and state stay there, and the host waits only where it fetches something.
+ * Its two seams are where the dense weights come from (struct od_dense) and who runs the experts (struct
+ * od_expert_runner: resident, cluster, emulated). A row's result never depends on the other rows.
+ * Thread: one at a time per od_forward, which owns the device's compute queue. Owner: buffers belong to the od_forward;
+ * what was fetched is borrowed until the next call that moves it on. */
 #ifndef OD_MODEL_FORWARD_H
 #define OD_MODEL_FORWARD_H
 
-#include "common/base/pool.h"
 #include "common/model/seq_state.h"
 #include "common/model/weights.h"
 
@@ -27,13 +27,17 @@ struct od_moe_call {
 	uint64_t step;
 	uint32_t m;		/* index of the MoE layer */
 	size_t n_rows;
+	/* For a runner that works on the host. */
 	const float *x;		/* [n_rows][hidden]: normed rows; in profile bf16 already rounded to BF16 */
 	const uint16_t *expert; /* [n_rows][top_k], best first, all different within a row */
 	float *y;		/* [n_rows][top_k][hidden]: output of the expert of that rank for that row */
+	/* The same on the device, for one that works there. */
+	struct od_ref x_at, expert_at, y_at;
 };
 
 struct od_expert_runner {
-	/* Fill call->y. Blocks until it is done. */
+	bool on_device; /* it needs nothing on the host: only x_at, expert_at and y_at are set */
+	/* Fill y, or queue what fills y_at. */
 	int (*run)(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err);
 };
 
@@ -42,25 +46,24 @@ struct od_forward;
 struct od_forward_opts {
 	const struct od_config *config;
 	const struct od_dense *dense;
-	const struct od_backend *backend;
-	struct od_pool *pool; /* NULL: this thread only */
+	struct od_device *device;
+	struct od_state_pool *state; /* of all sequences of its rows; made for config and profile; borrowed */
 	enum od_profile profile;
 	size_t max_rows;
 };
 
 OD_MUST_CHECK int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, struct od_err *err);
 void od_forward_free(struct od_forward *f); /* NULL ok */
-uint64_t od_forward_bytes(const struct od_forward_opts *opts); /* memory it will take */
+/* Memory it will take. state NULL: without the page tables, 2 * od_state_pages(ctx) uint32_t for each sequence. */
+uint64_t od_forward_bytes(const struct od_forward_opts *opts);
 
-/* A token's row of the embedding matrix (not quantised), widened to f32: x [hidden]. */
-void od_embed_row(const struct od_backend *be, const struct od_mat *embed, int32_t token, float *x);
-
-/* Start a step of rows[0..n_rows). Token ids, positions and context lengths are checked here. */
+/* Start a step of rows[0..n_rows). Token ids, positions and context lengths are checked here. Waits when nothing was
+ * fetched of the step before, and then reports what went wrong in it. */
 OD_MUST_CHECK int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *rows, size_t n_rows,
 				   struct od_err *err);
 
 /* Attention and router of the current layer: writes this layer's K and V rows into the sequences' state,
- * then chooses experts. Afterwards the routes of this layer can be read. */
+ * then chooses experts. Afterwards the routes of this layer can be fetched. */
 void od_forward_attention(struct od_forward *f);
 
 /* The current layer's experts through the runner, combined in router order; moves to the next layer. On an
@@ -70,17 +73,25 @@ OD_MUST_CHECK int od_forward_experts(struct od_forward *f, struct od_expert_runn
 uint32_t od_forward_layer(const struct od_forward *f); /* the cursor; n_layers when only logits are left */
 bool od_forward_done(const struct od_forward *f);      /* all layers are through */
 
-/* Routes of the layer that od_forward_attention did last. */
+/* Brings what od_forward_attention left of its layer to the host, by one wait for all of it. What was fetched before of
+ * the same layer is not fetched again. */
+#define OD_FETCH_ROUTES 1u	  /* experts, weights, margins */
+#define OD_FETCH_PROBABILITIES 2u
+#define OD_FETCH_RESIDUALS 4u
+#define OD_FETCH_ROWS 8u	  /* what the experts get */
+OD_MUST_CHECK int od_forward_fetch(struct od_forward *f, unsigned what, struct od_err *err);
+
+/* Fetched. */
 const uint16_t *od_forward_experts_of(const struct od_forward *f, size_t row); /* [top_k], best first */
 const float *od_forward_weights_of(const struct od_forward *f, size_t row);    /* [top_k], renormalised */
+/* Gap between the k-th and the next router probability; 1 when all experts are used. */
+float od_forward_margin_of(const struct od_forward *f, size_t row);
 const float *od_forward_probabilities_of(const struct od_forward *f, size_t row); /* [n_experts] of the router */
 /* [hidden]: the row after attention, before the experts' outputs are added and before the norm. */
 const float *od_forward_residual_of(const struct od_forward *f, size_t row);
-/* Gap between the k-th and the next router probability; 1 when all experts are used. */
-float od_forward_margin_of(const struct od_forward *f, size_t row);
 
-/* After the last layer: logits [vocab] of one row. */
-void od_forward_logits(struct od_forward *f, size_t row, float *logits);
+/* After the last layer: logits [vocab] of one row, on the host; the caller may change them. Waits. */
+OD_MUST_CHECK int od_forward_logits(struct od_forward *f, size_t row, float **logits, struct od_err *err);
 
 /* Commit the rows' positions to their sequences (od_seq_state_set_length). */
 void od_forward_commit(struct od_forward *f);

@@ -11,7 +11,7 @@
 struct od_dense_store {
 	struct od_dense dense;
 	struct od_layer_weights *layer;
-	char *bytes; /* all tensors, each followed by padding */
+	struct od_buf *bytes; /* all tensors, each followed by padding */
 	uint64_t n_bytes;
 };
 
@@ -133,12 +133,12 @@ static int read_norm(const struct od_pack *p, const struct od_dense_tensor *t, f
 	return rc;
 }
 
-static void bind(struct od_dense_store *s, const struct od_dense_tensor *t, const void *data)
+static void bind(struct od_dense_store *s, const struct od_dense_tensor *t, struct od_ref data)
 {
 	struct od_layer_weights *l = &s->layer[t->layer];
-	struct od_mat mat;
+	struct od_weight mat;
 
-	od_mat_bind(&mat, &t->type, t->n_out, t->n_in, data);
+	od_weight_bind(&mat, &t->type, t->n_out, t->n_in, data);
 	switch (t->role) {
 	case OD_ROLE_EMBED: s->dense.embed = mat; break;
 	case OD_ROLE_HEAD: s->dense.head = mat; break;
@@ -154,9 +154,20 @@ static void bind(struct od_dense_store *s, const struct od_dense_tensor *t, cons
 	}
 }
 
+static int load_tensor(const struct od_pack *p, const struct od_dense_tensor *t, struct od_ref to, struct od_err *err)
+{
+	struct od_fill fill;
+	int rc = od_fill_begin(&fill, to, tensor_memory(t), err);
+
+	if (rc != OD_OK)
+		return rc;
+	rc = t->n_in > 0 ? read_matrix(p, t, fill.host, err) : read_norm(p, t, fill.host, err);
+	return od_fill_end(&fill, rc, err);
+}
+
 static int load_tensors(struct od_dense_store *s, const struct od_pack *p, bool attention, struct od_err *err)
 {
-	char *at = s->bytes;
+	struct od_ref at = od_buf_ref(s->bytes, 0);
 	int rc = OD_OK;
 
 	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_dense; i++) {
@@ -164,19 +175,17 @@ static int load_tensors(struct od_dense_store *s, const struct od_pack *p, bool 
 
 		if (!attention && is_attention(t->role))
 			continue;
-		if (t->n_in > 0)
-			rc = read_matrix(p, t, at, err);
-		else
-			rc = read_norm(p, t, (float *)(void *)at, err);
+		rc = load_tensor(p, t, at, err);
 		bind(s, t, at);
-		at += tensor_memory(t);
+		at = od_ref_at(at, tensor_memory(t));
 	}
 	if (p->config.tied_head)
 		s->dense.head = s->dense.embed;
 	return rc;
 }
 
-int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, bool attention, struct od_err *err)
+int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, struct od_device *d, bool attention,
+		       struct od_err *err)
 {
 	struct od_dense_store *s = calloc(1, sizeof(*s));
 	int rc;
@@ -185,13 +194,13 @@ int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, boo
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the dense weights");
 	s->n_bytes = od_dense_some_bytes(p, attention);
-	s->bytes = od_alloc(all_tensors(p, attention));
 	s->layer = calloc(p->config.n_layers, sizeof(*s->layer));
 	s->dense.layer = s->layer;
-	if (s->bytes == NULL || s->layer == NULL)
-		rc = od_fail(err, OD_ERR_NOMEM, "no memory for the dense weights of %s: %" PRIu64 " bytes", p->dir,
-			     s->n_bytes);
+	if (s->layer == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %u layers", p->config.n_layers);
 	else
+		rc = od_buf_new(&s->bytes, d, all_tensors(p, attention), "the dense weights", err);
+	if (rc == OD_OK)
 		rc = load_tensors(s, p, attention, err);
 	if (rc != OD_OK) {
 		od_dense_free(s);
@@ -201,16 +210,16 @@ int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, boo
 	return OD_OK;
 }
 
-int od_dense_load(struct od_dense_store **out, const struct od_pack *p, struct od_err *err)
+int od_dense_load(struct od_dense_store **out, const struct od_pack *p, struct od_device *d, struct od_err *err)
 {
-	return od_dense_load_some(out, p, true, err);
+	return od_dense_load_some(out, p, d, true, err);
 }
 
 void od_dense_free(struct od_dense_store *s)
 {
 	if (s == NULL)
 		return;
-	od_free(s->bytes);
+	od_buf_free(s->bytes);
 	free(s->layer);
 	free(s);
 }

@@ -1,5 +1,5 @@
-/* dense_load.h - the dense weights of a pack, read into memory and checked.
- * Thread: any, one call at a time per object. */
+/* dense_load.h - the dense weights of a pack, read into a device's memory and checked.
+ * Thread: the one of the device's compute queue. */
 #ifndef OD_PACK_DENSE_LOAD_H
 #define OD_PACK_DENSE_LOAD_H
 
@@ -7,7 +7,7 @@
 
 struct od_dense_store;
 
-OD_MUST_CHECK int od_dense_load(struct od_dense_store **out, const struct od_pack *p, struct od_err *err);
+OD_MUST_CHECK int od_dense_load(struct od_dense_store **out, const struct od_pack *p, struct od_device *d, struct od_err *err);
 void od_dense_free(struct od_dense_store *s);			 /* NULL ok */
 const struct od_dense *od_dense_get(const struct od_dense_store *s); /* borrowed */
 uint64_t od_dense_bytes(const struct od_dense_store *s);

@@ -4,12 +4,6 @@
 
 const char *const od_form_names[] = { "bf16", "planes", NULL };
 
-/* Behind coded exponents that are computed on: where the E-chunks are, and where each matrix's begin among them. */
-static uint64_t tail_bytes(const struct od_expert_entry *e)
-{
-	return e->x.n_shards * sizeof(const uint8_t *) + OD_N_EXPERT_MATS * sizeof(struct od_planes);
-}
-
 /* The E region, to the expert's end: whole pages. */
 static uint64_t e_bytes(const struct od_expert_entry *e)
 {
@@ -20,7 +14,7 @@ uint64_t od_expert_buf_bytes(const struct od_config *cfg, const struct od_expert
 {
 	switch (buf) {
 	case OD_BUF_SM: return e->e_offset - e->sm_offset;
-	case OD_BUF_E: return od_round_up(e_bytes(e) + tail_bytes(e), OD_PAD_BYTES);
+	case OD_BUF_E: return od_round_up(e_bytes(e), OD_PAD_BYTES);
 	case OD_BUF_PLAIN: break;
 	}
 	return od_plain_offset(cfg, e, OD_N_EXPERT_MATS);
@@ -45,16 +39,15 @@ uint64_t od_pack_slot_bytes(const struct od_pack *p, enum od_form form)
 	return bytes;
 }
 
-struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form, void *slot)
+struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form, struct od_ref slot)
 {
-	struct od_expert_mem mem = { { NULL } };
-	uint8_t *next = slot;
+	struct od_expert_mem mem = { 0 };
 
 	for (int buf = 0; buf < OD_N_EXPERT_BUFS; buf++) {
 		if ((od_form_bufs(form) & 1u << buf) == 0)
 			continue;
-		mem.at[buf] = next;
-		next += p->buf_bytes[buf];
+		mem.at[buf] = slot;
+		slot = od_ref_at(slot, p->buf_bytes[buf]);
 	}
 	return mem;
 }
@@ -98,10 +91,10 @@ static bool outgrows_cache(const struct od_pack *p)
 	return (uint64_t)p->config.n_moe * p->config.top_k * p->raw_bytes > od_cache_bytes();
 }
 
-int od_pack_choose_form(const struct od_pack *p, const struct od_backend *be, int asked, enum od_form *form,
+int od_pack_choose_form(const struct od_pack *p, const struct od_device *d, int asked, enum od_form *form,
 			struct od_err *err)
 {
-	bool better = be->likes_planes && suits_kernels(&p->config) && outgrows_cache(p) &&
+	bool better = od_device_likes_planes(d) && suits_kernels(&p->config) && outgrows_cache(p) &&
 		      od_pack_can_form(p, OD_FORM_PLANES, NULL) == OD_OK;
 
 	*form = better ? OD_FORM_PLANES : OD_FORM_PLAIN;
@@ -111,36 +104,33 @@ int od_pack_choose_form(const struct od_pack *p, const struct od_backend *be, in
 	return od_pack_can_form(p, *form, err);
 }
 
-static void bind_plain(const struct od_config *cfg, const struct od_expert_entry *e, const uint8_t *plain,
+static void bind_plain(const struct od_config *cfg, const struct od_expert_entry *e, struct od_ref plain,
 		       struct od_expert *w)
 {
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 		uint64_t n_out, n_in;
 
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
-		od_mat_bind(&w->mat[mat], &e->type[mat], n_out, n_in, plain + od_plain_offset(cfg, e, mat));
+		od_weight_bind(&w->mat[mat], &e->type[mat], n_out, n_in, od_ref_at(plain, od_plain_offset(cfg, e, mat)));
 	}
 }
 
-static void bind_planes(const struct od_config *cfg, const struct od_expert_entry *e, const uint8_t *sm, uint8_t *coded,
+static void bind_planes(const struct od_config *cfg, const struct od_expert_entry *e, struct od_ref sm, struct od_ref coded,
 			struct od_expert *w)
 {
-	const uint8_t **chunk = (const uint8_t **)(void *)(coded + e_bytes(e));
-	struct od_planes *planes = (struct od_planes *)(void *)(chunk + e->x.n_shards);
-
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 		uint64_t n_out, n_in;
 
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
-		w->mat[mat] = (struct od_mat){ .dtype = e->type[mat].dtype, .n_out = n_out, .n_in = n_in };
+		w->mat[mat] = (struct od_weight){ .dtype = e->type[mat].dtype, .n_out = n_out, .n_in = n_in, .coded = coded };
 	}
 	for (uint32_t i = e->x.n_shards; i-- > 0;) { /* so that a matrix's first shard has the last word */
 		const struct od_shard *s = &e->x.shard[i];
+		struct od_weight *m = &w->mat[s->mat];
 
-		chunk[i] = coded + (s->e.offset - e->e_offset);
-		planes[s->mat] = (struct od_planes){ .chunk_rows = s->n_rows, .chunk = &chunk[i] };
-		w->mat[s->mat].data = sm + (s->sm.offset - e->sm_offset);
-		w->mat[s->mat].planes = &planes[s->mat];
+		m->data = od_ref_at(sm, s->sm.offset - e->sm_offset);
+		m->chunk_at = &e->e_at[i];
+		m->chunk_rows = s->n_rows;
 	}
 }
 
@@ -149,7 +139,7 @@ void od_pack_bind(const struct od_pack *p, uint32_t m, uint32_t expert, const st
 {
 	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
 
-	if (mem->at[OD_BUF_PLAIN] != NULL)
+	if (mem->at[OD_BUF_PLAIN].buf != NULL)
 		bind_plain(&p->config, e, mem->at[OD_BUF_PLAIN], w);
 	else
 		bind_planes(&p->config, e, mem->at[OD_BUF_SM], mem->at[OD_BUF_E], w);

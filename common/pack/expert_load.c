@@ -108,14 +108,20 @@ struct target {
 	uint64_t n_rows, n_in, row;
 };
 
+/* A buffer as the host may touch it. */
+static uint8_t *host(const struct od_expert_mem *mem, enum od_expert_buf buf)
+{
+	return od_ref_map(mem->at[buf]);
+}
+
 static struct target rows_at(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
 			     const struct od_expert_mem *mem)
 {
 	struct target t = { .row = s->row_begin };
 
 	od_expert_mat_shape(&p->config, (enum od_expert_mat)s->mat, &t.n_rows, &t.n_in);
-	if (mem->at[OD_BUF_PLAIN] != NULL)
-		t.memory = mem->at[OD_BUF_PLAIN] + od_plain_offset(&p->config, e, s->mat);
+	if (mem->at[OD_BUF_PLAIN].buf != NULL)
+		t.memory = host(mem, OD_BUF_PLAIN) + od_plain_offset(&p->config, e, s->mat);
 	return t;
 }
 
@@ -130,14 +136,14 @@ static struct od_shard_bytes places(const struct od_pack *p, const struct od_exp
 {
 	struct od_shard_bytes b = { .e = staging };
 
-	if (mem->at[OD_BUF_SM] != NULL)
-		b.sm = mem->at[OD_BUF_SM] + (s->sm.offset - e->sm_offset);
+	if (mem->at[OD_BUF_SM].buf != NULL)
+		b.sm = host(mem, OD_BUF_SM) + (s->sm.offset - e->sm_offset);
 	else if (od_codec_merges_in_place(e->type[s->mat].dtype))
 		b.sm = weights_at(to, &e->type[s->mat]) + s->sm.raw_bytes;
 	else
 		b.sm = staging + staged_sm_at(p);
-	if (mem->at[OD_BUF_E] != NULL)
-		b.e = mem->at[OD_BUF_E] + (s->e.offset - e->e_offset);
+	if (mem->at[OD_BUF_E].buf != NULL)
+		b.e = host(mem, OD_BUF_E) + (s->e.offset - e->e_offset);
 	return b;
 }
 
@@ -194,7 +200,7 @@ int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_
 		   struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
-	const uint64_t each = od_staging_bytes(p, mem->at[OD_BUF_PLAIN] != NULL ? OD_FORM_PLAIN : OD_FORM_PLANES);
+	const uint64_t each = od_staging_bytes(p, mem->at[OD_BUF_PLAIN].buf != NULL ? OD_FORM_PLAIN : OD_FORM_PLANES);
 	const struct place at = { m, expert, first, NULL };
 
 	for (uint32_t i = 0; i < n; i++) {
@@ -204,7 +210,7 @@ int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_
 		b[i] = places(p, e, s, mem, &to, staging != NULL ? staging + i * each : NULL);
 		b[i].checked = OD_SET_STORED & ~which;
 	}
-	return read_shards(p, &at, n, mem->at[OD_BUF_SM] != NULL && mem->at[OD_BUF_E] != NULL, b, err);
+	return read_shards(p, &at, n, mem->at[OD_BUF_SM].buf != NULL && mem->at[OD_BUF_E].buf != NULL, b, err);
 }
 
 /* The weights of a checked shard, and what scales they have, to where they go. */
@@ -295,7 +301,7 @@ int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
 	const struct place at = { m, expert, shard, NULL };
 	const struct od_shard *s = &e->x.shard[shard];
-	const struct od_expert_mem none = { { NULL } };
+	const struct od_expert_mem none = { 0 };
 	struct target to = rows_at(inf->pack, e, s, &none);
 	uint64_t begin_ns = od_now_ns();
 	struct od_shard_bytes b;
@@ -353,7 +359,7 @@ int od_inflaters_new(struct od_inflater ***out, unsigned n, const struct od_pack
 struct od_expert_store {
 	const struct od_pack *pack;
 	enum od_form form;
-	char *slots;
+	struct od_buf *slots;
 	struct od_expert *expert; /* [n_moe][n_experts] */
 	struct od_inflater **inflater; /* while loading */
 };
@@ -363,7 +369,7 @@ static int load_expert(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 	struct od_expert_store *s = arg;
 	const struct od_pack *p = s->pack;
 	uint32_t m = (uint32_t)(item / p->config.n_experts), expert = (uint32_t)(item % p->config.n_experts);
-	const struct od_expert_mem mem = od_pack_slot_mem(p, s->form, s->slots + item * od_pack_slot_bytes(p, s->form));
+	const struct od_expert_mem mem = od_pack_slot_mem(p, s->form, od_buf_ref(s->slots, item * od_pack_slot_bytes(p, s->form)));
 
 	for (uint32_t shard = 0; shard < p->expert[item].x.n_shards; shard++) {
 		int rc = od_inflater_load(s->inflater[thread], m, expert, shard, &mem, NULL, err);
@@ -376,8 +382,8 @@ static int load_expert(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 	return OD_OK;
 }
 
-int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, enum od_form form, unsigned n_threads,
-			od_progress_fn *progress, void *arg, struct od_err *err)
+int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, struct od_device *d, enum od_form form,
+			unsigned n_threads, od_progress_fn *progress, void *arg, struct od_err *err)
 {
 	struct od_expert_store *s = calloc(1, sizeof(*s));
 	struct od_team_job job = {
@@ -396,12 +402,12 @@ int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, e
 		return od_fail(err, OD_ERR_NOMEM, "no memory for experts");
 	s->pack = p;
 	s->form = form;
-	s->slots = od_alloc_array(p->manifest.n_experts, od_pack_slot_bytes(p, form));
 	s->expert = calloc(p->manifest.n_experts, sizeof(*s->expert));
-	if (s->slots == NULL || s->expert == NULL)
-		rc = od_fail(err, OD_ERR_NOMEM, "no memory for all experts of %s: %" PRIu64 " bytes", p->dir,
-			     od_experts_need_bytes(p, form));
+	if (s->expert == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %zu experts", p->manifest.n_experts);
 	else
+		rc = od_buf_new(&s->slots, d, p->manifest.n_experts * od_pack_slot_bytes(p, form), "all experts", err);
+	if (rc == OD_OK)
 		rc = od_inflaters_new(&s->inflater, n_threads, p, form, err);
 	if (rc == OD_OK)
 		rc = od_team_run(&job, err);
@@ -419,7 +425,7 @@ void od_experts_free(struct od_expert_store *s)
 {
 	if (s == NULL)
 		return;
-	od_free(s->slots);
+	od_buf_free(s->slots);
 	free(s->expert);
 	free(s);
 }

@@ -49,8 +49,8 @@ OD_MUST_CHECK int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t
  * progress (NULL ok) is called from the calling thread with bytes done and in all. */
 struct od_expert_store;
 typedef void od_progress_fn(void *arg, uint64_t done_bytes, uint64_t all_bytes);
-OD_MUST_CHECK int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, enum od_form form,
-				      unsigned n_threads, od_progress_fn *progress, void *arg, struct od_err *err);
+OD_MUST_CHECK int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, struct od_device *d,
+				      enum od_form form, unsigned n_threads, od_progress_fn *progress, void *arg, struct od_err *err);
 void od_experts_free(struct od_expert_store *s);			       /* NULL ok */
 const struct od_expert *od_experts_get(const struct od_expert_store *s); /* [n_moe][n_experts] */
 uint64_t od_experts_need_bytes(const struct od_pack *p, enum od_form form);

@@ -124,6 +124,22 @@ void od_mat_bind(struct od_mat *w, const struct od_mat_type *t, uint64_t n_rows,
 		w->scales.divisor = (const float *)(const void *)divisor;
 }
 
+void od_weight_bind(struct od_weight *w, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, struct od_ref memory)
+{
+	const struct od_ref divisor = od_ref_at(memory, divisor_at(t, n_rows, n_in));
+	struct od_scales scales;
+
+	*w = (struct od_weight){ .dtype = t->dtype, .n_out = n_rows, .n_in = n_in, .data = memory };
+	if (t->scale == 0)
+		return;
+	scales = scales_of(t, n_in);
+	w->scales.dtype = scales.dtype;
+	w->scales.group = scales.group;
+	w->scales.at = od_ref_at(divisor, OD_PAD_BYTES);
+	if (od_mat_divisor_bytes(t) > 0)
+		w->scales.divisor = divisor;
+}
+
 void od_mat_put_scales(const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, void *memory, uint64_t at, uint64_t row,
 		       uint64_t n, const uint8_t *from)
 {

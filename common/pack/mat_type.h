@@ -7,7 +7,7 @@
 #ifndef OD_PACK_MAT_TYPE_H
 #define OD_PACK_MAT_TYPE_H
 
-#include "common/compute/backend.h"
+#include "common/compute/ops.h"
 
 #define OD_SCALE_BLOCK_MIN 16u	/* weights of a row under one scale, at least */
 #define OD_MAT_TYPE_CHARS 64
@@ -40,6 +40,8 @@ uint64_t od_mat_bytes(const struct od_mat_type *t, uint64_t n_in, uint64_t row, 
 /* A matrix of n_rows in memory, aligned to OD_PAD_BYTES: its weights and, padded, its divisor and scales. */
 uint64_t od_mat_memory_bytes(const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in);
 void od_mat_bind(struct od_mat *w, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, const void *memory);
+/* The same of memory on a device. */
+void od_weight_bind(struct od_weight *w, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, struct od_ref memory);
 /* What od_mat_bytes has behind the weights of rows [row, row + n) to rows [at, at + n) of memory, which holds n_rows; the
  * divisor only with the first of these, so that several threads may fill one memory. */
 void od_mat_put_scales(const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, void *memory, uint64_t at, uint64_t row,

@@ -78,9 +78,9 @@ extern const char *const od_form_names[]; /* index enum od_form: "bf16", "planes
 
 /* Can every expert lie like this? OD_ERR_UNSUPPORTED says which cannot, why, and what to do. */
 OD_MUST_CHECK int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *err);
-/* asked: an enum od_form, or OD_FORM_AUTO: planes if the pack has them, be computes on them faster, and a token reads more
+/* asked: an enum od_form, or OD_FORM_AUTO: planes if the pack has them, the device computes on them faster, and a token reads more
  * of its experts than the last-level cache holds. */
-OD_MUST_CHECK int od_pack_choose_form(const struct od_pack *p, const struct od_backend *be, int asked,
+OD_MUST_CHECK int od_pack_choose_form(const struct od_pack *p, const struct od_device *d, int asked,
 				      enum od_form *form, struct od_err *err);
 /* The buffers that an expert's memory is made of: its SM bytes and its coded exponents, each as stored, which
  * OD_FORM_PLANES computes on; and its weights as published, for OD_FORM_PLAIN. Apart from each other, so that one can be
@@ -94,7 +94,7 @@ enum od_expert_buf { OD_BUF_SM, OD_BUF_E, OD_BUF_PLAIN };
 #define OD_SET_PLAIN (1u << OD_BUF_PLAIN)
 
 struct od_expert_mem {
-	uint8_t *at[OD_N_EXPERT_BUFS]; /* aligned to 64 bytes; NULL: it has no such buffer */
+	struct od_ref at[OD_N_EXPERT_BUFS]; /* aligned to 64 bytes; nowhere: it has no such buffer */
 };
 
 /* What a buffer takes for any expert; the set of a form's; a slot: these. */
@@ -102,10 +102,10 @@ uint64_t od_pack_buf_bytes(const struct od_pack *p, enum od_expert_buf buf);
 unsigned od_form_bufs(enum od_form form);
 uint64_t od_pack_slot_bytes(const struct od_pack *p, enum od_form form);
 /* The buffers of a form, cut from one block of od_pack_slot_bytes. */
-struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form, void *slot);
+struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form, struct od_ref slot);
 
-/* Point w's matrices into an expert's memory: to plain weights if there are, else to planes; these write what w points to
- * behind the coded exponents. */
+/* Point w's matrices into an expert's memory: to plain weights if there are, else to planes. w borrows tables of the
+ * pack. */
 void od_pack_bind(const struct od_pack *p, uint32_t m, uint32_t expert, const struct od_expert_mem *mem,
 		  struct od_expert *w);
 

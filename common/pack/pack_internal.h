@@ -43,8 +43,8 @@ OD_MUST_CHECK int od_dense_read_rows(const struct od_pack *p, const struct od_de
 				     void *memory, uint8_t *scratch, struct od_err *err);
 
 /* od_dense_load, with or without q, k, v and o (the shadow has its own). */
-OD_MUST_CHECK int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, bool attention,
-				     struct od_err *err);
+OD_MUST_CHECK int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, struct od_device *d,
+				     bool attention, struct od_err *err);
 uint64_t od_dense_some_bytes(const struct od_pack *p, bool attention);
 
 #endif

@@ -247,7 +247,7 @@ static void shard_from_disk(struct od_shard *out, const struct od_disk_shard *s,
 	};
 }
 
-static int read_table(struct od_expert_entry *out, struct od_shard *shard, const struct od_disk_expert *d,
+static int read_table(struct od_expert_entry *out, struct od_shard *shard, uint64_t *e_chunk, const struct od_disk_expert *d,
 		      const uint8_t *table, const struct od_config *cfg, const char *where, struct od_err *err)
 {
 	uint64_t sm_at = d->sm_offset, e_at = d->e_offset;
@@ -262,6 +262,7 @@ static int read_table(struct od_expert_entry *out, struct od_shard *shard, const
 		if (rc != OD_OK)
 			return od_fail_within(err, "shard %u", i);
 		shard_from_disk(&shard[i], &s, out->x.offset);
+		e_chunk[i] = e_at - d->e_offset;
 		sm_at += s.sm_stored_bytes;
 		e_at += s.e_stored_bytes;
 		cursor_next(&c, s.n_rows);
@@ -285,6 +286,7 @@ int od_expert_header_parse(struct od_expert_entry *out, const struct od_config *
 	const size_t len = od_expert_header_bytes(cfg);
 	struct od_disk_expert d;
 	struct od_shard *shard;
+	uint64_t *e_chunk;
 	size_t end;
 	int rc;
 
@@ -303,16 +305,18 @@ int od_expert_header_parse(struct od_expert_entry *out, const struct od_config *
 	if (!all_zero(d.zero, sizeof(d.zero)) || !all_zero(buf + end, len - end))
 		return bad_header(err, where, m, expert, "zero", 0, 1);
 
-	shard = calloc(d.n_shards, sizeof(*shard));
+	shard = calloc(d.n_shards, sizeof(*shard) + sizeof(*out->e_at));
 	if (shard == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for shard tables", where);
+	e_chunk = (uint64_t *)(void *)(shard + d.n_shards);
 	out->x = (struct od_pack_expert){ offset, d.bytes, d.n_shards, shard };
+	out->e_at = e_chunk;
 	out->sm_offset = offset + d.sm_offset;
 	out->e_offset = offset + d.e_offset;
 	memcpy(out->sha256, d.sha256, sizeof(d.sha256));
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
 		out->type[mat] = type_from_disk(&d, mat);
-	rc = read_table(out, shard, &d, buf + sizeof(d), cfg, where, err);
+	rc = read_table(out, shard, e_chunk, &d, buf + sizeof(d), cfg, where, err);
 	if (rc != OD_OK) {
 		free(shard);
 		memset(out, 0, sizeof(*out));

@@ -53,6 +53,7 @@ _Static_assert(sizeof(struct od_disk_expert) == 192 && sizeof(struct od_disk_sha
 struct od_expert_entry {
 	struct od_pack_expert x;	   /* x.shard is malloc'd */
 	uint64_t sm_offset, e_offset;	   /* of the regions, from the start of experts.bin */
+	const uint64_t *e_at;		   /* [x.n_shards]: E-chunks, from e_offset; in x.shard's block */
 	struct od_mat_type type[OD_N_EXPERT_MATS];
 	uint8_t sha256[OD_N_EXPERT_MATS][OD_SHA256_BYTES];
 };

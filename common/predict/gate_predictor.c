@@ -14,14 +14,17 @@
 #include "common/predict/predictor_base.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define MULTI_GATE_AHEAD 4
 
 struct gate_predictor {
 	struct od_predictor_base base;
 	uint32_t ahead;
-	float *x;     /* [hidden] */
-	float *score; /* [n_experts] */
+	struct od_buf *buf;
+	struct od_ref x, h, probability, choice, weight, margin; /* in buf; [max_rows] of what each has of a row */
+	float *residual; /* [max_rows][hidden], on their way there */
+	float *score;	 /* [max_rows][n_experts] */
 };
 
 static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
@@ -29,26 +32,48 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 	((struct gate_predictor *)p)->base.step = *s;
 }
 
-/* What layer `at` would make of a row of an earlier layer. */
-static void ask(struct gate_predictor *g, uint32_t at, size_t row, const float *residual)
+static void run(struct gate_predictor *g, size_t n_rows, struct od_op op)
 {
-	const struct od_predictor_opts *o = &g->base.o;
-	const struct od_layer_weights *w = &o->dense->layer[at];
-
-	o->backend->rmsnorm(g->x, residual, w->ffn_norm, o->config->hidden, o->config->rms_eps);
-	od_matmul(o->backend, o->pool, &w->router, g->x, g->score, 1);
-	o->backend->softmax(g->score, o->config->n_experts);
-	od_predictor_say(&g->base, row, at, g->score);
+	op.profile = g->base.o.profile;
+	op.n_rows = (uint32_t)n_rows;
+	od_device_run(g->base.o.device, OD_QUEUE_COMPUTE, &op);
 }
 
+/* What the rows that lie at x would make of layer `at`. */
+static int ask(struct gate_predictor *g, uint32_t at, size_t n_rows)
+{
+	const struct od_predictor_opts *o = &g->base.o;
+	const struct od_config *c = o->config;
+	const struct od_layer_weights *w = &o->dense->layer[at];
+
+	run(g, n_rows, (struct od_op){ .kind = OD_OP_NORM,
+				       .norm = { .x = g->x, .weight = w->ffn_norm, .y = g->h, .n = c->hidden, .eps = c->rms_eps } });
+	run(g, n_rows, (struct od_op){ .kind = OD_OP_LINEAR,
+				       .linear = { .w = { &w->router }, .x = g->h, .y = { g->probability } } });
+	run(g, n_rows, (struct od_op){ .kind = OD_OP_ROUTE,
+				       .route = { .logits = g->probability, .choice = g->choice, .weight = g->weight,
+						  .margin = g->margin, .n_experts = c->n_experts, .top_k = c->top_k } });
+	od_device_get(o->device, OD_QUEUE_COMPUTE, g->score, g->probability, n_rows * c->n_experts * sizeof(float));
+	return od_device_sync(o->device, NULL);
+}
+
+/* A device that fails will say so to the forward pass; then nothing is predicted. */
 static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_row *rows, size_t n_rows)
 {
 	struct gate_predictor *g = (struct gate_predictor *)p;
-	uint32_t n_moe = g->base.o.config->n_moe;
+	const struct od_predictor_opts *o = &g->base.o;
+	const uint32_t n_moe = o->config->n_moe, hidden = o->config->hidden;
 
-	for (uint32_t at = m + 1; !g->base.step.prompt && at <= m + g->ahead && at < n_moe; at++) {
+	if (g->base.step.prompt || m + 1 >= n_moe)
+		return;
+	for (size_t r = 0; r < n_rows; r++)
+		memcpy(g->residual + r * hidden, rows[r].residual, hidden * sizeof(float));
+	od_device_put(o->device, OD_QUEUE_COMPUTE, g->x, g->residual, n_rows * hidden * sizeof(float));
+	for (uint32_t at = m + 1; at <= m + g->ahead && at < n_moe; at++) {
+		if (ask(g, at, n_rows) != OD_OK)
+			return;
 		for (size_t r = 0; r < n_rows; r++)
-			ask(g, at, r, rows[r].residual);
+			od_predictor_say(&g->base, r, at, g->score + r * o->config->n_experts);
 	}
 }
 
@@ -56,14 +81,45 @@ static void free_gate(struct od_predictor *p)
 {
 	struct gate_predictor *g = (struct gate_predictor *)p;
 
-	od_free(g->x);
+	od_buf_free(g->buf);
+	od_free(g->residual);
 	od_free(g->score);
 	free(g);
+}
+
+/* Bytes of a row's part of the buffer, which is *at's place; *at moves on. */
+static void place(struct od_ref *part, struct od_ref *at, uint64_t rows, uint64_t each)
+{
+	*part = *at;
+	at->at += od_round_up(rows * each + OD_PAD_BYTES, 64);
+}
+
+static int allocate(struct gate_predictor *g, struct od_err *err)
+{
+	const struct od_predictor_opts *o = &g->base.o;
+	const uint64_t hidden = o->config->hidden * sizeof(float), experts = o->config->n_experts * sizeof(float), n = o->max_rows;
+	struct od_ref at = { 0 };
+	int rc;
+
+	place(&g->x, &at, n, hidden);
+	place(&g->h, &at, n, hidden);
+	place(&g->probability, &at, n, experts);
+	place(&g->choice, &at, n, o->config->top_k * sizeof(uint16_t));
+	place(&g->weight, &at, n, o->config->top_k * sizeof(float));
+	place(&g->margin, &at, n, sizeof(float));
+	rc = od_buf_new(&g->buf, o->device, at.at, "a predictor's rows", err);
+	g->x.buf = g->h.buf = g->probability.buf = g->choice.buf = g->weight.buf = g->margin.buf = g->buf;
+	g->residual = od_alloc_array(n, hidden);
+	g->score = od_alloc_array(n, experts);
+	if (rc == OD_OK && (g->residual == NULL || g->score == NULL))
+		rc = od_fail(err, OD_ERR_NOMEM, "predictor");
+	return rc;
 }
 
 static int make(struct od_predictor **out, const struct od_predictor_opts *opts, uint32_t ahead, struct od_err *err)
 {
 	struct gate_predictor *g = calloc(1, sizeof(*g));
+	int rc;
 
 	*out = NULL;
 	if (g == NULL)
@@ -71,11 +127,10 @@ static int make(struct od_predictor **out, const struct od_predictor_opts *opts,
 	g->base.o = *opts;
 	g->base.p = (struct od_predictor){ .begin_step = begin_step, .routed = routed, .free = free_gate };
 	g->ahead = ahead;
-	g->x = od_alloc_array(opts->config->hidden, sizeof(float));
-	g->score = od_alloc_array(opts->config->n_experts, sizeof(float));
-	if (g->x == NULL || g->score == NULL) {
+	rc = allocate(g, err);
+	if (rc != OD_OK) {
 		free_gate(&g->base.p);
-		return od_fail(err, OD_ERR_NOMEM, "predictor");
+		return rc;
 	}
 	*out = &g->base.p;
 	return OD_OK;

@@ -1,6 +1,6 @@
 #include "common/predict/predictor.h"
 
-#include "common/model/router.h"
+#include "common/compute/rank.h"
 #include "common/predict/predictor_base.h"
 
 const struct od_predictor_kind od_predictor_kinds[OD_N_PREDICTORS] = {
@@ -31,7 +31,7 @@ void od_predictor_say(const struct od_predictor_base *b, size_t row, uint32_t m,
 		sum += score[e];
 	if (!(sum > 0))
 		return;
-	od_router_rank(score, c->n_experts, expert, said.n);
+	od_rank(score, c->n_experts, expert, said.n);
 	for (size_t i = 0; i < said.n; i++)
 		probability[i] = score[expert[i]] / sum;
 	b->o.emit(b->o.arg, &said);

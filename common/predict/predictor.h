@@ -16,7 +16,6 @@
 
 #include <stdbool.h>
 
-#include "common/base/pool.h"
 #include "common/base/status.h"
 #include "common/model/weights.h"
 #include "common/predict/prediction.h"
@@ -48,8 +47,8 @@ struct od_predictor {
 struct od_predictor_opts {
 	const struct od_config *config;
 	const struct od_dense *dense;	  /* for those that run routers ahead of their layer */
-	const struct od_backend *backend;
-	struct od_pool *pool;		  /* for the same; NULL: the caller's thread only */
+	struct od_device *device;	  /* where dense lies; its compute queue is the predictor's during a call */
+	enum od_profile profile;
 	size_t max_rows;		  /* of a step */
 	void (*emit)(void *arg, const struct od_prediction *p);
 	void *arg;

@@ -8,8 +8,8 @@
  * that recalls as much with 1024 tokens (80.7 % against 80.8 %) and less with 256 (75.6 % against 77.4 %). Nor did the
  * mean of several matches do better than the best one alone.
  *
- * Cost per row: a pass over [store][n_experts] floats per layer, and once per step over the embeddings of the store's
- * tokens, unless the same token is among them. */
+ * Cost per row: a pass over [store][n_experts] floats per layer, and once per step over [store][hidden], unless the same
+ * token is in the store. */
 #include "common/base/mem.h"
 #include "common/model/forward.h"
 #include "common/predict/predictor_base.h"
@@ -33,7 +33,12 @@ struct trajectory_predictor {
 	size_t next;	 /* the oldest entry */
 	size_t begun;	 /* rows of the step that get entries: the last ones */
 	float *dot;	 /* [max_rows][capacity]: with the map so far */
-	float *embedding, *other; /* [hidden] */
+	float *embedding; /* [capacity][hidden] */
+	const struct od_backend *backend; /* for sums on the host */
+	struct od_buf *buf;		  /* of the device: */
+	struct od_ref info, x;		  /* [max_rows], [max_rows][hidden]: a step's tokens on their way to embeddings */
+	struct od_row_info *rows;	  /* [max_rows] */
+	float *row;			  /* [max_rows][hidden] */
 };
 
 static float *map_row(const struct trajectory_predictor *t, size_t layer, size_t entry)
@@ -51,6 +56,22 @@ static float cosine(float dot, float length2)
 	return length2 > 0 ? dot / sqrtf(length2) : 0;
 }
 
+/* The embeddings of the step's tokens, to row. */
+static int embed(struct trajectory_predictor *t)
+{
+	const struct od_predictor_opts *o = &t->base.o;
+	const size_t n = t->base.step.n_rows;
+	const struct od_op op = { .kind = OD_OP_EMBED, .profile = o->profile, .n_rows = (uint32_t)n,
+				  .embed = { .table = &o->dense->embed, .rows = t->info, .x = t->x } };
+
+	for (size_t r = 0; r < n; r++)
+		t->rows[r] = (struct od_row_info){ .token = t->base.step.token[r] };
+	od_device_put(o->device, OD_QUEUE_COMPUTE, t->info, t->rows, n * sizeof(*t->rows));
+	od_device_run(o->device, OD_QUEUE_COMPUTE, &op);
+	od_device_get(o->device, OD_QUEUE_COMPUTE, t->row, t->x, n * t->hidden * sizeof(float));
+	return od_device_sync(o->device, NULL);
+}
+
 /* The step's rows get the oldest entries; not whole, they are nobody's match yet. */
 static void claim(struct trajectory_predictor *t)
 {
@@ -58,8 +79,11 @@ static void claim(struct trajectory_predictor *t)
 
 	t->begun = n < t->capacity ? n : t->capacity;
 	for (size_t r = n - t->begun; r < n; r++) {
-		t->complete[entry_of(t, r)] = false;
-		t->token[entry_of(t, r)] = t->base.step.token[r];
+		size_t at = entry_of(t, r);
+
+		t->complete[at] = false;
+		t->token[at] = t->base.step.token[r];
+		memcpy(t->embedding + at * t->hidden, t->row + r * t->hidden, t->hidden * sizeof(float));
 	}
 }
 
@@ -72,7 +96,7 @@ static void store(struct trajectory_predictor *t, uint32_t m, const struct od_ro
 		float *before = t->length2 + at * t->n_moe + m, *to = map_row(t, m, at);
 
 		memcpy(to, rows[r].probability, t->n_experts * sizeof(*to));
-		*before = (m > 0 ? before[-1] : 0) + t->base.o.backend->dot(to, to, t->n_experts);
+		*before = (m > 0 ? before[-1] : 0) + t->backend->dot(to, to, t->n_experts);
 		t->complete[at] = m + 1 == t->n_moe;
 	}
 	if (m + 1 == t->n_moe)
@@ -90,24 +114,22 @@ static size_t same_token(const struct trajectory_predictor *t, int32_t token)
 	return NOBODY;
 }
 
-static size_t most_alike_token(struct trajectory_predictor *t, int32_t token)
+static size_t most_alike_token(struct trajectory_predictor *t, size_t row)
 {
-	const struct od_predictor_opts *o = &t->base.o;
-	size_t best = same_token(t, token);
+	const float *own = t->row + row * t->hidden;
+	size_t best = same_token(t, t->base.step.token[row]);
 	float of_best = 0;
 
 	if (best != NOBODY)
 		return best;
-	od_embed_row(o->backend, &o->dense->embed, token, t->embedding);
 	for (size_t back = 1; back <= t->capacity; back++) {
 		size_t i = (t->next + t->capacity - back) % t->capacity;
+		const float *other = t->embedding + i * t->hidden;
 		float likeness;
 
 		if (!t->complete[i])
 			continue;
-		od_embed_row(o->backend, &o->dense->embed, t->token[i], t->other);
-		likeness = cosine(o->backend->dot(t->embedding, t->other, t->hidden),
-				  o->backend->dot(t->other, t->other, t->hidden));
+		likeness = cosine(t->backend->dot(own, other, t->hidden), t->backend->dot(other, other, t->hidden));
 		if (best == NOBODY || likeness > of_best) {
 			best = i;
 			of_best = likeness;
@@ -148,12 +170,15 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 	struct trajectory_predictor *t = (struct trajectory_predictor *)p;
 
 	t->base.step = *s;
+	/* A device that fails will say so to the forward pass; what is predicted until then does not matter. */
+	if (embed(t) != OD_OK)
+		memset(t->row, 0, s->n_rows * t->hidden * sizeof(float));
 	claim(t);
 	if (s->prompt)
 		return;
 	memset(t->dot, 0, s->n_rows * t->capacity * sizeof(*t->dot));
 	for (size_t r = 0; r < s->n_rows; r++)
-		say(t, r, 0, most_alike_token(t, s->token[r]));
+		say(t, r, 0, most_alike_token(t, r));
 }
 
 static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_row *rows, size_t n_rows)
@@ -164,7 +189,7 @@ static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_ro
 		float *dot = t->dot + r * t->capacity;
 
 		for (size_t i = 0; i < t->capacity; i++)
-			dot[i] += t->base.o.backend->dot(rows[r].probability, map_row(t, m, i), t->n_experts);
+			dot[i] += t->backend->dot(rows[r].probability, map_row(t, m, i), t->n_experts);
 		if (m + 1 < t->n_moe)
 			say(t, r, m + 1, most_alike_way(t, m, dot));
 	}
@@ -181,7 +206,9 @@ static void free_trajectory(struct od_predictor *p)
 	od_free(t->complete);
 	od_free(t->dot);
 	od_free(t->embedding);
-	od_free(t->other);
+	od_buf_free(t->buf);
+	od_free(t->rows);
+	od_free(t->row);
 	free(t);
 }
 
@@ -192,16 +219,30 @@ static bool allocate(struct trajectory_predictor *t)
 	t->token = od_alloc_array(t->capacity, sizeof(*t->token));
 	t->complete = od_alloc_array(t->capacity, sizeof(*t->complete));
 	t->dot = od_alloc_array(t->base.o.max_rows, t->capacity * sizeof(*t->dot));
-	t->embedding = od_alloc_array(t->hidden, sizeof(*t->embedding));
-	t->other = od_alloc_array(t->hidden, sizeof(*t->other));
+	t->embedding = od_alloc_array(t->capacity, t->hidden * sizeof(*t->embedding));
+	t->rows = od_alloc_array(t->base.o.max_rows, sizeof(*t->rows));
+	t->row = od_alloc_array(t->base.o.max_rows, t->hidden * sizeof(*t->row));
 	return t->map != NULL && t->length2 != NULL && t->token != NULL && t->complete != NULL && t->dot != NULL &&
-	       t->embedding != NULL && t->other != NULL;
+	       t->embedding != NULL && t->rows != NULL && t->row != NULL;
+}
+
+static int open_device(struct trajectory_predictor *t, struct od_err *err)
+{
+	const uint64_t rows = t->base.o.max_rows, x_at = od_round_up(rows * sizeof(struct od_row_info), 64);
+	int rc = od_backend_cpu(&t->backend, OD_CPU_AUTO, OD_PROFILE_F32, err); /* they all give the same bits */
+
+	if (rc == OD_OK)
+		rc = od_buf_new(&t->buf, t->base.o.device, x_at + rows * t->hidden * sizeof(float), "a predictor's rows", err);
+	t->info = od_buf_ref(t->buf, 0);
+	t->x = od_buf_ref(t->buf, x_at);
+	return rc;
 }
 
 int od_trajectory_new(struct od_predictor **out, const struct od_predictor_opts *opts, struct od_err *err)
 {
 	struct trajectory_predictor *t = calloc(1, sizeof(*t));
 	size_t fit = STORE_BYTES / ((size_t)opts->config->n_moe * opts->config->n_experts * sizeof(float));
+	int rc;
 
 	*out = NULL;
 	if (t == NULL)
@@ -212,9 +253,10 @@ int od_trajectory_new(struct od_predictor **out, const struct od_predictor_opts 
 	t->n_experts = opts->config->n_experts;
 	t->hidden = opts->config->hidden;
 	t->capacity = fit < 1 ? 1 : fit > STORE_TOKENS ? STORE_TOKENS : fit;
-	if (!allocate(t)) {
+	rc = allocate(t) ? open_device(t, err) : od_fail(err, OD_ERR_NOMEM, "predictor");
+	if (rc != OD_OK) {
 		free_trajectory(&t->base.p);
-		return od_fail(err, OD_ERR_NOMEM, "predictor");
+		return rc;
 	}
 	*out = &t->base.p;
 	return OD_OK;

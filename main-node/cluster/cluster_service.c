@@ -27,6 +27,7 @@ struct service {
 	struct odm_expert_service base;
 	struct odm_cluster *cluster;
 	struct od_forward_opts o;
+	const struct od_backend *backend; /* rows to and from the wire's BF16 */
 	size_t hidden, row_bytes;
 	uint32_t run_rows; /* of a prefill batch */
 	struct odm_links net;
@@ -109,6 +110,25 @@ static void close_sequence(struct odm_expert_service *base, uint64_t sequence)
 
 /* --- one layer --- */
 
+/* Somebody's predictions are scored and learnt from. */
+static bool has_predictor(const struct service *s)
+{
+	const struct odm_cluster_opts *co = odm_cluster_opts(s->cluster);
+
+	return co->shadow || co->own != NULL;
+}
+
+static unsigned needs(struct odm_expert_service *base, uint32_t m)
+{
+	struct service *s = (struct service *)base;
+	const bool decode = s->step.phase == ODM_DECODE;
+	unsigned what = OD_FETCH_ROUTES | OD_FETCH_ROWS | odm_predictor_link_needs(&s->predictor, &s->step);
+
+	if (decode)
+		odm_shadow_link_collect(&s->net.shadow, &s->step, m);
+	return decode && has_predictor(s) ? what | OD_FETCH_PROBABILITIES : what;
+}
+
 static uint32_t wanted_at(void *arg, uint16_t expert)
 {
 	struct service *s = arg;
@@ -139,7 +159,7 @@ static void put_row(struct service *s, uint32_t slot, uint32_t row)
 	uint8_t *to = s->rows + (size_t)slot * s->row_bytes;
 
 	if (s->o.profile == OD_PROFILE_BF16)
-		s->o.backend->f32_to_bf16((uint16_t *)(void *)to, x, s->hidden);
+		s->backend->f32_to_bf16((uint16_t *)(void *)to, x, s->hidden);
 	else
 		memcpy(to, x, s->row_bytes);
 }
@@ -331,7 +351,7 @@ static void put_outputs(struct service *s, const struct odm_piece *p, const uint
 
 		if (s->o.profile == OD_PROFILE_BF16) { /* frames are received in place and need not be aligned */
 			memcpy(s->rows, from, s->row_bytes);
-			s->o.backend->bf16_to_f32(y, (const uint16_t *)(const void *)s->rows, s->hidden);
+			s->backend->bf16_to_f32(y, (const uint16_t *)(const void *)s->rows, s->hidden);
 		} else {
 			memcpy(y, from, s->row_bytes);
 		}
@@ -551,7 +571,7 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 		odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, &s->step, call->m);
 		odm_cluster_close_unused(s->cluster, call->step, call->m, s->used_member);
 		odm_predictions_learn(odm_cluster_predictions(s->cluster), call->step, call->m,
-				      od_forward_probabilities_of(s->step.forward, 0));
+				      has_predictor(s) ? od_forward_probabilities_of(s->step.forward, 0) : NULL);
 		s->sum.expert_uses += call->n_rows * s->o.config->top_k;
 	}
 	odm_predictor_link_routed(&s->predictor, &s->step, call->m);
@@ -640,7 +660,7 @@ static void figures(struct odm_expert_service *base, struct odm_figures *f, stru
 	const struct odm_figures *sum = &s->sum;
 
 	f->cluster = true;
-	f->has_predictor = odm_cluster_opts(s->cluster)->shadow || odm_cluster_opts(s->cluster)->own != NULL;
+	f->has_predictor = has_predictor(s);
 	f->expert_uses = sum->expert_uses;
 	f->served_in_time = sum->served_in_time;
 	f->decode_loads = sum->decode_loads;
@@ -717,6 +737,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 	s->base = (struct odm_expert_service){
 		.runner.run = run,
 		.begin_step = begin_step,
+		.needs = needs,
 		.end_step = end_step,
 		.close_sequence = close_sequence,
 		.figures = figures,
@@ -727,7 +748,9 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 	s->hidden = opts->config->hidden;
 	s->row_bytes = row_bytes(opts->config, opts->profile);
 	s->run_rows = odm_run_rows(opts->config, opts->profile);
-	rc = allocate(s, err);
+	rc = od_backend_cpu(&s->backend, OD_CPU_AUTO, opts->profile, err); /* they all convert the same */
+	if (rc == OD_OK)
+		rc = allocate(s, err);
 	if (rc == OD_OK)
 		rc = odm_predictor_link_open(&s->predictor, s->cluster, &s->o, err);
 	if (rc == OD_OK)

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define MAX_AHEAD 2 /* steps that a predictor can know of: STEP names the next one */
-#define SILENT_STEPS 2 /* without a word of the shadow */
+#define SILENT_STEPS 15 /* without a word of the shadow; fewer, and one that a busy machine delays is talked over */
 
 struct row_prediction {
 	struct od_candidates predicted; /* before the router spoke */

@@ -21,8 +21,8 @@ int odm_predictor_link_open(struct odm_predictor_link *l, struct odm_cluster *c,
 	const struct od_predictor_opts o = {
 		.config = fo->config,
 		.dense = fo->dense,
-		.backend = fo->backend,
-		.pool = fo->pool,
+		.device = fo->device,
+		.profile = fo->profile,
 		.max_rows = fo->max_rows,
 		.emit = on_prediction,
 		.arg = l,
@@ -78,17 +78,18 @@ void odm_predictor_link_step(struct odm_predictor_link *l, const struct odm_step
 }
 
 /* Beside a shadow main's own predictor stands in while that is silent: dead, not there yet, or far behind. */
-static bool is_needed(const struct odm_predictor_link *l, const struct odm_step *step)
+unsigned odm_predictor_link_needs(struct odm_predictor_link *l, const struct odm_step *step)
 {
-	return l->predictor != NULL && (!odm_cluster_opts(l->cluster)->shadow ||
-					odm_predictions_shadow_silent(odm_cluster_predictions(l->cluster), step->step));
+	l->needed = l->predictor != NULL && (!odm_cluster_opts(l->cluster)->shadow ||
+					     odm_predictions_shadow_silent(odm_cluster_predictions(l->cluster), step->step));
+	return l->needed ? OD_FETCH_ROUTES | OD_FETCH_PROBABILITIES | OD_FETCH_RESIDUALS : 0;
 }
 
 void odm_predictor_link_routed(struct odm_predictor_link *l, const struct odm_step *step, uint32_t m)
 {
 	uint64_t span = od_trace_begin();
 
-	if (!is_needed(l, step))
+	if (!l->needed)
 		return;
 	for (size_t i = 0; i < step->n_rows; i++) {
 		l->rows[i] = (struct od_routed_row){

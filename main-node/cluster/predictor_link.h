@@ -17,6 +17,7 @@ struct odm_predictor_link {
 	struct od_routed_row *rows;	/* [max_rows] */
 	int32_t *token;			/* [max_rows] */
 	uint64_t sequence;		/* it is in; 0: none */
+	bool needed;			/* in the layer under way */
 	bool wants;			/* something has been said that is not sent yet */
 };
 
@@ -26,7 +27,9 @@ OD_MUST_CHECK int odm_predictor_link_open(struct odm_predictor_link *l, struct o
 void odm_predictor_link_close(struct odm_predictor_link *l); /* one that is all zero, too */
 
 void odm_predictor_link_step(struct odm_predictor_link *l, const struct odm_step *step);
-/* Layer m's attention and router are through in step->forward. */
+/* Before each odm_predictor_link_routed: what of the layer it will read (OD_FETCH_); 0: it will do nothing. */
+unsigned odm_predictor_link_needs(struct odm_predictor_link *l, const struct odm_step *step);
+/* Layer m's attention and router are through in step->forward, and that has been fetched. */
 void odm_predictor_link_routed(struct odm_predictor_link *l, const struct odm_step *step, uint32_t m);
 void odm_predictor_link_close_sequence(struct odm_predictor_link *l, uint64_t sequence);
 

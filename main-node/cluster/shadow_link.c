@@ -3,8 +3,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 
-#include <stdlib.h>
-#include <string.h>
+#include <assert.h>
 
 #define ATTACH_TIMEOUT_MS 2000
 #define MAX_STEP_ROWS 64
@@ -18,9 +17,18 @@
 int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts *o, uint32_t ctx_tokens,
 			 const struct odm_align *align, struct od_err *err)
 {
-	*s = (struct odm_shadow_link){ .align = *align, .config = o->config, .ctx = ctx_tokens };
+	const struct od_kv kv = od_state_pool_kv(o->state, 0);
+	const size_t row_bytes[OD_N_STREAMS] = { [OD_STREAM_K] = kv.k_row_bytes, [OD_STREAM_V] = kv.v_row_bytes };
+	bool ok;
+
+	*s = (struct odm_shadow_link){ .align = *align, .config = o->config, .ctx = ctx_tokens, .device = o->device };
 	s->token = od_alloc_array(ctx_tokens, sizeof(*s->token));
-	return s->token != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "alignment of %u positions", ctx_tokens);
+	ok = s->token != NULL;
+	for (size_t i = 0; i < OD_N_STREAMS && od_ref_map(kv.pages) == NULL; i++) {
+		s->stage.stream[i] = od_alloc_array(OD_KV_PAGE, row_bytes[i]);
+		ok = ok && s->stage.stream[i] != NULL;
+	}
+	return ok ? OD_OK : od_fail(err, OD_ERR_NOMEM, "alignment of %u positions", ctx_tokens);
 }
 
 void odm_shadow_link_fini(struct odm_shadow_link *s)
@@ -28,6 +36,9 @@ void odm_shadow_link_fini(struct odm_shadow_link *s)
 	odm_link_close(&s->link);
 	od_free(s->token);
 	s->token = NULL;
+	for (size_t i = 0; i < OD_N_STREAMS; i++)
+		od_free(s->stage.stream[i]);
+	s->stage = (struct odm_state_stage){ 0 };
 }
 
 void odm_shadow_link_follow(struct odm_shadow_link *s, struct odm_cluster *c, const struct odm_member *shadow)
@@ -192,7 +203,7 @@ void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struc
 {
 	uint32_t begin = step->rows[0].position;
 
-	s->due_rows = 0;
+	s->due_rows = s->stage.n = 0;
 	for (size_t i = 0; i < step->n_rows; i++)
 		s->token[begin + i] = step->rows[i].token;
 	s->n_tokens = begin + (uint32_t)step->n_rows;
@@ -210,18 +221,73 @@ void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struc
 
 /* ---- STATE ---- */
 
-/* Rows [begin, begin + n) of a layer; answers say step 0. */
+/* How many of the rows from begin on lie side by side. */
+static uint32_t of_one_page(uint32_t begin, uint32_t n)
+{
+	uint32_t left = OD_KV_PAGE - begin % OD_KV_PAGE;
+
+	return n < left ? n : left;
+}
+
+/* Rows [begin, begin + n) of a layer, at most OD_KV_PAGE, are in the stage when what is queued by now is done. */
+static void get_rows(struct odm_shadow_link *s, uint32_t layer, uint32_t begin, uint32_t n)
+{
+	const size_t row_bytes = od_seq_state_row_bytes(s->seq);
+
+	assert(n <= OD_KV_PAGE);
+	for (uint32_t at = 0, some; at < n; at += some) {
+		some = of_one_page(begin + at, n - at);
+		for (int i = 0; i < OD_N_STREAMS; i++)
+			od_device_get(s->device, OD_QUEUE_COMPUTE, s->stage.stream[i] + at * row_bytes,
+				      od_seq_state_row(s->seq, layer, (enum od_stream)i, begin + at), some * row_bytes);
+	}
+	s->stage.layer = layer;
+	s->stage.begin = begin;
+	s->stage.n = n;
+}
+
+static bool is_staged(const struct odm_shadow_link *s, uint32_t layer, uint32_t begin, uint32_t n)
+{
+	return s->stage.n > 0 && s->stage.layer == layer && s->stage.begin <= begin &&
+	       begin + n <= s->stage.begin + s->stage.n;
+}
+
+/* Where the host reads rows [begin, begin + n) of a layer, which one page has, until the next call. */
+static int find_rows(struct odm_shadow_link *s, uint32_t layer, uint32_t begin, uint32_t n,
+		     const void *bytes[OD_N_STREAMS], struct od_err *err)
+{
+	const bool mapped = s->stage.stream[0] == NULL;
+	int rc = OD_OK;
+
+	if (!mapped && !is_staged(s, layer, begin, n)) {
+		get_rows(s, layer, begin, n);
+		rc = od_device_sync(s->device, err);
+		if (rc != OD_OK)
+			s->stage.n = 0;
+	}
+	for (int i = 0; i < OD_N_STREAMS; i++)
+		bytes[i] = mapped ? od_ref_map(od_seq_state_row(s->seq, layer, (enum od_stream)i, begin)) :
+				    s->stage.stream[i] + (begin - s->stage.begin) * od_seq_state_row_bytes(s->seq);
+	return rc;
+}
+
+/* Rows [begin, begin + n) of a layer, which one page has; answers say step 0. */
 static void send_rows(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, uint32_t layer, uint32_t begin,
 		      uint32_t n)
 {
 	size_t bytes = n * od_seq_state_row_bytes(s->seq);
-	const struct od_out_frame frame[2] = {
-		{ .bytes = od_seq_state_k(s->seq, layer, begin), .len = bytes },
-		{ .bytes = od_seq_state_v(s->seq, layer, begin), .len = bytes },
-	};
+	const void *rows[OD_N_STREAMS];
+	struct od_out_frame frame[OD_N_STREAMS];
 	Od__State body = OD__STATE__INIT;
 	Od__Header h = OD__HEADER__INIT;
+	struct od_err err;
 
+	if (find_rows(s, layer, begin, n, rows, &err) != OD_OK) {
+		od_log_limited(OD_LOG_WARN, "keys and values for the shadow: %s", err.msg);
+		return;
+	}
+	for (size_t i = 0; i < OD_N_STREAMS; i++)
+		frame[i] = (struct od_out_frame){ .bytes = rows[i], .len = bytes };
 	body.sequence = s->sequence;
 	body.step = step;
 	body.layer = layer;
@@ -229,7 +295,7 @@ static void send_rows(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, 
 	body.n = n;
 	h.body_case = OD__HEADER__BODY_STATE;
 	h.state = &body;
-	if (send_message(s, epoch, &h, frame, 2, step == 0 ? &s->asked_bytes : &s->align_bytes))
+	if (send_message(s, epoch, &h, frame, OD_N_STREAMS, step == 0 ? &s->asked_bytes : &s->align_bytes))
 		s->state_bytes += 2 * bytes;
 }
 
@@ -239,17 +305,33 @@ static void send_range(struct odm_shadow_link *s, uint64_t epoch, uint64_t step,
 	uint32_t most = (uint32_t)(MAX_STATE_BYTES / (2 * od_seq_state_row_bytes(s->seq)));
 
 	most = most > 0 ? most : 1;
-	for (; n > most; begin += most, n -= most)
-		send_rows(s, epoch, step, layer, begin, most);
-	send_rows(s, epoch, step, layer, begin, n);
+	for (uint32_t some; n > 0; begin += some, n -= some) {
+		some = of_one_page(begin, n < most ? n : most);
+		send_rows(s, epoch, step, layer, begin, some);
+	}
+}
+
+static bool has_due_rows(const struct odm_shadow_link *s, const struct odm_step *step)
+{
+	return has_shadow(s) && s->sequence == step->sequence && s->due_rows > 0;
+}
+
+/* Position of the first of them. */
+static uint32_t due_begin(const struct odm_shadow_link *s, const struct odm_step *step)
+{
+	return step->rows[0].position + (uint32_t)step->n_rows - s->due_rows;
+}
+
+void odm_shadow_link_collect(struct odm_shadow_link *s, const struct odm_step *step, uint32_t layer)
+{
+	if (s->stage.stream[0] != NULL && has_due_rows(s, step) && s->due_rows <= OD_KV_PAGE)
+		get_rows(s, layer, due_begin(s, step), s->due_rows);
 }
 
 void odm_shadow_link_state(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step, uint32_t layer)
 {
-	if (!has_shadow(s) || s->sequence != step->sequence || s->due_rows == 0)
-		return;
-	send_range(s, epoch, step->step, layer, step->rows[0].position + (uint32_t)step->n_rows - s->due_rows,
-		   s->due_rows);
+	if (has_due_rows(s, step))
+		send_range(s, epoch, step->step, layer, due_begin(s, step), s->due_rows);
 }
 
 /* Only rows that never change any more are given out: below the committed length. */

@@ -7,7 +7,10 @@
  * token period (period 0: of the first alone). After every step whose n is a multiple of the KV period, all rows since
  * the alignment before become true; with period 0 nothing of main's keys and values ever comes, the prompt's neither.
  * A shadow in this process (od-bench recall) gets the same messages through `deliver`, without a socket.
- * Thread: the engine thread. Owner: odm_shadow_link_init ... odm_shadow_link_fini by the caller. */
+ * Rows go from the sequence state's pages straight into messages, a STATE from one page; where the device maps no memory,
+ * through a stage.
+ * Thread: the engine thread, which owns the device's compute queue. Owner: odm_shadow_link_init ... odm_shadow_link_fini
+ * by the caller. */
 #ifndef ODM_SHADOW_LINK_H
 #define ODM_SHADOW_LINK_H
 
@@ -27,6 +30,11 @@ struct odm_shadow_link {
 	int32_t *token;	      /* [ctx]: main's, of the sequence under way */
 	uint32_t n_tokens;
 	uint32_t due_rows;    /* that this step's STATEs carry, up to its last row; 0: none */
+	struct od_device *device;
+	struct odm_state_stage {
+		uint8_t *stream[OD_N_STREAMS]; /* [OD_KV_PAGE][row]; NULL: the device maps its memory */
+		uint32_t layer, begin, n;      /* what of the newest step is there; n 0: nothing */
+	} stage;
 	uint64_t state_bytes; /* KV rows sent */
 	uint64_t align_bytes; /* everything sent by itself, rows and headers */
 	uint64_t asked_bytes; /* the same of answers */
@@ -35,6 +43,7 @@ struct odm_shadow_link {
 	void *deliver_arg;
 };
 
+/* o->state: of the sequences that it will tell of. */
 OD_MUST_CHECK int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts *o, uint32_t ctx_tokens,
 				       const struct odm_align *align, struct od_err *err);
 void odm_shadow_link_fini(struct odm_shadow_link *s);
@@ -45,6 +54,9 @@ void odm_shadow_link_follow(struct odm_shadow_link *s, struct odm_cluster *c, co
 int32_t odm_shadow_link_token(const struct odm_shadow_link *s, const struct odm_step *step);
 /* Of every step, also of a prompt's, before its layers. */
 void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step);
+/* A decode step's layer has queued its keys and values, and the caller will wait for them anyway: odm_shadow_link_state
+ * then need not wait. May be left out. */
+void odm_shadow_link_collect(struct odm_shadow_link *s, const struct odm_step *step, uint32_t layer);
 /* A decode step's layer has its keys and values. */
 void odm_shadow_link_state(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step, uint32_t layer);
 /* Answer what it asked for meanwhile. */

@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/trace.h"
+#include "common/compute/cpu/cpu_device.h"
 #include "main-node/cluster/cluster_service.h"
 
 #include <limits.h>
@@ -40,14 +41,33 @@ static void show_progress(void *arg, uint64_t done, uint64_t all)
 		od_format_bytes(all, b, sizeof(b)), done == all ? "\n" : "   ");
 }
 
+/* Memory of main itself; UINT64_MAX: more than 64 bits can say. */
+static uint64_t need_bytes(const struct odm_engine *e)
+{
+	const struct od_forward_opts fo = { .config = e->config, .profile = e->opts.profile, .max_rows = e->opts.prefill_rows };
+	const bool resident = e->opts.mode == ODM_RESIDENT;
+	const uint64_t part[] = {
+		od_dense_need_bytes(e->pack),
+		odm_engine_state_bytes(e),
+		od_forward_bytes(&fo),
+		resident ? od_resident_bytes(&fo) : 0,
+		resident ? od_experts_need_bytes(e->pack, e->form) : 0,
+	};
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
+		if (!od_add(sum, part[i], &sum))
+			return UINT64_MAX;
+	}
+	return sum;
+}
+
 /* A model that does not fit is refused before it is read, with the numbers. */
 static int check_memory(const struct odm_engine *e, struct od_err *err)
 {
-	uint64_t need = od_dense_need_bytes(e->pack) + odm_engine_state_bytes(e), have = od_available_ram_bytes();
+	const uint64_t need = need_bytes(e), have = od_available_ram_bytes();
 	char a[32], b[32];
 
-	if (e->opts.mode == ODM_RESIDENT)
-		need += od_experts_need_bytes(e->pack, e->form);
 	if (have == 0 || need <= have)
 		return OD_OK;
 	return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory here, %s are available%s", od_pack_dir(e->pack),
@@ -73,8 +93,8 @@ static struct od_forward_opts forward_opts(const struct odm_engine *e)
 	return (struct od_forward_opts){
 		.config = e->config,
 		.dense = od_dense_get(e->dense),
-		.backend = e->backend,
-		.pool = e->pool,
+		.device = e->device,
+		.state = e->state,
 		.profile = e->opts.profile,
 		.max_rows = e->opts.prefill_rows,
 	};
@@ -85,19 +105,20 @@ static int open_model(struct odm_engine *e, struct od_err *err)
 	struct od_forward_opts fo;
 	int rc;
 
-	rc = od_dense_load(&e->dense, e->pack, err);
+	rc = od_dense_load(&e->dense, e->pack, e->device, err);
+	if (rc == OD_OK)
+		rc = od_state_pool_new(&e->state, e->device, e->config, e->opts.profile, (uint32_t)e->opts.ctx_tokens, 1,
+				       err);
+	if (rc == OD_OK)
+		rc = od_seq_state_new(&e->seq, e->state, err);
 	if (rc != OD_OK)
 		return rc;
 	fo = forward_opts(e);
 	rc = od_forward_new(&e->forward, &fo, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = od_seq_state_new(&e->seq, e->config, e->opts.profile, (uint32_t)e->opts.ctx_tokens, err);
-	if (rc != OD_OK)
-		return rc;
-	e->logits = od_alloc_array(e->config->vocab, sizeof(float));
 	e->rows = calloc(e->opts.prefill_rows, sizeof(*e->rows));
-	if (e->logits == NULL || e->rows == NULL)
+	if (e->rows == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %llu rows", (unsigned long long)e->opts.prefill_rows);
 	return OD_OK;
 }
@@ -107,7 +128,7 @@ static int open_resident(struct odm_engine *e, struct od_err *err)
 	struct od_forward_opts fo = forward_opts(e);
 	bool progress = !e->opts.quiet && isatty(STDERR_FILENO);
 	static char what[] = "loading experts";
-	int rc = od_experts_load_all(&e->experts, e->pack, e->form, (unsigned)e->opts.threads,
+	int rc = od_experts_load_all(&e->experts, e->pack, e->device, e->form, (unsigned)e->opts.threads,
 				     progress ? show_progress : NULL, what, err);
 
 	return rc != OD_OK ? rc : odm_resident_service_new(&e->service, &fo, od_experts_get(e->experts), err);
@@ -160,7 +181,7 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 		struct odm_cluster_opts co = {
 			.config = e->config,
 			.profile = e->opts.profile,
-			.kernel_class = e->backend->kernel_class,
+			.kernel_class = od_device_kernel_class(e->device, e->opts.profile),
 			.mixed = e->opts.mixed,
 			.ctx_tokens = (uint32_t)e->opts.ctx_tokens,
 			.max_rows = odm_run_rows(e->config, e->opts.profile),
@@ -193,9 +214,9 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 	if (rc == OD_OK)
 		rc = choose_ctx(e, err);
 	if (rc == OD_OK)
-		rc = od_backend_cpu(&e->backend, (enum od_cpu)e->opts.cpu, e->opts.profile, err);
+		rc = od_device_cpu_new(&e->device, (enum od_cpu)e->opts.cpu, (unsigned)e->opts.threads, "od-compute", err);
 	if (rc == OD_OK)
-		rc = od_pack_choose_form(e->pack, e->backend, e->opts.form, &e->form, err);
+		rc = od_pack_choose_form(e->pack, e->device, e->opts.form, &e->form, err);
 	if (rc != OD_OK)
 		return rc;
 	rc = check_memory(e, err);
@@ -206,9 +227,6 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 		if (rc != OD_OK)
 			return rc;
 	}
-	rc = od_pool_new(&e->pool, (unsigned)e->opts.threads, "od-compute", err);
-	if (rc != OD_OK)
-		return rc;
 	rc = open_model(e, err);
 	if (rc != OD_OK)
 		return rc;
@@ -279,12 +297,12 @@ int odm_engine_close(struct odm_engine *e)
 	od_hosts_fini(&e->hosts);
 	od_forward_free(e->forward);
 	od_seq_state_free(e->seq);
+	od_state_pool_free(e->state);
 	od_experts_free(e->experts);
 	od_dense_free(e->dense);
-	od_pool_free(e->pool);
+	od_device_free(e->device);
 	od_tokenizer_free(e->tokenizer);
 	od_pack_close(e->pack);
-	od_free(e->logits);
 	free(e->rows);
 	free(e);
 	return rc;
@@ -310,7 +328,12 @@ enum od_form odm_engine_form(const struct odm_engine *e)
 	return e->form;
 }
 
+const struct od_device *odm_engine_device(const struct odm_engine *e)
+{
+	return e->device;
+}
+
 uint64_t odm_engine_state_bytes(const struct odm_engine *e)
 {
-	return od_seq_state_bytes(e->config, e->opts.profile, (uint32_t)e->opts.ctx_tokens);
+	return od_state_pool_bytes(e->config, e->opts.profile, (uint32_t)e->opts.ctx_tokens, 1);
 }

@@ -1,6 +1,6 @@
-/* engine.h - main's engine: a pack, the dense weights, a sequence, and somebody who runs the experts.
+/* engine.h - main's engine: a pack, a device with the dense weights and a sequence, and somebody who runs the experts.
  *
- * Thread: one engine thread calls everything. Owner: odm_engine_open's caller. */
+ * Thread: one engine thread calls everything, and owns the device's compute queue. Owner: odm_engine_open's caller. */
 #ifndef ODM_ENGINE_H
 #define ODM_ENGINE_H
 
@@ -57,6 +57,7 @@ const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e); /* 
 uint32_t odm_engine_ctx(const struct odm_engine *e);
 uint64_t odm_engine_state_bytes(const struct odm_engine *e); /* memory of the context */
 enum od_form odm_engine_form(const struct odm_engine *e);	 /* of resident experts */
+const struct od_device *odm_engine_device(const struct odm_engine *e); /* to ask what it is */
 
 enum odm_finish {
 	ODM_FINISH_LENGTH,

@@ -13,12 +13,12 @@ struct odm_engine {
 	struct odm_engine_opts opts;
 	struct od_pack *pack;
 	const struct od_config *config;
-	const struct od_backend *backend;
+	struct od_device *device;
 	enum od_form form; /* of experts here, or on the workers of --local */
-	struct od_pool *pool;
 	struct od_dense_store *dense;
 	struct od_expert_store *experts; /* resident mode */
 	struct od_tokenizer *tokenizer;
+	struct od_state_pool *state;
 	struct od_seq_state *seq;
 	struct od_forward *forward;
 	struct odm_expert_service *service;
@@ -26,7 +26,6 @@ struct odm_engine {
 	struct odm_local *local;       /* --local: the children */
 	struct od_hosts hosts;
 	size_t n_children;
-	float *logits;	    /* [vocab] */
 	struct od_row *rows; /* [prefill_rows] */
 	uint64_t last_step, last_sequence; /* numbers given out; never reused */
 };

@@ -27,6 +27,9 @@ struct odm_expert_service {
 	struct od_expert_runner runner; /* first: od_forward_experts gets &service->runner */
 	/* A step begins; membership may change here. */
 	int (*begin_step)(struct odm_expert_service *s, const struct odm_step *step, struct od_err *err);
+	/* Attention and router of layer m are queued: what of them the service will read on the host, of OD_FETCH_. What
+	 * else it wants from the device it may queue now; the engine's fetch waits for both. NULL: nothing. */
+	unsigned (*needs)(struct odm_expert_service *s, uint32_t m);
 	/* The step's layers are through, or it was given up. */
 	void (*end_step)(struct odm_expert_service *s);
 	/* The sequence is over; nothing about it is needed any more. */

@@ -18,6 +18,7 @@ struct generation {
 	struct od_detok *detok;
 	struct od_stopper *stopper;
 	struct od_strbuf text;
+	float *logits; /* [vocab] of the last row; the forward pass's, until its next step */
 	uint64_t sequence, next_step;
 	size_t room; /* tokens that r->tokens can take */
 };
@@ -63,21 +64,37 @@ static void observe_routes(struct generation *g, enum odm_phase phase, const str
 			 od_forward_weights_of(f, i), od_forward_margin_of(f, i));
 }
 
+/* Attention and router, and to the host what somebody there reads of them, by one wait. */
+static int attention(struct generation *g, const struct odm_step *step, struct od_err *err)
+{
+	struct odm_engine *e = g->e;
+	const uint32_t layer = od_forward_layer(e->forward);
+	const uint64_t begin = od_trace_begin();
+	unsigned what = g->req->observer.route != NULL ? OD_FETCH_ROUTES : 0;
+	int rc;
+
+	od_forward_attention(e->forward);
+	if (e->service->needs != NULL)
+		what |= e->service->needs(e->service, layer);
+	rc = od_forward_fetch(e->forward, what, err);
+	od_trace_end("attention, router", begin, (int64_t)step->step, layer, -1);
+	return rc;
+}
+
 static int run_layers(struct generation *g, const struct odm_step *step, struct od_err *err)
 {
 	const struct odm_observer *o = &g->req->observer;
 	struct odm_engine *e = g->e;
 	int rc = od_forward_begin(e->forward, step->step, step->rows, step->n_rows, err);
-	uint64_t begin;
 
 	if (rc == OD_OK && o->step != NULL)
 		o->step(o->arg, step);
 	while (rc == OD_OK && !od_forward_done(e->forward)) {
 		if (atomic_load(e->opts.cancel))
 			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
-		begin = od_trace_begin();
-		od_forward_attention(e->forward);
-		od_trace_end("attention, router", begin, (int64_t)step->step, od_forward_layer(e->forward), -1);
+		rc = attention(g, step, err);
+		if (rc != OD_OK)
+			return rc;
 		observe_routes(g, step->phase, step->rows, step->n_rows);
 		rc = od_forward_experts(e->forward, &e->service->runner, err);
 	}
@@ -86,7 +103,7 @@ static int run_layers(struct generation *g, const struct odm_step *step, struct 
 	return rc;
 }
 
-/* Rows [begin, begin + n) of the sequence through all layers; logits of the last row stay in e->logits. */
+/* Rows [begin, begin + n) of the sequence through all layers; g->logits are the last row's. */
 static int pass(struct generation *g, enum odm_phase phase, const int32_t *tokens, uint32_t begin, size_t n,
 		struct od_err *err)
 {
@@ -115,13 +132,13 @@ static int pass(struct generation *g, enum odm_phase phase, const int32_t *token
 	if (rc != OD_OK)
 		return rc;
 	begin_ns = od_trace_begin();
-	for (size_t i = o->logits != NULL ? 0 : n - 1; i < n; i++) {
-		od_forward_logits(e->forward, i, e->logits);
-		if (o->logits != NULL)
-			o->logits(o->arg, phase, begin + (uint32_t)i, e->logits);
+	for (size_t i = o->logits != NULL ? 0 : n - 1; rc == OD_OK && i < n; i++) {
+		rc = od_forward_logits(e->forward, i, &g->logits, err);
+		if (rc == OD_OK && o->logits != NULL)
+			o->logits(o->arg, phase, begin + (uint32_t)i, g->logits);
 	}
 	od_trace_end("head", begin_ns, (int64_t)step.step, -1, -1);
-	return OD_OK;
+	return rc;
 }
 
 static int prefill(struct generation *g, struct od_err *err)
@@ -229,7 +246,7 @@ static int decode(struct generation *g, uint64_t start_ns, struct od_err *err)
 
 	while (!stop) {
 		uint32_t position = od_seq_state_length(e->seq);
-		int32_t token = od_sampler_sample(g->sampler, e->logits);
+		int32_t token = od_sampler_sample(g->sampler, g->logits);
 
 		rc = take_token(g, token, &stop, err);
 		g->r->figures.decode_ns = first_ns > 0 ? od_now_ns() - first_ns : 0;

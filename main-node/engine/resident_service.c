@@ -61,7 +61,7 @@ int odm_resident_service_new(struct odm_expert_service **out, const struct od_fo
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "resident experts");
 	s->base = (struct odm_expert_service){
-		.runner.run = run,
+		.runner = { .on_device = true, .run = run },
 		.begin_step = begin_step,
 		.end_step = end_step,
 		.close_sequence = close_sequence,

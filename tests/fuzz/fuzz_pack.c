@@ -12,7 +12,7 @@
 #include <xxhash.h>
 
 #include "common/base/mem.h"
-#include "common/model/expert_ffn.h"
+#include "common/compute/cpu/cpu_device.h"
 #include "common/pack/dense_load.h"
 #include "common/pack/expert_load.h"
 #include "common/pack/pack_info.h"
@@ -41,6 +41,7 @@ struct good {
 };
 
 static struct good goods[2]; /* plain, with scales */
+static struct od_device *device;
 static size_t header_bytes;
 static FILE *nowhere;
 
@@ -110,7 +111,7 @@ static void make_pack(struct good *g)
 static void make_packs(void)
 {
 	nowhere = fopen("/dev/null", "w");
-	check(nowhere != NULL);
+	check(nowhere != NULL && od_device_cpu_new(&device, OD_CPU_AUTO, 1, "fuzz", NULL) == OD_OK);
 	tiny_files_make(&goods[0].tiny);
 	tiny_files_make_scaled(&goods[1].tiny);
 	atexit(remove_packs);
@@ -189,20 +190,32 @@ static void write_sums(const struct good *g)
 	put_file(g, OD_SUMS_NAME, text, len);
 }
 
+static struct od_buf *buf_new(uint64_t bytes)
+{
+	struct od_buf *b;
+
+	check(od_buf_new(&b, device, bytes, "a fuzzer", NULL) == OD_OK);
+	return b;
+}
+
 /* What was checked when it was loaded is trusted by those who compute on it. */
 static void compute(const struct od_pack *p, uint32_t m, uint32_t expert, const struct od_expert_mem *mem)
 {
 	const struct od_config *cfg = od_pack_config(p);
-	const struct od_backend *be;
+	struct od_buf *x = buf_new(cfg->hidden * sizeof(float)), *y = buf_new(cfg->hidden * sizeof(float));
+	struct od_buf *scratch = buf_new(od_ffn_scratch_bytes(cfg->intermediate, 1));
 	struct od_expert w;
-	float *x = od_alloc_array(2 * cfg->hidden, sizeof(*x));
-	void *scratch = od_alloc(od_expert_ffn_scratch_bytes(cfg, 1));
+	const struct od_op op = { .kind = OD_OP_FFN,
+				  .profile = OD_PROFILE_F32,
+				  .n_rows = 1,
+				  .ffn = { .w = &w, .x = od_buf_ref(x, 0), .y = od_buf_ref(y, 0), .scratch = od_buf_ref(scratch, 0) } };
 
-	check(x != NULL && scratch != NULL && od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, NULL) == OD_OK);
 	od_pack_bind(p, m, expert, mem, &w);
-	od_expert_ffn(be, NULL, OD_PROFILE_F32, cfg, &w, x, 1, x + cfg->hidden, scratch);
-	od_free(scratch);
-	od_free(x);
+	od_device_run(device, OD_QUEUE_COMPUTE, &op);
+	check(od_device_sync(device, NULL) == OD_OK);
+	od_buf_free(scratch);
+	od_buf_free(y);
+	od_buf_free(x);
 }
 
 static void load_all(const struct od_pack *p, enum od_form form)
@@ -210,11 +223,10 @@ static void load_all(const struct od_pack *p, enum od_form form)
 	const struct od_config *cfg = od_pack_config(p);
 	struct od_inflater *inf;
 	struct od_err err = { 0 };
-	void *slot = od_alloc(od_pack_slot_bytes(p, form));
-	struct od_expert_mem mem;
+	struct od_buf *slot = buf_new(od_pack_slot_bytes(p, form));
+	const struct od_expert_mem mem = od_pack_slot_mem(p, form, od_buf_ref(slot, 0));
 
-	check(slot != NULL && od_inflater_new(&inf, p, form, NULL) == OD_OK);
-	mem = od_pack_slot_mem(p, form, slot);
+	check(od_inflater_new(&inf, p, form, NULL) == OD_OK);
 	for (uint32_t i = 0; i < cfg->n_moe * cfg->n_experts; i++) {
 		const uint32_t m = i / cfg->n_experts, expert = i % cfg->n_experts;
 		const uint32_t n_shards = od_pack_expert(p, m, expert)->n_shards;
@@ -228,7 +240,7 @@ static void load_all(const struct od_pack *p, enum od_form form)
 			check(err.msg[0] != '\0');
 	}
 	od_inflater_free(inf);
-	od_free(slot);
+	od_buf_free(slot);
 }
 
 static void use_pack(const struct od_pack *p)
@@ -238,7 +250,7 @@ static void use_pack(const struct od_pack *p)
 	load_all(p, OD_FORM_PLAIN);
 	if (od_pack_can_form(p, OD_FORM_PLANES, NULL) == OD_OK)
 		load_all(p, OD_FORM_PLANES);
-	if (od_dense_load(&dense, p, NULL) == OD_OK)
+	if (od_dense_load(&dense, p, device, NULL) == OD_OK)
 		od_dense_free(dense);
 	check(od_pack_info(p, true, nowhere, NULL) == OD_OK && od_pack_info(p, false, nowhere, NULL) == OD_OK);
 }

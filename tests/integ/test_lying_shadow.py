@@ -96,8 +96,8 @@ def with_liar(on_step, *args):
 
 
 ALL = list(range(EXPERTS))
-# Uses that main's own predictor speaks of when the shadow never does: not of two steps that pass first, nor of layer 0.
-STOOD_IN = (TOKENS - 3) * (LAYERS - 1) * TOP_K
+# Uses that main's own predictor speaks of when the shadow never does: not of 15 steps that pass first, nor of layer 0.
+STOOD_IN = (TOKENS - 16) * (LAYERS - 1) * TOP_K
 NONSENSE = [
     dict(m=LAYERS, experts=ALL), dict(m=2**32 - 1, experts=ALL),
     dict(m=3, experts=[]), dict(m=3, experts=[1]), dict(m=3, experts=ALL * 3), dict(m=3, experts=[1, EXPERTS]),

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/mem.h"
 #include "common/model/resident.h"
 
 /* ---- Weights ---- */
@@ -27,46 +26,41 @@ const struct od_config config = {
 	.bos = -1,
 };
 
-static const struct od_backend *backend(enum od_profile profile)
+static struct od_ref keep(struct model *m, const void *from, size_t bytes)
 {
-	const struct od_backend *be;
-	struct od_err err;
+	struct od_buf *b = buf_of(m->device, from, bytes);
 
-	assert_int_equal(od_backend_cpu(&be, OD_CPU_AUTO, profile, &err), OD_OK);
-	return be;
+	assert_true(m->n_bufs < sizeof(m->buf) / sizeof(m->buf[0]));
+	m->buf[m->n_bufs++] = b;
+	return od_buf_ref(b, 0);
 }
 
-static void *keep(struct model *m, size_t bytes)
+static struct od_weight random_mat(struct model *m, size_t n_out, size_t n_in, float amplitude)
 {
-	void *p = od_alloc(bytes);
+	struct od_weight w = { .dtype = OD_BF16, .n_out = n_out, .n_in = n_in };
+	uint16_t data[VOCAB * 32];
 
-	assert_non_null(p);
-	assert_true(m->n_mem < sizeof(m->mem) / sizeof(m->mem[0]));
-	m->mem[m->n_mem++] = p;
-	return p;
-}
-
-static struct od_mat random_mat(struct model *m, size_t n_out, size_t n_in, float amplitude)
-{
-	uint16_t *data = keep(m, n_out * n_in * sizeof(*data));
-
+	assert_true(n_out * n_in <= sizeof(data) / sizeof(data[0]));
 	for (size_t i = 0; i < n_out * n_in; i++)
 		data[i] = od_f32_bf16(amplitude * ((float)draw(2001) / 1000.0f - 1.0f));
-	return (struct od_mat){ .dtype = OD_BF16, .n_out = n_out, .n_in = n_in, .data = data };
+	w.data = keep(m, data, n_out * n_in * sizeof(*data));
+	return w;
 }
 
-static float *random_norm(struct model *m)
+static struct od_ref random_norm(struct model *m)
 {
-	float *w = keep(m, config.hidden * sizeof(*w));
+	float w[32];
 
+	assert_int_equal(config.hidden, 32);
 	for (uint32_t i = 0; i < config.hidden; i++)
 		w[i] = 0.5f + (float)draw(1000) / 1000.0f;
-	return w;
+	return keep(m, w, sizeof(w));
 }
 
 void make_model(struct model *m, uint64_t from_seed)
 {
 	memset(m, 0, sizeof(*m));
+	m->device = device_new(OD_CPU_AUTO, 1);
 	seed = from_seed;
 	m->dense.embed = random_mat(m, VOCAB, config.hidden, 1);
 	m->dense.head = random_mat(m, VOCAB, config.hidden, 1);
@@ -97,54 +91,98 @@ void make_rough_copy(struct model *m, uint64_t from_seed)
 
 void free_model(struct model *m)
 {
-	for (size_t i = 0; i < m->n_mem; i++)
-		od_free(m->mem[i]);
+	for (size_t i = 0; i < m->n_bufs; i++)
+		od_buf_free(m->buf[i]);
+	od_device_free(m->device);
+}
+
+/* ---- Failures ---- */
+
+/* A row has chosen an expert that there is not. */
+void open_failure(struct failure *f, const struct model *m)
+{
+	const uint16_t none = UINT16_MAX;
+
+	f->device = m->device;
+	f->choice = buf_of(f->device, &none, sizeof(none));
+	f->scratch = buf_new(f->device, od_experts_scratch_bytes(config.hidden, config.intermediate, EXPERTS, 1, 1));
+	f->op = (struct od_op){ .kind = OD_OP_EXPERTS, .profile = OD_PROFILE_F32, .n_rows = 1 };
+	f->op.experts = (struct od_op_experts){ .expert = m->expert, .choice = od_buf_ref(f->choice, 0),
+						.scratch = od_buf_ref(f->scratch, 0), .n_experts = EXPERTS, .top_k = 1,
+						.hidden = config.hidden };
+}
+
+void fail_device(const struct failure *f)
+{
+	od_device_run(f->device, OD_QUEUE_COMPUTE, &f->op);
+}
+
+void close_failure(struct failure *f)
+{
+	(void)!od_device_sync(f->device, NULL);
+	od_buf_free(f->choice);
+	od_buf_free(f->scratch);
 }
 
 /* ---- Forward passes outside the emulator ---- */
 
 struct od_forward_opts pass_opts(const struct model *m, enum od_profile profile)
 {
-	return (struct od_forward_opts){ .config = &config, .dense = &m->dense, .backend = backend(profile),
-					 .profile = profile, .max_rows = MAX_ROWS };
+	return (struct od_forward_opts){ .config = &config, .dense = &m->dense, .device = m->device, .profile = profile,
+					 .max_rows = MAX_ROWS };
 }
 
-void open_pass(struct pass *p, const struct model *m, enum od_profile profile)
+void open_pass(struct pass *p, const struct model *m, enum od_profile profile, uint32_t ctx, uint32_t n)
 {
 	struct od_forward_opts o = pass_opts(m, profile);
 	struct od_err err;
 
-	assert_int_equal(od_forward_new(&p->forward, &o, &err), OD_OK);
-	assert_int_equal(od_resident_new(&p->experts, &o, m->expert, &err), OD_OK);
+	p->device = m->device;
+	must(od_state_pool_new(&p->state, m->device, &config, profile, ctx, n, &err), &err);
+	o.state = p->state;
+	must(od_forward_new(&p->forward, &o, &err), &err);
+	must(od_resident_new(&p->experts, &o, m->expert, &err), &err);
 }
 
 void close_pass(struct pass *p)
 {
 	od_forward_free(p->forward);
 	od_resident_free(p->experts);
+	od_state_pool_free(p->state);
 }
 
 void run_pass(struct pass *p, const struct od_row *rows, size_t n_rows, uint16_t *route)
 {
 	struct od_err err;
 
-	assert_int_equal(od_forward_begin(p->forward, 1, rows, n_rows, &err), OD_OK);
+	must(od_forward_begin(p->forward, 1, rows, n_rows, &err), &err);
 	for (uint32_t l = 0; l < LAYERS; l++) {
 		od_forward_attention(p->forward);
+		if (route != NULL)
+			must(od_forward_fetch(p->forward, OD_FETCH_ROUTES, &err), &err);
 		for (size_t r = 0; r < n_rows && route != NULL; r++)
 			memcpy(route + (l * n_rows + r) * TOP_K, od_forward_experts_of(p->forward, r),
 			       TOP_K * sizeof(*route));
-		assert_int_equal(od_forward_experts(p->forward, p->experts, &err), OD_OK);
+		must(od_forward_experts(p->forward, p->experts, &err), &err);
 	}
 }
 
-struct od_seq_state *make_state(enum od_profile profile)
+struct od_seq_state *make_state(const struct pass *p)
 {
 	struct od_seq_state *s;
 	struct od_err err;
 
-	assert_int_equal(od_seq_state_new(&s, &config, profile, CTX, &err), OD_OK);
+	must(od_seq_state_new(&s, p->state, &err), &err);
 	return s;
+}
+
+float *logits_of(struct pass *p, size_t row)
+{
+	struct od_err err;
+	float *logits;
+
+	must(od_forward_logits(p->forward, row, &logits, &err), &err);
+	return logits;
 }
 
 /* ---- The simulated main, the channel, and the judge ---- */
@@ -181,8 +219,8 @@ void push_state(struct world *w, const struct sequence *s, uint32_t layer, uint3
 	m->begin = begin;
 	m->n = n;
 	m->step = step;
-	memcpy(m->k, od_seq_state_k(s->state, layer, begin), n * row_bytes(w));
-	memcpy(m->v, od_seq_state_v(s->state, layer, begin), n * row_bytes(w));
+	get_rows(w->main_pass.device, s->state, layer, OD_STREAM_K, begin, n, m->k);
+	get_rows(w->main_pass.device, s->state, layer, OD_STREAM_V, begin, n, m->v);
 }
 
 /* Main answers STATE_REQUEST at once; the answer goes behind what is on its way already. */
@@ -213,10 +251,7 @@ static void judge_routes(struct world *w, const struct sequence *s, uint32_t bas
 {
 	struct od_row rows[MAX_ROWS];
 
-	for (uint32_t l = 0; l < LAYERS && base > 0; l++) {
-		memcpy(od_seq_state_k(w->judge_state, l, 0), od_seq_state_k(s->state, l, 0), base * row_bytes(w));
-		memcpy(od_seq_state_v(w->judge_state, l, 0), od_seq_state_v(s->state, l, 0), base * row_bytes(w));
-	}
+	copy_rows(w->judge_pass.device, w->judge_state, w->main_pass.device, s->state, LAYERS, 0, base);
 	od_seq_state_set_length(w->judge_state, base);
 	for (size_t i = 0; i < n; i++)
 		rows[i] = (struct od_row){ w->judge_state, base + (uint32_t)i, tokens[i] };
@@ -284,10 +319,9 @@ static void on_predict(void *arg, const struct od_prediction *p)
 
 static int32_t choose_token(struct world *w, size_t row)
 {
-	float logits[VOCAB];
+	const float *logits = logits_of(&w->main_pass, row);
 	uint32_t best = 0;
 
-	od_forward_logits(w->main_pass.forward, row, logits);
 	for (uint32_t i = 1; i < VOCAB; i++)
 		if (logits[i] > logits[best])
 			best = i;
@@ -562,11 +596,11 @@ void open_world(struct world *w, enum od_profile profile, bool same_weights, boo
 		make_model(&w->shadow_model, 1);
 	else
 		make_rough_copy(&w->shadow_model, 1);
-	open_pass(&w->main_pass, &w->main_model, profile);
-	open_pass(&w->judge_pass, &w->shadow_model, profile);
-	w->judge_state = make_state(profile);
+	open_pass(&w->main_pass, &w->main_model, profile, CTX, MAX_SEQS);
+	open_pass(&w->judge_pass, &w->shadow_model, profile, CTX, 1);
+	w->judge_state = make_state(&w->judge_pass);
 	for (uint32_t i = 0; i < MAX_SEQS; i++)
-		w->seq[i].state = make_state(profile);
+		w->seq[i].state = make_state(&w->main_pass);
 	w->queue = calloc(QUEUE, sizeof(*w->queue));
 	w->sent = calloc(MAX_STEPS, sizeof(*w->sent));
 	assert_true(w->queue != NULL && w->sent != NULL && row_bytes(w) <= 64);
@@ -580,11 +614,11 @@ void open_world(struct world *w, enum od_profile profile, bool same_weights, boo
 void close_world(struct world *w)
 {
 	ods_emulator_free(w->emulator);
-	close_pass(&w->main_pass);
-	close_pass(&w->judge_pass);
 	od_seq_state_free(w->judge_state);
 	for (uint32_t i = 0; i < MAX_SEQS; i++)
 		od_seq_state_free(w->seq[i].state);
+	close_pass(&w->main_pass);
+	close_pass(&w->judge_pass);
 	free_model(&w->main_model);
 	free_model(&w->shadow_model);
 	free(w->queue);

@@ -11,9 +11,10 @@
 #include <cmocka.h>
 
 #include "shadow-node/emulator.h"
+#include "tests/unit/state_util.h"
 
 #define LAYERS 3u
-#define CTX 48u
+#define CTX 80u /* more than a page */
 #define VOCAB 40u
 #define EXPERTS 6u
 #define TOP_K 2u
@@ -22,15 +23,25 @@
 #define MAX_STEPS 4096u
 #define QUEUE 4096u
 
-struct model {
+struct model { /* on a device of its own */
+	struct od_device *device;
 	struct od_dense dense;
 	struct od_layer_weights layer[LAYERS];
 	struct od_expert expert[LAYERS * EXPERTS];
-	void *mem[128];
-	size_t n_mem;
+	struct od_buf *buf[128];
+	size_t n_bufs;
+};
+
+/* Work that fails, which shows at the device's next wait. */
+struct failure {
+	struct od_device *device;
+	struct od_buf *choice, *scratch;
+	struct od_op op;
 };
 
 struct pass {
+	struct od_device *device;
+	struct od_state_pool *state;
 	struct od_forward *forward;
 	struct od_expert_runner *experts;
 };
@@ -91,12 +102,18 @@ bool chance(uint32_t percent);
 void make_model(struct model *m, uint64_t from_seed);
 void make_rough_copy(struct model *m, uint64_t from_seed); /* the same, its experts a little off */
 void free_model(struct model *m);
-struct od_forward_opts pass_opts(const struct model *m, enum od_profile profile);
-void open_pass(struct pass *p, const struct model *m, enum od_profile profile);
-void close_pass(struct pass *p);
+void open_failure(struct failure *f, const struct model *m); /* of its device, whenever fail_device is called */
+void fail_device(const struct failure *f);
+void close_failure(struct failure *f);
+struct od_forward_opts pass_opts(const struct model *m, enum od_profile profile); /* without a state */
+/* A forward pass over n sequences of ctx positions. */
+void open_pass(struct pass *p, const struct model *m, enum od_profile profile, uint32_t ctx, uint32_t n);
+void close_pass(struct pass *p); /* its sequences are freed */
 /* All layers; route [LAYERS][n_rows][TOP_K] when not NULL. */
 void run_pass(struct pass *p, const struct od_row *rows, size_t n_rows, uint16_t *route);
-struct od_seq_state *make_state(enum od_profile profile);
+struct od_seq_state *make_state(const struct pass *p);
+/* Borrowed until the pass goes on. */
+float *logits_of(struct pass *p, size_t row);
 size_t row_bytes(const struct world *w);
 void push_state(struct world *w, const struct sequence *s, uint32_t layer, uint32_t begin, uint32_t n, uint64_t step);
 /* A prompt, or more of it later: no message tells of it. */

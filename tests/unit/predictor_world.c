@@ -1,4 +1,5 @@
 #include "tests/bench/live/rivals.h"
+#include "tests/unit/device_util.h"
 #include "tests/unit/predictor_world.h"
 
 #include <math.h>
@@ -6,18 +7,9 @@
 #include <string.h>
 
 #include "common/base/mem.h"
-#include "common/model/router.h"
+#include "common/compute/rank.h"
 
 #define TOO_CLOSE 1e-5
-
-static const struct od_backend *backend(void)
-{
-	const struct od_backend *be;
-	struct od_err err;
-
-	assert_int_equal(od_backend_cpu(&be, OD_CPU_SCALAR, OD_PROFILE_F32, &err), OD_OK);
-	return be;
-}
 
 uint32_t pw_draw(struct predictor_world *w, uint32_t n)
 {
@@ -75,24 +67,46 @@ static void on_prediction(void *arg, const struct od_prediction *p)
 	}
 }
 
+static uint64_t room(size_t n)
+{
+	return od_round_up(n * sizeof(float) + OD_PAD_BYTES, OD_PAD_BYTES);
+}
+
+static struct od_ref place(struct predictor_world *w, const float *x, size_t n)
+{
+	struct od_ref at = od_buf_ref(w->weights, w->placed);
+
+	put_at(w->device, at, x, n * sizeof(*x));
+	w->placed += room(n);
+	return at;
+}
+
 static void make_model(struct predictor_world *w)
 {
 	const struct od_config *c = &w->cfg;
+	const size_t embed = (size_t)c->vocab * c->hidden, router = (size_t)c->n_experts * c->hidden;
 
-	w->dense.embed = (struct od_mat){ .dtype = OD_F32, .n_out = c->vocab, .n_in = c->hidden,
-					  .data = reals(w, (size_t)c->vocab * c->hidden) };
+	w->device = device_new(OD_CPU_SCALAR, 1);
+	w->weights = buf_new(w->device, room(embed) + c->n_moe * (room(c->hidden) + room(router)));
 	w->dense.layer = calloc(c->n_moe, sizeof(*w->dense.layer));
-	assert_non_null(w->dense.layer);
+	w->norm = calloc(c->n_moe, sizeof(*w->norm));
+	w->router = calloc(c->n_moe, sizeof(*w->router));
+	assert_true(w->dense.layer != NULL && w->norm != NULL && w->router != NULL);
+	w->embed = reals(w, embed);
+	w->dense.embed = (struct od_weight){ .dtype = OD_F32, .n_out = c->vocab, .n_in = c->hidden,
+					     .data = place(w, w->embed, embed) };
 	for (uint32_t m = 0; m < c->n_moe; m++) {
-		w->dense.layer[m].ffn_norm = reals(w, c->hidden);
-		w->dense.layer[m].router = (struct od_mat){ .dtype = OD_F32, .n_out = c->n_experts, .n_in = c->hidden,
-							    .data = reals(w, (size_t)c->n_experts * c->hidden) };
+		w->norm[m] = reals(w, c->hidden);
+		w->router[m] = reals(w, router);
+		w->dense.layer[m].ffn_norm = place(w, w->norm[m], c->hidden);
+		w->dense.layer[m].router = (struct od_weight){ .dtype = OD_F32, .n_out = c->n_experts, .n_in = c->hidden,
+							       .data = place(w, w->router[m], router) };
 	}
 }
 
 void pw_open(struct predictor_world *w, const char *kind, struct pw_shape shape)
 {
-	struct od_predictor_opts o = { .config = &w->cfg, .dense = &w->dense, .backend = backend(),
+	struct od_predictor_opts o = { .config = &w->cfg, .dense = &w->dense, .profile = OD_PROFILE_F32,
 				       .max_rows = shape.max_rows, .emit = on_prediction, .arg = w };
 	struct od_err err;
 
@@ -100,6 +114,7 @@ void pw_open(struct predictor_world *w, const char *kind, struct pw_shape shape)
 	w->cfg = (struct od_config){ .n_moe = shape.n_moe, .n_experts = shape.n_experts, .top_k = shape.top_k,
 				     .hidden = shape.hidden, .vocab = shape.vocab, .rms_eps = 1e-5f };
 	make_model(w);
+	o.device = w->device;
 	w->token = calloc(shape.max_rows, sizeof(*w->token));
 	w->residual = reals(w, shape.max_rows * shape.hidden);
 	w->probability = reals(w, shape.max_rows * shape.n_experts);
@@ -117,12 +132,16 @@ void pw_open(struct predictor_world *w, const char *kind, struct pw_shape shape)
 void pw_close(struct predictor_world *w)
 {
 	od_predictor_free(w->predictor);
-	od_free((void *)w->dense.embed.data);
+	od_free(w->embed);
 	for (uint32_t m = 0; m < w->cfg.n_moe; m++) {
-		od_free((void *)w->dense.layer[m].ffn_norm);
-		od_free((void *)w->dense.layer[m].router.data);
+		od_free(w->norm[m]);
+		od_free(w->router[m]);
 	}
+	free(w->norm);
+	free(w->router);
 	free(w->dense.layer);
+	od_buf_free(w->weights);
+	od_device_free(w->device);
 	free(w->token);
 	od_free(w->residual);
 	od_free(w->probability);
@@ -161,8 +180,8 @@ void pw_draw_rows(struct predictor_world *w)
 void pw_routed(struct predictor_world *w, uint32_t m)
 {
 	for (size_t r = 0; r < w->step.n_rows; r++)
-		od_router_rank(w->probability + r * w->cfg.n_experts, w->cfg.n_experts, w->expert + r * w->cfg.top_k,
-			       w->cfg.top_k);
+		od_rank(w->probability + r * w->cfg.n_experts, w->cfg.n_experts, w->expert + r * w->cfg.top_k,
+			w->cfg.top_k);
 	w->heard = m;
 	od_predictor_routed(w->predictor, m, w->rows, w->step.n_rows);
 }

@@ -1,5 +1,6 @@
-/* predictor_world.h - what the predictors' tests share: a model of norms, routers and embeddings only, rows of a step
- * drawn at random, and everything that a predictor said. Thread: one. Owner: pw_close frees all. */
+/* predictor_world.h - what the predictors' tests share: a model of norms, routers and embeddings only, on a device and as
+ * the tests compute with it, rows of a step drawn at random, and everything that a predictor said. Thread: one. Owner:
+ * pw_close frees all. */
 #ifndef OD_TESTS_PREDICTOR_WORLD_H
 #define OD_TESTS_PREDICTOR_WORLD_H
 
@@ -22,7 +23,13 @@ struct pw_said {
 
 struct predictor_world {
 	struct od_config cfg;
+	struct od_device *device;
+	struct od_buf *weights;
+	uint64_t placed; /* bytes of them */
 	struct od_dense dense;
+	/* The same on the host. */
+	float *embed;		/* [vocab][hidden] */
+	float **norm, **router; /* [n_moe]: [hidden], [n_experts][hidden] */
 	struct od_predictor *predictor;
 	struct od_predict_step step;
 	size_t max_rows;

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/mem.h"
 #include "common/model/sampler.h"
 #include "main-node/cluster/shadow_link.h"
 
@@ -195,13 +194,9 @@ static void settle_rig(struct rig *g)
 static void judge_prediction(struct rig *g, const struct od_prediction *p)
 {
 	struct od_row row = { g->ref_state, p->position, p->token };
-	size_t bytes = p->position * od_seq_state_row_bytes(g->state);
 	uint16_t route[LAYERS * TOP_K];
 
-	for (uint32_t l = 0; l < LAYERS && bytes > 0; l++) {
-		memcpy(od_seq_state_k(g->ref_state, l, 0), od_seq_state_k(g->state, l, 0), bytes);
-		memcpy(od_seq_state_v(g->ref_state, l, 0), od_seq_state_v(g->state, l, 0), bytes);
-	}
+	copy_rows(g->ref_pass.device, g->ref_state, g->main_pass.device, g->state, LAYERS, 0, p->position);
 	od_seq_state_set_length(g->ref_state, p->position);
 	run_pass(&g->ref_pass, &row, 1, route);
 	assert_memory_equal(p->expert, route + p->m * TOP_K, TOP_K * sizeof(*route));
@@ -236,14 +231,6 @@ static void open_emulator(struct rig *g)
 	assert_int_equal(ods_emulator_new(&g->emulator, &o, &sink, &err), OD_OK);
 }
 
-static struct od_seq_state *new_state(const struct rig *g)
-{
-	struct od_seq_state *s;
-
-	assert_int_equal(od_seq_state_new(&s, &config, g->profile, g->ctx, NULL), OD_OK);
-	return s;
-}
-
 struct setting {
 	uint32_t token_period, kv_period;
 	bool early, same_weights, sampled;
@@ -267,11 +254,12 @@ static struct rig *open_rig(const struct setting *t, uint32_t ctx, uint64_t from
 		make_model(&g->shadow_model, 1);
 	else
 		make_rough_copy(&g->shadow_model, 1);
-	open_pass(&g->main_pass, &g->main_model, t->profile);
-	open_pass(&g->ref_pass, &g->shadow_model, t->profile);
-	g->state = new_state(g);
-	g->ref_state = new_state(g);
+	open_pass(&g->main_pass, &g->main_model, t->profile, ctx, 1);
+	open_pass(&g->ref_pass, &g->shadow_model, t->profile, ctx, 1);
+	g->state = make_state(&g->main_pass);
+	g->ref_state = make_state(&g->ref_pass);
 	o = pass_opts(&g->main_model, t->profile);
+	o.state = g->main_pass.state;
 	assert_int_equal(odm_shadow_link_init(&g->link, &o, ctx, &g->align, NULL), OD_OK);
 	g->link.deliver = put_packet;
 	g->link.deliver_arg = g;
@@ -293,10 +281,10 @@ static void close_rig(struct rig *g)
 		free_packet(&g->queue[--g->n_queued]);
 	ods_emulator_free(g->emulator);
 	odm_shadow_link_fini(&g->link);
-	close_pass(&g->main_pass);
-	close_pass(&g->ref_pass);
 	od_seq_state_free(g->state);
 	od_seq_state_free(g->ref_state);
+	close_pass(&g->main_pass);
+	close_pass(&g->ref_pass);
 	od_sampler_free(g->sampler);
 	od_sampler_free(g->ref_sampler);
 	free_model(&g->main_model);
@@ -307,10 +295,7 @@ static void close_rig(struct rig *g)
 
 static int32_t sample(struct od_sampler *s, struct pass *p, size_t row)
 {
-	float logits[VOCAB];
-
-	od_forward_logits(p->forward, row, logits);
-	return od_sampler_sample(s, logits);
+	return od_sampler_sample(s, logits_of(p, row));
 }
 
 /* As main chooses it; when it is greedy it says something else now and then, so that guesses fail. */
@@ -342,14 +327,7 @@ static void start_samplers(struct rig *g)
 /* Rows as they arrive at the shadow. */
 static void give_rows(struct rig *g, uint32_t begin, uint32_t end)
 {
-	size_t row = od_seq_state_row_bytes(g->state);
-
-	for (uint32_t l = 0; l < LAYERS; l++) {
-		for (uint32_t p = begin; p < end; p++) {
-			memcpy(od_seq_state_k(g->ref_state, l, p), od_seq_state_k(g->state, l, p), row);
-			memcpy(od_seq_state_v(g->ref_state, l, p), od_seq_state_v(g->state, l, p), row);
-		}
-	}
+	copy_rows(g->ref_pass.device, g->ref_state, g->main_pass.device, g->state, LAYERS, begin, end - begin);
 }
 
 /* A prompt of n tokens through main and through the link; the reference runs it itself if main's rows never come. */
@@ -699,6 +677,41 @@ static void test_corrected(void **state)
 	close_rig(g);
 }
 
+/* ---- A device that fails for good ---- */
+
+/* A step is tried once; then nothing is done until main says something. */
+static void test_dead_device(void **state)
+{
+	struct setting t = { 1, 0, true, false, false, OD_PROFILE_F32 };
+	struct rig *g = open_rig(&t, 96, 91);
+	struct failure f;
+
+	(void)state;
+	open_failure(&f, &g->shadow_model);
+	g->reference = false;
+	run_prompt(g, 40); /* more than is computed from tokens at a time */
+	for (int step = 0; step < 3; step++) {
+		struct od_row row;
+		unsigned failed = 0;
+		bool did = true;
+
+		begin_decode(g, &row);
+		while (deliver_one(g))
+			;
+		for (int i = 0; i < 100; i++) {
+			struct od_err err;
+
+			fail_device(&f);
+			failed += ods_emulator_work(g->emulator, g->now, &did, &err) != OD_OK;
+		}
+		end_decode(g);
+		assert_int_equal(failed, 1);
+		assert_false(did);
+	}
+	close_failure(&f);
+	close_rig(g);
+}
+
 /* ---- A bad channel ---- */
 
 static void bad_life(const struct setting *t, uint64_t from_seed)
@@ -756,7 +769,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_definition), cmocka_unit_test(test_same_weights), cmocka_unit_test(test_ends),
 		cmocka_unit_test(test_restart),	   cmocka_unit_test(test_pause),	cmocka_unit_test(test_lost_open),
-		cmocka_unit_test(test_corrected),  cmocka_unit_test(test_bad_channel),
+		cmocka_unit_test(test_corrected),  cmocka_unit_test(test_dead_device), cmocka_unit_test(test_bad_channel),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

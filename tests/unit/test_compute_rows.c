@@ -204,37 +204,94 @@ static void bf16_every_exponent(void **state)
 	}
 }
 
-/* Keys and values of `end` positions; those before `begin` must not be touched and are NaN. */
+/* Keys and values [end][head_dim] of a sequence, and where attend reads them: in pages that lie anywhere in mem. What it
+ * must not touch (positions before begin and behind end, what is between rows, pages that are not the sequence's) is NaN. */
 struct cache {
 	struct od_attn a;
 	float *q, *out, *want;
 	void *k, *v;
+	unsigned char *mem;
+	uint32_t *table;
+	size_t mem_bytes;
 };
 
 static void cache_new(struct cache *c, uint64_t *seed, enum od_dtype t, size_t begin, size_t end, size_t head_dim)
 {
-	size_t stride = head_dim + random_below(seed, 2) * 24, n = (end - 1) * stride + head_dim;
-
-	c->q = random_row(seed, head_dim, PLAIN);
-	c->k = random_weights(seed, t, n, PLAIN);
-	c->v = random_weights(seed, t, n, PLAIN);
-	memset(c->k, 0xff, begin * stride * od_dtype_bytes(t));
-	memset(c->v, 0xff, begin * stride * od_dtype_bytes(t));
-	c->out = exact(head_dim, sizeof(float));
-	c->want = exact(head_dim, sizeof(float));
-	c->a = (struct od_attn){ .q = c->q, .k = c->k, .v = c->v, .kv_dtype = t, .stride = stride,
-				 .head_dim = head_dim, .begin = begin, .end = end,
+	*c = (struct cache){ .q = random_row(seed, head_dim, PLAIN),
+			     .k = random_weights(seed, t, end * head_dim, PLAIN),
+			     .v = random_weights(seed, t, end * head_dim, PLAIN),
+			     .out = exact(head_dim, sizeof(float)),
+			     .want = exact(head_dim, sizeof(float)) };
+	c->a = (struct od_attn){ .q = c->q, .kv_dtype = t, .head_dim = head_dim, .begin = begin, .end = end,
 				 .scale = 3.0f / sqrtf((float)head_dim), .out = c->out };
+}
+
+/* n_pages of the sequence at n_places in any order; last_is_last: its last page is where memory ends. */
+static void draw_table(struct cache *c, uint64_t *seed, size_t n_pages, size_t n_places, bool last_is_last)
+{
+	uint32_t *place = exact(n_places, sizeof(*place));
+
+	for (size_t i = 0; i < n_places; i++) {
+		size_t j = random_below(seed, i + 1);
+
+		place[i] = place[j];
+		place[j] = (uint32_t)i;
+	}
+	for (size_t i = 0; last_is_last && i < n_places; i++) {
+		if (place[i] != n_places - 1)
+			continue;
+		place[i] = place[n_pages - 1];
+		place[n_pages - 1] = (uint32_t)n_places - 1;
+	}
+	c->table = exact(n_pages, sizeof(*c->table));
+	memcpy(c->table, place, n_pages * sizeof(*place));
+	free(place);
+}
+
+/* A page has keys and values of widths of their own, in either order; every second time memory ends with the sequence's
+ * last row, so that a sanitizer sees what is read behind it. */
+static void cache_place(struct cache *c, uint64_t *seed)
+{
+	const struct od_attn *a = &c->a;
+	size_t each = od_dtype_bytes(a->kv_dtype), row = a->head_dim * each, n_pages = (a->end - 1) / OD_KV_PAGE + 1;
+	size_t n_places = n_pages + random_below(seed, 4), in_last = (a->end - 1) % OD_KV_PAGE;
+	size_t k_row = row + random_below(seed, 3) * 24 * each, v_row = row + random_below(seed, 3) * 24 * each;
+	bool v_first = random_below(seed, 2) == 0, tight = random_below(seed, 2) == 0;
+	size_t k_at = v_first ? OD_KV_PAGE * v_row : 0, v_at = v_first ? 0 : OD_KV_PAGE * k_row;
+	size_t page = OD_KV_PAGE * (k_row + v_row) + random_below(seed, 2) * 64;
+
+	free(c->mem), free(c->table);
+	c->mem_bytes = n_places * page;
+	if (tight)
+		c->mem_bytes = (n_places - 1) * page + in_last * (v_first ? k_row : v_row) + (v_first ? k_at : v_at) + row;
+	c->mem = exact(c->mem_bytes, 1);
+	memset(c->mem, 0xff, c->mem_bytes);
+	draw_table(c, seed, n_pages, n_places, tight);
+	for (size_t p = a->begin; p < a->end; p++) {
+		unsigned char *at = c->mem + c->table[p / OD_KV_PAGE] * page;
+
+		memcpy(at + k_at + p % OD_KV_PAGE * k_row, (const unsigned char *)c->k + p * row, row);
+		memcpy(at + v_at + p % OD_KV_PAGE * v_row, (const unsigned char *)c->v + p * row, row);
+	}
+	for (size_t i = 0; i < a->begin / OD_KV_PAGE; i++) /* pages behind a window may have been given away */
+		c->table[i] = UINT32_MAX;
+	c->a.k = c->mem + k_at;
+	c->a.v = c->mem + v_at;
+	c->a.table = c->table;
+	c->a.page_bytes = page;
+	c->a.k_row_bytes = k_row;
+	c->a.v_row_bytes = v_row;
 }
 
 static void cache_free(struct cache *c)
 {
-	free(c->q), free(c->k), free(c->v), free(c->out), free(c->want);
+	free(c->q), free(c->k), free(c->v), free(c->out), free(c->want), free(c->mem), free(c->table);
 }
 
 /* The contract of attend: a block at a time, position p in lane p mod 16, positions in order. */
-static void attend_by_hand(const struct od_attn *a, float *out)
+static void attend_by_hand(const struct cache *c, float *out)
 {
+	const struct od_attn *a = &c->a;
 	float max = -INFINITY, sum = 0;
 
 	memset(out, 0, a->head_dim * sizeof(float));
@@ -243,7 +300,7 @@ static void attend_by_hand(const struct od_attn *a, float *out)
 		float e[OD_ATTN_BLOCK], lane[16] = { 0 }, high = max, keep;
 
 		for (size_t p = first; p < last; p++) {
-			e[p - b] = lanes_dot(a->kv_dtype, a->k, p * a->stride, a->q, a->head_dim) * a->scale;
+			e[p - b] = lanes_dot(a->kv_dtype, c->k, p * a->head_dim, a->q, a->head_dim) * a->scale;
 			high = greater(e[p - b], high);
 		}
 		keep = od_exp(max - high);
@@ -254,7 +311,7 @@ static void attend_by_hand(const struct od_attn *a, float *out)
 
 			lane[p % 16] += w;
 			for (size_t d = 0; d < a->head_dim; d++)
-				out[d] = fmaf(w, weight_at(a->kv_dtype, a->v, p * a->stride + d), out[d]);
+				out[d] = fmaf(w, weight_at(a->kv_dtype, c->v, p * a->head_dim + d), out[d]);
 		}
 		sum = fmaf(sum, keep, fold16(lane));
 		max = high;
@@ -263,14 +320,15 @@ static void attend_by_hand(const struct od_attn *a, float *out)
 		out[d] = one_nan(out[d] / sum);
 }
 
-static void check_double(const struct od_attn *a)
+static void check_double(const struct cache *c)
 {
+	const struct od_attn *a = &c->a;
 	double sum = 0, max = -INFINITY, *e = exact(a->end, sizeof(double));
 
 	for (size_t p = a->begin; p < a->end; p++) {
 		e[p] = 0;
 		for (size_t d = 0; d < a->head_dim; d++)
-			e[p] += (double)a->q[d] * (double)weight_at(a->kv_dtype, a->k, p * a->stride + d);
+			e[p] += (double)a->q[d] * (double)weight_at(a->kv_dtype, c->k, p * a->head_dim + d);
 		e[p] *= (double)a->scale;
 		max = e[p] > max ? e[p] : max;
 	}
@@ -280,7 +338,7 @@ static void check_double(const struct od_attn *a)
 		double y = 0;
 
 		for (size_t p = a->begin; p < a->end; p++)
-			y += e[p] / sum * (double)weight_at(a->kv_dtype, a->v, p * a->stride + d);
+			y += e[p] / sum * (double)weight_at(a->kv_dtype, c->v, p * a->head_dim + d);
 		if (!(fabs((double)a->out[d] - y) <= 4e-6))
 			fail_msg("[%zu,%zu) head_dim %zu: element %zu: expected %.9g, found %.9g", a->begin, a->end,
 				 a->head_dim, d, y, (double)a->out[d]);
@@ -288,7 +346,9 @@ static void check_double(const struct od_attn *a)
 	free(e);
 }
 
+/* Spans of positions; pages of 64 and blocks of 256 begin and end within them. */
 static const size_t spans[][2] = {
+	{ 0, 63 },    { 0, 64 },    { 0, 65 },	  { 63, 64 },	{ 63, 65 },   { 64, 65 },   { 127, 193 }, { 130, 191 },
 	{ 0, 1 },     { 0, 2 },	    { 0, 15 },	  { 0, 16 },	{ 0, 17 },    { 0, 100 },   { 0, 255 },	  { 0, 256 },
 	{ 0, 257 },   { 0, 511 },   { 0, 512 },	  { 0, 513 },	{ 1, 2 },     { 15, 17 },   { 100, 300 }, { 255, 256 },
 	{ 255, 257 }, { 256, 257 }, { 256, 512 }, { 250, 777 }, { 511, 513 }, { 303, 512 }, { 5, 1030 },
@@ -307,9 +367,10 @@ static void attend_spans(void **state)
 			struct cache c;
 
 			cache_new(&c, &seed, t, spans[i][0], spans[i][1], head_dims[turn++ % 12]);
+			cache_place(&c, &seed);
 			be->attend(&c.a);
-			check_double(&c.a);
-			attend_by_hand(&c.a, c.want);
+			check_double(&c);
+			attend_by_hand(&c, c.want);
 			assert_bits("attend", c.out, c.want, c.a.head_dim);
 			cache_free(&c);
 		}
@@ -327,11 +388,12 @@ static void attend_rescales(void **state)
 
 		cache_new(&c, &seed, OD_F32, (size_t)round * 70, 900, 24);
 		for (size_t p = c.a.begin; p < 900; p++)
-			((float *)c.k)[p * c.a.stride] += (float)(round % 2 ? p : 900 - p) * 0.11f;
+			((float *)c.k)[p * 24] += (float)(round % 2 ? p : 900 - p) * 0.11f;
+		cache_place(&c, &seed);
 		c.q[0] = round % 3 == 0 ? 4.0f : 0.2f;
 		c.a.scale = round % 4 == 3 ? -0.7f : 0.7f;
 		be->attend(&c.a);
-		attend_by_hand(&c.a, c.want);
+		attend_by_hand(&c, c.want);
 		assert_bits("attend", c.out, c.want, c.a.head_dim);
 		cache_free(&c);
 	}
@@ -347,11 +409,41 @@ static void attend_odd(void **state)
 		struct cache c;
 
 		cache_new(&c, &seed, OD_F32, 3, 300, 19);
-		((float *)(i % 2 ? c.k : c.v))[40 * c.a.stride] = poison[i / 2];
+		((float *)(i % 2 ? c.k : c.v))[40 * 19] = poison[i / 2];
+		cache_place(&c, &seed);
 		be->attend(&c.a);
 		memcpy(c.want, c.out, 19 * sizeof(float));
 		oracle()->attend(&c.a);
 		assert_bits("attend", c.want, c.out, 19);
+		cache_free(&c);
+	}
+}
+
+/* Wherever the pages lie, and in whatever widths: the same bits. */
+static void attend_anywhere(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 30;
+
+	for (int round = 0; round < 16; round++) {
+		size_t begin = round % 4 == 3 ? 70 + (size_t)round * 10 : 0, end = begin + 1 + random_below(&seed, 700);
+		size_t head_dim = 1 + random_below(&seed, 130), moved = 0;
+		uint32_t first;
+		struct cache c;
+
+		cache_new(&c, &seed, round % 2 ? OD_BF16 : OD_F32, begin, end, head_dim);
+		cache_place(&c, &seed);
+		be->attend(&c.a);
+		memcpy(c.want, c.out, head_dim * sizeof(float));
+		for (int n = 0; n < 8; n++) {
+			first = c.table[(end - 1) / OD_KV_PAGE];
+			cache_place(&c, &seed);
+			moved += c.table[(end - 1) / OD_KV_PAGE] != first;
+			memset(c.out, 0xff, head_dim * sizeof(float));
+			be->attend(&c.a);
+			assert_bits("attend elsewhere", c.out, c.want, head_dim);
+		}
+		assert_true(moved > 0);
 		cache_free(&c);
 	}
 }
@@ -362,7 +454,7 @@ int main(void)
 		ON_ALL_TABLES(softmax_bits),	ON_ALL_TABLES(softmax_odd),	    ON_ALL_TABLES(rmsnorm_rows),
 		ON_ALL_TABLES(silu_rows),	ON_ALL_TABLES(silu_everywhere),	    ON_ALL_TABLES(axpy_and_bf16),
 		ON_ALL_TABLES(attend_spans),	ON_ALL_TABLES(attend_rescales),	    ON_ALL_TABLES(attend_odd),
-		ON_ALL_TABLES(bf16_every_exponent),
+		ON_ALL_TABLES(attend_anywhere),	ON_ALL_TABLES(bf16_every_exponent),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

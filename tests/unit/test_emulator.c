@@ -73,11 +73,11 @@ static void test_credit(void **state)
 	open_world(&w, OD_PROFILE_BF16, true, true, 5);
 	open_sequence(&w, &w.seq[0]);
 	for (; n < 12; n++) {
-		float logits[VOCAB];
+		const float *logits;
 		uint32_t best = 0;
 
 		assert_true(begin_step(&w, true));
-		od_forward_logits(w.main_pass.forward, 0, logits);
+		logits = logits_of(&w.main_pass, 0);
 		for (uint32_t i = 1; i < VOCAB; i++)
 			if (logits[i] > logits[best])
 				best = i;
@@ -285,17 +285,16 @@ static void test_unaligned(void **state)
 	struct od_seq_state *alone;
 	uint16_t route[LAYERS * TOP_K];
 	struct world w;
+	uint32_t length;
 
 	(void)state;
 	open_world(&w, OD_PROFILE_F32, false, false, 13);
 	w.judge = false;
 	open_sequence(&w, &w.seq[0]);
 	alone = w.judge_state;
-	for (uint32_t l = 0; l < LAYERS; l++) {
-		memcpy(od_seq_state_k(alone, l, 0), od_seq_state_k(w.seq[0].state, l, 0), CTX * row_bytes(&w));
-		memcpy(od_seq_state_v(alone, l, 0), od_seq_state_v(w.seq[0].state, l, 0), CTX * row_bytes(&w));
-	}
-	od_seq_state_set_length(alone, od_seq_state_length(w.seq[0].state));
+	length = od_seq_state_length(w.seq[0].state);
+	copy_rows(w.judge_pass.device, alone, w.main_pass.device, w.seq[0].state, LAYERS, 0, length);
+	od_seq_state_set_length(alone, length);
 	while (begin_step(&w, true)) {
 		const struct sent_step *t = &w.sent[w.step];
 		struct od_row row = { alone, t->row[0].position, t->row[0].token };
@@ -309,6 +308,172 @@ static void test_unaligned(void **state)
 			assert_memory_equal(t->said[l][0], route + l * TOP_K, TOP_K * sizeof(*route));
 	}
 	assert_true(ods_emulator_stats(w.emulator)->predictions > 20 * LAYERS);
+	close_world(&w);
+}
+
+/* A range that is asked for may lie on more than one page. */
+static void test_pages(void **state)
+{
+	struct world w;
+
+	(void)state;
+	open_world(&w, OD_PROFILE_BF16, false, false, 31);
+	open_sequence(&w, &w.seq[0]);
+	while (od_seq_state_length(w.seq[0].state) <= OD_KV_PAGE)
+		prefill(&w, &w.seq[0]);
+	while (begin_step(&w, true)) {
+		while (send_layer(&w))
+			;
+		settle(&w);
+		assert_predicted(&w, w.step);
+	}
+	assert_int_equal(w.asks, LAYERS);
+	assert_int_equal(w.checked, LAYERS * w.step);
+	close_world(&w);
+}
+
+/* The host waits once for a layer's predictions and once for each STATE; early departure needs logits too. Main's rows
+ * that are there before ours are kept without a wait. */
+static void test_waits(void **state)
+{
+	(void)state;
+	for (int early = 0; early < 2; early++) {
+		struct world w;
+
+		open_world(&w, OD_PROFILE_F32, false, early, 32);
+		w.judge = false; /* it waits, too, on the same device */
+		open_sequence(&w, &w.seq[0]);
+		for (int i = 0; i < 4; i++) {
+			uint64_t before = od_device_waits(w.shadow_model.device);
+
+			begin_step(&w, true);
+			w.queue[(w.head + w.n_queued - 1) % QUEUE].next = 0; /* nothing to run ahead into */
+			while (i % 2 && send_layer(&w))
+				;
+			while (i % 2 && deliver(&w))
+				;
+			do
+				settle(&w);
+			while (send_layer(&w));
+			assert_predicted(&w, w.step);
+			if (i > 0) /* without the prompt's rows */
+				assert_int_equal(od_device_waits(w.shadow_model.device) - before, 2 * LAYERS + early);
+		}
+		close_world(&w);
+	}
+}
+
+/* ---- A device that fails ---- */
+
+static bool deliver_failing(struct world *w, unsigned *failed)
+{
+	int rc;
+
+	if (w->n_queued == 0)
+		return false;
+	rc = hand_over(w, &w->queue[w->head]);
+	*failed += rc == OD_ERR_RANGE;
+	assert_true(rc == OD_OK || rc == OD_ERR_RANGE || rc == OD_ERR_PROTOCOL); /* nobody waits for its rows any more */
+	w->head = (w->head + 1) % QUEUE;
+	w->n_queued--;
+	return true;
+}
+
+/* settle() with errors: how many there were. */
+static unsigned settle_failing(struct world *w)
+{
+	unsigned failed = 0;
+
+	for (int i = 0; i < 10000; i++) {
+		struct od_err err;
+		bool did;
+		int rc = ods_emulator_work(w->emulator, w->now, &did, &err);
+
+		failed += rc != OD_OK;
+		assert_true(rc == OD_OK || (!did && strstr(err.msg, "found 65535") != NULL));
+		if (deliver_failing(w, &failed) || did || rc != OD_OK)
+			continue;
+		if (ods_emulator_deadline(w->emulator) == UINT64_MAX)
+			return failed;
+		w->now = ods_emulator_deadline(w->emulator);
+	}
+	fail_msg("the emulator never comes to rest");
+	return failed;
+}
+
+/* Whenever work fails it is reported once and costs a step; after it all rows are asked for again, and all is right. */
+static void test_work_fails(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < 4 * LAYERS + 2; i++) {
+		struct world w;
+		struct failure f;
+		unsigned failed, asks;
+
+		open_world(&w, OD_PROFILE_F32, false, i % 2, 33 + i);
+		open_failure(&f, &w.shadow_model);
+		open_sequence(&w, &w.seq[0]);
+		begin_step(&w, true);
+		while (send_layer(&w))
+			;
+		settle(&w);
+		assert_predicted(&w, w.step);
+		begin_step(&w, true);
+		while (send_layer(&w))
+			;
+		while (deliver(&w))
+			;
+		for (unsigned piece = 0; piece < i / 2; piece++)
+			work(&w);
+		asks = w.asks;
+		fail_device(&f);
+		failed = settle_failing(&w);
+		for (int more = 0; more < 2; more++) {
+			begin_step(&w, true);
+			while (send_layer(&w))
+				;
+			failed += settle_failing(&w);
+		}
+		assert_int_equal(failed, 1);
+		assert_int_equal(w.asks, asks + LAYERS);
+		assert_predicted(&w, w.step);
+		close_failure(&f);
+		close_world(&w);
+	}
+}
+
+/* A STATE may be what waits. */
+static void test_state_fails(void **state)
+{
+	struct failure f;
+	struct world w;
+
+	(void)state;
+	open_world(&w, OD_PROFILE_F32, false, false, 34);
+	open_failure(&f, &w.shadow_model);
+	open_sequence(&w, &w.seq[0]);
+	begin_step(&w, true);
+	while (send_layer(&w))
+		;
+	settle(&w);
+	begin_step(&w, true);
+	deliver(&w);
+	send_layer(&w);
+	work(&w);
+	fail_device(&f);
+	assert_int_equal(hand_over(&w, &w.queue[w.head]), OD_ERR_RANGE);
+	assert_false(work(&w)); /* the step is given up */
+	while (send_layer(&w))
+		;
+	settle(&w);
+	assert_true(w.sent[w.step].predicted[0][0]);
+	assert_false(w.sent[w.step].predicted[0][1]);
+	begin_step(&w, true);
+	while (send_layer(&w))
+		;
+	settle(&w);
+	assert_predicted(&w, w.step);
+	close_failure(&f);
 	close_world(&w);
 }
 
@@ -366,7 +531,8 @@ int main(void)
 		cmocka_unit_test(test_overtaken), cmocka_unit_test(test_own_rows),  cmocka_unit_test(test_unaligned),
 		cmocka_unit_test(test_prompt_first), cmocka_unit_test(test_taken_back),
 		cmocka_unit_test(test_second_prompt), cmocka_unit_test(test_too_many_sequences),
-		cmocka_unit_test(test_random_lives),
+		cmocka_unit_test(test_pages), cmocka_unit_test(test_waits), cmocka_unit_test(test_work_fails),
+		cmocka_unit_test(test_state_fails), cmocka_unit_test(test_random_lives),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,30 @@
 /* A worker's buffers, and what its schedule makes of a cache of experts: by hand, one rule after the other. What random
  * messages make of it is in test_schedule_random, what real files do in test_loader_cache. */
-#include "common/base/mem.h"
+#include "tests/unit/device_util.h"
 #include "tests/unit/schedule_world.h"
 #include "worker-node/cache/cache_planner.h"
 
+static struct od_device *device;
+
 /* ---- Buffers ---- */
+
+static void set_bytes(struct od_ref at, uint8_t value, size_t n)
+{
+	uint8_t *bytes = malloc(n);
+
+	assert_non_null(bytes);
+	memset(bytes, value, n);
+	put_at(device, at, bytes, n);
+	free(bytes);
+}
+
+static uint8_t byte_at(struct od_ref r, uint64_t at)
+{
+	uint8_t byte;
+
+	get_at(device, &byte, od_ref_at(r, at), 1);
+	return byte;
+}
 
 static void buffers_are_apart_and_as_many_as_agreed(void **state)
 {
@@ -15,35 +35,34 @@ static void buffers_are_apart_and_as_many_as_agreed(void **state)
 	(void)state;
 	assert_int_equal(odw_bufs_memory(OD_SET_STORED, bytes), 8192 + 4096);
 	assert_int_equal(odw_bufs_memory(OD_SET_PLAIN, (uint64_t[]){ 0, 0, 4096 }), 8192); /* with zeros behind it */
-	assert_int_equal(odw_bufs_new(&b, OD_SET_STORED, bytes, NULL), OD_OK);
+	assert_int_equal(odw_bufs_new(&b, device, OD_SET_STORED, bytes, NULL), OD_OK);
 	assert_int_equal(odw_bufs_grow(b, (size_t[]){ 3, 3, 0 }, NULL), OD_OK);
 	for (int i = 0; i < 3; i++) {
 		odw_bufs_fill(b, &mem[i]);
-		assert_null(mem[i].at[OD_BUF_PLAIN]);
+		assert_null(mem[i].at[OD_BUF_PLAIN].buf);
 		for (int k = 0; k < OD_BUF_PLAIN; k++) {
-			assert_int_equal((uintptr_t)mem[i].at[k] % 64, 0);
-			memset(mem[i].at[k], 10 * i + k + 1, bytes[k]);
+			assert_int_equal(mem[i].at[k].at, 0);
+			assert_int_equal(od_buf_bytes(mem[i].at[k].buf), bytes[k]);
+			set_bytes(mem[i].at[k], (uint8_t)(10 * i + k + 1), bytes[k]);
 		}
 	}
 	for (int i = 0; i < 3; i++) {
 		for (int k = 0; k < OD_BUF_PLAIN; k++) {
-			assert_int_equal(mem[i].at[k][0], 10 * i + k + 1);
-			assert_int_equal(mem[i].at[k][bytes[k] - 1], 10 * i + k + 1);
-			assert_int_equal(mem[i].at[k][bytes[k]], 0); /* vector loads may reach behind */
-			assert_int_equal(mem[i].at[k][bytes[k] + OD_PAD_BYTES - 1], 0);
+			assert_int_equal(byte_at(mem[i].at[k], 0), 10 * i + k + 1);
+			assert_int_equal(byte_at(mem[i].at[k], bytes[k] - 1), 10 * i + k + 1);
 		}
 	}
 	assert_false(odw_bufs_shrink(b, (size_t[]){ 1, 2, 0 }));
 	odw_bufs_put(b, &mem[0], OD_SET_SM);
-	assert_null(mem[0].at[OD_BUF_SM]);
-	assert_non_null(mem[0].at[OD_BUF_E]);
+	assert_null(mem[0].at[OD_BUF_SM].buf);
+	assert_non_null(mem[0].at[OD_BUF_E].buf);
 	odw_bufs_put(b, &mem[1], ~0u);
 	assert_true(odw_bufs_shrink(b, (size_t[]){ 1, 2, 0 }));
-	assert_int_equal(mem[2].at[OD_BUF_SM][0], 21);
+	assert_int_equal(byte_at(mem[2].at[OD_BUF_SM], 0), 21);
 	assert_int_equal(odw_bufs_grow(b, (size_t[]){ 2, 2, 0 }, NULL), OD_OK);
 	odw_bufs_put(b, &mem[0], OD_SET_E);
 	odw_bufs_fill(b, &mem[1]);
-	assert_true(mem[1].at[OD_BUF_SM] != mem[2].at[OD_BUF_SM] && mem[1].at[OD_BUF_E] != mem[2].at[OD_BUF_E]);
+	assert_true(mem[1].at[OD_BUF_SM].buf != mem[2].at[OD_BUF_SM].buf && mem[1].at[OD_BUF_E].buf != mem[2].at[OD_BUF_E].buf);
 	odw_bufs_free(b); /* those in use too */
 }
 
@@ -54,7 +73,7 @@ static void no_memory_is_said(void **state)
 	struct od_err err;
 
 	(void)state;
-	assert_int_equal(odw_bufs_new(&b, OD_SET_STORED, bytes, &err), OD_OK);
+	assert_int_equal(odw_bufs_new(&b, device, OD_SET_STORED, bytes, &err), OD_OK);
 	assert_int_equal(odw_bufs_grow(b, (size_t[]){ 1, 0, 0 }, &err), OD_ERR_NOMEM);
 	assert_non_null(strstr(err.msg, "buffer 1 of 1"));
 	odw_bufs_free(b);
@@ -99,7 +118,7 @@ static void open_world(struct world *w, unsigned n_slots, enum od_cache_policy p
 	size_t n[OD_N_EXPERT_BUFS];
 
 	*w = (struct world){ 0 };
-	assert_int_equal(odw_bufs_new(&w->bufs, po.slot, (uint64_t[]){ 1, 1, 1 }, NULL), OD_OK);
+	assert_int_equal(odw_bufs_new(&w->bufs, device, po.slot, (uint64_t[]){ 1, 1, 1 }, NULL), OD_OK);
 	odw_planner_bufs(&po, plan, n);
 	assert_int_equal(odw_bufs_grow(w->bufs, n, NULL), OD_OK);
 	assert_int_equal(odw_cache_new(&w->cache, LAYERS, EXPERTS, w->bufs, NULL), OD_OK);
@@ -260,6 +279,20 @@ static void other_layers_begin_anew(void **state)
 	close_world(&w);
 }
 
+static int setup(void **state)
+{
+	(void)state;
+	device = device_new(OD_CPU_SCALAR, 1);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	od_device_free(device);
+	return 0;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -272,5 +305,5 @@ int main(void)
 		cmocka_unit_test(other_layers_begin_anew),
 	};
 
-	return cmocka_run_group_tests_name("expert_cache", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("expert_cache", tests, setup, teardown);
 }

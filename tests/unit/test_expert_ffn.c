@@ -1,26 +1,21 @@
-/* One expert against plain double arithmetic, and the resident runner against one expert at a time. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
+/* OD_OP_FFN against plain double arithmetic, OD_OP_EXPERTS and the resident runner against one expert at a time. */
+#include <math.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "common/base/mem.h"
-#include "common/model/expert_ffn.h"
 #include "common/model/resident.h"
+#include "tests/unit/device_util.h"
 #include "tests/unit/tiny_model.h"
 
 #define ROWS 9
+#define WIDEST 64 /* of the tiny models' rows */
 
 struct bench {
 	struct tiny_model t;
-	const struct od_backend *be;
-	struct od_pool *pool;
+	struct od_device *device;
+	struct tiny_weights w;
+	struct od_buf *x_at, *y_at, *scratch;
 	float *x, *y; /* [ROWS][hidden] */
-	void *scratch;
 };
 
 static void setup(struct bench *b, const char *name, enum od_profile profile, unsigned threads)
@@ -29,24 +24,44 @@ static void setup(struct bench *b, const char *name, enum od_profile profile, un
 
 	tiny_load_named(&b->t, name);
 	b->t.profile = profile;
-	assert_int_equal(od_backend_cpu(&b->be, OD_CPU_AUTO, profile, NULL), OD_OK);
-	assert_int_equal(od_pool_new(&b->pool, threads, "test", NULL), OD_OK);
+	b->device = device_new(OD_CPU_AUTO, threads);
+	tiny_place(&b->w, &b->t, b->device);
 	n = ROWS * b->t.cfg.hidden;
+	assert_true(b->t.cfg.hidden <= WIDEST && b->t.cfg.intermediate <= WIDEST);
 	b->x = od_alloc_array(n, sizeof(float));
 	b->y = od_alloc_array(n, sizeof(float));
-	b->scratch = od_alloc(od_expert_ffn_scratch_bytes(&b->t.cfg, ROWS));
-	assert_true(b->x != NULL && b->y != NULL && b->scratch != NULL);
+	assert_true(b->x != NULL && b->y != NULL);
 	for (size_t i = 0; i < n; i++)
 		b->x[i] = od_bf16_f32(od_f32_bf16((float)tiny_draw(3, 99, i, 1000) / 300.0f));
+	b->x_at = buf_of(b->device, b->x, n * sizeof(float));
+	b->y_at = buf_new(b->device, n * sizeof(float));
+	b->scratch = buf_new(b->device, od_ffn_scratch_bytes(b->t.cfg.intermediate, ROWS));
 }
 
 static void teardown(struct bench *b)
 {
 	od_free(b->x);
 	od_free(b->y);
-	od_free(b->scratch);
-	od_pool_free(b->pool);
+	od_buf_free(b->x_at);
+	od_buf_free(b->y_at);
+	od_buf_free(b->scratch);
+	tiny_weights_free(&b->w);
+	od_device_free(b->device);
 	tiny_unload(&b->t);
+}
+
+/* Rows [first, first + n) of x through an expert. */
+static void run_ffn(struct bench *b, const struct od_expert *e, size_t first, uint32_t n, float *y)
+{
+	const size_t row = b->t.cfg.hidden * sizeof(float);
+	const struct od_op op = { .kind = OD_OP_FFN,
+				  .profile = b->t.profile,
+				  .n_rows = n,
+				  .ffn = { .w = e, .x = od_buf_ref(b->x_at, first * row), .y = od_buf_ref(b->y_at, 0),
+					   .scratch = od_buf_ref(b->scratch, 0) } };
+
+	run_op(b->device, &op);
+	get_at(b->device, y, od_buf_ref(b->y_at, 0), n * row);
 }
 
 static double weight_at(const struct od_mat *w, size_t o, size_t i)
@@ -69,6 +84,18 @@ static double weight_at(const struct od_mat *w, size_t o, size_t i)
 	return 0;
 }
 
+/* The matrix on the host; free data and scale. */
+static struct od_mat host_mat(struct od_device *d, const struct od_weight *w)
+{
+	return (struct od_mat){
+		.dtype = w->dtype,
+		.n_out = w->n_out,
+		.n_in = w->n_in,
+		.data = copy_at(d, w->data, w->n_out * w->n_in * od_dtype_bytes(w->dtype)),
+		.scale = w->scale.buf != NULL ? copy_at(d, w->scale, w->n_out * sizeof(float)) : NULL,
+	};
+}
+
 static double project(const struct od_mat *w, size_t o, const double *x)
 {
 	double sum = 0;
@@ -78,12 +105,11 @@ static double project(const struct od_mat *w, size_t o, const double *x)
 	return sum;
 }
 
-static void reference(const struct od_expert *e, const float *x, double *y)
+static void reference(const struct od_mat *mat, const float *x, double *y)
 {
-	const struct od_mat *gate = &e->mat[OD_MAT_GATE], *up = &e->mat[OD_MAT_UP], *down = &e->mat[OD_MAT_DOWN];
-	double in[64], mid[64];
+	const struct od_mat *gate = &mat[OD_MAT_GATE], *up = &mat[OD_MAT_UP], *down = &mat[OD_MAT_DOWN];
+	double in[WIDEST], mid[WIDEST];
 
-	assert_true(gate->n_in <= 64 && gate->n_out <= 64);
 	for (size_t i = 0; i < gate->n_in; i++)
 		in[i] = (double)x[i];
 	for (size_t o = 0; o < gate->n_out; o++) {
@@ -99,17 +125,24 @@ static void reference(const struct od_expert *e, const float *x, double *y)
 static double ffn_error(struct bench *b, const struct od_expert *e)
 {
 	size_t hidden = b->t.cfg.hidden;
-	double worst = 0, largest = 0, y[64];
+	double worst = 0, largest = 0, y[WIDEST];
+	struct od_mat mat[OD_N_EXPERT_MATS];
 
-	od_expert_ffn(b->be, b->pool, b->t.profile, &b->t.cfg, e, b->x, ROWS, b->y, b->scratch);
+	for (int i = 0; i < OD_N_EXPERT_MATS; i++)
+		mat[i] = host_mat(b->device, &e->mat[i]);
+	run_ffn(b, e, 0, ROWS, b->y);
 	for (size_t r = 0; r < ROWS; r++) {
-		reference(e, b->x + r * hidden, y);
+		reference(mat, b->x + r * hidden, y);
 		for (size_t i = 0; i < hidden; i++) {
 			double d = fabs(y[i] - (double)b->y[r * hidden + i]);
 
 			worst = d > worst || isnan(d) ? d : worst;
 			largest = fabs(y[i]) > largest ? fabs(y[i]) : largest;
 		}
+	}
+	for (int i = 0; i < OD_N_EXPERT_MATS; i++) {
+		free((void *)(uintptr_t)mat[i].data);
+		free((void *)(uintptr_t)mat[i].scale);
 	}
 	assert_true(largest > 0.1);
 	return worst / largest;
@@ -126,7 +159,7 @@ static void test_formats(void **state)
 
 		setup(&b, cases[c], OD_PROFILE_F32, 1);
 		for (uint32_t e = 0; e < b.t.cfg.n_experts; e++)
-			assert_true(ffn_error(&b, &b.t.experts[e]) < 1e-5);
+			assert_true(ffn_error(&b, &b.w.experts[e]) < 1e-5);
 		teardown(&b);
 	}
 }
@@ -138,7 +171,7 @@ static void test_profile_bf16_rounds_outputs(void **state)
 
 	(void)state;
 	setup(&b, "grouped_queries", OD_PROFILE_BF16, 1);
-	error = ffn_error(&b, &b.t.experts[1]);
+	error = ffn_error(&b, &b.w.experts[1]);
 	assert_true(error < 0x1p-8 && error > 1e-5);
 	for (size_t i = 0; i < ROWS * b.t.cfg.hidden; i++)
 		assert_int_equal(od_f32_bits(b.y[i]) & 0xffff, 0);
@@ -153,16 +186,15 @@ static void test_rows_are_independent(void **state)
 	(void)state;
 	for (size_t p = 0; p < 2; p++) {
 		struct bench b, many;
-		float one[64];
+		float one[WIDEST];
 
 		setup(&b, "grouped_queries", profiles[p], 1);
 		setup(&many, "grouped_queries", profiles[p], 3);
-		(void)ffn_error(&b, &b.t.experts[2]);
-		(void)ffn_error(&many, &many.t.experts[2]);
+		(void)ffn_error(&b, &b.w.experts[2]);
+		(void)ffn_error(&many, &many.w.experts[2]);
 		assert_memory_equal(b.y, many.y, ROWS * b.t.cfg.hidden * sizeof(float));
 		for (size_t r = 0; r < ROWS; r++) {
-			od_expert_ffn(b.be, NULL, profiles[p], &b.t.cfg, &b.t.experts[2], b.x + r * b.t.cfg.hidden, 1,
-				      one, b.scratch);
+			run_ffn(&b, &b.w.experts[2], r, 1, one);
 			assert_memory_equal(one, b.y + r * b.t.cfg.hidden, b.t.cfg.hidden * sizeof(float));
 		}
 		teardown(&many);
@@ -170,87 +202,142 @@ static void test_rows_are_independent(void **state)
 	}
 }
 
+/* Sizes that nobody has are large, not small. */
 static void test_scratch_overflow(void **state)
 {
-	struct od_config cfg = { .hidden = 8, .intermediate = 1u << 20 };
+	const uint64_t large = (uint64_t)1 << 60;
 
 	(void)state;
-	assert_true(od_expert_ffn_scratch_bytes(&cfg, 3) >= 2 * 3 * (size_t)(1u << 20) * sizeof(float));
-	assert_null(od_alloc(od_expert_ffn_scratch_bytes(&cfg, SIZE_MAX / 2)));
+	assert_true(od_ffn_scratch_bytes(1u << 20, 3) >= 2 * 3 * (size_t)(1u << 20) * sizeof(float));
+	assert_true(od_ffn_scratch_bytes(1u << 20, SIZE_MAX / 2) >= large);
+	assert_true(od_experts_scratch_bytes(8, 1u << 20, 4, 2, 3) >=
+		    od_ffn_scratch_bytes(1u << 20, 3) + 2 * 3 * 8 * sizeof(float) + (4 + 3 * 2) * sizeof(uint32_t));
+	assert_true(od_experts_scratch_bytes(1, 1u << 31, 1, 1, (size_t)1 << 31) >= large);
+	assert_true(od_experts_scratch_bytes(1u << 31, 1, 1, 1, (size_t)1 << 31) >= large);
+	assert_true(od_experts_scratch_bytes(1, 1, 1, 1u << 31, (size_t)1 << 31) >= large);
+	for (uint32_t shift = 0; shift < 32; shift++) { /* up to there more rows need no less */
+		uint64_t before = 0;
+
+		for (uint32_t rows = 0; rows < 64; rows++) {
+			uint64_t bytes = od_experts_scratch_bytes(1, 1u << shift, 1, 1, (size_t)1 << rows);
+
+			assert_true(bytes >= before);
+			before = bytes < large ? bytes : large;
+		}
+	}
 }
 
-static void resident_setup(struct bench *b, struct od_expert_runner **runner)
-{
+/* A call of the resident runner: rows, choices and outputs are on the device. */
+struct resident_bench {
+	struct bench b;
 	struct od_forward_opts opts;
-	struct od_err err;
+	struct od_expert_runner *runner;
+	struct od_buf *choice, *y;
+};
+
+static void resident_setup(struct resident_bench *r)
+{
+	struct bench *b = &r->b;
+	struct od_err err = { 0 };
 
 	setup(b, "top3_mixed_formats", OD_PROFILE_F32, 2);
-	opts = (struct od_forward_opts){ .config = &b->t.cfg, .dense = &b->t.dense, .backend = b->be, .pool = b->pool,
-					 .profile = b->t.profile, .max_rows = ROWS };
-	assert_int_equal(od_resident_new(runner, &opts, b->t.experts, &err), OD_OK);
+	r->opts = (struct od_forward_opts){ .config = &b->t.cfg, .dense = &b->w.dense, .device = b->device,
+					    .profile = b->t.profile, .max_rows = ROWS };
+	must(od_resident_new(&r->runner, &r->opts, b->w.experts, &err), &err);
+	assert_true(r->runner->on_device);
+	assert_true(od_resident_bytes(&r->opts) >= od_experts_scratch_bytes(b->t.cfg.hidden, b->t.cfg.intermediate,
+									 b->t.cfg.n_experts, b->t.cfg.top_k, ROWS));
+	r->choice = buf_new(b->device, ROWS * 3 * sizeof(uint16_t));
+	r->y = buf_new(b->device, ROWS * 3 * b->t.cfg.hidden * sizeof(float));
+}
+
+static void resident_teardown(struct resident_bench *r)
+{
+	od_resident_free(r->runner);
+	od_buf_free(r->choice);
+	od_buf_free(r->y);
+	teardown(&r->b);
+}
+
+static struct od_moe_call call_of(const struct resident_bench *r, uint32_t m, size_t n_rows)
+{
+	return (struct od_moe_call){ .m = m, .n_rows = n_rows, .x_at = od_buf_ref(r->b.x_at, 0),
+				     .expert_at = od_buf_ref(r->choice, 0), .y_at = od_buf_ref(r->y, 0) };
 }
 
 /* Each (row, rank) gets its own expert's output, whatever else is in the call. */
 static void test_resident(void **state)
 {
-	struct od_expert_runner *runner;
-	struct bench b;
+	struct resident_bench r;
+	struct bench *b = &r.b;
 	uint16_t expert[ROWS][3];
 	size_t hidden;
-	float *y, one[64];
+	float *y, one[WIDEST];
 
 	(void)state;
-	resident_setup(&b, &runner);
-	hidden = b.t.cfg.hidden;
-	y = od_alloc_array(ROWS * 3 * hidden, sizeof(float));
-	for (uint32_t m = 0; m < b.t.cfg.n_layers; m++) {
-		struct od_moe_call call = { .m = m, .n_rows = ROWS, .x = b.x, .expert = &expert[0][0], .y = y };
+	resident_setup(&r);
+	hidden = b->t.cfg.hidden;
+	for (uint32_t m = 0; m < b->t.cfg.n_layers; m++) {
+		const struct od_moe_call call = call_of(&r, m, ROWS);
 
-		for (size_t r = 0; r < ROWS; r++) /* expert 7 for all rows, expert 0 for one, 6 for none */
+		for (size_t row = 0; row < ROWS; row++) /* expert 7 for all rows, expert 0 for one, 6 for none */
 			for (size_t k = 0; k < 3; k++)
-				expert[r][k] = (uint16_t)(k == r % 3 ? 7 : r == 4 && k == 2 ? 0 : 1 + (r + k + m) % 5);
-		assert_int_equal(runner->run(runner, &call, NULL), OD_OK);
-		for (size_t r = 0; r < ROWS; r++) {
+				expert[row][k] = (uint16_t)(k == row % 3 ? 7 : row == 4 && k == 2 ? 0 : 1 + (row + k + m) % 5);
+		put_at(b->device, call.expert_at, expert, sizeof(expert));
+		assert_int_equal(r.runner->run(r.runner, &call, NULL), OD_OK);
+		sync_device(b->device);
+		y = copy_at(b->device, call.y_at, ROWS * 3 * hidden * sizeof(*y));
+		for (size_t row = 0; row < ROWS; row++) {
 			for (size_t k = 0; k < 3; k++) {
-				od_expert_ffn(b.be, NULL, b.t.profile, &b.t.cfg,
-					      &b.t.experts[m * b.t.cfg.n_experts + expert[r][k]], b.x + r * hidden, 1,
-					      one, b.scratch);
-				assert_memory_equal(one, y + (r * 3 + k) * hidden, hidden * sizeof(float));
+				run_ffn(b, &b->w.experts[m * b->t.cfg.n_experts + expert[row][k]], row, 1, one);
+				assert_memory_equal(one, y + (row * 3 + k) * hidden, hidden * sizeof(float));
 			}
 		}
+		free(y);
 	}
-	od_free(y);
-	od_resident_free(runner);
-	teardown(&b);
+	resident_teardown(&r);
+}
+
+/* What stands in the choices shows when the operation is done, what the host knows at once. */
+static void refuse_choices(struct resident_bench *r, size_t n_rows, const uint16_t *expert, const char *text)
+{
+	const struct od_moe_call call = call_of(r, 0, n_rows);
+	struct od_err err = { 0 };
+
+	put_at(r->b.device, call.expert_at, expert, n_rows * 3 * sizeof(*expert));
+	assert_int_equal(r->runner->run(r->runner, &call, NULL), OD_OK);
+	if (text == NULL) {
+		sync_device(r->b.device);
+		return;
+	}
+	assert_int_equal(od_device_sync(r->b.device, &err), OD_ERR_RANGE);
+	if (strstr(err.msg, text) == NULL)
+		fail_msg("\"%s\" does not say \"%s\"", err.msg, text);
 }
 
 static void test_resident_refuses(void **state)
 {
-	struct od_expert_runner *runner;
-	struct bench b;
+	struct resident_bench r;
 	uint16_t expert[] = { 0, 1, 2, 3, 8, 5 }, twice[] = { 4, 4, 4 };
-	float y[6 * 64];
-	struct od_moe_call call = { .n_rows = 2, .expert = expert, .y = y };
+	struct od_moe_call call;
 	struct od_err err;
 
 	(void)state;
-	resident_setup(&b, &runner);
-	call.x = b.x;
-	assert_int_equal(runner->run(runner, &call, &err), OD_ERR_RANGE);
-	assert_non_null(strstr(err.msg, "0 to 7, found 8"));
+	resident_setup(&r);
+	refuse_choices(&r, 2, expert, "0 to 7, found 8");
 	expert[4] = 7;
-	assert_int_equal(runner->run(runner, &call, &err), OD_OK);
-	call.m = b.t.cfg.n_layers;
-	assert_int_equal(runner->run(runner, &call, &err), OD_ERR_RANGE);
-	call.m = 0;
-	call.n_rows = ROWS + 1;
-	assert_int_equal(runner->run(runner, &call, &err), OD_ERR_RANGE);
-	call.n_rows = 1;
-	call.expert = twice;
-	assert_int_equal(runner->run(runner, &call, &err), OD_ERR_RANGE);
-	assert_non_null(strstr(err.msg, "expert 4 twice"));
-	od_resident_free(runner);
-	teardown(&b);
+	refuse_choices(&r, 2, expert, NULL);
+	refuse_choices(&r, 1, twice, "expert 4 twice");
+	call = call_of(&r, r.b.t.cfg.n_layers, 2);
+	assert_int_equal(r.runner->run(r.runner, &call, &err), OD_ERR_RANGE);
+	call = call_of(&r, 0, ROWS + 1);
+	assert_int_equal(r.runner->run(r.runner, &call, &err), OD_ERR_RANGE);
+	sync_device(r.b.device); /* those have queued nothing */
+	od_resident_free(r.runner);
+	r.opts.max_rows = UINT32_MAX; /* of three choices each */
+	assert_int_equal(od_resident_new(&r.runner, &r.opts, r.b.w.experts, &err), OD_ERR_RANGE);
+	assert_null(r.runner);
+	resident_teardown(&r);
 }
 
 static int close_file(void **state)

@@ -2,20 +2,18 @@
 #include "common/base/mem.h"
 #include "common/pack/expert_load.h"
 #include "common/pack/write/pack_write.h"
+#include "tests/unit/device_util.h"
 #include "tests/unit/temp_dir.h"
 #include "tests/unit/tiny_files.h"
 
 #include <fcntl.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define CHECKPOINT "deploy/models/talebook"
 
 static struct od_pack *planes, *zstd; /* of the demo checkpoint */
+static struct od_device *device;
 
 static int pack_of(const char *checkpoint, const char *name, enum od_codec codec, struct od_pack **out)
 {
@@ -32,6 +30,7 @@ static int setup(void **state)
 {
 	if (temp_dir_make(state) != 0)
 		return -1;
+	device = device_new(OD_CPU_AUTO, 1);
 	return pack_of(CHECKPOINT, "planes", OD_CODEC_PLANES, &planes) |
 	       pack_of(CHECKPOINT, "zstd", OD_CODEC_ZSTD, &zstd);
 }
@@ -40,32 +39,53 @@ static int teardown(void **state)
 {
 	od_pack_close(planes);
 	od_pack_close(zstd);
+	od_device_free(device);
 	return temp_dir_remove(state);
 }
 
-/* The weights of a matrix in planes, bit by bit as PACK-FORMAT.md puts them together. */
-static void assert_weights(const struct od_backend *be, const struct od_mat *coded, const struct od_mat *plain)
+/* A slot as a worker has them, with something in it already. */
+static struct od_buf *slot_new(enum od_form form)
 {
-	const uint16_t *want = plain->data;
+	const uint64_t bytes = od_pack_slot_bytes(planes, form);
+	struct od_buf *slot = buf_new(device, bytes);
+	void *dirt = malloc(bytes);
 
-	for (size_t row = 0, c = 0; row < coded->n_out; row += coded->planes->chunk_rows, c++) {
-		size_t left = coded->n_out - row, rows = left < coded->planes->chunk_rows ? left : coded->planes->chunk_rows;
-		size_t n = rows * coded->n_in;
-		uint8_t e[OD_PLANES_BLOCK + 64];
+	memset(dirt, 0xa5, bytes);
+	put_at(device, od_buf_ref(slot, 0), dirt, bytes);
+	free(dirt);
+	return slot;
+}
 
+/* The weights of a matrix in planes, bit by bit as PACK-FORMAT.md puts them together. */
+static void assert_weights(const struct od_backend *be, const struct od_weight *coded, const struct od_weight *plain)
+{
+	uint16_t *want = copy_at(device, plain->data, plain->n_out * plain->n_in * sizeof(*want));
+	uint8_t *sm = copy_at(device, coded->data, coded->n_out * coded->n_in);
+
+	assert_non_null(coded->chunk_at);
+	assert_null(plain->chunk_at);
+	for (size_t row = 0, c = 0; row < coded->n_out; row += coded->chunk_rows, c++) {
+		size_t left = coded->n_out - row, rows = left < coded->chunk_rows ? left : coded->chunk_rows;
+		size_t n = rows * coded->n_in, bound = od_planes_bound(n, coded->n_in);
+		uint64_t at = coded->chunk_at[c], behind = od_buf_bytes(coded->coded.buf) - coded->coded.at - at;
+		uint8_t *chunk = od_alloc(bound), e[OD_PLANES_BLOCK + 64];
+
+		get_at(device, chunk, od_ref_at(coded->coded, at), bound < behind ? bound : behind);
 		for (size_t b = 0; b < od_planes_blocks(n, coded->n_in); b++) {
 			size_t first, weights;
 
 			od_planes_span(n, coded->n_in, b, &first, &weights);
-			be->planes_decode(coded->planes->chunk[c], n, coded->n_in, b, e);
+			be->planes_decode(chunk, n, coded->n_in, b, e);
 			for (size_t i = 0; i < weights; i++) {
-				size_t at = row * coded->n_in + first + i;
-				uint8_t sm = ((const uint8_t *)coded->data)[at];
+				size_t k = row * coded->n_in + first + i;
 
-				assert_int_equal(want[at], (uint16_t)(sm << 15 | e[i] << 7 | sm >> 1));
+				assert_int_equal(want[k], (uint16_t)(sm[k] << 15 | e[i] << 7 | sm[k] >> 1));
 			}
 		}
+		od_free(chunk);
 	}
+	free(want);
+	free(sm);
 }
 
 static void the_same_weights_in_two_thirds(void **state)
@@ -76,29 +96,46 @@ static void the_same_weights_in_two_thirds(void **state)
 
 	(void)state;
 	assert_int_equal(od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, NULL), OD_OK);
-	assert_int_equal(od_experts_load_all(&a, zstd, OD_FORM_PLAIN, 1, NULL, NULL, NULL), OD_OK);
-	assert_int_equal(od_experts_load_all(&b, planes, OD_FORM_PLANES, 3, NULL, NULL, NULL), OD_OK);
+	assert_int_equal(od_experts_load_all(&a, zstd, device, OD_FORM_PLAIN, 1, NULL, NULL, NULL), OD_OK);
+	assert_int_equal(od_experts_load_all(&b, planes, device, OD_FORM_PLANES, 3, NULL, NULL, NULL), OD_OK);
 	for (size_t i = 0; i < (size_t)cfg->n_moe * cfg->n_experts; i++)
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
-			const struct od_mat *p = &od_experts_get(a)[i].mat[mat], *q = &od_experts_get(b)[i].mat[mat];
+			const struct od_weight *p = &od_experts_get(a)[i].mat[mat], *q = &od_experts_get(b)[i].mat[mat];
 
-			assert_true(q->n_out == p->n_out && q->n_in == p->n_in && q->dtype == OD_BF16 && p->planes == NULL);
+			assert_true(q->n_out == p->n_out && q->n_in == p->n_in && q->dtype == OD_BF16);
 			assert_weights(be, q, p);
 		}
-	/* Pages and pointers are much beside so small an expert, of 384 KiB. */
+	/* Pages are much beside so small an expert, of 384 KiB. */
 	assert_true(od_experts_need_bytes(planes, OD_FORM_PLANES) * 100 < od_experts_need_bytes(planes, OD_FORM_PLAIN) * 71);
 	assert_true(od_inflater_bytes(planes, OD_FORM_PLANES) < 1024);
 	od_experts_free(a);
 	od_experts_free(b);
 }
 
+/* Matrices point to their own chunks, as the pack's table of shards has them. */
+static void assert_chunks(const struct od_pack_expert *x, const struct od_expert_mem *mem, const struct od_expert *w)
+{
+	uint32_t chunk[OD_N_EXPERT_MATS] = { 0 };
+
+	for (uint32_t i = 0; i < x->n_shards; i++) {
+		const struct od_shard *s = &x->shard[i];
+		const struct od_weight *m = &w->mat[s->mat];
+
+		assert_ptr_equal(m->data.buf, mem->at[OD_BUF_SM].buf);
+		assert_ptr_equal(m->coded.buf, mem->at[OD_BUF_E].buf);
+		assert_true(chunk[s->mat] > 0 || m->chunk_rows == s->n_rows);
+		assert_int_equal(m->data.at + s->row_begin * m->n_in - mem->at[OD_BUF_SM].at, s->sm.offset - x->shard[0].sm.offset);
+		assert_int_equal(m->coded.at + m->chunk_at[chunk[s->mat]++] - mem->at[OD_BUF_E].at,
+				 s->e.offset - x->shard[0].e.offset);
+	}
+}
+
 /* One slot for one expert after the other, as a worker uses it. */
 static void one_slot(void **state)
 {
-	uint8_t *plain = od_alloc(od_pack_slot_bytes(planes, OD_FORM_PLAIN));
-	uint8_t *slot = od_alloc(od_pack_slot_bytes(planes, OD_FORM_PLANES));
-	const struct od_expert_mem plain_mem = od_pack_slot_mem(planes, OD_FORM_PLAIN, plain);
-	const struct od_expert_mem slot_mem = od_pack_slot_mem(planes, OD_FORM_PLANES, slot);
+	struct od_buf *plain = slot_new(OD_FORM_PLAIN), *slot = slot_new(OD_FORM_PLANES);
+	const struct od_expert_mem plain_mem = od_pack_slot_mem(planes, OD_FORM_PLAIN, od_buf_ref(plain, 0));
+	const struct od_expert_mem slot_mem = od_pack_slot_mem(planes, OD_FORM_PLANES, od_buf_ref(slot, 0));
 	struct od_inflater *inflate, *keep;
 	struct od_load_stats stats = { 0 };
 	const struct od_backend *be;
@@ -119,20 +156,43 @@ static void one_slot(void **state)
 		}
 		od_pack_bind(planes, e, e, &plain_mem, &a);
 		od_pack_bind(planes, e, e, &slot_mem, &b);
+		assert_chunks(x, &slot_mem, &b);
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
 			assert_weights(be, &b.mat[mat], &a.mat[mat]);
 	}
 	assert_int_equal(stats.read_bytes, stored);
 	od_inflater_free(inflate);
 	od_inflater_free(keep);
-	od_free(plain);
-	od_free(slot);
+	od_buf_free(plain);
+	od_buf_free(slot);
+}
+
+static void assert_same_bytes(const struct od_weight *found, const struct od_weight *want)
+{
+	const size_t bytes = want->n_out * want->n_in * sizeof(uint16_t);
+	void *a = copy_at(device, found->data, bytes), *b = copy_at(device, want->data, bytes);
+
+	assert_memory_equal(a, b, bytes);
+	free(a);
+	free(b);
+}
+
+static struct od_ref dirty_buf(enum od_expert_buf i)
+{
+	const size_t bytes = od_pack_buf_bytes(planes, i);
+	void *dirt = malloc(bytes);
+	struct od_ref at;
+
+	memset(dirt, 0xa5, bytes);
+	at = od_buf_ref(buf_of(device, dirt, bytes), 0);
+	free(dirt);
+	return at;
 }
 
 /* What is read into buffers of its own stays as it was stored beside the weights, and can be computed on too. */
 static void buffers_apart(void **state)
 {
-	struct od_expert_mem mem, plain = { { NULL } }, stored;
+	struct od_expert_mem mem, plain = { 0 }, stored;
 	const struct od_backend *be;
 	struct od_inflater *inf;
 	struct od_expert a, b;
@@ -140,13 +200,11 @@ static void buffers_apart(void **state)
 	(void)state;
 	assert_int_equal(od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, NULL), OD_OK);
 	assert_int_equal(od_inflater_new(&inf, planes, OD_FORM_PLAIN, NULL), OD_OK);
-	for (int i = 0; i < OD_N_EXPERT_BUFS; i++) {
-		mem.at[i] = od_alloc(od_pack_buf_bytes(planes, (enum od_expert_buf)i));
-		memset(mem.at[i], 0xa5, od_pack_buf_bytes(planes, (enum od_expert_buf)i));
-	}
+	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
+		mem.at[i] = dirty_buf((enum od_expert_buf)i);
 	stored = mem;
-	stored.at[OD_BUF_PLAIN] = NULL;
-	plain.at[OD_BUF_PLAIN] = od_alloc(od_pack_slot_bytes(planes, OD_FORM_PLAIN));
+	stored.at[OD_BUF_PLAIN].buf = NULL;
+	plain.at[OD_BUF_PLAIN] = od_buf_ref(slot_new(OD_FORM_PLAIN), 0);
 	for (uint32_t s = 0; s < od_pack_expert(planes, 2, 3)->n_shards; s++) {
 		assert_int_equal(od_inflater_load(inf, 2, 3, s, &mem, NULL, NULL), OD_OK);
 		assert_int_equal(od_inflater_load(inf, 2, 3, s, &plain, NULL, NULL), OD_OK);
@@ -155,17 +213,25 @@ static void buffers_apart(void **state)
 	for (int with_plain = 0; with_plain < 2; with_plain++) {
 		od_pack_bind(planes, 2, 3, with_plain ? &mem : &stored, &b);
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
-			assert_int_equal(b.mat[mat].planes == NULL, with_plain);
+			assert_int_equal(b.mat[mat].chunk_at == NULL, with_plain);
 			if (with_plain)
-				assert_memory_equal(b.mat[mat].data, a.mat[mat].data, 2 * a.mat[mat].n_out * a.mat[mat].n_in);
+				assert_same_bytes(&b.mat[mat], &a.mat[mat]);
 			else
 				assert_weights(be, &b.mat[mat], &a.mat[mat]);
 		}
 	}
 	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
-		od_free(mem.at[i]);
-	od_free(plain.at[OD_BUF_PLAIN]);
+		od_buf_free(mem.at[i].buf);
+	od_buf_free(plain.at[OD_BUF_PLAIN].buf);
 	od_inflater_free(inf);
+}
+
+/* The first whole page of a buffer: reads past the page cache go to such. */
+static struct od_ref page_in(struct od_buf *b)
+{
+	const uintptr_t begin = (uintptr_t)od_ref_map(od_buf_ref(b, 0));
+
+	return od_buf_ref(b, od_round_up(begin, OD_PAGE_BYTES) - begin);
 }
 
 /* All of an expert at once, through the page cache and past it; where the file system has no such thing, twice through. */
@@ -173,7 +239,8 @@ static void past_the_page_cache(void **state)
 {
 	const struct od_pack_expert *x = od_pack_expert(planes, 4, 1);
 	struct od_shard_bytes b[2][8];
-	struct od_expert_mem mem[2] = { { { NULL } }, { { NULL } } };
+	struct od_expert_mem mem[2] = { 0 };
+	struct od_buf *buf[2][OD_N_EXPERT_BUFS];
 
 	(void)state;
 	assert_true(x->n_shards <= 8);
@@ -181,8 +248,9 @@ static void past_the_page_cache(void **state)
 		for (int i = OD_BUF_SM; i <= OD_BUF_E; i++) {
 			const uint64_t bytes = od_round_up(od_pack_buf_bytes(planes, (enum od_expert_buf)i), OD_PAGE_BYTES);
 
-			mem[direct].at[i] = aligned_alloc(OD_PAGE_BYTES, bytes);
-			memset(mem[direct].at[i], 0xa5, bytes);
+			buf[direct][i] = buf_new(device, bytes + OD_PAGE_BYTES);
+			mem[direct].at[i] = page_in(buf[direct][i]);
+			memset(od_ref_map(mem[direct].at[i]), 0xa5, bytes);
 		}
 		if (od_pack_read_direct(planes, direct) != direct)
 			print_message("# this file system is only read through the page cache\n");
@@ -195,15 +263,16 @@ static void past_the_page_cache(void **state)
 		assert_memory_equal(b[0][i].e, b[1][i].e, x->shard[i].e.stored_bytes);
 	}
 	for (int i = OD_BUF_SM; i <= OD_BUF_E; i++) { /* and nothing else was written */
-		assert_memory_equal(mem[0].at[i], mem[1].at[i], od_pack_buf_bytes(planes, (enum od_expert_buf)i));
-		free(mem[0].at[i]);
-		free(mem[1].at[i]);
+		assert_memory_equal(od_ref_map(mem[0].at[i]), od_ref_map(mem[1].at[i]),
+				    od_pack_buf_bytes(planes, (enum od_expert_buf)i));
+		od_buf_free(buf[0][i]);
+		od_buf_free(buf[1][i]);
 	}
 }
 
 static void what_cannot_be_is_said(void **state)
 {
-	const struct od_backend *be;
+	struct od_device *scalar;
 	struct tiny_files tiny;
 	struct od_pack *mixed, *raw;
 	enum od_form form;
@@ -224,12 +293,13 @@ static void what_cannot_be_is_said(void **state)
 	assert_int_equal(od_pack_can_form(raw, OD_FORM_PLANES, &err), OD_ERR_UNSUPPORTED);
 	assert_non_null(strstr(err.msg, "od-pack --codec planes"));
 
-	assert_int_equal(od_backend_cpu(&be, OD_CPU_SCALAR, OD_PROFILE_F32, NULL), OD_OK);
-	assert_int_equal(od_pack_choose_form(planes, be, OD_FORM_AUTO, &form, &err), OD_OK);
+	scalar = device_new(OD_CPU_SCALAR, 1);
+	assert_int_equal(od_pack_choose_form(planes, scalar, OD_FORM_AUTO, &form, &err), OD_OK);
 	assert_int_equal(form, OD_FORM_PLAIN); /* nothing is gained without the instructions for it */
-	assert_int_equal(od_pack_choose_form(planes, be, OD_FORM_PLANES, &form, &err), OD_OK);
+	assert_int_equal(od_pack_choose_form(planes, scalar, OD_FORM_PLANES, &form, &err), OD_OK);
 	assert_int_equal(form, OD_FORM_PLANES);
-	assert_int_equal(od_pack_choose_form(zstd, be, OD_FORM_PLANES, &form, &err), OD_ERR_UNSUPPORTED);
+	assert_int_equal(od_pack_choose_form(zstd, scalar, OD_FORM_PLANES, &form, &err), OD_ERR_UNSUPPORTED);
+	od_device_free(scalar);
 	od_pack_close(raw);
 	od_pack_close(mixed);
 	tiny_files_free(&tiny);
@@ -241,10 +311,11 @@ static void what_is_broken_is_found(void **state)
 	const struct od_shard *s = &od_pack_expert(planes, 1, 2)->shard[1];
 	const uint64_t at[] = { s->sm.offset, s->sm.offset + s->sm.stored_bytes - 1, s->e.offset + 20,
 				s->e.offset + s->e.stored_bytes - 1 };
-	uint8_t *slot = od_alloc(od_pack_slot_bytes(planes, OD_FORM_PLANES)), byte;
-	const struct od_expert_mem mem = od_pack_slot_mem(planes, OD_FORM_PLANES, slot);
+	struct od_buf *slot = slot_new(OD_FORM_PLANES);
+	const struct od_expert_mem mem = od_pack_slot_mem(planes, OD_FORM_PLANES, od_buf_ref(slot, 0));
 	struct od_inflater *inf;
 	struct od_err err;
+	uint8_t byte;
 	int fd = open(temp_path("planes/experts.bin"), O_RDWR | O_CLOEXEC);
 
 	(void)state;
@@ -263,7 +334,7 @@ static void what_is_broken_is_found(void **state)
 	}
 	close(fd);
 	od_inflater_free(inf);
-	od_free(slot);
+	od_buf_free(slot);
 }
 
 int main(void)

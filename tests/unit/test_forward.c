@@ -1,5 +1,5 @@
 /* The forward pass against an independent float64 reference, and everything a row's result must not depend
- * on: chunks, threads, other sequences, kernels, a repeated call (design section 4). */
+ * on: chunks, threads, other sequences, kernels, where experts run, a repeated call (design section 4). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,10 +11,12 @@
 
 #include "common/base/mem.h"
 #include "common/model/resident.h"
+#include "tests/unit/device_util.h"
 #include "tests/unit/tiny_model.h"
 
 #define MAX_ROWS 512
 #define CTX 320
+#define SEQUENCES 2
 
 /* What a prompt's rows gave, all positions. */
 struct result {
@@ -26,45 +28,55 @@ struct result {
 
 struct engine {
 	const struct tiny_model *t;
-	struct od_pool *pool;
+	struct od_device *device;
+	struct tiny_weights weights;
+	struct od_state_pool *state;
 	struct od_forward_opts opts;
 	struct od_forward *forward;
-	struct od_expert_runner *runner;
+	struct od_expert_runner *resident, *runner; /* runner: the one that run_step uses */
 };
 
-static void must(int rc, const struct od_err *err)
+/* On its device, with weights that lie anywhere. */
+static void open_pass(struct engine *e, const struct tiny_weights *w, uint32_t ctx)
 {
-	if (rc != OD_OK)
-		fail_msg("%s", err->msg);
+	const struct tiny_model *t = e->t;
+	struct od_err err = { 0 };
+
+	must(od_state_pool_new(&e->state, e->device, &t->cfg, t->profile, ctx, SEQUENCES, &err), &err);
+	e->opts = (struct od_forward_opts){ .config = &t->cfg, .dense = &w->dense, .device = e->device,
+					    .state = e->state, .profile = t->profile, .max_rows = MAX_ROWS };
+	must(od_forward_new(&e->forward, &e->opts, &err), &err);
+	must(od_resident_new(&e->resident, &e->opts, w->experts, &err), &err);
+	e->runner = e->resident;
+}
+
+static void engine_open_ctx(struct engine *e, const struct tiny_model *t, unsigned threads, enum od_cpu cpu, uint32_t ctx)
+{
+	*e = (struct engine){ .t = t, .device = device_new(cpu, threads) };
+	tiny_place(&e->weights, t, e->device);
+	open_pass(e, &e->weights, ctx);
 }
 
 static void engine_open(struct engine *e, const struct tiny_model *t, unsigned threads, enum od_cpu cpu)
 {
-	struct od_err err = { 0 };
-
-	memset(e, 0, sizeof(*e));
-	e->t = t;
-	must(od_pool_new(&e->pool, threads, "test", &err), &err);
-	e->opts = (struct od_forward_opts){ .config = &t->cfg, .dense = &t->dense, .pool = e->pool,
-					    .profile = t->profile, .max_rows = MAX_ROWS };
-	must(od_backend_cpu(&e->opts.backend, cpu, t->profile, &err), &err);
-	must(od_forward_new(&e->forward, &e->opts, &err), &err);
-	must(od_resident_new(&e->runner, &e->opts, t->experts, &err), &err);
+	engine_open_ctx(e, t, threads, cpu, CTX);
 }
 
-static void engine_close(struct engine *e)
+static void engine_close(struct engine *e) /* its sequences are freed already */
 {
-	od_resident_free(e->runner);
+	od_resident_free(e->resident);
 	od_forward_free(e->forward);
-	od_pool_free(e->pool);
+	od_state_pool_free(e->state);
+	tiny_weights_free(&e->weights);
+	od_device_free(e->device);
 }
 
-static struct od_seq_state *new_seq(const struct tiny_model *t)
+static struct od_seq_state *new_seq(const struct engine *e)
 {
 	struct od_seq_state *s;
 	struct od_err err = { 0 };
 
-	must(od_seq_state_new(&s, &t->cfg, t->profile, CTX, &err), &err);
+	must(od_seq_state_new(&s, e->state, &err), &err);
 	return s;
 }
 
@@ -97,6 +109,15 @@ static void note_routes(const struct engine *e, size_t row, size_t at, struct re
 	r->margin[place] = od_forward_margin_of(e->forward, row);
 }
 
+static void note_logits(const struct engine *e, size_t row, size_t at, struct result *r)
+{
+	struct od_err err = { 0 };
+	float *logits;
+
+	must(od_forward_logits(e->forward, row, &logits, &err), &err);
+	memcpy(r->logits + at * e->t->cfg.vocab, logits, e->t->cfg.vocab * sizeof(*logits));
+}
+
 /* One step; row i's results go to position at[i] of r[i]. */
 static void run_step(struct engine *e, const struct od_row *rows, size_t n, struct result **r)
 {
@@ -105,12 +126,13 @@ static void run_step(struct engine *e, const struct od_row *rows, size_t n, stru
 	must(od_forward_begin(e->forward, 7, rows, n, &err), &err);
 	while (!od_forward_done(e->forward)) {
 		od_forward_attention(e->forward);
+		must(od_forward_fetch(e->forward, OD_FETCH_ROUTES, &err), &err);
 		for (size_t i = 0; i < n; i++)
 			note_routes(e, i, rows[i].position, r[i]);
 		must(od_forward_experts(e->forward, e->runner, &err), &err);
 	}
 	for (size_t i = 0; i < n; i++)
-		od_forward_logits(e->forward, i, r[i]->logits + (size_t)rows[i].position * e->t->cfg.vocab);
+		note_logits(e, i, rows[i].position, r[i]);
 	od_forward_commit(e->forward);
 }
 
@@ -134,14 +156,15 @@ static void run_chunks(struct engine *e, struct od_seq_state *seq, size_t from, 
 
 static void run_prompt(const struct tiny_model *t, unsigned threads, enum od_cpu cpu, size_t chunk, struct result *out)
 {
-	struct od_seq_state *seq = new_seq(t);
+	struct od_seq_state *seq;
 	struct engine e;
 
 	result_new(out, t);
 	engine_open(&e, t, threads, cpu);
+	seq = new_seq(&e);
 	run_chunks(&e, seq, 0, chunk, out);
-	engine_close(&e);
 	od_seq_state_free(seq);
+	engine_close(&e);
 }
 
 static void same(const struct tiny_model *t, const struct result *a, const struct result *b, const char *what)
@@ -309,10 +332,53 @@ static void test_kernels(void **state)
 	}
 }
 
+/* Two CPU devices with one copy of the weights, which lies on the first. */
+static void test_shared_weights(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < tiny_count(); i++) {
+		struct tiny_model t;
+		struct result r[2];
+		struct engine e[2];
+
+		tiny_load(&t, i);
+		engine_open(&e[0], &t, 1, OD_CPU_AUTO);
+		e[1] = (struct engine){ .t = &t, .device = device_new(OD_CPU_AUTO, 2) };
+		open_pass(&e[1], &e[0].weights, CTX);
+		for (size_t k = 2; k-- > 0;) {
+			struct od_seq_state *seq = new_seq(&e[k]);
+
+			result_new(&r[k], &t);
+			run_chunks(&e[k], seq, 0, 64, &r[k]);
+			od_seq_state_free(seq);
+		}
+		same(&t, &r[0], &r[1], "shared weights");
+		for (size_t k = 2; k-- > 0;) {
+			engine_close(&e[k]);
+			result_free(&r[k]);
+		}
+		tiny_unload(&t);
+	}
+}
+
 /* Another prompt of the same model, so that two sequences differ. */
 static int32_t other_token(const struct tiny_model *t, size_t i)
 {
 	return (int32_t)((t->prompt[i] * 5 + 3 + (int32_t)i) % (int32_t)t->cfg.vocab);
+}
+
+/* A step of every second one of n rows. */
+static void run_alternate(struct engine *e, const struct od_row *rows, size_t n, size_t first, struct result **r)
+{
+	struct od_row some[MAX_ROWS];
+	struct result *to[MAX_ROWS];
+	size_t n_some = 0;
+
+	for (size_t i = first; i < n; i += 2, n_some++) {
+		some[n_some] = rows[i];
+		to[n_some] = r[i];
+	}
+	run_step(e, some, n_some, to);
 }
 
 /* Two sequences whose rows alternate in one step, against each by itself. */
@@ -328,7 +394,7 @@ static void test_two_sequences(void **state)
 		size_t n;
 
 		tiny_load(&t, i);
-		n = t.n_prompt < 40 ? t.n_prompt : 40;
+		n = t.n_prompt < 140 ? t.n_prompt : 140; /* pages of the two in turn */
 		t.n_prompt = n;
 		run_prompt(&t, 1, OD_CPU_AUTO, MAX_ROWS, &a);
 		u = t;
@@ -341,21 +407,23 @@ static void test_two_sequences(void **state)
 		engine_open(&e, &t, 2, OD_CPU_AUTO);
 		result_new(&joint_a, &t);
 		result_new(&joint_b, &t);
-		seq[0] = new_seq(&t);
-		seq[1] = new_seq(&t);
+		seq[0] = new_seq(&e);
+		seq[1] = new_seq(&e);
 		for (size_t p = 0; p < 2 * n; p++) {
 			const struct tiny_model *from = p % 2 == 0 ? &t : &u;
 
 			rows[p] = (struct od_row){ seq[p % 2], (uint32_t)(p / 2), from->prompt[p / 2] };
 			r[p] = p % 2 == 0 ? &joint_a : &joint_b;
 		}
-		run_step(&e, rows, n, r); /* some rows in one step, the rest in the next */
-		run_step(&e, rows + n, n, r + n);
+		run_step(&e, rows, n, r); /* some rows in one step, more in the next */
+		run_step(&e, rows + n, n / 2, r + n);
+		run_alternate(&e, rows + n + n / 2, n - n / 2, 1, r + n + n / 2); /* then those of one sequence, of the other */
+		run_alternate(&e, rows + n + n / 2, n - n / 2, 0, r + n + n / 2);
 		same(&t, &a, &joint_a, "first of two sequences");
 		same(&t, &b, &joint_b, "second of two sequences");
-		engine_close(&e);
 		od_seq_state_free(seq[0]);
 		od_seq_state_free(seq[1]);
+		engine_close(&e);
 		result_free(&a);
 		result_free(&b);
 		result_free(&joint_a);
@@ -365,10 +433,97 @@ static void test_two_sequences(void **state)
 	}
 }
 
+/* Experts on a device that is not the forward pass's, as those of a cluster are: rows and routes come from the host, and
+ * the experts' outputs go there. */
+struct elsewhere {
+	struct od_expert_runner runner;
+	const struct tiny_model *t;
+	struct od_device *device;
+	struct tiny_weights weights;
+	struct od_buf *x, *expert, *y, *scratch;
+};
+
+static int run_elsewhere(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
+{
+	struct elsewhere *w = (struct elsewhere *)runner;
+	const struct od_config *c = &w->t->cfg;
+	const struct od_op op = {
+		.kind = OD_OP_EXPERTS,
+		.profile = w->t->profile,
+		.n_rows = (uint32_t)call->n_rows,
+		.experts = { .expert = w->weights.experts + (size_t)call->m * c->n_experts,
+			     .x = od_buf_ref(w->x, 0),
+			     .choice = od_buf_ref(w->expert, 0),
+			     .y = od_buf_ref(w->y, 0),
+			     .scratch = od_buf_ref(w->scratch, 0),
+			     .n_experts = c->n_experts,
+			     .top_k = c->top_k,
+			     .hidden = c->hidden },
+	};
+	size_t n = call->n_rows;
+
+	od_device_put(w->device, OD_QUEUE_COMPUTE, op.experts.x, call->x, n * c->hidden * sizeof(float));
+	od_device_put(w->device, OD_QUEUE_COMPUTE, op.experts.choice, call->expert, n * c->top_k * sizeof(uint16_t));
+	od_device_run(w->device, OD_QUEUE_COMPUTE, &op);
+	od_device_get(w->device, OD_QUEUE_COMPUTE, call->y, op.experts.y, n * c->top_k * c->hidden * sizeof(float));
+	return od_device_sync(w->device, err);
+}
+
+static void elsewhere_open(struct elsewhere *w, const struct tiny_model *t)
+{
+	const struct od_config *c = &t->cfg;
+
+	*w = (struct elsewhere){ .runner = { .run = run_elsewhere }, .t = t, .device = device_new(OD_CPU_AUTO, 1) };
+	tiny_place(&w->weights, t, w->device);
+	w->x = buf_new(w->device, MAX_ROWS * c->hidden * sizeof(float));
+	w->expert = buf_new(w->device, MAX_ROWS * c->top_k * sizeof(uint16_t));
+	w->y = buf_new(w->device, MAX_ROWS * (uint64_t)c->top_k * c->hidden * sizeof(float));
+	w->scratch = buf_new(w->device, od_experts_scratch_bytes(c->hidden, c->intermediate, c->n_experts, c->top_k, MAX_ROWS));
+}
+
+static void elsewhere_close(struct elsewhere *w)
+{
+	od_buf_free(w->x);
+	od_buf_free(w->expert);
+	od_buf_free(w->y);
+	od_buf_free(w->scratch);
+	tiny_weights_free(&w->weights);
+	od_device_free(w->device);
+}
+
+static void test_experts_elsewhere(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < tiny_count(); i++) {
+		struct tiny_model t;
+		struct result whole, other;
+		struct elsewhere w;
+		struct od_seq_state *seq;
+		struct engine e;
+
+		tiny_load(&t, i);
+		run_prompt(&t, 1, OD_CPU_AUTO, 50, &whole);
+		engine_open(&e, &t, 2, OD_CPU_AUTO);
+		elsewhere_open(&w, &t);
+		e.runner = &w.runner;
+		seq = new_seq(&e);
+		result_new(&other, &t);
+		run_chunks(&e, seq, 0, 50, &other);
+		same(&t, &whole, &other, "experts of another device");
+		od_seq_state_free(seq);
+		elsewhere_close(&w);
+		engine_close(&e);
+		result_free(&whole);
+		result_free(&other);
+		tiny_unload(&t);
+	}
+}
+
 /* A runner that fails at first in every layer, having scribbled over what it must fill. */
 struct flaky {
 	struct od_expert_runner runner;
-	struct od_expert_runner *real;
+	struct od_expert_runner *real; /* works where runner does */
+	struct od_device *device;
 	unsigned calls, fails;
 	size_t y_floats;
 };
@@ -376,60 +531,207 @@ struct flaky {
 static int flaky_run(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
 {
 	struct flaky *f = (struct flaky *)runner;
+	float *bad;
 
 	assert_int_equal(call->step, 7);
-	if (f->calls++ % 3 < 2) {
-		f->fails++;
-		for (size_t i = 0; i < f->y_floats; i++)
-			call->y[i] = 1e30f;
-		return od_fail(err, OD_ERR_UNREACHABLE, "no worker is left");
+	assert_int_equal(call->x == NULL, f->runner.on_device);
+	assert_int_equal(call->expert == NULL, f->runner.on_device);
+	assert_int_equal(call->y == NULL, f->runner.on_device);
+	if (f->calls++ % 3 == 2)
+		return f->real->run(f->real, call, err);
+	f->fails++;
+	bad = od_alloc_array(f->y_floats, sizeof(*bad));
+	for (size_t i = 0; i < f->y_floats; i++)
+		bad[i] = 1e30f;
+	if (f->runner.on_device)
+		put_at(f->device, call->y_at, bad, f->y_floats * sizeof(*bad));
+	else
+		memcpy(call->y, bad, f->y_floats * sizeof(*bad));
+	od_free(bad);
+	return od_fail(err, OD_ERR_UNREACHABLE, "no worker is left");
+}
+
+static void retry(const struct tiny_model *t, struct engine *e, struct flaky *flaky, struct result *again)
+{
+	struct od_seq_state *seq = new_seq(e);
+	struct od_row rows[MAX_ROWS];
+
+	flaky->device = e->device;
+	flaky->y_floats = t->n_prompt * t->cfg.top_k * t->cfg.hidden;
+	for (size_t i = 0; i < t->n_prompt; i++)
+		rows[i] = (struct od_row){ seq, (uint32_t)i, t->prompt[i] };
+	assert_int_equal(od_forward_begin(e->forward, 7, rows, t->n_prompt, NULL), OD_OK);
+	while (!od_forward_done(e->forward)) {
+		uint32_t layer = od_forward_layer(e->forward);
+		struct od_err err;
+
+		od_forward_attention(e->forward);
+		assert_int_equal(od_forward_fetch(e->forward, OD_FETCH_ROUTES, NULL), OD_OK);
+		for (size_t i = 0; i < t->n_prompt; i++)
+			note_routes(e, i, i, again);
+		while (od_forward_experts(e->forward, &flaky->runner, &err) != OD_OK) {
+			assert_string_equal(err.msg, "no worker is left");
+			assert_int_equal(od_forward_layer(e->forward), layer);
+			assert_false(od_forward_done(e->forward));
+		}
+		assert_int_equal(od_forward_layer(e->forward), layer + 1);
 	}
-	return f->real->run(f->real, call, err);
+	assert_int_equal(flaky->fails, 2 * t->cfg.n_layers);
+	for (size_t i = 0; i < t->n_prompt; i++)
+		note_logits(e, i, i, again);
+	assert_int_equal(od_seq_state_length(seq), 0); /* nothing is committed by itself */
+	od_seq_state_free(seq);
 }
 
 static void test_error_then_retry(void **state)
 {
+	(void)state;
+	for (int on_device = 0; on_device < 2; on_device++) {
+		struct tiny_model t;
+		struct result whole, again;
+		struct elsewhere w;
+		struct engine e;
+		struct flaky flaky = { .runner = { .on_device = on_device, .run = flaky_run } };
+
+		tiny_load_named(&t, "grouped_queries");
+		run_prompt(&t, 1, OD_CPU_AUTO, MAX_ROWS, &whole);
+		engine_open(&e, &t, 1, OD_CPU_AUTO);
+		elsewhere_open(&w, &t);
+		flaky.real = on_device ? e.resident : &w.runner;
+		result_new(&again, &t);
+		retry(&t, &e, &flaky, &again);
+		same(&t, &whole, &again, "retry");
+		elsewhere_close(&w);
+		engine_close(&e);
+		result_free(&whole);
+		result_free(&again);
+		tiny_unload(&t);
+	}
+}
+
+/* What a layer leaves, against what is made of it: probabilities give the weights, residuals the rows of the experts. */
+struct check_rows {
+	struct od_expert_runner runner;
+	struct elsewhere *real;
+	struct engine *e;
+	const struct od_backend *be;
+};
+
+static int check_and_run(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
+{
+	const struct check_rows *k = (struct check_rows *)runner;
+	const struct od_config *c = &k->e->t->cfg;
+	const struct od_forward *f = k->e->forward;
+	float *norm = copy_at(k->e->device, k->e->weights.dense.layer[call->m].ffn_norm, c->hidden * sizeof(*norm));
+	float *want = od_alloc_array(c->hidden, sizeof(*want));
+
+	for (size_t r = 0; r < call->n_rows; r++) {
+		const float *p = od_forward_probabilities_of(f, r);
+		const uint16_t *expert = od_forward_experts_of(f, r);
+		float sum = 0, all = 0;
+
+		for (size_t i = 0; i < c->n_experts; i++)
+			all += p[i];
+		assert_true(fabsf(all - 1) < 1e-5f);
+		for (size_t i = 0; i < c->top_k; i++)
+			sum += p[expert[i]];
+		for (size_t i = 0; i < c->top_k; i++)
+			assert_true(od_forward_weights_of(f, r)[i] == p[expert[i]] / sum);
+		assert_memory_equal(call->expert + r * c->top_k, expert, c->top_k * sizeof(*expert));
+		k->be->rmsnorm(want, od_forward_residual_of(f, r), norm, c->hidden, c->rms_eps);
+		if (k->e->t->profile == OD_PROFILE_BF16)
+			k->be->round_bf16(want, c->hidden);
+		assert_memory_equal(call->x + r * c->hidden, want, c->hidden * sizeof(*want));
+	}
+	free(norm);
+	od_free(want);
+	return run_elsewhere(&k->real->runner, call, err);
+}
+
+static void test_fetch(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < tiny_count(); i++) {
+		struct tiny_model t;
+		struct elsewhere w;
+		struct engine e;
+		struct od_row rows[20];
+		struct check_rows check = { .runner.run = check_and_run, .real = &w, .e = &e };
+		struct od_seq_state *seq;
+
+		tiny_load(&t, i);
+		engine_open(&e, &t, 1, OD_CPU_AUTO);
+		elsewhere_open(&w, &t);
+		assert_int_equal(od_backend_cpu(&check.be, OD_CPU_AUTO, t.profile, NULL), OD_OK);
+		seq = new_seq(&e);
+		for (size_t r = 0; r < 20; r++)
+			rows[r] = (struct od_row){ seq, (uint32_t)r, t.prompt[r % t.n_prompt] };
+		assert_int_equal(od_forward_begin(e.forward, 7, rows, 20, NULL), OD_OK);
+		while (!od_forward_done(e.forward)) {
+			od_forward_attention(e.forward);
+			assert_int_equal(od_forward_fetch(e.forward, OD_FETCH_PROBABILITIES | OD_FETCH_RESIDUALS, NULL), OD_OK);
+			assert_int_equal(od_forward_experts(e.forward, &check.runner, NULL), OD_OK);
+		}
+		od_seq_state_free(seq);
+		elsewhere_close(&w);
+		engine_close(&e);
+		tiny_unload(&t);
+	}
+}
+
+/* A wait is a round trip to the device: a resident step has one, for its logits; with experts elsewhere each layer has
+ * one more; what is on the host already costs none. */
+static void test_waits(void **state)
+{
+	static const unsigned all = OD_FETCH_ROUTES | OD_FETCH_PROBABILITIES | OD_FETCH_RESIDUALS | OD_FETCH_ROWS;
 	struct tiny_model t;
-	struct result whole, again;
-	struct od_seq_state *seq;
-	struct od_row rows[MAX_ROWS];
+	struct elsewhere w;
 	struct engine e;
-	struct flaky flaky = { .runner.run = flaky_run };
+	struct od_seq_state *seq;
 
 	(void)state;
 	tiny_load_named(&t, "grouped_queries");
-	run_prompt(&t, 1, OD_CPU_AUTO, MAX_ROWS, &whole);
-	engine_open(&e, &t, 1, OD_CPU_AUTO);
-	flaky.real = e.runner;
-	flaky.y_floats = t.n_prompt * t.cfg.top_k * t.cfg.hidden;
-	result_new(&again, &t);
-	seq = new_seq(&t);
-	for (size_t i = 0; i < t.n_prompt; i++)
-		rows[i] = (struct od_row){ seq, (uint32_t)i, t.prompt[i] };
-	assert_int_equal(od_forward_begin(e.forward, 7, rows, t.n_prompt, NULL), OD_OK);
-	while (!od_forward_done(e.forward)) {
-		uint32_t layer = od_forward_layer(e.forward);
-		struct od_err err;
+	engine_open(&e, &t, 2, OD_CPU_AUTO);
+	elsewhere_open(&w, &t);
+	seq = new_seq(&e);
+	for (uint32_t position = 0; position < 6; position++) {
+		const struct od_row row = { seq, position, t.prompt[position] };
+		const bool resident = position < 3, fetch = position % 3 == 1, fetch_more = position % 3 == 2;
+		uint64_t before = od_device_waits(e.device);
+		float *logits;
 
-		od_forward_attention(e.forward);
-		for (size_t i = 0; i < t.n_prompt; i++)
-			note_routes(&e, i, i, &again);
-		while (od_forward_experts(e.forward, &flaky.runner, &err) != OD_OK) {
-			assert_string_equal(err.msg, "no worker is left");
-			assert_int_equal(od_forward_layer(e.forward), layer);
-			assert_false(od_forward_done(e.forward));
+		assert_int_equal(od_forward_begin(e.forward, 7, &row, 1, NULL), OD_OK);
+		while (!od_forward_done(e.forward)) {
+			od_forward_attention(e.forward);
+			for (int again = 0; fetch && again < 2; again++)
+				assert_int_equal(od_forward_fetch(e.forward, all, NULL), OD_OK);
+			if (fetch_more) {
+				assert_int_equal(od_forward_fetch(e.forward, OD_FETCH_ROUTES, NULL), OD_OK);
+				assert_int_equal(od_forward_fetch(e.forward, OD_FETCH_ROUTES | OD_FETCH_ROWS, NULL), OD_OK);
+			}
+			assert_int_equal(od_forward_experts(e.forward, resident ? e.resident : &w.runner, NULL), OD_OK);
 		}
-		assert_int_equal(od_forward_layer(e.forward), layer + 1);
+		assert_int_equal(od_forward_logits(e.forward, 0, &logits, NULL), OD_OK);
+		od_forward_commit(e.forward);
+		assert_int_equal(od_device_waits(e.device) - before,
+				 1 + (fetch_more ? 2u : fetch || !resident) * t.cfg.n_layers);
 	}
-	assert_int_equal(flaky.fails, 2 * t.cfg.n_layers);
-	for (size_t i = 0; i < t.n_prompt; i++)
-		od_forward_logits(e.forward, i, again.logits + i * t.cfg.vocab);
-	assert_int_equal(od_seq_state_length(seq), 0); /* nothing is committed by itself */
-	same(&t, &whole, &again, "retry");
-	engine_close(&e);
+	/* Without logits: begin puts from memory that the step before has put from, and so waits for it. */
+	for (uint32_t position = 6; position < 9; position++) {
+		const struct od_row row = { seq, position, t.prompt[position] };
+		uint64_t before = od_device_waits(e.device);
+
+		assert_int_equal(od_forward_begin(e.forward, 7, &row, 1, NULL), OD_OK);
+		while (!od_forward_done(e.forward)) {
+			od_forward_attention(e.forward);
+			assert_int_equal(od_forward_experts(e.forward, e.resident, NULL), OD_OK);
+		}
+		od_forward_commit(e.forward);
+		assert_int_equal(od_device_waits(e.device) - before, position > 6);
+	}
 	od_seq_state_free(seq);
-	result_free(&whole);
-	result_free(&again);
+	elsewhere_close(&w);
+	engine_close(&e);
 	tiny_unload(&t);
 }
 
@@ -453,16 +755,16 @@ static void test_truncate(void **state)
 		result_new(&other, &t);
 		result_new(&again, &t);
 		memcpy(again.logits, whole.logits, keep * t.cfg.vocab * sizeof(float));
-		seq = new_seq(&t);
 		engine_open(&e, &u, 1, OD_CPU_AUTO);
+		seq = new_seq(&e);
 		run_chunks(&e, seq, 0, MAX_ROWS, &other);
 		e.t = &t;
 		od_seq_state_set_length(seq, (uint32_t)keep);
 		run_chunks(&e, seq, keep, MAX_ROWS, &again);
 		assert_memory_equal(again.logits, whole.logits, t.n_prompt * t.cfg.vocab * sizeof(float));
 		assert_memory_not_equal(other.logits, whole.logits, t.n_prompt * t.cfg.vocab * sizeof(float));
-		engine_close(&e);
 		od_seq_state_free(seq);
+		engine_close(&e);
 		result_free(&whole);
 		result_free(&other);
 		result_free(&again);
@@ -484,15 +786,16 @@ static void test_begin_checks(void **state)
 {
 	struct tiny_model t;
 	struct engine e;
+	struct od_state_pool *pool;
 	struct od_seq_state *seq, *other;
 	struct od_row *rows;
-	struct od_err err;
 
 	(void)state;
 	tiny_load_named(&t, "grouped_queries");
-	engine_open(&e, &t, 1, OD_CPU_AUTO);
-	assert_int_equal(od_seq_state_new(&seq, &t.cfg, t.profile, 8, &err), OD_OK);
-	assert_int_equal(od_seq_state_new(&other, &t.cfg, OD_PROFILE_BF16, 8, &err), OD_OK);
+	engine_open_ctx(&e, &t, 1, OD_CPU_AUTO, 8);
+	seq = new_seq(&e);
+	assert_int_equal(od_state_pool_new(&pool, e.device, &t.cfg, t.profile, 8, 1, NULL), OD_OK);
+	assert_int_equal(od_seq_state_new(&other, pool, NULL), OD_OK);
 	rows = od_alloc_array(MAX_ROWS + 1, sizeof(*rows));
 	refuse(&e, rows, 0, OD_ERR_RANGE, "1 to 512, found 0");
 	refuse(&e, rows, MAX_ROWS + 1, OD_ERR_RANGE, "found 513");
@@ -510,12 +813,13 @@ static void test_begin_checks(void **state)
 	rows[5].position = 4;
 	refuse(&e, rows, 6, OD_ERR_RANGE, "row 5: position: expected 5, found 4");
 	rows[1] = (struct od_row){ other, 0, 1 };
-	refuse(&e, rows, 2, OD_ERR_MISMATCH, "expected F32, found BF16");
+	refuse(&e, rows, 2, OD_ERR_MISMATCH, "row 1: its sequence state is another forward pass's");
 	od_seq_state_set_length(seq, 8);
 	refuse(&e, rows, 1, OD_ERR_RANGE, "row 0: position: expected 8, found 0");
 	od_free(rows);
 	od_seq_state_free(seq);
 	od_seq_state_free(other);
+	od_state_pool_free(pool);
 	engine_close(&e);
 	tiny_unload(&t);
 }
@@ -529,7 +833,7 @@ static void test_new_checks(void **state)
 	struct od_forward_opts opts;
 	struct od_dense dense;
 	struct od_err err;
-	uint64_t one;
+	uint64_t one, tables;
 
 	(void)state;
 	tiny_load_named(&t, "grouped_queries");
@@ -542,30 +846,71 @@ static void test_new_checks(void **state)
 	opts.max_rows = 101;
 	assert_true(od_forward_bytes(&opts) > 100 * (4 * 40 + 2 * 40 + 2 * 20) * sizeof(float));
 	assert_true(od_forward_bytes(&opts) < 101 * one);
+	opts.max_rows = 1;
+	opts.state = NULL;
+	tables = 2 * SEQUENCES * od_state_pages(CTX) * sizeof(uint32_t);
+	assert_true(od_forward_bytes(&opts) + tables <= one + 64 && od_forward_bytes(&opts) + tables >= one - 64);
+	opts.state = e.state;
 	opts.max_rows = SIZE_MAX;
 	assert_true(od_forward_bytes(&opts) == UINT64_MAX);
 	assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_RANGE);
 	assert_null(f);
-	assert_int_equal(od_resident_new(&runner, &opts, t.experts, &err), OD_ERR_RANGE);
+	assert_int_equal(od_resident_new(&runner, &opts, e.weights.experts, &err), OD_ERR_RANGE);
 	assert_null(runner);
 	opts.max_rows = 0;
 	assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_RANGE);
 	opts.max_rows = 1;
-	dense = t.dense;
+	dense = e.weights.dense;
 	dense.head.n_out--;
 	opts.dense = &dense;
 	assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_SHAPE);
 	assert_null(f);
 	for (enum od_dtype small = OD_INT8; small <= OD_DTYPE_LAST; small++) { /* its rows are read one by one */
-		dense = t.dense;
+		dense = e.weights.dense;
 		dense.embed.dtype = small;
 		assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_SHAPE);
 	}
-	dense = t.dense;
+	dense = e.weights.dense;
+	dense.final_norm.buf = NULL;
+	assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_SHAPE);
+	dense = e.weights.dense;
 	assert_int_equal(od_forward_new(&f, &opts, &err), OD_OK);
 	od_forward_free(f);
 	od_forward_free(NULL);
 	od_resident_free(NULL);
+	engine_close(&e);
+	tiny_unload(&t);
+}
+
+/* Keys and values are stored as the profile has them, in rows of this model. */
+static void test_state_of_another_kind(void **state)
+{
+	struct tiny_model t, other;
+	struct engine e;
+	struct od_forward_opts opts;
+	struct od_forward *f;
+	struct od_state_pool *pool;
+	struct od_err err;
+
+	(void)state;
+	tiny_load_named(&t, "grouped_queries");
+	engine_open(&e, &t, 1, OD_CPU_AUTO);
+	opts = e.opts;
+	opts.profile = OD_PROFILE_BF16;
+	assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_MISMATCH);
+	assert_non_null(strstr(err.msg, "expected BF16, found F32"));
+	assert_null(f);
+	opts = e.opts;
+	for (int i = 0; i < 2; i++) {
+		other = t;
+		other.cfg.n_layers += i == 0;
+		other.cfg.head_dim += i == 1 ? 2 : 0;
+		assert_int_equal(od_state_pool_new(&pool, e.device, &other.cfg, t.profile, CTX, 1, &err), OD_OK);
+		opts.state = pool;
+		assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_MISMATCH);
+		assert_null(f);
+		od_state_pool_free(pool);
+	}
 	engine_close(&e);
 	tiny_unload(&t);
 }
@@ -584,7 +929,10 @@ int main(void)
 		cmocka_unit_test(test_chunks),		  cmocka_unit_test(test_threads),
 		cmocka_unit_test(test_kernels),		  cmocka_unit_test(test_two_sequences),
 		cmocka_unit_test(test_error_then_retry),  cmocka_unit_test(test_truncate),
-		cmocka_unit_test(test_begin_checks),	  cmocka_unit_test(test_new_checks),
+		cmocka_unit_test(test_experts_elsewhere), cmocka_unit_test(test_fetch),
+		cmocka_unit_test(test_waits),		  cmocka_unit_test(test_begin_checks),
+		cmocka_unit_test(test_new_checks),	  cmocka_unit_test(test_state_of_another_kind),
+		cmocka_unit_test(test_shared_weights),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, close_file);

@@ -1,16 +1,12 @@
 /* What loads will cost: measured with a clock of the test's own, over real parts of real experts. */
 #include "worker-node/load/load_profile.h"
 
-#include "common/base/mem.h"
 #include "common/pack/write/pack_write.h"
+#include "tests/unit/device_util.h"
 #include "tests/unit/temp_dir.h"
 
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #define LAYERS 12
 #define EXPERTS 8
@@ -18,7 +14,8 @@
 #define NS_PER_LOOK 1000 /* that every look at the clock takes */
 
 static struct od_pack *pack; /* of the demo checkpoint: experts of three shards, each a part */
-static void *slot;
+static struct od_device *device;
+static struct od_buf *slot;
 
 /* A disk whose speed we know. */
 static struct {
@@ -73,7 +70,7 @@ static int read_disk(void *arg, uint32_t m, uint32_t expert, uint32_t first, uin
 
 static struct odw_part_times profile(enum od_form form, unsigned n_readers)
 {
-	const struct od_expert_mem mem = od_pack_slot_mem(pack, form, slot);
+	const struct od_expert_mem mem = od_pack_slot_mem(pack, form, od_buf_ref(slot, 0));
 	const struct odw_profile_opts o = { .pack = pack, .form = form, .mem = &mem, .n_readers = n_readers,
 					    .read = read_disk, .now_ns = look };
 	struct odw_part_times t;
@@ -173,7 +170,7 @@ static void what_cannot_be_read_is_left_out(void **state)
 
 static struct odw_part_times choose(enum od_form form, enum odw_read_mode asked, uint64_t free_bytes, bool *direct)
 {
-	const struct od_expert_mem mem = od_pack_slot_mem(pack, form, slot);
+	const struct od_expert_mem mem = od_pack_slot_mem(pack, form, od_buf_ref(slot, 0));
 	const struct odw_profile_opts o = { .pack = pack, .form = form, .mem = &mem, .n_readers = 1, .read = read_disk,
 					    .now_ns = look };
 	struct odw_part_times t;
@@ -255,13 +252,15 @@ static int setup(void **state)
 		fprintf(stderr, "%s\n", err.msg);
 		return -1;
 	}
-	slot = od_alloc(od_pack_slot_bytes(pack, OD_FORM_PLAIN));
-	return slot != NULL ? 0 : -1;
+	device = device_new(OD_CPU_AUTO, 1);
+	slot = buf_new(device, od_pack_slot_bytes(pack, OD_FORM_PLAIN));
+	return 0;
 }
 
 static int teardown(void **state)
 {
-	od_free(slot);
+	od_buf_free(slot);
+	od_device_free(device);
 	od_pack_close(pack);
 	return temp_dir_remove(state);
 }

@@ -1,6 +1,7 @@
 /* Loads of experts that a cache has in part: through the real readers and inflaters, to the bit, and with damaged files. */
 #include "common/base/mem.h"
 #include "common/pack/write/pack_write.h"
+#include "tests/unit/device_util.h"
 #include "tests/unit/temp_dir.h"
 #include "worker-node/cache/cache_planner.h"
 #include "worker-node/load/loader.h"
@@ -8,12 +9,8 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #define SESSION 3
 #define LAYER 2
@@ -21,6 +18,7 @@
 #define EXPERTS 8
 
 static struct od_pack *pack; /* of the demo checkpoint */
+static struct od_device *device;
 static struct od_expert_store *plain;
 static int fd;	      /* experts.bin, */
 static uint8_t *file; /* and what was in it at first */
@@ -32,9 +30,10 @@ static int setup(void **state)
 
 	if (temp_dir_make(state) != 0)
 		return -1;
+	device = device_new(OD_CPU_AUTO, 1);
 	job.pack = temp_path("pack");
 	if (od_pack_write(&job, &err) != OD_OK || od_pack_open(&pack, temp_path("pack"), &err) != OD_OK ||
-	    od_experts_load_all(&plain, pack, OD_FORM_PLAIN, 2, NULL, NULL, &err) != OD_OK) {
+	    od_experts_load_all(&plain, pack, device, OD_FORM_PLAIN, 2, NULL, NULL, &err) != OD_OK) {
 		fprintf(stderr, "%s\n", err.msg);
 		return -1;
 	}
@@ -51,6 +50,7 @@ static int teardown(void **state)
 	close(fd);
 	od_experts_free(plain);
 	od_pack_close(pack);
+	od_device_free(device);
 	return temp_dir_remove(state);
 }
 
@@ -105,7 +105,7 @@ static void open_world(struct world *w, enum od_form form)
 	sem_init(&w->ready, 0, 0);
 	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
 		bytes[i] = od_pack_buf_bytes(pack, (enum od_expert_buf)i);
-	assert_int_equal(odw_bufs_new(&w->bufs, po.slot, bytes, NULL), OD_OK);
+	assert_int_equal(odw_bufs_new(&w->bufs, device, po.slot, bytes, NULL), OD_OK);
 	odw_planner_bufs(&po, &plan, n_bufs);
 	assert_int_equal(odw_bufs_grow(w->bufs, n_bufs, NULL), OD_OK);
 	assert_int_equal(odw_cache_new(&w->cache, n, EXPERTS, w->bufs, NULL), OD_OK);
@@ -140,6 +140,14 @@ static uint64_t stored_bytes(uint32_t expert, unsigned which)
 	return bytes;
 }
 
+static void assert_at(struct od_ref at, const void *want, size_t bytes)
+{
+	void *found = copy_at(device, at, bytes);
+
+	assert_memory_equal(found, want, bytes);
+	free(found);
+}
+
 /* The chunks of a matrix in planes are those of the file. */
 static void check_planes(const struct od_expert *w, uint32_t expert)
 {
@@ -148,10 +156,10 @@ static void check_planes(const struct od_expert *w, uint32_t expert)
 
 	for (uint32_t i = 0; i < x->n_shards; i++) {
 		const struct od_shard *s = &x->shard[i];
-		const struct od_mat *mat = &w->mat[s->mat];
+		const struct od_weight *mat = &w->mat[s->mat];
 
-		assert_memory_equal((const uint8_t *)mat->data + s->row_begin * mat->n_in, file + s->sm.offset, s->sm.stored_bytes);
-		assert_memory_equal(mat->planes->chunk[chunk[s->mat]++], file + s->e.offset, s->e.stored_bytes);
+		assert_at(od_ref_at(mat->data, s->row_begin * mat->n_in), file + s->sm.offset, s->sm.stored_bytes);
+		assert_at(od_ref_at(mat->coded, mat->chunk_at[chunk[s->mat]++]), file + s->e.offset, s->e.stored_bytes);
 	}
 }
 
@@ -165,8 +173,13 @@ static void check_weights(const struct world *w, const struct odw_item *item)
 		check_planes(&got, item->expert);
 		return;
 	}
-	for (int i = 0; i < OD_N_EXPERT_MATS; i++)
-		assert_memory_equal(got.mat[i].data, want->mat[i].data, 2 * got.mat[i].n_out * got.mat[i].n_in);
+	for (int i = 0; i < OD_N_EXPERT_MATS; i++) {
+		const size_t bytes = 2 * got.mat[i].n_out * got.mat[i].n_in;
+		void *weights = copy_at(device, want->mat[i].data, bytes);
+
+		assert_at(got.mat[i].data, weights, bytes);
+		free(weights);
+	}
 }
 
 /* A RUN of one expert: what the answer's code is. When it is good, so are the weights. */

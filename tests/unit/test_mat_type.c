@@ -1,13 +1,6 @@
 /* Types of published matrices: which there are, what they take, and that a pack gives back codes and scales as they were
  * published, each row of weights with its own row of scales. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "common/base/mem.h"
 #include "common/pack/dense_load.h"
@@ -15,6 +8,7 @@
 #include "common/pack/mat_type.h"
 #include "common/pack/pack_verify.h"
 #include "common/pack/write/pack_write.h"
+#include "tests/unit/device_util.h"
 #include "tests/unit/tiny_files.h"
 
 static bool ok(enum od_dtype dtype, enum od_dtype scale, uint32_t rows, uint32_t cols, uint64_t n_in)
@@ -55,6 +49,7 @@ static void test_which_there_are(void **state)
 	assert_true(ok(OD_INT8, OD_F32, 1, 0, 63));
 }
 
+static struct od_device *device;
 static uint32_t rng_state = 88172645u;
 
 static uint32_t rnd(void)
@@ -65,6 +60,38 @@ static uint32_t rnd(void)
 	return rng_state;
 }
 
+/* The same memory on a device, behind something else: what od_weight_bind finds there is what od_mat_bind has found. */
+static void check_weight(const struct od_mat_type *t, const struct od_mat *m, const uint8_t *memory, size_t bytes)
+{
+	const size_t before = 64 * (rnd() % 3), scales = m->n_out * od_mat_scale_row_bytes(t, m->n_in);
+	const size_t codes = m->n_out * od_mat_row_bytes(t, m->n_in);
+	struct od_buf *buf = buf_new(device, before + bytes);
+	struct od_weight w;
+	void *found;
+
+	put_at(device, od_buf_ref(buf, before), memory, bytes);
+	od_weight_bind(&w, t, m->n_out, m->n_in, od_buf_ref(buf, before));
+	assert_int_equal(w.dtype, m->dtype);
+	assert_int_equal(w.n_out, m->n_out);
+	assert_int_equal(w.n_in, m->n_in);
+	assert_int_equal(w.scales.dtype, m->scales.dtype);
+	assert_int_equal(w.scales.group, m->scales.group);
+	assert_true(w.scale.buf == NULL && w.coded.buf == NULL && w.chunk_at == NULL && !w.grouped);
+	found = copy_at(device, w.data, codes);
+	assert_memory_equal(found, m->data, codes);
+	free(found);
+	found = copy_at(device, w.scales.at, scales);
+	assert_memory_equal(found, m->scales.at, scales);
+	free(found);
+	assert_int_equal(w.scales.divisor.buf != NULL, m->scales.divisor != NULL);
+	if (m->scales.divisor != NULL) {
+		found = copy_at(device, w.scales.divisor, sizeof(float));
+		assert_memory_equal(found, m->scales.divisor, sizeof(float));
+		free(found);
+	}
+	od_buf_free(buf);
+}
+
 /* A scale matrix of known numbers, cut into shards and put together again: element by element. */
 static void check_shards(const struct od_mat_type *t, uint64_t n_out, uint64_t n_in, uint64_t step)
 {
@@ -72,7 +99,8 @@ static void check_shards(const struct od_mat_type *t, uint64_t n_out, uint64_t n
 	const uint64_t cols = t->block_cols == 0 ? 1 : (n_in + t->block_cols - 1) / t->block_cols;
 	const size_t each = od_dtype_bytes(t->scale), divisor = t->scale == OD_F8_E4M3 ? 4 : 0;
 	uint8_t *published = malloc(divisor + rows * cols * each), *from = malloc(divisor + rows * cols * each);
-	uint8_t *memory = od_alloc(od_mat_memory_bytes(t, n_out, n_in));
+	const size_t bytes = od_mat_memory_bytes(t, n_out, n_in);
+	uint8_t *memory = od_alloc(bytes);
 	struct od_mat w;
 
 	for (size_t i = 0; i < divisor + rows * cols * each; i++)
@@ -101,8 +129,8 @@ static void check_shards(const struct od_mat_type *t, uint64_t n_out, uint64_t n
 		assert_memory_equal((const uint8_t *)w.scales.at + o * cols * each, published + divisor + row * cols * each,
 				    cols * each);
 	}
-	assert_true((const uint8_t *)w.scales.at + n_out * cols * each + OD_PAD_BYTES <=
-		    memory + od_mat_memory_bytes(t, n_out, n_in));
+	assert_true((const uint8_t *)w.scales.at + n_out * cols * each + OD_PAD_BYTES <= memory + bytes);
+	check_weight(t, &w, memory, bytes);
 	od_free(memory);
 	free(from);
 	free(published);
@@ -132,8 +160,16 @@ static const struct tiny_tensor *find(const char *name, const char *end)
 	return tiny_files_find(&tiny, buf);
 }
 
+static void assert_at(struct od_ref at, const void *want, size_t bytes)
+{
+	void *found = copy_at(device, at, bytes);
+
+	assert_memory_equal(found, want, bytes);
+	free(found);
+}
+
 /* As tiny_files_make_scaled says. */
-static void assert_published(const struct od_mat *w, const char *name, int way)
+static void assert_published(const struct od_weight *w, const char *name, int way)
 {
 	static const enum od_dtype dtype[] = { OD_F8_E4M3, OD_U4B8, OD_F4_E2M1, OD_INT8 };
 	const struct tiny_tensor *codes = find(name, way == 1 || way == 2 ? "weight_packed" : "weight");
@@ -141,14 +177,14 @@ static void assert_published(const struct od_mat *w, const char *name, int way)
 	const size_t rows = way == 0 ? 16 : 1, each = scales->bytes / scales->n_out;
 
 	assert_int_equal(w->dtype, dtype[way]);
-	assert_memory_equal(w->data, codes->data, codes->bytes);
+	assert_at(w->data, codes->data, codes->bytes);
 	assert_string_equal(od_dtype_name(w->scales.dtype), scales->dtype);
 	assert_int_equal(w->scales.group, way == 3 ? w->n_in : 16);
 	for (size_t o = 0; o < w->n_out; o++)
-		assert_memory_equal((const uint8_t *)w->scales.at + o * each, scales->data + o / rows * each, each);
-	assert_int_equal(w->scales.divisor != NULL, way == 2);
+		assert_at(od_ref_at(w->scales.at, o * each), scales->data + o / rows * each, each);
+	assert_int_equal(w->scales.divisor.buf != NULL, way == 2);
 	if (way == 2)
-		assert_memory_equal(w->scales.divisor, find(name, "weight_global_scale")->data, 4);
+		assert_at(w->scales.divisor, find(name, "weight_global_scale")->data, 4);
 }
 
 static void test_packed_and_loaded(void **state)
@@ -166,7 +202,7 @@ static void test_packed_and_loaded(void **state)
 	assert_int_equal(od_pack_verify(&verify, &err), OD_OK);
 	assert_int_equal(od_pack_open(&pack, tiny.pack, &err), OD_OK);
 	assert_int_equal(od_pack_can_form(pack, OD_FORM_PLANES, &err), OD_ERR_UNSUPPORTED);
-	assert_int_equal(od_experts_load_all(&experts, pack, OD_FORM_PLAIN, 2, NULL, NULL, &err), OD_OK);
+	assert_int_equal(od_experts_load_all(&experts, pack, device, OD_FORM_PLAIN, 2, NULL, NULL, &err), OD_OK);
 	for (int e = 0; e < TINY_EXPERTS; e++)
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 			char name[96];
@@ -174,10 +210,10 @@ static void test_packed_and_loaded(void **state)
 			snprintf(name, sizeof(name), "model.layers.0.block_sparse_moe.experts.%d.w%d", e, mat == 0 ? 1 : 4 - mat);
 			assert_published(&od_experts_get(experts)[e].mat[mat], name, e);
 		}
-	assert_null(od_experts_get(experts)[TINY_EXPERTS].mat[0].scales.at);
-	assert_int_equal(od_dense_load(&dense, pack, &err), OD_OK);
+	assert_null(od_experts_get(experts)[TINY_EXPERTS].mat[0].scales.at.buf);
+	assert_int_equal(od_dense_load(&dense, pack, device, &err), OD_OK);
 	assert_published(&od_dense_get(dense)->layer[0].o, "model.layers.0.self_attn.o_proj", 3);
-	assert_null(od_dense_get(dense)->layer[1].o.scales.at);
+	assert_null(od_dense_get(dense)->layer[1].o.scales.at.buf);
 	od_dense_free(dense);
 	od_experts_free(experts);
 	od_pack_close(pack);
@@ -187,6 +223,7 @@ static int setup(void **state)
 {
 	(void)state;
 	tiny_files_make_scaled(&tiny);
+	device = device_new(OD_CPU_AUTO, 1);
 	return 0;
 }
 
@@ -194,6 +231,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	tiny_files_free(&tiny);
+	od_device_free(device);
 	return 0;
 }
 

@@ -2,9 +2,9 @@
  * rubbish in between, and one session after the other. What a prediction must be comes from the pack's weights and a
  * forward pass over main's own keys and values. */
 #include "common/base/clock.h"
-#include "common/base/mem.h"
 #include "common/model/resident.h"
 #include "common/net/liveness.h"
+#include "tests/unit/state_util.h"
 #include "tests/unit/shadow_process.h" /* behind them: its names are short */
 
 #define CTX 96u
@@ -15,7 +15,10 @@
 /* ---- Main, played ---- */
 
 struct pass {
+	struct od_device *device;
 	struct od_shadow_store *store;
+	struct od_state_pool *states; /* for one sequence */
+	struct od_seq_state *state;
 	struct od_forward *forward;
 	struct od_expert_runner *experts;
 };
@@ -31,8 +34,6 @@ struct fake {
 	uint64_t session, pinged_ns;
 	enum od_profile profile;
 	struct pass own, judge; /* judge: the shadow's weights */
-	struct od_seq_state *state, *judge_state;
-	float *logits;
 	struct heard heard[STEPS + 2][MAX_LAYERS];
 	uint64_t answered; /* STATE_REQUESTs */
 	uint64_t ignore;   /* STATE_REQUESTs left to do so with */
@@ -45,9 +46,12 @@ static void open_pass(struct pass *p, const struct od_shadow_choice *c, enum od_
 	struct od_forward_opts o = { .config = cfg, .profile = profile, .max_rows = PROMPT };
 	struct od_err err;
 
-	assert_ok(od_shadow_load(&p->store, pack, c, 1, NULL, NULL, &err), &err);
-	assert_ok(od_backend_cpu(&o.backend, shadow_cpu, profile, &err), &err);
+	o.device = p->device = device_new(shadow_cpu, 1);
+	assert_ok(od_shadow_load(&p->store, pack, p->device, c, 1, NULL, NULL, &err), &err);
+	assert_ok(od_state_pool_new(&p->states, p->device, cfg, profile, CTX, 1, &err), &err);
+	assert_ok(od_seq_state_new(&p->state, p->states, &err), &err);
 	o.dense = od_shadow_dense(p->store);
+	o.state = p->states;
 	assert_ok(od_forward_new(&p->forward, &o, &err), &err);
 	assert_ok(od_resident_new(&p->experts, &o, od_shadow_experts(p->store), &err), &err);
 }
@@ -56,23 +60,28 @@ static void close_pass(struct pass *p)
 {
 	od_resident_free(p->experts);
 	od_forward_free(p->forward);
+	od_seq_state_free(p->state);
+	od_state_pool_free(p->states);
 	od_shadow_free(p->store);
+	od_device_free(p->device);
 }
 
 /* All layers of one row; route [n_layers][top_k] when not NULL. */
-static void run_rows(struct pass *p, struct od_seq_state *s, const int32_t *token, size_t n, uint16_t *route)
+static void run_rows(struct pass *p, const int32_t *token, size_t n, uint16_t *route)
 {
 	struct od_row rows[PROMPT];
 	struct od_err err;
 
 	for (size_t i = 0; i < n; i++)
-		rows[i] = (struct od_row){ s, od_seq_state_length(s) + (uint32_t)i, token[i] };
+		rows[i] = (struct od_row){ p->state, od_seq_state_length(p->state) + (uint32_t)i, token[i] };
 	assert_ok(od_forward_begin(p->forward, 1, rows, n, &err), &err);
 	for (uint32_t l = 0; l < cfg->n_layers; l++) {
 		od_forward_attention(p->forward);
-		if (route != NULL)
+		if (route != NULL) {
+			assert_ok(od_forward_fetch(p->forward, OD_FETCH_ROUTES, &err), &err);
 			memcpy(route + l * cfg->top_k, od_forward_experts_of(p->forward, n - 1),
 			       cfg->top_k * sizeof(*route));
+		}
 		assert_ok(od_forward_experts(p->forward, p->experts, &err), &err);
 	}
 	od_forward_commit(p->forward);
@@ -81,10 +90,12 @@ static void run_rows(struct pass *p, struct od_seq_state *s, const int32_t *toke
 static int32_t best_token(struct fake *f, size_t row)
 {
 	uint32_t best = 0;
+	struct od_err err;
+	float *logits;
 
-	od_forward_logits(f->own.forward, row, f->logits);
+	assert_ok(od_forward_logits(f->own.forward, row, &logits, &err), &err);
 	for (uint32_t i = 1; i < cfg->vocab; i++)
-		if (f->logits[i] > f->logits[best])
+		if (logits[i] > logits[best])
 			best = i;
 	return (int32_t)best;
 }
@@ -105,12 +116,15 @@ static void send_data(struct fake *f, Od__Header *h, const struct od_out_frame *
 
 static void send_state(struct fake *f, uint64_t step, uint32_t layer, uint32_t begin, uint32_t n)
 {
-	size_t bytes = n * od_seq_state_row_bytes(f->state);
-	const struct od_out_frame frames[2] = { { .bytes = od_seq_state_k(f->state, layer, begin), .len = bytes },
-						{ .bytes = od_seq_state_v(f->state, layer, begin), .len = bytes } };
+	size_t bytes = n * od_seq_state_row_bytes(f->own.state);
+	char *rows = malloc(OD_N_STREAMS * bytes);
+	const struct od_out_frame frames[2] = { { .bytes = rows, .len = bytes }, { .bytes = rows + bytes, .len = bytes } };
 	Od__Header h = OD__HEADER__INIT;
 	Od__State body = OD__STATE__INIT;
 
+	assert_non_null(rows);
+	get_rows(f->own.device, f->own.state, layer, OD_STREAM_K, begin, n, rows);
+	get_rows(f->own.device, f->own.state, layer, OD_STREAM_V, begin, n, rows + bytes);
 	body.sequence = SEQUENCE;
 	body.layer = layer;
 	body.begin = begin;
@@ -119,6 +133,7 @@ static void send_state(struct fake *f, uint64_t step, uint32_t layer, uint32_t b
 	h.body_case = OD__HEADER__BODY_STATE;
 	h.state = &body;
 	send_data(f, &h, frames, 2);
+	free(rows);
 }
 
 static void send_step(struct fake *f, uint64_t number, uint32_t position, int32_t token)
@@ -160,7 +175,7 @@ static void on_predict(struct fake *f, const Od__Predict *p)
 static void on_request(struct fake *f, const Od__StateRequest *r)
 {
 	assert_int_equal(r->sequence, SEQUENCE);
-	assert_true(r->layer < cfg->n_layers && r->n > 0 && r->begin + r->n <= od_seq_state_length(f->state));
+	assert_true(r->layer < cfg->n_layers && r->n > 0 && r->begin + r->n <= od_seq_state_length(f->own.state));
 	if (f->ignore > 0) {
 		f->ignore--;
 		return;
@@ -277,24 +292,16 @@ static void end_session(struct fake *f)
 
 static void open_fake(struct fake *f, const struct od_shadow_choice *c, enum od_profile profile)
 {
-	struct od_err err;
-
 	memset(f, 0, sizeof(*f));
 	f->context = od_zmq_context();
 	open_pass(&f->own, &bf16, profile);
 	open_pass(&f->judge, c, profile);
-	assert_ok(od_seq_state_new(&f->state, cfg, profile, CTX, &err), &err);
-	assert_ok(od_seq_state_new(&f->judge_state, cfg, profile, CTX, &err), &err);
-	f->logits = od_alloc(cfg->vocab * sizeof(float));
 }
 
 static void close_fake(struct fake *f)
 {
 	close_pass(&f->own);
 	close_pass(&f->judge);
-	od_seq_state_free(f->state);
-	od_seq_state_free(f->judge_state);
-	od_free(f->logits);
 	zmq_ctx_term(f->context);
 }
 
@@ -305,8 +312,8 @@ static int32_t prefill(struct fake *f)
 
 	for (uint32_t i = 0; i < PROMPT; i++)
 		prompt[i] = (int32_t)((i * 37 + 11) % cfg->vocab);
-	od_seq_state_set_length(f->state, 0);
-	run_rows(&f->own, f->state, prompt, PROMPT, NULL);
+	od_seq_state_set_length(f->own.state, 0);
+	run_rows(&f->own, prompt, PROMPT, NULL);
 	return best_token(f, PROMPT - 1);
 }
 
@@ -322,14 +329,10 @@ static bool heard_all(const struct fake *f, uint64_t step, int32_t token)
 static void judge(struct fake *f, uint64_t step, uint32_t position, int32_t token)
 {
 	uint16_t route[MAX_LAYERS * MAX_K];
-	size_t bytes = position * od_seq_state_row_bytes(f->state);
 
-	for (uint32_t l = 0; l < cfg->n_layers; l++) {
-		memcpy(od_seq_state_k(f->judge_state, l, 0), od_seq_state_k(f->state, l, 0), bytes);
-		memcpy(od_seq_state_v(f->judge_state, l, 0), od_seq_state_v(f->state, l, 0), bytes);
-	}
-	od_seq_state_set_length(f->judge_state, position);
-	run_rows(&f->judge, f->judge_state, &token, 1, route);
+	copy_rows(f->judge.device, f->judge.state, f->own.device, f->own.state, cfg->n_layers, 0, position);
+	od_seq_state_set_length(f->judge.state, position);
+	run_rows(&f->judge, &token, 1, route);
 	for (uint32_t l = 0; l < cfg->n_layers; l++)
 		for (uint32_t i = 0; i < cfg->top_k; i++)
 			assert_int_equal(f->heard[step][l].expert[i], route[l * cfg->top_k + i]);
@@ -338,12 +341,12 @@ static void judge(struct fake *f, uint64_t step, uint32_t position, int32_t toke
 /* A step of main's: STEP, its rows, and the shadow's word for every layer. exact: the shadow has main's weights. */
 static int32_t step(struct fake *f, int32_t token, bool exact, bool send_rows)
 {
-	uint32_t position = od_seq_state_length(f->state);
+	uint32_t position = od_seq_state_length(f->own.state);
 	uint16_t route[MAX_LAYERS * MAX_K];
 	uint64_t number = ++f->last_step, begin_ns = od_now_ns();
 
 	send_step(f, number, position, token);
-	run_rows(&f->own, f->state, &token, 1, route);
+	run_rows(&f->own, &token, 1, route);
 	for (uint32_t l = 0; l < cfg->n_layers && send_rows; l++)
 		send_state(f, number, l, position, 1);
 	while (!heard_all(f, number, token)) {
@@ -534,7 +537,7 @@ static void put_bad_step(struct fake *f, uint64_t number, uint32_t position, int
 /* Everything that must be dropped, and nothing else suffers. */
 static void put_rubbish(struct fake *f)
 {
-	size_t row = od_seq_state_row_bytes(f->state);
+	size_t row = od_seq_state_row_bytes(f->own.state);
 	Od__Header h = OD__HEADER__INIT;
 	Od__SeqTruncate truncate = OD__SEQ_TRUNCATE__INIT;
 	Od__SeqClose close_other = OD__SEQ_CLOSE__INIT;

@@ -1,17 +1,12 @@
 /* A pack of a tiny checkpoint with all three dtypes, through every loader; what they give is compared with the bits
  * that went in. The format itself is held to its text by tests/integ/test_pack.py. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include "common/base/file.h"
 #include "common/base/mem.h"
 #include "common/pack/dense_load.h"
 #include "common/pack/pack_verify.h"
 #include "common/pack/shadow/shadow_load.h"
 #include "common/pack/write/pack_write.h"
+#include "tests/unit/device_util.h"
 #include "tests/unit/tiny_files.h"
 
 #include <fcntl.h>
@@ -25,6 +20,7 @@
 
 static struct tiny_files tiny;
 static struct od_pack *pack;
+static struct od_device *device;
 
 static int setup(void **state)
 {
@@ -32,6 +28,7 @@ static int setup(void **state)
 
 	(void)state;
 	tiny_files_make(&tiny);
+	device = device_new(OD_CPU_AUTO, 1);
 	const struct od_pack_job job = { .checkpoint = tiny.checkpoint, .pack = tiny.pack, .codec = OD_CODEC_PLANES,
 					 .shadows = OD_SHADOW_ALL, .n_threads = 2 };
 
@@ -46,6 +43,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	od_pack_close(pack);
+	od_device_free(device);
 	tiny_files_free(&tiny);
 	return 0;
 }
@@ -70,24 +68,30 @@ static const struct tiny_tensor *expert_tensor(uint32_t m, uint32_t e, int mat)
 	return layer_tensor(m, name);
 }
 
-static void assert_mat(const struct od_mat *m, const struct tiny_tensor *t)
+static void assert_mat(const struct od_weight *m, const struct tiny_tensor *t)
 {
 	static const uint8_t zero[OD_PAD_BYTES];
+	uint8_t *data;
 
 	assert_non_null(t);
 	assert_string_equal(od_dtype_name(m->dtype), t->dtype);
 	assert_int_equal(m->n_out, t->n_out);
 	assert_int_equal(m->n_in, t->n_in);
-	assert_null(m->scale);
-	assert_memory_equal(m->data, t->data, t->bytes);
-	assert_int_equal((uintptr_t)m->data % OD_PAD_BYTES, 0);
-	assert_memory_equal((const uint8_t *)m->data + t->bytes, zero, OD_PAD_BYTES);
+	assert_null(m->scale.buf);
+	assert_int_equal(m->data.at % OD_PAD_BYTES, 0);
+	data = copy_at(device, m->data, t->bytes + OD_PAD_BYTES);
+	assert_memory_equal(data, t->data, t->bytes);
+	assert_memory_equal(data + t->bytes, zero, OD_PAD_BYTES);
+	free(data);
 }
 
-static void assert_norm(const float *w, const struct tiny_tensor *t)
+static void assert_norm(struct od_ref at, const struct tiny_tensor *t)
 {
+	float *w = copy_at(device, at, t->n_out * sizeof(*w));
+
 	for (size_t i = 0; i < t->n_out; i++)
 		assert_true((double)w[i] == tiny_weight(t, i));
+	free(w);
 }
 
 static void assert_experts(const struct od_expert *x)
@@ -150,7 +154,7 @@ static void test_dense(void **state)
 	struct od_err err;
 
 	(void)state;
-	assert_int_equal(od_dense_load(&s, pack, &err), OD_OK);
+	assert_int_equal(od_dense_load(&s, pack, device, &err), OD_OK);
 	assert_dense(od_dense_get(s), true);
 	assert_int_equal(od_dense_bytes(s), od_dense_need_bytes(pack));
 	od_dense_free(s);
@@ -175,7 +179,7 @@ static void test_load_all(void **state)
 	(void)state;
 	for (unsigned threads = 1; threads <= 9; threads += 4) {
 		last_done = last_all = 0;
-		assert_int_equal(od_experts_load_all(&s, pack, OD_FORM_PLAIN, threads, on_progress, &tiny, &err), OD_OK);
+		assert_int_equal(od_experts_load_all(&s, pack, device, OD_FORM_PLAIN, threads, on_progress, &tiny, &err), OD_OK);
 		assert_experts(od_experts_get(s));
 		assert_true(last_done == last_all && last_all > 0);
 		od_experts_free(s);
@@ -195,8 +199,8 @@ static void test_slot_reuse(void **state)
 {
 	struct od_load_stats stats = { 0 };
 	struct od_inflater *inf;
-	void *slot = od_alloc(od_pack_slot_bytes(pack, OD_FORM_PLAIN));
-	const struct od_expert_mem mem = od_pack_slot_mem(pack, OD_FORM_PLAIN, slot);
+	struct od_buf *slot = buf_new(device, od_pack_slot_bytes(pack, OD_FORM_PLAIN));
+	const struct od_expert_mem mem = od_pack_slot_mem(pack, OD_FORM_PLAIN, od_buf_ref(slot, 0));
 	uint64_t stored = 0;
 
 	(void)state;
@@ -211,8 +215,10 @@ static void test_slot_reuse(void **state)
 		od_pack_bind(pack, m, e, &mem, &w);
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 			const struct tiny_tensor *t = expert_tensor(m, e, mat);
+			void *data = copy_at(device, w.mat[mat].data, t->bytes);
 
-			assert_memory_equal(w.mat[mat].data, t->data, t->bytes);
+			assert_memory_equal(data, t->data, t->bytes);
+			free(data);
 		}
 		for (uint32_t s = 0; s < x->n_shards; s++)
 			stored += x->shard[s].e.stored_bytes + x->shard[s].sm.stored_bytes;
@@ -221,7 +227,7 @@ static void test_slot_reuse(void **state)
 	assert_true(stats.read_ns > 0 && stats.inflate_ns > 0);
 	od_inflater_free(inf);
 	od_inflater_free(NULL);
-	od_free(slot);
+	od_buf_free(slot);
 }
 
 /* The weight that a quantised matrix stands for, read by the words of quant.h and backend.h. */
@@ -255,31 +261,50 @@ static const struct precision_facts facts[] = {
 	[OD_PRECISION_NF4] = { OD_NF4, true, 0.152 },
 };
 
-static void assert_quantised(const struct od_mat *m, enum od_precision precision, enum od_activations act,
+/* The matrix on the host; free data and scale. */
+static struct od_mat host_mat(const struct od_weight *w)
+{
+	const size_t n_scales = w->n_out * (w->grouped ? od_quant_groups(w->n_in) : 1);
+
+	return (struct od_mat){
+		.dtype = w->dtype,
+		.n_out = w->n_out,
+		.n_in = w->n_in,
+		.data = copy_at(device, w->data, w->n_out * od_row_bytes(w->dtype, w->n_in)),
+		.scale = w->scale.buf != NULL ? copy_at(device, w->scale, n_scales * sizeof(float)) : NULL,
+		.grouped = w->grouped,
+	};
+}
+
+static void assert_quantised(const struct od_weight *w, enum od_precision precision, enum od_activations act,
 			     const struct tiny_tensor *t)
 {
 	const struct precision_facts *f = &facts[precision];
+	struct od_mat m;
 	double sum = 0;
 
-	assert_int_equal(m->dtype, f->dtype);
-	assert_int_equal(m->n_out, t->n_out);
-	assert_int_equal(m->n_in, t->n_in);
-	assert_int_equal(m->act, act);
-	assert_int_equal(m->grouped, f->grouped);
-	assert_int_equal(m->scale == NULL, f->dtype == OD_F16);
-	assert_int_equal((uintptr_t)m->data % OD_PAD_BYTES, 0);
-	for (size_t r = 0; r < m->n_out; r++) {
+	assert_int_equal(w->dtype, f->dtype);
+	assert_int_equal(w->n_out, t->n_out);
+	assert_int_equal(w->n_in, t->n_in);
+	assert_int_equal(w->act, act);
+	assert_int_equal(w->grouped, f->grouped);
+	assert_int_equal(w->scale.buf == NULL, f->dtype == OD_F16);
+	assert_int_equal(w->data.at % OD_PAD_BYTES, 0);
+	m = host_mat(w);
+	for (size_t r = 0; r < m.n_out; r++) {
 		double most = 0;
 
-		for (size_t i = 0; i < m->n_in; i++)
-			most = fmax(most, fabs(tiny_weight(t, r * m->n_in + i)));
-		for (size_t i = 0; i < m->n_in; i++) {
-			double off = fabs(tiny_weight(t, r * m->n_in + i) - weight_of(m, r, i));
+		for (size_t i = 0; i < m.n_in; i++)
+			most = fmax(most, fabs(tiny_weight(t, r * m.n_in + i)));
+		for (size_t i = 0; i < m.n_in; i++) {
+			double off = fabs(tiny_weight(t, r * m.n_in + i) - weight_of(&m, r, i));
 
 			assert_true(off <= 1.0001 * f->error * most);
 			sum += off;
 		}
 	}
+	free((void *)(uintptr_t)m.data);
+	free((void *)(uintptr_t)m.scale);
 	assert_true(sum > 0 || precision == OD_PRECISION_FP16); /* it is not the published one */
 }
 
@@ -329,7 +354,7 @@ static void test_shadow(void **state)
 
 			last_done = last_all = 0;
 			assert_int_equal(od_shadow_need_bytes(pack, &c, &need, &err), OD_OK);
-			assert_int_equal(od_shadow_load(&s, pack, &c, 3, on_progress, &tiny, &err), OD_OK);
+			assert_int_equal(od_shadow_load(&s, pack, device, &c, 3, on_progress, &tiny, &err), OD_OK);
 			assert_true(last_done == last_all && last_all > 0);
 			/* Of a file no more than its part, and that is all there is to the other part. */
 			if (e == d && e != OD_PRECISION_BF16) {
@@ -358,7 +383,7 @@ static void test_shadow_names(void **state)
 	assert_string_equal(od_shadow_choice_text(&one, text), "nf4");
 	assert_string_equal(od_shadow_choice_text(&two, text), "int8-g64+bf16");
 	for (size_t i = 0; i < 2; i++) {
-		assert_int_equal(od_shadow_load(&s, pack, &odd[i], 2, NULL, NULL, &err), OD_ERR_ARG);
+		assert_int_equal(od_shadow_load(&s, pack, device, &odd[i], 2, NULL, NULL, &err), OD_ERR_ARG);
 		assert_null(s);
 		assert_int_equal(od_shadow_need_bytes(pack, &odd[i], &need, &err), OD_ERR_ARG);
 	}
@@ -387,7 +412,7 @@ static void test_no_shadow(void **state)
 	assert_non_null(strstr(err.msg, command));
 	assert_non_null(strstr(err.msg, "--precision bf16"));
 	assert_non_null(strstr(err.msg, "--predictor none"));
-	assert_int_equal(od_shadow_load(&s, p, &int8, 1, NULL, NULL, &err), OD_ERR_MISSING);
+	assert_int_equal(od_shadow_load(&s, p, device, &int8, 1, NULL, NULL, &err), OD_ERR_MISSING);
 	assert_null(s);
 	od_pack_close(p);
 }
@@ -411,8 +436,8 @@ static void flip(const char *name, uint64_t offset)
 static void test_flipped_while_open(void **state)
 {
 	const struct od_shard *shard = &od_pack_expert(pack, 1, 2)->shard[2];
-	void *slot = od_alloc(od_pack_slot_bytes(pack, OD_FORM_PLAIN));
-	const struct od_expert_mem mem = od_pack_slot_mem(pack, OD_FORM_PLAIN, slot);
+	struct od_buf *slot = buf_new(device, od_pack_slot_bytes(pack, OD_FORM_PLAIN));
+	const struct od_expert_mem mem = od_pack_slot_mem(pack, OD_FORM_PLAIN, od_buf_ref(slot, 0));
 	struct od_expert_store *experts;
 	struct od_shadow_store *shadow;
 	struct od_dense_store *dense;
@@ -433,30 +458,30 @@ static void test_flipped_while_open(void **state)
 		assert_non_null(strstr(err.msg, "experts.bin"));
 		assert_non_null(strstr(err.msg, where));
 		assert_int_equal(od_inflater_load(inf, 1, 2, 2, &mem, NULL, NULL), OD_ERR_CORRUPT);
-		assert_int_equal(od_experts_load_all(&experts, pack, OD_FORM_PLAIN, 4, NULL, NULL, &err), OD_ERR_CORRUPT);
+		assert_int_equal(od_experts_load_all(&experts, pack, device, OD_FORM_PLAIN, 4, NULL, NULL, &err), OD_ERR_CORRUPT);
 		assert_null(experts);
 		flip("experts.bin", at);
 		assert_int_equal(od_inflater_load(inf, 1, 2, 2, &mem, NULL, &err), OD_OK);
 	}
 	flip("dense.bin", 100);
-	assert_int_equal(od_dense_load(&dense, pack, &err), OD_ERR_CORRUPT);
+	assert_int_equal(od_dense_load(&dense, pack, device, &err), OD_ERR_CORRUPT);
 	assert_non_null(strstr(err.msg, "embed"));
 	assert_null(dense);
 	flip("dense.bin", 100);
 	flip("shadow-int8.bin", 4096 + 5); /* of attention */
-	assert_int_equal(od_shadow_load(&shadow, pack, &int8, 2, NULL, NULL, &err), OD_ERR_CORRUPT);
+	assert_int_equal(od_shadow_load(&shadow, pack, device, &int8, 2, NULL, NULL, &err), OD_ERR_CORRUPT);
 	assert_null(shadow);
 	assert_non_null(strstr(err.msg, "shadow-int8.bin: tensor 0 at offset 4096"));
 	assert_non_null(strstr(err.msg, "od-pack shadow --force"));
-	assert_int_equal(od_shadow_load(&shadow, pack, &experts_only, 2, NULL, NULL, &err), OD_OK); /* not read */
+	assert_int_equal(od_shadow_load(&shadow, pack, device, &experts_only, 2, NULL, NULL, &err), OD_OK); /* not read */
 	od_shadow_free(shadow);
 	flip("shadow-int8.bin", 4096 + 5);
 	flip("shadow-int8.bin", 200); /* of the header */
-	assert_int_equal(od_shadow_load(&shadow, pack, &experts_only, 2, NULL, NULL, &err), OD_ERR_CORRUPT);
+	assert_int_equal(od_shadow_load(&shadow, pack, device, &experts_only, 2, NULL, NULL, &err), OD_ERR_CORRUPT);
 	assert_null(shadow);
 	flip("shadow-int8.bin", 200);
 	od_inflater_free(inf);
-	od_free(slot);
+	od_buf_free(slot);
 }
 
 /* Threads fill different shards of the same slot, each with its own inflater. */
@@ -481,8 +506,8 @@ static void *fill_main(void *arg)
 
 static void test_threads_on_one_slot(void **state)
 {
-	void *slot = od_alloc(od_pack_slot_bytes(pack, OD_FORM_PLAIN));
-	const struct od_expert_mem mem = od_pack_slot_mem(pack, OD_FORM_PLAIN, slot);
+	struct od_buf *slot = buf_new(device, od_pack_slot_bytes(pack, OD_FORM_PLAIN));
+	const struct od_expert_mem mem = od_pack_slot_mem(pack, OD_FORM_PLAIN, od_buf_ref(slot, 0));
 	struct filler f[3];
 	struct od_expert w;
 
@@ -499,7 +524,7 @@ static void test_threads_on_one_slot(void **state)
 	od_pack_bind(pack, 1, 1, &mem, &w);
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
 		assert_mat(&w.mat[mat], expert_tensor(1, 1, mat));
-	od_free(slot);
+	od_buf_free(slot);
 }
 
 static void test_verify(void **state)

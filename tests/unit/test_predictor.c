@@ -33,8 +33,6 @@ static void kinds(void **state)
 /* Softmax of router `at` over the row, normed as layer `at` norms it. */
 static void ask_router(const struct predictor_world *w, uint32_t at, const float *row, double *probability)
 {
-	const struct od_layer_weights *l = &w->dense.layer[at];
-	const float *router = l->router.data;
 	double squares = 0, sum = 0;
 
 	for (size_t i = 0; i < w->cfg.hidden; i++)
@@ -43,8 +41,8 @@ static void ask_router(const struct predictor_world *w, uint32_t at, const float
 		double logit = 0;
 
 		for (size_t i = 0; i < w->cfg.hidden; i++)
-			logit += row[i] / sqrt(squares / w->cfg.hidden + 1e-5) * l->ffn_norm[i] *
-				 router[e * w->cfg.hidden + i];
+			logit += row[i] / sqrt(squares / w->cfg.hidden + 1e-5) * w->norm[at][i] *
+				 w->router[at][e * w->cfg.hidden + i];
 		probability[e] = exp(logit);
 		sum += probability[e];
 	}

@@ -1,5 +1,6 @@
 /* The worker's schedule, with and without a cache: random messages against a plain model of who asks for what, buffers that
  * are written and looked at as loaders and engine would; and real threads. */
+#include "tests/unit/device_util.h"
 #include "tests/unit/schedule_world.h"
 
 #include "worker-node/cache/cache_planner.h"
@@ -20,6 +21,8 @@ struct model {
 	int64_t version[STEPS][LAYERS];
 	uint32_t closed_below[STEPS];
 };
+
+static struct od_device *device;
 
 struct sim {
 	struct odw_schedule *s;
@@ -66,11 +69,6 @@ static bool resident(struct sim *x, uint32_t m, uint32_t e)
 
 /* ---- What is in the buffers ---- */
 
-static uint32_t *tag(const struct od_expert_mem *mem, enum od_expert_buf buf, uint32_t part)
-{
-	return mem->at[buf] != NULL ? (uint32_t *)(void *)mem->at[buf] + part : NULL;
-}
-
 static uint32_t tag_of(uint32_t m, uint32_t expert)
 {
 	return 1 + m * EXPERTS + expert;
@@ -78,14 +76,20 @@ static uint32_t tag_of(uint32_t m, uint32_t expert)
 
 static void write_tag(const struct odw_load_job *job, enum od_expert_buf buf)
 {
-	if (tag(&job->mem, buf, job->part) != NULL)
-		*tag(&job->mem, buf, job->part) = tag_of(job->m, job->expert);
+	const uint32_t tag = tag_of(job->m, job->expert);
+
+	if (job->mem.at[buf].buf != NULL)
+		put_at(device, od_ref_at(job->mem.at[buf], job->part * sizeof(tag)), &tag, sizeof(tag));
 }
 
 static void check_tag(const struct od_expert_mem *mem, enum od_expert_buf buf, uint32_t part, uint32_t m, uint32_t expert)
 {
-	if (tag(mem, buf, part) != NULL)
-		assert_int_equal(*tag(mem, buf, part), tag_of(m, expert));
+	uint32_t tag;
+
+	if (mem->at[buf].buf == NULL)
+		return;
+	get_at(device, &tag, od_ref_at(mem->at[buf], part * sizeof(tag)), sizeof(tag));
+	assert_int_equal(tag, tag_of(m, expert));
 }
 
 /* ---- What the cache must have ---- */
@@ -118,10 +122,12 @@ static void check_buffers_apart(struct sim *x)
 		struct odw_slot_view v = odw_schedule_look(x->s, i);
 
 		for (int k = 0; k < OD_N_EXPERT_BUFS; k++) {
-			assert_true(v.mem.at[k] == NULL || (x->plan.slot & 1u << k) != 0);
-			assert_false(v.state == ODW_FREE && v.mem.at[k] != NULL);
+			const struct od_buf *buf = v.mem.at[k].buf;
+
+			assert_true(buf == NULL || (x->plan.slot & 1u << k) != 0);
+			assert_false(v.state == ODW_FREE && buf != NULL);
 			for (unsigned j = 0; j < i; j++)
-				assert_false(v.mem.at[k] != NULL && odw_schedule_look(x->s, j).mem.at[k] == v.mem.at[k]);
+				assert_false(buf != NULL && odw_schedule_look(x->s, j).mem.at[k].buf == buf);
 		}
 	}
 }
@@ -340,7 +346,7 @@ static void open_memory(struct sim *x)
 	x->plan.n_slots = x->n_slots;
 	x->plan.slot = (kind & 1 ? OD_SET_PLAIN : OD_SET_STORED) | (kind & 2 ? OD_SET_STORED : 0);
 	x->plan.policy = x->seed / 5 % 4 == 0 ? OD_CACHE_LRU : OD_CACHE_RANK;
-	assert_int_equal(odw_bufs_new(&x->bufs, x->plan.slot, bytes, &err), OD_OK);
+	assert_int_equal(odw_bufs_new(&x->bufs, device, x->plan.slot, bytes, &err), OD_OK);
 	odw_planner_bufs(&x->plan, &none, n);
 	assert_int_equal(odw_bufs_grow(x->bufs, n, &err), OD_OK);
 	if (kind & 2)
@@ -434,7 +440,7 @@ static bool begin_compute(struct sim *x)
 	assert_int_equal(x->content[item->slot].expert, item->expert);
 	assert_int_equal(x->content[item->slot].shards, (1u << SHARDS) - 1);
 	for (int k = 0; k < OD_N_EXPERT_BUFS; k++) {
-		assert_true(item->mem.at[k] != NULL || (x->plan.slot & OD_SET_PLAIN ? k != OD_BUF_PLAIN : k == OD_BUF_PLAIN));
+		assert_true(item->mem.at[k].buf != NULL || (x->plan.slot & OD_SET_PLAIN ? k != OD_BUF_PLAIN : k == OD_BUF_PLAIN));
 		for (uint32_t part = 0; part < SHARDS; part++)
 			check_tag(&item->mem, (enum od_expert_buf)k, part, item->m, item->expert);
 	}
@@ -664,6 +670,20 @@ static void threads_come_to_an_end(void **state)
 	odw_schedule_free(s);
 }
 
+static int setup(void **state)
+{
+	(void)state;
+	device = device_new(OD_CPU_SCALAR, 1);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	od_device_free(device);
+	return 0;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -671,5 +691,5 @@ int main(void)
 		cmocka_unit_test(threads_come_to_an_end),
 	};
 
-	return cmocka_run_group_tests_name("schedule_random", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("schedule_random", tests, setup, teardown);
 }

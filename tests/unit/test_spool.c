@@ -15,11 +15,11 @@
 #include <cmocka.h>
 
 #include "common/base/file.h"
-#include "common/base/mem.h"
 #include "common/pack/expert_load.h"
 #include "common/pack/pack_verify.h"
 #include "common/pack/write/pack_write.h"
 #include "common/pack/write/share_write.h"
+#include "tests/unit/device_util.h"
 #include "tests/unit/tiny_files.h"
 
 static struct tiny_files tiny;
@@ -167,14 +167,16 @@ static int load(const struct od_pack *p, uint32_t m, uint32_t e)
 {
 	struct od_inflater *inf;
 	struct od_err err;
-	void *slot = od_alloc(od_pack_slot_bytes(p, OD_FORM_PLAIN));
-	const struct od_expert_mem mem = od_pack_slot_mem(p, OD_FORM_PLAIN, slot);
+	struct od_device *device = device_new(OD_CPU_AUTO, 1);
+	struct od_buf *slot = buf_new(device, od_pack_slot_bytes(p, OD_FORM_PLAIN));
+	const struct od_expert_mem mem = od_pack_slot_mem(p, OD_FORM_PLAIN, od_buf_ref(slot, 0));
 	int rc = od_inflater_new(&inf, p, OD_FORM_PLAIN, &err);
 
 	for (uint32_t i = 0; rc == OD_OK && i < od_pack_expert(p, m, e)->n_shards; i++)
 		rc = od_inflater_load(inf, m, e, i, &mem, NULL, &err);
 	od_inflater_free(inf);
-	od_free(slot);
+	od_buf_free(slot);
+	od_device_free(device);
 	return rc;
 }
 

@@ -43,8 +43,8 @@ static double alike(const struct predictor_world *w, int32_t a, int32_t b)
 	double x[HIDDEN], y[HIDDEN];
 
 	for (size_t i = 0; i < HIDDEN; i++) {
-		x[i] = ((const float *)w->dense.embed.data)[(size_t)a * HIDDEN + i];
-		y[i] = ((const float *)w->dense.embed.data)[(size_t)b * HIDDEN + i];
+		x[i] = w->embed[(size_t)a * HIDDEN + i];
+		y[i] = w->embed[(size_t)b * HIDDEN + i];
 	}
 	return a == b ? 2 : cosine(x, y, HIDDEN);
 }

@@ -8,7 +8,6 @@
 #include <cmocka.h>
 
 #include "common/base/json.h"
-#include "common/base/mem.h"
 
 #define GOLDEN "tests/golden/model/forward.json"
 
@@ -35,15 +34,28 @@ static uint16_t f32_f16(float f)
 	return h;
 }
 
-static void *keep(struct tiny_model *t, size_t bytes)
+/* A new buffer, to be filled through *f until end_tensor. */
+static struct od_ref begin_tensor(struct tiny_weights *w, size_t bytes, struct od_fill *f)
 {
-	void *p = od_alloc(bytes);
+	struct od_err err = { 0 };
+	struct od_buf *b;
 
-	assert_non_null(p);
-	t->mem = realloc(t->mem, (t->n_mem + 1) * sizeof(*t->mem));
-	assert_non_null(t->mem);
-	t->mem[t->n_mem++] = p;
-	return p;
+	if (od_buf_new(&b, w->device, bytes, "a tiny model", &err) != OD_OK)
+		fail_msg("%s", err.msg);
+	w->buf = realloc(w->buf, (w->n_bufs + 1) * sizeof(*w->buf));
+	assert_non_null(w->buf);
+	w->buf[w->n_bufs++] = b;
+	if (od_fill_begin(f, od_buf_ref(b, 0), bytes, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+	return od_buf_ref(b, 0);
+}
+
+static void end_tensor(struct od_fill *f)
+{
+	struct od_err err = { 0 };
+
+	if (od_fill_end(f, OD_OK, &err) != OD_OK)
+		fail_msg("%s", err.msg);
 }
 
 static int limit_of(enum od_dtype dtype)
@@ -64,23 +76,35 @@ static int limit_of(enum od_dtype dtype)
 	return 0;
 }
 
-static struct od_mat make_mat(struct tiny_model *t, uint64_t seed, uint64_t tensor, uint64_t n_out, uint64_t n_in,
-			      float amplitude, enum od_dtype dtype)
+static struct od_ref make_scales(struct tiny_weights *w, uint64_t n_out, float unit)
 {
+	struct od_fill f;
+	struct od_ref at = begin_tensor(w, n_out * sizeof(float), &f);
+
+	for (size_t o = 0; o < n_out; o++)
+		((float *)f.host)[o] = unit * (1 + 0.25f * (float)(o % 4));
+	end_tensor(&f);
+	return at;
+}
+
+static struct od_weight make_weight(struct tiny_weights *w, uint64_t seed, uint64_t tensor, uint64_t n_out, uint64_t n_in,
+				    float amplitude, enum od_dtype dtype)
+{
+	struct od_weight made = { .dtype = dtype, .n_out = n_out, .n_in = n_in };
 	int limit = limit_of(dtype);
 	float unit = amplitude / (float)(limit + 1);
 	size_t n = n_out * n_in;
-	void *data = keep(t, n * od_dtype_bytes(dtype));
-	float *scale = NULL;
+	struct od_fill f;
 
+	made.data = begin_tensor(w, n * od_dtype_bytes(dtype), &f);
 	for (size_t i = 0; i < n; i++) {
 		int v = tiny_draw(seed, tensor, i, limit);
 
 		switch (dtype) {
-		case OD_BF16: ((uint16_t *)data)[i] = od_f32_bf16((float)v * unit); break;
-		case OD_F16: ((uint16_t *)data)[i] = f32_f16((float)v * unit); break;
-		case OD_F32: ((float *)data)[i] = (float)v * unit; break;
-		case OD_INT8: ((int8_t *)data)[i] = (int8_t)v; break;
+		case OD_BF16: ((uint16_t *)f.host)[i] = od_f32_bf16((float)v * unit); break;
+		case OD_F16: ((uint16_t *)f.host)[i] = f32_f16((float)v * unit); break;
+		case OD_F32: ((float *)f.host)[i] = (float)v * unit; break;
+		case OD_INT8: ((int8_t *)f.host)[i] = (int8_t)v; break;
 		case OD_NF4:
 		case OD_F8_E4M3:
 		case OD_F8_E5M2:
@@ -90,12 +114,10 @@ static struct od_mat make_mat(struct tiny_model *t, uint64_t seed, uint64_t tens
 		case OD_F8_E8M0: break;
 		}
 	}
-	if (dtype == OD_INT8) {
-		scale = keep(t, n_out * sizeof(*scale));
-		for (size_t o = 0; o < n_out; o++)
-			scale[o] = unit * (1 + 0.25f * (float)(o % 4));
-	}
-	return (struct od_mat){ .dtype = dtype, .n_out = n_out, .n_in = n_in, .data = data, .scale = scale };
+	end_tensor(&f);
+	if (dtype == OD_INT8)
+		made.scale = make_scales(w, n_out, unit);
+	return made;
 }
 
 static enum od_dtype dtype_of(const json_t *c, const char *key)
@@ -106,52 +128,80 @@ static enum od_dtype dtype_of(const json_t *c, const char *key)
 	return d;
 }
 
-static struct od_mat dense_mat(struct tiny_model *t, enum od_role role, uint32_t layer)
+static uint64_t seed_of(const struct tiny_model *t)
 {
-	const json_t *c = t->expected;
+	return (uint64_t)json_integer_value(json_object_get(t->expected, "seed"));
+}
+
+static struct od_weight dense_weight(struct tiny_weights *w, const struct tiny_model *t, enum od_role role, uint32_t layer)
+{
 	bool attention = role == OD_ROLE_Q || role == OD_ROLE_K || role == OD_ROLE_V || role == OD_ROLE_O;
 	float amplitude = role == OD_ROLE_EMBED || role == OD_ROLE_ROUTER ? 1.0f :
 			  role == OD_ROLE_Q || role == OD_ROLE_K	  ? 0.5f :
 									    0.25f;
-	uint64_t n_out, n_in, seed = (uint64_t)json_integer_value(json_object_get(c, "seed"));
+	uint64_t n_out, n_in;
 
 	od_role_shape(&t->cfg, role, &n_out, &n_in);
-	return make_mat(t, seed, (uint64_t)role * 4096 + layer, n_out, n_in, amplitude,
-			dtype_of(c, attention ? "attention_dtype" : "dense_dtype"));
+	return make_weight(w, seed_of(t), (uint64_t)role * 4096 + layer, n_out, n_in, amplitude,
+			   dtype_of(t->expected, attention ? "attention_dtype" : "dense_dtype"));
 }
 
-static float *norm_weight(struct tiny_model *t, enum od_role role, uint32_t layer)
+static struct od_ref norm_weight(struct tiny_weights *w, const struct tiny_model *t, enum od_role role, uint32_t layer)
 {
-	float *w = keep(t, t->cfg.hidden * sizeof(*w));
-	uint64_t seed = (uint64_t)json_integer_value(json_object_get(t->expected, "seed"));
+	struct od_fill f;
+	struct od_ref at = begin_tensor(w, t->cfg.hidden * sizeof(float), &f);
 
 	for (uint32_t i = 0; i < t->cfg.hidden; i++)
-		w[i] = 1 + 0.5f * (float)tiny_draw(seed, (uint64_t)role * 4096 + layer, i, 65535) / 65536.0f;
-	return w;
+		((float *)f.host)[i] =
+			1 + 0.5f * (float)tiny_draw(seed_of(t), (uint64_t)role * 4096 + layer, i, 65535) / 65536.0f;
+	end_tensor(&f);
+	return at;
 }
 
-static void fill_layer(struct tiny_model *t, uint32_t layer)
+static void fill_layer(struct tiny_weights *w, const struct tiny_model *t, uint32_t layer)
 {
-	struct od_layer_weights *w = &t->dense.layer[layer];
-	uint64_t seed = (uint64_t)json_integer_value(json_object_get(t->expected, "seed"));
+	struct od_layer_weights *l = &w->dense.layer[layer];
 	enum od_dtype dtype = dtype_of(t->expected, "expert_dtype");
 
-	w->attn_norm = norm_weight(t, OD_ROLE_ATTN_NORM, layer);
-	w->ffn_norm = norm_weight(t, OD_ROLE_FFN_NORM, layer);
-	w->q = dense_mat(t, OD_ROLE_Q, layer);
-	w->k = dense_mat(t, OD_ROLE_K, layer);
-	w->v = dense_mat(t, OD_ROLE_V, layer);
-	w->o = dense_mat(t, OD_ROLE_O, layer);
-	w->router = dense_mat(t, OD_ROLE_ROUTER, layer);
+	l->attn_norm = norm_weight(w, t, OD_ROLE_ATTN_NORM, layer);
+	l->ffn_norm = norm_weight(w, t, OD_ROLE_FFN_NORM, layer);
+	l->q = dense_weight(w, t, OD_ROLE_Q, layer);
+	l->k = dense_weight(w, t, OD_ROLE_K, layer);
+	l->v = dense_weight(w, t, OD_ROLE_V, layer);
+	l->o = dense_weight(w, t, OD_ROLE_O, layer);
+	l->router = dense_weight(w, t, OD_ROLE_ROUTER, layer);
 	for (uint32_t e = 0; e < t->cfg.n_experts; e++) {
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 			uint64_t n_out, n_in, tensor = 1000000 + ((uint64_t)layer * 4096 + e) * 3 + (uint64_t)mat;
 
 			od_expert_mat_shape(&t->cfg, (enum od_expert_mat)mat, &n_out, &n_in);
-			t->experts[layer * t->cfg.n_experts + e].mat[mat] =
-				make_mat(t, seed, tensor, n_out, n_in, 0.25f, dtype);
+			w->experts[layer * t->cfg.n_experts + e].mat[mat] =
+				make_weight(w, seed_of(t), tensor, n_out, n_in, 0.25f, dtype);
 		}
 	}
+}
+
+void tiny_place(struct tiny_weights *w, const struct tiny_model *t, struct od_device *d)
+{
+	*w = (struct tiny_weights){ .device = d };
+	w->dense.layer = calloc(t->cfg.n_layers, sizeof(*w->dense.layer));
+	w->experts = calloc((size_t)t->cfg.n_layers * t->cfg.n_experts, sizeof(*w->experts));
+	assert_true(w->dense.layer != NULL && w->experts != NULL);
+	w->dense.embed = dense_weight(w, t, OD_ROLE_EMBED, 0);
+	w->dense.head = t->cfg.tied_head ? w->dense.embed : dense_weight(w, t, OD_ROLE_HEAD, 0);
+	w->dense.final_norm = norm_weight(w, t, OD_ROLE_FINAL_NORM, 0);
+	for (uint32_t layer = 0; layer < t->cfg.n_layers; layer++)
+		fill_layer(w, t, layer);
+}
+
+void tiny_weights_free(struct tiny_weights *w)
+{
+	for (size_t i = 0; i < w->n_bufs; i++)
+		od_buf_free(w->buf[i]);
+	free(w->buf);
+	free(w->dense.layer);
+	free(w->experts);
+	*w = (struct tiny_weights){ 0 };
 }
 
 static const json_t *cases(void)
@@ -180,16 +230,10 @@ void tiny_load(struct tiny_model *t, size_t i)
 	if (od_config_parse(&t->cfg, json_object_get(c, "config"), t->name, &err) != OD_OK)
 		fail_msg("%s", err.msg);
 	t->n_prompt = json_array_size(prompt);
-	t->prompt = keep(t, t->n_prompt * sizeof(*t->prompt));
+	t->prompt = calloc(t->n_prompt, sizeof(*t->prompt));
+	assert_non_null(t->prompt);
 	for (size_t p = 0; p < t->n_prompt; p++)
 		t->prompt[p] = (int32_t)json_integer_value(json_array_get(prompt, p));
-	t->dense.layer = keep(t, t->cfg.n_layers * sizeof(*t->dense.layer));
-	t->experts = keep(t, t->cfg.n_layers * t->cfg.n_experts * sizeof(*t->experts));
-	t->dense.embed = dense_mat(t, OD_ROLE_EMBED, 0);
-	t->dense.head = t->cfg.tied_head ? t->dense.embed : dense_mat(t, OD_ROLE_HEAD, 0);
-	t->dense.final_norm = norm_weight(t, OD_ROLE_FINAL_NORM, 0);
-	for (uint32_t layer = 0; layer < t->cfg.n_layers; layer++)
-		fill_layer(t, layer);
 }
 
 void tiny_load_named(struct tiny_model *t, const char *name)
@@ -205,9 +249,7 @@ void tiny_load_named(struct tiny_model *t, const char *name)
 
 void tiny_unload(struct tiny_model *t)
 {
-	for (size_t i = 0; i < t->n_mem; i++)
-		od_free(t->mem[i]);
-	free(t->mem);
+	free(t->prompt);
 	memset(t, 0, sizeof(*t));
 }
 

@@ -1,5 +1,5 @@
-/* tiny_model.h - the tiny models of tests/golden/model/forward.json in memory, with what an independent
- * reference made of them. Weights are drawn from the same integer generator as in make_golden.py there. */
+/* tiny_model.h - the tiny models of tests/golden/model/forward.json, with what an independent reference made of them.
+ * Weights are drawn from the same integer generator as in make_golden.py there, onto any number of devices. */
 #ifndef OD_TESTS_TINY_MODEL_H
 #define OD_TESTS_TINY_MODEL_H
 
@@ -12,12 +12,17 @@ struct tiny_model {
 	const json_t *expected; /* borrowed: "logits_at", "logits", "routes", "margins" */
 	struct od_config cfg;
 	enum od_profile profile;
-	struct od_dense dense;
-	struct od_expert *experts; /* [n_layers][n_experts] */
 	int32_t *prompt;
 	size_t n_prompt;
-	void **mem; /* every weight buffer */
-	size_t n_mem;
+};
+
+/* A model's weights on a device, a buffer for each tensor. */
+struct tiny_weights {
+	struct od_dense dense;
+	struct od_expert *experts; /* [n_layers][n_experts] */
+	struct od_device *device;
+	struct od_buf **buf;
+	size_t n_bufs;
 };
 
 size_t tiny_count(void); /* number of cases in the file */
@@ -26,6 +31,10 @@ void tiny_load(struct tiny_model *t, size_t i);
 void tiny_load_named(struct tiny_model *t, const char *name);
 void tiny_unload(struct tiny_model *t);
 void tiny_close(void); /* the file */
+
+/* Draws the weights onto d; they do not borrow from t. */
+void tiny_place(struct tiny_weights *w, const struct tiny_model *t, struct od_device *d);
+void tiny_weights_free(struct tiny_weights *w); /* before the device */
 
 /* The same draw as in make_golden.py: integer number i of a tensor, in [-limit, limit]. */
 int tiny_draw(uint64_t seed, uint64_t tensor, uint64_t i, int limit);

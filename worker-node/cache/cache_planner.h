@@ -1,7 +1,7 @@
 /* cache_planner.h - the thread that divides a worker's cache into pools (common/cache/planner.h), outside the token path:
- * first when main has sent this worker's place, with all experts alike, and again whenever uses have doubled. It maps and
- * unmaps the buffers that a plan needs. Buffers that only the old plan needs are unmapped before those that only the new one
- * needs are mapped, so memory never exceeds the budget.
+ * first when main has sent this worker's place, with all experts alike, and again whenever uses have doubled. It makes
+ * and frees the buffers that a plan needs. Buffers that only the old plan needs are freed before those that only the new one
+ * needs are made, so memory never exceeds the budget.
  *
  * Policies other than rank have no pools but one, of experts in the state they are computed on.
  * Thread: start and stop by the owner. Owner: what the options name is borrowed until odw_planner_stop. */

@@ -2,19 +2,19 @@
 
 #include "common/base/mem.h"
 
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 
 struct kind {
 	uint64_t bytes;
 	size_t n, n_free, most; /* there, not in use, and how many there shall be */
-	uint8_t **all;		/* [n] */
-	uint8_t **free;		/* [n_free]; the last one put back is the next one taken, its pages being there */
+	struct od_buf **all;	/* [n] */
+	struct od_buf **free;	/* [n_free]; the last one put back is the next one taken, its pages being there */
 };
 
 struct odw_bufs {
 	pthread_mutex_t lock;
+	struct od_device *device;
 	unsigned slot;
 	struct kind kind[OD_N_EXPERT_BUFS];
 };
@@ -28,7 +28,8 @@ uint64_t odw_bufs_memory(unsigned slot, const uint64_t bytes[OD_N_EXPERT_BUFS])
 	return sum;
 }
 
-int odw_bufs_new(struct odw_bufs **out, unsigned slot, const uint64_t bytes[OD_N_EXPERT_BUFS], struct od_err *err)
+int odw_bufs_new(struct odw_bufs **out, struct od_device *d, unsigned slot, const uint64_t bytes[OD_N_EXPERT_BUFS],
+		 struct od_err *err)
 {
 	struct odw_bufs *b = calloc(1, sizeof(*b));
 
@@ -36,6 +37,7 @@ int odw_bufs_new(struct odw_bufs **out, unsigned slot, const uint64_t bytes[OD_N
 	if (b == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "buffers of experts");
 	pthread_mutex_init(&b->lock, NULL);
+	b->device = d;
 	b->slot = slot;
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++)
 		b->kind[i].bytes = bytes[i];
@@ -50,7 +52,7 @@ void odw_bufs_free(struct odw_bufs *b)
 		struct kind *k = &b->kind[i];
 
 		for (size_t j = 0; j < k->n; j++)
-			od_unmap(k->all[j], k->bytes);
+			od_buf_free(k->all[j]);
 		free(k->all);
 		free(k->free);
 	}
@@ -59,18 +61,18 @@ void odw_bufs_free(struct odw_bufs *b)
 }
 
 /* Under the lock: one that is more than there shall be and not in use, out of the lists; NULL: none. */
-static uint8_t *take_surplus(struct kind *k)
+static struct od_buf *take_surplus(struct kind *k)
 {
-	uint8_t *at;
+	struct od_buf *buf;
 	size_t i = 0;
 
 	if (k->n <= k->most || k->n_free == 0)
 		return NULL;
-	at = k->free[--k->n_free];
-	while (k->all[i] != at)
+	buf = k->free[--k->n_free];
+	while (k->all[i] != buf)
 		i++;
 	k->all[i] = k->all[--k->n];
-	return at;
+	return buf;
 }
 
 bool odw_bufs_shrink(struct odw_bufs *b, const size_t n[OD_N_EXPERT_BUFS])
@@ -80,12 +82,12 @@ bool odw_bufs_shrink(struct odw_bufs *b, const size_t n[OD_N_EXPERT_BUFS])
 	pthread_mutex_lock(&b->lock);
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
 		struct kind *k = &b->kind[i];
-		uint8_t *at;
+		struct od_buf *buf;
 
 		k->most = n[i] < k->most ? n[i] : k->most;
-		while ((at = take_surplus(k)) != NULL) {
+		while ((buf = take_surplus(k)) != NULL) {
 			pthread_mutex_unlock(&b->lock);
-			od_unmap(at, k->bytes);
+			od_buf_free(buf);
 			pthread_mutex_lock(&b->lock);
 		}
 		done = done && k->n <= k->most;
@@ -97,7 +99,7 @@ bool odw_bufs_shrink(struct odw_bufs *b, const size_t n[OD_N_EXPERT_BUFS])
 /* Places in the lists. */
 static int make_places(struct odw_bufs *b, struct kind *k, size_t n, struct od_err *err)
 {
-	uint8_t **all, **spare;
+	struct od_buf **all, **spare;
 
 	pthread_mutex_lock(&b->lock);
 	all = realloc(k->all, n * sizeof(*all));
@@ -113,14 +115,13 @@ static int grow(struct odw_bufs *b, struct kind *k, size_t n, struct od_err *err
 	int rc = n > k->n ? make_places(b, k, n, err) : OD_OK; /* nobody else changes k->n */
 
 	while (rc == OD_OK && k->n < n) {
-		uint8_t *at = od_map(k->bytes);
+		struct od_buf *buf;
 
-		if (at == NULL)
-			return od_fail(err, OD_ERR_NOMEM, "buffer %zu of %zu for experts: no %" PRIu64 " bytes of memory", k->n + 1,
-				       n, k->bytes);
+		if (od_buf_new(&buf, b->device, k->bytes, "an expert", err) != OD_OK)
+			return od_fail_within(err, "buffer %zu of %zu", k->n + 1, n);
 		pthread_mutex_lock(&b->lock);
-		k->all[k->n++] = at;
-		k->free[k->n_free++] = at;
+		k->all[k->n++] = buf;
+		k->free[k->n_free++] = buf;
 		k->most = k->n;
 		pthread_mutex_unlock(&b->lock);
 	}
@@ -144,11 +145,11 @@ void odw_bufs_fill(struct odw_bufs *b, struct od_expert_mem *mem)
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
 		struct kind *k = &b->kind[i];
 
-		if ((b->slot & 1u << i) == 0 || mem->at[i] != NULL)
+		if ((b->slot & 1u << i) == 0 || mem->at[i].buf != NULL)
 			continue;
 		if (k->n_free == 0)
 			abort(); /* whoever counts them has miscounted */
-		mem->at[i] = k->free[--k->n_free];
+		mem->at[i] = od_buf_ref(k->free[--k->n_free], 0);
 	}
 	pthread_mutex_unlock(&b->lock);
 }
@@ -161,10 +162,10 @@ void odw_bufs_put(struct odw_bufs *b, struct od_expert_mem *mem, unsigned which)
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
 		struct kind *k = &b->kind[i];
 
-		if ((which & 1u << i) == 0 || mem->at[i] == NULL)
+		if ((which & 1u << i) == 0 || mem->at[i].buf == NULL)
 			continue;
-		k->free[k->n_free++] = mem->at[i];
-		mem->at[i] = NULL;
+		k->free[k->n_free++] = mem->at[i].buf;
+		mem->at[i] = (struct od_ref){ 0 };
 	}
 	pthread_mutex_unlock(&b->lock);
 }

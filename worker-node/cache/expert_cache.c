@@ -117,7 +117,7 @@ unsigned odw_cache_has(const struct odw_expert_cache *c, uint32_t m, uint32_t ex
 	unsigned which = 0;
 
 	for (unsigned i = 0; c != NULL && i < OD_N_EXPERT_BUFS; i++)
-		which |= kept(c, m, expert)->at[i] != NULL ? 1u << i : 0;
+		which |= kept(c, m, expert)->at[i].buf != NULL ? 1u << i : 0;
 	return which;
 }
 
@@ -127,7 +127,7 @@ unsigned odw_cache_take(struct odw_expert_cache *c, uint32_t m, uint32_t expert,
 
 	if (which != 0) {
 		*mem = *kept(c, m, expert);
-		*kept(c, m, expert) = (struct od_expert_mem){ { NULL } };
+		*kept(c, m, expert) = (struct od_expert_mem){ 0 };
 	}
 	return which;
 }
@@ -140,15 +140,15 @@ void odw_cache_offer(struct odw_expert_cache *c, uint32_t m, uint32_t expert, st
 	if (state == OD_CACHE_NONE)
 		return;
 	for (unsigned i = 0; i < OD_N_EXPERT_BUFS; i++) {
-		uint8_t **to = &kept(c, m, expert)->at[i];
+		struct od_ref *to = &kept(c, m, expert)->at[i];
 
 		if ((wanted(state) & 1u << i) == 0)
 			continue;
-		if (*to == NULL && (valid & 1u << i) != 0) {
+		if (to->buf == NULL && (valid & 1u << i) != 0) {
 			*to = mem->at[i];
-			mem->at[i] = NULL;
+			mem->at[i] = (struct od_ref){ 0 };
 		}
-		lacks = lacks || *to == NULL;
+		lacks = lacks || to->buf == NULL;
 	}
 	if (lacks) {
 		od_cache_forget(c->policy, m / c->n_groups, expert);

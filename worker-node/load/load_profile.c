@@ -220,7 +220,7 @@ int odw_profile_read_mode(struct odw_part_times *out, bool *direct, const struct
 			  enum odw_read_mode asked, uint64_t free_bytes, struct od_err *err)
 {
 	const uint64_t bytes = bytes_of_experts(o->pack);
-	const bool can = o->mem->at[OD_BUF_SM] != NULL; /* weights of their own are read in pieces, wherever they go */
+	const bool can = o->mem->at[OD_BUF_SM].buf != NULL; /* weights of their own are read in pieces, wherever they go */
 	int rc;
 
 	*direct = false;

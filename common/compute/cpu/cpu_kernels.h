@@ -268,20 +268,35 @@ static void softmax(float *x, size_t n)
 	}
 }
 
+/* Keys or values of position p, which begin at a->k or a->v in a page. */
+static ALWAYS_INLINE const unsigned char *kv_of(const struct od_attn *a, const void *rows, size_t row_bytes, size_t p)
+{
+	return (const unsigned char *)rows + a->table[p / OD_KV_PAGE] * a->page_bytes + p % OD_KV_PAGE * row_bytes;
+}
+
+/* The first position after p that lies in another page, at most end. */
+static ALWAYS_INLINE size_t page_end(size_t p, size_t end)
+{
+	size_t next = (p / OD_KV_PAGE + 1) * OD_KV_PAGE;
+
+	return next < end ? next : end;
+}
+
 /* score[i] = dot(q, k of position begin + i) * scale. */
 static ALWAYS_INLINE void attn_scores(const enum od_dtype t, const struct od_attn *a, size_t begin, size_t end,
 				      float *score)
 {
-	size_t stride_bytes = a->stride * od_dtype_bytes(t), n = end - begin;
-
-	row_tile(dots, t, V16_OUTS_OF_1, 1,
-		 (struct od_tile){ .w = (const unsigned char *)a->k + begin * stride_bytes,
-				.w_stride_bytes = stride_bytes,
-				.x = a->q,
-				.n = a->head_dim,
-				.y = score },
-		 n);
-	for (size_t i = 0; i < n; i += 16) {
+	for (size_t p = begin, next; p < end; p = next) {
+		next = page_end(p, end);
+		row_tile(dots, t, V16_OUTS_OF_1, 1,
+			 (struct od_tile){ .w = kv_of(a, a->k, a->k_row_bytes, p),
+					.w_stride_bytes = a->k_row_bytes,
+					.x = a->q,
+					.n = a->head_dim,
+					.y = score + (p - begin) },
+			 next - p);
+	}
+	for (size_t i = 0, n = end - begin; i < n; i += 16) {
 		size_t left = n - i < 16 ? n - i : 16;
 
 		v16_store_n(score + i, v16_mul(v16_load_n(score + i, left), v16_set1(a->scale)), left);
@@ -292,19 +307,23 @@ static ALWAYS_INLINE void attn_scores(const enum od_dtype t, const struct od_att
 static ALWAYS_INLINE void attn_values(const enum od_dtype t, const size_t nv, const struct od_attn *a, size_t begin,
 				      size_t end, const float *e, float keep, size_t d, size_t lanes)
 {
-	size_t each = od_dtype_bytes(t), stride_bytes = a->stride * each;
-	const unsigned char *v = (const unsigned char *)a->v + begin * stride_bytes + d * each;
+	size_t each = od_dtype_bytes(t);
 	v16 acc[4];
 
 	V16_UNROLL(4)
 	for (size_t i = 0; i < nv; i++)
 		acc[i] = v16_mul(lanes == 16 ? v16_load(a->out + d + 16 * i) : v16_load_n(a->out + d, lanes),
 				 v16_set1(keep));
-	for (size_t p = 0; p < end - begin; p++, v += stride_bytes) {
-		V16_UNROLL(4)
-		for (size_t i = 0; i < nv; i++)
-			acc[i] = v16_fma(lanes == 16 ? load_any(t, v + 16 * i * each) : load_any_n(t, v, lanes),
-					 v16_set1(e[p]), acc[i]);
+	for (size_t p = begin, next; p < end; p = next) {
+		const unsigned char *v = kv_of(a, a->v, a->v_row_bytes, p) + d * each;
+
+		next = page_end(p, end);
+		for (size_t at = p; at < next; at++, v += a->v_row_bytes) {
+			V16_UNROLL(4)
+			for (size_t i = 0; i < nv; i++)
+				acc[i] = v16_fma(lanes == 16 ? load_any(t, v + 16 * i * each) : load_any_n(t, v, lanes),
+						 v16_set1(e[at - begin]), acc[i]);
+		}
 	}
 	V16_UNROLL(4)
 	for (size_t i = 0; i < nv; i++)

@@ -267,7 +267,7 @@ static struct unit_chunk chunk_of(const struct od_mat *w, size_t o)
 	bool whole = row <= OD_PLANES_BLOCK;
 
 	return (struct unit_chunk){
-		.chunk = w->planes->chunk[i],
+		.chunk = od_planes_chunk(w->planes, i),
 		.sm = (const uint8_t *)w->data + first * row,
 		.row = row,
 		.weights = rows * row,

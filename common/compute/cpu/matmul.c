@@ -41,7 +41,7 @@ static __attribute__((noinline)) void long_row(const struct od_backend *be, cons
 			nb = blocks - b < MERGED_BLOCKS ? blocks - b : MERGED_BLOCKS;
 			end = b + nb < blocks ? (b + nb) * OD_PLANES_BLOCK : row;
 			for (size_t k = 0; k < nb; k++)
-				be->planes_merge(w->planes->chunk[i], n, row, (o - first) * blocks + b + k,
+				be->planes_merge(od_planes_chunk(w->planes, i), n, row, (o - first) * blocks + b + k,
 						 sm + col + k * OD_PLANES_BLOCK, merged + k * OD_PLANES_BLOCK);
 			for (size_t k = 0; k < nr; k++)
 				be->add_bf16(lanes[k], merged, x + (r + k) * x_stride + col, end - col);
@@ -64,7 +64,7 @@ static const uint16_t *merge_rows(const struct od_backend *be, const struct od_m
 	last = last < first + rows ? last : first + rows;
 	last = last < end ? last : end;
 	for (size_t k = 0; begin + k * each < last; k++)
-		be->planes_merge(w->planes->chunk[i], rows * row, row, b + k, sm + (b + k) * each * row, merged + k * each * row);
+		be->planes_merge(od_planes_chunk(w->planes, i), rows * row, row, b + k, sm + (b + k) * each * row, merged + k * each * row);
 	*n = last - o;
 	return merged + (o - begin) * row;
 }

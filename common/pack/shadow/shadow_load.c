@@ -15,12 +15,14 @@ struct part {
 	struct od_shadow_file file;
 	size_t begin, end; /* tensors of its table */
 	uint64_t base, n_bytes; /* in the file */
-	char *bytes;
+	struct od_buf *bytes;
+	char *host; /* the same while they are read */
 	enum od_activations act;
 };
 
 struct od_shadow_store {
 	const struct od_pack *pack;
+	struct od_device *device;
 	struct od_dense_store *dense_store;
 	struct od_expert_store *expert_store; /* experts as published, else */
 	struct part experts;
@@ -71,7 +73,7 @@ static int part_open(struct part *part, const struct od_pack *p, enum od_precisi
 static void part_close(struct part *part)
 {
 	od_shadow_file_close(&part->file);
-	od_free(part->bytes);
+	od_buf_free(part->bytes);
 }
 
 static int check_choice(const struct od_shadow_choice *c, struct od_err *err)
@@ -129,7 +131,7 @@ static int read_record(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 	const struct part *part = arg;
 	const struct od_pack_file *f = &part->file.file;
 	const struct od_disk_shadow_tensor *t = &part->file.table.tensor[part->begin + item];
-	char *at = part->bytes + (t->offset - part->base);
+	char *at = part->host + (t->offset - part->base);
 	int rc = od_file_pread(f->fd, at, t->bytes, t->offset, f->path, err);
 
 	(void)thread;
@@ -140,31 +142,34 @@ static int read_record(void *arg, unsigned thread, size_t item, uint64_t *bytes,
 			     part->begin + item, t->offset);
 }
 
-static int part_read(struct part *part, const struct od_pack *p, struct od_team_job *team, struct od_err *err)
+static int part_read(struct part *part, const struct od_shadow_store *s, struct od_team_job *team, struct od_err *err)
 {
+	struct od_fill fill;
 	int rc;
 
 	if (part->n_bytes == 0)
 		return OD_OK;
-	part->bytes = od_alloc(part->n_bytes);
-	if (part->bytes == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "no memory for %s: %" PRIu64 " bytes", part->file.file.path,
-			       part->n_bytes);
+	rc = od_buf_new(&part->bytes, s->device, part->n_bytes, part->file.file.path, err);
+	if (rc == OD_OK)
+		rc = od_fill_begin(&fill, od_buf_ref(part->bytes, 0), part->n_bytes, err);
+	if (rc != OD_OK)
+		return rc;
+	part->host = fill.host;
 	team->fn = read_record;
 	team->arg = part;
 	team->n_items = part->end - part->begin;
-	rc = od_team_run(team, err);
+	rc = od_fill_end(&fill, od_team_run(team, err), err);
 	team->done_bytes += part->n_bytes;
-	return rc == OD_OK ? OD_OK : advise(p, part->file.table.precision, rc, err);
+	return rc == OD_OK ? OD_OK : advise(s->pack, part->file.table.precision, rc, err);
 }
 
-static struct od_mat mat_of(const struct part *part, size_t index)
+static struct od_weight mat_of(const struct part *part, size_t index)
 {
 	const enum od_precision precision = part->file.table.precision;
 	const struct od_disk_shadow_tensor *t = &part->file.table.tensor[index];
 	const struct od_shadow_parts parts = od_shadow_parts(precision, t->n_out, t->n_in);
-	const char *at = part->bytes + (t->offset - part->base);
-	struct od_mat w = {
+	const struct od_ref at = od_buf_ref(part->bytes, t->offset - part->base);
+	struct od_weight w = {
 		.dtype = precision == OD_PRECISION_FP16 ? OD_F16 : OD_NF4,
 		.n_out = t->n_out,
 		.n_in = t->n_in,
@@ -176,7 +181,7 @@ static struct od_mat mat_of(const struct part *part, size_t index)
 	if (precision == OD_PRECISION_INT8 || precision == OD_PRECISION_INT8_G64)
 		w.dtype = OD_INT8;
 	if (parts.n_scales > 0)
-		w.scale = (const float *)(const void *)(at + parts.scale_at);
+		w.scale = od_ref_at(at, parts.scale_at);
 	return w;
 }
 
@@ -208,14 +213,14 @@ static void bind_experts(struct od_shadow_store *s)
 static int load_attention(struct od_shadow_store *s, struct od_team_job *team, struct od_err *err)
 {
 	bool published = s->attention.n_bytes == 0;
-	int rc = od_dense_load_some(&s->dense_store, s->pack, published, err);
+	int rc = od_dense_load_some(&s->dense_store, s->pack, s->device, published, err);
 
 	if (rc != OD_OK || published)
 		return rc;
 	s->layer = calloc(s->pack->config.n_layers, sizeof(*s->layer));
 	if (s->layer == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow");
-	rc = part_read(&s->attention, s->pack, team, err);
+	rc = part_read(&s->attention, s, team, err);
 	if (rc == OD_OK)
 		bind_attention(s);
 	return rc;
@@ -228,13 +233,13 @@ static int load_experts(struct od_shadow_store *s, struct od_team_job *team, str
 	s->expert = calloc(s->pack->manifest.n_experts, sizeof(*s->expert));
 	if (s->expert == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow");
-	rc = part_read(&s->experts, s->pack, team, err);
+	rc = part_read(&s->experts, s, team, err);
 	if (rc == OD_OK)
 		bind_experts(s);
 	return rc;
 }
 
-int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, const struct od_shadow_choice *c,
+int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, struct od_device *d, const struct od_shadow_choice *c,
 		   unsigned n_threads, od_progress_fn *progress, void *arg, struct od_err *err)
 {
 	struct od_shadow_store *s = malloc(sizeof(*s));
@@ -245,6 +250,7 @@ int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, const 
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow");
 	rc = open_parts(s, p, c, err);
+	s->device = d;
 	if (rc == OD_OK) {
 		/* Experts as published count for themselves; attention is little beside them. */
 		team.progress = c->experts != OD_PRECISION_BF16 ? progress : NULL;
@@ -252,7 +258,7 @@ int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, const 
 		rc = load_attention(s, &team, err);
 	}
 	if (rc == OD_OK && c->experts == OD_PRECISION_BF16)
-		rc = od_experts_load_all(&s->expert_store, p, c->form, n_threads, progress, arg, err);
+		rc = od_experts_load_all(&s->expert_store, p, d, c->form, n_threads, progress, arg, err);
 	else if (rc == OD_OK)
 		rc = load_experts(s, &team, err);
 	if (rc != OD_OK) {

@@ -19,8 +19,9 @@ const char *od_shadow_choice_text(const struct od_shadow_choice *c, char buf[OD_
 
 struct od_shadow_store;
 
-OD_MUST_CHECK int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, const struct od_shadow_choice *c,
-				 unsigned n_threads, od_progress_fn *progress, void *arg, struct od_err *err);
+OD_MUST_CHECK int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, struct od_device *d,
+				 const struct od_shadow_choice *c, unsigned n_threads, od_progress_fn *progress, void *arg,
+				 struct od_err *err);
 void od_shadow_free(struct od_shadow_store *s); /* NULL ok */
 const struct od_dense *od_shadow_dense(const struct od_shadow_store *s);
 const struct od_expert *od_shadow_experts(const struct od_shadow_store *s); /* [n_moe][n_experts] */

@@ -5,6 +5,7 @@
  * has still to be read. Every setting has a cluster of its own, which writes all prompts one after another and records its
  * routes: the replay of these says what the same cache should have done. */
 #include "common/base/clock.h"
+#include "common/compute/cpu/cpu_device.h"
 #include "main-node/engine_args.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/bench_prompts.h"
@@ -336,13 +337,14 @@ static void plan_length(struct live_bench *b, uint64_t tokens)
 static int open_world(struct live_bench *b, struct od_err *err)
 {
 	const struct odm_engine_opts *o = &b->opt.engine.opts;
-	const struct od_backend *be;
+	struct od_device *device = NULL;
 	int rc = od_pack_open(&b->pack, o->pack, err);
 
 	if (rc == OD_OK)
-		rc = od_backend_cpu(&be, (enum od_cpu)o->cpu, OD_PROFILE_F32, err);
+		rc = od_device_cpu_new(&device, (enum od_cpu)o->cpu, 1, "od-bench", err);
 	if (rc == OD_OK)
-		rc = od_pack_choose_form(b->pack, be, o->form, &b->form, err);
+		rc = od_pack_choose_form(b->pack, device, o->form, &b->form, err);
+	od_device_free(device);
 	if (rc == OD_OK)
 		rc = od_prompts_load(&b->prompts, b->opt.prompts, b->opt.limit, err);
 	if (rc == OD_OK)

@@ -417,14 +417,13 @@ static void report_setting(const struct decode_bench *b, struct od_report *r)
 	const struct options *o = &b->opt;
 	enum side s = b->engine[CLUSTER] != NULL ? CLUSTER : RESIDENT;
 	const struct od_pack *p = odm_engine_pack(b->engine[s]);
-	const struct od_backend *be;
 	enum od_form form;
 	uint64_t other = 0;
 
 	od_report_fact(r, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(p)), 0, NULL);
 	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[o->engine.opts.profile - 1]), 0, NULL);
-	if (od_backend_cpu(&be, (enum od_cpu)o->engine.opts.cpu, o->engine.opts.profile, NULL) == OD_OK)
-		od_report_fact(r, "kernels", "kernels", OD_TEXT(be->name), 0, NULL);
+	od_report_fact(r, "kernels", "kernels",
+		       OD_TEXT(od_device_kernels(odm_engine_device(b->engine[s]), o->engine.opts.profile)), 0, NULL);
 	od_report_fact(r, "threads", "threads", OD_INT(n_threads(o)), 0, NULL);
 	od_report_fact(r, "runs", "runs", OD_INT(o->runs), 0, NULL);
 	od_report_fact(r, "tokens", "tokens of a run", OD_INT(o->tokens), 0, NULL);

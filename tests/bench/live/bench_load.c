@@ -1,6 +1,7 @@
 /* bench_load.c - od-bench load: experts through the worker's readers, schedule and inflaters, from several sources. */
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "common/compute/cpu/cpu_device.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/load_crowd.h"
 #include "tests/bench/live/load_run.h"
@@ -61,6 +62,7 @@ struct load_bench {
 	int form[RECALL_LIST_MAX];
 	size_t n_models, n_sources, n_threads, n_forms, n_lines;
 	struct line *line;
+	struct od_device *device; /* where the buffers lie */
 	struct odw_bufs *bufs[OD_N_FORMS];
 	double *room; /* [rounds], to sort in */
 };
@@ -212,8 +214,8 @@ static void touch_slots(struct load_bench *b, enum od_form form, const uint64_t 
 	for (unsigned i = 0; i < slots_of(b); i++) {
 		odw_bufs_fill(b->bufs[form], &mem[i]);
 		for (unsigned k = 0; k < OD_N_EXPERT_BUFS; k++) {
-			if (mem[i].at[k] != NULL)
-				memset(mem[i].at[k], 1, bytes[k]);
+			if (mem[i].at[k].buf != NULL)
+				memset(od_ref_map(mem[i].at[k]), 1, bytes[k]);
 		}
 	}
 	for (unsigned i = 0; i < slots_of(b); i++)
@@ -238,7 +240,7 @@ static int make_slots(struct load_bench *b, enum od_form form, struct od_err *er
 			most[k] = bytes > most[k] ? bytes : most[k];
 		}
 	}
-	rc = odw_bufs_new(&b->bufs[form], slot, most, err);
+	rc = odw_bufs_new(&b->bufs[form], b->device, slot, most, err);
 	if (rc == OD_OK)
 		rc = odw_bufs_grow(b->bufs[form], n, err);
 	if (rc == OD_OK && (n[OD_BUF_SM] > 0 || n[OD_BUF_PLAIN] > 0))
@@ -310,7 +312,7 @@ static struct load_case case_of(const struct load_bench *b, const struct line *l
 static int raw_in_crowd(const struct load_bench *b, const struct line *l, const struct load_case *c, struct load_time *t,
 			struct od_err *err)
 {
-	struct od_expert_mem mem = { { NULL } };
+	struct od_expert_mem mem = { 0 };
 	struct load_crowd *crowd;
 	int rc, stopped;
 
@@ -500,6 +502,8 @@ static int run(struct load_bench *b, struct od_err *err)
 	if (rc == OD_OK)
 		rc = plan_lines(b, err);
 	if (rc == OD_OK)
+		rc = od_device_cpu_new(&b->device, OD_CPU_AUTO, 1, "od-bench", err);
+	if (rc == OD_OK)
 		rc = make_slots(b, OD_FORM_PLAIN, err);
 	if (rc == OD_OK)
 		rc = make_slots(b, OD_FORM_PLANES, err);
@@ -521,6 +525,7 @@ static void close_bench(struct load_bench *b)
 	free(b->room);
 	odw_bufs_free(b->bufs[OD_FORM_PLAIN]);
 	odw_bufs_free(b->bufs[OD_FORM_PLANES]);
+	od_device_free(b->device);
 }
 
 int od_bench_load(int argc, char **argv, struct od_err *err)

@@ -2,11 +2,13 @@
 
 #include "common/base/args.h"
 #include "common/base/mem.h"
+#include "common/compute/cpu/cpu_device.h"
 
 #include <stdlib.h>
 
 /* The true model, which is the first, and one of each kind that a configuration asks for. */
 struct recall_models {
+	struct od_device *device;
 	struct od_shadow_choice choice[RECALL_CONFIGS_MAX + 1];
 	struct od_shadow_store *store[RECALL_CONFIGS_MAX + 1];
 	size_t n;
@@ -79,8 +81,10 @@ int recall_models_open(struct recall_models **out, const struct od_pack *p, cons
 		return od_fail(err, OD_ERR_NOMEM, "models");
 	plan(m, configs);
 	rc = recall_models_fit(p, m->choice, m->n, extra_bytes, "try fewer precisions at a time, or fewer --threads", err);
+	if (rc == OD_OK)
+		rc = od_device_cpu_new(&m->device, OD_CPU_AUTO, 1, "od-recall", err);
 	for (size_t i = 0; rc == OD_OK && i < m->n; i++)
-		rc = od_shadow_load(&m->store[i], p, &m->choice[i], n_threads, progress ? show_progress : NULL,
+		rc = od_shadow_load(&m->store[i], p, m->device, &m->choice[i], n_threads, progress ? show_progress : NULL,
 				    &m->choice[i], err);
 	if (rc == OD_OK)
 		*out = m;
@@ -91,8 +95,11 @@ int recall_models_open(struct recall_models **out, const struct od_pack *p, cons
 
 void recall_models_close(struct recall_models *m)
 {
-	for (size_t i = 0; m != NULL && i < m->n; i++)
+	if (m == NULL)
+		return;
+	for (size_t i = 0; i < m->n; i++)
 		od_shadow_free(m->store[i]);
+	od_device_free(m->device);
 	free(m);
 }
 

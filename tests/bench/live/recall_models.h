@@ -1,5 +1,7 @@
 /* recall_models.h - the weights of the true model and of its quantised copies, in this process's memory.
  *
+ * They lie on a CPU device of their own that never computes: each thread has its own device, all of them with the same
+ * weights (cpu_device.h).
  * Thread: immutable once open. Owner: recall_models_open's caller; the pack is borrowed. */
 #ifndef OD_BENCH_RECALL_MODELS_H
 #define OD_BENCH_RECALL_MODELS_H

@@ -9,11 +9,12 @@
 
 struct recall_recorder {
 	struct recall_recorder_opts o;
+	struct od_state_pool *state;
 	struct od_forward *forward;
 	struct od_expert_runner *experts;
 	struct od_sampler *sampler;
 	struct od_row *rows; /* [max_rows] */
-	float *logits;	     /* [vocab] */
+	float *logits;	     /* [vocab]; the forward pass's */
 	struct recall_recording rec;
 };
 
@@ -31,10 +32,10 @@ static uint64_t position_bytes(const struct recall_recorder_opts *o)
 uint64_t recall_recorder_bytes(const struct recall_recorder_opts *o)
 {
 	const struct od_config *c = o->forward.config;
-	uint64_t sum = od_seq_state_bytes(c, o->forward.profile, o->positions), part;
+	uint64_t sum = od_state_pool_bytes(c, o->forward.profile, o->positions, 1), part;
 
 	if (!od_mul(o->positions, position_bytes(o), &part) || !od_add(sum, part, &sum) ||
-	    !od_add(sum, od_forward_bytes(&o->forward), &sum) || !od_add(sum, c->vocab * sizeof(float), &sum))
+	    !od_add(sum, od_forward_bytes(&o->forward), &sum))
 		return UINT64_MAX;
 	return sum;
 }
@@ -46,16 +47,14 @@ static int open_arrays(struct recall_recorder *r, struct od_err *err)
 	struct recall_recording *rec = &r->rec;
 
 	r->rows = calloc(r->o.forward.max_rows, sizeof(*r->rows));
-	r->logits = od_alloc_array(c->vocab, sizeof(float));
 	rec->token = calloc(n + 1, sizeof(*rec->token)); /* the last token has no position */
 	rec->token_margin = calloc(n + 1, sizeof(*rec->token_margin));
 	rec->expert = od_alloc_array(layers * c->top_k, sizeof(*rec->expert));
 	rec->probability = od_alloc_array(layers * c->n_experts, sizeof(float));
 	rec->margin = od_alloc_array(layers, sizeof(float));
 	rec->residual = r->o.residual ? od_alloc_array(layers * c->hidden, sizeof(float)) : NULL;
-	if (r->rows == NULL || r->logits == NULL || rec->token == NULL || rec->token_margin == NULL ||
-	    rec->expert == NULL || rec->probability == NULL || rec->margin == NULL ||
-	    (r->o.residual && rec->residual == NULL))
+	if (r->rows == NULL || rec->token == NULL || rec->token_margin == NULL || rec->expert == NULL ||
+	    rec->probability == NULL || rec->margin == NULL || (r->o.residual && rec->residual == NULL))
 		return od_fail(err, OD_ERR_NOMEM, "no memory to record %u positions", r->o.positions);
 	return OD_OK;
 }
@@ -73,13 +72,16 @@ int recall_recorder_new(struct recall_recorder **out, const struct recall_record
 	od_sampler_defaults(&greedy);
 	rc = open_arrays(r, err);
 	if (rc == OD_OK)
-		rc = od_forward_new(&r->forward, &o->forward, err);
+		rc = od_state_pool_new(&r->state, o->forward.device, o->forward.config, o->forward.profile, o->positions, 1, err);
+	r->o.forward.state = r->state;
 	if (rc == OD_OK)
-		rc = od_resident_new(&r->experts, &o->forward, o->experts, err);
+		rc = od_forward_new(&r->forward, &r->o.forward, err);
+	if (rc == OD_OK)
+		rc = od_resident_new(&r->experts, &r->o.forward, o->experts, err);
 	if (rc == OD_OK)
 		rc = od_sampler_new(&r->sampler, &greedy, o->forward.config->vocab, err);
 	if (rc == OD_OK)
-		rc = od_seq_state_new(&r->rec.state, o->forward.config, o->forward.profile, o->positions, err);
+		rc = od_seq_state_new(&r->rec.state, r->state, err);
 	if (rc == OD_OK)
 		*out = r;
 	else
@@ -95,8 +97,8 @@ void recall_recorder_free(struct recall_recorder *r)
 	od_forward_free(r->forward);
 	od_sampler_free(r->sampler);
 	od_seq_state_free(r->rec.state);
+	od_state_pool_free(r->state);
 	free(r->rows);
-	od_free(r->logits);
 	free(r->rec.token);
 	free(r->rec.token_margin);
 	od_free(r->rec.expert);
@@ -124,6 +126,7 @@ static void keep_route(struct recall_recorder *r, uint32_t position, size_t i)
 /* Positions [begin, begin + n) through all layers; logits of the last stay in r->logits. */
 static int pass(struct recall_recorder *r, uint32_t begin, uint32_t n, struct od_err *err)
 {
+	const unsigned what = OD_FETCH_ROUTES | OD_FETCH_PROBABILITIES | (r->o.residual ? OD_FETCH_RESIDUALS : 0);
 	struct recall_recording *rec = &r->rec;
 	int rc;
 
@@ -132,15 +135,17 @@ static int pass(struct recall_recorder *r, uint32_t begin, uint32_t n, struct od
 	rc = od_forward_begin(r->forward, begin + 1, r->rows, n, err);
 	while (rc == OD_OK && !od_forward_done(r->forward)) {
 		od_forward_attention(r->forward);
-		for (uint32_t i = 0; i < n; i++)
+		rc = od_forward_fetch(r->forward, what, err);
+		for (uint32_t i = 0; rc == OD_OK && i < n; i++)
 			keep_route(r, begin + i, i);
-		rc = od_forward_experts(r->forward, r->experts, err);
+		if (rc == OD_OK)
+			rc = od_forward_experts(r->forward, r->experts, err);
 	}
-	if (rc != OD_OK)
-		return rc;
-	od_forward_commit(r->forward);
-	od_forward_logits(r->forward, n - 1, r->logits);
-	return OD_OK;
+	if (rc == OD_OK)
+		rc = od_forward_logits(r->forward, n - 1, &r->logits, err);
+	if (rc == OD_OK)
+		od_forward_commit(r->forward);
+	return rc;
 }
 
 static float best_less_second(const float *logits, uint32_t n)

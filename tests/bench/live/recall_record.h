@@ -3,7 +3,7 @@
  *
  * The same forward pass over the same weights as od-main --resident, greedy, to the end of the text: what od-main would
  * generate and route, to the bit.
- * Thread: a recorder belongs to one thread; the weights are shared. Owner: recall_recorder_new's caller; all memory is
+ * Thread: a recorder and its device belong to one thread; the weights are shared. Owner: recall_recorder_new's caller; all memory is
  * taken there, and a recording lasts until the next one. */
 #ifndef OD_BENCH_RECALL_RECORD_H
 #define OD_BENCH_RECALL_RECORD_H
@@ -19,7 +19,7 @@ struct recall_recording {
 	uint32_t n_steps;	    /* decode steps: the last token is not passed through the model */
 	int32_t *token;		    /* [n_prompt + n_tokens] */
 	float *token_margin;	    /* [n_tokens]: best logit less the second */
-	struct od_seq_state *state; /* rows of all positions; whoever replays sets its length */
+	struct od_seq_state *state; /* on the recorder's device: rows of all positions; whoever replays sets its length */
 	/* By position, [n_prompt + n_steps][n_moe]: */
 	uint16_t *expert;   /* [top_k], best first */
 	float *probability; /* [n_experts] */
@@ -28,7 +28,7 @@ struct recall_recording {
 };
 
 struct recall_recorder_opts {
-	struct od_forward_opts forward;	 /* max_rows: of a prompt's chunk */
+	struct od_forward_opts forward;	 /* max_rows: of a prompt's chunk; state: the recorder makes its own */
 	const struct od_expert *experts; /* [n_moe][n_experts] */
 	uint32_t positions;		 /* of any prompt with what is generated */
 	uint32_t ctx_tokens;		 /* generation ends there */

@@ -25,7 +25,8 @@ int recall_rival_new(struct recall_rival **out, const struct od_predictor_kind *
 	const struct od_predictor_opts o = {
 		.config = forward->config,
 		.dense = forward->dense,
-		.backend = forward->backend,
+		.device = forward->device,
+		.profile = forward->profile,
 		.max_rows = forward->max_rows,
 		.emit = emit,
 		.arg = r,

@@ -2,7 +2,7 @@
  * with the calls that main makes. It sees one prompt after another, as in od-main: what it has learnt in one it knows in
  * the next, so the order of the prompts matters.
  *
- * Thread: one at a time. Owner: recall_rival_new's caller. */
+ * Thread: one at a time, with the device that it was made with. Owner: recall_rival_new's caller. */
 #ifndef OD_BENCH_RECALL_RIVAL_H
 #define OD_BENCH_RECALL_RIVAL_H
 

@@ -1,6 +1,7 @@
 #include "tests/bench/live/recall_run.h"
 
 #include "common/base/mem.h"
+#include "common/compute/cpu/cpu_device.h"
 #include "main-node/engine/engine.h"
 #include "tests/bench/live/recall_models.h"
 #include "tests/bench/live/recall_progress.h"
@@ -17,7 +18,7 @@
 /* What the threads share while they run. */
 struct crew {
 	struct recall_run *run;
-	const struct od_backend *backend;
+	struct od_device *rivals_device;		/* of the thread whose turn it is */
 	struct recall_rival *rival[RECALL_CONFIGS_MAX]; /* NULL: a shadow's configuration */
 	FILE *dump;
 	struct recall_progress progress;
@@ -33,6 +34,7 @@ struct crew {
 struct hand {
 	struct crew *crew;
 	pthread_t thread;
+	struct od_device *device;
 	struct recall_recorder *recorder;
 	struct od_strbuf dump;	  /* of one prompt */
 	struct recall_tape *tape; /* [configs], of one prompt; NULL: not wanted */
@@ -40,12 +42,13 @@ struct hand {
 
 /* ---- One prompt ---- */
 
-static struct od_forward_opts forward_of(const struct crew *w, const struct recall_config *c, uint32_t max_rows)
+static struct od_forward_opts forward_of(const struct crew *w, struct od_device *device, const struct recall_config *c,
+					 uint32_t max_rows)
 {
 	return (struct od_forward_opts){
 		.config = od_pack_config(w->run->pack),
 		.dense = recall_models_dense(w->run->models, c),
-		.backend = w->backend,
+		.device = device,
 		.profile = w->run->opt.profile,
 		.max_rows = max_rows,
 	};
@@ -72,7 +75,7 @@ static int replay_shadow(struct hand *h, size_t config, size_t prompt, struct re
 {
 	const struct recall_config *c = &h->crew->run->configs->config[config];
 	const struct recall_shadow shadow = {
-		.forward = forward_of(h->crew, c, ODS_MAX_FILL_ROWS),
+		.forward = forward_of(h->crew, h->device, c, ODS_MAX_FILL_ROWS),
 		.experts = recall_models_experts(h->crew->run->models, c),
 		.early = h->crew->run->opt.early,
 		.align = c->align,
@@ -277,7 +280,7 @@ static struct recall_recorder_opts recorder_opts(const struct recall_run *r, con
 static int open_rivals(struct crew *w, struct od_err *err)
 {
 	const struct recall_configs *all = w->run->configs;
-	const struct od_forward_opts f = forward_of(w, NULL, w->run->opt.prefill_rows);
+	const struct od_forward_opts f = forward_of(w, w->rivals_device, NULL, w->run->opt.prefill_rows);
 	int rc = OD_OK;
 
 	for (size_t i = 0; rc == OD_OK && i < all->n; i++) {
@@ -306,21 +309,37 @@ static int open_tapes(const struct recall_run *r, struct hand *h, struct od_err 
 static void close_hand(struct hand *h, size_t n_configs)
 {
 	recall_recorder_free(h->recorder);
+	od_device_free(h->device);
 	od_strbuf_fini(&h->dump);
 	for (size_t i = 0; h->tape != NULL && i < n_configs; i++)
 		recall_tape_fini(&h->tape[i]);
 	free(h->tape);
 }
 
+/* A device each: a device computes for one thread. */
+static int open_device(const struct crew *w, struct od_device **device, struct od_err *err)
+{
+	return od_device_cpu_new(device, (enum od_cpu)w->run->opt.cpu, 1, "od-recall", err);
+}
+
+static int open_recorder(struct hand *h, struct od_err *err)
+{
+	const struct recall_run *r = h->crew->run;
+	const struct od_forward_opts f = forward_of(h->crew, h->device, NULL, r->opt.prefill_rows);
+	const struct recall_recorder_opts o = recorder_opts(r, &f, recall_models_experts(r->models, NULL));
+
+	return recall_recorder_new(&h->recorder, &o, err);
+}
+
 static int open_hands(struct crew *w, struct hand *hand, size_t n, struct od_err *err)
 {
-	const struct od_forward_opts f = forward_of(w, NULL, w->run->opt.prefill_rows);
-	const struct recall_recorder_opts o = recorder_opts(w->run, &f, recall_models_experts(w->run->models, NULL));
 	int rc = OD_OK;
 
 	for (size_t i = 0; rc == OD_OK && i < n; i++) {
 		hand[i].crew = w;
-		rc = recall_recorder_new(&hand[i].recorder, &o, err);
+		rc = open_device(w, &hand[i].device, err);
+		if (rc == OD_OK)
+			rc = open_recorder(&hand[i], err);
 		if (rc == OD_OK)
 			rc = open_tapes(w->run, &hand[i], err);
 	}
@@ -377,7 +396,7 @@ int recall_run_all(struct recall_run *r, struct od_err *err)
 		return od_fail(err, OD_ERR_NOMEM, "%zu threads", n);
 	pthread_mutex_init(&w.lock, NULL);
 	pthread_cond_init(&w.turn_changed, NULL);
-	rc = od_backend_cpu(&w.backend, (enum od_cpu)r->opt.cpu, r->opt.profile, err);
+	rc = open_device(&w, &w.rivals_device, err);
 	if (rc == OD_OK)
 		rc = open_rivals(&w, err);
 	if (rc == OD_OK)
@@ -394,6 +413,7 @@ int recall_run_all(struct recall_run *r, struct od_err *err)
 		close_hand(&hand[i], r->configs->n);
 	for (size_t i = 0; i < r->configs->n; i++)
 		recall_rival_free(w.rival[i]);
+	od_device_free(w.rivals_device);
 	pthread_cond_destroy(&w.turn_changed);
 	pthread_mutex_destroy(&w.lock);
 	free(hand);
@@ -472,7 +492,7 @@ static uint64_t thread_bytes(const struct recall_run *r)
 	const struct recall_recorder_opts o = recorder_opts(r, &f, NULL);
 	uint64_t one, all;
 
-	if (!od_add(recall_recorder_bytes(&o), od_seq_state_bytes(f.config, f.profile, o.positions), &one) ||
+	if (!od_add(recall_recorder_bytes(&o), od_state_pool_bytes(f.config, f.profile, o.positions, 1), &one) ||
 	    !od_mul(one, r->opt.threads, &all))
 		return UINT64_MAX;
 	if (r->opt.served != NULL)

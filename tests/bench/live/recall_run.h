@@ -4,8 +4,8 @@
  * A thread takes a prompt, records it, and replays it to a shadow of each configuration. The predictors of main's own
  * learn from prompt to prompt; so they get them in order, one thread at a time.
  * Results do not depend on the number of threads.
- * Thread: recall_run_all from one thread; it starts and joins its own. Owner: recall_run_open ... recall_run_close by
- * the caller; options, configurations and prompts are borrowed. */
+ * Thread: recall_run_all from one thread; it starts and joins its own, each with a CPU device of its own. Owner:
+ * recall_run_open ... recall_run_close by the caller; options, configurations and prompts are borrowed. */
 #ifndef OD_BENCH_RECALL_RUN_H
 #define OD_BENCH_RECALL_RUN_H
 

@@ -170,8 +170,10 @@ int recall_shadow_replay(const struct recall_shadow *s, struct recall_board *boa
 		.max_sequences = 1,
 		.early = s->early,
 	};
+	struct od_forward_opts main_forward = s->forward;
 
-	r.rc = odm_shadow_link_init(&r.main, &s->forward, o.ctx_tokens, &align, err);
+	main_forward.state = od_seq_state_pool(board->rec->state);
+	r.rc = odm_shadow_link_init(&r.main, &main_forward, o.ctx_tokens, &align, err);
 	if (r.rc != OD_OK)
 		return r.rc;
 	r.main.deliver = deliver;

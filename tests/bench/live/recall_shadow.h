@@ -3,7 +3,7 @@
  *
  * There is no clock: after every message the emulator does all that it can. So its predictions are, bit for bit, those
  * of a shadow that keeps up with main, and their leads the longest that departure and alignment allow.
- * Thread: any; an emulator is made for the call. */
+ * Thread: the device's; an emulator is made for the call. */
 #ifndef OD_BENCH_RECALL_SHADOW_H
 #define OD_BENCH_RECALL_SHADOW_H
 
@@ -13,7 +13,7 @@
 #include "tests/bench/live/recall_config.h"
 
 struct recall_shadow {
-	struct od_forward_opts forward; /* with the shadow's dense weights */
+	struct od_forward_opts forward; /* with the shadow's dense weights, on the recorder's device; state: it has its own */
 	const struct od_expert *experts;
 	bool early; /* departure */
 	struct recall_align align;

@@ -48,7 +48,7 @@ struct gemv_bench {
 	size_t chunk_rows, n_chunks, slice_chunks, n_slices;
 	uint16_t *plain;	/* [n_chunks][chunk_rows][row] */
 	uint8_t *sm, *coded;	/* the same; all chunks, one behind the other */
-	const uint8_t **chunk;	/* [n_chunks] into coded */
+	uint64_t *chunk_at;	/* [n_chunks]: bytes from coded */
 	uint64_t coded_bytes;
 	float *x, *y[2];	/* y: of a slice, plain and planes */
 	double *gbps[2], *ratio, *memory; /* [MAX_TURNS] */
@@ -108,13 +108,13 @@ static void fill_matrix(struct gemv_bench *b, struct synth_row *rows, uint8_t *e
 	for (size_t c = 0; c < b->n_chunks; c++) {
 		size_t same = c % DISTINCT_CHUNKS;
 
-		b->chunk[c] = at;
+		b->chunk_at[c] = (uint64_t)(at - b->coded);
 		if (c < DISTINCT_CHUNKS) {
 			bytes[c] = make_chunk(b, rows, c, e, at);
 		} else {
 			memcpy(b->plain + c * n, b->plain + same * n, n * sizeof(*b->plain));
 			memcpy(b->sm + c * n, b->sm + same * n, n);
-			memcpy(at, b->chunk[same], bytes[same]);
+			memcpy(at, b->coded + b->chunk_at[same], bytes[same]);
 		}
 		at += bytes[same];
 	}
@@ -129,8 +129,8 @@ static int alloc_matrix(struct gemv_bench *b, struct od_err *err)
 	b->plain = od_alloc_array(weights, sizeof(*b->plain));
 	b->sm = od_alloc(weights);
 	b->coded = od_alloc_array(b->n_chunks, od_planes_bound(n, b->opt.row));
-	b->chunk = calloc(b->n_chunks, sizeof(*b->chunk));
-	if (b->plain == NULL || b->sm == NULL || b->coded == NULL || b->chunk == NULL)
+	b->chunk_at = calloc(b->n_chunks, sizeof(*b->chunk_at));
+	if (b->plain == NULL || b->sm == NULL || b->coded == NULL || b->chunk_at == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for a matrix of %zu weights in both forms; choose a smaller --size",
 			       weights);
 	return OD_OK;
@@ -198,7 +198,7 @@ static int open_vectors(struct gemv_bench *b, struct od_err *err)
 static double product(struct gemv_bench *b, size_t i, size_t n_rows, int form)
 {
 	const size_t first = i * b->slice_chunks, n = b->chunk_rows * b->opt.row;
-	const struct od_planes planes = { b->chunk_rows, b->chunk + first };
+	const struct od_planes planes = { b->chunk_rows, b->coded, b->chunk_at + first };
 	const struct od_mat w = {
 		.dtype = OD_BF16,
 		.n_out = b->slice_chunks * b->chunk_rows,
@@ -310,7 +310,7 @@ int od_bench_gemv(int argc, char **argv, struct od_err *err)
 	od_free(b.plain);
 	od_free(b.sm);
 	od_free(b.coded);
-	free(b.chunk);
+	free(b.chunk_at);
 	od_free(b.x);
 	od_free(b.y[0]);
 	od_free(b.y[1]);

@@ -6,6 +6,7 @@
  * outside its time. */
 #include "common/base/clock.h"
 #include "common/base/mem.h"
+#include "common/compute/cpu/cpu_device.h"
 #include "common/model/resident.h"
 #include "common/model/sampler.h"
 #include "common/pack/shadow/shadow_load.h"
@@ -67,8 +68,8 @@ struct precision_bench {
 	struct options opt;
 	struct od_pack *pack;
 	const struct od_config *config;
-	const struct od_backend *backend;
-	struct od_pool *pool;
+	struct od_device *device;
+	struct od_state_pool *state;
 	struct od_membw *membw;
 	struct od_prompts prompts;
 	struct od_seq_state *seq;
@@ -78,7 +79,7 @@ struct precision_bench {
 	size_t n_variants;
 	int32_t *token; /* [opt.tokens] of the current run */
 	int32_t *best;	/* [opt.tokens]: what the first variant found likeliest */
-	float *logits;	/* [vocab] */
+	float *logits;	/* [vocab] of the last step; the forward pass's */
 };
 
 /* --- the command line --- */
@@ -188,15 +189,16 @@ static int plan(struct precision_bench *b, struct od_err *err)
 
 /* --- the models --- */
 
-static uint64_t mat_bytes(const struct od_mat *w)
+static uint64_t mat_bytes(const struct od_weight *w)
 {
+	const struct od_scales scales = { .group = w->scales.group };
 	uint64_t groups = w->grouped || w->dtype == OD_NF4 ? od_quant_groups(w->n_in) : 1;
 	uint64_t bytes = w->n_out * od_row_bytes(w->dtype, w->n_in);
 
-	if (w->scales.at != NULL)
-		bytes += w->n_out * od_scale_groups(&w->scales, w->n_in) * od_dtype_bytes(w->scales.dtype) +
-			 (w->scales.divisor != NULL ? sizeof(float) : 0);
-	else if (w->scale != NULL)
+	if (w->scales.at.buf != NULL)
+		bytes += w->n_out * od_scale_groups(&scales, w->n_in) * od_dtype_bytes(w->scales.dtype) +
+			 (w->scales.divisor.buf != NULL ? sizeof(float) : 0);
+	else if (w->scale.buf != NULL)
 		bytes += w->n_out * groups * sizeof(float);
 	return bytes;
 }
@@ -237,8 +239,8 @@ static int load(struct precision_bench *b, struct od_err *err)
 			wanted[n++] = b->variant[i].choice;
 	rc = recall_models_fit(b->pack, wanted, n, 0, "try a shorter --precision", err);
 	for (size_t i = 0; rc == OD_OK && i < n; i++)
-		rc = od_shadow_load(&b->store[store_of(&wanted[i])], b->pack, &wanted[i], (unsigned)b->opt.threads, NULL,
-				    NULL, err);
+		rc = od_shadow_load(&b->store[store_of(&wanted[i])], b->pack, b->device, &wanted[i], (unsigned)b->opt.threads,
+				    NULL, NULL, err);
 	for (size_t i = 0; i < b->n_variants; i++)
 		b->variant[i].store = b->store[store_of(&b->variant[i].choice)];
 	return rc;
@@ -248,7 +250,7 @@ static int open_variant(struct precision_bench *b, struct variant *v, struct od_
 {
 	const struct od_config *c = b->config;
 	size_t n_experts = (size_t)c->n_moe * c->n_experts;
-	struct od_forward_opts fo = { .config = c, .dense = &v->dense, .backend = b->backend, .pool = b->pool,
+	struct od_forward_opts fo = { .config = c, .dense = &v->dense, .device = b->device, .state = b->state,
 				      .profile = (enum od_profile)(b->opt.profile + 1), .max_rows = PREFILL_ROWS };
 	int rc;
 
@@ -284,12 +286,11 @@ static int step(struct precision_bench *b, struct variant *v, const struct od_ro
 		od_forward_attention(v->forward);
 		rc = od_forward_experts(v->forward, v->runner, err);
 	}
-	if (rc != OD_OK)
-		return rc;
-	if (logits)
-		od_forward_logits(v->forward, n - 1, b->logits);
-	od_forward_commit(v->forward);
-	return OD_OK;
+	if (rc == OD_OK && logits)
+		rc = od_forward_logits(v->forward, n - 1, &b->logits, err);
+	if (rc == OD_OK)
+		od_forward_commit(v->forward);
+	return rc;
 }
 
 static int prefill(struct precision_bench *b, struct variant *v, const struct od_prompt *q, struct od_err *err)
@@ -501,7 +502,7 @@ static int report(const struct precision_bench *b, struct od_err *err)
 	if (rc == OD_OK) {
 		od_report_fact(r, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(b->pack)), 0, NULL);
 		od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[o->profile]), 0, NULL);
-		od_report_fact(r, "kernels", "kernels", OD_TEXT(b->backend->name), 0, NULL);
+		od_report_fact(r, "kernels", "kernels", OD_TEXT(od_device_kernels(b->device, (enum od_profile)(o->profile + 1))), 0, NULL);
 		od_report_fact(r, "threads", "threads", OD_INT(o->threads), 0, NULL);
 		od_report_fact(r, "runs", "runs", OD_INT(o->runs), 0, NULL);
 		od_report_fact(r, "tokens", "tokens of a run", OD_INT(o->tokens), 0, NULL);
@@ -553,7 +554,9 @@ static int open_sequence(struct precision_bench *b, struct od_err *err)
 	ctx += b->opt.tokens;
 	if (ctx > UINT32_MAX)
 		return od_fail(err, OD_ERR_ARG, "prompt and --tokens are %llu tokens together", (unsigned long long)ctx);
-	rc = od_seq_state_new(&b->seq, b->config, (enum od_profile)(b->opt.profile + 1), (uint32_t)ctx, err);
+	rc = od_state_pool_new(&b->state, b->device, b->config, (enum od_profile)(b->opt.profile + 1), (uint32_t)ctx, 1, err);
+	if (rc == OD_OK)
+		rc = od_seq_state_new(&b->seq, b->state, err);
 	od_sampler_defaults(&so);
 	so.temperature = b->opt.temperature;
 	so.seed = b->opt.seed;
@@ -561,8 +564,7 @@ static int open_sequence(struct precision_bench *b, struct od_err *err)
 		rc = od_sampler_new(&b->sampler, &so, b->config->vocab, err);
 	b->token = calloc(b->opt.tokens, sizeof(*b->token));
 	b->best = calloc(b->opt.tokens, sizeof(*b->best));
-	b->logits = calloc(b->config->vocab, sizeof(*b->logits));
-	if (rc == OD_OK && (b->token == NULL || b->best == NULL || b->logits == NULL))
+	if (rc == OD_OK && (b->token == NULL || b->best == NULL))
 		rc = od_fail(err, OD_ERR_NOMEM, "tokens of a run");
 	return rc;
 }
@@ -583,13 +585,11 @@ static int run(struct precision_bench *b, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	b->config = od_pack_config(b->pack);
-	rc = od_backend_cpu(&b->backend, (enum od_cpu)b->opt.cpu, (enum od_profile)(b->opt.profile + 1), err);
+	rc = od_device_cpu_new(&b->device, (enum od_cpu)b->opt.cpu, (unsigned)b->opt.threads, "od-compute", err);
 	if (rc == OD_OK)
 		rc = make_prompts(b, err);
 	if (rc == OD_OK)
 		rc = open_sequence(b, err);
-	if (rc == OD_OK)
-		rc = od_pool_new(&b->pool, (unsigned)b->opt.threads, "od-compute", err);
 	if (rc == OD_OK)
 		rc = load(b, err);
 	for (size_t i = 0; rc == OD_OK && i < b->n_variants; i++)
@@ -615,14 +615,14 @@ static void finish(struct precision_bench *b)
 	for (size_t i = 0; i < MAX_STORES; i++)
 		od_shadow_free(b->store[i]);
 	od_membw_close(b->membw);
-	od_pool_free(b->pool);
 	od_seq_state_free(b->seq);
+	od_state_pool_free(b->state);
+	od_device_free(b->device);
 	od_sampler_free(b->sampler);
 	od_prompts_fini(&b->prompts);
 	od_pack_close(b->pack);
 	free(b->token);
 	free(b->best);
-	free(b->logits);
 }
 
 int od_bench_precision(int argc, char **argv, struct od_err *err)

@@ -1,6 +1,7 @@
 #include "tests/bench/micro/codec_data.h"
 
 #include "common/base/mem.h"
+#include "common/compute/cpu/cpu_device.h"
 #include "common/pack/expert_load.h"
 #include "common/pack/pack_layout.h"
 #include "tests/bench/synth/synth_weights.h"
@@ -215,18 +216,18 @@ static int add_expert(struct codec_data *d, const struct od_expert *x, uint64_t 
 	int rc = OD_OK;
 
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
-		const struct od_mat *w = &x->mat[mat];
+		const struct od_weight *w = &x->mat[mat];
 		const size_t step = od_shard_rows(w->n_out, w->n_in);
+		const char *data = od_ref_map(w->data);
 
-		if (w->scales.at != NULL)
+		if (w->scales.at.buf != NULL)
 			return od_fail(err, OD_ERR_UNSUPPORTED, "experts are %s weights with scales, expected plain ones: od-pack info "
 				       "says how many bits these take", od_dtype_name(w->dtype));
 		for (size_t row = 0; rc == OD_OK && w->dtype == d->dtype && row < w->n_out && d->n_weights < n_weights;
 		     row += step) {
 			size_t rows = step < w->n_out - row ? step : w->n_out - row;
 
-			rc = add_chunk(d, (const char *)w->data + row * w->n_in * od_dtype_bytes(w->dtype), rows * w->n_in,
-				       w->n_in, err);
+			rc = add_chunk(d, data + row * w->n_in * od_dtype_bytes(w->dtype), rows * w->n_in, w->n_in, err);
 		}
 	}
 	return rc;
@@ -237,12 +238,17 @@ int codec_data_pack(struct codec_data *d, const struct od_pack *p, enum od_dtype
 {
 	const struct od_config *cfg = od_pack_config(p);
 	struct od_inflater *inf = NULL;
-	void *slot = od_alloc(od_pack_slot_bytes(p, OD_FORM_PLAIN));
-	int rc = slot != NULL ? od_inflater_new(&inf, p, OD_FORM_PLAIN, err) : od_fail(err, OD_ERR_NOMEM, "no memory for an expert");
+	struct od_device *cpu;
+	struct od_buf *slot = NULL;
+	int rc = od_device_cpu_new(&cpu, OD_CPU_AUTO, 1, "od-bench", err);
 
 	*d = (struct codec_data){ .dtype = dtype };
+	if (rc == OD_OK)
+		rc = od_buf_new(&slot, cpu, od_pack_slot_bytes(p, OD_FORM_PLAIN), "an expert", err);
+	if (rc == OD_OK)
+		rc = od_inflater_new(&inf, p, OD_FORM_PLAIN, err);
 	for (uint32_t i = 0; rc == OD_OK && i < cfg->n_moe * cfg->n_experts && d->n_weights < n_weights; i++) {
-		const struct od_expert_mem mem = od_pack_slot_mem(p, OD_FORM_PLAIN, slot);
+		const struct od_expert_mem mem = od_pack_slot_mem(p, OD_FORM_PLAIN, od_buf_ref(slot, 0));
 		const uint32_t m = i / cfg->n_experts, expert = i % cfg->n_experts;
 		struct od_expert x;
 
@@ -253,7 +259,8 @@ int codec_data_pack(struct codec_data *d, const struct od_pack *p, enum od_dtype
 			rc = od_fail_within(err, "%s", od_pack_dir(p));
 	}
 	od_inflater_free(inf);
-	od_free(slot);
+	od_buf_free(slot);
+	od_device_free(cpu);
 	return rc == OD_OK ? seal(d, least_bytes, err) : rc;
 }
 

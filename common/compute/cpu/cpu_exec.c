@@ -1,0 +1,468 @@
+#include "common/compute/cpu/cpu_exec.h"
+
+#include "common/base/mem.h"
+#include "common/compute/rank.h"
+
+#include <math.h>
+#include <string.h>
+
+#define ROWS_A_PIECE 4u		      /* of row by row work: some microseconds */
+#define MIN_PIECE_ELEMENTS 4096u      /* of exp: some microseconds, well above handing it to another thread */
+#define MIN_PIECE_TERMS 32768u	      /* multiply-adds of attention: the same */
+
+/* An operation while it is carried out: what every piece of it needs. */
+struct job {
+	const struct od_cpu_exec *x;
+	const struct od_backend *be;
+	const struct od_op *op;
+};
+
+static float *f32_at(const struct job *j, struct od_ref r)
+{
+	return j->x->address(r);
+}
+
+static struct od_mat mat_of(const struct job *j, const struct od_weight *w, struct od_planes *planes)
+{
+	struct od_mat m = {
+		.dtype = w->dtype,
+		.n_out = w->n_out,
+		.n_in = w->n_in,
+		.data = j->x->address(w->data),
+		.scales = { .dtype = w->scales.dtype, .group = w->scales.group, .at = j->x->address(w->scales.at),
+			    .divisor = j->x->address(w->scales.divisor) },
+		.scale = j->x->address(w->scale),
+		.grouped = w->grouped,
+		.act = w->act,
+	};
+
+	if (w->chunk_at != NULL) {
+		*planes = (struct od_planes){ .chunk_rows = w->chunk_rows, .base = j->x->address(w->coded), .at = w->chunk_at };
+		m.planes = planes;
+	}
+	return m;
+}
+
+static void linear(const struct job *j, const struct od_weight *w, const float *x, float *y, size_t n_rows)
+{
+	struct od_planes planes;
+	const struct od_mat m = mat_of(j, w, &planes);
+
+	od_matmul(j->be, j->x->pool, &m, x, y, n_rows);
+}
+
+/* ---- rows in, rows out ---- */
+
+static void embed_row(const struct od_backend *be, const struct od_mat *e, int32_t token, float *x)
+{
+	size_t n = e->n_in, at = (size_t)token * n;
+
+	if (e->dtype == OD_BF16) {
+		be->bf16_to_f32(x, (const uint16_t *)e->data + at, n);
+	} else if (e->dtype == OD_F16) {
+		for (size_t i = 0; i < n; i++)
+			x[i] = od_f16_f32(((const uint16_t *)e->data)[at + i]);
+	} else {
+		memcpy(x, (const float *)e->data + at, n * sizeof(*x));
+	}
+}
+
+static void embed(const struct job *j)
+{
+	const struct od_op_embed *o = &j->op->embed;
+	const struct od_row_info *row = j->x->address(o->rows);
+	struct od_planes planes;
+	const struct od_mat table = mat_of(j, o->table, &planes);
+	float *x = f32_at(j, o->x);
+
+	for (size_t r = 0; r < j->op->n_rows; r++)
+		embed_row(j->be, &table, row[r].token, x + r * table.n_in);
+}
+
+static void angles(const struct job *j)
+{
+	const struct od_op_angles *o = &j->op->angles;
+	const struct od_row_info *row = j->x->address(o->rows);
+	const float *inv_freq = f32_at(j, o->inv_freq);
+	float *cos_sin = f32_at(j, o->angles);
+
+	for (size_t r = 0; r < j->op->n_rows; r++, cos_sin += 2 * o->half) {
+		for (size_t i = 0; i < o->half; i++) {
+			float angle = (float)row[r].position * inv_freq[i];
+			double sine, cosine;
+
+			od_sincos(angle, &sine, &cosine);
+			cos_sin[i] = (float)cosine;
+			cos_sin[o->half + i] = (float)sine;
+		}
+	}
+}
+
+static void add_row(float *x, const float *y, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		x[i] += y[i];
+}
+
+static void norm_rows(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	const struct job *j = arg;
+	const struct od_op_norm *o = &j->op->norm;
+	const float *weight = f32_at(j, o->weight), *add = f32_at(j, o->add);
+	float *x = f32_at(j, o->x), *y = f32_at(j, o->y);
+
+	(void)thread;
+	for (size_t r = begin; r < end; r++) {
+		if (add != NULL)
+			add_row(x + r * o->n, add + r * o->n, o->n);
+		j->be->rmsnorm(y + r * o->n, x + r * o->n, weight, o->n, o->eps);
+	}
+}
+
+/* ---- attention ---- */
+
+static char *kv_row(const struct job *j, const struct od_kv *kv, uint64_t at, uint64_t row_bytes,
+		    const struct od_row_info *row)
+{
+	const uint32_t *table = (const uint32_t *)j->x->address(kv->tables) + (size_t)row->table * kv->table_pages;
+	char *pages = j->x->address(kv->pages);
+
+	return pages + table[row->position / OD_KV_PAGE] * kv->page_bytes + at + row->position % OD_KV_PAGE * row_bytes;
+}
+
+/* Element i of a head turns with element i + head_dim / 2 ("rotate half"), not with its neighbour. */
+static void turn_heads(float *u, size_t n_heads, size_t head_dim, const float *cos_sin)
+{
+	size_t half = head_dim / 2;
+
+	for (size_t h = 0; h < n_heads; h++, u += head_dim) {
+		for (size_t i = 0; i < half; i++) {
+			float a = u[i], b = u[half + i], c = cos_sin[i], s = cos_sin[half + i];
+
+			u[i] = a * c - b * s;
+			u[half + i] = b * c + a * s;
+		}
+	}
+}
+
+static void store_row(const struct od_backend *be, enum od_dtype dtype, void *to, const float *from, size_t n)
+{
+	if (dtype == OD_BF16)
+		be->f32_to_bf16(to, from, n);
+	else
+		memcpy(to, from, n * sizeof(*from));
+}
+
+static void turn_and_store(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	const struct job *j = arg;
+	const struct od_op_rope_store *o = &j->op->rope_store;
+	const struct od_row_info *rows = j->x->address(o->rows);
+	const size_t d = o->head_dim, kv_dim = o->n_kv_heads * d, q_dim = o->n_heads * d;
+	const float *cos_sin = f32_at(j, o->angles);
+	float *q = f32_at(j, o->q), *k = f32_at(j, o->k), *v = f32_at(j, o->v);
+
+	(void)thread;
+	for (size_t r = begin; r < end; r++) {
+		turn_heads(q + r * q_dim, o->n_heads, d, cos_sin + r * d);
+		turn_heads(k + r * kv_dim, o->n_kv_heads, d, cos_sin + r * d);
+		store_row(j->be, o->kv.dtype, kv_row(j, &o->kv, o->kv.k_at, o->kv.k_row_bytes, &rows[r]), k + r * kv_dim, kv_dim);
+		store_row(j->be, o->kv.dtype, kv_row(j, &o->kv, o->kv.v_at, o->kv.v_row_bytes, &rows[r]), v + r * kv_dim, kv_dim);
+	}
+}
+
+/* Item i is head i % n_heads of row i / n_heads: neighbours share a kv head, so it is still in the cache. */
+static void attend_heads(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	const struct job *j = arg;
+	const struct od_op_attend *o = &j->op->attend;
+	const struct od_row_info *rows = j->x->address(o->rows);
+	const size_t d = o->head_dim, group = o->n_heads / o->n_kv_heads, window = o->window;
+	const uint32_t *tables = j->x->address(o->kv.tables);
+	const char *pages = j->x->address(o->kv.pages);
+	const float *q = f32_at(j, o->q);
+	float *out = f32_at(j, o->out);
+
+	(void)thread;
+	for (size_t i = begin; i < end; i++) {
+		const struct od_row_info *row = &rows[i / o->n_heads];
+		size_t seen = (size_t)row->position + 1, offset = i % o->n_heads / group * d * od_dtype_bytes(o->kv.dtype);
+		struct od_attn a = {
+			.q = q + i * d,
+			.k = pages + o->kv.k_at + offset,
+			.v = pages + o->kv.v_at + offset,
+			.table = tables + (size_t)row->table * o->kv.table_pages,
+			.page_bytes = o->kv.page_bytes,
+			.k_row_bytes = o->kv.k_row_bytes,
+			.v_row_bytes = o->kv.v_row_bytes,
+			.kv_dtype = o->kv.dtype,
+			.head_dim = d,
+			.begin = window != 0 && seen > window ? seen - window : 0,
+			.end = seen,
+			.scale = (float)(1.0 / sqrt((double)d)),
+			.out = out + i * d,
+		};
+
+		j->be->attend(&a);
+	}
+}
+
+/* Heads that are worth handing to another thread: near the start of a text all of them are one small piece. */
+static size_t heads_a_piece(const struct od_op_attend *o)
+{
+	size_t most = (size_t)o->max_position + 1;
+
+	if (o->window != 0 && most > o->window)
+		most = o->window;
+	return 1 + MIN_PIECE_TERMS / (2 * most * o->head_dim);
+}
+
+/* ---- experts ---- */
+
+static void route_rows(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	const struct job *j = arg;
+	const struct od_op_route *o = &j->op->route;
+	const size_t n = o->n_experts, k = o->top_k, want = k < n ? k + 1 : k;
+	float *round = f32_at(j, o->round);
+
+	(void)thread;
+	for (size_t r = begin; r < end; r++) {
+		float *p = f32_at(j, o->logits) + r * n, *weight = f32_at(j, o->weight) + r * k, sum = 0;
+		uint16_t *choice = (uint16_t *)j->x->address(o->choice) + r * k;
+		uint16_t best[OD_MAX_CHOICE + 1]; /* the k best and the next, for the margin */
+
+		j->be->softmax(p, n);
+		od_rank(p, n, best, want);
+		for (size_t i = 0; i < k; i++)
+			sum += p[best[i]];
+		for (size_t i = 0; i < k; i++) {
+			choice[i] = best[i];
+			weight[i] = p[best[i]] / sum;
+		}
+		f32_at(j, o->margin)[r] = want > k ? p[best[k - 1]] - p[best[k]] : 1.0f;
+		/* The router saw the row as it is; the experts get it as it travels. */
+		if (round != NULL)
+			j->be->round_bf16(round + r * o->hidden, o->hidden);
+	}
+}
+
+/* One of the two halves of the scratch, padded as vector loads like it. What is more than anybody has stays so small that
+ * sums of it do not wrap. */
+static uint64_t half_bytes(size_t intermediate, size_t n_rows)
+{
+	uint64_t n;
+
+	if (!od_mul(n_rows, intermediate * sizeof(float), &n) || n > UINT64_MAX / 8)
+		return UINT64_MAX / 4;
+	return od_round_up(n + OD_PAD_BYTES, 64);
+}
+
+uint64_t od_ffn_scratch_bytes(uint32_t intermediate, size_t n_rows)
+{
+	return 2 * half_bytes(intermediate, n_rows);
+}
+
+struct silu_job {
+	const struct od_backend *be;
+	float *gate;
+	const float *up;
+	size_t n;
+};
+
+static void silu_rows(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	const struct silu_job *s = arg;
+
+	(void)thread;
+	for (size_t r = begin; r < end; r++)
+		s->be->silu_mul(s->gate + r * s->n, s->up + r * s->n, s->n);
+}
+
+static void ffn(const struct job *j, const struct od_expert *w, const float *x, size_t n_rows, float *y, char *scratch)
+{
+	size_t n = w->mat[OD_MAT_GATE].n_out;
+	float *gate = (float *)(void *)scratch, *up = (float *)(void *)(scratch + half_bytes(n, n_rows));
+	struct silu_job silu = { .be = j->be, .gate = gate, .up = up, .n = n };
+
+	linear(j, &w->mat[OD_MAT_GATE], x, gate, n_rows);
+	linear(j, &w->mat[OD_MAT_UP], x, up, n_rows);
+	od_pool_for(j->x->pool, n_rows, 1 + MIN_PIECE_ELEMENTS / n, silu_rows, &silu);
+	linear(j, &w->mat[OD_MAT_DOWN], gate, y, n_rows);
+	/* What a worker would send: the same in resident mode, so that tokens do not depend on the cluster. */
+	if (j->op->profile == OD_PROFILE_BF16)
+		j->be->round_bf16(y, n_rows * w->mat[OD_MAT_DOWN].n_out);
+}
+
+/* Where things lie in the scratch of OD_OP_EXPERTS. */
+struct places {
+	uint64_t end;  /* uint32_t [n_experts]: while sorting, the next free place; then the end of its run */
+	uint64_t pair; /* uint32_t [n_rows * top_k]: row * top_k + rank, by expert, then by row */
+	uint64_t x, y; /* [n_rows][hidden]: the rows of one expert, side by side */
+	uint64_t ffn, bytes;
+};
+
+static struct places scratch_places(uint32_t hidden, uint32_t intermediate, uint32_t n_experts, uint32_t top_k, size_t n_rows)
+{
+	struct places p = { 0 };
+	uint64_t pairs, rows;
+
+	if (!od_mul(n_rows, (uint64_t)top_k * sizeof(uint32_t), &pairs) || pairs > UINT64_MAX / 8 ||
+	    !od_mul(n_rows, (uint64_t)hidden * sizeof(float), &rows) || rows > UINT64_MAX / 8) {
+		p.bytes = UINT64_MAX / 2;
+		return p;
+	}
+	rows = od_round_up(rows + OD_PAD_BYTES, 64);
+	p.pair = od_round_up((uint64_t)n_experts * sizeof(uint32_t), 64);
+	p.x = p.pair + od_round_up(pairs, 64);
+	p.y = p.x + rows;
+	p.ffn = p.y + rows;
+	p.bytes = p.ffn + od_ffn_scratch_bytes(intermediate, n_rows);
+	return p;
+}
+
+uint64_t od_experts_scratch_bytes(uint32_t hidden, uint32_t intermediate, uint32_t n_experts, uint32_t top_k, size_t n_rows)
+{
+	return scratch_places(hidden, intermediate, n_experts, top_k, n_rows).bytes;
+}
+
+/* The scratch itself. */
+struct grouping {
+	uint32_t *end, *pair;
+	float *x, *y;
+	char *ffn;
+};
+
+/* Counting sort of the (row, rank) pairs by expert, so that each expert runs once over all of its rows. */
+static int sort_pairs(const struct od_op_experts *o, size_t n_rows, const uint16_t *choice, const struct grouping *g,
+		      struct od_err *err)
+{
+	size_t n = n_rows * o->top_k;
+	uint32_t begin = 0;
+
+	memset(g->end, 0, o->n_experts * sizeof(*g->end));
+	for (size_t i = 0; i < n; i++) {
+		if (choice[i] >= o->n_experts)
+			return od_fail(err, OD_ERR_RANGE, "expert: expected 0 to %u, found %u", o->n_experts - 1, choice[i]);
+		g->end[choice[i]]++;
+	}
+	for (size_t e = 0; e < o->n_experts; e++) {
+		uint32_t count = g->end[e];
+
+		if (count > n_rows)
+			return od_fail(err, OD_ERR_RANGE, "a row names expert %zu twice", e);
+		g->end[e] = begin;
+		begin += count;
+	}
+	for (size_t i = 0; i < n; i++)
+		g->pair[g->end[choice[i]]++] = (uint32_t)i;
+	return OD_OK;
+}
+
+static void run_expert(const struct job *j, const struct grouping *g, size_t e, size_t begin)
+{
+	const struct od_op_experts *o = &j->op->experts;
+	const float *x = f32_at(j, o->x);
+	float *y = f32_at(j, o->y);
+	size_t n = g->end[e] - begin, hidden = o->hidden, row_bytes = hidden * sizeof(float);
+
+	for (size_t i = 0; i < n; i++)
+		memcpy(g->x + i * hidden, x + g->pair[begin + i] / o->top_k * hidden, row_bytes);
+	ffn(j, &o->expert[e], g->x, n, g->y, g->ffn);
+	for (size_t i = 0; i < n; i++)
+		memcpy(y + g->pair[begin + i] * hidden, g->y + i * hidden, row_bytes);
+}
+
+static int experts(const struct job *j, struct od_err *err)
+{
+	const struct od_op_experts *o = &j->op->experts;
+	const struct places p = scratch_places(o->hidden, (uint32_t)o->expert[0].mat[OD_MAT_GATE].n_out, o->n_experts, o->top_k,
+					       j->op->n_rows);
+	char *at = j->x->address(o->scratch);
+	const struct grouping g = {
+		.end = (uint32_t *)(void *)(at + p.end),
+		.pair = (uint32_t *)(void *)(at + p.pair),
+		.x = (float *)(void *)(at + p.x),
+		.y = (float *)(void *)(at + p.y),
+		.ffn = at + p.ffn,
+	};
+	size_t begin = 0;
+	int rc;
+
+	rc = sort_pairs(o, j->op->n_rows, j->x->address(o->choice), &g, err);
+	for (size_t e = 0; rc == OD_OK && e < o->n_experts; begin = g.end[e], e++)
+		if (g.end[e] > begin)
+			run_expert(j, &g, e, begin);
+	return rc;
+}
+
+/* x += sum of weight * y in router order: the order is part of the numbers. */
+static void combine_rows(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	const struct job *j = arg;
+	const struct od_op_combine *o = &j->op->combine;
+	const size_t n = o->hidden, k = o->top_k;
+
+	(void)thread;
+	for (size_t r = begin; r < end; r++) {
+		const float *y = f32_at(j, o->y) + r * k * n, *weight = f32_at(j, o->weight) + r * k;
+		float *sum = f32_at(j, o->sum) + r * n;
+
+		for (size_t i = 0; i < n; i++)
+			sum[i] = weight[0] * y[i];
+		for (size_t rank = 1; rank < k; rank++)
+			j->be->axpy(sum, weight[rank], y + rank * n, n);
+		add_row(f32_at(j, o->x) + r * n, sum, n);
+	}
+}
+
+/* ---- */
+
+static void copy(const struct job *j)
+{
+	const struct od_op_copy *o = &j->op->copy;
+
+	memcpy(j->x->address(o->to), j->x->address(o->from), (size_t)o->n * j->op->n_rows);
+}
+
+int od_cpu_exec_run(const struct od_cpu_exec *x, const struct od_op *op, struct od_err *err)
+{
+	struct job j = { .x = x, .be = x->backend[op->profile - 1], .op = op };
+
+	switch (op->kind) {
+	case OD_OP_EMBED: embed(&j); break;
+	case OD_OP_ANGLES: angles(&j); break;
+	case OD_OP_NORM: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, norm_rows, &j); break;
+	case OD_OP_LINEAR:
+		for (size_t i = 0; i < OD_MAX_LINEAR && op->linear.w[i] != NULL; i++)
+			linear(&j, op->linear.w[i], f32_at(&j, op->linear.x), f32_at(&j, op->linear.y[i]), op->n_rows);
+		break;
+	case OD_OP_ROPE_STORE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, turn_and_store, &j); break;
+	case OD_OP_ATTEND:
+		od_pool_for(x->pool, (size_t)op->n_rows * op->attend.n_heads, heads_a_piece(&op->attend), attend_heads, &j);
+		break;
+	case OD_OP_ROUTE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, route_rows, &j); break;
+	case OD_OP_FFN:
+		ffn(&j, op->ffn.w, f32_at(&j, op->ffn.x), op->n_rows, f32_at(&j, op->ffn.y), x->address(op->ffn.scratch));
+		break;
+	case OD_OP_EXPERTS: return experts(&j, err);
+	case OD_OP_COMBINE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, combine_rows, &j); break;
+	case OD_OP_COPY: copy(&j); break;
+	}
+	return OD_OK;
+}
+
+int od_cpu_exec_init(struct od_cpu_exec *x, enum od_cpu cpu, unsigned n_threads, const char *name, struct od_err *err)
+{
+	int rc = od_backend_cpu(&x->backend[OD_PROFILE_F32 - 1], cpu, OD_PROFILE_F32, err);
+
+	if (rc == OD_OK)
+		rc = od_backend_cpu(&x->backend[OD_PROFILE_BF16 - 1], cpu, OD_PROFILE_BF16, err);
+	return rc == OD_OK ? od_pool_new(&x->pool, n_threads, name, err) : rc;
+}
+
+void od_cpu_exec_fini(struct od_cpu_exec *x)
+{
+	od_pool_free(x->pool);
+	x->pool = NULL;
+}

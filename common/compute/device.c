@@ -1,0 +1,120 @@
+#include "common/compute/device_internal.h"
+
+#include "common/base/mem.h"
+
+#include <assert.h>
+
+void od_device_free(struct od_device *d)
+{
+	if (d != NULL)
+		d->ops->free(d);
+}
+
+const char *od_device_name(const struct od_device *d)
+{
+	return d->name;
+}
+
+const char *od_device_kernels(const struct od_device *d, enum od_profile profile)
+{
+	return d->kernels[profile - 1];
+}
+
+const char *od_device_kernel_class(const struct od_device *d, enum od_profile profile)
+{
+	return d->kernel_class[profile - 1];
+}
+
+bool od_device_likes_planes(const struct od_device *d)
+{
+	return d->likes_planes;
+}
+
+int od_buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err)
+{
+	return d->ops->buf_new(out, d, bytes, what, err);
+}
+
+void od_buf_free(struct od_buf *b)
+{
+	if (b != NULL)
+		b->device->ops->buf_free(b);
+}
+
+uint64_t od_buf_bytes(const struct od_buf *b)
+{
+	return b->bytes;
+}
+
+void *od_ref_map(struct od_ref r)
+{
+	assert(r.at <= r.buf->bytes);
+	return r.buf->device->ops->map(r);
+}
+
+void od_device_put(struct od_device *d, enum od_queue q, struct od_ref to, const void *from, size_t n)
+{
+	assert(to.buf->device == d && n <= to.buf->bytes && to.at <= to.buf->bytes - n);
+	d->ops->put(d, q, to, from, n);
+}
+
+void od_device_get(struct od_device *d, enum od_queue q, void *to, struct od_ref from, size_t n)
+{
+	assert(from.buf->device == d && n <= from.buf->bytes && from.at <= from.buf->bytes - n);
+	d->ops->get(d, q, to, from, n);
+}
+
+void od_device_run(struct od_device *d, enum od_queue q, const struct od_op *op)
+{
+	d->ops->run(d, q, op);
+}
+
+uint64_t od_device_ticket(struct od_device *d, enum od_queue q)
+{
+	return d->ops->ticket(d, q);
+}
+
+int od_device_wait(struct od_device *d, enum od_queue q, uint64_t ticket, struct od_err *err)
+{
+	atomic_fetch_add_explicit(&d->waits, 1, memory_order_relaxed);
+	return d->ops->wait(d, q, ticket, err);
+}
+
+void od_device_after(struct od_device *d, enum od_queue q, enum od_queue other, uint64_t ticket)
+{
+	d->ops->after(d, q, other, ticket);
+}
+
+uint64_t od_device_waits(const struct od_device *d)
+{
+	return atomic_load_explicit(&d->waits, memory_order_relaxed);
+}
+
+int od_device_sync(struct od_device *d, struct od_err *err)
+{
+	return od_device_wait(d, OD_QUEUE_COMPUTE, od_device_ticket(d, OD_QUEUE_COMPUTE), err);
+}
+
+int od_fill_begin(struct od_fill *f, struct od_ref to, size_t n, struct od_err *err)
+{
+	*f = (struct od_fill){ .to = to, .n = n, .host = od_ref_map(to) };
+	if (f->host != NULL)
+		return OD_OK;
+	f->staged = true;
+	f->host = od_alloc(n);
+	return f->host != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for a stage of %zu bytes", n);
+}
+
+int od_fill_end(struct od_fill *f, int rc, struct od_err *err)
+{
+	struct od_device *d = f->to.buf->device;
+
+	if (rc == OD_OK && f->staged) {
+		od_device_put(d, OD_QUEUE_COMPUTE, f->to, f->host, f->n);
+		rc = od_device_sync(d, err);
+	}
+	if (f->staged)
+		od_free(f->host);
+	f->host = NULL;
+	return rc;
+}

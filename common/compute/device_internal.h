@@ -1,0 +1,37 @@
+/* device_internal.h - what a device implements. Only for compute/. */
+#ifndef OD_COMPUTE_DEVICE_INTERNAL_H
+#define OD_COMPUTE_DEVICE_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "common/compute/ops.h"
+
+struct od_buf {
+	struct od_device *device;
+	uint64_t bytes;
+	char *at; /* its address on the device; only the device may know how to read there */
+};
+
+/* device.h says what each does. */
+struct od_device_ops {
+	int (*buf_new)(struct od_buf **out, struct od_device *d, uint64_t bytes, const char *what, struct od_err *err);
+	void (*buf_free)(struct od_buf *b);
+	void *(*map)(struct od_ref r);
+	void (*put)(struct od_device *d, enum od_queue q, struct od_ref to, const void *from, size_t n);
+	void (*get)(struct od_device *d, enum od_queue q, void *to, struct od_ref from, size_t n);
+	void (*run)(struct od_device *d, enum od_queue q, const struct od_op *op);
+	uint64_t (*ticket)(struct od_device *d, enum od_queue q);
+	int (*wait)(struct od_device *d, enum od_queue q, uint64_t ticket, struct od_err *err);
+	void (*after)(struct od_device *d, enum od_queue q, enum od_queue other, uint64_t ticket);
+	void (*free)(struct od_device *d);
+};
+
+struct od_device {
+	const struct od_device_ops *ops;
+	char name[48];
+	const char *kernels[2], *kernel_class[2]; /* index profile - 1 */
+	bool likes_planes;
+	_Atomic uint64_t waits; /* queues belong to different threads */
+};
+
+#endif

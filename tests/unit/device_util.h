@@ -1,0 +1,85 @@
+/* device_util.h - for tests that drive a device: they touch its memory only through put and get, as they must where the
+ * host cannot read it. What fails fails the running test; put and get wait. */
+#ifndef OD_TESTS_DEVICE_UTIL_H
+#define OD_TESTS_DEVICE_UTIL_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "common/compute/cpu/cpu_device.h"
+#include "common/compute/ops.h"
+
+static inline void must(int rc, const struct od_err *err)
+{
+	if (rc != OD_OK)
+		fail_msg("%s", err->msg);
+}
+
+static inline struct od_device *device_new(enum od_cpu cpu, unsigned threads)
+{
+	struct od_device *d;
+	struct od_err err = { 0 };
+
+	must(od_device_cpu_new(&d, cpu, threads, "test", &err), &err);
+	return d;
+}
+
+static inline struct od_buf *buf_new(struct od_device *d, uint64_t bytes)
+{
+	struct od_buf *b;
+	struct od_err err = { 0 };
+
+	must(od_buf_new(&b, d, bytes, "a test", &err), &err);
+	return b;
+}
+
+static inline void sync_device(struct od_device *d)
+{
+	struct od_err err = { 0 };
+
+	must(od_device_sync(d, &err), &err);
+}
+
+static inline void put_at(struct od_device *d, struct od_ref to, const void *from, size_t n)
+{
+	od_device_put(d, OD_QUEUE_COMPUTE, to, from, n);
+	sync_device(d);
+}
+
+static inline void get_at(struct od_device *d, void *to, struct od_ref from, size_t n)
+{
+	od_device_get(d, OD_QUEUE_COMPUTE, to, from, n);
+	sync_device(d);
+}
+
+/* A buffer of its own for n bytes, filled with them. */
+static inline struct od_buf *buf_of(struct od_device *d, const void *from, size_t n)
+{
+	struct od_buf *b = buf_new(d, n);
+
+	put_at(d, od_buf_ref(b, 0), from, n);
+	return b;
+}
+
+/* A copy of n bytes; malloc'd. */
+static inline void *copy_at(struct od_device *d, struct od_ref from, size_t n)
+{
+	void *p = malloc(n > 0 ? n : 1);
+
+	assert_non_null(p);
+	get_at(d, p, from, n);
+	return p;
+}
+
+static inline void run_op(struct od_device *d, const struct od_op *op)
+{
+	od_device_run(d, OD_QUEUE_COMPUTE, op);
+	sync_device(d);
+}
+
+#endif

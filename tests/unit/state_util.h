@@ -1,0 +1,55 @@
+/* state_util.h - for tests: rows of a sequence's state to and from host memory, any number of positions. */
+#ifndef OD_TESTS_STATE_UTIL_H
+#define OD_TESTS_STATE_UTIL_H
+
+#include "common/model/seq_state.h"
+#include "tests/unit/device_util.h"
+
+static inline uint32_t rows_on_page(uint32_t begin, uint32_t n)
+{
+	uint32_t left = OD_KV_PAGE - begin % OD_KV_PAGE;
+
+	return left < n ? left : n;
+}
+
+/* Of positions [begin, begin + n) of one layer. */
+static inline void get_rows(struct od_device *d, const struct od_seq_state *s, uint32_t layer, enum od_stream stream,
+			    uint32_t begin, uint32_t n, char *to)
+{
+	const size_t row_bytes = od_seq_state_row_bytes(s);
+
+	for (uint32_t part; n > 0; begin += part, n -= part, to += part * row_bytes) {
+		part = rows_on_page(begin, n);
+		get_at(d, to, od_seq_state_row(s, layer, stream, begin), part * row_bytes);
+	}
+}
+
+static inline void put_rows(struct od_device *d, struct od_seq_state *s, uint32_t layer, enum od_stream stream, uint32_t begin,
+			    uint32_t n, const char *from)
+{
+	const size_t row_bytes = od_seq_state_row_bytes(s);
+
+	od_seq_state_reserve(s, begin + n);
+	for (uint32_t part; n > 0; begin += part, n -= part, from += part * row_bytes) {
+		part = rows_on_page(begin, n);
+		put_at(d, od_seq_state_row(s, layer, stream, begin), from, part * row_bytes);
+	}
+}
+
+/* All layers of them, from one sequence to another of the same kind, whatever devices they are on. */
+static inline void copy_rows(struct od_device *d, struct od_seq_state *to, struct od_device *from_d,
+			     const struct od_seq_state *from, uint32_t n_layers, uint32_t begin, uint32_t n)
+{
+	char *rows = malloc(n * od_seq_state_row_bytes(from) + 1);
+
+	assert_non_null(rows);
+	for (uint32_t l = 0; l < n_layers; l++) {
+		for (enum od_stream stream = 0; stream < OD_N_STREAMS; stream++) {
+			get_rows(from_d, from, l, stream, begin, n, rows);
+			put_rows(d, to, l, stream, begin, n, rows);
+		}
+	}
+	free(rows);
+}
+
+#endif

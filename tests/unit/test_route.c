@@ -1,0 +1,282 @@
+/* OD_OP_ROUTE: softmax over all, the k best, ties to the lower index, renormalised; against plain double arithmetic. And
+ * od_rank, which finds the best. */
+#include <math.h>
+#include <string.h>
+
+#include "common/compute/rank.h"
+#include "tests/unit/device_util.h"
+#include "tests/unit/tiny_model.h"
+
+#define MAX_EXPERTS 256
+#define MAX_K 17
+#define MAX_ROWS 23
+#define HIDDEN 37
+
+struct choice {
+	uint16_t expert[MAX_K];
+	float weight[MAX_K], margin;
+};
+
+static struct od_device *device;
+
+static int open_device(void **state)
+{
+	(void)state;
+	device = device_new(OD_CPU_SCALAR, 2);
+	return 0;
+}
+
+static int close_device(void **state)
+{
+	(void)state;
+	od_device_free(device);
+	return 0;
+}
+
+/* logits [n_rows][n] to c [n_rows] and probability [n_rows][n] (NULL: not wanted). x [n_rows][HIDDEN] is rounded; NULL:
+ * there is none. Nothing may be written behind what the operation gives. */
+static void route_rows(const float *logits, size_t n_rows, uint32_t n, uint32_t k, struct choice *c, float *probability,
+		       float *x)
+{
+	static const uint16_t guard = 0xabcd;
+	static const float f32_guard = 77;
+	const size_t n_choices = n_rows * k;
+	uint16_t expert[MAX_ROWS * MAX_K + 1];
+	float weight[MAX_ROWS * MAX_K + 1], margin[MAX_ROWS + 1];
+	struct od_buf *in = buf_of(device, logits, n_rows * n * sizeof(*logits));
+	struct od_buf *out[] = { buf_new(device, sizeof(expert)), buf_new(device, sizeof(weight)), buf_new(device, sizeof(margin)) };
+	struct od_buf *round = x != NULL ? buf_of(device, x, n_rows * HIDDEN * sizeof(*x)) : NULL;
+	const struct od_op op = { .kind = OD_OP_ROUTE,
+				  .profile = OD_PROFILE_F32,
+				  .n_rows = (uint32_t)n_rows,
+				  .route = { .logits = od_buf_ref(in, 0), .choice = od_buf_ref(out[0], 0),
+					     .weight = od_buf_ref(out[1], 0), .margin = od_buf_ref(out[2], 0),
+					     .round = od_buf_ref(round, 0), .n_experts = n, .top_k = k, .hidden = HIDDEN } };
+
+	assert_true(n_rows <= MAX_ROWS && n <= MAX_EXPERTS && k <= MAX_K);
+	put_at(device, od_buf_ref(out[0], n_choices * sizeof(*expert)), &guard, sizeof(guard));
+	put_at(device, od_buf_ref(out[1], n_choices * sizeof(*weight)), &f32_guard, sizeof(f32_guard));
+	put_at(device, od_buf_ref(out[2], n_rows * sizeof(*margin)), &f32_guard, sizeof(f32_guard));
+	run_op(device, &op);
+	get_at(device, expert, od_buf_ref(out[0], 0), sizeof(expert));
+	get_at(device, weight, od_buf_ref(out[1], 0), sizeof(weight));
+	get_at(device, margin, od_buf_ref(out[2], 0), sizeof(margin));
+	assert_int_equal(expert[n_choices], guard);
+	assert_true(weight[n_choices] == f32_guard && margin[n_rows] == f32_guard);
+	for (size_t r = 0; r < n_rows; r++) {
+		c[r] = (struct choice){ .margin = margin[r] };
+		memcpy(c[r].expert, expert + r * k, k * sizeof(*expert));
+		memcpy(c[r].weight, weight + r * k, k * sizeof(*weight));
+	}
+	if (probability != NULL)
+		get_at(device, probability, od_buf_ref(in, 0), n_rows * n * sizeof(*probability));
+	if (x != NULL)
+		get_at(device, x, od_buf_ref(round, 0), n_rows * HIDDEN * sizeof(*x));
+	od_buf_free(in);
+	od_buf_free(round);
+	for (int i = 0; i < 3; i++)
+		od_buf_free(out[i]);
+}
+
+static void choose(struct choice *c, const float *logits, uint32_t n, uint32_t k)
+{
+	route_rows(logits, 1, n, k, c, NULL, NULL);
+}
+
+/* Probability in double, and how many experts come before e: larger, or equal with a lower index. */
+static double probability(const float *logits, uint32_t n, uint32_t e)
+{
+	double sum = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		sum += exp((double)logits[i] - (double)logits[e]);
+	return 1 / sum;
+}
+
+static uint32_t place(const float *logits, uint32_t n, uint32_t e)
+{
+	uint32_t before = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		before += logits[i] > logits[e] || (logits[i] == logits[e] && i < e);
+	return before;
+}
+
+static void check_against_sort(const float *logits, uint32_t n, uint32_t k)
+{
+	double p[MAX_EXPERTS], sum = 0, next = 0, last = 0;
+	float found[MAX_EXPERTS];
+	struct choice c;
+
+	route_rows(logits, 1, n, k, &c, found, NULL);
+	for (uint32_t e = 0; e < n; e++) {
+		uint32_t at = place(logits, n, e);
+
+		p[e] = probability(logits, n, e);
+		assert_true(fabs(p[e] - (double)found[e]) < 1e-6);
+		if (at < k) {
+			assert_int_equal(c.expert[at], e);
+			sum += p[e];
+		}
+		last = at == k - 1 ? p[e] : last;
+		next = at == k ? p[e] : next;
+	}
+	for (uint32_t r = 0; r < k; r++)
+		assert_true(fabs(p[c.expert[r]] / sum - (double)c.weight[r]) < 1e-6);
+	assert_true(fabs((k < n ? last - next : 1.0) - (double)c.margin) < 1e-6);
+}
+
+static void test_random(void **state)
+{
+	static const uint32_t sizes[][2] = { { 8, 2 }, { 8, 1 }, { 6, 3 }, { 64, 8 }, { 128, 16 }, { 3, 3 }, { 1, 1 },
+					     { 17, 16 }, { 16, 16 }, { 200, 4 } };
+
+	(void)state;
+	for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+		for (uint64_t seed = 0; seed < 50; seed++) {
+			float logits[MAX_EXPERTS];
+
+			for (uint32_t i = 0; i < sizes[s][0]; i++)
+				logits[i] = (float)tiny_draw(seed, s, i, 1 << 20) / (float)(1 << 17);
+			check_against_sort(logits, sizes[s][0], sizes[s][1]);
+			/* Few distinct values: ties everywhere. */
+			for (uint32_t i = 0; i < sizes[s][0]; i++)
+				logits[i] = (float)tiny_draw(seed, s, i, 1);
+			check_against_sort(logits, sizes[s][0], sizes[s][1]);
+		}
+	}
+}
+
+static void test_ties_go_to_the_lower_index(void **state)
+{
+	static const float logits[] = { 1, 3, 2, 3, 2, 3 };
+	struct choice c;
+
+	(void)state;
+	choose(&c, logits, 6, 4);
+	assert_int_equal(c.expert[0], 1);
+	assert_int_equal(c.expert[1], 3);
+	assert_int_equal(c.expert[2], 5);
+	assert_int_equal(c.expert[3], 2);
+	assert_true(c.margin == 0);
+	assert_true(c.weight[0] == c.weight[2]);
+}
+
+static void test_one_expert_has_all_the_weight(void **state)
+{
+	static const float logits[] = { -3, 5, 0.5f };
+	struct choice c;
+
+	(void)state;
+	choose(&c, logits, 3, 1);
+	assert_int_equal(c.expert[0], 1);
+	assert_true(c.weight[0] == 1);
+	choose(&c, logits, 3, 3);
+	assert_true(c.margin == 1);
+}
+
+/* A broken model must not make two equal or impossible experts: workers index by them. */
+static void test_not_a_number(void **state)
+{
+	static const float bad[][5] = { { NAN, NAN, NAN, NAN, NAN }, { 1, NAN, 3, NAN, 2 },
+					{ INFINITY, 1, INFINITY, 2, 3 }, { -INFINITY, -INFINITY, -INFINITY, -INFINITY,
+					-INFINITY } };
+
+	(void)state;
+	for (size_t b = 0; b < 4; b++) {
+		for (uint32_t k = 1; k <= 5; k++) {
+			struct choice c;
+
+			choose(&c, bad[b], 5, k);
+			for (uint32_t i = 0; i < k; i++) {
+				assert_in_range(c.expert[i], 0, 4);
+				for (uint32_t j = 0; j < i; j++)
+					assert_int_not_equal(c.expert[i], c.expert[j]);
+			}
+		}
+	}
+}
+
+/* As many rows as there are pieces for two threads: each gets what it gets alone. */
+static void test_rows_are_independent(void **state)
+{
+	static float logits[MAX_ROWS * 60], together[MAX_ROWS * 60], alone[60];
+	struct choice c[MAX_ROWS], one;
+
+	(void)state;
+	for (size_t i = 0; i < MAX_ROWS * 60; i++)
+		logits[i] = (float)tiny_draw(5, 1, i, 1000) / 200.0f;
+	route_rows(logits, MAX_ROWS, 60, 6, c, together, NULL);
+	for (size_t r = 0; r < MAX_ROWS; r++) {
+		route_rows(logits + r * 60, 1, 60, 6, &one, alone, NULL);
+		assert_memory_equal(&c[r], &one, sizeof(one));
+		assert_memory_equal(together + r * 60, alone, sizeof(alone));
+		assert_true(r == 0 || memcmp(c[r].expert, c[r - 1].expert, sizeof(one.expert)) != 0);
+	}
+}
+
+/* The experts' rows: each element to BF16, to nearest even. */
+static void test_rounds_rows(void **state)
+{
+	float logits[MAX_ROWS * 4], x[MAX_ROWS * HIDDEN], rounded[MAX_ROWS * HIDDEN];
+	struct choice with[MAX_ROWS], without[MAX_ROWS];
+	size_t changed = 0;
+
+	(void)state;
+	for (size_t i = 0; i < MAX_ROWS * 4; i++)
+		logits[i] = (float)tiny_draw(6, 1, i, 1000) / 200.0f;
+	for (size_t i = 0; i < MAX_ROWS * HIDDEN; i++)
+		x[i] = rounded[i] = (float)tiny_draw(6, 2, i, 1 << 20) / 300.0f;
+	route_rows(logits, MAX_ROWS, 4, 2, with, NULL, rounded);
+	route_rows(logits, MAX_ROWS, 4, 2, without, NULL, NULL);
+	assert_memory_equal(with, without, sizeof(with));
+	for (size_t i = 0; i < MAX_ROWS * HIDDEN; i++) {
+		assert_true(rounded[i] == od_bf16_f32(od_f32_bf16(x[i])));
+		changed += rounded[i] != x[i];
+	}
+	assert_true(changed > MAX_ROWS * HIDDEN / 2);
+}
+
+/* An index stands at place i when i scores come before its own. With NaN among the scores, indices still differ and are in
+ * range. */
+static void test_rank(void **state)
+{
+	(void)state;
+	for (uint64_t seed = 0; seed < 400; seed++) {
+		const size_t n = 1 + seed % 40, want = 1 + seed / 3 % n;
+		const bool nan = seed % 5 == 4;
+		uint16_t index[64];
+		float score[64];
+
+		for (size_t i = 0; i < n; i++) {
+			const int draw = tiny_draw(seed, 7, i, seed % 2 ? 3 : 100000);
+
+			score[i] = nan && draw % 3 == 0 ? NAN : nan && draw % 3 == 1 ? INFINITY : (float)draw;
+		}
+		index[want] = 0xabcd;
+		od_rank(score, n, index, want);
+		assert_int_equal(index[want], 0xabcd);
+		for (size_t i = 0; i < want; i++) {
+			assert_in_range(index[i], 0, n - 1);
+			for (size_t j = 0; j < i; j++)
+				assert_int_not_equal(index[i], index[j]);
+			if (!nan)
+				assert_int_equal(place(score, (uint32_t)n, index[i]), i);
+		}
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_ties_go_to_the_lower_index),
+		cmocka_unit_test(test_one_expert_has_all_the_weight),
+		cmocka_unit_test(test_not_a_number),
+		cmocka_unit_test(test_rows_are_independent),
+		cmocka_unit_test(test_rounds_rows),
+		cmocka_unit_test(test_rank),
+	};
+
+	return cmocka_run_group_tests(tests, open_device, close_device);
+}

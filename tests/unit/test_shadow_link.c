@@ -1,0 +1,263 @@
+/* STATE: which rows main sends to the shadow, from where, and how often it waits for the device. What the shadow makes of
+ * them is test_alignment.c's. */
+#include "main-node/cluster/shadow_link.h"
+
+#include <string.h>
+
+#include "common/compute/device_internal.h"
+#include "tests/unit/device_util.h"
+
+#define LAYERS 2u
+#define KV_DIM 6u
+#define CTX 300u
+#define PROMPT 100u
+#define LATE 64u
+#define UNWRITTEN 0xee /* in a target that nobody has waited for */
+
+static const struct od_config cfg = { .n_layers = LAYERS, .n_moe = LAYERS, .n_kv_heads = 2, .head_dim = 3, .ctx_max = CTX };
+
+/* ---- A device that grants no mapping, and reads late ---- */
+
+static const struct od_device_ops *cpu;
+static struct od_device_ops distant;
+static struct late_get {
+	void *to;
+	struct od_ref from;
+	size_t n;
+} late[LATE];
+static size_t n_late;
+
+static void *no_map(struct od_ref r)
+{
+	(void)r;
+	return NULL;
+}
+
+static void get_late(struct od_device *d, enum od_queue q, void *to, struct od_ref from, size_t n)
+{
+	(void)d;
+	assert_int_equal(q, OD_QUEUE_COMPUTE);
+	assert_true(n_late < LATE);
+	memset(to, UNWRITTEN, n);
+	late[n_late++] = (struct late_get){ to, from, n };
+}
+
+static int wait_late(struct od_device *d, enum od_queue q, uint64_t ticket, struct od_err *err)
+{
+	for (size_t i = 0; i < n_late; i++)
+		cpu->get(d, q, late[i].to, late[i].from, late[i].n);
+	n_late = 0;
+	return cpu->wait(d, q, ticket, err);
+}
+
+/* ---- Main's side ---- */
+
+struct world {
+	struct od_device *device;
+	struct od_state_pool *pool;
+	struct od_seq_state *other, *seq;
+	struct odm_shadow_link link;
+	bool mapped;
+	uint32_t sequence;
+	/* Of the STATEs that came: */
+	uint64_t step;
+	uint32_t layer, next; /* position */
+	unsigned n;
+};
+
+static float value(const struct world *w, uint32_t layer, enum od_stream stream, uint32_t position, size_t i)
+{
+	return (float)((((w->sequence * LAYERS + layer) * OD_N_STREAMS + stream) * CTX + position) * KV_DIM + i);
+}
+
+static int on_message(void *arg, Od__Header *h, const struct od_out_frame *frame, size_t n_frames)
+{
+	struct world *w = arg;
+	const Od__State *m = h->state;
+
+	if (h->body_case != OD__HEADER__BODY_STATE)
+		return OD_OK;
+	assert_int_equal(n_frames, OD_N_STREAMS);
+	assert_int_equal(m->sequence, w->sequence);
+	assert_int_equal(m->step, w->step);
+	assert_int_equal(m->layer, w->layer);
+	assert_int_equal(m->begin, w->next);
+	assert_true(m->n > 0);
+	assert_int_equal(m->begin / OD_KV_PAGE, (m->begin + m->n - 1) / OD_KV_PAGE);
+	for (int s = 0; s < OD_N_STREAMS; s++) {
+		const float *x = frame[s].bytes;
+
+		assert_int_equal(frame[s].len, m->n * KV_DIM * sizeof(float));
+		assert_null(frame[s].done); /* they are copied when they are sent */
+		if (w->mapped)
+			assert_ptr_equal(x, od_ref_map(od_seq_state_row(w->seq, m->layer, (enum od_stream)s, m->begin)));
+		for (size_t i = 0; i < m->n * KV_DIM; i++)
+			assert_true(x[i] == value(w, m->layer, (enum od_stream)s, m->begin + (uint32_t)(i / KV_DIM), i % KV_DIM));
+	}
+	w->next += m->n;
+	w->n++;
+	return OD_OK;
+}
+
+static void write_rows(struct world *w)
+{
+	float row[KV_DIM];
+
+	for (uint32_t layer = 0; layer < LAYERS; layer++) {
+		for (uint32_t p = 0; p < CTX * OD_N_STREAMS; p++) {
+			const enum od_stream stream = (enum od_stream)(p / CTX);
+
+			for (size_t i = 0; i < KV_DIM; i++)
+				row[i] = value(w, layer, stream, p % CTX, i);
+			put_at(w->device, od_seq_state_row(w->seq, layer, stream, p % CTX), row, sizeof(row));
+		}
+	}
+}
+
+static void open_world(struct world *w, bool mapped, uint32_t kv_period)
+{
+	const struct odm_align align = { 1, kv_period };
+	struct od_forward_opts o = { .config = &cfg, .profile = OD_PROFILE_F32 };
+	struct od_err err = { 0 };
+
+	*w = (struct world){ .device = device_new(OD_CPU_SCALAR, 1), .mapped = mapped, .sequence = 7 };
+	cpu = w->device->ops;
+	distant = *cpu;
+	distant.map = no_map;
+	distant.get = get_late;
+	distant.wait = wait_late;
+	if (!mapped)
+		w->device->ops = &distant;
+	must(od_state_pool_new(&w->pool, w->device, &cfg, OD_PROFILE_F32, CTX, 2, &err), &err);
+	must(od_seq_state_new(&w->other, w->pool, &err), &err);
+	must(od_seq_state_new(&w->seq, w->pool, &err), &err);
+	for (uint32_t n = 0; n <= CTX; n += OD_KV_PAGE) { /* pages of both in turn: none of a sequence follows another */
+		od_seq_state_reserve(w->other, n);
+		od_seq_state_reserve(w->seq, n);
+	}
+	od_seq_state_reserve(w->seq, CTX);
+	write_rows(w);
+	o.device = w->device;
+	o.state = w->pool;
+	must(odm_shadow_link_init(&w->link, &o, CTX, &align, &err), &err);
+	w->link.deliver = on_message;
+	w->link.deliver_arg = w;
+}
+
+static void close_world(struct world *w)
+{
+	odm_shadow_link_fini(&w->link);
+	od_seq_state_free(w->seq);
+	od_seq_state_free(w->other);
+	od_state_pool_free(w->pool);
+	w->device->ops = cpu;
+	od_device_free(w->device);
+}
+
+static struct odm_step begin_step(struct world *w, struct od_row *row, uint32_t position)
+{
+	struct odm_step step = { .step = position, .next_step = position + 1, .phase = ODM_DECODE, .sequence = w->sequence,
+				 .prompt_tokens = PROMPT, .rows = row, .n_rows = 1 };
+
+	*row = (struct od_row){ .seq = w->seq, .position = position, .token = 1 };
+	od_sampler_defaults(&step.sampling);
+	odm_shadow_link_step(&w->link, 0, &step);
+	return step;
+}
+
+/* The rows of decode step `position`, layer by layer: those since the last step whose number kv_period divides. */
+static void expect_step(struct world *w, uint32_t position, uint32_t kv_period, bool collect)
+{
+	const uint32_t n = position - PROMPT + 1, due = n % kv_period == 0 ? kv_period : 0;
+	struct od_row row;
+	const struct odm_step step = begin_step(w, &row, position);
+
+	for (w->layer = 0; w->layer < LAYERS; w->layer++) {
+		uint64_t waits;
+
+		w->step = position;
+		w->next = position + 1 - due;
+		w->n = 0;
+		if (collect)
+			odm_shadow_link_collect(&w->link, &step, w->layer);
+		sync_device(w->device); /* as the fetch of routes and rows does */
+		waits = od_device_waits(w->device);
+		odm_shadow_link_state(&w->link, 0, &step, w->layer);
+		assert_int_equal(w->next, position + 1);
+		assert_int_equal(w->n > 0, due > 0);
+		waits = od_device_waits(w->device) - waits;
+		assert_int_equal(waits, w->mapped || (collect && due <= OD_KV_PAGE) ? 0 : w->n);
+	}
+}
+
+static void rows_of_a_step(void **state)
+{
+	static const uint32_t periods[] = { 1, 3, OD_KV_PAGE, OD_KV_PAGE + 1, 150 };
+	struct world w;
+
+	(void)state;
+	for (size_t i = 0; i < 4 * sizeof(periods) / sizeof(periods[0]); i++) {
+		open_world(&w, i & 1, periods[i / 4]);
+		for (uint32_t position = PROMPT; position < CTX; position++)
+			expect_step(&w, position, periods[i / 4], i & 2);
+		close_world(&w);
+	}
+}
+
+static void expect_answer(struct world *w, uint32_t layer, uint32_t begin, uint32_t n)
+{
+	Od__StateRequest r = OD__STATE_REQUEST__INIT;
+	const uint64_t waits = od_device_waits(w->device);
+
+	r.sequence = w->sequence;
+	r.layer = w->layer = layer;
+	r.begin = w->next = begin;
+	r.n = n;
+	w->step = w->n = 0;
+	odm_shadow_link_answer(&w->link, 0, &r);
+	assert_int_equal(w->next, begin + n);
+	assert_int_equal(w->n, (begin + n - 1) / OD_KV_PAGE - begin / OD_KV_PAGE + 1);
+	if (w->mapped)
+		assert_int_equal(od_device_waits(w->device), waits);
+}
+
+static void rows_that_are_asked_for(void **state)
+{
+	struct world w;
+
+	(void)state;
+	for (int mapped = 0; mapped < 2; mapped++) {
+		struct od_row row;
+
+		open_world(&w, mapped, 1);
+		begin_step(&w, &row, 250);
+		od_seq_state_set_length(w.seq, 250);
+		for (uint32_t layer = 0; layer < LAYERS; layer++) {
+			expect_answer(&w, layer, 0, 1);
+			expect_answer(&w, layer, 3, 200);
+			expect_answer(&w, layer, 3, 5); /* of the page that was read last, and not */
+			expect_answer(&w, layer, 192, 58);
+			expect_answer(&w, layer, 249, 1);
+			expect_answer(&w, layer, 0, 250);
+		}
+		/* What was read of one sequence is not taken for another's rows. */
+		odm_shadow_link_close_sequence(&w.link, 0, w.sequence++);
+		od_seq_state_set_length(w.seq, 0);
+		write_rows(&w);
+		begin_step(&w, &row, 250);
+		od_seq_state_set_length(w.seq, 250);
+		expect_answer(&w, LAYERS - 1, 195, 5);
+		expect_step(&w, 250, 1, true);
+		close_world(&w);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(rows_of_a_step),
+		cmocka_unit_test(rows_that_are_asked_for),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
