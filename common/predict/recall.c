@@ -78,6 +78,12 @@ void od_recall_add(struct od_recall *r, uint32_t layer, uint32_t token, const ui
 	add_rows(&r->layer_rows[layer], &one);
 }
 
+void od_recall_add_cell(struct od_recall_cell *c, const uint16_t *predicted, size_t n_predicted, const uint16_t *used,
+			size_t n_used)
+{
+	add_cell(c, n_used, count_common(predicted, n_predicted, used, n_used));
+}
+
 void od_recall_see(struct od_recall *r, uint32_t layer)
 {
 	r->rows.seen++;

@@ -40,6 +40,9 @@ void od_recall_see(struct od_recall *r, uint32_t layer);
 /* A row's prediction: what was predicted, what was used, each expert once, in any order. */
 void od_recall_add(struct od_recall *r, uint32_t layer, uint32_t token, const uint16_t *predicted, size_t n_predicted,
 		   const uint16_t *used, size_t n_used, bool late);
+/* The same into one cell alone. */
+void od_recall_add_cell(struct od_recall_cell *c, const uint16_t *predicted, size_t n_predicted, const uint16_t *used,
+			size_t n_used);
 
 /* Adds what `from` counted; layers and token indices that `into` lacks go to its last ones. */
 void od_recall_merge(struct od_recall *into, const struct od_recall *from);

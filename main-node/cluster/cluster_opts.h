@@ -25,7 +25,7 @@ struct odm_cluster_opts {
 	bool mixed;
 	uint32_t ctx_tokens, max_rows;
 	uint32_t group_size; /* G as asked; 0: top-k */
-	bool shadow;		     /* predicts; else there is none, and nobody listens to one */
+	bool shadow;		     /* there is one and it predicts; else PREDICTs are ignored */
 	const struct od_predictor_kind *own; /* main's own: beside a shadow it stands in; NULL: none */
 	double hedge;		     /* budget of wasted loads over expert uses; 0: no hedges */
 	struct odm_align align;

@@ -604,6 +604,8 @@ static void recall_figures(struct service *s, struct odm_figures *f, struct od_r
 	odm_predictions_take_figures(odm_cluster_predictions(s->cluster), &recall, &p);
 	f->predicted_uses = recall.all.uses;
 	f->recalled_uses = recall.all.recalled;
+	f->stood_in_uses = p.stood_in.uses;
+	f->stood_in_recalled = p.stood_in.recalled;
 	f->late_predictions = recall.rows.late;
 	f->missing_predictions = od_recall_missing(&recall.rows);
 	f->first_predictions = p.times.steps;

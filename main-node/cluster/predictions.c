@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define MAX_AHEAD 2 /* steps that a predictor can know of: STEP names the next one */
-#define SILENT_STEPS 15 /* without a word of the shadow; fewer, and one that a busy machine delays is talked over */
+#define SILENT_STEPS 2 /* without a word of the shadow */
 
 struct row_prediction {
 	struct od_candidates predicted; /* before the router spoke */
@@ -192,7 +192,11 @@ static struct step_slot *find(struct odm_predictions *p, uint64_t step)
 static void score(struct odm_predictions *p, const struct step_slot *s, uint32_t m, const struct row_prediction *r,
 		  const uint16_t *predicted, bool late)
 {
-	if (s->scored)
+	if (!s->scored)
+		return;
+	if (r->stand_in && !late)
+		od_recall_add_cell(&p->figures.stood_in, predicted, p->o.top_k, r->used, p->o.top_k);
+	else
 		od_recall_add(&p->recall, m, s->token_index, predicted, p->o.top_k, r->used, p->o.top_k, late);
 }
 
@@ -231,11 +235,10 @@ static bool same_wants(const struct od_wanted *a, const struct od_wanted *b)
 static void add_late(struct odm_predictions *p, struct step_slot *s, struct row_prediction *r,
 		     const struct od_prediction *pred)
 {
-	if (r->predicted.n > 0 || r->late)
+	if (pred->stand_in || r->late || (r->predicted.n > 0 && !r->stand_in))
 		return;
 	r->late = true;
-	if (!pred->stand_in)
-		note_kept(p, s, pred->m);
+	note_kept(p, s, pred->m);
 	score(p, s, pred->m, r, pred->expert, true);
 }
 

@@ -53,6 +53,8 @@ struct odm_prediction_figures {
 	struct odm_prediction_times times;
 	uint64_t hedged, hedge_uses; /* experts wanted as hedges; those that were needed */
 	uint64_t wasted;	     /* experts that were wanted of a worker and not used */
+	struct od_recall_cell stood_in; /* uses that a stand-in had predicted in time; recall leaves them out, so that */
+					/* it says how good the shadow is on a machine of any speed */
 };
 
 OD_MUST_CHECK int odm_predictions_new(struct odm_predictions **out, const struct odm_predictions_opts *opts,
@@ -61,7 +63,7 @@ void odm_predictions_free(struct odm_predictions *p); /* NULL ok */
 
 /* Loop thread (the shadow) or engine thread (predictors of main's own). True when a WANT should follow:
  * odm_predictions_take_want. False: late, stale, for a token that was not chosen, or nothing that changes what is wanted.
- * A stand-in's counts while the shadow has said nothing of the row. Its layer and experts have been checked
+ * A stand-in is heard while the shadow has said nothing of the row. Its layer and experts have been checked
  * (od_prediction_check). */
 bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *pred);
 

@@ -117,6 +117,9 @@ static void print_cluster(const struct odm_figures *f, FILE *out)
 	else if (f->has_predictor)
 		fprintf(out, "recall      nothing was predicted; predictions late %llu, missing %llu\n",
 			(unsigned long long)f->late_predictions, (unsigned long long)f->missing_predictions);
+	if (f->stood_in_uses > 0)
+		fprintf(out, "stood in    %.3f%% of %llu more expert uses, which main predicted while the shadow was silent\n",
+			100 * (double)f->stood_in_recalled / (double)f->stood_in_uses, (unsigned long long)f->stood_in_uses);
 	if (f->has_predictor && f->expert_uses > 0)
 		fprintf(out, "served      %.3f%% of %llu expert uses in time, with %.1f%% extra loads (%llu); hedged %llu\n",
 			100 * odm_figures_served(f), (unsigned long long)f->expert_uses,
@@ -220,6 +223,8 @@ void odm_figures_json(const struct odm_figures *f, json_t *into)
 	put_u64(into, "expert_uses", f->expert_uses);
 	put_u64(into, "predicted_uses", f->predicted_uses);
 	put_u64(into, "recalled_uses", f->recalled_uses);
+	put_u64(into, "stood_in_uses", f->stood_in_uses);
+	put_u64(into, "stood_in_recalled", f->stood_in_recalled);
 	json_object_set_new(into, "recall", f->predicted_uses > 0 ? json_real(odm_figures_recall(f)) : json_null());
 	put_u64(into, "late_predictions", f->late_predictions);
 	put_u64(into, "missing_predictions", f->missing_predictions);

@@ -29,6 +29,8 @@ struct odm_figures {
 	uint64_t expert_uses;		/* (row, layer, rank) */
 	uint64_t predicted_uses;	/* uses with a prediction, in time or late */
 	uint64_t recalled_uses;		/* of those, the expert was in the predicted set: recall (OD-MoE Eq. 2, 3) */
+	uint64_t stood_in_uses;		/* uses that main's own predictor had predicted while the shadow was silent; they */
+	uint64_t stood_in_recalled;	/* are none of those above. Of them, the expert was in the predicted set */
 	uint64_t late_predictions;	/* rows of a layer whose prediction came after the router's word */
 	uint64_t missing_predictions;	/* rows of a layer that never got one */
 	uint64_t served_in_time;	/* uses whose load had been ordered before the router's word and was complete when */

@@ -81,10 +81,11 @@ def workers_without_a_shadow():
 
 
 @test
-def the_stand_in_does_not_overrule_the_shadow():
-    # Beside one that speaks; how often it is late depends on the machine. test_lying_shadow.py has a silent one.
+def the_stand_in_does_not_count_as_the_shadow():
+    # Beside one that speaks; how often it is late depends on the machine. test_lying_shadow.py has a silent one,
+    # test_predictions.c the rule that the stand-in gives way.
     for a in tell("--local", 2, *shadow_args("--precision=bf16")):
-        assert a["predicted_uses"] > 0.9 * a["expert_uses"], a  # next-gate alone: eleven of twelve
+        assert a["predicted_uses"] > 0 and a["recall"] == 1, a  # next-gate alone: 0.8
 
 
 if __name__ == "__main__":

@@ -243,21 +243,29 @@ static void a_stand_in_gives_way(void **state)
 	}
 }
 
-/* It is counted as any, but says nothing of how early the shadow is. */
+/* It is counted apart, and says nothing of how good and how early the shadow is: that was late here. */
 static void a_stand_in_counts(void **state)
 {
 	struct odm_predictions *p = make();
-	struct odm_prediction_times times;
+	struct odm_prediction_figures f;
 	struct od_recall r;
+	struct od_err err;
 
 	(void)state;
 	begin(p, 1, 42, 0);
 	assert_true(say(p, true, 1, 2));
 	resolve(p, 1, 0, 2, 3);
-	r = take(p, &times);
-	assert_int_equal(r.rows.in_time, 1);
-	assert_int_equal(r.all.recalled, 1);
-	assert_int_equal(times.steps + times.lead_routers, 0);
+	assert_false(say(p, false, 2, 3));
+	assert_false(say(p, true, 4, 5)); /* late, too, but nobody's prediction */
+	assert_int_equal(od_recall_init(&r, LAYERS, 10, &err), OD_OK);
+	odm_predictions_take_figures(p, &r, &f);
+	assert_int_equal(f.stood_in.uses, 2);
+	assert_int_equal(f.stood_in.recalled, 1);
+	assert_int_equal(r.rows.in_time, 0);
+	assert_int_equal(r.rows.late, 1);
+	assert_int_equal(r.all.uses, 2);
+	assert_int_equal(r.all.recalled, 2);
+	assert_int_equal(f.times.lead_routers, 0);
 	od_recall_fini(&r);
 	odm_predictions_free(p);
 }
