@@ -44,8 +44,8 @@ struct od_forward {
 	struct od_row *rows;	  /* [max_rows] */
 	struct od_row_info *info; /* [max_rows] */
 	uint32_t *tables;	  /* [sequences][table_pages] */
-	uint64_t put;		  /* ticket for what begin has put from there, */
-	bool put_open;		  /* which nobody has waited for yet */
+	uint64_t put;		  /* ticket for what begin has put from there */
+	bool put_open;		  /* the device may still read it */
 	void *host[N_BUFFERS];	  /* of what is fetched: the device's mapping, else a stage */
 	bool staged;		  /* the latter */
 	unsigned fetched;

@@ -11,7 +11,7 @@ struct od_state_pool {
 	enum od_dtype dtype;
 	uint32_t n_layers, ctx, n_sequences, open;
 	uint32_t n_pages;
-	uint32_t *spare; /* [n_pages]: those that nobody has, the next one last */
+	uint32_t *spare; /* [n_pages]: unused pages; the next to be taken is the last */
 	uint32_t n_spare;
 	size_t row_bytes;
 	uint64_t page_bytes;

@@ -57,7 +57,8 @@ static int ask(struct gate_predictor *g, uint32_t at, size_t n_rows)
 	return od_device_sync(o->device, NULL);
 }
 
-/* A device that fails will say so to the forward pass; then nothing is predicted. */
+/* When the device fails here, nothing is predicted. Only our own work can have failed: the forward pass waited for its own
+ * before the RUNs went out, and has queued nothing since. */
 static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_row *rows, size_t n_rows)
 {
 	struct gate_predictor *g = (struct gate_predictor *)p;

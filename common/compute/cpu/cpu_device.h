@@ -1,7 +1,7 @@
 /* cpu_device.h - this machine's CPUs as a device: memory is the process's own, queued work is done at once by the caller
  * and its team of threads. Every buffer is mapped, so nothing is copied that need not be.
  *
- * Operations may also read what lies in buffers of another CPU device of this process, while nobody writes there: several
+ * Operations may also read buffers of another CPU device of this process, as long as no thread writes to them. So several
  * threads, each with its own device, compute with one copy of a model's weights. */
 #ifndef OD_COMPUTE_CPU_DEVICE_H
 #define OD_COMPUTE_CPU_DEVICE_H

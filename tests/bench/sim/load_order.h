@@ -5,7 +5,7 @@
  * A task is one tensor of an expert: one reader reads what is not cached of its SM-chunk and its n_chunks E-chunks,
  * n_inflaters threads inflate the E-chunks, and an expert whose tensors are all there runs, one expert at a time. An
  * order is a list of tasks cut into blocks. Within a block all E-chunks are read before the SM-chunks. The inflaters
- * follow the list too, but never wait: of what is there they take what stands first.
+ * follow the list too, but never wait: they take the first task of the list whose chunk has been read.
  *
  * - fifo: by rank, each tensor's E-chunks, then its SM-chunk.
  * - johnson: an expert after the other, all its E-chunks before its SM-chunks.
