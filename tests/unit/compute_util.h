@@ -16,20 +16,7 @@
 #include <unistd.h>
 
 #include "common/compute/cpu/cpu_tables.h"
-
-static inline uint64_t random_u64(uint64_t *seed) /* splitmix64 */
-{
-	uint64_t z = *seed += 0x9e3779b97f4a7c15u;
-
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return z ^ z >> 31;
-}
-
-static inline size_t random_below(uint64_t *seed, size_t n)
-{
-	return (size_t)(random_u64(seed) % n);
-}
+#include "tests/unit/random.h"
 
 static inline float random_unit(uint64_t *seed) /* (-1, 1) */
 {

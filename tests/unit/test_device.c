@@ -4,17 +4,10 @@
 
 #include "common/base/mem.h"
 #include "tests/unit/device_util.h"
+#include "tests/unit/random.h"
 
 static struct od_device *device;
-static uint32_t rng_state = 2463534242u;
-
-static uint32_t random_below(uint32_t n) /* xorshift32 */
-{
-	rng_state ^= rng_state << 13;
-	rng_state ^= rng_state >> 17;
-	rng_state ^= rng_state << 5;
-	return rng_state % n;
-}
+static uint64_t seed = 1;
 
 static int open_device(void **state)
 {
@@ -105,10 +98,10 @@ static void puts_and_gets(void **state)
 	(void)state;
 	for (int round = 0; round < 400; round++) {
 		const enum od_queue q = round % 3 == 0 ? OD_QUEUE_LOADS : OD_QUEUE_COMPUTE;
-		const size_t at = random_below(BYTES), n = random_below((uint32_t)(BYTES - at) + 1);
+		const size_t at = random_below(&seed, BYTES), n = random_below(&seed, (uint32_t)(BYTES - at) + 1);
 
 		for (size_t i = 0; i < n; i++)
-			part[i] = (unsigned char)random_below(256);
+			part[i] = (unsigned char)random_below(&seed, 256);
 		od_device_put(device, q, od_buf_ref(b, at), part, n);
 		memcpy(want + at, part, n);
 		if (n > 0) { /* over it, at once */
@@ -197,7 +190,7 @@ static void fills(void **state)
 
 	(void)state;
 	for (int round = 0; round < 50; round++) {
-		const size_t at = random_below(BYTES), n = random_below((uint32_t)(BYTES - at) + 1);
+		const size_t at = random_below(&seed, BYTES), n = random_below(&seed, (uint32_t)(BYTES - at) + 1);
 		unsigned char *host;
 
 		must(od_fill_begin(&f, od_buf_ref(b, at), n, &err), &err);
@@ -205,7 +198,7 @@ static void fills(void **state)
 		assert_int_equal(f.staged, od_ref_map(od_buf_ref(b, at)) == NULL);
 		for (size_t i = 0; i < n; i++) {
 			assert_true(host[i] == 0 || host[i] == want[at + i]); /* zeros or what was there */
-			host[i] = want[at + i] = (unsigned char)(1 + random_below(255));
+			host[i] = want[at + i] = (unsigned char)(1 + random_below(&seed, 255));
 		}
 		must(od_fill_end(&f, OD_OK, &err), &err);
 		get_at(device, got, od_buf_ref(b, 0), BYTES);

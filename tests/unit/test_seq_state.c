@@ -3,21 +3,14 @@
 
 #include "common/model/seq_state.h"
 #include "tests/unit/device_util.h"
+#include "tests/unit/random.h"
 
 static const struct od_config cfg = { .n_layers = 3, .n_kv_heads = 2, .head_dim = 6, .ctx_max = 200 };
 #define KV_DIM 12u
 #define MAX_PAGES 64u
 
 static struct od_device *device;
-static uint32_t rng_state = 2463534242u;
-
-static uint32_t random_below(uint32_t n) /* xorshift32 */
-{
-	rng_state ^= rng_state << 13;
-	rng_state ^= rng_state >> 17;
-	rng_state ^= rng_state << 5;
-	return rng_state % n;
-}
+static uint64_t seed = 1;
 
 static int open_device(void **state)
 {
@@ -129,9 +122,9 @@ static void test_sequence_limit(void **state)
 /* A row of its own kind for each (sequence, layer, stream, position). */
 static void fill_row(uint8_t *row, size_t bytes, uint32_t seq, uint32_t layer, uint32_t stream, uint32_t position)
 {
-	rng_state = 1 + ((seq * 64 + layer * 2 + stream) * 4096 + position);
+	seed = 1 + ((seq * 64 + layer * 2 + stream) * 4096 + position);
 	for (size_t i = 0; i < bytes; i++)
-		row[i] = (uint8_t)random_below(256);
+		row[i] = (uint8_t)random_below(&seed, 256);
 }
 
 #define CTX 150u /* three pages, the last one in part */
@@ -253,17 +246,17 @@ static void test_reuse(void **state)
 	(void)state;
 	assert_true(n_pages <= MAX_PAGES);
 	for (int round = 0; round < 2000; round++) {
-		uint32_t i = random_below(n);
+		uint32_t i = random_below(&seed, n);
 
 		if (s[i] == NULL) {
 			s[i] = seq_new(p);
 			assert_int_equal(od_seq_state_n_pages(s[i]), 0);
 			assert_int_equal(od_seq_state_length(s[i]), 0);
-		} else if (random_below(4) == 0) {
+		} else if (random_below(&seed, 4) == 0) {
 			od_seq_state_free(s[i]);
 			s[i] = NULL;
 		} else {
-			od_seq_state_reserve(s[i], 1 + random_below(CTX));
+			od_seq_state_reserve(s[i], 1 + random_below(&seed, CTX));
 			moved += od_seq_state_pages(s[i])[0] != first[i];
 			first[i] = od_seq_state_pages(s[i])[0];
 		}
