@@ -21,6 +21,7 @@ static struct odm_figures example(void)
 		.expert_uses = 84,
 		.predicted_uses = 80,
 		.recalled_uses = 79,
+		.stood_in_uses = 8, .stood_in_recalled = 6,
 		.late_predictions = 2,
 		.missing_predictions = 1,
 		.served_in_time = 63, .decode_loads = 81, .extra_loads = 21, .begun_loads = 102,
@@ -121,6 +122,7 @@ static void lines_for_people(void **state)
 	assert_prints(&f, "tokens      5 prompt, 11 generated\n"
 			  "speed       TTFT 2.500 s, 2.50 tok/s\n"
 			  "recall      98.750% of 80 predicted expert uses; predictions late 2, missing 1\n"
+			  "stood in    75.000% of 8 more expert uses, which main predicted while the shadow was silent\n"
 			  "served      75.000% of 84 expert uses in time, with 25.0% extra loads (21); hedged 17\n"
 			  "alignment   2346 bytes a token, and 2.0 KiB asked for\n"
 			  "lead        first prediction 0.25 ms after STEP (-1.50 to 4.00), 2.50 layers ahead in the mean\n"
@@ -134,11 +136,13 @@ static void lines_for_people(void **state)
 	assert_prints(&f, "tokens      5 prompt, 11 generated\n"
 			  "speed       TTFT 2.500 s, 2.50 tok/s\n"
 			  "recall      nothing was predicted; predictions late 2, missing 1\n"
+			  "stood in    75.000% of 8 more expert uses, which main predicted while the shadow was silent\n"
 			  "served      75.000% of 84 expert uses in time, with 25.0% extra loads (21); hedged 17\n"
 			  "stalls      6 of 84 expert uses waited for a load, 1.000 s in all\n"
 			  "loaded      0 B in 0 expert loads\n"
 			  "peak memory main 100.0 MiB, worker 0 127.0.0.1:1 900.0 KiB (lost)\n");
 	f.has_predictor = false;
+	f.stood_in_uses = 0;
 	f.n_nodes = 1;
 	assert_prints(&f, "tokens      5 prompt, 11 generated\n"
 			  "speed       TTFT 2.500 s, 2.50 tok/s\n"
@@ -157,6 +161,7 @@ static void fields_for_programs(void **state)
 	json_t *want = json_loads(
 		"{\"before\": true, \"prompt_tokens\": 5, \"tokens\": 11, \"prefill_s\": 2.0, \"ttft_s\": 2.5,"
 		" \"decode_s\": 4.0, \"tok_per_s\": 2.5, \"expert_uses\": 84, \"predicted_uses\": 80, \"recalled_uses\": 79,"
+		" \"stood_in_uses\": 8, \"stood_in_recalled\": 6,"
 		" \"recall\": 0.9875, \"late_predictions\": 2, \"missing_predictions\": 1, \"served_in_time\": 63,"
 		" \"decode_loads\": 81, \"extra_loads\": 21, \"begun_loads\": 102, \"hedged\": 17, \"hedge_uses\": 3,"
 		" \"stalls\": 6, \"stall_s\": 1.0,"
