@@ -47,14 +47,14 @@ struct od_row_info {
 	uint32_t zero;
 };
 
-/* Keys and values of one layer in the pages of a pool. Page p of a table lies at pages + p * page_bytes; in it the row of
- * position i is number i % OD_KV_PAGE of the layer's stream. */
+/* Keys and values of one layer in the pages of a pool. In each stream page p of the pool begins
+ * at p * page_bytes; in it the row of position i is number i % OD_KV_PAGE. */
 struct od_kv {
 	struct od_ref pages;  /* the pool */
 	struct od_ref tables; /* [tables of the step][table_pages]: uint32_t, number of the page in the pool */
 	uint32_t table_pages;
 	uint64_t page_bytes;
-	uint64_t k_at, v_at;		 /* bytes from a page's start to the layer's rows */
+	uint64_t k_at, v_at;		 /* bytes from the pool's start to the layer's streams */
 	uint64_t k_row_bytes, v_row_bytes; /* between positions */
 	enum od_dtype dtype;		 /* OD_F32 or OD_BF16 */
 };

@@ -153,7 +153,8 @@ static int check_state(const struct od_forward_opts *o, struct od_err *err)
 		return od_fail(err, OD_ERR_MISMATCH, "keys and values: expected %s, found %s", od_dtype_name(dtype),
 			       od_dtype_name(kv.dtype));
 	if (kv.k_row_bytes != row_bytes || kv.v_row_bytes != row_bytes ||
-	    kv.page_bytes != (uint64_t)OD_N_STREAMS * c->n_layers * OD_KV_PAGE * row_bytes)
+	    od_buf_bytes(kv.pages.buf) + OD_PAD_BYTES !=
+		    od_state_pool_bytes(c, o->profile, od_state_pool_ctx(o->state), od_state_pool_sequences(o->state)))
 		return od_fail(err, OD_ERR_MISMATCH, "keys and values do not have the shapes of their configuration");
 	return OD_OK;
 }

@@ -14,7 +14,7 @@ struct od_state_pool {
 	uint32_t *spare; /* [n_pages]: unused pages; the next to be taken is the last */
 	uint32_t n_spare;
 	size_t row_bytes;
-	uint64_t page_bytes;
+	uint64_t page_bytes; /* of one stream */
 };
 
 struct od_seq_state {
@@ -72,7 +72,7 @@ int od_state_pool_new(struct od_state_pool **out, struct od_device *d, const str
 	p->ctx = ctx;
 	p->n_sequences = n;
 	p->row_bytes = (size_t)row_bytes(cfg, profile);
-	p->page_bytes = (uint64_t)OD_N_STREAMS * cfg->n_layers * OD_KV_PAGE * p->row_bytes;
+	p->page_bytes = OD_KV_PAGE * p->row_bytes;
 	p->n_pages = p->n_spare = (uint32_t)pages;
 	rc = od_buf_new(&p->pages, d, bytes - OD_PAD_BYTES, "keys and values", err);
 	if (rc != OD_OK) {
@@ -109,10 +109,11 @@ uint32_t od_state_pool_sequences(const struct od_state_pool *p)
 	return p->n_sequences;
 }
 
-/* In a page: [n_layers][stream][OD_KV_PAGE][row] */
+/* [n_layers][stream][n_pages][OD_KV_PAGE][row]. Pages are the innermost, so that attention reads one stream: were a page's
+ * layers together, pages of a layer would lie a multiple of large powers of two apart and evict each other from the cache. */
 static uint64_t stream_at(const struct od_state_pool *p, uint32_t layer, enum od_stream stream)
 {
-	return ((uint64_t)layer * OD_N_STREAMS + stream) * OD_KV_PAGE * p->row_bytes;
+	return ((uint64_t)layer * OD_N_STREAMS + stream) * p->n_pages * p->page_bytes;
 }
 
 struct od_kv od_state_pool_kv(const struct od_state_pool *p, uint32_t layer)

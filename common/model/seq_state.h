@@ -1,7 +1,7 @@
 /* seq_state.h - what a sequence remembers: per layer, keys and values of each position, in pages of a device's memory.
  *
- * A page has the rows of OD_KV_PAGE positions of all layers. Sequences take pages from a pool; memory is touched when it
- * is used, so a short text in a long context stays small. Keys are stored after RoPE; f32 in profile f32, BF16 in profile
+ * A page is OD_KV_PAGE positions, and has the same number in every stream of every layer. Sequences take pages from a pool;
+ * memory is touched when it is used, so a short text in a long context stays small. Keys are stored after RoPE; f32 in profile f32, BF16 in profile
  * bf16. Positions [0, length) are committed and never change until truncated.
  * Thread: the one that runs the forward pass. Owner: whoever made it; sequences are freed before their pool. */
 #ifndef OD_MODEL_SEQ_STATE_H
