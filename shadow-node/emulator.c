@@ -14,11 +14,22 @@ uint64_t ods_emulator_sequence_bytes(const struct ods_emulator_opts *o)
 	return ods_sequence_bytes(&o->forward, o->ctx_tokens);
 }
 
-/* Per row: three steps, od_row, saved rows. */
+/* Per row: three steps, od_row, a saved row. */
 static uint64_t buffer_row_bytes(const struct ods_emulator_opts *o)
 {
-	return 3 * sizeof(struct row) + sizeof(struct od_row) +
-	       OD_N_STREAMS * (uint64_t)od_config_kv_dim(o->forward.config) * sizeof(float);
+	const struct od_config *c = o->forward.config;
+	uint64_t most = 0;
+
+	for (uint32_t i = 0; i < c->n_kinds; i++) {
+		struct od_state_spec s = { 0 };
+		uint64_t sum = 0;
+
+		c->kind[i].mixer->state(&c->kind[i].mix, &s);
+		for (uint32_t j = 0; j < s.n_streams; j++)
+			sum += s.width[j] * sizeof(float);
+		most = sum > most ? sum : most;
+	}
+	return 3 * sizeof(struct row) + sizeof(struct od_row) + most;
 }
 
 uint64_t ods_emulator_bytes(const struct ods_emulator_opts *o)
@@ -40,8 +51,6 @@ static int open_sequences(struct ods_emulator *e, struct od_err *err)
 	e->o.forward.state = e->state;
 	for (size_t i = 0; rc == OD_OK && i < e->o.max_sequences; i++)
 		rc = ods_sequence_init(&e->sequence[i], f, err);
-	if (rc == OD_OK)
-		e->row_bytes = od_seq_state_row_bytes(e->sequence[0].state);
 	return rc;
 }
 
@@ -55,7 +64,8 @@ static int open_buffers(struct ods_emulator *e, struct od_err *err)
 	e->od_rows = calloc(n, sizeof(*e->od_rows));
 	if (e->step.rows == NULL || e->latest.rows == NULL || e->spare.rows == NULL || e->od_rows == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "emulator: buffers for %zu rows", n);
-	return od_buf_new(&e->saved, e->o.forward.device, n * OD_N_STREAMS * e->row_bytes, "main's rows", err);
+	return od_buf_new(&e->saved, e->o.forward.device, n * od_state_pool_most_bytes(e->state), "main's rows",
+			  err);
 }
 
 int ods_emulator_new(struct ods_emulator **out, const struct ods_emulator_opts *o, const struct ods_sink *sink,
@@ -350,17 +360,21 @@ static bool may_visit(const struct ods_emulator *e, uint32_t layer)
 	return true;
 }
 
-static void copy_row(struct ods_emulator *e, struct od_ref to, struct od_ref from)
+/* Row i of the run between its place in the sequence's state and where it is saved. */
+static void copy_row(struct ods_emulator *e, uint32_t layer, size_t i, bool save)
 {
-	const struct od_op op = { .kind = OD_OP_COPY, .profile = e->o.forward.profile, .n_rows = 1,
-				  .copy = { .from = from, .to = to, .n = e->row_bytes } };
+	const struct row *r = &e->step.rows[i];
+	struct od_ref saved = od_buf_ref(e->saved, i * od_state_pool_most_bytes(e->state));
+	struct od_op op = { .kind = OD_OP_COPY, .profile = e->o.forward.profile, .n_rows = 1 };
 
-	od_device_run(e->o.forward.device, OD_QUEUE_COMPUTE, &op);
-}
-
-static struct od_ref saved_row(const struct ods_emulator *e, size_t i, enum od_stream stream)
-{
-	return od_buf_ref(e->saved, (OD_N_STREAMS * i + stream) * e->row_bytes);
+	for (uint32_t s = 0; s < OD_MAX_STREAMS; s++, saved.at += op.copy.n) {
+		op.copy.n = od_seq_state_row_bytes(r->seq->state, layer, s);
+		if (op.copy.n == 0)
+			return;
+		op.copy.from = op.copy.to = od_seq_state_row(r->seq->state, layer, s, r->position);
+		*(save ? &op.copy.to : &op.copy.from) = saved;
+		od_device_run(e->o.forward.device, OD_QUEUE_COMPUTE, &op);
+	}
 }
 
 /* True rows may be there already, when main is ahead of us in its own step: our attention would write over them. */
@@ -370,8 +384,8 @@ static void save_true_rows(struct ods_emulator *e, uint32_t layer)
 		struct row *r = &e->step.rows[i];
 
 		r->was_true = ods_align_is_true(r->seq->align, layer, r->position);
-		for (enum od_stream s = 0; r->was_true && s < OD_N_STREAMS; s++)
-			copy_row(e, saved_row(e, i, s), od_seq_state_row(r->seq->state, layer, s, r->position));
+		if (r->was_true)
+			copy_row(e, layer, i, true);
 	}
 }
 
@@ -381,8 +395,8 @@ static void restore_true_rows(struct ods_emulator *e, uint32_t layer)
 		const struct row *r = &e->step.rows[i];
 
 		ods_align_own(r->seq->align, layer, r->position);
-		for (enum od_stream s = 0; r->was_true && s < OD_N_STREAMS; s++)
-			copy_row(e, od_seq_state_row(r->seq->state, layer, s, r->position), saved_row(e, i, s));
+		if (r->was_true)
+			copy_row(e, layer, i, false);
 	}
 }
 
@@ -495,6 +509,7 @@ static void ask(struct ods_emulator *e, uint64_t now_ns)
 	}
 }
 
+/* Of a dense layer, all of it. */
 static int run_attention(struct ods_emulator *e, uint32_t layer, struct od_err *err)
 {
 	uint64_t begin = od_trace_begin();
@@ -503,13 +518,15 @@ static int run_attention(struct ods_emulator *e, uint32_t layer, struct od_err *
 	save_true_rows(e, layer);
 	od_forward_attention(e->forward);
 	restore_true_rows(e, layer);
-	if (e->published)
+	if (e->published && od_forward_routed(e->forward))
 		rc = od_forward_fetch(e->forward, OD_FETCH_PROBABILITIES, err);
 	od_trace_end("attention, router", begin, (int64_t)e->step.number, layer, -1);
 	if (rc != OD_OK)
 		return rc;
+	if (!od_forward_routed(e->forward))
+		return od_forward_done(e->forward) ? finish_run(e, err) : OD_OK;
 	if (e->published)
-		publish(e, layer);
+		publish(e, od_forward_m(e->forward));
 	e->phase = BEFORE_EXPERTS;
 	return OD_OK;
 }

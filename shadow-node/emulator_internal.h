@@ -34,7 +34,6 @@ struct ods_emulator {
 	uint64_t closed[ODS_MAX_SEQUENCES]; /* the last ones that are over; 0: none */
 	size_t n_closed;
 	uint64_t heard; /* STEPs, those that were dropped too */
-	size_t row_bytes; /* of K or V at one position of one layer */
 
 	/* The run. */
 	enum phase phase;
@@ -50,7 +49,7 @@ struct ods_emulator {
 
 	struct step spare; /* being made */
 	struct od_row *od_rows; /* [max_rows] */
-	struct od_buf *saved;	/* [max_rows][OD_N_STREAMS][row_bytes]: true rows during our own attention */
+	struct od_buf *saved;	/* [max_rows], od_state_pool_most_bytes each: true rows during our own attention */
 	struct ods_emulator_stats stats;
 };
 

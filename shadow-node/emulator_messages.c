@@ -369,7 +369,7 @@ static int check_state(const struct ods_emulator *e, const struct od_msg *m, con
 {
 	const Od__State *s = m->header->state;
 	const struct ods_range range = { s->layer, s->begin, s->n };
-	size_t k_bytes, v_bytes;
+	size_t n_frames = 0, found;
 	uint64_t bytes;
 
 	if (s->layer >= e->o.forward.config->n_layers)
@@ -378,11 +378,15 @@ static int check_state(const struct ods_emulator *e, const struct od_msg *m, con
 	if (s->n == 0 || !od_within(s->begin, s->n, e->o.ctx_tokens))
 		return od_fail(err, OD_ERR_RANGE, "%u positions from %u on: expected 1 to %u", s->n, s->begin,
 			       e->o.ctx_tokens);
-	od_msg_frame(m, 0, &k_bytes);
-	od_msg_frame(m, 1, &v_bytes);
-	if (!od_mul(s->n, e->row_bytes, &bytes) || m->n_frames != 2 || k_bytes != bytes || v_bytes != bytes)
-		return od_fail(err, OD_ERR_SHAPE, "frames: expected 2 of %llu bytes, found %zu of %zu and %zu",
-			       (unsigned long long)bytes, m->n_frames, k_bytes, v_bytes);
+	for (uint32_t i = 0; i < OD_MAX_STREAMS && od_seq_state_row_bytes(seq->state, s->layer, i) > 0; i++, n_frames++) {
+		od_msg_frame(m, i, &found);
+		if (!od_mul(s->n, od_seq_state_row_bytes(seq->state, s->layer, i), &bytes) || i >= m->n_frames || found != bytes)
+			return od_fail(err, OD_ERR_SHAPE, "frame %u of layer %u: expected %llu bytes, found %zu", i, s->layer,
+				       (unsigned long long)bytes, i < m->n_frames ? found : 0);
+	}
+	if (m->n_frames != n_frames)
+		return od_fail(err, OD_ERR_SHAPE, "layer %u: expected %zu frames, one for each stream, found %zu", s->layer, n_frames,
+			       m->n_frames);
 	if ((s->step != 0 && s->step != e->newest) || !ods_align_expects(seq->align, &range, s->step == 0))
 		return od_fail(err, OD_ERR_PROTOCOL, "nobody waits for %u positions from %u on of layer %u (step %llu)",
 			       s->n, s->begin, s->layer, (unsigned long long)s->step);
@@ -390,14 +394,16 @@ static int check_state(const struct ods_emulator *e, const struct od_msg *m, con
 }
 
 /* Positions [begin, begin + n), which have pages, of one layer; from must stay until a wait. */
-static void put_rows(struct ods_emulator *e, const struct ods_sequence *seq, uint32_t layer, enum od_stream stream,
+static void put_rows(struct ods_emulator *e, const struct ods_sequence *seq, uint32_t layer, uint32_t stream,
 		     uint32_t begin, uint32_t n, const char *from)
 {
-	for (uint32_t part; n > 0; begin += part, n -= part, from += part * e->row_bytes) {
+	const size_t row_bytes = od_seq_state_row_bytes(seq->state, layer, stream);
+
+	for (uint32_t part; n > 0; begin += part, n -= part, from += part * row_bytes) {
 		part = OD_KV_PAGE - begin % OD_KV_PAGE;
 		part = part < n ? part : n;
 		od_device_put(e->o.forward.device, OD_QUEUE_COMPUTE, od_seq_state_row(seq->state, layer, stream, begin), from,
-			      part * e->row_bytes);
+			      part * row_bytes);
 	}
 }
 
@@ -414,8 +420,8 @@ static int on_state(struct ods_emulator *e, const struct od_msg *m, uint64_t now
 	if (rc != OD_OK)
 		return rc;
 	od_seq_state_reserve(seq->state, s->begin + s->n);
-	put_rows(e, seq, s->layer, OD_STREAM_K, s->begin, s->n, od_msg_frame(m, 0, &bytes));
-	put_rows(e, seq, s->layer, OD_STREAM_V, s->begin, s->n, od_msg_frame(m, 1, &bytes));
+	for (uint32_t i = 0; i < m->n_frames; i++)
+		put_rows(e, seq, s->layer, i, s->begin, s->n, od_msg_frame(m, i, &bytes));
 	rc = od_device_sync(e->o.forward.device, err); /* the message goes when we return */
 	if (rc != OD_OK) {
 		ods_give_up(e);

@@ -28,7 +28,7 @@ int ods_sequence_init(struct ods_sequence *s, const struct od_forward_opts *f, s
 	if (rc != OD_OK)
 		return rc;
 	rc = ods_align_new(&s->align, f->config->n_layers, ctx,
-			   (uint32_t)(ODS_MAX_ASK_BYTES / (2 * od_seq_state_row_bytes(s->state))), err);
+			   (uint32_t)(ODS_MAX_ASK_BYTES / od_state_pool_most_bytes(f->state)), err);
 	if (rc != OD_OK)
 		return rc;
 	s->ctx = ctx;

@@ -280,7 +280,7 @@ static int run_rows(struct odw_engine *e, enum od_profile profile, const struct 
 	const struct od_op op = { .kind = OD_OP_FFN,
 				  .profile = profile,
 				  .n_rows = (uint32_t)n,
-				  .ffn = { .w = w, .x = od_buf_ref(e->x.buf, 0), .y = od_buf_ref(e->y.buf, 0),
+				  .ffn = { .mat = w->mat, .routed = true, .x = od_buf_ref(e->x.buf, 0), .y = od_buf_ref(e->y.buf, 0),
 					   .scratch = od_buf_ref(e->scratch, 0) } };
 	const size_t bytes = n * e->cfg->hidden * sizeof(float);
 

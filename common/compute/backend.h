@@ -86,18 +86,18 @@ struct od_mat {
 #define OD_KV_PAGE 64u /* positions of a page of sequence state */
 
 /* One query head of one row against the keys and values of its sequence, which lie in pages: those of position p in page
- * table[p / OD_KV_PAGE], as row p % OD_KV_PAGE of those that begin at k and v in the first page. */
+ * table[p / OD_KV_PAGE], as row p % OD_KV_PAGE of those that begin at k and v in page 0. */
 struct od_attn {
-	const float *q;		    /* [head_dim] */
-	const void *k, *v;	    /* this kv head's in page 0; [head_dim] */
+	const float *q;		    /* [k_dim] */
+	const void *k, *v;	    /* this kv head's in page 0; [k_dim], [v_dim] */
 	const uint32_t *table;
-	uint64_t page_bytes;	    /* between pages */
+	uint64_t k_page_bytes, v_page_bytes; /* between pages */
 	size_t k_row_bytes, v_row_bytes; /* between positions of a page */
 	enum od_dtype kv_dtype;	    /* OD_F32 or OD_BF16 */
-	size_t head_dim;
+	size_t k_dim, v_dim;
 	size_t begin, end;	    /* positions [begin, end), end > begin */
-	float scale;		    /* 1/sqrt(head_dim) as a rule */
-	float *out;		    /* [head_dim] */
+	float scale;		    /* 1/sqrt(k_dim) as a rule */
+	float *out;		    /* [v_dim] */
 };
 
 struct od_backend;

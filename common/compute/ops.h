@@ -47,16 +47,14 @@ struct od_row_info {
 	uint32_t zero;
 };
 
-/* Keys and values of one layer in the pages of a pool. In each stream page p of the pool begins
- * at p * page_bytes; in it the row of position i is number i % OD_KV_PAGE. */
-struct od_kv {
-	struct od_ref pages;  /* the pool */
-	struct od_ref tables; /* [tables of the step][table_pages]: uint32_t, number of the page in the pool */
+/* One stream of a layer, keys say, in the pages of a pool: the row of position i is number i % OD_KV_PAGE of the page that
+ * the table of its sequence has at i / OD_KV_PAGE; page p begins at p * page_bytes. */
+struct od_stream {
+	struct od_ref pages;  /* of the stream */
+	struct od_ref tables; /* [tables of the step][table_pages]: uint32_t, numbers of pages */
 	uint32_t table_pages;
-	uint64_t page_bytes;
-	uint64_t k_at, v_at;		 /* bytes from the pool's start to the layer's streams */
-	uint64_t k_row_bytes, v_row_bytes; /* between positions */
-	enum od_dtype dtype;		 /* OD_F32 or OD_BF16 */
+	uint64_t page_bytes, row_bytes;
+	enum od_dtype dtype; /* OD_F32 or OD_BF16 */
 };
 
 /* ---- operations ---- */
@@ -67,6 +65,9 @@ enum od_op_kind {
 	OD_OP_NORM,
 	OD_OP_LINEAR,
 	OD_OP_ROPE_STORE,
+	OD_OP_LATENT_STORE,
+	OD_OP_LATENT_QUERY,
+	OD_OP_LATENT_VALUE,
 	OD_OP_ATTEND,
 	OD_OP_ROUTE,
 	OD_OP_FFN,
@@ -81,10 +82,11 @@ struct od_op_embed {
 	struct od_ref rows, x;
 };
 
-/* angles [2 * half]: cosines, then sines, of position * inv_freq. */
+/* angles [2 * half]: cosines, then sines, of position * inv_freq, times magnitude. */
 struct od_op_angles {
 	struct od_ref rows, inv_freq, angles;
 	uint32_t half;
+	float magnitude;
 };
 
 /* x += add (unless nowhere); y = rmsnorm(x) * weight. */
@@ -94,40 +96,89 @@ struct od_op_norm {
 	float eps;
 };
 
-/* y[i] [w[i]->n_out] = w[i] x, for up to three matrices of as many columns that meet the same rows. */
+/* y[i] [w[i]->n_out] = w[i] x + bias[i], for up to three matrices of as many columns that meet the same rows. */
 #define OD_MAX_LINEAR 3
 #define OD_MAX_CHOICE 64 /* experts that a row chooses at most */
+#define OD_MAX_RANK 4096  /* of latents */
+#define OD_MAX_GROUPS 64 /* of experts, of which some are chosen first */
 struct od_op_linear {
 	const struct od_weight *w[OD_MAX_LINEAR]; /* NULL: fewer */
 	struct od_ref x, y[OD_MAX_LINEAR];
+	struct od_ref bias[OD_MAX_LINEAR]; /* [n_out]; nowhere: none */
 };
 
-/* Grouped-query attention: the heads of q and k turn by the row's angles; k and v go to the sequence state. */
+/* Which elements of a head turn, and by which angles. */
+struct od_turn {
+	struct od_ref angles; /* [dims] of each row: cosines, then sines */
+	uint32_t dims;	      /* elements that turn */
+	bool neighbours;      /* 2i with 2i + 1; else i with i + dims / 2 */
+};
+
+/* Grouped-query attention, before it attends: q and k are normed (unless the norms are nowhere), q, k and v clipped, the
+ * first elements of the heads of q and k turn, and k and v go to the sequence state. */
 struct od_op_rope_store {
-	struct od_ref rows, angles, q, k, v;
-	struct od_kv kv;
-	uint32_t n_heads, n_kv_heads, head_dim;
+	struct od_ref rows, q, k, v;
+	struct od_turn turn;
+	struct od_ref q_norm, k_norm;	    /* [k_dim]; norm_row: [n_heads * k_dim], [n_kv_heads * k_dim] */
+	bool norm_row;			    /* over all heads together instead of each */
+	float eps, clip;		    /* clip 0: none */
+	struct od_stream keys, values;
+	uint32_t n_heads, n_kv_heads, k_dim, v_dim;
 };
 
-/* out [n_heads * head_dim]: every row sees its sequence up to and with its own position, at most window positions. */
+/* Multi-head latent attention keeps, for all heads together, a latent and a key that turns. latent_key [rank + turn.dims]: its
+ * latent is normed, its key turns; both go to the stream. */
+struct od_op_latent_store {
+	struct od_ref rows, latent_key;
+	struct od_turn turn;
+	struct od_ref norm; /* [rank] */
+	float eps;
+	struct od_stream stream;
+	uint32_t rank;
+};
+
+/* A head of q is [nope_dim | turn.dims]. Its first part meets latents through the head's rows of kv_b, which are
+ * [n_heads][nope_dim + v_dim][rank]: out [n_heads][rank + turn.dims] is what attends to the stream. */
+struct od_op_latent_query {
+	struct od_ref rows, q, out;
+	struct od_turn turn;
+	const struct od_weight *kv_b; /* as published, or widened; not quantised */
+	uint32_t n_heads, nope_dim, v_dim, rank;
+};
+
+/* out [n_heads][v_dim] = the last v_dim rows of each head of kv_b times in [n_heads][rank], which attention gave. */
+struct od_op_latent_value {
+	struct od_ref in, out;
+	const struct od_weight *kv_b;
+	uint32_t n_heads, nope_dim, v_dim, rank;
+};
+
+/* out [n_heads * v_dim]: every row sees its sequence up to and with its own position, at most window positions. Keys and
+ * values may be of one stream; of a value the first v_dim elements count. */
 struct od_op_attend {
 	struct od_ref rows, q, out;
-	struct od_kv kv;
-	uint32_t n_heads, n_kv_heads, head_dim, window; /* window 0: all */
+	struct od_stream keys, values;
+	uint32_t n_heads, n_kv_heads, k_dim, v_dim, window; /* window 0: all */
+	float scale;
 	uint32_t max_position; /* of the step's rows, so that work can be cut before a device looks at them */
 };
 
-/* logits [n_experts] become probabilities; choice [top_k] uint16_t best first, weight [top_k] renormalised; margin [1]:
- * probability of the k-th less that of the next, 1 when there is none. */
+/* logits [n_experts] become the scores that decide: probabilities, but 0 outside of the top_groups best of n_groups groups (by
+ * their best expert; n_groups 0: all are in). choice [top_k] uint16_t best first; weight [top_k] its scores, renormalised if
+ * asked, times scale; margin [1]: score of the k-th less that of the next, 1 when there is none; or the same of groups when
+ * that is less. */
 struct od_op_route {
 	struct od_ref logits, choice, weight, margin;
 	struct od_ref round; /* [hidden]: rows that are rounded to BF16 for the experts; nowhere: none */
-	uint32_t n_experts, top_k, hidden;
+	uint32_t n_experts, top_k, hidden, n_groups, top_groups;
+	bool renormalise;
+	float scale;
 };
 
-/* y [hidden] = down(silu(gate x) * up x), x [hidden]; rounded to BF16 in profile bf16. */
+/* y [hidden] = down(silu(gate x) * up x), x [hidden]; a routed expert's is rounded to BF16 in profile bf16. */
 struct od_op_ffn {
-	const struct od_expert *w;
+	const struct od_weight *mat; /* [OD_N_EXPERT_MATS] */
+	bool routed;
 	struct od_ref x, y, scratch; /* scratch: od_ffn_scratch_bytes */
 };
 
@@ -138,9 +189,11 @@ struct od_op_experts {
 	uint32_t n_experts, top_k, hidden;
 };
 
-/* x += sum of weight * y in the order of choice. */
+/* x += sum of weight * y in the order of choice, then shared [hidden] (unless nowhere), times sigmoid(gate [1]) if there is
+ * one. top_k 0: shared alone. */
 struct od_op_combine {
 	struct od_ref y, weight, x, sum; /* sum [hidden]: scratch */
+	struct od_ref shared, gate;
 	uint32_t top_k, hidden;
 };
 
@@ -160,6 +213,9 @@ struct od_op {
 		struct od_op_norm norm;
 		struct od_op_linear linear;
 		struct od_op_rope_store rope_store;
+		struct od_op_latent_store latent_store;
+		struct od_op_latent_query latent_query;
+		struct od_op_latent_value latent_value;
 		struct od_op_attend attend;
 		struct od_op_route route;
 		struct od_op_ffn ffn;

@@ -2,11 +2,12 @@
 
 #include "common/base/json.h"
 #include "common/base/mem.h"
+#include "common/base/strbuf.h"
 #include "common/compute/dtype.h"
 #include "common/model/family.h"
+#include "common/model/mixer.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #define CONFIG_MAX_BYTES (1u << 20)
@@ -103,37 +104,6 @@ static int read_special_tokens(struct od_config *cfg, const json_t *root, const 
 	return rc == OD_OK ? od_config_add_eos(cfg, root, where, err) : rc;
 }
 
-/* head_dim may be absent or null, and may differ from hidden / heads. */
-static int read_heads(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
-{
-	int rc = od_json_u32(root, "num_attention_heads", 1, DIM_MAX, &cfg->n_heads, where, err);
-
-	if (rc == OD_OK)
-		rc = od_json_u32_or(root, "num_key_value_heads", 1, DIM_MAX, cfg->n_heads, &cfg->n_kv_heads, where,
-				    err);
-	if (rc == OD_OK)
-		rc = od_json_u32_or(root, "head_dim", 1, DIM_MAX, 0, &cfg->head_dim, where, err);
-	if (rc != OD_OK)
-		return rc;
-	if (cfg->head_dim == 0) {
-		if (cfg->hidden % cfg->n_heads != 0)
-			return od_fail(err, OD_ERR_FORMAT, "%s: field \"head_dim\" is missing and \"hidden_size\" %u "
-				       "is no multiple of \"num_attention_heads\" %u", where, cfg->hidden,
-				       cfg->n_heads);
-		cfg->head_dim = cfg->hidden / cfg->n_heads;
-	}
-	if (cfg->head_dim % 2 != 0)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"head_dim\": expected an even number (RoPE turns "
-			       "pairs), found %u", where, cfg->head_dim);
-	if (cfg->n_heads % cfg->n_kv_heads != 0)
-		return od_fail(err, OD_ERR_FORMAT, "%s: field \"num_key_value_heads\": expected a divisor of "
-			       "\"num_attention_heads\" %u, found %u", where, cfg->n_heads, cfg->n_kv_heads);
-	if ((uint64_t)cfg->n_heads * cfg->head_dim > DIM_MAX)
-		return od_fail(err, OD_ERR_RANGE, "%s: field \"head_dim\": expected at most %u for all %u heads "
-			       "together, found %u each", where, DIM_MAX, cfg->n_heads, cfg->head_dim);
-	return OD_OK;
-}
-
 /* What config.json calls the same in every family. */
 static int read_common(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {
@@ -142,7 +112,6 @@ static int read_common(struct od_config *cfg, const json_t *root, const char *wh
 		uint32_t max, *out;
 	} field[] = {
 		{ "hidden_size", DIM_MAX, &cfg->hidden },
-		{ "num_hidden_layers", OD_MAX_LAYERS, &cfg->n_layers },
 		{ "vocab_size", VOCAB_MAX, &cfg->vocab },
 		{ "max_position_embeddings", CTX_MAX, &cfg->ctx_max },
 	};
@@ -151,8 +120,6 @@ static int read_common(struct od_config *cfg, const json_t *root, const char *wh
 
 	for (size_t i = 0; i < sizeof(field) / sizeof(field[0]) && rc == OD_OK; i++)
 		rc = od_json_u32(root, field[i].key, 1, field[i].max, field[i].out, where, err);
-	if (rc == OD_OK)
-		rc = read_heads(cfg, root, where, err);
 	if (rc == OD_OK)
 		rc = od_json_f64(root, "rms_norm_eps", 0, 1, &eps, where, err);
 	if (rc == OD_OK)
@@ -224,6 +191,92 @@ static int read_quantization(struct od_config *cfg, const json_t *root, const ch
 	return rc;
 }
 
+/* ---- layers ---- */
+
+int od_config_add_rope(struct od_config *cfg, const struct od_rope *rope, uint32_t *index, struct od_err *err)
+{
+	*index = cfg->n_ropes;
+	if (cfg->n_ropes == OD_MAX_ROPES)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "rotary embeddings: expected at most %d different ones", OD_MAX_ROPES);
+	cfg->rope[cfg->n_ropes++] = *rope;
+	return OD_OK;
+}
+
+/* Reals as their bits: decimal text depends on the locale and on how many digits one prints. */
+static uint64_t bits_of(double x)
+{
+	uint64_t bits;
+
+	memcpy(&bits, &x, sizeof(bits));
+	return bits;
+}
+
+static void rope_text(const struct od_rope *r, struct od_strbuf *out)
+{
+	od_strbuf_printf(out, " dims=%u neighbours=%d theta=%016" PRIx64 " magnitude=%08" PRIx32, r->dims, r->neighbours,
+			 bits_of(r->theta), od_f32_bits(r->magnitude));
+	if (r->factor != 0)
+		od_strbuf_printf(out, " factor=%016" PRIx64 " beta_fast=%016" PRIx64 " beta_slow=%016" PRIx64 " original_ctx=%u",
+				 bits_of(r->factor), bits_of(r->beta_fast), bits_of(r->beta_slow), r->original_ctx);
+}
+
+/* All of a layer that changes results; layers of the same text are of one kind. */
+static void layer_text(const struct od_layer_spec *l, struct od_strbuf *out)
+{
+	const struct od_mixer *m = &l->mix;
+
+	od_strbuf_printf(out, " mixer=%s heads=%u kv_heads=%u k_dim=%u v_dim=%u window=%u scale=%08" PRIx32 " rope=%u qkv_bias=%d "
+			 "o_bias=%d qk_norm=%d norm_eps=%08" PRIx32 " clip=%08" PRIx32 " nope=%u q_rank=%u kv_rank=%u", l->mixer->name,
+			 m->n_heads, m->n_kv_heads, m->k_dim, m->v_dim, m->window, od_f32_bits(m->scale), m->rope, m->qkv_bias,
+			 m->o_bias, m->qk_norm, od_f32_bits(m->norm_eps), od_f32_bits(m->clip), m->nope_dim, m->q_rank, m->kv_rank);
+	if (l->ffn == OD_FFN_DENSE)
+		od_strbuf_printf(out, " dense=%u", l->intermediate);
+	else
+		od_strbuf_printf(out, " groups=%u top_groups=%u renormalise=%d weight=%08" PRIx32 " shared=%u shared_gate=%d",
+				 l->router.n_groups, l->router.top_groups, l->router.renormalise, od_f32_bits(l->router.scale),
+				 l->shared_intermediate, l->shared_gate);
+}
+
+static bool same_kind(const struct od_layer_spec *a, const struct od_layer_spec *b)
+{
+	struct od_strbuf x = { 0 }, y = { 0 };
+	bool same;
+
+	layer_text(a, &x);
+	layer_text(b, &y);
+	same = !x.failed && !y.failed && strcmp(x.text, y.text) == 0;
+	od_strbuf_fini(&x);
+	od_strbuf_fini(&y);
+	return same;
+}
+
+int od_config_add_layer(struct od_config *cfg, const struct od_layer_spec *spec, struct od_err *err)
+{
+	struct od_layer_spec l = *spec;
+	uint32_t kind = 0;
+
+	if (l.ffn == OD_FFN_MOE) {
+		l.intermediate = 0;
+	} else {
+		l.router = (struct od_router_spec){ 0 };
+		l.shared_intermediate = 0;
+		l.shared_gate = false;
+	}
+	while (kind < cfg->n_kinds && !same_kind(&cfg->kind[kind], &l))
+		kind++;
+	if (cfg->n_layers == OD_MAX_LAYERS || kind == OD_MAX_LAYER_KINDS)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "layer %u: expected at most %d layers of at most %d kinds", cfg->n_layers,
+			       OD_MAX_LAYERS, OD_MAX_LAYER_KINDS);
+	if (kind == cfg->n_kinds)
+		cfg->kind[cfg->n_kinds++] = l;
+	cfg->kind_of[cfg->n_layers] = (uint8_t)kind;
+	cfg->m_of[cfg->n_layers] = (uint16_t)cfg->n_moe;
+	if (l.ffn == OD_FFN_MOE)
+		cfg->layer_of[cfg->n_moe++] = (uint16_t)cfg->n_layers;
+	cfg->n_layers++;
+	return OD_OK;
+}
+
 /* Each dimension is bounded; all of them together could still describe 2^66 weights. */
 static int check_size(const struct od_config *cfg, const char *where, struct od_err *err)
 {
@@ -235,17 +288,28 @@ static int check_size(const struct od_config *cfg, const char *where, struct od_
 		fits = fits && od_mul(n_out, n_in, &size) && od_mul(size, cfg->n_experts, &size) &&
 		       od_mul(size, cfg->n_moe, &size) && od_add(n, size, &n);
 	}
-	for (int role = 0; role < OD_N_ROLES; role++) {
-		od_role_shape(cfg, (enum od_role)role, &n_out, &n_in);
-		fits = fits && od_mul(n_out, n_in == 0 ? 1 : n_in, &size) &&
-		       od_mul(size, od_role_per_layer((enum od_role)role) ? cfg->n_layers : 1, &size) &&
-		       od_add(n, size, &n);
-	}
+	for (uint32_t layer = 0; layer < cfg->n_layers; layer++)
+		for (int role = 0; role < OD_N_ROLES; role++) {
+			if (layer > 0 && !od_role_per_layer((enum od_role)role))
+				continue;
+			od_role_shape(cfg, (enum od_role)role, layer, &n_out, &n_in);
+			fits = fits && od_mul(n_out, n_in == 0 ? 1 : n_in, &size) && od_add(n, size, &n);
+		}
 	if (!fits || n > WEIGHTS_MAX)
 		return od_fail(err, OD_ERR_RANGE, "%s: the model's shapes together make more than 2^48 weights "
 			       "(%u layers, %u experts, hidden_size %u, intermediate_size %u)", where, cfg->n_layers,
 			       cfg->n_experts, cfg->hidden, cfg->intermediate);
 	return OD_OK;
+}
+
+static int parse_family(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
+{
+	int rc = cfg->family->parse(cfg, root, where, err);
+
+	if (rc == OD_OK && cfg->n_moe == 0)
+		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: none of the %u layers has routed experts: expected at least one", where,
+			     cfg->n_layers);
+	return rc;
 }
 
 int od_config_parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
@@ -259,7 +323,7 @@ int od_config_parse(struct od_config *cfg, const json_t *root, const char *where
 	if (rc == OD_OK)
 		rc = read_quantization(cfg, root, where, err);
 	if (rc == OD_OK)
-		rc = cfg->family->parse(cfg, root, where, err);
+		rc = parse_family(cfg, root, where, err);
 	if (rc == OD_OK)
 		rc = check_size(cfg, where, err);
 	if (rc != OD_OK)
@@ -281,19 +345,21 @@ int od_config_load(struct od_config *cfg, const char *path, struct od_err *err)
 	return rc;
 }
 
-int od_config_canonical(const struct od_config *cfg, char *buf, size_t size, struct od_err *err)
+int od_config_canonical(const struct od_config *cfg, struct od_strbuf *out, struct od_err *err)
 {
-	uint64_t theta;
-	int n;
-
-	/* Reals as their bits: decimal text depends on the locale and on how many digits one prints. */
-	memcpy(&theta, &cfg->rope_theta, sizeof(theta));
-	n = snprintf(buf, size, "family=%s layers=%u hidden=%u heads=%u kv_heads=%u head_dim=%u vocab=%u experts=%u "
-		     "top_k=%u intermediate=%u window=%u rms_eps=%08" PRIx32 " rope_theta=%016" PRIx64 " tied_head=%d",
-		     cfg->family->name, cfg->n_layers, cfg->hidden, cfg->n_heads, cfg->n_kv_heads, cfg->head_dim,
-		     cfg->vocab, cfg->n_experts, cfg->top_k, cfg->intermediate, cfg->sliding_window,
-		     od_f32_bits(cfg->rms_eps), theta, cfg->tied_head);
-	if (n < 0 || (size_t)n >= size)
-		return od_fail(err, OD_ERR_RANGE, "canonical configuration needs %d bytes, there are %zu", n + 1, size);
-	return n;
+	od_strbuf_printf(out, "family=%s hidden=%u vocab=%u experts=%u top_k=%u intermediate=%u rms_eps=%08" PRIx32 " tied_head=%d",
+			 cfg->family->name, cfg->hidden, cfg->vocab, cfg->n_experts, cfg->top_k, cfg->intermediate,
+			 od_f32_bits(cfg->rms_eps), cfg->tied_head);
+	for (uint32_t i = 0; i < cfg->n_ropes; i++) {
+		od_strbuf_printf(out, "; rope %u:", i);
+		rope_text(&cfg->rope[i], out);
+	}
+	for (uint32_t i = 0; i < cfg->n_kinds; i++) {
+		od_strbuf_printf(out, "; kind %u:", i);
+		layer_text(&cfg->kind[i], out);
+	}
+	od_strbuf_printf(out, "; layers");
+	for (uint32_t i = 0; i < cfg->n_layers; i++)
+		od_strbuf_printf(out, " %u", cfg->kind_of[i]);
+	return !out->failed ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for the configuration's text");
 }

@@ -1,6 +1,6 @@
-/* family.h - a model family as data and a few functions: which tensors there are, what they are called.
+/* family.h - a model family as data and a parser of its config.json: which tensors there are, what they are called.
  *
- * The engine knows none by name; add one by adding a file and a line in family.c.
+ * Nothing else knows a family's name; add one by adding a file under families/ and a line in family.c.
  * Thread: immutable. */
 #ifndef OD_MODEL_FAMILY_H
 #define OD_MODEL_FAMILY_H
@@ -8,18 +8,38 @@
 #include "common/compute/ops.h"
 #include "common/model/config.h"
 
-/* The roles a dense tensor can have. Pinned: they stand in packs (by name). */
+/* The roles a dense tensor can have. Pinned: they stand in packs (by name). [n]: a vector. Which of them a layer has
+ * follows from its spec. */
 enum od_role {
 	OD_ROLE_EMBED,	    /* [vocab][hidden] */
 	OD_ROLE_HEAD,	    /* [vocab][hidden]; absent when tied */
 	OD_ROLE_FINAL_NORM, /* [hidden] */
 	OD_ROLE_ATTN_NORM,  /* from here on one per layer; [hidden] */
-	OD_ROLE_Q,	    /* [n_heads * head_dim][hidden] */
-	OD_ROLE_K,	    /* [n_kv_heads * head_dim][hidden] */
-	OD_ROLE_V,
-	OD_ROLE_O,	  /* [hidden][n_heads * head_dim] */
-	OD_ROLE_FFN_NORM, /* [hidden] */
-	OD_ROLE_ROUTER,	  /* [n_experts][hidden] */
+	OD_ROLE_Q,	    /* [n_heads * k_dim][hidden] */
+	OD_ROLE_K,	    /* [n_kv_heads * k_dim][hidden] */
+	OD_ROLE_V,	    /* [n_kv_heads * v_dim][hidden] */
+	OD_ROLE_O,	    /* [hidden][n_heads * v_dim] */
+	OD_ROLE_FFN_NORM,   /* [hidden] */
+	OD_ROLE_ROUTER,	    /* [n_experts][hidden] */
+	OD_ROLE_Q_BIAS,
+	OD_ROLE_K_BIAS,
+	OD_ROLE_V_BIAS,
+	OD_ROLE_O_BIAS,
+	OD_ROLE_Q_NORM, /* [k_dim], or of all heads together */
+	OD_ROLE_K_NORM,
+	OD_ROLE_Q_A,	   /* [q_rank][hidden] */
+	OD_ROLE_Q_A_NORM,  /* [q_rank] */
+	OD_ROLE_Q_B,	   /* [n_heads * k_dim][q_rank] */
+	OD_ROLE_KV_A,	   /* [kv_rank + the turning part of k_dim][hidden] */
+	OD_ROLE_KV_A_NORM, /* [kv_rank] */
+	OD_ROLE_KV_B,	   /* [n_heads][nope_dim + v_dim][kv_rank] */
+	OD_ROLE_FFN_GATE,  /* of a dense layer's network, in the order of enum od_expert_mat; [intermediate][hidden] */
+	OD_ROLE_FFN_UP,
+	OD_ROLE_FFN_DOWN,
+	OD_ROLE_SHARED_GATE, /* of the shared experts', the same */
+	OD_ROLE_SHARED_UP,
+	OD_ROLE_SHARED_DOWN,
+	OD_ROLE_SHARED_SCORE, /* [1][hidden]: the gate of their output */
 	OD_N_ROLES
 };
 
@@ -27,27 +47,40 @@ struct od_family {
 	const char *name;		 /* "mixtral" */
 	const char *const *architectures; /* config.json's "architectures" and/or "model_type"; ends with NULL */
 	const char *const *model_types;
+	/* What config.json calls the same everywhere is read already; adds ropes and layers. A field that changes numbers in a
+	 * way which is not described by them is refused by name. */
 	int (*parse)(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err);
-	/* Names in the checkpoint; buf gets the whole name. */
-	void (*dense_name)(char *buf, size_t size, enum od_role role, uint32_t layer);
-	void (*expert_name)(char *buf, size_t size, uint32_t layer, uint32_t expert, enum od_expert_mat mat);
-	/* True for tensors in a checkpoint that carry no weights of ours (rotary tables). */
-	bool (*ignorable)(const char *name);
+	/* Names in the checkpoint, where they differ from those that most families share (family.c): behind "model.layers.N.". */
+	const char *names[OD_N_ROLES];
+	const char *experts;			 /* "mlp.experts" */
+	const char *expert_mat[OD_N_EXPERT_MATS]; /* "gate_proj" */
 };
 
+#define OD_NAME_BYTES 256
+
 /* One file each. */
-extern const struct od_family od_family_mixtral;
+extern const struct od_family od_family_mixtral, od_family_qwen3_moe, od_family_qwen2_moe, od_family_olmoe,
+	od_family_deepseek_v2;
 
 const struct od_family *od_family_find(const char *architecture, const char *model_type); /* NULL: unknown */
 void od_family_list(char *buf, size_t size); /* "mixtral, ..." for messages */
 
+/* Names of tensors in a checkpoint of the configuration. m: of the MoE layer. */
+void od_dense_source_name(const struct od_config *cfg, enum od_role role, uint32_t layer, char buf[OD_NAME_BYTES]);
+void od_expert_source_name(const struct od_config *cfg, uint32_t m, uint32_t expert, enum od_expert_mat mat,
+			   char buf[OD_NAME_BYTES]);
+/* True for tensors in a checkpoint that carry no weights of ours (rotary tables). */
+bool od_source_ignorable(const char *name);
+
 bool od_role_per_layer(enum od_role role);
+/* Matrices of a layer that a shadow has in its own precision; the others are small, or routers. */
+bool od_role_quantised(enum od_role role);
 const char *od_role_name(enum od_role role);  /* "attn_q" */
 enum od_role od_role_parse(const char *name); /* OD_N_ROLES when unknown */
-/* Shape of a dense tensor; *n_in is 0 for vectors ([n_out]). */
-void od_role_shape(const struct od_config *cfg, enum od_role role, uint64_t *n_out, uint64_t *n_in);
-bool od_role_present(const struct od_config *cfg, enum od_role role); /* false: a tied head */
-const char *od_expert_mat_name(enum od_expert_mat mat);		      /* "gate", "up", "down" */
+/* Shape of a dense tensor; *n_in is 0 for vectors ([n_out]). *n_out 0: the model, or the layer, has none. layer: 0 for a role
+ * that is not one per layer. */
+void od_role_shape(const struct od_config *cfg, enum od_role role, uint32_t layer, uint64_t *n_out, uint64_t *n_in);
+const char *od_expert_mat_name(enum od_expert_mat mat); /* "gate", "up", "down" */
 void od_expert_mat_shape(const struct od_config *cfg, enum od_expert_mat mat, uint64_t *n_out, uint64_t *n_in);
 
 #endif

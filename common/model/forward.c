@@ -13,30 +13,33 @@ enum buffer {
 	/* of max_rows rows: */
 	BUF_INFO,	 /* struct od_row_info */
 	BUF_X,		 /* [hidden]: the residual stream */
-	BUF_H,		 /* [hidden]: normed rows; between times the output of a projection */
-	BUF_Q, BUF_A,	 /* [n_heads * head_dim]: queries, attention's output */
-	BUF_K, BUF_V,	 /* [kv_dim] */
-	BUF_ANGLES,	 /* [head_dim]: of the row's position */
+	BUF_H,		 /* [hidden]: normed rows; between times what the mixer gave */
+	BUF_ANGLES,	 /* rope by rope [dims]: of the row's position */
 	BUF_PROBABILITY, /* [n_experts] */
 	BUF_EXPERT,	 /* uint16_t [top_k] */
 	BUF_WEIGHT,	 /* [top_k] */
 	BUF_MARGIN,	 /* [1] */
 	BUF_Y,		 /* [top_k][hidden]: what the experts gave */
+	BUF_BESIDE,	 /* [hidden]: what a dense layer's network, or the shared experts, gave */
+	BUF_SCORE,	 /* [1]: the gate of the latter */
 	N_ROW_BUFFERS,
 	/* once: */
-	BUF_TABLES = N_ROW_BUFFERS, /* uint32_t [sequences][table_pages]: page tables of the step's sequences */
-	BUF_INV_FREQ,		    /* [head_dim / 2] */
-	BUF_LOGITS,		    /* [vocab] */
+	BUF_MIX = N_ROW_BUFFERS, /* scratch of mixers */
+	BUF_FFN,		 /* scratch of dense networks */
+	BUF_TABLES,		 /* uint32_t [sequences][table_pages]: page tables of the step's sequences */
+	BUF_INV_FREQ,		 /* rope by rope [dims / 2] */
+	BUF_LOGITS,		 /* [vocab] */
+	BUF_SAVED,		 /* layer by layer [OD_KEEP_ROWS] of what its mixer saves */
 	N_BUFFERS
 };
 
-enum phase { PHASE_IDLE, PHASE_ATTENTION, PHASE_EXPERTS, PHASE_LOGITS };
+enum phase { PHASE_IDLE, PHASE_ATTENTION, PHASE_EXPERTS, PHASE_LOGITS, PHASE_ENDED };
 
 struct od_forward {
 	struct od_forward_opts o;
 	enum phase phase;
 	uint64_t step;
-	uint32_t layer, max_position, table_pages;
+	uint32_t layer, max_position, table_pages, n_tables;
 	size_t n_rows;
 	struct od_buf *buf;
 	uint64_t at[N_BUFFERS]; /* in buf */
@@ -44,8 +47,12 @@ struct od_forward {
 	struct od_row *rows;	  /* [max_rows] */
 	struct od_row_info *info; /* [max_rows] */
 	uint32_t *tables;	  /* [sequences][table_pages] */
+	struct od_seq_state **of; /* [sequences]: whose table it is */
+	uint32_t *begun;	  /* [sequences]: position of its first row */
+	struct od_fixed *fixed;	  /* [sequences]: of the layer under way */
 	uint64_t put;		  /* ticket for what begin has put from there */
 	bool put_open;		  /* the device may still read it */
+	bool queued;		  /* work that has not been waited for */
 	void *host[N_BUFFERS];	  /* of what is fetched: the device's mapping, else a stage */
 	bool staged;		  /* the latter */
 	unsigned fetched;
@@ -63,29 +70,82 @@ static uint64_t table_bytes(const struct od_forward_opts *o)
 				      od_state_pages(od_state_pool_ctx(o->state)) * sizeof(uint32_t);
 }
 
+/* Elements of the ropes before this one; of all: rope n_ropes. */
+static uint32_t dims_before(const struct od_config *c, uint32_t rope)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < rope; i++)
+		n += c->rope[i].dims;
+	return n;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static uint64_t mix_bytes(const struct od_forward_opts *o)
+{
+	const struct od_config *c = o->config;
+	uint64_t most = 0;
+
+	for (uint32_t i = 0; i < c->n_kinds; i++)
+		most = larger(most, c->kind[i].mixer->scratch_bytes(c, &c->kind[i].mix, o->max_rows));
+	return most;
+}
+
+static uint64_t ffn_bytes(const struct od_forward_opts *o)
+{
+	uint64_t most = 0;
+
+	for (uint32_t i = 0; i < o->config->n_kinds; i++) {
+		const struct od_layer_spec *l = &o->config->kind[i];
+		uint32_t n = l->ffn == OD_FFN_DENSE ? l->intermediate : l->shared_intermediate;
+
+		most = larger(most, n > 0 ? od_ffn_scratch_bytes(n, o->max_rows) : 0);
+	}
+	return most;
+}
+
+/* Of the layers before this one. */
+static uint64_t saved_before(const struct od_config *c, uint32_t layer)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < layer; i++) {
+		const struct od_layer_spec *l = od_config_layer(c, i);
+		struct od_state_spec s = { 0 };
+
+		l->mixer->state(&l->mix, &s);
+		sum += od_round_up(s.saved_bytes * OD_KEEP_ROWS, 64);
+	}
+	return sum;
+}
+
 /* The one list of buffers, from which they are counted and placed. */
 static void list_bytes(const struct od_forward_opts *o, uint64_t bytes[N_BUFFERS])
 {
 	const struct od_config *c = o->config;
-	uint64_t hidden = c->hidden * sizeof(float), q_dim = (uint64_t)c->n_heads * c->head_dim * sizeof(float);
-	uint64_t kv_dim = od_config_kv_dim(c) * sizeof(float);
+	const uint64_t hidden = c->hidden * sizeof(float), dims = dims_before(c, c->n_ropes);
 	const uint64_t all[N_BUFFERS] = {
 		[BUF_INFO] = sizeof(struct od_row_info),
 		[BUF_X] = hidden,
 		[BUF_H] = hidden,
-		[BUF_Q] = q_dim,
-		[BUF_A] = q_dim,
-		[BUF_K] = kv_dim,
-		[BUF_V] = kv_dim,
-		[BUF_ANGLES] = c->head_dim * sizeof(float),
+		[BUF_ANGLES] = dims * sizeof(float),
 		[BUF_PROBABILITY] = c->n_experts * sizeof(float),
 		[BUF_EXPERT] = c->top_k * sizeof(uint16_t),
 		[BUF_WEIGHT] = c->top_k * sizeof(float),
 		[BUF_MARGIN] = sizeof(float),
 		[BUF_Y] = c->top_k * hidden,
+		[BUF_BESIDE] = ffn_bytes(o) > 0 ? hidden : 0,
+		[BUF_SCORE] = sizeof(float),
+		[BUF_MIX] = mix_bytes(o),
+		[BUF_FFN] = ffn_bytes(o),
 		[BUF_TABLES] = table_bytes(o),
-		[BUF_INV_FREQ] = c->head_dim / 2 * sizeof(float),
+		[BUF_INV_FREQ] = dims / 2 * sizeof(float),
 		[BUF_LOGITS] = c->vocab * sizeof(float),
+		[BUF_SAVED] = saved_before(c, c->n_layers),
 	};
 
 	memcpy(bytes, all, sizeof(all));
@@ -116,45 +176,40 @@ uint64_t od_forward_bytes(const struct od_forward_opts *opts)
 	return sum;
 }
 
-static bool weight_fits(const struct od_weight *w, const struct od_config *c, enum od_role role)
+static bool weight_fits(const struct od_weight *w, const struct od_config *c, enum od_role role, uint32_t layer)
 {
 	uint64_t n_out, n_in;
 
-	od_role_shape(c, role, &n_out, &n_in);
+	od_role_shape(c, role, layer, &n_out, &n_in);
+	if (n_out == 0)
+		return w->data.buf == NULL;
 	return w->data.buf != NULL && w->n_out == n_out && w->n_in == n_in;
 }
 
 /* The loaders check files; this keeps a slip in one of them from becoming a read outside a buffer. */
 static int check_dense(const struct od_dense *d, const struct od_config *c, struct od_err *err)
 {
-	bool ok = weight_fits(&d->embed, c, OD_ROLE_EMBED) &&
+	bool ok = weight_fits(&d->embed, c, OD_ROLE_EMBED, 0) &&
 		  (d->embed.dtype == OD_BF16 || d->embed.dtype == OD_F16 || d->embed.dtype == OD_F32) &&
-		  weight_fits(&d->head, c, OD_ROLE_HEAD) && d->final_norm.buf != NULL;
+		  (c->tied_head ? d->head.data.buf != NULL : weight_fits(&d->head, c, OD_ROLE_HEAD, 0)) &&
+		  d->head.n_out == c->vocab && d->head.n_in == c->hidden && d->final_norm.buf != NULL;
 
-	for (uint32_t i = 0; i < c->n_layers && ok; i++) {
-		const struct od_layer_weights *w = &d->layer[i];
-
-		ok = w->attn_norm.buf != NULL && w->ffn_norm.buf != NULL && weight_fits(&w->q, c, OD_ROLE_Q) &&
-		     weight_fits(&w->k, c, OD_ROLE_K) && weight_fits(&w->v, c, OD_ROLE_V) && weight_fits(&w->o, c, OD_ROLE_O) &&
-		     weight_fits(&w->router, c, OD_ROLE_ROUTER);
-	}
+	for (uint32_t i = 0; i < c->n_layers && ok; i++)
+		for (int role = 0; ok && role < OD_N_ROLES; role++)
+			ok = !od_role_per_layer((enum od_role)role) ||
+			     weight_fits(&d->layer[i].w[role], c, (enum od_role)role, i);
 	return ok ? OD_OK : od_fail(err, OD_ERR_SHAPE, "dense weights do not have the shapes of their configuration");
 }
 
-/* A step writes keys and values by this configuration and profile, wherever the pool's own would have them. */
+/* A step writes state by this configuration and profile, wherever the pool's own would have it. */
 static int check_state(const struct od_forward_opts *o, struct od_err *err)
 {
-	const struct od_config *c = o->config;
-	const struct od_kv kv = od_state_pool_kv(o->state, 0);
-	enum od_dtype dtype = o->profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32;
-	uint64_t row_bytes = od_config_kv_dim(c) * od_dtype_bytes(dtype);
+	const enum od_dtype dtype = o->profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32;
 
-	if (kv.dtype != dtype)
+	if (od_state_pool_dtype(o->state) != dtype)
 		return od_fail(err, OD_ERR_MISMATCH, "keys and values: expected %s, found %s", od_dtype_name(dtype),
-			       od_dtype_name(kv.dtype));
-	if (kv.k_row_bytes != row_bytes || kv.v_row_bytes != row_bytes ||
-	    od_buf_bytes(kv.pages.buf) + OD_PAD_BYTES !=
-		    od_state_pool_bytes(c, o->profile, od_state_pool_ctx(o->state), od_state_pool_sequences(o->state)))
+			       od_dtype_name(od_state_pool_dtype(o->state)));
+	if (!od_state_pool_fits(o->state, o->config))
 		return od_fail(err, OD_ERR_MISMATCH, "keys and values do not have the shapes of their configuration");
 	return OD_OK;
 }
@@ -171,6 +226,7 @@ static struct od_ref row_ref(const struct od_forward *f, enum buffer b, size_t r
 
 static int open_buffers(struct od_forward *f, struct od_err *err)
 {
+	const uint32_t n = od_state_pool_sequences(f->o.state);
 	uint64_t bytes = place_buffers(&f->o, f->at), each[N_BUFFERS];
 	int rc = od_buf_new(&f->buf, f->o.device, bytes, "the rows of a step", err);
 
@@ -189,21 +245,26 @@ static int open_buffers(struct od_forward *f, struct od_err *err)
 	}
 	f->rows = calloc(f->o.max_rows, sizeof(*f->rows));
 	f->info = calloc(f->o.max_rows, sizeof(*f->info));
-	f->tables = calloc(od_state_pool_sequences(f->o.state), f->table_pages * sizeof(*f->tables));
-	if (f->rows == NULL || f->info == NULL || f->tables == NULL)
+	f->tables = calloc(n, f->table_pages * sizeof(*f->tables));
+	f->of = calloc(n, sizeof(*f->of));
+	f->begun = calloc(n, sizeof(*f->begun));
+	f->fixed = calloc(n, sizeof(*f->fixed));
+	if (f->rows == NULL || f->info == NULL || f->tables == NULL || f->of == NULL || f->begun == NULL || f->fixed == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu rows", f->o.max_rows);
 	return OD_OK;
 }
 
 static int put_frequencies(struct od_forward *f, struct od_err *err)
 {
-	size_t bytes = f->o.config->head_dim / 2 * sizeof(float);
-	float *inv_freq = malloc(bytes);
+	const struct od_config *c = f->o.config;
+	size_t bytes = dims_before(c, c->n_ropes) / 2 * sizeof(float);
+	float *inv_freq = malloc(bytes + 1);
 	int rc;
 
 	if (inv_freq == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu frequencies", bytes / sizeof(float));
-	od_rope_frequencies(f->o.config, inv_freq);
+	for (uint32_t i = 0; i < c->n_ropes; i++)
+		od_rope_frequencies(&c->rope[i], inv_freq + dims_before(c, i) / 2);
 	od_device_put(f->o.device, OD_QUEUE_COMPUTE, ref(f, BUF_INV_FREQ), inv_freq, bytes);
 	rc = od_device_sync(f->o.device, err);
 	free(inv_freq);
@@ -247,6 +308,9 @@ void od_forward_free(struct od_forward *f)
 	free(f->rows);
 	free(f->info);
 	free(f->tables);
+	free(f->of);
+	free(f->begun);
+	free(f->fixed);
 	od_buf_free(f->buf);
 	free(f);
 }
@@ -256,6 +320,7 @@ static void run(struct od_forward *f, struct od_op op)
 	op.profile = f->o.profile;
 	op.n_rows = (uint32_t)f->n_rows;
 	od_device_run(f->o.device, OD_QUEUE_COMPUTE, &op);
+	f->queued = true;
 }
 
 /* ---- begin ---- */
@@ -288,42 +353,71 @@ static int check_row(const struct od_forward *f, const struct od_row *rows, size
 	return OD_OK;
 }
 
-/* The table of the row's sequence: of an earlier row, else the next one, *n. */
-static uint32_t table_of(const struct od_forward *f, size_t r, uint32_t *n)
+/* The table of the row's sequence: of an earlier row, else the next one. */
+static uint32_t table_of(struct od_forward *f, size_t r)
 {
 	for (size_t i = r; i-- > 0;)
 		if (f->rows[i].seq == f->rows[r].seq)
 			return f->info[i].table;
-	return (*n)++;
+	f->of[f->n_tables] = f->rows[r].seq;
+	f->begun[f->n_tables] = f->rows[r].position;
+	return f->n_tables++;
 }
 
 /* What the device knows of the rows. */
 static void put_rows(struct od_forward *f)
 {
 	struct od_device *d = f->o.device;
-	uint32_t n_tables = 0;
 
-	f->max_position = 0;
+	f->max_position = f->n_tables = 0;
 	for (size_t r = 0; r < f->n_rows; r++) {
 		const struct od_row *row = &f->rows[r];
 
-		f->info[r] = (struct od_row_info){ row->token, row->position, table_of(f, r, &n_tables), 0 };
+		f->info[r] = (struct od_row_info){ row->token, row->position, table_of(f, r), 0 };
 		f->max_position = row->position > f->max_position ? row->position : f->max_position;
 		od_seq_state_reserve(row->seq, row->position + 1);
 	}
 	od_device_put(d, OD_QUEUE_COMPUTE, ref(f, BUF_INFO), f->info, f->n_rows * sizeof(*f->info));
-	for (size_t r = f->n_rows; r-- > 0;) { /* a sequence's last row needs the most pages */
-		const struct od_seq_state *s = f->rows[r].seq;
-		uint64_t at = (uint64_t)f->info[r].table * f->table_pages * sizeof(*f->tables);
+	for (uint32_t t = 0; t < f->n_tables; t++) {
+		const size_t bytes = od_seq_state_n_pages(f->of[t]) * sizeof(*f->tables);
+		const uint64_t at = (uint64_t)t * f->table_pages * sizeof(*f->tables);
 
-		if (r + 1 < f->n_rows && f->info[r + 1].table == f->info[r].table)
-			continue;
-		memcpy((char *)f->tables + at, od_seq_state_pages(s), od_seq_state_n_pages(s) * sizeof(*f->tables));
-		od_device_put(d, OD_QUEUE_COMPUTE, od_ref_at(ref(f, BUF_TABLES), at), (char *)f->tables + at,
-			      od_seq_state_n_pages(s) * sizeof(*f->tables));
+		memcpy((char *)f->tables + at, od_seq_state_pages(f->of[t]), bytes);
+		od_device_put(d, OD_QUEUE_COMPUTE, od_ref_at(ref(f, BUF_TABLES), at), (char *)f->tables + at, bytes);
 	}
 	f->put = od_device_ticket(d, OD_QUEUE_COMPUTE);
 	f->put_open = true;
+}
+
+/* A text that begins has no state yet. */
+static void clear_fixed(struct od_forward *f)
+{
+	const uint64_t n = od_state_pool_fixed_bytes(f->o.state);
+	struct od_op op = { .kind = OD_OP_COPY, .profile = f->o.profile, .n_rows = 1 };
+
+	for (uint32_t t = 0; n > 0 && t < f->n_tables; t++) {
+		if (f->begun[t] > 0)
+			continue;
+		op.copy = (struct od_op_copy){ .from = od_state_pool_zeros(f->o.state),
+					       .to = od_seq_state_fixed(f->of[t], 0).committed, .n = n };
+		od_device_run(f->o.device, OD_QUEUE_COMPUTE, &op);
+	}
+}
+
+static void run_angles(struct od_forward *f)
+{
+	const struct od_config *c = f->o.config;
+
+	for (uint32_t i = 0; i < c->n_ropes; i++) {
+		const uint64_t at = dims_before(c, i) * sizeof(float);
+
+		run(f, (struct od_op){ .kind = OD_OP_ANGLES,
+				       .angles = { .rows = ref(f, BUF_INFO),
+						   .inv_freq = od_ref_at(ref(f, BUF_INV_FREQ), at / 2),
+						   .angles = od_ref_at(ref(f, BUF_ANGLES), at * f->o.max_rows),
+						   .half = c->rope[i].dims / 2,
+						   .magnitude = c->rope[i].magnitude } });
+	}
 }
 
 /* What the step before has put is about to be written over. */
@@ -360,9 +454,8 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	put_rows(f);
 	run(f, (struct od_op){ .kind = OD_OP_EMBED,
 			       .embed = { .table = &f->o.dense->embed, .rows = ref(f, BUF_INFO), .x = ref(f, BUF_X) } });
-	run(f, (struct od_op){ .kind = OD_OP_ANGLES,
-			       .angles = { .rows = ref(f, BUF_INFO), .inv_freq = ref(f, BUF_INV_FREQ),
-					   .angles = ref(f, BUF_ANGLES), .half = f->o.config->head_dim / 2 } });
+	clear_fixed(f);
+	run_angles(f);
 	return OD_OK;
 }
 
@@ -375,48 +468,111 @@ static void run_norm(struct od_forward *f, struct od_ref add, struct od_ref weig
 					 .n = f->o.config->hidden, .eps = f->o.config->rms_eps } });
 }
 
-static void run_attention(struct od_forward *f, const struct od_layer_weights *w)
+static struct od_mix_call mix_call(struct od_forward *f, uint32_t layer)
 {
 	const struct od_config *c = f->o.config;
-	struct od_kv kv = od_state_pool_kv(f->o.state, f->layer);
+	const struct od_layer_spec *spec = od_config_layer(c, layer);
+	const struct od_rope *rope = spec->mix.rope < c->n_ropes ? &c->rope[spec->mix.rope] : NULL;
+	struct od_mix_call call = { .device = f->o.device,
+				    .config = c,
+				    .spec = spec,
+				    .w = &f->o.dense->layer[layer],
+				    .profile = f->o.profile,
+				    .n_rows = (uint32_t)f->n_rows,
+				    .max_rows = (uint32_t)f->o.max_rows,
+				    .max_position = f->max_position,
+				    .rows = ref(f, BUF_INFO),
+				    .x = ref(f, BUF_H),
+				    .y = ref(f, BUF_H),
+				    .scratch = ref(f, BUF_MIX),
+				    .info = f->info,
+				    .fixed = f->fixed };
+	uint32_t n_streams = od_state_pool_streams(f->o.state, layer, call.stream);
 
-	kv.tables = ref(f, BUF_TABLES);
-	kv.table_pages = f->table_pages;
-	run(f, (struct od_op){ .kind = OD_OP_LINEAR,
-			       .linear = { .w = { &w->q, &w->k, &w->v }, .x = ref(f, BUF_H),
-					   .y = { ref(f, BUF_Q), ref(f, BUF_K), ref(f, BUF_V) } } });
-	run(f, (struct od_op){ .kind = OD_OP_ROPE_STORE,
-			       .rope_store = { .rows = ref(f, BUF_INFO), .angles = ref(f, BUF_ANGLES), .q = ref(f, BUF_Q),
-					       .k = ref(f, BUF_K), .v = ref(f, BUF_V), .kv = kv, .n_heads = c->n_heads,
-					       .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim } });
-	/* All rows are stored before any attends: rows of one sequence see each other. */
-	run(f, (struct od_op){ .kind = OD_OP_ATTEND,
-			       .attend = { .rows = ref(f, BUF_INFO), .q = ref(f, BUF_Q), .out = ref(f, BUF_A), .kv = kv,
-					   .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim,
-					   .window = c->sliding_window, .max_position = f->max_position } });
-	run(f, (struct od_op){ .kind = OD_OP_LINEAR,
-			       .linear = { .w = { &w->o }, .x = ref(f, BUF_A), .y = { ref(f, BUF_H) } } });
+	for (uint32_t i = 0; i < n_streams; i++) {
+		call.stream[i].tables = ref(f, BUF_TABLES);
+		call.stream[i].table_pages = f->table_pages;
+	}
+	for (uint32_t t = 0; od_state_pool_fixed_bytes(f->o.state) > 0 && t < f->n_tables; t++)
+		f->fixed[t] = od_seq_state_fixed(f->of[t], layer);
+	if (spec->mixer->replay != NULL && f->n_rows <= OD_KEEP_ROWS)
+		call.saved = od_ref_at(ref(f, BUF_SAVED), saved_before(c, layer));
+	if (rope != NULL)
+		call.turn = (struct od_turn){
+			.angles = od_ref_at(ref(f, BUF_ANGLES),
+					    dims_before(c, spec->mix.rope) * sizeof(float) * f->o.max_rows),
+			.dims = rope->dims,
+			.neighbours = rope->neighbours,
+		};
+	return call;
+}
+
+static void run_ffn(struct od_forward *f, const struct od_weight *mat)
+{
+	run(f, (struct od_op){ .kind = OD_OP_FFN,
+			       .ffn = { .mat = mat, .x = ref(f, BUF_H), .y = ref(f, BUF_BESIDE), .scratch = ref(f, BUF_FFN) } });
+}
+
+static void run_combine(struct od_forward *f, const struct od_layer_spec *l)
+{
+	const bool beside = l->ffn == OD_FFN_DENSE || l->shared_intermediate > 0;
+
+	run(f, (struct od_op){ .kind = OD_OP_COMBINE,
+			       .combine = { .y = ref(f, BUF_Y),
+					    .weight = ref(f, BUF_WEIGHT),
+					    .x = ref(f, BUF_X),
+					    .sum = ref(f, BUF_H),
+					    .shared = beside ? ref(f, BUF_BESIDE) : (struct od_ref){ 0 },
+					    .gate = l->shared_gate ? ref(f, BUF_SCORE) : (struct od_ref){ 0 },
+					    .top_k = l->ffn == OD_FFN_DENSE ? 0 : f->o.config->top_k,
+					    .hidden = f->o.config->hidden } });
+	f->layer++;
+	f->phase = f->layer == f->o.config->n_layers ? PHASE_LOGITS : PHASE_ATTENTION;
+}
+
+static void run_router(struct od_forward *f, const struct od_layer_spec *l, const struct od_weight *w)
+{
+	const struct od_config *c = f->o.config;
+	struct od_op_linear scores = { .w = { &w[OD_ROLE_ROUTER] }, .x = ref(f, BUF_H), .y = { ref(f, BUF_PROBABILITY) } };
+	struct od_op_route route = { .logits = ref(f, BUF_PROBABILITY), .choice = ref(f, BUF_EXPERT),
+				     .weight = ref(f, BUF_WEIGHT), .margin = ref(f, BUF_MARGIN),
+				     .n_experts = c->n_experts, .top_k = c->top_k, .hidden = c->hidden,
+				     .n_groups = l->router.n_groups, .top_groups = l->router.top_groups,
+				     .renormalise = l->router.renormalise, .scale = l->router.scale };
+
+	if (l->shared_gate) {
+		scores.w[1] = &w[OD_ROLE_SHARED_SCORE];
+		scores.y[1] = ref(f, BUF_SCORE);
+	}
+	if (f->o.profile == OD_PROFILE_BF16)
+		route.round = ref(f, BUF_H);
+	run(f, (struct od_op){ .kind = OD_OP_LINEAR, .linear = scores });
+	run(f, (struct od_op){ .kind = OD_OP_ROUTE, .route = route });
 }
 
 void od_forward_attention(struct od_forward *f)
 {
-	const struct od_layer_weights *w = &f->o.dense->layer[f->layer];
-	const struct od_config *c = f->o.config;
-	struct od_op_route route = { .logits = ref(f, BUF_PROBABILITY), .choice = ref(f, BUF_EXPERT),
-				     .weight = ref(f, BUF_WEIGHT), .margin = ref(f, BUF_MARGIN),
-				     .n_experts = c->n_experts, .top_k = c->top_k, .hidden = c->hidden };
+	const struct od_layer_spec *l = od_config_layer(f->o.config, f->layer);
+	const struct od_weight *w = f->o.dense->layer[f->layer].w;
+	const struct od_mix_call call = mix_call(f, f->layer);
 
 	assert(f->phase == PHASE_ATTENTION);
-	if (f->o.profile == OD_PROFILE_BF16)
-		route.round = ref(f, BUF_H);
-	run_norm(f, (struct od_ref){ 0 }, w->attn_norm);
-	run_attention(f, w);
-	run_norm(f, ref(f, BUF_H), w->ffn_norm);
-	run(f, (struct od_op){ .kind = OD_OP_LINEAR,
-			       .linear = { .w = { &w->router }, .x = ref(f, BUF_H), .y = { ref(f, BUF_PROBABILITY) } } });
-	run(f, (struct od_op){ .kind = OD_OP_ROUTE, .route = route });
+	run_norm(f, (struct od_ref){ 0 }, w[OD_ROLE_ATTN_NORM].data);
+	l->mixer->run(&call);
+	run_norm(f, ref(f, BUF_H), w[OD_ROLE_FFN_NORM].data);
 	f->fetched = 0;
-	f->phase = PHASE_EXPERTS;
+	if (l->ffn == OD_FFN_MOE) {
+		run_router(f, l, w);
+		f->phase = PHASE_EXPERTS;
+	} else {
+		run_ffn(f, &w[OD_ROLE_FFN_GATE]);
+		run_combine(f, l);
+	}
+}
+
+bool od_forward_routed(const struct od_forward *f)
+{
+	return f->phase == PHASE_EXPERTS;
 }
 
 static int run_on_host(struct od_forward *f, struct od_expert_runner *runner, struct od_moe_call *call, struct od_err *err)
@@ -438,23 +594,20 @@ static int run_on_host(struct od_forward *f, struct od_expert_runner *runner, st
 
 int od_forward_experts(struct od_forward *f, struct od_expert_runner *runner, struct od_err *err)
 {
-	const struct od_config *c = f->o.config;
+	const struct od_layer_spec *l = od_config_layer(f->o.config, f->layer);
 	struct od_moe_call call = {
-		.step = f->step, .m = f->layer, .n_rows = f->n_rows,
+		.step = f->step, .m = od_forward_m(f), .n_rows = f->n_rows,
 		.x_at = ref(f, BUF_H), .expert_at = ref(f, BUF_EXPERT), .y_at = ref(f, BUF_Y),
 	};
 	int rc;
 
 	assert(f->phase == PHASE_EXPERTS);
+	if (l->shared_intermediate > 0)
+		run_ffn(f, &f->o.dense->layer[f->layer].w[OD_ROLE_SHARED_GATE]);
 	rc = runner->on_device ? runner->run(runner, &call, err) : run_on_host(f, runner, &call, err);
-	if (rc != OD_OK)
-		return rc;
-	run(f, (struct od_op){ .kind = OD_OP_COMBINE,
-			       .combine = { .y = ref(f, BUF_Y), .weight = ref(f, BUF_WEIGHT), .x = ref(f, BUF_X),
-					    .sum = ref(f, BUF_H), .top_k = c->top_k, .hidden = c->hidden } });
-	f->layer++;
-	f->phase = f->layer == c->n_layers ? PHASE_LOGITS : PHASE_ATTENTION;
-	return OD_OK;
+	if (rc == OD_OK)
+		run_combine(f, l);
+	return rc;
 }
 
 uint32_t od_forward_layer(const struct od_forward *f)
@@ -462,16 +615,21 @@ uint32_t od_forward_layer(const struct od_forward *f)
 	return f->layer;
 }
 
+uint32_t od_forward_m(const struct od_forward *f)
+{
+	return f->o.config->m_of[f->layer];
+}
+
 bool od_forward_done(const struct od_forward *f)
 {
-	return f->phase == PHASE_LOGITS;
+	return f->phase >= PHASE_LOGITS;
 }
 
 /* ---- results ---- */
 
 static int wait_for_all(struct od_forward *f, struct od_err *err)
 {
-	f->put_open = false;
+	f->put_open = f->queued = false;
 	return od_device_sync(f->o.device, err);
 }
 
@@ -548,7 +706,7 @@ int od_forward_logits(struct od_forward *f, size_t row, float **logits, struct o
 	struct od_op head = { .kind = OD_OP_LINEAR, .profile = f->o.profile, .n_rows = 1,
 			      .linear = { .w = { &f->o.dense->head }, .x = ref(f, BUF_H), .y = { ref(f, BUF_LOGITS) } } };
 
-	assert(f->phase == PHASE_LOGITS && row < f->n_rows);
+	assert(f->phase >= PHASE_LOGITS && row < f->n_rows);
 	od_device_run(f->o.device, OD_QUEUE_COMPUTE, &norm);
 	od_device_run(f->o.device, OD_QUEUE_COMPUTE, &head);
 	get(f, BUF_LOGITS, c->vocab * sizeof(float));
@@ -556,9 +714,55 @@ int od_forward_logits(struct od_forward *f, size_t row, float **logits, struct o
 	return wait_for_all(f, err);
 }
 
-void od_forward_commit(struct od_forward *f)
+/* How many rows of a sequence the step has. */
+static uint32_t rows_of(const struct od_forward *f, uint32_t table)
 {
-	assert(f->phase == PHASE_LOGITS);
+	uint32_t n = 0;
+
 	for (size_t r = 0; r < f->n_rows; r++)
-		od_seq_state_set_length(f->rows[r].seq, f->rows[r].position + 1);
+		n += f->info[r].table == table;
+	return n;
+}
+
+/* Fixed state as the kept rows alone would have left it. */
+static void replay(struct od_forward *f, const uint32_t *kept)
+{
+	for (uint32_t i = 0; i < f->o.config->n_layers; i++) {
+		struct od_mix_call call = mix_call(f, i);
+
+		call.x = call.y = (struct od_ref){ 0 };
+		call.kept = kept;
+		if (call.spec->mixer->replay != NULL)
+			call.spec->mixer->replay(&call);
+	}
+	f->queued = true;
+}
+
+int od_forward_end(struct od_forward *f, const uint32_t *kept, struct od_err *err)
+{
+	const bool fixed = od_state_pool_fixed_bytes(f->o.state) > 0;
+	bool all = true;
+	int rc = OD_OK;
+
+	assert(f->phase == PHASE_LOGITS);
+	for (uint32_t t = 0; kept != NULL && t < f->n_tables; t++) {
+		assert(kept[t] <= rows_of(f, t));
+		all = all && kept[t] == rows_of(f, t);
+	}
+	if (fixed && !all && f->n_rows > OD_KEEP_ROWS)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "a step of %zu rows is kept whole, or has at most %d", f->n_rows, OD_KEEP_ROWS);
+	if (fixed && !all)
+		replay(f, kept);
+	if (f->queued)
+		rc = wait_for_all(f, err);
+	f->phase = PHASE_ENDED;
+	for (uint32_t t = 0; rc == OD_OK && t < f->n_tables; t++) {
+		const uint32_t n = kept != NULL ? kept[t] : rows_of(f, t);
+
+		if (n == 0)
+			continue;
+		od_seq_state_set_length(f->of[t], f->begun[t] + n);
+		od_seq_state_take_next(f->of[t]);
+	}
+	return rc;
 }

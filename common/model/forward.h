@@ -1,7 +1,7 @@
 /* forward.h - the only forward pass: some rows, a layer cursor, a phase; advanced layer by layer and
  * resumable between any two calls (design section 9).
  *
- *   begin -> [ attention -> experts ] x n_layers -> logits
+ *   begin -> [ attention -> experts, where the layer has them ] x n_layers -> logits -> end
  *
  * It queues operations on a device; rows, routes and state stay there, and the host waits only where it fetches something.
  * Its two seams are where the dense weights come from (struct od_dense) and who runs the experts (struct
@@ -12,7 +12,6 @@
 #define OD_MODEL_FORWARD_H
 
 #include "common/model/seq_state.h"
-#include "common/model/weights.h"
 
 /* One row of a step: a token of a sequence at a position. Rows of one sequence stand in order of position,
  * without gaps, and begin at the sequence's committed length. */
@@ -62,15 +61,18 @@ uint64_t od_forward_bytes(const struct od_forward_opts *opts);
 OD_MUST_CHECK int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *rows, size_t n_rows,
 				   struct od_err *err);
 
-/* Attention and router of the current layer: writes this layer's K and V rows into the sequences' state,
- * then chooses experts. Afterwards the routes of this layer can be fetched. */
+/* The current layer's mixer, which writes this layer's state of the rows; then of a MoE layer the router, after which routes
+ * can be fetched and the experts are next; of a dense layer its network, after which the cursor is at the next layer. */
 void od_forward_attention(struct od_forward *f);
+/* The current layer has been routed: od_forward_experts is next. */
+bool od_forward_routed(const struct od_forward *f);
 
 /* The current layer's experts through the runner, combined in router order; moves to the next layer. On an
  * error the cursor stays, so that the call can be repeated. */
 OD_MUST_CHECK int od_forward_experts(struct od_forward *f, struct od_expert_runner *runner, struct od_err *err);
 
 uint32_t od_forward_layer(const struct od_forward *f); /* the cursor; n_layers when only logits are left */
+uint32_t od_forward_m(const struct od_forward *f);     /* of the current layer, which is a MoE layer */
 bool od_forward_done(const struct od_forward *f);      /* all layers are through */
 
 /* Brings what od_forward_attention left of its layer to the host, by one wait for all of it. What was fetched before of
@@ -83,17 +85,24 @@ OD_MUST_CHECK int od_forward_fetch(struct od_forward *f, unsigned what, struct o
 
 /* Fetched. */
 const uint16_t *od_forward_experts_of(const struct od_forward *f, size_t row); /* [top_k], best first */
-const float *od_forward_weights_of(const struct od_forward *f, size_t row);    /* [top_k], renormalised */
-/* Gap between the k-th and the next router probability; 1 when all experts are used. */
+const float *od_forward_weights_of(const struct od_forward *f, size_t row);    /* [top_k]: of their outputs */
+/* Gap between the scores of the k-th and the next expert, or of the last group kept and the next if that is less; 1 when all
+ * experts are used. */
 float od_forward_margin_of(const struct od_forward *f, size_t row);
-const float *od_forward_probabilities_of(const struct od_forward *f, size_t row); /* [n_experts] of the router */
+/* [n_experts]: the scores that decided (OD_OP_ROUTE). */
+const float *od_forward_probabilities_of(const struct od_forward *f, size_t row);
 /* [hidden]: the row after attention, before the experts' outputs are added and before the norm. */
 const float *od_forward_residual_of(const struct od_forward *f, size_t row);
 
-/* After the last layer: logits [vocab] of one row, on the host; the caller may change them. Waits. */
+/* After the last layer, until the next step begins: logits [vocab] of one row, on the host; the caller may change them.
+ * Waits. */
 OD_MUST_CHECK int od_forward_logits(struct od_forward *f, size_t row, float **logits, struct od_err *err);
 
-/* Commit the rows' positions to their sequences (od_seq_state_set_length). */
-void od_forward_commit(struct od_forward *f);
+/* The step is over: what it has left of its rows becomes part of their sequences. kept[i]: how many rows of the i-th sequence,
+ * counted in the order in which they stand among the rows, do; NULL: all. Waits, unless the logits have waited; when
+ * something went wrong, nothing has become part of any sequence. Rows of models with fixed state are kept in part only in
+ * steps of at most OD_KEEP_ROWS rows (else OD_ERR_UNSUPPORTED). */
+#define OD_KEEP_ROWS 16
+OD_MUST_CHECK int od_forward_end(struct od_forward *f, const uint32_t *kept, struct od_err *err);
 
 #endif

@@ -2,12 +2,33 @@
 
 #include <math.h>
 
-void od_rope_frequencies(const struct od_config *cfg, float *inv_freq)
+/* Of which pair the angle turns so many times within the original context; may lie between two. */
+static double pair_of(const struct od_rope *r, double rotations)
 {
-	/* pow in double, then rounded: its last bits differ between libraries, those of an f32 hardly ever. */
-	for (uint32_t i = 0; i < cfg->head_dim / 2; i++) {
-		float exponent = (float)(2 * i) / (float)cfg->head_dim;
+	return r->dims * log(r->original_ctx / (rotations * 2 * M_PI)) / (2 * log(r->theta));
+}
 
-		inv_freq[i] = 1.0f / (float)pow(cfg->rope_theta, exponent);
+static float clamp(float x, float least, float most)
+{
+	return x < least ? least : x > most ? most : x;
+}
+
+void od_rope_frequencies(const struct od_rope *r, float *inv_freq)
+{
+	const bool yarn = r->factor != 0;
+	const double low = yarn ? fmax(floor(pair_of(r, r->beta_fast)), 0) : 0;
+	const double high = yarn ? fmin(ceil(pair_of(r, r->beta_slow)), r->dims - 1) : 0;
+	const float span = (float)(low == high ? 0.001 : high - low);
+
+	for (uint32_t i = 0; i < r->dims / 2; i++) {
+		float exponent = (float)(2 * i) / (float)r->dims;
+		/* pow in double, then rounded: its last bits differ between libraries, those of an f32 hardly ever. */
+		float power = (float)pow(r->theta, exponent), plain = 1.0f / power, stays;
+
+		inv_freq[i] = plain;
+		if (!yarn)
+			continue;
+		stays = 1.0f - clamp(((float)i - (float)low) / span, 0, 1);
+		inv_freq[i] = 1.0f / ((float)r->factor * power) * (1.0f - stays) + plain * stays;
 	}
 }

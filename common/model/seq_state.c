@@ -6,20 +6,34 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+/* A layer's part of the pool. */
+struct layer {
+	uint32_t n_streams;
+	struct {
+		uint64_t at; /* in pages */
+		size_t row_bytes;
+	} stream[OD_MAX_STREAMS];
+	uint64_t fixed_at; /* in a copy of a sequence's fixed state */
+};
+
 struct od_state_pool {
-	struct od_buf *pages;
+	struct od_buf *pages; /* [layer][stream][n_pages][OD_KV_PAGE][row] */
+	struct od_buf *fixed; /* [n_sequences][2][fixed_bytes], then fixed_bytes of zeros; NULL: none */
+	uint64_t fixed_bytes; /* of one copy */
 	enum od_dtype dtype;
 	uint32_t n_layers, ctx, n_sequences, open;
 	uint32_t n_pages;
 	uint32_t *spare; /* [n_pages]: unused pages; the next to be taken is the last */
 	uint32_t n_spare;
-	size_t row_bytes;
-	uint64_t page_bytes; /* of one stream */
+	bool *taken;	 /* [n_sequences]: places of fixed state */
+	struct layer layer[]; /* [n_layers] */
 };
 
 struct od_seq_state {
 	struct od_state_pool *pool;
 	uint32_t length, n_pages;
+	uint32_t place; /* of its fixed state */
+	unsigned copy;	/* the committed one: 0 or 1 */
 	uint32_t page[]; /* [pages of ctx] */
 };
 
@@ -33,26 +47,82 @@ uint32_t od_state_pages(uint32_t positions)
 	return positions / OD_KV_PAGE + (positions % OD_KV_PAGE != 0);
 }
 
-static uint64_t row_bytes(const struct od_config *cfg, enum od_profile profile)
+/* Pages are the innermost, so that attention reads one stream: were a page's layers together, pages of a layer would lie a
+ * multiple of large powers of two apart and evict each other from the cache. layer NULL: counts alone. More than 64 bits
+ * can say is more than anybody has. */
+static bool place_layers(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages, struct layer *layer,
+			 uint64_t *page_bytes, uint64_t *fixed_bytes)
 {
-	return (uint64_t)od_config_kv_dim(cfg) * od_dtype_bytes(dtype_of(profile));
+	bool fits = true;
+
+	*page_bytes = *fixed_bytes = 0;
+	for (uint32_t i = 0; i < cfg->n_layers; i++) {
+		const struct od_layer_spec *spec = od_config_layer(cfg, i);
+		struct od_state_spec s = { 0 };
+		struct layer l = { .fixed_at = *fixed_bytes };
+
+		spec->mixer->state(&spec->mix, &s);
+		l.n_streams = s.n_streams;
+		for (uint32_t j = 0; j < s.n_streams; j++) {
+			uint64_t bytes = (uint64_t)s.width[j] * od_dtype_bytes(dtype_of(profile));
+
+			l.stream[j].at = *page_bytes;
+			l.stream[j].row_bytes = (size_t)bytes;
+			fits = fits && od_mul(bytes, OD_KV_PAGE, &bytes) && od_mul(bytes, n_pages, &bytes) &&
+			       od_add(*page_bytes, bytes, page_bytes);
+		}
+		fits = fits && od_add(*fixed_bytes, od_round_up(s.fixed_bytes, 64), fixed_bytes);
+		if (layer != NULL)
+			layer[i] = l;
+	}
+	return fits;
+}
+
+/* Of the buffer of fixed state. */
+static bool all_fixed(uint64_t fixed_bytes, uint32_t n, uint64_t *bytes)
+{
+	return od_mul(fixed_bytes, 2 * (uint64_t)n + 1, bytes);
 }
 
 uint64_t od_state_pool_bytes(const struct od_config *cfg, enum od_profile profile, uint32_t ctx, uint32_t n)
 {
-	uint64_t bytes = row_bytes(cfg, profile);
+	uint64_t pages, fixed;
 
-	/* More than 64 bits can say is more than anybody has. */
-	if (!od_mul(bytes, (uint64_t)OD_N_STREAMS * cfg->n_layers * OD_KV_PAGE, &bytes) ||
-	    !od_mul(bytes, (uint64_t)od_state_pages(ctx) * n, &bytes) || !od_add(bytes, OD_PAD_BYTES, &bytes))
+	if (!place_layers(cfg, profile, (uint64_t)od_state_pages(ctx) * n, NULL, &pages, &fixed) ||
+	    !all_fixed(fixed, n, &fixed) || !od_add(pages, fixed, &pages) || !od_add(pages, OD_PAD_BYTES, &pages))
 		return UINT64_MAX;
-	return bytes;
+	return pages;
+}
+
+static int open_pool(struct od_state_pool *p, struct od_device *d, const struct od_config *cfg, enum od_profile profile,
+		     struct od_err *err)
+{
+	const uint64_t n_pages = (uint64_t)od_state_pages(p->ctx) * p->n_sequences;
+	const uint64_t sum = od_state_pool_bytes(cfg, profile, p->ctx, p->n_sequences);
+	uint64_t bytes, fixed;
+	int rc;
+
+	if (sum != UINT64_MAX && n_pages <= UINT32_MAX) {
+		p->spare = malloc(n_pages * sizeof(*p->spare) + 1);
+		p->taken = calloc(p->n_sequences, sizeof(*p->taken));
+	}
+	if (p->spare == NULL || p->taken == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "keys and values of %u positions: %" PRIu64 " bytes", p->ctx, sum);
+	(void)!place_layers(cfg, profile, n_pages, p->layer, &bytes, &p->fixed_bytes); /* it fits: the sum says so */
+	rc = od_buf_new(&p->pages, d, bytes, "keys and values", err);
+	if (rc == OD_OK && p->fixed_bytes > 0 && all_fixed(p->fixed_bytes, p->n_sequences, &fixed))
+		rc = od_buf_new(&p->fixed, d, fixed, "recurrent state", err);
+	if (rc != OD_OK)
+		return rc;
+	p->n_pages = p->n_spare = (uint32_t)n_pages;
+	for (uint32_t i = 0; i < p->n_pages; i++)
+		p->spare[i] = p->n_pages - 1 - i;
+	return OD_OK;
 }
 
 int od_state_pool_new(struct od_state_pool **out, struct od_device *d, const struct od_config *cfg, enum od_profile profile,
 		      uint32_t ctx, uint32_t n, struct od_err *err)
 {
-	uint64_t bytes = od_state_pool_bytes(cfg, profile, ctx, n), pages = (uint64_t)od_state_pages(ctx) * n;
 	struct od_state_pool *p;
 	int rc;
 
@@ -60,27 +130,18 @@ int od_state_pool_new(struct od_state_pool **out, struct od_device *d, const str
 	if (ctx == 0 || ctx > cfg->ctx_max)
 		return od_fail(err, OD_ERR_RANGE, "context: expected 1 to %u positions (max_position_embeddings), found %u",
 			       cfg->ctx_max, ctx);
-	p = calloc(1, sizeof(*p));
-	if (p != NULL && pages <= UINT32_MAX)
-		p->spare = malloc(pages * sizeof(*p->spare) + 1);
-	if (p == NULL || p->spare == NULL) {
-		od_state_pool_free(p);
-		return od_fail(err, OD_ERR_NOMEM, "keys and values of %u positions: %" PRIu64 " bytes", ctx, bytes);
-	}
+	p = calloc(1, sizeof(*p) + cfg->n_layers * sizeof(p->layer[0]));
+	if (p == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "keys and values of %u positions", ctx);
 	p->dtype = dtype_of(profile);
 	p->n_layers = cfg->n_layers;
 	p->ctx = ctx;
 	p->n_sequences = n;
-	p->row_bytes = (size_t)row_bytes(cfg, profile);
-	p->page_bytes = OD_KV_PAGE * p->row_bytes;
-	p->n_pages = p->n_spare = (uint32_t)pages;
-	rc = od_buf_new(&p->pages, d, bytes - OD_PAD_BYTES, "keys and values", err);
+	rc = open_pool(p, d, cfg, profile, err);
 	if (rc != OD_OK) {
 		od_state_pool_free(p);
 		return rc;
 	}
-	for (uint32_t i = 0; i < p->n_pages; i++)
-		p->spare[i] = p->n_pages - 1 - i;
 	*out = p;
 	return OD_OK;
 }
@@ -90,8 +151,32 @@ void od_state_pool_free(struct od_state_pool *p)
 	if (p == NULL)
 		return;
 	od_buf_free(p->pages);
+	od_buf_free(p->fixed);
 	free(p->spare);
+	free(p->taken);
 	free(p);
+}
+
+bool od_state_pool_fits(const struct od_state_pool *p, const struct od_config *cfg)
+{
+	uint64_t fixed = 0;
+
+	if (cfg->n_layers != p->n_layers)
+		return false;
+	for (uint32_t i = 0; i < cfg->n_layers; i++) {
+		const struct od_layer_spec *spec = od_config_layer(cfg, i);
+		const struct layer *l = &p->layer[i];
+		struct od_state_spec s = { 0 };
+
+		spec->mixer->state(&spec->mix, &s);
+		if (l->n_streams != s.n_streams || l->fixed_at != fixed)
+			return false;
+		for (uint32_t j = 0; j < s.n_streams; j++)
+			if (l->stream[j].row_bytes != s.width[j] * od_dtype_bytes(p->dtype))
+				return false;
+		fixed += od_round_up(s.fixed_bytes, 64);
+	}
+	return fixed == p->fixed_bytes;
 }
 
 enum od_dtype od_state_pool_dtype(const struct od_state_pool *p)
@@ -109,24 +194,51 @@ uint32_t od_state_pool_sequences(const struct od_state_pool *p)
 	return p->n_sequences;
 }
 
-/* [n_layers][stream][n_pages][OD_KV_PAGE][row]. Pages are the innermost, so that attention reads one stream: were a page's
- * layers together, pages of a layer would lie a multiple of large powers of two apart and evict each other from the cache. */
-static uint64_t stream_at(const struct od_state_pool *p, uint32_t layer, enum od_stream stream)
+uint32_t od_state_pool_streams(const struct od_state_pool *p, uint32_t layer, struct od_stream out[OD_MAX_STREAMS])
 {
-	return ((uint64_t)layer * OD_N_STREAMS + stream) * p->n_pages * p->page_bytes;
+	const struct layer *l = &p->layer[layer];
+
+	for (uint32_t i = 0; i < l->n_streams; i++)
+		out[i] = (struct od_stream){
+			.pages = od_buf_ref(p->pages, l->stream[i].at),
+			.page_bytes = OD_KV_PAGE * l->stream[i].row_bytes,
+			.row_bytes = l->stream[i].row_bytes,
+			.dtype = p->dtype,
+		};
+	return l->n_streams;
 }
 
-struct od_kv od_state_pool_kv(const struct od_state_pool *p, uint32_t layer)
+size_t od_state_pool_row_bytes(const struct od_state_pool *p, uint32_t layer)
 {
-	return (struct od_kv){
-		.pages = od_buf_ref(p->pages, 0),
-		.page_bytes = p->page_bytes,
-		.k_at = stream_at(p, layer, OD_STREAM_K),
-		.v_at = stream_at(p, layer, OD_STREAM_V),
-		.k_row_bytes = p->row_bytes,
-		.v_row_bytes = p->row_bytes,
-		.dtype = p->dtype,
-	};
+	size_t sum = 0;
+
+	for (uint32_t i = 0; i < p->layer[layer].n_streams; i++)
+		sum += p->layer[layer].stream[i].row_bytes;
+	return sum;
+}
+
+size_t od_state_pool_most_bytes(const struct od_state_pool *p)
+{
+	size_t most = 0;
+
+	for (uint32_t l = 0; l < p->n_layers; l++)
+		most = od_state_pool_row_bytes(p, l) > most ? od_state_pool_row_bytes(p, l) : most;
+	return most;
+}
+
+bool od_state_pool_mapped(const struct od_state_pool *p)
+{
+	return od_ref_map(od_buf_ref(p->pages, 0)) != NULL;
+}
+
+uint64_t od_state_pool_fixed_bytes(const struct od_state_pool *p)
+{
+	return p->fixed_bytes;
+}
+
+struct od_ref od_state_pool_zeros(const struct od_state_pool *p)
+{
+	return od_buf_ref(p->fixed, 2 * p->n_sequences * p->fixed_bytes);
 }
 
 int od_seq_state_new(struct od_seq_state **out, struct od_state_pool *p, struct od_err *err)
@@ -140,6 +252,9 @@ int od_seq_state_new(struct od_seq_state **out, struct od_state_pool *p, struct 
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "sequence");
 	s->pool = p;
+	while (p->taken[s->place])
+		s->place++;
+	p->taken[s->place] = true;
 	p->open++;
 	*out = s;
 	return OD_OK;
@@ -151,6 +266,7 @@ void od_seq_state_free(struct od_seq_state *s)
 		return;
 	while (s->n_pages > 0)
 		s->pool->spare[s->pool->n_spare++] = s->page[--s->n_pages];
+	s->pool->taken[s->place] = false;
 	s->pool->open--;
 	free(s);
 }
@@ -167,6 +283,7 @@ uint32_t od_seq_state_length(const struct od_seq_state *s)
 
 void od_seq_state_set_length(struct od_seq_state *s, uint32_t length)
 {
+	assert(s->pool->fixed_bytes == 0 || length == 0 || length >= s->length);
 	s->length = length;
 }
 
@@ -193,16 +310,32 @@ uint32_t od_seq_state_n_pages(const struct od_seq_state *s)
 	return s->n_pages;
 }
 
-struct od_ref od_seq_state_row(const struct od_seq_state *s, uint32_t layer, enum od_stream stream, uint32_t position)
+struct od_ref od_seq_state_row(const struct od_seq_state *s, uint32_t layer, uint32_t stream, uint32_t position)
 {
 	const struct od_state_pool *p = s->pool;
+	const uint64_t row_bytes = od_seq_state_row_bytes(s, layer, stream);
 
-	assert(position / OD_KV_PAGE < s->n_pages && layer < p->n_layers);
-	return od_buf_ref(p->pages, s->page[position / OD_KV_PAGE] * p->page_bytes + stream_at(p, layer, stream) +
-					    position % OD_KV_PAGE * p->row_bytes);
+	assert(position / OD_KV_PAGE < s->n_pages && row_bytes > 0);
+	return od_buf_ref(p->pages, p->layer[layer].stream[stream].at +
+					    ((uint64_t)s->page[position / OD_KV_PAGE] * OD_KV_PAGE + position % OD_KV_PAGE) * row_bytes);
 }
 
-size_t od_seq_state_row_bytes(const struct od_seq_state *s)
+size_t od_seq_state_row_bytes(const struct od_seq_state *s, uint32_t layer, uint32_t stream)
 {
-	return s->pool->row_bytes;
+	assert(layer < s->pool->n_layers);
+	return stream < s->pool->layer[layer].n_streams ? s->pool->layer[layer].stream[stream].row_bytes : 0;
+}
+
+struct od_fixed od_seq_state_fixed(const struct od_seq_state *s, uint32_t layer)
+{
+	const struct od_state_pool *p = s->pool;
+	const uint64_t first = 2 * s->place * p->fixed_bytes, at = p->layer[layer].fixed_at;
+
+	return (struct od_fixed){ .committed = od_buf_ref(p->fixed, first + s->copy * p->fixed_bytes + at),
+				  .next = od_buf_ref(p->fixed, first + !s->copy * p->fixed_bytes + at) };
+}
+
+void od_seq_state_take_next(struct od_seq_state *s)
+{
+	s->copy = !s->copy;
 }

@@ -1,4 +1,4 @@
-/* weights.h - a model's weights on a device, as the forward pass wants them.
+/* weights.h - a model's dense weights on a device, as the forward pass wants them.
  *
  * Thread: immutable once filled. Owner: whoever filled it (pack/dense_load.h, pack/shadow/shadow_load.h); the handles are
  * borrowed from buffers there. */
@@ -9,8 +9,7 @@
 #include "common/model/family.h"
 
 struct od_layer_weights {
-	struct od_ref attn_norm, ffn_norm; /* [hidden], widened to f32 (exact) */
-	struct od_weight q, k, v, o, router;
+	struct od_weight w[OD_N_ROLES]; /* data nowhere: the layer has none. Vectors: data [n_out], widened to f32 (exact) */
 };
 
 struct od_dense {

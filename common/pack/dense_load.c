@@ -15,7 +15,7 @@ struct od_dense_store {
 	uint64_t n_bytes;
 };
 
-/* Norms are widened to f32, which is exact; matrices stay as they are. */
+/* Vectors are widened to f32, which is exact; matrices stay as they are. */
 static uint64_t tensor_memory(const struct od_dense_tensor *t)
 {
 	if (t->n_in > 0)
@@ -23,24 +23,19 @@ static uint64_t tensor_memory(const struct od_dense_tensor *t)
 	return od_round_up(t->n_out * sizeof(float), OD_PAD_BYTES) + OD_PAD_BYTES;
 }
 
-static bool is_attention(enum od_role role)
-{
-	return role >= OD_ROLE_Q && role <= OD_ROLE_O;
-}
-
-static uint64_t all_tensors(const struct od_pack *p, bool attention)
+static uint64_t all_tensors(const struct od_pack *p, bool quantised)
 {
 	uint64_t n = 0;
 
 	for (size_t i = 0; i < p->manifest.n_dense; i++)
-		if (attention || !is_attention(p->manifest.dense[i].role))
+		if (quantised || !od_role_quantised(p->manifest.dense[i].role))
 			n += tensor_memory(&p->manifest.dense[i]);
 	return n;
 }
 
-uint64_t od_dense_some_bytes(const struct od_pack *p, bool attention)
+uint64_t od_dense_some_bytes(const struct od_pack *p, bool quantised)
 {
-	return all_tensors(p, attention) + p->config.n_layers * sizeof(struct od_layer_weights);
+	return all_tensors(p, quantised) + p->config.n_layers * sizeof(struct od_layer_weights);
 }
 
 uint64_t od_dense_need_bytes(const struct od_pack *p)
@@ -118,7 +113,7 @@ static int read_matrix(const struct od_pack *p, const struct od_dense_tensor *t,
 	return rc;
 }
 
-static int read_norm(const struct od_pack *p, const struct od_dense_tensor *t, float *dst, struct od_err *err)
+static int read_widened(const struct od_pack *p, const struct od_dense_tensor *t, float *dst, struct od_err *err)
 {
 	void *raw = malloc(t->bytes);
 	const struct od_mat row = { .dtype = t->type.dtype, .n_out = 1, .n_in = t->n_out, .data = raw };
@@ -135,23 +130,18 @@ static int read_norm(const struct od_pack *p, const struct od_dense_tensor *t, f
 
 static void bind(struct od_dense_store *s, const struct od_dense_tensor *t, struct od_ref data)
 {
-	struct od_layer_weights *l = &s->layer[t->layer];
-	struct od_weight mat;
+	struct od_weight w = { .dtype = OD_F32, .n_out = t->n_out, .data = data };
 
-	od_weight_bind(&mat, &t->type, t->n_out, t->n_in, data);
-	switch (t->role) {
-	case OD_ROLE_EMBED: s->dense.embed = mat; break;
-	case OD_ROLE_HEAD: s->dense.head = mat; break;
-	case OD_ROLE_FINAL_NORM: s->dense.final_norm = data; break;
-	case OD_ROLE_ATTN_NORM: l->attn_norm = data; break;
-	case OD_ROLE_FFN_NORM: l->ffn_norm = data; break;
-	case OD_ROLE_Q: l->q = mat; break;
-	case OD_ROLE_K: l->k = mat; break;
-	case OD_ROLE_V: l->v = mat; break;
-	case OD_ROLE_O: l->o = mat; break;
-	case OD_ROLE_ROUTER: l->router = mat; break;
-	case OD_N_ROLES: break;
-	}
+	if (t->n_in > 0)
+		od_weight_bind(&w, &t->type, t->n_out, t->n_in, data);
+	if (t->role == OD_ROLE_EMBED)
+		s->dense.embed = w;
+	else if (t->role == OD_ROLE_HEAD)
+		s->dense.head = w;
+	else if (t->role == OD_ROLE_FINAL_NORM)
+		s->dense.final_norm = data;
+	else
+		s->layer[t->layer].w[t->role] = w;
 }
 
 static int load_tensor(const struct od_pack *p, const struct od_dense_tensor *t, struct od_ref to, struct od_err *err)
@@ -161,11 +151,11 @@ static int load_tensor(const struct od_pack *p, const struct od_dense_tensor *t,
 
 	if (rc != OD_OK)
 		return rc;
-	rc = t->n_in > 0 ? read_matrix(p, t, fill.host, err) : read_norm(p, t, fill.host, err);
+	rc = t->n_in > 0 ? read_matrix(p, t, fill.host, err) : read_widened(p, t, fill.host, err);
 	return od_fill_end(&fill, rc, err);
 }
 
-static int load_tensors(struct od_dense_store *s, const struct od_pack *p, bool attention, struct od_err *err)
+static int load_tensors(struct od_dense_store *s, const struct od_pack *p, bool quantised, struct od_err *err)
 {
 	struct od_ref at = od_buf_ref(s->bytes, 0);
 	int rc = OD_OK;
@@ -173,7 +163,7 @@ static int load_tensors(struct od_dense_store *s, const struct od_pack *p, bool 
 	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_dense; i++) {
 		const struct od_dense_tensor *t = &p->manifest.dense[i];
 
-		if (!attention && is_attention(t->role))
+		if (!quantised && od_role_quantised(t->role))
 			continue;
 		rc = load_tensor(p, t, at, err);
 		bind(s, t, at);
@@ -184,7 +174,7 @@ static int load_tensors(struct od_dense_store *s, const struct od_pack *p, bool 
 	return rc;
 }
 
-int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, struct od_device *d, bool attention,
+int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, struct od_device *d, bool quantised,
 		       struct od_err *err)
 {
 	struct od_dense_store *s = calloc(1, sizeof(*s));
@@ -193,15 +183,15 @@ int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, str
 	*out = NULL;
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the dense weights");
-	s->n_bytes = od_dense_some_bytes(p, attention);
+	s->n_bytes = od_dense_some_bytes(p, quantised);
 	s->layer = calloc(p->config.n_layers, sizeof(*s->layer));
 	s->dense.layer = s->layer;
 	if (s->layer == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for %u layers", p->config.n_layers);
 	else
-		rc = od_buf_new(&s->bytes, d, all_tensors(p, attention), "the dense weights", err);
+		rc = od_buf_new(&s->bytes, d, all_tensors(p, quantised), "the dense weights", err);
 	if (rc == OD_OK)
-		rc = load_tensors(s, p, attention, err);
+		rc = load_tensors(s, p, quantised, err);
 	if (rc != OD_OK) {
 		od_dense_free(s);
 		return rc;

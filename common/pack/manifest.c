@@ -12,8 +12,6 @@
 #include <string.h>
 #include <zstd.h>
 
-#define MADE_BY_ANOTHER "this pack was made by another version; make it again with this od-pack"
-
 /* ---- tables ---- */
 
 static size_t list_dense(const struct od_config *cfg, struct od_dense_tensor *out)
@@ -25,9 +23,11 @@ static size_t list_dense(const struct od_config *cfg, struct od_dense_tensor *ou
 			for (int role = 0; role < OD_N_ROLES; role++) {
 				struct od_dense_tensor t = { .role = (enum od_role)role, .layer = layer };
 
-				if (od_role_per_layer(t.role) != (pass == 1) || !od_role_present(cfg, t.role))
+				if (od_role_per_layer(t.role) != (pass == 1))
 					continue;
-				od_role_shape(cfg, t.role, &t.n_out, &t.n_in);
+				od_role_shape(cfg, t.role, layer, &t.n_out, &t.n_in);
+				if (t.n_out == 0)
+					continue;
 				if (out != NULL)
 					out[n] = t;
 				n++;
@@ -136,7 +136,7 @@ static int read_scales(struct od_mat_type *t, const json_t *o, const char *where
 		return rc;
 	t->scale = od_dtype_parse(s);
 	if (t->scale == 0)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"scales\": unknown dtype \"%.16s\": " MADE_BY_ANOTHER, where, s);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"scales\": unknown dtype \"%.16s\": " OD_MAKE_AGAIN, where, s);
 	rc = od_json_u32(scales, "block_rows", 0, UINT32_MAX, &t->block_rows, where, err);
 	return rc == OD_OK ? od_json_u32(scales, "block_cols", 0, UINT32_MAX, &t->block_cols, where, err) : rc;
 }
@@ -155,7 +155,7 @@ static int read_dense_head(struct od_dense_tensor *t, const json_t *o, const cha
 	t->type = (struct od_mat_type){ .dtype = od_dtype_parse(s) };
 	rc = od_json_has(o, "scales") ? read_scales(&t->type, o, where, err) : OD_OK;
 	if (rc == OD_OK && !od_dense_type_ok(t->role, &t->type, t->n_in))
-		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"dtype\": \"%.16s\" %s is none that a %s may have: " MADE_BY_ANOTHER,
+		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"dtype\": \"%.16s\" %s is none that a %s may have: " OD_MAKE_AGAIN,
 			     where, s, t->type.scale != 0 ? "with such scales" : "without scales", od_role_name(t->role));
 	if (rc != OD_OK)
 		return rc;
@@ -237,11 +237,10 @@ static int read_experts(struct od_manifest *m, const struct od_config *cfg, cons
 	return rc == OD_OK ? json_is(experts, "bytes", at, path, err) : rc;
 }
 
-/* Packs of schema 1 knew no other. */
 static int read_codec(struct od_manifest *m, const json_t *root, const char *path, struct od_err *err)
 {
-	const char *s = od_codec_names[OD_CODEC_ZSTD];
-	int rc = m->schema == 1 ? OD_OK : od_json_str(root, "codec", &s, path, err);
+	const char *s;
+	int rc = od_json_str(root, "codec", &s, path, err);
 
 	for (int i = 0; rc == OD_OK && i < OD_N_CODECS; i++)
 		if (strcmp(s, od_codec_names[i]) == 0) {
@@ -262,10 +261,9 @@ static int read_top(struct od_manifest *m, const struct od_config *cfg, const js
 
 	if (rc != OD_OK)
 		return rc;
-	if (schema < OD_PACK_SCHEMA_OLDEST || schema > OD_PACK_SCHEMA)
-		return od_fail(err, OD_ERR_MISMATCH, "%s: field \"schema_version\": expected %d to %d, found %" PRIu64 ": "
-			       MADE_BY_ANOTHER, path, OD_PACK_SCHEMA_OLDEST, OD_PACK_SCHEMA, schema);
-	m->schema = (uint32_t)schema;
+	if (schema != OD_PACK_SCHEMA)
+		return od_fail(err, OD_ERR_MISMATCH, "%s: field \"schema_version\": expected %d, found %" PRIu64 ": "
+			       OD_MAKE_AGAIN, path, OD_PACK_SCHEMA, schema);
 	rc = read_codec(m, root, path, err);
 	if (rc == OD_OK)
 		rc = json_is_str(root, "family", cfg->family->name, path, err);

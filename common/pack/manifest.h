@@ -26,8 +26,7 @@ struct od_expert_place {
 
 struct od_manifest {
 	char fingerprint[OD_FINGERPRINT_CHARS + 1];
-	uint32_t schema;
-	enum od_codec codec; /* of schema 1: zstd */
+	enum od_codec codec;
 	struct od_dense_tensor *dense; /* [n_dense] in the order of od_dense_table */
 	size_t n_dense;
 	uint64_t dense_bytes; /* of the file */

@@ -11,8 +11,7 @@
 #include "common/model/weights.h"
 #include "common/pack/codec.h"
 
-#define OD_PACK_SCHEMA 2
-#define OD_PACK_SCHEMA_OLDEST 1 /* of those that are still read */
+#define OD_PACK_SCHEMA 3
 #define OD_FINGERPRINT_CHARS 64 /* hex of SHA-256 */
 
 struct od_pack;

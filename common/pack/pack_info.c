@@ -1,6 +1,7 @@
 #include "common/pack/pack_info.h"
 
 #include "common/base/args.h"
+#include "common/model/mixer.h"
 #include "common/pack/expert_load.h"
 #include "common/pack/shadow/shadow_file.h"
 
@@ -163,16 +164,18 @@ static int print_json(const struct od_pack *p, const struct all_totals *all, con
 		      const struct shadow *shadow, size_t n_shadows, FILE *out, struct od_err *err)
 {
 	const struct od_config *c = &p->config;
+	const struct od_layer_spec *l = od_config_moe_layer(c, 0);
 	const struct totals *t = &all->all;
 	json_t *shadows = shadows_json(shadow, n_shadows), *root;
 	int bad;
 
-	root = json_pack("{s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "pack", p->dir,
-			 "schema_version", (int)p->manifest.schema, "fingerprint", p->manifest.fingerprint, "family",
-			 c->family->name, "layers", (int)c->n_layers, "hidden", (int)c->hidden, "heads",
-			 (int)c->n_heads, "kv_heads", (int)c->n_kv_heads, "head_dim", (int)c->head_dim, "vocab",
-			 (int)c->vocab, "experts", (int)c->n_experts, "top_k", (int)c->top_k, "intermediate",
-			 (int)c->intermediate);
+	root = json_pack("{s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}", "pack", p->dir,
+			 "schema_version", OD_PACK_SCHEMA, "fingerprint", p->manifest.fingerprint, "family",
+			 c->family->name, "layers", (int)c->n_layers, "moe_layers", (int)c->n_moe, "hidden", (int)c->hidden,
+			 "attention", l->mixer->name, "heads", (int)l->mix.n_heads, "kv_heads", (int)l->mix.n_kv_heads,
+			 "head_dim", (int)l->mix.k_dim, "vocab", (int)c->vocab, "experts", (int)c->n_experts, "top_k",
+			 (int)c->top_k, "intermediate", (int)c->intermediate, "shared_intermediate",
+			 (int)l->shared_intermediate);
 	bad = root == NULL;
 	bad = bad || json_object_set_new(root, "codec", json_string(od_codec_names[p->manifest.codec])) != 0;
 	bad = bad || json_object_set_new(root, "expert_dtype", json_string(dtypes)) != 0;
@@ -209,6 +212,26 @@ static void print_dtypes(const struct all_totals *t, FILE *out)
 				chunk_list(&t->of[d], a, sizeof(a)));
 }
 
+/* Heads and shared experts are those of the first MoE layer. */
+static void print_shapes(const struct od_config *c, const char *dtypes, FILE *out)
+{
+	const struct od_layer_spec *l = od_config_moe_layer(c, 0);
+
+	fprintf(out, "model         %s: %u layers", c->family->name, c->n_layers);
+	if (c->n_moe < c->n_layers)
+		fprintf(out, " (%u with experts)", c->n_moe);
+	fprintf(out, ", hidden %u, %u heads ", c->hidden, l->mix.n_heads);
+	if (l->mix.kv_rank > 0)
+		fprintf(out, "(latent of %u) ", l->mix.kv_rank);
+	else
+		fprintf(out, "(%u key-value) ", l->mix.n_kv_heads);
+	fprintf(out, "of %u, vocabulary %u\n", l->mix.k_dim, c->vocab);
+	fprintf(out, "experts       %u a layer, top-%u, intermediate %u, %s", c->n_experts, c->top_k, c->intermediate, dtypes);
+	if (l->shared_intermediate > 0)
+		fprintf(out, "; shared by all rows: intermediate %u", l->shared_intermediate);
+	fprintf(out, "\n");
+}
+
 static void print_text(const struct od_pack *p, const struct all_totals *all, const char *dtypes,
 		       const struct shadow *shadow, size_t n_shadows, FILE *out)
 {
@@ -218,10 +241,7 @@ static void print_text(const struct od_pack *p, const struct all_totals *all, co
 
 	fprintf(out, "pack          %s\n", p->dir);
 	fprintf(out, "fingerprint   %s\n", p->manifest.fingerprint);
-	fprintf(out, "model         %s: %u layers, hidden %u, %u heads (%u key-value) of %u, vocabulary %u\n",
-		c->family->name, c->n_layers, c->hidden, c->n_heads, c->n_kv_heads, c->head_dim, c->vocab);
-	fprintf(out, "experts       %u a layer, top-%u, intermediate %u, %s\n", c->n_experts, c->top_k, c->intermediate,
-		dtypes);
+	print_shapes(c, dtypes, out);
 	fprintf(out, "one expert    %s as published, %s stored\n", od_format_bytes(p->raw_bytes, a, sizeof(a)),
 		od_format_bytes(p->stored_bytes, b, sizeof(b)));
 	fprintf(out, "all experts   %s as published, %s stored: %.2f bits a weight, %.1f%%\n",

@@ -42,9 +42,9 @@ uint64_t od_plain_offset(const struct od_config *cfg, const struct od_expert_ent
 OD_MUST_CHECK int od_dense_read_rows(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n,
 				     void *memory, uint8_t *scratch, struct od_err *err);
 
-/* od_dense_load, with or without q, k, v and o (the shadow has its own). */
+/* od_dense_load, with or without the matrices that a shadow has in its own precision (od_role_quantised). */
 OD_MUST_CHECK int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, struct od_device *d,
-				     bool attention, struct od_err *err);
-uint64_t od_dense_some_bytes(const struct od_pack *p, bool attention);
+				     bool quantised, struct od_err *err);
+uint64_t od_dense_some_bytes(const struct od_pack *p, bool quantised);
 
 #endif

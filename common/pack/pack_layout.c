@@ -173,11 +173,14 @@ static int check_fixed(const struct od_disk_expert *d, const struct od_config *c
 		{ "n_shards", od_expert_shards(cfg), d->n_shards },
 		{ "header_bytes", od_expert_header_bytes(cfg), d->header_bytes },
 		{ "sm_offset", od_expert_header_bytes(cfg), d->sm_offset },
+		{ "n_mats", OD_N_EXPERT_MATS, d->n_mats },
+		{ "n_vectors", 0, d->n_vectors },
 	};
 	struct od_mat_type type[OD_N_EXPERT_MATS];
 
-	if (d->schema < OD_PACK_SCHEMA_OLDEST || d->schema > OD_PACK_SCHEMA)
-		return bad_header(err, where, m, expert, "schema", OD_PACK_SCHEMA, d->schema);
+	if (d->schema != OD_PACK_SCHEMA)
+		return od_fail(err, OD_ERR_MISMATCH, "%s: expert (%u, %u): header field \"schema\": expected %d, found %u: "
+			       OD_MAKE_AGAIN, where, m, expert, OD_PACK_SCHEMA, d->schema);
 	for (size_t i = 0; i < sizeof(field) / sizeof(field[0]); i++)
 		if (field[i].expected != field[i].found)
 			return bad_header(err, where, m, expert, field[i].name, field[i].expected, field[i].found);
@@ -188,8 +191,7 @@ static int check_fixed(const struct od_disk_expert *d, const struct od_config *c
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
 		if (!od_mat_type_ok(&type[mat], n_in))
 			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u): weights of type %u with scales of type %u for "
-				       "%u x %u of them, which is none that is known here: this pack was made by another version; "
-				       "make it again with this od-pack", where, m, expert, d->dtype[mat], d->scale[mat],
+				       "%u x %u of them, which is none that is known here: " OD_MAKE_AGAIN, where, m, expert, d->dtype[mat], d->scale[mat],
 				       d->block[mat].rows, d->block[mat].cols);
 	}
 	if (d->e_offset != od_expert_e_offset(cfg, type))
@@ -205,7 +207,7 @@ static int check_shard(const struct od_disk_shard *s, const struct cursor *c, co
 		       uint64_t e_at, const char *where, const struct od_disk_expert *d, struct od_err *err)
 {
 	/* Scales behind codes are no rows of exponents. */
-	const enum od_codec last_codec = d->schema == 1 ? OD_CODEC_ZSTD : type->scale != 0 ? OD_CODEC_LZ4 : OD_CODEC_PLANES;
+	const enum od_codec last_codec = type->scale != 0 ? OD_CODEC_LZ4 : OD_CODEC_PLANES;
 	const uint64_t sm_bytes = cursor_rows(c) * c->n_in * od_codec_sm_bytes(type->dtype);
 	const uint64_t e_bytes = od_mat_bytes(type, c->n_in, c->row, cursor_rows(c)) - sm_bytes;
 	const struct {
@@ -228,9 +230,8 @@ static int check_shard(const struct od_disk_shard *s, const struct cursor *c, co
 		if (field[i].expected != field[i].found)
 			return bad_header(err, where, d->m, d->expert, field[i].name, field[i].expected, field[i].found);
 	if (s->e_codec > last_codec)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u): codec %u, expected 0 to %d: this pack was made by "
-			       "another version; make it again with this od-pack", where, d->m, d->expert, s->e_codec,
-			       (int)last_codec);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u): codec %u, expected 0 to %d: " OD_MAKE_AGAIN, where,
+			       d->m, d->expert, s->e_codec, (int)last_codec);
 	if (s->e_codec == OD_CODEC_RAW ? s->e_stored_bytes != e_bytes : s->e_stored_bytes >= e_bytes)
 		return bad_header(err, where, d->m, d->expert, "e_stored_bytes", e_bytes, s->e_stored_bytes);
 	return OD_OK;
@@ -302,7 +303,7 @@ int od_expert_header_parse(struct od_expert_entry *out, const struct od_config *
 	if (rc != OD_OK)
 		return rc;
 	end = sizeof(d) + d.n_shards * sizeof(struct od_disk_shard);
-	if (!all_zero(d.zero, sizeof(d.zero)) || !all_zero(buf + end, len - end))
+	if (!all_zero(buf + end, len - end))
 		return bad_header(err, where, m, expert, "zero", 0, 1);
 
 	shard = calloc(d.n_shards, sizeof(*shard) + sizeof(*out->e_at));
@@ -331,6 +332,7 @@ void od_expert_header_write(const struct od_expert_entry *in, const struct od_co
 	const uint64_t base = in->x.offset;
 	struct od_disk_expert d = {
 		.schema = OD_PACK_SCHEMA,
+		.n_mats = OD_N_EXPERT_MATS,
 		.m = m,
 		.expert = expert,
 		.n_shards = in->x.n_shards,

@@ -14,6 +14,9 @@
 
 #define OD_SHARD_WEIGHTS (512u * 1024) /* of a shard at most, unless one row is longer */
 
+/* Behind what makes a pack unreadable here. */
+#define OD_MAKE_AGAIN "another version of od-pack made this; make it again: od-pack --force CHECKPOINT PACK"
+
 #define OD_DENSE_NAME "dense.bin"
 #define OD_EXPERTS_NAME "experts.bin"
 #define OD_MODEL_NAME "model.json"
@@ -31,7 +34,7 @@ struct od_disk_expert {
 	uint64_t bytes;	       /* of the whole expert */
 	uint64_t sm_offset, e_offset;
 	uint8_t dtype[OD_N_EXPERT_MATS], scale[OD_N_EXPERT_MATS]; /* enum od_dtype */
-	uint8_t zero[2];
+	uint8_t n_mats, n_vectors; /* gate, up and down; no biases */
 	uint8_t sha256[OD_N_EXPERT_MATS][OD_SHA256_BYTES]; /* mat_sums.h */
 	struct {
 		uint32_t rows, cols;

@@ -328,14 +328,14 @@ static int verify_experts(struct verifier *v, struct od_err *err)
 static int verify_fingerprint(struct verifier *v, struct od_err *err)
 {
 	const struct od_pack *p = v->pack;
-	char name[256], hex[OD_FINGERPRINT_CHARS + 1];
+	char name[OD_NAME_BYTES], hex[OD_FINGERPRINT_CHARS + 1];
 	struct od_fingerprint *f;
 	int rc = od_fingerprint_new(&f, err);
 
 	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_dense; i++) {
 		const struct od_dense_tensor *t = &p->manifest.dense[i];
 
-		p->config.family->dense_name(name, sizeof(name), t->role, t->layer);
+		od_dense_source_name(&p->config, t->role, t->layer, name);
 		rc = od_fingerprint_add(f, name, &t->type, t->n_out, t->n_in, t->sha256, err);
 	}
 	for (size_t i = 0; rc == OD_OK && i < p->manifest.n_experts; i++)

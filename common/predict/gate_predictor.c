@@ -39,20 +39,24 @@ static void run(struct gate_predictor *g, size_t n_rows, struct od_op op)
 	od_device_run(g->base.o.device, OD_QUEUE_COMPUTE, &op);
 }
 
-/* What the rows that lie at x would make of layer `at`. */
-static int ask(struct gate_predictor *g, uint32_t at, size_t n_rows)
+/* What the rows that lie at x would make of MoE layer m. */
+static int ask(struct gate_predictor *g, uint32_t m, size_t n_rows)
 {
 	const struct od_predictor_opts *o = &g->base.o;
 	const struct od_config *c = o->config;
-	const struct od_layer_weights *w = &o->dense->layer[at];
+	const struct od_router_spec *r = &od_config_moe_layer(c, m)->router;
+	const struct od_weight *w = o->dense->layer[c->layer_of[m]].w;
 
 	run(g, n_rows, (struct od_op){ .kind = OD_OP_NORM,
-				       .norm = { .x = g->x, .weight = w->ffn_norm, .y = g->h, .n = c->hidden, .eps = c->rms_eps } });
+				       .norm = { .x = g->x, .weight = w[OD_ROLE_FFN_NORM].data, .y = g->h, .n = c->hidden,
+						 .eps = c->rms_eps } });
 	run(g, n_rows, (struct od_op){ .kind = OD_OP_LINEAR,
-				       .linear = { .w = { &w->router }, .x = g->h, .y = { g->probability } } });
+				       .linear = { .w = { &w[OD_ROLE_ROUTER] }, .x = g->h, .y = { g->probability } } });
 	run(g, n_rows, (struct od_op){ .kind = OD_OP_ROUTE,
 				       .route = { .logits = g->probability, .choice = g->choice, .weight = g->weight,
-						  .margin = g->margin, .n_experts = c->n_experts, .top_k = c->top_k } });
+						  .margin = g->margin, .n_experts = c->n_experts, .top_k = c->top_k,
+						  .n_groups = r->n_groups, .top_groups = r->top_groups,
+						  .renormalise = r->renormalise, .scale = r->scale } });
 	od_device_get(o->device, OD_QUEUE_COMPUTE, g->score, g->probability, n_rows * c->n_experts * sizeof(float));
 	return od_device_sync(o->device, NULL);
 }

@@ -95,6 +95,9 @@ static void end_step(struct odm_expert_service *base)
 	 * joined while it ran. */
 	if (s->layers_done < s->o.config->n_moe || s->step.phase == ODM_PREFILL || changed)
 		odm_cluster_close_step(s->cluster, s->step.step, s->o.config->n_moe - 1);
+	/* Dense layers behind the last one with experts. */
+	if (s->layers_done == s->o.config->n_moe && s->step.phase == ODM_DECODE)
+		odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, &s->step, s->o.config->n_layers - 1);
 	s->call = NULL;
 }
 
@@ -125,7 +128,7 @@ static unsigned needs(struct odm_expert_service *base, uint32_t m)
 	unsigned what = OD_FETCH_ROUTES | OD_FETCH_ROWS | odm_predictor_link_needs(&s->predictor, &s->step);
 
 	if (decode)
-		odm_shadow_link_collect(&s->net.shadow, &s->step, m);
+		odm_shadow_link_collect(&s->net.shadow, &s->step, s->o.config->layer_of[m]);
 	return decode && has_predictor(s) ? what | OD_FETCH_PROBABILITIES : what;
 }
 
@@ -568,7 +571,7 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 		pump(s, w);
 	od_trace_end("send RUNs", span, (int64_t)call->step, call->m, -1);
 	if (decode) { /* behind the RUNs, which are urgent */
-		odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, &s->step, call->m);
+		odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, &s->step, s->o.config->layer_of[call->m]);
 		odm_cluster_close_unused(s->cluster, call->step, call->m, s->used_member);
 		odm_predictions_learn(odm_cluster_predictions(s->cluster), call->step, call->m,
 				      has_predictor(s) ? od_forward_probabilities_of(s->step.forward, 0) : NULL);

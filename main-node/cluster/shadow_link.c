@@ -14,19 +14,30 @@
 
 /* ---- Life ---- */
 
+/* Layers whose state is fetched together: those between two MoE layers, and the second. */
+static uint32_t most_layers(const struct od_config *c)
+{
+	uint32_t most = c->layer_of[0] + 1u;
+
+	for (uint32_t m = 1; m < c->n_moe; m++)
+		if (c->layer_of[m] - c->layer_of[m - 1] > (int)most)
+			most = c->layer_of[m] - c->layer_of[m - 1];
+	return most;
+}
+
 int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts *o, uint32_t ctx_tokens,
 			 const struct odm_align *align, struct od_err *err)
 {
-	const struct od_kv kv = od_state_pool_kv(o->state, 0);
-	const size_t row_bytes[OD_N_STREAMS] = { [OD_STREAM_K] = kv.k_row_bytes, [OD_STREAM_V] = kv.v_row_bytes };
 	bool ok;
 
 	*s = (struct odm_shadow_link){ .align = *align, .config = o->config, .ctx = ctx_tokens, .device = o->device };
 	s->token = od_alloc_array(ctx_tokens, sizeof(*s->token));
 	ok = s->token != NULL;
-	for (size_t i = 0; i < OD_N_STREAMS && od_ref_map(kv.pages) == NULL; i++) {
-		s->stage.stream[i] = od_alloc_array(OD_KV_PAGE, row_bytes[i]);
-		ok = ok && s->stage.stream[i] != NULL;
+	if (!od_state_pool_mapped(o->state)) {
+		s->stage.layer_bytes = OD_KV_PAGE * od_state_pool_most_bytes(o->state);
+		s->stage.max_layers = most_layers(o->config);
+		s->stage.bytes = od_alloc_array(s->stage.max_layers, s->stage.layer_bytes);
+		ok = ok && s->stage.bytes != NULL;
 	}
 	return ok ? OD_OK : od_fail(err, OD_ERR_NOMEM, "alignment of %u positions", ctx_tokens);
 }
@@ -36,8 +47,7 @@ void odm_shadow_link_fini(struct odm_shadow_link *s)
 	odm_link_close(&s->link);
 	od_free(s->token);
 	s->token = NULL;
-	for (size_t i = 0; i < OD_N_STREAMS; i++)
-		od_free(s->stage.stream[i]);
+	od_free(s->stage.bytes);
 	s->stage = (struct odm_state_stage){ 0 };
 }
 
@@ -203,7 +213,7 @@ void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struc
 {
 	uint32_t begin = step->rows[0].position;
 
-	s->due_rows = s->stage.n = 0;
+	s->due_rows = s->stage.n = s->next_layer = 0;
 	for (size_t i = 0; i < step->n_rows; i++)
 		s->token[begin + i] = step->rows[i].token;
 	s->n_tokens = begin + (uint32_t)step->n_rows;
@@ -229,45 +239,58 @@ static uint32_t of_one_page(uint32_t begin, uint32_t n)
 	return n < left ? n : left;
 }
 
-/* Rows [begin, begin + n) of a layer, at most OD_KV_PAGE, are in the stage when what is queued by now is done. */
-static void get_rows(struct odm_shadow_link *s, uint32_t layer, uint32_t begin, uint32_t n)
+/* Where the stage has the row of position `begin` of a layer's stream. */
+static uint8_t *staged(const struct odm_shadow_link *s, uint32_t layer, uint32_t stream, uint32_t begin)
 {
-	const size_t row_bytes = od_seq_state_row_bytes(s->seq);
+	uint8_t *at = s->stage.bytes + (layer - s->stage.layer) * s->stage.layer_bytes;
 
-	assert(n <= OD_KV_PAGE);
-	for (uint32_t at = 0, some; at < n; at += some) {
-		some = of_one_page(begin + at, n - at);
-		for (int i = 0; i < OD_N_STREAMS; i++)
-			od_device_get(s->device, OD_QUEUE_COMPUTE, s->stage.stream[i] + at * row_bytes,
-				      od_seq_state_row(s->seq, layer, (enum od_stream)i, begin + at), some * row_bytes);
-	}
+	for (uint32_t i = 0; i < stream; i++)
+		at += OD_KV_PAGE * od_seq_state_row_bytes(s->seq, layer, i);
+	return at + (begin - s->stage.begin) * od_seq_state_row_bytes(s->seq, layer, stream);
+}
+
+/* Rows [begin, begin + n) of n_layers layers, at most OD_KV_PAGE, are in the stage when what is queued by now is done. */
+static void get_rows(struct odm_shadow_link *s, uint32_t layer, uint32_t n_layers, uint32_t begin, uint32_t n)
+{
+	assert(n <= OD_KV_PAGE && n_layers <= s->stage.max_layers);
 	s->stage.layer = layer;
+	s->stage.n_layers = n_layers;
 	s->stage.begin = begin;
 	s->stage.n = n;
+	for (uint32_t l = layer; l < layer + n_layers; l++)
+		for (uint32_t i = 0, bytes; (bytes = (uint32_t)od_seq_state_row_bytes(s->seq, l, i)) > 0; i++)
+			for (uint32_t at = begin, some; at < begin + n; at += some) {
+				some = of_one_page(at, begin + n - at);
+				od_device_get(s->device, OD_QUEUE_COMPUTE, staged(s, l, i, at), od_seq_state_row(s->seq, l, i, at),
+					      (size_t)some * bytes);
+			}
 }
 
 static bool is_staged(const struct odm_shadow_link *s, uint32_t layer, uint32_t begin, uint32_t n)
 {
-	return s->stage.n > 0 && s->stage.layer == layer && s->stage.begin <= begin &&
-	       begin + n <= s->stage.begin + s->stage.n;
+	return s->stage.n > 0 && s->stage.layer <= layer && layer < s->stage.layer + s->stage.n_layers &&
+	       s->stage.begin <= begin && begin + n <= s->stage.begin + s->stage.n;
 }
 
-/* Where the host reads rows [begin, begin + n) of a layer, which one page has, until the next call. */
+/* Rows [begin, begin + n) of a layer, which one page has, as frames until the next call: one for each stream. */
 static int find_rows(struct odm_shadow_link *s, uint32_t layer, uint32_t begin, uint32_t n,
-		     const void *bytes[OD_N_STREAMS], struct od_err *err)
+		     struct od_out_frame frame[OD_MAX_STREAMS], size_t *n_frames, struct od_err *err)
 {
-	const bool mapped = s->stage.stream[0] == NULL;
+	const bool mapped = s->stage.bytes == NULL;
 	int rc = OD_OK;
 
+	*n_frames = 0;
 	if (!mapped && !is_staged(s, layer, begin, n)) {
-		get_rows(s, layer, begin, n);
+		get_rows(s, layer, 1, begin, n);
 		rc = od_device_sync(s->device, err);
 		if (rc != OD_OK)
 			s->stage.n = 0;
 	}
-	for (int i = 0; i < OD_N_STREAMS; i++)
-		bytes[i] = mapped ? od_ref_map(od_seq_state_row(s->seq, layer, (enum od_stream)i, begin)) :
-				    s->stage.stream[i] + (begin - s->stage.begin) * od_seq_state_row_bytes(s->seq);
+	for (uint32_t i = 0, bytes; i < OD_MAX_STREAMS && (bytes = (uint32_t)od_seq_state_row_bytes(s->seq, layer, i)) > 0; i++)
+		frame[(*n_frames)++] = (struct od_out_frame){
+			.bytes = mapped ? od_ref_map(od_seq_state_row(s->seq, layer, i, begin)) : staged(s, layer, i, begin),
+			.len = (size_t)n * bytes,
+		};
 	return rc;
 }
 
@@ -275,19 +298,16 @@ static int find_rows(struct odm_shadow_link *s, uint32_t layer, uint32_t begin, 
 static void send_rows(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, uint32_t layer, uint32_t begin,
 		      uint32_t n)
 {
-	size_t bytes = n * od_seq_state_row_bytes(s->seq);
-	const void *rows[OD_N_STREAMS];
-	struct od_out_frame frame[OD_N_STREAMS];
+	struct od_out_frame frame[OD_MAX_STREAMS];
+	size_t n_frames;
 	Od__State body = OD__STATE__INIT;
 	Od__Header h = OD__HEADER__INIT;
 	struct od_err err;
 
-	if (find_rows(s, layer, begin, n, rows, &err) != OD_OK) {
+	if (find_rows(s, layer, begin, n, frame, &n_frames, &err) != OD_OK) {
 		od_log_limited(OD_LOG_WARN, "keys and values for the shadow: %s", err.msg);
 		return;
 	}
-	for (size_t i = 0; i < OD_N_STREAMS; i++)
-		frame[i] = (struct od_out_frame){ .bytes = rows[i], .len = bytes };
 	body.sequence = s->sequence;
 	body.step = step;
 	body.layer = layer;
@@ -295,15 +315,26 @@ static void send_rows(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, 
 	body.n = n;
 	h.body_case = OD__HEADER__BODY_STATE;
 	h.state = &body;
-	if (send_message(s, epoch, &h, frame, OD_N_STREAMS, step == 0 ? &s->asked_bytes : &s->align_bytes))
-		s->state_bytes += 2 * bytes;
+	if (!send_message(s, epoch, &h, frame, n_frames, step == 0 ? &s->asked_bytes : &s->align_bytes))
+		return;
+	for (size_t i = 0; i < n_frames; i++)
+		s->state_bytes += frame[i].len;
+}
+
+/* Bytes of a position in all streams of a layer. */
+static size_t row_bytes(const struct odm_shadow_link *s, uint32_t layer)
+{
+	return od_state_pool_row_bytes(od_seq_state_pool(s->seq), layer);
 }
 
 static void send_range(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, uint32_t layer, uint32_t begin,
 		       uint32_t n)
 {
-	uint32_t most = (uint32_t)(MAX_STATE_BYTES / (2 * od_seq_state_row_bytes(s->seq)));
+	uint32_t most;
 
+	if (row_bytes(s, layer) == 0)
+		return;
+	most = (uint32_t)(MAX_STATE_BYTES / row_bytes(s, layer));
 	most = most > 0 ? most : 1;
 	for (uint32_t some; n > 0; begin += some, n -= some) {
 		some = of_one_page(begin, n < most ? n : most);
@@ -324,14 +355,16 @@ static uint32_t due_begin(const struct odm_shadow_link *s, const struct odm_step
 
 void odm_shadow_link_collect(struct odm_shadow_link *s, const struct odm_step *step, uint32_t layer)
 {
-	if (s->stage.stream[0] != NULL && has_due_rows(s, step) && s->due_rows <= OD_KV_PAGE)
-		get_rows(s, layer, due_begin(s, step), s->due_rows);
+	if (s->stage.bytes != NULL && has_due_rows(s, step) && s->due_rows <= OD_KV_PAGE &&
+	    layer + 1 - s->next_layer <= s->stage.max_layers)
+		get_rows(s, s->next_layer, layer + 1 - s->next_layer, due_begin(s, step), s->due_rows);
 }
 
 void odm_shadow_link_state(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step, uint32_t layer)
 {
-	if (has_due_rows(s, step))
-		send_range(s, epoch, step->step, layer, due_begin(s, step), s->due_rows);
+	for (; s->next_layer <= layer; s->next_layer++)
+		if (has_due_rows(s, step))
+			send_range(s, epoch, step->step, s->next_layer, due_begin(s, step), s->due_rows);
 }
 
 /* Only rows that never change any more are given out: below the committed length. */
@@ -346,8 +379,8 @@ void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const Od_
 		return;
 	}
 	length = od_seq_state_length(s->seq);
-	if (r->layer >= s->config->n_layers || r->n == 0 || r->begin >= length || r->n > length - r->begin ||
-	    r->n > MAX_ANSWER_BYTES / (2 * od_seq_state_row_bytes(s->seq))) {
+	if (r->layer >= s->config->n_layers || row_bytes(s, r->layer) == 0 || r->n == 0 || r->begin >= length ||
+	    r->n > length - r->begin || r->n > MAX_ANSWER_BYTES / row_bytes(s, r->layer)) {
 		od_log_limited(OD_LOG_WARN, "the shadow asks for positions %u+%u of layer %u; there are %u", r->begin, r->n,
 			       r->layer, length);
 		return;

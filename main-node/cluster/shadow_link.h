@@ -31,9 +31,12 @@ struct odm_shadow_link {
 	uint32_t n_tokens;
 	uint32_t due_rows;    /* that this step's STATEs carry, up to its last row; 0: none */
 	struct od_device *device;
+	uint32_t next_layer;  /* of the step: STATEs of the layers before it are out */
 	struct odm_state_stage {
-		uint8_t *stream[OD_N_STREAMS]; /* [OD_KV_PAGE][row]; NULL: the device maps its memory */
-		uint32_t layer, begin, n;      /* what of the newest step is there; n 0: nothing */
+		uint8_t *bytes;	    /* [max_layers][layer_bytes]; NULL: the device maps its memory */
+		size_t layer_bytes; /* for OD_KV_PAGE rows of each stream, stream after stream */
+		uint32_t max_layers;
+		uint32_t layer, n_layers, begin, n; /* what of the newest step is there; n 0: nothing */
 	} stage;
 	uint64_t state_bytes; /* KV rows sent */
 	uint64_t align_bytes; /* everything sent by itself, rows and headers */
@@ -54,10 +57,10 @@ void odm_shadow_link_follow(struct odm_shadow_link *s, struct odm_cluster *c, co
 int32_t odm_shadow_link_token(const struct odm_shadow_link *s, const struct odm_step *step);
 /* Of every step, also of a prompt's, before its layers. */
 void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step);
-/* A decode step's layer has queued its keys and values, and the caller will wait for them anyway: odm_shadow_link_state
- * then need not wait. May be left out. */
+/* A decode step has queued the state of all layers up to and with this one, and the caller will wait for them anyway:
+ * odm_shadow_link_state then need not wait. May be left out. */
 void odm_shadow_link_collect(struct odm_shadow_link *s, const struct odm_step *step, uint32_t layer);
-/* A decode step's layer has its keys and values. */
+/* A decode step has the state of all layers up to and with this one. */
 void odm_shadow_link_state(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step, uint32_t layer);
 /* Answer what it asked for meanwhile. */
 void odm_shadow_link_serve(struct odm_shadow_link *s, uint64_t epoch);

@@ -60,23 +60,25 @@ static void observe_routes(struct generation *g, enum odm_phase phase, const str
 	const struct od_forward *f = g->e->forward;
 
 	for (size_t i = 0; o->route != NULL && i < n_rows; i++)
-		o->route(o->arg, phase, rows[i].position, od_forward_layer(f), od_forward_experts_of(f, i),
+		o->route(o->arg, phase, rows[i].position, od_forward_m(f), od_forward_experts_of(f, i),
 			 od_forward_weights_of(f, i), od_forward_margin_of(f, i));
 }
 
-/* Attention and router, and to the host what somebody there reads of them, by one wait. */
+/* The next layer up to its experts; of what its router said, to the host what somebody there reads, by one wait. */
 static int attention(struct generation *g, const struct odm_step *step, struct od_err *err)
 {
 	struct odm_engine *e = g->e;
 	const uint32_t layer = od_forward_layer(e->forward);
 	const uint64_t begin = od_trace_begin();
 	unsigned what = g->req->observer.route != NULL ? OD_FETCH_ROUTES : 0;
-	int rc;
+	int rc = OD_OK;
 
 	od_forward_attention(e->forward);
-	if (e->service->needs != NULL)
-		what |= e->service->needs(e->service, layer);
-	rc = od_forward_fetch(e->forward, what, err);
+	if (od_forward_routed(e->forward)) {
+		if (e->service->needs != NULL)
+			what |= e->service->needs(e->service, od_forward_m(e->forward));
+		rc = od_forward_fetch(e->forward, what, err);
+	}
 	od_trace_end("attention, router", begin, (int64_t)step->step, layer, -1);
 	return rc;
 }
@@ -93,13 +95,11 @@ static int run_layers(struct generation *g, const struct odm_step *step, struct 
 		if (atomic_load(e->opts.cancel))
 			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
 		rc = attention(g, step, err);
-		if (rc != OD_OK)
-			return rc;
+		if (rc != OD_OK || !od_forward_routed(e->forward))
+			continue;
 		observe_routes(g, step->phase, step->rows, step->n_rows);
 		rc = od_forward_experts(e->forward, &e->service->runner, err);
 	}
-	if (rc == OD_OK)
-		od_forward_commit(e->forward);
 	return rc;
 }
 
@@ -138,7 +138,7 @@ static int pass(struct generation *g, enum odm_phase phase, const int32_t *token
 			o->logits(o->arg, phase, begin + (uint32_t)i, g->logits);
 	}
 	od_trace_end("head", begin_ns, (int64_t)step.step, -1, -1);
-	return rc;
+	return rc == OD_OK ? od_forward_end(e->forward, NULL, err) : rc;
 }
 
 static int prefill(struct generation *g, struct od_err *err)

@@ -308,17 +308,9 @@ static int run_entries(struct conform *c, struct od_err *err)
 	return report(c, err);
 }
 
-/* Which layers have experts. The engine numbers those by m, golden files list all. */
-static void moe_layers(const struct od_config *cfg, bool *is_moe)
-{
-	for (uint32_t l = 0; l < cfg->n_layers; l++)
-		is_moe[l] = true;
-}
-
 /* The folder is read against the model's shapes, and read before the weights are. */
 static int load_golden(struct conform *c, struct odm_engine_opts *engine, struct od_err *err)
 {
-	bool is_moe[OD_MAX_LAYERS];
 	const struct od_config *cfg;
 	struct od_pack *pack;
 	int rc = od_pack_open(&pack, engine->pack, err);
@@ -326,8 +318,7 @@ static int load_golden(struct conform *c, struct odm_engine_opts *engine, struct
 	if (rc != OD_OK)
 		return rc;
 	cfg = od_pack_config(pack);
-	moe_layers(cfg, is_moe);
-	rc = golden_load(&c->golden, c->opt->golden, cfg, is_moe, err);
+	rc = golden_load(&c->golden, c->opt->golden, cfg, err);
 	/* The context that the longest prompt needs, as far as the model goes. */
 	for (size_t i = 0; rc == OD_OK && c->opt->engine.opts.ctx_tokens == 0 && i < c->golden->n_entries; i++) {
 		size_t need = c->golden->entry[i].n_positions;

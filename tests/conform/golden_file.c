@@ -542,23 +542,24 @@ static int parse(const char *path, json_t **root, struct od_err *err)
 }
 
 /* Both directions: from the file's layers to ours and back. */
-static int number_layers(struct golden *g, struct shapes *m, const bool *is_moe, struct od_err *err)
+static int number_layers(struct golden *g, struct shapes *m, struct od_err *err)
 {
 	m->m_of = od_alloc_array(m->cfg->n_layers, sizeof(*m->m_of));
 	g->layer = od_alloc_array(m->cfg->n_layers, sizeof(*g->layer));
 	if (m->m_of == NULL || g->layer == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %u layers", m->cfg->n_layers);
 	for (uint32_t l = 0; l < m->cfg->n_layers; l++) {
-		m->m_of[l] = is_moe[l] ? m->n_moe : DENSE;
-		if (is_moe[l])
+		const bool moe = od_config_layer(m->cfg, l)->ffn == OD_FFN_MOE;
+
+		m->m_of[l] = moe ? m->n_moe : DENSE;
+		if (moe)
 			g->layer[m->n_moe++] = l;
 	}
 	g->n_moe = m->n_moe;
 	return OD_OK;
 }
 
-int golden_load(struct golden **out, const char *dir, const struct od_config *cfg, const bool *is_moe,
-		struct od_err *err)
+int golden_load(struct golden **out, const char *dir, const struct od_config *cfg, struct od_err *err)
 {
 	struct shapes m = { .cfg = cfg };
 	struct golden *g = NULL;
@@ -582,7 +583,7 @@ int golden_load(struct golden **out, const char *dir, const struct od_config *cf
 	g->top_k = cfg->top_k;
 	g->vocab = cfg->vocab;
 	g->n_entries = json_array_size(root);
-	rc = number_layers(g, &m, is_moe, err);
+	rc = number_layers(g, &m, err);
 	for (size_t i = 0; rc == OD_OK && i < g->n_entries; i++)
 		rc = read_entry(&g->entry[i], i, json_array_get(root, i), dir, path, &m, err);
 	if (rc != OD_OK)

@@ -48,10 +48,9 @@ struct golden {
 	uint32_t *layer; /* [n_moe], rising: the layers with experts */
 };
 
-/* cfg: of the model that the folder must fit. is_moe: [cfg->n_layers], which layers have experts; the others are
- * dense, and the file must say so. *out is NULL unless OD_OK. */
-OD_MUST_CHECK int golden_load(struct golden **out, const char *dir, const struct od_config *cfg, const bool *is_moe,
-			      struct od_err *err);
+/* cfg: of the model that the folder must fit. A layer without experts has none in the file either. *out is NULL unless
+ * OD_OK. */
+OD_MUST_CHECK int golden_load(struct golden **out, const char *dir, const struct od_config *cfg, struct od_err *err);
 void golden_free(struct golden *g); /* NULL ok */
 
 static inline const uint16_t *golden_route(const struct golden *g, const struct golden_entry *e, size_t position,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/model/resident.h"
+#include "tests/unit/config_util.h"
 
 /* ---- Weights ---- */
 
@@ -20,11 +21,7 @@ bool chance(uint32_t percent)
 	return draw(100) < percent;
 }
 
-const struct od_config config = {
-	.n_layers = LAYERS, .n_moe = LAYERS, .hidden = 32, .n_heads = 4, .n_kv_heads = 2, .head_dim = 8, .vocab = VOCAB,
-	.n_experts = EXPERTS, .top_k = TOP_K, .intermediate = 16, .ctx_max = 4096, .rms_eps = 1e-5f, .rope_theta = 10000,
-	.bos = -1,
-};
+struct od_config config;
 
 static struct od_ref keep(struct model *m, const void *from, size_t bytes)
 {
@@ -47,32 +44,38 @@ static struct od_weight random_mat(struct model *m, size_t n_out, size_t n_in, f
 	return w;
 }
 
-static struct od_ref random_norm(struct model *m)
+static struct od_weight random_norm(struct model *m)
 {
 	float w[32];
 
 	assert_int_equal(config.hidden, 32);
 	for (uint32_t i = 0; i < config.hidden; i++)
 		w[i] = 0.5f + (float)draw(1000) / 1000.0f;
-	return keep(m, w, sizeof(w));
+	return (struct od_weight){ .dtype = OD_F32, .n_out = config.hidden, .data = keep(m, w, sizeof(w)) };
 }
 
 void make_model(struct model *m, uint64_t from_seed)
 {
+	config = uniform_config((struct uniform){ .n_layers = LAYERS, .hidden = 32, .heads = 4, .kv_heads = 2, .head_dim = 8,
+						  .n_experts = EXPERTS, .top_k = TOP_K, .intermediate = 16, .vocab = VOCAB,
+						  .ctx = 4096 });
 	memset(m, 0, sizeof(*m));
 	m->device = device_new(OD_CPU_AUTO, 1);
 	seed = from_seed;
 	m->dense.embed = random_mat(m, VOCAB, config.hidden, 1);
 	m->dense.head = random_mat(m, VOCAB, config.hidden, 1);
-	m->dense.final_norm = random_norm(m);
+	m->dense.final_norm = random_norm(m).data;
 	m->dense.layer = m->layer;
 	for (uint32_t l = 0; l < LAYERS; l++) {
-		m->layer[l] = (struct od_layer_weights){
-			.attn_norm = random_norm(m), .ffn_norm = random_norm(m),
-			.q = random_mat(m, 32, 32, 0.5f), .k = random_mat(m, 16, 32, 0.5f),
-			.v = random_mat(m, 16, 32, 0.5f), .o = random_mat(m, 32, 32, 0.5f),
-			.router = random_mat(m, EXPERTS, 32, 1),
-		};
+		struct od_weight *w = m->layer[l].w;
+
+		w[OD_ROLE_ATTN_NORM] = random_norm(m);
+		w[OD_ROLE_FFN_NORM] = random_norm(m);
+		w[OD_ROLE_Q] = random_mat(m, 32, 32, 0.5f);
+		w[OD_ROLE_K] = random_mat(m, 16, 32, 0.5f);
+		w[OD_ROLE_V] = random_mat(m, 16, 32, 0.5f);
+		w[OD_ROLE_O] = random_mat(m, 32, 32, 0.5f);
+		w[OD_ROLE_ROUTER] = random_mat(m, EXPERTS, 32, 1);
 		for (uint32_t e = 0; e < EXPERTS; e++)
 			for (int i = 0; i < OD_N_EXPERT_MATS; i++)
 				m->expert[l * EXPERTS + e].mat[i] = i == OD_MAT_DOWN ? random_mat(m, 32, 16, 0.5f) :
@@ -167,6 +170,13 @@ void run_pass(struct pass *p, const struct od_row *rows, size_t n_rows, uint16_t
 	}
 }
 
+void end_pass(struct pass *p)
+{
+	struct od_err err;
+
+	must(od_forward_end(p->forward, NULL, &err), &err);
+}
+
 struct od_seq_state *make_state(const struct pass *p)
 {
 	struct od_seq_state *s;
@@ -206,7 +216,7 @@ static struct sequence *by_id(struct world *w, uint64_t id)
 
 size_t row_bytes(const struct world *w)
 {
-	return od_seq_state_row_bytes(w->judge_state);
+	return od_seq_state_row_bytes(w->judge_state, 0, 0); /* all are alike */
 }
 
 void push_state(struct world *w, const struct sequence *s, uint32_t layer, uint32_t begin, uint32_t n, uint64_t step)
@@ -219,8 +229,8 @@ void push_state(struct world *w, const struct sequence *s, uint32_t layer, uint3
 	m->begin = begin;
 	m->n = n;
 	m->step = step;
-	get_rows(w->main_pass.device, s->state, layer, OD_STREAM_K, begin, n, m->k);
-	get_rows(w->main_pass.device, s->state, layer, OD_STREAM_V, begin, n, m->v);
+	get_rows(w->main_pass.device, s->state, layer, 0, begin, n, m->k);
+	get_rows(w->main_pass.device, s->state, layer, 1, begin, n, m->v);
 }
 
 /* Main answers STATE_REQUEST at once; the answer goes behind what is on its way already. */
@@ -338,8 +348,8 @@ void prefill(struct world *w, struct sequence *s)
 	for (uint32_t i = 0; i < n; i++)
 		rows[i] = (struct od_row){ s->state, begin + i, (int32_t)draw(VOCAB) };
 	run_pass(&w->main_pass, rows, n, NULL);
-	od_forward_commit(w->main_pass.forward);
 	s->next = choose_token(w, n - 1);
+	end_pass(&w->main_pass);
 }
 
 void open_sequence(struct world *w, struct sequence *s)
@@ -416,9 +426,9 @@ bool begin_step(struct world *w, bool one_row)
 	for (uint32_t l = 0; l < LAYERS; l++)
 		for (size_t r = 0; r < t->n_rows; r++)
 			memcpy(t->route[l][r], route + (l * t->n_rows + r) * TOP_K, sizeof(t->route[l][r]));
-	od_forward_commit(w->main_pass.forward);
 	for (size_t r = 0; r < t->n_rows; r++)
 		w->seq[t->row[r].seq].next = choose_token(w, r);
+	end_pass(&w->main_pass);
 	w->layer = 0;
 	return true;
 }

@@ -95,7 +95,7 @@ struct world {
 };
 
 extern uint64_t seed; /* of draw and chance */
-extern const struct od_config config;
+extern struct od_config config; /* since make_model() */
 
 uint32_t draw(uint32_t n); /* 0 .. n-1 */
 bool chance(uint32_t percent);
@@ -111,6 +111,8 @@ void open_pass(struct pass *p, const struct model *m, enum od_profile profile, u
 void close_pass(struct pass *p); /* its sequences are freed */
 /* All layers; route [LAYERS][n_rows][TOP_K] when not NULL. */
 void run_pass(struct pass *p, const struct od_row *rows, size_t n_rows, uint16_t *route);
+/* Its rows become part of their sequences. */
+void end_pass(struct pass *p);
 struct od_seq_state *make_state(const struct pass *p);
 /* Borrowed until the pass goes on. */
 float *logits_of(struct pass *p, size_t row);

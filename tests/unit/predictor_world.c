@@ -8,6 +8,7 @@
 
 #include "common/base/mem.h"
 #include "common/compute/rank.h"
+#include "tests/unit/config_util.h"
 
 #define TOO_CLOSE 1e-5
 
@@ -98,9 +99,9 @@ static void make_model(struct predictor_world *w)
 	for (uint32_t m = 0; m < c->n_moe; m++) {
 		w->norm[m] = reals(w, c->hidden);
 		w->router[m] = reals(w, router);
-		w->dense.layer[m].ffn_norm = place(w, w->norm[m], c->hidden);
-		w->dense.layer[m].router = (struct od_weight){ .dtype = OD_F32, .n_out = c->n_experts, .n_in = c->hidden,
-							       .data = place(w, w->router[m], router) };
+		w->dense.layer[m].w[OD_ROLE_FFN_NORM].data = place(w, w->norm[m], c->hidden);
+		w->dense.layer[m].w[OD_ROLE_ROUTER] = (struct od_weight){ .dtype = OD_F32, .n_out = c->n_experts, .n_in = c->hidden,
+									  .data = place(w, w->router[m], router) };
 	}
 }
 
@@ -111,8 +112,8 @@ void pw_open(struct predictor_world *w, const char *kind, struct pw_shape shape)
 	struct od_err err;
 
 	*w = (struct predictor_world){ .seed = 42, .max_rows = shape.max_rows, .heard = -1 };
-	w->cfg = (struct od_config){ .n_moe = shape.n_moe, .n_experts = shape.n_experts, .top_k = shape.top_k,
-				     .hidden = shape.hidden, .vocab = shape.vocab, .rms_eps = 1e-5f };
+	w->cfg = uniform_config((struct uniform){ .n_layers = shape.n_moe, .n_experts = shape.n_experts, .top_k = shape.top_k,
+						  .hidden = shape.hidden, .vocab = shape.vocab });
 	make_model(w);
 	o.device = w->device;
 	w->token = calloc(shape.max_rows, sizeof(*w->token));

@@ -13,10 +13,10 @@ static inline uint32_t rows_on_page(uint32_t begin, uint32_t n)
 }
 
 /* Of positions [begin, begin + n) of one layer. */
-static inline void get_rows(struct od_device *d, const struct od_seq_state *s, uint32_t layer, enum od_stream stream,
+static inline void get_rows(struct od_device *d, const struct od_seq_state *s, uint32_t layer, uint32_t stream,
 			    uint32_t begin, uint32_t n, char *to)
 {
-	const size_t row_bytes = od_seq_state_row_bytes(s);
+	const size_t row_bytes = od_seq_state_row_bytes(s, layer, stream);
 
 	for (uint32_t part; n > 0; begin += part, n -= part, to += part * row_bytes) {
 		part = rows_on_page(begin, n);
@@ -24,10 +24,10 @@ static inline void get_rows(struct od_device *d, const struct od_seq_state *s, u
 	}
 }
 
-static inline void put_rows(struct od_device *d, struct od_seq_state *s, uint32_t layer, enum od_stream stream, uint32_t begin,
+static inline void put_rows(struct od_device *d, struct od_seq_state *s, uint32_t layer, uint32_t stream, uint32_t begin,
 			    uint32_t n, const char *from)
 {
-	const size_t row_bytes = od_seq_state_row_bytes(s);
+	const size_t row_bytes = od_seq_state_row_bytes(s, layer, stream);
 
 	od_seq_state_reserve(s, begin + n);
 	for (uint32_t part; n > 0; begin += part, n -= part, from += part * row_bytes) {
@@ -36,15 +36,15 @@ static inline void put_rows(struct od_device *d, struct od_seq_state *s, uint32_
 	}
 }
 
-/* All layers of them, from one sequence to another of the same kind, whatever devices they are on. */
+/* All streams of all layers of them, from one sequence to another of the same kind, whatever devices they are on. */
 static inline void copy_rows(struct od_device *d, struct od_seq_state *to, struct od_device *from_d,
 			     const struct od_seq_state *from, uint32_t n_layers, uint32_t begin, uint32_t n)
 {
-	char *rows = malloc(n * od_seq_state_row_bytes(from) + 1);
+	char *rows = malloc(n * od_state_pool_most_bytes(od_seq_state_pool(from)) + 1);
 
 	assert_non_null(rows);
 	for (uint32_t l = 0; l < n_layers; l++) {
-		for (enum od_stream stream = 0; stream < OD_N_STREAMS; stream++) {
+		for (uint32_t stream = 0; od_seq_state_row_bytes(from, l, stream) > 0; stream++) {
 			get_rows(from_d, from, l, stream, begin, n, rows);
 			put_rows(d, to, l, stream, begin, n, rows);
 		}

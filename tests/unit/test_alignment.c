@@ -354,12 +354,12 @@ static void run_prompt(struct rig *g, uint32_t n)
 		step = make_step(g, ODM_PREFILL, rows, m);
 		odm_shadow_link_step(&g->link, 0, &step);
 		run_pass(&g->main_pass, rows, m, NULL);
-		od_forward_commit(g->main_pass.forward);
 		g->next = at + m == n ? choose(g, m - 1) : 0;
+		end_pass(&g->main_pass);
 		if (g->align.kv_period > 0 || !g->reference)
 			continue;
 		run_pass(&g->ref_pass, own, m, NULL);
-		od_forward_commit(g->ref_pass.forward);
+		end_pass(&g->ref_pass);
 	}
 	if (g->align.kv_period > 0)
 		give_rows(g, 0, n);
@@ -398,8 +398,8 @@ static struct odm_step begin_decode(struct rig *g, struct od_row *row)
 
 static void end_decode(struct rig *g)
 {
-	od_forward_commit(g->main_pass.forward);
 	g->next = choose(g, 0);
+	end_pass(&g->main_pass);
 }
 
 static bool predicted(const struct rig *g, uint64_t step)
@@ -666,7 +666,7 @@ static void test_corrected(void **state)
 		rows[i] = (struct od_row){ g->ref_state, i, g->link.token[i] };
 	od_seq_state_set_length(g->ref_state, 0);
 	run_pass(&g->ref_pass, rows, 7, route);
-	od_forward_commit(g->ref_pass.forward);
+	end_pass(&g->ref_pass);
 	rows[0] = (struct od_row){ g->ref_state, 7, sample(g->ref_sampler, &g->ref_pass, 6) };
 	run_pass(&g->ref_pass, rows, 1, route);
 	decode_step(g, false);

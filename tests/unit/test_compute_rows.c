@@ -204,26 +204,35 @@ static void bf16_every_exponent(void **state)
 	}
 }
 
-/* Keys and values [end][head_dim] of a sequence, and where attend reads them: in pages that lie anywhere in mem. What it
- * must not touch (positions before begin and behind end, what is between rows, pages that are not the sequence's) is NaN. */
+/* Keys [end][k_dim] and values [end][v_dim] of a sequence, and where attend reads them: in pages that lie anywhere in mem.
+ * What it must not touch (positions before begin and behind end, what is between rows, pages that are not the sequence's) is
+ * NaN. */
 struct cache {
 	struct od_attn a;
 	float *q, *out, *want;
 	void *k, *v;
+	bool shared; /* a value is the beginning of its key, and lies there */
 	unsigned char *mem;
 	uint32_t *table;
 	size_t mem_bytes;
 };
 
-static void cache_new(struct cache *c, uint64_t *seed, enum od_dtype t, size_t begin, size_t end, size_t head_dim)
+static void cache_new(struct cache *c, uint64_t *seed, enum od_dtype t, size_t begin, size_t end, size_t k_dim, size_t v_dim,
+		      bool shared)
 {
-	*c = (struct cache){ .q = random_row(seed, head_dim, PLAIN),
-			     .k = random_weights(seed, t, end * head_dim, PLAIN),
-			     .v = random_weights(seed, t, end * head_dim, PLAIN),
-			     .out = exact(head_dim, sizeof(float)),
-			     .want = exact(head_dim, sizeof(float)) };
-	c->a = (struct od_attn){ .q = c->q, .kv_dtype = t, .head_dim = head_dim, .begin = begin, .end = end,
-				 .scale = 3.0f / sqrtf((float)head_dim), .out = c->out };
+	const size_t each = od_dtype_bytes(t);
+
+	*c = (struct cache){ .q = random_row(seed, k_dim, PLAIN),
+			     .k = random_weights(seed, t, end * k_dim, PLAIN),
+			     .v = random_weights(seed, t, end * v_dim, PLAIN),
+			     .shared = shared,
+			     .out = exact(v_dim, sizeof(float)),
+			     .want = exact(v_dim, sizeof(float)) };
+	c->a = (struct od_attn){ .q = c->q, .kv_dtype = t, .k_dim = k_dim, .v_dim = v_dim, .begin = begin, .end = end,
+				 .scale = 3.0f / sqrtf((float)k_dim), .out = c->out };
+	assert_true(!shared || v_dim <= k_dim);
+	for (size_t p = 0; shared && p < end; p++)
+		memcpy((char *)c->v + p * v_dim * each, (char *)c->k + p * k_dim * each, v_dim * each);
 }
 
 /* n_pages of the sequence at n_places in any order; last_is_last: its last page is where memory ends. */
@@ -248,39 +257,73 @@ static void draw_table(struct cache *c, uint64_t *seed, size_t n_pages, size_t n
 	free(place);
 }
 
-/* A page has keys and values of widths of their own, in either order; every second time memory ends with the sequence's
- * last row, so that a sanitizer sees what is read behind it. */
+/* Where rows of keys and of values lie, from the beginning of mem. */
+struct layout {
+	size_t k_at, v_at, k_row, v_row, k_page, v_page;
+};
+
+static struct layout draw_layout(const struct cache *c, uint64_t *seed, size_t n_places)
+{
+	const size_t each = od_dtype_bytes(c->a.kv_dtype);
+	size_t k_row = (c->a.k_dim + random_below(seed, 3) * 24) * each, v_row = (c->a.v_dim + random_below(seed, 3) * 24) * each;
+	const size_t page = OD_KV_PAGE * (k_row + v_row) + random_below(seed, 2) * 64;
+	const bool v_first = random_below(seed, 2) == 0, side_by_side = random_below(seed, 2) == 0;
+	struct layout l = { .k_row = k_row, .v_row = v_row, .k_page = page, .v_page = page };
+
+	if (c->shared) {
+		l.v_row = k_row;
+	} else if (side_by_side) { /* a page has both */
+		l.k_at = v_first ? OD_KV_PAGE * v_row : 0;
+		l.v_at = v_first ? 0 : OD_KV_PAGE * k_row;
+	} else { /* all pages of one, then all of the other */
+		l.k_page = OD_KV_PAGE * k_row + random_below(seed, 2) * 64;
+		l.v_page = OD_KV_PAGE * v_row + random_below(seed, 2) * 192;
+		l.k_at = v_first ? n_places * l.v_page : 0;
+		l.v_at = v_first ? 0 : n_places * l.k_page;
+	}
+	return l;
+}
+
+/* The end of row p where page p / OD_KV_PAGE is place. */
+static size_t row_end(size_t at, size_t place, size_t page, size_t p, size_t row, size_t bytes)
+{
+	return at + place * page + p % OD_KV_PAGE * row + bytes;
+}
+
+/* Every second time memory ends with the sequence's last row, so that a sanitizer sees what is read behind it. */
 static void cache_place(struct cache *c, uint64_t *seed)
 {
 	const struct od_attn *a = &c->a;
-	size_t each = od_dtype_bytes(a->kv_dtype), row = a->head_dim * each, n_pages = (a->end - 1) / OD_KV_PAGE + 1;
-	size_t n_places = n_pages + random_below(seed, 4), in_last = (a->end - 1) % OD_KV_PAGE;
-	size_t k_row = row + random_below(seed, 3) * 24 * each, v_row = row + random_below(seed, 3) * 24 * each;
-	bool v_first = random_below(seed, 2) == 0, tight = random_below(seed, 2) == 0;
-	size_t k_at = v_first ? OD_KV_PAGE * v_row : 0, v_at = v_first ? 0 : OD_KV_PAGE * k_row;
-	size_t page = OD_KV_PAGE * (k_row + v_row) + random_below(seed, 2) * 64;
+	const size_t k_row = a->k_dim * od_dtype_bytes(a->kv_dtype), v_row = a->v_dim * od_dtype_bytes(a->kv_dtype);
+	const size_t n_pages = (a->end - 1) / OD_KV_PAGE + 1, n_places = n_pages + random_below(seed, 4), last = a->end - 1;
+	const bool tight = random_below(seed, 2) == 0;
+	const struct layout l = draw_layout(c, seed, n_places);
+	size_t k_end = row_end(l.k_at, n_places - 1, l.k_page, last, l.k_row, k_row);
+	size_t v_end = row_end(l.v_at, n_places - 1, l.v_page, last, l.v_row, v_row);
 
 	free(c->mem), free(c->table);
-	c->mem_bytes = n_places * page;
+	c->mem_bytes = n_places * (l.k_page + l.v_page);
 	if (tight)
-		c->mem_bytes = (n_places - 1) * page + in_last * (v_first ? k_row : v_row) + (v_first ? k_at : v_at) + row;
+		c->mem_bytes = k_end > v_end ? k_end : v_end;
 	c->mem = exact(c->mem_bytes, 1);
 	memset(c->mem, 0xff, c->mem_bytes);
 	draw_table(c, seed, n_pages, n_places, tight);
 	for (size_t p = a->begin; p < a->end; p++) {
-		unsigned char *at = c->mem + c->table[p / OD_KV_PAGE] * page;
+		const size_t place = c->table[p / OD_KV_PAGE];
 
-		memcpy(at + k_at + p % OD_KV_PAGE * k_row, (const unsigned char *)c->k + p * row, row);
-		memcpy(at + v_at + p % OD_KV_PAGE * v_row, (const unsigned char *)c->v + p * row, row);
+		if (!c->shared)
+			memcpy(c->mem + row_end(l.v_at, place, l.v_page, p, l.v_row, 0), (const char *)c->v + p * v_row, v_row);
+		memcpy(c->mem + row_end(l.k_at, place, l.k_page, p, l.k_row, 0), (const char *)c->k + p * k_row, k_row);
 	}
 	for (size_t i = 0; i < a->begin / OD_KV_PAGE; i++) /* pages behind a window may have been given away */
 		c->table[i] = UINT32_MAX;
-	c->a.k = c->mem + k_at;
-	c->a.v = c->mem + v_at;
+	c->a.k = c->mem + l.k_at;
+	c->a.v = c->mem + l.v_at;
 	c->a.table = c->table;
-	c->a.page_bytes = page;
-	c->a.k_row_bytes = k_row;
-	c->a.v_row_bytes = v_row;
+	c->a.k_page_bytes = l.k_page;
+	c->a.v_page_bytes = l.v_page;
+	c->a.k_row_bytes = l.k_row;
+	c->a.v_row_bytes = l.v_row;
 }
 
 static void cache_free(struct cache *c)
@@ -294,29 +337,29 @@ static void attend_by_hand(const struct cache *c, float *out)
 	const struct od_attn *a = &c->a;
 	float max = -INFINITY, sum = 0;
 
-	memset(out, 0, a->head_dim * sizeof(float));
+	memset(out, 0, a->v_dim * sizeof(float));
 	for (size_t b = a->begin / OD_ATTN_BLOCK * OD_ATTN_BLOCK; b < a->end; b += OD_ATTN_BLOCK) {
 		size_t first = b > a->begin ? b : a->begin, last = a->end < b + OD_ATTN_BLOCK ? a->end : b + OD_ATTN_BLOCK;
 		float e[OD_ATTN_BLOCK], lane[16] = { 0 }, high = max, keep;
 
 		for (size_t p = first; p < last; p++) {
-			e[p - b] = lanes_dot(a->kv_dtype, c->k, p * a->head_dim, a->q, a->head_dim) * a->scale;
+			e[p - b] = lanes_dot(a->kv_dtype, c->k, p * a->k_dim, a->q, a->k_dim) * a->scale;
 			high = greater(e[p - b], high);
 		}
 		keep = od_exp(max - high);
-		for (size_t d = 0; d < a->head_dim; d++)
+		for (size_t d = 0; d < a->v_dim; d++)
 			out[d] *= keep;
 		for (size_t p = first; p < last; p++) {
 			float w = od_exp(e[p - b] - high);
 
 			lane[p % 16] += w;
-			for (size_t d = 0; d < a->head_dim; d++)
-				out[d] = fmaf(w, weight_at(a->kv_dtype, c->v, p * a->head_dim + d), out[d]);
+			for (size_t d = 0; d < a->v_dim; d++)
+				out[d] = fmaf(w, weight_at(a->kv_dtype, c->v, p * a->v_dim + d), out[d]);
 		}
 		sum = fmaf(sum, keep, fold16(lane));
 		max = high;
 	}
-	for (size_t d = 0; d < a->head_dim; d++)
+	for (size_t d = 0; d < a->v_dim; d++)
 		out[d] = one_nan(out[d] / sum);
 }
 
@@ -327,21 +370,21 @@ static void check_double(const struct cache *c)
 
 	for (size_t p = a->begin; p < a->end; p++) {
 		e[p] = 0;
-		for (size_t d = 0; d < a->head_dim; d++)
-			e[p] += (double)a->q[d] * (double)weight_at(a->kv_dtype, c->k, p * a->head_dim + d);
+		for (size_t d = 0; d < a->k_dim; d++)
+			e[p] += (double)a->q[d] * (double)weight_at(a->kv_dtype, c->k, p * a->k_dim + d);
 		e[p] *= (double)a->scale;
 		max = e[p] > max ? e[p] : max;
 	}
 	for (size_t p = a->begin; p < a->end; p++)
 		sum += e[p] = exp(e[p] - max);
-	for (size_t d = 0; d < a->head_dim; d++) {
+	for (size_t d = 0; d < a->v_dim; d++) {
 		double y = 0;
 
 		for (size_t p = a->begin; p < a->end; p++)
-			y += e[p] / sum * (double)weight_at(a->kv_dtype, c->v, p * a->head_dim + d);
+			y += e[p] / sum * (double)weight_at(a->kv_dtype, c->v, p * a->v_dim + d);
 		if (!(fabs((double)a->out[d] - y) <= 4e-6))
-			fail_msg("[%zu,%zu) head_dim %zu: element %zu: expected %.9g, found %.9g", a->begin, a->end,
-				 a->head_dim, d, y, (double)a->out[d]);
+			fail_msg("[%zu,%zu) k_dim %zu, v_dim %zu: element %zu: expected %.9g, found %.9g", a->begin, a->end,
+				 a->k_dim, a->v_dim, d, y, (double)a->out[d]);
 	}
 	free(e);
 }
@@ -356,22 +399,24 @@ static const size_t spans[][2] = {
 
 static void attend_spans(void **state)
 {
-	static const size_t head_dims[] = { 1, 5, 8, 16, 20, 64, 67, 80, 96, 128, 192, 256 };
+	static const size_t dims[] = { 1, 5, 8, 16, 20, 64, 67, 80, 96, 128, 192, 256 };
 	const struct od_backend *be = table_of(state);
 	uint64_t seed = 27;
 	size_t turn = 0;
 
 	for (size_t i = 0; i < sizeof(spans) / sizeof(spans[0]); i++) {
-		for (int n = 0; n < 4; n++) {
+		for (int n = 0; n < 8; n++) { /* equal widths, then any two, then one place for both */
+			const bool equal = n < 4, shared = n >= 6;
+			const size_t a = dims[turn++ % 12], b = dims[turn * 5 % 12], k_dim = shared && b > a ? b : a;
 			enum od_dtype t = n % 2 ? OD_BF16 : OD_F32;
 			struct cache c;
 
-			cache_new(&c, &seed, t, spans[i][0], spans[i][1], head_dims[turn++ % 12]);
+			cache_new(&c, &seed, t, spans[i][0], spans[i][1], k_dim, equal ? a : shared && b > a ? a : b, shared);
 			cache_place(&c, &seed);
 			be->attend(&c.a);
 			check_double(&c);
 			attend_by_hand(&c, c.want);
-			assert_bits("attend", c.out, c.want, c.a.head_dim);
+			assert_bits("attend", c.out, c.want, c.a.v_dim);
 			cache_free(&c);
 		}
 	}
@@ -386,7 +431,7 @@ static void attend_rescales(void **state)
 	for (int round = 0; round < 12; round++) {
 		struct cache c;
 
-		cache_new(&c, &seed, OD_F32, (size_t)round * 70, 900, 24);
+		cache_new(&c, &seed, OD_F32, (size_t)round * 70, 900, 24, round % 5 == 4 ? 40 : 24, false);
 		for (size_t p = c.a.begin; p < 900; p++)
 			((float *)c.k)[p * 24] += (float)(round % 2 ? p : 900 - p) * 0.11f;
 		cache_place(&c, &seed);
@@ -394,7 +439,7 @@ static void attend_rescales(void **state)
 		c.a.scale = round % 4 == 3 ? -0.7f : 0.7f;
 		be->attend(&c.a);
 		attend_by_hand(&c, c.want);
-		assert_bits("attend", c.out, c.want, c.a.head_dim);
+		assert_bits("attend", c.out, c.want, c.a.v_dim);
 		cache_free(&c);
 	}
 }
@@ -408,7 +453,7 @@ static void attend_odd(void **state)
 	for (size_t i = 0; i < 8; i++) {
 		struct cache c;
 
-		cache_new(&c, &seed, OD_F32, 3, 300, 19);
+		cache_new(&c, &seed, OD_F32, 3, 300, 19, 19, false);
 		((float *)(i % 2 ? c.k : c.v))[40 * 19] = poison[i / 2];
 		cache_place(&c, &seed);
 		be->attend(&c.a);
@@ -427,21 +472,21 @@ static void attend_anywhere(void **state)
 
 	for (int round = 0; round < 16; round++) {
 		size_t begin = round % 4 == 3 ? 70 + (size_t)round * 10 : 0, end = begin + 1 + random_below(&seed, 700);
-		size_t head_dim = 1 + random_below(&seed, 130), moved = 0;
+		size_t k_dim = 1 + random_below(&seed, 130), v_dim = 1 + random_below(&seed, round % 4 < 2 ? 130 : k_dim), moved = 0;
 		uint32_t first;
 		struct cache c;
 
-		cache_new(&c, &seed, round % 2 ? OD_BF16 : OD_F32, begin, end, head_dim);
+		cache_new(&c, &seed, round % 2 ? OD_BF16 : OD_F32, begin, end, k_dim, v_dim, round % 4 >= 2);
 		cache_place(&c, &seed);
 		be->attend(&c.a);
-		memcpy(c.want, c.out, head_dim * sizeof(float));
+		memcpy(c.want, c.out, v_dim * sizeof(float));
 		for (int n = 0; n < 8; n++) {
 			first = c.table[(end - 1) / OD_KV_PAGE];
 			cache_place(&c, &seed);
 			moved += c.table[(end - 1) / OD_KV_PAGE] != first;
-			memset(c.out, 0xff, head_dim * sizeof(float));
+			memset(c.out, 0xff, v_dim * sizeof(float));
 			be->attend(&c.a);
-			assert_bits("attend elsewhere", c.out, c.want, head_dim);
+			assert_bits("attend elsewhere", c.out, c.want, v_dim);
 		}
 		assert_true(moved > 0);
 		cache_free(&c);

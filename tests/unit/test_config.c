@@ -1,4 +1,5 @@
-/* config.json to shapes: what is taken, what is refused and how the refusal reads. */
+/* config.json to shapes: what is taken, what is refused and how the refusal reads; layers and ropes as they are added. What
+ * the families make of their own fields is in test_families.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +10,10 @@
 #include <cmocka.h>
 
 #include "common/base/json.h"
+#include "common/base/strbuf.h"
 #include "common/model/family.h"
+#include "common/model/mixer.h"
+#include "tests/unit/config_util.h"
 
 /* Mixtral-8x7B-v0.1's published config.json, less what only training reads. */
 static const char mixtral_8x7b[] =
@@ -64,29 +68,50 @@ static void must_refuse(const char *key, const char *value, int code, const char
 
 static void test_published_file(void **state)
 {
+	const struct od_layer_spec *l;
 	struct od_config c;
 
 	(void)state;
 	must_take(&c, NULL, NULL);
 	assert_string_equal(c.family->name, "mixtral");
 	assert_int_equal(c.n_layers, 32);
+	assert_int_equal(c.n_moe, 32);
+	assert_int_equal(c.n_kinds, 1);
+	for (uint32_t i = 0; i < 32; i++) {
+		assert_int_equal(c.kind_of[i], 0);
+		assert_int_equal(c.m_of[i], i);
+		assert_int_equal(c.layer_of[i], i);
+	}
+	l = od_config_layer(&c, 31);
+	assert_ptr_equal(l, od_config_moe_layer(&c, 0));
+	assert_ptr_equal(l->mixer, &od_mixer_gqa);
+	assert_int_equal(l->ffn, OD_FFN_MOE);
+	assert_int_equal(l->mix.n_heads, 32);
+	assert_int_equal(l->mix.n_kv_heads, 8);
+	assert_int_equal(l->mix.k_dim, 128);
+	assert_int_equal(l->mix.v_dim, 128);
+	assert_int_equal(l->mix.window, 0);
+	assert_true(l->mix.scale == 0.08838834764831845f); /* 128^-0.5 */
+	assert_int_equal(l->mix.qk_norm, OD_QK_NORM_NONE);
+	assert_false(l->mix.qkv_bias || l->mix.o_bias || l->mix.clip != 0);
+	assert_true(l->router.renormalise && l->router.scale == 1 && l->router.n_groups == 0);
+	assert_int_equal(l->shared_intermediate, 0);
+	assert_int_equal(c.n_ropes, 1);
+	assert_int_equal(l->mix.rope, 0);
+	assert_int_equal(c.rope[0].dims, 128);
+	assert_false(c.rope[0].neighbours || c.rope[0].factor != 0);
+	assert_true(c.rope[0].theta == 1e6 && c.rope[0].magnitude == 1);
 	assert_int_equal(c.hidden, 4096);
-	assert_int_equal(c.n_heads, 32);
-	assert_int_equal(c.n_kv_heads, 8);
-	assert_int_equal(c.head_dim, 128);
 	assert_int_equal(c.vocab, 32000);
 	assert_int_equal(c.n_experts, 8);
 	assert_int_equal(c.top_k, 2);
 	assert_int_equal(c.intermediate, 14336);
 	assert_int_equal(c.ctx_max, 32768);
-	assert_int_equal(c.sliding_window, 0);
 	assert_true(c.rms_eps == 1e-5f);
-	assert_true(c.rope_theta == 1e6);
 	assert_false(c.tied_head);
 	assert_int_equal(c.bos, 1);
 	assert_int_equal(c.n_eos, 1);
 	assert_int_equal(c.eos[0], 2);
-	assert_int_equal(od_config_kv_dim(&c), 1024);
 }
 
 /* generation_config.json adds to what config.json (here: 2) says. */
@@ -130,20 +155,25 @@ static void test_more_eos(void **state)
 
 static void test_optional_fields(void **state)
 {
+	uint64_t out, in;
 	struct od_config c;
 
 	(void)state;
 	must_take(&c, "head_dim", "64");
-	assert_int_equal(c.head_dim, 64);
+	assert_int_equal(c.kind[0].mix.k_dim, 64);
+	assert_int_equal(c.kind[0].mix.v_dim, 64);
+	assert_int_equal(c.rope[0].dims, 64);
+	assert_true(c.kind[0].mix.scale == 0.125f);
 	must_take(&c, "head_dim", "null");
-	assert_int_equal(c.head_dim, 128);
+	assert_int_equal(c.kind[0].mix.k_dim, 128);
 	must_take(&c, "num_key_value_heads", NULL);
-	assert_int_equal(c.n_kv_heads, 32);
+	assert_int_equal(c.kind[0].mix.n_kv_heads, 32);
 	must_take(&c, "sliding_window", "4096");
-	assert_int_equal(c.sliding_window, 4096);
+	assert_int_equal(c.kind[0].mix.window, 4096);
 	must_take(&c, "tie_word_embeddings", "true");
 	assert_true(c.tied_head);
-	assert_false(od_role_present(&c, OD_ROLE_HEAD));
+	od_role_shape(&c, OD_ROLE_HEAD, 0, &out, &in);
+	assert_int_equal(out, 0);
 	must_take(&c, "eos_token_id", "[2, 31999, 7]");
 	assert_int_equal(c.n_eos, 3);
 	assert_int_equal(c.eos[1], 31999);
@@ -171,14 +201,16 @@ static void test_rope(void **state)
 	(void)state;
 	must_take(&c, "rope_scaling", "null");
 	must_take(&c, "rope_scaling", "{\"type\": \"default\"}");
-	assert_true(c.rope_theta == 1e6);
+	assert_true(c.rope[0].theta == 1e6);
 	must_take(&c, "rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 1000000.0}");
-	assert_true(c.rope_theta == 1e6);
+	assert_true(c.rope[0].theta == 1e6);
 	must_refuse("rope_parameters", "{\"rope_type\": \"default\", \"rope_theta\": 10000.0}", OD_ERR_FORMAT,
 		    "rope_theta", "1e+06 and 10000");
 	must_refuse("rope_scaling", "{\"type\": \"linear\", \"factor\": 2}", OD_ERR_UNSUPPORTED, "rope_scaling",
 		    "linear");
-	must_refuse("rope_parameters", "{\"rope_type\": \"yarn\"}", OD_ERR_UNSUPPORTED, "rope_parameters", "yarn");
+	must_refuse("rope_scaling", "{\"rope_type\": \"longrope\"}", OD_ERR_UNSUPPORTED, "rope_scaling", "longrope");
+	must_refuse("rope_parameters", "{\"rope_type\": \"yarn\"}", OD_ERR_MISSING, "rope_parameters",
+		    "original_max_position_embeddings");
 	must_refuse("rope_parameters", "{\"partial_rotary_factor\": 0.5}", OD_ERR_UNSUPPORTED, "rope_parameters",
 		    "0.5");
 	must_refuse("rope_scaling", "[1]", OD_ERR_FORMAT, "rope_scaling", "an array");
@@ -198,7 +230,7 @@ static void test_rope_parameters_alone(void **state)
 	json_object_set_new(root, "rope_parameters", json_pack("{s:s, s:f}", "rope_type", "default", "rope_theta",
 							      5e5));
 	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_OK);
-	assert_true(c.rope_theta == 5e5);
+	assert_true(c.rope[0].theta == 5e5);
 	json_decref(root);
 }
 
@@ -226,6 +258,7 @@ static void test_refuses_numbers(void **state)
 	must_refuse("head_dim", "0", OD_ERR_RANGE, "head_dim", "found 0");
 	must_refuse("head_dim", "1000000", OD_ERR_RANGE, "head_dim", "32 heads");
 	must_refuse("num_attention_heads", "24", OD_ERR_FORMAT, "head_dim", "24"); /* 4096 % 24 != 0 */
+	must_refuse("num_hidden_layers", "1025", OD_ERR_RANGE, "num_hidden_layers", "found 1025");
 	must_refuse("sliding_window", "-5", OD_ERR_RANGE, "sliding_window", "-5");
 	must_refuse("eos_token_id", "32000", OD_ERR_RANGE, "eos_token_id", "32000");
 	must_refuse("eos_token_id", "[2, -1]", OD_ERR_RANGE, "eos_token_id", "-1");
@@ -271,10 +304,10 @@ static void test_refuses_huge_products(void **state)
 	json_object_set_new(root, "hidden_size", json_integer(1 << 20));
 	json_object_set_new(root, "intermediate_size", json_integer(1 << 20));
 	json_object_set_new(root, "num_local_experts", json_integer(4096));
-	json_object_set_new(root, "num_hidden_layers", json_integer(4096));
+	json_object_set_new(root, "num_hidden_layers", json_integer(1024));
 	json_object_set_new(root, "head_dim", json_integer(128));
 	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_ERR_RANGE);
-	assert_non_null(strstr(err.msg, "4096 layers"));
+	assert_non_null(strstr(err.msg, "1024 layers"));
 	/* And one that fits in 64 bits, yet no machine: 3 * 2^48 weights. */
 	json_object_set_new(root, "num_local_experts", json_integer(256));
 	json_object_set_new(root, "num_hidden_layers", json_integer(1));
@@ -292,50 +325,53 @@ static void test_load_names_the_file(void **state)
 	assert_non_null(strstr(err.msg, "/nonexistent/config.json"));
 	assert_int_equal(od_config_load(&c, "deploy/models/talebook/config.json", &err), OD_OK);
 	assert_int_equal(c.n_layers, 12);
-	assert_int_equal(c.head_dim, 64);
+	assert_int_equal(c.kind[0].mix.k_dim, 64);
 }
 
-static void expect_dense(enum od_role role, uint32_t layer, const char *expected)
+static void expect_dense(const struct od_config *c, enum od_role role, uint32_t layer, const char *expected)
 {
-	char buf[128];
+	char buf[OD_NAME_BYTES];
 
-	od_family_mixtral.dense_name(buf, sizeof(buf), role, layer);
+	od_dense_source_name(c, role, layer, buf);
 	assert_string_equal(buf, expected);
 }
 
 static void test_names(void **state)
 {
-	char buf[128];
+	char buf[OD_NAME_BYTES];
+	struct od_config c;
 
 	(void)state;
-	expect_dense(OD_ROLE_EMBED, 0, "model.embed_tokens.weight");
-	expect_dense(OD_ROLE_HEAD, 0, "lm_head.weight");
-	expect_dense(OD_ROLE_FINAL_NORM, 0, "model.norm.weight");
-	expect_dense(OD_ROLE_ATTN_NORM, 3, "model.layers.3.input_layernorm.weight");
-	expect_dense(OD_ROLE_FFN_NORM, 3, "model.layers.3.post_attention_layernorm.weight");
-	expect_dense(OD_ROLE_Q, 0, "model.layers.0.self_attn.q_proj.weight");
-	expect_dense(OD_ROLE_K, 1, "model.layers.1.self_attn.k_proj.weight");
-	expect_dense(OD_ROLE_V, 2, "model.layers.2.self_attn.v_proj.weight");
-	expect_dense(OD_ROLE_O, 31, "model.layers.31.self_attn.o_proj.weight");
-	expect_dense(OD_ROLE_ROUTER, 31, "model.layers.31.block_sparse_moe.gate.weight");
-	od_family_mixtral.expert_name(buf, sizeof(buf), 5, 7, OD_MAT_GATE);
+	must_take(&c, NULL, NULL);
+	expect_dense(&c, OD_ROLE_EMBED, 0, "model.embed_tokens.weight");
+	expect_dense(&c, OD_ROLE_HEAD, 0, "lm_head.weight");
+	expect_dense(&c, OD_ROLE_FINAL_NORM, 0, "model.norm.weight");
+	expect_dense(&c, OD_ROLE_ATTN_NORM, 3, "model.layers.3.input_layernorm.weight");
+	expect_dense(&c, OD_ROLE_FFN_NORM, 3, "model.layers.3.post_attention_layernorm.weight");
+	expect_dense(&c, OD_ROLE_Q, 0, "model.layers.0.self_attn.q_proj.weight");
+	expect_dense(&c, OD_ROLE_K, 1, "model.layers.1.self_attn.k_proj.weight");
+	expect_dense(&c, OD_ROLE_V, 2, "model.layers.2.self_attn.v_proj.weight");
+	expect_dense(&c, OD_ROLE_O, 31, "model.layers.31.self_attn.o_proj.weight");
+	expect_dense(&c, OD_ROLE_ROUTER, 31, "model.layers.31.block_sparse_moe.gate.weight");
+	od_expert_source_name(&c, 5, 7, OD_MAT_GATE, buf);
 	assert_string_equal(buf, "model.layers.5.block_sparse_moe.experts.7.w1.weight");
-	od_family_mixtral.expert_name(buf, sizeof(buf), 5, 6, OD_MAT_UP);
+	od_expert_source_name(&c, 5, 6, OD_MAT_UP, buf);
 	assert_string_equal(buf, "model.layers.5.block_sparse_moe.experts.6.w3.weight");
-	od_family_mixtral.expert_name(buf, sizeof(buf), 4, 0, OD_MAT_DOWN);
+	od_expert_source_name(&c, 4, 0, OD_MAT_DOWN, buf);
 	assert_string_equal(buf, "model.layers.4.block_sparse_moe.experts.0.w2.weight");
-	assert_true(od_family_mixtral.ignorable("model.layers.0.self_attn.rotary_emb.inv_freq"));
-	assert_false(od_family_mixtral.ignorable("model.layers.0.self_attn.q_proj.weight"));
-	assert_false(od_family_mixtral.ignorable("inv_freq"));
+	assert_true(od_source_ignorable("model.layers.0.self_attn.rotary_emb.inv_freq"));
+	assert_false(od_source_ignorable("model.layers.0.self_attn.q_proj.weight"));
+	assert_false(od_source_ignorable("inv_freq"));
 }
 
 static void expect_shape(const struct od_config *c, enum od_role role, uint64_t n_out, uint64_t n_in)
 {
 	uint64_t out, in;
 
-	od_role_shape(c, role, &out, &in);
+	od_role_shape(c, role, od_role_per_layer(role) ? 31 : 0, &out, &in);
 	assert_int_equal(out, n_out);
-	assert_int_equal(in, n_in);
+	if (n_out > 0)
+		assert_int_equal(in, n_in);
 }
 
 static void test_shapes_and_roles(void **state)
@@ -355,6 +391,8 @@ static void test_shapes_and_roles(void **state)
 	expect_shape(&c, OD_ROLE_V, 768, 4096);
 	expect_shape(&c, OD_ROLE_O, 4096, 3072);
 	expect_shape(&c, OD_ROLE_ROUTER, 8, 4096);
+	for (int r = OD_ROLE_ROUTER + 1; r < OD_N_ROLES; r++)
+		expect_shape(&c, (enum od_role)r, 0, 0);
 	od_expert_mat_shape(&c, OD_MAT_GATE, &out, &in);
 	assert_true(out == 14336 && in == 4096);
 	od_expert_mat_shape(&c, OD_MAT_UP, &out, &in);
@@ -363,14 +401,103 @@ static void test_shapes_and_roles(void **state)
 	assert_true(out == 4096 && in == 14336);
 	for (int r = 0; r < OD_N_ROLES; r++) {
 		assert_int_equal(od_role_parse(od_role_name((enum od_role)r)), r);
-		assert_true(od_role_present(&c, (enum od_role)r));
 		assert_int_equal(od_role_per_layer((enum od_role)r), r >= 3);
 	}
 	assert_int_equal(od_role_parse("attn_x"), OD_N_ROLES);
 	assert_string_equal(od_role_name(OD_ROLE_Q), "attn_q");
 }
 
-/* The line goes into fingerprints: it must never change by itself, and must change with each number. */
+/* ---- layers as they are added ---- */
+
+/* Layers that are alike are of one kind; MoE layers are counted, in order. */
+static void test_kinds(void **state)
+{
+	static const bool moe[] = { false, true, true, false, true, false };
+	struct od_layer_spec l = { .mixer = &od_mixer_gqa, .mix = { .n_heads = 1, .k_dim = 2 }, .intermediate = 7,
+				   .router = { .scale = 1, .renormalise = true }, .shared_intermediate = 5, .shared_gate = true };
+	struct od_config c = { .hidden = 8 };
+	uint32_t m = 0;
+	struct od_err err = { 0 };
+
+	(void)state;
+	for (uint32_t i = 0; i < 6; i++) {
+		l.ffn = moe[i] ? OD_FFN_MOE : OD_FFN_DENSE;
+		l.mix.window = i == 2 ? 3 : 0;
+		/* What a layer does not have makes no difference. */
+		l.intermediate = moe[i] ? i : 7;
+		l.router.renormalise = moe[i] || i == 3;
+		l.shared_intermediate = moe[i] ? 5 : i;
+		assert_int_equal(od_config_add_layer(&c, &l, &err), OD_OK);
+		assert_int_equal(c.n_layers, i + 1);
+		assert_int_equal(od_config_layer(&c, i)->ffn, l.ffn);
+		assert_int_equal(od_config_layer(&c, i)->mix.window, l.mix.window);
+		if (!moe[i])
+			continue;
+		assert_int_equal(c.m_of[i], m);
+		assert_int_equal(c.layer_of[m], i);
+		assert_ptr_equal(od_config_moe_layer(&c, m), od_config_layer(&c, i));
+		m++;
+	}
+	assert_int_equal(c.n_moe, 3);
+	assert_int_equal(c.n_kinds, 3);
+	assert_int_equal(c.kind_of[0], 0);
+	assert_int_equal(c.kind_of[1], 1);
+	assert_int_equal(c.kind_of[2], 2);
+	assert_int_equal(c.kind_of[3], 0);
+	assert_int_equal(c.kind_of[4], 1);
+	assert_int_equal(c.kind[0].shared_intermediate, 0);
+	assert_false(c.kind[0].shared_gate || c.kind[0].router.renormalise);
+	assert_int_equal(c.kind[1].intermediate, 0);
+}
+
+static void test_too_many(void **state)
+{
+	struct od_layer_spec l = { .mixer = &od_mixer_gqa, .ffn = OD_FFN_MOE };
+	const struct od_rope rope = { .dims = 2, .theta = 10000, .magnitude = 1 };
+	struct od_config c = { .hidden = 8 };
+	struct od_err err = { 0 };
+	uint32_t index;
+
+	(void)state;
+	for (uint32_t i = 0; i < OD_MAX_ROPES; i++) {
+		assert_int_equal(od_config_add_rope(&c, &rope, &index, &err), OD_OK);
+		assert_int_equal(index, i);
+	}
+	assert_int_equal(od_config_add_rope(&c, &rope, &index, &err), OD_ERR_UNSUPPORTED);
+	assert_non_null(strstr(err.msg, "at most 4"));
+	assert_int_equal(c.n_ropes, OD_MAX_ROPES);
+	for (uint32_t i = 0; i < OD_MAX_LAYER_KINDS; i++) {
+		l.mix.window = i;
+		assert_int_equal(od_config_add_layer(&c, &l, &err), OD_OK);
+	}
+	l.mix.window = 99;
+	assert_int_equal(od_config_add_layer(&c, &l, &err), OD_ERR_UNSUPPORTED);
+	assert_non_null(strstr(err.msg, "layer 8: expected at most 1024 layers of at most 8 kinds"));
+	assert_int_equal(c.n_layers, 8);
+	assert_int_equal(c.n_moe, 8);
+	assert_int_equal(c.n_kinds, 8);
+	l.mix.window = 3;
+	for (uint32_t i = 8; i < OD_MAX_LAYERS; i++)
+		assert_int_equal(od_config_add_layer(&c, &l, &err), OD_OK);
+	assert_int_equal(od_config_add_layer(&c, &l, &err), OD_ERR_UNSUPPORTED);
+	assert_non_null(strstr(err.msg, "layer 1024"));
+	assert_int_equal(c.layer_of[1023], 1023);
+}
+
+/* ---- the line for fingerprints ---- */
+
+static char *canonical(const struct od_config *c)
+{
+	struct od_strbuf b = { 0 };
+	struct od_err err = { 0 };
+
+	if (od_config_canonical(c, &b, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+	assert_int_equal(strlen(b.text), b.len);
+	return b.text;
+}
+
+/* It must never change by itself, and must change with each number. */
 static void test_canonical(void **state)
 {
 	static const struct {
@@ -382,26 +509,161 @@ static void test_canonical(void **state)
 		{ "intermediate_size", "14337" },  { "rope_theta", "10000" },	  { "tie_word_embeddings", "true" },
 		{ "num_attention_heads", "64" },
 	};
+	/* 128^-0.5 is 3db504f3, 1e6 is 412e848000000000 in 64 bits. */
 	static const char expected[] =
-		"family=mixtral layers=32 hidden=4096 heads=32 kv_heads=8 head_dim=128 vocab=32000 experts=8 top_k=2 "
-		"intermediate=14336 window=0 rms_eps=3727c5ac rope_theta=412e848000000000 tied_head=0";
+		"family=mixtral hidden=4096 vocab=32000 experts=8 top_k=2 intermediate=14336 rms_eps=3727c5ac tied_head=0; "
+		"rope 0: dims=128 neighbours=0 theta=412e848000000000 magnitude=3f800000; "
+		"kind 0: mixer=gqa heads=32 kv_heads=8 k_dim=128 v_dim=128 window=0 scale=3db504f3 rope=0 qkv_bias=0 o_bias=0 "
+		"qk_norm=0 norm_eps=3727c5ac clip=00000000 nope=0 q_rank=0 kv_rank=0 groups=0 top_groups=0 renormalise=1 "
+		"weight=3f800000 shared=0 shared_gate=0; "
+		"layers 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0";
 	struct od_config c;
-	struct od_err err;
-	char text[512], other[512];
+	char *text, *other;
 
 	(void)state;
 	must_take(&c, NULL, NULL);
-	assert_int_equal(od_config_canonical(&c, text, sizeof(text), &err), sizeof(expected) - 1);
+	text = canonical(&c);
 	assert_string_equal(text, expected);
 	for (size_t i = 0; i < sizeof(change) / sizeof(change[0]); i++) {
 		must_take(&c, change[i].key, change[i].value);
-		assert_true(od_config_canonical(&c, other, sizeof(other), &err) > 0);
+		other = canonical(&c);
 		assert_string_not_equal(text, other);
+		free(other);
 	}
 	must_take(&c, "eos_token_id", "7"); /* ends a text, changes no number */
-	assert_true(od_config_canonical(&c, other, sizeof(other), &err) > 0);
+	other = canonical(&c);
 	assert_string_equal(text, other);
-	assert_int_equal(od_config_canonical(&c, text, sizeof(expected) - 1, &err), OD_ERR_RANGE);
+	free(other);
+	free(text);
+}
+
+static void bump_u32(void *at)
+{
+	++*(uint32_t *)at;
+}
+
+static void bump_f32(void *at)
+{
+	*(float *)at = nextafterf(*(float *)at, INFINITY);
+}
+
+static void bump_f64(void *at)
+{
+	*(double *)at = nextafter(*(double *)at, INFINITY);
+}
+
+static void bump_bool(void *at)
+{
+	*(bool *)at = !*(bool *)at;
+}
+
+static void bump_layer(void *at)
+{
+	*(uint8_t *)at = 0;
+}
+
+static void bump_mixer(void *at)
+{
+	*(const struct od_mixer_ops **)at = &od_mixer_mla;
+}
+
+static void bump_family(void *at)
+{
+	*(const struct od_family **)at = &od_family_olmoe;
+}
+
+/* Two kinds of layers, dense and MoE, with every field in use; two ways to turn. */
+static struct od_config rich_config(void)
+{
+	struct od_config c = { .family = &od_family_deepseek_v2, .hidden = 64, .vocab = 100, .n_experts = 8, .top_k = 2,
+			       .intermediate = 16, .ctx_max = 512, .rms_eps = 1e-6f };
+	const struct od_rope rope[2] = {
+		{ .dims = 8, .theta = 10000, .magnitude = 1 },
+		{ .dims = 8, .theta = 10000, .magnitude = 1.1f, .factor = 4, .beta_fast = 32, .beta_slow = 1, .original_ctx = 128 },
+	};
+	struct od_layer_spec l = { .mixer = &od_mixer_gqa,
+				   .mix = { .n_heads = 4, .n_kv_heads = 2, .k_dim = 8, .v_dim = 12, .window = 7, .scale = 0.5f,
+					    .norm_eps = 1e-5f, .clip = 3, .nope_dim = 4, .q_rank = 5, .kv_rank = 6 },
+				   .intermediate = 32,
+				   .router = { .n_groups = 4, .top_groups = 2, .scale = 2 },
+				   .shared_intermediate = 24 };
+	struct od_err err = { 0 };
+
+	for (int i = 0; i < 2; i++)
+		if (od_config_add_rope(&c, &rope[i], &l.mix.rope, &err) != OD_OK)
+			fail_msg("%s", err.msg);
+	for (int i = 0; i < 5; i++) {
+		l.ffn = i % 2 == 0 ? OD_FFN_DENSE : OD_FFN_MOE;
+		if (od_config_add_layer(&c, &l, &err) != OD_OK)
+			fail_msg("%s", err.msg);
+	}
+	return c;
+}
+
+static void test_canonical_has_all_fields(void **state)
+{
+	struct od_config plain = rich_config(), c;
+	struct od_layer_spec *dense = &c.kind[0], *moe = &c.kind[1];
+	const struct {
+		void *field;
+		void (*bump)(void *at);
+	} fields[] = {
+		{ &c.family, bump_family },
+		{ &c.hidden, bump_u32 },
+		{ &c.vocab, bump_u32 },
+		{ &c.n_experts, bump_u32 },
+		{ &c.top_k, bump_u32 },
+		{ &c.intermediate, bump_u32 },
+		{ &c.rms_eps, bump_f32 },
+		{ &c.tied_head, bump_bool },
+		{ &c.n_layers, bump_u32 },
+		{ &c.kind_of[3], bump_layer },
+		{ &c.rope[0].dims, bump_u32 },
+		{ &c.rope[0].neighbours, bump_bool },
+		{ &c.rope[0].theta, bump_f64 },
+		{ &c.rope[1].magnitude, bump_f32 },
+		{ &c.rope[1].factor, bump_f64 },
+		{ &c.rope[0].factor, bump_f64 }, /* from none */
+		{ &c.rope[1].beta_fast, bump_f64 },
+		{ &c.rope[1].beta_slow, bump_f64 },
+		{ &c.rope[1].original_ctx, bump_u32 },
+		{ &dense->mixer, bump_mixer },
+		{ &dense->ffn, bump_u32 },
+		{ &dense->intermediate, bump_u32 },
+		{ &moe->mix.n_heads, bump_u32 },
+		{ &moe->mix.n_kv_heads, bump_u32 },
+		{ &moe->mix.k_dim, bump_u32 },
+		{ &dense->mix.v_dim, bump_u32 },
+		{ &dense->mix.window, bump_u32 },
+		{ &moe->mix.scale, bump_f32 },
+		{ &moe->mix.rope, bump_u32 },
+		{ &moe->mix.qkv_bias, bump_bool },
+		{ &dense->mix.o_bias, bump_bool },
+		{ &dense->mix.qk_norm, bump_u32 },
+		{ &moe->mix.norm_eps, bump_f32 },
+		{ &moe->mix.clip, bump_f32 },
+		{ &moe->mix.nope_dim, bump_u32 },
+		{ &moe->mix.q_rank, bump_u32 },
+		{ &moe->mix.kv_rank, bump_u32 },
+		{ &moe->router.n_groups, bump_u32 },
+		{ &moe->router.top_groups, bump_u32 },
+		{ &moe->router.renormalise, bump_bool },
+		{ &moe->router.scale, bump_f32 },
+		{ &moe->shared_intermediate, bump_u32 },
+		{ &moe->shared_gate, bump_bool },
+	};
+	char *text = canonical(&plain), *other;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+		c = plain;
+		fields[i].bump(fields[i].field);
+		other = canonical(&c);
+		if (strcmp(text, other) == 0)
+			fail_msg("field %zu changes nothing in \"%s\"", i, text);
+		free(other);
+	}
+	free(text);
 }
 
 int main(void)
@@ -413,7 +675,8 @@ int main(void)
 		cmocka_unit_test(test_refuses_numbers),	    cmocka_unit_test(test_refuses_variants),
 		cmocka_unit_test(test_refuses_huge_products), cmocka_unit_test(test_load_names_the_file),
 		cmocka_unit_test(test_names),		    cmocka_unit_test(test_shapes_and_roles),
-		cmocka_unit_test(test_canonical),
+		cmocka_unit_test(test_kinds),		    cmocka_unit_test(test_too_many),
+		cmocka_unit_test(test_canonical),	    cmocka_unit_test(test_canonical_has_all_fields),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -303,7 +303,7 @@ static void test_unaligned(void **state)
 		settle(&w);
 		assert_predicted(&w, w.step);
 		run_pass(&w.judge_pass, &row, 1, route);
-		od_forward_commit(w.judge_pass.forward);
+		end_pass(&w.judge_pass);
 		for (uint32_t l = 0; l < LAYERS; l++)
 			assert_memory_equal(t->said[l][0], route + l * TOP_K, TOP_K * sizeof(*route));
 	}

@@ -16,12 +16,14 @@ struct bench {
 	struct tiny_weights w;
 	struct od_buf *x_at, *y_at, *scratch;
 	float *x, *y; /* [ROWS][hidden] */
+	bool not_routed; /* what run_ffn runs: a dense layer's network, or shared experts */
 };
 
 static void setup(struct bench *b, const char *name, enum od_profile profile, unsigned threads)
 {
 	size_t n;
 
+	b->not_routed = false;
 	tiny_load_named(&b->t, name);
 	b->t.profile = profile;
 	b->device = device_new(OD_CPU_AUTO, threads);
@@ -57,7 +59,7 @@ static void run_ffn(struct bench *b, const struct od_expert *e, size_t first, ui
 	const struct od_op op = { .kind = OD_OP_FFN,
 				  .profile = b->t.profile,
 				  .n_rows = n,
-				  .ffn = { .w = e, .x = od_buf_ref(b->x_at, first * row), .y = od_buf_ref(b->y_at, 0),
+				  .ffn = { .mat = e->mat, .routed = !b->not_routed, .x = od_buf_ref(b->x_at, first * row), .y = od_buf_ref(b->y_at, 0),
 					   .scratch = od_buf_ref(b->scratch, 0) } };
 
 	run_op(b->device, &op);
@@ -176,6 +178,36 @@ static void test_profile_bf16_rounds_outputs(void **state)
 	for (size_t i = 0; i < ROWS * b.t.cfg.hidden; i++)
 		assert_int_equal(od_f32_bits(b.y[i]) & 0xffff, 0);
 	teardown(&b);
+}
+
+/* Only what a worker would send is rounded. */
+static void test_not_routed_keeps_f32(void **state)
+{
+	static const enum od_profile profiles[] = { OD_PROFILE_F32, OD_PROFILE_BF16 };
+
+	(void)state;
+	for (size_t p = 0; p < 2; p++) {
+		struct bench b;
+		size_t n, rounded = 0;
+		float *plain;
+
+		setup(&b, "grouped_queries", profiles[p], 1);
+		n = ROWS * b.t.cfg.hidden;
+		plain = od_alloc_array(n, sizeof(*plain));
+		assert_non_null(plain);
+		b.not_routed = true;
+		assert_true(ffn_error(&b, &b.w.experts[1]) < (profiles[p] == OD_PROFILE_F32 ? 1e-5 : 0x1p-8));
+		memcpy(plain, b.y, n * sizeof(*plain));
+		b.not_routed = false;
+		run_ffn(&b, &b.w.experts[1], 0, ROWS, b.y);
+		for (size_t i = 0; i < n; i++) {
+			assert_true(b.y[i] == (profiles[p] == OD_PROFILE_F32 ? plain[i] : od_bf16_f32(od_f32_bf16(plain[i]))));
+			rounded += b.y[i] != plain[i];
+		}
+		assert_true(profiles[p] == OD_PROFILE_F32 ? rounded == 0 : rounded > n / 2);
+		od_free(plain);
+		teardown(&b);
+	}
 }
 
 /* Batches and threads leave every bit as it is. */
@@ -352,6 +384,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_formats),
 		cmocka_unit_test(test_profile_bf16_rounds_outputs),
+		cmocka_unit_test(test_not_routed_keeps_f32),
 		cmocka_unit_test(test_rows_are_independent),
 		cmocka_unit_test(test_scratch_overflow),
 		cmocka_unit_test(test_resident),

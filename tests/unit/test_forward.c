@@ -21,9 +21,9 @@
 /* What a prompt's rows gave, all positions. */
 struct result {
 	float *logits;	  /* [n][vocab] */
-	uint16_t *expert; /* [n_layers][n][top_k] */
-	float *weight;	  /* [n_layers][n][top_k] */
-	float *margin;	  /* [n_layers][n] */
+	uint16_t *expert; /* [n_moe][n][top_k] */
+	float *weight;	  /* [n_moe][n][top_k] */
+	float *margin;	  /* [n_moe][n] */
 };
 
 struct engine {
@@ -82,12 +82,12 @@ static struct od_seq_state *new_seq(const struct engine *e)
 
 static void result_new(struct result *r, const struct tiny_model *t)
 {
-	size_t n = t->n_prompt, routes = t->cfg.n_layers * n * t->cfg.top_k;
+	size_t n = t->n_prompt, routes = t->cfg.n_moe * n * t->cfg.top_k;
 
 	r->logits = od_alloc_array(n * t->cfg.vocab, sizeof(float));
 	r->expert = od_alloc_array(routes, sizeof(uint16_t));
 	r->weight = od_alloc_array(routes, sizeof(float));
-	r->margin = od_alloc_array(t->cfg.n_layers * n, sizeof(float));
+	r->margin = od_alloc_array(t->cfg.n_moe * n, sizeof(float));
 	assert_true(r->logits != NULL && r->expert != NULL && r->weight != NULL && r->margin != NULL);
 }
 
@@ -102,7 +102,7 @@ static void result_free(struct result *r)
 /* Row `row` of the step is position `at` of the result's prompt. */
 static void note_routes(const struct engine *e, size_t row, size_t at, struct result *r)
 {
-	size_t k = e->t->cfg.top_k, place = od_forward_layer(e->forward) * e->t->n_prompt + at;
+	size_t k = e->t->cfg.top_k, place = od_forward_m(e->forward) * e->t->n_prompt + at;
 
 	memcpy(r->expert + place * k, od_forward_experts_of(e->forward, row), k * sizeof(uint16_t));
 	memcpy(r->weight + place * k, od_forward_weights_of(e->forward, row), k * sizeof(float));
@@ -133,7 +133,7 @@ static void run_step(struct engine *e, const struct od_row *rows, size_t n, stru
 	}
 	for (size_t i = 0; i < n; i++)
 		note_logits(e, i, rows[i].position, r[i]);
-	od_forward_commit(e->forward);
+	must(od_forward_end(e->forward, NULL, &err), &err);
 }
 
 /* The case's prompt (from position `from`) in chunks. */
@@ -169,13 +169,13 @@ static void run_prompt(const struct tiny_model *t, unsigned threads, enum od_cpu
 
 static void same(const struct tiny_model *t, const struct result *a, const struct result *b, const char *what)
 {
-	size_t n = t->n_prompt, routes = t->cfg.n_layers * n * t->cfg.top_k;
+	size_t n = t->n_prompt, routes = t->cfg.n_moe * n * t->cfg.top_k;
 
 	if (memcmp(a->logits, b->logits, n * t->cfg.vocab * sizeof(float)) != 0)
 		fail_msg("%s: %s: logits differ", t->name, what);
 	if (memcmp(a->expert, b->expert, routes * sizeof(uint16_t)) != 0 ||
 	    memcmp(a->weight, b->weight, routes * sizeof(float)) != 0 ||
-	    memcmp(a->margin, b->margin, t->cfg.n_layers * n * sizeof(float)) != 0)
+	    memcmp(a->margin, b->margin, t->cfg.n_moe * n * sizeof(float)) != 0)
 		fail_msg("%s: %s: routes differ", t->name, what);
 }
 
@@ -622,7 +622,7 @@ static int check_and_run(struct od_expert_runner *runner, const struct od_moe_ca
 	const struct check_rows *k = (struct check_rows *)runner;
 	const struct od_config *c = &k->e->t->cfg;
 	const struct od_forward *f = k->e->forward;
-	float *norm = copy_at(k->e->device, k->e->weights.dense.layer[call->m].ffn_norm, c->hidden * sizeof(*norm));
+	float *norm = copy_at(k->e->device, k->e->weights.dense.layer[call->m].w[OD_ROLE_FFN_NORM].data, c->hidden * sizeof(*norm));
 	float *want = od_alloc_array(c->hidden, sizeof(*want));
 
 	for (size_t r = 0; r < call->n_rows; r++) {
@@ -712,11 +712,11 @@ static void test_waits(void **state)
 			assert_int_equal(od_forward_experts(e.forward, resident ? e.resident : &w.runner, NULL), OD_OK);
 		}
 		assert_int_equal(od_forward_logits(e.forward, 0, &logits, NULL), OD_OK);
-		od_forward_commit(e.forward);
+		assert_int_equal(od_forward_end(e.forward, NULL, NULL), OD_OK);
 		assert_int_equal(od_device_waits(e.device) - before,
 				 1 + (fetch_more ? 2u : fetch || !resident) * t.cfg.n_layers);
 	}
-	/* Without logits: begin puts from memory that the step before has put from, and so waits for it. */
+	/* Without logits the end waits, so that what it makes part of the sequence is there. */
 	for (uint32_t position = 6; position < 9; position++) {
 		const struct od_row row = { seq, position, t.prompt[position] };
 		uint64_t before = od_device_waits(e.device);
@@ -726,8 +726,8 @@ static void test_waits(void **state)
 			od_forward_attention(e.forward);
 			assert_int_equal(od_forward_experts(e.forward, e.resident, NULL), OD_OK);
 		}
-		od_forward_commit(e.forward);
-		assert_int_equal(od_device_waits(e.device) - before, position > 6);
+		assert_int_equal(od_forward_end(e.forward, NULL, NULL), OD_OK);
+		assert_int_equal(od_device_waits(e.device) - before, 1);
 	}
 	od_seq_state_free(seq);
 	elsewhere_close(&w);
@@ -882,6 +882,15 @@ static void test_new_checks(void **state)
 	tiny_unload(&t);
 }
 
+/* The same streams, and fixed state that nothing here knows of. */
+static void keep_more(const struct od_mixer *mix, struct od_state_spec *out)
+{
+	od_mixer_gqa.state(mix, out);
+	out->fixed_bytes = 8;
+}
+
+static const struct od_mixer_ops keeps_more = { .name = "more", .state = keep_more };
+
 /* Keys and values are stored as the profile has them, in rows of this model. */
 static void test_state_of_another_kind(void **state)
 {
@@ -900,15 +909,33 @@ static void test_state_of_another_kind(void **state)
 	assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_MISMATCH);
 	assert_non_null(strstr(err.msg, "expected BF16, found F32"));
 	assert_null(f);
-	opts = e.opts;
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 7; i++) {
+		const struct od_mixer *mix = &t.cfg.kind[0].mix;
+
 		other = t;
-		other.cfg.n_layers += i == 0;
-		other.cfg.head_dim += i == 1 ? 2 : 0;
+		opts = e.opts;
+		switch (i) {
+		case 0: other.cfg.n_layers++; break;
+		case 1: other.cfg.n_layers--; break;
+		case 2: other.cfg.kind[0].mix.k_dim += 2; break;
+		case 3: other.cfg.kind[0].mix.v_dim -= 2; break;
+		case 4: /* one stream of the same width as the keys' */
+			other.cfg.kind[0].mixer = &od_mixer_mla;
+			other.cfg.kind[0].mix.kv_rank = mix->n_kv_heads * mix->k_dim - 2;
+			other.cfg.kind[0].mix.nope_dim = mix->k_dim - 2;
+			break;
+		case 5: other.cfg.kind[0].mixer = &keeps_more; break;
+		case 6: break;
+		}
 		assert_int_equal(od_state_pool_new(&pool, e.device, &other.cfg, t.profile, CTX, 1, &err), OD_OK);
 		opts.state = pool;
-		assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_MISMATCH);
-		assert_null(f);
+		if (i < 6) {
+			assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_MISMATCH);
+			assert_null(f);
+		} else {
+			assert_int_equal(od_forward_new(&f, &opts, &err), OD_OK);
+			od_forward_free(f);
+		}
 		od_state_pool_free(pool);
 	}
 	engine_close(&e);

@@ -13,10 +13,10 @@
 #include <cmocka.h>
 
 /* Two layers, four experts, top-2, ten tokens; three tokens of prompt, two generated: so one decode step. */
+#define MOE_AND_DENSE .kind = { { .ffn = OD_FFN_MOE }, { .ffn = OD_FFN_DENSE } }, .n_kinds = 2
 static const struct od_config cfg = {
-	.n_layers = 2, .n_experts = 4, .top_k = 2, .vocab = 10, .eos = { 2, 9 }, .n_eos = 2
+	.n_layers = 2, .n_experts = 4, .top_k = 2, .vocab = 10, .eos = { 2, 9 }, .n_eos = 2, MOE_AND_DENSE, .kind_of = { 0, 0 }
 };
-static const bool both_moe[] = { true, true };
 
 static const char first[] =
 	"{\"name\": \"wolf\", \"unknown\": {}, \"prompt_text\": \"a\\u0000b\", \"prompt_ids\": [1, 5, 7],"
@@ -84,7 +84,7 @@ static void reads_what_is_there(void **state)
 	(void)state;
 	write_logits(120);
 	write_golden("[1, 5, 7]", "[1, 5, 7]");
-	assert_int_equal(golden_load(&g, dir, &cfg, both_moe, NULL), 0);
+	assert_int_equal(golden_load(&g, dir, &cfg, NULL), 0);
 	assert_int_equal(g->n_entries, 2);
 	e = &g->entry[0];
 	assert_string_equal(e->name, "wolf");
@@ -124,7 +124,7 @@ static void logits_come_row_by_row(void **state)
 	(void)state;
 	write_logits(120);
 	write_golden("[4, 9]", "[9, 4]");
-	assert_int_equal(golden_load(&g, dir, &cfg, both_moe, NULL), 0);
+	assert_int_equal(golden_load(&g, dir, &cfg, NULL), 0);
 	assert_true(g->entry[0].passes_eos && !g->entry[0].ends_at_eos);
 	assert_int_equal(golden_logits_open(&l, g->entry[0].logits_path, 3, 10, NULL), 0);
 	for (size_t p = 3; p-- > 0;) {
@@ -201,7 +201,7 @@ static void every_wrong_field_is_named(void **state)
 	write_logits(120);
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		write_golden(bad[i].from, bad[i].to);
-		assert_int_not_equal(golden_load(&g, dir, &cfg, both_moe, &err), 0);
+		assert_int_not_equal(golden_load(&g, dir, &cfg, &err), 0);
 		assert_null(g);
 		if (strstr(err.msg, bad[i].words) == NULL || strstr(err.msg, dir) == NULL)
 			fail_msg("expected \"%s\", found \"%s\"", bad[i].words, err.msg);
@@ -210,9 +210,9 @@ static void every_wrong_field_is_named(void **state)
 
 /* Four layers of which the first and the third are dense, all optional fields, weights that neither fall nor sum to 1. */
 static const struct od_config more_cfg = {
-	.n_layers = 4, .n_experts = 4, .top_k = 2, .vocab = 10, .hidden = 5, .eos = { 9 }, .n_eos = 1
+	.n_layers = 4, .n_experts = 4, .top_k = 2, .vocab = 10, .hidden = 5, .eos = { 9 }, .n_eos = 1, MOE_AND_DENSE,
+	.kind_of = { 1, 0, 1, 0 }
 };
-static const bool every_second[] = { false, true, false, true };
 static const char more[] =
 	"[{\"name\": \"dense\", \"prompt_ids\": [1, 5], \"greedy_ids\": [4, 3], \"margins\": [0.5, 1e-05],"
 	" \"logit_tolerance\": 0.0001,"
@@ -251,7 +251,7 @@ static void layers_without_experts(void **state)
 
 	(void)state;
 	write_more("dense", "dense");
-	assert_int_equal(golden_load(&g, dir, &more_cfg, every_second, NULL), 0);
+	assert_int_equal(golden_load(&g, dir, &more_cfg, NULL), 0);
 	assert_int_equal(g->n_moe, 2);
 	assert_int_equal(g->layer[0] + 10 * g->layer[1], 31);
 	e = &g->entry[0];
@@ -274,12 +274,13 @@ static void no_layer_with_experts(void **state)
 		"[{\"name\": \"x\", \"prompt_ids\": [1], \"greedy_ids\": [4], \"margins\": [1],"
 		" \"routes_prefill\": [[[]], [[]]], \"route_margin_prefill\": [[1], [1]],"
 		" \"routes_decode\": [], \"route_margin_decode\": []}]";
-	static const bool none[] = { false, false };
+	struct od_config dense = cfg;
 	struct golden *g;
 
 	(void)state;
+	dense.kind_of[0] = dense.kind_of[1] = 1;
 	write_file("golden.json", text, sizeof(text) - 1);
-	assert_int_equal(golden_load(&g, dir, &cfg, none, NULL), 0);
+	assert_int_equal(golden_load(&g, dir, &dense, NULL), 0);
 	assert_int_equal(g->n_moe, 0);
 	golden_free(g);
 }
@@ -321,19 +322,22 @@ static void every_wrong_field_of_the_longer_form(void **state)
 		{ "hidden.f32", "gone.f32", "gone.f32" },
 	};
 	struct od_err err;
+	struct od_config other;
 	struct golden *g;
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		write_more(bad[i].from, bad[i].to);
-		assert_int_not_equal(golden_load(&g, dir, &more_cfg, every_second, &err), 0);
+		assert_int_not_equal(golden_load(&g, dir, &more_cfg, &err), 0);
 		assert_null(g);
 		if (strstr(err.msg, bad[i].words) == NULL || strstr(err.msg, "entry 0 (\"dense\")") == NULL)
 			fail_msg("expected \"%s\", found \"%s\"", bad[i].words, err.msg);
 	}
 	/* The same file for a model with experts in every layer. */
 	write_more("dense", "dense");
-	assert_int_equal(golden_load(&g, dir, &more_cfg, (const bool[]){ true, true, true, true }, &err), OD_ERR_SHAPE);
+	other = more_cfg;
+	other.kind_of[0] = other.kind_of[2] = 0;
+	assert_int_equal(golden_load(&g, dir, &other, &err), OD_ERR_SHAPE);
 	assert_non_null(strstr(err.msg, "routes_prefill[0][0]"));
 }
 
@@ -348,7 +352,7 @@ static void a_file_of_another_size_is_refused(void **state)
 		char words[64];
 
 		write_logits(bytes);
-		assert_int_equal(golden_load(&g, dir, &cfg, both_moe, &err), OD_ERR_SHAPE);
+		assert_int_equal(golden_load(&g, dir, &cfg, &err), OD_ERR_SHAPE);
 		snprintf(words, sizeof(words), "expected 120 bytes (3 positions of 10 float32), found %zu", bytes);
 		assert_non_null(strstr(err.msg, words));
 		assert_non_null(strstr(err.msg, "entry 0 (\"wolf\"): field \"logits_file\""));
@@ -364,15 +368,15 @@ static void a_list_of_prompts_is_expected(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(text) / sizeof(text[0]); i++) {
 		write_file("golden.json", text[i], strlen(text[i]));
-		assert_int_not_equal(golden_load(&g, dir, &cfg, both_moe, &err), 0);
+		assert_int_not_equal(golden_load(&g, dir, &cfg, &err), 0);
 		assert_non_null(strstr(err.msg, dir));
 	}
-	assert_int_equal(golden_load(&g, "/nonexistent/folder", &cfg, both_moe, &err), OD_ERR_MISSING);
+	assert_int_equal(golden_load(&g, "/nonexistent/folder", &cfg, &err), OD_ERR_MISSING);
 	assert_non_null(strstr(err.msg, "/nonexistent/folder/golden.json"));
 }
 
 /* No byte changed at random may do more than be refused or be read as something else. */
-static void damage_bytes(const char *good, const struct od_config *c, const bool *is_moe)
+static void damage_bytes(const char *good, const struct od_config *c)
 {
 	uint32_t x = 2463534242u;
 	char text[4096];
@@ -388,7 +392,7 @@ static void damage_bytes(const char *good, const struct od_config *c, const bool
 		old = text[where];
 		text[where] = "0123456789[]{},.-\"e \\"[(x >> 16) % 21];
 		write_file("golden.json", text, (size_t)n);
-		if (golden_load(&g, dir, c, is_moe, NULL) == 0)
+		if (golden_load(&g, dir, c, NULL) == 0)
 			golden_free(g);
 		text[where] = old;
 	}
@@ -402,8 +406,8 @@ static void damaged_bytes_do_no_harm(void **state)
 	write_logits(120);
 	write_more("dense", "dense");
 	snprintf(text, sizeof(text), "[%s,%s]", first, second);
-	damage_bytes(text, &cfg, both_moe);
-	damage_bytes(more, &more_cfg, every_second);
+	damage_bytes(text, &cfg);
+	damage_bytes(more, &more_cfg);
 }
 
 static int make_dir(void **state)

@@ -21,6 +21,7 @@ struct pass {
 	struct od_seq_state *state;
 	struct od_forward *forward;
 	struct od_expert_runner *experts;
+	float *logits; /* of the last row */
 };
 
 struct heard { /* the newest PREDICT for (step, m) */
@@ -84,16 +85,16 @@ static void run_rows(struct pass *p, const int32_t *token, size_t n, uint16_t *r
 		}
 		assert_ok(od_forward_experts(p->forward, p->experts, &err), &err);
 	}
-	od_forward_commit(p->forward);
+	assert_ok(od_forward_logits(p->forward, n - 1, &p->logits, &err), &err);
+	assert_ok(od_forward_end(p->forward, NULL, &err), &err);
 }
 
-static int32_t best_token(struct fake *f, size_t row)
+/* After the last row. */
+static int32_t best_token(const struct fake *f)
 {
+	const float *logits = f->own.logits;
 	uint32_t best = 0;
-	struct od_err err;
-	float *logits;
 
-	assert_ok(od_forward_logits(f->own.forward, row, &logits, &err), &err);
 	for (uint32_t i = 1; i < cfg->vocab; i++)
 		if (logits[i] > logits[best])
 			best = i;
@@ -116,15 +117,15 @@ static void send_data(struct fake *f, Od__Header *h, const struct od_out_frame *
 
 static void send_state(struct fake *f, uint64_t step, uint32_t layer, uint32_t begin, uint32_t n)
 {
-	size_t bytes = n * od_seq_state_row_bytes(f->own.state);
-	char *rows = malloc(OD_N_STREAMS * bytes);
+	size_t bytes = n * od_seq_state_row_bytes(f->own.state, layer, 0);
+	char *rows = malloc(2 * bytes);
 	const struct od_out_frame frames[2] = { { .bytes = rows, .len = bytes }, { .bytes = rows + bytes, .len = bytes } };
 	Od__Header h = OD__HEADER__INIT;
 	Od__State body = OD__STATE__INIT;
 
 	assert_non_null(rows);
-	get_rows(f->own.device, f->own.state, layer, OD_STREAM_K, begin, n, rows);
-	get_rows(f->own.device, f->own.state, layer, OD_STREAM_V, begin, n, rows + bytes);
+	get_rows(f->own.device, f->own.state, layer, 0, begin, n, rows);
+	get_rows(f->own.device, f->own.state, layer, 1, begin, n, rows + bytes);
 	body.sequence = SEQUENCE;
 	body.layer = layer;
 	body.begin = begin;
@@ -314,7 +315,7 @@ static int32_t prefill(struct fake *f)
 		prompt[i] = (int32_t)((i * 37 + 11) % cfg->vocab);
 	od_seq_state_set_length(f->own.state, 0);
 	run_rows(&f->own, prompt, PROMPT, NULL);
-	return best_token(f, PROMPT - 1);
+	return best_token(f);
 }
 
 static bool heard_all(const struct fake *f, uint64_t step, int32_t token)
@@ -358,7 +359,7 @@ static int32_t step(struct fake *f, int32_t token, bool exact, bool send_rows)
 	for (uint32_t l = 0; l < cfg->n_layers && exact; l++) /* full recall: OD-MoE Eq. 2 */
 		for (uint32_t i = 0; i < cfg->top_k; i++)
 			assert_int_equal(f->heard[number][l].expert[i], route[l * cfg->top_k + i]);
-	return best_token(f, 0);
+	return best_token(f);
 }
 
 /* ---- Tests ---- */
@@ -537,7 +538,7 @@ static void put_bad_step(struct fake *f, uint64_t number, uint32_t position, int
 /* Everything that must be dropped, and nothing else suffers. */
 static void put_rubbish(struct fake *f)
 {
-	size_t row = od_seq_state_row_bytes(f->own.state);
+	size_t row = od_seq_state_row_bytes(f->own.state, 0, 0);
 	Od__Header h = OD__HEADER__INIT;
 	Od__SeqTruncate truncate = OD__SEQ_TRUNCATE__INIT;
 	Od__SeqClose close_other = OD__SEQ_CLOSE__INIT;

@@ -108,15 +108,15 @@ static void assert_dense(const struct od_dense *d, bool attention)
 	assert_mat(&d->head, tiny_files_find(&tiny, "lm_head.weight"));
 	assert_norm(d->final_norm, tiny_files_find(&tiny, "model.norm.weight"));
 	for (uint32_t l = 0; l < TINY_LAYERS; l++) {
-		assert_norm(d->layer[l].attn_norm, layer_tensor(l, "input_layernorm"));
-		assert_norm(d->layer[l].ffn_norm, layer_tensor(l, "post_attention_layernorm"));
-		assert_mat(&d->layer[l].router, layer_tensor(l, "block_sparse_moe.gate"));
+		assert_norm(d->layer[l].w[OD_ROLE_ATTN_NORM].data, layer_tensor(l, "input_layernorm"));
+		assert_norm(d->layer[l].w[OD_ROLE_FFN_NORM].data, layer_tensor(l, "post_attention_layernorm"));
+		assert_mat(&d->layer[l].w[OD_ROLE_ROUTER], layer_tensor(l, "block_sparse_moe.gate"));
 		if (!attention)
 			continue;
-		assert_mat(&d->layer[l].q, layer_tensor(l, "self_attn.q_proj"));
-		assert_mat(&d->layer[l].k, layer_tensor(l, "self_attn.k_proj"));
-		assert_mat(&d->layer[l].v, layer_tensor(l, "self_attn.v_proj"));
-		assert_mat(&d->layer[l].o, layer_tensor(l, "self_attn.o_proj"));
+		assert_mat(&d->layer[l].w[OD_ROLE_Q], layer_tensor(l, "self_attn.q_proj"));
+		assert_mat(&d->layer[l].w[OD_ROLE_K], layer_tensor(l, "self_attn.k_proj"));
+		assert_mat(&d->layer[l].w[OD_ROLE_V], layer_tensor(l, "self_attn.v_proj"));
+		assert_mat(&d->layer[l].w[OD_ROLE_O], layer_tensor(l, "self_attn.o_proj"));
 	}
 }
 
@@ -314,10 +314,10 @@ static void assert_shadow(const struct od_shadow_choice *c, const struct od_shad
 
 	assert_dense(d, c->dense == OD_PRECISION_BF16);
 	for (uint32_t l = 0; c->dense != OD_PRECISION_BF16 && l < TINY_LAYERS; l++) {
-		assert_quantised(&d->layer[l].q, c->dense, c->act, layer_tensor(l, "self_attn.q_proj"));
-		assert_quantised(&d->layer[l].k, c->dense, c->act, layer_tensor(l, "self_attn.k_proj"));
-		assert_quantised(&d->layer[l].v, c->dense, c->act, layer_tensor(l, "self_attn.v_proj"));
-		assert_quantised(&d->layer[l].o, c->dense, c->act, layer_tensor(l, "self_attn.o_proj"));
+		assert_quantised(&d->layer[l].w[OD_ROLE_Q], c->dense, c->act, layer_tensor(l, "self_attn.q_proj"));
+		assert_quantised(&d->layer[l].w[OD_ROLE_K], c->dense, c->act, layer_tensor(l, "self_attn.k_proj"));
+		assert_quantised(&d->layer[l].w[OD_ROLE_V], c->dense, c->act, layer_tensor(l, "self_attn.v_proj"));
+		assert_quantised(&d->layer[l].w[OD_ROLE_O], c->dense, c->act, layer_tensor(l, "self_attn.o_proj"));
 	}
 	if (c->experts == OD_PRECISION_BF16) {
 		assert_experts(od_shadow_experts(s));

@@ -1,4 +1,4 @@
-/* OD_OP_ROUTE: softmax over all, the k best, ties to the lower index, renormalised; against plain double arithmetic. And
+/* OD_OP_ROUTE: softmax over all, groups, the k best, ties to the lower index, weights; against plain double arithmetic. And
  * od_rank, which finds the best. */
 #include <math.h>
 #include <string.h>
@@ -16,6 +16,15 @@ struct choice {
 	uint16_t expert[MAX_K];
 	float weight[MAX_K], margin;
 };
+
+/* What a model's router does with the probabilities. */
+struct way {
+	uint32_t n_groups, top_groups;
+	bool renormalise;
+	float scale;
+};
+
+static const struct way mixtral = { .renormalise = true, .scale = 1 };
 
 static struct od_device *device;
 
@@ -35,8 +44,8 @@ static int close_device(void **state)
 
 /* logits [n_rows][n] to c [n_rows] and probability [n_rows][n] (NULL: not wanted). x [n_rows][HIDDEN] is rounded; NULL:
  * there is none. Nothing may be written behind what the operation gives. */
-static void route_rows(const float *logits, size_t n_rows, uint32_t n, uint32_t k, struct choice *c, float *probability,
-		       float *x)
+static void route_rows(const struct way *way, const float *logits, size_t n_rows, uint32_t n, uint32_t k, struct choice *c,
+		       float *probability, float *x)
 {
 	static const uint16_t guard = 0xabcd;
 	static const float f32_guard = 77;
@@ -51,7 +60,9 @@ static void route_rows(const float *logits, size_t n_rows, uint32_t n, uint32_t 
 				  .n_rows = (uint32_t)n_rows,
 				  .route = { .logits = od_buf_ref(in, 0), .choice = od_buf_ref(out[0], 0),
 					     .weight = od_buf_ref(out[1], 0), .margin = od_buf_ref(out[2], 0),
-					     .round = od_buf_ref(round, 0), .n_experts = n, .top_k = k, .hidden = HIDDEN } };
+					     .round = od_buf_ref(round, 0), .n_experts = n, .top_k = k, .hidden = HIDDEN,
+					     .n_groups = way->n_groups, .top_groups = way->top_groups,
+					     .renormalise = way->renormalise, .scale = way->scale } };
 
 	assert_true(n_rows <= MAX_ROWS && n <= MAX_EXPERTS && k <= MAX_K);
 	put_at(device, od_buf_ref(out[0], n_choices * sizeof(*expert)), &guard, sizeof(guard));
@@ -80,7 +91,7 @@ static void route_rows(const float *logits, size_t n_rows, uint32_t n, uint32_t 
 
 static void choose(struct choice *c, const float *logits, uint32_t n, uint32_t k)
 {
-	route_rows(logits, 1, n, k, c, NULL, NULL);
+	route_rows(&mixtral, logits, 1, n, k, c, NULL, NULL);
 }
 
 /* Probability in double, and how many experts come before e: larger, or equal with a lower index. */
@@ -102,18 +113,51 @@ static uint32_t place(const float *logits, uint32_t n, uint32_t e)
 	return before;
 }
 
-static void check_against_sort(const float *logits, uint32_t n, uint32_t k)
+/* Whether expert e is in one of the best groups. *gap: between the probability of the best of the last group that is in and
+ * of the best of the next. */
+static bool in_best_groups(const struct way *way, const float *logits, uint32_t n, uint32_t e, double *gap)
 {
-	double p[MAX_EXPERTS], sum = 0, next = 0, last = 0;
-	float found[MAX_EXPERTS];
+	const uint32_t size = way->n_groups > 0 ? n / way->n_groups : n, n_groups = n / size;
+	float best[MAX_EXPERTS];
+	double last = 0, next = 0;
+
+	*gap = 1;
+	if (way->n_groups == 0)
+		return true;
+	for (uint32_t g = 0; g < n_groups; g++) {
+		best[g] = -INFINITY;
+		for (uint32_t i = 0; i < size; i++)
+			best[g] = fmaxf(best[g], logits[g * size + i]);
+	}
+	for (uint32_t g = 0; g < n_groups; g++) {
+		double p = 0;
+
+		for (uint32_t i = 0; i < n && p == 0; i++)
+			p = logits[i] == best[g] ? probability(logits, n, i) : 0;
+		last = place(best, n_groups, g) == way->top_groups - 1 ? p : last;
+		next = place(best, n_groups, g) == way->top_groups ? p : next;
+	}
+	*gap = way->top_groups < n_groups ? last - next : 1;
+	return place(best, n_groups, e / size) < way->top_groups;
+}
+
+static void check_against_sort(const struct way *way, const float *logits, uint32_t n, uint32_t k)
+{
+	float found[MAX_EXPERTS], kept[MAX_EXPERTS];
+	double p[MAX_EXPERTS], sum = 0, next = 0, last = 0, gap = 1, margin;
 	struct choice c;
 
-	route_rows(logits, 1, n, k, &c, found, NULL);
+	route_rows(way, logits, 1, n, k, &c, found, NULL);
 	for (uint32_t e = 0; e < n; e++) {
-		uint32_t at = place(logits, n, e);
+		const bool in = in_best_groups(way, logits, n, e, &gap);
 
-		p[e] = probability(logits, n, e);
-		assert_true(fabs(p[e] - (double)found[e]) < 1e-6);
+		kept[e] = in ? logits[e] : -1e30f;
+		p[e] = in ? probability(logits, n, e) : 0;
+		assert_true(in ? fabs(p[e] - (double)found[e]) < 1e-6 : found[e] == 0);
+	}
+	for (uint32_t e = 0; e < n; e++) {
+		uint32_t at = place(kept, n, e);
+
 		if (at < k) {
 			assert_int_equal(c.expert[at], e);
 			sum += p[e];
@@ -121,9 +165,11 @@ static void check_against_sort(const float *logits, uint32_t n, uint32_t k)
 		last = at == k - 1 ? p[e] : last;
 		next = at == k ? p[e] : next;
 	}
+	sum = (way->renormalise ? sum : 1) / (double)way->scale;
 	for (uint32_t r = 0; r < k; r++)
-		assert_true(fabs(p[c.expert[r]] / sum - (double)c.weight[r]) < 1e-6);
-	assert_true(fabs((k < n ? last - next : 1.0) - (double)c.margin) < 1e-6);
+		assert_true(fabs(p[c.expert[r]] / sum - (double)c.weight[r]) < 1e-6 * fmax((double)way->scale, 1));
+	margin = k < n ? fmin(last - next, gap) : 1;
+	assert_true(fabs(margin - (double)c.margin) < 1e-6);
 }
 
 static void test_random(void **state)
@@ -138,13 +184,65 @@ static void test_random(void **state)
 
 			for (uint32_t i = 0; i < sizes[s][0]; i++)
 				logits[i] = (float)tiny_draw(seed, s, i, 1 << 20) / (float)(1 << 17);
-			check_against_sort(logits, sizes[s][0], sizes[s][1]);
+			check_against_sort(&mixtral, logits, sizes[s][0], sizes[s][1]);
 			/* Few distinct values: ties everywhere. */
 			for (uint32_t i = 0; i < sizes[s][0]; i++)
 				logits[i] = (float)tiny_draw(seed, s, i, 1);
-			check_against_sort(logits, sizes[s][0], sizes[s][1]);
+			check_against_sort(&mixtral, logits, sizes[s][0], sizes[s][1]);
 		}
 	}
+}
+
+/* DeepSeek-V2's 160 experts in 8 groups and others; weights as they are, or divided by their sum, times a factor. */
+static void test_groups_and_weights(void **state)
+{
+	static const struct {
+		uint32_t n, k;
+		struct way way;
+	} t[] = {
+		{ 160, 6, { 8, 3, false, 16 } },    { 160, 6, { 8, 3, true, 16 } },   { 12, 3, { 4, 2, false, 1 } },
+		{ 12, 6, { 4, 2, true, 1 } },	    { 8, 4, { 2, 1, false, 2.5f } },  { 8, 8, { 2, 2, false, 1 } },
+		{ 8, 3, { 8, 3, true, 1 } },	    { 128, 2, { 64, 5, false, 1 } },  { 64, 6, { 1, 1, false, 1 } },
+		{ 64, 6, { 0, 0, false, 0.125f } }, { 60, 4, { 0, 0, false, 1 } },    { 9, 3, { 3, 3, true, 0.5f } },
+		{ 5, 5, { 0, 0, false, 1 } },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++) {
+		for (uint64_t seed = 0; seed < 60; seed++) {
+			/* Few distinct values at last: experts and groups tie. */
+			const int limit = seed < 40 ? 1 << 20 : seed < 50 ? 2 : 1;
+			float logits[MAX_EXPERTS];
+
+			for (uint32_t e = 0; e < t[i].n; e++)
+				logits[e] = (float)tiny_draw(seed, 50 + i, e, limit) / (float)(limit >> 3 | 1);
+			check_against_sort(&t[i].way, logits, t[i].n, t[i].k);
+		}
+	}
+}
+
+/* The second best expert is in no group that stays; then the gap between groups is less than that between experts. */
+static void test_groups_by_hand(void **state)
+{
+	static const float logits[] = { 1, 5, 4, 0, 4.5f, -2, 2, 2 }, near[] = { 5, 0, 4.875f, 0, 4.75f, 0, 0, 0 };
+	static const struct way one = { 4, 1, false, 1 }, two = { 4, 2, false, 1 };
+	float p[8];
+	struct choice c;
+
+	(void)state;
+	route_rows(&one, logits, 1, 8, 2, &c, p, NULL);
+	assert_int_equal(c.expert[0], 1);
+	assert_int_equal(c.expert[1], 0);
+	for (int i = 2; i < 8; i++)
+		assert_true(p[i] == 0);
+	assert_true(p[0] > 0 && c.weight[1] == p[0] && c.weight[0] == p[1]);
+	/* of experts: p[0] - 0; of groups: p[1] less expert 4's, more */
+	assert_true(c.margin == p[0]);
+	route_rows(&two, near, 1, 8, 2, &c, p, NULL);
+	assert_int_equal(c.expert[0], 0);
+	assert_int_equal(c.expert[1], 2);
+	assert_true(fabs((double)c.margin - (probability(near, 8, 2) - probability(near, 8, 4))) < 1e-6);
+	assert_true(c.margin < p[2] - p[1]);
 }
 
 static void test_ties_go_to_the_lower_index(void **state)
@@ -183,11 +281,12 @@ static void test_not_a_number(void **state)
 					-INFINITY } };
 
 	(void)state;
-	for (size_t b = 0; b < 4; b++) {
+	for (size_t b = 0; b < 2 * 4; b++) { /* without groups and with */
 		for (uint32_t k = 1; k <= 5; k++) {
+			const struct way groups = { 5, k, false, 1 };
 			struct choice c;
 
-			choose(&c, bad[b], 5, k);
+			route_rows(b % 2 ? &groups : &mixtral, bad[b / 2], 1, 5, k, &c, NULL, NULL);
 			for (uint32_t i = 0; i < k; i++) {
 				assert_in_range(c.expert[i], 0, 4);
 				for (uint32_t j = 0; j < i; j++)
@@ -200,18 +299,21 @@ static void test_not_a_number(void **state)
 /* As many rows as there are pieces for two threads: each gets what it gets alone. */
 static void test_rows_are_independent(void **state)
 {
+	static const struct way ways[] = { { 0, 0, true, 1 }, { 0, 0, false, 3 }, { 6, 2, false, 16 } };
 	static float logits[MAX_ROWS * 60], together[MAX_ROWS * 60], alone[60];
 	struct choice c[MAX_ROWS], one;
 
 	(void)state;
 	for (size_t i = 0; i < MAX_ROWS * 60; i++)
 		logits[i] = (float)tiny_draw(5, 1, i, 1000) / 200.0f;
-	route_rows(logits, MAX_ROWS, 60, 6, c, together, NULL);
-	for (size_t r = 0; r < MAX_ROWS; r++) {
-		route_rows(logits + r * 60, 1, 60, 6, &one, alone, NULL);
-		assert_memory_equal(&c[r], &one, sizeof(one));
-		assert_memory_equal(together + r * 60, alone, sizeof(alone));
-		assert_true(r == 0 || memcmp(c[r].expert, c[r - 1].expert, sizeof(one.expert)) != 0);
+	for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
+		route_rows(&ways[w], logits, MAX_ROWS, 60, 6, c, together, NULL);
+		for (size_t r = 0; r < MAX_ROWS; r++) {
+			route_rows(&ways[w], logits + r * 60, 1, 60, 6, &one, alone, NULL);
+			assert_memory_equal(&c[r], &one, sizeof(one));
+			assert_memory_equal(together + r * 60, alone, sizeof(alone));
+			assert_true(r == 0 || memcmp(c[r].expert, c[r - 1].expert, sizeof(one.expert)) != 0);
+		}
 	}
 }
 
@@ -227,8 +329,8 @@ static void test_rounds_rows(void **state)
 		logits[i] = (float)tiny_draw(6, 1, i, 1000) / 200.0f;
 	for (size_t i = 0; i < MAX_ROWS * HIDDEN; i++)
 		x[i] = rounded[i] = (float)tiny_draw(6, 2, i, 1 << 20) / 300.0f;
-	route_rows(logits, MAX_ROWS, 4, 2, with, NULL, rounded);
-	route_rows(logits, MAX_ROWS, 4, 2, without, NULL, NULL);
+	route_rows(&mixtral, logits, MAX_ROWS, 4, 2, with, NULL, rounded);
+	route_rows(&mixtral, logits, MAX_ROWS, 4, 2, without, NULL, NULL);
 	assert_memory_equal(with, without, sizeof(with));
 	for (size_t i = 0; i < MAX_ROWS * HIDDEN; i++) {
 		assert_true(rounded[i] == od_bf16_f32(od_f32_bf16(x[i])));
@@ -270,6 +372,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_groups_and_weights),
+		cmocka_unit_test(test_groups_by_hand),
 		cmocka_unit_test(test_ties_go_to_the_lower_index),
 		cmocka_unit_test(test_one_expert_has_all_the_weight),
 		cmocka_unit_test(test_not_a_number),

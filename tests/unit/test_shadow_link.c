@@ -7,14 +7,37 @@
 #include "common/compute/device_internal.h"
 #include "tests/unit/device_util.h"
 
-#define LAYERS 2u
-#define KV_DIM 6u
+#define LAYERS 5u
+#define MOST_DIM 9u /* elements of a row */
+#define STREAMS 2u
 #define CTX 300u
 #define PROMPT 100u
 #define LATE 64u
 #define UNWRITTEN 0xee /* in a target that nobody has waited for */
 
-static const struct od_config cfg = { .n_layers = LAYERS, .n_moe = LAYERS, .n_kv_heads = 2, .head_dim = 3, .ctx_max = CTX };
+static struct od_config cfg;
+
+/* A dense layer, a MoE layer that keeps one stream, one whose values are narrower than keys, and a dense layer before the
+ * last. */
+static void make_config(void)
+{
+	const struct od_rope rope = { .dims = 2, .theta = 10000, .magnitude = 1 };
+	struct od_layer_spec gqa = { .mixer = &od_mixer_gqa, .mix = { .n_heads = 3, .n_kv_heads = 3, .k_dim = 3, .v_dim = 2 },
+				     .ffn = OD_FFN_MOE };
+	struct od_layer_spec mla = { .mixer = &od_mixer_mla, .ffn = OD_FFN_MOE,
+				     .mix = { .n_heads = 2, .n_kv_heads = 1, .k_dim = 4, .v_dim = 2, .nope_dim = 2, .kv_rank = 5 } };
+	struct od_layer_spec dense = gqa;
+	const struct od_layer_spec *layer[LAYERS] = { &dense, &mla, &gqa, &dense, &mla };
+	struct od_err err = { 0 };
+	uint32_t at;
+
+	cfg = (struct od_config){ .ctx_max = CTX };
+	dense.ffn = OD_FFN_DENSE;
+	dense.intermediate = 1;
+	must(od_config_add_rope(&cfg, &rope, &at, &err), &err);
+	for (size_t i = 0; i < LAYERS; i++)
+		must(od_config_add_layer(&cfg, layer[i], &err), &err);
+}
 
 /* ---- A device that grants no mapping, and reads late ---- */
 
@@ -59,15 +82,21 @@ struct world {
 	struct odm_shadow_link link;
 	bool mapped;
 	uint32_t sequence;
-	/* Of the STATEs that came: */
+	/* Of the STATEs that come: */
 	uint64_t step;
-	uint32_t layer, next; /* position */
+	uint32_t layer, begin, next, end; /* [begin, end) of a layer, then of the next one; next: position */
 	unsigned n;
 };
 
-static float value(const struct world *w, uint32_t layer, enum od_stream stream, uint32_t position, size_t i)
+static float value(const struct world *w, uint32_t layer, uint32_t stream, uint32_t position, size_t i)
 {
-	return (float)((((w->sequence * LAYERS + layer) * OD_N_STREAMS + stream) * CTX + position) * KV_DIM + i);
+	return (float)((((w->sequence * LAYERS + layer) * STREAMS + stream) * CTX + position) * MOST_DIM + i);
+}
+
+/* Elements of a row; 0: no such stream. */
+static size_t width(const struct world *w, uint32_t layer, uint32_t stream)
+{
+	return od_seq_state_row_bytes(w->seq, layer, stream) / sizeof(float);
 }
 
 static int on_message(void *arg, Od__Header *h, const struct od_out_frame *frame, size_t n_frames)
@@ -77,22 +106,27 @@ static int on_message(void *arg, Od__Header *h, const struct od_out_frame *frame
 
 	if (h->body_case != OD__HEADER__BODY_STATE)
 		return OD_OK;
-	assert_int_equal(n_frames, OD_N_STREAMS);
+	if (w->next == w->end) {
+		w->layer++;
+		w->next = w->begin;
+	}
+	assert_int_equal(n_frames, width(w, m->layer, 1) > 0 ? 2 : 1);
 	assert_int_equal(m->sequence, w->sequence);
 	assert_int_equal(m->step, w->step);
 	assert_int_equal(m->layer, w->layer);
 	assert_int_equal(m->begin, w->next);
 	assert_true(m->n > 0);
 	assert_int_equal(m->begin / OD_KV_PAGE, (m->begin + m->n - 1) / OD_KV_PAGE);
-	for (int s = 0; s < OD_N_STREAMS; s++) {
+	for (uint32_t s = 0; s < n_frames; s++) {
+		const size_t each = width(w, m->layer, s);
 		const float *x = frame[s].bytes;
 
-		assert_int_equal(frame[s].len, m->n * KV_DIM * sizeof(float));
+		assert_int_equal(frame[s].len, m->n * each * sizeof(float));
 		assert_null(frame[s].done); /* they are copied when they are sent */
 		if (w->mapped)
-			assert_ptr_equal(x, od_ref_map(od_seq_state_row(w->seq, m->layer, (enum od_stream)s, m->begin)));
-		for (size_t i = 0; i < m->n * KV_DIM; i++)
-			assert_true(x[i] == value(w, m->layer, (enum od_stream)s, m->begin + (uint32_t)(i / KV_DIM), i % KV_DIM));
+			assert_ptr_equal(x, od_ref_map(od_seq_state_row(w->seq, m->layer, s, m->begin)));
+		for (size_t i = 0; i < m->n * each; i++)
+			assert_true(x[i] == value(w, m->layer, s, m->begin + (uint32_t)(i / each), i % each));
 	}
 	w->next += m->n;
 	w->n++;
@@ -101,15 +135,18 @@ static int on_message(void *arg, Od__Header *h, const struct od_out_frame *frame
 
 static void write_rows(struct world *w)
 {
-	float row[KV_DIM];
+	float row[MOST_DIM];
 
 	for (uint32_t layer = 0; layer < LAYERS; layer++) {
-		for (uint32_t p = 0; p < CTX * OD_N_STREAMS; p++) {
-			const enum od_stream stream = (enum od_stream)(p / CTX);
+		for (uint32_t p = 0; p < CTX * STREAMS; p++) {
+			const uint32_t stream = p / CTX;
+			const size_t n = width(w, layer, stream);
 
-			for (size_t i = 0; i < KV_DIM; i++)
+			assert_true(n <= MOST_DIM);
+			for (size_t i = 0; i < n; i++)
 				row[i] = value(w, layer, stream, p % CTX, i);
-			put_at(w->device, od_seq_state_row(w->seq, layer, stream, p % CTX), row, sizeof(row));
+			if (n > 0)
+				put_at(w->device, od_seq_state_row(w->seq, layer, stream, p % CTX), row, n * sizeof(*row));
 		}
 	}
 }
@@ -120,6 +157,7 @@ static void open_world(struct world *w, bool mapped, uint32_t kv_period)
 	struct od_forward_opts o = { .config = &cfg, .profile = OD_PROFILE_F32 };
 	struct od_err err = { 0 };
 
+	make_config();
 	*w = (struct world){ .device = device_new(OD_CPU_SCALAR, 1), .mapped = mapped, .sequence = 7 };
 	cpu = w->device->ops;
 	distant = *cpu;
@@ -165,26 +203,31 @@ static struct odm_step begin_step(struct world *w, struct od_row *row, uint32_t 
 	return step;
 }
 
-/* The rows of decode step `position`, layer by layer: those since the last step whose number kv_period divides. */
+/* The rows of decode step `position`, MoE layer by MoE layer with the dense layers before it: those since the last step whose
+ * number kv_period divides. */
 static void expect_step(struct world *w, uint32_t position, uint32_t kv_period, bool collect)
 {
 	const uint32_t n = position - PROMPT + 1, due = n % kv_period == 0 ? kv_period : 0;
 	struct od_row row;
 	const struct odm_step step = begin_step(w, &row, position);
 
-	for (w->layer = 0; w->layer < LAYERS; w->layer++) {
+	w->step = position;
+	w->layer = UINT32_MAX;
+	w->begin = position + 1 - due;
+	w->next = w->end = position + 1;
+	for (uint32_t m = 0; m < cfg.n_moe; m++) {
+		const uint32_t layer = cfg.layer_of[m];
 		uint64_t waits;
 
-		w->step = position;
-		w->next = position + 1 - due;
 		w->n = 0;
 		if (collect)
-			odm_shadow_link_collect(&w->link, &step, w->layer);
+			odm_shadow_link_collect(&w->link, &step, layer);
 		sync_device(w->device); /* as the fetch of routes and rows does */
 		waits = od_device_waits(w->device);
-		odm_shadow_link_state(&w->link, 0, &step, w->layer);
+		odm_shadow_link_state(&w->link, 0, &step, layer);
 		assert_int_equal(w->next, position + 1);
 		assert_int_equal(w->n > 0, due > 0);
+		assert_int_equal(w->layer, due > 0 ? layer : UINT32_MAX);
 		waits = od_device_waits(w->device) - waits;
 		assert_int_equal(waits, w->mapped || (collect && due <= OD_KV_PAGE) ? 0 : w->n);
 	}
@@ -212,6 +255,7 @@ static void expect_answer(struct world *w, uint32_t layer, uint32_t begin, uint3
 	r.sequence = w->sequence;
 	r.layer = w->layer = layer;
 	r.begin = w->next = begin;
+	w->end = UINT32_MAX;
 	r.n = n;
 	w->step = w->n = 0;
 	odm_shadow_link_answer(&w->link, 0, &r);

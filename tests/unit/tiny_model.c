@@ -128,11 +128,26 @@ static enum od_dtype dtype_of(const json_t *c, const char *key)
 	return d;
 }
 
-static uint64_t seed_of(const struct tiny_model *t)
+static bool is_norm(enum od_role role)
 {
-	return (uint64_t)json_integer_value(json_object_get(t->expected, "seed"));
+	return role == OD_ROLE_FINAL_NORM || role == OD_ROLE_ATTN_NORM || role == OD_ROLE_FFN_NORM || role == OD_ROLE_Q_NORM ||
+	       role == OD_ROLE_K_NORM || role == OD_ROLE_Q_A_NORM || role == OD_ROLE_KV_A_NORM;
 }
 
+/* Norms are about 1, biases about 0. */
+static struct od_ref make_vector(struct tiny_weights *w, const struct tiny_model *t, enum od_role role, uint32_t layer, uint64_t n)
+{
+	struct od_fill f;
+	struct od_ref at = begin_tensor(w, n * sizeof(float), &f);
+
+	for (uint32_t i = 0; i < n; i++)
+		((float *)f.host)[i] = (float)is_norm(role) +
+				       0.5f * (float)tiny_draw(t->seed, (uint64_t)role * 4096 + layer, i, 65535) / 65536.0f;
+	end_tensor(&f);
+	return at;
+}
+
+/* Nothing where the layer has none. */
 static struct od_weight dense_weight(struct tiny_weights *w, const struct tiny_model *t, enum od_role role, uint32_t layer)
 {
 	bool attention = role == OD_ROLE_Q || role == OD_ROLE_K || role == OD_ROLE_V || role == OD_ROLE_O;
@@ -141,42 +156,24 @@ static struct od_weight dense_weight(struct tiny_weights *w, const struct tiny_m
 									    0.25f;
 	uint64_t n_out, n_in;
 
-	od_role_shape(&t->cfg, role, &n_out, &n_in);
-	return make_weight(w, seed_of(t), (uint64_t)role * 4096 + layer, n_out, n_in, amplitude,
-			   dtype_of(t->expected, attention ? "attention_dtype" : "dense_dtype"));
+	od_role_shape(&t->cfg, role, layer, &n_out, &n_in);
+	if (n_out == 0)
+		return (struct od_weight){ 0 };
+	if (n_in == 0)
+		return (struct od_weight){ .dtype = OD_F32, .n_out = n_out, .data = make_vector(w, t, role, layer, n_out) };
+	return make_weight(w, t->seed, (uint64_t)role * 4096 + layer, n_out, n_in, amplitude,
+			   attention ? t->attention_dtype : t->dense_dtype);
 }
 
-static struct od_ref norm_weight(struct tiny_weights *w, const struct tiny_model *t, enum od_role role, uint32_t layer)
+static void make_experts(struct tiny_weights *w, const struct tiny_model *t, uint32_t m)
 {
-	struct od_fill f;
-	struct od_ref at = begin_tensor(w, t->cfg.hidden * sizeof(float), &f);
-
-	for (uint32_t i = 0; i < t->cfg.hidden; i++)
-		((float *)f.host)[i] =
-			1 + 0.5f * (float)tiny_draw(seed_of(t), (uint64_t)role * 4096 + layer, i, 65535) / 65536.0f;
-	end_tensor(&f);
-	return at;
-}
-
-static void fill_layer(struct tiny_weights *w, const struct tiny_model *t, uint32_t layer)
-{
-	struct od_layer_weights *l = &w->dense.layer[layer];
-	enum od_dtype dtype = dtype_of(t->expected, "expert_dtype");
-
-	l->attn_norm = norm_weight(w, t, OD_ROLE_ATTN_NORM, layer);
-	l->ffn_norm = norm_weight(w, t, OD_ROLE_FFN_NORM, layer);
-	l->q = dense_weight(w, t, OD_ROLE_Q, layer);
-	l->k = dense_weight(w, t, OD_ROLE_K, layer);
-	l->v = dense_weight(w, t, OD_ROLE_V, layer);
-	l->o = dense_weight(w, t, OD_ROLE_O, layer);
-	l->router = dense_weight(w, t, OD_ROLE_ROUTER, layer);
 	for (uint32_t e = 0; e < t->cfg.n_experts; e++) {
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
-			uint64_t n_out, n_in, tensor = 1000000 + ((uint64_t)layer * 4096 + e) * 3 + (uint64_t)mat;
+			uint64_t n_out, n_in, tensor = 1000000 + ((uint64_t)m * 4096 + e) * 3 + (uint64_t)mat;
 
 			od_expert_mat_shape(&t->cfg, (enum od_expert_mat)mat, &n_out, &n_in);
-			w->experts[layer * t->cfg.n_experts + e].mat[mat] =
-				make_weight(w, seed_of(t), tensor, n_out, n_in, 0.25f, dtype);
+			w->experts[m * t->cfg.n_experts + e].mat[mat] =
+				make_weight(w, t->seed, tensor, n_out, n_in, 0.25f, t->expert_dtype);
 		}
 	}
 }
@@ -185,13 +182,17 @@ void tiny_place(struct tiny_weights *w, const struct tiny_model *t, struct od_de
 {
 	*w = (struct tiny_weights){ .device = d };
 	w->dense.layer = calloc(t->cfg.n_layers, sizeof(*w->dense.layer));
-	w->experts = calloc((size_t)t->cfg.n_layers * t->cfg.n_experts, sizeof(*w->experts));
+	w->experts = calloc((size_t)t->cfg.n_moe * t->cfg.n_experts, sizeof(*w->experts));
 	assert_true(w->dense.layer != NULL && w->experts != NULL);
 	w->dense.embed = dense_weight(w, t, OD_ROLE_EMBED, 0);
 	w->dense.head = t->cfg.tied_head ? w->dense.embed : dense_weight(w, t, OD_ROLE_HEAD, 0);
-	w->dense.final_norm = norm_weight(w, t, OD_ROLE_FINAL_NORM, 0);
+	w->dense.final_norm = dense_weight(w, t, OD_ROLE_FINAL_NORM, 0).data;
 	for (uint32_t layer = 0; layer < t->cfg.n_layers; layer++)
-		fill_layer(w, t, layer);
+		for (int role = 0; role < OD_N_ROLES; role++)
+			if (od_role_per_layer((enum od_role)role))
+				w->dense.layer[layer].w[role] = dense_weight(w, t, (enum od_role)role, layer);
+	for (uint32_t m = 0; m < t->cfg.n_moe; m++)
+		make_experts(w, t, m);
 }
 
 void tiny_weights_free(struct tiny_weights *w)
@@ -229,6 +230,10 @@ void tiny_load(struct tiny_model *t, size_t i)
 											       OD_PROFILE_F32;
 	if (od_config_parse(&t->cfg, json_object_get(c, "config"), t->name, &err) != OD_OK)
 		fail_msg("%s", err.msg);
+	t->seed = (uint64_t)json_integer_value(json_object_get(c, "seed"));
+	t->dense_dtype = dtype_of(c, "dense_dtype");
+	t->attention_dtype = dtype_of(c, "attention_dtype");
+	t->expert_dtype = dtype_of(c, "expert_dtype");
 	t->n_prompt = json_array_size(prompt);
 	t->prompt = calloc(t->n_prompt, sizeof(*t->prompt));
 	assert_non_null(t->prompt);
@@ -245,6 +250,17 @@ void tiny_load_named(struct tiny_model *t, const char *name)
 		}
 	}
 	fail_msg("%s has no case %s", GOLDEN, name);
+}
+
+void tiny_make(struct tiny_model *t, const char *name, const struct od_config *cfg, uint64_t seed, size_t n_prompt)
+{
+	*t = (struct tiny_model){ .cfg = *cfg, .profile = OD_PROFILE_F32, .seed = seed, .dense_dtype = OD_F32,
+				  .attention_dtype = OD_F32, .expert_dtype = OD_F32, .n_prompt = n_prompt };
+	snprintf(t->name, sizeof(t->name), "%s", name);
+	t->prompt = calloc(n_prompt, sizeof(*t->prompt));
+	assert_non_null(t->prompt);
+	for (size_t p = 0; p < n_prompt; p++)
+		t->prompt[p] = (int32_t)((uint32_t)(tiny_draw(seed, 999, p, 1 << 20) + (1 << 20)) % cfg->vocab);
 }
 
 void tiny_unload(struct tiny_model *t)

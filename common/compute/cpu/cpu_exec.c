@@ -1,6 +1,7 @@
 #include "common/compute/cpu/cpu_exec.h"
 
 #include "common/base/mem.h"
+#include "common/compute/quant.h"
 #include "common/compute/rank.h"
 
 #include <math.h>
@@ -43,7 +44,7 @@ static struct od_mat mat_of(const struct job *j, const struct od_weight *w, stru
 	return m;
 }
 
-static void linear(const struct job *j, const struct od_weight *w, const float *x, float *y, size_t n_rows)
+static void multiply(const struct job *j, const struct od_weight *w, const float *x, float *y, size_t n_rows)
 {
 	struct od_planes planes;
 	const struct od_mat m = mat_of(j, w, &planes);
@@ -92,8 +93,8 @@ static void angles(const struct job *j)
 			double sine, cosine;
 
 			od_sincos(angle, &sine, &cosine);
-			cos_sin[i] = (float)cosine;
-			cos_sin[o->half + i] = (float)sine;
+			cos_sin[i] = (float)cosine * o->magnitude;
+			cos_sin[o->half + i] = (float)sine * o->magnitude;
 		}
 	}
 }
@@ -102,6 +103,21 @@ static void add_row(float *x, const float *y, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		x[i] += y[i];
+}
+
+static void linear(const struct job *j)
+{
+	const struct od_op_linear *o = &j->op->linear;
+
+	for (size_t i = 0; i < OD_MAX_LINEAR && o->w[i] != NULL; i++) {
+		const float *bias = f32_at(j, o->bias[i]);
+		const size_t n = o->w[i]->n_out;
+		float *y = f32_at(j, o->y[i]);
+
+		multiply(j, o->w[i], f32_at(j, o->x), y, j->op->n_rows);
+		for (size_t r = 0; bias != NULL && r < j->op->n_rows; r++)
+			add_row(y + r * n, bias, n);
+	}
 }
 
 static void norm_rows(void *arg, size_t begin, size_t end, unsigned thread)
@@ -121,28 +137,37 @@ static void norm_rows(void *arg, size_t begin, size_t end, unsigned thread)
 
 /* ---- attention ---- */
 
-static char *kv_row(const struct job *j, const struct od_kv *kv, uint64_t at, uint64_t row_bytes,
-		    const struct od_row_info *row)
+static char *stream_row(const struct job *j, const struct od_stream *s, const struct od_row_info *row)
 {
-	const uint32_t *table = (const uint32_t *)j->x->address(kv->tables) + (size_t)row->table * kv->table_pages;
-	char *pages = j->x->address(kv->pages);
+	const uint32_t *table = (const uint32_t *)j->x->address(s->tables) + (size_t)row->table * s->table_pages;
+	char *pages = j->x->address(s->pages);
 
-	return pages + table[row->position / OD_KV_PAGE] * kv->page_bytes + at + row->position % OD_KV_PAGE * row_bytes;
+	return pages + table[row->position / OD_KV_PAGE] * s->page_bytes + row->position % OD_KV_PAGE * s->row_bytes;
 }
 
-/* Element i of a head turns with element i + head_dim / 2 ("rotate half"), not with its neighbour. */
-static void turn_heads(float *u, size_t n_heads, size_t head_dim, const float *cos_sin)
+/* cos_sin: of the row. */
+static void turn(float *u, const struct od_turn *t, const float *cos_sin)
 {
-	size_t half = head_dim / 2;
+	const size_t half = t->dims / 2;
 
-	for (size_t h = 0; h < n_heads; h++, u += head_dim) {
-		for (size_t i = 0; i < half; i++) {
-			float a = u[i], b = u[half + i], c = cos_sin[i], s = cos_sin[half + i];
+	for (size_t i = 0; t->neighbours && i < half; i++) {
+		float a = u[2 * i], b = u[2 * i + 1], c = cos_sin[i], s = cos_sin[half + i];
 
-			u[i] = a * c - b * s;
-			u[half + i] = b * c + a * s;
-		}
+		u[2 * i] = a * c - b * s;
+		u[2 * i + 1] = b * c + a * s;
 	}
+	for (size_t i = 0; !t->neighbours && i < half; i++) {
+		float a = u[i], b = u[half + i], c = cos_sin[i], s = cos_sin[half + i];
+
+		u[i] = a * c - b * s;
+		u[half + i] = b * c + a * s;
+	}
+}
+
+static void turn_heads(float *u, size_t n_heads, size_t head_dim, const struct od_turn *t, const float *cos_sin)
+{
+	for (size_t h = 0; h < n_heads; h++, u += head_dim)
+		turn(u, t, cos_sin);
 }
 
 static void store_row(const struct od_backend *be, enum od_dtype dtype, void *to, const float *from, size_t n)
@@ -153,21 +178,125 @@ static void store_row(const struct od_backend *be, enum od_dtype dtype, void *to
 		memcpy(to, from, n * sizeof(*from));
 }
 
+static void norm_heads(const struct job *j, float *u, size_t n_heads, size_t head_dim, const float *norm)
+{
+	const struct od_op_rope_store *o = &j->op->rope_store;
+	const size_t each = o->norm_row ? n_heads * head_dim : head_dim;
+
+	for (size_t at = 0; norm != NULL && at < n_heads * head_dim; at += each)
+		j->be->rmsnorm(u + at, u + at, norm, each, o->eps);
+}
+
+/* NaN stays. */
+static void clip(float *u, size_t n, float most)
+{
+	for (size_t i = 0; most != 0 && i < n; i++)
+		u[i] = u[i] > most ? most : u[i] < -most ? -most : u[i];
+}
+
 static void turn_and_store(void *arg, size_t begin, size_t end, unsigned thread)
 {
 	const struct job *j = arg;
 	const struct od_op_rope_store *o = &j->op->rope_store;
 	const struct od_row_info *rows = j->x->address(o->rows);
-	const size_t d = o->head_dim, kv_dim = o->n_kv_heads * d, q_dim = o->n_heads * d;
-	const float *cos_sin = f32_at(j, o->angles);
-	float *q = f32_at(j, o->q), *k = f32_at(j, o->k), *v = f32_at(j, o->v);
+	const size_t q_n = (size_t)o->n_heads * o->k_dim, k_n = (size_t)o->n_kv_heads * o->k_dim;
+	const size_t v_n = (size_t)o->n_kv_heads * o->v_dim;
+	const float *q_norm = f32_at(j, o->q_norm), *k_norm = f32_at(j, o->k_norm);
 
 	(void)thread;
 	for (size_t r = begin; r < end; r++) {
-		turn_heads(q + r * q_dim, o->n_heads, d, cos_sin + r * d);
-		turn_heads(k + r * kv_dim, o->n_kv_heads, d, cos_sin + r * d);
-		store_row(j->be, o->kv.dtype, kv_row(j, &o->kv, o->kv.k_at, o->kv.k_row_bytes, &rows[r]), k + r * kv_dim, kv_dim);
-		store_row(j->be, o->kv.dtype, kv_row(j, &o->kv, o->kv.v_at, o->kv.v_row_bytes, &rows[r]), v + r * kv_dim, kv_dim);
+		const float *cos_sin = f32_at(j, o->turn.angles) + r * o->turn.dims;
+		float *q = f32_at(j, o->q) + r * q_n, *k = f32_at(j, o->k) + r * k_n, *v = f32_at(j, o->v) + r * v_n;
+
+		norm_heads(j, q, o->n_heads, o->k_dim, q_norm);
+		norm_heads(j, k, o->n_kv_heads, o->k_dim, k_norm);
+		clip(q, q_n, o->clip);
+		clip(k, k_n, o->clip);
+		clip(v, v_n, o->clip);
+		turn_heads(q, o->n_heads, o->k_dim, &o->turn, cos_sin);
+		turn_heads(k, o->n_kv_heads, o->k_dim, &o->turn, cos_sin);
+		store_row(j->be, o->keys.dtype, stream_row(j, &o->keys, &rows[r]), k, k_n);
+		store_row(j->be, o->values.dtype, stream_row(j, &o->values, &rows[r]), v, v_n);
+	}
+}
+
+static void store_latents(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	const struct job *j = arg;
+	const struct od_op_latent_store *o = &j->op->latent_store;
+	const struct od_row_info *rows = j->x->address(o->rows);
+	const size_t n = o->rank + o->turn.dims;
+	const float *norm = f32_at(j, o->norm);
+
+	(void)thread;
+	for (size_t r = begin; r < end; r++) {
+		float *u = f32_at(j, o->latent_key) + r * n;
+
+		j->be->rmsnorm(u, u, norm, o->rank, o->eps);
+		turn(u + o->rank, &o->turn, f32_at(j, o->turn.angles) + r * o->turn.dims);
+		store_row(j->be, o->stream.dtype, stream_row(j, &o->stream, &rows[r]), u, n);
+	}
+}
+
+/* Rows [begin, begin + n) of a matrix that has no planes. */
+static struct od_mat rows_of(const struct od_mat *w, size_t begin, size_t n)
+{
+	struct od_mat part = *w;
+
+	part.n_out = n;
+	part.data = (const char *)w->data + begin * od_row_bytes(w->dtype, w->n_in);
+	if (w->scales.at != NULL)
+		part.scales.at = (const char *)w->scales.at +
+				 begin * od_scale_groups(&w->scales, w->n_in) * od_dtype_bytes(w->scales.dtype);
+	return part;
+}
+
+/* Item i is a head. A query's first part times the head's rows of kv_b, transposed: each row of it is read once for all
+ * rows, in order, so that a row's sum has one order. */
+static void absorb_queries(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	const struct job *j = arg;
+	const struct od_op_latent_query *o = &j->op->latent_query;
+	const size_t q_dim = o->nope_dim + o->turn.dims, out_dim = o->rank + o->turn.dims, n_rows = j->op->n_rows;
+	float weight[OD_MAX_RANK];
+	struct od_planes planes;
+	const struct od_mat kv_b = mat_of(j, o->kv_b, &planes);
+
+	(void)thread;
+	for (size_t h = begin; h < end; h++) {
+		const float *q = f32_at(j, o->q) + h * q_dim;
+		float *out = f32_at(j, o->out) + h * out_dim;
+
+		for (size_t r = 0; r < n_rows; r++) {
+			float *to = out + r * o->n_heads * out_dim;
+
+			memset(to, 0, o->rank * sizeof(*to));
+			memcpy(to + o->rank, q + r * o->n_heads * q_dim + o->nope_dim, o->turn.dims * sizeof(*to));
+			turn(to + o->rank, &o->turn, f32_at(j, o->turn.angles) + r * o->turn.dims);
+		}
+		for (size_t i = 0; i < o->nope_dim; i++) {
+			od_dequant_row(&kv_b, h * (o->nope_dim + o->v_dim) + i, weight);
+			for (size_t r = 0; r < n_rows; r++)
+				j->be->axpy(out + r * o->n_heads * out_dim, q[r * o->n_heads * q_dim + i], weight, o->rank);
+		}
+	}
+}
+
+/* Item i is a head. */
+static void expand_values(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	const struct job *j = arg;
+	const struct od_op_latent_value *o = &j->op->latent_value;
+	const size_t in_stride = (size_t)o->n_heads * o->rank, out_stride = (size_t)o->n_heads * o->v_dim;
+	struct od_planes planes;
+	const struct od_mat kv_b = mat_of(j, o->kv_b, &planes);
+
+	(void)thread;
+	for (size_t h = begin; h < end; h++) {
+		const struct od_mat w = rows_of(&kv_b, h * (o->nope_dim + o->v_dim) + o->nope_dim, o->v_dim);
+
+		od_matmul_part(j->be, &w, f32_at(j, o->in) + h * o->rank, in_stride, f32_at(j, o->out) + h * o->v_dim, out_stride,
+			       j->op->n_rows, 0, o->v_dim);
 	}
 }
 
@@ -177,30 +306,32 @@ static void attend_heads(void *arg, size_t begin, size_t end, unsigned thread)
 	const struct job *j = arg;
 	const struct od_op_attend *o = &j->op->attend;
 	const struct od_row_info *rows = j->x->address(o->rows);
-	const size_t d = o->head_dim, group = o->n_heads / o->n_kv_heads, window = o->window;
-	const uint32_t *tables = j->x->address(o->kv.tables);
-	const char *pages = j->x->address(o->kv.pages);
+	const size_t group = o->n_heads / o->n_kv_heads, window = o->window, each = od_dtype_bytes(o->keys.dtype);
+	const uint32_t *tables = j->x->address(o->keys.tables);
+	const char *keys = j->x->address(o->keys.pages), *values = j->x->address(o->values.pages);
 	const float *q = f32_at(j, o->q);
 	float *out = f32_at(j, o->out);
 
 	(void)thread;
 	for (size_t i = begin; i < end; i++) {
 		const struct od_row_info *row = &rows[i / o->n_heads];
-		size_t seen = (size_t)row->position + 1, offset = i % o->n_heads / group * d * od_dtype_bytes(o->kv.dtype);
+		const size_t seen = (size_t)row->position + 1, kv_head = i % o->n_heads / group;
 		struct od_attn a = {
-			.q = q + i * d,
-			.k = pages + o->kv.k_at + offset,
-			.v = pages + o->kv.v_at + offset,
-			.table = tables + (size_t)row->table * o->kv.table_pages,
-			.page_bytes = o->kv.page_bytes,
-			.k_row_bytes = o->kv.k_row_bytes,
-			.v_row_bytes = o->kv.v_row_bytes,
-			.kv_dtype = o->kv.dtype,
-			.head_dim = d,
+			.q = q + i * o->k_dim,
+			.k = keys + kv_head * o->k_dim * each,
+			.v = values + kv_head * o->v_dim * each,
+			.table = tables + (size_t)row->table * o->keys.table_pages,
+			.k_page_bytes = o->keys.page_bytes,
+			.v_page_bytes = o->values.page_bytes,
+			.k_row_bytes = o->keys.row_bytes,
+			.v_row_bytes = o->values.row_bytes,
+			.kv_dtype = o->keys.dtype,
+			.k_dim = o->k_dim,
+			.v_dim = o->v_dim,
 			.begin = window != 0 && seen > window ? seen - window : 0,
 			.end = seen,
-			.scale = (float)(1.0 / sqrt((double)d)),
-			.out = out + i * d,
+			.scale = o->scale,
+			.out = out + i * o->v_dim,
 		};
 
 		j->be->attend(&a);
@@ -214,10 +345,29 @@ static size_t heads_a_piece(const struct od_op_attend *o)
 
 	if (o->window != 0 && most > o->window)
 		most = o->window;
-	return 1 + MIN_PIECE_TERMS / (2 * most * o->head_dim);
+	return 1 + MIN_PIECE_TERMS / (most * (o->k_dim + o->v_dim));
 }
 
 /* ---- experts ---- */
+
+/* Outside of the best groups, by their best expert, scores become 0. Returns the gap between the last group that stays and
+ * the next. */
+static float keep_groups(float *score, const struct od_op_route *o)
+{
+	const size_t size = o->n_experts / o->n_groups;
+	float best[OD_MAX_GROUPS];
+	uint16_t order[OD_MAX_GROUPS];
+
+	for (size_t g = 0; g < o->n_groups; g++) {
+		best[g] = score[g * size];
+		for (size_t e = 1; e < size; e++)
+			best[g] = score[g * size + e] > best[g] ? score[g * size + e] : best[g];
+	}
+	od_rank(best, o->n_groups, order, o->n_groups);
+	for (size_t i = o->top_groups; i < o->n_groups; i++)
+		memset(score + order[i] * size, 0, size * sizeof(*score));
+	return o->top_groups < o->n_groups ? best[order[o->top_groups - 1]] - best[order[o->top_groups]] : 1.0f;
+}
 
 static void route_rows(void *arg, size_t begin, size_t end, unsigned thread)
 {
@@ -228,19 +378,23 @@ static void route_rows(void *arg, size_t begin, size_t end, unsigned thread)
 
 	(void)thread;
 	for (size_t r = begin; r < end; r++) {
-		float *p = f32_at(j, o->logits) + r * n, *weight = f32_at(j, o->weight) + r * k, sum = 0;
+		float *p = f32_at(j, o->logits) + r * n, *weight = f32_at(j, o->weight) + r * k, sum = 0, margin = 1, gap;
 		uint16_t *choice = (uint16_t *)j->x->address(o->choice) + r * k;
 		uint16_t best[OD_MAX_CHOICE + 1]; /* the k best and the next, for the margin */
 
 		j->be->softmax(p, n);
+		if (o->n_groups > 0)
+			margin = keep_groups(p, o);
 		od_rank(p, n, best, want);
 		for (size_t i = 0; i < k; i++)
 			sum += p[best[i]];
+		sum = o->renormalise ? sum : 1;
 		for (size_t i = 0; i < k; i++) {
 			choice[i] = best[i];
-			weight[i] = p[best[i]] / sum;
+			weight[i] = p[best[i]] / sum * o->scale;
 		}
-		f32_at(j, o->margin)[r] = want > k ? p[best[k - 1]] - p[best[k]] : 1.0f;
+		gap = want > k ? p[best[k - 1]] - p[best[k]] : 1.0f;
+		f32_at(j, o->margin)[r] = gap < margin ? gap : margin;
 		/* The router saw the row as it is; the experts get it as it travels. */
 		if (round != NULL)
 			j->be->round_bf16(round + r * o->hidden, o->hidden);
@@ -279,19 +433,20 @@ static void silu_rows(void *arg, size_t begin, size_t end, unsigned thread)
 		s->be->silu_mul(s->gate + r * s->n, s->up + r * s->n, s->n);
 }
 
-static void ffn(const struct job *j, const struct od_expert *w, const float *x, size_t n_rows, float *y, char *scratch)
+static void ffn(const struct job *j, const struct od_weight *mat, const float *x, size_t n_rows, float *y, char *scratch,
+		bool routed)
 {
-	size_t n = w->mat[OD_MAT_GATE].n_out;
+	size_t n = mat[OD_MAT_GATE].n_out;
 	float *gate = (float *)(void *)scratch, *up = (float *)(void *)(scratch + half_bytes(n, n_rows));
 	struct silu_job silu = { .be = j->be, .gate = gate, .up = up, .n = n };
 
-	linear(j, &w->mat[OD_MAT_GATE], x, gate, n_rows);
-	linear(j, &w->mat[OD_MAT_UP], x, up, n_rows);
+	multiply(j, &mat[OD_MAT_GATE], x, gate, n_rows);
+	multiply(j, &mat[OD_MAT_UP], x, up, n_rows);
 	od_pool_for(j->x->pool, n_rows, 1 + MIN_PIECE_ELEMENTS / n, silu_rows, &silu);
-	linear(j, &w->mat[OD_MAT_DOWN], gate, y, n_rows);
+	multiply(j, &mat[OD_MAT_DOWN], gate, y, n_rows);
 	/* What a worker would send: the same in resident mode, so that tokens do not depend on the cluster. */
-	if (j->op->profile == OD_PROFILE_BF16)
-		j->be->round_bf16(y, n_rows * w->mat[OD_MAT_DOWN].n_out);
+	if (routed && j->op->profile == OD_PROFILE_BF16)
+		j->be->round_bf16(y, n_rows * mat[OD_MAT_DOWN].n_out);
 }
 
 /* Where things lie in the scratch of OD_OP_EXPERTS. */
@@ -368,7 +523,7 @@ static void run_expert(const struct job *j, const struct grouping *g, size_t e, 
 
 	for (size_t i = 0; i < n; i++)
 		memcpy(g->x + i * hidden, x + g->pair[begin + i] / o->top_k * hidden, row_bytes);
-	ffn(j, &o->expert[e], g->x, n, g->y, g->ffn);
+	ffn(j, o->expert[e].mat, g->x, n, g->y, g->ffn, true);
 	for (size_t i = 0; i < n; i++)
 		memcpy(y + g->pair[begin + i] * hidden, g->y + i * hidden, row_bytes);
 }
@@ -396,23 +551,30 @@ static int experts(const struct job *j, struct od_err *err)
 	return rc;
 }
 
-/* x += sum of weight * y in router order: the order is part of the numbers. */
+/* x += sum of weight * y in router order, then what all rows share: the order is part of the numbers. */
 static void combine_rows(void *arg, size_t begin, size_t end, unsigned thread)
 {
 	const struct job *j = arg;
 	const struct od_op_combine *o = &j->op->combine;
 	const size_t n = o->hidden, k = o->top_k;
+	const float *shared = f32_at(j, o->shared), *gate = f32_at(j, o->gate);
 
 	(void)thread;
 	for (size_t r = begin; r < end; r++) {
 		const float *y = f32_at(j, o->y) + r * k * n, *weight = f32_at(j, o->weight) + r * k;
-		float *sum = f32_at(j, o->sum) + r * n;
+		float *x = f32_at(j, o->x) + r * n, *sum = f32_at(j, o->sum) + r * n;
 
+		if (k == 0) {
+			add_row(x, shared + r * n, n);
+			continue;
+		}
 		for (size_t i = 0; i < n; i++)
 			sum[i] = weight[0] * y[i];
 		for (size_t rank = 1; rank < k; rank++)
 			j->be->axpy(sum, weight[rank], y + rank * n, n);
-		add_row(f32_at(j, o->x) + r * n, sum, n);
+		if (shared != NULL)
+			j->be->axpy(sum, gate != NULL ? 1 / (1 + od_exp(-gate[r])) : 1, shared + r * n, n);
+		add_row(x, sum, n);
 	}
 }
 
@@ -433,17 +595,18 @@ int od_cpu_exec_run(const struct od_cpu_exec *x, const struct od_op *op, struct 
 	case OD_OP_EMBED: embed(&j); break;
 	case OD_OP_ANGLES: angles(&j); break;
 	case OD_OP_NORM: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, norm_rows, &j); break;
-	case OD_OP_LINEAR:
-		for (size_t i = 0; i < OD_MAX_LINEAR && op->linear.w[i] != NULL; i++)
-			linear(&j, op->linear.w[i], f32_at(&j, op->linear.x), f32_at(&j, op->linear.y[i]), op->n_rows);
-		break;
+	case OD_OP_LINEAR: linear(&j); break;
 	case OD_OP_ROPE_STORE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, turn_and_store, &j); break;
+	case OD_OP_LATENT_STORE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, store_latents, &j); break;
+	case OD_OP_LATENT_QUERY: od_pool_for(x->pool, op->latent_query.n_heads, 1, absorb_queries, &j); break;
+	case OD_OP_LATENT_VALUE: od_pool_for(x->pool, op->latent_value.n_heads, 1, expand_values, &j); break;
 	case OD_OP_ATTEND:
 		od_pool_for(x->pool, (size_t)op->n_rows * op->attend.n_heads, heads_a_piece(&op->attend), attend_heads, &j);
 		break;
 	case OD_OP_ROUTE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, route_rows, &j); break;
 	case OD_OP_FFN:
-		ffn(&j, op->ffn.w, f32_at(&j, op->ffn.x), op->n_rows, f32_at(&j, op->ffn.y), x->address(op->ffn.scratch));
+		ffn(&j, op->ffn.mat, f32_at(&j, op->ffn.x), op->n_rows, f32_at(&j, op->ffn.y), x->address(op->ffn.scratch),
+		    op->ffn.routed);
 		break;
 	case OD_OP_EXPERTS: return experts(&j, err);
 	case OD_OP_COMBINE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, combine_rows, &j); break;

@@ -268,10 +268,14 @@ static void softmax(float *x, size_t n)
 	}
 }
 
-/* Keys or values of position p, which begin at a->k or a->v in a page. */
-static ALWAYS_INLINE const unsigned char *kv_of(const struct od_attn *a, const void *rows, size_t row_bytes, size_t p)
+static ALWAYS_INLINE const unsigned char *key_of(const struct od_attn *a, size_t p)
 {
-	return (const unsigned char *)rows + a->table[p / OD_KV_PAGE] * a->page_bytes + p % OD_KV_PAGE * row_bytes;
+	return (const unsigned char *)a->k + a->table[p / OD_KV_PAGE] * a->k_page_bytes + p % OD_KV_PAGE * a->k_row_bytes;
+}
+
+static ALWAYS_INLINE const unsigned char *value_of(const struct od_attn *a, size_t p)
+{
+	return (const unsigned char *)a->v + a->table[p / OD_KV_PAGE] * a->v_page_bytes + p % OD_KV_PAGE * a->v_row_bytes;
 }
 
 /* The first position after p that lies in another page, at most end. */
@@ -289,10 +293,10 @@ static ALWAYS_INLINE void attn_scores(const enum od_dtype t, const struct od_att
 	for (size_t p = begin, next; p < end; p = next) {
 		next = page_end(p, end);
 		row_tile(dots, t, V16_OUTS_OF_1, 1,
-			 (struct od_tile){ .w = kv_of(a, a->k, a->k_row_bytes, p),
+			 (struct od_tile){ .w = key_of(a, p),
 					.w_stride_bytes = a->k_row_bytes,
 					.x = a->q,
-					.n = a->head_dim,
+					.n = a->k_dim,
 					.y = score + (p - begin) },
 			 next - p);
 	}
@@ -315,7 +319,7 @@ static ALWAYS_INLINE void attn_values(const enum od_dtype t, const size_t nv, co
 		acc[i] = v16_mul(lanes == 16 ? v16_load(a->out + d + 16 * i) : v16_load_n(a->out + d, lanes),
 				 v16_set1(keep));
 	for (size_t p = begin, next; p < end; p = next) {
-		const unsigned char *v = kv_of(a, a->v, a->v_row_bytes, p) + d * each;
+		const unsigned char *v = value_of(a, p) + d * each;
 
 		next = page_end(p, end);
 		for (size_t at = p; at < next; at++, v += a->v_row_bytes) {
@@ -357,12 +361,12 @@ static ALWAYS_INLINE void attn_block(const enum od_dtype t, const struct od_attn
 	keep = v16_fold_max(exp16(v16_set1(*max - high))); /* all lanes alike: takes one */
 	*max = high;
 	*sum = fmaf(*sum, keep, v16_fold_add(s));
-	for (; d + 64 <= a->head_dim; d += 64)
+	for (; d + 64 <= a->v_dim; d += 64)
 		attn_values(t, 4, a, begin, end, score + first, keep, d, 16);
-	for (; d + 16 <= a->head_dim; d += 16)
+	for (; d + 16 <= a->v_dim; d += 16)
 		attn_values(t, 1, a, begin, end, score + first, keep, d, 16);
-	if (d < a->head_dim)
-		attn_values(t, 1, a, begin, end, score + first, keep, d, a->head_dim - d);
+	if (d < a->v_dim)
+		attn_values(t, 1, a, begin, end, score + first, keep, d, a->v_dim - d);
 }
 
 static ALWAYS_INLINE void attend_of(const enum od_dtype t, const struct od_attn *a)
@@ -374,8 +378,8 @@ static ALWAYS_INLINE void attend_of(const enum od_dtype t, const struct od_attn 
 		end = end < a->end ? end : a->end;
 		attn_block(t, a, p, end, &max, &sum);
 	}
-	for (size_t d = 0; d < a->head_dim; d += 16) {
-		size_t left = a->head_dim - d < 16 ? a->head_dim - d : 16;
+	for (size_t d = 0; d < a->v_dim; d += 16) {
+		size_t left = a->v_dim - d < 16 ? a->v_dim - d : 16;
 		v16 y = v16_div(v16_load_n(a->out + d, left), v16_set1(sum));
 
 		v16_store_n(a->out + d, v16_nan_where(y, y), left);
@@ -384,7 +388,7 @@ static ALWAYS_INLINE void attend_of(const enum od_dtype t, const struct od_attn 
 
 static void attend(const struct od_attn *a)
 {
-	memset(a->out, 0, a->head_dim * sizeof(float));
+	memset(a->out, 0, a->v_dim * sizeof(float));
 	if (a->kv_dtype == OD_BF16)
 		attend_of(OD_BF16, a);
 	else

@@ -14,8 +14,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define NAME_BYTES 256
-
 static bool ends_with(const char *name, const char *end)
 {
 	const size_t len = strlen(name), n = strlen(end);
@@ -41,7 +39,7 @@ struct parts {
 
 static const struct od_tensor *beside(const struct od_checkpoint *c, const char *name, const char *end)
 {
-	char buf[NAME_BYTES];
+	char buf[OD_NAME_BYTES];
 
 	snprintf(buf, sizeof(buf), "%s%s", name, end);
 	return od_checkpoint_find(c, buf);
@@ -212,21 +210,21 @@ static struct od_source look_again(const struct od_checkpoint *c, const char *na
 struct od_source od_source_dense(const struct od_checkpoint *c, const struct od_config *cfg, enum od_role role,
 				 uint32_t layer)
 {
-	char name[NAME_BYTES];
+	char name[OD_NAME_BYTES];
 	uint64_t n_out, n_in;
 
-	cfg->family->dense_name(name, sizeof(name), role, layer);
-	od_role_shape(cfg, role, &n_out, &n_in);
+	od_dense_source_name(cfg, role, layer, name);
+	od_role_shape(cfg, role, layer, &n_out, &n_in);
 	return look_again(c, name, n_out, n_in);
 }
 
 struct od_source od_source_expert(const struct od_checkpoint *c, const struct od_config *cfg, uint32_t m, uint32_t expert,
 				  enum od_expert_mat mat)
 {
-	char name[NAME_BYTES];
+	char name[OD_NAME_BYTES];
 	uint64_t n_out, n_in;
 
-	cfg->family->expert_name(name, sizeof(name), m, expert, mat);
+	od_expert_source_name(cfg, m, expert, mat, name);
 	od_expert_mat_shape(cfg, mat, &n_out, &n_in);
 	return look_again(c, name, n_out, n_in);
 }
@@ -255,7 +253,7 @@ static int check_unpacked(const struct od_checkpoint *c, const struct od_tensor 
 static int check_unscaled(const struct od_checkpoint *c, const struct od_config *cfg, const struct od_tensor *t,
 			  const char *name, struct od_err *err)
 {
-	char module[NAME_BYTES];
+	char module[OD_NAME_BYTES];
 	size_t len = strlen(name);
 
 	snprintf(module, sizeof(module), "%.*s", (int)(ends_with(name, ".weight") ? len - strlen(".weight") : len), name);
@@ -301,13 +299,13 @@ static int check_dense(const struct od_checkpoint *c, const struct od_config *cf
 
 	for (int i = 0; rc == OD_OK && i < OD_N_ROLES; i++) {
 		enum od_role role = (enum od_role)i;
-		char name[NAME_BYTES];
+		char name[OD_NAME_BYTES];
 		uint64_t n_out, n_in;
 
-		if (!od_role_present(cfg, role) || (layer > 0 && !od_role_per_layer(role)))
+		od_role_shape(cfg, role, layer, &n_out, &n_in);
+		if (n_out == 0 || (layer > 0 && !od_role_per_layer(role)))
 			continue;
-		cfg->family->dense_name(name, sizeof(name), role, layer);
-		od_role_shape(cfg, role, &n_out, &n_in);
+		od_dense_source_name(cfg, role, layer, name);
 		rc = check_tensor(c, cfg, used, name, n_out, n_in, role, err);
 	}
 	return rc;
@@ -320,10 +318,10 @@ static int check_experts(const struct od_checkpoint *c, const struct od_config *
 
 	for (uint32_t e = 0; e < cfg->n_experts; e++)
 		for (int i = 0; rc == OD_OK && i < OD_N_EXPERT_MATS; i++) {
-			char name[NAME_BYTES];
+			char name[OD_NAME_BYTES];
 			uint64_t n_out, n_in;
 
-			cfg->family->expert_name(name, sizeof(name), m, e, (enum od_expert_mat)i);
+			od_expert_source_name(cfg, m, e, (enum od_expert_mat)i, name);
 			od_expert_mat_shape(cfg, (enum od_expert_mat)i, &n_out, &n_in);
 			rc = check_tensor(c, cfg, used, name, n_out, n_in, OD_N_ROLES, err);
 		}
@@ -333,9 +331,9 @@ static int check_experts(const struct od_checkpoint *c, const struct od_config *
 /* A copy of the embedding that some publish beside it; whoever ties the head does not read it. */
 static bool is_tied_head(const struct od_config *cfg, const char *name)
 {
-	char head[256];
+	char head[OD_NAME_BYTES];
 
-	cfg->family->dense_name(head, sizeof(head), OD_ROLE_HEAD, 0);
+	od_dense_source_name(cfg, OD_ROLE_HEAD, 0, head);
 	return cfg->tied_head && strcmp(name, head) == 0;
 }
 
@@ -398,7 +396,7 @@ static int check_unknown(const struct od_checkpoint *c, const struct od_config *
 	for (size_t i = 0; i < od_checkpoint_n_tensors(c); i++) {
 		const struct od_tensor *t = od_checkpoint_tensor(c, i);
 
-		if (used[i] || cfg->family->ignorable(t->name) || of_activations(t->name) || is_tied_head(cfg, t->name))
+		if (used[i] || od_source_ignorable(t->name) || of_activations(t->name) || is_tied_head(cfg, t->name))
 			continue;
 		first = first != NULL ? first : t;
 		n++;

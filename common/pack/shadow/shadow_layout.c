@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define N_ATTN 4 /* q, k, v, o */
-
 const char *const od_precision_names[] = { "bf16", "int8", "fp16", "int8-g64", "nf4", NULL };
 const char *const od_shadow_file_names[] = { NULL, "shadow-int8.bin", "shadow-fp16.bin", "shadow-int8-g64.bin",
 					     "shadow-nf4.bin" };
@@ -96,14 +94,32 @@ struct od_shadow_parts od_shadow_parts(enum od_precision precision, uint64_t n_o
 
 /* ---- tables ---- */
 
-size_t od_shadow_attn_index(enum od_role role, uint32_t layer)
+size_t od_shadow_expert_index(const struct od_shadow_table *t, const struct od_config *cfg, uint32_t m, uint32_t expert,
+			      enum od_expert_mat mat)
 {
-	return (size_t)layer * N_ATTN + (size_t)(role - OD_ROLE_Q);
+	return t->n_dense + ((size_t)m * cfg->n_experts + expert) * OD_N_EXPERT_MATS + mat;
 }
 
-size_t od_shadow_expert_index(const struct od_config *cfg, uint32_t m, uint32_t expert, enum od_expert_mat mat)
+/* Those that a shadow quantises, in their order; t->dense NULL: counts alone. */
+static void list_dense(struct od_shadow_table *t, const struct od_config *cfg)
 {
-	return (size_t)cfg->n_layers * N_ATTN + ((size_t)m * cfg->n_experts + expert) * OD_N_EXPERT_MATS + mat;
+	t->n_dense = 0;
+	for (uint32_t layer = 0; layer < cfg->n_layers; layer++)
+		for (int i = 0; i < OD_N_ROLES; i++) {
+			const enum od_role role = (enum od_role)i;
+			uint64_t n_out, n_in;
+
+			if (!od_role_quantised(role))
+				continue;
+			od_role_shape(cfg, role, layer, &n_out, &n_in);
+			if (n_out == 0)
+				continue;
+			if (t->dense != NULL) {
+				t->dense[t->n_dense].role = role;
+				t->dense[t->n_dense].layer = layer;
+			}
+			t->n_dense++;
+		}
 }
 
 int od_shadow_table_init(struct od_shadow_table *t, const struct od_config *cfg, enum od_precision precision,
@@ -111,22 +127,25 @@ int od_shadow_table_init(struct od_shadow_table *t, const struct od_config *cfg,
 {
 	uint64_t at;
 
-	_Static_assert(OD_ROLE_O - OD_ROLE_Q == N_ATTN - 1, "q, k, v, o stand together");
 	*t = (struct od_shadow_table){ .precision = precision };
-	t->n_attn = od_shadow_expert_index(cfg, 0, 0, OD_MAT_GATE);
-	t->n = od_shadow_expert_index(cfg, cfg->n_moe, 0, OD_MAT_GATE);
+	list_dense(t, cfg);
+	t->n = od_shadow_expert_index(t, cfg, cfg->n_moe, 0, OD_MAT_GATE);
 	t->tensor = calloc(t->n, sizeof(*t->tensor));
-	if (t->tensor == NULL)
+	t->dense = calloc(t->n_dense + 1, sizeof(*t->dense));
+	if (t->tensor == NULL || t->dense == NULL) {
+		od_shadow_table_fini(t);
 		return od_fail(err, OD_ERR_NOMEM, "no memory for a shadow's table of %zu tensors", t->n);
+	}
+	list_dense(t, cfg);
 	t->header_bytes = od_round_up(sizeof(struct od_disk_shadow) + t->n * sizeof(*t->tensor), OD_PAGE_BYTES);
 	at = t->header_bytes;
 	for (size_t i = 0; i < t->n; i++) {
 		struct od_disk_shadow_tensor *x = &t->tensor[i];
 
-		if (i < t->n_attn)
-			od_role_shape(cfg, (enum od_role)(OD_ROLE_Q + i % N_ATTN), &x->n_out, &x->n_in);
+		if (i < t->n_dense)
+			od_role_shape(cfg, t->dense[i].role, t->dense[i].layer, &x->n_out, &x->n_in);
 		else
-			od_expert_mat_shape(cfg, (enum od_expert_mat)((i - t->n_attn) % OD_N_EXPERT_MATS), &x->n_out,
+			od_expert_mat_shape(cfg, (enum od_expert_mat)((i - t->n_dense) % OD_N_EXPERT_MATS), &x->n_out,
 					    &x->n_in);
 		x->offset = at;
 		x->bytes = od_shadow_parts(precision, x->n_out, x->n_in).bytes;
@@ -142,6 +161,7 @@ int od_shadow_table_init(struct od_shadow_table *t, const struct od_config *cfg,
 void od_shadow_table_fini(struct od_shadow_table *t)
 {
 	free(t->tensor);
+	free(t->dense);
 	memset(t, 0, sizeof(*t));
 }
 

@@ -65,9 +65,13 @@ struct od_shadow_parts od_shadow_parts(enum od_precision precision, uint64_t n_o
 
 struct od_shadow_table {
 	enum od_precision precision;
-	/* [n]: q, k, v, o of each layer, n_attn in all, then gate, up, down of each expert. */
+	/* [n]: layer by layer the dense ones (od_role_quantised), n_dense in all, then gate, up, down of each expert. */
 	struct od_disk_shadow_tensor *tensor;
-	size_t n, n_attn;
+	struct {
+		enum od_role role;
+		uint32_t layer;
+	} *dense; /* [n_dense]: which they are */
+	size_t n, n_dense;
 	uint64_t header_bytes, file_bytes;
 };
 
@@ -78,8 +82,8 @@ void od_shadow_table_fini(struct od_shadow_table *t);
 uint64_t od_shadow_weights(const struct od_shadow_table *t);
 /* Of the files of a set together, for showing progress. */
 uint64_t od_shadow_set_bytes(const struct od_config *cfg, unsigned set);
-size_t od_shadow_attn_index(enum od_role role, uint32_t layer);
-size_t od_shadow_expert_index(const struct od_config *cfg, uint32_t m, uint32_t expert, enum od_expert_mat mat);
+size_t od_shadow_expert_index(const struct od_shadow_table *t, const struct od_config *cfg, uint32_t m, uint32_t expert,
+			      enum od_expert_mat mat);
 
 /* buf: header_bytes of it. */
 void od_shadow_header_write(const struct od_shadow_table *t, const char *fingerprint, uint8_t *buf);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The records of attention, or those of the experts, as they stand in the file. */
+/* The records of dense matrices, or those of the experts, as they stand in the file. */
 struct part {
 	struct od_shadow_file file;
 	size_t begin, end; /* tensors of its table */
@@ -27,9 +27,9 @@ struct od_shadow_store {
 	struct od_expert_store *expert_store; /* experts as published, else */
 	struct part experts;
 	struct od_expert *expert;
-	struct part attention; /* when not as published */
+	struct part dense_part; /* when not as published */
 	struct od_layer_weights *layer;
-	struct od_dense dense; /* as dense_store's, with q, k, v, o from attention's records */
+	struct od_dense dense; /* as dense_store's, with matrices from dense_part's records */
 };
 
 const char *od_shadow_choice_text(const struct od_shadow_choice *c, char buf[OD_SHADOW_CHOICE_CHARS])
@@ -63,8 +63,8 @@ static int part_open(struct part *part, const struct od_pack *p, enum od_precisi
 
 	if (rc != OD_OK)
 		return advise(p, precision, rc, err);
-	part->begin = experts ? t->n_attn : 0;
-	part->end = experts ? t->n : t->n_attn;
+	part->begin = experts ? t->n_dense : 0;
+	part->end = experts ? t->n : t->n_dense;
 	part->base = t->tensor[part->begin].offset;
 	part->n_bytes = t->tensor[part->end - 1].offset + t->tensor[part->end - 1].bytes - part->base;
 	return OD_OK;
@@ -92,20 +92,20 @@ static int open_parts(struct od_shadow_store *s, const struct od_pack *p, const 
 {
 	int rc;
 
-	*s = (struct od_shadow_store){ .pack = p, .experts.file.file.fd = -1, .attention.file.file.fd = -1 };
-	s->experts.act = s->attention.act = c->act;
+	*s = (struct od_shadow_store){ .pack = p, .experts.file.file.fd = -1, .dense_part.file.file.fd = -1 };
+	s->experts.act = s->dense_part.act = c->act;
 	rc = check_choice(c, err);
 	if (rc == OD_OK && c->experts != OD_PRECISION_BF16)
 		rc = part_open(&s->experts, p, c->experts, true, err);
 	if (rc == OD_OK && c->dense != OD_PRECISION_BF16)
-		rc = part_open(&s->attention, p, c->dense, false, err);
+		rc = part_open(&s->dense_part, p, c->dense, false, err);
 	return rc;
 }
 
 static void close_parts(struct od_shadow_store *s)
 {
 	part_close(&s->experts);
-	part_close(&s->attention);
+	part_close(&s->dense_part);
 }
 
 int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice *c, uint64_t *bytes, struct od_err *err)
@@ -115,7 +115,7 @@ int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice 
 
 	*bytes = 0;
 	if (rc == OD_OK) {
-		*bytes = od_dense_some_bytes(p, c->dense == OD_PRECISION_BF16) + s.attention.n_bytes + s.experts.n_bytes;
+		*bytes = od_dense_some_bytes(p, c->dense == OD_PRECISION_BF16) + s.dense_part.n_bytes + s.experts.n_bytes;
 		*bytes += c->dense == OD_PRECISION_BF16 ? 0 : p->config.n_layers * sizeof(struct od_layer_weights);
 		*bytes += c->experts == OD_PRECISION_BF16 ? od_experts_need_bytes(p, c->form) :
 							    p->manifest.n_experts * sizeof(struct od_expert);
@@ -185,17 +185,15 @@ static struct od_weight mat_of(const struct part *part, size_t index)
 	return w;
 }
 
-static void bind_attention(struct od_shadow_store *s)
+static void bind_dense(struct od_shadow_store *s)
 {
+	const struct od_shadow_table *t = &s->dense_part.file.table;
+
 	s->dense = *od_dense_get(s->dense_store);
 	memcpy(s->layer, s->dense.layer, s->pack->config.n_layers * sizeof(*s->layer));
 	s->dense.layer = s->layer;
-	for (uint32_t l = 0; l < s->pack->config.n_layers; l++) {
-		s->layer[l].q = mat_of(&s->attention, od_shadow_attn_index(OD_ROLE_Q, l));
-		s->layer[l].k = mat_of(&s->attention, od_shadow_attn_index(OD_ROLE_K, l));
-		s->layer[l].v = mat_of(&s->attention, od_shadow_attn_index(OD_ROLE_V, l));
-		s->layer[l].o = mat_of(&s->attention, od_shadow_attn_index(OD_ROLE_O, l));
-	}
+	for (size_t i = 0; i < t->n_dense; i++)
+		s->layer[t->dense[i].layer].w[t->dense[i].role] = mat_of(&s->dense_part, i);
 }
 
 static void bind_experts(struct od_shadow_store *s)
@@ -207,12 +205,12 @@ static void bind_experts(struct od_shadow_store *s)
 			for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
 				s->expert[(size_t)m * cfg->n_experts + e].mat[mat] =
 					mat_of(&s->experts,
-					       od_shadow_expert_index(cfg, m, e, (enum od_expert_mat)mat));
+					       od_shadow_expert_index(&s->experts.file.table, cfg, m, e, (enum od_expert_mat)mat));
 }
 
-static int load_attention(struct od_shadow_store *s, struct od_team_job *team, struct od_err *err)
+static int load_dense(struct od_shadow_store *s, struct od_team_job *team, struct od_err *err)
 {
-	bool published = s->attention.n_bytes == 0;
+	bool published = s->dense_part.n_bytes == 0;
 	int rc = od_dense_load_some(&s->dense_store, s->pack, s->device, published, err);
 
 	if (rc != OD_OK || published)
@@ -220,9 +218,9 @@ static int load_attention(struct od_shadow_store *s, struct od_team_job *team, s
 	s->layer = calloc(s->pack->config.n_layers, sizeof(*s->layer));
 	if (s->layer == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for the shadow");
-	rc = part_read(&s->attention, s, team, err);
+	rc = part_read(&s->dense_part, s, team, err);
 	if (rc == OD_OK)
-		bind_attention(s);
+		bind_dense(s);
 	return rc;
 }
 
@@ -252,10 +250,10 @@ int od_shadow_load(struct od_shadow_store **out, const struct od_pack *p, struct
 	rc = open_parts(s, p, c, err);
 	s->device = d;
 	if (rc == OD_OK) {
-		/* Experts as published count for themselves; attention is little beside them. */
+		/* Experts as published count for themselves; the rest is little beside them. */
 		team.progress = c->experts != OD_PRECISION_BF16 ? progress : NULL;
-		team.all_bytes = s->attention.n_bytes + s->experts.n_bytes;
-		rc = load_attention(s, &team, err);
+		team.all_bytes = s->dense_part.n_bytes + s->experts.n_bytes;
+		rc = load_dense(s, &team, err);
 	}
 	if (rc == OD_OK && c->experts == OD_PRECISION_BF16)
 		rc = od_experts_load_all(&s->expert_store, p, d, c->form, n_threads, progress, arg, err);

@@ -1,5 +1,5 @@
-/* shadow_load.h - the shadow's weights: experts and attention each in a precision of its own, from the pack's shadow
- * files; the rest (router, embeddings, norms, head) from dense.bin. Precision bf16 is the pack itself, as published.
+/* shadow_load.h - the shadow's weights: experts and dense matrices each in a precision of its own, from the pack's shadow
+ * files; the rest (routers, embeddings, norms, head) from dense.bin. Precision bf16 is the pack itself, as published.
  * Thread: as dense_load.h. Owner: od_shadow_load's caller; the pack outlives the store. */
 #ifndef OD_PACK_SHADOW_LOAD_H
 #define OD_PACK_SHADOW_LOAD_H
@@ -8,7 +8,7 @@
 #include "common/pack/shadow/shadow_layout.h"
 
 struct od_shadow_choice {
-	enum od_precision experts, dense; /* dense: attention's q, k, v, o */
+	enum od_precision experts, dense; /* dense: attention, dense networks, shared experts */
 	enum od_activations act;	  /* of rows that meet INT8 and NF4 weights */
 	enum od_form form;		  /* of experts as published; the pack can have it */
 };

@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAME_BYTES 256
-
 /* What one thread needs: a block of rows as published and quantised, a row as f32, what the file holds. */
 struct bench {
 	struct od_inflater *inflater;
@@ -33,7 +31,7 @@ struct record {
 	struct bench *bench;
 	struct od_disk_shadow_tensor *t;
 	struct od_shadow_parts parts;
-	char name[NAME_BYTES];
+	char name[OD_NAME_BYTES];
 	uint64_t at; /* bytes of the record that are done */
 	XXH3_state_t *sum;
 	/* What follows the data, from tail_at on: a multiple of 64, so that what is aligned in the file is aligned here. */
@@ -42,16 +40,14 @@ struct record {
 	float *scale; /* of all rows, in the tail */
 };
 
-/* The tensors of attention in the order in which shadow files have them. */
-static const struct od_dense_tensor *attention(const struct od_pack *p, size_t index)
+/* A dense tensor of the shadow's table, as the pack has it. */
+static const struct od_dense_tensor *dense_tensor(const struct od_pack *p, const struct od_shadow_table *table, size_t index)
 {
-	const enum od_role role = (enum od_role)(OD_ROLE_Q + index % 4);
-	const uint32_t layer = (uint32_t)(index / 4);
-
 	for (size_t i = 0; i < p->manifest.n_dense; i++)
-		if (p->manifest.dense[i].role == role && p->manifest.dense[i].layer == layer)
+		if (p->manifest.dense[i].role == table->dense[index].role &&
+		    p->manifest.dense[i].layer == table->dense[index].layer)
 			return &p->manifest.dense[i];
-	return NULL;
+	return NULL; /* both tables follow from one configuration */
 }
 
 /* The next len bytes of the record: written, or compared with what the file has. */
@@ -108,14 +104,14 @@ static int emit_rows(struct record *r, const struct od_mat_type *type, uint64_t 
 	return emit(r, b->data, n_rows * od_shadow_row_bytes(precision, r->t->n_in), err);
 }
 
-static int emit_attention(struct record *r, size_t index, struct od_err *err)
+static int emit_dense(struct record *r, size_t index, struct od_err *err)
 {
 	const struct od_pack *p = r->run->job->pack;
-	const struct od_dense_tensor *t = attention(p, index);
+	const struct od_dense_tensor *t = dense_tensor(p, r->run->job->table, index);
 	const uint64_t step = od_shard_rows(r->t->n_out, r->t->n_in);
 	int rc = OD_OK;
 
-	p->config.family->dense_name(r->name, sizeof(r->name), t->role, t->layer);
+	od_dense_source_name(&p->config, t->role, t->layer, r->name);
 	for (uint64_t row = 0; rc == OD_OK && row < r->t->n_out; row += step) {
 		uint64_t n = step < r->t->n_out - row ? step : r->t->n_out - row;
 
@@ -134,7 +130,7 @@ static int emit_expert(struct record *r, size_t index, struct od_err *err)
 	const struct od_expert_entry *e = &p->expert[which];
 	int rc = OD_OK;
 
-	p->config.family->expert_name(r->name, sizeof(r->name), m, expert, (enum od_expert_mat)mat);
+	od_expert_source_name(&p->config, m, expert, (enum od_expert_mat)mat, r->name);
 	for (uint32_t i = 0; rc == OD_OK && i < e->x.n_shards; i++) {
 		const struct od_shard *s = &e->x.shard[i];
 
@@ -188,10 +184,10 @@ static int do_tensor(void *arg, unsigned thread, size_t item, uint64_t *bytes, s
 
 	r.parts = od_shadow_parts(table->precision, r.t->n_out, r.t->n_in);
 	rc = record_init(&r, err);
-	if (rc == OD_OK && item < table->n_attn)
-		rc = emit_attention(&r, item, err);
+	if (rc == OD_OK && item < table->n_dense)
+		rc = emit_dense(&r, item, err);
 	else if (rc == OD_OK)
-		rc = emit_expert(&r, item - table->n_attn, err);
+		rc = emit_expert(&r, item - table->n_dense, err);
 	if (rc == OD_OK)
 		rc = emit_tail(&r, err);
 	*bytes = r.t->bytes;
@@ -233,8 +229,8 @@ static int run_init(struct run *run, const struct od_shadow_job *job, struct od_
 		uint64_t n_rows = od_shard_rows(t->n_out, t->n_in);
 
 		row = larger(row, t->n_in);
-		if (i < table->n_attn) {
-			const struct od_mat_type *type = &attention(job->pack, i)->type;
+		if (i < table->n_dense) {
+			const struct od_mat_type *type = &dense_tensor(job->pack, table, i)->type;
 
 			block = larger(block, od_mat_memory_bytes(type, n_rows, t->n_in));
 			scales = larger(scales, od_mat_bytes(type, t->n_in, 0, t->n_out) - t->n_out * od_mat_row_bytes(type, t->n_in));

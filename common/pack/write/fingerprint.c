@@ -1,13 +1,12 @@
 #include "common/pack/write/fingerprint.h"
 
+#include "common/base/strbuf.h"
+
 #include <inttypes.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define NAME_BYTES 256
-#define CANONICAL_BYTES 4096
 
 struct entry {
 	char *name, *line;
@@ -39,7 +38,7 @@ void od_fingerprint_free(struct od_fingerprint *f)
 int od_fingerprint_add(struct od_fingerprint *f, const char *name, const struct od_mat_type *type, uint64_t n_out,
 		       uint64_t n_in, const uint8_t sha256[OD_SHA256_BYTES], struct od_err *err)
 {
-	char text[OD_MAT_TYPE_CHARS], hex[OD_HEX_CHARS(OD_SHA256_BYTES) + 1], line[NAME_BYTES + 256], shape[64];
+	char text[OD_MAT_TYPE_CHARS], hex[OD_HEX_CHARS(OD_SHA256_BYTES) + 1], line[OD_NAME_BYTES + 256], shape[64];
 	struct entry *e;
 
 	if (f->n == f->room) {
@@ -70,10 +69,10 @@ int od_fingerprint_add_expert(struct od_fingerprint *f, const struct od_config *
 	int rc = OD_OK;
 
 	for (int mat = 0; rc == OD_OK && mat < OD_N_EXPERT_MATS; mat++) {
-		char name[NAME_BYTES];
+		char name[OD_NAME_BYTES];
 		uint64_t n_out, n_in;
 
-		cfg->family->expert_name(name, sizeof(name), m, expert, (enum od_expert_mat)mat);
+		od_expert_source_name(cfg, m, expert, (enum od_expert_mat)mat, name);
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
 		rc = od_fingerprint_add(f, name, &e->type[mat], n_out, n_in, e->sha256[mat], err);
 	}
@@ -93,30 +92,32 @@ static void hash_text(crypto_hash_sha256_state *state, const char *text)
 int od_fingerprint_finish(struct od_fingerprint *f, const struct od_config *cfg, const char *tokenizer,
 			  char hex[OD_FINGERPRINT_CHARS + 1], struct od_err *err)
 {
-	char canonical[CANONICAL_BYTES], sum_hex[OD_HEX_CHARS(OD_SHA256_BYTES) + 1] = "none";
+	char sum_hex[OD_HEX_CHARS(OD_SHA256_BYTES) + 1] = "none";
+	struct od_strbuf canonical = { 0 };
 	crypto_hash_sha256_state state;
 	uint8_t sum[OD_SHA256_BYTES];
-	int rc = od_config_canonical(cfg, canonical, sizeof(canonical), err);
+	int rc = od_config_canonical(cfg, &canonical, err);
 
 	hex[0] = '\0';
-	if (rc < 0)
-		return rc;
-	if (tokenizer != NULL) {
+	if (rc == OD_OK && tokenizer != NULL)
 		rc = od_sha256_file(tokenizer, sum, err);
-		if (rc != OD_OK)
-			return rc;
-		od_hex(sum, sizeof(sum), sum_hex);
+	if (rc != OD_OK) {
+		od_strbuf_fini(&canonical);
+		return rc;
 	}
+	if (tokenizer != NULL)
+		od_hex(sum, sizeof(sum), sum_hex);
 	qsort(f->entry, f->n, sizeof(*f->entry), by_name);
 	crypto_hash_sha256_init(&state);
 	for (size_t i = 0; i < f->n; i++)
 		hash_text(&state, f->entry[i].line);
 	hash_text(&state, "config ");
-	hash_text(&state, canonical);
+	hash_text(&state, canonical.text);
 	hash_text(&state, "\ntokenizer ");
 	hash_text(&state, sum_hex);
 	hash_text(&state, "\n");
 	crypto_hash_sha256_final(&state, sum);
 	od_hex(sum, sizeof(sum), hex);
+	od_strbuf_fini(&canonical);
 	return OD_OK;
 }

@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #define PIECE_BYTES (8u << 20)
-#define NAME_BYTES 256
 
 struct writer {
 	const struct od_pack_job *job;
@@ -145,7 +144,7 @@ static int copy_dense(struct writer *w, struct copying *c, struct od_dense_tenso
 	const struct od_source src = od_source_dense(w->source, &w->config, t->role, t->layer);
 	uint64_t offset = t->offset;
 	struct od_mat_sums sums;
-	char name[NAME_BYTES];
+	char name[OD_NAME_BYTES];
 	int rc;
 
 	od_mat_sums_init(&sums);
@@ -159,7 +158,7 @@ static int copy_dense(struct writer *w, struct copying *c, struct od_dense_tenso
 		return rc;
 	od_mat_sums_final(&sums, &t->type, t->sha256);
 	t->xxh3 = XXH3_64bits_digest(c->sum);
-	w->config.family->dense_name(name, sizeof(name), t->role, t->layer);
+	od_dense_source_name(&w->config, t->role, t->layer, name);
 	return od_fingerprint_add(w->fingerprint, name, &t->type, t->n_out, t->n_in, t->sha256, err);
 }
 

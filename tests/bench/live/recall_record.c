@@ -112,7 +112,7 @@ void recall_recorder_free(struct recall_recorder *r)
 static void keep_route(struct recall_recorder *r, uint32_t position, size_t i)
 {
 	const struct od_config *c = r->o.forward.config;
-	const size_t at = (size_t)position * c->n_moe + od_forward_layer(r->forward);
+	const size_t at = (size_t)position * c->n_moe + od_forward_m(r->forward);
 	struct recall_recording *rec = &r->rec;
 
 	memcpy(rec->expert + at * c->top_k, od_forward_experts_of(r->forward, i), c->top_k * sizeof(*rec->expert));
@@ -135,6 +135,8 @@ static int pass(struct recall_recorder *r, uint32_t begin, uint32_t n, struct od
 	rc = od_forward_begin(r->forward, begin + 1, r->rows, n, err);
 	while (rc == OD_OK && !od_forward_done(r->forward)) {
 		od_forward_attention(r->forward);
+		if (!od_forward_routed(r->forward))
+			continue;
 		rc = od_forward_fetch(r->forward, what, err);
 		for (uint32_t i = 0; rc == OD_OK && i < n; i++)
 			keep_route(r, begin + i, i);
@@ -143,9 +145,7 @@ static int pass(struct recall_recorder *r, uint32_t begin, uint32_t n, struct od
 	}
 	if (rc == OD_OK)
 		rc = od_forward_logits(r->forward, n - 1, &r->logits, err);
-	if (rc == OD_OK)
-		od_forward_commit(r->forward);
-	return rc;
+	return rc == OD_OK ? od_forward_end(r->forward, NULL, err) : rc;
 }
 
 static float best_less_second(const float *logits, uint32_t n)

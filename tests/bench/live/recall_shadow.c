@@ -152,9 +152,11 @@ static void replay_step(struct replay *r, uint32_t i)
 	let_work(r);
 	for (uint32_t m = 0; r->rc == OD_OK && m < r->shadow->forward.config->n_moe; m++) {
 		recall_board_routed(r->board);
-		odm_shadow_link_state(&r->main, 0, &step, m);
+		odm_shadow_link_state(&r->main, 0, &step, r->shadow->forward.config->layer_of[m]);
 		let_work(r);
 	}
+	odm_shadow_link_state(&r->main, 0, &step, r->shadow->forward.config->n_layers - 1);
+	let_work(r);
 	od_seq_state_set_length(rec->state, position + 1);
 }
 

@@ -203,17 +203,24 @@ static uint64_t mat_bytes(const struct od_weight *w)
 	return bytes;
 }
 
+/* Vectors are f32: [n_out]. */
+static uint64_t dense_bytes(const struct od_weight *w)
+{
+	return w->data.buf == NULL ? 0 : w->n_in == 0 ? w->n_out * sizeof(float) : mat_bytes(w);
+}
+
 /* Every matrix once (of the embedding one row, of the experts top-k) and the norms. */
 static uint64_t token_bytes(const struct variant *v, const struct od_pack *p, const struct od_config *c)
 {
 	uint64_t sum = mat_bytes(&v->dense.head) + od_row_bytes(v->dense.embed.dtype, c->hidden);
 
-	sum += (2 * (uint64_t)c->n_layers + 1) * c->hidden * sizeof(float);
-	for (uint32_t l = 0; l < c->n_layers; l++) {
-		const struct od_layer_weights *w = &v->dense.layer[l];
-		const struct od_expert *e = &v->experts[(size_t)l * c->n_experts]; /* all have the same shape */
+	sum += c->hidden * sizeof(float);
+	for (uint32_t l = 0; l < c->n_layers; l++)
+		for (int role = 0; role < OD_N_ROLES; role++)
+			sum += dense_bytes(&v->dense.layer[l].w[role]);
+	for (uint32_t i = 0; i < c->n_moe; i++) {
+		const struct od_expert *e = &v->experts[(size_t)i * c->n_experts]; /* all have the same shape */
 
-		sum += mat_bytes(&w->q) + mat_bytes(&w->k) + mat_bytes(&w->v) + mat_bytes(&w->o) + mat_bytes(&w->router);
 		for (int m = 0; m < OD_N_EXPERT_MATS && v->choice.form == OD_FORM_PLAIN; m++)
 			sum += c->top_k * mat_bytes(&e->mat[m]);
 		if (v->choice.form == OD_FORM_PLANES)
@@ -262,11 +269,9 @@ static int open_variant(struct precision_bench *b, struct variant *v, struct od_
 		return od_fail(err, OD_ERR_NOMEM, "%s model", v->name);
 	memcpy(v->dense.layer, od_shadow_dense(v->store)->layer, c->n_layers * sizeof(*v->dense.layer));
 	memcpy(v->experts, od_shadow_experts(v->store), n_experts * sizeof(*v->experts));
-	for (uint32_t l = 0; l < c->n_layers; l++) {
-		struct od_layer_weights *w = &v->dense.layer[l];
-
-		w->q.act = w->k.act = w->v.act = w->o.act = v->choice.act;
-	}
+	for (uint32_t l = 0; l < c->n_layers; l++)
+		for (int role = 0; role < OD_N_ROLES; role++)
+			v->dense.layer[l].w[role].act = v->choice.act;
 	for (size_t i = 0; i < n_experts; i++)
 		for (int m = 0; m < OD_N_EXPERT_MATS; m++)
 			v->experts[i].mat[m].act = v->choice.act;
@@ -284,13 +289,12 @@ static int step(struct precision_bench *b, struct variant *v, const struct od_ro
 
 	while (rc == OD_OK && !od_forward_done(v->forward)) {
 		od_forward_attention(v->forward);
-		rc = od_forward_experts(v->forward, v->runner, err);
+		if (od_forward_routed(v->forward))
+			rc = od_forward_experts(v->forward, v->runner, err);
 	}
 	if (rc == OD_OK && logits)
 		rc = od_forward_logits(v->forward, n - 1, &b->logits, err);
-	if (rc == OD_OK)
-		od_forward_commit(v->forward);
-	return rc;
+	return rc == OD_OK ? od_forward_end(v->forward, NULL, err) : rc;
 }
 
 static int prefill(struct precision_bench *b, struct variant *v, const struct od_prompt *q, struct od_err *err)

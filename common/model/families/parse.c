@@ -1,0 +1,257 @@
+#include "common/model/families/parse.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int refuse(const struct od_parse *p, const char *key, const char *expected)
+{
+	char *found = json_dumps(json_object_get(p->root, key), JSON_ENCODE_ANY | JSON_COMPACT);
+	int rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected %s, found %.64s", p->where, key, expected,
+			 found != NULL ? found : "something else");
+
+	free(found);
+	return rc;
+}
+
+int od_parse_only_bool(const struct od_parse *p, const char *key, bool expected)
+{
+	bool found;
+	int rc = od_json_bool_or(p->root, key, expected, &found, p->where, p->err);
+
+	if (rc == OD_OK && found != expected)
+		rc = refuse(p, key, expected ? "true" : "false");
+	return rc;
+}
+
+int od_parse_only_str(const struct od_parse *p, const char *key, const char *expected)
+{
+	const char *found = expected;
+	char quoted[64];
+	int rc = od_json_has(p->root, key) ? od_json_str(p->root, key, &found, p->where, p->err) : OD_OK;
+
+	if (rc != OD_OK || strcmp(found, expected) == 0)
+		return rc;
+	snprintf(quoted, sizeof(quoted), "\"%s\"", expected);
+	return refuse(p, key, quoted);
+}
+
+static int only_number(const struct od_parse *p, const char *key, double expected)
+{
+	char text[32];
+	double found;
+	int rc = od_json_f64_or(p->root, key, -HUGE_VAL, HUGE_VAL, expected, &found, p->where, p->err);
+
+	if (rc != OD_OK || found == expected)
+		return rc;
+	snprintf(text, sizeof(text), "%g", expected);
+	return refuse(p, key, text);
+}
+
+int od_parse_refuse(const struct od_parse *p)
+{
+	static const char *const off[] = { "mlp_bias", "lm_head_bias", "use_qk_norm" };
+	static const struct {
+		const char *key;
+		double neutral;
+	} number[] = {
+		{ "partial_rotary_factor", 1 },	  { "embedding_multiplier", 1 }, { "residual_multiplier", 1 },
+		{ "logits_scaling", 1 },	  { "logit_scale", 1 },		 { "attn_logit_softcapping", 0 },
+		{ "final_logit_softcapping", 0 }, { "swiglu_limit", 0 },
+	};
+	int rc = od_parse_only_str(p, "hidden_act", "silu");
+
+	for (size_t i = 0; rc == OD_OK && i < sizeof(off) / sizeof(off[0]); i++)
+		rc = od_parse_only_bool(p, off[i], false);
+	for (size_t i = 0; rc == OD_OK && i < sizeof(number) / sizeof(number[0]); i++)
+		rc = only_number(p, number[i].key, number[i].neutral);
+	return rc;
+}
+
+/* head_dim may be absent or null, and may differ from hidden / heads. */
+int od_parse_gqa(const struct od_parse *p, struct od_mixer *m)
+{
+	const uint32_t hidden = p->cfg->hidden;
+	int rc = od_json_u32(p->root, "num_attention_heads", 1, OD_DIM_MAX, &m->n_heads, p->where, p->err);
+
+	if (rc == OD_OK)
+		rc = od_json_u32_or(p->root, "num_key_value_heads", 1, OD_DIM_MAX, m->n_heads, &m->n_kv_heads, p->where, p->err);
+	if (rc == OD_OK)
+		rc = od_json_u32_or(p->root, "head_dim", 1, OD_DIM_MAX, 0, &m->k_dim, p->where, p->err);
+	if (rc == OD_OK)
+		rc = od_json_bool_or(p->root, "attention_bias", false, &m->qkv_bias, p->where, p->err);
+	if (rc != OD_OK)
+		return rc;
+	if (m->k_dim == 0) {
+		if (hidden % m->n_heads != 0)
+			return od_fail(p->err, OD_ERR_FORMAT, "%s: field \"head_dim\" is missing and \"hidden_size\" %u is no multiple of "
+				       "\"num_attention_heads\" %u", p->where, hidden, m->n_heads);
+		m->k_dim = hidden / m->n_heads;
+	}
+	if (m->k_dim % 2 != 0)
+		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"head_dim\": expected an even number (RoPE turns pairs), found "
+			       "%u", p->where, m->k_dim);
+	if (m->n_heads % m->n_kv_heads != 0)
+		return od_fail(p->err, OD_ERR_FORMAT, "%s: field \"num_key_value_heads\": expected a divisor of "
+			       "\"num_attention_heads\" %u, found %u", p->where, m->n_heads, m->n_kv_heads);
+	if ((uint64_t)m->n_heads * m->k_dim > OD_DIM_MAX)
+		return od_fail(p->err, OD_ERR_RANGE, "%s: field \"head_dim\": expected at most %u for all %u heads together, found %u "
+			       "each", p->where, OD_DIM_MAX, m->n_heads, m->k_dim);
+	m->v_dim = m->k_dim;
+	m->o_bias = m->qkv_bias;
+	m->scale = (float)(1.0 / sqrt((double)m->k_dim));
+	m->norm_eps = p->cfg->rms_eps;
+	return OD_OK;
+}
+
+int od_parse_window(const struct od_parse *p, uint32_t *window)
+{
+	bool used;
+	int rc = od_json_bool_or(p->root, "use_sliding_window", false, &used, p->where, p->err);
+
+	*window = 0;
+	if (rc != OD_OK || !used || json_is_null(json_object_get(p->root, "sliding_window")))
+		return rc;
+	return od_json_u32_or(p->root, "sliding_window", 0, UINT32_MAX, 4096, window, p->where, p->err);
+}
+
+/* ---- RoPE ---- */
+
+static double mscale(double factor, double m)
+{
+	return factor <= 1 ? 1 : 0.1 * m * log(factor) + 1;
+}
+
+/* The names and defaults are those of transformers, the formulae YaRN's (arXiv 2309.00071). */
+static int read_yarn(const struct od_parse *p, const json_t *o, const char *where, struct od_rope *r, double *attention)
+{
+	double m, m_all, magnitude;
+	bool truncate;
+	int rc = od_json_u32(o, "original_max_position_embeddings", 1, UINT32_MAX, &r->original_ctx, where, p->err);
+
+	if (rc == OD_OK)
+		rc = od_json_f64_or(o, "factor", 1e-3, 1e6, 0, &r->factor, where, p->err);
+	if (rc == OD_OK)
+		rc = od_json_f64_or(o, "beta_fast", 0, 1e6, 32, &r->beta_fast, where, p->err);
+	if (rc == OD_OK)
+		rc = od_json_f64_or(o, "beta_slow", 0, 1e6, 1, &r->beta_slow, where, p->err);
+	if (rc == OD_OK)
+		rc = od_json_f64_or(o, "mscale", 0, 1e6, 0, &m, where, p->err);
+	if (rc == OD_OK)
+		rc = od_json_f64_or(o, "mscale_all_dim", 0, 1e6, 0, &m_all, where, p->err);
+	if (rc == OD_OK)
+		rc = od_json_f64_or(o, "attention_factor", 0, 1e6, -1, &magnitude, where, p->err);
+	if (rc == OD_OK)
+		rc = od_json_bool_or(o, "truncate", true, &truncate, where, p->err);
+	if (rc != OD_OK)
+		return rc;
+	if (!truncate)
+		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"truncate\": expected true, found false", where);
+	r->factor = r->factor != 0 ? r->factor : (double)p->cfg->ctx_max / r->original_ctx;
+	r->beta_fast = r->beta_fast != 0 ? r->beta_fast : 32;
+	r->beta_slow = r->beta_slow != 0 ? r->beta_slow : 1;
+	if (magnitude < 0)
+		magnitude = m != 0 && m_all != 0 ? mscale(r->factor, m) / mscale(r->factor, m_all) : mscale(r->factor, 1);
+	r->magnitude = (float)magnitude;
+	if (attention != NULL && m_all != 0)
+		*attention = mscale(r->factor, m_all) * mscale(r->factor, m_all);
+	return OD_OK;
+}
+
+/* rope_scaling (older files) or rope_parameters (newer ones). */
+static int read_scaling(const struct od_parse *p, const char *key, struct od_rope *r, double *attention, const json_t **at)
+{
+	static const char *const type_keys[] = { "rope_type", "type" };
+	const char *type = "default";
+	char where[1024];
+	json_t *o;
+	double part;
+	int rc = od_json_obj(p->root, key, &o, p->where, p->err);
+
+	if (rc != OD_OK)
+		return rc;
+	snprintf(where, sizeof(where), "%s: field \"%s\"", p->where, key);
+	for (size_t i = 0; rc == OD_OK && i < 2 && strcmp(type, "default") == 0; i++)
+		if (od_json_has(o, type_keys[i]))
+			rc = od_json_str(o, type_keys[i], &type, where, p->err);
+	if (rc == OD_OK)
+		rc = od_json_f64_or(o, "partial_rotary_factor", 0, 1, 1, &part, where, p->err);
+	if (rc == OD_OK && part != 1)
+		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: expected partial_rotary_factor 1, found %g", where, part);
+	if (rc != OD_OK)
+		return rc;
+	/* "type": "default" may stand without one; then the frequency base is where it always was. */
+	if (od_json_has(o, "rope_theta"))
+		*at = o;
+	if (strcmp(type, "yarn") == 0)
+		return read_yarn(p, o, where, r, attention);
+	return strcmp(type, "default") == 0 ? OD_OK :
+	       od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: expected type \"default\" or \"yarn\", found \"%.64s\"", where, type);
+}
+
+int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint32_t *index, double *attention)
+{
+	static const char *const keys[] = { "rope_scaling", "rope_parameters" };
+	struct od_rope r = { .dims = dims, .neighbours = neighbours, .magnitude = 1 };
+	const json_t *at = p->root;
+	double outer;
+	int rc = OD_OK;
+
+	if (attention != NULL)
+		*attention = 1;
+	for (size_t i = 0; rc == OD_OK && i < sizeof(keys) / sizeof(keys[0]); i++)
+		if (od_json_has(p->root, keys[i]))
+			rc = read_scaling(p, keys[i], &r, attention, &at);
+	if (rc == OD_OK)
+		rc = od_json_f64(at, "rope_theta", 1, 1e12, &r.theta, p->where, p->err);
+	if (rc == OD_OK)
+		rc = od_json_f64_or(p->root, "rope_theta", 1, 1e12, r.theta, &outer, p->where, p->err);
+	if (rc == OD_OK && outer != r.theta)
+		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"rope_theta\" stands twice: %g and %g", p->where, outer, r.theta);
+	if (rc == OD_OK && r.factor != 0 && r.theta == 1)
+		rc = od_fail(p->err, OD_ERR_RANGE, "%s: field \"rope_theta\": expected more than 1 with YaRN, found 1", p->where);
+	return rc == OD_OK ? od_config_add_rope(p->cfg, &r, index, p->err) : rc;
+}
+
+/* ---- experts and layers ---- */
+
+int od_parse_experts(const struct od_parse *p, const char *n_key, const char *size_key)
+{
+	struct od_config *c = p->cfg;
+	int rc = od_json_u32(p->root, size_key, 1, OD_DIM_MAX, &c->intermediate, p->where, p->err);
+
+	if (rc == OD_OK)
+		rc = od_json_u32(p->root, n_key, 1, OD_MAX_EXPERTS, &c->n_experts, p->where, p->err);
+	if (rc != OD_OK)
+		return rc;
+	return od_json_u32(p->root, "num_experts_per_tok", 1, c->n_experts < OD_MAX_TOP_K ? c->n_experts : OD_MAX_TOP_K, &c->top_k,
+			   p->where, p->err);
+}
+
+int od_parse_layers(const struct od_parse *p, uint32_t *n_layers)
+{
+	return od_json_u32(p->root, "num_hidden_layers", 1, OD_MAX_LAYERS, n_layers, p->where, p->err);
+}
+
+int od_parse_is_sparse(const struct od_parse *p, uint32_t layer, uint32_t n_layers, bool *sparse)
+{
+	json_t *list = NULL;
+	uint32_t step;
+	int rc = od_json_u32_or(p->root, "decoder_sparse_step", 1, UINT32_MAX, 1, &step, p->where, p->err);
+
+	if (rc == OD_OK && od_json_has(p->root, "mlp_only_layers"))
+		rc = od_json_arr(p->root, "mlp_only_layers", &list, p->where, p->err);
+	if (rc != OD_OK)
+		return rc;
+	*sparse = (layer + 1) % step == 0;
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		const json_t *v = json_array_get(list, i);
+
+		if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= n_layers)
+			return od_fail(p->err, OD_ERR_RANGE, "%s: field \"mlp_only_layers\": expected numbers of layers, 0 to %u",
+				       p->where, n_layers - 1);
+		*sparse = *sparse && json_integer_value(v) != layer;
+	}
+	return OD_OK;
+}

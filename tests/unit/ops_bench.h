@@ -1,0 +1,301 @@
+/* ops_bench.h - for tests of a device's operations (ops.h): memory as it is before one, what it must be afterwards, and
+ * weights of all kinds in it. An operation is run on all rows at once and on some of them at a time, and may change nothing
+ * but its results. */
+#ifndef OD_TESTS_OPS_BENCH_H
+#define OD_TESTS_OPS_BENCH_H
+
+#include <string.h>
+
+#include "common/base/mem.h"
+#include "common/compute/quant.h"
+#include "tests/unit/compute_util.h"
+#include "tests/unit/device_util.h"
+
+/* ---- memory before an operation, and what it must be afterwards ---- */
+
+#define ARENA_BYTES (1u << 20)
+#define MAX_ROW_REFS 10
+#define ROWS 16u /* more than one piece for each of three threads */
+
+struct row_ref {
+	struct od_ref *at; /* in the operation */
+	size_t bytes;	   /* of a row */
+};
+
+struct bench {
+	struct od_device *d, *scalar; /* scalar: of the same memory, by the table that all others are measured by */
+	const struct od_backend *be;
+	enum od_profile profile;
+	uint64_t seed;
+	struct od_buf *arena, *scratch;
+	unsigned char *image; /* [ARENA_BYTES]: what is there before */
+	unsigned char *want;  /* and afterwards: all of it */
+	size_t used;
+	struct row_ref row[MAX_ROW_REFS];
+	size_t n_row_refs;
+};
+
+static inline void bench_open(struct bench *b, void **state, enum od_profile profile)
+{
+	const struct od_backend *table = table_of(state);
+	int cpu = OD_CPU_SCALAR;
+
+	while (strcmp(od_cpu_names[cpu], table->name) != 0)
+		cpu++;
+	*b = (struct bench){ .d = device_new((enum od_cpu)cpu, 3), .scalar = device_new(OD_CPU_SCALAR, 1), .profile = profile,
+			     .seed = 77 };
+	assert_int_equal(od_backend_cpu(&b->be, (enum od_cpu)cpu, profile, NULL), OD_OK);
+	b->arena = buf_new(b->d, ARENA_BYTES);
+	b->image = od_alloc(ARENA_BYTES);
+	b->want = od_alloc(ARENA_BYTES);
+	assert_true(b->image != NULL && b->want != NULL);
+}
+
+static inline void bench_close(struct bench *b)
+{
+	od_buf_free(b->arena);
+	od_buf_free(b->scratch);
+	od_free(b->image);
+	od_free(b->want);
+	od_device_free(b->scalar);
+	od_device_free(b->d);
+}
+
+/* Empty again, for another operation. */
+static inline void bench_reset(struct bench *b)
+{
+	memset(b->image, 0, b->used);
+	b->used = 0;
+	b->n_row_refs = 0;
+	od_buf_free(b->scratch);
+	b->scratch = NULL;
+}
+
+/* A place of n bytes, in both images; padding follows. */
+static inline struct od_ref lay(struct bench *b, const void *from, size_t n)
+{
+	const struct od_ref at = od_buf_ref(b->arena, b->used);
+
+	b->used = od_round_up(b->used + n + OD_PAD_BYTES, 64);
+	assert_true(b->used <= ARENA_BYTES);
+	if (from != NULL)
+		memcpy(b->image + at.at, from, n);
+	return at;
+}
+
+static inline struct od_ref lay_floats(struct bench *b, size_t n)
+{
+	const struct od_ref at = lay(b, NULL, n * sizeof(float));
+
+	for (size_t i = 0; i < n; i++)
+		((float *)(void *)(b->image + at.at))[i] = random_unit(&b->seed);
+	return at;
+}
+
+/* Where an operation's result is: something else stands there before. */
+static inline struct od_ref lay_dirt(struct bench *b, size_t n)
+{
+	const struct od_ref at = lay(b, NULL, n);
+
+	memset(b->image + at.at, 0xa5, n);
+	return at;
+}
+
+static inline struct od_ref scratch_of(struct bench *b, uint64_t bytes)
+{
+	b->scratch = buf_new(b->d, bytes);
+	return od_buf_ref(b->scratch, 0);
+}
+
+/* Everything is laid; from here on the test makes of want what the operation should make of it. */
+static inline void expect(struct bench *b)
+{
+	memcpy(b->want, b->image, b->used);
+}
+
+static inline void *wanted(const struct bench *b, struct od_ref at)
+{
+	assert_true(at.buf == b->arena);
+	return b->want + at.at;
+}
+
+static inline float *wanted_f32(const struct bench *b, struct od_ref at)
+{
+	return wanted(b, at);
+}
+
+/* An operand of the operation that has so many bytes for each row. */
+static inline void by_row(struct bench *b, struct od_ref *at, size_t bytes)
+{
+	assert_true(b->n_row_refs < MAX_ROW_REFS);
+	b->row[b->n_row_refs++] = (struct row_ref){ at, bytes };
+}
+
+static inline void assert_arena(struct bench *b, const char *what)
+{
+	unsigned char *got = copy_at(b->d, od_buf_ref(b->arena, 0), b->used);
+
+	for (size_t i = 0; i < b->used; i++)
+		if (got[i] != b->want[i])
+			fail_msg("%s, %s, profile %s: byte %zu of %zu differs", b->be->name, what,
+				 od_profile_names[b->profile - 1], i, b->used);
+	free(got);
+}
+
+/* n rows at a time, from the first on. */
+static inline void run_in_steps(struct bench *b, struct od_device *d, const struct od_op *op, uint32_t n, const char *what)
+{
+	struct od_ref first[MAX_ROW_REFS];
+	struct od_op step = *op;
+
+	for (size_t i = 0; i < b->n_row_refs; i++)
+		first[i] = *b->row[i].at;
+	put_at(b->d, od_buf_ref(b->arena, 0), b->image, b->used);
+	for (uint32_t r = 0; r < op->n_rows; r += n) {
+		for (size_t i = 0; i < b->n_row_refs; i++) {
+			const ptrdiff_t in_op = (const char *)b->row[i].at - (const char *)op;
+
+			*(struct od_ref *)(void *)((char *)&step + in_op) = od_ref_at(first[i], r * b->row[i].bytes);
+		}
+		step.n_rows = op->n_rows - r < n ? op->n_rows - r : n;
+		run_op(d, &step);
+	}
+	assert_arena(b, what);
+}
+
+/* All rows at once, three at a time, then row by row, and in profile f32 by the scalar table too: nothing in memory is other
+ * than it should be. by_row's places are in *op. */
+static inline void check_op(struct bench *b, struct od_op *op, const char *what)
+{
+	assert_memory_not_equal(b->image, b->want, b->used);
+	op->profile = b->profile;
+	run_in_steps(b, b->d, op, op->n_rows, what);
+	run_in_steps(b, b->d, op, 3, what);
+	run_in_steps(b, b->d, op, 1, what);
+	if (b->profile == OD_PROFILE_F32)
+		run_in_steps(b, b->scalar, op, op->n_rows, what);
+}
+
+#define FOR_PROFILES(p) for (enum od_profile p = OD_PROFILE_F32; p <= OD_PROFILE_BF16; p++)
+
+/* ---- weights ---- */
+
+enum weight_kind {
+	W_BF16,
+	W_F16,
+	W_F32,
+	W_PLANES,	/* BF16, in chunks of 9 rows */
+	W_INT8,		/* a scale for each row */
+	W_INT8_GROUPED, /* for each 64 weights */
+	W_INT8_INT8,	/* and rows are rounded */
+	W_E4M3,		/* published, f32 scales and a divisor */
+	W_U4B8,		/* published, BF16 scales */
+	W_NF4,		/* rows are rounded; n_in is a multiple of 128 */
+	N_WEIGHT_KINDS
+};
+
+#define CHUNK_ROWS 9u
+#define MAX_CHUNKS 16u
+
+struct weight {
+	struct od_weight w;
+	struct od_mat m; /* the same in the wanted image */
+	struct od_planes planes;
+	uint64_t chunk_at[MAX_CHUNKS];
+};
+
+static inline struct od_ref lay_random(struct bench *b, enum od_dtype t, size_t n)
+{
+	void *data = random_weights(&b->seed, t, n, PLAIN);
+	struct od_ref at = lay(b, data, n * od_dtype_bytes(t));
+
+	free(data);
+	return at;
+}
+
+static inline void lay_planes(struct bench *b, struct weight *w)
+{
+	const size_t n_in = w->w.n_in, n = w->w.n_out * n_in;
+	uint16_t *bf16 = random_weights(&b->seed, OD_BF16, n, PLAIN);
+	uint8_t *e = exact(n, 1), *sm = exact(n, 1), *room = exact(od_planes_bound(CHUNK_ROWS * n_in, n_in), 1);
+
+	for (size_t i = 0; i < n; i++) {
+		e[i] = (uint8_t)(bf16[i] >> 7);
+		sm[i] = (uint8_t)(bf16[i] << 1 | bf16[i] >> 15);
+	}
+	w->w.data = lay(b, sm, n);
+	w->w.chunk_at = w->chunk_at;
+	w->w.chunk_rows = CHUNK_ROWS;
+	assert_true(w->w.n_out <= MAX_CHUNKS * CHUNK_ROWS);
+	for (size_t row = 0; row < w->w.n_out; row += CHUNK_ROWS) {
+		const size_t left = w->w.n_out - row, weights = (left < CHUNK_ROWS ? left : CHUNK_ROWS) * n_in;
+		const struct od_ref at = lay(b, room, od_planes_encode(e + row * n_in, weights, n_in, room));
+
+		if (row == 0)
+			w->w.coded = at;
+		w->chunk_at[row / CHUNK_ROWS] = at.at - w->w.coded.at;
+	}
+	free(bf16), free(e), free(sm), free(room);
+}
+
+static inline enum od_dtype dtype_of(enum weight_kind kind)
+{
+	static const enum od_dtype dtypes[N_WEIGHT_KINDS] = {
+		OD_BF16, OD_F16, OD_F32, OD_BF16, OD_INT8, OD_INT8, OD_INT8, OD_F8_E4M3, OD_U4B8, OD_NF4,
+	};
+
+	return dtypes[kind];
+}
+
+/* *w is where the operation finds it: it stays there. */
+static inline void lay_weight(struct bench *b, struct weight *w, enum weight_kind kind, size_t n_out, size_t n_in)
+{
+	const enum od_dtype t = dtype_of(kind);
+
+	*w = (struct weight){ .w = { .dtype = t, .n_out = n_out, .n_in = n_in } };
+	if (kind == W_PLANES)
+		lay_planes(b, w);
+	else
+		w->w.data = lay_random(b, t == OD_NF4 || t == OD_U4B8 ? OD_INT8 : t,
+				       n_out * od_row_bytes(t, n_in) / (od_dtype_bytes(t) > 1 ? od_dtype_bytes(t) : 1));
+	w->w.grouped = kind == W_INT8_GROUPED || kind == W_INT8_INT8 || kind == W_NF4;
+	w->w.act = kind == W_INT8_INT8 || kind == W_NF4 ? OD_ACT_INT8 : OD_ACT_F32;
+	if (kind == W_INT8 || w->w.grouped)
+		w->w.scale = lay_floats(b, n_out * (w->w.grouped ? od_quant_groups(n_in) : 1));
+	if (kind == W_E4M3 || kind == W_U4B8) {
+		w->w.scales.dtype = kind == W_E4M3 ? OD_F32 : OD_BF16;
+		w->w.scales.group = 32;
+		w->w.scales.at = lay_random(b, w->w.scales.dtype, n_out * ((n_in + 31) / 32));
+	}
+	if (kind == W_E4M3)
+		w->w.scales.divisor = lay_floats(b, 1);
+	w->m = (struct od_mat){
+		.dtype = t,
+		.n_out = n_out,
+		.n_in = n_in,
+		.data = b->want + w->w.data.at,
+		.scales = { .dtype = w->w.scales.dtype, .group = w->w.scales.group,
+			    .at = w->w.scales.at.buf != NULL ? b->want + w->w.scales.at.at : NULL,
+			    .divisor = w->w.scales.divisor.buf != NULL ? wanted(b, w->w.scales.divisor) : NULL },
+		.scale = w->w.scale.buf != NULL ? wanted(b, w->w.scale) : NULL,
+		.grouped = w->w.grouped,
+		.act = w->w.act,
+	};
+	if (kind == W_PLANES) {
+		w->planes = (struct od_planes){ .chunk_rows = CHUNK_ROWS, .base = wanted(b, w->w.coded), .at = w->chunk_at };
+		w->m.planes = &w->planes;
+	}
+}
+
+static inline struct od_ref lay_rows(struct bench *b, uint32_t vocab, uint32_t n_tables, uint32_t ctx)
+{
+	struct od_row_info rows[ROWS];
+
+	for (uint32_t r = 0; r < ROWS; r++)
+		rows[r] = (struct od_row_info){ .token = r == 0 ? (int32_t)vocab - 1 : (int32_t)random_below(&b->seed, vocab),
+						.position = r == 1 ? ctx - 1 : (uint32_t)random_below(&b->seed, ctx),
+						.table = (uint32_t)random_below(&b->seed, n_tables) };
+	return lay(b, rows, sizeof(rows));
+}
+
+#endif

@@ -1,0 +1,425 @@
+/* Attention's operations (ops.h) against the kernels' table called directly, as test_ops.c has the others. What they mean is
+ * checked in test_mixers.c. */
+#include "tests/unit/ops_bench.h"
+
+/* ---- streams ---- */
+
+enum { TABLES = 3, CTX = 300, TABLE_PAGES = 6, PLACES = 19 };
+
+static char *row_of(const struct bench *b, const struct od_stream *s, const struct od_row_info *row)
+{
+	const uint32_t *table = (const uint32_t *)wanted(b, s->tables) + row->table * s->table_pages;
+
+	return (char *)wanted(b, s->pages) + table[row->position / OD_KV_PAGE] * s->page_bytes +
+	       row->position % OD_KV_PAGE * s->row_bytes;
+}
+
+/* Pages of three sequences in any order among others. */
+static struct od_ref lay_tables(struct bench *b)
+{
+	uint32_t page[PLACES], table[TABLES * TABLE_PAGES] = { 0 };
+
+	for (uint32_t i = 0; i < PLACES; i++) {
+		uint32_t j = (uint32_t)random_below(&b->seed, i + 1);
+
+		page[i] = page[j];
+		page[j] = i;
+	}
+	memcpy(table, page, sizeof(table));
+	return lay(b, table, sizeof(table));
+}
+
+/* n elements of each position; NaN everywhere. There is room between rows and between pages. */
+static struct od_stream lay_stream(struct bench *b, struct od_ref tables, enum od_dtype t, size_t n, size_t between)
+{
+	struct od_stream s = { .tables = tables, .table_pages = TABLE_PAGES, .dtype = t };
+
+	s.row_bytes = n * od_dtype_bytes(t) + between;
+	s.page_bytes = OD_KV_PAGE * s.row_bytes + 64;
+	s.pages = lay(b, NULL, PLACES * s.page_bytes);
+	memset(b->image + s.pages.at, 0xff, PLACES * s.page_bytes);
+	return s;
+}
+
+/* n elements of every position below CTX. */
+static void fill_stream(struct bench *b, const struct od_stream *s, size_t n)
+{
+	expect(b);
+	for (uint32_t i = 0; i < TABLES * CTX; i++) {
+		const struct od_row_info row = { .position = i % CTX, .table = i / CTX };
+		void *data = random_weights(&b->seed, s->dtype, n, PLAIN);
+
+		memcpy(b->image + (row_of(b, s, &row) - (char *)b->want), data, n * od_dtype_bytes(s->dtype));
+		free(data);
+	}
+	expect(b);
+}
+
+/* Each at a place of its own, on both sides of a page's end. */
+static struct od_ref lay_places(struct bench *b, struct od_row_info rows[ROWS])
+{
+	for (uint32_t r = 0; r < ROWS; r++)
+		rows[r] = (struct od_row_info){ .position = r % 2 ? 60 + r / 2 : r * 19, .table = r % TABLES };
+	return lay(b, rows, ROWS * sizeof(*rows));
+}
+
+static void store_by_hand(enum od_dtype t, char *to, const float *from, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		const uint16_t h = od_f32_bf16(from[i]);
+
+		if (t == OD_BF16)
+			memcpy(to + 2 * i, &h, sizeof(h));
+		else
+			memcpy(to + 4 * i, &from[i], sizeof(from[i]));
+	}
+}
+
+static struct od_turn lay_turn(struct bench *b, uint32_t dims, bool neighbours)
+{
+	return (struct od_turn){ .angles = dims > 0 ? lay_floats(b, ROWS * dims) : (struct od_ref){ 0 }, .dims = dims,
+				 .neighbours = neighbours };
+}
+
+/* The first elements of each head, of row r. */
+static void turn_by_hand(const struct bench *b, const struct od_turn *t, size_t r, float *u, size_t n_heads, size_t head_dim)
+{
+	const float *angles = t->dims > 0 ? wanted_f32(b, t->angles) + r * t->dims : NULL;
+	const size_t half = t->dims / 2;
+
+	for (size_t h = 0; h < n_heads; h++, u += head_dim) {
+		for (size_t i = 0; i < half; i++) {
+			float *first = t->neighbours ? &u[2 * i] : &u[i], *second = t->neighbours ? &u[2 * i + 1] : &u[half + i];
+			const float x = *first, y = *second;
+
+			*first = x * angles[i] - y * angles[half + i];
+			*second = y * angles[i] + x * angles[half + i];
+		}
+	}
+}
+
+/* ---- grouped-query attention ---- */
+
+enum { HEADS = 6, KV_HEADS = 2, NONE = 0, EACH_HEAD, ALL_HEADS };
+
+struct store {
+	uint32_t k_dim, v_dim, dims;
+	bool neighbours;
+	int norm;
+	float clip;
+};
+
+static void norm_by_hand(const struct bench *b, const struct store *s, float *u, struct od_ref norm, size_t n_heads)
+{
+	const size_t n = s->norm == ALL_HEADS ? n_heads * s->k_dim : s->k_dim;
+
+	for (size_t at = 0; s->norm != NONE && at < n_heads * s->k_dim; at += n)
+		b->be->rmsnorm(u + at, u + at, wanted(b, norm), n, 1e-4f);
+}
+
+static void clip_by_hand(float *u, size_t n, float most)
+{
+	for (size_t i = 0; most > 0 && i < n; i++) {
+		if (u[i] > most)
+			u[i] = most;
+		if (u[i] < -most)
+			u[i] = -most;
+	}
+}
+
+static void store_row_by_hand(const struct bench *b, const struct store *s, const struct od_op_rope_store *o, size_t r)
+{
+	const size_t q_n = (size_t)HEADS * s->k_dim, k_n = (size_t)KV_HEADS * s->k_dim, v_n = (size_t)KV_HEADS * s->v_dim;
+	const struct od_row_info *row = (const struct od_row_info *)wanted(b, o->rows) + r;
+	float *q = wanted_f32(b, o->q) + r * q_n, *k = wanted_f32(b, o->k) + r * k_n, *v = wanted_f32(b, o->v) + r * v_n;
+
+	norm_by_hand(b, s, q, o->q_norm, HEADS);
+	norm_by_hand(b, s, k, o->k_norm, KV_HEADS);
+	clip_by_hand(q, q_n, s->clip);
+	clip_by_hand(k, k_n, s->clip);
+	clip_by_hand(v, v_n, s->clip);
+	turn_by_hand(b, &o->turn, r, q, HEADS, s->k_dim);
+	turn_by_hand(b, &o->turn, r, k, KV_HEADS, s->k_dim);
+	store_by_hand(o->keys.dtype, row_of(b, &o->keys, row), k, k_n);
+	store_by_hand(o->values.dtype, row_of(b, &o->values, row), v, v_n);
+}
+
+static void check_store(struct bench *b, const struct store *s, enum od_dtype t)
+{
+	const size_t q_n = (size_t)HEADS * s->k_dim, k_n = (size_t)KV_HEADS * s->k_dim, v_n = (size_t)KV_HEADS * s->v_dim;
+	struct od_op op = { .kind = OD_OP_ROPE_STORE, .n_rows = ROWS };
+	struct od_op_rope_store *o = &op.rope_store;
+	struct od_row_info rows[ROWS];
+	struct od_ref tables;
+
+	bench_reset(b);
+	tables = lay_tables(b);
+	*o = (struct od_op_rope_store){ .rows = lay_places(b, rows), .q = lay_floats(b, ROWS * q_n),
+					.k = lay_floats(b, ROWS * k_n), .v = lay_floats(b, ROWS * v_n),
+					.turn = lay_turn(b, s->dims, s->neighbours), .norm_row = s->norm == ALL_HEADS,
+					.eps = 1e-4f, .clip = s->clip, .keys = lay_stream(b, tables, t, k_n, 16),
+					.values = lay_stream(b, tables, t, v_n, 32), .n_heads = HEADS, .n_kv_heads = KV_HEADS,
+					.k_dim = s->k_dim, .v_dim = s->v_dim };
+	if (s->norm != NONE) {
+		o->q_norm = lay_floats(b, s->norm == ALL_HEADS ? q_n : s->k_dim);
+		o->k_norm = lay_floats(b, s->norm == ALL_HEADS ? k_n : s->k_dim);
+	}
+	if (s->clip > 0) { /* clipping leaves what is no number, and makes numbers of infinities */
+		((float *)(void *)(b->image + o->v.at))[3] = NAN;
+		((float *)(void *)(b->image + o->v.at))[5] = -INFINITY;
+	}
+	expect(b);
+	for (size_t r = 0; r < ROWS; r++)
+		store_row_by_hand(b, s, o, r);
+	by_row(b, &o->rows, sizeof(*rows));
+	by_row(b, &o->q, q_n * sizeof(float));
+	by_row(b, &o->k, k_n * sizeof(float));
+	by_row(b, &o->v, v_n * sizeof(float));
+	if (s->dims > 0)
+		by_row(b, &o->turn.angles, s->dims * sizeof(float));
+	check_op(b, &op, "rope and store");
+}
+
+static void op_rope_store(void **state)
+{
+	static const struct store ways[] = {
+		{ 20, 20, 20, false, NONE, 0 },	       { 20, 28, 20, false, EACH_HEAD, 0 },   { 20, 12, 8, false, ALL_HEADS, 0.5f },
+		{ 16, 16, 16, false, ALL_HEADS, 0 },   { 20, 20, 12, true, NONE, 0.3f },      { 12, 20, 12, true, EACH_HEAD, 0.75f },
+		{ 20, 20, 2, false, EACH_HEAD, 1.5f }, { 20, 4, 0, false, ALL_HEADS, 0.25f },
+	};
+
+	FOR_PROFILES(p) {
+		struct bench b;
+
+		bench_open(&b, state, p);
+		for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
+			check_store(&b, &ways[i], p == OD_PROFILE_BF16 ? OD_BF16 : OD_F32);
+		bench_close(&b);
+	}
+}
+
+struct seen {
+	uint32_t window, kv_heads, k_dim, v_dim;
+	bool shared; /* keys and values are one stream */
+	float scale;
+};
+
+static void attend_by_hand(const struct bench *b, const struct seen *s, const struct od_op_attend *o, size_t i)
+{
+	const struct od_row_info *row = (const struct od_row_info *)wanted(b, o->rows) + i / HEADS;
+	const size_t end = (size_t)row->position + 1, kv_head = i % HEADS / (HEADS / s->kv_heads);
+	const size_t each = od_dtype_bytes(o->keys.dtype);
+	const struct od_attn a = {
+		.q = wanted_f32(b, o->q) + i * s->k_dim,
+		.k = (char *)wanted(b, o->keys.pages) + kv_head * s->k_dim * each,
+		.v = (char *)wanted(b, o->values.pages) + kv_head * s->v_dim * each,
+		.table = (const uint32_t *)wanted(b, o->keys.tables) + row->table * TABLE_PAGES,
+		.k_page_bytes = o->keys.page_bytes,
+		.v_page_bytes = o->values.page_bytes,
+		.k_row_bytes = o->keys.row_bytes,
+		.v_row_bytes = o->values.row_bytes,
+		.kv_dtype = o->keys.dtype,
+		.k_dim = s->k_dim,
+		.v_dim = s->v_dim,
+		.begin = s->window != 0 && end > s->window ? end - s->window : 0,
+		.end = end,
+		.scale = s->scale,
+		.out = wanted_f32(b, o->out) + i * s->v_dim,
+	};
+
+	b->be->attend(&a);
+	assert_true(!isnan(a.out[0])); /* nothing that is not there was read */
+}
+
+static void check_attend(struct bench *b, const struct seen *s, enum od_dtype t)
+{
+	const size_t q_n = (size_t)HEADS * s->k_dim, out_n = (size_t)HEADS * s->v_dim;
+	struct od_op op = { .kind = OD_OP_ATTEND, .n_rows = ROWS };
+	struct od_op_attend *o = &op.attend;
+	struct od_ref tables;
+
+	bench_reset(b);
+	tables = lay_tables(b);
+	*o = (struct od_op_attend){ .rows = lay_rows(b, 9, TABLES, CTX), .q = lay_floats(b, ROWS * q_n),
+				    .out = lay_dirt(b, ROWS * out_n * sizeof(float)),
+				    .keys = lay_stream(b, tables, t, s->kv_heads * s->k_dim, 16), .n_heads = HEADS,
+				    .n_kv_heads = s->kv_heads, .k_dim = s->k_dim, .v_dim = s->v_dim, .window = s->window,
+				    .scale = s->scale, .max_position = CTX - 1 };
+	o->values = s->shared ? o->keys : lay_stream(b, tables, t, s->kv_heads * s->v_dim, 32);
+	fill_stream(b, &o->keys, s->kv_heads * s->k_dim);
+	if (!s->shared)
+		fill_stream(b, &o->values, s->kv_heads * s->v_dim);
+	for (size_t i = 0; i < ROWS * HEADS; i++)
+		attend_by_hand(b, s, o, i);
+	by_row(b, &o->rows, sizeof(struct od_row_info));
+	by_row(b, &o->q, q_n * sizeof(float));
+	by_row(b, &o->out, out_n * sizeof(float));
+	check_op(b, &op, "attend");
+}
+
+static void op_attend(void **state)
+{
+	static const struct seen ways[] = {
+		{ 0, 2, 20, 20, false, 0.2236068f }, { 1, 2, 20, 20, false, 0.2236068f }, { 7, 6, 12, 4, false, 0.5f },
+		{ 64, 1, 8, 36, false, 0.1f },	     { 100, 2, 20, 24, false, -0.7f },	  { 299, 3, 16, 8, false, 0.25f },
+		{ 1000, 2, 20, 20, false, 1 },	     { 0, 1, 52, 40, true, 0.3f },	  { 70, 1, 52, 52, true, 0.05f },
+		{ 0, 1, 33, 1, true, 0.4f },
+	};
+
+	FOR_PROFILES(p) {
+		struct bench b;
+
+		bench_open(&b, state, p);
+		for (size_t i = 0; i < 2 * sizeof(ways) / sizeof(ways[0]); i++)
+			check_attend(&b, &ways[i / 2], i % 2 ? OD_BF16 : OD_F32);
+		bench_close(&b);
+	}
+}
+
+/* ---- latent attention ---- */
+
+enum { LATENT_HEADS = 5 };
+
+struct latent {
+	uint32_t rank, dims, nope_dim, v_dim;
+	bool neighbours;
+};
+
+static const struct latent latents[] = { { 40, 12, 8, 20, true }, { 70, 6, 13, 7, false }, { 17, 2, 1, 1, true } };
+
+static void check_latent_store(struct bench *b, const struct latent *l, enum od_dtype t)
+{
+	const size_t n = l->rank + l->dims;
+	struct od_op op = { .kind = OD_OP_LATENT_STORE, .n_rows = ROWS };
+	struct od_op_latent_store *o = &op.latent_store;
+	struct od_row_info rows[ROWS];
+
+	bench_reset(b);
+	*o = (struct od_op_latent_store){ .rows = lay_places(b, rows), .latent_key = lay_floats(b, ROWS * n),
+					  .turn = lay_turn(b, l->dims, l->neighbours), .norm = lay_floats(b, l->rank),
+					  .eps = 1e-3f, .stream = lay_stream(b, lay_tables(b), t, n, 16), .rank = l->rank };
+	expect(b);
+	for (size_t r = 0; r < ROWS; r++) {
+		float *u = wanted_f32(b, o->latent_key) + r * n;
+
+		b->be->rmsnorm(u, u, wanted(b, o->norm), l->rank, 1e-3f);
+		turn_by_hand(b, &o->turn, r, u + l->rank, 1, l->dims);
+		store_by_hand(t, row_of(b, &o->stream, &rows[r]), u, n);
+	}
+	by_row(b, &o->rows, sizeof(*rows));
+	by_row(b, &o->latent_key, n * sizeof(float));
+	by_row(b, &o->turn.angles, l->dims * sizeof(float));
+	check_op(b, &op, "latent store");
+}
+
+static void op_latent_store(void **state)
+{
+	FOR_PROFILES(p) {
+		struct bench b;
+
+		bench_open(&b, state, p);
+		for (size_t i = 0; i < sizeof(latents) / sizeof(latents[0]); i++)
+			check_latent_store(&b, &latents[i], p == OD_PROFILE_BF16 ? OD_BF16 : OD_F32);
+		bench_close(&b);
+	}
+}
+
+/* Weights that are not of the own kinds of a shadow. */
+static const enum weight_kind kv_b_kinds[] = { W_BF16, W_F16, W_F32, W_E4M3, W_U4B8 };
+#define N_KV_B_KINDS (sizeof(kv_b_kinds) / sizeof(kv_b_kinds[0]))
+
+static void check_latent_query(struct bench *b, const struct latent *l, enum weight_kind kind)
+{
+	const size_t q_dim = l->nope_dim + l->dims, out_dim = l->rank + l->dims;
+	struct od_op op = { .kind = OD_OP_LATENT_QUERY, .n_rows = ROWS };
+	struct od_op_latent_query *o = &op.latent_query;
+	struct weight kv_b;
+	float row[128];
+
+	bench_reset(b);
+	lay_weight(b, &kv_b, kind, LATENT_HEADS * (l->nope_dim + l->v_dim), l->rank);
+	*o = (struct od_op_latent_query){ .rows = lay_rows(b, 9, TABLES, CTX), .q = lay_floats(b, ROWS * LATENT_HEADS * q_dim),
+					  .out = lay_dirt(b, ROWS * LATENT_HEADS * out_dim * sizeof(float)),
+					  .turn = lay_turn(b, l->dims, l->neighbours), .kv_b = &kv_b.w, .n_heads = LATENT_HEADS,
+					  .nope_dim = l->nope_dim, .v_dim = l->v_dim, .rank = l->rank };
+	expect(b);
+	for (size_t i = 0; i < ROWS * LATENT_HEADS; i++) {
+		const size_t r = i / LATENT_HEADS, first = i % LATENT_HEADS * (l->nope_dim + l->v_dim);
+		const float *q = wanted_f32(b, o->q) + i * q_dim;
+		float *out = wanted_f32(b, o->out) + i * out_dim;
+
+		memset(out, 0, l->rank * sizeof(*out));
+		for (size_t k = 0; k < l->nope_dim; k++) {
+			od_dequant_row(&kv_b.m, first + k, row);
+			for (size_t e = 0; e < l->rank; e++)
+				out[e] = fmaf(q[k], row[e], out[e]);
+		}
+		memcpy(out + l->rank, q + l->nope_dim, l->dims * sizeof(*out));
+		turn_by_hand(b, &o->turn, r, out + l->rank, 1, l->dims);
+	}
+	by_row(b, &o->rows, sizeof(struct od_row_info));
+	by_row(b, &o->q, LATENT_HEADS * q_dim * sizeof(float));
+	by_row(b, &o->out, LATENT_HEADS * out_dim * sizeof(float));
+	by_row(b, &o->turn.angles, l->dims * sizeof(float));
+	check_op(b, &op, "latent query");
+}
+
+static void op_latent_query(void **state)
+{
+	FOR_PROFILES(p) {
+		struct bench b;
+
+		bench_open(&b, state, p);
+		for (size_t i = 0; i < sizeof(latents) / sizeof(latents[0]) * N_KV_B_KINDS; i++)
+			check_latent_query(&b, &latents[i / N_KV_B_KINDS], kv_b_kinds[i % N_KV_B_KINDS]);
+		bench_close(&b);
+	}
+}
+
+/* Of each head the last v_dim rows of kv_b; the whole matrix is multiplied here. */
+static void check_latent_value(struct bench *b, const struct latent *l, enum weight_kind kind)
+{
+	const size_t each = l->nope_dim + l->v_dim;
+	struct od_op op = { .kind = OD_OP_LATENT_VALUE, .n_rows = ROWS };
+	struct od_op_latent_value *o = &op.latent_value;
+	struct weight kv_b;
+	float *all = exact(LATENT_HEADS * each, sizeof(*all));
+
+	bench_reset(b);
+	lay_weight(b, &kv_b, kind, LATENT_HEADS * each, l->rank);
+	*o = (struct od_op_latent_value){ .in = lay_floats(b, ROWS * LATENT_HEADS * l->rank),
+					  .out = lay_dirt(b, ROWS * LATENT_HEADS * l->v_dim * sizeof(float)), .kv_b = &kv_b.w,
+					  .n_heads = LATENT_HEADS, .nope_dim = l->nope_dim, .v_dim = l->v_dim, .rank = l->rank };
+	expect(b);
+	for (size_t i = 0; i < ROWS * LATENT_HEADS; i++) {
+		od_matmul(b->be, NULL, &kv_b.m, wanted_f32(b, o->in) + i * l->rank, all, 1);
+		memcpy(wanted_f32(b, o->out) + i * l->v_dim, all + i % LATENT_HEADS * each + l->nope_dim,
+		       l->v_dim * sizeof(*all));
+	}
+	by_row(b, &o->in, LATENT_HEADS * l->rank * sizeof(float));
+	by_row(b, &o->out, LATENT_HEADS * l->v_dim * sizeof(float));
+	check_op(b, &op, "latent value");
+	free(all);
+}
+
+static void op_latent_value(void **state)
+{
+	FOR_PROFILES(p) {
+		struct bench b;
+
+		bench_open(&b, state, p);
+		for (size_t i = 0; i < sizeof(latents) / sizeof(latents[0]) * N_KV_B_KINDS; i++)
+			check_latent_value(&b, &latents[i / N_KV_B_KINDS], kv_b_kinds[i % N_KV_B_KINDS]);
+		bench_close(&b);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		ON_ALL_TABLES(op_rope_store),	ON_ALL_TABLES(op_attend),      ON_ALL_TABLES(op_latent_store),
+		ON_ALL_TABLES(op_latent_query), ON_ALL_TABLES(op_latent_value),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
