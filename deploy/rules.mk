@@ -5,13 +5,14 @@ od-pack_SRCS := deploy/od_pack.c
 deps:
 	@deploy/install-deps.sh
 
-# A story from the demo checkpoint on a cluster of this machine's own processes.
-DEMO_PACK := $(B)/demo.pack
+# A story from a demo checkpoint on a cluster of this machine's own processes: make demo, make demo MODEL=talebook-fine
+MODEL := talebook
+DEMO_PACK = $(B)/$(MODEL).pack
 DEMO_PROMPT := Once upon a time there was a king who had three daughters, and the
 
 demo: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) programs
-	@[ -d $(DEMO_PACK) ] || $(B)/bin/od-pack deploy/models/talebook $(DEMO_PACK)
+	@[ -d $(DEMO_PACK) ] || $(B)/bin/od-pack deploy/models/$(MODEL) $(DEMO_PACK)
 	@printf '\n%s ...\n' "$(DEMO_PROMPT)"
 	@$(B)/bin/od-main --pack $(DEMO_PACK) --local 4 --max-tokens 160 --temperature 0.6 --top-p 0.9 \
 		--repetition-penalty 1.1 --seed 1 --prompt "$(DEMO_PROMPT)"

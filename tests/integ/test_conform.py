@@ -14,7 +14,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 GOLDEN = os.path.join(HERE, "..", "golden")
 TALEBOOK = os.path.join(GOLDEN, "talebook")
 FAMILIES = os.path.join(GOLDEN, "families")
-SUPPORTED = ("mixtral_top3",)  # of these, what the engine can run
+SUPPORTED = sorted(n for n in os.listdir(FAMILIES) if os.path.isdir(os.path.join(FAMILIES, n)))
 SANITIZED = HANG_S > 120  # a slow build: fewer tokens
 MACHINE = os.environ.get("MACHINE", platform.machine())  # what the programs run on, emulated or not
 
@@ -169,6 +169,21 @@ def families_conform():
             for e, row in zip(entries, r["prompts"]):
                 assert row["tokens_compared"] == len(e["greedy_ids"])
                 assert 0 < row["max_logit_error"] < 1e-4 and 0 < row["max_weight_error"] < 3e-5, (name, args, row)
+
+
+@test
+def talebook_fine_conforms():
+    golden = os.path.join(GOLDEN, "talebook-fine")
+    pack = os.path.join(TMP, "talebook-fine.pack")
+    tool("od-pack", os.path.join(HERE, "..", "..", "deploy", "models", "talebook-fine"), pack)
+    names = [e["name"] for e in load(golden) if len(e["prompt_ids"]) < (20 if SANITIZED else 1024)]
+    entries = [e for e in load(golden) if e["name"] in names]
+    for args in (["--resident"], ["--local", 3, "--threads", 1]):
+        if "--local" in args and not os.path.exists(os.path.join(BIN, "od-worker")):
+            continue
+        r = conform(write("fine", entries, golden), *args, model=pack)
+        assert r["n_conform"] == len(entries) >= 2 and r["n_tie"] == r["n_rank_ties"] == 0, (args, r)
+        assert all(0 < row["max_logit_error"] < 1e-4 for row in r["prompts"]), (args, r)
 
 
 @test
