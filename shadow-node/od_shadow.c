@@ -5,7 +5,7 @@
  * emulator and the device. What a session needs goes from one to the other through a mailbox. */
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "common/compute/cpu/cpu_device.h"
+#include "common/compute/device.h"
 #include "common/net/daemon_args.h"
 #include "common/net/hosts.h"
 #include "common/pack/shadow/shadow_load.h"
@@ -346,7 +346,7 @@ static int load_model(struct shadow *s, struct od_err *err)
 		.act = OD_ACT_FASTER,
 	};
 	od_shadow_choice_text(&s->choice, s->precision);
-	rc = od_device_cpu_new(&s->device, (enum od_cpu)s->opt.common.cpu, threads, "od-compute", err);
+	rc = od_device_open(&s->device, (enum od_cpu)s->opt.common.cpu, threads, "od-compute", err);
 	if (rc == OD_OK)
 		rc = od_pack_choose_form(s->pack, s->device, OD_FORM_AUTO, &s->choice.form, err);
 	if (rc == OD_OK)

@@ -3,7 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
-#include "common/compute/cpu/cpu_device.h"
+#include "common/compute/device.h"
 #include "common/net/daemon.h"
 #include "common/net/daemon_args.h"
 #include "common/net/endpoint.h"
@@ -536,7 +536,7 @@ static int open_worker(struct worker *w, struct od_err *err)
 	if (w->opt.load_time_ms > 0)
 		w->opt.read_threads = 1; /* one path: what is more urgent waits for one part at most */
 	/* A CPU that was asked for and is not there is an error now, not at the first HELLO. */
-	rc = od_device_cpu_new(&w->device, (enum od_cpu)w->opt.common.cpu, (unsigned)w->opt.common.threads, "od-compute", err);
+	rc = od_device_open(&w->device, (enum od_cpu)w->opt.common.cpu, (unsigned)w->opt.common.threads, "od-compute", err);
 	if (rc == OD_OK)
 		rc = open_pack(w, err);
 	if (rc != OD_OK)

@@ -37,8 +37,10 @@ int od_buf_new(struct od_buf **out, struct od_device *d, uint64_t bytes, const c
 
 void od_buf_free(struct od_buf *b)
 {
-	if (b != NULL)
-		b->device->ops->buf_free(b);
+	if (b == NULL)
+		return;
+	od_buf_drop_stage(b);
+	b->device->ops->buf_free(b);
 }
 
 uint64_t od_buf_bytes(const struct od_buf *b)
@@ -46,10 +48,48 @@ uint64_t od_buf_bytes(const struct od_buf *b)
 	return b->bytes;
 }
 
+struct od_device *od_buf_device(const struct od_buf *b)
+{
+	return b->device;
+}
+
 void *od_ref_map(struct od_ref r)
 {
 	assert(r.at <= r.buf->bytes);
 	return r.buf->device->ops->map(r);
+}
+
+void *od_ref_stage(struct od_ref r)
+{
+	void *map = od_ref_map(r);
+	char *stage, *none = NULL;
+
+	if (map != NULL)
+		return map;
+	stage = atomic_load_explicit(&r.buf->stage, memory_order_acquire);
+	if (stage == NULL) {
+		stage = od_map(r.buf->bytes + OD_PAD_BYTES);
+		if (stage != NULL && !atomic_compare_exchange_strong(&r.buf->stage, &none, stage)) {
+			od_unmap(stage, r.buf->bytes + OD_PAD_BYTES); /* another thread was first */
+			stage = none;
+		}
+	}
+	return stage != NULL ? stage + r.at : NULL;
+}
+
+void od_ref_push(struct od_ref r, size_t n, enum od_queue q)
+{
+	const char *stage = atomic_load_explicit(&r.buf->stage, memory_order_acquire);
+
+	if (stage != NULL)
+		od_device_put(r.buf->device, q, r, stage + r.at, n);
+}
+
+void od_buf_drop_stage(struct od_buf *b)
+{
+	char *stage = atomic_exchange(&b->stage, NULL);
+
+	od_unmap(stage, b->bytes + OD_PAD_BYTES);
 }
 
 void od_device_put(struct od_device *d, enum od_queue q, struct od_ref to, const void *from, size_t n)

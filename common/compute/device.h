@@ -7,7 +7,7 @@
  * Work of one queue is done in the order in which it was queued; two queues meet only by tickets. A call that queues work
  * may return before it is done, so what it points to (host memory of put and get, shapes and weights of an operation)
  * must stay until a ticket taken after it has been waited for. What goes wrong in queued work shows at the next wait.
- * Thread: a queue belongs to one thread at a time; buffers are made, mapped and freed by any. Owner: buffers are freed
+ * Thread: the compute queue belongs to one thread at a time, that of loads to any; buffers are made, mapped and freed by any. Owner: buffers are freed
  * before their device, when nothing queued uses them any more. */
 #ifndef OD_COMPUTE_DEVICE_H
 #define OD_COMPUTE_DEVICE_H
@@ -36,6 +36,11 @@ static inline struct od_ref od_ref_at(struct od_ref r, uint64_t bytes)
 enum od_queue { OD_QUEUE_COMPUTE, OD_QUEUE_LOADS };
 #define OD_N_QUEUES 2
 
+/* The device that $OD_DEVICE names: cpu (also when it is unset), or far (far/far_device.h), which computes as cpu does. cpu:
+ * kernels; n_threads counts the caller; name shows in ps (at most 12 characters). OD_ERR_ARG: there is no such device;
+ * OD_ERR_UNSUPPORTED: it lacks such kernels. */
+OD_MUST_CHECK int od_device_open(struct od_device **out, enum od_cpu cpu, unsigned n_threads, const char *name,
+				 struct od_err *err);
 void od_device_free(struct od_device *d); /* NULL ok; everything queued has been waited for */
 const char *od_device_name(const struct od_device *d); /* "cpu avx512", "far avx2": for messages */
 const char *od_device_kernels(const struct od_device *d, enum od_profile profile); /* "avx512bf16": for reports */
@@ -51,6 +56,7 @@ OD_MUST_CHECK int od_buf_new(struct od_buf **out, struct od_device *d, uint64_t 
 			     struct od_err *err);
 void od_buf_free(struct od_buf *b); /* NULL ok */
 uint64_t od_buf_bytes(const struct od_buf *b);
+struct od_device *od_buf_device(const struct od_buf *b);
 static inline struct od_ref od_buf_ref(struct od_buf *b, uint64_t at)
 {
 	return (struct od_ref){ b, at };
@@ -58,6 +64,14 @@ static inline struct od_ref od_buf_ref(struct od_buf *b, uint64_t at)
 
 /* Where the host may read and write the place itself, while nothing queued uses it; NULL: the device grants no mapping. */
 void *od_ref_map(struct od_ref r);
+
+/* Where the host prepares what goes to a place that is written again and again: the place itself where the device maps it,
+ * else a stage as long as the buffer, which belongs to the buffer from the first call on. NULL: no memory for it. */
+void *od_ref_stage(struct od_ref r);
+/* n bytes that were prepared there go to the device, which may read them up to the wait; not needed where it maps the place. */
+void od_ref_push(struct od_ref r, size_t n, enum od_queue q);
+/* Its stage is not needed any more; what was pushed has been waited for. */
+void od_buf_drop_stage(struct od_buf *b);
 
 /* ---- queued work ---- */
 

@@ -10,6 +10,7 @@ struct od_buf {
 	struct od_device *device;
 	uint64_t bytes;
 	char *at; /* its address on the device; only the device may know how to read there */
+	_Atomic(char *) stage; /* [bytes], od_map()ed; NULL: none yet */
 };
 
 /* device.h says what each does. */

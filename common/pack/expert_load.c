@@ -111,7 +111,16 @@ struct target {
 /* A buffer as the host may touch it. */
 static uint8_t *host(const struct od_expert_mem *mem, enum od_expert_buf buf)
 {
-	return od_ref_map(mem->at[buf]);
+	return od_ref_stage(mem->at[buf]);
+}
+
+static int check_stages(const struct od_expert_mem *mem, struct od_err *err)
+{
+	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
+		if (mem->at[i].buf != NULL && host(mem, (enum od_expert_buf)i) == NULL)
+			return od_fail(err, OD_ERR_NOMEM, "no memory for an expert's stage of %" PRIu64 " bytes",
+				       od_buf_bytes(mem->at[i].buf));
+	return OD_OK;
 }
 
 static struct target rows_at(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
@@ -202,15 +211,63 @@ int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_
 	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
 	const uint64_t each = od_staging_bytes(p, mem->at[OD_BUF_PLAIN].buf != NULL ? OD_FORM_PLAIN : OD_FORM_PLANES);
 	const struct place at = { m, expert, first, NULL };
+	int rc = check_stages(mem, err);
 
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; rc == OD_OK && i < n; i++) {
 		const struct od_shard *s = &e->x.shard[first + i];
 		const struct target to = rows_at(p, e, s, mem);
 
 		b[i] = places(p, e, s, mem, &to, staging != NULL ? staging + i * each : NULL);
 		b[i].checked = OD_SET_STORED & ~which;
 	}
+	if (rc != OD_OK)
+		return rc;
 	return read_shards(p, &at, n, mem->at[OD_BUF_SM].buf != NULL && mem->at[OD_BUF_E].buf != NULL, b, err);
+}
+
+/* ---- to the device, where it maps no memory ---- */
+
+static void push_bytes(struct od_ref buf, uint64_t at, uint64_t n)
+{
+	od_ref_push(od_ref_at(buf, at), (size_t)n, OD_QUEUE_LOADS);
+}
+
+/* Rows [row, row + n) of a matrix in memory (mat_type.h): weights, then divisor and scales. */
+static void push_rows(struct od_ref memory, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, uint64_t row, uint64_t n)
+{
+	const uint64_t each = od_mat_row_bytes(t, n_in), scales = od_mat_scale_row_bytes(t, n_in);
+	struct od_weight w;
+
+	od_weight_bind(&w, t, n_rows, n_in, memory);
+	push_bytes(w.data, row * each, n * each);
+	if (t->scale == 0)
+		return;
+	push_bytes(w.scales.at, row * scales, n * scales);
+	if (w.scales.divisor.buf != NULL)
+		push_bytes(w.scales.divisor, 0, od_mat_divisor_bytes(t));
+}
+
+/* A finished shard; returns when it is there. */
+static int push_shard(const struct od_expert_entry *e, const struct od_shard *s, const struct od_config *cfg,
+		      const struct od_expert_mem *mem, struct od_err *err)
+{
+	struct od_device *d = NULL;
+	uint64_t n_out, n_in;
+
+	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
+		if (mem->at[i].buf != NULL && od_ref_map(mem->at[i]) == NULL)
+			d = od_buf_device(mem->at[i].buf);
+	if (d == NULL)
+		return OD_OK;
+	od_expert_mat_shape(cfg, (enum od_expert_mat)s->mat, &n_out, &n_in);
+	if (mem->at[OD_BUF_SM].buf != NULL)
+		push_bytes(mem->at[OD_BUF_SM], s->sm.offset - e->sm_offset, s->sm.stored_bytes);
+	if (mem->at[OD_BUF_E].buf != NULL)
+		push_bytes(mem->at[OD_BUF_E], s->e.offset - e->e_offset, s->e.stored_bytes);
+	if (mem->at[OD_BUF_PLAIN].buf != NULL)
+		push_rows(od_ref_at(mem->at[OD_BUF_PLAIN], od_plain_offset(cfg, e, s->mat)), &e->type[s->mat], n_out, n_in,
+			  s->row_begin, s->n_rows);
+	return od_device_wait(d, OD_QUEUE_LOADS, od_device_ticket(d, OD_QUEUE_LOADS), err);
 }
 
 /* The weights of a checked shard, and what scales they have, to where they go. */
@@ -266,8 +323,9 @@ int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uin
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
 	const struct place at = { m, expert, shard, NULL };
 	const struct target to = rows_at(inf->pack, e, &e->x.shard[shard], mem);
+	int rc = finish_rows(inf, &at, b, &to, err);
 
-	return finish_rows(inf, &at, b, &to, err);
+	return rc == OD_OK ? push_shard(e, &e->x.shard[shard], &inf->pack->config, mem, err) : rc;
 }
 
 /* After reading ended with rc: the rest, the figures, or the reason. */
@@ -327,7 +385,8 @@ int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 	const struct target to = rows_at(inf->pack, e, &e->x.shard[shard], mem);
 	int rc = od_shards_read(inf->pack, m, expert, shard, 1, OD_SET_STORED, mem, inf->staging, &b, &why);
 
-	return finish_load(inf, &at, &b, &to, rc, &why, begin_ns, stats, err);
+	rc = finish_load(inf, &at, &b, &to, rc, &why, begin_ns, stats, err);
+	return rc == OD_OK ? push_shard(e, &e->x.shard[shard], &inf->pack->config, mem, err) : rc;
 }
 
 void od_inflaters_free(struct od_inflater **inf, unsigned n)
@@ -413,6 +472,8 @@ int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, s
 		rc = od_team_run(&job, err);
 	od_inflaters_free(s->inflater, n_threads);
 	s->inflater = NULL;
+	if (s->slots != NULL)
+		od_buf_drop_stage(s->slots);
 	if (rc != OD_OK) {
 		od_experts_free(s);
 		return rc;

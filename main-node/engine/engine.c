@@ -5,7 +5,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/trace.h"
-#include "common/compute/cpu/cpu_device.h"
+#include "common/compute/device.h"
 #include "main-node/cluster/cluster_service.h"
 
 #include <limits.h>
@@ -214,7 +214,7 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 	if (rc == OD_OK)
 		rc = choose_ctx(e, err);
 	if (rc == OD_OK)
-		rc = od_device_cpu_new(&e->device, (enum od_cpu)e->opts.cpu, (unsigned)e->opts.threads, "od-compute", err);
+		rc = od_device_open(&e->device, (enum od_cpu)e->opts.cpu, (unsigned)e->opts.threads, "od-compute", err);
 	if (rc == OD_OK)
 		rc = od_pack_choose_form(e->pack, e->device, e->opts.form, &e->form, err);
 	if (rc != OD_OK)

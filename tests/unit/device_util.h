@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "common/compute/cpu/cpu_device.h"
+#include "common/compute/device.h"
 #include "common/compute/ops.h"
 
 static inline void must(int rc, const struct od_err *err)
@@ -25,7 +25,7 @@ static inline struct od_device *device_new(enum od_cpu cpu, unsigned threads)
 	struct od_device *d;
 	struct od_err err = { 0 };
 
-	must(od_device_cpu_new(&d, cpu, threads, "test", &err), &err);
+	must(od_device_open(&d, cpu, threads, "test", &err), &err);
 	return d;
 }
 

@@ -6,14 +6,13 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct cpu_device {
 	struct od_device base;
 	struct od_cpu_exec exec;
-	uint64_t given[OD_N_QUEUES]; /* calls that queued work; all of it is done */
+	_Atomic uint64_t given[OD_N_QUEUES]; /* calls that queued work; all of it is done */
 	struct od_err failed[OD_N_QUEUES]; /* rc 0: nothing has */
 	int rc[OD_N_QUEUES];
 };
@@ -144,12 +143,7 @@ int od_device_cpu_new(struct od_device **out, enum od_cpu cpu, unsigned n_thread
 		free(c);
 		return rc;
 	}
-	for (size_t i = 0; i < 2; i++) {
-		c->base.kernels[i] = c->exec.backend[i]->name;
-		c->base.kernel_class[i] = c->exec.backend[i]->kernel_class;
-	}
-	c->base.likes_planes = c->exec.backend[0]->likes_planes;
-	snprintf(c->base.name, sizeof(c->base.name), "cpu %s", c->exec.backend[0]->name);
+	od_cpu_exec_describe(&c->exec, "cpu", &c->base);
 	*out = &c->base;
 	return OD_OK;
 }

@@ -1,10 +1,12 @@
 #include "common/compute/cpu/cpu_exec.h"
 
 #include "common/base/mem.h"
+#include "common/compute/device_internal.h"
 #include "common/compute/quant.h"
 #include "common/compute/rank.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #define ROWS_A_PIECE 4u		      /* of row by row work: some microseconds */
@@ -622,6 +624,16 @@ int od_cpu_exec_init(struct od_cpu_exec *x, enum od_cpu cpu, unsigned n_threads,
 	if (rc == OD_OK)
 		rc = od_backend_cpu(&x->backend[OD_PROFILE_BF16 - 1], cpu, OD_PROFILE_BF16, err);
 	return rc == OD_OK ? od_pool_new(&x->pool, n_threads, name, err) : rc;
+}
+
+void od_cpu_exec_describe(const struct od_cpu_exec *x, const char *kind, struct od_device *d)
+{
+	for (size_t i = 0; i < 2; i++) {
+		d->kernels[i] = x->backend[i]->name;
+		d->kernel_class[i] = x->backend[i]->kernel_class;
+	}
+	d->likes_planes = x->backend[0]->likes_planes;
+	snprintf(d->name, sizeof(d->name), "%s %s", kind, x->backend[0]->name);
 }
 
 void od_cpu_exec_fini(struct od_cpu_exec *x)

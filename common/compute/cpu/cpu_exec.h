@@ -15,6 +15,8 @@ struct od_cpu_exec {
 OD_MUST_CHECK int od_cpu_exec_init(struct od_cpu_exec *x, enum od_cpu cpu, unsigned n_threads, const char *name,
 				   struct od_err *err);
 void od_cpu_exec_fini(struct od_cpu_exec *x);
+/* What d says of itself; kind: "cpu". */
+void od_cpu_exec_describe(const struct od_cpu_exec *x, const char *kind, struct od_device *d);
 /* OD_ERR_RANGE: a choice of experts is not one that OD_OP_ROUTE makes. */
 OD_MUST_CHECK int od_cpu_exec_run(const struct od_cpu_exec *x, const struct od_op *op, struct od_err *err);
 

@@ -5,7 +5,7 @@
  * has still to be read. Every setting has a cluster of its own, which writes all prompts one after another and records its
  * routes: the replay of these says what the same cache should have done. */
 #include "common/base/clock.h"
-#include "common/compute/cpu/cpu_device.h"
+#include "common/compute/device.h"
 #include "main-node/engine_args.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/bench_prompts.h"
@@ -341,7 +341,7 @@ static int open_world(struct live_bench *b, struct od_err *err)
 	int rc = od_pack_open(&b->pack, o->pack, err);
 
 	if (rc == OD_OK)
-		rc = od_device_cpu_new(&device, (enum od_cpu)o->cpu, 1, "od-bench", err);
+		rc = od_device_open(&device, (enum od_cpu)o->cpu, 1, "od-bench", err);
 	if (rc == OD_OK)
 		rc = od_pack_choose_form(b->pack, device, o->form, &b->form, err);
 	od_device_free(device);

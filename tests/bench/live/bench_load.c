@@ -1,7 +1,7 @@
 /* bench_load.c - od-bench load: experts through the worker's readers, schedule and inflaters, from several sources. */
 #include "common/base/clock.h"
 #include "common/base/mem.h"
-#include "common/compute/cpu/cpu_device.h"
+#include "common/compute/device.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/load_crowd.h"
 #include "tests/bench/live/load_run.h"
@@ -502,7 +502,7 @@ static int run(struct load_bench *b, struct od_err *err)
 	if (rc == OD_OK)
 		rc = plan_lines(b, err);
 	if (rc == OD_OK)
-		rc = od_device_cpu_new(&b->device, OD_CPU_AUTO, 1, "od-bench", err);
+		rc = od_device_open(&b->device, OD_CPU_AUTO, 1, "od-bench", err);
 	if (rc == OD_OK)
 		rc = make_slots(b, OD_FORM_PLAIN, err);
 	if (rc == OD_OK)

@@ -1,7 +1,7 @@
 #include "tests/bench/live/recall_run.h"
 
 #include "common/base/mem.h"
-#include "common/compute/cpu/cpu_device.h"
+#include "common/compute/device.h"
 #include "main-node/engine/engine.h"
 #include "tests/bench/live/recall_models.h"
 #include "tests/bench/live/recall_progress.h"
@@ -319,7 +319,7 @@ static void close_hand(struct hand *h, size_t n_configs)
 /* A device each: a device computes for one thread. */
 static int open_device(const struct crew *w, struct od_device **device, struct od_err *err)
 {
-	return od_device_cpu_new(device, (enum od_cpu)w->run->opt.cpu, 1, "od-recall", err);
+	return od_device_open(device, (enum od_cpu)w->run->opt.cpu, 1, "od-recall", err);
 }
 
 static int open_recorder(struct hand *h, struct od_err *err)

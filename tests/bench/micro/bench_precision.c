@@ -6,7 +6,7 @@
  * outside its time. */
 #include "common/base/clock.h"
 #include "common/base/mem.h"
-#include "common/compute/cpu/cpu_device.h"
+#include "common/compute/device.h"
 #include "common/model/resident.h"
 #include "common/model/sampler.h"
 #include "common/pack/shadow/shadow_load.h"
@@ -589,7 +589,7 @@ static int run(struct precision_bench *b, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	b->config = od_pack_config(b->pack);
-	rc = od_device_cpu_new(&b->device, (enum od_cpu)b->opt.cpu, (unsigned)b->opt.threads, "od-compute", err);
+	rc = od_device_open(&b->device, (enum od_cpu)b->opt.cpu, (unsigned)b->opt.threads, "od-compute", err);
 	if (rc == OD_OK)
 		rc = make_prompts(b, err);
 	if (rc == OD_OK)

@@ -1,7 +1,7 @@
 #include "tests/bench/micro/codec_data.h"
 
 #include "common/base/mem.h"
-#include "common/compute/cpu/cpu_device.h"
+#include "common/compute/device.h"
 #include "common/pack/expert_load.h"
 #include "common/pack/pack_layout.h"
 #include "tests/bench/synth/synth_weights.h"
@@ -240,7 +240,7 @@ int codec_data_pack(struct codec_data *d, const struct od_pack *p, enum od_dtype
 	struct od_inflater *inf = NULL;
 	struct od_device *cpu;
 	struct od_buf *slot = NULL;
-	int rc = od_device_cpu_new(&cpu, OD_CPU_AUTO, 1, "od-bench", err);
+	int rc = od_device_open(&cpu, OD_CPU_AUTO, 1, "od-bench", err);
 
 	*d = (struct codec_data){ .dtype = dtype };
 	if (rc == OD_OK)
