@@ -426,7 +426,7 @@ static void test_kinds(void **state)
 		/* What a layer does not have makes no difference. */
 		l.intermediate = moe[i] ? i : 7;
 		l.router.renormalise = moe[i] || i == 3;
-		l.shared_intermediate = moe[i] ? 5 : i;
+		l.shared_intermediate = moe[i] ? 5 : i + 1;
 		assert_int_equal(od_config_add_layer(&c, &l, &err), OD_OK);
 		assert_int_equal(c.n_layers, i + 1);
 		assert_int_equal(od_config_layer(&c, i)->ffn, l.ffn);
