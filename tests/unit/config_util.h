@@ -23,8 +23,15 @@ struct uniform {
 
 static inline struct od_config uniform_config(struct uniform u)
 {
-	struct od_config c = { .family = &od_family_mixtral, .hidden = u.hidden, .vocab = u.vocab, .n_experts = u.n_experts,
-			       .top_k = u.top_k, .intermediate = u.intermediate, .ctx_max = u.ctx, .rms_eps = 1e-5f, .bos = -1 };
+	struct od_config c = { .family = &od_family_mixtral,
+			       .hidden = u.hidden,
+			       .vocab = u.vocab,
+			       .n_experts = u.n_experts,
+			       .top_k = u.top_k,
+			       .intermediate = u.intermediate,
+			       .ctx_max = u.ctx,
+			       .rms_eps = 1e-5f,
+			       .bos = -1 };
 	const struct od_rope rope = { .dims = u.head_dim, .theta = u.theta != 0 ? u.theta : 10000, .magnitude = 1 };
 	struct od_layer_spec l = { .mixer = &od_mixer_gqa,
 				   .mix = { .n_heads = u.heads,

@@ -265,7 +265,8 @@ struct layout {
 static struct layout draw_layout(const struct cache *c, uint64_t *seed, size_t n_places)
 {
 	const size_t each = od_dtype_bytes(c->a.kv_dtype);
-	size_t k_row = (c->a.k_dim + random_below(seed, 3) * 24) * each, v_row = (c->a.v_dim + random_below(seed, 3) * 24) * each;
+	size_t k_row = (c->a.k_dim + random_below(seed, 3) * 24) * each,
+	       v_row = (c->a.v_dim + random_below(seed, 3) * 24) * each;
 	const size_t page = OD_KV_PAGE * (k_row + v_row) + random_below(seed, 2) * 64;
 	const bool v_first = random_below(seed, 2) == 0, side_by_side = random_below(seed, 2) == 0;
 	struct layout l = { .k_row = k_row, .v_row = v_row, .k_page = page, .v_page = page };
@@ -472,7 +473,8 @@ static void attend_anywhere(void **state)
 
 	for (int round = 0; round < 16; round++) {
 		size_t begin = round % 4 == 3 ? 70 + (size_t)round * 10 : 0, end = begin + 1 + random_below(&seed, 700);
-		size_t k_dim = 1 + random_below(&seed, 130), v_dim = 1 + random_below(&seed, round % 4 < 2 ? 130 : k_dim), moved = 0;
+		size_t k_dim = 1 + random_below(&seed, 130), v_dim = 1 + random_below(&seed, round % 4 < 2 ? 130 : k_dim),
+		       moved = 0;
 		uint32_t first;
 		struct cache c;
 

@@ -277,13 +277,16 @@ static void test_refuses_variants(void **state)
 	must_refuse("compression_config", "{\"quant_method\": \"gptq\"}", OD_ERR_UNSUPPORTED, "compression_config", "gptq");
 	must_refuse("quantization_config", "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 96]}",
 		    OD_ERR_UNSUPPORTED, "weight_block_size", "found 96");
-	must_refuse("quantization_config", "{\"quant_method\": \"compressed-tensors\", \"transform_config\": {\"config_groups\": "
-		    "{\"u\": {}}}}", OD_ERR_UNSUPPORTED, "transform_config", "rotated");
+	must_refuse("quantization_config",
+		    "{\"quant_method\": \"compressed-tensors\", \"transform_config\": {\"config_groups\": "
+		    "{\"u\": {}}}}",
+		    OD_ERR_UNSUPPORTED, "transform_config", "rotated");
 	must_refuse("quantization_config", "{\"quant_method\": \"fp8\", \"weight_block_size\": [3, 128]}",
 		    OD_ERR_UNSUPPORTED, "weight_block_size", "found 3");
-	must_refuse("quantization_config", "{\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"a\": {\"weights\": "
-		    "{\"group_size\": 128}}, \"b\": {\"weights\": {\"group_size\": 8}}}}", OD_ERR_UNSUPPORTED, "group_size",
-		    "found 8");
+	must_refuse("quantization_config",
+		    "{\"quant_method\": \"compressed-tensors\", \"config_groups\": {\"a\": {\"weights\": "
+		    "{\"group_size\": 128}}, \"b\": {\"weights\": {\"group_size\": 8}}}}",
+		    OD_ERR_UNSUPPORTED, "group_size", "found 8");
 	must_refuse("architectures", "[\"LlamaForCausalLM\"]", OD_ERR_UNSUPPORTED, "LlamaForCausalLM", "mixtral");
 	must_refuse("architectures", "[\"MixtralForSequenceClassification\"]", OD_ERR_UNSUPPORTED,
 		    "MixtralForSequenceClassification", "MixtralForCausalLM");
@@ -413,8 +416,12 @@ static void test_shapes_and_roles(void **state)
 static void test_kinds(void **state)
 {
 	static const bool moe[] = { false, true, true, false, true, false };
-	struct od_layer_spec l = { .mixer = &od_mixer_gqa, .mix = { .n_heads = 1, .k_dim = 2 }, .intermediate = 7,
-				   .router = { .scale = 1, .renormalise = true }, .shared_intermediate = 5, .shared_gate = true };
+	struct od_layer_spec l = { .mixer = &od_mixer_gqa,
+				   .mix = { .n_heads = 1, .k_dim = 2 },
+				   .intermediate = 7,
+				   .router = { .scale = 1, .renormalise = true },
+				   .shared_intermediate = 5,
+				   .shared_gate = true };
 	struct od_config c = { .hidden = 8 };
 	uint32_t m = 0;
 	struct od_err err = { 0 };
@@ -579,7 +586,13 @@ static struct od_config rich_config(void)
 			       .intermediate = 16, .ctx_max = 512, .rms_eps = 1e-6f };
 	const struct od_rope rope[2] = {
 		{ .dims = 8, .theta = 10000, .magnitude = 1 },
-		{ .dims = 8, .theta = 10000, .magnitude = 1.1f, .factor = 4, .beta_fast = 32, .beta_slow = 1, .original_ctx = 128 },
+		{ .dims = 8,
+		  .theta = 10000,
+		  .magnitude = 1.1f,
+		  .factor = 4,
+		  .beta_fast = 32,
+		  .beta_slow = 1,
+		  .original_ctx = 128 },
 	};
 	struct od_layer_spec l = { .mixer = &od_mixer_gqa,
 				   .mix = { .n_heads = 4, .n_kv_heads = 2, .k_dim = 8, .v_dim = 12, .window = 7, .scale = 0.5f,

@@ -59,7 +59,10 @@ static void run_ffn(struct bench *b, const struct od_expert *e, size_t first, ui
 	const struct od_op op = { .kind = OD_OP_FFN,
 				  .profile = b->t.profile,
 				  .n_rows = n,
-				  .ffn = { .mat = e->mat, .routed = !b->not_routed, .x = od_buf_ref(b->x_at, first * row), .y = od_buf_ref(b->y_at, 0),
+				  .ffn = { .mat = e->mat,
+					   .routed = !b->not_routed,
+					   .x = od_buf_ref(b->x_at, first * row),
+					   .y = od_buf_ref(b->y_at, 0),
 					   .scratch = od_buf_ref(b->scratch, 0) } };
 
 	run_op(b->device, &op);

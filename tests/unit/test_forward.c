@@ -622,7 +622,8 @@ static int check_and_run(struct od_expert_runner *runner, const struct od_moe_ca
 	const struct check_rows *k = (struct check_rows *)runner;
 	const struct od_config *c = &k->e->t->cfg;
 	const struct od_forward *f = k->e->forward;
-	float *norm = copy_at(k->e->device, k->e->weights.dense.layer[call->m].w[OD_ROLE_FFN_NORM].data, c->hidden * sizeof(*norm));
+	float *norm =
+		copy_at(k->e->device, k->e->weights.dense.layer[call->m].w[OD_ROLE_FFN_NORM].data, c->hidden * sizeof(*norm));
 	float *want = od_alloc_array(c->hidden, sizeof(*want));
 
 	for (size_t r = 0; r < call->n_rows; r++) {

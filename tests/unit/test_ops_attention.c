@@ -89,7 +89,8 @@ static void turn_by_hand(const struct bench *b, const struct od_turn *t, size_t 
 
 	for (size_t h = 0; h < n_heads; h++, u += head_dim) {
 		for (size_t i = 0; i < half; i++) {
-			float *first = t->neighbours ? &u[2 * i] : &u[i], *second = t->neighbours ? &u[2 * i + 1] : &u[half + i];
+			float *first = t->neighbours ? &u[2 * i] : &u[i],
+			      *second = t->neighbours ? &u[2 * i + 1] : &u[half + i];
 			const float x = *first, y = *second;
 
 			*first = x * angles[i] - y * angles[half + i];
@@ -183,8 +184,9 @@ static void check_store(struct bench *b, const struct store *s, enum od_dtype t)
 static void op_rope_store(void **state)
 {
 	static const struct store ways[] = {
-		{ 20, 20, 20, false, NONE, 0 },	       { 20, 28, 20, false, EACH_HEAD, 0 },   { 20, 12, 8, false, ALL_HEADS, 0.5f },
-		{ 16, 16, 16, false, ALL_HEADS, 0 },   { 20, 20, 12, true, NONE, 0.3f },      { 12, 20, 12, true, EACH_HEAD, 0.75f },
+		{ 20, 20, 20, false, NONE, 0 },	       { 20, 28, 20, false, EACH_HEAD, 0 },
+		{ 20, 12, 8, false, ALL_HEADS, 0.5f }, { 16, 16, 16, false, ALL_HEADS, 0 },
+		{ 20, 20, 12, true, NONE, 0.3f },      { 12, 20, 12, true, EACH_HEAD, 0.75f },
 		{ 20, 20, 2, false, EACH_HEAD, 1.5f }, { 20, 4, 0, false, ALL_HEADS, 0.25f },
 	};
 
@@ -388,8 +390,12 @@ static void check_latent_value(struct bench *b, const struct latent *l, enum wei
 	bench_reset(b);
 	lay_weight(b, &kv_b, kind, LATENT_HEADS * each, l->rank);
 	*o = (struct od_op_latent_value){ .in = lay_floats(b, ROWS * LATENT_HEADS * l->rank),
-					  .out = lay_dirt(b, ROWS * LATENT_HEADS * l->v_dim * sizeof(float)), .kv_b = &kv_b.w,
-					  .n_heads = LATENT_HEADS, .nope_dim = l->nope_dim, .v_dim = l->v_dim, .rank = l->rank };
+					  .out = lay_dirt(b, ROWS * LATENT_HEADS * l->v_dim * sizeof(float)),
+					  .kv_b = &kv_b.w,
+					  .n_heads = LATENT_HEADS,
+					  .nope_dim = l->nope_dim,
+					  .v_dim = l->v_dim,
+					  .rank = l->rank };
 	expect(b);
 	for (size_t i = 0; i < ROWS * LATENT_HEADS; i++) {
 		od_matmul(b->be, NULL, &kv_b.m, wanted_f32(b, o->in) + i * l->rank, all, 1);

@@ -53,7 +53,8 @@ static void route_rows(const struct way *way, const float *logits, size_t n_rows
 	uint16_t expert[MAX_ROWS * MAX_K + 1];
 	float weight[MAX_ROWS * MAX_K + 1], margin[MAX_ROWS + 1];
 	struct od_buf *in = buf_of(device, logits, n_rows * n * sizeof(*logits));
-	struct od_buf *out[] = { buf_new(device, sizeof(expert)), buf_new(device, sizeof(weight)), buf_new(device, sizeof(margin)) };
+	struct od_buf *out[] = { buf_new(device, sizeof(expert)), buf_new(device, sizeof(weight)),
+				 buf_new(device, sizeof(margin)) };
 	struct od_buf *round = x != NULL ? buf_of(device, x, n_rows * HIDDEN * sizeof(*x)) : NULL;
 	const struct od_op op = { .kind = OD_OP_ROUTE,
 				  .profile = OD_PROFILE_F32,

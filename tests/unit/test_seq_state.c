@@ -15,8 +15,8 @@ static uint64_t seed = 1;
 
 static struct od_config config_of(uint32_t n_layers, uint32_t kv_heads, uint32_t head_dim, uint32_t ctx)
 {
-	return uniform_config((struct uniform){ .n_layers = n_layers, .heads = kv_heads, .kv_heads = kv_heads, .head_dim = head_dim,
-						.ctx = ctx });
+	return uniform_config((struct uniform){
+		.n_layers = n_layers, .heads = kv_heads, .kv_heads = kv_heads, .head_dim = head_dim, .ctx = ctx });
 }
 
 static int open_device(void **state)
@@ -355,7 +355,8 @@ static void test_layers_that_differ(void **state)
 			const uint64_t rows = (uint64_t)n * od_state_pages(ctx) * OD_KV_PAGE * (12 + 20 + 28 + 3 + 4 + 4);
 			const uint64_t fixed = (2 * (uint64_t)n + 1) * MIXED_FIXED;
 
-			assert_in_range(od_state_pool_bytes(&c, OD_PROFILE_F32, ctx, n), rows * 4 + fixed, rows * 4 + fixed + 256);
+			assert_in_range(od_state_pool_bytes(&c, OD_PROFILE_F32, ctx, n), rows * 4 + fixed,
+					rows * 4 + fixed + 256);
 			assert_int_equal(od_state_pool_bytes(&c, OD_PROFILE_F32, ctx, n) -
 						 od_state_pool_bytes(&c, OD_PROFILE_BF16, ctx, n), rows * 2);
 		}

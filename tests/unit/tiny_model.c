@@ -135,7 +135,8 @@ static bool is_norm(enum od_role role)
 }
 
 /* Norms are about 1, biases about 0. */
-static struct od_ref make_vector(struct tiny_weights *w, const struct tiny_model *t, enum od_role role, uint32_t layer, uint64_t n)
+static struct od_ref make_vector(struct tiny_weights *w, const struct tiny_model *t, enum od_role role, uint32_t layer,
+				 uint64_t n)
 {
 	struct od_fill f;
 	struct od_ref at = begin_tensor(w, n * sizeof(float), &f);
