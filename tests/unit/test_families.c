@@ -691,6 +691,10 @@ static void test_yarn_refuses(void **state)
 	(void)state;
 	refuse(qwen3_30b_a3b, "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", OD_ERR_MISSING, "rope_scaling",
 	       "original_max_position_embeddings");
+	refuse(qwen3_30b_a3b, "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":0.5,\"original_max_position_embeddings\":4096}}",
+	       OD_ERR_RANGE, "factor", "found 0.5");
+	refuse(qwen3_30b_a3b, "{\"rope_scaling\":{\"type\":\"yarn\",\"original_max_position_embeddings\":40961}}", OD_ERR_RANGE,
+	       "factor", "40960 is below");
 	refuse(qwen3_30b_a3b, YARN(",\"truncate\":false"), OD_ERR_UNSUPPORTED, "truncate", "found false");
 	refuse(qwen3_30b_a3b, YARN(",\"partial_rotary_factor\":0.5"), OD_ERR_UNSUPPORTED, "partial_rotary_factor", "0.5");
 	refuse(qwen3_30b_a3b, YARN(",\"beta_fast\":-1"), OD_ERR_RANGE, "beta_fast", "-1");

@@ -131,7 +131,7 @@ static int read_yarn(const struct od_parse *p, const json_t *o, const char *wher
 	int rc = od_json_u32(o, "original_max_position_embeddings", 1, UINT32_MAX, &r->original_ctx, where, p->err);
 
 	if (rc == OD_OK)
-		rc = od_json_f64_or(o, "factor", 1e-3, 1e6, 0, &r->factor, where, p->err);
+		rc = od_json_f64_or(o, "factor", 1, 1e6, 0, &r->factor, where, p->err);
 	if (rc == OD_OK)
 		rc = od_json_f64_or(o, "beta_fast", 0, 1e6, 32, &r->beta_fast, where, p->err);
 	if (rc == OD_OK)
@@ -148,6 +148,10 @@ static int read_yarn(const struct od_parse *p, const json_t *o, const char *wher
 		return rc;
 	if (!truncate)
 		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"truncate\": expected true, found false", where);
+	/* Frequencies above 1 would make angles that od_sincos is not good for. */
+	if (r->factor == 0 && p->cfg->ctx_max < r->original_ctx)
+		return od_fail(p->err, OD_ERR_RANGE, "%s: field \"factor\" is missing and max_position_embeddings %u is below "
+			       "original_max_position_embeddings %u", where, p->cfg->ctx_max, r->original_ctx);
 	r->factor = r->factor != 0 ? r->factor : (double)p->cfg->ctx_max / r->original_ctx;
 	r->beta_fast = r->beta_fast != 0 ? r->beta_fast : 32;
 	r->beta_slow = r->beta_slow != 0 ? r->beta_slow : 1;
