@@ -4,3 +4,4 @@ LIBOD_SRCS += $(addprefix common/model/,config.c family.c forward.c mixer.c resi
 test_forward_OBJS := $(B)/obj/tests/unit/tiny_model.o
 test_expert_ffn_OBJS := $(B)/obj/tests/unit/tiny_model.o
 test_route_OBJS := $(B)/obj/tests/unit/tiny_model.o
+test_fixed_state_OBJS := $(addprefix $(B)/obj/tests/unit/,tiny_model.o sum_mixer.o)
