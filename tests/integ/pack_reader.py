@@ -9,6 +9,8 @@ import struct
 import typing
 from array import array
 
+from model_config import MATS, Model
+
 _xxh = ctypes.CDLL("libxxhash.so.0")
 _xxh.XXH3_64bits.restype = ctypes.c_uint64
 _xxh.XXH3_64bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
@@ -29,7 +31,6 @@ FOUR_BITS = ["U4B8", "F4_E2M1"]
 PACKED = ["U4B8", "U8B128", "F4_E2M1"]  # published as .weight_packed
 SCALES = {1: "BF16", 2: "F16", 3: "F32", 6: "F8_E4M3", 11: "F8_E8M0"}
 SMALL = ["config.json", "generation_config.json", "model.json", "tokenizer.json", "tokenizer_config.json"]
-MATS = ["gate", "up", "down"]
 PRECISIONS = {"int8": 2, "fp16": 3, "int8-g64": 4, "nf4": 5}
 NF4 = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
        -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
@@ -249,35 +250,6 @@ def sha256_of(matrix):
     return matrix.sha256() if isinstance(matrix, Scaled) else hashlib.sha256(matrix)
 
 
-def shapes(cfg):
-    """Of the dense tensors in order, as (role, layer or None, shape); of an expert's matrices."""
-    h, i, e = cfg["hidden_size"], cfg["intermediate_size"], cfg["num_local_experts"]
-    a, v = cfg["num_attention_heads"], cfg["vocab_size"]
-    k = cfg.get("num_key_value_heads", a)
-    d = cfg.get("head_dim") or h // a
-    dense = [("embed", None, [v, h])]
-    if not cfg.get("tie_word_embeddings"):
-        dense.append(("head", None, [v, h]))
-    dense.append(("final_norm", None, [h]))
-    for layer in range(cfg["num_hidden_layers"]):
-        dense += [("attn_norm", layer, [h]), ("attn_q", layer, [a * d, h]), ("attn_k", layer, [k * d, h]),
-                  ("attn_v", layer, [k * d, h]), ("attn_o", layer, [h, a * d]), ("ffn_norm", layer, [h]),
-                  ("router", layer, [e, h])]
-    return dense, [[i, h], [i, h], [h, i]]
-
-
-def mixtral_name(role, layer):
-    whole = {"embed": "model.embed_tokens", "head": "lm_head", "final_norm": "model.norm"}
-    part = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
-            "attn_v": "self_attn.v_proj", "attn_o": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm",
-            "router": "block_sparse_moe.gate"}
-    return (whole[role] if layer is None else f"model.layers.{layer}.{part[role]}") + ".weight"
-
-
-def mixtral_expert_name(m, expert, mat):
-    return f"model.layers.{m}.block_sparse_moe.experts.{expert}.{dict(gate='w1', up='w3', down='w2')[mat]}.weight"
-
-
 def published_as(name, dtype):
     return name[:-len("weight")] + "weight_packed" if dtype in PACKED else name
 
@@ -320,9 +292,9 @@ class Expert:
         head = data[:header_bytes]
         (magic, xx, schema, m_, e_, n, hb, total, sm_off, e_off) = struct.unpack_from("<8sQIIIIQQQQ", head)
         need(magic == b"ODEXPERT" and xx == xxh3(head[16:]), "expert header checksum")
-        need(schema in (1, 2), "schema of an expert header")
+        need(schema == 3, "schema of an expert header")
         need((m_, e_, n, hb, sm_off) == (m, expert, n_shards, header_bytes, header_bytes), "expert header")
-        need(total == len(data) and head[70:72] == bytes(2), "expert header zeros")
+        need(total == len(data) and (head[70], head[71]) == (3, 0), "length, matrices or vectors of an expert")
         need(all(b in DTYPES for b in head[64:67]), "types of an expert")
         need(all(b in SCALES or b == 0 for b in head[67:70]), "types of an expert's scales")
         self.header = head
@@ -345,7 +317,7 @@ class Expert:
                 need((sm_st, sm_raw, e_raw, sm_o, e_o) == (sm_len, sm_len, e_len, sm_at, e_at), "shard lengths")
                 sm, e = data[sm_o:sm_o + sm_st], data[e_o:e_o + e_st]
                 need(xxh3(sm) == sm_x and xxh3(e) == e_x, "chunk checksum")
-                need(e_codec < (2 if schema == 1 else 3 if self.scale_dtype[mat] else 4), "E codec")
+                need(e_codec < (3 if self.scale_dtype[mat] else 4), "E codec")
                 e = exponents(e_codec, e, e_len, shape[1])
                 parts.append((row, rows, e if small else merge(self.dtype[mat], sm, e)))
                 self.codecs.append((self.dtype[mat], CODECS[e_codec]))
@@ -399,9 +371,10 @@ class Pack:
         check_sums(path)
         read = lambda name: open(os.path.join(path, name), "rb").read()
         self.model, self.config = json.loads(read("model.json")), json.loads(read("config.json"))
-        need(self.model["schema_version"] in (1, 2), "schema")
-        need(self.model["schema_version"] == 1 or self.model["codec"] in CODECS, "codec")
-        self.dense_shapes, self.mat_shapes = shapes(self.config)
+        need(self.model["schema_version"] == 3, "schema")
+        need(self.model["codec"] in CODECS, "codec")
+        self.spec = Model(self.config)
+        need(self.model["family"] == self.spec.family and self.spec.n_moe > 0, "family")
         self.tensors, self.scaled, self.experts = {}, {}, {}
         self._read_dense(read("dense.bin"))
         self._read_experts(read("experts.bin"))
@@ -409,9 +382,9 @@ class Pack:
 
     def _read_dense(self, data):
         table, at = self.model["dense"]["tensors"], 0
-        need(len(table) == len(self.dense_shapes) and self.model["dense"]["file"] == "dense.bin", "dense table")
-        for t, (role, layer, shape) in zip(table, self.dense_shapes):
-            name, scaled = mixtral_name(role, layer), t.get("scales")
+        need(len(table) == len(self.spec.dense) and self.model["dense"]["file"] == "dense.bin", "dense table")
+        for t, (role, layer, shape) in zip(table, self.spec.dense):
+            name, scaled = self.spec.dense_name(role, layer), t.get("scales")
             linear = len(shape) == 2 and role != "embed"
             need(t["dtype"] in DENSE_DTYPES or linear and (scaled or t["dtype"] in F8), "type of a dense tensor")
             size = math.prod(shape) * WIDTH[t["dtype"]] if not scaled else self._scaled_bytes(t)
@@ -454,16 +427,16 @@ class Pack:
         return out
 
     def _read_experts(self, data):
-        table, at, n = self.model["experts"]["table"], 0, self.config["num_local_experts"]
-        need(len(table) == self.config["num_hidden_layers"] * n, "expert table")
+        table, at, n = self.model["experts"]["table"], 0, self.spec.n_experts
+        need(len(table) == self.spec.n_moe * n, "expert table")
         for i, t in enumerate(table):
             need((t["m"], t["expert"], t["offset"]) == (i // n, i % n, at), "expert table")
-            e = Expert(data[at:at + t["bytes"]], i // n, i % n, self.mat_shapes)
+            e = Expert(data[at:at + t["bytes"]], i // n, i % n, self.spec.mats)
             need("%016x" % xxh3(e.header) == t["header_xxh3"], "header_xxh3")
             for mat, name in enumerate(MATS):
-                tensor = mixtral_expert_name(i // n, i % n, name)
+                tensor = self.spec.expert_name(i // n, i % n, name)
                 self._check_source(t["source"][name], tensor, e.dtype[mat])
-                self._add(tensor, e.dtype[mat], self.mat_shapes[mat], e.mats[mat], sha256_of(e.mats[mat]).hexdigest())
+                self._add(tensor, e.dtype[mat], self.spec.mats[mat], e.mats[mat], sha256_of(e.mats[mat]).hexdigest())
             self.experts[i // n, i % n] = e
             at += t["bytes"]
         need(len(data) == at == self.model["experts"]["bytes"], "length of experts.bin")
@@ -479,9 +452,7 @@ class Pack:
         return decode(dtype, raw)
 
     def shadow_names(self):
-        layers, n = self.config["num_hidden_layers"], self.config["num_local_experts"]
-        names = [mixtral_name("attn_" + r, l) for l in range(layers) for r in "qkvo"]
-        return names + [mixtral_expert_name(m, e, mat) for m in range(layers) for e in range(n) for mat in MATS]
+        return self.spec.shadow_names()
 
     def shadow(self, precision):
         """name -> Record, with header, offsets, sums and paddings checked."""
@@ -505,7 +476,6 @@ class Pack:
         return out
 
     def fingerprint(self):
-        c = self.config
         text = ""
         for name in sorted([*self.tensors, *self.scaled], key=lambda s: s.encode()):
             if name in self.scaled:
@@ -513,14 +483,7 @@ class Pack:
             else:
                 dtype, sha256 = self.tensors[name][0], hashlib.sha256(self.tensors[name][2])
             text += f"tensor {name} {dtype} {'x'.join(map(str, self.shape(name)))} {sha256.hexdigest()}\n"
-        heads = c["num_attention_heads"]
-        text += ("config family=mixtral layers=%d hidden=%d heads=%d kv_heads=%d head_dim=%d vocab=%d experts=%d top_k=%d "
-                 "intermediate=%d window=%d rms_eps=%08x rope_theta=%016x tied_head=%d\n" % (
-                     c["num_hidden_layers"], c["hidden_size"], heads, c.get("num_key_value_heads", heads),
-                     c.get("head_dim") or c["hidden_size"] // heads, c["vocab_size"], c["num_local_experts"],
-                     c["num_experts_per_tok"], c["intermediate_size"], c.get("sliding_window") or 0,
-                     struct.unpack("<I", struct.pack("<f", c["rms_norm_eps"]))[0],
-                     struct.unpack("<Q", struct.pack("<d", c["rope_theta"]))[0], bool(c.get("tie_word_embeddings"))))
+        text += "config " + self.spec.text() + "\n"
         tok = os.path.join(self._path, "tokenizer.json")
         text += "tokenizer " + (hashlib.sha256(open(tok, "rb").read()).hexdigest() if os.path.exists(tok) else "none") + "\n"
         return hashlib.sha256(text.encode()).hexdigest()

@@ -17,11 +17,13 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import pack_reader as pr
 import tiny_checkpoint as tc
+from model_config import Model
 from pack_commands import (BIG_FILES, OD_PACK, QUANT, at, contents, good, limit, make_det, make_partial, read, refused,
                            run_tests, write)
 
 TALEBOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "deploy", "models", "talebook")
 EVERY = ",".join(pr.PRECISIONS)
+SPEC = Model(tc.CONFIG)
 
 
 def same_bits(pack, tens):
@@ -89,7 +91,7 @@ def test_codecs():
         pack, info = pr.Pack(path), json.loads(good("info", "--json", path).stdout)
         same_bits(pack, tens)
         good("verify", path, "--against", at("kinds"))
-        assert pack.model["codec"] == info["codec"] == codec and info["schema_version"] == 2
+        assert pack.model["codec"] == info["codec"] == codec and info["schema_version"] == 3
         found = collections.Counter(c for e in pack.experts.values() for c in e.codecs)
         told = {(d["dtype"], c): n for d in info["expert_dtypes"] for c, n in d["chunks"].items() if n}
         other = {("planes", "F16"): "zstd", ("planes", "F8_E4M3"): "zstd", ("planes", "F8_E5M2"): "zstd",
@@ -137,30 +139,57 @@ def put(at_, form, value):
     return lambda head: struct.pack_into(form, head, at_, value)
 
 
-def test_older_pack():
-    """A pack as the version before wrote it is good, and the same model."""
-    good(at("kinds"), at("old"), "--shadow", "none", "--codec", "zstd")
-    fingerprint = json.loads(read(at("old"), "model.json"))["fingerprint"]
+def test_other_schemas():
+    """A pack of another version, as such a one is or in parts, is refused with the command that makes it anew, which does."""
+    good(at("kinds"), at("whole"), "--shadow", "none", "--codec", "zstd")
+    want, again = contents(at("whole")), "make it again: od-pack --force CHECKPOINT PACK"
 
-    def of_model(model):
-        model["schema_version"] = 1
-        del model["codec"]
+    def older(schema):
+        def of_model(model):
+            model["schema_version"] = schema
+            if schema == 1:
+                del model["codec"]
+        return of_model
 
-    change(at("old"), of_model, put(16, "<I", 1))
-    good("verify", at("old"), "--against", at("kinds"))
-    info = json.loads(good("info", "--json", at("old")).stdout)
-    assert (info["schema_version"], info["codec"], info["fingerprint"]) == (1, "zstd", fingerprint)
+    def header(schema):
+        def of_header(head):
+            struct.pack_into("<I", head, 16, schema)
+            if schema < 3:
+                head[70:72] = bytes(2)
+        return of_header
+
+    same = lambda _: None
+    for schema in (1, 2, 4):
+        for of_model, of_header, says in (
+                (older(schema), header(schema), ["model.json", "schema_version"]),
+                (older(schema), same, ["model.json", "schema_version"]),
+                (same, header(schema), ["experts.bin", "expert (0, 0)", '"schema"'])):
+            shutil.copytree(at("whole"), at("other"))
+            change(at("other"), of_model, of_header)
+            before = contents(at("other"))
+            for args in (["info", at("other")], ["verify", at("other")], ["shadow", at("other"), "int8"],
+                         ["--share", "1/2", at("other"), at("other.share")]):
+                refused(*args, says=[*says, "expected 3, found %d" % schema, again])
+            try:
+                pr.Pack(at("other"))
+                raise AssertionError("the reader takes it")
+            except pr.Bad:
+                pass
+            assert contents(at("other")) == before and not os.path.exists(at("other.share"))
+            good("--force", at("kinds"), at("other"), "--shadow", "none", "--codec", "zstd")
+            assert contents(at("other")) == want
+            shutil.rmtree(at("other"))
 
 
 def test_newer_pack():
     """What this version does not know is named, and what to do."""
     again = "make it again"
     for of_model, of_header, says in (
-            (lambda m: m.update(schema_version=3), lambda h: None, ["schema_version", "3", again]),
             (lambda m: m.update(codec="rans"), lambda h: None, ["codec", "rans", "planes"]),
-            (lambda m: None, put(16, "<I", 3), ["schema", "3"]),
             (lambda m: None, put(192 + 10, "B", 4), ["expert (0, 0)", "shard 0", "codec 4", "0 to 3", again]),
             (lambda m: None, put(64, "B", 12), ["expert (0, 0)", "type 12", again]),
+            (lambda m: None, put(70, "B", 2), ["expert (0, 0)", "n_mats", "expected 3, found 2"]),
+            (lambda m: None, put(71, "B", 3), ["expert (0, 0)", "n_vectors", "expected 0, found 3"]),
             (lambda m: None, put(192 + 9, "B", 1), ["sm_codec", "1"])):
         shutil.rmtree(at("new"), ignore_errors=True)
         shutil.copytree(at("kinds.planes"), at("new"))
@@ -252,16 +281,16 @@ def hard_rows(n, huge):
 def quant_tensors(huge):
     pick = lambda name: ["F32", "F16", "BF16"][sum(name.encode()) % 3]
     tens = tc.tensors(QUANT, seed=4, dtype=pick)
-    for name, n in ((pr.mixtral_expert_name(0, 0, "gate"), 136), (pr.mixtral_expert_name(0, 1, "down"), 200),
-                    (pr.mixtral_name("attn_o", 0), 136)):
+    for name, n in ((SPEC.expert_name(0, 0, "gate"), 136), (SPEC.expert_name(0, 1, "down"), 200),
+                    (SPEC.dense_name("attn_o", 0), 136)):
         shape, rows = tens[name][1], hard_rows(n, huge)
         raw = f32s(*[w for row in rows for w in row]) + tc.finite_bits(random.Random(9), "F32", n * (shape[0] - len(rows)))
         tens[name] = ("F32", shape, raw)
-    name = pr.mixtral_expert_name(0, 1, "gate")  # the hard ones once more, cut to 16 bits
-    hard = tens[pr.mixtral_expert_name(0, 0, "gate")][2]
+    name = SPEC.expert_name(0, 1, "gate")  # the hard ones once more, cut to 16 bits
+    hard = tens[SPEC.expert_name(0, 0, "gate")][2]
     tens[name] = ("BF16", [200, 136], b"".join(hard[i + 2:i + 4] for i in range(0, len(hard), 4)))
     for mat, dtype in (("up", "F8_E4M3"), ("down", "F8_E5M2")):
-        name = pr.mixtral_expert_name(0, 0, mat)
+        name = SPEC.expert_name(0, 0, mat)
         tens[name] = (dtype, tens[name][1], tc.finite_bits(random.Random(14), dtype, 200 * 136))
     return tens
 
@@ -461,6 +490,12 @@ def test_partial_of_another_checkpoint():
     make_partial("recode")
     p = good(at("det"), at("recode"), "--codec", "raw")
     assert "coded otherwise: starting over" in p.stderr and json.loads(read(at("recode"), "model.json"))["codec"] == "raw"
+    make_partial("older")  # by an od-pack whose schema is another
+    note = read(at("older.partial"), "source.txt")
+    assert note.startswith(b"od-pack partial, schema 3,"), note
+    write(note.replace(b"schema 3", b"schema 2", 1), at("older.partial"), "source.txt")
+    p = good(at("det"), at("older"))
+    assert "starting over" in p.stderr and contents(at("older")) == contents(at("det.pack"))
     # The same file, written again: nothing says that it has the same bytes.
     shutil.copytree(at("det"), at("touched"))
     refused(at("touched"), at("touch.pack"), preexec=limit(40000))
@@ -616,10 +651,7 @@ def test_memory():
     cfg = dict(tc.CONFIG, hidden_size=1024, intermediate_size=16384, num_hidden_layers=1, num_local_experts=2)
     tens, at_ = {}, 0
     head = {}
-    dense, mats = pr.shapes(cfg)
-    names = [(pr.mixtral_name(r, l), s) for r, l, s in dense]
-    names += [(pr.mixtral_expert_name(0, e, m), s) for e in range(2) for m, s in zip(pr.MATS, mats)]
-    for name, shape in names:
+    for name, shape in Model(cfg).tensors():
         size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
         head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at_, at_ + size]}
         at_ += size

@@ -12,10 +12,12 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import pack_reader as pr
 import tiny_checkpoint as tc
+from model_config import Model
 from pack_commands import (BIG_FILES, QUANT, at, contents, forge_header, good, make_det, make_partial, read, refused, resum,
                            run_tests, write)
 
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "pack", "bad_headers.json")
+SPEC = Model(tc.CONFIG)
 
 
 # ---- checkpoints ----
@@ -75,7 +77,7 @@ def test_bad_files():
         shutil.rmtree(p)
         os.makedirs(p)
 
-    a = pr.mixtral_name("attn_q", 0)
+    a = SPEC.dense_name("attn_q", 0)
     bad_checkpoint("gone", ["config.json"], not_there)
     bad_checkpoint("none", ["no model.safetensors"], remove(st))
     bad_checkpoint("empty", [st, "0 bytes"], cut(st, 0))
@@ -142,7 +144,7 @@ def test_refused_after_interruption():
 
 
 def test_bad_tensors():
-    q, x = pr.mixtral_name("attn_q", 1), pr.mixtral_expert_name(1, 2, "down")
+    q, x = SPEC.dense_name("attn_q", 1), SPEC.expert_name(1, 2, "down")
 
     def replace(name, dtype=None, shape=None, raw=None):
         def change(t):
@@ -201,7 +203,7 @@ def flip_places():
     for e in model["experts"]["table"][::2]:
         head = read(pack, "experts.bin")[e["offset"]:]
         sm_off, e_off = struct.unpack_from("<QQ", head, 48)
-        for i in (0, 9, 17, 64, 68, 80, 170, 192, 201, 203, 250, 383, 384, 4095, sm_off, e_off - 65, e_off - 64, e_off - 1,
+        for i in (0, 9, 17, 64, 68, 70, 71, 80, 170, 192, 201, 203, 250, 383, 384, 4095, sm_off, e_off - 65, e_off - 64, e_off - 1,
                   e_off, e_off + 700, e["bytes"] - 64, e["bytes"] - 1):
             places.append(("experts.bin", e["offset"] + i))
     places += [("shadow-int8.bin", i) for i in (0, 9, 16, 21, 24, 30, 35, 42, 50, 79, 90, 127, 128, 136, 145, 153, 161, 4095)]
@@ -283,9 +285,9 @@ def forged(change, says):
 
 
 def test_schema_version():
-    for v in (0, 3, 1 << 40):
-        forged(lambda m: m.update(schema_version=v), ["model.json", "schema_version", "expected 1 to 2", "found %d" % v,
-                                                      "make it again"])
+    for v in (0, 2, 4, 1 << 40):
+        forged(lambda m: m.update(schema_version=v), ["model.json", "schema_version", "expected 3, found %d" % v,
+                                                      "make it again: od-pack --force CHECKPOINT PACK"])
     for v in ("lzma", "", 3, None):
         forged(lambda m: m.update(codec=v), ["model.json", "codec"])
     forged(lambda m: m.pop("codec"), ["model.json", "codec"])
@@ -323,7 +325,7 @@ def test_forged_tables():
 
 def test_forged_headers():
     fields = [(16, "I"), (20, "I"), (24, "I"), (28, "I"), (32, "Q"), (40, "Q"), (48, "Q"), (56, "Q"), (64, "B"), (67, "B"),
-              (168, "Q")]
+              (70, "B"), (71, "B"), (168, "Q")]
     for s in (192, 256, 320):
         fields += [(s, "I"), (s + 4, "I"), (s + 8, "B"), (s + 9, "B"), (s + 10, "B"), (s + 11, "B"), (s + 12, "I"),
                    (s + 16, "Q"), (s + 24, "Q"), (s + 32, "I"), (s + 36, "I"), (s + 40, "I"), (s + 44, "I")]

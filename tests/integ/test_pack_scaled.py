@@ -475,7 +475,7 @@ def test_forged_model():
     for value in ("I8", "F8_E8M0", "NF4", "U8B128", "BF16", "I32"):
         forged(lambda ts: first(ts, "attn_k").update(dtype=value))
     for change in (lambda t: t.update(dtype="Q9"), lambda t: t["scales"].update(dtype="Q9")):
-        assert "make it again with this od-pack" in forged(lambda ts: change(first(ts, "attn_k")))
+        assert "make it again: od-pack --force CHECKPOINT PACK" in forged(lambda ts: change(first(ts, "attn_k")))
 
 
 def test_forged_copies():

@@ -1,4 +1,4 @@
-"""Tiny Mixtral checkpoints with random bits, for tests. Standard library only."""
+"""Tiny checkpoints with random bits, for tests. Standard library only."""
 import bisect
 import json
 import math
@@ -6,7 +6,8 @@ import os
 import random
 import struct
 
-from pack_reader import F8, WIDTH, mixtral_expert_name, mixtral_name, shapes
+from model_config import Model
+from pack_reader import F8, WIDTH
 
 CONFIG = {
     "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 32, "intermediate_size": 48,
@@ -51,15 +52,8 @@ def any_bits(rng, dtype, n):
 def tensors(cfg, seed=1, dtype=lambda name: "BF16", bits=finite_bits):
     """name -> (dtype, shape, bytes)"""
     rng, out = random.Random(seed), {}
-    dense, mats = shapes(cfg)
-    names = [(mixtral_name(role, layer), shape) for role, layer, shape in dense]
-    for m in range(cfg["num_hidden_layers"]):
-        for e in range(cfg["num_local_experts"]):
-            names += [(mixtral_expert_name(m, e, mat), s) for mat, s in zip(("gate", "up", "down"), mats)]
-    for name, shape in names:
-        n = 1
-        for d in shape:
-            n *= d
+    for name, shape in Model(cfg).tensors():
+        n = math.prod(shape)
         out[name] = (dtype(name), shape, bits(rng, dtype(name), n))
     return out
 

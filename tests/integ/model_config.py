@@ -1,0 +1,244 @@
+"""What a config.json says of a model: which tensors it has, their shapes, and its text for the fingerprint. Written from
+docs/PACK-FORMAT.md and from what transformers means by the fields; nothing here is taken from od-pack. Standard library."""
+import math
+import struct
+
+# Where a family has the number of its routed experts, and their inner size.
+SIZES = {
+    "mixtral": ("num_local_experts", "intermediate_size"),
+    "qwen3_moe": ("num_experts", "moe_intermediate_size"),
+    "qwen2_moe": ("num_experts", "moe_intermediate_size"),
+    "olmoe": ("num_experts", "intermediate_size"),
+    "deepseek_v2": ("n_routed_experts", "moe_intermediate_size"),
+}
+ARCHITECTURES = {"MixtralForCausalLM": "mixtral", "Qwen3MoeForCausalLM": "qwen3_moe", "Qwen2MoeForCausalLM": "qwen2_moe",
+                 "OlmoeForCausalLM": "olmoe", "DeepseekV2ForCausalLM": "deepseek_v2"}
+MATS = ["gate", "up", "down"]
+WHOLE = {"embed": "model.embed_tokens.weight", "head": "lm_head.weight", "final_norm": "model.norm.weight"}
+# Roles that layers have, in order; names in most families; whether shadows have them.
+ROLES = [
+    ("attn_norm", "input_layernorm.weight", False), ("attn_q", "self_attn.q_proj.weight", True),
+    ("attn_k", "self_attn.k_proj.weight", True), ("attn_v", "self_attn.v_proj.weight", True),
+    ("attn_o", "self_attn.o_proj.weight", True), ("ffn_norm", "post_attention_layernorm.weight", False),
+    ("router", "mlp.gate.weight", False), ("attn_q_bias", "self_attn.q_proj.bias", False),
+    ("attn_k_bias", "self_attn.k_proj.bias", False), ("attn_v_bias", "self_attn.v_proj.bias", False),
+    ("attn_o_bias", "self_attn.o_proj.bias", False), ("attn_q_norm", "self_attn.q_norm.weight", False),
+    ("attn_k_norm", "self_attn.k_norm.weight", False), ("attn_q_a", "self_attn.q_a_proj.weight", True),
+    ("attn_q_a_norm", "self_attn.q_a_layernorm.weight", False), ("attn_q_b", "self_attn.q_b_proj.weight", True),
+    ("attn_kv_a", "self_attn.kv_a_proj_with_mqa.weight", True), ("attn_kv_a_norm", "self_attn.kv_a_layernorm.weight", False),
+    ("attn_kv_b", "self_attn.kv_b_proj.weight", False), ("ffn_gate", "mlp.gate_proj.weight", True),
+    ("ffn_up", "mlp.up_proj.weight", True), ("ffn_down", "mlp.down_proj.weight", True),
+    ("shared_gate", "mlp.shared_experts.gate_proj.weight", True), ("shared_up", "mlp.shared_experts.up_proj.weight", True),
+    ("shared_down", "mlp.shared_experts.down_proj.weight", True), ("shared_score", "mlp.shared_expert_gate.weight", False),
+]
+
+
+def f32_bits(x):
+    return "%08x" % struct.unpack("<I", struct.pack("<f", x))[0]
+
+
+def f64_bits(x):
+    return "%016x" % struct.unpack("<Q", struct.pack("<d", x))[0]
+
+
+def text(fields):
+    return " ".join("%s=%s" % (k, int(v) if isinstance(v, bool) else v) for k, v in fields.items())
+
+
+class Model:
+    """dense: (role, layer or None, shape) in order. mats: shapes of an expert's matrices. layer_of: of each MoE layer."""
+
+    def __init__(self, cfg):
+        self.cfg, self.family = cfg, cfg.get("model_type") or ARCHITECTURES[cfg["architectures"][0]]
+        n_key, inner_key = SIZES[self.family]
+        self.hidden, self.n_layers = cfg["hidden_size"], cfg["num_hidden_layers"]
+        self.n_experts, self.inner, self.heads = cfg[n_key], cfg[inner_key], cfg["num_attention_heads"]
+        self.mats = [[self.inner, self.hidden], [self.inner, self.hidden], [self.hidden, self.inner]]
+        self.layer_of = [i for i in range(self.n_layers) if self.is_moe(i)]
+        self.n_moe = len(self.layer_of)
+        self.tied = self.get("tie_word_embeddings", False)
+        self.dense = [(role, None, shape) for role, shape in self._whole()]
+        for layer in range(self.n_layers):
+            has = {**self._attention_shapes(), **self._ffn_shapes(layer)}
+            self.dense += [(role, layer, has[role]) for role, _, _ in ROLES if role in has]
+
+    def get(self, key, default=None):
+        value = self.cfg.get(key)
+        return default if value is None else value
+
+    def is_moe(self, layer):
+        if self.family == "deepseek_v2":
+            return layer >= self.get("first_k_dense_replace", 0)
+        if self.family.startswith("qwen"):
+            return (layer + 1) % self.get("decoder_sparse_step", 1) == 0 and layer not in self.get("mlp_only_layers", [])
+        return True
+
+    # ---- shapes ----
+
+    def _whole(self):
+        table = [self.cfg["vocab_size"], self.hidden]
+        return [("embed", table)] + [("head", table)] * (not self.tied) + [("final_norm", [self.hidden])]
+
+    def _heads(self):
+        """Key-value heads, and the size of a head."""
+        return self.get("num_key_value_heads", self.heads), self.get("head_dim", self.hidden // self.heads)
+
+    def _biases(self):
+        """Of q, k and v; of o."""
+        if self.family == "qwen2_moe":
+            return self.get("qkv_bias", True), False
+        has = self.family != "mixtral" and self.get("attention_bias", False)
+        return has, has
+
+    def _latent(self):
+        c = self.cfg
+        return (c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"], self.get("q_lora_rank", 0), c["kv_lora_rank"])
+
+    def _attention_shapes(self):
+        if self.family == "deepseek_v2":
+            return self._latent_shapes()
+        (kv, d), h, (qkv_bias, o_bias) = self._heads(), self.hidden, self._biases()
+        q, k = self.heads * d, kv * d
+        out = {"attn_q": [q, h], "attn_k": [k, h], "attn_v": [k, h], "attn_o": [h, q]}
+        if qkv_bias:
+            out.update(attn_q_bias=[q], attn_k_bias=[k], attn_v_bias=[k])
+        if o_bias:
+            out.update(attn_o_bias=[h])
+        if self.family == "qwen3_moe":
+            out.update(attn_q_norm=[d], attn_k_norm=[d])
+        if self.family == "olmoe":
+            out.update(attn_q_norm=[q], attn_k_norm=[k])
+        return out
+
+    def _latent_shapes(self):
+        (nope, turning, v, q_rank, rank), h, n = self._latent(), self.hidden, self.heads
+        out = {"attn_o": [h, n * v], "attn_kv_a": [rank + turning, h], "attn_kv_a_norm": [rank],
+               "attn_kv_b": [n * (nope + v), rank]}
+        if q_rank == 0:
+            return dict(out, attn_q=[n * (nope + turning), h])
+        return dict(out, attn_q_a=[q_rank, h], attn_q_a_norm=[q_rank], attn_q_b=[n * (nope + turning), q_rank])
+
+    def shared(self):
+        if self.family == "deepseek_v2":
+            return self.get("n_shared_experts", 0) * self.inner
+        return self.cfg["shared_expert_intermediate_size"] if self.family == "qwen2_moe" else 0
+
+    def _ffn_shapes(self, layer):
+        h, out = self.hidden, {"attn_norm": [self.hidden], "ffn_norm": [self.hidden]}
+        part, inner = ("shared", self.shared()) if self.is_moe(layer) else ("ffn", self.cfg["intermediate_size"])
+        if inner:
+            out.update({part + "_gate": [inner, h], part + "_up": [inner, h], part + "_down": [h, inner]})
+        if self.is_moe(layer):
+            out.update(router=[self.n_experts, h])
+            if self.family == "qwen2_moe":
+                out.update(shared_score=[1, h])
+        return out
+
+    # ---- names ----
+
+    def dense_name(self, role, layer):
+        if layer is None:
+            return WHOLE[role]
+        (name,) = [n for r, n, _ in ROLES if r == role]
+        if self.family == "mixtral" and role == "router":
+            name = "block_sparse_moe.gate.weight"
+        if self.family == "qwen2_moe":
+            name = name.replace("shared_experts", "shared_expert")
+        return "model.layers.%d.%s" % (layer, name)
+
+    def expert_name(self, m, expert, mat):
+        part = "mlp.experts.%d.%s_proj" % (expert, mat)
+        if self.family == "mixtral":
+            part = "block_sparse_moe.experts.%d.%s" % (expert, dict(gate="w1", up="w3", down="w2")[mat])
+        return "model.layers.%d.%s.weight" % (self.layer_of[m], part)
+
+    def experts(self):
+        """(name, shape) of each matrix in order."""
+        return [(self.expert_name(m, e, mat), shape) for m in range(self.n_moe) for e in range(self.n_experts)
+                for mat, shape in zip(MATS, self.mats)]
+
+    def tensors(self):
+        """(name, shape) of all."""
+        return [(self.dense_name(role, layer), shape) for role, layer, shape in self.dense] + self.experts()
+
+    def shadow_names(self):
+        small = {role for role, _, quantised in ROLES if not quantised} | set(WHOLE)
+        return [self.dense_name(r, layer) for r, layer, _ in self.dense if r not in small] + [n for n, _ in self.experts()]
+
+    # ---- the text ----
+
+    def _rope_object(self):
+        return self.get("rope_scaling") or self.get("rope_parameters") or {}
+
+    def _yarn(self):
+        """The object where it is YaRN's."""
+        o = self._rope_object()
+        return o if "yarn" in (o.get("rope_type"), o.get("type")) else None
+
+    def _factor(self):
+        o = self._yarn()
+        return o.get("factor") or self.cfg["max_position_embeddings"] / o["original_max_position_embeddings"]
+
+    def _m(self, s):
+        return 1.0 if self._factor() <= 1 else 0.1 * s * math.log(self._factor()) + 1
+
+    def rope_text(self):
+        latent, o = self.family == "deepseek_v2", self._yarn()
+        theta = self._rope_object().get("rope_theta") or self.cfg["rope_theta"]
+        out = dict(dims=self._latent()[1] if latent else self._heads()[1], neighbours=latent, theta=f64_bits(theta), magnitude=f32_bits(1))
+        if o is None:
+            return text(out)
+        magnitude, m, m_all = o.get("attention_factor"), o.get("mscale"), o.get("mscale_all_dim")
+        if magnitude is None:
+            magnitude = self._m(m) / self._m(m_all) if m and m_all else self._m(1)
+        return text(dict(out, magnitude=f32_bits(magnitude), factor=f64_bits(self._factor()), beta_fast=f64_bits(o.get("beta_fast") or 32),
+                         beta_slow=f64_bits(o.get("beta_slow") or 1), original_ctx=o["original_max_position_embeddings"]))
+
+    def window(self, layer):
+        if self.family == "mixtral":
+            return self.get("sliding_window", 0)
+        if not self.family.startswith("qwen") or not self.get("use_sliding_window", False):
+            return 0
+        size = self.cfg.get("sliding_window", 4096) or 0
+        if self.family == "qwen3_moe":
+            return size
+        types = self.get("layer_types")
+        slides = types[layer] == "sliding_attention" if types else layer % 2 == 0 and layer < self.get("max_window_layers", 28)
+        return size if slides else 0
+
+    def _attention_text(self, layer):
+        if self.family == "deepseek_v2":
+            nope, turning, v, q_rank, rank = self._latent()
+            by = (self._yarn() or {}).get("mscale_all_dim")
+            scale = (self._m(by) * self._m(by) if by else 1) / math.sqrt(nope + turning)
+            return dict(mixer="mla", heads=self.heads, kv_heads=1, k_dim=nope + turning, v_dim=v, window=0, scale=f32_bits(scale),
+                        rope=0, qkv_bias=0, o_bias=0, qk_norm=0, norm_eps=f32_bits(1e-6), clip=f32_bits(0), nope=nope, q_rank=q_rank,
+                        kv_rank=rank)
+        (kv, d), (qkv_bias, o_bias) = self._heads(), self._biases()
+        clip = self.get("clip_qkv", 0) if self.family == "olmoe" else 0
+        return dict(mixer="gqa", heads=self.heads, kv_heads=kv, k_dim=d, v_dim=d, window=self.window(layer),
+                    scale=f32_bits(1 / math.sqrt(d)), rope=0, qkv_bias=qkv_bias, o_bias=o_bias,
+                    qk_norm={"qwen3_moe": 1, "olmoe": 2}.get(self.family, 0), norm_eps=f32_bits(self.cfg["rms_norm_eps"]),
+                    clip=f32_bits(clip), nope=0, q_rank=0, kv_rank=0)
+
+    def _ffn_text(self, layer):
+        if not self.is_moe(layer):
+            return dict(dense=self.cfg["intermediate_size"])
+        deepseek, grouped = self.family == "deepseek_v2", self.get("topk_method") == "group_limited_greedy"
+        normed = {"mixtral": True, "deepseek_v2": False}.get(self.family, self.get("norm_topk_prob", False))
+        return dict(groups=self.cfg["n_group"] if deepseek and grouped else 0,
+                    top_groups=self.cfg["topk_group"] if deepseek and grouped else 0, renormalise=normed,
+                    weight=f32_bits(self.get("routed_scaling_factor", 1) if deepseek else 1), shared=self.shared(),
+                    shared_gate=self.family == "qwen2_moe")
+
+    def layer_texts(self):
+        return [text(self._attention_text(i) | self._ffn_text(i)) for i in range(self.n_layers)]
+
+    def text(self):
+        c, layers = self.cfg, self.layer_texts()
+        kinds = list(dict.fromkeys(layers))
+        model = dict(family=self.family, hidden=self.hidden, vocab=c["vocab_size"], experts=self.n_experts,
+                     top_k=c["num_experts_per_tok"], intermediate=self.inner, rms_eps=f32_bits(c["rms_norm_eps"]),
+                     tied_head=self.tied)
+        return "; ".join([text(model), "rope 0: " + self.rope_text(), *["kind %d: %s" % k for k in enumerate(kinds)],
+                          "layers " + " ".join(str(kinds.index(t)) for t in layers)])
