@@ -1,7 +1,7 @@
 /* A good little pack that is changed in any places and opened, by somebody who can compute checksums: it is refused with a
  * reason, or all that is in it can be loaded.
- * Input: a byte (bit 0: expert headers and chunks get checksums that fit; bit 1: a pack of weights with scales), then changes: which file, where (4 bytes), how
- * many bytes, the bytes. A file number from 128 on sets the file's length instead. */
+ * Input: a byte (bit 0: expert headers and chunks get checksums that fit; bits 1 and 2: which pack), then changes: which
+ * file, where (4 bytes), how many bytes, the bytes. A file number from 128 on sets the file's length instead. */
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,8 +22,11 @@
 #include "tests/unit/tiny_files.h"
 
 #define N_FILES 5
-#define N_EXPERTS (TINY_LAYERS * TINY_EXPERTS)
+#define N_PACKS 3
+#define MAX_EXPERTS 16 /* of a pack */
 #define HEX 16
+/* Dense layers first, so that a MoE layer's number is not m, a latent, shared experts. Read where run.sh stands. */
+#define OTHER_FAMILY "tests/golden/families/deepseek_v2_groups"
 
 static const char *const names[N_FILES] = { OD_MODEL_NAME, OD_EXPERTS_NAME, OD_DENSE_NAME, "config.json",
 					     "generation_config.json" };
@@ -37,12 +40,13 @@ struct image {
 struct good {
 	struct tiny_files tiny;
 	struct image whole[N_FILES];
-	size_t header_at[N_EXPERTS], hex_at[N_EXPERTS]; /* in experts.bin; its checksum's digits in model.json */
+	uint32_t n_experts;
+	size_t header_bytes;
+	size_t header_at[MAX_EXPERTS], hex_at[MAX_EXPERTS]; /* in experts.bin; its checksum's digits in model.json */
 };
 
-static struct good goods[2]; /* plain, with scales */
+static struct good goods[N_PACKS]; /* plain, with scales, of another family */
 static struct od_device *device;
-static size_t header_bytes;
 static FILE *nowhere;
 
 static struct image read_file(const struct good *g, const char *name)
@@ -74,19 +78,20 @@ static void put_file(const struct good *g, const char *name, const void *bytes, 
 	close(fd);
 }
 
-static void hex_of(const uint8_t *header, char hex[HEX + 1])
+static void hex_of(const struct good *g, const uint8_t *header, char hex[HEX + 1])
 {
-	snprintf(hex, HEX + 1, "%016llx", (unsigned long long)XXH3_64bits(header, header_bytes));
+	snprintf(hex, HEX + 1, "%016llx", (unsigned long long)XXH3_64bits(header, g->header_bytes));
 }
 
 static void remove_packs(void)
 {
-	tiny_files_free(&goods[0].tiny);
-	tiny_files_free(&goods[1].tiny);
+	for (int i = 0; i < N_PACKS; i++)
+		tiny_files_free(&goods[i].tiny);
 }
 
 static void make_pack(struct good *g)
 {
+	const struct od_config *cfg;
 	struct od_pack *p;
 	char hex[HEX + 1];
 	const struct od_pack_job job = { .checkpoint = g->tiny.checkpoint, .pack = g->tiny.pack, .codec = OD_CODEC_PLANES,
@@ -95,12 +100,15 @@ static void make_pack(struct good *g)
 	check(od_pack_write(&job, NULL) == OD_OK && od_pack_open(&p, g->tiny.pack, NULL) == OD_OK);
 	for (int i = 0; i < N_FILES; i++)
 		g->whole[i] = read_file(g, names[i]);
-	header_bytes = od_expert_header_bytes(od_pack_config(p));
-	for (uint32_t i = 0; i < N_EXPERTS; i++) {
+	cfg = od_pack_config(p);
+	g->header_bytes = od_expert_header_bytes(cfg);
+	g->n_experts = cfg->n_moe * cfg->n_experts;
+	check(g->n_experts <= MAX_EXPERTS);
+	for (uint32_t i = 0; i < g->n_experts; i++) {
 		const uint8_t *found;
 
-		g->header_at[i] = od_pack_expert(p, i / TINY_EXPERTS, i % TINY_EXPERTS)->offset;
-		hex_of(g->whole[1].bytes + g->header_at[i], hex);
+		g->header_at[i] = od_pack_expert(p, i / cfg->n_experts, i % cfg->n_experts)->offset;
+		hex_of(g, g->whole[1].bytes + g->header_at[i], hex);
 		found = memmem(g->whole[0].bytes, g->whole[0].n, hex, HEX);
 		check(found != NULL);
 		g->hex_at[i] = (size_t)(found - g->whole[0].bytes);
@@ -114,9 +122,11 @@ static void make_packs(void)
 	check(nowhere != NULL && od_device_open(&device, OD_CPU_AUTO, 1, "fuzz", NULL) == OD_OK);
 	tiny_files_make(&goods[0].tiny);
 	tiny_files_make_scaled(&goods[1].tiny);
+	tiny_files_make(&goods[2].tiny); /* for its folder */
+	snprintf(goods[2].tiny.checkpoint, sizeof(goods[2].tiny.checkpoint), "%s", OTHER_FAMILY);
 	atexit(remove_packs);
-	make_pack(&goods[0]);
-	make_pack(&goods[1]);
+	for (int i = 0; i < N_PACKS; i++)
+		make_pack(&goods[i]);
 }
 
 /* One change of the input to the images; returns what is left of it. */
@@ -150,13 +160,13 @@ static void sign(const struct good *g, struct image *im)
 {
 	struct image *model = &im[0], *experts = &im[1];
 
-	for (int i = 0; i < N_EXPERTS; i++) {
+	for (uint32_t i = 0; i < g->n_experts; i++) {
 		uint8_t *header = experts->bytes + g->header_at[i];
 		struct od_disk_shard s;
 		uint64_t sum;
 		char hex[HEX + 1];
 
-		if (!od_within(g->header_at[i], header_bytes, experts->n) || !od_within(g->hex_at[i], HEX, model->n))
+		if (!od_within(g->header_at[i], g->header_bytes, experts->n) || !od_within(g->hex_at[i], HEX, model->n))
 			continue;
 		for (size_t k = sizeof(struct od_disk_expert); k < sizeof(struct od_disk_expert) + 3 * sizeof(s); k += sizeof(s)) {
 			memcpy(&s, header + k, sizeof(s));
@@ -164,9 +174,9 @@ static void sign(const struct good *g, struct image *im)
 				s.e_xxh3 = XXH3_64bits(header + s.e_offset, s.e_stored_bytes);
 			memcpy(header + k, &s, sizeof(s));
 		}
-		sum = XXH3_64bits(header + 16, header_bytes - 16);
+		sum = XXH3_64bits(header + 16, g->header_bytes - 16);
 		memcpy(header + 8, &sum, sizeof(sum));
-		hex_of(header, hex);
+		hex_of(g, header, hex);
 		memcpy(model->bytes + g->hex_at[i], hex, HEX);
 	}
 	model->changed = experts->changed = true;
@@ -208,7 +218,8 @@ static void compute(const struct od_pack *p, uint32_t m, uint32_t expert, const 
 	const struct od_op op = { .kind = OD_OP_FFN,
 				  .profile = OD_PROFILE_F32,
 				  .n_rows = 1,
-				  .ffn = { .w = &w, .x = od_buf_ref(x, 0), .y = od_buf_ref(y, 0), .scratch = od_buf_ref(scratch, 0) } };
+				  .ffn = { .mat = w.mat, .routed = true, .x = od_buf_ref(x, 0), .y = od_buf_ref(y, 0),
+					   .scratch = od_buf_ref(scratch, 0) } };
 
 	od_pack_bind(p, m, expert, mem, &w);
 	od_device_run(device, OD_QUEUE_COMPUTE, &op);
@@ -267,7 +278,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		make_packs();
 	if (size == 0)
 		return 0;
-	g = &goods[data[0] >> 1 & 1];
+	g = &goods[(data[0] >> 1 & 3) % N_PACKS];
 	for (int i = 0; i < N_FILES; i++) {
 		im[i] = (struct image){ malloc(g->whole[i].n + 1), g->whole[i].n, false };
 		memcpy(im[i].bytes, g->whole[i].bytes, g->whole[i].n);
