@@ -24,6 +24,11 @@ check: deps
 	@$(MAKE) --no-print-directory -j$$(nproc) check-build
 	@smoke=0; $(MAKE) --no-print-directory fuzz-smoke || smoke=$$?; B=$(B) tests/run.sh && exit $$smoke
 
+# All tests on a device whose memory the host cannot touch (common/compute/far).
+.PHONY: check-far
+check-far: check-build
+	@OD_DEVICE=far B=$(B) tests/run.sh
+
 # The tests once more on an emulated aarch64: minutes, and packages to fetch when it is called first.
 .PHONY: check-arm64
 check-arm64: deps

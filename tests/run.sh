@@ -2,6 +2,7 @@
 # Runs every test and adds up. A test is a program that speaks TAP ("ok 1 - name", "not ok 2 - name",
 # "ok 3 - name # SKIP why"); one that ends badly without saying which test failed counts as a failure.
 #   tests/run.sh [FILTER]    only tests whose path contains FILTER
+# Without FILTER those that say most of it are run once more on the device far; OD_DEVICE=far runs all of them on it.
 # SKIPS may have lines "name reason": tests that are not run, but counted and shown as skipped.
 set -u
 cd "$(dirname "$0")/.."
@@ -59,5 +60,16 @@ done
 for t in tests/integ/test_*.py; do
 	case $t in *"$filter"*) run_one "${t#tests/}" python3 "$t" ;; esac
 done
+on_far="unit:device unit:ops unit:forward unit:fixed_state unit:route unit:expert_ffn unit:emulator unit:od_shadow
+	unit:od_worker unit:worker_cache unit:expert_form unit:generate integ:conform integ:cluster"
+if [ -z "$filter" ] && [ -z "${OD_DEVICE:-}" ]; then
+	export OD_DEVICE=far
+	for t in $on_far; do
+		case $t in
+		unit:*) run_one "far $t" "$B/tests/test_${t#unit:}" ;;
+		integ:*) run_one "far $t" python3 "tests/integ/test_${t#integ:}.py" ;;
+		esac
+	done
+fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

@@ -132,7 +132,7 @@ static void puts_and_gets(void **state)
 static void tickets(void **state)
 {
 	struct od_buf *b = buf_new(device, 64);
-	uint64_t ticket[OD_N_QUEUES], byte = 0;
+	uint64_t ticket[OD_N_QUEUES], byte, got;
 
 	(void)state;
 	for (int q = 0; q < OD_N_QUEUES; q++)
@@ -148,10 +148,10 @@ static void tickets(void **state)
 		assert_int_equal(od_device_ticket(device, other), ticket[other]);
 		ticket[q] = next;
 		od_device_after(device, other, q, next); /* the other queue reads what this one has put */
-		od_device_get(device, other, &byte, od_buf_ref(b, 0), sizeof(byte));
+		od_device_get(device, other, &got, od_buf_ref(b, 0), sizeof(got));
 		ticket[other] = od_device_ticket(device, other);
 		assert_int_equal(od_device_wait(device, other, ticket[other], NULL), OD_OK);
-		assert_int_equal(byte, i + 1);
+		assert_int_equal(got, i + 1);
 		assert_int_equal(od_device_wait(device, q, next, NULL), OD_OK);
 		assert_int_equal(od_device_wait(device, q, next, NULL), OD_OK); /* again */
 	}
@@ -178,6 +178,33 @@ static void waits_are_counted(void **state)
 	}
 	od_buf_free(b);
 	od_device_free(d);
+}
+
+/* What the host prepares over and over arrives when it is pushed, and only that. */
+static void stages(void **state)
+{
+	enum { BYTES = 40000 };
+	unsigned char want[BYTES] = { 0 }, got[BYTES];
+	struct od_buf *b = buf_new(device, BYTES);
+
+	(void)state;
+	for (int round = 0; round < 30; round++) {
+		const size_t at = random_below(&seed, BYTES), n = random_below(&seed, (uint32_t)(BYTES - at) + 1);
+		unsigned char *stage = od_ref_stage(od_buf_ref(b, at));
+
+		assert_non_null(stage);
+		if (od_ref_map(od_buf_ref(b, at)) != NULL)
+			assert_ptr_equal(stage, od_ref_map(od_buf_ref(b, at)));
+		for (size_t i = 0; i < n; i++)
+			stage[i] = want[at + i] = (unsigned char)random_below(&seed, 256);
+		od_ref_push(od_buf_ref(b, at), n, OD_QUEUE_LOADS);
+		assert_int_equal(od_device_wait(device, OD_QUEUE_LOADS, od_device_ticket(device, OD_QUEUE_LOADS), NULL), OD_OK);
+		get_at(device, got, od_buf_ref(b, 0), BYTES);
+		assert_memory_equal(got, want, BYTES);
+		if (round % 10 == 9)
+			od_buf_drop_stage(b);
+	}
+	od_buf_free(b);
 }
 
 static void fills(void **state)
@@ -217,6 +244,7 @@ int main(void)
 		cmocka_unit_test(puts_and_gets),
 		cmocka_unit_test(tickets),
 		cmocka_unit_test(waits_are_counted),
+		cmocka_unit_test(stages),
 		cmocka_unit_test(fills),
 	};
 

@@ -229,7 +229,7 @@ static void buffers_apart(void **state)
 /* The first whole page of a buffer: reads past the page cache go to such. */
 static struct od_ref page_in(struct od_buf *b)
 {
-	const uintptr_t begin = (uintptr_t)od_ref_map(od_buf_ref(b, 0));
+	const uintptr_t begin = (uintptr_t)od_ref_stage(od_buf_ref(b, 0));
 
 	return od_buf_ref(b, od_round_up(begin, OD_PAGE_BYTES) - begin);
 }
@@ -250,7 +250,7 @@ static void past_the_page_cache(void **state)
 
 			buf[direct][i] = buf_new(device, bytes + OD_PAGE_BYTES);
 			mem[direct].at[i] = page_in(buf[direct][i]);
-			memset(od_ref_map(mem[direct].at[i]), 0xa5, bytes);
+			memset(od_ref_stage(mem[direct].at[i]), 0xa5, bytes);
 		}
 		if (od_pack_read_direct(planes, direct) != direct)
 			print_message("# this file system is only read through the page cache\n");
@@ -263,7 +263,7 @@ static void past_the_page_cache(void **state)
 		assert_memory_equal(b[0][i].e, b[1][i].e, x->shard[i].e.stored_bytes);
 	}
 	for (int i = OD_BUF_SM; i <= OD_BUF_E; i++) { /* and nothing else was written */
-		assert_memory_equal(od_ref_map(mem[0].at[i]), od_ref_map(mem[1].at[i]),
+		assert_memory_equal(od_ref_stage(mem[0].at[i]), od_ref_stage(mem[1].at[i]),
 				    od_pack_buf_bytes(planes, (enum od_expert_buf)i));
 		od_buf_free(buf[0][i]);
 		od_buf_free(buf[1][i]);

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "common/compute/cpu/cpu_device.h"
 #include "common/compute/device_internal.h"
 #include "tests/unit/device_util.h"
 
@@ -42,6 +43,17 @@ static void make_config(void)
 /* ---- A device that grants no mapping, and reads late ---- */
 
 static const struct od_device_ops *cpu;
+
+/* Whatever the other tests run on: what is far here is made below. */
+static struct od_device *cpu_device_new(void)
+{
+	struct od_device *d;
+	struct od_err err = { 0 };
+
+	must(od_device_cpu_new(&d, OD_CPU_SCALAR, 1, "test", &err), &err);
+	return d;
+}
+
 static struct od_device_ops distant;
 static struct late_get {
 	void *to;
@@ -158,7 +170,7 @@ static void open_world(struct world *w, bool mapped, uint32_t kv_period)
 	struct od_err err = { 0 };
 
 	make_config();
-	*w = (struct world){ .device = device_new(OD_CPU_SCALAR, 1), .mapped = mapped, .sequence = 7 };
+	*w = (struct world){ .device = cpu_device_new(), .mapped = mapped, .sequence = 7 };
 	cpu = w->device->ops;
 	distant = *cpu;
 	distant.map = no_map;
