@@ -14,6 +14,13 @@ test_want_place_OBJS := $(addprefix $(B)/obj/main-node/,cluster/want_place.o clu
 test_predictions_OBJS := $(B)/obj/main-node/cluster/predictions.o
 test_engine_args_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_generate_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o) $(B)/obj/tests/unit/tiny_files.o
+test_draft_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o) $(B)/obj/tests/unit/sum_mixer.o
+# What the pack says goes through the test; the daemons of --local are looked for beside the program.
+test_draft_LDFLAGS := -Wl,--wrap=od_pack_config -Wl,--wrap=od_dense_get
+$(B)/tests/test_draft: | $(B)/bin/od-worker $(B)/bin/od-shadow $(B)/tests/od-worker $(B)/tests/od-shadow
+$(B)/tests/od-worker $(B)/tests/od-shadow:
+	@mkdir -p $(@D)
+	@ln -sf ../bin/$(@F) $@
 test_shadow_link_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_figures_OBJS := $(B)/obj/main-node/engine/figures.o
 test_sampling_config_OBJS := $(B)/obj/main-node/engine/sampling_config.o

@@ -6,7 +6,7 @@ UNIT_TESTS += $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 define unit_rule
 $(B)/tests/$(1): $(B)/obj/tests/unit/$(1).o $($(1)_OBJS) $(B)/libod.a
 	@mkdir -p $$(@D)
-	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -o $$@ $$^ $(LIBS) -lcmocka
+	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $($(1)_LDFLAGS) $(LDFLAGS) -o $$@ $$^ $(LIBS) -lcmocka
 endef
 $(foreach t,$(UNIT_TESTS),$(eval $(call unit_rule,$(t))))
 

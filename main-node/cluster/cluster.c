@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "common/net/endpoint.h"
 #include "main-node/cluster/want_place.h"
+#include "main-node/engine/expert_service.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -387,7 +388,7 @@ static int open_all(struct odm_cluster *c, struct od_err *err)
 		.n_moe = c->o.config->n_moe,
 		.n_experts = c->o.config->n_experts,
 		.top_k = c->o.config->top_k,
-		.max_rows = 1,
+		.max_rows = ODM_MAX_DRAFT + 1,
 		.max_tokens = c->o.ctx_tokens,
 		.hedge = c->o.hedge,
 	};

@@ -67,19 +67,22 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 {
 	struct service *s = (struct service *)base;
 	bool decode = step->phase == ODM_DECODE;
+	int32_t token[ODM_MAX_DRAFT + 1] = { 0 }; /* that predictions must have assumed */
 	int rc = odm_links_wait(&s->net, err);
-	int32_t token;
 
 	if (rc != OD_OK)
 		return rc;
+	if (decode && step->n_rows > ODM_MAX_DRAFT + 1)
+		return od_fail(err, OD_ERR_RANGE, "a decode step of %zu rows: expected at most %d", step->n_rows, ODM_MAX_DRAFT + 1);
 	if (decode && s->counted != step->sequence) {
 		odm_cluster_mark_loads(s->cluster, true);
 		s->counted = step->sequence;
 	}
 	s->step = *step;
 	s->layers_done = 0;
-	token = odm_shadow_link_token(&s->net.shadow, step);
-	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, &token, decode ? step->n_rows : 0,
+	for (size_t i = 0; decode && i < step->n_rows; i++)
+		token[i] = i > 0 ? step->rows[i].token : odm_shadow_link_token(&s->net.shadow, step);
+	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, token, decode ? step->n_rows : 0,
 			      step->rows[0].position - step->prompt_tokens, decode);
 	odm_shadow_link_step(&s->net.shadow, s->net.view.epoch, step);
 	odm_predictor_link_step(&s->predictor, step);
@@ -99,6 +102,13 @@ static void end_step(struct odm_expert_service *base)
 	if (s->layers_done == s->o.config->n_moe && s->step.phase == ODM_DECODE)
 		odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, &s->step, s->o.config->n_layers - 1);
 	s->call = NULL;
+}
+
+static void truncate_sequence(struct odm_expert_service *base, uint64_t sequence, uint32_t length)
+{
+	struct service *s = (struct service *)base;
+
+	odm_shadow_link_truncate(&s->net.shadow, s->net.view.epoch, sequence, length);
 }
 
 static void close_sequence(struct odm_expert_service *base, uint64_t sequence)
@@ -744,6 +754,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 		.begin_step = begin_step,
 		.needs = needs,
 		.end_step = end_step,
+		.truncate = truncate_sequence,
 		.close_sequence = close_sequence,
 		.figures = figures,
 		.free = free_service,

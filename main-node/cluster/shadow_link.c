@@ -404,6 +404,21 @@ void odm_shadow_link_serve(struct odm_shadow_link *s, uint64_t epoch)
 	}
 }
 
+void odm_shadow_link_truncate(struct odm_shadow_link *s, uint64_t epoch, uint64_t sequence, uint32_t length)
+{
+	Od__SeqTruncate body = OD__SEQ_TRUNCATE__INIT;
+	Od__Header h = OD__HEADER__INIT;
+
+	if (!has_shadow(s) || s->sequence != sequence)
+		return;
+	s->n_tokens = length;
+	body.sequence = sequence;
+	body.length = length;
+	h.body_case = OD__HEADER__BODY_SEQ_TRUNCATE;
+	h.seq_truncate = &body;
+	send_message(s, epoch, &h, NULL, 0, &s->align_bytes);
+}
+
 void odm_shadow_link_close_sequence(struct odm_shadow_link *s, uint64_t epoch, uint64_t sequence)
 {
 	Od__SeqClose body = OD__SEQ_CLOSE__INIT;

@@ -66,6 +66,8 @@ void odm_shadow_link_state(struct odm_shadow_link *s, uint64_t epoch, const stru
 void odm_shadow_link_serve(struct odm_shadow_link *s, uint64_t epoch);
 void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const Od__StateRequest *r);
 void odm_shadow_link_answer_tokens(struct odm_shadow_link *s, uint64_t epoch, const Od__TokensRequest *r);
+/* Rows of the sequence from length on are undone. */
+void odm_shadow_link_truncate(struct odm_shadow_link *s, uint64_t epoch, uint64_t sequence, uint32_t length);
 void odm_shadow_link_close_sequence(struct odm_shadow_link *s, uint64_t epoch, uint64_t sequence);
 
 #endif

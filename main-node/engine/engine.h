@@ -83,6 +83,15 @@ struct odm_observer {
 	void (*logits)(void *arg, enum odm_phase phase, uint32_t position, const float *logits);
 };
 
+/* Says what may come next, so that several tokens go through the model in one step: those that it would have sampled stand,
+ * the rest is undone. It changes no token. */
+struct odm_drafter {
+	/* out gets at most max tokens that may follow text [n], the prompt included; returns how many. Engine thread. NULL: no
+	 * drafts. */
+	size_t (*draft)(void *arg, const int32_t *text, size_t n, int32_t *out, size_t max);
+	void *arg;
+};
+
 struct odm_request {
 	const int32_t *prompt; /* [n_prompt], BOS included */
 	size_t n_prompt;
@@ -92,6 +101,7 @@ struct odm_request {
 	const char *const *stop; /* [n_stop] stop strings; need a tokeniser */
 	size_t n_stop;
 	struct odm_observer observer;
+	struct odm_drafter drafter;
 	struct od_recall *recall; /* NULL, or added to: recall by layer and token index (cluster with a predictor) */
 };
 

@@ -11,6 +11,8 @@
 
 enum odm_phase { ODM_PREFILL, ODM_DECODE };
 
+#define ODM_MAX_DRAFT 7 /* rows of a decode step beside the one that is certain */
+
 /* A step as the service sees it. Rows are borrowed until end_step. */
 struct odm_step {
 	uint64_t step, next_step; /* next_step: the number that the decode step after this one will have */
@@ -32,6 +34,8 @@ struct odm_expert_service {
 	unsigned (*needs)(struct odm_expert_service *s, uint32_t m);
 	/* The step's layers are through, or it was given up. */
 	void (*end_step)(struct odm_expert_service *s);
+	/* Of the sequence's rows of the last step those from length on are undone. NULL: it need not know. */
+	void (*truncate)(struct odm_expert_service *s, uint64_t sequence, uint32_t length);
 	/* The sequence is over; nothing about it is needed any more. */
 	void (*close_sequence)(struct odm_expert_service *s, uint64_t sequence);
 	/* Add what the service knows since the last call (recall, stalls, loads, memory of the daemons). recall (NULL ok)

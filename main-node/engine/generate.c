@@ -1,4 +1,4 @@
-/* One request from prompt to last token: prefill in chunks, then a row a step. */
+/* One request from prompt to last token: prefill in chunks, then steps of a row, or of a row and a draft. */
 #include "main-node/engine/engine_internal.h"
 
 #include "common/base/clock.h"
@@ -17,10 +17,13 @@ struct generation {
 	struct od_sampler *sampler;
 	struct od_detok *detok;
 	struct od_stopper *stopper;
-	struct od_strbuf text;
-	float *logits; /* [vocab] of the last row; the forward pass's, until its next step */
-	uint64_t sequence, next_step;
+	struct od_strbuf shown; /* the text of the tokens, without what is held back */
+	float *logits; /* [vocab] of a row; the forward pass's, until the next row's */
+	uint64_t sequence, step, next_step;
+	uint64_t start_ns, first_ns; /* of the request; of its first token, 0: none yet */
 	size_t room; /* tokens that r->tokens can take */
+	int32_t *text; /* [n_prompt + room]: prompt and tokens */
+	size_t n_text;
 };
 
 const char *odm_finish_name(enum odm_finish f)
@@ -103,12 +106,11 @@ static int run_layers(struct generation *g, const struct odm_step *step, struct 
 	return rc;
 }
 
-/* Rows [begin, begin + n) of the sequence through all layers; g->logits are the last row's. */
+/* Rows [begin, begin + n) of the sequence through all layers. Logits are there then, and od_forward_end is due. */
 static int pass(struct generation *g, enum odm_phase phase, const int32_t *tokens, uint32_t begin, size_t n,
 		struct od_err *err)
 {
 	struct odm_engine *e = g->e;
-	const struct odm_observer *o = &g->req->observer;
 	struct odm_step step = { .step = g->next_step,
 				 .next_step = ++e->last_step,
 				 .phase = phase,
@@ -118,9 +120,9 @@ static int pass(struct generation *g, enum odm_phase phase, const int32_t *token
 				 .n_rows = n,
 				 .sampling = g->req->sampling,
 				 .forward = e->forward };
-	uint64_t begin_ns;
 	int rc;
 
+	g->step = step.step;
 	g->next_step = step.next_step;
 	for (size_t i = 0; i < n; i++)
 		e->rows[i] = (struct od_row){ .seq = e->seq, .position = begin + (uint32_t)i, .token = tokens[i] };
@@ -129,16 +131,20 @@ static int pass(struct generation *g, enum odm_phase phase, const int32_t *token
 		return rc;
 	rc = run_layers(g, &step, err);
 	e->service->end_step(e->service);
-	if (rc != OD_OK)
-		return rc;
-	begin_ns = od_trace_begin();
-	for (size_t i = o->logits != NULL ? 0 : n - 1; rc == OD_OK && i < n; i++) {
-		rc = od_forward_logits(e->forward, i, &g->logits, err);
-		if (rc == OD_OK && o->logits != NULL)
-			o->logits(o->arg, phase, begin + (uint32_t)i, g->logits);
-	}
-	od_trace_end("head", begin_ns, (int64_t)step.step, -1, -1);
-	return rc == OD_OK ? od_forward_end(e->forward, NULL, err) : rc;
+	return rc;
+}
+
+/* g->logits are the row's. */
+static int head(struct generation *g, enum odm_phase phase, size_t row, struct od_err *err)
+{
+	const struct odm_observer *o = &g->req->observer;
+	const uint64_t begin_ns = od_trace_begin();
+	int rc = od_forward_logits(g->e->forward, row, &g->logits, err);
+
+	if (rc == OD_OK && o->logits != NULL)
+		o->logits(o->arg, phase, g->e->rows[row].position, g->logits);
+	od_trace_end("head", begin_ns, (int64_t)g->step, -1, -1);
+	return rc;
 }
 
 static int prefill(struct generation *g, struct od_err *err)
@@ -151,6 +157,10 @@ static int prefill(struct generation *g, struct od_err *err)
 		size_t n = req->n_prompt - at < chunk ? req->n_prompt - at : chunk;
 
 		rc = pass(g, ODM_PREFILL, req->prompt + at, (uint32_t)at, n, err);
+		for (size_t i = req->observer.logits != NULL ? 0 : n - 1; rc == OD_OK && i < n; i++)
+			rc = head(g, ODM_PREFILL, i, err);
+		if (rc == OD_OK)
+			rc = od_forward_end(g->e->forward, NULL, err);
 	}
 	return rc;
 }
@@ -169,7 +179,7 @@ static bool emit(struct generation *g, const char *text, size_t len)
 {
 	const struct odm_observer *o = &g->req->observer;
 
-	od_strbuf_append(&g->text, text, len);
+	od_strbuf_append(&g->shown, text, len);
 	return len == 0 || o->text == NULL || o->text(o->arg, text, len);
 }
 
@@ -237,33 +247,73 @@ static int flush_text(struct generation *g, struct od_err *err)
 	return OD_OK;
 }
 
-static int decode(struct generation *g, uint64_t start_ns, struct od_err *err)
+/* The next token, and what the text's times are by it. */
+static int sample(struct generation *g, bool *stop, struct od_err *err)
+{
+	struct odm_figures *f = &g->r->figures;
+	int rc = take_token(g, od_sampler_sample(g->sampler, g->logits), stop, err);
+
+	f->decode_ns = g->first_ns > 0 ? od_now_ns() - g->first_ns : 0;
+	if (g->first_ns == 0) {
+		g->first_ns = od_now_ns();
+		f->ttft_ns = g->first_ns - g->start_ns;
+	}
+	if (rc != OD_OK || *stop)
+		return rc;
+	g->text[g->n_text++] = g->r->tokens[g->r->n_tokens - 1];
+	if (g->r->n_tokens == g->room) {
+		g->r->finish = g->req->max_tokens == g->room ? ODM_FINISH_LENGTH : ODM_FINISH_CONTEXT;
+		*stop = true;
+	}
+	return OD_OK;
+}
+
+/* The last token, and a draft of what follows, as far as that could be kept. */
+static size_t next_rows(const struct generation *g, int32_t rows[ODM_MAX_DRAFT + 1])
+{
+	const struct odm_drafter *d = &g->req->drafter;
+	const size_t left = g->room - g->r->n_tokens; /* tokens that may still come; a step of n rows gives at most n */
+	size_t most = left - 1 < ODM_MAX_DRAFT ? left - 1 : ODM_MAX_DRAFT, n = 0;
+
+	most = most < g->e->opts.prefill_rows - 1 ? most : g->e->opts.prefill_rows - 1;
+	rows[0] = g->text[g->n_text - 1];
+	if (d->draft != NULL && most > 0)
+		n = d->draft(d->arg, g->text, g->n_text, rows + 1, most);
+	for (size_t i = 0; i < n; i++) /* one that is no token ends it */
+		if ((uint32_t)rows[1 + i] >= g->e->config->vocab)
+			n = i;
+	return 1 + (n < most ? n : most);
+}
+
+/* Rows stand up to the first whose successor is another token than was drafted. */
+static int decode_step(struct generation *g, bool *stop, struct od_err *err)
 {
 	struct odm_engine *e = g->e;
-	uint64_t first_ns = 0;
-	bool stop = false;
-	int rc = OD_OK;
+	const uint32_t position = od_seq_state_length(e->seq);
+	int32_t row[ODM_MAX_DRAFT + 1];
+	const size_t n = next_rows(g, row);
+	uint32_t kept = 0;
+	int rc = pass(g, ODM_DECODE, row, position, n, err);
 
-	while (!stop) {
-		uint32_t position = od_seq_state_length(e->seq);
-		int32_t token = od_sampler_sample(g->sampler, g->logits);
-
-		rc = take_token(g, token, &stop, err);
-		g->r->figures.decode_ns = first_ns > 0 ? od_now_ns() - first_ns : 0;
-		if (first_ns == 0) {
-			first_ns = od_now_ns();
-			g->r->figures.ttft_ns = first_ns - start_ns;
-		}
-		if (rc != OD_OK || stop)
-			break;
-		if (g->r->n_tokens == g->room) {
-			g->r->finish = g->req->max_tokens == g->room ? ODM_FINISH_LENGTH : ODM_FINISH_CONTEXT;
-			break;
-		}
-		rc = pass(g, ODM_DECODE, &token, position, 1, err);
-		if (rc != OD_OK)
-			break;
+	while (rc == OD_OK && !*stop && kept < n && (kept == 0 || row[kept] == g->r->tokens[g->r->n_tokens - 1])) {
+		rc = head(g, ODM_DECODE, kept++, err);
+		if (rc == OD_OK)
+			rc = sample(g, stop, err);
 	}
+	if (rc == OD_OK)
+		rc = od_forward_end(e->forward, &kept, err);
+	if (rc == OD_OK && kept < n && e->service->truncate != NULL)
+		e->service->truncate(e->service, g->sequence, position + kept);
+	return rc;
+}
+
+static int decode(struct generation *g, struct od_err *err)
+{
+	bool stop = false;
+	int rc = sample(g, &stop, err);
+
+	while (rc == OD_OK && !stop)
+		rc = decode_step(g, &stop, err);
 	return rc;
 }
 
@@ -277,8 +327,11 @@ static int open_generation(struct generation *g, struct od_err *err)
 
 	g->room = req->max_tokens > 0 && req->max_tokens < room ? req->max_tokens : room;
 	g->r->tokens = calloc(g->room, sizeof(*g->r->tokens));
-	if (g->r->tokens == NULL)
+	g->text = calloc(req->n_prompt + g->room, sizeof(*g->text));
+	if (g->r->tokens == NULL || g->text == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu tokens", g->room);
+	memcpy(g->text, req->prompt, req->n_prompt * sizeof(*g->text));
+	g->n_text = req->n_prompt;
 	rc = od_sampler_new(&g->sampler, &req->sampling, e->config->vocab, err);
 	if (rc == OD_OK && od_sampler_accept(g->sampler, req->prompt, req->n_prompt) != OD_OK)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for a prompt of %zu tokens", req->n_prompt);
@@ -306,8 +359,9 @@ static void close_generation(struct generation *g)
 	odm_figures_add_node(f, "main", od_peak_rss_bytes(), true);
 	e->service->figures(e->service, f, g->req->recall);
 	if (e->tokenizer != NULL)
-		g->r->text = od_strbuf_take(&g->text, &g->r->text_len);
-	od_strbuf_fini(&g->text);
+		g->r->text = od_strbuf_take(&g->shown, &g->r->text_len);
+	od_strbuf_fini(&g->shown);
+	free(g->text);
 	od_sampler_free(g->sampler);
 	od_detok_free(g->detok);
 	od_stopper_free(g->stopper);
@@ -315,8 +369,7 @@ static void close_generation(struct generation *g)
 
 int odm_generate(struct odm_engine *e, const struct odm_request *req, struct odm_result *r, struct od_err *err)
 {
-	struct generation g = { .e = e, .req = req, .r = r };
-	uint64_t start_ns = od_now_ns();
+	struct generation g = { .e = e, .req = req, .r = r, .start_ns = od_now_ns() };
 	int rc;
 
 	*r = (struct odm_result){ .finish = ODM_FINISH_ERROR };
@@ -326,9 +379,9 @@ int odm_generate(struct odm_engine *e, const struct odm_request *req, struct odm
 	rc = open_generation(&g, err);
 	if (rc == OD_OK)
 		rc = prefill(&g, err);
-	r->figures.prefill_ns = od_now_ns() - start_ns;
+	r->figures.prefill_ns = od_now_ns() - g.start_ns;
 	if (rc == OD_OK)
-		rc = decode(&g, start_ns, err);
+		rc = decode(&g, err);
 	if (rc == OD_OK)
 		rc = flush_text(&g, err);
 	if (rc == OD_ERR_CANCELLED)

@@ -1,0 +1,333 @@
+/* Drafts: whatever a drafter says, right, wrong or now right and now wrong, the tokens are those of plain decoding, with every
+ * way of sampling and with stop strings; resident and on three workers. For Mixtral, for DeepSeek-V2, whose state is a latent,
+ * and for layers whose state is fixed and must be replayed (sum_mixer.h); these no pack has, so here main takes two layers
+ * of a Mixtral for such.
+ *
+ * Three workers and a shadow are the real daemons, which the Makefile puts beside this program. */
+#include <ftw.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/pack/write/pack_write.h"
+#include "main-node/engine/engine_internal.h"
+#include "tests/unit/device_util.h"
+#include "tests/unit/random.h"
+#include "tests/unit/sum_mixer.h"
+
+#define PROMPT 9
+#define TOKENS 48
+#define SUM_DIM 24u
+
+/* ---- Main's view of a pack, with layers of fixed state ---- */
+
+static bool with_sum;
+static struct od_config sum_config;
+static struct od_dense sum_dense;
+static struct od_layer_weights sum_layer[8];
+static struct od_buf *sum_weights;
+static uint64_t seed = 1;
+
+/* Every second layer, if the test wants that. The linker puts these in the place of the pack's (main-node/rules.mk). */
+const struct od_config *__real_od_pack_config(const struct od_pack *p);
+const struct od_config *__wrap_od_pack_config(const struct od_pack *p);
+const struct od_dense *__real_od_dense_get(const struct od_dense_store *s);
+const struct od_dense *__wrap_od_dense_get(const struct od_dense_store *s);
+
+const struct od_config *__wrap_od_pack_config(const struct od_pack *p)
+{
+	const struct od_config *c = __real_od_pack_config(p);
+
+	if (!with_sum)
+		return c;
+	sum_config = *c;
+	sum_config.n_layers = sum_config.n_moe = sum_config.n_kinds = 0;
+	for (uint32_t l = 0; l < c->n_layers; l++) {
+		struct od_layer_spec spec = *od_config_layer(c, l);
+
+		if (l % 2 == 0) {
+			spec.mixer = &sum_mixer;
+			spec.mix = (struct od_mixer){ .k_dim = SUM_DIM, .norm_eps = 1e-5f };
+		}
+		assert_int_equal(od_config_add_layer(&sum_config, &spec, NULL), OD_OK);
+	}
+	return &sum_config;
+}
+
+static struct od_weight sum_weight(struct od_ref *at, uint64_t n_out, uint64_t n_in, float amplitude)
+{
+	struct od_weight w = { .dtype = OD_F32, .n_out = n_out, .n_in = n_in, .data = *at };
+	const size_t n = n_out * (n_in > 0 ? n_in : 1);
+	float *x = malloc(n * sizeof(*x));
+
+	assert_non_null(x);
+	for (size_t i = 0; i < n; i++)
+		x[i] = amplitude * ((float)random_below(&seed, 2001) / 1000.0f - (n_in > 0 ? 1.0f : 0.0f));
+	put_at(od_buf_device(at->buf), *at, x, n * sizeof(*x));
+	free(x);
+	*at = od_ref_at(*at, (n * sizeof(float) + 127) / 64 * 64);
+	return w;
+}
+
+const struct od_dense *__wrap_od_dense_get(const struct od_dense_store *s)
+{
+	const struct od_dense *d = __real_od_dense_get(s);
+	const uint64_t hidden = sum_config.hidden;
+	struct od_ref at;
+
+	if (!with_sum)
+		return d;
+	if (sum_weights != NULL)
+		return &sum_dense;
+	sum_weights = buf_new(od_buf_device(d->embed.data.buf), 1u << 20);
+	at = od_buf_ref(sum_weights, 0);
+	sum_dense = *d;
+	sum_dense.layer = sum_layer;
+	seed = 5;
+	for (uint32_t l = 0; l < sum_config.n_layers; l++) {
+		struct od_weight *w = sum_layer[l].w;
+
+		sum_layer[l] = d->layer[l];
+		if (l % 2 != 0)
+			continue;
+		for (int role = 0; role < OD_N_ROLES; role++)
+			if (role != OD_ROLE_ATTN_NORM && role != OD_ROLE_FFN_NORM && role != OD_ROLE_ROUTER)
+				w[role] = (struct od_weight){ 0 };
+		w[OD_ROLE_V] = sum_weight(&at, SUM_DIM, hidden, 0.5f);
+		w[OD_ROLE_KV_B] = sum_weight(&at, SUM_DIM, SUM_DIM, 0.2f);
+		w[OD_ROLE_Q_NORM] = sum_weight(&at, SUM_DIM, 0, 1.0f);
+		w[OD_ROLE_O] = sum_weight(&at, hidden, SUM_DIM, 0.5f);
+	}
+	return &sum_dense;
+}
+
+/* ---- Drafters ---- */
+
+enum way { PLAIN, RIGHT, WRONG, MIXED };
+
+struct drafter {
+	enum way way;
+	uint64_t seed;
+	size_t at_most;		/* tokens of a draft; 0: any number */
+	const int32_t *tokens;	/* that plain decoding gave, */
+	size_t n_tokens;	/* and the end of them */
+	unsigned drafts, rows;
+};
+
+static size_t draft(void *arg, const int32_t *text, size_t n, int32_t *out, size_t max)
+{
+	struct drafter *d = arg;
+	const size_t done = n - PROMPT; /* tokens that are there */
+	size_t want = d->at_most > 0 ? d->at_most : random_below(&d->seed, ODM_MAX_DRAFT + 1);
+
+	(void)text;
+	want = want < max ? want : max;
+	for (size_t i = 0; i < want; i++) {
+		const int32_t right = done + i < d->n_tokens ? d->tokens[done + i] : 1;
+		const bool wrong = d->way == WRONG || (d->way == MIXED && random_below(&d->seed, 100) < 30);
+
+		out[i] = wrong ? (right + 1 + (int32_t)random_below(&d->seed, 50)) % 200 : right;
+	}
+	d->drafts++;
+	d->rows += (unsigned)want;
+	return want;
+}
+
+/* ---- Generating ---- */
+
+struct setting {
+	double temperature, repetition_penalty;
+	const char *stop;
+};
+
+static void generate(struct odm_engine *e, const struct setting *s, struct drafter *d, struct odm_result *r)
+{
+	static const int32_t prompt[PROMPT] = { 1, 5, 9, 2, 70, 33, 4, 4, 18 };
+	struct odm_request req = { .prompt = prompt, .n_prompt = PROMPT, .max_tokens = TOKENS, .ignore_eos = true,
+				   .stop = s->stop != NULL ? &s->stop : NULL, .n_stop = s->stop != NULL };
+	struct od_err err;
+
+	od_sampler_defaults(&req.sampling);
+	req.sampling.temperature = s->temperature;
+	req.sampling.repetition_penalty = s->repetition_penalty;
+	req.sampling.seed = 11;
+	if (d != NULL)
+		req.drafter = (struct odm_drafter){ .draft = draft, .arg = d };
+	if (odm_generate(e, &req, r, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+}
+
+static void assert_same(const struct odm_result *a, const struct odm_result *b, enum way way, size_t at_most)
+{
+	if (a->n_tokens != b->n_tokens || memcmp(a->tokens, b->tokens, a->n_tokens * sizeof(*a->tokens)) != 0 ||
+	    a->finish != b->finish || a->text_len != b->text_len || memcmp(a->text, b->text, a->text_len) != 0)
+		fail_msg("drafts of way %d, at most %zu: %zu tokens, %s, \"%s\"; plain %zu, %s, \"%s\"", way, at_most, b->n_tokens,
+			 odm_finish_name(b->finish), b->text, a->n_tokens, odm_finish_name(a->finish), a->text);
+}
+
+/* Every drafter gives what plain decoding gives; one that is right saves steps. */
+static void try_setting(struct odm_engine *e, const struct setting *s, struct odm_result *plain)
+{
+	generate(e, s, NULL, plain);
+	for (enum way way = RIGHT; way <= MIXED; way++) {
+		for (size_t at_most = 0; at_most <= ODM_MAX_DRAFT; at_most += way == MIXED ? 1 : 7) {
+			struct drafter d = { .way = way, .seed = 3 + at_most, .at_most = at_most, .tokens = plain->tokens,
+					     .n_tokens = plain->n_tokens };
+			const uint64_t steps = e->last_step;
+			struct odm_result r;
+
+			generate(e, s, &d, &r);
+			assert_same(plain, &r, way, at_most);
+			assert_true(d.drafts > 0 && d.rows > 0);
+			if (way == RIGHT && at_most == ODM_MAX_DRAFT) /* 8 tokens a step; 2: the prompt's, and what is only numbered */
+				assert_true(e->last_step - steps <= 2 + (r.n_tokens + ODM_MAX_DRAFT) / (ODM_MAX_DRAFT + 1));
+			odm_result_fini(&r);
+		}
+	}
+}
+
+static struct odm_engine *open_engine(const char *pack, enum od_profile profile, bool cluster, const char *predictor)
+{
+	struct odm_engine_opts o;
+	struct odm_engine *e;
+	struct od_err err;
+
+	odm_engine_defaults(&o);
+	o.pack = pack;
+	o.mode = cluster ? ODM_LOCAL : ODM_RESIDENT;
+	o.local_workers = 3;
+	o.profile = profile;
+	o.threads = 1;
+	o.quiet = true;
+	for (int i = 0; odm_predictor_names[i] != NULL; i++)
+		if (strcmp(odm_predictor_names[i], predictor) == 0)
+			o.predictor = i;
+	if (odm_engine_open(&e, &o, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+	return e;
+}
+
+static bool is_plain(char c)
+{
+	return c > ' ' && c < 127;
+}
+
+static void try_engine(struct odm_engine *e)
+{
+	struct setting s[] = { { 0, 1, NULL }, { 1.2, 1.3, NULL }, { 1.2, 1, NULL } };
+	char stop[4] = "";
+	struct odm_result r;
+
+	for (size_t i = 0; i < sizeof(s) / sizeof(s[0]); i++) {
+		try_setting(e, &s[i], &r);
+		assert_int_equal(r.n_tokens, TOKENS);
+		for (size_t at = r.text_len / 3; at + 1 < r.text_len; at++) /* in the middle of the last one's text */
+			if (stop[0] == '\0' && is_plain(r.text[at]) && is_plain(r.text[at + 1]))
+				memcpy(stop, r.text + at, 2);
+		if (i + 1 < sizeof(s) / sizeof(s[0]))
+			stop[0] = '\0';
+		odm_result_fini(&r);
+	}
+	assert_true(stop[0] != '\0');
+	s[2].stop = stop;
+	try_setting(e, &s[2], &r);
+	assert_int_equal(r.finish, ODM_FINISH_STOP);
+	odm_result_fini(&r);
+}
+
+/* ---- The models ---- */
+
+static char folder[] = "/tmp/od-draft-XXXXXX";
+
+static void make_pack(const char *family, char pack[128])
+{
+	char checkpoint[128];
+	struct od_err err;
+
+	snprintf(checkpoint, sizeof(checkpoint), "tests/golden/families/%s", family);
+	snprintf(pack, 128, "%s/%s", folder, family);
+	const struct od_pack_job job = { .checkpoint = checkpoint, .pack = pack, .codec = OD_CODEC_PLANES, .n_threads = 1,
+					 .shadows = OD_SHADOW_BIT(OD_PRECISION_INT8) };
+
+	if (access(pack, F_OK) != 0 && od_pack_write(&job, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+}
+
+static void try_model(const char *family, bool sum)
+{
+	char pack[128];
+
+	make_pack(family, pack);
+	for (int cluster = 0; cluster < 2; cluster++) {
+		for (enum od_profile profile = OD_PROFILE_F32; profile <= OD_PROFILE_BF16; profile++) {
+			struct odm_engine *e;
+
+			if (cluster && profile != OD_PROFILE_F32)
+				continue;
+			with_sum = sum;
+			e = open_engine(pack, profile, cluster, sum ? "none" : "shadow");
+			assert_int_equal(od_state_pool_fixed_bytes(e->state) > 0, sum);
+			try_engine(e);
+			od_buf_free(sum_weights);
+			sum_weights = NULL;
+			assert_int_equal(odm_engine_close(e), OD_OK);
+			with_sum = false;
+		}
+	}
+}
+
+static void mixtral(void **state)
+{
+	(void)state;
+	try_model("mixtral_top3", false);
+}
+
+static void latent_attention(void **state)
+{
+	(void)state;
+	try_model("deepseek_v2_lite", false);
+}
+
+static void fixed_state(void **state)
+{
+	(void)state;
+	try_model("mixtral_top3", true);
+}
+
+static int make_folder(void **state)
+{
+	(void)state;
+	return mkdtemp(folder) != NULL ? 0 : -1;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	(void)st;
+	(void)type;
+	(void)at;
+	return remove(path);
+}
+
+static int remove_folder(void **state)
+{
+	(void)state;
+	return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(mixtral),
+		cmocka_unit_test(latent_attention),
+		cmocka_unit_test(fixed_state),
+	};
+
+	return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
