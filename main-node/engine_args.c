@@ -35,7 +35,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "shadow-arg", OD_ARG_LIST, &o->shadow_args, "ARG", "the same for the shadow, say --shadow-arg --precision=nf4", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "How to compute" },
 		{ "ctx-size", OD_ARG_UINT, &o->ctx_tokens, "N", "tokens of context (default: the model's, at most 4096)", 1, 4294967295.0, NULL },
-		{ "profile", OD_ARG_CHOICE, &a->profile, "f32|bf16", "f32 (default): the same bits on every CPU; bf16: faster, rows and KV cache in BF16", 0, 0, od_profile_names },
+		{ "profile", OD_ARG_CHOICE, &a->profile, "f32|bf16", "f32 (default): the same bits on every CPU; bf16: rows on the network and KV cache in BF16, half the bytes", 0, 0, od_profile_names },
 		{ "threads", OD_ARG_UINT, &o->threads, "N", "compute threads (default: the CPUs there are)", 1, 1024, NULL },
 		{ "cpu", OD_ARG_CHOICE, &o->cpu, "NAME", "kernels: scalar, avx2, avx512, avx512bf16 or neon (default: auto)", 0, 0, od_cpu_names },
 		{ "trace", OD_ARG_STRING, &o->trace, "FILE", "write a Chrome trace (JSON); with --local of all processes", 0, 0, NULL },
