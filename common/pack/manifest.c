@@ -307,7 +307,7 @@ static json_t *hex64(uint64_t v)
 	return json_sprintf("%016" PRIx64, v);
 }
 
-/* Schemas 1 and 2 take whole tensors as they stand; the fields are there so that stacked ones can come. */
+/* Whole tensors are taken as they stand; the fields are there so that stacked ones can come. */
 static json_t *source(const struct od_source *s)
 {
 	return json_pack("{s:s, s:i, s:b}", "tensor", s->weights->name, "first_element", 0, "transposed", 0);
@@ -356,15 +356,15 @@ static json_t *experts_json(const struct od_manifest *m, const struct od_config 
 
 	for (size_t i = 0; i < m->n_experts; i++) {
 		const struct od_expert_place *e = &m->expert[i];
-		uint32_t layer = (uint32_t)(i / cfg->n_experts), expert = (uint32_t)(i % cfg->n_experts);
+		const uint32_t moe = (uint32_t)(i / cfg->n_experts), expert = (uint32_t)(i % cfg->n_experts);
 		json_t *sources = json_object();
 
 		for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
-			const struct od_source src = od_source_expert(from, cfg, layer, expert, (enum od_expert_mat)mat);
+			const struct od_source src = od_source_expert(from, cfg, moe, expert, (enum od_expert_mat)mat);
 
 			json_object_set_new(sources, od_expert_mat_name((enum od_expert_mat)mat), source(&src));
 		}
-		json_array_append_new(table, json_pack("{s:I, s:I, s:I, s:I, s:o, s:o}", "m", (json_int_t)layer, "expert",
+		json_array_append_new(table, json_pack("{s:I, s:I, s:I, s:I, s:o, s:o}", "m", (json_int_t)moe, "expert",
 						       (json_int_t)expert, "offset", (json_int_t)e->offset, "bytes",
 						       (json_int_t)e->bytes, "header_xxh3", hex64(e->header_xxh3),
 						       "source", sources));

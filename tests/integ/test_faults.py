@@ -258,7 +258,9 @@ def children_of_local_get_their_arguments():
     for args in ["--worker-arg", "--slots=2"], ["--worker-arg", "--slots", "--worker-arg", 2], ["--worker-arg=--slots=2"]:
         assert generate("--local", 1, "--predictor", "none", *args, tokens=2)["slots"] == 2, args
     # Those of the shadow go to the shadow; the last of two counts.
-    r = generate("--local", 1, *shadow_args("--precision=bf16"), *worker_args("--slots=3", "--slots=1"), tokens=8)
+    # Main waits for paced loads, so that the shadow gets its turn on a machine of any speed.
+    r = generate("--local", 1, *shadow_args("--precision=bf16"), *worker_args("--slots=3", "--slots=1", "--load-time=10"),
+                 tokens=8)
     assert r["recall"] == 1 and r["slots"] == 1, r
 
 

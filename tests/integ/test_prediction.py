@@ -250,7 +250,8 @@ def a_shadow_that_starts_again_at_position_3000():
 @test
 def a_trace_shows_every_process_at_work():
     path = os.path.join(TMP, "trace.json")
-    generate("--local", 2, "--trace", path, tokens=8)
+    # Main waits for paced loads, so that the shadow gets its turn on a machine of any speed.
+    generate("--local", 2, "--trace", path, "--worker-arg=--load-time=10", tokens=8)
     with open(path) as f:
         events = json.load(f)
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}

@@ -166,7 +166,6 @@ static int read_yarn(const struct od_parse *p, const json_t *o, const char *wher
 /* rope_scaling (older files) or rope_parameters (newer ones). */
 static int read_scaling(const struct od_parse *p, const char *key, struct od_rope *r, double *attention, const json_t **at)
 {
-	static const char *const type_keys[] = { "rope_type", "type" };
 	const char *type = "default";
 	char where[1024];
 	json_t *o;
@@ -176,9 +175,9 @@ static int read_scaling(const struct od_parse *p, const char *key, struct od_rop
 	if (rc != OD_OK)
 		return rc;
 	snprintf(where, sizeof(where), "%s: field \"%s\"", p->where, key);
-	for (size_t i = 0; rc == OD_OK && i < 2 && strcmp(type, "default") == 0; i++)
-		if (od_json_has(o, type_keys[i]))
-			rc = od_json_str(o, type_keys[i], &type, where, p->err);
+	/* Both may stand, then the newer one counts. */
+	if (od_json_has(o, "rope_type") || od_json_has(o, "type"))
+		rc = od_json_str(o, od_json_has(o, "rope_type") ? "rope_type" : "type", &type, where, p->err);
 	if (rc == OD_OK)
 		rc = od_json_f64_or(o, "partial_rotary_factor", 0, 1, 1, &part, where, p->err);
 	if (rc == OD_OK && part != 1)
@@ -204,6 +203,9 @@ int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint
 
 	if (attention != NULL)
 		*attention = 1;
+	if (od_json_has(p->root, keys[0]) && od_json_has(p->root, keys[1]))
+		return od_fail(p->err, OD_ERR_FORMAT, "%s: fields \"%s\" and \"%s\": expected one of them, found both", p->where,
+			       keys[0], keys[1]);
 	for (size_t i = 0; rc == OD_OK && i < sizeof(keys) / sizeof(keys[0]); i++)
 		if (od_json_has(p->root, keys[i]))
 			rc = read_scaling(p, keys[i], &r, attention, &at);

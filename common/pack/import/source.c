@@ -279,7 +279,7 @@ static int check_tensor(const struct od_checkpoint *c, const struct od_config *c
 	int rc = look(c, name, n_out, n_in, &p, err);
 
 	if (rc == OD_OK && role != OD_N_ROLES && !od_dense_type_ok(role, &p.s.type, n_in))
-		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected dtype BF16, F16 or F32 in a norm or an embedding, found %s",
+		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: tensor %s: expected dtype BF16, F16 or F32 in a norm, a bias or an embedding, found %s",
 			     file_of(c, p.s.weights), p.s.weights->name, od_mat_type_text(&p.s.type, text));
 	if (rc == OD_OK && p.s.scales == NULL)
 		rc = check_unscaled(c, cfg, p.s.weights, name, err);
