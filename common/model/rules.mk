@@ -5,3 +5,4 @@ test_forward_OBJS := $(B)/obj/tests/unit/tiny_model.o
 test_expert_ffn_OBJS := $(B)/obj/tests/unit/tiny_model.o
 test_route_OBJS := $(B)/obj/tests/unit/tiny_model.o
 test_fixed_state_OBJS := $(addprefix $(B)/obj/tests/unit/,tiny_model.o sum_mixer.o)
+test_mixers_OBJS := $(B)/obj/tests/unit/tiny_model.o
