@@ -11,12 +11,138 @@
 
 #include "common/base/mem.h"
 #include "common/model/resident.h"
+#include "tests/unit/config_util.h"
 #include "tests/unit/device_util.h"
-#include "tests/unit/tiny_model.h"
+#include "tests/unit/naive_model.h"
 
 #define MAX_ROWS 512
 #define CTX 320
 #define SEQUENCES 2
+
+/* Beside the models that the reference knows: small ones of the other families, for what must not depend on anything. */
+static const struct {
+	const char *name;
+	size_t n_prompt;
+	const char *config;
+} made[] = {
+	{ "qwen3_dense_layers", 30,
+	  "{\"model_type\":\"qwen3_moe\",\"hidden_size\":40,\"intermediate_size\":52,\"moe_intermediate_size\":20,"
+	  "\"num_hidden_layers\":5,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":12,\"num_experts\":7,"
+	  "\"num_experts_per_tok\":3,\"norm_topk_prob\":true,\"mlp_only_layers\":[0,4],\"rms_norm_eps\":1e-6,\"vocab_size\":48,"
+	  "\"max_position_embeddings\":512,\"rope_theta\":10000.0,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,"
+	  "\"original_max_position_embeddings\":64}}" },
+	{ "qwen2_shared_gate", 90,
+	  "{\"model_type\":\"qwen2_moe\",\"hidden_size\":40,\"intermediate_size\":28,\"moe_intermediate_size\":20,"
+	  "\"shared_expert_intermediate_size\":36,\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":4,"
+	  "\"num_experts\":6,\"num_experts_per_tok\":2,\"decoder_sparse_step\":2,\"use_sliding_window\":true,\"sliding_"
+	  "window\":9,"
+	  "\"max_window_layers\":3,\"rms_norm_eps\":1e-6,\"vocab_size\":48,\"max_position_embeddings\":512,"
+	  "\"rope_theta\":10000.0}" },
+	{ "olmoe_clip", 20,
+	  "{\"model_type\":\"olmoe\",\"hidden_size\":32,\"intermediate_size\":24,\"num_hidden_layers\":3,"
+	  "\"num_attention_heads\":4,\"num_experts\":8,\"num_experts_per_tok\":4,\"clip_qkv\":0.75,\"attention_bias\":true,"
+	  "\"rms_norm_eps\":1e-5,\"vocab_size\":48,\"max_position_embeddings\":512,\"rope_theta\":10000.0}" },
+	{ "deepseek_groups", 80,
+	  "{\"model_type\":\"deepseek_v2\",\"hidden_size\":40,\"intermediate_size\":44,\"moe_intermediate_size\":16,"
+	  "\"num_hidden_layers\":4,\"first_k_dense_replace\":1,\"num_attention_heads\":3,\"q_lora_rank\":18,\"kv_lora_rank\":"
+	  "20,"
+	  "\"qk_nope_head_dim\":10,\"qk_rope_head_dim\":6,\"v_head_dim\":12,\"n_routed_experts\":12,\"n_shared_experts\":2,"
+	  "\"num_experts_per_tok\":3,\"topk_method\":\"group_limited_greedy\",\"n_group\":4,\"topk_group\":2,"
+	  "\"routed_scaling_factor\":2.5,\"rms_norm_eps\":1e-6,\"vocab_size\":48,\"max_position_embeddings\":512,"
+	  "\"rope_theta\":10000,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8,\"mscale\":0.7,\"mscale_all_dim\":0.5,"
+	  "\"original_max_position_embeddings\":64}}" },
+	{ "deepseek_lite", 25,
+	  "{\"model_type\":\"deepseek_v2\",\"hidden_size\":24,\"intermediate_size\":20,\"moe_intermediate_size\":16,"
+	  "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"kv_lora_rank\":16,\"qk_nope_head_dim\":8,\"qk_rope_head_dim\":4,"
+	  "\"v_head_dim\":8,\"n_routed_experts\":5,\"num_experts_per_tok\":2,\"rms_norm_eps\":1e-6,\"vocab_size\":48,"
+	  "\"max_position_embeddings\":512,\"rope_theta\":10000}" },
+};
+#define N_MADE (sizeof(made) / sizeof(made[0]))
+
+static size_t case_count(void)
+{
+	return tiny_count() + N_MADE + 1;
+}
+
+static void add_layer(struct od_config *c, const struct od_layer_spec *l)
+{
+	struct od_err err = { 0 };
+
+	must(od_config_add_layer(c, l, &err), &err);
+}
+
+/* Layers of all sorts in one model: two mixers, two ways to turn, a window, dense layers first and last. */
+static struct od_config motley_config(void)
+{
+	struct od_config c = uniform_config((struct uniform){ .n_layers = 0,
+							      .hidden = 36,
+							      .head_dim = 10,
+							      .n_experts = 9,
+							      .top_k = 3,
+							      .intermediate = 20,
+							      .vocab = 48,
+							      .ctx = 512 });
+	const struct od_rope rope = { .dims = 6, .neighbours = true, .theta = 500, .magnitude = 1.25f };
+	struct od_layer_spec gqa = { .mixer = &od_mixer_gqa,
+				     .mix = { .n_heads = 4, .n_kv_heads = 2, .k_dim = 10, .v_dim = 14, .scale = 0.3f },
+				     .intermediate = 30,
+				     .router = { .scale = 1 } };
+	struct od_layer_spec mla = { .mixer = &od_mixer_mla,
+				     .mix = { .n_heads = 3,
+					      .n_kv_heads = 1,
+					      .k_dim = 11,
+					      .nope_dim = 5,
+					      .v_dim = 7,
+					      .kv_rank = 16,
+					      .scale = 0.4f,
+					      .norm_eps = 1e-5f },
+				     .ffn = OD_FFN_MOE,
+				     .router = { .n_groups = 3, .top_groups = 2, .scale = 1.5f },
+				     .shared_intermediate = 24,
+				     .shared_gate = true };
+	struct od_err err = { 0 };
+
+	must(od_config_add_rope(&c, &rope, &mla.mix.rope, &err), &err);
+	add_layer(&c, &gqa);
+	add_layer(&c, &mla);
+	gqa.ffn = OD_FFN_MOE;
+	gqa.mix.window = 7;
+	add_layer(&c, &gqa);
+	mla.mix.q_rank = 13;
+	mla.ffn = OD_FFN_DENSE;
+	mla.intermediate = 18;
+	add_layer(&c, &mla);
+	return c;
+}
+
+/* The file's, then those above: every second one in profile bf16, with weights of several formats. */
+static void load_case(struct tiny_model *t, size_t i)
+{
+	static const enum od_dtype dtypes[] = { OD_F32, OD_BF16, OD_F16 };
+	struct od_err err = { 0 };
+	struct od_config cfg;
+	json_t *root;
+
+	if (i < tiny_count()) {
+		tiny_load(t, i);
+		return;
+	}
+	i -= tiny_count();
+	if (i == N_MADE) {
+		cfg = motley_config();
+		tiny_make(t, "motley", &cfg, 77, 75);
+		return;
+	}
+	root = json_loads(made[i].config, 0, NULL);
+	assert_non_null(root);
+	must(od_config_parse(&cfg, root, made[i].name, &err), &err);
+	json_decref(root);
+	tiny_make(t, made[i].name, &cfg, 31 + i, made[i].n_prompt);
+	t->profile = i % 2 ? OD_PROFILE_BF16 : OD_PROFILE_F32;
+	t->dense_dtype = dtypes[i % 3];
+	t->attention_dtype = dtypes[(i + 1) % 3];
+	t->expert_dtype = dtypes[(i + 2) % 3];
+}
 
 /* What a prompt's rows gave, all positions. */
 struct result {
@@ -118,14 +244,16 @@ static void note_logits(const struct engine *e, size_t row, size_t at, struct re
 	memcpy(r->logits + at * e->t->cfg.vocab, logits, e->t->cfg.vocab * sizeof(*logits));
 }
 
-/* One step; row i's results go to position at[i] of r[i]. */
-static void run_step(struct engine *e, const struct od_row *rows, size_t n, struct result **r)
+/* One step up to its end; row i's results go to its position of r[i]. */
+static void run_step_to(struct engine *e, const struct od_row *rows, size_t n, struct result **r)
 {
 	struct od_err err = { 0 };
 
 	must(od_forward_begin(e->forward, 7, rows, n, &err), &err);
 	while (!od_forward_done(e->forward)) {
 		od_forward_attention(e->forward);
+		if (!od_forward_routed(e->forward))
+			continue;
 		must(od_forward_fetch(e->forward, OD_FETCH_ROUTES, &err), &err);
 		for (size_t i = 0; i < n; i++)
 			note_routes(e, i, rows[i].position, r[i]);
@@ -133,6 +261,13 @@ static void run_step(struct engine *e, const struct od_row *rows, size_t n, stru
 	}
 	for (size_t i = 0; i < n; i++)
 		note_logits(e, i, rows[i].position, r[i]);
+}
+
+static void run_step(struct engine *e, const struct od_row *rows, size_t n, struct result **r)
+{
+	struct od_err err = { 0 };
+
+	run_step_to(e, rows, n, r);
 	must(od_forward_end(e->forward, NULL, &err), &err);
 }
 
@@ -249,6 +384,47 @@ static void test_matches_reference(void **state)
 	}
 }
 
+/* The other families' against double precision; of the file's those that have weights it knows. */
+static void test_matches_double(void **state)
+{
+	size_t n = 0;
+
+	(void)state;
+	for (size_t i = 0; i < case_count(); i++) {
+		struct tiny_model t;
+		struct result r;
+		struct engine e;
+		struct od_seq_state *seq;
+		double *want, worst = 0, largest = 0;
+
+		load_case(&t, i);
+		if (t.attention_dtype == OD_INT8 || t.n_prompt > 100) {
+			tiny_unload(&t);
+			continue;
+		}
+		t.profile = OD_PROFILE_F32;
+		result_new(&r, &t);
+		engine_open(&e, &t, 1, OD_CPU_AUTO);
+		seq = new_seq(&e);
+		run_chunks(&e, seq, 0, 50, &r);
+		od_seq_state_free(seq);
+		want = naive_logits(&t, &e.weights);
+		engine_close(&e);
+		for (size_t k = 0; k < t.n_prompt * t.cfg.vocab; k++) {
+			worst = fmax(worst, isnan(r.logits[k]) ? INFINITY : fabs(want[k] - (double)r.logits[k]));
+			largest = fmax(largest, fabs(want[k]));
+		}
+		print_message("# %s: error %.1e\n", t.name, worst / largest);
+		if (!(worst < 5e-6 * largest))
+			fail_msg("%s: logits differ by %g of the largest", t.name, worst / largest);
+		free(want);
+		result_free(&r);
+		tiny_unload(&t);
+		n++;
+	}
+	assert_true(n >= N_MADE + 4);
+}
+
 /* The two profiles are different numbers: without its rounding a bf16 run would be the f32 one. */
 static void test_profile_bf16_rounds(void **state)
 {
@@ -272,11 +448,11 @@ static void test_chunks(void **state)
 	static const size_t chunks[] = { 1, 3, 7 };
 
 	(void)state;
-	for (size_t i = 0; i < tiny_count(); i++) {
+	for (size_t i = 0; i < case_count(); i++) {
 		struct tiny_model t;
 		struct result whole, part;
 
-		tiny_load(&t, i);
+		load_case(&t, i);
 		run_prompt(&t, 1, OD_CPU_AUTO, MAX_ROWS, &whole);
 		for (size_t c = 0; c < sizeof(chunks) / sizeof(chunks[0]); c++) {
 			run_prompt(&t, 1, OD_CPU_AUTO, chunks[c], &part);
@@ -291,11 +467,11 @@ static void test_chunks(void **state)
 static void test_threads(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < tiny_count(); i++) {
+	for (size_t i = 0; i < case_count(); i++) {
 		struct tiny_model t;
 		struct result one, more;
 
-		tiny_load(&t, i);
+		load_case(&t, i);
 		run_prompt(&t, 1, OD_CPU_AUTO, 64, &one);
 		for (unsigned threads = 2; threads <= 3; threads++) {
 			run_prompt(&t, threads, OD_CPU_AUTO, 64, &more);
@@ -311,11 +487,11 @@ static void test_threads(void **state)
 static void test_kernels(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < tiny_count(); i++) {
+	for (size_t i = 0; i < case_count(); i++) {
 		struct tiny_model t;
 		struct result oracle, other;
 
-		tiny_load(&t, i);
+		load_case(&t, i);
 		t.profile = OD_PROFILE_F32;
 		run_prompt(&t, 1, OD_CPU_SCALAR, MAX_ROWS, &oracle);
 		for (int cpu = OD_CPU_AVX2; cpu <= OD_CPU_NEON; cpu++) {
@@ -336,12 +512,12 @@ static void test_kernels(void **state)
 static void test_shared_weights(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < tiny_count(); i++) {
+	for (size_t i = 0; i < case_count(); i++) {
 		struct tiny_model t;
 		struct result r[2];
 		struct engine e[2];
 
-		tiny_load(&t, i);
+		load_case(&t, i);
 		engine_open(&e[0], &t, 1, OD_CPU_AUTO);
 		e[1] = (struct engine){ .t = &t, .device = device_new(OD_CPU_AUTO, 2) };
 		open_pass(&e[1], &e[0].weights, CTX);
@@ -385,7 +561,7 @@ static void run_alternate(struct engine *e, const struct od_row *rows, size_t n,
 static void test_two_sequences(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < tiny_count(); i++) {
+	for (size_t i = 0; i < case_count(); i++) {
 		struct tiny_model t, u;
 		struct result a, b, joint_a, joint_b, *r[MAX_ROWS];
 		struct od_row rows[MAX_ROWS];
@@ -393,7 +569,7 @@ static void test_two_sequences(void **state)
 		struct engine e;
 		size_t n;
 
-		tiny_load(&t, i);
+		load_case(&t, i);
 		n = t.n_prompt < 140 ? t.n_prompt : 140; /* pages of the two in turn */
 		t.n_prompt = n;
 		run_prompt(&t, 1, OD_CPU_AUTO, MAX_ROWS, &a);
@@ -494,14 +670,14 @@ static void elsewhere_close(struct elsewhere *w)
 static void test_experts_elsewhere(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < tiny_count(); i++) {
+	for (size_t i = 0; i < case_count(); i++) {
 		struct tiny_model t;
 		struct result whole, other;
 		struct elsewhere w;
 		struct od_seq_state *seq;
 		struct engine e;
 
-		tiny_load(&t, i);
+		load_case(&t, i);
 		run_prompt(&t, 1, OD_CPU_AUTO, 50, &whole);
 		engine_open(&e, &t, 2, OD_CPU_AUTO);
 		elsewhere_open(&w, &t);
@@ -621,9 +797,10 @@ static int check_and_run(struct od_expert_runner *runner, const struct od_moe_ca
 {
 	const struct check_rows *k = (struct check_rows *)runner;
 	const struct od_config *c = &k->e->t->cfg;
+	const struct od_router_spec *router = &od_config_moe_layer(c, call->m)->router;
 	const struct od_forward *f = k->e->forward;
-	float *norm =
-		copy_at(k->e->device, k->e->weights.dense.layer[call->m].w[OD_ROLE_FFN_NORM].data, c->hidden * sizeof(*norm));
+	float *norm = copy_at(k->e->device, k->e->weights.dense.layer[c->layer_of[call->m]].w[OD_ROLE_FFN_NORM].data,
+			      c->hidden * sizeof(*norm));
 	float *want = od_alloc_array(c->hidden, sizeof(*want));
 
 	for (size_t r = 0; r < call->n_rows; r++) {
@@ -633,11 +810,12 @@ static int check_and_run(struct od_expert_runner *runner, const struct od_moe_ca
 
 		for (size_t i = 0; i < c->n_experts; i++)
 			all += p[i];
-		assert_true(fabsf(all - 1) < 1e-5f);
+		assert_true(router->n_groups > 0 ? all < 1 : fabsf(all - 1) < 1e-5f);
 		for (size_t i = 0; i < c->top_k; i++)
 			sum += p[expert[i]];
 		for (size_t i = 0; i < c->top_k; i++)
-			assert_true(od_forward_weights_of(f, r)[i] == p[expert[i]] / sum);
+			assert_true(od_forward_weights_of(f, r)[i] ==
+				    p[expert[i]] / (router->renormalise ? sum : 1) * router->scale);
 		assert_memory_equal(call->expert + r * c->top_k, expert, c->top_k * sizeof(*expert));
 		k->be->rmsnorm(want, od_forward_residual_of(f, r), norm, c->hidden, c->rms_eps);
 		if (k->e->t->profile == OD_PROFILE_BF16)
@@ -652,7 +830,7 @@ static int check_and_run(struct od_expert_runner *runner, const struct od_moe_ca
 static void test_fetch(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < tiny_count(); i++) {
+	for (size_t i = 0; i < case_count(); i++) {
 		struct tiny_model t;
 		struct elsewhere w;
 		struct engine e;
@@ -660,7 +838,7 @@ static void test_fetch(void **state)
 		struct check_rows check = { .runner.run = check_and_run, .real = &w, .e = &e };
 		struct od_seq_state *seq;
 
-		tiny_load(&t, i);
+		load_case(&t, i);
 		engine_open(&e, &t, 1, OD_CPU_AUTO);
 		elsewhere_open(&w, &t);
 		assert_int_equal(od_backend_cpu(&check.be, OD_CPU_AUTO, t.profile, NULL), OD_OK);
@@ -670,6 +848,8 @@ static void test_fetch(void **state)
 		assert_int_equal(od_forward_begin(e.forward, 7, rows, 20, NULL), OD_OK);
 		while (!od_forward_done(e.forward)) {
 			od_forward_attention(e.forward);
+			if (!od_forward_routed(e.forward))
+				continue;
 			assert_int_equal(od_forward_fetch(e.forward, OD_FETCH_PROBABILITIES | OD_FETCH_RESIDUALS, NULL), OD_OK);
 			assert_int_equal(od_forward_experts(e.forward, &check.runner, NULL), OD_OK);
 		}
@@ -740,14 +920,14 @@ static void test_waits(void **state)
 static void test_truncate(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < tiny_count(); i++) {
+	for (size_t i = 0; i < case_count(); i++) {
 		struct tiny_model t, u;
 		struct result whole, other, again;
 		struct od_seq_state *seq;
 		struct engine e;
 		size_t keep = 5;
 
-		tiny_load(&t, i);
+		load_case(&t, i);
 		run_prompt(&t, 1, OD_CPU_AUTO, MAX_ROWS, &whole);
 		u = t;
 		u.prompt = od_alloc_array(t.n_prompt, sizeof(*u.prompt));
@@ -772,6 +952,112 @@ static void test_truncate(void **state)
 		od_free(u.prompt);
 		tiny_unload(&t);
 	}
+}
+
+/* What is not kept of a step has left nothing behind, in steps of any size and of both sequences. */
+static void test_keeps_in_part(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < case_count(); i++) {
+		struct tiny_model t;
+		struct result whole, part, ignored, *r[MAX_ROWS];
+		struct od_row rows[MAX_ROWS];
+		struct od_seq_state *seq[2];
+		struct engine e;
+		uint32_t kept[2] = { 0 };
+
+		load_case(&t, i);
+		run_prompt(&t, 1, OD_CPU_AUTO, MAX_ROWS, &whole);
+		engine_open(&e, &t, 1, OD_CPU_AUTO);
+		result_new(&part, &t);
+		result_new(&ignored, &t);
+		seq[0] = new_seq(&e);
+		seq[1] = new_seq(&e);
+		for (uint32_t round = 0, n; od_seq_state_length(seq[0]) < t.n_prompt; round++) {
+			const uint32_t first = od_seq_state_length(seq[0]), left = (uint32_t)t.n_prompt - first;
+			const uint32_t other = od_seq_state_length(seq[1]),
+				       n_other = round % 3 < t.n_prompt - other ? round % 3 : 0;
+			struct od_err err = { 0 };
+
+			n = 1 + round * 5 % 23 < left ? 1 + round * 5 % 23 : left;
+			kept[0] = round % (n + 1);
+			for (uint32_t k = 0; k < n + n_other; k++) {
+				const uint32_t at = k < n ? first + k : other + k - n;
+
+				rows[k] = (struct od_row){ seq[k >= n], at,
+							   k < kept[0] ? t.prompt[at] : other_token(&t, at) };
+				r[k] = k < kept[0] ? &part : &ignored;
+			}
+			kept[1] = n_other / 2;
+			run_step_to(&e, rows, n + n_other, r);
+			must(od_forward_end(e.forward, kept, &err), &err);
+			assert_int_equal(od_seq_state_length(seq[0]), first + kept[0]);
+			assert_int_equal(od_seq_state_length(seq[1]), other + kept[1]);
+		}
+		same(&t, &whole, &part, "kept in part");
+		od_seq_state_free(seq[0]);
+		od_seq_state_free(seq[1]);
+		engine_close(&e);
+		result_free(&whole);
+		result_free(&part);
+		result_free(&ignored);
+		tiny_unload(&t);
+	}
+}
+
+/* Asks the device for an expert that there is not. */
+struct broken {
+	struct od_expert_runner runner; /* first */
+	struct engine *e;
+};
+
+static int run_broken(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
+{
+	struct engine *e = ((struct broken *)runner)->e;
+	const uint16_t none = 999;
+
+	put_at(e->device, call->expert_at, &none, sizeof(none));
+	return e->resident->run(e->resident, call, err);
+}
+
+/* What goes wrong on the device shows at the end of the step, or at its logits, and nothing becomes part of a sequence. */
+static void test_failed_step(void **state)
+{
+	struct tiny_model t;
+	struct engine e;
+	struct broken broken = { .runner = { .on_device = true, .run = run_broken }, .e = &e };
+	struct od_seq_state *seq;
+	struct od_err err = { 0 };
+
+	(void)state;
+	tiny_load_named(&t, "grouped_queries");
+	engine_open(&e, &t, 1, OD_CPU_AUTO);
+	seq = new_seq(&e);
+	for (uint32_t i = 0; i < 4; i++) {
+		const struct od_row row = { seq, i / 2, t.prompt[i / 2] };
+		float *logits;
+
+		for (int fails = 1; fails >= 0; fails--) {
+			must(od_forward_begin(e.forward, 7, &row, 1, &err), &err);
+			while (!od_forward_done(e.forward)) {
+				const bool last = od_forward_layer(e.forward) == t.cfg.n_layers - 1;
+
+				od_forward_attention(e.forward);
+				must(od_forward_experts(e.forward, fails && last ? &broken.runner : e.resident, &err), &err);
+			}
+			if (i % 2) {
+				assert_int_equal(od_forward_end(e.forward, NULL, &err), fails ? OD_ERR_RANGE : OD_OK);
+				assert_int_equal(od_seq_state_length(seq), i / 2 + !fails);
+			} else {
+				assert_int_equal(od_forward_logits(e.forward, 0, &logits, &err), fails ? OD_ERR_RANGE : OD_OK);
+				assert_int_equal(od_seq_state_length(seq), i / 2);
+			}
+			assert_true(!fails || strstr(err.msg, "found 999") != NULL);
+		}
+	}
+	od_seq_state_free(seq);
+	engine_close(&e);
+	tiny_unload(&t);
 }
 
 static void refuse(struct engine *e, const struct od_row *rows, size_t n, int code, const char *text)
@@ -954,13 +1240,15 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_matches_reference), cmocka_unit_test(test_profile_bf16_rounds),
+		cmocka_unit_test(test_matches_double),
 		cmocka_unit_test(test_chunks),		  cmocka_unit_test(test_threads),
 		cmocka_unit_test(test_kernels),		  cmocka_unit_test(test_two_sequences),
 		cmocka_unit_test(test_error_then_retry),  cmocka_unit_test(test_truncate),
 		cmocka_unit_test(test_experts_elsewhere), cmocka_unit_test(test_fetch),
 		cmocka_unit_test(test_waits),		  cmocka_unit_test(test_begin_checks),
 		cmocka_unit_test(test_new_checks),	  cmocka_unit_test(test_state_of_another_kind),
-		cmocka_unit_test(test_shared_weights),
+		cmocka_unit_test(test_shared_weights),	  cmocka_unit_test(test_keeps_in_part),
+		cmocka_unit_test(test_failed_step),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, close_file);

@@ -1,16 +1,14 @@
 /* What the mixers mean: grouped-query attention with all that families add to it, and latent attention, against double
- * precision in the plainest way; for the latter keys and values are made of every latent, where the mixer never does. Two
- * sequences in steps of any size give the same bits, on any CPU. */
+ * precision (naive_model.h). Two sequences in steps of any size give the same bits, on any CPU. */
 #include <string.h>
 
 #include "common/base/mem.h"
-#include "common/model/rope.h"
 #include "common/model/seq_state.h"
 #include "tests/unit/config_util.h"
 #include "tests/unit/device_util.h"
-#include "tests/unit/tiny_model.h"
+#include "tests/unit/naive_model.h"
 
-enum { HIDDEN = 40, SEQUENCES = 2, LONG = 85, SHORT = 70, ROWS = LONG + SHORT, WIDEST = 64 };
+enum { HIDDEN = 40, SEQUENCES = 2, LONG = 85, SHORT = 70, ROWS = LONG + SHORT, MOST_DIMS = 16 };
 
 struct variant {
 	const char *name;
@@ -230,24 +228,13 @@ static void bench_close(struct bench *b)
 	tiny_unload(&b->t);
 }
 
-/* Cosine and sine of the pair at the position, as f32s. The angle is one too (Hugging Face). */
-static void turn_of(const struct od_rope *rope, uint32_t pair, uint32_t position, float *cosine, float *sine)
-{
-	float inv_freq[WIDEST], angle;
-
-	od_rope_frequencies(rope, inv_freq);
-	angle = (float)position * inv_freq[pair];
-	*cosine = (float)(cos((double)angle) * (double)rope->magnitude);
-	*sine = (float)(sin((double)angle) * (double)rope->magnitude);
-}
-
 /* Rows [first, first + n) through the mixer; x and y in one place when asked. */
 static void run_rows(struct bench *b, uint32_t first, uint32_t n, bool in_place, float *out)
 {
 	const struct od_rope *rope = &b->t.cfg.rope[0];
 	const uint32_t dims = rope->dims;
 	struct od_row_info info[ROWS];
-	float x[ROWS * HIDDEN], angles[ROWS * WIDEST];
+	float x[ROWS * HIDDEN], angles[ROWS * MOST_DIMS];
 
 	b->call.max_position = 0;
 	for (uint32_t r = 0; r < n; r++) {
@@ -258,7 +245,7 @@ static void run_rows(struct bench *b, uint32_t first, uint32_t n, bool in_place,
 		for (uint32_t i = 0; i < HIDDEN; i++)
 			x[r * HIDDEN + i] = input(first + r, i);
 		for (uint32_t i = 0; i < dims / 2; i++)
-			turn_of(rope, i, position, &angles[r * dims + i], &angles[r * dims + dims / 2 + i]);
+			naive_turn(rope, i, position, &angles[r * dims + i], &angles[r * dims + dims / 2 + i]);
 	}
 	b->call.n_rows = n;
 	b->call.y = in_place ? b->call.x : od_buf_ref(b->y, 0);
@@ -282,204 +269,21 @@ static void run_all(const struct variant *v, enum od_profile profile, enum od_cp
 	bench_close(&b);
 }
 
-/* ---- the same in double ---- */
-
-/* A layer's weights; NULL where it has none. */
-struct host_weights {
-	double *w[OD_N_ROLES];
-	uint64_t n_in[OD_N_ROLES];
-};
-
-static void load_weights(struct host_weights *h, const struct bench *b)
-{
-	for (int role = 0; role < OD_N_ROLES; role++) {
-		const struct od_weight *w = &b->weights.dense.layer[0].w[role];
-		const size_t n = w->n_out * (w->n_in > 0 ? w->n_in : 1);
-		void *raw;
-
-		h->w[role] = NULL;
-		h->n_in[role] = w->n_in;
-		if (w->data.buf == NULL)
-			continue;
-		raw = copy_at(b->device, w->data, n * od_dtype_bytes(w->dtype));
-		h->w[role] = malloc(n * sizeof(double));
-		assert_non_null(h->w[role]);
-		for (size_t i = 0; i < n; i++)
-			h->w[role][i] = w->dtype == OD_F32  ? (double)((float *)raw)[i] :
-					w->dtype == OD_BF16 ? (double)od_bf16_f32(((uint16_t *)raw)[i]) :
-							      (double)od_f16_f32(((uint16_t *)raw)[i]);
-		free(raw);
-	}
-}
-
-static void free_weights(struct host_weights *h)
-{
-	for (int role = 0; role < OD_N_ROLES; role++)
-		free(h->w[role]);
-}
-
-static double dot(const double *a, const double *b, size_t n)
-{
-	double sum = 0;
-
-	for (size_t i = 0; i < n; i++)
-		sum += a[i] * b[i];
-	return sum;
-}
-
-/* y [n] = w x + bias, both by role. */
-static void linear(const struct host_weights *h, enum od_role role, enum od_role bias, const double *x, double *y, size_t n)
-{
-	for (size_t o = 0; o < n; o++)
-		y[o] = dot(h->w[role] + o * h->n_in[role], x, h->n_in[role]) +
-		       (bias != OD_N_ROLES && h->w[bias] != NULL ? h->w[bias][o] : 0);
-}
-
-static void norm(double *u, const double *weight, size_t n, double eps)
-{
-	const double by = 1 / sqrt(dot(u, u, n) / (double)n + eps);
-
-	for (size_t i = 0; i < n; i++)
-		u[i] *= by * weight[i];
-}
-
-static void turn(double *u, const struct od_rope *rope, uint32_t position)
-{
-	const uint32_t half = rope->dims / 2;
-
-	for (uint32_t i = 0; i < half; i++) {
-		const uint32_t first = rope->neighbours ? 2 * i : i, second = rope->neighbours ? 2 * i + 1 : half + i;
-		const double x = u[first], y = u[second];
-		float c, s;
-
-		turn_of(rope, i, position, &c, &s);
-		u[first] = x * (double)c - y * (double)s;
-		u[second] = x * (double)s + y * (double)c;
-	}
-}
-
-/* Queries, keys and values of a position, head by head. */
-struct heads {
-	double q[8][WIDEST], k[8][WIDEST], v[8][WIDEST];
-};
-
-static void norm_and_clip(const struct od_mixer *m, double *u, const double *weight, uint32_t n_heads, uint32_t dim)
-{
-	const uint32_t each = m->qk_norm == OD_QK_NORM_ROW ? n_heads * dim : dim;
-
-	for (uint32_t at = 0; weight != NULL && at < n_heads * dim; at += each)
-		norm(u + at, weight, each, (double)m->norm_eps);
-	for (uint32_t i = 0; m->clip != 0 && i < n_heads * dim; i++)
-		u[i] = fmax(fmin(u[i], (double)m->clip), -(double)m->clip);
-}
-
-static void split(double to[8][WIDEST], const double *from, uint32_t n_heads, uint32_t dim)
-{
-	for (uint32_t i = 0; i < n_heads; i++)
-		memcpy(to[i], from + (size_t)i * dim, dim * sizeof(double));
-}
-
-static void gqa_heads(const struct bench *b, const struct host_weights *h, const double *x, uint32_t position,
-		      struct heads *out)
-{
-	const struct od_mixer *m = &b->t.cfg.kind[0].mix;
-	double q[8 * WIDEST], k[8 * WIDEST], v[8 * WIDEST];
-
-	linear(h, OD_ROLE_Q, OD_ROLE_Q_BIAS, x, q, (size_t)m->n_heads * m->k_dim);
-	linear(h, OD_ROLE_K, OD_ROLE_K_BIAS, x, k, (size_t)m->n_kv_heads * m->k_dim);
-	linear(h, OD_ROLE_V, OD_ROLE_V_BIAS, x, v, (size_t)m->n_kv_heads * m->v_dim);
-	norm_and_clip(m, q, h->w[OD_ROLE_Q_NORM], m->n_heads, m->k_dim);
-	norm_and_clip(m, k, h->w[OD_ROLE_K_NORM], m->n_kv_heads, m->k_dim);
-	norm_and_clip(m, v, NULL, m->n_kv_heads, m->v_dim);
-	split(out->q, q, m->n_heads, m->k_dim);
-	for (uint32_t i = 0; i < m->n_heads; i++) { /* each query head with the kv head of its group */
-		const uint32_t kv = i / (m->n_heads / m->n_kv_heads);
-
-		memcpy(out->k[i], k + (size_t)kv * m->k_dim, m->k_dim * sizeof(double));
-		memcpy(out->v[i], v + (size_t)kv * m->v_dim, m->v_dim * sizeof(double));
-		turn(out->q[i], &b->t.cfg.rope[0], position);
-		turn(out->k[i], &b->t.cfg.rope[0], position);
-	}
-}
-
-/* A head's key is made of the latent, then comes the part that turns, which all heads share. */
-static void mla_heads(const struct bench *b, const struct host_weights *h, const double *x, uint32_t position,
-		      struct heads *out)
-{
-	const struct od_mixer *m = &b->t.cfg.kind[0].mix;
-	const uint32_t turning = m->k_dim - m->nope_dim;
-	double q[8 * WIDEST], q_a[WIDEST], latent[WIDEST], kv[8 * WIDEST];
-
-	if (m->q_rank > 0) {
-		linear(h, OD_ROLE_Q_A, OD_N_ROLES, x, q_a, m->q_rank);
-		norm(q_a, h->w[OD_ROLE_Q_A_NORM], m->q_rank, (double)m->norm_eps);
-		linear(h, OD_ROLE_Q_B, OD_N_ROLES, q_a, q, (size_t)m->n_heads * m->k_dim);
-	} else {
-		linear(h, OD_ROLE_Q, OD_N_ROLES, x, q, (size_t)m->n_heads * m->k_dim);
-	}
-	linear(h, OD_ROLE_KV_A, OD_N_ROLES, x, latent, m->kv_rank + turning);
-	norm(latent, h->w[OD_ROLE_KV_A_NORM], m->kv_rank, (double)m->norm_eps);
-	turn(latent + m->kv_rank, &b->t.cfg.rope[0], position);
-	linear(h, OD_ROLE_KV_B, OD_N_ROLES, latent, kv, (size_t)m->n_heads * (m->nope_dim + m->v_dim));
-	split(out->q, q, m->n_heads, m->k_dim);
-	for (uint32_t i = 0; i < m->n_heads; i++) {
-		const double *of_head = kv + (size_t)i * (m->nope_dim + m->v_dim);
-
-		turn(out->q[i] + m->nope_dim, &b->t.cfg.rope[0], position);
-		memcpy(out->k[i], of_head, m->nope_dim * sizeof(double));
-		memcpy(out->k[i] + m->nope_dim, latent + m->kv_rank, turning * sizeof(double));
-		memcpy(out->v[i], of_head + m->nope_dim, m->v_dim * sizeof(double));
-	}
-}
-
-/* Position p of a sequence, whose heads are known up to there. */
-static void attend(const struct od_mixer *m, const struct heads *of, uint32_t p, double *out)
-{
-	const uint32_t first = m->window != 0 && p + 1 > m->window ? p + 1 - m->window : 0;
-
-	memset(out, 0, (size_t)m->n_heads * m->v_dim * sizeof(*out));
-	for (uint32_t i = 0; i < m->n_heads; i++) {
-		double sum = 0;
-
-		for (uint32_t j = first; j <= p; j++)
-			sum += exp((double)m->scale * dot(of[p].q[i], of[j].k[i], m->k_dim));
-		for (uint32_t j = first; j <= p; j++) {
-			double share = exp((double)m->scale * dot(of[p].q[i], of[j].k[i], m->k_dim)) / sum;
-
-			for (uint32_t d = 0; d < m->v_dim; d++)
-				out[i * m->v_dim + d] += share * of[j].v[i][d];
-		}
-	}
-}
-
-/* want [ROWS][HIDDEN] */
+/* want [ROWS][HIDDEN], in double. */
 static void reference(const struct bench *b, double *want)
 {
-	const struct od_mixer *m = &b->t.cfg.kind[0].mix;
-	struct heads *of[SEQUENCES];
-	struct host_weights h;
-
-	load_weights(&h, b);
 	for (uint32_t q = 0; q < SEQUENCES; q++) {
-		of[q] = calloc(LONG, sizeof(*of[q]));
-		assert_non_null(of[q]);
-	}
-	for (uint32_t r = 0; r < ROWS; r++) {
-		const uint32_t position = position_of(r);
-		double x[HIDDEN], attended[8 * WIDEST];
+		const uint32_t n = q == 0 ? LONG : SHORT;
+		double x[LONG * HIDDEN], y[LONG * HIDDEN];
 
-		for (uint32_t i = 0; i < HIDDEN; i++)
-			x[i] = (double)input(r, i);
-		if (b->t.cfg.kind[0].mixer == &od_mixer_mla)
-			mla_heads(b, &h, x, position, &of[seq_of(r)][position]);
-		else
-			gqa_heads(b, &h, x, position, &of[seq_of(r)][position]);
-		attend(m, of[seq_of(r)], position, attended);
-		linear(&h, OD_ROLE_O, OD_ROLE_O_BIAS, attended, want + r * HIDDEN, HIDDEN);
+		for (uint32_t r = 0; r < ROWS; r++)
+			for (uint32_t i = 0; seq_of(r) == q && i < HIDDEN; i++)
+				x[position_of(r) * HIDDEN + i] = (double)input(r, i);
+		naive_mix(&b->t, &b->weights, 0, n, x, y);
+		for (uint32_t r = 0; r < ROWS; r++)
+			if (seq_of(r) == q)
+				memcpy(want + r * HIDDEN, y + position_of(r) * HIDDEN, HIDDEN * sizeof(*y));
 	}
-	for (uint32_t q = 0; q < SEQUENCES; q++)
-		free(of[q]);
-	free_weights(&h);
 }
 
 /* ---- tests ---- */

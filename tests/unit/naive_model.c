@@ -1,0 +1,376 @@
+#include "tests/unit/naive_model.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "common/model/mixer.h"
+#include "common/model/rope.h"
+#include "tests/unit/device_util.h"
+
+enum { WIDEST = NAIVE_WIDEST, MOST_HEADS = 8 };
+
+/* A matrix or a vector on the host; w NULL: there is none. */
+struct host_weight {
+	double *w;
+	size_t n_out, n_in;
+};
+
+static struct host_weight load(struct od_device *d, const struct od_weight *w)
+{
+	const size_t n = w->n_out * (w->n_in > 0 ? w->n_in : 1);
+	struct host_weight h = { .n_out = w->n_out, .n_in = w->n_in };
+	void *raw;
+
+	if (w->data.buf == NULL)
+		return h;
+	assert_true(w->dtype == OD_F32 || w->dtype == OD_BF16 || w->dtype == OD_F16);
+	raw = copy_at(d, w->data, n * od_dtype_bytes(w->dtype));
+	h.w = malloc(n * sizeof(double));
+	assert_non_null(h.w);
+	for (size_t i = 0; i < n; i++)
+		h.w[i] = w->dtype == OD_F32  ? (double)((float *)raw)[i] :
+			 w->dtype == OD_BF16 ? (double)od_bf16_f32(((uint16_t *)raw)[i]) :
+					       (double)od_f16_f32(((uint16_t *)raw)[i]);
+	free(raw);
+	return h;
+}
+
+struct host_layer {
+	struct host_weight of[OD_N_ROLES];
+};
+
+static void load_layer(struct host_layer *h, const struct tiny_weights *w, uint32_t layer)
+{
+	for (int role = 0; role < OD_N_ROLES; role++)
+		h->of[role] = load(w->device, &w->dense.layer[layer].w[role]);
+}
+
+static void free_layer(struct host_layer *h)
+{
+	for (int role = 0; role < OD_N_ROLES; role++)
+		free(h->of[role].w);
+}
+
+static double dot(const double *a, const double *b, size_t n)
+{
+	double sum = 0;
+
+	for (size_t i = 0; i < n; i++)
+		sum += a[i] * b[i];
+	return sum;
+}
+
+/* y = w x */
+static void multiply(const struct host_weight *w, const double *x, double *y)
+{
+	for (size_t o = 0; o < w->n_out; o++)
+		y[o] = dot(w->w + o * w->n_in, x, w->n_in);
+}
+
+static void linear(const struct host_layer *h, enum od_role role, const struct host_weight *bias, const double *x, double *y)
+{
+	multiply(&h->of[role], x, y);
+	for (size_t o = 0; bias != NULL && bias->w != NULL && o < bias->n_out; o++)
+		y[o] += bias->w[o];
+}
+
+static void norm(double *u, const double *weight, size_t n, double eps)
+{
+	const double by = 1 / sqrt(dot(u, u, n) / (double)n + eps);
+
+	for (size_t i = 0; i < n; i++)
+		u[i] *= by * weight[i];
+}
+
+/* ---- mixers ---- */
+
+void naive_turn(const struct od_rope *rope, uint32_t pair, uint32_t position, float *cosine, float *sine)
+{
+	float inv_freq[WIDEST], angle;
+
+	od_rope_frequencies(rope, inv_freq);
+	angle = (float)position * inv_freq[pair];
+	*cosine = (float)(cos((double)angle) * (double)rope->magnitude);
+	*sine = (float)(sin((double)angle) * (double)rope->magnitude);
+}
+
+static void turn(double *u, const struct od_rope *rope, uint32_t position)
+{
+	const uint32_t half = rope->dims / 2;
+
+	for (uint32_t i = 0; i < half; i++) {
+		const uint32_t first = rope->neighbours ? 2 * i : i, second = rope->neighbours ? 2 * i + 1 : half + i;
+		const double x = u[first], y = u[second];
+		float c, s;
+
+		naive_turn(rope, i, position, &c, &s);
+		u[first] = x * (double)c - y * (double)s;
+		u[second] = x * (double)s + y * (double)c;
+	}
+}
+
+/* Queries, keys and values of a position, head by head. */
+struct heads {
+	double q[MOST_HEADS][WIDEST], k[MOST_HEADS][WIDEST], v[MOST_HEADS][WIDEST];
+};
+
+static void norm_and_clip(const struct od_mixer *m, double *u, const double *weight, uint32_t n_heads, uint32_t dim)
+{
+	const uint32_t each = m->qk_norm == OD_QK_NORM_ROW ? n_heads * dim : dim;
+
+	for (uint32_t at = 0; weight != NULL && at < n_heads * dim; at += each)
+		norm(u + at, weight, each, (double)m->norm_eps);
+	for (uint32_t i = 0; m->clip != 0 && i < n_heads * dim; i++)
+		u[i] = fmax(fmin(u[i], (double)m->clip), -(double)m->clip);
+}
+
+static void split(double to[MOST_HEADS][WIDEST], const double *from, uint32_t n_heads, uint32_t dim)
+{
+	for (uint32_t i = 0; i < n_heads; i++)
+		memcpy(to[i], from + (size_t)i * dim, dim * sizeof(double));
+}
+
+static void gqa_heads(const struct od_mixer *m, const struct od_rope *rope, const struct host_layer *h, const double *x,
+		      uint32_t position, struct heads *out)
+{
+	double q[MOST_HEADS * WIDEST], k[MOST_HEADS * WIDEST], v[MOST_HEADS * WIDEST];
+
+	linear(h, OD_ROLE_Q, &h->of[OD_ROLE_Q_BIAS], x, q);
+	linear(h, OD_ROLE_K, &h->of[OD_ROLE_K_BIAS], x, k);
+	linear(h, OD_ROLE_V, &h->of[OD_ROLE_V_BIAS], x, v);
+	norm_and_clip(m, q, h->of[OD_ROLE_Q_NORM].w, m->n_heads, m->k_dim);
+	norm_and_clip(m, k, h->of[OD_ROLE_K_NORM].w, m->n_kv_heads, m->k_dim);
+	norm_and_clip(m, v, NULL, m->n_kv_heads, m->v_dim);
+	split(out->q, q, m->n_heads, m->k_dim);
+	for (uint32_t i = 0; i < m->n_heads; i++) { /* each query head with the kv head of its group */
+		const uint32_t kv = i / (m->n_heads / m->n_kv_heads);
+
+		memcpy(out->k[i], k + (size_t)kv * m->k_dim, m->k_dim * sizeof(double));
+		memcpy(out->v[i], v + (size_t)kv * m->v_dim, m->v_dim * sizeof(double));
+		turn(out->q[i], rope, position);
+		turn(out->k[i], rope, position);
+	}
+}
+
+/* A head's key is made of the latent, then comes the part that turns, which all heads share. */
+static void mla_heads(const struct od_mixer *m, const struct od_rope *rope, const struct host_layer *h, const double *x,
+		      uint32_t position, struct heads *out)
+{
+	const uint32_t turning = m->k_dim - m->nope_dim;
+	double q[MOST_HEADS * WIDEST], q_a[WIDEST], latent[2 * WIDEST], kv[2 * MOST_HEADS * WIDEST];
+
+	if (m->q_rank > 0) {
+		linear(h, OD_ROLE_Q_A, NULL, x, q_a);
+		norm(q_a, h->of[OD_ROLE_Q_A_NORM].w, m->q_rank, (double)m->norm_eps);
+		linear(h, OD_ROLE_Q_B, NULL, q_a, q);
+	} else {
+		linear(h, OD_ROLE_Q, NULL, x, q);
+	}
+	linear(h, OD_ROLE_KV_A, NULL, x, latent);
+	norm(latent, h->of[OD_ROLE_KV_A_NORM].w, m->kv_rank, (double)m->norm_eps);
+	turn(latent + m->kv_rank, rope, position);
+	linear(h, OD_ROLE_KV_B, NULL, latent, kv);
+	split(out->q, q, m->n_heads, m->k_dim);
+	for (uint32_t i = 0; i < m->n_heads; i++) {
+		const double *of_head = kv + (size_t)i * (m->nope_dim + m->v_dim);
+
+		turn(out->q[i] + m->nope_dim, rope, position);
+		memcpy(out->k[i], of_head, m->nope_dim * sizeof(double));
+		memcpy(out->k[i] + m->nope_dim, latent + m->kv_rank, turning * sizeof(double));
+		memcpy(out->v[i], of_head + m->nope_dim, m->v_dim * sizeof(double));
+	}
+}
+
+/* Position p, when the heads of all up to it are known. */
+static void attend(const struct od_mixer *m, const struct heads *of, uint32_t p, double *out)
+{
+	const uint32_t first = m->window != 0 && p + 1 > m->window ? p + 1 - m->window : 0;
+
+	memset(out, 0, (size_t)m->n_heads * m->v_dim * sizeof(*out));
+	for (uint32_t i = 0; i < m->n_heads; i++) {
+		double sum = 0;
+
+		for (uint32_t j = first; j <= p; j++)
+			sum += exp((double)m->scale * dot(of[p].q[i], of[j].k[i], m->k_dim));
+		for (uint32_t j = first; j <= p; j++) {
+			double share = exp((double)m->scale * dot(of[p].q[i], of[j].k[i], m->k_dim)) / sum;
+
+			for (uint32_t d = 0; d < m->v_dim; d++)
+				out[i * m->v_dim + d] += share * of[j].v[i][d];
+		}
+	}
+}
+
+static void mix(const struct od_config *c, const struct od_layer_spec *l, const struct host_layer *h, uint32_t n,
+		const double *x, double *y)
+{
+	const struct od_rope *rope = &c->rope[l->mix.rope];
+	struct heads *of = calloc(n, sizeof(*of));
+	double attended[MOST_HEADS * WIDEST];
+
+	assert_non_null(of);
+	assert_true(l->mixer == &od_mixer_mla || l->mixer == &od_mixer_gqa);
+	assert_true(l->mix.n_heads <= MOST_HEADS && l->mix.k_dim <= WIDEST && l->mix.v_dim <= WIDEST &&
+		    l->mix.q_rank <= WIDEST && l->mix.kv_rank <= WIDEST);
+	for (uint32_t p = 0; p < n; p++) {
+		if (l->mixer == &od_mixer_mla)
+			mla_heads(&l->mix, rope, h, x + (size_t)p * c->hidden, p, &of[p]);
+		else
+			gqa_heads(&l->mix, rope, h, x + (size_t)p * c->hidden, p, &of[p]);
+		attend(&l->mix, of, p, attended);
+		linear(h, OD_ROLE_O, &h->of[OD_ROLE_O_BIAS], attended, y + (size_t)p * c->hidden);
+	}
+	free(of);
+}
+
+void naive_mix(const struct tiny_model *t, const struct tiny_weights *w, uint32_t layer, uint32_t n, const double *x, double *y)
+{
+	struct host_layer h;
+
+	load_layer(&h, w, layer);
+	mix(&t->cfg, od_config_layer(&t->cfg, layer), &h, n, x, y);
+	free_layer(&h);
+}
+
+/* ---- feed-forward networks ---- */
+
+/* y += by * down(silu(gate x) * up x) */
+static void add_ffn(const struct host_weight mat[OD_N_EXPERT_MATS], const double *x, double by, double *y)
+{
+	const size_t n = mat[OD_MAT_GATE].n_out, hidden = mat[OD_MAT_DOWN].n_out;
+	double gate[WIDEST], up[WIDEST], out[WIDEST];
+
+	assert_true(n <= WIDEST && hidden <= WIDEST);
+	multiply(&mat[OD_MAT_GATE], x, gate);
+	multiply(&mat[OD_MAT_UP], x, up);
+	for (size_t i = 0; i < n; i++)
+		up[i] *= gate[i] / (1 + exp(-gate[i]));
+	multiply(&mat[OD_MAT_DOWN], up, out);
+	for (size_t i = 0; i < hidden; i++)
+		y[i] += by * out[i];
+}
+
+/* Experts outside of the best groups are worth nothing: a group is as good as its best expert. */
+static void zero_groups(double *score, uint32_t n, uint32_t n_groups, uint32_t top)
+{
+	const uint32_t size = n / n_groups;
+	double best[WIDEST];
+
+	for (uint32_t e = 0; e < n; e++)
+		best[e / size] = e % size == 0 ? score[e] : fmax(best[e / size], score[e]);
+	for (uint32_t g = 0; g < n_groups; g++) {
+		uint32_t better = 0;
+
+		for (uint32_t i = 0; i < n_groups; i++)
+			better += best[i] > best[g];
+		for (uint32_t i = 0; better >= top && i < size; i++)
+			score[g * size + i] = 0;
+	}
+}
+
+/* y += what the chosen experts of MoE layer m give */
+static void add_experts(const struct od_config *c, const struct od_router_spec *router, const struct tiny_weights *w,
+			uint32_t m, const struct host_weight *gate, const double *x, double *y)
+{
+	double score[WIDEST], all = 0, chosen = 0;
+	bool in[WIDEST] = { false };
+
+	assert_true(c->n_experts <= WIDEST);
+	multiply(gate, x, score);
+	for (uint32_t e = 0; e < c->n_experts; e++)
+		all += score[e] = exp(score[e]);
+	for (uint32_t e = 0; e < c->n_experts; e++)
+		score[e] /= all;
+	if (router->n_groups > 0)
+		zero_groups(score, c->n_experts, router->n_groups, router->top_groups);
+	for (uint32_t e = 0; e < c->n_experts; e++) {
+		uint32_t better = 0;
+
+		for (uint32_t i = 0; i < c->n_experts; i++)
+			better += score[i] > score[e];
+		in[e] = better < c->top_k;
+		chosen += in[e] ? score[e] : 0;
+	}
+	for (uint32_t e = 0; e < c->n_experts; e++) {
+		const struct od_expert *expert = &w->experts[m * c->n_experts + e];
+		struct host_weight mat[OD_N_EXPERT_MATS];
+
+		for (int i = 0; in[e] && i < OD_N_EXPERT_MATS; i++)
+			mat[i] = load(w->device, &expert->mat[i]);
+		if (in[e])
+			add_ffn(mat, x, score[e] / (router->renormalise ? chosen : 1) * (double)router->scale, y);
+		for (int i = 0; in[e] && i < OD_N_EXPERT_MATS; i++)
+			free(mat[i].w);
+	}
+}
+
+/* x += what follows the mixer */
+static void feed_forward(const struct od_config *c, const struct od_layer_spec *l, const struct tiny_weights *w, uint32_t m,
+			 const struct host_layer *h, double *x)
+{
+	double normed[WIDEST], open = 1, score;
+
+	memcpy(normed, x, c->hidden * sizeof(*x));
+	norm(normed, h->of[OD_ROLE_FFN_NORM].w, c->hidden, (double)c->rms_eps);
+	if (l->ffn == OD_FFN_DENSE) {
+		add_ffn(&h->of[OD_ROLE_FFN_GATE], normed, 1, x);
+		return;
+	}
+	add_experts(c, &l->router, w, m, &h->of[OD_ROLE_ROUTER], normed, x);
+	if (l->shared_intermediate == 0)
+		return;
+	if (l->shared_gate) {
+		multiply(&h->of[OD_ROLE_SHARED_SCORE], normed, &score);
+		open = 1 / (1 + exp(-score));
+	}
+	add_ffn(&h->of[OD_ROLE_SHARED_GATE], normed, open, x);
+}
+
+/* ---- the model ---- */
+
+static void layer(const struct tiny_model *t, const struct tiny_weights *w, uint32_t i, double *x)
+{
+	const struct od_config *c = &t->cfg;
+	const struct od_layer_spec *l = od_config_layer(c, i);
+	const size_t n = t->n_prompt * c->hidden;
+	double *normed = calloc(n, sizeof(*normed)), *mixed = calloc(n, sizeof(*mixed));
+	struct host_layer h;
+
+	assert_true(normed != NULL && mixed != NULL);
+	load_layer(&h, w, i);
+	memcpy(normed, x, n * sizeof(*x));
+	for (size_t p = 0; p < t->n_prompt; p++)
+		norm(normed + p * c->hidden, h.of[OD_ROLE_ATTN_NORM].w, c->hidden, (double)c->rms_eps);
+	mix(c, l, &h, (uint32_t)t->n_prompt, normed, mixed);
+	for (size_t k = 0; k < n; k++)
+		x[k] += mixed[k];
+	for (size_t p = 0; p < t->n_prompt; p++)
+		feed_forward(c, l, w, c->m_of[i], &h, x + p * c->hidden);
+	free_layer(&h);
+	free(normed);
+	free(mixed);
+}
+
+double *naive_logits(const struct tiny_model *t, const struct tiny_weights *w)
+{
+	const struct od_config *c = &t->cfg;
+	const struct od_weight final = { .dtype = OD_F32, .n_out = c->hidden, .data = w->dense.final_norm };
+	struct host_weight embed = load(w->device, &w->dense.embed), head = load(w->device, &w->dense.head);
+	struct host_weight final_norm = load(w->device, &final);
+	double *x = calloc(t->n_prompt * c->hidden, sizeof(*x)), *logits = calloc(t->n_prompt * c->vocab, sizeof(*logits));
+
+	assert_true(x != NULL && logits != NULL && c->hidden <= WIDEST);
+	for (size_t p = 0; p < t->n_prompt; p++)
+		memcpy(x + p * c->hidden, embed.w + (size_t)t->prompt[p] * c->hidden, c->hidden * sizeof(*x));
+	for (uint32_t i = 0; i < c->n_layers; i++)
+		layer(t, w, i, x);
+	for (size_t p = 0; p < t->n_prompt; p++) {
+		norm(x + p * c->hidden, final_norm.w, c->hidden, (double)c->rms_eps);
+		multiply(&head, x + p * c->hidden, logits + p * c->vocab);
+	}
+	free(embed.w);
+	free(head.w);
+	free(final_norm.w);
+	free(x);
+	return logits;
+}
