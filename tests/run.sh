@@ -60,7 +60,7 @@ done
 for t in tests/integ/test_*.py; do
 	case $t in *"$filter"*) run_one "${t#tests/}" python3 "$t" ;; esac
 done
-on_far="unit:device unit:ops unit:forward unit:fixed_state unit:route unit:expert_ffn unit:emulator unit:od_shadow
+on_far="unit:device unit:ops unit:ops_attention unit:mixers unit:forward unit:forward_steps unit:fixed_state unit:route unit:expert_ffn unit:emulator unit:od_shadow
 	unit:od_worker unit:worker_cache unit:expert_form unit:generate integ:conform integ:cluster"
 if [ -z "$filter" ] && [ -z "${OD_DEVICE:-}" ]; then
 	export OD_DEVICE=far
