@@ -53,6 +53,7 @@ struct od_forward {
 	uint64_t put;		  /* ticket for what begin has put from there */
 	bool put_open;		  /* the device may still read it */
 	bool queued;		  /* work that has not been waited for */
+	int failed;		  /* what a wait of this step has said; OD_OK: nothing went wrong yet */
 	void *host[N_BUFFERS];	  /* of what is fetched: the device's mapping, else a stage */
 	bool staged;		  /* the latter */
 	unsigned fetched;
@@ -450,6 +451,7 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	f->n_rows = n_rows;
 	f->layer = 0;
 	f->fetched = 0;
+	f->failed = OD_OK;
 	f->phase = PHASE_ATTENTION;
 	put_rows(f);
 	run(f, (struct od_op){ .kind = OD_OP_EMBED,
@@ -629,8 +631,11 @@ bool od_forward_done(const struct od_forward *f)
 
 static int wait_for_all(struct od_forward *f, struct od_err *err)
 {
+	int rc = od_device_sync(f->o.device, err);
+
 	f->put_open = f->queued = false;
-	return od_device_sync(f->o.device, err);
+	f->failed = f->failed != OD_OK ? f->failed : rc;
+	return rc;
 }
 
 static void get(struct od_forward *f, enum buffer b, size_t bytes)
@@ -755,6 +760,8 @@ int od_forward_end(struct od_forward *f, const uint32_t *kept, struct od_err *er
 		replay(f, kept);
 	if (f->queued)
 		rc = wait_for_all(f, err);
+	if (rc == OD_OK && f->failed != OD_OK) /* its logits have said so, or a fetch */
+		rc = od_fail(err, f->failed, "the step has failed before its end: %s", od_status_text(f->failed));
 	f->phase = PHASE_ENDED;
 	for (uint32_t t = 0; rc == OD_OK && t < f->n_tables; t++) {
 		const uint32_t n = kept != NULL ? kept[t] : rows_of(f, t);

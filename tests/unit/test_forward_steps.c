@@ -360,6 +360,11 @@ static void test_failed_step(void **state)
 				assert_int_equal(od_seq_state_length(seq), i / 2);
 			}
 			assert_true(!fails || strstr(err.msg, "found 999") != NULL);
+			if (fails && i % 2 == 0) { /* it has been said, and still is so */
+				assert_int_equal(od_forward_end(e.forward, NULL, &err), OD_ERR_RANGE);
+				assert_non_null(strstr(err.msg, "before its end"));
+				assert_int_equal(od_seq_state_length(seq), i / 2);
+			}
 		}
 	}
 	od_seq_state_free(seq);
