@@ -12,7 +12,7 @@
 #include <xxhash.h>
 
 #include "common/base/mem.h"
-#include "common/compute/device.h"
+#include "common/compute/cpu/cpu_device.h"
 #include "common/pack/dense_load.h"
 #include "common/pack/expert_load.h"
 #include "common/pack/pack_info.h"
@@ -119,7 +119,7 @@ static void make_pack(struct good *g)
 static void make_packs(void)
 {
 	nowhere = fopen("/dev/null", "w");
-	check(nowhere != NULL && od_device_open(&device, OD_CPU_AUTO, 1, "fuzz", NULL) == OD_OK);
+	check(nowhere != NULL && od_device_cpu_new(&device, OD_CPU_AUTO, 1, "fuzz", NULL) == OD_OK);
 	tiny_files_make(&goods[0].tiny);
 	tiny_files_make_scaled(&goods[1].tiny);
 	tiny_files_make(&goods[2].tiny); /* for its folder */

@@ -185,14 +185,16 @@ class Model:
     def rope_text(self):
         latent, o = self.family == "deepseek_v2", self._yarn()
         theta = self._rope_object().get("rope_theta") or self.cfg["rope_theta"]
-        out = dict(dims=self._latent()[1] if latent else self._heads()[1], neighbours=latent, theta=f64_bits(theta), magnitude=f32_bits(1))
+        dims = self._latent()[1] if latent else self._heads()[1]
+        out = dict(dims=dims, neighbours=latent, theta=f64_bits(theta), magnitude=f32_bits(1))
         if o is None:
             return text(out)
         magnitude, m, m_all = o.get("attention_factor"), o.get("mscale"), o.get("mscale_all_dim")
         if magnitude is None:
             magnitude = self._m(m) / self._m(m_all) if m and m_all else self._m(1)
-        return text(dict(out, magnitude=f32_bits(magnitude), factor=f64_bits(self._factor()), beta_fast=f64_bits(o.get("beta_fast") or 32),
-                         beta_slow=f64_bits(o.get("beta_slow") or 1), original_ctx=o["original_max_position_embeddings"]))
+        return text(dict(out, magnitude=f32_bits(magnitude), factor=f64_bits(self._factor()),
+                         beta_fast=f64_bits(o.get("beta_fast") or 32), beta_slow=f64_bits(o.get("beta_slow") or 1),
+                         original_ctx=o["original_max_position_embeddings"]))
 
     def window(self, layer):
         if self.family == "mixtral":
@@ -211,9 +213,9 @@ class Model:
             nope, turning, v, q_rank, rank = self._latent()
             by = (self._yarn() or {}).get("mscale_all_dim")
             scale = (self._m(by) * self._m(by) if by else 1) / math.sqrt(nope + turning)
-            return dict(mixer="mla", heads=self.heads, kv_heads=1, k_dim=nope + turning, v_dim=v, window=0, scale=f32_bits(scale),
-                        rope=0, qkv_bias=0, o_bias=0, qk_norm=0, norm_eps=f32_bits(1e-6), clip=f32_bits(0), nope=nope, q_rank=q_rank,
-                        kv_rank=rank)
+            return dict(mixer="mla", heads=self.heads, kv_heads=1, k_dim=nope + turning, v_dim=v, window=0,
+                        scale=f32_bits(scale), rope=0, qkv_bias=0, o_bias=0, qk_norm=0, norm_eps=f32_bits(1e-6),
+                        clip=f32_bits(0), nope=nope, q_rank=q_rank, kv_rank=rank)
         (kv, d), (qkv_bias, o_bias) = self._heads(), self._biases()
         clip = self.get("clip_qkv", 0) if self.family == "olmoe" else 0
         return dict(mixer="gqa", heads=self.heads, kv_heads=kv, k_dim=d, v_dim=d, window=self.window(layer),

@@ -12,7 +12,7 @@ import tempfile
 import traceback
 
 import tiny_checkpoint as tc
-from pack_reader import SMALL, xxh3
+from pack_reader import SMALL, quantise, xxh3
 
 OD_PACK = os.path.join(os.environ.get("B", "build"), "bin", "od-pack")
 TMP = tempfile.mkdtemp(prefix="od-pack-test-")
@@ -67,6 +67,27 @@ def limit(nbytes):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, nbytes))
     return preexec
+
+
+def same_bits(pack, tens):
+    assert set(pack.tensors) == set(tens)
+    for name, (dtype, shape, raw) in tens.items():
+        assert pack.tensors[name] == (dtype, shape, raw), name
+        assert len(set(raw)) > min(8, len(raw) // 4), name + " is constant"
+
+
+def check_record(record, precision, rows):
+    """Bit for bit what the definition gives."""
+    scales = []
+    for r, row in enumerate(rows):
+        codes, s = quantise(precision, row)
+        if precision == "fp16":
+            assert record.rows[r] == codes, r
+            continue
+        assert record.codes(r) == codes, (r, row[:4])
+        scales += s
+    form = "<%df" % len(scales)
+    assert struct.pack(form, *sum(record.scales, [])) == struct.pack(form, *scales)
 
 
 def make_det():

@@ -18,19 +18,12 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import pack_reader as pr
 import tiny_checkpoint as tc
 from model_config import Model
-from pack_commands import (BIG_FILES, OD_PACK, QUANT, at, contents, good, limit, make_det, make_partial, read, refused,
-                           run_tests, write)
+from pack_commands import (BIG_FILES, OD_PACK, QUANT, at, check_record, contents, good, limit, make_det, make_partial, read,
+                           refused, run_tests, same_bits, write)
 
 TALEBOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "deploy", "models", "talebook")
 EVERY = ",".join(pr.PRECISIONS)
 SPEC = Model(tc.CONFIG)
-
-
-def same_bits(pack, tens):
-    assert set(pack.tensors) == set(tens)
-    for name, (dtype, shape, raw) in tens.items():
-        assert pack.tensors[name] == (dtype, shape, raw), name
-        assert len(set(raw)) > min(8, len(raw) // 4), name + " is constant"
 
 
 # ---- what a pack holds ----
@@ -293,19 +286,6 @@ def quant_tensors(huge):
         name = SPEC.expert_name(0, 0, mat)
         tens[name] = (dtype, tens[name][1], tc.finite_bits(random.Random(14), dtype, 200 * 136))
     return tens
-
-
-def check_record(record, precision, rows):
-    """Bit for bit what the definition gives."""
-    scales = []
-    for r, row in enumerate(rows):
-        codes, s = pr.quantise(precision, row)
-        if precision == "fp16":
-            assert record.rows[r] == codes, r
-            continue
-        assert record.codes(r) == codes, (r, row[:4])
-        scales += s
-    assert f32s(*sum(record.scales, [])) == f32s(*scales)
 
 
 def check_error(record, precision, rows):

@@ -1,0 +1,464 @@
+#!/usr/bin/env python3
+"""od-pack and the families of models: checkpoints as transformers saves them (tests/golden/families) through a pack and
+back, by the reader that was written from docs/PACK-FORMAT.md alone, and what is refused of each family. Standard library."""
+import copy
+import glob
+import json
+import math
+import os
+import shutil
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import model_config
+import pack_reader as pr
+import tiny_checkpoint as tc
+from model_config import Model
+from pack_commands import at, check_record, contents, good, read, refused, resum, run_tests, same_bits, write
+
+GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "families")
+NAMES = sorted(n for n in os.listdir(GOLDEN) if os.path.exists(os.path.join(GOLDEN, n, "config.json")))
+FAMILIES = {"mixtral": "mixtral_top3", "qwen3_moe": "qwen3_moe_mlp_only", "qwen2_moe": "qwen2_moe_norm", "olmoe": "olmoe_clip",
+            "deepseek_v2": "deepseek_v2_groups"}
+GONE = "the field is not there"
+YARN = {"type": "yarn", "factor": 8, "original_max_position_embeddings": 16}
+
+
+def golden(name):
+    """A golden checkpoint's folder, configuration and tensors."""
+    path, tens = os.path.join(GOLDEN, name), {}
+    for file in sorted(glob.glob(os.path.join(path, "*.safetensors"))):
+        tens.update(tc.read_safetensors(file))
+    return path, json.loads(read(path, "config.json")), tens
+
+
+def golden_pack(name):
+    """Its pack with shadows, made once; the codec differs from one to the next."""
+    if not os.path.exists(at(name + ".pack")):
+        good(golden(name)[0], at(name + ".pack"), "--shadow", "int8,nf4", "--codec", pr.CODECS[NAMES.index(name) % 4])
+    return at(name + ".pack")
+
+
+def with_fields(cfg, **changes):
+    return {k: v for k, v in dict(copy.deepcopy(cfg), **changes).items() if v is not GONE}
+
+
+def packed(name, cfg, tens):
+    """The checkpoint through od-pack to the reader."""
+    shutil.rmtree(at(name), ignore_errors=True)
+    tc.write_checkpoint(at(name), cfg, tens)
+    good(at(name), at(name + ".pack"), "--shadow", "none", "--force")
+    pack = pr.Pack(at(name + ".pack"))
+    assert pack.model["fingerprint"] == pack.fingerprint(), (name, pack.spec.text())
+    return pack
+
+
+# ---- what a pack holds ----
+
+def test_texts_by_hand():
+    """Of the reader: configurations' texts that were put together by hand from the document, and their bits of reals."""
+    mixtral = ("family=mixtral hidden=32 vocab=296 experts=6 top_k=3 intermediate=24 rms_eps=3727c5ac tied_head=0; rope 0: "
+               "dims=8 neighbours=0 theta=40c3880000000000 magnitude=3f800000; kind 0: mixer=gqa heads=4 kv_heads=2 k_dim=8 "
+               "v_dim=8 window=12 scale=3eb504f3 rope=0 qkv_bias=0 o_bias=0 qk_norm=0 norm_eps=3727c5ac clip=00000000 "
+               "nope=0 q_rank=0 kv_rank=0 groups=0 top_groups=0 renormalise=1 weight=3f800000 shared=0 shared_gate=0; "
+               "layers 0 0")
+    # ln 8 = 2.0794415, so m(1) = 1.20794415 and m(0.5) = 1.10397208: their quotient 1.09418000, scale 1.21875434 / 4.
+    deepseek = ("family=deepseek_v2 hidden=32 vocab=296 experts=8 top_k=3 intermediate=12 rms_eps=358637bd tied_head=0; rope "
+                "0: dims=8 neighbours=1 theta=40c3880000000000 magnitude=3f8c0e17 factor=4020000000000000 "
+                "beta_fast=4040000000000000 beta_slow=3ff0000000000000 original_ctx=16; kind 0: mixer=mla heads=4 kv_heads=1 "
+                "k_dim=16 v_dim=12 window=0 scale=3e9c0024 rope=0 qkv_bias=0 o_bias=0 qk_norm=0 norm_eps=358637bd "
+                "clip=00000000 nope=8 q_rank=20 kv_rank=16 dense=48; kind 1: mixer=mla heads=4 kv_heads=1 k_dim=16 v_dim=12 "
+                "window=0 scale=3e9c0024 rope=0 qkv_bias=0 o_bias=0 qk_norm=0 norm_eps=358637bd clip=00000000 nope=8 "
+                "q_rank=20 kv_rank=16 groups=4 top_groups=2 renormalise=0 weight=40800000 shared=12 shared_gate=0; layers 0 "
+                "0 1")
+    qwen2 = ("family=qwen2_moe hidden=32 vocab=296 experts=7 top_k=3 intermediate=16 rms_eps=358637bd tied_head=0; rope "
+             "0: dims=8 neighbours=0 theta=407f400000000000 magnitude=3f800000; kind 0: mixer=gqa heads=4 kv_heads=4 "
+             "k_dim=8 v_dim=8 window=0 scale=3eb504f3 rope=0 qkv_bias=0 o_bias=0 qk_norm=0 norm_eps=358637bd "
+             "clip=00000000 nope=0 q_rank=0 kv_rank=0 dense=40; kind 1: mixer=gqa heads=4 kv_heads=4 k_dim=8 v_dim=8 "
+             "window=0 scale=3eb504f3 rope=0 qkv_bias=0 o_bias=0 qk_norm=0 norm_eps=358637bd clip=00000000 nope=0 "
+             "q_rank=0 kv_rank=0 groups=0 top_groups=0 renormalise=0 weight=3f800000 shared=40 shared_gate=1; layers 0 1 "
+             "0 1")
+    for name, want in (("mixtral_top3", mixtral), ("deepseek_v2_groups", deepseek), ("qwen2_moe_no_bias", qwen2)):
+        assert Model(golden(name)[1]).text() == want, Model(golden(name)[1]).text()
+
+
+def check_info(path, pack):
+    """What od-pack info says, against config.json as the reader takes it."""
+    info, text, spec, cfg = json.loads(good("info", "--json", path).stdout), good("info", path).stdout, pack.spec, pack.config
+    latent = spec.family == "deepseek_v2"
+    head = (cfg["qk_nope_head_dim"] + cfg["qk_rope_head_dim"] if latent else
+            cfg.get("head_dim") or cfg["hidden_size"] // cfg["num_attention_heads"])
+    want = dict(schema_version=3, fingerprint=pack.fingerprint(), family=cfg["model_type"], layers=cfg["num_hidden_layers"],
+                moe_layers=spec.n_moe, hidden=cfg["hidden_size"], attention="mla" if latent else "gqa",
+                heads=cfg["num_attention_heads"], kv_heads=1 if latent else cfg["num_key_value_heads"], head_dim=head,
+                vocab=cfg["vocab_size"], experts=spec.n_experts, top_k=cfg["num_experts_per_tok"], intermediate=spec.inner,
+                shared_intermediate=spec.shared(), experts_here=spec.n_moe * spec.n_experts,
+                expert_weights=3 * spec.n_moe * spec.n_experts * spec.inner * cfg["hidden_size"],
+                dense_bytes=os.path.getsize(os.path.join(path, "dense.bin")),
+                experts_bytes=os.path.getsize(os.path.join(path, "experts.bin")), tokenizer=True)
+    assert {k: info[k] for k in want} == want, info
+    n = sum(math.prod(pack.shape(name)) for name in pack.shadow_names())
+    for x in info["shadows"]:
+        assert abs(x["bits_per_weight"] - 8 * os.path.getsize(os.path.join(path, x["file"])) / n) < 1e-9
+    some = " (%d with experts)" % spec.n_moe if spec.n_moe < spec.n_layers else ""
+    kv = "latent of %d" % cfg["kv_lora_rank"] if latent else "%d key-value" % cfg["num_key_value_heads"]
+    for line in ("%s: %d layers%s, hidden %d, %d heads (%s) of %d, vocabulary %d" % (
+                     cfg["model_type"], spec.n_layers, some, spec.hidden, spec.heads, kv, head, cfg["vocab_size"]),
+                 "%d a layer, top-%d, intermediate %d, " % (spec.n_experts, cfg["num_experts_per_tok"], spec.inner)):
+        assert line in text, (line, text)
+    assert ("shared by all rows: intermediate %d" % spec.shared() in text) == (spec.shared() > 0), text
+
+
+def check_shadows(pack, tens):
+    for precision in ("int8", "nf4"):
+        for name, record in pack.shadow(precision).items():
+            dtype, (n_out, n_in), raw = tens[name]
+            w = pr.decode(dtype, raw)
+            check_record(record, precision, [w[r * n_in:(r + 1) * n_in] for r in range(n_out)])
+
+
+def test_golden_checkpoints():
+    """Every tensor's bits, its place by MoE layer, fingerprint, shadows, and what is said of the pack."""
+    roles = set()
+    assert {golden(n)[1]["model_type"] for n in NAMES} == set(FAMILIES)
+    for name in NAMES:
+        (path, _, tens), out = golden(name), golden_pack(name)
+        pack = pr.Pack(out)
+        same_bits(pack, tens)
+        assert pack.model["fingerprint"] == pack.fingerprint(), (name, pack.spec.text())
+        good("verify", out, "--against", path)
+        check_shadows(pack, tens)
+        check_info(out, pack)
+        roles |= {role for role, _, _ in pack.spec.dense}
+        # A MoE layer's number is not m where dense layers come first.
+        assert [e["source"]["up"]["tensor"] for e in pack.model["experts"]["table"]] == [
+            n for n, _ in pack.spec.experts()][1::3]
+    every = {"embed", "head", "final_norm"} | {r for r, _, _ in model_config.ROLES}
+    assert every - roles == {"attn_o_bias"}, every - roles  # no golden has that one; variants below have
+
+
+def test_same_bytes_from_any_threads():
+    for family, name in FAMILIES.items():
+        out = golden_pack(name)
+        codec = json.loads(read(out, "model.json"))["codec"]
+        good(golden(name)[0], at("again"), "--shadow", "int8,nf4", "--codec", codec, "--threads", "3", "--force")
+        assert contents(at("again")) == contents(out), family
+
+
+def test_against_a_changed_checkpoint():
+    """One bit of one tensor of each role, and of an expert, differs: it is found and the tensor named."""
+    for name in FAMILIES.values():
+        path, cfg, tens = golden(name)
+        spec = Model(cfg)
+        places = {role: spec.dense_name(role, layer) for role, layer, _ in spec.dense}  # of each role the last
+        shutil.rmtree(at("changed"), ignore_errors=True)
+        shutil.copytree(path, at("changed"))
+        good("verify", golden_pack(name), "--against", at("changed"))
+        for tensor in [*places.values(), spec.experts()[-2][0]]:
+            dtype, shape, raw = tens[tensor]
+            other = dict(tens, **{tensor: (dtype, shape, raw[:-1] + bytes([raw[-1] ^ 1]))})
+            tc.write_safetensors(at("changed", "model.safetensors"), other)
+            refused("verify", golden_pack(name), "--against", at("changed"), says=["differs", tensor])
+
+
+VARIANTS = [
+    ("qwen3_moe_plain", dict(attention_bias=True)), ("qwen3_moe_plain", dict(head_dim=GONE)),
+    ("qwen3_moe_plain", dict(num_key_value_heads=GONE, mlp_only_layers=None, norm_topk_prob=None)),
+    ("qwen3_moe_plain", dict(decoder_sparse_step=3, attention_bias=True, tie_word_embeddings=True)),
+    ("qwen3_moe_window", dict(sliding_window=GONE)), ("qwen3_moe_window", dict(sliding_window=None)),
+    ("qwen3_moe_mlp_only", dict(rope_scaling=dict(YARN, attention_factor=1.25, beta_fast=16, beta_slow=2))),
+    ("qwen3_moe_mlp_only", dict(rope_scaling=dict(YARN, factor=GONE))),
+    ("qwen3_moe_mlp_only", dict(rope_scaling=dict(YARN, factor=0.5, mscale=2.0, mscale_all_dim=1.0))),
+    ("qwen3_moe_mlp_only", dict(rope_theta=GONE, rope_scaling=GONE, rope_parameters=dict(YARN, type=GONE, rope_type="yarn",
+                                                                                      rope_theta=5e6))),
+    ("qwen2_moe_plain", dict(use_sliding_window=True)),
+    ("qwen2_moe_plain", dict(use_sliding_window=True, max_window_layers=1, num_hidden_layers=6)),
+    ("qwen2_moe_plain", dict(use_sliding_window=True, layer_types=["full_attention", "sliding_attention", "full_attention"])),
+    ("qwen2_moe_plain", dict(qkv_bias=False, mlp_only_layers=[0, 2], shared_expert_intermediate_size=64)),
+    ("olmoe_plain", dict(attention_bias=True, clip_qkv=2.5)), ("olmoe_plain", dict(num_key_value_heads=GONE, head_dim=12)),
+    ("mixtral_top3", dict(head_dim=12, sliding_window=GONE)), ("mixtral_top3", dict(architectures=GONE, sliding_window=0)),
+    ("mixtral_top3", dict(model_type=GONE, num_key_value_heads=GONE)),
+    ("deepseek_v2_lite", dict(n_shared_experts=None)),
+    ("deepseek_v2_lite", dict(n_shared_experts=0, first_k_dense_replace=GONE)),
+    ("deepseek_v2_lite", dict(q_lora_rank=24, topk_method=None, routed_scaling_factor=None)),
+    ("deepseek_v2_lite", dict(rope_scaling=dict(YARN, mscale=0.7), num_hidden_layers=5, first_k_dense_replace=3)),
+    ("deepseek_v2_lite", dict(rope_scaling=dict(YARN, mscale=0.7, mscale_all_dim=0), tie_word_embeddings=True)),
+    ("deepseek_v2_groups", dict(n_group=2, topk_group=1, qk_rope_head_dim=12, rope_scaling=dict(YARN, mscale_all_dim=0.4))),
+]
+
+
+def test_variants():
+    """Settings that no golden checkpoint has: tensors, shapes and fingerprint are what the reader expects."""
+    for name, fields in VARIANTS:
+        cfg = golden(name)[1]
+        fields = {k: with_fields(v) if isinstance(v, dict) else v for k, v in fields.items()}
+        cfg = with_fields(cfg, **fields)
+        tens = tc.tensors(cfg, seed=3)
+        same_bits(packed("variant", cfg, tens), tens)
+        good("verify", at("variant.pack"), "--against", at("variant"))
+
+
+def test_fingerprints_tell_models_apart():
+    """What changes numbers changes the fingerprint of the same tensors; what does not, does not."""
+    numbers = {
+        "mixtral": [dict(sliding_window=13), dict(rms_norm_eps=1.1e-5), dict(rope_theta=10001.0), dict(num_experts_per_tok=2)],
+        "qwen3_moe": [dict(norm_topk_prob=False), dict(use_sliding_window=True, sliding_window=8), dict(num_experts_per_tok=3),
+                      dict(rope_scaling=None), dict(rope_scaling=YARN), dict(rope_scaling=dict(YARN, factor=4, beta_fast=33)),
+                      dict(rope_scaling=dict(YARN, factor=4, attention_factor=1.2))],
+        "qwen2_moe": [dict(norm_topk_prob=False), dict(use_sliding_window=True),
+                      dict(use_sliding_window=True, sliding_window=9), dict(use_sliding_window=True, max_window_layers=2),
+                      dict(rope_theta=1e6)],
+        "olmoe": [dict(clip_qkv=None), dict(clip_qkv=1.0), dict(norm_topk_prob=False), dict(rms_norm_eps=1e-6)],
+        "deepseek_v2": [dict(topk_method="greedy"), dict(topk_group=3), dict(n_group=2), dict(routed_scaling_factor=1.0),
+                        dict(rope_scaling=None), dict(rope_scaling=YARN), dict(rms_norm_eps=2e-6),
+                        dict(rope_scaling=dict(YARN, mscale=1.0, mscale_all_dim=1.0))],
+    }
+    other = dict(attention_dropout=0.5, initializer_range=0.1, use_cache=False, torch_dtype="float32", transformers_version="9",
+                 router_aux_loss_coef=0.5, bos_token_id=3, eos_token_id=4, max_position_embeddings=256)
+    for family, name in FAMILIES.items():
+        _, cfg, tens = golden(name)
+        seen = {packed("print", cfg, tens).fingerprint()}
+        assert packed("print", with_fields(cfg, **other), tens).fingerprint() in seen, family
+        for fields in numbers[family]:
+            seen.add(packed("print", with_fields(cfg, **fields), tens).fingerprint())
+        assert len(seen) == 1 + len(numbers[family]), (family, fields)
+
+
+def test_shares():
+    """Experts are shared out by m, and a share of layers that are not all MoE layers is whole."""
+    for name in ("qwen3_moe_mlp_only", "deepseek_v2_groups"):
+        spec = Model(golden(name)[1])
+        for w in range(2):
+            good("--share", "%d/2" % (w + 1), "--group-size", "1", golden_pack(name), at("share"))
+            good("verify", at("share"))
+            state = read(at("share"), "spool.state").decode().splitlines()
+            want = ["".join("01"[m % 2 == w or e % 2 == w] for e in range(spec.n_experts)) for m in range(spec.n_moe)]
+            assert state[2:-1] == ["share 2 %d 2" % w, *want], state
+            info = json.loads(good("info", "--json", at("share")).stdout)
+            assert (info["experts_here"], info["moe_layers"]) == ("".join(want).count("1"), spec.n_moe)
+            shutil.rmtree(at("share"))
+
+
+# ---- what is refused ----
+
+def nothing_is_made(*says):
+    for name in ("bad.pack", "bad.pack.partial"):  # of a case that failed
+        shutil.rmtree(at(name), ignore_errors=True)
+    p = refused(at("bad"), at("bad.pack"), says=["error", *says])
+    assert not os.path.exists(at("bad.pack")) and not os.path.exists(at("bad.pack.partial")), says
+    assert "kept in" not in p.stderr, p.stderr
+    return p.stderr
+
+
+MODELS = [*FAMILIES.values(), "deepseek_v2_lite", "qwen2_moe_no_bias", "biases"]
+
+
+def model_to_break(name):
+    """A golden checkpoint, or one of a variant that has all biases."""
+    if name != "biases":
+        return golden(name)[1:]
+    cfg = with_fields(golden("qwen3_moe_step")[1], attention_bias=True, tie_word_embeddings=False)
+    return cfg, tc.tensors(cfg, seed=8)
+
+
+def bad_tensors(cfg, tens):
+    """Of one tensor of each role, and of an expert: what it becomes (None: it is missing), and what is said of it."""
+    spec = Model(cfg)
+    last = {role: (spec.dense_name(role, layer), shape) for role, layer, shape in spec.dense}
+    for role, (name, shape) in [*last.items(), ("expert", spec.experts()[-1]), ("expert", spec.experts()[0])]:
+        dtype, _, raw = tens[name]
+        shapes = [[1, shape[0]], [shape[0], 1]]
+        if len(shape) == 2:
+            shapes = [s for s in (shape[::-1], [math.prod(shape)], [*shape, 1]) if s != shape]
+        yield name, None, [name, "missing"]
+        for s in shapes:
+            yield name, (dtype, s, raw), [name, "expected shape %s" % shape, "found %s" % s]
+        half = len(raw) // 2
+        if shape[0] % 2 == 0:
+            yield name, (dtype, [shape[0] // 2, *shape[1:]], raw[:half]), [name, "expected shape %s" % shape]
+        vector = len(shape) == 1 or role == "embed"
+        for wrong in ("I16", "F8_E4M3", "I8"):
+            if wrong == "F8_E4M3" and not vector:
+                continue  # a matrix may have it
+            body = bytes(math.prod(shape) * (2 if wrong == "I16" else 1))
+            yield name, (wrong, shape, body), [name, wrong]
+
+
+def test_bad_tensors():
+    """Missing, of another shape, of a wrong type: every role of every family."""
+    n, seen = 0, set()
+    for name in MODELS:
+        cfg, tens = model_to_break(name)
+        seen |= {role for role, _, _ in Model(cfg).dense}
+        tc.write_small(at("bad"), cfg)
+        tc.write_safetensors(at("bad", "model.safetensors"), tens)
+        good(at("bad"), at("bad.pack"), "--shadow", "none", "--force")  # so that what follows is for what is changed
+        for tensor, to, says in bad_tensors(cfg, tens):
+            other = {k: v for k, v in dict(tens, **{tensor: to}).items() if v is not None}
+            tc.write_safetensors(at("bad", "model.safetensors"), other)
+            nothing_is_made(*says)
+            n += 1
+        shutil.rmtree(at("bad"))
+    assert seen == {"embed", "head", "final_norm"} | {r for r, _, _ in model_config.ROLES} and n > 500, (n, seen)
+
+
+def surplus(spec):
+    """Names of tensors that the model has not, though another model has, or another layer."""
+    for layer in range(spec.n_layers + 1):
+        for role, _, _ in model_config.ROLES:
+            yield spec.dense_name(role, layer)
+        yield "model.layers.%d.mlp.experts.0.up_proj.weight" % layer
+        yield "model.layers.%d.block_sparse_moe.experts.0.w1.weight" % layer
+    yield from (spec.experts()[-1][0].replace(".%d." % (spec.n_experts - 1), ".%d." % spec.n_experts), "model.norm.bias",
+                "lm_head.bias", "model.layers.0.input_layernorm.bias", "model.layers.0.mlp.gate.e_score_correction_bias",
+                "model.layers.0.mlp.experts.gate_up_proj", "model.layers.0.self_attn.sinks", "mtp.fc.weight")
+
+
+def test_surplus_tensors():
+    """What a layer has not: dense layers have no router, MoE layers no plain network, some attentions no bias or norm."""
+    n = 0
+    for name in MODELS:
+        cfg, tens = model_to_break(name)
+        tc.write_small(at("bad"), cfg)
+        for tensor in sorted(set(surplus(Model(cfg))) - set(tens)):
+            tc.write_safetensors(at("bad", "model.safetensors"), dict(tens, **{tensor: ("F32", [2], bytes(8))}))
+            nothing_is_made(tensor, "is not one of a %s model" % cfg["model_type"])
+            n += 1
+        shutil.rmtree(at("bad"))
+    assert n > 400, n
+
+
+# Fields, what they must not be, and words of the message beside the field's name.
+EVERYWHERE = [
+    ("hidden_act", ["gelu", "gelu_pytorch_tanh", "relu", "", 1]), ("mlp_bias", [True, 1]), ("lm_head_bias", [True]),
+    ("use_qk_norm", [True]), ("partial_rotary_factor", [0.5, 0, "1"]), ("embedding_multiplier", [12, 0.5]),
+    ("residual_multiplier", [0.22]), ("logits_scaling", [8]), ("logit_scale", [0.0625]), ("attn_logit_softcapping", [50.0]),
+    ("final_logit_softcapping", [30.0]), ("swiglu_limit", [7.0]),
+    ("rope_scaling", [{"type": t, "factor": 2.0} for t in ("linear", "dynamic", "llama3", "longrope", "su", "ntk", "")]),
+    ("rope_scaling", [{"rope_type": "linear", "factor": 2.0}, {"rope_type": 1}, 2.0, [], "yarn"]),
+    ("rope_scaling", [{"rope_type": "default", "partial_rotary_factor": 0.5}, dict(YARN, truncate=False), {"type": "yarn"},
+                      dict(YARN, factor=-1), dict(YARN, factor="8"), dict(YARN, original_max_position_embeddings=0)]),
+    ("rope_parameters", [{"rope_type": "proportional", "rope_theta": 1e4}, {"rope_type": "linear", "factor": 2}, 1]),
+    ("rope_theta", [GONE, None, 0, -1, "10000", 1e13]), ("rms_norm_eps", [GONE, None, -1e-6, "1e-6", 2]),
+    ("hidden_size", [GONE, None, 0, -32, 32.0, "32", 1 << 40]), ("num_hidden_layers", [GONE, 0, -1, 1025, 3.0]),
+    ("vocab_size", [GONE, 0, "296"]), ("num_attention_heads", [GONE, 0, 1 << 40]), ("num_experts_per_tok", [GONE, 0, 17, 2.0]),
+    ("max_position_embeddings", [GONE, 0]), ("tie_word_embeddings", [0, "false"]),
+    ("model_type", ["llama", "qwen3", "deepseek_v3", "", 7]),
+    ("architectures", [["MixtralModel"], ["LlamaForCausalLM"], "x", []]),
+]
+GQA = [("head_dim", [9, 0, 1 << 21]), ("num_key_value_heads", [3, 8, 0])]
+QWEN = [("num_experts", [GONE, 0, 4097]), ("moe_intermediate_size", [GONE, 0]), ("intermediate_size", [GONE, 0]),
+        ("norm_topk_prob", [1, "true"]), ("decoder_sparse_step", [0, -1, "1"]), ("mlp_only_layers", [[9], [-1], ["1"], 1])]
+OWN = {
+    "mixtral": GQA + [("attention_bias", [True, 1]), ("num_local_experts", [GONE, 0]), ("intermediate_size", [GONE, 0]),
+                      ("sliding_window", [-1, "12"])],
+    "qwen3_moe": GQA + QWEN + [("attention_bias", [1]), ("use_sliding_window", [1])],
+    "qwen2_moe": GQA + QWEN + [("attention_bias", [True]), ("qkv_bias", [1]), ("shared_expert_intermediate_size", [GONE, 0]),
+                               ("layer_types", [["full_attention"], ["full_attention"] * 2 + ["linear_attention"], [1, 2, 3],
+                                                {}])],
+    "olmoe": GQA + [("num_experts", [GONE, 0]), ("intermediate_size", [GONE, 0]), ("clip_qkv", [-1, 0, "1"]),
+                    ("norm_topk_prob", [1]), ("attention_bias", ["no"])],
+    "deepseek_v2": [("attention_bias", [True]), ("norm_topk_prob", [True]), ("scoring_func", ["sigmoid", 1]),
+                    ("moe_layer_freq", [2, 0]), ("topk_method", ["noaux_tc", "", 1]), ("n_routed_experts", [GONE, 0]),
+                    ("moe_intermediate_size", [GONE, 0]), ("intermediate_size", [GONE, 0]), ("kv_lora_rank", [GONE, 0, 4097]),
+                    ("qk_nope_head_dim", [GONE, 0]), ("qk_rope_head_dim", [GONE, 0, 7]), ("v_head_dim", [GONE, 0]),
+                    ("q_lora_rank", [0, -1]), ("n_group", [GONE, 0, 3, 9]), ("topk_group", [GONE, 0, 5, 1]),
+                    ("n_shared_experts", [-1, 1.5, 4096 * 100]), ("routed_scaling_factor", [0, -1, "4"]),
+                    ("first_k_dense_replace", [-1, 1.0])],
+}
+
+
+def test_bad_configs():
+    """Settings that change numbers and are not implemented, or make no sense: refused by the name of the field."""
+    n = 0
+    for family, name in FAMILIES.items():
+        _, cfg, tens = golden(name)
+        tc.write_checkpoint(at("bad"), cfg, tens)
+        for key, values in EVERYWHERE + OWN[family]:
+            for value in values:
+                write(json.dumps(with_fields(cfg, **{key: value})).encode(), at("bad"), "config.json")
+                unknown = key in ("model_type", "architectures") and value not in ("x", [], 7)
+                nothing_is_made("config.json", "no known model family" if unknown else key)
+                n += 1
+        shutil.rmtree(at("bad"))
+    assert n > 450, n
+
+
+def test_neutral_settings():
+    """Values that change nothing are taken, so what is refused above is refused for its value."""
+    everywhere = dict(mlp_bias=False, lm_head_bias=None, use_qk_norm=False, partial_rotary_factor=1.0, embedding_multiplier=1,
+                      residual_multiplier=1.0, logits_scaling=1, logit_scale=None, attn_logit_softcapping=0,
+                      final_logit_softcapping=None, swiglu_limit=0.0)
+    own = {"mixtral": dict(attention_bias=False, rope_scaling={"type": "default"}),
+           "qwen3_moe": dict(attention_bias=None, hidden_act=GONE),
+           "qwen2_moe": dict(attention_bias=False, qkv_bias=True, rope_parameters={"rope_type": "default", "rope_theta": 1e4}),
+           "olmoe": dict(attention_bias=False, hidden_act=None),
+           "deepseek_v2": dict(attention_bias=False, norm_topk_prob=None, scoring_func=GONE, moe_layer_freq=None)}
+    for family, name in FAMILIES.items():
+        path, cfg, tens = golden(name)
+        want = json.loads(read(golden_pack(name), "model.json"))["fingerprint"]
+        tc.write_checkpoint(at("neutral"), with_fields(cfg, **everywhere, **own[family]), tens)
+        shutil.copy(os.path.join(path, "tokenizer.json"), at("neutral"))
+        good(at("neutral"), at("neutral.pack"), "--shadow", "none", "--force")
+        assert json.loads(read(at("neutral.pack"), "model.json"))["fingerprint"] == want, family
+
+
+def test_no_moe_layer():
+    for name, fields in (("qwen3_moe_plain", dict(mlp_only_layers=[0, 1, 2])), ("qwen3_moe_plain", dict(decoder_sparse_step=4)),
+                         ("qwen2_moe_plain", dict(mlp_only_layers=[2, 1, 0])),
+                         ("deepseek_v2_lite", dict(first_k_dense_replace=3)),
+                         ("deepseek_v2_lite", dict(first_k_dense_replace=1000))):
+        cfg = with_fields(golden(name)[1], **fields)
+        tc.write_checkpoint(at("bad"), cfg, tc.tensors(cfg))
+        nothing_is_made("config.json", "none of the 3 layers has routed experts")
+
+
+def test_families_are_told_apart():
+    """A family's tensors under another family's configuration, and a configuration that names two families."""
+    for family, name in FAMILIES.items():
+        for other, source in FAMILIES.items():
+            if other != family:
+                tc.write_checkpoint(at("bad"), golden(name)[1], golden(source)[2])
+                nothing_is_made("tensor ")
+                shutil.rmtree(at("bad"))
+    _, cfg, tens = golden("mixtral_top3")
+    for family in FAMILIES:
+        if family != "mixtral":
+            tc.write_checkpoint(at("bad"), dict(cfg, model_type=family), tens)
+            nothing_is_made("no known model family", "MixtralForCausalLM", '"%s"' % family, "known: mixtral", "deepseek_v2")
+
+
+def test_forged_configs():
+    """A config.json that does not fit the pack around it, with sums made to fit: shapes and layers are held to the tables,
+    the rest to the fingerprint."""
+    for name, shapes, numbers in (
+            ("deepseek_v2_groups", [dict(first_k_dense_replace=1), dict(n_shared_experts=2), dict(q_lora_rank=None),
+                                    dict(kv_lora_rank=8), dict(v_head_dim=8), dict(n_routed_experts=16),
+                                    dict(num_hidden_layers=4)],
+             [dict(topk_group=3), dict(routed_scaling_factor=2.0), dict(rope_scaling=None)]),
+            ("qwen3_moe_mlp_only", [dict(mlp_only_layers=[0, 1]), dict(mlp_only_layers=[1, 3]), dict(attention_bias=True),
+                                    dict(head_dim=8), dict(moe_intermediate_size=8)], [dict(norm_topk_prob=False)]),
+            ("qwen2_moe_norm", [dict(qkv_bias=False), dict(shared_expert_intermediate_size=24), dict(mlp_only_layers=[])],
+             [dict(norm_topk_prob=False)]),
+            ("olmoe_clip", [dict(attention_bias=True), dict(num_key_value_heads=4)],
+             [dict(clip_qkv=1.0), dict(clip_qkv=None)])):
+        cfg = golden(name)[1]
+        for fields in shapes + numbers:
+            shutil.rmtree(at("forged.pack"), ignore_errors=True)
+            shutil.copytree(golden_pack(name), at("forged.pack"))
+            write(json.dumps(dict(cfg, **fields)).encode(), at("forged.pack"), "config.json")
+            resum(at("forged.pack"))
+            p = refused("verify", at("forged.pack"), says=["fingerprint"] if fields in numbers else [])
+            assert fields in numbers or "model.json" in p.stderr or "experts.bin" in p.stderr, (fields, p.stderr)
+            if fields in numbers:
+                good("info", at("forged.pack"))
+            else:
+                refused("info", at("forged.pack"))
+            try:
+                pack = pr.Pack(at("forged.pack"))
+                assert fields in numbers and pack.fingerprint() != pack.model["fingerprint"], fields
+            except pr.Bad:
+                assert fields in shapes, fields
+
+
+run_tests(globals())
