@@ -258,7 +258,7 @@ static void test_refuses_numbers(void **state)
 	must_refuse("head_dim", "0", OD_ERR_RANGE, "head_dim", "found 0");
 	must_refuse("head_dim", "1000000", OD_ERR_RANGE, "head_dim", "32 heads");
 	must_refuse("num_attention_heads", "24", OD_ERR_FORMAT, "head_dim", "24"); /* 4096 % 24 != 0 */
-	must_refuse("num_hidden_layers", "1025", OD_ERR_RANGE, "num_hidden_layers", "found 1025");
+	must_refuse("num_hidden_layers", "2049", OD_ERR_RANGE, "num_hidden_layers", "found 2049");
 	must_refuse("sliding_window", "-5", OD_ERR_RANGE, "sliding_window", "-5");
 	must_refuse("eos_token_id", "32000", OD_ERR_RANGE, "eos_token_id", "32000");
 	must_refuse("eos_token_id", "[2, -1]", OD_ERR_RANGE, "eos_token_id", "-1");
@@ -307,10 +307,10 @@ static void test_refuses_huge_products(void **state)
 	json_object_set_new(root, "hidden_size", json_integer(1 << 20));
 	json_object_set_new(root, "intermediate_size", json_integer(1 << 20));
 	json_object_set_new(root, "num_local_experts", json_integer(4096));
-	json_object_set_new(root, "num_hidden_layers", json_integer(1024));
+	json_object_set_new(root, "num_hidden_layers", json_integer(2048));
 	json_object_set_new(root, "head_dim", json_integer(128));
 	assert_int_equal(od_config_parse(&c, root, "config.json", &err), OD_ERR_RANGE);
-	assert_non_null(strstr(err.msg, "1024 layers"));
+	assert_non_null(strstr(err.msg, "2048 layers"));
 	/* And one that fits in 64 bits, yet no machine: 3 * 2^48 weights. */
 	json_object_set_new(root, "num_local_experts", json_integer(256));
 	json_object_set_new(root, "num_hidden_layers", json_integer(1));
@@ -479,7 +479,7 @@ static void test_too_many(void **state)
 	}
 	l.mix.window = 99;
 	assert_int_equal(od_config_add_layer(&c, &l, &err), OD_ERR_UNSUPPORTED);
-	assert_non_null(strstr(err.msg, "layer 8: expected at most 1024 layers of at most 8 kinds"));
+	assert_non_null(strstr(err.msg, "layer 8: expected at most 2048 layers of at most 8 kinds"));
 	assert_int_equal(c.n_layers, 8);
 	assert_int_equal(c.n_moe, 8);
 	assert_int_equal(c.n_kinds, 8);
@@ -487,7 +487,7 @@ static void test_too_many(void **state)
 	for (uint32_t i = 8; i < OD_MAX_LAYERS; i++)
 		assert_int_equal(od_config_add_layer(&c, &l, &err), OD_OK);
 	assert_int_equal(od_config_add_layer(&c, &l, &err), OD_ERR_UNSUPPORTED);
-	assert_non_null(strstr(err.msg, "layer 1024"));
+	assert_non_null(strstr(err.msg, "layer 2048"));
 	assert_int_equal(c.layer_of[1023], 1023);
 }
 

@@ -699,8 +699,8 @@ static void test_yarn_refuses(void **state)
 	refuse(qwen3_30b_a3b, YARN(",\"partial_rotary_factor\":0.5"), OD_ERR_UNSUPPORTED, "partial_rotary_factor", "0.5");
 	refuse(qwen3_30b_a3b, YARN(",\"beta_fast\":-1"), OD_ERR_RANGE, "beta_fast", "-1");
 	refuse(qwen3_30b_a3b, YARN(",\"attention_factor\":\"1\""), OD_ERR_FORMAT, "attention_factor", "a string");
-	refuse(qwen3_30b_a3b, YARN("},\"rope_parameters\":{\"rope_type\":\"dynamic\",\"rope_theta\":1e6"), OD_ERR_UNSUPPORTED,
-	       "rope_parameters", "dynamic");
+	refuse(qwen3_30b_a3b, YARN("},\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e6"), OD_ERR_FORMAT,
+	       "rope_parameters", "expected one of them, found both");
 	refuse(qwen3_30b_a3b, YARN("},\"rope_theta\":1,\"x\":{\"y\":1"), OD_ERR_RANGE, "rope_theta", "YaRN");
 	refuse(qwen3_30b_a3b, YARN("},\"rope_theta\":0.5,\"x\":{\"y\":1"), OD_ERR_RANGE, "rope_theta", "0.5");
 	refuse(deepseek_v2, DEEP(",\"mscale\":-0.5"), OD_ERR_RANGE, "mscale", "-0.5");
