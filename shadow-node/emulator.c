@@ -520,7 +520,8 @@ static int run_attention(struct ods_emulator *e, uint32_t layer, struct od_err *
 	restore_true_rows(e, layer);
 	if (e->published && od_forward_routed(e->forward))
 		rc = od_forward_fetch(e->forward, OD_FETCH_PROBABILITIES, err);
-	od_trace_end("attention, router", begin, (int64_t)e->step.number, layer, -1);
+	od_trace_end("attention, router", begin, (int64_t)e->step.number,
+		     od_forward_routed(e->forward) ? (int64_t)od_forward_m(e->forward) : -1, -1);
 	if (rc != OD_OK)
 		return rc;
 	if (!od_forward_routed(e->forward))
@@ -531,12 +532,13 @@ static int run_attention(struct ods_emulator *e, uint32_t layer, struct od_err *
 	return OD_OK;
 }
 
-static int run_experts(struct ods_emulator *e, uint32_t layer, struct od_err *err)
+static int run_experts(struct ods_emulator *e, struct od_err *err)
 {
+	const uint32_t m = od_forward_m(e->forward);
 	uint64_t begin = od_trace_begin();
 	int rc = od_forward_experts(e->forward, e->experts, err);
 
-	od_trace_end("experts", begin, (int64_t)e->step.number, layer, -1);
+	od_trace_end("experts", begin, (int64_t)e->step.number, m, -1);
 	if (rc != OD_OK)
 		return rc;
 	e->phase = BEFORE_ATTENTION;
@@ -554,7 +556,7 @@ static int run_piece(struct ods_emulator *e, bool *did, struct od_err *err)
 	layer = od_forward_layer(e->forward);
 	if (e->phase == BEFORE_ATTENTION && !may_visit(e, layer))
 		return OD_OK;
-	rc = e->phase == BEFORE_ATTENTION ? run_attention(e, layer, err) : run_experts(e, layer, err);
+	rc = e->phase == BEFORE_ATTENTION ? run_attention(e, layer, err) : run_experts(e, err);
 	*did = rc == OD_OK;
 	return rc;
 }

@@ -7,8 +7,8 @@
  * Work of one queue is done in the order in which it was queued; two queues meet only by tickets. A call that queues work
  * may return before it is done, so what it points to (host memory of put and get, shapes and weights of an operation)
  * must stay until a ticket taken after it has been waited for. What goes wrong in queued work shows at the next wait.
- * Thread: the compute queue belongs to one thread at a time, that of loads to any; buffers are made, mapped and freed by any. Owner: buffers are freed
- * before their device, when nothing queued uses them any more. */
+ * Thread: the compute queue belongs to one thread at a time, that of loads to any; buffers are made, mapped and freed by
+ * any. Owner: buffers are freed before their device, when all that might use them has been waited for. */
 #ifndef OD_COMPUTE_DEVICE_H
 #define OD_COMPUTE_DEVICE_H
 
@@ -81,7 +81,8 @@ void od_device_get(struct od_device *d, enum od_queue q, void *to, struct od_ref
 
 /* A number for all that the queue has been given until now; never reused. */
 uint64_t od_device_ticket(struct od_device *d, enum od_queue q);
-/* The host waits until that is done. Reports the first failure of the queue's work since the last report. */
+/* The host waits until that is done. Reports the first failure of the queue's work since the last report; err NULL: returns
+ * its code and leaves it for the next wait to report. */
 OD_MUST_CHECK int od_device_wait(struct od_device *d, enum od_queue q, uint64_t ticket, struct od_err *err);
 /* What q is given from now on begins after the other queue's ticket. */
 void od_device_after(struct od_device *d, enum od_queue q, enum od_queue other, uint64_t ticket);

@@ -142,7 +142,7 @@ struct od_op_latent_store {
 struct od_op_latent_query {
 	struct od_ref rows, q, out;
 	struct od_turn turn;
-	const struct od_weight *kv_b; /* as published, or widened; not quantised */
+	const struct od_weight *kv_b; /* as published, without planes */
 	uint32_t n_heads, nope_dim, v_dim, rank;
 };
 

@@ -304,6 +304,7 @@ void od_forward_free(struct od_forward *f)
 {
 	if (f == NULL)
 		return;
+	(void)!od_device_sync(f->o.device, NULL); /* what a step that was given up has queued uses what is freed here */
 	for (size_t i = 0; f->staged && i < N_BUFFERS; i++)
 		od_free(f->host[i]);
 	free(f->rows);

@@ -52,7 +52,7 @@ struct od_forward_opts {
 };
 
 OD_MUST_CHECK int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, struct od_err *err);
-void od_forward_free(struct od_forward *f); /* NULL ok */
+void od_forward_free(struct od_forward *f); /* NULL ok; waits */
 /* Memory it will take. state NULL: without the page tables, 2 * od_state_pages(ctx) uint32_t for each sequence. */
 uint64_t od_forward_bytes(const struct od_forward_opts *opts);
 

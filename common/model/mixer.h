@@ -62,7 +62,7 @@ extern const struct od_mixer_ops od_mixer_mla; /* multi-head latent attention; o
 
 /* For mixers: queue an operation over the call's rows. */
 void od_mix_run(const struct od_mix_call *call, struct od_op op);
-/* Cuts a piece for each row off scratch; NULL counts bytes alone. */
+/* Cuts a piece for each row off scratch; of a scratch that is nowhere, it counts the bytes. */
 struct od_ref od_mix_cut(struct od_ref *scratch, size_t max_rows, uint64_t row_bytes);
 
 #endif

@@ -61,8 +61,7 @@ static int ask(struct gate_predictor *g, uint32_t m, size_t n_rows)
 	return od_device_sync(o->device, NULL);
 }
 
-/* When the device fails here, nothing is predicted. Only our own work can have failed: the forward pass waited for its own
- * before the RUNs went out, and has queued nothing since. */
+/* When the device has failed, here or before, nothing is predicted, and the forward pass hears of it at its next wait. */
 static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_row *rows, size_t n_rows)
 {
 	struct gate_predictor *g = (struct gate_predictor *)p;

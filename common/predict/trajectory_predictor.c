@@ -170,7 +170,7 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 	struct trajectory_predictor *t = (struct trajectory_predictor *)p;
 
 	t->base.step = *s;
-	/* When the device fails, any prediction is as good as another: the step will fail, too. */
+	/* When the device fails, any prediction is as good as another: the forward pass hears of it at its next wait. */
 	if (embed(t) != OD_OK)
 		memset(t->row, 0, s->n_rows * t->hidden * sizeof(float));
 	claim(t);

@@ -274,7 +274,7 @@ static bool is_staged(const struct odm_shadow_link *s, uint32_t layer, uint32_t 
 
 /* Rows [begin, begin + n) of a layer, which one page has, as frames until the next call: one for each stream. */
 static int find_rows(struct odm_shadow_link *s, uint32_t layer, uint32_t begin, uint32_t n,
-		     struct od_out_frame frame[OD_MAX_STREAMS], size_t *n_frames, struct od_err *err)
+		     struct od_out_frame frame[OD_MAX_STREAMS], size_t *n_frames)
 {
 	const bool mapped = s->stage.bytes == NULL;
 	int rc = OD_OK;
@@ -282,7 +282,7 @@ static int find_rows(struct odm_shadow_link *s, uint32_t layer, uint32_t begin, 
 	*n_frames = 0;
 	if (!mapped && !is_staged(s, layer, begin, n)) {
 		get_rows(s, layer, 1, begin, n);
-		rc = od_device_sync(s->device, err);
+		rc = od_device_sync(s->device, NULL);
 		if (rc != OD_OK)
 			s->stage.n = 0;
 	}
@@ -302,12 +302,9 @@ static void send_rows(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, 
 	size_t n_frames;
 	Od__State body = OD__STATE__INIT;
 	Od__Header h = OD__HEADER__INIT;
-	struct od_err err;
 
-	if (find_rows(s, layer, begin, n, frame, &n_frames, &err) != OD_OK) {
-		od_log_limited(OD_LOG_WARN, "keys and values for the shadow: %s", err.msg);
-		return;
-	}
+	if (find_rows(s, layer, begin, n, frame, &n_frames) != OD_OK)
+		return; /* the forward pass hears of it at its next wait */
 	body.sequence = s->sequence;
 	body.step = step;
 	body.layer = layer;

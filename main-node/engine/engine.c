@@ -289,6 +289,8 @@ int odm_engine_close(struct odm_engine *e)
 
 	if (e == NULL)
 		return OD_OK;
+	if (e->device != NULL)
+		(void)!od_device_sync(e->device, NULL); /* what a step that was given up has queued uses what is freed here */
 	if (e->service != NULL)
 		e->service->free(e->service);
 	odm_local_stop(e->local);

@@ -77,7 +77,7 @@ struct odm_observer {
 	/* A step begins; then come the routes of its rows, layer by layer. */
 	void (*step)(void *arg, const struct odm_step *step);
 	/* The experts of one row, best first, and their weights [top_k]. */
-	void (*route)(void *arg, enum odm_phase phase, uint32_t position, uint32_t layer, const uint16_t *experts,
+	void (*route)(void *arg, enum odm_phase phase, uint32_t position, uint32_t m, const uint16_t *experts,
 		      const float *weights, float margin);
 	/* Logits [vocab] of every position that was passed through the model. */
 	void (*logits)(void *arg, enum odm_phase phase, uint32_t position, const float *logits);

@@ -71,7 +71,6 @@ static void observe_routes(struct generation *g, enum odm_phase phase, const str
 static int attention(struct generation *g, const struct odm_step *step, struct od_err *err)
 {
 	struct odm_engine *e = g->e;
-	const uint32_t layer = od_forward_layer(e->forward);
 	const uint64_t begin = od_trace_begin();
 	unsigned what = g->req->observer.route != NULL ? OD_FETCH_ROUTES : 0;
 	int rc = OD_OK;
@@ -82,7 +81,8 @@ static int attention(struct generation *g, const struct odm_step *step, struct o
 			what |= e->service->needs(e->service, od_forward_m(e->forward));
 		rc = od_forward_fetch(e->forward, what, err);
 	}
-	od_trace_end("attention, router", begin, (int64_t)step->step, layer, -1);
+	od_trace_end("attention, router", begin, (int64_t)step->step,
+		     od_forward_routed(e->forward) ? (int64_t)od_forward_m(e->forward) : -1, -1);
 	return rc;
 }
 
@@ -157,8 +157,9 @@ static int prefill(struct generation *g, struct od_err *err)
 		size_t n = req->n_prompt - at < chunk ? req->n_prompt - at : chunk;
 
 		rc = pass(g, ODM_PREFILL, req->prompt + at, (uint32_t)at, n, err);
-		for (size_t i = req->observer.logits != NULL ? 0 : n - 1; rc == OD_OK && i < n; i++)
-			rc = head(g, ODM_PREFILL, i, err);
+		for (size_t i = 0; rc == OD_OK && i < n; i++) /* the prompt's last row is sampled from */
+			if (req->observer.logits != NULL || at + i + 1 == req->n_prompt)
+				rc = head(g, ODM_PREFILL, i, err);
 		if (rc == OD_OK)
 			rc = od_forward_end(g->e->forward, NULL, err);
 	}
@@ -279,10 +280,11 @@ static size_t next_rows(const struct generation *g, int32_t rows[ODM_MAX_DRAFT +
 	rows[0] = g->text[g->n_text - 1];
 	if (d->draft != NULL && most > 0)
 		n = d->draft(d->arg, g->text, g->n_text, rows + 1, most);
+	n = n < most ? n : most;
 	for (size_t i = 0; i < n; i++) /* one that is no token ends it */
 		if ((uint32_t)rows[1 + i] >= g->e->config->vocab)
 			n = i;
-	return 1 + (n < most ? n : most);
+	return 1 + n;
 }
 
 /* Rows stand up to the first whose successor is another token than was drafted. */

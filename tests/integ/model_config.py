@@ -52,6 +52,7 @@ class Model:
         self.cfg, self.family = cfg, cfg.get("model_type") or ARCHITECTURES[cfg["architectures"][0]]
         n_key, inner_key = SIZES[self.family]
         self.hidden, self.n_layers = cfg["hidden_size"], cfg["num_hidden_layers"]
+        n_key = n_key if cfg.get(n_key) is not None else "num_local_experts"
         self.n_experts, self.inner, self.heads = cfg[n_key], cfg[inner_key], cfg["num_attention_heads"]
         self.mats = [[self.inner, self.hidden], [self.inner, self.hidden], [self.hidden, self.inner]]
         self.layer_of = [i for i in range(self.n_layers) if self.is_moe(i)]

@@ -153,8 +153,8 @@ void engine_open(struct engine *e, const struct tiny_model *t, unsigned threads,
 
 void engine_close(struct engine *e)
 {
+	od_forward_free(e->forward); /* waits */
 	od_resident_free(e->resident);
-	od_forward_free(e->forward);
 	od_state_pool_free(e->state);
 	tiny_weights_free(&e->weights);
 	od_device_free(e->device);

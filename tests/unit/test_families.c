@@ -802,9 +802,17 @@ static void test_refuses_numbers(void **state)
 
 static void test_refuses_experts(void **state)
 {
+	struct od_config c;
+
 	(void)state;
 	refuse(qwen3_30b_a3b, "{\"num_experts_per_tok\":17}", OD_ERR_RANGE, "num_experts_per_tok", "1 to 16, found 17");
 	refuse(qwen3_30b_a3b, "{\"num_experts\":7}", OD_ERR_RANGE, "num_experts_per_tok", "1 to 7, found 8");
+	/* transformers 5 writes the other name. */
+	take(&c, qwen3_30b_a3b, "{\"num_experts\":null,\"num_local_experts\":96}");
+	assert_int_equal(c.n_experts, 96);
+	take(&c, qwen3_30b_a3b, "{\"num_local_experts\":128}");
+	assert_int_equal(c.n_experts, 128);
+	refuse(qwen3_30b_a3b, "{\"num_local_experts\":96}", OD_ERR_FORMAT, "num_local_experts", "found 128 and 96");
 	refuse(deepseek_v2, "{\"n_routed_experts\":4097}", OD_ERR_RANGE, "n_routed_experts", "found 4097");
 	refuse(deepseek_v2, "{\"topk_method\":\"noaux_tc\"}", OD_ERR_UNSUPPORTED, "topk_method", "noaux_tc");
 	refuse(deepseek_v2, "{\"topk_method\":3}", OD_ERR_FORMAT, "topk_method", "an integer");

@@ -465,7 +465,10 @@ static void failures_show_once(void **state)
 	assert_non_null(strstr(err.msg, "expected 0 to 1, found 7"));
 	assert_int_equal(od_device_sync(b.d, &err), OD_OK);
 	choose_one(&b, &op, 8);
-	assert_int_equal(od_device_wait(b.d, OD_QUEUE_COMPUTE, od_device_ticket(b.d, OD_QUEUE_COMPUTE), NULL), OD_ERR_RANGE);
+	for (int i = 0; i < 2; i++) /* who does not want to know why leaves it for the next */
+		assert_int_equal(od_device_wait(b.d, OD_QUEUE_COMPUTE, od_device_ticket(b.d, OD_QUEUE_COMPUTE), NULL), OD_ERR_RANGE);
+	assert_int_equal(od_device_sync(b.d, &err), OD_ERR_RANGE);
+	assert_non_null(strstr(err.msg, "found 8"));
 	choose_one(&b, &op, 1);
 	assert_int_equal(od_device_sync(b.d, &err), OD_OK);
 	y = copy_at(b.d, op.experts.y, FFN_HIDDEN * sizeof(*y));

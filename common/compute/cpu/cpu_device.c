@@ -93,8 +93,9 @@ static int wait_for(struct od_device *d, enum od_queue q, uint64_t t, struct od_
 	int rc = c->rc[q];
 
 	assert(t <= c->given[q]);
-	if (rc != OD_OK && err != NULL)
-		*err = c->failed[q];
+	if (rc == OD_OK || err == NULL)
+		return rc;
+	*err = c->failed[q];
 	c->rc[q] = OD_OK;
 	return rc;
 }

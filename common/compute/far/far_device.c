@@ -236,16 +236,24 @@ static int wait_for(struct od_device *d, enum od_queue i, uint64_t t, struct od_
 	while (q->done < t)
 		pthread_cond_wait(&f->changed, &f->lock);
 	rc = q->rc;
-	if (rc != OD_OK && err != NULL)
+	if (rc != OD_OK && err != NULL) {
 		*err = q->failed;
-	q->rc = OD_OK;
+		q->rc = OD_OK;
+	}
 	pthread_mutex_unlock(&f->lock);
 	return rc;
 }
 
-/* Whoever frees has waited for what uses the buffer. What is left in the queues does not, or it would show here. */
+/* Whoever frees has waited for all that might use the buffer. */
 static void buf_free(struct od_buf *b)
 {
+	struct far_device *f = (struct far_device *)b->device;
+
+	pthread_mutex_lock(&f->lock);
+	for (int i = 0; i < OD_N_QUEUES; i++)
+		if (f->queue[i].first != NULL)
+			abort();
+	pthread_mutex_unlock(&f->lock);
 	unmap((struct far_buf *)b);
 }
 

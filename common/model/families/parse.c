@@ -224,11 +224,19 @@ int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint
 
 int od_parse_experts(const struct od_parse *p, const char *n_key, const char *size_key)
 {
+	const char *other = "num_local_experts"; /* as transformers 5 writes it for some that were published otherwise */
+	const bool by_other = !od_json_has(p->root, n_key) && od_json_has(p->root, other);
 	struct od_config *c = p->cfg;
+	uint32_t again;
 	int rc = od_json_u32(p->root, size_key, 1, OD_DIM_MAX, &c->intermediate, p->where, p->err);
 
 	if (rc == OD_OK)
-		rc = od_json_u32(p->root, n_key, 1, OD_MAX_EXPERTS, &c->n_experts, p->where, p->err);
+		rc = od_json_u32(p->root, by_other ? other : n_key, 1, OD_MAX_EXPERTS, &c->n_experts, p->where, p->err);
+	if (rc == OD_OK)
+		rc = od_json_u32_or(p->root, other, 1, OD_MAX_EXPERTS, c->n_experts, &again, p->where, p->err);
+	if (rc == OD_OK && again != c->n_experts)
+		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: fields \"%s\" and \"%s\": expected the same number, found %u and %u",
+			     p->where, n_key, other, c->n_experts, again);
 	if (rc != OD_OK)
 		return rc;
 	return od_json_u32(p->root, "num_experts_per_tok", 1, c->n_experts < OD_MAX_TOP_K ? c->n_experts : OD_MAX_TOP_K, &c->top_k,

@@ -30,7 +30,7 @@ OD_MUST_CHECK int od_parse_window(const struct od_parse *p, uint32_t *window);
 /* rope_theta with rope_scaling or rope_parameters: plain or YaRN over dims elements; adds the rope. attention (NULL ok):
  * factor of scores by mscale_all_dim. */
 OD_MUST_CHECK int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint32_t *index, double *attention);
-/* Number of routed experts under n_key, num_experts_per_tok, their inner size under size_key. */
+/* Number of routed experts under n_key (or num_local_experts), num_experts_per_tok, their inner size under size_key. */
 OD_MUST_CHECK int od_parse_experts(const struct od_parse *p, const char *n_key, const char *size_key);
 OD_MUST_CHECK int od_parse_layers(const struct od_parse *p, uint32_t *n_layers); /* num_hidden_layers */
 
