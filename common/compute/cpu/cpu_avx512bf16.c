@@ -77,10 +77,40 @@ static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, cons
 	end_sums(no, nr, a, NULL, sum);
 }
 
+/* An od_dots_fn for a long row and one row of x. */
+static ALWAYS_INLINE void long_dots(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
+{
+	const float *x = a->x;
+	size_t k = 0;
+	v16 sum[4][4];
+
+	begin_sums(no, nr, a, sum);
+	for (; k + STEPS * 32 <= a->n; k += STEPS * 32) {
+		V16_UNROLL(4)
+		for (size_t i = k; i < k + STEPS * 32; i += 32) {
+			const vpairs xv = row_pairs(x + i);
+
+			V16_UNROLL(4)
+			for (size_t o = 0; o < no; o++)
+				sum[o][0] = _mm512_dpbf16_ps(sum[o][0], weight_pairs(t, a->w + o * a->w_stride_bytes + i * 2), xv);
+		}
+		prefetch_steps(a, no, k * 2, a->n * 2);
+	}
+	for (; k < a->n; k += 32) {
+		const size_t left = a->n - k < 32 ? a->n - k : 32;
+		const vpairs xv = row_pairs_n(x + k, left);
+
+		V16_UNROLL(4)
+		for (size_t o = 0; o < no; o++)
+			sum[o][0] = _mm512_dpbf16_ps(sum[o][0], weight_pairs_n(t, a->w + o * a->w_stride_bytes + k * 2, left), xv);
+	}
+	end_sums(no, nr, a, NULL, sum);
+}
+
 static void matmul_bf16(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
 			size_t n_rows, size_t o_begin, size_t o_end)
 {
-	matmul_bf16_of(dots_bf16, w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
+	matmul_bf16_of(dots_bf16, long_dots, w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
 }
 
 static void add_bf16(float *lanes, const uint16_t *w, const float *x, size_t n)

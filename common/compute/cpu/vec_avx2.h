@@ -73,6 +73,12 @@ static inline v16 v16_load_f16(const void *p)
 	return (v16){ _mm256_cvtph_ps(_mm_loadu_si128(h)), _mm256_cvtph_ps(_mm_loadu_si128(h + 1)) };
 }
 
+static inline void v16_load_32_bf16(const void *p, v16 *first, v16 *second)
+{
+	*first = v16_load_bf16(p);
+	*second = v16_load_bf16((const uint16_t *)p + 16);
+}
+
 static inline v16 v16_load_f16_n(const void *p, size_t n)
 {
 	uint16_t h[16] = { 0 };

@@ -79,6 +79,12 @@ static inline v16 v16_load_f16(const void *p)
 	return v16_of_f16(vld1q_u16(p), vld1q_u16((const uint16_t *)p + 8));
 }
 
+static inline void v16_load_32_bf16(const void *p, v16 *first, v16 *second)
+{
+	*first = v16_load_bf16(p);
+	*second = v16_load_bf16((const uint16_t *)p + 16);
+}
+
 static inline v16 v16_load_f16_n(const void *p, size_t n)
 {
 	uint16_t h[16] = { 0 };
