@@ -26,6 +26,9 @@
 #define SIDE_BY_SIDE 4u /* blocks */
 #define STEP PLANES_GROUP /* weights of each block in a step: a group of its codes */
 #define FUSED_ROWS 8u	   /* more leave no time for decoding in registers */
+/* SM bytes are fetched a second time so far ahead of their reads: a core drops a fetch when it has no place for it
+ * (cpu_tiles.h). */
+#define SM_NEAR_BYTES 1024u
 
 /* n codes of a level to out, which has room for whole groups. A line is fetched at *ahead with every group, evenly. */
 static void decode_level(const uint8_t *level, size_t n, const uint8_t *symbol, const uint8_t *below, uint8_t *out,
@@ -125,8 +128,10 @@ static ALWAYS_INLINE void add_rows(const size_t no, const size_t nr, struct stre
 			}
 		}
 		V16_UNROLL(4)
-		for (size_t o = 0; o < no; o++)
+		for (size_t o = 0; o < no; o++) {
 			od_prefetch((uintptr_t)(s->ahead + o * OD_LINE_BYTES));
+			od_prefetch((uintptr_t)(s->sm + o * s->sm_stride + k + SM_NEAR_BYTES));
+		}
 		s->ahead += no * OD_LINE_BYTES;
 	}
 	s->sm += n;
