@@ -87,11 +87,11 @@ struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct o
 
 /* --- loop thread --- */
 
-static uint32_t cost_of(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+static void cost_of(void *arg, uint32_t worker, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost)
 {
 	const struct odm_cluster *c = arg;
 
-	return odm_members_cost(c->members, &c->view.worker[worker], m, expert);
+	odm_members_cost(c->members, &c->view.worker[worker], m, expert, n, cost);
 }
 
 static void refresh_view(struct odm_cluster *c)
@@ -100,7 +100,8 @@ static void refresh_view(struct odm_cluster *c)
 		return;
 	odm_members_view(c->members, &c->view);
 	c->groups = odm_cluster_groups(c, &c->view);
-	c->groups.cost = cost_of;
+	if (odm_view_has_spool(&c->view) || odm_view_has_cache(&c->view))
+		c->groups.cost = cost_of;
 	c->groups.cost_arg = c;
 	for (uint32_t i = 0; i < c->view.n_workers; i++)
 		c->slots[i] = c->view.worker[i].slots;

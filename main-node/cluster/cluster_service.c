@@ -29,7 +29,7 @@ struct service {
 	struct od_forward_opts o;
 	const struct od_backend *backend; /* rows to and from the wire's BF16 */
 	size_t hidden, row_bytes;
-	uint32_t run_rows; /* of a prefill batch */
+	uint32_t run_rows; /* of a RUN at most, as agreed */
 	struct odm_links net;
 	struct odm_predictor_link predictor; /* main's own: instead of the shadow, or while that is silent */
 	struct odm_step step;
@@ -569,13 +569,11 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 		s->net.link[w].open = 0;
-	if (decode) {
+	if (decode)
 		odm_predictions_resolve(odm_cluster_predictions(s->cluster), call->step, call->m, call->expert);
-		odm_pieces_decode(&s->work, call, &s->net.groups, wanted_at, s);
-	} else {
-		odm_pieces_prefill(&s->work, call, &s->net.groups, wanted_at, s, s->run_rows);
+	odm_pieces_cut(&s->work, call, &s->net.groups, wanted_at, s, s->run_rows);
+	if (!decode)
 		announce(s);
-	}
 	span = od_trace_begin();
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 		pump(s, w);

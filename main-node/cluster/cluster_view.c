@@ -27,17 +27,18 @@ void odm_links_fini(struct odm_links *l)
 	free(l->link);
 }
 
-static uint32_t cost_of(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+static void cost_of(void *arg, uint32_t worker, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost)
 {
 	const struct odm_links *l = arg;
 
-	return odm_members_cost(odm_cluster_members(l->cluster), &l->view.worker[worker], m, expert);
+	odm_members_cost(odm_cluster_members(l->cluster), &l->view.worker[worker], m, expert, n, cost);
 }
 
 static void make_groups(struct odm_links *l)
 {
 	l->groups = odm_cluster_groups(l->cluster, &l->view);
-	l->groups.cost = cost_of;
+	if (odm_view_has_spool(&l->view) || odm_view_has_cache(&l->view))
+		l->groups.cost = cost_of;
 	l->groups.cost_arg = l;
 }
 

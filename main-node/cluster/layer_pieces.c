@@ -13,10 +13,11 @@ int odm_pieces_init(struct odm_pieces *p, const struct od_config *cfg, size_t ma
 	p->order = calloc(pairs, sizeof(*p->order));
 	p->chosen = calloc(cfg->n_experts, sizeof(*p->chosen));
 	p->end = calloc(cfg->n_experts, sizeof(*p->end));
+	p->next = calloc(cfg->n_experts, sizeof(*p->next));
 	p->place = calloc(cfg->n_experts, sizeof(*p->place));
-	p->load = calloc(max_workers, sizeof(*p->load));
-	if (p->piece != NULL && p->order != NULL && p->chosen != NULL && p->end != NULL && p->place != NULL &&
-	    p->load != NULL)
+	p->scratch = calloc(ODM_DEAL_SCRATCH(cfg->n_experts, max_workers), sizeof(*p->scratch));
+	if (p->piece != NULL && p->order != NULL && p->chosen != NULL && p->end != NULL && p->next != NULL &&
+	    p->place != NULL && p->scratch != NULL)
 		return OD_OK;
 	odm_pieces_fini(p);
 	return od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %zu rows", max_rows);
@@ -28,12 +29,13 @@ void odm_pieces_fini(struct odm_pieces *p)
 	free(p->order);
 	free(p->chosen);
 	free(p->end);
+	free(p->next);
 	free(p->place);
-	free(p->load);
+	free(p->scratch);
 	*p = (struct odm_pieces){ 0 };
 }
 
-/* order[] and chosen[] by counting. */
+/* order[], chosen[] and next[] by counting. */
 static void group_by_expert(struct odm_pieces *p, const struct od_moe_call *call)
 {
 	size_t n = call->n_rows * p->top_k;
@@ -46,8 +48,10 @@ static void group_by_expert(struct odm_pieces *p, const struct od_moe_call *call
 	for (uint32_t e = 0; e < p->n_experts; e++) {
 		uint32_t size = p->end[e];
 
-		if (size > 0)
+		if (size > 0) {
+			p->next[p->n_chosen] = at;
 			p->chosen[p->n_chosen++] = (uint16_t)e;
+		}
 		p->end[e] = at; /* its begin, until the pairs below have moved it to the end */
 		at += size;
 	}
@@ -55,40 +59,28 @@ static void group_by_expert(struct odm_pieces *p, const struct od_moe_call *call
 		p->order[p->end[call->expert[i]]++] = (uint32_t)i;
 }
 
-static void cut(struct odm_pieces *p, uint16_t expert, uint32_t *first, uint32_t batch, uint32_t worker)
+/* The rows of one batch, which end before this one, of the i-th expert. */
+static void cut_one(struct odm_pieces *p, size_t i, uint32_t batch, uint64_t end_row)
 {
-	uint32_t end = p->end[expert];
+	const uint32_t begin = p->next[i], end = p->end[p->chosen[i]];
+	uint32_t at = begin;
 
-	while (*first < end) {
-		uint32_t n = end - *first < batch ? end - *first : batch;
-
-		p->piece[p->n++] = (struct odm_piece){
-			.expert = expert, .first = *first, .count = n, .worker = worker, .last = *first + n == end
-		};
-		*first += n;
-	}
+	while (at < end && p->order[at] < end_row * p->top_k)
+		at++;
+	p->next[i] = at;
+	if (at > begin)
+		p->piece[p->n++] = (struct odm_piece){ .expert = p->chosen[i], .first = begin, .count = at - begin,
+						       .worker = p->place[i], .batch = batch, .last = at == end };
 }
 
-void odm_pieces_decode(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
-		       uint32_t (*keep)(void *arg, uint16_t expert), void *arg)
+void odm_pieces_cut(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
+		    uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t max_rows)
 {
-	uint32_t first = 0;
-
 	group_by_expert(p, call);
-	odm_deal(g, call->step, call->m, p->chosen, p->n_chosen, keep, arg, p->place, p->load);
-	for (size_t i = 0; i < p->n_chosen; i++)
-		cut(p, p->chosen[i], &first, UINT32_MAX, p->place[i]);
-}
-
-void odm_pieces_prefill(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
-			uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t batch_rows)
-{
-	uint32_t first = 0;
-
-	group_by_expert(p, call);
-	odm_deal_prefill(g, call->m, p->chosen, p->n_chosen, keep, arg, p->place, p->load);
-	for (size_t i = 0; i < p->n_chosen; i++)
-		cut(p, p->chosen[i], &first, batch_rows, p->place[i]);
+	odm_deal(g, call->step, call->m, p->chosen, p->n_chosen, keep, arg, p->place, p->scratch);
+	for (uint32_t batch = 0; (uint64_t)batch * max_rows < call->n_rows; batch++)
+		for (size_t i = 0; i < p->n_chosen; i++)
+			cut_one(p, i, batch, (batch + 1ull) * max_rows);
 }
 
 size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct odm_piece **out, bool *more)
@@ -99,7 +91,8 @@ size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct
 	for (size_t i = 0; i < p->n && !*more; i++) {
 		if (p->piece[i].worker != worker || p->piece[i].state != ODM_PIECE_TODO || p->piece[i].resting)
 			continue;
-		if (n == max || (n > 0 && p->piece[i].fetch != out[0]->fetch)) /* RUN.fetch is about all of its experts */
+		/* RUN.fetch is about all of its experts. */
+		if (n == max || (n > 0 && (p->piece[i].fetch != out[0]->fetch || p->piece[i].batch != out[0]->batch)))
 			*more = true;
 		else
 			out[n++] = &p->piece[i];

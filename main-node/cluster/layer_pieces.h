@@ -1,8 +1,8 @@
 /* layer_pieces.h - one MoE layer's work, cut into pieces: some rows of one expert on one worker. What a RUN asks for and a
  * RESULT answers.
  *
- * Decode: an expert is one piece, dealt over the layer's group. Prefill (OD-MoE section 3.3): experts over all workers,
- * each in batches of rows.
+ * An expert is dealt to a worker (placement.h) and is one piece, unless the layer has more rows than a RUN may have: then rows
+ * are cut into batches of so many, and a piece is an expert's rows of one batch.
  * Thread: the engine thread. Owner: the cluster service. */
 #ifndef ODM_LAYER_PIECES_H
 #define ODM_LAYER_PIECES_H
@@ -14,6 +14,7 @@ struct odm_piece {
 	uint16_t expert;
 	uint32_t first, count; /* in order[]: (row, rank) pairs of this expert */
 	uint32_t worker;       /* index in the view */
+	uint32_t batch;
 	uint32_t attempts;     /* that failed */
 	uint64_t request;      /* of the RUN it went out with */
 	enum { ODM_PIECE_TODO, ODM_PIECE_SENT, ODM_PIECE_DONE } state;
@@ -33,21 +34,21 @@ struct odm_pieces {
 	uint16_t *chosen; /* [n_chosen]: the layer's experts, by id */
 	size_t n_chosen;
 	/* Scratch. */
-	uint32_t *end; /* [n_experts]: behind an expert's pairs */
-	uint32_t *place, *load;
+	uint32_t *end;	   /* [n_experts]: behind an expert's pairs */
+	uint32_t *next;	   /* [n_experts], by place in chosen: its first pair that is not cut yet */
+	uint32_t *place;   /* [n_experts], by place in chosen */
+	uint32_t *scratch; /* odm_deal's */
 };
 
 OD_MUST_CHECK int odm_pieces_init(struct odm_pieces *p, const struct od_config *cfg, size_t max_rows, size_t max_workers,
 				  struct od_err *err);
 void odm_pieces_fini(struct odm_pieces *p);
 
-/* keep as for odm_deal: where a prediction already sent an expert. */
-void odm_pieces_decode(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
-		       uint32_t (*keep)(void *arg, uint16_t expert), void *arg);
-void odm_pieces_prefill(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
-			uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t batch_rows);
+/* keep as for odm_deal: where a prediction already sent an expert. max_rows: of a RUN, at least 1. */
+void odm_pieces_cut(struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g,
+		    uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t max_rows);
 
-/* The worker's next pieces that are to do, in order, at most max. *more: others are left. */
+/* The worker's next pieces that are to do and go into one RUN, in order, at most max. *more: others are left. */
 size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct odm_piece **out, bool *more);
 /* The sent piece that a RESULT answers; NULL: none (any more). */
 struct odm_piece *odm_pieces_find(struct odm_pieces *p, uint64_t request, uint32_t expert);

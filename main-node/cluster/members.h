@@ -87,7 +87,8 @@ void odm_members_view(struct odm_members *ms, struct odm_view *v); /* v->worker:
 bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session);
 bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size);
 /* As odm_cost_fn, by what the worker has said last. One with a spool lacks what it has not named. */
-uint32_t odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, uint32_t expert);
+void odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, const uint16_t *expert, size_t n,
+		      uint8_t *cost);
 /* Engine thread: this incarnation does not work although it answers (its data socket is dead): start over with it. */
 /* Until the loop thread has dropped it, odm_members_explain already counts it as gone. */
 void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why);

@@ -85,19 +85,25 @@ bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session)
 	return alive;
 }
 
-uint32_t odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, uint32_t expert)
+void odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, const uint16_t *expert, size_t n,
+		      uint8_t *cost)
 {
-	const size_t i = (size_t)m * ms->o.cluster->config->n_experts + expert;
-	enum od_cache_state state;
-	bool holds;
+	const size_t first = (size_t)m * ms->o.cluster->config->n_experts;
+	const struct member *of;
 
-	if (!worker->spool && !worker->cache)
-		return ODM_COST_LOAD;
+	if (!worker->spool && !worker->cache) {
+		memset(cost, ODM_COST_LOAD, n);
+		return;
+	}
 	pthread_mutex_lock(&ms->lock);
-	holds = !worker->spool || (ms->member[worker->id]->holds[i / 8] >> i % 8 & 1) != 0;
-	state = od_cache_from_wire(ms->member[worker->id]->cached[i]);
+	of = ms->member[worker->id];
+	for (size_t i = 0; i < n; i++) {
+		const size_t at = first + expert[i];
+		const bool holds = !worker->spool || (of->holds[at / 8] >> at % 8 & 1) != 0;
+
+		cost[i] = holds ? odm_cost_of_state(od_cache_from_wire(of->cached[at])) : ODM_COST_LACKS;
+	}
 	pthread_mutex_unlock(&ms->lock);
-	return holds ? odm_cost_of_state(state) : ODM_COST_LACKS;
 }
 
 bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size)

@@ -4,19 +4,25 @@
 
 #include <string.h>
 
-uint32_t odm_cost_of_state(enum od_cache_state state)
+/* Of a group's experts, for each of its workers: as a rule there is a slot for each. */
+#define FEW_PER_WORKER 2
+
+uint8_t odm_cost_of_state(enum od_cache_state state)
 {
 	/* In the states' order: who has the SM bytes lacks the exponents. */
-	static const uint32_t cost[] = { 0, ODM_COST_INFLATE, ODM_COST_E, ODM_COST_SM, ODM_COST_LOAD };
+	static const uint8_t cost[] = { 0, ODM_COST_INFLATE, ODM_COST_E, ODM_COST_SM, ODM_COST_LOAD };
 
 	return cost[state];
 }
 
 struct odm_groups odm_groups_make(uint32_t n_workers, uint32_t asked, uint32_t top_k, uint32_t n_moe)
 {
+	const uint32_t size = asked > 0 ? asked : top_k, few = FEW_PER_WORKER * (size < n_workers ? size : n_workers);
+
 	return (struct odm_groups){ .n_workers = n_workers,
 				    .n_groups = od_share_groups(n_workers, asked, top_k),
-				    .n_moe = n_moe };
+				    .n_moe = n_moe,
+				    .few = few > top_k ? few : top_k }; /* a row's are always few */
 }
 
 uint32_t odm_group_of_layer(const struct odm_groups *g, uint64_t step, uint32_t m)
@@ -40,129 +46,210 @@ uint32_t odm_group_worker(const struct odm_groups *g, uint32_t group, uint32_t i
 struct dealer {
 	const struct odm_groups *g;
 	uint32_t m, group;
-	uint32_t run;	/* what running one costs */
-	uint32_t *load; /* what each has to do */
+	const uint16_t *expert;
+	size_t n;
+	uint32_t run; /* what running one costs */
+	bool all;     /* workers outside the group are looked at, too */
+	/* Scratch. */
+	uint32_t *load;	 /* [n_workers]: what each has to do */
+	uint32_t *next;	 /* [n_workers]: in order, before it all are dealt */
+	uint32_t *order; /* [n_workers][n]: indices of experts, the cheapest first; ODM_NOBODY behind the last */
+	uint8_t *cost;	 /* [n_workers][n]; ODM_COST_LACKS: the expert is not dealt to this worker */
 };
 
+static struct dealer make_dealer(const struct odm_groups *g, uint32_t m, uint32_t group, const uint16_t *expert, size_t n,
+				 uint32_t run, uint32_t *scratch)
+{
+	uint32_t *order = scratch + 2 * (size_t)g->n_workers;
+
+	return (struct dealer){ .g = g, .m = m, .group = group, .expert = expert, .n = n, .run = run, .load = scratch,
+				.next = scratch + g->n_workers, .order = order,
+				.cost = (uint8_t *)(order + n * g->n_workers) };
+}
+
+static bool is_member(const struct dealer *d, uint32_t w)
+{
+	return w % d->g->n_groups == d->group;
+}
+
+/* The workers that are looked at: for (w = first(d); w < n_workers; w += stride(d)). */
+static uint32_t first(const struct dealer *d)
+{
+	return d->all ? 0 : d->group;
+}
+
+static uint32_t stride(const struct dealer *d)
+{
+	return d->all ? 1 : d->g->n_groups;
+}
+
+static uint8_t *cost_at(const struct dealer *d, uint32_t w, size_t i)
+{
+	return &d->cost[w * d->n + i];
+}
+
+static void ask(const struct dealer *d, uint32_t w)
+{
+	if (d->g->cost == NULL)
+		memset(cost_at(d, w, 0), ODM_COST_LOAD, d->n);
+	else
+		d->g->cost(d->g->cost_arg, w, d->m, d->expert, d->n, cost_at(d, w, 0));
+}
+
 /* What a worker has to do when an expert of this cost is dealt to it. */
-static uint32_t load_at(const struct dealer *d, uint32_t w, uint32_t cost)
+static uint32_t load_with(const struct dealer *d, uint32_t w, uint8_t cost)
 {
 	return d->load[w] + d->run + (cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost);
 }
 
-static uint32_t load_with(const struct dealer *d, uint32_t w, uint16_t expert)
+/* Where an expert is on its way to, it goes. */
+static void deal_again(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
 {
-	return load_at(d, w, odm_worker_cost(d->g, w, d->m, expert));
-}
+	memset(d->load, 0, d->g->n_workers * sizeof(*d->load));
+	for (size_t i = 0; i < d->n; i++) {
+		const uint32_t w = keep != NULL ? keep(arg, d->expert[i]) : ODM_NOBODY;
 
-/* Of the group's; ODM_NOBODY: with, and none of them has it. */
-static uint32_t least_of_group(const struct dealer *d, uint16_t expert, bool with)
-{
-	const uint32_t size = odm_group_size(d->g, d->group), first = d->g->homes ? expert : d->m / d->g->n_groups;
-	uint32_t best = ODM_NOBODY, best_load = 0;
-
-	for (uint32_t i = 0; i < size; i++) {
-		const uint32_t w = odm_group_worker(d->g, d->group, (first + i) % size);
-		const uint32_t cost = odm_worker_cost(d->g, w, d->m, expert), load = load_at(d, w, cost);
-
-		if ((best == ODM_NOBODY || load < best_load) && (!with || cost != ODM_COST_LACKS)) {
-			best = w;
-			best_load = load;
-		}
+		worker[i] = w < d->g->n_workers ? w : ODM_NOBODY;
+		if (worker[i] != ODM_NOBODY)
+			d->load[w] = load_with(d, w, d->all || is_member(d, w) ? *cost_at(d, w, i) :
+										 odm_worker_cost(d->g, w, d->m, d->expert[i]));
 	}
-	return best;
 }
 
-static bool group_keeps(const struct dealer *d, uint16_t expert)
+/* ---- Few ---- */
+
+struct holders {
+	uint32_t anybody; /* the first that has it; ODM_NOBODY */
+	bool group;	  /* one of the group has it, */
+	bool kept;	  /* or keeps some of it in its cache */
+};
+
+static struct holders find_holders(const struct dealer *d, size_t i)
 {
-	const uint32_t size = odm_group_size(d->g, d->group);
-	bool kept = false;
+	struct holders h = { .anybody = ODM_NOBODY };
 
-	for (uint32_t i = 0; i < size; i++)
-		kept = kept || odm_worker_cost(d->g, odm_group_worker(d->g, d->group, i), d->m, expert) < ODM_COST_LOAD;
-	return kept;
-}
+	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d)) {
+		const uint8_t cost = *cost_at(d, w, i);
 
-/* Of those who keep some of it in their caches, and best, which keeps nothing. They are of another group than they were. */
-static uint32_t least_of_keepers(const struct dealer *d, uint16_t expert, uint32_t best)
-{
-	uint32_t best_load = load_with(d, best, expert);
-
-	for (uint32_t w = 0; w < d->g->n_workers; w++) {
-		const uint32_t cost = odm_worker_cost(d->g, w, d->m, expert), load = load_at(d, w, cost);
-
-		if (cost < ODM_COST_LOAD && load < best_load) {
-			best = w;
-			best_load = load;
-		}
+		if (cost == ODM_COST_LACKS)
+			continue;
+		if (h.anybody == ODM_NOBODY)
+			h.anybody = w;
+		h.group = h.group || is_member(d, w);
+		h.kept = h.kept || (is_member(d, w) && cost < ODM_COST_LOAD);
 	}
-	return best;
+	return h;
 }
 
-static uint32_t least_loaded(const struct dealer *d, uint16_t expert)
+/* Of an expert, strike out the workers that it is not dealt to. */
+static void choose_workers(const struct dealer *d, size_t i)
 {
-	uint32_t best = least_of_group(d, expert, true);
+	const struct holders h = find_holders(d, i);
 
-	if (d->g->homes && best != ODM_NOBODY && !group_keeps(d, expert))
-		return least_of_keepers(d, expert, best);
-	for (uint32_t w = 0; best == ODM_NOBODY && w < d->g->n_workers; w++) {
-		if (odm_worker_has(d->g, w, d->m, expert))
-			best = w;
+	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d)) {
+		uint8_t *cost = cost_at(d, w, i);
+		const bool keeps = *cost < ODM_COST_LOAD && d->g->homes && !h.kept;
+
+		if (h.anybody == ODM_NOBODY && is_member(d, w))
+			*cost = ODM_COST_LOAD;
+		else if (h.group ? !is_member(d, w) && !keeps : w != h.anybody)
+			*cost = ODM_COST_LACKS;
 	}
-	return best != ODM_NOBODY ? best : least_of_group(d, expert, false);
+}
+
+/* Somebody outside the group may be dealt an expert: who keeps it, or has it when none of the group does. */
+static bool needs_others(const struct dealer *d)
+{
+	bool others = d->g->homes && d->g->cost != NULL;
+
+	for (size_t i = 0; i < d->n && !others; i++)
+		others = !find_holders(d, i).group;
+	return others;
+}
+
+/* By cost, equal ones by their numbers. */
+static void sort_by_cost(const struct dealer *d, uint32_t w)
+{
+	uint32_t begin[ODM_COST_LOAD + 2] = { 0 };
+	uint32_t *order = d->order + w * d->n;
+
+	for (size_t i = 0; i < d->n; i++)
+		if (*cost_at(d, w, i) != ODM_COST_LACKS)
+			begin[*cost_at(d, w, i) + 1]++;
+	for (size_t c = 1; c < ODM_COST_LOAD + 2; c++)
+		begin[c] += begin[c - 1];
+	for (size_t i = begin[ODM_COST_LOAD + 1]; i < d->n; i++)
+		order[i] = ODM_NOBODY;
+	for (size_t i = 0; i < d->n; i++)
+		if (*cost_at(d, w, i) != ODM_COST_LACKS)
+			order[begin[*cost_at(d, w, i)]++] = (uint32_t)i;
+	d->next[w] = 0;
+}
+
+/* Of equal workers the smallest is dealt the expert: the group's by turns, then the others. */
+static uint32_t turn(const struct dealer *d, uint32_t w, size_t i)
+{
+	const uint32_t size = odm_group_size(d->g, d->group), begin = d->g->homes ? d->expert[i] : d->m / d->g->n_groups;
+
+	return is_member(d, w) ? (w / d->g->n_groups + size - begin % size) % size : size + w;
+}
+
+/* The cheapest of those that the worker may be dealt and that nobody has yet; ODM_NOBODY: none. */
+static uint32_t cheapest(const struct dealer *d, uint32_t w, const uint32_t *worker)
+{
+	const uint32_t *order = d->order + w * d->n;
+
+	while (d->next[w] < d->n && order[d->next[w]] != ODM_NOBODY && worker[order[d->next[w]]] != ODM_NOBODY)
+		d->next[w]++;
+	return d->next[w] < d->n ? order[d->next[w]] : ODM_NOBODY;
 }
 
 /* Of those that nobody has yet, the one that will be ready first. False: there are none. */
-static bool deal_one(const struct dealer *d, const uint16_t *expert, size_t n, uint32_t *worker)
+static bool deal_one(const struct dealer *d, uint32_t *worker)
 {
-	uint32_t best_worker = ODM_NOBODY, best_load = 0;
-	size_t best = 0;
+	uint32_t best = ODM_NOBODY, best_load = 0, best_i = 0;
 
-	for (size_t i = 0; i < n; i++) {
-		uint32_t w, load;
+	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d)) {
+		const uint32_t i = cheapest(d, w, worker), load = i == ODM_NOBODY ? 0 : load_with(d, w, *cost_at(d, w, i));
 
-		if (worker[i] != ODM_NOBODY)
+		if (i == ODM_NOBODY || (best != ODM_NOBODY && load > best_load))
 			continue;
-		w = least_loaded(d, expert[i]);
-		load = load_with(d, w, expert[i]);
-		if (best_worker == ODM_NOBODY || load < best_load) {
-			best = i;
-			best_worker = w;
-			best_load = load;
-		}
+		if (best != ODM_NOBODY && load == best_load &&
+		    (i > best_i || (i == best_i && turn(d, w, i) > turn(d, best, i))))
+			continue;
+		best = w;
+		best_i = i;
+		best_load = load;
 	}
-	if (best_worker == ODM_NOBODY)
+	if (best == ODM_NOBODY)
 		return false;
-	worker[best] = best_worker;
-	d->load[best_worker] = best_load;
+	worker[best_i] = best;
+	d->load[best] = best_load;
 	return true;
 }
 
-/* Where an expert is on its way to, it goes. */
-static void deal_again(const struct dealer *d, const uint16_t *expert, size_t n,
-		       uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
+static void deal_few(struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
 {
-	memset(d->load, 0, d->g->n_workers * sizeof(*d->load));
-	for (size_t i = 0; i < n; i++) {
-		worker[i] = keep != NULL ? keep(arg, expert[i]) : ODM_NOBODY;
-		if (worker[i] >= d->g->n_workers)
-			worker[i] = ODM_NOBODY;
-		else
-			d->load[worker[i]] = load_with(d, worker[i], expert[i]);
+	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d))
+		ask(d, w);
+	if (needs_others(d)) {
+		d->all = true;
+		for (uint32_t w = 0; w < d->g->n_workers; w++)
+			if (!is_member(d, w))
+				ask(d, w);
 	}
-}
-
-void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, size_t n_experts,
-	      uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker, uint32_t *load)
-{
-	const struct dealer d = { .g = g, .m = m, .group = odm_group_of_layer(g, step, m), .run = ODM_COST_RUN, .load = load };
-
-	deal_again(&d, expert, n_experts, keep, arg, worker);
-	while (deal_one(&d, expert, n_experts, worker))
+	deal_again(d, keep, arg, worker);
+	for (size_t i = 0; i < d->n && d->g->cost != NULL; i++)
+		choose_workers(d, i);
+	for (uint32_t w = first(d); w < d->g->n_workers; w += stride(d))
+		sort_by_cost(d, w);
+	while (deal_one(d, worker))
 		;
 }
 
-uint32_t odm_prefill_worker(const struct odm_groups *g, uint32_t m, uint16_t expert)
+/* ---- Many ---- */
+
+uint32_t odm_worker_of_many(const struct odm_groups *g, uint32_t m, uint16_t expert)
 {
 	for (uint32_t i = 0; i < g->n_workers; i++) {
 		const uint32_t w = (expert + i) % g->n_workers;
@@ -173,29 +260,62 @@ uint32_t odm_prefill_worker(const struct odm_groups *g, uint32_t m, uint16_t exp
 	return expert % g->n_workers;
 }
 
-/* In one go: there may be as many as a layer has. */
-static void deal_rest(const struct dealer *d, const uint16_t *expert, size_t n, bool kept, uint32_t *worker)
+static void deal_by_number(const struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
 {
-	for (size_t i = 0; i < n; i++) {
-		if (worker[i] != ODM_NOBODY || group_keeps(d, expert[i]) != kept)
-			continue;
-		worker[i] = least_loaded(d, expert[i]);
-		d->load[worker[i]] = load_with(d, worker[i], expert[i]);
+	for (size_t i = 0; i < d->n; i++) {
+		worker[i] = keep != NULL ? keep(arg, d->expert[i]) : ODM_NOBODY;
+		if (worker[i] >= d->g->n_workers || !odm_worker_has(d->g, worker[i], d->m, d->expert[i]))
+			worker[i] = odm_worker_of_many(d->g, d->m, d->expert[i]);
 	}
 }
 
-void odm_deal_prefill(const struct odm_groups *g, uint32_t m, const uint16_t *expert, size_t n_experts,
-		      uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker, uint32_t *load)
+/* The one that has least to do, counted from e mod N; who lacks it only when all do. */
+static void deal_to_least(const struct dealer *d, size_t i, uint32_t *worker)
 {
-	struct odm_groups all = *g; /* everybody is one group */
-	const struct dealer d = { .g = &all, .m = m, .run = ODM_COST_PROMPT_RUN, .load = load };
+	const uint32_t n = d->g->n_workers;
+	uint32_t best = ODM_NOBODY, best_load = 0;
+	bool best_has = false;
 
-	for (size_t i = 0; !g->homes && i < n_experts; i++)
-		worker[i] = odm_prefill_worker(g, m, expert[i]);
-	if (!g->homes)
+	for (uint32_t j = 0; j < n; j++) {
+		const uint32_t w = (d->expert[i] + j) % n, load = load_with(d, w, *cost_at(d, w, i));
+		const bool has = *cost_at(d, w, i) != ODM_COST_LACKS;
+
+		if (best == ODM_NOBODY || has > best_has || (has == best_has && load < best_load)) {
+			best = w;
+			best_load = load;
+			best_has = has;
+		}
+	}
+	worker[i] = best;
+	d->load[best] = best_load;
+}
+
+static void deal_many(struct dealer *d, uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker)
+{
+	for (uint32_t w = 0; w < d->g->n_workers; w++)
+		ask(d, w);
+	deal_again(d, keep, arg, worker);
+	for (int kept = 1; kept >= 0; kept--)
+		for (size_t i = 0; i < d->n; i++)
+			if (worker[i] == ODM_NOBODY && (kept == 0 || find_holders(d, i).kept))
+				deal_to_least(d, i, worker);
+}
+
+void odm_deal(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, size_t n_experts,
+	      uint32_t (*keep)(void *arg, uint16_t expert), void *arg, uint32_t *worker, uint32_t *scratch)
+{
+	struct odm_groups one = *g; /* everybody is one group */
+	struct dealer d;
+
+	one.n_groups = 1;
+	if (n_experts <= g->few) {
+		d = make_dealer(g, m, odm_group_of_layer(g, step, m), expert, n_experts, ODM_COST_RUN, scratch);
+		deal_few(&d, keep, arg, worker);
 		return;
-	all.n_groups = 1;
-	deal_again(&d, expert, n_experts, keep, arg, worker);
-	deal_rest(&d, expert, n_experts, true, worker);
-	deal_rest(&d, expert, n_experts, false, worker);
+	}
+	d = make_dealer(&one, m, 0, expert, n_experts, ODM_COST_MANY_RUN, scratch);
+	if (g->homes)
+		deal_many(&d, keep, arg, worker);
+	else
+		deal_by_number(&d, keep, arg, worker);
 }

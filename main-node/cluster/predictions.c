@@ -456,7 +456,6 @@ bool odm_predictions_take_want(struct odm_predictions *p, struct odm_want *w)
 		set_dirty(p, e, false);
 		w->step = s->step;
 		w->version = ++e->version;
-		w->prefill = e->n_required > 0;
 		collect(p, s, w);
 		for (size_t i = 0; i < w->n; i++)
 			w->worker[i] = where[w->expert[i]];

@@ -42,7 +42,6 @@ struct odm_predictions_opts {
 struct odm_want {
 	uint64_t step;
 	uint32_t m, version; /* grows with each want of the same (step, m) */
-	bool prefill;
 	size_t n_predicted, n;
 	uint16_t *expert; /* [n_experts], the caller's */
 	uint32_t *worker; /* the same: where each is on its way so far (ODM_NOBODY: nowhere yet) */

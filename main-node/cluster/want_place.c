@@ -11,10 +11,10 @@ int odm_want_place_init(struct odm_want_place *p, uint32_t n_experts, uint32_t m
 	p->sorted = calloc(n_experts, sizeof(*p->sorted));
 	p->deal = calloc(n_experts, sizeof(*p->deal));
 	p->keep = calloc(n_experts, sizeof(*p->keep));
-	p->load = calloc(max_workers, sizeof(*p->load));
+	p->scratch = calloc(ODM_DEAL_SCRATCH(n_experts, max_workers), sizeof(*p->scratch));
 	p->n = calloc(max_workers, sizeof(*p->n));
 	if (p->want.expert != NULL && p->want.worker != NULL && p->sorted != NULL && p->deal != NULL && p->keep != NULL &&
-	    p->load != NULL && p->n != NULL)
+	    p->scratch != NULL && p->n != NULL)
 		return OD_OK;
 	odm_want_place_fini(p);
 	return od_fail(err, OD_ERR_NOMEM, "places of WANTs");
@@ -27,7 +27,7 @@ void odm_want_place_fini(struct odm_want_place *p)
 	free(p->sorted);
 	free(p->deal);
 	free(p->keep);
-	free(p->load);
+	free(p->scratch);
 	free(p->n);
 	*p = (struct odm_want_place){ 0 };
 }
@@ -53,7 +53,7 @@ static void place_predicted(struct odm_want_place *p, const struct odm_groups *g
 		p->keep[w->expert[i]] = w->worker[i];
 	memcpy(p->sorted, w->expert, w->n_predicted * sizeof(*p->sorted));
 	qsort(p->sorted, w->n_predicted, sizeof(*p->sorted), by_id);
-	odm_deal(g, w->step, w->m, p->sorted, w->n_predicted, keep_worker, p, p->deal, p->load);
+	odm_deal(g, w->step, w->m, p->sorted, w->n_predicted, keep_worker, p, p->deal, p->scratch);
 	for (size_t i = 0; i < w->n_predicted; i++)
 		p->keep[p->sorted[i]] = p->deal[i];
 	memset(p->n, 0, g->n_workers * sizeof(*p->n));
@@ -90,12 +90,6 @@ void odm_want_place(struct odm_want_place *p, const struct odm_groups *g, const 
 	struct odm_want *w = &p->want;
 	size_t n = w->n_predicted;
 
-	if (w->prefill) {
-		for (size_t i = 0; i < w->n; i++)
-			p->keep[w->expert[i]] = w->worker[i];
-		odm_deal_prefill(g, w->m, w->expert, w->n, keep_worker, p, w->worker, p->load);
-		return;
-	}
 	place_predicted(p, g);
 	for (size_t i = w->n_predicted; i < w->n; i++) {
 		const uint32_t to = hedge_worker(p, g, slots, w->expert[i], w->worker[i]);

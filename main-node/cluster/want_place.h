@@ -3,7 +3,7 @@
  * Predicted experts are dealt like the layer's work (placement.h), and what is on its way already stays where it is. What
  * is wanted in case the prediction errs (a hedge) comes behind them: to the member of the layer's group that has least to
  * do, among equals to the one that has the last predicted expert, because the two are hardly ever needed together; and
- * only where a slot of that worker is left. In prefill experts lie over all workers.
+ * only where a slot of that worker is left.
  * Thread: its owner's. Owner: odm_want_place_init ... odm_want_place_fini by the caller. */
 #ifndef ODM_WANT_PLACE_H
 #define ODM_WANT_PLACE_H
@@ -17,7 +17,7 @@ struct odm_want_place {
 	uint16_t *sorted;     /* [n_experts] */
 	uint32_t *deal;	      /* [n_experts] */
 	uint32_t *keep;	      /* [n_experts]: by expert */
-	uint32_t *load;	      /* [max_workers]: odm_deal's */
+	uint32_t *scratch;    /* odm_deal's */
 	uint32_t *n;	      /* [max_workers]: experts of the layer that each has */
 };
 

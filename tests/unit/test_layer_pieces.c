@@ -60,6 +60,17 @@ static void check_cover(const struct odm_pieces *p, const struct od_moe_call *ca
 	assert_int_equal(total, call->n_rows * k);
 }
 
+/* Few experts on the layer's group, many on all. */
+static void check_workers(const struct odm_pieces *p, const struct od_moe_call *call, const struct odm_groups *g)
+{
+	for (size_t i = 0; i < p->n; i++) {
+		if (p->n_chosen <= g->few)
+			assert_int_equal(p->piece[i].worker % g->n_groups, odm_group_of_layer(g, call->step, call->m));
+		else
+			assert_int_equal(p->piece[i].worker, p->piece[i].expert % g->n_workers);
+	}
+}
+
 static void random_calls(void **state)
 {
 	(void)state;
@@ -84,23 +95,25 @@ static void random_calls(void **state)
 		g = odm_groups_make(n_workers, 1 + rng(3), k, 12);
 		assert_int_equal(odm_pieces_init(&p, &cfg, MAX_ROWS, MAX_WORKERS, &err), OD_OK);
 
-		odm_pieces_decode(&p, &call, &g, NULL, NULL);
+		odm_pieces_cut(&p, &call, &g, NULL, NULL, MAX_ROWS);
 		check_cover(&p, &call, k);
+		check_workers(&p, &call, &g);
 		assert_int_equal(p.n, p.n_chosen); /* one piece an expert */
-		for (size_t i = 0; i < p.n; i++) {
+		for (size_t i = 0; i < p.n; i++)
 			assert_true(p.piece[i].last);
-			assert_int_equal(p.piece[i].worker % g.n_groups, odm_group_of_layer(&g, call.step, call.m));
-		}
 
-		odm_pieces_prefill(&p, &call, &g, NULL, NULL, batch);
+		odm_pieces_cut(&p, &call, &g, NULL, NULL, batch);
 		check_cover(&p, &call, k);
+		check_workers(&p, &call, &g);
 		for (size_t i = 0; i < p.n; i++) {
 			const struct odm_piece *q = &p.piece[i];
 
-			assert_int_equal(q->worker, q->expert % n_workers);
-			assert_true(q->count <= batch);
+			/* Batches of rows, one after the other, so that those of a batch go into one RUN. */
+			for (uint32_t j = 0; j < q->count; j++)
+				assert_int_equal(p.order[q->first + j] / k / batch, q->batch);
+			assert_true(i == 0 || q->batch >= p.piece[i - 1].batch);
+			assert_int_equal(last_of[q->expert], 0); /* the last is the last */
 			last_of[q->expert] += q->last;
-			assert_true(q->last || (i + 1 < p.n && p.piece[i + 1].expert == q->expert));
 		}
 		for (size_t i = 0; i < p.n_chosen; i++)
 			assert_int_equal(last_of[p.chosen[i]], 1);
@@ -110,9 +123,9 @@ static void random_calls(void **state)
 
 static void what_is_next_open_and_owed(void **state)
 {
-	const uint16_t expert[] = { 0, 2, 0, 1, 2, 1, 0, 3 }; /* four rows, top-2 */
-	const struct od_moe_call call = { .step = 1, .m = 0, .n_rows = 4, .expert = expert };
-	const struct odm_groups g = odm_groups_make(2, 2, 2, 12);
+	const uint16_t expert[] = { 0, 2, 0, 1, 2, 1, 0, 3, 0, 2 }; /* five rows, top-2 */
+	const struct od_moe_call call = { .step = 1, .m = 0, .n_rows = 5, .expert = expert };
+	struct odm_groups g = odm_groups_make(2, 2, 2, 12);
 	const struct od_config cfg = { .n_experts = 4, .top_k = 2 };
 	struct odm_piece *next[4];
 	struct odm_pieces p;
@@ -120,18 +133,22 @@ static void what_is_next_open_and_owed(void **state)
 	bool more;
 
 	(void)state;
-	assert_int_equal(odm_pieces_init(&p, &cfg, 4, 2, &err), OD_OK);
-	odm_pieces_prefill(&p, &call, &g, NULL, NULL, 2); /* expert 0: 2 + 1 rows, 1: 2, 2: 2, 3: 1 */
-	assert_int_equal(p.n, 5);
-	assert_int_equal(odm_pieces_next(&p, 0, 2, next, &more), 2);
+	g.few = 3; /* so that worker 0 has experts 0 and 2 */
+	assert_int_equal(odm_pieces_init(&p, &cfg, 5, 2, &err), OD_OK);
+	odm_pieces_cut(&p, &call, &g, NULL, NULL, 3); /* rows 0 to 2: experts 0, 1, 2; rows 3, 4: 0, 2, 3 */
+	assert_int_equal(p.n, 6);
+	assert_int_equal(odm_pieces_next(&p, 0, 1, next, &more), 1);
 	assert_true(more);
-	assert_int_equal(next[0]->expert, 0);
-	assert_int_equal(next[1]->expert, 0);
-	next[0]->state = ODM_PIECE_SENT;
-	next[0]->request = 7;
+	assert_int_equal(odm_pieces_next(&p, 0, 4, next, &more), 2); /* the second batch is another RUN */
+	assert_true(more);
+	assert_true(next[0]->expert == 0 && next[0]->count == 2 && !next[0]->last);
+	assert_true(next[1]->expert == 2 && next[1]->count == 2 && !next[1]->last);
+	next[0]->state = next[1]->state = ODM_PIECE_SENT;
+	next[0]->request = next[1]->request = 7;
 	assert_ptr_equal(odm_pieces_find(&p, 7, 0), next[0]);
 	assert_null(odm_pieces_find(&p, 7, 1));
 	assert_null(odm_pieces_find(&p, 8, 0));
+	next[1]->state = ODM_PIECE_DONE;
 	assert_true(odm_pieces_open(&p, 7));
 	assert_false(odm_pieces_open(&p, 8));
 	next[0]->state = ODM_PIECE_DONE;
@@ -139,7 +156,8 @@ static void what_is_next_open_and_owed(void **state)
 	assert_null(odm_pieces_find(&p, 7, 0)); /* a second answer */
 	assert_int_equal(odm_pieces_next(&p, 0, 4, next, &more), 2);
 	assert_false(more);
-	assert_int_equal(next[1]->expert, 2);
+	assert_true(next[0]->expert == 0 && next[0]->count == 2 && next[0]->last);
+	assert_true(next[1]->expert == 2 && next[1]->count == 1 && next[1]->last);
 	assert_true(odm_pieces_owed(&p, 0));
 	next[0]->state = next[1]->state = ODM_PIECE_DONE;
 	assert_false(odm_pieces_owed(&p, 0));

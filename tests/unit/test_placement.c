@@ -89,12 +89,12 @@ static void deal_round_robin(void **state)
 {
 	struct odm_groups g = odm_groups_make(5, 2, 2, 12); /* groups {0,2,4} and {1,3} */
 	const uint16_t expert[] = { 1, 4, 6, 7 };
-	uint32_t worker[4], load[5];
+	uint32_t worker[4], scratch[ODM_DEAL_SCRATCH(4, 5)];
 
 	(void)state;
-	odm_deal(&g, 3, 0, expert, 4, NULL, NULL, worker, load);
+	odm_deal(&g, 3, 0, expert, 4, NULL, NULL, worker, scratch);
 	assert_memory_equal(worker, ((uint32_t[]){ 0, 2, 4, 0 }), sizeof(worker));
-	odm_deal(&g, 3, 1, expert, 4, NULL, NULL, worker, load);
+	odm_deal(&g, 3, 1, expert, 4, NULL, NULL, worker, scratch);
 	assert_memory_equal(worker, ((uint32_t[]){ 1, 3, 1, 3 }), sizeof(worker));
 }
 
@@ -103,11 +103,11 @@ static void a_large_group_takes_turns(void **state)
 {
 	struct odm_groups g = odm_groups_make(3, 2, 2, 12);
 	const uint16_t expert[] = { 3, 5 };
-	uint32_t worker[2], load[3], used[3] = { 0 };
+	uint32_t worker[2], scratch[ODM_DEAL_SCRATCH(2, 3)], used[3] = { 0 };
 
 	(void)state;
 	for (uint32_t m = 0; m < 12; m++) {
-		odm_deal(&g, 1, m, expert, 2, NULL, NULL, worker, load);
+		odm_deal(&g, 1, m, expert, 2, NULL, NULL, worker, scratch);
 		assert_int_not_equal(worker[0], worker[1]);
 		used[worker[0]]++;
 		used[worker[1]]++;
@@ -121,55 +121,58 @@ static void deal_keeps_what_is_loading(void **state)
 	struct odm_groups g = odm_groups_make(4, 2, 2, 12); /* {0,2}, {1,3} */
 	const uint32_t keep[] = { ODM_NOBODY, ODM_NOBODY, 0, 3, 77 };
 	const uint16_t a[] = { 1, 2 }, b[] = { 1, 3, 4 };
-	uint32_t worker[3], load[4];
+	uint32_t worker[3], scratch[ODM_DEAL_SCRATCH(3, 4)];
 
 	(void)state;
-	odm_deal(&g, 1, 0, a, 2, keep_table, (void *)keep, worker, load);
+	odm_deal(&g, 1, 0, a, 2, keep_table, (void *)keep, worker, scratch);
 	assert_int_equal(worker[1], 0); /* stays */
 	assert_int_equal(worker[0], 2); /* goes to the free one */
-	odm_deal(&g, 1, 0, b, 3, keep_table, (void *)keep, worker, load);
+	odm_deal(&g, 1, 0, b, 3, keep_table, (void *)keep, worker, scratch);
 	assert_int_equal(worker[1], 3); /* even outside the group */
 	assert_int_equal(worker[0], 0);
 	assert_int_equal(worker[2], 2); /* a worker that is not there any more is nobody */
 }
 
 /* Who has what: a bit for each worker, the same in all layers. */
-static uint32_t has_table(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+static void has_table(void *arg, uint32_t worker, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost)
 {
 	(void)m;
-	return (((const uint32_t *)arg)[expert] >> worker & 1) != 0 ? ODM_COST_LOAD : ODM_COST_LACKS;
+	for (size_t i = 0; i < n; i++)
+		cost[i] = (((const uint32_t *)arg)[expert[i]] >> worker & 1) != 0 ? ODM_COST_LOAD : ODM_COST_LACKS;
 }
 
 static void experts_go_to_those_who_have_them(void **state)
 {
 	struct odm_groups g = odm_groups_make(4, 2, 2, 12); /* {0,2}, {1,3} */
-	uint32_t has[] = { 0x4, 0x5, 0xa, 0x0, 0xf }, worker[5], load[4];
+	uint32_t has[] = { 0x4, 0x5, 0xa, 0x0, 0xf }, worker[5], scratch[ODM_DEAL_SCRATCH(5, 4)];
 	const uint16_t expert[] = { 0, 1, 2, 3, 4 };
 
 	(void)state;
+	g.few = 5;
 	g.cost = has_table;
 	g.cost_arg = has;
-	odm_deal(&g, 1, 0, expert, 5, NULL, NULL, worker, load);
+	odm_deal(&g, 1, 0, expert, 5, NULL, NULL, worker, scratch);
 	assert_int_equal(worker[0], 2);			  /* the one of the group that has it */
 	assert_int_equal(worker[1], 0);			  /* both have: the one with less */
 	assert_int_equal(worker[2], 1);			  /* nobody of the group: anybody */
 	assert_true(worker[3] == 0 || worker[3] == 2);	  /* nobody at all: the group */
 	assert_true(worker[4] == 0 || worker[4] == 2);
-	assert_int_equal(odm_prefill_worker(&g, 0, 4), 0);
-	assert_int_equal(odm_prefill_worker(&g, 0, 2), 3); /* 2 lacks it: the next that has it */
-	assert_int_equal(odm_prefill_worker(&g, 0, 0), 2);
-	assert_int_equal(odm_prefill_worker(&g, 0, 3), 3); /* nobody */
+	assert_int_equal(odm_worker_of_many(&g, 0, 4), 0);
+	assert_int_equal(odm_worker_of_many(&g, 0, 2), 3); /* 2 lacks it: the next that has it */
+	assert_int_equal(odm_worker_of_many(&g, 0, 0), 2);
+	assert_int_equal(odm_worker_of_many(&g, 0, 3), 3); /* nobody */
 }
 
 /* By worker and expert. */
 struct cost_table {
-	uint32_t cost[6][8];
+	uint8_t cost[6][8];
 };
 
-static uint32_t cost_table(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+static void cost_table(void *arg, uint32_t worker, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost)
 {
 	(void)m;
-	return ((const struct cost_table *)arg)->cost[worker][expert];
+	for (size_t i = 0; i < n; i++)
+		cost[i] = ((const struct cost_table *)arg)->cost[worker][expert[i]];
 }
 
 static void cached_experts_stay_where_they_are(void **state)
@@ -177,7 +180,7 @@ static void cached_experts_stay_where_they_are(void **state)
 	struct odm_groups g = odm_groups_make(4, 2, 2, 12); /* {0,2}, {1,3} */
 	const uint16_t a[] = { 1, 2 }, b[] = { 2, 4 }, c[] = { 1, 3, 5 };
 	struct cost_table t;
-	uint32_t worker[3], load[4];
+	uint32_t worker[3], scratch[ODM_DEAL_SCRATCH(3, 4)];
 
 	(void)state;
 	for (int i = 0; i < 6 * 8; i++)
@@ -186,19 +189,19 @@ static void cached_experts_stay_where_they_are(void **state)
 	g.cost = cost_table;
 	g.cost_arg = &t;
 	for (uint32_t m = 0; m < 12; m += 2) { /* nothing is kept: the same everywhere, by number */
-		odm_deal(&g, m, m, a, 2, NULL, NULL, worker, load);
+		odm_deal(&g, m, m, a, 2, NULL, NULL, worker, scratch);
 		assert_true(worker[0] == 2 && worker[1] == 0);
-		odm_deal(&g, m, m, b, 2, NULL, NULL, worker, load);
+		odm_deal(&g, m, m, b, 2, NULL, NULL, worker, scratch);
 		assert_true(worker[0] == 0 && worker[1] == 2); /* not at home: that one has something to do */
 	}
 	t.cost[0][4] = 0;
-	odm_deal(&g, 1, 0, b, 2, NULL, NULL, worker, load);
+	odm_deal(&g, 1, 0, b, 2, NULL, NULL, worker, scratch);
 	assert_true(worker[0] == 2 && worker[1] == 0); /* what is there goes first */
 	t.cost[0][2] = ODM_COST_SM;
-	odm_deal(&g, 1, 0, b, 2, NULL, NULL, worker, load);
+	odm_deal(&g, 1, 0, b, 2, NULL, NULL, worker, scratch);
 	assert_true(worker[0] == 0 && worker[1] == 0);
 	t.cost[0][1] = t.cost[0][3] = t.cost[0][5] = 0;
-	odm_deal(&g, 1, 0, c, 3, NULL, NULL, worker, load);
+	odm_deal(&g, 1, 0, c, 3, NULL, NULL, worker, scratch);
 	assert_true(worker[0] == 0 && worker[1] == 0 && worker[2] == 0); /* running is cheap */
 }
 
@@ -258,14 +261,14 @@ static void check_deal(const struct cost_table *t, const uint16_t *expert, const
 /* By brute force: every time the expert and the worker that are ready first. */
 static void it_is_dealt_to_whom_it_costs_least(void **state)
 {
-	static const uint32_t costs[] = { 0, ODM_COST_INFLATE, ODM_COST_E, ODM_COST_SM, ODM_COST_LOAD, ODM_COST_LACKS };
+	static const uint8_t costs[] = { 0, ODM_COST_INFLATE, ODM_COST_E, ODM_COST_SM, ODM_COST_LOAD, ODM_COST_LACKS };
 	const uint16_t expert[] = { 0, 2, 3, 6, 7 };
 	uint64_t seed = 1;
 
 	(void)state;
 	for (int round = 0; round < 500; round++) {
 		struct odm_groups g = odm_groups_make(6, 3, 2, 12); /* {0,2,4}, {1,3,5} */
-		uint32_t worker[5], load[6];
+		uint32_t worker[5], scratch[ODM_DEAL_SCRATCH(5, 6)];
 		struct cost_table t;
 
 		for (int i = 0; i < 6 * 8; i++) {
@@ -275,7 +278,7 @@ static void it_is_dealt_to_whom_it_costs_least(void **state)
 		g.homes = g.still = true;
 		g.cost = cost_table;
 		g.cost_arg = &t;
-		odm_deal(&g, 1, 1, expert, 5, NULL, NULL, worker, load);
+		odm_deal(&g, 1, 1, expert, 5, NULL, NULL, worker, scratch);
 		check_deal(&t, expert, worker);
 	}
 }
@@ -294,10 +297,11 @@ static void groups_that_stand_still(void **state)
 }
 
 /* What of an expert a worker keeps, the same in all layers: a row of workers for each expert. */
-static uint32_t kept_table(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+static void kept_table(void *arg, uint32_t worker, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost)
 {
 	(void)m;
-	return odm_cost_of_state((((const enum od_cache_state(*)[4])arg)[expert])[worker]);
+	for (size_t i = 0; i < n; i++)
+		cost[i] = odm_cost_of_state((((const enum od_cache_state(*)[4])arg)[expert[i]])[worker]);
 }
 
 static void a_prompt_goes_to_who_keeps_its_experts(void **state)
@@ -306,7 +310,7 @@ static void a_prompt_goes_to_who_keeps_its_experts(void **state)
 	struct odm_groups g = odm_groups_make(4, 2, 2, 12);
 	const uint16_t expert[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 	const uint32_t keep[] = { ODM_NOBODY, 3, ODM_NOBODY, ODM_NOBODY, ODM_NOBODY, ODM_NOBODY, ODM_NOBODY, 99 };
-	uint32_t worker[8], load[4], n[4] = { 0 };
+	uint32_t worker[8], scratch[ODM_DEAL_SCRATCH(8, 4)], n[4] = { 0 };
 
 	(void)state;
 	for (int e = 0; e < 8; e++)
@@ -315,27 +319,163 @@ static void a_prompt_goes_to_who_keeps_its_experts(void **state)
 	g.cost = kept_table;
 	g.cost_arg = kept;
 	g.homes = true;
-	odm_deal_prefill(&g, 5, expert, 8, NULL, NULL, worker, load); /* nothing is kept: homes */
+	odm_deal(&g, 1, 5, expert, 8, NULL, NULL, worker, scratch); /* nothing is kept: homes */
 	assert_memory_equal(worker, ((uint32_t[]){ 0, 1, 2, 3, 0, 1, 2, 3 }), sizeof(worker));
 	kept[0][0] = kept[1][0] = kept[2][2] = kept[3][2] = OD_CACHE_F;
-	odm_deal_prefill(&g, 5, expert, 8, NULL, NULL, worker, load); /* no worker has to load two */
+	odm_deal(&g, 1, 5, expert, 8, NULL, NULL, worker, scratch); /* no worker has to load two */
 	assert_memory_equal(worker, ((uint32_t[]){ 0, 0, 2, 2, 1, 3, 2, 0 }), sizeof(worker));
-	odm_deal_prefill(&g, 5, expert, 8, keep_table, (void *)keep, worker, load);
+	odm_deal(&g, 1, 5, expert, 8, keep_table, (void *)keep, worker, scratch);
 	assert_int_equal(worker[1], 3); /* on its way there */
 	assert_int_equal(worker[0], 0);
 	g.homes = false; /* no caches: it does not matter who has what else to do */
-	odm_deal_prefill(&g, 5, expert, 8, NULL, NULL, worker, load);
+	odm_deal(&g, 1, 5, expert, 8, NULL, NULL, worker, scratch);
 	assert_memory_equal(worker, ((uint32_t[]){ 0, 1, 2, 3, 0, 1, 2, 3 }), sizeof(worker));
+	odm_deal(&g, 1, 5, expert, 8, keep_table, (void *)keep, worker, scratch);
+	assert_memory_equal(worker, ((uint32_t[]){ 0, 3, 2, 3, 0, 1, 2, 3 }), sizeof(worker));
 
 	g.homes = true; /* who keeps everything does not run everything */
 	for (int e = 0; e < 8; e++)
 		kept[e][1] = OD_CACHE_F;
-	odm_deal_prefill(&g, 5, expert, 8, NULL, NULL, worker, load);
+	odm_deal(&g, 1, 5, expert, 8, NULL, NULL, worker, scratch);
 	for (int e = 0; e < 8; e++)
 		n[worker[e]]++;
 	assert_in_range(n[1], 2, 5);
 	for (int w = 0; w < 4; w++)
 		assert_true(n[w] > 0);
+}
+
+/* The same rule, word by word: all pairs are looked at for every expert that is dealt. */
+static void deal_word_by_word(const struct odm_groups *g, uint64_t step, uint32_t m, const uint16_t *expert, size_t n,
+			      const uint32_t *keep, uint32_t *worker)
+{
+	const uint32_t group = odm_group_of_layer(g, step, m), size = odm_group_size(g, group);
+	uint32_t load[9] = { 0 };
+
+	for (size_t i = 0; i < n; i++) {
+		worker[i] = keep[expert[i]];
+		if (worker[i] != ODM_NOBODY) {
+			const uint8_t cost = odm_worker_cost(g, worker[i], m, expert[i]);
+
+			load[worker[i]] += ODM_COST_RUN + (cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost);
+		}
+	}
+	for (;;) {
+		uint32_t best = ODM_NOBODY, best_load = UINT32_MAX;
+		size_t best_i = 0;
+
+		for (size_t i = 0; i < n; i++) {
+			const uint32_t begin = g->homes ? expert[i] : m / g->n_groups;
+			uint32_t anybody = ODM_NOBODY;
+			bool has = false, kept = false;
+
+			if (worker[i] != ODM_NOBODY)
+				continue;
+			for (uint32_t w = g->n_workers; w-- > 0;) {
+				const uint8_t cost = odm_worker_cost(g, w, m, expert[i]);
+
+				anybody = cost != ODM_COST_LACKS ? w : anybody;
+				has = has || (cost != ODM_COST_LACKS && w % g->n_groups == group);
+				kept = kept || (cost < ODM_COST_LOAD && w % g->n_groups == group);
+			}
+			for (uint32_t j = 0; j < size + g->n_workers; j++) { /* the group by turns, then all */
+				const uint32_t w = j < size ? odm_group_worker(g, group, (begin + j) % size) : j - size;
+				const uint8_t cost = odm_worker_cost(g, w, m, expert[i]);
+				const bool may = anybody == ODM_NOBODY ? j < size
+						 : !has		       ? w == anybody
+						 : j < size	       ? cost != ODM_COST_LACKS
+								       : g->homes && !kept && cost < ODM_COST_LOAD;
+				const uint32_t sum = load[w] + ODM_COST_RUN + (cost == ODM_COST_LACKS ? ODM_COST_LOAD : cost);
+
+				if (may && sum < best_load) {
+					best = w;
+					best_load = sum;
+					best_i = i;
+				}
+			}
+		}
+		if (best == ODM_NOBODY)
+			return;
+		worker[best_i] = best;
+		load[best] = best_load;
+	}
+}
+
+static void each_goes_where_the_rule_says(void **state)
+{
+	static const uint8_t costs[] = { 0, ODM_COST_INFLATE, ODM_COST_SM, ODM_COST_LOAD, ODM_COST_LOAD, ODM_COST_LACKS };
+	uint64_t seed = 7;
+
+	(void)state;
+	for (int round = 0; round < 2000; round++) {
+		uint32_t random[64], keep[8], worker[8], expected[8], scratch[ODM_DEAL_SCRATCH(8, 6)];
+		struct odm_groups g;
+		struct cost_table t;
+		uint16_t expert[8];
+		uint64_t step, m;
+		size_t n = 0;
+
+		for (int i = 0; i < 64; i++) {
+			seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+			random[i] = (uint32_t)(seed >> 40);
+		}
+		g = odm_groups_make(1 + random[0] % 6, random[1] % 4, 2, 13);
+		g.few = 8;
+		g.homes = random[2] % 2 == 0;
+		g.still = random[3] % 2 == 0;
+		g.cost = random[4] % 4 == 0 ? NULL : cost_table;
+		g.cost_arg = &t;
+		step = random[5] % 9;
+		m = random[6] % 13;
+		for (int i = 0; i < 6 * 8; i++)
+			t.cost[i / 8][i % 8] = costs[random[8 + i] % 6];
+		for (uint16_t e = 0; e < 8; e++) {
+			keep[e] = random[56 + e] % 4 == 0 ? random[56 + e] / 4 % g.n_workers : ODM_NOBODY;
+			if (random[56 + e] / 100 % 3 != 0)
+				expert[n++] = e;
+		}
+		odm_deal(&g, step, (uint32_t)m, expert, n, keep_table, keep, worker, scratch);
+		deal_word_by_word(&g, step, (uint32_t)m, expert, n, keep, expected);
+		assert_memory_equal(worker, expected, n * sizeof(*worker));
+	}
+}
+
+static size_t n_costs;
+
+static void count_costs(void *arg, uint32_t worker, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost)
+{
+	(void)arg;
+	for (size_t i = 0; i < n; i++) {
+		n_costs++;
+		cost[i] = (worker + m + expert[i]) % 3 == 0 ? ODM_COST_SM : ODM_COST_LOAD;
+	}
+}
+
+/* Eight times the experts, twelve times the work at most; over the group, and over all. */
+static void work_grows_with_the_number_of_experts(void **state)
+{
+	static const uint32_t few[] = { UINT32_MAX, 1 };
+	static uint32_t scratch[ODM_DEAL_SCRATCH(256, 16)];
+	uint32_t worker[256];
+	uint16_t expert[256];
+
+	(void)state;
+	for (uint16_t e = 0; e < 256; e++)
+		expert[e] = e;
+	for (int i = 0; i < 4; i++) {
+		struct odm_groups g = odm_groups_make(16, 8, 8, 12);
+		size_t of_32;
+
+		g.cost = count_costs;
+		g.homes = g.still = i % 2 == 0;
+		g.few = few[i / 2];
+		n_costs = 0;
+		odm_deal(&g, 1, 1, expert, 32, NULL, NULL, worker, scratch);
+		of_32 = n_costs;
+		n_costs = 0;
+		odm_deal(&g, 1, 1, expert, 256, NULL, NULL, worker, scratch);
+		assert_true(of_32 >= 32 && of_32 <= 32 * 16);
+		assert_true(n_costs >= 256 && n_costs <= 12 * of_32);
+	}
 }
 
 int main(void)
@@ -351,6 +491,8 @@ int main(void)
 		cmocka_unit_test(experts_go_to_those_who_have_them),
 		cmocka_unit_test(cached_experts_stay_where_they_are),
 		cmocka_unit_test(it_is_dealt_to_whom_it_costs_least),
+		cmocka_unit_test(each_goes_where_the_rule_says),
+		cmocka_unit_test(work_grows_with_the_number_of_experts),
 		cmocka_unit_test(groups_that_stand_still),
 		cmocka_unit_test(a_prompt_goes_to_who_keeps_its_experts),
 	};

@@ -584,7 +584,7 @@ static void prefill_requires_without_scoring(void **state)
 	odm_predictions_begin(p, 3, NULL, 0, 0, false);
 	odm_predictions_require(p, 3, 2, all, 4);
 	assert_true(take_want(p, &w));
-	assert_true(w.w.prefill && w.w.m == 2 && w.w.n == 4);
+	assert_true(w.w.m == 2 && w.w.n == 4);
 	assert_memory_equal(w.expert, all, sizeof(all));
 	assert_false(take_want(p, &w));
 	odm_predictions_resolve(p, 3, 2, all);

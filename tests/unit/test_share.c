@@ -30,7 +30,7 @@ static void it_is_what_main_may_ask_for(void **state)
 				for (uint32_t m = 0; m < LAYERS; m++) {
 					for (uint16_t e = 0; e < EXPERTS; e++) {
 						uint32_t group = odm_group_of_layer(&g, 3, m);
-						bool decode = false, prefill = odm_prefill_worker(&g, m, e) == w;
+						bool decode = false, prefill = odm_worker_of_many(&g, m, e) == w;
 
 						for (uint32_t i = 0; i < odm_group_size(&g, group); i++)
 							decode = decode || odm_group_worker(&g, group, i) == w;

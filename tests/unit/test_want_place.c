@@ -26,7 +26,6 @@ static void want(struct odm_want_place *p, uint64_t step, uint32_t m, size_t n_p
 {
 	p->want.step = step;
 	p->want.m = m;
-	p->want.prefill = false;
 	p->want.n_predicted = n_predicted;
 	p->want.n = n;
 	memcpy(p->want.expert, expert, n * sizeof(*expert));
@@ -38,13 +37,13 @@ static void the_prediction_is_dealt_like_the_work(void **state)
 {
 	struct odm_groups g = odm_groups_make(WORKERS, 0, 2, 12);
 	struct odm_want_place p;
-	uint32_t worker[2], load[WORKERS];
+	uint32_t worker[2], scratch[ODM_DEAL_SCRATCH(2, WORKERS)];
 
 	(void)state;
 	make(&p);
 	for (uint32_t m = 0; m < 12; m++) {
 		want(&p, 1, m, 2, 2, (const uint16_t[]){ 9, 4 }); /* by rank */
-		odm_deal(&g, 1, m, (const uint16_t[]){ 4, 9 }, 2, NULL, NULL, worker, load);
+		odm_deal(&g, 1, m, (const uint16_t[]){ 4, 9 }, 2, NULL, NULL, worker, scratch);
 		odm_want_place(&p, &g, two_slots);
 		assert_int_equal(p.want.n, 2);
 		assert_int_equal(p.want.worker[0], worker[1]);
@@ -143,7 +142,7 @@ static void what_is_on_its_way_stays(void **state)
 	odm_want_place_fini(&p);
 }
 
-static void prefill_lies_over_all_workers(void **state)
+static void many_experts_lie_over_all_workers(void **state)
 {
 	struct odm_groups g = odm_groups_make(WORKERS, 0, 2, 12);
 	struct odm_want_place p;
@@ -154,11 +153,10 @@ static void prefill_lies_over_all_workers(void **state)
 	for (uint16_t i = 0; i < EXPERTS; i++)
 		all[i] = i;
 	want(&p, 1, 2, EXPERTS, EXPERTS, all);
-	p.want.prefill = true;
 	odm_want_place(&p, &g, two_slots);
 	assert_int_equal(p.want.n, EXPERTS);
 	for (uint16_t i = 0; i < EXPERTS; i++)
-		assert_int_equal(p.want.worker[i], odm_prefill_worker(&g, 2, i));
+		assert_int_equal(p.want.worker[i], odm_worker_of_many(&g, 2, i));
 	odm_want_place_fini(&p);
 }
 
@@ -170,7 +168,7 @@ int main(void)
 		cmocka_unit_test(a_member_without_work_comes_first),
 		cmocka_unit_test(without_room_there_is_no_hedge),
 		cmocka_unit_test(what_is_on_its_way_stays),
-		cmocka_unit_test(prefill_lies_over_all_workers),
+		cmocka_unit_test(many_experts_lie_over_all_workers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

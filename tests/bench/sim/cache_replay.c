@@ -23,6 +23,7 @@ static struct odm_groups groups_with_caches(const struct cache_world *w)
 	struct odm_groups g = w->groups;
 
 	g.still = g.homes = true;
+	g.few = UINT32_MAX; /* also those of a batch: the group's caches keep the layer */
 	return g;
 }
 
@@ -30,16 +31,16 @@ static int deal(struct cache_world *w, struct od_err *err)
 {
 	const struct odm_groups groups = groups_with_caches(w);
 	const struct cache_routes *r = w->routes;
-	uint32_t *load = calloc(groups.n_workers, sizeof(*load));
+	uint32_t *scratch = calloc(ODM_DEAL_SCRATCH(r->n_experts, groups.n_workers), sizeof(*scratch));
 
-	if (load == NULL)
+	if (scratch == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%u workers", groups.n_workers);
 	for (size_t i = 0; i < r->n_visits; i++) {
 		const struct cache_visit *v = &r->visit[i];
 
-		odm_deal(&groups, v->step, v->m, r->expert + v->first, v->n, NULL, NULL, w->worker + v->first, load);
+		odm_deal(&groups, v->step, v->m, r->expert + v->first, v->n, NULL, NULL, w->worker + v->first, scratch);
 	}
-	free(load);
+	free(scratch);
 	return OD_OK;
 }
 
@@ -162,7 +163,7 @@ struct replay {
 	const struct cache_setup *s;
 	struct cache_result *r;
 	struct odm_groups groups;
-	uint32_t *worker, *load; /* [n_experts], [n_workers] of a deal */
+	uint32_t *worker, *scratch; /* [n_experts] of a deal, and odm_deal's */
 	struct od_cache **cache; /* [n_workers][n_moe]: of a worker's own layers, or the first for all of them */
 	uint64_t **since;	 /* [n_workers][own layers * n_experts] the step in which an expert came */
 	uint32_t (*hits)[OD_CACHE_STATES]; /* [n_workers] of the visit */
@@ -186,14 +187,14 @@ static enum od_cache_state look(const struct replay *p, uint32_t worker, uint32_
 }
 
 /* odm_cost_fn: other groups keep nothing of the layer. */
-static uint32_t cost_of(void *arg, uint32_t worker, uint32_t m, uint16_t expert)
+static void cost_of(void *arg, uint32_t worker, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost)
 {
 	const struct replay *p = arg;
 	const uint32_t n_groups = p->groups.n_groups;
+	const bool keeps = worker % n_groups == m % n_groups;
 
-	if (worker % n_groups != m % n_groups)
-		return ODM_COST_LOAD;
-	return odm_cost_of_state(look(p, worker, own_layer(p->w, m), expert));
+	for (size_t i = 0; i < n; i++)
+		cost[i] = keeps ? odm_cost_of_state(look(p, worker, own_layer(p->w, m), expert[i])) : ODM_COST_LOAD;
 }
 
 /* Who runs the visit's experts, [n]. */
@@ -201,7 +202,7 @@ static const uint32_t *deal_visit(const struct replay *p, const struct cache_vis
 {
 	if (p->s->rule == CACHE_BELADY)
 		return p->w->worker + v->first;
-	odm_deal(&p->groups, v->step, v->m, p->w->routes->expert + v->first, v->n, NULL, NULL, p->worker, p->load);
+	odm_deal(&p->groups, v->step, v->m, p->w->routes->expert + v->first, v->n, NULL, NULL, p->worker, p->scratch);
 	return p->worker;
 }
 
@@ -336,7 +337,7 @@ static void close_replay(struct replay *p)
 	for (size_t i = 0; p->since != NULL && i < n; i++)
 		free(p->since[i]);
 	free(p->worker);
-	free(p->load);
+	free(p->scratch);
 	free(p->cache);
 	free(p->since);
 	free(p->hits);
@@ -355,12 +356,12 @@ int cache_replay(const struct cache_world *w, const struct cache_setup *s, const
 	p.groups.cost = cost_of;
 	p.groups.cost_arg = &p;
 	p.worker = calloc(w->routes->n_experts, sizeof(*p.worker));
-	p.load = calloc(n, sizeof(*p.load));
+	p.scratch = calloc(ODM_DEAL_SCRATCH(w->routes->n_experts, n), sizeof(*p.scratch));
 	p.cache = calloc(n * w->routes->n_moe, sizeof(*p.cache));
 	p.since = calloc(n, sizeof(*p.since));
 	p.hits = calloc(n, sizeof(*p.hits));
 	p.n = calloc(n, sizeof(*p.n));
-	if (p.worker == NULL || p.load == NULL || p.cache == NULL || p.since == NULL || p.hits == NULL || p.n == NULL)
+	if (p.worker == NULL || p.scratch == NULL || p.cache == NULL || p.since == NULL || p.hits == NULL || p.n == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "caches of %zu workers", n);
 	for (uint32_t i = 0; rc == OD_OK && i < n && has_cache; i++) {
 		if (cache_own_layers(w, i) > 0)

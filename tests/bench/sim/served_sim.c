@@ -374,7 +374,7 @@ static int by_id(const void *a, const void *b)
 static void send_runs(struct served_sim *s, const uint16_t *used)
 {
 	uint16_t expert[OD_MAX_TOP_K];
-	uint32_t to[OD_MAX_TOP_K], *load = s->place.load;
+	uint32_t to[OD_MAX_TOP_K], *scratch = s->place.scratch;
 	const uint64_t step = s->first_step + s->step;
 	const size_t k = s->p.top_k;
 
@@ -382,7 +382,7 @@ static void send_runs(struct served_sim *s, const uint16_t *used)
 	qsort(expert, k, sizeof(*expert), by_id);
 	for (size_t i = 0; i < k; i++)
 		s->keep[expert[i]] = odm_predictions_where(s->predictions, step, s->layer, expert[i]);
-	odm_deal(&s->groups, step, s->layer, expert, k, keep_worker, s, to, load);
+	odm_deal(&s->groups, step, s->layer, expert, k, keep_worker, s, to, scratch);
 	for (uint32_t w = 0; w < s->p.n_workers; w++) {
 		struct sim_worker *worker = &s->worker[w];
 		size_t n = 0;
