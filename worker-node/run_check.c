@@ -31,9 +31,7 @@ static int check_layer(uint32_t m, const struct odw_run_limits *limits, struct o
 
 uint32_t odw_max_rows(uint32_t hidden, enum od_profile profile)
 {
-	size_t rows = OD_MAX_RUN_BYTES / odw_row_bytes(hidden, profile);
-
-	return rows == 0 ? 1 : rows < OD_MAX_RUN_ROWS ? (uint32_t)rows : OD_MAX_RUN_ROWS;
+	return od_max_run_rows(odw_row_bytes(hidden, profile));
 }
 
 static int check_frame(const Od__Run *run, const struct odw_run_limits *limits, size_t n_frames, size_t frame_bytes,

@@ -176,8 +176,8 @@ static int accept_run(struct odw_engine *e, struct run *run, struct od_err *err)
 	rc = odw_check_run(asked, &limits, run->msg.n_frames, run->bytes, err);
 	if (rc != OD_OK)
 		return rc;
-	if (e->held_bytes + run->bytes > ODW_HELD_BYTES)
-		return od_fail(err, OD_ERR_BUSY, "rows of RUNs that wait: %u MiB are full", ODW_HELD_BYTES >> 20);
+	if (e->held_bytes + run->bytes > OD_MAX_HELD_BYTES)
+		return od_fail(err, OD_ERR_BUSY, "rows of RUNs that wait: %u MiB are full", OD_MAX_HELD_BYTES >> 20);
 	run->item = calloc(asked->n_experts, sizeof(*run->item));
 	if (run->item == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu experts of a RUN", asked->n_experts);

@@ -1,8 +1,8 @@
 /* worker_engine.h - the engine thread: receives RUNs, computes what is resident, answers with RESULTs, one per expert
  * as soon as it is computed.
  *
- * Memory is bounded: rows are computed a few at a time; RUNs beyond ODW_HELD_BYTES of rows are answered OD_ERR_BUSY
- * (main has two unanswered at most, which always fit); outputs are computed only while those on their way hold less
+ * Memory is bounded: rows are computed a few at a time; RUNs beyond OD_MAX_HELD_BYTES of rows are answered
+ * OD_ERR_BUSY; outputs are computed only while those on their way hold less
  * than ODW_OUTPUT_BYTES.
  * Thread: start, stop and free by the owner; begin and end by the loop thread. From start to stop the device's compute
  * queue belongs to the engine thread.
@@ -17,7 +17,6 @@
 #include "worker-node/schedule.h"
 
 #define ODW_SCRATCH_BYTES (8u << 20)
-#define ODW_HELD_BYTES (2 * OD_MAX_RUN_BYTES)
 #define ODW_OUTPUT_BYTES (8u << 20) /* and one RESULT more */
 
 struct odw_engine;

@@ -21,6 +21,15 @@
 /* One RUN at most: what a worker sets memory aside for. Main cuts its rows so that neither is passed. */
 #define OD_MAX_RUN_ROWS 4096u
 #define OD_MAX_RUN_BYTES (8u * 1024u * 1024u) /* of its rows */
+/* Of the rows of a worker's RUNs that have not had all their answers: main sends no more. */
+#define OD_MAX_HELD_BYTES (2 * OD_MAX_RUN_BYTES)
+/* The most rows of so many bytes that a RUN may have, whatever HELLO says; at least 1. */
+static inline uint32_t od_max_run_rows(size_t row_bytes)
+{
+	const size_t rows = OD_MAX_RUN_BYTES / row_bytes;
+
+	return rows == 0 ? 1 : rows < OD_MAX_RUN_ROWS ? (uint32_t)rows : OD_MAX_RUN_ROWS;
+}
 
 /* A routing id as ROUTER sockets make them (automatic: 5 bytes; others are refused). */
 struct od_route {

@@ -13,13 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PREFILL_BATCH_ROWS 64
-#define PREFILL_OPEN_RUNS 2
 #define WAIT_MS 250
 #define RESEND_AFTER_NS (2 * OD_NS_PER_S)
 #define MAX_RESENDS 2
-#define RUN_EXPERTS_MAX 64
 #define REST_MS 50 /* between two rounds of asking for an expert that is being pulled */
+#define MAX_INDICES 65536u /* of rows in a RUN: two bytes each, half of a header */
 #define RESULTS_AT_ONCE 64 /* of one worker, then the others get their turn */
 #define LOADS_TIMEOUT_NS (500 * OD_NS_PER_MS)
 
@@ -37,6 +35,9 @@ struct service {
 	struct odm_pieces work;
 	uint32_t layers_done; /* of the step */
 	/* Scratch of one RUN, and of waiting. */
+	struct odm_piece **piece;    /* [n_experts] */
+	Od__RunExpert *expert;	     /* [n_experts] */
+	Od__RunExpert **expert_list; /* [n_experts] */
 	uint32_t *row_slot;    /* [max_rows]: row of the call -> row of the RUN */
 	uint32_t *indices;     /* [max_rows * top_k]: RunExpert.rows */
 	uint8_t *rows;	       /* [max_rows][row_bytes] */
@@ -56,9 +57,9 @@ static size_t row_bytes(const struct od_config *cfg, enum od_profile profile)
 
 uint32_t odm_run_rows(const struct od_config *cfg, enum od_profile profile)
 {
-	size_t most = OD_MAX_RUN_BYTES / row_bytes(cfg, profile);
+	const uint32_t most = od_max_run_rows(row_bytes(cfg, profile)), listed = MAX_INDICES / cfg->top_k;
 
-	return most == 0 ? 1 : most < PREFILL_BATCH_ROWS ? (uint32_t)most : PREFILL_BATCH_ROWS;
+	return most < listed ? most : listed;
 }
 
 /* --- a step --- */
@@ -177,46 +178,59 @@ static void put_row(struct service *s, uint32_t slot, uint32_t row)
 		memcpy(to, x, s->row_bytes);
 }
 
-/* A RUN of n pieces of one worker: each row travels once. request 0: a new one. */
-static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece, size_t n, bool closes,
-		    uint64_t request)
+/* The experts of a RUN of these pieces, and its rows: each once. Returns how many rows these are. */
+static uint32_t fill_run(struct service *s, struct odm_piece **piece, size_t n)
 {
-	Od__RunExpert expert[RUN_EXPERTS_MAX], *list[RUN_EXPERTS_MAX];
-	struct odm_link *l = &s->net.link[worker];
-	Od__Run run = OD__RUN__INIT;
-	Od__Header h = OD__HEADER__INIT;
-	struct od_out_frame frame = { .bytes = s->rows };
-	size_t k = s->o.config->top_k, at = 0;
-	int rc;
+	const uint32_t k = s->o.config->top_k;
+	uint32_t n_rows = 0;
+	size_t at = 0;
 
 	memset(s->row_slot, 0xff, s->call->n_rows * sizeof(*s->row_slot));
 	for (size_t i = 0; i < n; i++) {
-		od__run_expert__init(&expert[i]);
-		list[i] = &expert[i];
-		expert[i].expert = piece[i]->expert;
-		expert[i].rank = (uint32_t)(piece[i] - s->work.piece);
-		expert[i].last = piece[i]->last;
-		expert[i].rows = s->indices + at;
-		expert[i].n_rows = piece[i]->count;
+		Od__RunExpert *expert = &s->expert[i];
+
+		od__run_expert__init(expert);
+		s->expert_list[i] = expert;
+		expert->expert = piece[i]->expert;
+		expert->rank = (uint32_t)(piece[i] - s->work.piece);
+		expert->last = piece[i]->last;
+		expert->rows = s->indices + at;
+		expert->n_rows = piece[i]->count;
 		for (uint32_t j = 0; j < piece[i]->count; j++) {
-			uint32_t row = s->work.order[piece[i]->first + j] / (uint32_t)k;
+			const uint32_t row = s->work.order[piece[i]->first + j] / k;
 
 			if (s->row_slot[row] == UINT32_MAX) {
-				s->row_slot[row] = run.n_rows;
-				put_row(s, run.n_rows++, row);
+				s->row_slot[row] = n_rows;
+				put_row(s, n_rows++, row);
 			}
 			s->indices[at++] = s->row_slot[row];
 		}
 	}
+	return n_rows;
+}
+
+/* A RUN of n pieces of one worker. request 0: a new one, which OD_ERR_BUSY puts off while the worker holds too many rows. */
+static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece, size_t n, bool closes,
+		    uint64_t request)
+{
+	struct odm_link *l = &s->net.link[worker];
+	struct od_out_frame frame = { .bytes = s->rows };
+	Od__Header h = OD__HEADER__INIT;
+	Od__Run run = OD__RUN__INIT;
+	int rc;
+
+	run.n_rows = fill_run(s, piece, n);
+	frame.len = (size_t)run.n_rows * s->row_bytes;
+	if (request == 0 && l->held_bytes + frame.len > OD_MAX_HELD_BYTES)
+		return OD_ERR_BUSY;
 	run.step = s->call->step;
 	run.m = s->call->m;
 	run.request = request != 0 ? request : ++s->last_request;
-	run.experts = list;
+	run.experts = s->expert_list;
 	run.n_experts = n;
 	run.closes = closes;
 	run.fetch = piece[0]->fetch; /* and so all others' */
 	run.prompt = s->step.phase == ODM_PREFILL;
-	frame.len = (size_t)run.n_rows * s->row_bytes;
 	h.body_case = OD__HEADER__BODY_RUN;
 	h.run = &run;
 	rc = odm_link_send(l, s->net.view.epoch, &h, &frame, 1);
@@ -225,27 +239,25 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	for (size_t i = 0; i < n; i++) {
 		piece[i]->state = ODM_PIECE_SENT;
 		piece[i]->request = run.request;
+		piece[i]->run_bytes = request == 0 ? frame.len : piece[i]->run_bytes;
 	}
 	s->used_member[l->member] = true;
-	l->open += request == 0;
+	l->held_bytes += request == 0 ? frame.len : 0;
 	l->last_ns = od_now_ns();
 	s->sum.worker_runs++;
+	s->sum.worker_rows += run.n_rows;
 	return OD_OK;
 }
 
 static void pump(struct service *s, uint32_t worker)
 {
-	bool decode = s->step.phase == ODM_DECODE;
-	unsigned max = decode ? UINT32_MAX : PREFILL_OPEN_RUNS;
-	size_t at_once = decode ? RUN_EXPERTS_MAX : 1;
-	struct odm_piece *piece[RUN_EXPERTS_MAX];
 	bool more = true;
 
-	while (more && s->net.link[worker].open < max) {
-		size_t n = odm_pieces_next(&s->work, worker, at_once, piece, &more);
+	while (more) {
+		size_t n = odm_pieces_next(&s->work, worker, s->o.config->n_experts, s->piece, &more);
 
 		/* A full queue or a broken connection: tried again at the next wake-up, or the worker is dead by then. */
-		if (n == 0 || send_run(s, worker, piece, n, !more, 0) != OD_OK)
+		if (n == 0 || send_run(s, worker, s->piece, n, !more, 0) != OD_OK)
 			return;
 	}
 }
@@ -491,8 +503,8 @@ static int on_result(struct service *s, uint32_t worker, const struct od_msg *m,
 		p->state = ODM_PIECE_DONE;
 		s->work.n_done++;
 	}
-	if (l->open > 0 && !odm_pieces_open(&s->work, r->request))
-		l->open--;
+	if (!odm_pieces_open(&s->work, r->request))
+		l->held_bytes -= p->run_bytes;
 	return rc;
 }
 
@@ -527,7 +539,7 @@ static void wait_for_something(struct service *s)
 	if (s->net.shadow.link.socket != NULL)
 		s->items[n++] = (zmq_pollitem_t){ .socket = s->net.shadow.link.socket, .events = ZMQ_POLLIN };
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
-		if (s->net.link[w].socket != NULL && s->net.link[w].open > 0)
+		if (s->net.link[w].socket != NULL && s->net.link[w].held_bytes > 0)
 			s->items[n++] = (zmq_pollitem_t){ .socket = s->net.link[w].socket, .events = ZMQ_POLLIN };
 	}
 	zmq_poll(s->items, (int)n, s->rest_ns != 0 ? REST_MS : WAIT_MS);
@@ -568,7 +580,7 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 	s->layer_stall_ns = s->rest_ns = 0;
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
-		s->net.link[w].open = 0;
+		s->net.link[w].held_bytes = 0;
 	if (decode)
 		odm_predictions_resolve(odm_cluster_predictions(s->cluster), call->step, call->m, call->expert);
 	odm_pieces_cut(&s->work, call, &s->net.groups, wanted_at, s, s->run_rows);
@@ -689,6 +701,7 @@ static void figures(struct odm_expert_service *base, struct odm_figures *f, stru
 	f->loaded_bytes = sum->loaded_bytes;
 	f->load_ns = sum->load_ns;
 	f->worker_runs = sum->worker_runs;
+	f->worker_rows = sum->worker_rows;
 	f->worker_compute_ns = sum->worker_compute_ns;
 	f->recovered_runs = sum->recovered_runs;
 	f->state_bytes = s->net.shadow.state_bytes;
@@ -710,6 +723,9 @@ static void free_service(struct odm_expert_service *base)
 	odm_links_fini(&s->net); /* before the cluster: its sockets belong to the same ZeroMQ context */
 	odm_cluster_close(s->cluster);
 	odm_pieces_fini(&s->work);
+	free(s->piece);
+	free(s->expert);
+	free(s->expert_list);
 	free(s->row_slot);
 	free(s->indices);
 	free(s->used_member);
@@ -726,12 +742,15 @@ static int allocate(struct service *s, struct od_err *err)
 		rc = odm_pieces_init(&s->work, s->o.config, s->o.max_rows, OD_MAX_HOSTS, err);
 	if (rc != OD_OK)
 		return rc;
+	s->piece = calloc(s->o.config->n_experts, sizeof(*s->piece));
+	s->expert = calloc(s->o.config->n_experts, sizeof(*s->expert));
+	s->expert_list = calloc(s->o.config->n_experts, sizeof(*s->expert_list));
 	s->row_slot = calloc(s->o.max_rows, sizeof(*s->row_slot));
 	s->indices = calloc(s->o.max_rows * s->o.config->top_k, sizeof(*s->indices));
 	s->used_member = calloc(OD_MAX_HOSTS, sizeof(*s->used_member));
 	s->items = calloc(OD_MAX_HOSTS + 2, sizeof(*s->items));
 	s->rows = od_alloc_array(s->o.max_rows, s->row_bytes);
-	if (s->row_slot == NULL || s->indices == NULL || s->used_member == NULL || s->items == NULL || s->rows == NULL)
+	if (s->piece == NULL || s->expert == NULL || s->expert_list == NULL || s->row_slot == NULL || s->indices == NULL || s->used_member == NULL || s->items == NULL || s->rows == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %zu rows", s->o.max_rows);
 	return OD_OK;
 }

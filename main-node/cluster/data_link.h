@@ -12,7 +12,7 @@ struct odm_link {
 	uint32_t member; /* id */
 	uint64_t session; /* of the incarnation it is attached to; 0: closed */
 	void *socket;
-	unsigned open;	       /* RUNs without an answer */
+	uint64_t held_bytes;   /* rows of RUNs that have not had all their answers */
 	uint64_t last_ns;      /* last send or answer */
 	uint64_t last_pongs;   /* heartbeats at that time */
 	unsigned resends;      /* since the last answer */

@@ -16,7 +16,8 @@ struct odm_piece {
 	uint32_t worker;       /* index in the view */
 	uint32_t batch;
 	uint32_t attempts;     /* that failed */
-	uint64_t request;      /* of the RUN it went out with */
+	uint64_t request;      /* of the RUN it went out with, */
+	uint64_t run_bytes;    /* and the rows of that */
 	enum { ODM_PIECE_TODO, ODM_PIECE_SENT, ODM_PIECE_DONE } state;
 	bool last; /* of this expert on its worker */
 	/* Of workers with spools. */

@@ -6,7 +6,6 @@
 #include <assert.h>
 
 #define ATTACH_TIMEOUT_MS 2000
-#define MAX_STEP_ROWS 64
 #define MAX_ANSWER_BYTES (4u << 20) /* K and V of one answer as stored; the shadow asks for less */
 #define MAX_STATE_BYTES (1u << 20)  /* of one STATE */
 #define ANSWERS_AT_ONCE 8	    /* then the workers get their turn: a shadow that asks without end holds up nobody */
@@ -187,7 +186,7 @@ static uint32_t rows_due(const struct odm_shadow_link *s, const struct odm_step 
 
 static void send_step(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step)
 {
-	Od__StepRow row[MAX_STEP_ROWS], *list[MAX_STEP_ROWS];
+	Od__StepRow row[ODM_MAX_STEP_ROWS], *list[ODM_MAX_STEP_ROWS];
 	Od__Step body = OD__STEP__INIT;
 	Od__Header h = OD__HEADER__INIT;
 
@@ -223,7 +222,7 @@ void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struc
 		odm_link_reattach(&s->link); /* a few bytes, in case the connection broke and came back */
 	if (!open_sequence(s, epoch, step))
 		return;
-	if (step->phase == ODM_DECODE && step->n_rows <= MAX_STEP_ROWS)
+	if (step->phase == ODM_DECODE && step->n_rows <= ODM_MAX_STEP_ROWS)
 		send_step(s, epoch, step);
 	else if (step->phase == ODM_PREFILL && wants_prompt(s))
 		send_tokens(s, epoch, begin, (uint32_t)step->n_rows, &s->align_bytes);

@@ -184,7 +184,7 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 			.kernel_class = od_device_kernel_class(e->device, e->opts.profile),
 			.mixed = e->opts.mixed,
 			.ctx_tokens = (uint32_t)e->opts.ctx_tokens,
-			.max_rows = odm_run_rows(e->config, e->opts.profile),
+			.max_rows = (uint32_t)e->opts.prefill_rows,
 			.group_size = (uint32_t)e->opts.group_size,
 			.align = e->opts.align,
 			.shadow = e->opts.predictor == ODM_PREDICT_SHADOW,
@@ -209,6 +209,8 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	e->config = od_pack_config(e->pack);
+	if (e->opts.mode != ODM_RESIDENT && e->opts.prefill_rows > odm_run_rows(e->config, e->opts.profile))
+		e->opts.prefill_rows = odm_run_rows(e->config, e->opts.profile); /* a layer is one RUN for a worker */
 	if (e->opts.serve_store != NULL) /* before the workers are waited for: they may have nothing yet */
 		rc = odm_store_open(&e->store, e->pack, e->opts.serve_store, e->opts.insecure, err);
 	if (rc == OD_OK)

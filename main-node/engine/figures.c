@@ -250,6 +250,7 @@ void odm_figures_json(const struct odm_figures *f, json_t *into)
 	put_u64(into, "loaded_bytes", f->loaded_bytes);
 	put_s(into, "load_s", f->load_ns);
 	put_u64(into, "worker_runs", f->worker_runs);
+	put_u64(into, "worker_rows", f->worker_rows);
 	put_s(into, "worker_compute_s", f->worker_compute_ns);
 	put_u64(into, "recovered_runs", f->recovered_runs);
 	put_u64(into, "state_bytes", f->state_bytes);

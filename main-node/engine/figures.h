@@ -48,6 +48,7 @@ struct odm_figures {
 	uint64_t loads, loaded_bytes;	/* by workers, prefill included */
 	uint64_t load_ns;		/* sum over loads */
 	uint64_t worker_compute_ns, worker_runs;
+	uint64_t worker_rows;		/* rows that went to workers in RUNs */
 	uint64_t recovered_runs;	/* RUNs sent again after a worker died */
 	uint64_t state_bytes;		/* KV rows sent to the shadow */
 	uint64_t align_bytes;		/* all that is sent to keep it aligned, those and headers included, but for */

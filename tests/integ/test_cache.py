@@ -345,4 +345,5 @@ def pictures():
         xml.etree.ElementTree.parse(os.path.join(out, name))
 
 
-run_tests()
+if __name__ == "__main__":
+    run_tests()

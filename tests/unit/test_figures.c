@@ -36,6 +36,7 @@ static struct odm_figures example(void)
 		.load_ns = 1750000000,
 		.worker_compute_ns = 1250000000,
 		.worker_runs = 13,
+		.worker_rows = 17,
 		.recovered_runs = 4,
 		.state_bytes = 12345, .align_bytes = 23456, .asked_bytes = 2048,
 		.first_predictions = 9, .first_prediction_min_ns = -1500000, .first_prediction_median_ns = 250000,
@@ -167,7 +168,7 @@ static void fields_for_programs(void **state)
 		" \"stalls\": 6, \"stall_s\": 1.0,"
 		" \"decode_layers\": 20, \"experts_s\": 3.0, \"workers\": 6, \"groups\": 3, \"slots\": 1,"
 		" \"cache_uses\": 80, \"cache_hits_f\": 40, \"cache_hits_c\": 4, \"cache_hits_s\": 2, \"cache_hits_e\": 1, \"loads\": 7,"
-		" \"loaded_bytes\": 11010048, \"load_s\": 1.75, \"worker_runs\": 13, \"worker_compute_s\": 1.25,"
+		" \"loaded_bytes\": 11010048, \"load_s\": 1.75, \"worker_runs\": 13, \"worker_rows\": 17, \"worker_compute_s\": 1.25,"
 		" \"recovered_runs\": 4, \"state_bytes\": 12345, \"align_bytes\": 23456, \"asked_bytes\": 2048,"
 		" \"align_bytes_per_token\": 2345.6, \"first_prediction_min_s\": -0.0015,"
 		" \"first_prediction_median_s\": 0.00025, \"first_prediction_max_s\": 0.004, \"lead_layers\": 2.5, \"nodes\": ["

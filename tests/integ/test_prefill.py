@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""A prompt's experts: each is loaded once a layer, with one slot too; a row goes to a worker once, however many of its
+experts are there; and nothing of that shows in tokens or logits. What is expected is counted from the router's
+decisions, as od-bench cache records them in resident mode."""
+from cluster_util import SLOW, TMP, generate, pack, run_tests, test, tool, worker_args
+from test_cache import EXPERTS, LAYERS, TOP_K, read_routes, record
+from test_conform import TALEBOOK, conform
+from collections import Counter
+import json
+import os
+
+PARTS = 3  # that an expert of this model is read in: a shard for each of its matrices
+SENTENCES = ("The wolf said to the little girl, where are you going? ", "Once upon a time there was a king who had three sons. ",
+             "Then the fisherman went home to his wife and told her of the golden fish. ")
+
+
+def text(words):
+    return " ".join(" ".join(SENTENCES * words).split()[:words])
+
+
+def chunks(prompt, rows, *args):
+    """[chunk][layer][row]: the experts of the row."""
+    path, prompts = os.path.join(TMP, "prompt.routes"), os.path.join(TMP, "prompt.jsonl")
+    with open(prompts, "w") as f:
+        json.dump({"text": prompt}, f)
+    record(path, "--prompts", prompts, "--tokens", 2, "--prefill-rows", rows, *args)
+    return [s[3] for s in read_routes(path) if s[1]]
+
+
+def expected(layers, workers):
+    """What one chunk takes: loads, RUNs and rows. Its experts are many, so e is on worker e mod N."""
+    loads = runs = rows = 0
+    for layer in layers:
+        used = {e for row in layer for e in row}
+        assert len(used) > 2 * TOP_K, "few experts lie on the layer's group"
+        loads += len(used)
+        runs += len({e % workers for e in used})
+        rows += sum(len({e % workers for e in row}) for row in layer)
+    return loads, runs, rows
+
+
+def spans(path, name):
+    with open(path) as f:
+        events = json.load(f)
+    return [(e["pid"], e["args"]["m"], e["args"]["expert"]) for e in events if e["name"] == name]
+
+
+def check(prompt, rows, workers, *args):
+    all_chunks, trace = chunks(prompt, rows, *args), os.path.join(TMP, "prefill.trace")
+    one = generate("--resident", "--temperature", "1.3", "--seed", 5, "--prefill-rows", rows, *args, prompt=prompt, tokens=1)
+    r = generate("--local", workers, "--predictor", "none", "--temperature", "1.3", "--seed", 5, "--prefill-rows", rows,
+                 "--trace", trace, *worker_args("--slots=1"), *args, prompt=prompt, tokens=1)
+    assert r["slots"] == 1 and r["token_ids"] == one["token_ids"]
+    assert [len(c[0]) for c in all_chunks] == [min(rows, r["prompt_tokens"] - i) for i in range(0, r["prompt_tokens"], rows)]
+    want = [sum(x) for x in zip(*(expected(c, workers) for c in all_chunks))]
+    assert [r["loads"], r["worker_runs"], r["worker_rows"]] == want, (r["loads"], r["worker_runs"], r["worker_rows"], want)
+    # The workers say the same: an expert was computed and read as often as a chunk has used it.
+    uses = Counter((m, e) for c in all_chunks for m, layer in enumerate(c) for e in {e for row in layer for e in row})
+    assert Counter((m, e) for _, m, e in spans(trace, "compute")) == uses
+    reads = Counter((m, e) for _, m, e in spans(trace, "read"))
+    # Before a chunk's routers speak, all experts of a layer are ordered; so those of which it uses most are read in vain.
+    assert all(n * PARTS <= reads[x] <= len(all_chunks) * PARTS for x, n in uses.items()), (reads, uses)
+    return len(all_chunks)
+
+
+@test
+def an_expert_is_loaded_once_a_layer_and_a_row_sent_once():
+    for workers in (1, 3) if SLOW else (1, 2, 3, 4, 8):
+        assert check(text(180), 256, workers) == 1
+    assert check(text(180), 256, 4, "--profile", "bf16") == 1
+
+
+@test
+def the_same_in_chunks():
+    for workers in (3,) if SLOW else (1, 3, 4):
+        assert check(text(700), 256, workers) == 4
+
+
+@test
+def the_same_logits():
+    said = [conform(TALEBOOK, *args, "--prefill-rows", 9, "--threads", 1) for args in
+            (["--resident"], *(["--local", n, "--predictor", "none", *worker_args("--slots=1")] for n in (1, 3)))]
+    assert all(0 < row["max_logit_error"] < 1e-4 for row in said[0]["prompts"] if row["max_logit_error"] is not None)
+    for r in said[1:]:
+        assert [(p["max_logit_error"], p["max_weight_error"]) for p in r["prompts"]] == \
+            [(p["max_logit_error"], p["max_weight_error"]) for p in said[0]["prompts"]]
+
+
+if __name__ == "__main__":
+    run_tests()
