@@ -578,39 +578,53 @@ bool od_forward_routed(const struct od_forward *f)
 	return f->phase == PHASE_EXPERTS;
 }
 
-static int run_on_host(struct od_forward *f, struct od_expert_runner *runner, struct od_moe_call *call, struct od_err *err)
+static const void *fetched(const struct od_forward *f, unsigned what, enum buffer b)
 {
-	const struct od_config *c = f->o.config;
+	return f->fetched & what ? f->host[b] : NULL;
+}
+
+/* What the call says to a runner that works on the host. */
+static int fetch_call(struct od_forward *f, struct od_moe_call *call, struct od_err *err)
+{
 	int rc = od_forward_fetch(f, OD_FETCH_ROUTES | OD_FETCH_ROWS, err);
 
-	if (rc != OD_OK)
-		return rc;
 	call->x = f->host[BUF_H];
 	call->expert = f->host[BUF_EXPERT];
+	call->weight = f->host[BUF_WEIGHT];
 	call->y = f->host[BUF_Y];
-	rc = runner->run(runner, call, err);
-	if (rc == OD_OK && f->staged)
-		od_device_put(f->o.device, OD_QUEUE_COMPUTE, ref(f, BUF_Y), call->y,
-			      f->n_rows * c->top_k * c->hidden * sizeof(float));
+	call->probability = fetched(f, OD_FETCH_PROBABILITIES, BUF_PROBABILITY);
+	call->residual = fetched(f, OD_FETCH_RESIDUALS, BUF_X);
 	return rc;
 }
 
 int od_forward_experts(struct od_forward *f, struct od_expert_runner *runner, struct od_err *err)
 {
-	const struct od_layer_spec *l = od_config_layer(f->o.config, f->layer);
+	const struct od_config *c = f->o.config;
+	const struct od_layer_spec *l = od_config_layer(c, f->layer);
 	struct od_moe_call call = {
 		.step = f->step, .m = od_forward_m(f), .n_rows = f->n_rows,
 		.x_at = ref(f, BUF_H), .expert_at = ref(f, BUF_EXPERT), .y_at = ref(f, BUF_Y),
 	};
-	int rc;
+	int rc = OD_OK;
 
 	assert(f->phase == PHASE_EXPERTS);
+	if (!runner->on_device)
+		rc = fetch_call(f, &call, err);
+	if (rc == OD_OK)
+		rc = runner->submit(runner, &call, err);
+	if (rc != OD_OK)
+		return rc;
 	if (l->shared_intermediate > 0)
 		run_ffn(f, &f->o.dense->layer[f->layer].w[OD_ROLE_SHARED_GATE]);
-	rc = runner->on_device ? runner->run(runner, &call, err) : run_on_host(f, runner, &call, err);
-	if (rc == OD_OK)
-		run_combine(f, l);
-	return rc;
+	if (runner->collect != NULL)
+		rc = runner->collect(runner, err);
+	if (rc != OD_OK)
+		return rc;
+	if (!runner->on_device && f->staged)
+		od_device_put(f->o.device, OD_QUEUE_COMPUTE, ref(f, BUF_Y), call.y,
+			      f->n_rows * c->top_k * c->hidden * sizeof(float));
+	run_combine(f, l);
+	return OD_OK;
 }
 
 uint32_t od_forward_layer(const struct od_forward *f)

@@ -29,15 +29,21 @@ struct od_moe_call {
 	/* For a runner that works on the host. */
 	const float *x;		/* [n_rows][hidden]: normed rows; in profile bf16 already rounded to BF16 */
 	const uint16_t *expert; /* [n_rows][top_k], best first, all different within a row */
+	const float *weight;	/* [n_rows][top_k]: of their outputs */
 	float *y;		/* [n_rows][top_k][hidden]: output of the expert of that rank for that row */
-	/* The same on the device, for one that works there. */
+	/* NULL unless they were fetched before (od_forward_fetch). */
+	const float *probability; /* [n_rows][n_experts]: the scores that decided */
+	const float *residual;	  /* [n_rows][hidden]: as od_forward_residual_of */
+	/* Rows, routes and outputs on the device, for a runner that works there. */
 	struct od_ref x_at, expert_at, y_at;
 };
 
 struct od_expert_runner {
 	bool on_device; /* it needs nothing on the host: only x_at, expert_at and y_at are set */
-	/* Fill y, or queue what fills y_at. */
-	int (*run)(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err);
+	/* Ask for the outputs, and do not wait for them. The call stays as it is until collect has returned. */
+	int (*submit)(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err);
+	/* After a submit that went well: y is filled, or what fills y_at is queued. NULL: it is so after submit. */
+	int (*collect)(struct od_expert_runner *r, struct od_err *err);
 };
 
 struct od_forward;
@@ -67,8 +73,8 @@ void od_forward_attention(struct od_forward *f);
 /* The current layer has been routed: od_forward_experts is next. */
 bool od_forward_routed(const struct od_forward *f);
 
-/* The current layer's experts through the runner, combined in router order; moves to the next layer. On an
- * error the cursor stays, so that the call can be repeated. */
+/* The current layer's experts through the runner, combined in router order; moves to the next layer. Shared experts are
+ * computed between submit and collect. On an error the cursor stays, so that the call can be repeated. */
 OD_MUST_CHECK int od_forward_experts(struct od_forward *f, struct od_expert_runner *runner, struct od_err *err);
 
 uint32_t od_forward_layer(const struct od_forward *f); /* the cursor; n_layers when only logits are left */

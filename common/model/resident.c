@@ -11,7 +11,7 @@ struct resident {
 	struct od_buf *scratch;
 };
 
-static int run(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
+static int submit(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
 {
 	struct resident *r = (struct resident *)runner;
 	const struct od_config *c = r->o.config;
@@ -58,7 +58,7 @@ int od_resident_new(struct od_expert_runner **out, const struct od_forward_opts 
 	r = calloc(1, sizeof(*r));
 	if (r == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "resident experts");
-	r->runner = (struct od_expert_runner){ .on_device = true, .run = run };
+	r->runner = (struct od_expert_runner){ .on_device = true, .submit = submit };
 	r->o = *opts;
 	r->experts = experts;
 	rc = od_buf_new(&r->scratch, opts->device, scratch_bytes(opts), "the rows of resident experts", err);

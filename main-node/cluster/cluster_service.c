@@ -9,6 +9,7 @@
 #include "main-node/cluster/predictor_link.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,6 +24,7 @@
 
 struct service {
 	struct odm_expert_service base;
+	struct od_expert_runner runner; /* base.runner */
 	struct odm_cluster *cluster;
 	struct od_forward_opts o;
 	const struct od_backend *backend; /* rows to and from the wire's BF16 */
@@ -46,6 +48,7 @@ struct service {
 	uint64_t last_request;
 	struct odm_figures sum; /* since the last figures() */
 	uint64_t rest_ns;	 /* when resting pieces may be sent again; 0: none rests */
+	uint64_t layer_begin_ns; /* when its experts were asked for */
 	uint64_t layer_stall_ns; /* the longest wait for a load in this layer */
 	uint64_t counted;	 /* sequence whose decode steps' loads are being counted; 0: none */
 };
@@ -569,14 +572,31 @@ static int run_pieces(struct service *s, struct od_err *err)
 	return rc;
 }
 
-static int run(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
+static struct service *service_of(struct od_expert_runner *r)
 {
-	struct service *s = (struct service *)r; /* runner is the first member of the first */
-	bool decode = s->step.phase == ODM_DECODE;
-	uint64_t start_ns = od_now_ns(), span;
-	int rc;
+	return (struct service *)((char *)r - offsetof(struct service, runner));
+}
 
+/* A layer of a decode step, behind its RUNs, which are urgent. */
+static void after_runs(struct service *s)
+{
+	const struct od_moe_call *call = s->call;
+
+	odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, &s->step, s->o.config->layer_of[call->m]);
+	odm_cluster_close_unused(s->cluster, call->step, call->m, s->used_member);
+	odm_predictions_learn(odm_cluster_predictions(s->cluster), call->step, call->m, call->probability);
+	s->sum.expert_uses += call->n_rows * s->o.config->top_k;
+}
+
+static int submit(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
+{
+	struct service *s = service_of(r);
+	const bool decode = s->step.phase == ODM_DECODE;
+	uint64_t span;
+
+	(void)err;
 	s->call = call;
+	s->layer_begin_ns = od_now_ns();
 	s->layer_stall_ns = s->rest_ns = 0;
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
@@ -590,24 +610,26 @@ static int run(struct od_expert_runner *r, const struct od_moe_call *call, struc
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 		pump(s, w);
 	od_trace_end("send RUNs", span, (int64_t)call->step, call->m, -1);
-	if (decode) { /* behind the RUNs, which are urgent */
-		odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, &s->step, s->o.config->layer_of[call->m]);
-		odm_cluster_close_unused(s->cluster, call->step, call->m, s->used_member);
-		odm_predictions_learn(odm_cluster_predictions(s->cluster), call->step, call->m,
-				      has_predictor(s) ? od_forward_probabilities_of(s->step.forward, 0) : NULL);
-		s->sum.expert_uses += call->n_rows * s->o.config->top_k;
-	}
-	odm_predictor_link_routed(&s->predictor, &s->step, call->m);
-	span = od_trace_begin();
-	rc = run_pieces(s, err);
-	od_trace_end("wait for experts", span, (int64_t)call->step, call->m, -1);
+	if (decode)
+		after_runs(s);
+	odm_predictor_link_routed(&s->predictor, call);
+	return OD_OK;
+}
+
+static int collect(struct od_expert_runner *r, struct od_err *err)
+{
+	struct service *s = service_of(r);
+	const uint64_t span = od_trace_begin();
+	const int rc = run_pieces(s, err);
+
+	od_trace_end("wait for experts", span, (int64_t)s->call->step, s->call->m, -1);
 	if (rc != OD_OK)
 		return rc;
 	s->call = NULL;
 	s->layers_done++;
-	if (decode) {
+	if (s->step.phase == ODM_DECODE) {
 		s->sum.decode_layers++;
-		s->sum.experts_ns += od_now_ns() - start_ns;
+		s->sum.experts_ns += od_now_ns() - s->layer_begin_ns;
 		s->sum.stall_ns += s->layer_stall_ns;
 	}
 	return OD_OK;
@@ -767,7 +789,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 		return od_fail(err, OD_ERR_NOMEM, "cluster");
 	}
 	s->base = (struct odm_expert_service){
-		.runner.run = run,
+		.runner = &s->runner,
 		.begin_step = begin_step,
 		.needs = needs,
 		.end_step = end_step,
@@ -776,6 +798,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 		.figures = figures,
 		.free = free_service,
 	};
+	s->runner = (struct od_expert_runner){ .submit = submit, .collect = collect };
 	s->cluster = c;
 	s->o = *opts;
 	s->hidden = opts->config->hidden;

@@ -85,22 +85,24 @@ unsigned odm_predictor_link_needs(struct odm_predictor_link *l, const struct odm
 	return l->needed ? OD_FETCH_ROUTES | OD_FETCH_PROBABILITIES | OD_FETCH_RESIDUALS : 0;
 }
 
-void odm_predictor_link_routed(struct odm_predictor_link *l, const struct odm_step *step, uint32_t m)
+void odm_predictor_link_routed(struct odm_predictor_link *l, const struct od_moe_call *call)
 {
 	uint64_t span = od_trace_begin();
+	const struct od_config *c;
 
 	if (!l->needed)
 		return;
-	for (size_t i = 0; i < step->n_rows; i++) {
+	c = odm_cluster_opts(l->cluster)->config;
+	for (size_t i = 0; i < call->n_rows; i++) {
 		l->rows[i] = (struct od_routed_row){
-			.residual = od_forward_residual_of(step->forward, i),
-			.probability = od_forward_probabilities_of(step->forward, i),
-			.expert = od_forward_experts_of(step->forward, i),
+			.residual = call->residual + i * c->hidden,
+			.probability = call->probability + i * c->n_experts,
+			.expert = call->expert + i * c->top_k,
 		};
 	}
-	od_predictor_routed(l->predictor, m, l->rows, step->n_rows);
+	od_predictor_routed(l->predictor, call->m, l->rows, call->n_rows);
 	send_wants(l);
-	od_trace_end("predict", span, (int64_t)step->step, m, -1);
+	od_trace_end("predict", span, (int64_t)call->step, call->m, -1);
 }
 
 void odm_predictor_link_close_sequence(struct odm_predictor_link *l, uint64_t sequence)

@@ -29,8 +29,8 @@ void odm_predictor_link_close(struct odm_predictor_link *l); /* one that is all 
 void odm_predictor_link_step(struct odm_predictor_link *l, const struct odm_step *step);
 /* Before each odm_predictor_link_routed: what of the layer it will read (OD_FETCH_); 0: it will do nothing. */
 unsigned odm_predictor_link_needs(struct odm_predictor_link *l, const struct odm_step *step);
-/* Layer m's attention and router are through in step->forward, and that has been fetched. */
-void odm_predictor_link_routed(struct odm_predictor_link *l, const struct odm_step *step, uint32_t m);
+/* A layer's router has spoken; the call has what was needed. */
+void odm_predictor_link_routed(struct odm_predictor_link *l, const struct od_moe_call *call);
 void odm_predictor_link_close_sequence(struct odm_predictor_link *l, uint64_t sequence);
 
 #endif

@@ -22,15 +22,18 @@ struct odm_step {
 	const struct od_row *rows;
 	size_t n_rows;
 	struct od_sampler_opts sampling; /* how the sequence's tokens are chosen */
-	const struct od_forward *forward; /* that the step runs in */
 };
 
+/* begin_step, then for each layer needs, submit and collect, then end_step. Where a function is NULL there is nothing to do;
+ * free is always there. */
 struct odm_expert_service {
-	struct od_expert_runner runner; /* first: od_forward_experts gets &service->runner */
+	/* submit and collect: od_forward_experts gets it. A service learns, counts and predicts when its requests are out,
+	 * from what the call has; it looks into nothing else of the step. */
+	struct od_expert_runner *runner;
 	/* A step begins; membership may change here. */
 	int (*begin_step)(struct odm_expert_service *s, const struct odm_step *step, struct od_err *err);
 	/* Attention and router of layer m are queued: what of them the service will read on the host, of OD_FETCH_. What
-	 * else it wants from the device it may queue now; the engine's fetch waits for both. NULL: nothing. */
+	 * else it wants from the device it may queue now; the engine's fetch waits for both. */
 	unsigned (*needs)(struct odm_expert_service *s, uint32_t m);
 	/* The step's layers are through, or it was given up. */
 	void (*end_step)(struct odm_expert_service *s);

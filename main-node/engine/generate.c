@@ -101,7 +101,7 @@ static int run_layers(struct generation *g, const struct odm_step *step, struct 
 		if (rc != OD_OK || !od_forward_routed(e->forward))
 			continue;
 		observe_routes(g, step->phase, step->rows, step->n_rows);
-		rc = od_forward_experts(e->forward, &e->service->runner, err);
+		rc = od_forward_experts(e->forward, e->service->runner, err);
 	}
 	return rc;
 }
@@ -118,19 +118,19 @@ static int pass(struct generation *g, enum odm_phase phase, const int32_t *token
 				 .prompt_tokens = (uint32_t)g->req->n_prompt,
 				 .rows = e->rows,
 				 .n_rows = n,
-				 .sampling = g->req->sampling,
-				 .forward = e->forward };
+				 .sampling = g->req->sampling };
 	int rc;
 
 	g->step = step.step;
 	g->next_step = step.next_step;
 	for (size_t i = 0; i < n; i++)
 		e->rows[i] = (struct od_row){ .seq = e->seq, .position = begin + (uint32_t)i, .token = tokens[i] };
-	rc = e->service->begin_step(e->service, &step, err);
+	rc = e->service->begin_step != NULL ? e->service->begin_step(e->service, &step, err) : OD_OK;
 	if (rc != OD_OK)
 		return rc;
 	rc = run_layers(g, &step, err);
-	e->service->end_step(e->service);
+	if (e->service->end_step != NULL)
+		e->service->end_step(e->service);
 	return rc;
 }
 
@@ -355,11 +355,13 @@ static void close_generation(struct generation *g)
 	struct odm_engine *e = g->e;
 	struct odm_figures *f = &g->r->figures;
 
-	e->service->close_sequence(e->service, g->sequence);
+	if (e->service->close_sequence != NULL)
+		e->service->close_sequence(e->service, g->sequence);
 	f->prompt_tokens = g->req->n_prompt;
 	f->tokens = g->r->n_tokens;
 	odm_figures_add_node(f, "main", od_peak_rss_bytes(), true);
-	e->service->figures(e->service, f, g->req->recall);
+	if (e->service->figures != NULL)
+		e->service->figures(e->service, f, g->req->recall);
 	if (e->tokenizer != NULL)
 		g->r->text = od_strbuf_take(&g->shown, &g->r->text_len);
 	od_strbuf_fini(&g->shown);

@@ -279,7 +279,7 @@ int32_t other_token(const struct tiny_model *t, size_t i)
 	return (int32_t)((t->prompt[i] * 5 + 3 + (int32_t)i) % (int32_t)t->cfg.vocab);
 }
 
-int run_elsewhere(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
+int submit_elsewhere(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
 {
 	struct elsewhere *w = (struct elsewhere *)runner;
 	const struct od_config *c = &w->t->cfg;
@@ -298,10 +298,22 @@ int run_elsewhere(struct od_expert_runner *runner, const struct od_moe_call *cal
 	};
 	size_t n = call->n_rows;
 
+	(void)err;
+	w->call = call;
 	od_device_put(w->device, OD_QUEUE_COMPUTE, op.experts.x, call->x, n * c->hidden * sizeof(float));
 	od_device_put(w->device, OD_QUEUE_COMPUTE, op.experts.choice, call->expert, n * c->top_k * sizeof(uint16_t));
 	od_device_run(w->device, OD_QUEUE_COMPUTE, &op);
-	od_device_get(w->device, OD_QUEUE_COMPUTE, call->y, op.experts.y, n * c->top_k * c->hidden * sizeof(float));
+	return OD_OK;
+}
+
+int collect_elsewhere(struct od_expert_runner *runner, struct od_err *err)
+{
+	struct elsewhere *w = (struct elsewhere *)runner;
+	const struct od_config *c = &w->t->cfg;
+
+	od_device_get(w->device, OD_QUEUE_COMPUTE, w->call->y, od_buf_ref(w->y, 0),
+		      w->call->n_rows * c->top_k * c->hidden * sizeof(float));
+	w->call = NULL;
 	return od_device_sync(w->device, err);
 }
 
@@ -309,7 +321,8 @@ void elsewhere_open(struct elsewhere *w, const struct tiny_model *t)
 {
 	const struct od_config *c = &t->cfg;
 
-	*w = (struct elsewhere){ .runner = { .run = run_elsewhere }, .t = t, .device = device_new(OD_CPU_AUTO, 1) };
+	*w = (struct elsewhere){ .runner = { .submit = submit_elsewhere, .collect = collect_elsewhere }, .t = t,
+				 .device = device_new(OD_CPU_AUTO, 1) };
 	tiny_place(&w->weights, t, w->device);
 	w->x = buf_new(w->device, MAX_ROWS * c->hidden * sizeof(float));
 	w->expert = buf_new(w->device, MAX_ROWS * c->top_k * sizeof(uint16_t));

@@ -319,7 +319,7 @@ static void test_resident(void **state)
 			for (size_t k = 0; k < 3; k++)
 				expert[row][k] = (uint16_t)(k == row % 3 ? 7 : row == 4 && k == 2 ? 0 : 1 + (row + k + m) % 5);
 		put_at(b->device, call.expert_at, expert, sizeof(expert));
-		assert_int_equal(r.runner->run(r.runner, &call, NULL), OD_OK);
+		assert_int_equal(r.runner->submit(r.runner, &call, NULL), OD_OK);
 		sync_device(b->device);
 		y = copy_at(b->device, call.y_at, ROWS * 3 * hidden * sizeof(*y));
 		for (size_t row = 0; row < ROWS; row++) {
@@ -340,7 +340,7 @@ static void refuse_choices(struct resident_bench *r, size_t n_rows, const uint16
 	struct od_err err = { 0 };
 
 	put_at(r->b.device, call.expert_at, expert, n_rows * 3 * sizeof(*expert));
-	assert_int_equal(r->runner->run(r->runner, &call, NULL), OD_OK);
+	assert_int_equal(r->runner->submit(r->runner, &call, NULL), OD_OK);
 	if (text == NULL) {
 		sync_device(r->b.device);
 		return;
@@ -364,9 +364,9 @@ static void test_resident_refuses(void **state)
 	refuse_choices(&r, 2, expert, NULL);
 	refuse_choices(&r, 1, twice, "expert 4 twice");
 	call = call_of(&r, r.b.t.cfg.n_layers, 2);
-	assert_int_equal(r.runner->run(r.runner, &call, &err), OD_ERR_RANGE);
+	assert_int_equal(r.runner->submit(r.runner, &call, &err), OD_ERR_RANGE);
 	call = call_of(&r, 0, ROWS + 1);
-	assert_int_equal(r.runner->run(r.runner, &call, &err), OD_ERR_RANGE);
+	assert_int_equal(r.runner->submit(r.runner, &call, &err), OD_ERR_RANGE);
 	sync_device(r.b.device); /* those have queued nothing */
 	od_resident_free(r.runner);
 	r.opts.max_rows = UINT32_MAX; /* of three choices each */

@@ -438,14 +438,14 @@ static int fail_later(struct od_expert_runner *r, const struct od_moe_call *call
 	const uint16_t none = 999;
 
 	put_at(e->device, call->expert_at, &none, sizeof(none));
-	return e->runner->run(e->runner, call, err);
+	return e->runner->submit(e->runner, call, err);
 }
 
 /* What went wrong on the device shows at the end of a step, which then has changed nothing. */
 static void test_failed_step(void **state)
 {
 	struct engine engine, *e = &engine;
-	struct broken b = { .runner = { .on_device = true, .run = fail_later }, .e = e };
+	struct broken b = { .runner = { .on_device = true, .submit = fail_later }, .e = e };
 	struct od_seq_state *seq;
 	struct od_row rows[3];
 	struct od_err err = { 0 };

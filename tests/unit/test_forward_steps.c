@@ -2,7 +2,7 @@
  * in its sequences, and what is refused. test_forward.c has the numbers. */
 #include "tests/unit/forward_world.h"
 
-/* A runner that fails at first in every layer, having scribbled over what it must fill. */
+/* A runner that fails at first in every layer, in submit and in collect, having scribbled over what it must fill. */
 struct flaky {
 	struct od_expert_runner runner;
 	struct od_expert_runner *real; /* works where runner does */
@@ -11,7 +11,7 @@ struct flaky {
 	size_t y_floats;
 };
 
-static int flaky_run(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
+static int flaky_submit(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
 {
 	struct flaky *f = (struct flaky *)runner;
 	float *bad;
@@ -21,7 +21,7 @@ static int flaky_run(struct od_expert_runner *runner, const struct od_moe_call *
 	assert_int_equal(call->expert == NULL, f->runner.on_device);
 	assert_int_equal(call->y == NULL, f->runner.on_device);
 	if (f->calls++ % 3 == 2)
-		return f->real->run(f->real, call, err);
+		return f->real->submit(f->real, call, err);
 	f->fails++;
 	bad = od_alloc_array(f->y_floats, sizeof(*bad));
 	for (size_t i = 0; i < f->y_floats; i++)
@@ -31,7 +31,16 @@ static int flaky_run(struct od_expert_runner *runner, const struct od_moe_call *
 	else
 		memcpy(call->y, bad, f->y_floats * sizeof(*bad));
 	od_free(bad);
-	return od_fail(err, OD_ERR_UNREACHABLE, "no worker is left");
+	return f->calls % 3 == 2 ? OD_OK : od_fail(err, OD_ERR_UNREACHABLE, "no worker is left");
+}
+
+static int flaky_collect(struct od_expert_runner *runner, struct od_err *err)
+{
+	struct flaky *f = (struct flaky *)runner;
+
+	if (f->calls % 3 == 2)
+		return od_fail(err, OD_ERR_UNREACHABLE, "no worker is left");
+	return f->real->collect != NULL ? f->real->collect(f->real, err) : OD_OK;
 }
 
 static void retry(const struct tiny_model *t, struct engine *e, struct flaky *flaky, struct result *again)
@@ -74,7 +83,7 @@ static void test_error_then_retry(void **state)
 		struct result whole, again;
 		struct elsewhere w;
 		struct engine e;
-		struct flaky flaky = { .runner = { .on_device = on_device, .run = flaky_run } };
+		struct flaky flaky = { .runner = { .on_device = on_device, .submit = flaky_submit, .collect = flaky_collect } };
 
 		tiny_load_named(&t, "grouped_queries");
 		run_prompt(&t, 1, OD_CPU_AUTO, MAX_ROWS, &whole);
@@ -92,6 +101,80 @@ static void test_error_then_retry(void **state)
 	}
 }
 
+/* What the forward pass gives its device between submit and collect. */
+struct between {
+	struct od_expert_runner runner;
+	struct elsewhere *real;
+	struct od_device *device; /* the forward pass's */
+	uint64_t submitted;	  /* its ticket then */
+	unsigned layers, queued;  /* with and without such work */
+};
+
+static int between_submit(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
+{
+	struct between *b = (struct between *)runner;
+
+	assert_true(call->probability == NULL && call->residual == NULL); /* not fetched */
+	b->submitted = od_device_ticket(b->device, OD_QUEUE_COMPUTE);
+	return submit_elsewhere(&b->real->runner, call, err);
+}
+
+static int between_collect(struct od_expert_runner *runner, struct od_err *err)
+{
+	struct between *b = (struct between *)runner;
+
+	b->layers++;
+	b->queued += od_device_ticket(b->device, OD_QUEUE_COMPUTE) > b->submitted;
+	return collect_elsewhere(&b->real->runner, err);
+}
+
+/* Each layer's first expert is its shared one, too. */
+static void add_shared(struct tiny_model *t, struct tiny_weights *w)
+{
+	for (uint32_t i = 0; i < t->cfg.n_kinds; i++)
+		t->cfg.kind[i].shared_intermediate = t->cfg.intermediate;
+	for (uint32_t l = 0; l < t->cfg.n_layers; l++)
+		for (int i = 0; i < OD_N_EXPERT_MATS; i++)
+			w->dense.layer[l].w[OD_ROLE_SHARED_GATE + i] = w->experts[l * t->cfg.n_experts].mat[i];
+}
+
+static void test_shared_experts_run_meanwhile(void **state)
+{
+	(void)state;
+	for (int shared = 0; shared < 2; shared++) {
+		struct tiny_model t;
+		struct result resident, other;
+		struct elsewhere w;
+		struct engine e;
+		struct between b = { .runner = { .submit = between_submit, .collect = between_collect }, .real = &w };
+		struct od_seq_state *seq;
+
+		tiny_load_named(&t, "grouped_queries");
+		e = (struct engine){ .t = &t, .device = b.device = device_new(OD_CPU_AUTO, 1) };
+		tiny_place(&e.weights, &t, e.device);
+		if (shared)
+			add_shared(&t, &e.weights);
+		open_pass(&e, &e.weights, CTX);
+		elsewhere_open(&w, &t);
+		result_new(&resident, &t);
+		result_new(&other, &t);
+		seq = new_seq(&e);
+		run_chunks(&e, seq, 0, 50, &resident);
+		od_seq_state_set_length(seq, 0);
+		e.runner = &b.runner;
+		run_chunks(&e, seq, 0, 50, &other);
+		same(&t, &resident, &other, "shared experts");
+		assert_true(b.layers >= t.cfg.n_layers);
+		assert_int_equal(b.queued, shared ? b.layers : 0);
+		od_seq_state_free(seq);
+		elsewhere_close(&w);
+		engine_close(&e);
+		result_free(&resident);
+		result_free(&other);
+		tiny_unload(&t);
+	}
+}
+
 /* What a layer leaves, against what is made of it: probabilities give the weights, residuals the rows of the experts. */
 struct check_rows {
 	struct od_expert_runner runner;
@@ -100,7 +183,7 @@ struct check_rows {
 	const struct od_backend *be;
 };
 
-static int check_and_run(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
+static int check_and_submit(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
 {
 	const struct check_rows *k = (struct check_rows *)runner;
 	const struct od_config *c = &k->e->t->cfg;
@@ -124,6 +207,9 @@ static int check_and_run(struct od_expert_runner *runner, const struct od_moe_ca
 			assert_true(od_forward_weights_of(f, r)[i] ==
 				    p[expert[i]] / (router->renormalise ? sum : 1) * router->scale);
 		assert_memory_equal(call->expert + r * c->top_k, expert, c->top_k * sizeof(*expert));
+		assert_memory_equal(call->weight + r * c->top_k, od_forward_weights_of(f, r), c->top_k * sizeof(float));
+		assert_memory_equal(call->probability + r * c->n_experts, p, c->n_experts * sizeof(*p));
+		assert_memory_equal(call->residual + r * c->hidden, od_forward_residual_of(f, r), c->hidden * sizeof(float));
 		k->be->rmsnorm(want, od_forward_residual_of(f, r), norm, c->hidden, c->rms_eps);
 		if (k->e->t->profile == OD_PROFILE_BF16)
 			k->be->round_bf16(want, c->hidden);
@@ -131,7 +217,12 @@ static int check_and_run(struct od_expert_runner *runner, const struct od_moe_ca
 	}
 	free(norm);
 	od_free(want);
-	return run_elsewhere(&k->real->runner, call, err);
+	return submit_elsewhere(&k->real->runner, call, err);
+}
+
+static int collect_checked(struct od_expert_runner *runner, struct od_err *err)
+{
+	return collect_elsewhere(&((struct check_rows *)runner)->real->runner, err);
 }
 
 static void test_fetch(void **state)
@@ -142,7 +233,8 @@ static void test_fetch(void **state)
 		struct elsewhere w;
 		struct engine e;
 		struct od_row rows[20];
-		struct check_rows check = { .runner.run = check_and_run, .real = &w, .e = &e };
+		struct check_rows check = { .runner = { .submit = check_and_submit, .collect = collect_checked }, .real = &w,
+					    .e = &e };
 		struct od_seq_state *seq;
 
 		load_case(&t, i);
@@ -318,13 +410,13 @@ struct broken {
 	struct engine *e;
 };
 
-static int run_broken(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
+static int submit_broken(struct od_expert_runner *runner, const struct od_moe_call *call, struct od_err *err)
 {
 	struct engine *e = ((struct broken *)runner)->e;
 	const uint16_t none = 999;
 
 	put_at(e->device, call->expert_at, &none, sizeof(none));
-	return e->resident->run(e->resident, call, err);
+	return e->resident->submit(e->resident, call, err);
 }
 
 /* What goes wrong on the device shows at the end of the step, or at its logits, and nothing becomes part of a sequence. */
@@ -332,7 +424,7 @@ static void test_failed_step(void **state)
 {
 	struct tiny_model t;
 	struct engine e;
-	struct broken broken = { .runner = { .on_device = true, .run = run_broken }, .e = &e };
+	struct broken broken = { .runner = { .on_device = true, .submit = submit_broken }, .e = &e };
 	struct od_seq_state *seq;
 	struct od_err err = { 0 };
 
@@ -552,6 +644,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_error_then_retry),
+		cmocka_unit_test(test_shared_experts_run_meanwhile),
 		cmocka_unit_test(test_fetch),
 		cmocka_unit_test(test_waits),
 		cmocka_unit_test(test_truncate),
