@@ -16,6 +16,7 @@
 
 #define WAIT_MS 250
 #define RESEND_AFTER_NS (2 * OD_NS_PER_S)
+#define RESEND_NS_PER_BYTE 200 /* besides, of rows that are on their way: 5 MB/s, half of a 100 Mbit line */
 #define MAX_RESENDS 2
 #define REST_MS 50 /* between two rounds of asking for an expert that is being pulled */
 #define MAX_INDICES 65536u /* of rows in a RUN: two bytes each, half of a header */
@@ -338,17 +339,28 @@ static void send_again(struct service *s, struct odm_piece *p)
 		return; /* tried again, or the worker is distrusted */
 }
 
+/* How long a worker may have heard nothing: what goes to all of them shares main's line. */
+static uint64_t resend_after_ns(const struct service *s)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
+		bytes += s->net.link[w].held_bytes;
+	return RESEND_AFTER_NS + bytes * RESEND_NS_PER_BYTE;
+}
+
 /* A worker that says it has nothing to do although we wait for it: the RUN went down with a broken connection, or could
  * not be sent. Asked again a few times; then its data socket is taken for dead, however lively its heartbeats. */
 static void resend_lost(struct service *s, uint32_t worker)
 {
 	struct odm_members *ms = odm_cluster_members(s->cluster);
 	struct odm_link *l = &s->net.link[worker];
+	const uint64_t silent_ns = od_now_ns() - l->last_ns;
 	struct odm_member_stats st;
 	char name[300];
 
-	if (l->session == 0 || od_now_ns() - l->last_ns < RESEND_AFTER_NS || !odm_pieces_owed(&s->work, worker) ||
-	    !odm_members_stats(ms, l->member, &st, name, sizeof(name)))
+	if (l->session == 0 || silent_ns < RESEND_AFTER_NS || silent_ns < resend_after_ns(s) ||
+	    !odm_pieces_owed(&s->work, worker) || !odm_members_stats(ms, l->member, &st, name, sizeof(name)))
 		return;
 	l->last_ns = od_now_ns();
 	odm_link_reattach(l);
@@ -804,6 +816,8 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 	s->hidden = opts->config->hidden;
 	s->row_bytes = row_bytes(opts->config, opts->profile);
 	s->run_rows = odm_run_rows(opts->config, opts->profile);
+	if (s->run_rows > opts->max_rows)
+		s->run_rows = (uint32_t)opts->max_rows;
 	rc = od_backend_cpu(&s->backend, OD_CPU_AUTO, opts->profile, err); /* they all convert the same */
 	if (rc == OD_OK)
 		rc = allocate(s, err);
