@@ -18,18 +18,18 @@ static uint32_t own_layer(const struct cache_world *w, uint32_t m)
 	return m / w->groups.n_groups;
 }
 
-static struct odm_groups groups_with_caches(const struct cache_world *w)
+static struct odm_groups groups_of(const struct cache_world *w, bool caches)
 {
 	struct odm_groups g = w->groups;
 
-	g.still = g.homes = true;
-	g.few = UINT32_MAX; /* also those of a batch: the group's caches keep the layer */
+	g.still = g.homes = caches;
+	g.few = UINT32_MAX; /* a batch stays with the layer's group, however many experts it needs */
 	return g;
 }
 
 static int deal(struct cache_world *w, struct od_err *err)
 {
-	const struct odm_groups groups = groups_with_caches(w);
+	const struct odm_groups groups = groups_of(w, true);
 	const struct cache_routes *r = w->routes;
 	uint32_t *scratch = calloc(ODM_DEAL_SCRATCH(r->n_experts, groups.n_workers), sizeof(*scratch));
 
@@ -349,7 +349,7 @@ int cache_replay(const struct cache_world *w, const struct cache_setup *s, const
 {
 	const size_t n = w->groups.n_workers;
 	const bool has_cache = s->budget_bytes > 0;
-	struct replay p = { .w = w, .s = s, .r = out, .groups = has_cache ? groups_with_caches(w) : w->groups };
+	struct replay p = { .w = w, .s = s, .r = out, .groups = groups_of(w, has_cache) };
 	int rc = OD_OK;
 
 	*out = (struct cache_result){ 0 };
