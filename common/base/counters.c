@@ -1,0 +1,135 @@
+#include "common/base/counters.h"
+
+#include "common/base/clock.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define R OD_OF_REQUEST
+#define W OD_OF_WORKER
+#define S OD_OF_SHADOW
+
+/* "Use": one row of a decode step uses one expert of one layer. */
+const struct od_counter_info od_counter_info[OD_N_COUNTERS] = {
+	[OD_C_PROMPT_TOKENS] = { "prompt_tokens", "tokens", R, "tokens of the prompt, BOS included" },
+	[OD_C_TOKENS] = { "tokens", "tokens", R, "tokens generated, EOS included" },
+	[OD_C_PREFILL_NS] = { "prefill_s", "ns", R, "from the request until the prompt is through the model" },
+	[OD_C_TTFT_NS] = { "ttft_s", "ns", R, "from the request to the first token" },
+	[OD_C_DECODE_NS] = { "decode_s", "ns", R, "from the first token to the last" },
+	[OD_C_DEVICE_WAITS] = { "device_waits", "waits", R, "how often main waited for its device, prefill included" },
+	[OD_C_EXPERT_USES] = { "expert_uses", "uses", R, "experts that rows of decode steps used: rows x MoE layers x top-k" },
+	[OD_C_PREDICTED_USES] = { "predicted_uses", "uses", R, "uses with a prediction, in time or late" },
+	[OD_C_RECALLED_USES] = { "recalled_uses", "uses", R, "predicted uses whose expert was in the prediction" },
+	[OD_C_STOOD_IN_USES] = { "stood_in_uses", "uses", R, "predicted by main for a silent shadow; not in `predicted_uses`" },
+	[OD_C_STOOD_IN_RECALLED] = { "stood_in_recalled", "uses", R, "of these, uses whose expert was in the prediction" },
+	[OD_C_LATE_PREDICTIONS] = { "late_predictions", "predictions", R, "rows of a layer with a prediction after its router" },
+	[OD_C_MISSING_PREDICTIONS] = { "missing_predictions", "predictions", R, "rows of a layer that never had a prediction" },
+	[OD_C_FIRST_PREDICTIONS] = { "first_predictions", "steps", R, "decode steps that had a prediction" },
+	[OD_C_LEAD_SUM] = { "lead_sum", "layers", R, "from a router predicted in time to the newest prediction, summed" },
+	[OD_C_LEAD_ROUTERS] = { "lead_routers", "routers", R, "routers predicted in time" },
+	[OD_C_HEDGED] = { "hedged", "experts", R, "experts wanted besides the prediction" },
+	[OD_C_HEDGE_USES] = { "hedge_uses", "experts", R, "hedged experts that were needed" },
+	[OD_C_WASTED_WANTS] = { "wasted_wants", "experts", R, "experts that were wanted of a worker and not used" },
+	[OD_C_SERVED_IN_TIME] = { "served_in_time", "uses", R, "uses ordered before the router and loaded when the rows came" },
+	[OD_C_STALLS] = { "stalls", "experts", R, "experts that were not resident when their rows arrived, decode steps only" },
+	[OD_C_STALL_NS] = { "stall_s", "ns", R, "time main waited for loads: the longest wait of each decode layer" },
+	[OD_C_DECODE_LAYERS] = { "decode_layers", "layers", R, "MoE layers of decode steps" },
+	[OD_C_EXPERTS_NS] = { "experts_s", "ns", R, "in these, from the router to the last output, stalls included" },
+	[OD_C_CACHE_USES] = { "cache_uses", "experts", R, "experts that workers with a cache ran in decode steps" },
+	[OD_C_CACHE_HITS_F] = { "cache_hits_f", "experts", R, "of these, kept full" },
+	[OD_C_CACHE_HITS_C] = { "cache_hits_c", "experts", R, "of these, kept compressed" },
+	[OD_C_CACHE_HITS_S] = { "cache_hits_s", "experts", R, "of these, kept as SM bytes" },
+	[OD_C_CACHE_HITS_E] = { "cache_hits_e", "experts", R, "of these, kept as coded exponents" },
+	[OD_C_LOADS] = { "loads", "loads", R | W, "expert loads that ended; of a request: that a RUN used, prefill included" },
+	[OD_C_LOADED_BYTES] = { "loaded_bytes", "bytes", R | W, "bytes read from storage; of a request: by its `loads`" },
+	[OD_C_LOAD_NS] = { "load_s", "ns", R | W, "sum over `loads`, each from begin to ready" },
+	[OD_C_DECODE_LOADS] = { "decode_loads", "loads", R, "`loads` of decode steps" },
+	[OD_C_BEGUN_LOADS] = { "begun_loads", "loads", R, "loads begun since the first decode step, by the workers' counters" },
+	[OD_C_EXTRA_LOADS] = { "extra_loads", "loads", R, "of these, used by no RUN" },
+	[OD_C_WORKER_RUNS] = { "worker_runs", "runs", R, "RUNs sent to workers" },
+	[OD_C_WORKER_COMPUTE_NS] = { "worker_compute_s", "ns", R, "sum over experts, computing on workers" },
+	[OD_C_RECOVERED_RUNS] = { "recovered_runs", "runs", R, "experts of RUNs that were sent again after a worker was lost" },
+	[OD_C_STATE_BYTES] = { "state_bytes", "bytes", R, "keys and values sent to the shadow" },
+	[OD_C_ALIGN_BYTES] = { "align_bytes", "bytes", R, "sent to align the shadow, with headers, without `asked_bytes`" },
+	[OD_C_ASKED_BYTES] = { "asked_bytes", "bytes", R, "answers to the shadow: prompts, and all after its restart" },
+	[OD_C_WORKERS] = { "workers", "workers", R, "workers in the cluster", OD_GAUGE },
+	[OD_C_GROUPS] = { "groups", "groups", R, "groups of workers", OD_GAUGE },
+	[OD_C_SLOTS] = { "slots", "slots", R, "slots of the worker with the fewest", OD_GAUGE },
+	[OD_C_PEAK_RSS_BYTES] = { "peak_rss_bytes", "bytes", W | S, "peak resident memory of the process", OD_PEAK },
+	[OD_C_CANCELLED_LOADS] = { "cancelled_loads", "loads", W, "loads that were given up before their end" },
+	[OD_C_UNUSED_LOADS] = { "unused_loads", "loads", W, "`loads` that no RUN used" },
+	[OD_C_READS] = { "reads", "parts", W, "parts of experts read from storage" },
+	[OD_C_READ_NS] = { "read_s", "ns", W, "sum over `reads`" },
+	[OD_C_FINISHES] = { "finishes", "parts", W, "parts checked and inflated" },
+	[OD_C_FINISH_NS] = { "finish_s", "ns", W, "sum over `finishes`" },
+	[OD_C_PULLED_BYTES] = { "pulled_bytes", "bytes", W, "bytes pulled from the store" },
+	[OD_C_SPOOL_BYTES] = { "spool_bytes", "bytes", W, "bytes of whole experts in the spool", OD_GAUGE },
+	[OD_C_SPOOL_GOAL_BYTES] = { "spool_goal_bytes", "bytes", W, "bytes of experts that the spool shall hold", OD_GAUGE },
+	[OD_C_SHADOW_STEPS] = { "shadow_steps", "steps", S, "STEPs taken" },
+	[OD_C_SHADOW_CONFIRMED] = { "shadow_confirmed", "steps", S, "of these, run ahead with the right token" },
+	[OD_C_SHADOW_MISTAKEN] = { "shadow_mistaken", "steps", S, "run ahead with a wrong token, or none of main's steps" },
+	[OD_C_SHADOW_OVERTAKEN] = { "shadow_overtaken", "steps", S, "STEPs that came before the one before was through" },
+	[OD_C_SHADOW_PREDICTIONS] = { "shadow_predictions", "predictions", S, "predictions made" },
+	[OD_C_SHADOW_LOST] = { "shadow_lost", "predictions", S, "predictions dropped because the queue to main was full" },
+	[OD_C_SHADOW_STATE_ROWS] = { "shadow_state_rows", "rows", S, "true rows taken from main, of one layer each" },
+	[OD_C_SHADOW_ASKED] = { "shadow_asked", "ranges", S, "ranges of rows or tokens asked for" },
+	[OD_C_SHADOW_CHOSEN] = { "shadow_chosen", "rows", S, "rows of STEPs whose token was left to the shadow" },
+	[OD_C_SHADOW_FILLED] = { "shadow_filled", "positions", S, "positions whose rows were computed from tokens" },
+	[OD_C_SHADOW_DROPPED] = { "shadow_dropped", "messages", S, "messages of main that made no sense" },
+};
+
+int od_counter_find(const char *name)
+{
+	for (int i = 0; i < OD_N_COUNTERS; i++) {
+		if (strcmp(od_counter_info[i].name, name) == 0)
+			return i;
+	}
+	return -1;
+}
+
+void od_counters_add(uint64_t *to, const uint64_t *c)
+{
+	for (int i = 0; i < OD_N_COUNTERS; i++) {
+		switch (od_counter_info[i].kind) {
+		case OD_COUNTER: to[i] += c[i]; break;
+		case OD_GAUGE: to[i] = c[i]; break;
+		case OD_PEAK: to[i] = c[i] > to[i] ? c[i] : to[i]; break;
+		}
+	}
+}
+
+void od_counters_since(uint64_t *to, const uint64_t *now, const uint64_t *before)
+{
+	for (int i = 0; i < OD_N_COUNTERS; i++)
+		to[i] = od_counter_info[i].kind == OD_COUNTER && now[i] >= before[i] ? now[i] - before[i] : now[i];
+}
+
+void od_counters_json(const uint64_t *c, unsigned of, json_t *into)
+{
+	for (int i = 0; i < OD_N_COUNTERS; i++) {
+		const struct od_counter_info *t = &od_counter_info[i];
+
+		if (t->of & of)
+			json_object_set_new(into, t->name, strcmp(t->unit, "ns") == 0 ? json_real(od_seconds(c[i])) :
+											json_integer((json_int_t)c[i]));
+	}
+}
+
+const char *od_counters_text(const uint64_t *c, unsigned of, char *buf, size_t size)
+{
+	size_t used = 0;
+
+	buf[0] = '\0';
+	for (int i = 0; i < OD_N_COUNTERS; i++) {
+		const struct od_counter_info *t = &od_counter_info[i];
+		const char *between = used > 0 ? ", " : "";
+
+		if (!(t->of & of) || c[i] == 0 || used >= size)
+			continue;
+		used += (size_t)(strcmp(t->unit, "ns") == 0 ?
+			snprintf(buf + used, size - used, "%s%s %.3f", between, t->name, od_seconds(c[i])) :
+			snprintf(buf + used, size - used, "%s%s %" PRIu64, between, t->name, c[i]));
+	}
+	return buf;
+}

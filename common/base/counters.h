@@ -1,0 +1,62 @@
+/* counters.h - what is counted: one table of names, units and meaning for the text after a prompt, --json, PONG, od-bench
+ * and docs/COUNTERS.md.
+ *
+ * An array of counters is a uint64_t [OD_N_COUNTERS]. A process has one, which only grows while it runs; a request has one
+ * of its own. Times are counted in ns and shown in seconds.
+ * Thread: plain data; an array is its owner's. */
+#ifndef OD_BASE_COUNTERS_H
+#define OD_BASE_COUNTERS_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* In the order of the table (counters.c), which says what they mean. Names travel, numbers do not. */
+enum od_counter {
+	OD_C_PROMPT_TOKENS, OD_C_TOKENS, OD_C_PREFILL_NS, OD_C_TTFT_NS, OD_C_DECODE_NS, OD_C_DEVICE_WAITS,
+	OD_C_EXPERT_USES, OD_C_PREDICTED_USES, OD_C_RECALLED_USES, OD_C_STOOD_IN_USES, OD_C_STOOD_IN_RECALLED,
+	OD_C_LATE_PREDICTIONS, OD_C_MISSING_PREDICTIONS, OD_C_FIRST_PREDICTIONS, OD_C_LEAD_SUM, OD_C_LEAD_ROUTERS,
+	OD_C_HEDGED, OD_C_HEDGE_USES, OD_C_WASTED_WANTS,
+	OD_C_SERVED_IN_TIME, OD_C_STALLS, OD_C_STALL_NS, OD_C_DECODE_LAYERS, OD_C_EXPERTS_NS,
+	OD_C_CACHE_USES, OD_C_CACHE_HITS_F, OD_C_CACHE_HITS_C, OD_C_CACHE_HITS_S, OD_C_CACHE_HITS_E,
+	OD_C_LOADS, OD_C_LOADED_BYTES, OD_C_LOAD_NS, OD_C_DECODE_LOADS, OD_C_BEGUN_LOADS, OD_C_EXTRA_LOADS,
+	OD_C_WORKER_RUNS, OD_C_WORKER_COMPUTE_NS, OD_C_RECOVERED_RUNS,
+	OD_C_STATE_BYTES, OD_C_ALIGN_BYTES, OD_C_ASKED_BYTES,
+	OD_C_WORKERS, OD_C_GROUPS, OD_C_SLOTS,
+	OD_C_PEAK_RSS_BYTES,
+	OD_C_CANCELLED_LOADS, OD_C_UNUSED_LOADS, OD_C_READS, OD_C_READ_NS, OD_C_FINISHES, OD_C_FINISH_NS,
+	OD_C_PULLED_BYTES, OD_C_SPOOL_BYTES, OD_C_SPOOL_GOAL_BYTES,
+	OD_C_SHADOW_STEPS, OD_C_SHADOW_CONFIRMED, OD_C_SHADOW_MISTAKEN, OD_C_SHADOW_OVERTAKEN, OD_C_SHADOW_PREDICTIONS,
+	OD_C_SHADOW_LOST, OD_C_SHADOW_STATE_ROWS, OD_C_SHADOW_ASKED, OD_C_SHADOW_CHOSEN, OD_C_SHADOW_FILLED,
+	OD_C_SHADOW_DROPPED,
+	OD_N_COUNTERS
+};
+
+enum od_counter_kind { OD_COUNTER, OD_GAUGE, OD_PEAK }; /* only grows; is as it is now; the most there was */
+
+/* Whose array has it. */
+#define OD_OF_REQUEST 1u
+#define OD_OF_WORKER 2u
+#define OD_OF_SHADOW 4u
+
+struct od_counter_info {
+	const char *name, *unit; /* as in --json; unit "ns": shown in seconds */
+	unsigned of;
+	const char *meaning;
+	enum od_counter_kind kind;
+};
+extern const struct od_counter_info od_counter_info[OD_N_COUNTERS];
+
+int od_counter_find(const char *name); /* enum od_counter; -1: unknown */
+
+/* Counters grow by c's, a gauge becomes c's, of peaks the larger stays. */
+void od_counters_add(uint64_t *to, const uint64_t *c);
+/* What was counted between: one that is smaller than before has begun again from 0. Gauges and peaks are now's. */
+void od_counters_since(uint64_t *to, const uint64_t *now, const uint64_t *before);
+
+/* Those that have one of these owners: as fields of an object; those of them that are not 0 as "name value, name value", cut
+ * to size (returns buf). */
+void od_counters_json(const uint64_t *c, unsigned of, json_t *into);
+const char *od_counters_text(const uint64_t *c, unsigned of, char *buf, size_t size);
+
+#endif

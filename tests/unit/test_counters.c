@@ -1,0 +1,83 @@
+/* The table of counters, sums and differences worked out by hand. */
+#include "common/base/counters.h"
+
+#include <ctype.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void the_table_is_whole(void **state)
+{
+	(void)state;
+	for (int i = 0; i < OD_N_COUNTERS; i++) {
+		const struct od_counter_info *t = &od_counter_info[i];
+
+		assert_non_null(t->name);
+		assert_true(t->unit[0] != '\0' && t->meaning[0] != '\0' && t->of != 0);
+		for (const char *c = t->name; *c != '\0'; c++)
+			assert_true(islower((unsigned char)*c) || *c == '_');
+		/* A name says its unit. */
+		assert_int_equal(strcmp(t->unit, "ns") == 0, strcmp(t->name + strlen(t->name) - 2, "_s") == 0 &&
+								     strcmp(t->name, "cache_hits_s") != 0);
+		assert_int_equal(strcmp(t->unit, "bytes") == 0, strstr(t->name, "_bytes") != NULL);
+		assert_int_equal(od_counter_find(t->name), i); /* so it is the only one of its name */
+	}
+	assert_int_equal(od_counter_find(""), -1);
+	assert_int_equal(od_counter_find("load"), -1);
+}
+
+static void sums_and_differences(void **state)
+{
+	uint64_t sum[OD_N_COUNTERS] = { [OD_C_LOADS] = 5, [OD_C_SLOTS] = 2, [OD_C_PEAK_RSS_BYTES] = 70 };
+	const uint64_t before[OD_N_COUNTERS] = { [OD_C_LOADS] = 7, [OD_C_READS] = 9, [OD_C_SLOTS] = 8, [OD_C_PEAK_RSS_BYTES] = 60 };
+	const uint64_t now[OD_N_COUNTERS] = { [OD_C_LOADS] = 10, [OD_C_READS] = 4, [OD_C_SLOTS] = 3, [OD_C_PEAK_RSS_BYTES] = 50 };
+	uint64_t since[OD_N_COUNTERS];
+
+	(void)state;
+	od_counters_since(since, now, before);
+	assert_int_equal(since[OD_C_LOADS], 3);
+	assert_int_equal(since[OD_C_READS], 4); /* its process has started again */
+	assert_int_equal(since[OD_C_SLOTS], 3);
+	assert_int_equal(since[OD_C_PEAK_RSS_BYTES], 50);
+	assert_int_equal(since[OD_C_TOKENS], 0);
+	od_counters_add(sum, since);
+	assert_int_equal(sum[OD_C_LOADS], 8);
+	assert_int_equal(sum[OD_C_READS], 4);
+	assert_int_equal(sum[OD_C_SLOTS], 3);
+	assert_int_equal(sum[OD_C_PEAK_RSS_BYTES], 70);
+}
+
+static void text_and_fields(void **state)
+{
+	const uint64_t c[OD_N_COUNTERS] = { [OD_C_SHADOW_STEPS] = 12, [OD_C_SHADOW_ASKED] = UINT64_MAX, [OD_C_LOADS] = 7,
+					    [OD_C_READ_NS] = 1500000000 };
+	json_t *o = json_object();
+	char text[100], cut[20];
+
+	(void)state;
+	assert_string_equal(od_counters_text(c, OD_OF_SHADOW, text, sizeof(text)),
+			    "shadow_steps 12, shadow_asked 18446744073709551615");
+	assert_string_equal(od_counters_text(c, OD_OF_WORKER, text, sizeof(text)), "loads 7, read_s 1.500");
+	assert_string_equal(od_counters_text(c, OD_OF_SHADOW, cut, sizeof(cut)), "shadow_steps 12, sh");
+	assert_string_equal(od_counters_text(c, 0, text, sizeof(text)), "");
+	od_counters_json(c, OD_OF_WORKER, o);
+	assert_int_equal(json_object_size(o), 13);
+	assert_int_equal(json_integer_value(json_object_get(o, "loads")), 7);
+	assert_true(json_real_value(json_object_get(o, "read_s")) == 1.5);
+	assert_null(json_object_get(o, "shadow_steps"));
+	json_decref(o);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(the_table_is_whole),
+		cmocka_unit_test(sums_and_differences),
+		cmocka_unit_test(text_and_fields),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
