@@ -120,11 +120,6 @@ void ods_emulator_free(struct ods_emulator *e)
 	free(e);
 }
 
-const struct ods_emulator_stats *ods_emulator_stats(const struct ods_emulator *e)
-{
-	return &e->stats;
-}
-
 /* ---- Tokens ---- */
 
 /* *token: what stands at position, known, or what the finished run says would follow; -1: neither. */
@@ -171,7 +166,7 @@ void ods_abandon(struct ods_emulator *e)
 			ods_align_truncate(r->seq->align, r->position);
 			ods_sequence_forget_tokens(r->seq, r->position + 1);
 		}
-		e->stats.mistaken++;
+		e->o.counters[OD_C_SHADOW_MISTAKEN]++;
 	}
 	e->phase = NO_RUN;
 }
@@ -241,7 +236,7 @@ static int plan_fill(struct ods_emulator *e, struct ods_sequence *q, uint32_t li
 			break;
 		add_spare_row(e, q, p, token);
 	}
-	e->stats.filled += e->spare.n_rows;
+	e->o.counters[OD_C_SHADOW_FILLED] += e->spare.n_rows;
 	return rc;
 }
 
@@ -426,7 +421,7 @@ static void publish(struct ods_emulator *e, uint32_t m)
 		for (size_t j = 0; j < n; j++)
 			probability[j] = all[expert[j]];
 		e->sink.predict(e->sink.arg, &p);
-		e->stats.predictions++;
+		e->o.counters[OD_C_SHADOW_PREDICTIONS]++;
 	}
 }
 
@@ -465,7 +460,7 @@ static void ask_tokens(struct ods_emulator *e, const struct row *r, uint64_t now
 	q->asked = true;
 	q->asked_ns = now_ns;
 	q->asked_begin = begin;
-	e->stats.asked++;
+	e->o.counters[OD_C_SHADOW_ASKED]++;
 	e->sink.ask_tokens(e->sink.arg, q->id, begin, n < ODS_MAX_ASK_TOKENS ? n : ODS_MAX_ASK_TOKENS);
 }
 
@@ -503,7 +498,7 @@ static void ask(struct ods_emulator *e, uint64_t now_ns)
 		while (!r->seq->own_state && out < ODS_MAX_ASKED &&
 		       ods_align_ask(r->seq->align, r->position, now_ns, &range)) {
 			out++;
-			e->stats.asked++;
+			e->o.counters[OD_C_SHADOW_ASKED]++;
 			e->sink.ask(e->sink.arg, r->seq->id, &range);
 		}
 	}

@@ -18,6 +18,7 @@
 #ifndef ODS_EMULATOR_H
 #define ODS_EMULATOR_H
 
+#include "common/base/counters.h"
 #include "common/model/forward.h"
 #include "common/net/wire.h"
 #include "common/predict/prediction.h"
@@ -42,19 +43,7 @@ struct ods_emulator_opts {
 	uint32_t ctx_tokens;
 	size_t max_sequences; /* at most ODS_MAX_SEQUENCES */
 	bool early;	      /* departure */
-};
-
-/* What became of the steps, since the emulator was made. */
-struct ods_emulator_stats {
-	uint64_t steps;	     /* STEPs taken */
-	uint64_t confirmed;  /* of these, run ahead with the right token */
-	uint64_t mistaken;   /* run ahead with a wrong token, or none of main's steps */
-	uint64_t overtaken;  /* STEPs that came before the one before was through */
-	uint64_t predictions;
-	uint64_t state_rows; /* true rows taken, of one layer each */
-	uint64_t asked;	     /* ranges, of rows or of tokens */
-	uint64_t chosen;     /* rows of STEPs whose token was left to us */
-	uint64_t filled;     /* positions whose rows were computed from tokens */
+	uint64_t *counters;   /* [OD_N_COUNTERS], the caller's: what is counted is added, by the emulator's thread */
 };
 
 struct ods_emulator;
@@ -76,7 +65,5 @@ OD_MUST_CHECK int ods_emulator_message(struct ods_emulator *e, const struct od_m
  * was queued before, so none of the rows is trusted any more, and what the next STEP needs is asked for. */
 OD_MUST_CHECK int ods_emulator_work(struct ods_emulator *e, uint64_t now_ns, bool *did, struct od_err *err);
 uint64_t ods_emulator_deadline(const struct ods_emulator *e);
-
-const struct ods_emulator_stats *ods_emulator_stats(const struct ods_emulator *e);
 
 #endif

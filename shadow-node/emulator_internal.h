@@ -50,7 +50,6 @@ struct ods_emulator {
 	struct step spare; /* being made */
 	struct od_row *od_rows; /* [max_rows] */
 	struct od_buf *saved;	/* [max_rows], od_state_pool_most_bytes each: true rows during our own attention */
-	struct ods_emulator_stats stats;
 };
 
 static inline bool ods_running(const struct ods_emulator *e)

@@ -303,7 +303,7 @@ static void overtake(struct ods_emulator *e, const struct step *by)
 	e->step.next = 0; /* no way leads on from it, but it may be asked for its token */
 	if (e->phase == FINISHED)
 		return;
-	e->stats.overtaken += e->published;
+	e->o.counters[OD_C_SHADOW_OVERTAKEN] += e->published;
 	if (e->published && needless(&e->step, by))
 		ods_abandon(e);
 	e->published = false;
@@ -325,7 +325,7 @@ static void note_rows(struct ods_emulator *e, const struct step *s, const struct
 			ods_sequence_set_token(q, r->position, r->token);
 	}
 	e->unaligned |= first->token < 0;
-	e->stats.chosen += first->token < 0;
+	e->o.counters[OD_C_SHADOW_CHOSEN] += first->token < 0;
 }
 
 static int on_step(struct ods_emulator *e, const Od__Step *m, struct od_err *err)
@@ -348,13 +348,13 @@ static int on_step(struct ods_emulator *e, const Od__Step *m, struct od_err *err
 		if (s->rows[i].first)
 			note_rows(e, s, &s->rows[i], confirms);
 	e->newest = s->number;
-	e->stats.steps++;
+	e->o.counters[OD_C_SHADOW_STEPS]++;
 	e->pending = !confirms;
 	if (!confirms) {
 		ods_swap_steps(&e->latest, s);
 		return OD_OK;
 	}
-	e->stats.confirmed++;
+	e->o.counters[OD_C_SHADOW_CONFIRMED]++;
 	e->ahead = false;
 	e->step.next = s->next;
 	for (size_t i = 0; i < s->n_rows; i++)
@@ -428,7 +428,7 @@ static int on_state(struct ods_emulator *e, const struct od_msg *m, uint64_t now
 		return rc;
 	}
 	ods_align_true(seq->align, &range, now_ns);
-	e->stats.state_rows += s->n;
+	e->o.counters[OD_C_SHADOW_STATE_ROWS] += s->n;
 	return OD_OK;
 }
 

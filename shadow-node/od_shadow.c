@@ -63,36 +63,34 @@ struct shadow {
 	struct ods_emulator_opts accepted; /* the loop thread's: what HELLO asked for */
 
 	pthread_mutex_t lock;
-	struct mail mail; /* under lock */
+	/* Under lock: */
+	struct mail mail;
+	uint64_t told[OD_N_COUNTERS]; /* counters, as PONG has them */
 
 	/* The emulator thread's. */
 	uint64_t session;
 	struct ods_emulator *emulator; /* NULL between sessions */
 	struct ods_publisher publisher;
-	uint64_t dropped; /* messages of this session */
+	uint64_t counters[OD_N_COUNTERS], before[OD_N_COUNTERS]; /* since the start; until this session */
 };
 
 /* ---- The emulator thread ---- */
 
 static void end_emulation(struct shadow *s)
 {
-	const struct ods_emulator_stats *t;
+	uint64_t c[OD_N_COUNTERS];
+	char text[600];
 
 	if (s->emulator == NULL)
 		return;
-	t = ods_emulator_stats(s->emulator);
-	od_log(OD_LOG_INFO, "session over: %llu steps (%llu run ahead rightly, %llu wrongly, %llu overtaken, %llu with "
-	       "own tokens), %llu predictions (%llu lost), %llu true rows, %llu positions computed from tokens, "
-	       "%llu ranges asked for, %llu messages dropped",
-	       (unsigned long long)t->steps, (unsigned long long)t->confirmed, (unsigned long long)t->mistaken,
-	       (unsigned long long)t->overtaken, (unsigned long long)t->chosen, (unsigned long long)t->predictions,
-	       (unsigned long long)s->publisher.lost, (unsigned long long)t->state_rows,
-	       (unsigned long long)t->filled, (unsigned long long)t->asked, (unsigned long long)s->dropped);
+	od_counters_since(c, s->counters, s->before);
+	od_log(OD_LOG_INFO, "session over: %s", od_counters_text(c, OD_OF_SHADOW, text, sizeof(text)));
 	ods_emulator_free(s->emulator);
 	s->emulator = NULL;
 }
 
-/* Buffers are taken and given back here, not on the loop thread, so that two sessions never hold theirs at once. */
+/* And leaves the counters for PONG. Buffers are taken and given back here, not on the loop thread, so that two sessions never
+ * hold theirs at once. */
 static void read_mail(struct shadow *s)
 {
 	struct ods_sink sink;
@@ -102,6 +100,7 @@ static void read_mail(struct shadow *s)
 	pthread_mutex_lock(&s->lock);
 	mail = s->mail;
 	s->mail.fresh = false;
+	memcpy(s->told, s->counters, sizeof(s->told));
 	pthread_mutex_unlock(&s->lock);
 	if (!mail.fresh)
 		return;
@@ -109,8 +108,10 @@ static void read_mail(struct shadow *s)
 	s->session = mail.session;
 	if (mail.session == 0)
 		return;
-	s->dropped = 0;
-	s->publisher = (struct ods_publisher){ .daemon = s->daemon, .port = s->port, .session = mail.session };
+	memcpy(s->before, s->counters, sizeof(s->before));
+	mail.opts.counters = s->counters;
+	s->publisher = (struct ods_publisher){ .daemon = s->daemon, .port = s->port, .session = mail.session,
+					       .counters = s->counters };
 	sink = ods_publisher_sink(&s->publisher);
 	if (ods_emulator_new(&s->emulator, &mail.opts, &sink, &err) != OD_OK)
 		od_log(OD_LOG_ERROR, "no predictions in this session: %s", err.msg);
@@ -127,7 +128,7 @@ static void handle(struct shadow *s, const struct od_msg *m)
 		return;
 	if (ods_emulator_message(s->emulator, m, od_now_ns(), &err) == OD_OK)
 		return;
-	s->dropped++;
+	s->counters[OD_C_SHADOW_DROPPED]++;
 	od_log_limited(OD_LOG_WARN, "data socket: dropped %s: %s", od_body_name(m->header->body_case), err.msg);
 }
 
@@ -168,11 +169,13 @@ static int wait_ms(const struct shadow *s)
 static void *emulate(void *arg)
 {
 	struct shadow *s = arg;
+	bool did;
 
 	while (!atomic_load(&s->stopping)) {
-		read_mail(s);
 		take_messages(s);
-		if (work(s)) {
+		did = work(s);
+		read_mail(s);
+		if (did) {
 			atomic_store(&s->busy, true);
 			atomic_fetch_add(&s->progress, 1);
 			continue;
@@ -288,10 +291,13 @@ static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 	return od_fail(err, OD_ERR_PROTOCOL, "a shadow takes no %s", od_body_name(m->header->body_case));
 }
 
-static void on_pong(void *arg, Od__Pong *p)
+static void on_pong(void *arg, Od__Pong *p, uint64_t *c)
 {
 	struct shadow *s = arg;
 
+	pthread_mutex_lock(&s->lock);
+	od_counters_add(c, s->told);
+	pthread_mutex_unlock(&s->lock);
 	p->progress = atomic_load(&s->progress);
 	p->busy = atomic_load(&s->busy);
 }

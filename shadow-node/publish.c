@@ -24,7 +24,7 @@ static void send_prediction(void *arg, const struct od_prediction *p)
 	header.body_case = OD__HEADER__BODY_PREDICT;
 	header.predict = &body;
 	if (od_daemon_post(to->daemon, to->session, &header) != OD_OK)
-		to->lost++;
+		to->counters[OD_C_SHADOW_LOST]++;
 }
 
 /* When it cannot be sent it counts as lost: the emulator asks again in a second. */

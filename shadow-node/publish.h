@@ -10,7 +10,7 @@ struct ods_publisher {
 	struct od_daemon *daemon;
 	struct od_data_port *port;
 	uint64_t session; /* what is for another one goes nowhere */
-	uint64_t lost;	  /* predictions that found the queue full: they only cost time */
+	uint64_t *counters; /* [OD_N_COUNTERS]: predictions that found the queue full are added; they only cost time */
 };
 
 /* A sink that is good for as long as *p is. */

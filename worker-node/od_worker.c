@@ -148,14 +148,15 @@ static void on_end(void *arg, uint64_t session)
 {
 	struct worker *w = arg;
 	struct odw_load_figures f;
+	const uint64_t *c = f.c;
 
 	odw_schedule_end(w->schedule, session);
 	odw_engine_end(w->engine);
 	odw_schedule_figures(w->schedule, &f);
-	if (f.loads > 0 && f.reads > 0 && f.finishes > 0)
-		od_log(OD_LOG_INFO, "%" PRIu64 " loads; a part took %.2f ms to read, %.2f ms to check and inflate", f.loads,
-		       (double)f.read_ns / (double)f.reads / OD_NS_PER_MS,
-		       (double)f.finish_ns / (double)f.finishes / OD_NS_PER_MS);
+	if (c[OD_C_LOADS] > 0 && c[OD_C_READS] > 0 && c[OD_C_FINISHES] > 0)
+		od_log(OD_LOG_INFO, "%" PRIu64 " loads; a part took %.2f ms to read, %.2f ms to check and inflate", c[OD_C_LOADS],
+		       (double)c[OD_C_READ_NS] / (double)c[OD_C_READS] / OD_NS_PER_MS,
+		       (double)c[OD_C_FINISH_NS] / (double)c[OD_C_FINISHES] / OD_NS_PER_MS);
 }
 
 static int on_want(struct worker *w, uint64_t session, const Od__Want *want, struct od_err *err)
@@ -269,7 +270,7 @@ static void send_cached(struct worker *w, Od__Pong *p)
 	p->cached.len = n;
 }
 
-static void on_pong(void *arg, Od__Pong *p)
+static void on_pong(void *arg, Od__Pong *p, uint64_t *c)
 {
 	struct odw_pull_figures pull = { 0 };
 	struct worker *w = arg;
@@ -278,16 +279,12 @@ static void on_pong(void *arg, Od__Pong *p)
 	odw_schedule_figures(w->schedule, &f);
 	p->progress = f.progress;
 	p->busy = f.busy;
-	p->loads = f.loads;
-	p->loaded_bytes = f.loaded_bytes;
-	p->load_ns = f.load_ns;
-	p->cancelled_loads = f.cancelled_loads;
-	p->unused_loads = f.unused_loads;
+	od_counters_add(c, f.c);
 	if (w->puller != NULL)
 		odw_puller_figures(w->puller, &pull);
-	p->pulled_bytes = pull.pulled_bytes;
-	p->spool_bytes = pull.whole_bytes;
-	p->spool_goal = pull.goal_bytes;
+	c[OD_C_PULLED_BYTES] = pull.pulled_bytes;
+	c[OD_C_SPOOL_BYTES] = pull.whole_bytes;
+	c[OD_C_SPOOL_GOAL_BYTES] = pull.goal_bytes;
 	if (w->holds != NULL)
 		send_holds(w, p, pull.changes);
 	if (w->cached != NULL)

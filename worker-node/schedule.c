@@ -177,9 +177,9 @@ static void evict(struct odw_schedule *s, struct slot *slot)
 	if (slot->state == ODW_LOADING)
 		pthread_cond_broadcast(&s->cancelled);
 	if (slot->state == ODW_LOADING && slot->next_part > 0 && slot->read != 0)
-		s->figures.cancelled_loads++;
+		s->figures.c[OD_C_CANCELLED_LOADS]++;
 	if (slot->state == ODW_RESIDENT && !slot->used && slot->read != 0)
-		s->figures.unused_loads++;
+		s->figures.c[OD_C_UNUSED_LOADS]++;
 	expert_in(s, slot)->slot = 0;
 	if (odw_stages_drop(&s->stages, number_of(s, slot))) {
 		pthread_cond_broadcast(&s->to_read);
@@ -603,9 +603,9 @@ static void run_one(struct odw_schedule *s, uint64_t step, uint32_t m, struct od
 /* What loading an expert costs, as far as it is known. */
 static bool learnt_costs(const struct odw_schedule *s, struct odw_expert_costs *c)
 {
-	const struct odw_load_figures *f = &s->figures;
+	const uint64_t *f = s->figures.c;
 	const struct odw_schedule_opts *o = &s->opts;
-	struct odw_part_times t = { f->loaded_bytes, f->read_ns, f->finishes, f->finish_ns };
+	struct odw_part_times t = { f[OD_C_LOADED_BYTES], f[OD_C_READ_NS], f[OD_C_FINISHES], f[OD_C_FINISH_NS] };
 
 	*c = (struct odw_expert_costs){ .n_parts = o->n_parts, .n_inflaters = o->n_inflaters };
 	if (t.read_bytes == 0 || t.finishes == 0)
@@ -869,8 +869,8 @@ static void part_is_finished(struct odw_schedule *s, struct slot *slot)
 	slot->valid = ~0u;
 	slot->load_ns = s->opts.now_ns() - slot->begin_ns;
 	if (slot->read != 0) {
-		s->figures.loads++;
-		s->figures.load_ns += slot->load_ns;
+		s->figures.c[OD_C_LOADS]++;
+		s->figures.c[OD_C_LOAD_NS] += slot->load_ns;
 	}
 	update_slot(s, slot);
 }
@@ -894,11 +894,11 @@ static void count_job(struct odw_schedule *s, const struct odw_load_job *job)
 
 	s->figures.progress++;
 	if (job->kind == ODW_LOAD_READ) {
-		s->figures.reads++;
-		s->figures.read_ns += ns;
+		s->figures.c[OD_C_READS]++;
+		s->figures.c[OD_C_READ_NS] += ns;
 	} else {
-		s->figures.finishes++;
-		s->figures.finish_ns += ns;
+		s->figures.c[OD_C_FINISHES]++;
+		s->figures.c[OD_C_FINISH_NS] += ns;
 	}
 }
 
@@ -910,7 +910,7 @@ bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job
 	bool wake;
 
 	pthread_mutex_lock(&s->lock);
-	s->figures.loaded_bytes += read_bytes;
+	s->figures.c[OD_C_LOADED_BYTES] += read_bytes;
 	count_job(s, job);
 	leave_stage(s, job, slot->state == ODW_LOADING && code == OD_OK);
 	if (slot->state == ODW_LOADING) {

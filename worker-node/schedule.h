@@ -31,6 +31,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+#include "common/base/counters.h"
 #include "worker-node/cache/expert_cache.h"
 
 #define ODW_MAX_SLOTS 64
@@ -102,8 +103,7 @@ struct odw_load_job {
 struct odw_load_figures {
 	uint64_t progress; /* grows with every job and odw_schedule_tick */
 	bool busy;	   /* RUNs wait, are computed, or experts are being loaded */
-	uint64_t loads, loaded_bytes, load_ns, cancelled_loads, unused_loads; /* as PONG counts them */
-	uint64_t reads, read_ns, finishes, finish_ns; /* parts, and what they took their threads */
+	uint64_t c[OD_N_COUNTERS]; /* loads, reads and finishes, since the schedule was made */
 };
 
 OD_MUST_CHECK int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *opts,

@@ -98,10 +98,12 @@ static int send_pong(struct od_daemon *d, uint64_t sequence)
 {
 	Od__Header header = OD__HEADER__INIT;
 	Od__Pong body = OD__PONG__INIT;
+	uint64_t c[OD_N_COUNTERS] = { [OD_C_PEAK_RSS_BYTES] = od_peak_rss_bytes() };
+	struct od_pong_counters list;
 
 	body.sequence = sequence;
-	body.peak_rss_bytes = od_peak_rss_bytes();
-	d->ops->pong(d->arg, &body);
+	d->ops->pong(d->arg, &body, c);
+	od_pong_put(&body, &list, c);
 	header.body_case = OD__HEADER__BODY_PONG;
 	header.pong = &body;
 	return send_to(d, &d->route, &header);

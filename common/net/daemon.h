@@ -28,8 +28,8 @@ struct od_daemon_ops {
 	/* Any control message of the session's main but HELLO, PING and BYE, also kinds that main never sends.
 	 * OD_ERR_PROTOCOL or OD_ERR_RANGE drops it and logs why. */
 	int (*message)(void *arg, const struct od_msg *m, struct od_err *err);
-	/* Fill a PONG (sequence is set, peak_rss_bytes too). */
-	void (*pong)(void *arg, Od__Pong *p);
+	/* Fill a PONG (sequence is set) and add what this process has counted since it started (peak_rss_bytes is there). */
+	void (*pong)(void *arg, Od__Pong *p, uint64_t *c);
 };
 
 struct od_daemon_opts {

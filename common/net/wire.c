@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define ROUTE_BYTES 5 /* a zero byte and ZeroMQ's counter */
+#define MAX_PONG_COUNTERS 256 /* that are looked at: a newer peer may have more than we know, but not without end */
 
 _Static_assert(sizeof(((struct od_route *)0)->id) >= ROUTE_BYTES, "a route holds an automatic routing id");
 
@@ -260,6 +261,32 @@ int od_wire_send(void *socket, const struct od_route *route, Od__Header *header,
 	if (rc != OD_OK)
 		zmq_msg_close(&packed);
 	return rc;
+}
+
+void od_pong_put(Od__Pong *p, struct od_pong_counters *list, const uint64_t *c)
+{
+	p->counters = list->list;
+	for (int i = 0; i < OD_N_COUNTERS; i++) {
+		Od__Counter *entry = &list->entry[p->n_counters];
+
+		if (c[i] == 0)
+			continue;
+		od__counter__init(entry);
+		entry->name = (char *)od_counter_info[i].name;
+		entry->value = c[i];
+		list->list[p->n_counters++] = entry;
+	}
+}
+
+void od_pong_get(const Od__Pong *p, uint64_t *c)
+{
+	memset(c, 0, OD_N_COUNTERS * sizeof(*c));
+	for (size_t i = 0; i < p->n_counters && i < MAX_PONG_COUNTERS; i++) {
+		int counter = od_counter_find(p->counters[i]->name);
+
+		if (counter >= 0)
+			c[counter] = p->counters[i]->value;
+	}
 }
 
 const char *od_body_name(Od__Header__BodyCase body)

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <zmq.h>
 
+#include "common/base/counters.h"
 #include "common/base/status.h"
 #include "proto/od.pb-c.h"
 
@@ -85,6 +86,14 @@ OD_MUST_CHECK int od_wire_send(void *socket, const struct od_route *route, Od__H
 OD_MUST_CHECK int od_wire_pack(Od__Header *header, zmq_msg_t *packed);
 OD_MUST_CHECK int od_wire_send_packed(void *socket, const struct od_route *route, zmq_msg_t *packed,
 				      const struct od_out_frame *frames, size_t n_frames);
+
+/* The counters of a PONG, by their names. Into it: those that are not 0, from the caller's list until it is sent. Out of it:
+ * of any peer's; what is unknown is left out, what is missing is 0. */
+struct od_pong_counters {
+	Od__Counter entry[OD_N_COUNTERS], *list[OD_N_COUNTERS];
+};
+void od_pong_put(Od__Pong *p, struct od_pong_counters *list, const uint64_t *c);
+void od_pong_get(const Od__Pong *p, uint64_t *c);
 
 /* "RUN", for logs. */
 const char *od_body_name(Od__Header__BodyCase body);

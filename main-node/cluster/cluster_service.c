@@ -689,12 +689,12 @@ static void node_figures(struct service *s, struct odm_figures *f)
 
 		if (!odm_members_stats(ms, i, &st, name, sizeof(name)))
 			continue;
-		node = odm_figures_add_node(f, name, st.peak_rss_bytes, st.alive);
-		if (node != NULL && st.spool_goal > 0) {
+		node = odm_figures_add_node(f, name, st.c[OD_C_PEAK_RSS_BYTES], st.alive);
+		if (node != NULL && st.c[OD_C_SPOOL_GOAL_BYTES] > 0) {
 			node->spool = true;
-			node->spool_bytes = st.spool_bytes;
-			node->spool_goal = st.spool_goal;
-			node->pulled_bytes = st.pulled_bytes;
+			node->spool_bytes = st.c[OD_C_SPOOL_BYTES];
+			node->spool_goal = st.c[OD_C_SPOOL_GOAL_BYTES];
+			node->pulled_bytes = st.c[OD_C_PULLED_BYTES];
 		}
 		if (st.slots > 0 && (f->slots == 0 || st.slots < f->slots))
 			f->slots = st.slots;

@@ -208,17 +208,17 @@ static void on_refuse(struct member *m, const Od__Refuse *r)
 
 static void on_pong(struct member *m, const Od__Pong *p)
 {
-	const struct odm_load_counts loads = { .begun = p->loads + p->cancelled_loads,
-					       .extra = p->cancelled_loads + p->unused_loads };
+	struct odm_load_counts loads;
+	uint64_t c[OD_N_COUNTERS];
 
+	od_pong_get(p, c);
+	loads = (struct odm_load_counts){ .begun = c[OD_C_LOADS] + c[OD_C_CANCELLED_LOADS],
+					  .extra = c[OD_C_CANCELLED_LOADS] + c[OD_C_UNUSED_LOADS] };
 	od_liveness_pong(&m->live, od_now_ns(), p->progress, p->busy);
 	pthread_mutex_lock(&m->ms->lock);
 	m->stats.busy = p->busy;
 	m->stats.pongs++;
-	m->stats.peak_rss_bytes = p->peak_rss_bytes;
-	m->stats.spool_bytes = p->spool_bytes;
-	m->stats.spool_goal = p->spool_goal;
-	m->stats.pulled_bytes = p->pulled_bytes;
+	memcpy(m->stats.c, c, sizeof(c));
 	if (p->holds.len == m->ms->holds_bytes)
 		memcpy(m->holds, p->holds.data, p->holds.len);
 	if (p->cached.len == m->ms->cached_bytes)

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <uv.h>
 
+#include "common/base/counters.h"
 #include "common/net/hosts.h"
 #include "common/net/liveness.h"
 #include "common/net/wire.h"
@@ -33,9 +34,8 @@ struct odm_member {
 struct odm_member_stats {
 	bool alive, busy;
 	uint64_t pongs; /* heartbeats answered in this session */
-	uint64_t peak_rss_bytes;
 	uint32_t slots;
-	uint64_t spool_bytes, spool_goal, pulled_bytes; /* of a worker that pulls, as PONG has them; goal 0: it does not */
+	uint64_t c[OD_N_COUNTERS]; /* of its process, since that started */
 };
 
 /* The members that are here now, workers in the order of the hosts file. */

@@ -53,11 +53,27 @@ static int has_unknown_fields(const Od__Header *h)
 	if (h->body_case == OD__HEADER__BODY_RUN) {
 		for (size_t i = 0; i < h->run->n_experts; i++)
 			n += h->run->experts[i]->base.n_unknown_fields;
+	} else if (h->body_case == OD__HEADER__BODY_PONG) {
+		for (size_t i = 0; i < h->pong->n_counters; i++)
+			n += h->pong->counters[i]->base.n_unknown_fields;
 	} else if (h->body_case == OD__HEADER__BODY_STEP) {
 		for (size_t i = 0; i < h->step->n_rows; i++)
 			n += h->step->rows[i]->base.n_unknown_fields;
 	}
 	return n > 0;
+}
+
+/* What is read of them goes back as it is. */
+static void try_counters(const Od__Pong *p)
+{
+	uint64_t c[OD_N_COUNTERS], again[OD_N_COUNTERS];
+	Od__Pong back = OD__PONG__INIT;
+	struct od_pong_counters list;
+
+	od_pong_get(p, c);
+	od_pong_put(&back, &list, c);
+	od_pong_get(&back, again);
+	check(memcmp(c, again, sizeof(c)) == 0);
 }
 
 static void send_on(void *socket, const struct od_route *route, const struct od_msg *m, void *back, int back_is_router)
@@ -97,6 +113,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		check(od_body_name(m.header->body_case)[0] != 'n'); /* "nothing" */
 		if (m.header->body_case == OD__HEADER__BODY_HELLO)
 			check(strlen(od_peer_text(m.header->hello->main_name, text, sizeof(text))) < sizeof(text));
+		if (m.header->body_case == OD__HEADER__BODY_PONG)
+			try_counters(m.header->pong);
 		if (to_router && !has_unknown_fields(m.header))
 			send_on(router, &m.route, &m, dealer, 0);
 		else if (!has_unknown_fields(m.header))

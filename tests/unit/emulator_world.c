@@ -616,7 +616,8 @@ void open_world(struct world *w, enum od_profile profile, bool same_weights, boo
 	assert_true(w->queue != NULL && w->sent != NULL && row_bytes(w) <= 64);
 	o = (struct ods_emulator_opts){ .forward = pass_opts(&w->shadow_model, profile),
 					.experts = w->shadow_model.expert, .ctx_tokens = CTX,
-					.max_sequences = MAX_SEQS, .early = early };
+					.max_sequences = MAX_SEQS, .early = early,
+					.counters = w->counters };
 	assert_int_equal(ods_emulator_new(&w->emulator, &o, &sink, &err), OD_OK);
 	seed = from_seed;
 }

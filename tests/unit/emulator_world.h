@@ -80,6 +80,7 @@ struct world {
 	struct od_seq_state *judge_state;
 	bool same_weights, own_rows; /* own_rows: state does not always follow */
 	bool judge; /* check every prediction */
+	uint64_t counters[OD_N_COUNTERS];
 	struct ods_emulator *emulator;
 	struct sequence seq[MAX_SEQS];
 	uint64_t next_id, step, now;

@@ -1,9 +1,11 @@
-/* The table of counters, sums and differences worked out by hand. */
+/* The table of counters, sums and differences worked out by hand, and PONGs of honest and other peers. */
 #include "common/base/counters.h"
+#include "common/net/wire.h"
 
 #include <ctype.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,8 +34,10 @@ static void the_table_is_whole(void **state)
 static void sums_and_differences(void **state)
 {
 	uint64_t sum[OD_N_COUNTERS] = { [OD_C_LOADS] = 5, [OD_C_SLOTS] = 2, [OD_C_PEAK_RSS_BYTES] = 70 };
-	const uint64_t before[OD_N_COUNTERS] = { [OD_C_LOADS] = 7, [OD_C_READS] = 9, [OD_C_SLOTS] = 8, [OD_C_PEAK_RSS_BYTES] = 60 };
-	const uint64_t now[OD_N_COUNTERS] = { [OD_C_LOADS] = 10, [OD_C_READS] = 4, [OD_C_SLOTS] = 3, [OD_C_PEAK_RSS_BYTES] = 50 };
+	const uint64_t before[OD_N_COUNTERS] = { [OD_C_LOADS] = 7, [OD_C_READS] = 9, [OD_C_SLOTS] = 8,
+						 [OD_C_PEAK_RSS_BYTES] = 60 };
+	const uint64_t now[OD_N_COUNTERS] = { [OD_C_LOADS] = 10, [OD_C_READS] = 4, [OD_C_SLOTS] = 3,
+					      [OD_C_PEAK_RSS_BYTES] = 50 };
 	uint64_t since[OD_N_COUNTERS];
 
 	(void)state;
@@ -71,12 +75,81 @@ static void text_and_fields(void **state)
 	json_decref(o);
 }
 
+/* ---- PONG ---- */
+
+/* As it comes out of a header that was packed and unpacked. */
+static Od__Pong *through_the_wire(Od__Pong *p)
+{
+	size_t len = od__pong__get_packed_size(p);
+	uint8_t *bytes = malloc(len);
+	Od__Pong *back;
+
+	assert_int_equal(od__pong__pack(p, bytes), len);
+	back = od__pong__unpack(NULL, len, bytes);
+	assert_non_null(back);
+	free(bytes);
+	return back;
+}
+
+static void a_pong_brings_every_counter(void **state)
+{
+	uint64_t c[OD_N_COUNTERS], back[OD_N_COUNTERS];
+	Od__Pong pong = OD__PONG__INIT, *got;
+	struct od_pong_counters list;
+
+	(void)state;
+	for (uint64_t i = 0; i < OD_N_COUNTERS; i++)
+		c[i] = i % 5 == 3 ? 0 : UINT64_MAX / (i + 1);
+	memset(back, 0xff, sizeof(back));
+	od_pong_put(&pong, &list, c);
+	got = through_the_wire(&pong);
+	od_pong_get(got, back);
+	assert_memory_equal(back, c, sizeof(c));
+	for (size_t i = 0; i < got->n_counters; i++)
+		assert_true(got->counters[i]->value != 0);
+	od__pong__free_unpacked(got, NULL);
+}
+
+/* Other names, none, the same twice, and more than there can be. */
+static void other_peers_are_understood(void **state)
+{
+	static char name[1000][12];
+	static Od__Counter entry[1000], *list[1000];
+	Od__Pong pong = OD__PONG__INIT, *got;
+	uint64_t c[OD_N_COUNTERS], none[OD_N_COUNTERS] = { 0 };
+
+	(void)state;
+	memset(c, 0xff, sizeof(c));
+	od_pong_get(&pong, c); /* of an old one */
+	assert_memory_equal(c, none, sizeof(c));
+	for (unsigned i = 0; i < 1000; i++) {
+		od__counter__init(&entry[i]);
+		snprintf(name[i], sizeof(name[i]), "newer_%u", i);
+		entry[i].name = name[i];
+		entry[i].value = i;
+		list[i] = &entry[i];
+	}
+	entry[0].name = (char *)protobuf_c_empty_string; /* left out, as is its value */
+	entry[0].value = 0;
+	entry[1].name = entry[254].name = "loads";
+	entry[255].name = "reads";
+	entry[256].name = "finishes";
+	pong.counters = list;
+	pong.n_counters = 1000;
+	got = through_the_wire(&pong);
+	od_pong_get(got, c);
+	none[OD_C_LOADS] = 254;
+	none[OD_C_READS] = 255;
+	assert_memory_equal(c, none, sizeof(c)); /* the 257th is not looked at */
+	od__pong__free_unpacked(got, NULL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(the_table_is_whole),
-		cmocka_unit_test(sums_and_differences),
-		cmocka_unit_test(text_and_fields),
+		cmocka_unit_test(the_table_is_whole),	       cmocka_unit_test(sums_and_differences),
+		cmocka_unit_test(text_and_fields),	       cmocka_unit_test(a_pong_brings_every_counter),
+		cmocka_unit_test(other_peers_are_understood),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -65,11 +65,12 @@ static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 	return OD_OK;
 }
 
-static void on_pong(void *arg, Od__Pong *p)
+static void on_pong(void *arg, Od__Pong *p, uint64_t *c)
 {
 	(void)arg;
 	p->progress = 41;
 	p->busy = true;
+	c[OD_C_SHADOW_STEPS] = UINT64_MAX;
 }
 
 static const struct od_daemon_ops rig_ops = {
@@ -212,6 +213,7 @@ static void put_ping(void *s, uint64_t session, uint64_t sequence)
 /* What came before it on this connection has been dealt with when the PONG is here, and was not answered. */
 static void expect_pong(void *s, uint64_t session, uint64_t sequence)
 {
+	uint64_t c[OD_N_COUNTERS];
 	struct od_msg m;
 
 	put_ping(s, session, sequence);
@@ -221,7 +223,10 @@ static void expect_pong(void *s, uint64_t session, uint64_t sequence)
 	assert_int_equal(m.header->pong->sequence, sequence);
 	assert_int_equal(m.header->pong->progress, 41);
 	assert_true(m.header->pong->busy);
-	assert_true(m.header->pong->peak_rss_bytes > 0);
+	od_pong_get(m.header->pong, c);
+	assert_true(c[OD_C_PEAK_RSS_BYTES] > 0);
+	assert_int_equal(c[OD_C_SHADOW_STEPS], UINT64_MAX);
+	assert_int_equal(m.header->pong->n_counters, 2); /* those that are not 0 */
 	od_msg_fini(&m);
 }
 

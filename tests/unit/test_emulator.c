@@ -14,7 +14,6 @@ static unsigned prompt_asks(const struct world *w)
 /* Everything in its own time: each step is predicted whole, and early departure guesses the next one. */
 static void in_step(bool early, bool same_weights, bool state_follows, enum od_profile profile)
 {
-	const struct ods_emulator_stats *t;
 	struct world w;
 	unsigned n = 0, right = 0;
 
@@ -30,15 +29,14 @@ static void in_step(bool early, bool same_weights, bool state_follows, enum od_p
 		assert_predicted(&w, w.step);
 		assert_int_equal(w.asks, prompt_asks(&w));
 	}
-	t = ods_emulator_stats(w.emulator);
-	right = (unsigned)t->confirmed;
+	right = (unsigned)w.counters[OD_C_SHADOW_CONFIRMED];
 	assert_true(n > 20);
-	assert_int_equal(t->steps, n);
-	assert_int_equal(t->overtaken, 0);
+	assert_int_equal(w.counters[OD_C_SHADOW_STEPS], n);
+	assert_int_equal(w.counters[OD_C_SHADOW_OVERTAKEN], 0);
 	if (early) {
 		assert_true(right > (same_weights ? n / 2 : 0) && right < n); /* what main draws is not foreseen */
 		assert_true(w.guesses > LAYERS * n / 2);
-		assert_int_equal(t->confirmed + t->mistaken, n - 1);
+		assert_int_equal(w.counters[OD_C_SHADOW_CONFIRMED] + w.counters[OD_C_SHADOW_MISTAKEN], n - 1);
 	} else {
 		assert_int_equal(w.guesses, 0);
 		assert_int_equal(right, 0);
@@ -91,7 +89,7 @@ static void test_credit(void **state)
 			assert_int_equal(w.guesses, n * LAYERS + l + 1);
 		}
 	}
-	assert_int_equal(ods_emulator_stats(w.emulator)->confirmed, n - 1);
+	assert_int_equal(w.counters[OD_C_SHADOW_CONFIRMED], n - 1);
 	close_world(&w);
 }
 
@@ -116,7 +114,7 @@ static void test_overtaken(void **state)
 	}
 	settle(&w);
 	assert_predicted(&w, w.step);
-	assert_int_equal(ods_emulator_stats(w.emulator)->overtaken, 7);
+	assert_int_equal(w.counters[OD_C_SHADOW_OVERTAKEN], 7);
 	close_world(&w);
 }
 
@@ -307,7 +305,7 @@ static void test_unaligned(void **state)
 		for (uint32_t l = 0; l < LAYERS; l++)
 			assert_memory_equal(t->said[l][0], route + l * TOP_K, TOP_K * sizeof(*route));
 	}
-	assert_true(ods_emulator_stats(w.emulator)->predictions > 20 * LAYERS);
+	assert_true(w.counters[OD_C_SHADOW_PREDICTIONS] > 20 * LAYERS);
 	close_world(&w);
 }
 

@@ -39,6 +39,7 @@ struct fake {
 	uint64_t answered; /* STATE_REQUESTs */
 	uint64_t ignore;   /* STATE_REQUESTs left to do so with */
 	uint64_t pongs;
+	uint64_t c[OD_N_COUNTERS]; /* as the newest PONG has them */
 	uint64_t last_step;
 };
 
@@ -206,9 +207,10 @@ static void pump(struct fake *f)
 	if (od_wire_recv(f->control, false, &m, &err) == OD_OK) {
 		if (m.header->body_case == OD__HEADER__BODY_PREDICT)
 			on_predict(f, m.header->predict);
-		else if (m.header->body_case == OD__HEADER__BODY_PONG)
+		else if (m.header->body_case == OD__HEADER__BODY_PONG) {
 			f->pongs++;
-		else
+			od_pong_get(m.header->pong, f->c);
+		} else
 			fail_msg("unexpected %s", od_body_name(m.header->body_case));
 		od_msg_fini(&m);
 	}
@@ -360,6 +362,19 @@ static int32_t step(struct fake *f, int32_t token, bool exact, bool send_rows)
 		for (uint32_t i = 0; i < cfg->top_k; i++)
 			assert_int_equal(f->heard[number][l].expert[i], route[l * cfg->top_k + i]);
 	return best_token(f);
+}
+
+/* Its PONGs come to say so; they never say more. */
+static void wait_for_count(struct fake *f, enum od_counter counter, uint64_t n)
+{
+	const uint64_t begin_ns = od_now_ns();
+
+	while (f->c[counter] < n) {
+		pump(f);
+		if (od_now_ns() - begin_ns > HANG_MS * OD_NS_PER_MS)
+			fail_msg("%s stays %llu", od_counter_info[counter].name, (unsigned long long)f->c[counter]);
+	}
+	assert_int_equal(f->c[counter], n);
 }
 
 /* ---- Tests ---- */
@@ -535,7 +550,8 @@ static void put_bad_step(struct fake *f, uint64_t number, uint32_t position, int
 	send_data(f, &h, NULL, 0);
 }
 
-/* Everything that must be dropped, and nothing else suffers. */
+/* Everything that must be dropped, and nothing else suffers. On the data socket: */
+#define N_RUBBISH 33
 static void put_rubbish(struct fake *f)
 {
 	size_t row = od_seq_state_row_bytes(f->own.state, 0, 0);
@@ -620,6 +636,9 @@ static void test_rubbish(void **state)
 	for (uint32_t i = 0; i < 3; i++)
 		token = step(f, token, true, true);
 	assert_int_equal(f->answered, cfg->n_layers);
+	wait_for_count(f, OD_C_SHADOW_STEPS, 6 + 3); /* since it started */
+	wait_for_count(f, OD_C_SHADOW_DROPPED, 7 * N_RUBBISH);
+	assert_true(f->c[OD_C_PEAK_RSS_BYTES] > 1u << 20 && f->c[OD_C_LOADS] == 0);
 	end_session(f);
 	stop_shadow(pid);
 	close_fake(f);

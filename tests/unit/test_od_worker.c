@@ -71,7 +71,7 @@ static void rows_do_not_depend_on_each_other(void **state)
 static void wanted_experts_are_ready(void **state)
 {
 	static struct request q;
-	Od__Pong p;
+	struct pong p;
 	struct worker w;
 	struct od_msg m;
 
@@ -81,9 +81,9 @@ static void wanted_experts_are_ready(void **state)
 	want(&w, 1, 2, 1, 5);
 	do
 		p = ping(&w);
-	while (p.loads == 0);
-	assert_int_equal(p.loads, 1);
-	assert_true(p.loaded_bytes > 100000 && p.load_ns > 0 && p.progress >= 3);
+	while (p.c[OD_C_LOADS] == 0);
+	assert_int_equal(p.c[OD_C_LOADS], 1);
+	assert_true(p.c[OD_C_LOADED_BYTES] > 100000 && p.c[OD_C_LOAD_NS] > 0 && p.progress >= 3);
 	init_request(&q, 1, 2, 2, 3);
 	add_expert(&q, 5, 0, 1, 2, true);
 	q.run.closes = true;
@@ -91,8 +91,8 @@ static void wanted_experts_are_ready(void **state)
 	get_result(&w, &q, &m);
 	assert_int_equal(m.header->result->code, 0);
 	assert_true(m.header->result->ready);
-	assert_int_equal(m.header->result->loaded_bytes, p.loaded_bytes);
-	assert_int_equal(m.header->result->load_ns, p.load_ns);
+	assert_int_equal(m.header->result->loaded_bytes, p.c[OD_C_LOADED_BYTES]);
+	assert_int_equal(m.header->result->load_ns, p.c[OD_C_LOAD_NS]);
 	assert_true(m.header->result->compute_ns > 0);
 	od_msg_fini(&m);
 	q.run.step = 2; /* last freed it */
@@ -102,8 +102,8 @@ static void wanted_experts_are_ready(void **state)
 	assert_true(m.header->result->wait_ns > 0);
 	od_msg_fini(&m);
 	p = ping(&w);
-	assert_int_equal(p.loads, 2);
-	assert_int_equal(p.unused_loads, 0);
+	assert_int_equal(p.c[OD_C_LOADS], 2);
+	assert_int_equal(p.c[OD_C_UNUSED_LOADS], 0);
 	assert_false(p.busy);
 	close_worker(&w);
 }
@@ -238,7 +238,7 @@ static void bad_advice_is_dropped(void **state)
 	h.body_case = OD__HEADER__BODY_PREDICT;
 	h.predict = &predict;
 	put(&w, w.control, &h, NULL, 0);
-	assert_int_equal(ping(&w).loads, 0);
+	assert_int_equal(ping(&w).c[OD_C_LOADS], 0);
 	assert_says(read_log(w.log), "less than 12, found 12");
 	assert_says(read_log(w.log), "PREDICT");
 	init_request(&q, 1, 0, 1, 1);
@@ -452,14 +452,14 @@ static void too_little_memory_is_refused(void **state)
 /* Until the worker loads nothing more, for whatever reason. */
 static void wait_for_standstill(struct worker *w)
 {
-	uint64_t loads = ping(w).loads;
+	uint64_t loads = ping(w).c[OD_C_LOADS];
 
 	for (int quiet = 0; quiet < 100; quiet++) {
-		Od__Pong p = ping(w);
+		struct pong p = ping(w);
 
-		if (p.loads != loads)
+		if (p.c[OD_C_LOADS] != loads)
 			quiet = 0;
-		loads = p.loads;
+		loads = p.c[OD_C_LOADS];
 		nanosleep(&a_while, NULL);
 	}
 }
@@ -471,7 +471,7 @@ static void memory_stays_under_the_ceiling(void **state)
 	const uint32_t n_runs = 50; /* 15 MB of rows come in, 123 MB go out */
 	struct worker w;
 	struct od_msg m;
-	Od__Pong p;
+	struct pong p;
 
 	(void)state;
 	open_worker(&w, pack_dir, (const char *[]){ "--slots", "2", NULL });
@@ -494,11 +494,11 @@ static void memory_stays_under_the_ceiling(void **state)
 	}
 	p = ping(&w);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-	p.peak_rss_bytes = 64u << 20; /* their own memory is many times larger */
+	p.c[OD_C_PEAK_RSS_BYTES] = 64u << 20; /* their own memory is many times larger */
 #endif
-	if (p.peak_rss_bytes > 2 * 3 * (WEIGHTS * 2 + 4096) + (64u << 20))
-		fail_msg("peak of %" PRIu64 " bytes", p.peak_rss_bytes);
-	assert_true(p.peak_rss_bytes > 4u << 20);
+	if (p.c[OD_C_PEAK_RSS_BYTES] > 2 * 3 * (WEIGHTS * 2 + 4096) + (64u << 20))
+		fail_msg("peak of %" PRIu64 " bytes", p.c[OD_C_PEAK_RSS_BYTES]);
+	assert_true(p.c[OD_C_PEAK_RSS_BYTES] > 4u << 20);
 	close_worker(&w);
 }
 

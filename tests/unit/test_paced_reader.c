@@ -268,7 +268,7 @@ static void what_is_cancelled_ends_at_once(void **state)
 	while (odw_schedule_take(w.s) == NULL)
 		odw_sleep_until(od_now_ns() + OD_NS_PER_MS);
 	odw_schedule_done(w.s, &item);
-	assert_int_equal(figures(w.s).cancelled_loads, 1);
+	assert_int_equal(figures(w.s).c[OD_C_CANCELLED_LOADS], 1);
 	assert_int_equal(w.n_read, 1 + n_shards);
 
 	w.paced.load_ns = FOREVER_NS;

@@ -15,7 +15,7 @@ static void run_takes_the_slot_of_a_want(void **state)
 	assert_false(odw_schedule_next_read(s, &job, false)); /* the cancelled load stops at the shard */
 	assert_null(odw_schedule_take(s));
 	assert_false(put(s, &a, 10));
-	assert_int_equal(figures(s).cancelled_loads, 1);
+	assert_int_equal(figures(s).c[OD_C_CANCELLED_LOADS], 1);
 	for (int i = 0; i < SHARDS; i++)
 		assert_int_equal(load_one(s, &job), 4);
 	assert_int_equal(load_one(s, &job), -1);
@@ -103,11 +103,11 @@ static void newest_version_wins(void **state)
 	assert_int_equal(load_one(s, &job), 0);
 	assert_int_equal(job.part, 1); /* not begun again */
 	load_all(s);
-	assert_int_equal(figures(s).loads, 2);
-	assert_int_equal(figures(s).cancelled_loads, 0);
+	assert_int_equal(figures(s).c[OD_C_LOADS], 2);
+	assert_int_equal(figures(s).c[OD_C_CANCELLED_LOADS], 0);
 	assert_int_equal(odw_schedule_want(s, SESSION, 1, 0, 7, NULL, 0), 0);
 	assert_int_equal(odw_schedule_entries(s), 0);
-	assert_int_equal(figures(s).unused_loads, 2);
+	assert_int_equal(figures(s).c[OD_C_UNUSED_LOADS], 2);
 	odw_schedule_free(s);
 }
 
@@ -175,7 +175,7 @@ static void last_frees_and_not_last_keeps(void **state)
 	assert_true(r[1].ready);
 	compute(s, &r[1]);
 	compute(s, &r[2]);
-	assert_int_equal(figures(s).loads, 1);
+	assert_int_equal(figures(s).c[OD_C_LOADS], 1);
 	assert_int_equal(r[0].loaded_bytes, SHARDS * 10);
 	assert_int_equal(r[1].loaded_bytes, 0); /* the first was told */
 	assert_int_equal(r[1].load_ns, 0);
@@ -229,7 +229,7 @@ static void one_slot_serves_interleaved_batches(void **state)
 	load_all(s);
 	compute(s, &r[1]);
 	compute(s, &r[3]);
-	assert_int_equal(figures(s).loads, 2);
+	assert_int_equal(figures(s).c[OD_C_LOADS], 2);
 	odw_schedule_free(s);
 }
 
@@ -248,8 +248,8 @@ static void steps_share_a_residency(void **state)
 	run(s, 2, 0, true, &r[1], 3, true);
 	assert_true(r[1].ready);
 	compute(s, &r[1]);
-	assert_int_equal(figures(s).loads, 1);
-	assert_int_equal(figures(s).unused_loads, 0);
+	assert_int_equal(figures(s).c[OD_C_LOADS], 1);
+	assert_int_equal(figures(s).c[OD_C_UNUSED_LOADS], 0);
 	assert_false(is(s, 2, 0, 3, ODW_RESIDENT)); /* nobody does */
 	odw_schedule_free(s);
 }
@@ -500,7 +500,7 @@ static void failed_loads_answer_runs_and_drop_wants(void **state)
 	assert_string_equal(got->reason, why.msg);
 	(void)!odw_schedule_end_job(s, &b, 0, OD_ERR_CORRUPT, &why);
 	assert_true(is(s, 1, 0, 0, ODW_FREE));
-	assert_int_equal(figures(s).loads + figures(s).cancelled_loads, 0);
+	assert_int_equal(figures(s).c[OD_C_LOADS] + figures(s).c[OD_C_CANCELLED_LOADS], 0);
 	run(s, 3, 0, true, &r, 0, true); /* tried anew */
 	load_all(s);
 	compute(s, &r);

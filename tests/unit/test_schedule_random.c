@@ -583,8 +583,8 @@ static void random_messages_against_a_model(void **state)
 				settle(&x);
 		}
 		n_run += x.n_items;
-		n_loads += figures(x.s).loads;
-		n_cancelled += figures(x.s).cancelled_loads;
+		n_loads += figures(x.s).c[OD_C_LOADS];
+		n_cancelled += figures(x.s).c[OD_C_CANCELLED_LOADS];
 		n_full += x.n_full;
 		n_partial += x.n_partial;
 		do_end(&x);

@@ -341,12 +341,12 @@ void open_session(struct worker *w, enum od_profile profile, const char *const *
 	begin_session(w, profile);
 }
 
-Od__Pong ping(struct worker *w)
+struct pong ping(struct worker *w)
 {
 	static uint64_t sequence;
 	Od__Header h = OD__HEADER__INIT;
 	Od__Ping b = OD__PING__INIT;
-	Od__Pong pong;
+	struct pong pong;
 	struct od_msg m;
 
 	b.sequence = ++sequence;
@@ -354,8 +354,9 @@ Od__Pong ping(struct worker *w)
 	h.ping = &b;
 	put(w, w->control, &h, NULL, 0);
 	get_control_kind(w, &m, OD__HEADER__BODY_PONG);
-	pong = *m.header->pong;
-	assert_int_equal(pong.sequence, sequence);
+	assert_int_equal(m.header->pong->sequence, sequence);
+	pong = (struct pong){ .progress = m.header->pong->progress, .busy = m.header->pong->busy };
+	od_pong_get(m.header->pong, pong.c);
 	od_msg_fini(&m);
 	return pong;
 }

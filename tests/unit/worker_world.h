@@ -58,7 +58,12 @@ void begin_session(struct worker *w, enum od_profile profile);
 void end_session(struct worker *w);
 /* open_worker and begin_session. */
 void open_session(struct worker *w, enum od_profile profile, const char *const *extra);
-Od__Pong ping(struct worker *w);
+struct pong {
+	uint64_t progress;
+	bool busy;
+	uint64_t c[OD_N_COUNTERS];
+};
+struct pong ping(struct worker *w);
 void want(struct worker *w, uint64_t step, uint32_t m, uint32_t version, uint32_t expert);
 
 /* A RUN: experts and their rows; rows' values follow from seed. */

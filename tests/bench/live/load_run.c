@@ -192,7 +192,8 @@ static int run_loaders(const struct load_job *j, struct load_time *t, struct od_
 	if (j->cache != NULL) /* elsewhere nothing is kept: its buffers come back */
 		odw_schedule_place(j->s, &(struct od_share){ .n_workers = 2, .n_groups = 2 });
 	odw_schedule_figures(j->s, &f);
-	t->parts = (struct odw_part_times){ f.loaded_bytes, f.read_ns, f.finishes, f.finish_ns };
+	t->parts = (struct odw_part_times){ f.c[OD_C_LOADED_BYTES], f.c[OD_C_READ_NS], f.c[OD_C_FINISHES],
+					 f.c[OD_C_FINISH_NS] };
 	return rc;
 }
 

@@ -165,12 +165,14 @@ int recall_shadow_replay(const struct recall_shadow *s, struct recall_board *boa
 	struct replay r = { .shadow = s, .board = board, .err = err };
 	const struct ods_sink sink = { .arg = &r, .predict = predicted, .ask = asks, .ask_tokens = asks_tokens };
 	const struct odm_align align = { s->align.token, s->align.kv };
+	uint64_t counters[OD_N_COUNTERS] = { 0 };
 	const struct ods_emulator_opts o = {
 		.forward = s->forward,
 		.experts = s->experts,
 		.ctx_tokens = od_seq_state_ctx(board->rec->state),
 		.max_sequences = 1,
 		.early = s->early,
+		.counters = counters,
 	};
 	struct od_forward_opts main_forward = s->forward;
 

@@ -445,7 +445,7 @@ static uint64_t wasted_loads(const struct served_sim *s)
 		struct odw_load_figures f;
 
 		odw_schedule_figures(s->worker[w].schedule, &f);
-		n += f.cancelled_loads + f.unused_loads;
+		n += f.c[OD_C_CANCELLED_LOADS] + f.c[OD_C_UNUSED_LOADS];
 	}
 	return n;
 }
