@@ -1,15 +1,14 @@
 # Everything of main but its wiring, so that od-bench can drive the same engine.
 ODM_SRCS := main-node/engine_args.c
 ODM_SRCS += $(addprefix main-node/engine/,engine.c figures.c generate.c resident_service.c sampling_config.c)
-ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c layer_pieces.c load_tally.c \
-	local_nodes.c members.c members_look.c placement.c predictions.c predictor_link.c shadow_link.c want_place.c)
+ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c layer_pieces.c local_nodes.c \
+	members.c members_look.c placement.c predictions.c predictor_link.c shadow_link.c want_place.c)
 ODM_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
 
 PROGRAMS += od-main
 od-main_SRCS := main-node/od_main.c $(ODM_SRCS)
 
 test_placement_OBJS := $(B)/obj/main-node/cluster/placement.o
-test_load_tally_OBJS := $(B)/obj/main-node/cluster/load_tally.o
 test_want_place_OBJS := $(addprefix $(B)/obj/main-node/,cluster/want_place.o cluster/placement.o)
 test_predictions_OBJS := $(B)/obj/main-node/cluster/predictions.o
 test_engine_args_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)

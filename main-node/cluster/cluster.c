@@ -47,7 +47,7 @@ struct odm_cluster {
 	pthread_mutex_t lock;
 	struct close_request close[MAX_CLOSES];
 	uint32_t n_close;
-	bool mark_begin, mark_end;
+	bool ask;
 	bool stop;
 };
 
@@ -238,19 +238,16 @@ static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
 static void on_async(uv_async_t *async)
 {
 	struct odm_cluster *c = async->data;
-	bool stop, begin, end;
+	bool stop, ask;
 
 	pthread_mutex_lock(&c->lock);
 	stop = c->stop;
-	begin = c->mark_begin;
-	end = c->mark_end;
-	c->mark_begin = c->mark_end = false;
+	ask = c->ask;
+	c->ask = false;
 	pthread_mutex_unlock(&c->lock);
 	send_closes(c);
-	if (end) /* of the text before, should both be there */
-		odm_members_mark_loads(c->members, false);
-	if (begin)
-		odm_members_mark_loads(c->members, true);
+	if (ask)
+		odm_members_ask(c->members);
 	send_wants(c);
 	if (stop) {
 		odm_members_stop(c->members);
@@ -294,10 +291,10 @@ void odm_cluster_flush_wants(struct odm_cluster *c)
 	uv_async_send(&c->async);
 }
 
-void odm_cluster_mark_loads(struct odm_cluster *c, bool begin)
+void odm_cluster_ask(struct odm_cluster *c)
 {
 	pthread_mutex_lock(&c->lock);
-	*(begin ? &c->mark_begin : &c->mark_end) = true;
+	c->ask = true;
 	pthread_mutex_unlock(&c->lock);
 	uv_async_send(&c->async);
 }

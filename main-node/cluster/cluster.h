@@ -29,8 +29,8 @@ struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct o
 void odm_cluster_flush_wants(struct odm_cluster *c);
 /* CLOSE (step, m) to every worker: nothing of the step up to m is needed any more. */
 void odm_cluster_close_step(struct odm_cluster *c, uint64_t step, uint32_t m);
-/* Behind the CLOSEs so far: the workers' loads are counted from now on, or no more (odm_members_mark_loads). */
-void odm_cluster_mark_loads(struct odm_cluster *c, bool begin);
+/* Behind the CLOSEs so far: have every worker asked for its counters (odm_members_ask). */
+void odm_cluster_ask(struct odm_cluster *c);
 /* CLOSE (step, m) to the workers where a WANT of it went that no RUN took (used_member: by id). */
 void odm_cluster_close_unused(struct odm_cluster *c, uint64_t step, uint32_t m, const bool *used_member);
 

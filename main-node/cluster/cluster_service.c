@@ -21,7 +21,7 @@
 #define REST_MS 50 /* between two rounds of asking for an expert that is being pulled */
 #define MAX_INDICES 65536u /* of rows in a RUN: two bytes each, half of a header */
 #define RESULTS_AT_ONCE 64 /* of one worker, then the others get their turn */
-#define LOADS_TIMEOUT_NS (500 * OD_NS_PER_MS)
+#define COUNTERS_TIMEOUT_NS (500 * OD_NS_PER_MS)
 
 struct service {
 	struct odm_expert_service base;
@@ -51,7 +51,7 @@ struct service {
 	uint64_t rest_ns;	 /* when resting pieces may be sent again; 0: none rests */
 	uint64_t layer_begin_ns; /* when its experts were asked for */
 	uint64_t layer_stall_ns; /* the longest wait for a load in this layer */
-	uint64_t counted;	 /* sequence whose decode steps' loads are being counted; 0: none */
+	uint64_t counted;	 /* sequence whose first decode step had the members asked for their counters; 0: none */
 };
 
 static size_t row_bytes(const struct od_config *cfg, enum od_profile profile)
@@ -80,7 +80,7 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	if (decode && step->n_rows > ODM_MAX_DRAFT + 1)
 		return od_fail(err, OD_ERR_RANGE, "a decode step of %zu rows: expected at most %d", step->n_rows, ODM_MAX_DRAFT + 1);
 	if (decode && s->counted != step->sequence) {
-		odm_cluster_mark_loads(s->cluster, true);
+		odm_cluster_ask(s->cluster);
 		s->counted = step->sequence;
 	}
 	s->step = *step;
@@ -702,14 +702,17 @@ static void node_figures(struct service *s, struct odm_figures *f)
 }
 
 /* What the workers say they loaded since the first decode step; everything was closed before. */
-static void extra_loads(struct service *s, struct odm_figures *f)
+static void worker_loads(struct service *s, struct odm_figures *f)
 {
-	struct odm_load_counts c;
+	struct odm_members *ms = odm_cluster_members(s->cluster);
+	uint64_t before[OD_N_COUNTERS] = { 0 }, now[OD_N_COUNTERS] = { 0 }, since[OD_N_COUNTERS];
 
-	odm_cluster_mark_loads(s->cluster, false);
-	c = odm_members_loads(odm_cluster_members(s->cluster), LOADS_TIMEOUT_NS);
-	f->begun_loads = c.begun;
-	f->extra_loads = c.extra;
+	odm_members_counters(ms, COUNTERS_TIMEOUT_NS, before);
+	odm_cluster_ask(s->cluster);
+	odm_members_counters(ms, COUNTERS_TIMEOUT_NS, now);
+	od_counters_since(since, now, before);
+	f->begun_loads = since[OD_C_LOADS] + since[OD_C_CANCELLED_LOADS];
+	f->extra_loads = since[OD_C_CANCELLED_LOADS] + since[OD_C_UNUSED_LOADS];
 	s->counted = 0;
 }
 
@@ -726,7 +729,7 @@ static void figures(struct odm_expert_service *base, struct odm_figures *f, stru
 	f->cache_uses = sum->cache_uses;
 	memcpy(f->cache_hits, sum->cache_hits, sizeof(f->cache_hits));
 	if (s->counted != 0)
-		extra_loads(s, f);
+		worker_loads(s, f);
 	f->stalls = sum->stalls;
 	f->stall_ns = sum->stall_ns;
 	f->decode_layers = sum->decode_layers;

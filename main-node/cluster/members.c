@@ -175,7 +175,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	set_refused(m, 0);
 	od_liveness_start(&m->live, od_now_ns());
 	pthread_mutex_lock(&m->ms->lock);
-	odm_load_tally_session(&m->loads);
+	m->asked = m->answered = 0;
 	m->pub.data_port = (uint16_t)w->data_port;
 	m->stats.slots = m->pub.slots = w->slots;
 	m->pub.spool = w->spool;
@@ -183,9 +183,9 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	memset(m->holds, 0, m->ms->holds_bytes);
 	memset(m->cached, 0, m->ms->cached_bytes);
 	pthread_mutex_unlock(&m->ms->lock);
+	send_ping(m); /* before it is ours to use, so that the first PONG counts nothing of ours */
 	publish(m, "");
 	send_place(m);
-	send_ping(m); /* the first PONG brings its memory figures */
 	od_log(OD_LOG_DEBUG, "%s is here (pid %u on %s, %s)", odm_member_name(m, name, sizeof(name)), w->pid, w->host_name,
 	       w->backend);
 }
@@ -206,24 +206,32 @@ static void on_refuse(struct member *m, const Od__Refuse *r)
 	set_refused(m, busy ? OD_ERR_BUSY : OD_ERR_MISMATCH);
 }
 
+/* What the first PONG of a session counts was before our time. */
+static void take_counters(struct member *m, const Od__Pong *p)
+{
+	uint64_t now[OD_N_COUNTERS], since[OD_N_COUNTERS];
+
+	od_pong_get(p, now);
+	od_counters_since(since, now, m->stats.c);
+	if (m->answered > 0)
+		od_counters_add(m->counted, since);
+	memcpy(m->stats.c, now, sizeof(now));
+	if (m->answered < m->asked && p->sequence >= m->asked)
+		memcpy(m->at_ask, m->counted, sizeof(m->at_ask));
+	m->answered = p->sequence > m->answered ? p->sequence : m->answered;
+}
+
 static void on_pong(struct member *m, const Od__Pong *p)
 {
-	struct odm_load_counts loads;
-	uint64_t c[OD_N_COUNTERS];
-
-	od_pong_get(p, c);
-	loads = (struct odm_load_counts){ .begun = c[OD_C_LOADS] + c[OD_C_CANCELLED_LOADS],
-					  .extra = c[OD_C_CANCELLED_LOADS] + c[OD_C_UNUSED_LOADS] };
 	od_liveness_pong(&m->live, od_now_ns(), p->progress, p->busy);
 	pthread_mutex_lock(&m->ms->lock);
 	m->stats.busy = p->busy;
 	m->stats.pongs++;
-	memcpy(m->stats.c, c, sizeof(c));
+	take_counters(m, p);
 	if (p->holds.len == m->ms->holds_bytes)
 		memcpy(m->holds, p->holds.data, p->holds.len);
 	if (p->cached.len == m->ms->cached_bytes)
 		memcpy(m->cached, p->cached.data, p->cached.len);
-	odm_load_tally_pong(&m->loads, p->sequence, &loads);
 	pthread_cond_broadcast(&m->ms->changed);
 	pthread_mutex_unlock(&m->ms->lock);
 }
@@ -581,25 +589,22 @@ void odm_members_send(struct odm_members *ms, uint32_t id, Od__Header *header)
 			       od_body_name(header->body_case));
 }
 
-void odm_members_mark_loads(struct odm_members *ms, bool begin)
+void odm_members_ask(struct odm_members *ms)
 {
 	for (uint32_t i = 0; i < ms->n; i++) {
 		struct member *m = ms->member[i];
-		const bool here = m->state == M_READY;
 
 		if (m->host.role != OD_NODE_WORKER)
 			continue;
 		pthread_mutex_lock(&ms->lock);
-		if (begin)
-			odm_load_tally_begin(&m->loads, here ? m->ping + 1 : 0);
-		else if (here)
-			odm_load_tally_end(&m->loads, m->ping + 1);
+		memcpy(m->at_ask, m->counted, sizeof(m->at_ask));
+		m->asked = m->ping + (m->state == M_READY);
 		pthread_mutex_unlock(&ms->lock);
-		if (here)
+		if (m->state == M_READY)
 			send_ping(m);
 	}
 	pthread_mutex_lock(&ms->lock);
-	ms->loads_ended = !begin;
+	ms->asked = true;
 	pthread_cond_broadcast(&ms->changed);
 	pthread_mutex_unlock(&ms->lock);
 }

@@ -14,7 +14,6 @@
 #include "common/net/liveness.h"
 #include "common/net/wire.h"
 #include "main-node/cluster/cluster_opts.h"
-#include "main-node/cluster/load_tally.h"
 #include "main-node/cluster/placement.h"
 
 struct odm_members;
@@ -74,11 +73,11 @@ OD_MUST_CHECK int odm_members_follow(struct odm_members *ms, const struct od_hos
 /* Loop thread: to one member's control socket; silently nothing when it is not here. */
 void odm_members_send(struct odm_members *ms, uint32_t id, Od__Header *header);
 
-/* Loop thread: every worker is asked for its counters of loads, behind all that was sent to it before. The answers begin
- * or end what odm_members_loads counts. */
-void odm_members_mark_loads(struct odm_members *ms, bool begin);
-/* Engine thread, once after each end that was asked for: waits for it and the answers, at most so long. Of all workers. */
-struct odm_load_counts odm_members_loads(struct odm_members *ms, uint64_t timeout_ns);
+/* Loop thread: every worker is asked for its counters, behind all that was sent to it before. */
+void odm_members_ask(struct odm_members *ms);
+/* Engine thread, once after each time that was to happen: waits for it and the answers, at most so long. Then adds what the
+ * workers had counted then, while they were in this cluster: one that was lost counts as far as it had said. */
+void odm_members_counters(struct odm_members *ms, uint64_t timeout_ns, uint64_t *c);
 
 /* Any thread. */
 uint32_t odm_members_count(struct odm_members *ms);

@@ -33,7 +33,9 @@ struct member {
 	/* Under the lock: what other threads may see. */
 	struct odm_member pub;
 	struct odm_member_stats stats;
-	struct odm_load_tally loads;
+	uint64_t counted[OD_N_COUNTERS]; /* while it was in this cluster, all its sessions */
+	uint64_t at_ask[OD_N_COUNTERS];	 /* the same when it answered the last odm_members_ask; until then: was asked */
+	uint64_t asked, answered; /* PINGs of this session: whose answer is waited for; of the newest answer */
 	uint8_t *holds;	  /* of a worker with a spool: a bit for each expert */
 	uint8_t *cached;  /* of a worker with a cache: a byte for each, as PONG has them */
 	char why[256];	  /* why it is not here */
@@ -50,7 +52,7 @@ struct odm_members {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	uint64_t epoch;
-	bool loads_ended; /* the end was marked, and nobody has asked what was counted */
+	bool asked; /* odm_members_ask was here, and odm_members_counters was not since */
 	size_t holds_bytes, cached_bytes; /* of each member's */
 	uint32_t n;
 	struct member *member[OD_MAX_HOSTS];

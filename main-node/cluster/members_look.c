@@ -166,32 +166,26 @@ static void wait_a_little(struct odm_members *ms)
 	pthread_cond_timedwait(&ms->changed, &ms->lock, &until);
 }
 
-static bool loads_are_known(const struct odm_members *ms)
+static bool have_answered(const struct odm_members *ms)
 {
 	for (uint32_t i = 0; i < ms->n; i++) {
-		if (ms->member[i]->stats.alive && odm_load_tally_waits(&ms->member[i]->loads))
+		if (ms->member[i]->stats.alive && ms->member[i]->answered < ms->member[i]->asked)
 			return false;
 	}
-	return ms->loads_ended;
+	return ms->asked;
 }
 
-struct odm_load_counts odm_members_loads(struct odm_members *ms, uint64_t timeout_ns)
+void odm_members_counters(struct odm_members *ms, uint64_t timeout_ns, uint64_t *c)
 {
-	struct odm_load_counts sum = { 0 };
 	uint64_t end = od_now_ns() + timeout_ns;
 
 	pthread_mutex_lock(&ms->lock);
-	while (!loads_are_known(ms) && od_now_ns() < end)
+	while (!have_answered(ms) && od_now_ns() < end)
 		wait_a_little(ms);
-	ms->loads_ended = false;
-	for (uint32_t i = 0; i < ms->n; i++) {
-		struct odm_load_counts one = odm_load_tally_between(&ms->member[i]->loads);
-
-		sum.begun += one.begun;
-		sum.extra += one.extra;
-	}
+	ms->asked = false;
+	for (uint32_t i = 0; i < ms->n; i++)
+		od_counters_add(c, ms->member[i]->at_ask);
 	pthread_mutex_unlock(&ms->lock);
-	return sum;
 }
 
 bool odm_members_wait_any(struct odm_members *ms, uint64_t timeout_ns, const atomic_bool *cancel)
