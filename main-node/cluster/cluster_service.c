@@ -47,7 +47,6 @@ struct service {
 	bool *used_member;     /* [OD_MAX_HOSTS], by member's id */
 	zmq_pollitem_t *items; /* [OD_MAX_HOSTS + 2] */
 	uint64_t last_request;
-	struct odm_figures sum; /* since the last figures() */
 	uint64_t rest_ns;	 /* when resting pieces may be sent again; 0: none rests */
 	uint64_t layer_begin_ns; /* when its experts were asked for */
 	uint64_t layer_stall_ns; /* the longest wait for a load in this layer */
@@ -84,6 +83,7 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 		s->counted = step->sequence;
 	}
 	s->step = *step;
+	s->net.shadow.counters = step->counters;
 	s->layers_done = 0;
 	for (size_t i = 0; decode && i < step->n_rows; i++)
 		token[i] = i > 0 ? step->rows[i].token : odm_shadow_link_token(&s->net.shadow, step);
@@ -248,8 +248,8 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	s->used_member[l->member] = true;
 	l->held_bytes += request == 0 ? frame.len : 0;
 	l->last_ns = od_now_ns();
-	s->sum.worker_runs++;
-	s->sum.worker_rows += run.n_rows;
+	s->step.counters[OD_C_WORKER_RUNS]++;
+	s->step.counters[OD_C_WORKER_ROWS] += run.n_rows;
 	return OD_OK;
 }
 
@@ -291,7 +291,7 @@ static uint32_t candidate(struct service *s, const struct odm_piece *p, uint32_t
 
 static void move_piece(struct service *s, struct odm_piece *p, uint32_t to)
 {
-	s->sum.recovered_runs += p->state == ODM_PIECE_SENT;
+	s->step.counters[OD_C_RECOVERED_RUNS] += p->state == ODM_PIECE_SENT;
 	p->worker = to;
 	p->state = ODM_PIECE_TODO;
 	p->last = true; /* its neighbours may lie elsewhere now */
@@ -405,25 +405,28 @@ static bool was_ordered(struct service *s, const struct odm_piece *p)
 	       s->net.link[p->worker].member;
 }
 
+_Static_assert(OD_C_CACHE_HITS_E == OD_C_CACHE_HITS_F + OD_CACHE_E && OD_CACHE_E == 3, "hits are in the order of states");
+
 static void count_result(struct service *s, const struct odm_piece *p, const Od__Result *r)
 {
 	bool decode = s->step.phase == ODM_DECODE;
+	uint64_t *c = s->step.counters;
 
-	s->sum.loads += r->loaded_bytes > 0;
-	s->sum.loaded_bytes += r->loaded_bytes;
-	s->sum.load_ns += r->loaded_bytes > 0 ? r->load_ns : 0;
-	s->sum.worker_compute_ns += r->compute_ns;
-	s->sum.decode_loads += decode && r->loaded_bytes > 0;
+	c[OD_C_LOADS] += r->loaded_bytes > 0;
+	c[OD_C_LOADED_BYTES] += r->loaded_bytes;
+	c[OD_C_LOAD_NS] += r->loaded_bytes > 0 ? r->load_ns : 0;
+	c[OD_C_WORKER_COMPUTE_NS] += r->compute_ns;
+	c[OD_C_DECODE_LOADS] += decode && r->loaded_bytes > 0;
 	if (decode && s->net.view.worker[p->worker].cache) {
-		s->sum.cache_uses++;
+		c[OD_C_CACHE_USES]++;
 		if (od_cache_from_wire(r->cached) != OD_CACHE_NONE)
-			s->sum.cache_hits[od_cache_from_wire(r->cached)]++;
+			c[OD_C_CACHE_HITS_F + od_cache_from_wire(r->cached)]++;
 	}
 	if (decode && r->ready)
-		s->sum.served_in_time += was_ordered(s, p) ? p->count : 0;
+		c[OD_C_SERVED_IN_TIME] += was_ordered(s, p) ? p->count : 0;
 	if (!decode || r->ready)
 		return;
-	s->sum.stalls++;
+	c[OD_C_STALLS]++;
 	if (r->wait_ns > s->layer_stall_ns)
 		s->layer_stall_ns = r->wait_ns;
 }
@@ -597,7 +600,7 @@ static void after_runs(struct service *s)
 	odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, &s->step, s->o.config->layer_of[call->m]);
 	odm_cluster_close_unused(s->cluster, call->step, call->m, s->used_member);
 	odm_predictions_learn(odm_cluster_predictions(s->cluster), call->step, call->m, call->probability);
-	s->sum.expert_uses += call->n_rows * s->o.config->top_k;
+	s->step.counters[OD_C_EXPERT_USES] += call->n_rows * s->o.config->top_k;
 }
 
 static int submit(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
@@ -640,47 +643,19 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 	s->call = NULL;
 	s->layers_done++;
 	if (s->step.phase == ODM_DECODE) {
-		s->sum.decode_layers++;
-		s->sum.experts_ns += od_now_ns() - s->layer_begin_ns;
-		s->sum.stall_ns += s->layer_stall_ns;
+		s->step.counters[OD_C_DECODE_LAYERS]++;
+		s->step.counters[OD_C_EXPERTS_NS] += od_now_ns() - s->layer_begin_ns;
+		s->step.counters[OD_C_STALL_NS] += s->layer_stall_ns;
 	}
 	return OD_OK;
 }
 
 /* --- figures --- */
 
-/* Recall and lateness since the last time. */
-static void recall_figures(struct service *s, struct odm_figures *f, struct od_recall *detail)
-{
-	const struct odm_cluster_opts *co = odm_cluster_opts(s->cluster);
-	struct odm_prediction_figures p;
-	struct od_recall recall;
-
-	if (!f->has_predictor || od_recall_init(&recall, co->config->n_moe, co->ctx_tokens, NULL) != OD_OK)
-		return;
-	odm_predictions_take_figures(odm_cluster_predictions(s->cluster), &recall, &p);
-	f->predicted_uses = recall.all.uses;
-	f->recalled_uses = recall.all.recalled;
-	f->stood_in_uses = p.stood_in.uses;
-	f->stood_in_recalled = p.stood_in.recalled;
-	f->late_predictions = recall.rows.late;
-	f->missing_predictions = od_recall_missing(&recall.rows);
-	f->first_predictions = p.times.steps;
-	f->first_prediction_min_ns = p.times.first_min_ns;
-	f->first_prediction_median_ns = p.times.first_median_ns;
-	f->first_prediction_max_ns = p.times.first_max_ns;
-	f->lead_layers = p.times.lead_layers;
-	f->lead_routers = p.times.lead_routers;
-	f->hedged = p.hedged;
-	f->hedge_uses = p.hedge_uses;
-	if (detail != NULL)
-		od_recall_merge(detail, &recall);
-	od_recall_fini(&recall);
-}
-
 static void node_figures(struct service *s, struct odm_figures *f)
 {
 	struct odm_members *ms = odm_cluster_members(s->cluster);
+	uint64_t *slots = &f->c[OD_C_SLOTS];
 
 	for (uint32_t i = 0; i < odm_members_count(ms); i++) {
 		struct odm_node_figures *node;
@@ -689,20 +664,16 @@ static void node_figures(struct service *s, struct odm_figures *f)
 
 		if (!odm_members_stats(ms, i, &st, name, sizeof(name)))
 			continue;
-		node = odm_figures_add_node(f, name, st.c[OD_C_PEAK_RSS_BYTES], st.alive);
-		if (node != NULL && st.c[OD_C_SPOOL_GOAL_BYTES] > 0) {
-			node->spool = true;
-			node->spool_bytes = st.c[OD_C_SPOOL_BYTES];
-			node->spool_goal = st.c[OD_C_SPOOL_GOAL_BYTES];
-			node->pulled_bytes = st.c[OD_C_PULLED_BYTES];
-		}
-		if (st.slots > 0 && (f->slots == 0 || st.slots < f->slots))
-			f->slots = st.slots;
+		node = odm_figures_add_node(f, name, st.alive);
+		if (node != NULL)
+			memcpy(node->c, st.c, sizeof(node->c));
+		if (st.slots > 0 && (*slots == 0 || st.slots < *slots))
+			*slots = st.slots;
 	}
 }
 
 /* What the workers say they loaded since the first decode step; everything was closed before. */
-static void worker_loads(struct service *s, struct odm_figures *f)
+static void worker_loads(struct service *s, uint64_t *c)
 {
 	struct odm_members *ms = odm_cluster_members(s->cluster);
 	uint64_t before[OD_N_COUNTERS] = { 0 }, now[OD_N_COUNTERS] = { 0 }, since[OD_N_COUNTERS];
@@ -711,45 +682,24 @@ static void worker_loads(struct service *s, struct odm_figures *f)
 	odm_cluster_ask(s->cluster);
 	odm_members_counters(ms, COUNTERS_TIMEOUT_NS, now);
 	od_counters_since(since, now, before);
-	f->begun_loads = since[OD_C_LOADS] + since[OD_C_CANCELLED_LOADS];
-	f->extra_loads = since[OD_C_CANCELLED_LOADS] + since[OD_C_UNUSED_LOADS];
+	c[OD_C_BEGUN_LOADS] = since[OD_C_LOADS] + since[OD_C_CANCELLED_LOADS];
+	c[OD_C_EXTRA_LOADS] = since[OD_C_CANCELLED_LOADS] + since[OD_C_UNUSED_LOADS];
 	s->counted = 0;
 }
 
 static void figures(struct odm_expert_service *base, struct odm_figures *f, struct od_recall *recall)
 {
 	struct service *s = (struct service *)base;
-	const struct odm_figures *sum = &s->sum;
 
 	f->cluster = true;
 	f->has_predictor = has_predictor(s);
-	f->expert_uses = sum->expert_uses;
-	f->served_in_time = sum->served_in_time;
-	f->decode_loads = sum->decode_loads;
-	f->cache_uses = sum->cache_uses;
-	memcpy(f->cache_hits, sum->cache_hits, sizeof(f->cache_hits));
 	if (s->counted != 0)
-		worker_loads(s, f);
-	f->stalls = sum->stalls;
-	f->stall_ns = sum->stall_ns;
-	f->decode_layers = sum->decode_layers;
-	f->experts_ns = sum->experts_ns;
-	f->loads = sum->loads;
-	f->loaded_bytes = sum->loaded_bytes;
-	f->load_ns = sum->load_ns;
-	f->worker_runs = sum->worker_runs;
-	f->worker_rows = sum->worker_rows;
-	f->worker_compute_ns = sum->worker_compute_ns;
-	f->recovered_runs = sum->recovered_runs;
-	f->state_bytes = s->net.shadow.state_bytes;
-	f->align_bytes = s->net.shadow.align_bytes;
-	f->asked_bytes = s->net.shadow.asked_bytes;
-	f->workers = s->net.view.n_workers;
-	f->groups = s->net.groups.n_groups;
-	recall_figures(s, f, recall);
+		worker_loads(s, f->c);
+	if (f->has_predictor)
+		odm_predictions_take(odm_cluster_predictions(s->cluster), f->c, &f->first_prediction_ns, recall);
+	f->c[OD_C_WORKERS] = s->net.view.n_workers;
+	f->c[OD_C_GROUPS] = s->net.groups.n_groups;
 	node_figures(s, f);
-	s->sum = (struct odm_figures){ 0 };
-	s->net.shadow.state_bytes = s->net.shadow.align_bytes = s->net.shadow.asked_bytes = 0;
 }
 
 static void free_service(struct odm_expert_service *base)

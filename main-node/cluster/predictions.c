@@ -57,8 +57,9 @@ struct odm_predictions {
 	uint8_t *mark;		     /* the same: WAS_WANTED, ... */
 	struct od_want_policy *policy;
 	struct od_recall recall;
-	int64_t *first; /* [max_tokens]: ns from a step's begin to its first prediction; of figures.times.steps */
-	struct odm_prediction_figures figures;
+	int64_t *first; /* [max_tokens]: ns from a step's begin to its first prediction; of OD_C_FIRST_PREDICTIONS */
+	struct od_recall_cell stood_in;
+	uint64_t c[OD_N_COUNTERS];
 	uint32_t n_dirty;
 	uint64_t newest; /* step that main has begun */
 	uint64_t heard;	 /* newest step that the shadow has spoken of, or that none was expected for */
@@ -195,7 +196,7 @@ static void score(struct odm_predictions *p, const struct step_slot *s, uint32_t
 	if (!s->scored)
 		return;
 	if (r->stand_in && !late)
-		od_recall_add_cell(&p->figures.stood_in, predicted, p->o.top_k, r->used, p->o.top_k);
+		od_recall_add_cell(&p->stood_in, predicted, p->o.top_k, r->used, p->o.top_k);
 	else
 		od_recall_add(&p->recall, m, s->token_index, predicted, p->o.top_k, r->used, p->o.top_k, late);
 }
@@ -212,8 +213,8 @@ static void note_first(struct odm_predictions *p, struct step_slot *s)
 	if (s->first_known || !s->begun || !s->scored || s->first_ns == 0)
 		return;
 	s->first_known = true;
-	if (p->figures.times.steps < p->o.max_tokens)
-		p->first[p->figures.times.steps++] = (int64_t)(s->first_ns - s->begun_ns);
+	if (p->c[OD_C_FIRST_PREDICTIONS] < p->o.max_tokens)
+		p->first[p->c[OD_C_FIRST_PREDICTIONS]++] = (int64_t)(s->first_ns - s->begun_ns);
 }
 
 static void note_kept(struct odm_predictions *p, struct step_slot *s, uint32_t m)
@@ -539,10 +540,10 @@ static void settle(struct odm_predictions *p, const struct step_slot *s, uint32_
 			continue;
 		needed = is_used(p, rows_of(p, s->step, m), s->n_rows, (uint16_t)e);
 		wasted += !needed;
-		p->figures.hedged += hedge;
-		p->figures.hedge_uses += hedge && needed;
+		p->c[OD_C_HEDGED] += hedge;
+		p->c[OD_C_HEDGE_USES] += hedge && needed;
 	}
-	p->figures.wasted += wasted;
+	p->c[OD_C_WASTED_WANTS] += wasted;
 	od_want_spent(p->policy, s->n_rows * p->o.top_k, wasted);
 }
 
@@ -551,8 +552,8 @@ static void count_layer(struct odm_predictions *p, const struct step_slot *s, ui
 	const struct row_prediction *r = rows_of(p, s->step, m);
 
 	if (r->predicted.n > 0 && !r->stand_in) {
-		p->figures.times.lead_layers += s->newest_m - m;
-		p->figures.times.lead_routers++;
+		p->c[OD_C_LEAD_SUM] += s->newest_m - m;
+		p->c[OD_C_LEAD_ROUTERS]++;
 	}
 	for (uint32_t i = 0; i < s->n_rows; i++) {
 		od_recall_see(&p->recall, m);
@@ -613,25 +614,30 @@ static int by_value(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static void sort_times(struct odm_predictions *p, struct odm_prediction_times *t)
+static struct odm_spread spread_of(int64_t *x, size_t n)
 {
-	if (t->steps == 0)
-		return;
-	qsort(p->first, t->steps, sizeof(*p->first), by_value);
-	t->first_min_ns = p->first[0];
-	t->first_median_ns = p->first[t->steps / 2];
-	t->first_max_ns = p->first[t->steps - 1];
+	if (n == 0)
+		return (struct odm_spread){ 0 };
+	qsort(x, n, sizeof(*x), by_value);
+	return (struct odm_spread){ x[0], x[n / 2], x[n - 1] };
 }
 
-void odm_predictions_take_figures(struct odm_predictions *p, struct od_recall *r, struct odm_prediction_figures *f)
+void odm_predictions_take(struct odm_predictions *p, uint64_t *c, struct odm_spread *first_ns, struct od_recall *r)
 {
 	pthread_mutex_lock(&p->lock);
+	p->c[OD_C_PREDICTED_USES] = p->recall.all.uses;
+	p->c[OD_C_RECALLED_USES] = p->recall.all.recalled;
+	p->c[OD_C_STOOD_IN_USES] = p->stood_in.uses;
+	p->c[OD_C_STOOD_IN_RECALLED] = p->stood_in.recalled;
+	p->c[OD_C_LATE_PREDICTIONS] = p->recall.rows.late;
+	p->c[OD_C_MISSING_PREDICTIONS] = od_recall_missing(&p->recall.rows);
+	od_counters_add(c, p->c);
+	*first_ns = spread_of(p->first, p->c[OD_C_FIRST_PREDICTIONS]);
 	if (r != NULL)
 		od_recall_merge(r, &p->recall);
-	*f = p->figures;
-	sort_times(p, &f->times);
 	od_recall_reset(&p->recall);
-	p->figures = (struct odm_prediction_figures){ 0 };
+	p->stood_in = (struct od_recall_cell){ 0 };
+	memset(p->c, 0, sizeof(p->c));
 	/* What comes late for these steps belongs to nobody any more. */
 	for (size_t i = 0; i < ODM_STEPS_KEPT; i++)
 		p->slot[i].scored = false;

@@ -16,20 +16,11 @@
 #include "common/predict/prediction.h"
 #include "common/predict/recall.h"
 #include "common/predict/want_policy.h"
+#include "main-node/engine/figures.h"
 
 #define ODM_STEPS_KEPT 8 /* steps in the table; the newest wins */
 
 struct odm_predictions;
-
-/* When predictions came, over the steps that were scored. */
-struct odm_prediction_times {
-	/* From the beginning of the step, when its STEP is sent, to its first prediction with the right token: negative
-	 * where the shadow had run ahead. */
-	uint64_t steps; /* that had one */
-	int64_t first_min_ns, first_median_ns, first_max_ns;
-	/* At each router of a layer that was predicted in time: layers from it to the newest one that was predicted. */
-	uint64_t lead_layers, lead_routers; /* sum, and of how many */
-};
 
 struct odm_predictions_opts {
 	uint32_t n_moe, n_experts, top_k;
@@ -45,15 +36,6 @@ struct odm_want {
 	size_t n_predicted, n;
 	uint16_t *expert; /* [n_experts], the caller's */
 	uint32_t *worker; /* the same: where each is on its way so far (ODM_NOBODY: nowhere yet) */
-};
-
-/* Of scored steps. */
-struct odm_prediction_figures {
-	struct odm_prediction_times times;
-	uint64_t hedged, hedge_uses; /* experts wanted as hedges; those that were needed */
-	uint64_t wasted;	     /* experts that were wanted of a worker and not used */
-	struct od_recall_cell stood_in; /* uses that a stand-in had predicted in time; recall leaves them out, so that */
-					/* it says how good the shadow is on a machine of any speed */
 };
 
 OD_MUST_CHECK int odm_predictions_new(struct odm_predictions **out, const struct odm_predictions_opts *opts,
@@ -97,8 +79,11 @@ uint32_t odm_predictions_where(struct odm_predictions *p, uint64_t step, uint32_
 /* Engine thread, after odm_predictions_resolve: the same if its WANT had been sent when the router spoke. */
 uint32_t odm_predictions_ordered(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t expert);
 
-/* Engine thread, between steps: figures since the last call. Recall is added to r (od_recall_init; NULL: not wanted).
+/* Engine thread, between steps: what was counted in scored steps since the last call is added to c, and to r in detail
+ * (od_recall_init; NULL: not wanted). Recall leaves out what a stand-in predicted: it says how good the shadow is on a
+ * machine of any speed. first_ns: how long after the beginning of a step, when its STEP is sent, its first prediction with
+ * the right token came (negative: the shadow had run ahead); of the OD_C_FIRST_PREDICTIONS steps, 0 without any.
  * What still comes late for those steps is not counted. */
-void odm_predictions_take_figures(struct odm_predictions *p, struct od_recall *r, struct odm_prediction_figures *f);
+void odm_predictions_take(struct odm_predictions *p, uint64_t *c, struct odm_spread *first_ns, struct od_recall *r);
 
 #endif

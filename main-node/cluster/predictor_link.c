@@ -31,6 +31,7 @@ int odm_predictor_link_open(struct odm_predictor_link *l, struct odm_cluster *c,
 	if (kind == NULL)
 		return OD_OK;
 	l->cluster = c;
+	l->device = fo->device;
 	l->rows = calloc(fo->max_rows, sizeof(*l->rows));
 	l->token = calloc(fo->max_rows, sizeof(*l->token));
 	if (l->rows == NULL || l->token == NULL)
@@ -70,6 +71,7 @@ void odm_predictor_link_step(struct odm_predictor_link *l, const struct odm_step
 	if (l->sequence != step->sequence)
 		od_predictor_begin_sequence(l->predictor, step->sequence);
 	l->sequence = step->sequence;
+	l->counters = step->counters;
 	for (size_t i = 0; i < step->n_rows; i++)
 		l->token[i] = step->rows[i].token;
 	od_predictor_begin_step(l->predictor, &s);
@@ -87,12 +89,13 @@ unsigned odm_predictor_link_needs(struct odm_predictor_link *l, const struct odm
 
 void odm_predictor_link_routed(struct odm_predictor_link *l, const struct od_moe_call *call)
 {
-	uint64_t span = od_trace_begin();
+	uint64_t span = od_trace_begin(), waits;
 	const struct od_config *c;
 
 	if (!l->needed)
 		return;
 	c = odm_cluster_opts(l->cluster)->config;
+	waits = od_device_waits(l->device);
 	for (size_t i = 0; i < call->n_rows; i++) {
 		l->rows[i] = (struct od_routed_row){
 			.residual = call->residual + i * c->hidden,
@@ -101,6 +104,7 @@ void odm_predictor_link_routed(struct odm_predictor_link *l, const struct od_moe
 		};
 	}
 	od_predictor_routed(l->predictor, call->m, l->rows, call->n_rows);
+	l->counters[OD_C_SIDE_WAITS] += od_device_waits(l->device) - waits;
 	send_wants(l);
 	od_trace_end("predict", span, (int64_t)call->step, call->m, -1);
 }

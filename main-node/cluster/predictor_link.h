@@ -14,9 +14,11 @@
 struct odm_predictor_link {
 	struct odm_cluster *cluster;
 	struct od_predictor *predictor; /* NULL: none, and every call does nothing */
+	struct od_device *device;	/* the engine's */
 	struct od_routed_row *rows;	/* [max_rows] */
 	int32_t *token;			/* [max_rows] */
 	uint64_t sequence;		/* it is in; 0: none */
+	uint64_t *counters;		/* of that */
 	bool needed;			/* in the layer under way */
 	bool wants;			/* something has been said that is not sent yet */
 };

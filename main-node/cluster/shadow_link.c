@@ -69,9 +69,9 @@ static bool has_shadow(const struct odm_shadow_link *s)
 	return s->deliver != NULL || s->link.socket != NULL;
 }
 
-/* counter: s->align_bytes or s->asked_bytes. */
+/* Their bytes are added to this counter. */
 static bool send_message(struct odm_shadow_link *s, uint64_t epoch, Od__Header *h, const struct od_out_frame *frames,
-			 size_t n, uint64_t *counter)
+			 size_t n, enum od_counter counter)
 {
 	int rc = s->deliver != NULL ? s->deliver(s->deliver_arg, h, frames, n) :
 				      odm_link_send(&s->link, epoch, h, frames, n);
@@ -80,9 +80,9 @@ static bool send_message(struct odm_shadow_link *s, uint64_t epoch, Od__Header *
 		od_log_limited(OD_LOG_DEBUG, "the shadow does not take %s", od_body_name(h->body_case));
 		return false;
 	}
-	*counter += od__header__get_packed_size(h);
+	s->counters[counter] += od__header__get_packed_size(h);
 	for (size_t i = 0; i < n; i++)
-		*counter += frames[i].len;
+		s->counters[counter] += frames[i].len;
 	return true;
 }
 
@@ -94,7 +94,7 @@ static bool send_open(struct odm_shadow_link *s, uint64_t epoch)
 
 	h.body_case = OD__HEADER__BODY_SEQ_OPEN;
 	h.seq_open = &s->open;
-	return send_message(s, epoch, &h, NULL, 0, &s->align_bytes);
+	return send_message(s, epoch, &h, NULL, 0, OD_C_ALIGN_BYTES);
 }
 
 /* A shadow that has not heard of the sequence, or is another one than the one that had, is told first. */
@@ -123,7 +123,8 @@ static bool open_sequence(struct odm_shadow_link *s, uint64_t epoch, const struc
 	return true;
 }
 
-static void send_tokens(struct odm_shadow_link *s, uint64_t epoch, uint32_t begin, uint32_t n, uint64_t *counter)
+static void send_tokens(struct odm_shadow_link *s, uint64_t epoch, uint32_t begin, uint32_t n,
+			enum od_counter counter)
 {
 	Od__Tokens body = OD__TOKENS__INIT;
 	Od__Header h = OD__HEADER__INIT;
@@ -152,7 +153,7 @@ void odm_shadow_link_answer_tokens(struct odm_shadow_link *s, uint64_t epoch, co
 		return;
 	}
 	send_tokens(s, epoch, r->begin, r->n < s->n_tokens - r->begin ? r->n : s->n_tokens - r->begin,
-		    &s->asked_bytes);
+		    OD_C_ASKED_BYTES);
 }
 
 /* ---- STEP ---- */
@@ -204,7 +205,7 @@ static void send_step(struct odm_shadow_link *s, uint64_t epoch, const struct od
 	body.n_rows = step->n_rows;
 	h.body_case = OD__HEADER__BODY_STEP;
 	h.step = &body;
-	if (send_message(s, epoch, &h, NULL, 0, &s->align_bytes))
+	if (send_message(s, epoch, &h, NULL, 0, OD_C_ALIGN_BYTES))
 		s->fresh = false;
 }
 
@@ -225,7 +226,7 @@ void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struc
 	if (step->phase == ODM_DECODE && step->n_rows <= ODM_MAX_STEP_ROWS)
 		send_step(s, epoch, step);
 	else if (step->phase == ODM_PREFILL && wants_prompt(s))
-		send_tokens(s, epoch, begin, (uint32_t)step->n_rows, &s->align_bytes);
+		send_tokens(s, epoch, begin, (uint32_t)step->n_rows, OD_C_ALIGN_BYTES);
 }
 
 /* ---- STATE ---- */
@@ -311,10 +312,10 @@ static void send_rows(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, 
 	body.n = n;
 	h.body_case = OD__HEADER__BODY_STATE;
 	h.state = &body;
-	if (!send_message(s, epoch, &h, frame, n_frames, step == 0 ? &s->asked_bytes : &s->align_bytes))
+	if (!send_message(s, epoch, &h, frame, n_frames, step == 0 ? OD_C_ASKED_BYTES : OD_C_ALIGN_BYTES))
 		return;
 	for (size_t i = 0; i < n_frames; i++)
-		s->state_bytes += frame[i].len;
+		s->counters[OD_C_STATE_BYTES] += frame[i].len;
 }
 
 /* Bytes of a position in all streams of a layer. */
@@ -366,6 +367,7 @@ void odm_shadow_link_state(struct odm_shadow_link *s, uint64_t epoch, const stru
 /* Only rows that never change any more are given out: below the committed length. */
 void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const Od__StateRequest *r)
 {
+	uint64_t waits;
 	uint32_t length;
 
 	if (s->sequence == 0 || r->sequence != s->sequence)
@@ -381,7 +383,9 @@ void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const Od_
 			       r->layer, length);
 		return;
 	}
+	waits = od_device_waits(s->device);
 	send_range(s, epoch, 0, r->layer, r->begin, r->n);
+	s->counters[OD_C_SIDE_WAITS] += od_device_waits(s->device) - waits;
 }
 
 void odm_shadow_link_serve(struct odm_shadow_link *s, uint64_t epoch)
@@ -412,7 +416,7 @@ void odm_shadow_link_truncate(struct odm_shadow_link *s, uint64_t epoch, uint64_
 	body.length = length;
 	h.body_case = OD__HEADER__BODY_SEQ_TRUNCATE;
 	h.seq_truncate = &body;
-	send_message(s, epoch, &h, NULL, 0, &s->align_bytes);
+	send_message(s, epoch, &h, NULL, 0, OD_C_ALIGN_BYTES);
 }
 
 void odm_shadow_link_close_sequence(struct odm_shadow_link *s, uint64_t epoch, uint64_t sequence)
@@ -426,5 +430,5 @@ void odm_shadow_link_close_sequence(struct odm_shadow_link *s, uint64_t epoch, u
 	h.body_case = OD__HEADER__BODY_SEQ_CLOSE;
 	h.seq_close = &body;
 	s->sequence = 0;
-	send_message(s, epoch, &h, NULL, 0, &s->align_bytes);
+	send_message(s, epoch, &h, NULL, 0, OD_C_ALIGN_BYTES);
 }

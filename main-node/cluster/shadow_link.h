@@ -38,9 +38,7 @@ struct odm_shadow_link {
 		uint32_t max_layers;
 		uint32_t layer, n_layers, begin, n; /* what of the newest step is there; n 0: nothing */
 	} stage;
-	uint64_t state_bytes; /* KV rows sent */
-	uint64_t align_bytes; /* everything sent by itself, rows and headers */
-	uint64_t asked_bytes; /* the same of answers */
+	uint64_t *counters;   /* [OD_N_COUNTERS] of the sequence, the owner's to set: bytes sent are added */
 	/* NULL: over the link. Else here, borrowed for the length of the call. */
 	int (*deliver)(void *arg, Od__Header *header, const struct od_out_frame *frames, size_t n_frames);
 	void *deliver_arg;

@@ -28,6 +28,7 @@ struct odm_engine {
 	size_t n_children;
 	struct od_row *rows; /* [prefill_rows] */
 	uint64_t last_step, last_sequence; /* numbers given out; never reused */
+	uint64_t counters[OD_N_COUNTERS];  /* of all sequences until now */
 };
 
 #endif

@@ -22,6 +22,7 @@ struct odm_step {
 	const struct od_row *rows;
 	size_t n_rows;
 	struct od_sampler_opts sampling; /* how the sequence's tokens are chosen */
+	uint64_t *counters; /* [OD_N_COUNTERS] of the sequence: the service adds to it until close_sequence */
 };
 
 /* begin_step, then for each layer needs, submit and collect, then end_step. Where a function is NULL there is nothing to do;
@@ -41,8 +42,8 @@ struct odm_expert_service {
 	void (*truncate)(struct odm_expert_service *s, uint64_t sequence, uint32_t length);
 	/* The sequence is over; nothing about it is needed any more. */
 	void (*close_sequence)(struct odm_expert_service *s, uint64_t sequence);
-	/* Add what the service knows since the last call (recall, stalls, loads, memory of the daemons). recall (NULL ok)
-	 * gets the detail. */
+	/* After close_sequence: adds what is known only then (recall, the workers' loads, the daemons). recall (NULL ok) gets
+	 * the detail. NULL: nothing. */
 	void (*figures)(struct odm_expert_service *s, struct odm_figures *f, struct od_recall *recall);
 	void (*free)(struct odm_expert_service *s);
 };

@@ -3,13 +3,14 @@
 #include "common/base/args.h"
 #include "common/base/clock.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define PRINT_COLUMNS 100
 #define PRINT_INDENT 11 /* under the text behind "peak memory" */
 
-struct odm_node_figures *odm_figures_add_node(struct odm_figures *f, const char *name, uint64_t peak_rss_bytes, bool alive)
+struct odm_node_figures *odm_figures_add_node(struct odm_figures *f, const char *name, bool alive)
 {
 	struct odm_node_figures *grown;
 
@@ -20,7 +21,7 @@ struct odm_node_figures *odm_figures_add_node(struct odm_figures *f, const char 
 		return NULL;
 	f->node = grown;
 	grown += f->n_nodes++;
-	*grown = (struct odm_node_figures){ .peak_rss_bytes = peak_rss_bytes, .alive = alive };
+	*grown = (struct odm_node_figures){ .alive = alive };
 	snprintf(grown->name, sizeof(grown->name), "%s", name);
 	return grown;
 }
@@ -34,58 +35,45 @@ void odm_figures_fini(struct odm_figures *f)
 
 double odm_figures_tok_per_s(const struct odm_figures *f)
 {
-	if (f->tokens < 2 || f->decode_ns == 0)
+	if (f->c[OD_C_TOKENS] < 2 || f->c[OD_C_DECODE_NS] == 0)
 		return 0;
-	return (double)(f->tokens - 1) / od_seconds(f->decode_ns);
+	return (double)(f->c[OD_C_TOKENS] - 1) / od_seconds(f->c[OD_C_DECODE_NS]);
 }
 
-double odm_figures_recall(const struct odm_figures *f)
+double odm_figures_ratio(const struct odm_figures *f, enum od_counter part, enum od_counter of)
 {
-	return f->predicted_uses > 0 ? (double)f->recalled_uses / (double)f->predicted_uses : 0;
+	return f->c[of] > 0 ? (double)f->c[part] / (double)f->c[of] : 0;
 }
 
-double odm_figures_align_bytes_per_token(const struct odm_figures *f)
+static double align_bytes_per_token(const struct odm_figures *f) /* of a decode step */
 {
-	return f->tokens > 1 ? (double)f->align_bytes / (double)(f->tokens - 1) : 0;
+	return f->c[OD_C_TOKENS] > 1 ? (double)f->c[OD_C_ALIGN_BYTES] / (double)(f->c[OD_C_TOKENS] - 1) : 0;
 }
 
-double odm_figures_lead_layers(const struct odm_figures *f)
+/* (of - without) for each layer of decode steps; clocks of several threads: never below zero. */
+static uint64_t of_a_layer(const struct odm_figures *f, enum od_counter of, enum od_counter without)
 {
-	return f->lead_routers > 0 ? (double)f->lead_layers / (double)f->lead_routers : 0;
-}
-
-double odm_figures_served(const struct odm_figures *f)
-{
-	return f->expert_uses > 0 ? (double)f->served_in_time / (double)f->expert_uses : 0;
-}
-
-double odm_figures_extra(const struct odm_figures *f)
-{
-	return f->expert_uses > 0 ? (double)f->extra_loads / (double)f->expert_uses : 0;
-}
-
-double odm_figures_cached(const struct odm_figures *f, enum od_cache_state s)
-{
-	return f->cache_uses > 0 ? (double)f->cache_hits[s] / (double)f->cache_uses : 0;
+	return f->c[OD_C_DECODE_LAYERS] > 0 && f->c[of] > f->c[without] ?
+		       (f->c[of] - f->c[without]) / f->c[OD_C_DECODE_LAYERS] : 0;
 }
 
 uint64_t odm_figures_main_ns(const struct odm_figures *f)
 {
-	return f->decode_layers > 0 && f->decode_ns > f->experts_ns ? (f->decode_ns - f->experts_ns) / f->decode_layers : 0;
+	return of_a_layer(f, OD_C_DECODE_NS, OD_C_EXPERTS_NS);
 }
 
 uint64_t odm_figures_worker_ns(const struct odm_figures *f)
 {
-	return f->decode_layers > 0 && f->experts_ns > f->stall_ns ? (f->experts_ns - f->stall_ns) / f->decode_layers : 0;
+	return of_a_layer(f, OD_C_EXPERTS_NS, OD_C_STALL_NS);
 }
 
-uint64_t odm_figures_window_ns(const struct odm_figures *f, uint32_t slots)
+uint64_t odm_figures_window_ns(const struct odm_figures *f, uint64_t slots)
 {
-	uint64_t t_main = odm_figures_main_ns(f), t_worker = odm_figures_worker_ns(f);
+	const uint64_t t_main = odm_figures_main_ns(f), t_worker = odm_figures_worker_ns(f), groups = f->c[OD_C_GROUPS];
 
-	if (f->groups == 0)
+	if (groups == 0)
 		return 0;
-	return f->groups * t_main + (slots > 1 ? f->groups : f->groups - 1) * t_worker;
+	return groups * t_main + (slots > 1 ? groups : groups - 1) * t_worker;
 }
 
 static double ms(int64_t ns)
@@ -97,50 +85,63 @@ static void print_alignment(const struct odm_figures *f, FILE *out)
 {
 	char size[32];
 
-	if (f->align_bytes > 0)
-		fprintf(out, "alignment   %.0f bytes a token, and %s asked for\n", odm_figures_align_bytes_per_token(f),
-			od_format_bytes(f->asked_bytes, size, sizeof(size)));
-	if (f->first_predictions > 0)
+	if (f->c[OD_C_ALIGN_BYTES] > 0)
+		fprintf(out, "alignment   %.0f bytes a token, and %s asked for\n", align_bytes_per_token(f),
+			od_format_bytes(f->c[OD_C_ASKED_BYTES], size, sizeof(size)));
+	if (f->c[OD_C_FIRST_PREDICTIONS] > 0)
 		fprintf(out, "lead        first prediction %.2f ms after STEP (%.2f to %.2f), %.2f layers ahead in the mean\n",
-			ms(f->first_prediction_median_ns), ms(f->first_prediction_min_ns),
-			ms(f->first_prediction_max_ns), odm_figures_lead_layers(f));
+			ms(f->first_prediction_ns.median), ms(f->first_prediction_ns.min), ms(f->first_prediction_ns.max),
+			odm_figures_ratio(f, OD_C_LEAD_SUM, OD_C_LEAD_ROUTERS));
+}
+
+static double percent(const struct odm_figures *f, enum od_counter part, enum od_counter of)
+{
+	return 100 * odm_figures_ratio(f, part, of);
+}
+
+static void print_predictions(const struct odm_figures *f, FILE *out)
+{
+	const uint64_t *c = f->c;
+
+	if (f->has_predictor && c[OD_C_PREDICTED_USES] > 0)
+		fprintf(out, "recall      %.3f%% of %" PRIu64 " predicted expert uses",
+			percent(f, OD_C_RECALLED_USES, OD_C_PREDICTED_USES), c[OD_C_PREDICTED_USES]);
+	else if (f->has_predictor)
+		fputs("recall      nothing was predicted", out);
+	if (f->has_predictor)
+		fprintf(out, "; predictions late %" PRIu64 ", missing %" PRIu64 "\n", c[OD_C_LATE_PREDICTIONS],
+			c[OD_C_MISSING_PREDICTIONS]);
+	if (c[OD_C_STOOD_IN_USES] > 0)
+		fprintf(out, "stood in    %.3f%% of %" PRIu64 " more expert uses, which main predicted while the shadow was "
+			"silent\n", percent(f, OD_C_STOOD_IN_RECALLED, OD_C_STOOD_IN_USES), c[OD_C_STOOD_IN_USES]);
+	if (f->has_predictor && c[OD_C_EXPERT_USES] > 0)
+		fprintf(out, "served      %.3f%% of %" PRIu64 " expert uses in time, with %.1f%% extra loads (%" PRIu64 "); hedged "
+			"%" PRIu64 "\n", percent(f, OD_C_SERVED_IN_TIME, OD_C_EXPERT_USES), c[OD_C_EXPERT_USES],
+			percent(f, OD_C_EXTRA_LOADS, OD_C_EXPERT_USES), c[OD_C_EXTRA_LOADS], c[OD_C_HEDGED]);
+	print_alignment(f, out);
 }
 
 static void print_cluster(const struct odm_figures *f, FILE *out)
 {
+	const uint64_t *c = f->c;
 	char size[32];
 
-	if (f->has_predictor && f->predicted_uses > 0)
-		fprintf(out, "recall      %.3f%% of %llu predicted expert uses; predictions late %llu, missing %llu\n",
-			100 * odm_figures_recall(f), (unsigned long long)f->predicted_uses,
-			(unsigned long long)f->late_predictions, (unsigned long long)f->missing_predictions);
-	else if (f->has_predictor)
-		fprintf(out, "recall      nothing was predicted; predictions late %llu, missing %llu\n",
-			(unsigned long long)f->late_predictions, (unsigned long long)f->missing_predictions);
-	if (f->stood_in_uses > 0)
-		fprintf(out, "stood in    %.3f%% of %llu more expert uses, which main predicted while the shadow was silent\n",
-			100 * (double)f->stood_in_recalled / (double)f->stood_in_uses, (unsigned long long)f->stood_in_uses);
-	if (f->has_predictor && f->expert_uses > 0)
-		fprintf(out, "served      %.3f%% of %llu expert uses in time, with %.1f%% extra loads (%llu); hedged %llu\n",
-			100 * odm_figures_served(f), (unsigned long long)f->expert_uses,
-			100 * odm_figures_extra(f), (unsigned long long)f->extra_loads, (unsigned long long)f->hedged);
-	print_alignment(f, out);
-	if (f->cache_uses > 0)
-		fprintf(out, "cache       %llu expert uses: %.1f%% kept full, %.1f%% compressed, %.1f%% as SM bytes, %.1f%% as "
-			"exponents\n", (unsigned long long)f->cache_uses, 100 * odm_figures_cached(f, OD_CACHE_F),
-			100 * odm_figures_cached(f, OD_CACHE_C), 100 * odm_figures_cached(f, OD_CACHE_S),
-			100 * odm_figures_cached(f, OD_CACHE_E));
-	fprintf(out, "stalls      %llu of %llu expert uses waited for a load, %.3f s in all\n",
-		(unsigned long long)f->stalls, (unsigned long long)f->expert_uses, od_seconds(f->stall_ns));
-	fprintf(out, "loaded      %s in %llu expert loads", od_format_bytes(f->loaded_bytes, size, sizeof(size)),
-		(unsigned long long)f->loads);
-	if (f->loads > 0)
-		fprintf(out, ", %.2f ms each; window %.2f ms", od_seconds(f->load_ns) * 1e3 / (double)f->loads,
-			od_seconds(odm_figures_window_ns(f, f->slots)) * 1e3);
+	print_predictions(f, out);
+	if (c[OD_C_CACHE_USES] > 0)
+		fprintf(out, "cache       %" PRIu64 " expert uses: %.1f%% kept full, %.1f%% compressed, %.1f%% as SM bytes, "
+			"%.1f%% as exponents\n", c[OD_C_CACHE_USES], percent(f, OD_C_CACHE_HITS_F, OD_C_CACHE_USES),
+			percent(f, OD_C_CACHE_HITS_C, OD_C_CACHE_USES), percent(f, OD_C_CACHE_HITS_S, OD_C_CACHE_USES),
+			percent(f, OD_C_CACHE_HITS_E, OD_C_CACHE_USES));
+	fprintf(out, "stalls      %" PRIu64 " of %" PRIu64 " expert uses waited for a load, %.3f s in all\n", c[OD_C_STALLS],
+		c[OD_C_EXPERT_USES], od_seconds(c[OD_C_STALL_NS]));
+	fprintf(out, "loaded      %s in %" PRIu64 " expert loads", od_format_bytes(c[OD_C_LOADED_BYTES], size, sizeof(size)),
+		c[OD_C_LOADS]);
+	if (c[OD_C_LOADS] > 0)
+		fprintf(out, ", %.2f ms each; window %.2f ms", od_seconds(c[OD_C_LOAD_NS]) * 1e3 / (double)c[OD_C_LOADS],
+			od_seconds(odm_figures_window_ns(f, c[OD_C_SLOTS])) * 1e3);
 	fputc('\n', out);
-	if (f->recovered_runs > 0)
-		fprintf(out, "recovered   %llu runs were sent again after a worker was lost\n",
-			(unsigned long long)f->recovered_runs);
+	if (c[OD_C_RECOVERED_RUNS] > 0)
+		fprintf(out, "recovered   %" PRIu64 " runs were sent again after a worker was lost\n", c[OD_C_RECOVERED_RUNS]);
 }
 
 static void print_memory(const struct odm_figures *f, FILE *out)
@@ -150,7 +151,7 @@ static void print_memory(const struct odm_figures *f, FILE *out)
 
 	for (size_t i = 0; i < f->n_nodes; i++) {
 		int n = snprintf(item, sizeof(item), " %s %s%s%s", f->node[i].name,
-				 od_format_bytes(f->node[i].peak_rss_bytes, size, sizeof(size)),
+				 od_format_bytes(f->node[i].c[OD_C_PEAK_RSS_BYTES], size, sizeof(size)),
 				 f->node[i].alive ? "" : " (lost)", i + 1 < f->n_nodes ? "," : "");
 
 		if (column + n > PRINT_COLUMNS)
@@ -168,108 +169,58 @@ static void print_spools(const struct odm_figures *f, FILE *out)
 	for (size_t i = 0; i < f->n_nodes; i++) {
 		const struct odm_node_figures *n = &f->node[i];
 
-		if (n->spool && n->alive && n->spool_bytes < n->spool_goal)
-			fprintf(out, "pulling     %s has %s of %s\n", n->name, od_format_bytes(n->spool_bytes, here, sizeof(here)),
-				od_format_bytes(n->spool_goal, goal, sizeof(goal)));
+		if (n->alive && n->c[OD_C_SPOOL_BYTES] < n->c[OD_C_SPOOL_GOAL_BYTES])
+			fprintf(out, "pulling     %s has %s of %s\n", n->name,
+				od_format_bytes(n->c[OD_C_SPOOL_BYTES], here, sizeof(here)),
+				od_format_bytes(n->c[OD_C_SPOOL_GOAL_BYTES], goal, sizeof(goal)));
 	}
 }
 
 void odm_figures_print(const struct odm_figures *f, FILE *out)
 {
-	fprintf(out, "tokens      %llu prompt, %llu generated\n", (unsigned long long)f->prompt_tokens,
-		(unsigned long long)f->tokens);
-	fprintf(out, "speed       TTFT %.3f s, %.2f tok/s\n", od_seconds(f->ttft_ns), odm_figures_tok_per_s(f));
+	fprintf(out, "tokens      %" PRIu64 " prompt, %" PRIu64 " generated\n", f->c[OD_C_PROMPT_TOKENS], f->c[OD_C_TOKENS]);
+	fprintf(out, "speed       TTFT %.3f s, %.2f tok/s\n", od_seconds(f->c[OD_C_TTFT_NS]), odm_figures_tok_per_s(f));
 	if (f->cluster)
 		print_cluster(f, out);
 	print_spools(f, out);
 	print_memory(f, out);
 }
 
-static void put_u64(json_t *into, const char *key, uint64_t v)
+/* What was never seen has no number. */
+static void put_real(json_t *into, const char *key, bool any, double v)
 {
-	json_object_set_new(into, key, json_integer((json_int_t)v));
+	json_object_set_new(into, key, any ? json_real(v) : json_null());
 }
 
-static void put_s(json_t *into, const char *key, uint64_t ns)
+static json_t *node_json(const struct odm_node_figures *n)
 {
-	json_object_set_new(into, key, json_real(od_seconds(ns)));
-}
+	static const enum od_counter shown[] = { OD_C_PEAK_RSS_BYTES, OD_C_SPOOL_BYTES, OD_C_SPOOL_GOAL_BYTES,
+						 OD_C_PULLED_BYTES };
+	const size_t n_shown = n->c[OD_C_SPOOL_GOAL_BYTES] > 0 ? 4 : 1; /* the others are of a worker that pulls */
+	json_t *node = json_object();
 
-/* What was never seen has no time. */
-static void put_lead(const struct odm_figures *f, json_t *into)
-{
-	bool any = f->first_predictions > 0;
-
-	json_object_set_new(into, "first_prediction_min_s",
-			    any ? json_real((double)f->first_prediction_min_ns / OD_NS_PER_S) : json_null());
-	json_object_set_new(into, "first_prediction_median_s",
-			    any ? json_real((double)f->first_prediction_median_ns / OD_NS_PER_S) : json_null());
-	json_object_set_new(into, "first_prediction_max_s",
-			    any ? json_real((double)f->first_prediction_max_ns / OD_NS_PER_S) : json_null());
-	json_object_set_new(into, "lead_layers",
-			    f->lead_routers > 0 ? json_real(odm_figures_lead_layers(f)) : json_null());
+	json_object_set_new(node, "name", json_string(n->name));
+	json_object_set_new(node, "alive", json_boolean(n->alive));
+	for (size_t i = 0; i < n_shown; i++)
+		json_object_set_new(node, od_counter_info[shown[i]].name, json_integer((json_int_t)n->c[shown[i]]));
+	return node;
 }
 
 void odm_figures_json(const struct odm_figures *f, json_t *into)
 {
+	const bool any_first = f->c[OD_C_FIRST_PREDICTIONS] > 0;
 	json_t *nodes = json_array();
 
-	put_u64(into, "prompt_tokens", f->prompt_tokens);
-	put_u64(into, "tokens", f->tokens);
-	put_s(into, "prefill_s", f->prefill_ns);
-	put_s(into, "ttft_s", f->ttft_ns);
-	put_s(into, "decode_s", f->decode_ns);
-	json_object_set_new(into, "tok_per_s", json_real(odm_figures_tok_per_s(f)));
-	put_u64(into, "expert_uses", f->expert_uses);
-	put_u64(into, "predicted_uses", f->predicted_uses);
-	put_u64(into, "recalled_uses", f->recalled_uses);
-	put_u64(into, "stood_in_uses", f->stood_in_uses);
-	put_u64(into, "stood_in_recalled", f->stood_in_recalled);
-	json_object_set_new(into, "recall", f->predicted_uses > 0 ? json_real(odm_figures_recall(f)) : json_null());
-	put_u64(into, "late_predictions", f->late_predictions);
-	put_u64(into, "missing_predictions", f->missing_predictions);
-	put_u64(into, "served_in_time", f->served_in_time);
-	put_u64(into, "decode_loads", f->decode_loads);
-	put_u64(into, "extra_loads", f->extra_loads);
-	put_u64(into, "begun_loads", f->begun_loads);
-	put_u64(into, "hedged", f->hedged);
-	put_u64(into, "hedge_uses", f->hedge_uses);
-	put_u64(into, "stalls", f->stalls);
-	put_s(into, "stall_s", f->stall_ns);
-	put_u64(into, "decode_layers", f->decode_layers);
-	put_s(into, "experts_s", f->experts_ns);
-	put_u64(into, "workers", f->workers);
-	put_u64(into, "groups", f->groups);
-	put_u64(into, "slots", f->slots);
-	put_u64(into, "cache_uses", f->cache_uses);
-	put_u64(into, "cache_hits_f", f->cache_hits[OD_CACHE_F]);
-	put_u64(into, "cache_hits_c", f->cache_hits[OD_CACHE_C]);
-	put_u64(into, "cache_hits_s", f->cache_hits[OD_CACHE_S]);
-	put_u64(into, "cache_hits_e", f->cache_hits[OD_CACHE_E]);
-	put_u64(into, "loads", f->loads);
-	put_u64(into, "loaded_bytes", f->loaded_bytes);
-	put_s(into, "load_s", f->load_ns);
-	put_u64(into, "worker_runs", f->worker_runs);
-	put_u64(into, "worker_rows", f->worker_rows);
-	put_s(into, "worker_compute_s", f->worker_compute_ns);
-	put_u64(into, "recovered_runs", f->recovered_runs);
-	put_u64(into, "state_bytes", f->state_bytes);
-	put_u64(into, "align_bytes", f->align_bytes);
-	put_u64(into, "asked_bytes", f->asked_bytes);
-	json_object_set_new(into, "align_bytes_per_token", json_real(odm_figures_align_bytes_per_token(f)));
-	put_lead(f, into);
-	for (size_t i = 0; i < f->n_nodes; i++) {
-		json_t *node = json_object();
-
-		json_object_set_new(node, "name", json_string(f->node[i].name));
-		put_u64(node, "peak_rss_bytes", f->node[i].peak_rss_bytes);
-		json_object_set_new(node, "alive", json_boolean(f->node[i].alive));
-		if (f->node[i].spool) {
-			put_u64(node, "spool_bytes", f->node[i].spool_bytes);
-			put_u64(node, "spool_goal_bytes", f->node[i].spool_goal);
-			put_u64(node, "pulled_bytes", f->node[i].pulled_bytes);
-		}
-		json_array_append_new(nodes, node);
-	}
+	od_counters_json(f->c, OD_OF_REQUEST, into);
+	put_real(into, "tok_per_s", true, odm_figures_tok_per_s(f));
+	put_real(into, "recall", f->c[OD_C_PREDICTED_USES] > 0,
+		 odm_figures_ratio(f, OD_C_RECALLED_USES, OD_C_PREDICTED_USES));
+	put_real(into, "align_bytes_per_token", true, align_bytes_per_token(f));
+	put_real(into, "first_prediction_min_s", any_first, (double)f->first_prediction_ns.min / OD_NS_PER_S);
+	put_real(into, "first_prediction_median_s", any_first, (double)f->first_prediction_ns.median / OD_NS_PER_S);
+	put_real(into, "first_prediction_max_s", any_first, (double)f->first_prediction_ns.max / OD_NS_PER_S);
+	put_real(into, "lead_layers", f->c[OD_C_LEAD_ROUTERS] > 0, odm_figures_ratio(f, OD_C_LEAD_SUM, OD_C_LEAD_ROUTERS));
+	for (size_t i = 0; i < f->n_nodes; i++)
+		json_array_append_new(nodes, node_json(&f->node[i]));
 	json_object_set_new(into, "nodes", nodes);
 }

@@ -21,6 +21,8 @@ struct generation {
 	float *logits; /* [vocab] of a row; the forward pass's, until the next row's */
 	uint64_t sequence, step, next_step;
 	uint64_t start_ns, first_ns; /* of the request; of its first token, 0: none yet */
+	uint64_t *counters; /* of the sequence: the result's */
+	uint64_t waits;	    /* of the device, before the sequence */
 	size_t room; /* tokens that r->tokens can take */
 	int32_t *text; /* [n_prompt + room]: prompt and tokens */
 	size_t n_text;
@@ -118,7 +120,8 @@ static int pass(struct generation *g, enum odm_phase phase, const int32_t *token
 				 .prompt_tokens = (uint32_t)g->req->n_prompt,
 				 .rows = e->rows,
 				 .n_rows = n,
-				 .sampling = g->req->sampling };
+				 .sampling = g->req->sampling,
+				 .counters = g->counters };
 	int rc;
 
 	g->step = step.step;
@@ -251,13 +254,12 @@ static int flush_text(struct generation *g, struct od_err *err)
 /* The next token, and what the text's times are by it. */
 static int sample(struct generation *g, bool *stop, struct od_err *err)
 {
-	struct odm_figures *f = &g->r->figures;
 	int rc = take_token(g, od_sampler_sample(g->sampler, g->logits), stop, err);
 
-	f->decode_ns = g->first_ns > 0 ? od_now_ns() - g->first_ns : 0;
+	g->counters[OD_C_DECODE_NS] = g->first_ns > 0 ? od_now_ns() - g->first_ns : 0;
 	if (g->first_ns == 0) {
 		g->first_ns = od_now_ns();
-		f->ttft_ns = g->first_ns - g->start_ns;
+		g->counters[OD_C_TTFT_NS] = g->first_ns - g->start_ns;
 	}
 	if (rc != OD_OK || *stop)
 		return rc;
@@ -353,15 +355,19 @@ static int open_generation(struct generation *g, struct od_err *err)
 static void close_generation(struct generation *g)
 {
 	struct odm_engine *e = g->e;
-	struct odm_figures *f = &g->r->figures;
+	struct odm_node_figures *node = odm_figures_add_node(&g->r->figures, "main", true);
 
+	e->counters[OD_C_PEAK_RSS_BYTES] = od_peak_rss_bytes();
+	if (node != NULL)
+		memcpy(node->c, e->counters, sizeof(node->c));
 	if (e->service->close_sequence != NULL)
 		e->service->close_sequence(e->service, g->sequence);
-	f->prompt_tokens = g->req->n_prompt;
-	f->tokens = g->r->n_tokens;
-	odm_figures_add_node(f, "main", od_peak_rss_bytes(), true);
+	g->counters[OD_C_PROMPT_TOKENS] = g->req->n_prompt;
+	g->counters[OD_C_TOKENS] = g->r->n_tokens;
+	g->counters[OD_C_DEVICE_WAITS] = od_device_waits(e->device) - g->waits;
 	if (e->service->figures != NULL)
-		e->service->figures(e->service, f, g->req->recall);
+		e->service->figures(e->service, &g->r->figures, g->req->recall);
+	od_counters_add(e->counters, g->counters);
 	if (e->tokenizer != NULL)
 		g->r->text = od_strbuf_take(&g->shown, &g->r->text_len);
 	od_strbuf_fini(&g->shown);
@@ -373,7 +379,8 @@ static void close_generation(struct generation *g)
 
 int odm_generate(struct odm_engine *e, const struct odm_request *req, struct odm_result *r, struct od_err *err)
 {
-	struct generation g = { .e = e, .req = req, .r = r, .start_ns = od_now_ns() };
+	struct generation g = { .e = e, .req = req, .r = r, .start_ns = od_now_ns(), .counters = r->figures.c,
+				.waits = od_device_waits(e->device) };
 	int rc;
 
 	*r = (struct odm_result){ .finish = ODM_FINISH_ERROR };
@@ -383,7 +390,7 @@ int odm_generate(struct odm_engine *e, const struct odm_request *req, struct odm
 	rc = open_generation(&g, err);
 	if (rc == OD_OK)
 		rc = prefill(&g, err);
-	r->figures.prefill_ns = od_now_ns() - g.start_ns;
+	g.counters[OD_C_PREFILL_NS] = od_now_ns() - g.start_ns;
 	if (rc == OD_OK)
 		rc = decode(&g, err);
 	if (rc == OD_OK)

@@ -21,17 +21,23 @@ static void totals_are_per_token_and_speeds_per_prompt(void **state)
 {
 	/* 20, 10 and 4 tokens a second; 40, 10 and 10 decoded tokens; and one that ended with its first token. */
 	const struct odm_figures f[] = {
-		{ .tokens = 41, .decode_ns = 2 * S, .expert_uses = 400, .predicted_uses = 390, .recalled_uses = 380,
-		  .served_in_time = 370, .extra_loads = 20, .hedge_uses = 2,
-		  .align_bytes = 9000, .late_predictions = 6, .missing_predictions = 5, .stalls = 30,
-		  .stall_ns = 120 * MS, .decode_layers = 100, .experts_ns = 1 * S, .loads = 300, .load_ns = 1200 * MS, .groups = 4, .slots = 1 },
-		{ .tokens = 11, .decode_ns = 1 * S, .expert_uses = 100, .predicted_uses = 100, .recalled_uses = 95,
-		  .served_in_time = 94, .extra_loads = 10, .stalls = 6, .stall_ns = 60 * MS, .decode_layers = 50, .experts_ns = 500 * MS, .loads = 60,
-		  .load_ns = 240 * MS, .groups = 4, .slots = 1 },
-		{ .tokens = 11, .decode_ns = 2500 * MS, .expert_uses = 100, .predicted_uses = 100, .recalled_uses = 100,
-		  .served_in_time = 96, .stalls = 4, .stall_ns = 60 * MS, .decode_layers = 50, .experts_ns = 500 * MS, .loads = 40,
-		  .load_ns = 160 * MS, .groups = 4, .slots = 1 },
-		{ .tokens = 1, .loads = 0, .groups = 4, .slots = 1 },
+		{ .c = { [OD_C_TOKENS] = 41, [OD_C_DECODE_NS] = 2 * S, [OD_C_EXPERT_USES] = 400,
+			 [OD_C_PREDICTED_USES] = 390, [OD_C_RECALLED_USES] = 380, [OD_C_SERVED_IN_TIME] = 370,
+			 [OD_C_EXTRA_LOADS] = 20, [OD_C_HEDGE_USES] = 2, [OD_C_ALIGN_BYTES] = 9000,
+			 [OD_C_LATE_PREDICTIONS] = 6, [OD_C_MISSING_PREDICTIONS] = 5, [OD_C_STALLS] = 30,
+			 [OD_C_STALL_NS] = 120 * MS, [OD_C_DECODE_LAYERS] = 100, [OD_C_EXPERTS_NS] = 1 * S,
+			 [OD_C_LOADS] = 300, [OD_C_LOAD_NS] = 1200 * MS, [OD_C_GROUPS] = 4, [OD_C_SLOTS] = 1 } },
+		{ .c = { [OD_C_TOKENS] = 11, [OD_C_DECODE_NS] = 1 * S, [OD_C_EXPERT_USES] = 100,
+			 [OD_C_PREDICTED_USES] = 100, [OD_C_RECALLED_USES] = 95, [OD_C_SERVED_IN_TIME] = 94,
+			 [OD_C_EXTRA_LOADS] = 10, [OD_C_STALLS] = 6, [OD_C_STALL_NS] = 60 * MS,
+			 [OD_C_DECODE_LAYERS] = 50, [OD_C_EXPERTS_NS] = 500 * MS, [OD_C_LOADS] = 60,
+			 [OD_C_LOAD_NS] = 240 * MS, [OD_C_GROUPS] = 4, [OD_C_SLOTS] = 1 } },
+		{ .c = { [OD_C_TOKENS] = 11, [OD_C_DECODE_NS] = 2500 * MS, [OD_C_EXPERT_USES] = 100,
+			 [OD_C_PREDICTED_USES] = 100, [OD_C_RECALLED_USES] = 100, [OD_C_SERVED_IN_TIME] = 96,
+			 [OD_C_STALLS] = 4, [OD_C_STALL_NS] = 60 * MS, [OD_C_DECODE_LAYERS] = 50,
+			 [OD_C_EXPERTS_NS] = 500 * MS, [OD_C_LOADS] = 40, [OD_C_LOAD_NS] = 160 * MS,
+			 [OD_C_GROUPS] = 4, [OD_C_SLOTS] = 1 } },
+		{ .c = { [OD_C_TOKENS] = 1, [OD_C_LOADS] = 0, [OD_C_GROUPS] = 4, [OD_C_SLOTS] = 1 } },
 	};
 	struct ablate_summary s;
 
@@ -82,8 +88,8 @@ static struct ablate_pair compare(const double *a, const double *b, size_t n)
 	struct ablate_pair p;
 
 	for (size_t i = 0; i < n; i++) {
-		fa[i] = (struct odm_figures){ .tokens = 101, .decode_ns = (uint64_t)(100 / a[i] * 1e9) };
-		fb[i] = (struct odm_figures){ .tokens = 101, .decode_ns = (uint64_t)(100 / b[i] * 1e9) };
+		fa[i] = (struct odm_figures){ .c = { [OD_C_TOKENS] = 101, [OD_C_DECODE_NS] = (uint64_t)(100 / a[i] * 1e9) } };
+		fb[i] = (struct odm_figures){ .c = { [OD_C_TOKENS] = 101, [OD_C_DECODE_NS] = (uint64_t)(100 / b[i] * 1e9) } };
 	}
 	assert_int_equal(ablate_compare(fa, fb, n, ABLATE_BY_SPEED, &p, NULL), OD_OK);
 	return p;
@@ -117,8 +123,9 @@ static void stalls_are_compared_as_time(void **state)
 
 	(void)state;
 	for (uint64_t i = 0; i < 6; i++) {
-		a[i] = (struct odm_figures){ .tokens = 101, .decode_ns = S, .stall_ns = 100 * i * MS };
-		b[i] = (struct odm_figures){ .tokens = 101, .decode_ns = S, .stall_ns = (100 * i + 10 * i + 50) * MS };
+		a[i] = (struct odm_figures){ .c = { [OD_C_TOKENS] = 101, [OD_C_DECODE_NS] = S, [OD_C_STALL_NS] = 100 * i * MS } };
+		b[i] = (struct odm_figures){ .c = { [OD_C_TOKENS] = 101, [OD_C_DECODE_NS] = S,
+							   [OD_C_STALL_NS] = (100 * i + 10 * i + 50) * MS } };
 	}
 	assert_int_equal(ablate_compare(a, b, 6, ABLATE_BY_STALLS, &p, NULL), OD_OK);
 	assert_true(fabs(p.gain.median - 0.75) < 1e-9); /* 0.5, 0.6, ... 1 ms a token */

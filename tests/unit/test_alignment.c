@@ -38,8 +38,8 @@ struct rig {
 	struct od_seq_state *state, *ref_state;
 	struct od_sampler *sampler, *ref_sampler;
 	struct odm_shadow_link link;
+	uint64_t sent[OD_N_COUNTERS], counters[OD_N_COUNTERS]; /* by the link; of the emulator */
 	struct ods_emulator *emulator;
-	uint64_t counters[OD_N_COUNTERS]; /* of the emulator */
 	struct packet queue[QUEUE];
 	size_t n_queued;
 	bool bad_channel;
@@ -263,6 +263,7 @@ static struct rig *open_rig(const struct setting *t, uint32_t ctx, uint64_t from
 	o = pass_opts(&g->main_model, t->profile);
 	o.state = g->main_pass.state;
 	assert_int_equal(odm_shadow_link_init(&g->link, &o, ctx, &g->align, NULL), OD_OK);
+	g->link.counters = g->sent;
 	g->link.deliver = put_packet;
 	g->link.deliver_arg = g;
 	od_sampler_defaults(&g->sampling);
@@ -445,13 +446,13 @@ static const uint32_t periods[][2] = { { 1, 1 }, { 1, 4 }, { 1, 0 }, { 4, 1 }, {
 
 static void assert_counts(const struct rig *g, uint32_t steps, const struct setting *t)
 {
-	const uint64_t *s = g->counters;
+	const uint64_t *s = g->counters, *sent = g->sent;
 	uint32_t i = t->token_period, j = t->kv_period, given = i > 0 ? (steps + i - 1) / i : 1;
 	size_t width = t->profile == OD_PROFILE_BF16 ? 2 : 4;
 	uint64_t rows = j > 0 ? g->prompt + steps / j * j : 0;
 
-	assert_int_equal(g->link.state_bytes, rows * LAYERS * 2 * KV_DIM * width);
-	assert_true(g->link.asked_bytes + g->link.align_bytes > g->link.state_bytes);
+	assert_int_equal(sent[OD_C_STATE_BYTES], rows * LAYERS * 2 * KV_DIM * width);
+	assert_true(sent[OD_C_ASKED_BYTES] + sent[OD_C_ALIGN_BYTES] > sent[OD_C_STATE_BYTES]);
 	assert_int_equal(s[OD_C_SHADOW_CHOSEN], steps - given);
 	assert_int_equal(s[OD_C_SHADOW_FILLED], j > 0 ? 0 : g->prompt);
 	assert_int_equal(s[OD_C_SHADOW_OVERTAKEN], 0);
@@ -596,7 +597,7 @@ static void test_restart(void **state)
 		assert_true(behind > (t.kv_period == 0 ? 10 : 0)); /* it took a while, and nobody waited for it */
 		assert_true(g->counters[OD_C_SHADOW_FILLED] >= (t.kv_period == 0 ? LONG : 0));
 		assert_true(g->judge == (g->judged > 0));
-		assert_true(t.kv_period == 0 ? g->link.state_bytes == 0 : g->link.state_bytes > LONG * LAYERS * 2 * KV_DIM);
+		assert_true(t.kv_period == 0 ? g->sent[OD_C_STATE_BYTES] == 0 : g->sent[OD_C_STATE_BYTES] > LONG * LAYERS * 2 * KV_DIM);
 		close_rig(g);
 	}
 }
@@ -640,7 +641,7 @@ static void test_lost_open(void **state)
 		while (g->n_queued > 0)
 			free_packet(&g->queue[--g->n_queued]);
 		decode_step(g, false);
-		assert_true(g->heard[g->step].token[0] == g->link.token[6] && g->link.state_bytes == 0);
+		assert_true(g->heard[g->step].token[0] == g->link.token[6] && g->sent[OD_C_STATE_BYTES] == 0);
 		decode_step(g, false);
 		close_rig(g);
 	}

@@ -99,6 +99,9 @@ static uint64_t generate(struct odm_engine *e, const struct odm_observer *o, str
 	if (odm_generate(e, &req, r, &err) != OD_OK)
 		fail_msg("%s", err.msg);
 	assert_int_equal(r->n_tokens, TOKENS);
+	assert_int_equal(r->figures.c[OD_C_PROMPT_TOKENS], PROMPT);
+	assert_int_equal(r->figures.c[OD_C_TOKENS], TOKENS);
+	assert_int_equal(r->figures.c[OD_C_DEVICE_WAITS], od_device_waits(e->device) - waits);
 	return od_device_waits(e->device) - waits;
 }
 
@@ -115,6 +118,7 @@ static void waits(void **state)
 	(void)state;
 	for (enum od_profile profile = OD_PROFILE_F32; profile <= OD_PROFILE_BF16; profile++) {
 		struct odm_engine *e = open_engine(profile);
+		const uint64_t begin = od_device_waits(e->device);
 		struct odm_result plain, watched;
 
 		memset(&seen, 0, sizeof(seen));
@@ -131,6 +135,9 @@ static void waits(void **state)
 		assert_int_equal(seen.routes, rows * TINY_LAYERS);
 		assert_int_equal(seen.logits, rows);
 		odm_result_fini(&plain);
+		/* Of the process: the sum of its requests. */
+		assert_int_equal(e->counters[OD_C_TOKENS], 4 * TOKENS);
+		assert_int_equal(e->counters[OD_C_DEVICE_WAITS], od_device_waits(e->device) - begin);
 		assert_int_equal(odm_engine_close(e), OD_OK);
 	}
 }

@@ -49,15 +49,30 @@ static void begin(struct odm_predictions *p, uint64_t step, int32_t token, uint3
 	odm_predictions_begin(p, step, &token, 1, index, true);
 }
 
-static struct od_recall take(struct odm_predictions *p, struct odm_prediction_times *times)
+struct counted {
+	uint64_t c[OD_N_COUNTERS];
+	struct odm_spread first_ns;
+};
+
+static struct counted counted(struct odm_predictions *p, struct od_recall *r)
 {
-	struct odm_prediction_figures f;
+	struct counted x = { 0 };
+
+	odm_predictions_take(p, x.c, &x.first_ns, r);
+	return x;
+}
+
+static struct od_recall take(struct odm_predictions *p, struct counted *x)
+{
 	struct od_recall r;
 	struct od_err err;
 
 	assert_int_equal(od_recall_init(&r, LAYERS, 10, &err), OD_OK);
-	odm_predictions_take_figures(p, &r, &f);
-	*times = f.times;
+	*x = counted(p, &r);
+	assert_int_equal(x->c[OD_C_PREDICTED_USES], r.all.uses);
+	assert_int_equal(x->c[OD_C_RECALLED_USES], r.all.recalled);
+	assert_int_equal(x->c[OD_C_LATE_PREDICTIONS], r.rows.late);
+	assert_int_equal(x->c[OD_C_MISSING_PREDICTIONS], r.rows.seen - r.rows.in_time - r.rows.late);
 	return r;
 }
 
@@ -131,7 +146,7 @@ static void recall_counts_uses(void **state)
 {
 	struct odm_predictions *p = make();
 	struct od_recall r;
-	struct odm_prediction_times times;
+	struct counted times;
 
 	(void)state;
 	begin(p, 1, 42, 4);
@@ -164,7 +179,7 @@ static void late_is_counted_apart_and_wants_nothing(void **state)
 	struct odm_predictions *p = make();
 	struct od_recall r;
 	struct want w;
-	struct odm_prediction_times times;
+	struct counted times;
 
 	(void)state;
 	begin(p, 1, 42, 0);
@@ -184,7 +199,7 @@ static void another_token_is_discarded(void **state)
 {
 	struct odm_predictions *p = make();
 	struct od_recall r;
-	struct odm_prediction_times times;
+	struct counted times;
 
 	(void)state;
 	predict(p, 2, 0, 7, 1, 2); /* ahead, on a token that main does not choose */
@@ -219,7 +234,7 @@ static void a_stand_in_gives_way(void **state)
 		struct odm_predictions *p = make_with(hedge);
 		struct od_recall r;
 		struct want w;
-		struct odm_prediction_times times;
+		struct counted times;
 
 		(void)state;
 		begin(p, 1, 42, 0);
@@ -237,7 +252,7 @@ static void a_stand_in_gives_way(void **state)
 		r = take(p, &times);
 		assert_int_equal(r.all.uses, 2);
 		assert_int_equal(r.all.recalled, 1);
-		assert_int_equal(times.lead_routers, 1);
+		assert_int_equal(times.c[OD_C_LEAD_ROUTERS], 1);
 		od_recall_fini(&r);
 		odm_predictions_free(p);
 	}
@@ -247,7 +262,7 @@ static void a_stand_in_gives_way(void **state)
 static void a_stand_in_counts(void **state)
 {
 	struct odm_predictions *p = make();
-	struct odm_prediction_figures f;
+	struct counted f;
 	struct od_recall r;
 	struct od_err err;
 
@@ -258,14 +273,14 @@ static void a_stand_in_counts(void **state)
 	assert_false(say(p, false, 2, 3));
 	assert_false(say(p, true, 4, 5)); /* late, too, but nobody's prediction */
 	assert_int_equal(od_recall_init(&r, LAYERS, 10, &err), OD_OK);
-	odm_predictions_take_figures(p, &r, &f);
-	assert_int_equal(f.stood_in.uses, 2);
-	assert_int_equal(f.stood_in.recalled, 1);
+	f = counted(p, &r);
+	assert_int_equal(f.c[OD_C_STOOD_IN_USES], 2);
+	assert_int_equal(f.c[OD_C_STOOD_IN_RECALLED], 1);
 	assert_int_equal(r.rows.in_time, 0);
 	assert_int_equal(r.rows.late, 1);
 	assert_int_equal(r.all.uses, 2);
 	assert_int_equal(r.all.recalled, 2);
-	assert_int_equal(f.times.lead_routers, 0);
+	assert_int_equal(f.c[OD_C_LEAD_ROUTERS], 0);
 	od_recall_fini(&r);
 	odm_predictions_free(p);
 }
@@ -274,7 +289,7 @@ static void a_stand_in_counts(void **state)
 static void any_token_will_do(void **state)
 {
 	struct odm_predictions *p = make();
-	struct odm_prediction_times times;
+	struct counted times;
 	struct od_recall r;
 
 	(void)state;
@@ -296,7 +311,7 @@ static void any_token_will_do(void **state)
 static void leads(void **state)
 {
 	struct odm_predictions *p = make();
-	struct odm_prediction_times times;
+	struct counted times;
 	struct od_recall r;
 
 	(void)state;
@@ -309,10 +324,10 @@ static void leads(void **state)
 	predict(p, 2, 2, 7, 1, 2);
 	r = take(p, &times);
 	od_recall_fini(&r);
-	assert_int_equal(times.steps, 1);
-	assert_true(times.first_min_ns <= 0 && times.first_min_ns == times.first_max_ns);
-	assert_int_equal(times.lead_layers, 1);
-	assert_int_equal(times.lead_routers, 2);
+	assert_int_equal(times.c[OD_C_FIRST_PREDICTIONS], 1);
+	assert_true(times.first_ns.min <= 0 && times.first_ns.min == times.first_ns.max);
+	assert_int_equal(times.c[OD_C_LEAD_SUM], 1);
+	assert_int_equal(times.c[OD_C_LEAD_ROUTERS], 2);
 
 	predict(p, 3, 2, 8, 1, 2); /* for another token: no lead, and not the first */
 	begin(p, 3, 7, 1);
@@ -326,13 +341,13 @@ static void leads(void **state)
 	begin(p, 6, 9, 4);
 	r = take(p, &times);
 	od_recall_fini(&r);
-	assert_int_equal(times.steps, 3);
-	assert_true(times.first_min_ns <= 0 && times.first_median_ns <= 0 && times.first_max_ns >= 0);
-	assert_int_equal(times.lead_layers, 0);
-	assert_int_equal(times.lead_routers, 1);
+	assert_int_equal(times.c[OD_C_FIRST_PREDICTIONS], 3);
+	assert_true(times.first_ns.min <= 0 && times.first_ns.median <= 0 && times.first_ns.max >= 0);
+	assert_int_equal(times.c[OD_C_LEAD_SUM], 0);
+	assert_int_equal(times.c[OD_C_LEAD_ROUTERS], 1);
 	r = take(p, &times);
 	od_recall_fini(&r);
-	assert_int_equal(times.steps + times.lead_routers, 0);
+	assert_int_equal(times.c[OD_C_FIRST_PREDICTIONS] + times.c[OD_C_LEAD_ROUTERS], 0);
 	odm_predictions_free(p);
 }
 
@@ -365,25 +380,17 @@ static uint64_t teach(struct odm_predictions *p)
 	return 61;
 }
 
-static struct odm_prediction_figures figures_of(struct odm_predictions *p)
-{
-	struct odm_prediction_figures f;
-
-	odm_predictions_take_figures(p, NULL, &f);
-	return f;
-}
-
 static void hedges_come_behind_the_prediction(void **state)
 {
 	struct odm_predictions *p = make_with(0.5);
-	struct odm_prediction_figures f;
+	struct counted f;
 	struct want w;
 	uint64_t step;
 
 	(void)state;
 	step = teach(p);
-	f = figures_of(p);
-	assert_int_equal(f.times.lead_routers, 60);
+	f = counted(p, NULL);
+	assert_int_equal(f.c[OD_C_LEAD_ROUTERS], 60);
 	begin(p, step, 42, 0);
 	assert_true(predict_close(p, step, 0, 0.199f));
 	assert_true(take_want(p, &w));
@@ -395,10 +402,10 @@ static void hedges_come_behind_the_prediction(void **state)
 	odm_predictions_placed(p, &w.w);
 	resolve(p, step, 0, 0, 2); /* the hedge is needed, the second of the prediction is not */
 	assert_int_equal(odm_predictions_ordered(p, step, 0, 2), 2);
-	f = figures_of(p);
-	assert_int_equal(f.hedged, w.w.n - 2);
-	assert_int_equal(f.hedge_uses, 1);
-	assert_int_equal(f.wasted, w.w.n - 2);
+	f = counted(p, NULL);
+	assert_int_equal(f.c[OD_C_HEDGED], w.w.n - 2);
+	assert_int_equal(f.c[OD_C_HEDGE_USES], 1);
+	assert_int_equal(f.c[OD_C_WASTED_WANTS], w.w.n - 2);
 	odm_predictions_free(p);
 }
 
@@ -487,7 +494,7 @@ static void a_wrong_token_is_paid_for(void **state)
 	assert_true(take_want(p, &w));
 	place(p, &w, 1, 2);
 	resolve(p, 1, 0, 6, 4);
-	assert_int_equal(figures_of(p).wasted, 2); /* 7 and 3 */
+	assert_int_equal(counted(p, NULL).c[OD_C_WASTED_WANTS], 2); /* 7 and 3 */
 	odm_predictions_free(p);
 }
 
@@ -513,7 +520,7 @@ static void what_has_no_place_is_refused(void **state)
 static void late_before_it_is_counted(void **state)
 {
 	struct odm_predictions *p = make();
-	struct odm_prediction_times times;
+	struct counted times;
 	struct od_recall r;
 	struct want w;
 
@@ -537,7 +544,7 @@ static void late_before_it_is_counted(void **state)
 	assert_int_equal(r.rows.in_time, 1);
 	assert_int_equal(r.layer[0].recalled, 1);
 	assert_int_equal(r.layer[1].recalled, 2);
-	assert_int_equal(times.lead_routers, 1);
+	assert_int_equal(times.c[OD_C_LEAD_ROUTERS], 1);
 	od_recall_fini(&r);
 	odm_predictions_free(p);
 }
@@ -578,7 +585,7 @@ static void prefill_requires_without_scoring(void **state)
 	const uint16_t all[] = { 0, 1, 2, 5 };
 	struct od_recall r;
 	struct want w;
-	struct odm_prediction_times times;
+	struct counted times;
 
 	(void)state;
 	odm_predictions_begin(p, 3, NULL, 0, 0, false);

@@ -92,6 +92,7 @@ struct world {
 	struct od_state_pool *pool;
 	struct od_seq_state *other, *seq;
 	struct odm_shadow_link link;
+	uint64_t counters[OD_N_COUNTERS];
 	bool mapped;
 	uint32_t sequence;
 	/* Of the STATEs that come: */
@@ -190,6 +191,7 @@ static void open_world(struct world *w, bool mapped, uint32_t kv_period)
 	o.device = w->device;
 	o.state = w->pool;
 	must(odm_shadow_link_init(&w->link, &o, CTX, &align, &err), &err);
+	w->link.counters = w->counters;
 	w->link.deliver = on_message;
 	w->link.deliver_arg = w;
 }

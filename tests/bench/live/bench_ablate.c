@@ -257,7 +257,7 @@ static int calibrate(struct ablate_bench *b, struct od_err *err)
 	struct odm_result r;
 	int rc = generate(b, &s, &b->prompts.prompt[0], tokens, &r, err);
 
-	b->a.window_ms = od_seconds(odm_figures_window_ns(&r.figures, r.figures.slots)) * 1e3;
+	b->a.window_ms = od_seconds(odm_figures_window_ns(&r.figures, r.figures.c[OD_C_SLOTS])) * 1e3;
 	if (rc == OD_OK && b->a.window_ms <= 0)
 		rc = od_fail(err, OD_ERR_ARG, "--load-share: no window could be measured: %s gave %zu tokens; "
 			     "use --load-time", b->prompts.prompt[0].name, r.n_tokens);
@@ -305,9 +305,9 @@ static void describe(struct ablate_bench *b)
 
 	a->max_tokens = b->opt.tokens;
 	a->run_time_ms = b->opt.run_ms;
-	a->workers = f->workers;
-	a->groups = f->groups;
-	a->slots = f->slots;
+	a->workers = (uint32_t)f->c[OD_C_WORKERS];
+	a->groups = (uint32_t)f->c[OD_C_GROUPS];
+	a->slots = (uint32_t)f->c[OD_C_SLOTS];
 	a->precision = od_precision_names[b->opt.precision];
 	a->departure = child_departure_names[b->opt.departure];
 	a->hedge_percent = e->hedge_percent;

@@ -258,19 +258,19 @@ static int write_texts(struct live_bench *b, struct odm_engine *e, size_t length
 		struct odm_request req = { .prompt = q->ids, .n_prompt = q->n_ids, .max_tokens = run->tokens, .ignore_eos = true,
 					   .observer = route_record_observer(record) };
 		struct odm_result r = { 0 };
-		const struct odm_figures *f = &r.figures;
+		const uint64_t *c = r.figures.c;
 
 		od_sampler_defaults(&req.sampling);
 		rc = odm_generate(e, &req, &r, err);
-		ttft[i] = (double)f->ttft_ns / OD_NS_PER_MS;
-		tpot[i] = f->tokens > 1 ? (double)f->decode_ns / (double)(f->tokens - 1) / OD_NS_PER_MS : 0;
-		all_ns += (double)(f->ttft_ns + f->decode_ns);
-		tokens += f->tokens;
-		run->uses += f->cache_uses;
+		ttft[i] = (double)c[OD_C_TTFT_NS] / OD_NS_PER_MS;
+		tpot[i] = c[OD_C_TOKENS] > 1 ? (double)c[OD_C_DECODE_NS] / (double)(c[OD_C_TOKENS] - 1) / OD_NS_PER_MS : 0;
+		all_ns += (double)(c[OD_C_TTFT_NS] + c[OD_C_DECODE_NS]);
+		tokens += c[OD_C_TOKENS];
+		run->uses += c[OD_C_CACHE_USES];
 		for (int s = 0; s < OD_CACHE_STATES; s++)
-			run->hits[s] += f->cache_hits[s];
-		b->l.groups = f->groups;
-		b->l.slots = f->slots;
+			run->hits[s] += c[OD_C_CACHE_HITS_F + s];
+		b->l.groups = c[OD_C_GROUPS];
+		b->l.slots = c[OD_C_SLOTS];
 		if (rc == OD_OK)
 			rc = check_text(b, length, i, &r, err);
 		odm_result_fini(&r);

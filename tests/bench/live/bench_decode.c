@@ -219,9 +219,9 @@ typedef double figure_fn(const struct decode_bench *b, const struct run *r); /* 
 static double per_s(const struct run *r, enum side s)
 {
 	const struct odm_figures *f = &r->figures[s];
-	double ns = (double)f->decode_ns - (s == RESIDENT ? r->membw_ns : 0);
+	double ns = (double)f->c[OD_C_DECODE_NS] - (s == RESIDENT ? r->membw_ns : 0);
 
-	return f->tokens > 1 && ns > 0 ? (double)(f->tokens - 1) / ns * 1e9 : NAN;
+	return f->c[OD_C_TOKENS] > 1 && ns > 0 ? (double)(f->c[OD_C_TOKENS] - 1) / ns * 1e9 : NAN;
 }
 
 static double ms(uint64_t ns)
@@ -250,13 +250,13 @@ static double speed_ratio(const struct decode_bench *b, const struct run *r)
 static double cluster_ttft(const struct decode_bench *b, const struct run *r)
 {
 	(void)b;
-	return ms(r->figures[CLUSTER].ttft_ns);
+	return ms(r->figures[CLUSTER].c[OD_C_TTFT_NS]);
 }
 
 static double resident_ttft(const struct decode_bench *b, const struct run *r)
 {
 	(void)b;
-	return ms(r->figures[RESIDENT].ttft_ns);
+	return ms(r->figures[RESIDENT].c[OD_C_TTFT_NS]);
 }
 
 static double ttft_ratio(const struct decode_bench *b, const struct run *r)
@@ -293,7 +293,7 @@ static double load_ms(const struct decode_bench *b, const struct run *r)
 	const struct odm_figures *f = &r->figures[CLUSTER];
 
 	(void)b;
-	return f->loads > 0 ? ms(f->load_ns) / (double)f->loads : NAN;
+	return f->c[OD_C_LOADS] > 0 ? ms(f->c[OD_C_LOAD_NS]) / (double)f->c[OD_C_LOADS] : NAN;
 }
 
 static double stalled_share(const struct decode_bench *b, const struct run *r)
@@ -301,7 +301,7 @@ static double stalled_share(const struct decode_bench *b, const struct run *r)
 	const struct odm_figures *f = &r->figures[CLUSTER];
 
 	(void)b;
-	return f->expert_uses > 0 ? (double)f->stalls / (double)f->expert_uses : NAN;
+	return f->c[OD_C_EXPERT_USES] > 0 ? (double)f->c[OD_C_STALLS] / (double)f->c[OD_C_EXPERT_USES] : NAN;
 }
 
 static double stall_time_share(const struct decode_bench *b, const struct run *r)
@@ -309,7 +309,7 @@ static double stall_time_share(const struct decode_bench *b, const struct run *r
 	const struct odm_figures *f = &r->figures[CLUSTER];
 
 	(void)b;
-	return f->decode_ns > 0 ? (double)f->stall_ns / (double)f->decode_ns : NAN;
+	return f->c[OD_C_DECODE_NS] > 0 ? (double)f->c[OD_C_STALL_NS] / (double)f->c[OD_C_DECODE_NS] : NAN;
 }
 
 static double weights_gbps(const struct decode_bench *b, const struct run *r)
@@ -402,9 +402,9 @@ static void report_cluster_setting(const struct decode_bench *b, struct od_repor
 	if (predictor == ODM_PREDICTOR_AUTO)
 		predictor = f->has_predictor ? ODM_PREDICT_SHADOW : ODM_PREDICT_NONE;
 	od_report_fact(r, "predictor", "predictor", OD_TEXT(odm_predictor_names[predictor]), 0, NULL);
-	od_report_fact(r, "workers", "workers", OD_INT(f->workers), 0, NULL);
-	od_report_fact(r, "groups", "groups", OD_INT(f->groups), 0, NULL);
-	od_report_fact(r, "slots", "slots of a worker", OD_INT(f->slots), 0, NULL);
+	od_report_fact(r, "workers", "workers", OD_INT(f->c[OD_C_WORKERS]), 0, NULL);
+	od_report_fact(r, "groups", "groups", OD_INT(f->c[OD_C_GROUPS]), 0, NULL);
+	od_report_fact(r, "slots", "slots of a worker", OD_INT(f->c[OD_C_SLOTS]), 0, NULL);
 }
 
 static unsigned n_threads(const struct options *o)
@@ -482,13 +482,13 @@ static void report_cluster_runs(const struct decode_bench *b, struct od_report *
 
 	for (size_t i = 0; i < b->opt.runs; i++) {
 		const struct run *u = &b->run[i];
-		const struct odm_figures *f = &u->figures[CLUSTER];
+		const uint64_t *c = u->figures[CLUSTER].c;
 
 		od_table_row(t, (struct od_cell[]){
-			OD_REAL(od_seconds(f->decode_ns)), OD_INT(f->decode_layers), OD_REAL(od_seconds(f->experts_ns)),
-			OD_INT(f->expert_uses), OD_INT(f->predicted_uses), OD_INT(f->recalled_uses), OD_INT(f->stalls),
-			OD_REAL(od_seconds(f->stall_ns)), OD_INT(f->loads), OD_INT(f->loaded_bytes),
-			OD_REAL(od_seconds(f->load_ns)), OD_REAL(main_ms(b, u)), OD_REAL(worker_ms(b, u)),
+			OD_REAL(od_seconds(c[OD_C_DECODE_NS])), OD_INT(c[OD_C_DECODE_LAYERS]), OD_REAL(od_seconds(c[OD_C_EXPERTS_NS])),
+			OD_INT(c[OD_C_EXPERT_USES]), OD_INT(c[OD_C_PREDICTED_USES]), OD_INT(c[OD_C_RECALLED_USES]),
+			OD_INT(c[OD_C_STALLS]), OD_REAL(od_seconds(c[OD_C_STALL_NS])), OD_INT(c[OD_C_LOADS]),
+			OD_INT(c[OD_C_LOADED_BYTES]), OD_REAL(od_seconds(c[OD_C_LOAD_NS])), OD_REAL(main_ms(b, u)), OD_REAL(worker_ms(b, u)),
 			OD_REAL(window_1_ms(b, u)), OD_REAL(window_2_ms(b, u)),
 		});
 	}

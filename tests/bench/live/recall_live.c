@@ -17,11 +17,9 @@ struct live {
 	bool json;
 	struct recall_counts *counts; /* [prompts->n] */
 	const char **finish;	      /* [prompts->n] */
-	uint32_t workers, groups, slots;
-	uint64_t lead_layers, lead_routers;
+	struct odm_figures sum;	      /* without nodes */
 	double *first_ms; /* [n_first]: of a text, its median time from STEP to the first prediction */
 	size_t n_first;
-	uint64_t uses, served, extra_loads, hedged;
 };
 
 static int run_prompt(struct live *l, size_t i, struct od_err *err)
@@ -41,22 +39,14 @@ static int run_prompt(struct live *l, size_t i, struct od_err *err)
 	rc = odm_generate(l->engine, &req, &r, err);
 	c->tokens = r.n_tokens;
 	c->steps = r.n_tokens > 0 ? r.n_tokens - 1 : 0;
-	c->expert_uses = r.figures.expert_uses;
-	c->missing_rows = r.figures.missing_predictions;
-	c->align_bytes = r.figures.align_bytes;
-	c->asked_bytes = r.figures.asked_bytes;
-	l->lead_layers += r.figures.lead_layers;
-	l->lead_routers += r.figures.lead_routers;
-	if (r.figures.first_predictions > 0)
-		l->first_ms[l->n_first++] = (double)r.figures.first_prediction_median_ns / OD_NS_PER_MS;
-	l->uses += r.figures.expert_uses;
-	l->served += r.figures.served_in_time;
-	l->extra_loads += r.figures.extra_loads;
-	l->hedged += r.figures.hedged;
+	c->expert_uses = r.figures.c[OD_C_EXPERT_USES];
+	c->missing_rows = r.figures.c[OD_C_MISSING_PREDICTIONS];
+	c->align_bytes = r.figures.c[OD_C_ALIGN_BYTES];
+	c->asked_bytes = r.figures.c[OD_C_ASKED_BYTES];
+	od_counters_add(l->sum.c, r.figures.c);
+	if (r.figures.c[OD_C_FIRST_PREDICTIONS] > 0)
+		l->first_ms[l->n_first++] = (double)r.figures.first_prediction_ns.median / OD_NS_PER_MS;
 	l->finish[i] = odm_finish_name(r.finish);
-	l->workers = r.figures.workers;
-	l->groups = r.figures.groups;
-	l->slots = r.figures.slots;
 	odm_result_fini(&r);
 	return rc == OD_OK ? rc : od_fail_within(err, "%s", q->name);
 }
@@ -80,9 +70,9 @@ static void report_lead(const struct live *l, struct od_report *r)
 {
 	struct od_stats first;
 
-	if (l->lead_routers > 0)
+	if (l->sum.c[OD_C_LEAD_ROUTERS] > 0)
 		od_report_fact(r, "lead_layers", "layers ahead, mean",
-			       OD_REAL((double)l->lead_layers / (double)l->lead_routers), 2, NULL);
+			       OD_REAL(odm_figures_ratio(&l->sum, OD_C_LEAD_SUM, OD_C_LEAD_ROUTERS)), 2, NULL);
 	if (l->n_first == 0)
 		return;
 	od_stats_of(l->first_ms, l->n_first, &first);
@@ -95,13 +85,15 @@ static void report_lead(const struct live *l, struct od_report *r)
 /* Beside recall: what it was worth, and what it cost. */
 static void report_served(const struct live *l, struct od_report *r)
 {
-	const double uses = (double)l->uses;
+	const struct odm_figures *f = &l->sum;
 
-	if (l->uses == 0)
+	if (f->c[OD_C_EXPERT_USES] == 0)
 		return;
-	od_report_fact(r, "served_in_time", "served in time, of all uses", OD_REAL((double)l->served / uses), 5, NULL);
-	od_report_fact(r, "extra_loads", "  extra loads over uses", OD_REAL((double)l->extra_loads / uses), 4, NULL);
-	od_report_fact(r, "hedged", "  hedges over uses", OD_REAL((double)l->hedged / uses), 4, NULL);
+	od_report_fact(r, "served_in_time", "served in time, of all uses",
+		       OD_REAL(odm_figures_ratio(f, OD_C_SERVED_IN_TIME, OD_C_EXPERT_USES)), 5, NULL);
+	od_report_fact(r, "extra_loads", "  extra loads over uses",
+		       OD_REAL(odm_figures_ratio(f, OD_C_EXTRA_LOADS, OD_C_EXPERT_USES)), 4, NULL);
+	od_report_fact(r, "hedged", "  hedges over uses", OD_REAL(odm_figures_ratio(f, OD_C_HEDGED, OD_C_EXPERT_USES)), 4, NULL);
 }
 
 static void report_setting(const struct live *l, struct od_report *r)
@@ -114,9 +106,9 @@ static void report_setting(const struct live *l, struct od_report *r)
 		od_report_fact(r, "shadow_precision", "shadow's precision",
 			       OD_TEXT(od_precision_names[l->precision < 0 ? OD_PRECISION_INT8 - 1 : l->precision]), 0, NULL);
 	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[e->profile - 1]), 0, NULL);
-	od_report_fact(r, "workers", "workers", OD_INT(l->workers), 0, NULL);
-	od_report_fact(r, "groups", "groups", OD_INT(l->groups), 0, NULL);
-	od_report_fact(r, "slots", "slots of a worker", OD_INT(l->slots), 0, NULL);
+	od_report_fact(r, "workers", "workers", OD_INT(l->sum.c[OD_C_WORKERS]), 0, NULL);
+	od_report_fact(r, "groups", "groups", OD_INT(l->sum.c[OD_C_GROUPS]), 0, NULL);
+	od_report_fact(r, "slots", "slots of a worker", OD_INT(l->sum.c[OD_C_SLOTS]), 0, NULL);
 	report_lead(l, r);
 	od_report_fact(r, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(odm_engine_pack(l->engine))), 0, NULL);
 }

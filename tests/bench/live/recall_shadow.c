@@ -180,6 +180,7 @@ int recall_shadow_replay(const struct recall_shadow *s, struct recall_board *boa
 	r.rc = odm_shadow_link_init(&r.main, &main_forward, o.ctx_tokens, &align, err);
 	if (r.rc != OD_OK)
 		return r.rc;
+	r.main.counters = counters;
 	r.main.deliver = deliver;
 	r.main.deliver_arg = &r;
 	r.rc = ods_emulator_new(&r.emulator, &o, &sink, err);
@@ -187,8 +188,8 @@ int recall_shadow_replay(const struct recall_shadow *s, struct recall_board *boa
 		replay_prompt(&r);
 	for (uint32_t i = 0; r.rc == OD_OK && i < board->rec->n_steps; i++)
 		replay_step(&r, i);
-	board->counts->align_bytes = r.main.align_bytes;
-	board->counts->asked_bytes = r.main.asked_bytes;
+	board->counts->align_bytes = counters[OD_C_ALIGN_BYTES];
+	board->counts->asked_bytes = counters[OD_C_ASKED_BYTES];
 	ods_emulator_free(r.emulator);
 	odm_shadow_link_fini(&r.main);
 	return r.rc;

@@ -14,7 +14,7 @@ static size_t disturbed_runs(const struct ablate *a)
 
 	for (size_t s = 0; s < a->n_settings; s++) {
 		for (size_t i = 0; i < a->n_done; i++)
-			n += ablate_runs(a, s)[i].recovered_runs > 0;
+			n += ablate_runs(a, s)[i].c[OD_C_RECOVERED_RUNS] > 0;
 	}
 	return n;
 }
@@ -133,15 +133,16 @@ static void report_runs(const struct ablate *a, struct od_report *r)
 		for (size_t i = 0; i < a->n_done; i++) {
 			const struct ablate_setting *k = &a->setting[s];
 			const struct odm_figures *f = &ablate_runs(a, s)[i];
+			const uint64_t *c = f->c;
 
 			od_table_row(t, (struct od_cell[]){
 				OD_TEXT(rival_names[k->predictor]), OD_INT(k->align_token), OD_INT(k->align_kv),
-				OD_REAL(k->load_time_ms), OD_TEXT(a->prompts->prompt[i].name), OD_INT(f->tokens),
-				OD_REAL(od_seconds(f->decode_ns)), OD_REAL(odm_figures_tok_per_s(f)),
-				OD_INT(f->expert_uses), OD_INT(f->predicted_uses), OD_INT(f->recalled_uses), OD_INT(f->stalls),
-				OD_REAL(od_seconds(f->stall_ns)), OD_INT(f->late_predictions),
-				OD_INT(f->missing_predictions), OD_INT(f->align_bytes),
-				OD_INT(f->served_in_time), OD_INT(f->extra_loads),
+				OD_REAL(k->load_time_ms), OD_TEXT(a->prompts->prompt[i].name), OD_INT(c[OD_C_TOKENS]),
+				OD_REAL(od_seconds(c[OD_C_DECODE_NS])), OD_REAL(odm_figures_tok_per_s(f)),
+				OD_INT(c[OD_C_EXPERT_USES]), OD_INT(c[OD_C_PREDICTED_USES]), OD_INT(c[OD_C_RECALLED_USES]), OD_INT(c[OD_C_STALLS]),
+				OD_REAL(od_seconds(c[OD_C_STALL_NS])), OD_INT(c[OD_C_LATE_PREDICTIONS]),
+				OD_INT(c[OD_C_MISSING_PREDICTIONS]), OD_INT(c[OD_C_ALIGN_BYTES]),
+				OD_INT(c[OD_C_SERVED_IN_TIME]), OD_INT(c[OD_C_EXTRA_LOADS]),
 			});
 		}
 	}

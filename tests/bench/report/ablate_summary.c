@@ -27,30 +27,7 @@ static struct ablate_spread spread_of(double *x, size_t n)
 
 static double stalled_ms(const struct odm_figures *f)
 {
-	return od_seconds(f->stall_ns) * 1e3 / (double)(f->tokens - 1);
-}
-
-static void add(struct odm_figures *sum, const struct odm_figures *f)
-{
-	sum->tokens += f->tokens > 0 ? f->tokens - 1 : 0; /* the first comes from the prompt's pass */
-	sum->decode_ns += f->decode_ns;
-	sum->expert_uses += f->expert_uses;
-	sum->predicted_uses += f->predicted_uses;
-	sum->recalled_uses += f->recalled_uses;
-	sum->late_predictions += f->late_predictions;
-	sum->missing_predictions += f->missing_predictions;
-	sum->served_in_time += f->served_in_time;
-	sum->extra_loads += f->extra_loads;
-	sum->hedge_uses += f->hedge_uses;
-	sum->stalls += f->stalls;
-	sum->stall_ns += f->stall_ns;
-	sum->decode_layers += f->decode_layers;
-	sum->experts_ns += f->experts_ns;
-	sum->align_bytes += f->align_bytes;
-	sum->loads += f->loads;
-	sum->load_ns += f->load_ns;
-	sum->groups = f->groups;
-	sum->slots = f->slots;
+	return od_seconds(f->c[OD_C_STALL_NS]) * 1e3 / (double)(f->c[OD_C_TOKENS] - 1);
 }
 
 static double share(double part, double of)
@@ -60,25 +37,26 @@ static double share(double part, double of)
 
 static void put_totals(struct ablate_summary *out, const struct odm_figures *sum)
 {
-	double tokens = (double)sum->tokens, uses = (double)sum->expert_uses, recalled = (double)sum->recalled_uses;
-	double foreseen = recalled + (double)sum->hedge_uses;
+	const uint64_t *c = sum->c;
+	double tokens = (double)c[OD_C_TOKENS], uses = (double)c[OD_C_EXPERT_USES], recalled = (double)c[OD_C_RECALLED_USES];
+	double foreseen = recalled + (double)c[OD_C_HEDGE_USES];
 
-	out->tokens = sum->tokens;
-	out->uses = sum->expert_uses;
-	out->recall = share(recalled, (double)sum->predicted_uses);
-	out->served = share((double)sum->served_in_time, uses);
-	out->extra = share((double)sum->extra_loads, uses);
-	out->stalls = share((double)sum->stalls, tokens);
-	out->stall_ms = share(od_seconds(sum->stall_ns) * 1e3, tokens);
+	out->tokens = c[OD_C_TOKENS];
+	out->uses = c[OD_C_EXPERT_USES];
+	out->recall = share(recalled, (double)c[OD_C_PREDICTED_USES]);
+	out->served = share((double)c[OD_C_SERVED_IN_TIME], uses);
+	out->extra = share((double)c[OD_C_EXTRA_LOADS], uses);
+	out->stalls = share((double)c[OD_C_STALLS], tokens);
+	out->stall_ms = share(od_seconds(c[OD_C_STALL_NS]) * 1e3, tokens);
 	out->unforeseen = share(uses - foreseen, tokens);
-	out->late_loads = share(fmax(0, foreseen - (double)sum->served_in_time), tokens);
-	out->late_predictions = share((double)sum->late_predictions, tokens);
-	out->missing_predictions = share((double)sum->missing_predictions, tokens);
-	out->align_bytes = share((double)sum->align_bytes, tokens);
-	out->load_ms = share(od_seconds(sum->load_ns) * 1e3, (double)sum->loads);
+	out->late_loads = share(fmax(0, foreseen - (double)c[OD_C_SERVED_IN_TIME]), tokens);
+	out->late_predictions = share((double)c[OD_C_LATE_PREDICTIONS], tokens);
+	out->missing_predictions = share((double)c[OD_C_MISSING_PREDICTIONS], tokens);
+	out->align_bytes = share((double)c[OD_C_ALIGN_BYTES], tokens);
+	out->load_ms = share(od_seconds(c[OD_C_LOAD_NS]) * 1e3, (double)c[OD_C_LOADS]);
 	out->main_ms = od_seconds(odm_figures_main_ns(sum)) * 1e3;
 	out->worker_ms = od_seconds(odm_figures_worker_ns(sum)) * 1e3;
-	out->window_ms = od_seconds(odm_figures_window_ns(sum, sum->slots)) * 1e3;
+	out->window_ms = od_seconds(odm_figures_window_ns(sum, c[OD_C_SLOTS])) * 1e3;
 }
 
 int ablate_summarise(const struct odm_figures *f, size_t n, struct ablate_summary *out, struct od_err *err)
@@ -94,7 +72,8 @@ int ablate_summarise(const struct odm_figures *f, size_t n, struct ablate_summar
 		return od_fail(err, OD_ERR_NOMEM, "figures of %zu prompts", n);
 	}
 	for (size_t i = 0; i < n; i++) {
-		add(&sum, &f[i]);
+		od_counters_add(sum.c, f[i].c);
+		sum.c[OD_C_TOKENS] -= f[i].c[OD_C_TOKENS] > 0; /* the first comes from the prompt's pass */
 		if (odm_figures_tok_per_s(&f[i]) <= 0) /* fewer than two tokens */
 			continue;
 		speed[n_speeds] = odm_figures_tok_per_s(&f[i]);

@@ -466,7 +466,8 @@ static void close_trace(struct served_sim *s)
 void served_sim_run(struct served_sim *s, const struct served_trace *t, struct served_result *r)
 {
 	const uint64_t wasted = wasted_loads(s);
-	struct odm_prediction_figures f;
+	uint64_t c[OD_N_COUNTERS] = { 0 };
+	struct odm_spread first_ns;
 
 	virtual_ns = s->now_ns;
 	s->t = t;
@@ -476,9 +477,9 @@ void served_sim_run(struct served_sim *s, const struct served_trace *t, struct s
 	if (t->n_steps > 0)
 		close_trace(s);
 	od_recall_reset(&s->recall);
-	odm_predictions_take_figures(s->predictions, &s->recall, &f);
-	r->recalled += s->recall.all.recalled;
-	r->hedged += f.hedged;
+	odm_predictions_take(s->predictions, c, &first_ns, &s->recall);
+	r->recalled += c[OD_C_RECALLED_USES];
+	r->hedged += c[OD_C_HEDGED];
 	r->extra_loads += wasted_loads(s) - wasted;
 	r->total_ns += virtual_ns - s->now_ns;
 	s->now_ns = virtual_ns;

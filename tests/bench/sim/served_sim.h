@@ -54,7 +54,7 @@ struct served_result {
 	uint64_t served;	/* ordered, and resident when the rows arrived */
 	uint64_t used_loads, extra_loads; /* begun and used; begun and never used */
 	uint64_t recalled;	/* uses in the prediction, hedges left out */
-	uint64_t hedged;	/* as odm_prediction_figures */
+	uint64_t hedged;	/* as OD_C_HEDGED */
 	uint64_t stalls, stall_ns, total_ns;
 };
 
