@@ -73,6 +73,24 @@ def figures_add_up():
 
 
 @test
+def a_decode_step_waits_once_for_each_layer_and_once_for_its_logits():
+    was = os.environ.get("OD_DEVICE")
+    for device in "cpu", "far":
+        os.environ["OD_DEVICE"] = device
+        try:
+            for args in (), ("--align-kv", 4), ("--predictor", "next-gate"), ("--predictor", "none"):
+                r = generate("--local", 3, *args)
+                # 12 layers; the prompt is a step, too, and gives the first token. The shadow asks for the prompt, and
+                # main's own predictor stands in while it is silent: both wait apart from that.
+                assert r["device_waits"] - r["side_waits"] == r["tokens"] * 13, (device, args, r)
+                assert args != ("--predictor", "none") or r["side_waits"] == 0, r
+        finally:
+            os.environ.pop("OD_DEVICE")
+            if was is not None:
+                os.environ["OD_DEVICE"] = was
+
+
+@test
 def daemons_by_hand_and_a_hosts_file():
     workers = [Daemon("worker", "--slots", 2) for _ in range(3)]
     path = hosts_file(workers)

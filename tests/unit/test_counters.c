@@ -1,4 +1,4 @@
-/* The table of counters, sums and differences worked out by hand, and PONGs of honest and other peers. */
+/* The table of counters, sums and differences worked out by hand, PONGs of honest and other peers, and docs/COUNTERS.md. */
 #include "common/base/counters.h"
 #include "common/net/wire.h"
 
@@ -34,10 +34,8 @@ static void the_table_is_whole(void **state)
 static void sums_and_differences(void **state)
 {
 	uint64_t sum[OD_N_COUNTERS] = { [OD_C_LOADS] = 5, [OD_C_SLOTS] = 2, [OD_C_PEAK_RSS_BYTES] = 70 };
-	const uint64_t before[OD_N_COUNTERS] = { [OD_C_LOADS] = 7, [OD_C_READS] = 9, [OD_C_SLOTS] = 8,
-						 [OD_C_PEAK_RSS_BYTES] = 60 };
-	const uint64_t now[OD_N_COUNTERS] = { [OD_C_LOADS] = 10, [OD_C_READS] = 4, [OD_C_SLOTS] = 3,
-					      [OD_C_PEAK_RSS_BYTES] = 50 };
+	const uint64_t before[OD_N_COUNTERS] = { [OD_C_LOADS] = 7, [OD_C_READS] = 9, [OD_C_SLOTS] = 8, [OD_C_PEAK_RSS_BYTES] = 60 };
+	const uint64_t now[OD_N_COUNTERS] = { [OD_C_LOADS] = 10, [OD_C_READS] = 4, [OD_C_SLOTS] = 3, [OD_C_PEAK_RSS_BYTES] = 50 };
 	uint64_t since[OD_N_COUNTERS];
 
 	(void)state;
@@ -144,13 +142,51 @@ static void other_peers_are_understood(void **state)
 	od__pong__free_unpacked(got, NULL);
 }
 
-int main(void)
+/* ---- docs/COUNTERS.md ---- */
+
+static void row(char *to, size_t size, const struct od_counter_info *t)
+{
+	static const char *const kinds[] = { "counter", "gauge", "peak" };
+	const bool time = strcmp(t->unit, "ns") == 0;
+
+	snprintf(to, size, "| `%s` | %s | %s | %s%s%s | %s |\n", t->name, time ? "s" : t->unit, kinds[t->kind],
+		 t->of & OD_OF_REQUEST ? "request " : "", t->of & OD_OF_WORKER ? "worker " : "",
+		 t->of & OD_OF_SHADOW ? "shadow " : "", t->meaning);
+	for (char *p; (p = strstr(to, "  |")) != NULL;) /* behind the owners */
+		memmove(p, p + 1, strlen(p));
+}
+
+static void the_docs_have_the_same_rows(void **state)
+{
+	FILE *f = fopen("docs/COUNTERS.md", "r");
+	char line[600], want[600];
+	int i = 0;
+
+	(void)state;
+	assert_non_null(f); /* tests run in the repository's root */
+	while (fgets(line, sizeof(line), f) != NULL && strcmp(line, "## Derived\n") != 0) {
+		if (strncmp(line, "| `", 3) != 0)
+			continue;
+		assert_true(i < OD_N_COUNTERS);
+		row(want, sizeof(want), &od_counter_info[i++]);
+		assert_string_equal(line, want);
+	}
+	fclose(f);
+	assert_int_equal(i, OD_N_COUNTERS);
+}
+
+int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(the_table_is_whole),	       cmocka_unit_test(sums_and_differences),
 		cmocka_unit_test(text_and_fields),	       cmocka_unit_test(a_pong_brings_every_counter),
-		cmocka_unit_test(other_peers_are_understood),
+		cmocka_unit_test(other_peers_are_understood), cmocka_unit_test(the_docs_have_the_same_rows),
 	};
+	char text[600];
 
-	return cmocka_run_group_tests(tests, NULL, NULL);
+	for (int i = 0; argc > 1 && strcmp(argv[1], "--rows") == 0 && i < OD_N_COUNTERS; i++) { /* for the docs */
+		row(text, sizeof(text), &od_counter_info[i]);
+		fputs(text, stdout);
+	}
+	return argc > 1 ? 0 : cmocka_run_group_tests(tests, NULL, NULL);
 }
