@@ -34,8 +34,10 @@ static void the_table_is_whole(void **state)
 static void sums_and_differences(void **state)
 {
 	uint64_t sum[OD_N_COUNTERS] = { [OD_C_LOADS] = 5, [OD_C_SLOTS] = 2, [OD_C_PEAK_RSS_BYTES] = 70 };
-	const uint64_t before[OD_N_COUNTERS] = { [OD_C_LOADS] = 7, [OD_C_READS] = 9, [OD_C_SLOTS] = 8, [OD_C_PEAK_RSS_BYTES] = 60 };
-	const uint64_t now[OD_N_COUNTERS] = { [OD_C_LOADS] = 10, [OD_C_READS] = 4, [OD_C_SLOTS] = 3, [OD_C_PEAK_RSS_BYTES] = 50 };
+	const uint64_t before[OD_N_COUNTERS] = { [OD_C_LOADS] = 7, [OD_C_READS] = 9, [OD_C_SLOTS] = 8,
+						 [OD_C_PEAK_RSS_BYTES] = 60 };
+	const uint64_t now[OD_N_COUNTERS] = { [OD_C_LOADS] = 10, [OD_C_READS] = 4, [OD_C_SLOTS] = 3,
+					      [OD_C_PEAK_RSS_BYTES] = 50 };
 	uint64_t since[OD_N_COUNTERS];
 
 	(void)state;
