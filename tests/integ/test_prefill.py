@@ -2,12 +2,13 @@
 """A prompt's experts: each is loaded once a layer, with one slot too; a row goes to a worker once, however many of its
 experts are there; and nothing of that shows in tokens or logits. What is expected is counted from the router's
 decisions, as od-bench cache records them in resident mode."""
-from cluster_util import SLOW, TMP, generate, pack, run_tests, test, tool, worker_args
+from cluster_util import SLOW, TMP, Daemon, generate, hosts_file, pack, run_tests, test, tool, worker_args
 from test_cache import EXPERTS, LAYERS, TOP_K, read_routes, record
-from test_conform import TALEBOOK, conform
+from test_conform import TALEBOOK, conform, cut, load, write
 from collections import Counter
 import json
 import os
+import threading
 
 PARTS = 3  # that an expert of this model is read in: a shard for each of its matrices
 SENTENCES = ("The wolf said to the little girl, where are you going? ", "Once upon a time there was a king who had three sons. ",
@@ -76,14 +77,36 @@ def the_same_in_chunks():
         assert check(text(700), 256, workers) == 4
 
 
+def errors(report):
+    """How far each prompt's logits and weights are from the reference's: the same only for the same bits."""
+    return [(p["max_logit_error"], p["max_weight_error"]) for p in report["prompts"]]
+
+
 @test
 def the_same_logits():
     said = [conform(TALEBOOK, *args, "--prefill-rows", 9, "--threads", 1) for args in
             (["--resident"], *(["--local", n, "--predictor", "none", *worker_args("--slots=1")] for n in (1, 3)))]
-    assert all(0 < row["max_logit_error"] < 1e-4 for row in said[0]["prompts"] if row["max_logit_error"] is not None)
-    for r in said[1:]:
-        assert [(p["max_logit_error"], p["max_weight_error"]) for p in r["prompts"]] == \
-            [(p["max_logit_error"], p["max_weight_error"]) for p in said[0]["prompts"]]
+    assert all(0 < logits < 1e-4 for logits, _ in errors(said[0]) if logits is not None)
+    assert errors(said[1]) == errors(said[0]) == errors(said[2])
+
+
+@test
+def the_same_logits_when_a_worker_is_killed():
+    """What it had of a layer is run by others."""
+    golden = write("cut", [cut(e, 2) for e in load(TALEBOOK) if e.get("logits_file")])
+    want = errors(conform(golden, "--resident", "--prefill-rows", 3))
+    assert len(want) == 3 and all(logits > 0 for logits, _ in want)
+    for after_s in (0.7, 1.5):
+        workers = [Daemon("worker", "--slots", 1, "--load-time", 10) for _ in range(3)]
+        killer = threading.Timer(after_s, workers[1].kill)
+        killer.start()
+        p = tool("od-bench", "conform", "--golden", golden, "--pack", pack(), "--json", "--workers", hosts_file(workers),
+                 "--predictor", "none", "--prefill-rows", 3)
+        killer.join()
+        assert "is lost" in p.stderr, p.stderr
+        assert errors(json.loads(p.stdout)) == want, (after_s, p.stdout)
+        for w in workers:
+            w.kill()
 
 
 if __name__ == "__main__":
