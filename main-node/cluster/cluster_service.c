@@ -737,7 +737,8 @@ static int allocate(struct service *s, struct od_err *err)
 	s->used_member = calloc(OD_MAX_HOSTS, sizeof(*s->used_member));
 	s->items = calloc(OD_MAX_HOSTS + 2, sizeof(*s->items));
 	s->rows = od_alloc_array(s->o.max_rows, s->row_bytes);
-	if (s->piece == NULL || s->expert == NULL || s->expert_list == NULL || s->row_slot == NULL || s->indices == NULL || s->used_member == NULL || s->items == NULL || s->rows == NULL)
+	if (s->piece == NULL || s->expert == NULL || s->expert_list == NULL || s->row_slot == NULL || s->indices == NULL ||
+	    s->used_member == NULL || s->items == NULL || s->rows == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %zu rows", s->o.max_rows);
 	return OD_OK;
 }
