@@ -3,7 +3,7 @@
 import subprocess
 
 from cluster_util import (PROMPT, TOKENS, Daemon, Lines, generate, hosts_file, main_args, pack, reference, run_tests,
-                          test, tool)
+                          test, tool, worker_args)
 
 
 def run(*args, tokens=60):
@@ -26,14 +26,17 @@ def check_sums(r, what):
 
 @test
 def hedges_load_more_and_change_nothing():
-    off = run("--worker-arg=--slots=2", "--hedge", 0)
-    some = run("--worker-arg=--slots=2", "--hedge", 5)
-    much = run("--worker-arg=--slots=2", "--hedge", 100)
+    # Main waits for paced loads, so that the shadow gets its turn. What it misses all the same, next-gate stands in for;
+    # its wasted loads, some tens, are far fewer than these hedges.
+    paced = worker_args("--slots=2", "--load-time=2")
+    off = run(*paced, "--hedge", 0)
+    some = run(*paced, "--hedge", 20)
+    much = run(*paced, "--hedge", 100)
     assert off["hedged"] == off["hedge_uses"] == 0, off
     assert 0 < some["hedged"] < much["hedged"], (some, much)
     assert off["extra_loads"] < some["extra_loads"] < much["extra_loads"], (off, some, much)
     # What hedging may cost: the budget, what may be spent ahead of it, and the slots of a step that did not come.
-    assert some["extra_loads"] <= 0.05 * some["expert_uses"] + 64 + off["extra_loads"] + 16, some
+    assert some["extra_loads"] <= 0.2 * some["expert_uses"] + 64 + off["extra_loads"] + 16, some
     assert much["hedged"] > 0.5 * much["expert_uses"], much
 
 
