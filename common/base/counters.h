@@ -41,9 +41,9 @@ enum od_counter_kind { OD_COUNTER, OD_GAUGE, OD_PEAK }; /* only grows; is as it 
 
 struct od_counter_info {
 	const char *name, *unit; /* as in --json; unit "ns": shown in seconds */
+	enum od_counter_kind kind;
 	unsigned of;
 	const char *meaning;
-	enum od_counter_kind kind;
 };
 extern const struct od_counter_info od_counter_info[OD_N_COUNTERS];
 
