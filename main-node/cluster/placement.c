@@ -194,7 +194,7 @@ static uint32_t turn(const struct dealer *d, uint32_t w, size_t i)
 	return is_member(d, w) ? (w / d->g->n_groups + size - begin % size) % size : size + w;
 }
 
-/* The cheapest of those that the worker may be dealt and that nobody has yet; ODM_NOBODY: none. */
+/* Of the experts not yet dealt that worker w may run, the one that costs it least; ODM_NOBODY: there is none. */
 static uint32_t cheapest(const struct dealer *d, uint32_t w, const uint32_t *worker)
 {
 	const uint32_t *order = d->order + w * d->n;
@@ -204,7 +204,7 @@ static uint32_t cheapest(const struct dealer *d, uint32_t w, const uint32_t *wor
 	return d->next[w] < d->n ? order[d->next[w]] : ODM_NOBODY;
 }
 
-/* Of those that nobody has yet, the one that will be ready first. False: there are none. */
+/* Deals one more expert: the one that will be ready first. False: none is left that can be dealt. */
 static bool deal_one(const struct dealer *d, uint32_t *worker)
 {
 	uint32_t best = ODM_NOBODY, best_load = 0, best_i = 0;

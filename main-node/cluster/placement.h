@@ -52,8 +52,8 @@ uint32_t odm_group_worker(const struct odm_groups *g, uint32_t group, uint32_t i
  * first is dealt, to the worker whose cost of it and of what it has by then is least, and so on. A tie goes to the first
  * expert, and to the first worker counted from the expert's home, which is the group's worker e mod its size, or without
  * homes from another one each time the group's turn comes, so that none of a large group idles. Workers that lack the expert
- * are passed over: then it goes to another of the group, else to anybody, and only if nobody has it to the group all the
- * same. With homes, what none of the group keeps any of may go to who does: groups are of those who are here, and a worker
+ * are passed over: the expert goes to another worker of the group, else to one of another group; if no worker has it, it
+ * is dealt within the group. With homes, what none of the group keeps any of may go to who does: groups are of those who are here, and a worker
  * that is lost shifts them, but not what the others keep.
  *
  * Many experts (a prompt's, or those of many rows) lie over all workers: e on e mod N, or who lacks it, on the next that has

@@ -28,7 +28,7 @@ struct bench {
 	enum od_profile profile;
 	uint64_t seed;
 	struct od_buf *arena, *scratch;
-	unsigned char *image; /* [ARENA_BYTES]: what is there before */
+	unsigned char *image; /* [ARENA_BYTES]: the contents before the operations run */
 	unsigned char *want;  /* and afterwards: all of it */
 	size_t used;
 	struct row_ref row[MAX_ROW_REFS];

@@ -371,7 +371,8 @@ static bool deliver_failing(struct world *w, unsigned *failed)
 		return false;
 	rc = hand_over(w, &w->queue[w->head]);
 	*failed += rc == OD_ERR_RANGE;
-	assert_true(rc == OD_OK || rc == OD_ERR_RANGE || rc == OD_ERR_PROTOCOL); /* nobody waits for its rows any more */
+	/* OD_ERR_PROTOCOL: rows of a request that the failure has ended. */
+	assert_true(rc == OD_OK || rc == OD_ERR_RANGE || rc == OD_ERR_PROTOCOL);
 	w->head = (w->head + 1) % QUEUE;
 	w->n_queued--;
 	return true;

@@ -122,7 +122,7 @@ static int carry_out(struct far_device *f, const struct work *w, struct od_err *
 	return OD_OK;
 }
 
-/* Under the lock: the queue whose first work is to be done next; NULL: nobody waits for any. */
+/* Called with the lock held. Returns the queue to take work from next; NULL: no caller waits, so nothing is done yet. */
 static struct queue *next_queue(struct far_device *f)
 {
 	struct queue *q = NULL;
