@@ -168,6 +168,16 @@ void od_matmul_part(const struct od_backend *be, const struct od_mat *w, const f
 void od_matmul(const struct od_backend *be, struct od_pool *pool, const struct od_mat *w, const float *x, float *y,
 	       size_t n_rows);
 
+/* The same of several products that do not depend on each other, in one round of the pool: a round costs about a
+ * microsecond, as much as a small matrix. Products whose rows are rounded to INT8 have rounds of their own. */
+struct od_product {
+	struct od_mat w;
+	const float *x;
+	float *y;
+	size_t n_rows;
+};
+void od_matmul_all(const struct od_backend *be, struct od_pool *pool, const struct od_product *p, size_t n);
+
 /* sin and cos of the same bits everywhere (libm's differ between versions and CPUs); |x| < 2^20. */
 void od_sincos(double x, double *sin_x, double *cos_x);
 

@@ -317,11 +317,12 @@ void od_forward_free(struct od_forward *f)
 	free(f);
 }
 
-static void run(struct od_forward *f, struct od_op op)
+/* op: all but profile and rows. */
+static void run(struct od_forward *f, struct od_op *op)
 {
-	op.profile = f->o.profile;
-	op.n_rows = (uint32_t)f->n_rows;
-	od_device_run(f->o.device, OD_QUEUE_COMPUTE, &op);
+	op->profile = f->o.profile;
+	op->n_rows = (uint32_t)f->n_rows;
+	od_device_run(f->o.device, OD_QUEUE_COMPUTE, op);
 	f->queued = true;
 }
 
@@ -413,7 +414,7 @@ static void run_angles(struct od_forward *f)
 	for (uint32_t i = 0; i < c->n_ropes; i++) {
 		const uint64_t at = dims_before(c, i) * sizeof(float);
 
-		run(f, (struct od_op){ .kind = OD_OP_ANGLES,
+		run(f, &(struct od_op){ .kind = OD_OP_ANGLES,
 				       .angles = { .rows = ref(f, BUF_INFO),
 						   .inv_freq = od_ref_at(ref(f, BUF_INV_FREQ), at / 2),
 						   .angles = od_ref_at(ref(f, BUF_ANGLES), at * f->o.max_rows),
@@ -455,7 +456,7 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	f->failed = OD_OK;
 	f->phase = PHASE_ATTENTION;
 	put_rows(f);
-	run(f, (struct od_op){ .kind = OD_OP_EMBED,
+	run(f, &(struct od_op){ .kind = OD_OP_EMBED,
 			       .embed = { .table = &f->o.dense->embed, .rows = ref(f, BUF_INFO), .x = ref(f, BUF_X) } });
 	clear_fixed(f);
 	run_angles(f);
@@ -466,7 +467,7 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 
 static void run_norm(struct od_forward *f, struct od_ref add, struct od_ref weight)
 {
-	run(f, (struct od_op){ .kind = OD_OP_NORM,
+	run(f, &(struct od_op){ .kind = OD_OP_NORM,
 			       .norm = { .x = ref(f, BUF_X), .add = add, .weight = weight, .y = ref(f, BUF_H),
 					 .n = f->o.config->hidden, .eps = f->o.config->rms_eps } });
 }
@@ -512,7 +513,7 @@ static struct od_mix_call mix_call(struct od_forward *f, uint32_t layer)
 
 static void run_ffn(struct od_forward *f, const struct od_weight *mat)
 {
-	run(f, (struct od_op){ .kind = OD_OP_FFN,
+	run(f, &(struct od_op){ .kind = OD_OP_FFN,
 			       .ffn = { .mat = mat, .x = ref(f, BUF_H), .y = ref(f, BUF_BESIDE), .scratch = ref(f, BUF_FFN) } });
 }
 
@@ -520,7 +521,7 @@ static void run_combine(struct od_forward *f, const struct od_layer_spec *l)
 {
 	const bool beside = l->ffn == OD_FFN_DENSE || l->shared_intermediate > 0;
 
-	run(f, (struct od_op){ .kind = OD_OP_COMBINE,
+	run(f, &(struct od_op){ .kind = OD_OP_COMBINE,
 			       .combine = { .y = ref(f, BUF_Y),
 					    .weight = ref(f, BUF_WEIGHT),
 					    .x = ref(f, BUF_X),
@@ -549,8 +550,8 @@ static void run_router(struct od_forward *f, const struct od_layer_spec *l, cons
 	}
 	if (f->o.profile == OD_PROFILE_BF16)
 		route.round = ref(f, BUF_H);
-	run(f, (struct od_op){ .kind = OD_OP_LINEAR, .linear = scores });
-	run(f, (struct od_op){ .kind = OD_OP_ROUTE, .route = route });
+	run(f, &(struct od_op){ .kind = OD_OP_LINEAR, .linear = scores });
+	run(f, &(struct od_op){ .kind = OD_OP_ROUTE, .route = route });
 }
 
 void od_forward_attention(struct od_forward *f)

@@ -2,11 +2,11 @@
 
 #include "common/base/mem.h"
 
-void od_mix_run(const struct od_mix_call *c, struct od_op op)
+void od_mix_run(const struct od_mix_call *c, struct od_op *op)
 {
-	op.profile = c->profile;
-	op.n_rows = c->n_rows;
-	od_device_run(c->device, OD_QUEUE_COMPUTE, &op);
+	op->profile = c->profile;
+	op->n_rows = c->n_rows;
+	od_device_run(c->device, OD_QUEUE_COMPUTE, op);
 }
 
 /* What is more than anybody has stays so large that it is refused, and so small that sums of it do not wrap. */

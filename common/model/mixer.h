@@ -61,7 +61,7 @@ extern const struct od_mixer_ops od_mixer_gqa; /* grouped-query attention; strea
 extern const struct od_mixer_ops od_mixer_mla; /* multi-head latent attention; one stream: latent, turned shared key */
 
 /* For mixers: queue an operation over the call's rows. */
-void od_mix_run(const struct od_mix_call *call, struct od_op op);
+void od_mix_run(const struct od_mix_call *call, struct od_op *op);
 /* Cuts a piece for each row off scratch; of a scratch that is nowhere, it counts the bytes. */
 struct od_ref od_mix_cut(struct od_ref *scratch, size_t max_rows, uint64_t row_bytes);
 

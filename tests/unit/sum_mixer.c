@@ -88,13 +88,13 @@ static void run(const struct od_mix_call *c)
 	struct od_ref scratch = c->scratch;
 	const struct places p = cut(&c->spec->mix, &scratch, c->max_rows);
 
-	od_mix_run(c, (struct od_op){ .kind = OD_OP_LINEAR, .linear = { .w = { &w[OD_ROLE_V] }, .x = c->x, .y = { p.v } } });
+	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR, .linear = { .w = { &w[OD_ROLE_V] }, .x = c->x, .y = { p.v } } });
 	if (c->saved.buf != NULL)
-		od_mix_run(c, (struct od_op){ .kind = OD_OP_COPY,
+		od_mix_run(c, &(struct od_op){ .kind = OD_OP_COPY,
 					      .copy = { .from = p.v, .to = c->saved, .n = state_bytes(&c->spec->mix) } });
 	for (uint32_t t = 0; t < n_tables(c); t++)
 		advance(c, &p, t, c->n_rows, p.v);
-	od_mix_run(c, (struct od_op){ .kind = OD_OP_LINEAR, .linear = { .w = { &w[OD_ROLE_O] }, .x = p.y, .y = { c->y } } });
+	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR, .linear = { .w = { &w[OD_ROLE_O] }, .x = p.y, .y = { c->y } } });
 }
 
 static void replay(const struct od_mix_call *c)

@@ -265,6 +265,63 @@ static void matmul_over_threads(void **state)
 	free(x), free(scale), free(want), free(y), free(data);
 }
 
+/* Products of several sizes in one call, among them one whose rows are rounded to INT8, are those that each gives alone. */
+static void products_together(void **state)
+{
+	static const struct {
+		size_t n_out, n_in, n_rows;
+		enum od_dtype dtype;
+		enum od_activations act;
+	} shape[] = { { 7, 64, 3, OD_BF16, OD_ACT_F32 },    { 700, 130, 5, OD_BF16, OD_ACT_F32 },
+		      { 300, 256, 1, OD_F32, OD_ACT_F32 },  { 90, 192, 4, OD_INT8, OD_ACT_INT8 },
+		      { 1, 33, 2, OD_F16, OD_ACT_F32 },     { 513, 1030, 2, OD_BF16, OD_ACT_F32 } };
+	enum { N = sizeof(shape) / sizeof(shape[0]) };
+	const struct od_backend *be = table_of(state);
+	struct od_product p[N];
+	float *x[N], *y[N], *want[N], *scale;
+	uint64_t seed = 11;
+	void *data[N];
+
+	scale = random_row(&seed, 90, PLAIN);
+	for (size_t i = 0; i < N; i++) {
+		const size_t outs = shape[i].n_out * shape[i].n_rows;
+
+		x[i] = random_row(&seed, shape[i].n_rows * shape[i].n_in, PLAIN);
+		data[i] = random_weights(&seed, shape[i].dtype, shape[i].n_out * shape[i].n_in, PLAIN);
+		y[i] = exact(outs, sizeof(float));
+		want[i] = exact(outs, sizeof(float));
+		p[i] = (struct od_product){ .w = { .dtype = shape[i].dtype, .n_out = shape[i].n_out, .n_in = shape[i].n_in,
+						   .data = data[i], .act = shape[i].act,
+						   .scale = shape[i].dtype == OD_INT8 ? scale : NULL },
+					    .x = x[i], .y = y[i], .n_rows = shape[i].n_rows };
+		od_matmul(be, NULL, &p[i].w, x[i], want[i], shape[i].n_rows);
+	}
+	for (unsigned threads = 1; threads <= 3; threads++) {
+		struct od_pool *pool;
+
+		assert_int_equal(od_pool_new(&pool, threads, "test", NULL), OD_OK);
+		for (size_t first = 0; first < N; first++)
+			for (size_t n = 0; n <= N - first; n++) {
+				for (size_t i = 0; i < N; i++)
+					for (size_t k = 0; k < shape[i].n_out * shape[i].n_rows; k++)
+						y[i][k] = NAN;
+				od_matmul_all(be, pool, p + first, n);
+				for (size_t i = 0; i < N; i++) {
+					const size_t outs = shape[i].n_out * shape[i].n_rows;
+
+					for (size_t k = 0; (i < first || i >= first + n) && k < outs; k++)
+						assert_true(isnan(y[i][k]));
+					if (i >= first && i < first + n)
+						assert_bits("together", y[i], want[i], outs);
+				}
+			}
+		od_pool_free(pool);
+	}
+	for (size_t i = 0; i < N; i++)
+		free(x[i]), free(y[i]), free(want[i]), free(data[i]);
+	free(scale);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -278,6 +335,7 @@ int main(void)
 		cmocka_unit_test(backend_choice),
 		cmocka_unit_test(tables_are_whole),
 		ON_ALL_TABLES(matmul_over_threads),
+		ON_ALL_TABLES(products_together),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,6 +12,7 @@
 #define ROWS_A_PIECE 4u		      /* of row by row work: some microseconds */
 #define MIN_PIECE_ELEMENTS 4096u      /* of exp: some microseconds, well above handing it to another thread */
 #define MIN_PIECE_TERMS 32768u	      /* multiply-adds of attention: the same */
+#define MAX_TOGETHER 32u	      /* experts of a round of products */
 
 /* An operation while it is carried out: what every piece of it needs. */
 struct job {
@@ -20,9 +21,15 @@ struct job {
 	const struct od_op *op;
 };
 
+/* Most optional operands are nowhere. */
+static void *at_or_null(const struct job *j, struct od_ref r)
+{
+	return r.buf == NULL ? NULL : j->x->address(r);
+}
+
 static float *f32_at(const struct job *j, struct od_ref r)
 {
-	return j->x->address(r);
+	return at_or_null(j, r);
 }
 
 static struct od_mat mat_of(const struct job *j, const struct od_weight *w, struct od_planes *planes)
@@ -32,9 +39,9 @@ static struct od_mat mat_of(const struct job *j, const struct od_weight *w, stru
 		.n_out = w->n_out,
 		.n_in = w->n_in,
 		.data = j->x->address(w->data),
-		.scales = { .dtype = w->scales.dtype, .group = w->scales.group, .at = j->x->address(w->scales.at),
-			    .divisor = j->x->address(w->scales.divisor) },
-		.scale = j->x->address(w->scale),
+		.scales = { .dtype = w->scales.dtype, .group = w->scales.group, .at = at_or_null(j, w->scales.at),
+			    .divisor = at_or_null(j, w->scales.divisor) },
+		.scale = at_or_null(j, w->scale),
 		.grouped = w->grouped,
 		.act = w->act,
 	};
@@ -46,12 +53,22 @@ static struct od_mat mat_of(const struct job *j, const struct od_weight *w, stru
 	return m;
 }
 
-static void multiply(const struct job *j, const struct od_weight *w, const float *x, float *y, size_t n_rows)
-{
-	struct od_planes planes;
-	const struct od_mat m = mat_of(j, w, &planes);
+struct products {
+	struct od_product p[2 * MAX_TOGETHER];
+	struct od_planes planes[2 * MAX_TOGETHER];
+	size_t n;
+};
 
-	od_matmul(j->be, j->x->pool, &m, x, y, n_rows);
+static void add_product(const struct job *j, struct products *l, const struct od_weight *w, const float *x, float *y, size_t n_rows)
+{
+	l->p[l->n] = (struct od_product){ .w = mat_of(j, w, &l->planes[l->n]), .x = x, .y = y, .n_rows = n_rows };
+	l->n++;
+}
+
+static void multiply(const struct job *j, struct products *l)
+{
+	od_matmul_all(j->be, j->x->pool, l->p, l->n);
+	l->n = 0;
 }
 
 /* ---- rows in, rows out ---- */
@@ -110,15 +127,18 @@ static void add_row(float *x, const float *y, size_t n)
 static void linear(const struct job *j)
 {
 	const struct od_op_linear *o = &j->op->linear;
+	struct products l;
 
+	l.n = 0;
+	for (size_t i = 0; i < OD_MAX_LINEAR && o->w[i] != NULL; i++)
+		add_product(j, &l, o->w[i], f32_at(j, o->x), f32_at(j, o->y[i]), j->op->n_rows);
+	multiply(j, &l);
 	for (size_t i = 0; i < OD_MAX_LINEAR && o->w[i] != NULL; i++) {
 		const float *bias = f32_at(j, o->bias[i]);
 		const size_t n = o->w[i]->n_out;
-		float *y = f32_at(j, o->y[i]);
 
-		multiply(j, o->w[i], f32_at(j, o->x), y, j->op->n_rows);
 		for (size_t r = 0; bias != NULL && r < j->op->n_rows; r++)
-			add_row(y + r * n, bias, n);
+			add_row(f32_at(j, o->y[i]) + r * n, bias, n);
 	}
 }
 
@@ -403,6 +423,8 @@ static void route_rows(void *arg, size_t begin, size_t end, unsigned thread)
 	}
 }
 
+#define MIN_TOGETHER_ROWS 16u /* of x for the experts of a round */
+
 /* One of the two halves of the scratch, padded as vector loads like it. What is more than anybody has stays so small that
  * sums of it do not wrap. */
 static uint64_t half_bytes(size_t intermediate, size_t n_rows)
@@ -435,27 +457,63 @@ static void silu_rows(void *arg, size_t begin, size_t end, unsigned thread)
 		s->be->silu_mul(s->gate + r * s->n, s->up + r * s->n, s->n);
 }
 
-static void ffn(const struct job *j, const struct od_weight *mat, const float *x, size_t n_rows, float *y, char *scratch,
-		bool routed)
-{
-	size_t n = mat[OD_MAT_GATE].n_out;
-	float *gate = (float *)(void *)scratch, *up = (float *)(void *)(scratch + half_bytes(n, n_rows));
-	struct silu_job silu = { .be = j->be, .gate = gate, .up = up, .n = n };
+/* An expert, or a dense network, and how many rows go through it. */
+struct part {
+	const struct od_weight *mat; /* [OD_N_EXPERT_MATS] */
+	size_t n_rows;
+};
 
-	multiply(j, &mat[OD_MAT_GATE], x, gate, n_rows);
-	multiply(j, &mat[OD_MAT_UP], x, up, n_rows);
-	od_pool_for(j->x->pool, n_rows, 1 + MIN_PIECE_ELEMENTS / n, silu_rows, &silu);
-	multiply(j, &mat[OD_MAT_DOWN], gate, y, n_rows);
+/* The rows of the parts stand one behind the other in x and y. */
+static void ffn(const struct job *j, const struct part *part, size_t n_parts, const float *x, float *y, char *scratch, bool routed)
+{
+	const size_t n = part[0].mat[OD_MAT_GATE].n_out, hidden = part[0].mat[OD_MAT_DOWN].n_out;
+	struct products l; /* large, so only what is used is written */
+	float *gate = (float *)(void *)scratch, *up;
+	struct silu_job silu;
+	size_t rows = 0, at = 0;
+
+	l.n = 0;
+	for (size_t i = 0; i < n_parts; i++)
+		rows += part[i].n_rows;
+	up = (float *)(void *)(scratch + half_bytes(n, rows));
+	for (size_t i = 0; i < n_parts; at += part[i].n_rows, i++) {
+		add_product(j, &l, &part[i].mat[OD_MAT_GATE], x + at * hidden, gate + at * n, part[i].n_rows);
+		add_product(j, &l, &part[i].mat[OD_MAT_UP], x + at * hidden, up + at * n, part[i].n_rows);
+	}
+	multiply(j, &l);
+	silu = (struct silu_job){ .be = j->be, .gate = gate, .up = up, .n = n };
+	od_pool_for(j->x->pool, rows, 1 + MIN_PIECE_ELEMENTS / n, silu_rows, &silu);
+	at = 0;
+	for (size_t i = 0; i < n_parts; at += part[i].n_rows, i++)
+		add_product(j, &l, &part[i].mat[OD_MAT_DOWN], gate + at * n, y + at * hidden, part[i].n_rows);
+	multiply(j, &l);
 	/* What a worker would send: the same in resident mode, so that tokens do not depend on the cluster. */
 	if (routed && j->op->profile == OD_PROFILE_BF16)
-		j->be->round_bf16(y, n_rows * mat[OD_MAT_DOWN].n_out);
+		j->be->round_bf16(y, rows * hidden);
+}
+
+static void one_ffn(const struct job *j)
+{
+	const struct od_op_ffn *o = &j->op->ffn;
+	const struct part part = { o->mat, j->op->n_rows };
+
+	ffn(j, &part, 1, f32_at(j, o->x), f32_at(j, o->y), j->x->address(o->scratch), o->routed);
+}
+
+/* Rows that go through the experts of a round: of one expert there are at most n_rows. */
+static uint64_t together(uint32_t top_k, size_t n_rows)
+{
+	uint64_t few = n_rows < MIN_TOGETHER_ROWS ? (uint64_t)n_rows * top_k : MIN_TOGETHER_ROWS;
+
+	few = few < MIN_TOGETHER_ROWS ? few : MIN_TOGETHER_ROWS;
+	return few > n_rows ? few : n_rows;
 }
 
 /* Where things lie in the scratch of OD_OP_EXPERTS. */
 struct places {
 	uint64_t end;  /* uint32_t [n_experts]: while sorting, the next free place; then the end of its run */
 	uint64_t pair; /* uint32_t [n_rows * top_k]: row * top_k + rank, by expert, then by row */
-	uint64_t x, y; /* [n_rows][hidden]: the rows of one expert, side by side */
+	uint64_t x, y; /* [together][hidden]: the rows of the experts of a round, one expert behind the other */
 	uint64_t ffn, bytes;
 };
 
@@ -465,7 +523,7 @@ static struct places scratch_places(uint32_t hidden, uint32_t intermediate, uint
 	uint64_t pairs, rows;
 
 	if (!od_mul(n_rows, (uint64_t)top_k * sizeof(uint32_t), &pairs) || pairs > UINT64_MAX / 8 ||
-	    !od_mul(n_rows, (uint64_t)hidden * sizeof(float), &rows) || rows > UINT64_MAX / 8) {
+	    !od_mul(together(top_k, n_rows), (uint64_t)hidden * sizeof(float), &rows) || rows > UINT64_MAX / 8) {
 		p.bytes = UINT64_MAX / 2;
 		return p;
 	}
@@ -474,7 +532,7 @@ static struct places scratch_places(uint32_t hidden, uint32_t intermediate, uint
 	p.x = p.pair + od_round_up(pairs, 64);
 	p.y = p.x + rows;
 	p.ffn = p.y + rows;
-	p.bytes = p.ffn + od_ffn_scratch_bytes(intermediate, n_rows);
+	p.bytes = p.ffn + od_ffn_scratch_bytes(intermediate, together(top_k, n_rows));
 	return p;
 }
 
@@ -516,18 +574,20 @@ static int sort_pairs(const struct od_op_experts *o, size_t n_rows, const uint16
 	return OD_OK;
 }
 
-static void run_expert(const struct job *j, const struct grouping *g, size_t e, size_t begin)
+/* pair: [rows], those of the parts. */
+static void run_parts(const struct job *j, const struct grouping *g, const struct part *part, size_t n_parts, const uint32_t *pair,
+		      size_t rows)
 {
 	const struct od_op_experts *o = &j->op->experts;
 	const float *x = f32_at(j, o->x);
 	float *y = f32_at(j, o->y);
-	size_t n = g->end[e] - begin, hidden = o->hidden, row_bytes = hidden * sizeof(float);
+	const size_t hidden = o->hidden, row_bytes = hidden * sizeof(float);
 
-	for (size_t i = 0; i < n; i++)
-		memcpy(g->x + i * hidden, x + g->pair[begin + i] / o->top_k * hidden, row_bytes);
-	ffn(j, o->expert[e].mat, g->x, n, g->y, g->ffn, true);
-	for (size_t i = 0; i < n; i++)
-		memcpy(y + g->pair[begin + i] * hidden, g->y + i * hidden, row_bytes);
+	for (size_t i = 0; i < rows; i++)
+		memcpy(g->x + i * hidden, x + pair[i] / o->top_k * hidden, row_bytes);
+	ffn(j, part, n_parts, g->x, g->y, g->ffn, true);
+	for (size_t i = 0; i < rows; i++)
+		memcpy(y + pair[i] * hidden, g->y + i * hidden, row_bytes);
 }
 
 static int experts(const struct job *j, struct od_err *err)
@@ -535,6 +595,7 @@ static int experts(const struct job *j, struct od_err *err)
 	const struct od_op_experts *o = &j->op->experts;
 	const struct places p = scratch_places(o->hidden, (uint32_t)o->expert[0].mat[OD_MAT_GATE].n_out, o->n_experts, o->top_k,
 					       j->op->n_rows);
+	const size_t most = together(o->top_k, j->op->n_rows);
 	char *at = j->x->address(o->scratch);
 	const struct grouping g = {
 		.end = (uint32_t *)(void *)(at + p.end),
@@ -543,14 +604,27 @@ static int experts(const struct job *j, struct od_err *err)
 		.y = (float *)(void *)(at + p.y),
 		.ffn = at + p.ffn,
 	};
-	size_t begin = 0;
-	int rc;
+	struct part part[MAX_TOGETHER];
+	size_t begin = 0, n_parts = 0, rows = 0;
+	int rc = sort_pairs(o, j->op->n_rows, j->x->address(o->choice), &g, err);
 
-	rc = sort_pairs(o, j->op->n_rows, j->x->address(o->choice), &g, err);
-	for (size_t e = 0; rc == OD_OK && e < o->n_experts; begin = g.end[e], e++)
-		if (g.end[e] > begin)
-			run_expert(j, &g, e, begin);
-	return rc;
+	if (rc != OD_OK)
+		return rc;
+	for (size_t e = 0; e < o->n_experts; e++) {
+		const size_t n = g.end[e] - begin - rows;
+
+		if (n == 0)
+			continue;
+		if (n_parts == MAX_TOGETHER || rows + n > most) {
+			run_parts(j, &g, part, n_parts, g.pair + begin, rows);
+			begin += rows;
+			n_parts = rows = 0;
+		}
+		part[n_parts++] = (struct part){ o->expert[e].mat, n };
+		rows += n;
+	}
+	run_parts(j, &g, part, n_parts, g.pair + begin, rows);
+	return OD_OK;
 }
 
 /* x += sum of weight * y in router order, then what all rows share: the order is part of the numbers. */
@@ -606,10 +680,7 @@ int od_cpu_exec_run(const struct od_cpu_exec *x, const struct od_op *op, struct 
 		od_pool_for(x->pool, (size_t)op->n_rows * op->attend.n_heads, heads_a_piece(&op->attend), attend_heads, &j);
 		break;
 	case OD_OP_ROUTE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, route_rows, &j); break;
-	case OD_OP_FFN:
-		ffn(&j, op->ffn.mat, f32_at(&j, op->ffn.x), op->n_rows, f32_at(&j, op->ffn.y), x->address(op->ffn.scratch),
-		    op->ffn.routed);
-		break;
+	case OD_OP_FFN: one_ffn(&j); break;
 	case OD_OP_EXPERTS: return experts(&j, err);
 	case OD_OP_COMBINE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, combine_rows, &j); break;
 	case OD_OP_COPY: copy(&j); break;

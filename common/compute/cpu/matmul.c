@@ -106,24 +106,30 @@ void od_matmul_part(const struct od_backend *be, const struct od_mat *w, const f
 	f(w, x, x_stride, y, y_stride, n_rows, o_begin, o_end);
 }
 
+/* The outputs of all products stand in one line, each product at a multiple of the grain. */
 struct matmul_job {
 	const struct od_backend *be;
-	const struct od_mat *w;
-	const float *x;
-	const struct od_act8 *act8; /* NULL: x */
-	float *y;
-	size_t n_rows;
+	const struct od_product *p;
+	size_t n, grain;
+	const struct od_act8 *act8; /* the rows of the only product; NULL: as they are */
 };
 
 static void matmul_piece(void *arg, size_t begin, size_t end, unsigned thread)
 {
 	const struct matmul_job *j = arg;
+	size_t first = 0;
 
 	(void)thread;
-	if (j->act8 != NULL)
-		j->be->matmul_int8(j->w, j->act8, j->y, j->w->n_out, j->n_rows, begin, end);
-	else
-		od_matmul_part(j->be, j->w, j->x, j->w->n_in, j->y, j->w->n_out, j->n_rows, begin, end);
+	for (size_t i = 0; i < j->n && first < end; i++) {
+		const struct od_product *p = &j->p[i];
+		const size_t n = p->w.n_out, o = begin > first ? begin - first : 0, o_end = end - first < n ? end - first : n;
+
+		if (o < o_end && j->act8 != NULL)
+			j->be->matmul_int8(&p->w, j->act8, p->y, n, p->n_rows, o, o_end);
+		else if (o < o_end)
+			od_matmul_part(j->be, &p->w, p->x, p->w.n_in, p->y, n, p->n_rows, o, o_end);
+		first += od_round_up(n, j->grain);
+	}
 }
 
 /* Outputs of the smallest piece of work: whole register blocks; of planes as many blocks as are decoded side by
@@ -139,28 +145,36 @@ static size_t grain_of(const struct od_mat *w)
 
 static void run_job(struct od_pool *pool, struct matmul_job *j)
 {
-	size_t grain = grain_of(j->w);
+	size_t line = 0, last;
 
-	od_pool_for(pool, j->w->n_out, grain, matmul_piece, j);
+	j->grain = 1;
+	for (size_t i = 0; i < j->n; i++) {
+		size_t grain = grain_of(&j->p[i].w);
+
+		j->grain = grain > j->grain ? grain : j->grain;
+	}
+	for (size_t i = 0; i < j->n; i++)
+		line += od_round_up(j->p[i].w.n_out, j->grain);
+	last = j->p[j->n - 1].w.n_out;
+	od_pool_for(pool, line - od_round_up(last, j->grain) + last, j->grain, matmul_piece, j);
 }
 
 /* As many rows at a time as fit; at least one does. */
-static __attribute__((noinline)) void matmul_act8(struct matmul_job j, struct od_pool *pool)
+static __attribute__((noinline)) void matmul_act8(const struct od_backend *be, struct od_pool *pool, struct od_product p)
 {
 	_Alignas(OD_LINE_BYTES) int8_t q[ACT8_BLOCKS * OD_QUANT_GROUP];
 	float scale[ACT8_BLOCKS];
 	const struct od_act8 act8 = { .q = q, .scale = scale };
-	size_t n_in = j.w->n_in, blocks = od_quant_groups(n_in), fit = ACT8_BLOCKS / blocks;
+	size_t n_in = p.w.n_in, blocks = od_quant_groups(n_in), fit = ACT8_BLOCKS / blocks;
+	struct matmul_job j = { .be = be, .p = &p, .n = 1, .act8 = &act8 };
 
-	j.act8 = &act8;
-	for (size_t left = j.n_rows; left > 0; left -= j.n_rows) {
-		j.n_rows = left < fit ? left : fit;
-		for (size_t r = 0; r < j.n_rows; r++)
-			j.be->round_int8(q + r * blocks * OD_QUANT_GROUP, scale + r * blocks, j.x + r * n_in, n_in,
-					 j.w->dtype);
+	for (size_t left = p.n_rows; left > 0; left -= p.n_rows) {
+		p.n_rows = left < fit ? left : fit;
+		for (size_t r = 0; r < p.n_rows; r++)
+			be->round_int8(q + r * blocks * OD_QUANT_GROUP, scale + r * blocks, p.x + r * n_in, n_in, p.w.dtype);
 		run_job(pool, &j);
-		j.x += j.n_rows * n_in;
-		j.y += j.n_rows * j.w->n_out;
+		p.x += p.n_rows * n_in;
+		p.y += p.n_rows * p.w.n_out;
 	}
 }
 
@@ -171,15 +185,27 @@ static bool wants_int8(const struct od_backend *be, const struct od_mat *w)
 	return w->act == OD_ACT_INT8 || (w->act == OD_ACT_FASTER && w->dtype == OD_NF4 && be->nf4_likes_int8);
 }
 
+void od_matmul_all(const struct od_backend *be, struct od_pool *pool, const struct od_product *p, size_t n)
+{
+	/* Runs of products that need no rounding are one job. */
+	for (size_t i = 0, end; i < n; i = end) {
+		struct matmul_job job = { .be = be, .p = &p[i] };
+
+		for (end = i; end < n && !wants_int8(be, &p[end].w);)
+			end++;
+		job.n = end - i;
+		if (job.n > 0)
+			run_job(pool, &job);
+		else
+			matmul_act8(be, pool, p[end++]);
+	}
+}
+
 void od_matmul(const struct od_backend *be, struct od_pool *pool, const struct od_mat *w, const float *x, float *y,
 	       size_t n_rows)
 {
-	struct matmul_job job = { .be = be, .w = w, .x = x, .y = y, .n_rows = n_rows };
+	const struct od_product p = { .w = *w, .x = x, .y = y, .n_rows = n_rows };
 
-	if (n_rows == 0)
-		return;
-	if (wants_int8(be, w))
-		matmul_act8(job, pool);
-	else
-		run_job(pool, &job);
+	if (n_rows > 0)
+		od_matmul_all(be, pool, &p, 1);
 }

@@ -76,13 +76,13 @@ static void run(const struct od_mix_call *c)
 	struct od_ref scratch = c->scratch;
 	const struct places p = cut(m, &scratch, c->max_rows);
 
-	od_mix_run(c, (struct od_op){ .kind = OD_OP_LINEAR,
+	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
 				      .linear = { .w = { &w[OD_ROLE_Q], &w[OD_ROLE_K], &w[OD_ROLE_V] },
 						  .x = c->x,
 						  .y = { p.q, p.k, p.v },
 						  .bias = { w[OD_ROLE_Q_BIAS].data, w[OD_ROLE_K_BIAS].data,
 							    w[OD_ROLE_V_BIAS].data } } });
-	od_mix_run(c, (struct od_op){ .kind = OD_OP_ROPE_STORE,
+	od_mix_run(c, &(struct od_op){ .kind = OD_OP_ROPE_STORE,
 				      .rope_store = { .rows = c->rows,
 						      .q = p.q,
 						      .k = p.k,
@@ -100,7 +100,7 @@ static void run(const struct od_mix_call *c)
 						      .k_dim = m->k_dim,
 						      .v_dim = m->v_dim } });
 	/* All rows are stored before any attends: rows of one sequence see each other. */
-	od_mix_run(c, (struct od_op){ .kind = OD_OP_ATTEND,
+	od_mix_run(c, &(struct od_op){ .kind = OD_OP_ATTEND,
 				      .attend = { .rows = c->rows,
 						  .q = p.q,
 						  .out = p.out,
@@ -113,7 +113,7 @@ static void run(const struct od_mix_call *c)
 						  .window = m->window,
 						  .scale = m->scale,
 						  .max_position = c->max_position } });
-	od_mix_run(c, (struct od_op){ .kind = OD_OP_LINEAR,
+	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
 				      .linear = { .w = { &w[OD_ROLE_O] },
 						  .x = p.out,
 						  .y = { c->y },

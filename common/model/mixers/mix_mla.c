@@ -76,16 +76,16 @@ static void project(const struct od_mix_call *c, const struct places *p)
 	const struct od_weight *w = c->w->w;
 	const struct od_weight *first = m->q_rank > 0 ? &w[OD_ROLE_Q_A] : &w[OD_ROLE_Q];
 
-	od_mix_run(c, (struct od_op){ .kind = OD_OP_LINEAR,
+	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
 				      .linear = { .w = { first, &w[OD_ROLE_KV_A] },
 						  .x = c->x,
 						  .y = { m->q_rank > 0 ? p->q_a : p->q, p->latent_key } } });
 	if (m->q_rank == 0)
 		return;
-	od_mix_run(c, (struct od_op){ .kind = OD_OP_NORM,
+	od_mix_run(c, &(struct od_op){ .kind = OD_OP_NORM,
 				      .norm = { .x = p->q_a, .weight = w[OD_ROLE_Q_A_NORM].data, .y = p->q_a, .n = m->q_rank,
 						.eps = m->norm_eps } });
-	od_mix_run(c, (struct od_op){ .kind = OD_OP_LINEAR,
+	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
 				      .linear = { .w = { &w[OD_ROLE_Q_B] }, .x = p->q_a, .y = { p->q } } });
 }
 
@@ -97,7 +97,7 @@ static void run(const struct od_mix_call *c)
 	const struct places p = cut(m, &scratch, c->max_rows);
 
 	project(c, &p);
-	od_mix_run(c, (struct od_op){ .kind = OD_OP_LATENT_STORE,
+	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LATENT_STORE,
 				      .latent_store = { .rows = c->rows,
 							.latent_key = p.latent_key,
 							.turn = c->turn,
@@ -105,7 +105,7 @@ static void run(const struct od_mix_call *c)
 							.eps = m->norm_eps,
 							.stream = c->stream[0],
 							.rank = m->kv_rank } });
-	od_mix_run(c, (struct od_op){ .kind = OD_OP_LATENT_QUERY,
+	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LATENT_QUERY,
 				      .latent_query = { .rows = c->rows,
 							.q = p.q,
 							.out = p.absorbed,
@@ -116,7 +116,7 @@ static void run(const struct od_mix_call *c)
 							.v_dim = m->v_dim,
 							.rank = m->kv_rank } });
 	/* Latents are keys and values of one head that all query heads share. */
-	od_mix_run(c, (struct od_op){ .kind = OD_OP_ATTEND,
+	od_mix_run(c, &(struct od_op){ .kind = OD_OP_ATTEND,
 				      .attend = { .rows = c->rows,
 						  .q = p.absorbed,
 						  .out = p.attended,
@@ -129,7 +129,7 @@ static void run(const struct od_mix_call *c)
 						  .window = m->window,
 						  .scale = m->scale,
 						  .max_position = c->max_position } });
-	od_mix_run(c, (struct od_op){ .kind = OD_OP_LATENT_VALUE,
+	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LATENT_VALUE,
 				      .latent_value = { .in = p.attended,
 							.out = p.out,
 							.kv_b = &w[OD_ROLE_KV_B],
@@ -137,7 +137,7 @@ static void run(const struct od_mix_call *c)
 							.nope_dim = m->nope_dim,
 							.v_dim = m->v_dim,
 							.rank = m->kv_rank } });
-	od_mix_run(c, (struct od_op){ .kind = OD_OP_LINEAR,
+	od_mix_run(c, &(struct od_op){ .kind = OD_OP_LINEAR,
 				      .linear = { .w = { &w[OD_ROLE_O] }, .x = p.out, .y = { c->y } } });
 }
 
