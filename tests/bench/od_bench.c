@@ -21,6 +21,7 @@ static const struct od_bench_command commands[] = {
 	{ "cache", "what a cache of experts on every worker would bring, from recorded routes", od_bench_cache },
 	{ "load", "experts through a worker's loading path, from page cache, disk and paced memory", od_bench_load },
 	{ "order", "rules for the order of loads against the best order there is", od_bench_order },
+	{ "deal", "measure what dealing experts over workers costs main", od_bench_deal },
 };
 
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
