@@ -168,13 +168,14 @@ VARIANTS = [
     ("qwen3_moe_window", dict(sliding_window=GONE)), ("qwen3_moe_window", dict(sliding_window=None)),
     ("qwen3_moe_mlp_only", dict(rope_scaling=dict(YARN, attention_factor=1.25, beta_fast=16, beta_slow=2))),
     ("qwen3_moe_mlp_only", dict(rope_scaling=dict(YARN, factor=GONE))),
+    ("qwen3_moe_mlp_only", dict(rope_scaling=dict(YARN, original_max_position_embeddings=GONE))),
     ("qwen3_moe_mlp_only", dict(rope_scaling=dict(YARN, factor=1.5, mscale=2.0, mscale_all_dim=1.0))),
     ("qwen3_moe_mlp_only", dict(rope_theta=GONE, rope_scaling=GONE, rope_parameters=dict(YARN, type=GONE, rope_type="yarn",
                                                                                       rope_theta=5e6))),
     ("qwen2_moe_plain", dict(use_sliding_window=True)),
     ("qwen2_moe_plain", dict(use_sliding_window=True, max_window_layers=1, num_hidden_layers=6)),
     ("qwen2_moe_plain", dict(use_sliding_window=True, layer_types=["full_attention", "sliding_attention", "full_attention"])),
-    ("qwen2_moe_plain", dict(qkv_bias=False, mlp_only_layers=[0, 2], shared_expert_intermediate_size=64)),
+    ("qwen2_moe_plain", dict(qkv_bias=False, mlp_only_layers=[0, 2, 9], shared_expert_intermediate_size=64)),
     ("olmoe_plain", dict(attention_bias=True, clip_qkv=2.5)), ("olmoe_plain", dict(num_key_value_heads=GONE, head_dim=12)),
     ("mixtral_top3", dict(head_dim=12, sliding_window=GONE)), ("mixtral_top3", dict(architectures=GONE, sliding_window=0)),
     ("mixtral_top3", dict(model_type=GONE, num_key_value_heads=GONE)),
@@ -348,7 +349,7 @@ EVERYWHERE = [
 ]
 GQA = [("head_dim", [9, 0, 1 << 21]), ("num_key_value_heads", [3, 8, 0])]
 QWEN = [("num_experts", [GONE, 0, 4097]), ("moe_intermediate_size", [GONE, 0]), ("intermediate_size", [GONE, 0]),
-        ("norm_topk_prob", [1, "true"]), ("decoder_sparse_step", [0, -1, "1"]), ("mlp_only_layers", [[9], [-1], ["1"], 1])]
+        ("norm_topk_prob", [1, "true"]), ("decoder_sparse_step", [0, -1, "1"]), ("mlp_only_layers", [[-1], ["1"], 1])]
 OWN = {
     "mixtral": GQA + [("attention_bias", [True, 1]), ("num_local_experts", [GONE, 0]), ("intermediate_size", [GONE, 0]),
                       ("sliding_window", [-1, "12"])],

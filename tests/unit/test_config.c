@@ -211,6 +211,8 @@ static void test_rope(void **state)
 	must_refuse("rope_scaling", "{\"rope_type\": \"longrope\"}", OD_ERR_UNSUPPORTED, "rope_scaling", "longrope");
 	must_refuse("rope_parameters", "{\"rope_type\": \"yarn\"}", OD_ERR_MISSING, "rope_parameters",
 		    "original_max_position_embeddings");
+	must_take(&c, "rope_scaling", "{\"type\": \"yarn\", \"factor\": 4}");
+	assert_true(c.rope[0].original_ctx == c.ctx_max && c.rope[0].factor == 4);
 	must_refuse("rope_parameters", "{\"partial_rotary_factor\": 0.5}", OD_ERR_UNSUPPORTED, "rope_parameters",
 		    "0.5");
 	must_refuse("rope_scaling", "[1]", OD_ERR_FORMAT, "rope_scaling", "an array");

@@ -128,7 +128,14 @@ static int read_yarn(const struct od_parse *p, const json_t *o, const char *wher
 {
 	double m, m_all, magnitude;
 	bool truncate;
-	int rc = od_json_u32(o, "original_max_position_embeddings", 1, UINT32_MAX, &r->original_ctx, where, p->err);
+	const char *original = "original_max_position_embeddings";
+	int rc;
+
+	/* Without it the model's own length counts, but then something must say how much longer it became. */
+	if (od_json_has(o, "factor"))
+		rc = od_json_u32_or(o, original, 1, UINT32_MAX, p->cfg->ctx_max, &r->original_ctx, where, p->err);
+	else
+		rc = od_json_u32(o, original, 1, UINT32_MAX, &r->original_ctx, where, p->err);
 
 	if (rc == OD_OK)
 		rc = od_json_f64_or(o, "factor", 1, 1e6, 0, &r->factor, where, p->err);
@@ -248,7 +255,7 @@ int od_parse_layers(const struct od_parse *p, uint32_t *n_layers)
 	return od_json_u32(p->root, "num_hidden_layers", 1, OD_MAX_LAYERS, n_layers, p->where, p->err);
 }
 
-int od_parse_is_sparse(const struct od_parse *p, uint32_t layer, uint32_t n_layers, bool *sparse)
+int od_parse_is_sparse(const struct od_parse *p, uint32_t layer, bool *sparse)
 {
 	json_t *list = NULL;
 	uint32_t step;
@@ -262,9 +269,9 @@ int od_parse_is_sparse(const struct od_parse *p, uint32_t layer, uint32_t n_laye
 	for (size_t i = 0; i < json_array_size(list); i++) {
 		const json_t *v = json_array_get(list, i);
 
-		if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= n_layers)
-			return od_fail(p->err, OD_ERR_RANGE, "%s: field \"mlp_only_layers\": expected numbers of layers, 0 to %u",
-				       p->where, n_layers - 1);
+		if (!json_is_integer(v) || json_integer_value(v) < 0)
+			return od_fail(p->err, OD_ERR_RANGE, "%s: field \"mlp_only_layers\": expected numbers of layers, from 0 on",
+				       p->where);
 		*sparse = *sparse && json_integer_value(v) != layer;
 	}
 	return OD_OK;

@@ -36,6 +36,6 @@ OD_MUST_CHECK int od_parse_layers(const struct od_parse *p, uint32_t *n_layers);
 
 /* Qwen's choice of layers: mlp_only_layers and decoder_sparse_step. *sparse: the layer has routed experts. Fields are
  * checked for all layers when it is asked about the first. */
-OD_MUST_CHECK int od_parse_is_sparse(const struct od_parse *p, uint32_t layer, uint32_t n_layers, bool *sparse);
+OD_MUST_CHECK int od_parse_is_sparse(const struct od_parse *p, uint32_t layer, bool *sparse);
 
 #endif

@@ -41,7 +41,7 @@ static int add_layers(const struct od_parse *p, struct od_layer_spec *l)
 	for (uint32_t i = 0; rc == OD_OK && i < n_layers; i++) {
 		bool sparse = false;
 
-		rc = od_parse_is_sparse(p, i, n_layers, &sparse);
+		rc = od_parse_is_sparse(p, i, &sparse);
 		if (rc == OD_OK)
 			rc = read_window(p, i, n_layers, &l->mix.window);
 		l->ffn = sparse ? OD_FFN_MOE : OD_FFN_DENSE;

@@ -27,7 +27,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	for (uint32_t i = 0; rc == OD_OK && i < n_layers; i++) {
 		bool sparse;
 
-		rc = od_parse_is_sparse(&p, i, n_layers, &sparse);
+		rc = od_parse_is_sparse(&p, i, &sparse);
 		l.ffn = rc == OD_OK && sparse ? OD_FFN_MOE : OD_FFN_DENSE;
 		if (rc == OD_OK)
 			rc = od_config_add_layer(cfg, &l, err);
