@@ -207,4 +207,13 @@ def decode_refuses_what_it_cannot_do():
     assert refused("bad.jsonl:2", "decode", "--resident", "--prompts", bad, "--tokens", 4) == 1
 
 
+@test
+def dealing_is_timed():
+    r = json.loads(tool("od-bench", "deal", "--workers", 5, "--group", 2, "--json").stdout)
+    assert (r["workers"], r["group"]) == (5, 2) and [x["experts"] for x in r["deals"]] == [2, 8, 32, 128, 256]
+    assert all(x[k] > 0 for x in r["deals"] for k in ("group_us", "group_caches_us", "all_us", "all_caches_us")), r
+    p = tool("od-bench", "deal", "--workers", 0, ok=False)
+    assert "workers" in p.stderr and "found 0" in p.stderr, p.stderr
+
+
 run_tests()
