@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Workers that have no pack and pull their share of it from main's store. Either side is killed, disks are damaged and
 full, stores are gone, lie, or are another model's: the tokens stay the same, and nothing wrong is ever used."""
+import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -521,6 +523,36 @@ def another_models_store_is_refused():
     p = tool("od-worker", "--store", other.address, "--spool", folder, ok=False)
     assert "another pack" in p.stderr and "--spool" in p.stderr, p.stderr
     other.kill()
+
+
+@test
+def a_spool_of_another_version_says_what_to_do():
+    store, folder = Store(), spool()
+    w = Daemon("worker", store=store.address, spool=folder)
+    generate("--workers", hosts_file([w]), tokens=4)
+    w.kill()
+    path = os.path.join(folder, "model.json")
+    with open(path) as f:
+        model = json.load(f)
+    model["schema_version"] = 2
+    with open(path, "w") as f:
+        json.dump(model, f)
+    sums = os.path.join(folder, "SHA256SUMS")
+    with open(sums) as f:
+        lines = f.read().splitlines()
+    with open(path, "rb") as f:
+        digest = hashlib.sha256(f.read()).hexdigest()
+    with open(sums, "w") as f:
+        f.write("".join((digest + l[64:] if l.endswith("model.json") else l) + "\n" for l in lines))
+    p = tool("od-worker", "--store", store.address, "--spool", folder, ok=False)
+    for words in "expected 3, found 2", "make that one again, then empty the spool's folder", folder:
+        assert words in p.stderr, p.stderr
+    shutil.rmtree(folder)
+    os.mkdir(folder)
+    w.start()
+    generate("--workers", hosts_file([w]), tokens=4)
+    w.kill()
+    store.kill()
 
 
 @test

@@ -246,8 +246,11 @@ int odw_spool_begin(struct od_spool *spool, struct odw_store *store, struct od_p
 	*pack = NULL;
 	if (!od_spool_small_whole(spool))
 		rc = pull_small(spool, store, err);
-	if (rc == OD_OK)
+	if (rc == OD_OK) {
 		rc = od_spool_open_model(spool, err);
+		if (rc == OD_ERR_MISMATCH) /* a store's new pack does not reach a spool that has small files already */
+			rc = od_fail_within(err, "a spool is a copy of the store's pack: make that one again, then empty the spool's folder");
+	}
 	if (rc == OD_OK)
 		rc = pull_headers(spool, store, err);
 	return rc == OD_OK ? od_spool_open_pack(spool, pack, err) : rc;
