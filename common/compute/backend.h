@@ -155,6 +155,18 @@ struct od_backend {
 	void (*bf16_to_f32)(float *y, const uint16_t *x, size_t n);
 };
 
+/* All blocks of a checked chunk: planes_merge. Block by block, so that exponents never leave the fastest cache. */
+static inline void od_planes_merge(const struct od_backend *be, const uint8_t *chunk, size_t n, size_t row, const uint8_t *sm,
+				   uint16_t *w)
+{
+	for (size_t b = 0; b < od_planes_blocks(n, row); b++) {
+		size_t first, weights;
+
+		od_planes_span(n, row, b, &first, &weights);
+		be->planes_merge(chunk, n, row, b, sm + first, w + first);
+	}
+}
+
 /* The table for a CPU (OD_CPU_AUTO: the best this one has) and a profile. OD_ERR_UNSUPPORTED names the
  * missing instruction set. In profile f32 every table has class "fma16". */
 OD_MUST_CHECK int od_backend_cpu(const struct od_backend **out, enum od_cpu cpu, enum od_profile profile,

@@ -106,6 +106,7 @@ void od_device_get(struct od_device *d, enum od_queue q, void *to, struct od_ref
 
 void od_device_run(struct od_device *d, enum od_queue q, const struct od_op *op)
 {
+	assert(q == OD_QUEUE_COMPUTE || op->kind == OD_OP_COPY || op->kind == OD_OP_MERGE);
 	d->ops->run(d, q, op);
 }
 

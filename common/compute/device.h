@@ -7,6 +7,10 @@
  * Work of one queue is done in the order in which it was queued; two queues meet only by tickets. A call that queues work
  * may return before it is done, so what it points to (host memory of put and get, shapes and weights of an operation)
  * must stay until a ticket taken after it has been waited for. What goes wrong in queued work shows at the next wait.
+ *
+ * The queue of loads serves many threads, and none of them may be told of what another's work did. So it takes only work that
+ * cannot fail once the host has checked its operands: put, get, OD_OP_COPY and OD_OP_MERGE. What can still fail there is the
+ * device, for all of them: then every later wait of the queue says so.
  * Thread: the compute queue belongs to one thread at a time, that of loads to any; buffers are made, mapped and freed by
  * any. Owner: buffers are freed before their device, when all that might use them has been waited for. */
 #ifndef OD_COMPUTE_DEVICE_H

@@ -73,7 +73,8 @@ enum od_op_kind {
 	OD_OP_FFN,
 	OD_OP_EXPERTS,
 	OD_OP_COMBINE,
-	OD_OP_COPY
+	OD_OP_COPY,
+	OD_OP_MERGE
 };
 
 /* x [hidden] = the token's row of the table. */
@@ -203,6 +204,15 @@ struct od_op_copy {
 	uint64_t n;
 };
 
+/* to [n] = BF16 weights put together from SM bytes sm [n] and their exponents (ZipMoE's recovery): e [n], or all rows' chunk
+ * of planes with blocks of rows of n (planes.h). e is followed by OD_PAD_BYTES readable bytes; sm may be the upper half of all
+ * rows of to. The host has checked a chunk of planes (od_planes_check), so that nothing can go wrong. */
+struct od_op_merge {
+	struct od_ref sm, e, to;
+	uint32_t n;
+	bool planes;
+};
+
 struct od_op {
 	enum od_op_kind kind;
 	enum od_profile profile;
@@ -222,10 +232,11 @@ struct od_op {
 		struct od_op_experts experts;
 		struct od_op_combine combine;
 		struct od_op_copy copy;
+		struct od_op_merge merge;
 	};
 };
 
-/* Queue it; *op is copied. */
+/* Queue it; *op is copied. The queue of loads takes OD_OP_COPY and OD_OP_MERGE (device.h says why). */
 void od_device_run(struct od_device *d, enum od_queue q, const struct od_op *op);
 
 /* Scratch that n_rows rows need, whatever the device. */

@@ -329,19 +329,19 @@ int od_decoder_exponents(struct od_decoder *d, const struct od_coded *c, uint8_t
 	return od_fail(err, OD_ERR_UNSUPPORTED, "unknown codec %d", (int)c->codec);
 }
 
-/* Block by block: its exponents stay in the fastest cache, or never leave the registers. */
+/* Block by block, so that exponents never leave the fastest cache. */
 static void planes_weights(struct od_decoder *d, const struct od_coded *c, enum od_dtype t, const uint8_t *sm, void *dst)
 {
+	if (od_codec_sm_bytes(t) == 1) {
+		od_planes_merge(d->be, c->at, c->n, c->row, sm, dst);
+		return;
+	}
 	for (size_t b = 0; b < od_planes_blocks(c->n, c->row); b++) {
 		size_t first, weights;
 
 		od_planes_span(c->n, c->row, b, &first, &weights);
-		if (od_codec_sm_bytes(t) == 1) {
-			d->be->planes_merge(c->at, c->n, c->row, b, sm + first, (uint16_t *)dst + first);
-		} else {
-			d->be->planes_decode(c->at, c->n, c->row, b, d->e);
-			merge_part(d->be, t, sm, d->e, c->n, first, weights, dst);
-		}
+		d->be->planes_decode(c->at, c->n, c->row, b, d->e);
+		merge_part(d->be, t, sm, d->e, c->n, first, weights, dst);
 	}
 }
 

@@ -13,7 +13,7 @@
 
 /* ---- memory before an operation, and what it must be afterwards ---- */
 
-#define ARENA_BYTES (1u << 20)
+#define ARENA_BYTES (2u << 20)
 #define MAX_ROW_REFS 10
 #define ROWS 16u /* more than one piece for each of three threads */
 

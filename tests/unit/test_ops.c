@@ -3,6 +3,8 @@
 #include "common/compute/rank.h"
 #include "tests/unit/ops_bench.h"
 
+#include <pthread.h>
+
 /* ---- rows in, rows out ---- */
 
 static void op_embed(void **state)
@@ -425,6 +427,167 @@ static void op_copy(void **state)
 	bench_close(&b);
 }
 
+/* ---- loads ---- */
+
+/* Exponents as trained weights have them, in all levels of planes; with wild ones, so that blocks are raw. */
+static uint16_t random_bf16(uint64_t *seed, bool wild)
+{
+	unsigned exponent = 120;
+
+	if (wild)
+		return (uint16_t)random_u64(seed);
+	while (exponent > 60 && random_below(seed, 100) < 45)
+		exponent--;
+	return (uint16_t)((random_u64(seed) & 0x807fu) | exponent << 7);
+}
+
+/* Weights and what a pack has of them: sm = mantissa << 1 | sign, e = exponent. */
+struct parts {
+	uint16_t *w;
+	uint8_t *sm, *e;
+};
+
+static struct parts random_parts(uint64_t *seed, size_t n, size_t wild_period)
+{
+	struct parts p = { exact(n, sizeof(*p.w)), exact(n, 1), exact(n, 1) };
+
+	for (size_t i = 0; i < n; i++) {
+		p.w[i] = random_bf16(seed, wild_period > 0 && i / wild_period % 3 == 1);
+		p.sm[i] = (uint8_t)((p.w[i] & 0x7f) << 1 | p.w[i] >> 15);
+		p.e[i] = (uint8_t)(p.w[i] >> 7 & 0xff);
+	}
+	return p;
+}
+
+static void parts_free(struct parts *p)
+{
+	free(p->w), free(p->sm), free(p->e);
+}
+
+/* Exponents as they are, or as the one chunk of planes that all rows are. */
+static struct od_ref lay_exponents(struct bench *b, const struct parts *p, size_t n, size_t row, bool planes)
+{
+	uint8_t *room = exact(od_planes_bound(n, row), 1);
+	struct od_ref at;
+	size_t bytes;
+
+	if (!planes) {
+		free(room);
+		return lay(b, p->e, n);
+	}
+	bytes = od_planes_encode(p->e, n, row, room);
+	assert_int_equal(od_planes_check(room, bytes, n, row, NULL), OD_OK);
+	at = lay(b, room, bytes);
+	free(room);
+	return at;
+}
+
+static void check_merge(struct bench *b, uint32_t row, size_t wild_period, bool planes, bool in_place)
+{
+	const size_t n = (size_t)ROWS * row;
+	struct parts p = random_parts(&b->seed, n, wild_period);
+	struct od_op op = { .kind = OD_OP_MERGE, .n_rows = ROWS };
+	struct od_op_merge *o = &op.merge;
+
+	bench_reset(b);
+	*o = (struct od_op_merge){ .e = lay_exponents(b, &p, n, row, planes), .to = lay_dirt(b, 2 * n), .n = row, .planes = planes };
+	o->sm = in_place ? od_ref_at(o->to, n) : lay(b, NULL, n);
+	memcpy(b->image + o->sm.at, p.sm, n);
+	expect(b);
+	memcpy(wanted(b, o->to), p.w, 2 * n);
+	if (planes) { /* all rows or none */
+		op.profile = b->profile;
+		run_in_steps(b, b->d, &op, ROWS, in_place ? "merge of planes, in place" : "merge of planes");
+		run_in_steps(b, b->scalar, &op, ROWS, "merge of planes");
+	} else {
+		by_row(b, &o->sm, row);
+		by_row(b, &o->e, row);
+		by_row(b, &o->to, 2 * row);
+		check_op(b, &op, in_place ? "merge, in place" : "merge");
+	}
+	parts_free(&p);
+}
+
+/* Rows of which several are a block of planes, not a multiple of what kernels do at a time, and rows of several blocks. */
+static void op_merge(void **state)
+{
+	static const uint32_t rows[] = { 64, 173, 4096, 17000 };
+	struct bench b;
+
+	bench_open(&b, state, OD_PROFILE_F32);
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		for (int way = 0; way < 8; way++)
+			check_merge(&b, rows[i], way & 4 ? 2 * rows[i] : 0, way & 1, way & 2);
+	bench_close(&b);
+}
+
+/* One of several threads that load into one buffer. */
+enum { LOAD_ROW = 512, LOAD_ROWS = 40, LOADERS = 4, LOADS = 30 };
+
+struct loader {
+	pthread_t thread;
+	struct od_device *d;
+	struct od_buf *to, *stage; /* stage: its own */
+	uint64_t at, seed;
+	bool ok;
+};
+
+static void *merge_again_and_again(void *arg)
+{
+	struct loader *l = arg;
+	const size_t n = LOAD_ROW * LOAD_ROWS;
+	const struct od_op op = { .kind = OD_OP_MERGE, .profile = OD_PROFILE_F32, .n_rows = LOAD_ROWS,
+				  .merge = { .sm = od_buf_ref(l->stage, 0), .e = od_buf_ref(l->stage, n),
+					     .to = od_buf_ref(l->to, l->at), .n = LOAD_ROW } };
+	uint16_t *got = exact(n, sizeof(*got));
+	int rc = OD_OK;
+
+	l->ok = true;
+	for (int i = 0; i < LOADS; i++) {
+		struct parts p = random_parts(&l->seed, n, 0);
+
+		od_device_put(l->d, OD_QUEUE_LOADS, op.merge.sm, p.sm, n);
+		od_device_put(l->d, OD_QUEUE_LOADS, op.merge.e, p.e, n);
+		od_device_run(l->d, OD_QUEUE_LOADS, &op);
+		od_device_get(l->d, OD_QUEUE_LOADS, got, op.merge.to, 2 * n);
+		rc |= od_device_wait(l->d, OD_QUEUE_LOADS, od_device_ticket(l->d, OD_QUEUE_LOADS), NULL);
+		l->ok = l->ok && rc == OD_OK && memcmp(got, p.w, 2 * n) == 0;
+		parts_free(&p);
+	}
+	free(got);
+	return NULL;
+}
+
+/* While the compute queue has work for its whole team. */
+static void several_threads_load(void **state)
+{
+	struct od_op op = { .kind = OD_OP_NORM, .profile = OD_PROFILE_F32, .n_rows = ROWS };
+	struct loader l[LOADERS];
+	struct bench b;
+	struct od_buf *to;
+
+	bench_open(&b, state, OD_PROFILE_F32);
+	to = buf_new(b.d, LOADERS * 2 * LOAD_ROW * LOAD_ROWS);
+	op.norm = (struct od_op_norm){ .x = lay_floats(&b, ROWS * LOAD_ROW), .weight = lay_floats(&b, LOAD_ROW),
+				       .y = lay_dirt(&b, ROWS * LOAD_ROW * sizeof(float)), .n = LOAD_ROW, .eps = 1e-5f };
+	put_at(b.d, od_buf_ref(b.arena, 0), b.image, b.used);
+	for (int i = 0; i < LOADERS; i++) {
+		l[i] = (struct loader){ .d = b.d, .to = to, .stage = buf_new(b.d, 2 * LOAD_ROW * LOAD_ROWS),
+					.at = (uint64_t)i * 2 * LOAD_ROW * LOAD_ROWS, .seed = (uint64_t)i };
+		assert_int_equal(pthread_create(&l[i].thread, NULL, merge_again_and_again, &l[i]), 0);
+	}
+	for (int i = 0; i < LOADS; i++)
+		run_op(b.d, &op);
+	for (int i = 0; i < LOADERS; i++)
+		pthread_join(l[i].thread, NULL);
+	for (int i = 0; i < LOADERS; i++) {
+		assert_true(l[i].ok);
+		od_buf_free(l[i].stage);
+	}
+	od_buf_free(to);
+	bench_close(&b);
+}
+
 /* ---- failures ---- */
 
 /* Experts of one row that has chosen this one: there are two. */
@@ -484,6 +647,7 @@ int main(void)
 		ON_ALL_TABLES(op_linear),
 		ON_ALL_TABLES(op_route),   ON_ALL_TABLES(op_ffn),	 ON_ALL_TABLES(op_experts),
 		ON_ALL_TABLES(op_combine), ON_ALL_TABLES(op_copy),	 ON_ALL_TABLES(failures_show_once),
+		ON_ALL_TABLES(op_merge), ON_ALL_TABLES(several_threads_load),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -663,6 +663,20 @@ static void copy(const struct job *j)
 	memcpy(j->x->address(o->to), j->x->address(o->from), (size_t)o->n * j->op->n_rows);
 }
 
+/* Without the team: loads have threads of their own, several at a time. */
+static void merge(const struct job *j)
+{
+	const struct od_op_merge *o = &j->op->merge;
+	const uint8_t *e = j->x->address(o->e), *sm = j->x->address(o->sm);
+	const size_t n = (size_t)o->n * j->op->n_rows;
+	uint16_t *to = j->x->address(o->to);
+
+	if (o->planes)
+		od_planes_merge(j->be, e, n, o->n, sm, to);
+	else
+		j->be->merge_bf16(e, sm, n, to);
+}
+
 int od_cpu_exec_run(const struct od_cpu_exec *x, const struct od_op *op, struct od_err *err)
 {
 	struct job j = { .x = x, .be = x->backend[op->profile - 1], .op = op };
@@ -684,6 +698,7 @@ int od_cpu_exec_run(const struct od_cpu_exec *x, const struct od_op *op, struct 
 	case OD_OP_EXPERTS: return experts(&j, err);
 	case OD_OP_COMBINE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, combine_rows, &j); break;
 	case OD_OP_COPY: copy(&j); break;
+	case OD_OP_MERGE: merge(&j); break;
 	}
 	return OD_OK;
 }

@@ -1,6 +1,6 @@
 /* cpu_exec.h - operations (ops.h) carried out by a table of CPU kernels and a team of threads. The devices that compute
  * on this machine's CPUs share it; they differ in where their buffers are.
- * Thread: one at a time per od_cpu_exec. */
+ * Thread: one at a time per od_cpu_exec; what the queue of loads takes (device.h) any, at any time. */
 #ifndef OD_COMPUTE_CPU_EXEC_H
 #define OD_COMPUTE_CPU_EXEC_H
 
