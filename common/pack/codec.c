@@ -24,7 +24,6 @@ struct od_coder {
 struct od_decoder {
 	const struct od_backend *be;
 	ZSTD_DCtx *zstd;
-	uint8_t *e; /* [max_n] */
 };
 
 size_t od_codec_sm_bytes(enum od_dtype t)
@@ -252,7 +251,7 @@ int od_coded_check(const struct od_coded *c, struct od_err *err)
 	return od_fail(err, OD_ERR_UNSUPPORTED, "unknown codec %d", (int)c->codec);
 }
 
-int od_decoder_new(struct od_decoder **out, const struct od_backend *be, size_t max_n, struct od_err *err)
+int od_decoder_new(struct od_decoder **out, const struct od_backend *be, struct od_err *err)
 {
 	struct od_decoder *d = calloc(1, sizeof(*d));
 
@@ -260,11 +259,10 @@ int od_decoder_new(struct od_decoder **out, const struct od_backend *be, size_t 
 	if (d != NULL) {
 		d->be = be;
 		d->zstd = ZSTD_createDCtx();
-		d->e = od_alloc(max_n);
 	}
-	if (d == NULL || d->zstd == NULL || d->e == NULL) {
+	if (d == NULL || d->zstd == NULL) {
 		od_decoder_free(d);
-		return od_fail(err, OD_ERR_NOMEM, "no memory for a decoder of %zu weights", max_n);
+		return od_fail(err, OD_ERR_NOMEM, "no memory for a decoder");
 	}
 	*out = d;
 	return OD_OK;
@@ -275,13 +273,12 @@ void od_decoder_free(struct od_decoder *d)
 	if (d == NULL)
 		return;
 	ZSTD_freeDCtx(d->zstd);
-	od_free(d->e);
 	free(d);
 }
 
-size_t od_decoder_bytes(size_t max_n)
+size_t od_decoder_bytes(void)
 {
-	return ZSTD_estimateDCtxSize() + sizeof(struct od_decoder) + max_n;
+	return ZSTD_estimateDCtxSize() + sizeof(struct od_decoder);
 }
 
 static int decode_zstd(struct od_decoder *d, const struct od_coded *c, uint8_t *e, struct od_err *err)
@@ -330,7 +327,8 @@ int od_decoder_exponents(struct od_decoder *d, const struct od_coded *c, uint8_t
 }
 
 /* Block by block, so that exponents never leave the fastest cache. */
-static void planes_weights(struct od_decoder *d, const struct od_coded *c, enum od_dtype t, const uint8_t *sm, void *dst)
+static void planes_weights(struct od_decoder *d, const struct od_coded *c, enum od_dtype t, const uint8_t *sm,
+			   uint8_t *room, void *dst)
 {
 	if (od_codec_sm_bytes(t) == 1) {
 		od_planes_merge(d->be, c->at, c->n, c->row, sm, dst);
@@ -340,28 +338,28 @@ static void planes_weights(struct od_decoder *d, const struct od_coded *c, enum 
 		size_t first, weights;
 
 		od_planes_span(c->n, c->row, b, &first, &weights);
-		d->be->planes_decode(c->at, c->n, c->row, b, d->e);
-		merge_part(d->be, t, sm, d->e, c->n, first, weights, dst);
+		d->be->planes_decode(c->at, c->n, c->row, b, room);
+		merge_part(d->be, t, sm, room, c->n, first, weights, dst);
 	}
 }
 
-int od_decoder_look(struct od_decoder *d, const struct od_coded *c, const uint8_t **e, struct od_err *err)
+int od_decoder_look(struct od_decoder *d, const struct od_coded *c, uint8_t *room, const uint8_t **e, struct od_err *err)
 {
-	*e = c->codec == OD_CODEC_RAW ? c->at : d->e;
-	return c->codec == OD_CODEC_RAW ? OD_OK : od_decoder_exponents(d, c, d->e, err);
+	*e = c->codec == OD_CODEC_RAW ? c->at : room;
+	return c->codec == OD_CODEC_RAW ? OD_OK : od_decoder_exponents(d, c, room, err);
 }
 
-int od_decoder_weights(struct od_decoder *d, const struct od_coded *c, enum od_dtype t, const uint8_t *sm, void *dst,
-		       struct od_err *err)
+int od_decoder_weights(struct od_decoder *d, const struct od_coded *c, enum od_dtype t, const uint8_t *sm,
+		       uint8_t *room, void *dst, struct od_err *err)
 {
 	const uint8_t *e;
 	int rc;
 
 	if (c->codec == OD_CODEC_PLANES) {
-		planes_weights(d, c, t, sm, dst);
+		planes_weights(d, c, t, sm, room, dst);
 		return OD_OK;
 	}
-	rc = od_decoder_look(d, c, &e, err);
+	rc = od_decoder_look(d, c, room, &e, err);
 	if (rc == OD_OK)
 		od_codec_merge(d->be, t, sm, e, c->n, dst);
 	return rc;

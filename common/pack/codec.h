@@ -69,18 +69,19 @@ struct od_coded {
 OD_MUST_CHECK int od_coded_check(const struct od_coded *c, struct od_err *err);
 
 struct od_decoder;
-/* max_n: weights of the largest chunk. */
-OD_MUST_CHECK int od_decoder_new(struct od_decoder **out, const struct od_backend *be, size_t max_n, struct od_err *err);
+OD_MUST_CHECK int od_decoder_new(struct od_decoder **out, const struct od_backend *be, struct od_err *err);
 void od_decoder_free(struct od_decoder *d); /* NULL ok */
-size_t od_decoder_bytes(size_t max_n);	    /* memory of one, about */
+size_t od_decoder_bytes(void);		    /* memory of one, about */
 
 /* The exponents of a checked chunk to e, which has room for n and OD_PAD_BYTES more. OD_ERR_CORRUPT says what is wrong;
  * what was written is then garbage. */
 OD_MUST_CHECK int od_decoder_exponents(struct od_decoder *d, const struct od_coded *c, uint8_t *e, struct od_err *err);
-/* The same, to where *e says: in the chunk itself or in the decoder, which keeps it until it is used again. */
-OD_MUST_CHECK int od_decoder_look(struct od_decoder *d, const struct od_coded *c, const uint8_t **e, struct od_err *err);
-/* The weights of type t to dst, put together with sm as od_codec_merge does. Planes of 16-bit types without a detour. */
+/* The same, to where *e says: in the chunk itself or in room, which is as e above. */
+OD_MUST_CHECK int od_decoder_look(struct od_decoder *d, const struct od_coded *c, uint8_t *room, const uint8_t **e,
+				  struct od_err *err);
+/* The weights of type t to dst, put together with sm as od_codec_merge does. Planes of 16-bit types without a detour;
+ * otherwise exponents go through room, which is as e above. */
 OD_MUST_CHECK int od_decoder_weights(struct od_decoder *d, const struct od_coded *c, enum od_dtype t, const uint8_t *sm,
-				     void *dst, struct od_err *err);
+				     uint8_t *room, void *dst, struct od_err *err);
 
 #endif

@@ -16,6 +16,7 @@ struct od_inflater {
 	enum od_form form;
 	/* OD_FORM_PLAIN: */
 	struct od_decoder *decoder;
+	uint8_t *e;	  /* exponents that were decoded */
 	uint8_t *staging; /* one shard's, for od_inflater_load */
 };
 
@@ -35,7 +36,7 @@ uint64_t od_inflater_bytes(const struct od_pack *p, enum od_form form)
 {
 	if (form == OD_FORM_PLANES)
 		return sizeof(struct od_inflater);
-	return od_staging_bytes(p, form) + od_decoder_bytes(p->shard_exponents) + sizeof(struct od_inflater);
+	return od_staging_bytes(p, form) + od_decoder_bytes() + p->shard_exponents + sizeof(struct od_inflater);
 }
 
 static int alloc_staging(struct od_inflater *inf, struct od_err *err)
@@ -46,10 +47,11 @@ static int alloc_staging(struct od_inflater *inf, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	inf->staging = od_alloc(od_staging_bytes(inf->pack, inf->form));
-	if (inf->staging == NULL)
+	inf->e = od_alloc(inf->pack->shard_exponents);
+	if (inf->staging == NULL || inf->e == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for an inflater of %" PRIu64 " bytes",
 			       od_inflater_bytes(inf->pack, inf->form));
-	return od_decoder_new(&inf->decoder, be, inf->pack->shard_exponents, err);
+	return od_decoder_new(&inf->decoder, be, err);
 }
 
 int od_inflater_new(struct od_inflater **out, const struct od_pack *p, enum od_form form, struct od_err *err)
@@ -78,6 +80,7 @@ void od_inflater_free(struct od_inflater *inf)
 		return;
 	od_decoder_free(inf->decoder);
 	od_free(inf->staging);
+	od_free(inf->e);
 	free(inf);
 }
 
@@ -279,8 +282,8 @@ static int put_rows(struct od_inflater *inf, const struct od_coded *coded, const
 	int rc;
 
 	if (type->scale == 0)
-		return od_decoder_weights(inf->decoder, coded, type->dtype, sm, weights_at(to, type), err);
-	rc = od_decoder_look(inf->decoder, coded, &e, err);
+		return od_decoder_weights(inf->decoder, coded, type->dtype, sm, inf->e, weights_at(to, type), err);
+	rc = od_decoder_look(inf->decoder, coded, inf->e, &e, err);
 	if (rc != OD_OK)
 		return rc;
 	memcpy(weights_at(to, type), e, codes);

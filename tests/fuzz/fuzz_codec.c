@@ -23,11 +23,11 @@ static void find_tables(void)
 		n_tables += od_backend_cpu(&table[n_tables], (enum od_cpu)cpu, OD_PROFILE_F32, NULL) == OD_OK;
 }
 
-static struct od_decoder *decoder(const struct od_backend *be, size_t n)
+static struct od_decoder *decoder(const struct od_backend *be)
 {
 	struct od_decoder *d;
 
-	check(od_decoder_new(&d, be, n, NULL) == OD_OK);
+	check(od_decoder_new(&d, be, NULL) == OD_OK);
 	return d;
 }
 
@@ -36,19 +36,20 @@ static int decode(const struct od_coded *c, const struct od_backend *be, enum od
 		  uint8_t *w)
 {
 	const size_t n = c->n, bytes = n * (od_codec_sm_bytes(t) + 1);
-	struct od_decoder *d = decoder(be, n);
-	uint8_t *in_place = malloc(bytes);
+	struct od_decoder *d = decoder(be);
+	uint8_t *in_place = malloc(bytes), *room = malloc(n + OD_PAD_BYTES);
 	struct od_err err = { 0 };
 	int rc = od_decoder_exponents(d, c, e, &err);
 
 	check(rc == OD_OK || (rc == OD_ERR_CORRUPT && err.msg[0] != '\0'));
-	check(od_decoder_weights(d, c, t, sm, w, NULL) == rc);
+	check(od_decoder_weights(d, c, t, sm, room, w, NULL) == rc);
 	if (rc == OD_OK && od_codec_sm_bytes(t) == 1) {
 		memcpy(in_place + n, sm, n);
-		check(od_decoder_weights(d, c, t, in_place + n, in_place, NULL) == OD_OK);
+		check(od_decoder_weights(d, c, t, in_place + n, room, in_place, NULL) == OD_OK);
 		check(memcmp(in_place, w, bytes) == 0);
 	}
 	free(in_place);
+	free(room);
 	od_decoder_free(d);
 	return rc;
 }
@@ -58,7 +59,7 @@ static void code_again(const uint8_t *e, size_t n, size_t row, enum od_dtype t)
 	for (int codec = 0; codec < OD_N_CODECS; codec++) {
 		const struct od_plane p = { .dtype = t, .e = e, .n = n, .row = row, .n_codes = n > 0 ? n - e[0] % n : 0 };
 		struct od_coded c = { .n = n, .row = row };
-		struct od_decoder *d = decoder(table[n_tables - 1], n);
+		struct od_decoder *d = decoder(table[n_tables - 1]);
 		uint8_t *back = malloc(n + OD_PAD_BYTES), *room;
 		struct od_coder *coder;
 

@@ -150,13 +150,13 @@ static void chunk_free(struct chunk *c)
 	od_free(c->weights);
 }
 
-static struct od_decoder *decoder_of(enum od_cpu cpu, size_t n)
+static struct od_decoder *decoder_of(enum od_cpu cpu)
 {
 	const struct od_backend *one;
 	struct od_decoder *d;
 
 	assert_int_equal(od_backend_cpu(&one, cpu, OD_PROFILE_F32, NULL), OD_OK);
-	assert_int_equal(od_decoder_new(&d, one, n, NULL), OD_OK);
+	assert_int_equal(od_decoder_new(&d, one, NULL), OD_OK);
 	return d;
 }
 
@@ -164,19 +164,19 @@ static struct od_decoder *decoder_of(enum od_cpu cpu, size_t n)
 static void expect_all_back(struct chunk *c, enum od_cpu cpu)
 {
 	const size_t n = c->coded.n, bytes = n * (od_codec_sm_bytes(c->t) + 1);
-	struct od_decoder *d = decoder_of(cpu, n);
+	struct od_decoder *d = decoder_of(cpu);
 	uint8_t *e = od_alloc(n), *w = od_alloc(bytes);
 	struct od_err err;
 
 	assert_int_equal(od_coded_check(&c->coded, &err), OD_OK);
 	assert_int_equal(od_decoder_exponents(d, &c->coded, e, &err), OD_OK);
 	assert_memory_equal(e, c->e, n);
-	assert_int_equal(od_decoder_weights(d, &c->coded, c->t, c->sm, w, &err), OD_OK);
+	assert_int_equal(od_decoder_weights(d, &c->coded, c->t, c->sm, e, w, &err), OD_OK);
 	assert_memory_equal(w, c->weights, bytes);
 	if (od_codec_sm_bytes(c->t) == 1) {
 		memset(w, 0, n);
 		memcpy(w + n, c->sm, n);
-		assert_int_equal(od_decoder_weights(d, &c->coded, c->t, w + n, w, &err), OD_OK);
+		assert_int_equal(od_decoder_weights(d, &c->coded, c->t, w + n, e, w, &err), OD_OK);
 		assert_memory_equal(w, c->weights, bytes);
 	}
 	od_free(e);
@@ -248,7 +248,7 @@ static void test_sizes(void **state)
 /* Too little, too much, cut, and nothing of the kind at all. */
 static void expect_refused(struct chunk *c)
 {
-	struct od_decoder *d = decoder_of(OD_CPU_AUTO, c->coded.n + c->coded.row);
+	struct od_decoder *d = decoder_of(OD_CPU_AUTO);
 	uint8_t *e = od_alloc(c->coded.n + c->coded.row), *none = od_alloc(1000);
 	struct od_coded wrong[] = { c->coded, c->coded, c->coded, c->coded, c->coded };
 	struct od_err err;
@@ -293,7 +293,7 @@ static void test_hostile_chunks(void **state)
 	(void)state;
 	for (int codec = OD_CODEC_ZSTD; codec < OD_N_CODECS; codec++) {
 		struct chunk c = chunk_of((enum od_codec)codec, OD_BF16, 4, 1024, true);
-		struct od_decoder *d = decoder_of(OD_CPU_AUTO, c.coded.n);
+		struct od_decoder *d = decoder_of(OD_CPU_AUTO);
 		uint8_t *good = malloc(c.coded.bytes), *e = od_alloc(c.coded.n);
 		size_t refused = 0;
 

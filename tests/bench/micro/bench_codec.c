@@ -59,6 +59,7 @@ struct codec_bench {
 	struct line line[MAX_LINES];
 	size_t n_lines;
 	uint8_t *dst;	      /* of the largest chunk: in the cache when it counts */
+	uint8_t *room;	      /* [data.max_n]: exponents on their way */
 	uint8_t *far;	      /* [store_bytes]: not in the cache */
 	size_t far_next;
 	struct line copy;     /* memcpy: gbps[TO_CACHE], gbps[TO_MEMORY] */
@@ -135,7 +136,7 @@ static int run(struct codec_bench *b, struct line *l, enum measure what, double 
 		if (what == DECODE)
 			rc = decode(b, l, be, &c, err);
 		else
-			rc = od_decoder_weights(l->decoder, &c, d->dtype, sm, dst, err);
+			rc = od_decoder_weights(l->decoder, &c, d->dtype, sm, b->room, dst, err);
 		ns += od_now_ns() - start;
 		done += c.n;
 	}
@@ -188,7 +189,8 @@ static int check_line(struct codec_bench *b, struct line *l, struct od_err *err)
 		int rc = od_coded_check(&c, err);
 
 		if (rc == OD_OK)
-			rc = od_decoder_weights(l->decoder, &c, d->dtype, codec_store_at(&d->sm, i, 0), b->dst, err);
+			rc = od_decoder_weights(l->decoder, &c, d->dtype, codec_store_at(&d->sm, i, 0), b->room,
+						b->dst, err);
 		if (rc == OD_OK && memcmp(b->dst, codec_store_at(&d->weights, i, 0), d->weights.piece[i].bytes) != 0)
 			rc = od_fail(err, OD_ERR_INTERNAL, "%s: chunk %zu: decoded weights differ",
 				     codec_bench_names[l->codec], i);
@@ -224,7 +226,7 @@ static int add_line(struct codec_bench *b, int codec, int cpu, struct od_err *er
 	int rc;
 
 	*l = (struct line){ .codec = codec, .cpu = cpu };
-	rc = od_decoder_new(&l->decoder, backend_of(l), b->data.max_n, err);
+	rc = od_decoder_new(&l->decoder, backend_of(l), err);
 	return rc == OD_OK ? alloc_gbps(l, b->opt.rounds, err) : rc;
 }
 
@@ -390,7 +392,8 @@ static void free_dtype(struct codec_bench *b)
 		codec_store_free(&b->coded[c]);
 	codec_data_free(&b->data);
 	od_free(b->dst);
-	b->dst = NULL;
+	od_free(b->room);
+	b->dst = b->room = NULL;
 }
 
 static int measure_dtype(struct codec_bench *b, enum od_dtype dtype, struct od_err *err)
@@ -407,7 +410,8 @@ static int measure_dtype(struct codec_bench *b, enum od_dtype dtype, struct od_e
 	if (rc != OD_OK || b->data.n == 0)
 		return rc;
 	b->dst = od_alloc_array(b->data.max_n, weight_bytes(b));
-	if (b->dst == NULL)
+	b->room = od_alloc(b->data.max_n);
+	if (b->dst == NULL || b->room == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu weights", b->data.max_n);
 	rc = plan_lines(b, err);
 	for (size_t i = 0; rc == OD_OK && i < b->n_lines; i++)
