@@ -82,7 +82,7 @@ int odw_memory_plan(struct odw_memory_plan *p, const struct odw_memory_opts *o, 
 	p->sizes = odw_cache_sizes(o->pack, o->form);
 	p->slot_bytes = odw_bufs_memory(own, p->buf_bytes);
 	kept_bytes = odw_bufs_memory(p->slot, p->buf_bytes) - p->slot_bytes;
-	rc = odw_loader_bytes(&fixed, o->pack, o->form, p->slot, o->n_readers, o->n_inflaters, err);
+	rc = odw_loader_bytes(&fixed, o->pack, o->device, o->form, p->slot, o->n_readers, o->n_inflaters, err);
 	if (rc == OD_OK)
 		rc = plan_slots(p, o, fixed + FIXED_BYTES + (o->pulls ? PULL_BYTES : 0), kept_bytes, err);
 	return rc == OD_OK && o->cache_mib > 0 ? plan_cache(p, o, p->n_slots * kept_bytes, err) : rc;

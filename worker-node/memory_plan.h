@@ -9,6 +9,7 @@
 
 struct odw_memory_opts {
 	const struct od_pack *pack;
+	const struct od_device *device; /* of the slots' memory */
 	enum od_form form;
 	uint64_t limit_bytes;
 	uint64_t slots;	    /* asked for; 0: as many as fit */

@@ -301,6 +301,7 @@ static const struct od_daemon_ops daemon_ops = {
 static int make_memory(struct worker *w, struct od_err *err)
 {
 	const struct odw_memory_opts opts = { .pack = w->pack,
+					      .device = w->device,
 					      .form = w->form,
 					      .limit_bytes = w->opt.memory_bytes,
 					      .slots = w->opt.slots,
@@ -349,6 +350,7 @@ static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts,
 {
 	struct od_expert_mem mem = { 0 };
 	const struct odw_profile_opts profile = { .pack = w->pack,
+						  .device = w->device,
 						  .form = w->form,
 						  .mem = &mem,
 						  .n_readers = opts->n_readers };
@@ -416,6 +418,7 @@ static int open_loaders(struct worker *w, struct od_data_port *port, struct od_e
 {
 	const bool is_paced = w->opt.load_time_ms > 0;
 	const struct odw_loader_opts opts = { .pack = w->pack,
+					      .device = w->device,
 					      .form = w->form,
 					      .slot = w->memory.slot,
 					      .schedule = w->schedule,

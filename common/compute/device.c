@@ -59,6 +59,16 @@ void *od_ref_map(struct od_ref r)
 	return r.buf->device->ops->map(r);
 }
 
+bool od_device_maps(const struct od_device *d)
+{
+	return d->maps;
+}
+
+uint64_t od_staged_bytes(const struct od_device *d, uint64_t n)
+{
+	return d->maps ? n : 2 * n;
+}
+
 void *od_ref_stage(struct od_ref r)
 {
 	void *map = od_ref_map(r);

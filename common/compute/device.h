@@ -68,12 +68,15 @@ static inline struct od_ref od_buf_ref(struct od_buf *b, uint64_t at)
 
 /* Where the host may read and write the place itself, while nothing queued uses it; NULL: the device grants no mapping. */
 void *od_ref_map(struct od_ref r);
+bool od_device_maps(const struct od_device *d); /* it grants one to all its buffers, or to none */
 
 /* Where the host prepares what goes to a place that is written again and again: the place itself where the device maps it,
  * else a stage as long as the buffer, which belongs to the buffer from the first call on. NULL: no memory for it. */
 void *od_ref_stage(struct od_ref r);
 /* n bytes that were prepared there go to the device, which may read them up to the wait; not needed where it maps the place. */
 void od_ref_push(struct od_ref r, size_t n, enum od_queue q);
+/* Memory of n bytes of a buffer of the device, and of their stage where it needs one. */
+uint64_t od_staged_bytes(const struct od_device *d, uint64_t n);
 /* Its stage is not needed any more; what was pushed has been waited for. */
 void od_buf_drop_stage(struct od_buf *b);
 

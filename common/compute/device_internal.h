@@ -32,6 +32,7 @@ struct od_device {
 	char name[48];
 	const char *kernels[2], *kernel_class[2]; /* index profile - 1 */
 	bool likes_planes;
+	bool maps;
 	_Atomic uint64_t waits; /* queues belong to different threads */
 };
 

@@ -13,48 +13,67 @@
 
 struct od_inflater {
 	const struct od_pack *pack;
+	struct od_device *device;
 	enum od_form form;
 	/* OD_FORM_PLAIN: */
 	struct od_decoder *decoder;
-	uint8_t *e;	  /* exponents that were decoded */
-	uint8_t *staging; /* one shard's, for od_inflater_load */
+	struct od_buf *buf;
+	struct od_ref staging, e; /* in it: one shard's, for od_inflater_load; exponents that were decoded */
+	uint8_t *rows; /* where the device maps nothing: what the host puts together; NULL: the pack has no such types */
+	bool lent;     /* e or rows: queued work has not been waited for that reads them */
 };
 
-/* Where SM bytes begin in staging, of types that cannot have them in their own place. Coded exponents are never longer
- * than raw ones. */
+/* Where SM bytes begin in staging, when they cannot have their own place. Coded exponents are never longer than raw ones. */
 static uint64_t staged_sm_at(const struct od_pack *p)
 {
 	return od_round_up(p->shard_exponents, OD_PAD_BYTES) + OD_PAD_BYTES;
 }
 
-uint64_t od_staging_bytes(const struct od_pack *p, enum od_form form)
+uint64_t od_staging_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form)
 {
-	return form == OD_FORM_PLAIN ? od_round_up(staged_sm_at(p) + p->shard_staged_sm, OD_PAD_BYTES) : 0;
+	const uint64_t sm = od_device_maps(d) ? p->shard_apart_sm : p->shard_sm;
+
+	return form == OD_FORM_PLAIN ? od_round_up(staged_sm_at(p) + sm, OD_PAD_BYTES) : 0;
 }
 
-uint64_t od_inflater_bytes(const struct od_pack *p, enum od_form form)
+static uint64_t buf_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form)
+{
+	return od_staging_bytes(p, d, form) + p->shard_exponents;
+}
+
+static uint64_t rows_bytes(const struct od_pack *p, const struct od_device *d)
+{
+	return od_device_maps(d) ? 0 : p->shard_host_rows;
+}
+
+uint64_t od_inflater_bytes(const struct od_pack *p, const struct od_device *d, enum od_form form)
 {
 	if (form == OD_FORM_PLANES)
 		return sizeof(struct od_inflater);
-	return od_staging_bytes(p, form) + od_decoder_bytes() + p->shard_exponents + sizeof(struct od_inflater);
+	return od_staged_bytes(d, buf_bytes(p, d, form)) + rows_bytes(p, d) + od_decoder_bytes() + sizeof(struct od_inflater);
 }
 
 static int alloc_staging(struct od_inflater *inf, struct od_err *err)
 {
+	const uint64_t rows = rows_bytes(inf->pack, inf->device);
 	const struct od_backend *be;
 	int rc = od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, err); /* they all decode the same */
 
+	if (rc == OD_OK)
+		rc = od_buf_new(&inf->buf, inf->device, buf_bytes(inf->pack, inf->device, inf->form), "an inflater", err);
 	if (rc != OD_OK)
 		return rc;
-	inf->staging = od_alloc(od_staging_bytes(inf->pack, inf->form));
-	inf->e = od_alloc(inf->pack->shard_exponents);
-	if (inf->staging == NULL || inf->e == NULL)
+	inf->staging = od_buf_ref(inf->buf, 0);
+	inf->e = od_buf_ref(inf->buf, od_staging_bytes(inf->pack, inf->device, inf->form));
+	inf->rows = rows > 0 ? od_alloc(rows) : NULL;
+	if (od_ref_stage(inf->staging) == NULL || (rows > 0 && inf->rows == NULL))
 		return od_fail(err, OD_ERR_NOMEM, "no memory for an inflater of %" PRIu64 " bytes",
-			       od_inflater_bytes(inf->pack, inf->form));
+			       od_inflater_bytes(inf->pack, inf->device, inf->form));
 	return od_decoder_new(&inf->decoder, be, err);
 }
 
-int od_inflater_new(struct od_inflater **out, const struct od_pack *p, enum od_form form, struct od_err *err)
+int od_inflater_new(struct od_inflater **out, const struct od_pack *p, struct od_device *d, enum od_form form,
+		    struct od_err *err)
 {
 	struct od_inflater *inf = calloc(1, sizeof(*inf));
 	int rc = OD_OK;
@@ -63,6 +82,7 @@ int od_inflater_new(struct od_inflater **out, const struct od_pack *p, enum od_f
 	if (inf == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for an inflater");
 	inf->pack = p;
+	inf->device = d;
 	inf->form = form;
 	if (form == OD_FORM_PLAIN)
 		rc = alloc_staging(inf, err);
@@ -79,8 +99,8 @@ void od_inflater_free(struct od_inflater *inf)
 	if (inf == NULL)
 		return;
 	od_decoder_free(inf->decoder);
-	od_free(inf->staging);
-	od_free(inf->e);
+	od_buf_free(inf->buf);
+	od_free(inf->rows);
 	free(inf);
 }
 
@@ -104,58 +124,43 @@ static int check_sum(const struct od_pack *p, const struct place *at, const stru
 	return rc == OD_OK ? OD_OK : bad_chunk(p, at, c, err);
 }
 
-/* Where a shard's weights go: the matrix in memory (mat_type.h) whose rows they are from the given one on; NULL: nowhere,
- * the shard stays as it is. */
+/* Where a shard's weights go: the matrix in memory (mat_type.h) whose rows they are from the given one on; nowhere: the shard
+ * stays as it is. */
 struct target {
-	uint8_t *memory;
+	struct od_ref memory;
 	uint64_t n_rows, n_in, row;
 };
-
-/* A buffer as the host may touch it. */
-static uint8_t *host(const struct od_expert_mem *mem, enum od_expert_buf buf)
-{
-	return od_ref_stage(mem->at[buf]);
-}
-
-static int check_stages(const struct od_expert_mem *mem, struct od_err *err)
-{
-	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
-		if (mem->at[i].buf != NULL && host(mem, (enum od_expert_buf)i) == NULL)
-			return od_fail(err, OD_ERR_NOMEM, "no memory for an expert's stage of %" PRIu64 " bytes",
-				       od_buf_bytes(mem->at[i].buf));
-	return OD_OK;
-}
 
 static struct target rows_at(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
 			     const struct od_expert_mem *mem)
 {
-	struct target t = { .row = s->row_begin };
+	struct target t = { .memory = mem->at[OD_BUF_PLAIN], .row = s->row_begin };
 
 	od_expert_mat_shape(&p->config, (enum od_expert_mat)s->mat, &t.n_rows, &t.n_in);
-	if (mem->at[OD_BUF_PLAIN].buf != NULL)
-		t.memory = host(mem, OD_BUF_PLAIN) + od_plain_offset(&p->config, e, s->mat);
+	if (t.memory.buf != NULL)
+		t.memory = od_ref_at(t.memory, od_plain_offset(&p->config, e, s->mat));
 	return t;
 }
 
-static uint8_t *weights_at(const struct target *t, const struct od_mat_type *type)
+static struct od_ref weights_at(const struct target *t, const struct od_mat_type *type)
 {
-	return t->memory != NULL ? t->memory + t->row * od_mat_row_bytes(type, t->n_in) : NULL;
+	return od_ref_at(t->memory, t->row * od_mat_row_bytes(type, t->n_in));
 }
 
-/* Where a shard is read to: its SM-chunk, when it has no buffer, to the upper half of its rows. */
+/* Where a shard is read to: its SM-chunk, when it has no buffer, to the upper half of its rows if the host can. */
 static struct od_shard_bytes places(const struct od_pack *p, const struct od_expert_entry *e, const struct od_shard *s,
-				    const struct od_expert_mem *mem, const struct target *to, uint8_t *staging)
+				    const struct od_expert_mem *mem, const struct target *to, struct od_ref staging)
 {
 	struct od_shard_bytes b = { .e = staging };
 
 	if (mem->at[OD_BUF_SM].buf != NULL)
-		b.sm = host(mem, OD_BUF_SM) + (s->sm.offset - e->sm_offset);
-	else if (od_codec_merges_in_place(e->type[s->mat].dtype))
-		b.sm = weights_at(to, &e->type[s->mat]) + s->sm.raw_bytes;
+		b.sm = od_ref_at(mem->at[OD_BUF_SM], s->sm.offset - e->sm_offset);
+	else if (od_codec_merges_in_place(e->type[s->mat].dtype) && od_ref_map(to->memory) != NULL)
+		b.sm = od_ref_at(weights_at(to, &e->type[s->mat]), s->sm.raw_bytes);
 	else
-		b.sm = staging + staged_sm_at(p);
+		b.sm = od_ref_at(staging, staged_sm_at(p));
 	if (mem->at[OD_BUF_E].buf != NULL)
-		b.e = host(mem, OD_BUF_E) + (s->e.offset - e->e_offset);
+		b.e = od_ref_at(mem->at[OD_BUF_E], s->e.offset - e->e_offset);
 	return b;
 }
 
@@ -179,12 +184,16 @@ static int read_chunks(const struct od_pack *p, const struct place *where, uint3
 	for (uint32_t i = 0, end; rc == OD_OK && i < n; i = end) {
 		const struct place at = { where->m, where->expert, where->shard + i, sm ? "SM" : "E" };
 		const struct od_chunk *first = sm ? &s[i].sm : &s[i].e;
-		uint8_t *to = sm ? b[i].sm : b[i].e;
+		const struct od_ref to = sm ? b[i].sm : b[i].e;
+		uint8_t *host = od_ref_stage(to);
 		uint64_t bytes = first->stored_bytes;
 
-		for (end = i + 1; end < n && (sm ? b[end].sm : b[end].e) == to + bytes; end++)
+		for (end = i + 1; end < n && (sm ? b[end].sm : b[end].e).at == to.at + bytes; end++)
 			bytes += sm ? s[end].sm.stored_bytes : s[end].e.stored_bytes;
-		rc = read_file(p, buffers, to, bytes, first->offset, err);
+		if (host == NULL)
+			return od_fail(err, OD_ERR_NOMEM, "no memory for the stage of a buffer of %" PRIu64 " bytes",
+				       od_buf_bytes(to.buf));
+		rc = read_file(p, buffers, host, bytes, first->offset, err);
 		if (rc != OD_OK)
 			rc = bad_chunk(p, &at, first, err);
 	}
@@ -208,145 +217,224 @@ static int read_shards(const struct od_pack *p, const struct place *at, uint32_t
 }
 
 int od_shards_read(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
-		   unsigned which, const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b,
+		   unsigned which, const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b,
 		   struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(p, m, expert);
-	const uint64_t each = od_staging_bytes(p, mem->at[OD_BUF_PLAIN].buf != NULL ? OD_FORM_PLAIN : OD_FORM_PLANES);
+	const bool plain = mem->at[OD_BUF_PLAIN].buf != NULL;
+	const uint64_t each = plain ? od_staging_bytes(p, od_buf_device(mem->at[OD_BUF_PLAIN].buf), OD_FORM_PLAIN) : 0;
 	const struct place at = { m, expert, first, NULL };
-	int rc = check_stages(mem, err);
 
-	for (uint32_t i = 0; rc == OD_OK && i < n; i++) {
+	for (uint32_t i = 0; i < n; i++) {
 		const struct od_shard *s = &e->x.shard[first + i];
 		const struct target to = rows_at(p, e, s, mem);
 
-		b[i] = places(p, e, s, mem, &to, staging != NULL ? staging + i * each : NULL);
+		b[i] = places(p, e, s, mem, &to, od_ref_at(staging, i * each));
 		b[i].checked = OD_SET_STORED & ~which;
 	}
-	if (rc != OD_OK)
-		return rc;
 	return read_shards(p, &at, n, mem->at[OD_BUF_SM].buf != NULL && mem->at[OD_BUF_E].buf != NULL, b, err);
 }
 
-/* ---- to the device, where it maps no memory ---- */
+/* ---- putting together ---- */
 
-static void push_bytes(struct od_ref buf, uint64_t at, uint64_t n)
+static int wait_loads(struct od_inflater *inf, struct od_err *err)
 {
-	od_ref_push(od_ref_at(buf, at), (size_t)n, OD_QUEUE_LOADS);
+	inf->lent = false;
+	return od_device_wait(inf->device, OD_QUEUE_LOADS, od_device_ticket(inf->device, OD_QUEUE_LOADS), err);
 }
 
-/* Rows [row, row + n) of a matrix in memory (mat_type.h): weights, then divisor and scales. */
-static void push_rows(struct od_ref memory, const struct od_mat_type *t, uint64_t n_rows, uint64_t n_in, uint64_t row, uint64_t n)
+/* Before e and rows are written again. */
+static int take_back(struct od_inflater *inf, struct od_err *err)
 {
-	const uint64_t each = od_mat_row_bytes(t, n_in), scales = od_mat_scale_row_bytes(t, n_in);
-	struct od_weight w;
-
-	od_weight_bind(&w, t, n_rows, n_in, memory);
-	push_bytes(w.data, row * each, n * each);
-	if (t->scale == 0)
-		return;
-	push_bytes(w.scales.at, row * scales, n * scales);
-	if (w.scales.divisor.buf != NULL)
-		push_bytes(w.scales.divisor, 0, od_mat_divisor_bytes(t));
+	return inf->lent ? wait_loads(inf, err) : OD_OK;
 }
 
-/* A finished shard; returns when it is there. */
-static int push_shard(const struct od_expert_entry *e, const struct od_shard *s, const struct od_config *cfg,
-		      const struct od_expert_mem *mem, struct od_err *err)
+static void push(struct od_ref r, uint64_t n)
 {
-	struct od_device *d = NULL;
-	uint64_t n_out, n_in;
-
-	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
-		if (mem->at[i].buf != NULL && od_ref_map(mem->at[i]) == NULL)
-			d = od_buf_device(mem->at[i].buf);
-	if (d == NULL)
-		return OD_OK;
-	od_expert_mat_shape(cfg, (enum od_expert_mat)s->mat, &n_out, &n_in);
-	if (mem->at[OD_BUF_SM].buf != NULL)
-		push_bytes(mem->at[OD_BUF_SM], s->sm.offset - e->sm_offset, s->sm.stored_bytes);
-	if (mem->at[OD_BUF_E].buf != NULL)
-		push_bytes(mem->at[OD_BUF_E], s->e.offset - e->e_offset, s->e.stored_bytes);
-	if (mem->at[OD_BUF_PLAIN].buf != NULL)
-		push_rows(od_ref_at(mem->at[OD_BUF_PLAIN], od_plain_offset(cfg, e, s->mat)), &e->type[s->mat], n_out, n_in,
-			  s->row_begin, s->n_rows);
-	return od_device_wait(d, OD_QUEUE_LOADS, od_device_ticket(d, OD_QUEUE_LOADS), err);
+	od_ref_push(r, (size_t)n, OD_QUEUE_LOADS);
 }
 
-/* The weights of a checked shard, and what scales they have, to where they go. */
-static int put_rows(struct od_inflater *inf, const struct od_coded *coded, const struct od_mat_type *type,
-		    const struct od_shard *s, const uint8_t *sm, const struct target *to, struct od_err *err)
+/* A shard that was found good. */
+struct good {
+	const struct od_shard *s;
+	const struct od_mat_type *type;
+	const struct od_shard_bytes *b;
+	struct od_coded coded;
+};
+
+/* What has been read of it goes to the device as it is. */
+static void push_sm(const struct good *g)
 {
-	const uint64_t codes = s->n_rows * od_mat_row_bytes(type, to->n_in);
-	const uint8_t *e;
+	if ((g->b->checked & OD_SET_SM) == 0)
+		push(g->b->sm, g->s->sm.stored_bytes);
+}
+
+static void push_e(const struct good *g)
+{
+	if ((g->b->checked & OD_SET_E) == 0)
+		push(g->b->e, g->s->e.stored_bytes);
+}
+
+/* BF16, by the device: planes and raw exponents as they are stored, the others decoded. */
+static int merge_rows(struct od_inflater *inf, const struct good *g, const struct target *to, struct od_err *err)
+{
+	struct od_op op = { .kind = OD_OP_MERGE,
+			    .profile = OD_PROFILE_F32,
+			    .n_rows = g->s->n_rows,
+			    .merge = { .sm = g->b->sm, .e = g->b->e, .to = weights_at(to, g->type), .n = (uint32_t)to->n_in,
+				       .planes = g->coded.codec == OD_CODEC_PLANES } };
 	int rc;
 
-	if (type->scale == 0)
-		return od_decoder_weights(inf->decoder, coded, type->dtype, sm, inf->e, weights_at(to, type), err);
-	rc = od_decoder_look(inf->decoder, coded, inf->e, &e, err);
-	if (rc != OD_OK)
-		return rc;
-	memcpy(weights_at(to, type), e, codes);
-	od_mat_put_scales(type, to->n_rows, to->n_in, to->memory, to->row, s->row_begin, s->n_rows, e + codes);
+	if (g->coded.codec == OD_CODEC_PLANES || g->coded.codec == OD_CODEC_RAW) {
+		push_e(g);
+	} else {
+		rc = take_back(inf, err);
+		if (rc == OD_OK)
+			rc = od_decoder_exponents(inf->decoder, &g->coded, od_ref_stage(inf->e), err);
+		if (rc != OD_OK)
+			return rc;
+		op.merge.e = inf->e;
+		inf->lent = true;
+		push(inf->e, g->coded.n);
+	}
+	push_sm(g);
+	od_device_run(inf->device, OD_QUEUE_LOADS, &op);
 	return OD_OK;
 }
 
-/* What was read is what was written; to->memory NULL: it stays as it is. */
-static int finish_rows(struct od_inflater *inf, const struct place *where, const struct od_shard_bytes *b,
-		       const struct target *to, struct od_err *err)
+/* Weights, and what scales they have, to rows of a matrix that the host can write at memory. */
+static int put_rows(struct od_inflater *inf, const struct good *g, const struct target *to, uint8_t *memory, struct od_err *err)
+{
+	const uint64_t each = od_mat_row_bytes(g->type, to->n_in), codes = g->s->n_rows * each;
+	uint8_t *weights = memory + to->row * each, *room = od_ref_stage(inf->e);
+	const uint8_t *e;
+	int rc;
+
+	if (g->type->scale == 0)
+		return od_decoder_weights(inf->decoder, &g->coded, g->type->dtype, od_ref_stage(g->b->sm), room, weights, err);
+	rc = od_decoder_look(inf->decoder, &g->coded, room, &e, err);
+	if (rc != OD_OK)
+		return rc;
+	memcpy(weights, e, codes);
+	od_mat_put_scales(g->type, to->n_rows, to->n_in, memory, to->row, g->s->row_begin, g->s->n_rows, e + codes);
+	return OD_OK;
+}
+
+/* inf->rows, a matrix of their number, to the device. */
+static void send_rows(struct od_inflater *inf, const struct good *g, const struct target *to)
+{
+	const uint64_t scales = od_mat_scale_row_bytes(g->type, to->n_in), n = g->s->n_rows;
+	struct od_device *d = inf->device;
+	struct od_weight w;
+	struct od_mat made;
+
+	od_weight_bind(&w, g->type, to->n_rows, to->n_in, to->memory);
+	od_mat_bind(&made, g->type, n, to->n_in, inf->rows);
+	inf->lent = true;
+	od_device_put(d, OD_QUEUE_LOADS, weights_at(to, g->type), made.data, n * od_mat_row_bytes(g->type, to->n_in));
+	if (scales > 0)
+		od_device_put(d, OD_QUEUE_LOADS, od_ref_at(w.scales.at, to->row * scales), made.scales.at, n * scales);
+	if (w.scales.divisor.buf != NULL && to->row == 0) /* as od_mat_put_scales */
+		od_device_put(d, OD_QUEUE_LOADS, w.scales.divisor, made.scales.divisor, od_mat_divisor_bytes(g->type));
+}
+
+/* Types that the device does not put together. */
+static int host_rows(struct od_inflater *inf, const struct good *g, const struct target *to, struct od_err *err)
+{
+	const struct target apart = { .n_rows = g->s->n_rows, .n_in = to->n_in };
+	uint8_t *memory = od_ref_map(to->memory);
+	int rc = take_back(inf, err);
+
+	if (rc != OD_OK)
+		return rc;
+	if (memory != NULL)
+		return put_rows(inf, g, to, memory, err);
+	rc = put_rows(inf, g, &apart, inf->rows, err);
+	if (rc == OD_OK)
+		send_rows(inf, g, to);
+	return rc;
+}
+
+static int queue_shard(struct od_inflater *inf, const struct good *g, const struct target *to, struct od_err *err)
+{
+	if (to->memory.buf != NULL)
+		return g->type->dtype == OD_BF16 ? merge_rows(inf, g, to, err) : host_rows(inf, g, to, err);
+	push_sm(g);
+	push_e(g);
+	return OD_OK;
+}
+
+/* What was read is what was written; then it is put together, by work that is queued. */
+static int finish_shard(struct od_inflater *inf, const struct place *where, const struct od_shard_bytes *b,
+			const struct target *to, struct od_err *err)
 {
 	const struct od_expert_entry *x = od_pack_entry(inf->pack, where->m, where->expert);
 	const struct od_shard *s = &x->x.shard[where->shard];
-	const struct od_coded coded = {
-		.codec = (enum od_codec)s->e.codec,
-		.at = b->e,
-		.bytes = s->e.stored_bytes,
-		.n = s->e.raw_bytes,
-		.row = s->e.raw_bytes / s->n_rows,
+	const struct good g = {
+		.s = s,
+		.type = &x->type[s->mat],
+		.b = b,
+		.coded = { .codec = (enum od_codec)s->e.codec, .at = od_ref_stage(b->e), .bytes = s->e.stored_bytes,
+			   .n = s->e.raw_bytes, .row = s->e.raw_bytes / s->n_rows },
 	};
 	struct place at = *where;
 	int rc;
 
 	at.chunk = "SM";
-	rc = (b->checked & OD_SET_SM) != 0 ? OD_OK : check_sum(inf->pack, &at, &s->sm, b->sm, err);
+	rc = (b->checked & OD_SET_SM) != 0 ? OD_OK : check_sum(inf->pack, &at, &s->sm, od_ref_stage(b->sm), err);
 	at.chunk = "E";
 	if (rc == OD_OK && (b->checked & OD_SET_E) == 0)
-		rc = check_sum(inf->pack, &at, &s->e, b->e, err);
+		rc = check_sum(inf->pack, &at, &s->e, g.coded.at, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = (b->checked & OD_SET_E) != 0 ? OD_OK : od_coded_check(&coded, err);
-	if (rc == OD_OK && to->memory != NULL)
-		rc = put_rows(inf, &coded, &x->type[s->mat], s, b->sm, to, err);
+	rc = (b->checked & OD_SET_E) != 0 ? OD_OK : od_coded_check(&g.coded, err);
+	if (rc == OD_OK)
+		rc = queue_shard(inf, &g, to, err);
 	return rc == OD_OK ? OD_OK : bad_chunk(inf->pack, &at, &s->e, err);
 }
 
-int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard,
+/* After a failure too: what has been queued reads and writes memory that others will use. */
+static int end_finish(struct od_inflater *inf, int rc, struct od_err *err)
+{
+	int done = wait_loads(inf, rc == OD_OK ? err : NULL);
+
+	return rc == OD_OK ? done : rc;
+}
+
+int od_inflater_finish(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t first, uint32_t n,
 		       const struct od_shard_bytes *b, const struct od_expert_mem *mem, struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
-	const struct place at = { m, expert, shard, NULL };
-	const struct target to = rows_at(inf->pack, e, &e->x.shard[shard], mem);
-	int rc = finish_rows(inf, &at, b, &to, err);
+	int rc = OD_OK;
 
-	return rc == OD_OK ? push_shard(e, &e->x.shard[shard], &inf->pack->config, mem, err) : rc;
+	for (uint32_t i = 0; rc == OD_OK && i < n; i++) {
+		const struct place at = { m, expert, first + i, NULL };
+		const struct target to = rows_at(inf->pack, e, &e->x.shard[first + i], mem);
+
+		rc = finish_shard(inf, &at, &b[i], &to, err);
+	}
+	return end_finish(inf, rc, err);
 }
 
-/* After reading ended with rc: the rest, the figures, or the reason. */
-static int finish_load(struct od_inflater *inf, const struct place *at, const struct od_shard_bytes *b,
-		       const struct target *to, int rc, struct od_err *why, uint64_t begin_ns, struct od_load_stats *stats,
-		       struct od_err *err)
-{
-	const struct od_shard *s = &od_pack_entry(inf->pack, at->m, at->expert)->x.shard[at->shard];
-	uint64_t mid_ns = od_now_ns();
+/* ---- reading and finishing ---- */
 
+/* mem: the buffers of what is read, if it has any. */
+static int load_shard(struct od_inflater *inf, const struct place *at, const struct od_expert_mem *mem, const struct target *to,
+		      struct od_load_stats *stats, struct od_err *err)
+{
+	const struct od_expert_entry *e = od_pack_entry(inf->pack, at->m, at->expert);
+	const struct od_shard *s = &e->x.shard[at->shard];
+	const struct od_shard_bytes b = places(inf->pack, e, s, mem, to, inf->staging);
+	const uint64_t begin_ns = od_now_ns();
+	uint64_t mid_ns;
+	int rc = read_shards(inf->pack, at, 1, mem->at[OD_BUF_SM].buf != NULL && mem->at[OD_BUF_E].buf != NULL, &b, err);
+
+	mid_ns = od_now_ns();
 	od_trace_end("read", begin_ns, -1, at->m, at->expert);
 	if (rc == OD_OK)
-		rc = finish_rows(inf, at, b, to, why);
-	if (rc != OD_OK) {
-		if (err != NULL)
-			*err = *why;
+		rc = end_finish(inf, finish_shard(inf, at, &b, to, err), err);
+	if (rc != OD_OK)
 		return rc;
-	}
 	od_trace_end("inflate", mid_ns, -1, at->m, at->expert);
 	if (stats != NULL) {
 		stats->read_bytes += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
@@ -356,25 +444,18 @@ static int finish_load(struct od_inflater *inf, const struct place *at, const st
 	return OD_OK;
 }
 
-int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, void *dst,
-		     struct od_load_stats *stats, struct od_err *err)
+int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, struct od_ref to, struct od_err *err)
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
-	const struct place at = { m, expert, shard, NULL };
 	const struct od_shard *s = &e->x.shard[shard];
+	const struct place at = { m, expert, shard, NULL };
 	const struct od_expert_mem none = { 0 };
-	struct target to = rows_at(inf->pack, e, s, &none);
-	uint64_t begin_ns = od_now_ns();
-	struct od_shard_bytes b;
-	struct od_err why;
-	int rc;
+	struct target rows = rows_at(inf->pack, e, s, &none);
 
-	to.memory = dst;
-	to.n_rows = s->n_rows;
-	to.row = 0;
-	b = places(inf->pack, e, s, &none, &to, inf->staging);
-	rc = read_shards(inf->pack, &at, 1, false, &b, &why);
-	return finish_load(inf, &at, &b, &to, rc, &why, begin_ns, stats, err);
+	rows.memory = to;
+	rows.n_rows = s->n_rows;
+	rows.row = 0;
+	return load_shard(inf, &at, &none, &rows, NULL, err);
 }
 
 int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard,
@@ -382,14 +463,13 @@ int od_inflater_load(struct od_inflater *inf, uint32_t m, uint32_t expert, uint3
 {
 	const struct od_expert_entry *e = od_pack_entry(inf->pack, m, expert);
 	const struct place at = { m, expert, shard, NULL };
-	uint64_t begin_ns = od_now_ns();
-	struct od_shard_bytes b;
-	struct od_err why;
 	const struct target to = rows_at(inf->pack, e, &e->x.shard[shard], mem);
-	int rc = od_shards_read(inf->pack, m, expert, shard, 1, OD_SET_STORED, mem, inf->staging, &b, &why);
+	struct od_err why;
+	int rc = load_shard(inf, &at, mem, &to, stats, &why);
 
-	rc = finish_load(inf, &at, &b, &to, rc, &why, begin_ns, stats, err);
-	return rc == OD_OK ? push_shard(e, &e->x.shard[shard], &inf->pack->config, mem, err) : rc;
+	if (rc != OD_OK && err != NULL)
+		*err = why;
+	return rc;
 }
 
 void od_inflaters_free(struct od_inflater **inf, unsigned n)
@@ -399,7 +479,7 @@ void od_inflaters_free(struct od_inflater **inf, unsigned n)
 	free(inf);
 }
 
-int od_inflaters_new(struct od_inflater ***out, unsigned n, const struct od_pack *p, enum od_form form,
+int od_inflaters_new(struct od_inflater ***out, unsigned n, const struct od_pack *p, struct od_device *d, enum od_form form,
 		     struct od_err *err)
 {
 	struct od_inflater **inf = calloc(n, sizeof(*inf));
@@ -407,7 +487,7 @@ int od_inflaters_new(struct od_inflater ***out, unsigned n, const struct od_pack
 
 	*out = NULL;
 	for (unsigned i = 0; rc == OD_OK && i < n; i++)
-		rc = od_inflater_new(&inf[i], p, form, err);
+		rc = od_inflater_new(&inf[i], p, d, form, err);
 	if (rc != OD_OK) {
 		od_inflaters_free(inf, n);
 		return rc;
@@ -470,7 +550,7 @@ int od_experts_load_all(struct od_expert_store **out, const struct od_pack *p, s
 	else
 		rc = od_buf_new(&s->slots, d, p->manifest.n_experts * od_pack_slot_bytes(p, form), "all experts", err);
 	if (rc == OD_OK)
-		rc = od_inflaters_new(&s->inflater, n_threads, p, form, err);
+		rc = od_inflaters_new(&s->inflater, n_threads, p, d, form, err);
 	if (rc == OD_OK)
 		rc = od_team_run(&job, err);
 	od_inflaters_free(s->inflater, n_threads);

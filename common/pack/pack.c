@@ -73,6 +73,24 @@ static int read_expert_header(struct od_pack *p, size_t i, uint8_t *buf, struct 
 	return rc;
 }
 
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+static void measure_shard(struct od_pack *p, const struct od_shard *s, const struct od_mat_type *type)
+{
+	uint64_t n_out, n_in;
+
+	od_expert_mat_shape(&p->config, (enum od_expert_mat)s->mat, &n_out, &n_in);
+	p->shard_exponents = larger(p->shard_exponents, s->e.raw_bytes);
+	p->shard_sm = larger(p->shard_sm, s->sm.raw_bytes);
+	if (!od_codec_merges_in_place(type->dtype))
+		p->shard_apart_sm = larger(p->shard_apart_sm, s->sm.raw_bytes);
+	if (type->dtype != OD_BF16)
+		p->shard_host_rows = larger(p->shard_host_rows, od_mat_memory_bytes(type, s->n_rows, n_in));
+}
+
 static void measure_expert(struct od_pack *p, const struct od_expert_entry *e)
 {
 	uint64_t stored = 0, raw = 0, n_out, n_in;
@@ -86,9 +104,7 @@ static void measure_expert(struct od_pack *p, const struct od_expert_entry *e)
 		const struct od_shard *s = &e->x.shard[i];
 
 		stored += (uint64_t)s->e.stored_bytes + s->sm.stored_bytes;
-		p->shard_exponents = s->e.raw_bytes > p->shard_exponents ? s->e.raw_bytes : p->shard_exponents;
-		if (!od_codec_merges_in_place(e->type[s->mat].dtype) && s->sm.raw_bytes > p->shard_staged_sm)
-			p->shard_staged_sm = s->sm.raw_bytes;
+		measure_shard(p, s, &e->type[s->mat]);
 	}
 	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++) {
 		od_expert_mat_shape(&p->config, (enum od_expert_mat)mat, &n_out, &n_in);

@@ -22,8 +22,9 @@ struct od_pack {
 	struct od_expert_entry *expert; /* [n_moe][n_experts] */
 	atomic_bool *has;		/* of a spool, the same: it is whole; NULL: all are */
 	uint64_t buf_bytes[OD_N_EXPERT_BUFS], stored_bytes, raw_bytes; /* of the largest expert */
-	/* Of the largest shards: weights, and SM bytes of those that are not merged in place. */
-	uint64_t shard_exponents, shard_staged_sm;
+	/* Of the largest shards: weights; SM bytes, and of those that are not merged in place; and what the host puts together
+	 * itself, as a matrix in memory. */
+	uint64_t shard_exponents, shard_sm, shard_apart_sm, shard_host_rows;
 };
 
 const struct od_expert_entry *od_pack_entry(const struct od_pack *p, uint32_t m, uint32_t expert);

@@ -1,6 +1,7 @@
 #include "common/pack/pack_verify.h"
 
 #include "common/base/file.h"
+#include "common/compute/cpu/cpu_device.h"
 #include "common/pack/checksum.h"
 #include "common/pack/import/source.h"
 #include "common/pack/inflater.h"
@@ -23,9 +24,11 @@ struct verifier {
 	const struct od_verify_job *job;
 	struct od_pack *pack;
 	struct od_checkpoint *source; /* NULL: not compared */
+	struct od_device *device; /* puts rows together where they can be looked at */
 	struct od_inflater **inflater; /* [n_threads] */
 	size_t shard_bytes, scale_bytes;
-	uint8_t *rows, *want; /* [n_threads][shard_bytes] */
+	struct od_buf *rows; /* [n_threads][shard_bytes] */
+	uint8_t *want;	     /* the same */
 	uint8_t *last_scales; /* [n_threads][scale_bytes]: divisor and last row of scales of the shard before */
 	struct od_shadow_file shadow[OD_N_PRECISIONS];
 	size_t n_shadows;
@@ -242,12 +245,13 @@ static int verify_shard(const struct verifier *v, unsigned thread, uint32_t m, u
 {
 	const struct od_expert_entry *e = od_pack_entry(v->pack, m, expert);
 	const struct od_shard *s = &e->x.shard[shard];
-	uint8_t *rows = v->rows + thread * v->shard_bytes;
+	const struct od_ref at = od_buf_ref(v->rows, thread * v->shard_bytes);
+	uint8_t *rows = od_ref_map(at);
 	struct seen x = { .m = m, .expert = expert, .shard = shard, .s = s, .type = &e->type[s->mat],
 			  .want = v->want + thread * v->shard_bytes, .last = v->last_scales + thread * v->scale_bytes };
 	uint64_t n_out, n_in, each;
 	struct od_source src;
-	int rc = od_inflater_rows(v->inflater[thread], m, expert, shard, rows, NULL, err);
+	int rc = od_inflater_rows(v->inflater[thread], m, expert, shard, at, err);
 
 	if (rc != OD_OK)
 		return rc;
@@ -311,11 +315,14 @@ static int verify_experts(struct verifier *v, struct od_err *err)
 	v->shard_bytes = od_round_up(od_shard_max_memory(&p->config), OD_PAD_BYTES);
 	v->scale_bytes = od_shard_max_e_bytes(&p->config); /* more than a row of them takes */
 	v->last_scales = od_alloc_array(v->job->n_threads, v->scale_bytes);
-	v->rows = od_alloc_array(v->job->n_threads, v->shard_bytes);
 	v->want = od_alloc_array(v->job->n_threads, v->shard_bytes);
-	if (v->rows == NULL || v->want == NULL || v->last_scales == NULL)
+	if (v->want == NULL || v->last_scales == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory to verify");
-	rc = od_inflaters_new(&v->inflater, v->job->n_threads, p, OD_FORM_PLAIN, err);
+	rc = od_device_cpu_new(&v->device, OD_CPU_AUTO, 1, "od-verify", err);
+	if (rc == OD_OK)
+		rc = od_buf_new(&v->rows, v->device, v->job->n_threads * v->shard_bytes, "verifying", err);
+	if (rc == OD_OK)
+		rc = od_inflaters_new(&v->inflater, v->job->n_threads, p, v->device, OD_FORM_PLAIN, err);
 	if (rc == OD_OK)
 		rc = od_team_run(&team, err);
 	v->done_bytes += p->manifest.experts_bytes;
@@ -410,7 +417,8 @@ int od_pack_verify(const struct od_verify_job *job, struct od_err *err)
 	for (size_t i = 0; i < v.n_shadows; i++)
 		od_shadow_file_close(&v.shadow[i]);
 	od_inflaters_free(v.inflater, job->n_threads);
-	od_free(v.rows);
+	od_buf_free(v.rows);
+	od_device_free(v.device);
 	od_free(v.want);
 	od_free(v.last_scales);
 	od_checkpoint_close(v.source);

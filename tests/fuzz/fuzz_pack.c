@@ -237,7 +237,7 @@ static void load_all(const struct od_pack *p, enum od_form form)
 	struct od_buf *slot = buf_new(od_pack_slot_bytes(p, form));
 	const struct od_expert_mem mem = od_pack_slot_mem(p, form, od_buf_ref(slot, 0));
 
-	check(od_inflater_new(&inf, p, form, NULL) == OD_OK);
+	check(od_inflater_new(&inf, p, device, form, NULL) == OD_OK);
 	for (uint32_t i = 0; i < cfg->n_moe * cfg->n_experts; i++) {
 		const uint32_t m = i / cfg->n_experts, expert = i % cfg->n_experts;
 		const uint32_t n_shards = od_pack_expert(p, m, expert)->n_shards;

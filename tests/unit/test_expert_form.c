@@ -1,5 +1,6 @@
 /* Experts that stay as they are stored: the same weights to the bit, what cannot be is said, what is broken is found. */
 #include "common/base/mem.h"
+#include "common/compute/device_internal.h"
 #include "common/pack/expert_load.h"
 #include "common/pack/write/pack_write.h"
 #include "tests/unit/device_util.h"
@@ -107,7 +108,7 @@ static void the_same_weights_in_two_thirds(void **state)
 		}
 	/* Pages are much beside so small an expert, of 384 KiB. */
 	assert_true(od_experts_need_bytes(planes, OD_FORM_PLANES) * 100 < od_experts_need_bytes(planes, OD_FORM_PLAIN) * 71);
-	assert_true(od_inflater_bytes(planes, OD_FORM_PLANES) < 1024);
+	assert_true(od_inflater_bytes(planes, device, OD_FORM_PLANES) < 1024);
 	od_experts_free(a);
 	od_experts_free(b);
 }
@@ -143,8 +144,8 @@ static void one_slot(void **state)
 
 	(void)state;
 	assert_int_equal(od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, NULL), OD_OK);
-	assert_int_equal(od_inflater_new(&inflate, planes, OD_FORM_PLAIN, NULL), OD_OK);
-	assert_int_equal(od_inflater_new(&keep, planes, OD_FORM_PLANES, NULL), OD_OK);
+	assert_int_equal(od_inflater_new(&inflate, planes, device, OD_FORM_PLAIN, NULL), OD_OK);
+	assert_int_equal(od_inflater_new(&keep, planes, device, OD_FORM_PLANES, NULL), OD_OK);
 	for (uint32_t e = 0; e < 4; e++) {
 		const struct od_pack_expert *x = od_pack_expert(planes, e, e);
 		struct od_expert a, b;
@@ -199,7 +200,7 @@ static void buffers_apart(void **state)
 
 	(void)state;
 	assert_int_equal(od_backend_cpu(&be, OD_CPU_AUTO, OD_PROFILE_F32, NULL), OD_OK);
-	assert_int_equal(od_inflater_new(&inf, planes, OD_FORM_PLAIN, NULL), OD_OK);
+	assert_int_equal(od_inflater_new(&inf, planes, device, OD_FORM_PLAIN, NULL), OD_OK);
 	for (int i = 0; i < OD_N_EXPERT_BUFS; i++)
 		mem.at[i] = dirty_buf((enum od_expert_buf)i);
 	stored = mem;
@@ -224,6 +225,116 @@ static void buffers_apart(void **state)
 		od_buf_free(mem.at[i].buf);
 	od_buf_free(plain.at[OD_BUF_PLAIN].buf);
 	od_inflater_free(inf);
+}
+
+/* Exponents of the largest shard; SM bytes too where they cannot be read into their place; an inflater has room for exponents
+ * that it decodes besides, and all that on both sides where the device's is not the host's. */
+static void what_loads_take(void **state)
+{
+	const bool maps = od_device_maps(device);
+	uint64_t e = 0, sm = 0, staging, inflater;
+
+	(void)state;
+	for (uint32_t m = 0; m < od_pack_config(zstd)->n_moe; m++)
+		for (uint32_t i = 0; i < od_pack_config(zstd)->n_experts; i++)
+			for (uint32_t s = 0; s < od_pack_expert(zstd, m, i)->n_shards; s++) {
+				const struct od_shard *shard = &od_pack_expert(zstd, m, i)->shard[s];
+
+				e = shard->e.raw_bytes > e ? shard->e.raw_bytes : e;
+				sm = shard->sm.raw_bytes > sm ? shard->sm.raw_bytes : sm;
+			}
+	staging = od_staging_bytes(zstd, device, OD_FORM_PLAIN);
+	assert_in_range(staging, maps ? e : e + sm, (maps ? e : e + sm) + 3 * OD_PAD_BYTES);
+	inflater = (staging + e) * (maps ? 1 : 2);
+	assert_in_range(od_inflater_bytes(zstd, device, OD_FORM_PLAIN), inflater, inflater + (256u << 10)); /* zstd's tables */
+	assert_int_equal(od_staging_bytes(planes, device, OD_FORM_PLANES), 0);
+}
+
+/* An expert of a pack in plain memory, all of its shards as one part. */
+struct part {
+	struct od_pack *pack;
+	struct od_buf *slot, *staging;
+	struct od_expert_mem mem;
+	struct od_inflater *inf;
+	struct od_shard_bytes b[8];
+	uint32_t n_shards, n_decoded; /* decoded by the host */
+};
+
+static void part_open(struct part *p, struct od_pack *pack)
+{
+	const struct od_pack_expert *x = od_pack_expert(pack, 3, 2);
+
+	*p = (struct part){ .pack = pack, .slot = slot_new(OD_FORM_PLAIN), .n_shards = x->n_shards };
+	assert_in_range(x->n_shards, 2, 8);
+	for (uint32_t i = 0; i < x->n_shards; i++)
+		p->n_decoded += x->shard[i].e.codec == OD_CODEC_ZSTD;
+	p->mem = od_pack_slot_mem(pack, OD_FORM_PLAIN, od_buf_ref(p->slot, 0));
+	p->staging = buf_new(device, x->n_shards * od_staging_bytes(pack, device, OD_FORM_PLAIN));
+	assert_int_equal(od_inflater_new(&p->inf, pack, device, OD_FORM_PLAIN, NULL), OD_OK);
+}
+
+static void part_read(struct part *p)
+{
+	assert_int_equal(od_shards_read(p->pack, 3, 2, 0, p->n_shards, OD_SET_STORED, &p->mem, od_buf_ref(p->staging, 0), p->b,
+					NULL), OD_OK);
+}
+
+static void part_close(struct part *p)
+{
+	od_buf_free(p->staging); /* the far device aborts when something queued would still use it */
+	od_buf_free(p->slot);
+	od_inflater_free(p->inf);
+}
+
+/* The host waits once for what the device puts together, but for exponents that it decodes itself: these have one place. And it
+ * needs memory of its own for parts, not for whole experts. */
+static void a_part_is_one_wait(void **state)
+{
+	struct od_pack *packs[] = { planes, zstd };
+	struct od_expert w[2];
+	struct part part[2];
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct part *p = &part[i];
+		uint64_t waits;
+
+		part_open(p, packs[i]);
+		assert_int_equal(p->n_decoded, i == 0 ? 0 : p->n_shards);
+		part_read(p);
+		waits = od_device_waits(device);
+		assert_int_equal(od_inflater_finish(p->inf, 3, 2, 0, p->n_shards, p->b, &p->mem, NULL), OD_OK);
+		assert_int_equal(od_device_waits(device) - waits, i == 0 ? 1 : p->n_shards);
+		assert_null(p->slot->stage);
+		od_pack_bind(packs[i], 3, 2, &p->mem, &w[i]);
+	}
+	for (int mat = 0; mat < OD_N_EXPERT_MATS; mat++)
+		assert_same_bytes(&w[0].mat[mat], &w[1].mat[mat]);
+	part_close(&part[0]);
+	part_close(&part[1]);
+}
+
+/* A shard that is damaged, behind one whose work is queued: that is done when the error is told, and the inflater goes on. */
+static void a_failed_part_leaves_nothing_queued(void **state)
+{
+	struct od_pack *packs[] = { planes, zstd };
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct part p;
+		struct od_err err;
+
+		part_open(&p, packs[i]);
+		part_read(&p);
+		*(uint8_t *)od_ref_stage(p.b[1].sm) ^= 1;
+		assert_int_equal(od_inflater_finish(p.inf, 3, 2, 0, p.n_shards, p.b, &p.mem, &err), OD_ERR_CORRUPT);
+		assert_non_null(strstr(err.msg, "expert (3, 2) shard 1, SM-chunk"));
+		od_buf_free(p.staging);
+		p.staging = buf_new(device, p.n_shards * od_staging_bytes(p.pack, device, OD_FORM_PLAIN));
+		part_read(&p);
+		assert_int_equal(od_inflater_finish(p.inf, 3, 2, 0, p.n_shards, p.b, &p.mem, &err), OD_OK);
+		part_close(&p);
+	}
 }
 
 /* The first whole page of a buffer: reads past the page cache go to such. */
@@ -254,13 +365,13 @@ static void past_the_page_cache(void **state)
 		}
 		if (od_pack_read_direct(planes, direct) != direct)
 			print_message("# this file system is only read through the page cache\n");
-		assert_int_equal(od_shards_read(planes, 4, 1, 0, x->n_shards, OD_SET_STORED, &mem[direct], NULL, b[direct],
-						NULL), OD_OK);
+		assert_int_equal(od_shards_read(planes, 4, 1, 0, x->n_shards, OD_SET_STORED, &mem[direct],
+						(struct od_ref){ 0 }, b[direct], NULL), OD_OK);
 	}
 	assert_false(od_pack_read_direct(planes, false));
 	for (uint32_t i = 0; i < x->n_shards; i++) {
-		assert_memory_equal(b[0][i].sm, b[1][i].sm, x->shard[i].sm.stored_bytes);
-		assert_memory_equal(b[0][i].e, b[1][i].e, x->shard[i].e.stored_bytes);
+		assert_memory_equal(od_ref_stage(b[0][i].sm), od_ref_stage(b[1][i].sm), x->shard[i].sm.stored_bytes);
+		assert_memory_equal(od_ref_stage(b[0][i].e), od_ref_stage(b[1][i].e), x->shard[i].e.stored_bytes);
 	}
 	for (int i = OD_BUF_SM; i <= OD_BUF_E; i++) { /* and nothing else was written */
 		assert_memory_equal(od_ref_stage(mem[0].at[i]), od_ref_stage(mem[1].at[i]),
@@ -320,7 +431,7 @@ static void what_is_broken_is_found(void **state)
 
 	(void)state;
 	assert_true(fd >= 0);
-	assert_int_equal(od_inflater_new(&inf, planes, OD_FORM_PLANES, NULL), OD_OK);
+	assert_int_equal(od_inflater_new(&inf, planes, device, OD_FORM_PLANES, NULL), OD_OK);
 	for (size_t i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
 		assert_int_equal(pread(fd, &byte, 1, (off_t)at[i]), 1);
 		byte ^= 1;
@@ -343,6 +454,9 @@ int main(void)
 		cmocka_unit_test(the_same_weights_in_two_thirds),
 		cmocka_unit_test(one_slot),
 		cmocka_unit_test(buffers_apart),
+		cmocka_unit_test(what_loads_take),
+		cmocka_unit_test(a_part_is_one_wait),
+		cmocka_unit_test(a_failed_part_leaves_nothing_queued),
 		cmocka_unit_test(past_the_page_cache),
 		cmocka_unit_test(what_cannot_be_is_said),
 		cmocka_unit_test(what_is_broken_is_found),

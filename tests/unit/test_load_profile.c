@@ -41,7 +41,7 @@ static uint64_t look(void)
 }
 
 static int read_disk(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
-		     const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
+		     const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b, struct od_err *err)
 {
 	const struct od_shard *s = od_pack_expert(pack, m, expert)->shard;
 	const uint32_t index = m * EXPERTS + expert;
@@ -60,7 +60,7 @@ static int read_disk(void *arg, uint32_t m, uint32_t expert, uint32_t first, uin
 	for (uint32_t i = first; i < first + n; i++)
 		bytes += s[i].sm.stored_bytes + s[i].e.stored_bytes;
 	if (disk.damaged && disk.damage == index)
-		b[0].sm[5] ^= 1;
+		((uint8_t *)od_ref_stage(b[0].sm))[5] ^= 1;
 	pthread_mutex_lock(&disk.lock);
 	disk.clock_ns += each * bytes + disk.ns_per_read;
 	disk.bytes += bytes;
@@ -71,7 +71,7 @@ static int read_disk(void *arg, uint32_t m, uint32_t expert, uint32_t first, uin
 static struct odw_part_times profile(enum od_form form, unsigned n_readers)
 {
 	const struct od_expert_mem mem = od_pack_slot_mem(pack, form, od_buf_ref(slot, 0));
-	const struct odw_profile_opts o = { .pack = pack, .form = form, .mem = &mem, .n_readers = n_readers,
+	const struct odw_profile_opts o = { .pack = pack, .device = device, .form = form, .mem = &mem, .n_readers = n_readers,
 					    .read = read_disk, .now_ns = look };
 	struct odw_part_times t;
 
@@ -171,7 +171,7 @@ static void what_cannot_be_read_is_left_out(void **state)
 static struct odw_part_times choose(enum od_form form, enum odw_read_mode asked, uint64_t free_bytes, bool *direct)
 {
 	const struct od_expert_mem mem = od_pack_slot_mem(pack, form, od_buf_ref(slot, 0));
-	const struct odw_profile_opts o = { .pack = pack, .form = form, .mem = &mem, .n_readers = 1, .read = read_disk,
+	const struct odw_profile_opts o = { .pack = pack, .device = device, .form = form, .mem = &mem, .n_readers = 1, .read = read_disk,
 					    .now_ns = look };
 	struct odw_part_times t;
 

@@ -96,7 +96,7 @@ static void open_world(struct world *w, enum od_form form)
 	const struct odw_planner_opts po = { .slot = od_form_bufs(form) | OD_SET_STORED, .n_slots = SLOTS };
 	struct odw_schedule_opts so = { .n_moe = n, .n_experts = EXPERTS, .n_slots = SLOTS, .n_stages = odw_loader_stages(2, 2),
 					.n_parts = odw_parts(od_pack_expert(pack, 0, 0)->n_shards), .max_pinned = n };
-	struct odw_loader_opts lo = { .pack = pack, .form = form, .slot = po.slot, .n_readers = 2, .n_inflaters = 2, .wake = wake,
+	struct odw_loader_opts lo = { .pack = pack, .device = device, .form = form, .slot = po.slot, .n_readers = 2, .n_inflaters = 2, .wake = wake,
 				      .wake_arg = &w->ready };
 	uint64_t bytes[OD_N_EXPERT_BUFS];
 	size_t n_bufs[OD_N_EXPERT_BUFS];

@@ -52,7 +52,7 @@ static int teardown(void **state)
 static _Atomic unsigned n_reads;
 
 static int read_nothing(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
-			const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
+			const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b, struct od_err *err)
 {
 	assert_true(m == LAYER && first + n <= n_shards && (which & ~OD_SET_STORED) == 0);
 	(void)expert;
@@ -73,7 +73,7 @@ static int read_part(struct odw_paced_reader *p, uint32_t expert, uint32_t first
 {
 	struct od_err err;
 
-	return odw_paced_read(p, LAYER, expert, first, n, which, NULL, NULL, NULL, &err);
+	return odw_paced_read(p, LAYER, expert, first, n, which, NULL, (struct od_ref){ 0 }, NULL, &err);
 }
 
 static uint64_t stored_bytes(uint32_t first, uint32_t n, unsigned which)
@@ -188,7 +188,8 @@ static void *read_parts(void *arg)
 	struct od_err err;
 
 	while (odw_schedule_next_read(w->s, &job, true)) {
-		const int rc = odw_paced_read(&w->paced, job.m, job.expert, job.part, 1, job.read, &job.mem, NULL, NULL, &err);
+		const int rc = odw_paced_read(&w->paced, job.m, job.expert, job.part, 1, job.read, &job.mem,
+						     (struct od_ref){ 0 }, NULL, &err);
 
 		w->n_read++;
 		(void)!odw_schedule_end_job(w->s, &job, 1, rc, &err);

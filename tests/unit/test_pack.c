@@ -204,8 +204,8 @@ static void test_slot_reuse(void **state)
 	uint64_t stored = 0;
 
 	(void)state;
-	assert_int_equal(od_inflater_new(&inf, pack, OD_FORM_PLAIN, NULL), OD_OK);
-	assert_true(od_inflater_bytes(pack, OD_FORM_PLAIN) < 2u << 20);
+	assert_int_equal(od_inflater_new(&inf, pack, device, OD_FORM_PLAIN, NULL), OD_OK);
+	assert_true(od_inflater_bytes(pack, device, OD_FORM_PLAIN) < 2u << 20);
 	for (uint32_t i = 0; i < 2 * TINY_LAYERS * TINY_EXPERTS; i++) {
 		uint32_t m = i % TINY_LAYERS, e = i / TINY_LAYERS % TINY_EXPERTS;
 		const struct od_pack_expert *x = od_pack_expert(pack, m, e);
@@ -446,7 +446,7 @@ static void test_flipped_while_open(void **state)
 	char where[64];
 
 	(void)state;
-	assert_int_equal(od_inflater_new(&inf, pack, OD_FORM_PLAIN, &err), OD_OK);
+	assert_int_equal(od_inflater_new(&inf, pack, device, OD_FORM_PLAIN, &err), OD_OK);
 	for (int plane = 0; plane < 2; plane++) {
 		const struct od_chunk *c = plane == 0 ? &shard->e : &shard->sm;
 		uint64_t at = c->offset + c->stored_bytes - 1;
@@ -497,7 +497,7 @@ static void *fill_main(void *arg)
 	struct filler *f = arg;
 	struct od_inflater *inf;
 
-	f->rc = od_inflater_new(&inf, pack, OD_FORM_PLAIN, NULL);
+	f->rc = od_inflater_new(&inf, pack, device, OD_FORM_PLAIN, NULL);
 	for (int i = 0; i < 20 && f->rc == OD_OK; i++)
 		f->rc = od_inflater_load(inf, 1, 1, f->shard, &f->mem, NULL, NULL);
 	od_inflater_free(inf);

@@ -170,7 +170,7 @@ static int load(const struct od_pack *p, uint32_t m, uint32_t e)
 	struct od_device *device = device_new(OD_CPU_AUTO, 1);
 	struct od_buf *slot = buf_new(device, od_pack_slot_bytes(p, OD_FORM_PLAIN));
 	const struct od_expert_mem mem = od_pack_slot_mem(p, OD_FORM_PLAIN, od_buf_ref(slot, 0));
-	int rc = od_inflater_new(&inf, p, OD_FORM_PLAIN, &err);
+	int rc = od_inflater_new(&inf, p, device, OD_FORM_PLAIN, &err);
 
 	for (uint32_t i = 0; rc == OD_OK && i < od_pack_expert(p, m, e)->n_shards; i++)
 		rc = od_inflater_load(inf, m, e, i, &mem, NULL, &err);

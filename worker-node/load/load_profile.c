@@ -22,7 +22,7 @@ struct batch {
 	const struct odw_profile_opts *o;
 	struct sample sample;
 	uint32_t m, expert, n_parts;
-	uint8_t *staging; /* [n_parts][ODW_PART_SHARDS] of od_staging_bytes */
+	struct od_buf *staging; /* [n_parts][ODW_PART_SHARDS] of od_staging_bytes */
 	struct part {
 		uint32_t first, n;
 		struct od_shard_bytes bytes[ODW_PART_SHARDS];
@@ -30,7 +30,7 @@ struct batch {
 	} *part;
 };
 
-static int read_from_pack(const struct odw_profile_opts *o, uint32_t m, uint32_t expert, struct part *p, uint8_t *staging,
+static int read_from_pack(const struct odw_profile_opts *o, uint32_t m, uint32_t expert, struct part *p, struct od_ref staging,
 			  struct od_err *err)
 {
 	if (o->read != NULL)
@@ -43,12 +43,12 @@ static int read_part(void *arg, unsigned thread, size_t item, uint64_t *bytes, s
 	struct batch *b = arg;
 	const struct odw_profile_opts *o = b->o;
 	const struct od_pack_expert *x = od_pack_expert(o->pack, b->m, b->expert);
-	const uint64_t staging_bytes = od_staging_bytes(o->pack, o->form) * ODW_PART_SHARDS;
+	const uint64_t staging_bytes = od_staging_bytes(o->pack, o->device, o->form) * ODW_PART_SHARDS;
 	struct part *p = &b->part[item];
 	uint64_t begin_ns = o->now_ns();
 
 	(void)thread;
-	if (read_from_pack(o, b->m, b->expert, p, b->staging + item * staging_bytes, err) == OD_OK) {
+	if (read_from_pack(o, b->m, b->expert, p, od_buf_ref(b->staging, item * staging_bytes), err) == OD_OK) {
 		for (uint32_t i = p->first; i < p->first + p->n; i++)
 			p->read_bytes += (uint64_t)x->shard[i].sm.stored_bytes + x->shard[i].e.stored_bytes;
 		p->read_ns = o->now_ns() - begin_ns;
@@ -63,8 +63,8 @@ static void finish_part(const struct batch *b, const struct part *p, struct od_i
 	uint64_t begin_ns = o->now_ns();
 	int rc = p->read_bytes > 0 ? OD_OK : OD_ERR_IO;
 
-	for (uint32_t i = 0; rc == OD_OK && i < p->n; i++)
-		rc = od_inflater_finish(inf, b->m, b->expert, p->first + i, &p->bytes[i], o->mem, NULL);
+	if (rc == OD_OK)
+		rc = od_inflater_finish(inf, b->m, b->expert, p->first, p->n, p->bytes, o->mem, NULL);
 	if (rc != OD_OK)
 		return;
 	t->finishes++;
@@ -157,19 +157,21 @@ static int profile(struct odw_part_times *out, const struct odw_profile_opts *op
 	struct odw_profile_opts o = *opts;
 	struct batch b = { .o = &o, .sample = sample, .n_parts = batch_parts(opts) };
 	struct od_inflater *inf;
-	int rc = od_inflater_new(&inf, o.pack, o.form, err);
+	int rc = od_inflater_new(&inf, o.pack, o.device, o.form, err);
 
 	*out = (struct odw_part_times){ 0 };
 	if (o.now_ns == NULL)
 		o.now_ns = od_now_ns;
 	b.part = calloc(b.n_parts, sizeof(*b.part));
-	b.staging = od_alloc_array(b.n_parts, od_staging_bytes(o.pack, o.form) * ODW_PART_SHARDS);
-	if (rc == OD_OK && (b.part == NULL || b.staging == NULL))
+	if (rc == OD_OK && b.part == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory to measure loads of %u parts", b.n_parts);
+	if (rc == OD_OK)
+		rc = od_buf_new(&b.staging, o.device, b.n_parts * od_staging_bytes(o.pack, o.device, o.form) * ODW_PART_SHARDS,
+				"parts to measure", err);
 	if (rc == OD_OK)
 		rc = time_batches(&b, inf, out, err);
 	od_inflater_free(inf);
-	od_free(b.staging);
+	od_buf_free(b.staging);
 	free(b.part);
 	return rc;
 }

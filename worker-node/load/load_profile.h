@@ -19,6 +19,7 @@ extern const char *const odw_read_mode_names[]; /* "auto", "buffered", "direct",
 
 struct odw_profile_opts {
 	struct od_pack *pack;
+	struct od_device *device;
 	enum od_form form;
 	const struct od_expert_mem *mem; /* of one expert, which is written */
 	unsigned n_readers;

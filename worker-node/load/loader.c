@@ -17,7 +17,7 @@ struct inflating {
 struct odw_loaders {
 	struct odw_loader_opts o;
 	unsigned n_stages, n_reading, n_inflating; /* threads that were started */
-	uint8_t *staging[ODW_MAX_STAGES];
+	struct od_buf *staging[ODW_MAX_STAGES]; /* NULL: what is read has buffers of its own */
 	uint32_t n_shards, part_shards;
 	struct od_shard_bytes bytes[ODW_MAX_STAGES][ODW_PART_SHARDS]; /* a stage has one thread at a time */
 	pthread_t reading[ODW_MAX_LOADERS];
@@ -43,19 +43,19 @@ unsigned odw_loader_stages(unsigned n_readers, unsigned n_inflaters)
 _Static_assert(3 * ODW_MAX_LOADERS <= ODW_MAX_STAGES, "every stage has a place");
 
 /* What is read into buffers of its own needs no stage's memory. */
-static uint64_t stage_bytes(const struct od_pack *pack, enum od_form form, unsigned slot)
+static uint64_t stage_bytes(const struct od_pack *pack, const struct od_device *d, enum od_form form, unsigned slot)
 {
 	if ((slot & OD_SET_STORED) == OD_SET_STORED)
 		return 0;
-	return od_staging_bytes(pack, form) * odw_part_shards(od_pack_expert(pack, 0, 0)->n_shards);
+	return od_staging_bytes(pack, d, form) * odw_part_shards(od_pack_expert(pack, 0, 0)->n_shards);
 }
 
-int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, enum od_form form, unsigned slot, unsigned n_readers,
-		     unsigned n_inflaters, struct od_err *err)
+int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, const struct od_device *d, enum od_form form, unsigned slot,
+		     unsigned n_readers, unsigned n_inflaters, struct od_err *err)
 {
-	uint64_t stages, stage = stage_bytes(pack, form, slot);
+	uint64_t stages, stage = od_staged_bytes(d, stage_bytes(pack, d, form, slot));
 
-	if (od_mul(n_inflaters, od_inflater_bytes(pack, form), bytes) &&
+	if (od_mul(n_inflaters, od_inflater_bytes(pack, d, form), bytes) &&
 	    od_mul(odw_loader_stages(n_readers, n_inflaters), stage, &stages) &&
 	    od_add(*bytes, stages, bytes))
 		return OD_OK;
@@ -75,7 +75,7 @@ static void end_job(struct odw_loaders *l, const struct odw_load_job *job, uint6
 }
 
 static int read_from_pack(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
-			  const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
+			  const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b, struct od_err *err)
 {
 	const struct odw_loaders *l = arg;
 
@@ -99,8 +99,8 @@ static void *read_parts(void *arg)
 		uint64_t begin_ns = od_now_ns(), bytes = 0;
 		struct od_err err = { 0 };
 		uint32_t first, n = shards_of(l, &job, &first);
-		int rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, job.read, &job.mem, l->staging[job.stage],
-				   l->bytes[job.stage], &err);
+		int rc = l->o.read(l->o.read_arg, job.m, job.expert, first, n, job.read, &job.mem,
+				   od_buf_ref(l->staging[job.stage], 0), l->bytes[job.stage], &err);
 
 		od_trace_end("read", begin_ns, -1, job.m, job.expert);
 		for (uint32_t i = first; i < first + n; i++)
@@ -118,9 +118,10 @@ static int finish_part(struct inflating *own, const struct odw_load_job *job, st
 	int rc = OD_OK;
 
 	if (job->read == 0) /* no reader has said where it is */
-		rc = od_shards_read(l->o.pack, job->m, job->expert, first, n, 0, &job->mem, NULL, l->bytes[job->stage], err);
-	for (uint32_t i = 0; rc == OD_OK && i < n; i++)
-		rc = od_inflater_finish(own->inflater, job->m, job->expert, first + i, &l->bytes[job->stage][i], &job->mem, err);
+		rc = od_shards_read(l->o.pack, job->m, job->expert, first, n, 0, &job->mem, (struct od_ref){ 0 }, l->bytes[job->stage],
+				    err);
+	if (rc == OD_OK)
+		rc = od_inflater_finish(own->inflater, job->m, job->expert, first, n, l->bytes[job->stage], &job->mem, err);
 	od_trace_end("inflate", begin_ns, -1, job->m, job->expert);
 	return rc;
 }
@@ -142,14 +143,15 @@ static void *finish_parts(void *arg)
 /* Address space, of which only what is read into becomes memory. */
 static int make_stages(struct odw_loaders *l, struct od_err *err)
 {
-	uint64_t bytes = stage_bytes(l->o.pack, l->o.form, l->o.slot);
+	uint64_t bytes = stage_bytes(l->o.pack, l->o.device, l->o.form, l->o.slot);
+	int rc = OD_OK;
 
-	for (unsigned i = 0; bytes > 0 && i < l->n_stages; i++) {
-		l->staging[i] = od_alloc(bytes);
-		if (l->staging[i] == NULL)
-			return od_fail(err, OD_ERR_NOMEM, "no memory for stage %u of %u of the load threads", i + 1, l->n_stages);
+	for (unsigned i = 0; rc == OD_OK && bytes > 0 && i < l->n_stages; i++) {
+		rc = od_buf_new(&l->staging[i], l->o.device, bytes, "a stage of the load threads", err);
+		if (rc == OD_OK && od_ref_stage(od_buf_ref(l->staging[i], 0)) == NULL)
+			rc = od_fail(err, OD_ERR_NOMEM, "no memory for stage %u of %u of the load threads", i + 1, l->n_stages);
 	}
-	return OD_OK;
+	return rc;
 }
 
 static int start_threads(struct odw_loaders *l, struct od_err *err)
@@ -197,7 +199,7 @@ int odw_loaders_start(struct odw_loaders **out, const struct odw_loader_opts *op
 	rc = make_stages(l, err);
 	for (unsigned i = 0; rc == OD_OK && i < opts->n_inflaters; i++) {
 		l->inflating[i].all = l;
-		rc = od_inflater_new(&l->inflating[i].inflater, opts->pack, opts->form, err);
+		rc = od_inflater_new(&l->inflating[i].inflater, opts->pack, opts->device, opts->form, err);
 	}
 	if (rc == OD_OK)
 		rc = start_threads(l, err);
@@ -221,6 +223,6 @@ void odw_loaders_stop(struct odw_loaders *l)
 	for (unsigned i = 0; i < l->o.n_inflaters; i++)
 		od_inflater_free(l->inflating[i].inflater);
 	for (unsigned i = 0; i < l->n_stages; i++)
-		od_free(l->staging[i]);
+		od_buf_free(l->staging[i]);
 	free(l);
 }

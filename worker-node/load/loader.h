@@ -16,10 +16,11 @@ struct odw_loaders;
 
 /* As od_shards_read, from wherever it may be. Any reader. */
 typedef int odw_read_fn(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
-			const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err);
+			const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b, struct od_err *err);
 
 struct odw_loader_opts {
 	const struct od_pack *pack;
+	struct od_device *device; /* of the slots' memory */
 	enum od_form form; /* of the slots, */
 	unsigned slot;	   /* and the set of buffers that they have */
 	struct odw_schedule *schedule; /* made for odw_parts() and odw_loader_stages() */
@@ -41,8 +42,8 @@ uint32_t odw_parts(uint32_t n_shards);
 /* Parts under way: one for every thread, and one that waits for each inflater. */
 unsigned odw_loader_stages(unsigned n_readers, unsigned n_inflaters);
 /* Memory of threads and stages, beside the slots. OD_ERR_RANGE: too many threads. */
-OD_MUST_CHECK int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, enum od_form form, unsigned slot,
-				   unsigned n_readers, unsigned n_inflaters, struct od_err *err);
+OD_MUST_CHECK int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, const struct od_device *d, enum od_form form,
+				   unsigned slot, unsigned n_readers, unsigned n_inflaters, struct od_err *err);
 
 OD_MUST_CHECK int odw_loaders_start(struct odw_loaders **out, const struct odw_loader_opts *opts, struct od_err *err);
 /* Stops the schedule, joins, frees. NULL ok. */

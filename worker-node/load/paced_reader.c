@@ -62,7 +62,7 @@ void odw_sleep_until(uint64_t ns)
 }
 
 int odw_paced_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
-		   const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
+		   const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b, struct od_err *err)
 {
 	struct odw_paced_reader *p = arg;
 	uint64_t begin_ns, due_ns, now_ns;

@@ -244,6 +244,23 @@ static int wait_for(struct od_device *d, enum od_queue i, uint64_t t, struct od_
 	return rc;
 }
 
+static bool may_use(const struct work *w, const struct od_buf *b)
+{
+	const struct od_op *op = &w->op;
+
+	switch (w->kind) {
+	case WORK_PUT:
+	case WORK_GET: return w->at.buf == b;
+	case WORK_AFTER: return false;
+	case WORK_RUN: break;
+	}
+	if (op->kind == OD_OP_COPY)
+		return op->copy.from.buf == b || op->copy.to.buf == b;
+	if (op->kind == OD_OP_MERGE)
+		return op->merge.sm.buf == b || op->merge.e.buf == b || op->merge.to.buf == b;
+	return true; /* the compute queue's, whose thread waits for what it has given before anything is freed */
+}
+
 /* Whoever frees has waited for all that might use the buffer. */
 static void buf_free(struct od_buf *b)
 {
@@ -251,8 +268,9 @@ static void buf_free(struct od_buf *b)
 
 	pthread_mutex_lock(&f->lock);
 	for (int i = 0; i < OD_N_QUEUES; i++)
-		if (f->queue[i].first != NULL)
-			abort();
+		for (const struct work *w = f->queue[i].first; w != NULL; w = w->next)
+			if (may_use(w, b))
+				abort();
 	pthread_mutex_unlock(&f->lock);
 	unmap((struct far_buf *)b);
 }

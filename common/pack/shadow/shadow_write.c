@@ -1,6 +1,7 @@
 #include "common/pack/shadow/shadow_write.h"
 
 #include "common/base/file.h"
+#include "common/compute/cpu/cpu_device.h"
 #include "common/pack/checksum.h"
 #include "common/pack/inflater.h"
 #include "common/pack/pack_internal.h"
@@ -14,7 +15,8 @@
 /* What one thread needs: a block of rows as published and quantised, a row as f32, what the file holds. */
 struct bench {
 	struct od_inflater *inflater;
-	char *rows, *data;
+	struct od_buf *rows;
+	char *data;
 	uint8_t *scales; /* of the rows, as in dense.bin */
 	float *row;
 	uint8_t *found;
@@ -22,6 +24,7 @@ struct bench {
 
 struct run {
 	const struct od_shadow_job *job;
+	struct od_device *device; /* puts rows together where they can be looked at */
 	struct bench *bench; /* [n_threads] */
 };
 
@@ -95,7 +98,7 @@ static int emit_rows(struct record *r, const struct od_mat_type *type, uint64_t 
 	size_t bad;
 	int rc;
 
-	od_mat_bind(&rows, type, n_rows, r->t->n_in, b->rows);
+	od_mat_bind(&rows, type, n_rows, r->t->n_in, od_ref_map(od_buf_ref(b->rows, 0)));
 	rc = od_quant_rows(precision, &rows, b->data, r->scale + row * od_shadow_row_scales(precision, r->t->n_in), b->row,
 			   &bad);
 
@@ -115,7 +118,7 @@ static int emit_dense(struct record *r, size_t index, struct od_err *err)
 	for (uint64_t row = 0; rc == OD_OK && row < r->t->n_out; row += step) {
 		uint64_t n = step < r->t->n_out - row ? step : r->t->n_out - row;
 
-		rc = od_dense_read_rows(p, t, row, n, r->bench->rows, r->bench->scales, err);
+		rc = od_dense_read_rows(p, t, row, n, od_ref_map(od_buf_ref(r->bench->rows, 0)), r->bench->scales, err);
 		if (rc == OD_OK)
 			rc = emit_rows(r, &t->type, row, n, err);
 	}
@@ -136,7 +139,7 @@ static int emit_expert(struct record *r, size_t index, struct od_err *err)
 
 		if (s->mat != mat)
 			continue;
-		rc = od_inflater_rows(r->bench->inflater, m, expert, i, r->bench->rows, NULL, err);
+		rc = od_inflater_rows(r->bench->inflater, m, expert, i, od_buf_ref(r->bench->rows, 0), err);
 		if (rc == OD_OK)
 			rc = emit_rows(r, &e->type[mat], s->row_begin, s->n_rows, err);
 	}
@@ -202,13 +205,14 @@ static void run_fini(struct run *run)
 		struct bench *b = &run->bench[i];
 
 		od_inflater_free(b->inflater);
-		od_free(b->rows);
+		od_buf_free(b->rows);
 		od_free(b->scales);
 		od_free(b->data);
 		od_free(b->row);
 		od_free(b->found);
 	}
 	free(run->bench);
+	od_device_free(run->device);
 }
 
 static uint64_t larger(uint64_t a, uint64_t b)
@@ -241,18 +245,20 @@ static int run_init(struct run *run, const struct od_shadow_job *job, struct od_
 	run->bench = calloc(job->n_threads, sizeof(*run->bench));
 	if (run->bench == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory to quantise");
+	rc = od_device_cpu_new(&run->device, OD_CPU_AUTO, 1, "od-quantise", err);
 	for (unsigned i = 0; rc == OD_OK && i < job->n_threads; i++) {
 		struct bench *b = &run->bench[i];
 
-		b->rows = od_alloc(block);
 		b->scales = od_alloc(scales);
 		b->data = od_alloc(data);
 		b->row = od_alloc_array(row, sizeof(float));
 		b->found = od_alloc(found);
-		if (b->rows == NULL || b->scales == NULL || b->data == NULL || b->row == NULL || b->found == NULL)
+		if (b->scales == NULL || b->data == NULL || b->row == NULL || b->found == NULL)
 			rc = od_fail(err, OD_ERR_NOMEM, "no memory to quantise");
 		else
-			rc = od_inflater_new(&b->inflater, job->pack, OD_FORM_PLAIN, err);
+			rc = od_buf_new(&b->rows, run->device, block, "rows", err);
+		if (rc == OD_OK)
+			rc = od_inflater_new(&b->inflater, job->pack, run->device, OD_FORM_PLAIN, err);
 	}
 	return rc;
 }

@@ -188,10 +188,10 @@ static int open_packs(struct load_bench *b, struct od_err *err)
 		b->n_models++;
 		rc = draw_experts(b, m, err);
 		if (rc == OD_OK) /* the inflaters that read-slower is measured with need one */
-			rc = load_experts_read(m->pack, m->expert, 1, err);
+			rc = load_experts_read(m->pack, b->device, m->expert, 1, err);
 		for (size_t i = 0; rc == OD_OK && i < b->n_sources; i++)
 			if (b->source[i].kind == LOAD_PACED)
-				rc = load_experts_read(m->pack, m->expert, b->opt.experts, err);
+				rc = load_experts_read(m->pack, b->device, m->expert, b->opt.experts, err);
 	}
 	free(names);
 	return rc;
@@ -302,6 +302,7 @@ static struct load_case case_of(const struct load_bench *b, const struct line *l
 					.pace.bytes_per_ns = l->source->bytes_per_ns };
 	load_source_init(source);
 	return (struct load_case){ .source = source,
+				   .device = b->device,
 				   .bufs = b->bufs[l->form],
 				   .n_slots = (unsigned)b->opt.slots,
 				   .n_readers = (unsigned)b->opt.read_threads,
@@ -498,11 +499,11 @@ static int run(struct load_bench *b, struct od_err *err)
 	if (rc == OD_OK)
 		rc = recall_parse_list("form", b->opt.forms, od_form_names, b->form, &b->n_forms, err);
 	if (rc == OD_OK)
+		rc = od_device_open(&b->device, OD_CPU_AUTO, 1, "od-bench", err);
+	if (rc == OD_OK)
 		rc = open_packs(b, err);
 	if (rc == OD_OK)
 		rc = plan_lines(b, err);
-	if (rc == OD_OK)
-		rc = od_device_open(&b->device, OD_CPU_AUTO, 1, "od-bench", err);
 	if (rc == OD_OK)
 		rc = make_slots(b, OD_FORM_PLAIN, err);
 	if (rc == OD_OK)

@@ -34,9 +34,9 @@ static void *finish_shards(void *arg)
 		if (i >= x->n_shards)
 			i = own->number;
 		s = &x->shard[i];
-		own->rc = od_inflater_finish(own->inflater, c->e->m, c->e->expert, i,
-					     &(struct od_shard_bytes){ .sm = c->e->stored + (s->sm.offset - x->offset),
-								       .e = c->e->stored + (s->e.offset - x->offset) },
+		own->rc = od_inflater_finish(own->inflater, c->e->m, c->e->expert, i, 1,
+					     &(struct od_shard_bytes){ .sm = od_buf_ref(c->e->stored, s->sm.offset - x->offset),
+								       .e = od_buf_ref(c->e->stored, s->e.offset - x->offset) },
 					     &c->mem, &own->err);
 	}
 	return NULL;
@@ -58,7 +58,7 @@ int load_crowd_start(struct load_crowd **out, unsigned n, const struct od_pack *
 	c->n = n < n_shards ? n : n_shards;
 	for (unsigned i = 0; rc == OD_OK && i < c->n; i++) {
 		c->member[i] = (struct member){ .all = c, .number = i };
-		rc = od_inflater_new(&c->member[i].inflater, pack, form, err);
+		rc = od_inflater_new(&c->member[i].inflater, pack, od_buf_device(e->stored), form, err);
 	}
 	for (; rc == OD_OK && c->n_started < c->n; c->n_started += rc == OD_OK)
 		if (pthread_create(&c->member[c->n_started].thread, NULL, finish_shards, &c->member[c->n_started]) != 0)

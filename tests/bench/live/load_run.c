@@ -164,6 +164,7 @@ static int run_loaders(const struct load_job *j, struct load_time *t, struct od_
 {
 	const struct load_case *c = j->c;
 	const struct odw_loader_opts opts = { .pack = c->source->pack,
+					      .device = c->device,
 					      .form = c->source->form,
 					      .slot = od_form_bufs(c->source->form),
 					      .schedule = j->s,
@@ -260,7 +261,7 @@ struct raw {
 struct raw_reader {
 	struct raw *all;
 	struct od_expert_mem mem; /* of its own: parts of two experts would overlap in one slot */
-	uint8_t *staging;
+	struct od_buf *staging;
 	pthread_t thread;
 	int rc;
 	struct od_err err;
@@ -275,7 +276,8 @@ static int read_part(struct raw_reader *r, size_t expert, uint32_t part)
 	const uint32_t n = left < r->all->part_shards ? left : r->all->part_shards;
 	struct od_shard_bytes b[ODW_PART_SHARDS];
 	uint64_t begin_ns = od_now_ns();
-	int rc = load_source_read(c->source, e->m, e->expert, first, n, OD_SET_STORED, &r->mem, r->staging, b, &r->err);
+	int rc = load_source_read(c->source, e->m, e->expert, first, n, OD_SET_STORED, &r->mem, od_buf_ref(r->staging, 0), b,
+				  &r->err);
 
 	r->all->ns += od_now_ns() - begin_ns;
 	for (uint32_t i = first; i < first + n; i++)
@@ -297,15 +299,14 @@ static void *read_raw(void *arg)
 static int run_readers(const struct load_case *c, struct raw *raw, struct raw_reader *reader, struct load_time *t,
 		       struct od_err *err)
 {
+	const uint64_t each = od_staging_bytes(c->source->pack, c->device, c->source->form);
 	unsigned n = 0;
 	uint64_t begin_ns;
 	int rc = OD_OK;
 
-	for (unsigned i = 0; i < c->n_readers; i++) {
+	for (unsigned i = 0; rc == OD_OK && i < c->n_readers; i++) {
 		reader[i].all = raw;
-		reader[i].staging = od_alloc(od_staging_bytes(c->source->pack, c->source->form) * raw->part_shards + 1);
-		if (reader[i].staging == NULL)
-			return od_fail(err, OD_ERR_NOMEM, "reader %u", i);
+		rc = od_buf_new(&reader[i].staging, c->device, each * raw->part_shards, "a reader", err);
 	}
 	begin_ns = od_now_ns();
 	for (; rc == OD_OK && n < c->n_readers; n += rc == OD_OK)
@@ -340,7 +341,7 @@ int load_raw(const struct load_case *c, struct load_time *t, struct od_err *err)
 		rc = run_readers(c, &raw, reader, t, err);
 	for (unsigned i = 0; i < c->n_readers; i++) {
 		odw_bufs_put(c->bufs, &reader[i].mem, ~0u);
-		od_free(reader[i].staging);
+		od_buf_free(reader[i].staging);
 	}
 	free(reader);
 	return rc;

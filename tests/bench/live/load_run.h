@@ -11,6 +11,7 @@
 
 struct load_case {
 	struct load_source *source; /* its experts, in their order */
+	struct od_device *device;
 	struct odw_bufs *bufs; /* of the source's form; of each kind n_slots, for load_raw n_readers, and with pools half as many as
 				* there are experts */
 	unsigned n_slots, n_readers, n_inflaters;

@@ -72,7 +72,7 @@ static const struct load_expert *find(const struct load_source *s, uint32_t m, u
 }
 
 static int read_memory(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
-		       const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
+		       const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b, struct od_err *err)
 {
 	const struct load_source *s = arg;
 	const struct od_pack_expert *x = od_pack_expert(s->pack, m, expert);
@@ -85,8 +85,8 @@ static int read_memory(void *arg, uint32_t m, uint32_t expert, uint32_t first, u
 	for (uint32_t i = 0; i < n; i++) {
 		const struct od_shard *shard = &x->shard[first + i];
 
-		b[i] = (struct od_shard_bytes){ .sm = e->stored + (shard->sm.offset - x->offset),
-						.e = e->stored + (shard->e.offset - x->offset),
+		b[i] = (struct od_shard_bytes){ .sm = od_buf_ref(e->stored, shard->sm.offset - x->offset),
+						.e = od_buf_ref(e->stored, shard->e.offset - x->offset),
 						.checked = OD_SET_STORED & ~which };
 	}
 	return OD_OK;
@@ -101,7 +101,7 @@ void load_source_init(struct load_source *s)
 }
 
 int load_source_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
-		     const struct od_expert_mem *mem, uint8_t *staging, struct od_shard_bytes *b, struct od_err *err)
+		     const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b, struct od_err *err)
 {
 	struct load_source *s = arg;
 
@@ -110,7 +110,7 @@ int load_source_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uin
 	return od_shards_read(s->pack, m, expert, first, n, which, mem, staging, b, err);
 }
 
-int load_experts_read(const struct od_pack *pack, struct load_expert *expert, size_t n, struct od_err *err)
+int load_experts_read(const struct od_pack *pack, struct od_device *d, struct load_expert *expert, size_t n, struct od_err *err)
 {
 	char path[PATH_MAX];
 	int fd, rc = open_experts(pack, path, &fd, err);
@@ -120,9 +120,9 @@ int load_experts_read(const struct od_pack *pack, struct load_expert *expert, si
 
 		if (expert[i].stored != NULL)
 			continue;
-		expert[i].stored = od_alloc(x->bytes);
-		rc = expert[i].stored != NULL ? od_file_pread(fd, expert[i].stored, x->bytes, x->offset, path, err) :
-						od_fail(err, OD_ERR_NOMEM, "no memory for %zu experts", n);
+		rc = od_buf_new(&expert[i].stored, d, x->bytes, "an expert", err);
+		if (rc == OD_OK)
+			rc = od_file_pread(fd, od_ref_map(od_buf_ref(expert[i].stored, 0)), x->bytes, x->offset, path, err);
 	}
 	if (fd >= 0)
 		close(fd);
@@ -132,5 +132,5 @@ int load_experts_read(const struct od_pack *pack, struct load_expert *expert, si
 void load_experts_free(struct load_expert *expert, size_t n)
 {
 	for (size_t i = 0; expert != NULL && i < n; i++)
-		od_free(expert[i].stored);
+		od_buf_free(expert[i].stored);
 }

@@ -12,7 +12,7 @@ extern const char *const load_kind_names[]; /* ends with NULL */
 
 struct load_expert {
 	uint32_t m, expert;
-	uint8_t *stored; /* its bytes in experts.bin, for LOAD_PACED; NULL: not read yet */
+	struct od_buf *stored; /* its bytes in experts.bin, for LOAD_PACED; NULL: not read yet */
 };
 
 struct load_source {
@@ -31,7 +31,8 @@ OD_MUST_CHECK int load_source_begin(struct load_source *s, struct od_err *err);
 odw_read_fn load_source_read; /* arg: the source */
 
 /* Bytes of experts in memory for LOAD_PACED. */
-OD_MUST_CHECK int load_experts_read(const struct od_pack *pack, struct load_expert *expert, size_t n, struct od_err *err);
+OD_MUST_CHECK int load_experts_read(const struct od_pack *pack, struct od_device *d, struct load_expert *expert, size_t n,
+				    struct od_err *err);
 void load_experts_free(struct load_expert *expert, size_t n);
 
 #endif

@@ -246,7 +246,7 @@ int codec_data_pack(struct codec_data *d, const struct od_pack *p, enum od_dtype
 	if (rc == OD_OK)
 		rc = od_buf_new(&slot, cpu, od_pack_slot_bytes(p, OD_FORM_PLAIN), "an expert", err);
 	if (rc == OD_OK)
-		rc = od_inflater_new(&inf, p, OD_FORM_PLAIN, err);
+		rc = od_inflater_new(&inf, p, cpu, OD_FORM_PLAIN, err);
 	for (uint32_t i = 0; rc == OD_OK && i < cfg->n_moe * cfg->n_experts && d->n_weights < n_weights; i++) {
 		const struct od_expert_mem mem = od_pack_slot_mem(p, OD_FORM_PLAIN, od_buf_ref(slot, 0));
 		const uint32_t m = i / cfg->n_experts, expert = i % cfg->n_experts;
