@@ -277,11 +277,12 @@ static void put_rows(const struct odw_engine *e, const struct run *run, char *to
 static int run_rows(struct odw_engine *e, enum od_profile profile, const struct od_expert *w, size_t n, struct od_err *err)
 {
 	struct od_device *d = e->o.device;
+	const struct od_ffn_part part = { w->mat, (uint32_t)n };
 	const struct od_op op = { .kind = OD_OP_FFN,
 				  .profile = profile,
 				  .n_rows = (uint32_t)n,
-				  .ffn = { .mat = w->mat, .routed = true, .x = od_buf_ref(e->x.buf, 0), .y = od_buf_ref(e->y.buf, 0),
-					   .scratch = od_buf_ref(e->scratch, 0) } };
+				  .ffn = { .part = &part, .n_parts = 1, .routed = true, .x = od_buf_ref(e->x.buf, 0),
+					   .y = od_buf_ref(e->y.buf, 0), .scratch = od_buf_ref(e->scratch, 0) } };
 	const size_t bytes = n * e->cfg->hidden * sizeof(float);
 
 	if (e->x.staged)

@@ -176,9 +176,18 @@ struct od_op_route {
 	float scale;
 };
 
-/* y [hidden] = down(silu(gate x) * up x), x [hidden]; a routed expert's is rounded to BF16 in profile bf16. */
+/* An expert, or a dense network, and how many rows go through it: at least 1. */
+struct od_ffn_part {
+	const struct od_weight *mat; /* [OD_N_EXPERT_MATS]; of one shape in all parts */
+	uint32_t n_rows;
+};
+
+/* y [hidden] = down(silu(gate x) * up x), x [hidden]; a routed expert's is rounded to BF16 in profile bf16. The rows of the
+ * parts, which are the operation's rows, stand one part behind the other in x and y. */
+#define OD_MAX_PARTS 32
 struct od_op_ffn {
-	const struct od_weight *mat; /* [OD_N_EXPERT_MATS] */
+	const struct od_ffn_part *part; /* [n_parts]; host memory that stays until the operation is done, as what it points to */
+	uint32_t n_parts;		/* 1 to OD_MAX_PARTS */
 	bool routed;
 	struct od_ref x, y, scratch; /* scratch: od_ffn_scratch_bytes */
 };

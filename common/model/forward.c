@@ -50,6 +50,9 @@ struct od_forward {
 	struct od_seq_state **of; /* [sequences]: whose table it is */
 	uint32_t *begun;	  /* [sequences]: position of its first row */
 	struct od_fixed *fixed;	  /* [sequences]: of the layer under way */
+	/* [2][n_layers]: of its dense network or shared experts; by turns, as a step that was given up may still be queued */
+	struct od_ffn_part *part;
+	bool second;		  /* whose turn it is */
 	uint64_t put;		  /* ticket for what begin has put from there */
 	bool put_open;		  /* the device may still read it */
 	bool queued;		  /* work that has not been waited for */
@@ -250,7 +253,9 @@ static int open_buffers(struct od_forward *f, struct od_err *err)
 	f->of = calloc(n, sizeof(*f->of));
 	f->begun = calloc(n, sizeof(*f->begun));
 	f->fixed = calloc(n, sizeof(*f->fixed));
-	if (f->rows == NULL || f->info == NULL || f->tables == NULL || f->of == NULL || f->begun == NULL || f->fixed == NULL)
+	f->part = calloc(2 * (size_t)f->o.config->n_layers, sizeof(*f->part));
+	if (f->rows == NULL || f->info == NULL || f->tables == NULL || f->of == NULL || f->begun == NULL || f->fixed == NULL ||
+	    f->part == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu rows", f->o.max_rows);
 	return OD_OK;
 }
@@ -313,6 +318,7 @@ void od_forward_free(struct od_forward *f)
 	free(f->of);
 	free(f->begun);
 	free(f->fixed);
+	free(f->part);
 	od_buf_free(f->buf);
 	free(f);
 }
@@ -423,7 +429,7 @@ static void run_angles(struct od_forward *f)
 	}
 }
 
-/* What the step before has put is about to be written over. */
+/* What the step before has put is about to be written over. What was queued before that step is done afterwards. */
 static int settle(struct od_forward *f, struct od_err *err)
 {
 	if (!f->put_open)
@@ -451,6 +457,7 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	memcpy(f->rows, rows, n_rows * sizeof(*rows));
 	f->step = step;
 	f->n_rows = n_rows;
+	f->second = !f->second;
 	f->layer = 0;
 	f->fetched = 0;
 	f->failed = OD_OK;
@@ -513,8 +520,12 @@ static struct od_mix_call mix_call(struct od_forward *f, uint32_t layer)
 
 static void run_ffn(struct od_forward *f, const struct od_weight *mat)
 {
+	struct od_ffn_part *part = &f->part[f->second * f->o.config->n_layers + f->layer];
+
+	*part = (struct od_ffn_part){ mat, (uint32_t)f->n_rows };
 	run(f, &(struct od_op){ .kind = OD_OP_FFN,
-			       .ffn = { .mat = mat, .x = ref(f, BUF_H), .y = ref(f, BUF_BESIDE), .scratch = ref(f, BUF_FFN) } });
+			       .ffn = { .part = part, .n_parts = 1, .x = ref(f, BUF_H), .y = ref(f, BUF_BESIDE),
+					.scratch = ref(f, BUF_FFN) } });
 }
 
 static void run_combine(struct od_forward *f, const struct od_layer_spec *l)

@@ -215,10 +215,11 @@ static void compute(const struct od_pack *p, uint32_t m, uint32_t expert, const 
 	struct od_buf *x = buf_new(cfg->hidden * sizeof(float)), *y = buf_new(cfg->hidden * sizeof(float));
 	struct od_buf *scratch = buf_new(od_ffn_scratch_bytes(cfg->intermediate, 1));
 	struct od_expert w;
+	const struct od_ffn_part part = { w.mat, 1 };
 	const struct od_op op = { .kind = OD_OP_FFN,
 				  .profile = OD_PROFILE_F32,
 				  .n_rows = 1,
-				  .ffn = { .mat = w.mat, .routed = true, .x = od_buf_ref(x, 0), .y = od_buf_ref(y, 0),
+				  .ffn = { .part = &part, .n_parts = 1, .routed = true, .x = od_buf_ref(x, 0), .y = od_buf_ref(y, 0),
 					   .scratch = od_buf_ref(scratch, 0) } };
 
 	od_pack_bind(p, m, expert, mem, &w);

@@ -33,6 +33,7 @@ struct bench {
 	size_t used;
 	struct row_ref row[MAX_ROW_REFS];
 	size_t n_row_refs;
+	struct od_ffn_part *part; /* the operation's only one, which has all of its rows; NULL: none */
 };
 
 static inline void bench_open(struct bench *b, void **state, enum od_profile profile)
@@ -67,6 +68,7 @@ static inline void bench_reset(struct bench *b)
 	memset(b->image, 0, b->used);
 	b->used = 0;
 	b->n_row_refs = 0;
+	b->part = NULL;
 	od_buf_free(b->scratch);
 	b->scratch = NULL;
 }
@@ -158,6 +160,8 @@ static inline void run_in_steps(struct bench *b, struct od_device *d, const stru
 			*(struct od_ref *)(void *)((char *)&step + in_op) = od_ref_at(first[i], r * b->row[i].bytes);
 		}
 		step.n_rows = op->n_rows - r < n ? op->n_rows - r : n;
+		if (b->part != NULL)
+			b->part->n_rows = step.n_rows;
 		run_op(d, &step);
 	}
 	assert_arena(b, what);

@@ -56,10 +56,12 @@ static void teardown(struct bench *b)
 static void run_ffn(struct bench *b, const struct od_expert *e, size_t first, uint32_t n, float *y)
 {
 	const size_t row = b->t.cfg.hidden * sizeof(float);
+	const struct od_ffn_part part = { e->mat, n };
 	const struct od_op op = { .kind = OD_OP_FFN,
 				  .profile = b->t.profile,
 				  .n_rows = n,
-				  .ffn = { .mat = e->mat,
+				  .ffn = { .part = &part,
+					   .n_parts = 1,
 					   .routed = !b->not_routed,
 					   .x = od_buf_ref(b->x_at, first * row),
 					   .y = od_buf_ref(b->y_at, 0),

@@ -292,11 +292,14 @@ static void op_ffn(void **state)
 		for (int turn = 0; turn < 2 * N_WEIGHT_KINDS; turn++) {
 			const bool routed = turn < N_WEIGHT_KINDS;
 			struct od_op op = { .kind = OD_OP_FFN, .n_rows = ROWS };
+			struct od_ffn_part part;
 			struct expert e;
 
 			bench_reset(&b);
 			lay_expert(&b, &e, turn % N_WEIGHT_KINDS);
-			op.ffn = (struct od_op_ffn){ .mat = e.e.mat, .routed = routed, .x = lay_floats(&b, ROWS * FFN_HIDDEN),
+			part.mat = e.e.mat;
+			b.part = &part;
+			op.ffn = (struct od_op_ffn){ .part = &part, .n_parts = 1, .routed = routed, .x = lay_floats(&b, ROWS * FFN_HIDDEN),
 						     .y = lay_dirt(&b, ROWS * FFN_HIDDEN * sizeof(float)),
 						     .scratch = scratch_of(&b, od_ffn_scratch_bytes(FFN_MID, ROWS)) };
 			expect(&b);
@@ -305,6 +308,56 @@ static void op_ffn(void **state)
 			by_row(&b, &op.ffn.y, FFN_HIDDEN * sizeof(float));
 			check_op(&b, &op, "ffn");
 		}
+		bench_close(&b);
+	}
+}
+
+/* Each part's rows are what they would be alone. */
+static void check_parts(struct bench *b, const struct expert *e, const uint32_t *n_rows, uint32_t n_parts, const char *what)
+{
+	struct od_ffn_part part[OD_MAX_PARTS];
+	struct od_op op = { .kind = OD_OP_FFN, .profile = b->profile };
+	uint32_t at = 0;
+
+	op.ffn = (struct od_op_ffn){ .part = part, .n_parts = n_parts, .routed = true };
+	for (uint32_t i = 0; i < n_parts; i++) {
+		part[i] = (struct od_ffn_part){ e[i].e.mat, n_rows[i] };
+		op.n_rows += n_rows[i];
+	}
+	op.ffn.x = lay_floats(b, op.n_rows * FFN_HIDDEN);
+	op.ffn.y = lay_dirt(b, op.n_rows * FFN_HIDDEN * sizeof(float));
+	op.ffn.scratch = scratch_of(b, od_ffn_scratch_bytes(FFN_MID, op.n_rows));
+	expect(b);
+	for (uint32_t i = 0; i < n_parts; at += n_rows[i++])
+		ffn_by_hand(b, &e[i], true, wanted_f32(b, op.ffn.x) + at * FFN_HIDDEN, wanted_f32(b, op.ffn.y) + at * FFN_HIDDEN,
+			    n_rows[i]);
+	run_in_steps(b, b->d, &op, op.n_rows, what);
+	if (b->profile == OD_PROFILE_F32)
+		run_in_steps(b, b->scalar, &op, op.n_rows, what);
+}
+
+static void op_ffn_parts(void **state)
+{
+	static struct expert e[OD_MAX_PARTS];
+	static const uint32_t few[] = { 3, 1, 16, 2 };
+	uint32_t one[OD_MAX_PARTS];
+
+	for (size_t i = 0; i < OD_MAX_PARTS; i++)
+		one[i] = 1;
+	FOR_PROFILES(p) {
+		struct bench b;
+
+		bench_open(&b, state, p);
+		for (int kind = 0; kind < N_WEIGHT_KINDS; kind++) {
+			bench_reset(&b);
+			for (size_t i = 0; i < 4; i++)
+				lay_expert(&b, &e[i], kind);
+			check_parts(&b, e, few, 4, "four parts");
+		}
+		bench_reset(&b);
+		for (size_t i = 0; i < OD_MAX_PARTS; i++)
+			lay_expert(&b, &e[i], W_INT8);
+		check_parts(&b, e, one, OD_MAX_PARTS, "as many parts as there may be");
 		bench_close(&b);
 	}
 }
@@ -644,7 +697,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		ON_ALL_TABLES(op_embed),   ON_ALL_TABLES(op_angles),     ON_ALL_TABLES(op_norm),
-		ON_ALL_TABLES(op_linear),
+		ON_ALL_TABLES(op_linear),  ON_ALL_TABLES(op_ffn_parts),
 		ON_ALL_TABLES(op_route),   ON_ALL_TABLES(op_ffn),	 ON_ALL_TABLES(op_experts),
 		ON_ALL_TABLES(op_combine), ON_ALL_TABLES(op_copy),	 ON_ALL_TABLES(failures_show_once),
 		ON_ALL_TABLES(op_merge), ON_ALL_TABLES(several_threads_load),

@@ -5,6 +5,7 @@
 #include "common/compute/quant.h"
 #include "common/compute/rank.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +13,6 @@
 #define ROWS_A_PIECE 4u		      /* of row by row work: some microseconds */
 #define MIN_PIECE_ELEMENTS 4096u      /* of exp: some microseconds, well above handing it to another thread */
 #define MIN_PIECE_TERMS 32768u	      /* multiply-adds of attention: the same */
-#define MAX_TOGETHER 32u	      /* experts of a round of products */
 
 /* An operation while it is carried out: what every piece of it needs. */
 struct job {
@@ -54,8 +54,8 @@ static struct od_mat mat_of(const struct job *j, const struct od_weight *w, stru
 }
 
 struct products {
-	struct od_product p[2 * MAX_TOGETHER];
-	struct od_planes planes[2 * MAX_TOGETHER];
+	struct od_product p[2 * OD_MAX_PARTS];
+	struct od_planes planes[2 * OD_MAX_PARTS];
 	size_t n;
 };
 
@@ -457,14 +457,9 @@ static void silu_rows(void *arg, size_t begin, size_t end, unsigned thread)
 		s->be->silu_mul(s->gate + r * s->n, s->up + r * s->n, s->n);
 }
 
-/* An expert, or a dense network, and how many rows go through it. */
-struct part {
-	const struct od_weight *mat; /* [OD_N_EXPERT_MATS] */
-	size_t n_rows;
-};
-
 /* The rows of the parts stand one behind the other in x and y. */
-static void ffn(const struct job *j, const struct part *part, size_t n_parts, const float *x, float *y, char *scratch, bool routed)
+static void ffn(const struct job *j, const struct od_ffn_part *part, size_t n_parts, const float *x, float *y, char *scratch,
+		bool routed)
 {
 	const size_t n = part[0].mat[OD_MAT_GATE].n_out, hidden = part[0].mat[OD_MAT_DOWN].n_out;
 	struct products l; /* large, so only what is used is written */
@@ -492,12 +487,12 @@ static void ffn(const struct job *j, const struct part *part, size_t n_parts, co
 		j->be->round_bf16(y, rows * hidden);
 }
 
-static void one_ffn(const struct job *j)
+static void parts_ffn(const struct job *j)
 {
 	const struct od_op_ffn *o = &j->op->ffn;
-	const struct part part = { o->mat, j->op->n_rows };
 
-	ffn(j, &part, 1, f32_at(j, o->x), f32_at(j, o->y), j->x->address(o->scratch), o->routed);
+	assert(o->n_parts >= 1 && o->n_parts <= OD_MAX_PARTS);
+	ffn(j, o->part, o->n_parts, f32_at(j, o->x), f32_at(j, o->y), j->x->address(o->scratch), o->routed);
 }
 
 /* Rows that go through the experts of a round: of one expert there are at most n_rows. */
@@ -575,7 +570,7 @@ static int sort_pairs(const struct od_op_experts *o, size_t n_rows, const uint16
 }
 
 /* pair: [rows], those of the parts. */
-static void run_parts(const struct job *j, const struct grouping *g, const struct part *part, size_t n_parts, const uint32_t *pair,
+static void run_parts(const struct job *j, const struct grouping *g, const struct od_ffn_part *part, size_t n_parts, const uint32_t *pair,
 		      size_t rows)
 {
 	const struct od_op_experts *o = &j->op->experts;
@@ -604,7 +599,7 @@ static int experts(const struct job *j, struct od_err *err)
 		.y = (float *)(void *)(at + p.y),
 		.ffn = at + p.ffn,
 	};
-	struct part part[MAX_TOGETHER];
+	struct od_ffn_part part[OD_MAX_PARTS];
 	size_t begin = 0, n_parts = 0, rows = 0;
 	int rc = sort_pairs(o, j->op->n_rows, j->x->address(o->choice), &g, err);
 
@@ -615,12 +610,12 @@ static int experts(const struct job *j, struct od_err *err)
 
 		if (n == 0)
 			continue;
-		if (n_parts == MAX_TOGETHER || rows + n > most) {
+		if (n_parts == OD_MAX_PARTS || rows + n > most) {
 			run_parts(j, &g, part, n_parts, g.pair + begin, rows);
 			begin += rows;
 			n_parts = rows = 0;
 		}
-		part[n_parts++] = (struct part){ o->expert[e].mat, n };
+		part[n_parts++] = (struct od_ffn_part){ o->expert[e].mat, (uint32_t)n };
 		rows += n;
 	}
 	run_parts(j, &g, part, n_parts, g.pair + begin, rows);
@@ -694,7 +689,7 @@ int od_cpu_exec_run(const struct od_cpu_exec *x, const struct od_op *op, struct 
 		od_pool_for(x->pool, (size_t)op->n_rows * op->attend.n_heads, heads_a_piece(&op->attend), attend_heads, &j);
 		break;
 	case OD_OP_ROUTE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, route_rows, &j); break;
-	case OD_OP_FFN: one_ffn(&j); break;
+	case OD_OP_FFN: parts_ffn(&j); break;
 	case OD_OP_EXPERTS: return experts(&j, err);
 	case OD_OP_COMBINE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, combine_rows, &j); break;
 	case OD_OP_COPY: copy(&j); break;
