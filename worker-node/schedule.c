@@ -19,7 +19,7 @@ TAILQ_HEAD(item_list, odw_item);
 /* Why an expert is asked for, from least to most binding. */
 enum claim { CLAIM_WANT, CLAIM_KEPT, CLAIM_RUN };
 
-/* One expert asked for by one (step, m). A RUN has items, or one of them is being computed. */
+/* One expert asked for by one (step, m). A RUN has items, or some of them are being computed. */
 struct entry {
 	enum claim claim;
 	uint64_t step;
@@ -69,8 +69,8 @@ struct odw_schedule {
 	struct entry *pool;    /* [ODW_MAX_ENTRIES], touched as needed */
 	size_t n_pool, n_entries, n_items;
 	struct entry_list unused, runs, wants;
-	struct item_list ended;	 /* failed or cancelled, on their way to the engine */
-	struct entry *computing; /* whose item the engine has; NULL: none, or its session is over */
+	struct item_list ended;	    /* failed or cancelled, on their way to the engine */
+	struct item_list computing; /* that the engine has, of this session */
 
 	struct slot *slot; /* [n_table]: n_slots, and those that the cache can pin */
 	unsigned n_table;
@@ -466,7 +466,10 @@ static void drop_session(struct odw_schedule *s)
 	}
 	while ((e = TAILQ_FIRST(&s->wants)) != NULL)
 		drop_entry(s, e);
-	s->computing = NULL;
+	while ((item = TAILQ_FIRST(&s->computing)) != NULL) {
+		TAILQ_REMOVE(&s->computing, item, link);
+		item->entry = NULL;
+	}
 	s->session = 0;
 	odw_step_marks_clear(s->marks);
 }
@@ -696,8 +699,22 @@ static struct odw_item *begin_item(struct odw_schedule *s, struct entry *e, stru
 	}
 	slot->used = slot->reported = true;
 	slot->n_users++;
-	s->computing = e;
+	item->entry = e;
+	TAILQ_INSERT_TAIL(&s->computing, item, link);
 	return item;
+}
+
+static struct odw_item *take_ended(struct odw_schedule *s, struct odw_item *item)
+{
+	TAILQ_REMOVE(&s->ended, item, link);
+	s->n_items--;
+	return item;
+}
+
+/* What the engine could compute of an entry now; NULL: nothing. */
+static struct odw_item *first_ready(struct odw_schedule *s, const struct entry *e)
+{
+	return is_in_state(s, e->m, e->expert, ODW_RESIDENT) ? TAILQ_FIRST(&e->items) : NULL;
 }
 
 struct odw_item *odw_schedule_take(struct odw_schedule *s)
@@ -708,11 +725,10 @@ struct odw_item *odw_schedule_take(struct odw_schedule *s)
 	pthread_mutex_lock(&s->lock);
 	item = TAILQ_FIRST(&s->ended);
 	if (item != NULL) {
-		TAILQ_REMOVE(&s->ended, item, link);
-		s->n_items--;
+		take_ended(s, item);
 	} else {
 		TAILQ_FOREACH(e, &s->runs, order) {
-			if (is_in_state(s, e->m, e->expert, ODW_RESIDENT)) {
+			if (first_ready(s, e) != NULL) {
 				item = begin_item(s, e, &s->slot[expert_of(s, e)->slot - 1]);
 				break;
 			}
@@ -720,6 +736,51 @@ struct odw_item *odw_schedule_take(struct odw_schedule *s)
 	}
 	pthread_mutex_unlock(&s->lock);
 	return item;
+}
+
+static size_t take_more_ended(struct odw_schedule *s, struct odw_item **item, size_t max)
+{
+	struct odw_item *at, *next;
+	size_t n = 1;
+
+	for (at = TAILQ_FIRST(&s->ended); at != NULL && n < max; at = next) {
+		next = TAILQ_NEXT(at, link);
+		if (at->run == item[0]->run)
+			item[n++] = take_ended(s, at);
+	}
+	return n;
+}
+
+static size_t take_more_ready(struct odw_schedule *s, struct odw_item **item, size_t max, uint64_t max_rows)
+{
+	struct entry *e = item[0]->entry; /* what comes before it was not ready */
+	uint64_t rows = item[0]->n_rows;
+	size_t n = 1;
+
+	while (n < max && (e = TAILQ_NEXT(e, order)) != NULL && compare_layers(e, item[0]->entry) == 0) {
+		const struct odw_item *at = first_ready(s, e);
+
+		if (at == NULL || at->run != item[0]->run)
+			continue;
+		rows += at->n_rows;
+		if (rows > max_rows)
+			break;
+		item[n++] = begin_item(s, e, &s->slot[expert_of(s, e)->slot - 1]);
+	}
+	return n;
+}
+
+size_t odw_schedule_take_more(struct odw_schedule *s, struct odw_item **item, size_t max, uint64_t max_rows)
+{
+	size_t n = 1;
+
+	pthread_mutex_lock(&s->lock);
+	if (item[0]->code != OD_OK)
+		n = take_more_ended(s, item, max);
+	else if (item[0]->entry != NULL) /* else its session is over */
+		n = take_more_ready(s, item, max, max_rows);
+	pthread_mutex_unlock(&s->lock);
+	return n;
 }
 
 /* The expert is dropped, or kept for further RUNs of the same (step, m). */
@@ -741,9 +802,10 @@ void odw_schedule_done(struct odw_schedule *s, struct odw_item *item)
 	pthread_mutex_lock(&s->lock);
 	s->n_items--;
 	user_leaves(s, &s->slot[item->slot]);
-	if (s->computing != NULL)
-		end_entry(s, s->computing, item->last);
-	s->computing = NULL;
+	if (item->entry != NULL) {
+		TAILQ_REMOVE(&s->computing, item, link);
+		end_entry(s, item->entry, item->last);
+	}
 	assign_slots(s);
 	pthread_mutex_unlock(&s->lock);
 }
@@ -1136,6 +1198,7 @@ int odw_schedule_new(struct odw_schedule **out, const struct odw_schedule_opts *
 	TAILQ_INIT(&s->runs);
 	TAILQ_INIT(&s->wants);
 	TAILQ_INIT(&s->ended);
+	TAILQ_INIT(&s->computing);
 	TAILQ_INIT(&s->free_slots);
 	TAILQ_INIT(&s->busy);
 	rc = make_tables(s, err);

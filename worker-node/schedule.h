@@ -21,8 +21,8 @@
  * Thread: a monitor, every function from any thread unless it says otherwise; no I/O and no callback under its lock. The
  * loop thread brings WANT, CLOSE and the session's ends, the engine thread RUNs, and takes items; readers and inflaters take
  * jobs; the planner of the cache plans.
- * Owner: items belong to the engine; between odw_schedule_run and the odw_schedule_take that returns them they must
- * stay where they are. */
+ * Owner: items belong to the engine; from odw_schedule_run until they have been taken, and are done when they are to be
+ * computed, they must stay where they are. */
 #ifndef ODW_SCHEDULE_H
 #define ODW_SCHEDULE_H
 
@@ -71,6 +71,7 @@ struct odw_schedule_opts {
 /* One expert of one RUN. */
 struct odw_item {
 	uint32_t expert, rank; /* set by the engine, as what follows; the schedule may exchange ranks (run_order.h) */
+	uint32_t n_rows;
 	bool last, prompt;     /* prompt: the cache is not told of this use */
 	uint64_t run_ns;       /* what running it will take, 0: not known */
 	void *run;	       /* the engine's */
@@ -84,6 +85,7 @@ struct odw_item {
 	int code; /* OD_ERR_CANCELLED: the session is over, nobody waits for an answer */
 	char reason[512];
 	uint64_t load_ns, loaded_bytes; /* of its load; 0 when an earlier RUN was given them */
+	void *entry; /* the schedule's, as the next */
 	TAILQ_ENTRY(odw_item) link;
 };
 
@@ -131,9 +133,12 @@ OD_MUST_CHECK int odw_schedule_run(struct odw_schedule *s, uint64_t session, uin
 
 /* ---- The engine ---- */
 
-/* The engine thread only, one item at a time. The first item that is resident (code OD_OK: its slot stays until
- * odw_schedule_done) or has failed (any other code: it has ended, no odw_schedule_done); NULL: none. */
+/* The engine thread only; what it has taken is done before it takes again. The first item that is resident (code OD_OK: its slot stays until odw_schedule_done) or has failed
+ * (any other code: it has ended, no odw_schedule_done); NULL: none. */
 struct odw_item *odw_schedule_take(struct odw_schedule *s);
+/* item[0] was taken. The next ones of its RUN that are resident too, or have failed too, follow it in order, as long as all of
+ * them have at most max_rows rows and there are at most max. Returns how many there are, item[0] included. */
+size_t odw_schedule_take_more(struct odw_schedule *s, struct odw_item **item, size_t max, uint64_t max_rows);
 void odw_schedule_done(struct odw_schedule *s, struct odw_item *item);
 void odw_schedule_tick(struct odw_schedule *s); /* progress that the schedule does not see */
 

@@ -479,6 +479,85 @@ static void residents_need_no_place_in_the_order(void **state)
 	odw_schedule_free(s);
 }
 
+/* A RUN of n experts, from 0 on, of so many rows each. */
+static void run_many(struct odw_schedule *s, uint64_t step, struct odw_item *item, size_t n, const uint32_t *n_rows)
+{
+	for (uint32_t i = 0; i < n; i++)
+		item[i] = (struct odw_item){ .expert = i, .rank = i, .last = true, .n_rows = n_rows[i], .run = item };
+	assert_int_equal(odw_schedule_run(s, SESSION, step, 0, true, item, n), OD_OK);
+}
+
+static void what_is_ready_of_a_run_is_taken_together(void **state)
+{
+	static const uint32_t rows[] = { 2, 2, 1, 3 };
+	struct odw_schedule *s = new_schedule(4);
+	struct odw_item r[4], other[2], *got[4];
+
+	(void)state;
+	WANT(s, 1, 0, 1, 0, 2, 3);
+	load_all(s);
+	run_many(s, 1, r, 4, rows);
+	run_many(s, 2, other, 2, rows); /* of expert 0 there is one copy, and another RUN wants it later */
+	got[0] = odw_schedule_take(s);
+	assert_ptr_equal(got[0], &r[0]);
+	assert_int_equal(odw_schedule_take_more(s, got, 4, 5), 2); /* expert 1 is not waited for, 3 has too many rows */
+	assert_ptr_equal(got[1], &r[2]);
+	assert_int_equal(r[2].code, OD_OK);
+	assert_true(r[2].slot >= 0 && r[2].slot != r[0].slot);
+	assert_int_equal(odw_schedule_take_more(s, got, 1, 9), 1);
+	odw_schedule_done(s, &r[0]);
+	assert_int_equal(odw_schedule_look(s, (unsigned)r[2].slot).state, ODW_RESIDENT); /* each by itself */
+	assert_int_equal(odw_schedule_look(s, (unsigned)r[2].slot).n_users, 1);
+	odw_schedule_done(s, &r[2]);
+	assert_false(is(s, 4, 0, 2, ODW_RESIDENT));
+	load_all(s);
+	got[0] = odw_schedule_take(s);
+	assert_ptr_equal(got[0], &r[1]);
+	assert_int_equal(odw_schedule_take_more(s, got, 4, 1), 1); /* one that is too large for itself goes alone */
+	assert_int_equal(odw_schedule_take_more(s, got, 4, 5), 2);
+	assert_ptr_equal(got[1], &r[3]);
+	odw_schedule_end(s, SESSION); /* what is being computed still has its slots */
+	assert_int_equal(odw_schedule_look(s, (unsigned)r[1].slot).state, ODW_DRAINING);
+	assert_int_equal(odw_schedule_look(s, (unsigned)r[3].slot).state, ODW_DRAINING);
+	assert_int_equal(odw_schedule_take_more(s, got, 4, 9), 1);
+	odw_schedule_done(s, &r[1]);
+	odw_schedule_done(s, &r[3]);
+	assert_int_equal(odw_schedule_look(s, (unsigned)r[1].slot).state, ODW_FREE);
+	assert_int_equal(odw_schedule_look(s, (unsigned)r[3].slot).state, ODW_FREE);
+	odw_schedule_free(s);
+}
+
+/* Each with its own reason, and nothing good among them, which would hold them up. */
+static void what_failed_of_a_run_is_taken_together(void **state)
+{
+	static const uint32_t rows[] = { 1, 1, 1 };
+	struct od_err why[] = { { OD_ERR_CORRUPT, "a checksum" }, { OD_ERR_IO, "a disk" } };
+	struct odw_schedule *s = new_schedule(3);
+	struct odw_item r[3], *got[3];
+	struct odw_load_job job;
+
+	(void)state;
+	WANT(s, 1, 0, 1, 2);
+	load_all(s);
+	run_many(s, 1, r, 3, rows);
+	for (int i = 0; i < 2; i++) {
+		assert_true(odw_schedule_next_read(s, &job, false));
+		assert_int_equal(job.expert, i);
+		assert_true(odw_schedule_end_job(s, &job, 0, why[i].code, &why[i]));
+	}
+	got[0] = odw_schedule_take(s);
+	assert_ptr_equal(got[0], &r[0]);
+	assert_int_equal(odw_schedule_take_more(s, got, 3, 0), 2);
+	assert_ptr_equal(got[1], &r[1]);
+	assert_int_equal(r[0].code, OD_ERR_CORRUPT);
+	assert_int_equal(r[1].code, OD_ERR_IO);
+	assert_string_equal(r[0].reason, "a checksum");
+	assert_string_equal(r[1].reason, "a disk");
+	compute(s, &r[2]);
+	assert_null(odw_schedule_take(s));
+	odw_schedule_free(s);
+}
+
 static void failed_loads_answer_runs_and_drop_wants(void **state)
 {
 	struct odw_schedule *s = new_schedule(1);
@@ -697,6 +776,8 @@ int main(void)
 		cmocka_unit_test(long_runs_are_loaded_first),
 		cmocka_unit_test(costs_are_profiled_then_learnt),
 		cmocka_unit_test(residents_need_no_place_in_the_order),
+		cmocka_unit_test(what_is_ready_of_a_run_is_taken_together),
+		cmocka_unit_test(what_failed_of_a_run_is_taken_together),
 		cmocka_unit_test(failed_loads_answer_runs_and_drop_wants),
 		cmocka_unit_test(full_queue_drops_wants_and_refuses_runs),
 		cmocka_unit_test(session_end_drops_everything),

@@ -10,6 +10,7 @@
 
 #define STEPS 3
 #define MAX_ITEMS 400
+#define MAX_GROUP 3
 #define MAX_FULL 6
 #define BUF_BYTES (SHARDS * sizeof(uint32_t))
 
@@ -38,7 +39,8 @@ struct sim {
 	unsigned n_slots, n_table, n_loaders;
 	bool has_job[2];
 	struct odw_load_job job[2];
-	struct odw_item item[MAX_ITEMS], *computing;
+	struct odw_item item[MAX_ITEMS], *computing[MAX_GROUP];
+	size_t n_computing, n_groups; /* n_groups: of more than one item */
 	bool out[MAX_ITEMS]; /* with the schedule */
 	size_t n_items;
 	struct model mo;
@@ -51,6 +53,15 @@ static uint32_t pick(struct sim *x, uint32_t n)
 {
 	x->seed = x->seed * 6364136223846793005ull + 1442695040888963407ull;
 	return (uint32_t)(x->seed >> 33) % n;
+}
+
+static unsigned computes_in(const struct sim *x, int slot)
+{
+	unsigned n = 0;
+
+	for (size_t i = 0; i < x->n_computing; i++)
+		n += x->computing[i]->slot == slot;
+	return n;
 }
 
 static bool asked(const struct sim *x, uint32_t m, uint32_t e, bool with_kept)
@@ -141,7 +152,7 @@ static void check(struct sim *x)
 	check_buffers_apart(x);
 	for (unsigned i = 0; i < x->n_table; i++) {
 		struct odw_slot_view v = odw_schedule_look(x->s, i), w;
-		unsigned users = x->computing != NULL && x->computing->slot == (int)i;
+		unsigned users = computes_in(x, (int)i);
 
 		for (int j = 0; j < 2; j++)
 			users += x->has_job[j] && x->job[j].slot == (int)i;
@@ -212,7 +223,8 @@ static void do_run(struct sim *x)
 		if (x->mo.pending[t][m][e] == 0)
 			x->mo.rank[t][m][e] = pick(x, 4);
 		x->item[x->n_items++] = (struct odw_item){ .expert = e, .rank = x->mo.rank[t][m][e], .last = pick(x, 2),
-							 .prompt = prompt };
+							 .n_rows = 1 + pick(x, 3), .prompt = prompt,
+							 .run = &x->item[first] };
 		x->mo.pending[t][m][e]++;
 		x->mo.wanted[t][m][e] = x->mo.kept[t][m][e] = false;
 	}
@@ -367,7 +379,7 @@ static void take_shard(struct sim *x, int j)
 	v = odw_schedule_look(x->s, (unsigned)job->slot);
 	assert_int_equal(v.state, ODW_LOADING);
 	assert_true(v.m == job->m && v.expert == job->expert && job->part < SHARDS);
-	assert_false(x->computing != NULL && x->computing->slot == job->slot);
+	assert_int_equal(computes_in(x, job->slot), 0);
 	if (x->has_job[!j]) {
 		assert_false(x->job[!j].slot == job->slot && x->job[!j].part == job->part);
 		assert_int_not_equal(x->job[!j].stage, job->stage);
@@ -422,6 +434,81 @@ static bool key_less(const struct odw_item *a, const struct odw_item *b)
 	return a->rank != b->rank ? a->rank < b->rank : a->expert < b->expert;
 }
 
+/* What is in its slot is what it asks for. */
+static void check_taken(struct sim *x, const struct odw_item *item)
+{
+	assert_true(item->code == OD_OK && item->rank != UINT32_MAX);
+	assert_int_equal(x->content[item->slot].m, item->m);
+	assert_int_equal(x->content[item->slot].expert, item->expert);
+	assert_int_equal(x->content[item->slot].shards, (1u << SHARDS) - 1);
+	for (int k = 0; k < OD_N_EXPERT_BUFS; k++) {
+		assert_true(item->mem.at[k].buf != NULL || (x->plan.slot & OD_SET_PLAIN ? k != OD_BUF_PLAIN : k == OD_BUF_PLAIN));
+		for (uint32_t part = 0; part < SHARDS; part++)
+			check_tag(&item->mem, (enum od_expert_buf)k, part, item->m, item->expert);
+	}
+}
+
+/* Its turn has come, and its expert is there. */
+static bool could_be_taken(struct sim *x, const struct odw_item *item)
+{
+	if (!x->out[item - x->item] || item->code != OD_OK || item->rank == UINT32_MAX || !resident(x, item->m, item->expert))
+		return false;
+	for (const struct odw_item *i = x->item; i < item; i++)
+		if (x->out[i - x->item] && i->step == item->step && i->m == item->m && i->expert == item->expert)
+			return false;
+	return true;
+}
+
+/* The one of the RUN that comes next; NULL: none. */
+static struct odw_item *next_of_run(struct sim *x, const struct odw_item *before)
+{
+	struct odw_item *best = NULL;
+
+	for (size_t i = 0; i < x->n_items; i++) {
+		struct odw_item *item = &x->item[i];
+
+		if (item->run == before->run && could_be_taken(x, item) && key_less(before, item) &&
+		    (best == NULL || key_less(item, best)))
+			best = item;
+	}
+	return best;
+}
+
+/* item[0] was taken; what comes with it is what the model says. */
+static size_t take_more(struct sim *x, struct odw_item **item)
+{
+	const size_t max = 1 + pick(x, MAX_GROUP);
+	const uint64_t max_rows = pick(x, 3 * MAX_GROUP + 1);
+	struct odw_item *expected[MAX_GROUP] = { item[0] };
+	uint64_t rows = item[0]->n_rows;
+	size_t n = 1;
+
+	for (struct odw_item *at = item[0]; n < max && (at = next_of_run(x, at)) != NULL; expected[n++] = at) {
+		rows += at->n_rows;
+		if (rows > max_rows)
+			break;
+	}
+	assert_int_equal(odw_schedule_take_more(x->s, item, max, max_rows), n);
+	assert_memory_equal(item, expected, n * sizeof(*item));
+	return n;
+}
+
+/* Those of the RUN that have ended, too, come with it. */
+static void take_failed(struct sim *x, struct odw_item *first)
+{
+	struct odw_item *item[MAX_ITEMS] = { first };
+	const size_t n = odw_schedule_take_more(x->s, item, MAX_ITEMS, 0);
+
+	for (size_t i = 0; i < n; i++) {
+		assert_true(i == 0 || x->out[item[i] - x->item]);
+		x->out[item[i] - x->item] = false;
+		assert_ptr_equal(item[i]->run, first->run);
+		assert_true(item[i]->code == OD_ERR_IO || (item[i]->code == OD_ERR_CANCELLED && item[i]->rank == UINT32_MAX));
+	}
+	for (size_t i = 0; i < x->n_items; i++)
+		assert_false(x->out[i] && x->item[i].run == first->run && x->item[i].code != OD_OK);
+}
+
 /* False: there was nothing to take. */
 static bool begin_compute(struct sim *x)
 {
@@ -432,31 +519,30 @@ static bool begin_compute(struct sim *x)
 	assert_true(x->out[item - x->item]);
 	x->out[item - x->item] = false;
 	if (item->code != OD_OK) {
-		assert_true(item->code == OD_ERR_IO || (item->code == OD_ERR_CANCELLED && item->rank == UINT32_MAX));
+		take_failed(x, item);
 		return true;
-	}
-	assert_true(item->rank != UINT32_MAX);
-	assert_int_equal(x->content[item->slot].m, item->m);
-	assert_int_equal(x->content[item->slot].expert, item->expert);
-	assert_int_equal(x->content[item->slot].shards, (1u << SHARDS) - 1);
-	for (int k = 0; k < OD_N_EXPERT_BUFS; k++) {
-		assert_true(item->mem.at[k].buf != NULL || (x->plan.slot & OD_SET_PLAIN ? k != OD_BUF_PLAIN : k == OD_BUF_PLAIN));
-		for (uint32_t part = 0; part < SHARDS; part++)
-			check_tag(&item->mem, (enum od_expert_buf)k, part, item->m, item->expert);
 	}
 	for (size_t i = 0; i < x->n_items; i++) /* nothing that is ready has a smaller key */
 		assert_false(x->out[i] && x->item[i].code == OD_OK && x->item[i].rank != UINT32_MAX &&
 			     key_less(&x->item[i], item) && resident(x, x->item[i].m, x->item[i].expert));
-	x->computing = item;
+	x->computing[0] = item;
+	x->n_computing = take_more(x, x->computing);
+	x->n_groups += x->n_computing > 1;
+	for (size_t i = 0; i < x->n_computing; i++) {
+		x->out[x->computing[i] - x->item] = false;
+		check_taken(x, x->computing[i]);
+	}
 	return true;
 }
 
+/* Of one of the group. */
 static void end_compute(struct sim *x)
 {
-	struct odw_item *item = x->computing;
+	const uint32_t which = pick(x, (uint32_t)x->n_computing);
+	struct odw_item *item = x->computing[which];
 	int *pending = &x->mo.pending[item->step][item->m][item->expert];
 
-	x->computing = NULL;
+	x->computing[which] = x->computing[--x->n_computing];
 	if (item->rank != UINT32_MAX && --*pending == 0 && !item->last && item->m >= x->mo.closed_below[item->step])
 		x->mo.kept[item->step][item->m][item->expert] = true;
 	odw_schedule_done(x->s, item);
@@ -485,7 +571,7 @@ static void random_event(struct sim *x)
 		put_shard(x, j, pick(x, 60) == 0 ? OD_ERR_IO : OD_OK);
 	else if (what < 75 && (unsigned)j < x->n_loaders)
 		take_shard(x, j);
-	else if (what >= 75 && x->computing != NULL)
+	else if (what >= 75 && x->n_computing > 0)
 		end_compute(x);
 	else if (what >= 75)
 		(void)begin_compute(x);
@@ -543,7 +629,7 @@ static void settle(struct sim *x)
 				moved = true;
 			}
 		}
-		if (x->computing != NULL) {
+		if (x->n_computing > 0) {
 			end_compute(x);
 			moved = true;
 		} else if (begin_compute(x)) {
@@ -562,7 +648,7 @@ static void settle(struct sim *x)
 static void random_messages_against_a_model(void **state)
 {
 	static struct sim x;
-	size_t n_run = 0, n_loads = 0, n_cancelled = 0, n_full = 0, n_partial = 0;
+	size_t n_run = 0, n_loads = 0, n_cancelled = 0, n_full = 0, n_partial = 0, n_groups = 0;
 
 	(void)state;
 	for (uint64_t seed = 1; seed <= 600; seed++) {
@@ -587,15 +673,17 @@ static void random_messages_against_a_model(void **state)
 		n_cancelled += figures(x.s).c[OD_C_CANCELLED_LOADS];
 		n_full += x.n_full;
 		n_partial += x.n_partial;
+		n_groups += x.n_groups;
 		do_end(&x);
 		settle(&x);
 		odw_schedule_free(x.s);
 		odw_cache_free(x.cache);
 		odw_bufs_free(x.bufs);
 	}
-	printf("# %zu RUNs, %zu loads, %zu cancelled, %zu full, %zu partial\n", n_run, n_loads, n_cancelled, n_full, n_partial);
+	printf("# %zu RUNs, %zu loads, %zu cancelled, %zu full, %zu partial, %zu groups\n", n_run, n_loads, n_cancelled, n_full,
+	       n_partial, n_groups);
 	/* The cases were worth their time. */
-	assert_true(n_run > 20000 && n_loads > 10000 && n_cancelled > 1000 && n_full > 1000 && n_partial > 500);
+	assert_true(n_run > 20000 && n_loads > 10000 && n_cancelled > 1000 && n_full > 1000 && n_partial > 500 && n_groups > 500);
 }
 
 /* ---- With real threads, for the sanitizer ---- */
