@@ -2,7 +2,7 @@
 ODM_SRCS := main-node/engine_args.c
 ODM_SRCS += $(addprefix main-node/engine/,engine.c figures.c generate.c resident_service.c sampling_config.c)
 ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c layer_pieces.c local_nodes.c \
-	members.c members_look.c placement.c predictions.c predictor_link.c shadow_link.c want_place.c)
+	members.c members_look.c placement.c predictions.c predictor_link.c result_check.c shadow_link.c want_place.c)
 ODM_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
 
 PROGRAMS += od-main
@@ -23,6 +23,7 @@ $(B)/tests/od-worker $(B)/tests/od-shadow:
 test_shadow_link_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_figures_OBJS := $(B)/obj/main-node/engine/figures.o
 test_sampling_config_OBJS := $(B)/obj/main-node/engine/sampling_config.o
+test_result_check_OBJS := $(B)/obj/main-node/cluster/result_check.o
 test_layer_pieces_OBJS := $(addprefix $(B)/obj/main-node/,cluster/layer_pieces.o cluster/placement.o)
 test_store_queue_OBJS := $(B)/obj/main-node/store/store_queue.o
 test_share_OBJS := $(B)/obj/main-node/cluster/placement.o

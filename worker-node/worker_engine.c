@@ -29,6 +29,19 @@ struct run {
 	struct odw_item *item; /* [header->run->n_experts] */
 };
 
+/* Items of one RUN that are answered together: all are resident, or all have failed. */
+struct group {
+	struct odw_item *item[OD_MAX_PARTS];
+	size_t n;
+	size_t rows;
+};
+
+/* A RESULT while it is put together. */
+struct answer {
+	Od__Result result;
+	Od__ExpertResult entry[OD_MAX_PARTS], *list[OD_MAX_PARTS];
+};
+
 /* The rows of a RESULT while they are computed and sent; behind it the rows. */
 struct output {
 	struct odw_engine *engine;
@@ -58,8 +71,12 @@ struct odw_engine {
 	/* The engine thread's. */
 	struct run *next; /* what the next message is received into; NULL: not made yet */
 	uint64_t held_bytes;
-	uint64_t row_ns; /* what a row took lately, 0: not known */
+	/* What a row took lately, and an expert with its rows; 0: not known. The first is little when an expert had many rows,
+	 * the second when it had few: a group must be small by both. */
+	uint64_t row_ns, expert_ns;
 	size_t max_piece;
+	struct od_expert expert[OD_MAX_PARTS]; /* of the operation under way, as what follows */
+	struct od_ffn_part part[OD_MAX_PARTS];
 	struct rows x, y;
 	uint16_t *narrow; /* [hidden], a row as it came in profile bf16 */
 	struct od_buf *scratch;
@@ -129,37 +146,53 @@ static void send_result(struct odw_engine *e, const struct run *run, Od__Result 
 		od_log_limited(OD_LOG_ERROR, "cannot send a RESULT: %s", od_status_text(rc));
 }
 
-static void init_result(Od__Result *r, const struct run *run, uint32_t expert)
+/* Without entries. */
+static void init_answer(struct answer *a, const struct run *run)
 {
 	const Od__Run *asked = run->msg.header->run;
 
-	od__result__init(r);
-	r->step = asked->step;
-	r->m = asked->m;
-	r->request = asked->request;
-	r->expert = expert;
+	od__result__init(&a->result);
+	a->result.step = asked->step;
+	a->result.m = asked->m;
+	a->result.request = asked->request;
+	a->result.experts = a->list;
 }
 
-static void send_error(struct odw_engine *e, const struct run *run, uint32_t expert, int code, const char *reason)
+/* At most OD_MAX_PARTS. */
+static Od__ExpertResult *add_entry(struct answer *a, uint32_t expert)
 {
-	Od__Result r;
+	Od__ExpertResult *x = &a->entry[a->result.n_experts];
 
-	init_result(&r, run, expert);
-	r.code = code;
-	r.reason = (char *)reason;
-	send_result(e, run, &r, NULL);
+	od__expert_result__init(x);
+	x->expert = expert;
+	a->list[a->result.n_experts++] = x;
+	return x;
+}
+
+static void add_error(struct answer *a, uint32_t expert, int code, const char *reason)
+{
+	Od__ExpertResult *x = add_entry(a, expert);
+
+	x->code = code;
+	x->reason = (char *)reason;
 }
 
 /* ---- RUNs come in ---- */
 
-/* Main waits for one answer per expert, so it gets them, whatever is wrong. */
+/* Main waits for an answer for each expert, so it gets them, whatever is wrong. */
 static void refuse_run(struct odw_engine *e, const struct run *run, const struct od_err *why)
 {
 	const Od__Run *asked = run->msg.header->run;
 
 	od_log_limited(OD_LOG_WARN, "refused a RUN: %s", why->msg);
-	for (size_t i = 0; i < asked->n_experts && i < e->cfg->n_experts; i++)
-		send_error(e, run, asked->experts[i]->expert, why->code, why->msg);
+	for (size_t i = 0; i < asked->n_experts && i < e->cfg->n_experts;) {
+		struct answer a;
+
+		init_answer(&a, run);
+		for (; a.result.n_experts < OD_MAX_PARTS && i < asked->n_experts && i < e->cfg->n_experts; i++)
+			add_error(&a, asked->experts[i]->expert, why->code, why->msg);
+		send_result(e, run, &a.result, NULL);
+	}
 }
 
 static int accept_run(struct odw_engine *e, struct run *run, struct od_err *err)
@@ -186,6 +219,7 @@ static int accept_run(struct odw_engine *e, struct run *run, struct od_err *err)
 	for (size_t i = 0; i < asked->n_experts; i++)
 		run->item[i] = (struct odw_item){ .expert = asked->experts[i]->expert,
 						  .rank = asked->experts[i]->rank,
+						  .n_rows = (uint32_t)asked->experts[i]->n_rows,
 						  .last = asked->experts[i]->last,
 						  .prompt = asked->prompt,
 						  .run_ns = asked->experts[i]->n_rows * e->row_ns,
@@ -245,14 +279,28 @@ static size_t piece_rows(const struct odw_engine *e, size_t left)
 	return n < left ? n : left;
 }
 
-/* Frames are not aligned (ZeroMQ receives in place), so rows are copied before anything looks at them. */
-static void gather(const struct odw_engine *e, const struct run *run, const uint32_t *rows, size_t n)
+/* Experts that may be computed together. */
+static size_t group_experts(const struct odw_engine *e)
+{
+	const size_t n = e->expert_ns == 0 ? OD_MAX_PARTS : PIECE_NS / e->expert_ns;
+
+	return n < 1 ? 1 : n > OD_MAX_PARTS ? OD_MAX_PARTS : n;
+}
+
+static const Od__RunExpert *asked_of(const struct run *run, const struct odw_item *item)
+{
+	return run->msg.header->run->experts[item - run->item];
+}
+
+/* Rows of an expert, to place at of e->x. Frames are not aligned (ZeroMQ receives in place), so rows are copied before
+ * anything looks at them. */
+static void gather(const struct odw_engine *e, const struct run *run, const uint32_t *rows, size_t n, size_t at)
 {
 	size_t bytes, hidden = e->cfg->hidden;
 	const char *frame = od_msg_frame(&run->msg, 0, &bytes);
 
 	for (size_t i = 0; i < n; i++) {
-		float *x = e->x.host + i * hidden;
+		float *x = e->x.host + (at + i) * hidden;
 
 		if (run->session.profile == OD_PROFILE_BF16) {
 			memcpy(e->narrow, frame + rows[i] * hidden * 2, hidden * 2);
@@ -273,16 +321,16 @@ static void put_rows(const struct odw_engine *e, const struct run *run, char *to
 		memcpy(to, e->y.host, len * sizeof(float));
 }
 
-/* From e->x to e->y, on the device and back. */
-static int run_rows(struct odw_engine *e, enum od_profile profile, const struct od_expert *w, size_t n, struct od_err *err)
+/* n rows of the parts from e->x to e->y, on the device and back. */
+static int run_rows(struct odw_engine *e, enum od_profile profile, size_t n_parts, size_t n, struct od_err *err)
 {
 	struct od_device *d = e->o.device;
-	const struct od_ffn_part part = { w->mat, (uint32_t)n };
 	const struct od_op op = { .kind = OD_OP_FFN,
 				  .profile = profile,
 				  .n_rows = (uint32_t)n,
-				  .ffn = { .part = &part, .n_parts = 1, .routed = true, .x = od_buf_ref(e->x.buf, 0),
-					   .y = od_buf_ref(e->y.buf, 0), .scratch = od_buf_ref(e->scratch, 0) } };
+				  .ffn = { .part = e->part, .n_parts = (uint32_t)n_parts, .routed = true,
+					   .x = od_buf_ref(e->x.buf, 0), .y = od_buf_ref(e->y.buf, 0),
+					   .scratch = od_buf_ref(e->scratch, 0) } };
 	const size_t bytes = n * e->cfg->hidden * sizeof(float);
 
 	if (e->x.staged)
@@ -293,27 +341,46 @@ static int run_rows(struct odw_engine *e, enum od_profile profile, const struct 
 	return od_device_sync(d, err);
 }
 
-/* All rows of one expert, a piece at a time. OD_ERR_CANCELLED: the session ended meanwhile. */
-static int compute(struct odw_engine *e, const struct run *run, const struct odw_item *item, const Od__RunExpert *asked,
-		   char *to, struct od_err *err)
+/* The next n rows of a group, of which so many are done: all of them, or it is one expert. */
+static int run_piece(struct odw_engine *e, const struct run *run, const struct group *g, size_t done, size_t n,
+		     struct od_err *err)
 {
-	struct od_expert w;
+	const uint64_t begin_ns = od_now_ns();
+	uint64_t ns;
+	size_t at = 0;
+	int rc;
+
+	for (size_t i = 0; i < g->n; i++) {
+		const size_t rows = g->n == 1 ? n : g->item[i]->n_rows;
+
+		gather(e, run, asked_of(run, g->item[i])->rows + done, rows, at);
+		e->part[i] = (struct od_ffn_part){ e->expert[i].mat, (uint32_t)rows };
+		at += rows;
+	}
+	rc = run_rows(e, run->session.profile, g->n, n, err);
+	ns = od_now_ns() - begin_ns;
+	e->row_ns = ns / n + 1;
+	e->expert_ns = ns / g->n + 1;
+	return rc;
+}
+
+/* All rows of a group; of one expert that has many, a piece at a time. OD_ERR_CANCELLED: the session ended meanwhile. */
+static int compute(struct odw_engine *e, const struct run *run, const struct group *g, char *to, struct od_err *err)
+{
 	size_t n;
 
-	od_pack_bind(e->o.pack, item->m, item->expert, &item->mem, &w);
-	for (size_t i = 0; i < asked->n_rows; i += n) {
-		uint64_t begin_ns = od_now_ns();
+	for (size_t i = 0; i < g->n; i++)
+		od_pack_bind(e->o.pack, g->item[i]->m, g->item[i]->expert, &g->item[i]->mem, &e->expert[i]);
+	for (size_t i = 0; i < g->rows; i += n) {
 		int rc;
 
 		if (is_over(e, run))
 			return OD_ERR_CANCELLED;
-		n = piece_rows(e, asked->n_rows - i);
-		gather(e, run, asked->rows + i, n);
-		rc = run_rows(e, run->session.profile, &w, n, err);
+		n = piece_rows(e, g->rows - i);
+		rc = run_piece(e, run, g, i, n, err);
 		if (rc != OD_OK)
 			return rc;
 		put_rows(e, run, to + i * odw_row_bytes(e->cfg->hidden, run->session.profile), n);
-		e->row_ns = (od_now_ns() - begin_ns) / n + 1;
 		odw_schedule_tick(e->o.schedule);
 	}
 	return OD_OK;
@@ -330,10 +397,10 @@ static void wait_for_room(struct odw_engine *e, const struct run *run)
 	}
 }
 
-/* The rest of the time that a paced expert takes, as if a slower machine were busy with it. */
-static void wait_for_pace(struct odw_engine *e, const struct run *run, uint64_t begin_ns)
+/* The rest of the time that n paced experts take, as if a slower machine were busy with them. */
+static void wait_for_pace(struct odw_engine *e, const struct run *run, uint64_t begin_ns, size_t n)
 {
-	uint64_t due_ns = begin_ns + e->o.run_ns, now_ns;
+	uint64_t due_ns = begin_ns + n * e->o.run_ns, now_ns;
 
 	while ((now_ns = od_now_ns()) < due_ns && !is_over(e, run)) {
 		uint64_t ns = due_ns - now_ns < PACE_PIECE_NS ? due_ns - now_ns : PACE_PIECE_NS;
@@ -344,55 +411,109 @@ static void wait_for_pace(struct odw_engine *e, const struct run *run, uint64_t 
 	}
 }
 
-static void run_expert(struct odw_engine *e, const struct run *run, struct odw_item *item)
+static void add_output(struct answer *a, const struct odw_item *item)
 {
-	const Od__RunExpert *asked = run->msg.header->run->experts[item - run->item];
-	size_t bytes = asked->n_rows * odw_row_bytes(e->cfg->hidden, run->session.profile);
+	Od__ExpertResult *x = add_entry(a, item->expert);
+
+	x->rows = item->n_rows;
+	x->ready = item->ready;
+	x->cached = od_cache_to_wire(item->cached);
+	x->load_ns = item->load_ns;
+	x->loaded_bytes = item->loaded_bytes;
+}
+
+/* Into out. What it took is each expert's by its rows. */
+static int run_group(struct odw_engine *e, const struct run *run, const struct group *g, struct answer *a,
+		     struct output *out, struct od_err *err)
+{
+	const uint64_t begin_ns = od_now_ns();
+	uint64_t compute_ns;
+	int rc;
+
+	if (out == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for the output rows");
+	else
+		rc = compute(e, run, g, (char *)out + OUTPUT_HEAD, err);
+	if (rc == OD_OK && e->o.run_ns > 0)
+		wait_for_pace(e, run, begin_ns, g->n);
+	compute_ns = od_now_ns() - begin_ns;
+	for (size_t i = 0; i < g->n; i++) {
+		const struct odw_item *item = g->item[i];
+
+		od_trace_end("compute", begin_ns, (int64_t)item->step, item->m, item->expert);
+		if (rc != OD_OK) {
+			add_error(a, item->expert, rc, err->msg);
+			continue;
+		}
+		add_output(a, item);
+		a->entry[i].wait_ns = begin_ns - run->arrived_ns;
+		a->entry[i].compute_ns = compute_ns * item->n_rows / g->rows;
+	}
+	return rc;
+}
+
+static void finish_resident(struct odw_engine *e, const struct run *run, const struct group *g)
+{
+	const size_t bytes = g->rows * odw_row_bytes(e->cfg->hidden, run->session.profile);
+	struct od_err err = { 0 };
 	struct output *out;
+	struct answer a;
 	uint64_t begin_ns;
-	struct od_err err;
-	Od__Result r;
 	int rc;
 
 	wait_for_room(e, run);
-	begin_ns = od_now_ns();
 	out = od_alloc(OUTPUT_HEAD + bytes);
-	if (out == NULL)
-		rc = od_fail(&err, OD_ERR_NOMEM, "no memory for the output rows");
-	else
-		rc = compute(e, run, item, asked, (char *)out + OUTPUT_HEAD, &err);
-	if (rc == OD_OK && e->o.run_ns > 0)
-		wait_for_pace(e, run, begin_ns);
-	init_result(&r, run, item->expert);
-	r.ready = item->ready;
-	r.cached = od_cache_to_wire(item->cached);
-	r.wait_ns = begin_ns - run->arrived_ns;
-	r.compute_ns = od_now_ns() - begin_ns;
-	od_trace_end("compute", begin_ns, (int64_t)item->step, item->m, item->expert);
-	r.load_ns = item->load_ns;
-	r.loaded_bytes = item->loaded_bytes;
-	odw_schedule_done(e->o.schedule, item); /* before sending: the slot's next load begins now */
+	init_answer(&a, run);
+	rc = run_group(e, run, g, &a, out, &err);
+	for (size_t i = 0; i < g->n; i++) /* before sending: the slots' next loads begin now */
+		odw_schedule_done(e->o.schedule, g->item[i]);
 	if (rc == OD_OK) {
 		*out = (struct output){ .engine = e, .bytes = bytes };
 		begin_ns = od_trace_begin();
-		send_result(e, run, &r, out);
-		od_trace_end("send", begin_ns, (int64_t)r.step, r.m, r.expert);
+		send_result(e, run, &a.result, out);
+		od_trace_end("send", begin_ns, (int64_t)a.result.step, a.result.m, g->n == 1 ? (int64_t)g->item[0]->expert : -1);
 		return;
 	}
 	if (rc != OD_ERR_CANCELLED)
-		send_error(e, run, item->expert, rc, err.msg);
+		send_result(e, run, &a.result, NULL);
 	od_free(out);
 }
 
-static void finish_item(struct odw_engine *e, struct odw_item *item)
+static void finish_failed(struct odw_engine *e, const struct run *run, const struct group *g)
 {
-	struct run *run = item->run;
+	struct answer a;
 
-	if (item->code == OD_OK)
-		run_expert(e, run, item);
-	else if (item->code != OD_ERR_CANCELLED)
-		send_error(e, run, item->expert, item->code, item->reason);
-	if (--run->n_open > 0)
+	init_answer(&a, run);
+	for (size_t i = 0; i < g->n; i++) {
+		if (g->item[i]->code != OD_ERR_CANCELLED)
+			add_error(&a, g->item[i]->expert, g->item[i]->code, g->item[i]->reason);
+	}
+	if (a.result.n_experts > 0)
+		send_result(e, run, &a.result, NULL);
+}
+
+static bool take_group(struct odw_engine *e, struct group *g)
+{
+	g->item[0] = odw_schedule_take(e->o.schedule);
+	if (g->item[0] == NULL)
+		return false;
+	g->n = odw_schedule_take_more(e->o.schedule, g->item, group_experts(e), piece_rows(e, SIZE_MAX));
+	g->rows = 0;
+	for (size_t i = 0; i < g->n; i++)
+		g->rows += g->item[i]->n_rows;
+	return true;
+}
+
+static void finish_group(struct odw_engine *e, const struct group *g)
+{
+	struct run *run = g->item[0]->run;
+
+	if (g->item[0]->code == OD_OK)
+		finish_resident(e, run, g);
+	else
+		finish_failed(e, run, g);
+	run->n_open -= g->n;
+	if (run->n_open > 0)
 		return;
 	e->held_bytes -= run->bytes;
 	free_run(run);
@@ -403,12 +524,11 @@ static void *engine_main(void *arg)
 	struct odw_engine *e = arg;
 
 	while (!atomic_load(&e->stop)) {
-		struct odw_item *item;
+		struct group g;
 
 		receive(e); /* first, so that the most urgent of all is next */
-		item = odw_schedule_take(e->o.schedule);
-		if (item != NULL)
-			finish_item(e, item);
+		if (take_group(e, &g))
+			finish_group(e, &g);
 		else
 			od_data_port_wait(e->o.port, -1);
 	}
@@ -494,7 +614,7 @@ int odw_engine_start(struct odw_engine **out, const struct odw_engine_opts *opts
 
 void odw_engine_stop(struct odw_engine *e)
 {
-	struct odw_item *item;
+	struct group g;
 
 	if (e == NULL || !e->started)
 		return;
@@ -504,8 +624,8 @@ void odw_engine_stop(struct odw_engine *e)
 	e->started = false;
 	/* What nobody waits for any more. */
 	odw_schedule_end(e->o.schedule, odw_schedule_session(e->o.schedule));
-	while ((item = odw_schedule_take(e->o.schedule)) != NULL)
-		finish_item(e, item);
+	while (take_group(e, &g))
+		finish_group(e, &g);
 }
 
 void odw_engine_free(struct odw_engine *e)

@@ -1,5 +1,5 @@
-/* worker_engine.h - the engine thread: receives RUNs, computes what is resident, answers with RESULTs, one per expert
- * as soon as it is computed.
+/* worker_engine.h - the engine thread: receives RUNs, computes what is resident, answers with RESULTs. Experts of a RUN that
+ * are ready at the same moment are one operation of the device and one RESULT; later ones are not waited for.
  *
  * Memory is bounded: rows are computed a few at a time; RUNs beyond OD_MAX_HELD_BYTES of rows are answered
  * OD_ERR_BUSY; outputs are computed only while those on their way hold less
@@ -27,7 +27,9 @@ struct odw_engine_opts {
 	struct odw_schedule *schedule;
 	struct od_data_port *port;
 	struct odw_puller *puller; /* NULL: none */
-	uint64_t run_ns;  /* an expert's outputs are sent no earlier than this after their computation began; 0: at once */
+	/* An expert's outputs are sent no earlier than this after their computation began, those of a group of n no earlier than
+	 * n times this; 0: at once. */
+	uint64_t run_ns;
 };
 
 /* What a session agreed on. */

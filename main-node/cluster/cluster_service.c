@@ -7,6 +7,7 @@
 #include "main-node/cluster/cluster_view.h"
 #include "main-node/cluster/layer_pieces.h"
 #include "main-node/cluster/predictor_link.h"
+#include "main-node/cluster/result_check.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -332,7 +333,7 @@ static int move_from_dead(struct service *s, struct od_err *err)
 }
 
 /* Under the same number, so that whichever answer comes first counts. Pieces that went out together are asked for one by
- * one: a RESULT answers one expert. */
+ * one: some of them may have been answered. */
 static void send_again(struct service *s, struct odm_piece *p)
 {
 	if (send_run(s, p->worker, &p, 1, false, p->request) != OD_OK)
@@ -407,7 +408,7 @@ static bool was_ordered(struct service *s, const struct odm_piece *p)
 
 _Static_assert(OD_C_CACHE_HITS_E == OD_C_CACHE_HITS_F + OD_CACHE_E && OD_CACHE_E == 3, "hits are in the order of states");
 
-static void count_result(struct service *s, const struct odm_piece *p, const Od__Result *r)
+static void count_result(struct service *s, const struct odm_piece *p, const Od__ExpertResult *r)
 {
 	bool decode = s->step.phase == ODM_DECODE;
 	uint64_t *c = s->step.counters;
@@ -463,7 +464,7 @@ static bool ask_all_again(struct service *s, struct odm_piece *p)
 	return true;
 }
 
-static int failed_result(struct service *s, struct odm_piece *p, const Od__Result *r, struct od_err *err)
+static int failed_result(struct service *s, struct odm_piece *p, const Od__ExpertResult *r, struct od_err *err)
 {
 	const bool lacks = r->code == OD_ERR_BUSY || r->code == OD_ERR_MISSING;
 	char name[300] = "a worker", reason[300];
@@ -494,35 +495,81 @@ static int failed_result(struct service *s, struct odm_piece *p, const Od__Resul
 	return OD_OK;
 }
 
+/* NULL: this worker's answer is no longer needed, or was never asked for. */
+static struct odm_piece *answered_piece(struct service *s, uint32_t worker, uint64_t request, uint32_t expert)
+{
+	struct odm_piece *p = odm_pieces_find(&s->work, request, expert);
+
+	return p != NULL && p->worker == worker ? p : NULL;
+}
+
+/* Before anything of it counts, so that a RESULT is taken whole or not at all. */
+static int check_result(struct service *s, uint32_t worker, const struct od_msg *m, struct od_err *err)
+{
+	const Od__Result *r = m->header->result;
+	size_t len;
+	int rc;
+
+	od_msg_frame(m, 0, &len);
+	rc = odm_check_result(r, s->o.config->n_experts, s->row_bytes, m->n_frames, len, err);
+	for (size_t i = 0; rc == OD_OK && i < r->n_experts; i++) {
+		const Od__ExpertResult *x = r->experts[i];
+		const struct odm_piece *p = answered_piece(s, worker, r->request, x->expert);
+
+		if (p != NULL && x->code == OD_OK && x->rows != p->count)
+			rc = od_fail(err, OD_ERR_SHAPE, "expert %u: expected %u rows, found %u", x->expert, p->count, x->rows);
+	}
+	return rc;
+}
+
+/* bytes: the expert's rows. */
+static int settle(struct service *s, struct odm_piece *p, const Od__ExpertResult *x, const uint8_t *bytes,
+		  struct od_err *err)
+{
+	if (x->code != OD_OK)
+		return failed_result(s, p, x, err);
+	put_outputs(s, p, bytes);
+	count_result(s, p, x);
+	p->state = ODM_PIECE_DONE;
+	s->work.n_done++;
+	return OD_OK;
+}
+
 static int on_result(struct service *s, uint32_t worker, const struct od_msg *m, struct od_err *err)
 {
 	const Od__Result *r = m->header->result;
-	struct odm_piece *p = r->step == s->call->step && r->m == s->call->m ? odm_pieces_find(&s->work, r->request, r->expert) : NULL;
 	struct odm_link *l = &s->net.link[worker];
-	const void *bytes;
+	const struct odm_piece *any = NULL;
+	const uint8_t *bytes;
+	struct od_err why;
 	size_t len;
 	int rc = OD_OK;
 
-	if (p == NULL || p->worker != worker)
+	if (r->step != s->call->step || r->m != s->call->m)
 		return OD_OK; /* an answer that is no longer needed */
+	if (check_result(s, worker, m, &why) != OD_OK) {
+		od_log_limited(OD_LOG_WARN, "a malformed RESULT: %s", why.msg);
+		odm_members_distrust(odm_cluster_members(s->cluster), l->member, l->session, "it sent a malformed RESULT");
+		return OD_OK;
+	}
+	bytes = od_msg_frame(m, 0, &len);
+	for (size_t i = 0; rc == OD_OK && i < r->n_experts; i++) {
+		const Od__ExpertResult *x = r->experts[i];
+		struct odm_piece *p = answered_piece(s, worker, r->request, x->expert);
+
+		if (p != NULL) {
+			any = p;
+			rc = settle(s, p, x, bytes, err);
+		}
+		if (x->rows > 0)
+			bytes += (size_t)x->rows * s->row_bytes;
+	}
+	if (any == NULL)
+		return OD_OK;
 	l->last_ns = od_now_ns();
 	l->resends = 0;
-	bytes = od_msg_frame(m, 0, &len);
-	if (r->code != OD_OK) {
-		rc = failed_result(s, p, r, err);
-	} else if (bytes == NULL || len != (size_t)p->count * s->row_bytes) {
-		od_log_limited(OD_LOG_WARN, "a RESULT of expert %u has %zu bytes, expected %zu", p->expert, len,
-			       (size_t)p->count * s->row_bytes);
-		odm_members_distrust(odm_cluster_members(s->cluster), l->member, l->session,
-				     "it sent a malformed RESULT");
-	} else {
-		put_outputs(s, p, bytes);
-		count_result(s, p, r);
-		p->state = ODM_PIECE_DONE;
-		s->work.n_done++;
-	}
 	if (!odm_pieces_open(&s->work, r->request))
-		l->held_bytes -= p->run_bytes;
+		l->held_bytes -= any->run_bytes;
 	return rc;
 }
 

@@ -51,7 +51,7 @@ void odm_pieces_cut(struct odm_pieces *p, const struct od_moe_call *call, const 
 
 /* The worker's next pieces that are to do and go into one RUN, in order, at most max. *more: others are left. */
 size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct odm_piece **out, bool *more);
-/* The sent piece that a RESULT answers; NULL: none (any more). */
+/* The sent piece that an expert of a RESULT answers; NULL: none (any more). */
 struct odm_piece *odm_pieces_find(struct odm_pieces *p, uint64_t request, uint32_t expert);
 bool odm_pieces_open(const struct odm_pieces *p, uint64_t request); /* a piece of it is unanswered */
 bool odm_pieces_owed(const struct odm_pieces *p, uint32_t worker);  /* by this worker */

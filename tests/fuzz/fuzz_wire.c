@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "main-node/cluster/result_check.h"
 #include "tests/fuzz/fuzz_sockets.h"
 
 #define MAX_SENT_FRAMES 8
@@ -59,6 +60,9 @@ static int has_unknown_fields(const Od__Header *h)
 	} else if (h->body_case == OD__HEADER__BODY_STEP) {
 		for (size_t i = 0; i < h->step->n_rows; i++)
 			n += h->step->rows[i]->base.n_unknown_fields;
+	} else if (h->body_case == OD__HEADER__BODY_RESULT) {
+		for (size_t i = 0; i < h->result->n_experts; i++)
+			n += h->result->experts[i]->base.n_unknown_fields;
 	}
 	return n > 0;
 }
@@ -74,6 +78,22 @@ static void try_counters(const Od__Pong *p)
 	od_pong_put(&back, &list, c);
 	od_pong_get(&back, again);
 	check(memcmp(c, again, sizeof(c)) == 0);
+}
+
+/* What passes has as many rows as its frame. */
+static void try_result(const struct od_msg *m)
+{
+	const Od__Result *r = m->header->result;
+	const size_t n_experts = 8, row_bytes = 4;
+	size_t n_rows = 0, bytes;
+
+	od_msg_frame(m, 0, &bytes);
+	if (odm_check_result(r, n_experts, row_bytes, m->n_frames, bytes, NULL) != OD_OK)
+		return;
+	check(r->n_experts >= 1 && r->n_experts <= n_experts);
+	for (size_t i = 0; i < r->n_experts; i++)
+		n_rows += r->experts[i]->rows;
+	check(n_rows * row_bytes == bytes && m->n_frames == (n_rows > 0));
 }
 
 static void send_on(void *socket, const struct od_route *route, const struct od_msg *m, void *back, int back_is_router)
@@ -115,6 +135,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			check(strlen(od_peer_text(m.header->hello->main_name, text, sizeof(text))) < sizeof(text));
 		if (m.header->body_case == OD__HEADER__BODY_PONG)
 			try_counters(m.header->pong);
+		if (m.header->body_case == OD__HEADER__BODY_RESULT)
+			try_result(&m);
 		if (to_router && !has_unknown_fields(m.header))
 			send_on(router, &m.route, &m, dealer, 0);
 		else if (!has_unknown_fields(m.header))

@@ -112,11 +112,11 @@ def main_args(*args, prompt="Once upon a time there was a king", tokens=24):
             *map(str, args)]
 
 
-def generate(*args, **kw):
-    """One JSON object of od-main."""
+def generate(*args, stderr=False, **kw):
+    """One JSON object of od-main; with stderr also what it said."""
     p = subprocess.run(main_args(*args, **kw), capture_output=True, text=True, timeout=HANG_S)
     assert p.returncode == 0, f"{' '.join(map(str, args))}: status {p.returncode}\n{p.stderr}"
-    return json.loads(p.stdout)
+    return (json.loads(p.stdout), p.stderr) if stderr else json.loads(p.stdout)
 
 
 PROMPT = "Once upon a time there was a king"

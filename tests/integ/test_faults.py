@@ -383,7 +383,7 @@ def strangers_do_no_harm():
     w.kill()
 
 
-def welcome(version=1, session=5, data_port=1):
+def welcome(version=2, session=5, data_port=1):
     return zmtp.field(1, version) + zmtp.field(2, session) + zmtp.field(
         11, zmtp.field(1, session) + zmtp.field(2, b"worker") + zmtp.field(7, data_port))
 
@@ -402,7 +402,7 @@ def fake(*answers):
 @test
 def a_worker_of_another_protocol_version_is_refused():
     f = fake([welcome(version=9)])
-    refused("--workers", hosts_file([f]), says=["version", "expected 1, found 9", f"127.0.0.1:{f.port}"])
+    refused("--workers", hosts_file([f]), says=["version", "expected 2, found 9", f"127.0.0.1:{f.port}"])
     f.close()
 
 
@@ -431,11 +431,11 @@ def a_worker_without_a_data_port_is_refused():
 @test
 def strangers_messages_do_no_harm():
     w = Daemon("worker")
-    hello = zmtp.field(1, 1) + zmtp.field(10, zmtp.field(1, b"worker") + zmtp.field(2, b"x" * 32) + zmtp.field(3, 1))
+    hello = zmtp.field(1, 2) + zmtp.field(10, zmtp.field(1, b"worker") + zmtp.field(2, b"x" * 32) + zmtp.field(3, 1))
     for message in ([b""], [b"", b""], [os.urandom(300)], [hello], [hello, b"frame"], [hello[:-4]], [b"\x00" * 70000],
-                    [zmtp.field(1, 1) + zmtp.field(2, 77) + zmtp.field(16, b"")],
-                    [zmtp.field(1, 1) + zmtp.field(2, 77) + zmtp.field(32, b""), b"rows"], [b"a"] * 30,
-                    [zmtp.field(1, 1) + zmtp.field(13, zmtp.field(1, 1))]):
+                    [zmtp.field(1, 2) + zmtp.field(2, 77) + zmtp.field(16, b"")],
+                    [zmtp.field(1, 2) + zmtp.field(2, 77) + zmtp.field(32, b""), b"rows"], [b"a"] * 30,
+                    [zmtp.field(1, 2) + zmtp.field(13, zmtp.field(1, 1))]):
         for _ in range(3):
             c = zmtp.connect(w.port)
             c.send(*message)

@@ -20,7 +20,7 @@ def packed_floats(values):
 
 
 def header(body, content, session=SESSION):
-    return zmtp.field(1, 1) + zmtp.field(2, session) + zmtp.field(body, content)
+    return zmtp.field(1, 2) + zmtp.field(2, session) + zmtp.field(body, content)
 
 
 def predict(step, m, experts, probabilities=None, row=0, sequence=1, position=0, token=0):

@@ -309,7 +309,7 @@ static void test_refusals(void **state)
 	rig_start(&r);
 	s = rig_connect(&r);
 	good_hello(&r, &x)->h.version = 7;
-	expect_refusal(s, &x.h, OD_ERR_MISMATCH, "version", "protocol version: expected 1, found 7");
+	expect_refusal(s, &x.h, OD_ERR_MISMATCH, "version", "protocol version: expected 2, found 7");
 	good_hello(&r, &x)->b.role = (char *)"shadow\n";
 	expect_refusal(s, &x.h, OD_ERR_MISMATCH, "role", "role: expected worker, found \"shadow?\"");
 	good_hello(&r, &x)->b.fingerprint.data = other;
@@ -423,7 +423,7 @@ static void test_messages(void **state)
 	assert_int_equal(r.last_m, 11);
 
 	put_want(s, h.session ^ 1, 12, OD_PROTOCOL_VERSION); /* another session */
-	put_want(s, h.session, 13, 2);			      /* another version */
+	put_want(s, h.session, 13, OD_PROTOCOL_VERSION + 1);  /* another version */
 	h.version = OD_PROTOCOL_VERSION;
 	h.body_case = OD__HEADER__BODY_RUN; /* of the other socket */
 	h.run = &run;

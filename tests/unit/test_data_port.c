@@ -171,7 +171,7 @@ static void test_who_may_speak(void **state)
 	put_run(r.main, SESSION, 12);	  /* ATTACH comes first */
 	put_attach(r.main, SESSION ^ 1); /* another session */
 	put_run(r.main, SESSION, 13);
-	h.version = 2; /* another version */
+	h.version = OD_PROTOCOL_VERSION + 1; /* another version */
 	h.session = SESSION;
 	h.body_case = OD__HEADER__BODY_ATTACH;
 	h.attach = &b;

@@ -39,17 +39,19 @@ static void experts_compute_what_the_checkpoint_says(void **state)
 
 static void rows_do_not_depend_on_each_other(void **state)
 {
+	static char many[MAX_ROWS * HIDDEN * sizeof(float)];
 	static struct request all, one;
+	struct answer a;
 	struct worker w;
-	struct od_msg many, single;
 
 	(void)state;
 	open_session(&w, F32, NULL);
 	init_request(&all, 1, 3, MAX_ROWS, 5);
 	add_expert(&all, 2, 0, 1, MAX_ROWS, true);
 	send_request(&w, &all);
-	get_result(&w, &all, &many);
-	assert_int_equal(many.n_frames, 1);
+	get_result(&w, &all, &a);
+	check_output(&w, &all, &all.expert[0], &a);
+	memcpy(many, a.rows, sizeof(many));
 	for (uint32_t r = 0; r < MAX_ROWS; r += 23) {
 		one = all;
 		one.run.experts = one.list;
@@ -57,14 +59,10 @@ static void rows_do_not_depend_on_each_other(void **state)
 		one.expert[0].rows = &all.rows[0][r];
 		one.expert[0].n_rows = 1;
 		send_request(&w, &one);
-		get_result(&w, &one, &single);
-		for (size_t i = 0; i < HIDDEN; i++)
-			assert_int_equal(od_f32_bits(output_value(&w, &single, i)),
-					 od_f32_bits(output_value(&w, &many, r * HIDDEN + i)));
-		od_msg_fini(&single);
+		get_result(&w, &one, &a);
+		assert_int_equal(a.x->rows, 1);
+		assert_memory_equal(a.rows, many + r * HIDDEN * sizeof(float), HIDDEN * sizeof(float));
 	}
-	check_output(&w, &all, &all.expert[0], &many);
-	od_msg_fini(&many);
 	close_worker(&w);
 }
 
@@ -73,7 +71,7 @@ static void wanted_experts_are_ready(void **state)
 	static struct request q;
 	struct pong p;
 	struct worker w;
-	struct od_msg m;
+	struct answer a;
 
 	(void)state;
 	open_session(&w, F32, (const char *[]){ "--slots", "1", NULL });
@@ -88,23 +86,86 @@ static void wanted_experts_are_ready(void **state)
 	add_expert(&q, 5, 0, 1, 2, true);
 	q.run.closes = true;
 	send_request(&w, &q);
-	get_result(&w, &q, &m);
-	assert_int_equal(m.header->result->code, 0);
-	assert_true(m.header->result->ready);
-	assert_int_equal(m.header->result->loaded_bytes, p.c[OD_C_LOADED_BYTES]);
-	assert_int_equal(m.header->result->load_ns, p.c[OD_C_LOAD_NS]);
-	assert_true(m.header->result->compute_ns > 0);
-	od_msg_fini(&m);
+	get_result(&w, &q, &a);
+	assert_int_equal(a.x->code, 0);
+	assert_true(a.x->ready);
+	assert_int_equal(a.x->loaded_bytes, p.c[OD_C_LOADED_BYTES]);
+	assert_int_equal(a.x->load_ns, p.c[OD_C_LOAD_NS]);
+	assert_true(a.x->compute_ns > 0);
 	q.run.step = 2; /* last freed it */
 	send_request(&w, &q);
-	get_result(&w, &q, &m);
-	assert_false(m.header->result->ready);
-	assert_true(m.header->result->wait_ns > 0);
-	od_msg_fini(&m);
+	get_result(&w, &q, &a);
+	assert_false(a.x->ready);
+	assert_true(a.x->wait_ns > 0);
 	p = ping(&w);
 	assert_int_equal(p.c[OD_C_LOADS], 2);
 	assert_int_equal(p.c[OD_C_UNUSED_LOADS], 0);
 	assert_false(p.busy);
+	close_worker(&w);
+}
+
+/* Experts of one MoE layer are loaded, and then asked for, a group each time: the RUN's answers, which are RESULTs of so many
+ * experts. */
+static void run_ready(struct worker *w, struct request *q, const uint32_t *experts, size_t n, size_t expected_each)
+{
+	uint64_t loads = ping(w).c[OD_C_LOADS], waits, compute_ns[EXPERTS];
+	struct answer a;
+
+	want_all(w, q->run.step, q->run.m, 1, experts, n);
+	while (ping(w).c[OD_C_LOADS] < loads + n)
+		;
+	waits = ping(w).c[OD_C_DEVICE_WAITS];
+	w->n_results = 0;
+	send_request(w, q);
+	for (size_t i = 0; i < n; i++) {
+		assert_int_equal(get_result(w, q, &a), i); /* in order of rank */
+		assert_int_equal(a.result->n_experts, expected_each);
+		check_output(w, q, &q->expert[i], &a);
+		assert_true(a.x->ready && a.x->loaded_bytes > 0 && a.x->load_ns > 0 && a.x->compute_ns > 0 && a.x->wait_ns > 0);
+		compute_ns[i] = a.x->compute_ns;
+	}
+	assert_int_equal(w->n_results, n / expected_each);
+	if (expected_each == 1)
+		return;
+	assert_int_equal(ping(w).c[OD_C_DEVICE_WAITS] - waits, 1);
+	for (size_t i = 1; i < n; i++) /* shared out by rows; the first has one */
+		assert_int_equal(compute_ns[i] / q->expert[i].n_rows, compute_ns[0]);
+}
+
+static void ready_experts_are_one_operation_and_one_result(void **state)
+{
+	const uint32_t experts[] = { 6, 1, 4 };
+	const enum od_profile profile[] = { F32, BF16 };
+	static struct request q;
+	struct worker w;
+
+	(void)state;
+	open_worker(&w, pack_dir, NULL);
+	for (uint32_t i = 0; i < 2; i++) {
+		begin_session(&w, profile[i]);
+		init_request(&q, 1, 2 + i, 5, 3);
+		add_expert(&q, 6, 0, 1, 1, true);
+		add_expert(&q, 1, 4, 1, 1, true);
+		add_expert(&q, 4, 2, 1, 2, true);
+		run_ready(&w, &q, experts, 3, 3);
+		end_session(&w);
+	}
+	close_worker(&w);
+}
+
+/* More rows than scratch has are cut, one expert at a time. */
+static void large_experts_are_computed_alone(void **state)
+{
+	const uint32_t experts[] = { 0, 3, 5 };
+	static struct request q;
+	struct worker w;
+
+	(void)state;
+	open_session(&w, F32, NULL);
+	init_request(&q, 1, 7, MAX_ROWS, 3);
+	for (size_t i = 0; i < 3; i++)
+		add_expert(&q, experts[i], (uint32_t)i, 1, MAX_ROWS, true);
+	run_ready(&w, &q, experts, 3, 1);
 	close_worker(&w);
 }
 
@@ -113,7 +174,7 @@ static void paced_work_takes_its_time(void **state)
 {
 	static struct request q;
 	struct worker w;
-	struct od_msg m;
+	struct answer a;
 
 	(void)state;
 	open_session(&w, F32, (const char *[]){ "--slots", "1", "--load-time", "6.5", "--run-time", "2.5", NULL });
@@ -122,12 +183,11 @@ static void paced_work_takes_its_time(void **state)
 		add_expert(&q, e, 0, 1, 2, true);
 	send_request(&w, &q);
 	for (int n = 0; n < 3; n++) {
-		size_t i = get_result(&w, &q, &m);
+		size_t i = get_result(&w, &q, &a);
 
-		check_output(&w, &q, &q.expert[i], &m);
-		assert_true(m.header->result->load_ns >= 6500000);
-		assert_true(m.header->result->compute_ns >= 2500000);
-		od_msg_fini(&m);
+		check_output(&w, &q, &q.expert[i], &a);
+		assert_true(a.x->load_ns >= 6500000);
+		assert_true(a.x->compute_ns >= 2500000);
 	}
 	close_worker(&w);
 }
@@ -138,7 +198,7 @@ static void one_slot_runs_every_expert(void **state)
 	static struct request q[IN_FLIGHT];
 	size_t left = 0;
 	struct worker w;
-	struct od_msg m;
+	struct answer a;
 
 	(void)state;
 	open_session(&w, F32, (const char *[]){ "--slots", "1", NULL });
@@ -153,30 +213,27 @@ static void one_slot_runs_every_expert(void **state)
 	for (; left > 0; left--) {
 		struct request *mine;
 
-		get_kind(w.data, &m, OD__HEADER__BODY_RESULT);
-		assert_int_equal(m.header->result->code, 0);
-		mine = &q[m.header->result->request - 1];
+		a = get_answer(&w);
+		assert_int_equal(a.x->code, 0);
+		mine = &q[a.result->request - 1];
 		for (size_t i = 0; i < mine->run.n_experts; i++) {
-			if (mine->expert[i].expert == m.header->result->expert)
-				check_output(&w, mine, &mine->expert[i], &m);
+			if (mine->expert[i].expert == a.x->expert)
+				check_output(&w, mine, &mine->expert[i], &a);
 		}
-		od_msg_fini(&m);
 	}
 	close_worker(&w);
 }
 
 static void expect_refused(struct worker *w, struct request *q, int code, const char *says)
 {
-	struct od_msg m;
+	struct answer a;
 
 	send_request(w, q);
 	for (size_t n = 0; n < q->run.n_experts; n++) { /* one answer for each, so that main waits for nothing */
-		get_kind(w->data, &m, OD__HEADER__BODY_RESULT);
-		assert_int_equal(m.header->result->request, q->run.request);
-		assert_int_equal(m.header->result->code, code);
-		assert_says(m.header->result->reason, says);
-		assert_int_equal(m.n_frames, 0);
-		od_msg_fini(&m);
+		a = get_answer(w);
+		assert_int_equal(a.result->request, q->run.request);
+		assert_int_equal(a.x->code, code);
+		assert_says(a.x->reason, says);
 	}
 }
 
@@ -362,9 +419,10 @@ static void damage_pack(const char *dir, uint32_t m, uint32_t expert)
 static void a_corrupt_expert_costs_only_itself(void **state)
 {
 	static struct request q;
+	bool seen[3] = { false };
 	char dir[128];
 	struct worker w;
-	struct od_msg m;
+	struct answer a;
 
 	(void)state;
 	snprintf(dir, sizeof(dir), "%s/damaged", tmp);
@@ -378,15 +436,18 @@ static void a_corrupt_expert_costs_only_itself(void **state)
 	add_expert(&q, 4, 0, 1, 2, true);
 	send_request(&w, &q);
 	for (int i = 0; i < 3; i++) {
-		get_result(&w, &q, &m);
-		if (m.header->result->expert == 3) {
-			assert_int_equal(m.header->result->code, OD_ERR_CORRUPT);
-			assert_says(m.header->result->reason, "experts.bin");
-			assert_int_equal(m.n_frames, 0);
+		size_t at = get_result(&w, &q, &a);
+
+		assert_false(seen[at]);
+		seen[at] = true;
+		if (a.x->expert == 3) {
+			assert_int_equal(a.x->code, OD_ERR_CORRUPT);
+			assert_says(a.x->reason, "experts.bin");
+			assert_int_equal(a.x->loaded_bytes, 0);
 		} else {
-			assert_int_equal(m.header->result->code, 0);
+			check_output(&w, &q, &q.expert[at], &a);
+			assert_string_equal(a.x->reason, "");
 		}
-		od_msg_fini(&m);
 	}
 	assert_says(read_log(w.log), "expert 3 of MoE layer 5 cannot be loaded");
 	init_request(&q, 2, 6, 2, 9);
@@ -470,7 +531,7 @@ static void memory_stays_under_the_ceiling(void **state)
 	static struct request q;
 	const uint32_t n_runs = 50; /* 15 MB of rows come in, 123 MB go out */
 	struct worker w;
-	struct od_msg m;
+	struct answer a;
 	struct pong p;
 
 	(void)state;
@@ -487,9 +548,8 @@ static void memory_stays_under_the_ceiling(void **state)
 		wait_for_standstill(&w);
 		assert_true(ping(&w).busy); /* it waits for us */
 		for (uint32_t i = 0; i < n_runs * EXPERTS; i++) {
-			get_kind(w.data, &m, OD__HEADER__BODY_RESULT);
-			assert_int_equal(m.header->result->code, 0);
-			od_msg_fini(&m);
+			a = get_answer(&w);
+			assert_int_equal(a.x->code, 0);
 		}
 	}
 	p = ping(&w);
@@ -509,7 +569,7 @@ static void too_many_rows_are_answered_busy(void **state)
 	const uint32_t n_runs = 120;
 	uint32_t n_good = 0, n_busy = 0;
 	struct worker w;
-	struct od_msg m;
+	struct answer a;
 
 	(void)state;
 	open_worker(&w, pack_dir, NULL);
@@ -523,10 +583,9 @@ static void too_many_rows_are_answered_busy(void **state)
 	}
 	wait_for_standstill(&w); /* outputs that we do not read stop it, and RUNs pile up */
 	for (uint32_t i = 0; i < n_runs * EXPERTS; i++) {
-		get_kind(w.data, &m, OD__HEADER__BODY_RESULT);
-		n_good += m.header->result->code == 0;
-		n_busy += m.header->result->code == OD_ERR_BUSY;
-		od_msg_fini(&m);
+		a = get_answer(&w);
+		n_good += a.x->code == 0;
+		n_busy += a.x->code == OD_ERR_BUSY;
 	}
 	assert_int_equal(n_good + n_busy, n_runs * EXPERTS);
 	assert_true(n_good >= 50 * EXPERTS && n_busy > 0);
@@ -557,6 +616,8 @@ int main(void)
 		cmocka_unit_test(experts_compute_what_the_checkpoint_says),
 		cmocka_unit_test(rows_do_not_depend_on_each_other),
 		cmocka_unit_test(wanted_experts_are_ready),
+		cmocka_unit_test(ready_experts_are_one_operation_and_one_result),
+		cmocka_unit_test(large_experts_are_computed_alone),
 		cmocka_unit_test(paced_work_takes_its_time),
 		cmocka_unit_test(one_slot_runs_every_expert),
 		cmocka_unit_test(bad_runs_are_answered),

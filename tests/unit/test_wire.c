@@ -5,19 +5,19 @@
 #include <stdatomic.h>
 
 /* Made by Google's protoc (--encode=od.Header proto/od.proto) from
- *   version: 1 session: 11400714819323198485 epoch: 3
+ *   version: 2 session: 11400714819323198485 epoch: 3
  *   run { step: 70000 m: 5 request: 99 n_rows: 2 closes: true
  *     experts { expert: 7 rows: 0 rows: 1 } experts { expert: 300 rank: 1 rows: 1 last: true } } */
 static const uint8_t google_run[] = {
-	0x08, 0x01, 0x10, 0x95, 0xf8, 0xa9, 0xfa, 0x97, 0xb7, 0xde, 0x9b, 0x9e, 0x01, 0x18, 0x03, 0x82, 0x02,
+	0x08, 0x02, 0x10, 0x95, 0xf8, 0xa9, 0xfa, 0x97, 0xb7, 0xde, 0x9b, 0x9e, 0x01, 0x18, 0x03, 0x82, 0x02,
 	0x20, 0x08, 0xf0, 0xa2, 0x04, 0x10, 0x05, 0x18, 0x63, 0x20, 0x02, 0x2a, 0x06, 0x08, 0x07, 0x1a, 0x02,
 	0x00, 0x01, 0x2a, 0x0a, 0x08, 0xac, 0x02, 0x10, 0x01, 0x1a, 0x01, 0x01, 0x20, 0x01, 0x30, 0x01,
 };
-/*   version: 1 session: 1 epoch: 2
+/*   version: 2 session: 1 epoch: 2
  *   predict { step: 6 row: 1 sequence: 4 position: 4095 token: -1 m: 31 experts: 2 experts: 129
  *             probabilities: 0.5 probabilities: 0.15625 } */
 static const uint8_t google_predict[] = {
-	0x08, 0x01, 0x10, 0x01, 0x18, 0x02, 0x92, 0x01, 0x1c, 0x08, 0x06, 0x10, 0x01, 0x18, 0x04, 0x20, 0xff,
+	0x08, 0x02, 0x10, 0x01, 0x18, 0x02, 0x92, 0x01, 0x1c, 0x08, 0x06, 0x10, 0x01, 0x18, 0x04, 0x20, 0xff,
 	0x1f, 0x28, 0x01, 0x30, 0x1f, 0x3a, 0x03, 0x02, 0x81, 0x01, 0x42, 0x08, 0x00, 0x00, 0x00, 0x3f, 0x00,
 	0x00, 0x20, 0x3e,
 };
@@ -101,7 +101,7 @@ static void test_bytes_are_protobuf(void **state)
 	pair_open(&p);
 	put_raw(p.dealer, google_predict, sizeof(google_predict), false);
 	get_msg(p.router, true, &m);
-	assert_int_equal(m.header->version, 1);
+	assert_int_equal(m.header->version, 2);
 	assert_int_equal(m.header->session, 1);
 	assert_int_equal(m.header->epoch, 2);
 	assert_int_equal(m.header->body_case, OD__HEADER__BODY_PREDICT);
@@ -194,7 +194,7 @@ static void expect_garbage(struct pair *p, const char *says)
 static void test_garbage(void **state)
 {
 	static uint8_t huge[OD_MAX_HEADER_BYTES + 1];
-	static const uint8_t unknown_body[] = { 0x08, 0x01, 0x9a, 0x06, 0x00 }; /* version 1, field 99: an empty message */
+	static const uint8_t unknown_body[] = { 0x08, 0x02, 0x9a, 0x06, 0x00 }; /* version 2, field 99: an empty message */
 	static const uint8_t not_ours[] = { 0xff, 0xff, 0xff, 0xff };
 	struct pair p;
 
@@ -408,7 +408,7 @@ static void test_version(void **state)
 	assert_int_equal(od_check_version(&h, NULL), OD_OK);
 	h.version = 0;
 	assert_int_equal(od_check_version(&h, &err), OD_ERR_MISMATCH);
-	assert_string_equal(err.msg, "protocol version: expected 1, found 0");
+	assert_string_equal(err.msg, "protocol version: expected 2, found 0");
 }
 
 static void test_texts(void **state)

@@ -66,8 +66,8 @@ static enum od_cache_state run_one(struct worker *w, uint32_t m, uint32_t expert
 	static struct request q;
 	static uint64_t step;
 	enum od_cache_state state;
-	const Od__Result *r;
-	struct od_msg msg;
+	const Od__ExpertResult *r;
+	struct answer a;
 
 	step++;
 	init_request(&q, step, m, 2, (uint32_t)step);
@@ -75,16 +75,15 @@ static enum od_cache_state run_one(struct worker *w, uint32_t m, uint32_t expert
 	q.run.closes = true;
 	q.run.prompt = prompt;
 	send_request(w, &q);
-	get_result(w, &q, &msg);
-	r = msg.header->result;
+	get_result(w, &q, &a);
+	r = a.x;
 	*code = r->code;
 	state = od_cache_from_wire(r->cached);
 	if (r->code == OD_OK) {
-		check_output(w, &q, &q.expert[0], &msg);
+		check_output(w, &q, &q.expert[0], &a);
 		assert_int_equal(r->loaded_bytes, bytes_to_read(m, expert, state));
 		assert_int_equal(r->ready, state == OD_CACHE_F);
 	}
-	od_msg_fini(&msg);
 	return state;
 }
 

@@ -279,6 +279,7 @@ static void attach(struct worker *w)
 	struct od_msg m;
 
 	od_close_socket(w->data);
+	od_msg_fini(&w->result);
 	w->data = (w->slow ? connect_slowly : connect_to)(w->context, w->data_port);
 	h.body_case = OD__HEADER__BODY_ATTACH;
 	h.attach = &b;
@@ -332,6 +333,7 @@ void close_worker(struct worker *w)
 	pthread_join(w->pinger, NULL);
 	od_close_socket(w->control);
 	od_close_socket(w->data);
+	od_msg_fini(&w->result);
 	zmq_ctx_term(w->context);
 }
 
@@ -363,14 +365,19 @@ struct pong ping(struct worker *w)
 
 void want(struct worker *w, uint64_t step, uint32_t m, uint32_t version, uint32_t expert)
 {
+	want_all(w, step, m, version, &expert, 1);
+}
+
+void want_all(struct worker *w, uint64_t step, uint32_t m, uint32_t version, const uint32_t *experts, size_t n)
+{
 	Od__Header h = OD__HEADER__INIT;
 	Od__Want b = OD__WANT__INIT;
 
 	b.step = step;
 	b.m = m;
 	b.version = version;
-	b.experts = &expert;
-	b.n_experts = 1;
+	b.experts = (uint32_t *)experts;
+	b.n_experts = n;
 	h.body_case = OD__HEADER__BODY_WANT;
 	h.want = &b;
 	put(w, w->control, &h, NULL, 0);
@@ -426,49 +433,77 @@ void send_request(struct worker *w, struct request *q)
 	put(w, w->data, &h, frame, n * (w->profile == BF16 ? 2 : 4));
 }
 
-size_t get_result(struct worker *w, const struct request *q, struct od_msg *m)
+static void next_result(struct worker *w)
 {
 	const Od__Result *r;
+	size_t n_rows = 0, bytes;
 
-	get_kind(w->data, m, OD__HEADER__BODY_RESULT);
-	r = m->header->result;
-	assert_int_equal(m->header->session, w->session);
-	assert_int_equal(m->header->epoch, 5);
-	assert_int_equal(r->request, q->run.request);
-	assert_int_equal(r->step, q->run.step);
-	assert_int_equal(r->m, q->run.m);
+	od_msg_fini(&w->result);
+	get_kind(w->data, &w->result, OD__HEADER__BODY_RESULT);
+	r = w->result.header->result;
+	w->next = w->row = 0;
+	w->n_results++;
+	assert_true(r->n_experts > 0);
+	for (size_t i = 0; i < r->n_experts; i++) {
+		assert_int_equal(r->experts[i]->rows > 0, r->experts[i]->code == 0);
+		n_rows += r->experts[i]->rows;
+	}
+	od_msg_frame(&w->result, 0, &bytes);
+	assert_int_equal(w->result.n_frames, n_rows > 0);
+	assert_int_equal(bytes, n_rows * HIDDEN * (w->profile == BF16 ? 2 : 4));
+}
+
+struct answer get_answer(struct worker *w)
+{
+	struct answer a;
+	size_t bytes;
+
+	if (w->result.header == NULL || w->next == w->result.header->result->n_experts)
+		next_result(w);
+	a.header = w->result.header;
+	a.result = a.header->result;
+	a.x = a.result->experts[w->next++];
+	a.rows = a.x->rows == 0 ? NULL : (const char *)od_msg_frame(&w->result, 0, &bytes) + w->row * HIDDEN * (w->profile == BF16 ? 2 : 4);
+	w->row += a.x->rows;
+	return a;
+}
+
+size_t get_result(struct worker *w, const struct request *q, struct answer *a)
+{
+	*a = get_answer(w);
+	assert_int_equal(a->header->session, w->session);
+	assert_int_equal(a->header->epoch, 5);
+	assert_int_equal(a->result->request, q->run.request);
+	assert_int_equal(a->result->step, q->run.step);
+	assert_int_equal(a->result->m, q->run.m);
 	for (size_t i = 0; i < q->run.n_experts; i++) {
-		if (q->expert[i].expert == r->expert)
+		if (q->expert[i].expert == a->x->expert)
 			return i;
 	}
-	fail_msg("an expert that was not asked for: %u", r->expert);
+	fail_msg("an expert that was not asked for: %u", a->x->expert);
 	return 0;
 }
 
-float output_value(const struct worker *w, const struct od_msg *m, size_t i)
+float output_value(const struct worker *w, const char *rows, size_t i)
 {
-	size_t bytes;
-	const char *frame = od_msg_frame(m, 0, &bytes);
 	uint16_t narrow;
 	float v;
 
 	if (w->profile == BF16) {
-		memcpy(&narrow, frame + i * 2, 2);
+		memcpy(&narrow, rows + i * 2, 2);
 		return od_bf16_f32(narrow);
 	}
-	memcpy(&v, frame + i * 4, 4);
+	memcpy(&v, rows + i * 4, 4);
 	return v;
 }
 
-void check_output(const struct worker *w, const struct request *q, const Od__RunExpert *x, const struct od_msg *m)
+void check_output(const struct worker *w, const struct request *q, const Od__RunExpert *x, const struct answer *a)
 {
 	double y[HIDDEN], largest = 0, tolerance;
 	float row[HIDDEN];
-	size_t bytes;
 
-	od_msg_frame(m, 0, &bytes);
-	assert_int_equal(m->n_frames, 1);
-	assert_int_equal(bytes, x->n_rows * HIDDEN * (w->profile == BF16 ? 2 : 4));
+	assert_int_equal(a->x->code, 0);
+	assert_int_equal(a->x->rows, x->n_rows);
 	for (size_t r = 0; r < x->n_rows; r++) {
 		for (size_t i = 0; i < HIDDEN; i++)
 			row[i] = row_value(q->seed, (size_t)x->rows[r] * HIDDEN + i);
@@ -476,7 +511,7 @@ void check_output(const struct worker *w, const struct request *q, const Od__Run
 		for (size_t i = 0; i < HIDDEN; i++)
 			largest = fmax(largest, fabs(y[i]));
 		for (size_t i = 0; i < HIDDEN; i++) {
-			double found = output_value(w, m, r * HIDDEN + i);
+			double found = output_value(w, a->rows, r * HIDDEN + i);
 
 			/* BF16 dot instructions round what goes into the second product, too. */
 			tolerance = largest * (w->profile == BF16 ? 1. / 64 : 1e-5);
@@ -491,17 +526,16 @@ void check_output(const struct worker *w, const struct request *q, const Od__Run
 void get_good_results(struct worker *w, struct request *q)
 {
 	bool seen[EXPERTS] = { false };
-	struct od_msg m;
+	struct answer a;
 
 	for (size_t n = 0; n < q->run.n_experts; n++) {
-		size_t i = get_result(w, q, &m);
+		size_t i = get_result(w, q, &a);
 
-		if (m.header->result->code != 0)
-			fail_msg("code %d: %s", m.header->result->code, m.header->result->reason);
+		if (a.x->code != 0)
+			fail_msg("code %d: %s", a.x->code, a.x->reason);
 		assert_false(seen[i]);
 		seen[i] = true;
-		check_output(w, q, &q->expert[i], &m);
-		od_msg_fini(&m);
+		check_output(w, q, &q->expert[i], &a);
 	}
 }
 

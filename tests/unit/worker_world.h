@@ -38,6 +38,11 @@ struct worker {
 	uint32_t slots;
 	enum od_profile profile;
 	bool slow; /* the data socket reads nothing ahead */
+	/* The RESULT that is being read. */
+	struct od_msg result;
+	size_t next;	 /* of its experts */
+	size_t row;	 /* of its frame */
+	size_t n_results; /* RESULTs that have come */
 };
 
 pid_t start(const char *const *argv, const char *log, int pass_fd);
@@ -65,6 +70,7 @@ struct pong {
 };
 struct pong ping(struct worker *w);
 void want(struct worker *w, uint64_t step, uint32_t m, uint32_t version, uint32_t expert);
+void want_all(struct worker *w, uint64_t step, uint32_t m, uint32_t version, const uint32_t *experts, size_t n);
 
 /* A RUN: experts and their rows; rows' values follow from seed. */
 struct request {
@@ -79,10 +85,20 @@ void init_request(struct request *q, uint64_t step, uint32_t m, uint32_t n_rows,
 /* n rows, every stride-th from first on, around the end. */
 void add_expert(struct request *q, uint32_t expert, uint32_t first, uint32_t stride, uint32_t n, bool last);
 void send_request(struct worker *w, struct request *q);
-/* Any RESULT; which of the request's experts it is. */
-size_t get_result(struct worker *w, const struct request *q, struct od_msg *m);
-float output_value(const struct worker *w, const struct od_msg *m, size_t i);
-void check_output(const struct worker *w, const struct request *q, const Od__RunExpert *x, const struct od_msg *m);
+/* What a RESULT says of one of its experts; stays until the next one is asked for. */
+struct answer {
+	const Od__Header *header;
+	const Od__Result *result;
+	const Od__ExpertResult *x;
+	const char *rows; /* [x->rows][HIDDEN]; NULL: none */
+};
+
+/* The next expert of the RESULT, or the first one of the next RESULT. */
+struct answer get_answer(struct worker *w);
+/* The same for this request: which of its experts it is. */
+size_t get_result(struct worker *w, const struct request *q, struct answer *a);
+float output_value(const struct worker *w, const char *rows, size_t i);
+void check_output(const struct worker *w, const struct request *q, const Od__RunExpert *x, const struct answer *a);
 void get_good_results(struct worker *w, struct request *q);
 
 /* ---- Set-up of the group ---- */

@@ -1,0 +1,35 @@
+#include "main-node/cluster/result_check.h"
+
+#include "common/model/config.h"
+
+int odm_check_result(const Od__Result *r, uint32_t n_experts, size_t row_bytes, size_t n_frames, size_t frame_bytes,
+		     struct od_err *err)
+{
+	uint64_t seen[OD_MAX_EXPERTS / 64] = { 0 };
+	size_t left = frame_bytes / row_bytes; /* rows that no expert has named yet */
+	bool any = false;
+
+	if (r->n_experts == 0)
+		return od_fail(err, OD_ERR_SHAPE, "experts: expected at least 1, found none");
+	for (size_t i = 0; i < r->n_experts; i++) {
+		const Od__ExpertResult *x = r->experts[i];
+		const uint64_t bit = 1ull << (x->expert % 64);
+
+		if (x->expert >= n_experts)
+			return od_fail(err, OD_ERR_RANGE, "expert: expected less than %u, found %u", n_experts, x->expert);
+		if (seen[x->expert / 64] & bit)
+			return od_fail(err, OD_ERR_RANGE, "expert %u: expected once, found twice", x->expert);
+		seen[x->expert / 64] |= bit;
+		if ((x->rows > 0) != (x->code == OD_OK))
+			return od_fail(err, OD_ERR_SHAPE, "expert %u: found %u rows with code %d", x->expert, x->rows, x->code);
+		if (x->rows > left)
+			return od_fail(err, OD_ERR_SHAPE, "expert %u: expected %u rows of %zu bytes, found %zu", x->expert, x->rows,
+				       row_bytes, left);
+		left -= x->rows;
+		any = any || x->rows > 0;
+	}
+	if (left > 0 || frame_bytes % row_bytes != 0 || n_frames != any)
+		return od_fail(err, OD_ERR_SHAPE, "frames: expected %d, found %zu; beyond its rows of %zu bytes there are %zu bytes", any,
+			       n_frames, row_bytes, left * row_bytes + frame_bytes % row_bytes);
+	return OD_OK;
+}

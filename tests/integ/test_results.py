@@ -1,0 +1,246 @@
+#!/usr/bin/env python3
+"""RESULTs of every kind: several experts in one, good and failed ones, and lies. Main gives the same tokens, and says what it
+does not believe. Between main and a real worker stands a relay that changes RESULTs."""
+import threading
+
+import zmtp
+from cluster_util import PROMPT, Daemon, generate, hosts_file, reference, run_tests, test
+
+WELCOME, RUN, RESULT = 11, 32, 33
+TOKENS = 12
+ROW_BYTES = 256 * 4
+CORRUPT = -5  # any code but 0
+EXPERTS = 8
+
+
+def fields(data):
+    """[(number, value)] of a protobuf message of numbers and bytes."""
+    out, at = [], 0
+
+    def number():
+        nonlocal at
+        n = shift = 0
+        while True:
+            b = data[at]
+            at += 1
+            n |= (b & 127) << shift
+            shift += 7
+            if b < 128:
+                return n
+
+    while at < len(data):
+        key = number()
+        if key & 7 == 0:
+            out.append((key >> 3, number()))
+        else:
+            assert key & 7 == 2, key
+            size = number()
+            out.append((key >> 3, data[at:at + size]))
+            at += size
+    return out
+
+
+def message(pairs):
+    return b"".join(zmtp.field(n, v) for n, v in pairs)
+
+
+def changed(data, number, change):
+    return message((n, change(v) if n == number else v) for n, v in fields(data))
+
+
+class Expert:
+    """An entry of a RESULT and its rows."""
+
+    def __init__(self, entry, rows=b""):
+        self.entry = dict(fields(entry)) if isinstance(entry, bytes) else entry
+        self.rows = rows
+
+    def number(self):
+        return self.entry.get(1, 0)
+
+    def n_rows(self):
+        return self.entry.get(4, 0)
+
+    def failed(self, code=CORRUPT):
+        return Expert({1: self.number(), 2: -2 * code - 1, 3: b"so it says"})
+
+    def with_rows(self, n, rows=None):
+        return Expert({**self.entry, 4: n}, self.rows if rows is None else rows)
+
+
+class Relay:
+    """A worker to main, main to a worker. on_result(self, head, experts) says what main gets instead of a RESULT: messages."""
+    role = "worker"
+
+    def __init__(self, on_result, *args):
+        self.on_result = on_result
+        self.worker = Daemon("worker", *args)
+        self.runs = {}  # request -> experts of the RUN
+        self.n_results = 0
+        self.data = zmtp.FakeDaemon(lambda c: self._relay(c, self.data_port, self._run, self._result))
+        self.control = zmtp.FakeDaemon(lambda c: self._relay(c, self.worker.port, lambda m: [m], self._welcome))
+        self.port = self.control.port
+
+    def _pump(self, a, b, change):
+        try:
+            while True:
+                for m in change(a.recv()):
+                    b.send(*m)
+        except (EOFError, OSError):
+            a.s.close()
+            b.s.close()
+
+    def _relay(self, main, port, to_worker, to_main):
+        worker = zmtp.connect(port)
+        threading.Thread(target=self._pump, args=(worker, main, to_main), daemon=True).start()
+        self._pump(main, worker, to_worker)
+
+    def _welcome(self, m):
+        def port(body):
+            self.data_port = dict(fields(body))[7]
+            return changed(body, 7, lambda _: self.data.port)
+        return [[changed(m[0], WELCOME, port)]] if WELCOME in zmtp.parse(m[0]) else [m]
+
+    def _run(self, m):
+        run = fields(dict(fields(m[0])).get(RUN, b""))
+        self.runs[dict(run).get(3)] = [dict(fields(v)).get(1, 0) for n, v in run if n == 5]
+        return [m]
+
+    def _result(self, m):
+        head = fields(m[0])
+        if RESULT not in dict(head):
+            return [m]
+        self.n_results += 1
+        experts, at = [], 0
+        for n, v in fields(dict(head)[RESULT]):
+            if n == 13:
+                x = Expert(v)
+                end = at + x.n_rows() * ROW_BYTES
+                x.rows = m[1][at:end] if end > at else b""
+                experts.append(x)
+                at = end
+        return self.on_result(self, head, experts)
+
+    def close(self):
+        self.control.close()
+        self.data.close()
+        self.worker.kill()
+
+
+def result(head, experts, rows=None):
+    """A message of these experts; rows: other frames than they have."""
+    of_run = [(n, v) for n, v in fields(dict(head)[RESULT]) if n != 13]
+    body = message(of_run) + b"".join(zmtp.field(13, message(x.entry.items())) for x in experts)
+    if rows is None:
+        rows = [b"".join(x.rows for x in experts)] if any(x.rows for x in experts) else []
+    return [message((n, v) for n, v in head if n != RESULT) + zmtp.field(RESULT, body), *rows]
+
+
+def request_of(head):
+    return dict(fields(dict(head)[RESULT])).get(3)
+
+
+def through(on_result, *args):
+    """The figures of a text with a relay and a worker, what main said, and the relay."""
+    relay, other = Relay(on_result), Daemon("worker")
+    r, err = generate("--workers", hosts_file([relay, other]), "--group-size", 1, "--predictor", "none", *args, prompt=PROMPT,
+                      tokens=TOKENS, stderr=True)
+    relay.close()
+    other.kill()
+    assert r["token_ids"] == reference()["token_ids"][:TOKENS], err
+    assert relay.n_results > 0
+    return r, err, relay
+
+
+class Together:
+    """Keeps the experts of a RUN until all have come; send(relay, head, experts) says how they go on."""
+
+    def __init__(self, send):
+        self.send = send
+        self.held = {}
+
+    def __call__(self, relay, head, experts):
+        held = self.held.setdefault(request_of(head), [])
+        held += experts
+        if len(held) < len(relay.runs[request_of(head)]):
+            return []
+        return self.send(relay, head, self.held.pop(request_of(head)))
+
+
+@test
+def a_result_answers_all_experts_of_a_run_in_any_order():
+    seen = []
+
+    def send(relay, head, experts):
+        seen.append(len(experts))
+        return [result(head, experts[::-1])]
+
+    r, err, _ = through(Together(send))
+    assert max(seen) > 2 and min(seen) >= 1, seen
+    assert r["recovered_runs"] == 0 and "RESULT" not in err, (r, err)
+
+
+@test
+def failed_experts_beside_good_ones_are_run_elsewhere():
+    failed = []
+
+    def send(relay, head, experts):
+        bad = [i % 2 == 0 for i in range(len(experts))]
+        failed.append(sum(bad))
+        return [result(head, [x.failed() if b else x for x, b in zip(experts, bad)])]
+
+    r, err, _ = through(Together(send))
+    assert r["recovered_runs"] == sum(failed) > 20, (r, failed)
+    assert "so it says" in err and "malformed" not in err, err
+
+
+@test
+def experts_that_main_does_not_wait_for_are_skipped():
+    """Answered already, or never asked for: of good ones there are rows between those that count."""
+    def send(relay, head, experts):
+        rest = [e for e in range(EXPERTS) if e not in relay.runs[request_of(head)]]
+        none = [Expert({1: e, 4: 3}, b"\x7f" * 3 * ROW_BYTES) for e in rest[:2]] + [Expert({1: e}).failed() for e in rest[2:]]
+        late = experts[0].with_rows(2, b"\x7f" * 2 * ROW_BYTES)
+        return [result(head, experts[:1]), result(head, none[:1] + [late] + none[1:] + experts[1:]), result(head, experts)]
+
+    r, err, _ = through(Together(send))
+    assert r["recovered_runs"] == 0 and "malformed" not in err, (r, err)
+
+
+LIES = {
+    "an expert twice": lambda h, x: result(h, x + x[:1]),
+    "an expert twice, the second time failed": lambda h, x: result(h, x + [x[0].failed()]),
+    "an expert that there is not": lambda h, x: result(h, x + [Expert({1: EXPERTS}).failed()]),
+    "no experts": lambda h, x: result(h, []),
+    "too short a frame": lambda h, x: result(h, x, [b"".join(e.rows for e in x)[:-4]]),
+    "too long a frame": lambda h, x: result(h, x, [b"".join(e.rows for e in x) + b"1234"]),
+    "a row too many": lambda h, x: result(h, x, [b"".join(e.rows for e in x) + b"\0" * ROW_BYTES]),
+    "no frame": lambda h, x: result(h, x, []),
+    "two frames": lambda h, x: result(h, x, [b"".join(e.rows for e in x), b""]),
+    "more rows than were sent": lambda h, x: result(
+        h, [x[0].with_rows(x[0].n_rows() + 1, x[0].rows + b"\0" * ROW_BYTES)] + x[1:]),
+    "fewer rows than were sent": lambda h, x: result(h, [x[0].with_rows(x[0].n_rows() - 1, x[0].rows[ROW_BYTES:])] + x[1:]),
+    "rows that wrap": lambda h, x: result(h, [x[0].with_rows(2**32 - 1)] + x[1:]),
+    "no rows, and no code": lambda h, x: result(h, [x[0].with_rows(0, b"")] + x[1:]),
+    "rows of a failed expert": lambda h, x: result(h, [Expert({**x[0].failed().entry, 4: x[0].n_rows()}, x[0].rows)] + x[1:]),
+}
+
+
+@test
+def a_worker_that_lies_is_not_believed():
+    for name, lie in LIES.items():
+        lied = []
+
+        def send(relay, head, experts):
+            if lied or experts[0].n_rows() < 2:  # a prompt's
+                return [result(head, experts)]
+            lied.append(1)
+            return [lie(head, experts)]
+
+        r, err, _ = through(Together(send))
+        assert lied and "a malformed RESULT: " in err and "it sent a malformed RESULT" in err, (name, err)
+        assert r["recovered_runs"] > 0, (name, r)
+
+
+if __name__ == "__main__":
+    run_tests()
