@@ -494,10 +494,15 @@ static void finish_failed(struct odw_engine *e, const struct run *run, const str
 
 static bool take_group(struct odw_engine *e, struct group *g)
 {
+	const struct run *run;
+
 	g->item[0] = odw_schedule_take(e->o.schedule);
 	if (g->item[0] == NULL)
 		return false;
-	g->n = odw_schedule_take_more(e->o.schedule, g->item, group_experts(e), piece_rows(e, SIZE_MAX));
+	run = g->item[0]->run;
+	g->n = 1;
+	if (run->n_open > 1)
+		g->n = odw_schedule_take_more(e->o.schedule, g->item, group_experts(e), piece_rows(e, SIZE_MAX));
 	g->rows = 0;
 	for (size_t i = 0; i < g->n; i++)
 		g->rows += g->item[i]->n_rows;
