@@ -150,8 +150,14 @@ def good(folder):
 
 
 def same(r):
+    assert "error" not in r, r
     assert r["token_ids"] == reference()["token_ids"][:len(r["token_ids"])], r
     return r
+
+
+def closed(m):
+    status, err = m.close()
+    assert status == 0, (status, err)
 
 
 def pulled(r):
@@ -173,7 +179,7 @@ def workers_without_a_pack_pull_their_share_and_give_the_same_text():
     m.ask()
     r = same(m.answer())
     assert r["recovered_runs"] == 0
-    assert m.close()[0] == 0
+    closed(m)
     # A second start pulls nothing, and needs no store.
     store.kill()
     for w in workers:
@@ -181,7 +187,7 @@ def workers_without_a_pack_pull_their_share_and_give_the_same_text():
     m = Lines("--workers", hosts_file(workers))
     m.ask()
     assert pulled(same(m.answer())) == [0] * 4
-    assert m.close()[0] == 0
+    closed(m)
     for w in workers:
         assert "of which 0 B were pulled" in w.text()
         w.kill()
@@ -229,7 +235,7 @@ def a_worker_is_killed_again_and_again():
     assert proxy.passed < 2.2 * size, (proxy.passed, size)  # not from the beginning each time
     m.ask()
     same(m.answer())
-    assert m.close()[0] == 0
+    closed(m)
     for d in w, whole, store:
         d.kill()
 
@@ -337,7 +343,7 @@ def damage_on_the_only_worker_is_waited_for():
     m.ask()
     assert len(same(m.answer())["token_ids"]) == len(reference()["token_ids"])
     assert "damaged on disk" in w.text()
-    assert m.close()[0] == 0
+    closed(m)
     for d in w, store:
         d.kill()
 
@@ -399,7 +405,7 @@ def a_full_disk_is_said_and_the_others_serve():
         m.ask()
         node = same(m.answer())["nodes"][1]
         assert 0 < node["spool_bytes"] < node["spool_goal_bytes"], node
-        assert m.close()[0] == 0
+        closed(m)
         assert full.alive() and "--spool-limit" in full.text()
         whole.kill()
         p = subprocess.run(main_args("--workers", hosts_file([full]), prompt=PROMPT), capture_output=True, text=True,
@@ -438,7 +444,7 @@ def a_limit_is_kept_and_others_have_the_rest():
     assert 0 < n_whole(folders[0]) < N_LAYERS * N_EXPERTS
     assert sum(os.stat(os.path.join(folders[0], "experts.bin")).st_blocks * 512 for _ in [0]) <= limit
     assert "leaves no room" in limited.text()
-    assert m.close()[0] == 0
+    closed(m)
     for too_little in "100KiB", "0":
         p = tool("od-worker", "--store", store.address, "--spool", spool(), "--spool-limit", too_little, ok=False)
         assert "--spool-limit" in p.stderr and "need" in p.stderr, p.stderr
@@ -457,13 +463,13 @@ def a_limited_spool_makes_room_for_another_share():
     m.p.send_signal(signal.SIGHUP)
     m.ask()
     same(m.answer())
-    assert m.close()[0] == 0
+    closed(m)
     # A place follows from the order in which main has come to know the hosts; the next main knows the new one.
     m = Lines("--workers", hosts_file(workers[1:2] + workers[:1] + workers[2:]))
     wait_for(lambda: all(has >= should for row in zip(state(folder), share(1, 4, 2)) for has, should in zip(*row)))
     m.ask()
     same(m.answer())
-    assert m.close()[0] == 0
+    closed(m)
     assert os.stat(os.path.join(folder, "experts.bin")).st_blocks * 512 <= 17 << 20
     good(folder)
     for d in workers + [store]:
@@ -484,7 +490,7 @@ def a_store_that_is_gone_is_said():
     same(m.answer())
     m.ask()
     same(m.answer())
-    assert m.close()[0] == 0
+    closed(m)
     whole.kill()
     wait_for(lambda: "does not answer" in w.text())
     p = subprocess.run(main_args("--workers", hosts_file([w]), prompt=PROMPT), capture_output=True, text=True,
@@ -571,7 +577,7 @@ def experts_that_nobody_has_are_fetched():
     r = same(m.answer())
     m.ask()
     same(m.answer())
-    assert m.close()[0] == 0
+    closed(m)
     assert n_whole(folders[0]) + n_whole(folders[2]) > 2 * sum(map(sum, share(0, 4, 2)))
     for d in workers + [store]:
         d.kill()
@@ -624,7 +630,7 @@ def a_store_that_sends_other_bytes_changes_nothing():
     assert w.alive()
     m.ask()
     same(m.answer())
-    assert m.close()[0] == 0
+    closed(m)
     for d in w, whole, store:
         d.kill()
 
