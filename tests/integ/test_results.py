@@ -13,46 +13,19 @@ CORRUPT = -5  # any code but 0
 EXPERTS = 8
 
 
-def fields(data):
-    """[(number, value)] of a protobuf message of numbers and bytes."""
-    out, at = [], 0
-
-    def number():
-        nonlocal at
-        n = shift = 0
-        while True:
-            b = data[at]
-            at += 1
-            n |= (b & 127) << shift
-            shift += 7
-            if b < 128:
-                return n
-
-    while at < len(data):
-        key = number()
-        if key & 7 == 0:
-            out.append((key >> 3, number()))
-        else:
-            assert key & 7 == 2, key
-            size = number()
-            out.append((key >> 3, data[at:at + size]))
-            at += size
-    return out
-
-
 def message(pairs):
     return b"".join(zmtp.field(n, v) for n, v in pairs)
 
 
 def changed(data, number, change):
-    return message((n, change(v) if n == number else v) for n, v in fields(data))
+    return message((n, change(v) if n == number else v) for n, v in zmtp.fields(data))
 
 
 class Expert:
     """An entry of a RESULT and its rows."""
 
     def __init__(self, entry, rows=b""):
-        self.entry = dict(fields(entry)) if isinstance(entry, bytes) else entry
+        self.entry = dict(zmtp.fields(entry)) if isinstance(entry, bytes) else entry
         self.rows = rows
 
     def number(self):
@@ -97,22 +70,22 @@ class Relay:
 
     def _welcome(self, m):
         def port(body):
-            self.data_port = dict(fields(body))[7]
+            self.data_port = dict(zmtp.fields(body))[7]
             return changed(body, 7, lambda _: self.data.port)
         return [[changed(m[0], WELCOME, port)]] if WELCOME in zmtp.parse(m[0]) else [m]
 
     def _run(self, m):
-        run = fields(dict(fields(m[0])).get(RUN, b""))
-        self.runs[dict(run).get(3)] = [dict(fields(v)).get(1, 0) for n, v in run if n == 5]
+        run = zmtp.fields(dict(zmtp.fields(m[0])).get(RUN, b""))
+        self.runs[dict(run).get(3)] = [dict(zmtp.fields(v)).get(1, 0) for n, v in run if n == 5]
         return [m]
 
     def _result(self, m):
-        head = fields(m[0])
+        head = zmtp.fields(m[0])
         if RESULT not in dict(head):
             return [m]
         self.n_results += 1
         experts, at = [], 0
-        for n, v in fields(dict(head)[RESULT]):
+        for n, v in zmtp.fields(dict(head)[RESULT]):
             if n == 13:
                 x = Expert(v)
                 end = at + x.n_rows() * ROW_BYTES
@@ -129,7 +102,7 @@ class Relay:
 
 def result(head, experts, rows=None):
     """A message of these experts; rows: other frames than they have."""
-    of_run = [(n, v) for n, v in fields(dict(head)[RESULT]) if n != 13]
+    of_run = [(n, v) for n, v in zmtp.fields(dict(head)[RESULT]) if n != 13]
     body = message(of_run) + b"".join(zmtp.field(13, message(x.entry.items())) for x in experts)
     if rows is None:
         rows = [b"".join(x.rows for x in experts)] if any(x.rows for x in experts) else []
@@ -137,7 +110,7 @@ def result(head, experts, rows=None):
 
 
 def request_of(head):
-    return dict(fields(dict(head)[RESULT])).get(3)
+    return dict(zmtp.fields(dict(head)[RESULT])).get(3)
 
 
 def through(on_result, *args):

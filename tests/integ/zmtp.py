@@ -21,9 +21,9 @@ def field(number, value):
     return varint(number << 3 | 2) + varint(len(value)) + value
 
 
-def parse(data):
-    """Field number -> last value, of one protobuf message."""
-    out, at = {}, 0
+def fields(data):
+    """[(field number, value)] of one protobuf message."""
+    out, at = [], 0
 
     def number():
         nonlocal at
@@ -39,16 +39,17 @@ def parse(data):
     while at < len(data):
         key = number()
         if key & 7 == 0:
-            out[key >> 3] = number()
-        elif key & 7 == 2:
-            size = number()
-            out[key >> 3] = data[at:at + size]
-            at += size
-        else:
-            size = 4 if key & 7 == 5 else 8
-            out[key >> 3] = data[at:at + size]
-            at += size
+            out.append((key >> 3, number()))
+            continue
+        size = number() if key & 7 == 2 else 4 if key & 7 == 5 else 8
+        out.append((key >> 3, data[at:at + size]))
+        at += size
     return out
+
+
+def parse(data):
+    """Field number -> last value."""
+    return dict(fields(data))
 
 
 class Connection:

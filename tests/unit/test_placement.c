@@ -154,13 +154,13 @@ static void experts_go_to_those_who_have_them(void **state)
 	odm_deal(&g, 1, 0, expert, 5, NULL, NULL, worker, scratch);
 	assert_int_equal(worker[0], 2);			  /* the one of the group that has it */
 	assert_int_equal(worker[1], 0);			  /* both have: the one with less */
-	assert_int_equal(worker[2], 1);			  /* nobody of the group: anybody */
-	assert_true(worker[3] == 0 || worker[3] == 2);	  /* nobody at all: the group */
+	assert_int_equal(worker[2], 1);			  /* none of the group has it: any that has */
+	assert_true(worker[3] == 0 || worker[3] == 2);	  /* no worker has it: the group */
 	assert_true(worker[4] == 0 || worker[4] == 2);
 	assert_int_equal(odm_worker_of_many(&g, 0, 4), 0);
 	assert_int_equal(odm_worker_of_many(&g, 0, 2), 3); /* 2 lacks it: the next that has it */
 	assert_int_equal(odm_worker_of_many(&g, 0, 0), 2);
-	assert_int_equal(odm_worker_of_many(&g, 0, 3), 3); /* nobody */
+	assert_int_equal(odm_worker_of_many(&g, 0, 3), 3); /* no worker has it: its first choice */
 }
 
 /* By worker and expert. */

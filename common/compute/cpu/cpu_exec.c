@@ -495,13 +495,15 @@ static void parts_ffn(const struct job *j)
 	ffn(j, o->part, o->n_parts, f32_at(j, o->x), f32_at(j, o->y), j->x->address(o->scratch), o->routed);
 }
 
-/* Rows that go through the experts of a round: of one expert there are at most n_rows. */
+/* Rows that go through the experts of a round: one expert may have all n_rows; few rows take several experts together. */
 static uint64_t together(uint32_t top_k, size_t n_rows)
 {
-	uint64_t few = n_rows < MIN_TOGETHER_ROWS ? (uint64_t)n_rows * top_k : MIN_TOGETHER_ROWS;
+	uint64_t all;
 
-	few = few < MIN_TOGETHER_ROWS ? few : MIN_TOGETHER_ROWS;
-	return few > n_rows ? few : n_rows;
+	if (n_rows >= MIN_TOGETHER_ROWS)
+		return n_rows;
+	all = (uint64_t)n_rows * top_k;
+	return all < MIN_TOGETHER_ROWS ? all : MIN_TOGETHER_ROWS;
 }
 
 /* Where things lie in the scratch of OD_OP_EXPERTS. */

@@ -145,7 +145,7 @@ static size_t grain_of(const struct od_mat *w)
 
 static void run_job(struct od_pool *pool, struct matmul_job *j)
 {
-	size_t line = 0, last;
+	size_t line = 0;
 
 	j->grain = 1;
 	for (size_t i = 0; i < j->n; i++) {
@@ -155,8 +155,7 @@ static void run_job(struct od_pool *pool, struct matmul_job *j)
 	}
 	for (size_t i = 0; i < j->n; i++)
 		line += od_round_up(j->p[i].w.n_out, j->grain);
-	last = j->p[j->n - 1].w.n_out;
-	od_pool_for(pool, line - od_round_up(last, j->grain) + last, j->grain, matmul_piece, j);
+	od_pool_for(pool, line, j->grain, matmul_piece, j);
 }
 
 /* As many rows at a time as fit; at least one does. */
