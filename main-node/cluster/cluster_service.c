@@ -49,6 +49,8 @@ struct service {
 	zmq_pollitem_t *items; /* [OD_MAX_HOSTS + 2] */
 	uint64_t last_request;
 	uint64_t rest_ns;	 /* when resting pieces may be sent again; 0: none rests */
+	uint64_t unserved_ns;	 /* until when pieces of ODM_NOBODY wait for a worker to join; 0: there are none */
+	struct od_err unserved;	 /* what the last worker that could not run one said; code OD_OK: none was left to ask */
 	uint64_t layer_begin_ns; /* when its experts were asked for */
 	uint64_t layer_stall_ns; /* the longest wait for a load in this layer */
 	uint64_t counted;	 /* sequence whose first decode step had the members asked for their counters; 0: none */
@@ -298,20 +300,55 @@ static void move_piece(struct service *s, struct odm_piece *p, uint32_t to)
 	p->last = true; /* its neighbours may lie elsewhere now */
 }
 
-/* Nobody of this step's view is left: whoever comes back within a while takes it all. */
-static int start_over(struct service *s, struct od_err *err)
+/* No worker of the view can run it: it waits for one that joins. */
+static void set_aside(struct service *s, struct odm_piece *p)
 {
-	int rc = odm_links_wait(&s->net, err);
+	move_piece(s, p, ODM_NOBODY);
+	if (s->unserved_ns == 0)
+		s->unserved_ns = od_now_ns() + ODM_RETURN_WAIT_NS;
+}
 
-	for (size_t i = 0; rc == OD_OK && i < s->work.n; i++) {
-		if (s->work.piece[i].state != ODM_PIECE_DONE)
-			move_piece(s, &s->work.piece[i], (uint32_t)i % s->net.view.n_workers);
+/* To the first of its workers. */
+static void begin_again(struct service *s, struct odm_piece *p)
+{
+	const uint32_t to = candidate(s, p, 0);
+
+	p->attempts = 1;
+	p->coming = p->missing = false;
+	if (to != ODM_NOBODY) {
+		move_piece(s, p, to);
+		return;
 	}
-	return rc;
+	s->unserved.code = OD_OK;
+	set_aside(s, p);
+}
+
+/* A worker that is away may be back within a while: then what was set aside goes on. */
+static int serve_set_aside(struct service *s, struct od_err *err)
+{
+	char away[2];
+
+	if (s->unserved_ns == 0)
+		return OD_OK;
+	if (odm_links_join(&s->net)) {
+		s->unserved_ns = 0;
+		for (size_t i = 0; i < s->work.n; i++) {
+			if (s->work.piece[i].worker == ODM_NOBODY)
+				begin_again(s, &s->work.piece[i]);
+		}
+		return OD_OK;
+	}
+	odm_members_explain(odm_cluster_members(s->cluster), away, sizeof(away));
+	if (away[0] != '\0' && od_now_ns() < s->unserved_ns)
+		return OD_OK;
+	if (s->unserved.code == OD_OK)
+		return odm_links_none_left(&s->net, err);
+	*err = s->unserved;
+	return err->code;
 }
 
 /* Everything that dead workers owe goes to others. */
-static int move_from_dead(struct service *s, struct od_err *err)
+static void move_from_dead(struct service *s)
 {
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
 		if (odm_links_alive(&s->net, w))
@@ -319,17 +356,11 @@ static int move_from_dead(struct service *s, struct od_err *err)
 		odm_link_close(&s->net.link[w]);
 		for (size_t i = 0; i < s->work.n; i++) {
 			struct odm_piece *p = &s->work.piece[i];
-			uint32_t to;
 
-			if (p->worker != w || p->state == ODM_PIECE_DONE)
-				continue;
-			to = candidate(s, p, 0);
-			if (to == ODM_NOBODY)
-				return start_over(s, err);
-			move_piece(s, p, to);
+			if (p->worker == w && p->state != ODM_PIECE_DONE)
+				begin_again(s, p);
 		}
 	}
-	return OD_OK;
 }
 
 /* Under the same number, so that whichever answer comes first counts. Pieces that went out together are asked for one by
@@ -464,7 +495,7 @@ static bool ask_all_again(struct service *s, struct odm_piece *p)
 	return true;
 }
 
-static int failed_result(struct service *s, struct odm_piece *p, const Od__ExpertResult *r, struct od_err *err)
+static void failed_result(struct service *s, struct odm_piece *p, const Od__ExpertResult *r)
 {
 	const bool lacks = r->code == OD_ERR_BUSY || r->code == OD_ERR_MISSING;
 	char name[300] = "a worker", reason[300];
@@ -479,20 +510,22 @@ static int failed_result(struct service *s, struct odm_piece *p, const Od__Exper
 		p->state = ODM_PIECE_TODO;
 	if (p->fetch && r->code == OD_ERR_BUSY) { /* one that pulls it is enough */
 		rest(s, p, p->worker);
-		return OD_OK;
+		return;
 	}
 	to = candidate(s, p, p->attempts++);
 	if (to == p->worker)
 		to = candidate(s, p, p->attempts++);
 	if (to == ODM_NOBODY && ask_all_again(s, p))
-		return OD_OK;
-	if (to == ODM_NOBODY)
-		return od_fail(err, OD_ERR_IO, "no worker can run expert %u of layer %u; the last, %s, said: %s", p->expert,
-			       s->call->m, name, reason);
+		return;
+	if (to == ODM_NOBODY) {
+		set_aside(s, p);
+		od_fail(&s->unserved, OD_ERR_IO, "no worker can run expert %u of layer %u; the last, %s, said: %s", p->expert,
+			s->call->m, name, reason);
+		return;
+	}
 	od_log_limited(lacks ? OD_LOG_DEBUG : OD_LOG_WARN, "%s cannot run expert %u of layer %u (%s); another worker will", name,
 		       p->expert, s->call->m, reason);
 	move_piece(s, p, to);
-	return OD_OK;
 }
 
 /* NULL: this worker's answer is no longer needed, or was never asked for. */
@@ -523,19 +556,19 @@ static int check_result(struct service *s, uint32_t worker, const struct od_msg 
 }
 
 /* bytes: the expert's rows. */
-static int settle(struct service *s, struct odm_piece *p, const Od__ExpertResult *x, const uint8_t *bytes,
-		  struct od_err *err)
+static void settle(struct service *s, struct odm_piece *p, const Od__ExpertResult *x, const uint8_t *bytes)
 {
-	if (x->code != OD_OK)
-		return failed_result(s, p, x, err);
+	if (x->code != OD_OK) {
+		failed_result(s, p, x);
+		return;
+	}
 	put_outputs(s, p, bytes);
 	count_result(s, p, x);
 	p->state = ODM_PIECE_DONE;
 	s->work.n_done++;
-	return OD_OK;
 }
 
-static int on_result(struct service *s, uint32_t worker, const struct od_msg *m, struct od_err *err)
+static void on_result(struct service *s, uint32_t worker, const struct od_msg *m)
 {
 	const Od__Result *r = m->header->result;
 	struct odm_link *l = &s->net.link[worker];
@@ -543,34 +576,32 @@ static int on_result(struct service *s, uint32_t worker, const struct od_msg *m,
 	const uint8_t *bytes;
 	struct od_err why;
 	size_t len;
-	int rc = OD_OK;
 
 	if (r->step != s->call->step || r->m != s->call->m)
-		return OD_OK; /* an answer that is no longer needed */
+		return; /* an answer that is no longer needed */
 	if (check_result(s, worker, m, &why) != OD_OK) {
 		od_log_limited(OD_LOG_WARN, "a malformed RESULT: %s", why.msg);
 		odm_members_distrust(odm_cluster_members(s->cluster), l->member, l->session, "it sent a malformed RESULT");
-		return OD_OK;
+		return;
 	}
 	bytes = od_msg_frame(m, 0, &len);
-	for (size_t i = 0; rc == OD_OK && i < r->n_experts; i++) {
+	for (size_t i = 0; i < r->n_experts; i++) {
 		const Od__ExpertResult *x = r->experts[i];
 		struct odm_piece *p = answered_piece(s, worker, r->request, x->expert);
 
 		if (p != NULL) {
 			any = p;
-			rc = settle(s, p, x, bytes, err);
+			settle(s, p, x, bytes);
 		}
 		if (x->rows > 0)
 			bytes += (size_t)x->rows * s->row_bytes;
 	}
 	if (any == NULL)
-		return OD_OK;
+		return;
 	l->last_ns = od_now_ns();
 	l->resends = 0;
 	if (!odm_pieces_open(&s->work, r->request))
 		l->held_bytes -= any->run_bytes;
-	return rc;
 }
 
 static int receive(struct service *s, uint32_t worker, struct od_err *err)
@@ -586,7 +617,7 @@ static int receive(struct service *s, uint32_t worker, struct od_err *err)
 		if (rc != OD_OK)
 			return od_fail(err, rc, "data socket: %s", od_status_text(rc));
 		if (m.header->body_case == OD__HEADER__BODY_RESULT)
-			rc = on_result(s, worker, &m, err);
+			on_result(s, worker, &m);
 		else if (m.header->body_case != OD__HEADER__BODY_ATTACHED)
 			od_log_limited(OD_LOG_WARN, "a worker sent %s on its data socket, which it must not",
 				       od_body_name(m.header->body_case));
@@ -614,8 +645,9 @@ static void wait_for_something(struct service *s)
 
 static int run_pieces(struct service *s, struct od_err *err)
 {
-	int rc = move_from_dead(s, err); /* who died while main computed */
+	int rc = OD_OK;
 
+	move_from_dead(s); /* who died while main computed */
 	while (rc == OD_OK && s->work.n_done < s->work.n) {
 		if (atomic_load(odm_cluster_opts(s->cluster)->cancel))
 			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
@@ -628,8 +660,9 @@ static int run_pieces(struct service *s, struct od_err *err)
 			rc = receive(s, w, err);
 			resend_lost(s, w);
 		}
+		move_from_dead(s);
 		if (rc == OD_OK)
-			rc = move_from_dead(s, err);
+			rc = serve_set_aside(s, err);
 	}
 	return rc;
 }
@@ -659,7 +692,7 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	(void)err;
 	s->call = call;
 	s->layer_begin_ns = od_now_ns();
-	s->layer_stall_ns = s->rest_ns = 0;
+	s->layer_stall_ns = s->rest_ns = s->unserved_ns = 0;
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 		s->net.link[w].held_bytes = 0;

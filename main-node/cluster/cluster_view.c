@@ -4,7 +4,6 @@
 #include <string.h>
 
 #define ATTACH_TIMEOUT_MS 2000
-#define RETURN_WAIT_NS (5 * OD_NS_PER_S) /* longer than a daemon needs to notice and to be found again */
 
 int odm_links_init(struct odm_links *l, struct odm_cluster *c, const struct od_forward_opts *o, struct od_err *err)
 {
@@ -12,8 +11,9 @@ int odm_links_init(struct odm_links *l, struct odm_cluster *c, const struct od_f
 
 	*l = (struct odm_links){ .cluster = c };
 	l->view.worker = calloc(OD_MAX_HOSTS, sizeof(*l->view.worker));
+	l->now.worker = calloc(OD_MAX_HOSTS, sizeof(*l->now.worker));
 	l->link = calloc(OD_MAX_HOSTS, sizeof(*l->link));
-	if (l->view.worker == NULL || l->link == NULL)
+	if (l->view.worker == NULL || l->now.worker == NULL || l->link == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "links to the workers");
 	return odm_shadow_link_init(&l->shadow, o, co->ctx_tokens, &co->align, err);
 }
@@ -24,6 +24,7 @@ void odm_links_fini(struct odm_links *l)
 		odm_link_close(&l->link[i]);
 	odm_shadow_link_fini(&l->shadow);
 	free(l->view.worker);
+	free(l->now.worker);
 	free(l->link);
 }
 
@@ -64,21 +65,26 @@ static void take_view(struct odm_links *l)
 		odm_link_close(&old[j]);
 }
 
+static bool open_link(struct odm_links *l, uint32_t i, const struct odm_member *m)
+{
+	struct od_err why;
+
+	if (odm_link_open(&l->link[i], odm_cluster_zmq(l->cluster), m, ATTACH_TIMEOUT_MS, &why) == OD_OK)
+		return true;
+	odm_members_distrust(odm_cluster_members(l->cluster), m->id, m->session, why.msg);
+	return false;
+}
+
 /* Workers that cannot be attached leave the view, so that groups are made of the others. */
 static void open_links(struct odm_links *l)
 {
-	struct odm_members *ms = odm_cluster_members(l->cluster);
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < l->view.n_workers; i++) {
 		const struct odm_member *m = &l->view.worker[i];
-		struct od_err why;
 
-		if (l->link[i].session != m->session &&
-		    odm_link_open(&l->link[i], odm_cluster_zmq(l->cluster), m, ATTACH_TIMEOUT_MS, &why) != OD_OK) {
-			odm_members_distrust(ms, m->id, m->session, why.msg);
+		if (l->link[i].session != m->session && !open_link(l, i, m))
 			continue;
-		}
 		l->view.worker[n] = *m;
 		l->link[n++] = l->link[i];
 	}
@@ -111,8 +117,7 @@ int odm_links_open(struct odm_links *l, struct od_err *err)
 int odm_links_wait(struct odm_links *l, struct od_err *err)
 {
 	const struct odm_cluster_opts *o = odm_cluster_opts(l->cluster);
-	uint64_t end = od_now_ns() + RETURN_WAIT_NS, now;
-	char why[600];
+	uint64_t end = od_now_ns() + ODM_RETURN_WAIT_NS, now;
 
 	odm_links_refresh(l);
 	while (l->view.n_workers == 0 && !atomic_load(o->cancel) && (now = od_now_ns()) < end) {
@@ -123,6 +128,37 @@ int odm_links_wait(struct odm_links *l, struct od_err *err)
 		return OD_OK;
 	if (atomic_load(o->cancel))
 		return od_fail(err, OD_ERR_CANCELLED, "cancelled");
+	return odm_links_none_left(l, err);
+}
+
+bool odm_links_join(struct odm_links *l)
+{
+	bool joined = false;
+
+	odm_members_view(odm_cluster_members(l->cluster), &l->now);
+	for (uint32_t i = 0; i < l->now.n_workers; i++) {
+		const struct odm_member *m = &l->now.worker[i];
+		uint32_t at = odm_view_find(&l->view, m->id);
+
+		if (at == UINT32_MAX) {
+			at = l->view.n_workers;
+			l->link[at] = (struct odm_link){ .member = m->id };
+		}
+		if (l->link[at].session != 0 || !open_link(l, at, m))
+			continue;
+		l->view.worker[at] = *m;
+		l->view.n_workers += at == l->view.n_workers;
+		joined = true;
+	}
+	if (joined)
+		make_groups(l);
+	return joined;
+}
+
+int odm_links_none_left(struct odm_links *l, struct od_err *err)
+{
+	char why[600];
+
 	odm_members_explain(odm_cluster_members(l->cluster), why, sizeof(why));
 	return od_fail(err, OD_ERR_UNREACHABLE, "no worker is left to run experts: %s", why);
 }

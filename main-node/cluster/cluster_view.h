@@ -1,5 +1,6 @@
 /* cluster_view.h - the engine's picture of the cluster during a step: the members as of its epoch, their groups, and a
- * data socket to each. Membership changes apply between steps (odm_links_refresh).
+ * data socket to each. Membership changes apply between steps (odm_links_refresh), or when a step cannot go on without them
+ * (odm_links_join).
  *
  * Thread: the engine thread. Owner: the cluster service. */
 #ifndef ODM_CLUSTER_VIEW_H
@@ -12,6 +13,7 @@ struct odm_links {
 	struct odm_view view;
 	struct odm_groups groups;
 	struct odm_link *link; /* [OD_MAX_HOSTS], by index in the view */
+	struct odm_view now;   /* scratch of odm_links_join */
 	struct odm_shadow_link shadow;
 };
 
@@ -25,8 +27,14 @@ void odm_links_refresh(struct odm_links *l);
 OD_MUST_CHECK int odm_links_open(struct odm_links *l, struct od_err *err);
 /* The incarnation that the link is attached to is still a member. */
 bool odm_links_alive(struct odm_links *l, uint32_t worker);
-/* Wait for a worker to come (back) and follow the members; OD_ERR_UNREACHABLE with the reason of each that is gone when
- * none does in time, OD_ERR_CANCELLED when main is to end. After a pause of main's own everybody is gone for a moment. */
+#define ODM_RETURN_WAIT_NS (5 * OD_NS_PER_S) /* longer than a daemon needs to notice and to be found again */
+/* Before a step: follow the members, and wait until there is a worker. OD_ERR_UNREACHABLE with the reason of each that is gone
+ * when none comes in time, OD_ERR_CANCELLED when main is to end. After a pause of main's own all are gone for a moment. */
 OD_MUST_CHECK int odm_links_wait(struct odm_links *l, struct od_err *err);
+/* Within a step: workers that are here, but not in the view, join it, those that were lost at their old index; indices of the
+ * others stay. True: at least one did. A link whose worker was lost must be closed by then. */
+bool odm_links_join(struct odm_links *l);
+/* The error of a step that no worker is left for; its code. */
+int odm_links_none_left(struct odm_links *l, struct od_err *err);
 
 #endif

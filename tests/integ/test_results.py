@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """RESULTs of every kind: several experts in one, good and failed ones, and lies. Main gives the same tokens, and says what it
 does not believe. Between main and a real worker stands a relay that changes RESULTs."""
+import json
+import subprocess
 import threading
 
 import zmtp
-from cluster_util import PROMPT, Daemon, generate, hosts_file, reference, run_tests, test
+from cluster_util import HANG_S, PROMPT, Daemon, generate, hosts_file, main_args, reference, run_tests, test
 
 WELCOME, RUN, RESULT = 11, 32, 33
 TOKENS = 12
@@ -123,6 +125,39 @@ def through(on_result, *args):
     assert r["token_ids"] == reference()["token_ids"][:TOKENS], err
     assert relay.n_results > 0
     return r, err, relay
+
+
+def failing(first):
+    """What main gives and says when one worker fails at everything and the other answers; first(other): at its first RUN."""
+    done = []
+
+    def on_result(relay, head, experts):
+        if not done:
+            done.append(1)
+            first(other)
+        return [result(head, [x.failed() for x in experts])]
+
+    relay, other = Relay(on_result), Daemon("worker")
+    p = subprocess.run(main_args("--workers", hosts_file([relay, other]), "--group-size", 1, "--predictor", "none", tokens=TOKENS,
+                                 prompt=PROMPT), capture_output=True, text=True, timeout=HANG_S)
+    relay.close()
+    other.kill()
+    assert done
+    return p
+
+
+@test
+def what_only_a_lost_worker_can_run_waits_until_it_is_back():
+    p = failing(lambda other: other.restart())
+    assert p.returncode == 0, p.stderr
+    r = json.loads(p.stdout)
+    assert r["token_ids"] == reference()["token_ids"][:TOKENS] and r["recovered_runs"] > 0, (r, p.stderr)
+
+
+@test
+def what_only_a_lost_worker_can_run_fails_when_it_stays_away():
+    p = failing(lambda other: other.kill())
+    assert p.returncode != 0 and "no worker can run expert" in p.stderr and "so it says" in p.stderr, p.stderr
 
 
 class Together:
