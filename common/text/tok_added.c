@@ -118,13 +118,12 @@ static int fill_content(struct tok_added *a, struct od_tokenizer *t, const char 
 		rc = od_fail(err, OD_ERR_RANGE,
 			     "%s: added token \"%.64s\": expected at most %u bytes once normalised, found %zu", where,
 			     content, TOK_MAX_TOKEN_BYTES, norm.len);
-	if (rc == OD_OK && t->vocab.bytes.len > UINT32_MAX / 2) /* offsets into it have 32 bits */
-		rc = od_fail(err, OD_ERR_RANGE, "%s: added tokens: expected at most 2 GiB of them", where);
 	if (rc == OD_OK && a->normalized) {
 		e->shown_at = (uint32_t)t->vocab.bytes.len;
 		e->shown_len = (uint32_t)norm.len;
-		if (tok_buf_add(&t->vocab.bytes, norm.data, norm.len) != OD_OK)
-			rc = od_fail(err, OD_ERR_NOMEM, "%s: added tokens", where);
+		rc = tok_buf_add(&t->vocab.bytes, norm.data, norm.len);
+		if (rc != OD_OK)
+			od_fail(err, rc, "%s: added tokens: the normalizer makes too much of them", where);
 	}
 	if (rc != OD_OK) {
 		tok_buf_fini(&norm);
@@ -162,7 +161,7 @@ int tok_added_parse(struct od_tokenizer *t, const json_t *root, const char *wher
 {
 	uint32_t n_model = t->vocab.n_present, next = 0;
 	json_t *list, *obj;
-	size_t i, n;
+	size_t i, n, given = 0;
 	int rc;
 
 	if (!od_json_has(root, "added_tokens"))
@@ -175,6 +174,10 @@ int tok_added_parse(struct od_tokenizer *t, const json_t *root, const char *wher
 	t->normalized.v = calloc(n > 0 ? n : 1, sizeof(*t->normalized.v));
 	if (t->raw.v == NULL || t->normalized.v == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%s: %zu added tokens", where, n);
+	json_array_foreach(list, i, obj)
+		given += json_string_length(json_object_get(obj, "content"));
+	/* Below 4 GiB: offsets have 32 bits, and the file is no longer than TOK_MAX_FILE_BYTES. */
+	t->vocab.bytes.max_bytes = t->vocab.bytes.len + given + tok_max_grown(given);
 	json_array_foreach(list, i, obj) {
 		rc = parse_one(t, obj, (uint32_t)i, n_model, &next, where, err);
 		if (rc != OD_OK)

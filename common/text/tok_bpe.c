@@ -274,6 +274,9 @@ static int optional_text(const json_t *obj, const char *key, char **out, size_t 
 		return rc;
 	*out = strdup(s);
 	*len = strlen(s);
+	if (*len > TOK_MAX_CONTENT_BYTES)
+		return od_fail(err, OD_ERR_RANGE, "%s: field \"%s\": expected at most %u bytes, found %zu", where, key,
+			       TOK_MAX_CONTENT_BYTES, *len);
 	return *out != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "%s: %s", where, key);
 }
 
@@ -379,14 +382,19 @@ struct candidate {
 struct tok_bpe_scratch {
 	struct symbol *sym;
 	size_t n_sym, cap_sym;
+	size_t max_ids;
 	struct candidate *heap;
 	size_t n_heap, cap_heap;
 	struct tok_buf dressed; /* a character with prefix and suffix */
 };
 
-struct tok_bpe_scratch *tok_bpe_scratch_new(void)
+struct tok_bpe_scratch *tok_bpe_scratch_new(size_t max_ids)
 {
-	return calloc(1, sizeof(struct tok_bpe_scratch));
+	struct tok_bpe_scratch *s = calloc(1, sizeof(*s));
+
+	if (s != NULL)
+		s->max_ids = max_ids;
+	return s;
 }
 
 void tok_bpe_scratch_free(struct tok_bpe_scratch *s)
@@ -583,6 +591,8 @@ int tok_bpe_word(const struct od_tokenizer *t, struct tok_bpe_scratch *s, const 
 		rc = find_char(t, s, word, len, at, n, &text, &text_len, &id);
 		if (rc == OD_OK)
 			rc = add_char(t, s, id, text, text_len, &unk_waits);
+		if (rc == OD_OK && ids->n + s->n_sym > s->max_ids)
+			rc = OD_ERR_RANGE; /* bytes of prefixes and suffixes */
 	}
 	if (rc == OD_OK && unk_waits)
 		rc = add_symbol(s, t->bpe.unk);

@@ -467,13 +467,21 @@ static void skip_owed(struct od_detok *d)
 	d->out.len -= at;
 }
 
+static int decoding_failed(int rc, struct od_err *err)
+{
+	if (rc == OD_ERR_RANGE)
+		return od_fail(err, rc, "decoding: the tokenizer's decoder makes more than %zu bytes of a token",
+			       TOK_MAX_SHOWN_BYTES);
+	return rc == OD_ERR_NOMEM ? od_fail(err, rc, "decoding") : rc;
+}
+
 /* What has come out so far, NUL-terminated. */
 static int show(struct od_detok *d, int rc, const char **piece, size_t *len, struct od_err *err)
 {
 	if (rc == OD_OK)
 		rc = tok_buf_reserve(&d->out, 1);
 	if (rc != OD_OK)
-		return rc == OD_ERR_NOMEM ? od_fail(err, rc, "decoding") : rc;
+		return decoding_failed(rc, err);
 	skip_owed(d);
 	d->out.data[d->out.len] = 0;
 	*piece = d->out.data;
@@ -502,6 +510,9 @@ int od_detok_new(struct od_detok **out, const struct od_tokenizer *t, struct od_
 	}
 	d->t = t;
 	d->skip_special = true;
+	d->out.max_bytes = TOK_MAX_SHOWN_BYTES;
+	for (size_t k = 0; k < t->decs.n; k++)
+		d->state[k].work.max_bytes = TOK_MAX_SHOWN_BYTES;
 	*out = d;
 	return OD_OK;
 }
@@ -533,7 +544,8 @@ static int peek_flush(const struct od_detok *d, struct tok_buf *out)
 		const struct dec_state *from = &d->state[k];
 
 		copy->state[k] = (struct dec_state){
-			.index = from->index, .stripped = from->stripped, .lead = from->lead, .held = from->held};
+			.index = from->index, .stripped = from->stripped, .lead = from->lead, .held = from->held,
+			.work = {.max_bytes = TOK_MAX_SHOWN_BYTES}};
 		rc = tok_buf_add(&copy->state[k].hold, from->hold.data, from->hold.len);
 	}
 	if (rc == OD_OK)
@@ -559,7 +571,7 @@ int od_detok_prime(struct od_detok *d, const int32_t *ids, size_t n_ids, struct 
 	d->out.len = 0;
 	if (rc == OD_OK)
 		rc = peek_flush(d, &d->owed);
-	return rc == OD_ERR_NOMEM ? od_fail(err, rc, "decoding") : rc;
+	return rc == OD_OK ? rc : decoding_failed(rc, err);
 }
 
 int od_detok_push(struct od_detok *d, int32_t id, const char **piece, size_t *len, struct od_err *err)
@@ -587,6 +599,7 @@ int od_tokenizer_decode(const struct od_tokenizer *t, const int32_t *ids, size_t
 	if (rc != OD_OK)
 		return rc;
 	d->skip_special = skip_special;
+	d->out.max_bytes = TOK_MAX_TEXT_BYTES;
 	begin_call(d, &piece, len, err);
 	for (size_t i = 0; i < n_ids && rc == OD_OK; i++)
 		rc = push_id(d, ids[i]);

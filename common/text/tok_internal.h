@@ -16,20 +16,25 @@
 #define TOK_MAX_IDS (1u << 24)	    /* far above any vocabulary; bounds the table of a sparse file */
 #define TOK_MAX_TOKEN_BYTES 65536u  /* of one vocabulary entry */
 #define TOK_MAX_ADDED_BYTES 1024u   /* of an added token: bounds the matcher's work per position */
-#define TOK_MAX_CONTENT_BYTES 1024u /* of what a Replace or Prepend puts in: bounds how a text can grow */
+#define TOK_MAX_CONTENT_BYTES 1024u /* of what one step puts in for a character */
+#define TOK_MAX_SHOWN_BYTES ((size_t)4 << 20) /* of what decoders make of one token, or of a run of bytes */
+#define TOK_MAX_TEMPLATE_IDS 4096u  /* in front of a text, and behind it */
 #define TOK_MAX_STEPS 64u	    /* normalisers, pre-tokenisers, decoders each */
 #define TOK_MAX_DEPTH 8		    /* of Sequences in Sequences */
 
 /* ---- bytes, characters, pieces (tok_text.c) ---- */
 
-/* All bytes zero is an empty one. */
+/* All bytes zero is an empty one. Adding more than max_bytes is OD_ERR_RANGE; 0: no limit. */
 struct tok_buf {
 	char *data;
-	size_t len, cap;
+	size_t len, cap, max_bytes;
 };
 OD_MUST_CHECK int tok_buf_add(struct tok_buf *b, const void *data, size_t len);
 OD_MUST_CHECK int tok_buf_reserve(struct tok_buf *b, size_t more);
 void tok_buf_fini(struct tok_buf *b);
+/* What the steps of a tokenizer may make of a text. A file of a few lines can name steps of which each makes 1024 bytes
+ * of one; no real one grows a text 64 times (NFKD, the most, 11 times, a byte alphabet twice). */
+size_t tok_max_grown(size_t len);
 
 /* Room for at least one more element of each_bytes behind the first n; may move *v (a pointer to any type). */
 OD_MUST_CHECK int tok_grow(void *v, size_t n, size_t *cap, size_t each_bytes);
@@ -133,8 +138,8 @@ struct tok_ids {
 };
 OD_MUST_CHECK int tok_ids_add(struct tok_ids *ids, int32_t id);
 
-struct tok_bpe_scratch; /* buffers of one encoding call */
-struct tok_bpe_scratch *tok_bpe_scratch_new(void);
+struct tok_bpe_scratch; /* buffers of one encoding call, which may give max_ids */
+struct tok_bpe_scratch *tok_bpe_scratch_new(size_t max_ids);
 void tok_bpe_scratch_free(struct tok_bpe_scratch *s);
 
 /* The vocabulary gets room for the added tokens too. */
@@ -175,7 +180,8 @@ struct tok_norms {
 	size_t n;
 };
 OD_MUST_CHECK int tok_norms_parse(struct tok_norms *out, const json_t *obj, const char *where, struct od_err *err);
-/* text to out (overwritten); *dropped: the text's first character has gone without a successor. */
+/* text to out (overwritten, at most tok_max_grown); *dropped: the text's first character has gone without a
+ * successor. */
 OD_MUST_CHECK int tok_norms_run(const struct tok_norms *n, const char *text, size_t len, struct tok_buf *out,
 				bool *dropped, struct od_err *err);
 void tok_norms_fini(struct tok_norms *n);
@@ -188,6 +194,7 @@ struct tok_pres {
 	size_t n;
 };
 OD_MUST_CHECK int tok_pres_parse(struct tok_pres *out, const json_t *obj, const char *where, struct od_err *err);
+/* The text has the limit of pieces->text. */
 OD_MUST_CHECK int tok_pres_run(const struct tok_pres *p, struct tok_pieces *pieces, struct od_err *err);
 void tok_pres_fini(struct tok_pres *p);
 

@@ -304,6 +304,7 @@ int tok_norms_run(const struct tok_norms *all, const char *text, size_t len, str
 
 	*dropped = false;
 	out->len = 0;
+	out->max_bytes = next.max_bytes = tok_max_grown(len);
 	rc = tok_buf_add(out, text, len);
 	if (rc != OD_OK)
 		return od_fail(err, rc, "normalising a text of %zu bytes", len);

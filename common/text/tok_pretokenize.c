@@ -452,6 +452,7 @@ int tok_pres_run(const struct tok_pres *all, struct tok_pieces *pieces, struct o
 	struct tok_buf tmp = {0};
 	int rc = OD_OK;
 
+	next.text.max_bytes = tmp.max_bytes = pieces->text.max_bytes;
 	for (size_t i = 0; i < all->n && rc == OD_OK; i++) {
 		tok_pieces_clear(&next);
 		rc = run_one(&all->v[i], pieces, &next, &tmp, &spans, err);

@@ -31,6 +31,8 @@ int tok_buf_reserve(struct tok_buf *b, size_t more)
 
 	if (!od_add(b->len, more, &need))
 		return OD_ERR_NOMEM;
+	if (b->max_bytes > 0 && need > b->max_bytes)
+		return OD_ERR_RANGE;
 	if (need <= b->cap && b->data != NULL)
 		return OD_OK;
 	if (!od_add(need, need / 2 + 64, &want))
@@ -59,6 +61,13 @@ void tok_buf_fini(struct tok_buf *b)
 {
 	free(b->data);
 	memset(b, 0, sizeof(*b));
+}
+
+size_t tok_max_grown(size_t len)
+{
+	const size_t most = ((size_t)1 << 20) + 64 * len;
+
+	return most < TOK_MAX_TEXT_BYTES ? most : TOK_MAX_TEXT_BYTES;
 }
 
 size_t tok_char(const char *s, size_t len, int32_t *cp)

@@ -77,9 +77,10 @@ static int template_ids(const struct od_tokenizer *t, const json_t *special, con
 				err, OD_ERR_RANGE,
 				"%s: TemplateProcessing: special token \"%.64s\": expected ids below %u, found %lld",
 				where, name, t->vocab.n, (long long)v);
-		rc = tok_ids_add(out, (int32_t)v);
+		rc = out->n < TOK_MAX_TEMPLATE_IDS ? tok_ids_add(out, (int32_t)v) : OD_ERR_RANGE;
 		if (rc != OD_OK)
-			return od_fail(err, rc, "%s: TemplateProcessing", where);
+			return od_fail(err, rc, "%s: TemplateProcessing: expected at most %u ids", where,
+				       TOK_MAX_TEMPLATE_IDS);
 	}
 	return OD_OK;
 }
@@ -266,7 +267,7 @@ static int extract(const struct od_tokenizer *t, const char *text, size_t len, b
 
 static int encode(const struct od_tokenizer *t, struct tok_pieces *pieces, struct tok_ids *ids, struct od_err *err)
 {
-	struct tok_bpe_scratch *scratch = tok_bpe_scratch_new();
+	struct tok_bpe_scratch *scratch = tok_bpe_scratch_new(pieces->text.max_bytes);
 	int rc = scratch == NULL ? OD_ERR_NOMEM : tok_pres_run(&t->pres, pieces, err);
 
 	for (size_t i = 0; i < pieces->n && rc == OD_OK; i++) {
@@ -304,6 +305,7 @@ int od_tokenizer_encode(const struct od_tokenizer *t, const char *text, size_t l
 	if (!tok_utf8_valid(text, len, &bad))
 		return od_fail(err, OD_ERR_FORMAT, "text: byte %zu: expected UTF-8, found byte 0x%02x", bad,
 			       (unsigned)(unsigned char)text[bad]);
+	pieces.text.max_bytes = tok_max_grown(len);
 	rc = tok_grow(&out.v, 0, &out.cap, sizeof(*out.v)); /* not NULL even for no ids */
 	if (rc == OD_OK && (flags & OD_ENCODE_ADD_SPECIAL) != 0)
 		rc = add_all(&out, &t->before);
@@ -316,6 +318,9 @@ int od_tokenizer_encode(const struct od_tokenizer *t, const char *text, size_t l
 	tok_pieces_fini(&pieces);
 	if (rc != OD_OK) {
 		free(out.v);
+		if (rc == OD_ERR_RANGE)
+			return od_fail(err, rc, "a text of %zu bytes: its tokenizer makes more than %zu bytes, or as many "
+				       "tokens, of it", len, tok_max_grown(len));
 		return rc == OD_ERR_NOMEM ? od_fail(err, rc, "a text of %zu bytes", len) : rc;
 	}
 	*ids = out.v;

@@ -51,6 +51,8 @@ static int load(struct od_tokenizer **t, int field, const char *value, struct od
 #define MERGES(list) "{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":" list "}"
 #define VOCAB(map) "{\"type\":\"BPE\",\"vocab\":" map ",\"merges\":[]}"
 #define REGEX(re) "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" re "\"},\"behavior\":\"Isolated\",\"invert\":false}"
+#define A100 "aaaaaaaaaabbbbbbbbbbaaaaaaaaaabbbbbbbbbbaaaaaaaaaabbbbbbbbbbaaaaaaaaaabbbbbbbbbbaaaaaaaaaabbbbbbbbbb"
+#define A1100 A100 A100 A100 A100 A100 A100 A100 A100 A100 A100 A100
 #define TEMPLATE(single, special) \
 	"{\"type\":\"TemplateProcessing\",\"single\":[" single "],\"special_tokens\":{" special "}}"
 #define TEXT "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
@@ -87,6 +89,7 @@ static const struct {
 	{MODEL, MODEL_WITH("\"unk_token\":\"<unk>\""), OD_ERR_FORMAT, "unk_token"},
 	{MODEL, MODEL_WITH("\"fuse_unk\":3"), OD_ERR_FORMAT, "fuse_unk"},
 	{MODEL, MODEL_WITH("\"continuing_subword_prefix\":7"), OD_ERR_FORMAT, "continuing_subword_prefix"},
+	{MODEL, MODEL_WITH("\"end_of_word_suffix\":\"" A1100 "\""), OD_ERR_RANGE, "end_of_word_suffix"},
 	{ADDED, "{}", OD_ERR_FORMAT, "added_tokens"},
 	{ADDED, "[{\"id\":9}]", OD_ERR_MISSING, "content"},
 	{ADDED, "[{\"content\":\"<x>\",\"id\":-4}]", OD_ERR_RANGE, "id"},
@@ -207,6 +210,161 @@ static void patterns_have_a_limit(void **state)
 	od_tokenizer_free(t);
 }
 
+/* n components, comma-separated, in a Sequence whose list is called key. *to is malloc'd. */
+static char *sequence(const char *key, const char *component, int n)
+{
+	size_t size = 128 + (size_t)n * (strlen(component) + 1), at;
+	char *to = malloc(size);
+
+	assert_non_null(to);
+	at = (size_t)snprintf(to, size, "{\"type\":\"Sequence\",\"%s\":[", key);
+	for (int i = 0; i < n; i++)
+		at += (size_t)snprintf(to + at, size - at, "%s%s", i > 0 ? "," : "", component);
+	snprintf(to + at, size - at, "]}");
+	return to;
+}
+
+/* {"type": "Replace"} of one "a" by n of them. Its own buffer. */
+static const char *many_a(int n)
+{
+	static char text[2048];
+	char content[1025];
+
+	memset(content, 'a', (size_t)n);
+	content[n] = '\0';
+	snprintf(text, sizeof(text), "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"%s\"}", content);
+	return text;
+}
+
+static void encoding_ends(int field, const char *value, const char *text, int code)
+{
+	struct od_tokenizer *t;
+	struct od_err err;
+	int32_t *ids;
+	size_t n;
+
+	if (load(&t, field, value, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+	assert_int_equal(od_tokenizer_encode(t, text, strlen(text), 0, &ids, &n, &err), code);
+	if (code == OD_ERR_RANGE && (ids != NULL || strstr(err.msg, "its tokenizer makes more than") == NULL))
+		fail_msg("%s", err.msg);
+	free(ids);
+	od_tokenizer_free(t);
+}
+
+/* A file of a few lines must not make megabytes of a word: here each would, and with some steps more all memory. */
+static void texts_grow_within_a_limit(void **state)
+{
+	char *norms = sequence("normalizers", many_a(100), 3), *one = sequence("normalizers", many_a(1024), 1);
+	char *bytes = sequence("pretokenizers",
+			       "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}", 22);
+	char *few = sequence("pretokenizers",
+			     "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}", 10);
+	char *unknown = malloc(4096 + 1), prefix[1025], model[1200];
+
+	(void)state;
+	encoding_ends(NORM, norms, "aaaa", OD_ERR_RANGE);	   /* 4,000,000 bytes */
+	encoding_ends(NORM, one, "aaaa", OD_OK);		   /* 4096 */
+	encoding_ends(PRE, bytes, "\xc3\xa9", OD_ERR_RANGE);	   /* 8 MiB: each byte of two becomes two */
+	encoding_ends(PRE, few, "\xc3\xa9", OD_OK);
+	/* Each unknown character is a token for each byte of the prefix. */
+	assert_non_null(unknown);
+	memset(prefix, 'x', 1024);
+	prefix[1024] = '\0';
+	memset(unknown, 'x', 4096);
+	unknown[4096] = '\0';
+	snprintf(model, sizeof(model), "{\"type\":\"BPE\",\"vocab\":{\"<0x78>\":0},\"merges\":[],\"byte_fallback\":true,"
+		 "\"continuing_subword_prefix\":\"%s\"}", prefix);
+	encoding_ends(MODEL, model, unknown, OD_ERR_RANGE); /* 4,197,377 tokens */
+	unknown[64] = '\0';
+	encoding_ends(MODEL, model, unknown, OD_OK);
+	free(norms);
+	free(one);
+	free(bytes);
+	free(few);
+	free(unknown);
+}
+
+/* What a file lists once and refers to a hundred times; and added tokens that are normalised when it is read. */
+static void files_grow_within_a_limit(void **state)
+{
+	char *text = malloc(1 << 17), norm[3000], path[] = "/tmp/od_tokenizer_XXXXXX";
+	struct od_tokenizer *t;
+	struct od_err err;
+	size_t at;
+	int fd;
+
+	(void)state;
+	assert_non_null(text);
+	at = (size_t)snprintf(text, 1 << 17, "{\"type\":\"TemplateProcessing\",\"single\":[");
+	for (int i = 0; i < 100; i++)
+		at += (size_t)snprintf(text + at, 64, "{\"SpecialToken\":{\"id\":\"s\"}},");
+	at += (size_t)snprintf(text + at, 128, TEXT "],\"special_tokens\":{\"s\":{\"ids\":[0");
+	for (int i = 1; i < 100; i++)
+		at += (size_t)snprintf(text + at, 64, ",0");
+	snprintf(text + at, 64, "]}}}");
+	assert_int_equal(load(&t, POST, text, &err), OD_ERR_RANGE);
+	assert_non_null(strstr(err.msg, "at most 4096 ids"));
+
+	/* 60 tokens of 60,000 bytes each. */
+	snprintf(norm, sizeof(norm), "%s", many_a(1000));
+	at = (size_t)snprintf(text, 1 << 17, "{\"version\":\"1.0\",\"model\":%s,\"normalizer\":%s,\"added_tokens\":[",
+			      good[MODEL], norm);
+	for (int i = 0; i < 60; i++)
+		at += (size_t)snprintf(text + at, 256, "%s{\"content\":\"%.60s%d\",\"id\":%d}", i > 0 ? "," : "",
+				       "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", i, 4 + i);
+	at += (size_t)snprintf(text + at, 64, "]}");
+	fd = mkstemp(path);
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, text, at), (ssize_t)at);
+	close(fd);
+	assert_int_equal(od_tokenizer_load(&t, path, &err), OD_ERR_RANGE);
+	assert_non_null(strstr(err.msg, "added tokens"));
+	unlink(path);
+	free(text);
+}
+
+static void decoding_ends(const char *decoder, int code)
+{
+	static const int32_t ids[] = { 0 };
+	struct od_tokenizer *t;
+	struct od_detok *d;
+	struct od_err err;
+	const char *piece;
+	size_t n;
+
+	if (load(&t, DEC, decoder, &err) != OD_OK || od_detok_new(&d, t, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+	assert_int_equal(od_detok_push(d, 0, &piece, &n, &err), code);
+	if (code != OD_OK && strstr(err.msg, "bytes of a token") == NULL)
+		fail_msg("%s", err.msg);
+	od_detok_free(d);
+	assert_int_equal(od_detok_new(&d, t, &err), OD_OK);
+	assert_int_equal(od_detok_prime(d, ids, 1, &err), code);
+	od_detok_free(d);
+	od_tokenizer_free(t);
+}
+
+static void decoders_grow_within_a_limit(void **state)
+{
+	char fused[4096], *many = sequence("decoders", many_a(100), 4), *few = sequence("decoders", many_a(100), 3);
+
+	(void)state;
+	decoding_ends(many, OD_ERR_RANGE); /* 100 MB */
+	decoding_ends(few, OD_OK);
+	snprintf(fused, sizeof(fused), "%s", many_a(1000));
+	free(many);
+	many = malloc(16384);
+	assert_non_null(many);
+	snprintf(many, 16384, "{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},%s,%s,%s]}", fused, fused, many_a(10));
+	decoding_ends(many, OD_ERR_RANGE); /* 10 MB */
+	snprintf(many, 16384, "{\"type\":\"Sequence\",\"decoders\":[%s,%s,%s,%s]}", fused, fused, many_a(10),
+		 "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"\"}");
+	decoding_ends(many, OD_ERR_RANGE); /* though nothing is shown */
+	free(many);
+	free(few);
+}
+
 static void not_a_file(void **state)
 {
 	struct od_tokenizer *t;
@@ -226,6 +384,9 @@ int main(void)
 		cmocka_unit_test(names_what_is_wrong),
 		cmocka_unit_test(deep_and_wide),
 		cmocka_unit_test(patterns_have_a_limit),
+		cmocka_unit_test(texts_grow_within_a_limit),
+		cmocka_unit_test(files_grow_within_a_limit),
+		cmocka_unit_test(decoders_grow_within_a_limit),
 		cmocka_unit_test(not_a_file),
 	};
 
