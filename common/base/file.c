@@ -12,6 +12,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#define MAX_LINKS 40 /* as the kernel has it */
 #define DIRECT_FROM_BYTES (64u << 10) /* smaller reads gain nothing */
 
 int od_file_open(const char *path, int *fd, uint64_t *size_bytes, struct od_err *err)
@@ -220,6 +221,56 @@ int od_file_write_atomic(const char *path, const void *buf, size_t len, struct o
 	}
 	parent_of(path, dir, sizeof(dir));
 	return od_fsync_dir(dir, err);
+}
+
+/* path without the slashes at its end, in out from at on. */
+static int put_path(char out[PATH_MAX], size_t at, const char *path, struct od_err *err)
+{
+	size_t len = strlen(path);
+
+	while (len > 1 && path[len - 1] == '/')
+		len--;
+	if (len == 0 || at + len >= PATH_MAX) {
+		out[0] = '\0';
+		return od_fail(err, OD_ERR_ARG, "bad folder name \"%s\"", path);
+	}
+	memcpy(out + at, path, len);
+	out[at + len] = '\0';
+	return OD_OK;
+}
+
+/* Where the name behind the last slash begins. */
+static size_t base_at(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash != NULL ? (size_t)(slash + 1 - path) : 0;
+}
+
+int od_dir_resolve(char out[PATH_MAX], const char *path, struct od_err *err)
+{
+	char to[PATH_MAX], parent[PATH_MAX + 1];
+	int links = 0, rc = put_path(out, 0, path, err);
+	ssize_t n;
+
+	while (rc == OD_OK && (n = readlink(out, to, sizeof(to) - 1)) >= 0) {
+		if (++links > MAX_LINKS)
+			return od_fail(err, OD_ERR_ARG, "%s: too many symbolic links", path);
+		to[n] = '\0';
+		rc = put_path(out, to[0] == '/' ? 0 : base_at(out), to, err);
+	}
+	if (rc != OD_OK)
+		return rc;
+	if (realpath(out, to) != NULL)
+		return put_path(out, 0, to, err);
+	if (links == 0)
+		return OD_OK;
+	snprintf(parent, sizeof(parent), "%.*s.", (int)base_at(out), out);
+	if (realpath(parent, to) == NULL)
+		return od_fail(err, OD_ERR_MISSING, "%s is a symbolic link to %s, and the folder that this lies in does not "
+			       "exist", path, out);
+	snprintf(parent, sizeof(parent), "%s", out + base_at(out));
+	return od_path(out, PATH_MAX, to, parent, err);
 }
 
 int od_mkdir_p(const char *path, struct od_err *err)

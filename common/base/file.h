@@ -4,6 +4,7 @@
 #ifndef OD_BASE_FILE_H
 #define OD_BASE_FILE_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -32,6 +33,10 @@ OD_MUST_CHECK int od_file_read(const char *path, size_t max_bytes, char **out, s
 /* path.tmp, fsync, rename, fsync of the folder. One writer of a path at a time: that name is not unique. */
 OD_MUST_CHECK int od_file_write_atomic(const char *path, const void *buf, size_t len, struct od_err *err);
 
+/* The folder that path stands for, whether it exists or not: symbolic links, "." and ".." at its end are followed, slashes
+ * there go. So a folder can be renamed, or made where a link leads to. Refuses a link into a folder that does not exist
+ * (a disk that is not mounted, as a rule). */
+OD_MUST_CHECK int od_dir_resolve(char out[PATH_MAX], const char *path, struct od_err *err);
 /* The folder and its parents; fine when it exists. */
 OD_MUST_CHECK int od_mkdir_p(const char *path, struct od_err *err);
 OD_MUST_CHECK int od_fsync_dir(const char *path, struct od_err *err);

@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import pack_reader as pr
 import tiny_checkpoint as tc
 from model_config import Model
-from pack_commands import (BIG_FILES, OD_PACK, QUANT, at, check_record, contents, good, limit, make_det, make_partial, read,
+from pack_commands import (BIG_FILES, OD_PACK, QUANT, Skip, at, check_record, contents, good, limit, make_det, make_partial, read,
                            refused, run_tests, same_bits, write)
 
 TALEBOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "deploy", "models", "talebook")
@@ -495,6 +495,59 @@ def test_force():
     assert os.path.isdir(at("home", "precious"))
     os.makedirs(at("empty"))
     good(at("det"), at("empty"))
+
+
+def test_links():
+    """A link to a folder on a larger disk: everything happens there, the link stays."""
+    os.makedirs(at("disk"))
+    os.makedirs(at("small"))
+    os.symlink("../disk/pack/", at("small", "link"))
+    refused(at("det"), at("small", "link"), says=["kept in " + at("disk", "pack.partial") + ";"], preexec=limit(50000))
+    assert os.listdir(at("small")) == ["link"]
+    good(at("det"), at("small", "link") + "/")  # of no folder yet
+    good("verify", at("disk", "pack"), "--against", at("det"))
+    refused(at("other"), at("small", "link"), says=["exists already", "--force"])
+    good("--force", at("other"), at("small", "link"))
+    good("verify", at("disk", "pack"), "--against", at("other"))
+    os.symlink(at("small", "link"), at("small", "again"))
+    good("--force", at("det"), at("small", "again"))
+    good("verify", at("small", "again"), "--against", at("det"))
+    good("--share", "1/2", at("small", "link"), at("disk", "share"))
+    os.symlink(at("disk", "shared"), at("small", "share"))
+    good("--share", "1/2", at("small", "link"), at("small", "share"))
+    assert contents(at("disk", "shared")) == contents(at("disk", "share"))
+    assert sorted(os.listdir(at("disk"))) == ["pack", "share", "shared"]
+    os.makedirs(at("small", "here"))
+    p = subprocess.run([OD_PACK, at("det"), "."], cwd=at("small", "here"), capture_output=True, text=True)
+    assert p.returncode == 0, p.stderr
+    good("verify", at("small", "here"), "--against", at("det"))
+
+
+def test_links_refused():
+    os.makedirs(at("wrong", "home", "precious"))
+    os.symlink("nowhere/pack", at("wrong", "unmounted"))
+    os.symlink("b", at("wrong", "a"))
+    os.symlink("a", at("wrong", "b"))
+    os.symlink("home", at("wrong", "link"))
+    before = sorted(os.listdir(at("wrong")))
+    for name, says in [("unmounted", "is a symbolic link to " + at("wrong", "nowhere/pack")), ("a", "too many symbolic links"),
+                       ("link", "is not a pack")]:
+        refused("--force", at("det"), at("wrong", name), says=[says])
+    refused("--share", "1/2", at("det.pack"), at("wrong", "unmounted"), says=["is a symbolic link to"])
+    assert sorted(os.listdir(at("wrong"))) == before and os.listdir(at("wrong", "home")) == ["precious"]
+
+
+def test_mount_point():
+    """Known before all is packed: nothing can be renamed to the root of a file system."""
+    os.makedirs(at("mount", "disk"))
+    os.symlink("disk", at("mount", "link"))
+    unshare = lambda *command: subprocess.run(["unshare", "-rm", *command], capture_output=True, text=True)
+    mount = 'mount -t tmpfs none "$1" || exit 77; shift; exec "$@"'
+    if shutil.which("unshare") is None or unshare("sh", "-c", mount, "sh", at("mount", "disk"), "true").returncode != 0:
+        raise Skip("no mounts in a name space of its own here")
+    p = unshare("sh", "-c", mount, "sh", at("mount", "disk"), OD_PACK, at("det"), at("mount", "link"))
+    assert p.returncode == 1 and "is the root of a file system" in p.stderr and "kept" not in p.stderr, p.stderr
+    assert sorted(os.listdir(at("mount"))) == ["disk", "link"]
 
 
 def test_one_writer():

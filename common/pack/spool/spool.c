@@ -102,21 +102,23 @@ static int lock_folder(struct od_spool *s, struct od_err *err)
 int od_spool_open(struct od_spool **out, const char *dir, struct od_err *err)
 {
 	struct od_spool *s = calloc(1, sizeof(*s));
-	char path[PATH_MAX];
+	char path[PATH_MAX], resolved[PATH_MAX];
 	int rc;
 
 	*out = NULL;
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "spool %s", dir);
 	s->lock_fd = s->fd = -1; /* from here od_spool_close() is valid */
-	s->dir = strdup(dir);
+	rc = od_dir_resolve(resolved, dir, err); /* a link to a disk: the folder is made there */
+	s->dir = strdup(resolved);
 	s->buf = malloc(OD_SPOOL_PIECE_MAX_BYTES);
-	rc = od_path(path, sizeof(path), dir, OD_EXPERTS_NAME, err);
+	if (rc == OD_OK)
+		rc = od_path(path, sizeof(path), resolved, OD_EXPERTS_NAME, err);
 	s->path = strdup(rc == OD_OK ? path : "");
 	if (rc == OD_OK && (s->dir == NULL || s->path == NULL || s->buf == NULL || sodium_init() < 0))
 		rc = od_fail(err, OD_ERR_NOMEM, "spool %s", dir);
 	if (rc == OD_OK)
-		rc = od_mkdir_p(dir, err);
+		rc = od_mkdir_p(resolved, err);
 	if (rc == OD_OK)
 		rc = lock_folder(s, err);
 	if (rc == OD_OK)

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zstd.h>
 
@@ -68,8 +69,16 @@ static bool is_empty_dir(const char *path)
 static int check_target(const char *pack, bool force, struct od_err *err)
 {
 	char path[PATH_MAX];
+	struct stat st, parent;
 
-	if (access(pack, F_OK) != 0 || is_empty_dir(pack))
+	if (access(pack, F_OK) != 0)
+		return OD_OK;
+	/* Known now, not when all is packed: such a folder cannot be renamed. */
+	if (od_path(path, sizeof(path), pack, "..", err) == OD_OK && stat(pack, &st) == 0 && stat(path, &parent) == 0 &&
+	    st.st_dev != parent.st_dev)
+		return od_fail(err, OD_ERR_ARG, "%s is the root of a file system, and a pack cannot take its place; name a "
+			       "folder in it", pack);
+	if (is_empty_dir(pack))
 		return OD_OK;
 	if (!force)
 		return od_fail(err, OD_ERR_ARG, "%s exists already; --force replaces it", pack);
@@ -153,17 +162,15 @@ void od_partial_remove(const struct od_partial *p)
 int od_partial_open(struct od_partial *p, const char *pack, const struct od_checkpoint *c, enum od_codec codec,
 		    bool force, struct od_err *err)
 {
-	size_t len = strlen(pack);
 	int rc;
 
 	*p = (struct od_partial){ .lock_fd = -1, .force = force };
-	while (len > 1 && pack[len - 1] == '/')
-		len--;
-	if (len == 0 || len + sizeof(".partial") > sizeof(p->dir))
-		return od_fail(err, OD_ERR_ARG, "bad pack folder name \"%s\"", pack);
-	snprintf(p->pack, sizeof(p->pack), "%.*s", (int)len, pack);
-	snprintf(p->dir, sizeof(p->dir), "%.*s.partial", (int)len, pack);
-	rc = check_target(p->pack, force, err);
+	/* A link to a larger disk: the partial must lie there, too. */
+	rc = od_dir_resolve(p->pack, pack, err);
+	if (rc == OD_OK && (size_t)snprintf(p->dir, sizeof(p->dir), "%s.partial", p->pack) >= sizeof(p->dir))
+		rc = od_fail(err, OD_ERR_ARG, "bad pack folder name \"%s\"", pack);
+	if (rc == OD_OK)
+		rc = check_target(p->pack, force, err);
 	if (rc == OD_OK)
 		rc = od_mkdir_p(p->dir, err);
 	if (rc != OD_OK)

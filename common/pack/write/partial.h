@@ -13,7 +13,7 @@
 #include "common/pack/import/safetensors.h"
 
 struct od_partial {
-	char pack[PATH_MAX], dir[PATH_MAX]; /* PACK, PACK.partial */
+	char pack[PATH_MAX], dir[PATH_MAX]; /* PACK, where its links lead, and PACK.partial beside that */
 	int lock_fd;			    /* the folder, with a lock on it; -1: none */
 	bool force;
 	bool resumed; /* what is in it came from the same checkpoint */
