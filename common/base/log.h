@@ -10,7 +10,8 @@
 
 enum od_log_level { OD_LOG_ERROR, OD_LOG_WARN, OD_LOG_INFO, OD_LOG_DEBUG };
 
-/* program must outlive the process (argv[0] or a literal). Default level: OD_LOG_INFO. */
+/* program must outlive the process (argv[0] or a literal). Default level: OD_LOG_INFO. The first thing that a program
+ * does: descriptors 0 to 2 that are closed become /dev/null, or a file opened later would get what we say. */
 void od_log_init(const char *program, enum od_log_level level);
 void od_log(enum od_log_level level, const char *fmt, ...) OD_PRINTF(2, 3);
 

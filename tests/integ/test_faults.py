@@ -214,6 +214,31 @@ def every_prompt_gets_an_object_and_failures_a_status():
 
 
 @test
+def standard_descriptors_may_be_closed():
+    """No file of ours gets their numbers: what is printed would land in it."""
+    argv = [a for a in main_args("--local", 1, "--trace", os.path.join(TMP, "closed.json"), tokens=3) if a != "--json"]
+    for last in 1, 3:
+        p = subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                           preexec_fn=lambda: (os.close(0), os.close(1)) if last == 3 else os.close(1))
+        assert p.returncode == 1 and "output could not be written" in p.stderr, p
+        with open(os.path.join(TMP, "closed.json")) as f:
+            assert json.load(f)
+    r, w = os.pipe()
+    for argv in (["od-worker", "--pack", pack()], ["od-shadow", "--pack", pack(), "--precision", "bf16"]):
+        p = subprocess.Popen([os.path.join(BIN, argv[0]), *argv[1:], "--port", "0", "--ready-fd", str(w), "--threads", "1"],
+                             pass_fds=[w], preexec_fn=lambda: os.closerange(0, 3))
+        try:
+            assert os.read(r, 16), "it has not started"
+            found = [os.readlink(f"/proc/{p.pid}/fd/{n}") for n in range(3)]
+            assert found == ["/dev/null"] * 3, found
+        finally:
+            p.kill()
+            p.wait()
+    os.close(r)
+    os.close(w)
+
+
+@test
 def main_is_killed_and_the_next_one_is_served():
     workers = [Daemon("worker") for _ in range(2)]
     path = hosts_file(workers)
