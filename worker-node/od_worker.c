@@ -584,7 +584,7 @@ int main(int argc, char **argv)
 		{ .kind = OD_ARG_TITLE, .help = "Without a pack: experts are pulled from main, and kept" },
 		{ "store", OD_ARG_STRING, &w.opt.store, "ADDR", "od-main's --serve-store: host[:port] (default port: 5702)", 0, 0, NULL },
 		{ "spool", OD_ARG_STRING, &w.opt.spool, "DIR", "where this worker's share of the experts is kept; a folder of its own", 0, 0, NULL },
-		{ "spool-limit", OD_ARG_SIZE, &w.opt.spool_limit_bytes, "SIZE", "disk that it may take; other workers hold the rest (default: no limit)", 0, 0, NULL },
+		{ "spool-limit", OD_ARG_SIZE, &w.opt.spool_limit_bytes, "SIZE", "disk that the folder may take, all its files together; other workers hold the rest (default: no limit)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },
 		{ "memory-limit", OD_ARG_SIZE, &w.opt.memory_bytes, "SIZE", "memory that this worker may use (default: 1GB)", 0, 0, NULL },
 		{ "slots", OD_ARG_UINT, &w.opt.slots, "N", "experts in memory at once (default: what the memory limit allows, at most 64; with a cache, what fits into a quarter of it)", 1, ODW_MAX_SLOTS, NULL },

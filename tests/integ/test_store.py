@@ -453,6 +453,25 @@ def a_limit_is_kept_and_others_have_the_rest():
 
 
 @test
+def a_limit_counts_every_file():
+    """The second limit has room for the experts of the first, were it not for the small files."""
+    store, limit = Store(), 5 << 20
+    for _ in range(2):
+        folder = spool()
+        w = Daemon("worker", "--spool-limit", limit, store=store.address, spool=folder)
+        m = Lines("--workers", hosts_file([w, Daemon("worker")]))
+        wait_for(lambda: "is complete" in w.text())
+        closed(m)
+        w.kill()
+        blocks = {name: os.stat(os.path.join(folder, name)).st_blocks * 512 for name in os.listdir(folder)}
+        assert n_whole(folder) > 0 and sum(blocks.values()) <= limit, (limit, blocks)
+        with open(os.path.join(folder, "model.json")) as f:
+            table = json.load(f)["experts"]["table"]
+        limit = sum(t["bytes"] if whole else 4096 for t, whole in zip(table, sum(state(folder), [])))
+    store.kill()
+
+
+@test
 def a_limited_spool_makes_room_for_another_share():
     store, folder = Store(), spool()
     workers = [Daemon("worker", "--spool-limit", 17 << 20, store=store.address, spool=folder)] + \

@@ -574,17 +574,21 @@ static void *pull_main(void *arg)
 static int open_plan(struct odw_puller *p, struct od_err *err)
 {
 	const struct od_share share = od_spool_share(p->o.spool);
-	const uint64_t header = od_spool_header_bytes(p->o.spool);
-	int rc = odw_pull_plan_init(&p->plan, p->o.pack, p->o.limit_bytes, header, err);
+	const uint64_t header = od_spool_header_bytes(p->o.spool), small = od_spool_small_bytes(p->o.spool);
+	const uint64_t limit = p->o.limit_bytes;
+	uint64_t least;
+	int rc = odw_pull_plan_init(&p->plan, p->o.pack, limit == UINT64_MAX ? limit : limit - (small < limit ? small : limit),
+				    header, err);
 
 	if (rc != OD_OK)
 		return rc;
 	p->lost_ns = calloc(p->plan.n, sizeof(*p->lost_ns));
 	if (p->lost_ns == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory to pull %u experts", p->plan.n);
-	if (p->plan.disk_bytes + od_spool_expert_bytes(p->o.spool, 0, 0) > p->o.limit_bytes)
-		return od_fail(err, OD_ERR_ARG, "--spool-limit: headers and one expert need %" PRIu64 " bytes, found %" PRIu64,
-			       p->plan.disk_bytes + od_spool_expert_bytes(p->o.spool, 0, 0), p->o.limit_bytes);
+	least = small + p->plan.disk_bytes + od_spool_expert_bytes(p->o.spool, 0, 0);
+	if (least > limit)
+		return od_fail(err, OD_ERR_ARG, "--spool-limit: small files, headers and one expert need %" PRIu64 " bytes, found "
+			       "%" PRIu64, least, limit);
 	for (uint32_t i = 0; i < p->plan.n; i++) {
 		const uint32_t m = i / p->per_layer, e = i % p->per_layer;
 

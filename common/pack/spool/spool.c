@@ -16,9 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define LINE_BYTES 128
+#define DISK_BLOCK_BYTES 4096u /* what the usual file systems give out */
 
 struct od_spool {
 	char *dir, *path; /* path: of experts.bin */
@@ -421,6 +423,25 @@ int od_spool_open_pack(struct od_spool *s, struct od_pack **pack, struct od_err 
 struct od_share od_spool_share(const struct od_spool *s)
 {
 	return s->share;
+}
+
+static uint64_t file_bytes(const struct od_spool *s, const char *name)
+{
+	char path[PATH_MAX];
+	struct stat st;
+
+	if (od_path(path, sizeof(path), s->dir, name, NULL) != OD_OK || stat(path, &st) != 0)
+		return 0;
+	return ((uint64_t)st.st_size + DISK_BLOCK_BYTES - 1) / DISK_BLOCK_BYTES * DISK_BLOCK_BYTES;
+}
+
+uint64_t od_spool_small_bytes(const struct od_spool *s)
+{
+	uint64_t bytes = file_bytes(s, OD_SUMS_NAME) + 2 * file_bytes(s, OD_SPOOL_STATE_NAME); /* the new beside the old */
+
+	for (const struct od_small_file *f = od_small_files; f->name != NULL; f++)
+		bytes += file_bytes(s, f->name);
+	return bytes;
 }
 
 uint64_t od_spool_expert_bytes(const struct od_spool *s, uint32_t m, uint32_t expert)

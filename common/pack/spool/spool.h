@@ -63,6 +63,8 @@ static inline const struct od_chunk *od_spool_chunk(const struct od_pack_expert 
 	return c < x->n_shards ? &x->shard[c].sm : &x->shard[c - x->n_shards].e;
 }
 
+/* Bytes on disk of all files but experts.bin, with what a write of the state takes meanwhile. */
+uint64_t od_spool_small_bytes(const struct od_spool *s);
 /* Bytes on disk of a whole expert. */
 uint64_t od_spool_expert_bytes(const struct od_spool *s, uint32_t m, uint32_t expert);
 /* False: nothing of the expert but its header was ever written. */
