@@ -5,7 +5,7 @@
 FUZZERS := $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_RUNS ?= 2000
 FUZZ_SECONDS ?= 60
-FUZZ_MAKE := $(MAKE) --no-print-directory -j$(shell nproc) CC=clang CFLAGS=-Wno-unknown-warning-option \
+FUZZ_MAKE := $(MAKE) --no-print-directory -j$(shell nproc) CC=clang \
 	SANITIZE=fuzzer-no-link,address,undefined B=build-fuzz
 
 # What a fuzzer needs beyond libod.
