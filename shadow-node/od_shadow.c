@@ -30,7 +30,7 @@ static struct od_daemon_about about = {
 
 struct options {
 	struct od_daemon_args common;
-	uint64_t memory_limit;
+	uint64_t memory_limit; /* UINT64_MAX: none was given */
 	int precision, dense_precision; /* index into od_precision_names; dense: -1, the same */
 	int departure;			/* index into departures */
 };
@@ -238,7 +238,7 @@ static int plan_memory(const struct shadow *s, struct ods_emulator_opts *o, uint
 	for (o->max_sequences = 1; o->max_sequences < ODS_MAX_SEQUENCES && s->limit_bytes - need >= more;
 	     o->max_sequences++)
 		need += more;
-	*ceiling = s->opt.memory_limit != 0 ? s->limit_bytes : need - BASE_BYTES + CEILING_EXTRA_BYTES;
+	*ceiling = s->opt.memory_limit != UINT64_MAX ? s->limit_bytes : need - BASE_BYTES + CEILING_EXTRA_BYTES;
 	return OD_OK;
 }
 
@@ -311,7 +311,7 @@ static const struct od_daemon_ops daemon_ops = {
 /* A model that does not fit is refused before it is read, with the numbers. */
 static int check_memory(struct shadow *s, struct od_err *err)
 {
-	bool given = s->opt.memory_limit != 0;
+	bool given = s->opt.memory_limit != UINT64_MAX;
 	uint64_t have = od_available_ram_bytes(), need;
 	char a[32], b[32];
 	int rc = od_shadow_need_bytes(s->pack, &s->choice, &s->model_bytes, err);
@@ -426,7 +426,8 @@ static int run(struct shadow *s, struct od_err *err)
 
 int main(int argc, char **argv)
 {
-	struct shadow s = { .opt = { .precision = OD_PRECISION_INT8 - 1, .dense_precision = -1, .departure = EARLY } };
+	struct shadow s = { .opt = { .precision = OD_PRECISION_INT8 - 1, .dense_precision = -1, .departure = EARLY,
+				     .memory_limit = UINT64_MAX } };
 	const struct od_arg own[] = {
 		{ "precision", OD_ARG_CHOICE, &s.opt.precision, "P", "the experts' weights: int8 (default), fp16, int8-g64 or nf4 as od-pack shadow makes them, or bf16, the pack as it is", 0, 0, od_precision_names },
 		{ "dense-precision", OD_ARG_CHOICE, &s.opt.dense_precision, "P", "attention's weights, from the same list (default: as --precision)", 0, 0, od_precision_names },
