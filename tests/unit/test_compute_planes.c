@@ -228,13 +228,18 @@ extern struct {
 } __cpu_model;
 extern unsigned __cpu_features2[1];
 
-/* noipa: the compiler takes its own name of the variables for another than the one above. */
-static __attribute__((noipa)) bool has_vbmi2(void)
+/* The compiler takes its own name of the variables for another than the one above. */
+#ifdef __clang__
+#define ON_ITS_OWN __attribute__((noinline, optnone))
+#else
+#define ON_ITS_OWN __attribute__((noipa))
+#endif
+static ON_ITS_OWN bool has_vbmi2(void)
 {
 	return __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni");
 }
 
-static __attribute__((noipa)) bool has_vnni(void)
+static ON_ITS_OWN bool has_vnni(void)
 {
 	return __builtin_cpu_supports("avx512vnni");
 }
