@@ -328,7 +328,7 @@ static void decoding_ends(const char *decoder, int code)
 {
 	static const int32_t ids[] = { 0 };
 	struct od_tokenizer *t;
-	struct od_detok *d;
+	struct od_detok *d = NULL;
 	struct od_err err;
 	const char *piece;
 	size_t n;
