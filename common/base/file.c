@@ -23,6 +23,8 @@ int od_file_open(const char *path, int *fd, uint64_t *size_bytes, struct od_err 
 	*fd = -1;
 	*size_bytes = 0;
 	f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK: a FIFO must not hang us */
+	if (f < 0 && errno == ENOENT && od_file_there(path))
+		return od_fail(err, OD_ERR_MISSING, "%s is a symbolic link to a file that does not exist", path);
 	if (f < 0)
 		return od_fail_errno(err, errno == ENOENT ? OD_ERR_MISSING : OD_ERR_IO, "cannot open %s", path);
 	if (fstat(f, &st) != 0) {
@@ -38,6 +40,13 @@ int od_file_open(const char *path, int *fd, uint64_t *size_bytes, struct od_err 
 	*fd = f;
 	*size_bytes = (uint64_t)st.st_size;
 	return OD_OK;
+}
+
+bool od_file_there(const char *path)
+{
+	struct stat st;
+
+	return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 static int check_span(uint64_t offset, size_t len, const char *name, struct od_err *err)

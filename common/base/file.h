@@ -14,6 +14,10 @@
 /* Read-only descriptor and the file's size. *fd is -1 unless OD_OK. Refuses what is not a regular file. */
 OD_MUST_CHECK int od_file_open(const char *path, int *fd, uint64_t *size_bytes, struct od_err *err);
 
+/* Something has this name, whether or not it can be opened: opening says why. So an optional file that is a symbolic link to
+ * nothing (a download that was cut short, a disk that is not mounted) is not taken for one that was never meant to be. */
+bool od_file_there(const char *path);
+
 /* Exactly len bytes, or an error that says how many there were; name is for the message. */
 OD_MUST_CHECK int od_file_pread(int fd, void *buf, size_t len, uint64_t offset, const char *name, struct od_err *err);
 OD_MUST_CHECK int od_file_pwrite(int fd, const void *buf, size_t len, uint64_t offset, const char *name,

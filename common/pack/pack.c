@@ -142,14 +142,14 @@ static int read_extras(struct od_pack *p, struct od_err *err)
 	char path[PATH_MAX];
 	int rc = od_path(path, sizeof(path), p->dir, "tokenizer.json", err);
 
-	if (rc == OD_OK && access(path, F_OK) == 0) {
+	if (rc == OD_OK && od_file_there(path)) {
 		p->tokenizer_path = strdup(path);
 		if (p->tokenizer_path == NULL)
 			rc = od_fail(err, OD_ERR_NOMEM, "%s: no memory", path);
 	}
 	if (rc == OD_OK)
 		rc = od_path(path, sizeof(path), p->dir, "generation_config.json", err);
-	if (rc == OD_OK && access(path, F_OK) == 0)
+	if (rc == OD_OK && od_file_there(path))
 		rc = od_json_load(path, OD_GENERATION_MAX_BYTES, &p->generation, err);
 	return rc == OD_OK ? od_config_add_eos(&p->config, p->generation, path, err) : rc;
 }
@@ -203,7 +203,7 @@ static bool has_file(const char *dir, const char *name)
 	struct od_err ignored;
 	char path[PATH_MAX];
 
-	return od_path(path, sizeof(path), dir, name, &ignored) == OD_OK && access(path, F_OK) == 0;
+	return od_path(path, sizeof(path), dir, name, &ignored) == OD_OK && od_file_there(path);
 }
 
 static int open_pack(struct od_pack **out, const char *dir, bool some, struct od_err *err)

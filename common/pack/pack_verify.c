@@ -70,8 +70,8 @@ static int compare_small(const struct verifier *v, const struct od_small_file *f
 		rc = od_path(theirs, sizeof(theirs), v->job->against, f->name, err);
 	if (rc != OD_OK)
 		return rc;
-	have_ours = access(ours, F_OK) == 0;
-	have_theirs = access(theirs, F_OK) == 0;
+	have_ours = od_file_there(ours);
+	have_theirs = od_file_there(theirs);
 	if (!have_ours && !have_theirs)
 		return OD_OK;
 	if (have_ours != have_theirs)

@@ -92,7 +92,7 @@ static int sum_line(const char *dir, const struct od_small_file *f, char line[LI
 	line[0] = '\0';
 	if (rc != OD_OK)
 		return rc;
-	if (!f->required && access(path, F_OK) != 0)
+	if (!f->required && !od_file_there(path))
 		return OD_OK;
 	rc = od_sha256_file(path, sum, err);
 	if (rc != OD_OK)

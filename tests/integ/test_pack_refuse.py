@@ -98,6 +98,27 @@ def test_bad_files():
     refused(at("nowhere"), at("x.pack"), says=["no checkpoint folder", "nowhere"])
 
 
+def test_links_to_nothing():
+    """A download that was cut short: the file is meant to be there."""
+    def dangle(name):
+        def damage(p):
+            if os.path.exists(os.path.join(p, name)):
+                os.remove(os.path.join(p, name))
+            os.symlink("../blobs/0123", os.path.join(p, name))
+        return damage
+
+    for name in "generation_config.json", "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors":
+        bad_checkpoint("dangling-" + name, [at("bad-dangling-" + name, name) + " is a symbolic link to a file that does not exist"],
+                       dangle(name))
+    index = "model.safetensors.index.json"
+    bad_checkpoint("dangling-index", [index + " is a symbolic link"], dangle(index), shards=3)
+    shutil.copytree(at("det.pack"), at("dangling.pack"))
+    dangle("shadow-int8.bin")(at("dangling.pack"))
+    refused("verify", at("dangling.pack"), says=["shadow-int8.bin is a symbolic link to a file that does not exist"])
+    good("shadow", at("dangling.pack"), "int8")
+    good("verify", at("dangling.pack"))
+
+
 def test_bad_tokenizer():
     def damage(**change):
         return lambda p: write(json.dumps(dict(tc.TOKENIZER, **change)).encode(), p, "tokenizer.json")

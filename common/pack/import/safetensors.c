@@ -486,11 +486,11 @@ static int open_files(struct od_checkpoint *c, struct od_err *err)
 		rc = od_path(index, sizeof(index), c->dir, INDEX_NAME, err);
 	if (rc != OD_OK)
 		return rc;
-	if (access(single, F_OK) == 0) {
+	if (od_file_there(single)) {
 		rc = add_file(c, SINGLE_NAME, err);
 		return rc == OD_OK ? sort_tensors(c, err) : rc;
 	}
-	return access(index, F_OK) == 0 ? open_index(c, index, err) : open_all(c, err);
+	return od_file_there(index) ? open_index(c, index, err) : open_all(c, err);
 }
 
 int od_checkpoint_open(struct od_checkpoint **out, const char *dir, struct od_err *err)

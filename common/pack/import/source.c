@@ -452,11 +452,11 @@ int od_source_check_extras(const struct od_checkpoint *c, const struct od_config
 	char path[PATH_MAX];
 	int rc = od_path(path, sizeof(path), od_checkpoint_dir(c), "generation_config.json", err);
 
-	if (rc == OD_OK && access(path, F_OK) == 0)
+	if (rc == OD_OK && od_file_there(path))
 		rc = check_generation(cfg, path, err);
 	if (rc == OD_OK)
 		rc = od_path(path, sizeof(path), od_checkpoint_dir(c), "tokenizer.json", err);
-	if (rc == OD_OK && access(path, F_OK) == 0)
+	if (rc == OD_OK && od_file_there(path))
 		rc = od_tokenizer_load(&tokenizer, path, err);
 	od_tokenizer_free(tokenizer);
 	return rc;

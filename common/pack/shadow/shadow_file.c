@@ -22,7 +22,7 @@ int od_shadow_present(const struct od_pack *p, unsigned *set, struct od_err *err
 		rc = od_path(path, sizeof(path), p->dir, od_shadow_file_names[precision - 1], err);
 		if (rc != OD_OK)
 			return rc;
-		if (access(path, F_OK) == 0)
+		if (od_file_there(path))
 			*set |= OD_SHADOW_BIT(precision);
 	}
 	return OD_OK;
@@ -62,7 +62,7 @@ int od_shadow_file_open(struct od_shadow_file *f, const struct od_pack *p, enum 
 		rc = od_shadow_table_init(&f->table, &p->config, precision, err);
 	if (rc != OD_OK)
 		return rc;
-	if (access(path, F_OK) != 0)
+	if (!od_file_there(path))
 		return od_fail(err, OD_ERR_MISSING, "pack %s has no %s shadow", p->dir,
 			       od_precision_names[precision - 1]);
 	f->file.path = strdup(path);

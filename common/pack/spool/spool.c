@@ -62,7 +62,7 @@ static bool has_file(const struct od_spool *s, const char *name)
 {
 	char path[PATH_MAX];
 
-	return od_path(path, sizeof(path), s->dir, name, NULL) == OD_OK && access(path, F_OK) == 0;
+	return od_path(path, sizeof(path), s->dir, name, NULL) == OD_OK && od_file_there(path);
 }
 
 static int refuse_foreign(const struct od_spool *s, struct od_err *err)

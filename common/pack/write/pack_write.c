@@ -84,7 +84,7 @@ static int copy_small(struct writer *w, const struct od_small_file *f, struct od
 		rc = od_path(to, sizeof(to), w->partial.dir, f->name, err);
 	if (rc != OD_OK)
 		return rc;
-	if (access(from, F_OK) != 0) {
+	if (!od_file_there(from)) {
 		unlink(to);
 		if (strcmp(f->name, "tokenizer.json") == 0)
 			note(w, "warning: no tokenizer.json in %s: od-main will not be able to read prompts with this "
