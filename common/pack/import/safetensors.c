@@ -419,7 +419,7 @@ static int open_index(struct od_checkpoint *c, const char *path, struct od_err *
 		const char *s = json_string_value(file);
 
 		/* A file beside the index, not somewhere else on this machine. */
-		if (s == NULL || s[0] == '\0' || strchr(s, '/') != NULL) {
+		if (s == NULL || s[0] == '\0' || strchr(s, '/') != NULL || strlen(s) != json_string_length(file)) {
 			rc = od_fail(err, OD_ERR_FORMAT, "%s: \"weight_map\": tensor %s: expected a file name, found %s",
 				     path, name, s != NULL ? s : "no string");
 			goto done;
