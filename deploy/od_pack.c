@@ -293,7 +293,7 @@ static void print_help(const struct od_arg *table, size_t n)
 	printf("od-pack CHECKPOINT PACK            make a pack from a checkpoint folder (config.json, *.safetensors)\n"
 	       "od-pack shadow PACK LIST           add shadows: quantised copies of the model for od-shadow\n"
 	       "od-pack --share W/N PACK DIR       write what worker W of N needs, to carry it there\n"
-	       "od-pack verify PACK                check every byte of a pack and its shadows, or of a share\n"
+	       "od-pack verify PACK                check every byte of a pack and its shadows, or all that a share has\n"
 	       "od-pack info PACK                  what is in a pack\n"
 	       "\n"
 	       "PACK appears when it is complete; until then it is PACK.partial. Interrupted, the same command goes\n"

@@ -261,6 +261,24 @@ def test_one_flipped_bit():
     shutil.rmtree(at("flip.pack"))
 
 
+def test_padding_of_a_share():
+    """Only a pack has it: a worker takes no notice of it, so neither does verify, for nothing could make it good."""
+    good("--share", "1/1", at("det.pack"), at("padded"))
+    shutil.copytree(at("det.pack"), at("padded.pack"))
+    t = json.loads(read(at("padded"), "model.json"))["experts"]["table"][1]
+    for path, says in (at("padded"), None), (at("padded.pack"), "padding at offset"):
+        with open(os.path.join(path, "experts.bin"), "r+b") as f:
+            f.seek(t["offset"] + t["bytes"] - 1)
+            f.write(b"\1")
+        refused("verify", path, says=[says]) if says else good("verify", path)
+    with open(os.path.join(at("padded"), "experts.bin"), "r+b") as f:
+        f.seek(t["offset"] + 4096)  # the first chunk, behind the header
+        byte = f.read(1)[0]
+        f.seek(t["offset"] + 4096)
+        f.write(bytes([byte ^ 1]))
+    refused("verify", at("padded"), says=["checksum"])
+
+
 def test_cut_short_or_missing():
     for name, data in contents(at("det.pack")).items():
         for size in (None, 0, 1, len(data) // 2, len(data) - 1, len(data) + 1):
