@@ -9,6 +9,7 @@
 #include "common/net/endpoint.h"
 #include "common/net/hosts.h"
 #include "common/pack/expert_load.h"
+#include "common/pack/pack_layout.h"
 #include "worker-node/cache/cache_planner.h"
 #include "worker-node/load/load_profile.h"
 #include "worker-node/load/loader.h"
@@ -239,6 +240,11 @@ static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 	}
 	return od_fail(err, OD_ERR_PROTOCOL, "a worker's control socket takes WANT, CLOSE and PLACE");
 }
+
+/* So what a PONG says of all experts fits: a pack's table (model.json) has an object with five fields, one of them of 16
+ * digits, for each of them. */
+#define MIN_TABLE_BYTES_PER_EXPERT 64
+_Static_assert(OD_MODEL_MAX_BYTES / MIN_TABLE_BYTES_PER_EXPERT / 8 <= OD_MAX_HEADER_BYTES / 2, "holds must fit into a PONG");
 
 /* Which experts are here, if that has changed since it was sent. */
 static void send_holds(struct worker *w, Od__Pong *p, uint64_t changes)
