@@ -298,8 +298,15 @@ static void on_pong(void *arg, Od__Pong *p, uint64_t *c)
 		send_cached(w, p);
 }
 
+static void on_unsent(void *arg)
+{
+	struct worker *w = arg;
+
+	w->holds_sent = w->cached_sent = UINT64_MAX;
+}
+
 static const struct od_daemon_ops daemon_ops = {
-	.accept = on_hello, .begin = on_begin, .end = on_end, .message = on_message, .pong = on_pong
+	.accept = on_hello, .begin = on_begin, .end = on_end, .message = on_message, .pong = on_pong, .unsent = on_unsent
 };
 
 /* ---- Start and end ---- */

@@ -100,13 +100,17 @@ static int send_pong(struct od_daemon *d, uint64_t sequence)
 	Od__Pong body = OD__PONG__INIT;
 	uint64_t c[OD_N_COUNTERS] = { [OD_C_PEAK_RSS_BYTES] = od_peak_rss_bytes() };
 	struct od_pong_counters list;
+	int rc;
 
 	body.sequence = sequence;
 	d->ops->pong(d->arg, &body, c);
 	od_pong_put(&body, &list, c);
 	header.body_case = OD__HEADER__BODY_PONG;
 	header.pong = &body;
-	return send_to(d, &d->route, &header);
+	rc = send_to(d, &d->route, &header);
+	if (rc != OD_OK && d->ops->unsent != NULL)
+		d->ops->unsent(d->arg);
+	return rc;
 }
 
 static int send_bye(struct od_daemon *d)

@@ -30,6 +30,8 @@ struct od_daemon_ops {
 	int (*message)(void *arg, const struct od_msg *m, struct od_err *err);
 	/* Fill a PONG (sequence is set) and add what this process has counted since it started (peak_rss_bytes is there). */
 	void (*pong)(void *arg, Od__Pong *p, uint64_t *c);
+	/* Main has not been sent the last PONG: what was told in it must be told again. NULL: nothing is told only once. */
+	void (*unsent)(void *arg);
 };
 
 struct od_daemon_opts {

@@ -3,11 +3,29 @@
 
 #include "common/net/daemon.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 #include <time.h>
+
+/* A ROUTER's queue to its peer is full for the next so many messages: what is sent so is the route in front of one. */
+static atomic_int clogged;
+
+int zmq_send(void *s, const void *buf, size_t len, int flags)
+{
+	static int (*real)(void *, const void *, size_t, int);
+
+	if (clogged > 0 && flags == (ZMQ_DONTWAIT | ZMQ_SNDMORE)) {
+		clogged--;
+		errno = EAGAIN;
+		return -1;
+	}
+	if (real == NULL)
+		*(void **)&real = dlsym(RTLD_NEXT, "zmq_send");
+	return real(s, buf, len, flags);
+}
 
 struct rig {
 	struct od_daemon_opts opts;
@@ -17,7 +35,7 @@ struct rig {
 	int run_rc;
 	struct od_err run_err;
 	void *context;
-	atomic_int accepts, begins, ends, messages;
+	atomic_int accepts, begins, ends, messages, unsent;
 	atomic_ullong ended; /* the session of the last end */
 	atomic_uint last_m;  /* of the last WANT */
 };
@@ -73,8 +91,15 @@ static void on_pong(void *arg, Od__Pong *p, uint64_t *c)
 	c[OD_C_SHADOW_STEPS] = UINT64_MAX;
 }
 
+static void on_unsent(void *arg)
+{
+	struct rig *r = arg;
+
+	r->unsent++;
+}
+
 static const struct od_daemon_ops rig_ops = {
-	.accept = on_accept, .begin = on_begin, .end = on_end, .message = on_message, .pong = on_pong,
+	.accept = on_accept, .begin = on_begin, .end = on_end, .message = on_message, .pong = on_pong, .unsent = on_unsent,
 };
 
 static void *run_daemon(void *arg)
@@ -730,6 +755,34 @@ static void test_strangers(void **state)
 	rig_stop(&r);
 }
 
+/* What a PONG told that could not be sent is to be told again, whether main asked for it or not. */
+static void test_unsent_pong(void **state)
+{
+	struct rig r;
+	uint64_t session;
+	void *s, *other;
+
+	(void)state;
+	rig_start(&r);
+	s = rig_connect(&r);
+	session = greet(&r, s, 0);
+	expect_pong(s, session, 1);
+	assert_int_equal(r.unsent, 0);
+	clogged = 1;
+	put_ping(s, session, 2);
+	expect_pong(s, session, 3);
+	assert_int_equal(r.unsent, 1);
+	other = rig_connect(&r);
+	clogged = 1; /* the PONG that says whether the session's main is still connected; it is */
+	assert_true(greet(&r, other, 0) == 0);
+	assert_int_equal(r.unsent, 2);
+	expect_pong(s, session, 4);
+	assert_int_equal(r.unsent, 2);
+	od_close_socket(other);
+	od_close_socket(s);
+	rig_stop(&r);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -747,6 +800,7 @@ int main(void)
 		cmocka_unit_test(test_ready),
 		cmocka_unit_test(test_signals),
 		cmocka_unit_test(test_strangers),
+		cmocka_unit_test(test_unsent_pong),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
