@@ -109,7 +109,10 @@ static int fill_content(struct tok_added *a, struct od_tokenizer *t, const char 
 
 	if (a->normalized)
 		rc = tok_norms_run(&t->norms, content, a->len, &norm, &dropped, err);
-	else if (tok_buf_add(&norm, content, a->len) != OD_OK)
+	if (rc == OD_ERR_RANGE)
+		od_fail(err, rc, "%s: added token \"%.64s\": the normalizer makes more than %zu bytes of it", where, content,
+			tok_max_grown(a->len));
+	if (!a->normalized && tok_buf_add(&norm, content, a->len) != OD_OK)
 		rc = od_fail(err, OD_ERR_NOMEM, "%s: added tokens", where);
 	if (rc == OD_OK && norm.len == 0)
 		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: added token \"%.64s\": the normalizer leaves nothing of it",

@@ -21,19 +21,13 @@ static const char *const good[N_FIELDS] = {
 	"\"1.0\"", "[]", "null", "null", "null", "null",
 	"{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\" \":3},\"merges\":[\"a b\"]}"};
 
-static int load(struct od_tokenizer **t, int field, const char *value, struct od_err *err)
+static int load_text(struct od_tokenizer **t, const char *text, size_t len, struct od_err *err)
 {
-	char path[] = "/tmp/od_tokenizer_XXXXXX", *text = malloc(1 << 20);
-	size_t at = 0;
+	char path[] = "/tmp/od_tokenizer_XXXXXX";
 	int fd = mkstemp(path), rc;
 
-	assert_non_null(text);
 	assert_true(fd >= 0);
-	for (int i = 0; i < N_FIELDS; i++)
-		at += (size_t)snprintf(text + at, (1 << 20) - at, "%c\"%s\":%s", i == 0 ? '{' : ',', names[i],
-				       i == field ? value : good[i]);
-	text[at++] = '}';
-	assert_int_equal(write(fd, text, at), (ssize_t)at);
+	assert_int_equal(write(fd, text, len), (ssize_t)len);
 	close(fd);
 	rc = od_tokenizer_load(t, path, err);
 	if (rc != OD_OK) {
@@ -43,6 +37,21 @@ static int load(struct od_tokenizer **t, int field, const char *value, struct od
 			fail_msg("does not name the file: %s", err->msg);
 	}
 	unlink(path);
+	return rc;
+}
+
+static int load(struct od_tokenizer **t, int field, const char *value, struct od_err *err)
+{
+	char *text = malloc(1 << 20);
+	size_t at = 0;
+	int rc;
+
+	assert_non_null(text);
+	for (int i = 0; i < N_FIELDS; i++)
+		at += (size_t)snprintf(text + at, (1 << 20) - at, "%c\"%s\":%s", i == 0 ? '{' : ',', names[i],
+				       i == field ? value : good[i]);
+	text[at++] = '}';
+	rc = load_text(t, text, at, err);
 	free(text);
 	return rc;
 }
@@ -288,11 +297,10 @@ static void texts_grow_within_a_limit(void **state)
 /* What a file lists once and refers to a hundred times; and added tokens that are normalised when it is read. */
 static void files_grow_within_a_limit(void **state)
 {
-	char *text = malloc(1 << 17), norm[3000], path[] = "/tmp/od_tokenizer_XXXXXX";
+	char *text = malloc(1 << 17), *norms[] = { sequence("normalizers", many_a(1000), 1), sequence("normalizers", many_a(100), 3) };
 	struct od_tokenizer *t;
 	struct od_err err;
 	size_t at;
-	int fd;
 
 	(void)state;
 	assert_non_null(text);
@@ -306,21 +314,18 @@ static void files_grow_within_a_limit(void **state)
 	assert_int_equal(load(&t, POST, text, &err), OD_ERR_RANGE);
 	assert_non_null(strstr(err.msg, "at most 4096 ids"));
 
-	/* 60 tokens of 60,000 bytes each. */
-	snprintf(norm, sizeof(norm), "%s", many_a(1000));
-	at = (size_t)snprintf(text, 1 << 17, "{\"version\":\"1.0\",\"model\":%s,\"normalizer\":%s,\"added_tokens\":[",
-			      good[MODEL], norm);
-	for (int i = 0; i < 60; i++)
-		at += (size_t)snprintf(text + at, 256, "%s{\"content\":\"%.60s%d\",\"id\":%d}", i > 0 ? "," : "",
-				       "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", i, 4 + i);
-	at += (size_t)snprintf(text + at, 64, "]}");
-	fd = mkstemp(path);
-	assert_true(fd >= 0);
-	assert_int_equal(write(fd, text, at), (ssize_t)at);
-	close(fd);
-	assert_int_equal(od_tokenizer_load(&t, path, &err), OD_ERR_RANGE);
-	assert_non_null(strstr(err.msg, "added tokens"));
-	unlink(path);
+	/* 60 tokens of 60,000 bytes each; one of 60,000,000. */
+	for (int k = 0; k < 2; k++) {
+		at = (size_t)snprintf(text, 1 << 17, "{\"version\":\"1.0\",\"model\":%s,\"normalizer\":%s,\"added_tokens\":[",
+				      good[MODEL], norms[k]);
+		for (int i = 0; i < 60; i++)
+			at += (size_t)snprintf(text + at, 256, "%s{\"content\":\"%s%d\",\"id\":%d}", i > 0 ? "," : "",
+					       "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", i, 4 + i);
+		at += (size_t)snprintf(text + at, 64, "]}");
+		assert_int_equal(load_text(&t, text, at, &err), OD_ERR_RANGE);
+		assert_non_null(strstr(err.msg, k == 0 ? "makes too much of them" : "makes more than"));
+		free(norms[k]);
+	}
 	free(text);
 }
 
