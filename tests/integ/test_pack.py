@@ -18,8 +18,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import pack_reader as pr
 import tiny_checkpoint as tc
 from model_config import Model
-from pack_commands import (BIG_FILES, OD_PACK, QUANT, Skip, at, check_record, contents, good, limit, make_det, make_partial, read,
-                           refused, run_tests, same_bits, write)
+from pack_commands import (BIG_FILES, OD_PACK, QUANT, Skip, at, check_record, contents, good, limit, make_det, make_partial,
+                           read, refused, run_tests, same_bits, write)
 
 TALEBOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "deploy", "models", "talebook")
 EVERY = ",".join(pr.PRECISIONS)

@@ -91,7 +91,8 @@ def test_bad_files():
     bad_checkpoint("index-map", [index, "weight_map"], edit_index(lambda d: d.pop("weight_map")), shards=3)
     bad_checkpoint("index-gone", ["nowhere.safetensors"], edit_index(lambda d: d["weight_map"].update({a: "nowhere.safetensors"})), shards=3)
     bad_checkpoint("index-path", [index, "file name"], edit_index(lambda d: d["weight_map"].update({a: "../x.safetensors"})), shards=3)
-    bad_checkpoint("index-nul", [index, "file name"], edit_index(lambda d: d["weight_map"].update({a: d["weight_map"][a] + "\0/x"})), shards=3)
+    bad_checkpoint("index-nul", [index, "file name"],
+                   edit_index(lambda d: d["weight_map"].update({a: d["weight_map"][a] + "\0/x"})), shards=3)
     bad_checkpoint("index-type", [index, "file name"], edit_index(lambda d: d["weight_map"].update({a: 7})), shards=3)
     bad_checkpoint("index-less", [index, a], edit_index(lambda d: d["weight_map"].pop(a)), shards=3)
     bad_checkpoint("index-more", [index, "ghost", "nowhere"], edit_index(lambda d: d["weight_map"].update(ghost=part2)), shards=3)
@@ -109,8 +110,8 @@ def test_links_to_nothing():
         return damage
 
     for name in "generation_config.json", "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors":
-        bad_checkpoint("dangling-" + name, [at("bad-dangling-" + name, name) + " is a symbolic link to a file that does not exist"],
-                       dangle(name))
+        says = at("bad-dangling-" + name, name) + " is a symbolic link to a file that does not exist"
+        bad_checkpoint("dangling-" + name, [says], dangle(name))
     index = "model.safetensors.index.json"
     bad_checkpoint("dangling-index", [index + " is a symbolic link"], dangle(index), shards=3)
     shutil.copytree(at("det.pack"), at("dangling.pack"))
