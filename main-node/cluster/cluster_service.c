@@ -7,6 +7,7 @@
 #include "main-node/cluster/cluster_view.h"
 #include "main-node/cluster/layer_pieces.h"
 #include "main-node/cluster/predictor_link.h"
+#include "main-node/cluster/recovery.h"
 #include "main-node/cluster/result_check.h"
 
 #include <inttypes.h>
@@ -16,10 +17,6 @@
 #include <unistd.h>
 
 #define WAIT_MS 250
-#define RESEND_AFTER_NS (2 * OD_NS_PER_S)
-#define RESEND_NS_PER_BYTE 200 /* besides, of rows that are on their way: 5 MB/s, half of a 100 Mbit line */
-#define MAX_RESENDS 2
-#define REST_MS 50 /* between two rounds of asking for an expert that is being pulled */
 #define MAX_INDICES 65536u /* of rows in a RUN: two bytes each, half of a header */
 #define RESULTS_AT_ONCE 64 /* of one worker, then the others get their turn */
 #define COUNTERS_TIMEOUT_NS (500 * OD_NS_PER_MS)
@@ -37,6 +34,7 @@ struct service {
 	struct odm_step step;
 	const struct od_moe_call *call; /* the layer under way; NULL between layers */
 	struct odm_pieces work;
+	struct odm_recovery recovery; /* of them */
 	uint32_t layers_done; /* of the step */
 	/* Scratch of one RUN, and of waiting. */
 	struct odm_piece **piece;    /* [n_experts] */
@@ -48,9 +46,6 @@ struct service {
 	bool *used_member;     /* [OD_MAX_HOSTS], by member's id */
 	zmq_pollitem_t *items; /* [OD_MAX_HOSTS + 2] */
 	uint64_t last_request;
-	uint64_t rest_ns;	 /* when resting pieces may be sent again; 0: none rests */
-	uint64_t unserved_ns;	 /* until when pieces of ODM_NOBODY wait for a worker to join; 0: there are none */
-	struct od_err unserved;	 /* what the last worker that could not run one said; code OD_OK: none was left to ask */
 	uint64_t layer_begin_ns; /* when its experts were asked for */
 	uint64_t layer_stall_ns; /* the longest wait for a load in this layer */
 	uint64_t counted;	 /* sequence whose first decode step had the members asked for their counters; 0: none */
@@ -256,6 +251,11 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	return OD_OK;
 }
 
+static int send_piece_again(void *arg, struct odm_piece *p)
+{
+	return send_run(arg, p->worker, &p, 1, false, p->request);
+}
+
 static void pump(struct service *s, uint32_t worker)
 {
 	bool more = true;
@@ -266,150 +266,6 @@ static void pump(struct service *s, uint32_t worker)
 		/* A full queue or a broken connection: tried again at the next wake-up, or the worker is dead by then. */
 		if (n == 0 || send_run(s, worker, s->piece, n, !more, 0) != OD_OK)
 			return;
-	}
-}
-
-/* --- losing a worker --- */
-
-/* The nth living worker for a piece, counted through the layer's group and then the groups after it, those that have the
- * expert before those that lack it; each expert begins at another one, so that what a lost worker owed is spread. */
-static uint32_t candidate(struct service *s, const struct odm_piece *p, uint32_t nth)
-{
-	const struct odm_groups *g = &s->net.groups;
-	uint32_t group = odm_group_of_layer(g, s->call->step, s->call->m);
-
-	for (uint32_t i = 0; i < 2 * g->n_groups; i++) {
-		uint32_t at = (group + i) % g->n_groups, size = odm_group_size(g, at);
-
-		for (uint32_t j = 0; j < size; j++) {
-			uint32_t w = odm_group_worker(g, at, (p->expert + j) % size);
-
-			if (odm_worker_has(g, w, s->call->m, p->expert) == (i < g->n_groups) &&
-			    odm_links_alive(&s->net, w) && nth-- == 0)
-				return w;
-		}
-	}
-	return ODM_NOBODY;
-}
-
-static void move_piece(struct service *s, struct odm_piece *p, uint32_t to)
-{
-	s->step.counters[OD_C_RECOVERED_RUNS] += p->state == ODM_PIECE_SENT;
-	p->worker = to;
-	p->state = ODM_PIECE_TODO;
-	p->last = true; /* its neighbours may lie elsewhere now */
-}
-
-/* No worker of the view can run it: it waits for one that joins. */
-static void set_aside(struct service *s, struct odm_piece *p)
-{
-	move_piece(s, p, ODM_NOBODY);
-	if (s->unserved_ns == 0)
-		s->unserved_ns = od_now_ns() + ODM_RETURN_WAIT_NS;
-}
-
-/* To the first of its workers. */
-static void begin_again(struct service *s, struct odm_piece *p)
-{
-	const uint32_t to = candidate(s, p, 0);
-
-	p->attempts = 1;
-	p->coming = p->missing = false;
-	if (to != ODM_NOBODY) {
-		move_piece(s, p, to);
-		return;
-	}
-	s->unserved.code = OD_OK;
-	set_aside(s, p);
-}
-
-/* A worker that is away may be back within a while: then what was set aside goes on. */
-static int serve_set_aside(struct service *s, struct od_err *err)
-{
-	char away[2];
-
-	if (s->unserved_ns == 0)
-		return OD_OK;
-	if (odm_links_join(&s->net)) {
-		s->unserved_ns = 0;
-		for (size_t i = 0; i < s->work.n; i++) {
-			if (s->work.piece[i].worker == ODM_NOBODY)
-				begin_again(s, &s->work.piece[i]);
-		}
-		return OD_OK;
-	}
-	odm_members_explain(odm_cluster_members(s->cluster), away, sizeof(away));
-	if (away[0] != '\0' && od_now_ns() < s->unserved_ns)
-		return OD_OK;
-	if (s->unserved.code == OD_OK)
-		return odm_links_none_left(&s->net, err);
-	*err = s->unserved;
-	return err->code;
-}
-
-/* Everything that dead workers owe goes to others. */
-static void move_from_dead(struct service *s)
-{
-	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
-		if (odm_links_alive(&s->net, w))
-			continue;
-		odm_link_close(&s->net.link[w]);
-		for (size_t i = 0; i < s->work.n; i++) {
-			struct odm_piece *p = &s->work.piece[i];
-
-			if (p->worker == w && p->state != ODM_PIECE_DONE)
-				begin_again(s, p);
-		}
-	}
-}
-
-/* Under the same number, so that whichever answer comes first counts. Pieces that went out together are asked for one by
- * one: some of them may have been answered. */
-static void send_again(struct service *s, struct odm_piece *p)
-{
-	if (send_run(s, p->worker, &p, 1, false, p->request) != OD_OK)
-		return; /* tried again, or the worker is distrusted */
-}
-
-/* How long a worker may have heard nothing: what goes to all of them shares main's line. */
-static uint64_t resend_after_ns(const struct service *s)
-{
-	uint64_t bytes = 0;
-
-	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
-		bytes += s->net.link[w].held_bytes;
-	return RESEND_AFTER_NS + bytes * RESEND_NS_PER_BYTE;
-}
-
-/* A worker that says it has nothing to do although we wait for it: the RUN went down with a broken connection, or could
- * not be sent. Asked again a few times; then its data socket is taken for dead, however lively its heartbeats. */
-static void resend_lost(struct service *s, uint32_t worker)
-{
-	struct odm_members *ms = odm_cluster_members(s->cluster);
-	struct odm_link *l = &s->net.link[worker];
-	const uint64_t silent_ns = od_now_ns() - l->last_ns;
-	struct odm_member_stats st;
-	char name[300];
-
-	if (l->session == 0 || silent_ns < RESEND_AFTER_NS || silent_ns < resend_after_ns(s) ||
-	    !odm_pieces_owed(&s->work, worker) || !odm_members_stats(ms, l->member, &st, name, sizeof(name)))
-		return;
-	l->last_ns = od_now_ns();
-	odm_link_reattach(l);
-	if (st.busy || st.pongs == l->last_pongs) {
-		l->last_pongs = st.pongs;
-		return;
-	}
-	if (l->resends++ == MAX_RESENDS) {
-		odm_members_distrust(ms, l->member, l->session, "it answers heartbeats, but not on its data port");
-		return;
-	}
-	od_log_limited(OD_LOG_WARN, "%s does not know of what it was asked; asking again", name);
-	for (size_t i = 0; i < s->work.n; i++) {
-		struct odm_piece *p = &s->work.piece[i];
-
-		if (p->worker == worker && p->state == ODM_PIECE_SENT)
-			send_again(s, p);
 	}
 }
 
@@ -463,71 +319,6 @@ static void count_result(struct service *s, const struct odm_piece *p, const Od_
 		s->layer_stall_ns = r->wait_ns;
 }
 
-/* Asked once more after a rest: it is being pulled there, or at one of those that were asked. */
-static void rest(struct service *s, struct odm_piece *p, uint32_t to)
-{
-	move_piece(s, p, to);
-	p->resting = true;
-	if (s->rest_ns == 0)
-		s->rest_ns = od_now_ns() + REST_MS * OD_NS_PER_MS;
-}
-
-static void end_rests(struct service *s)
-{
-	if (s->rest_ns == 0 || od_now_ns() < s->rest_ns)
-		return;
-	s->rest_ns = 0;
-	for (size_t i = 0; i < s->work.n; i++)
-		s->work.piece[i].resting = false;
-}
-
-/* All have been asked, and none has it. True: there will be another round. */
-static bool ask_all_again(struct service *s, struct odm_piece *p)
-{
-	const uint32_t first = candidate(s, p, 0);
-
-	if (!p->coming && (p->fetch || !p->missing))
-		return false;
-	p->fetch = p->fetch || !p->coming;
-	p->attempts = 1;
-	p->coming = p->missing = false;
-	rest(s, p, first != ODM_NOBODY ? first : p->worker); /* nobody: all are dead, which is another's business */
-	return true;
-}
-
-static void failed_result(struct service *s, struct odm_piece *p, const Od__ExpertResult *r)
-{
-	const bool lacks = r->code == OD_ERR_BUSY || r->code == OD_ERR_MISSING;
-	char name[300] = "a worker", reason[300];
-	struct odm_member_stats st;
-	uint32_t to;
-
-	od_peer_text(r->reason, reason, sizeof(reason));
-	odm_members_stats(odm_cluster_members(s->cluster), s->net.link[p->worker].member, &st, name, sizeof(name));
-	p->coming = p->coming || r->code == OD_ERR_BUSY;
-	p->missing = p->missing || r->code == OD_ERR_MISSING;
-	if (lacks) /* nothing was lost */
-		p->state = ODM_PIECE_TODO;
-	if (p->fetch && r->code == OD_ERR_BUSY) { /* one that pulls it is enough */
-		rest(s, p, p->worker);
-		return;
-	}
-	to = candidate(s, p, p->attempts++);
-	if (to == p->worker)
-		to = candidate(s, p, p->attempts++);
-	if (to == ODM_NOBODY && ask_all_again(s, p))
-		return;
-	if (to == ODM_NOBODY) {
-		set_aside(s, p);
-		od_fail(&s->unserved, OD_ERR_IO, "no worker can run expert %u of layer %u; the last, %s, said: %s", p->expert,
-			s->call->m, name, reason);
-		return;
-	}
-	od_log_limited(lacks ? OD_LOG_DEBUG : OD_LOG_WARN, "%s cannot run expert %u of layer %u (%s); another worker will", name,
-		       p->expert, s->call->m, reason);
-	move_piece(s, p, to);
-}
-
 /* NULL: this worker's answer is no longer needed, or was never asked for. */
 static struct odm_piece *answered_piece(struct service *s, uint32_t worker, uint64_t request, uint32_t expert)
 {
@@ -559,7 +350,7 @@ static int check_result(struct service *s, uint32_t worker, const struct od_msg 
 static void settle(struct service *s, struct odm_piece *p, const Od__ExpertResult *x, const uint8_t *bytes)
 {
 	if (x->code != OD_OK) {
-		failed_result(s, p, x);
+		odm_recovery_failed(&s->recovery, p, x);
 		return;
 	}
 	put_outputs(s, p, bytes);
@@ -638,7 +429,7 @@ static void wait_for_something(struct service *s)
 		if (s->net.link[w].socket != NULL && s->net.link[w].held_bytes > 0)
 			s->items[n++] = (zmq_pollitem_t){ .socket = s->net.link[w].socket, .events = ZMQ_POLLIN };
 	}
-	zmq_poll(s->items, (int)n, s->rest_ns != 0 ? REST_MS : WAIT_MS);
+	zmq_poll(s->items, (int)n, s->recovery.rest_ns != 0 ? ODM_REST_MS : WAIT_MS);
 	if (read(odm_cluster_changed_fd(s->cluster), &count, sizeof(count)) < 0)
 		return; /* nothing changed */
 }
@@ -647,22 +438,22 @@ static int run_pieces(struct service *s, struct od_err *err)
 {
 	int rc = OD_OK;
 
-	move_from_dead(s); /* who died while main computed */
+	odm_recovery_move(&s->recovery); /* who died while main computed */
 	while (rc == OD_OK && s->work.n_done < s->work.n) {
 		if (atomic_load(odm_cluster_opts(s->cluster)->cancel))
 			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
-		end_rests(s);
+		odm_recovery_end_rests(&s->recovery);
 		for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 			pump(s, w);
 		odm_shadow_link_serve(&s->net.shadow, s->net.view.epoch);
 		wait_for_something(s);
 		for (uint32_t w = 0; rc == OD_OK && w < s->net.view.n_workers; w++) {
 			rc = receive(s, w, err);
-			resend_lost(s, w);
+			odm_recovery_resend(&s->recovery, w);
 		}
-		move_from_dead(s);
+		odm_recovery_move(&s->recovery);
 		if (rc == OD_OK)
-			rc = serve_set_aside(s, err);
+			rc = odm_recovery_serve(&s->recovery, err);
 	}
 	return rc;
 }
@@ -692,7 +483,8 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	(void)err;
 	s->call = call;
 	s->layer_begin_ns = od_now_ns();
-	s->layer_stall_ns = s->rest_ns = s->unserved_ns = 0;
+	s->layer_stall_ns = 0;
+	odm_recovery_begin(&s->recovery, call, s->step.counters);
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 		s->net.link[w].held_bytes = 0;
@@ -845,6 +637,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 		.free = free_service,
 	};
 	s->runner = (struct od_expert_runner){ .submit = submit, .collect = collect };
+	s->recovery = (struct odm_recovery){ .net = &s->net, .work = &s->work, .send_again = send_piece_again, .arg = s };
 	s->cluster = c;
 	s->o = *opts;
 	s->hidden = opts->config->hidden;

@@ -1,0 +1,38 @@
+/* recovery.h - what becomes of a layer's pieces when a worker dies, does not answer, or cannot run one: asked again, moved to
+ * another worker, or set aside until one joins. Main keeps the rows until every output is there, so the tokens do not change.
+ *
+ * Thread: the engine thread. Owner: the cluster service. */
+#ifndef ODM_RECOVERY_H
+#define ODM_RECOVERY_H
+
+#include "main-node/cluster/cluster_view.h"
+#include "main-node/cluster/layer_pieces.h"
+
+#define ODM_REST_MS 50 /* between two rounds of asking for an expert that is being pulled */
+
+struct odm_recovery {
+	struct odm_links *net;	 /* borrowed, as are the next two */
+	struct odm_pieces *work;
+	const struct od_moe_call *call; /* the layer under way */
+	uint64_t *counters;	 /* [OD_N_COUNTERS] of the sequence */
+	/* A RUN of this sent piece alone, to the same worker and under the same number. */
+	int (*send_again)(void *arg, struct odm_piece *p);
+	void *arg;
+	uint64_t rest_ns;     /* when resting pieces may be sent again; 0: none rests */
+	uint64_t unserved_ns; /* until when pieces of ODM_NOBODY wait for a worker to join; 0: there are none */
+	struct od_err unserved; /* what the last worker that could not run one said; code OD_OK: none was left to ask */
+};
+
+/* A layer begins. */
+void odm_recovery_begin(struct odm_recovery *r, const struct od_moe_call *call, uint64_t *counters);
+/* A worker answered that it cannot run this piece. */
+void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__ExpertResult *x);
+
+/* Of each turn of waiting: pieces that rested long enough may be sent; RUNs that a worker of the view never got are sent again;
+ * what dead workers owe goes to others; what was set aside goes on when a worker joins. */
+void odm_recovery_end_rests(struct odm_recovery *r);
+void odm_recovery_resend(struct odm_recovery *r, uint32_t worker);
+void odm_recovery_move(struct odm_recovery *r);
+OD_MUST_CHECK int odm_recovery_serve(struct odm_recovery *r, struct od_err *err);
+
+#endif
