@@ -25,5 +25,7 @@ test_figures_OBJS := $(B)/obj/main-node/engine/figures.o
 test_sampling_config_OBJS := $(B)/obj/main-node/engine/sampling_config.o
 test_result_check_OBJS := $(B)/obj/main-node/cluster/result_check.o
 test_layer_pieces_OBJS := $(addprefix $(B)/obj/main-node/,cluster/layer_pieces.o cluster/placement.o)
+test_recovery_OBJS := $(addprefix $(B)/obj/main-node/,cluster/recovery.o cluster/layer_pieces.o cluster/placement.o)
+test_recovery_LDFLAGS := -Wl,--wrap=clock_gettime
 test_store_queue_OBJS := $(B)/obj/main-node/store/store_queue.o
 test_share_OBJS := $(B)/obj/main-node/cluster/placement.o

@@ -34,6 +34,7 @@ struct odm_cluster {
 	pthread_t thread;
 	bool has_loop, has_async, has_thread;
 	int changed_fd;
+	uint64_t connect_by_ns;
 	struct odm_members *members;
 	struct odm_predictions *predictions;
 	/* Loop thread's own. */
@@ -71,6 +72,11 @@ int odm_cluster_changed_fd(const struct odm_cluster *c)
 	return c->changed_fd;
 }
 
+uint64_t odm_cluster_connect_by(const struct odm_cluster *c)
+{
+	return c->connect_by_ns;
+}
+
 const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c)
 {
 	return &c->o;
@@ -94,11 +100,19 @@ static void cost_of(void *arg, uint32_t worker, uint32_t m, const uint16_t *expe
 	odm_members_cost(c->members, &c->view.worker[worker], m, expert, n, cost);
 }
 
+/* Only workers that RUNs can be sent to load anything. */
 static void refresh_view(struct odm_cluster *c)
 {
+	uint32_t n = 0;
+
 	if (odm_members_epoch(c->members) == c->view.epoch)
 		return;
 	odm_members_view(c->members, &c->view);
+	for (uint32_t i = 0; i < c->view.n_workers; i++) {
+		if (c->view.worker[i].attached)
+			c->view.worker[n++] = c->view.worker[i];
+	}
+	c->view.n_workers = n;
 	c->groups = odm_cluster_groups(c, &c->view);
 	if (odm_view_has_spool(&c->view) || odm_view_has_cache(&c->view))
 		c->groups.cost = cost_of;
@@ -397,6 +411,7 @@ static int open_all(struct odm_cluster *c, struct od_err *err)
 	c->changed_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	if (c->changed_fd < 0)
 		return od_fail_errno(err, OD_ERR_IO, "cannot make an eventfd");
+	c->connect_by_ns = od_now_ns() + CONNECT_TIMEOUT_NS;
 	c->zmq = od_zmq_context();
 	if (c->zmq == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cannot make a ZeroMQ context");

@@ -21,6 +21,7 @@ struct odm_members *odm_cluster_members(struct odm_cluster *c);
 struct odm_predictions *odm_cluster_predictions(struct odm_cluster *c);
 void *odm_cluster_zmq(struct odm_cluster *c);
 int odm_cluster_changed_fd(const struct odm_cluster *c); /* eventfd: membership changed */
+uint64_t odm_cluster_connect_by(const struct odm_cluster *c); /* until when everybody must be here, at the start */
 const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c);
 /* Those of the workers in a view; what an expert costs them is left out: it belongs to the thread that has the view. */
 struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct odm_view *view);

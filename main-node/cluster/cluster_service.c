@@ -16,7 +16,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WAIT_MS 250
 #define MAX_INDICES 65536u /* of rows in a RUN: two bytes each, half of a header */
 #define RESULTS_AT_ONCE 64 /* of one worker, then the others get their turn */
 #define COUNTERS_TIMEOUT_NS (500 * OD_NS_PER_MS)
@@ -44,7 +43,7 @@ struct service {
 	uint32_t *indices;     /* [max_rows * top_k]: RunExpert.rows */
 	uint8_t *rows;	       /* [max_rows][row_bytes] */
 	bool *used_member;     /* [OD_MAX_HOSTS], by member's id */
-	zmq_pollitem_t *items; /* [OD_MAX_HOSTS + 2] */
+	zmq_pollitem_t *items; /* [2 * OD_MAX_HOSTS + 3] */
 	uint64_t last_request;
 	uint64_t layer_begin_ns; /* when its experts were asked for */
 	uint64_t layer_stall_ns; /* the longest wait for a load in this layer */
@@ -245,7 +244,7 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	}
 	s->used_member[l->member] = true;
 	l->held_bytes += request == 0 ? frame.len : 0;
-	l->last_ns = od_now_ns();
+	odm_recovery_sent(&s->recovery, worker, piece, n);
 	s->step.counters[OD_C_WORKER_RUNS]++;
 	s->step.counters[OD_C_WORKER_ROWS] += run.n_rows;
 	return OD_OK;
@@ -389,8 +388,7 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 	}
 	if (any == NULL)
 		return;
-	l->last_ns = od_now_ns();
-	l->resends = 0;
+	odm_recovery_answered(&s->recovery, worker);
 	if (!odm_pieces_open(&s->work, r->request))
 		l->held_bytes -= any->run_bytes;
 }
@@ -407,9 +405,12 @@ static int receive(struct service *s, uint32_t worker, struct od_err *err)
 			return OD_OK;
 		if (rc != OD_OK)
 			return od_fail(err, rc, "data socket: %s", od_status_text(rc));
+		s->net.link[worker].watch.unanswered = 0;
 		if (m.header->body_case == OD__HEADER__BODY_RESULT)
 			on_result(s, worker, &m);
-		else if (m.header->body_case != OD__HEADER__BODY_ATTACHED)
+		else if (m.header->body_case == OD__HEADER__BODY_ATTACHED)
+			odm_recovery_attached(&s->recovery, worker);
+		else
 			od_log_limited(OD_LOG_WARN, "a worker sent %s on its data socket, which it must not",
 				       od_body_name(m.header->body_case));
 		od_msg_fini(&m);
@@ -419,17 +420,16 @@ static int receive(struct service *s, uint32_t worker, struct od_err *err)
 
 static void wait_for_something(struct service *s)
 {
-	size_t n = 0;
+	size_t n = odm_links_items(&s->net, s->items);
 	uint64_t count;
 
-	s->items[n++] = (zmq_pollitem_t){ .fd = odm_cluster_changed_fd(s->cluster), .events = ZMQ_POLLIN };
 	if (s->net.shadow.link.socket != NULL)
 		s->items[n++] = (zmq_pollitem_t){ .socket = s->net.shadow.link.socket, .events = ZMQ_POLLIN };
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++) {
 		if (s->net.link[w].socket != NULL && s->net.link[w].held_bytes > 0)
 			s->items[n++] = (zmq_pollitem_t){ .socket = s->net.link[w].socket, .events = ZMQ_POLLIN };
 	}
-	zmq_poll(s->items, (int)n, s->recovery.rest_ns != 0 ? ODM_REST_MS : WAIT_MS);
+	zmq_poll(s->items, (int)n, odm_recovery_timeout_ms(&s->recovery));
 	if (read(odm_cluster_changed_fd(s->cluster), &count, sizeof(count)) < 0)
 		return; /* nothing changed */
 }
@@ -447,10 +447,10 @@ static int run_pieces(struct service *s, struct od_err *err)
 			pump(s, w);
 		odm_shadow_link_serve(&s->net.shadow, s->net.view.epoch);
 		wait_for_something(s);
-		for (uint32_t w = 0; rc == OD_OK && w < s->net.view.n_workers; w++) {
+		for (uint32_t w = 0; rc == OD_OK && w < s->net.view.n_workers; w++)
 			rc = receive(s, w, err);
-			odm_recovery_resend(&s->recovery, w);
-		}
+		odm_links_attach(&s->net);
+		odm_recovery_probe(&s->recovery);
 		odm_recovery_move(&s->recovery);
 		if (rc == OD_OK)
 			rc = odm_recovery_serve(&s->recovery, err);
@@ -607,7 +607,7 @@ static int allocate(struct service *s, struct od_err *err)
 	s->row_slot = calloc(s->o.max_rows, sizeof(*s->row_slot));
 	s->indices = calloc(s->o.max_rows * s->o.config->top_k, sizeof(*s->indices));
 	s->used_member = calloc(OD_MAX_HOSTS, sizeof(*s->used_member));
-	s->items = calloc(OD_MAX_HOSTS + 2, sizeof(*s->items));
+	s->items = calloc(2 * OD_MAX_HOSTS + 3, sizeof(*s->items));
 	s->rows = od_alloc_array(s->o.max_rows, s->row_bytes);
 	if (s->piece == NULL || s->expert == NULL || s->expert_list == NULL || s->row_slot == NULL || s->indices == NULL ||
 	    s->used_member == NULL || s->items == NULL || s->rows == NULL)

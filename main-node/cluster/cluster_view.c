@@ -2,8 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-#define ATTACH_TIMEOUT_MS 2000
+#include <unistd.h>
 
 int odm_links_init(struct odm_links *l, struct odm_cluster *c, const struct od_forward_opts *o, struct od_err *err)
 {
@@ -13,7 +12,8 @@ int odm_links_init(struct odm_links *l, struct odm_cluster *c, const struct od_f
 	l->view.worker = calloc(OD_MAX_HOSTS, sizeof(*l->view.worker));
 	l->now.worker = calloc(OD_MAX_HOSTS, sizeof(*l->now.worker));
 	l->link = calloc(OD_MAX_HOSTS, sizeof(*l->link));
-	if (l->view.worker == NULL || l->now.worker == NULL || l->link == NULL)
+	l->joining = calloc(OD_MAX_HOSTS + 1, sizeof(*l->joining));
+	if (l->view.worker == NULL || l->now.worker == NULL || l->link == NULL || l->joining == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "links to the workers");
 	return odm_shadow_link_init(&l->shadow, o, co->ctx_tokens, &co->align, err);
 }
@@ -22,10 +22,13 @@ void odm_links_fini(struct odm_links *l)
 {
 	for (uint32_t i = 0; i < l->view.n_workers; i++)
 		odm_link_close(&l->link[i]);
+	for (uint32_t i = 0; i < l->n_joining; i++)
+		odm_link_close(&l->joining[i]);
 	odm_shadow_link_fini(&l->shadow);
 	free(l->view.worker);
 	free(l->now.worker);
 	free(l->link);
+	free(l->joining);
 }
 
 static void cost_of(void *arg, uint32_t worker, uint32_t m, const uint16_t *expert, size_t n, uint8_t *cost)
@@ -43,86 +46,224 @@ static void make_groups(struct odm_links *l)
 	l->groups.cost_arg = l;
 }
 
-/* Links follow the members: an index in the new view takes over the socket of the same session. */
+static bool is_of(const struct odm_link *k, const struct odm_member *m)
+{
+	return k->session != 0 && k->session == m->session && k->member == m->id;
+}
+
+/* ---- Attaching ---- */
+
+static struct odm_link *find_joining(struct odm_links *l, const struct odm_member *m)
+{
+	for (uint32_t i = 0; i < l->n_joining; i++) {
+		if (is_of(&l->joining[i], m))
+			return &l->joining[i];
+	}
+	return NULL;
+}
+
+/* True: it is attached, and *to has its socket now. */
+static bool take_joined(struct odm_links *l, const struct odm_member *m, struct odm_link *to)
+{
+	struct odm_link *k = find_joining(l, m);
+
+	if (k == NULL || !k->attached)
+		return false;
+	*to = *k;
+	*k = l->joining[--l->n_joining];
+	return true;
+}
+
+static void distrust(struct odm_links *l, const struct odm_link *k, const char *why)
+{
+	odm_members_distrust(odm_cluster_members(l->cluster), k->member, k->session, why);
+}
+
+static void begin_joining(struct odm_links *l, const struct odm_member *m)
+{
+	struct odm_link *k = &l->joining[l->n_joining];
+	struct od_err why;
+
+	if (find_joining(l, m) != NULL)
+		return;
+	*k = (struct odm_link){ 0 };
+	if (odm_link_open(k, odm_cluster_zmq(l->cluster), m, &why) == OD_OK)
+		l->n_joining++;
+	else
+		distrust(l, &(struct odm_link){ .member = m->id, .session = m->session }, why.msg);
+}
+
+static bool is_here(const struct odm_links *l, const struct odm_link *k)
+{
+	bool here = l->now.has_shadow && is_of(k, &l->now.shadow);
+
+	for (uint32_t i = 0; i < l->now.n_workers && !here; i++)
+		here = is_of(k, &l->now.worker[i]);
+	return here;
+}
+
+static bool has_link(const struct odm_links *l, const struct odm_member *m)
+{
+	for (uint32_t i = 0; i < l->view.n_workers; i++) {
+		if (is_of(&l->link[i], m))
+			return true;
+	}
+	return false;
+}
+
+bool odm_links_attach(struct odm_links *l)
+{
+	bool all = true;
+
+	for (uint32_t i = 0; i < l->n_joining; i++) {
+		struct odm_link *k = &l->joining[i];
+		const bool was = k->attached;
+		const int rc = odm_link_attach(k);
+
+		if (rc == OD_OK && !was)
+			odm_members_attached(odm_cluster_members(l->cluster), k->member, k->session);
+		if (rc == OD_OK || rc == OD_ERR_BUSY)
+			continue;
+		distrust(l, k, "no answer on its data port; is the port open?");
+		odm_link_close(k);
+		*k = l->joining[--l->n_joining];
+		i--;
+		all = false;
+	}
+	return all;
+}
+
+/* Who is here now: those that left are no longer attached to, those that are new are. */
+static void follow_members(struct odm_links *l)
+{
+	if (odm_members_epoch(odm_cluster_members(l->cluster)) == l->now.epoch)
+		return;
+	odm_members_view(odm_cluster_members(l->cluster), &l->now);
+	l->now.has_shadow = l->now.has_shadow && odm_cluster_opts(l->cluster)->shadow; /* else nobody listens to it */
+	for (uint32_t i = 0; i < l->n_joining; i++) {
+		if (is_here(l, &l->joining[i]))
+			continue;
+		odm_link_close(&l->joining[i]);
+		l->joining[i--] = l->joining[--l->n_joining];
+	}
+	for (uint32_t i = 0; i < l->now.n_workers; i++) {
+		if (!has_link(l, &l->now.worker[i]))
+			begin_joining(l, &l->now.worker[i]);
+	}
+	if (l->now.has_shadow && !is_of(&l->shadow.link, &l->now.shadow))
+		begin_joining(l, &l->now.shadow);
+}
+
+/* Until a member changes or a daemon answers, 100 ms at most. */
+static void wait_a_little(struct odm_links *l)
+{
+	zmq_pollitem_t items[OD_MAX_HOSTS + 2];
+	size_t n = odm_links_items(l, items);
+	uint64_t count;
+
+	zmq_poll(items, (int)n, 100);
+	if (read(odm_cluster_changed_fd(l->cluster), &count, sizeof(count)) < 0)
+		return; /* nothing changed */
+}
+
+size_t odm_links_items(const struct odm_links *l, zmq_pollitem_t *items)
+{
+	size_t n = 0;
+
+	items[n++] = (zmq_pollitem_t){ .fd = odm_cluster_changed_fd(l->cluster), .events = ZMQ_POLLIN };
+	for (uint32_t i = 0; i < l->n_joining; i++) {
+		if (!l->joining[i].attached)
+			items[n++] = (zmq_pollitem_t){ .socket = l->joining[i].socket, .events = ZMQ_POLLIN };
+	}
+	return n;
+}
+
+/* ---- The view ---- */
+
+/* Links follow the members: an index in the new view takes over the socket of the same session. Workers that are not
+ * attached are left out, so that groups are made of the others. */
 static void take_view(struct odm_links *l)
 {
 	struct odm_link old[OD_MAX_HOSTS];
-	uint32_t n_old = l->view.n_workers;
+	uint32_t n_old = l->view.n_workers, n = 0;
 
 	memcpy(old, l->link, n_old * sizeof(*old));
-	odm_members_view(odm_cluster_members(l->cluster), &l->view);
-	for (uint32_t i = 0; i < l->view.n_workers; i++) {
-		l->link[i] = (struct odm_link){ .member = l->view.worker[i].id };
-		for (uint32_t j = 0; j < n_old; j++) {
-			if (old[j].session != 0 && old[j].member == l->view.worker[i].id &&
-			    old[j].session == l->view.worker[i].session) {
-				l->link[i] = old[j];
-				old[j].socket = NULL;
-			}
+	for (uint32_t i = 0; i < l->now.n_workers; i++) {
+		const struct odm_member *m = &l->now.worker[i];
+		bool have = take_joined(l, m, &l->link[n]);
+
+		for (uint32_t j = 0; j < n_old && !have; j++) {
+			if (!is_of(&old[j], m))
+				continue;
+			l->link[n] = old[j];
+			old[j] = (struct odm_link){ 0 };
+			have = true;
 		}
+		if (have)
+			l->view.worker[n++] = *m;
 	}
+	l->view.n_workers = n;
+	l->view.epoch = l->now.epoch;
 	for (uint32_t j = 0; j < n_old; j++)
 		odm_link_close(&old[j]);
 }
 
-static bool open_link(struct odm_links *l, uint32_t i, const struct odm_member *m)
+static void take_shadow(struct odm_links *l)
 {
-	struct od_err why;
+	struct odm_link link = { 0 };
 
-	if (odm_link_open(&l->link[i], odm_cluster_zmq(l->cluster), m, ATTACH_TIMEOUT_MS, &why) == OD_OK)
-		return true;
-	odm_members_distrust(odm_cluster_members(l->cluster), m->id, m->session, why.msg);
-	return false;
-}
-
-/* Workers that cannot be attached leave the view, so that groups are made of the others. */
-static void open_links(struct odm_links *l)
-{
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < l->view.n_workers; i++) {
-		const struct odm_member *m = &l->view.worker[i];
-
-		if (l->link[i].session != m->session && !open_link(l, i, m))
-			continue;
-		l->view.worker[n] = *m;
-		l->link[n++] = l->link[i];
-	}
-	l->view.n_workers = n;
-}
-
-void odm_links_refresh(struct odm_links *l)
-{
-	bool listens;
-
-	if (odm_members_epoch(odm_cluster_members(l->cluster)) == l->view.epoch)
+	if (l->now.has_shadow && is_of(&l->shadow.link, &l->now.shadow))
 		return;
-	take_view(l);
-	open_links(l);
-	make_groups(l);
-	/* One that nobody listens to is not aligned either. */
-	listens = odm_cluster_opts(l->cluster)->shadow;
-	odm_shadow_link_follow(&l->shadow, l->cluster, listens && l->view.has_shadow ? &l->view.shadow : NULL);
+	if (l->now.has_shadow && take_joined(l, &l->now.shadow, &link)) {
+		odm_shadow_link_follow(&l->shadow, &link);
+		return;
+	}
+	if (l->shadow.link.session != 0)
+		odm_shadow_link_follow(&l->shadow, &link);
+}
+
+bool odm_links_refresh(struct odm_links *l)
+{
+	const bool all = odm_links_attach(l);
+
+	follow_members(l);
+	if (l->view.epoch != l->now.epoch) {
+		take_view(l);
+		make_groups(l);
+		take_shadow(l);
+	}
+	return all;
 }
 
 int odm_links_open(struct odm_links *l, struct od_err *err)
 {
+	const struct odm_cluster_opts *o = odm_cluster_opts(l->cluster);
+	bool all = odm_links_refresh(l);
 	char why[600];
 
-	odm_links_refresh(l);
-	odm_members_explain(odm_cluster_members(l->cluster), why, sizeof(why));
-	return why[0] == '\0' ? OD_OK : od_fail(err, OD_ERR_UNREACHABLE, "cannot use %s", why);
+	for (;;) {
+		odm_members_explain(odm_cluster_members(l->cluster), why, sizeof(why));
+		if (why[0] == '\0' && l->n_joining == 0)
+			return OD_OK;
+		if (atomic_load(o->cancel))
+			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
+		if (!all || od_now_ns() > odm_cluster_connect_by(l->cluster))
+			return od_fail(err, OD_ERR_UNREACHABLE, "cannot use %s",
+				       why[0] != '\0' ? why : "all daemons: there was no time to attach to their data ports");
+		wait_a_little(l);
+		all = odm_links_refresh(l);
+	}
 }
 
 int odm_links_wait(struct odm_links *l, struct od_err *err)
 {
 	const struct odm_cluster_opts *o = odm_cluster_opts(l->cluster);
-	uint64_t end = od_now_ns() + ODM_RETURN_WAIT_NS, now;
+	uint64_t end = od_now_ns() + ODM_RETURN_WAIT_NS;
 
 	odm_links_refresh(l);
-	while (l->view.n_workers == 0 && !atomic_load(o->cancel) && (now = od_now_ns()) < end) {
-		if (odm_members_wait_any(odm_cluster_members(l->cluster), end - now, o->cancel))
-			odm_links_refresh(l);
+	while (l->view.n_workers == 0 && !atomic_load(o->cancel) && od_now_ns() < end) {
+		wait_a_little(l);
+		odm_links_refresh(l);
 	}
 	if (l->view.n_workers > 0)
 		return OD_OK;
@@ -135,16 +276,16 @@ bool odm_links_join(struct odm_links *l)
 {
 	bool joined = false;
 
-	odm_members_view(odm_cluster_members(l->cluster), &l->now);
+	follow_members(l);
 	for (uint32_t i = 0; i < l->now.n_workers; i++) {
 		const struct odm_member *m = &l->now.worker[i];
 		uint32_t at = odm_view_find(&l->view, m->id);
 
-		if (at == UINT32_MAX) {
+		if (at == UINT32_MAX)
 			at = l->view.n_workers;
-			l->link[at] = (struct odm_link){ .member = m->id };
-		}
-		if (l->link[at].session != 0 || !open_link(l, at, m))
+		else if (l->link[at].session != 0)
+			continue;
+		if (!take_joined(l, m, &l->link[at]))
 			continue;
 		l->view.worker[at] = *m;
 		l->view.n_workers += at == l->view.n_workers;

@@ -3,6 +3,8 @@
 #include "common/base/log.h"
 #include "common/net/endpoint.h"
 
+#define ATTACH_TIMEOUT_NS (2 * OD_NS_PER_S)
+#define ATTACH_AGAIN_NS (250 * OD_NS_PER_MS) /* the connection may have broken under it */
 #define DROPPED_AT_ONCE 64 /* messages that are nobody's; then the caller looks after the others */
 
 static int send_attach(struct odm_link *l)
@@ -16,46 +18,7 @@ static int send_attach(struct odm_link *l)
 	return od_wire_send(l->socket, NULL, &h, NULL, 0);
 }
 
-static int wait_for(void *socket, short events, uint64_t until_ns)
-{
-	zmq_pollitem_t item = { .socket = socket, .events = events };
-	uint64_t now = od_now_ns();
-
-	if (now >= until_ns)
-		return OD_ERR_TIMEOUT;
-	zmq_poll(&item, 1, (long)((until_ns - now) / OD_NS_PER_MS) + 1);
-	return OD_OK;
-}
-
-/* ATTACH until it can be sent, then ATTACHED. */
-static int attach(struct odm_link *l, uint64_t until_ns)
-{
-	int rc;
-
-	while ((rc = send_attach(l)) == OD_ERR_BUSY) {
-		rc = wait_for(l->socket, ZMQ_POLLOUT, until_ns);
-		if (rc != OD_OK)
-			return rc;
-	}
-	while (rc == OD_OK) {
-		struct od_msg m;
-
-		rc = odm_link_recv(l, &m);
-		if (rc == OD_OK) {
-			bool done = m.header->body_case == OD__HEADER__BODY_ATTACHED;
-
-			od_msg_fini(&m);
-			if (done)
-				return OD_OK;
-		} else if (rc == OD_ERR_BUSY) {
-			rc = wait_for(l->socket, ZMQ_POLLIN, until_ns);
-		}
-	}
-	return rc;
-}
-
-int odm_link_open(struct odm_link *l, void *zmq_context, const struct odm_member *m, int timeout_ms,
-		  struct od_err *err)
+int odm_link_open(struct odm_link *l, void *zmq_context, const struct odm_member *m, struct od_err *err)
 {
 	int rc;
 
@@ -65,14 +28,33 @@ int odm_link_open(struct odm_link *l, void *zmq_context, const struct odm_member
 		return rc;
 	l->member = m->id;
 	l->session = m->session;
-	rc = attach(l, od_now_ns() + (uint64_t)timeout_ms * OD_NS_PER_MS);
-	if (rc != OD_OK) {
-		odm_link_close(l);
-		return od_fail(err, rc, "no answer on its data port %u (%s); is the port open?", m->data_port,
-			       od_status_text(rc));
-	}
-	l->last_ns = od_now_ns();
+	l->begun_ns = l->looked_ns = od_now_ns();
 	return OD_OK;
+}
+
+static void look_for_attached(struct odm_link *l)
+{
+	struct od_msg m;
+
+	while (!l->attached && odm_link_recv(l, &m) == OD_OK) {
+		l->attached = m.header->body_case == OD__HEADER__BODY_ATTACHED;
+		od_msg_fini(&m);
+	}
+}
+
+int odm_link_attach(struct odm_link *l)
+{
+	const uint64_t now = od_now_ns(), away_ns = now - l->looked_ns;
+
+	l->looked_ns = now;
+	if (away_ns > ATTACH_AGAIN_NS) /* nobody looked: that is not the daemon's fault */
+		l->begun_ns += away_ns;
+	look_for_attached(l);
+	if (l->attached)
+		return OD_OK;
+	if (now - l->asked_ns > ATTACH_AGAIN_NS && send_attach(l) == OD_OK)
+		l->asked_ns = now;
+	return now > l->begun_ns + ATTACH_TIMEOUT_NS ? OD_ERR_TIMEOUT : OD_ERR_BUSY;
 }
 
 void odm_link_close(struct odm_link *l)

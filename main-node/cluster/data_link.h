@@ -8,19 +8,34 @@
 #include "common/net/wire.h"
 #include "main-node/cluster/members.h"
 
+/* What recovery.c knows of a link while a layer waits. */
+struct odm_link_watch {
+	unsigned unanswered; /* probes since the last message */
+	unsigned resends;    /* since the last answer */
+	enum {
+		ODM_LINK_UNKNOWN,
+		ODM_LINK_REACHED, /* it has read all that was sent before pongs heartbeats; */
+		ODM_LINK_IDLE,	  /* later it had nothing to do */
+	} state;
+	uint64_t pongs;
+	uint32_t most_rows; /* of a piece that it may be computing */
+};
+
 struct odm_link {
 	uint32_t member; /* id */
 	uint64_t session; /* of the incarnation it is attached to; 0: closed */
 	void *socket;
-	uint64_t held_bytes;   /* rows of RUNs that have not had all their answers */
-	uint64_t last_ns;      /* last send or answer */
-	uint64_t last_pongs;   /* heartbeats at that time */
-	unsigned resends;      /* since the last answer */
+	bool attached;	  /* the daemon has said so */
+	uint64_t begun_ns, looked_ns, asked_ns; /* odm_link_attach's */
+	uint64_t held_bytes; /* rows of RUNs that have not had all their answers */
+	struct odm_link_watch watch;
 };
 
-/* Connect and attach; waits until the daemon has answered, at most timeout_ms. On failure the link is closed. */
-OD_MUST_CHECK int odm_link_open(struct odm_link *l, void *zmq_context, const struct odm_member *m, int timeout_ms,
-				struct od_err *err);
+/* Begins to connect, and waits for nothing. */
+OD_MUST_CHECK int odm_link_open(struct odm_link *l, void *zmq_context, const struct odm_member *m, struct od_err *err);
+/* Goes on with it: OD_OK when it is attached, OD_ERR_BUSY when not yet, OD_ERR_TIMEOUT when it was called for two seconds and
+ * the daemon has not answered. */
+OD_MUST_CHECK int odm_link_attach(struct odm_link *l);
 void odm_link_close(struct odm_link *l);
 /* session is filled in; never blocks (OD_ERR_BUSY: the queue is full or the connection is gone). */
 OD_MUST_CHECK int odm_link_send(struct odm_link *l, uint64_t epoch, Od__Header *header,

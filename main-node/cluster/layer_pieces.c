@@ -122,9 +122,18 @@ bool odm_pieces_open(const struct odm_pieces *p, uint64_t request)
 
 bool odm_pieces_owed(const struct odm_pieces *p, uint32_t worker)
 {
+	return odm_pieces_most_rows(p, worker) > 0;
+}
+
+uint32_t odm_pieces_most_rows(const struct odm_pieces *p, uint32_t worker)
+{
+	uint32_t most = 0;
+
 	for (size_t i = 0; i < p->n; i++) {
-		if (p->piece[i].worker == worker && p->piece[i].state != ODM_PIECE_DONE)
-			return true;
+		const struct odm_piece *q = &p->piece[i];
+
+		if (q->worker == worker && q->state == ODM_PIECE_SENT && q->count > most)
+			most = q->count;
 	}
-	return false;
+	return most;
 }

@@ -54,6 +54,7 @@ size_t odm_pieces_next(struct odm_pieces *p, uint32_t worker, size_t max, struct
 /* The sent piece that an expert of a RESULT answers; NULL: none (any more). */
 struct odm_piece *odm_pieces_find(struct odm_pieces *p, uint64_t request, uint32_t expert);
 bool odm_pieces_open(const struct odm_pieces *p, uint64_t request); /* a piece of it is unanswered */
-bool odm_pieces_owed(const struct odm_pieces *p, uint32_t worker);  /* by this worker */
+bool odm_pieces_owed(const struct odm_pieces *p, uint32_t worker);  /* this worker was sent one and has not answered it */
+uint32_t odm_pieces_most_rows(const struct odm_pieces *p, uint32_t worker); /* of such a piece */
 
 #endif

@@ -36,6 +36,7 @@ static void publish(struct member *m, const char *why)
 
 	pthread_mutex_lock(&ms->lock);
 	m->pub.session = m->state == M_READY ? m->session : 0;
+	m->pub.attached = false;
 	m->stats.alive = m->state == M_READY;
 	if (m->state == M_READY) {
 		m->stats.pongs = 0;
@@ -176,6 +177,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	od_liveness_start(&m->live, od_now_ns());
 	pthread_mutex_lock(&m->ms->lock);
 	m->asked = m->answered = 0;
+	snprintf(m->pub.host, sizeof(m->pub.host), "%s", m->address);
 	m->pub.data_port = (uint16_t)w->data_port;
 	m->stats.slots = m->pub.slots = w->slots;
 	m->pub.spool = w->spool;
@@ -472,7 +474,6 @@ static int add_host(struct odm_members *ms, const struct od_host *host, struct o
 	m->host = *host;
 	m->id = ms->n;
 	m->pub = (struct odm_member){ .id = m->id, .role = m->host.role, .port = m->host.port };
-	snprintf(m->pub.host, sizeof(m->pub.host), "%s", m->host.host);
 	pthread_mutex_lock(&ms->lock);
 	ms->member[ms->n++] = m;
 	pthread_mutex_unlock(&ms->lock);
@@ -583,7 +584,7 @@ void odm_members_send(struct odm_members *ms, uint32_t id, Od__Header *header)
 	if (m == NULL || m->state != M_READY)
 		return;
 	header->session = m->session;
-	header->epoch = ms->epoch; /* only the loop thread writes it */
+	header->epoch = ms->epoch;
 	if (od_uv_socket_send(m->socket, NULL, header, NULL, 0) != OD_OK)
 		od_log_limited(OD_LOG_WARN, "%s: control queue is full, %s is left out", m->host.host,
 			       od_body_name(header->body_case));

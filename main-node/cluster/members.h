@@ -22,7 +22,8 @@ struct odm_member {
 	uint32_t id;
 	enum od_node_kind role;
 	uint64_t session; /* 0: not here */
-	char host[256];
+	bool attached;	  /* a worker that the engine can send RUNs to: odm_members_attached */
+	char host[256];	  /* numeric */
 	uint16_t port, data_port;
 	uint32_t slots; /* of a worker */
 	bool spool;	/* a worker that may lack experts, */
@@ -88,12 +89,12 @@ bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_st
 /* As odm_cost_fn, by what the worker has said last. One with a spool lacks what it has not named. */
 void odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, const uint16_t *expert, size_t n,
 		      uint8_t *cost);
+/* Engine thread: this incarnation has answered on its data port. Raises the epoch. */
+void odm_members_attached(struct odm_members *ms, uint32_t id, uint64_t session);
 /* Engine thread: this incarnation does not work although it answers (its data socket is dead): start over with it. */
 /* Until the loop thread has dropped it, odm_members_explain already counts it as gone. */
 void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why);
 
-/* Wait until at least one worker is here; false after timeout_ns or when *cancel becomes true. */
-bool odm_members_wait_any(struct odm_members *ms, uint64_t timeout_ns, const atomic_bool *cancel);
 /* Wait until everybody in the hosts file is here. OD_ERR_UNREACHABLE or the refusal's code otherwise, naming each
  * host and why. */
 OD_MUST_CHECK int odm_members_wait(struct odm_members *ms, uint64_t timeout_ns, struct od_err *err);

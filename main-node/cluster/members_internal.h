@@ -51,7 +51,7 @@ struct odm_members {
 	unsigned tick;
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	uint64_t epoch;
+	_Atomic uint64_t epoch; /* changes under the lock */
 	bool asked; /* odm_members_ask was here, and odm_members_counters was not since */
 	size_t holds_bytes, cached_bytes; /* of each member's */
 	uint32_t n;

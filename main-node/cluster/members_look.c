@@ -19,12 +19,7 @@ uint32_t odm_members_count(struct odm_members *ms)
 
 uint64_t odm_members_epoch(struct odm_members *ms)
 {
-	uint64_t epoch;
-
-	pthread_mutex_lock(&ms->lock);
-	epoch = ms->epoch;
-	pthread_mutex_unlock(&ms->lock);
-	return epoch;
+	return ms->epoch;
 }
 
 void odm_members_view(struct odm_members *ms, struct odm_view *v)
@@ -120,6 +115,16 @@ bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_st
 	return known;
 }
 
+void odm_members_attached(struct odm_members *ms, uint32_t id, uint64_t session)
+{
+	pthread_mutex_lock(&ms->lock);
+	if (id < ms->n && ms->member[id]->pub.session == session) {
+		ms->member[id]->pub.attached = true;
+		ms->epoch++;
+	}
+	pthread_mutex_unlock(&ms->lock);
+}
+
 void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why)
 {
 	pthread_mutex_lock(&ms->lock);
@@ -186,25 +191,6 @@ void odm_members_counters(struct odm_members *ms, uint64_t timeout_ns, uint64_t 
 	for (uint32_t i = 0; i < ms->n; i++)
 		od_counters_add(c, ms->member[i]->at_ask);
 	pthread_mutex_unlock(&ms->lock);
-}
-
-bool odm_members_wait_any(struct odm_members *ms, uint64_t timeout_ns, const atomic_bool *cancel)
-{
-	uint64_t end = od_now_ns() + timeout_ns;
-	bool any = false;
-
-	pthread_mutex_lock(&ms->lock);
-	while (!any && od_now_ns() < end && !atomic_load(cancel)) {
-		for (uint32_t i = 0; i < ms->n; i++) {
-			const struct member *m = ms->member[i];
-
-			any = any || (m->pub.session != 0 && !m->distrusted && m->pub.role == OD_NODE_WORKER);
-		}
-		if (!any)
-			wait_a_little(ms);
-	}
-	pthread_mutex_unlock(&ms->lock);
-	return any;
 }
 
 /* How many are missing, and whether one of them never will come: it refused for a reason that waiting does not

@@ -2,9 +2,13 @@
 
 #include "common/base/log.h"
 
-#define RESEND_AFTER_NS (2 * OD_NS_PER_S)
-#define RESEND_NS_PER_BYTE 200 /* besides, of rows that are on their way: 5 MB/s, half of a 100 Mbit line */
+#define ROUND_NS (250 * OD_NS_PER_MS) /* of probes: as often as heartbeats */
+#define MAX_UNANSWERED 11	      /* then a data socket is taken for dead: after 3 s */
+/* Besides, for rows that are on their way: what goes to all workers shares main's line. 1.7 MB/s, a sixth of 100 Mbit. */
+#define UNANSWERED_NS_PER_BYTE 600
 #define MAX_RESENDS 2
+#define REST_MS 50 /* between two rounds of asking for an expert that is being pulled */
+#define MANY_ROWS 16 /* of a piece: a worker that computes one may not look at its data socket for seconds */
 
 static struct odm_members *members(const struct odm_recovery *r)
 {
@@ -16,6 +20,15 @@ void odm_recovery_begin(struct odm_recovery *r, const struct od_moe_call *call, 
 	r->call = call;
 	r->counters = counters;
 	r->rest_ns = r->unserved_ns = 0;
+	r->round_ns = od_now_ns() + ROUND_NS;
+}
+
+int odm_recovery_timeout_ms(const struct odm_recovery *r)
+{
+	const uint64_t now = od_now_ns(), left = r->round_ns > now ? r->round_ns - now : 0;
+	const int ms = (int)(left / OD_NS_PER_MS) + 1;
+
+	return r->rest_ns != 0 && ms > REST_MS ? REST_MS : ms;
 }
 
 /* The nth living worker for a piece, counted through the layer's group and then the groups after it, those that have the
@@ -86,7 +99,7 @@ int odm_recovery_serve(struct odm_recovery *r, struct od_err *err)
 		return OD_OK;
 	}
 	odm_members_explain(members(r), away, sizeof(away));
-	if (away[0] != '\0' && od_now_ns() < r->unserved_ns)
+	if ((away[0] != '\0' || r->net->n_joining > 0) && od_now_ns() < r->unserved_ns)
 		return OD_OK;
 	if (r->unserved.code == OD_OK)
 		return odm_links_none_left(r->net, err);
@@ -110,37 +123,35 @@ void odm_recovery_move(struct odm_recovery *r)
 	}
 }
 
-/* How long a worker may have heard nothing: what goes to all of them shares main's line. */
-static uint64_t resend_after_ns(const struct odm_recovery *r)
-{
-	uint64_t bytes = 0;
+/* ---- Data sockets that do not answer ---- */
 
-	for (uint32_t w = 0; w < r->net->view.n_workers; w++)
-		bytes += r->net->link[w].held_bytes;
-	return RESEND_AFTER_NS + bytes * RESEND_NS_PER_BYTE;
+void odm_recovery_sent(struct odm_recovery *r, uint32_t worker, struct odm_piece **piece, size_t n)
+{
+	struct odm_link_watch *watch = &r->net->link[worker].watch;
+
+	watch->state = ODM_LINK_UNKNOWN;
+	for (size_t i = 0; i < n; i++)
+		watch->most_rows = piece[i]->count > watch->most_rows ? piece[i]->count : watch->most_rows;
 }
 
-/* A worker that says it has nothing to do although we wait for it: the RUN went down with a broken connection, or could
- * not be sent. Asked again a few times; then its data socket is taken for dead, however lively its heartbeats. */
-void odm_recovery_resend(struct odm_recovery *r, uint32_t worker)
+void odm_recovery_answered(struct odm_recovery *r, uint32_t worker)
 {
-	struct odm_members *ms = members(r);
-	struct odm_link *l = &r->net->link[worker];
-	const uint64_t silent_ns = od_now_ns() - l->last_ns;
-	struct odm_member_stats st;
-	char name[300];
+	struct odm_link_watch *watch = &r->net->link[worker].watch;
 
-	if (l->session == 0 || silent_ns < RESEND_AFTER_NS || silent_ns < resend_after_ns(r) ||
-	    !odm_pieces_owed(r->work, worker) || !odm_members_stats(ms, l->member, &st, name, sizeof(name)))
+	watch->state = ODM_LINK_UNKNOWN;
+	watch->resends = 0;
+}
+
+/* It has read its data socket since it was idle, and still owes something: that, or the answer, went down with a broken
+ * connection. */
+static void resend(struct odm_recovery *r, uint32_t worker, const char *name)
+{
+	struct odm_link *l = &r->net->link[worker];
+
+	if (!odm_pieces_owed(r->work, worker))
 		return;
-	l->last_ns = od_now_ns();
-	odm_link_reattach(l);
-	if (st.busy || st.pongs == l->last_pongs) {
-		l->last_pongs = st.pongs;
-		return;
-	}
-	if (l->resends++ == MAX_RESENDS) {
-		odm_members_distrust(ms, l->member, l->session, "it answers heartbeats, but not on its data port");
+	if (l->watch.resends++ == MAX_RESENDS) {
+		odm_members_distrust(members(r), l->member, l->session, "it has nothing to do, and does not answer what it is asked");
 		return;
 	}
 	od_log_limited(OD_LOG_WARN, "%s does not know of what it was asked; asking again", name);
@@ -154,13 +165,79 @@ void odm_recovery_resend(struct odm_recovery *r, uint32_t worker)
 	}
 }
 
+void odm_recovery_attached(struct odm_recovery *r, uint32_t worker)
+{
+	struct odm_link *l = &r->net->link[worker];
+	struct odm_member_stats st;
+	char name[300];
+
+	if (!odm_members_stats(members(r), l->member, &st, name, sizeof(name)))
+		return;
+	if (l->watch.state == ODM_LINK_UNKNOWN) {
+		l->watch.state = ODM_LINK_REACHED;
+		l->watch.pongs = st.pongs;
+	} else if (l->watch.state == ODM_LINK_IDLE) {
+		l->watch.state = ODM_LINK_UNKNOWN;
+		resend(r, worker, name);
+	}
+}
+
+static unsigned most_unanswered(const struct odm_recovery *r)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t w = 0; w < r->net->view.n_workers; w++)
+		bytes += r->net->link[w].held_bytes;
+	return MAX_UNANSWERED + (unsigned)(bytes * UNANSWERED_NS_PER_BYTE / ROUND_NS);
+}
+
+static void probe(struct odm_recovery *r, uint32_t worker, unsigned most)
+{
+	struct odm_link *l = &r->net->link[worker];
+	struct odm_link_watch *watch = &l->watch;
+	struct odm_member_stats st;
+	char name[300];
+
+	if (l->session == 0 || !odm_members_stats(members(r), l->member, &st, name, sizeof(name)))
+		return;
+	if (!st.busy)
+		watch->most_rows = odm_pieces_most_rows(r->work, worker);
+	if (watch->unanswered >= most && !(st.busy && watch->most_rows > MANY_ROWS)) {
+		odm_members_distrust(members(r), l->member, l->session, "it answers heartbeats, but not on its data port");
+		return;
+	}
+	/* The first of two later heartbeats may have been on its way before. */
+	if (watch->state == ODM_LINK_REACHED && st.pongs >= watch->pongs + 2) {
+		watch->state = st.busy ? ODM_LINK_REACHED : ODM_LINK_IDLE;
+		watch->pongs = st.pongs;
+	}
+	watch->unanswered++;
+	odm_link_reattach(l);
+}
+
+/* All at the same time, whether they owe anything or not: then however many died at one moment, all are known before pieces
+ * move to one of them. */
+void odm_recovery_probe(struct odm_recovery *r)
+{
+	const uint64_t now = od_now_ns();
+	const unsigned most = most_unanswered(r);
+
+	if (now < r->round_ns)
+		return;
+	r->round_ns = now + ROUND_NS;
+	for (uint32_t w = 0; w < r->net->view.n_workers; w++)
+		probe(r, w, most);
+}
+
+/* ---- Workers that answer that they cannot ---- */
+
 /* Asked once more after a rest: it is being pulled there, or at one of those that were asked. */
 static void rest(struct odm_recovery *r, struct odm_piece *p, uint32_t to)
 {
 	move_piece(r, p, to);
 	p->resting = true;
 	if (r->rest_ns == 0)
-		r->rest_ns = od_now_ns() + ODM_REST_MS * OD_NS_PER_MS;
+		r->rest_ns = od_now_ns() + REST_MS * OD_NS_PER_MS;
 }
 
 void odm_recovery_end_rests(struct odm_recovery *r)

@@ -8,8 +8,6 @@
 #include "main-node/cluster/cluster_view.h"
 #include "main-node/cluster/layer_pieces.h"
 
-#define ODM_REST_MS 50 /* between two rounds of asking for an expert that is being pulled */
-
 struct odm_recovery {
 	struct odm_links *net;	 /* borrowed, as are the next two */
 	struct odm_pieces *work;
@@ -18,6 +16,7 @@ struct odm_recovery {
 	/* A RUN of this sent piece alone, to the same worker and under the same number. */
 	int (*send_again)(void *arg, struct odm_piece *p);
 	void *arg;
+	uint64_t round_ns;    /* when data sockets are probed next */
 	uint64_t rest_ns;     /* when resting pieces may be sent again; 0: none rests */
 	uint64_t unserved_ns; /* until when pieces of ODM_NOBODY wait for a worker to join; 0: there are none */
 	struct od_err unserved; /* what the last worker that could not run one said; code OD_OK: none was left to ask */
@@ -28,11 +27,20 @@ void odm_recovery_begin(struct odm_recovery *r, const struct od_moe_call *call, 
 /* A worker answered that it cannot run this piece. */
 void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__ExpertResult *x);
 
-/* Of each turn of waiting: pieces that rested long enough may be sent; RUNs that a worker of the view never got are sent again;
- * what dead workers owe goes to others; what was set aside goes on when a worker joins. */
+/* RUNs went to this worker; it answered one of these pieces; it answered a probe (ATTACHED). Whatever comes from it, the caller
+ * sets unanswered to 0. */
+void odm_recovery_sent(struct odm_recovery *r, uint32_t worker, struct odm_piece **piece, size_t n);
+void odm_recovery_answered(struct odm_recovery *r, uint32_t worker);
+void odm_recovery_attached(struct odm_recovery *r, uint32_t worker);
+
+/* Of each turn of waiting: pieces that rested long enough may be sent; all data sockets are probed, every 250 ms, those that
+ * never answer are distrusted, and RUNs that were lost on the way are sent again; what dead workers owe goes to others; what was
+ * set aside goes on when a worker joins. */
 void odm_recovery_end_rests(struct odm_recovery *r);
-void odm_recovery_resend(struct odm_recovery *r, uint32_t worker);
+void odm_recovery_probe(struct odm_recovery *r);
 void odm_recovery_move(struct odm_recovery *r);
 OD_MUST_CHECK int odm_recovery_serve(struct odm_recovery *r, struct od_err *err);
+/* How long the next turn can wait. */
+int odm_recovery_timeout_ms(const struct odm_recovery *r);
 
 #endif

@@ -5,7 +5,6 @@
 
 #include <assert.h>
 
-#define ATTACH_TIMEOUT_MS 2000
 #define MAX_ANSWER_BYTES (4u << 20) /* K and V of one answer as stored; the shadow asks for less */
 #define MAX_STATE_BYTES (1u << 20)  /* of one STATE */
 #define ANSWERS_AT_ONCE 8	    /* then the workers get their turn: a shadow that asks without end holds up nobody */
@@ -50,18 +49,11 @@ void odm_shadow_link_fini(struct odm_shadow_link *s)
 	s->stage = (struct odm_state_stage){ 0 };
 }
 
-void odm_shadow_link_follow(struct odm_shadow_link *s, struct odm_cluster *c, const struct odm_member *shadow)
+void odm_shadow_link_follow(struct odm_shadow_link *s, const struct odm_link *link)
 {
-	struct od_err why;
-
-	if (shadow == NULL || s->link.session != shadow->session) {
-		odm_link_close(&s->link);
-		s->sequence = 0;
-	}
-	if (shadow == NULL || s->link.session == shadow->session)
-		return;
-	if (odm_link_open(&s->link, odm_cluster_zmq(c), shadow, ATTACH_TIMEOUT_MS, &why) != OD_OK)
-		odm_members_distrust(odm_cluster_members(c), shadow->id, shadow->session, why.msg);
+	odm_link_close(&s->link);
+	s->link = *link;
+	s->sequence = 0;
 }
 
 static bool has_shadow(const struct odm_shadow_link *s)

@@ -48,8 +48,8 @@ struct odm_shadow_link {
 OD_MUST_CHECK int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts *o, uint32_t ctx_tokens,
 				       const struct odm_align *align, struct od_err *err);
 void odm_shadow_link_fini(struct odm_shadow_link *s);
-/* Attach to this incarnation of the shadow (NULL: there is none now). */
-void odm_shadow_link_follow(struct odm_shadow_link *s, struct odm_cluster *c, const struct odm_member *shadow);
+/* Another incarnation of the shadow: takes the link, which is attached (socket NULL: there is none now). */
+void odm_shadow_link_follow(struct odm_shadow_link *s, const struct odm_link *link);
 
 /* The token that predictions for the first row of the step must have assumed; -1: any, it is left to the shadow. */
 int32_t odm_shadow_link_token(const struct odm_shadow_link *s, const struct odm_step *step);

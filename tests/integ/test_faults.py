@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -452,6 +453,119 @@ def a_worker_without_a_data_port_is_refused():
     w, f = Daemon("worker"), fake([welcome()])
     refused("--workers", hosts_file([w, f]), says=[f"127.0.0.1:{f.port}", "data port"])
     f.close()
+    w.kill()
+
+
+class Mute(zmtp.FakeDaemon):
+    """A worker that welcomes main and answers its heartbeats; what its data port gets, on_data decides."""
+
+    def __init__(self, on_data=None):
+        self.data = zmtp.FakeDaemon(self._data)
+        self.on_data = on_data
+        self.messages = []
+        self.here, self.attach, self.gone = threading.Event(), threading.Event(), threading.Event()
+        self.sessions = 0
+        super().__init__(self._control)
+
+    def _control(self, c):
+        c.recv()
+        self.sessions += 1
+        session = self.sessions
+        c.send(welcome(session=session, data_port=self.data.port))
+        try:
+            while True:
+                m = zmtp.parse(c.recv()[0])
+                if 13 in m:  # PING
+                    c.send(zmtp.field(1, 2) + zmtp.field(2, session) + zmtp.field(14, zmtp.field(1, zmtp.parse(m[13]).get(1, 0))))
+                    self.here.set()
+        finally:
+            self.gone.set()
+
+    def _data(self, c):
+        while True:
+            m = c.recv()
+            self.attach.set()
+            if self.on_data is not None:
+                self.on_data(self, c, m)
+
+    def close(self):
+        super().close()
+        self.data.close()
+
+
+class Restarting:
+    """A worker's control port as it is just being restarted: the first connection is welcomed, and told BYE when ATTACH comes;
+    the others are the worker's."""
+    role = "worker"
+
+    def __init__(self, worker):
+        self.worker = worker
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        first, _ = self.listener.accept()
+        self.listener.close()
+        c = zmtp.Connection(first, b"ROUTER")
+        attach = threading.Event()
+        data = zmtp.FakeDaemon(lambda d: (d.recv(), attach.set(), d.recv()))
+        c.recv()
+        c.send(welcome(session=5, data_port=data.port))
+        attach.wait()
+        c.send(zmtp.field(1, 2) + zmtp.field(2, 5) + zmtp.field(15, b""))
+        time.sleep(3)  # longer than main waits for ATTACHED, much shorter than for everybody
+        self.listener = socket.create_server(("127.0.0.1", self.port))
+        while True:
+            a, _ = self.listener.accept()
+            b = socket.create_connection(("127.0.0.1", self.worker.port))
+            for x, y in (a, b), (b, a):
+                threading.Thread(target=self._pass, args=(x, y), daemon=True).start()
+
+    @staticmethod
+    def _pass(a, b):
+        try:
+            while data := a.recv(65536):
+                b.sendall(data)
+        except OSError:
+            pass
+        for s in a, b:
+            s.close()
+
+
+@test
+def a_worker_that_is_just_being_restarted_is_waited_for():
+    workers = [Daemon("worker") for _ in range(2)]
+    r = generate("--workers", hosts_file([workers[0], Restarting(workers[1])]), prompt=PROMPT, tokens=8)
+    assert r["token_ids"] == reference()["token_ids"][:8] and r["workers"] == 2, r
+    for w in workers:
+        w.kill()
+
+
+@test
+def one_that_is_being_attached_holds_up_nothing():
+    """A text of a token ends while ATTACH of two new members has no answer: both are still members then."""
+    w, mute = Daemon("worker"), [Mute(), Mute()]
+    path = hosts_file([w])
+    m = Lines("--workers", path, "--max-tokens", 1)
+    m.ask()
+    m.answer()
+    hosts_file([w, *mute])
+    m.p.send_signal(signal.SIGHUP)
+    for f in mute:
+        assert f.here.wait(HANG_S)
+    m.ask()
+    r = m.answer()
+    assert not any(f.gone.is_set() for f in mute) and r["workers"] == 1, r
+    assert r["token_ids"] == reference()["token_ids"][:1]
+    while not all(f.gone.is_set() for f in mute):
+        m.ask()
+        m.answer()
+    assert all(f.attach.is_set() for f in mute)
+    status, err = m.close()
+    assert status == 0 and err.count("is lost: no answer on its data port") == 2, err
+    for f in mute:
+        f.close()
     w.kill()
 
 

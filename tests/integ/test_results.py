@@ -160,6 +160,29 @@ def what_only_a_lost_worker_can_run_fails_when_it_stays_away():
     assert p.returncode != 0 and "no worker can run expert" in p.stderr and "so it says" in p.stderr, p.stderr
 
 
+@test
+def data_ports_that_freeze_together_are_given_up_together():
+    """Two of three workers receive RUNs and nothing comes back, while their heartbeats go on."""
+    release, n = threading.Event(), [0]
+
+    def on_result(relay, head, experts):
+        n[0] += 1
+        if n[0] > 40:
+            release.wait()
+        return [result(head, experts)]
+
+    relays, other = [Relay(on_result) for _ in range(2)], Daemon("worker")
+    r, err = generate("--workers", hosts_file([*relays, other]), "--group-size", 1, "--predictor", "none", prompt=PROMPT,
+                      tokens=TOKENS, stderr=True)
+    release.set()
+    for relay in relays:
+        relay.close()
+    other.kill()
+    assert r["token_ids"] == reference()["token_ids"][:TOKENS], err
+    assert err.count("is lost: it answers heartbeats, but not on its data port") == 2, err
+    assert r["workers"] == 1 and r["recovered_runs"] > 0, (r, err)
+
+
 class Together:
     """Keeps the experts of a RUN until all have come; send(relay, head, experts) says how they go on."""
 

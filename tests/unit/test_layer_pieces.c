@@ -158,10 +158,13 @@ static void what_is_next_open_and_owed(void **state)
 	assert_false(more);
 	assert_true(next[0]->expert == 0 && next[0]->count == 2 && next[0]->last);
 	assert_true(next[1]->expert == 2 && next[1]->count == 1 && next[1]->last);
+	assert_false(odm_pieces_owed(&p, 0)); /* not sent yet */
+	next[0]->state = next[1]->state = ODM_PIECE_SENT;
 	assert_true(odm_pieces_owed(&p, 0));
+	assert_int_equal(odm_pieces_most_rows(&p, 0), 2);
 	next[0]->state = next[1]->state = ODM_PIECE_DONE;
 	assert_false(odm_pieces_owed(&p, 0));
-	assert_true(odm_pieces_owed(&p, 1));
+	assert_false(odm_pieces_owed(&p, 1));
 	odm_pieces_fini(&p);
 }
 

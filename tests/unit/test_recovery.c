@@ -1,0 +1,348 @@
+/* Recovery with a virtual clock: how long a layer waits when data ports die, and what is sent again. Workers, members and links
+ * are played here; the bound is that of docs/ARCHITECTURE.md (3 s to notice, then one load). */
+#include "main-node/cluster/recovery.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MAX_WORKERS 9
+#define MS OD_NS_PER_MS
+#define STEP_MS 10
+#define TICK_MS 50	  /* of the loop thread */
+#define HEARTBEAT_MS 250
+#define LOAD_MS 400	  /* from a RUN to its answer */
+
+static uint64_t clock_ms;
+
+int __wrap_clock_gettime(clockid_t id, struct timespec *t);
+int __wrap_clock_gettime(clockid_t id, struct timespec *t)
+{
+	(void)id;
+	*t = (struct timespec){ .tv_sec = (time_t)(clock_ms / 1000), .tv_nsec = (long)(clock_ms % 1000 * MS) };
+	return 0;
+}
+
+static struct worker {
+	bool frozen; /* its data port: nothing comes or goes */
+	bool mute;   /* it reads RUNs and never answers them */
+	bool gone, distrusted;
+	bool says_busy; /* whatever it does; else when it has something to do */
+	unsigned attached; /* that are on their way */
+	uint64_t pongs;
+	unsigned n_runs;
+	uint64_t last_request;
+} worker[MAX_WORKERS];
+
+static struct world {
+	struct odm_links net;
+	struct odm_link link[MAX_WORKERS];
+	struct odm_pieces work;
+	struct odm_recovery recovery;
+	struct od_moe_call call;
+	uint64_t counters[OD_N_COUNTERS];
+	uint64_t due_ms[MAX_WORKERS]; /* of its answer */
+	uint64_t last_request;
+	char why[200];
+} w;
+
+/* ---- What recovery.c asks of others ---- */
+
+struct odm_members *odm_cluster_members(struct odm_cluster *c)
+{
+	(void)c;
+	return NULL;
+}
+
+bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size)
+{
+	(void)ms;
+	*s = (struct odm_member_stats){ .alive = !worker[id].gone, .pongs = worker[id].pongs,
+					.busy = worker[id].says_busy || w.due_ms[id] != 0 };
+	snprintf(name, size, "worker %u", id);
+	return true;
+}
+
+void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why)
+{
+	(void)ms;
+	assert_int_equal(session, id + 1);
+	worker[id].distrusted = true;
+	snprintf(w.why, sizeof(w.why), "%s", why);
+}
+
+void odm_members_explain(struct odm_members *ms, char *buf, size_t size)
+{
+	(void)ms;
+	(void)size;
+	buf[0] = '\0';
+}
+
+bool odm_links_alive(struct odm_links *l, uint32_t i)
+{
+	return l->link[i].session != 0 && !worker[i].gone;
+}
+
+bool odm_links_join(struct odm_links *l)
+{
+	(void)l;
+	return false;
+}
+
+int odm_links_none_left(struct odm_links *l, struct od_err *err)
+{
+	(void)l;
+	return od_fail(err, OD_ERR_UNREACHABLE, "no worker is left");
+}
+
+void odm_link_close(struct odm_link *l)
+{
+	*l = (struct odm_link){ .member = l->member };
+}
+
+void odm_link_reattach(struct odm_link *l)
+{
+	if (!worker[l->member].frozen && !worker[l->member].gone)
+		worker[l->member].attached++;
+}
+
+/* ---- The world ---- */
+
+static int send_piece(void *arg, struct odm_piece *p)
+{
+	struct worker *to = &worker[p->worker];
+
+	(void)arg;
+	if (p->state == ODM_PIECE_TODO)
+		p->request = ++w.last_request;
+	p->state = ODM_PIECE_SENT;
+	to->n_runs++;
+	to->last_request = p->request;
+	odm_recovery_sent(&w.recovery, p->worker, &p, 1);
+	if (!to->frozen && !to->mute)
+		w.due_ms[p->worker] = clock_ms + LOAD_MS;
+	return OD_OK;
+}
+
+/* A layer of one row and one expert, which lies with worker 0; the next candidates are 1, 2, ... */
+static void begin(uint32_t n_workers, size_t n_rows)
+{
+	static uint16_t expert[64];
+	const struct od_config cfg = { .n_experts = 8, .top_k = 1 };
+	struct od_err err;
+
+	memset(&w, 0, sizeof(w));
+	memset(worker, 0, sizeof(worker));
+	clock_ms = 1000000;
+	w.net.link = w.link;
+	w.net.view.n_workers = n_workers;
+	w.net.groups = odm_groups_make(n_workers, 1, 1, 1);
+	w.net.groups.still = true;
+	for (uint32_t i = 0; i < n_workers; i++)
+		w.link[i] = (struct odm_link){ .member = i, .session = i + 1, .attached = true };
+	assert_int_equal(odm_pieces_init(&w.work, &cfg, n_rows, MAX_WORKERS, &err), OD_OK);
+	w.call = (struct od_moe_call){ .step = 1, .n_rows = n_rows, .expert = expert };
+	odm_pieces_cut(&w.work, &w.call, &w.net.groups, NULL, NULL, 64);
+	assert_int_equal(w.work.n, 1);
+	w.work.piece[0].worker = 0;
+	w.recovery = (struct odm_recovery){ .net = &w.net, .work = &w.work, .send_again = send_piece };
+	odm_recovery_begin(&w.recovery, &w.call, w.counters);
+	send_piece(NULL, &w.work.piece[0]);
+}
+
+/* The data port of worker i is dead from the beginning, or it got what was sent and keeps it. */
+static void freeze(uint32_t i)
+{
+	worker[i].frozen = true;
+	w.due_ms[i] = 0;
+}
+
+static void deliver(uint32_t i)
+{
+	struct odm_piece *p = &w.work.piece[0];
+
+	if (worker[i].frozen || worker[i].gone)
+		return;
+	for (; worker[i].attached > 0; worker[i].attached--) {
+		w.link[i].watch.unanswered = 0;
+		odm_recovery_attached(&w.recovery, i);
+	}
+	if (w.due_ms[i] == 0 || clock_ms < w.due_ms[i])
+		return;
+	w.due_ms[i] = 0;
+	w.link[i].watch.unanswered = 0;
+	if (p->worker != i || p->state != ODM_PIECE_SENT)
+		return;
+	odm_recovery_answered(&w.recovery, i);
+	p->state = ODM_PIECE_DONE;
+	w.work.n_done++;
+}
+
+/* Until the layer is done or failed, or for so long. Milliseconds since the beginning. */
+static uint64_t wait_ms(uint64_t most_ms, int *rc)
+{
+	const uint64_t from = clock_ms;
+	struct od_err err;
+
+	*rc = OD_OK;
+	while (w.work.n_done < w.work.n && *rc == OD_OK && clock_ms - from < most_ms) {
+		assert_in_range(odm_recovery_timeout_ms(&w.recovery), 1, HEARTBEAT_MS + 1);
+		clock_ms += STEP_MS;
+		for (uint32_t i = 0; i < w.net.view.n_workers; i++) {
+			worker[i].pongs += clock_ms % HEARTBEAT_MS == 0;
+			if (worker[i].distrusted && clock_ms % TICK_MS == 0)
+				worker[i].gone = true;
+			deliver(i);
+		}
+		odm_recovery_probe(&w.recovery);
+		odm_recovery_move(&w.recovery);
+		*rc = odm_recovery_serve(&w.recovery, &err);
+		if (w.work.piece[0].state == ODM_PIECE_TODO && w.work.piece[0].worker != ODM_NOBODY)
+			send_piece(NULL, &w.work.piece[0]);
+	}
+	return clock_ms - from;
+}
+
+static void many_dead_ports_cost_one_detection(void **state)
+{
+	int rc;
+
+	(void)state;
+	for (uint32_t n = 2; n <= MAX_WORKERS; n++) {
+		for (int busy = 0; busy < 2; busy++) {
+			uint64_t ms;
+
+			begin(n, 1);
+			for (uint32_t i = 0; i + 1 < n; i++) {
+				freeze(i);
+				worker[i].says_busy = busy != 0; /* with what predictions asked for */
+			}
+			ms = wait_ms(60000, &rc);
+			assert_int_equal(rc, OD_OK);
+			assert_int_equal(w.work.n_done, 1);
+			assert_in_range(ms, 2900, 3100 + LOAD_MS);
+			for (uint32_t i = 0; i < n; i++)
+				assert_int_equal(worker[i].gone, i + 1 < n);
+			assert_int_equal(worker[n - 1].n_runs, 1);
+			odm_pieces_fini(&w.work);
+		}
+	}
+}
+
+static void a_run_that_a_connection_swallowed_is_sent_again_soon(void **state)
+{
+	uint64_t ms;
+	int rc;
+
+	(void)state;
+	begin(2, 1);
+	w.due_ms[0] = 0; /* it never came */
+	ms = wait_ms(60000, &rc);
+	assert_int_equal(rc, OD_OK);
+	assert_in_range(ms, LOAD_MS, 1300 + LOAD_MS);
+	assert_int_equal(worker[0].n_runs, 2);
+	assert_int_equal(worker[0].last_request, 1); /* the same */
+	assert_int_equal(worker[1].n_runs, 0);
+	assert_false(worker[0].distrusted);
+	odm_pieces_fini(&w.work);
+}
+
+static void one_that_is_idle_and_never_answers_is_given_up(void **state)
+{
+	uint64_t ms;
+	int rc;
+
+	(void)state;
+	begin(2, 1);
+	worker[0].mute = true;
+	w.due_ms[0] = 0;
+	ms = wait_ms(60000, &rc);
+	assert_int_equal(rc, OD_OK);
+	assert_in_range(ms, 1000, 4000 + LOAD_MS);
+	assert_int_equal(worker[0].n_runs, 3);
+	assert_true(worker[0].distrusted);
+	odm_pieces_fini(&w.work);
+}
+
+static void one_that_computes_many_rows_is_not_given_up(void **state)
+{
+	int rc;
+
+	(void)state;
+	begin(2, 40);
+	freeze(0);
+	worker[0].says_busy = true;
+	wait_ms(30000, &rc);
+	assert_false(worker[0].distrusted);
+	worker[0].says_busy = false; /* then it would have answered */
+	wait_ms(1000, &rc);
+	assert_true(worker[0].gone);
+	odm_pieces_fini(&w.work);
+}
+
+static void rows_on_their_way_get_their_time(void **state)
+{
+	uint64_t ms;
+	int rc;
+
+	(void)state;
+	begin(2, 1);
+	freeze(0);
+	w.link[0].held_bytes = 10000000; /* 6 s at 600 ns */
+	ms = wait_ms(60000, &rc);
+	assert_int_equal(rc, OD_OK);
+	assert_in_range(ms, 8900, 9100 + LOAD_MS);
+	odm_pieces_fini(&w.work);
+}
+
+/* Stopped, suspended: nobody answered meanwhile, and nobody is to blame. */
+static void a_pause_of_mains_own_costs_nobody_anything(void **state)
+{
+	int rc;
+
+	(void)state;
+	begin(3, 1);
+	w.due_ms[0] += 60000;
+	wait_ms(500, &rc);
+	clock_ms += 50000;
+	wait_ms(60000, &rc);
+	assert_int_equal(w.work.n_done, 1);
+	for (uint32_t i = 0; i < 3; i++)
+		assert_false(worker[i].distrusted);
+	assert_int_equal(worker[0].n_runs, 1);
+	odm_pieces_fini(&w.work);
+}
+
+static void when_all_are_dead_there_is_an_error(void **state)
+{
+	uint64_t ms;
+	int rc;
+
+	(void)state;
+	begin(3, 1);
+	for (uint32_t i = 0; i < 3; i++)
+		freeze(i);
+	ms = wait_ms(60000, &rc);
+	assert_int_equal(rc, OD_ERR_UNREACHABLE);
+	assert_in_range(ms, 2900, 3100);
+	odm_pieces_fini(&w.work);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(many_dead_ports_cost_one_detection),
+		cmocka_unit_test(a_run_that_a_connection_swallowed_is_sent_again_soon),
+		cmocka_unit_test(one_that_is_idle_and_never_answers_is_given_up),
+		cmocka_unit_test(one_that_computes_many_rows_is_not_given_up),
+		cmocka_unit_test(rows_on_their_way_get_their_time),
+		cmocka_unit_test(a_pause_of_mains_own_costs_nobody_anything),
+		cmocka_unit_test(when_all_are_dead_there_is_an_error),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
