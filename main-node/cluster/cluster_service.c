@@ -363,6 +363,7 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 	const Od__Result *r = m->header->result;
 	struct odm_link *l = &s->net.link[worker];
 	const struct odm_piece *any = NULL;
+	bool ran = false;
 	const uint8_t *bytes;
 	struct od_err why;
 	size_t len;
@@ -381,6 +382,7 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 
 		if (p != NULL) {
 			any = p;
+			ran = ran || x->code == OD_OK;
 			settle(s, p, x, bytes);
 		}
 		if (x->rows > 0)
@@ -388,7 +390,7 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 	}
 	if (any == NULL)
 		return;
-	odm_recovery_answered(&s->recovery, worker);
+	odm_recovery_answered(&s->recovery, worker, ran);
 	if (!odm_pieces_open(&s->work, r->request))
 		l->held_bytes -= any->run_bytes;
 }

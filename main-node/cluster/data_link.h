@@ -10,6 +10,7 @@
 
 /* What recovery.c knows of a link while a layer waits. */
 struct odm_link_watch {
+	bool served;	     /* a RUN */
 	unsigned unanswered; /* probes since the last message */
 	unsigned resends;    /* since the last answer */
 	enum {

@@ -18,7 +18,7 @@
 #define RETRY_BUSY_NS (500 * OD_NS_PER_MS)
 #define RETRY_REFUSED_NS (5 * OD_NS_PER_S)
 #define RETRY_LOST_NS (100 * OD_NS_PER_MS)
-#define RETRY_DISTRUSTED_NS (5 * OD_NS_PER_S) /* doubled each time: attaching to it makes a step wait */
+#define EXILE_S 5 /* of one that was distrusted; doubled each time in a row, for each may cost a step 3 s */
 #define MAX_STRIKES 6
 
 const char *odm_member_name(const struct member *m, char *buf, size_t size)
@@ -159,16 +159,23 @@ static void send_place(struct member *m)
 static void on_welcome(struct member *m, const Od__Header *h)
 {
 	const Od__Welcome *w = h->welcome;
-	char name[300], why[256];
+	char name[300], why[256], host_name[sizeof(m->host_name)];
 
 	if (m->state != M_GREETED)
 		return;
+	od_peer_text(w->host_name, host_name, sizeof(host_name));
 	if (w->session == 0 || w->data_port == 0 || w->data_port > UINT16_MAX) {
 		snprintf(why, sizeof(why), "its WELCOME makes no sense (session %" PRIu64 ", data port %u)", w->session,
 			 w->data_port);
 		drop(m, RETRY_REFUSED_NS, why);
 		return;
 	}
+	if (w->pid != m->pid || strcmp(host_name, m->host_name) != 0) { /* another process: it has done nothing wrong yet */
+		m->strikes = 0;
+		m->exile_ns = 0;
+	}
+	m->pid = w->pid;
+	memcpy(m->host_name, host_name, sizeof(host_name));
 	m->session = w->session;
 	m->state = M_READY;
 	m->told = false;
@@ -186,10 +193,11 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	memset(m->cached, 0, m->ms->cached_bytes);
 	pthread_mutex_unlock(&m->ms->lock);
 	send_ping(m); /* before it is ours to use, so that the first PONG counts nothing of ours */
-	publish(m, "");
+	if (m->exile_ns == 0)
+		publish(m, "");
 	send_place(m);
-	od_log(OD_LOG_DEBUG, "%s is here (pid %u on %s, %s)", odm_member_name(m, name, sizeof(name)), w->pid, w->host_name,
-	       w->backend);
+	od_log(OD_LOG_DEBUG, "%s is here (pid %u on %s, %s)", odm_member_name(m, name, sizeof(name)), w->pid, host_name,
+	       od_peer_text(w->backend, why, sizeof(why)));
 }
 
 static void on_refuse(struct member *m, const Od__Refuse *r)
@@ -380,16 +388,22 @@ static void open_socket(struct member *m)
 static void check_ready(struct member *m, uint64_t now, bool ping)
 {
 	bool distrusted;
-	char why[256];
+	char why[300];
 
 	pthread_mutex_lock(&m->ms->lock);
 	distrusted = m->distrusted;
-	snprintf(why, sizeof(why), "%s", m->why);
+	if (distrusted)
+		snprintf(why, sizeof(why), "%s; it is used again in %u s at the earliest", m->why, EXILE_S << m->strikes);
 	pthread_mutex_unlock(&m->ms->lock);
 	if (distrusted) {
-		drop(m, RETRY_DISTRUSTED_NS << m->strikes, why);
+		m->exile_ns = now + ((uint64_t)EXILE_S << m->strikes) * OD_NS_PER_S;
 		m->strikes += m->strikes < MAX_STRIKES;
+		drop(m, RETRY_LOST_NS, why);
 		return;
+	}
+	if (m->exile_ns != 0 && now >= m->exile_ns) {
+		m->exile_ns = 0;
+		publish(m, "");
 	}
 	if (!ping)
 		return;

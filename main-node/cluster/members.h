@@ -91,6 +91,8 @@ void odm_members_cost(struct odm_members *ms, const struct odm_member *worker, u
 		      uint8_t *cost);
 /* Engine thread: this incarnation has answered on its data port. Raises the epoch. */
 void odm_members_attached(struct odm_members *ms, uint32_t id, uint64_t session);
+/* Engine thread: it has answered a RUN, so what it was distrusted for before is forgiven. */
+void odm_members_served(struct odm_members *ms, uint32_t id, uint64_t session);
 /* Engine thread: this incarnation does not work although it answers (its data socket is dead): start over with it. */
 /* Until the loop thread has dropped it, odm_members_explain already counts it as gone. */
 void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why);

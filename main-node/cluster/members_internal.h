@@ -27,7 +27,10 @@ struct member {
 	char address[100]; /* numeric, once it is known */
 	uv_getaddrinfo_t lookup;
 	bool looking_up;
-	unsigned strikes; /* distrusted so often in a row */
+	_Atomic unsigned strikes; /* distrusted so often since it served; the engine thread forgives */
+	uint64_t exile_ns; /* until then it is connected and not used, unless it is another process by then; 0: it may be used */
+	uint32_t pid;	   /* of its last WELCOME */
+	char host_name[64];
 	struct od_liveness live;
 	bool told; /* the log knows that it cannot be reached */
 	/* Under the lock: what other threads may see. */

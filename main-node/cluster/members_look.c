@@ -125,6 +125,14 @@ void odm_members_attached(struct odm_members *ms, uint32_t id, uint64_t session)
 	pthread_mutex_unlock(&ms->lock);
 }
 
+void odm_members_served(struct odm_members *ms, uint32_t id, uint64_t session)
+{
+	pthread_mutex_lock(&ms->lock);
+	if (id < ms->n && ms->member[id]->pub.session == session)
+		ms->member[id]->strikes = 0;
+	pthread_mutex_unlock(&ms->lock);
+}
+
 void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why)
 {
 	pthread_mutex_lock(&ms->lock);

@@ -134,12 +134,16 @@ void odm_recovery_sent(struct odm_recovery *r, uint32_t worker, struct odm_piece
 		watch->most_rows = piece[i]->count > watch->most_rows ? piece[i]->count : watch->most_rows;
 }
 
-void odm_recovery_answered(struct odm_recovery *r, uint32_t worker)
+void odm_recovery_answered(struct odm_recovery *r, uint32_t worker, bool ran)
 {
-	struct odm_link_watch *watch = &r->net->link[worker].watch;
+	struct odm_link *l = &r->net->link[worker];
 
-	watch->state = ODM_LINK_UNKNOWN;
-	watch->resends = 0;
+	if (ran && !l->watch.served) {
+		odm_members_served(members(r), l->member, l->session);
+		l->watch.served = true;
+	}
+	l->watch.state = ODM_LINK_UNKNOWN;
+	l->watch.resends = 0;
 }
 
 /* It has read its data socket since it was idle, and still owes something: that, or the answer, went down with a broken

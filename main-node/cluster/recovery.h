@@ -27,10 +27,10 @@ void odm_recovery_begin(struct odm_recovery *r, const struct od_moe_call *call, 
 /* A worker answered that it cannot run this piece. */
 void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__ExpertResult *x);
 
-/* RUNs went to this worker; it answered one of these pieces; it answered a probe (ATTACHED). Whatever comes from it, the caller
+/* RUNs went to this worker; it answered one of these pieces (ran: not with an error); it answered a probe (ATTACHED). Whatever comes from it, the caller
  * sets unanswered to 0. */
 void odm_recovery_sent(struct odm_recovery *r, uint32_t worker, struct odm_piece **piece, size_t n);
-void odm_recovery_answered(struct odm_recovery *r, uint32_t worker);
+void odm_recovery_answered(struct odm_recovery *r, uint32_t worker, bool ran);
 void odm_recovery_attached(struct odm_recovery *r, uint32_t worker);
 
 /* Of each turn of waiting: pieces that rested long enough may be sent; all data sockets are probed, every 250 ms, those that

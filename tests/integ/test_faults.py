@@ -2,6 +2,7 @@
 """Workers that die, hang, come back or never were there: main never hangs, and the tokens stay the same."""
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -411,9 +412,9 @@ def strangers_do_no_harm():
     w.kill()
 
 
-def welcome(version=2, session=5, data_port=1):
+def welcome(version=2, session=5, data_port=1, pid=1):
     return zmtp.field(1, version) + zmtp.field(2, session) + zmtp.field(
-        11, zmtp.field(1, session) + zmtp.field(2, b"worker") + zmtp.field(7, data_port))
+        11, zmtp.field(1, session) + zmtp.field(2, b"worker") + zmtp.field(6, pid) + zmtp.field(7, data_port))
 
 
 def fake(*answers):
@@ -459,7 +460,8 @@ def a_worker_without_a_data_port_is_refused():
 class Mute(zmtp.FakeDaemon):
     """A worker that welcomes main and answers its heartbeats; what its data port gets, on_data decides."""
 
-    def __init__(self, on_data=None):
+    def __init__(self, on_data=None, pid=lambda session: 1):
+        self.pid = pid
         self.data = zmtp.FakeDaemon(self._data)
         self.on_data = on_data
         self.messages = []
@@ -471,7 +473,7 @@ class Mute(zmtp.FakeDaemon):
         c.recv()
         self.sessions += 1
         session = self.sessions
-        c.send(welcome(session=session, data_port=self.data.port))
+        c.send(welcome(session=session, data_port=self.data.port, pid=self.pid(session)))
         try:
             while True:
                 m = zmtp.parse(c.recv()[0])
@@ -567,6 +569,35 @@ def one_that_is_being_attached_holds_up_nothing():
     for f in mute:
         f.close()
     w.kill()
+
+
+def exiles(n, pid):
+    """The seconds that main says it does without a worker whose data port never answers, the first n times."""
+    w, mute = Daemon("worker"), Mute(pid=pid)
+    path = hosts_file([w], f"exiles{n}.txt")
+    m = Lines("--workers", path, "--max-tokens", 1)
+    m.ask()
+    m.answer()
+    hosts_file([w, mute], f"exiles{n}.txt")
+    m.p.send_signal(signal.SIGHUP)
+    while mute.sessions <= n:
+        m.ask()
+        m.answer()
+    status, err = m.close()
+    mute.close()
+    w.kill()
+    assert status == 0, err
+    return re.findall(r"data port; is the port open\?; it is used again in (\d+) s", err)
+
+
+@test
+def a_restarted_worker_begins_anew_and_at_once():
+    """Of one that stays the same process, each exile is twice as long, and it stays connected all the time."""
+    pack()
+    with ThreadPoolExecutor(2) as both:
+        same, other = both.submit(exiles, 2, lambda session: 1), both.submit(exiles, 3, lambda session: session)
+        assert same.result()[:2] == ["5", "10"]
+        assert other.result()[:3] == ["5"] * 3
 
 
 @test

@@ -4,9 +4,10 @@ does not believe. Between main and a real worker stands a relay that changes RES
 import json
 import subprocess
 import threading
+import time
 
 import zmtp
-from cluster_util import HANG_S, PROMPT, Daemon, generate, hosts_file, main_args, reference, run_tests, test
+from cluster_util import HANG_S, PROMPT, Daemon, Lines, generate, hosts_file, main_args, reference, run_tests, test
 
 WELCOME, RUN, RESULT = 11, 32, 33
 TOKENS = 12
@@ -181,6 +182,36 @@ def data_ports_that_freeze_together_are_given_up_together():
     assert r["token_ids"] == reference()["token_ids"][:TOKENS], err
     assert err.count("is lost: it answers heartbeats, but not on its data port") == 2, err
     assert r["workers"] == 1 and r["recovered_runs"] > 0, (r, err)
+
+
+@test
+def one_that_serves_again_is_forgiven():
+    """The data port freezes, twice, with good service between."""
+    frozen, served = threading.Event(), threading.Event()
+
+    def on_result(relay, head, experts):
+        while frozen.is_set():
+            time.sleep(0.01)
+        served.set()
+        return [result(head, experts)]
+
+    relay, other = Relay(on_result), Daemon("worker")
+    m = Lines("--workers", hosts_file([relay, other]), "--group-size", 1, "--predictor", "none", "--max-tokens", TOKENS)
+    workers = []
+    for want in 2, 1, 2, 1:
+        served.clear()
+        (frozen.clear if want == 2 else frozen.set)()
+        while workers[-1:] != [want] or (want == 2 and not served.is_set()):
+            m.ask()
+            r = m.answer()
+            assert r["token_ids"] == reference()["token_ids"][:TOKENS], r
+            workers = workers[-1:] + [r["workers"]]
+    status, err = m.close()
+    frozen.clear()
+    relay.close()
+    other.kill()
+    assert status == 0, err
+    assert err.count("not on its data port; it is used again in 5 s") == 2 and "in 10 s" not in err, err
 
 
 class Together:

@@ -75,6 +75,12 @@ void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session,
 	snprintf(w.why, sizeof(w.why), "%s", why);
 }
 
+void odm_members_served(struct odm_members *ms, uint32_t id, uint64_t session)
+{
+	(void)ms;
+	assert_int_equal(session, id + 1);
+}
+
 void odm_members_explain(struct odm_members *ms, char *buf, size_t size)
 {
 	(void)ms;
@@ -177,7 +183,7 @@ static void deliver(uint32_t i)
 	w.link[i].watch.unanswered = 0;
 	if (p->worker != i || p->state != ODM_PIECE_SENT)
 		return;
-	odm_recovery_answered(&w.recovery, i);
+	odm_recovery_answered(&w.recovery, i, true);
 	p->state = ODM_PIECE_DONE;
 	w.work.n_done++;
 }
