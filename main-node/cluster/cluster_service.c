@@ -345,11 +345,25 @@ static int check_result(struct service *s, uint32_t worker, const struct od_msg 
 	return rc;
 }
 
+/* Not a lie: the worker may be honest, and its memory or the checkpoint damaged. So another one is asked. */
+static void refuse_outputs(struct service *s, struct odm_piece *p, const Od__ExpertResult *x)
+{
+	Od__ExpertResult refused = *x;
+
+	refused.code = OD_ERR_CORRUPT;
+	refused.reason = (char *)"its outputs are not all finite numbers: its memory or the checkpoint may be damaged";
+	odm_recovery_failed(&s->recovery, p, &refused);
+}
+
 /* bytes: the expert's rows. */
 static void settle(struct service *s, struct odm_piece *p, const Od__ExpertResult *x, const uint8_t *bytes)
 {
 	if (x->code != OD_OK) {
 		odm_recovery_failed(&s->recovery, p, x);
+		return;
+	}
+	if (!odm_all_numbers(bytes, p->count * s->row_bytes, s->o.profile == OD_PROFILE_BF16)) {
+		refuse_outputs(s, p, x);
 		return;
 	}
 	put_outputs(s, p, bytes);
@@ -382,8 +396,8 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 
 		if (p != NULL) {
 			any = p;
-			ran = ran || x->code == OD_OK;
 			settle(s, p, x, bytes);
+			ran = ran || p->state == ODM_PIECE_DONE;
 		}
 		if (x->rows > 0)
 			bytes += (size_t)x->rows * s->row_bytes;

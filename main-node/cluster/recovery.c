@@ -291,7 +291,7 @@ void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__
 		return;
 	if (to == ODM_NOBODY) {
 		set_aside(r, p);
-		od_fail(&r->unserved, OD_ERR_IO, "no worker can run expert %u of layer %u; the last, %s, said: %s", p->expert,
+		od_fail(&r->unserved, OD_ERR_IO, "no worker can run expert %u of layer %u; the last was %s: %s", p->expert,
 			r->call->m, name, reason);
 		return;
 	}

@@ -24,7 +24,7 @@ struct odm_recovery {
 
 /* A layer begins. */
 void odm_recovery_begin(struct odm_recovery *r, const struct od_moe_call *call, uint64_t *counters);
-/* A worker answered that it cannot run this piece. */
+/* A worker answered that it cannot run this piece, or so that its answer is of no use. */
 void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__ExpertResult *x);
 
 /* RUNs went to this worker; it answered one of these pieces (ran: not with an error); it answered a probe (ATTACHED). Whatever comes from it, the caller

@@ -2,6 +2,8 @@
 
 #include "common/model/config.h"
 
+#include <string.h>
+
 int odm_check_result(const Od__Result *r, uint32_t n_experts, size_t row_bytes, size_t n_frames, size_t frame_bytes,
 		     struct od_err *err)
 {
@@ -32,4 +34,23 @@ int odm_check_result(const Od__Result *r, uint32_t n_experts, size_t row_bytes, 
 		return od_fail(err, OD_ERR_SHAPE, "frames: expected %d, found %zu; beyond its rows of %zu bytes there are %zu bytes", any,
 			       n_frames, row_bytes, left * row_bytes + frame_bytes % row_bytes);
 	return OD_OK;
+}
+
+/* What is no number has an exponent of ones: one more in its last bit reaches the sign's place, and never a neighbour. */
+bool odm_all_numbers(const void *bytes, size_t n_bytes, bool bf16)
+{
+	const uint64_t exponent = bf16 ? 0x7f807f807f807f80 : 0x7f8000007f800000;
+	const uint64_t one = bf16 ? 0x0080008000800080 : 0x0080000000800000;
+	const uint64_t sign = bf16 ? 0x8000800080008000 : 0x8000000080000000;
+	const uint8_t *at = bytes;
+	uint64_t found = 0, x;
+
+	for (; n_bytes >= sizeof(x); n_bytes -= sizeof(x), at += sizeof(x)) {
+		memcpy(&x, at, sizeof(x));
+		found |= (x & exponent) + one;
+	}
+	x = 0;
+	memcpy(&x, at, n_bytes);
+	found |= (x & exponent) + one;
+	return (found & sign) == 0;
 }

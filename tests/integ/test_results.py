@@ -2,6 +2,8 @@
 """RESULTs of every kind: several experts in one, good and failed ones, and lies. Main gives the same tokens, and says what it
 does not believe. Between main and a real worker stands a relay that changes RESULTs."""
 import json
+import re
+import struct
 import subprocess
 import threading
 import time
@@ -212,6 +214,51 @@ def one_that_serves_again_is_forgiven():
     other.kill()
     assert status == 0, err
     assert err.count("not on its data port; it is used again in 5 s") == 2 and "in 10 s" not in err, err
+
+
+def spoiled(x, value):
+    """The last number of its last row is none."""
+    return x.with_rows(x.n_rows(), x.rows[:-4] + value)
+
+
+NO_NUMBERS = [struct.pack("<f", float(v)) for v in ("nan", "inf", "-inf")]
+
+
+@test
+def outputs_that_are_no_numbers_are_run_elsewhere():
+    seen = []
+
+    def on_result(relay, head, experts):
+        seen.append(1)
+        return [result(head, [spoiled(x, NO_NUMBERS[len(seen) % 3]) for x in experts])]
+
+    r, err, _ = through(on_result)
+    assert r["recovered_runs"] > 10 and r["workers"] == 2, r
+    assert "not all finite numbers" in err and "expert" in err and "is lost" not in err, err
+
+
+@test
+def outputs_that_are_no_numbers_anywhere_end_the_prompt_alone():
+    bad = [True]
+
+    def on_result(relay, head, experts):
+        return [result(head, [spoiled(x, NO_NUMBERS[0]) if bad[0] and x.number() == 3 else x for x in experts])]
+
+    relays = [Relay(on_result) for _ in range(2)]
+    m = Lines("--workers", hosts_file(relays), "--group-size", 1, "--predictor", "none", "--max-tokens", TOKENS)
+    m.ask()
+    r = m.answer()
+    assert r["finish"] == "error", r
+    assert re.search(r"no worker can run expert 3 of layer \d; the last was worker 127\.0\.0\.1:\d+: "
+                     "its outputs are not all finite numbers", r["error"]), r["error"]
+    bad[0] = False
+    m.ask()
+    r = m.answer()
+    assert r["token_ids"] == reference()["token_ids"][:TOKENS] and r["workers"] == 2, r
+    status, err = m.close()
+    assert status == 1 and "is lost" not in err, err
+    for relay in relays:
+        relay.close()
 
 
 class Together:

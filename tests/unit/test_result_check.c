@@ -102,12 +102,57 @@ static void rows_agree_with_codes_and_frames(void **state)
 	BAD(OD_ERR_SHAPE, "there are 24 bytes", g.list[0] = &g.x[1]; g.result.n_experts = 1; g.bytes = ROW_BYTES);
 }
 
+static bool numbers(const void *x, size_t n, bool bf16)
+{
+	uint8_t at[72]; /* at every alignment */
+	bool first = false;
+
+	for (size_t i = 0; i < 8; i++) {
+		bool good;
+
+		memset(at, 0xff, sizeof(at)); /* around it: NaN */
+		memcpy(at + i, x, n);
+		good = odm_all_numbers(at + i, n, bf16);
+		assert_true(i == 0 || good == first);
+		first = good;
+	}
+	return first;
+}
+
+/* By the bits of IEEE 754: 0x7f800000 is infinity, more is NaN, 0x7f7fffff the greatest number. */
+static void numbers_are_told_from_others(void **state)
+{
+	static const uint32_t good[] = { 0, 0x80000000, 1, 0x807fffff, 0x3f800000, 0x7f7fffff, 0xff7fffff, 0x00800000 };
+	static const uint32_t bad[] = { 0x7f800000, 0xff800000, 0x7f800001, 0x7fc00000, 0xffffffff, 0x7fffffff };
+
+	(void)state;
+	for (size_t n = 1; n <= 8; n++) {
+		for (size_t at = 0; at < n; at++) {
+			uint32_t x[8];
+			uint16_t half[8];
+
+			memcpy(x, good, sizeof(x));
+			for (size_t i = 0; i < n; i++)
+				half[i] = (uint16_t)(good[i] >> 16);
+			assert_true(numbers(x, n * sizeof(*x), false));
+			assert_true(numbers(half, n * sizeof(*half), true));
+			for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+				x[at] = bad[i];
+				half[at] = (uint16_t)(bad[i] >> 16);
+				assert_false(numbers(x, n * sizeof(*x), false));
+				assert_false(numbers(half, n * sizeof(*half), true));
+			}
+		}
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(good_results_are_good),
 		cmocka_unit_test(experts_exist_and_are_named_once),
 		cmocka_unit_test(rows_agree_with_codes_and_frames),
+		cmocka_unit_test(numbers_are_told_from_others),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
