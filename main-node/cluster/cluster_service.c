@@ -466,7 +466,8 @@ static int run_pieces(struct service *s, struct od_err *err)
 		for (uint32_t w = 0; rc == OD_OK && w < s->net.view.n_workers; w++)
 			rc = receive(s, w, err);
 		odm_links_attach(&s->net);
-		odm_recovery_probe(&s->recovery);
+		if (rc == OD_OK)
+			rc = odm_recovery_probe(&s->recovery, err);
 		odm_recovery_move(&s->recovery);
 		if (rc == OD_OK)
 			rc = odm_recovery_serve(&s->recovery, err);
@@ -653,7 +654,8 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 		.free = free_service,
 	};
 	s->runner = (struct od_expert_runner){ .submit = submit, .collect = collect };
-	s->recovery = (struct odm_recovery){ .net = &s->net, .work = &s->work, .send_again = send_piece_again, .arg = s };
+	s->recovery = (struct odm_recovery){ .net = &s->net, .work = &s->work, .send_again = send_piece_again, .arg = s,
+					    .expert_weights = 3 * (uint64_t)opts->config->hidden * opts->config->intermediate };
 	s->cluster = c;
 	s->o = *opts;
 	s->hidden = opts->config->hidden;

@@ -36,7 +36,8 @@ size_t odm_links_items(const struct odm_links *l, zmq_pollitem_t *items);
 OD_MUST_CHECK int odm_links_open(struct odm_links *l, struct od_err *err);
 /* The incarnation that the link is attached to is still a member. */
 bool odm_links_alive(struct odm_links *l, uint32_t worker);
-#define ODM_RETURN_WAIT_NS (5 * OD_NS_PER_S) /* longer than a daemon needs to notice and to be found again */
+/* Longer than a daemon needs to notice and to be found again, and than the first time of doing without it (members.c). */
+#define ODM_RETURN_WAIT_NS (6 * OD_NS_PER_S)
 /* Before a step: follow the members, and wait until there is a worker. OD_ERR_UNREACHABLE with the reason of each that is gone
  * when none comes in time, OD_ERR_CANCELLED when main is to end. After a pause of main's own all are gone for a moment. */
 OD_MUST_CHECK int odm_links_wait(struct odm_links *l, struct od_err *err);

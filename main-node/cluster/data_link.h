@@ -13,6 +13,7 @@ struct odm_link_watch {
 	bool served;	     /* a RUN */
 	unsigned unanswered; /* probes since the last message */
 	unsigned resends;    /* since the last answer */
+	uint64_t quiet;	     /* rounds of probes since then, while it owed one */
 	enum {
 		ODM_LINK_UNKNOWN,
 		ODM_LINK_REACHED, /* it has read all that was sent before pongs heartbeats; */

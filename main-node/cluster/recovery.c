@@ -2,12 +2,21 @@
 
 #include "common/base/log.h"
 
+#include <stdio.h>
+
 #define ROUND_NS (250 * OD_NS_PER_MS) /* of probes: as often as heartbeats */
 #define MAX_UNANSWERED 11	      /* then a data socket is taken for dead: after 3 s */
 /* Besides, for rows that are on their way: what goes to all workers shares main's line. 1.7 MB/s, a sixth of 100 Mbit. */
 #define UNANSWERED_NS_PER_BYTE 600
 #define MAX_RESENDS 2
 #define REST_MS 50 /* between two rounds of asking for an expert that is being pulled */
+/* An answer may take so long, and for each weight of the experts that are owed: a disk of 1 MB/s (BF16) that just is not stuck,
+ * and a processor of 1 GFLOP/s. */
+#define ANSWER_NS (60 * OD_NS_PER_S)
+#define LOAD_NS_PER_WEIGHT 2000
+#define RUN_NS_PER_WEIGHT 2 /* and row */
+#define SAY_BUSY_ROUNDS 20    /* 5 s */
+#define MAX_BUSY_ROUNDS 720   /* 3 minutes */
 #define MANY_ROWS 16 /* of a piece: a worker that computes one may not look at its data socket for seconds */
 
 static struct odm_members *members(const struct odm_recovery *r)
@@ -20,6 +29,7 @@ void odm_recovery_begin(struct odm_recovery *r, const struct od_moe_call *call, 
 	r->call = call;
 	r->counters = counters;
 	r->rest_ns = r->unserved_ns = 0;
+	r->busy_rounds = r->busy_lasts = 0;
 	r->round_ns = od_now_ns() + ROUND_NS;
 }
 
@@ -79,8 +89,8 @@ static void begin_again(struct odm_recovery *r, struct odm_piece *p)
 		move_piece(r, p, to);
 		return;
 	}
-	r->unserved.code = OD_OK;
 	set_aside(r, p);
+	odm_links_none_left(r->net, &r->unserved); /* for when none joins in time */
 }
 
 /* A worker that is away may be back within a while: then what was set aside goes on. */
@@ -101,8 +111,6 @@ int odm_recovery_serve(struct odm_recovery *r, struct od_err *err)
 	odm_members_explain(members(r), away, sizeof(away));
 	if ((away[0] != '\0' || r->net->n_joining > 0) && od_now_ns() < r->unserved_ns)
 		return OD_OK;
-	if (r->unserved.code == OD_OK)
-		return odm_links_none_left(r->net, err);
 	*err = r->unserved;
 	return err->code;
 }
@@ -143,7 +151,7 @@ void odm_recovery_answered(struct odm_recovery *r, uint32_t worker, bool ran)
 		l->watch.served = true;
 	}
 	l->watch.state = ODM_LINK_UNKNOWN;
-	l->watch.resends = 0;
+	l->watch.resends = l->watch.quiet = 0;
 }
 
 /* It has read its data socket since it was idle, and still owes something: that, or the answer, went down with a broken
@@ -195,6 +203,36 @@ static unsigned most_unanswered(const struct odm_recovery *r)
 	return MAX_UNANSWERED + (unsigned)(bytes * UNANSWERED_NS_PER_BYTE / ROUND_NS);
 }
 
+/* Rounds in which a worker that is busy all the time may answer nothing. */
+static uint64_t most_quiet(const struct odm_recovery *r, uint32_t worker)
+{
+	uint64_t ns = ANSWER_NS;
+
+	for (size_t i = 0; i < r->work->n; i++) {
+		const struct odm_piece *p = &r->work->piece[i];
+
+		if (p->worker == worker && p->state == ODM_PIECE_SENT)
+			ns += r->expert_weights * (LOAD_NS_PER_WEIGHT + (uint64_t)p->count * RUN_NS_PER_WEIGHT);
+	}
+	return ns / ROUND_NS;
+}
+
+/* It answers probes and says it is at work, but does not do what it was asked: any bound of the work itself is a guess, so this
+ * one is generous. */
+static bool is_too_quiet(struct odm_recovery *r, uint32_t worker)
+{
+	struct odm_link *l = &r->net->link[worker];
+	char why[100];
+
+	l->watch.quiet = odm_pieces_owed(r->work, worker) ? l->watch.quiet + 1 : 0;
+	if (l->watch.quiet <= most_quiet(r, worker))
+		return false;
+	snprintf(why, sizeof(why), "it is busy, and has not answered what it was asked for %u s",
+		 (unsigned)(l->watch.quiet * ROUND_NS / OD_NS_PER_S));
+	odm_members_distrust(members(r), l->member, l->session, why);
+	return true;
+}
+
 static void probe(struct odm_recovery *r, uint32_t worker, unsigned most)
 {
 	struct odm_link *l = &r->net->link[worker];
@@ -203,6 +241,9 @@ static void probe(struct odm_recovery *r, uint32_t worker, unsigned most)
 	char name[300];
 
 	if (l->session == 0 || !odm_members_stats(members(r), l->member, &st, name, sizeof(name)))
+		return;
+	r->pulled_bytes += st.c[OD_C_PULLED_BYTES];
+	if (is_too_quiet(r, worker))
 		return;
 	if (!st.busy)
 		watch->most_rows = odm_pieces_most_rows(r->work, worker);
@@ -219,18 +260,38 @@ static void probe(struct odm_recovery *r, uint32_t worker, unsigned most)
 	odm_link_reattach(l);
 }
 
+/* BUSY is said while an expert is being pulled, or a queue is full: then pulling goes on, or something is answered. */
+static int check_busy(struct odm_recovery *r, bool pulled, struct od_err *err)
+{
+	if (pulled || r->work->n_done != r->done_before) {
+		r->busy_rounds = 0;
+		r->done_before = r->work->n_done;
+	}
+	if (r->busy_lasts == 0)
+		return OD_OK;
+	r->busy_lasts--;
+	if (++r->busy_rounds == SAY_BUSY_ROUNDS)
+		od_log_limited(OD_LOG_WARN, "%s; it is asked again until it is not", r->busy.msg);
+	if (r->busy_rounds < MAX_BUSY_ROUNDS)
+		return OD_OK;
+	return od_fail(err, OD_ERR_TIMEOUT, "no worker got on for %u s: %s", (unsigned)(MAX_BUSY_ROUNDS * ROUND_NS / OD_NS_PER_S),
+		       r->busy.msg);
+}
+
 /* All at the same time, whether they owe anything or not: then however many died at one moment, all are known before pieces
  * move to one of them. */
-void odm_recovery_probe(struct odm_recovery *r)
+int odm_recovery_probe(struct odm_recovery *r, struct od_err *err)
 {
-	const uint64_t now = od_now_ns();
+	const uint64_t now = od_now_ns(), pulled_before = r->pulled_bytes;
 	const unsigned most = most_unanswered(r);
 
 	if (now < r->round_ns)
-		return;
+		return OD_OK;
 	r->round_ns = now + ROUND_NS;
+	r->pulled_bytes = 0;
 	for (uint32_t w = 0; w < r->net->view.n_workers; w++)
 		probe(r, w, most);
+	return check_busy(r, r->pulled_bytes != pulled_before, err);
 }
 
 /* ---- Workers that answer that they cannot ---- */
@@ -280,6 +341,11 @@ void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__
 	p->missing = p->missing || x->code == OD_ERR_MISSING;
 	if (lacks) /* nothing was lost */
 		p->state = ODM_PIECE_TODO;
+	if (x->code == OD_ERR_BUSY) {
+		r->busy_lasts = SAY_BUSY_ROUNDS;
+		od_fail(&r->busy, OD_ERR_BUSY, "%s is busy and does not run expert %u of layer %u (%s)", name, p->expert, r->call->m,
+			reason);
+	}
 	if (p->fetch && x->code == OD_ERR_BUSY) { /* one that pulls it is enough */
 		rest(r, p, p->worker);
 		return;

@@ -16,10 +16,16 @@ struct odm_recovery {
 	/* A RUN of this sent piece alone, to the same worker and under the same number. */
 	int (*send_again)(void *arg, struct odm_piece *p);
 	void *arg;
+	uint64_t expert_weights; /* of one */
+	unsigned busy_rounds; /* of probes, while BUSY was said now and then and nothing got on */
+	unsigned busy_lasts;  /* rounds for which the last BUSY counts */
+	struct od_err busy;   /* who said so, and of what */
+	size_t done_before;
+	uint64_t pulled_bytes; /* by all workers, as they said in the last round */
 	uint64_t round_ns;    /* when data sockets are probed next */
 	uint64_t rest_ns;     /* when resting pieces may be sent again; 0: none rests */
 	uint64_t unserved_ns; /* until when pieces of ODM_NOBODY wait for a worker to join; 0: there are none */
-	struct od_err unserved; /* what the last worker that could not run one said; code OD_OK: none was left to ask */
+	struct od_err unserved; /* what the last worker that could not run one said, or why none was left to ask */
 };
 
 /* A layer begins. */
@@ -35,9 +41,10 @@ void odm_recovery_attached(struct odm_recovery *r, uint32_t worker);
 
 /* Of each turn of waiting: pieces that rested long enough may be sent; all data sockets are probed, every 250 ms, those that
  * never answer are distrusted, and RUNs that were lost on the way are sent again; what dead workers owe goes to others; what was
- * set aside goes on when a worker joins. */
+ * set aside goes on when a worker joins. Errors end the step: OD_ERR_TIMEOUT, workers said BUSY for three minutes and nothing got
+ * on; or nobody is left. */
 void odm_recovery_end_rests(struct odm_recovery *r);
-void odm_recovery_probe(struct odm_recovery *r);
+OD_MUST_CHECK int odm_recovery_probe(struct odm_recovery *r, struct od_err *err);
 void odm_recovery_move(struct odm_recovery *r);
 OD_MUST_CHECK int odm_recovery_serve(struct odm_recovery *r, struct od_err *err);
 /* How long the next turn can wait. */

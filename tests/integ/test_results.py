@@ -15,6 +15,7 @@ WELCOME, RUN, RESULT = 11, 32, 33
 TOKENS = 12
 ROW_BYTES = 256 * 4
 CORRUPT = -5  # any code but 0
+BUSY = -10
 EXPERTS = 8
 
 
@@ -259,6 +260,23 @@ def outputs_that_are_no_numbers_anywhere_end_the_prompt_alone():
     assert status == 1 and "is lost" not in err, err
     for relay in relays:
         relay.close()
+
+
+@test
+def one_that_stays_busy_is_named():
+    """The only worker answers BUSY for seconds: asked again every 50 ms, 150 times are more than the 5 s after which main says so."""
+    n = [0]
+
+    def on_result(relay, head, experts):
+        n[0] += any(x.number() == 3 for x in experts)
+        return [result(head, [x.failed(BUSY) if x.number() == 3 and n[0] <= 150 else x for x in experts])]
+
+    relay = Relay(on_result)
+    r, err = generate("--workers", hosts_file([relay]), "--predictor", "none", prompt=PROMPT, tokens=TOKENS, stderr=True)
+    relay.close()
+    assert n[0] > 150 and r["token_ids"] == reference()["token_ids"][:TOKENS], (n, r)
+    assert re.search(r"worker 127\.0\.0\.1:\d+ is busy and does not run expert 3 of layer \d \(so it says\); "
+                     "it is asked again", err), err
 
 
 class Together:

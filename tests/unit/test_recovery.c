@@ -18,6 +18,7 @@
 #define LOAD_MS 400	  /* from a RUN to its answer */
 
 static uint64_t clock_ms;
+static struct od_err error;
 
 int __wrap_clock_gettime(clockid_t id, struct timespec *t);
 int __wrap_clock_gettime(clockid_t id, struct timespec *t)
@@ -29,6 +30,8 @@ int __wrap_clock_gettime(clockid_t id, struct timespec *t)
 
 static struct worker {
 	bool frozen; /* its data port: nothing comes or goes */
+	bool answers_busy;
+	uint64_t pulled;
 	bool mute;   /* it reads RUNs and never answers them */
 	bool gone, distrusted;
 	bool says_busy; /* whatever it does; else when it has something to do */
@@ -63,6 +66,7 @@ bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_st
 	(void)ms;
 	*s = (struct odm_member_stats){ .alive = !worker[id].gone, .pongs = worker[id].pongs,
 					.busy = worker[id].says_busy || w.due_ms[id] != 0 };
+	s->c[OD_C_PULLED_BYTES] = worker[id].pulled;
 	snprintf(name, size, "worker %u", id);
 	return true;
 }
@@ -139,7 +143,6 @@ static void begin(uint32_t n_workers, size_t n_rows)
 {
 	static uint16_t expert[64];
 	const struct od_config cfg = { .n_experts = 8, .top_k = 1 };
-	struct od_err err;
 
 	memset(&w, 0, sizeof(w));
 	memset(worker, 0, sizeof(worker));
@@ -150,7 +153,7 @@ static void begin(uint32_t n_workers, size_t n_rows)
 	w.net.groups.still = true;
 	for (uint32_t i = 0; i < n_workers; i++)
 		w.link[i] = (struct odm_link){ .member = i, .session = i + 1, .attached = true };
-	assert_int_equal(odm_pieces_init(&w.work, &cfg, n_rows, MAX_WORKERS, &err), OD_OK);
+	assert_int_equal(odm_pieces_init(&w.work, &cfg, n_rows, MAX_WORKERS, &error), OD_OK);
 	w.call = (struct od_moe_call){ .step = 1, .n_rows = n_rows, .expert = expert };
 	odm_pieces_cut(&w.work, &w.call, &w.net.groups, NULL, NULL, 64);
 	assert_int_equal(w.work.n, 1);
@@ -183,6 +186,15 @@ static void deliver(uint32_t i)
 	w.link[i].watch.unanswered = 0;
 	if (p->worker != i || p->state != ODM_PIECE_SENT)
 		return;
+	if (worker[i].answers_busy) {
+		Od__ExpertResult x = OD__EXPERT_RESULT__INIT;
+
+		x.code = OD_ERR_BUSY;
+		x.reason = (char *)"so it says";
+		odm_recovery_answered(&w.recovery, i, false);
+		odm_recovery_failed(&w.recovery, p, &x);
+		return;
+	}
 	odm_recovery_answered(&w.recovery, i, true);
 	p->state = ODM_PIECE_DONE;
 	w.work.n_done++;
@@ -192,7 +204,6 @@ static void deliver(uint32_t i)
 static uint64_t wait_ms(uint64_t most_ms, int *rc)
 {
 	const uint64_t from = clock_ms;
-	struct od_err err;
 
 	*rc = OD_OK;
 	while (w.work.n_done < w.work.n && *rc == OD_OK && clock_ms - from < most_ms) {
@@ -204,10 +215,12 @@ static uint64_t wait_ms(uint64_t most_ms, int *rc)
 				worker[i].gone = true;
 			deliver(i);
 		}
-		odm_recovery_probe(&w.recovery);
+		odm_recovery_end_rests(&w.recovery);
+		*rc = odm_recovery_probe(&w.recovery, &error);
 		odm_recovery_move(&w.recovery);
-		*rc = odm_recovery_serve(&w.recovery, &err);
-		if (w.work.piece[0].state == ODM_PIECE_TODO && w.work.piece[0].worker != ODM_NOBODY)
+		if (*rc == OD_OK)
+			*rc = odm_recovery_serve(&w.recovery, &error);
+		if (w.work.piece[0].state == ODM_PIECE_TODO && w.work.piece[0].worker != ODM_NOBODY && !w.work.piece[0].resting)
 			send_piece(NULL, &w.work.piece[0]);
 	}
 	return clock_ms - from;
@@ -338,6 +351,72 @@ static void when_all_are_dead_there_is_an_error(void **state)
 	odm_pieces_fini(&w.work);
 }
 
+/* It answers probes, and says that it is at work. */
+static void one_that_is_busy_for_ever_is_given_up(void **state)
+{
+	uint64_t ms;
+	int rc;
+
+	(void)state;
+	for (uint64_t weights = 0; weights <= 176160768; weights += 176160768) { /* of an expert of Mixtral 8x7B */
+		const uint64_t bound_ms = 60000 + weights * 2002 / 1000000;
+
+		begin(2, 1);
+		w.recovery.expert_weights = weights;
+		worker[0].mute = worker[0].says_busy = true;
+		w.due_ms[0] = 0;
+		ms = wait_ms(3600000, &rc);
+		assert_int_equal(rc, OD_OK);
+		assert_in_range(ms, bound_ms, bound_ms + 1000 + LOAD_MS);
+		assert_non_null(strstr(w.why, "has not answered what it was asked"));
+		assert_int_equal(worker[0].n_runs, 1);
+		odm_pieces_fini(&w.work);
+		begin(2, 1); /* an honest one that is slow */
+		w.recovery.expert_weights = weights;
+		w.due_ms[0] = clock_ms + bound_ms - 1000;
+		wait_ms(3600000, &rc);
+		assert_int_equal(rc, OD_OK);
+		assert_false(worker[0].distrusted);
+		assert_int_equal(worker[1].n_runs, 0);
+		odm_pieces_fini(&w.work);
+	}
+}
+
+static void one_that_answers_busy_for_ever_ends_the_step(void **state)
+{
+	uint64_t ms;
+	int rc;
+
+	(void)state;
+	begin(1, 1);
+	worker[0].answers_busy = true;
+	ms = wait_ms(3600000, &rc);
+	assert_int_equal(rc, OD_ERR_TIMEOUT);
+	assert_in_range(ms, 180000, 182000);
+	assert_non_null(strstr(error.msg, "worker 0 is busy and does not run expert 0 of layer 0 (so it says)"));
+	assert_false(worker[0].distrusted);
+	odm_pieces_fini(&w.work);
+	begin(2, 1); /* another one takes its time, after a BUSY */
+	worker[0].answers_busy = true;
+	wait_ms(2 * LOAD_MS, &rc);
+	assert_int_equal(w.work.piece[0].worker, 1);
+	w.due_ms[1] = clock_ms + 50000;
+	wait_ms(60000, &rc);
+	assert_int_equal(w.work.n_done, 1);
+	odm_pieces_fini(&w.work);
+	begin(1, 1); /* it pulls the expert: very slowly, but it does */
+	worker[0].answers_busy = true;
+	for (int i = 0; i < 30; i++) {
+		wait_ms(60000, &rc);
+		assert_int_equal(rc, OD_OK);
+		worker[0].pulled++;
+	}
+	worker[0].answers_busy = false;
+	wait_ms(60000, &rc);
+	assert_int_equal(w.work.n_done, 1);
+	odm_pieces_fini(&w.work);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -347,6 +426,8 @@ int main(void)
 		cmocka_unit_test(one_that_computes_many_rows_is_not_given_up),
 		cmocka_unit_test(rows_on_their_way_get_their_time),
 		cmocka_unit_test(a_pause_of_mains_own_costs_nobody_anything),
+		cmocka_unit_test(one_that_is_busy_for_ever_is_given_up),
+		cmocka_unit_test(one_that_answers_busy_for_ever_ends_the_step),
 		cmocka_unit_test(when_all_are_dead_there_is_an_error),
 	};
 
