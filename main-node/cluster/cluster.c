@@ -281,6 +281,11 @@ static void on_hangup(uv_signal_t *handle, int number)
 		od_log(OD_LOG_ERROR, "%s (the cluster stays as it is)", err.msg);
 		return;
 	}
+	for (size_t i = 0; i < hosts.n && !c->o.shadow; i++) {
+		if (hosts.host[i].role == OD_NODE_SHADOW)
+			od_log(OD_LOG_WARN, "%s line %u: this shadow is not used, for od-main was started without one; start it anew",
+			       c->o.hosts_path, hosts.host[i].line);
+	}
 	if (!c->o.shadow)
 		od_hosts_without_shadow(&hosts);
 	if (odm_members_follow(c->members, &hosts, &err) != OD_OK)

@@ -139,13 +139,10 @@ static void send_place(struct member *m)
 
 	if (m->host.role != OD_NODE_WORKER || m->state != M_READY || (!m->pub.spool && !m->pub.cache))
 		return;
-	for (uint32_t i = 0; i < ms->n; i++) {
-		const struct member *o = ms->member[i];
-
-		if (o->host.role != OD_NODE_WORKER || o->retired)
-			continue;
-		place.worker += i < m->id;
-		place.n_workers++;
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		if (ms->listed[i] == m)
+			place.worker = place.n_workers;
+		place.n_workers += ms->listed[i]->host.role == OD_NODE_WORKER;
 	}
 	place.n_groups = od_share_groups(place.n_workers, ms->o.cluster->group_size, ms->o.cluster->config->top_k);
 	h.session = m->session;
@@ -454,11 +451,14 @@ static void on_tick(uv_timer_t *timer)
 		tick_member(ms->member[i], now, ping);
 }
 
+/* One whose role has changed is another member. */
 static struct member *find_host(struct odm_members *ms, const struct od_host *h)
 {
 	for (uint32_t i = 0; i < ms->n; i++) {
-		if (strcmp(ms->member[i]->host.host, h->host) == 0 && ms->member[i]->host.port == h->port)
-			return ms->member[i];
+		struct member *m = ms->member[i];
+
+		if (strcmp(m->host.host, h->host) == 0 && m->host.port == h->port && m->host.role == h->role)
+			return m;
 	}
 	return NULL;
 }
@@ -472,25 +472,43 @@ static void free_member(struct member *m)
 	free(m);
 }
 
+/* A place that is free, or that of one that is no longer in the file; OD_MAX_HOSTS: there is none. */
+static uint32_t free_id(const struct odm_members *ms)
+{
+	uint32_t id = 0;
+
+	while (id < ms->n && !(ms->member[id]->retired && ms->member[id]->state == M_CLOSED && !ms->member[id]->looking_up))
+		id++;
+	return id;
+}
+
 static int add_host(struct odm_members *ms, const struct od_host *host, struct od_err *err)
 {
-	struct member *m = ms->n < OD_MAX_HOSTS ? calloc(1, sizeof(*m)) : NULL;
+	const uint32_t id = free_id(ms);
+	struct member *m, *before;
 
+	if (id == OD_MAX_HOSTS)
+		return od_fail(err, OD_ERR_BUSY, "cannot add host %s: the names of hosts that left are still being looked up; try again",
+			       host->host);
+	m = calloc(1, sizeof(*m));
 	if (m != NULL) {
 		m->holds = calloc(1, ms->holds_bytes);
 		m->cached = calloc(1, ms->cached_bytes);
 	}
 	if (m == NULL || m->holds == NULL || m->cached == NULL) {
 		free_member(m);
-		return od_fail(err, OD_ERR_NOMEM, "cannot add host %s", host->host);
+		return od_fail(err, OD_ERR_NOMEM, "cannot add host %s: no memory", host->host);
 	}
 	m->ms = ms;
 	m->host = *host;
-	m->id = ms->n;
+	m->id = id;
 	m->pub = (struct odm_member){ .id = m->id, .role = m->host.role, .port = m->host.port };
 	pthread_mutex_lock(&ms->lock);
-	ms->member[ms->n++] = m;
+	before = id < ms->n ? ms->member[id] : NULL;
+	ms->member[id] = m;
+	ms->n += id == ms->n;
 	pthread_mutex_unlock(&ms->lock);
+	free_member(before);
 	return OD_OK;
 }
 
@@ -507,29 +525,60 @@ static void say_bye(struct member *m, const char *reason)
 		od_log(OD_LOG_DEBUG, "%s will notice our silence", m->host.host);
 }
 
-int odm_members_follow(struct odm_members *ms, const struct od_hosts *hosts, struct od_err *err)
+static bool is_listed(const struct member *m, const struct od_hosts *hosts)
 {
 	for (size_t i = 0; i < hosts->n; i++) {
-		int rc = find_host(ms, &hosts->host[i]) == NULL ? add_host(ms, &hosts->host[i], err) : OD_OK;
+		if (find_host(m->ms, &hosts->host[i]) == m)
+			return true;
+	}
+	return false;
+}
 
-		if (rc != OD_OK)
-			return rc;
+static void retire(struct member *m)
+{
+	if (m->state != M_CLOSED) {
+		say_bye(m, "no longer in main's hosts file");
+		drop(m, 0, "it is no longer in the hosts file");
 	}
+	pthread_mutex_lock(&m->ms->lock);
+	m->retired = true;
+	pthread_mutex_unlock(&m->ms->lock);
+}
+
+/* What is in the file, in its order. */
+static void list(struct odm_members *ms, const struct od_hosts *hosts)
+{
 	pthread_mutex_lock(&ms->lock);
-	for (uint32_t i = 0; i < ms->n; i++)
-		ms->member[i]->retired = true;
-	for (size_t i = 0; i < hosts->n; i++)
-		find_host(ms, &hosts->host[i])->retired = false;
-	pthread_mutex_unlock(&ms->lock);
-	for (uint32_t i = 0; i < ms->n; i++) {
-		if (!ms->member[i]->retired || ms->member[i]->state == M_CLOSED)
-			continue;
-		say_bye(ms->member[i], "no longer in main's hosts file");
-		drop(ms->member[i], 0, "it is no longer in the hosts file");
+	ms->n_listed = 0;
+	for (size_t i = 0; i < hosts->n; i++) {
+		struct member *m = find_host(ms, &hosts->host[i]);
+
+		if (m == NULL)
+			continue; /* it could not be added */
+		m->retired = false;
+		ms->listed[ms->n_listed++] = m;
 	}
+	ms->epoch++;
+	pthread_mutex_unlock(&ms->lock);
+}
+
+int odm_members_follow(struct odm_members *ms, const struct od_hosts *hosts, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	for (uint32_t i = 0; i < ms->n; i++) {
+		if (!ms->member[i]->retired && !is_listed(ms->member[i], hosts))
+			retire(ms->member[i]);
+	}
+	list(ms, hosts); /* so that no place is taken of one that has come back */
+	for (size_t i = 0; i < hosts->n && rc == OD_OK; i++) {
+		if (find_host(ms, &hosts->host[i]) == NULL)
+			rc = add_host(ms, &hosts->host[i], err);
+	}
+	list(ms, hosts);
 	for (uint32_t i = 0; i < ms->n; i++)
 		send_place(ms->member[i]);
-	return OD_OK;
+	return rc;
 }
 
 int odm_members_new(struct odm_members **out, const struct odm_members_opts *opts, uv_loop_t *loop,

@@ -1,8 +1,9 @@
 /* members.h - who is in the cluster: control sockets, handshakes, heartbeats, deaths and returns (design section 7).
  *
  * Thread: the loop thread owns the table; odm_members_view, _stats and _wait from any thread (a monitor: mutex
- * inside, no I/O and no callback under it). A member's id is its index in the hosts file and stays; its session
- * changes with every incarnation. Changes raise the epoch and write to the eventfd given at the start. */
+ * inside, no I/O and no callback under it). A member's id stays while its line, host and role, is in the hosts file;
+ * another may have it afterwards. Its session changes with every incarnation. Changes raise the epoch and write to the eventfd
+ * given at the start. */
 #ifndef ODM_MEMBERS_H
 #define ODM_MEMBERS_H
 
@@ -85,6 +86,7 @@ uint32_t odm_members_count(struct odm_members *ms);
 uint64_t odm_members_epoch(struct odm_members *ms);
 void odm_members_view(struct odm_members *ms, struct odm_view *v); /* v->worker: room for OD_MAX_HOSTS */
 bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session);
+/* False: there is no such member (any more). */
 bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size);
 /* As odm_cost_fn, by what the worker has said last. One with a spool lacks what it has not named. */
 void odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, const uint16_t *expert, size_t n,

@@ -57,8 +57,9 @@ struct odm_members {
 	_Atomic uint64_t epoch; /* changes under the lock */
 	bool asked; /* odm_members_ask was here, and odm_members_counters was not since */
 	size_t holds_bytes, cached_bytes; /* of each member's */
-	uint32_t n;
-	struct member *member[OD_MAX_HOSTS];
+	uint32_t n, n_listed;
+	struct member *member[OD_MAX_HOSTS]; /* by id */
+	struct member *listed[OD_MAX_HOSTS]; /* those in the hosts file, in its order */
 	bool stopping;
 };
 

@@ -28,8 +28,8 @@ void odm_members_view(struct odm_members *ms, struct odm_view *v)
 	v->epoch = ms->epoch;
 	v->n_workers = 0;
 	v->has_shadow = false;
-	for (uint32_t i = 0; i < ms->n; i++) {
-		const struct odm_member *m = &ms->member[i]->pub;
+	for (uint32_t i = 0; i < ms->n_listed; i++) {
+		const struct odm_member *m = &ms->listed[i]->pub;
 
 		if (m->session == 0)
 			continue;
@@ -106,7 +106,7 @@ bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_st
 	bool known;
 
 	pthread_mutex_lock(&ms->lock);
-	known = id < ms->n;
+	known = id < ms->n && !ms->member[id]->retired;
 	if (known) {
 		*s = ms->member[id]->stats;
 		odm_member_name(ms->member[id], name, size);
@@ -148,12 +148,12 @@ static void explain_locked(struct odm_members *ms, bool refused_only, char *buf,
 	size_t used = 0;
 
 	buf[0] = '\0';
-	for (uint32_t i = 0; i < ms->n && used < size; i++) {
-		const struct member *m = ms->member[i];
+	for (uint32_t i = 0; i < ms->n_listed && used < size; i++) {
+		const struct member *m = ms->listed[i];
 		char name[300];
 		int n;
 
-		if (m->retired || (m->pub.session != 0 && !m->distrusted))
+		if ((m->pub.session != 0 && !m->distrusted))
 			continue;
 		if (refused_only && (m->refused_code == 0 || m->refused_code == OD_ERR_BUSY))
 			continue;

@@ -412,9 +412,9 @@ def strangers_do_no_harm():
     w.kill()
 
 
-def welcome(version=2, session=5, data_port=1, pid=1):
+def welcome(version=2, session=5, data_port=1, pid=1, spool=0):
     return zmtp.field(1, version) + zmtp.field(2, session) + zmtp.field(
-        11, zmtp.field(1, session) + zmtp.field(2, b"worker") + zmtp.field(6, pid) + zmtp.field(7, data_port))
+        11, zmtp.field(1, session) + zmtp.field(2, b"worker") + zmtp.field(6, pid) + zmtp.field(7, data_port) + zmtp.field(12, spool))
 
 
 def fake(*answers):
@@ -457,6 +457,14 @@ def a_worker_without_a_data_port_is_refused():
     w.kill()
 
 
+ATTACH, ATTACHED, PLACE = 30, 31, 19
+
+
+def attached(f, c, m):
+    if ATTACH in zmtp.parse(m[0]):
+        c.send(zmtp.field(1, 2) + zmtp.field(2, f.sessions) + zmtp.field(ATTACHED, b""))
+
+
 class Mute(zmtp.FakeDaemon):
     """A worker that welcomes main and answers its heartbeats; what its data port gets, on_data decides."""
 
@@ -464,7 +472,7 @@ class Mute(zmtp.FakeDaemon):
         self.pid = pid
         self.data = zmtp.FakeDaemon(self._data)
         self.on_data = on_data
-        self.messages = []
+        self.place = None  # its number, of how many
         self.here, self.attach, self.gone = threading.Event(), threading.Event(), threading.Event()
         self.sessions = 0
         super().__init__(self._control)
@@ -473,13 +481,16 @@ class Mute(zmtp.FakeDaemon):
         c.recv()
         self.sessions += 1
         session = self.sessions
-        c.send(welcome(session=session, data_port=self.data.port, pid=self.pid(session)))
+        c.send(welcome(session=session, data_port=self.data.port, pid=self.pid(session), spool=1))
         try:
             while True:
                 m = zmtp.parse(c.recv()[0])
                 if 13 in m:  # PING
                     c.send(zmtp.field(1, 2) + zmtp.field(2, session) + zmtp.field(14, zmtp.field(1, zmtp.parse(m[13]).get(1, 0))))
                     self.here.set()
+                if PLACE in m:
+                    place = zmtp.parse(m[PLACE])
+                    self.place = place.get(2, 0), place.get(1, 0)
         finally:
             self.gone.set()
 
@@ -598,6 +609,100 @@ def a_restarted_worker_begins_anew_and_at_once():
         same, other = both.submit(exiles, 2, lambda session: 1), both.submit(exiles, 3, lambda session: session)
         assert same.result()[:2] == ["5", "10"]
         assert other.result()[:3] == ["5"] * 3
+
+
+def hang_up(m, *hosts_args):
+    """The hosts file anew, and what main says until it has read it."""
+    hosts_file(*hosts_args)
+    m.p.send_signal(signal.SIGHUP)
+    said = ""
+    while "read again" not in said:
+        line = m.p.stderr.readline()
+        assert line, said
+        said += line
+    return said
+
+
+@test
+def a_host_changes_its_role_with_sighup():
+    first, second, shadow = Daemon("worker"), Daemon("worker"), Daemon("shadow")
+    m = Lines("--workers", hosts_file([shadow, first, second]))
+    m.ask()
+    assert m.answer()["predicted_uses"] > 0
+    shadow.kill()
+    third = Daemon("worker", port=shadow.port)
+    hang_up(m, [first, third, second])
+    wait_for_workers(m, 3)
+    second.kill()
+    other = Daemon("shadow", port=second.port)
+    hang_up(m, [first, other, third])
+    r = wait_for_workers(m, 2)
+    while r["predicted_uses"] == 0:
+        m.ask()
+        r = m.answer()
+    status, err = m.close()
+    assert status == 0 and "refused" not in err, err
+    for d in first, third, other:
+        d.kill()
+
+
+@test
+def workers_have_the_numbers_of_their_lines():
+    """PLACE, from which a worker's share of the experts follows, whatever the order in which they joined."""
+    a, b, c = (Mute(attached) for _ in range(3))
+    m = Lines("--workers", hosts_file([a, b]))
+
+    def expect(*workers):
+        end = time.monotonic() + HANG_S
+        want = [(i, len(workers)) for i in range(len(workers))]
+        while [w.place for w in workers] != want:
+            assert time.monotonic() < end, ([w.place for w in workers], want)
+            time.sleep(0.01)
+
+    expect(a, b)
+    for order in (c, a, b), (b, c, a), (a, c), (c, a, b), (b, a):
+        hang_up(m, list(order))
+        expect(*order)
+    assert m.close()[0] == 0
+    for f in a, b, c:
+        f.close()
+
+
+@test
+def a_shadow_that_is_added_later_is_not_used_and_main_says_so():
+    w, shadow = Daemon("worker"), Daemon("shadow")
+    m = Lines("--workers", hosts_file([w]))
+    wait_for_workers(m, 1)
+    assert "hosts.txt line 2: this shadow is not used" in hang_up(m, [w, shadow])
+    assert "shadow" not in hang_up(m, [w])
+    wait_for_workers(m, 1)
+    assert m.close()[0] == 0
+    for d in w, shadow:
+        d.kill()
+
+
+@test
+def hosts_come_and_go_without_end():
+    """2000 of them; those that left are neither counted nor shown."""
+    class Absent:
+        role = "worker"
+
+        def __init__(self, port):
+            self.port = port
+
+    first, second = Daemon("worker"), Daemon("worker")
+    m = Lines("--workers", hosts_file([first]))
+    wait_for_workers(m, 1)
+    for i in range(5):
+        ports = range(20000 + 400 * i, 20400 + 400 * i)
+        hang_up(m, [first] + [Absent(p) for p in ports if p not in (first.port, second.port)])
+    hang_up(m, [second, first])
+    r = wait_for_workers(m, 2)
+    assert sorted(n["name"] for n in r["nodes"]) == sorted(["main"] + [f"worker 127.0.0.1:{w.port}" for w in (first, second)]), r
+    status, err = m.close()
+    assert status == 0 and "cannot add" not in err, err
+    for w in first, second:
+        w.kill()
 
 
 @test
