@@ -129,6 +129,14 @@ static void send_ping(struct member *m)
 		return; /* the silence will tell */
 }
 
+static void tell_left_out(const struct member *m, const Od__Header *h)
+{
+	char name[300];
+
+	od_log_limited(OD_LOG_WARN, "%s: %s is left out: its connection is gone, or more than it reads is on the way",
+		       odm_member_name(m, name, sizeof(name)), od_body_name(h->body_case));
+}
+
 /* A worker's place follows from the hosts file, not from who is here: what it keeps on its disk and in its cache shall not
  * depend on who is away for a while. */
 static void send_place(struct member *m)
@@ -150,7 +158,7 @@ static void send_place(struct member *m)
 	h.body_case = OD__HEADER__BODY_PLACE;
 	h.place = &place;
 	if (od_uv_socket_send(m->socket, NULL, &h, NULL, 0) != OD_OK)
-		od_log_limited(OD_LOG_WARN, "%s: control queue is full, PLACE is left out", m->host.host);
+		tell_left_out(m, &h);
 }
 
 static void on_welcome(struct member *m, const Od__Header *h)
@@ -354,6 +362,30 @@ static void look_up(struct member *m)
 		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
 }
 
+/* Two names of one address: the second would be refused for ever, for it is us that the daemon serves. */
+static bool is_twin(struct member *m)
+{
+	const struct odm_members *ms = m->ms;
+	char name[300], other[300], why[256];
+
+	for (uint32_t i = 0; i < ms->n; i++) {
+		const struct member *o = ms->member[i];
+
+		if (o == m || o->state == M_CLOSED || o->host.port != m->host.port || strcmp(o->address, m->address) != 0)
+			continue;
+		snprintf(why, sizeof(why), "it is the same daemon as %s: both are at address %s",
+			 odm_member_name(o, other, sizeof(other)), m->address);
+		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
+		if (!m->told)
+			od_log(OD_LOG_WARN, "%s is not used: %s", odm_member_name(m, name, sizeof(name)), why);
+		m->told = true;
+		set_why(m, why);
+		set_refused(m, OD_ERR_MISMATCH);
+		return true;
+	}
+	return false;
+}
+
 static void open_socket(struct member *m)
 {
 	static const struct od_uv_socket_ops ops = { .message = on_message, .garbage = on_garbage };
@@ -367,6 +399,8 @@ static void open_socket(struct member *m)
 			look_up(m);
 		return;
 	}
+	if (is_twin(m))
+		return;
 	rc = od_connect_dealer(ms->o.zmq_context, m->address, m->host.port, &socket, &err);
 	if (rc == OD_OK) {
 		rc = od_uv_socket_new(&m->socket, ms->loop, socket, false, &ops, m, &err);
@@ -649,8 +683,7 @@ void odm_members_send(struct odm_members *ms, uint32_t id, Od__Header *header)
 	header->session = m->session;
 	header->epoch = ms->epoch;
 	if (od_uv_socket_send(m->socket, NULL, header, NULL, 0) != OD_OK)
-		od_log_limited(OD_LOG_WARN, "%s: control queue is full, %s is left out", m->host.host,
-			       od_body_name(header->body_case));
+		tell_left_out(m, header);
 }
 
 void odm_members_ask(struct odm_members *ms)

@@ -706,6 +706,14 @@ def hosts_come_and_go_without_end():
 
 
 @test
+def two_names_of_one_daemon_are_told():
+    w = Daemon("worker")
+    path = hosts(f"localhost:{w.port}\n127.0.0.1:{w.port}\n")
+    refused("--workers", path, says=["is the same daemon as worker", f"localhost:{w.port}", f"127.0.0.1:{w.port}"])
+    w.kill()
+
+
+@test
 def strangers_messages_do_no_harm():
     w = Daemon("worker")
     hello = zmtp.field(1, 2) + zmtp.field(10, zmtp.field(1, b"worker") + zmtp.field(2, b"x" * 32) + zmtp.field(3, 1))
