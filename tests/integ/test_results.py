@@ -3,6 +3,7 @@
 does not believe. Between main and a real worker stands a relay that changes RESULTs."""
 import json
 import re
+import socket
 import struct
 import subprocess
 import threading
@@ -185,6 +186,35 @@ def data_ports_that_freeze_together_are_given_up_together():
     assert r["token_ids"] == reference()["token_ids"][:TOKENS], err
     assert err.count("is lost: it answers heartbeats, but not on its data port") == 2, err
     assert r["workers"] == 1 and r["recovered_runs"] > 0, (r, err)
+
+
+class Cut(Relay):
+    """Its data connection to main can be reset, with what is on its way."""
+    main = None
+
+    def _relay(self, main, port, to_worker, to_main):
+        if to_worker == self._run:
+            self.main = main.s
+        super()._relay(main, port, to_worker, to_main)
+
+    def cut(self):
+        self.main.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.main.close()
+
+
+@test
+def what_a_reset_connection_swallowed_is_asked_for_once_more():
+    def on_result(relay, head, experts):
+        if relay.n_results not in (20, 40, 60):
+            return [result(head, experts)]
+        relay.cut()
+        return []
+
+    relay = Cut(on_result)
+    r, err = generate("--workers", hosts_file([relay]), "--predictor", "none", prompt=PROMPT, tokens=TOKENS, stderr=True)
+    relay.close()
+    assert relay.n_results > 60 and r["token_ids"] == reference()["token_ids"][:TOKENS], (relay.n_results, r)
+    assert err.count("asking again") == 3 and "is lost" not in err, err
 
 
 @test
