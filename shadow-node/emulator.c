@@ -46,7 +46,7 @@ static int open_sequences(struct ods_emulator *e, struct od_err *err)
 {
 	const struct od_forward_opts *f = &e->o.forward;
 	int rc = od_state_pool_new(&e->state, f->device, f->config, f->profile, e->o.ctx_tokens, (uint32_t)e->o.max_sequences,
-				   err);
+				   (uint64_t)e->o.max_sequences * od_state_pages(e->o.ctx_tokens), err);
 
 	e->o.forward.state = e->state;
 	for (size_t i = 0; rc == OD_OK && i < e->o.max_sequences; i++)

@@ -10,9 +10,9 @@
 uint64_t ods_sequence_bytes(const struct od_forward_opts *f, uint32_t ctx)
 {
 	const struct od_config *c = f->config;
-	uint64_t sum = od_state_pool_bytes(c, f->profile, ctx, 1), tokens = 2 * (uint64_t)ctx * sizeof(int32_t);
-	/* Numbers of pages: the sequence's, the pool's spare ones, the forward pass's tables. */
-	uint64_t pages = 4 * (uint64_t)od_state_pages(ctx) * sizeof(uint32_t);
+	uint64_t sum = od_state_pool_bytes(c, f->profile, od_state_pages(ctx), 1), tokens = 2 * (uint64_t)ctx * sizeof(int32_t);
+	/* Numbers of pages: the sequence's, the pool's spare ones and users, the forward pass's tables. */
+	uint64_t pages = 5 * (uint64_t)od_state_pages(ctx) * sizeof(uint32_t);
 
 	if (!od_add(sum, ods_align_bytes(c->n_layers, ctx), &sum) || !od_add(sum, tokens + pages, &sum) ||
 	    !od_add(sum, (uint64_t)c->vocab * SAMPLER_TOKEN_BYTES, &sum))
@@ -25,6 +25,8 @@ int ods_sequence_init(struct ods_sequence *s, const struct od_forward_opts *f, s
 	uint32_t ctx = od_state_pool_ctx(f->state);
 	int rc = od_seq_state_new(&s->state, f->state, err);
 
+	if (rc == OD_OK)
+		rc = od_seq_state_promise(s->state, ctx);
 	if (rc != OD_OK)
 		return rc;
 	rc = ods_align_new(&s->align, f->config->n_layers, ctx,

@@ -24,15 +24,17 @@ struct od_state_pool {
 	uint32_t n_layers, ctx, n_sequences, open;
 	uint32_t n_pages;
 	uint32_t *spare; /* [n_pages]: unused pages; the next to be taken is the last */
-	uint32_t n_spare;
-	bool *taken;	 /* [n_sequences]: places of fixed state */
+	uint32_t n_spare, n_owed; /* owed: promised and not yet taken; never more than there are spare */
+	uint32_t *users; /* [n_pages]: sequences that have the page */
+	bool *taken;	 /* [n_sequences]: places of sequences */
 	struct layer layer[]; /* [n_layers] */
 };
 
 struct od_seq_state {
 	struct od_state_pool *pool;
 	uint32_t length, n_pages;
-	uint32_t place; /* of its fixed state */
+	uint32_t promised; /* pages, those that it has included */
+	uint32_t place; /* among the open ones; its fixed state is there */
 	unsigned copy;	/* the committed one: 0 or 1 */
 	uint32_t page[]; /* [pages of ctx] */
 };
@@ -84,30 +86,31 @@ static bool all_fixed(uint64_t fixed_bytes, uint32_t n, uint64_t *bytes)
 	return od_mul(fixed_bytes, 2 * (uint64_t)n + 1, bytes);
 }
 
-uint64_t od_state_pool_bytes(const struct od_config *cfg, enum od_profile profile, uint32_t ctx, uint32_t n)
+uint64_t od_state_pool_bytes(const struct od_config *cfg, enum od_profile profile, uint64_t n_pages, uint32_t n_sequences)
 {
 	uint64_t pages, fixed;
 
-	if (!place_layers(cfg, profile, (uint64_t)od_state_pages(ctx) * n, NULL, &pages, &fixed) ||
-	    !all_fixed(fixed, n, &fixed) || !od_add(pages, fixed, &pages) || !od_add(pages, OD_PAD_BYTES, &pages))
+	if (!place_layers(cfg, profile, n_pages, NULL, &pages, &fixed) || !all_fixed(fixed, n_sequences, &fixed) ||
+	    !od_add(pages, fixed, &pages) || !od_add(pages, OD_PAD_BYTES, &pages))
 		return UINT64_MAX;
 	return pages;
 }
 
 static int open_pool(struct od_state_pool *p, struct od_device *d, const struct od_config *cfg, enum od_profile profile,
-		     struct od_err *err)
+		     uint64_t n_pages, struct od_err *err)
 {
-	const uint64_t n_pages = (uint64_t)od_state_pages(p->ctx) * p->n_sequences;
-	const uint64_t sum = od_state_pool_bytes(cfg, profile, p->ctx, p->n_sequences);
+	const uint64_t sum = od_state_pool_bytes(cfg, profile, n_pages, p->n_sequences);
 	uint64_t bytes, fixed;
 	int rc;
 
 	if (sum != UINT64_MAX && n_pages <= UINT32_MAX) {
 		p->spare = malloc(n_pages * sizeof(*p->spare) + 1);
+		p->users = calloc(n_pages + 1, sizeof(*p->users));
 		p->taken = calloc(p->n_sequences, sizeof(*p->taken));
 	}
-	if (p->spare == NULL || p->taken == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "keys and values of %u positions: %" PRIu64 " bytes", p->ctx, sum);
+	if (p->spare == NULL || p->users == NULL || p->taken == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "keys and values of %" PRIu64 " pages of %d positions: %" PRIu64 " bytes",
+			       n_pages, OD_KV_PAGE, sum);
 	(void)!place_layers(cfg, profile, n_pages, p->layer, &bytes, &p->fixed_bytes); /* it fits: the sum says so */
 	rc = od_buf_new(&p->pages, d, bytes, "keys and values", err);
 	if (rc == OD_OK && p->fixed_bytes > 0 && all_fixed(p->fixed_bytes, p->n_sequences, &fixed))
@@ -121,7 +124,7 @@ static int open_pool(struct od_state_pool *p, struct od_device *d, const struct 
 }
 
 int od_state_pool_new(struct od_state_pool **out, struct od_device *d, const struct od_config *cfg, enum od_profile profile,
-		      uint32_t ctx, uint32_t n, struct od_err *err)
+		      uint32_t ctx, uint32_t n_sequences, uint64_t n_pages, struct od_err *err)
 {
 	struct od_state_pool *p;
 	int rc;
@@ -132,12 +135,12 @@ int od_state_pool_new(struct od_state_pool **out, struct od_device *d, const str
 			       cfg->ctx_max, ctx);
 	p = calloc(1, sizeof(*p) + cfg->n_layers * sizeof(p->layer[0]));
 	if (p == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "keys and values of %u positions", ctx);
+		return od_fail(err, OD_ERR_NOMEM, "keys and values of %u sequences", n_sequences);
 	p->dtype = dtype_of(profile);
 	p->n_layers = cfg->n_layers;
 	p->ctx = ctx;
-	p->n_sequences = n;
-	rc = open_pool(p, d, cfg, profile, err);
+	p->n_sequences = n_sequences;
+	rc = open_pool(p, d, cfg, profile, n_pages, err);
 	if (rc != OD_OK) {
 		od_state_pool_free(p);
 		return rc;
@@ -153,6 +156,7 @@ void od_state_pool_free(struct od_state_pool *p)
 	od_buf_free(p->pages);
 	od_buf_free(p->fixed);
 	free(p->spare);
+	free(p->users);
 	free(p->taken);
 	free(p);
 }
@@ -192,6 +196,11 @@ uint32_t od_state_pool_ctx(const struct od_state_pool *p)
 uint32_t od_state_pool_sequences(const struct od_state_pool *p)
 {
 	return p->n_sequences;
+}
+
+uint32_t od_state_pool_free_pages(const struct od_state_pool *p)
+{
+	return p->n_spare - p->n_owed;
 }
 
 uint32_t od_state_pool_streams(const struct od_state_pool *p, uint32_t layer, struct od_stream out[OD_MAX_STREAMS])
@@ -262,13 +271,57 @@ int od_seq_state_new(struct od_seq_state **out, struct od_state_pool *p, struct 
 
 void od_seq_state_free(struct od_seq_state *s)
 {
+	struct od_state_pool *p;
+
 	if (s == NULL)
 		return;
-	while (s->n_pages > 0)
-		s->pool->spare[s->pool->n_spare++] = s->page[--s->n_pages];
-	s->pool->taken[s->place] = false;
-	s->pool->open--;
+	p = s->pool;
+	p->n_owed -= s->promised - s->n_pages;
+	/* The first page is spare last and taken next: memory that was touched is used again before other memory is. */
+	while (s->n_pages > 0) {
+		const uint32_t page = s->page[--s->n_pages];
+
+		if (--p->users[page] == 0)
+			p->spare[p->n_spare++] = page;
+	}
+	p->taken[s->place] = false;
+	p->open--;
 	free(s);
+}
+
+int od_seq_state_promise(struct od_seq_state *s, uint32_t positions)
+{
+	const uint32_t pages = od_state_pages(positions);
+
+	assert(positions <= s->pool->ctx);
+	if (pages <= s->promised)
+		return OD_OK;
+	if (pages - s->promised > od_state_pool_free_pages(s->pool))
+		return OD_ERR_BUSY;
+	s->pool->n_owed += pages - s->promised;
+	s->promised = pages;
+	return OD_OK;
+}
+
+void od_seq_state_share(struct od_seq_state *s, const struct od_seq_state *from, uint32_t n)
+{
+	struct od_state_pool *p = s->pool;
+
+	assert(p == from->pool && p->fixed_bytes == 0 && s->n_pages == 0);
+	assert(n <= from->n_pages && n <= p->ctx / OD_KV_PAGE);
+	for (uint32_t i = 0; i < n; i++) {
+		s->page[i] = from->page[i];
+		p->users[s->page[i]]++;
+	}
+	p->n_owed -= s->promised < n ? s->promised : n;
+	s->promised = s->promised > n ? s->promised : n;
+	s->n_pages = n;
+	s->length = n * OD_KV_PAGE;
+}
+
+uint32_t od_seq_state_place(const struct od_seq_state *s)
+{
+	return s->place;
 }
 
 uint32_t od_seq_state_ctx(const struct od_seq_state *s)
@@ -294,10 +347,17 @@ struct od_state_pool *od_seq_state_pool(const struct od_seq_state *s)
 
 void od_seq_state_reserve(struct od_seq_state *s, uint32_t n)
 {
-	assert(n <= s->pool->ctx);
-	/* Each open sequence may have as many as ctx needs, so there is one. */
-	while (s->n_pages < od_state_pages(n))
-		s->page[s->n_pages++] = s->pool->spare[--s->pool->n_spare];
+	struct od_state_pool *p = s->pool;
+	const uint32_t n_pages = od_state_pages(n);
+
+	assert(n <= p->ctx && n_pages <= s->promised);
+	while (s->n_pages < n_pages) {
+		const uint32_t page = p->spare[--p->n_spare]; /* there is one: it is owed */
+
+		p->n_owed--;
+		p->users[page] = 1;
+		s->page[s->n_pages++] = page;
+	}
 }
 
 const uint32_t *od_seq_state_pages(const struct od_seq_state *s)

@@ -108,9 +108,11 @@ static int open_model(struct odm_engine *e, struct od_err *err)
 	rc = od_dense_load(&e->dense, e->pack, e->device, err);
 	if (rc == OD_OK)
 		rc = od_state_pool_new(&e->state, e->device, e->config, e->opts.profile, (uint32_t)e->opts.ctx_tokens, 1,
-				       err);
+				       od_state_pages((uint32_t)e->opts.ctx_tokens), err);
 	if (rc == OD_OK)
 		rc = od_seq_state_new(&e->seq, e->state, err);
+	if (rc == OD_OK)
+		rc = od_seq_state_promise(e->seq, (uint32_t)e->opts.ctx_tokens);
 	if (rc != OD_OK)
 		return rc;
 	fo = forward_opts(e);
@@ -339,5 +341,5 @@ const struct od_device *odm_engine_device(const struct odm_engine *e)
 
 uint64_t odm_engine_state_bytes(const struct odm_engine *e)
 {
-	return od_state_pool_bytes(e->config, e->opts.profile, (uint32_t)e->opts.ctx_tokens, 1);
+	return od_state_pool_bytes(e->config, e->opts.profile, od_state_pages((uint32_t)e->opts.ctx_tokens), 1);
 }

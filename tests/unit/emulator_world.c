@@ -5,6 +5,7 @@
 
 #include "common/model/resident.h"
 #include "tests/unit/config_util.h"
+#include "tests/unit/state_util.h"
 
 /* ---- Weights ---- */
 
@@ -141,7 +142,7 @@ void open_pass(struct pass *p, const struct model *m, enum od_profile profile, u
 	struct od_err err;
 
 	p->device = m->device;
-	must(od_state_pool_new(&p->state, m->device, &config, profile, ctx, n, &err), &err);
+	must(od_state_pool_new(&p->state, m->device, &config, profile, ctx, n, (uint64_t)n * od_state_pages(ctx), &err), &err);
 	o.state = p->state;
 	must(od_forward_new(&p->forward, &o, &err), &err);
 	must(od_resident_new(&p->experts, &o, m->expert, &err), &err);
@@ -179,11 +180,7 @@ void end_pass(struct pass *p)
 
 struct od_seq_state *make_state(const struct pass *p)
 {
-	struct od_seq_state *s;
-	struct od_err err;
-
-	must(od_seq_state_new(&s, p->state, &err), &err);
-	return s;
+	return open_seq(p->state);
 }
 
 float *logits_of(struct pass *p, size_t row)

@@ -1,6 +1,7 @@
 #include "tests/unit/forward_world.h"
 
 #include "tests/unit/config_util.h"
+#include "tests/unit/state_util.h"
 
 static const struct {
 	const char *name;
@@ -131,7 +132,8 @@ void open_pass(struct engine *e, const struct tiny_weights *w, uint32_t ctx)
 	const struct tiny_model *t = e->t;
 	struct od_err err = { 0 };
 
-	must(od_state_pool_new(&e->state, e->device, &t->cfg, t->profile, ctx, SEQUENCES, &err), &err);
+	must(od_state_pool_new(&e->state, e->device, &t->cfg, t->profile, ctx, SEQUENCES,
+			       SEQUENCES * od_state_pages(ctx), &err), &err);
 	e->opts = (struct od_forward_opts){ .config = &t->cfg, .dense = &w->dense, .device = e->device,
 					    .state = e->state, .profile = t->profile, .max_rows = MAX_ROWS };
 	must(od_forward_new(&e->forward, &e->opts, &err), &err);
@@ -162,11 +164,7 @@ void engine_close(struct engine *e)
 
 struct od_seq_state *new_seq(const struct engine *e)
 {
-	struct od_seq_state *s;
-	struct od_err err = { 0 };
-
-	must(od_seq_state_new(&s, e->state, &err), &err);
-	return s;
+	return open_seq(e->state);
 }
 
 void result_new(struct result *r, const struct tiny_model *t)

@@ -1,9 +1,20 @@
-/* state_util.h - for tests: rows of a sequence's state to and from host memory, any number of positions. */
+/* state_util.h - for tests: sequences that may be as long as their context; rows of their state to and from host memory, any
+ * number of positions. */
 #ifndef OD_TESTS_STATE_UTIL_H
 #define OD_TESTS_STATE_UTIL_H
 
 #include "common/model/seq_state.h"
 #include "tests/unit/device_util.h"
+
+static inline struct od_seq_state *open_seq(struct od_state_pool *p)
+{
+	struct od_seq_state *s;
+	struct od_err err = { 0 };
+
+	must(od_seq_state_new(&s, p, &err), &err);
+	assert_int_equal(od_seq_state_promise(s, od_state_pool_ctx(p)), OD_OK);
+	return s;
+}
 
 static inline uint32_t rows_on_page(uint32_t begin, uint32_t n)
 {

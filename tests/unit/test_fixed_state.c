@@ -7,6 +7,7 @@
 #include "tests/unit/config_util.h"
 #include "tests/unit/device_util.h"
 #include "tests/unit/random.h"
+#include "tests/unit/state_util.h"
 #include "tests/unit/sum_mixer.h"
 #include "tests/unit/tiny_model.h"
 
@@ -70,7 +71,8 @@ static void engine_open(struct engine *e, enum od_profile profile, enum od_cpu c
 	e->t.profile = profile;
 	e->device = device_new(cpu, threads);
 	tiny_place(&e->weights, &e->t, e->device);
-	must(od_state_pool_new(&e->state, e->device, &e->t.cfg, profile, CTX, SEQUENCES, &err), &err);
+	must(od_state_pool_new(&e->state, e->device, &e->t.cfg, profile, CTX, SEQUENCES,
+			       SEQUENCES * od_state_pages(CTX), &err), &err);
 	opts = (struct od_forward_opts){ .config = &e->t.cfg,
 					 .dense = &e->weights.dense,
 					 .device = e->device,
@@ -93,11 +95,7 @@ static void engine_close(struct engine *e)
 
 static struct od_seq_state *new_seq(const struct engine *e)
 {
-	struct od_seq_state *s;
-	struct od_err err = { 0 };
-
-	must(od_seq_state_new(&s, e->state, &err), &err);
-	return s;
+	return open_seq(e->state);
 }
 
 static void begin(struct engine *e, const struct od_row *rows, size_t n)

@@ -485,7 +485,7 @@ static void test_begin_checks(void **state)
 	tiny_load_named(&t, "grouped_queries");
 	engine_open_ctx(&e, &t, 1, OD_CPU_AUTO, 8);
 	seq = new_seq(&e);
-	assert_int_equal(od_state_pool_new(&pool, e.device, &t.cfg, t.profile, 8, 1, NULL), OD_OK);
+	assert_int_equal(od_state_pool_new(&pool, e.device, &t.cfg, t.profile, 8, 1, 1, NULL), OD_OK);
 	assert_int_equal(od_seq_state_new(&other, pool, NULL), OD_OK);
 	rows = od_alloc_array(MAX_ROWS + 1, sizeof(*rows));
 	refuse(&e, rows, 0, OD_ERR_RANGE, "1 to 512, found 0");
@@ -618,7 +618,7 @@ static void test_state_of_another_kind(void **state)
 		case 5: other.cfg.kind[0].mixer = &keeps_more; break;
 		case 6: break;
 		}
-		assert_int_equal(od_state_pool_new(&pool, e.device, &other.cfg, t.profile, CTX, 1, &err), OD_OK);
+		assert_int_equal(od_state_pool_new(&pool, e.device, &other.cfg, t.profile, CTX, 1, od_state_pages(CTX), &err), OD_OK);
 		opts.state = pool;
 		if (i < 6) {
 			assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_MISMATCH);

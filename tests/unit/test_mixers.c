@@ -5,7 +5,7 @@
 #include "common/base/mem.h"
 #include "common/model/seq_state.h"
 #include "tests/unit/config_util.h"
-#include "tests/unit/device_util.h"
+#include "tests/unit/state_util.h"
 #include "tests/unit/naive_model.h"
 
 enum { HIDDEN = 40, SEQUENCES = 2, LONG = 85, SHORT = 70, ROWS = LONG + SHORT, MOST_DIMS = 16 };
@@ -205,9 +205,10 @@ static void bench_open(struct bench *b, const struct variant *v, enum od_profile
 	make_model(&b->t, v, profile);
 	b->device = device_new(cpu, threads);
 	tiny_place(&b->weights, &b->t, b->device);
-	must(od_state_pool_new(&b->pool, b->device, &b->t.cfg, profile, LONG, SEQUENCES, &err), &err);
+	must(od_state_pool_new(&b->pool, b->device, &b->t.cfg, profile, LONG, SEQUENCES,
+			       SEQUENCES * od_state_pages(LONG), &err), &err);
 	for (uint32_t q = 0; q < SEQUENCES; q++)
-		must(od_seq_state_new(&b->seq[q], b->pool, &err), &err);
+		b->seq[q] = open_seq(b->pool);
 	for (uint32_t n = 1; n <= LONG; n++) /* pages of the two in turn */
 		for (uint32_t q = 0; q < SEQUENCES; q++)
 			od_seq_state_reserve(b->seq[q], n);

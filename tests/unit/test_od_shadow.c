@@ -50,8 +50,8 @@ static void open_pass(struct pass *p, const struct od_shadow_choice *c, enum od_
 
 	o.device = p->device = device_new(shadow_cpu, 1);
 	assert_ok(od_shadow_load(&p->store, pack, p->device, c, 1, NULL, NULL, &err), &err);
-	assert_ok(od_state_pool_new(&p->states, p->device, cfg, profile, CTX, 1, &err), &err);
-	assert_ok(od_seq_state_new(&p->state, p->states, &err), &err);
+	assert_ok(od_state_pool_new(&p->states, p->device, cfg, profile, CTX, 1, od_state_pages(CTX), &err), &err);
+	p->state = open_seq(p->states);
 	o.dense = od_shadow_dense(p->store);
 	o.state = p->states;
 	assert_ok(od_forward_new(&p->forward, &o, &err), &err);

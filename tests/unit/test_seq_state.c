@@ -1,10 +1,11 @@
-/* What sequences remember: sizes, limits, where rows lie in pages, who has which page; fixed state and its two copies. */
+/* What sequences remember: sizes, limits, where rows lie in pages; who has which page, and who is promised one; fixed state and
+ * its two copies. */
 #include <string.h>
 
 #include "common/model/seq_state.h"
 #include "tests/unit/config_util.h"
-#include "tests/unit/device_util.h"
 #include "tests/unit/random.h"
+#include "tests/unit/state_util.h"
 
 #define KV_DIM 12u
 #define MAX_PAGES 64u
@@ -39,7 +40,7 @@ static struct od_state_pool *pool_of(const struct od_config *c, enum od_profile 
 	struct od_state_pool *p;
 	struct od_err err = { 0 };
 
-	must(od_state_pool_new(&p, device, c, profile, ctx, n, &err), &err);
+	must(od_state_pool_new(&p, device, c, profile, ctx, n, (uint64_t)n * od_state_pages(ctx), &err), &err);
 	return p;
 }
 
@@ -48,7 +49,8 @@ static struct od_state_pool *pool_new(enum od_profile profile, uint32_t ctx, uin
 	return pool_of(&cfg, profile, ctx, n);
 }
 
-static struct od_seq_state *seq_new(struct od_state_pool *p)
+/* Without a promise. */
+static struct od_seq_state *bare_seq(struct od_state_pool *p)
 {
 	struct od_seq_state *s;
 	struct od_err err = { 0 };
@@ -69,8 +71,8 @@ static void test_bytes(void **state)
 	for (uint32_t n = 1; n < 5; n++) {
 		for (uint32_t ctx = 1; ctx <= 200; ctx++) {
 			uint64_t pages = n * ((ctx + OD_KV_PAGE - 1) / OD_KV_PAGE);
-			uint64_t f32 = od_state_pool_bytes(&cfg, OD_PROFILE_F32, ctx, n);
-			uint64_t bf16 = od_state_pool_bytes(&cfg, OD_PROFILE_BF16, ctx, n);
+			uint64_t f32 = od_state_pool_bytes(&cfg, OD_PROFILE_F32, pages, n);
+			uint64_t bf16 = od_state_pool_bytes(&cfg, OD_PROFILE_BF16, pages, n);
 
 			assert_in_range(f32, pages * page * 4, pages * page * 4 + 256);
 			assert_int_equal(f32 - bf16, pages * page * 2);
@@ -80,13 +82,15 @@ static void test_bytes(void **state)
 	assert_int_equal(od_state_pages(0), 0);
 	assert_int_equal(od_state_pages(UINT32_MAX), 1u << 26);
 	/* 2^10 * 2 * 2^32 * 2^22 * 4 is beyond 64 bits. */
-	assert_true(od_state_pool_bytes(&huge, OD_PROFILE_F32, UINT32_MAX, 1) == UINT64_MAX);
-	assert_int_equal(od_state_pool_new(&p, device, &huge, OD_PROFILE_F32, UINT32_MAX, 1, &err), OD_ERR_NOMEM);
+	assert_true(od_state_pool_bytes(&huge, OD_PROFILE_F32, 1u << 26, 1) == UINT64_MAX);
+	assert_int_equal(od_state_pool_new(&p, device, &huge, OD_PROFILE_F32, UINT32_MAX, 1, 1u << 26, &err), OD_ERR_NOMEM);
 	assert_null(p);
 	/* More pages than 32 bits can number. */
 	huge = config_of(1, 1, 2, UINT32_MAX);
-	assert_int_equal(od_state_pool_new(&p, device, &huge, OD_PROFILE_BF16, UINT32_MAX, 1u << 10, &err), OD_ERR_NOMEM);
+	assert_int_equal(od_state_pool_new(&p, device, &huge, OD_PROFILE_BF16, UINT32_MAX, 1u << 10, 1ull << 36, &err),
+			 OD_ERR_NOMEM);
 	assert_null(p);
+	assert_non_null(strstr(err.msg, "68719476736 pages of 64 positions"));
 }
 
 static void test_context_limits(void **state)
@@ -96,16 +100,16 @@ static void test_context_limits(void **state)
 	struct od_err err;
 
 	(void)state;
-	assert_int_equal(od_state_pool_new(&p, device, &cfg, OD_PROFILE_F32, 0, 1, &err), OD_ERR_RANGE);
+	assert_int_equal(od_state_pool_new(&p, device, &cfg, OD_PROFILE_F32, 0, 1, 4, &err), OD_ERR_RANGE);
 	assert_null(p);
-	assert_int_equal(od_state_pool_new(&p, device, &cfg, OD_PROFILE_F32, 201, 1, &err), OD_ERR_RANGE);
+	assert_int_equal(od_state_pool_new(&p, device, &cfg, OD_PROFILE_F32, 201, 1, 4, &err), OD_ERR_RANGE);
 	assert_null(p);
 	assert_non_null(strstr(err.msg, "1 to 200"));
 	assert_non_null(strstr(err.msg, "found 201"));
 	p = pool_new(OD_PROFILE_F32, 200, 3);
 	assert_int_equal(od_state_pool_ctx(p), 200);
 	assert_int_equal(od_state_pool_sequences(p), 3);
-	s = seq_new(p);
+	s = open_seq(p);
 	assert_int_equal(od_seq_state_ctx(s), 200);
 	assert_ptr_equal(od_seq_state_pool(s), p);
 	od_seq_state_free(s);
@@ -117,7 +121,7 @@ static void test_context_limits(void **state)
 static void test_sequence_limit(void **state)
 {
 	struct od_state_pool *p = pool_new(OD_PROFILE_BF16, 70, 2);
-	struct od_seq_state *s[2] = { seq_new(p), seq_new(p) }, *third;
+	struct od_seq_state *s[2] = { open_seq(p), open_seq(p) }, *third;
 	struct od_err err;
 
 	(void)state;
@@ -125,7 +129,7 @@ static void test_sequence_limit(void **state)
 	assert_null(third);
 	assert_non_null(strstr(err.msg, "all 2"));
 	od_seq_state_free(s[0]);
-	s[0] = seq_new(p);
+	s[0] = open_seq(p);
 	assert_int_equal(od_seq_state_new(&third, p, NULL), OD_ERR_BUSY);
 	od_seq_state_free(s[0]);
 	od_seq_state_free(s[1]);
@@ -174,7 +178,7 @@ static void check_layout(const struct od_config *c, const uint32_t width[][OD_MA
 			 enum od_dtype dtype)
 {
 	struct od_state_pool *p = pool_of(c, profile, CTX, 2);
-	struct od_seq_state *s[2] = { seq_new(p), seq_new(p) };
+	struct od_seq_state *s[2] = { open_seq(p), open_seq(p) };
 	size_t most = 0;
 
 	assert_int_equal(od_state_pool_dtype(p), dtype);
@@ -227,7 +231,7 @@ static void test_layout(void **state)
 static void test_reserve(void **state)
 {
 	struct od_state_pool *p = pool_new(OD_PROFILE_F32, CTX, 1);
-	struct od_seq_state *s = seq_new(p);
+	struct od_seq_state *s = open_seq(p);
 	uint32_t page[3];
 
 	(void)state;
@@ -282,7 +286,7 @@ static void test_reuse(void **state)
 		uint32_t i = random_below(&seed, n);
 
 		if (s[i] == NULL) {
-			s[i] = seq_new(p);
+			s[i] = open_seq(p);
 			assert_int_equal(od_seq_state_n_pages(s[i]), 0);
 			assert_int_equal(od_seq_state_length(s[i]), 0);
 		} else if (random_below(&seed, 4) == 0) {
@@ -298,12 +302,271 @@ static void test_reuse(void **state)
 	assert_true(moved > 100);
 	for (uint32_t i = 0; i < n; i++) {
 		if (s[i] == NULL)
-			s[i] = seq_new(p);
+			s[i] = open_seq(p);
 		od_seq_state_reserve(s[i], CTX);
 		assert_int_equal(od_seq_state_n_pages(s[i]), od_state_pages(CTX));
 	}
 	check_owners(s, n, n_pages);
 	for (uint32_t i = 0; i < n; i++)
+		od_seq_state_free(s[i]);
+	od_state_pool_free(p);
+}
+
+/* ---- promises and sharing ---- */
+
+/* A pool of fewer pages than its sequences would need to be as long as ctx. */
+static struct od_state_pool *small_pool(uint32_t ctx, uint32_t n, uint32_t n_pages)
+{
+	struct od_state_pool *p;
+	struct od_err err = { 0 };
+
+	must(od_state_pool_new(&p, device, &cfg, OD_PROFILE_BF16, ctx, n, n_pages, &err), &err);
+	assert_int_equal(od_state_pool_free_pages(p), n_pages);
+	return p;
+}
+
+static void test_promise(void **state)
+{
+	struct od_state_pool *p = small_pool(200, 3, 5);
+	struct od_seq_state *a = bare_seq(p), *b = bare_seq(p), *c = bare_seq(p);
+
+	(void)state;
+	assert_int_equal(od_seq_state_promise(a, 0), OD_OK);
+	assert_int_equal(od_state_pool_free_pages(p), 5);
+	assert_int_equal(od_seq_state_promise(a, 65), OD_OK);
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	assert_int_equal(od_seq_state_n_pages(a), 0); /* promised, not taken */
+	assert_int_equal(od_seq_state_promise(b, 193), OD_ERR_BUSY);
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	assert_int_equal(od_seq_state_promise(b, 192), OD_OK);
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	assert_int_equal(od_seq_state_promise(a, 1), OD_OK); /* a promise stays */
+	assert_int_equal(od_seq_state_promise(a, 128), OD_OK);
+	assert_int_equal(od_seq_state_promise(a, 129), OD_ERR_BUSY);
+	assert_int_equal(od_seq_state_promise(c, 1), OD_ERR_BUSY);
+	od_seq_state_reserve(c, 0);
+	od_seq_state_reserve(a, 1);
+	od_seq_state_reserve(b, 192);
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	od_seq_state_set_length(b, 192);
+	od_seq_state_set_length(b, 0);
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	od_seq_state_free(a); /* a page that it has, and one that it was promised */
+	assert_int_equal(od_state_pool_free_pages(p), 2);
+	assert_int_equal(od_seq_state_promise(c, 64), OD_OK);
+	assert_int_equal(od_seq_state_promise(b, 200), OD_OK);
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	od_seq_state_reserve(b, 200);
+	od_seq_state_reserve(c, 64);
+	od_seq_state_free(b);
+	od_seq_state_free(c);
+	assert_int_equal(od_state_pool_free_pages(p), 5);
+	od_state_pool_free(p);
+}
+
+/* Pages that were used are used again before others are touched, those of a text's beginning first. */
+static void test_touches_little(void **state)
+{
+	struct od_state_pool *p = small_pool(200, 4, 12);
+	uint32_t first[4];
+
+	(void)state;
+	for (uint32_t round = 0; round < 10; round++) {
+		struct od_seq_state *s = open_seq(p);
+
+		od_seq_state_reserve(s, round == 0 ? 200 : 1 + 19 * round);
+		if (round == 0)
+			memcpy(first, od_seq_state_pages(s), sizeof(first));
+		assert_memory_equal(first, od_seq_state_pages(s), od_seq_state_n_pages(s) * sizeof(*first));
+		od_seq_state_free(s);
+	}
+	od_state_pool_free(p);
+}
+
+static void test_share(void **state)
+{
+	struct od_state_pool *p = small_pool(200, 4, 7);
+	struct od_seq_state *a = bare_seq(p), *b = bare_seq(p), *c = bare_seq(p);
+	uint32_t page[4];
+
+	(void)state;
+	assert_int_equal(od_seq_state_promise(a, 200), OD_OK);
+	od_seq_state_reserve(a, 150);
+	od_seq_state_set_length(a, 150);
+	memcpy(page, od_seq_state_pages(a), 3 * sizeof(*page));
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	od_seq_state_share(b, a, 2); /* first shared, then promised what is behind */
+	assert_int_equal(od_seq_state_length(b), 128);
+	assert_int_equal(od_seq_state_n_pages(b), 2);
+	assert_memory_equal(od_seq_state_pages(b), page, 2 * sizeof(*page));
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	assert_int_equal(od_seq_state_promise(b, 128), OD_OK);
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	assert_int_equal(od_seq_state_promise(b, 129), OD_OK);
+	assert_int_equal(od_state_pool_free_pages(p), 2);
+	assert_int_equal(od_seq_state_promise(c, 128), OD_OK); /* first promised, then shared */
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	od_seq_state_share(c, b, 1);
+	assert_int_equal(od_seq_state_length(c), 64);
+	assert_int_equal(od_state_pool_free_pages(p), 1);
+	od_seq_state_reserve(c, 128);
+	assert_int_equal(od_seq_state_pages(c)[0], page[0]);
+	assert_true(od_seq_state_pages(c)[1] != page[1]);
+	assert_int_equal(od_state_pool_free_pages(p), 1);
+	od_seq_state_free(a); /* its third page, and one that it was promised; the others have users */
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	a = bare_seq(p);
+	assert_int_equal(od_seq_state_promise(a, 192), OD_OK);
+	od_seq_state_reserve(a, 192);
+	for (uint32_t i = 0; i < 3; i++)
+		assert_true(od_seq_state_pages(a)[i] != page[0] && od_seq_state_pages(a)[i] != page[1]);
+	od_seq_state_free(b); /* page 1 and a promise; page 0 is c's, too */
+	assert_int_equal(od_state_pool_free_pages(p), 2);
+	od_seq_state_free(c);
+	assert_int_equal(od_state_pool_free_pages(p), 4);
+	od_seq_state_free(a);
+	a = bare_seq(p);
+	b = bare_seq(p);
+	od_seq_state_share(b, a, 0);
+	assert_int_equal(od_seq_state_length(b), 0);
+	od_seq_state_free(a);
+	od_seq_state_free(b);
+	assert_int_equal(od_state_pool_free_pages(p), 7);
+	od_state_pool_free(p);
+}
+
+/* A model of the pool that is counted anew each time: who has which page, and how many each may still ask for. */
+#define PEOPLE 6u
+struct person {
+	struct od_seq_state *s;
+	uint32_t page[4], n, promised; /* pages */
+	int32_t text[200];	       /* what it wrote, or shares */
+	uint32_t length;
+};
+
+static uint32_t count_free(const struct person *who, uint32_t n_pages)
+{
+	bool taken[MAX_PAGES] = { false };
+	uint32_t free_pages = n_pages;
+
+	for (uint32_t i = 0; i < PEOPLE; i++) {
+		for (uint32_t k = 0; k < who[i].n; k++) {
+			free_pages -= !taken[who[i].page[k]];
+			taken[who[i].page[k]] = true;
+		}
+		free_pages -= who[i].promised > who[i].n ? who[i].promised - who[i].n : 0;
+	}
+	return free_pages;
+}
+
+static void write_on(struct person *w, uint32_t n)
+{
+	od_seq_state_reserve(w->s, w->length + n);
+	for (; n > 0; n--, w->length++) {
+		w->text[w->length] = (int32_t)random_below(&seed, 1000000);
+		put_at(device, od_seq_state_row(w->s, 1, 0, w->length), &w->text[w->length], sizeof(w->text[0]));
+	}
+	od_seq_state_set_length(w->s, w->length);
+}
+
+static void open_person(struct od_state_pool *p, struct person *who, uint32_t i)
+{
+	struct person *w = &who[i], *from = &who[random_below(&seed, PEOPLE)];
+	uint32_t shared = 0, positions = random_below(&seed, 201), before = count_free(who, 9);
+	const bool first = random_below(&seed, 2);
+
+	*w = (struct person){ .s = bare_seq(p) };
+	if (from->s != NULL && from != w)
+		shared = random_below(&seed, from->length / OD_KV_PAGE + 1);
+	if (first && shared > 0)
+		od_seq_state_share(w->s, from->s, shared);
+	if (od_state_pages(positions) > before + (first ? shared : 0)) {
+		assert_int_equal(od_seq_state_promise(w->s, positions), OD_ERR_BUSY);
+	} else {
+		assert_int_equal(od_seq_state_promise(w->s, positions), OD_OK);
+		w->promised = od_state_pages(positions);
+	}
+	if (!first && shared > 0)
+		od_seq_state_share(w->s, from->s, shared);
+	w->promised = w->promised > shared ? w->promised : shared;
+	w->length = shared * OD_KV_PAGE;
+	memcpy(w->text, from->text, w->length * sizeof(w->text[0]));
+}
+
+static void check_people(const struct od_state_pool *p, struct person *who)
+{
+	for (uint32_t i = 0; i < PEOPLE; i++) {
+		struct person *w = &who[i];
+
+		if (w->s == NULL)
+			continue;
+		w->n = od_seq_state_n_pages(w->s);
+		memcpy(w->page, od_seq_state_pages(w->s), w->n * sizeof(w->page[0]));
+		assert_int_equal(od_seq_state_length(w->s), w->length);
+		for (uint32_t at = 0; at < w->length; at += 1 + at % 7) {
+			int32_t found;
+
+			get_at(device, &found, od_seq_state_row(w->s, 1, 0, at), sizeof(found));
+			assert_int_equal(found, w->text[at]);
+		}
+	}
+	assert_int_equal(od_state_pool_free_pages(p), count_free(who, 9));
+}
+
+/* Sequences that share with any other, are promised what there is, write, and go, in any order. */
+static void test_share_at_random(void **state)
+{
+	struct od_state_pool *p = small_pool(200, PEOPLE, 9);
+	struct person who[PEOPLE] = { { NULL } };
+	uint32_t shared = 0, full = 0;
+
+	(void)state;
+	seed = 5;
+	for (int round = 0; round < 4000; round++) {
+		const uint32_t i = random_below(&seed, PEOPLE);
+		struct person *w = &who[i];
+		uint32_t room;
+
+		if (w->s == NULL) {
+			open_person(p, who, i);
+			shared += w->length > 0;
+		} else if (random_below(&seed, 4) == 0) {
+			od_seq_state_free(w->s);
+			*w = (struct person){ NULL };
+		} else {
+			room = w->promised * OD_KV_PAGE < 200 ? w->promised * OD_KV_PAGE : 200;
+			write_on(w, random_below(&seed, room - w->length + 1));
+		}
+		check_people(p, who);
+		full += od_state_pool_free_pages(p) == 0;
+	}
+	assert_true(shared > 100 && full > 100);
+	for (uint32_t i = 0; i < PEOPLE; i++)
+		od_seq_state_free(who[i].s);
+	assert_int_equal(od_state_pool_free_pages(p), 9);
+	od_state_pool_free(p);
+}
+
+static void test_places(void **state)
+{
+	struct od_state_pool *p = small_pool(200, 3, 1);
+	struct od_seq_state *s[3] = { bare_seq(p), bare_seq(p), bare_seq(p) };
+
+	(void)state;
+	for (uint32_t round = 0; round < 9; round++) {
+		uint32_t seen = 0;
+
+		for (uint32_t i = 0; i < 3; i++)
+			seen |= 1u << od_seq_state_place(s[i]);
+		assert_int_equal(seen, 7);
+		od_seq_state_free(s[round % 3]);
+		if (round % 2) {
+			od_seq_state_free(s[(round + 1) % 3]);
+			s[(round + 1) % 3] = bare_seq(p);
+		}
+		s[round % 3] = bare_seq(p);
+	}
+	for (uint32_t i = 0; i < 3; i++)
 		od_seq_state_free(s[i]);
 	od_state_pool_free(p);
 }
@@ -352,13 +615,14 @@ static void test_layers_that_differ(void **state)
 	check_layout(&c, width, OD_PROFILE_BF16, OD_BF16);
 	for (uint32_t n = 1; n < 4; n++) {
 		for (uint32_t ctx = 1; ctx <= 200; ctx++) {
-			const uint64_t rows = (uint64_t)n * od_state_pages(ctx) * OD_KV_PAGE * (12 + 20 + 28 + 3 + 4 + 4);
+			const uint64_t pages = (uint64_t)n * od_state_pages(ctx);
+			const uint64_t rows = pages * OD_KV_PAGE * (12 + 20 + 28 + 3 + 4 + 4);
 			const uint64_t fixed = (2 * (uint64_t)n + 1) * MIXED_FIXED;
 
-			assert_in_range(od_state_pool_bytes(&c, OD_PROFILE_F32, ctx, n), rows * 4 + fixed,
+			assert_in_range(od_state_pool_bytes(&c, OD_PROFILE_F32, pages, n), rows * 4 + fixed,
 					rows * 4 + fixed + 256);
-			assert_int_equal(od_state_pool_bytes(&c, OD_PROFILE_F32, ctx, n) -
-						 od_state_pool_bytes(&c, OD_PROFILE_BF16, ctx, n), rows * 2);
+			assert_int_equal(od_state_pool_bytes(&c, OD_PROFILE_F32, pages, n) -
+						 od_state_pool_bytes(&c, OD_PROFILE_BF16, pages, n), rows * 2);
 		}
 	}
 }
@@ -408,7 +672,7 @@ static void test_fixed_copies(void **state)
 	for (uint32_t q = 0; q < 3; q++) {
 		struct od_fixed f;
 
-		s[q] = seq_new(p);
+		s[q] = open_seq(p);
 		f = od_seq_state_fixed(s[q], 1);
 		/* All of it lies together, that of layer 0 first, so that it can be cleared at once. */
 		assert_int_equal(od_seq_state_fixed(s[q], 0).committed.at, f.committed.at);
@@ -427,7 +691,7 @@ static void test_fixed_copies(void **state)
 		check_zeros(p);
 		if (round % 4 == 3) {
 			od_seq_state_free(s[q]);
-			s[q] = seq_new(p);
+			s[q] = open_seq(p);
 			each_fixed(s[q], false, kind[q][0] = 100 + (uint32_t)round, true);
 			each_fixed(s[q], true, kind[q][1] = 200 + (uint32_t)round, true);
 		} else if (round % 4 == 2) {
@@ -461,7 +725,7 @@ static void test_fixed_alone(void **state)
 	add_layer(&c, &plain, (struct od_mixer){ .q_rank = sizeof(float) });
 	p = pool_of(&c, OD_PROFILE_F32, 500, 1);
 	assert_int_equal(od_state_pool_most_bytes(p), 0);
-	s = seq_new(p);
+	s = open_seq(p);
 	od_seq_state_reserve(s, 500);
 	put_at(device, od_seq_state_fixed(s, 0).next, &x, sizeof(x));
 	od_seq_state_take_next(s);
@@ -472,9 +736,9 @@ static void test_fixed_alone(void **state)
 	for (uint32_t i = 0; i < 1000; i++)
 		add_layer(&c, &plain, (struct od_mixer){ .q_rank = UINT32_MAX - 63 });
 	/* 2^32 a layer, 1000 layers, 2^24 sequences, two copies. */
-	assert_int_equal(od_state_pool_new(&p, device, &c, OD_PROFILE_F32, 64, 1u << 24, &err), OD_ERR_NOMEM);
+	assert_int_equal(od_state_pool_new(&p, device, &c, OD_PROFILE_F32, 64, 1u << 24, 1u << 24, &err), OD_ERR_NOMEM);
 	assert_null(p);
-	assert_true(od_state_pool_bytes(&c, OD_PROFILE_F32, 64, UINT32_MAX) == UINT64_MAX);
+	assert_true(od_state_pool_bytes(&c, OD_PROFILE_F32, UINT32_MAX, UINT32_MAX) == UINT64_MAX);
 }
 
 int main(void)
@@ -486,6 +750,11 @@ int main(void)
 		cmocka_unit_test(test_layout),
 		cmocka_unit_test(test_reserve),
 		cmocka_unit_test(test_reuse),
+		cmocka_unit_test(test_promise),
+		cmocka_unit_test(test_touches_little),
+		cmocka_unit_test(test_share),
+		cmocka_unit_test(test_share_at_random),
+		cmocka_unit_test(test_places),
 		cmocka_unit_test(test_layers_that_differ),
 		cmocka_unit_test(test_fixed_copies),
 		cmocka_unit_test(test_fixed_alone),

@@ -6,7 +6,7 @@
 
 #include "common/compute/cpu/cpu_device.h"
 #include "common/compute/device_internal.h"
-#include "tests/unit/device_util.h"
+#include "tests/unit/state_util.h"
 
 #define LAYERS 5u
 #define MOST_DIM 9u /* elements of a row */
@@ -179,9 +179,9 @@ static void open_world(struct world *w, bool mapped, uint32_t kv_period)
 	distant.wait = wait_late;
 	if (!mapped)
 		w->device->ops = &distant;
-	must(od_state_pool_new(&w->pool, w->device, &cfg, OD_PROFILE_F32, CTX, 2, &err), &err);
-	must(od_seq_state_new(&w->other, w->pool, &err), &err);
-	must(od_seq_state_new(&w->seq, w->pool, &err), &err);
+	must(od_state_pool_new(&w->pool, w->device, &cfg, OD_PROFILE_F32, CTX, 2, 2 * od_state_pages(CTX), &err), &err);
+	w->other = open_seq(w->pool);
+	w->seq = open_seq(w->pool);
 	for (uint32_t n = 0; n <= CTX; n += OD_KV_PAGE) { /* pages of both in turn: none of a sequence follows another */
 		od_seq_state_reserve(w->other, n);
 		od_seq_state_reserve(w->seq, n);

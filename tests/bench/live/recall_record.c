@@ -32,7 +32,7 @@ static uint64_t position_bytes(const struct recall_recorder_opts *o)
 uint64_t recall_recorder_bytes(const struct recall_recorder_opts *o)
 {
 	const struct od_config *c = o->forward.config;
-	uint64_t sum = od_state_pool_bytes(c, o->forward.profile, o->positions, 1), part;
+	uint64_t sum = od_state_pool_bytes(c, o->forward.profile, od_state_pages(o->positions), 1), part;
 
 	if (!od_mul(o->positions, position_bytes(o), &part) || !od_add(sum, part, &sum) ||
 	    !od_add(sum, od_forward_bytes(&o->forward), &sum))
@@ -72,7 +72,8 @@ int recall_recorder_new(struct recall_recorder **out, const struct recall_record
 	od_sampler_defaults(&greedy);
 	rc = open_arrays(r, err);
 	if (rc == OD_OK)
-		rc = od_state_pool_new(&r->state, o->forward.device, o->forward.config, o->forward.profile, o->positions, 1, err);
+		rc = od_state_pool_new(&r->state, o->forward.device, o->forward.config, o->forward.profile, o->positions, 1,
+				       od_state_pages(o->positions), err);
 	r->o.forward.state = r->state;
 	if (rc == OD_OK)
 		rc = od_forward_new(&r->forward, &r->o.forward, err);
@@ -82,6 +83,8 @@ int recall_recorder_new(struct recall_recorder **out, const struct recall_record
 		rc = od_sampler_new(&r->sampler, &greedy, o->forward.config->vocab, err);
 	if (rc == OD_OK)
 		rc = od_seq_state_new(&r->rec.state, r->state, err);
+	if (rc == OD_OK)
+		rc = od_seq_state_promise(r->rec.state, o->positions);
 	if (rc == OD_OK)
 		*out = r;
 	else

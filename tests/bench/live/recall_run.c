@@ -492,7 +492,7 @@ static uint64_t thread_bytes(const struct recall_run *r)
 	const struct recall_recorder_opts o = recorder_opts(r, &f, NULL);
 	uint64_t one, all;
 
-	if (!od_add(recall_recorder_bytes(&o), od_state_pool_bytes(f.config, f.profile, o.positions, 1), &one) ||
+	if (!od_add(recall_recorder_bytes(&o), od_state_pool_bytes(f.config, f.profile, od_state_pages(o.positions), 1), &one) ||
 	    !od_mul(one, r->opt.threads, &all))
 		return UINT64_MAX;
 	if (r->opt.served != NULL)

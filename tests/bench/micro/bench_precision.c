@@ -558,9 +558,12 @@ static int open_sequence(struct precision_bench *b, struct od_err *err)
 	ctx += b->opt.tokens;
 	if (ctx > UINT32_MAX)
 		return od_fail(err, OD_ERR_ARG, "prompt and --tokens are %llu tokens together", (unsigned long long)ctx);
-	rc = od_state_pool_new(&b->state, b->device, b->config, (enum od_profile)(b->opt.profile + 1), (uint32_t)ctx, 1, err);
+	rc = od_state_pool_new(&b->state, b->device, b->config, (enum od_profile)(b->opt.profile + 1), (uint32_t)ctx, 1,
+			       od_state_pages((uint32_t)ctx), err);
 	if (rc == OD_OK)
 		rc = od_seq_state_new(&b->seq, b->state, err);
+	if (rc == OD_OK)
+		rc = od_seq_state_promise(b->seq, (uint32_t)ctx);
 	od_sampler_defaults(&so);
 	so.temperature = b->opt.temperature;
 	so.seed = b->opt.seed;
