@@ -127,7 +127,7 @@ static int token_at(struct ods_emulator *e, struct ods_sequence *q, uint32_t pos
 {
 	int rc = OD_OK;
 
-	for (size_t i = 0; rc == OD_OK && q->token[position] < 0 && e->phase == FINISHED && i < e->step.n_rows; i++) {
+	for (uint32_t i = 0; rc == OD_OK && q->token[position] < 0 && e->phase == FINISHED && i < e->step.n_rows; i++) {
 		const struct row *r = &e->step.rows[i];
 		uint64_t begin;
 		float *logits;
@@ -135,7 +135,7 @@ static int token_at(struct ods_emulator *e, struct ods_sequence *q, uint32_t pos
 		if (!r->last || r->seq != q || r->position + 1 != position)
 			continue;
 		begin = od_trace_begin();
-		rc = od_forward_logits(e->forward, i, &logits, err);
+		rc = od_forward_logits(e->forward, &i, 1, &logits, err);
 		if (rc == OD_OK)
 			ods_sequence_choose(q, position, logits);
 		od_trace_end("head", begin, (int64_t)e->step.number, -1, -1);

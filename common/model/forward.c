@@ -26,14 +26,16 @@ enum buffer {
 	/* once: */
 	BUF_MIX = N_ROW_BUFFERS, /* scratch of mixers */
 	BUF_FFN,		 /* scratch of dense networks */
-	BUF_TABLES,		 /* uint32_t [sequences][table_pages]: page tables of the step's sequences */
+	BUF_TABLES,		 /* uint32_t [n_tables][table_pages]: page tables of the step's sequences */
 	BUF_INV_FREQ,		 /* rope by rope [dims / 2] */
-	BUF_LOGITS,		 /* [vocab] */
+	BUF_LOGITS,		 /* [max_logits][vocab] */
 	BUF_SAVED,		 /* layer by layer [OD_KEEP_ROWS] of what its mixer saves */
 	N_BUFFERS
 };
 
 enum phase { PHASE_IDLE, PHASE_ATTENTION, PHASE_EXPERTS, PHASE_LOGITS, PHASE_ENDED };
+
+#define NO_TABLE UINT32_MAX
 
 struct od_forward {
 	struct od_forward_opts o;
@@ -46,10 +48,12 @@ struct od_forward {
 	/* The host's side: what begin puts, and where what was fetched is read. */
 	struct od_row *rows;	  /* [max_rows] */
 	struct od_row_info *info; /* [max_rows] */
-	uint32_t *tables;	  /* [sequences][table_pages] */
-	struct od_seq_state **of; /* [sequences]: whose table it is */
-	uint32_t *begun;	  /* [sequences]: position of its first row */
-	struct od_fixed *fixed;	  /* [sequences]: of the layer under way */
+	uint32_t *tables;	  /* [n_tables][table_pages] */
+	uint32_t *table_of;	  /* [sequences]: by place (seq_state.h); NO_TABLE: the step has no rows of it */
+	struct od_seq_state **of; /* [n_tables]: whose table it is */
+	uint32_t *begun;	  /* [n_tables]: position of its first row */
+	uint32_t *count;	  /* [n_tables]: its rows */
+	struct od_fixed *fixed;	  /* [n_tables]: of the layer under way */
 	/* [2][n_layers]: of its dense network or shared experts; by turns, as a step that was given up may still be queued */
 	struct od_ffn_part *part;
 	bool second;		  /* whose turn it is */
@@ -127,6 +131,18 @@ static uint64_t saved_before(const struct od_config *c, uint32_t layer)
 	return sum;
 }
 
+static size_t max_logits(const struct od_forward_opts *o)
+{
+	return o->max_logits > 0 ? o->max_logits : 1;
+}
+
+static uint64_t logits_bytes(const struct od_forward_opts *o)
+{
+	uint64_t bytes;
+
+	return od_mul(max_logits(o), o->config->vocab * sizeof(float), &bytes) ? bytes : UINT64_MAX;
+}
+
 /* The one list of buffers, from which they are counted and placed. */
 static void list_bytes(const struct od_forward_opts *o, uint64_t bytes[N_BUFFERS])
 {
@@ -148,7 +164,7 @@ static void list_bytes(const struct od_forward_opts *o, uint64_t bytes[N_BUFFERS
 		[BUF_FFN] = ffn_bytes(o),
 		[BUF_TABLES] = table_bytes(o),
 		[BUF_INV_FREQ] = dims / 2 * sizeof(float),
-		[BUF_LOGITS] = c->vocab * sizeof(float),
+		[BUF_LOGITS] = logits_bytes(o),
 		[BUF_SAVED] = saved_before(c, c->n_layers),
 	};
 
@@ -237,7 +253,6 @@ static int open_buffers(struct od_forward *f, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	list_bytes(&f->o, each);
-	f->table_pages = od_state_pages(od_state_pool_ctx(f->o.state));
 	f->staged = od_ref_map(ref(f, BUF_X)) == NULL;
 	for (size_t i = 0; i < N_BUFFERS; i++) {
 		if (!on_host[i])
@@ -249,13 +264,15 @@ static int open_buffers(struct od_forward *f, struct od_err *err)
 	}
 	f->rows = calloc(f->o.max_rows, sizeof(*f->rows));
 	f->info = calloc(f->o.max_rows, sizeof(*f->info));
-	f->tables = calloc(n, f->table_pages * sizeof(*f->tables));
+	f->tables = calloc(n, od_state_pages(od_state_pool_ctx(f->o.state)) * sizeof(*f->tables));
+	f->table_of = calloc(n, sizeof(*f->table_of));
 	f->of = calloc(n, sizeof(*f->of));
 	f->begun = calloc(n, sizeof(*f->begun));
+	f->count = calloc(n, sizeof(*f->count));
 	f->fixed = calloc(n, sizeof(*f->fixed));
 	f->part = calloc(2 * (size_t)f->o.config->n_layers, sizeof(*f->part));
-	if (f->rows == NULL || f->info == NULL || f->tables == NULL || f->of == NULL || f->begun == NULL || f->fixed == NULL ||
-	    f->part == NULL)
+	if (f->rows == NULL || f->info == NULL || f->tables == NULL || f->table_of == NULL || f->of == NULL || f->begun == NULL ||
+	    f->count == NULL || f->fixed == NULL || f->part == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu rows", f->o.max_rows);
 	return OD_OK;
 }
@@ -285,6 +302,9 @@ int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, 
 	*out = NULL;
 	if (opts->max_rows == 0 || opts->max_rows > UINT32_MAX || od_forward_bytes(opts) > SIZE_MAX / 2)
 		return od_fail(err, OD_ERR_RANGE, "rows of a step: %zu is none or too many", opts->max_rows);
+	if (opts->max_logits > opts->max_rows)
+		return od_fail(err, OD_ERR_RANGE, "rows with logits: expected at most %zu (rows of a step), found %zu",
+			       opts->max_rows, opts->max_logits);
 	rc = check_dense(opts->dense, opts->config, err);
 	if (rc == OD_OK)
 		rc = check_state(opts, err);
@@ -315,8 +335,10 @@ void od_forward_free(struct od_forward *f)
 	free(f->rows);
 	free(f->info);
 	free(f->tables);
+	free(f->table_of);
 	free(f->of);
 	free(f->begun);
+	free(f->count);
 	free(f->fixed);
 	free(f->part);
 	od_buf_free(f->buf);
@@ -334,19 +356,12 @@ static void run(struct od_forward *f, struct od_op *op)
 
 /* ---- begin ---- */
 
-/* Where the row must stand: behind the sequence's row before it, or at its committed length. */
-static uint32_t expected_position(const struct od_row *rows, size_t r)
+/* The row's token, its sequence and its position, which must follow the sequence's row before it, or its committed length.
+ * A sequence of which it is the first row gets the next table. */
+static int take_row(struct od_forward *f, const struct od_row *row, size_t r, struct od_err *err)
 {
-	for (size_t i = r; i-- > 0;)
-		if (rows[i].seq == rows[r].seq)
-			return rows[i].position + 1;
-	return od_seq_state_length(rows[r].seq);
-}
-
-static int check_row(const struct od_forward *f, const struct od_row *rows, size_t r, struct od_err *err)
-{
-	const struct od_row *row = &rows[r];
-	uint32_t vocab = f->o.config->vocab;
+	const uint32_t vocab = f->o.config->vocab;
+	uint32_t *t, expected;
 
 	if ((uint32_t)row->token >= vocab) /* negative ones too */
 		return od_fail(err, OD_ERR_RANGE, "row %zu: token: expected 0 to %u, found %d", r, vocab - 1,
@@ -356,44 +371,56 @@ static int check_row(const struct od_forward *f, const struct od_row *rows, size
 	if (row->position >= od_seq_state_ctx(row->seq))
 		return od_fail(err, OD_ERR_RANGE, "row %zu: position %u is outside the context of %u", r, row->position,
 			       od_seq_state_ctx(row->seq));
-	if (row->position != expected_position(rows, r))
-		return od_fail(err, OD_ERR_RANGE, "row %zu: position: expected %u, found %u", r,
-			       expected_position(rows, r), row->position);
+	t = &f->table_of[od_seq_state_place(row->seq)];
+	expected = *t == NO_TABLE ? od_seq_state_length(row->seq) : f->begun[*t] + f->count[*t];
+	if (row->position != expected)
+		return od_fail(err, OD_ERR_RANGE, "row %zu: position: expected %u, found %u", r, expected, row->position);
+	if (*t == NO_TABLE) {
+		*t = f->n_tables++;
+		f->of[*t] = row->seq;
+		f->begun[*t] = row->position;
+		f->count[*t] = 0;
+	}
+	f->count[*t]++;
 	return OD_OK;
 }
 
-/* The table of the row's sequence: of an earlier row, else the next one. */
-static uint32_t table_of(struct od_forward *f, size_t r)
+static int take_rows(struct od_forward *f, const struct od_row *rows, size_t n_rows, struct od_err *err)
 {
-	for (size_t i = r; i-- > 0;)
-		if (f->rows[i].seq == f->rows[r].seq)
-			return f->info[i].table;
-	f->of[f->n_tables] = f->rows[r].seq;
-	f->begun[f->n_tables] = f->rows[r].position;
-	return f->n_tables++;
+	int rc = OD_OK;
+
+	f->n_tables = 0;
+	for (uint32_t i = 0; i < od_state_pool_sequences(f->o.state); i++)
+		f->table_of[i] = NO_TABLE;
+	for (size_t r = 0; rc == OD_OK && r < n_rows; r++)
+		rc = take_row(f, &rows[r], r, err);
+	return rc;
 }
 
-/* What the device knows of the rows. */
+/* What the device knows of the rows. A table is as long as the step's last position needs, not as ctx would, so that all of
+ * them are little, and put at once. */
 static void put_rows(struct od_forward *f)
 {
 	struct od_device *d = f->o.device;
 
-	f->max_position = f->n_tables = 0;
+	f->max_position = 0;
 	for (size_t r = 0; r < f->n_rows; r++) {
 		const struct od_row *row = &f->rows[r];
 
-		f->info[r] = (struct od_row_info){ row->token, row->position, table_of(f, r), 0 };
+		f->info[r] = (struct od_row_info){ row->token, row->position, f->table_of[od_seq_state_place(row->seq)], 0 };
 		f->max_position = row->position > f->max_position ? row->position : f->max_position;
-		od_seq_state_reserve(row->seq, row->position + 1);
 	}
 	od_device_put(d, OD_QUEUE_COMPUTE, ref(f, BUF_INFO), f->info, f->n_rows * sizeof(*f->info));
+	f->table_pages = od_state_pages(f->max_position + 1);
 	for (uint32_t t = 0; t < f->n_tables; t++) {
-		const size_t bytes = od_seq_state_n_pages(f->of[t]) * sizeof(*f->tables);
-		const uint64_t at = (uint64_t)t * f->table_pages * sizeof(*f->tables);
+		const uint32_t end = f->begun[t] + f->count[t];
 
-		memcpy((char *)f->tables + at, od_seq_state_pages(f->of[t]), bytes);
-		od_device_put(d, OD_QUEUE_COMPUTE, od_ref_at(ref(f, BUF_TABLES), at), (char *)f->tables + at, bytes);
+		od_seq_state_reserve(f->of[t], end);
+		memcpy(f->tables + (size_t)t * f->table_pages, od_seq_state_pages(f->of[t]),
+		       od_state_pages(end) * sizeof(*f->tables));
 	}
+	od_device_put(d, OD_QUEUE_COMPUTE, ref(f, BUF_TABLES), f->tables,
+		      (size_t)f->n_tables * f->table_pages * sizeof(*f->tables));
 	f->put = od_device_ticket(d, OD_QUEUE_COMPUTE);
 	f->put_open = true;
 }
@@ -441,17 +468,15 @@ static int settle(struct od_forward *f, struct od_err *err)
 int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *rows, size_t n_rows,
 		     struct od_err *err)
 {
-	int rc = OD_OK;
+	int rc;
 
 	f->phase = PHASE_IDLE;
 	if (n_rows == 0 || n_rows > f->o.max_rows)
 		return od_fail(err, OD_ERR_RANGE, "rows of a step: expected 1 to %zu, found %zu", f->o.max_rows,
 			       n_rows);
-	for (size_t r = 0; rc == OD_OK && r < n_rows; r++)
-		rc = check_row(f, rows, r, err);
-	if (rc != OD_OK)
-		return rc;
-	rc = settle(f, err);
+	rc = take_rows(f, rows, n_rows, err);
+	if (rc == OD_OK)
+		rc = settle(f, err);
 	if (rc != OD_OK)
 		return rc;
 	memcpy(f->rows, rows, n_rows * sizeof(*rows));
@@ -728,32 +753,38 @@ const float *od_forward_residual_of(const struct od_forward *f, size_t row)
 	return (const float *)f->host[BUF_X] + row * f->o.config->hidden;
 }
 
-int od_forward_logits(struct od_forward *f, size_t row, float **logits, struct od_err *err)
+/* The rows' norms, one behind the other. Rows that are adjacent go through one operation. */
+static void norm_rows(struct od_forward *f, const uint32_t *row, size_t n)
 {
 	const struct od_config *c = f->o.config;
-	struct od_op norm = { .kind = OD_OP_NORM, .profile = f->o.profile, .n_rows = 1,
-			      .norm = { .x = row_ref(f, BUF_X, row, c->hidden), .weight = f->o.dense->final_norm,
-					/* free here: no layer is left that would want it */
-					.y = ref(f, BUF_H), .n = c->hidden, .eps = c->rms_eps } };
-	struct od_op head = { .kind = OD_OP_LINEAR, .profile = f->o.profile, .n_rows = 1,
-			      .linear = { .w = { &f->o.dense->head }, .x = ref(f, BUF_H), .y = { ref(f, BUF_LOGITS) } } };
 
-	assert(f->phase >= PHASE_LOGITS && row < f->n_rows);
-	od_device_run(f->o.device, OD_QUEUE_COMPUTE, &norm);
-	od_device_run(f->o.device, OD_QUEUE_COMPUTE, &head);
-	get(f, BUF_LOGITS, c->vocab * sizeof(float));
-	*logits = f->host[BUF_LOGITS];
-	return wait_for_all(f, err);
+	for (size_t i = 0, end; i < n; i = end) {
+		for (end = i + 1; end < n && row[end] == row[end - 1] + 1;)
+			end++;
+		od_device_run(f->o.device, OD_QUEUE_COMPUTE,
+			      &(struct od_op){ .kind = OD_OP_NORM, .profile = f->o.profile, .n_rows = (uint32_t)(end - i),
+					       .norm = { .x = row_ref(f, BUF_X, row[i], c->hidden),
+							 .weight = f->o.dense->final_norm,
+							 /* free here: no layer is left that would want it */
+							 .y = row_ref(f, BUF_H, i, c->hidden),
+							 .n = c->hidden, .eps = c->rms_eps } });
+	}
 }
 
-/* How many rows of a sequence the step has. */
-static uint32_t rows_of(const struct od_forward *f, uint32_t table)
+int od_forward_logits(struct od_forward *f, const uint32_t *row, size_t n, float **logits, struct od_err *err)
 {
-	uint32_t n = 0;
+	const struct od_config *c = f->o.config;
+	struct od_op head = { .kind = OD_OP_LINEAR, .profile = f->o.profile, .n_rows = (uint32_t)n,
+			      .linear = { .w = { &f->o.dense->head }, .x = ref(f, BUF_H), .y = { ref(f, BUF_LOGITS) } } };
 
-	for (size_t r = 0; r < f->n_rows; r++)
-		n += f->info[r].table == table;
-	return n;
+	assert(f->phase >= PHASE_LOGITS && n > 0 && n <= max_logits(&f->o));
+	for (size_t i = 0; i < n; i++)
+		assert(row[i] < f->n_rows);
+	norm_rows(f, row, n);
+	od_device_run(f->o.device, OD_QUEUE_COMPUTE, &head);
+	get(f, BUF_LOGITS, n * c->vocab * sizeof(float));
+	*logits = f->host[BUF_LOGITS];
+	return wait_for_all(f, err);
 }
 
 /* Fixed state as the kept rows alone would have left it. */
@@ -778,8 +809,8 @@ int od_forward_end(struct od_forward *f, const uint32_t *kept, struct od_err *er
 
 	assert(f->phase == PHASE_LOGITS);
 	for (uint32_t t = 0; kept != NULL && t < f->n_tables; t++) {
-		assert(kept[t] <= rows_of(f, t));
-		all = all && kept[t] == rows_of(f, t);
+		assert(kept[t] <= f->count[t]);
+		all = all && kept[t] == f->count[t];
 	}
 	if (fixed && !all && f->n_rows > OD_KEEP_ROWS)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "a step of %zu rows is kept whole, or has at most %d", f->n_rows, OD_KEEP_ROWS);
@@ -791,7 +822,7 @@ int od_forward_end(struct od_forward *f, const uint32_t *kept, struct od_err *er
 		rc = od_fail(err, f->failed, "the step has failed before its end: %s", od_status_text(f->failed));
 	f->phase = PHASE_ENDED;
 	for (uint32_t t = 0; rc == OD_OK && t < f->n_tables; t++) {
-		const uint32_t n = kept != NULL ? kept[t] : rows_of(f, t);
+		const uint32_t n = kept != NULL ? kept[t] : f->count[t];
 
 		if (n == 0)
 			continue;

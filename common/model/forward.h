@@ -55,6 +55,7 @@ struct od_forward_opts {
 	struct od_state_pool *state; /* of all sequences of its rows; made for config and profile; borrowed */
 	enum od_profile profile;
 	size_t max_rows;
+	size_t max_logits; /* rows whose logits are there at a time, at most max_rows; 0 is 1 */
 };
 
 OD_MUST_CHECK int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, struct od_err *err);
@@ -100,9 +101,9 @@ const float *od_forward_probabilities_of(const struct od_forward *f, size_t row)
 /* [hidden]: the row after attention, before the experts' outputs are added and before the norm. */
 const float *od_forward_residual_of(const struct od_forward *f, size_t row);
 
-/* After the last layer, until the next step begins: logits [vocab] of one row, on the host; the caller may change them.
- * Waits. */
-OD_MUST_CHECK int od_forward_logits(struct od_forward *f, size_t row, float **logits, struct od_err *err);
+/* After the last layer, until the next step begins: logits [n][vocab] of the n rows that row[] names, 1 to max_logits, on the
+ * host; the caller may change them. The head is read once for all of them. One wait. */
+OD_MUST_CHECK int od_forward_logits(struct od_forward *f, const uint32_t *row, size_t n, float **logits, struct od_err *err);
 
 /* The step is over: what it has left of its rows becomes part of their sequences. kept[i]: how many rows of the i-th sequence,
  * counted in the order in which they stand among the rows, do; NULL: all. Waits, unless the logits have waited; when

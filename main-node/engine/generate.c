@@ -138,11 +138,11 @@ static int pass(struct generation *g, enum odm_phase phase, const int32_t *token
 }
 
 /* g->logits are the row's. */
-static int head(struct generation *g, enum odm_phase phase, size_t row, struct od_err *err)
+static int head(struct generation *g, enum odm_phase phase, uint32_t row, struct od_err *err)
 {
 	const struct odm_observer *o = &g->req->observer;
 	const uint64_t begin_ns = od_trace_begin();
-	int rc = od_forward_logits(g->e->forward, row, &g->logits, err);
+	int rc = od_forward_logits(g->e->forward, &row, 1, &g->logits, err);
 
 	if (rc == OD_OK && o->logits != NULL)
 		o->logits(o->arg, phase, g->e->rows[row].position, g->logits);
@@ -162,7 +162,7 @@ static int prefill(struct generation *g, struct od_err *err)
 		rc = pass(g, ODM_PREFILL, req->prompt + at, (uint32_t)at, n, err);
 		for (size_t i = 0; rc == OD_OK && i < n; i++) /* the prompt's last row is sampled from */
 			if (req->observer.logits != NULL || at + i + 1 == req->n_prompt)
-				rc = head(g, ODM_PREFILL, i, err);
+				rc = head(g, ODM_PREFILL, (uint32_t)i, err);
 		if (rc == OD_OK)
 			rc = od_forward_end(g->e->forward, NULL, err);
 	}

@@ -185,10 +185,11 @@ struct od_seq_state *make_state(const struct pass *p)
 
 float *logits_of(struct pass *p, size_t row)
 {
+	const uint32_t one = (uint32_t)row;
 	struct od_err err;
 	float *logits;
 
-	must(od_forward_logits(p->forward, row, &logits, &err), &err);
+	must(od_forward_logits(p->forward, &one, 1, &logits, &err), &err);
 	return logits;
 }
 

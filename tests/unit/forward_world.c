@@ -197,10 +197,11 @@ void note_routes(const struct engine *e, size_t row, size_t at, struct result *r
 
 void note_logits(const struct engine *e, size_t row, size_t at, struct result *r)
 {
+	const uint32_t one = (uint32_t)row;
 	struct od_err err = { 0 };
 	float *logits;
 
-	must(od_forward_logits(e->forward, row, &logits, &err), &err);
+	must(od_forward_logits(e->forward, &one, 1, &logits, &err), &err);
 	memcpy(r->logits + at * e->t->cfg.vocab, logits, e->t->cfg.vocab * sizeof(*logits));
 }
 

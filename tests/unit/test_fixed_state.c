@@ -130,12 +130,12 @@ static void end(struct engine *e, const uint32_t *kept)
 }
 
 /* Logits of a row are those of this position of a text that was decoded token by token. */
-static void check_logits(struct engine *e, size_t row, const float *expected, uint32_t position, const char *what)
+static void check_logits(struct engine *e, uint32_t row, const float *expected, uint32_t position, const char *what)
 {
 	struct od_err err = { 0 };
 	float *logits;
 
-	must(od_forward_logits(e->forward, row, &logits, &err), &err);
+	must(od_forward_logits(e->forward, &row, 1, &logits, &err), &err);
 	if (memcmp(logits, expected + (size_t)position * VOCAB, VOCAB * sizeof(*logits)) != 0)
 		fail_msg("%s: logits of position %u differ", what, position);
 }
@@ -156,7 +156,7 @@ static void run_text(struct engine *e, struct od_seq_state *seq, const int32_t *
 		for (uint32_t i = 0; i < size; i++) {
 			float *logits;
 
-			must(od_forward_logits(e->forward, i, &logits, &err), &err);
+			must(od_forward_logits(e->forward, &i, 1, &logits, &err), &err);
 			memcpy(out + (size_t)(first + i) * VOCAB, logits, VOCAB * sizeof(*logits));
 		}
 		end(e, NULL);

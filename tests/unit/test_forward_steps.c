@@ -2,6 +2,8 @@
  * in its sequences, and what is refused. test_forward.c has the numbers. */
 #include "tests/unit/forward_world.h"
 
+static const uint32_t first_row = 0;
+
 /* A runner that fails at first in every layer, in submit and in collect, having scribbled over what it must fill. */
 struct flaky {
 	struct od_expert_runner runner;
@@ -291,7 +293,7 @@ static void test_waits(void **state)
 			}
 			assert_int_equal(od_forward_experts(e.forward, resident ? e.resident : &w.runner, NULL), OD_OK);
 		}
-		assert_int_equal(od_forward_logits(e.forward, 0, &logits, NULL), OD_OK);
+		assert_int_equal(od_forward_logits(e.forward, &first_row, 1, &logits, NULL), OD_OK);
 		assert_int_equal(od_forward_end(e.forward, NULL, NULL), OD_OK);
 		assert_int_equal(od_device_waits(e.device) - before,
 				 1 + (fetch_more ? 2u : fetch || !resident) * t.cfg.n_layers);
@@ -448,7 +450,7 @@ static void test_failed_step(void **state)
 				assert_int_equal(od_forward_end(e.forward, NULL, &err), fails ? OD_ERR_RANGE : OD_OK);
 				assert_int_equal(od_seq_state_length(seq), i / 2 + !fails);
 			} else {
-				assert_int_equal(od_forward_logits(e.forward, 0, &logits, &err), fails ? OD_ERR_RANGE : OD_OK);
+				assert_int_equal(od_forward_logits(e.forward, &first_row, 1, &logits, &err), fails ? OD_ERR_RANGE : OD_OK);
 				assert_int_equal(od_seq_state_length(seq), i / 2);
 			}
 			assert_true(!fails || strstr(err.msg, "found 999") != NULL);

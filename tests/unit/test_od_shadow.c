@@ -71,6 +71,7 @@ static void close_pass(struct pass *p)
 /* All layers of one row; route [n_layers][top_k] when not NULL. */
 static void run_rows(struct pass *p, const int32_t *token, size_t n, uint16_t *route)
 {
+	const uint32_t last = (uint32_t)n - 1;
 	struct od_row rows[PROMPT];
 	struct od_err err;
 
@@ -86,7 +87,7 @@ static void run_rows(struct pass *p, const int32_t *token, size_t n, uint16_t *r
 		}
 		assert_ok(od_forward_experts(p->forward, p->experts, &err), &err);
 	}
-	assert_ok(od_forward_logits(p->forward, n - 1, &p->logits, &err), &err);
+	assert_ok(od_forward_logits(p->forward, &last, 1, &p->logits, &err), &err);
 	assert_ok(od_forward_end(p->forward, NULL, &err), &err);
 }
 

@@ -147,7 +147,7 @@ static int pass(struct recall_recorder *r, uint32_t begin, uint32_t n, struct od
 			rc = od_forward_experts(r->forward, r->experts, err);
 	}
 	if (rc == OD_OK)
-		rc = od_forward_logits(r->forward, n - 1, &r->logits, err);
+		rc = od_forward_logits(r->forward, &(uint32_t){ n - 1 }, 1, &r->logits, err);
 	return rc == OD_OK ? od_forward_end(r->forward, NULL, err) : rc;
 }
 

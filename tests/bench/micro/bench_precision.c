@@ -293,7 +293,7 @@ static int step(struct precision_bench *b, struct variant *v, const struct od_ro
 			rc = od_forward_experts(v->forward, v->runner, err);
 	}
 	if (rc == OD_OK && logits)
-		rc = od_forward_logits(v->forward, n - 1, &b->logits, err);
+		rc = od_forward_logits(v->forward, &(uint32_t){ (uint32_t)n - 1 }, 1, &b->logits, err);
 	return rc == OD_OK ? od_forward_end(v->forward, NULL, err) : rc;
 }
 
