@@ -127,8 +127,13 @@ uint64_t od_device_ticket(struct od_device *d, enum od_queue q)
 
 int od_device_wait(struct od_device *d, enum od_queue q, uint64_t ticket, struct od_err *err)
 {
+	int rc;
+
 	atomic_fetch_add_explicit(&d->waits, 1, memory_order_relaxed);
-	return d->ops->wait(d, q, ticket, err);
+	rc = d->ops->wait(d, q, ticket, err);
+	if (rc != OD_OK && q == OD_QUEUE_COMPUTE)
+		atomic_fetch_add_explicit(&d->failures, 1, memory_order_relaxed);
+	return rc;
 }
 
 void od_device_after(struct od_device *d, enum od_queue q, enum od_queue other, uint64_t ticket)
@@ -139,6 +144,11 @@ void od_device_after(struct od_device *d, enum od_queue q, enum od_queue other, 
 uint64_t od_device_waits(const struct od_device *d)
 {
 	return atomic_load_explicit(&d->waits, memory_order_relaxed);
+}
+
+uint64_t od_device_failures(const struct od_device *d)
+{
+	return atomic_load_explicit(&d->failures, memory_order_relaxed);
 }
 
 int od_device_sync(struct od_device *d, struct od_err *err)

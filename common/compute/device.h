@@ -97,6 +97,10 @@ void od_device_after(struct od_device *d, enum od_queue q, enum od_queue other, 
 /* How often the host has waited, for tests that hold the number: a wait is a round trip to the device. */
 uint64_t od_device_waits(const struct od_device *d);
 
+/* How many waits of the compute queue have failed. A failure is reported once, to the first that waits, which may not be
+ * whose work it was: who has work there and finds that this number has grown must not trust what the work gave. */
+uint64_t od_device_failures(const struct od_device *d);
+
 /* A wait for all that the compute queue has been given. */
 OD_MUST_CHECK int od_device_sync(struct od_device *d, struct od_err *err);
 

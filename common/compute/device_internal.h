@@ -34,6 +34,7 @@ struct od_device {
 	bool likes_planes;
 	bool maps;
 	_Atomic uint64_t waits; /* queues belong to different threads */
+	_Atomic uint64_t failures; /* waits of the compute queue that failed */
 };
 
 #endif

@@ -61,6 +61,7 @@ struct od_forward {
 	bool put_open;		  /* the device may still read it */
 	bool queued;		  /* work that has not been waited for */
 	int failed;		  /* what a wait of this step has said; OD_OK: nothing went wrong yet */
+	uint64_t failures;	  /* of the device, when the step began */
 	void *host[N_BUFFERS];	  /* of what is fetched: the device's mapping, else a stage */
 	bool staged;		  /* the latter */
 	unsigned fetched;
@@ -486,6 +487,7 @@ int od_forward_begin(struct od_forward *f, uint64_t step, const struct od_row *r
 	f->layer = 0;
 	f->fetched = 0;
 	f->failed = OD_OK;
+	f->failures = od_device_failures(f->o.device);
 	f->phase = PHASE_ATTENTION;
 	put_rows(f);
 	run(f, &(struct od_op){ .kind = OD_OP_EMBED,
@@ -685,6 +687,9 @@ static int wait_for_all(struct od_forward *f, struct od_err *err)
 {
 	int rc = od_device_sync(f->o.device, err);
 
+	/* Another's wait was told of a failure, which may have been in this step's work. */
+	if (rc == OD_OK && f->failed == OD_OK && od_device_failures(f->o.device) != f->failures)
+		rc = od_fail(err, OD_ERR_INTERNAL, "the device has failed since the step began");
 	f->put_open = f->queued = false;
 	f->failed = f->failed != OD_OK ? f->failed : rc;
 	return rc;

@@ -3,6 +3,7 @@ LIBOD_SRCS += $(addprefix common/model/,config.c family.c forward.c mixer.c resi
 	$(addprefix common/model/mixers/,mix_gqa.c mix_mla.c)
 test_forward_OBJS := $(addprefix $(B)/obj/tests/unit/,forward_world.o tiny_model.o naive_model.o)
 test_forward_steps_OBJS := $(addprefix $(B)/obj/tests/unit/,forward_world.o tiny_model.o)
+test_forward_many_OBJS := $(addprefix $(B)/obj/tests/unit/,forward_world.o tiny_model.o sum_mixer.o)
 test_expert_ffn_OBJS := $(B)/obj/tests/unit/tiny_model.o
 test_route_OBJS := $(B)/obj/tests/unit/tiny_model.o
 test_fixed_state_OBJS := $(addprefix $(B)/obj/tests/unit/,tiny_model.o sum_mixer.o)

@@ -1,5 +1,8 @@
 #include "tests/unit/sum_mixer.h"
 
+#include "tests/unit/config_util.h"
+#include "tests/unit/device_util.h"
+
 static uint64_t state_bytes(const struct od_mixer *m)
 {
 	return m->k_dim * sizeof(float);
@@ -114,3 +117,39 @@ const struct od_mixer_ops sum_mixer = {
 	.run = run,
 	.replay = replay,
 };
+
+static void add(struct od_config *c, const struct od_layer_spec *l)
+{
+	struct od_err err = { 0 };
+
+	must(od_config_add_layer(c, l, &err), &err);
+}
+
+struct od_config sum_mixer_config(uint32_t vocab, uint32_t ctx)
+{
+	struct od_config c = uniform_config((struct uniform){ .n_layers = 1,
+							      .hidden = 40,
+							      .heads = 4,
+							      .kv_heads = 2,
+							      .head_dim = 8,
+							      .window = 4,
+							      .n_experts = 6,
+							      .top_k = 2,
+							      .intermediate = 20,
+							      .vocab = vocab,
+							      .ctx = ctx });
+	struct od_layer_spec attention = c.kind[0], sum = c.kind[0];
+
+	sum.mixer = &sum_mixer;
+	sum.mix = (struct od_mixer){ .k_dim = 24, .norm_eps = 1e-5f, .rope = UINT32_MAX };
+	add(&c, &sum);
+	sum.ffn = OD_FFN_DENSE;
+	sum.intermediate = 36;
+	add(&c, &sum);
+	add(&c, &attention);
+	sum.ffn = OD_FFN_MOE;
+	sum.mix.k_dim = 19;
+	add(&c, &sum);
+	assert_int_equal(c.n_moe, 4);
+	return c;
+}

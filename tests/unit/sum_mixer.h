@@ -10,4 +10,8 @@
 
 extern const struct od_mixer_ops sum_mixer;
 
+/* Five layers. Attention sees 4 positions: what was before them is known to the fixed state alone. Its layers have two widths,
+ * one of them is dense, and the last layer of all is one. */
+struct od_config sum_mixer_config(uint32_t vocab, uint32_t ctx);
+
 #endif

@@ -4,7 +4,6 @@
 
 #include "common/base/mem.h"
 #include "common/model/resident.h"
-#include "tests/unit/config_util.h"
 #include "tests/unit/device_util.h"
 #include "tests/unit/random.h"
 #include "tests/unit/state_util.h"
@@ -12,45 +11,6 @@
 #include "tests/unit/tiny_model.h"
 
 enum { PROMPT = 130, CTX = 200, MAX_ROWS = 150, SEQUENCES = 2, DRAFT = 8, VOCAB = 48, LAYERS = 5 };
-
-static void add(struct od_config *c, const struct od_layer_spec *l)
-{
-	struct od_err err = { 0 };
-
-	must(od_config_add_layer(c, l, &err), &err);
-}
-
-/* Attention sees 4 positions: what was before them is known to the fixed state alone. Its layers have two widths, one of them
- * is dense, and the last layer of all is one. */
-static struct od_config mixed_config(void)
-{
-	struct od_config c = uniform_config((struct uniform){ .n_layers = 1,
-							      .hidden = 40,
-							      .heads = 4,
-							      .kv_heads = 2,
-							      .head_dim = 8,
-							      .window = 4,
-							      .n_experts = 6,
-							      .top_k = 2,
-							      .intermediate = 20,
-							      .vocab = VOCAB,
-							      .ctx = CTX });
-	struct od_layer_spec attention = c.kind[0], sum = c.kind[0];
-
-	sum.mixer = &sum_mixer;
-	sum.mix = (struct od_mixer){ .k_dim = 24, .norm_eps = 1e-5f, .rope = UINT32_MAX };
-	add(&c, &sum);
-	sum.ffn = OD_FFN_DENSE;
-	sum.intermediate = 36;
-	add(&c, &sum);
-	add(&c, &attention);
-	sum.ffn = OD_FFN_MOE;
-	sum.mix.k_dim = 19;
-	add(&c, &sum);
-	assert_int_equal(c.n_layers, LAYERS);
-	assert_int_equal(c.n_moe, 4);
-	return c;
-}
 
 struct engine {
 	struct tiny_model t;
@@ -63,10 +23,11 @@ struct engine {
 
 static void engine_open(struct engine *e, enum od_profile profile, enum od_cpu cpu, unsigned threads)
 {
-	const struct od_config cfg = mixed_config();
+	const struct od_config cfg = sum_mixer_config(VOCAB, CTX);
 	struct od_forward_opts opts;
 	struct od_err err = { 0 };
 
+	assert_int_equal(cfg.n_layers, LAYERS);
 	tiny_make(&e->t, "fixed state", &cfg, 11, PROMPT);
 	e->t.profile = profile;
 	e->device = device_new(cpu, threads);
