@@ -7,9 +7,11 @@
  * Its two seams are where the dense weights come from (struct od_dense) and who runs the experts (struct
  * od_expert_runner: resident, cluster, emulated). A row's result never depends on the other rows.
  * Several od_forward may have steps open at once on one device, with one state pool and one thread: a prefill, say, pauses
- * between any two calls while decode steps of others run. A sequence has rows in one open step at most. The device reports a
- * failure once, at whichever wait comes first. That wait fails, and so does every later wait or end of the other steps that
- * were open then: none of them can be trusted, all of them must begin again.
+ * between any two calls while decode steps of others run. A sequence has rows in one open step at most. When one is freed, the
+ * step that has its rows goes no further: it is given up, by beginning another.
+ * The device reports a failure once, at whichever wait of its compute queue comes first, be it a wait of begin or of somebody
+ * else. That wait fails. Every other step that was open and has work that has not been waited for fails at its own next wait,
+ * and at its end: none of them can be trusted, each must begin again.
  * Thread: one at a time for all od_forward of a device, which own its compute queue. Owner: buffers belong to the od_forward;
  * what was fetched is borrowed until the next call that moves it on. */
 #ifndef OD_MODEL_FORWARD_H

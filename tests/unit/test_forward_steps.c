@@ -526,7 +526,7 @@ static void test_new_checks(void **state)
 	struct od_forward_opts opts;
 	struct od_dense dense;
 	struct od_err err;
-	uint64_t one, tables;
+	uint64_t one, few, tables;
 
 	(void)state;
 	tiny_load_named(&t, "grouped_queries");
@@ -540,12 +540,31 @@ static void test_new_checks(void **state)
 	assert_true(od_forward_bytes(&opts) > 100 * (4 * 40 + 2 * 40 + 2 * 20) * sizeof(float));
 	assert_true(od_forward_bytes(&opts) < 101 * one);
 	opts.max_rows = 1;
+	opts.max_logits = 1; /* as 0 */
+	assert_int_equal(od_forward_bytes(&opts), one);
+	opts.max_logits = 2;
+	assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_RANGE);
+	assert_null(f);
+	assert_non_null(strstr(err.msg, "at most 1 (rows of a step), found 2"));
+	opts.max_rows = 101;
+	opts.max_logits = 0;
+	few = od_forward_bytes(&opts);
+	opts.max_logits = 101;
+	assert_in_range(od_forward_bytes(&opts) - few, 100 * t.cfg.vocab * sizeof(float) - 64,
+			100 * t.cfg.vocab * sizeof(float) + 64);
+	opts.max_logits = 0;
+	opts.max_rows = 1;
 	opts.state = NULL;
 	tables = 2 * SEQUENCES * od_state_pages(CTX) * sizeof(uint32_t);
 	assert_true(od_forward_bytes(&opts) + tables <= one + 64 && od_forward_bytes(&opts) + tables >= one - 64);
 	opts.state = e.state;
 	opts.max_rows = SIZE_MAX;
 	assert_true(od_forward_bytes(&opts) == UINT64_MAX);
+	opts.max_rows = 1;
+	opts.max_logits = SIZE_MAX;
+	assert_true(od_forward_bytes(&opts) == UINT64_MAX);
+	opts.max_logits = 0;
+	opts.max_rows = SIZE_MAX;
 	assert_int_equal(od_forward_new(&f, &opts, &err), OD_ERR_RANGE);
 	assert_null(f);
 	assert_int_equal(od_resident_new(&runner, &opts, e.weights.experts, &err), OD_ERR_RANGE);

@@ -677,14 +677,17 @@ static void failures_show_once(void **state)
 	od_device_put(b.d, OD_QUEUE_COMPUTE, op.experts.choice, &(uint16_t){ 9 }, 2);
 	od_device_run(b.d, OD_QUEUE_COMPUTE, &op);
 	assert_int_equal(od_device_wait(b.d, OD_QUEUE_LOADS, od_device_ticket(b.d, OD_QUEUE_LOADS), &err), OD_OK);
+	assert_int_equal(od_device_failures(b.d), 0);
 	assert_int_equal(od_device_sync(b.d, &err), OD_ERR_RANGE);
 	assert_non_null(strstr(err.msg, "expected 0 to 1, found 7"));
 	assert_int_equal(od_device_sync(b.d, &err), OD_OK);
+	assert_int_equal(od_device_failures(b.d), 1);
 	choose_one(&b, &op, 8);
 	for (int i = 0; i < 2; i++) /* who does not want to know why leaves it for the next */
 		assert_int_equal(od_device_wait(b.d, OD_QUEUE_COMPUTE, od_device_ticket(b.d, OD_QUEUE_COMPUTE), NULL), OD_ERR_RANGE);
 	assert_int_equal(od_device_sync(b.d, &err), OD_ERR_RANGE);
 	assert_non_null(strstr(err.msg, "found 8"));
+	assert_int_equal(od_device_failures(b.d), 4); /* each wait that said so */
 	choose_one(&b, &op, 1);
 	assert_int_equal(od_device_sync(b.d, &err), OD_OK);
 	y = copy_at(b.d, op.experts.y, FFN_HIDDEN * sizeof(*y));
