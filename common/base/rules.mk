@@ -1,1 +1,1 @@
-LIBOD_SRCS += $(addprefix common/base/,args.c counters.c file.c json.c log.c mem.c pool.c status.c strbuf.c trace.c)
+LIBOD_SRCS += $(addprefix common/base/,args.c counters.c file.c id_table.c json.c log.c mem.c pool.c status.c strbuf.c trace.c)
