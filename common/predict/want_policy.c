@@ -13,7 +13,7 @@
 #define FIRST_THRESHOLD 1.0
 #define MIN_THRESHOLD 0.02
 #define MAX_THRESHOLD 1e6
-/* Loads that may be saved up, since unspent budget is no reason to hedge what is unlikely; and that may be spent ahead,
+/* For each row: loads that may be saved up, since unspent budget is no reason to hedge what is unlikely; and that may be spent ahead,
  * since a token guessed wrongly costs dozens at once. */
 #define MAX_BALANCE 32.0
 #define OVERDRAFT 64.0
@@ -31,6 +31,7 @@ struct od_want_policy {
 	double threshold;
 	double balance;	 /* loads that the budget has brought less what was wasted */
 	double reserved; /* of those, hedges under way */
+	double rows;	 /* of the newest layer that is over */
 	struct noise *layer; /* [n_moe] */
 };
 
@@ -48,6 +49,7 @@ int od_want_policy_new(struct od_want_policy **out, double hedge, uint32_t n_moe
 	p->hedge = hedge;
 	p->top_k = top_k;
 	p->threshold = FIRST_THRESHOLD;
+	p->rows = 1;
 	*out = p;
 	return OD_OK;
 }
@@ -102,7 +104,7 @@ static void add_runners_up(struct od_want_policy *p, uint32_t m, const struct od
 	const double most = p->threshold * od_want_sigma(p, m);
 	const size_t k = p->top_k;
 
-	for (size_t i = k; i < c->n && i < k + OD_MAX_HEDGES && p->balance + OVERDRAFT - p->reserved >= 1; i++) {
+	for (size_t i = k; i < c->n && i < k + OD_MAX_HEDGES && p->balance + OVERDRAFT * p->rows - p->reserved >= 1; i++) {
 		if ((double)c->logit[k - 1] - (double)c->logit[i] >= most)
 			return;
 		put_hedge(p, c->expert[i], w);
@@ -171,6 +173,7 @@ void od_want_spent(struct od_want_policy *p, size_t uses, size_t wasted)
 
 	if (p->hedge <= 0)
 		return;
-	p->balance = fmin(p->balance - over, MAX_BALANCE);
-	p->threshold = fmin(fmax(p->threshold * exp(-RATE * over), MIN_THRESHOLD), MAX_THRESHOLD);
+	p->rows = fmax((double)uses / p->top_k, 1);
+	p->balance = fmin(p->balance - over, MAX_BALANCE * p->rows);
+	p->threshold = fmin(fmax(p->threshold * exp(-RATE * over / p->rows), MIN_THRESHOLD), MAX_THRESHOLD);
 }

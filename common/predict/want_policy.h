@@ -52,7 +52,8 @@ void od_want_give_up(struct od_want_policy *p, struct od_wanted *w);
 /* The router has spoken: probability [n_experts] by its softmax, NULL: not known. *w becomes empty. */
 void od_want_learn(struct od_want_policy *p, uint32_t m, const struct od_candidates *c, const float *probability,
 		   struct od_wanted *w);
-/* Of a layer that is over: uses of experts, and experts that were wanted of any worker and not used. */
+/* Of a layer that is over: uses of experts by all its rows, and experts that were wanted of any worker and not used. What may
+ * be saved up, or spent ahead, and how fast the threshold moves is by the row. */
 void od_want_spent(struct od_want_policy *p, size_t uses, size_t wasted);
 
 double od_want_sigma(const struct od_want_policy *p, uint32_t m); /* noise of a layer's logits as learnt; 0: not yet */

@@ -368,6 +368,66 @@ static void nonsense_does_no_lasting_harm(void **state)
 	od_want_policy_free(p);
 }
 
+/* Sixteen rows that waste sixteen times as much are as one: the threshold goes the same way, in the same steps. */
+static void many_rows_are_as_one(void **state)
+{
+	struct od_want_policy *one, *many;
+	struct od_err err;
+
+	(void)state;
+	seed = 7;
+	assert_int_equal(od_want_policy_new(&one, 0.5, LAYERS, TOP_K, &err), OD_OK);
+	assert_int_equal(od_want_policy_new(&many, 0.5, LAYERS, TOP_K, &err), OD_OK);
+	for (int i = 0; i < 2000; i++) {
+		const size_t wasted = (size_t)(uniform() * (i < 1000 ? 2 : 4));
+
+		od_want_spent(one, TOP_K, wasted);
+		od_want_spent(many, 16 * TOP_K, 16 * wasted);
+		assert_true(od_want_threshold(one) == od_want_threshold(many));
+	}
+	od_want_policy_free(one);
+	od_want_policy_free(many);
+}
+
+/* How many hedges rows at a layer get before the first of them is settled. */
+static size_t hedges_at_once(size_t rows)
+{
+	const uint16_t expert[EXPERTS] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+	const float alike[EXPERTS] = { 0.125f, 0.125f, 0.125f, 0.125f, 0.125f, 0.125f, 0.125f, 0.125f };
+	const struct od_prediction said = { .n = EXPERTS, .expert = expert, .probability = alike };
+	struct od_candidates c = { 0 };
+	struct od_wanted none = { 0 };
+	struct od_want_policy *p;
+	struct od_err err;
+	struct world_row r;
+	size_t n = 0;
+
+	seed = 8;
+	assert_int_equal(od_want_policy_new(&p, 0.5, LAYERS, TOP_K, &err), OD_OK);
+	od_candidates_set(&c, &said);
+	for (int i = 0; i < 100; i++) {
+		make_row(&r, 1);
+		od_want_learn(p, 0, &c, r.probability, &none);
+	}
+	for (int i = 0; i < 100; i++)
+		od_want_spent(p, rows * TOP_K, 0);
+	for (int i = 0; i < 10000; i++) {
+		struct od_wanted w = { 0 };
+
+		od_want_decide(p, 0, &c, &w);
+		n += w.n - w.n_predicted;
+	}
+	od_want_policy_free(p);
+	return n;
+}
+
+static void many_rows_have_a_budget_each(void **state)
+{
+	(void)state;
+	assert_true(hedges_at_once(1) > 50);
+	assert_int_equal(hedges_at_once(16), 16 * hedges_at_once(1));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -379,6 +439,8 @@ int main(void)
 		cmocka_unit_test(hedges_given_up_are_free),
 		cmocka_unit_test(no_probabilities_no_hedges),
 		cmocka_unit_test(what_is_under_way_stays),
+		cmocka_unit_test(many_rows_are_as_one),
+		cmocka_unit_test(many_rows_have_a_budget_each),
 		cmocka_unit_test(nonsense_does_no_lasting_harm),
 	};
 
