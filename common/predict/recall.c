@@ -31,7 +31,8 @@ void od_recall_fini(struct od_recall *r)
 void od_recall_reset(struct od_recall *r)
 {
 	memset(r->layer, 0, r->n_moe * sizeof(*r->layer));
-	memset(r->token, 0, r->n_tokens * sizeof(*r->token));
+	memset(r->token, 0, r->tokens_seen * sizeof(*r->token));
+	r->tokens_seen = 0;
 	r->all = (struct od_recall_cell){ 0 };
 	memset(r->layer_rows, 0, r->n_moe * sizeof(*r->layer_rows));
 	r->rows = (struct od_recall_rows){ 0 };
@@ -71,9 +72,11 @@ void od_recall_add(struct od_recall *r, uint32_t layer, uint32_t token, const ui
 	const struct od_recall_rows one = { .in_time = !late, .late = late };
 	size_t hit = count_common(predicted, n_predicted, used, n_used);
 
+	token = token < r->n_tokens ? token : r->n_tokens - 1;
+	r->tokens_seen = token >= r->tokens_seen ? token + 1 : r->tokens_seen;
 	add_cell(&r->all, n_used, hit);
 	add_cell(&r->layer[layer], n_used, hit);
-	add_cell(&r->token[token < r->n_tokens ? token : r->n_tokens - 1], n_used, hit);
+	add_cell(&r->token[token], n_used, hit);
 	add_rows(&r->rows, &one);
 	add_rows(&r->layer_rows[layer], &one);
 }
@@ -99,8 +102,11 @@ void od_recall_merge(struct od_recall *into, const struct od_recall *from)
 		add_cell(&into->layer[at], from->layer[i].uses, from->layer[i].recalled);
 		add_rows(&into->layer_rows[at], &from->layer_rows[i]);
 	}
-	for (uint32_t i = 0; i < from->n_tokens; i++)
-		add_cell(&into->token[i < into->n_tokens ? i : into->n_tokens - 1], from->token[i].uses,
-			 from->token[i].recalled);
+	for (uint32_t i = 0; i < from->tokens_seen; i++) {
+		uint32_t at = i < into->n_tokens ? i : into->n_tokens - 1;
+
+		add_cell(&into->token[at], from->token[i].uses, from->token[i].recalled);
+		into->tokens_seen = at >= into->tokens_seen ? at + 1 : into->tokens_seen;
+	}
 	add_rows(&into->rows, &from->rows);
 }

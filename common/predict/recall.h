@@ -23,6 +23,7 @@ struct od_recall_rows {
 
 struct od_recall {
 	uint32_t n_moe, n_tokens;
+	uint32_t tokens_seen; /* indices from here on have counted nothing */
 	struct od_recall_cell all;
 	struct od_recall_cell *layer; /* [n_moe] */
 	struct od_recall_cell *token; /* [n_tokens]: index of the generated token; later ones count in the last */
