@@ -245,3 +245,13 @@ class Model:
                      tied_head=self.tied)
         return "; ".join([text(model), "rope 0: " + self.rope_text(), *["kind %d: %s" % k for k in enumerate(kinds)],
                           "layers " + " ".join(str(kinds.index(t)) for t in layers)])
+
+
+def mixtral_bytes(c):
+    """Of a Mixtral model in BF16: what a decoded token reads beside its experts (the embedding: one row), and an expert."""
+    h, heads, kv = c["hidden_size"], c["num_attention_heads"], c["num_key_value_heads"]
+    d = c.get("head_dim") or h // heads
+    attention = h * heads * d * 2 + h * kv * d * 2
+    layer = attention + 2 * h + c["num_local_experts"] * h
+    rest = c["vocab_size"] * h + h + h  # the head, tied or not; a row of the embedding; the last norm
+    return 2 * (c["num_hidden_layers"] * layer + rest), 2 * 3 * h * c["intermediate_size"]

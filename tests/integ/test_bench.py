@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """od-bench recall and decode on a small cluster: fields, sums and what must hold between figures; never how fast."""
 from cluster_util import CHECKPOINT, TMP, Daemon, hosts_file, pack, run_tests, test, tool, worker_args
+from model_config import mixtral_bytes
 import json
 import math
 import os
@@ -97,13 +98,8 @@ def recall_as_text():
 
 
 def weight_bytes_of_a_token(c=CONFIG):
-    h, heads, kv = c["hidden_size"], c["num_attention_heads"], c["num_key_value_heads"]
-    d = c.get("head_dim") or h // heads
-    attention = h * heads * d * 2 + h * kv * d * 2
-    experts = c["num_experts_per_tok"] * 3 * h * c["intermediate_size"]
-    layer = attention + 2 * h + c["num_local_experts"] * h + experts
-    head = c["vocab_size"] * h + (0 if c["tie_word_embeddings"] else h)  # tied: the embedding's row is among them
-    return 2 * (c["num_hidden_layers"] * layer + head + h + (h if c["tie_word_embeddings"] else 0))
+    dense, expert = mixtral_bytes(c)
+    return dense + c["num_hidden_layers"] * c["num_experts_per_tok"] * expert
 
 
 def check_spread(r, runs):
