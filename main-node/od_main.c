@@ -1,11 +1,13 @@
 /* od-main: tokenises, runs dense layers and routers, schedules workers, samples. This file is the wiring: command
  * line, prompts in, text or JSON out. */
 #include "common/base/args.h"
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/strbuf.h"
 #include "common/base/version.h"
 #include "main-node/engine/sampling_config.h"
 #include "main-node/engine_args.h"
+#include "main-node/prompt_file.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -20,7 +22,7 @@
 
 struct options {
 	struct odm_engine_args engine;
-	const char *prompt, *repetition;
+	const char *prompt, *prompts, *repetition;
 	uint64_t max_tokens, top_k, repetition_window, seed;
 	double temperature, top_p, min_p, repetition_penalty;
 	struct od_arg_list stop;
@@ -31,6 +33,7 @@ struct app {
 	struct options opt;
 	struct odm_engine *engine;
 	struct od_sampler_opts sampling;
+	struct odm_prompts prompts;
 	bool any_failed, output_failed;
 };
 
@@ -65,6 +68,9 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "What to generate" },
 		{ "prompt", OD_ARG_STRING, &o->prompt, "TEXT", "the prompt; -: all of standard input (default: each line of it is a prompt)", 0, 0, NULL },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "prompts of a file, a JSON object a line: \"prompt\" and, if given, max_tokens, temperature, top_k, top_p, min_p, seed, stop; -: standard input", 0, 0, NULL },
+		{ "parallel", OD_ARG_UINT, &o->engine.opts.parallel, "N", "with --prompts: write N texts at once (default: 1)", 1, ODM_MAX_PARALLEL, NULL },
+		{ "state-memory", OD_ARG_SIZE, &o->engine.opts.state_bytes, "SIZE", "for keys and values of all texts (default: what N contexts take, or what is free)", 0, 0, NULL },
 		{ "max-tokens", OD_ARG_UINT, &o->max_tokens, "N", "stop after N tokens; 0: at the end of the context (default: 256)", 0, 1e9, NULL },
 		{ "ignore-eos", OD_ARG_FLAG, &o->ignore_eos, NULL, "go on after the end-of-text token", 0, 0, NULL },
 		{ "stop", OD_ARG_LIST, &o->stop, "TEXT", "end before this text; may be given several times", 0, 0, NULL },
@@ -113,6 +119,10 @@ static int check_options(struct options *o, struct od_err *err)
 		return rc;
 	if (o->engine.opts.insecure && o->engine.opts.serve_store == NULL)
 		return od_fail(err, OD_ERR_ARG, "--insecure is about --serve-store; od-main listens on nothing else");
+	if (o->prompts != NULL && o->prompt != NULL)
+		return od_fail(err, OD_ERR_ARG, "--prompt and --prompts exclude each other");
+	if (o->prompts == NULL && o->engine.opts.parallel > 1)
+		return od_fail(err, OD_ERR_ARG, "--parallel is for --prompts; other prompts come one after the other");
 	o->engine.opts.quiet = o->quiet || o->json;
 	return odm_engine_args_finish(&o->engine, err);
 }
@@ -159,11 +169,14 @@ static json_t *ids_json(const int32_t *ids, size_t n)
 	return a;
 }
 
-static void print_json(struct app *a, const char *prompt, size_t prompt_len, const int32_t *ids, size_t n_ids,
+/* line: of the file of prompts; 0: there is none. */
+static void print_json(struct app *a, size_t line, const char *prompt, size_t prompt_len, const int32_t *ids, size_t n_ids,
 		       const struct odm_result *r, const struct od_err *why)
 {
 	json_t *o = json_object();
 
+	if (line > 0)
+		json_object_set_new(o, "index", json_integer((json_int_t)line));
 	if (json_object_set_new(o, "prompt", json_stringn(prompt, prompt_len)) != 0)
 		json_object_set_new(o, "prompt", json_null()); /* not UTF-8 */
 	json_object_set_new(o, "prompt_ids", ids_json(ids, n_ids));
@@ -199,7 +212,7 @@ static int generate(struct app *a, const char *text, size_t len, const int32_t *
 
 	rc = odm_generate(a->engine, &req, &r, err);
 	if (o->json) {
-		print_json(a, text, len, ids, n_ids, &r, rc == OD_OK ? NULL : err);
+		print_json(a, 0, text, len, ids, n_ids, &r, rc == OD_OK ? NULL : err);
 	} else if (r.n_tokens > 0) {
 		show_text(a, "\n", 1);
 		if (!o->quiet)
@@ -223,7 +236,7 @@ static int run_prompt(struct app *a, const char *text, size_t len, struct od_err
 	if (rc != OD_OK) {
 		od_fail_within(err, "prompt");
 		if (a->opt.json)
-			print_json(a, text, len, NULL, 0, NULL, err);
+			print_json(a, 0, text, len, NULL, 0, NULL, err);
 		return rc;
 	}
 	rc = generate(a, text, len, ids, n_ids, err);
@@ -306,12 +319,140 @@ static int read_all(struct od_strbuf *text, struct od_err *err)
 	return text->failed ? od_fail(err, OD_ERR_NOMEM, "no memory for the prompt") : OD_OK;
 }
 
+/* ---- Prompts of a file, several at a time ---- */
+
+/* A prompt's text: waiting to be submitted, in the engine, or done. */
+struct text {
+	struct odm_sequence *sequence;
+	struct odm_result r;
+	struct od_err err; /* why it failed */
+	bool done;
+};
+
+static int submit(struct app *a, const struct odm_prompt *q, struct text *t)
+{
+	const struct odm_request req = {
+		.prompt = q->ids,
+		.n_prompt = q->n_ids,
+		.max_tokens = q->max_tokens,
+		.ignore_eos = a->opt.ignore_eos,
+		.sampling = q->sampling,
+		.stop = q->stop,
+		.n_stop = q->n_stop,
+	};
+
+	return odm_engine_submit(a->engine, &req, &t->sequence, &t->err);
+}
+
+/* Texts of a terminal come in order, under a heading; objects when they are done. */
+static void show_done(struct app *a, const struct odm_prompt *q, struct text *t)
+{
+	if (t->err.code != OD_OK && !a->opt.json)
+		od_log(OD_LOG_ERROR, "%s, line %zu: %s", a->prompts.path, q->line, t->err.msg);
+	a->any_failed = a->any_failed || t->err.code != OD_OK;
+	if (a->opt.json) {
+		print_json(a, q->line, q->text, q->len, q->ids, q->n_ids, &t->r, t->err.code == OD_OK ? NULL : &t->err);
+	} else {
+		a->output_failed = a->output_failed || printf("==> line %zu <==\n", q->line) < 0;
+		show_text(a, t->r.text != NULL ? t->r.text : "", t->r.text_len);
+		show_text(a, "\n", 1);
+	}
+	odm_result_fini(&t->r);
+}
+
+/* What all of them came to. */
+static void show_sum(const struct app *a, const uint64_t *c, uint64_t ns)
+{
+	if (!a->opt.json && !a->opt.quiet)
+		fprintf(stderr, "%zu texts   %llu prompt tokens, %llu generated in %.2f s: %.2f tok/s\n", a->prompts.n,
+			(unsigned long long)c[OD_C_PROMPT_TOKENS], (unsigned long long)c[OD_C_TOKENS], od_seconds(ns),
+			ns > 0 ? (double)c[OD_C_TOKENS] / od_seconds(ns) : 0.0);
+}
+
+/* Those that are done; *shown: so many have been shown in order. */
+static void take_done(struct app *a, struct text *text, size_t n_submitted, size_t *shown, size_t *open, uint64_t *sum,
+		      struct od_err *err)
+{
+	for (size_t i = 0; i < n_submitted; i++) {
+		struct text *t = &text[i];
+
+		if (t->sequence == NULL || !odm_sequence_done(t->sequence))
+			continue;
+		t->done = true;
+		if (odm_sequence_take(t->sequence, &t->r, &t->err) == OD_ERR_UNREACHABLE)
+			*err = t->err;
+		t->sequence = NULL;
+		--*open;
+		od_counters_add(sum, t->r.figures.c);
+		if (a->opt.json)
+			show_done(a, &a->prompts.prompt[i], t);
+	}
+	for (; !a->opt.json && *shown < n_submitted && text[*shown].done; ++*shown)
+		show_done(a, &a->prompts.prompt[*shown], &text[*shown]);
+}
+
+/* Without a cluster the rest fails for the same reason. */
+static int run_texts(struct app *a, struct text *text, struct od_err *err)
+{
+	const size_t n = a->prompts.n, most = 2 * (size_t)odm_engine_parallel(a->engine);
+	const uint64_t begin = od_now_ns();
+	uint64_t sum[OD_N_COUNTERS] = { 0 };
+	size_t next = 0, shown = 0, open = 0;
+
+	*err = (struct od_err){ 0 };
+	while ((next < n || open > 0) && !a->output_failed) {
+		for (; next < n && open < most && err->code == OD_OK; next++) {
+			text[next].done = submit(a, &a->prompts.prompt[next], &text[next]) != OD_OK;
+			open += !text[next].done;
+			if (text[next].done && a->opt.json)
+				show_done(a, &a->prompts.prompt[next], &text[next]);
+		}
+		for (; next < n && err->code != OD_OK; next++) {
+			text[next] = (struct text){ .done = true, .err = *err };
+			if (a->opt.json)
+				show_done(a, &a->prompts.prompt[next], &text[next]);
+		}
+		odm_engine_work(a->engine);
+		take_done(a, text, next, &shown, &open, sum, err);
+	}
+	show_sum(a, sum, od_now_ns() - begin);
+	return err->code;
+}
+
+static int run_file(struct app *a, struct od_err *err)
+{
+	const struct odm_engine_opts *o = &a->opt.engine.opts;
+	const struct od_tokenizer *t = odm_engine_tokenizer(a->engine);
+	struct text *text;
+	int rc;
+
+	if (t == NULL)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s has no tokenizer.json, so it cannot read prompts",
+			       od_pack_dir(odm_engine_pack(a->engine)));
+	rc = odm_prompts_encode(&a->prompts, t, odm_engine_ctx(a->engine), &a->sampling, a->opt.max_tokens, a->opt.stop.value,
+				a->opt.stop.n, err);
+	if (rc != OD_OK)
+		return rc;
+	if (!o->quiet && a->prompts.n > 1)
+		od_log(OD_LOG_INFO, "%zu prompts, %u at a time", a->prompts.n, odm_engine_parallel(a->engine));
+	text = calloc(a->prompts.n, sizeof(*text));
+	if (text == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu prompts", a->prompts.n);
+	rc = run_texts(a, text, err);
+	for (size_t i = 0; i < a->prompts.n; i++)
+		odm_result_fini(&text[i].r);
+	free(text);
+	return rc;
+}
+
 static int run_prompts(struct app *a, struct od_err *err)
 {
 	const char *prompt = a->opt.prompt;
 	struct od_strbuf text = { 0 };
 	int rc;
 
+	if (a->opt.prompts != NULL)
+		return run_file(a, err);
 	if (prompt == NULL)
 		return run_lines(a, err);
 	if (strcmp(prompt, "-") != 0)
@@ -326,18 +467,21 @@ static int run_prompts(struct app *a, struct od_err *err)
 static int run(struct app *a, struct od_err *err)
 {
 	char size[32];
-	int rc = odm_engine_open(&a->engine, &a->opt.engine.opts, err);
+	int rc = a->opt.prompts == NULL ? OD_OK : odm_prompts_read(&a->prompts, a->opt.prompts, err);
 
+	if (rc == OD_OK)
+		rc = odm_engine_open(&a->engine, &a->opt.engine.opts, err);
 	if (rc != OD_OK)
 		return rc;
 	engine_open = 1;
 	if (!a->opt.engine.opts.quiet)
-		od_log(OD_LOG_INFO, "context of %u tokens takes %s", odm_engine_ctx(a->engine),
+		od_log(OD_LOG_INFO, "state of texts of up to %u tokens takes up to %s", odm_engine_ctx(a->engine),
 		       od_format_bytes(odm_engine_state_bytes(a->engine), size, sizeof(size)));
 	rc = choose_sampling(a, err);
 	if (rc == OD_OK)
 		rc = run_prompts(a, err);
 	a->output_failed = odm_engine_close(a->engine) != OD_OK || a->output_failed;
+	odm_prompts_fini(&a->prompts);
 	return rc;
 }
 

@@ -1,22 +1,25 @@
 # Everything of main but its wiring, so that od-bench can drive the same engine.
 ODM_SRCS := main-node/engine_args.c
-ODM_SRCS += $(addprefix main-node/engine/,engine.c figures.c generate.c resident_service.c sampling_config.c)
+ODM_SRCS += $(addprefix main-node/engine/,batch.c engine.c figures.c pass.c resident_service.c sequence.c sampling_config.c)
 ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c layer_pieces.c local_nodes.c \
-	members.c members_look.c placement.c predictions.c predictor_link.c recovery.c result_check.c shadow_link.c want_place.c)
+	members.c members_look.c placement.c predict_tally.c predictions.c predictor_link.c recovery.c result_check.c shadow_link.c \
+	want_place.c)
 ODM_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
 
 PROGRAMS += od-main
-od-main_SRCS := main-node/od_main.c $(ODM_SRCS)
+od-main_SRCS := main-node/od_main.c main-node/prompt_file.c $(ODM_SRCS)
 
 test_placement_OBJS := $(B)/obj/main-node/cluster/placement.o
 test_want_place_OBJS := $(addprefix $(B)/obj/main-node/,cluster/want_place.o cluster/placement.o)
-test_predictions_OBJS := $(B)/obj/main-node/cluster/predictions.o
+test_predictions_OBJS := $(addprefix $(B)/obj/main-node/cluster/,predict_tally.o predictions.o)
+test_prediction_table_OBJS := $(test_predictions_OBJS)
 test_engine_args_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_generate_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o) $(B)/obj/tests/unit/tiny_files.o
+test_batch_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_draft_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o) $(B)/obj/tests/unit/sum_mixer.o
 # What the pack says goes through the test; the daemons of --local are looked for beside the program.
 test_draft_LDFLAGS := -Wl,--wrap=od_pack_config -Wl,--wrap=od_dense_get
-$(B)/tests/test_draft: | $(B)/bin/od-worker $(B)/bin/od-shadow $(B)/tests/od-worker $(B)/tests/od-shadow
+$(B)/tests/test_draft $(B)/tests/test_batch: | $(B)/bin/od-worker $(B)/bin/od-shadow $(B)/tests/od-worker $(B)/tests/od-shadow
 $(B)/tests/od-worker $(B)/tests/od-shadow:
 	@mkdir -p $(@D)
 	@ln -sf ../bin/$(@F) $@

@@ -1,16 +1,25 @@
 #include "shadow-node/align_apply.h"
 
-#include "common/base/mem.h"
+#include "common/model/seq_state.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What a byte of the map says; 0 is missing. TRUE_ROW stands alone. */
-enum { OWN_ROW = 1, TRUE_ROW = 2, DUE = 4 };
+/* What a byte of the map says. Without the first three the row is missing; TRUE_ROW has neither OWN_ROW nor DUE beside it.
+ * ASKED: some sequence that has the page has asked for the row. */
+enum { OWN_ROW = 1, TRUE_ROW = 2, DUE = 4, ASKED = 8 };
+#define HELD (OWN_ROW | TRUE_ROW)
+
+struct map_page {
+	uint32_t refs;
+	uint8_t at[]; /* [n_layers][OD_KV_PAGE] */
+};
 
 struct ods_align {
 	uint32_t n_layers, ctx, max_ask;
-	uint8_t *map;	   /* [n_layers][ctx] */
+	struct map_page **page; /* [pages of ctx]; the first n_pages are there */
+	uint32_t n_pages;
 	uint32_t end;	   /* nothing is said of what stands there or behind, in any layer */
 	uint32_t *settled; /* [n_layers]: all positions before are settled; a lower bound that is moved when asked */
 	uint32_t due_begin, due_n;
@@ -24,9 +33,16 @@ static uint32_t min_u32(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
+/* ---- Pages ---- */
+
 uint64_t ods_align_bytes(uint32_t n_layers, uint32_t ctx)
 {
-	return sizeof(struct ods_align) + (uint64_t)n_layers * ctx + n_layers * sizeof(uint32_t);
+	return sizeof(struct ods_align) + n_layers * sizeof(uint32_t) + od_state_pages(ctx) * sizeof(struct map_page *);
+}
+
+uint64_t ods_align_page_bytes(uint32_t n_layers)
+{
+	return sizeof(struct map_page) + (uint64_t)n_layers * OD_KV_PAGE;
 }
 
 int ods_align_new(struct ods_align **out, uint32_t n_layers, uint32_t ctx, uint32_t max_ask, struct od_err *err)
@@ -39,9 +55,9 @@ int ods_align_new(struct ods_align **out, uint32_t n_layers, uint32_t ctx, uint3
 	a->n_layers = n_layers;
 	a->ctx = ctx;
 	a->max_ask = max_ask > 0 ? max_ask : 1;
-	a->map = od_alloc_array(n_layers, ctx);
+	a->page = calloc(od_state_pages(ctx), sizeof(struct map_page *));
 	a->settled = calloc(n_layers, sizeof(*a->settled));
-	if (a->map == NULL || a->settled == NULL)
+	if (a->page == NULL || a->settled == NULL)
 		goto fail;
 	*out = a;
 	return OD_OK;
@@ -50,18 +66,80 @@ fail:
 	return od_fail(err, OD_ERR_NOMEM, "alignment of %u positions in %u layers", ctx, n_layers);
 }
 
+bool ods_align_reserve(struct ods_align *a, uint32_t end)
+{
+	assert(end <= a->ctx);
+	while (a->n_pages < od_state_pages(end)) {
+		struct map_page *p = calloc(1, ods_align_page_bytes(a->n_layers));
+
+		if (p == NULL)
+			return false;
+		p->refs = 1;
+		a->page[a->n_pages++] = p;
+	}
+	return true;
+}
+
+/* The byte of a position that has a page. */
+static uint8_t *byte_of(const struct ods_align *a, uint32_t layer, uint32_t position)
+{
+	assert(position / OD_KV_PAGE < a->n_pages);
+	return &a->page[position / OD_KV_PAGE]->at[layer * OD_KV_PAGE + position % OD_KV_PAGE];
+}
+
+/* Of any position. */
+static uint8_t known(const struct ods_align *a, uint32_t layer, uint32_t position)
+{
+	return position / OD_KV_PAGE < a->n_pages ? *byte_of(a, layer, position) : 0;
+}
+
+/* It comes by itself. What is due to another sequence, of a shared page, is not for this one to wait for. */
+static bool due(const struct ods_align *a, uint32_t layer, uint32_t position)
+{
+	return position >= a->due_begin && position - a->due_begin < a->due_n && (known(a, layer, position) & DUE) != 0;
+}
+
+static bool held(const struct ods_align *a, uint32_t layer, uint32_t position)
+{
+	return (known(a, layer, position) & HELD) != 0;
+}
+
+static bool missing(const struct ods_align *a, uint32_t layer, uint32_t position)
+{
+	return !held(a, layer, position) && !due(a, layer, position);
+}
+
+/* The range may be asked for again, by any sequence. */
+static void forget_asked(struct ods_align *a, size_t i)
+{
+	const struct ods_range *r = &a->asked[i];
+
+	for (uint32_t p = r->begin; p < r->begin + r->n; p++)
+		*byte_of(a, r->layer, p) &= (uint8_t)~ASKED;
+	a->asked[i] = a->asked[--a->n_asked];
+}
+
+static void drop_pages(struct ods_align *a, uint32_t n)
+{
+	while (a->n_pages > n) {
+		struct map_page *p = a->page[--a->n_pages];
+
+		if (--p->refs == 0)
+			free(p);
+	}
+}
+
 void ods_align_free(struct ods_align *a)
 {
 	if (a == NULL)
 		return;
-	od_free(a->map);
+	while (a->n_asked > 0)
+		forget_asked(a, 0);
+	if (a->page != NULL)
+		drop_pages(a, 0);
+	free(a->page);
 	free(a->settled);
 	free(a);
-}
-
-static uint8_t *row_map(const struct ods_align *a, uint32_t layer)
-{
-	return a->map + (size_t)layer * a->ctx;
 }
 
 /* Everything from position on may have become unsettled. */
@@ -76,57 +154,98 @@ static void touch(struct ods_align *a, uint32_t end)
 		a->end = end;
 }
 
-static void forget_asked(struct ods_align *a, size_t i)
+void ods_align_share(struct ods_align *a, const struct ods_align *from, uint32_t n)
 {
-	a->asked[i] = a->asked[--a->n_asked];
+	assert(a->n_pages == 0 && n <= from->n_pages);
+	for (; a->n_pages < n; a->n_pages++) {
+		a->page[a->n_pages] = from->page[a->n_pages];
+		a->page[a->n_pages]->refs++;
+	}
+	touch(a, n * OD_KV_PAGE);
 }
 
-void ods_align_truncate(struct ods_align *a, uint32_t length)
+bool ods_align_shared(const struct ods_align *a, uint32_t length)
 {
-	for (uint32_t l = 0; l < a->n_layers && length < a->end; l++) {
-		memset(row_map(a, l) + length, 0, a->end - length);
+	for (uint32_t i = length / OD_KV_PAGE; i < a->n_pages; i++)
+		if (a->page[i]->refs > 1)
+			return true;
+	return false;
+}
+
+/* ---- What main says ---- */
+
+/* All but the map itself. */
+static void forget_from(struct ods_align *a, uint32_t length)
+{
+	/* Main cannot answer for rows that are gone; what is left of such a range is asked for anew. */
+	for (size_t i = a->n_asked; i-- > 0;)
+		if (a->asked[i].begin + a->asked[i].n > length)
+			forget_asked(a, i);
+	for (uint32_t l = 0; l < a->n_layers; l++)
 		unsettle(a, l, length);
-	}
 	a->end = min_u32(a->end, length);
 	if (a->due_begin >= length)
 		a->due_n = 0;
 	else
 		a->due_n = min_u32(a->due_n, length - a->due_begin);
-	/* Main cannot answer for rows that are gone; what is left of such a range is asked for anew. */
-	for (size_t i = a->n_asked; i-- > 0;)
-		if (a->asked[i].begin + a->asked[i].n > length)
-			forget_asked(a, i);
 }
 
-void ods_align_settle(struct ods_align *a)
+static void clear_from(struct ods_align *a, uint32_t length)
 {
-	for (uint32_t l = 0; l < a->n_layers && a->due_n > 0; l++) {
-		uint8_t *at = row_map(a, l) + a->due_begin;
+	for (uint32_t l = 0; l < a->n_layers; l++)
+		for (uint32_t p = length, n; p < a->end; p += n) {
+			n = min_u32(OD_KV_PAGE - p % OD_KV_PAGE, a->end - p);
+			memset(byte_of(a, l, p), 0, n);
+		}
+	forget_from(a, length);
+}
 
+void ods_align_part(struct ods_align *a, uint32_t n)
+{
+	forget_from(a, n * OD_KV_PAGE);
+	drop_pages(a, n);
+}
+
+void ods_align_truncate(struct ods_align *a, uint32_t length)
+{
+	assert(!ods_align_shared(a, length));
+	clear_from(a, length);
+}
+
+void ods_align_clear(struct ods_align *a)
+{
+	clear_from(a, 0);
+}
+
+void ods_align_settle(struct ods_align *a, uint32_t n_layers, uint32_t limit)
+{
+	const uint32_t end = min_u32(a->due_begin + a->due_n, limit);
+
+	for (uint32_t l = 0; l < min_u32(n_layers, a->n_layers); l++) {
 		/* An own row that was to be replaced goes too: the true one can be asked for. */
-		for (uint32_t i = 0; i < a->due_n; i++) {
-			if (at[i] & DUE) {
-				at[i] = 0;
-				unsettle(a, l, a->due_begin + i);
+		for (uint32_t p = a->due_begin; p < end; p++) {
+			if (*byte_of(a, l, p) & DUE) {
+				*byte_of(a, l, p) &= ASKED;
+				unsettle(a, l, p);
 			}
 		}
 	}
-	a->due_n = 0;
+	if (n_layers >= a->n_layers && end > a->due_begin) {
+		a->due_n -= end - a->due_begin;
+		a->due_begin = end;
+	}
 }
 
-void ods_align_step(struct ods_align *a, uint32_t begin, uint32_t n, uint32_t n_due, bool keep)
+void ods_align_step(struct ods_align *a, uint32_t end, uint32_t n_due)
 {
-	ods_align_truncate(a, keep ? begin + n : begin);
-	a->due_begin = begin + n - n_due;
+	a->due_begin = end - n_due;
 	a->due_n = n_due;
 	if (n_due > 0)
-		touch(a, begin + n);
+		touch(a, end);
 	for (uint32_t l = 0; l < a->n_layers && n_due > 0; l++) {
-		uint8_t *at = row_map(a, l) + a->due_begin;
-
-		for (uint32_t i = 0; i < n_due; i++)
-			if (at[i] != TRUE_ROW)
-				at[i] |= DUE;
+		for (uint32_t p = a->due_begin; p < end; p++)
+			if ((*byte_of(a, l, p) & TRUE_ROW) == 0)
+				*byte_of(a, l, p) |= DUE;
 		unsettle(a, l, a->due_begin);
 	}
 }
@@ -138,10 +257,8 @@ static bool inside(const struct ods_range *r, uint32_t begin, uint32_t n)
 
 static bool any_due(const struct ods_align *a, const struct ods_range *r)
 {
-	const uint8_t *at = row_map(a, r->layer) + r->begin;
-
-	for (uint32_t i = 0; i < r->n; i++) {
-		if (at[i] & DUE)
+	for (uint32_t p = r->begin; p < r->begin + r->n; p++) {
+		if (due(a, r->layer, p))
 			return true;
 	}
 	return false; /* all of them came already */
@@ -162,113 +279,107 @@ static void note_answer(struct ods_align *a, const struct ods_range *r, uint64_t
 {
 	for (size_t i = a->n_asked; i-- > 0;) {
 		const struct ods_range *q = &a->asked[i];
+		uint32_t p = q->begin;
 
 		if (q->layer != r->layer || r->begin >= q->begin + q->n || q->begin >= r->begin + r->n)
 			continue;
 		a->heard_ns = now_ns;
-		if (memchr(row_map(a, q->layer) + q->begin, 0, q->n) == NULL)
+		while (p < q->begin + q->n && !missing(a, q->layer, p))
+			p++;
+		if (p == q->begin + q->n)
 			forget_asked(a, i);
 	}
 }
 
 void ods_align_true(struct ods_align *a, const struct ods_range *r, uint64_t now_ns)
 {
-	memset(row_map(a, r->layer) + r->begin, TRUE_ROW, r->n);
+	for (uint32_t p = r->begin; p < r->begin + r->n; p++)
+		*byte_of(a, r->layer, p) = TRUE_ROW;
 	touch(a, r->begin + r->n);
 	note_answer(a, r, now_ns);
 }
 
 void ods_align_own(struct ods_align *a, uint32_t layer, uint32_t position)
 {
-	uint8_t *at = row_map(a, layer) + position;
+	uint8_t *at = byte_of(a, layer, position);
 
-	if (*at != TRUE_ROW)
+	if ((*at & TRUE_ROW) == 0)
 		*at |= OWN_ROW;
 	touch(a, position + 1);
 }
 
+/* ---- What is there ---- */
+
 bool ods_align_is_true(const struct ods_align *a, uint32_t layer, uint32_t position)
 {
-	return row_map(a, layer)[position] == TRUE_ROW;
+	return (known(a, layer, position) & TRUE_ROW) != 0;
 }
 
 bool ods_align_ready(struct ods_align *a, uint32_t layer, uint32_t position)
 {
-	const uint8_t *map = row_map(a, layer);
 	uint32_t p = a->settled[layer];
 
-	while (p < position && (map[p] == TRUE_ROW || map[p] == OWN_ROW))
+	while (p < position && held(a, layer, p) && !due(a, layer, p))
 		p++;
 	a->settled[layer] = p;
 	if (position < a->due_begin + a->due_n)
-		while (p < position && (map[p] & (TRUE_ROW | OWN_ROW)) != 0)
+		while (p < position && held(a, layer, p))
 			p++;
 	return p >= position;
 }
 
-uint32_t ods_align_missing(struct ods_align *a, uint32_t limit)
+uint32_t ods_align_missing_in(struct ods_align *a, uint32_t layer, uint32_t limit)
 {
-	for (uint32_t l = 0; l < a->n_layers; l++) {
-		const uint8_t *map = row_map(a, l), *zero;
-
-		if (ods_align_ready(a, l, limit))
-			continue;
-		zero = memchr(map + a->settled[l], 0, limit - a->settled[l]);
-		if (zero != NULL)
-			limit = (uint32_t)(zero - map);
-	}
-	return limit;
-}
-
-/* The asked range that holds the position, or NULL. */
-static const struct ods_range *asked_at(const struct ods_align *a, uint32_t layer, uint32_t position)
-{
-	for (size_t i = 0; i < a->n_asked; i++) {
-		const struct ods_range *q = &a->asked[i];
-
-		if (q->layer == layer && position >= q->begin && position - q->begin < q->n)
-			return q;
-	}
-	return NULL;
-}
-
-/* The first run of missing positions before limit that is not asked for. */
-static bool find_missing(struct ods_align *a, uint32_t layer, uint32_t limit, struct ods_range *r)
-{
-	const uint8_t *map = row_map(a, layer);
 	uint32_t p;
 
 	if (ods_align_ready(a, layer, limit)) /* moves the bound, so that a long text is not searched every time */
-		return false;
-	p = a->settled[layer];
-	while (p < limit) {
-		const uint8_t *zero = memchr(map + p, 0, limit - p);
-		const struct ods_range *q;
-		uint32_t n = 1;
+		return limit;
+	for (p = a->settled[layer]; p < limit && !missing(a, layer, p); p++)
+		;
+	return p;
+}
 
-		if (zero == NULL)
-			return false;
-		p = (uint32_t)(zero - map);
-		q = asked_at(a, layer, p);
-		if (q != NULL) {
-			p = q->begin + q->n;
-			continue;
-		}
-		while (n < a->max_ask && p + n < limit && map[p + n] == 0 && asked_at(a, layer, p + n) == NULL)
-			n++;
-		*r = (struct ods_range){ .layer = layer, .begin = p, .n = n };
-		return true;
-	}
-	return false;
+uint32_t ods_align_missing(struct ods_align *a, uint32_t limit)
+{
+	for (uint32_t l = 0; l < a->n_layers; l++)
+		limit = ods_align_missing_in(a, l, limit);
+	return limit;
+}
+
+/* ---- What is asked for ---- */
+
+/* Missing, neither asked for nor due to another. */
+static bool open_to_ask(const struct ods_align *a, uint32_t layer, uint32_t position)
+{
+	return known(a, layer, position) == 0;
+}
+
+/* The first run of such positions before limit. */
+static bool find_open(struct ods_align *a, uint32_t layer, uint32_t limit, struct ods_range *r)
+{
+	uint32_t p = ods_align_missing_in(a, layer, limit), n = 1;
+
+	while (p < limit && !open_to_ask(a, layer, p))
+		p++;
+	if (p >= limit)
+		return false;
+	while (n < a->max_ask && p + n < limit && open_to_ask(a, layer, p + n))
+		n++;
+	*r = (struct ods_range){ .layer = layer, .begin = p, .n = n };
+	return true;
 }
 
 bool ods_align_ask(struct ods_align *a, uint32_t position, uint64_t now_ns, struct ods_range *r)
 {
+	const uint32_t limit = min_u32(position, a->n_pages * OD_KV_PAGE);
+
 	if (a->n_asked == ODS_MAX_ASKED)
 		return false;
 	for (uint32_t l = 0; l < a->n_layers; l++) {
-		if (!find_missing(a, l, position, r))
+		if (!find_open(a, l, limit, r))
 			continue;
+		for (uint32_t p = r->begin; p < r->begin + r->n; p++)
+			*byte_of(a, l, p) |= ASKED;
 		a->asked[a->n_asked++] = *r;
 		a->heard_ns = now_ns;
 		return true;
@@ -278,8 +389,8 @@ bool ods_align_ask(struct ods_align *a, uint32_t position, uint64_t now_ns, stru
 
 void ods_align_expire(struct ods_align *a, uint64_t now_ns)
 {
-	if (now_ns >= ods_align_deadline(a))
-		a->n_asked = 0;
+	while (a->n_asked > 0 && now_ns >= ods_align_deadline(a))
+		forget_asked(a, 0);
 }
 
 size_t ods_align_asked(const struct ods_align *a)

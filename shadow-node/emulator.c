@@ -1,5 +1,6 @@
 #include "shadow-node/emulator_internal.h"
 
+#include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/base/trace.h"
 #include "common/compute/rank.h"
@@ -7,14 +8,27 @@
 
 #include <stdlib.h>
 
+#define RUNS_PER_FILL 4 /* published ones, before one that is not gets its turn */
+
 /* ---- Life ---- */
+
+/* States at a time: a sequence that ends during a run keeps its own until the run is over, and another may begin. */
+static uint32_t places(const struct ods_emulator_opts *o)
+{
+	return 2 * (uint32_t)o->max_sequences;
+}
 
 uint64_t ods_emulator_sequence_bytes(const struct ods_emulator_opts *o)
 {
 	return ods_sequence_bytes(&o->forward, o->ctx_tokens);
 }
 
-/* Per row: three steps, od_row, a saved row. */
+uint64_t ods_emulator_page_bytes(const struct ods_emulator_opts *o)
+{
+	return ods_sequence_page_bytes(&o->forward);
+}
+
+/* Per row: the run's and the plan's, what is published of it, a saved row. */
 static uint64_t buffer_row_bytes(const struct ods_emulator_opts *o)
 {
 	const struct od_config *c = o->forward.config;
@@ -29,14 +43,25 @@ static uint64_t buffer_row_bytes(const struct ods_emulator_opts *o)
 			sum += s.width[j] * sizeof(float);
 		most = sum > most ? sum : most;
 	}
-	return 3 * sizeof(struct row) + sizeof(struct od_row) + most;
+	return 2 * sizeof(struct row) + sizeof(struct part) + sizeof(struct od_row) + sizeof(uint32_t) +
+	       sizeof(struct od_prediction) + OD_MAX_CANDIDATES * (sizeof(uint16_t) + sizeof(float)) + most;
+}
+
+/* Rows whose tokens are chosen by one pass of the head. */
+static size_t max_logits(const struct ods_emulator_opts *o)
+{
+	size_t n = o->max_sequences < o->forward.max_rows ? o->max_sequences : o->forward.max_rows;
+
+	return n < ODS_MAX_LOGITS ? n : ODS_MAX_LOGITS;
 }
 
 uint64_t ods_emulator_bytes(const struct ods_emulator_opts *o)
 {
-	uint64_t sum = ods_emulator_sequence_bytes(o), rows;
+	uint64_t sum = o->max_sequences * (sizeof(struct ods_sequence *) + sizeof(uint64_t)), rows;
+	struct od_forward_opts forward = o->forward;
 
-	if (!od_add(sum, od_forward_bytes(&o->forward), &sum) || !od_mul(o->forward.max_rows, buffer_row_bytes(o), &rows) ||
+	forward.max_logits = max_logits(o);
+	if (!od_add(sum, od_forward_bytes(&forward), &sum) || !od_mul(o->forward.max_rows, buffer_row_bytes(o), &rows) ||
 	    !od_add(sum, rows, &sum) || !od_add(sum, od_resident_bytes(&o->forward), &sum))
 		return UINT64_MAX;
 	return sum;
@@ -45,47 +70,65 @@ uint64_t ods_emulator_bytes(const struct ods_emulator_opts *o)
 static int open_sequences(struct ods_emulator *e, struct od_err *err)
 {
 	const struct od_forward_opts *f = &e->o.forward;
-	int rc = od_state_pool_new(&e->state, f->device, f->config, f->profile, e->o.ctx_tokens, (uint32_t)e->o.max_sequences,
-				   (uint64_t)e->o.max_sequences * od_state_pages(e->o.ctx_tokens), err);
+	const uint64_t most = (uint64_t)od_state_pages(e->o.ctx_tokens) * e->o.max_sequences;
 
-	e->o.forward.state = e->state;
-	for (size_t i = 0; rc == OD_OK && i < e->o.max_sequences; i++)
-		rc = ods_sequence_init(&e->sequence[i], f, err);
-	return rc;
+	e->sequence = calloc(e->o.max_sequences, sizeof(struct ods_sequence *));
+	e->closed = calloc(e->o.max_sequences, sizeof(*e->closed));
+	if (e->sequence == NULL || e->closed == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "emulator: %zu sequences", e->o.max_sequences);
+	return od_state_pool_new(&e->state, f->device, f->config, f->profile, e->o.ctx_tokens, places(&e->o),
+				 e->o.n_pages > 0 && e->o.n_pages < most ? e->o.n_pages : most, err);
 }
 
 static int open_buffers(struct ods_emulator *e, struct od_err *err)
 {
 	size_t n = e->o.forward.max_rows;
 
-	e->step.rows = calloc(n, sizeof(struct row));
-	e->latest.rows = calloc(n, sizeof(struct row));
-	e->spare.rows = calloc(n, sizeof(struct row));
+	e->rows = calloc(n, sizeof(*e->rows));
+	e->spare = calloc(n, sizeof(*e->spare));
+	e->parts = calloc(n, sizeof(*e->parts));
 	e->od_rows = calloc(n, sizeof(*e->od_rows));
-	if (e->step.rows == NULL || e->latest.rows == NULL || e->spare.rows == NULL || e->od_rows == NULL)
+	e->pick = calloc(n, sizeof(*e->pick));
+	e->prediction = calloc(n, sizeof(*e->prediction));
+	e->expert = calloc(n, OD_MAX_CANDIDATES * sizeof(*e->expert));
+	e->probability = calloc(n, OD_MAX_CANDIDATES * sizeof(*e->probability));
+	if (e->rows == NULL || e->spare == NULL || e->parts == NULL || e->od_rows == NULL || e->pick == NULL ||
+	    e->prediction == NULL || e->expert == NULL || e->probability == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "emulator: buffers for %zu rows", n);
 	return od_buf_new(&e->saved, e->o.forward.device, n * od_state_pool_most_bytes(e->state), "main's rows",
 			  err);
+}
+
+static int check_opts(const struct ods_emulator_opts *o, struct od_err *err)
+{
+	if (o->max_sequences == 0 || o->max_sequences > ODS_MAX_SEQUENCES || o->forward.max_rows > ODS_MAX_STEP_ROWS)
+		return od_fail(err, OD_ERR_RANGE, "emulator: %zu sequences, %zu rows: expected 1 to %d and at most %d",
+			       o->max_sequences, o->forward.max_rows, ODS_MAX_SEQUENCES, ODS_MAX_STEP_ROWS);
+	if (o->n_pages > 0 && o->n_pages < od_state_pages(o->ctx_tokens))
+		return od_fail(err, OD_ERR_RANGE, "emulator: %u pages: expected at least %u, for %u positions", o->n_pages,
+			       od_state_pages(o->ctx_tokens), o->ctx_tokens);
+	return OD_OK;
 }
 
 int ods_emulator_new(struct ods_emulator **out, const struct ods_emulator_opts *o, const struct ods_sink *sink,
 		     struct od_err *err)
 {
 	struct ods_emulator *e;
-	int rc;
+	int rc = check_opts(o, err);
 
 	*out = NULL;
-	if (o->max_sequences == 0 || o->max_sequences > ODS_MAX_SEQUENCES || o->forward.max_rows > ODS_MAX_STEP_ROWS)
-		return od_fail(err, OD_ERR_RANGE, "emulator: %zu sequences, %zu rows: expected 1 to %d and at most %d",
-			       o->max_sequences, o->forward.max_rows, ODS_MAX_SEQUENCES, ODS_MAX_STEP_ROWS);
+	if (rc != OD_OK)
+		return rc;
 	e = calloc(1, sizeof(*e));
 	if (e == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "emulator");
 	e->o = *o;
+	e->o.forward.max_logits = max_logits(o);
 	e->sink = *sink;
 	rc = open_sequences(e, err);
 	if (rc != OD_OK)
 		goto fail;
+	e->o.forward.state = e->state;
 	rc = open_buffers(e, err);
 	if (rc != OD_OK)
 		goto fail;
@@ -102,263 +145,429 @@ fail:
 	return rc;
 }
 
+/* No row of the run is computed any more. keep: its tokens can still be chosen. */
+static void leave_rows(struct ods_emulator *e, bool keep)
+{
+	for (size_t i = 0, n; i < e->n_rows; i += n) {
+		struct ods_sequence *q = e->rows[i].seq;
+
+		n = q != NULL ? q->run_n : 1;
+		if (q == NULL)
+			continue;
+		for (size_t j = i; j < i + n && q->closed; j++)
+			e->rows[j].seq = NULL;
+		if (q->closed)
+			ods_sequence_free(q);
+		else if (!keep)
+			q->run_n = 0;
+	}
+}
+
 void ods_emulator_free(struct ods_emulator *e)
 {
 	if (e == NULL)
 		return;
 	(void)!od_device_sync(e->o.forward.device, NULL); /* what is queued uses what is freed here */
+	if (e->phase != NO_RUN)
+		leave_rows(e, false);
 	od_resident_free(e->experts);
 	od_forward_free(e->forward);
-	for (size_t i = 0; i < ODS_MAX_SEQUENCES; i++)
-		ods_sequence_fini(&e->sequence[i]);
+	for (size_t i = 0; i < e->n_sequences; i++)
+		ods_sequence_free(e->sequence[i]);
 	od_state_pool_free(e->state);
-	free(e->step.rows);
-	free(e->latest.rows);
-	free(e->spare.rows);
+	free(e->sequence);
+	free(e->closed);
+	free(e->rows);
+	free(e->spare);
+	free(e->parts);
 	free(e->od_rows);
+	free(e->pick);
+	free(e->prediction);
+	free(e->expert);
+	free(e->probability);
 	od_buf_free(e->saved);
 	free(e);
 }
 
+/* ---- What is void ---- */
+
+static void end_run(struct ods_emulator *e)
+{
+	e->phase = NO_RUN;
+	leave_rows(e, false);
+	e->n_rows = e->n_live = 0;
+}
+
+void ods_void_rows(struct ods_emulator *e, struct ods_sequence *q, uint32_t position)
+{
+	for (size_t i = q->run_first; i < q->run_first + q->run_n; i++) {
+		struct row *r = &e->rows[i];
+
+		if (r->position >= position && !r->is_void) {
+			r->is_void = true;
+			e->n_live--;
+		}
+	}
+	if (e->phase != NO_RUN && e->n_live == 0)
+		end_run(e);
+}
+
+/* They run again when they can. */
+static void lose_rows(struct ods_emulator *e, struct ods_sequence *q)
+{
+	const struct row r = e->rows[q->run_first];
+
+	ods_void_rows(e, q, 0);
+	if (r.published && r.position < q->next)
+		q->next = r.position;
+	if (r.published && q->next == q->stepped) { /* a guess, which may be another one then */
+		ods_drop_rows(e, q, q->stepped);
+		q->credit = true;
+	}
+}
+
+static void abandon_run(struct ods_emulator *e)
+{
+	for (size_t i = 0, n; ods_running(e) && i < e->n_rows; i += n) {
+		n = e->rows[i].seq->run_n;
+		if (!e->rows[i].is_void)
+			lose_rows(e, e->rows[i].seq);
+	}
+}
+
+void ods_drop_rows(struct ods_emulator *e, struct ods_sequence *q, uint32_t position)
+{
+	/* Pages are left to others, and nothing says any more which rows there are true: the run must not write to them. That
+	 * happens when main goes back into a shared prefix, which is rare. */
+	if (ods_running(e) && q->run_n > 0 && ods_align_shared(q->align, position))
+		abandon_run(e);
+	ods_void_rows(e, q, position);
+	ods_sequence_drop_rows(q, position);
+}
+
+/* Its rows must not stay: the sequence may go on with another prompt, of which no STEP tells. The guess itself is still
+ * what we would choose. */
+void ods_take_back_guess(struct ods_emulator *e, struct ods_sequence *q)
+{
+	ods_drop_rows(e, q, q->stepped);
+	ods_sequence_forget_tokens(q, q->stepped + 1);
+	q->next = q->stepped;
+	q->credit = false;
+	e->o.counters[OD_C_SHADOW_MISTAKEN]++;
+}
+
+/* Work is queued, so it may have failed some time ago, in another run: none of the rows is known to be good. Nothing is
+ * tried again before main says something: it may need the same run. */
+void ods_give_up(struct ods_emulator *e)
+{
+	if (e->phase != NO_RUN)
+		end_run(e);
+	for (size_t i = 0; i < e->n_sequences; i++) {
+		struct ods_sequence *q = e->sequence[i];
+
+		if (ods_is_ahead(q))
+			ods_take_back_guess(e, q);
+		q->next = q->stepped;
+		q->credit = false;
+		q->told = 0;
+		ods_align_clear(q->align);
+	}
+}
+
+void ods_release(struct ods_emulator *e, struct ods_sequence *q)
+{
+	ods_void_rows(e, q, 0);
+	if (ods_running(e) && q->run_n > 0) { /* the run still writes to its pages */
+		q->closed = true;
+		ods_align_expire(q->align, UINT64_MAX); /* others may ask for what it asked for */
+		return;
+	}
+	for (size_t i = q->run_first; i < q->run_first + q->run_n; i++)
+		e->rows[i].seq = NULL;
+	ods_sequence_free(q);
+}
+
 /* ---- Tokens ---- */
+
+/* A row of the run, or of the one that is through, says what stands there. */
+static bool run_says(const struct ods_emulator *e, const struct ods_sequence *q, uint32_t position)
+{
+	const struct row *r = &e->rows[q->run_first];
+	const uint32_t back = position - r->position - 1; /* from the first row */
+
+	return q->run_n > 0 && position > r->position && back < q->run_n && !r[back].is_void;
+}
+
+/* The tokens behind rows of the finished run. */
+static int choose_tokens(struct ods_emulator *e, const uint32_t *row, size_t n, struct od_err *err)
+{
+	const size_t vocab = e->o.forward.config->vocab;
+	int rc = OD_OK;
+
+	for (size_t part; rc == OD_OK && n > 0; row += part, n -= part) {
+		uint64_t begin = od_trace_begin();
+		float *logits;
+
+		part = n < e->o.forward.max_logits ? n : e->o.forward.max_logits;
+		rc = od_forward_logits(e->forward, row, part, &logits, err);
+		for (size_t i = 0; rc == OD_OK && i < part; i++)
+			ods_sequence_choose(e->rows[row[i]].seq, e->rows[row[i]].position + 1, logits + i * vocab);
+		od_trace_end("head", begin, (int64_t)e->newest, -1, -1);
+	}
+	return rc;
+}
 
 /* *token: what stands at position, known, or what the finished run says would follow; -1: neither. */
 static int token_at(struct ods_emulator *e, struct ods_sequence *q, uint32_t position, int32_t *token, struct od_err *err)
 {
 	int rc = OD_OK;
 
-	for (uint32_t i = 0; rc == OD_OK && q->token[position] < 0 && e->phase == FINISHED && i < e->step.n_rows; i++) {
-		const struct row *r = &e->step.rows[i];
-		uint64_t begin;
-		float *logits;
+	if (q->token[position] < 0 && e->phase == FINISHED && run_says(e, q, position)) {
+		const uint32_t row = (uint32_t)q->run_first + position - 1 - e->rows[q->run_first].position;
 
-		if (!r->last || r->seq != q || r->position + 1 != position)
-			continue;
-		begin = od_trace_begin();
-		rc = od_forward_logits(e->forward, &i, 1, &logits, err);
-		if (rc == OD_OK)
-			ods_sequence_choose(q, position, logits);
-		od_trace_end("head", begin, (int64_t)e->step.number, -1, -1);
+		rc = choose_tokens(e, &row, 1, err);
 	}
 	*token = q->token[position];
 	return rc;
 }
 
-/* The run, or the one that is through, will say or can say what stands there. */
-static bool run_says(const struct ods_emulator *e, const struct ods_sequence *q, uint32_t position)
+/* How far back there is a position whose token is known, so that it can be found out what stands here; 0: too far. */
+static uint32_t catch_up_from(const struct ods_emulator *e, const struct ods_sequence *q, uint32_t position)
 {
-	for (size_t i = 0; e->phase != NO_RUN && i < e->step.n_rows; i++)
-		if (e->step.rows[i].last && e->step.rows[i].seq == q && e->step.rows[i].position + 1 == position)
-			return true;
-	return false;
+	for (uint32_t back = 1; back <= ODS_MAX_CATCH_UP && back <= position; back++)
+		if (q->token[position - back] >= 0 || (e->phase == FINISHED && run_says(e, q, position - back)))
+			return back;
+	return 0;
 }
 
 /* ---- Which run is next ---- */
 
-/* The rows that it wrote for true tokens are good. Those of a guess must not stay: the sequence may go on with another
- * prompt, of which no STEP tells. The guess itself is still what we would choose. */
-void ods_abandon(struct ods_emulator *e)
-{
-	if (e->phase != NO_RUN && e->ahead) {
-		for (size_t i = 0; i < e->step.n_rows; i++) {
-			const struct row *r = &e->step.rows[i];
+/* What a sequence needs next. */
+enum want {
+	WANT_NOTHING,  /* or what is missing comes from main */
+	WANT_ORDERED,  /* rows of its newest STEP: all that they need is there, or due */
+	WANT_AHEAD,    /* the row behind them, with our own token: the same */
+	WANT_FILL,     /* rows before them, from their tokens */
+	WANT_CATCH_UP, /* an earlier row again, for the token that follows it */
+};
 
-			ods_align_truncate(r->seq->align, r->position);
-			ods_sequence_forget_tokens(r->seq, r->position + 1);
+/* It has rows to run for publication, whether or not it can. */
+static bool waits_for_run(const struct ods_emulator *e, const struct ods_sequence *q)
+{
+	return q->next < q->stepped || (e->o.early && q->credit && q->next == q->stepped && q->stepped < q->ctx);
+}
+
+/* Where these rows end. */
+static uint32_t end_of_wait(const struct ods_sequence *q)
+{
+	return q->next < q->stepped ? q->stepped : q->next + 1;
+}
+
+/* Main's own predictor stands in for one that finds none. */
+static bool has_room(struct ods_sequence *q, uint32_t end)
+{
+	if (ods_sequence_reserve(q, end)) {
+		if (q->unmarked && end >= q->stepped) {
+			ods_align_step(q->align, q->stepped, q->state_rows);
+			q->unmarked = false;
 		}
-		e->o.counters[OD_C_SHADOW_MISTAKEN]++;
+		return true;
 	}
-	e->phase = NO_RUN;
+	if (!q->said)
+		od_log(OD_LOG_WARN, "sequence %llu: no memory for position %u; it is not predicted until other sequences end",
+		       (unsigned long long)q->id, end - 1);
+	q->said = true;
+	return false;
 }
 
-/* Work is queued, so it may have failed some time ago, in another run: none of the rows is known to be good. */
-void ods_give_up(struct ods_emulator *e)
+/* How far rows are to be computed from tokens, where main's never come: up to what waits for them, or the prompt. */
+static uint32_t fill_end(const struct ods_emulator *e, struct ods_sequence *q)
 {
-	ods_abandon(e);
-	e->pending = false; /* it may need the same run again */
-	for (size_t i = 0; i < e->o.max_sequences; i++) {
-		ods_align_truncate(e->sequence[i].align, 0);
-		e->sequence[i].told = 0;
-	}
+	return waits_for_run(e, q) && ods_align_missing(q->align, q->next) < q->next ? q->next : q->told;
 }
 
-/* A step in e->spare becomes the run. */
-static int begin_run(struct ods_emulator *e, bool ahead, bool published, struct od_err *err)
+static int find_want(struct ods_emulator *e, struct ods_sequence *q, struct od_err *err)
 {
+	const bool ordered = q->next < q->stepped;
+	int32_t token;
 	int rc;
 
-	ods_swap_steps(&e->step, &e->spare);
-	for (size_t i = 0; i < e->step.n_rows; i++) {
-		const struct row *r = &e->step.rows[i];
-
-		e->od_rows[i] = (struct od_row){ r->seq->state, r->position, r->token };
-		if (r->first)
-			od_seq_state_set_length(r->seq->state, r->position);
+	q->want = WANT_NOTHING;
+	if (waits_for_run(e, q)) {
+		if (!has_room(q, end_of_wait(q)))
+			return OD_OK;
+		if (ods_align_missing(q->align, q->next) < q->next) {
+			q->want = q->own_state ? WANT_FILL : WANT_NOTHING;
+			return OD_OK;
+		}
+		rc = token_at(e, q, q->next, &token, err);
+		if (rc != OD_OK || ordered || token >= 0) {
+			q->want = token < 0 ? WANT_CATCH_UP : ordered ? WANT_ORDERED : WANT_AHEAD;
+			return rc;
+		}
 	}
-	rc = od_forward_begin(e->forward, e->step.number, e->od_rows, e->step.n_rows, err);
-	e->phase = rc == OD_OK ? BEFORE_ATTENTION : NO_RUN;
-	e->ahead = ahead;
-	e->published = published;
-	return rc;
+	if (q->own_state && q->told > 0 && has_room(q, q->told) && ods_align_missing(q->align, q->told) < q->told)
+		q->want = WANT_FILL;
+	return OD_OK;
 }
 
-static void add_spare_row(struct ods_emulator *e, struct ods_sequence *q, uint32_t position, int32_t token)
+static void add_row(struct ods_emulator *e, struct ods_sequence *q, uint32_t position, int32_t token, bool published)
 {
-	struct step *s = &e->spare;
-	bool first = s->n_rows == 0 || s->rows[s->n_rows - 1].seq != q;
-
-	if (!first)
-		s->rows[s->n_rows - 1].last = false;
-	s->rows[s->n_rows++] = (struct row){ .seq = q, .position = position, .token = token, .first = first,
-					     .last = true };
+	e->spare[e->n_spare++] = (struct row){ .seq = q, .position = position, .token = token, .published = published };
 }
 
-static void clear_spare(struct ods_emulator *e, uint64_t number)
+/* All that is ready, of one kind. */
+static void plan_ready(struct ods_emulator *e, enum want want)
 {
-	e->spare.number = number;
-	e->spare.next = 0;
-	e->spare.n_rows = 0;
+	for (size_t i = 0; i < e->n_sequences; i++) {
+		struct ods_sequence *q = e->sequence[i];
+		const uint32_t n = want == WANT_ORDERED ? q->stepped - q->next : 1;
+
+		if (q->want != (int)want || n > e->o.forward.max_rows - e->n_spare)
+			continue;
+		for (uint32_t j = 0; j < n; j++, q->next++)
+			add_row(e, q, q->next, q->token[q->next], true);
+		if (want == WANT_AHEAD)
+			q->credit = false;
+	}
 }
 
-/* A piece of the rows that are missing below limit, as far as their tokens are known. */
-static int plan_fill(struct ods_emulator *e, struct ods_sequence *q, uint32_t limit, struct od_err *err)
+/* A piece of the rows that are missing, as far as their tokens are known. */
+static int plan_fill(struct ods_emulator *e, struct ods_sequence *q, size_t most, struct od_err *err)
 {
-	uint32_t p = ods_align_missing(q->align, limit);
-	size_t most = e->o.forward.max_rows < ODS_MAX_FILL_ROWS ? e->o.forward.max_rows : ODS_MAX_FILL_ROWS;
+	const uint32_t limit = fill_end(e, q);
+	const size_t before = e->n_spare;
 	int rc = OD_OK;
 
-	clear_spare(e, e->newest);
-	for (; p < limit && e->spare.n_rows < most; p++) {
+	for (uint32_t p = ods_align_missing(q->align, limit); p < limit && e->n_spare < most; p++) {
 		int32_t token;
 
 		rc = token_at(e, q, p, &token, err);
 		if (rc != OD_OK || token < 0)
 			break;
-		add_spare_row(e, q, p, token);
+		add_row(e, q, p, token, false);
 	}
-	e->o.counters[OD_C_SHADOW_FILLED] += e->spare.n_rows;
+	e->o.counters[OD_C_SHADOW_FILLED] += e->n_spare - before;
 	return rc;
 }
 
-/* An earlier position whose token is known, to find out what follows it. */
-static int plan_catch_up(struct ods_emulator *e, struct ods_sequence *q, uint32_t position, struct od_err *err)
+static int plan_catch_up(struct ods_emulator *e, struct ods_sequence *q, struct od_err *err)
 {
+	const uint32_t back = catch_up_from(e, q, q->next);
 	int32_t token = -1;
+	int rc = back > 0 ? token_at(e, q, q->next - back, &token, err) : OD_OK;
+
+	if (rc == OD_OK && token >= 0)
+		add_row(e, q, q->next - back, token, false);
+	return rc;
+}
+
+/* What goes before the rows that are not ready. Only one sequence fills, for two may share the page. */
+static int plan_unpublished(struct ods_emulator *e, struct od_err *err)
+{
+	const size_t most = e->o.forward.max_rows < ODS_MAX_FILL_ROWS ? e->o.forward.max_rows : ODS_MAX_FILL_ROWS;
+	bool fills = false;
 	int rc = OD_OK;
 
-	clear_spare(e, e->newest);
-	for (uint32_t back = 1; rc == OD_OK && token < 0 && back <= ODS_MAX_CATCH_UP && back <= position; back++) {
-		rc = token_at(e, q, position - back, &token, err);
-		if (rc == OD_OK && token >= 0)
-			add_spare_row(e, q, position - back, token);
+	for (size_t i = 0; rc == OD_OK && i < e->n_sequences && e->n_spare < most; i++) {
+		struct ods_sequence *q = e->sequence[i];
+		const size_t before = e->n_spare;
+
+		if (q->want == WANT_CATCH_UP)
+			rc = plan_catch_up(e, q, err);
+		if (q->want == WANT_FILL && !fills) {
+			rc = plan_fill(e, q, most, err);
+			fills = e->n_spare > before;
+		}
 	}
 	return rc;
 }
 
-/* *ready: nothing that the row builds on is missing. Else e->spare has what must run before, or nothing: we wait for
- * main. */
-static int prepare_row(struct ods_emulator *e, struct row *r, bool *ready, struct od_err *err)
+/* What was planned becomes the run. */
+static int begin_run(struct ods_emulator *e, struct od_err *err)
 {
-	struct ods_sequence *q = r->seq;
-	int rc = OD_OK;
+	struct row *rows = e->rows;
+	int rc;
 
-	*ready = false;
-	if (ods_align_missing(q->align, r->position) < r->position)
-		return q->own_state ? plan_fill(e, q, r->position, err) : OD_OK;
-	if (r->token < 0)
-		rc = token_at(e, q, r->position, &r->token, err);
-	if (rc == OD_OK && r->token < 0)
-		return plan_catch_up(e, q, r->position, err);
-	*ready = rc == OD_OK;
-	return rc;
-}
+	end_run(e);
+	e->rows = e->spare;
+	e->spare = rows;
+	e->n_rows = e->n_live = e->n_spare;
+	e->n_spare = 0;
+	for (size_t i = 0; i < e->n_rows; i++) {
+		const struct row *r = &e->rows[i];
 
-static int run_latest(struct ods_emulator *e, struct od_err *err)
-{
-	struct step *s = &e->latest;
-
-	clear_spare(e, 0);
-	for (size_t i = 0; i < s->n_rows; i++) {
-		bool ready = true;
-		int rc = s->rows[i].first ? prepare_row(e, &s->rows[i], &ready, err) : OD_OK;
-
-		if (rc != OD_OK)
-			return rc;
-		if (!ready)
-			return e->spare.n_rows > 0 ? begin_run(e, false, false, err) : OD_OK;
-	}
-	ods_swap_steps(&e->spare, s);
-	e->pending = false;
-	return begin_run(e, false, true, err);
-}
-
-static bool may_run_ahead(const struct ods_emulator *e)
-{
-	return e->phase == FINISHED && !e->ahead && e->published && e->o.early && e->step.next != 0;
-}
-
-/* The step after the finished run, with our own tokens; the STEP that confirms it will say what comes after it. */
-static int run_ahead(struct ods_emulator *e, struct od_err *err)
-{
-	clear_spare(e, e->step.next);
-	e->step.next = 0;
-	for (size_t i = 0; i < e->step.n_rows; i++) {
-		const struct row *r = &e->step.rows[i];
-		uint32_t position = r->position + 1;
-		int32_t token;
-		int rc;
-
-		if (!r->last)
+		e->od_rows[i] = (struct od_row){ r->seq->state, r->position, r->token };
+		if (r->seq->run_n++ > 0)
 			continue;
-		if (position >= e->o.ctx_tokens)
-			return OD_OK;
-		rc = token_at(e, r->seq, position, &token, err);
-		if (rc != OD_OK || token < 0)
-			return rc;
-		add_spare_row(e, r->seq, position, token);
+		r->seq->run_first = i;
+		od_seq_state_set_length(r->seq->state, r->position);
 	}
-	return begin_run(e, true, true, err);
+	e->phase = BEFORE_ATTENTION;
+	rc = od_forward_begin(e->forward, ++e->n_runs, e->od_rows, e->n_rows, err);
+	return rc;
 }
 
-/* Between two runs: the newest STEP goes first, then our own guess at the one after it, then prompts. */
+/* Between two runs: what STEPs have asked for goes first, then our own guesses at the next ones, then prompts; but prompts get
+ * their turn, else a sequence that lacks rows would never get them from a shadow that is always busy. Does nothing when there
+ * is nothing to run. */
 static int choose_run(struct ods_emulator *e, struct od_err *err)
 {
-	if (e->pending)
-		return run_latest(e, err);
-	if (may_run_ahead(e))
-		return run_ahead(e, err);
-	for (size_t i = 0; i < e->o.max_sequences; i++) {
-		struct ods_sequence *q = &e->sequence[i];
-		int rc;
+	int rc = OD_OK;
 
-		if (!q->used || !q->own_state)
-			continue;
-		rc = plan_fill(e, q, q->told, err);
-		if (rc != OD_OK)
-			return rc;
-		if (e->spare.n_rows > 0)
-			return begin_run(e, false, false, err);
-	}
-	return OD_OK;
+	e->n_spare = 0;
+	for (size_t i = 0; rc == OD_OK && i < e->n_sequences; i++)
+		rc = find_want(e, e->sequence[i], err);
+	if (rc == OD_OK && e->n_published >= RUNS_PER_FILL)
+		rc = plan_unpublished(e, err);
+	if (rc != OD_OK)
+		return rc;
+	if (e->n_spare == 0)
+		plan_ready(e, WANT_ORDERED);
+	if (e->n_spare == 0)
+		plan_ready(e, WANT_AHEAD);
+	if (e->n_spare == 0)
+		rc = plan_unpublished(e, err);
+	if (rc != OD_OK || e->n_spare == 0)
+		return rc;
+	e->n_published = e->spare[0].published ? e->n_published + 1 : 0;
+	return begin_run(e, err);
 }
 
 /* ---- The run ---- */
 
-static bool may_visit(const struct ods_emulator *e, uint32_t layer)
+/* May all rows visit the next layer? Those wait whose earlier rows are due, and so on their way. Where some were lost, the
+ * sequence leaves the run, and nobody waits for it. */
+static void look_ahead(struct ods_emulator *e)
 {
-	for (size_t i = 0; i < e->step.n_rows; i++) {
-		const struct row *r = &e->step.rows[i];
+	uint32_t layer;
 
-		if (r->first && !ods_align_ready(r->seq->align, layer, r->position))
-			return false;
+	e->waits = false;
+	if (e->phase != BEFORE_ATTENTION)
+		return;
+	layer = od_forward_layer(e->forward);
+	for (size_t i = 0, n; e->phase == BEFORE_ATTENTION && i < e->n_rows; i += n) {
+		struct ods_sequence *q = e->rows[i].seq;
+		const uint32_t position = e->rows[i].position;
+
+		n = q->run_n;
+		if (e->rows[i].is_void || ods_align_ready(q->align, layer, position))
+			continue;
+		if (q->step != e->newest) /* main is past the step */
+			ods_align_settle(q->align, UINT32_MAX, position);
+		else if (layer < e->streamed) /* or past the layer */
+			ods_align_settle(q->align, layer + 1, position);
+		if (ods_align_missing_in(q->align, layer, position) < position)
+			lose_rows(e, q);
+		else
+			e->waits = true;
 	}
-	return true;
 }
 
 /* Row i of the run between its place in the sequence's state and where it is saved. */
 static void copy_row(struct ods_emulator *e, uint32_t layer, size_t i, bool save)
 {
-	const struct row *r = &e->step.rows[i];
+	const struct row *r = &e->rows[i];
 	struct od_ref saved = od_buf_ref(e->saved, i * od_state_pool_most_bytes(e->state));
 	struct od_op op = { .kind = OD_OP_COPY, .profile = e->o.forward.profile, .n_rows = 1 };
 
@@ -375,8 +584,8 @@ static void copy_row(struct ods_emulator *e, uint32_t layer, size_t i, bool save
 /* True rows may be there already, when main is ahead of us in its own step: our attention would write over them. */
 static void save_true_rows(struct ods_emulator *e, uint32_t layer)
 {
-	for (size_t i = 0; i < e->step.n_rows; i++) {
-		struct row *r = &e->step.rows[i];
+	for (size_t i = 0; i < e->n_rows; i++) {
+		struct row *r = &e->rows[i];
 
 		r->was_true = ods_align_is_true(r->seq->align, layer, r->position);
 		if (r->was_true)
@@ -386,73 +595,84 @@ static void save_true_rows(struct ods_emulator *e, uint32_t layer)
 
 static void restore_true_rows(struct ods_emulator *e, uint32_t layer)
 {
-	for (size_t i = 0; i < e->step.n_rows; i++) {
-		const struct row *r = &e->step.rows[i];
+	for (size_t i = 0; i < e->n_rows; i++) {
+		const struct row *r = &e->rows[i];
 
-		ods_align_own(r->seq->align, layer, r->position);
+		if (!r->is_void)
+			ods_align_own(r->seq->align, layer, r->position);
 		if (r->was_true)
 			copy_row(e, layer, i, false);
 	}
 }
 
+/* One call for all rows of the layer that are published. */
 static void publish(struct ods_emulator *e, uint32_t m)
 {
 	const struct od_config *c = e->o.forward.config;
-	uint16_t expert[OD_MAX_CANDIDATES];
-	float probability[OD_MAX_CANDIDATES];
 	const size_t n = od_prediction_candidates(c);
+	size_t n_out = 0;
 
-	for (size_t i = 0; i < e->step.n_rows; i++) {
-		const struct row *r = &e->step.rows[i];
+	for (size_t i = 0; i < e->n_rows; i++) {
+		const struct row *r = &e->rows[i];
 		const float *all = od_forward_probabilities_of(e->forward, i);
-		const struct od_prediction p = {
-			.step = e->step.number,
-			.sequence = r->seq->id,
-			.row = (uint32_t)i,
-			.position = r->position,
-			.m = m,
-			.token = r->token,
-			.expert = expert,
-			.probability = probability,
-			.n = n,
-		};
+		uint16_t *expert = e->expert + n_out * OD_MAX_CANDIDATES;
+		float *probability = e->probability + n_out * OD_MAX_CANDIDATES;
 
+		if (r->is_void || !r->published)
+			continue;
 		od_rank(all, c->n_experts, expert, n);
 		for (size_t j = 0; j < n; j++)
 			probability[j] = all[expert[j]];
-		e->sink.predict(e->sink.arg, &p);
-		e->o.counters[OD_C_SHADOW_PREDICTIONS]++;
+		e->prediction[n_out++] = (struct od_prediction){
+			.sequence = r->seq->id, .position = r->position, .m = m, .token = r->token,
+			.expert = expert, .probability = probability, .n = n,
+		};
 	}
+	e->sink.predict(e->sink.arg, m, e->prediction, n_out);
+	e->o.counters[OD_C_SHADOW_PREDICTIONS] += n_out;
+}
+
+/* Is there a row whose prediction somebody waits for? */
+static bool any_published(const struct ods_emulator *e)
+{
+	for (size_t i = 0; i < e->n_rows; i++)
+		if (e->rows[i].published && !e->rows[i].is_void)
+			return true;
+	return false;
 }
 
 /* What follows is chosen at once if it will be wanted, also when the run is ahead and not confirmed: there is nothing
- * better to do meanwhile. */
+ * better to do meanwhile, and another run may be next. */
 static int finish_run(struct ods_emulator *e, struct od_err *err)
 {
-	const bool wanted = (e->o.early && e->published) || e->unaligned;
-	int rc = OD_OK;
+	size_t n = 0;
 
 	e->phase = FINISHED;
-	for (size_t i = 0; rc == OD_OK && wanted && i < e->step.n_rows; i++) {
-		const struct row *r = &e->step.rows[i];
-		int32_t token;
+	leave_rows(e, true);
+	for (size_t i = 0; i < e->n_rows; i++) {
+		const struct row *r = &e->rows[i];
+		const bool last = i + 1 == e->n_rows || r[1].seq != r->seq || r[1].is_void;
 
-		if (r->last && r->position + 1 < e->o.ctx_tokens)
-			rc = token_at(e, r->seq, r->position + 1, &token, err);
+		if (r->is_void || !last || r->position + 1 >= r->seq->ctx || r->seq->token[r->position + 1] >= 0)
+			continue;
+		if ((e->o.early && r->published) || e->unaligned)
+			e->pick[n++] = (uint32_t)i;
 	}
-	return rc;
+	return choose_tokens(e, e->pick, n, err);
 }
 
-static void ask_tokens(struct ods_emulator *e, const struct row *r, uint64_t now_ns)
+/* ---- What is asked for ---- */
+
+/* Tokens before position, where they are needed; else the one at position, which no run can say. */
+static void ask_tokens(struct ods_emulator *e, struct ods_sequence *q, uint32_t position, uint64_t now_ns)
 {
-	struct ods_sequence *q = r->seq;
-	uint32_t begin = ods_sequence_unknown(q, r->position), n = r->position - begin;
+	uint32_t begin = ods_sequence_unknown(q, position), n = position - begin;
 
 	if (n == 0 || !(q->own_state || q->penalised)) {
-		if (ods_running(e) || r->token >= 0 || q->token[r->position] >= 0 ||
-		    ods_align_missing(q->align, r->position) < r->position)
+		if (q->next >= q->stepped || position != q->next || q->token[position] >= 0 ||
+		    ods_align_missing(q->align, position) < position || catch_up_from(e, q, position) > 0)
 			return;
-		begin = r->position;
+		begin = position;
 		n = 1;
 	}
 	if (q->asked || run_says(e, q, begin))
@@ -468,8 +688,8 @@ static size_t expire(struct ods_emulator *e, uint64_t now_ns)
 {
 	size_t out = 0;
 
-	for (size_t i = 0; i < e->o.max_sequences; i++) {
-		struct ods_sequence *q = &e->sequence[i];
+	for (size_t i = 0; i < e->n_sequences; i++) {
+		struct ods_sequence *q = e->sequence[i];
 
 		if (q->asked && now_ns >= q->asked_ns + ODS_ASK_AGAIN_NS)
 			q->asked = false;
@@ -479,49 +699,51 @@ static size_t expire(struct ods_emulator *e, uint64_t now_ns)
 	return out;
 }
 
-/* Ask for what is missing before the run, or before the step that waits for it. Not for rows that an unpublished
- * run is about to write: those are below the waiting step, not below the run. */
+/* Ask for what is missing before the rows that wait. Not for rows that the run is about to write: a sequence that is in it
+ * lacks nothing but tokens. */
 static void ask(struct ods_emulator *e, uint64_t now_ns)
 {
-	const struct step *s = ods_running(e) ? &e->step : &e->latest;
 	size_t out = expire(e, now_ns);
 
-	if (!ods_running(e) && !e->pending)
-		return;
-	for (size_t i = 0; i < s->n_rows; i++) {
-		const struct row *r = &s->rows[i];
+	for (size_t i = 0; i < e->n_sequences; i++) {
+		struct ods_sequence *q = e->sequence[i];
+		const bool runs = ods_running(e) && ods_in_run(e, q);
+		const uint32_t committed = q->step == e->newest ? q->begun : q->stepped; /* rows that main can give */
 		struct ods_range range;
 
-		if (!r->first)
+		if (!runs && (!waits_for_run(e, q) || !has_room(q, end_of_wait(q))))
 			continue;
-		ask_tokens(e, r, now_ns);
-		while (!r->seq->own_state && out < ODS_MAX_ASKED &&
-		       ods_align_ask(r->seq->align, r->position, now_ns, &range)) {
+		ask_tokens(e, q, runs ? e->rows[q->run_first].position : q->next, now_ns);
+		while (!runs && !q->own_state && out < ODS_MAX_ASKED_AT_ONCE &&
+		       ods_align_ask(q->align, committed, now_ns, &range)) {
 			out++;
 			e->o.counters[OD_C_SHADOW_ASKED]++;
-			e->sink.ask(e->sink.arg, r->seq->id, &range);
+			e->sink.ask(e->sink.arg, q->id, &range);
 		}
 	}
 }
 
+/* ---- Work ---- */
+
 /* Of a dense layer, all of it. */
 static int run_attention(struct ods_emulator *e, uint32_t layer, struct od_err *err)
 {
+	const bool published = any_published(e);
 	uint64_t begin = od_trace_begin();
 	int rc = OD_OK;
 
 	save_true_rows(e, layer);
 	od_forward_attention(e->forward);
 	restore_true_rows(e, layer);
-	if (e->published && od_forward_routed(e->forward))
+	if (published && od_forward_routed(e->forward))
 		rc = od_forward_fetch(e->forward, OD_FETCH_PROBABILITIES, err);
-	od_trace_end("attention, router", begin, (int64_t)e->step.number,
+	od_trace_end("attention, router", begin, (int64_t)e->newest,
 		     od_forward_routed(e->forward) ? (int64_t)od_forward_m(e->forward) : -1, -1);
 	if (rc != OD_OK)
 		return rc;
 	if (!od_forward_routed(e->forward))
 		return od_forward_done(e->forward) ? finish_run(e, err) : OD_OK;
-	if (e->published)
+	if (published)
 		publish(e, od_forward_m(e->forward));
 	e->phase = BEFORE_EXPERTS;
 	return OD_OK;
@@ -533,7 +755,7 @@ static int run_experts(struct ods_emulator *e, struct od_err *err)
 	uint64_t begin = od_trace_begin();
 	int rc = od_forward_experts(e->forward, e->experts, err);
 
-	od_trace_end("experts", begin, (int64_t)e->step.number, m, -1);
+	od_trace_end("experts", begin, (int64_t)e->newest, m, -1);
 	if (rc != OD_OK)
 		return rc;
 	e->phase = BEFORE_ATTENTION;
@@ -543,26 +765,38 @@ static int run_experts(struct ods_emulator *e, struct od_err *err)
 /* The next piece of the run, if there is one. */
 static int run_piece(struct ods_emulator *e, bool *did, struct od_err *err)
 {
-	uint32_t layer;
 	int rc;
 
-	if (!ods_running(e))
+	if (!ods_running(e) || e->waits)
 		return OD_OK;
-	layer = od_forward_layer(e->forward);
-	if (e->phase == BEFORE_ATTENTION && !may_visit(e, layer))
-		return OD_OK;
-	rc = e->phase == BEFORE_ATTENTION ? run_attention(e, layer, err) : run_experts(e, err);
+	rc = e->phase == BEFORE_ATTENTION ? run_attention(e, od_forward_layer(e->forward), err) : run_experts(e, err);
 	*did = rc == OD_OK;
+	return rc;
+}
+
+/* A run that can go on, if there is one. */
+static int find_run(struct ods_emulator *e, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	look_ahead(e);
+	while (rc == OD_OK && !ods_running(e)) {
+		const uint64_t before = e->n_runs;
+
+		rc = choose_run(e, err);
+		if (e->n_runs == before)
+			break;
+		if (rc == OD_OK)
+			look_ahead(e); /* a run of which nothing is left makes room for another */
+	}
 	return rc;
 }
 
 int ods_emulator_work(struct ods_emulator *e, uint64_t now_ns, bool *did, struct od_err *err)
 {
-	int rc = OD_OK;
+	int rc = find_run(e, err);
 
 	*did = false;
-	if (!ods_running(e))
-		rc = choose_run(e, err);
 	if (rc == OD_OK) {
 		ask(e, now_ns);
 		rc = run_piece(e, did, err);
@@ -576,8 +810,8 @@ uint64_t ods_emulator_deadline(const struct ods_emulator *e)
 {
 	uint64_t first = UINT64_MAX;
 
-	for (size_t i = 0; i < e->o.max_sequences; i++) {
-		const struct ods_sequence *q = &e->sequence[i];
+	for (size_t i = 0; i < e->n_sequences; i++) {
+		const struct ods_sequence *q = e->sequence[i];
 		uint64_t t = ods_align_deadline(q->align);
 
 		if (q->asked && q->asked_ns + ODS_ASK_AGAIN_NS < t)

@@ -1,108 +1,168 @@
 /* What main says: every number is checked here before anything is changed or indexed by it. */
 #include "shadow-node/emulator_internal.h"
 
+#include "common/base/log.h"
 #include "common/base/mem.h"
+
+#include <string.h>
 
 /* ---- Sequences ---- */
 
+/* Where it stands, or would. */
+static size_t place_of(const struct ods_emulator *e, uint64_t id)
+{
+	size_t low = 0, high = e->n_sequences;
+
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+
+		if (e->sequence[middle]->id < id)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
 static struct ods_sequence *find_sequence(struct ods_emulator *e, uint64_t id)
 {
-	for (size_t i = 0; i < e->o.max_sequences; i++)
-		if (e->sequence[i].used && e->sequence[i].id == id)
-			return &e->sequence[i];
-	return NULL;
+	size_t i = place_of(e, id);
+
+	return i < e->n_sequences && e->sequence[i]->id == id ? e->sequence[i] : NULL;
 }
 
 static int known_sequence(struct ods_emulator *e, uint64_t id, struct ods_sequence **out, struct od_err *err)
 {
 	*out = find_sequence(e, id);
 	return *out != NULL ? OD_OK :
-			      od_fail(err, OD_ERR_PROTOCOL, "sequence %llu is not known", (unsigned long long)id);
+			      od_fail(err, e->turned_away ? OD_ERR_BUSY : OD_ERR_PROTOCOL, "sequence %llu is not known",
+				      (unsigned long long)id);
 }
 
-static bool touches(const struct step *s, const struct ods_sequence *seq, uint32_t begin, uint32_t end)
+static void close_sequence(struct ods_emulator *e, size_t place)
 {
-	for (size_t i = 0; i < s->n_rows; i++)
-		if (s->rows[i].seq == seq && s->rows[i].position >= begin && s->rows[i].position < end)
-			return true;
-	return false;
+	struct ods_sequence *q = e->sequence[place];
+
+	if (ods_is_ahead(q))
+		ods_take_back_guess(e, q);
+	e->n_sequences--;
+	memmove(&e->sequence[place], &e->sequence[place + 1], (e->n_sequences - place) * sizeof(e->sequence[0]));
+	e->closed[e->n_closed++ % e->o.max_sequences] = q->id;
+	ods_release(e, q);
 }
 
-static void close_sequence(struct ods_emulator *e, struct ods_sequence *s)
+/* A place for another sequence: a free one, or that of the one whose SEQ_CLOSE was lost, it seems. */
+static bool make_place(struct ods_emulator *e)
 {
-	if (e->phase != NO_RUN && touches(&e->step, s, 0, UINT32_MAX))
-		ods_abandon(e);
-	if (e->pending && touches(&e->latest, s, 0, UINT32_MAX))
-		e->pending = false;
-	ods_sequence_truncate(s, 0);
-	s->used = false;
-	e->closed[e->n_closed++ % ODS_MAX_SEQUENCES] = s->id;
-}
+	size_t oldest = 0;
 
-/* A place for a sequence: a free one, or that of the one whose SEQ_CLOSE was lost, it seems. */
-static struct ods_sequence *find_place(struct ods_emulator *e)
-{
-	struct ods_sequence *oldest = &e->sequence[0];
-
-	for (size_t i = 0; i < e->o.max_sequences; i++) {
-		struct ods_sequence *s = &e->sequence[i];
-
-		if (!s->used)
-			return s;
-		if (s->heard < oldest->heard)
-			oldest = s;
-	}
-	if (e->heard - oldest->heard < ODS_IDLE_STEPS)
-		return NULL;
+	if (e->n_sequences < e->o.max_sequences)
+		return true;
+	for (size_t i = 1; i < e->n_sequences; i++)
+		if (e->sequence[i]->heard < e->sequence[oldest]->heard)
+			oldest = i;
+	if (e->heard - e->sequence[oldest]->heard < ODS_IDLE_STEPS)
+		return false;
 	close_sequence(e, oldest);
-	return oldest;
+	return true;
 }
 
-/* The sequence, or a place for it. */
+/* Main's own predictor stands in for it. */
+static int turn_away(struct ods_emulator *e, uint64_t id, struct od_err *err)
+{
+	if (!e->turned_away)
+		od_log(OD_LOG_WARN, "sequence %llu: %zu are open here, and there is room for no more; what finds no place is not "
+		       "predicted", (unsigned long long)id, e->n_sequences);
+	e->turned_away = true;
+	return od_fail(err, OD_ERR_BUSY, "sequence %llu: there is room for %zu here", (unsigned long long)id, e->n_sequences);
+}
+
+static int begin_sequence(struct ods_emulator *e, uint64_t id, struct ods_sequence **out, struct od_err *err)
+{
+	size_t place;
+
+	if (!make_place(e) || ods_sequence_new(out, id, &e->o.forward, NULL) != OD_OK)
+		return turn_away(e, id, err);
+	place = place_of(e, id);
+	memmove(&e->sequence[place + 1], &e->sequence[place], (e->n_sequences - place) * sizeof(e->sequence[0]));
+	e->sequence[place] = *out;
+	e->n_sequences++;
+	(*out)->heard = e->heard;
+	return OD_OK;
+}
+
+/* The sequence, which begins when it is not known. OD_ERR_BUSY: it sits out. */
 static int need_sequence(struct ods_emulator *e, uint64_t id, struct ods_sequence **out, struct od_err *err)
 {
-	int rc;
-
 	*out = find_sequence(e, id);
 	if (*out != NULL) {
 		(*out)->heard = e->heard;
 		return OD_OK;
 	}
-	for (size_t i = 0; i < ODS_MAX_SEQUENCES; i++)
+	if (id == 0)
+		return od_fail(err, OD_ERR_PROTOCOL, "sequence 0");
+	for (size_t i = 0; i < e->o.max_sequences; i++)
 		if (e->closed[i] == id) /* numbers are never used again: this comes late */
 			return od_fail(err, OD_ERR_PROTOCOL, "sequence %llu is over", (unsigned long long)id);
-	*out = find_place(e);
-	if (*out == NULL)
-		return od_fail(err, OD_ERR_BUSY, "sequence %llu: there is room for %zu here, and main has not closed one",
-			       (unsigned long long)id, e->o.max_sequences);
-	rc = ods_sequence_begin(*out, id, err);
-	(*out)->heard = e->heard;
-	return rc;
+	return begin_sequence(e, id, out, err);
+}
+
+/* Main has committed the first n positions: what came of them has come, and nobody waits for predictions there. */
+static void commit(struct ods_emulator *e, struct ods_sequence *q, uint32_t n)
+{
+	if (q->stepped < n) { /* a prompt stands where we guess that a step will come */
+		if (ods_is_ahead(q))
+			ods_take_back_guess(e, q);
+		q->credit = false;
+	}
+	if (ods_in_run(e, q) && e->rows[q->run_first].position < n)
+		ods_void_rows(e, q, 0);
+	if (q->next < n)
+		q->next = q->stepped < n ? q->stepped : n;
+	ods_align_settle(q->align, UINT32_MAX, n);
 }
 
 static int on_seq_open(struct ods_emulator *e, const Od__SeqOpen *m, struct od_err *err)
 {
-	struct ods_sequence *s;
-	int rc = need_sequence(e, m->sequence, &s, err);
+	struct ods_sequence *s, *from;
+	int rc;
 
-	return rc != OD_OK ? rc : ods_sequence_open(s, m, err);
+	if (m->shared_tokens > e->o.ctx_tokens || m->shared_tokens % OD_KV_PAGE != 0)
+		return od_fail(err, OD_ERR_RANGE, "shared tokens: expected pages of %u, %u at most, found %u", OD_KV_PAGE,
+			       e->o.ctx_tokens, m->shared_tokens);
+	rc = need_sequence(e, m->sequence, &s, err);
+	if (rc == OD_OK)
+		rc = ods_sequence_open(s, m, err);
+	if (rc != OD_OK)
+		return rc;
+	from = find_sequence(e, m->shared_sequence); /* if it is not known here, its rows are not */
+	if (from == NULL || from == s || s->state == NULL)
+		return OD_OK;
+	commit(e, from, m->shared_tokens);
+	ods_sequence_share(s, from, m->shared_tokens);
+	return OD_OK;
 }
 
 /* Positions from length on are gone, and with them what stands there or would. */
 static int on_truncate(struct ods_emulator *e, uint64_t id, uint32_t length, struct od_err *err)
 {
-	struct ods_sequence *s;
-	int rc = known_sequence(e, id, &s, err);
+	struct ods_sequence *q;
+	int rc = known_sequence(e, id, &q, err);
 
 	if (rc != OD_OK)
 		return rc;
 	if (length > e->o.ctx_tokens)
 		return od_fail(err, OD_ERR_RANGE, "length: expected at most %u, found %u", e->o.ctx_tokens, length);
-	if (e->phase != NO_RUN && touches(&e->step, s, length, UINT32_MAX))
-		ods_abandon(e);
-	if (e->pending && touches(&e->latest, s, length, UINT32_MAX))
-		e->pending = false;
-	ods_sequence_truncate(s, length);
+	if (ods_is_ahead(q) && length <= q->stepped)
+		ods_take_back_guess(e, q);
+	ods_drop_rows(e, q, length);
+	ods_sequence_forget_tokens(q, length);
+	if (length < q->stepped) {
+		q->stepped = length;
+		q->begun = q->begun < length ? q->begun : length;
+		q->next = q->next < length ? q->next : length;
+		q->credit = q->unmarked = false;
+	}
 	return OD_OK;
 }
 
@@ -112,7 +172,7 @@ static int on_close(struct ods_emulator *e, uint64_t id, struct od_err *err)
 	int rc = known_sequence(e, id, &s, err);
 
 	if (rc == OD_OK)
-		close_sequence(e, s);
+		close_sequence(e, place_of(e, id));
 	return rc;
 }
 
@@ -131,13 +191,18 @@ static int check_tokens(const struct ods_emulator *e, const Od__Tokens *m, struc
 	return OD_OK;
 }
 
-/* Rows that were computed for another token at this position are not about this sequence. */
-static void correct(struct ods_emulator *e, struct ods_sequence *s, uint32_t position)
+/* Rows that were computed for another token at this position are not about this sequence; nor are tokens that we chose
+ * behind it. */
+static void correct(struct ods_emulator *e, struct ods_sequence *q, uint32_t position)
 {
-	if (e->phase != NO_RUN && touches(&e->step, s, position, UINT32_MAX))
-		ods_abandon(e);
-	if (s->own_state)
-		ods_align_truncate(s->align, position);
+	if (ods_is_ahead(q)) {
+		ods_take_back_guess(e, q);
+		ods_sequence_forget_tokens(q, q->stepped);
+	}
+	if (q->own_state)
+		ods_drop_rows(e, q, position);
+	else
+		ods_void_rows(e, q, position);
 }
 
 static int on_tokens(struct ods_emulator *e, const Od__Tokens *m, struct od_err *err)
@@ -158,10 +223,10 @@ static int on_tokens(struct ods_emulator *e, const Od__Tokens *m, struct od_err 
 		}
 	}
 	/* A prompt stands where we guessed that a step would come. */
-	if (e->phase != NO_RUN && e->ahead && touches(&e->step, s, m->begin, end))
-		ods_abandon(e);
-	if (e->phase != NO_RUN && touches(&e->step, s, 0, end - 1))
-		e->step.next = 0;
+	if (ods_is_ahead(s) && s->stepped >= m->begin && s->stepped < end)
+		ods_take_back_guess(e, s);
+	if (end > s->stepped)
+		s->credit = false;
 	for (uint32_t p = m->begin; p < end; p++)
 		ods_sequence_set_token(s, p, (int32_t)m->ids[p - m->begin]);
 	if (end > s->told)
@@ -174,7 +239,7 @@ static int on_tokens(struct ods_emulator *e, const Od__Tokens *m, struct od_err 
 /* ---- STEP ---- */
 
 /* A row of a STEP, with every number checked. Rows of one sequence follow each other. */
-static int check_row(const struct ods_emulator *e, const Od__Step *m, size_t i, bool *first, struct od_err *err)
+static int check_row(const struct ods_emulator *e, const Od__Step *m, size_t i, bool first, struct od_err *err)
 {
 	const Od__StepRow *r = m->rows[i];
 	uint32_t vocab = e->o.forward.config->vocab;
@@ -182,183 +247,142 @@ static int check_row(const struct ods_emulator *e, const Od__Step *m, size_t i, 
 	if (r->position >= e->o.ctx_tokens)
 		return od_fail(err, OD_ERR_RANGE, "row %zu: position: expected 0 to %u, found %u", i,
 			       e->o.ctx_tokens - 1, r->position);
-	*first = true;
-	for (size_t j = i; j-- > 0 && *first;) {
-		if (m->rows[j]->sequence != r->sequence)
-			continue;
-		*first = false;
-		if (r->position != m->rows[j]->position + 1)
-			return od_fail(err, OD_ERR_RANGE, "row %zu: position: expected %u, found %u", i,
-				       m->rows[j]->position + 1, r->position);
-	}
-	if (r->token < (*first ? -1 : 0) || r->token >= (int64_t)vocab)
-		return od_fail(err, OD_ERR_RANGE, "row %zu: token: expected %d to %u, found %d", i, *first ? -1 : 0,
+	if (!first && r->position != m->rows[i - 1]->position + 1)
+		return od_fail(err, OD_ERR_RANGE, "row %zu: position: expected %u, found %u", i,
+			       m->rows[i - 1]->position + 1, r->position);
+	if (r->token < (first ? -1 : 0) || r->token >= (int64_t)vocab)
+		return od_fail(err, OD_ERR_RANGE, "row %zu: token: expected %d to %u, found %d", i, first ? -1 : 0,
 			       vocab - 1, r->token);
 	return OD_OK;
 }
 
-static uint32_t rows_of(const struct step *s, const struct ods_sequence *seq)
+/* The message as e->parts, their sequences not yet found. */
+static int cut_step(struct ods_emulator *e, const Od__Step *m, size_t *n_parts, struct od_err *err)
 {
-	uint32_t n = 0;
+	for (size_t i = 0; i < m->n_rows; i++) {
+		const bool first = i == 0 || m->rows[i]->sequence != m->rows[i - 1]->sequence;
+		int rc = check_row(e, m, i, first, err);
 
-	for (size_t i = 0; i < s->n_rows; i++)
-		n += s->rows[i].seq == seq;
-	return n;
-}
+		if (rc != OD_OK)
+			return rc;
+		if (first)
+			e->parts[(*n_parts)++] = (struct part){ .first = i };
+		e->parts[*n_parts - 1].n++;
+	}
+	for (size_t i = 0; i < *n_parts; i++) {
+		const struct part *p = &e->parts[i];
+		const Od__StepRow *r = m->rows[p->first];
 
-static int check_state_rows(const struct step *s, struct od_err *err)
-{
-	for (size_t i = 0; i < s->n_rows; i++) {
-		const struct row *r = &s->rows[i];
-		uint32_t n = rows_of(s, r->seq);
-
-		if (r->first && r->state_rows != 0 && (r->state_rows < n || r->state_rows > r->position + n))
-			return od_fail(err, OD_ERR_RANGE, "row %zu: state_rows: expected 0 or %u to %u, found %u", i, n,
-				       r->position + n, r->state_rows);
+		if (r->state_rows != 0 && (r->state_rows < p->n || r->state_rows > r->position + p->n))
+			return od_fail(err, OD_ERR_RANGE, "row %zu: state_rows: expected 0 or %zu to %zu, found %u", p->first,
+				       p->n, r->position + p->n, r->state_rows);
 	}
 	return OD_OK;
 }
 
-/* The message as e->spare. */
-static int read_step(struct ods_emulator *e, const Od__Step *m, struct od_err *err)
+/* Nothing of what was known is changed here, but that sequences may begin and the oldest of too many end. */
+static int read_step(struct ods_emulator *e, const Od__Step *m, size_t *n_parts, struct od_err *err)
 {
-	struct step *s = &e->spare;
+	int rc;
 
 	if (m->step <= e->newest)
 		return od_fail(err, OD_ERR_PROTOCOL, "step %llu: late or twice, the newest is %llu",
 			       (unsigned long long)m->step, (unsigned long long)e->newest);
 	if (m->n_rows == 0 || m->n_rows > e->o.forward.max_rows)
 		return od_fail(err, OD_ERR_RANGE, "rows: expected 1 to %zu, found %zu", e->o.forward.max_rows, m->n_rows);
-	for (size_t i = 0; i < m->n_rows; i++) {
-		int rc = check_row(e, m, i, &s->rows[i].first, err);
+	rc = cut_step(e, m, n_parts, err);
+	for (size_t i = 0; rc == OD_OK && i < *n_parts; i++) {
+		struct part *p = &e->parts[i];
+		const uint64_t id = m->rows[p->first]->sequence;
 
-		if (rc != OD_OK)
-			return rc;
+		if (need_sequence(e, id, &p->seq, err) != OD_OK) { /* it sits out: the others' rows are good */
+			p->seq = NULL;
+			continue;
+		}
+		if (p->seq->in_step == e->heard)
+			rc = od_fail(err, OD_ERR_RANGE, "row %zu: rows of sequence %llu do not stand together", p->first,
+				     (unsigned long long)id);
+		p->seq->in_step = e->heard;
 	}
-	s->number = m->step;
-	s->next = m->next_step > m->step ? m->next_step : 0;
-	s->n_rows = m->n_rows;
-	for (size_t i = 0; i < m->n_rows; i++) {
-		struct row *r = &s->rows[i];
-		int rc = need_sequence(e, m->rows[i]->sequence, &r->seq, err);
-
-		if (rc != OD_OK)
-			return rc;
-		r->position = m->rows[i]->position;
-		r->token = m->rows[i]->token;
-		r->state_rows = m->rows[i]->state_rows;
-		r->last = true;
-		for (size_t j = i; j-- > 0 && !r->first;)
-			if (s->rows[j].seq == r->seq)
-				s->rows[j].last = false;
-	}
-	return check_state_rows(s, err);
+	return rc;
 }
 
-/* A token that was left to us is the one that we ran with. */
-static bool same_rows(const struct step *run, const struct step *s)
+/* Rows of an older STEP that are under way. They go on, unseen, if their own keys and values are wanted or the token that
+ * they would choose; else main's come. */
+static void overtake(struct ods_emulator *e, struct ods_sequence *q, bool token_is_ours)
 {
-	if (run->n_rows != s->n_rows)
-		return false;
-	for (size_t i = 0; i < run->n_rows; i++)
-		if (run->rows[i].seq != s->rows[i].seq || run->rows[i].position != s->rows[i].position ||
-		    (s->rows[i].token >= 0 && run->rows[i].token != s->rows[i].token))
-			return false;
-	return true;
-}
-
-/* Does the step stand at or before a row of the run? Then the run's tokens are void. */
-static bool takes_back(const struct step *run, const struct step *s)
-{
-	for (size_t i = 0; i < s->n_rows; i++)
-		if (s->rows[i].first && touches(run, s->rows[i].seq, s->rows[i].position, UINT32_MAX))
-			return true;
-	return false;
-}
-
-/* Neither the run's rows nor the token that it would choose are wanted: main's come. */
-static bool needless(const struct step *run, const struct step *s)
-{
-	for (size_t i = 0; i < run->n_rows; i++) {
-		const struct row *r = &run->rows[i];
-
-		if (r->first && r->state_rows == 0)
-			return false;
-		for (size_t j = 0; j < s->n_rows; j++)
-			if (s->rows[j].seq == r->seq && s->rows[j].token < 0)
-				return false;
-	}
-	return true;
-}
-
-/* What becomes of the run when another step than it comes. */
-static void overtake(struct ods_emulator *e, const struct step *by)
-{
-	if (e->phase == NO_RUN)
+	if (!ods_running(e) || !ods_in_run(e, q) || !e->rows[q->run_first].published)
 		return;
-	if (e->ahead || takes_back(&e->step, by)) {
-		ods_abandon(e);
-		return;
-	}
-	e->step.next = 0; /* no way leads on from it, but it may be asked for its token */
-	if (e->phase == FINISHED)
-		return;
-	e->o.counters[OD_C_SHADOW_OVERTAKEN] += e->published;
-	if (e->published && needless(&e->step, by))
-		ods_abandon(e);
-	e->published = false;
+	e->o.counters[OD_C_SHADOW_OVERTAKEN]++;
+	for (size_t i = q->run_first; i < q->run_first + q->run_n; i++)
+		e->rows[i].published = false;
+	if (q->state_rows != 0 && !token_is_ours)
+		ods_void_rows(e, q, 0);
+}
+
+/* A STEP of the sequence that was not run ahead, or with another token: what stands from its begin on is about other
+ * tokens. */
+static void begin_anew(struct ods_emulator *e, struct ods_sequence *q, uint32_t begin, uint32_t end, bool token_is_ours)
+{
+	if (ods_is_ahead(q))
+		ods_take_back_guess(e, q);
+	ods_drop_rows(e, q, begin);
+	overtake(e, q, token_is_ours);
+	ods_sequence_forget_tokens(q, end);
+	q->next = begin;
 }
 
 /* What STEP says of a sequence: main's tokens, where its rows begin, which rows will come. */
-static void note_rows(struct ods_emulator *e, const struct step *s, const struct row *first, bool confirms)
+static void note_part(struct ods_emulator *e, const Od__Step *m, const struct part *p)
 {
-	struct ods_sequence *q = first->seq;
-	uint32_t n = rows_of(s, q);
+	const Od__StepRow *first = m->rows[p->first];
+	const uint32_t begin = first->position, end = begin + (uint32_t)p->n;
+	struct ods_sequence *q = p->seq;
+	const bool ours = first->token < 0;
 
-	ods_align_step(q->align, first->position, n, first->state_rows, confirms);
-	if (!confirms)
-		ods_sequence_forget_tokens(q, first->position + n);
-	for (size_t i = 0; i < s->n_rows; i++) {
-		const struct row *r = &s->rows[i];
-
-		if (r->seq == q && r->token >= 0)
-			ods_sequence_set_token(q, r->position, r->token);
-	}
-	e->unaligned |= first->token < 0;
-	e->o.counters[OD_C_SHADOW_CHOSEN] += first->token < 0;
+	if (ods_is_ahead(q) && begin == q->stepped && (ours || first->token == q->token[begin]))
+		e->o.counters[OD_C_SHADOW_CONFIRMED]++;
+	else
+		begin_anew(e, q, begin, end, ours);
+	q->step = m->step;
+	q->begun = begin;
+	q->stepped = end;
+	q->credit = true;
+	q->state_rows = first->state_rows;
+	ods_align_settle(q->align, UINT32_MAX, UINT32_MAX);
+	q->unmarked = !ods_sequence_reserve(q, end);
+	if (!q->unmarked)
+		ods_align_step(q->align, end, first->state_rows);
+	for (size_t i = 0; i < p->n; i++)
+		if (m->rows[p->first + i]->token >= 0)
+			ods_sequence_set_token(q, begin + (uint32_t)i, m->rows[p->first + i]->token);
+	if (ours && q->main_end > begin)
+		q->main_end = begin;
+	e->unaligned |= ours;
+	e->o.counters[OD_C_SHADOW_CHOSEN] += ours;
 }
 
 static int on_step(struct ods_emulator *e, const Od__Step *m, struct od_err *err)
 {
-	struct step *s = &e->spare;
-	bool confirms;
+	size_t n_parts = 0;
 	int rc;
 
 	e->heard++;
-	rc = read_step(e, m, err);
-
+	rc = read_step(e, m, &n_parts, err);
 	if (rc != OD_OK)
 		return rc;
-	confirms = e->phase != NO_RUN && e->ahead && e->step.number == s->number && same_rows(&e->step, s);
-	if (!confirms)
-		overtake(e, s);
-	for (size_t i = 0; i < e->o.max_sequences; i++)
-		ods_align_settle(e->sequence[i].align);
-	for (size_t i = 0; i < s->n_rows; i++)
-		if (s->rows[i].first)
-			note_rows(e, s, &s->rows[i], confirms);
-	e->newest = s->number;
-	e->o.counters[OD_C_SHADOW_STEPS]++;
-	e->pending = !confirms;
-	if (!confirms) {
-		ods_swap_steps(&e->latest, s);
-		return OD_OK;
+	for (size_t i = 0; i < e->n_sequences; i++) { /* main is past the step before */
+		const struct ods_sequence *q = e->sequence[i];
+		const bool runs = ods_running(e) && ods_in_run(e, q);
+
+		ods_align_settle(q->align, UINT32_MAX, runs ? e->rows[q->run_first].position : q->next);
 	}
-	e->o.counters[OD_C_SHADOW_CONFIRMED]++;
-	e->ahead = false;
-	e->step.next = s->next;
-	for (size_t i = 0; i < s->n_rows; i++)
-		e->step.rows[i].state_rows = s->rows[i].state_rows;
+	for (size_t i = 0; i < n_parts; i++)
+		if (e->parts[i].seq != NULL)
+			note_part(e, m, &e->parts[i]);
+	e->newest = m->step;
+	e->streamed = 0;
+	e->o.counters[OD_C_SHADOW_STEPS]++;
 	return OD_OK;
 }
 
@@ -387,8 +411,8 @@ static int check_state(const struct ods_emulator *e, const struct od_msg *m, con
 	if (m->n_frames != n_frames)
 		return od_fail(err, OD_ERR_SHAPE, "layer %u: expected %zu frames, one for each stream, found %zu", s->layer, n_frames,
 			       m->n_frames);
-	if ((s->step != 0 && s->step != e->newest) || !ods_align_expects(seq->align, &range, s->step == 0))
-		return od_fail(err, OD_ERR_PROTOCOL, "nobody waits for %u positions from %u on of layer %u (step %llu)",
+	if ((s->step != 0 && (s->step != e->newest || seq->step != e->newest)) || !ods_align_expects(seq->align, &range, s->step == 0))
+		return od_fail(err, seq->said ? OD_ERR_BUSY : OD_ERR_PROTOCOL, "nobody waits for %u positions from %u on of layer %u (step %llu)",
 			       s->n, s->begin, s->layer, (unsigned long long)s->step);
 	return OD_OK;
 }
@@ -415,11 +439,14 @@ static int on_state(struct ods_emulator *e, const struct od_msg *m, uint64_t now
 	size_t bytes;
 	int rc = known_sequence(e, s->sequence, &seq, err);
 
+	if (rc == OD_OK && seq->state == NULL)
+		rc = od_fail(err, OD_ERR_BUSY, "sequence %llu has no memory", (unsigned long long)seq->id);
 	if (rc == OD_OK)
 		rc = check_state(e, m, seq, err);
 	if (rc != OD_OK)
 		return rc;
-	od_seq_state_reserve(seq->state, s->begin + s->n);
+	if (s->step != 0 && s->layer > e->streamed)
+		e->streamed = s->layer;
 	for (uint32_t i = 0; i < m->n_frames; i++)
 		put_rows(e, seq, s->layer, i, s->begin, s->n, od_msg_frame(m, i, &bytes));
 	rc = od_device_sync(e->o.forward.device, err); /* the message goes when we return */

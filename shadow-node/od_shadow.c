@@ -120,13 +120,15 @@ static void read_mail(struct shadow *s)
 static void handle(struct shadow *s, const struct od_msg *m)
 {
 	struct od_err err;
+	int rc;
 
 	/* The session's begin was mailed before main learnt of it, so mail is never behind the data socket. */
 	if (m->header->session != s->session)
 		read_mail(s);
 	if (m->header->session != s->session || s->emulator == NULL)
 		return;
-	if (ods_emulator_message(s->emulator, m, od_now_ns(), &err) == OD_OK)
+	rc = ods_emulator_message(s->emulator, m, od_now_ns(), &err);
+	if (rc == OD_OK || rc == OD_ERR_BUSY)
 		return;
 	s->counters[OD_C_SHADOW_DROPPED]++;
 	od_log_limited(OD_LOG_WARN, "data socket: dropped %s: %s", od_body_name(m->header->body_case), err.msg);
@@ -151,7 +153,7 @@ static bool work(struct shadow *s)
 	if (s->emulator == NULL)
 		return false;
 	if (ods_emulator_work(s->emulator, od_now_ns(), &did, &err) != OD_OK) {
-		od_log_limited(OD_LOG_WARN, "a step goes without predictions: %s", err.msg);
+		od_log_limited(OD_LOG_WARN, "a run goes without predictions: %s", err.msg);
 		return true; /* there may be other work */
 	}
 	return did;
@@ -220,24 +222,40 @@ static int check_hello(const struct shadow *s, const Od__Hello *h, const char **
 	*field = "max_rows";
 	if (h->max_rows == 0)
 		return od_fail(err, OD_ERR_RANGE, "max_rows: expected at least 1, found 0");
+	*field = "max_sequences";
+	if (h->max_sequences == 0 || h->max_sequences > ODS_MAX_SEQUENCES)
+		return od_fail(err, OD_ERR_RANGE, "max_sequences: expected 1 to %d, found %u", ODS_MAX_SEQUENCES,
+			       h->max_sequences);
 	return OD_OK;
 }
 
-/* As many sequences as there is memory for, and one at least. */
+/* All of the context for one sequence, and one page at least for each further one; then as many pages as there is memory
+ * for. o->max_sequences: as many as main may open; fewer, when there is no room for them. */
 static int plan_memory(const struct shadow *s, struct ods_emulator_opts *o, uint64_t *ceiling, struct od_err *err)
 {
-	uint64_t first = ods_emulator_bytes(o), more = ods_emulator_sequence_bytes(o), base, need;
+	const uint64_t ctx_pages = od_state_pages(o->ctx_tokens), page = ods_emulator_page_bytes(o);
+	const uint64_t sequence = ods_emulator_sequence_bytes(o);
+	uint64_t need, rows, room, pages, more;
 	char a[32], b[32];
 
-	if (!od_add(s->model_bytes, BASE_BYTES, &base) || !od_add(base, first, &need))
+	if (!od_add(s->model_bytes, BASE_BYTES, &need) || !od_add(need, ods_emulator_bytes(o), &need) ||
+	    !od_add(need, sequence, &need) || !od_mul(ctx_pages, page, &rows) || !od_add(need, rows, &need))
 		need = UINT64_MAX;
 	if (need > s->limit_bytes)
 		return od_fail(err, OD_ERR_NOMEM, "ctx_tokens: %u tokens of context need %llu bytes here (%s), of %s "
 			       "(try a smaller --ctx-size)", o->ctx_tokens, (unsigned long long)need,
 			       od_format_bytes(need, a, sizeof(a)), od_format_bytes(s->limit_bytes, b, sizeof(b)));
-	for (o->max_sequences = 1; o->max_sequences < ODS_MAX_SEQUENCES && s->limit_bytes - need >= more;
-	     o->max_sequences++)
-		need += more;
+	room = s->limit_bytes - need;
+	more = room / (sequence + page);
+	more = more < o->max_sequences - 1 ? more : o->max_sequences - 1;
+	pages = (room - more * sequence) / page;
+	pages = pages < more * ctx_pages ? pages : more * ctx_pages;
+	if (more + 1 < o->max_sequences)
+		od_log(OD_LOG_WARN, "main may open %zu sequences; there is memory here for %llu", o->max_sequences,
+		       (unsigned long long)more + 1);
+	o->max_sequences = (size_t)more + 1;
+	o->n_pages = (uint32_t)(ctx_pages + pages);
+	need += more * sequence + pages * page;
 	*ceiling = s->opt.memory_limit != UINT64_MAX ? s->limit_bytes : need - BASE_BYTES + CEILING_EXTRA_BYTES;
 	return OD_OK;
 }
@@ -260,6 +278,7 @@ static int on_accept(void *arg, const Od__Hello *h, Od__Welcome *w, const char *
 		},
 		.experts = od_shadow_experts(s->store),
 		.ctx_tokens = h->ctx_tokens,
+		.max_sequences = h->max_sequences,
 		.early = s->opt.departure == EARLY,
 	};
 	*field = "ctx_tokens";

@@ -2,29 +2,34 @@
 
 #include "common/base/log.h"
 
-static void send_prediction(void *arg, const struct od_prediction *p)
+static void send_predictions(void *arg, uint32_t m, const struct od_prediction *p, size_t n)
 {
 	struct ods_publisher *to = arg;
 	Od__Header header = OD__HEADER__INIT;
 	Od__Predict body = OD__PREDICT__INIT;
-	uint32_t experts[OD_MAX_CANDIDATES];
+	Od__PredictRow row[ODS_MAX_STEP_ROWS], *rows[ODS_MAX_STEP_ROWS];
+	uint32_t experts[ODS_MAX_STEP_ROWS][OD_MAX_CANDIDATES];
 
-	for (size_t i = 0; i < p->n; i++)
-		experts[i] = p->expert[i];
-	body.step = p->step;
-	body.row = p->row;
-	body.sequence = p->sequence;
-	body.position = p->position;
-	body.token = p->token;
-	body.m = p->m;
-	body.experts = experts;
-	body.n_experts = p->n;
-	body.probabilities = (float *)p->probability;
-	body.n_probabilities = p->n;
+	for (size_t i = 0; i < n; i++) {
+		for (size_t j = 0; j < p[i].n; j++)
+			experts[i][j] = p[i].expert[j];
+		od__predict_row__init(&row[i]);
+		row[i].sequence = p[i].sequence;
+		row[i].position = p[i].position;
+		row[i].token = p[i].token;
+		row[i].experts = experts[i];
+		row[i].n_experts = p[i].n;
+		row[i].probabilities = (float *)p[i].probability;
+		row[i].n_probabilities = p[i].n;
+		rows[i] = &row[i];
+	}
+	body.m = m;
+	body.rows = rows;
+	body.n_rows = n;
 	header.body_case = OD__HEADER__BODY_PREDICT;
 	header.predict = &body;
 	if (od_daemon_post(to->daemon, to->session, &header) != OD_OK)
-		to->counters[OD_C_SHADOW_LOST]++;
+		to->counters[OD_C_SHADOW_LOST] += n;
 }
 
 /* When it cannot be sent it counts as lost: the emulator asks again in a second. */
@@ -67,6 +72,6 @@ static void ask_tokens(void *arg, uint64_t sequence, uint32_t begin, uint32_t n)
 
 struct ods_sink ods_publisher_sink(struct ods_publisher *p)
 {
-	return (struct ods_sink){ .arg = p, .predict = send_prediction, .ask = ask_rows,
+	return (struct ods_sink){ .arg = p, .predict = send_predictions, .ask = ask_rows,
 				  .ask_tokens = ask_tokens };
 }

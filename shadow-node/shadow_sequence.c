@@ -7,45 +7,62 @@
 
 #define SAMPLER_TOKEN_BYTES 32 /* per token of the vocabulary; the window of penalties is counted with the tokens */
 
+/* ---- Memory ---- */
+
+uint64_t ods_sequence_page_bytes(const struct od_forward_opts *f)
+{
+	const uint64_t map = ods_align_page_bytes(f->config->n_layers) + 2 * sizeof(uint32_t); /* the pool's lists */
+	uint64_t sum;
+
+	return od_add(od_state_pool_bytes(f->config, f->profile, 1, 0), map, &sum) ? sum : UINT64_MAX;
+}
+
 uint64_t ods_sequence_bytes(const struct od_forward_opts *f, uint32_t ctx)
 {
 	const struct od_config *c = f->config;
-	uint64_t sum = od_state_pool_bytes(c, f->profile, od_state_pages(ctx), 1), tokens = 2 * (uint64_t)ctx * sizeof(int32_t);
-	/* Numbers of pages: the sequence's, the pool's spare ones and users, the forward pass's tables. */
-	uint64_t pages = 5 * (uint64_t)od_state_pages(ctx) * sizeof(uint32_t);
+	uint64_t sum = od_state_pool_bytes(c, f->profile, 0, 2), tokens = 2 * (uint64_t)ctx * sizeof(int32_t);
+	/* Numbers of pages: of this sequence, and of one that is over while the run has rows of it; the forward pass's tables
+	 * for both. */
+	uint64_t pages = 6 * (uint64_t)od_state_pages(ctx) * sizeof(uint32_t);
 
-	if (!od_add(sum, ods_align_bytes(c->n_layers, ctx), &sum) || !od_add(sum, tokens + pages, &sum) ||
-	    !od_add(sum, (uint64_t)c->vocab * SAMPLER_TOKEN_BYTES, &sum))
+	if (!od_add(sum, (uint64_t)c->vocab * SAMPLER_TOKEN_BYTES, &sum) ||
+	    !od_add(sum, ods_align_bytes(c->n_layers, ctx) + sizeof(struct ods_sequence), &sum) ||
+	    !od_add(sum, tokens + pages, &sum))
 		return UINT64_MAX;
 	return sum;
 }
 
-int ods_sequence_init(struct ods_sequence *s, const struct od_forward_opts *f, struct od_err *err)
+void ods_sequence_free(struct ods_sequence *s)
 {
-	uint32_t ctx = od_state_pool_ctx(f->state);
-	int rc = od_seq_state_new(&s->state, f->state, err);
-
-	if (rc == OD_OK)
-		rc = od_seq_state_promise(s->state, ctx);
-	if (rc != OD_OK)
-		return rc;
-	rc = ods_align_new(&s->align, f->config->n_layers, ctx,
-			   (uint32_t)(ODS_MAX_ASK_BYTES / od_state_pool_most_bytes(f->state)), err);
-	if (rc != OD_OK)
-		return rc;
-	s->ctx = ctx;
-	s->vocab = f->config->vocab;
-	s->token = od_alloc_array(ctx, sizeof(*s->token));
-	s->end = ctx;
-	return s->token != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "tokens of %u positions", ctx);
-}
-
-void ods_sequence_fini(struct ods_sequence *s)
-{
+	if (s == NULL)
+		return;
 	od_seq_state_free(s->state);
 	ods_align_free(s->align);
 	od_sampler_free(s->sampler);
 	od_free(s->token);
+	free(s);
+}
+
+bool ods_sequence_reserve(struct ods_sequence *s, uint32_t end)
+{
+	if (s->state == NULL || od_seq_state_promise(s->state, end) != OD_OK || !ods_align_reserve(s->align, end))
+		return false;
+	od_seq_state_reserve(s->state, end);
+	return true;
+}
+
+void ods_sequence_share(struct ods_sequence *s, struct ods_sequence *from, uint32_t n)
+{
+	/* Where main left the token to the shadow, its text may be another one than main's. */
+	const uint32_t sure = from->main_end < n ? from->main_end / OD_KV_PAGE * OD_KV_PAGE : n;
+
+	if (od_seq_state_n_pages(s->state) > 0 || sure == 0 || !ods_sequence_reserve(from, sure))
+		return;
+	od_seq_state_share(s->state, from->state, sure / OD_KV_PAGE);
+	ods_align_share(s->align, from->align, sure / OD_KV_PAGE);
+	for (uint32_t p = 0; p < sure && (p < from->stepped || p < from->told); p++) /* behind stands what we would choose */
+		if (from->token[p] >= 0)
+			ods_sequence_set_token(s, p, from->token[p]);
 }
 
 /* The old one stays when the options are bad. */
@@ -65,21 +82,37 @@ static int take_sampler(struct ods_sequence *s, struct od_sampler_opts *o, struc
 	return OD_OK;
 }
 
-int ods_sequence_begin(struct ods_sequence *s, uint64_t id, struct od_err *err)
+int ods_sequence_new(struct ods_sequence **out, uint64_t id, const struct od_forward_opts *f, struct od_err *err)
 {
+	const uint32_t ctx = od_state_pool_ctx(f->state);
+	struct ods_sequence *s = calloc(1, sizeof(*s));
 	struct od_sampler_opts o;
 	int rc;
 
+	*out = NULL;
+	if (s == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "sequence");
+	*s = (struct ods_sequence){ .id = id, .ctx = ctx, .vocab = f->config->vocab, .main_end = UINT32_MAX };
 	od_sampler_defaults(&o);
-	rc = take_sampler(s, &o, err);
+	rc = od_seq_state_new(&s->state, f->state, err);
+	if (rc == OD_OK)
+		rc = ods_align_new(&s->align, f->config->n_layers, ctx,
+				   (uint32_t)(ODS_MAX_ASK_BYTES / od_state_pool_most_bytes(f->state)), err);
+	if (rc == OD_OK)
+		rc = take_sampler(s, &o, err);
 	if (rc != OD_OK)
-		return rc;
-	ods_sequence_truncate(s, 0);
-	s->used = true;
-	s->id = id;
-	s->own_state = false;
-	s->prompt_tokens = 0;
+		goto fail;
+	s->token = od_alloc_array(ctx, sizeof(*s->token));
+	if (s->token == NULL) {
+		rc = od_fail(err, OD_ERR_NOMEM, "tokens of %u positions", ctx);
+		goto fail;
+	}
+	memset(s->token, 0xff, ctx * sizeof(*s->token)); /* -1 */
+	*out = s;
 	return OD_OK;
+fail:
+	ods_sequence_free(s);
+	return rc;
 }
 
 int ods_sequence_open(struct ods_sequence *s, const Od__SeqOpen *m, struct od_err *err)
@@ -112,14 +145,31 @@ void ods_sequence_forget_tokens(struct ods_sequence *s, uint32_t length)
 		s->known = length;
 	if (s->told > length)
 		s->told = length;
+	if (s->main_end >= length)
+		s->main_end = UINT32_MAX;
 	if (s->asked_begin >= length)
 		s->asked = false;
 }
 
-void ods_sequence_truncate(struct ods_sequence *s, uint32_t length)
+/* Pages from the n-th on, which others have too, are left to them: what comes there has a state of its own. Without memory
+ * for that the sequence has nothing left, and sits out. */
+static void part(struct ods_sequence *s, uint32_t n)
 {
-	ods_align_truncate(s->align, length);
-	ods_sequence_forget_tokens(s, length);
+	struct od_seq_state *old = s->state;
+
+	if (od_seq_state_new(&s->state, od_seq_state_pool(old), NULL) != OD_OK)
+		n = 0;
+	else if (n > 0)
+		od_seq_state_share(s->state, old, n);
+	ods_align_part(s->align, n);
+	od_seq_state_free(old);
+}
+
+void ods_sequence_drop_rows(struct ods_sequence *s, uint32_t position)
+{
+	if (ods_align_shared(s->align, position))
+		part(s, position / OD_KV_PAGE);
+	ods_align_truncate(s->align, position);
 }
 
 void ods_sequence_set_token(struct ods_sequence *s, uint32_t position, int32_t token)

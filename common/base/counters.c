@@ -16,6 +16,7 @@
 /* "Use": one row of a decode step uses one expert of one layer. */
 const struct od_counter_info od_counter_info[OD_N_COUNTERS] = {
 	[OD_C_PROMPT_TOKENS] = { "prompt_tokens", "tokens", C, R, "tokens of the prompt, BOS included" },
+	[OD_C_SHARED_TOKENS] = { "shared_tokens", "tokens", C, R, "of these, at the prompt's begin: another text had their state already" },
 	[OD_C_TOKENS] = { "tokens", "tokens", C, R, "tokens generated, EOS included" },
 	[OD_C_PREFILL_NS] = { "prefill_s", "ns", C, R, "from the request until the prompt is through the model" },
 	[OD_C_TTFT_NS] = { "ttft_s", "ns", C, R, "from the request to the first token" },
@@ -72,9 +73,9 @@ const struct od_counter_info od_counter_info[OD_N_COUNTERS] = {
 	[OD_C_SPOOL_BYTES] = { "spool_bytes", "bytes", G, W, "bytes of whole experts in the spool" },
 	[OD_C_SPOOL_GOAL_BYTES] = { "spool_goal_bytes", "bytes", G, W, "bytes of experts that the spool shall hold" },
 	[OD_C_SHADOW_STEPS] = { "shadow_steps", "steps", C, S, "STEPs taken" },
-	[OD_C_SHADOW_CONFIRMED] = { "shadow_confirmed", "steps", C, S, "of these, run ahead with the right token" },
-	[OD_C_SHADOW_MISTAKEN] = { "shadow_mistaken", "steps", C, S, "run ahead with a wrong token, or none of main's steps" },
-	[OD_C_SHADOW_OVERTAKEN] = { "shadow_overtaken", "steps", C, S, "STEPs that came before the one before was through" },
+	[OD_C_SHADOW_CONFIRMED] = { "shadow_confirmed", "rows", C, S, "run ahead with the right token: a sequence's next STEP said so" },
+	[OD_C_SHADOW_MISTAKEN] = { "shadow_mistaken", "rows", C, S, "run ahead with a wrong token, or where no STEP followed" },
+	[OD_C_SHADOW_OVERTAKEN] = { "shadow_overtaken", "steps", C, S, "of a sequence, which were not through when its next STEP came" },
 	[OD_C_SHADOW_PREDICTIONS] = { "shadow_predictions", "predictions", C, S, "predictions made" },
 	[OD_C_SHADOW_LOST] = { "shadow_lost", "predictions", C, S, "predictions dropped because the queue to main was full" },
 	[OD_C_SHADOW_STATE_ROWS] = { "shadow_state_rows", "rows", C, S, "true rows taken from main, of one layer each" },

@@ -25,12 +25,8 @@ struct gate_predictor {
 	struct od_ref x, h, probability, choice, weight, margin; /* in buf; [max_rows] of what each has of a row */
 	float *residual; /* [max_rows][hidden], on their way there */
 	float *score;	 /* [max_rows][n_experts] */
+	uint32_t *asked; /* [max_rows]: rows that are not quiet */
 };
-
-static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
-{
-	((struct gate_predictor *)p)->base.step = *s;
-}
 
 static void run(struct gate_predictor *g, size_t n_rows, struct od_op op)
 {
@@ -62,22 +58,29 @@ static int ask(struct gate_predictor *g, uint32_t m, size_t n_rows)
 }
 
 /* When the device has failed, here or before, nothing is predicted, and the forward pass hears of it at its next wait. */
-static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_row *rows, size_t n_rows)
+static void routed(struct od_predictor *p, const struct od_predict_step *s, uint32_t m, const struct od_routed_row *rows)
 {
 	struct gate_predictor *g = (struct gate_predictor *)p;
 	const struct od_predictor_opts *o = &g->base.o;
 	const uint32_t n_moe = o->config->n_moe, hidden = o->config->hidden;
+	size_t n = 0;
 
-	if (g->base.step.prompt || m + 1 >= n_moe)
+	if (s->prompt || m + 1 >= n_moe)
 		return;
-	for (size_t r = 0; r < n_rows; r++)
-		memcpy(g->residual + r * hidden, rows[r].residual, hidden * sizeof(float));
-	od_device_put(o->device, OD_QUEUE_COMPUTE, g->x, g->residual, n_rows * hidden * sizeof(float));
+	for (size_t r = 0; r < s->n_rows; r++) {
+		if (s->row[r].quiet)
+			continue;
+		memcpy(g->residual + n * hidden, rows[r].residual, hidden * sizeof(float));
+		g->asked[n++] = (uint32_t)r;
+	}
+	if (n == 0)
+		return;
+	od_device_put(o->device, OD_QUEUE_COMPUTE, g->x, g->residual, n * hidden * sizeof(float));
 	for (uint32_t at = m + 1; at <= m + g->ahead && at < n_moe; at++) {
-		if (ask(g, at, n_rows) != OD_OK)
+		if (ask(g, at, n) != OD_OK)
 			return;
-		for (size_t r = 0; r < n_rows; r++)
-			od_predictor_say(&g->base, r, at, g->score + r * o->config->n_experts);
+		for (size_t i = 0; i < n; i++)
+			od_predictor_say(&g->base, &s->row[g->asked[i]], at, g->score + i * o->config->n_experts);
 	}
 }
 
@@ -88,6 +91,7 @@ static void free_gate(struct od_predictor *p)
 	od_buf_free(g->buf);
 	od_free(g->residual);
 	od_free(g->score);
+	od_free(g->asked);
 	free(g);
 }
 
@@ -115,7 +119,8 @@ static int allocate(struct gate_predictor *g, struct od_err *err)
 	g->x.buf = g->h.buf = g->probability.buf = g->choice.buf = g->weight.buf = g->margin.buf = g->buf;
 	g->residual = od_alloc_array(n, hidden);
 	g->score = od_alloc_array(n, experts);
-	if (rc == OD_OK && (g->residual == NULL || g->score == NULL))
+	g->asked = od_alloc_array(n, sizeof(*g->asked));
+	if (rc == OD_OK && (g->residual == NULL || g->score == NULL || g->asked == NULL))
 		rc = od_fail(err, OD_ERR_NOMEM, "predictor");
 	return rc;
 }
@@ -129,7 +134,7 @@ static int make(struct od_predictor **out, const struct od_predictor_opts *opts,
 	if (g == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "predictor");
 	g->base.o = *opts;
-	g->base.p = (struct od_predictor){ .begin_step = begin_step, .routed = routed, .free = free_gate };
+	g->base.p = (struct od_predictor){ .routed = routed, .free = free_gate };
 	g->ahead = ahead;
 	rc = allocate(g, err);
 	if (rc != OD_OK) {

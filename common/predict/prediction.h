@@ -1,5 +1,6 @@
 /* prediction.h - one row's experts at one MoE layer, as somebody who has not seen main's router expects them.
  *
+ * It belongs to (sequence, position, token, m), whichever step main runs that position in and whoever else is there.
  * Whoever predicts says how sure it is: experts stand best first with the router probabilities that they were given,
  * the first top_k are the prediction and the rest its runners-up. Main decides what is loaded.
  * Thread: plain data; pointers are borrowed for the length of a call. */
@@ -17,9 +18,9 @@
 #define OD_MAX_CANDIDATES (OD_MAX_TOP_K + OD_MAX_RUNNERS_UP)
 
 struct od_prediction {
-	uint64_t step, sequence;
-	uint32_t row, position; /* row of the step */
-	int32_t token;		/* that it assumes at position */
+	uint64_t sequence;
+	uint32_t position;
+	int32_t token; /* that it assumes there */
 	uint32_t m;
 	size_t n;		  /* top_k at least, OD_MAX_CANDIDATES at most */
 	const uint16_t *expert;	  /* [n], all different, best first */

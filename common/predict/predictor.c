@@ -9,17 +9,15 @@ const struct od_predictor_kind od_predictor_kinds[OD_N_PREDICTORS] = {
 	{ "trajectory", od_trajectory_new },
 };
 
-void od_predictor_say(const struct od_predictor_base *b, size_t row, uint32_t m, const float *score)
+void od_predictor_say(const struct od_predictor_base *b, const struct od_predict_row *row, uint32_t m, const float *score)
 {
 	const struct od_config *c = b->o.config;
 	uint16_t expert[OD_MAX_CANDIDATES];
 	float probability[OD_MAX_CANDIDATES];
 	struct od_prediction said = {
-		.step = b->step.step,
-		.sequence = b->step.sequence,
-		.row = (uint32_t)row,
-		.position = b->step.position + (uint32_t)row,
-		.token = b->step.token[row],
+		.sequence = row->sequence,
+		.position = row->position,
+		.token = row->token,
 		.m = m,
 		.n = od_prediction_candidates(c),
 		.expert = expert,

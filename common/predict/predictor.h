@@ -4,9 +4,11 @@
  *
  *   begin_sequence -> [ begin_step -> routed(0) .. routed(n_moe - 1) ] x steps -> end_sequence
  *
- * Steps of a prompt are told too (prompt true), so that counts and histories see them; no prediction is asked of them.
- * A step may end early (an error, a cancellation): the next begin_step forgets it. What a predictor has learned
- * outlives the sequences. It is deterministic, and allocates nothing after it was made.
+ * A step has rows of several sequences, each of which has begun. Steps of prompts are told too (prompt true), so that
+ * counts and histories see them; no prediction is asked of them. A prompt's step and another may be under way together:
+ * whole steps that are not a prompt's come between its layers. A step may end early (an error, a cancellation): the next
+ * begin_step of its kind forgets it. What a predictor has learned outlives the sequences. It is deterministic, and
+ * allocates nothing after it was made.
  * Predictions come out through emit, at any time between begin_step and the routed() of the layer they are about; a
  * later one for the same (row, m) replaces an earlier one. A predictor that knows nothing yet says nothing.
  * Thread: one at a time (main's engine thread). Owner: od_predictor_free by whoever made it; the weights, the
@@ -27,19 +29,27 @@ struct od_routed_row {
 	const uint16_t *expert;	  /* [top_k], best first */
 };
 
+struct od_predict_row {
+	uint64_t sequence;
+	uint32_t position;
+	int32_t token;
+	bool quiet; /* no prediction is asked of it; may change from call to call */
+};
+
 struct od_predict_step {
-	uint64_t step, sequence;
+	uint64_t step;
 	bool prompt;
 	size_t n_rows;
-	uint32_t position;    /* of the first row; the others follow */
-	const int32_t *token; /* [n_rows]; borrowed until the step's last routed() */
+	/* [n_rows], those of a sequence side by side, in order of position, without gaps; borrowed until the step's last
+	 * routed(). */
+	const struct od_predict_row *row;
 };
 
 struct od_predictor {
 	/* Any of these but free may be NULL. */
 	void (*begin_sequence)(struct od_predictor *p, uint64_t sequence);
 	void (*begin_step)(struct od_predictor *p, const struct od_predict_step *s);
-	void (*routed)(struct od_predictor *p, uint32_t m, const struct od_routed_row *rows, size_t n_rows);
+	void (*routed)(struct od_predictor *p, const struct od_predict_step *s, uint32_t m, const struct od_routed_row *rows);
 	void (*end_sequence)(struct od_predictor *p, uint64_t sequence);
 	void (*free)(struct od_predictor *p);
 };
@@ -50,6 +60,7 @@ struct od_predictor_opts {
 	struct od_device *device;	  /* where dense lies; its compute queue is the predictor's during a call */
 	enum od_profile profile;
 	size_t max_rows;		  /* of a step */
+	size_t max_sequences;		  /* between their begin_sequence and end_sequence; at least 1 */
 	void (*emit)(void *arg, const struct od_prediction *p);
 	void *arg;
 };
@@ -79,11 +90,12 @@ static inline void od_predictor_begin_step(struct od_predictor *p, const struct 
 		p->begin_step(p, s);
 }
 
-static inline void od_predictor_routed(struct od_predictor *p, uint32_t m, const struct od_routed_row *rows,
-				       size_t n_rows)
+/* s: as its begin_step had it, but for `quiet`. rows [s->n_rows]. */
+static inline void od_predictor_routed(struct od_predictor *p, const struct od_predict_step *s, uint32_t m,
+				       const struct od_routed_row *rows)
 {
 	if (p->routed != NULL)
-		p->routed(p, m, rows, n_rows);
+		p->routed(p, s, m, rows);
 }
 
 static inline void od_predictor_end_sequence(struct od_predictor *p, uint64_t sequence)

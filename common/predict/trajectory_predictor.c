@@ -8,6 +8,9 @@
  * that recalls as much with 1024 tokens (80.7 % against 80.8 %) and less with 256 (75.6 % against 77.4 %). Nor did the
  * mean of several matches do better than the best one alone.
  *
+ * Tokens of all sequences lie in one store: a way is like another whoever goes it. A step's rows get entries when it begins;
+ * those of a step that was given up are taken back, unless another step has got entries behind them by then.
+ *
  * Cost per row: a pass over [store][n_experts] floats per layer, and once per step over [store][hidden], unless the same
  * token is in the store. */
 #include "common/base/mem.h"
@@ -23,6 +26,13 @@
 #define STORE_BYTES ((size_t)32 << 20) /* of a model with many experts, fewer tokens */
 #define NOBODY SIZE_MAX
 
+/* A step's entries. */
+struct claim {
+	uint64_t number; /* entries have the number of the claim that they belong to; 0: none */
+	size_t first, n; /* from the store's entry `first` on, of the last n rows of the step */
+	uint32_t told;	 /* layers */
+};
+
 struct trajectory_predictor {
 	struct od_predictor_base base;
 	size_t n_moe, n_experts, hidden, capacity;
@@ -30,8 +40,10 @@ struct trajectory_predictor {
 	float *length2;	 /* [capacity][n_moe]: of the map up to this layer, squared */
 	int32_t *token;	 /* [capacity] */
 	bool *complete;	 /* [capacity] */
+	uint64_t *owner; /* [capacity]: number of the claim */
 	size_t next;	 /* the oldest entry */
-	size_t begun;	 /* rows of the step that get entries: the last ones */
+	uint64_t last_claim;
+	struct claim claim[2]; /* of the step under way: a prompt's [1], another [0] */
 	float *dot;	 /* [max_rows][capacity]: with the map so far */
 	float *embedding; /* [capacity][hidden] */
 	const struct od_backend *backend; /* for sums on the host */
@@ -46,61 +58,69 @@ static float *map_row(const struct trajectory_predictor *t, size_t layer, size_t
 	return t->map + (layer * t->capacity + entry) * t->n_experts;
 }
 
-static size_t entry_of(const struct trajectory_predictor *t, size_t row)
-{
-	return (t->next + row - (t->base.step.n_rows - t->begun)) % t->capacity;
-}
-
 static float cosine(float dot, float length2)
 {
 	return length2 > 0 ? dot / sqrtf(length2) : 0;
 }
 
 /* The embeddings of the step's tokens, to row. */
-static int embed(struct trajectory_predictor *t)
+static int embed(struct trajectory_predictor *t, const struct od_predict_step *s)
 {
 	const struct od_predictor_opts *o = &t->base.o;
-	const size_t n = t->base.step.n_rows;
+	const size_t n = s->n_rows;
 	const struct od_op op = { .kind = OD_OP_EMBED, .profile = o->profile, .n_rows = (uint32_t)n,
 				  .embed = { .table = &o->dense->embed, .rows = t->info, .x = t->x } };
 
 	for (size_t r = 0; r < n; r++)
-		t->rows[r] = (struct od_row_info){ .token = t->base.step.token[r] };
+		t->rows[r] = (struct od_row_info){ .token = s->row[r].token };
 	od_device_put(o->device, OD_QUEUE_COMPUTE, t->info, t->rows, n * sizeof(*t->rows));
 	od_device_run(o->device, OD_QUEUE_COMPUTE, &op);
 	od_device_get(o->device, OD_QUEUE_COMPUTE, t->row, t->x, n * t->hidden * sizeof(float));
 	return od_device_sync(o->device, NULL);
 }
 
-/* The step's rows get the oldest entries; not whole, they are nobody's match yet. */
-static void claim(struct trajectory_predictor *t)
+/* The last step of this kind came to no end, and nobody has entries behind its own. */
+static void take_back(struct trajectory_predictor *t, const struct claim *c)
 {
-	size_t n = t->base.step.n_rows;
-
-	t->begun = n < t->capacity ? n : t->capacity;
-	for (size_t r = n - t->begun; r < n; r++) {
-		size_t at = entry_of(t, r);
-
-		t->complete[at] = false;
-		t->token[at] = t->base.step.token[r];
-		memcpy(t->embedding + at * t->hidden, t->row + r * t->hidden, t->hidden * sizeof(float));
-	}
+	if (c->number != 0 && c->told < t->n_moe && (c->first + c->n) % t->capacity == t->next &&
+	    t->owner[(t->next + t->capacity - 1) % t->capacity] == c->number)
+		t->next = c->first;
 }
 
-static void store(struct trajectory_predictor *t, uint32_t m, const struct od_routed_row *rows)
+/* The step's rows get the oldest entries; not whole, they are nobody's match yet. */
+static void claim(struct trajectory_predictor *t, const struct od_predict_step *s)
 {
-	size_t n = t->base.step.n_rows;
+	struct claim *c = &t->claim[s->prompt];
+	const size_t n = s->n_rows < t->capacity ? s->n_rows : t->capacity;
 
-	for (size_t r = n - t->begun; r < n; r++) {
-		size_t at = entry_of(t, r);
+	take_back(t, c);
+	*c = (struct claim){ .number = ++t->last_claim, .first = t->next, .n = n };
+	for (size_t i = 0; i < n; i++) {
+		const size_t at = (c->first + i) % t->capacity, r = s->n_rows - n + i;
+
+		t->complete[at] = false;
+		t->owner[at] = c->number;
+		t->token[at] = s->row[r].token;
+		memcpy(t->embedding + at * t->hidden, t->row + r * t->hidden, t->hidden * sizeof(float));
+	}
+	t->next = (c->first + n) % t->capacity;
+}
+
+static void store(struct trajectory_predictor *t, const struct od_predict_step *s, uint32_t m, const struct od_routed_row *rows)
+{
+	struct claim *c = &t->claim[s->prompt];
+
+	c->told += c->told == m;
+	for (size_t i = 0; i < c->n; i++) {
+		const size_t at = (c->first + i) % t->capacity, r = s->n_rows - c->n + i;
 		float *before = t->length2 + at * t->n_moe + m, *to = map_row(t, m, at);
 
+		if (t->owner[at] != c->number)
+			continue; /* a store that is small: it has gone to another step */
 		memcpy(to, rows[r].probability, t->n_experts * sizeof(*to));
 		*before = (m > 0 ? before[-1] : 0) + t->backend->dot(to, to, t->n_experts);
-		t->complete[at] = m + 1 == t->n_moe;
+		t->complete[at] = c->told == t->n_moe;
 	}
-	if (m + 1 == t->n_moe)
-		t->next = (t->next + t->begun) % t->capacity;
 }
 
 static size_t same_token(const struct trajectory_predictor *t, int32_t token)
@@ -114,10 +134,10 @@ static size_t same_token(const struct trajectory_predictor *t, int32_t token)
 	return NOBODY;
 }
 
-static size_t most_alike_token(struct trajectory_predictor *t, size_t row)
+static size_t most_alike_token(struct trajectory_predictor *t, const struct od_predict_step *s, size_t row)
 {
 	const float *own = t->row + row * t->hidden;
-	size_t best = same_token(t, t->base.step.token[row]);
+	size_t best = same_token(t, s->row[row].token);
 	float of_best = 0;
 
 	if (best != NOBODY)
@@ -159,7 +179,7 @@ static size_t most_alike_way(const struct trajectory_predictor *t, uint32_t m, c
 }
 
 /* The AHEAD layers from `from` on are expected to be those of an entry. */
-static void say(struct trajectory_predictor *t, size_t row, uint32_t from, size_t entry)
+static void say(struct trajectory_predictor *t, const struct od_predict_row *row, uint32_t from, size_t entry)
 {
 	for (uint32_t m = from; entry != NOBODY && m < from + AHEAD && m < t->n_moe; m++)
 		od_predictor_say(&t->base, row, m, map_row(t, m, entry));
@@ -169,31 +189,33 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 {
 	struct trajectory_predictor *t = (struct trajectory_predictor *)p;
 
-	t->base.step = *s;
 	/* When the device fails, any prediction is as good as another: the forward pass hears of it at its next wait. */
-	if (embed(t) != OD_OK)
+	if (embed(t, s) != OD_OK)
 		memset(t->row, 0, s->n_rows * t->hidden * sizeof(float));
-	claim(t);
+	claim(t, s);
 	if (s->prompt)
 		return;
 	memset(t->dot, 0, s->n_rows * t->capacity * sizeof(*t->dot));
 	for (size_t r = 0; r < s->n_rows; r++)
-		say(t, r, 0, most_alike_token(t, r));
+		if (!s->row[r].quiet)
+			say(t, &s->row[r], 0, most_alike_token(t, s, r));
 }
 
-static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_row *rows, size_t n_rows)
+static void routed(struct od_predictor *p, const struct od_predict_step *s, uint32_t m, const struct od_routed_row *rows)
 {
 	struct trajectory_predictor *t = (struct trajectory_predictor *)p;
 
-	for (size_t r = 0; !t->base.step.prompt && r < n_rows; r++) {
+	for (size_t r = 0; !s->prompt && r < s->n_rows; r++) {
 		float *dot = t->dot + r * t->capacity;
 
+		if (s->row[r].quiet)
+			continue;
 		for (size_t i = 0; i < t->capacity; i++)
 			dot[i] += t->backend->dot(rows[r].probability, map_row(t, m, i), t->n_experts);
 		if (m + 1 < t->n_moe)
-			say(t, r, m + 1, most_alike_way(t, m, dot));
+			say(t, &s->row[r], m + 1, most_alike_way(t, m, dot));
 	}
-	store(t, m, rows);
+	store(t, s, m, rows);
 }
 
 static void free_trajectory(struct od_predictor *p)
@@ -204,6 +226,7 @@ static void free_trajectory(struct od_predictor *p)
 	od_free(t->length2);
 	od_free(t->token);
 	od_free(t->complete);
+	od_free(t->owner);
 	od_free(t->dot);
 	od_free(t->embedding);
 	od_buf_free(t->buf);
@@ -218,12 +241,13 @@ static bool allocate(struct trajectory_predictor *t)
 	t->length2 = od_alloc_array(t->capacity, t->n_moe * sizeof(*t->length2));
 	t->token = od_alloc_array(t->capacity, sizeof(*t->token));
 	t->complete = od_alloc_array(t->capacity, sizeof(*t->complete));
+	t->owner = od_alloc_array(t->capacity, sizeof(*t->owner));
 	t->dot = od_alloc_array(t->base.o.max_rows, t->capacity * sizeof(*t->dot));
 	t->embedding = od_alloc_array(t->capacity, t->hidden * sizeof(*t->embedding));
 	t->rows = od_alloc_array(t->base.o.max_rows, sizeof(*t->rows));
 	t->row = od_alloc_array(t->base.o.max_rows, t->hidden * sizeof(*t->row));
-	return t->map != NULL && t->length2 != NULL && t->token != NULL && t->complete != NULL && t->dot != NULL &&
-	       t->embedding != NULL && t->rows != NULL && t->row != NULL;
+	return t->map != NULL && t->length2 != NULL && t->token != NULL && t->complete != NULL && t->owner != NULL &&
+	       t->dot != NULL && t->embedding != NULL && t->rows != NULL && t->row != NULL;
 }
 
 static int open_device(struct trajectory_predictor *t, struct od_err *err)

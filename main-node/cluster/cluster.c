@@ -16,6 +16,7 @@
 #define CONNECT_TIMEOUT_NS (10 * OD_NS_PER_S) /* for all hosts, at the start */
 #define MAX_CLOSES 256 /* queued; when there are more, a later one of the same step does their work */
 #define MAX_NAMED 16
+#define DETAIL_TOKENS (1u << 20) /* of all sequences together: 24 bytes each */
 
 struct close_request {
 	uint64_t step;
@@ -30,6 +31,7 @@ struct odm_cluster {
 	void *zmq;
 	uv_loop_t loop;
 	uv_async_t async;
+	uv_check_t arrived; /* after each wake-up */
 	uv_signal_t hangup;
 	pthread_t thread;
 	bool has_loop, has_async, has_thread;
@@ -42,8 +44,9 @@ struct odm_cluster {
 	struct odm_groups groups;
 	struct odm_want_place place;
 	uint32_t *named;  /* [n_experts]: a WANT's experts */
-	uint32_t *slots;  /* [max members]: of the view's workers */
-	bool *reached;	  /* [max members] */
+	uint32_t *slots;  /* [OD_MAX_HOSTS]: of the view's workers */
+	uint32_t *index;  /* [OD_MAX_HOSTS]: in the view, by member's id */
+	bool wants;	  /* they may have changed since this wake-up began */
 	/* Requests of the engine thread. */
 	pthread_mutex_t lock;
 	struct close_request close[MAX_CLOSES];
@@ -117,12 +120,16 @@ static void refresh_view(struct odm_cluster *c)
 	if (odm_view_has_spool(&c->view) || odm_view_has_cache(&c->view))
 		c->groups.cost = cost_of;
 	c->groups.cost_arg = c;
-	for (uint32_t i = 0; i < c->view.n_workers; i++)
+	memset(c->index, 0xff, OD_MAX_HOSTS * sizeof(*c->index)); /* ODM_NOBODY */
+	for (uint32_t i = 0; i < c->view.n_workers; i++) {
 		c->slots[i] = c->view.worker[i].slots;
+		c->index[c->view.worker[i].id] = i;
+	}
 }
 
 static void send_want(struct odm_cluster *c, uint32_t index, const struct odm_want *w)
 {
+	const struct odm_want_lists *l = &c->place.list;
 	Od__Want want = OD__WANT__INIT;
 	Od__Header h = OD__HEADER__INIT;
 
@@ -130,10 +137,8 @@ static void send_want(struct odm_cluster *c, uint32_t index, const struct odm_wa
 	want.m = w->m;
 	want.version = w->version;
 	want.experts = c->named;
-	for (size_t i = 0; i < w->n; i++) {
-		if (w->worker[i] == index)
-			want.experts[want.n_experts++] = w->expert[i];
-	}
+	for (uint32_t i = l->begin[index]; i < l->begin[index + 1]; i++)
+		want.experts[want.n_experts++] = l->expert[i];
 	h.body_case = OD__HEADER__BODY_WANT;
 	h.want = &want;
 	odm_members_send(c->members, c->view.worker[index].id, &h);
@@ -151,16 +156,12 @@ static void send_close(struct odm_cluster *c, uint32_t member, uint64_t step, ui
 	odm_members_send(c->members, member, &h);
 }
 
-/* Members' ids become indices of the view's workers, and those that loaded something until now are noted. */
-static void find_workers(struct odm_cluster *c, struct odm_want *w)
+/* Members' ids become indices of the view's workers. */
+static void find_workers(const struct odm_cluster *c, uint32_t *worker, size_t n)
 {
-	memset(c->reached, 0, c->view.n_workers * sizeof(*c->reached));
-	for (size_t i = 0; i < w->n; i++) {
-		if (w->worker[i] != ODM_NOBODY)
-			w->worker[i] = odm_view_find(&c->view, w->worker[i]);
-		if (w->worker[i] != ODM_NOBODY)
-			c->reached[w->worker[i]] = true;
-	}
+	for (size_t i = 0; i < n; i++)
+		if (worker[i] != ODM_NOBODY)
+			worker[i] = c->index[worker[i]];
 }
 
 static void send_wants(struct odm_cluster *c)
@@ -169,24 +170,26 @@ static void send_wants(struct odm_cluster *c)
 
 	refresh_view(c);
 	while (odm_predictions_take_want(c->predictions, w)) {
+		/* Who joined since the version before may be a worker that has come back, and knows nothing of it. */
+		const bool joined = w->epoch != 0 && w->epoch != c->view.epoch;
+
 		if (c->view.n_workers == 0)
 			continue;
-		/* Whoever had a WANT of an older version must hear of the newer one, if only that it is empty. */
-		find_workers(c, w);
+		find_workers(c, w->worker, w->n);
+		find_workers(c, w->worker_before, w->n_before);
 		odm_want_place(&c->place, &c->groups, c->slots);
-		for (size_t i = 0; i < w->n; i++)
-			c->reached[w->worker[i]] = true;
 		for (uint32_t i = 0; i < c->view.n_workers; i++) {
-			if (c->reached[i] || w->version > 1)
+			if (odm_want_changed(&c->place, i) || (joined && odm_want_concerns(&c->place, i)))
 				send_want(c, i, w);
 		}
 		for (size_t i = 0; i < w->n; i++)
 			w->worker[i] = c->view.worker[w->worker[i]].id;
+		w->epoch = c->view.epoch;
 		if (odm_predictions_placed(c->predictions, w))
 			continue;
 		/* The router spoke meanwhile: its CLOSEs may not have met these, and RUNs ask for what is needed. */
 		for (uint32_t i = 0; i < c->view.n_workers; i++) {
-			if (c->reached[i])
+			if (odm_want_concerns(&c->place, i))
 				send_close(c, c->view.worker[i].id, w->step, w->m);
 		}
 	}
@@ -212,41 +215,67 @@ static void send_closes(struct odm_cluster *c)
 }
 
 /* expert [OD_MAX_CANDIDATES]: for *to. Its probabilities are the message's. */
-static int read_predict(const struct odm_cluster *c, const Od__Predict *p, uint16_t *expert, struct od_prediction *to,
-			struct od_err *err)
+static int read_row(const struct odm_cluster *c, uint32_t m, const Od__PredictRow *r, uint16_t *expert,
+		    struct od_prediction *to, struct od_err *err)
 {
 	*to = (struct od_prediction){
-		.step = p->step,
-		.sequence = p->sequence,
-		.row = p->row,
-		.position = p->position,
-		.m = p->m,
-		.token = p->token,
+		.sequence = r->sequence,
+		.position = r->position,
+		.token = r->token,
+		.m = m,
 		.expert = expert,
-		.probability = p->probabilities,
-		.n = p->n_experts,
+		.probability = r->probabilities,
+		.n = r->n_experts,
 	};
-	if (p->n_probabilities != p->n_experts)
-		return od_fail(err, OD_ERR_SHAPE, "%zu experts with %zu probabilities; expected as many", p->n_experts,
-			       p->n_probabilities);
-	for (size_t i = 0; i < p->n_experts && i < OD_MAX_CANDIDATES; i++) /* no model has UINT16_MAX */
-		expert[i] = p->experts[i] < UINT16_MAX ? (uint16_t)p->experts[i] : UINT16_MAX;
+	if (r->n_probabilities != r->n_experts)
+		return od_fail(err, OD_ERR_SHAPE, "%zu experts with %zu probabilities; expected as many", r->n_experts,
+			       r->n_probabilities);
+	for (size_t i = 0; i < r->n_experts && i < OD_MAX_CANDIDATES; i++) /* no model has UINT16_MAX */
+		expert[i] = r->experts[i] < UINT16_MAX ? (uint16_t)r->experts[i] : UINT16_MAX;
 	return od_prediction_check(to, c->o.config, err);
+}
+
+static uint32_t max_rows(const struct odm_cluster *c)
+{
+	return c->o.max_sequences * (ODM_MAX_DRAFT + 1);
+}
+
+/* A message with a bad row is dropped whole: nothing of it is added before all of it has been looked at. */
+static int read_predict(struct odm_cluster *c, const Od__Predict *p, bool add, struct od_err *err)
+{
+	uint16_t expert[OD_MAX_CANDIDATES];
+	struct od_prediction pred;
+	int rc = OD_OK;
+
+	if (p->n_rows == 0 || p->n_rows > max_rows(c))
+		return od_fail(err, OD_ERR_RANGE, "%zu rows; expected 1 to %u", p->n_rows, max_rows(c));
+	for (size_t i = 0; rc == OD_OK && i < p->n_rows; i++) {
+		rc = read_row(c, p->m, p->rows[i], expert, &pred, err);
+		if (rc == OD_OK && add && odm_predictions_add(c->predictions, &pred))
+			c->wants = true;
+	}
+	return rc;
 }
 
 static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
 {
 	struct odm_cluster *c = arg;
-	uint16_t expert[OD_MAX_CANDIDATES];
-	struct od_prediction pred;
 	struct od_err err;
 
-	if (read_predict(c, msg->header->predict, expert, &pred, &err) != OD_OK) {
+	if (read_predict(c, msg->header->predict, false, &err) != OD_OK)
 		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of %s", member, err.msg);
-		return;
-	}
-	if (c->o.shadow && odm_predictions_add(c->predictions, &pred))
+	else if (c->o.shadow)
+		(void)!read_predict(c, msg->header->predict, true, &err); /* it was good a moment ago */
+}
+
+/* All that had arrived at this wake-up has been looked at: what changed more than once goes out once. */
+static void on_arrived(uv_check_t *check)
+{
+	struct odm_cluster *c = check->data;
+
+	if (c->wants)
 		send_wants(c);
+	c->wants = false;
 }
 
 static void on_async(uv_async_t *async)
@@ -262,9 +291,10 @@ static void on_async(uv_async_t *async)
 	send_closes(c);
 	if (ask)
 		odm_members_ask(c->members);
-	send_wants(c);
+	c->wants = true;
 	if (stop) {
 		odm_members_stop(c->members);
+		uv_close((uv_handle_t *)&c->arrived, NULL);
 		uv_close((uv_handle_t *)&c->hangup, NULL);
 		uv_close((uv_handle_t *)&c->async, NULL);
 	}
@@ -362,8 +392,8 @@ static int allocate(struct odm_cluster *c, struct od_err *err)
 	c->view.worker = calloc(OD_MAX_HOSTS, sizeof(*c->view.worker));
 	c->named = calloc(c->o.config->n_experts, sizeof(*c->named));
 	c->slots = calloc(OD_MAX_HOSTS, sizeof(*c->slots));
-	c->reached = calloc(OD_MAX_HOSTS, sizeof(*c->reached));
-	if (c->view.worker == NULL || c->named == NULL || c->slots == NULL || c->reached == NULL)
+	c->index = calloc(OD_MAX_HOSTS, sizeof(*c->index));
+	if (c->view.worker == NULL || c->named == NULL || c->slots == NULL || c->index == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cluster");
 	return OD_OK;
 }
@@ -387,6 +417,9 @@ static int open_loop(struct odm_cluster *c, struct od_err *err)
 		return rc;
 	uv_async_init(&c->loop, &c->async, on_async);
 	c->async.data = c;
+	uv_check_init(&c->loop, &c->arrived);
+	c->arrived.data = c;
+	uv_check_start(&c->arrived, on_arrived);
 	c->has_async = true;
 	uv_signal_init(&c->loop, &c->hangup);
 	c->hangup.data = c;
@@ -399,14 +432,23 @@ static int open_loop(struct odm_cluster *c, struct od_err *err)
 	return OD_OK;
 }
 
+/* Token indices that each sequence's recall is kept for. */
+static uint32_t detail_tokens(const struct odm_cluster *c)
+{
+	const uint32_t share = DETAIL_TOKENS / c->o.max_sequences;
+
+	return share < c->o.ctx_tokens ? share : c->o.ctx_tokens;
+}
+
 static int open_all(struct odm_cluster *c, struct od_err *err)
 {
 	const struct odm_predictions_opts po = {
 		.n_moe = c->o.config->n_moe,
 		.n_experts = c->o.config->n_experts,
 		.top_k = c->o.config->top_k,
-		.max_rows = ODM_MAX_DRAFT + 1,
-		.max_tokens = c->o.ctx_tokens,
+		.max_sequences = c->o.max_sequences,
+		.max_rows = max_rows(c),
+		.max_tokens = detail_tokens(c),
 		.hedge = c->o.hedge,
 	};
 	int rc = allocate(c, err);
@@ -437,6 +479,7 @@ int odm_cluster_open(struct odm_cluster **out, const struct odm_cluster_opts *op
 	if (c == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cluster");
 	c->o = *opts;
+	c->o.max_sequences = opts->max_sequences > 0 ? opts->max_sequences : 1;
 	c->changed_fd = -1;
 	pthread_mutex_init(&c->lock, NULL);
 	rc = open_all(c, err);
@@ -480,6 +523,6 @@ void odm_cluster_close(struct odm_cluster *c)
 	odm_want_place_fini(&c->place);
 	free(c->named);
 	free(c->slots);
-	free(c->reached);
+	free(c->index);
 	free(c);
 }

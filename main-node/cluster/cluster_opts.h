@@ -11,7 +11,7 @@
 #include "common/net/hosts.h"
 #include "common/predict/predictor.h"
 
-#define ODM_MAX_STEP_ROWS 64u /* of a STEP: the shadow hears nothing of steps with more */
+#define ODM_MAX_STEP_ROWS 256u /* of a STEP: the shadow hears nothing of steps with more */
 
 /* How often the shadow is aligned (OD-MoE section 3.2, T_i_KV_j), in decode steps; 0: never. shadow_link.h has the
  * rules. */
@@ -27,6 +27,7 @@ struct odm_cluster_opts {
 	bool mixed;
 	uint32_t ctx_tokens;
 	uint32_t max_rows; /* of a step */
+	uint32_t max_sequences; /* open at a time; 0: 1 */
 	uint32_t group_size; /* G as asked; 0: top-k */
 	bool shadow;		     /* there is one and it predicts; else PREDICTs are ignored */
 	const struct od_predictor_kind *own; /* main's own: beside a shadow it stands in; NULL: none */

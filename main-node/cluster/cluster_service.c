@@ -20,6 +20,13 @@
 #define RESULTS_AT_ONCE 64 /* of one worker, then the others get their turn */
 #define COUNTERS_TIMEOUT_NS (500 * OD_NS_PER_MS)
 
+/* One that has begun and not ended. */
+struct open_step {
+	const struct odm_step *step; /* the engine's; NULL: there is none */
+	uint64_t epoch;	      /* of the view when it began */
+	uint32_t layers_done;
+};
+
 struct service {
 	struct odm_expert_service base;
 	struct od_expert_runner runner; /* base.runner */
@@ -30,15 +37,17 @@ struct service {
 	uint32_t run_rows; /* of a RUN at most, as agreed */
 	struct odm_links net;
 	struct odm_predictor_link predictor; /* main's own: instead of the shadow, or while that is silent */
-	struct odm_step step;
+	struct open_step open[2];	/* by phase */
+	struct open_step *now;		/* whose layer is, or was last, under way */
+	uint64_t next_decode;		/* number of the decode step after the last one; 0: there was none */
 	const struct od_moe_call *call; /* the layer under way; NULL between layers */
 	struct odm_pieces work;
 	struct odm_recovery recovery; /* of them */
-	uint32_t layers_done; /* of the step */
 	/* Scratch of one RUN, and of waiting. */
 	struct odm_piece **piece;    /* [n_experts] */
 	Od__RunExpert *expert;	     /* [n_experts] */
 	Od__RunExpert **expert_list; /* [n_experts] */
+	struct odm_predicted_row *predicted; /* [max_rows] */
 	uint32_t *row_slot;    /* [max_rows]: row of the call -> row of the RUN */
 	uint32_t *indices;     /* [max_rows * top_k]: RunExpert.rows */
 	uint8_t *rows;	       /* [max_rows][row_bytes] */
@@ -64,46 +73,75 @@ uint32_t odm_run_rows(const struct od_config *cfg, enum od_profile profile)
 
 /* --- a step --- */
 
+static bool in_decode(const struct service *s)
+{
+	return s->now->step->phase == ODM_DECODE;
+}
+
+/* What is counted from now on is this step's. */
+static void enter(struct service *s, const struct odm_step *step)
+{
+	s->now = &s->open[step->phase];
+	s->net.shadow.counters = step->counters;
+}
+
+static void begin_predictions(struct service *s, const struct odm_step *step)
+{
+	const bool decode = step->phase == ODM_DECODE;
+	size_t n = 0;
+
+	for (size_t i = 0; decode && i < step->n_parts; i++) {
+		const struct odm_part *p = &step->part[i];
+
+		for (size_t j = p->first; j < p->first + p->n; j++)
+			s->predicted[n++] = (struct odm_predicted_row){
+				.sequence = p->sequence,
+				.position = step->rows[j].position,
+				.token = j > p->first ? step->rows[j].token : odm_shadow_link_token(&s->net.shadow, step, p),
+				.prompt_tokens = p->prompt_tokens,
+			};
+	}
+	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, step->next_step, s->predicted, n, decode);
+}
+
 static int begin_step(struct odm_expert_service *base, const struct odm_step *step, struct od_err *err)
 {
 	struct service *s = (struct service *)base;
-	bool decode = step->phase == ODM_DECODE;
-	int32_t token[ODM_MAX_DRAFT + 1] = { 0 }; /* that predictions must have assumed */
 	int rc = odm_links_wait(&s->net, err);
 
 	if (rc != OD_OK)
 		return rc;
-	if (decode && step->n_rows > ODM_MAX_DRAFT + 1)
-		return od_fail(err, OD_ERR_RANGE, "a decode step of %zu rows: expected at most %d", step->n_rows, ODM_MAX_DRAFT + 1);
-	if (decode && s->counted != step->sequence) {
+	if (step->phase == ODM_DECODE && s->counted == 0 && step->n_parts == 1) {
 		odm_cluster_ask(s->cluster);
-		s->counted = step->sequence;
+		s->counted = step->part[0].sequence;
 	}
-	s->step = *step;
-	s->net.shadow.counters = step->counters;
-	s->layers_done = 0;
-	for (size_t i = 0; decode && i < step->n_rows; i++)
-		token[i] = i > 0 ? step->rows[i].token : odm_shadow_link_token(&s->net.shadow, step);
-	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, token, decode ? step->n_rows : 0,
-			      step->rows[0].position - step->prompt_tokens, decode);
+	s->open[step->phase] = (struct open_step){ .step = step, .epoch = s->net.view.epoch };
+	s->next_decode = step->phase == ODM_DECODE ? step->next_step : s->next_decode;
+	enter(s, step);
+	begin_predictions(s, step);
 	odm_shadow_link_step(&s->net.shadow, s->net.view.epoch, step);
 	odm_predictor_link_step(&s->predictor, step);
 	return OD_OK;
 }
 
-static void end_step(struct odm_expert_service *base)
+static void end_step(struct odm_expert_service *base, const struct odm_step *step)
 {
 	struct service *s = (struct service *)base;
-	bool changed = odm_members_epoch(odm_cluster_members(s->cluster)) != s->net.view.epoch;
+	const struct open_step *o = &s->open[step->phase];
+	bool changed = odm_members_epoch(odm_cluster_members(s->cluster)) != o->epoch;
 
+	if (o->step == NULL) /* it did not begin */
+		return;
+	enter(s, step);
 	/* RUNs void the WANTs of a step; not those of a step that was given up, of a prefill, or sent to a worker that
 	 * joined while it ran. */
-	if (s->layers_done < s->o.config->n_moe || s->step.phase == ODM_PREFILL || changed)
-		odm_cluster_close_step(s->cluster, s->step.step, s->o.config->n_moe - 1);
+	if (o->layers_done < s->o.config->n_moe || step->phase == ODM_PREFILL || changed)
+		odm_cluster_close_step(s->cluster, step->step, s->o.config->n_moe - 1);
 	/* Dense layers behind the last one with experts. */
-	if (s->layers_done == s->o.config->n_moe && s->step.phase == ODM_DECODE)
-		odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, &s->step, s->o.config->n_layers - 1);
+	if (o->layers_done == s->o.config->n_moe && step->phase == ODM_DECODE)
+		odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, step, s->o.config->n_layers - 1);
 	s->call = NULL;
+	s->open[step->phase].step = NULL;
 }
 
 static void truncate_sequence(struct odm_expert_service *base, uint64_t sequence, uint32_t length)
@@ -111,16 +149,6 @@ static void truncate_sequence(struct odm_expert_service *base, uint64_t sequence
 	struct service *s = (struct service *)base;
 
 	odm_shadow_link_truncate(&s->net.shadow, s->net.view.epoch, sequence, length);
-}
-
-static void close_sequence(struct odm_expert_service *base, uint64_t sequence)
-{
-	struct service *s = (struct service *)base;
-
-	odm_shadow_link_close_sequence(&s->net.shadow, s->net.view.epoch, sequence);
-	odm_predictor_link_close_sequence(&s->predictor, sequence);
-	/* The shadow may have run ahead into a step that will not come. */
-	odm_cluster_close_step(s->cluster, s->step.next_step, s->o.config->n_moe - 1);
 }
 
 /* --- one layer --- */
@@ -133,14 +161,16 @@ static bool has_predictor(const struct service *s)
 	return co->shadow || co->own != NULL;
 }
 
-static unsigned needs(struct odm_expert_service *base, uint32_t m)
+static unsigned needs(struct odm_expert_service *base, const struct odm_step *step, uint32_t m)
 {
 	struct service *s = (struct service *)base;
-	const bool decode = s->step.phase == ODM_DECODE;
-	unsigned what = OD_FETCH_ROUTES | OD_FETCH_ROWS | odm_predictor_link_needs(&s->predictor, &s->step);
+	const bool decode = step->phase == ODM_DECODE;
+	unsigned what;
 
+	enter(s, step);
+	what = OD_FETCH_ROUTES | OD_FETCH_ROWS | odm_predictor_link_needs(&s->predictor, step);
 	if (decode)
-		odm_shadow_link_collect(&s->net.shadow, &s->step, s->o.config->layer_of[m]);
+		odm_shadow_link_collect(&s->net.shadow, step, s->o.config->layer_of[m]);
 	return decode && has_predictor(s) ? what | OD_FETCH_PROBABILITIES : what;
 }
 
@@ -231,7 +261,7 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	run.n_experts = n;
 	run.closes = closes;
 	run.fetch = piece[0]->fetch; /* and so all others' */
-	run.prompt = s->step.phase == ODM_PREFILL;
+	run.prompt = !in_decode(s);
 	h.body_case = OD__HEADER__BODY_RUN;
 	h.run = &run;
 	rc = odm_link_send(l, s->net.view.epoch, &h, &frame, 1);
@@ -245,8 +275,8 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	s->used_member[l->member] = true;
 	l->held_bytes += request == 0 ? frame.len : 0;
 	odm_recovery_sent(&s->recovery, worker, piece, n);
-	s->step.counters[OD_C_WORKER_RUNS]++;
-	s->step.counters[OD_C_WORKER_ROWS] += run.n_rows;
+	s->now->step->counters[OD_C_WORKER_RUNS]++;
+	s->now->step->counters[OD_C_WORKER_ROWS] += run.n_rows;
 	return OD_OK;
 }
 
@@ -296,8 +326,8 @@ _Static_assert(OD_C_CACHE_HITS_E == OD_C_CACHE_HITS_F + OD_CACHE_E && OD_CACHE_E
 
 static void count_result(struct service *s, const struct odm_piece *p, const Od__ExpertResult *r)
 {
-	bool decode = s->step.phase == ODM_DECODE;
-	uint64_t *c = s->step.counters;
+	bool decode = in_decode(s);
+	uint64_t *c = s->now->step->counters;
 
 	c[OD_C_LOADS] += r->loaded_bytes > 0;
 	c[OD_C_LOADED_BYTES] += r->loaded_bytes;
@@ -456,7 +486,7 @@ static int run_pieces(struct service *s, struct od_err *err)
 
 	odm_recovery_move(&s->recovery); /* who died while main computed */
 	while (rc == OD_OK && s->work.n_done < s->work.n) {
-		if (atomic_load(odm_cluster_opts(s->cluster)->cancel))
+		if (s->now->step->cancelled(s->now->step->arg))
 			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
 		odm_recovery_end_rests(&s->recovery);
 		for (uint32_t w = 0; w < s->net.view.n_workers; w++)
@@ -485,23 +515,24 @@ static void after_runs(struct service *s)
 {
 	const struct od_moe_call *call = s->call;
 
-	odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, &s->step, s->o.config->layer_of[call->m]);
+	odm_shadow_link_state(&s->net.shadow, s->net.view.epoch, s->now->step, s->o.config->layer_of[call->m]);
 	odm_cluster_close_unused(s->cluster, call->step, call->m, s->used_member);
-	odm_predictions_learn(odm_cluster_predictions(s->cluster), call->step, call->m, call->probability);
-	s->step.counters[OD_C_EXPERT_USES] += call->n_rows * s->o.config->top_k;
+	odm_predictions_learn(odm_cluster_predictions(s->cluster), call->step, call->m, call->probability,
+			      s->now->step->counters);
+	s->now->step->counters[OD_C_EXPERT_USES] += call->n_rows * s->o.config->top_k;
 }
 
 static int submit(struct od_expert_runner *r, const struct od_moe_call *call, struct od_err *err)
 {
 	struct service *s = service_of(r);
-	const bool decode = s->step.phase == ODM_DECODE;
+	const bool decode = in_decode(s);
 	uint64_t span;
 
 	(void)err;
 	s->call = call;
 	s->layer_begin_ns = od_now_ns();
 	s->layer_stall_ns = 0;
-	odm_recovery_begin(&s->recovery, call, s->step.counters);
+	odm_recovery_begin(&s->recovery, call, s->now->step->counters);
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 		s->net.link[w].held_bytes = 0;
@@ -530,11 +561,11 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	s->call = NULL;
-	s->layers_done++;
-	if (s->step.phase == ODM_DECODE) {
-		s->step.counters[OD_C_DECODE_LAYERS]++;
-		s->step.counters[OD_C_EXPERTS_NS] += od_now_ns() - s->layer_begin_ns;
-		s->step.counters[OD_C_STALL_NS] += s->layer_stall_ns;
+	s->now->layers_done++;
+	if (in_decode(s)) {
+		s->now->step->counters[OD_C_DECODE_LAYERS]++;
+		s->now->step->counters[OD_C_EXPERTS_NS] += od_now_ns() - s->layer_begin_ns;
+		s->now->step->counters[OD_C_STALL_NS] += s->layer_stall_ns;
 	}
 	return OD_OK;
 }
@@ -573,19 +604,28 @@ static void worker_loads(struct service *s, uint64_t *c)
 	od_counters_since(since, now, before);
 	c[OD_C_BEGUN_LOADS] = since[OD_C_LOADS] + since[OD_C_CANCELLED_LOADS];
 	c[OD_C_EXTRA_LOADS] = since[OD_C_CANCELLED_LOADS] + since[OD_C_UNUSED_LOADS];
-	s->counted = 0;
 }
 
-static void figures(struct odm_expert_service *base, struct odm_figures *f, struct od_recall *recall)
+static void close_sequence(struct odm_expert_service *base, uint64_t sequence, bool alone, struct odm_figures *f,
+			   struct od_recall *recall)
 {
 	struct service *s = (struct service *)base;
 
+	odm_shadow_link_close_sequence(&s->net.shadow, s->net.view.epoch, sequence);
+	odm_predictor_link_close_sequence(&s->predictor, sequence);
 	f->cluster = true;
 	f->has_predictor = has_predictor(s);
-	if (s->counted != 0)
-		worker_loads(s, f->c);
+	/* The shadow may have run ahead of its end. */
+	if (odm_predictions_close(odm_cluster_predictions(s->cluster), sequence))
+		odm_cluster_flush_wants(s->cluster);
+	if (alone && s->next_decode != 0) /* nor will that step come, and CLOSEs go before the counters are asked for */
+		odm_cluster_close_step(s->cluster, s->next_decode, s->o.config->n_moe - 1);
 	if (f->has_predictor)
-		odm_predictions_take(odm_cluster_predictions(s->cluster), f->c, &f->first_prediction_ns, recall);
+		odm_predictions_take(odm_cluster_predictions(s->cluster), sequence, f->c, &f->first_prediction_ns, recall);
+	if (alone && s->counted == sequence)
+		worker_loads(s, f->c);
+	if (s->counted == sequence)
+		s->counted = 0;
 	f->c[OD_C_WORKERS] = s->net.view.n_workers;
 	f->c[OD_C_GROUPS] = s->net.groups.n_groups;
 	node_figures(s, f);
@@ -602,6 +642,7 @@ static void free_service(struct odm_expert_service *base)
 	free(s->piece);
 	free(s->expert);
 	free(s->expert_list);
+	free(s->predicted);
 	free(s->row_slot);
 	free(s->indices);
 	free(s->used_member);
@@ -621,12 +662,14 @@ static int allocate(struct service *s, struct od_err *err)
 	s->piece = calloc(s->o.config->n_experts, sizeof(*s->piece));
 	s->expert = calloc(s->o.config->n_experts, sizeof(*s->expert));
 	s->expert_list = calloc(s->o.config->n_experts, sizeof(*s->expert_list));
+	s->predicted = calloc(s->o.max_rows, sizeof(*s->predicted));
 	s->row_slot = calloc(s->o.max_rows, sizeof(*s->row_slot));
 	s->indices = calloc(s->o.max_rows * s->o.config->top_k, sizeof(*s->indices));
 	s->used_member = calloc(OD_MAX_HOSTS, sizeof(*s->used_member));
 	s->items = calloc(2 * OD_MAX_HOSTS + 3, sizeof(*s->items));
 	s->rows = od_alloc_array(s->o.max_rows, s->row_bytes);
-	if (s->piece == NULL || s->expert == NULL || s->expert_list == NULL || s->row_slot == NULL || s->indices == NULL ||
+	if (s->piece == NULL || s->expert == NULL || s->expert_list == NULL || s->predicted == NULL ||
+	    s->row_slot == NULL || s->indices == NULL ||
 	    s->used_member == NULL || s->items == NULL || s->rows == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cluster: no memory for %zu rows", s->o.max_rows);
 	return OD_OK;
@@ -650,7 +693,6 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 		.end_step = end_step,
 		.truncate = truncate_sequence,
 		.close_sequence = close_sequence,
-		.figures = figures,
 		.free = free_service,
 	};
 	s->runner = (struct od_expert_runner){ .submit = submit, .collect = collect };

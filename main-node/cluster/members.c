@@ -105,6 +105,7 @@ static void send_hello(struct member *m)
 	hello.main_name = host_name;
 	hello.ctx_tokens = o->ctx_tokens;
 	hello.max_rows = m->host.role == OD_NODE_SHADOW && o->max_rows > ODM_MAX_STEP_ROWS ? ODM_MAX_STEP_ROWS : o->max_rows;
+	hello.max_sequences = o->max_sequences;
 	h.session = m->last_session; /* so that a daemon knows us again and does not wait for our silence */
 	h.epoch = ms->epoch;
 	h.body_case = OD__HEADER__BODY_HELLO;

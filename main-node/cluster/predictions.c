@@ -1,22 +1,25 @@
 #include "main-node/cluster/predictions.h"
 
 #include "common/base/clock.h"
+#include "common/base/id_table.h"
 #include "main-node/cluster/placement.h"
+#include "main-node/cluster/predict_tally.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_AHEAD 2 /* steps that a predictor can know of: STEP names the next one */
+#define KEPT 3	    /* decode steps: the one before (what comes late), the one under way, the next */
+#define PROMPT KEPT /* slot of the prefill step */
+#define SLOTS (KEPT + 1)
 #define SILENT_STEPS 2 /* without a word of the shadow */
 
+/* Of a row at a layer; a row that is void is all zero. What it wants stands beside it (struct od_wanted). */
 struct row_prediction {
 	struct od_candidates predicted; /* before the router spoke */
-	struct od_wanted wanted;
 	bool stand_in; /* it is main's own: the shadow has said nothing */
 	bool late;     /* the only prediction came after the router */
 	int32_t token; /* that it assumes */
-	uint16_t used[OD_MAX_TOP_K];
 };
 
 /* Of an expert of a (step, m), as of the WANTs that went out before its router spoke. */
@@ -33,64 +36,131 @@ struct entry {
 	bool resolved; /* the router has spoken */
 	bool learnt;   /* and is counted and learnt from */
 	uint32_t n_required; /* prefill: experts known for certain */
+	uint32_t n_sent;     /* of the version that was placed last */
+	uint64_t epoch;	     /* the same */
+};
+
+struct step_row {
+	uint64_t sequence;
+	uint32_t position, number; /* the sequence's */
+	uint32_t place;		   /* among the rows' predictions */
+	int32_t token;
 };
 
 struct step_slot {
 	uint64_t step; /* 0: unused */
-	bool begun, scored;
-	uint32_t n_rows, token_index;
-	int32_t *token; /* [max_rows] */
-	uint64_t begun_ns, first_ns; /* of its first prediction that was kept; 0: not yet */
-	bool first_known;	     /* both are there, and counted */
-	uint32_t newest_m;	     /* of the kept ones, the greatest layer */
+	bool begun;
+	uint32_t n_rows;
+	struct step_row *row; /* [max_rows] */
+	uint64_t begun_ns;
+};
+
+/* What a sequence has of a decode step: rows of positions [begin, begin + n), or what is predicted ahead for one. */
+struct part {
+	uint64_t serial; /* of the decode step; it has nothing of others */
+	bool ahead;	 /* the step has not begun */
+	uint32_t begin, n, first_row;
+	uint64_t first_ns; /* of its first prediction that was kept; 0: not yet */
+	bool first_known;  /* and the step has begun: it is counted */
+	uint32_t newest_m; /* of the kept ones, the greatest layer */
+};
+
+struct sequence {
+	uint64_t id; /* 0: none */
+	uint32_t prompt_tokens;
+	uint64_t closed;	/* order in which they were; 0: it goes on */
+	uint64_t steps, heard;	/* decode steps begun; as many as that when the shadow spoke last */
+	uint64_t counted_from;	/* serial of the first step that counts */
+	struct part part[KEPT]; /* by slot */
+	struct odm_tally tally;
 };
 
 struct odm_predictions {
 	struct odm_predictions_opts o;
 	pthread_mutex_t lock;
-	struct step_slot slot[ODM_STEPS_KEPT];
-	int32_t *tokens;	     /* [ODM_STEPS_KEPT][max_rows] */
-	struct entry *entry;	     /* [ODM_STEPS_KEPT][n_moe] */
-	struct row_prediction *row;  /* [ODM_STEPS_KEPT][n_moe][max_rows] */
-	uint32_t *where;	     /* [ODM_STEPS_KEPT][n_moe][n_experts] */
-	uint16_t *required;	     /* [ODM_STEPS_KEPT][n_moe][n_experts] */
-	uint8_t *mark;		     /* the same: WAS_WANTED, ... */
+	struct step_slot slot[SLOTS];
+	uint64_t serial; /* of the decode step under way; it has slot serial % KEPT, the next one the slot after that */
+	struct od_id_table ids;
+	struct sequence *sequence;   /* [max_sequences], by number */
+	uint64_t last_closed;
+	/* Of a sequence's rows the one that was predicted ahead, or the first, has the place that is the sequence's number; the
+	 * others have places from max_sequences on. So nothing moves when a step begins. */
+	size_t n_places;
+	struct step_row *step_row;  /* [KEPT][max_rows] */
+	struct entry *entry;	    /* [SLOTS][n_moe] */
+	struct row_prediction *row; /* [KEPT][n_moe][n_places] */
+	struct od_wanted *wanted;   /* the same */
+	uint16_t *used;		    /* [KEPT][n_moe][max_rows][top_k] */
+	uint32_t *where;	    /* [SLOTS][n_moe][n_experts] */
+	uint16_t *sent;		    /* the same: by rank, of the version that was placed last */
+	uint8_t *mark;		    /* the same: WAS_WANTED, ... */
+	uint16_t *required;	    /* [n_moe][n_experts]: of the prefill step */
 	struct od_want_policy *policy;
-	struct od_recall recall;
-	int64_t *first; /* [max_tokens]: ns from a step's begin to its first prediction; of OD_C_FIRST_PREDICTIONS */
-	struct od_recall_cell stood_in;
-	uint64_t c[OD_N_COUNTERS];
+	struct odm_voided voided;
 	uint32_t n_dirty;
-	uint64_t newest; /* step that main has begun */
-	uint64_t heard;	 /* newest step that the shadow has spoken of, or that none was expected for */
+	/* Scratch. */
+	uint32_t *place;   /* [max_rows] */
+	uint32_t *stamp;   /* [n_experts]: the last round in which it was seen */
+	uint32_t round;
 };
+
+/* ---- Life ---- */
+
+static int open_sequences(struct odm_predictions *p, struct od_err *err)
+{
+	int rc = od_id_table_init(&p->ids, p->o.max_sequences, err);
+
+	p->sequence = calloc(p->o.max_sequences, sizeof(*p->sequence));
+	if (rc == OD_OK && p->sequence == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "predictions for %u sequences", p->o.max_sequences);
+	for (uint32_t i = 0; rc == OD_OK && i < p->o.max_sequences; i++)
+		rc = odm_tally_init(&p->sequence[i].tally, p->o.n_moe, p->o.max_tokens, err);
+	return rc;
+}
+
+static int allocate(struct odm_predictions *p, struct od_err *err)
+{
+	const size_t rows = p->o.max_rows, layers = p->o.n_moe, experts = p->o.n_experts;
+
+	p->n_places = p->o.max_sequences + rows;
+	p->step_row = calloc(KEPT * rows, sizeof(*p->step_row));
+	p->entry = calloc(SLOTS * layers, sizeof(*p->entry));
+	p->row = calloc(KEPT * layers * p->n_places, sizeof(*p->row));
+	p->wanted = calloc(KEPT * layers * p->n_places, sizeof(*p->wanted));
+	p->used = calloc(KEPT * layers * rows * p->o.top_k, sizeof(*p->used));
+	p->where = calloc(SLOTS * layers * experts, sizeof(*p->where));
+	p->sent = calloc(SLOTS * layers * experts, sizeof(*p->sent));
+	p->mark = calloc(SLOTS * layers * experts, sizeof(*p->mark));
+	p->required = calloc(layers * experts, sizeof(*p->required));
+	p->place = calloc(rows, sizeof(*p->place));
+	p->stamp = calloc(experts, sizeof(*p->stamp));
+	if (p->step_row == NULL || p->entry == NULL || p->row == NULL || p->wanted == NULL || p->used == NULL ||
+	    p->where == NULL || p->sent == NULL || p->mark == NULL || p->required == NULL || p->place == NULL || p->stamp == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "predictions of %u rows and %u layers", p->o.max_rows, p->o.n_moe);
+	for (size_t i = 0; i < KEPT; i++)
+		p->slot[i].row = p->step_row + i * rows;
+	return OD_OK;
+}
 
 int odm_predictions_new(struct odm_predictions **out, const struct odm_predictions_opts *opts, struct od_err *err)
 {
 	struct odm_predictions *p = calloc(1, sizeof(*p));
-	size_t entries = (size_t)ODM_STEPS_KEPT * opts->n_moe;
+	int rc;
 
 	*out = NULL;
 	if (p == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "predictions");
 	p->o = *opts;
 	pthread_mutex_init(&p->lock, NULL);
-	p->tokens = calloc((size_t)ODM_STEPS_KEPT * opts->max_rows, sizeof(*p->tokens));
-	p->entry = calloc(entries, sizeof(*p->entry));
-	p->row = calloc(entries * opts->max_rows, sizeof(*p->row));
-	p->where = calloc(entries * opts->n_experts, sizeof(*p->where));
-	p->required = calloc(entries * opts->n_experts, sizeof(*p->required));
-	p->mark = calloc(entries * opts->n_experts, sizeof(*p->mark));
-	p->first = calloc(opts->max_tokens, sizeof(*p->first));
-	if (p->tokens == NULL || p->entry == NULL || p->row == NULL || p->where == NULL || p->required == NULL ||
-	    p->mark == NULL || p->first == NULL ||
-	    od_recall_init(&p->recall, opts->n_moe, opts->max_tokens, err) != OD_OK ||
-	    od_want_policy_new(&p->policy, opts->hedge, opts->n_moe, opts->top_k, err) != OD_OK) {
+	rc = allocate(p, err);
+	if (rc == OD_OK)
+		rc = open_sequences(p, err);
+	if (rc == OD_OK)
+		rc = od_want_policy_new(&p->policy, opts->hedge, opts->n_moe, opts->top_k, err);
+	if (rc != OD_OK) {
 		odm_predictions_free(p);
-		return od_fail(err, OD_ERR_NOMEM, "predictions of %u layers", opts->n_moe);
+		return rc;
 	}
-	for (size_t i = 0; i < ODM_STEPS_KEPT; i++)
-		p->slot[i].token = p->tokens + i * opts->max_rows;
 	*out = p;
 	return OD_OK;
 }
@@ -99,42 +169,100 @@ void odm_predictions_free(struct odm_predictions *p)
 {
 	if (p == NULL)
 		return;
-	od_recall_fini(&p->recall);
+	for (uint32_t i = 0; p->sequence != NULL && i < p->o.max_sequences; i++)
+		odm_tally_fini(&p->sequence[i].tally);
+	free(p->sequence);
+	od_id_table_fini(&p->ids);
 	od_want_policy_free(p->policy);
 	pthread_mutex_destroy(&p->lock);
-	free(p->tokens);
+	free(p->step_row);
 	free(p->entry);
 	free(p->row);
+	free(p->wanted);
+	free(p->used);
 	free(p->where);
-	free(p->required);
-	free(p->first);
+	free(p->sent);
 	free(p->mark);
+	free(p->required);
+	free(p->place);
+	free(p->stamp);
 	free(p);
 }
 
-static size_t entry_index(const struct odm_predictions *p, uint64_t step, uint32_t m)
+/* ---- Where things lie ---- */
+
+static struct step_slot *slot_at(struct odm_predictions *p, uint64_t serial)
 {
-	return (size_t)(step % ODM_STEPS_KEPT) * p->o.n_moe + m;
+	return &p->slot[serial % KEPT];
 }
 
-static struct row_prediction *rows_of(struct odm_predictions *p, uint64_t step, uint32_t m)
+static size_t number_of(const struct odm_predictions *p, const struct step_slot *s)
 {
-	return p->row + entry_index(p, step, m) * p->o.max_rows;
+	return (size_t)(s - p->slot);
 }
 
-static uint32_t *where_of(struct odm_predictions *p, uint64_t step, uint32_t m)
+static size_t entry_index(const struct odm_predictions *p, const struct step_slot *s, uint32_t m)
 {
-	return p->where + entry_index(p, step, m) * p->o.n_experts;
+	return number_of(p, s) * p->o.n_moe + m;
 }
 
-static uint16_t *required_of(struct odm_predictions *p, uint64_t step, uint32_t m)
+static struct entry *entry_of(struct odm_predictions *p, const struct step_slot *s, uint32_t m)
 {
-	return p->required + entry_index(p, step, m) * p->o.n_experts;
+	return &p->entry[entry_index(p, s, m)];
 }
 
-static uint8_t *mark_of(struct odm_predictions *p, uint64_t step, uint32_t m)
+static struct row_prediction *row_of(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint32_t place)
 {
-	return p->mark + entry_index(p, step, m) * p->o.n_experts;
+	return &p->row[entry_index(p, s, m) * p->n_places + place];
+}
+
+static struct od_wanted *wanted_of(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint32_t place)
+{
+	return &p->wanted[entry_index(p, s, m) * p->n_places + place];
+}
+
+static uint16_t *used_of(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint32_t row)
+{
+	return p->used + (entry_index(p, s, m) * p->o.max_rows + row) * p->o.top_k;
+}
+
+static uint32_t *where_of(struct odm_predictions *p, const struct step_slot *s, uint32_t m)
+{
+	return p->where + entry_index(p, s, m) * p->o.n_experts;
+}
+
+static uint16_t *sent_of(struct odm_predictions *p, const struct step_slot *s, uint32_t m)
+{
+	return p->sent + entry_index(p, s, m) * p->o.n_experts;
+}
+
+static uint8_t *mark_of(struct odm_predictions *p, const struct step_slot *s, uint32_t m)
+{
+	return p->mark + entry_index(p, s, m) * p->o.n_experts;
+}
+
+/* The slot if the table still holds this step. */
+static struct step_slot *find(struct odm_predictions *p, uint64_t step)
+{
+	for (size_t i = 0; step != 0 && i < SLOTS; i++)
+		if (p->slot[i].step == step)
+			return &p->slot[i];
+	return NULL;
+}
+
+/* The sequence of a row, unless that is over and forgotten. */
+static struct sequence *sequence_of(struct odm_predictions *p, const struct step_row *r)
+{
+	struct sequence *q = r->number != OD_NO_NUMBER ? &p->sequence[r->number] : NULL;
+
+	return q != NULL && q->id == r->sequence ? q : NULL;
+}
+
+static struct sequence *find_sequence(struct odm_predictions *p, uint64_t id)
+{
+	const uint32_t number = id != 0 ? od_id_table_find(&p->ids, id) : OD_NO_NUMBER;
+
+	return number != OD_NO_NUMBER ? &p->sequence[number] : NULL;
 }
 
 static void set_dirty(struct odm_predictions *p, struct entry *e, bool dirty)
@@ -145,85 +273,78 @@ static void set_dirty(struct odm_predictions *p, struct entry *e, bool dirty)
 }
 
 /* What was said of it is about something else. */
-static void void_row(struct odm_predictions *p, struct row_prediction *r)
+static void void_row(struct odm_predictions *p, struct row_prediction *r, struct od_wanted *w)
 {
-	od_want_give_up(p->policy, &r->wanted);
+	od_want_give_up(p->policy, w);
 	r->predicted.n = 0;
 	r->stand_in = r->late = false;
 }
 
-/* The step's slot, taking over an older step's. NULL when the table already holds a newer one there: one that main has
- * begun, or that a predictor speaks of, which main's own step (begins) does not give way to. */
-static struct step_slot *claim(struct odm_predictions *p, uint64_t step, bool begins)
+/* Nothing of the step at the layer has been sent. */
+static void clear_entry(struct odm_predictions *p, const struct step_slot *s, uint32_t m)
 {
-	struct step_slot *s = &p->slot[step % ODM_STEPS_KEPT];
+	struct entry *e = entry_of(p, s, m);
 
-	if (s->step == step)
-		return s;
-	if (s->step > step && !(begins && !s->begun))
-		return NULL;
-	s->step = step;
-	s->begun = s->scored = false;
-	s->n_rows = 0;
-	s->first_ns = 0;
-	s->first_known = false;
-	s->newest_m = 0;
-	for (uint32_t m = 0; m < p->o.n_moe; m++) {
-		struct entry *e = &p->entry[entry_index(p, step, m)];
-
-		set_dirty(p, e, false);
-		*e = (struct entry){ 0 };
-		for (uint32_t i = 0; i < p->o.max_rows; i++)
-			void_row(p, &rows_of(p, step, m)[i]);
-		memset(where_of(p, step, m), 0xff, p->o.n_experts * sizeof(*p->where)); /* ODM_NOBODY */
-		memset(mark_of(p, step, m), 0, p->o.n_experts * sizeof(*p->mark));
-	}
-	return s;
+	set_dirty(p, e, false);
+	*e = (struct entry){ 0 };
+	memset(where_of(p, s, m), 0xff, p->o.n_experts * sizeof(*p->where)); /* ODM_NOBODY */
+	memset(mark_of(p, s, m), 0, p->o.n_experts * sizeof(*p->mark));
 }
 
-/* The slot if the table still holds this step. */
-static struct step_slot *find(struct odm_predictions *p, uint64_t step)
+/* The slot becomes that of another step. */
+static void clear_slot(struct odm_predictions *p, struct step_slot *s, uint64_t step)
 {
-	struct step_slot *s = &p->slot[step % ODM_STEPS_KEPT];
+	for (uint32_t m = 0; m < p->o.n_moe; m++) {
+		clear_entry(p, s, m);
+		for (uint32_t i = 0; i < s->n_rows; i++)
+			void_row(p, row_of(p, s, m, s->row[i].place), wanted_of(p, s, m, s->row[i].place));
+	}
+	s->step = step;
+	s->begun = false;
+	s->n_rows = 0;
+}
 
-	return s->step == step && step != 0 ? s : NULL;
+/* ---- Predictions ---- */
+
+static bool counts(const struct sequence *q, const struct part *part)
+{
+	return part->serial >= q->counted_from;
 }
 
 /* Prediction and truth of a row are both there. */
-static void score(struct odm_predictions *p, const struct step_slot *s, uint32_t m, const struct row_prediction *r,
-		  const uint16_t *predicted, bool late)
+static void score(struct odm_predictions *p, struct sequence *q, uint32_t m, uint32_t position, const struct row_prediction *r,
+		  const uint16_t *predicted, const uint16_t *used, bool late)
 {
-	if (!s->scored)
-		return;
+	const uint32_t k = p->o.top_k;
+
 	if (r->stand_in && !late)
-		od_recall_add_cell(&p->stood_in, predicted, p->o.top_k, r->used, p->o.top_k);
+		od_recall_add_cell(&q->tally.stood_in, predicted, k, used, k);
 	else
-		od_recall_add(&p->recall, m, s->token_index, predicted, p->o.top_k, r->used, p->o.top_k, late);
+		od_recall_add(&q->tally.recall, m, position - q->prompt_tokens, predicted, k, used, k, late);
 }
 
 /* A token that is left to the predictor is right whatever it is. */
-static bool assumes(const struct step_slot *s, uint32_t row, int32_t token)
+static bool assumes(const struct step_row *row, int32_t token)
 {
-	return s->token[row] < 0 || s->token[row] == token;
+	return row->token < 0 || row->token == token;
 }
 
-/* One of the step's predictions is there, and so is the step. */
-static void note_first(struct odm_predictions *p, struct step_slot *s)
+/* One of the sequence's predictions for the step is there, and so is the step. */
+static void note_first(const struct step_slot *s, struct sequence *q, struct part *part)
 {
-	if (s->first_known || !s->begun || !s->scored || s->first_ns == 0)
+	if (part->first_known || part->ahead || part->first_ns == 0 || !counts(q, part))
 		return;
-	s->first_known = true;
-	if (p->c[OD_C_FIRST_PREDICTIONS] < p->o.max_tokens)
-		p->first[p->c[OD_C_FIRST_PREDICTIONS]++] = (int64_t)(s->first_ns - s->begun_ns);
+	part->first_known = true;
+	odm_tally_first(&q->tally, (int64_t)(part->first_ns - s->begun_ns));
 }
 
-static void note_kept(struct odm_predictions *p, struct step_slot *s, uint32_t m)
+static void note_kept(const struct step_slot *s, struct sequence *q, struct part *part, uint32_t m)
 {
-	if (s->first_ns == 0)
-		s->first_ns = od_now_ns();
-	if (m > s->newest_m)
-		s->newest_m = m;
-	note_first(p, s);
+	if (part->first_ns == 0)
+		part->first_ns = od_now_ns();
+	if (m > part->newest_m)
+		part->newest_m = m;
+	note_first(s, q, part);
 }
 
 static bool same_wants(const struct od_wanted *a, const struct od_wanted *b)
@@ -233,61 +354,100 @@ static bool same_wants(const struct od_wanted *a, const struct od_wanted *b)
 }
 
 /* After the router: it is counted, once, if there was none before. */
-static void add_late(struct odm_predictions *p, struct step_slot *s, struct row_prediction *r,
-		     const struct od_prediction *pred)
+static void add_late(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, struct part *part, uint32_t row,
+		     struct row_prediction *r, const struct od_prediction *pred)
 {
 	if (pred->stand_in || r->late || (r->predicted.n > 0 && !r->stand_in))
 		return;
 	r->late = true;
-	note_kept(p, s, pred->m);
-	score(p, s, pred->m, r, pred->expert, true);
+	note_kept(s, q, part, pred->m);
+	if (counts(q, part))
+		score(p, q, pred->m, pred->position, r, pred->expert, used_of(p, s, pred->m, row), true);
 }
 
 /* True when something else is to be wanted than before. */
-static bool add_in_time(struct odm_predictions *p, struct row_prediction *r, const struct od_prediction *pred)
+static bool add_in_time(struct odm_predictions *p, struct row_prediction *r, struct od_wanted *w,
+			const struct od_prediction *pred)
 {
-	const struct od_wanted old = r->wanted;
+	const struct od_wanted old = *w;
 
 	if (pred->stand_in && r->predicted.n > 0 && !r->stand_in)
 		return false;
-	if (r->token != pred->token || r->stand_in != pred->stand_in)
-		void_row(p, r);
+	if (r->token != pred->token || r->stand_in != pred->stand_in) {
+		p->voided.replaced += r->predicted.n > 0;
+		void_row(p, r, w);
+	}
 	r->token = pred->token;
 	r->stand_in = pred->stand_in;
 	od_candidates_set(&r->predicted, pred);
 	if (pred->stand_in)
 		r->predicted.has_logit = false; /* its noise is another than the shadow's: it is neither learnt nor hedged */
-	od_want_decide(p->policy, pred->m, &r->predicted, &r->wanted);
-	return !same_wants(&old, &r->wanted);
+	od_want_decide(p->policy, pred->m, &r->predicted, w);
+	return !same_wants(&old, w);
+}
+
+/* Of a row of a step that has begun. */
+static bool add_to_row(struct odm_predictions *p, struct step_slot *s, struct sequence *q, struct part *part,
+		       const struct od_prediction *pred)
+{
+	const uint32_t row = part->first_row + (pred->position - part->begin);
+	struct entry *e = entry_of(p, s, pred->m);
+	struct row_prediction *r = row_of(p, s, pred->m, s->row[row].place);
+
+	if (!assumes(&s->row[row], pred->token))
+		return false;
+	if (!pred->stand_in && part->serial == p->serial && q->heard < q->steps)
+		q->heard = q->steps;
+	if (e->resolved)
+		add_late(p, s, q, part, row, r, pred);
+	if (e->resolved || part->serial != p->serial)
+		return false;
+	if (!pred->stand_in)
+		note_kept(s, q, part, pred->m);
+	if (!add_in_time(p, r, wanted_of(p, s, pred->m, s->row[row].place), pred))
+		return false;
+	set_dirty(p, e, true);
+	return true;
+}
+
+/* Of the next step. */
+static bool add_ahead(struct odm_predictions *p, struct sequence *q, uint32_t number, const struct od_prediction *pred)
+{
+	struct step_slot *s = slot_at(p, p->serial + 1);
+	struct part *part = &q->part[number_of(p, s)];
+
+	if (s->step == 0)
+		return false;
+	if (part->serial != p->serial + 1)
+		*part = (struct part){ .serial = p->serial + 1, .ahead = true, .begin = pred->position, .n = 1 };
+	if (!pred->stand_in) {
+		q->heard = q->steps + 1;
+		note_kept(s, q, part, pred->m);
+	}
+	if (!add_in_time(p, row_of(p, s, pred->m, number), wanted_of(p, s, pred->m, number), pred))
+		return false;
+	set_dirty(p, entry_of(p, s, pred->m), true);
+	return true;
 }
 
 static bool add_locked(struct odm_predictions *p, const struct od_prediction *pred)
 {
-	struct row_prediction *r;
-	struct step_slot *s;
-	struct entry *e;
+	struct sequence *q = find_sequence(p, pred->sequence);
 
-	if (pred->step == 0 || pred->row >= p->o.max_rows)
+	if (q == NULL || q->closed != 0)
 		return false;
-	if (p->newest > 0 && pred->step > p->newest + MAX_AHEAD)
-		return false; /* it would keep the slot from the steps before it */
-	s = claim(p, pred->step, false);
-	if (s == NULL || (s->begun && (pred->row >= s->n_rows || !assumes(s, pred->row, pred->token))))
-		return false;
-	if (!pred->stand_in && pred->step > p->heard)
-		p->heard = pred->step;
-	e = &p->entry[entry_index(p, pred->step, pred->m)];
-	r = &rows_of(p, pred->step, pred->m)[pred->row];
-	if (e->resolved) {
-		add_late(p, s, r, pred);
-		return false;
+	for (uint64_t back = 0; back < KEPT - 1 && back < p->serial; back++) {
+		struct step_slot *s = slot_at(p, p->serial - back);
+		struct part *part = &q->part[number_of(p, s)];
+
+		if (part->serial != p->serial - back)
+			continue;
+		if (pred->position >= part->begin && pred->position - part->begin < part->n)
+			return add_to_row(p, s, q, part, pred);
+		if (back == 0 && pred->position - part->begin == part->n)
+			return add_ahead(p, q, (uint32_t)(q - p->sequence), pred);
 	}
-	if (!pred->stand_in)
-		note_kept(p, s, pred->m);
-	if (!add_in_time(p, r, pred))
-		return false;
-	set_dirty(p, e, true);
-	return true;
+	return false;
 }
 
 bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *pred)
@@ -300,76 +460,227 @@ bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *
 	return want;
 }
 
-bool odm_predictions_shadow_silent(struct odm_predictions *p, uint64_t step)
+size_t odm_predictions_shadow_silent(struct odm_predictions *p, uint64_t step, bool *silent, size_t n_rows)
 {
-	bool silent;
+	const struct step_slot *s;
+	size_t n = 0;
 
+	memset(silent, 0, n_rows * sizeof(*silent));
 	pthread_mutex_lock(&p->lock);
-	silent = step > p->heard + SILENT_STEPS;
+	s = slot_at(p, p->serial);
+	for (uint32_t i = 0; s->begun && s->step == step && i < s->n_rows && i < n_rows; i++) {
+		const struct sequence *q = sequence_of(p, &s->row[i]);
+
+		silent[i] = q != NULL && q->steps > q->heard + SILENT_STEPS;
+		n += silent[i];
+	}
 	pthread_mutex_unlock(&p->lock);
-	return silent;
+	return n;
 }
 
-/* Of what was predicted before the step began, what assumed its tokens. */
-static void keep_fitting(struct odm_predictions *p, struct step_slot *s)
+/* ---- Sequences ---- */
+
+static void forget_sequence(struct odm_predictions *p, struct sequence *q)
+{
+	od_id_table_remove(&p->ids, q->id);
+	odm_tally_reset(&q->tally);
+	*q = (struct sequence){ .tally = q->tally };
+}
+
+/* Of those that are over, the one that has been so for longest, whose figures nobody took. */
+static void make_room(struct odm_predictions *p)
+{
+	struct sequence *oldest = NULL;
+
+	for (uint32_t i = 0; p->ids.n == p->ids.most && i < p->o.max_sequences; i++) {
+		struct sequence *q = &p->sequence[i];
+
+		if (q->closed != 0 && (oldest == NULL || q->closed < oldest->closed))
+			oldest = q;
+	}
+	if (oldest != NULL)
+		forget_sequence(p, oldest);
+}
+
+/* Its number; OD_NO_NUMBER: there are more sequences than there may be, and this one is left alone. */
+static uint32_t open_sequence(struct odm_predictions *p, const struct odm_predicted_row *row)
+{
+	uint32_t number = od_id_table_find(&p->ids, row->sequence);
+
+	if (number != OD_NO_NUMBER)
+		return number;
+	make_room(p);
+	number = od_id_table_add(&p->ids, row->sequence);
+	if (number != OD_NO_NUMBER) {
+		p->sequence[number].id = row->sequence;
+		p->sequence[number].prompt_tokens = row->prompt_tokens;
+	}
+	return number;
+}
+
+/* Nothing that was predicted for the sequence ahead of the step in s stands. True when that changes what is wanted. */
+static bool void_ahead(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, uint64_t *why)
+{
+	struct part *part = &q->part[number_of(p, s)];
+	const uint32_t place = (uint32_t)(q - p->sequence);
+	bool any = false;
+
+	for (uint32_t m = 0; part->ahead && m < p->o.n_moe; m++) {
+		struct row_prediction *r = row_of(p, s, m, place);
+
+		if (r->predicted.n == 0)
+			continue;
+		++*why;
+		void_row(p, r, wanted_of(p, s, m, place));
+		set_dirty(p, entry_of(p, s, m), true);
+		any = true;
+	}
+	*part = (struct part){ 0 };
+	return any;
+}
+
+bool odm_predictions_close(struct odm_predictions *p, uint64_t sequence)
+{
+	struct sequence *q;
+	bool want = false;
+
+	pthread_mutex_lock(&p->lock);
+	q = find_sequence(p, sequence);
+	if (q != NULL && q->closed == 0) {
+		const struct step_slot *next = slot_at(p, p->serial + 1);
+
+		if (q->part[number_of(p, next)].serial == p->serial + 1)
+			want = void_ahead(p, next, q, &p->voided.ended);
+		q->closed = ++p->last_closed;
+	}
+	pthread_mutex_unlock(&p->lock);
+	return want;
+}
+
+/* ---- Steps ---- */
+
+/* What was predicted under another number of the step goes out again, under its own. */
+static void renumber(struct odm_predictions *p, struct step_slot *s, uint64_t step)
+{
+	for (uint32_t m = 0; m < p->o.n_moe; m++) {
+		const bool any = entry_of(p, s, m)->version > 0 || entry_of(p, s, m)->dirty;
+
+		clear_entry(p, s, m);
+		set_dirty(p, entry_of(p, s, m), any);
+	}
+	s->step = step;
+}
+
+/* Of what was predicted for the row before the step began, what assumed its token. */
+static void keep_fitting(struct odm_predictions *p, const struct step_slot *s, const struct step_row *row, struct part *part)
 {
 	bool any = false;
 
-	s->newest_m = 0;
+	part->newest_m = 0;
 	for (uint32_t m = 0; m < p->o.n_moe; m++) {
-		struct row_prediction *r = rows_of(p, s->step, m);
+		struct row_prediction *r = row_of(p, s, m, row->place);
 
-		for (uint32_t i = 0; i < p->o.max_rows; i++) {
-			if (r[i].predicted.n > 0 && (i >= s->n_rows || !assumes(s, i, r[i].token)))
-				void_row(p, &r[i]);
-			if (r[i].predicted.n == 0)
-				continue;
-			s->newest_m = m;
-			any = true;
+		if (r->predicted.n > 0 && !assumes(row, r->token)) {
+			p->voided.token++;
+			void_row(p, r, wanted_of(p, s, m, row->place));
 		}
+		if (r->predicted.n == 0)
+			continue;
+		part->newest_m = m;
+		any = true;
 	}
 	if (!any)
-		s->first_ns = 0;
-	note_first(p, s);
+		part->first_ns = 0;
 }
 
-void odm_predictions_begin(struct odm_predictions *p, uint64_t step, const int32_t *token, size_t n_rows,
-			   uint32_t token_index, bool scored)
+/* Rows [first, first + n) of the step are a sequence's. *extra: the next place that is no sequence's. */
+static void begin_sequence(struct odm_predictions *p, struct step_slot *s, uint32_t first, uint32_t n, uint32_t *extra)
 {
-	struct step_slot *s;
+	struct step_row *row = &s->row[first];
+	struct sequence *q = row->number != OD_NO_NUMBER ? &p->sequence[row->number] : NULL;
+	struct part *part = q != NULL ? &q->part[number_of(p, s)] : NULL;
+	uint32_t own = 0; /* which of them has the sequence's place */
 
-	pthread_mutex_lock(&p->lock);
-	s = claim(p, step, true);
-	if (step > p->newest)
-		p->newest = step;
-	if (s != NULL) {
-		s->begun = true;
-		s->scored = scored;
-		s->token_index = token_index;
-		s->n_rows = (uint32_t)(n_rows < p->o.max_rows ? n_rows : p->o.max_rows);
-		if (s->n_rows > 0)
-			memcpy(s->token, token, s->n_rows * sizeof(*token));
-		s->begun_ns = od_now_ns();
-		keep_fitting(p, s);
+	if (q != NULL && part->serial == p->serial) { /* something was predicted ahead */
+		own = part->begin - row->position;
+		if (own >= n) {
+			void_ahead(p, s, q, &p->voided.position);
+			own = 0;
+		}
+	} else if (q != NULL) {
+		*part = (struct part){ 0 };
 	}
-	if (!scored && step > p->heard) /* a prompt's */
-		p->heard = step;
+	for (uint32_t i = 0; i < n; i++)
+		row[i].place = i == own && q != NULL ? row->number : (*extra)++;
+	if (q == NULL)
+		return;
+	if (part->ahead)
+		keep_fitting(p, s, &row[own], part);
+	*part = (struct part){ .serial = p->serial, .begin = row->position, .n = n, .first_row = first,
+			       .first_ns = part->first_ns, .newest_m = part->newest_m };
+	q->steps++;
+	note_first(s, q, part);
+}
+
+/* Those that were in the step before and have no row in this one. */
+static void void_absent(struct odm_predictions *p, const struct step_slot *before, const struct step_slot *s)
+{
+	for (uint32_t i = 0; i < before->n_rows; i++) {
+		struct sequence *q = sequence_of(p, &before->row[i]);
+
+		if (q != NULL && q->part[number_of(p, s)].serial == p->serial && q->part[number_of(p, s)].ahead)
+			void_ahead(p, s, q, &p->voided.position);
+	}
+}
+
+static void begin_decode(struct odm_predictions *p, uint64_t step, uint64_t next_step, const struct odm_predicted_row *row,
+			 size_t n_rows)
+{
+	struct step_slot *before = slot_at(p, p->serial), *s = slot_at(p, ++p->serial);
+	uint32_t extra = p->o.max_sequences;
+
+	if (s->step != step)
+		renumber(p, s, step);
+	s->begun = true;
+	s->begun_ns = od_now_ns();
+	s->n_rows = (uint32_t)(n_rows < p->o.max_rows ? n_rows : p->o.max_rows);
+	for (uint32_t i = 0, n; i < s->n_rows; i += n) {
+		const uint32_t number = open_sequence(p, &row[i]);
+
+		for (n = 0; i + n < s->n_rows && row[i + n].sequence == row[i].sequence; n++)
+			s->row[i + n] = (struct step_row){ .sequence = row[i].sequence, .position = row[i + n].position,
+							   .number = number, .token = row[i + n].token };
+		begin_sequence(p, s, i, n, &extra);
+	}
+	void_absent(p, before, s);
+	for (uint32_t m = 0; m < p->o.n_moe; m++) /* a step that was given up */
+		set_dirty(p, entry_of(p, before, m), false);
+	clear_slot(p, slot_at(p, p->serial + 1), next_step);
+}
+
+void odm_predictions_begin(struct odm_predictions *p, uint64_t step, uint64_t next_step, const struct odm_predicted_row *row,
+			   size_t n_rows, bool scored)
+{
+	pthread_mutex_lock(&p->lock);
+	if (scored)
+		begin_decode(p, step, next_step, row, n_rows);
+	else
+		clear_slot(p, &p->slot[PROMPT], step);
 	pthread_mutex_unlock(&p->lock);
 }
 
 static void require_locked(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert, size_t n)
 {
-	struct entry *e;
+	struct step_slot *s = &p->slot[PROMPT];
 	uint16_t *required;
 
-	if (claim(p, step, true) == NULL || m >= p->o.n_moe || n > p->o.n_experts)
+	if (s->step != step || m >= p->o.n_moe || n > p->o.n_experts)
 		return;
-	e = &p->entry[entry_index(p, step, m)];
-	required = required_of(p, step, m);
+	required = p->required + (size_t)m * p->o.n_experts;
 	for (size_t i = 0; i < n; i++)
 		required[i] = expert != NULL ? expert[i] : (uint16_t)i;
-	e->n_required = (uint32_t)n;
-	set_dirty(p, e, n > 0);
+	entry_of(p, s, m)->n_required = (uint32_t)n;
+	set_dirty(p, entry_of(p, s, m), n > 0);
 }
 
 void odm_predictions_require(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert, size_t n)
@@ -386,39 +697,64 @@ void odm_predictions_require_all(struct odm_predictions *p, uint64_t step, uint3
 	pthread_mutex_unlock(&p->lock);
 }
 
-static void put(struct odm_want *w, uint16_t expert)
+/* ---- WANTs ---- */
+
+static void begin_round(struct odm_predictions *p)
 {
-	for (size_t i = 0; i < w->n; i++) {
-		if (w->expert[i] == expert)
-			return;
+	if (++p->round == 0) { /* once in 2^32 rounds */
+		memset(p->stamp, 0, p->o.n_experts * sizeof(*p->stamp));
+		p->round = 1;
 	}
+}
+
+static void put(struct odm_predictions *p, struct odm_want *w, uint16_t expert)
+{
+	if (p->stamp[expert] == p->round)
+		return;
+	p->stamp[expert] = p->round;
 	w->expert[w->n++] = expert;
+}
+
+/* Places of the step's rows, to p->place. Of the next step: in the order of the sequences in this one. */
+static uint32_t list_places(struct odm_predictions *p, const struct step_slot *s)
+{
+	const struct step_slot *from = s->begun ? s : slot_at(p, p->serial);
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < from->n_rows; i++) {
+		const struct step_row *row = &from->row[i];
+		const struct sequence *q;
+
+		if (s->begun) {
+			p->place[n++] = row->place;
+			continue;
+		}
+		q = i == 0 || row->sequence != row[-1].sequence ? sequence_of(p, row) : NULL;
+		if (q != NULL && q->part[number_of(p, s)].serial == p->serial + 1)
+			p->place[n++] = row->number;
+	}
+	return n;
 }
 
 /* Experts of all rows by rank, each once: the first choice of every row before the second of any, hedges last. */
 static void collect(struct odm_predictions *p, const struct step_slot *s, struct odm_want *w)
 {
-	const struct row_prediction *r = rows_of(p, s->step, w->m);
-	const struct entry *e = &p->entry[entry_index(p, s->step, w->m)];
+	const struct od_wanted *all = wanted_of(p, s, w->m, 0);
+	const uint32_t n = list_places(p, s);
 
-	if (e->n_required > 0) {
-		memcpy(w->expert, required_of(p, s->step, w->m), e->n_required * sizeof(*w->expert));
-		w->n_predicted = w->n = e->n_required;
-		return;
-	}
-	for (size_t rank = 0; rank < p->o.top_k; rank++) {
-		for (uint32_t i = 0; i < p->o.max_rows; i++) {
-			if (rank < r[i].wanted.n_predicted)
-				put(w, r[i].wanted.expert[rank]);
-		}
-	}
+	begin_round(p);
+	for (size_t rank = 0; rank < p->o.top_k; rank++)
+		for (uint32_t i = 0; i < n && w->n < p->o.n_experts; i++)
+			if (rank < all[p->place[i]].n_predicted)
+				put(p, w, all[p->place[i]].expert[rank]);
 	w->n_predicted = w->n;
-	for (size_t rank = 0; rank < OD_MAX_HEDGES; rank++) {
-		for (uint32_t i = 0; i < p->o.max_rows; i++) {
-			if (r[i].wanted.n_predicted + rank < r[i].wanted.n)
-				put(w, r[i].wanted.expert[r[i].wanted.n_predicted + rank]);
+	for (size_t rank = 0; rank < OD_MAX_HEDGES; rank++)
+		for (uint32_t i = 0; i < n && w->n < p->o.n_experts; i++) {
+			const struct od_wanted *x = &all[p->place[i]];
+
+			if (x->n_predicted + rank < x->n)
+				put(p, w, x->expert[x->n_predicted + rank]);
 		}
-	}
 }
 
 /* Oldest step first, then the lowest layer: what is needed first is sent first. */
@@ -427,13 +763,13 @@ static struct step_slot *oldest_dirty(struct odm_predictions *p, uint32_t *m)
 	struct step_slot *best = NULL;
 
 	*m = 0;
-	for (size_t i = 0; p->n_dirty > 0 && i < ODM_STEPS_KEPT; i++) {
+	for (size_t i = 0; p->n_dirty > 0 && i < SLOTS; i++) {
 		struct step_slot *s = &p->slot[i];
 
 		if (s->step == 0 || (best != NULL && best->step < s->step))
 			continue;
 		for (uint32_t l = 0; l < p->o.n_moe; l++) {
-			if (p->entry[entry_index(p, s->step, l)].dirty) {
+			if (entry_of(p, s, l)->dirty) {
 				best = s;
 				*m = l;
 				break;
@@ -443,32 +779,50 @@ static struct step_slot *oldest_dirty(struct odm_predictions *p, uint32_t *m)
 	return best;
 }
 
+static void fill_want(struct odm_predictions *p, struct step_slot *s, struct entry *e, struct odm_want *w)
+{
+	const uint32_t *where = where_of(p, s, w->m);
+
+	if (number_of(p, s) == PROMPT) {
+		w->n_predicted = w->n = e->n_required;
+		memcpy(w->expert, p->required + (size_t)w->m * p->o.n_experts, w->n * sizeof(*w->expert));
+	} else {
+		collect(p, s, w);
+	}
+	for (size_t i = 0; i < w->n; i++)
+		w->worker[i] = where[w->expert[i]];
+	w->n_before = e->n_sent;
+	w->epoch = e->epoch;
+	memcpy(w->expert_before, sent_of(p, s, w->m), w->n_before * sizeof(*w->expert_before));
+	for (size_t i = 0; i < w->n_before; i++)
+		w->worker_before[i] = where[w->expert_before[i]];
+}
+
 bool odm_predictions_take_want(struct odm_predictions *p, struct odm_want *w)
 {
 	struct step_slot *s;
+	bool have = false;
 
-	*w = (struct odm_want){ .expert = w->expert, .worker = w->worker };
+	*w = (struct odm_want){ .expert = w->expert, .worker = w->worker, .expert_before = w->expert_before,
+				.worker_before = w->worker_before };
 	pthread_mutex_lock(&p->lock);
-	s = oldest_dirty(p, &w->m);
-	if (s != NULL) {
-		struct entry *e = &p->entry[entry_index(p, s->step, w->m)];
-		const uint32_t *where = where_of(p, s->step, w->m);
+	while (!have && (s = oldest_dirty(p, &w->m)) != NULL) {
+		struct entry *e = entry_of(p, s, w->m);
 
 		set_dirty(p, e, false);
+		fill_want(p, s, e, w);
+		have = w->n > 0 || e->version > 0; /* else it was void before anybody heard of it */
 		w->step = s->step;
-		w->version = ++e->version;
-		collect(p, s, w);
-		for (size_t i = 0; i < w->n; i++)
-			w->worker[i] = where[w->expert[i]];
+		w->version = have ? ++e->version : 0;
 	}
 	pthread_mutex_unlock(&p->lock);
-	return s != NULL;
+	return have;
 }
 
 /* Of a layer whose router has not spoken. */
-static void mark_wanted(struct odm_predictions *p, const struct odm_want *w)
+static void mark_wanted(struct odm_predictions *p, const struct step_slot *s, const struct odm_want *w)
 {
-	uint8_t *mark = mark_of(p, w->step, w->m);
+	uint8_t *mark = mark_of(p, s, w->m);
 
 	for (uint32_t e = 0; e < p->o.n_experts; e++)
 		mark[e] &= (uint8_t)~WAS_ORDERED;
@@ -481,165 +835,160 @@ static void mark_wanted(struct odm_predictions *p, const struct odm_want *w)
 
 bool odm_predictions_placed(struct odm_predictions *p, const struct odm_want *w)
 {
+	struct step_slot *s;
 	bool in_time = false;
 
 	pthread_mutex_lock(&p->lock);
-	if (find(p, w->step) != NULL) {
-		uint32_t *where = where_of(p, w->step, w->m);
+	s = find(p, w->step);
+	if (s != NULL) {
+		struct entry *e = entry_of(p, s, w->m);
+		uint32_t *where = where_of(p, s, w->m);
 
 		memset(where, 0xff, p->o.n_experts * sizeof(*where));
 		for (size_t i = 0; i < w->n; i++)
 			where[w->expert[i]] = w->worker[i];
-		in_time = !p->entry[entry_index(p, w->step, w->m)].resolved;
+		memcpy(sent_of(p, s, w->m), w->expert, w->n * sizeof(*w->expert));
+		e->n_sent = (uint32_t)w->n;
+		e->epoch = w->epoch;
+		in_time = !e->resolved;
 		if (in_time)
-			mark_wanted(p, w);
+			mark_wanted(p, s, w);
 	}
 	pthread_mutex_unlock(&p->lock);
 	return in_time;
 }
 
+/* ---- The router has spoken ---- */
+
 void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *used)
 {
 	struct step_slot *s;
-	struct entry *e;
 
 	pthread_mutex_lock(&p->lock);
 	s = find(p, step);
-	e = &p->entry[entry_index(p, step, m)];
-	if (s != NULL && !e->resolved) {
-		e->resolved = true;
-		set_dirty(p, e, false);
-		for (uint32_t i = 0; i < s->n_rows; i++)
-			memcpy(rows_of(p, step, m)[i].used, used + i * p->o.top_k, p->o.top_k * sizeof(*used));
+	if (s != NULL && !entry_of(p, s, m)->resolved) {
+		entry_of(p, s, m)->resolved = true;
+		set_dirty(p, entry_of(p, s, m), false);
+		if (s->n_rows > 0)
+			memcpy(used_of(p, s, m, 0), used, s->n_rows * p->o.top_k * sizeof(*used));
 	}
 	pthread_mutex_unlock(&p->lock);
 }
 
-static bool is_used(const struct odm_predictions *p, const struct row_prediction *r, uint32_t n_rows, uint16_t expert)
-{
-	for (uint32_t i = 0; i < n_rows; i++) {
-		for (uint32_t k = 0; k < p->o.top_k; k++) {
-			if (r[i].used[k] == expert)
-				return true;
-		}
-	}
-	return false;
-}
-
 /* What became of the layer's WANTs. */
-static void settle(struct odm_predictions *p, const struct step_slot *s, uint32_t m)
+static void settle(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint64_t *c)
 {
-	const uint8_t *mark = mark_of(p, s->step, m);
-	size_t wasted = 0;
+	const uint8_t *mark = mark_of(p, s, m);
+	const uint16_t *used = used_of(p, s, m, 0);
+	const size_t uses = (size_t)s->n_rows * p->o.top_k;
+	uint64_t hedged = 0, hedge_uses = 0, wasted = 0;
 
+	begin_round(p);
+	for (size_t i = 0; i < uses; i++)
+		p->stamp[used[i]] = p->round;
 	for (uint32_t e = 0; e < p->o.n_experts; e++) {
 		const bool hedge = (mark[e] & IS_HEDGE) != 0;
-		bool needed;
 
 		if (mark[e] == 0)
 			continue;
-		needed = is_used(p, rows_of(p, s->step, m), s->n_rows, (uint16_t)e);
-		wasted += !needed;
-		p->c[OD_C_HEDGED] += hedge;
-		p->c[OD_C_HEDGE_USES] += hedge && needed;
+		wasted += p->stamp[e] != p->round;
+		hedged += hedge;
+		hedge_uses += hedge && p->stamp[e] == p->round;
 	}
-	p->c[OD_C_WASTED_WANTS] += wasted;
-	od_want_spent(p->policy, s->n_rows * p->o.top_k, wasted);
+	od_want_spent(p->policy, uses, wasted);
+	if (c == NULL)
+		return;
+	c[OD_C_HEDGED] += hedged;
+	c[OD_C_HEDGE_USES] += hedge_uses;
+	c[OD_C_WASTED_WANTS] += wasted;
 }
 
-static void count_layer(struct odm_predictions *p, const struct step_slot *s, uint32_t m)
+static void learn_row(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint32_t i, const float *probability)
 {
-	const struct row_prediction *r = rows_of(p, s->step, m);
+	const struct step_row *row = &s->row[i];
+	struct row_prediction *r = row_of(p, s, m, row->place);
+	struct od_wanted *w = wanted_of(p, s, m, row->place);
+	struct sequence *q = sequence_of(p, row);
+	const struct part *part = q != NULL ? &q->part[number_of(p, s)] : NULL;
 
-	if (r->predicted.n > 0 && !r->stand_in) {
-		p->c[OD_C_LEAD_SUM] += s->newest_m - m;
-		p->c[OD_C_LEAD_ROUTERS]++;
+	if (q != NULL && counts(q, part)) {
+		od_recall_see(&q->tally.recall, m);
+		if (r->predicted.n > 0)
+			score(p, q, m, row->position, r, w->expert, used_of(p, s, m, i), false);
+		if (r->predicted.n > 0 && !r->stand_in && i == part->first_row) {
+			q->tally.lead_sum += part->newest_m - m;
+			q->tally.lead_routers++;
+		}
 	}
-	for (uint32_t i = 0; i < s->n_rows; i++) {
-		od_recall_see(&p->recall, m);
-		if (r[i].predicted.n > 0)
-			score(p, s, m, &r[i], r[i].wanted.expert, false);
-	}
+	od_want_learn(p->policy, m, &r->predicted, probability != NULL ? probability + (size_t)i * p->o.n_experts : NULL, w);
 }
 
-void odm_predictions_learn(struct odm_predictions *p, uint64_t step, uint32_t m, const float *probability)
+void odm_predictions_learn(struct odm_predictions *p, uint64_t step, uint32_t m, const float *probability, uint64_t *c)
 {
 	struct step_slot *s;
-	struct entry *e;
 
 	pthread_mutex_lock(&p->lock);
 	s = find(p, step);
-	e = &p->entry[entry_index(p, step, m)];
-	if (s != NULL && e->resolved && !e->learnt) {
-		e->learnt = true;
-		if (s->scored) {
-			count_layer(p, s, m);
-			settle(p, s, m);
-		}
-		for (uint32_t i = 0; i < s->n_rows; i++) {
-			struct row_prediction *r = &rows_of(p, step, m)[i];
-
-			od_want_learn(p->policy, m, &r->predicted,
-				      s->scored && probability != NULL ? probability + i * p->o.n_experts : NULL, &r->wanted);
-		}
+	if (s != NULL && s->n_rows > 0 && entry_of(p, s, m)->resolved && !entry_of(p, s, m)->learnt) {
+		entry_of(p, s, m)->learnt = true;
+		settle(p, s, m, c);
+		for (uint32_t i = 0; i < s->n_rows; i++)
+			learn_row(p, s, m, i, probability);
 	}
 	pthread_mutex_unlock(&p->lock);
 }
 
 uint32_t odm_predictions_where(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t expert)
 {
+	const struct step_slot *s;
 	uint32_t worker;
 
 	pthread_mutex_lock(&p->lock);
-	worker = find(p, step) != NULL ? where_of(p, step, m)[expert] : ODM_NOBODY;
+	s = find(p, step);
+	worker = s != NULL ? where_of(p, s, m)[expert] : ODM_NOBODY;
 	pthread_mutex_unlock(&p->lock);
 	return worker;
 }
 
 uint32_t odm_predictions_ordered(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t expert)
 {
+	const struct step_slot *s;
 	uint32_t worker = ODM_NOBODY;
 
 	pthread_mutex_lock(&p->lock);
-	if (find(p, step) != NULL && (mark_of(p, step, m)[expert] & WAS_ORDERED) != 0)
-		worker = where_of(p, step, m)[expert];
+	s = find(p, step);
+	if (s != NULL && (mark_of(p, s, m)[expert] & WAS_ORDERED) != 0)
+		worker = where_of(p, s, m)[expert];
 	pthread_mutex_unlock(&p->lock);
 	return worker;
 }
 
-static int by_value(const void *a, const void *b)
-{
-	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+/* ---- Figures ---- */
 
-	return x < y ? -1 : x > y;
-}
-
-static struct odm_spread spread_of(int64_t *x, size_t n)
+void odm_predictions_take(struct odm_predictions *p, uint64_t sequence, uint64_t *c, struct odm_spread *first_ns,
+			  struct od_recall *r)
 {
-	if (n == 0)
-		return (struct odm_spread){ 0 };
-	qsort(x, n, sizeof(*x), by_value);
-	return (struct odm_spread){ x[0], x[n / 2], x[n - 1] };
-}
+	struct sequence *q;
 
-void odm_predictions_take(struct odm_predictions *p, uint64_t *c, struct odm_spread *first_ns, struct od_recall *r)
-{
+	*first_ns = (struct odm_spread){ 0 };
 	pthread_mutex_lock(&p->lock);
-	p->c[OD_C_PREDICTED_USES] = p->recall.all.uses;
-	p->c[OD_C_RECALLED_USES] = p->recall.all.recalled;
-	p->c[OD_C_STOOD_IN_USES] = p->stood_in.uses;
-	p->c[OD_C_STOOD_IN_RECALLED] = p->stood_in.recalled;
-	p->c[OD_C_LATE_PREDICTIONS] = p->recall.rows.late;
-	p->c[OD_C_MISSING_PREDICTIONS] = od_recall_missing(&p->recall.rows);
-	od_counters_add(c, p->c);
-	*first_ns = spread_of(p->first, p->c[OD_C_FIRST_PREDICTIONS]);
-	if (r != NULL)
-		od_recall_merge(r, &p->recall);
-	od_recall_reset(&p->recall);
-	p->stood_in = (struct od_recall_cell){ 0 };
-	memset(p->c, 0, sizeof(p->c));
-	/* What comes late for these steps belongs to nobody any more. */
-	for (size_t i = 0; i < ODM_STEPS_KEPT; i++)
-		p->slot[i].scored = false;
+	q = find_sequence(p, sequence);
+	if (q != NULL) {
+		odm_tally_add(&q->tally, c, first_ns, r);
+		odm_tally_reset(&q->tally);
+		q->counted_from = p->serial + 1; /* what comes late for these steps belongs to nobody any more */
+		if (q->closed != 0)
+			forget_sequence(p, q);
+	}
 	pthread_mutex_unlock(&p->lock);
+}
+
+struct odm_voided odm_predictions_voided(struct odm_predictions *p)
+{
+	struct odm_voided v;
+
+	pthread_mutex_lock(&p->lock);
+	v = p->voided;
+	pthread_mutex_unlock(&p->lock);
+	return v;
 }

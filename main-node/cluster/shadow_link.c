@@ -4,6 +4,8 @@
 #include "common/base/mem.h"
 
 #include <assert.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define MAX_ANSWER_BYTES (4u << 20) /* K and V of one answer as stored; the shadow asks for less */
 #define MAX_STATE_BYTES (1u << 20)  /* of one STATE */
@@ -26,23 +28,32 @@ static uint32_t most_layers(const struct od_config *c)
 int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts *o, uint32_t ctx_tokens,
 			 const struct odm_align *align, struct od_err *err)
 {
+	const uint32_t n = od_state_pool_sequences(o->state);
 	bool ok;
 
-	*s = (struct odm_shadow_link){ .align = *align, .config = o->config, .ctx = ctx_tokens, .device = o->device };
-	s->token = od_alloc_array(ctx_tokens, sizeof(*s->token));
-	ok = s->token != NULL;
+	*s = (struct odm_shadow_link){ .align = *align, .config = o->config, .ctx = ctx_tokens, .device = o->device,
+				       .max_sequences = n };
+	s->told = calloc(n, sizeof(*s->told));
+	s->part = calloc(n, sizeof(*s->part));
+	s->token = od_alloc_array((size_t)n * ctx_tokens, sizeof(*s->token));
+	ok = s->told != NULL && s->part != NULL && s->token != NULL;
 	if (!od_state_pool_mapped(o->state)) {
-		s->stage.layer_bytes = OD_KV_PAGE * od_state_pool_most_bytes(o->state);
+		s->stage.rows = n > OD_KV_PAGE ? n : OD_KV_PAGE;
+		s->stage.layer_bytes = s->stage.rows * od_state_pool_most_bytes(o->state);
 		s->stage.max_layers = most_layers(o->config);
 		s->stage.bytes = od_alloc_array(s->stage.max_layers, s->stage.layer_bytes);
 		ok = ok && s->stage.bytes != NULL;
 	}
-	return ok ? OD_OK : od_fail(err, OD_ERR_NOMEM, "alignment of %u positions", ctx_tokens);
+	return ok ? OD_OK : od_fail(err, OD_ERR_NOMEM, "alignment of %u positions of %u sequences", ctx_tokens, n);
 }
 
 void odm_shadow_link_fini(struct odm_shadow_link *s)
 {
 	odm_link_close(&s->link);
+	free(s->told);
+	free(s->part);
+	s->told = NULL;
+	s->part = NULL;
 	od_free(s->token);
 	s->token = NULL;
 	od_free(s->stage.bytes);
@@ -53,7 +64,8 @@ void odm_shadow_link_follow(struct odm_shadow_link *s, const struct odm_link *li
 {
 	odm_link_close(&s->link);
 	s->link = *link;
-	s->sequence = 0;
+	for (uint32_t i = 0; i < s->max_sequences; i++)
+		s->told[i].opened = false;
 }
 
 static bool has_shadow(const struct odm_shadow_link *s)
@@ -80,50 +92,84 @@ static bool send_message(struct odm_shadow_link *s, uint64_t epoch, Od__Header *
 
 /* ---- Sequences and tokens ---- */
 
-static bool send_open(struct odm_shadow_link *s, uint64_t epoch)
+static struct odm_told *find(const struct odm_shadow_link *s, uint64_t sequence)
+{
+	for (uint32_t i = 0; sequence != 0 && i < s->max_sequences; i++)
+		if (s->told[i].sequence == sequence)
+			return &s->told[i];
+	return NULL;
+}
+
+/* [ctx] */
+static int32_t *tokens_of(const struct odm_shadow_link *s, const struct odm_told *t)
+{
+	return s->token + (size_t)(t - s->told) * s->ctx;
+}
+
+static bool send_open(struct odm_shadow_link *s, uint64_t epoch, struct odm_told *t)
 {
 	Od__Header h = OD__HEADER__INIT;
 
 	h.body_case = OD__HEADER__BODY_SEQ_OPEN;
-	h.seq_open = &s->open;
+	h.seq_open = &t->open;
 	return send_message(s, epoch, &h, NULL, 0, OD_C_ALIGN_BYTES);
 }
 
-/* A shadow that has not heard of the sequence, or is another one than the one that had, is told first. */
-static bool open_sequence(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step)
+static void fill_open(Od__SeqOpen *open, const struct odm_part *p, bool own_state)
 {
-	const struct od_sampler_opts *o = &step->sampling;
+	const struct od_sampler_opts *o = p->sampling;
 
-	if (s->sequence == step->sequence)
-		return true;
-	od__seq_open__init(&s->open);
-	s->open.sequence = step->sequence;
-	s->open.prompt_tokens = step->prompt_tokens;
-	s->open.own_state = s->align.kv_period == 0;
-	s->open.temperature = o->temperature;
-	s->open.top_k = o->top_k;
-	s->open.top_p = o->top_p;
-	s->open.min_p = o->min_p;
-	s->open.repetition_penalty = o->repetition_penalty;
-	s->open.repetition_window = o->repetition_window;
-	s->open.seed = o->seed;
-	if (!send_open(s, epoch))
-		return false;
-	s->sequence = step->sequence;
-	s->seq = step->rows[0].seq;
-	s->fresh = true;
-	return true;
+	od__seq_open__init(open);
+	open->sequence = p->sequence;
+	open->prompt_tokens = p->prompt_tokens;
+	open->own_state = own_state;
+	open->temperature = o->temperature;
+	open->top_k = o->top_k;
+	open->top_p = o->top_p;
+	open->min_p = o->min_p;
+	open->repetition_penalty = o->repetition_penalty;
+	open->repetition_window = o->repetition_window;
+	open->seed = o->seed;
+	open->shared_sequence = p->shared_sequence;
+	open->shared_tokens = p->shared_tokens;
 }
 
-static void send_tokens(struct odm_shadow_link *s, uint64_t epoch, uint32_t begin, uint32_t n,
+/* The place of a part's sequence, a new one if it has none; that of a prefix it shares is known as far as that is. */
+static struct odm_told *take_place(struct odm_shadow_link *s, const struct odm_part *p, struct od_seq_state *seq)
+{
+	struct odm_told *t = find(s, p->sequence);
+	const struct odm_told *shared = find(s, p->shared_sequence);
+
+	if (t != NULL)
+		return t;
+	for (t = s->told; t->sequence != 0; t++)
+		assert(t + 1 < s->told + s->max_sequences);
+	*t = (struct odm_told){ .sequence = p->sequence, .seq = seq, .fresh = true };
+	fill_open(&t->open, p, s->align.kv_period == 0);
+	if (shared != NULL && shared->n_tokens >= p->shared_tokens)
+		memcpy(tokens_of(s, t), tokens_of(s, shared), p->shared_tokens * sizeof(int32_t));
+	return t;
+}
+
+/* A shadow that has not heard of the sequence, or is another one than the one that had, is told first. */
+static bool open_sequence(struct odm_shadow_link *s, uint64_t epoch, struct odm_told *t)
+{
+	if (t->opened)
+		return true;
+	t->opened = send_open(s, epoch, t);
+	t->fresh = true;
+	return t->opened;
+}
+
+static void send_tokens(struct odm_shadow_link *s, uint64_t epoch, const struct odm_told *t, uint32_t begin, uint32_t n,
 			enum od_counter counter)
 {
 	Od__Tokens body = OD__TOKENS__INIT;
 	Od__Header h = OD__HEADER__INIT;
 
-	body.sequence = s->sequence;
+	body.sequence = t->sequence;
 	body.begin = begin;
-	body.ids = (uint32_t *)s->token + begin; /* none is negative */
+	body.ids = (uint32_t *)tokens_of(s, t) + begin; /* none is negative */
 	body.n_ids = n < MAX_TOKENS ? n : MAX_TOKENS;
 	h.body_case = OD__HEADER__BODY_TOKENS;
 	h.tokens = &body;
@@ -131,44 +177,47 @@ static void send_tokens(struct odm_shadow_link *s, uint64_t epoch, uint32_t begi
 }
 
 /* A shadow that runs the prompt itself begins when main does; penalties look at the prompt too. */
-static bool wants_prompt(const struct odm_shadow_link *s)
+static bool wants_prompt(const struct odm_told *t)
 {
-	return s->open.own_state || s->open.repetition_penalty != 1;
+	return t->open.own_state || t->open.repetition_penalty != 1;
 }
 
 void odm_shadow_link_answer_tokens(struct odm_shadow_link *s, uint64_t epoch, const Od__TokensRequest *r)
 {
-	if (s->sequence == 0 || r->sequence != s->sequence)
+	const struct odm_told *t = find(s, r->sequence);
+
+	if (t == NULL)
 		return; /* of a sequence that is over */
-	if (r->n == 0 || r->begin >= s->n_tokens) {
-		od_log_limited(OD_LOG_WARN, "the shadow asks for tokens %u+%u; there are %u", r->begin, r->n, s->n_tokens);
+	if (r->n == 0 || r->begin >= t->n_tokens) {
+		od_log_limited(OD_LOG_WARN, "the shadow asks for tokens %u+%u; there are %u", r->begin, r->n, t->n_tokens);
 		return;
 	}
-	send_tokens(s, epoch, r->begin, r->n < s->n_tokens - r->begin ? r->n : s->n_tokens - r->begin,
-		    OD_C_ASKED_BYTES);
+	send_tokens(s, epoch, t, r->begin, r->n < t->n_tokens - r->begin ? r->n : t->n_tokens - r->begin, OD_C_ASKED_BYTES);
 }
 
 /* ---- STEP ---- */
 
-/* Number of the decode step that a position is. */
-static uint32_t step_index(const struct odm_step *step, uint32_t position)
+/* Number of the decode step of its sequence that a position is. */
+static uint32_t step_index(const struct odm_part *p, uint32_t position)
 {
-	return position - step->prompt_tokens + 1;
+	return position - p->prompt_tokens + 1;
 }
 
-int32_t odm_shadow_link_token(const struct odm_shadow_link *s, const struct odm_step *step)
+int32_t odm_shadow_link_token(const struct odm_shadow_link *s, const struct odm_step *step, const struct odm_part *part)
 {
-	uint32_t before = step_index(step, step->rows[0].position) - 1;
+	const struct od_row *row = &step->rows[part->first];
+	const struct odm_told *t = find(s, part->sequence);
+	const uint32_t before = step_index(part, row->position) - 1;
 	bool given = s->align.token_period > 0 ? before % s->align.token_period == 0 : before == 0;
 
-	given = given || s->fresh || s->sequence != step->sequence;
-	return given || step->phase == ODM_PREFILL ? step->rows[0].token : -1;
+	given = given || t == NULL || t->fresh || !t->opened;
+	return given || step->phase == ODM_PREFILL ? row->token : -1;
 }
 
 /* All rows since the last alignment, when this step has one. */
-static uint32_t rows_due(const struct odm_shadow_link *s, const struct odm_step *step)
+static uint32_t rows_due(const struct odm_shadow_link *s, const struct odm_part *p, uint32_t begin)
 {
-	uint32_t first = step_index(step, step->rows[0].position), last = first + (uint32_t)step->n_rows - 1;
+	uint32_t first = step_index(p, begin), last = first + (uint32_t)p->n - 1;
 	uint32_t period = s->align.kv_period, aligned;
 
 	if (period == 0 || last / period == (first - 1) / period)
@@ -177,48 +226,86 @@ static uint32_t rows_due(const struct odm_shadow_link *s, const struct odm_step 
 	return last - aligned;
 }
 
+/* Rows of the parts that the shadow knows of. */
 static void send_step(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step)
 {
 	Od__StepRow row[ODM_MAX_STEP_ROWS], *list[ODM_MAX_STEP_ROWS];
 	Od__Step body = OD__STEP__INIT;
 	Od__Header h = OD__HEADER__INIT;
 
-	for (size_t i = 0; i < step->n_rows; i++) {
-		od__step_row__init(&row[i]);
-		row[i].sequence = step->sequence;
-		row[i].position = step->rows[i].position;
-		row[i].token = i > 0 ? step->rows[i].token : odm_shadow_link_token(s, step);
-		list[i] = &row[i];
+	for (size_t i = 0; i < step->n_parts; i++) {
+		const struct odm_part *p = &step->part[i];
+		struct odm_told *t = s->part[i];
+
+		if (!t->opened)
+			continue;
+		for (size_t j = 0; j < p->n; j++) {
+			Od__StepRow *r = list[body.n_rows] = &row[body.n_rows];
+
+			od__step_row__init(r);
+			r->sequence = p->sequence;
+			r->position = step->rows[p->first + j].position;
+			r->token = j > 0 ? step->rows[p->first + j].token : odm_shadow_link_token(s, step, p);
+			body.n_rows++;
+		}
+		t->due_rows = list[body.n_rows - p->n]->state_rows = rows_due(s, p, t->begin);
 	}
-	s->due_rows = row[0].state_rows = rows_due(s, step);
 	body.step = step->step;
-	body.next_step = step->next_step;
 	body.rows = list;
-	body.n_rows = step->n_rows;
 	h.body_case = OD__HEADER__BODY_STEP;
 	h.step = &body;
-	if (send_message(s, epoch, &h, NULL, 0, OD_C_ALIGN_BYTES))
-		s->fresh = false;
+	if (body.n_rows == 0 || !send_message(s, epoch, &h, NULL, 0, OD_C_ALIGN_BYTES))
+		return;
+	for (size_t i = 0; i < step->n_parts; i++)
+		s->part[i]->fresh = s->part[i]->fresh && !s->part[i]->opened;
+}
+
+static void note_part(struct odm_shadow_link *s, const struct odm_step *step, size_t part)
+{
+	const struct odm_part *p = &step->part[part];
+	const struct od_row *row = &step->rows[p->first];
+	struct odm_told *t = take_place(s, p, row->seq);
+
+	for (size_t i = 0; i < p->n; i++)
+		tokens_of(s, t)[row->position + i] = row[i].token;
+	t->n_tokens = row->position + (uint32_t)p->n;
+	if (step->phase != ODM_DECODE)
+		return;
+	s->part[part] = t;
+	t->in_step = true;
+	t->begin = row->position;
+	t->n = (uint32_t)p->n;
+	t->due_rows = 0;
+}
+
+/* Decode steps come one at a time, and prefill steps send nothing later on. */
+static void begin_decode(struct odm_shadow_link *s)
+{
+	s->next_layer = 0;
+	s->stage.n_layers = 0;
+	for (uint32_t i = 0; i < s->max_sequences; i++)
+		s->told[i].in_step = false;
 }
 
 void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step)
 {
-	uint32_t begin = step->rows[0].position;
-
-	s->due_rows = s->stage.n = s->next_layer = 0;
-	for (size_t i = 0; i < step->n_rows; i++)
-		s->token[begin + i] = step->rows[i].token;
-	s->n_tokens = begin + (uint32_t)step->n_rows;
+	if (step->phase == ODM_DECODE)
+		begin_decode(s);
+	for (size_t i = 0; i < step->n_parts; i++)
+		note_part(s, step, i);
 	if (!has_shadow(s))
 		return;
 	if (s->deliver == NULL)
 		odm_link_reattach(&s->link); /* a few bytes, in case the connection broke and came back */
-	if (!open_sequence(s, epoch, step))
-		return;
+	for (size_t i = 0; i < step->n_parts; i++) {
+		const struct odm_part *p = &step->part[i];
+		struct odm_told *t = find(s, p->sequence);
+
+		if (open_sequence(s, epoch, t) && step->phase == ODM_PREFILL && wants_prompt(t))
+			send_tokens(s, epoch, t, step->rows[p->first].position, (uint32_t)p->n, OD_C_ALIGN_BYTES);
+	}
 	if (step->phase == ODM_DECODE && step->n_rows <= ODM_MAX_STEP_ROWS)
 		send_step(s, epoch, step);
-	else if (step->phase == ODM_PREFILL && wants_prompt(s))
-		send_tokens(s, epoch, begin, (uint32_t)step->n_rows, OD_C_ALIGN_BYTES);
 }
 
 /* ---- STATE ---- */
@@ -231,73 +318,77 @@ static uint32_t of_one_page(uint32_t begin, uint32_t n)
 	return n < left ? n : left;
 }
 
-/* Where the stage has the row of position `begin` of a layer's stream. */
-static uint8_t *staged(const struct odm_shadow_link *s, uint32_t layer, uint32_t stream, uint32_t begin)
+/* Where the stage has rows of a layer's stream, from its row `at` on. */
+static uint8_t *staged(const struct odm_shadow_link *s, const struct odm_told *t, uint32_t layer, uint32_t stream, uint32_t at)
 {
-	uint8_t *at = s->stage.bytes + (layer - s->stage.layer) * s->stage.layer_bytes;
+	uint8_t *to = s->stage.bytes + (layer - s->stage.layer) * s->stage.layer_bytes;
 
 	for (uint32_t i = 0; i < stream; i++)
-		at += OD_KV_PAGE * od_seq_state_row_bytes(s->seq, layer, i);
-	return at + (begin - s->stage.begin) * od_seq_state_row_bytes(s->seq, layer, stream);
+		to += s->stage.rows * od_seq_state_row_bytes(t->seq, layer, i);
+	return to + at * od_seq_state_row_bytes(t->seq, layer, stream);
 }
 
-/* Rows [begin, begin + n) of n_layers layers, at most OD_KV_PAGE, are in the stage when what is queued by now is done. */
-static void get_rows(struct odm_shadow_link *s, uint32_t layer, uint32_t n_layers, uint32_t begin, uint32_t n)
+/* Rows [begin, begin + n) of a layer are in the stage from its row `at` on when what is queued by now is done. */
+static void get_rows(struct odm_shadow_link *s, const struct odm_told *t, uint32_t layer, uint32_t begin, uint32_t n, uint32_t at)
 {
-	assert(n <= OD_KV_PAGE && n_layers <= s->stage.max_layers);
-	s->stage.layer = layer;
-	s->stage.n_layers = n_layers;
-	s->stage.begin = begin;
-	s->stage.n = n;
-	for (uint32_t l = layer; l < layer + n_layers; l++)
-		for (uint32_t i = 0, bytes; (bytes = (uint32_t)od_seq_state_row_bytes(s->seq, l, i)) > 0; i++)
-			for (uint32_t at = begin, some; at < begin + n; at += some) {
-				some = of_one_page(at, begin + n - at);
-				od_device_get(s->device, OD_QUEUE_COMPUTE, staged(s, l, i, at), od_seq_state_row(s->seq, l, i, at),
-					      (size_t)some * bytes);
-			}
+	assert(at + n <= s->stage.rows);
+	for (uint32_t i = 0, bytes; (bytes = (uint32_t)od_seq_state_row_bytes(t->seq, layer, i)) > 0; i++)
+		for (uint32_t p = begin, some; p < begin + n; p += some) {
+			some = of_one_page(p, begin + n - p);
+			od_device_get(s->device, OD_QUEUE_COMPUTE, staged(s, t, layer, i, at + p - begin),
+				      od_seq_state_row(t->seq, layer, i, p), (size_t)some * bytes);
+		}
 }
 
-static bool is_staged(const struct odm_shadow_link *s, uint32_t layer, uint32_t begin, uint32_t n)
+/* Position of the first due row. */
+static uint32_t due_begin(const struct odm_told *t)
 {
-	return s->stage.n > 0 && s->stage.layer <= layer && layer < s->stage.layer + s->stage.n_layers &&
-	       s->stage.begin <= begin && begin + n <= s->stage.begin + s->stage.n;
+	return t->begin + t->n - t->due_rows;
+}
+
+static bool is_staged(const struct odm_shadow_link *s, const struct odm_told *t, uint32_t layer, uint32_t begin, uint32_t n)
+{
+	return s->stage.n_layers > 0 && s->stage.layer <= layer && layer < s->stage.layer + s->stage.n_layers && t->in_step &&
+	       t->staged_at != UINT32_MAX && begin >= due_begin(t) && begin + n <= t->begin + t->n;
 }
 
 /* Rows [begin, begin + n) of a layer, which one page has, as frames until the next call: one for each stream. */
-static int find_rows(struct odm_shadow_link *s, uint32_t layer, uint32_t begin, uint32_t n,
+static int find_rows(struct odm_shadow_link *s, const struct odm_told *t, uint32_t layer, uint32_t begin, uint32_t n,
 		     struct od_out_frame frame[OD_MAX_STREAMS], size_t *n_frames)
 {
 	const bool mapped = s->stage.bytes == NULL;
+	uint32_t at = 0;
 	int rc = OD_OK;
 
 	*n_frames = 0;
-	if (!mapped && !is_staged(s, layer, begin, n)) {
-		get_rows(s, layer, 1, begin, n);
+	if (!mapped && is_staged(s, t, layer, begin, n)) {
+		at = t->staged_at + begin - due_begin(t);
+	} else if (!mapped) { /* over what was there */
+		s->stage.layer = layer;
+		s->stage.n_layers = 0;
+		get_rows(s, t, layer, begin, n, 0);
 		rc = od_device_sync(s->device, NULL);
-		if (rc != OD_OK)
-			s->stage.n = 0;
 	}
-	for (uint32_t i = 0, bytes; i < OD_MAX_STREAMS && (bytes = (uint32_t)od_seq_state_row_bytes(s->seq, layer, i)) > 0; i++)
+	for (uint32_t i = 0, bytes; i < OD_MAX_STREAMS && (bytes = (uint32_t)od_seq_state_row_bytes(t->seq, layer, i)) > 0; i++)
 		frame[(*n_frames)++] = (struct od_out_frame){
-			.bytes = mapped ? od_ref_map(od_seq_state_row(s->seq, layer, i, begin)) : staged(s, layer, i, begin),
+			.bytes = mapped ? od_ref_map(od_seq_state_row(t->seq, layer, i, begin)) : staged(s, t, layer, i, at),
 			.len = (size_t)n * bytes,
 		};
 	return rc;
 }
 
 /* Rows [begin, begin + n) of a layer, which one page has; answers say step 0. */
-static void send_rows(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, uint32_t layer, uint32_t begin,
-		      uint32_t n)
+static void send_rows(struct odm_shadow_link *s, uint64_t epoch, const struct odm_told *t, uint64_t step, uint32_t layer,
+		      uint32_t begin, uint32_t n)
 {
 	struct od_out_frame frame[OD_MAX_STREAMS];
 	size_t n_frames;
 	Od__State body = OD__STATE__INIT;
 	Od__Header h = OD__HEADER__INIT;
 
-	if (find_rows(s, layer, begin, n, frame, &n_frames) != OD_OK)
+	if (find_rows(s, t, layer, begin, n, frame, &n_frames) != OD_OK)
 		return; /* the forward pass hears of it at its next wait */
-	body.sequence = s->sequence;
+	body.sequence = t->sequence;
 	body.step = step;
 	body.layer = layer;
 	body.begin = begin;
@@ -311,72 +402,83 @@ static void send_rows(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, 
 }
 
 /* Bytes of a position in all streams of a layer. */
-static size_t row_bytes(const struct odm_shadow_link *s, uint32_t layer)
+static size_t row_bytes(const struct odm_told *t, uint32_t layer)
 {
-	return od_state_pool_row_bytes(od_seq_state_pool(s->seq), layer);
+	return od_state_pool_row_bytes(od_seq_state_pool(t->seq), layer);
 }
 
-static void send_range(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, uint32_t layer, uint32_t begin,
-		       uint32_t n)
+static void send_range(struct odm_shadow_link *s, uint64_t epoch, const struct odm_told *t, uint64_t step, uint32_t layer,
+		       uint32_t begin, uint32_t n)
 {
 	uint32_t most;
 
-	if (row_bytes(s, layer) == 0)
+	if (row_bytes(t, layer) == 0)
 		return;
-	most = (uint32_t)(MAX_STATE_BYTES / row_bytes(s, layer));
+	most = (uint32_t)(MAX_STATE_BYTES / row_bytes(t, layer));
 	most = most > 0 ? most : 1;
 	for (uint32_t some; n > 0; begin += some, n -= some) {
 		some = of_one_page(begin, n < most ? n : most);
-		send_rows(s, epoch, step, layer, begin, some);
+		send_rows(s, epoch, t, step, layer, begin, some);
 	}
 }
 
-static bool has_due_rows(const struct odm_shadow_link *s, const struct odm_step *step)
+static bool has_due_rows(const struct odm_shadow_link *s, const struct odm_told *t)
 {
-	return has_shadow(s) && s->sequence == step->sequence && s->due_rows > 0;
-}
-
-/* Position of the first of them. */
-static uint32_t due_begin(const struct odm_shadow_link *s, const struct odm_step *step)
-{
-	return step->rows[0].position + (uint32_t)step->n_rows - s->due_rows;
+	return has_shadow(s) && t->sequence != 0 && t->in_step && t->opened && t->due_rows > 0;
 }
 
 void odm_shadow_link_collect(struct odm_shadow_link *s, const struct odm_step *step, uint32_t layer)
 {
-	if (s->stage.bytes != NULL && has_due_rows(s, step) && s->due_rows <= OD_KV_PAGE &&
-	    layer + 1 - s->next_layer <= s->stage.max_layers)
-		get_rows(s, s->next_layer, layer + 1 - s->next_layer, due_begin(s, step), s->due_rows);
+	uint32_t used = 0;
+
+	if (s->stage.bytes == NULL || layer + 1 - s->next_layer > s->stage.max_layers)
+		return;
+	s->stage.layer = s->next_layer;
+	s->stage.n_layers = layer + 1 - s->next_layer;
+	for (size_t i = 0; i < step->n_parts; i++) {
+		struct odm_told *t = s->part[i];
+
+		t->staged_at = UINT32_MAX;
+		if (!has_due_rows(s, t) || t->due_rows > s->stage.rows - used)
+			continue;
+		t->staged_at = used;
+		used += t->due_rows;
+		for (uint32_t l = s->next_layer; l <= layer; l++)
+			get_rows(s, t, l, due_begin(t), t->due_rows, t->staged_at);
+	}
 }
 
 void odm_shadow_link_state(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step, uint32_t layer)
 {
 	for (; s->next_layer <= layer; s->next_layer++)
-		if (has_due_rows(s, step))
-			send_range(s, epoch, step->step, s->next_layer, due_begin(s, step), s->due_rows);
+		for (size_t i = 0; i < step->n_parts; i++)
+			if (has_due_rows(s, s->part[i]))
+				send_range(s, epoch, s->part[i], step->step, s->next_layer, due_begin(s->part[i]),
+					   s->part[i]->due_rows);
 }
 
 /* Only rows that never change any more are given out: below the committed length. */
 void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const Od__StateRequest *r)
 {
+	struct odm_told *t = find(s, r->sequence);
 	uint64_t waits;
 	uint32_t length;
 
-	if (s->sequence == 0 || r->sequence != s->sequence)
+	if (t == NULL)
 		return; /* of a sequence that is over */
-	if (s->open.own_state) { /* it has not heard of that */
-		send_open(s, epoch);
+	if (t->open.own_state) { /* it has not heard of that */
+		send_open(s, epoch, t);
 		return;
 	}
-	length = od_seq_state_length(s->seq);
-	if (r->layer >= s->config->n_layers || row_bytes(s, r->layer) == 0 || r->n == 0 || r->begin >= length ||
-	    r->n > length - r->begin || r->n > MAX_ANSWER_BYTES / row_bytes(s, r->layer)) {
+	length = od_seq_state_length(t->seq);
+	if (r->layer >= s->config->n_layers || row_bytes(t, r->layer) == 0 || r->n == 0 || r->begin >= length ||
+	    r->n > length - r->begin || r->n > MAX_ANSWER_BYTES / row_bytes(t, r->layer)) {
 		od_log_limited(OD_LOG_WARN, "the shadow asks for positions %u+%u of layer %u; there are %u", r->begin, r->n,
 			       r->layer, length);
 		return;
 	}
 	waits = od_device_waits(s->device);
-	send_range(s, epoch, 0, r->layer, r->begin, r->n);
+	send_range(s, epoch, t, 0, r->layer, r->begin, r->n);
 	s->counters[OD_C_SIDE_WAITS] += od_device_waits(s->device) - waits;
 }
 
@@ -398,12 +500,15 @@ void odm_shadow_link_serve(struct odm_shadow_link *s, uint64_t epoch)
 
 void odm_shadow_link_truncate(struct odm_shadow_link *s, uint64_t epoch, uint64_t sequence, uint32_t length)
 {
+	struct odm_told *t = find(s, sequence);
 	Od__SeqTruncate body = OD__SEQ_TRUNCATE__INIT;
 	Od__Header h = OD__HEADER__INIT;
 
-	if (!has_shadow(s) || s->sequence != sequence)
+	if (t == NULL)
 		return;
-	s->n_tokens = length;
+	t->n_tokens = length;
+	if (!has_shadow(s) || !t->opened)
+		return;
 	body.sequence = sequence;
 	body.length = length;
 	h.body_case = OD__HEADER__BODY_SEQ_TRUNCATE;
@@ -413,14 +518,17 @@ void odm_shadow_link_truncate(struct odm_shadow_link *s, uint64_t epoch, uint64_
 
 void odm_shadow_link_close_sequence(struct odm_shadow_link *s, uint64_t epoch, uint64_t sequence)
 {
+	struct odm_told *t = find(s, sequence);
 	Od__SeqClose body = OD__SEQ_CLOSE__INIT;
 	Od__Header h = OD__HEADER__INIT;
 
-	if (!has_shadow(s) || s->sequence != sequence)
+	if (t == NULL)
+		return;
+	t->sequence = 0;
+	if (!has_shadow(s) || !t->opened)
 		return;
 	body.sequence = sequence;
 	h.body_case = OD__HEADER__BODY_SEQ_CLOSE;
 	h.seq_close = &body;
-	s->sequence = 0;
 	send_message(s, epoch, &h, NULL, 0, OD_C_ALIGN_BYTES);
 }

@@ -18,41 +18,54 @@
 #include "main-node/cluster/data_link.h"
 #include "main-node/engine/expert_service.h"
 
+/* A sequence that main has told of, or would have if there were a shadow. */
+struct odm_told {
+	uint64_t sequence;    /* 0: a free place */
+	bool opened;	      /* the shadow has had its SEQ_OPEN, */
+	bool fresh;	      /* but no STEP of it, and so no token to go on with */
+	struct od_seq_state *seq;
+	Od__SeqOpen open;
+	uint32_t n_tokens;    /* of its tokens, main's */
+	/* Of the step under way. */
+	bool in_step;	      /* of decode */
+	uint32_t begin, n;    /* its rows */
+	uint32_t due_rows;    /* that STATEs carry, up to its last row; 0: none */
+	uint32_t staged_at;   /* where the stage has these, in rows; UINT32_MAX: it has not */
+};
+
 struct odm_shadow_link {
 	struct odm_link link; /* socket NULL: no shadow */
 	struct odm_align align;
 	const struct od_config *config;
 	uint32_t ctx;
-	uint64_t sequence;    /* that the shadow knows of; 0: none */
-	struct od_seq_state *seq;
-	Od__SeqOpen open;     /* what it was told of it */
-	bool fresh;	      /* it has had no STEP of it, and so no token to go on with */
-	int32_t *token;	      /* [ctx]: main's, of the sequence under way */
-	uint32_t n_tokens;
-	uint32_t due_rows;    /* that this step's STATEs carry, up to its last row; 0: none */
+	uint32_t max_sequences;
+	struct odm_told *told; /* [max_sequences] */
+	struct odm_told **part; /* [max_sequences]: by part of the decode step under way */
+	int32_t *token;	       /* [max_sequences][ctx] */
 	struct od_device *device;
-	uint32_t next_layer;  /* of the step: STATEs of the layers before it are out */
+	uint32_t next_layer;   /* of the decode step: STATEs of the layers before it are out */
 	struct odm_state_stage {
 		uint8_t *bytes;	    /* [max_layers][layer_bytes]; NULL: the device maps its memory */
-		size_t layer_bytes; /* for OD_KV_PAGE rows of each stream, stream after stream */
-		uint32_t max_layers;
-		uint32_t layer, n_layers, begin, n; /* what of the newest step is there; n 0: nothing */
+		size_t layer_bytes; /* for `rows` rows of each stream, stream after stream */
+		uint32_t rows, max_layers;
+		uint32_t layer, n_layers; /* of which there are rows */
 	} stage;
-	uint64_t *counters;   /* [OD_N_COUNTERS] of the sequence, the owner's to set: bytes sent are added */
+	uint64_t *counters;   /* [OD_N_COUNTERS], the owner's to set: bytes sent are added */
 	/* NULL: over the link. Else here, borrowed for the length of the call. */
 	int (*deliver)(void *arg, Od__Header *header, const struct od_out_frame *frames, size_t n_frames);
 	void *deliver_arg;
 };
 
-/* o->state: of the sequences that it will tell of. */
+/* o->state: of the sequences that it will tell of; as many as that can have. */
 OD_MUST_CHECK int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts *o, uint32_t ctx_tokens,
 				       const struct odm_align *align, struct od_err *err);
 void odm_shadow_link_fini(struct odm_shadow_link *s);
 /* Another incarnation of the shadow: takes the link, which is attached (socket NULL: there is none now). */
 void odm_shadow_link_follow(struct odm_shadow_link *s, const struct odm_link *link);
 
-/* The token that predictions for the first row of the step must have assumed; -1: any, it is left to the shadow. */
-int32_t odm_shadow_link_token(const struct odm_shadow_link *s, const struct odm_step *step);
+/* The token that predictions for the first row of a part must have assumed; -1: any, it is left to the shadow. Before
+ * odm_shadow_link_step. */
+int32_t odm_shadow_link_token(const struct odm_shadow_link *s, const struct odm_step *step, const struct odm_part *part);
 /* Of every step, also of a prompt's, before its layers. */
 void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step);
 /* A decode step has queued the state of all layers up to and with this one, and the caller will wait for them anyway:

@@ -3,18 +3,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool make_lists(struct odm_want_lists *l, uint32_t n_experts, uint32_t max_workers)
+{
+	l->expert = calloc(n_experts, sizeof(*l->expert));
+	l->begin = calloc((size_t)max_workers + 1, sizeof(*l->begin));
+	return l->expert != NULL && l->begin != NULL;
+}
+
 int odm_want_place_init(struct odm_want_place *p, uint32_t n_experts, uint32_t max_workers, struct od_err *err)
 {
 	*p = (struct odm_want_place){ 0 };
 	p->want.expert = calloc(n_experts, sizeof(*p->want.expert));
 	p->want.worker = calloc(n_experts, sizeof(*p->want.worker));
+	p->want.expert_before = calloc(n_experts, sizeof(*p->want.expert_before));
+	p->want.worker_before = calloc(n_experts, sizeof(*p->want.worker_before));
 	p->sorted = calloc(n_experts, sizeof(*p->sorted));
 	p->deal = calloc(n_experts, sizeof(*p->deal));
 	p->keep = calloc(n_experts, sizeof(*p->keep));
 	p->scratch = calloc(ODM_DEAL_SCRATCH(n_experts, max_workers), sizeof(*p->scratch));
 	p->n = calloc(max_workers, sizeof(*p->n));
-	if (p->want.expert != NULL && p->want.worker != NULL && p->sorted != NULL && p->deal != NULL && p->keep != NULL &&
-	    p->scratch != NULL && p->n != NULL)
+	if (make_lists(&p->list, n_experts, max_workers) && make_lists(&p->before, n_experts, max_workers) &&
+	    p->want.expert != NULL && p->want.worker != NULL && p->want.expert_before != NULL && p->want.worker_before != NULL &&
+	    p->sorted != NULL && p->deal != NULL && p->keep != NULL && p->scratch != NULL && p->n != NULL)
 		return OD_OK;
 	odm_want_place_fini(p);
 	return od_fail(err, OD_ERR_NOMEM, "places of WANTs");
@@ -24,11 +34,17 @@ void odm_want_place_fini(struct odm_want_place *p)
 {
 	free(p->want.expert);
 	free(p->want.worker);
+	free(p->want.expert_before);
+	free(p->want.worker_before);
 	free(p->sorted);
 	free(p->deal);
 	free(p->keep);
 	free(p->scratch);
 	free(p->n);
+	free(p->list.expert);
+	free(p->list.begin);
+	free(p->before.expert);
+	free(p->before.begin);
 	*p = (struct odm_want_place){ 0 };
 }
 
@@ -85,6 +101,22 @@ static uint32_t hedge_worker(const struct odm_want_place *p, const struct odm_gr
 	return best;
 }
 
+/* Experts of nobody, or of a number that there is not, belong to no list. */
+static void sort_out(struct odm_want_lists *l, uint32_t n_workers, const uint16_t *expert, const uint32_t *worker, size_t n)
+{
+	memset(l->begin, 0, (n_workers + (size_t)1) * sizeof(*l->begin));
+	for (size_t i = 0; i < n; i++)
+		if (worker[i] < n_workers)
+			l->begin[worker[i] + 1]++;
+	for (uint32_t w = 0; w < n_workers; w++)
+		l->begin[w + 1] += l->begin[w];
+	for (size_t i = 0; i < n; i++) /* begin becomes the end */
+		if (worker[i] < n_workers)
+			l->expert[l->begin[worker[i]]++] = expert[i];
+	memmove(l->begin + 1, l->begin, n_workers * sizeof(*l->begin));
+	l->begin[0] = 0;
+}
+
 void odm_want_place(struct odm_want_place *p, const struct odm_groups *g, const uint32_t *slots)
 {
 	struct odm_want *w = &p->want;
@@ -101,4 +133,23 @@ void odm_want_place(struct odm_want_place *p, const struct odm_groups *g, const 
 		w->worker[n++] = to;
 	}
 	w->n = n;
+	sort_out(&p->list, g->n_workers, w->expert, w->worker, w->n);
+	sort_out(&p->before, g->n_workers, w->expert_before, w->worker_before, w->n_before);
+}
+
+static uint32_t length(const struct odm_want_lists *l, uint32_t worker)
+{
+	return l->begin[worker + 1] - l->begin[worker];
+}
+
+bool odm_want_changed(const struct odm_want_place *p, uint32_t worker)
+{
+	return length(&p->list, worker) != length(&p->before, worker) ||
+	       memcmp(p->list.expert + p->list.begin[worker], p->before.expert + p->before.begin[worker],
+		      length(&p->list, worker) * sizeof(*p->list.expert)) != 0;
+}
+
+bool odm_want_concerns(const struct odm_want_place *p, uint32_t worker)
+{
+	return length(&p->list, worker) > 0 || length(&p->before, worker) > 0;
 }

@@ -32,6 +32,14 @@ void odm_engine_defaults(struct odm_engine_opts *o)
 	};
 }
 
+/* Of a step. */
+static size_t most_rows(const struct odm_engine *e)
+{
+	const size_t decode = e->opts.parallel > ODM_MAX_DRAFT + 1 ? e->opts.parallel : ODM_MAX_DRAFT + 1;
+
+	return e->opts.prefill_rows > decode ? e->opts.prefill_rows : decode;
+}
+
 static void show_progress(void *arg, uint64_t done, uint64_t all)
 {
 	const char *what = arg;
@@ -41,15 +49,16 @@ static void show_progress(void *arg, uint64_t done, uint64_t all)
 		od_format_bytes(all, b, sizeof(b)), done == all ? "\n" : "   ");
 }
 
-/* Memory of main itself; UINT64_MAX: more than 64 bits can say. */
+/* Memory of main itself, without sequences' pages; UINT64_MAX: more than 64 bits can say. */
 static uint64_t need_bytes(const struct odm_engine *e)
 {
-	const struct od_forward_opts fo = { .config = e->config, .profile = e->opts.profile, .max_rows = e->opts.prefill_rows };
+	const struct od_forward_opts fo = { .config = e->config, .profile = e->opts.profile, .max_rows = most_rows(e) };
+	const struct od_forward_opts chunk = { .config = e->config, .profile = e->opts.profile, .max_rows = e->opts.prefill_rows };
 	const bool resident = e->opts.mode == ODM_RESIDENT;
 	const uint64_t part[] = {
 		od_dense_need_bytes(e->pack),
-		odm_engine_state_bytes(e),
-		od_forward_bytes(&fo),
+		od_state_pool_bytes(e->config, e->opts.profile, 0, (uint32_t)e->opts.parallel),
+		odm_batch_bytes(&chunk, (uint32_t)e->opts.parallel),
 		resident ? od_resident_bytes(&fo) : 0,
 		resident ? od_experts_need_bytes(e->pack, e->form) : 0,
 	};
@@ -62,18 +71,56 @@ static uint64_t need_bytes(const struct odm_engine *e)
 	return sum;
 }
 
-/* A model that does not fit is refused before it is read, with the numbers. */
-static int check_memory(const struct odm_engine *e, struct od_err *err)
+static uint64_t page_bytes(const struct odm_engine *e)
 {
-	const uint64_t need = need_bytes(e), have = od_available_ram_bytes();
+	return od_state_pool_bytes(e->config, e->opts.profile, 1, 0) - od_state_pool_bytes(e->config, e->opts.profile, 0, 0);
+}
+
+static uint64_t min_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Pages of sequences' state: for `parallel` contexts, or as many as fit. A model that does not fit with one context is refused
+ * before it is read, with the numbers. */
+static int choose_pages(struct odm_engine *e, struct od_err *err)
+{
+	const struct odm_engine_opts *o = &e->opts;
+	const uint64_t have = od_available_ram_bytes(), one = od_state_pages((uint32_t)o->ctx_tokens), each = page_bytes(e);
+	uint64_t need = need_bytes(e), pages = one * o->parallel, least = 1;
 	char a[32], b[32];
 
-	if (have == 0 || need <= have)
+	if (o->state_bytes > 0 && each > 0)
+		pages = min_u64(pages, o->state_bytes / each);
+	else
+		least = one;
+	if (o->state_bytes > 0 && pages == 0)
+		return od_fail(err, OD_ERR_ARG, "--state-memory: %s holds nothing; 64 tokens take %s",
+			       od_format_bytes(o->state_bytes, a, sizeof(a)), od_format_bytes(each, b, sizeof(b)));
+	if (have > 0 && each > 0 && need <= have && o->state_bytes == 0)
+		pages = min_u64(pages, (have - need) / each);
+	if (pages < least)
+		pages = least;
+	e->n_pages = (uint32_t)min_u64(pages, UINT32_MAX);
+	if (!od_add(need, e->n_pages * each, &need) || (have > 0 && need > have))
+		return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory here, %s are available%s", od_pack_dir(e->pack),
+			       od_format_bytes(need, a, sizeof(a)), od_format_bytes(have, b, sizeof(b)),
+			       o->mode == ODM_RESIDENT ? " (without --resident the experts stay on the workers)"
+						       : " (try a smaller --ctx-size or --parallel)");
+	return OD_OK;
+}
+
+int odm_state_fits(const struct odm_engine *e, uint32_t positions, struct od_err *err)
+{
+	const uint64_t pages = od_state_pages(positions);
+	char a[32], b[32];
+
+	if (pages <= e->n_pages)
 		return OD_OK;
-	return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory here, %s are available%s", od_pack_dir(e->pack),
-		       od_format_bytes(need, a, sizeof(a)), od_format_bytes(have, b, sizeof(b)),
-		       e->opts.mode == ODM_RESIDENT ? " (without --resident the experts stay on the workers)"
-						    : " (try a smaller --ctx-size)");
+	return od_fail(err, OD_ERR_NOMEM, "a text of up to %u tokens needs %s of memory for its state, %s more than there is; "
+		       "ask for fewer tokens, or raise --state-memory", positions,
+		       od_format_bytes(pages * page_bytes(e), a, sizeof(a)),
+		       od_format_bytes((pages - e->n_pages) * page_bytes(e), b, sizeof(b)));
 }
 
 static int choose_ctx(struct odm_engine *e, struct od_err *err)
@@ -88,6 +135,7 @@ static int choose_ctx(struct odm_engine *e, struct od_err *err)
 	return OD_OK;
 }
 
+/* max_rows: as many as a step of either kind may have. */
 static struct od_forward_opts forward_opts(const struct odm_engine *e)
 {
 	return (struct od_forward_opts){
@@ -96,7 +144,7 @@ static struct od_forward_opts forward_opts(const struct odm_engine *e)
 		.device = e->device,
 		.state = e->state,
 		.profile = e->opts.profile,
-		.max_rows = e->opts.prefill_rows,
+		.max_rows = most_rows(e),
 	};
 }
 
@@ -107,22 +155,13 @@ static int open_model(struct odm_engine *e, struct od_err *err)
 
 	rc = od_dense_load(&e->dense, e->pack, e->device, err);
 	if (rc == OD_OK)
-		rc = od_state_pool_new(&e->state, e->device, e->config, e->opts.profile, (uint32_t)e->opts.ctx_tokens, 1,
-				       od_state_pages((uint32_t)e->opts.ctx_tokens), err);
-	if (rc == OD_OK)
-		rc = od_seq_state_new(&e->seq, e->state, err);
-	if (rc == OD_OK)
-		rc = od_seq_state_promise(e->seq, (uint32_t)e->opts.ctx_tokens);
+		rc = od_state_pool_new(&e->state, e->device, e->config, e->opts.profile, (uint32_t)e->opts.ctx_tokens,
+				       (uint32_t)e->opts.parallel, e->n_pages, err);
 	if (rc != OD_OK)
 		return rc;
 	fo = forward_opts(e);
-	rc = od_forward_new(&e->forward, &fo, err);
-	if (rc != OD_OK)
-		return rc;
-	e->rows = calloc(e->opts.prefill_rows, sizeof(*e->rows));
-	if (e->rows == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "no memory for %llu rows", (unsigned long long)e->opts.prefill_rows);
-	return OD_OK;
+	fo.max_rows = e->opts.prefill_rows;
+	return odm_batch_init(&e->batch, e, &fo, (uint32_t)e->opts.parallel, err);
 }
 
 static int open_resident(struct odm_engine *e, struct od_err *err)
@@ -174,6 +213,7 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 {
 	struct od_forward_opts fo = forward_opts(e);
 	struct odm_cluster *c;
+	const uint32_t run_rows = odm_run_rows(e->config, e->opts.profile);
 	int rc = open_hosts(e, err);
 
 	e->n_children = e->hosts.n;
@@ -186,7 +226,8 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 			.kernel_class = od_device_kernel_class(e->device, e->opts.profile),
 			.mixed = e->opts.mixed,
 			.ctx_tokens = (uint32_t)e->opts.ctx_tokens,
-			.max_rows = (uint32_t)e->opts.prefill_rows,
+			.max_sequences = (uint32_t)e->opts.parallel,
+			.max_rows = fo.max_rows < run_rows ? (uint32_t)fo.max_rows : run_rows,
 			.group_size = (uint32_t)e->opts.group_size,
 			.align = e->opts.align,
 			.shadow = e->opts.predictor == ODM_PREDICT_SHADOW,
@@ -223,7 +264,7 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 		rc = od_pack_choose_form(e->pack, e->device, e->opts.form, &e->form, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = check_memory(e, err);
+	rc = choose_pages(e, err);
 	if (rc != OD_OK)
 		return rc;
 	if (od_pack_tokenizer_path(e->pack) != NULL) {
@@ -274,6 +315,8 @@ int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts,
 		e->opts.cancel = &never;
 	if (e->opts.threads == 0)
 		e->opts.threads = od_cpu_count();
+	if (e->opts.parallel == 0)
+		e->opts.parallel = 1;
 	if (e->opts.prefill_rows == 0)
 		e->opts.prefill_rows = DEFAULT_PREFILL_ROWS;
 	rc = opts->trace == NULL ? OD_OK : od_trace_open(opts->trace, "main", err);
@@ -301,15 +344,13 @@ int odm_engine_close(struct odm_engine *e)
 	odm_store_close(e->store);
 	rc = close_trace(e);
 	od_hosts_fini(&e->hosts);
-	od_forward_free(e->forward);
-	od_seq_state_free(e->seq);
+	odm_batch_fini(&e->batch);
 	od_state_pool_free(e->state);
 	od_experts_free(e->experts);
 	od_dense_free(e->dense);
 	od_device_free(e->device);
 	od_tokenizer_free(e->tokenizer);
 	od_pack_close(e->pack);
-	free(e->rows);
 	free(e);
 	return rc;
 }
@@ -329,6 +370,11 @@ uint32_t odm_engine_ctx(const struct odm_engine *e)
 	return (uint32_t)e->opts.ctx_tokens;
 }
 
+uint32_t odm_engine_parallel(const struct odm_engine *e)
+{
+	return (uint32_t)e->opts.parallel;
+}
+
 enum od_form odm_engine_form(const struct odm_engine *e)
 {
 	return e->form;
@@ -341,5 +387,5 @@ const struct od_device *odm_engine_device(const struct odm_engine *e)
 
 uint64_t odm_engine_state_bytes(const struct odm_engine *e)
 {
-	return od_state_pool_bytes(e->config, e->opts.profile, od_state_pages((uint32_t)e->opts.ctx_tokens), 1);
+	return od_state_pool_bytes(e->config, e->opts.profile, e->n_pages, (uint32_t)e->opts.parallel);
 }

@@ -1,6 +1,9 @@
-/* engine.h - main's engine: a pack, a device with the dense weights and a sequence, and somebody who runs the experts.
+/* engine.h - main's engine: a pack, a device with the dense weights, sequences, and somebody who runs the experts.
  *
- * Thread: one engine thread calls everything, and owns the device's compute queue. Owner: odm_engine_open's caller. */
+ * Several texts are written at once: each is submitted, worked on by odm_engine_work together with the others, and taken when
+ * it is done. No text's tokens depend on who else is there.
+ * Thread: one engine thread calls everything but odm_sequence_cancel, and owns the device's compute queue. Owner:
+ * odm_engine_open's caller. */
 #ifndef ODM_ENGINE_H
 #define ODM_ENGINE_H
 
@@ -20,12 +23,16 @@ extern const char *const odm_predictor_names[]; /* "shadow", "none", OD_PREDICTO
 
 enum odm_mode { ODM_RESIDENT, ODM_LOCAL, ODM_WORKERS };
 
+#define ODM_MAX_PARALLEL 1024
+
 struct odm_engine_opts {
 	const char *pack;	   /* NULL: $OD_PACK, else /var/lib/od-moe/pack */
 	enum od_profile profile;
 	int cpu;		   /* enum od_cpu */
 	uint64_t threads;	   /* 0: the CPUs there are */
-	uint64_t ctx_tokens;	   /* 0: the model's, at most 4096 */
+	uint64_t ctx_tokens;	   /* of a text; 0: the model's, at most 4096 */
+	uint64_t parallel;	   /* texts that are written at once at most; 0: 1 */
+	uint64_t state_bytes;	   /* of all texts' state at most; 0: what `parallel` contexts take, at most what is free */
 	uint64_t prefill_rows;	   /* rows of a prefill chunk at most */
 	enum odm_mode mode;
 	int form;		   /* enum od_form of experts in memory, here or on workers of --local; or OD_FORM_AUTO */
@@ -55,7 +62,8 @@ int odm_engine_close(struct odm_engine *e);
 const struct od_pack *odm_engine_pack(const struct odm_engine *e);
 const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e); /* NULL: the pack has none */
 uint32_t odm_engine_ctx(const struct odm_engine *e);
-uint64_t odm_engine_state_bytes(const struct odm_engine *e); /* memory of the context */
+uint32_t odm_engine_parallel(const struct odm_engine *e); /* texts that are written at once at most */
+uint64_t odm_engine_state_bytes(const struct odm_engine *e); /* memory of all texts' state at most */
 enum od_form odm_engine_form(const struct odm_engine *e);	 /* of resident experts */
 const struct od_device *odm_engine_device(const struct odm_engine *e); /* to ask what it is */
 
@@ -74,8 +82,8 @@ struct odm_observer {
 	void *arg;
 	/* A piece of the text as it may be shown; false ends the generation. */
 	bool (*text)(void *arg, const char *piece, size_t len);
-	/* A step begins; then come the routes of its rows, layer by layer. */
-	void (*step)(void *arg, const struct odm_step *step);
+	/* A step with these rows of the text begins; then come their routes, layer by layer. */
+	void (*step)(void *arg, const struct odm_step *step, const struct odm_part *part);
 	/* The experts of one row, best first, and their weights [top_k]. */
 	void (*route)(void *arg, enum odm_phase phase, uint32_t position, uint32_t m, const uint16_t *experts,
 		      const float *weights, float margin);
@@ -114,7 +122,21 @@ struct odm_result {
 	struct odm_figures figures;
 };
 
-/* *r is filled (odm_result_fini it) even on failure, with what there was until then. */
+/* A text that waits, is being written, or is done. */
+struct odm_sequence;
+
+/* The request is checked here, and borrowed until the text is done. OD_ERR_NOMEM: its state could never fit. */
+OD_MUST_CHECK int odm_engine_submit(struct odm_engine *e, const struct odm_request *req, struct odm_sequence **out,
+				    struct od_err *err);
+/* One piece of work for all texts: a decode step, and some layers of prompts. False: none is left that is not done. */
+bool odm_engine_work(struct odm_engine *e);
+bool odm_sequence_done(const struct odm_sequence *q);
+/* Any thread: it ends soon, with ODM_FINISH_CANCELLED. */
+void odm_sequence_cancel(struct odm_sequence *q);
+/* Of one that is done: *r gets what there was (odm_result_fini it), and q is gone. Returns why it failed, or OD_OK. */
+OD_MUST_CHECK int odm_sequence_take(struct odm_sequence *q, struct odm_result *r, struct od_err *err);
+
+/* Submits, works and takes. *r is filled (odm_result_fini it) even on failure, with what there was until then. */
 OD_MUST_CHECK int odm_generate(struct odm_engine *e, const struct odm_request *req, struct odm_result *r,
 			       struct od_err *err);
 void odm_result_fini(struct odm_result *r);

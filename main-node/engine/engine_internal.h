@@ -1,4 +1,4 @@
-/* engine_internal.h - what engine.c and generate.c share. */
+/* engine_internal.h - what the engine's files share. */
 #ifndef ODM_ENGINE_INTERNAL_H
 #define ODM_ENGINE_INTERNAL_H
 
@@ -6,7 +6,7 @@
 #include "common/pack/dense_load.h"
 #include "common/pack/expert_load.h"
 #include "main-node/cluster/local_nodes.h"
-#include "main-node/engine/engine.h"
+#include "main-node/engine/batch.h"
 #include "main-node/store/store_server.h"
 
 struct odm_engine {
@@ -19,16 +19,18 @@ struct odm_engine {
 	struct od_expert_store *experts; /* resident mode */
 	struct od_tokenizer *tokenizer;
 	struct od_state_pool *state;
-	struct od_seq_state *seq;
-	struct od_forward *forward;
+	uint32_t n_pages; /* of it */
 	struct odm_expert_service *service;
 	struct odm_store *store;       /* NULL: none */
 	struct odm_local *local;       /* --local: the children */
 	struct od_hosts hosts;
 	size_t n_children;
-	struct od_row *rows; /* [prefill_rows] */
+	struct odm_batch batch;
 	uint64_t last_step, last_sequence; /* numbers given out; never reused */
 	uint64_t counters[OD_N_COUNTERS];  /* of all sequences until now */
 };
+
+/* A text of so many positions has room when no other is there; else OD_ERR_NOMEM. */
+OD_MUST_CHECK int odm_state_fits(const struct odm_engine *e, uint32_t positions, struct od_err *err);
 
 #endif

@@ -412,7 +412,7 @@ def strangers_do_no_harm():
     w.kill()
 
 
-def welcome(version=2, session=5, data_port=1, pid=1, spool=0):
+def welcome(version=zmtp.VERSION, session=5, data_port=1, pid=1, spool=0):
     return zmtp.field(1, version) + zmtp.field(2, session) + zmtp.field(
         11, zmtp.field(1, session) + zmtp.field(2, b"worker") + zmtp.field(6, pid) + zmtp.field(7, data_port) + zmtp.field(12, spool))
 
@@ -431,7 +431,7 @@ def fake(*answers):
 @test
 def a_worker_of_another_protocol_version_is_refused():
     f = fake([welcome(version=9)])
-    refused("--workers", hosts_file([f]), says=["version", "expected 2, found 9", f"127.0.0.1:{f.port}"])
+    refused("--workers", hosts_file([f]), says=["version", f"expected {zmtp.VERSION}, found 9", f"127.0.0.1:{f.port}"])
     f.close()
 
 
@@ -462,7 +462,7 @@ ATTACH, ATTACHED, PLACE = 30, 31, 19
 
 def attached(f, c, m):
     if ATTACH in zmtp.parse(m[0]):
-        c.send(zmtp.field(1, 2) + zmtp.field(2, f.sessions) + zmtp.field(ATTACHED, b""))
+        c.send(zmtp.field(1, zmtp.VERSION) + zmtp.field(2, f.sessions) + zmtp.field(ATTACHED, b""))
 
 
 class Mute(zmtp.FakeDaemon):
@@ -486,7 +486,7 @@ class Mute(zmtp.FakeDaemon):
             while True:
                 m = zmtp.parse(c.recv()[0])
                 if 13 in m:  # PING
-                    c.send(zmtp.field(1, 2) + zmtp.field(2, session) + zmtp.field(14, zmtp.field(1, zmtp.parse(m[13]).get(1, 0))))
+                    c.send(zmtp.field(1, zmtp.VERSION) + zmtp.field(2, session) + zmtp.field(14, zmtp.field(1, zmtp.parse(m[13]).get(1, 0))))
                     self.here.set()
                 if PLACE in m:
                     place = zmtp.parse(m[PLACE])
@@ -526,7 +526,7 @@ class Restarting:
         c.recv()
         c.send(welcome(session=5, data_port=data.port))
         attach.wait()
-        c.send(zmtp.field(1, 2) + zmtp.field(2, 5) + zmtp.field(15, b""))
+        c.send(zmtp.field(1, zmtp.VERSION) + zmtp.field(2, 5) + zmtp.field(15, b""))
         time.sleep(3)  # longer than main waits for ATTACHED, much shorter than for everybody
         self.listener = socket.create_server(("127.0.0.1", self.port))
         while True:
@@ -716,11 +716,11 @@ def two_names_of_one_daemon_are_told():
 @test
 def strangers_messages_do_no_harm():
     w = Daemon("worker")
-    hello = zmtp.field(1, 2) + zmtp.field(10, zmtp.field(1, b"worker") + zmtp.field(2, b"x" * 32) + zmtp.field(3, 1))
+    hello = zmtp.field(1, zmtp.VERSION) + zmtp.field(10, zmtp.field(1, b"worker") + zmtp.field(2, b"x" * 32) + zmtp.field(3, 1))
     for message in ([b""], [b"", b""], [os.urandom(300)], [hello], [hello, b"frame"], [hello[:-4]], [b"\x00" * 70000],
-                    [zmtp.field(1, 2) + zmtp.field(2, 77) + zmtp.field(16, b"")],
-                    [zmtp.field(1, 2) + zmtp.field(2, 77) + zmtp.field(32, b""), b"rows"], [b"a"] * 30,
-                    [zmtp.field(1, 2) + zmtp.field(13, zmtp.field(1, 1))]):
+                    [zmtp.field(1, zmtp.VERSION) + zmtp.field(2, 77) + zmtp.field(16, b"")],
+                    [zmtp.field(1, zmtp.VERSION) + zmtp.field(2, 77) + zmtp.field(32, b""), b"rows"], [b"a"] * 30,
+                    [zmtp.field(1, zmtp.VERSION) + zmtp.field(13, zmtp.field(1, 1))]):
         for _ in range(3):
             c = zmtp.connect(w.port)
             c.send(*message)

@@ -20,15 +20,20 @@ def packed_floats(values):
 
 
 def header(body, content, session=SESSION):
-    return zmtp.field(1, 2) + zmtp.field(2, session) + zmtp.field(body, content)
+    return zmtp.field(1, zmtp.VERSION) + zmtp.field(2, session) + zmtp.field(body, content)
 
 
-def predict(step, m, experts, probabilities=None, row=0, sequence=1, position=0, token=0):
+def predicted(row, experts, probabilities=None, **other):
+    """A row of PREDICT about a STEP's row, but for what is other; the token is as it was sent, zigzag."""
+    about = dict(sequence=row[1], position=row[2], token=row.get(3, 0)) | other
     if probabilities is None:
         probabilities = [1 / len(experts)] * len(experts) if experts else []
-    return header(PREDICT, zmtp.field(1, step) + zmtp.field(2, row) + zmtp.field(3, sequence) +
-                  zmtp.field(4, position) + zmtp.field(5, token) + zmtp.field(6, m) +
-                  zmtp.field(7, b"".join(map(zmtp.varint, experts))) + zmtp.field(8, packed_floats(probabilities)))
+    return (zmtp.field(1, about["sequence"]) + zmtp.field(2, about["position"]) + zmtp.field(3, about["token"]) +
+            zmtp.field(4, b"".join(map(zmtp.varint, experts))) + zmtp.field(5, packed_floats(probabilities)))
+
+
+def predict(m, *rows):
+    return header(PREDICT, zmtp.field(6, m) + b"".join(zmtp.field(11, r) for r in rows))
 
 
 class LyingShadow:
@@ -98,12 +103,11 @@ def with_liar(on_step, *args):
 ALL = list(range(EXPERTS))
 # Uses that main's own predictor speaks of when the shadow never does: not of two steps that pass first, nor of layer 0.
 STOOD_IN = (TOKENS - 3) * (LAYERS - 1) * TOP_K
-NONSENSE = [
-    dict(m=LAYERS, experts=ALL), dict(m=2**32 - 1, experts=ALL),
-    dict(m=3, experts=[]), dict(m=3, experts=[1]), dict(m=3, experts=ALL * 3), dict(m=3, experts=[1, EXPERTS]),
-    dict(m=3, experts=[1, 2**32 - 1]), dict(m=3, experts=[1, 2**16 + 1]), dict(m=3, experts=[5, 5]),
-    dict(m=3, experts=ALL, probabilities=[1]), dict(m=3, experts=ALL, row=1), dict(m=3, experts=ALL, row=2**32 - 1),
+BAD_ROWS = [
+    dict(experts=[]), dict(experts=[1]), dict(experts=ALL * 3), dict(experts=[1, EXPERTS]), dict(experts=[1, 2**32 - 1]),
+    dict(experts=[1, 2**16 + 1]), dict(experts=[5, 5]), dict(experts=ALL, probabilities=[1]),
 ]
+MAX_ROWS = 8  # of a step with one sequence
 STRANGE = [[math.nan] * EXPERTS, [math.inf] * EXPERTS, [-math.inf] * EXPERTS, [-1e38] * EXPERTS, [3e38] * EXPERTS,
            [math.nan, math.inf] * (EXPERTS // 2), [0.0] * EXPERTS, [1e-45] * EXPERTS]
 
@@ -111,11 +115,18 @@ STRANGE = [[math.nan] * EXPERTS, [math.inf] * EXPERTS, [-math.inf] * EXPERTS, [-
 @test
 def predictions_out_of_range_are_dropped_and_logged():
     def lie(shadow, step, row):
-        for what in NONSENSE:
-            shadow.say(predict(step, token=row.get(3, 0), **what))
-        for far in 0, 1, step + 100, 2**63, 2**64 - 1:
-            shadow.say(predict(far, 0, ALL, token=row.get(3, 0)))
-        shadow.say(predict(step, 0, ALL, token=row.get(3, 0) + 1), header(STATE, b""), b"\xff\xff")
+        good = predicted(row, ALL)
+        for m in LAYERS, 2**32 - 1:
+            shadow.say(predict(m, good))
+        for bad in BAD_ROWS:  # one bad row, and nothing of the message counts
+            shadow.say(predict(3, predicted(row, **bad)), predict(3, good, predicted(row, **bad)),
+                       predict(3, predicted(row, **bad), good))
+        shadow.say(predict(3), predict(3, *[good] * (MAX_ROWS + 1)), predict(3, b"\x08"))
+        for position in 0, row[2] - 2, row[2] + 100, 2**31, 2**32 - 1:
+            shadow.say(predict(0, predicted(row, ALL, position=position)))
+        for sequence in 0, row[1] + 1, 2**63, 2**64 - 1:
+            shadow.say(predict(0, predicted(row, ALL, sequence=sequence)))
+        shadow.say(predict(0, predicted(row, ALL, token=row.get(3, 0) + 1)), header(STATE, b""), b"\xff\xff")
 
     r, err, _ = with_liar(lie)
     assert r["predicted_uses"] == 0 and r["stood_in_uses"] == STOOD_IN, r  # nothing of its own
@@ -127,7 +138,7 @@ def probabilities_may_be_anything():
     def lie(shadow, step, row):
         for m in range(LAYERS):
             strange = STRANGE[(step + m) % len(STRANGE)]
-            shadow.say(predict(step, m, ALL, strange, token=row.get(3, 0)))
+            shadow.say(predict(m, predicted(row, ALL, strange)))
 
     for args in (), ("--hedge", 400):
         r, err, _ = with_liar(lie, *args)

@@ -655,11 +655,11 @@ def a_store_that_sends_other_bytes_changes_nothing():
 
 
 def hello():
-    return zmtp.field(1, 2) + zmtp.field(50, zmtp.field(1, b"host"))
+    return zmtp.field(1, zmtp.VERSION) + zmtp.field(50, zmtp.field(1, b"host"))
 
 
 def fetch(session, request, file, offset, n):
-    return zmtp.field(1, 2) + zmtp.field(2, session) + zmtp.field(
+    return zmtp.field(1, zmtp.VERSION) + zmtp.field(2, session) + zmtp.field(
         52, zmtp.field(1, request) + zmtp.field(2, file) + zmtp.field(3, offset) + zmtp.field(4, n))
 
 
@@ -719,10 +719,10 @@ def a_store_that_talks_nonsense_is_no_danger():
         body = zmtp.field(1, session) + zmtp.field(2, fingerprint) + zmtp.field(3, sums)
         for number, n in files:
             body += zmtp.field(4, zmtp.field(1, number) + zmtp.field(2, n))
-        return zmtp.field(1, 2) + zmtp.field(51, body)
+        return zmtp.field(1, zmtp.VERSION) + zmtp.field(51, body)
 
     def chunk(request, data, code=0):
-        return [zmtp.field(1, 2) + zmtp.field(2, 5) + zmtp.field(53, zmtp.field(1, request) + zmtp.field(2, code)), data]
+        return [zmtp.field(1, zmtp.VERSION) + zmtp.field(2, 5) + zmtp.field(53, zmtp.field(1, request) + zmtp.field(2, code)), data]
 
     def serve(c):
         draw = random.Random(4)

@@ -141,6 +141,7 @@ void open_pass(struct pass *p, const struct model *m, enum od_profile profile, u
 	struct od_forward_opts o = pass_opts(m, profile);
 	struct od_err err;
 
+	o.max_rows = STEP_ROWS;
 	p->device = m->device;
 	must(od_state_pool_new(&p->state, m->device, &config, profile, ctx, n, (uint64_t)n * od_state_pages(ctx), &err), &err);
 	o.state = p->state;
@@ -253,74 +254,149 @@ static void on_ask_tokens(void *arg, uint64_t id, uint32_t begin, uint32_t n)
 	fail_msg("nobody needs tokens here");
 }
 
-/* The routes of a row that stands on main's keys and values below base, with the shadow's weights. */
+/* The routes of the last of n rows that stand on main's keys and values below base, with the shadow's weights. */
 static void judge_routes(struct world *w, const struct sequence *s, uint32_t base, const int32_t *tokens, size_t n,
-			 uint16_t *route)
+			 uint16_t route[LAYERS][TOP_K])
 {
-	struct od_row rows[MAX_ROWS];
+	uint16_t all[LAYERS * STEP_ROWS * TOP_K];
+	struct od_row rows[STEP_ROWS];
 
 	copy_rows(w->judge_pass.device, w->judge_state, w->main_pass.device, s->state, LAYERS, 0, base);
 	od_seq_state_set_length(w->judge_state, base);
 	for (size_t i = 0; i < n; i++)
 		rows[i] = (struct od_row){ w->judge_state, base + (uint32_t)i, tokens[i] };
-	run_pass(&w->judge_pass, rows, n, route);
+	run_pass(&w->judge_pass, rows, n, all);
+	for (uint32_t l = 0; l < LAYERS; l++)
+		memcpy(route[l], all + (l * n + n - 1) * TOP_K, sizeof(route[l]));
+}
+
+/* One row of main's over the judge's own. */
+static void give_judge(struct world *w, const struct sequence *s, uint32_t layer, uint32_t position)
+{
+	for (uint32_t stream = 0; stream < 2; stream++) {
+		char row[64];
+
+		get_rows(w->main_pass.device, s->state, layer, stream, position, 1, row);
+		put_rows(w->judge_pass.device, w->judge_state, layer, stream, position, 1, row);
+	}
+}
+
+/* The first row of a step was run ahead, the second later: by then each layer of the first may be main's or not. */
+static bool is_route_behind_guess(struct world *w, const struct sequence *s, uint32_t base, const int32_t *tokens, uint32_t m,
+				  const uint16_t *expert)
+{
+	uint16_t route[LAYERS][TOP_K];
+
+	for (uint32_t mask = 0; mask < 1u << LAYERS; mask++) {
+		struct od_row row = { w->judge_state, base + 1, tokens[1] };
+
+		judge_routes(w, s, base, tokens, 1, route);
+		for (uint32_t l = 0; l < LAYERS; l++)
+			if (mask >> l & 1)
+				give_judge(w, s, l, base);
+		od_seq_state_set_length(w->judge_state, base + 1);
+		run_pass(&w->judge_pass, &row, 1, route[0]);
+		if (memcmp(expert, route[m], sizeof(route[m])) == 0)
+			return true;
+	}
+	return false;
 }
 
 /* A guess becomes a prediction of the step if main chooses the same token. */
 static void take_guesses(struct world *w, struct sent_step *t)
 {
-	for (size_t r = 0; r < t->n_rows; r++)
+	for (size_t r = 0; r < t->n_rows; r++) {
+		const struct sequence *s = &w->seq[t->row[r].seq];
+
 		for (uint32_t l = 0; l < LAYERS; l++)
-			t->predicted[r][l] |= t->guess[r].known[l] && t->guess[r].id == w->seq[t->row[r].seq].id &&
-					      t->guess[r].position == t->row[r].position &&
-					      t->guess[r].token == t->row[r].token;
+			t->predicted[r][l] |= s->guess.known[l] && s->guess.position == t->row[r].position &&
+					      s->guess.token == t->row[r].token;
+	}
 }
 
-static void note_guess(struct world *w, struct sent_step *t, const struct od_prediction *p)
+static void note_guess(struct world *w, struct sequence *s, const struct od_prediction *p)
 {
-	assert_true(p->row < MAX_ROWS);
-	t->guess[p->row].id = p->sequence;
-	t->guess[p->row].position = p->position;
-	t->guess[p->row].token = p->token;
-	t->guess[p->row].known[p->m] = true;
-	if (t->number == p->step) /* main is there already, the shadow does not know yet */
-		take_guesses(w, t);
+	if (s->guess.position != p->position || s->guess.token != p->token)
+		memset(&s->guess, 0, sizeof(s->guess));
+	s->guess.position = p->position;
+	s->guess.token = p->token;
+	s->guess.known[p->m] = true;
+	if (w->step > 0) /* main may be there already, and the shadow not know it yet */
+		take_guesses(w, &w->sent[w->step % MAX_STEPS]);
 }
 
-static void on_predict(void *arg, const struct od_prediction *p)
+/* The row of the sequence's newest STEP there that stands at the position; n_rows: none does, for it is ahead. first: of the
+ * sequence's rows. */
+static size_t find_row(const struct world *w, const struct sequence *s, uint32_t position, size_t *first)
 {
-	struct world *w = arg;
+	const struct sent_step *t = &w->sent[s->told % MAX_STEPS];
+	size_t end;
+
+	assert_true(s->told > 0);
+	for (*first = 0; w->seq[t->row[*first].seq].id != s->id; (*first)++)
+		assert_true(*first < t->n_rows);
+	for (end = *first; end < t->n_rows && w->seq[t->row[end].seq].id == s->id; end++)
+		;
+	assert_true(position >= t->row[*first].position); /* never an old one */
+	if (position < t->row[*first].position + (end - *first))
+		return *first + position - t->row[*first].position;
+	assert_int_equal(position, t->row[end - 1].position + 1); /* one at most */
+	return t->n_rows;
+}
+
+static void judge_prediction(struct world *w, const struct sequence *s, const struct od_prediction *p, uint32_t base,
+			     const int32_t *tokens, size_t n)
+{
+	uint16_t route[LAYERS][TOP_K];
+
+	judge_routes(w, s, base, tokens, n, route);
+	w->checked++;
+	if (n == 2 && s->guess.position == base && s->guess.token == tokens[0] && s->guess.known[0])
+		assert_true(is_route_behind_guess(w, s, base, tokens, p->m, p->expert));
+	else
+		assert_memory_equal(p->expert, route[p->m], sizeof(route[p->m]));
+}
+
+static void on_prediction(struct world *w, const struct od_prediction *p)
+{
 	struct sequence *s = by_id(w, p->sequence);
-	struct sent_step *t = &w->sent[p->step % MAX_STEPS];
-	bool known = p->step <= w->delivered;
-	uint16_t route[LAYERS * MAX_ROWS * TOP_K];
-	int32_t tokens[MAX_ROWS];
-	size_t n = 0;
+	struct sent_step *t;
+	int32_t tokens[STEP_ROWS];
+	size_t first, row, n = 0;
 
 	assert_non_null(s);
 	assert_true(p->m < LAYERS && p->n == od_prediction_candidates(&config));
-	assert_true(p->step == w->delivered || p->step == w->delivered + 1); /* never an old one */
-	if (known) {
-		assert_true(p->row < t->n_rows);
-		assert_int_equal(p->position, t->row[p->row].position);
-		assert_int_equal(p->token, t->row[p->row].token);
-		t->predicted[p->row][p->m] = true;
-		memcpy(t->said[p->m][p->row], p->expert, sizeof(t->said[0][0]));
-		for (uint32_t r = 0; r <= p->row; r++)
-			if (t->row[r].seq == t->row[p->row].seq)
-				tokens[n++] = t->row[r].token;
+	t = &w->sent[s->told % MAX_STEPS];
+	row = find_row(w, s, p->position, &first);
+	if (row < t->n_rows) {
+		assert_int_equal(p->token, t->row[row].token);
+		t->predicted[row][p->m] = true;
+		memcpy(t->said[p->m][row], p->expert, sizeof(t->said[0][0]));
+		for (size_t r = first; r <= row; r++)
+			tokens[n++] = t->row[r].token;
 	} else {
 		w->guesses++;
 		tokens[n++] = p->token;
-		note_guess(w, t, p);
+		note_guess(w, s, p);
 	}
 	if (!w->judge)
 		return;
-	judge_routes(w, s, p->position + 1 - (uint32_t)n, tokens, n, route);
-	assert_memory_equal(p->expert, route + (p->m * n + n - 1) * TOP_K, TOP_K * sizeof(*route));
-	w->checked++;
-	if (known && w->same_weights) /* full recall: OD-MoE Eq. 2 */
-		assert_memory_equal(p->expert, t->route[p->m][p->row], TOP_K * sizeof(*route));
+	judge_prediction(w, s, p, p->position + 1 - (uint32_t)n, tokens, n);
+	if (row < t->n_rows && w->same_weights) /* full recall: OD-MoE Eq. 2 */
+		assert_memory_equal(p->expert, t->route[p->m][row], TOP_K * sizeof(*p->expert));
+}
+
+/* All rows of a layer at once. */
+static void on_predict(void *arg, uint32_t m, const struct od_prediction *p, size_t n)
+{
+	struct world *w = arg;
+
+	assert_true(n > 0 && n <= STEP_ROWS);
+	w->predicts++;
+	for (size_t i = 0; i < n; i++) {
+		assert_int_equal(p[i].m, m);
+		on_prediction(w, &p[i]);
+	}
 }
 
 /* ---- Main's side ---- */
@@ -354,6 +430,8 @@ void open_sequence(struct world *w, struct sequence *s)
 {
 	s->open = true;
 	s->stepped = false;
+	s->told = 0;
+	memset(&s->guess, 0, sizeof(s->guess));
 	s->id = w->next_id++;
 	od_seq_state_set_length(s->state, 0);
 	prefill(w, s);
@@ -371,11 +449,11 @@ static void put_row(struct sent_step *t, uint32_t seq, uint32_t position, int32_
 
 static void choose_rows(struct world *w, struct sent_step *t, bool one_row)
 {
-	for (uint32_t i = 0; i < MAX_SEQS; i++) {
+	for (uint32_t i = 0; i < w->n_seqs; i++) {
 		struct sequence *s = &w->seq[i];
 		uint32_t n = one_row || chance(80) ? 1 : 2, length = od_seq_state_length(s->state);
 
-		if (!s->open || length + n > CTX || (!one_row && chance(10)))
+		if (!s->open || t->n_rows + n > STEP_ROWS || length + n > CTX || (!one_row && chance(10)))
 			continue;
 		put_row(t, i, length, s->next);
 		if (n == 2)
@@ -389,7 +467,6 @@ static void push_step(struct world *w, const struct sent_step *t)
 
 	m->kind = OD__HEADER__BODY_STEP;
 	m->step = t->number;
-	m->next = t->number + 1;
 	m->due = w->due;
 	m->n_rows = t->n_rows;
 	for (size_t r = 0; r < t->n_rows; r++) {
@@ -407,8 +484,8 @@ static void push_step(struct world *w, const struct sent_step *t)
 bool begin_step(struct world *w, bool one_row)
 {
 	struct sent_step *t = &w->sent[(w->step + 1) % MAX_STEPS];
-	uint16_t route[LAYERS * MAX_ROWS * TOP_K];
-	struct od_row rows[MAX_ROWS];
+	uint16_t route[LAYERS * STEP_ROWS * TOP_K];
+	struct od_row rows[STEP_ROWS];
 
 	choose_rows(w, t, one_row);
 	if (t->n_rows == 0)
@@ -448,7 +525,6 @@ bool send_layer(struct world *w)
 static void fill_step(const struct message *m, Od__Step *step, Od__StepRow *rows, Od__StepRow **row)
 {
 	step->step = m->step;
-	step->next_step = m->next;
 	step->n_rows = m->n_rows;
 	step->rows = row;
 	for (size_t i = 0; i < m->n_rows; i++) {
@@ -482,7 +558,7 @@ int hand_over(struct world *w, const struct message *m)
 	Od__State body = OD__STATE__INIT;
 	Od__SeqTruncate truncate = OD__SEQ_TRUNCATE__INIT;
 	Od__SeqClose close = OD__SEQ_CLOSE__INIT;
-	Od__StepRow rows[MAX_ROWS], *row[MAX_ROWS];
+	Od__StepRow rows[STEP_ROWS], *row[STEP_ROWS];
 	struct od_msg msg = { .header = &header };
 	struct od_err err;
 	int rc;
@@ -493,6 +569,9 @@ int hand_over(struct world *w, const struct message *m)
 		fill_step(m, &step, rows, row);
 		if (m->step > w->delivered)
 			w->delivered = m->step;
+		for (size_t i = 0; i < m->n_rows; i++)
+			if (by_id(w, m->rows[i].sequence) != NULL && m->step == w->delivered)
+				by_id(w, m->rows[i].sequence)->told = m->step;
 	} else if (m->kind == OD__HEADER__BODY_STATE) {
 		header.state = &body;
 		fill_state(w, m, &body, &msg);
@@ -557,7 +636,7 @@ void settle(struct world *w)
 
 void disturb(struct world *w)
 {
-	struct sequence *s = &w->seq[draw(MAX_SEQS)];
+	struct sequence *s = &w->seq[draw(w->n_seqs)];
 	struct message m = { .kind = OD__HEADER__BODY_SEQ_CLOSE };
 
 	while (send_layer(w))
@@ -587,13 +666,15 @@ void disturb(struct world *w)
 	assert_true(hand_over(w, &m) == (s->stepped ? OD_OK : OD_ERR_PROTOCOL));
 }
 
-void open_world(struct world *w, enum od_profile profile, bool same_weights, bool early, uint64_t from_seed)
+void open_large_world(struct world *w, enum od_profile profile, bool same_weights, bool early, uint64_t from_seed,
+		      uint32_t n_seqs)
 {
 	struct ods_sink sink = { .arg = w, .predict = on_predict, .ask = on_ask, .ask_tokens = on_ask_tokens };
 	struct ods_emulator_opts o;
 	struct od_err err;
 
 	memset(w, 0, sizeof(*w));
+	w->n_seqs = n_seqs;
 	w->profile = profile;
 	w->same_weights = same_weights;
 	w->judge = true;
@@ -614,10 +695,16 @@ void open_world(struct world *w, enum od_profile profile, bool same_weights, boo
 	assert_true(w->queue != NULL && w->sent != NULL && row_bytes(w) <= 64);
 	o = (struct ods_emulator_opts){ .forward = pass_opts(&w->shadow_model, profile),
 					.experts = w->shadow_model.expert, .ctx_tokens = CTX,
-					.max_sequences = MAX_SEQS, .early = early,
+					.max_sequences = n_seqs, .early = early,
 					.counters = w->counters };
+	o.forward.max_rows = STEP_ROWS;
 	assert_int_equal(ods_emulator_new(&w->emulator, &o, &sink, &err), OD_OK);
 	seed = from_seed;
+}
+
+void open_world(struct world *w, enum od_profile profile, bool same_weights, bool early, uint64_t from_seed)
+{
+	open_large_world(w, profile, same_weights, early, from_seed, 3);
 }
 
 void close_world(struct world *w)

@@ -18,8 +18,9 @@
 #define VOCAB 40u
 #define EXPERTS 6u
 #define TOP_K 2u
-#define MAX_SEQS 3u
-#define MAX_ROWS 8u
+#define MAX_SEQS 16u
+#define MAX_ROWS 8u   /* of a prompt's piece */
+#define STEP_ROWS 32u /* of a step */
 #define MAX_STEPS 4096u
 #define QUEUE 4096u
 
@@ -51,23 +52,24 @@ struct sequence {
 	struct od_seq_state *state; /* main's */
 	int32_t next; /* token that stands at length */
 	bool open, stepped;
+	uint64_t told; /* number of the newest STEP with rows of it that reached the shadow */
+	struct { uint32_t position; int32_t token; bool known[LAYERS]; } guess; /* the shadow's newest word ahead of main */
 };
 
 struct sent_step {
 	uint64_t number;
 	size_t n_rows;
-	struct { uint32_t seq, position; int32_t token; } row[MAX_ROWS];
-	bool predicted[MAX_ROWS][LAYERS]; /* with the right token */
-	struct { uint64_t id; uint32_t position; int32_t token; bool known[LAYERS]; } guess[MAX_ROWS]; /* before the STEP */
-	uint16_t said[LAYERS][MAX_ROWS][TOP_K];	 /* by the shadow, once it knew the step */
-	uint16_t route[LAYERS][MAX_ROWS][TOP_K]; /* main's own */
+	struct { uint32_t seq, position; int32_t token; } row[STEP_ROWS];
+	bool predicted[STEP_ROWS][LAYERS]; /* with the right token */
+	uint16_t said[LAYERS][STEP_ROWS][TOP_K];  /* by the shadow, once it knew the step */
+	uint16_t route[LAYERS][STEP_ROWS][TOP_K]; /* main's own */
 };
 
 struct message { /* what od.proto carries, in plain */
 	Od__Header__BodyCase kind;
-	Od__StepRow rows[MAX_ROWS];
+	Od__StepRow rows[STEP_ROWS];
 	size_t n_rows;
-	uint64_t sequence, step, next;
+	uint64_t sequence, step;
 	bool due;
 	uint32_t layer, begin, n;
 	char k[CTX * 64], v[CTX * 64];
@@ -83,6 +85,7 @@ struct world {
 	uint64_t counters[OD_N_COUNTERS];
 	struct ods_emulator *emulator;
 	struct sequence seq[MAX_SEQS];
+	uint32_t n_seqs; /* of these are used; more than the shadow has room for in no test but one */
 	uint64_t next_id, step, now;
 	uint32_t lose, twice; /* percent */
 	struct message *queue; /* ring of QUEUE */
@@ -91,7 +94,7 @@ struct world {
 	uint64_t delivered; /* newest STEP that reached the shadow */
 	uint32_t layer; /* main's next STATE of the step that is going on; LAYERS: all sent */
 	bool due;
-	unsigned guesses, checked, asks;
+	unsigned guesses, checked, asks, predicts;
 	bool lose_asks;
 };
 
@@ -106,8 +109,8 @@ void free_model(struct model *m);
 void open_failure(struct failure *f, const struct model *m); /* of its device, whenever fail_device is called */
 void fail_device(const struct failure *f);
 void close_failure(struct failure *f);
-struct od_forward_opts pass_opts(const struct model *m, enum od_profile profile); /* without a state */
-/* A forward pass over n sequences of ctx positions. */
+struct od_forward_opts pass_opts(const struct model *m, enum od_profile profile); /* without a state; MAX_ROWS */
+/* A forward pass over n sequences of ctx positions, STEP_ROWS at a time. */
 void open_pass(struct pass *p, const struct model *m, enum od_profile profile, uint32_t ctx, uint32_t n);
 void close_pass(struct pass *p); /* its sequences are freed */
 /* All layers; route [LAYERS][n_rows][TOP_K] when not NULL. */
@@ -135,6 +138,9 @@ void settle(struct world *w);
 /* More prompt, truncation or the end of a sequence, with nothing on its way that would be about other rows. */
 void disturb(struct world *w);
 void open_world(struct world *w, enum od_profile profile, bool same_weights, bool early, uint64_t from_seed);
+/* The same with so many sequences; open_world has 3. */
+void open_large_world(struct world *w, enum od_profile profile, bool same_weights, bool early, uint64_t from_seed,
+		      uint32_t n_seqs);
 void close_world(struct world *w);
 void assert_predicted(const struct world *w, uint64_t step);
 

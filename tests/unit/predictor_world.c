@@ -33,6 +33,15 @@ static float *reals(struct predictor_world *w, size_t n)
 	return x;
 }
 
+size_t pw_row(const struct predictor_world *w, uint64_t sequence, uint32_t position)
+{
+	size_t r = 0;
+
+	while (r < w->step.n_rows && (w->row[r].sequence != sequence || w->row[r].position != position))
+		r++;
+	return r;
+}
+
 /* Every prediction, whoever made it, keeps the interface's promises. */
 static void on_prediction(void *arg, const struct od_prediction *p)
 {
@@ -42,11 +51,10 @@ static void on_prediction(void *arg, const struct od_prediction *p)
 
 	assert_true(w->n_said <= PW_MAX_SAID);
 	assert_false(w->step.prompt);
-	assert_true(p->row < w->step.n_rows && p->m < w->cfg.n_moe && (int64_t)p->m > w->heard);
-	assert_int_equal(p->step, w->step.step);
-	assert_int_equal(p->sequence, w->step.sequence);
-	assert_int_equal(p->position, w->step.position + p->row);
-	assert_int_equal(p->token, w->token[p->row]);
+	assert_true(p->m < w->cfg.n_moe && (int64_t)p->m > w->heard);
+	s->row = pw_row(w, p->sequence, p->position);
+	assert_true(s->row < w->step.n_rows && !w->row[s->row].quiet);
+	assert_int_equal(p->token, w->row[s->row].token);
 	assert_false(p->stand_in);
 	assert_in_range(p->n, w->cfg.top_k, od_prediction_candidates(&w->cfg));
 	for (size_t i = 0; i < p->n; i++) {
@@ -108,7 +116,8 @@ static void make_model(struct predictor_world *w)
 void pw_open(struct predictor_world *w, const char *kind, struct pw_shape shape)
 {
 	struct od_predictor_opts o = { .config = &w->cfg, .dense = &w->dense, .profile = OD_PROFILE_F32,
-				       .max_rows = shape.max_rows, .emit = on_prediction, .arg = w };
+				       .max_rows = shape.max_rows,
+				       .max_sequences = PW_MAX_SEQUENCES, .emit = on_prediction, .arg = w };
 	struct od_err err;
 
 	*w = (struct predictor_world){ .seed = 42, .max_rows = shape.max_rows, .heard = -1 };
@@ -116,13 +125,14 @@ void pw_open(struct predictor_world *w, const char *kind, struct pw_shape shape)
 						  .hidden = shape.hidden, .vocab = shape.vocab });
 	make_model(w);
 	o.device = w->device;
-	w->token = calloc(shape.max_rows, sizeof(*w->token));
+	w->row = calloc(shape.max_rows, sizeof(*w->row));
+	w->prompt_row = calloc(shape.max_rows, sizeof(*w->prompt_row));
 	w->residual = reals(w, shape.max_rows * shape.hidden);
 	w->probability = reals(w, shape.max_rows * shape.n_experts);
 	w->expert = calloc(shape.max_rows * shape.top_k, sizeof(*w->expert));
 	w->rows = calloc(shape.max_rows, sizeof(*w->rows));
 	w->said = calloc(PW_MAX_SAID, sizeof(*w->said));
-	assert_true(w->token != NULL && w->expert != NULL && w->rows != NULL && w->said != NULL);
+	assert_true(w->row != NULL && w->prompt_row != NULL && w->expert != NULL && w->rows != NULL && w->said != NULL);
 	for (size_t r = 0; r < shape.max_rows; r++)
 		w->rows[r] = (struct od_routed_row){ w->residual + r * shape.hidden, w->probability + r * shape.n_experts,
 						     w->expert + r * shape.top_k };
@@ -143,7 +153,8 @@ void pw_close(struct predictor_world *w)
 	free(w->dense.layer);
 	od_buf_free(w->weights);
 	od_device_free(w->device);
-	free(w->token);
+	free(w->row);
+	free(w->prompt_row);
 	od_free(w->residual);
 	od_free(w->probability);
 	free(w->expert);
@@ -151,15 +162,28 @@ void pw_close(struct predictor_world *w)
 	free(w->said);
 }
 
-void pw_begin(struct predictor_world *w, bool prompt, size_t n_rows, const int32_t *token)
+void pw_begin_rows(struct predictor_world *w, bool prompt, size_t n_rows, const struct od_predict_row *row)
 {
+	struct od_predict_row *own = prompt ? w->prompt_row : w->row;
+
 	assert_true(n_rows <= w->max_rows);
-	w->step = (struct od_predict_step){ .step = w->step.step + 3, .sequence = w->step.sequence, .prompt = prompt,
-					    .n_rows = n_rows, .position = 17, .token = w->token };
-	for (size_t r = 0; r < n_rows; r++)
-		w->token[r] = token != NULL ? token[r] : (int32_t)pw_draw(w, w->cfg.vocab);
+	memcpy(own, row, n_rows * sizeof(*row));
+	w->number += 3;
+	w->step = (struct od_predict_step){ .step = w->number, .prompt = prompt, .n_rows = n_rows, .row = own };
 	w->heard = -1;
 	od_predictor_begin_step(w->predictor, &w->step);
+}
+
+void pw_begin(struct predictor_world *w, bool prompt, size_t n_rows, const int32_t *token)
+{
+	struct od_predict_row *row = calloc(n_rows + 1, sizeof(*row));
+
+	assert_non_null(row);
+	for (size_t r = 0; r < n_rows; r++)
+		row[r] = (struct od_predict_row){ .sequence = w->sequence, .position = 17 + (uint32_t)r,
+						  .token = token != NULL ? token[r] : (int32_t)pw_draw(w, w->cfg.vocab) };
+	pw_begin_rows(w, prompt, n_rows, row);
+	free(row);
 }
 
 void pw_draw_rows(struct predictor_world *w)
@@ -184,7 +208,7 @@ void pw_routed(struct predictor_world *w, uint32_t m)
 		od_rank(w->probability + r * w->cfg.n_experts, w->cfg.n_experts, w->expert + r * w->cfg.top_k,
 			w->cfg.top_k);
 	w->heard = m;
-	od_predictor_routed(w->predictor, m, w->rows, w->step.n_rows);
+	od_predictor_routed(w->predictor, &w->step, m, w->rows);
 }
 
 void pw_forget(struct predictor_world *w)
@@ -195,7 +219,7 @@ void pw_forget(struct predictor_world *w)
 const struct pw_said *pw_word(const struct predictor_world *w, size_t row, uint32_t m)
 {
 	for (size_t i = w->n_said; i-- > 0;) {
-		if (w->said[i].p.row == row && w->said[i].p.m == m)
+		if (w->said[i].row == row && w->said[i].p.m == m)
 			return &w->said[i];
 	}
 	return NULL;

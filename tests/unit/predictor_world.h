@@ -14,9 +14,11 @@
 #include "common/predict/predictor.h"
 
 #define PW_MAX_SAID 8192
+#define PW_MAX_SEQUENCES 3
 
 struct pw_said {
 	struct od_prediction p; /* its pointers lead to here */
+	size_t row;		/* of the step */
 	uint16_t expert[OD_MAX_CANDIDATES];
 	float probability[OD_MAX_CANDIDATES];
 };
@@ -31,11 +33,13 @@ struct predictor_world {
 	float *embed;		/* [vocab][hidden] */
 	float **norm, **router; /* [n_moe]: [hidden], [n_experts][hidden] */
 	struct od_predictor *predictor;
-	struct od_predict_step step;
+	struct od_predict_step step; /* of a prompt's and another that are under way together: the one that is told of */
+	uint64_t number;	     /* of the step that began last */
+	uint64_t sequence;	     /* that pw_begin's rows belong to */
 	size_t max_rows;
 	uint64_t seed;
+	struct od_predict_row *row, *prompt_row; /* [max_rows]: of a step; of a prompt's */
 	/* Of the step: what each row is. */
-	int32_t *token;
 	float *residual;    /* [max_rows][hidden] */
 	float *probability; /* [max_rows][n_experts] */
 	uint16_t *expert;   /* [max_rows][top_k] */
@@ -58,6 +62,10 @@ float pw_real(struct predictor_world *w);		  /* -1 .. 1 */
 
 /* Begins a step of rows with these tokens; NULL: drawn. */
 void pw_begin(struct predictor_world *w, bool prompt, size_t n_rows, const int32_t *token);
+/* Begins a step of these rows, which are copied. */
+void pw_begin_rows(struct predictor_world *w, bool prompt, size_t n_rows, const struct od_predict_row *row);
+/* The row of the step; n_rows: there is none. */
+size_t pw_row(const struct predictor_world *w, uint64_t sequence, uint32_t position);
 /* Routes layer m as w->probability and w->residual are: experts are the best of the probabilities. */
 void pw_routed(struct predictor_world *w, uint32_t m);
 /* Draws residuals and probabilities of all rows; pw_routed is next. */

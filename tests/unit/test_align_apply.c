@@ -11,7 +11,7 @@
 #include "shadow-node/align_apply.h"
 
 #define LAYERS 3u
-#define CTX 40u
+#define CTX 70u /* more than a page */
 #define MAX_ASK 7u
 
 static struct ods_align *make(void)
@@ -20,7 +20,15 @@ static struct ods_align *make(void)
 	struct od_err err;
 
 	assert_int_equal(ods_align_new(&a, LAYERS, CTX, MAX_ASK, &err), OD_OK);
+	assert_true(ods_align_reserve(a, CTX));
 	return a;
+}
+
+/* A STEP with rows [begin, begin + n); keep: the shadow ran ahead with the same tokens. */
+static void step(struct ods_align *a, uint32_t begin, uint32_t n, uint32_t n_due, bool keep)
+{
+	ods_align_truncate(a, keep ? begin + n : begin);
+	ods_align_step(a, begin + n, n_due);
 }
 
 static bool complete(struct ods_align *a, uint32_t position)
@@ -59,7 +67,7 @@ static void test_prompt(void **state)
 	struct ods_align *a = make();
 
 	(void)state;
-	ods_align_step(a, 10, 1, 1, false);
+	step(a, 10, 1, 1, false);
 	assert_false(complete(a, 10));
 	assert_true(complete(a, 0));
 	assert_true(ods_align_ready(a, 0, 0));
@@ -89,7 +97,7 @@ static void test_lost_answer(void **state)
 	struct ods_align *a = make();
 
 	(void)state;
-	ods_align_step(a, 9, 1, 0, false);
+	step(a, 9, 1, 0, false);
 	assert_true(ods_align_deadline(a) == UINT64_MAX);
 	assert_asks(a, 9, 100, 0, 0, 7);
 	assert_asks(a, 9, 200, 0, 7, 2);
@@ -114,7 +122,7 @@ static void test_doubled_row(void **state)
 	struct ods_align *a = make();
 
 	(void)state;
-	ods_align_step(a, 6, 1, 3, false);
+	step(a, 6, 1, 3, false);
 	assert_true(ods_align_expects(a, &rows, false));
 	assert_true(ods_align_expects(a, &last, false));
 	give(a, 1, 6, 1, 1);
@@ -132,7 +140,7 @@ static void test_due_row(void **state)
 	struct ods_align *a = make();
 
 	(void)state;
-	ods_align_step(a, 0, 1, 1, false);
+	step(a, 0, 1, 1, false);
 	for (uint32_t l = 0; l < LAYERS; l++) {
 		ods_align_own(a, l, 0);
 		assert_false(ods_align_ready(a, l, 1));
@@ -149,8 +157,8 @@ static void test_due_row(void **state)
 
 	/* The next STEP confirms; layer 2's row was lost, layer 1's came. */
 	give(a, 1, 0, 1, 2);
-	ods_align_settle(a);
-	ods_align_step(a, 1, 1, 1, true);
+	ods_align_settle(a, LAYERS, CTX);
+	step(a, 1, 1, 1, true);
 	assert_true(ods_align_ready(a, 1, 1));
 	assert_false(ods_align_ready(a, 2, 1));
 	assert_false(complete(a, 1));
@@ -169,14 +177,14 @@ static void test_due_rows_before(void **state)
 	struct ods_align *a = make();
 
 	(void)state;
-	ods_align_step(a, 4, 1, 0, false);
+	step(a, 4, 1, 0, false);
 	for (uint32_t l = 0; l < LAYERS; l++) {
 		give(a, l, 0, 4, 0);
 		for (uint32_t p = 4; p < 7; p++)
 			ods_align_own(a, l, p);
 	}
-	ods_align_settle(a);
-	ods_align_step(a, 7, 1, 4, false);
+	ods_align_settle(a, LAYERS, CTX);
+	step(a, 7, 1, 4, false);
 	assert_true(ods_align_ready(a, 0, 7));
 	ods_align_own(a, 0, 7);
 	assert_false(ods_align_ready(a, 0, 8));
@@ -188,13 +196,13 @@ static void test_due_rows_before(void **state)
 	assert_false(ods_align_ready(a, 1, 8));
 	/* What is lost of it is asked for, own or not. */
 	give(a, 1, 4, 4, 3);
-	ods_align_settle(a);
-	ods_align_step(a, 8, 1, 0, false);
+	ods_align_settle(a, LAYERS, CTX);
+	step(a, 8, 1, 0, false);
 	assert_asks(a, 8, 4, 2, 4, 4);
 	/* After a restart there are no own rows: the step waits for what is due before it. */
 	ods_align_truncate(a, 4);
-	ods_align_settle(a);
-	ods_align_step(a, 7, 1, 4, false);
+	ods_align_settle(a, LAYERS, CTX);
+	step(a, 7, 1, 4, false);
 	assert_true(complete(a, 7));
 	assert_false(ods_align_ready(a, 1, 7));
 	give(a, 1, 4, 3, 5);
@@ -208,18 +216,18 @@ static void test_own_rows(void **state)
 	struct ods_align *a = make();
 
 	(void)state;
-	ods_align_step(a, 0, 2, 0, false);
+	step(a, 0, 2, 0, false);
 	for (uint32_t l = 0; l < LAYERS; l++) {
 		ods_align_own(a, l, 0);
 		ods_align_own(a, l, 1);
 	}
 	assert_true(ods_align_ready(a, 2, 2));
 	assert_true(complete(a, 2));
-	ods_align_step(a, 1, 1, 0, false); /* the same position again */
+	step(a, 1, 1, 0, false); /* the same position again */
 	assert_true(ods_align_ready(a, 2, 1));
 	assert_false(ods_align_ready(a, 2, 2));
 	ods_align_own(a, 0, 1);
-	ods_align_step(a, 2, 1, 0, false); /* which was given up in layer 1 */
+	step(a, 2, 1, 0, false); /* which was given up in layer 1 */
 	assert_asks(a, 2, 0, 1, 1, 1);
 	ods_align_free(a);
 }
@@ -233,12 +241,12 @@ static void test_step_takes_back(void **state)
 	for (uint32_t l = 0; l < LAYERS; l++)
 		give(a, l, 0, 20, 0);
 	ods_align_own(a, 0, 20);
-	ods_align_step(a, 20, 1, 0, true);
+	step(a, 20, 1, 0, true);
 	assert_true(ods_align_ready(a, 0, 21));
-	ods_align_step(a, 20, 1, 0, false);
+	step(a, 20, 1, 0, false);
 	assert_false(ods_align_ready(a, 0, 21));
 	assert_true(ods_align_ready(a, 0, 20));
-	ods_align_step(a, 15, 1, 0, false);
+	step(a, 15, 1, 0, false);
 	assert_false(ods_align_is_true(a, 1, 15));
 	assert_true(ods_align_is_true(a, 1, 14));
 	assert_false(complete(a, 16));
@@ -250,7 +258,7 @@ static void test_truncate(void **state)
 	struct ods_align *a = make();
 
 	(void)state;
-	ods_align_step(a, 14, 1, 0, false);
+	step(a, 14, 1, 0, false);
 	assert_asks(a, 14, 0, 0, 0, 7);
 	assert_asks(a, 14, 0, 0, 7, 7);
 	ods_align_truncate(a, 10); /* the second range cannot be answered any more */
@@ -265,6 +273,166 @@ static void test_truncate(void **state)
 	assert_true(ods_align_ready(a, 0, 4));
 	ods_align_truncate(a, 0);
 	assert_false(ods_align_ready(a, 0, 1));
+	ods_align_free(a);
+}
+
+/* What does not come before a STATE of a later layer does not come: it is asked for at once. */
+static void test_lost_on_the_way(void **state)
+{
+	struct ods_align *a = make();
+
+	(void)state;
+	for (uint32_t l = 0; l < LAYERS; l++)
+		give(a, l, 0, 5, 0);
+	step(a, 5, 1, 1, false);
+	for (uint32_t l = 0; l < LAYERS; l++)
+		ods_align_own(a, l, 5);
+	give(a, 1, 5, 1, 1); /* that of layer 0 is lost */
+	assert_int_equal(ods_align_missing_in(a, 0, 6), 6);
+	ods_align_settle(a, 1, 6);
+	assert_int_equal(ods_align_missing_in(a, 0, 6), 5);
+	assert_int_equal(ods_align_missing_in(a, 2, 6), 6); /* still due */
+	assert_false(ods_align_ready(a, 2, 6));
+	assert_asks(a, 6, 2, 0, 5, 1);
+	give(a, 2, 5, 1, 3);
+	assert_true(ods_align_ready(a, 2, 6));
+	/* What is yet to be computed here stays due: the true row can be had. */
+	give(a, 0, 5, 1, 4);
+	step(a, 6, 1, 1, false);
+	ods_align_settle(a, LAYERS, 6);
+	ods_align_own(a, 0, 6);
+	assert_false(ods_align_ready(a, 0, 7));
+	ods_align_settle(a, LAYERS, 7);
+	assert_int_equal(ods_align_missing_in(a, 0, 7), 6);
+	ods_align_free(a);
+}
+
+/* ---- Shared pages ---- */
+
+static struct ods_align *make_bare(void)
+{
+	struct ods_align *a;
+	struct od_err err;
+
+	assert_int_equal(ods_align_new(&a, LAYERS, CTX, 64, &err), OD_OK);
+	return a;
+}
+
+/* Two texts that begin alike: a row that comes for one is there for both, and is asked for once. */
+static void test_shared(void **state)
+{
+	const struct ods_range first = { 0, 0, 64 };
+	struct ods_align *a = make_bare(), *b = make_bare();
+
+	(void)state;
+	assert_true(ods_align_reserve(a, 66));
+	ods_align_share(b, a, 1);
+	assert_true(ods_align_reserve(b, 70));
+	step(a, 65, 1, 1, false);
+	step(b, 69, 1, 1, false);
+	assert_asks(a, 65, 1, 0, 0, 64);
+	assert_asks(b, 69, 2, 0, 64, 5); /* not what a has asked for */
+	assert_asks(b, 69, 2, 1, 0, 64);
+	assert_asks(a, 65, 3, 0, 64, 1); /* not what b has asked for */
+	assert_true(ods_align_expects(a, &first, true));
+	assert_false(ods_align_expects(b, &first, true));
+	give(a, 0, 0, 64, 4);
+	assert_true(ods_align_is_true(b, 0, 63));
+	assert_false(ods_align_is_true(b, 0, 64)); /* of the page behind, which is its own */
+	assert_true(ods_align_ready(b, 0, 64));
+	give(b, 1, 0, 64, 5);
+	assert_true(ods_align_ready(a, 1, 64));
+	ods_align_own(a, 2, 7);
+	assert_int_equal(ods_align_missing_in(b, 2, 8), 0);
+	give(a, 2, 0, 7, 6);
+	assert_int_equal(ods_align_missing_in(b, 2, 69), 8);
+	ods_align_free(a);
+	assert_true(ods_align_ready(b, 1, 64));
+	ods_align_free(b);
+}
+
+/* What is due to one is not for the other to wait for, nor to ask for: its own row will do, and without it the row lacks. */
+static void test_shared_due(void **state)
+{
+	struct ods_align *a = make_bare(), *b = make_bare();
+
+	(void)state;
+	assert_true(ods_align_reserve(a, 64));
+	ods_align_share(b, a, 1);
+	for (uint32_t l = 0; l < LAYERS; l++)
+		give(a, l, 0, 62, 0);
+	ods_align_own(a, 0, 62);
+	ods_align_step(a, 63, 1);
+	assert_false(ods_align_ready(a, 0, 63));
+	assert_true(ods_align_ready(b, 0, 63));
+	assert_int_equal(ods_align_missing_in(a, 1, 63), 63);
+	assert_int_equal(ods_align_missing_in(b, 1, 63), 62);
+	assert_asks_nothing(b, 63, 1);
+	ods_align_settle(a, LAYERS, 63);
+	assert_asks(b, 63, 1, 1, 62, 1);
+	ods_align_free(a);
+	ods_align_free(b);
+}
+
+/* A question of a sequence that ends, or of one that gets no answer, is open again to the other. */
+static void test_shared_questions(void **state)
+{
+	struct ods_align *a = make_bare(), *b = make_bare();
+
+	(void)state;
+	assert_true(ods_align_reserve(a, 64));
+	ods_align_share(b, a, 1);
+	assert_asks(a, 64, 1, 0, 0, 64);
+	assert_asks(a, 64, 2, 1, 0, 64);
+	assert_asks(b, 64, 3, 2, 0, 64);
+	assert_asks_nothing(b, 64, 3);
+	ods_align_expire(a, 2 + ODS_ASK_AGAIN_NS);
+	assert_asks(b, 64, 4, 0, 0, 64);
+	ods_align_free(b);
+	assert_asks(a, 64, 5, 0, 0, 64);
+	assert_asks(a, 64, 5, 1, 0, 64);
+	give(a, 0, 0, 64, 6);
+	assert_asks(a, 64, 6, 2, 0, 64);
+	ods_align_free(a);
+}
+
+/* Who goes on otherwise leaves the page to the others. */
+static void test_parted(void **state)
+{
+	struct ods_align *a = make_bare(), *b = make_bare();
+
+	(void)state;
+	assert_true(ods_align_reserve(a, 70));
+	ods_align_share(b, a, 1);
+	for (uint32_t l = 0; l < LAYERS; l++)
+		give(a, l, 0, 66, 0);
+	assert_true(ods_align_shared(a, 63));
+	assert_false(ods_align_shared(a, 64));
+	assert_true(ods_align_shared(b, 0));
+	ods_align_part(b, 0);
+	assert_false(ods_align_shared(a, 0));
+	assert_true(ods_align_reserve(b, 70));
+	ods_align_truncate(b, 10);
+	assert_int_equal(ods_align_missing(b, 10), 0);
+	assert_int_equal(ods_align_missing(a, 66), 66);
+	ods_align_free(a);
+	ods_align_free(b);
+}
+
+/* Nothing is asked for that there is no memory for. */
+static void test_reserved(void **state)
+{
+	struct ods_align *a = make_bare();
+
+	(void)state;
+	assert_asks_nothing(a, 70, 1);
+	assert_int_equal(ods_align_missing(a, 70), 0);
+	assert_false(ods_align_is_true(a, 0, 69));
+	assert_true(ods_align_reserve(a, 1));
+	assert_asks(a, 70, 1, 0, 0, 64);
+	give(a, 0, 0, 64, 2);
+	assert_asks(a, 70, 3, 1, 0, 64);
+	assert_false(ods_align_ready(a, 0, 65));
 	ods_align_free(a);
 }
 
@@ -326,13 +494,16 @@ static void slow_truncate(struct slow *s, uint32_t length)
 			slow_remove(s, i);
 }
 
-static void slow_settle(struct slow *s)
+static void slow_settle(struct slow *s, uint32_t n_layers, uint32_t limit)
 {
-	for (uint32_t l = 0; l < LAYERS; l++)
-		for (uint32_t p = 0; p < CTX; p++)
+	for (uint32_t l = 0; l < n_layers; l++)
+		for (uint32_t p = 0; p < limit; p++)
 			if (s->c[l][p].due)
 				s->c[l][p] = (struct cell){ 0 };
-	s->due_end = 0;
+	if (n_layers == LAYERS && limit > s->due_begin)
+		s->due_begin = limit;
+	if (s->due_begin >= s->due_end)
+		s->due_end = 0;
 }
 
 static void slow_step(struct slow *s, uint32_t begin, uint32_t n, uint32_t n_due, bool keep)
@@ -400,6 +571,15 @@ static bool slow_expects(const struct slow *s, const struct ods_range *r, bool a
 	return false;
 }
 
+static uint32_t first_missing(const struct slow *s, uint32_t begin, uint32_t end, uint32_t limit)
+{
+	for (uint32_t p = 0; p < limit; p++)
+		for (uint32_t l = begin; l < end; l++)
+			if (missing(&s->c[l][p]))
+				return p;
+	return limit;
+}
+
 static void compare(const struct slow *s, struct ods_align *a)
 {
 	bool all = true, asked = draw(2);
@@ -422,6 +602,8 @@ static void compare(const struct slow *s, struct ods_align *a)
 			for (uint32_t q = 0; q < p; q++)
 				all &= !missing(&s->c[l][q]);
 		assert_int_equal(complete(a, p), all);
+		assert_int_equal(ods_align_missing(a, p), first_missing(s, 0, LAYERS, p));
+		assert_int_equal(ods_align_missing_in(a, r.layer, p), first_missing(s, r.layer, r.layer + 1, p));
 	}
 	assert_int_equal(ods_align_asked(a), s->n_asked);
 	assert_true(ods_align_deadline(a) == (s->n_asked > 0 ? s->heard + ODS_ASK_AGAIN_NS : UINT64_MAX));
@@ -433,14 +615,14 @@ static void one_message(struct slow *s, struct ods_align *a, uint64_t now, unsig
 	uint32_t n_due;
 	bool keep = draw(2), asked;
 
-	switch (draw(11)) {
+	switch (draw(12)) {
 	case 0:
-		ods_align_settle(a);
-		slow_settle(s);
+		ods_align_settle(a, LAYERS, CTX);
+		slow_settle(s, LAYERS, CTX);
 		r.n = 1 + draw(2);
 		r.begin = draw(CTX - 1);
 		n_due = draw(2) == 0 ? 0 : r.n + draw(r.begin + 1);
-		ods_align_step(a, r.begin, r.n, n_due, keep);
+		step(a, r.begin, r.n, n_due, keep);
 		slow_step(s, r.begin, r.n, n_due, keep);
 		break;
 	case 1:
@@ -474,6 +656,11 @@ static void one_message(struct slow *s, struct ods_align *a, uint64_t now, unsig
 		ods_align_expire(a, now);
 		if (s->n_asked > 0 && now >= s->heard + ODS_ASK_AGAIN_NS)
 			s->n_asked = 0;
+		break;
+	case 9: /* main is past some layers */
+		n_due = draw(LAYERS + 1);
+		ods_align_settle(a, n_due, r.begin);
+		slow_settle(s, n_due, r.begin);
 		break;
 	default:
 		asked = slow_ask(s, r.begin, now, &expected);
@@ -512,6 +699,8 @@ int main(void)
 		cmocka_unit_test(test_doubled_row),	  cmocka_unit_test(test_due_row),
 		cmocka_unit_test(test_due_rows_before), cmocka_unit_test(test_own_rows),
 		cmocka_unit_test(test_step_takes_back), cmocka_unit_test(test_truncate),
+		cmocka_unit_test(test_lost_on_the_way), cmocka_unit_test(test_shared), cmocka_unit_test(test_shared_due),
+		cmocka_unit_test(test_shared_questions), cmocka_unit_test(test_parted), cmocka_unit_test(test_reserved),
 		cmocka_unit_test(test_random_messages),
 	};
 

@@ -38,6 +38,7 @@ struct rig {
 	struct od_seq_state *state, *ref_state;
 	struct od_sampler *sampler, *ref_sampler;
 	struct odm_shadow_link link;
+	struct odm_part part; /* of main's step */
 	uint64_t sent[OD_N_COUNTERS], counters[OD_N_COUNTERS]; /* by the link; of the emulator */
 	struct ods_emulator *emulator;
 	struct packet queue[QUEUE];
@@ -51,6 +52,7 @@ struct rig {
 	uint64_t now, sequence, step, delivered, dropped;
 	int32_t next;	     /* main's token at its length */
 	uint32_t n;	     /* decode steps of the sequence */
+	uint64_t first;	     /* number of the first of them */
 	struct heard *heard; /* [NUMBERS] */
 	bool reference;	     /* else only main's side is run */
 	bool judge;	     /* every prediction stands on main's keys and values */
@@ -204,19 +206,32 @@ static void judge_prediction(struct rig *g, const struct od_prediction *p)
 	g->judged++;
 }
 
-static void on_predict(void *arg, const struct od_prediction *p)
+static void on_prediction(struct rig *g, const struct od_prediction *p)
 {
-	struct rig *g = arg;
-	struct heard *h = &g->heard[p->step % NUMBERS];
+	const uint64_t step = g->first + p->position - g->prompt;
+	struct heard *h = &g->heard[step % NUMBERS];
 
-	assert_true(p->step >= g->delivered && p->step <= g->delivered + 1); /* the newest STEP, or one ahead */
-	assert_true(p->row == 0 && p->m < LAYERS && p->n == od_prediction_candidates(&config));
+	assert_true(p->m < LAYERS && p->n == od_prediction_candidates(&config));
 	assert_true(p->position < g->ctx && p->token >= 0 && p->token < (int32_t)VOCAB);
+	if (p->sequence != g->sequence) /* it has not heard that this one is over */
+		return;
+	assert_true(step >= g->delivered && step <= g->delivered + 1); /* the newest STEP, or one ahead */
 	h->any[p->m] = true;
 	h->token[p->m] = p->token;
 	memcpy(h->route[p->m], p->expert, sizeof(h->route[0]));
-	if (g->judge && p->sequence == g->sequence && p->step <= g->delivered)
+	if (g->judge && step <= g->delivered)
 		judge_prediction(g, p);
+}
+
+static void on_predict(void *arg, uint32_t m, const struct od_prediction *p, size_t n)
+{
+	struct rig *g = arg;
+
+	assert_true(n == 1 || (n == 2 && g->bad_channel));
+	for (size_t i = 0; i < n; i++) {
+		assert_int_equal(p[i].m, m);
+		on_prediction(g, &p[i]);
+	}
 }
 
 /* ---- Main, and the definition ---- */
@@ -312,8 +327,9 @@ static int32_t choose(struct rig *g, size_t row)
 static struct odm_step make_step(struct rig *g, enum odm_phase phase, struct od_row *rows, size_t n)
 {
 	g->step++;
-	return (struct odm_step){ .step = g->step, .next_step = g->step + 1, .phase = phase, .sequence = g->sequence,
-				  .prompt_tokens = g->prompt, .rows = rows, .n_rows = n, .sampling = g->sampling };
+	g->part = (struct odm_part){ .sequence = g->sequence, .n = n, .prompt_tokens = g->prompt, .sampling = &g->sampling };
+	return (struct odm_step){ .step = g->step, .next_step = g->step + 1, .phase = phase, .rows = rows, .n_rows = n,
+				  .part = &g->part, .n_parts = 1 };
 }
 
 static void start_samplers(struct rig *g)
@@ -364,6 +380,7 @@ static void run_prompt(struct rig *g, uint32_t n)
 		run_pass(&g->ref_pass, own, m, NULL);
 		end_pass(&g->ref_pass);
 	}
+	g->first = g->step + 1;
 	if (g->align.kv_period > 0)
 		give_rows(g, 0, n);
 }
@@ -583,7 +600,7 @@ static void test_restart(void **state)
 			free_packet(&g->queue[--g->n_queued]);
 		ods_emulator_free(g->emulator);
 		open_emulator(g);
-		g->link.sequence = 0; /* as odm_shadow_link_follow has it for another session */
+		g->link.told[0].opened = false; /* as odm_shadow_link_follow has it for another session */
 		g->judge = t.token_period == 1 && t.kv_period == 1;
 		while (after < 40) {
 			decode_at_pace(g, behind == 0 ? 1 : 8);
@@ -733,7 +750,7 @@ static void bad_life(const struct setting *t, uint64_t from_seed)
 			decode_at_pace(g, draw(12));
 			g->now += draw((uint32_t)ODS_ASK_AGAIN_NS);
 			if (chance(3)) /* what is on its way is lost, and the shadow with it */
-				g->link.sequence = 0;
+				g->link.told[0].opened = false;
 		}
 		close_main(g);
 	}

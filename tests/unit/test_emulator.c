@@ -199,7 +199,7 @@ static void test_second_prompt(void **state)
 	close_world(&w);
 }
 
-/* No room for another sequence: its STEP is dropped, the others do not notice. */
+/* No room for another sequence: it sits out, the others do not notice. */
 static void test_too_many_sequences(void **state)
 {
 	struct message *m;
@@ -207,25 +207,41 @@ static void test_too_many_sequences(void **state)
 
 	(void)state;
 	open_world(&w, OD_PROFILE_F32, true, false, 24);
-	for (uint32_t i = 0; i < MAX_SEQS; i++)
+	for (uint32_t i = 0; i < w.n_seqs; i++)
 		open_sequence(&w, &w.seq[i]);
 	begin_step(&w, true);
 	while (send_layer(&w))
 		;
 	settle(&w);
 	assert_predicted(&w, w.step);
+	for (int at = 0; at < 3; at++) { /* before, between and behind the others' rows */
+		struct od_err err;
+		bool did;
+
+		begin_step(&w, true);
+		m = &w.queue[w.head];
+		assert_int_equal(m->n_rows, 3);
+		memmove(&m->rows[at + 1], &m->rows[at], (3 - at) * sizeof(m->rows[0]));
+		m->rows[at] = (Od__StepRow)OD__STEP_ROW__INIT;
+		m->rows[at].sequence = 4711;
+		m->rows[at].position = 5;
+		m->rows[at].state_rows = 1;
+		m->n_rows = 4;
+		while (send_layer(&w))
+			;
+		settle(&w);
+		assert_predicted(&w, w.step);
+		assert_int_equal(ods_emulator_work(w.emulator, w.now, &did, &err), OD_OK);
+	}
 	m = &w.queue[0];
 	memset(m, 0, offsetof(struct message, k));
-	m->kind = OD__HEADER__BODY_STEP;
-	m->step = w.step + 1;
-	m->n_rows = 1;
-	m->rows[0] = (Od__StepRow)OD__STEP_ROW__INIT;
-	m->rows[0].sequence = 4711;
-	assert_int_equal(hand_over(&w, m), OD_ERR_BUSY);
-	w.delivered = w.step;
 	m->kind = OD__HEADER__BODY_SEQ_CLOSE;
 	m->sequence = 4711;
-	assert_int_equal(hand_over(&w, m), OD_ERR_PROTOCOL);
+	assert_int_equal(hand_over(&w, m), OD_ERR_BUSY);
+	m->sequence = w.seq[1].id; /* which makes room */
+	w.seq[1].open = false;
+	assert_int_equal(hand_over(&w, m), OD_OK);
+	open_sequence(&w, &w.seq[1]);
 	begin_step(&w, true);
 	while (send_layer(&w))
 		;
@@ -330,8 +346,8 @@ static void test_pages(void **state)
 	close_world(&w);
 }
 
-/* The host waits once for a layer's predictions and once for each STATE; early departure needs logits too. Main's rows
- * that are there before ours are kept without a wait. */
+/* The host waits once for a layer's predictions and once for each STATE; early departure needs a run's logits too. Main's
+ * rows that are there before ours are kept without a wait. */
 static void test_waits(void **state)
 {
 	(void)state;
@@ -342,10 +358,9 @@ static void test_waits(void **state)
 		w.judge = false; /* it waits, too, on the same device */
 		open_sequence(&w, &w.seq[0]);
 		for (int i = 0; i < 4; i++) {
-			uint64_t before = od_device_waits(w.shadow_model.device);
+			uint64_t before = od_device_waits(w.shadow_model.device), layers = w.counters[OD_C_SHADOW_PREDICTIONS];
 
 			begin_step(&w, true);
-			w.queue[(w.head + w.n_queued - 1) % QUEUE].next = 0; /* nothing to run ahead into */
 			while (i % 2 && send_layer(&w))
 				;
 			while (i % 2 && deliver(&w))
@@ -354,8 +369,12 @@ static void test_waits(void **state)
 				settle(&w);
 			while (send_layer(&w));
 			assert_predicted(&w, w.step);
+			layers = w.counters[OD_C_SHADOW_PREDICTIONS] - layers;
+			assert_int_equal(layers % LAYERS, 0);
+			assert_true(early ? layers > 0 : layers == LAYERS);
 			if (i > 0) /* without the prompt's rows */
-				assert_int_equal(od_device_waits(w.shadow_model.device) - before, 2 * LAYERS + early);
+				assert_int_equal(od_device_waits(w.shadow_model.device) - before,
+						 LAYERS + layers + (early ? layers / LAYERS : 0));
 		}
 		close_world(&w);
 	}

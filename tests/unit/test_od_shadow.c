@@ -150,7 +150,6 @@ static void send_step(struct fake *f, uint64_t number, uint32_t position, int32_
 	row.token = token;
 	row.state_rows = 1;
 	body.step = number;
-	body.next_step = number + 1;
 	body.rows = rows;
 	body.n_rows = 1;
 	h.body_case = OD__HEADER__BODY_STEP;
@@ -160,19 +159,23 @@ static void send_step(struct fake *f, uint64_t number, uint32_t position, int32_
 
 static void on_predict(struct fake *f, const Od__Predict *p)
 {
+	const Od__PredictRow *r = p->rows[0];
 	struct heard *h;
+	uint64_t step;
 
-	assert_int_equal(p->sequence, SEQUENCE);
-	assert_true(p->step > 0 && p->step <= f->last_step + 1 && p->m < cfg->n_moe && p->row == 0);
-	assert_int_equal(p->n_experts, od_prediction_candidates(cfg));
-	assert_int_equal(p->n_probabilities, p->n_experts);
-	for (size_t i = 1; i < p->n_experts; i++)
-		assert_true(p->probabilities[i] <= p->probabilities[i - 1]);
-	h = &f->heard[p->step][p->m];
+	assert_true(p->n_rows == 1 && p->m < cfg->n_moe);
+	assert_int_equal(r->sequence, SEQUENCE);
+	assert_true(r->position >= PROMPT && r->position <= PROMPT + f->last_step);
+	assert_int_equal(r->n_experts, od_prediction_candidates(cfg));
+	assert_int_equal(r->n_probabilities, r->n_experts);
+	for (size_t i = 1; i < r->n_experts; i++)
+		assert_true(r->probabilities[i] <= r->probabilities[i - 1]);
+	step = r->position - PROMPT + 1;
+	h = &f->heard[step][p->m];
 	h->any = true;
-	h->token = p->token;
+	h->token = r->token;
 	for (size_t i = 0; i < cfg->top_k; i++)
-		h->expert[i] = (uint16_t)p->experts[i];
+		h->expert[i] = (uint16_t)r->experts[i];
 }
 
 static void on_request(struct fake *f, const Od__StateRequest *r)
@@ -244,6 +247,7 @@ static void hello_of(Od__Hello *hello, uint8_t fingerprint[32], enum od_profile 
 	hello->main_name = (char *)"test";
 	hello->ctx_tokens = CTX;
 	hello->max_rows = 65536; /* of prompts: no reason to refuse */
+	hello->max_sequences = 4;
 }
 
 static void begin_session(struct fake *f, uint16_t port, enum od_profile profile, const char *precision)
@@ -515,6 +519,40 @@ static void put_bad_open(struct fake *f, uint64_t sequence, double temperature, 
 	send_data(f, &h, NULL, 0);
 }
 
+static void put_bad_share(struct fake *f, uint32_t tokens)
+{
+	Od__Header h = OD__HEADER__INIT;
+	Od__SeqOpen body = OD__SEQ_OPEN__INIT;
+
+	body.sequence = SEQUENCE;
+	body.top_p = body.repetition_penalty = 1;
+	body.shared_sequence = SEQUENCE;
+	body.shared_tokens = tokens;
+	h.body_case = OD__HEADER__BODY_SEQ_OPEN;
+	h.seq_open = &body;
+	send_data(f, &h, NULL, 0);
+}
+
+/* Rows of a sequence with another's between them. */
+static void put_mixed_step(struct fake *f, uint64_t number)
+{
+	Od__Header h = OD__HEADER__INIT;
+	Od__Step body = OD__STEP__INIT;
+	Od__StepRow row[3], *rows[] = { &row[0], &row[1], &row[2] };
+
+	for (size_t i = 0; i < 3; i++) {
+		od__step_row__init(&row[i]);
+		row[i].sequence = i == 1 ? SEQUENCE + 7 : SEQUENCE;
+		row[i].position = i == 2 ? 1 : 0;
+	}
+	body.step = number;
+	body.rows = rows;
+	body.n_rows = 3;
+	h.body_case = OD__HEADER__BODY_STEP;
+	h.step = &body;
+	send_data(f, &h, NULL, 0);
+}
+
 static void put_bad_tokens(struct fake *f, uint64_t sequence, uint32_t begin, uint32_t id, size_t n)
 {
 	Od__Header h = OD__HEADER__INIT;
@@ -552,7 +590,7 @@ static void put_bad_step(struct fake *f, uint64_t number, uint32_t position, int
 }
 
 /* Everything that must be dropped, and nothing else suffers. On the data socket: */
-#define N_RUBBISH 33
+#define N_RUBBISH 36
 static void put_rubbish(struct fake *f)
 {
 	size_t row = od_seq_state_row_bytes(f->own.state, 0, 0);
@@ -579,6 +617,9 @@ static void put_rubbish(struct fake *f)
 	put_bad_step(f, f->last_step + 9, 0, -2, 0, 1);
 	put_bad_step(f, f->last_step + 9, 3, 0, 5, 2); /* a gap */
 	put_bad_step(f, f->last_step + 9, 3, 0, 5, 0);
+	put_mixed_step(f, f->last_step + 9);
+	put_bad_share(f, 63);
+	put_bad_share(f, 128); /* more than the context */
 	put_bad_open(f, 0, 0, 1);
 	put_bad_open(f, SEQUENCE, -1, 1);
 	put_bad_open(f, SEQUENCE, 1, 0);
@@ -692,6 +733,11 @@ static void test_refusals(void **state)
 	hello_of(&hello, fingerprint, OD_PROFILE_F32);
 	hello.max_rows = 0;
 	assert_refused(context, port, &hello, "max_rows");
+	hello_of(&hello, fingerprint, OD_PROFILE_F32);
+	hello.max_sequences = 0;
+	assert_refused(context, port, &hello, "max_sequences");
+	hello.max_sequences = 1025;
+	assert_refused(context, port, &hello, "max_sequences");
 	stop_shadow(pid);
 	zmq_ctx_term(context);
 }

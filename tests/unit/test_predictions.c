@@ -1,4 +1,5 @@
-/* The table of predictions: what becomes a WANT, what counts as recalled, late or stale. */
+/* The table of predictions: what becomes a WANT, what counts as recalled, late or void. By hand, mostly with one sequence
+ * whose positions are the steps' numbers; test_prediction_table.c has many, in any order. */
 #include "main-node/cluster/placement.h"
 #include "main-node/cluster/predictions.h"
 
@@ -13,14 +14,18 @@
 #define EXPERTS 8
 #define TOP_K 2
 
+static uint64_t step_counters[OD_N_COUNTERS];
+
 static struct odm_predictions *make_with(double hedge)
 {
 	const struct odm_predictions_opts o = {
-		.n_moe = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K, .max_rows = 2, .max_tokens = 10, .hedge = hedge
+		.n_moe = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K, .max_sequences = 2, .max_rows = 4, .max_tokens = 10,
+		.hedge = hedge
 	};
 	struct odm_predictions *p;
 	struct od_err err;
 
+	memset(step_counters, 0, sizeof(step_counters));
 	assert_int_equal(odm_predictions_new(&p, &o, &err), OD_OK);
 	return p;
 }
@@ -33,7 +38,8 @@ static struct odm_predictions *make(void)
 static bool predict(struct odm_predictions *p, uint64_t step, uint32_t m, int32_t token, uint16_t a, uint16_t b)
 {
 	const uint16_t expert[] = { a, b };
-	const struct od_prediction pred = { .step = step, .m = m, .token = token, .expert = expert, .n = 2 };
+	const struct od_prediction pred = { .sequence = 1, .position = (uint32_t)step, .m = m, .token = token,
+					    .expert = expert, .n = 2 };
 
 	return odm_predictions_add(p, &pred);
 }
@@ -41,12 +47,16 @@ static bool predict(struct odm_predictions *p, uint64_t step, uint32_t m, int32_
 static void resolve(struct odm_predictions *p, uint64_t step, uint32_t m, uint16_t a, uint16_t b)
 {
 	odm_predictions_resolve(p, step, m, (const uint16_t[]){ a, b });
-	odm_predictions_learn(p, step, m, NULL);
+	odm_predictions_learn(p, step, m, NULL, step_counters);
 }
 
+/* index: which generated token it is. */
 static void begin(struct odm_predictions *p, uint64_t step, int32_t token, uint32_t index)
 {
-	odm_predictions_begin(p, step, &token, 1, index, true);
+	const struct odm_predicted_row row = { .sequence = 1, .position = (uint32_t)step, .prompt_tokens = (uint32_t)step - index,
+					       .token = token };
+
+	odm_predictions_begin(p, step, step + 1, &row, 1, true);
 }
 
 struct counted {
@@ -54,11 +64,14 @@ struct counted {
 	struct odm_spread first_ns;
 };
 
+/* Of sequence 1, and of the steps since the last time. */
 static struct counted counted(struct odm_predictions *p, struct od_recall *r)
 {
 	struct counted x = { 0 };
 
-	odm_predictions_take(p, x.c, &x.first_ns, r);
+	odm_predictions_take(p, 1, x.c, &x.first_ns, r);
+	od_counters_add(x.c, step_counters);
+	memset(step_counters, 0, sizeof(step_counters));
 	return x;
 }
 
@@ -78,14 +91,16 @@ static struct od_recall take(struct odm_predictions *p, struct counted *x)
 
 struct want {
 	struct odm_want w;
-	uint16_t expert[EXPERTS];
-	uint32_t worker[EXPERTS];
+	uint16_t expert[EXPERTS], expert_before[EXPERTS];
+	uint32_t worker[EXPERTS], worker_before[EXPERTS];
 };
 
 static bool take_want(struct odm_predictions *p, struct want *w)
 {
 	w->w.expert = w->expert;
 	w->w.worker = w->worker;
+	w->w.expert_before = w->expert_before;
+	w->w.worker_before = w->worker_before;
 	return odm_predictions_take_want(p, &w->w);
 }
 
@@ -102,6 +117,7 @@ static void a_prediction_becomes_a_want(void **state)
 	struct want w;
 
 	(void)state;
+	begin(p, 4, 41, 0);
 	assert_false(take_want(p, &w));
 	assert_true(predict(p, 5, 1, 42, 6, 3)); /* before the step begins: the shadow is ahead */
 	assert_true(take_want(p, &w));
@@ -112,6 +128,9 @@ static void a_prediction_becomes_a_want(void **state)
 	assert_int_equal(w.expert[0], 6); /* in order of rank, not of id */
 	assert_int_equal(w.expert[1], 3);
 	assert_int_equal(w.worker[0], ODM_NOBODY);
+	assert_int_equal(w.w.n_before, 0);
+	assert_int_equal(w.w.epoch, 0);
+	w.w.epoch = 77;
 	place(p, &w, 7, 9);
 	assert_false(take_want(p, &w));
 	assert_int_equal(odm_predictions_where(p, 5, 1, 3), 9);
@@ -123,6 +142,10 @@ static void a_prediction_becomes_a_want(void **state)
 	assert_int_equal(w.expert[0], 3);
 	assert_int_equal(w.worker[0], 9);
 	assert_int_equal(w.worker[1], ODM_NOBODY);
+	assert_int_equal(w.w.n_before, 2);
+	assert_int_equal(w.w.epoch, 77);
+	assert_memory_equal(w.expert_before, ((const uint16_t[]){ 6, 3 }), 2 * sizeof(uint16_t));
+	assert_memory_equal(w.worker_before, ((const uint32_t[]){ 7, 9 }), 2 * sizeof(uint32_t));
 	odm_predictions_free(p);
 }
 
@@ -132,6 +155,7 @@ static void oldest_step_and_lowest_layer_first(void **state)
 	struct want w;
 
 	(void)state;
+	begin(p, 8, 1, 0);
 	predict(p, 9, 0, 1, 0, 1);
 	predict(p, 8, 2, 1, 0, 1);
 	predict(p, 8, 1, 1, 0, 1);
@@ -202,9 +226,11 @@ static void another_token_is_discarded(void **state)
 	struct counted times;
 
 	(void)state;
+	begin(p, 1, 6, 0);
 	predict(p, 2, 0, 7, 1, 2); /* ahead, on a token that main does not choose */
 	predict(p, 2, 1, 8, 1, 2); /* on the one that it does */
-	begin(p, 2, 8, 0);
+	begin(p, 2, 8, 1);
+	assert_int_equal(odm_predictions_voided(p).token, 1);
 	assert_false(predict(p, 2, 2, 7, 1, 2));
 	resolve(p, 2, 0, 1, 2);
 	resolve(p, 2, 1, 1, 2);
@@ -221,7 +247,8 @@ static bool say(struct odm_predictions *p, bool stand_in, uint16_t a, uint16_t b
 	static const float probability[] = { 0.5f, 0.3f };
 	const uint16_t expert[] = { a, b };
 	const struct od_prediction pred = {
-		.step = 1, .token = 42, .expert = expert, .probability = probability, .n = 2, .stand_in = stand_in
+		.sequence = 1, .position = 1, .token = 42, .expert = expert, .probability = probability, .n = 2,
+		.stand_in = stand_in
 	};
 
 	return odm_predictions_add(p, &pred);
@@ -293,8 +320,9 @@ static void any_token_will_do(void **state)
 	struct od_recall r;
 
 	(void)state;
+	begin(p, 1, 6, 0);
 	predict(p, 2, 0, 7, 1, 2);
-	begin(p, 2, -1, 0);
+	begin(p, 2, -1, 1);
 	predict(p, 2, 1, 8, 1, 2);
 	resolve(p, 2, 0, 1, 2);
 	resolve(p, 2, 1, 1, 2);
@@ -302,7 +330,7 @@ static void any_token_will_do(void **state)
 	assert_int_equal(r.rows.in_time, 2);
 	assert_int_equal(r.all.recalled, 4);
 	od_recall_fini(&r);
-	begin(p, 3, 0, 1); /* 0 is a token like any other */
+	begin(p, 3, 0, 2); /* 0 is a token like any other */
 	assert_false(predict(p, 3, 0, 8, 1, 2));
 	odm_predictions_free(p);
 }
@@ -315,6 +343,7 @@ static void leads(void **state)
 	struct od_recall r;
 
 	(void)state;
+	begin(p, 1, 7, 0);
 	predict(p, 2, 0, 7, 1, 2); /* ahead of the step */
 	begin(p, 2, 7, 0);
 	predict(p, 2, 1, 7, 1, 2);
@@ -351,13 +380,14 @@ static void leads(void **state)
 	odm_predictions_free(p);
 }
 
-/* What the shadow says of (step, 0) with token 42: experts 0 to 7 in this order, the second and third so close. */
-static bool predict_close(struct odm_predictions *p, uint64_t step, uint32_t row, float third)
+/* What the shadow says of (position, 0) with token 42: experts 0 to 7 in this order, the second and third so close. */
+static bool predict_close(struct odm_predictions *p, uint64_t position, float third)
 {
 	static const uint16_t expert[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
 	const float probability[] = { 0.4f, 0.2f, third, 0.01f, 0.01f, 0.01f, 0.01f, 0.01f };
 	const struct od_prediction pred = {
-		.step = step, .row = row, .token = 42, .expert = expert, .probability = probability, .n = EXPERTS
+		.sequence = 1, .position = (uint32_t)position, .token = 42, .expert = expert, .probability = probability,
+		.n = EXPERTS
 	};
 
 	return odm_predictions_add(p, &pred);
@@ -371,11 +401,11 @@ static uint64_t teach(struct odm_predictions *p)
 
 	for (uint64_t step = 1; step <= 60; step++) {
 		begin(p, step, 42, 0);
-		predict_close(p, step, 0, 0.1f);
+		predict_close(p, step, 0.1f);
 		assert_true(take_want(p, &w));
 		place(p, &w, 1, 2);
 		odm_predictions_resolve(p, step, 0, (const uint16_t[]){ 0, 1 });
-		odm_predictions_learn(p, step, 0, truth);
+		odm_predictions_learn(p, step, 0, truth, NULL);
 	}
 	return 61;
 }
@@ -392,7 +422,7 @@ static void hedges_come_behind_the_prediction(void **state)
 	f = counted(p, NULL);
 	assert_int_equal(f.c[OD_C_LEAD_ROUTERS], 60);
 	begin(p, step, 42, 0);
-	assert_true(predict_close(p, step, 0, 0.199f));
+	assert_true(predict_close(p, step, 0.199f));
 	assert_true(take_want(p, &w));
 	assert_int_equal(w.w.n_predicted, 2);
 	assert_true(w.w.n >= 3);
@@ -413,21 +443,17 @@ static void hedges_come_behind_the_prediction(void **state)
 static void hedges_of_rows_are_merged(void **state)
 {
 	struct odm_predictions *p = make_with(0.5);
-	const int32_t tokens[] = { 42, 42 };
+	struct odm_predicted_row rows[] = { { .sequence = 1, .token = 42 }, { .sequence = 1, .token = 42 } };
 	struct want w;
 	uint64_t step;
 
 	(void)state;
 	step = teach(p);
-	odm_predictions_begin(p, step, tokens, 2, 0, true);
-	assert_true(predict_close(p, step, 0, 0.199f));
-	assert_false(predict_close(p, step, 2, 0.1f)); /* no such row */
-	{
-		const uint16_t expert[] = { 2, 7 };
-		const struct od_prediction pred = { .step = step, .row = 1, .token = 42, .expert = expert, .n = 2 };
-
-		assert_true(odm_predictions_add(p, &pred));
-	}
+	rows[0].position = (uint32_t)step;
+	rows[1].position = (uint32_t)step + 1;
+	odm_predictions_begin(p, step, step + 1, rows, 2, true);
+	assert_true(predict_close(p, step, 0.199f));
+	assert_true(predict(p, step + 1, 0, 42, 2, 7));
 	assert_true(take_want(p, &w));
 	assert_int_equal(w.w.n_predicted, 4);
 	assert_memory_equal(w.expert, ((const uint16_t[]){ 0, 2, 1, 7 }), 4 * sizeof(uint16_t));
@@ -456,7 +482,7 @@ static void what_is_placed_too_late_was_not_ordered(void **state)
 	assert_int_equal(odm_predictions_ordered(p, 1, 0, 3), ODM_NOBODY);
 	assert_int_equal(odm_predictions_ordered(p, 1, 1, 4), ODM_NOBODY);
 	assert_int_equal(odm_predictions_where(p, 1, 1, 4), 7); /* it must be closed there all the same */
-	assert_int_equal(odm_predictions_ordered(p, 1 + ODM_STEPS_KEPT, 0, 4), ODM_NOBODY);
+	assert_int_equal(odm_predictions_ordered(p, 99, 0, 4), ODM_NOBODY);
 	odm_predictions_free(p);
 }
 
@@ -465,14 +491,17 @@ static void another_guess_keeps_nothing(void **state)
 {
 	const uint16_t expert[] = { 6, 7 };
 	const float probability[] = { 0.6f, 0.2f };
-	const struct od_prediction other = { .step = 2, .token = 41, .expert = expert, .probability = probability, .n = 2 };
+	const struct od_prediction other = { .sequence = 1, .position = 2, .token = 41, .expert = expert,
+					     .probability = probability, .n = 2 };
 	struct odm_predictions *p = make_with(1);
 	struct want w;
 
 	(void)state;
+	begin(p, 1, 5, 0);
 	assert_true(odm_predictions_add(p, &other));
 	assert_true(take_want(p, &w));
-	assert_true(predict_close(p, 2, 0, 0.1f)); /* experts 0 and 1 with token 42 */
+	assert_true(predict_close(p, 2, 0.1f)); /* experts 0 and 1 with token 42 */
+	assert_int_equal(odm_predictions_voided(p).replaced, 1);
 	assert_true(take_want(p, &w));
 	assert_int_equal(w.w.n, 2);
 	assert_int_equal(w.expert[1], 1);
@@ -486,33 +515,53 @@ static void a_wrong_token_is_paid_for(void **state)
 	struct want w;
 
 	(void)state;
-	predict(p, 1, 0, 41, 6, 7);
+	begin(p, 1, 40, 0);
+	predict(p, 2, 0, 41, 6, 7);
 	assert_true(take_want(p, &w));
 	place(p, &w, 1, 2);
-	begin(p, 1, 42, 0);
-	assert_true(predict(p, 1, 0, 42, 6, 3));
+	begin(p, 2, 42, 1);
+	assert_true(predict(p, 2, 0, 42, 6, 3));
 	assert_true(take_want(p, &w));
 	place(p, &w, 1, 2);
-	resolve(p, 1, 0, 6, 4);
+	resolve(p, 2, 0, 6, 4);
 	assert_int_equal(counted(p, NULL).c[OD_C_WASTED_WANTS], 2); /* 7 and 3 */
 	odm_predictions_free(p);
 }
 
+/* Whoever says nonsense is in nobody's way. */
 static void what_has_no_place_is_refused(void **state)
 {
-	struct odm_predictions *p = make();
 	const uint16_t expert[] = { 0, 1 };
-	struct od_prediction pred = { .step = 100, .row = 2, .expert = expert, .n = 2 };
+	struct od_prediction pred = { .sequence = 1, .position = 7, .token = 42, .expert = expert, .n = 2 };
+	struct odm_predictions *p = make();
+	struct counted times;
+	struct od_recall r;
+	struct want w;
 
 	(void)state;
-	assert_false(odm_predictions_add(p, &pred)); /* no such row */
-	pred.row = 1;
+	assert_false(odm_predictions_add(p, &pred)); /* no step, no sequence */
+	begin(p, 7, 42, 0);
+	for (uint32_t i = 0; i < 4; i++) {
+		pred.position = (const uint32_t[]){ 0, 6, 9, UINT32_MAX }[i];
+		assert_false(odm_predictions_add(p, &pred)); /* before the step, and behind the next one */
+	}
+	pred.position = 7;
+	for (uint32_t i = 0; i < 3; i++) {
+		pred.sequence = (const uint64_t[]){ 0, 2, UINT64_MAX }[i];
+		assert_false(odm_predictions_add(p, &pred));
+	}
+	assert_false(take_want(p, &w));
+	pred.sequence = 1;
 	assert_true(odm_predictions_add(p, &pred));
-	assert_true(predict(p, 100, 1, 1, 0, 1));
-	assert_false(predict(p, 100 - ODM_STEPS_KEPT, 0, 1, 0, 1)); /* older than the table reaches */
-	begin(p, 101, 1, 0);
-	assert_true(predict(p, 102, 0, 1, 0, 1));
-	assert_false(predict(p, 1u << 30, 0, 1, 0, 1)); /* nobody can know of that one */
+	odm_predictions_begin(p, 8, 0, NULL, 0, true); /* a step without rows: nothing is behind it, and no next one is known */
+	pred.position = 8;
+	assert_false(odm_predictions_add(p, &pred));
+	begin(p, 9, 42, 2);
+	odm_predictions_begin(p, 10, 0, &(struct odm_predicted_row){ .sequence = 1, .position = 10, .token = 1 }, 1, true);
+	pred.position = 11;
+	assert_false(odm_predictions_add(p, &pred));
+	r = take(p, &times);
+	od_recall_fini(&r);
 	odm_predictions_free(p);
 }
 
@@ -534,10 +583,10 @@ static void late_before_it_is_counted(void **state)
 	assert_false(predict(p, 1, 1, 42, 6, 7)); /* it has one in time */
 	assert_false(take_want(p, &w));
 	for (uint32_t m = 0; m < 2; m++) {
-		odm_predictions_learn(p, 1, m, NULL);
-		odm_predictions_learn(p, 1, m, NULL); /* no more than once */
+		odm_predictions_learn(p, 1, m, NULL, NULL);
+		odm_predictions_learn(p, 1, m, NULL, NULL); /* no more than once */
 	}
-	odm_predictions_learn(p, 1, 2, NULL); /* nor before the router has spoken */
+	odm_predictions_learn(p, 1, 2, NULL, NULL); /* nor before the router has spoken */
 	r = take(p, &times);
 	assert_int_equal(r.rows.seen, 2);
 	assert_int_equal(r.rows.late, 1);
@@ -549,33 +598,214 @@ static void late_before_it_is_counted(void **state)
 	odm_predictions_free(p);
 }
 
-/* What a predictor says of a step far away, when it cannot be told yet that it is, is in nobody's way for long. */
-static void steps_that_main_begins_come_first(void **state)
+/* The step that begins has another number than it was to have: what is predicted for it goes out under its own. */
+static void another_number(void **state)
 {
 	struct odm_predictions *p = make();
 	struct want w;
 
 	(void)state;
-	assert_false(predict(p, 0, 0, 42, 1, 2)); /* no such step */
-	assert_false(take_want(p, &w));
-	for (uint64_t i = 0; i < ODM_STEPS_KEPT; i++)
-		assert_true(predict(p, UINT64_MAX - i, 0, 42, 1, 2));
-	for (uint64_t step = 1; step <= ODM_STEPS_KEPT; step++) {
-		begin(p, step, 42, 0);
-		assert_true(predict(p, step, 0, 42, 3, 4));
-		assert_true(take_want(p, &w));
-		assert_int_equal(w.w.step, step); /* and not the nonsense of another */
+	begin(p, 4, 1, 0);
+	predict(p, 5, 1, 42, 3, 4);
+	predict(p, 5, 2, 42, 5, 6);
+	assert_true(take_want(p, &w) && w.w.step == 5 && w.w.m == 1);
+	place(p, &w, 7, 9);
+	odm_predictions_begin(p, 50, 51, &(struct odm_predicted_row){ .sequence = 1, .position = 5, .token = 42 }, 1, true);
+	for (uint32_t m = 1; m < 3; m++) {
+		assert_true(take_want(p, &w) && w.w.step == 50 && w.w.m == m);
 		assert_int_equal(w.w.version, 1);
-		assert_int_equal(w.expert[0], 3);
-		assert_true(place(p, &w, 7, 9));
-		resolve(p, step, 0, 3, 4);
-		assert_int_equal(odm_predictions_ordered(p, step, 0, 3), 7);
+		assert_int_equal(w.w.n_before, 0);
+		assert_int_equal(w.worker[0], ODM_NOBODY);
+		assert_int_equal(w.expert[0], 1 + 2 * m);
 	}
-	assert_false(predict(p, 8 * ODM_STEPS_KEPT, 0, 42, 1, 2));
-	begin(p, 2 * ODM_STEPS_KEPT, 42, 0);
-	assert_true(predict(p, 2 * ODM_STEPS_KEPT, 0, 42, 1, 2));
-	begin(p, ODM_STEPS_KEPT, 42, 0); /* one that main has begun stays */
-	assert_false(predict(p, 2 * ODM_STEPS_KEPT, 0, 42, 1, 2)); /* no news */
+	assert_false(take_want(p, &w));
+	assert_int_equal(odm_predictions_where(p, 5, 1, 3), ODM_NOBODY);
+	odm_predictions_free(p);
+}
+
+static size_t silent(struct odm_predictions *p, uint64_t step, bool *a, bool *b)
+{
+	bool is[2];
+	size_t n = odm_predictions_shadow_silent(p, step, is, 2);
+
+	*a = is[0];
+	*b = is[1];
+	return n;
+}
+
+/* Steps of two sequences, whose position in step s is s. */
+static void begin_two(struct odm_predictions *p, uint64_t step, int32_t token)
+{
+	const struct odm_predicted_row row[] = { { .sequence = 1, .position = (uint32_t)step, .token = token },
+						 { .sequence = 2, .position = (uint32_t)step, .token = token } };
+
+	odm_predictions_begin(p, step, step + 1, row, 2, true);
+}
+
+static void silence_is_a_sequences(void **state)
+{
+	struct odm_predictions *p = make();
+	bool a, b;
+
+	(void)state;
+	assert_int_equal(silent(p, 0, &a, &b), 0);
+	for (uint64_t step = 1; step < 3; step++) {
+		begin_two(p, step, 42);
+		assert_int_equal(silent(p, step, &a, &b), 0); /* it may be on its way */
+	}
+	predict(p, 2, 0, 42, 1, 2); /* of sequence 1 */
+	odm_predictions_begin(p, 100, 0, NULL, 0, false); /* a prompt between */
+	assert_int_equal(silent(p, 100, &a, &b), 0);
+	begin_two(p, 3, 42);
+	assert_true(silent(p, 3, &a, &b) == 1 && !a && b);
+	assert_int_equal(silent(p, 2, &a, &b), 0); /* not the step under way */
+	predict(p, 4, 0, 41, 1, 2); /* ahead, and wrong: it is alive */
+	begin_two(p, 4, 42);
+	begin_two(p, 5, 42);
+	begin_two(p, 6, 42);
+	assert_true(silent(p, 6, &a, &b) == 1 && !a && b);
+	predict(p, 6, 0, 41, 1, 2); /* of a token that was not chosen: it does not know where main is */
+	say(p, true, 1, 2);
+	begin_two(p, 7, 42);
+	assert_true(silent(p, 7, &a, &b) == 2 && a && b);
+	predict(p, 7, 2, 42, 1, 2);
+	assert_true(silent(p, 7, &a, &b) == 1 && !a && b);
+	odm_predictions_free(p);
+}
+
+static void says(struct odm_predictions *p, uint64_t sequence, uint32_t position, uint32_t m, int32_t token, uint16_t a,
+		 uint16_t b, bool want)
+{
+	const uint16_t expert[] = { a, b };
+	const struct od_prediction pred = { .sequence = sequence, .position = position, .m = m, .token = token,
+					    .expert = expert, .n = 2 };
+
+	assert_int_equal(odm_predictions_add(p, &pred), want);
+}
+
+static void expect_want(struct odm_predictions *p, uint64_t step, uint32_t m, size_t n, const uint16_t *expert)
+{
+	struct want w;
+
+	assert_true(take_want(p, &w));
+	assert_int_equal(w.w.step, step);
+	assert_int_equal(w.w.m, m);
+	assert_int_equal(w.w.n, n);
+	assert_memory_equal(w.expert, expert, n * sizeof(*expert));
+	for (size_t i = 0; i < n; i++)
+		w.worker[i] = w.expert[i] % 3;
+	odm_predictions_placed(p, &w.w);
+}
+
+/* One ends and another joins: what is predicted for the third stands. */
+static void joining_and_ending_void_nothing_else(void **state)
+{
+	struct odm_predictions *p = make();
+	struct odm_predicted_row row[] = { { .sequence = 2, .position = 6, .token = 8 }, { .sequence = 9, .position = 3, .token = 8 } };
+	struct odm_voided v;
+	struct want w;
+
+	(void)state;
+	begin_two(p, 5, 7);
+	says(p, 2, 6, 0, 8, 3, 4, true);
+	says(p, 1, 6, 0, 8, 4, 5, true);
+	says(p, 1, 6, 2, 8, 0, 5, true);
+	expect_want(p, 6, 0, 3, (const uint16_t[]){ 4, 3, 5 }); /* in the order of this step's rows */
+	expect_want(p, 6, 2, 2, (const uint16_t[]){ 0, 5 });
+	assert_true(odm_predictions_close(p, 1));
+	assert_false(odm_predictions_close(p, 1));
+	assert_false(odm_predictions_close(p, 77));
+	says(p, 1, 6, 1, 8, 0, 5, false); /* it is over */
+	expect_want(p, 6, 0, 2, (const uint16_t[]){ 3, 4 });
+	expect_want(p, 6, 2, 0, NULL); /* whoever heard of it must hear that it is void */
+	assert_false(take_want(p, &w));
+	odm_predictions_begin(p, 6, 7, row, 2, true);
+	assert_false(take_want(p, &w));
+	says(p, 9, 3, 0, 8, 6, 3, true);
+	expect_want(p, 6, 0, 3, (const uint16_t[]){ 3, 6, 4 });
+	v = odm_predictions_voided(p);
+	assert_true(v.ended == 2 && v.token == 0 && v.position == 0 && v.replaced == 0);
+	odm_predictions_free(p);
+}
+
+/* A draft: main keeps some rows of it, and the next step begins where the shadow has guessed, before it, or behind. */
+static void a_draft_may_end_anywhere(void **state)
+{
+	for (uint32_t kept = 1; kept <= 3; kept++) {
+		struct odm_predicted_row row[4] = { { .sequence = 1, .token = 5 }, { .sequence = 1, .position = 1, .token = 5 },
+						    { .sequence = 1, .position = 2, .token = 5 } };
+		struct odm_predictions *p = make();
+		const bool meets = kept > 1; /* two rows: positions kept, kept + 1; the guess is for 3 */
+		struct odm_voided v;
+		struct counted f;
+		struct want w;
+
+		(void)state;
+		odm_predictions_begin(p, 1, 2, row, 3, true);
+		says(p, 1, 3, 1, 6, 1, 2, true);
+		expect_want(p, 2, 1, 2, (const uint16_t[]){ 1, 2 });
+		for (uint32_t i = 0; i < 2; i++)
+			row[i] = (struct odm_predicted_row){ .sequence = 1, .position = kept + i, .token = 6 };
+		odm_predictions_begin(p, 2, 3, row, 2, true);
+		v = odm_predictions_voided(p);
+		assert_true(v.position == !meets && v.token + v.ended + v.replaced == 0);
+		if (!meets)
+			expect_want(p, 2, 1, 0, NULL);
+		assert_false(take_want(p, &w));
+		says(p, 1, kept, 1, 6, 3, 4, true);
+		says(p, 1, kept + 1, 1, 6, 5, 6, true);
+		if (kept == 2)
+			expect_want(p, 2, 1, 4, (const uint16_t[]){ 3, 5, 4, 6 });
+		odm_predictions_resolve(p, 2, 1, (const uint16_t[]){ 3, 4, 5, 6 });
+		odm_predictions_learn(p, 2, 1, NULL, NULL);
+		f = counted(p, NULL);
+		assert_int_equal(f.c[OD_C_RECALLED_USES], 4);
+		assert_int_equal(f.c[OD_C_LEAD_ROUTERS], 1); /* of a sequence, however many rows it has */
+		odm_predictions_free(p);
+	}
+}
+
+/* Figures are a sequence's; they are kept when it is over, as long as there is room. */
+static void every_sequence_has_its_own_figures(void **state)
+{
+	struct odm_predictions *p = make();
+	struct odm_spread first;
+
+	(void)state;
+	begin_two(p, 1, 42);
+	says(p, 1, 1, 0, 42, 1, 2, true);
+	says(p, 2, 1, 0, 42, 3, 4, true);
+	says(p, 2, 1, 2, 42, 3, 4, true);
+	odm_predictions_resolve(p, 1, 0, (const uint16_t[]){ 1, 2, 3, 5 });
+	odm_predictions_learn(p, 1, 0, NULL, NULL);
+	for (uint64_t sequence = 1; sequence <= 2; sequence++) {
+		uint64_t c[OD_N_COUNTERS] = { 0 };
+
+		odm_predictions_close(p, sequence);
+		odm_predictions_take(p, sequence, c, &first, NULL);
+		assert_int_equal(c[OD_C_PREDICTED_USES], 2);
+		assert_int_equal(c[OD_C_RECALLED_USES], sequence == 1 ? 2 : 1);
+		assert_int_equal(c[OD_C_FIRST_PREDICTIONS], 1);
+		assert_int_equal(c[OD_C_LEAD_SUM], sequence == 1 ? 0 : 2);
+		odm_predictions_take(p, sequence, c, &first, NULL); /* it is forgotten by now */
+		assert_int_equal(c[OD_C_PREDICTED_USES], 2);
+	}
+	/* Two places: 3 and 4 take them, 5 the one of 3, which was closed first, 44 that of 4, and 6 finds none. */
+	for (uint64_t sequence = 3; sequence <= 6; sequence++) {
+		const struct odm_predicted_row row = { .sequence = sequence, .token = 42 };
+		uint64_t c[OD_N_COUNTERS] = { 0 };
+
+		odm_predictions_begin(p, sequence, 0, &row, 1, true);
+		says(p, sequence, 0, 0, 42, 1, 2, sequence < 6);
+		resolve(p, sequence, 0, 1, 2);
+		if (sequence < 5)
+			odm_predictions_close(p, sequence);
+		if (sequence == 5) {
+			odm_predictions_take(p, 3, c, &first, NULL);
+			assert_int_equal(c[OD_C_RECALLED_USES], 0);
+			odm_predictions_begin(p, 50, 0, &(struct odm_predicted_row){ .sequence = 44, .token = 1 }, 1, true);
+		}
+	}
 	odm_predictions_free(p);
 }
 
@@ -588,16 +818,37 @@ static void prefill_requires_without_scoring(void **state)
 	struct counted times;
 
 	(void)state;
-	odm_predictions_begin(p, 3, NULL, 0, 0, false);
+	odm_predictions_require(p, 3, 2, all, 4); /* it has not begun */
+	odm_predictions_begin(p, 3, 0, NULL, 0, false);
 	odm_predictions_require(p, 3, 2, all, 4);
 	assert_true(take_want(p, &w));
 	assert_true(w.w.m == 2 && w.w.n == 4);
 	assert_memory_equal(w.expert, all, sizeof(all));
 	assert_false(take_want(p, &w));
 	odm_predictions_resolve(p, 3, 2, all);
-	odm_predictions_learn(p, 3, 2, NULL);
+	odm_predictions_learn(p, 3, 2, NULL, NULL);
 	r = take(p, &times);
-	assert_int_equal(r.rows.seen, 0);
+	od_recall_fini(&r);
+	/* It stays while decode steps run between its layers. */
+	for (uint64_t step = 10; step < 16; step++) {
+		begin(p, step, 42, (uint32_t)step - 10);
+		predict(p, step, 0, 42, 4, 6);
+		resolve(p, step, 0, 4, 6);
+	}
+	predict(p, 15, 1, 42, 4, 6);
+	odm_predictions_require_all(p, 3, 1);
+	assert_true(take_want(p, &w) && w.w.step == 3 && w.w.n == EXPERTS);
+	place(p, &w, 5, 6);
+	assert_true(take_want(p, &w) && w.w.step == 15 && w.w.n == 2);
+	assert_false(take_want(p, &w));
+	assert_int_equal(odm_predictions_where(p, 3, 1, 1), 6);
+	odm_predictions_begin(p, 17, 0, NULL, 0, false);
+	assert_int_equal(odm_predictions_where(p, 3, 1, 1), ODM_NOBODY);
+	odm_predictions_require_all(p, 3, 1);
+	assert_false(take_want(p, &w));
+	r = take(p, &times);
+	assert_int_equal(r.all.recalled, 12);
+	assert_int_equal(r.token[5].recalled, 2);
 	od_recall_fini(&r);
 	odm_predictions_free(p);
 }
@@ -617,7 +868,11 @@ int main(void)
 		cmocka_unit_test(another_guess_keeps_nothing),
 		cmocka_unit_test(a_wrong_token_is_paid_for),
 		cmocka_unit_test(what_has_no_place_is_refused),
-		cmocka_unit_test(steps_that_main_begins_come_first),
+		cmocka_unit_test(another_number),
+		cmocka_unit_test(silence_is_a_sequences),
+		cmocka_unit_test(joining_and_ending_void_nothing_else),
+		cmocka_unit_test(a_draft_may_end_anywhere),
+		cmocka_unit_test(every_sequence_has_its_own_figures),
 		cmocka_unit_test(prefill_requires_without_scoring),
 	};
 

@@ -52,25 +52,31 @@ static void ask_router(const struct predictor_world *w, uint32_t at, const float
 
 static void expect_gates(const char *kind, uint32_t ahead)
 {
+	/* Of two sequences; the second row is quiet until layer 3. */
+	static const struct od_predict_row rows[] = {
+		{ .sequence = 9, .position = 5, .token = 3 }, { .sequence = 9, .position = 6, .token = 3, .quiet = true },
+		{ .sequence = 4, .position = 5, .token = 8 },
+	};
 	struct predictor_world w;
 	unsigned checked = 0;
 
 	pw_open(&w, kind, usual);
-	pw_begin(&w, false, 3, NULL);
+	pw_begin_rows(&w, false, 3, rows);
 	assert_int_equal(w.n_said, 0); /* before layer 0 there is nothing to ask with */
 	for (uint32_t m = 0; m < w.cfg.n_moe; m++) {
 		uint32_t left = w.cfg.n_moe - 1 - m;
 
+		w.row[1].quiet = m < 3;
 		pw_forget(&w);
 		pw_draw_rows(&w);
 		pw_routed(&w, m);
-		assert_int_equal(w.n_said, 3 * (left < ahead ? left : ahead));
+		assert_int_equal(w.n_said, (m < 3 ? 2 : 3) * (left < ahead ? left : ahead));
 		for (size_t i = 0; i < w.n_said; i++) {
 			const struct pw_said *s = &w.said[i];
 			uint16_t best[2];
 			double p[10];
 
-			ask_router(&w, s->p.m, w.rows[s->p.row].residual, p);
+			ask_router(&w, s->p.m, w.rows[s->row].residual, p);
 			assert_int_equal(s->p.n, 8); /* top-k and six runners-up */
 			for (size_t j = 0; j < s->p.n; j++)
 				assert_true(fabs(s->probability[j] - p[s->expert[j]]) < 1e-4);
@@ -81,7 +87,11 @@ static void expect_gates(const char *kind, uint32_t ahead)
 		}
 	}
 	assert_true(checked >= 12);
+	for (size_t r = 0; r < 3; r++)
+		w.row[r].quiet = true;
 	pw_forget(&w);
+	pw_routed(&w, 2);
+	assert_int_equal(w.n_said, 0); /* nobody asks */
 	pw_begin(&w, true, 2, NULL);
 	for (uint32_t m = 0; m < w.cfg.n_moe; m++)
 		pw_routed(&w, m);
@@ -170,7 +180,7 @@ static void random_draws_for_each_row(void **state)
 static void run_steps(struct predictor_world *w)
 {
 	for (uint64_t sequence = 1; sequence < 4; sequence++) {
-		w->step.sequence = sequence;
+		w->sequence = sequence;
 		od_predictor_begin_sequence(w->predictor, sequence);
 		for (int step = 0; step < 6; step++) {
 			size_t n = step == 0 ? w->max_rows : 1 + pw_draw(w, (uint32_t)w->max_rows);

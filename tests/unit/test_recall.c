@@ -167,6 +167,17 @@ static void merge_of_other_sizes(void **state)
 	assert_cell(large.all, 16, 8);
 	assert_cell(large.layer[1], 8, 4);
 	assert_cell(large.layer[3], 2, 1);
+	/* What came by a merge goes on to the next, and is forgotten like what was counted. */
+	od_recall_reset(&large);
+	od_recall_merge(&large, &small);
+	assert_cell(large.token[0], 4, 2);
+	assert_cell(large.token[1], 4, 2);
+	od_recall_reset(&small);
+	od_recall_merge(&large, &small);
+	assert_cell(large.token[1], 4, 2);
+	od_recall_reset(&large);
+	for (uint32_t t = 0; t < 3; t++)
+		assert_cell(large.token[t], 0, 0);
 	od_recall_fini(&small);
 	od_recall_fini(&large);
 }

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #define LAYERS 2u
-#define FIRST 10u /* number of the first decode step */
+#define FIRST 1u /* position of the first decode step */
 
 static const struct od_config config = { .n_moe = LAYERS, .n_experts = 4, .top_k = 2 };
 static struct od_prompt prompt = { .name = (char *)"a \"name\"" };
@@ -33,8 +33,7 @@ static void open_board(struct fixture *f)
 {
 	memset(f, 0, sizeof(*f));
 	assert_int_equal(recall_counts_init(&f->counts, LAYERS, 4, NULL), OD_OK);
-	f->board = (struct recall_board){ .rec = &rec, .config = &config, .counts = &f->counts, .name = "one",
-					  .first_step = FIRST };
+	f->board = (struct recall_board){ .rec = &rec, .config = &config, .counts = &f->counts, .name = "one" };
 	assert_int_equal(recall_board_open(&f->board, NULL), OD_OK);
 }
 
@@ -44,11 +43,11 @@ static void close_board(struct fixture *f)
 	recall_counts_fini(&f->counts);
 }
 
-static void say(struct fixture *f, uint64_t step, uint32_t m, int32_t assumed, uint16_t a, uint16_t b, uint16_t c)
+static void say(struct fixture *f, uint32_t position, uint32_t m, int32_t assumed, uint16_t a, uint16_t b, uint16_t c)
 {
 	const uint16_t said[] = { a, b, c };
 	const float p[] = { 0.5f, 0.25f, 0.125f };
-	const struct od_prediction x = { .step = step, .m = m, .token = assumed, .expert = said, .probability = p, .n = 3 };
+	const struct od_prediction x = { .position = position, .m = m, .token = assumed, .expert = said, .probability = p, .n = 3 };
 
 	recall_board_add(&f->board, &x);
 }
@@ -145,7 +144,7 @@ static void they_count_where_the_token_is_left_to_the_shadow(void **state)
 static void a_row_is_a_line_of_the_dump(void **state)
 {
 	const float strange[] = { NAN, 0.25f, INFINITY }; /* JSON knows neither */
-	const struct od_prediction x = { .step = FIRST, .m = 1, .token = 6, .expert = (const uint16_t[]){ 3, 1, 0 },
+	const struct od_prediction x = { .position = FIRST, .m = 1, .token = 6, .expert = (const uint16_t[]){ 3, 1, 0 },
 					 .probability = strange, .n = 3 };
 	struct od_strbuf dump = { 0 };
 	struct fixture f;

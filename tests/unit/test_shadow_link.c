@@ -95,6 +95,8 @@ struct world {
 	uint64_t counters[OD_N_COUNTERS];
 	bool mapped;
 	uint32_t sequence;
+	struct odm_part part; /* of a step */
+	struct od_sampler_opts sampling;
 	/* Of the STATEs that come: */
 	uint64_t step;
 	uint32_t layer, begin, next, end; /* [begin, end) of a layer, then of the next one; next: position */
@@ -191,6 +193,7 @@ static void open_world(struct world *w, bool mapped, uint32_t kv_period)
 	o.device = w->device;
 	o.state = w->pool;
 	must(odm_shadow_link_init(&w->link, &o, CTX, &align, &err), &err);
+	od_sampler_defaults(&w->sampling);
 	w->link.counters = w->counters;
 	w->link.deliver = on_message;
 	w->link.deliver_arg = w;
@@ -208,11 +211,11 @@ static void close_world(struct world *w)
 
 static struct odm_step begin_step(struct world *w, struct od_row *row, uint32_t position)
 {
-	struct odm_step step = { .step = position, .next_step = position + 1, .phase = ODM_DECODE, .sequence = w->sequence,
-				 .prompt_tokens = PROMPT, .rows = row, .n_rows = 1 };
+	struct odm_step step = { .step = position, .next_step = position + 1, .phase = ODM_DECODE, .rows = row, .n_rows = 1,
+				 .part = &w->part, .n_parts = 1 };
 
 	*row = (struct od_row){ .seq = w->seq, .position = position, .token = 1 };
-	od_sampler_defaults(&step.sampling);
+	w->part = (struct odm_part){ .sequence = w->sequence, .n = 1, .prompt_tokens = PROMPT, .sampling = &w->sampling };
 	odm_shadow_link_step(&w->link, 0, &step);
 	return step;
 }
@@ -310,11 +313,162 @@ static void rows_that_are_asked_for(void **state)
 	}
 }
 
+/* ---- Several sequences in a step ---- */
+
+#define SEVERAL 3
+
+struct several {
+	struct world w; /* its values are of sequence w.sequence + i in seq[i] */
+	struct od_seq_state *seq[SEVERAL];
+	uint32_t opened[SEVERAL], step_rows[SEVERAL]; /* SEQ_OPENs, and rows of STEPs */
+	bool refuse_open[SEVERAL];
+	bool rows[SEVERAL][LAYERS][CTX]; /* that STATEs brought since the last STEP */
+	unsigned steps;
+};
+
+static int on_several(void *arg, Od__Header *h, const struct od_out_frame *frame, size_t n_frames)
+{
+	struct several *v = arg;
+	struct world w = v->w;
+
+	if (h->body_case == OD__HEADER__BODY_SEQ_OPEN) {
+		v->opened[h->seq_open->sequence - w.sequence]++;
+		return v->refuse_open[h->seq_open->sequence - w.sequence] ? OD_ERR_BUSY : OD_OK;
+	}
+	if (h->body_case == OD__HEADER__BODY_STEP) {
+		v->steps++;
+		memset(v->rows, 0, sizeof(v->rows));
+		for (size_t i = 0; i < h->step->n_rows; i++)
+			v->step_rows[h->step->rows[i]->sequence - w.sequence]++;
+		return OD_OK;
+	}
+	if (h->body_case != OD__HEADER__BODY_STATE)
+		return OD_OK;
+	w.sequence = (uint32_t)h->state->sequence;
+	for (uint32_t s = 0; s < n_frames; s++) {
+		const size_t each = width(&w, h->state->layer, s);
+
+		assert_int_equal(frame[s].len, h->state->n * each * sizeof(float));
+		for (size_t i = 0; i < h->state->n * each; i++)
+			assert_true(((const float *)frame[s].bytes)[i] ==
+				    value(&w, h->state->layer, s, h->state->begin + (uint32_t)(i / each), i % each));
+	}
+	for (uint32_t p = h->state->begin; p < h->state->begin + h->state->n; p++) {
+		assert_false(v->rows[w.sequence - v->w.sequence][h->state->layer][p]);
+		v->rows[w.sequence - v->w.sequence][h->state->layer][p] = true;
+	}
+	return OD_OK;
+}
+
+static void open_several(struct several *v, bool mapped, uint32_t kv_period)
+{
+	const struct odm_align align = { 1, kv_period };
+	struct od_forward_opts o = { .config = &cfg, .profile = OD_PROFILE_F32 };
+	const uint32_t first = 40;
+	struct od_err err = { 0 };
+
+	memset(v, 0, sizeof(*v));
+	open_world(&v->w, mapped, kv_period);
+	odm_shadow_link_fini(&v->w.link);
+	od_seq_state_free(v->w.other);
+	od_seq_state_free(v->w.seq);
+	od_state_pool_free(v->w.pool);
+	must(od_state_pool_new(&v->w.pool, v->w.device, &cfg, OD_PROFILE_F32, CTX, SEVERAL, SEVERAL * od_state_pages(CTX), &err), &err);
+	for (uint32_t i = 0; i < SEVERAL; i++) {
+		struct world w = v->w;
+
+		v->seq[i] = w.seq = open_seq(v->w.pool);
+		od_seq_state_reserve(w.seq, CTX);
+		w.sequence = first + i;
+		write_rows(&w);
+	}
+	v->w.sequence = first;
+	v->w.seq = v->seq[0];
+	v->w.other = NULL;
+	o.device = v->w.device;
+	o.state = v->w.pool;
+	must(odm_shadow_link_init(&v->w.link, &o, CTX, &align, &err), &err);
+	v->w.link.counters = v->w.counters;
+	v->w.link.deliver = on_several;
+	v->w.link.deliver_arg = v;
+}
+
+static void close_several(struct several *v)
+{
+	for (uint32_t i = 1; i < SEVERAL; i++)
+		od_seq_state_free(v->seq[i]);
+	close_world(&v->w);
+}
+
+/* Sequences of other lengths, one of two rows, in a step; each has the rows of its own that are due, and others' refusals do not
+ * matter. */
+static void step_of_several(struct several *v, uint32_t number, uint32_t kv_period, bool collect)
+{
+	struct od_row row[SEVERAL + 1];
+	struct odm_part part[SEVERAL];
+	struct odm_step step = { .step = number, .phase = ODM_DECODE, .rows = row, .part = part, .n_parts = SEVERAL };
+	uint64_t waits;
+
+	for (uint32_t i = 0; i < SEVERAL; i++) {
+		const uint32_t n = i == 1 ? 2 : 1, begin = PROMPT + 7 * i + number * n;
+
+		part[i] = (struct odm_part){ .sequence = v->w.sequence + i, .first = step.n_rows, .n = n, .prompt_tokens = PROMPT + 7 * i,
+					     .sampling = &v->w.sampling };
+		for (uint32_t j = 0; j < n; j++)
+			row[step.n_rows++] = (struct od_row){ v->seq[i], begin + j, 3 };
+	}
+	odm_shadow_link_step(&v->w.link, 0, &step);
+	for (uint32_t m = 0; m < cfg.n_moe; m++) {
+		if (collect)
+			odm_shadow_link_collect(&v->w.link, &step, cfg.layer_of[m]);
+		sync_device(v->w.device);
+		waits = od_device_waits(v->w.device);
+		odm_shadow_link_state(&v->w.link, 0, &step, cfg.layer_of[m]);
+		if (collect || v->w.mapped)
+			assert_int_equal(od_device_waits(v->w.device), waits);
+	}
+	for (uint32_t i = 0; i < SEVERAL; i++) {
+		const uint32_t n = (uint32_t)part[i].n, begin = row[part[i].first].position, first = begin - part[i].prompt_tokens + 1;
+		const uint32_t last = first + n - 1, aligned = (first - 1) / kv_period * kv_period;
+		const uint32_t due = last / kv_period == (first - 1) / kv_period || v->refuse_open[i] ? 0 : last - aligned;
+
+		for (uint32_t l = 0; l <= cfg.layer_of[cfg.n_moe - 1]; l++)
+			for (uint32_t p = 0; p < CTX; p++)
+				assert_int_equal(v->rows[i][l][p], p < begin + n && p + due >= begin + n);
+	}
+}
+
+static void rows_of_several_sequences(void **state)
+{
+	static struct several v;
+
+	(void)state;
+	for (unsigned i = 0; i < 8; i++) {
+		const uint32_t kv_period = i & 4 ? 3 : 1;
+
+		open_several(&v, i & 1, kv_period);
+		v.refuse_open[2] = true;
+		for (uint32_t number = 0; number < 20; number++) {
+			v.refuse_open[2] = number < 5;
+			step_of_several(&v, number, kv_period, i & 2);
+		}
+		assert_int_equal(v.steps, 20);
+		assert_int_equal(v.opened[0], 1);
+		assert_int_equal(v.opened[2], 6);
+		assert_int_equal(v.step_rows[0], 20);
+		assert_int_equal(v.step_rows[1], 40);
+		assert_int_equal(v.step_rows[2], 15);
+		odm_shadow_link_close_sequence(&v.w.link, 0, v.w.sequence + 1);
+		close_several(&v);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rows_of_a_step),
 		cmocka_unit_test(rows_that_are_asked_for),
+		cmocka_unit_test(rows_of_several_sequences),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,6 +18,7 @@ static const struct pw_shape shape = { LAYERS, EXPERTS, TOP_K, HIDDEN, VOCAB, 11
 
 struct way {
 	int32_t token;
+	bool whole; /* all its layers are known */
 	double p[LAYERS][EXPERTS];
 };
 
@@ -57,8 +58,12 @@ static bool expected(const struct plain *p, const struct predictor_world *w, con
 
 	*match = NULL;
 	for (size_t i = p->n < STORE ? 0 : p->n - STORE; i < p->n; i++) {
-		double like = m == 0 ? alike(w, now->token, p->way[i].token) :
-				       cosine(&now->p[0][0], &p->way[i].p[0][0], m * EXPERTS);
+		double like;
+
+		if (!p->way[i].whole)
+			continue;
+		like = m == 0 ? alike(w, now->token, p->way[i].token) :
+			       cosine(&now->p[0][0], &p->way[i].p[0][0], m * EXPERTS);
 
 		if (like >= of_best) { /* the newest of equal ones */
 			second = m == 0 && p->way[i].token == now->token ? second : of_best;
@@ -102,7 +107,7 @@ static unsigned run_step(struct predictor_world *w, struct plain *p, bool prompt
 
 	pw_begin(w, prompt, n_rows, NULL);
 	for (size_t r = 0; r < n_rows; r++)
-		now[r].token = w->token[r];
+		now[r].token = w->step.row[r].token;
 	for (uint32_t m = 0; m <= LAYERS; m++) {
 		for (size_t r = 0; r < n_rows && !prompt; r++)
 			checked += check_said(p, w, &now[r], r, m);
@@ -116,9 +121,59 @@ static unsigned run_step(struct predictor_world *w, struct plain *p, bool prompt
 		}
 		pw_routed(w, m);
 	}
-	for (size_t r = 0; r < n_rows && stop == LAYERS; r++)
-		p->way[p->n++] = now[r];
+	for (size_t r = 0; r < n_rows && stop == LAYERS; r++) {
+		p->way[p->n] = now[r];
+		p->way[p->n++].whole = true;
+	}
 	return checked;
+}
+
+/* A prompt's step, and whole steps of another between its layers: the prompt's tokens are older, and are no match before
+ * its last layer. */
+static unsigned run_prompt_with_steps_between(struct predictor_world *w, struct plain *p, size_t n_rows, size_t between)
+{
+	const size_t first = p->n;
+	struct od_predict_step prompt;
+	unsigned checked = 0;
+
+	pw_begin(w, true, n_rows, NULL);
+	prompt = w->step;
+	for (size_t r = 0; r < n_rows; r++)
+		p->way[p->n++] = (struct way){ .token = w->step.row[r].token };
+	for (uint32_t m = 0; m < LAYERS; m++) {
+		for (size_t i = 0; i < between; i++)
+			checked += run_step(w, p, false, 1 + pw_draw(w, 4), m + 1 < LAYERS && pw_draw(w, 5) == 0 ? m : LAYERS);
+		w->step = prompt;
+		pw_draw_rows(w);
+		for (size_t r = 0; r < n_rows; r++)
+			for (size_t e = 0; e < EXPERTS; e++)
+				p->way[first + r].p[m][e] = w->rows[r].probability[e];
+		pw_routed(w, m);
+	}
+	for (size_t r = 0; r < n_rows; r++)
+		p->way[first + r].whole = true;
+	return checked;
+}
+
+static void steps_between_the_layers_of_a_prompt(void **state)
+{
+	static struct plain p;
+	struct predictor_world w;
+	unsigned checked = 0;
+
+	(void)state;
+	pw_open(&w, "trajectory", shape);
+	run_step(&w, &p, true, 200, LAYERS);
+	for (size_t i = 0; i < 12; i++) {
+		checked += run_prompt_with_steps_between(&w, &p, 1 + pw_draw(&w, 120), 1 + i % 3);
+		run_step(&w, &p, true, 3, LAYERS / 2); /* a prompt that is given up */
+	}
+	assert_true(p.n > STORE);
+	assert_true(checked > 1500);
+	/* One that needs more than the store has: the steps between take entries of its own. */
+	checked += run_prompt_with_steps_between(&w, &p, STORE + 50, 2);
+	assert_true(run_step(&w, &p, false, 3, LAYERS) > 30);
+	pw_close(&w);
 }
 
 static void against_a_plain_search(void **state)
@@ -197,6 +252,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(against_a_plain_search),
+		cmocka_unit_test(steps_between_the_layers_of_a_prompt),
 		cmocka_unit_test(by_hand),
 		cmocka_unit_test(a_prompt_longer_than_the_store),
 	};

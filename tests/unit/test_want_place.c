@@ -160,6 +160,79 @@ static void many_experts_lie_over_all_workers(void **state)
 	odm_want_place_fini(&p);
 }
 
+/* Its experts in order of rank, of one list or the other. */
+static size_t list_of(uint32_t worker, const uint16_t *expert, const uint32_t *at, size_t n, uint16_t *out)
+{
+	size_t found = 0;
+
+	for (size_t i = 0; i < n; i++)
+		if (at[i] == worker)
+			out[found++] = expert[i];
+	return found;
+}
+
+/* Random layers, placed and placed again with a few experts more, fewer, or in another order. */
+static void who_must_hear_of_it(void **state)
+{
+	struct odm_groups g = odm_groups_make(WORKERS, 0, 2, 12);
+	struct odm_want_place p;
+	uint64_t seed = 1;
+	unsigned changed = 0, same = 0, gone = 0;
+
+	(void)state;
+	make(&p);
+	for (uint32_t turn = 0; turn < 3000; turn++) {
+		struct odm_want *w = &p.want;
+		uint16_t all[EXPERTS];
+		size_t n;
+
+		if (turn % 4 == 0)
+			w->n_before = 0;
+		for (uint16_t i = 0; i < EXPERTS; i++) {
+			const uint16_t other = (uint16_t)((seed = seed * 6364136223846793005u + 1) >> 33) % (i + 1u);
+
+			all[i] = all[other];
+			all[other] = i;
+		}
+		n = (seed >> 40) % 7;
+		/* What the version before had: mostly the same experts, in that order or another. */
+		if (turn % 4 != 0 && (seed >> 50) % 3 > 0) {
+			n = w->n_before;
+			memcpy(all, w->expert_before, n * sizeof(*all));
+			if (n > 1 && (seed >> 55) % 2 > 0) {
+				all[0] = w->expert_before[n - 1];
+				all[n - 1] = w->expert_before[0];
+			}
+		}
+		want(&p, 1, turn / 4 % 12, n < 2 ? n : n - 1, n, all);
+		for (size_t i = 0; i < n; i++)
+			for (size_t j = 0; j < w->n_before; j++)
+				w->worker[i] = w->expert_before[j] == all[i] ? w->worker_before[j] : w->worker[i];
+		odm_want_place(&p, &g, two_slots);
+		for (uint32_t at = 0; at < WORKERS; at++) {
+			uint16_t now[EXPERTS], before[EXPERTS];
+			const size_t a = list_of(at, w->expert, w->worker, w->n, now);
+			const size_t b = list_of(at, w->expert_before, w->worker_before, w->n_before, before);
+			const bool differs = a != b || memcmp(now, before, a * sizeof(*now)) != 0;
+
+			assert_int_equal(p.list.begin[at + 1] - p.list.begin[at], a);
+			assert_memory_equal(p.list.expert + p.list.begin[at], now, a * sizeof(*now));
+			assert_int_equal(odm_want_changed(&p, at), differs);
+			assert_int_equal(odm_want_concerns(&p, at), a + b > 0);
+			changed += differs;
+			same += !differs && a > 0;
+			gone += a == 0 && b > 0;
+		}
+		w->n_before = w->n;
+		memcpy(w->expert_before, w->expert, w->n * sizeof(*w->expert));
+		memcpy(w->worker_before, w->worker, w->n * sizeof(*w->worker));
+		if (turn % 7 == 0 && w->n > 0)
+			w->worker_before[0] = turn % 2 > 0 ? ODM_NOBODY : WORKERS; /* it has left */
+	}
+	assert_true(changed > 1000 && same > 1000 && gone > 100);
+	odm_want_place_fini(&p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -169,6 +242,7 @@ int main(void)
 		cmocka_unit_test(without_room_there_is_no_hedge),
 		cmocka_unit_test(what_is_on_its_way_stays),
 		cmocka_unit_test(many_experts_lie_over_all_workers),
+		cmocka_unit_test(who_must_hear_of_it),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

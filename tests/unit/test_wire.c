@@ -5,21 +5,21 @@
 #include <stdatomic.h>
 
 /* Made by Google's protoc (--encode=od.Header proto/od.proto) from
- *   version: 2 session: 11400714819323198485 epoch: 3
+ *   version: 3 session: 11400714819323198485 epoch: 3
  *   run { step: 70000 m: 5 request: 99 n_rows: 2 closes: true
  *     experts { expert: 7 rows: 0 rows: 1 } experts { expert: 300 rank: 1 rows: 1 last: true } } */
 static const uint8_t google_run[] = {
-	0x08, 0x02, 0x10, 0x95, 0xf8, 0xa9, 0xfa, 0x97, 0xb7, 0xde, 0x9b, 0x9e, 0x01, 0x18, 0x03, 0x82, 0x02,
+	0x08, 0x03, 0x10, 0x95, 0xf8, 0xa9, 0xfa, 0x97, 0xb7, 0xde, 0x9b, 0x9e, 0x01, 0x18, 0x03, 0x82, 0x02,
 	0x20, 0x08, 0xf0, 0xa2, 0x04, 0x10, 0x05, 0x18, 0x63, 0x20, 0x02, 0x2a, 0x06, 0x08, 0x07, 0x1a, 0x02,
 	0x00, 0x01, 0x2a, 0x0a, 0x08, 0xac, 0x02, 0x10, 0x01, 0x1a, 0x01, 0x01, 0x20, 0x01, 0x30, 0x01,
 };
-/*   version: 2 session: 1 epoch: 2
- *   predict { step: 6 row: 1 sequence: 4 position: 4095 token: -1 m: 31 experts: 2 experts: 129
- *             probabilities: 0.5 probabilities: 0.15625 } */
+/*   version: 3 session: 1 epoch: 2
+ *   predict { m: 31 rows { sequence: 4 position: 4095 token: -1 experts: 2 experts: 129 probabilities: 0.5 probabilities: 0.15625 }
+ *             rows { sequence: 300 token: 7 } } */
 static const uint8_t google_predict[] = {
-	0x08, 0x02, 0x10, 0x01, 0x18, 0x02, 0x92, 0x01, 0x1c, 0x08, 0x06, 0x10, 0x01, 0x18, 0x04, 0x20, 0xff,
-	0x1f, 0x28, 0x01, 0x30, 0x1f, 0x3a, 0x03, 0x02, 0x81, 0x01, 0x42, 0x08, 0x00, 0x00, 0x00, 0x3f, 0x00,
-	0x00, 0x20, 0x3e,
+	0x08, 0x03, 0x10, 0x01, 0x18, 0x02, 0x92, 0x01, 0x21, 0x30, 0x1f, 0x5a, 0x16, 0x08, 0x04, 0x10, 0xff,
+	0x1f, 0x18, 0x01, 0x22, 0x03, 0x02, 0x81, 0x01, 0x2a, 0x08, 0x00, 0x00, 0x00, 0x3f, 0x00, 0x00, 0x20,
+	0x3e, 0x5a, 0x05, 0x08, 0xac, 0x02, 0x18, 0x0e,
 };
 
 struct pair {
@@ -69,6 +69,7 @@ static void test_bytes_are_protobuf(void **state)
 	Od__Run run = OD__RUN__INIT;
 	Od__RunExpert e[2] = { OD__RUN_EXPERT__INIT, OD__RUN_EXPERT__INIT }, *list[2] = { &e[0], &e[1] };
 	uint32_t rows[] = { 0, 1 };
+	const Od__PredictRow *row;
 	struct pair p;
 	struct od_msg m;
 	zmq_msg_t packed;
@@ -101,21 +102,26 @@ static void test_bytes_are_protobuf(void **state)
 	pair_open(&p);
 	put_raw(p.dealer, google_predict, sizeof(google_predict), false);
 	get_msg(p.router, true, &m);
-	assert_int_equal(m.header->version, 2);
+	assert_int_equal(m.header->version, 3);
 	assert_int_equal(m.header->session, 1);
 	assert_int_equal(m.header->epoch, 2);
 	assert_int_equal(m.header->body_case, OD__HEADER__BODY_PREDICT);
-	assert_int_equal(m.header->predict->step, 6);
-	assert_int_equal(m.header->predict->row, 1);
-	assert_int_equal(m.header->predict->sequence, 4);
-	assert_int_equal(m.header->predict->position, 4095);
-	assert_int_equal(m.header->predict->token, -1);
 	assert_int_equal(m.header->predict->m, 31);
-	assert_int_equal(m.header->predict->n_experts, 2);
-	assert_int_equal(m.header->predict->experts[0], 2);
-	assert_int_equal(m.header->predict->experts[1], 129);
-	assert_int_equal(m.header->predict->n_probabilities, 2);
-	assert_true(m.header->predict->probabilities[0] == 0.5f && m.header->predict->probabilities[1] == 0.15625f);
+	assert_int_equal(m.header->predict->n_rows, 2);
+	row = m.header->predict->rows[0];
+	assert_int_equal(row->sequence, 4);
+	assert_int_equal(row->position, 4095);
+	assert_int_equal(row->token, -1);
+	assert_int_equal(row->n_experts, 2);
+	assert_int_equal(row->experts[0], 2);
+	assert_int_equal(row->experts[1], 129);
+	assert_int_equal(row->n_probabilities, 2);
+	assert_true(row->probabilities[0] == 0.5f && row->probabilities[1] == 0.15625f);
+	row = m.header->predict->rows[1];
+	assert_int_equal(row->sequence, 300);
+	assert_int_equal(row->position, 0);
+	assert_int_equal(row->token, 7);
+	assert_int_equal(row->n_experts, 0);
 	od_msg_fini(&m);
 	od_msg_fini(&m);
 	assert_null(m.header);
@@ -408,7 +414,7 @@ static void test_version(void **state)
 	assert_int_equal(od_check_version(&h, NULL), OD_OK);
 	h.version = 0;
 	assert_int_equal(od_check_version(&h, &err), OD_ERR_MISMATCH);
-	assert_string_equal(err.msg, "protocol version: expected 2, found 0");
+	assert_string_equal(err.msg, "protocol version: expected 3, found 0");
 }
 
 static void test_texts(void **state)

@@ -20,21 +20,21 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 	struct popularity_predictor *c = (struct popularity_predictor *)p;
 	const struct od_config *cfg = c->base.o.config;
 
-	c->base.step = *s;
 	for (uint32_t m = 0; !s->prompt && m < cfg->n_moe; m++) {
 		for (size_t e = 0; e < cfg->n_experts; e++)
 			c->score[e] = (float)c->count[(size_t)m * cfg->n_experts + e];
 		for (size_t r = 0; r < s->n_rows; r++)
-			od_predictor_say(&c->base, r, m, c->score);
+			if (!s->row[r].quiet)
+				od_predictor_say(&c->base, &s->row[r], m, c->score);
 	}
 }
 
-static void routed(struct od_predictor *p, uint32_t m, const struct od_routed_row *rows, size_t n_rows)
+static void routed(struct od_predictor *p, const struct od_predict_step *s, uint32_t m, const struct od_routed_row *rows)
 {
 	struct popularity_predictor *c = (struct popularity_predictor *)p;
 	const struct od_config *cfg = c->base.o.config;
 
-	for (size_t r = 0; r < n_rows; r++) {
+	for (size_t r = 0; r < s->n_rows; r++) {
 		for (size_t i = 0; i < cfg->top_k; i++)
 			c->count[(size_t)m * cfg->n_experts + rows[r].expert[i]]++;
 	}

@@ -37,12 +37,14 @@ static void begin_step(struct od_predictor *p, const struct od_predict_step *s)
 
 	for (uint32_t m = 0; !s->prompt && m < o->config->n_moe; m++) {
 		for (size_t r = 0; r < s->n_rows; r++) {
+			const struct od_predict_row *row = &s->row[r];
 			const struct od_prediction said = {
-				.step = s->step, .sequence = s->sequence, .row = (uint32_t)r,
-				.position = s->position + (uint32_t)r, .token = s->token[r], .m = m, .expert = expert,
-				.n = o->config->top_k,
+				.sequence = row->sequence, .position = row->position, .token = row->token, .m = m,
+				.expert = expert, .n = o->config->top_k,
 			};
 
+			if (row->quiet)
+				continue;
 			od_predict_random(s->step + ((uint64_t)r << 48), m, o->config->n_experts, o->config->top_k, expert);
 			o->emit(o->arg, &said);
 		}

@@ -75,12 +75,11 @@ static void count_lead(struct recall_board *b, uint32_t step, uint32_t m, const 
 
 void recall_board_add(struct recall_board *b, const struct od_prediction *p)
 {
-	const uint64_t ahead = p->step - b->first_step;
-	const uint32_t step = (uint32_t)ahead;
+	const uint32_t step = p->position - b->rec->n_prompt;
 	struct recall_held h = { .n = (uint16_t)p->n, .token = p->token, .has_probability = p->probability != NULL };
 	bool early;
 
-	if (p->step < b->first_step || ahead >= b->rec->n_steps || p->m >= b->config->n_moe ||
+	if (p->position < b->rec->n_prompt || step >= b->rec->n_steps || p->m >= b->config->n_moe ||
 	    p->n < b->config->top_k || p->n > OD_MAX_CANDIDATES)
 		return; /* for a step that does not come: the text ends before */
 	early = step > b->step || (step == b->step && !b->begun);

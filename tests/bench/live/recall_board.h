@@ -25,7 +25,6 @@ struct recall_board {
 	const char *name;	/* of the configuration */
 	struct od_strbuf *dump; /* NULL: none */
 	struct recall_tape *tape; /* NULL: none; cleared */
-	uint64_t first_step;	/* number of the first decode step; the others follow */
 	/* The board's own. */
 	uint32_t step, layer; /* whose router speaks next; before begin_step: (step, 0) is not begun */
 	bool begun, any_token;

@@ -7,6 +7,7 @@ struct recall_rival {
 	const struct od_config *config;
 	uint32_t chunk;
 	struct od_routed_row *rows;   /* [chunk] */
+	struct od_predict_row *row;   /* [chunk] */
 	uint64_t last_step, sequence; /* numbered as od-main numbers them */
 	struct recall_board *board;   /* of the replay that is going on */
 };
@@ -28,6 +29,7 @@ int recall_rival_new(struct recall_rival **out, const struct od_predictor_kind *
 		.device = forward->device,
 		.profile = forward->profile,
 		.max_rows = forward->max_rows,
+		.max_sequences = 1,
 		.emit = emit,
 		.arg = r,
 	};
@@ -39,7 +41,8 @@ int recall_rival_new(struct recall_rival **out, const struct od_predictor_kind *
 	r->config = forward->config;
 	r->chunk = (uint32_t)forward->max_rows;
 	r->rows = calloc(r->chunk, sizeof(*r->rows));
-	rc = r->rows != NULL ? kind->make(&r->predictor, &o, err) :
+	r->row = calloc(r->chunk, sizeof(*r->row));
+	rc = r->rows != NULL && r->row != NULL ? kind->make(&r->predictor, &o, err) :
 			       od_fail(err, OD_ERR_NOMEM, "predictor %s", kind->name);
 	if (rc == OD_OK)
 		*out = r;
@@ -54,21 +57,12 @@ void recall_rival_free(struct recall_rival *r)
 		return;
 	od_predictor_free(r->predictor);
 	free(r->rows);
+	free(r->row);
 	free(r);
 }
 
-static uint32_t chunks(const struct recall_rival *r, const struct recall_recording *rec)
-{
-	return (rec->n_prompt + r->chunk - 1) / r->chunk;
-}
-
-uint64_t recall_rival_first_step(const struct recall_rival *r, const struct recall_recording *rec)
-{
-	return r->last_step + 1 + chunks(r, rec);
-}
-
-/* The routers of layer m for positions [begin, begin + n). */
-static void tell_routed(struct recall_rival *r, uint32_t m, uint32_t begin, uint32_t n)
+/* The routers of layer m for positions [begin, begin + n), which the step has. */
+static void tell_routed(struct recall_rival *r, const struct od_predict_step *s, uint32_t m, uint32_t begin, uint32_t n)
 {
 	const struct recall_recording *rec = r->board->rec;
 	const struct od_config *c = r->config;
@@ -82,27 +76,28 @@ static void tell_routed(struct recall_rival *r, uint32_t m, uint32_t begin, uint
 			.expert = rec->expert + at * c->top_k,
 		};
 	}
-	od_predictor_routed(r->predictor, m, r->rows, n);
+	od_predictor_routed(r->predictor, s, m, r->rows);
 }
 
 static void play_pass(struct recall_rival *r, bool prompt, uint32_t begin, uint32_t n)
 {
 	const struct od_predict_step s = {
 		.step = ++r->last_step,
-		.sequence = r->sequence,
 		.prompt = prompt,
 		.n_rows = n,
-		.position = begin,
-		.token = r->board->rec->token + begin,
+		.row = r->row,
 	};
 
+	for (uint32_t i = 0; i < n; i++)
+		r->row[i] = (struct od_predict_row){ .sequence = r->sequence, .position = begin + i,
+						     .token = r->board->rec->token[begin + i] };
 	if (!prompt)
 		recall_board_begin_step(r->board, false);
 	od_predictor_begin_step(r->predictor, &s);
 	for (uint32_t m = 0; m < r->config->n_moe; m++) {
 		if (!prompt)
 			recall_board_routed(r->board);
-		tell_routed(r, m, begin, n);
+		tell_routed(r, &s, m, begin, n);
 	}
 }
 

@@ -17,8 +17,6 @@ OD_MUST_CHECK int recall_rival_new(struct recall_rival **out, const struct od_pr
 				   const struct od_forward_opts *forward, struct od_err *err);
 void recall_rival_free(struct recall_rival *r); /* NULL ok */
 
-/* The number of the first decode step of the next recording: the board's first_step. */
-uint64_t recall_rival_first_step(const struct recall_rival *r, const struct recall_recording *rec);
 /* board: open; the recording has residuals. */
 void recall_rival_replay(struct recall_rival *r, struct recall_board *board);
 

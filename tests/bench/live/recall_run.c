@@ -65,7 +65,6 @@ static int open_board(struct hand *h, size_t config, size_t prompt, struct recal
 		.counts = recall_run_counts(r, config) + prompt,
 		.name = r->configs->config[config].name,
 		.dump = r->opt.dump != NULL ? &h->dump : NULL,
-		.first_step = 1,
 	};
 	return recall_board_open(board, err);
 }
@@ -100,7 +99,6 @@ static int replay_rival(struct hand *h, size_t config, size_t prompt, struct rec
 	struct recall_board board;
 	int rc = open_board(h, config, prompt, rec, &board, err);
 
-	board.first_step = recall_rival_first_step(rival, rec);
 	if (rc == OD_OK)
 		recall_rival_replay(rival, &board);
 	recall_board_close(&board);

@@ -46,11 +46,13 @@ static int deliver(void *arg, Od__Header *h, const struct od_out_frame *frames, 
 	return rc;
 }
 
-static void predicted(void *arg, const struct od_prediction *p)
+static void predicted(void *arg, uint32_t m, const struct od_prediction *p, size_t n)
 {
 	struct replay *r = arg;
 
-	recall_board_add(r->board, p);
+	(void)m;
+	for (size_t i = 0; i < n; i++)
+		recall_board_add(r->board, &p[i]);
 }
 
 static void asks(void *arg, uint64_t sequence, const struct ods_range *range)
@@ -109,13 +111,11 @@ static void replay_prompt(struct replay *r)
 {
 	const struct recall_recording *rec = r->board->rec;
 	struct od_row *rows = calloc(rec->n_prompt, sizeof(*rows));
-	struct odm_step step = {
-		.phase = ODM_PREFILL,
-		.sequence = SEQUENCE,
-		.prompt_tokens = rec->n_prompt,
-		.rows = rows,
-		.n_rows = rec->n_prompt,
-	};
+	struct od_sampler_opts sampling;
+	const struct odm_part part = { .sequence = SEQUENCE, .n = rec->n_prompt, .prompt_tokens = rec->n_prompt,
+				       .sampling = &sampling };
+	const struct odm_step step = { .phase = ODM_PREFILL, .rows = rows, .n_rows = rec->n_prompt, .part = &part,
+				       .n_parts = 1 };
 
 	if (rows == NULL) {
 		r->rc = od_fail(r->err, OD_ERR_NOMEM, "a prompt of %u tokens", rec->n_prompt);
@@ -123,7 +123,7 @@ static void replay_prompt(struct replay *r)
 	}
 	for (uint32_t p = 0; p < rec->n_prompt; p++)
 		rows[p] = (struct od_row){ .seq = rec->state, .position = p, .token = rec->token[p] };
-	od_sampler_defaults(&step.sampling);
+	od_sampler_defaults(&sampling);
 	odm_shadow_link_step(&r->main, 0, &step);
 	free(rows);
 	od_seq_state_set_length(rec->state, rec->n_prompt);
@@ -135,19 +135,21 @@ static void replay_step(struct replay *r, uint32_t i)
 	const struct recall_recording *rec = r->board->rec;
 	const uint32_t position = rec->n_prompt + i;
 	const struct od_row row = { .seq = rec->state, .position = position, .token = rec->token[position] };
-	struct odm_step step = {
-		.step = r->board->first_step + i,
-		.next_step = r->board->first_step + i + 1,
+	struct od_sampler_opts sampling;
+	const struct odm_part part = { .sequence = SEQUENCE, .n = 1, .prompt_tokens = rec->n_prompt, .sampling = &sampling };
+	const struct odm_step step = {
+		.step = 1 + i,
+		.next_step = 2 + i,
 		.phase = ODM_DECODE,
-		.sequence = SEQUENCE,
-		.prompt_tokens = rec->n_prompt,
 		.rows = &row,
 		.n_rows = 1,
+		.part = &part,
+		.n_parts = 1,
 	};
 
-	od_sampler_defaults(&step.sampling);
+	od_sampler_defaults(&sampling);
 	od_seq_state_set_length(rec->state, position);
-	recall_board_begin_step(r->board, odm_shadow_link_token(&r->main, &step) < 0);
+	recall_board_begin_step(r->board, odm_shadow_link_token(&r->main, &step, &part) < 0);
 	odm_shadow_link_step(&r->main, 0, &step);
 	let_work(r);
 	for (uint32_t m = 0; r->rc == OD_OK && m < r->shadow->forward.config->n_moe; m++) {

@@ -11,7 +11,7 @@ int route_record_open(struct route_record *r, const char *path, const struct od_
 	return od_route_open(&r->writer, path, &head, err);
 }
 
-static void on_step(void *arg, const struct odm_step *step)
+static void on_step(void *arg, const struct odm_step *step, const struct odm_part *part)
 {
 	struct route_record *r = arg;
 
@@ -19,7 +19,7 @@ static void on_step(void *arg, const struct odm_step *step)
 	r->row = 0;
 	od_route_step(r->writer, step->step, step->phase == ODM_PREFILL, (uint32_t)step->n_rows);
 	for (size_t i = 0; i < step->n_rows; i++)
-		od_route_row(r->writer, step->sequence, step->rows[i].position);
+		od_route_row(r->writer, part->sequence, step->rows[i].position);
 }
 
 static void on_route(void *arg, enum odm_phase phase, uint32_t position, uint32_t layer, const uint16_t *experts,

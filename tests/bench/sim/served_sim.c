@@ -43,6 +43,8 @@ struct served_sim {
 	struct served_result *r;
 	struct sim_shadow shadow;
 	uint64_t first_step; /* number of the trace's first step */
+	uint64_t sequence;   /* the trace's */
+	uint64_t c[OD_N_COUNTERS]; /* of its steps */
 	uint32_t step, layer; /* main's router speaks next of these */
 	bool begun;	      /* main's step has */
 	uint32_t open;	      /* items of the layer that are not computed yet */
@@ -88,6 +90,7 @@ int served_sim_new(struct served_sim **out, const struct served_params *p, struc
 		.n_moe = p->n_moe,
 		.n_experts = p->n_experts,
 		.top_k = p->top_k,
+		.max_sequences = 1,
 		.max_rows = 1,
 		.max_tokens = 1,
 		.hedge = p->hedge,
@@ -200,15 +203,14 @@ static void worker_event(struct served_sim *s, struct sim_worker *w)
 
 static void send_want(struct served_sim *s, uint32_t worker, const struct odm_want *want)
 {
+	const struct odm_want_lists *l = &s->place.list;
 	uint32_t expert[OD_MAX_CANDIDATES];
 	size_t n = 0;
 
-	for (size_t i = 0; i < want->n; i++) {
-		if (want->worker[i] == worker)
-			expert[n++] = want->expert[i];
-	}
-	if (n == 0 && want->version == 1)
+	if (!odm_want_changed(&s->place, worker))
 		return;
+	for (uint32_t i = l->begin[worker]; i < l->begin[worker + 1]; i++)
+		expert[n++] = l->expert[i];
 	(void)!odw_schedule_want(s->worker[worker].schedule, SESSION, want->step, want->m, want->version, expert, n);
 	work(s, &s->worker[worker]);
 }
@@ -228,7 +230,8 @@ static void send_wants(struct served_sim *s)
 static void add(struct served_sim *s, uint32_t step, uint32_t m, int32_t token, const struct served_view *v)
 {
 	const struct od_prediction pred = {
-		.step = s->first_step + step,
+		.sequence = s->sequence,
+		.position = step,
 		.token = token,
 		.m = m,
 		.n = v->n,
@@ -417,7 +420,7 @@ static void run_layer(struct served_sim *s)
 	s->layer_stall_ns = 0;
 	send_runs(s, used);
 	odm_predictions_learn(s->predictions, step, s->layer, s->t->probability != NULL ?
-			      s->t->probability + at(s, s->step, s->layer) * s->p.n_experts : NULL);
+			      s->t->probability + at(s, s->step, s->layer) * s->p.n_experts : NULL, s->c);
 	s->layer++;
 	shadow_state(s, s->layer - 1);
 	while (s->open > 0 && next_event(s, NEVER - 1))
@@ -427,7 +430,10 @@ static void run_layer(struct served_sim *s)
 
 static void run_step(struct served_sim *s)
 {
-	odm_predictions_begin(s->predictions, s->first_step + s->step, &s->t->token[s->step], 1, 0, true);
+	const uint64_t step = s->first_step + s->step;
+	const struct odm_predicted_row row = { .sequence = s->sequence, .position = s->step, .token = s->t->token[s->step] };
+
+	odm_predictions_begin(s->predictions, step, step + 1, &row, 1, true);
 	s->layer = 0;
 	shadow_step(s);
 	send_wants(s);
@@ -466,9 +472,10 @@ static void close_trace(struct served_sim *s)
 void served_sim_run(struct served_sim *s, const struct served_trace *t, struct served_result *r)
 {
 	const uint64_t wasted = wasted_loads(s);
-	uint64_t c[OD_N_COUNTERS] = { 0 };
 	struct odm_spread first_ns;
 
+	s->sequence++;
+	memset(s->c, 0, sizeof(s->c));
 	virtual_ns = s->now_ns;
 	s->t = t;
 	s->r = r;
@@ -477,9 +484,10 @@ void served_sim_run(struct served_sim *s, const struct served_trace *t, struct s
 	if (t->n_steps > 0)
 		close_trace(s);
 	od_recall_reset(&s->recall);
-	odm_predictions_take(s->predictions, c, &first_ns, &s->recall);
-	r->recalled += c[OD_C_RECALLED_USES];
-	r->hedged += c[OD_C_HEDGED];
+	(void)odm_predictions_close(s->predictions, s->sequence);
+	odm_predictions_take(s->predictions, s->sequence, s->c, &first_ns, &s->recall);
+	r->recalled += s->c[OD_C_RECALLED_USES];
+	r->hedged += s->c[OD_C_HEDGED];
 	r->extra_loads += wasted_loads(s) - wasted;
 	r->total_ns += virtual_ns - s->now_ns;
 	s->now_ns = virtual_ns;

@@ -1,0 +1,558 @@
+#include "main-node/engine/batch.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/mem.h"
+#include "main-node/engine/engine_internal.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIN_CHUNK_ROWS 16
+#define PREFILL_PER_DECODE 2 /* time of prompts between two decode steps, in decode steps */
+
+/* ---- Life ---- */
+
+/* Rows of a decode step. Drafts share what the certain rows leave. */
+static struct od_forward_opts decode_opts(const struct od_forward_opts *o, uint32_t max_sequences)
+{
+	struct od_forward_opts d = *o;
+
+	d.max_rows = max_sequences > ODM_MAX_DRAFT + 1 ? max_sequences : ODM_MAX_DRAFT + 1;
+	d.max_logits = max_sequences;
+	return d;
+}
+
+static struct od_forward_opts prefill_opts(const struct od_forward_opts *o, uint32_t max_sequences)
+{
+	struct od_forward_opts p = *o;
+
+	p.max_logits = max_sequences < o->max_rows ? max_sequences : o->max_rows;
+	return p;
+}
+
+uint64_t odm_batch_bytes(const struct od_forward_opts *o, uint32_t max_sequences)
+{
+	const struct od_forward_opts d = decode_opts(o, max_sequences), p = prefill_opts(o, max_sequences);
+	uint64_t sum = od_forward_bytes(&p);
+
+	return od_add(sum, od_forward_bytes(&d), &sum) ? sum : UINT64_MAX;
+}
+
+int odm_batch_init(struct odm_batch *b, struct odm_engine *e, const struct od_forward_opts *o, uint32_t max_sequences,
+		   struct od_err *err)
+{
+	const struct od_forward_opts d = decode_opts(o, max_sequences), p = prefill_opts(o, max_sequences);
+	int rc;
+
+	*b = (struct odm_batch){ .max_sequences = max_sequences, .chunk_rows = o->max_rows };
+	b->last = &b->first;
+	b->next_decode = ++e->last_step;
+	b->sampled = calloc(max_sequences, sizeof(*b->sampled));
+	b->row = calloc(max_sequences, sizeof(*b->row));
+	if (b->sampled == NULL || b->row == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %u texts at once", max_sequences);
+	rc = odm_pass_init(&b->prefill, e, ODM_PREFILL, &p, max_sequences, err);
+	return rc == OD_OK ? odm_pass_init(&b->decode, e, ODM_DECODE, &d, max_sequences, err) : rc;
+}
+
+void odm_batch_fini(struct odm_batch *b)
+{
+	struct odm_sequence *next;
+
+	for (struct odm_sequence *q = b->first; q != NULL; q = next) {
+		next = q->next;
+		odm_sequence_free(q);
+	}
+	odm_pass_fini(&b->prefill);
+	odm_pass_fini(&b->decode);
+	free(b->sampled);
+	free(b->row);
+}
+
+/* ---- In and out ---- */
+
+int odm_engine_submit(struct odm_engine *e, const struct odm_request *req, struct odm_sequence **out, struct od_err *err)
+{
+	struct odm_batch *b = &e->batch;
+	int rc = odm_sequence_new(out, e, req, err);
+
+	if (rc == OD_OK)
+		rc = odm_state_fits(e, odm_sequence_positions(*out), err);
+	if (rc != OD_OK) {
+		odm_sequence_free(*out);
+		*out = NULL;
+		return rc;
+	}
+	*b->last = *out;
+	b->last = &(*out)->next;
+	return OD_OK;
+}
+
+/* What main itself and the daemons have used until now. */
+static void add_own_node(struct odm_sequence *q)
+{
+	struct odm_engine *e = q->engine;
+	struct odm_node_figures *node = odm_figures_add_node(&q->r.figures, "main", true);
+
+	e->counters[OD_C_PEAK_RSS_BYTES] = od_peak_rss_bytes();
+	if (node != NULL)
+		memcpy(node->c, e->counters, sizeof(node->c));
+}
+
+/* One that has ended leaves the list. */
+static void finish(struct odm_sequence *q)
+{
+	struct odm_engine *e = q->engine;
+	struct odm_batch *b = &e->batch;
+	struct odm_figures *f = &q->r.figures;
+	struct odm_sequence **at = &b->first;
+	uint64_t all[OD_N_COUNTERS];
+
+	while (*at != q)
+		at = &(*at)->next;
+	*at = q->next;
+	if (b->last == &q->next)
+		b->last = at;
+	q->next = NULL;
+	odm_sequence_finish(q);
+	add_own_node(q);
+	memcpy(all, f->c, sizeof(all)); /* of its steps */
+	memcpy(f->c, q->own, sizeof(f->c));
+	if (q->id != 0) {
+		if (--b->n_admitted == 0) /* what was wanted for it is about rows that will not come */
+			b->next_decode = ++e->last_step;
+		if (e->service->close_sequence != NULL)
+			e->service->close_sequence(e->service, q->id, q->alone, f, q->req.recall);
+	}
+	od_counters_add(e->counters, f->c);
+	od_counters_add(all, f->c);
+	memcpy(f->c, all, sizeof(all));
+}
+
+static void finish_for(struct odm_sequence *q, const struct od_err *err)
+{
+	odm_sequence_end(q, err);
+	finish(q);
+}
+
+/* Those of a step that is through which have ended. */
+static void finish_ended(struct odm_pass *p)
+{
+	for (size_t i = 0; i < p->step.n_parts; i++)
+		if (p->of[i]->ended)
+			finish(p->of[i]);
+}
+
+static void fail_pass(struct odm_pass *p, const struct od_err *err)
+{
+	odm_pass_give_up(p);
+	for (size_t i = 0; i < p->step.n_parts; i++)
+		finish_for(p->of[i], err);
+}
+
+/* ---- Admission ---- */
+
+/* Whole pages of 64 positions that both prompts begin with, and q can do without: its last token is computed again. */
+static uint32_t common_pages(const struct odm_sequence *q, const struct odm_sequence *with)
+{
+	const size_t most = q->req.n_prompt - 1 < with->n_text ? q->req.n_prompt - 1 : with->n_text;
+	size_t n = 0;
+
+	while (n < most && q->req.prompt[n] == with->text[n])
+		n++;
+	return (uint32_t)(n / OD_KV_PAGE);
+}
+
+/* The one that it can share most pages with. *wait: another one's prompt, which is under way, will have more. */
+static struct odm_sequence *find_donor(const struct odm_engine *e, const struct odm_sequence *q, uint32_t *pages, bool *wait)
+{
+	struct odm_sequence *donor = NULL;
+	uint32_t coming = 0;
+
+	*pages = 0;
+	for (struct odm_sequence *with = e->batch.first; with != NULL; with = with->next) {
+		uint32_t common, there;
+
+		if (with->state == NULL || atomic_load(&with->cancelled))
+			continue;
+		common = common_pages(q, with);
+		there = od_seq_state_length(with->state) / OD_KV_PAGE;
+		if (with->phase == ODM_IN_PREFILL && common > coming)
+			coming = common;
+		if (common > there)
+			common = there;
+		if (common > *pages) {
+			*pages = common;
+			donor = with;
+		}
+	}
+	*wait = coming > *pages;
+	return donor;
+}
+
+/* False: not now. */
+static bool admit(struct odm_engine *e, struct odm_sequence *q)
+{
+	struct odm_batch *b = &e->batch;
+	struct odm_sequence *donor = NULL;
+	uint32_t pages = 0;
+	struct od_err err;
+	bool wait = false;
+	int rc;
+
+	if (od_state_pool_fixed_bytes(e->state) == 0)
+		donor = find_donor(e, q, &pages, &wait);
+	if (wait)
+		return false;
+	rc = od_seq_state_new(&q->state, e->state, &err);
+	if (rc == OD_OK && donor != NULL)
+		od_seq_state_share(q->state, donor->state, pages);
+	if (rc == OD_OK)
+		rc = od_seq_state_promise(q->state, odm_sequence_positions(q));
+	if (rc == OD_OK) {
+		q->shared_sequence = donor != NULL ? donor->id : 0;
+		q->shared_tokens = pages * OD_KV_PAGE;
+		q->own[OD_C_SHARED_TOKENS] = q->shared_tokens;
+		q->id = ++e->last_sequence;
+		q->phase = ODM_IN_PREFILL;
+		q->alone = b->n_admitted++ == 0;
+		return true;
+	}
+	od_seq_state_free(q->state);
+	q->state = NULL;
+	if (rc == OD_ERR_BUSY)
+		return false;
+	finish_for(q, &err); /* out of memory */
+	return true;
+}
+
+static void admit_waiting(struct odm_engine *e)
+{
+	struct odm_batch *b = &e->batch;
+	struct odm_sequence *next;
+
+	for (struct odm_sequence *q = b->first; q != NULL && b->n_admitted < b->max_sequences; q = next) {
+		next = q->next;
+		if (q->phase == ODM_WAITING && !admit(e, q))
+			return; /* nor any behind it: in order of arrival */
+	}
+	for (struct odm_sequence *q = b->first; q != NULL && b->n_admitted > 1; q = q->next)
+		q->alone = false;
+}
+
+static bool in_pass(const struct odm_pass *p, const struct odm_sequence *q)
+{
+	for (size_t i = 0; p->open && i < p->step.n_parts; i++)
+		if (p->of[i] == q)
+			return true;
+	return false;
+}
+
+/* Those whose rows are under way go when these are through. */
+static void finish_cancelled(struct odm_engine *e)
+{
+	const bool all = atomic_load(e->opts.cancel);
+	struct odm_sequence *next;
+	struct od_err err;
+
+	for (struct odm_sequence *q = e->batch.first; q != NULL; q = next) {
+		next = q->next;
+		if ((!all && !atomic_load(&q->cancelled)) || in_pass(&e->batch.prefill, q))
+			continue;
+		(void)od_fail(&err, OD_ERR_CANCELLED, "cancelled");
+		finish_for(q, &err);
+	}
+}
+
+/* ---- Decode ---- */
+
+static void add_decode_rows(struct odm_engine *e)
+{
+	struct odm_pass *p = &e->batch.decode;
+	size_t left = p->max_rows;
+
+	odm_pass_clear(p);
+	for (const struct odm_sequence *q = e->batch.first; q != NULL; q = q->next)
+		left -= q->phase == ODM_IN_DECODE;
+	for (struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
+		if (q->phase != ODM_IN_DECODE)
+			continue;
+		odm_sequence_next_rows(q, 1 + left);
+		left -= q->n_rows - 1;
+		odm_pass_add(p, q, od_seq_state_length(q->state), q->row, q->n_rows);
+	}
+}
+
+static void sample(struct odm_sequence *q, enum odm_phase phase, uint32_t position, float *logits)
+{
+	const struct odm_observer *o = &q->req.observer;
+
+	if (o->logits != NULL)
+		o->logits(o->arg, phase, position, logits);
+	odm_sequence_sample(q, position, logits);
+}
+
+/* The next row of a text is sampled from if its token is the one that was chosen. */
+static bool row_stands(const struct odm_sequence *q)
+{
+	return !q->ended && q->kept < q->n_rows && (q->kept == 0 || q->row[q->kept] == q->r.tokens[q->r.n_tokens - 1]);
+}
+
+/* One row of each text whose next row stands; *n: how many these were. */
+static int sample_rows(struct odm_batch *b, size_t *n, struct od_err *err)
+{
+	struct odm_pass *p = &b->decode;
+	float *logits;
+	int rc;
+
+	*n = 0;
+	for (size_t i = 0; i < p->step.n_parts; i++)
+		if (row_stands(p->of[i])) {
+			b->sampled[*n] = p->of[i];
+			b->row[(*n)++] = (uint32_t)p->part[i].first + p->of[i]->kept;
+		}
+	if (*n == 0)
+		return OD_OK;
+	rc = odm_pass_logits(p, b->row, *n, &logits, err);
+	for (size_t i = 0; rc == OD_OK && i < *n; i++) {
+		b->sampled[i]->kept++;
+		sample(b->sampled[i], ODM_DECODE, p->rows[b->row[i]].position, logits + i * (size_t)p->engine->config->vocab);
+	}
+	return rc;
+}
+
+/* Rows stand up to the first whose successor is another token than was drafted. */
+static int end_decode(struct odm_engine *e, struct od_err *err)
+{
+	struct odm_pass *p = &e->batch.decode;
+	int rc = OD_OK;
+	size_t n = 1;
+
+	while (rc == OD_OK && n > 0)
+		rc = sample_rows(&e->batch, &n, err);
+	for (size_t i = 0; i < p->step.n_parts; i++)
+		e->batch.row[i] = p->of[i]->kept;
+	if (rc == OD_OK)
+		rc = odm_pass_end(p, e->batch.row, err);
+	for (size_t i = 0; rc == OD_OK && e->service->truncate != NULL && i < p->step.n_parts; i++)
+		if (p->of[i]->kept < p->part[i].n)
+			e->service->truncate(e->service, p->of[i]->id, od_seq_state_length(p->of[i]->state));
+	return rc;
+}
+
+/* The number that was kept for the next decode step, which gets another one. */
+static uint64_t take_number(struct odm_engine *e)
+{
+	const uint64_t number = e->batch.next_decode;
+
+	e->batch.next_decode = ++e->last_step;
+	return number;
+}
+
+static void decode_step(struct odm_engine *e)
+{
+	struct odm_batch *b = &e->batch;
+	const uint64_t begin = od_now_ns(), number = take_number(e);
+	bool done = false;
+	struct od_err err;
+	uint64_t ns;
+	int rc;
+
+	add_decode_rows(e);
+	rc = odm_pass_begin(&b->decode, number, b->next_decode, &err);
+	while (rc == OD_OK && !done)
+		rc = odm_pass_layer(&b->decode, &done, &err);
+	if (rc == OD_OK)
+		rc = end_decode(e, &err);
+	if (rc != OD_OK) {
+		fail_pass(&b->decode, &err);
+		return;
+	}
+	finish_ended(&b->decode);
+	ns = od_now_ns() - begin;
+	b->decode_ns = b->decode_ns == 0 ? ns : (3 * b->decode_ns + ns) / 4;
+}
+
+/* ---- Prompts ---- */
+
+/* Rows of prompts in order of arrival, as many as a chunk may have. */
+static void add_prompt_rows(struct odm_engine *e)
+{
+	struct odm_batch *b = &e->batch;
+	size_t left = b->chunk_rows;
+
+	odm_pass_clear(&b->prefill);
+	for (struct odm_sequence *q = b->first; q != NULL && left > 0; q = q->next) {
+		const uint32_t begin = q->phase == ODM_IN_PREFILL ? od_seq_state_length(q->state) : 0;
+		size_t n;
+
+		if (q->phase != ODM_IN_PREFILL)
+			continue;
+		n = q->req.n_prompt - begin < left ? q->req.n_prompt - begin : left;
+		odm_pass_add(&b->prefill, q, begin, q->req.prompt + begin, n);
+		left -= n;
+	}
+}
+
+/* Logits of all rows of a text that wants to see them, but for its prompt's last one. */
+static int show_logits(struct odm_pass *p, size_t part, struct od_err *err)
+{
+	const struct odm_observer *o = &p->of[part]->req.observer;
+	const struct odm_part *t = &p->part[part];
+	int rc = OD_OK;
+
+	for (uint32_t r = (uint32_t)t->first; rc == OD_OK && o->logits != NULL && r < t->first + t->n; r++) {
+		float *logits;
+
+		if (p->rows[r].position + 1 == t->prompt_tokens)
+			return OD_OK;
+		rc = odm_pass_logits(p, &r, 1, &logits, err);
+		if (rc == OD_OK)
+			o->logits(o->arg, ODM_PREFILL, p->rows[r].position, logits);
+	}
+	return rc;
+}
+
+/* The first token of each text whose prompt is through. */
+static int sample_first(struct odm_batch *b, struct od_err *err)
+{
+	struct odm_pass *p = &b->prefill;
+	float *logits;
+	size_t n = 0;
+	int rc = OD_OK;
+
+	for (size_t i = 0; rc == OD_OK && i < p->step.n_parts; i++) {
+		const size_t last = p->part[i].first + p->part[i].n - 1;
+
+		rc = show_logits(p, i, err);
+		if (p->rows[last].position + 1 < p->part[i].prompt_tokens)
+			continue;
+		b->sampled[n] = p->of[i];
+		b->row[n++] = (uint32_t)last;
+	}
+	if (rc == OD_OK && n > 0)
+		rc = odm_pass_logits(p, b->row, n, &logits, err);
+	for (size_t i = 0; rc == OD_OK && i < n; i++) {
+		struct odm_sequence *q = b->sampled[i];
+
+		q->own[OD_C_PREFILL_NS] = od_now_ns() - q->submitted_ns;
+		q->phase = ODM_IN_DECODE;
+		sample(q, ODM_PREFILL, p->rows[b->row[i]].position, logits + i * (size_t)p->engine->config->vocab);
+	}
+	return rc;
+}
+
+/* A layer should take no longer than prompts may between two decode steps: else the next chunk has fewer rows. */
+static void choose_chunk_rows(struct odm_batch *b)
+{
+	const uint64_t most = PREFILL_PER_DECODE * b->decode_ns;
+	size_t rows = b->prefill.max_rows;
+
+	if (most > 0 && b->layer_ns > most)
+		rows = (size_t)((double)b->prefill.step.n_rows * (double)most / (double)b->layer_ns);
+	else if (most > 0)
+		rows = 2 * b->chunk_rows;
+	rows = rows > MIN_CHUNK_ROWS ? rows : MIN_CHUNK_ROWS;
+	b->chunk_rows = rows < b->prefill.max_rows ? rows : b->prefill.max_rows;
+}
+
+/* Layers of a chunk: all of them, or while others wait for their next decode step, as many as fit between two. */
+static int prefill_layers(struct odm_batch *b, bool others, bool *done, struct od_err *err)
+{
+	const uint64_t begin = od_now_ns(), most = PREFILL_PER_DECODE * b->decode_ns;
+	uint64_t at = begin;
+	int rc = OD_OK;
+
+	*done = false;
+	while (rc == OD_OK && !*done && (!others || at == begin || at + b->layer_ns - begin <= most)) {
+		const uint64_t layer_begin = at;
+
+		rc = odm_pass_layer(&b->prefill, done, err);
+		at = od_now_ns();
+		b->layer_ns = at - layer_begin > b->layer_ns ? at - layer_begin : b->layer_ns;
+	}
+	return rc;
+}
+
+static void prefill_part(struct odm_engine *e, bool others)
+{
+	struct odm_batch *b = &e->batch;
+	struct odm_pass *p = &b->prefill;
+	bool done = false;
+	struct od_err err;
+	int rc = OD_OK;
+
+	if (!p->open) {
+		if (!others)
+			b->chunk_rows = p->max_rows;
+		add_prompt_rows(e);
+		b->layer_ns = 0;
+		/* What is wanted for the next decode step goes by its number; while there is none, numbers only grow. */
+		rc = odm_pass_begin(p, others ? ++e->last_step : take_number(e), 0, &err);
+	}
+	if (rc == OD_OK)
+		rc = prefill_layers(b, others, &done, &err);
+	if (rc == OD_OK && done)
+		rc = sample_first(b, &err);
+	if (rc == OD_OK && done) {
+		rc = odm_pass_end(p, NULL, &err);
+		choose_chunk_rows(b);
+	}
+	if (rc != OD_OK)
+		fail_pass(p, &err);
+	else if (done)
+		finish_ended(p);
+}
+
+/* ---- The loop ---- */
+
+static bool any(const struct odm_batch *b, enum odm_sequence_phase phase)
+{
+	for (const struct odm_sequence *q = b->first; q != NULL; q = q->next)
+		if (q->phase == phase)
+			return true;
+	return false;
+}
+
+bool odm_engine_work(struct odm_engine *e)
+{
+	struct odm_batch *b = &e->batch;
+	bool decode;
+
+	finish_cancelled(e);
+	admit_waiting(e);
+	decode = any(b, ODM_IN_DECODE);
+	if (decode)
+		decode_step(e);
+	if (b->prefill.open || any(b, ODM_IN_PREFILL))
+		prefill_part(e, decode);
+	return b->first != NULL;
+}
+
+int odm_sequence_take(struct odm_sequence *q, struct odm_result *r, struct od_err *err)
+{
+	const int rc = q->err.code;
+
+	assert(q->phase == ODM_DONE);
+	if (err != NULL)
+		*err = q->err;
+	*r = q->r;
+	q->r = (struct odm_result){ 0 };
+	odm_sequence_free(q);
+	return rc;
+}
+
+int odm_generate(struct odm_engine *e, const struct odm_request *req, struct odm_result *r, struct od_err *err)
+{
+	struct odm_sequence *q;
+	int rc = odm_engine_submit(e, req, &q, err);
+
+	*r = (struct odm_result){ .finish = ODM_FINISH_ERROR };
+	if (rc != OD_OK)
+		return rc;
+	while (!odm_sequence_done(q))
+		odm_engine_work(e);
+	return odm_sequence_take(q, r, err);
+}

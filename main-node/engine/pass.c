@@ -1,0 +1,210 @@
+#include "main-node/engine/pass.h"
+
+#include "common/base/trace.h"
+#include "common/compute/device.h"
+#include "main-node/engine/engine_internal.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+int odm_pass_init(struct odm_pass *p, struct odm_engine *e, enum odm_phase phase, const struct od_forward_opts *o,
+		  size_t max_parts, struct od_err *err)
+{
+	*p = (struct odm_pass){ .engine = e, .phase = phase, .max_rows = o->max_rows, .max_parts = max_parts };
+	p->rows = calloc(o->max_rows, sizeof(*p->rows));
+	p->part = calloc(max_parts, sizeof(*p->part));
+	p->of = calloc(max_parts, sizeof(*p->of));
+	if (p->rows == NULL || p->part == NULL || p->of == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu rows", o->max_rows);
+	return od_forward_new(&p->forward, o, err);
+}
+
+void odm_pass_fini(struct odm_pass *p)
+{
+	od_forward_free(p->forward);
+	free(p->rows);
+	free(p->part);
+	free(p->of);
+	*p = (struct odm_pass){ 0 };
+}
+
+void odm_pass_clear(struct odm_pass *p)
+{
+	assert(!p->open);
+	p->step = (struct odm_step){ .phase = p->phase, .rows = p->rows, .part = p->part, .counters = p->counters };
+}
+
+void odm_pass_add(struct odm_pass *p, struct odm_sequence *q, uint32_t begin, const int32_t *tokens, size_t n)
+{
+	struct odm_step *s = &p->step;
+
+	assert(s->n_parts < p->max_parts && n <= p->max_rows - s->n_rows);
+	p->of[s->n_parts] = q;
+	p->part[s->n_parts++] = (struct odm_part){
+		.sequence = q->id,
+		.first = s->n_rows,
+		.n = n,
+		.prompt_tokens = (uint32_t)q->req.n_prompt,
+		.sampling = &q->req.sampling,
+		.shared_sequence = q->shared_sequence,
+		.shared_tokens = q->shared_tokens,
+	};
+	for (size_t i = 0; i < n; i++)
+		p->rows[s->n_rows++] = (struct od_row){ .seq = q->state, .position = begin + (uint32_t)i, .token = tokens[i] };
+}
+
+/* Main is to end, or all of its sequences are given up. */
+static bool is_cancelled(void *arg)
+{
+	const struct odm_pass *p = arg;
+
+	if (atomic_load(p->engine->opts.cancel))
+		return true;
+	for (size_t i = 0; i < p->step.n_parts; i++)
+		if (!atomic_load(&p->of[i]->cancelled))
+			return false;
+	return true;
+}
+
+/* What the device was waited for since `before` is the step's. */
+static void count_waits(struct odm_pass *p, uint64_t before)
+{
+	p->counters[OD_C_DEVICE_WAITS] += od_device_waits(p->engine->device) - before;
+}
+
+int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t next_step, struct od_err *err)
+{
+	struct odm_engine *e = p->engine;
+	const uint64_t waits = od_device_waits(e->device);
+	int rc = OD_OK;
+
+	p->open = p->served = true;
+	p->step.step = step;
+	p->step.next_step = next_step;
+	p->step.cancelled = is_cancelled;
+	p->step.arg = p;
+	memset(p->counters, 0, sizeof(p->counters));
+	if (e->service->begin_step != NULL)
+		rc = e->service->begin_step(e->service, &p->step, err);
+	if (rc == OD_OK)
+		rc = od_forward_begin(p->forward, step, p->rows, p->step.n_rows, err);
+	for (size_t i = 0; rc == OD_OK && i < p->step.n_parts; i++) {
+		const struct odm_observer *o = &p->of[i]->req.observer;
+
+		if (o->step != NULL)
+			o->step(o->arg, &p->step, &p->part[i]);
+	}
+	count_waits(p, waits);
+	return rc;
+}
+
+static unsigned observed(const struct odm_pass *p)
+{
+	for (size_t i = 0; i < p->step.n_parts; i++)
+		if (p->of[i]->req.observer.route != NULL)
+			return OD_FETCH_ROUTES;
+	return 0;
+}
+
+static void observe_routes(struct odm_pass *p)
+{
+	const struct od_forward *f = p->forward;
+
+	for (size_t i = 0; i < p->step.n_parts; i++) {
+		const struct odm_observer *o = &p->of[i]->req.observer;
+
+		for (size_t r = p->part[i].first; o->route != NULL && r < p->part[i].first + p->part[i].n; r++)
+			o->route(o->arg, p->phase, p->rows[r].position, od_forward_m(f), od_forward_experts_of(f, r),
+				 od_forward_weights_of(f, r), od_forward_margin_of(f, r));
+	}
+}
+
+/* The next layer up to its experts; of what its router said, to the host what somebody there reads, by one wait. */
+static int attention(struct odm_pass *p, struct od_err *err)
+{
+	struct odm_expert_service *service = p->engine->service;
+	const uint64_t begin = od_trace_begin();
+	unsigned what = observed(p);
+	int rc = OD_OK;
+
+	od_forward_attention(p->forward);
+	if (od_forward_routed(p->forward)) {
+		if (service->needs != NULL)
+			what |= service->needs(service, &p->step, od_forward_m(p->forward));
+		rc = od_forward_fetch(p->forward, what, err);
+	}
+	od_trace_end("attention, router", begin, (int64_t)p->step.step,
+		     od_forward_routed(p->forward) ? (int64_t)od_forward_m(p->forward) : -1, -1);
+	return rc;
+}
+
+static void end_step(struct odm_pass *p)
+{
+	struct odm_expert_service *service = p->engine->service;
+
+	if (p->served && service->end_step != NULL)
+		service->end_step(service, &p->step);
+	p->served = false;
+}
+
+int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err)
+{
+	struct odm_engine *e = p->engine;
+	const uint64_t waits = od_device_waits(e->device);
+	int rc = OD_OK;
+
+	*done = false;
+	if (is_cancelled(p))
+		rc = od_fail(err, OD_ERR_CANCELLED, "cancelled");
+	if (rc == OD_OK)
+		rc = attention(p, err);
+	if (rc == OD_OK && od_forward_routed(p->forward)) {
+		observe_routes(p);
+		rc = od_forward_experts(p->forward, e->service->runner, err);
+	}
+	*done = rc == OD_OK && od_forward_done(p->forward);
+	count_waits(p, waits);
+	if (*done)
+		end_step(p); /* what it has to say of the step goes out before the head is computed */
+	return rc;
+}
+
+int odm_pass_logits(struct odm_pass *p, const uint32_t *row, size_t n, float **logits, struct od_err *err)
+{
+	const uint64_t begin = od_trace_begin(), waits = od_device_waits(p->engine->device);
+	int rc = od_forward_logits(p->forward, row, n, logits, err);
+
+	count_waits(p, waits);
+	od_trace_end("head", begin, (int64_t)p->step.step, -1, -1);
+	return rc;
+}
+
+/* Each sequence has the counters of the steps that it took part in. */
+static void close_pass(struct odm_pass *p)
+{
+	struct odm_engine *e = p->engine;
+
+	if (!p->open)
+		return;
+	end_step(p);
+	p->open = false;
+	for (size_t i = 0; i < p->step.n_parts; i++)
+		od_counters_add(p->of[i]->r.figures.c, p->counters);
+	od_counters_add(e->counters, p->counters);
+}
+
+int odm_pass_end(struct odm_pass *p, const uint32_t *kept, struct od_err *err)
+{
+	const uint64_t waits = od_device_waits(p->engine->device);
+	int rc = od_forward_end(p->forward, kept, err);
+
+	count_waits(p, waits);
+	close_pass(p);
+	return rc;
+}
+
+void odm_pass_give_up(struct odm_pass *p)
+{
+	close_pass(p);
+}

@@ -1,0 +1,313 @@
+#include "main-node/engine/sequence.h"
+
+#include "common/base/clock.h"
+#include "common/base/mem.h"
+#include "main-node/engine/engine_internal.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *odm_finish_name(enum odm_finish f)
+{
+	switch (f) {
+	case ODM_FINISH_LENGTH: return "length";
+	case ODM_FINISH_EOS: return "eos";
+	case ODM_FINISH_STOP: return "stop";
+	case ODM_FINISH_CONTEXT: return "context";
+	case ODM_FINISH_CANCELLED: return "cancelled";
+	case ODM_FINISH_ERROR: return "error";
+	}
+	return "unknown";
+}
+
+/* ---- Life ---- */
+
+static int check_request(const struct odm_engine *e, const struct odm_request *req, struct od_err *err)
+{
+	if (req->n_prompt == 0)
+		return od_fail(err, OD_ERR_ARG, "the prompt is empty and the model has no BOS token to begin with");
+	if (req->n_prompt > e->opts.ctx_tokens)
+		return od_fail(err, OD_ERR_RANGE,
+			       "the prompt has %zu tokens, more than the context of %llu; shorten it or raise --ctx-size",
+			       req->n_prompt, (unsigned long long)e->opts.ctx_tokens);
+	for (size_t i = 0; i < req->n_prompt; i++) {
+		if (req->prompt[i] < 0 || (uint32_t)req->prompt[i] >= e->config->vocab)
+			return od_fail(err, OD_ERR_RANGE, "prompt token %zu: expected 0 to %u, found %d", i,
+				       e->config->vocab - 1, req->prompt[i]);
+	}
+	if (req->n_stop > 0 && e->tokenizer == NULL)
+		return od_fail(err, OD_ERR_UNSUPPORTED, "stop strings need a tokeniser; this pack has none");
+	return od_sampler_check(&req->sampling, err);
+}
+
+static int open_text(struct odm_sequence *q, struct od_err *err)
+{
+	const struct odm_request *req = &q->req;
+	const struct od_tokenizer *t = q->engine->tokenizer;
+	int rc;
+
+	q->r.tokens = calloc(q->room, sizeof(*q->r.tokens));
+	q->text = calloc(req->n_prompt + q->room, sizeof(*q->text));
+	if (q->r.tokens == NULL || q->text == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu tokens", q->room);
+	memcpy(q->text, req->prompt, req->n_prompt * sizeof(*q->text));
+	q->n_text = req->n_prompt;
+	rc = od_sampler_new(&q->sampler, &req->sampling, q->config->vocab, err);
+	if (rc == OD_OK && od_sampler_accept(q->sampler, req->prompt, req->n_prompt) != OD_OK)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for a prompt of %zu tokens", req->n_prompt);
+	if (rc == OD_OK && t != NULL) {
+		rc = od_detok_new(&q->detok, t, err);
+		if (rc == OD_OK)
+			rc = od_detok_prime(q->detok, req->prompt, req->n_prompt, err);
+	}
+	if (rc == OD_OK && req->n_stop > 0)
+		rc = od_stopper_new(&q->stopper, req->stop, req->n_stop, err);
+	return rc;
+}
+
+int odm_sequence_new(struct odm_sequence **out, struct odm_engine *e, const struct odm_request *req, struct od_err *err)
+{
+	struct odm_sequence *q;
+	uint64_t room;
+	int rc = check_request(e, req, err);
+
+	*out = NULL;
+	if (rc != OD_OK)
+		return rc;
+	q = calloc(1, sizeof(*q));
+	if (q == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for a text");
+	q->engine = e;
+	q->config = e->config;
+	q->req = *req;
+	q->r.finish = ODM_FINISH_ERROR;
+	q->submitted_ns = od_now_ns();
+	/* The last token is sampled, not passed through the model, so one more fits than the context has left. */
+	room = e->opts.ctx_tokens - req->n_prompt + 1;
+	q->room = req->max_tokens > 0 && req->max_tokens < room ? req->max_tokens : room;
+	rc = open_text(q, err);
+	if (rc != OD_OK) {
+		odm_sequence_free(q);
+		return rc;
+	}
+	*out = q;
+	return OD_OK;
+}
+
+void odm_sequence_free(struct odm_sequence *q)
+{
+	if (q == NULL)
+		return;
+	od_seq_state_free(q->state);
+	od_sampler_free(q->sampler);
+	od_detok_free(q->detok);
+	od_stopper_free(q->stopper);
+	od_strbuf_fini(&q->shown);
+	free(q->text);
+	odm_result_fini(&q->r);
+	free(q);
+}
+
+uint32_t odm_sequence_positions(const struct odm_sequence *q)
+{
+	return (uint32_t)(q->req.n_prompt + q->room - 1);
+}
+
+/* ---- Tokens and text ---- */
+
+static bool is_eos(const struct od_config *cfg, int32_t token)
+{
+	for (uint32_t i = 0; i < cfg->n_eos; i++) {
+		if (cfg->eos[i] == token)
+			return true;
+	}
+	return false;
+}
+
+/* Shows text that is certain now; false when the reader has had enough. */
+static bool emit(struct odm_sequence *q, const char *text, size_t len)
+{
+	const struct odm_observer *o = &q->req.observer;
+
+	od_strbuf_append(&q->shown, text, len);
+	return len == 0 || o->text == NULL || o->text(o->arg, text, len);
+}
+
+/* A new piece of text through the stop strings. *stop: the generation ends, r.finish says why. */
+static int add_text(struct odm_sequence *q, const char *piece, size_t len, bool *stop, struct od_err *err)
+{
+	bool stopped = false;
+	int rc;
+
+	if (q->stopper != NULL) {
+		rc = od_stopper_push(q->stopper, piece, len, &piece, &len, &stopped);
+		if (rc != OD_OK)
+			return od_fail(err, rc, "no memory to look for stop strings");
+	}
+	if (!emit(q, piece, len)) {
+		q->r.finish = ODM_FINISH_CANCELLED;
+		*stop = true;
+	} else if (stopped) {
+		q->r.finish = ODM_FINISH_STOP;
+		*stop = true;
+	}
+	return OD_OK;
+}
+
+static int take_token(struct odm_sequence *q, int32_t token, bool *stop, struct od_err *err)
+{
+	const char *piece;
+	size_t len;
+	int rc;
+
+	q->r.tokens[q->r.n_tokens++] = token;
+	if (is_eos(q->config, token) && !q->req.ignore_eos) {
+		q->r.finish = ODM_FINISH_EOS;
+		*stop = true;
+		return OD_OK;
+	}
+	rc = od_sampler_accept(q->sampler, &token, 1);
+	if (rc != OD_OK)
+		return od_fail(err, rc, "no memory to remember token %zu", q->r.n_tokens);
+	if (q->detok == NULL)
+		return OD_OK;
+	rc = od_detok_push(q->detok, token, &piece, &len, err);
+	return rc != OD_OK ? rc : add_text(q, piece, len, stop, err);
+}
+
+/* What the detokeniser and the stop strings held back; nothing after a stop string or when the reader left. */
+static int flush_text(struct odm_sequence *q, struct od_err *err)
+{
+	const char *piece;
+	bool stop = false;
+	size_t len;
+	int rc;
+
+	if (q->detok == NULL || q->r.finish == ODM_FINISH_STOP || q->r.finish == ODM_FINISH_CANCELLED)
+		return OD_OK;
+	rc = od_detok_flush(q->detok, &piece, &len, err);
+	if (rc == OD_OK)
+		rc = add_text(q, piece, len, &stop, err);
+	if (rc != OD_OK || stop || q->stopper == NULL)
+		return rc;
+	rc = od_stopper_flush(q->stopper, &piece, &len);
+	if (rc != OD_OK)
+		return od_fail(err, rc, "no memory for the end of the text");
+	emit(q, piece, len);
+	return OD_OK;
+}
+
+/* The text's times, by the token that has just been chosen. */
+static void note_time(struct odm_sequence *q)
+{
+	const uint64_t now = od_now_ns();
+
+	q->own[OD_C_DECODE_NS] = q->first_ns > 0 ? now - q->first_ns : 0;
+	if (q->first_ns > 0)
+		return;
+	q->first_ns = now;
+	q->own[OD_C_TTFT_NS] = now - q->submitted_ns;
+}
+
+static bool all_numbers(const float *x, uint32_t n)
+{
+	const uint32_t exponent = 0x7f800000; /* all ones: an infinity, or no number */
+	bool bad = false;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t bits;
+
+		memcpy(&bits, x + i, sizeof(bits));
+		bad |= (bits & exponent) == exponent;
+	}
+	return !bad;
+}
+
+void odm_sequence_sample(struct odm_sequence *q, uint32_t position, float *logits)
+{
+	bool stop = false;
+	struct od_err err;
+	int rc = OD_OK;
+
+	if (!all_numbers(logits, q->config->vocab))
+		rc = od_fail(&err, OD_ERR_CORRUPT, "the model's outputs at position %u are not all numbers", position);
+	if (rc == OD_OK) {
+		rc = take_token(q, od_sampler_sample(q->sampler, logits), &stop, &err);
+		note_time(q);
+	}
+	if (rc != OD_OK) {
+		odm_sequence_end(q, &err);
+		return;
+	}
+	if (!stop)
+		q->text[q->n_text++] = q->r.tokens[q->r.n_tokens - 1];
+	if (!stop && q->r.n_tokens == q->room) {
+		q->r.finish = q->req.max_tokens == q->room ? ODM_FINISH_LENGTH : ODM_FINISH_CONTEXT;
+		stop = true;
+	}
+	q->ended = stop;
+}
+
+void odm_sequence_next_rows(struct odm_sequence *q, size_t max)
+{
+	const struct odm_drafter *d = &q->req.drafter;
+	const size_t left = q->room - q->r.n_tokens; /* tokens that may still come; a step of n rows gives at most n */
+	size_t most = left - 1 < ODM_MAX_DRAFT ? left - 1 : ODM_MAX_DRAFT, n = 0;
+
+	most = most < max - 1 ? most : max - 1;
+	q->row[0] = q->text[q->n_text - 1];
+	if (d->draft != NULL && most > 0)
+		n = d->draft(d->arg, q->text, q->n_text, q->row + 1, most);
+	n = n < most ? n : most;
+	for (size_t i = 0; i < n; i++) /* one that is no token ends it */
+		if ((uint32_t)q->row[1 + i] >= q->config->vocab)
+			n = i;
+	q->n_rows = 1 + n;
+	q->kept = 0;
+}
+
+/* ---- The end ---- */
+
+void odm_sequence_end(struct odm_sequence *q, const struct od_err *err)
+{
+	q->ended = true;
+	if (err == NULL)
+		return;
+	q->err = *err;
+	q->r.finish = err->code == OD_ERR_CANCELLED ? ODM_FINISH_CANCELLED : ODM_FINISH_ERROR;
+}
+
+void odm_sequence_finish(struct odm_sequence *q)
+{
+	struct od_err err;
+
+	assert(q->ended);
+	if (q->err.code == OD_OK && flush_text(q, &err) != OD_OK)
+		odm_sequence_end(q, &err);
+	q->own[OD_C_PROMPT_TOKENS] = q->req.n_prompt;
+	q->own[OD_C_TOKENS] = q->r.n_tokens;
+	if (q->engine->tokenizer != NULL)
+		q->r.text = od_strbuf_take(&q->shown, &q->r.text_len);
+	od_seq_state_free(q->state); /* its pages may be what another waits for */
+	q->state = NULL;
+	q->phase = ODM_DONE;
+}
+
+bool odm_sequence_done(const struct odm_sequence *q)
+{
+	return q->phase == ODM_DONE;
+}
+
+void odm_sequence_cancel(struct odm_sequence *q)
+{
+	atomic_store(&q->cancelled, true);
+}
+
+void odm_result_fini(struct odm_result *r)
+{
+	free(r->tokens);
+	free(r->text);
+	odm_figures_fini(&r->figures);
+	*r = (struct odm_result){ 0 };
+}

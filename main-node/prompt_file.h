@@ -1,0 +1,43 @@
+/* prompt_file.h - prompts from a file of JSON lines, for od-main --prompts: an object a line with "prompt" and, if given,
+ * max_tokens, temperature, top_k, top_p, min_p, seed, stop (a string or a list of them). The whole file is checked before
+ * anything of it is used.
+ *
+ * Thread: any. Owner: odm_prompts_read's caller. */
+#ifndef ODM_PROMPT_FILE_H
+#define ODM_PROMPT_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "common/base/status.h"
+#include "common/model/sampler.h"
+#include "common/text/tokenizer.h"
+
+struct odm_prompt {
+	size_t line; /* of the file, from 1 */
+	const char *text; /* NULs are possible */
+	size_t len;
+	int32_t *ids; /* NULL until odm_prompts_encode */
+	size_t n_ids;
+	uint64_t max_tokens;
+	struct od_sampler_opts sampling; /* as odm_prompts_encode completes it */
+	const char **stop;
+	size_t n_stop;
+	void *object; /* the line's JSON: strings above point into it */
+};
+
+struct odm_prompts {
+	const char *path;
+	struct odm_prompt *prompt;
+	size_t n;
+};
+
+/* Lines without text are skipped, but counted. path "-": standard input. On failure nothing is left. */
+OD_MUST_CHECK int odm_prompts_read(struct odm_prompts *p, const char *path, struct od_err *err);
+/* What a line leaves open is as these say; each prompt must fit ctx tokens. */
+OD_MUST_CHECK int odm_prompts_encode(struct odm_prompts *p, const struct od_tokenizer *t, uint32_t ctx,
+				     const struct od_sampler_opts *sampling, uint64_t max_tokens, const char *const *stop,
+				     size_t n_stop, struct od_err *err);
+void odm_prompts_fini(struct odm_prompts *p);
+
+#endif

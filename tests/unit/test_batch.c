@@ -1,0 +1,518 @@
+/* Many texts at once: whoever joins, ends, fails or is given up, every text is the one that its prompt gets alone; texts that
+ * begin alike share state; state is promised and waited for.
+ *
+ * "Alone" is an engine for one text, which the golden cases and the drafts' test hold. Workers and a shadow are the real
+ * daemons, which the Makefile puts beside this program. */
+#include <ftw.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/pack/write/pack_write.h"
+#include "main-node/engine/engine_internal.h"
+#include "tests/unit/device_util.h"
+#include "tests/unit/random.h"
+
+#define N 24 /* texts */
+#define MAX_PROMPT 90
+#define MAX_TOKENS 30
+#define VOCAB 296
+#define CTX 128
+
+static uint64_t seed = 1;
+static char folder[] = "/tmp/od-batch-XXXXXX";
+
+/* ---- Requests ---- */
+
+struct watch {
+	size_t pieces, leave_after; /* 0: never */
+};
+
+struct text {
+	int32_t prompt[MAX_PROMPT];
+	struct odm_request req;
+	struct watch watch;
+	struct odm_result alone, r;
+	struct odm_sequence *sequence;
+	unsigned works; /* since it was given up */
+	int code;
+	struct od_err err;
+};
+
+static const char *const stops[] = { "e", "th" };
+
+static size_t draft(void *arg, const int32_t *text, size_t n, int32_t *out, size_t max)
+{
+	(void)arg;
+	for (size_t i = 0; i < max; i++) /* seldom right */
+		out[i] = text[(n * 7 + i) % n];
+	return max;
+}
+
+static bool watch_text(void *arg, const char *piece, size_t len)
+{
+	struct watch *w = arg;
+
+	(void)piece, (void)len;
+	return ++w->pieces != w->leave_after;
+}
+
+static void draw_text(struct text *t, size_t most_prompt)
+{
+	struct odm_request *r = &t->req;
+
+	*t = (struct text){ 0 };
+	r->prompt = t->prompt;
+	r->n_prompt = 1 + random_below(&seed, most_prompt);
+	for (size_t i = 0; i < r->n_prompt; i++)
+		t->prompt[i] = (int32_t)random_below(&seed, VOCAB);
+	r->max_tokens = 1 + random_below(&seed, MAX_TOKENS);
+	r->ignore_eos = random_below(&seed, 2) > 0;
+	od_sampler_defaults(&r->sampling);
+	if (random_below(&seed, 3) > 0) {
+		r->sampling.temperature = 1.3;
+		r->sampling.seed = random_below(&seed, 1000);
+		r->sampling.repetition_penalty = random_below(&seed, 2) > 0 ? 1.2 : 1;
+	}
+	if (random_below(&seed, 3) == 0) {
+		r->stop = stops;
+		r->n_stop = 2;
+	}
+	if (random_below(&seed, 3) == 0)
+		r->drafter.draft = draft;
+}
+
+static void draw_texts(struct text t[N])
+{
+	for (size_t i = 0; i < N; i++)
+		draw_text(&t[i], MAX_PROMPT);
+}
+
+static void free_texts(struct text t[N])
+{
+	for (size_t i = 0; i < N; i++) {
+		odm_result_fini(&t[i].alone);
+		odm_result_fini(&t[i].r);
+	}
+}
+
+/* ---- Engines ---- */
+
+static void make_pack(const char *family, char pack[128])
+{
+	char checkpoint[128];
+	struct od_err err;
+
+	snprintf(checkpoint, sizeof(checkpoint), "tests/golden/families/%s", family);
+	snprintf(pack, 128, "%s/%s", folder, family);
+	const struct od_pack_job job = { .checkpoint = checkpoint, .pack = pack, .codec = OD_CODEC_PLANES, .n_threads = 1,
+					 .shadows = OD_SHADOW_BIT(OD_PRECISION_INT8) };
+
+	if (access(pack, F_OK) != 0 && od_pack_write(&job, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+}
+
+static struct odm_engine *open_engine(const char *family, uint64_t parallel, struct odm_engine_opts *o)
+{
+	struct odm_engine *e;
+	char pack[128];
+	struct od_err err;
+
+	make_pack(family, pack);
+	o->pack = pack;
+	o->parallel = parallel;
+	o->threads = 1;
+	o->quiet = true;
+	if (odm_engine_open(&e, o, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+	return e;
+}
+
+static struct odm_engine_opts resident(enum od_profile profile)
+{
+	struct odm_engine_opts o;
+
+	odm_engine_defaults(&o);
+	o.mode = ODM_RESIDENT;
+	o.profile = profile;
+	return o;
+}
+
+static void run_alone(struct text *t, struct odm_engine *e)
+{
+	struct od_err err;
+
+	if (odm_generate(e, &t->req, &t->alone, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+}
+
+static void submit(struct text *t, struct odm_engine *e)
+{
+	if (odm_engine_submit(e, &t->req, &t->sequence, &t->err) != OD_OK)
+		fail_msg("%s", t->err.msg);
+}
+
+static void take(struct text *t)
+{
+	if (t->sequence == NULL || !odm_sequence_done(t->sequence))
+		return;
+	t->code = odm_sequence_take(t->sequence, &t->r, &t->err);
+	t->sequence = NULL;
+}
+
+static void assert_as_alone(const struct text *t, size_t i)
+{
+	const struct odm_result *a = &t->alone, *b = &t->r;
+
+	if (t->code != OD_OK)
+		fail_msg("text %zu: %s", i, t->err.msg);
+	if (a->n_tokens != b->n_tokens || memcmp(a->tokens, b->tokens, a->n_tokens * sizeof(*a->tokens)) != 0 ||
+	    a->finish != b->finish || a->text_len != b->text_len || memcmp(a->text, b->text, a->text_len) != 0)
+		fail_msg("text %zu of %zu prompt tokens: %zu tokens, %s, \"%s\"; alone %zu, %s, \"%s\"", i, t->req.n_prompt,
+			 b->n_tokens, odm_finish_name(b->finish), b->text, a->n_tokens, odm_finish_name(a->finish), a->text);
+	assert_int_equal(b->figures.c[OD_C_TOKENS], b->n_tokens);
+	assert_int_equal(b->figures.c[OD_C_PROMPT_TOKENS], t->req.n_prompt);
+}
+
+/* All texts, submitted now and then; on_work(t, e) after each piece of work. */
+static void run_together(struct text t[N], struct odm_engine *e, void (*on_work)(struct text t[N], struct odm_engine *e))
+{
+	size_t next = 0;
+	bool more = true;
+
+	while (more || next < N) {
+		for (size_t some = random_below(&seed, 4); some > 0 && next < N; some--)
+			submit(&t[next++], e);
+		more = odm_engine_work(e);
+		if (on_work != NULL)
+			on_work(t, e);
+		for (size_t i = 0; i < next; i++)
+			take(&t[i]);
+	}
+	for (size_t i = 0; i < N; i++)
+		assert_null(t[i].sequence);
+	assert_int_equal(od_state_pool_free_pages(e->state), e->n_pages);
+}
+
+/* ---- Tokens ---- */
+
+static void try_engine(const char *family, struct odm_engine_opts o, struct text t[N], uint64_t parallel, size_t rows)
+{
+	struct odm_engine *e;
+
+	o.prefill_rows = rows;
+	e = open_engine(family, parallel, &o);
+	run_together(t, e, NULL);
+	for (size_t i = 0; i < N; i++) {
+		assert_as_alone(&t[i], i);
+		odm_result_fini(&t[i].r);
+	}
+	assert_int_equal(odm_engine_close(e), OD_OK);
+}
+
+static void texts_do_not_depend_on_others(void **state)
+{
+	static const char *const families[] = { "mixtral_top3", "deepseek_v2_lite", "qwen2_moe_norm" };
+	static struct text t[N];
+
+	(void)state;
+	for (size_t i = 0; i < 2 * sizeof(families) / sizeof(families[0]); i++) {
+		struct odm_engine_opts o = resident(i & 1 ? OD_PROFILE_BF16 : OD_PROFILE_F32);
+		struct odm_engine *e = open_engine(families[i / 2], 1, &o);
+
+		draw_texts(t);
+		for (size_t j = 0; j < N; j++)
+			run_alone(&t[j], e);
+		assert_int_equal(odm_engine_close(e), OD_OK);
+		try_engine(families[i / 2], o, t, 2, 256);
+		try_engine(families[i / 2], o, t, 5, 7);
+		try_engine(families[i / 2], o, t, 16, 256);
+		free_texts(t);
+	}
+}
+
+static void nor_on_a_cluster(void **state)
+{
+	static struct text t[N];
+	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_engine *e = open_engine("mixtral_top3", 1, &o);
+
+	(void)state;
+	draw_texts(t);
+	for (size_t j = 0; j < N; j++)
+		run_alone(&t[j], e);
+	assert_int_equal(odm_engine_close(e), OD_OK);
+	o.mode = ODM_LOCAL;
+	o.local_workers = 3;
+	try_engine("mixtral_top3", o, t, 8, 64); /* with a shadow */
+	o.predictor = ODM_PREDICT_OWN;
+	try_engine("mixtral_top3", o, t, 8, 16);
+	free_texts(t);
+}
+
+/* ---- Shared prefixes ---- */
+
+static size_t common(const struct text *a, const struct text *b)
+{
+	const size_t most = a->req.n_prompt < b->req.n_prompt ? a->req.n_prompt : b->req.n_prompt;
+	size_t n = 0;
+
+	while (n < most && a->prompt[n] == b->prompt[n])
+		n++;
+	return n;
+}
+
+/* Prompts that begin alike, of more than a page; all are there at once, so each shares what it can. */
+static void prefixes_are_shared(void **state)
+{
+	static struct text t[N];
+	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_engine *e;
+	size_t sum = 0;
+
+	(void)state;
+	for (size_t i = 0; i < N; i++) {
+		draw_text(&t[i], MAX_PROMPT);
+		if (i % 3 > 0) {
+			t[i].req.n_prompt = MAX_PROMPT - random_below(&seed, 30); /* some have a page, some less */
+			for (size_t j = 0; j < t[i].req.n_prompt; j++)
+				t[i].prompt[j] = j < 70 ? (int32_t)(i % 3 + j) : (int32_t)random_below(&seed, VOCAB);
+		}
+	}
+	e = open_engine("olmoe_plain", 1, &o);
+	for (size_t i = 0; i < N; i++) {
+		run_alone(&t[i], e);
+		assert_int_equal(t[i].alone.figures.c[OD_C_SHARED_TOKENS], 0);
+	}
+	assert_int_equal(odm_engine_close(e), OD_OK);
+	o.prefill_rows = 20;
+	e = open_engine("olmoe_plain", N, &o);
+	for (size_t i = 0; i < N; i++) {
+		t[i].req.max_tokens = t[i].alone.n_tokens;
+		submit(&t[i], e);
+	}
+	while (odm_engine_work(e))
+		;
+	for (size_t i = 0; i < N; i++) {
+		size_t most = 0;
+
+		take(&t[i]);
+		for (size_t j = 0; j < i; j++)
+			most = common(&t[i], &t[j]) > most ? common(&t[i], &t[j]) : most;
+		most = most < t[i].req.n_prompt - 1 ? most : t[i].req.n_prompt - 1;
+		assert_true(t[i].r.figures.c[OD_C_SHARED_TOKENS] == 0 || t[i].r.figures.c[OD_C_SHARED_TOKENS] == most / OD_KV_PAGE * OD_KV_PAGE);
+		sum += t[i].r.figures.c[OD_C_SHARED_TOKENS];
+		assert_int_equal(t[i].r.n_tokens, t[i].alone.n_tokens);
+		assert_memory_equal(t[i].r.tokens, t[i].alone.tokens, t[i].r.n_tokens * sizeof(int32_t));
+	}
+	assert_true(sum >= 5 * OD_KV_PAGE);
+	assert_int_equal(od_state_pool_free_pages(e->state), e->n_pages);
+	assert_int_equal(odm_engine_close(e), OD_OK);
+	free_texts(t);
+}
+
+/* ---- Ends before the end ---- */
+
+static bool gives_up(size_t i)
+{
+	return i % 5 == 2;
+}
+
+/* One ends with the layers that are under way. */
+static void give_some_up(struct text t[N], struct odm_engine *e)
+{
+	for (size_t i = 0; i < N; i++) {
+		if (t[i].sequence == NULL || odm_sequence_done(t[i].sequence))
+			continue;
+		if (t[i].works > 0)
+			assert_true(t[i].works++ < e->config->n_layers + 2);
+		if (!gives_up(i) || t[i].works > 0 || random_below(&seed, 4) > 0)
+			continue;
+		odm_sequence_cancel(t[i].sequence);
+		t[i].works = 1;
+	}
+}
+
+static void the_others_go_on(void **state)
+{
+	static struct text t[N];
+	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_engine *e = open_engine("qwen3_moe_plain", 1, &o);
+	unsigned cancelled = 0, left = 0;
+
+	(void)state;
+	draw_texts(t);
+	for (size_t i = 0; i < N; i++) {
+		run_alone(&t[i], e);
+		if (i % 5 == 3) {
+			t[i].watch.leave_after = 1 + random_below(&seed, 5);
+			t[i].req.observer = (struct odm_observer){ .arg = &t[i].watch, .text = watch_text };
+		}
+	}
+	assert_int_equal(odm_engine_close(e), OD_OK);
+	o.prefill_rows = 8;
+	e = open_engine("qwen3_moe_plain", 9, &o);
+	run_together(t, e, give_some_up);
+	for (size_t i = 0; i < N; i++) {
+		if (gives_up(i) && t[i].code != OD_OK) {
+			assert_int_equal(t[i].code, OD_ERR_CANCELLED);
+			assert_int_equal(t[i].r.finish, ODM_FINISH_CANCELLED);
+			assert_true(t[i].r.n_tokens <= t[i].alone.n_tokens);
+			assert_memory_equal(t[i].r.tokens, t[i].alone.tokens, t[i].r.n_tokens * sizeof(int32_t));
+			cancelled++;
+		} else if (t[i].r.finish == ODM_FINISH_CANCELLED) {
+			assert_int_equal(t[i].watch.pieces, t[i].watch.leave_after);
+			left++;
+		} else {
+			assert_as_alone(&t[i], i);
+		}
+	}
+	assert_true(cancelled > 1 && left > 1);
+	assert_int_equal(odm_engine_close(e), OD_OK);
+	free_texts(t);
+}
+
+/* One token's embedding is no number: a text with it fails, with a reason, and no other. */
+static void what_is_no_number_fails_alone(void **state)
+{
+	static struct text t[N];
+	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_engine *e = open_engine("mixtral_top3", 8, &o);
+	const struct od_weight *embed = &od_dense_get(e->dense)->embed;
+	const int32_t bad = 11;
+	unsigned failed = 0;
+
+	(void)state;
+	draw_texts(t);
+	for (size_t i = 0; i < N; i++) {
+		t[i].req.sampling.temperature = 0;
+		run_alone(&t[i], e);
+	}
+	for (size_t i = 0; i < N; i++)
+		if (i % 6 == 1)
+			t[i].prompt[t[i].req.n_prompt - 1] = bad;
+	assert_true(embed->dtype == OD_BF16 || embed->dtype == OD_F16 || embed->dtype == OD_F32);
+	{
+		const size_t bytes = od_dtype_bytes(embed->dtype) * embed->n_in;
+		uint8_t *row = malloc(bytes);
+
+		memset(row, 0xff, bytes); /* in all three it is no number */
+		put_at(e->device, od_ref_at(embed->data, (uint64_t)bad * bytes), row, bytes);
+		free(row);
+	}
+	run_together(t, e, NULL);
+	for (size_t i = 0; i < N; i++) {
+		bool has = false;
+
+		for (size_t j = 0; j < t[i].req.n_prompt + t[i].alone.n_tokens; j++)
+			has = has || (j < t[i].req.n_prompt ? t[i].prompt[j] : t[i].alone.tokens[j - t[i].req.n_prompt]) == bad;
+		if (!has && !embed->data.buf) /* tied heads: never here */
+			continue;
+		if (!has) {
+			assert_as_alone(&t[i], i);
+			continue;
+		}
+		if (t[i].code == OD_OK)
+			continue; /* it wrote the token itself, as its last one */
+		assert_int_equal(t[i].r.finish, ODM_FINISH_ERROR);
+		assert_non_null(strstr(t[i].err.msg, "not all numbers"));
+		failed++;
+	}
+	assert_true(failed >= N / 6);
+	assert_int_equal(odm_engine_close(e), OD_OK);
+	free_texts(t);
+}
+
+/* ---- Memory ---- */
+
+static uint32_t least_free;
+
+static void see_pages(struct text t[N], struct odm_engine *e)
+{
+	const uint32_t pages = od_state_pool_free_pages(e->state);
+
+	(void)t;
+	least_free = pages < least_free ? pages : least_free;
+}
+
+static void state_is_waited_for(void **state)
+{
+	static struct text t[N];
+	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_engine *e = open_engine("qwen3_moe_step", 1, &o);
+	struct odm_sequence *q;
+	struct odm_request large;
+	struct od_err err;
+	uint64_t page;
+
+	(void)state;
+	draw_texts(t);
+	for (size_t i = 0; i < N; i++)
+		run_alone(&t[i], e);
+	page = od_state_pool_bytes(e->config, o.profile, 2, 1) - od_state_pool_bytes(e->config, o.profile, 1, 1);
+	assert_int_equal(odm_engine_close(e), OD_OK);
+
+	o.state_bytes = 3 * page; /* 16 may run; one or two of them fit */
+	e = open_engine("qwen3_moe_step", 16, &o);
+	assert_int_equal(e->n_pages, 3);
+	least_free = UINT32_MAX;
+	run_together(t, e, see_pages);
+	assert_int_equal(least_free, 0);
+	for (size_t i = 0; i < N; i++)
+		assert_as_alone(&t[i], i);
+	assert_int_equal(odm_engine_close(e), OD_OK);
+
+	o.state_bytes = page;
+	e = open_engine("qwen3_moe_step", 16, &o);
+	large = t[0].req;
+	large.max_tokens = OD_KV_PAGE - large.n_prompt % OD_KV_PAGE + OD_KV_PAGE;
+	assert_int_equal(odm_engine_submit(e, &large, &q, &err), OD_ERR_NOMEM);
+	assert_null(q);
+	assert_non_null(strstr(err.msg, "--state-memory"));
+	large.n_prompt = 5;
+	large.max_tokens = OD_KV_PAGE - 4; /* the last token takes no place */
+	assert_int_equal(odm_engine_submit(e, &large, &q, &err), OD_OK);
+	assert_int_equal(odm_engine_close(e), OD_OK); /* one that waits goes with it */
+	free_texts(t);
+}
+
+/* ---- */
+
+static int make_folder(void **state)
+{
+	(void)state;
+	return mkdtemp(folder) != NULL ? 0 : -1;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	(void)st, (void)type, (void)at;
+	return remove(path);
+}
+
+static int remove_folder(void **state)
+{
+	(void)state;
+	return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(texts_do_not_depend_on_others),
+		cmocka_unit_test(nor_on_a_cluster),
+		cmocka_unit_test(prefixes_are_shared),
+		cmocka_unit_test(the_others_go_on),
+		cmocka_unit_test(what_is_no_number_fails_alone),
+		cmocka_unit_test(state_is_waited_for),
+	};
+
+	return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
