@@ -8,12 +8,9 @@
 #include "common/base/mem.h"
 #include "common/pack/dense_load.h"
 #include "common/pack/expert_load.h"
-#include "main-node/engine_args.h"
 #include "tests/bench/bench.h"
-#include "tests/bench/live/bench_prompts.h"
-#include "tests/bench/micro/bandwidth.h"
+#include "tests/bench/live/bench_parallel.h"
 #include "tests/bench/report/bench_stats.h"
-#include "tests/bench/report/bench_table.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -25,23 +22,11 @@
 #define DEFAULT_RUNS 5
 #define DEFAULT_PROMPT_TOKENS 16
 #define DEFAULT_TEMPERATURE 0.8 /* of random prompts: greedy text of an untrained model soon repeats itself */
-#define WARM_UP_TOKENS 8
 #define MAX_TOKENS 1e6
-#define MEMBW_BYTES (256u << 20)
-#define MEMBW_CACHES 4 /* the buffer in last-level caches, at least */
 
 enum side { CLUSTER, RESIDENT, N_SIDES };
 enum baseline { BASELINE_RESIDENT, BASELINE_NONE };
 static const char *const baseline_names[] = { "resident", "none", NULL };
-
-struct options {
-	struct odm_engine_args engine;
-	const char *prompts;
-	uint64_t prompt_tokens, tokens, runs, seed;
-	double temperature; /* negative: not given */
-	int baseline;
-	bool json, help;
-};
 
 struct run {
 	const struct od_prompt *prompt;
@@ -51,7 +36,7 @@ struct run {
 };
 
 struct decode_bench {
-	struct options opt;
+	struct decode_options opt;
 	struct odm_engine *engine[N_SIDES]; /* NULL: not measured */
 	struct od_prompts prompts;
 	struct od_membw *membw; /* NULL without resident mode */
@@ -60,7 +45,7 @@ struct decode_bench {
 	uint64_t weight_bytes;	/* that a token reads */
 };
 
-static int parse(struct options *o, int argc, char **argv, struct od_err *err)
+static int parse(struct decode_options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg own[] = {
 		{ .kind = OD_ARG_TITLE, .help = "What to measure" },
@@ -73,6 +58,10 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "runs", OD_ARG_UINT, &o->runs, "N", "default 5, after a short one that does not count", 1, 1e5, NULL },
 		{ "baseline", OD_ARG_CHOICE, &o->baseline, "NAME", "resident (default): a cluster and resident mode take "
 		  "turns; none", 0, 0, baseline_names },
+		{ "parallel", OD_ARG_STRING, &o->parallel, "LIST", "instead: one engine that writes so many texts at once, "
+		  "the numbers of the list in turns, say 1,4,16; a run is a round of all of them", 0, 0, NULL },
+		{ "prefill-beside", OD_ARG_UINT, &o->prefill_beside, "TOKENS", "with --parallel N: how fast N texts are "
+		  "written while a random prompt of so many tokens goes through the layers", 1, MAX_TOKENS, NULL },
 		{ "temperature", OD_ARG_REAL, &o->temperature, "T", "default: 0.8 with random prompts, which greedily "
 		  "end in repetition, else 0", 0, 1000, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "of random prompts and of sampling; default 1", 0, 0, NULL },
@@ -85,10 +74,12 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		"Usage: od-bench decode --local N | --workers FILE | --resident [OPTIONS]\n\n"
 		"Speed of generating text: tokens per second, time to first token, stalls, loads beside their window,\n"
 		"and memory read beside the memory's bandwidth.\n"
-		"Example: od-bench decode --pack PACK --local 4 --prompts tests/bench/prompts.jsonl\n", err);
+		"Example: od-bench decode --pack PACK --local 4 --prompts tests/bench/prompts.jsonl\n"
+		"         od-bench decode --pack PACK --resident --parallel 1,4,16\n"
+		"         od-bench decode --pack PACK --resident --parallel 4 --prefill-beside 900\n", err);
 }
 
-static int check(struct options *o, struct od_err *err)
+static int check(struct decode_options *o, struct od_err *err)
 {
 	int rc = odm_engine_args_finish(&o->engine, err);
 
@@ -96,6 +87,12 @@ static int check(struct options *o, struct od_err *err)
 		return rc;
 	if (o->prompts != NULL && o->prompt_tokens > 0)
 		return od_fail(err, OD_ERR_ARG, "--prompts and --prompt-tokens exclude each other");
+	if (o->parallel == NULL && o->prefill_beside > 0)
+		return od_fail(err, OD_ERR_ARG, "--prefill-beside is for --parallel N: the texts that the prompt is beside");
+	if (o->parallel != NULL && o->baseline == BASELINE_RESIDENT)
+		return od_fail(err, OD_ERR_ARG, "--parallel measures one engine; leave --baseline out");
+	if (o->baseline < 0)
+		o->baseline = BASELINE_RESIDENT;
 	if (o->prompts == NULL && o->prompt_tokens == 0)
 		o->prompt_tokens = DEFAULT_PROMPT_TOKENS;
 	if (o->temperature < 0)
@@ -108,9 +105,8 @@ static int check(struct options *o, struct od_err *err)
 static uint64_t token_weight_bytes(const struct od_pack *p, enum od_form form)
 {
 	const struct od_config *c = od_pack_config(p);
-	uint64_t expert = form == OD_FORM_PLANES ? od_pack_expert_stored_bytes(p) : od_pack_expert_raw_bytes(p);
 
-	return od_dense_token_bytes(p) + (uint64_t)c->n_moe * c->top_k * expert;
+	return od_dense_token_bytes(p) + (uint64_t)c->n_moe * c->top_k * decode_expert_bytes(p, form);
 }
 
 /* --- measuring --- */
@@ -183,7 +179,7 @@ static int measure(struct decode_bench *b, size_t i, struct od_err *err)
 /* Fault pages in, fill connections, wake the cores. */
 static int warm_up(struct decode_bench *b, struct od_err *err)
 {
-	uint64_t tokens = b->opt.tokens < WARM_UP_TOKENS ? b->opt.tokens : WARM_UP_TOKENS;
+	uint64_t tokens = b->opt.tokens < DECODE_WARM_UP_TOKENS ? b->opt.tokens : DECODE_WARM_UP_TOKENS;
 	int rc = OD_OK;
 
 	for (int s = 0; rc == OD_OK && s < N_SIDES; s++) {
@@ -393,43 +389,17 @@ static int report_figures(const struct decode_bench *b, struct od_report *r, str
 	return OD_OK;
 }
 
-static void report_cluster_setting(const struct decode_bench *b, struct od_report *r)
-{
-	const struct odm_figures *f = &b->run[0].figures[CLUSTER];
-	int predictor = b->opt.engine.opts.predictor;
-
-	/* What "auto" chose shows in the figures: it is the shadow or nothing. */
-	if (predictor == ODM_PREDICTOR_AUTO)
-		predictor = f->has_predictor ? ODM_PREDICT_SHADOW : ODM_PREDICT_NONE;
-	od_report_fact(r, "predictor", "predictor", OD_TEXT(odm_predictor_names[predictor]), 0, NULL);
-	od_report_fact(r, "workers", "workers", OD_INT(f->c[OD_C_WORKERS]), 0, NULL);
-	od_report_fact(r, "groups", "groups", OD_INT(f->c[OD_C_GROUPS]), 0, NULL);
-	od_report_fact(r, "slots", "slots of a worker", OD_INT(f->c[OD_C_SLOTS]), 0, NULL);
-}
-
-static unsigned n_threads(const struct options *o)
-{
-	return o->engine.opts.threads > 0 ? (unsigned)o->engine.opts.threads : od_cpu_count();
-}
-
 static void report_setting(const struct decode_bench *b, struct od_report *r)
 {
-	const struct options *o = &b->opt;
+	const struct decode_options *o = &b->opt;
 	enum side s = b->engine[CLUSTER] != NULL ? CLUSTER : RESIDENT;
 	const struct od_pack *p = odm_engine_pack(b->engine[s]);
 	enum od_form form;
 	uint64_t other = 0;
 
-	od_report_fact(r, "fingerprint", "pack", OD_TEXT(od_pack_fingerprint(p)), 0, NULL);
-	od_report_fact(r, "profile", "profile", OD_TEXT(od_profile_names[o->engine.opts.profile - 1]), 0, NULL);
-	od_report_fact(r, "kernels", "kernels",
-		       OD_TEXT(od_device_kernels(odm_engine_device(b->engine[s]), o->engine.opts.profile)), 0, NULL);
-	od_report_fact(r, "threads", "threads", OD_INT(n_threads(o)), 0, NULL);
-	od_report_fact(r, "runs", "runs", OD_INT(o->runs), 0, NULL);
-	od_report_fact(r, "tokens", "tokens of a run", OD_INT(o->tokens), 0, NULL);
-	od_report_fact(r, "temperature", "temperature", OD_REAL(o->temperature), 1, NULL);
+	decode_report_engine(r, o, b->engine[s], "tokens of a run");
 	if (b->engine[CLUSTER] != NULL)
-		report_cluster_setting(b, r);
+		decode_report_cluster(r, o, &b->run[0].figures[CLUSTER]);
 	for (size_t i = 0; i < o->runs; i++)
 		other += !b->run[i].same_tokens;
 	if (b->engine[CLUSTER] != NULL && b->engine[RESIDENT] != NULL)
@@ -528,44 +498,12 @@ static int open_engines(struct decode_bench *b, struct od_err *err)
 	return rc;
 }
 
-static int open_membw(struct decode_bench *b, struct od_err *err)
-{
-	uint64_t bytes = od_cache_bytes() * MEMBW_CACHES;
-
-	if (b->engine[RESIDENT] == NULL)
-		return OD_OK;
-	return od_membw_open(&b->membw, bytes > MEMBW_BYTES ? bytes : MEMBW_BYTES, n_threads(&b->opt), NULL, err);
-}
-
-static int make_prompts(struct decode_bench *b, const struct odm_engine *e, struct od_err *err)
-{
-	const struct options *o = &b->opt;
-	const struct od_config *c = od_pack_config(odm_engine_pack(e));
-	int rc;
-
-	if (o->prompts == NULL)
-		rc = od_prompts_random(&b->prompts, o->runs, o->prompt_tokens, c->vocab, c->bos, o->seed, err);
-	else
-		rc = od_prompts_encode(&b->prompts, odm_engine_tokenizer(e), err);
-	for (size_t i = 0; rc == OD_OK && i < b->prompts.n; i++) {
-		const struct od_prompt *q = &b->prompts.prompt[i];
-
-		if (q->n_ids + o->tokens - 1 > odm_engine_ctx(e))
-			rc = od_fail(err, OD_ERR_ARG, "%s has %zu tokens and --tokens says %llu: together at most the "
-				     "context of %u and one; change --tokens or --ctx-size", q->name, q->n_ids,
-				     (unsigned long long)o->tokens, odm_engine_ctx(e));
-	}
-	return rc;
-}
-
 static int run(struct decode_bench *b, struct od_err *err)
 {
-	const struct options *o = &b->opt;
+	const struct decode_options *o = &b->opt;
 	struct odm_engine *any;
-	int rc = OD_OK;
+	int rc = decode_load_prompts(&b->prompts, o, o->runs, 1, err);
 
-	if (o->prompts != NULL)
-		rc = od_prompts_load(&b->prompts, o->prompts, o->runs, err);
 	if (rc != OD_OK)
 		return rc;
 	b->run = calloc(o->runs, sizeof(*b->run));
@@ -576,9 +514,9 @@ static int run(struct decode_bench *b, struct od_err *err)
 		return rc;
 	any = b->engine[CLUSTER] != NULL ? b->engine[CLUSTER] : b->engine[RESIDENT];
 	b->weight_bytes = token_weight_bytes(odm_engine_pack(any), odm_engine_form(any));
-	rc = make_prompts(b, any, err);
-	if (rc == OD_OK)
-		rc = open_membw(b, err);
+	rc = decode_make_prompts(&b->prompts, o, o->runs, any, err);
+	if (rc == OD_OK && b->engine[RESIDENT] != NULL)
+		rc = decode_open_membw(&b->membw, o, err);
 	if (rc == OD_OK)
 		rc = measure_all(b, err);
 	return rc == OD_OK ? report(b, err) : rc;
@@ -587,15 +525,18 @@ static int run(struct decode_bench *b, struct od_err *err)
 int od_bench_decode(int argc, char **argv, struct od_err *err)
 {
 	struct decode_bench b = {
-		.opt = { .tokens = DEFAULT_TOKENS, .runs = DEFAULT_RUNS, .temperature = -1, .seed = 1 },
+		.opt = { .tokens = DEFAULT_TOKENS, .runs = DEFAULT_RUNS, .temperature = -1, .seed = 1, .baseline = -1 },
 	};
 	int rc = parse(&b.opt, argc, argv, err);
 
 	if (rc != OD_OK || b.opt.help)
 		return rc;
 	rc = check(&b.opt, err);
-	if (rc == OD_OK)
-		rc = run(&b, err);
+	if (rc != OD_OK)
+		return rc;
+	if (b.opt.parallel != NULL)
+		return b.opt.prefill_beside > 0 ? beside_bench(&b.opt, err) : parallel_bench(&b.opt, err);
+	rc = run(&b, err);
 	od_membw_close(b.membw);
 	odm_engine_close(b.engine[CLUSTER]);
 	odm_engine_close(b.engine[RESIDENT]);

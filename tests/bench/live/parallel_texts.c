@@ -1,0 +1,139 @@
+#include "tests/bench/live/parallel_texts.h"
+
+#include "common/base/clock.h"
+
+#include <stdlib.h>
+
+int parallel_texts_init(struct parallel_texts *t, struct odm_engine *e, size_t most, bool count_experts, struct od_err *err)
+{
+	const struct od_config *c = od_pack_config(odm_engine_pack(e));
+
+	*t = (struct parallel_texts){ .engine = e, .most = most };
+	t->text = calloc(most, sizeof(*t->text));
+	if (count_experts)
+		t->used = calloc((size_t)c->n_moe * c->n_experts, sizeof(*t->used));
+	return t->text != NULL && (t->used != NULL || !count_experts) ? OD_OK :
+		       od_fail(err, OD_ERR_NOMEM, "%zu texts at once", most);
+}
+
+void parallel_texts_fini(struct parallel_texts *t)
+{
+	parallel_texts_clear(t);
+	free(t->text);
+	free(t->used);
+	*t = (struct parallel_texts){ 0 };
+}
+
+/* Called for each text that has rows in the step. */
+static void on_step(void *arg, const struct odm_step *step, const struct odm_part *part)
+{
+	struct parallel_texts *t = arg;
+	const uint64_t now = od_now_ns();
+
+	(void)part;
+	if (step->phase != ODM_DECODE || step->step == t->step)
+		return;
+	t->step = step->step;
+	t->joint = step->n_parts == t->n;
+	if (!t->joint)
+		return;
+	if (t->steps++ > 0 && now - t->step_ns > t->longest_ns)
+		t->longest_ns = now - t->step_ns;
+	t->step_ns = now;
+}
+
+static void on_route(void *arg, enum odm_phase phase, uint32_t position, uint32_t m, const uint16_t *experts,
+		     const float *weights, float margin)
+{
+	struct parallel_texts *t = arg;
+	const struct od_config *c = od_pack_config(odm_engine_pack(t->engine));
+
+	(void)position, (void)weights, (void)margin;
+	if (phase != ODM_DECODE || !t->joint)
+		return;
+	for (uint32_t k = 0; k < c->top_k; k++) {
+		uint64_t *used = &t->used[(size_t)m * c->n_experts + experts[k]];
+
+		t->experts += *used != t->step;
+		*used = t->step;
+	}
+}
+
+int parallel_texts_add(struct parallel_texts *t, const struct od_prompt *p, uint64_t max_tokens,
+		       const struct od_sampler_opts *sampling, struct od_err *err)
+{
+	struct parallel_text *text = &t->text[t->n];
+	const struct odm_request req = {
+		.prompt = p->ids,
+		.n_prompt = p->n_ids,
+		.max_tokens = max_tokens,
+		.ignore_eos = true, /* every text is of the same length */
+		.sampling = *sampling,
+		.observer = { .arg = t, .step = on_step, .route = t->used != NULL ? on_route : NULL },
+	};
+	int rc;
+
+	if (t->n == 0)
+		t->steps = t->experts = t->longest_ns = 0;
+	*text = (struct parallel_text){ .prompt = p, .submitted_ns = od_now_ns() };
+	rc = odm_engine_submit(t->engine, &req, &text->sequence, err);
+	if (rc != OD_OK)
+		return od_fail_within(err, "%s", p->name);
+	t->n++;
+	return OD_OK;
+}
+
+bool parallel_texts_work(struct parallel_texts *t)
+{
+	t->joint = false;
+	odm_engine_work(t->engine);
+	return t->joint;
+}
+
+size_t parallel_texts_done(const struct parallel_texts *t)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < t->n; i++)
+		n += t->text[i].sequence == NULL || odm_sequence_done(t->text[i].sequence);
+	return n;
+}
+
+int parallel_texts_take(struct parallel_texts *t, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	for (size_t i = 0; i < t->n; i++) {
+		struct parallel_text *text = &t->text[i];
+		struct od_err why;
+		int failed;
+
+		if (text->sequence == NULL || !odm_sequence_done(text->sequence))
+			continue;
+		failed = odm_sequence_take(text->sequence, &text->r, &why);
+		text->sequence = NULL;
+		if (failed == OD_OK || rc != OD_OK)
+			continue;
+		rc = failed;
+		*err = why;
+		(void)od_fail_within(err, "%s", text->prompt->name);
+	}
+	return rc;
+}
+
+void parallel_texts_clear(struct parallel_texts *t)
+{
+	struct od_err ignored;
+	int rc;
+
+	for (size_t i = 0; i < t->n; i++)
+		if (t->text[i].sequence != NULL)
+			odm_sequence_cancel(t->text[i].sequence);
+	while (parallel_texts_done(t) < t->n)
+		odm_engine_work(t->engine);
+	rc = parallel_texts_take(t, &ignored);
+	(void)rc; /* they were cancelled, or failed as the caller knows */
+	for (size_t i = 0; i < t->n; i++)
+		odm_result_fini(&t->text[i].r);
+	t->n = 0;
+}

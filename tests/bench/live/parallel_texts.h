@@ -1,0 +1,49 @@
+/* parallel_texts.h - texts that are written at once on one engine, and the decode steps that all of them were in.
+ *
+ *   init -> (add -> work until all are done -> take -> clear) -> fini
+ *
+ * Thread: the engine's. Owner: the caller; prompts are borrowed until clear. */
+#ifndef OD_BENCH_PARALLEL_TEXTS_H
+#define OD_BENCH_PARALLEL_TEXTS_H
+
+#include "main-node/engine/engine.h"
+#include "tests/bench/live/bench_prompts.h"
+
+struct parallel_text {
+	const struct od_prompt *prompt;
+	struct odm_sequence *sequence; /* NULL: taken */
+	uint64_t submitted_ns;
+	struct odm_result r; /* when taken */
+};
+
+struct parallel_texts {
+	struct odm_engine *engine;
+	struct parallel_text *text; /* [most] */
+	size_t n, most;
+	/* Decode steps with a row of every text, since the first was added, or since who uses it set them to 0. */
+	uint64_t steps;
+	uint64_t experts;    /* different ones of a step's rows, summed over layers and steps; only if counted */
+	uint64_t longest_ns; /* from the begin of one to that of the next */
+	/* The decode step under way, and when it began. */
+	bool joint; /* it has a row of every text */
+	uint64_t step, step_ns;
+	uint64_t *used; /* [n_moe][n_experts]: the last step that chose the expert; NULL: not counted */
+};
+
+/* At most `most` texts at a time. *t can be passed to parallel_texts_fini even on failure. */
+OD_MUST_CHECK int parallel_texts_init(struct parallel_texts *t, struct odm_engine *e, size_t most, bool count_experts,
+				      struct od_err *err);
+void parallel_texts_fini(struct parallel_texts *t);
+
+/* Submits one more, which ends after max_tokens (0: at the end of the context) and not before. */
+OD_MUST_CHECK int parallel_texts_add(struct parallel_texts *t, const struct od_prompt *p, uint64_t max_tokens,
+				     const struct od_sampler_opts *sampling, struct od_err *err);
+/* A piece of work of the engine; true: it was a decode step with a row of every text. */
+bool parallel_texts_work(struct parallel_texts *t);
+size_t parallel_texts_done(const struct parallel_texts *t); /* how many */
+/* The results of those that are done. OD_OK, or why the first of them failed that did. */
+OD_MUST_CHECK int parallel_texts_take(struct parallel_texts *t, struct od_err *err);
+/* None is left; those that are not done are cancelled. */
+void parallel_texts_clear(struct parallel_texts *t);
+
+#endif

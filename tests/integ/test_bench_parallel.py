@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""od-bench decode --parallel: what is counted, and what must hold between figures; never how fast."""
+from cluster_util import TMP, pack, run_tests, test, tool, worker_args
+from model_config import mixtral_bytes
+from route_reader import CONFIG, LAYERS, TOP_K, read_routes
+import json
+import math
+import os
+import statistics
+
+TOKENS = 12
+DENSE_BYTES, EXPERT_BYTES = mixtral_bytes(CONFIG)
+
+
+def bench(*args):
+    return json.loads(tool("od-bench", "decode", *args, "--pack", pack(), "--json").stdout)
+
+
+def refused(words, *args):
+    p = tool("od-bench", "decode", *args, "--pack", pack(), ok=False)
+    assert words in p.stderr, p.stderr
+    return p.returncode
+
+
+def close(a, b):
+    return math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-9)
+
+
+def prompts_file(n):
+    """Prompts so short that all are in one chunk: then the texts are written in step."""
+    path = os.path.join(TMP, f"short{n}.jsonl")
+    with open("tests/bench/prompts.jsonl") as f:
+        lines = [line for line in f if json.loads(line)["tokens"] == 16][:n]
+    assert len(lines) == n
+    with open(path, "w") as f:
+        f.writelines(lines)
+    return path
+
+
+def routes_alone(prompts, n):
+    """[text][step][layer]: the experts of texts that were written one after the other, from their first generated token on."""
+    path = os.path.join(TMP, "routes")
+    tool("od-bench", "cache", "--record", path, "--pack", pack(), "--prompts", prompts, "--tokens", TOKENS)
+    texts = {}
+    for _, prompt, rows, layers in read_routes(path):
+        if not prompt:
+            assert len(rows) == 1 and len(layers) == LAYERS
+            texts.setdefault(rows[0][0], []).append([set(layer[0]) for layer in layers])
+    assert len(texts) == n and all(len(steps) == TOKENS - 1 for steps in texts.values()), "one was at its end too early"
+    return [texts[k] for k in sorted(texts)]
+
+
+def check_medians(r, numbers, runs, tokens):
+    """The table is that of the rounds; ratios are taken round by round."""
+    rounds = r["by_round"]
+    assert [(u["round"], u["parallel"]) for u in rounds] == [(i, n) for i in range(runs) for n in numbers]
+    for u in rounds:
+        least = next(v for v in rounds if v["round"] == u["round"] and v["parallel"] == min(numbers))
+        assert u["step_tokens"] == u["parallel"] * u["steps"] and 0 < u["steps"] < tokens, u
+        assert u["tokens"] == u["parallel"] * tokens, u
+        assert close(u["tok_per_s"], u["step_tokens"] / u["steps_s"])
+        assert close(u["wall_tok_per_s"], u["tokens"] / u["wall_s"]) and u["steps_s"] < u["wall_s"]
+        assert close(u["ratio"], u["tok_per_s"] / least["tok_per_s"])
+        assert 0 < u["ttft_ms"] <= u["ttft_most_ms"] < 1e3 * u["wall_s"]
+    assert [t["parallel"] for t in r["by_number"]] == numbers
+    for t in r["by_number"]:
+        own = [u for u in rounds if u["parallel"] == t["parallel"]]
+        for key in ("tok_per_s", "ratio", "wall_tok_per_s", "experts_per_layer", "membw_gbps", "share"):
+            assert key not in t or close(t[key], statistics.median(u[key] for u in own)), key
+        assert close(t["ratio_low"], min(u["ratio"] for u in own)) and close(t["ratio_high"], max(u["ratio"] for u in own))
+        assert close(t["ttft_most_ms"], max(u["ttft_most_ms"] for u in own))
+        assert min(u["ttft_ms"] for u in own) <= t["ttft_ms"] <= max(u["ttft_ms"] for u in own)
+    assert r["texts_with_other_tokens"] == 0
+    return rounds
+
+
+@test
+def experts_of_a_step_are_those_of_its_texts():
+    numbers, runs = [4, 1, 3], 2
+    prompts = prompts_file(max(numbers) * runs)
+    alone = routes_alone(prompts, max(numbers) * runs)
+    r = bench("--resident", "--resident-form", "bf16", "--parallel", "4,1,3", "--prompts", prompts, "--tokens", TOKENS,
+              "--runs", runs)
+    assert (r["dense_bytes"], r["expert_bytes"]) == (DENSE_BYTES, EXPERT_BYTES), r
+    for u in check_medians(r, numbers, runs, TOKENS):
+        texts = alone[u["round"] * max(numbers):][:u["parallel"]]
+        assert u["steps"] == TOKENS - 1
+        experts = sum(len(set.union(*layer)) for step in zip(*texts) for layer in zip(*step))
+        assert u["experts"] == experts, (u, experts)
+        assert u["parallel"] == 1 or TOP_K * LAYERS * u["steps"] < experts < u["parallel"] * TOP_K * LAYERS * u["steps"]
+        assert close(u["experts_per_layer"], experts / LAYERS / u["steps"])
+        assert close(u["step_bytes"], DENSE_BYTES + EXPERT_BYTES * experts / u["steps"])
+        assert close(u["floor_s"], u["step_bytes"] * u["steps"] / u["membw_gbps"] / 1e9) and u["floor_s"] > 0
+        assert close(u["share"], u["floor_s"] / u["steps_s"])
+
+
+@test
+def only_steps_of_all_texts_count():
+    # A prompt a chunk: each text begins 1 step at least behind the one before, and a step for each layer at most.
+    tokens = 2 * LAYERS + 12
+    r = bench("--resident", "--parallel", "3", "--prompts", prompts_file(3), "--prefill-rows", 16, "--tokens", tokens,
+              "--runs", 1)
+    u, = check_medians(r, [3], 1, tokens)
+    assert tokens - 1 - 2 * LAYERS <= u["steps"] <= tokens - 1 - 2, u
+    assert 3 * TOP_K >= u["experts_per_layer"] > TOP_K, u
+    assert refused("never in one decode step", "--resident", "--parallel", "3", "--prompts", prompts_file(3),
+                   "--prefill-rows", 16, "--tokens", 2) == 2
+
+
+@test
+def texts_on_a_cluster():
+    r = bench("--local", 2, "--predictor", "none", *worker_args("--slots=2"), "--parallel", "1,3", "--prompt-tokens", 6,
+              "--tokens", TOKENS, "--runs", 2)
+    rounds = check_medians(r, [1, 3], 2, TOKENS)
+    assert all(u["steps"] == TOKENS - 1 for u in rounds), rounds
+    assert (r["workers"], r["groups"], r["slots"], r["predictor"], r["temperature"]) == (2, 1, 2, "none", 0.8)
+    for key in ("share", "experts", "membw_gbps", "floor_s", "experts_per_layer"):
+        assert key not in rounds[0] and key not in r["by_number"][0], key
+
+
+def check_beside(r, n, tokens, runs):
+    assert (r["parallel"], len(r["by_round"])) == (n, runs)
+    for u in r["by_round"]:
+        assert u["alone_steps"] == tokens and u["beside_steps"] > 0, u
+        assert close(u["beside_s"] * 1e3, u["ttft_beside_ms"])
+        for side in ("alone", "beside"):
+            assert close(u[side + "_tok_per_s"], n * u[side + "_steps"] / u[side + "_s"])
+            assert u[side + "_longest_ms"] > 0
+        assert close(u["tok_per_s_ratio"], u["beside_tok_per_s"] / u["alone_tok_per_s"])
+        assert close(u["ttft_ratio"], u["ttft_beside_ms"] / u["ttft_alone_ms"])
+    assert len(r["figures"]) == 8
+    for f, key in zip(r["figures"], list(r["by_round"][0])[4:]):
+        x = [u[key] for u in r["by_round"]]
+        assert close(r[key], statistics.median(x)) and close(f["median"], r[key]), key
+        assert close(f["low"], min(x)) and close(f["high"], max(x)), key
+
+
+@test
+def texts_beside_a_prompt():
+    r = bench("--resident", "--parallel", 3, "--prefill-beside", 300, "--tokens", 9, "--runs", 3)
+    check_beside(r, 3, 9, 3)
+    assert r["beside_tokens"] == 300
+    # There is a layer at least between two of them, of a chunk of 16 rows at least.
+    assert all(u["beside_steps"] <= LAYERS * math.ceil(300 / 16) for u in r["by_round"]), r["by_round"]
+    check_beside(bench("--local", 2, "--predictor", "none", "--parallel", 2, "--prefill-beside", 40, "--tokens", 6,
+                       "--runs", 2), 2, 6, 2)
+
+
+@test
+def refusals():
+    for wrong in ("0", "1,,2", "x", "1025", "4,"):
+        assert refused("--parallel", "--resident", "--parallel", wrong) == 2
+    assert refused("at most 16 numbers", "--resident", "--parallel", ",".join(["1"] * 17)) == 2
+    assert refused("is for --parallel N", "--resident", "--prefill-beside", 9) == 2
+    assert refused("with --prefill-beside", "--resident", "--parallel", "1,4", "--prefill-beside", 9) == 2
+    assert refused("each of 5 texts at once, found 4", "--resident", "--parallel", "1,5", "--prompts", prompts_file(4)) == 2
+    assert refused("leave --baseline out", "--local", 1, "--parallel", 2, "--baseline", "resident") == 2
+    assert refused("end of its context of 64", "--resident", "--parallel", 2, "--ctx-size", 64, "--tokens", 48,
+                   "--prefill-beside", 32, "--runs", 1) == 2
+
+
+@test
+def as_text():
+    args = ("decode", "--pack", pack(), "--resident", "--tokens", 4, "--runs", 1)
+    out = tool("od-bench", *args, "--parallel", "1,2").stdout
+    assert "several texts at once" in out and "floor / time" in out and "experts a layer" in out, out
+    out = tool("od-bench", *args, "--parallel", 2, "--prefill-beside", 20).stdout
+    assert "beside it / alone" in out and "the prompt's first token" in out, out
+
+
+run_tests()
