@@ -378,10 +378,10 @@ static void decode_step(struct odm_engine *e)
 /* ---- Prompts ---- */
 
 /* Rows of prompts in order of arrival, as many as a chunk may have. */
-static void add_prompt_rows(struct odm_engine *e)
+static void add_prompt_rows(struct odm_engine *e, bool others)
 {
 	struct odm_batch *b = &e->batch;
-	size_t left = b->chunk_rows;
+	size_t left = others ? b->chunk_rows : b->prefill.max_rows;
 
 	odm_pass_clear(&b->prefill);
 	for (struct odm_sequence *q = b->first; q != NULL && left > 0; q = q->next) {
@@ -444,18 +444,17 @@ static int sample_first(struct odm_batch *b, struct od_err *err)
 	return rc;
 }
 
-/* A layer should take no longer than prompts may between two decode steps: else the next chunk has fewer rows. */
+/* Beside decode steps a layer should take no longer than prompts may between two of them: as many rows as would have, by the
+ * chunk that is through. */
 static void choose_chunk_rows(struct odm_batch *b)
 {
-	const uint64_t most = PREFILL_PER_DECODE * b->decode_ns;
-	size_t rows = b->prefill.max_rows;
+	const double most = (double)(PREFILL_PER_DECODE * b->decode_ns), max = (double)b->prefill.max_rows;
+	const double rows = b->layer_ns > 0 ? (double)b->prefill.step.n_rows * most / (double)b->layer_ns : max;
 
-	if (most > 0 && b->layer_ns > most)
-		rows = (size_t)((double)b->prefill.step.n_rows * (double)most / (double)b->layer_ns);
-	else if (most > 0)
-		rows = 2 * b->chunk_rows;
-	rows = rows > MIN_CHUNK_ROWS ? rows : MIN_CHUNK_ROWS;
-	b->chunk_rows = rows < b->prefill.max_rows ? rows : b->prefill.max_rows;
+	if (b->decode_ns > 0)
+		b->chunk_rows = (size_t)(rows < MIN_CHUNK_ROWS ? MIN_CHUNK_ROWS : rows);
+	if (b->chunk_rows > b->prefill.max_rows)
+		b->chunk_rows = b->prefill.max_rows;
 }
 
 /* Layers of a chunk: all of them, or while others wait for their next decode step, as many as fit between two. */
@@ -485,9 +484,7 @@ static void prefill_part(struct odm_engine *e, bool others)
 	int rc = OD_OK;
 
 	if (!p->open) {
-		if (!others)
-			b->chunk_rows = p->max_rows;
-		add_prompt_rows(e);
+		add_prompt_rows(e, others);
 		b->layer_ns = 0;
 		/* What is wanted for the next decode step goes by its number; while there is none, numbers only grow. */
 		rc = odm_pass_begin(p, others ? ++e->last_step : take_number(e), 0, &err);

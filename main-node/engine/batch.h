@@ -15,7 +15,7 @@ struct odm_batch {
 	struct odm_sequence *first, **last; /* all that are not done, in order of arrival */
 	uint32_t n_admitted, max_sequences;
 	uint64_t next_decode; /* number of the next decode step */
-	size_t chunk_rows;    /* of the next chunk at most; fewer when a layer of the last one took long */
+	size_t chunk_rows;    /* of the next chunk beside decode steps at most; fewer when a layer of the last one took long */
 	uint64_t decode_ns;   /* how long decode steps take: a mean that forgets */
 	uint64_t layer_ns;    /* the longest layer of the chunk under way */
 	/* Scratch, [max_sequences]. */
