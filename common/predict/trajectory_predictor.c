@@ -79,7 +79,7 @@ static int embed(struct trajectory_predictor *t, const struct od_predict_step *s
 	return od_device_sync(o->device, NULL);
 }
 
-/* The last step of this kind came to no end, and nobody has entries behind its own. */
+/* Drop the entries of a step that was given up, when they are the newest ones. */
 static void take_back(struct trajectory_predictor *t, const struct claim *c)
 {
 	if (c->number != 0 && c->told < t->n_moe && (c->first + c->n) % t->capacity == t->next &&

@@ -139,7 +139,7 @@ static void follow_members(struct odm_links *l)
 	if (odm_members_epoch(odm_cluster_members(l->cluster)) == l->now.epoch)
 		return;
 	odm_members_view(odm_cluster_members(l->cluster), &l->now);
-	l->now.has_shadow = l->now.has_shadow && odm_cluster_opts(l->cluster)->shadow; /* else nobody listens to it */
+	l->now.has_shadow = l->now.has_shadow && odm_cluster_opts(l->cluster)->shadow; /* without a shadow predictor PREDICTs are ignored */
 	for (uint32_t i = 0; i < l->n_joining; i++) {
 		if (is_here(l, &l->joining[i]))
 			continue;

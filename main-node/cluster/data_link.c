@@ -47,7 +47,7 @@ int odm_link_attach(struct odm_link *l)
 	const uint64_t now = od_now_ns(), away_ns = now - l->looked_ns;
 
 	l->looked_ns = now;
-	if (away_ns > ATTACH_AGAIN_NS) /* nobody looked: that is not the daemon's fault */
+	if (away_ns > ATTACH_AGAIN_NS) /* main did not poll meanwhile: do not count it against the daemon */
 		l->begun_ns += away_ns;
 	look_for_attached(l);
 	if (l->attached)

@@ -487,7 +487,7 @@ static void forget_sequence(struct odm_predictions *p, struct sequence *q)
 	*q = (struct sequence){ .tally = q->tally };
 }
 
-/* Of those that are over, the one that has been so for longest, whose figures nobody took. */
+/* Evict the sequence that was closed first and whose figures were not taken. */
 static void make_room(struct odm_predictions *p)
 {
 	struct sequence *oldest = NULL;
@@ -976,7 +976,7 @@ void odm_predictions_take(struct odm_predictions *p, uint64_t sequence, uint64_t
 	if (q != NULL) {
 		odm_tally_add(&q->tally, c, first_ns, r);
 		odm_tally_reset(&q->tally);
-		q->counted_from = p->serial + 1; /* what comes late for these steps belongs to nobody any more */
+		q->counted_from = p->serial + 1; /* late predictions of earlier steps are not counted */
 		if (q->closed != 0)
 			forget_sequence(p, q);
 	}

@@ -324,7 +324,7 @@ static bool ask_all_again(struct odm_recovery *r, struct odm_piece *p)
 	p->fetch = p->fetch || !p->coming;
 	p->attempts = 1;
 	p->coming = p->missing = false;
-	rest(r, p, first != ODM_NOBODY ? first : p->worker); /* nobody: all are dead, which is another's business */
+	rest(r, p, first != ODM_NOBODY ? first : p->worker); /* none alive: odm_recovery_move handles that */
 	return true;
 }
 

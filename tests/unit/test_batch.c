@@ -3,7 +3,6 @@
  *
  * "Alone" is an engine for one text, which the golden cases and the drafts' test hold. Workers and a shadow are the real
  * daemons, which the Makefile puts beside this program. */
-#include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,6 +18,7 @@
 #include "main-node/engine/engine_internal.h"
 #include "tests/unit/device_util.h"
 #include "tests/unit/random.h"
+#include "tests/unit/temp_dir.h"
 
 #define N 24 /* texts */
 #define MAX_PROMPT 90
@@ -27,7 +27,6 @@
 #define CTX 128
 
 static uint64_t seed = 1;
-static char folder[] = "/tmp/od-batch-XXXXXX";
 
 /* ---- Requests ---- */
 
@@ -111,7 +110,7 @@ static void make_pack(const char *family, char pack[128])
 	struct od_err err;
 
 	snprintf(checkpoint, sizeof(checkpoint), "tests/golden/families/%s", family);
-	snprintf(pack, 128, "%s/%s", folder, family);
+	snprintf(pack, 128, "%s/%s", temp_dir, family);
 	const struct od_pack_job job = { .checkpoint = checkpoint, .pack = pack, .codec = OD_CODEC_PLANES, .n_threads = 1,
 					 .shadows = OD_SHADOW_BIT(OD_PRECISION_INT8) };
 
@@ -483,26 +482,6 @@ static void state_is_waited_for(void **state)
 	free_texts(t);
 }
 
-/* ---- */
-
-static int make_folder(void **state)
-{
-	(void)state;
-	return mkdtemp(folder) != NULL ? 0 : -1;
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-	(void)st, (void)type, (void)at;
-	return remove(path);
-}
-
-static int remove_folder(void **state)
-{
-	(void)state;
-	return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -514,5 +493,5 @@ int main(void)
 		cmocka_unit_test(state_is_waited_for),
 	};
 
-	return cmocka_run_group_tests(tests, make_folder, remove_folder);
+	return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }

@@ -4,7 +4,6 @@
  * of a Mixtral for such.
  *
  * Three workers and a shadow are the real daemons, which the Makefile puts beside this program. */
-#include <ftw.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,6 +20,7 @@
 #include "tests/unit/device_util.h"
 #include "tests/unit/random.h"
 #include "tests/unit/sum_mixer.h"
+#include "tests/unit/temp_dir.h"
 
 #define PROMPT 9
 #define TOKENS 48
@@ -244,7 +244,6 @@ static void try_engine(struct odm_engine *e)
 
 /* ---- The models ---- */
 
-static char folder[] = "/tmp/od-draft-XXXXXX";
 
 static void make_pack(const char *family, char pack[128])
 {
@@ -252,7 +251,7 @@ static void make_pack(const char *family, char pack[128])
 	struct od_err err;
 
 	snprintf(checkpoint, sizeof(checkpoint), "tests/golden/families/%s", family);
-	snprintf(pack, 128, "%s/%s", folder, family);
+	snprintf(pack, 128, "%s/%s", temp_dir, family);
 	const struct od_pack_job job = { .checkpoint = checkpoint, .pack = pack, .codec = OD_CODEC_PLANES, .n_threads = 1,
 					 .shadows = OD_SHADOW_BIT(OD_PRECISION_INT8) };
 
@@ -301,26 +300,6 @@ static void fixed_state(void **state)
 	try_model("mixtral_top3", true);
 }
 
-static int make_folder(void **state)
-{
-	(void)state;
-	return mkdtemp(folder) != NULL ? 0 : -1;
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
-{
-	(void)st;
-	(void)type;
-	(void)at;
-	return remove(path);
-}
-
-static int remove_folder(void **state)
-{
-	(void)state;
-	return nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -329,5 +308,5 @@ int main(void)
 		cmocka_unit_test(fixed_state),
 	};
 
-	return cmocka_run_group_tests(tests, make_folder, remove_folder);
+	return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
 }
