@@ -85,10 +85,11 @@ struct od_mat {
 
 #define OD_KV_PAGE 64u /* positions of a page of sequence state */
 
-/* One query head of one row against the keys and values of its sequence, which lie in pages: those of position p in page
- * table[p / OD_KV_PAGE], as row p % OD_KV_PAGE of those that begin at k and v in page 0. */
+/* Query heads of one row that share a kv head, against the keys and values of their sequence, which lie in pages: those of
+ * position p in page table[p / OD_KV_PAGE], as row p % OD_KV_PAGE of those that begin at k and v in page 0. */
 struct od_attn {
-	const float *q;		    /* [k_dim] */
+	size_t n_heads;
+	const float *q;		    /* [n_heads][k_dim] */
 	const void *k, *v;	    /* this kv head's in page 0; [k_dim], [v_dim] */
 	const uint32_t *table;
 	uint64_t k_page_bytes, v_page_bytes; /* between pages */
@@ -97,7 +98,7 @@ struct od_attn {
 	size_t k_dim, v_dim;
 	size_t begin, end;	    /* positions [begin, end), end > begin */
 	float scale;		    /* 1/sqrt(k_dim) as a rule */
-	float *out;		    /* [v_dim] */
+	float *out;		    /* [n_heads][v_dim] */
 };
 
 struct od_backend;

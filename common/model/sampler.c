@@ -187,28 +187,53 @@ int od_sampler_replay(struct od_sampler *s, const int32_t *ids, size_t n, uint64
 
 /* ---- choosing ---- */
 
+bool od_logits_finite(const float *logits, uint32_t vocab)
+{
+	int bad = 0;
+
+	for (uint32_t i = 0; i < vocab; i++)
+		bad |= logits[i] - logits[i] != 0; /* infinity less itself is NaN, and NaN is not 0 */
+	return !bad;
+}
+
+/* NaN becomes minus infinity, infinity the largest number, so that differences exist. */
 static void clean(struct od_sampler *s, float *logits)
 {
-	double penalty = s->o.repetition_penalty;
+	const double penalty = s->o.repetition_penalty;
 
 	for (uint32_t i = 0; i < s->vocab; i++) {
-		if (isnan(logits[i]))
-			logits[i] = -INFINITY;
-		else if (logits[i] > FLT_MAX) /* so that differences exist */
-			logits[i] = FLT_MAX;
-		if (penalty != 1 && s->seen[i] > 0)
-			logits[i] = (float)(logits[i] > 0 ? logits[i] / penalty : logits[i] * penalty);
+		const float x = logits[i] > FLT_MAX ? FLT_MAX : logits[i];
+
+		logits[i] = x >= -INFINITY ? x : -INFINITY;
 	}
+	for (uint32_t i = 0; penalty != 1 && i < s->vocab; i++)
+		if (s->seen[i] > 0)
+			logits[i] = (float)(logits[i] > 0 ? logits[i] / penalty : logits[i] * penalty);
+}
+
+static uint32_t better_one(const float *logits, uint32_t begin, uint32_t end, uint32_t best)
+{
+	for (uint32_t i = begin; i < end; i++)
+		if (logits[i] > logits[best])
+			best = i;
+	return best;
 }
 
 static int32_t best_of(const float *logits, uint32_t n)
 {
-	uint32_t best = 0;
+	const uint32_t block = 64; /* compared at once by a loop that compilers make vectors of */
+	uint32_t best = 0, i = 0;
 
-	for (uint32_t i = 1; i < n; i++)
-		if (logits[i] > logits[best])
-			best = i;
-	return (int32_t)best;
+	for (; n - i >= block; i += block) {
+		const float high = logits[best];
+		int higher = 0;
+
+		for (uint32_t j = 0; j < block; j++)
+			higher |= logits[i + j] > high;
+		if (higher)
+			best = better_one(logits, i, i + block, best);
+	}
+	return (int32_t)better_one(logits, i, n, best);
 }
 
 /* Of the best token it is 1. */

@@ -34,6 +34,7 @@ OD_MUST_CHECK int od_sampler_accept(struct od_sampler *s, const int32_t *ids, si
 /* As if these had been all tokens so far and so many numbers had been drawn, whatever came before: the number that
  * decides a token depends on the seed and on its place alone. */
 OD_MUST_CHECK int od_sampler_replay(struct od_sampler *s, const int32_t *ids, size_t n, uint64_t draws);
+bool od_logits_finite(const float *logits, uint32_t vocab); /* none is NaN or infinite */
 /* logits [vocab] are overwritten. NaN counts as minus infinity; all minus infinity gives token 0. */
 int32_t od_sampler_sample(struct od_sampler *s, float *logits);
 

@@ -210,27 +210,13 @@ static void note_time(struct odm_sequence *q)
 	q->own[OD_C_TTFT_NS] = now - q->submitted_ns;
 }
 
-static bool all_numbers(const float *x, uint32_t n)
-{
-	const uint32_t exponent = 0x7f800000; /* all ones: an infinity, or no number */
-	bool bad = false;
-
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t bits;
-
-		memcpy(&bits, x + i, sizeof(bits));
-		bad |= (bits & exponent) == exponent;
-	}
-	return !bad;
-}
-
 void odm_sequence_sample(struct odm_sequence *q, uint32_t position, float *logits)
 {
 	bool stop = false;
 	struct od_err err;
 	int rc = OD_OK;
 
-	if (!all_numbers(logits, q->config->vocab))
+	if (!od_logits_finite(logits, q->config->vocab))
 		rc = od_fail(&err, OD_ERR_CORRUPT, "the model's outputs at position %u are not all numbers", position);
 	if (rc == OD_OK) {
 		rc = take_token(q, od_sampler_sample(q->sampler, logits), &stop, &err);

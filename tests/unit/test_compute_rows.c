@@ -220,15 +220,15 @@ struct cache {
 static void cache_new(struct cache *c, uint64_t *seed, enum od_dtype t, size_t begin, size_t end, size_t k_dim, size_t v_dim,
 		      bool shared)
 {
-	const size_t each = od_dtype_bytes(t);
+	const size_t each = od_dtype_bytes(t), n_heads = 1 + random_below(seed, 7);
 
-	*c = (struct cache){ .q = random_row(seed, k_dim, PLAIN),
+	*c = (struct cache){ .q = random_row(seed, n_heads * k_dim, PLAIN),
 			     .k = random_weights(seed, t, end * k_dim, PLAIN),
 			     .v = random_weights(seed, t, end * v_dim, PLAIN),
 			     .shared = shared,
-			     .out = exact(v_dim, sizeof(float)),
-			     .want = exact(v_dim, sizeof(float)) };
-	c->a = (struct od_attn){ .q = c->q, .kv_dtype = t, .k_dim = k_dim, .v_dim = v_dim, .begin = begin, .end = end,
+			     .out = exact(n_heads * v_dim, sizeof(float)),
+			     .want = exact(n_heads * v_dim, sizeof(float)) };
+	c->a = (struct od_attn){ .n_heads = n_heads, .q = c->q, .kv_dtype = t, .k_dim = k_dim, .v_dim = v_dim, .begin = begin, .end = end,
 				 .scale = 3.0f / sqrtf((float)k_dim), .out = c->out };
 	assert_true(!shared || v_dim <= k_dim);
 	for (size_t p = 0; shared && p < end; p++)
@@ -332,8 +332,13 @@ static void cache_free(struct cache *c)
 	free(c->q), free(c->k), free(c->v), free(c->out), free(c->want), free(c->mem), free(c->table);
 }
 
+static size_t out_n(const struct cache *c)
+{
+	return c->a.n_heads * c->a.v_dim;
+}
+
 /* The contract of attend: a block at a time, position p in lane p mod 16, positions in order. */
-static void attend_by_hand(const struct cache *c, float *out)
+static void head_by_hand(const struct cache *c, const float *q, float *out)
 {
 	const struct od_attn *a = &c->a;
 	float max = -INFINITY, sum = 0;
@@ -344,7 +349,7 @@ static void attend_by_hand(const struct cache *c, float *out)
 		float e[OD_ATTN_BLOCK], lane[16] = { 0 }, high = max, keep;
 
 		for (size_t p = first; p < last; p++) {
-			e[p - b] = lanes_dot(a->kv_dtype, c->k, p * a->k_dim, a->q, a->k_dim) * a->scale;
+			e[p - b] = lanes_dot(a->kv_dtype, c->k, p * a->k_dim, q, a->k_dim) * a->scale;
 			high = greater(e[p - b], high);
 		}
 		keep = od_exp(max - high);
@@ -364,15 +369,22 @@ static void attend_by_hand(const struct cache *c, float *out)
 		out[d] = one_nan(out[d] / sum);
 }
 
-static void check_double(const struct cache *c)
+static void attend_by_hand(const struct cache *c, float *out)
+{
+	for (size_t h = 0; h < c->a.n_heads; h++)
+		head_by_hand(c, c->q + h * c->a.k_dim, out + h * c->a.v_dim);
+}
+
+static void check_double(const struct cache *c, size_t h)
 {
 	const struct od_attn *a = &c->a;
+	const float *q = c->q + h * a->k_dim, *out = c->out + h * a->v_dim;
 	double sum = 0, max = -INFINITY, *e = exact(a->end, sizeof(double));
 
 	for (size_t p = a->begin; p < a->end; p++) {
 		e[p] = 0;
 		for (size_t d = 0; d < a->k_dim; d++)
-			e[p] += (double)a->q[d] * (double)weight_at(a->kv_dtype, c->k, p * a->k_dim + d);
+			e[p] += (double)q[d] * (double)weight_at(a->kv_dtype, c->k, p * a->k_dim + d);
 		e[p] *= (double)a->scale;
 		max = e[p] > max ? e[p] : max;
 	}
@@ -383,9 +395,9 @@ static void check_double(const struct cache *c)
 
 		for (size_t p = a->begin; p < a->end; p++)
 			y += e[p] / sum * (double)weight_at(a->kv_dtype, c->v, p * a->v_dim + d);
-		if (!(fabs((double)a->out[d] - y) <= 4e-6))
+		if (!(fabs((double)out[d] - y) <= 4e-6))
 			fail_msg("[%zu,%zu) k_dim %zu, v_dim %zu: element %zu: expected %.9g, found %.9g", a->begin, a->end,
-				 a->k_dim, a->v_dim, d, y, (double)a->out[d]);
+				 a->k_dim, a->v_dim, d, y, (double)out[d]);
 	}
 	free(e);
 }
@@ -415,9 +427,10 @@ static void attend_spans(void **state)
 			cache_new(&c, &seed, t, spans[i][0], spans[i][1], k_dim, equal ? a : shared && b > a ? a : b, shared);
 			cache_place(&c, &seed);
 			be->attend(&c.a);
-			check_double(&c);
+			for (size_t h = 0; h < c.a.n_heads; h++)
+				check_double(&c, h);
 			attend_by_hand(&c, c.want);
-			assert_bits("attend", c.out, c.want, c.a.v_dim);
+			assert_bits("attend", c.out, c.want, out_n(&c));
 			cache_free(&c);
 		}
 	}
@@ -440,7 +453,7 @@ static void attend_rescales(void **state)
 		c.a.scale = round % 4 == 3 ? -0.7f : 0.7f;
 		be->attend(&c.a);
 		attend_by_hand(&c, c.want);
-		assert_bits("attend", c.out, c.want, c.a.v_dim);
+		assert_bits("attend", c.out, c.want, out_n(&c));
 		cache_free(&c);
 	}
 }
@@ -458,9 +471,9 @@ static void attend_odd(void **state)
 		((float *)(i % 2 ? c.k : c.v))[40 * 19] = poison[i / 2];
 		cache_place(&c, &seed);
 		be->attend(&c.a);
-		memcpy(c.want, c.out, 19 * sizeof(float));
+		memcpy(c.want, c.out, out_n(&c) * sizeof(float));
 		oracle()->attend(&c.a);
-		assert_bits("attend", c.want, c.out, 19);
+		assert_bits("attend", c.want, c.out, out_n(&c));
 		cache_free(&c);
 	}
 }
@@ -481,14 +494,14 @@ static void attend_anywhere(void **state)
 		cache_new(&c, &seed, round % 2 ? OD_BF16 : OD_F32, begin, end, k_dim, v_dim, round % 4 >= 2);
 		cache_place(&c, &seed);
 		be->attend(&c.a);
-		memcpy(c.want, c.out, v_dim * sizeof(float));
+		memcpy(c.want, c.out, out_n(&c) * sizeof(float));
 		for (int n = 0; n < 8; n++) {
 			first = c.table[(end - 1) / OD_KV_PAGE];
 			cache_place(&c, &seed);
 			moved += c.table[(end - 1) / OD_KV_PAGE] != first;
-			memset(c.out, 0xff, v_dim * sizeof(float));
+			memset(c.out, 0xff, out_n(&c) * sizeof(float));
 			be->attend(&c.a);
-			assert_bits("attend elsewhere", c.out, c.want, v_dim);
+			assert_bits("attend elsewhere", c.out, c.want, out_n(&c));
 		}
 		assert_true(moved > 0);
 		cache_free(&c);

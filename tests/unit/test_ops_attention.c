@@ -211,7 +211,8 @@ static void attend_by_hand(const struct bench *b, const struct seen *s, const st
 	const struct od_row_info *row = (const struct od_row_info *)wanted(b, o->rows) + i / HEADS;
 	const size_t end = (size_t)row->position + 1, kv_head = i % HEADS / (HEADS / s->kv_heads);
 	const size_t each = od_dtype_bytes(o->keys.dtype);
-	const struct od_attn a = {
+	const struct od_attn a = { /* each head alone */
+		.n_heads = 1,
 		.q = wanted_f32(b, o->q) + i * s->k_dim,
 		.k = (char *)wanted(b, o->keys.pages) + kv_head * s->k_dim * each,
 		.v = (char *)wanted(b, o->values.pages) + kv_head * s->v_dim * each,

@@ -1,4 +1,5 @@
 /* The sampler against distributions and draws that numpy made by definition (tests/golden/sampler). */
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +13,7 @@
 #include "common/base/json.h"
 #include "common/model/sampler.h"
 
-#define MAX_VOCAB 64
+#define MAX_VOCAB 400
 
 static double real(const json_t *obj, const char *key)
 {
@@ -133,6 +134,60 @@ static void greedy_and_odd_logits(void **state)
 		assert_int_equal(sample(s, none, 3), 0);
 		od_sampler_free(s);
 	}
+}
+
+/* What greedy chooses, looked for one by one: NaN never, an infinity as the largest number, of equals the first. */
+static int32_t best_by_hand(const float *logits, uint32_t n)
+{
+	int32_t best = 0;
+	float high = -INFINITY;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const float x = fminf(logits[i], FLT_MAX);
+
+		if (isnan(logits[i]) || x <= high)
+			continue;
+		high = x;
+		best = (int32_t)i;
+	}
+	return best;
+}
+
+static void greedy_everywhere(void **state)
+{
+	static const float odd[] = { NAN, INFINITY, -INFINITY, FLT_MAX, 9 };
+	struct od_sampler_opts o;
+	struct od_err err;
+	unsigned after[3] = { 0 }; /* best ones in the first block of 64, in another, behind the last */
+	float logits[MAX_VOCAB];
+
+	(void)state;
+	od_sampler_defaults(&o);
+	for (uint32_t n = 1; n <= MAX_VOCAB; n += n < 140 ? 1 : 97) {
+		struct od_sampler *s;
+
+		assert_int_equal(od_sampler_new(&s, &o, n, &err), OD_OK);
+		for (uint32_t round = 0; round < 40; round++) {
+			int32_t best;
+
+			for (uint32_t i = 0; i < n; i++)
+				logits[i] = (float)((i * 2654435761u + round * 40503u) >> 9 & 15); /* many are equal */
+			assert_true(od_logits_finite(logits, n));
+			for (uint32_t i = 0; i < round % 4; i++)
+				logits[(i * 977 + round * 131) % n] = odd[(round + i) % 5];
+			best = best_by_hand(logits, n);
+			assert_int_equal(sample(s, logits, n), best);
+			after[best < 64 ? 0 : (uint32_t)best < n / 64 * 64 ? 1 : 2]++;
+		}
+		for (uint32_t i = 0; i < n; i += 1 + n / 70) {
+			for (uint32_t j = 0; j < n; j++)
+				logits[j] = (float)j;
+			logits[i] = odd[i % 3];
+			assert_false(od_logits_finite(logits, n));
+		}
+		od_sampler_free(s);
+	}
+	assert_true(after[0] > 100 && after[1] > 100 && after[2] > 100);
 }
 
 /* A vocabulary of a real model's size: top-k and top-p leave exactly the best. */
@@ -268,7 +323,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(against_numpy), cmocka_unit_test(greedy_and_odd_logits),
-		cmocka_unit_test(large_vocabulary), cmocka_unit_test(reproducible), cmocka_unit_test(any_place_again),
+		cmocka_unit_test(greedy_everywhere), cmocka_unit_test(large_vocabulary), cmocka_unit_test(reproducible), cmocka_unit_test(any_place_again),
 		cmocka_unit_test(refuses),
 	};
 

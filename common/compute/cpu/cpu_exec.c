@@ -322,13 +322,33 @@ static void expand_values(void *arg, size_t begin, size_t end, unsigned thread)
 	}
 }
 
-/* Item i is head i % n_heads of row i / n_heads: neighbours share a kv head, so it is still in the cache. */
+/* Heads of one row that share a kv head go together, so that keys and values are read once for all of them; four, so that
+ * there is work for more threads. */
+#define HEADS_TOGETHER 4u
+
+static size_t heads_together(const struct od_op_attend *o)
+{
+	const size_t group = o->n_heads / o->n_kv_heads;
+
+	return group < HEADS_TOGETHER ? group : HEADS_TOGETHER;
+}
+
+static size_t heads_items(const struct od_op_attend *o)
+{
+	const size_t group = o->n_heads / o->n_kv_heads, each = heads_together(o);
+
+	return o->n_kv_heads * ((group + each - 1) / each);
+}
+
+/* Items of a row are its kv heads, each with heads_together of its heads after the other: neighbours share a kv head, so it is
+ * still in the cache. */
 static void attend_heads(void *arg, size_t begin, size_t end, unsigned thread)
 {
 	const struct job *j = arg;
 	const struct od_op_attend *o = &j->op->attend;
 	const struct od_row_info *rows = j->x->address(o->rows);
-	const size_t group = o->n_heads / o->n_kv_heads, window = o->window, each = od_dtype_bytes(o->keys.dtype);
+	const size_t group = o->n_heads / o->n_kv_heads, window = o->window, kv_bytes = od_dtype_bytes(o->keys.dtype);
+	const size_t together = heads_together(o), items = heads_items(o), per_kv_head = items / o->n_kv_heads;
 	const uint32_t *tables = j->x->address(o->keys.tables);
 	const char *keys = j->x->address(o->keys.pages), *values = j->x->address(o->values.pages);
 	const float *q = f32_at(j, o->q);
@@ -336,12 +356,15 @@ static void attend_heads(void *arg, size_t begin, size_t end, unsigned thread)
 
 	(void)thread;
 	for (size_t i = begin; i < end; i++) {
-		const struct od_row_info *row = &rows[i / o->n_heads];
-		const size_t seen = (size_t)row->position + 1, kv_head = i % o->n_heads / group;
+		const struct od_row_info *row = &rows[i / items];
+		const size_t seen = (size_t)row->position + 1, kv_head = i % items / per_kv_head;
+		const size_t first = i % per_kv_head * together, left = group - first; /* heads of the group */
+		const size_t head = i / items * o->n_heads + kv_head * group + first;  /* of all rows' */
 		struct od_attn a = {
-			.q = q + i * o->k_dim,
-			.k = keys + kv_head * o->k_dim * each,
-			.v = values + kv_head * o->v_dim * each,
+			.n_heads = left < together ? left : together,
+			.q = q + head * o->k_dim,
+			.k = keys + kv_head * o->k_dim * kv_bytes,
+			.v = values + kv_head * o->v_dim * kv_bytes,
 			.table = tables + (size_t)row->table * o->keys.table_pages,
 			.k_page_bytes = o->keys.page_bytes,
 			.v_page_bytes = o->values.page_bytes,
@@ -353,21 +376,23 @@ static void attend_heads(void *arg, size_t begin, size_t end, unsigned thread)
 			.begin = window != 0 && seen > window ? seen - window : 0,
 			.end = seen,
 			.scale = o->scale,
-			.out = out + i * o->v_dim,
+			.out = out + head * o->v_dim,
 		};
 
 		j->be->attend(&a);
 	}
 }
 
-/* Heads that are worth handing to another thread: near the start of a text all of them are one small piece. */
-static size_t heads_a_piece(const struct od_op_attend *o)
+static void attend(struct job *j)
 {
-	size_t most = (size_t)o->max_position + 1;
+	const struct od_op_attend *o = &j->op->attend;
+	size_t seen = (size_t)o->max_position + 1, terms;
 
-	if (o->window != 0 && most > o->window)
-		most = o->window;
-	return 1 + MIN_PIECE_TERMS / (most * (o->k_dim + o->v_dim));
+	if (o->window != 0 && seen > o->window)
+		seen = o->window;
+	terms = seen * (o->k_dim + o->v_dim) * heads_together(o);
+	/* Near the start of a text all heads are one small piece. */
+	od_pool_for(j->x->pool, j->op->n_rows * heads_items(o), 1 + MIN_PIECE_TERMS / terms, attend_heads, j);
 }
 
 /* ---- experts ---- */
@@ -687,9 +712,7 @@ int od_cpu_exec_run(const struct od_cpu_exec *x, const struct od_op *op, struct 
 	case OD_OP_LATENT_STORE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, store_latents, &j); break;
 	case OD_OP_LATENT_QUERY: od_pool_for(x->pool, op->latent_query.n_heads, 1, absorb_queries, &j); break;
 	case OD_OP_LATENT_VALUE: od_pool_for(x->pool, op->latent_value.n_heads, 1, expand_values, &j); break;
-	case OD_OP_ATTEND:
-		od_pool_for(x->pool, (size_t)op->n_rows * op->attend.n_heads, heads_a_piece(&op->attend), attend_heads, &j);
-		break;
+	case OD_OP_ATTEND: attend(&j); break;
 	case OD_OP_ROUTE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, route_rows, &j); break;
 	case OD_OP_FFN: parts_ffn(&j); break;
 	case OD_OP_EXPERTS: return experts(&j, err);

@@ -315,121 +315,199 @@ static ALWAYS_INLINE const unsigned char *value_of(const struct od_attn *a, size
 	return (const unsigned char *)a->v + a->table[p / OD_KV_PAGE] * a->v_page_bytes + p % OD_KV_PAGE * a->v_row_bytes;
 }
 
-/* The first position after p that lies in another page, at most end. */
-static ALWAYS_INLINE size_t page_end(size_t p, size_t end)
+/* Positions lie one behind the other for a page; so few at a time because what is fetched ahead is fetched in portions. */
+#define ATTN_RUN 8u
+
+/* The first position after p that lies in another run, at most end. */
+static ALWAYS_INLINE size_t run_end(size_t p, size_t end)
 {
-	size_t next = (p / OD_KV_PAGE + 1) * OD_KV_PAGE;
+	size_t next = (p / ATTN_RUN + 1) * ATTN_RUN;
 
 	return next < end ? next : end;
 }
 
-/* score[i] = dot(q, k of position begin + i) * scale. */
-static ALWAYS_INLINE void attn_scores(const enum od_dtype t, const struct od_attn *a, size_t begin, size_t end,
-				      float *score)
+/* The other of keys and values is what is read next: the values of a block after its keys, the keys of the next block after
+ * its values. The hardware does not foresee either, nor a page. */
+static ALWAYS_INLINE void prefetch_run(const unsigned char *at, size_t row_bytes, size_t bytes, size_t n)
+{
+	for (; n > 0; n--, at += row_bytes)
+		for (size_t i = 0; i < bytes; i += OD_LINE_BYTES)
+			od_prefetch((uintptr_t)at + i);
+}
+
+/* Up to 4 heads side by side: the block of positions that is folded, and all before it. */
+struct attn_fold {
+	float score[4][OD_ATTN_BLOCK]; /* by position in the block: a position's lane does not depend on where attention begins */
+	size_t from, to;	       /* vectors of lanes that have positions; those that have none are -infinity: their exp adds 0 */
+	float keep[4];		       /* what the sums so far are multiplied with */
+	float max[4], sum[4];
+};
+
+/* Keys, or vectors of a value, that meet nh heads in registers. */
+#define OUTS_OF(nh) ((nh) == 4 ? V16_OUTS_OF_4 : (nh) == 2 ? V16_OUTS_OF_2 : V16_OUTS_OF_1)
+
+/* score[h][i] = dot(q[h], k of position i of the block) * scale, for positions [begin, end). */
+static ALWAYS_INLINE void attn_scores(const enum od_dtype t, const size_t nh, const struct od_attn *a, size_t begin, size_t end,
+				      struct attn_fold *f)
 {
 	for (size_t p = begin, next; p < end; p = next) {
-		next = page_end(p, end);
-		row_tile(dots, t, V16_OUTS_OF_1, 1,
+		next = run_end(p, end);
+		if (a->v != a->k) /* as the latents of MLA do, which are both */
+			prefetch_run(value_of(a, p), a->v_row_bytes, a->v_dim * od_dtype_bytes(t), next - p);
+		row_tile(dots, t, OUTS_OF(nh), nh,
 			 (struct od_tile){ .w = key_of(a, p),
 					.w_stride_bytes = a->k_row_bytes,
 					.x = a->q,
+					.x_stride = a->k_dim,
 					.n = a->k_dim,
-					.y = score + (p - begin) },
+					.y = f->score[0] + p % OD_ATTN_BLOCK,
+					.y_stride = OD_ATTN_BLOCK },
 			 next - p);
 	}
-	for (size_t i = 0, n = end - begin; i < n; i += 16) {
-		size_t left = n - i < 16 ? n - i : 16;
+	for (size_t h = 0; h < nh; h++) {
+		float *score = f->score[h] + begin % OD_ATTN_BLOCK;
 
-		v16_store_n(score + i, v16_mul(v16_load_n(score + i, left), v16_set1(a->scale)), left);
+		for (size_t i = 0, n = end - begin; i < n; i += 16) {
+			size_t left = n - i < 16 ? n - i : 16;
+
+			v16_store_n(score + i, v16_mul(v16_load_n(score + i, left), v16_set1(a->scale)), left);
+		}
 	}
 }
 
-/* out = out * keep + the sum of e[i] * v[begin + i], in order of position; nv vectors of lanes at once. */
-static ALWAYS_INLINE void attn_values(const enum od_dtype t, const size_t nv, const struct od_attn *a, size_t begin,
-				      size_t end, const float *e, float keep, size_t d, size_t lanes)
+/* out[h] = out[h] * keep[h] + the sum of e[h][i] * v[i], in order of position, for nv vectors of lanes from element d on. */
+static ALWAYS_INLINE void attn_values(const enum od_dtype t, const size_t nh, const size_t nv, const struct od_attn *a, size_t begin,
+				      size_t end, const struct attn_fold *f, size_t d, size_t lanes)
 {
-	size_t each = od_dtype_bytes(t);
-	v16 acc[4];
+	const size_t each = od_dtype_bytes(t);
+	v16 acc[4][4], x[4];
 
 	V16_UNROLL(4)
-	for (size_t i = 0; i < nv; i++)
-		acc[i] = v16_mul(lanes == 16 ? v16_load(a->out + d + 16 * i) : v16_load_n(a->out + d, lanes),
-				 v16_set1(keep));
+	for (size_t h = 0; h < nh; h++) {
+		const float *out = a->out + h * a->v_dim + d;
+
+		V16_UNROLL(4)
+		for (size_t i = 0; i < nv; i++)
+			acc[h][i] = v16_mul(lanes == 16 ? v16_load(out + 16 * i) : v16_load_n(out, lanes), v16_set1(f->keep[h]));
+	}
 	for (size_t p = begin, next; p < end; p = next) {
 		const unsigned char *v = value_of(a, p) + d * each;
 
-		next = page_end(p, end);
-		for (size_t at = p; at < next; at++, v += a->v_row_bytes) {
+		next = run_end(p, end);
+		if (d == 0 && p + OD_ATTN_BLOCK < a->end)
+			prefetch_run(key_of(a, p + OD_ATTN_BLOCK), a->k_row_bytes, a->k_dim * each, next - p);
+		for (const float *e = f->score[0] + p % OD_ATTN_BLOCK, *e_end = e + (next - p); e < e_end; e++, v += a->v_row_bytes) {
 			V16_UNROLL(4)
 			for (size_t i = 0; i < nv; i++)
-				acc[i] = v16_fma(lanes == 16 ? load_any(t, v + 16 * i * each) : load_any_n(t, v, lanes),
-						 v16_set1(e[at - begin]), acc[i]);
+				x[i] = lanes == 16 ? load_any(t, v + 16 * i * each) : load_any_n(t, v, lanes);
+			V16_UNROLL(4)
+			for (size_t h = 0; h < nh; h++)
+				V16_UNROLL(4)
+				for (size_t i = 0; i < nv; i++)
+					acc[h][i] = v16_fma(x[i], v16_set1(e[h * OD_ATTN_BLOCK]), acc[h][i]);
 		}
 	}
 	V16_UNROLL(4)
-	for (size_t i = 0; i < nv; i++)
-		v16_store_n(a->out + d + 16 * i, acc[i], lanes);
+	for (size_t h = 0; h < nh; h++)
+		V16_UNROLL(4)
+		for (size_t i = 0; i < nv; i++)
+			v16_store_n(a->out + h * a->v_dim + d + 16 * i, acc[h][i], lanes);
 }
 
-/* Positions [begin, end) of one block: max and sum are of all blocks so far and describe out. */
-static ALWAYS_INLINE void attn_block(const enum od_dtype t, const struct od_attn *a, size_t begin, size_t end,
-				     float *max, float *sum)
+/* score[h] becomes exp(score[h] - the largest so far). */
+static ALWAYS_INLINE void attn_exp(struct attn_fold *f, size_t h)
 {
-	float score[OD_ATTN_BLOCK];
-	size_t first = begin % OD_ATTN_BLOCK, d = 0;
+	float *score = f->score[h], high;
 	v16 m = v16_set1(-INFINITY), s = v16_set1(0);
-	float high, keep;
 
-	/* Index = position in the block, so a position's lane does not depend on begin. Places of no position
-	 * hold -infinity: their exp adds 0. */
-	for (size_t i = 0; i < OD_ATTN_BLOCK; i += 16)
-		v16_store(score + i, v16_set1(-INFINITY));
-	attn_scores(t, a, begin, end, score + first);
-	for (size_t i = 0; i < OD_ATTN_BLOCK; i += 16)
+	for (size_t i = f->from; i < f->to; i += 16)
 		m = v16_max(v16_load(score + i), m);
 	high = v16_fold_max(m);
-	high = *max > high ? *max : high;
-	for (size_t i = 0; i < OD_ATTN_BLOCK; i += 16) {
+	high = f->max[h] > high ? f->max[h] : high;
+	for (size_t i = f->from; i < f->to; i += 16) {
 		v16 e = exp16(v16_sub(v16_load(score + i), v16_set1(high)));
 
 		v16_store(score + i, e);
 		s = v16_add(s, e);
 	}
-	keep = v16_fold_max(exp16(v16_set1(*max - high))); /* all lanes alike: takes one */
-	*max = high;
-	*sum = fmaf(*sum, keep, v16_fold_add(s));
-	for (; d + 64 <= a->v_dim; d += 64)
-		attn_values(t, 4, a, begin, end, score + first, keep, d, 16);
-	for (; d + 16 <= a->v_dim; d += 16)
-		attn_values(t, 1, a, begin, end, score + first, keep, d, 16);
-	if (d < a->v_dim)
-		attn_values(t, 1, a, begin, end, score + first, keep, d, a->v_dim - d);
+	f->keep[h] = v16_fold_max(exp16(v16_set1(f->max[h] - high))); /* all lanes alike: takes one */
+	f->max[h] = high;
+	f->sum[h] = fmaf(f->sum[h], f->keep[h], v16_fold_add(s));
 }
 
-static ALWAYS_INLINE void attend_of(const enum od_dtype t, const struct od_attn *a)
+/* Positions [begin, end) of one block. */
+static ALWAYS_INLINE void attn_block(const enum od_dtype t, const size_t nh, const struct od_attn *a, size_t begin, size_t end,
+				     struct attn_fold *f)
 {
-	float max = -INFINITY, sum = 0;
+	const size_t nv = OUTS_OF(nh);
+	size_t d = 0;
 
+	f->from = begin % OD_ATTN_BLOCK / 16 * 16;
+	f->to = (end - 1) % OD_ATTN_BLOCK / 16 * 16 + 16;
+	for (size_t h = 0; h < nh; h++) {
+		v16_store(f->score[h] + f->from, v16_set1(-INFINITY));
+		v16_store(f->score[h] + f->to - 16, v16_set1(-INFINITY));
+	}
+	attn_scores(t, nh, a, begin, end, f);
+	for (size_t h = 0; h < nh; h++)
+		attn_exp(f, h);
+	for (; d + 16 * nv <= a->v_dim; d += 16 * nv)
+		attn_values(t, nh, nv, a, begin, end, f, d, 16);
+	for (; d + 16 <= a->v_dim; d += 16)
+		attn_values(t, nh, 1, a, begin, end, f, d, 16);
+	if (d < a->v_dim)
+		attn_values(t, nh, 1, a, begin, end, f, d, a->v_dim - d);
+}
+
+/* The first nh heads of a. */
+static ALWAYS_INLINE void attend_heads(const enum od_dtype t, const size_t nh, const struct od_attn *a)
+{
+	struct attn_fold f;
+
+	memset(a->out, 0, nh * a->v_dim * sizeof(float));
+	for (size_t h = 0; h < nh; h++) {
+		f.max[h] = -INFINITY;
+		f.sum[h] = 0;
+	}
 	for (size_t p = a->begin, end; p < a->end; p = end) {
 		end = (p / OD_ATTN_BLOCK + 1) * OD_ATTN_BLOCK;
 		end = end < a->end ? end : a->end;
-		attn_block(t, a, p, end, &max, &sum);
+		attn_block(t, nh, a, p, end, &f);
 	}
-	for (size_t d = 0; d < a->v_dim; d += 16) {
-		size_t left = a->v_dim - d < 16 ? a->v_dim - d : 16;
-		v16 y = v16_div(v16_load_n(a->out + d, left), v16_set1(sum));
+	for (size_t h = 0; h < nh; h++) {
+		float *out = a->out + h * a->v_dim;
 
-		v16_store_n(a->out + d, v16_nan_where(y, y), left);
+		for (size_t d = 0; d < a->v_dim; d += 16) {
+			size_t left = a->v_dim - d < 16 ? a->v_dim - d : 16;
+			v16 y = v16_div(v16_load_n(out + d, left), v16_set1(f.sum[h]));
+
+			v16_store_n(out + d, v16_nan_where(y, y), left);
+		}
+	}
+}
+
+/* Heads by fours, twos and ones: what they read of the keys and values, they read once. */
+static ALWAYS_INLINE void attend_of(const enum od_dtype t, struct od_attn a)
+{
+	for (size_t left = a.n_heads, n; left > 0; left -= n) {
+		n = left >= 4 ? 4 : left >= 2 ? 2 : 1;
+		if (n == 4)
+			attend_heads(t, 4, &a);
+		else if (n == 2)
+			attend_heads(t, 2, &a);
+		else
+			attend_heads(t, 1, &a);
+		a.q += n * a.k_dim;
+		a.out += n * a.v_dim;
 	}
 }
 
 static void attend(const struct od_attn *a)
 {
-	memset(a->out, 0, a->v_dim * sizeof(float));
 	if (a->kv_dtype == OD_BF16)
-		attend_of(OD_BF16, a);
+		attend_of(OD_BF16, *a);
 	else
-		attend_of(OD_F32, a);
+		attend_of(OD_F32, *a);
 }
 
 static void axpy(float *y, float a, const float *x, size_t n)
