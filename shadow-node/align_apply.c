@@ -373,7 +373,7 @@ bool ods_align_ask(struct ods_align *a, uint32_t position, uint64_t now_ns, stru
 {
 	const uint32_t limit = min_u32(position, a->n_pages * OD_KV_PAGE);
 
-	if (a->n_asked == ODS_MAX_ASKED)
+	if (a->n_asked == ODS_MAX_ASKED || ods_align_asked(a) >= (uint64_t)ODS_FULL_RANGES * a->max_ask)
 		return false;
 	for (uint32_t l = 0; l < a->n_layers; l++) {
 		if (!find_open(a, l, limit, r))
@@ -393,9 +393,18 @@ void ods_align_expire(struct ods_align *a, uint64_t now_ns)
 		forget_asked(a, 0);
 }
 
-size_t ods_align_asked(const struct ods_align *a)
+uint64_t ods_align_asked(const struct ods_align *a)
 {
-	return a->n_asked;
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < a->n_asked; i++)
+		sum += a->asked[i].n;
+	return sum;
+}
+
+uint32_t ods_align_max_ask(const struct ods_align *a)
+{
+	return a->max_ask;
 }
 
 uint64_t ods_align_deadline(const struct ods_align *a)

@@ -23,7 +23,8 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 
-#define ODS_MAX_ASKED 2		      /* ranges of a sequence asked for and not answered */
+#define ODS_MAX_ASKED 64	      /* ranges of a sequence asked for and not answered; none more, when they have */
+#define ODS_FULL_RANGES 2	      /* as many positions as so many of the longest */
 #define ODS_ASK_AGAIN_NS OD_NS_PER_S /* without an answer: all of them are asked for again */
 
 struct ods_range {
@@ -75,11 +76,12 @@ uint32_t ods_align_missing(struct ods_align *a, uint32_t limit);
 uint32_t ods_align_missing_in(struct ods_align *a, uint32_t layer, uint32_t limit);
 
 /* The next range to ask for before position, layer by layer, within what is reserved; it then counts as asked for. False:
- * there is none, or ODS_MAX_ASKED are out. */
+ * there is none, or enough is asked for. */
 bool ods_align_ask(struct ods_align *a, uint32_t position, uint64_t now_ns, struct ods_range *r);
 /* After ods_align_deadline nothing counts as asked for any more: the answers were lost. */
 void ods_align_expire(struct ods_align *a, uint64_t now_ns);
-size_t ods_align_asked(const struct ods_align *a);
+uint64_t ods_align_asked(const struct ods_align *a); /* positions, of all layers */
+uint32_t ods_align_max_ask(const struct ods_align *a);
 uint64_t ods_align_deadline(const struct ods_align *a); /* UINT64_MAX: nothing is asked for */
 
 #endif

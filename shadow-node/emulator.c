@@ -684,9 +684,9 @@ static void ask_tokens(struct ods_emulator *e, struct ods_sequence *q, uint32_t 
 	e->sink.ask_tokens(e->sink.arg, q->id, begin, n < ODS_MAX_ASK_TOKENS ? n : ODS_MAX_ASK_TOKENS);
 }
 
-static size_t expire(struct ods_emulator *e, uint64_t now_ns)
+static uint64_t expire(struct ods_emulator *e, uint64_t now_ns)
 {
-	size_t out = 0;
+	uint64_t out = 0;
 
 	for (size_t i = 0; i < e->n_sequences; i++) {
 		struct ods_sequence *q = e->sequence[i];
@@ -703,7 +703,7 @@ static size_t expire(struct ods_emulator *e, uint64_t now_ns)
  * lacks nothing but tokens. */
 static void ask(struct ods_emulator *e, uint64_t now_ns)
 {
-	size_t out = expire(e, now_ns);
+	uint64_t out = expire(e, now_ns); /* positions */
 
 	for (size_t i = 0; i < e->n_sequences; i++) {
 		struct ods_sequence *q = e->sequence[i];
@@ -714,9 +714,9 @@ static void ask(struct ods_emulator *e, uint64_t now_ns)
 		if (!runs && (!waits_for_run(e, q) || !has_room(q, end_of_wait(q))))
 			continue;
 		ask_tokens(e, q, runs ? e->rows[q->run_first].position : q->next, now_ns);
-		while (!runs && !q->own_state && out < ODS_MAX_ASKED_AT_ONCE &&
+		while (!runs && !q->own_state && out < (uint64_t)ODS_MAX_ASKED_AT_ONCE * ods_align_max_ask(q->align) &&
 		       ods_align_ask(q->align, committed, now_ns, &range)) {
-			out++;
+			out += range.n;
 			e->o.counters[OD_C_SHADOW_ASKED]++;
 			e->sink.ask(e->sink.arg, q->id, &range);
 		}

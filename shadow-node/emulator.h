@@ -31,7 +31,7 @@
 #define ODS_MAX_FILL_ROWS 32	   /* computed from tokens at a time: messages wait for one layer of them at most */
 #define ODS_MAX_CATCH_UP 8u	   /* steps that it follows up for its own token; farther behind, it asks for main's */
 #define ODS_MAX_LOGITS 32u	   /* rows whose tokens are chosen at a time: the vocabulary is long */
-#define ODS_MAX_ASKED_AT_ONCE 8	   /* ranges of all sequences asked for and not answered */
+#define ODS_MAX_ASKED_AT_ONCE 8	   /* asked for and not answered for all sequences: the positions of so many of the longest ranges */
 
 /* Where the results go. */
 struct ods_sink {

@@ -379,7 +379,7 @@ static void on_prediction(struct world *w, const struct od_prediction *p)
 		tokens[n++] = p->token;
 		note_guess(w, s, p);
 	}
-	if (!w->judge)
+	if (!w->judge || s->told <= s->silent)
 		return;
 	judge_prediction(w, s, p, p->position + 1 - (uint32_t)n, tokens, n);
 	if (row < t->n_rows && w->same_weights) /* full recall: OD-MoE Eq. 2 */
@@ -430,7 +430,8 @@ void open_sequence(struct world *w, struct sequence *s)
 {
 	s->open = true;
 	s->stepped = false;
-	s->told = 0;
+	s->told = s->silent = 0;
+	s->went_back = false;
 	memset(&s->guess, 0, sizeof(s->guess));
 	s->id = w->next_id++;
 	od_seq_state_set_length(s->state, 0);
@@ -478,6 +479,7 @@ static void push_step(struct world *w, const struct sent_step *t)
 		for (size_t i = r; i-- > 0 && t->row[i].seq == t->row[r].seq;)
 			m->rows[i].state_rows++;
 		w->seq[t->row[r].seq].stepped = true;
+		w->seq[t->row[r].seq].went_back = false;
 	}
 }
 
@@ -599,7 +601,8 @@ bool deliver(struct world *w)
 		bool state = m->kind == OD__HEADER__BODY_STATE;
 		int rc = hand_over(w, m);
 
-		assert_true(rc == OD_OK || (state && rc == OD_ERR_PROTOCOL)); /* asked for too long ago */
+		/* Asked for too long ago, or there is no memory for it. */
+		assert_true(rc == OD_OK || (state && (rc == OD_ERR_PROTOCOL || rc == OD_ERR_BUSY)));
 		if (chance(w->twice)) {
 			rc = hand_over(w, m);
 			assert_true(rc == OD_ERR_PROTOCOL || (state && rc == OD_OK));
@@ -620,14 +623,25 @@ bool work(struct world *w)
 	return did;
 }
 
+static bool any_went_back(const struct world *w)
+{
+	for (uint32_t i = 0; i < w->n_seqs; i++)
+		if (w->seq[i].open && w->seq[i].went_back)
+			return true;
+	return false;
+}
+
 void settle(struct world *w)
 {
+	unsigned waits = 0;
+
 	for (int i = 0; i < 100000; i++) {
 		bool did = work(w);
 
 		if (deliver(w) || did)
 			continue;
-		if (ods_emulator_deadline(w->emulator) == UINT64_MAX)
+		/* Main may have gone back behind what is asked for: then it is asked for without end. */
+		if (ods_emulator_deadline(w->emulator) == UINT64_MAX || (any_went_back(w) && ++waits > 30))
 			return;
 		w->now = ods_emulator_deadline(w->emulator);
 	}
@@ -647,6 +661,8 @@ void disturb(struct world *w)
 		open_sequence(w, s);
 		return;
 	}
+	if (s->went_back)
+		return;
 	m.sequence = s->id;
 	if (chance(50)) {
 		prefill(w, s);
@@ -659,8 +675,11 @@ void disturb(struct world *w)
 		m.n = 1 + draw(od_seq_state_length(s->state));
 		od_seq_state_set_length(s->state, m.n);
 		s->next = (int32_t)draw(VOCAB);
-		if (chance(30)) /* main says nothing: the next STEP must be enough */
+		if (chance(30)) { /* main says nothing: the next STEP must be enough */
+			s->went_back = true;
+			s->silent = w->step;
 			return;
+		}
 	}
 	/* A sequence that never had a step is not known there. */
 	assert_true(hand_over(w, &m) == (s->stepped ? OD_OK : OD_ERR_PROTOCOL));

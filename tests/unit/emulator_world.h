@@ -53,6 +53,8 @@ struct sequence {
 	int32_t next; /* token that stands at length */
 	bool open, stepped;
 	uint64_t told; /* number of the newest STEP with rows of it that reached the shadow */
+	bool went_back; /* without a message: then what comes next is a step, which says so */
+	uint64_t silent; /* the newest STEP at that time: up to it, main has other rows than the shadow */
 	struct { uint32_t position; int32_t token; bool known[LAYERS]; } guess; /* the shadow's newest word ahead of main */
 };
 
