@@ -3,7 +3,7 @@ ODM_SRCS := main-node/engine_args.c
 ODM_SRCS += $(addprefix main-node/engine/,batch.c engine.c figures.c pass.c resident_service.c sequence.c sampling_config.c)
 ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c layer_pieces.c local_nodes.c \
 	members.c members_look.c placement.c predict_tally.c predictions.c predictor_link.c recovery.c result_check.c shadow_link.c \
-	want_place.c)
+	unsent.c want_place.c)
 ODM_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
 
 PROGRAMS += od-main

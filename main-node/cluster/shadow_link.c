@@ -11,6 +11,9 @@
 #define MAX_STATE_BYTES (1u << 20)  /* of one STATE */
 #define ANSWERS_AT_ONCE 8	    /* then the workers get their turn: a shadow that asks without end holds up nobody */
 #define MAX_TOKENS 16384u	    /* of one TOKENS: a header has 256 KiB */
+#define MESSAGE_BYTES 1024u	    /* at most, counted for a message besides its rows or its tokens */
+#define TOKEN_BYTES 5u		    /* at most, of one in a header */
+#define STEP_ROW_BYTES 64u	    /* the same */
 
 /* ---- Life ---- */
 
@@ -36,7 +39,8 @@ int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts
 	s->told = calloc(n, sizeof(*s->told));
 	s->part = calloc(n, sizeof(*s->part));
 	s->token = od_alloc_array((size_t)n * ctx_tokens, sizeof(*s->token));
-	ok = s->told != NULL && s->part != NULL && s->token != NULL;
+	s->unsent = odm_unsent_new();
+	ok = s->told != NULL && s->part != NULL && s->token != NULL && s->unsent != NULL;
 	if (!od_state_pool_mapped(o->state)) {
 		s->stage.rows = n > OD_KV_PAGE ? n : OD_KV_PAGE;
 		s->stage.layer_bytes = s->stage.rows * od_state_pool_most_bytes(o->state);
@@ -50,6 +54,8 @@ int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts
 void odm_shadow_link_fini(struct odm_shadow_link *s)
 {
 	odm_link_close(&s->link);
+	odm_unsent_unref(s->unsent);
+	s->unsent = NULL;
 	free(s->told);
 	free(s->part);
 	s->told = NULL;
@@ -73,12 +79,44 @@ static bool has_shadow(const struct odm_shadow_link *s)
 	return s->deliver != NULL || s->link.socket != NULL;
 }
 
+/* Whether so many bytes may be added to what waits to be sent, up to this limit. */
+static bool has_room(struct odm_shadow_link *s, size_t bytes, uint64_t limit)
+{
+	uint64_t waiting;
+
+	if (s->deliver != NULL)
+		return true;
+	waiting = odm_unsent_bytes(s->unsent);
+	if (waiting + MESSAGE_BYTES + bytes <= limit) {
+		s->is_slow = s->is_slow && waiting > ODM_SHADOW_ANSWER_BYTES / 2;
+		return true;
+	}
+	if (!s->is_slow)
+		od_log_limited(OD_LOG_WARN, "the shadow reads slowly: %u MiB for it wait in memory. The rest is left out, and it has "
+			       "to ask for it again", (unsigned)(waiting >> 20));
+	s->is_slow = true;
+	return false;
+}
+
+/* Messages of either counter. */
+static uint64_t limit_of(enum od_counter counter)
+{
+	return counter == OD_C_ASKED_BYTES ? ODM_SHADOW_ANSWER_BYTES : ODM_SHADOW_UNSENT_BYTES;
+}
+
+static int send_counted(struct odm_shadow_link *s, uint64_t epoch, Od__Header *h, const struct od_out_frame *frames, size_t n)
+{
+	h->session = s->link.session;
+	h->epoch = epoch;
+	return odm_unsent_send(s->unsent, s->link.socket, h, frames, n);
+}
+
 /* Their bytes are added to this counter. */
 static bool send_message(struct odm_shadow_link *s, uint64_t epoch, Od__Header *h, const struct od_out_frame *frames,
 			 size_t n, enum od_counter counter)
 {
 	int rc = s->deliver != NULL ? s->deliver(s->deliver_arg, h, frames, n) :
-				      odm_link_send(&s->link, epoch, h, frames, n);
+				      send_counted(s, epoch, h, frames, n);
 
 	if (rc != OD_OK) {
 		od_log_limited(OD_LOG_DEBUG, "the shadow does not take %s", od_body_name(h->body_case));
@@ -173,7 +211,8 @@ static void send_tokens(struct odm_shadow_link *s, uint64_t epoch, const struct 
 	body.n_ids = n < MAX_TOKENS ? n : MAX_TOKENS;
 	h.body_case = OD__HEADER__BODY_TOKENS;
 	h.tokens = &body;
-	send_message(s, epoch, &h, NULL, 0, counter);
+	if (has_room(s, body.n_ids * TOKEN_BYTES, limit_of(counter)))
+		send_message(s, epoch, &h, NULL, 0, counter);
 }
 
 /* A shadow that runs the prompt itself begins when main does; penalties look at the prompt too. */
@@ -254,7 +293,8 @@ static void send_step(struct odm_shadow_link *s, uint64_t epoch, const struct od
 	body.rows = list;
 	h.body_case = OD__HEADER__BODY_STEP;
 	h.step = &body;
-	if (body.n_rows == 0 || !send_message(s, epoch, &h, NULL, 0, OD_C_ALIGN_BYTES))
+	if (body.n_rows == 0 || !has_room(s, body.n_rows * STEP_ROW_BYTES, ODM_SHADOW_UNSENT_BYTES) ||
+	    !send_message(s, epoch, &h, NULL, 0, OD_C_ALIGN_BYTES))
 		return;
 	for (size_t i = 0; i < step->n_parts; i++)
 		s->part[i]->fresh = s->part[i]->fresh && !s->part[i]->opened;
@@ -377,15 +417,24 @@ static int find_rows(struct odm_shadow_link *s, const struct odm_told *t, uint32
 	return rc;
 }
 
+/* Bytes of a position in all streams of a layer. */
+static size_t row_bytes(const struct odm_told *t, uint32_t layer)
+{
+	return od_state_pool_row_bytes(od_seq_state_pool(t->seq), layer);
+}
+
 /* Rows [begin, begin + n) of a layer, which one page has; answers say step 0. */
 static void send_rows(struct odm_shadow_link *s, uint64_t epoch, const struct odm_told *t, uint64_t step, uint32_t layer,
 		      uint32_t begin, uint32_t n)
 {
+	const enum od_counter counter = step == 0 ? OD_C_ASKED_BYTES : OD_C_ALIGN_BYTES;
 	struct od_out_frame frame[OD_MAX_STREAMS];
 	size_t n_frames;
 	Od__State body = OD__STATE__INIT;
 	Od__Header h = OD__HEADER__INIT;
 
+	if (!has_room(s, n * row_bytes(t, layer), limit_of(counter)))
+		return;
 	if (find_rows(s, t, layer, begin, n, frame, &n_frames) != OD_OK)
 		return; /* the forward pass hears of it at its next wait */
 	body.sequence = t->sequence;
@@ -395,16 +444,10 @@ static void send_rows(struct odm_shadow_link *s, uint64_t epoch, const struct od
 	body.n = n;
 	h.body_case = OD__HEADER__BODY_STATE;
 	h.state = &body;
-	if (!send_message(s, epoch, &h, frame, n_frames, step == 0 ? OD_C_ASKED_BYTES : OD_C_ALIGN_BYTES))
+	if (!send_message(s, epoch, &h, frame, n_frames, counter))
 		return;
 	for (size_t i = 0; i < n_frames; i++)
 		s->counters[OD_C_STATE_BYTES] += frame[i].len;
-}
-
-/* Bytes of a position in all streams of a layer. */
-static size_t row_bytes(const struct odm_told *t, uint32_t layer)
-{
-	return od_state_pool_row_bytes(od_seq_state_pool(t->seq), layer);
 }
 
 static void send_range(struct odm_shadow_link *s, uint64_t epoch, const struct odm_told *t, uint64_t step, uint32_t layer,
@@ -467,7 +510,8 @@ void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const Od_
 	if (t == NULL)
 		return; /* of a sequence that is over */
 	if (t->open.own_state) { /* it has not heard of that */
-		send_open(s, epoch, t);
+		if (has_room(s, 0, ODM_SHADOW_ANSWER_BYTES))
+			send_open(s, epoch, t);
 		return;
 	}
 	length = od_seq_state_length(t->seq);

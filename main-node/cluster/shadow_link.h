@@ -1,7 +1,9 @@
 /* shadow_link.h - keeps the shadow aligned in token and KV cache (OD-MoE section 3.2), as often as asked for: STEP when
  * a step begins, with the true token or without, STATE with the rows of each layer as soon as main has computed them,
  * and tokens or older rows when the shadow asks for them. Nothing waits for the shadow: what cannot be sent is left
- * out, and it asks again.
+ * out, and it asks again. So is what would make more than ODM_SHADOW_UNSENT_BYTES wait in main's memory, for a shadow that reads
+ * slowly or not at all; answers leave half of that to what comes by itself. SEQ_ messages, of some hundred bytes, are bounded by
+ * SNDHWM alone: a shadow that misses one of these is wrong, not only late.
  *
  * Decode steps of a sequence count from n = 1. The shadow is given the token of step n when n - 1 is a multiple of the
  * token period (period 0: of the first alone). After every step whose n is a multiple of the KV period, all rows since
@@ -16,7 +18,13 @@
 
 #include "main-node/cluster/cluster.h"
 #include "main-node/cluster/data_link.h"
+#include "main-node/cluster/unsent.h"
 #include "main-node/engine/expert_service.h"
+
+/* Of what has not left this process, in messages of all incarnations: in all, and as far as answers to requests may fill it.
+ * An honest shadow has at most 8 MiB of requests open. */
+#define ODM_SHADOW_UNSENT_BYTES (64ull << 20)
+#define ODM_SHADOW_ANSWER_BYTES (ODM_SHADOW_UNSENT_BYTES / 2)
 
 /* A sequence that main has told of, or would have if there were a shadow. */
 struct odm_told {
@@ -35,6 +43,8 @@ struct odm_told {
 
 struct odm_shadow_link {
 	struct odm_link link; /* socket NULL: no shadow */
+	struct odm_unsent *unsent; /* on the link, and on links before it that are being closed */
+	bool is_slow;	      /* something was left out for lack of room, and the log says so */
 	struct odm_align align;
 	const struct od_config *config;
 	uint32_t ctx;

@@ -6,7 +6,7 @@ import struct
 import threading
 
 import zmtp
-from cluster_util import HANG_S, Daemon, Lines, hosts_file, reference, run_tests, test
+from cluster_util import HANG_S, PROMPT, SLOW, Daemon, Lines, generate, hosts_file, reference, run_tests, test
 
 SESSION = 0x5eed
 LAYERS, EXPERTS, TOP_K = 12, 8, 2
@@ -81,18 +81,20 @@ class LyingShadow:
         self.data.close()
 
 
-def with_liar(on_step, *args):
-    """The result of a text with such a shadow, what main said, and the shadow."""
+def with_liar(on_step, *args, prompt=PROMPT, expected=None):
+    """The result of a text with such a shadow, what main said, and the shadow, which then has main's peak of memory."""
     nodes = [LyingShadow(on_step), Daemon("worker", "--slots", 2), Daemon("worker", "--slots", 2)]
     m = Lines("--workers", hosts_file(nodes), *args, "--max-tokens", TOKENS)
     hang = threading.Timer(HANG_S, m.p.kill)
     hang.start()
-    m.ask()
+    m.ask(prompt)
     r = m.answer()
+    with open(f"/proc/{m.p.pid}/status") as f:
+        nodes[0].main_peak_bytes = int(next(line for line in f if line.startswith("VmHWM")).split()[1]) * 1024
     status, err = m.close()
     hang.cancel()
     assert status == 0, err
-    assert r["token_ids"] == reference()["token_ids"][:TOKENS], (r, err)
+    assert r["token_ids"] == (expected or reference()["token_ids"][:TOKENS]), (r, err)
     assert len(err.splitlines()) < 60, err  # whoever lies much does not fill the log
     for n in nodes[1:]:
         n.kill()
@@ -199,6 +201,29 @@ def one_that_asks_without_end_holds_up_nobody():
 
         with_liar(begin)
         over.set()
+
+
+# Of main-node/cluster/shadow_link.h: what waits for a shadow that does not read.
+UNSENT_BYTES = 64 << 20
+LONG_PROMPT = " ".join([PROMPT] * 24)  # more than 192 tokens: three pages of keys and values
+
+
+@test
+def one_that_asks_and_does_not_read_fills_no_memory():
+    expected = generate("--resident", prompt=LONG_PROMPT, tokens=TOKENS)["token_ids"]
+    _, _, shadow = with_liar(lambda *_: None, prompt=LONG_PROMPT, expected=expected)
+    usual = shadow.main_peak_bytes
+    asks = b"".join(b"\0" + bytes([len(m)]) + m for m in [state_request(layer, 0, 192) for layer in range(LAYERS)] +
+                    [tokens_request(0, 192)]) * 100
+
+    def ask_for_ever(shadow, step, row):  # on the thread that would read
+        while True:
+            shadow.data_connection.s.sendall(asks)
+
+    r, _, shadow = with_liar(ask_for_ever, prompt=LONG_PROMPT, expected=expected)
+    assert r["asked_bytes"] > UNSENT_BYTES // 4, r  # it was answered, and these answers stay somewhere
+    slack = UNSENT_BYTES // 2 + (256 << 20 if SLOW else 0)  # the allocator, requests that wait; what a sanitizer keeps
+    assert shadow.main_peak_bytes < usual + UNSENT_BYTES + slack, (usual, shadow.main_peak_bytes)
 
 
 @test

@@ -463,12 +463,167 @@ static void rows_of_several_sequences(void **state)
 	}
 }
 
+/* ---- One that reads slowly, or not at all ---- */
+
+/* Its end of a socket that holds whatever it is sent until it is read. */
+struct reader {
+	void *context, *socket;
+	uint64_t bytes; /* of the frames that came */
+	unsigned steps, states, answers, tokens;
+};
+
+static void open_reader(struct reader *r, struct odm_shadow_link *link)
+{
+	const int no_limit = 0;
+	void *main_end;
+
+	*r = (struct reader){ .context = zmq_ctx_new() };
+	r->socket = zmq_socket(r->context, ZMQ_PAIR);
+	main_end = zmq_socket(r->context, ZMQ_PAIR);
+	assert_int_equal(zmq_setsockopt(r->socket, ZMQ_RCVHWM, &no_limit, sizeof(no_limit)), 0);
+	assert_int_equal(zmq_setsockopt(main_end, ZMQ_SNDHWM, &no_limit, sizeof(no_limit)), 0);
+	assert_int_equal(zmq_bind(r->socket, "inproc://shadow"), 0);
+	assert_int_equal(zmq_connect(main_end, "inproc://shadow"), 0);
+	link->deliver = NULL;
+	odm_shadow_link_follow(link, &(struct odm_link){ .session = 5, .socket = main_end, .attached = true });
+}
+
+static void read_all(struct reader *r)
+{
+	struct od_err err;
+	struct od_msg m;
+
+	while (od_wire_recv(r->socket, false, &m, &err) == OD_OK) {
+		const Od__Header *h = m.header;
+
+		r->bytes += od__header__get_packed_size(h);
+		for (size_t i = 0; i < m.n_frames; i++)
+			r->bytes += zmq_msg_size(&m.frame[i]);
+		r->steps += h->body_case == OD__HEADER__BODY_STEP;
+		r->tokens += h->body_case == OD__HEADER__BODY_TOKENS;
+		if (h->body_case == OD__HEADER__BODY_STATE)
+			++*(h->state->step == 0 ? &r->answers : &r->states);
+		od_msg_fini(&m);
+	}
+}
+
+#define ASKED 192u /* positions: three messages a layer */
+#define ANSWER_BYTES (64u << 10) /* at least, of all layers to a request each */
+
+static void ask_all_layers(struct world *w)
+{
+	Od__StateRequest r = OD__STATE_REQUEST__INIT;
+
+	r.sequence = w->sequence;
+	r.n = ASKED;
+	for (r.layer = 0; r.layer < LAYERS; r.layer++)
+		odm_shadow_link_answer(&w->link, 0, &r);
+}
+
+static void ask_tokens(struct world *w)
+{
+	Od__TokensRequest r = OD__TOKENS_REQUEST__INIT;
+
+	r.sequence = w->sequence;
+	r.n = CTX;
+	odm_shadow_link_answer_tokens(&w->link, 0, &r);
+}
+
+static void decode(struct world *w, uint32_t position)
+{
+	struct od_row row;
+	const struct odm_step step = begin_step(w, &row, position);
+
+	for (uint32_t m = 0; m < cfg.n_moe; m++)
+		odm_shadow_link_state(&w->link, 0, &step, cfg.layer_of[m]);
+}
+
+static void open_read_world(struct world *w, struct reader *r)
+{
+	open_world(w, true, 1);
+	open_reader(r, &w->link);
+	decode(w, 200);
+	od_seq_state_set_length(w->seq, 201);
+	read_all(r);
+	assert_int_equal(r->steps, 1);
+	assert_int_equal(r->states, LAYERS);
+	assert_int_equal(odm_unsent_bytes(w->link.unsent), 0);
+}
+
+/* Answers wait up to half of the bound, so that rows of steps have room; these wait up to the bound. Read, all goes on. */
+static void what_waits_for_a_shadow_is_bounded(void **state)
+{
+	const unsigned many = 3 * ODM_SHADOW_UNSENT_BYTES / ANSWER_BYTES;
+	struct world w;
+	struct reader r;
+	unsigned answers;
+
+	(void)state;
+	for (int repeat = 0; repeat < 2; repeat++) {
+		open_read_world(&w, &r);
+		for (unsigned i = 0; i < many; i++)
+			ask_all_layers(&w);
+		assert_in_range(odm_unsent_bytes(w.link.unsent), ODM_SHADOW_ANSWER_BYTES * 9 / 10, ODM_SHADOW_ANSWER_BYTES);
+		ask_tokens(&w);
+		decode(&w, 201); /* it has room still */
+		r.states = r.steps = r.bytes = 0;
+		read_all(&r);
+		assert_in_range(r.bytes, ODM_SHADOW_ANSWER_BYTES / 2, ODM_SHADOW_ANSWER_BYTES + (1 << 20));
+		assert_int_equal(r.steps, 1);
+		assert_int_equal(r.states, LAYERS);
+		assert_int_equal(r.tokens, 0);
+		assert_int_equal(odm_unsent_bytes(w.link.unsent), 0);
+		answers = r.answers;
+		ask_all_layers(&w);
+		ask_tokens(&w);
+		read_all(&r);
+		assert_int_equal(r.answers, answers + LAYERS * ASKED / OD_KV_PAGE);
+		assert_int_equal(r.tokens, 1);
+		/* With something on its way the counter outlives the link. */
+		ask_all_layers(&w);
+		if (repeat == 0) {
+			odm_shadow_link_follow(&w.link, &(struct odm_link){ .socket = NULL });
+			read_all(&r);
+			assert_int_equal(odm_unsent_bytes(w.link.unsent), 0);
+		}
+		close_world(&w);
+		zmq_close(r.socket);
+		zmq_ctx_term(r.context);
+	}
+}
+
+static void what_comes_by_itself_is_bounded_too(void **state)
+{
+	const uint64_t step_bytes = 2000; /* less than one has with what is counted for its frames */
+	struct world w;
+	struct reader r;
+
+	(void)state;
+	open_read_world(&w, &r);
+	for (uint64_t i = 0; i < 2 * ODM_SHADOW_UNSENT_BYTES / step_bytes; i++)
+		decode(&w, 201);
+	assert_in_range(odm_unsent_bytes(w.link.unsent), ODM_SHADOW_UNSENT_BYTES * 9 / 10, ODM_SHADOW_UNSENT_BYTES);
+	odm_shadow_link_truncate(&w.link, 0, w.sequence, 201); /* what must not be lost goes still */
+	assert_true(odm_unsent_bytes(w.link.unsent) < ODM_SHADOW_UNSENT_BYTES + 1000);
+	read_all(&r);
+	r.steps = r.states = 0;
+	decode(&w, 201);
+	read_all(&r);
+	assert_int_equal(r.steps, 1);
+	assert_int_equal(r.states, LAYERS);
+	close_world(&w);
+	zmq_close(r.socket);
+	zmq_ctx_term(r.context);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(rows_of_a_step),
 		cmocka_unit_test(rows_that_are_asked_for),
 		cmocka_unit_test(rows_of_several_sequences),
+		cmocka_unit_test(what_waits_for_a_shadow_is_bounded),
+		cmocka_unit_test(what_comes_by_itself_is_bounded_too),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
