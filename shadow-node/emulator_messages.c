@@ -388,32 +388,58 @@ static int on_step(struct ods_emulator *e, const Od__Step *m, struct od_err *err
 
 /* ---- STATE ---- */
 
-static int check_state(const struct ods_emulator *e, const struct od_msg *m, const struct ods_sequence *seq,
-		       struct od_err *err)
+/* The ranges of positions, whatever is known of their sequences, and the frames' sizes. */
+static int check_state(const struct ods_emulator *e, const struct od_msg *m, struct od_stream stream[OD_MAX_STREAMS],
+		       uint32_t *n_streams, struct od_err *err)
 {
 	const Od__State *s = m->header->state;
-	const struct ods_range range = { s->layer, s->begin, s->n };
-	size_t n_frames = 0, found;
-	uint64_t bytes;
+	uint64_t rows = 0, bytes;
+	size_t found;
 
+	*n_streams = 0;
 	if (s->layer >= e->o.forward.config->n_layers)
 		return od_fail(err, OD_ERR_RANGE, "layer: expected 0 to %u, found %u", e->o.forward.config->n_layers - 1,
 			       s->layer);
-	if (s->n == 0 || !od_within(s->begin, s->n, e->o.ctx_tokens))
-		return od_fail(err, OD_ERR_RANGE, "%u positions from %u on: expected 1 to %u", s->n, s->begin,
-			       e->o.ctx_tokens);
-	for (uint32_t i = 0; i < OD_MAX_STREAMS && od_seq_state_row_bytes(seq->state, s->layer, i) > 0; i++, n_frames++) {
-		od_msg_frame(m, i, &found);
-		if (!od_mul(s->n, od_seq_state_row_bytes(seq->state, s->layer, i), &bytes) || i >= m->n_frames || found != bytes)
-			return od_fail(err, OD_ERR_SHAPE, "frame %u of layer %u: expected %llu bytes, found %zu", i, s->layer,
-				       (unsigned long long)bytes, i < m->n_frames ? found : 0);
+	if (s->n_ranges == 0 || s->n_ranges > ODS_MAX_STEP_ROWS)
+		return od_fail(err, OD_ERR_RANGE, "ranges: expected 1 to %d, found %zu", ODS_MAX_STEP_ROWS, s->n_ranges);
+	for (size_t i = 0; i < s->n_ranges; i++) {
+		const Od__StateRange *r = s->ranges[i];
+
+		if (r->n == 0 || !od_within(r->begin, r->n, e->o.ctx_tokens))
+			return od_fail(err, OD_ERR_RANGE, "range %zu: %u positions from %u on: expected 1 to %u", i, r->n, r->begin,
+				       e->o.ctx_tokens);
+		rows += r->n;
 	}
-	if (m->n_frames != n_frames)
-		return od_fail(err, OD_ERR_SHAPE, "layer %u: expected %zu frames, one for each stream, found %zu", s->layer, n_frames,
+	*n_streams = od_state_pool_streams(e->state, s->layer, stream);
+	if (m->n_frames != *n_streams)
+		return od_fail(err, OD_ERR_SHAPE, "layer %u: expected %u frames, one for each stream, found %zu", s->layer, *n_streams,
 			       m->n_frames);
-	if ((s->step != 0 && (s->step != e->newest || seq->step != e->newest)) || !ods_align_expects(seq->align, &range, s->step == 0))
-		return od_fail(err, seq->said ? OD_ERR_BUSY : OD_ERR_PROTOCOL, "nobody waits for %u positions from %u on of layer %u (step %llu)",
-			       s->n, s->begin, s->layer, (unsigned long long)s->step);
+	for (uint32_t i = 0; i < *n_streams; i++) {
+		od_msg_frame(m, i, &found);
+		if (!od_mul(rows, stream[i].row_bytes, &bytes) || found != bytes)
+			return od_fail(err, OD_ERR_SHAPE, "frame %u of layer %u: expected %llu bytes, found %zu", i, s->layer,
+				       (unsigned long long)bytes, found);
+	}
+	return OD_OK;
+}
+
+/* Whether rows of this sequence are waited for. */
+static int expect_range(struct ods_emulator *e, const Od__State *s, const Od__StateRange *r, struct ods_sequence **seq,
+			struct od_err *err)
+{
+	const struct ods_range range = { s->layer, r->begin, r->n };
+	struct ods_sequence *q;
+	int rc = known_sequence(e, r->sequence, &q, err);
+
+	*seq = q;
+	if (rc != OD_OK)
+		return rc;
+	if (q->state == NULL)
+		return od_fail(err, OD_ERR_BUSY, "sequence %llu has no memory", (unsigned long long)q->id);
+	if ((s->step != 0 && (s->step != e->newest || q->step != e->newest)) || !ods_align_expects(q->align, &range, s->step == 0))
+		return od_fail(err, q->said ? OD_ERR_BUSY : OD_ERR_PROTOCOL, "no one waits for %u positions from %u on of layer %u "
+			       "(sequence %llu, step %llu)", r->n, r->begin, s->layer, (unsigned long long)q->id,
+			       (unsigned long long)s->step);
 	return OD_OK;
 }
 
@@ -431,32 +457,46 @@ static void put_rows(struct ods_emulator *e, const struct ods_sequence *seq, uin
 	}
 }
 
+/* Rows of a sequence that nobody waits for are left out; the others' are good. */
 static int on_state(struct ods_emulator *e, const struct od_msg *m, uint64_t now_ns, struct od_err *err)
 {
 	const Od__State *s = m->header->state;
-	const struct ods_range range = { s->layer, s->begin, s->n };
-	struct ods_sequence *seq;
+	struct od_stream stream[OD_MAX_STREAMS];
+	struct ods_sequence *taken[ODS_MAX_STEP_ROWS];
+	uint32_t n_streams, first = 0; /* of a range: its first row in the frames */
+	struct od_err device;
 	size_t bytes;
-	int rc = known_sequence(e, s->sequence, &seq, err);
+	int rc = check_state(e, m, stream, &n_streams, err), rc_device;
 
-	if (rc == OD_OK && seq->state == NULL)
-		rc = od_fail(err, OD_ERR_BUSY, "sequence %llu has no memory", (unsigned long long)seq->id);
-	if (rc == OD_OK)
-		rc = check_state(e, m, seq, err);
 	if (rc != OD_OK)
 		return rc;
-	if (s->step != 0 && s->layer > e->streamed)
-		e->streamed = s->layer;
-	for (uint32_t i = 0; i < m->n_frames; i++)
-		put_rows(e, seq, s->layer, i, s->begin, s->n, od_msg_frame(m, i, &bytes));
-	rc = od_device_sync(e->o.forward.device, err); /* the message goes when we return */
-	if (rc != OD_OK) {
-		ods_give_up(e);
-		return rc;
+	for (size_t i = 0; i < s->n_ranges; first += s->ranges[i++]->n) {
+		const Od__StateRange *r = s->ranges[i];
+		struct od_err why;
+		int rc_range = expect_range(e, s, r, &taken[i], &why);
+
+		if (rc_range != OD_OK) {
+			taken[i] = NULL;
+			if (rc == OD_OK || rc == OD_ERR_BUSY) {
+				rc = rc_range;
+				*err = why;
+			}
+			continue;
+		}
+		for (uint32_t j = 0; j < n_streams; j++)
+			put_rows(e, taken[i], s->layer, j, r->begin, r->n,
+				 (const char *)od_msg_frame(m, j, &bytes) + first * stream[j].row_bytes);
+		ods_align_true(taken[i]->align, &(struct ods_range){ s->layer, r->begin, r->n }, now_ns);
+		e->o.counters[OD_C_SHADOW_STATE_ROWS] += r->n;
+		if (s->step != 0 && s->layer > e->streamed)
+			e->streamed = s->layer;
 	}
-	ods_align_true(seq->align, &range, now_ns);
-	e->o.counters[OD_C_SHADOW_STATE_ROWS] += s->n;
-	return OD_OK;
+	rc_device = od_device_sync(e->o.forward.device, &device); /* the message goes when we return */
+	if (rc_device == OD_OK)
+		return rc;
+	ods_give_up(e); /* none of the rows is trusted */
+	*err = device;
+	return rc_device;
 }
 
 /* ---- All of them ---- */

@@ -14,6 +14,15 @@
 #define MESSAGE_BYTES 1024u	    /* at most, counted for a message besides its rows or its tokens */
 #define TOKEN_BYTES 5u		    /* at most, of one in a header */
 #define STEP_ROW_BYTES 64u	    /* the same */
+#define RANGE_BYTES 32u		    /* the same */
+
+/* Rows of several sequences that travel as one STATE. */
+struct odm_state_batch {
+	Od__StateRange range[ODM_MAX_STEP_ROWS], *list[ODM_MAX_STEP_ROWS];
+	size_t n_ranges;
+	uint32_t n_rows, max_rows;
+	uint8_t bytes[MAX_STATE_BYTES]; /* [stream][max_rows][the stream's width] */
+};
 
 /* ---- Life ---- */
 
@@ -40,7 +49,8 @@ int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts
 	s->part = calloc(n, sizeof(*s->part));
 	s->token = od_alloc_array((size_t)n * ctx_tokens, sizeof(*s->token));
 	s->unsent = odm_unsent_new();
-	ok = s->told != NULL && s->part != NULL && s->token != NULL && s->unsent != NULL;
+	s->batch = malloc(sizeof(*s->batch));
+	ok = s->told != NULL && s->part != NULL && s->token != NULL && s->unsent != NULL && s->batch != NULL;
 	if (!od_state_pool_mapped(o->state)) {
 		s->stage.rows = n > OD_KV_PAGE ? n : OD_KV_PAGE;
 		s->stage.layer_bytes = s->stage.rows * od_state_pool_most_bytes(o->state);
@@ -58,8 +68,10 @@ void odm_shadow_link_fini(struct odm_shadow_link *s)
 	s->unsent = NULL;
 	free(s->told);
 	free(s->part);
+	free(s->batch);
 	s->told = NULL;
 	s->part = NULL;
+	s->batch = NULL;
 	od_free(s->token);
 	s->token = NULL;
 	od_free(s->stage.bytes);
@@ -423,46 +435,103 @@ static size_t row_bytes(const struct odm_told *t, uint32_t layer)
 	return od_state_pool_row_bytes(od_seq_state_pool(t->seq), layer);
 }
 
-/* Rows [begin, begin + n) of a layer, which one page has; answers say step 0. */
-static void send_rows(struct odm_shadow_link *s, uint64_t epoch, const struct odm_told *t, uint64_t step, uint32_t layer,
-		      uint32_t begin, uint32_t n)
+/* Answers say step 0. rows: of all ranges. */
+static void send_state(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, uint32_t layer, Od__StateRange **list,
+		       size_t n_ranges, const struct od_out_frame *frame, size_t n_frames)
 {
 	const enum od_counter counter = step == 0 ? OD_C_ASKED_BYTES : OD_C_ALIGN_BYTES;
-	struct od_out_frame frame[OD_MAX_STREAMS];
-	size_t n_frames;
 	Od__State body = OD__STATE__INIT;
 	Od__Header h = OD__HEADER__INIT;
+	size_t bytes = 0;
 
-	if (!has_room(s, n * row_bytes(t, layer), limit_of(counter)))
+	for (size_t i = 0; i < n_frames; i++)
+		bytes += frame[i].len;
+	if (!has_room(s, bytes + n_ranges * RANGE_BYTES, limit_of(counter)))
 		return;
-	if (find_rows(s, t, layer, begin, n, frame, &n_frames) != OD_OK)
-		return; /* the forward pass hears of it at its next wait */
-	body.sequence = t->sequence;
 	body.step = step;
 	body.layer = layer;
-	body.begin = begin;
-	body.n = n;
+	body.ranges = list;
+	body.n_ranges = n_ranges;
 	h.body_case = OD__HEADER__BODY_STATE;
 	h.state = &body;
-	if (!send_message(s, epoch, &h, frame, n_frames, counter))
-		return;
-	for (size_t i = 0; i < n_frames; i++)
-		s->counters[OD_C_STATE_BYTES] += frame[i].len;
+	if (send_message(s, epoch, &h, frame, n_frames, counter))
+		s->counters[OD_C_STATE_BYTES] += bytes;
 }
 
+static void set_range(Od__StateRange *r, const struct odm_told *t, uint32_t begin, uint32_t n)
+{
+	od__state_range__init(r);
+	r->sequence = t->sequence;
+	r->begin = begin;
+	r->n = n;
+}
+
+/* Positions of a layer in one STATE. */
+static uint32_t max_state_rows(const struct odm_told *t, uint32_t layer)
+{
+	const size_t most = MAX_STATE_BYTES / row_bytes(t, layer);
+
+	return most > 0 ? (uint32_t)most : 1;
+}
+
+/* Rows [begin, begin + n) of a sequence, by themselves. */
 static void send_range(struct odm_shadow_link *s, uint64_t epoch, const struct odm_told *t, uint64_t step, uint32_t layer,
 		       uint32_t begin, uint32_t n)
 {
-	uint32_t most;
+	const uint32_t most = max_state_rows(t, layer);
+	struct od_out_frame frame[OD_MAX_STREAMS];
+	Od__StateRange range, *list = &range;
+	size_t n_frames;
 
-	if (row_bytes(t, layer) == 0)
-		return;
-	most = (uint32_t)(MAX_STATE_BYTES / row_bytes(t, layer));
-	most = most > 0 ? most : 1;
 	for (uint32_t some; n > 0; begin += some, n -= some) {
 		some = of_one_page(begin, n < most ? n : most);
-		send_rows(s, epoch, t, step, layer, begin, some);
+		if (!has_room(s, some * row_bytes(t, layer), limit_of(step == 0 ? OD_C_ASKED_BYTES : OD_C_ALIGN_BYTES)))
+			return;
+		if (find_rows(s, t, layer, begin, some, frame, &n_frames) != OD_OK)
+			return; /* the forward pass hears of it at its next wait */
+		set_range(&range, t, begin, some);
+		send_state(s, epoch, step, layer, &list, 1, frame, n_frames);
 	}
+}
+
+/* t: of any sequence; all have rows of the same widths. */
+static void send_batch(struct odm_shadow_link *s, uint64_t epoch, const struct odm_told *t, uint64_t step, uint32_t layer)
+{
+	struct odm_state_batch *b = s->batch;
+	struct od_out_frame frame[OD_MAX_STREAMS];
+	size_t n_frames = 0, at = 0;
+
+	for (size_t each; n_frames < OD_MAX_STREAMS && (each = od_seq_state_row_bytes(t->seq, layer, (uint32_t)n_frames)) > 0; n_frames++) {
+		frame[n_frames] = (struct od_out_frame){ .bytes = b->bytes + at, .len = b->n_rows * each };
+		at += b->max_rows * each;
+	}
+	if (b->n_rows > 0)
+		send_state(s, epoch, step, layer, b->list, b->n_ranges, frame, n_frames);
+	b->n_ranges = b->n_rows = 0;
+}
+
+/* Rows [begin, begin + n), which one page has, become a range of the batch, which has room for them. */
+static void add_range(struct odm_shadow_link *s, const struct odm_told *t, uint32_t layer, uint32_t begin, uint32_t n)
+{
+	struct odm_state_batch *b = s->batch;
+	struct od_out_frame frame[OD_MAX_STREAMS];
+	size_t n_frames, at = 0;
+
+	if (find_rows(s, t, layer, begin, n, frame, &n_frames) != OD_OK)
+		return;
+	for (size_t i = 0; i < n_frames; i++) {
+		const size_t each = frame[i].len / n;
+
+		memcpy(b->bytes + at + b->n_rows * each, frame[i].bytes, frame[i].len);
+		at += b->max_rows * each;
+	}
+	b->n_rows += n;
+	if (b->n_ranges > 0 && b->range[b->n_ranges - 1].sequence == t->sequence) { /* its next page */
+		b->range[b->n_ranges - 1].n += n;
+		return;
+	}
+	b->list[b->n_ranges] = &b->range[b->n_ranges];
+	set_range(&b->range[b->n_ranges++], t, begin, n);
 }
 
 static bool has_due_rows(const struct odm_shadow_link *s, const struct odm_told *t)
@@ -491,13 +560,42 @@ void odm_shadow_link_collect(struct odm_shadow_link *s, const struct odm_step *s
 	}
 }
 
+/* The due rows of all parts, in as few messages as they fit in. */
+static void send_layer(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step, uint32_t layer)
+{
+	struct odm_state_batch *b = s->batch;
+	const struct odm_told *last = NULL;
+
+	b->n_ranges = b->n_rows = 0;
+	for (size_t i = 0; i < step->n_parts; i++) {
+		const struct odm_told *t = s->part[i];
+		uint32_t p, end;
+
+		if (!has_due_rows(s, t) || row_bytes(t, layer) == 0)
+			continue;
+		b->max_rows = max_state_rows(t, layer);
+		if (row_bytes(t, layer) > MAX_STATE_BYTES) {
+			send_range(s, epoch, t, step->step, layer, due_begin(t), t->due_rows);
+			continue;
+		}
+		last = t;
+		for (p = due_begin(t), end = t->begin + t->n; p < end;) {
+			const uint32_t room = b->max_rows - b->n_rows, n = of_one_page(p, end - p < room ? end - p : room);
+
+			add_range(s, t, layer, p, n);
+			p += n;
+			if (b->n_rows == b->max_rows || b->n_ranges == ODM_MAX_STEP_ROWS)
+				send_batch(s, epoch, t, step->step, layer);
+		}
+	}
+	if (last != NULL)
+		send_batch(s, epoch, last, step->step, layer);
+}
+
 void odm_shadow_link_state(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step, uint32_t layer)
 {
 	for (; s->next_layer <= layer; s->next_layer++)
-		for (size_t i = 0; i < step->n_parts; i++)
-			if (has_due_rows(s, s->part[i]))
-				send_range(s, epoch, s->part[i], step->step, s->next_layer, due_begin(s->part[i]),
-					   s->part[i]->due_rows);
+		send_layer(s, epoch, step, s->next_layer);
 }
 
 /* Only rows that never change any more are given out: below the committed length. */

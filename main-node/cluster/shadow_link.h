@@ -60,6 +60,7 @@ struct odm_shadow_link {
 		uint32_t rows, max_layers;
 		uint32_t layer, n_layers; /* of which there are rows */
 	} stage;
+	struct odm_state_batch *batch; /* the STATE that is being put together */
 	uint64_t *counters;   /* [OD_N_COUNTERS], the owner's to set: bytes sent are added */
 	/* NULL: over the link. Else here, borrowed for the length of the call. */
 	int (*deliver)(void *arg, Od__Header *header, const struct od_out_frame *frames, size_t n_frames);

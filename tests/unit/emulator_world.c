@@ -218,18 +218,32 @@ size_t row_bytes(const struct world *w)
 	return od_seq_state_row_bytes(w->judge_state, 0, 0); /* all are alike */
 }
 
+/* The newest message, when it has rows of the layer and the step, and room for others: then they may travel together. */
+static struct message *newest_state(struct world *w, uint32_t layer, uint64_t step)
+{
+	struct message *m = &w->queue[(w->head + w->n_queued + QUEUE - 1) % QUEUE];
+
+	if (w->n_queued == 0 || step == 0 || m->kind != OD__HEADER__BODY_STATE || m->layer != layer || m->step != step ||
+	    m->n_ranges == STEP_ROWS || chance(30))
+		return NULL;
+	return m;
+}
+
 void push_state(struct world *w, const struct sequence *s, uint32_t layer, uint32_t begin, uint32_t n, uint64_t step)
 {
-	struct message *m = push(w);
+	struct message *m = newest_state(w, layer, step);
 
+	if (m == NULL)
+		m = push(w);
 	m->kind = OD__HEADER__BODY_STATE;
-	m->sequence = s->id;
 	m->layer = layer;
-	m->begin = begin;
-	m->n = n;
 	m->step = step;
-	get_rows(w->main_pass.device, s->state, layer, 0, begin, n, m->k);
-	get_rows(w->main_pass.device, s->state, layer, 1, begin, n, m->v);
+	m->range[m->n_ranges].sequence = s->id;
+	m->range[m->n_ranges].begin = begin;
+	m->range[m->n_ranges++].n = n;
+	get_rows(w->main_pass.device, s->state, layer, 0, begin, n, m->k + m->n * row_bytes(w));
+	get_rows(w->main_pass.device, s->state, layer, 1, begin, n, m->v + m->n * row_bytes(w));
+	m->n += n;
 }
 
 /* Main answers STATE_REQUEST at once; the answer goes behind what is on its way already. */
@@ -537,14 +551,19 @@ static void fill_step(const struct message *m, Od__Step *step, Od__StepRow *rows
 	}
 }
 
-static void fill_state(const struct world *w, const struct message *m, Od__State *body, struct od_msg *msg)
+static void fill_state(const struct world *w, const struct message *m, Od__State *body, Od__StateRange **list, struct od_msg *msg)
 {
 	const char *bytes[2] = { m->k, m->v };
 
-	body->sequence = m->sequence;
+	for (size_t i = 0; i < m->n_ranges; i++) {
+		od__state_range__init(list[i]);
+		list[i]->sequence = m->range[i].sequence;
+		list[i]->begin = m->range[i].begin;
+		list[i]->n = m->range[i].n;
+	}
 	body->layer = m->layer;
-	body->begin = m->begin;
-	body->n = m->n;
+	body->ranges = list;
+	body->n_ranges = m->n_ranges;
 	body->step = m->step;
 	msg->n_frames = 2;
 	for (int i = 0; i < 2; i++) {
@@ -558,6 +577,7 @@ int hand_over(struct world *w, const struct message *m)
 	Od__Header header = OD__HEADER__INIT;
 	Od__Step step = OD__STEP__INIT;
 	Od__State body = OD__STATE__INIT;
+	Od__StateRange range[STEP_ROWS], *list[STEP_ROWS];
 	Od__SeqTruncate truncate = OD__SEQ_TRUNCATE__INIT;
 	Od__SeqClose close = OD__SEQ_CLOSE__INIT;
 	Od__StepRow rows[STEP_ROWS], *row[STEP_ROWS];
@@ -576,7 +596,9 @@ int hand_over(struct world *w, const struct message *m)
 				by_id(w, m->rows[i].sequence)->told = m->step;
 	} else if (m->kind == OD__HEADER__BODY_STATE) {
 		header.state = &body;
-		fill_state(w, m, &body, &msg);
+		for (size_t i = 0; i < STEP_ROWS; i++)
+			list[i] = &range[i];
+		fill_state(w, m, &body, list, &msg);
 	} else if (m->kind == OD__HEADER__BODY_SEQ_TRUNCATE) {
 		header.seq_truncate = &truncate;
 		truncate.sequence = m->sequence;

@@ -73,7 +73,9 @@ struct message { /* what od.proto carries, in plain */
 	size_t n_rows;
 	uint64_t sequence, step;
 	bool due;
-	uint32_t layer, begin, n;
+	uint32_t layer, n; /* n: of all ranges; the length of SEQ_TRUNCATE */
+	struct { uint64_t sequence; uint32_t begin, n; } range[STEP_ROWS];
+	size_t n_ranges;
 	char k[CTX * 64], v[CTX * 64];
 };
 

@@ -152,13 +152,16 @@ static void send_state(struct cast *c, struct stage *st, const struct actor *a, 
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__State body = OD__STATE__INIT;
+	Od__StateRange range = OD__STATE_RANGE__INIT, *ranges[] = { &range };
 	struct od_msg m = { .n_frames = 2 };
 	int rc;
 
-	body.sequence = a->id;
+	range.sequence = a->id;
+	range.begin = begin;
+	range.n = n;
 	body.layer = layer;
-	body.begin = begin;
-	body.n = n;
+	body.ranges = ranges;
+	body.n_ranges = 1;
 	body.step = step;
 	h.body_case = OD__HEADER__BODY_STATE;
 	h.state = &body;

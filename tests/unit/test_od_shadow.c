@@ -124,14 +124,17 @@ static void send_state(struct fake *f, uint64_t step, uint32_t layer, uint32_t b
 	const struct od_out_frame frames[2] = { { .bytes = rows, .len = bytes }, { .bytes = rows + bytes, .len = bytes } };
 	Od__Header h = OD__HEADER__INIT;
 	Od__State body = OD__STATE__INIT;
+	Od__StateRange range = OD__STATE_RANGE__INIT, *ranges[] = { &range };
 
 	assert_non_null(rows);
 	get_rows(f->own.device, f->own.state, layer, 0, begin, n, rows);
 	get_rows(f->own.device, f->own.state, layer, 1, begin, n, rows + bytes);
-	body.sequence = SEQUENCE;
+	range.sequence = SEQUENCE;
+	range.begin = begin;
+	range.n = n;
 	body.layer = layer;
-	body.begin = begin;
-	body.n = n;
+	body.ranges = ranges;
+	body.n_ranges = 1;
 	body.step = step;
 	h.body_case = OD__HEADER__BODY_STATE;
 	h.state = &body;
@@ -493,11 +496,14 @@ static void put_bad(struct fake *f, uint64_t sequence, uint32_t layer, uint32_t 
 	const struct od_out_frame frames[2] = { { .bytes = zero, .len = k_bytes }, { .bytes = zero, .len = v_bytes } };
 	Od__Header h = OD__HEADER__INIT;
 	Od__State body = OD__STATE__INIT;
+	Od__StateRange range = OD__STATE_RANGE__INIT, *ranges[] = { &range };
 
-	body.sequence = sequence;
+	range.sequence = sequence;
+	range.begin = begin;
+	range.n = n;
 	body.layer = layer;
-	body.begin = begin;
-	body.n = n;
+	body.ranges = ranges;
+	body.n_ranges = 1;
 	h.body_case = OD__HEADER__BODY_STATE;
 	h.state = &body;
 	send_data(f, &h, frames, n_frames);

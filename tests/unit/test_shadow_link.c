@@ -118,6 +118,7 @@ static int on_message(void *arg, Od__Header *h, const struct od_out_frame *frame
 {
 	struct world *w = arg;
 	const Od__State *m = h->state;
+	const Od__StateRange *r;
 
 	if (h->body_case != OD__HEADER__BODY_STATE)
 		return OD_OK;
@@ -126,24 +127,27 @@ static int on_message(void *arg, Od__Header *h, const struct od_out_frame *frame
 		w->next = w->begin;
 	}
 	assert_int_equal(n_frames, width(w, m->layer, 1) > 0 ? 2 : 1);
-	assert_int_equal(m->sequence, w->sequence);
+	assert_int_equal(m->n_ranges, 1);
+	r = m->ranges[0];
+	assert_int_equal(r->sequence, w->sequence);
 	assert_int_equal(m->step, w->step);
 	assert_int_equal(m->layer, w->layer);
-	assert_int_equal(m->begin, w->next);
-	assert_true(m->n > 0);
-	assert_int_equal(m->begin / OD_KV_PAGE, (m->begin + m->n - 1) / OD_KV_PAGE);
+	assert_int_equal(r->begin, w->next);
+	assert_true(r->n > 0);
+	if (m->step == 0) /* an answer is sent from where it lies */
+		assert_int_equal(r->begin / OD_KV_PAGE, (r->begin + r->n - 1) / OD_KV_PAGE);
 	for (uint32_t s = 0; s < n_frames; s++) {
 		const size_t each = width(w, m->layer, s);
 		const float *x = frame[s].bytes;
 
-		assert_int_equal(frame[s].len, m->n * each * sizeof(float));
+		assert_int_equal(frame[s].len, r->n * each * sizeof(float));
 		assert_null(frame[s].done); /* they are copied when they are sent */
-		if (w->mapped)
-			assert_ptr_equal(x, od_ref_map(od_seq_state_row(w->seq, m->layer, s, m->begin)));
-		for (size_t i = 0; i < m->n * each; i++)
-			assert_true(x[i] == value(w, m->layer, s, m->begin + (uint32_t)(i / each), i % each));
+		if (w->mapped && m->step == 0)
+			assert_ptr_equal(x, od_ref_map(od_seq_state_row(w->seq, m->layer, s, r->begin)));
+		for (size_t i = 0; i < r->n * each; i++)
+			assert_true(x[i] == value(w, m->layer, s, r->begin + (uint32_t)(i / each), i % each));
 	}
-	w->next += m->n;
+	w->next += r->n;
 	w->n++;
 	return OD_OK;
 }
@@ -225,6 +229,7 @@ static struct odm_step begin_step(struct world *w, struct od_row *row, uint32_t 
 static void expect_step(struct world *w, uint32_t position, uint32_t kv_period, bool collect)
 {
 	const uint32_t n = position - PROMPT + 1, due = n % kv_period == 0 ? kv_period : 0;
+	const uint32_t pages = position / OD_KV_PAGE - (position + 1 - due) / OD_KV_PAGE + 1; /* of the due rows */
 	struct od_row row;
 	const struct odm_step step = begin_step(w, &row, position);
 
@@ -246,7 +251,7 @@ static void expect_step(struct world *w, uint32_t position, uint32_t kv_period, 
 		assert_int_equal(w->n > 0, due > 0);
 		assert_int_equal(w->layer, due > 0 ? layer : UINT32_MAX);
 		waits = od_device_waits(w->device) - waits;
-		assert_int_equal(waits, w->mapped || (collect && due <= OD_KV_PAGE) ? 0 : w->n);
+		assert_int_equal(waits, w->mapped || (collect && due <= OD_KV_PAGE) ? 0 : w->n * pages);
 	}
 }
 
@@ -323,12 +328,13 @@ struct several {
 	uint32_t opened[SEVERAL], step_rows[SEVERAL]; /* SEQ_OPENs, and rows of STEPs */
 	bool refuse_open[SEVERAL];
 	bool rows[SEVERAL][LAYERS][CTX]; /* that STATEs brought since the last STEP */
-	unsigned steps;
+	unsigned steps, states; /* states: since the last STEP */
 };
 
 static int on_several(void *arg, Od__Header *h, const struct od_out_frame *frame, size_t n_frames)
 {
 	struct several *v = arg;
+	size_t first = 0; /* of a range: its first row in the frames */
 	struct world w = v->w;
 
 	if (h->body_case == OD__HEADER__BODY_SEQ_OPEN) {
@@ -337,6 +343,7 @@ static int on_several(void *arg, Od__Header *h, const struct od_out_frame *frame
 	}
 	if (h->body_case == OD__HEADER__BODY_STEP) {
 		v->steps++;
+		v->states = 0;
 		memset(v->rows, 0, sizeof(v->rows));
 		for (size_t i = 0; i < h->step->n_rows; i++)
 			v->step_rows[h->step->rows[i]->sequence - w.sequence]++;
@@ -344,19 +351,26 @@ static int on_several(void *arg, Od__Header *h, const struct od_out_frame *frame
 	}
 	if (h->body_case != OD__HEADER__BODY_STATE)
 		return OD_OK;
-	w.sequence = (uint32_t)h->state->sequence;
-	for (uint32_t s = 0; s < n_frames; s++) {
-		const size_t each = width(&w, h->state->layer, s);
+	v->states++;
+	for (size_t k = 0; k < h->state->n_ranges; first += h->state->ranges[k++]->n) {
+		const Od__StateRange *r = h->state->ranges[k];
 
-		assert_int_equal(frame[s].len, h->state->n * each * sizeof(float));
-		for (size_t i = 0; i < h->state->n * each; i++)
-			assert_true(((const float *)frame[s].bytes)[i] ==
-				    value(&w, h->state->layer, s, h->state->begin + (uint32_t)(i / each), i % each));
+		w.sequence = (uint32_t)r->sequence;
+		for (uint32_t s = 0; s < n_frames; s++) {
+			const size_t each = width(&w, h->state->layer, s);
+			const float *x = (const float *)frame[s].bytes + first * each;
+
+			assert_true(frame[s].len >= (first + r->n) * each * sizeof(float));
+			for (size_t i = 0; i < r->n * each; i++)
+				assert_true(x[i] == value(&w, h->state->layer, s, r->begin + (uint32_t)(i / each), i % each));
+		}
+		for (uint32_t p = r->begin; p < r->begin + r->n; p++) {
+			assert_false(v->rows[w.sequence - v->w.sequence][h->state->layer][p]);
+			v->rows[w.sequence - v->w.sequence][h->state->layer][p] = true;
+		}
 	}
-	for (uint32_t p = h->state->begin; p < h->state->begin + h->state->n; p++) {
-		assert_false(v->rows[w.sequence - v->w.sequence][h->state->layer][p]);
-		v->rows[w.sequence - v->w.sequence][h->state->layer][p] = true;
-	}
+	for (uint32_t s = 0; s < n_frames; s++)
+		assert_int_equal(frame[s].len, first * width(&w, h->state->layer, s) * sizeof(float));
 	return OD_OK;
 }
 
@@ -427,6 +441,8 @@ static void step_of_several(struct several *v, uint32_t number, uint32_t kv_peri
 		if (collect || v->w.mapped)
 			assert_int_equal(od_device_waits(v->w.device), waits);
 	}
+	/* One for a layer, whatever it has of them. */
+	assert_int_equal(v->states, v->states > 0 ? cfg.layer_of[cfg.n_moe - 1] + 1 : 0);
 	for (uint32_t i = 0; i < SEVERAL; i++) {
 		const uint32_t n = (uint32_t)part[i].n, begin = row[part[i].first].position, first = begin - part[i].prompt_tokens + 1;
 		const uint32_t last = first + n - 1, aligned = (first - 1) / kv_period * kv_period;

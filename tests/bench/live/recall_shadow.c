@@ -24,7 +24,8 @@ struct replay {
 static void count_rows(struct recall_counts *c, const Od__Header *h)
 {
 	if (h->body_case == OD__HEADER__BODY_STATE)
-		*(h->state->step > 0 ? &c->kv_rows : &c->asked_rows) += h->state->n;
+		for (size_t i = 0; i < h->state->n_ranges; i++)
+			*(h->state->step > 0 ? &c->kv_rows : &c->asked_rows) += h->state->ranges[i]->n;
 }
 
 static int deliver(void *arg, Od__Header *h, const struct od_out_frame *frames, size_t n_frames)
