@@ -9,7 +9,9 @@
 
 #define MAX_ANSWER_BYTES (4u << 20) /* K and V of one answer as stored; the shadow asks for less */
 #define MAX_STATE_BYTES (1u << 20)  /* of one STATE */
-#define ANSWERS_AT_ONCE 8	    /* then the workers get their turn: a shadow that asks without end holds up nobody */
+/* Then the workers get their turn: a shadow that asks without end holds up nobody. */
+#define ANSWERS_AT_ONCE 64
+#define ANSWER_BYTES_AT_ONCE (2u << 20)
 #define MAX_TOKENS 16384u	    /* of one TOKENS: a header has 256 KiB */
 #define MESSAGE_BYTES 1024u	    /* at most, counted for a message besides its rows or its tokens */
 #define TOKEN_BYTES 5u		    /* at most, of one in a header */
@@ -626,9 +628,11 @@ void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const Od_
 
 void odm_shadow_link_serve(struct odm_shadow_link *s, uint64_t epoch)
 {
+	const uint64_t before = s->counters[OD_C_ASKED_BYTES];
 	struct od_msg m;
 
-	for (int i = 0; i < ANSWERS_AT_ONCE && s->link.socket != NULL && odm_link_recv(&s->link, &m) == OD_OK; i++) {
+	for (int i = 0; i < ANSWERS_AT_ONCE && s->counters[OD_C_ASKED_BYTES] - before < ANSWER_BYTES_AT_ONCE && s->link.socket != NULL &&
+			odm_link_recv(&s->link, &m) == OD_OK; i++) {
 		if (m.header->body_case == OD__HEADER__BODY_STATE_REQUEST)
 			odm_shadow_link_answer(s, epoch, m.header->state_request);
 		else if (m.header->body_case == OD__HEADER__BODY_TOKENS_REQUEST)
