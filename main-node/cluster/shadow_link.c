@@ -106,8 +106,8 @@ static bool has_room(struct odm_shadow_link *s, size_t bytes, uint64_t limit)
 		return true;
 	}
 	if (!s->is_slow)
-		od_log_limited(OD_LOG_WARN, "the shadow reads slowly: %u MiB for it wait in memory. The rest is left out, and it has "
-			       "to ask for it again", (unsigned)(waiting >> 20));
+		od_log_limited(OD_LOG_WARN, "the shadow reads slowly: %u MiB for it wait in main's memory. Main skips the rest "
+			       "until the shadow requests it again", (unsigned)(waiting >> 20));
 	s->is_slow = true;
 	return false;
 }

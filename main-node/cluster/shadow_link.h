@@ -1,9 +1,9 @@
 /* shadow_link.h - keeps the shadow aligned in token and KV cache (OD-MoE section 3.2), as often as asked for: STEP when
  * a step begins, with the true token or without, STATE with the rows of each layer as soon as main has computed them,
  * and tokens or older rows when the shadow asks for them. Nothing waits for the shadow: what cannot be sent is left
- * out, and it asks again. So is what would make more than ODM_SHADOW_UNSENT_BYTES wait in main's memory, for a shadow that reads
- * slowly or not at all; answers leave half of that to what comes by itself. SEQ_ messages, of some hundred bytes, are bounded by
- * SNDHWM alone: a shadow that misses one of these is wrong, not only late.
+ * out, and it asks again. So is what would make more than ODM_SHADOW_UNSENT_BYTES wait in main's memory, when a shadow
+ * reads slowly or not at all; answers leave half of that to what comes by itself. SEQ_ messages, of some hundred bytes, are
+ * bounded by SNDHWM alone: a shadow that misses one of these is wrong, not only late.
  *
  * Decode steps of a sequence count from n = 1. The shadow is given the token of step n when n - 1 is a multiple of the
  * token period (period 0: of the first alone). After every step whose n is a multiple of the KV period, all rows since
