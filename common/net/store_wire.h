@@ -9,6 +9,7 @@
 
 #define OD_DEFAULT_STORE_PORT 5702
 #define OD_STORE_PIECE_BYTES (4u << 20) /* of one FETCH at most */
+#define OD_STORE_SHARE_BYTES (512u << 10) /* each worker may always have so much on its way, whatever others hold */
 #define OD_STORE_MAX_OPEN 32		/* FETCHes of one worker without an answer */
 
 /* Pinned. The small files of a pack follow each other as in common/pack/sums.h. */

@@ -9,14 +9,23 @@ static struct odm_store_worker *find(struct odm_store_queue *q, const struct od_
 	return NULL;
 }
 
-/* A place where nothing is open: nobody is told when a worker has gone, so whoever wants nothing loses it. */
+/* A place where nothing is open: nobody is told when a worker has gone, so whoever wants nothing loses it. When there is none,
+ * one that waits for the surplus loses it: that may be held for long, and so could be all places. */
 static struct odm_store_worker *free_place(struct odm_store_queue *q)
 {
+	struct odm_store_worker *waiting = NULL;
+
 	for (uint32_t i = 0; i < ODM_STORE_WORKERS; i++) {
-		if (q->worker[i].n == 0 && atomic_load(&q->worker[i].sending) == 0)
-			return &q->worker[i];
+		struct odm_store_worker *w = &q->worker[i];
+
+		if (atomic_load(&w->sending) > 0)
+			continue;
+		if (w->n == 0)
+			return w;
+		if (w->open[w->first].bytes > OD_STORE_SHARE_BYTES)
+			waiting = w;
 	}
-	return NULL;
+	return waiting;
 }
 
 int odm_store_queue_add(struct odm_store_queue *q, const struct od_route *from, const struct odm_store_request *r)
@@ -28,7 +37,7 @@ int odm_store_queue_add(struct odm_store_queue *q, const struct od_route *from, 
 		if (w == NULL)
 			return OD_ERR_BUSY;
 		w->route = *from;
-		w->first = 0;
+		w->first = w->n = 0;
 	}
 	if (w->n == OD_STORE_MAX_OPEN)
 		return OD_ERR_BUSY;
@@ -36,32 +45,54 @@ int odm_store_queue_add(struct odm_store_queue *q, const struct od_route *from, 
 	return OD_OK;
 }
 
+static uint64_t beyond_share(uint64_t bytes)
+{
+	return bytes > OD_STORE_SHARE_BYTES ? bytes - OD_STORE_SHARE_BYTES : 0;
+}
+
+/* Others only lower what is on its way meanwhile. */
+static bool may_have(const struct odm_store_queue *q, const struct odm_store_worker *w, uint32_t bytes)
+{
+	const uint64_t has = atomic_load(&w->sending), beyond = beyond_share(has + bytes);
+	uint64_t used = beyond;
+
+	if (beyond == 0)
+		return true;
+	for (uint32_t i = 0; i < ODM_STORE_WORKERS; i++)
+		used += &q->worker[i] != w ? beyond_share(atomic_load(&q->worker[i].sending)) : 0;
+	return has + bytes <= ODM_STORE_WORKER_BYTES && used + beyond <= ODM_STORE_SURPLUS_BYTES;
+}
+
 struct odm_store_worker *odm_store_queue_take(struct odm_store_queue *q, struct odm_store_request *r)
 {
 	for (uint32_t i = 0; i < ODM_STORE_WORKERS; i++) {
 		const uint32_t at = (q->turn + i) % ODM_STORE_WORKERS;
 		struct odm_store_worker *w = &q->worker[at];
-		const struct odm_store_request *next = &w->open[w->first];
 
-		if (w->n == 0 || atomic_load(&w->sending) + next->bytes > ODM_STORE_WORKER_BYTES)
+		if (w->n == 0 || !may_have(q, w, w->open[w->first].bytes))
 			continue;
-		if (atomic_load(&q->sending) + next->bytes > ODM_STORE_ALL_BYTES)
-			return NULL; /* it is this one's turn, and no smaller request of another's shall overtake it for ever */
-		*r = *next;
+		*r = w->open[w->first];
 		w->first = (w->first + 1) % OD_STORE_MAX_OPEN;
 		w->n--;
 		atomic_fetch_add(&w->sending, r->bytes);
-		atomic_fetch_add(&q->sending, r->bytes);
 		q->turn = (at + 1) % ODM_STORE_WORKERS;
 		return w;
 	}
 	return NULL;
 }
 
-void odm_store_queue_done(struct odm_store_queue *q, struct odm_store_worker *w, uint64_t bytes)
+void odm_store_queue_done(struct odm_store_worker *w, uint64_t bytes)
 {
-	atomic_fetch_sub(&q->sending, bytes);
-	atomic_fetch_sub(&w->sending, bytes); /* last: now its place may be somebody else's */
+	atomic_fetch_sub(&w->sending, bytes); /* now its place may be somebody else's */
+}
+
+uint64_t odm_store_queue_sending(const struct odm_store_queue *q)
+{
+	uint64_t sum = 0;
+
+	for (uint32_t i = 0; i < ODM_STORE_WORKERS; i++)
+		sum += atomic_load(&q->worker[i].sending);
+	return sum;
 }
 
 void odm_store_queue_drop(struct odm_store_worker *w)

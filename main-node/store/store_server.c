@@ -90,7 +90,7 @@ static void piece_left(void *data, void *hint)
 	struct odm_store *s = p->store;
 
 	(void)data;
-	odm_store_queue_done(&s->queue, p->worker, p->bytes);
+	odm_store_queue_done(p->worker, p->bytes);
 	free(p);
 	wake(s);
 }
@@ -165,7 +165,7 @@ static void serve(struct odm_store *s, struct odm_store_worker *w, const struct 
 		od_log_limited(OD_LOG_ERROR, "store: %s", err.msg);
 		send_refusal(s, &w->route, r->request, &err);
 	}
-	odm_store_queue_done(&s->queue, w, r->bytes);
+	odm_store_queue_done(w, r->bytes);
 	free(p);
 }
 

@@ -13,6 +13,7 @@
 
 #define MAX_FRAMES 4
 #define SESSION 5
+#define LARGE (2 * OD_STORE_SHARE_BYTES)
 
 /* The next message of the input goes out; false: there is none. */
 static int send_message(void *socket, const uint8_t **data, size_t *size)
@@ -44,12 +45,12 @@ static void serve(struct odm_store_queue *q, int all)
 	struct odm_store_worker *w;
 
 	while ((w = odm_store_queue_take(q, &r)) != NULL) {
-		check(w->sending <= ODM_STORE_WORKER_BYTES && q->sending <= ODM_STORE_ALL_BYTES);
-		odm_store_queue_done(q, w, r.bytes);
+		check(w->sending <= ODM_STORE_WORKER_BYTES && odm_store_queue_sending(q) <= ODM_STORE_ALL_BYTES);
+		odm_store_queue_done(w, r.bytes);
 		if (!all)
 			return;
 	}
-	check(!all || q->sending == 0);
+	check(!all || odm_store_queue_sending(q) == 0);
 }
 
 static void to_store(const uint8_t *data, size_t size)
@@ -87,7 +88,12 @@ static struct odw_store begin_client(int ready)
 	struct odw_store s = { .name = "fuzz", .state = ready ? READY : GREETED, .session = SESSION, .last_request = 4 };
 
 	for (uint32_t i = 0; ready && i < 4; i++) {
-		s.open[i] = (struct open_fetch){ i + 1, 100 + i, i * 7 };
+		s.open[i] = (struct open_fetch){ .request = i + 1, .tag = 100 + i, .bytes = i * 7 };
+		if (i == 3) { /* all but its last part has come */
+			s.open[i].bytes = LARGE;
+			s.open[i].got = LARGE - 3 * 7;
+			s.open[i].whole = calloc(1, LARGE);
+		}
 		s.open_bytes += s.open[i].bytes;
 		s.n_open++;
 	}
@@ -125,14 +131,21 @@ static void to_worker(const uint8_t *data, size_t size)
 			check(f.tag >= 100 && f.tag < 104);
 			if (f.code == OD_OK) {
 				size_t len;
+				const void *part = od_msg_frame(&m, 0, &len);
 
-				check(f.bytes == od_msg_frame(&m, 0, &len) && len == (f.tag - 100) * 7);
+				check(len == (f.tag - 100) * 7);
+				if (f.tag < 103)
+					check(f.bytes == part);
+				else
+					check(memcmp(f.bytes + LARGE - len, part, len) == 0);
 			}
 			check(memchr(f.reason, '\0', sizeof(f.reason)) != NULL);
 		}
 		check_client(&s);
 		od_msg_fini(&m);
 	}
+	end_life(&s, 0);
+	free(s.handed);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -57,6 +57,22 @@ static const Od__Header *receive(void)
 	return last.header;
 }
 
+/* The same, while parts come to the client. */
+static const Od__Header *receive_while_parts_come(void)
+{
+	uint64_t end = od_now_ns() + PATIENCE_NS;
+	struct odw_fetched f;
+	struct od_err err;
+
+	od_msg_fini(&last);
+	while (od_wire_recv(router, true, &last, &err) != OD_OK) {
+		assert_true(od_now_ns() < end);
+		assert_false(odw_store_next(client, &f));
+		odw_store_wait(client, -1, 5);
+	}
+	return last.header;
+}
+
 static void answer(Od__Header *h, const void *bytes, size_t len)
 {
 	const struct od_out_frame frame = { .bytes = bytes, .len = len };
@@ -202,6 +218,80 @@ static void so_many_at_a_time(void **state)
 	assert_int_equal(odw_store_fetch(client, OD_STORE_EXPERTS, 0, 1, 1), OD_ERR_BUSY);
 }
 
+#define SHARE OD_STORE_SHARE_BYTES
+#define LARGE (2 * SHARE + 100)
+
+/* FETCH number `request`, of a part of what begins at 1000. */
+static void expect_part(uint64_t request, uint32_t at, uint32_t bytes)
+{
+	const Od__Header *h = receive_while_parts_come();
+
+	assert_int_equal(h->body_case, OD__HEADER__BODY_FETCH);
+	assert_int_equal(h->fetch->request, request);
+	assert_int_equal(h->fetch->file, OD_STORE_EXPERTS);
+	assert_int_equal(h->fetch->offset, 1000 + at);
+	assert_int_equal(h->fetch->bytes, bytes);
+}
+
+/* A store serves a share at once, and more when it can: so nothing larger is asked for at a time. */
+static void what_is_large_comes_in_parts(void **state)
+{
+	static uint8_t data[LARGE];
+	struct odw_fetched f;
+	uint64_t bytes;
+
+	(void)state;
+	for (uint32_t i = 0; i < LARGE; i++)
+		data[i] = (uint8_t)(i / 251 + i);
+	greet(7);
+	assert_int_equal(odw_store_fetch(client, OD_STORE_EXPERTS, 1000, LARGE, 60), OD_OK);
+	expect_part(1, 0, SHARE);
+	assert_int_equal(odw_store_open_fetches(client, &bytes), 1);
+	assert_int_equal(bytes, LARGE);
+	send_chunk(7, 1, OD_OK, data, SHARE);
+	expect_part(2, SHARE, SHARE);
+	assert_int_equal(odw_store_fetch(client, OD_STORE_EXPERTS, 1000, SHARE, 61), OD_OK); /* is no part of it */
+	expect_part(3, 0, SHARE);
+	send_chunk(7, 3, OD_OK, data, SHARE);
+	send_chunk(7, 2, OD_OK, data + SHARE, SHARE);
+	next(&f);
+	assert_int_equal(f.tag, 61);
+	assert_memory_equal(f.bytes, data, SHARE);
+	od_msg_fini(&f.msg);
+	expect_part(4, 2 * SHARE, 100);
+	send_chunk(7, 4, OD_OK, data + 2 * SHARE, 100);
+	next(&f);
+	assert_int_equal(f.tag, 60);
+	assert_int_equal(f.code, OD_OK);
+	assert_memory_equal(f.bytes, data, LARGE);
+	od_msg_fini(&f.msg);
+	assert_int_equal(odw_store_open_fetches(client, &bytes), 0);
+	assert_int_equal(bytes, 0);
+	/* A part that is refused, and one that is too short, are the whole's end. */
+	for (uint64_t request = 5; request <= 7; request += 2) {
+		assert_int_equal(odw_store_fetch(client, OD_STORE_EXPERTS, 1000, LARGE, 62), OD_OK);
+		expect_part(request, 0, SHARE);
+		send_chunk(7, request, OD_OK, data, SHARE);
+		expect_part(request + 1, SHARE, SHARE);
+		send_chunk(7, request + 1, request == 5 ? OD_ERR_IO : OD_OK, request == 5 ? NULL : data, 100);
+		next(&f);
+		assert_int_equal(f.tag, 62);
+		assert_int_equal(f.code, request == 5 ? OD_ERR_IO : OD_ERR_PROTOCOL);
+		od_msg_fini(&f.msg);
+		assert_int_equal(odw_store_open_fetches(client, &bytes), 0);
+	}
+	/* Half of it is here when a life ends, and when the client does. */
+	assert_int_equal(odw_store_fetch(client, OD_STORE_EXPERTS, 1000, LARGE, 63), OD_OK);
+	expect_part(9, 0, SHARE);
+	send_chunk(7, 9, OD_OK, data, SHARE);
+	expect_part(10, SHARE, SHARE);
+	odw_store_rest(client);
+	assert_int_equal(odw_store_open_fetches(client, &bytes), 0);
+	greet(8);
+	assert_int_equal(odw_store_fetch(client, OD_STORE_EXPERTS, 1000, LARGE, 64), OD_OK);
+	expect_part(11, 0, SHARE);
+}
+
 /* Two seconds: the first patience there is. */
 static void a_silent_store_is_given_up(void **state)
 {
@@ -228,6 +318,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(pieces_come_in_any_order, setup, teardown),
 		cmocka_unit_test_setup_teardown(another_store_process_begins_another_life, setup, teardown),
 		cmocka_unit_test_setup_teardown(so_many_at_a_time, setup, teardown),
+		cmocka_unit_test_setup_teardown(what_is_large_comes_in_parts, setup, teardown),
 		cmocka_unit_test_setup_teardown(a_silent_store_is_given_up, setup, teardown),
 	};
 

@@ -103,11 +103,11 @@ struct small {
 static void small_range(void *arg, size_t i, uint32_t *file, uint64_t *offset, uint32_t *bytes)
 {
 	const struct small *s = arg;
-	const uint64_t left = s->bytes - i * (uint64_t)OD_STORE_PIECE_BYTES;
+	const uint64_t left = s->bytes - i * (uint64_t)OD_STORE_SHARE_BYTES;
 
 	*file = s->file;
-	*offset = i * (uint64_t)OD_STORE_PIECE_BYTES;
-	*bytes = left < OD_STORE_PIECE_BYTES ? (uint32_t)left : OD_STORE_PIECE_BYTES;
+	*offset = i * (uint64_t)OD_STORE_SHARE_BYTES;
+	*bytes = left < OD_STORE_SHARE_BYTES ? (uint32_t)left : OD_STORE_SHARE_BYTES;
 }
 
 static int small_put(void *arg, size_t i, const uint8_t *bytes, struct od_err *err)
@@ -127,7 +127,7 @@ static int pull_file(struct odw_store *store, uint32_t file, const char *name, u
 		     size_t *len, struct od_err *err)
 {
 	struct small s = { .file = file, .bytes = odw_store_info(store)->bytes[file] };
-	uint8_t state[OD_SPOOL_SMALL_MAX_BYTES / OD_STORE_PIECE_BYTES + 1] = { TODO };
+	uint8_t state[OD_SPOOL_SMALL_MAX_BYTES / OD_STORE_SHARE_BYTES + 1] = { TODO };
 	struct wanted w = { .what = name, .state = state, .arg = &s, .range = small_range, .put = small_put };
 	int rc;
 
@@ -139,7 +139,7 @@ static int pull_file(struct odw_store *store, uint32_t file, const char *name, u
 	s.buf = malloc((size_t)s.bytes);
 	if (s.buf == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %s", name);
-	w.n = (size_t)((s.bytes + OD_STORE_PIECE_BYTES - 1) / OD_STORE_PIECE_BYTES);
+	w.n = (size_t)((s.bytes + OD_STORE_SHARE_BYTES - 1) / OD_STORE_SHARE_BYTES);
 	rc = pull_all(store, &w, err);
 	if (rc != OD_OK) {
 		free(s.buf);

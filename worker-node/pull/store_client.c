@@ -23,7 +23,9 @@ enum state { CLOSED, CONNECTING, GREETED, READY };
 
 struct open_fetch {
 	uint64_t request, tag; /* request 0: free */
-	uint32_t bytes;
+	uint32_t bytes, got, file;
+	uint64_t offset;
+	uint8_t *whole; /* [bytes] of one that is asked for part by part, the next one when one has come; else NULL */
 };
 
 struct odw_store {
@@ -37,6 +39,7 @@ struct odw_store {
 	struct open_fetch open[OD_STORE_MAX_OPEN];
 	unsigned n_open;
 	uint64_t open_bytes;
+	uint8_t *handed; /* bytes of the last one that was handed out, when it came in parts */
 };
 
 /* ---- lives ---- */
@@ -51,6 +54,8 @@ static void end_life(struct odw_store *s, uint64_t pause_ns)
 		s->away_since_ns = now;
 	s->state = CLOSED;
 	s->retry_ns = now + pause_ns;
+	for (unsigned i = 0; i < OD_STORE_MAX_OPEN; i++)
+		free(s->open[i].whole);
 	memset(s->open, 0, sizeof(s->open));
 	s->n_open = 0;
 	s->open_bytes = 0;
@@ -154,34 +159,57 @@ unsigned odw_store_open_fetches(const struct odw_store *s, uint64_t *bytes)
 
 /* ---- asking ---- */
 
-int odw_store_fetch(struct odw_store *s, uint32_t file, uint64_t offset, uint32_t bytes, uint64_t tag)
+/* More than a share may have to wait for other workers, so nothing of more is asked for at a time. */
+static uint32_t part_bytes(const struct open_fetch *o)
+{
+	return o->bytes - o->got < OD_STORE_SHARE_BYTES ? o->bytes - o->got : OD_STORE_SHARE_BYTES;
+}
+
+/* The next part, under a number of its own. */
+static int ask(struct odw_store *s, struct open_fetch *o)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__Fetch fetch = OD__FETCH__INIT;
-	struct open_fetch *o = s->open;
 	int rc;
 
-	if (s->state != READY || s->n_open == OD_STORE_MAX_OPEN)
-		return OD_ERR_BUSY;
-	while (o->request != 0)
-		o++;
 	fetch.request = s->last_request + 1;
-	fetch.file = file;
-	fetch.offset = offset;
-	fetch.bytes = bytes;
+	fetch.file = o->file;
+	fetch.offset = o->offset + o->got;
+	fetch.bytes = part_bytes(o);
 	h.session = s->session;
 	h.body_case = OD__HEADER__BODY_FETCH;
 	h.fetch = &fetch;
 	rc = od_wire_send(s->socket, NULL, &h, NULL, 0);
+	if (rc == OD_OK)
+		o->request = ++s->last_request;
+	return rc;
+}
+
+int odw_store_fetch(struct odw_store *s, uint32_t file, uint64_t offset, uint32_t bytes, uint64_t tag)
+{
+	struct open_fetch *o = s->open, fresh = { .tag = tag, .bytes = bytes, .file = file, .offset = offset };
+	int rc;
+
+	if (s->state != READY || s->n_open == OD_STORE_MAX_OPEN)
+		return OD_ERR_BUSY;
+	if (bytes > OD_STORE_SHARE_BYTES) {
+		fresh.whole = malloc(bytes);
+		if (fresh.whole == NULL)
+			return OD_ERR_NOMEM;
+	}
+	rc = ask(s, &fresh);
 	if (rc != OD_OK) {
+		free(fresh.whole);
 		if (s->n_open == 0) /* the connection is gone, and no silence will tell */
 			end_life(s, RETRY_NS);
 		return rc;
 	}
+	while (o->request != 0)
+		o++;
+	*o = fresh;
 	if (s->n_open++ == 0)
 		s->heard_ns = od_now_ns(); /* the silence begins now */
 	s->open_bytes += bytes;
-	*o = (struct open_fetch){ ++s->last_request, tag, bytes };
 	return OD_OK;
 }
 
@@ -234,6 +262,22 @@ static struct open_fetch *find_open(struct odw_store *s, uint64_t request)
 	return NULL;
 }
 
+/* True: another part is on its way. */
+static bool take_part(struct odw_store *s, struct open_fetch *o, struct odw_fetched *f)
+{
+	const uint32_t len = part_bytes(o);
+
+	memcpy(o->whole + o->got, f->bytes, len);
+	o->got += len;
+	f->bytes = o->whole;
+	if (o->got == o->bytes)
+		return false;
+	if (ask(s, o) == OD_OK)
+		return true;
+	f->code = OD_ERR_BUSY; /* the connection is gone; the caller tries again */
+	return false;
+}
+
 static bool on_chunk(struct odw_store *s, struct od_msg *m, struct odw_fetched *f)
 {
 	const Od__Chunk *c = m->header->chunk;
@@ -250,10 +294,14 @@ static bool on_chunk(struct odw_store *s, struct od_msg *m, struct odw_fetched *
 	*f = (struct odw_fetched){ .tag = o->tag, .code = c->code };
 	od_peer_text(c->reason, f->reason, sizeof(f->reason));
 	f->bytes = od_msg_frame(m, 0, &len);
-	if (c->code == OD_OK && (f->bytes == NULL || len != o->bytes || m->n_frames != 1)) {
+	if (c->code == OD_OK && (f->bytes == NULL || len != part_bytes(o) || m->n_frames != 1)) {
 		f->code = OD_ERR_PROTOCOL;
-		snprintf(f->reason, sizeof(f->reason), "it sent %zu bytes, expected %u", len, o->bytes);
+		snprintf(f->reason, sizeof(f->reason), "it sent %zu bytes, expected %u", len, part_bytes(o));
 	}
+	if (f->code == OD_OK && o->whole != NULL && take_part(s, o, f))
+		return false;
+	free(s->handed);
+	s->handed = o->whole;
 	s->n_open--;
 	s->open_bytes -= o->bytes;
 	*o = (struct open_fetch){ 0 };
@@ -340,6 +388,9 @@ void odw_store_close(struct odw_store *s)
 	if (s == NULL)
 		return;
 	od_close_socket(s->socket);
+	for (unsigned i = 0; i < OD_STORE_MAX_OPEN; i++)
+		free(s->open[i].whole);
+	free(s->handed);
 	while (s->context != NULL && zmq_ctx_term(s->context) != 0 && errno == EINTR)
 		;
 	free(s);

@@ -20,7 +20,7 @@ struct odw_fetched {
 	uint64_t tag; /* of odw_store_fetch */
 	int code;     /* OD_OK: bytes has as many as were asked for */
 	char reason[300];
-	const uint8_t *bytes;
+	const uint8_t *bytes; /* until od_msg_fini, and until the next one is taken */
 	struct od_msg msg; /* od_msg_fini it */
 };
 
