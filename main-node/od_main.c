@@ -2,6 +2,7 @@
  * line, prompts in, text or JSON out. */
 #include "common/base/args.h"
 #include "common/base/clock.h"
+#include "common/base/descriptors.h"
 #include "common/base/log.h"
 #include "common/base/strbuf.h"
 #include "common/base/version.h"
@@ -507,6 +508,7 @@ int main(int argc, char **argv)
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 		return 2;
 	}
+	od_descriptors_raise();
 	sigaction(SIGINT, &act, NULL);
 	sigaction(SIGTERM, &act, NULL);
 	signal(SIGPIPE, SIG_IGN);

@@ -1,1 +1,2 @@
-LIBOD_SRCS += $(addprefix common/base/,args.c counters.c file.c id_table.c json.c log.c mem.c pool.c status.c strbuf.c trace.c)
+LIBOD_SRCS += $(addprefix common/base/,args.c counters.c descriptors.c file.c id_table.c json.c log.c mem.c pool.c \
+	status.c strbuf.c trace.c)

@@ -1,5 +1,6 @@
 #include "common/net/daemon.h"
 
+#include "common/base/descriptors.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/net/endpoint.h"
@@ -409,6 +410,7 @@ static void on_tick(uv_timer_t *h)
 		od_log(OD_LOG_INFO, "the process that started this one is gone: stopping");
 		od_daemon_stop(d);
 	}
+	od_descriptors_watch();
 	if (atomic_load(&d->session) != 0 && od_liveness_check(&d->main, od_now_ns()) != OD_ALIVE)
 		end_session(d, "it is silent");
 }

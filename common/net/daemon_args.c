@@ -1,5 +1,6 @@
 #include "common/net/daemon_args.h"
 
+#include "common/base/descriptors.h"
 #include "common/base/log.h"
 #include "common/base/pool.h"
 #include "common/base/trace.h"
@@ -79,6 +80,7 @@ int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about 
 		return OD_OK;
 	}
 	od_log_init(argv[0], a->verbose ? OD_LOG_DEBUG : a->quiet ? OD_LOG_WARN : OD_LOG_INFO);
+	od_descriptors_raise();
 	signal(SIGPIPE, SIG_IGN);
 	return a->trace == NULL ? OD_OK : od_trace_open(a->trace, about->role, err);
 }

@@ -1,5 +1,6 @@
 #include "main-node/cluster/members_internal.h"
 
+#include "common/base/descriptors.h"
 #include "common/base/log.h"
 #include "common/net/endpoint.h"
 #include "common/net/uv_socket.h"
@@ -482,6 +483,8 @@ static void on_tick(uv_timer_t *timer)
 	uint64_t now = od_now_ns();
 	bool ping = ms->tick++ % PING_EVERY_TICKS == 0;
 
+	if (ping)
+		od_descriptors_watch();
 	for (uint32_t i = 0; i < ms->n && !ms->stopping; i++)
 		tick_member(ms->member[i], now, ping);
 }

@@ -1,5 +1,7 @@
 #include "main-node/store/store_server.h"
 
+#include "common/base/clock.h"
+#include "common/base/descriptors.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/net/endpoint.h"
@@ -21,6 +23,7 @@
 #define NICE 10
 #define MESSAGES_AT_ONCE 64
 #define PIECES_AT_ONCE 8
+#define WATCH_MS 1000 /* whether there are descriptors for those who connect */
 
 struct file {
 	int fd;
@@ -257,6 +260,7 @@ static int open_socket(struct odm_store *s, struct od_err *err)
 static void *store_main(void *arg)
 {
 	struct odm_store *s = arg;
+	uint64_t watch_ns = 0;
 	bool more = false;
 
 	/* Before the socket: ZeroMQ's I/O thread inherits it. On Linux this is the thread's own priority. */
@@ -269,7 +273,11 @@ static void *store_main(void *arg)
 					  { .fd = s->wake_fd, .events = ZMQ_POLLIN } };
 		eventfd_t n;
 
-		if (zmq_poll(item, 2, more ? 0 : -1) > 0 && item[1].revents != 0)
+		if (od_now_ns() >= watch_ns) {
+			od_descriptors_watch();
+			watch_ns = od_now_ns() + WATCH_MS * OD_NS_PER_MS;
+		}
+		if (zmq_poll(item, 2, more ? 0 : WATCH_MS) > 0 && item[1].revents != 0)
 			eventfd_read(s->wake_fd, &n);
 		more = receive(s);
 		more = serve_some(s) || more;

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -409,6 +410,66 @@ def strangers_do_no_harm():
     r = generate("--workers", hosts_file([w]), prompt=PROMPT)
     assert r["token_ids"] == reference()["token_ids"][:len(r["token_ids"])]
     assert w.alive()
+    w.kill()
+
+
+def open_files(process):
+    """Its limits, soft and hard, and how many it has open."""
+    with open(f"/proc/{process.pid}/limits") as f:
+        soft, hard = next(line for line in f if line.startswith("Max open files")).split()[3:5]
+    return soft, hard, len(os.listdir(f"/proc/{process.pid}/fd"))
+
+
+@test
+def all_files_that_the_system_allows_may_be_open():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))  # the soft one; programs inherit it
+    try:
+        nodes = [Daemon("worker"), Daemon("shadow")]
+        m = Lines("--workers", hosts_file(nodes))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    m.ask()
+    m.answer()
+    for p in [m.p] + [n.process for n in nodes]:
+        soft, hard, _ = open_files(p)
+        assert soft == hard, (soft, hard)
+    assert m.close()[0] == 0
+    for n in nodes:
+        n.kill()
+
+
+@test
+def strangers_that_take_all_descriptors_are_spoken_of():
+    """They greet, as ZeroMQ does, and say nothing more. Who has a session does not notice; others come in when they leave."""
+    w = Daemon("worker", "--slots", 2)
+    m = Lines("--workers", hosts_file([w]), "--max-tokens", 24)
+    m.ask()
+    expected = reference()["token_ids"][:24]
+    assert m.answer()["token_ids"] == expected
+    limit = open_files(w.process)[2] + 20
+    resource.prlimit(w.process.pid, resource.RLIMIT_NOFILE, (limit, limit))
+    strangers = []
+    while open_files(w.process)[2] < limit:
+        strangers.append(zmtp.connect(w.port).s)
+    strangers.append(socket.create_connection(("127.0.0.1", w.port)))  # waits to be accepted
+    end = time.monotonic() + HANG_S
+    while "file descriptors are in use" not in w.text():
+        assert time.monotonic() < end, w.text()
+        time.sleep(0.05)
+    assert f"all {limit} file" in w.text(), w.text()
+    m.ask()
+    assert m.answer()["token_ids"] == expected
+    time.sleep(1)
+    assert w.text().count("file descriptors are in use") == 1, w.text()  # once, however often accept() fails
+    for s in strangers:
+        s.close()
+    while "descriptors left again" not in w.text():
+        assert time.monotonic() < end, w.text()
+        time.sleep(0.05)
+    assert m.close()[0] == 0
+    r = generate("--workers", hosts_file([w]), prompt=PROMPT)
+    assert r["token_ids"] == expected[:len(r["token_ids"])]
     w.kill()
 
 
