@@ -231,9 +231,9 @@ static void matmul_independence(void **state)
 	}
 }
 
-static void check_blocks(const struct od_backend *be, uint64_t *seed, size_t n_in)
+static void check_blocks(const struct od_backend *be, uint64_t *seed, size_t n_in, size_t n_rows)
 {
-	struct shape s = { n_in, 61, 7, n_in, 61, 0, 61 };
+	struct shape s = { n_in, 131, n_rows, n_in, 131, 0, 131 };
 	struct data d;
 
 	data_new(&d, seed, OD_BF16, &s, PLAIN);
@@ -243,7 +243,7 @@ static void check_blocks(const struct od_backend *be, uint64_t *seed, size_t n_i
 			od_matmul_part(be, &d.w, d.x + r * s.x_stride, 1, d.want + r * s.y_stride, 1, 1, o, o + 1);
 	assert_bits("blocks", d.y, d.want, d.y_len);
 	for (size_t i = 0; i < d.y_len && strcmp(be->kernel_class, "fma16") == 0; i++) {
-		float want = lanes_dot(OD_BF16, d.weights, i % 61 * n_in, d.x + i / 61 * n_in, n_in);
+		float want = lanes_dot(OD_BF16, d.weights, i % 131 * n_in, d.x + i / 131 * n_in, n_in);
 
 		assert_bits("lanes", d.y + i, &want, 1);
 	}
@@ -251,14 +251,15 @@ static void check_blocks(const struct od_backend *be, uint64_t *seed, size_t n_i
 }
 
 /* More rows and outputs than one block of weights holds, and long rows, which are read in another way when they meet
- * one row of x: whole steps of it, and every kind of rest. */
+ * few rows of x: whole steps of it, and every kind of rest. */
 static void matmul_blocks(void **state)
 {
 	static const size_t n_in[] = { 1024, 1039, 1151, 1185, 4100 };
 	uint64_t seed = 14;
 
 	for (size_t i = 0; i < sizeof(n_in) / sizeof(n_in[0]); i++)
-		check_blocks(table_of(state), &seed, n_in[i]);
+		for (size_t n_rows = 1; n_rows <= 9; n_rows++)
+			check_blocks(table_of(state), &seed, n_in[i], n_rows);
 }
 
 /* Lanes without an element add nothing: not even +0 to a sum that is -0. */

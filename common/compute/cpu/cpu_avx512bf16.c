@@ -77,7 +77,7 @@ static ALWAYS_INLINE void dots_bf16(const enum od_dtype t, const size_t no, cons
 	end_sums(no, nr, a, NULL, sum);
 }
 
-/* An od_dots_fn for a long row and one row of x. */
+/* An od_dots_fn for long rows and few of x. */
 static ALWAYS_INLINE void long_dots(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
 {
 	const float *x = a->x;
@@ -88,21 +88,33 @@ static ALWAYS_INLINE void long_dots(const enum od_dtype t, const size_t no, cons
 	for (; k + STEPS * 32 <= a->n; k += STEPS * 32) {
 		V16_UNROLL(4)
 		for (size_t i = k; i < k + STEPS * 32; i += 32) {
-			const vpairs xv = row_pairs(x + i);
+			vpairs xv[4];
 
 			V16_UNROLL(4)
-			for (size_t o = 0; o < no; o++)
-				sum[o][0] = _mm512_dpbf16_ps(sum[o][0], weight_pairs(t, a->w + o * a->w_stride_bytes + i * 2), xv);
+			for (size_t r = 0; r < nr; r++)
+				xv[r] = row_pairs(x + r * a->x_stride + i);
+			V16_UNROLL(4)
+			for (size_t o = 0; o < no; o++) {
+				const vpairs wv = weight_pairs(t, a->w + o * a->w_stride_bytes + i * 2);
+
+				V16_UNROLL(4)
+				for (size_t r = 0; r < nr; r++)
+					sum[o][r] = _mm512_dpbf16_ps(sum[o][r], wv, xv[r]);
+			}
 		}
 		prefetch_steps(a, no, k * 2, a->n * 2);
 	}
 	for (; k < a->n; k += 32) {
 		const size_t left = a->n - k < 32 ? a->n - k : 32;
-		const vpairs xv = row_pairs_n(x + k, left);
 
 		V16_UNROLL(4)
-		for (size_t o = 0; o < no; o++)
-			sum[o][0] = _mm512_dpbf16_ps(sum[o][0], weight_pairs_n(t, a->w + o * a->w_stride_bytes + k * 2, left), xv);
+		for (size_t o = 0; o < no; o++) {
+			const vpairs wv = weight_pairs_n(t, a->w + o * a->w_stride_bytes + k * 2, left);
+
+			V16_UNROLL(4)
+			for (size_t r = 0; r < nr; r++)
+				sum[o][r] = _mm512_dpbf16_ps(sum[o][r], wv, row_pairs_n(x + r * a->x_stride + k, left));
+		}
 	}
 	end_sums(no, nr, a, NULL, sum);
 }

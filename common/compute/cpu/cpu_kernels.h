@@ -90,7 +90,7 @@ static ALWAYS_INLINE void dots(const enum od_dtype t, const size_t no, const siz
 	end_sums(no, nr, a, t == OD_INT8 && a->mat->scale != NULL ? a->mat->scale + a->out : NULL, sum);
 }
 
-/* An od_dots_fn for a long row and one row of x: as few instructions as can be, because the fewer, the more lines the
+/* An od_dots_fn for long rows and few of x: as few instructions as can be, because the fewer, the more lines the
  * processor has under way. */
 static ALWAYS_INLINE void long_dots(const enum od_dtype t, const size_t no, const size_t nr, const struct od_tile *a)
 {
@@ -108,11 +108,15 @@ static ALWAYS_INLINE void long_dots(const enum od_dtype t, const size_t no, cons
 			for (size_t o = 0; o < no; o++)
 				v16_load_32_bf16(a->w + o * a->w_stride_bytes + i * 2, &first[o], &second[o]);
 			V16_UNROLL(4)
-			for (size_t o = 0; o < no; o++)
-				sum[o][0] = v16_fma(first[o], v16_load(x + i), sum[o][0]);
+			for (size_t r = 0; r < nr; r++)
+				V16_UNROLL(4)
+				for (size_t o = 0; o < no; o++)
+					sum[o][r] = v16_fma(first[o], v16_load(x + r * a->x_stride + i), sum[o][r]);
 			V16_UNROLL(4)
-			for (size_t o = 0; o < no; o++)
-				sum[o][0] = v16_fma(second[o], v16_load(x + i + 16), sum[o][0]);
+			for (size_t r = 0; r < nr; r++)
+				V16_UNROLL(4)
+				for (size_t o = 0; o < no; o++)
+					sum[o][r] = v16_fma(second[o], v16_load(x + r * a->x_stride + i + 16), sum[o][r]);
 		}
 		prefetch_steps(a, no, k * 2, a->n * 2);
 	}
@@ -120,9 +124,13 @@ static ALWAYS_INLINE void long_dots(const enum od_dtype t, const size_t no, cons
 		size_t left = a->n - k < 16 ? a->n - k : 16;
 
 		V16_UNROLL(4)
-		for (size_t o = 0; o < no; o++)
-			sum[o][0] = v16_fma_n(load_any_n(t, a->w + o * a->w_stride_bytes + k * 2, left), v16_load_n(x + k, left),
-					      sum[o][0], left);
+		for (size_t o = 0; o < no; o++) {
+			const v16 w = load_any_n(t, a->w + o * a->w_stride_bytes + k * 2, left);
+
+			V16_UNROLL(4)
+			for (size_t r = 0; r < nr; r++)
+				sum[o][r] = v16_fma_n(w, v16_load_n(x + r * a->x_stride + k, left), sum[o][r], left);
+		}
 	}
 	end_sums(no, nr, a, NULL, sum);
 }

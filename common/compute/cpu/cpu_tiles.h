@@ -219,7 +219,37 @@ static ALWAYS_INLINE void matmul_of(od_dots_fn *const f, const enum od_dtype t, 
 	}
 }
 
-/* Weights that are BF16 or become it exactly; long_row: for a long row of BF16 and one row of x. */
+/* Long rows of weights and few of x: memory sets the pace, so the first rows of x read a block of weights with long_row, whole
+ * rows at a time, and the others find it in the L2 cache. */
+#define FEW_ROWS 8u
+static ALWAYS_INLINE void long_matmul_of(od_dots_fn *const f, od_dots_fn *const long_row, struct od_tile a, size_t n_rows,
+					 size_t n_out)
+{
+	const bool one_pass = n_rows == 1 || n_rows == 2 || n_rows == 4;
+	size_t first = n_rows >= 4 ? 4 : n_rows >= 2 ? 2 : 1, n;
+
+	for (size_t o = 0; o < n_out; o += n) {
+		struct od_tile b = a;
+
+		n = one_pass || n_out - o < MAX_BLOCK_OUTS ? n_out - o : MAX_BLOCK_OUTS;
+		b.w += o * a.w_stride_bytes;
+		b.out += o;
+		b.y += o;
+		if (first == 4)
+			row_tile(long_row, OD_BF16, V16_OUTS_OF_4, 4, b, n);
+		else if (first == 2)
+			row_tile(long_row, OD_BF16, V16_OUTS_OF_2, 2, b, n);
+		else
+			row_tile(long_row, OD_BF16, V16_OUTS_OF_1, 1, b, n);
+		if (one_pass)
+			continue;
+		b.x += first * a.x_stride;
+		b.y += first * a.y_stride;
+		matmul_of(f, OD_BF16, b, n_rows - first, n);
+	}
+}
+
+/* Weights that are BF16 or become it exactly; long_row: for long rows of BF16 and few of x. */
 static ALWAYS_INLINE void matmul_bf16_of(od_dots_fn *const f, od_dots_fn *const long_row, const struct od_mat *w,
 					 const float *x, size_t x_stride, float *y, size_t y_stride, size_t n_rows,
 					 size_t o_begin, size_t o_end)
@@ -227,8 +257,8 @@ static ALWAYS_INLINE void matmul_bf16_of(od_dots_fn *const f, od_dots_fn *const 
 	const struct od_tile a = tile_of(w, x, x_stride, y, y_stride, o_begin);
 	const size_t n_out = o_end - o_begin;
 
-	if (w->dtype == OD_BF16 && n_rows == 1 && a.w_stride_bytes >= LONG_ROW_BYTES)
-		row_tile(long_row, OD_BF16, V16_OUTS_OF_1, 1, a, n_out);
+	if (w->dtype == OD_BF16 && n_rows <= FEW_ROWS && a.w_stride_bytes >= LONG_ROW_BYTES)
+		long_matmul_of(f, long_row, a, n_rows, n_out);
 	else if (w->dtype == OD_BF16)
 		matmul_of(f, OD_BF16, a, n_rows, n_out);
 	else if (w->dtype == OD_F8_E4M3)
