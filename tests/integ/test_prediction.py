@@ -11,7 +11,7 @@ import time
 import tiny_checkpoint as tiny
 from float64_model import cpus
 from cluster_util import (BIN, HANG_S, PROMPT, SLOW, TMP, Daemon, Lines, generate, hosts_file, main_args, pack,
-                          reference, run_tests, shadow_args, test, tool)
+                          reference, run_tests, shadow_args, test, tool, worker_args)
 
 PERIODS = (1, 1), (1, 4), (1, 0), (4, 1), (0, 1), (0, 0), (3, 2)
 
@@ -24,13 +24,25 @@ def small(*args, tokens=64, prompt=PROMPT):
     return generate(*args, tokens=tokens, prompt=prompt)
 
 
+def until_predicted(*args, tokens):
+    """Answers to one prompt, up to the first that has predictions. Main does not wait for the shadow: on a busy machine it may
+    be through before the shadow had its turn. So each time its workers' loads take twice as long."""
+    answers = [small(*args, tokens=tokens)]
+    for log2_ms in range(9):
+        if answers[-1]["predicted_uses"] > 0:
+            break
+        answers.append(small(*args, *worker_args(f"--load-time={2 ** log2_ms}"), tokens=tokens))
+    return answers
+
+
 @test
 def a_bf16_shadow_predicts_everything():
     for profile in "f32", "bf16":
         want = small("--resident", "--profile", profile)["token_ids"]
         for departure in "early", "late":
-            r = small("--local", 2, *shadow_args("--precision=bf16", "--departure", departure), "--profile", profile)
-            assert r["token_ids"] == want
+            for r in until_predicted("--local", 2, *shadow_args("--precision=bf16", "--departure", departure), "--profile",
+                                     profile, tokens=64):
+                assert r["token_ids"] == want
             assert r["recall"] == 1.0 and r["predicted_uses"] > 0, (profile, departure, r)
 
 
@@ -51,12 +63,12 @@ def every_alignment_gives_the_same_tokens():
         want = small("--resident", "--profile", profile, tokens=32)["token_ids"]
         for departure in "early", "late":
             for periods in PERIODS:
-                r = small("--local", 2, *shadow_args("--precision=bf16", "--departure", departure), "--profile", profile,
-                          *align(*periods), tokens=32)
-                what = profile, departure, periods, r
-                assert r["token_ids"] == want, what
+                for r in until_predicted("--local", 2, *shadow_args("--precision=bf16", "--departure", departure), "--profile",
+                                         profile, *align(*periods), tokens=32):
+                    what = profile, departure, periods, r
+                    assert r["token_ids"] == want, what
+                    assert (r["state_bytes"] == 0) == (periods[1] == 0), what
                 assert r["predicted_uses"] > 0 and r["recall"] == 1, what
-                assert (r["state_bytes"] == 0) == (periods[1] == 0), what
 
 
 @test
