@@ -169,7 +169,7 @@ static int on_want(struct worker *w, uint64_t session, const Od__Want *want, str
 	if (rc != OD_OK)
 		return rc;
 	n_dropped = odw_schedule_want(w->schedule, session, want->step, want->m, want->version, want->experts,
-				      want->n_experts);
+				      want->n_experts, want->prompt);
 	if (n_dropped > 0)
 		od_log_limited(OD_LOG_WARN, "dropped %zu experts of a WANT: the queue is full (%u)", n_dropped,
 			       ODW_MAX_ENTRIES);

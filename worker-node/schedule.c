@@ -24,6 +24,7 @@ struct entry {
 	enum claim claim;
 	uint64_t step;
 	uint32_t m, expert, rank, version;
+	bool prompt;
 	bool use_to_report; /* to the cache, when it has a slot */
 	struct item_list items;
 	TAILQ_ENTRY(entry) order; /* RUNs in runs, others in wants, by key; unused ones */
@@ -45,6 +46,7 @@ struct slot {
 	uint32_t m, expert;
 	struct od_expert_mem mem;
 	bool pinned;	  /* resident, and the cache wants it to stay */
+	bool prompt;	  /* loaded for one */
 	unsigned valid;	  /* set of buffers that were read and checked */
 	unsigned read;	  /* of OD_SET_STORED: what its load reads */
 	uint32_t next_part, n_finished;
@@ -171,15 +173,23 @@ static void free_slot(struct odw_schedule *s, struct slot *slot)
 	pthread_cond_signal(&s->to_plan);
 }
 
+/* A load that no RUN has used. */
+static void count_eviction(uint64_t *c, const struct slot *slot)
+{
+	const bool cancelled = slot->state == ODW_LOADING && slot->next_part > 0 && slot->read != 0;
+	const bool unused = slot->state == ODW_RESIDENT && !slot->used && slot->read != 0;
+
+	c[OD_C_CANCELLED_LOADS] += cancelled;
+	c[OD_C_UNUSED_LOADS] += unused;
+	c[OD_C_PROMPT_EXTRA_LOADS] += (cancelled || unused) && slot->prompt;
+}
+
 /* The expert leaves its slot, which is free at once, or when its last user leaves it. */
 static void evict(struct odw_schedule *s, struct slot *slot)
 {
 	if (slot->state == ODW_LOADING)
 		pthread_cond_broadcast(&s->cancelled);
-	if (slot->state == ODW_LOADING && slot->next_part > 0 && slot->read != 0)
-		s->figures.c[OD_C_CANCELLED_LOADS]++;
-	if (slot->state == ODW_RESIDENT && !slot->used && slot->read != 0)
-		s->figures.c[OD_C_UNUSED_LOADS]++;
+	count_eviction(s->figures.c, slot);
 	expert_in(s, slot)->slot = 0;
 	if (odw_stages_drop(&s->stages, number_of(s, slot))) {
 		pthread_cond_broadcast(&s->to_read);
@@ -370,6 +380,7 @@ static void begin_load(struct odw_schedule *s, struct entry *e)
 	slot->state = ODW_LOADING;
 	slot->m = e->m;
 	slot->expert = e->expert;
+	slot->prompt = e->prompt;
 	slot->valid = odw_cache_take(s->opts.cache, e->m, e->expert, &slot->mem);
 	slot->read = OD_SET_STORED & ~slot->valid;
 	odw_bufs_fill(s->opts.bufs, &slot->mem);
@@ -529,7 +540,7 @@ static void drop_older_wants(struct odw_schedule *s, uint64_t step, uint32_t m, 
 
 /* False: the queue is full. */
 static bool want_one(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert, uint32_t rank,
-		     uint32_t version)
+		     uint32_t version, bool prompt)
 {
 	struct entry *e = find_entry(s, step, m, expert);
 
@@ -543,19 +554,20 @@ static bool want_one(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t
 		return false;
 	e->rank = rank;
 	e->version = version;
+	e->prompt = prompt;
 	put_in_order(s, e);
 	return true;
 }
 
 size_t odw_schedule_want(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, uint32_t version,
-			 const uint32_t *experts, size_t n)
+			 const uint32_t *experts, size_t n, bool prompt)
 {
 	size_t n_dropped = 0;
 
 	pthread_mutex_lock(&s->lock);
 	if (session == s->session && session != 0 && odw_step_marks_newer(s->marks, step, m, version)) {
 		for (size_t i = 0; i < n; i++)
-			n_dropped += !want_one(s, step, m, experts[i], (uint32_t)i, version);
+			n_dropped += !want_one(s, step, m, experts[i], (uint32_t)i, version, prompt);
 		drop_older_wants(s, step, m, version);
 		assign_slots(s);
 	}
@@ -588,6 +600,7 @@ static void run_one(struct odw_schedule *s, uint64_t step, uint32_t m, struct od
 		else
 			take_out(s, e);
 		e->claim = CLAIM_RUN;
+		e->prompt = item->prompt;
 		e->use_to_report = is_use;
 		e->rank = item->rank;
 		put_in_order(s, e);

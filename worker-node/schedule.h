@@ -123,7 +123,7 @@ uint64_t odw_schedule_session(struct odw_schedule *s);
 /* m and experts are in range, experts are unique, in order of rank. Versions that are not newer than what came
  * before, and layers that are closed, are ignored. Returns how many experts found no room in the queue. */
 size_t odw_schedule_want(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, uint32_t version,
-			 const uint32_t *experts, size_t n);
+			 const uint32_t *experts, size_t n, bool prompt);
 /* WANTs of the step up to layer m are dropped, and ignored if they come later. */
 void odw_schedule_close(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m);
 

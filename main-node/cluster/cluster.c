@@ -136,6 +136,7 @@ static void send_want(struct odm_cluster *c, uint32_t index, const struct odm_wa
 	want.step = w->step;
 	want.m = w->m;
 	want.version = w->version;
+	want.prompt = w->prompt;
 	want.experts = c->named;
 	for (uint32_t i = l->begin[index]; i < l->begin[index + 1]; i++)
 		want.experts[want.n_experts++] = l->expert[i];

@@ -18,7 +18,7 @@
 
 #define MAX_INDICES 65536u /* of rows in a RUN: two bytes each, half of a header */
 #define RESULTS_AT_ONCE 64 /* of one worker, then the others get their turn */
-#define COUNTERS_TIMEOUT_NS (500 * OD_NS_PER_MS)
+#define COUNTERS_TIMEOUT_NS (OD_DEAD_AFTER_NS + 500 * OD_NS_PER_MS) /* who has not answered by then is lost */
 
 /* One that has begun and not ended. */
 struct open_step {
@@ -56,7 +56,7 @@ struct service {
 	uint64_t last_request;
 	uint64_t layer_begin_ns; /* when its experts were asked for */
 	uint64_t layer_stall_ns; /* the longest wait for a load in this layer */
-	uint64_t counted;	 /* sequence whose first decode step had the members asked for their counters; 0: none */
+	uint64_t before[OD_N_COUNTERS]; /* what the workers had counted when there was last no sequence */
 };
 
 static size_t row_bytes(const struct od_config *cfg, enum od_profile profile)
@@ -111,10 +111,6 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 
 	if (rc != OD_OK)
 		return rc;
-	if (step->phase == ODM_DECODE && s->counted == 0 && step->n_parts == 1) {
-		odm_cluster_ask(s->cluster);
-		s->counted = step->part[0].sequence;
-	}
 	s->open[step->phase] = (struct open_step){ .step = step, .epoch = s->net.view.epoch };
 	s->next_decode = step->phase == ODM_DECODE ? step->next_step : s->next_decode;
 	enter(s, step);
@@ -592,24 +588,31 @@ static void node_figures(struct service *s, struct odm_figures *f)
 	}
 }
 
-/* What the workers say they loaded since the first decode step; everything was closed before. */
-static void worker_loads(struct service *s, uint64_t *c)
+/* What the workers say they loaded since there was last no sequence. They are asked when no RUN or WANT of any is left, so
+ * it does not matter when they answer; the next sequence waits for that. */
+static void worker_loads(struct service *s, uint64_t *since)
 {
-	struct odm_members *ms = odm_cluster_members(s->cluster);
-	uint64_t before[OD_N_COUNTERS] = { 0 }, now[OD_N_COUNTERS] = { 0 }, since[OD_N_COUNTERS];
+	uint64_t now[OD_N_COUNTERS] = { 0 };
 
-	odm_members_counters(ms, COUNTERS_TIMEOUT_NS, before);
 	odm_cluster_ask(s->cluster);
-	odm_members_counters(ms, COUNTERS_TIMEOUT_NS, now);
-	od_counters_since(since, now, before);
-	c[OD_C_BEGUN_LOADS] = since[OD_C_LOADS] + since[OD_C_CANCELLED_LOADS];
-	c[OD_C_EXTRA_LOADS] = since[OD_C_CANCELLED_LOADS] + since[OD_C_UNUSED_LOADS];
+	odm_members_counters(odm_cluster_members(s->cluster), COUNTERS_TIMEOUT_NS, now);
+	od_counters_since(since, now, s->before);
+	memcpy(s->before, now, sizeof(now));
 }
 
-static void close_sequence(struct odm_expert_service *base, uint64_t sequence, bool alone, struct odm_figures *f,
-			   struct od_recall *recall)
+static void load_figures(uint64_t *c, const uint64_t *since)
+{
+	const uint64_t prompt = since[OD_C_PROMPT_EXTRA_LOADS]; /* what loads for decode steps cost is asked for */
+
+	c[OD_C_BEGUN_LOADS] = since[OD_C_LOADS] + since[OD_C_CANCELLED_LOADS] - prompt;
+	c[OD_C_EXTRA_LOADS] = since[OD_C_CANCELLED_LOADS] + since[OD_C_UNUSED_LOADS] - prompt;
+}
+
+static void close_sequence(struct odm_expert_service *base, uint64_t sequence, enum odm_company company,
+			   struct odm_figures *f, struct od_recall *recall)
 {
 	struct service *s = (struct service *)base;
+	uint64_t since[OD_N_COUNTERS];
 
 	odm_shadow_link_close_sequence(&s->net.shadow, s->net.view.epoch, sequence);
 	odm_predictor_link_close_sequence(&s->predictor, sequence);
@@ -618,14 +621,15 @@ static void close_sequence(struct odm_expert_service *base, uint64_t sequence, b
 	/* The shadow may have run ahead of its end. */
 	if (odm_predictions_close(odm_cluster_predictions(s->cluster), sequence))
 		odm_cluster_flush_wants(s->cluster);
-	if (alone && s->next_decode != 0) /* nor will that step come, and CLOSEs go before the counters are asked for */
+	/* Nor will that step come, and CLOSEs go before the counters are asked for. */
+	if (company != ODM_NOT_LAST && s->next_decode != 0)
 		odm_cluster_close_step(s->cluster, s->next_decode, s->o.config->n_moe - 1);
 	if (f->has_predictor)
 		odm_predictions_take(odm_cluster_predictions(s->cluster), sequence, f->c, &f->first_prediction_ns, recall);
-	if (alone && s->counted == sequence)
-		worker_loads(s, f->c);
-	if (s->counted == sequence)
-		s->counted = 0;
+	if (company != ODM_NOT_LAST)
+		worker_loads(s, since);
+	if (company == ODM_ALONE)
+		load_figures(f->c, since);
 	f->c[OD_C_WORKERS] = s->net.view.n_workers;
 	f->c[OD_C_GROUPS] = s->net.groups.n_groups;
 	node_figures(s, f);

@@ -199,9 +199,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	memset(m->holds, 0, m->ms->holds_bytes);
 	memset(m->cached, 0, m->ms->cached_bytes);
 	pthread_mutex_unlock(&m->ms->lock);
-	send_ping(m); /* before it is ours to use, so that the first PONG counts nothing of ours */
-	if (m->exile_ns == 0)
-		publish(m, "");
+	send_ping(m); /* it is ours to use when it has answered: on_pong */
 	send_place(m);
 	od_log(OD_LOG_DEBUG, "%s is here (pid %u on %s, %s)", odm_member_name(m, name, sizeof(name)), w->pid, host_name,
 	       od_peer_text(w->backend, why, sizeof(why)));
@@ -223,7 +221,7 @@ static void on_refuse(struct member *m, const Od__Refuse *r)
 	set_refused(m, busy ? OD_ERR_BUSY : OD_ERR_MISMATCH);
 }
 
-/* What the first PONG of a session counts was before our time. */
+/* What the first PONG of a session counts was before our time: nobody has used the member yet. */
 static void take_counters(struct member *m, const Od__Pong *p)
 {
 	uint64_t now[OD_N_COUNTERS], since[OD_N_COUNTERS];
@@ -240,6 +238,8 @@ static void take_counters(struct member *m, const Od__Pong *p)
 
 static void on_pong(struct member *m, const Od__Pong *p)
 {
+	const bool first = m->answered == 0 && p->sequence > 0;
+
 	od_liveness_pong(&m->live, od_now_ns(), p->progress, p->busy);
 	pthread_mutex_lock(&m->ms->lock);
 	m->stats.busy = p->busy;
@@ -251,6 +251,8 @@ static void on_pong(struct member *m, const Od__Pong *p)
 		memcpy(m->cached, p->cached.data, p->cached.len);
 	pthread_cond_broadcast(&m->ms->changed);
 	pthread_mutex_unlock(&m->ms->lock);
+	if (first && m->exile_ns == 0)
+		publish(m, "");
 }
 
 static void on_message(void *arg, struct od_msg *msg)
@@ -436,7 +438,8 @@ static void check_ready(struct member *m, uint64_t now, bool ping)
 	}
 	if (m->exile_ns != 0 && now >= m->exile_ns) {
 		m->exile_ns = 0;
-		publish(m, "");
+		if (m->answered > 0)
+			publish(m, "");
 	}
 	if (!ping)
 		return;
@@ -543,6 +546,8 @@ static int add_host(struct odm_members *ms, const struct od_host *host, struct o
 	m->pub = (struct odm_member){ .id = m->id, .role = m->host.role, .port = m->host.port };
 	pthread_mutex_lock(&ms->lock);
 	before = id < ms->n ? ms->member[id] : NULL;
+	if (before != NULL)
+		od_counters_add(ms->left, before->counted);
 	ms->member[id] = m;
 	ms->n += id == ms->n;
 	pthread_mutex_unlock(&ms->lock);

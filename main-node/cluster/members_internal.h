@@ -13,7 +13,7 @@ enum member_state {
 	M_CLOSED,     /* no socket; opens at retry_ns, as soon as the name has an address */
 	M_CONNECTING, /* socket there, HELLO not yet accepted by it */
 	M_GREETED,    /* HELLO is on its way */
-	M_READY,
+	M_READY,      /* WELCOME is here; others see it from its first PONG on */
 };
 
 struct member {
@@ -55,6 +55,7 @@ struct odm_members {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	_Atomic uint64_t epoch; /* changes under the lock */
+	uint64_t left[OD_N_COUNTERS]; /* counted by those that others have taken the place of */
 	bool asked; /* odm_members_ask was here, and odm_members_counters was not since */
 	size_t holds_bytes, cached_bytes; /* of each member's */
 	uint32_t n, n_listed;

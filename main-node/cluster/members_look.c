@@ -196,6 +196,7 @@ void odm_members_counters(struct odm_members *ms, uint64_t timeout_ns, uint64_t 
 	while (!have_answered(ms) && od_now_ns() < end)
 		wait_a_little(ms);
 	ms->asked = false;
+	od_counters_add(c, ms->left);
 	for (uint32_t i = 0; i < ms->n; i++)
 		od_counters_add(c, ms->member[i]->at_ask);
 	pthread_mutex_unlock(&ms->lock);

@@ -783,7 +783,8 @@ static void fill_want(struct odm_predictions *p, struct step_slot *s, struct ent
 {
 	const uint32_t *where = where_of(p, s, w->m);
 
-	if (number_of(p, s) == PROMPT) {
+	w->prompt = number_of(p, s) == PROMPT;
+	if (w->prompt) {
 		w->n_predicted = w->n = e->n_required;
 		memcpy(w->expert, p->required + (size_t)w->m * p->o.n_experts, w->n * sizeof(*w->expert));
 	} else {

@@ -47,6 +47,7 @@ struct odm_predicted_row {
 struct odm_want {
 	uint64_t step;
 	uint32_t m, version; /* grows with each want of the same (step, m) */
+	bool prompt;
 	size_t n_predicted, n;
 	uint16_t *expert; /* [n_experts], the caller's, as the other arrays are */
 	uint32_t *worker; /* the same: where each is on its way so far (ODM_NOBODY: nowhere yet) */

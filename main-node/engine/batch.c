@@ -101,6 +101,14 @@ static void add_own_node(struct odm_sequence *q)
 		memcpy(node->c, e->counters, sizeof(node->c));
 }
 
+/* Of one that is no longer admitted. */
+static enum odm_company company_of(const struct odm_batch *b, const struct odm_sequence *q)
+{
+	if (b->n_admitted > 0)
+		return ODM_NOT_LAST;
+	return q->alone ? ODM_ALONE : ODM_LAST;
+}
+
 /* One that has ended leaves the list. */
 static void finish(struct odm_sequence *q)
 {
@@ -124,7 +132,7 @@ static void finish(struct odm_sequence *q)
 		if (--b->n_admitted == 0) /* what was wanted for it is about rows that will not come */
 			b->next_decode = ++e->last_step;
 		if (e->service->close_sequence != NULL)
-			e->service->close_sequence(e->service, q->id, q->alone, f, q->req.recall);
+			e->service->close_sequence(e->service, q->id, company_of(b, q), f, q->req.recall);
 	}
 	od_counters_add(e->counters, f->c);
 	od_counters_add(all, f->c);

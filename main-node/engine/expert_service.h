@@ -15,6 +15,13 @@ enum odm_phase { ODM_PREFILL, ODM_DECODE };
 
 #define ODM_MAX_DRAFT 7 /* rows of a decode step that a sequence has beside the one that is certain */
 
+/* Who is there when a sequence is closed. */
+enum odm_company {
+	ODM_NOT_LAST, /* others */
+	ODM_LAST,     /* none any more */
+	ODM_ALONE,    /* none, and there was none all the time */
+};
+
 /* The rows of one sequence in a step. */
 struct odm_part {
 	uint64_t sequence;
@@ -56,9 +63,9 @@ struct odm_expert_service {
 	/* Of the sequence's rows of the last step those from length on are undone. NULL: it need not know. */
 	void (*truncate)(struct odm_expert_service *s, uint64_t sequence, uint32_t length);
 	/* The sequence is over; nothing about it is needed any more. figures (zeroed but for its nodes) gets what is known only
-	 * then (recall, the daemons), recall (NULL ok) the detail. alone: it was the only one all the time. */
-	void (*close_sequence)(struct odm_expert_service *s, uint64_t sequence, bool alone, struct odm_figures *f,
-			       struct od_recall *recall);
+	 * then (recall, the daemons), recall (NULL ok) the detail. */
+	void (*close_sequence)(struct odm_expert_service *s, uint64_t sequence, enum odm_company company,
+			       struct odm_figures *f, struct od_recall *recall);
 	void (*free)(struct odm_expert_service *s);
 };
 

@@ -478,6 +478,11 @@ def welcome(version=zmtp.VERSION, session=5, data_port=1, pid=1, spool=0):
         11, zmtp.field(1, session) + zmtp.field(2, b"worker") + zmtp.field(6, pid) + zmtp.field(7, data_port) + zmtp.field(12, spool))
 
 
+def pong(session=5, sequence=1):
+    """Main uses a daemon when it has answered a PING."""
+    return zmtp.field(1, zmtp.VERSION) + zmtp.field(2, session) + zmtp.field(14, zmtp.field(1, sequence))
+
+
 def fake(*answers):
     """A daemon that answers HELLO with these messages and then says nothing."""
     def serve(c):
@@ -512,7 +517,7 @@ def a_worker_that_talks_nonsense_is_refused():
 
 @test
 def a_worker_without_a_data_port_is_refused():
-    w, f = Daemon("worker"), fake([welcome()])
+    w, f = Daemon("worker"), fake([welcome()], [pong()])
     refused("--workers", hosts_file([w, f]), says=[f"127.0.0.1:{f.port}", "data port"])
     f.close()
     w.kill()
@@ -586,6 +591,7 @@ class Restarting:
         data = zmtp.FakeDaemon(lambda d: (d.recv(), attach.set(), d.recv()))
         c.recv()
         c.send(welcome(session=5, data_port=data.port))
+        c.send(pong())
         attach.wait()
         c.send(zmtp.field(1, zmtp.VERSION) + zmtp.field(2, 5) + zmtp.field(15, b""))
         time.sleep(3)  # longer than main waits for ATTACHED, much shorter than for everybody

@@ -50,7 +50,7 @@ static inline struct odw_schedule *new_schedule(unsigned n_slots)
 
 static inline void want(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t version, size_t n, const uint32_t *experts)
 {
-	assert_int_equal(odw_schedule_want(s, SESSION, step, m, version, experts, n), 0);
+	assert_int_equal(odw_schedule_want(s, SESSION, step, m, version, experts, n, false), 0);
 }
 #define WANT(s, step, m, version, ...)                                                                             \
 	want(s, step, m, version, sizeof((uint32_t[]){ __VA_ARGS__ }) / sizeof(uint32_t), (uint32_t[]){ __VA_ARGS__ })

@@ -234,7 +234,7 @@ static void wait_for_read(struct world *w)
 
 static void want(struct odw_schedule *s, uint64_t step, uint32_t expert)
 {
-	assert_int_equal(odw_schedule_want(s, SESSION, step, LAYER, 1, &expert, 1), 0);
+	assert_int_equal(odw_schedule_want(s, SESSION, step, LAYER, 1, &expert, 1, false), 0);
 }
 
 static void a_load_is_complete_no_earlier(void **state)

@@ -105,9 +105,30 @@ static void newest_version_wins(void **state)
 	load_all(s);
 	assert_int_equal(figures(s).c[OD_C_LOADS], 2);
 	assert_int_equal(figures(s).c[OD_C_CANCELLED_LOADS], 0);
-	assert_int_equal(odw_schedule_want(s, SESSION, 1, 0, 7, NULL, 0), 0);
+	assert_int_equal(odw_schedule_want(s, SESSION, 1, 0, 7, NULL, 0, false), 0);
 	assert_int_equal(odw_schedule_entries(s), 0);
 	assert_int_equal(figures(s).c[OD_C_UNUSED_LOADS], 2);
+	odw_schedule_free(s);
+}
+
+static void what_prompts_load_and_do_not_use_is_counted_apart(void **state)
+{
+	struct odw_schedule *s = new_schedule(4);
+	struct odw_load_job job;
+
+	(void)state;
+	WANT(s, 1, 0, 1, 0);
+	assert_int_equal(odw_schedule_want(s, SESSION, 2, 0, 1, (uint32_t[]){ 1 }, 1, true), 0);
+	load_all(s);
+	odw_schedule_close(s, SESSION, 1, 0);
+	assert_int_equal(figures(s).c[OD_C_UNUSED_LOADS], 1);
+	assert_int_equal(figures(s).c[OD_C_PROMPT_EXTRA_LOADS], 0);
+	assert_int_equal(odw_schedule_want(s, SESSION, 2, 1, 1, (uint32_t[]){ 2 }, 1, true), 0);
+	assert_int_equal(load_one(s, &job), 2); /* one part of two */
+	odw_schedule_close(s, SESSION, 2, 1);
+	assert_int_equal(figures(s).c[OD_C_UNUSED_LOADS], 2);
+	assert_int_equal(figures(s).c[OD_C_CANCELLED_LOADS], 1);
+	assert_int_equal(figures(s).c[OD_C_PROMPT_EXTRA_LOADS], 2);
 	odw_schedule_free(s);
 }
 
@@ -363,7 +384,7 @@ static void cancelled_loads_leave_their_stages(void **state)
 		assert_false(odw_schedule_end_job(s, &job[0], 1, OD_OK, NULL)); /* waits for an inflater */
 		assert_false(odw_schedule_end_job(s, &job[1], 1, OD_OK, NULL));
 		assert_true(odw_schedule_next_finish(s, &other, false));
-		assert_int_equal(odw_schedule_want(s, SESSION, 1, 3, 2 * version + 1, NULL, 0), 0);
+		assert_int_equal(odw_schedule_want(s, SESSION, 1, 3, 2 * version + 1, NULL, 0, false), 0);
 		assert_true(is(s, 1, 0, 0, ODW_DRAINING)); /* somebody reads, somebody inflates */
 		assert_false(odw_schedule_next_finish(s, &job[0], false));
 		assert_false(odw_schedule_end_job(s, &other, 0, OD_OK, NULL));
@@ -597,7 +618,7 @@ static void full_queue_drops_wants_and_refuses_runs(void **state)
 	(void)state;
 	while (n_dropped == 0) {
 		for (uint32_t m = 0; m < LAYERS; m++)
-			n_dropped += odw_schedule_want(s, SESSION, step, m, 1, all, EXPERTS);
+			n_dropped += odw_schedule_want(s, SESSION, step, m, 1, all, EXPERTS, false);
 		step++;
 	}
 	assert_int_equal(odw_schedule_entries(s), ODW_MAX_ENTRIES);
@@ -640,7 +661,7 @@ static void session_end_drops_everything(void **state)
 	odw_schedule_done(s, computing);
 	assert_true(is(s, 2, 0, 4, ODW_LOADING));
 	(void)put(s, &job, 1);
-	assert_int_equal(odw_schedule_want(s, SESSION + 1, 1, 2, 1, (uint32_t[]){ 1 }, 1), 0);
+	assert_int_equal(odw_schedule_want(s, SESSION + 1, 1, 2, 1, (uint32_t[]){ 1 }, 1, false), 0);
 	assert_int_equal(odw_schedule_entries(s), 1);
 	assert_int_equal(odw_schedule_run(s, SESSION + 1, 1, 2, true, &r[1], 1), OD_ERR_CANCELLED);
 	load_all(s);
@@ -762,6 +783,7 @@ int main(void)
 		cmocka_unit_test(runs_wait_for_runs_and_go_by_key),
 		cmocka_unit_test(ready_runs_go_before_loading_ones),
 		cmocka_unit_test(newest_version_wins),
+		cmocka_unit_test(what_prompts_load_and_do_not_use_is_counted_apart),
 		cmocka_unit_test(closing_voids_wants_whenever_they_come),
 		cmocka_unit_test(last_run_of_a_layer_voids_its_wants),
 		cmocka_unit_test(last_frees_and_not_last_keeps),

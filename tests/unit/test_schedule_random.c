@@ -203,7 +203,7 @@ static void do_want(struct sim *x)
 		while (in[list[i]]);
 		in[list[i]] = true;
 	}
-	assert_int_equal(odw_schedule_want(x->s, x->session, t, m, version, list, n), 0);
+	assert_int_equal(odw_schedule_want(x->s, x->session, t, m, version, list, n, false), 0);
 	if (m < x->mo.closed_below[t] || version <= x->mo.version[t][m])
 		return;
 	x->mo.version[t][m] = version;
@@ -746,7 +746,7 @@ static void threads_come_to_an_end(void **state)
 	for (uint32_t i = 0; i < THREAD_RUNS; i++) {
 		list[0] = i % EXPERTS;
 		list[1] = (i + 1) % EXPERTS;
-		(void)odw_schedule_want(s, SESSION, i / 7, i % LAYERS, i % 4, list, 2);
+		(void)odw_schedule_want(s, SESSION, i / 7, i % LAYERS, i % 4, list, 2, false);
 		if (i % 9 == 0)
 			odw_schedule_close(s, SESSION, i / 8, LAYERS - 1);
 		(void)figures(s);

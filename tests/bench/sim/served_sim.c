@@ -211,7 +211,7 @@ static void send_want(struct served_sim *s, uint32_t worker, const struct odm_wa
 		return;
 	for (uint32_t i = l->begin[worker]; i < l->begin[worker + 1]; i++)
 		expert[n++] = l->expert[i];
-	(void)!odw_schedule_want(s->worker[worker].schedule, SESSION, want->step, want->m, want->version, expert, n);
+	(void)!odw_schedule_want(s->worker[worker].schedule, SESSION, want->step, want->m, want->version, expert, n, want->prompt);
 	work(s, &s->worker[worker]);
 }
 
