@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Hedges: more loads, never another token; and what is counted adds up."""
+import json
+import os
 import subprocess
 
-from cluster_util import (PROMPT, TOKENS, Daemon, Lines, generate, hosts_file, main_args, pack, reference, run_tests,
-                          test, tool, worker_args)
+from cluster_util import (HANG_S, PROMPT, TMP, TOKENS, Daemon, Lines, generate, hosts_file, main_args, pack, reference,
+                          run_tests, test, tool, worker_args)
 
 
 def run(*args, tokens=60):
@@ -96,6 +98,21 @@ def a_lost_worker_loads_nothing():
     assert status == 0, err
     for w in workers:
         w.kill()
+
+
+@test
+def a_text_alone_counts_nothing_of_those_before_it():
+    path = os.path.join(TMP, "three.jsonl")
+    with open(path, "w") as f:
+        f.write((json.dumps({"prompt": PROMPT, "max_tokens": 20}) + "\n") * 3)
+    argv = main_args("--local", 4, "--worker-arg=--slots=2", "--prompts", path, "--parallel", 2)
+    at = argv.index("--prompt")
+    del argv[at:at + 2]
+    p = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S)
+    assert p.returncode == 0, p.stderr
+    one, two, three = sorted(map(json.loads, p.stdout.splitlines()), key=lambda r: r["index"])
+    assert one["begun_loads"] == two["begun_loads"] == 0 and one["loads"] > 0, "two at once, which end in the same step"
+    check_sums(three, "the third")
 
 
 @test
