@@ -12,7 +12,7 @@ from cluster_util import BIN, HANG_S, TMP, Daemon, hosts_file, pack, run_tests, 
 
 WANT, PREDICT = 16, 18
 N_WORKERS, N_TEXTS = 4, 8
-BEGINS = "Once upon a time", "The king", "A dog and a cat", "In the forest", "There was", "She had three", "It rained", "Far away"
+BEGINS = "Once upon a time", "The king", "A dog and a cat", "In the forest", "There was", "She had three", "It rained", "So far"
 
 
 def numbers(packed):
