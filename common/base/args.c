@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define HELP_COLUMNS 100
-#define HELP_INDENT 30
+#define HELP_INDENT 31
 #define DIGITS "0123456789"
 
 int od_parse_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out, struct od_err *err)
@@ -194,7 +194,7 @@ int od_args_parse(const struct od_arg *table, size_t n_table, int argc, char **a
 			positional[(*n_positional)++] = word;
 			continue;
 		}
-		name = word[1] == '-' ? word + 2 : strcmp(word, "-h") == 0 ? "help" : ""; /* nobody is called "" */
+		name = word[1] == '-' ? word + 2 : strcmp(word, "-h") == 0 ? "help" : ""; /* no option is called "" */
 		eq = strchr(name, '=');
 		a = find(table, n_table, name, strcspn(name, "="));
 		if (a == NULL)
@@ -248,7 +248,8 @@ void od_args_help(FILE *f, const struct od_arg *table, size_t n_table)
 		int n;
 
 		if (a->kind == OD_ARG_TITLE) {
-			fprintf(f, "\n%s:\n", a->help);
+			/* A blank line before each title would push long helps past two screens of 24 lines. */
+			fprintf(f, "%s%s:\n", i == 0 ? "\n" : "", a->help);
 			continue;
 		}
 		n = snprintf(left, sizeof(left), "  --%s%s%s", a->name, a->metavar != NULL ? " " : "",
