@@ -25,30 +25,30 @@ static int parse(struct od_daemon_args *a, const struct od_daemon_about *about, 
 {
 	char port_help[64];
 	const struct od_arg first[] = {
-		{ .kind = OD_ARG_TITLE, .help = "Where the model is, and who may connect" },
+		{ .kind = OD_ARG_TITLE, .help = "The model, and who may connect" },
 		{ "pack", OD_ARG_STRING, &a->pack, "DIR", "model pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
-		{ "listen", OD_ARG_STRING, &a->listen, "ADDR", "address to listen on (default: loopback; with --insecure every address)", 0, 0, NULL },
+		{ "listen", OD_ARG_STRING, &a->listen, "ADDR", "address to listen on (default: loopback; with --insecure: every one)", 0, 0, NULL },
 		{ "port", OD_ARG_UINT, &a->port, "N", port_help, 0, 65535, NULL },
-		{ "data-port", OD_ARG_UINT, &a->data_port, "N", "data port; main is told which (default: 0, a free one)", 0, 65535, NULL },
-		{ "insecure", OD_ARG_FLAG, &a->insecure, NULL, "allow addresses other than loopback, although traffic is not encrypted", 0, 0, NULL },
+		{ "data-port", OD_ARG_UINT, &a->data_port, "N", "data port, announced to main; 0: any free one (default: 0)", 0, 65535, NULL },
+		{ "insecure", OD_ARG_FLAG, &a->insecure, NULL, "allow addresses other than loopback; traffic is not encrypted", 0, 0, NULL },
 	}, last[] = {
-		{ .kind = OD_ARG_TITLE, .help = "How to compute" },
-		{ "threads", OD_ARG_UINT, &a->threads, "N", "compute threads (default: the CPUs there are)", 1, 1024, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Compute" },
+		{ "threads", OD_ARG_UINT, &a->threads, "N", "compute threads (default: one per CPU)", 1, 1024, NULL },
 		{ "cpu", OD_ARG_CHOICE, &a->cpu, "NAME", "kernels: scalar, avx2, avx512, avx512bf16 or neon (default: auto)", 0, 0, od_cpu_names },
-		{ .kind = OD_ARG_TITLE, .help = "For whoever starts this program" },
-		{ "ready-fd", OD_ARG_UINT, &a->ready_fd, "FD", "write the control port and a newline there once it listens", 0, 1e6, NULL },
-		{ "die-with-parent", OD_ARG_FLAG, &a->die_with_parent, NULL, "end when the process that started this one does", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Process and logs" },
+		{ "ready-fd", OD_ARG_UINT, &a->ready_fd, "FD", "once it listens, write the control port and a newline to FD", 0, 1e6, NULL },
+		{ "die-with-parent", OD_ARG_FLAG, &a->die_with_parent, NULL, "exit when the parent process does", 0, 0, NULL },
 		{ "trace", OD_ARG_STRING, &a->trace, "FILE", "write a Chrome trace (JSON)", 0, 0, NULL },
-		{ "quiet", OD_ARG_FLAG, &a->quiet, NULL, "only warnings and errors", 0, 0, NULL },
-		{ "verbose", OD_ARG_FLAG, &a->verbose, NULL, "say more", 0, 0, NULL },
-		{ "help", OD_ARG_FLAG, &a->help, NULL, "this text", 0, 0, NULL },
-		{ "version", OD_ARG_FLAG, &a->version, NULL, "the version", 0, 0, NULL },
+		{ "quiet", OD_ARG_FLAG, &a->quiet, NULL, "log only warnings and errors", 0, 0, NULL },
+		{ "verbose", OD_ARG_FLAG, &a->verbose, NULL, "log more", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &a->help, NULL, "print this text", 0, 0, NULL },
+		{ "version", OD_ARG_FLAG, &a->version, NULL, "print the version", 0, 0, NULL },
 	};
 	struct od_arg table[sizeof(first) / sizeof(first[0]) + MAX_OWN + sizeof(last) / sizeof(last[0])];
 	size_t n_positional, n = append(table, 0, first, sizeof(first) / sizeof(first[0]));
 	int rc;
 
-	snprintf(port_help, sizeof(port_help), "control port; 0: a free one (default: %u)", about->port);
+	snprintf(port_help, sizeof(port_help), "control port; 0: any free one (default: %u)", about->port);
 	if (about->n_own > MAX_OWN)
 		return od_fail(err, OD_ERR_INTERNAL, "too many options");
 	n = append(table, n, about->own, about->n_own);
