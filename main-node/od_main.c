@@ -67,34 +67,34 @@ static void default_options(struct options *o)
 static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg own[] = {
-		{ .kind = OD_ARG_TITLE, .help = "What to generate" },
-		{ "prompt", OD_ARG_STRING, &o->prompt, "TEXT", "the prompt; -: all of standard input (default: each line of it is a prompt)", 0, 0, NULL },
-		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "prompts of a file, a JSON object a line: \"prompt\" and, if given, max_tokens, temperature, top_k, top_p, min_p, seed, stop; -: standard input", 0, 0, NULL },
+		/* No title: these end the engine's group "Cluster". */
+		{ "serve-store", OD_ARG_STRING, &o->engine.opts.serve_store, "ADDR", "let workers pull the pack from here: host[:port] (default port: 5702)", 0, 0, NULL },
+		{ "insecure", OD_ARG_FLAG, &o->engine.opts.insecure, NULL, "allow --serve-store beyond loopback; traffic is not encrypted", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Generate" },
+		{ "prompt", OD_ARG_STRING, &o->prompt, "TEXT", "the prompt; -: all of stdin (default: each line of stdin is a prompt)", 0, 0, NULL },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "prompts, a JSON object a line: \"prompt\"; optional max_tokens, temperature, top_k, top_p, min_p, seed, stop; -: stdin", 0, 0, NULL },
 		{ "parallel", OD_ARG_UINT, &o->engine.opts.parallel, "N", "with --prompts: write N texts at once (default: 1)", 1, ODM_MAX_PARALLEL, NULL },
-		{ "state-memory", OD_ARG_SIZE, &o->engine.opts.state_bytes, "SIZE", "for keys and values of all texts (default: what N contexts take, or what is free)", 0, 0, NULL },
+		{ "state-memory", OD_ARG_SIZE, &o->engine.opts.state_bytes, "SIZE", "KV cache of all texts (default: N contexts, at most what is free)", 0, 0, NULL },
 		{ "max-tokens", OD_ARG_UINT, &o->max_tokens, "N", "stop after N tokens; 0: at the end of the context (default: 256)", 0, 1e9, NULL },
 		{ "ignore-eos", OD_ARG_FLAG, &o->ignore_eos, NULL, "go on after the end-of-text token", 0, 0, NULL },
-		{ "stop", OD_ARG_LIST, &o->stop, "TEXT", "end before this text; may be given several times", 0, 0, NULL },
-		{ .kind = OD_ARG_TITLE, .help = "Sampling (default: as the model's generation_config.json says, else greedy)" },
+		{ "stop", OD_ARG_LIST, &o->stop, "TEXT", "end before this text; repeatable", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Sampling (default: the model's generation_config.json, else greedy)" },
 		{ "temperature", OD_ARG_REAL, &o->temperature, "T", "0: greedy", 0, 1000, NULL },
 		{ "top-k", OD_ARG_UINT, &o->top_k, "K", "only the K best tokens; 0: all", 0, 4294967295.0, NULL },
 		{ "top-p", OD_ARG_REAL, &o->top_p, "P", "only the best tokens that make up probability P; 1: all", 0, 1, NULL },
 		{ "min-p", OD_ARG_REAL, &o->min_p, "P", "only tokens at least P times as probable as the best; 0: all", 0, 1, NULL },
 		{ "repetition-penalty", OD_ARG_STRING, &o->repetition, "R[,N]", "above 1: tokens among the last N are less likely (N 0: among all)", 0, 0, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "the same seed gives the same text (default: 0)", 0, 0, NULL },
-		{ .kind = OD_ARG_TITLE, .help = "Workers without a pack" },
-		{ "serve-store", OD_ARG_STRING, &o->engine.opts.serve_store, "ADDR", "let workers pull the pack from host[:port] here (default port: 5702)", 0, 0, NULL },
-		{ "insecure", OD_ARG_FLAG, &o->engine.opts.insecure, NULL, "allow --serve-store beyond loopback; traffic is not encrypted", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
-		{ "json", OD_ARG_FLAG, &o->json, NULL, "one JSON object per prompt with ids, text and all figures", 0, 0, NULL },
-		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "no figures, no progress", 0, 0, NULL },
-		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
-		{ "version", OD_ARG_FLAG, &o->version, NULL, "the version", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "one JSON object per prompt: ids, text and all figures", 0, 0, NULL },
+		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "print neither figures nor progress", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
+		{ "version", OD_ARG_FLAG, &o->version, NULL, "print the version", 0, 0, NULL },
 	};
 
 	return odm_engine_args_parse(&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 				     "Usage: od-main [--pack DIR] --workers hosts.txt | --local N | --resident [--prompt TEXT]\n"
-				     "Runs a mixture-of-experts model on a cluster and prints the text it writes.\n", err);
+				     "Runs a mixture-of-experts model on a cluster and prints the generated text.\n", err);
 }
 
 /* "1.1" or "1.1,64". */
