@@ -290,16 +290,16 @@ static int cmd_info(const struct options *o)
 
 static void print_help(const struct od_arg *table, size_t n)
 {
-	printf("od-pack CHECKPOINT PACK            make a pack from a checkpoint folder (config.json, *.safetensors)\n"
-	       "od-pack shadow PACK LIST           add shadows: quantised copies of the model for od-shadow\n"
-	       "od-pack --share W/N PACK DIR       write what worker W of N needs, to carry it there\n"
-	       "od-pack verify PACK                check every byte of a pack and its shadows, or all that a share has\n"
-	       "od-pack info PACK                  what is in a pack\n"
+	printf("od-pack CHECKPOINT PACK       make a pack from a checkpoint folder (config.json, *.safetensors)\n"
+	       "od-pack shadow PACK LIST      add shadows: quantised copies of the model for od-shadow\n"
+	       "od-pack --share W/N PACK DIR  write the part of PACK that worker W of N needs, to copy it there\n"
+	       "od-pack verify PACK           check every byte of a pack and its shadows, or of a share\n"
+	       "od-pack info PACK             show what is in a pack\n"
 	       "\n"
-	       "PACK appears when it is complete; until then it is PACK.partial. Interrupted, the same command goes\n"
-	       "on where it stopped. A shadow is one file in PACK, shadow-PRECISION.bin, and may be removed.\n"
-	       "LIST is some of these with commas between them, here with bits a weight (experts, attention, dense\n"
-	       "and shared networks; routers, embeddings, norms, biases and head are always as published):\n"
+	       "Until it is complete, PACK is named PACK.partial. After an interruption run the same command again:\n"
+	       "it continues. A shadow is one file, PACK/shadow-PRECISION.bin; delete it if it is not needed.\n"
+	       "LIST is a comma-separated list of precisions, here with bits per weight (experts, attention, dense\n"
+	       "and shared networks; routers, embeddings, norms, biases and head stay as published):\n"
 	       "  fp16       16     half precision\n"
 	       "  int8        8     symmetric, one scale for each row\n"
 	       "  int8-g64    8.5   the same, one scale for each 64 weights of a row\n"
@@ -381,24 +381,24 @@ int main(int argc, char **argv)
 	const struct od_arg table[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Packing" },
 		{ .name = "shadow", .kind = OD_ARG_STRING, .out = &o.shadow, .metavar = "LIST",
-		  .help = "shadows to make with the pack, or none (default: " DEFAULT_SHADOWS ")" },
+		  .help = "shadows to make with the pack; none: no shadow (default: " DEFAULT_SHADOWS ")" },
 		{ .name = "codec", .kind = OD_ARG_CHOICE, .out = &o.codec, .metavar = "raw|zstd|lz4|planes", .choices = od_codec_names,
-		  .help = "how exponents of experts are coded, without loss (default: planes)" },
+		  .help = "lossless coding of the experts' exponents (default: planes)" },
 		{ .name = "force", .kind = OD_ARG_FLAG, .out = &o.force,
-		  .help = "replace PACK if it exists; shadow: make those that exist again" },
+		  .help = "replace an existing PACK; od-pack shadow: replace existing shadows" },
 		{ .name = "threads", .kind = OD_ARG_UINT, .out = &o.n_threads, .metavar = "N",
-		  .help = "threads to use (default: one for each CPU, at most 16)", .min = 1, .max = THREADS_MAX },
+		  .help = "threads to use (default: one per CPU, at most 16)", .min = 1, .max = THREADS_MAX },
 		{ .kind = OD_ARG_TITLE, .help = "One worker's share" },
 		{ .name = "share", .kind = OD_ARG_STRING, .out = &o.share, .metavar = "W/N",
-		  .help = "which worker of how many, from 1, in the order of the hosts file" },
+		  .help = "worker W (from 1) of N, in the order of the hosts file" },
 		{ .name = "group-size", .kind = OD_ARG_UINT, .out = &o.group_size, .metavar = "G",
-		  .help = "as od-main will have it (default: the model's top-k)", .min = 1, .max = 1024 },
-		{ .kind = OD_ARG_TITLE, .help = "Looking" },
+		  .help = "the --group-size of od-main (default: the model's top-k)", .min = 1, .max = 1024 },
+		{ .kind = OD_ARG_TITLE, .help = "Verify and info" },
 		{ .name = "against", .kind = OD_ARG_STRING, .out = &o.against, .metavar = "CHECKPOINT",
 		  .help = "verify: also compare every tensor with this checkpoint" },
-		{ .name = "json", .kind = OD_ARG_FLAG, .out = &o.json, .help = "info: as JSON" },
-		{ .name = "help", .kind = OD_ARG_FLAG, .out = &o.help, .help = "this text" },
-		{ .name = "version", .kind = OD_ARG_FLAG, .out = &o.version, .help = "the version" },
+		{ .name = "json", .kind = OD_ARG_FLAG, .out = &o.json, .help = "info: print JSON" },
+		{ .name = "help", .kind = OD_ARG_FLAG, .out = &o.help, .help = "print this text" },
+		{ .name = "version", .kind = OD_ARG_FLAG, .out = &o.version, .help = "print the version" },
 	};
 	const size_t n = sizeof(table) / sizeof(table[0]);
 	struct od_err err;
