@@ -10,18 +10,18 @@
 
 static const struct od_bench_command commands[] = {
 	{ "synth", "write a synthetic Mixtral checkpoint of any size", od_bench_synth },
-	{ "codec", "how small and how fast the codecs of expert weights are", od_bench_codec },
-	{ "gemv", "products of few rows with weights in plain BF16 and as planes", od_bench_gemv },
-	{ "membw", "measure how fast this machine reads memory", od_bench_membw },
-	{ "conform", "compare tokens, routes and logits with an independent implementation's", od_bench_conform },
-	{ "recall", "how many of the experts that the routers chose were predicted", od_bench_recall },
-	{ "ablate", "what prediction and alignment are worth, on a paced local cluster", od_bench_ablate },
-	{ "precision", "tokens per second of the shadow's precisions, side by side", od_bench_precision },
+	{ "codec", "size and decode speed of the expert codecs", od_bench_codec },
+	{ "gemv", "speed of products of few rows, weights in plain BF16 and as planes", od_bench_gemv },
+	{ "membw", "memory read bandwidth of this machine", od_bench_membw },
+	{ "conform", "compare tokens, routes and logits with an independent implementation", od_bench_conform },
+	{ "recall", "recall of the predicted experts", od_bench_recall },
+	{ "ablate", "gain from prediction and from alignment, on a paced local cluster", od_bench_ablate },
+	{ "precision", "decode speed of each shadow precision", od_bench_precision },
 	{ "decode", "tokens per second of a cluster and of resident mode", od_bench_decode },
-	{ "cache", "what a cache of experts on every worker would bring, from recorded routes", od_bench_cache },
-	{ "load", "experts through a worker's loading path, from page cache, disk and paced memory", od_bench_load },
-	{ "order", "rules for the order of loads against the best order there is", od_bench_order },
-	{ "deal", "measure what dealing experts over workers costs main", od_bench_deal },
+	{ "cache", "gain from an expert cache on every worker, from recorded routes", od_bench_cache },
+	{ "load", "a worker's load throughput, from page cache, disk and paced memory", od_bench_load },
+	{ "order", "rules for the order of loads, compared with the optimal order", od_bench_order },
+	{ "deal", "time that main needs to place experts on workers", od_bench_deal },
 };
 
 #define N_COMMANDS (sizeof(commands) / sizeof(commands[0]))
@@ -39,7 +39,7 @@ static void list_commands(FILE *f)
 	fputs("Usage: od-bench COMMAND [OPTIONS]\n\nCommands:\n", f);
 	for (size_t i = 0; i < N_COMMANDS; i++)
 		fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].summary);
-	fputs("\nod-bench COMMAND --help explains one; every command takes --json. od-bench --version: the version.\n", f);
+	fputs("\nod-bench COMMAND --help prints its options. Every command takes --json.\nod-bench --version prints the version.\n", f);
 }
 
 static const struct od_bench_command *find_command(const char *name)

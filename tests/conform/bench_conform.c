@@ -351,22 +351,21 @@ static int run(const struct options *o, struct od_err *err)
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg own[] = {
-		{ NULL, OD_ARG_TITLE, NULL, NULL, "What to compare with", 0, 0, NULL },
+		{ NULL, OD_ARG_TITLE, NULL, NULL, "Compare", 0, 0, NULL },
 		{ "golden", OD_ARG_STRING, &o->golden, "DIR", "folder with golden.json and its logits files", 0, 0,
 		  NULL },
-		{ "tolerance", OD_ARG_REAL, &o->tolerance.absolute, "X", "accepted difference of a logit (default: "
-		  "what the golden file says, else 2e-4)", 0, 0, NULL },
-		{ "relative-tolerance", OD_ARG_REAL, &o->tolerance.relative, "X", "the same, as a part of the largest "
-		  "logit of the row; of router weights, too (default there: 1e-4)", 0, 0, NULL },
-		{ "json", OD_ARG_FLAG, &o->json, NULL, "the report as JSON", 0, 0, NULL },
-		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+		{ "tolerance", OD_ARG_REAL, &o->tolerance.absolute, "X", "accepted logit difference (default: the golden file's, else 2e-4)", 0, 0, NULL },
+		{ "relative-tolerance", OD_ARG_REAL, &o->tolerance.relative, "X", "the same relative to the row's largest logit; also for router weights, "
+		  "where the default is 1e-4", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "print the report as JSON", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
 	int rc = odm_engine_args_parse(&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench conform --golden DIR --resident | --local N | --workers FILE [OPTIONS]\n\n"
-		"Generates greedily from each prompt of DIR and compares tokens, routes, router weights\n"
-		"and logits with those that an independent implementation found, as far as DIR has them.\n"
-		"A difference where that one was nearly undecided is a tie: accepted, and the end of the\n"
-		"prompt's comparison. Ends with status 0 when every prompt conforms.\n"
+		"Generates greedily from each prompt of DIR and compares tokens, routes, router weights and logits\n"
+		"with the results of an independent implementation in DIR, as far as DIR has them. A difference\n"
+		"where the reference's choice was nearly a tie is accepted and ends that prompt's comparison.\n"
+		"Exit status 0: every prompt conforms.\n"
 		"Example: od-bench conform --golden tests/golden/talebook --pack PACK --resident\n", err);
 
 	if (rc != OD_OK || o->help)

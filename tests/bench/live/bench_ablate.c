@@ -68,34 +68,30 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	struct odm_engine_args *a = &o->engine;
 	const struct od_arg own[] = {
-		{ .kind = OD_ARG_TITLE, .help = "What to measure" },
-		{ "figure", OD_ARG_CHOICE, &o->figure, "N", "of OD-MoE: 8 (default) cases 1 to 6; 9 token and KV periods "
-		  "1 to 16; 10 KV periods 1 to 32 at two load times; all", 0, 0, figure_names },
-		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "prompts, a JSON object a line with \"text\" or "
-		  "\"ids\"; ours: tests/bench/prompts.jsonl", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Measure" },
+		{ "figure", OD_ARG_CHOICE, &o->figure, "N", "figure of OD-MoE. 8 (default): cases 1 to 6; 9: token and KV periods "
+		  "1 to 16; 10: KV periods 1 to 32 at two load times; all", 0, 0, figure_names },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "a JSON object a line with \"text\" or \"ids\" (tests/bench/prompts.jsonl)", 0, 0, NULL },
 		{ "limit", OD_ARG_UINT, &o->limit, "N", "only the first N prompts", 1, 0, NULL },
 		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens to generate at most; default 256", 2, MAX_TOKENS,
 		  NULL },
-		{ "load-time", OD_ARG_REAL, &o->load_ms, "MS", "a worker's load is complete no earlier than MS milliseconds after "
-		  "it began; default: by --load-share", 0, 60000, NULL },
-		{ "load-share", OD_ARG_REAL, &o->load_share, "X", "instead of --load-time: X times the window (Eq. 1), "
-		  "measured first with loads that are not paced; default 0.5", 0, 100, NULL },
-		{ "slow-load-time", OD_ARG_REAL, &o->slow_load_ms, "MS", "the other load time of figure 10; default: "
-		  "twice the first", 0, 60000, NULL },
-		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "pictures, and the gnuplot scripts they are made from", 0, 0,
+		{ "load-time", OD_ARG_REAL, &o->load_ms, "MS", "each load takes at least MS milliseconds; default: by --load-share", 0, 60000, NULL },
+		{ "load-share", OD_ARG_REAL, &o->load_share, "X", "load time as X times the window (Eq. 1), which is measured first with "
+		  "unpaced loads; default 0.5", 0, 100, NULL },
+		{ "slow-load-time", OD_ARG_REAL, &o->slow_load_ms, "MS", "second load time of figure 10; default: twice the first", 0, 60000, NULL },
+		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "also write plots and their gnuplot scripts into DIR", 0, 0,
 		  NULL },
-		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON, with every run", 0, 0, NULL },
-		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every run", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 		/* Other defaults than elsewhere. */
 		{ .kind = OD_ARG_TITLE, .help = "The cluster of every run" },
 		{ "local", OD_ARG_UINT, &a->local, "N", "workers, as child processes beside a shadow; default 8", 1, 64, NULL },
 		{ "slots", OD_ARG_UINT, &o->slots, "N", "experts that a worker can hold; default 1", 1, 64, NULL },
 		{ "threads", OD_ARG_UINT, &a->opts.threads, "N", "compute threads of main; default 1", 1, 1024, NULL },
-		{ "run-time", OD_ARG_REAL, &o->run_ms, "MS", "an expert's outputs are sent no earlier than MS "
-		  "milliseconds after its computation began; default 3", 0, 60000, NULL },
+		{ "run-time", OD_ARG_REAL, &o->run_ms, "MS", "running an expert takes at least MS milliseconds; default 3", 0, 60000, NULL },
 		{ "precision", OD_ARG_CHOICE, &o->precision, "P", "the shadow's weights; default int8", 0, 0, od_precision_names },
-		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "late (default): the shadow waits for main's token, or "
-		  "early: it runs ahead on its own", 0, 0, child_departure_names },
+		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "late (default): the shadow waits for main's token; early: it runs ahead "
+		  "on its own token", 0, 0, child_departure_names },
 		{ "hedge", OD_ARG_REAL, &a->opts.hedge_percent, "PERCENT", "prefetch likely runners-up of the shadow's predictions, up "
 		  "to PERCENT wasted loads per expert use; default 0", 0, 400, NULL },
 	};
@@ -106,11 +102,10 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	a->opts.hedge_percent = 0; /* the paper's shadow, unless asked for */
 	return odm_engine_args_parse(a, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench ablate --prompts FILE [OPTIONS]\n\n"
-		"What the shadow and each kind of alignment are worth, on a live local cluster that every run starts anew.\n"
-		"Workers are paced, so that a few cores can stand for ten machines: --load-time is half the window unless\n"
-		"told otherwise. The shadow is the paper's, with late departure, no hedging, unless the options for\n"
-		"them say else. Paced times must be long against what this machine needs itself (see\n"
-		"t_main), or it is the machine that is measured.\n"
+		"Measures the shadow and each kind of alignment on a local cluster, restarted for every run.\n"
+		"Workers are paced, so that a few cores can stand for ten machines; the default --load-time is half\n"
+		"the window. By default the shadow is the paper's: late departure, no hedging. Paced times must be\n"
+		"long compared with this machine's own compute time (t_main); otherwise they measure this machine.\n"
 		"Example: od-bench ablate --pack PACK --prompts tests/bench/prompts.jsonl --limit 20 --svg plots\n", err);
 }
 

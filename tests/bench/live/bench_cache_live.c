@@ -69,26 +69,24 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	struct odm_engine_args *a = &o->engine;
 	const struct od_arg own[] = {
-		{ .kind = OD_ARG_TITLE, .help = "What to measure" },
-		{ "live", OD_ARG_FLAG, &o->live, NULL, "on a cluster, not by replaying routes", 0, 0, NULL },
-		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "prompts, a JSON object a line with \"text\" or \"ids\"; ours: "
-		  "tests/bench/prompts.jsonl", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Measure" },
+		{ "live", OD_ARG_FLAG, &o->live, NULL, "run a cluster; do not replay routes", 0, 0, NULL },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "a JSON object a line with \"text\" or \"ids\" (tests/bench/prompts.jsonl)", 0, 0, NULL },
 		{ "limit", OD_ARG_UINT, &o->limit, "N", "only the first N prompts", 1, 0, NULL },
-		{ "tokens", OD_ARG_STRING, &o->tokens, "LIST", "lengths of the texts; default " DEFAULT_TOKENS, 0, 0, NULL },
-		{ "budget", OD_ARG_STRING, &o->budgets, "LIST", "a worker's cache, as sizes (900MiB) or as shares (20%) of what all "
-		  "experts take as published, divided by the workers, in whole MiB; default " DEFAULT_BUDGETS, 0, 0, NULL },
+		{ "tokens", OD_ARG_STRING, &o->tokens, "LIST", "lengths of the texts in tokens; default " DEFAULT_TOKENS, 0, 0, NULL },
+		{ "budget", OD_ARG_STRING, &o->budgets, "LIST", "cache per worker: sizes (900MiB), or shares (20%) of all experts "
+		  "as published over the workers, in whole MiB; default " DEFAULT_BUDGETS, 0, 0, NULL },
 		{ "policies", OD_ARG_STRING, &o->policies, "LIST", "of rank, lru, lfu; default " DEFAULT_POLICIES, 0, 0,
 		  NULL },
-		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "pictures of it, by gnuplot", 0, 0, NULL },
-		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON", 0, 0, NULL },
-		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "also draw plots into DIR (gnuplot)", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 		/* Other defaults than elsewhere. */
 		{ .kind = OD_ARG_TITLE, .help = "The cluster of every setting" },
 		{ "local", OD_ARG_UINT, &a->local, "N", "workers, as child processes; default 4", 1, 64, NULL },
 		{ "slots", OD_ARG_UINT, &o->slots, "N", "experts that a worker can hold; default 1", 1, 64, NULL },
 		{ "threads", OD_ARG_UINT, &a->opts.threads, "N", "compute threads of main; default 1", 1, 1024, NULL },
-		{ "load-time", OD_ARG_REAL, &o->load_ms, "MS", "a whole load is complete no earlier than MS milliseconds "
-		  "after it began; default 5", 0, 60000, NULL },
+		{ "load-time", OD_ARG_REAL, &o->load_ms, "MS", "each load takes at least MS milliseconds; default 5", 0, 60000, NULL },
 	};
 
 	odm_engine_args_defaults(a);
@@ -97,10 +95,10 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	o->load_ms = DEFAULT_LOAD_MS;
 	return odm_engine_args_parse(a, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench cache --live --prompts FILE [OPTIONS]\n\n"
-		"What caches of experts on the workers are worth, on a local cluster that every setting starts anew: time to the\n"
-		"first token, time per token, what is still read, and what a replay of the same routes says it should be. One\n"
-		"sequence at a time, which is what the engine can do; more at once: od-bench cache --batch, by replay.\n"
-		"Example: od-bench cache --live --pack PACK --prompts tests/bench/prompts.jsonl --limit 8 --predictor none\n", err);
+		"Measures expert caches on the workers of a local cluster, restarted for every setting: time to first\n"
+		"token, time per token, bytes read, and the same figures from a replay of the same routes. One\n"
+		"sequence at a time; for more see od-bench cache --batch.\n"
+		"Example: od-bench cache --live --pack PACK --prompts tests/bench/prompts.jsonl --predictor none\n", err);
 }
 
 static int parse_budget(const struct live_bench *b, const char *text, struct cache_budget *to, struct od_err *err)

@@ -48,32 +48,28 @@ struct decode_bench {
 static int parse(struct decode_options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg own[] = {
-		{ .kind = OD_ARG_TITLE, .help = "What to measure" },
-		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "prompts, a JSON object a line with \"text\" or \"ids\": "
-		  "run i uses the i-th, then from the first again", 0, 0, NULL },
-		{ "prompt-tokens", OD_ARG_UINT, &o->prompt_tokens, "N", "instead: random prompts of N tokens; default 16",
+		{ .kind = OD_ARG_TITLE, .help = "Measure" },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "a JSON object a line with \"text\" or \"ids\"; runs use them in turn", 0, 0, NULL },
+		{ "prompt-tokens", OD_ARG_UINT, &o->prompt_tokens, "N", "without --prompts: random prompts of N tokens; default 16",
 		  1, MAX_TOKENS, NULL },
-		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens that a run generates, past the end of text too; "
-		  "default 64", 2, MAX_TOKENS, NULL },
-		{ "runs", OD_ARG_UINT, &o->runs, "N", "default 5, after a short one that does not count", 1, 1e5, NULL },
-		{ "baseline", OD_ARG_CHOICE, &o->baseline, "NAME", "resident (default): a cluster and resident mode take "
-		  "turns; none", 0, 0, baseline_names },
-		{ "parallel", OD_ARG_STRING, &o->parallel, "LIST", "instead: one engine that writes so many texts at once, "
-		  "the numbers of the list in turns, say 1,4,16; a run is a round of all of them", 0, 0, NULL },
-		{ "prefill-beside", OD_ARG_UINT, &o->prefill_beside, "TOKENS", "with --parallel N: how fast N texts are "
-		  "written while a random prompt of so many tokens goes through the layers", 1, MAX_TOKENS, NULL },
-		{ "temperature", OD_ARG_REAL, &o->temperature, "T", "default: 0.8 with random prompts, which greedily "
-		  "end in repetition, else 0", 0, 1000, NULL },
-		{ "seed", OD_ARG_UINT, &o->seed, "N", "of random prompts and of sampling; default 1", 0, 0, NULL },
-		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON, with every run", 0, 0, NULL },
-		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens per run, past the end of text too; default 64", 2, MAX_TOKENS, NULL },
+		{ "runs", OD_ARG_UINT, &o->runs, "N", "measured runs; default 5, after a short warm-up", 1, 1e5, NULL },
+		{ "baseline", OD_ARG_CHOICE, &o->baseline, "NAME", "resident (default): alternate cluster and resident mode; none", 0, 0, baseline_names },
+		{ "parallel", OD_ARG_STRING, &o->parallel, "LIST", "no baseline: one engine with so many texts at once (1,4,16); a run is "
+		  "one round of all numbers", 0, 0, NULL },
+		{ "prefill-beside", OD_ARG_UINT, &o->prefill_beside, "TOKENS", "with --parallel N: speed of N texts during the prefill of a random "
+		  "prompt of so many tokens", 1, MAX_TOKENS, NULL },
+		{ "temperature", OD_ARG_REAL, &o->temperature, "T", "default: 0.8 with random prompts (greedy would repeat itself), else 0", 0, 1000, NULL },
+		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of random prompts and of sampling; default 1", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every run", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
 
 	odm_engine_args_defaults(&o->engine);
 	return odm_engine_args_parse(&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 		"Usage: od-bench decode --local N | --workers FILE | --resident [OPTIONS]\n\n"
-		"Speed of generating text: tokens per second, time to first token, stalls, loads beside their window,\n"
-		"and memory read beside the memory's bandwidth.\n"
+		"Measures generation: tokens per second, time to first token, stalls, load time against its window,\n"
+		"and memory reads against memory bandwidth.\n"
 		"Example: od-bench decode --pack PACK --local 4 --prompts tests/bench/prompts.jsonl\n"
 		"         od-bench decode --pack PACK --resident --parallel 1,4,16\n"
 		"         od-bench decode --pack PACK --resident --parallel 4 --prefill-beside 900\n", err);

@@ -542,20 +542,20 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 					 .seed = 1 } };
 	struct options *o = &b.opt;
 	const struct od_arg table[] = {
-		{ "pack", OD_ARG_STRING, &o->packs, "LIST", "packs with commas between them, say one of each codec; default: $OD_PACK", 0, 0, NULL },
-		{ "source", OD_ARG_STRING, &o->sources, "LIST", "of cache (page cache), disk (not in it), direct (past it; planes only), paced; default: cache,disk,paced", 0, 0, NULL },
+		{ "pack", OD_ARG_STRING, &o->packs, "LIST", "comma-separated packs, say one per codec; default: $OD_PACK", 0, 0, NULL },
+		{ "source", OD_ARG_STRING, &o->sources, "LIST", "of cache (page cache), disk (not in it), direct (O_DIRECT; planes only), paced; default: cache,disk,paced", 0, 0, NULL },
 		{ "pace", OD_ARG_STRING, &o->paces, "LIST", "rates of paced sources; default 1GB/s,3.5GB/s,7GB/s,25GB/s", 0, 0, NULL },
-		{ "form", OD_ARG_STRING, &o->forms, "LIST", "of bf16, planes, as far as a pack can; default: both", 0, 0, NULL },
-		{ "load-threads", OD_ARG_STRING, &o->load_threads, "LIST", "numbers of threads that inflate; default 2", 0, 0, NULL },
-		{ "read-threads", OD_ARG_UINT, &o->read_threads, "N", "default 4", 1, ODW_MAX_LOADERS, NULL },
-		{ "experts", OD_ARG_UINT, &o->experts, "N", "random ones, loaded in one run; default 4", 1, 4096, NULL },
-		{ "together", OD_ARG_UINT, &o->together, "N", "instead: RUNs of N experts of a layer, ordered by each rule, with nothing cached and (planes) with parts of most; runs are waited for, of one row or (prefill) of 1 to 512", 2, ODW_MAX_SLOTS, NULL },
-		{ "slots", OD_ARG_UINT, &o->slots, "N", "default 2", 1, ODW_MAX_SLOTS - 1, NULL },
-		{ "rounds", OD_ARG_UINT, &o->rounds, "N", "of which medians are shown; default 5", 1, MAX_ROUNDS, NULL },
-		{ "seed", OD_ARG_UINT, &o->seed, "N", "of the experts; default 1", 0, 0, NULL },
-		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "a picture of the ratios, load.svg, by gnuplot", 0, 0, NULL },
-		{ "json", OD_ARG_FLAG, &o->json, NULL, "the figures as JSON", 0, 0, NULL },
-		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+		{ "form", OD_ARG_STRING, &o->forms, "LIST", "of bf16, planes, where a pack allows it; default: both", 0, 0, NULL },
+		{ "load-threads", OD_ARG_STRING, &o->load_threads, "LIST", "numbers of inflate threads; default 2", 0, 0, NULL },
+		{ "read-threads", OD_ARG_UINT, &o->read_threads, "N", "read threads; default 4", 1, ODW_MAX_LOADERS, NULL },
+		{ "experts", OD_ARG_UINT, &o->experts, "N", "random experts per run; default 4", 1, 4096, NULL },
+		{ "together", OD_ARG_UINT, &o->together, "N", "instead: RUNs of N experts of one layer, loaded in each rule's order, with nothing cached and (planes) with parts of most cached; compute is simulated by waiting, for one row or (prefill) 1 to 512 rows", 2, ODW_MAX_SLOTS, NULL },
+		{ "slots", OD_ARG_UINT, &o->slots, "N", "slots of the worker; default 2", 1, ODW_MAX_SLOTS - 1, NULL },
+		{ "rounds", OD_ARG_UINT, &o->rounds, "N", "rounds; medians are shown; default 5", 1, MAX_ROUNDS, NULL },
+		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of the choice of experts; default 1", 0, 0, NULL },
+		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "also plot the ratios into DIR/load.svg (gnuplot)", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
 	const size_t n_table = sizeof(table) / sizeof(table[0]);
 	size_t n;
@@ -564,10 +564,10 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (o->help) {
-		od_bench_usage("load [OPTIONS]", "Random experts of a pack through a worker's readers, schedule and inflaters: bytes a "
-			       "second as published,\nbeside what the same readers read from the same source with nobody "
-			       "behind them. A paced source is bytes\nin memory that a clock releases, without a copy, one "
-			       "request after another.", table, n_table);
+		od_bench_usage("load [OPTIONS]", "Loads random experts through a worker's readers, schedule and inflaters: published "
+			       "bytes per second,\nand for comparison the same readers on the same source without inflaters. "
+			       "A paced source is memory\nthat a clock releases at a fixed rate, one request after another, "
+			       "without a copy.", table, n_table);
 		return OD_OK;
 	}
 	(void)prctl(PR_SET_TIMERSLACK, 1UL); /* readers of a paced source wake when their bytes are there */

@@ -35,12 +35,8 @@ struct options {
 /* ---- The command line ---- */
 
 static const char usage[] =
-	"Usage: od-bench recall --prompts FILE [OPTIONS]\n"
-	"       od-bench recall --prompts FILE --local N | --workers FILE [OPTIONS]\n\n"
-	"Generates text greedily and compares what was predicted with what the routers chose. Without a cluster the\n"
-	"true model and the shadow's emulator, which gets the messages that it would get over the network, are in this\n"
-	"process: any number of configurations, one after the other, on all CPUs. With one, od-main's engine generates\n"
-	"on it.\n"
+	"Usage: od-bench recall --prompts FILE [--local N | --workers FILE] [OPTIONS]\n"
+	"Generates greedily, compares predicted with routed experts. Without a cluster: in this process.\n"
 	"Example: od-bench recall --pack PACK --prompts tests/bench/prompts.jsonl --precision int8,bf16\n";
 
 /* --align says both periods; --resident is no cluster; what the shadow is, options of our own say. */
@@ -49,47 +45,37 @@ static const char *const without[] = { "align-token", "align-kv", "resident", "s
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg own[] = {
-		{ .kind = OD_ARG_TITLE, .help = "What to measure" },
-		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "prompts, a JSON object a line with \"text\" or "
-		  "\"ids\"; ours: tests/bench/prompts.jsonl", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Measure (on a cluster: one entry for --precision, --align and --predictor)" },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "a JSON object a line with \"text\" or \"ids\" (tests/bench/prompts.jsonl)", 0, 0, NULL },
 		{ "limit", OD_ARG_UINT, &o->limit, "N", "only the first N prompts", 1, 0, NULL },
 		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens to generate at most; default 256", 2, MAX_TOKENS,
 		  NULL },
-		{ "precision", OD_ARG_STRING, &o->precision, "LIST", "the shadow's weights, say int8,bf16 (default: int8); "
-		  "with a cluster one, and only with --local", 0, 0, NULL },
-		{ "dense-precision", OD_ARG_STRING, &o->dense_precision, "LIST", "its attention's weights, say same,bf16 "
-		  "(default: same, as --precision)", 0, 0, NULL },
-		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "early (default): it runs ahead on its own token; late: it "
-		  "waits for main's", 0, 0, child_departure_names },
-		{ "align", OD_ARG_STRING, &o->align, "LIST", "T<i>_KV<j>: the token every i steps, keys and values every j, "
-		  "0 is never; default T1_KV1; with a cluster one", 0, 0, NULL },
-		{ "predictor", OD_ARG_STRING, &o->predictor, "LIST", "shadow (default), and its rivals in main's "
-		  "process: next-gate, multi-gate, popularity, history, trajectory, random; with a cluster one", 0, 0, NULL },
-		{ "sweep", OD_ARG_CHOICE, &o->sweep, "NAME", "the configurations of a figure of OD-MoE: fig3 (recall against "
-		  "token index), fig6 (alignment periods), table1 (rivals), or all; --precision: those of the pack", 0, 0,
+		{ "precision", OD_ARG_STRING, &o->precision, "LIST", "shadow's weights (default: int8); on a cluster only with --local", 0, 0, NULL },
+		{ "dense-precision", OD_ARG_STRING, &o->dense_precision, "LIST", "attention's weights, say same,bf16 (default: same as --precision)", 0, 0, NULL },
+		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "early (default): shadow runs ahead; late: it waits for main's token", 0, 0, child_departure_names },
+		{ "align", OD_ARG_STRING, &o->align, "LIST", "T<i>_KV<j>: token every i steps, KV every j; 0: no (default: T1_KV1)", 0, 0, NULL },
+		{ "predictor", OD_ARG_STRING, &o->predictor, "LIST", "shadow (default), next-gate, multi-gate, popularity, history, "
+		  "trajectory, random", 0, 0, NULL },
+		{ "sweep", OD_ARG_CHOICE, &o->sweep, "NAME", "OD-MoE's fig3 (recall by token index), fig6 (alignment periods), "
+		  "table1 (predictors) or all; --precision: the pack's", 0, 0,
 		  recall_sweep_names },
-		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "without a cluster: pictures of it, by gnuplot", 0, 0, NULL },
-		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON, with every token index and every prompt", 0, 0, NULL },
-		{ .kind = OD_ARG_TITLE, .help = "Served in time, on a simulated cluster (without a real one)" },
-		{ "served", OD_ARG_FLAG, &o->served, NULL, "what share of expert uses would be served in time, and with how many "
-		  "extra loads: with late and with early departure, and with hedges", 0, 0, NULL },
-		{ "sim-hedge", OD_ARG_STRING, &o->sim.hedge, "LIST", "budgets of hedges, percent of wasted loads over uses "
-		  "(default: 2,5,10)", 0, 0, NULL },
+		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "without a cluster: also draw plots into DIR (gnuplot)", 0, 0, NULL },
+		{ "dump", OD_ARG_STRING, &o->dump, "FILE", "no cluster: JSON lines of each row and layer, true and predicted", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every token index and every prompt", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Expert uses served in time, on a simulated cluster (without a real one)" },
+		{ "served", OD_ARG_FLAG, &o->served, NULL, "share in time, extra loads: late and early departure, hedges", 0, 0, NULL },
+		{ "sim-hedge", OD_ARG_STRING, &o->sim.hedge, "LIST", "hedge budgets, percent of wasted loads per use (default: 2,5,10)", 0, 0, NULL },
 		{ "sim-workers", OD_ARG_UINT, &o->sim.workers, "N", "workers, in groups of top-k (default: 8)", 1, 64, NULL },
-		{ "sim-slots", OD_ARG_UINT, &o->sim.slots, "N", "slots of each (default: 2)", 1, 64, NULL },
-		{ "sim-load", OD_ARG_REAL, &o->sim.load, "SHARE", "an expert's load, over the window of OD-MoE Eq. 1 for one slot "
-		  "(default: 0.5)", 0.001, 100, NULL },
-		{ "sim-main", OD_ARG_REAL, &o->sim.main_ms, "MS", "a layer on main (default: 1)", 0.001, MAX_SIM_MS, NULL },
-		{ "sim-worker", OD_ARG_REAL, &o->sim.worker_ms, "MS", "an expert on a worker (default: 1)", 0.001, MAX_SIM_MS,
+		{ "sim-slots", OD_ARG_UINT, &o->sim.slots, "N", "slots of each worker (default: 2)", 1, 64, NULL },
+		{ "sim-load", OD_ARG_REAL, &o->sim.load, "SHARE", "load time over the window of OD-MoE Eq. 1 for one slot (default: 0.5)", 0.001, 100, NULL },
+		{ "sim-main", OD_ARG_REAL, &o->sim.main_ms, "MS", "time of a layer on main (default: 1)", 0.001, MAX_SIM_MS, NULL },
+		{ "sim-worker", OD_ARG_REAL, &o->sim.worker_ms, "MS", "time of an expert on a worker (default: 1)", 0.001, MAX_SIM_MS,
 		  NULL },
-		{ "sim-shadow", OD_ARG_REAL, &o->sim.shadow_ms, "MS", "a layer on the shadow (default: 1)", 0.001, MAX_SIM_MS,
+		{ "sim-shadow", OD_ARG_REAL, &o->sim.shadow_ms, "MS", "time of a layer on the shadow (default: 1)", 0.001, MAX_SIM_MS,
 		  NULL },
-		{ "sim-head", OD_ARG_REAL, &o->sim.head_ms, "MS", "between two tokens, on main and on the shadow (default: 1)", 0,
+		{ "sim-head", OD_ARG_REAL, &o->sim.head_ms, "MS", "time between two tokens, on main and on the shadow (default: 1)", 0,
 		  MAX_SIM_MS, NULL },
-		{ .kind = OD_ARG_TITLE, .help = "Else" },
-		{ "dump", OD_ARG_STRING, &o->dump, "FILE", "without a cluster: every row of every layer, true and predicted, "
-		  "a JSON object a line", 0, 0, NULL },
-		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 	};
 
 	odm_engine_args_defaults(&o->engine);

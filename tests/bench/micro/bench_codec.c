@@ -473,16 +473,15 @@ int od_bench_codec(int argc, char **argv, struct od_err *err)
 	const struct od_arg table[] = {
 		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "experts of this pack; default: Gaussian weights", 0, 0, NULL },
 		{ "dtype", OD_ARG_STRING, &o->dtype, "LIST", "of bf16, f16, f32, int8, f8_e4m3, f8_e5m2; default: the first four, "
-		  "or what the pack has", 0, 0, NULL },
-		{ "codec", OD_ARG_STRING, &o->codec, "LIST", "of raw, zstd, lz4, planes, zstd-3 (level 3 as it comes); default: "
-		  "all", 0, 0, NULL },
+		  "or the pack's", 0, 0, NULL },
+		{ "codec", OD_ARG_STRING, &o->codec, "LIST", "of raw, zstd, lz4, planes, zstd-3 (plain level 3); default: all", 0, 0, NULL },
 		{ "cpu", OD_ARG_STRING, &o->cpu, "LIST", "kernel sets that decode planes; default: all that this CPU has", 0,
 		  0, NULL },
-		{ "weights", OD_ARG_UINT, &o->weights, "N", "different ones, at least; default 16777216", 1, 1e10, NULL },
-		{ "rounds", OD_ARG_UINT, &o->rounds, "N", "default 101", 1, MAX_ROUNDS, NULL },
-		{ "seed", OD_ARG_UINT, &o->seed, "N", "of Gaussian weights; default 1", 0, 0, NULL },
-		{ "json", OD_ARG_FLAG, &o->json, NULL, "the figures as JSON", 0, 0, NULL },
-		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+		{ "weights", OD_ARG_UINT, &o->weights, "N", "at least N different weights; default 16777216", 1, 1e10, NULL },
+		{ "rounds", OD_ARG_UINT, &o->rounds, "N", "measured rounds; default 101", 1, MAX_ROUNDS, NULL },
+		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of Gaussian weights; default 1", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
 	const size_t n_table = sizeof(table) / sizeof(table[0]);
 	size_t n;
@@ -491,9 +490,9 @@ int od_bench_codec(int argc, char **argv, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (o->help) {
-		od_bench_usage("codec [OPTIONS]", "Bits of a weight, and how fast exponents are decoded (planes block by block) "
-			       "and weights put\ntogether, to a place in the cache and to memory; beside the core's reading "
-			       "rate, memcpy\nand zstd level 3. One core, weights that are not in the cache.", table, n_table);
+		od_bench_usage("codec [OPTIONS]", "Measures bits per weight and the speed of decoding exponents (planes: block by "
+			       "block) and of\nassembling weights, into the cache and into memory. For comparison: read "
+			       "bandwidth of the core,\nmemcpy and zstd level 3. One core; the input is not in the cache.", table, n_table);
 		return OD_OK;
 	}
 	rc = open_bench(&b, err);

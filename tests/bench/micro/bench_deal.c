@@ -103,8 +103,8 @@ int od_bench_deal(int argc, char **argv, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (help) {
-		od_bench_usage("deal [OPTIONS]", "How long main takes to deal the experts of a layer: over the layer's group as\n"
-			       "for a few rows, or over all workers as for a prompt.", table, n_table);
+		od_bench_usage("deal [OPTIONS]", "Measures how long main needs to place the experts of a layer: on the layer's group\n"
+			       "(few rows), or on all workers (a prompt).", table, n_table);
 		return OD_OK;
 	}
 	for (uint16_t e = 0; e < MAX_EXPERTS; e++)

@@ -55,23 +55,22 @@ struct gemv_bench {
 };
 
 static const char usage_text[] =
-	"How fast few rows are multiplied with a matrix that the cache does not hold, with weights in plain BF16 and as\n"
-	"planes, in turns. GB/s are of BF16: what planes stand for, not what is read of them.";
+	"Measures products of few rows with a matrix larger than the cache, weights in BF16 and as planes, in\n"
+	"turns. GB/s count BF16 bytes, also for planes, which read fewer.";
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg table[] = {
-		{ "size", OD_ARG_SIZE, &o->bytes, "BYTES", "of the matrix in BF16; default 512MiB, more if the cache is large", 0,
+		{ "size", OD_ARG_SIZE, &o->bytes, "BYTES", "matrix size in BF16; default 512MiB, more if the cache is large", 0,
 		  0, NULL },
-		{ "row", OD_ARG_UINT, &o->row, "N", "weights of a row; default 4096", 1, MAX_ROW, NULL },
-		{ "threads", OD_ARG_UINT, &o->threads, "N", "lines are for one thread, and for this many; default: the CPUs "
-		  "there are", 1, 1024, NULL },
-		{ "seconds", OD_ARG_REAL, &o->seconds, "S", "for each line; default 1", 0, 3600, NULL },
-		{ "profile", OD_ARG_CHOICE, &o->profile, "f32|bf16", "default f32", 0, 0, od_profile_names },
+		{ "row", OD_ARG_UINT, &o->row, "N", "weights per row; default 4096", 1, MAX_ROW, NULL },
+		{ "threads", OD_ARG_UINT, &o->threads, "N", "measure one thread and N threads; default: one per CPU", 1, 1024, NULL },
+		{ "seconds", OD_ARG_REAL, &o->seconds, "S", "time per line; default 1", 0, 3600, NULL },
+		{ "profile", OD_ARG_CHOICE, &o->profile, "f32|bf16", "numeric profile; default f32", 0, 0, od_profile_names },
 		{ "cpu", OD_ARG_CHOICE, &o->cpu, "NAME", "force a kernel set (default: auto)", 0, 0, od_cpu_names },
-		{ "seed", OD_ARG_UINT, &o->seed, "N", "of the weights; default 1", 0, 0, NULL },
-		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON", 0, 0, NULL },
-		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of the weights; default 1", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
 	const size_t n_table = sizeof(table) / sizeof(table[0]);
 	uint64_t least = od_cache_bytes() * CACHE_MULTIPLE;

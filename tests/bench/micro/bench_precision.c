@@ -86,40 +86,36 @@ struct precision_bench {
 
 static const char usage[] =
 	"Usage: od-bench precision [OPTIONS]\n\n"
-	"Decoding speed of the shadow's precisions: all resident in this process, in turns, over the same tokens.\n"
+	"Measures the decode speed of each shadow precision: all resident here, in turns, on the same tokens.\n"
 	"Example: od-bench precision --pack PACK --precision bf16,int8,nf4 --activations f32,int8\n";
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg table[] = {
-		{ .kind = OD_ARG_TITLE, .help = "What to measure" },
-		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack made by od-pack (default: $OD_PACK, else "
-		  "/var/lib/od-moe/pack)", 0, 0, NULL },
-		{ "precision", OD_ARG_STRING, &o->precision, "LIST", "of bf16, int8, fp16, int8-g64, nf4; the first "
-		  "is what others are compared with; default bf16,int8,nf4", 0, 0, NULL },
-		{ "dense-precision", OD_ARG_CHOICE, &o->dense_precision, "NAME", "attention's weights, except with bf16 "
-		  "experts (default: as the experts)", 0, 0, od_precision_names },
-		{ "activations", OD_ARG_STRING, &o->activations, "LIST", "of f32, int8: rows before int8 and nf4 weights; "
-		  "default f32", 0, 0, NULL },
-		{ "resident-form", OD_ARG_STRING, &o->forms, "LIST", "of bf16, planes: how bf16 experts lie in memory, as published "
-		  "or coded as they are stored; default bf16", 0, 0, NULL },
-		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "prompts, a JSON object a line with \"text\" or \"ids\": "
-		  "run i uses the i-th, then from the first again", 0, 0, NULL },
-		{ "prompt-tokens", OD_ARG_UINT, &o->prompt_tokens, "N", "instead: random prompts of N tokens; default 16",
+		{ .kind = OD_ARG_TITLE, .help = "Measure" },
+		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
+		{ "precision", OD_ARG_STRING, &o->precision, "LIST", "of bf16, int8, fp16, int8-g64, nf4; the first is the baseline; "
+		  "default bf16,int8,nf4", 0, 0, NULL },
+		{ "dense-precision", OD_ARG_CHOICE, &o->dense_precision, "NAME", "attention's weights, not for bf16 (default: as the experts)", 0, 0, od_precision_names },
+		{ "activations", OD_ARG_STRING, &o->activations, "LIST", "of f32, int8: activations for int8 and nf4 weights; default f32", 0, 0, NULL },
+		{ "resident-form", OD_ARG_STRING, &o->forms, "LIST", "of bf16, planes: form of bf16 experts in memory, as published or as "
+		  "stored (compressed); default bf16", 0, 0, NULL },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "a JSON object a line with \"text\" or \"ids\"; runs use them in turn", 0, 0, NULL },
+		{ "prompt-tokens", OD_ARG_UINT, &o->prompt_tokens, "N", "without --prompts: random prompts of N tokens; default 16",
 		  1, MAX_TOKENS, NULL },
-		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens of a run, past the end of text too; default 32", 2,
+		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens per run, past the end of text too; default 32", 2,
 		  MAX_TOKENS, NULL },
-		{ "runs", OD_ARG_UINT, &o->runs, "N", "default 7, after a short one that does not count", 1, 1e5, NULL },
-		{ "temperature", OD_ARG_REAL, &o->temperature, "T", "of the first precision, which chooses the tokens; "
-		  "default: 0.8 with random prompts, else 0", 0, 1000, NULL },
-		{ "seed", OD_ARG_UINT, &o->seed, "N", "of random prompts and of sampling; default 1", 0, 0, NULL },
-		{ .kind = OD_ARG_TITLE, .help = "How to compute" },
-		{ "profile", OD_ARG_CHOICE, &o->profile, "f32|bf16", "of main, which the shadow follows; default f32", 0, 0,
+		{ "runs", OD_ARG_UINT, &o->runs, "N", "measured runs; default 7, after a short warm-up", 1, 1e5, NULL },
+		{ "temperature", OD_ARG_REAL, &o->temperature, "T", "of the baseline, which chooses the tokens; default: 0.8 with random "
+		  "prompts, else 0", 0, 1000, NULL },
+		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of random prompts and of sampling; default 1", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Compute" },
+		{ "profile", OD_ARG_CHOICE, &o->profile, "f32|bf16", "main's numeric profile, also the shadow's; default f32", 0, 0,
 		  od_profile_names },
-		{ "threads", OD_ARG_UINT, &o->threads, "N", "default: the CPUs there are", 1, 1024, NULL },
+		{ "threads", OD_ARG_UINT, &o->threads, "N", "compute threads; default: one per CPU", 1, 1024, NULL },
 		{ "cpu", OD_ARG_CHOICE, &o->cpu, "NAME", "force a kernel set (default: auto)", 0, 0, od_cpu_names },
-		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON, with every run", 0, 0, NULL },
-		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every run", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
 	const size_t n_table = sizeof(table) / sizeof(table[0]);
 	size_t n;

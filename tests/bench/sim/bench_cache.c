@@ -36,32 +36,32 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	const struct od_arg table[] = {
 		{ .kind = OD_ARG_TITLE, .help = "What is replayed" },
 		{ "routes", OD_ARG_STRING, &o->routes, "FILE", "a recording, by od-bench cache --record", 0, 0, NULL },
-		{ "batch", OD_ARG_UINT, &o->batch, "N", "N sequences decode together, a row of each in a step (default: 1)", 1, 1024, NULL },
-		{ "zipf", OD_ARG_REAL, &o->zipf.exponent, "S", "instead of a recording: experts drawn by Zipf's law with exponent S (0: all alike)", 0, 10, NULL },
+		{ "batch", OD_ARG_UINT, &o->batch, "N", "N sequences decode together, one row each per step (default: 1)", 1, 1024, NULL },
+		{ "zipf", OD_ARG_REAL, &o->zipf.exponent, "S", "no recording: draw experts by Zipf's law, exponent S (0: uniform)", 0, 10, NULL },
 		{ "steps", OD_ARG_UINT, &o->zipf.steps, "N", "with --zipf: decode steps (default: 2000)", 1, 1e7, NULL },
-		{ "drift", OD_ARG_UINT, &o->zipf.drift, "N", "with --zipf: other experts become popular every N steps (default: never)", 0, 1e7, NULL },
-		{ "layers", OD_ARG_UINT, &o->layers, "N", "with --zipf (default: 32)", 1, OD_ROUTE_MAX_LAYERS, NULL },
-		{ "experts", OD_ARG_UINT, &o->experts, "N", "with --zipf (default: 8)", 1, OD_ROUTE_MAX_EXPERTS, NULL },
-		{ "top-k", OD_ARG_UINT, &o->top_k, "N", "with --zipf (default: 2)", 1, OD_ROUTE_MAX_TOP_K, NULL },
-		{ "seed", OD_ARG_UINT, &o->seed, "N", "of --zipf and of Marking (default: 1)", 0, 0, NULL },
+		{ "drift", OD_ARG_UINT, &o->zipf.drift, "N", "with --zipf: change the popular experts every N steps (default: never)", 0, 1e7, NULL },
+		{ "layers", OD_ARG_UINT, &o->layers, "N", "with --zipf: MoE layers (default: 32)", 1, OD_ROUTE_MAX_LAYERS, NULL },
+		{ "experts", OD_ARG_UINT, &o->experts, "N", "with --zipf: experts of a layer (default: 8)", 1, OD_ROUTE_MAX_EXPERTS, NULL },
+		{ "top-k", OD_ARG_UINT, &o->top_k, "N", "with --zipf: experts per token and layer (default: 2)", 1, OD_ROUTE_MAX_TOP_K, NULL },
+		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of --zipf and of the policy Marking (default: 1)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "The cluster" },
-		{ "workers", OD_ARG_UINT, &o->workers, "N", "each with a cache of its own (default: 1)", 1, 1024, NULL },
+		{ "workers", OD_ARG_UINT, &o->workers, "N", "workers, each with its own cache (default: 1)", 1, 1024, NULL },
 		{ "group-size", OD_ARG_UINT, &o->group_size, "G", "workers that serve one layer together (default: top-k)", 1, 1024, NULL },
-		{ "budget", OD_ARG_STRING, &o->budgets, "LIST", "a worker's cache, as sizes (900MiB) or as shares (20%) of what all experts take as published, divided by the workers (default: " DEFAULT_BUDGETS ")", 0, 0, NULL },
-		{ "rival-state", OD_ARG_CHOICE, &o->rival_state, "F|C|S|E", "the state that all policies but rank keep experts in (default: F)", 0, 0, rival_states },
-		{ "rivals-share", OD_ARG_FLAG, &o->shared, NULL, "all policies but rank have one cache for all layers (belady always has), not one for each", 0, 0, NULL },
-		{ .kind = OD_ARG_TITLE, .help = "An expert, and what loading it costs" },
+		{ "budget", OD_ARG_STRING, &o->budgets, "LIST", "cache per worker: sizes (900MiB), or shares (20%) of all experts as published over the workers (default: " DEFAULT_BUDGETS ")", 0, 0, NULL },
+		{ "rival-state", OD_ARG_CHOICE, &o->rival_state, "F|C|S|E", "state in which policies other than rank keep experts (default: F)", 0, 0, rival_states },
+		{ "rivals-share", OD_ARG_FLAG, &o->shared, NULL, "other policies than rank: one cache for all layers (belady: always)", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Expert size and load cost" },
 		{ "expert-weights", OD_ARG_UINT, &o->weights, "N", "weights of an expert (default: 176160768, as in Mixtral 8x7B)", 1, 1e12, NULL },
-		{ "bits", OD_ARG_REAL, &o->bits, "B", "stored bits a weight, SM byte included (default: 10.72)", 8, 16, NULL },
-		{ "form", OD_ARG_CHOICE, &o->form, "planes|plain", "what workers compute on: then F takes as much as is stored, or 16 bits a weight (default: planes)", 0, 0, form_names },
-		{ "read", OD_ARG_REAL, &o->read_gbps, "GB/S", "from storage (default: 3.5)", 0.001, 10000, NULL },
-		{ "inflate", OD_ARG_REAL, &o->inflate_gbps, "GB/S", "exponents that a thread inflates, or with planes checks (default: 3.5, with planes 50)", 0.001, 10000, NULL },
+		{ "bits", OD_ARG_REAL, &o->bits, "B", "stored bits per weight, SM byte included (default: 10.72)", 8, 16, NULL },
+		{ "form", OD_ARG_CHOICE, &o->form, "planes|plain", "size of F: as stored, or 16 bits per weight (default: planes)", 0, 0, form_names },
+		{ "read", OD_ARG_REAL, &o->read_gbps, "GB/S", "read bandwidth of the storage (default: 3.5)", 0.001, 10000, NULL },
+		{ "inflate", OD_ARG_REAL, &o->inflate_gbps, "GB/S", "exponents inflated per thread; planes: checked (default: 3.5; 50)", 0.001, 10000, NULL },
 		{ "inflaters", OD_ARG_UINT, &o->inflaters, "L", "threads that inflate (default: 2)", 1, 1024, NULL },
 		{ "chunks", OD_ARG_UINT, &o->chunks, "K", "E-chunks of a matrix (default: 16)", 1, 65536, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
-		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "pictures of it, by gnuplot", 0, 0, NULL },
-		{ "json", OD_ARG_FLAG, &o->json, NULL, "as JSON", 0, 0, NULL },
-		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
+		{ "svg", OD_ARG_STRING, &o->svg, "DIR", "also draw plots into DIR (gnuplot)", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
 	const size_t n_table = sizeof(table) / sizeof(table[0]);
 	size_t n;
@@ -70,14 +70,13 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	if (rc == OD_OK && o->help)
 		od_bench_usage("cache --routes FILE | --zipf S [OPTIONS]\n       od-bench cache --record --help\n"
 			       "       od-bench cache --live --help",
-			       "Replays which experts the routers chose through a cache on every worker, for every policy and size:\n"
-			       "how much has still to be read, how long experts stay, how long a layer's loads take. rank divides its\n"
-			       "cache as the planner says, rank F keeps experts only as they are computed on; belady knows the future.\n\n"
-			       "Experts are dealt as od-main deals them to workers with caches: groups stand still, and each expert goes\n"
-			       "to whom it costs least, by what its cache has of it at that moment; of equal ones to its home. Belady's\n"
-			       "future must not depend on what is kept: its experts are dealt by homes, as if nothing ever was. The plans\n"
-			       "are made for the same deals. Prompts leave no trace in caches, and are not replayed. Without a cache,\n"
-			       "beside which times are shown, experts are dealt in turn.\n\n"
+			       "Replays recorded routes through an expert cache on every worker, for each policy and size. Prints\n"
+			       "bytes read, residency time and load time per layer. rank: pools by the planner; rank F: only\n"
+			       "ready-to-compute experts; belady: evicts with the future known.\n"
+			       "Experts are placed as od-main places them: fixed groups; each expert goes to the worker where it\n"
+			       "costs least, given the caches; ties go to its home. Belady and the plans place by homes alone, so\n"
+			       "that the future does not depend on the cache. Prompts are not replayed. The times without a cache,\n"
+			       "for comparison, place experts round-robin.\n"
 			       "Example: od-bench cache --record R --pack PACK --prompts tests/bench/prompts.jsonl\n"
 			       "         od-bench cache --routes R --workers 4", table, n_table);
 	return rc;

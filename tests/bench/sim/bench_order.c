@@ -215,10 +215,10 @@ int od_bench_order(int argc, char **argv, struct od_err *err)
 	bool help = false, json = false;
 	size_t n;
 	const struct od_arg table[] = {
-		{ "instances", OD_ARG_UINT, &instances, "N", "of each kind; default 1000", 1, 1000000, NULL },
-		{ "seed", OD_ARG_UINT, &seed, "N", "of what is drawn; default 1", 0, 0, NULL },
-		{ "json", OD_ARG_FLAG, &json, NULL, "the figures as JSON", 0, 0, NULL },
-		{ "help", OD_ARG_FLAG, &help, NULL, "this text", 0, 0, NULL },
+		{ "instances", OD_ARG_UINT, &instances, "N", "instances of each kind; default 1000", 1, 1000000, NULL },
+		{ "seed", OD_ARG_UINT, &seed, "N", "random seed; default 1", 0, 0, NULL },
+		{ "json", OD_ARG_FLAG, &json, NULL, "print JSON", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &help, NULL, "print this text", 0, 0, NULL },
 	};
 	const size_t n_table = sizeof(table) / sizeof(table[0]);
 	int rc = od_args_parse(table, n_table, argc, argv, NULL, 0, &n, err);
@@ -226,10 +226,10 @@ int od_bench_order(int argc, char **argv, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (help) {
-		od_bench_usage("order [OPTIONS]", "Draws experts to load (what is cached, rows, speeds) and orders "
-			       "their loads by each\nrule: how much later than with the best order does the last "
-			       "expert end? Up to 4 tensors\nthe best is found by trying all orders, beyond that "
-			       "stands a lower bound.\nNo disk, no clock: the same figures everywhere.",
+		od_bench_usage("order [OPTIONS]", "Draws random sets of experts to load (cached parts, rows, speeds), "
+			       "orders their loads by each\nrule, and prints how much later the last expert ends than "
+			       "with the optimal order. Up to 4\ntensors the optimum comes from trying all orders, "
+			       "beyond that a lower bound stands in.\nA simulation: the same figures on every machine.",
 			       table, n_table);
 		return OD_OK;
 	}

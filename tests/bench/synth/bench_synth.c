@@ -347,11 +347,11 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	size_t n = 0;
 	const struct od_arg table[] = {
 		{ NULL, OD_ARG_TITLE, NULL, NULL, "Shape", 0, 0, NULL },
-		{ "preset", OD_ARG_CHOICE, &o->preset, "NAME", "tiny, small, medium, mixtral-8x7b or mixtral-8x22b: "
-		  "where the shape comes from unless said otherwise below", 0, 0, preset_names },
+		{ "preset", OD_ARG_CHOICE, &o->preset, "NAME", "base shape: tiny, small, medium, mixtral-8x7b or mixtral-8x22b; the "
+		  "options below override it", 0, 0, preset_names },
 		{ "layers", OD_ARG_UINT, &m->layers, "N", "transformer layers, each with experts", 1, 0, NULL },
-		{ "hidden", OD_ARG_UINT, &m->hidden, "N", "size of a row between layers", 1, 0, NULL },
-		{ "intermediate", OD_ARG_UINT, &m->intermediate, "N", "inner size of an expert", 1, 0, NULL },
+		{ "hidden", OD_ARG_UINT, &m->hidden, "N", "hidden size", 1, 0, NULL },
+		{ "intermediate", OD_ARG_UINT, &m->intermediate, "N", "intermediate size of an expert", 1, 0, NULL },
 		{ "experts", OD_ARG_UINT, &m->experts, "N", "experts in a layer", 1, 0, NULL },
 		{ "top-k", OD_ARG_UINT, &m->top_k, "N", "experts that a token uses in a layer", 1, 0, NULL },
 		{ "heads", OD_ARG_UINT, &m->heads, "N", "query heads", 1, 0, NULL },
@@ -363,8 +363,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		  NULL },
 		{ "tied", OD_ARG_FLAG, &m->tied, NULL, "the head is the embedding", 0, 0, NULL },
 		{ NULL, OD_ARG_TITLE, NULL, NULL, "Files", 0, 0, NULL },
-		{ "dtype", OD_ARG_CHOICE, &o->dtype, "TYPE", "bf16 (default), f16 or f32; f8_e4m3 or f8_e5m2: of "
-		  "experts alone, the rest bf16", 0, 0, dtype_names },
+		{ "dtype", OD_ARG_CHOICE, &o->dtype, "TYPE", "bf16 (default), f16 or f32; f8_e4m3 or f8_e5m2: experts only, the rest "
+		  "is bf16", 0, 0, dtype_names },
 		{ "seed", OD_ARG_UINT, &m->seed, "N", "same seed, same bytes on every machine; default 1", 0, SEED_MAX,
 		  NULL },
 		{ "shards", OD_ARG_UINT, &o->shards, "N", "weight files; default 1", 1, MAX_SHARDS - 1, NULL },
@@ -379,8 +379,8 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		return rc;
 	if (o->help) {
 		od_bench_usage("synth DIR [OPTIONS]", "Writes a Mixtral checkpoint with random weights that have the "
-			       "statistics of trained ones:\nthe same entropy, a sane forward pass, routers that "
-			       "choose.\n"
+			       "statistics of trained ones:\nsimilar entropy, stable activations, routers with "
+			       "clear choices.\n"
 			       "Example: od-bench synth /tmp/model --preset small --layers 4", table, n_table);
 		return OD_OK;
 	}
