@@ -1,4 +1,4 @@
-/* args.h - command lines from a table: --name VALUE, --name=VALUE, flags, and the --help text.
+/* args.h - parses a command line by a table of options (--name VALUE, --name=VALUE, flags) and prints its --help text.
  *
  * Thread: main(), before others exist. Owner: strings point into argv. */
 #ifndef OD_BASE_ARGS_H
@@ -13,7 +13,7 @@
 enum od_arg_kind {
 	OD_ARG_FLAG,   /* bool *out, becomes true */
 	OD_ARG_STRING, /* const char **out */
-	OD_ARG_LIST,   /* struct od_arg_list *out: may be given several times */
+	OD_ARG_LIST,   /* struct od_arg_list *out; repeatable */
 	OD_ARG_UINT,   /* uint64_t *out, min..max */
 	OD_ARG_REAL,   /* double *out, min..max */
 	OD_ARG_SIZE,   /* uint64_t *out, as od_parse_size */
@@ -37,18 +37,18 @@ struct od_arg {
 	const char *const *choices; /* OD_ARG_CHOICE, ends with NULL */
 };
 
-/* Sets what is given and leaves the rest; of an option given twice the last counts. "--" ends the options, "-" is no
- * option, -h is --help. Positional arguments go to positional[0..*n_positional), at most
- * max_positional. --help and --version are the caller's (put flags in the table).
+/* Sets the given options and leaves the others unchanged. If an option is repeated, the last one counts. "--" ends the
+ * options, "-" is positional, -h is --help. Positional arguments go to positional[0..*n_positional), at most
+ * max_positional. The caller handles --help and --version (as flags in the table).
  * OD_ERR_ARG names the option and what it expects. */
 OD_MUST_CHECK int od_args_parse(const struct od_arg *table, size_t n_table, int argc, char **argv,
 				const char **positional, size_t max_positional, size_t *n_positional,
 				struct od_err *err);
 
-/* The options, one line each, wrapped at 100 columns. */
+/* Prints one entry per option, wrapped at 100 columns. */
 void od_args_help(FILE *f, const struct od_arg *table, size_t n_table);
 
-/* "900MiB", "1.5G" (2^30), "500MB" (10^6), plain bytes; capitals do not matter. Below 2^63; parts of a byte are dropped.
+/* Parses "900MiB", "1.5G" (2^30), "500MB" (10^6) or plain bytes, in any case, below 2^63. A fraction of a byte is cut off.
  * *bytes, and *out below, are 0 unless OD_OK. */
 OD_MUST_CHECK int od_parse_size(const char *text, uint64_t *bytes, struct od_err *err);
 /* Decimal digits only. */

@@ -1,9 +1,9 @@
-/* counters.h - what is counted: one table of names, units and meaning for the text after a prompt, --json, PONG, od-bench
- * and docs/COUNTERS.md.
+/* counters.h - all statistics counters: one table of names, units and meanings. The figures after a prompt, --json, PONG,
+ * od-bench and docs/COUNTERS.md use it.
  *
- * An array of counters is a uint64_t [OD_N_COUNTERS]. A process has one, which only grows while it runs; a request has one
- * of its own. Times are counted in ns and shown in seconds.
- * Thread: plain data; an array is its owner's. */
+ * An array of counters is a uint64_t [OD_N_COUNTERS]. Each process has one for its lifetime; each request has its own.
+ * Times are counted in ns and shown in seconds.
+ * Thread: plain data; only the owner of an array accesses it. */
 #ifndef OD_BASE_COUNTERS_H
 #define OD_BASE_COUNTERS_H
 
@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* In the order of the table (counters.c), which says what they mean. Names travel, numbers do not. */
+/* In the order of the table in counters.c, which documents them. Messages carry names, not these numbers. */
 enum od_counter {
 	OD_C_PROMPT_TOKENS, OD_C_SHARED_TOKENS, OD_C_TOKENS, OD_C_PREFILL_NS, OD_C_TTFT_NS, OD_C_DECODE_NS, OD_C_DEVICE_WAITS, OD_C_SIDE_WAITS,
 	OD_C_EXPERT_USES, OD_C_PREDICTED_USES, OD_C_RECALLED_USES, OD_C_STOOD_IN_USES, OD_C_STOOD_IN_RECALLED,
@@ -32,9 +32,9 @@ enum od_counter {
 	OD_N_COUNTERS
 };
 
-enum od_counter_kind { OD_COUNTER, OD_GAUGE, OD_PEAK }; /* only grows; is as it is now; the most there was */
+enum od_counter_kind { OD_COUNTER, OD_GAUGE, OD_PEAK }; /* only grows; current value; maximum so far */
 
-/* Whose array has it. */
+/* Which arrays have the counter. */
 #define OD_OF_REQUEST 1u
 #define OD_OF_WORKER 2u
 #define OD_OF_SHADOW 4u
@@ -49,13 +49,13 @@ extern const struct od_counter_info od_counter_info[OD_N_COUNTERS];
 
 int od_counter_find(const char *name); /* enum od_counter; -1: unknown */
 
-/* Counters grow by c's, a gauge becomes c's, of peaks the larger stays. */
+/* Adds counters, takes gauges from c, keeps the larger peaks. */
 void od_counters_add(uint64_t *to, const uint64_t *c);
-/* What was counted between: one that is smaller than before has begun again from 0. Gauges and peaks are now's. */
+/* to = now - before. A counter that is smaller than before was restarted from 0. Gauges and peaks are taken from now. */
 void od_counters_since(uint64_t *to, const uint64_t *now, const uint64_t *before);
 
-/* Those that have one of these owners: as fields of an object; those of them that are not 0 as "name value, name value", cut
- * to size (returns buf). */
+/* The counters of these owners (OD_OF_*). json: as fields of an object. text: those that are not 0, as "name value, name
+ * value", cut to size; returns buf. */
 void od_counters_json(const uint64_t *c, unsigned of, json_t *into);
 const char *od_counters_text(const uint64_t *c, unsigned of, char *buf, size_t size);
 

@@ -1,10 +1,9 @@
-/* json.h - typed, range-checked reads of JSON that somebody else wrote, over jansson.
+/* json.h - typed, range-checked reads of untrusted JSON, over jansson.
  *
- * A key that stands twice, an integer beyond 63 bits and a real beyond a double make the whole text invalid. An integer
- * must be written as one: 3.0 and 1e3 are reals. Each getter names the file ("where") and the field in its reason, with
- * what was expected and found.
+ * A duplicate key, an integer beyond 63 bits or a real beyond a double makes the whole text invalid. 3.0 and 1e3 are reals,
+ * not integers. An error names the file ("where"), the field, and the expected and found values.
  * Thread: any. Owner: returned strings and objects are borrowed from the parent; NULL unless OD_OK. Strings may contain
- * NULs: json_string_length tells. */
+ * NULs: use json_string_length. */
 #ifndef OD_BASE_JSON_H
 #define OD_BASE_JSON_H
 
@@ -18,7 +17,7 @@
 OD_MUST_CHECK int od_json_load(const char *path, size_t max_bytes, json_t **out, struct od_err *err);
 OD_MUST_CHECK int od_json_parse(const char *text, size_t len, const char *where, json_t **out, struct od_err *err);
 
-/* A field that must be there. */
+/* A required field. */
 OD_MUST_CHECK int od_json_u64(const json_t *obj, const char *key, uint64_t min, uint64_t max, uint64_t *out,
 			      const char *where, struct od_err *err);
 OD_MUST_CHECK int od_json_u32(const json_t *obj, const char *key, uint32_t min, uint32_t max, uint32_t *out,
@@ -32,7 +31,7 @@ OD_MUST_CHECK int od_json_obj(const json_t *obj, const char *key, json_t **out, 
 OD_MUST_CHECK int od_json_arr(const json_t *obj, const char *key, json_t **out, const char *where,
 			      struct od_err *err);
 
-/* A field that may be missing or null: then *out is fallback. A wrong type is still an error. */
+/* An optional field: *out is fallback when it is missing or null. A wrong type is still an error. */
 OD_MUST_CHECK int od_json_bool_or(const json_t *obj, const char *key, bool fallback, bool *out, const char *where,
 				  struct od_err *err);
 OD_MUST_CHECK int od_json_u32_or(const json_t *obj, const char *key, uint32_t min, uint32_t max, uint32_t fallback,

@@ -41,13 +41,13 @@ static inline uint64_t od_round_up(uint64_t n, uint64_t step) /* step: a power o
 	return (n + step - 1) & ~(step - 1);
 }
 
-/* Zeroed memory, 64-byte aligned, followed by OD_PAD_BYTES zero bytes. NULL when there is none.
- * Large blocks come straight from the kernel, so od_free gives them back at once. */
+/* Zeroed memory, 64-byte aligned, followed by OD_PAD_BYTES zero bytes. NULL when out of memory.
+ * Large blocks are mapped separately, so od_free returns them to the kernel at once. */
 void *od_alloc(size_t bytes);
 void *od_alloc_array(size_t n, size_t each_bytes); /* NULL on overflow too */
 void od_free(void *p);				   /* NULL ok */
 
-/* The same, always from the kernel and back to it: whole pages, od_map_bytes(bytes) of them. */
+/* As od_alloc, but always mapped: od_map_bytes(bytes) bytes of whole pages, returned to the kernel by od_unmap. */
 uint64_t od_map_bytes(uint64_t bytes);
 void *od_map(size_t bytes);
 void od_unmap(void *p, size_t bytes); /* NULL ok */

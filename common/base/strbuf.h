@@ -1,4 +1,6 @@
-/* strbuf.h - text that grows. Thread: its owner's. A failed append is remembered and seen once, at the end. */
+/* strbuf.h - a text buffer that grows. A failed append sets `failed`, so that callers check once, at the end.
+ *
+ * Thread: one at a time. Owner: the caller, until od_strbuf_fini or od_strbuf_take. */
 #ifndef OD_BASE_STRBUF_H
 #define OD_BASE_STRBUF_H
 

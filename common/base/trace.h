@@ -1,7 +1,7 @@
-/* trace.h - what a daemon did when, as Chrome trace JSON (chrome://tracing, ui.perfetto.dev): the timing diagram of
+/* trace.h - spans of a process's work as Chrome trace JSON (chrome://tracing, ui.perfetto.dev): the timing diagram of
  * OD-MoE Fig. 2 from a live run.
  *
- * Times are CLOCK_MONOTONIC, so the files of all processes of one machine lie over each other. One trace a process.
+ * Times are CLOCK_MONOTONIC, so the traces of all processes on one machine share a time axis. One trace per process.
  * Thread: any (a mutex inside); od_trace_open before other threads start, od_trace_close after they ended.
  * A span costs a branch while no trace is open. */
 #ifndef OD_BASE_TRACE_H
@@ -15,16 +15,16 @@
 
 extern bool od_trace_on; /* read only */
 
-/* process: how it is called in the picture, "worker 40123". */
+/* process: its name in the viewer, "worker 40123". */
 OD_MUST_CHECK int od_trace_open(const char *path, const char *process, struct od_err *err);
-/* Completes the file. OD_ERR_IO when some of it could not be written. */
+/* Completes the file. OD_ERR_IO when a part of it could not be written. */
 int od_trace_close(struct od_err *err);
 
-/* The calling thread was busy with what from begin_ns to now, for (step, m, expert); -1 leaves one out. what is a
- * literal: no characters that JSON would escape. */
+/* Records that the calling thread did `what` from begin_ns to now, for (step, m, expert); -1 omits one of them. `what` is a
+ * literal without characters that JSON would escape. */
 void od_trace_span(const char *what, uint64_t begin_ns, int64_t step, int64_t m, int64_t expert);
 
-/* The begin of a span: the time when a trace is open, else 0 for nothing. */
+/* Begins a span: the current time when a trace is open, else 0. */
 static inline uint64_t od_trace_begin(void)
 {
 	return od_trace_on ? od_now_ns() : 0;
@@ -36,8 +36,8 @@ static inline void od_trace_end(const char *what, uint64_t begin_ns, int64_t ste
 		od_trace_span(what, begin_ns, step, m, expert);
 }
 
-/* Append the events of another process's trace file; it is left as it is. Of a killed process's file the last event,
- * which may be cut, is left out. Nothing happens while no trace is open. */
+/* Appends the events of another process's trace file, which is not changed. If that process was killed, its last event may
+ * be incomplete and is left out. Does nothing while no trace is open. */
 OD_MUST_CHECK int od_trace_merge(const char *path, struct od_err *err);
 
 #endif
