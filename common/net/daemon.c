@@ -80,7 +80,7 @@ static void end_session(struct od_daemon *d, const char *why)
 
 	if (session == 0)
 		return;
-	od_log(OD_LOG_INFO, "the session of main \"%s\" is over: %s", d->main_name, why);
+	od_log(OD_LOG_INFO, "session with main \"%s\" ended: %s", d->main_name, why);
 	od_data_port_set_session(d->data, 0);
 	atomic_store(&d->session, 0);
 	d->ended = session;
@@ -139,7 +139,7 @@ static void refuse(struct od_daemon *d, const struct od_route *route, const char
 	header.refuse = &body;
 	/* Not send_to: whom we refuse must not learn the session. */
 	rc = od_uv_socket_send(d->control, route, &header, NULL, 0);
-	od_log_limited(OD_LOG_WARN, "refused a main: %s%s", why->msg, rc == OD_OK ? "" : " (and it is gone)");
+	od_log_limited(OD_LOG_WARN, "refused a session: %s%s", why->msg, rc == OD_OK ? "" : " (main has already disconnected)");
 }
 
 static const char *short_hex(const uint8_t *bytes, char hex[13])
@@ -200,7 +200,7 @@ static void begin_session(struct od_daemon *d, const struct od_msg *m)
 	od_peer_text(m->header->hello->main_name, d->main_name, sizeof(d->main_name));
 	od_liveness_start(&d->main, od_now_ns());
 	atomic_store(&d->session, session);
-	od_log(OD_LOG_INFO, "a session with main \"%s\" begins", d->main_name);
+	od_log(OD_LOG_INFO, "session with main \"%s\" started", d->main_name);
 	d->ops->begin(d->arg, session);
 	od_data_port_set_session(d->data, session);
 }
@@ -217,7 +217,7 @@ static void on_hello(struct od_daemon *d, const struct od_msg *m)
 		return;
 	}
 	if (taken(d, m)) {
-		od_fail(&err, OD_ERR_BUSY, "session: this %s serves main \"%s\"", d->role, d->main_name);
+		od_fail(&err, OD_ERR_BUSY, "session: this %s is in use by main \"%s\"", d->role, d->main_name);
 		refuse(d, &m->route, "session", &err);
 		return;
 	}
@@ -253,7 +253,7 @@ static void on_bye(struct od_daemon *d)
 		uv_stop(&d->loop);
 	else if (send_bye(d) != OD_OK)
 		od_log_limited(OD_LOG_WARN, "cannot answer BYE");
-	end_session(d, "main said BYE");
+	end_session(d, "main sent BYE");
 }
 
 static void on_session_message(struct od_daemon *d, struct od_msg *m)
@@ -286,9 +286,9 @@ static void on_message(void *arg, struct od_msg *m)
 	else if (od_check_version(m->header, &err) != OD_OK)
 		drop(m, err.msg);
 	else if (m->header->session != 0 && m->header->session == d->ended)
-		od_log(OD_LOG_DEBUG, "dropped %s of a session that is over", od_body_name(m->header->body_case));
+		od_log(OD_LOG_DEBUG, "dropped %s of a session that has ended", od_body_name(m->header->body_case));
 	else if (session == 0 || m->header->session != session)
-		drop(m, "a session that is not the present one");
+		drop(m, "its session is not the current one");
 	else if (!od_route_equal(&m->route, &d->route))
 		drop(m, "another connection than the session's");
 	else
@@ -407,7 +407,7 @@ static void on_tick(uv_timer_t *h)
 	struct od_daemon *d = h->data;
 
 	if (d->parent != 0 && getppid() != d->parent) {
-		od_log(OD_LOG_INFO, "the process that started this one is gone: stopping");
+		od_log(OD_LOG_INFO, "parent process exited: stopping");
 		od_daemon_stop(d);
 	}
 	od_descriptors_watch();
@@ -453,7 +453,7 @@ static int choose_address(const struct od_daemon_opts *o, const char **host, str
 {
 	*host = o->listen != NULL ? o->listen : o->insecure ? EVERYWHERE : LOOPBACK;
 	if (strchr(*host, ':') != NULL && strchr(*host, ':') == strrchr(*host, ':')) /* IPv6 has two at least */
-		return od_fail(err, OD_ERR_ARG, "--listen %s: expected an address alone; the port is --port's", *host);
+		return od_fail(err, OD_ERR_ARG, "--listen %s: expected an address without a port; set the port with --port", *host);
 	if (o->insecure || od_is_loopback(*host))
 		return OD_OK;
 	return od_fail(err, OD_ERR_ARG,
@@ -467,9 +467,9 @@ static int tie_to_parent(struct od_daemon *d, struct od_err *err)
 {
 	d->parent = getppid();
 	if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0)
-		return od_fail_errno(err, OD_ERR_IO, "cannot follow the parent process");
+		return od_fail_errno(err, OD_ERR_IO, "cannot watch the parent process");
 	if (getppid() != d->parent)
-		return od_fail(err, OD_ERR_CANCELLED, "the process that started this one is gone");
+		return od_fail(err, OD_ERR_CANCELLED, "parent process exited during the start");
 	return OD_OK;
 }
 
@@ -479,7 +479,7 @@ static int open_sockets(struct od_daemon *d, const struct od_daemon_opts *o, con
 
 	d->context = od_zmq_context();
 	if (d->context == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "no ZeroMQ context: %s", zmq_strerror(errno));
+		return od_fail(err, OD_ERR_NOMEM, "cannot create a ZeroMQ context: %s", zmq_strerror(errno));
 	rc = od_bind_router(d->context, host, o->port, &d->socket, &d->port, err);
 	if (rc != OD_OK)
 		return rc;
@@ -497,7 +497,7 @@ static int open_daemon(struct od_daemon *d, const struct od_daemon_opts *o, stru
 	if (rc != OD_OK)
 		return rc;
 	if (sodium_init() < 0)
-		return od_fail(err, OD_ERR_INTERNAL, "no random numbers");
+		return od_fail(err, OD_ERR_INTERNAL, "cannot get random numbers for the session id");
 	d->posts = calloc(MAX_POSTS, sizeof(*d->posts));
 	if (d->posts == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "queue of messages to main");
@@ -548,7 +548,7 @@ static int say_ready(struct od_daemon *d, struct od_err *err)
 		return OD_OK;
 	n = snprintf(line, sizeof(line), "%u\n", (unsigned)d->port);
 	if (write(d->ready_fd, line, (size_t)n) != n)
-		rc = od_fail_errno(err, OD_ERR_IO, "cannot say that we are ready (descriptor %d)", d->ready_fd);
+		rc = od_fail_errno(err, OD_ERR_IO, "cannot write the port to --ready-fd %d", d->ready_fd);
 	close(d->ready_fd);
 	d->ready_fd = -1;
 	return rc;

@@ -37,7 +37,7 @@ int od_data_port_new(struct od_data_port **out, void *zmq_context, const char *h
 		return od_fail(err, OD_ERR_NOMEM, "data port");
 	p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	rc = p->wake_fd >= 0 ? od_bind_router(zmq_context, host, port, &p->socket, &p->number, err)
-			     : od_fail_errno(err, OD_ERR_IO, "data port: no event descriptor");
+			     : od_fail_errno(err, OD_ERR_IO, "data port: cannot create an eventfd");
 	if (rc != OD_OK) {
 		od_data_port_free(p);
 		return rc;
@@ -126,12 +126,12 @@ static bool admit(struct od_data_port *p, const struct od_msg *m, struct od_err 
 	if (od_check_version(m->header, err) != OD_OK)
 		return false;
 	if (session == 0 || m->header->session != session) {
-		od_fail(err, OD_ERR_PROTOCOL, "a session that is not the present one");
+		od_fail(err, OD_ERR_PROTOCOL, "its session is not the current one");
 		return false;
 	}
 	if (m->header->body_case == OD__HEADER__BODY_ATTACH || (attached(p) && od_route_equal(&m->route, &p->route)))
 		return true;
-	od_fail(err, OD_ERR_PROTOCOL, "a connection that has not sent ATTACH");
+	od_fail(err, OD_ERR_PROTOCOL, "its connection has not sent ATTACH");
 	return false;
 }
 

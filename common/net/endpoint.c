@@ -79,7 +79,7 @@ static int open_socket(void *context, int type, bool ipv6, const struct bounds *
 	int rc;
 
 	if (s == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "no ZeroMQ socket: %s", zmq_strerror(errno));
+		return od_fail(err, OD_ERR_NOMEM, "cannot create a ZeroMQ socket: %s", zmq_strerror(errno));
 	rc = set_options(s, type, ipv6, b, err);
 	if (rc != OD_OK) {
 		zmq_close(s);
@@ -129,7 +129,7 @@ static int bound_number(void *socket, uint16_t *port, struct od_err *err)
 	if (zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, url, &size) == 0)
 		colon = strrchr(url, ':');
 	if (colon == NULL)
-		return od_fail(err, OD_ERR_INTERNAL, "ZeroMQ does not say which port it took");
+		return od_fail(err, OD_ERR_INTERNAL, "ZeroMQ does not report the port that it bound");
 	*port = (uint16_t)strtoul(colon + 1, NULL, 10);
 	return OD_OK;
 }
@@ -151,8 +151,8 @@ static int bind_router(void *context, const char *host, uint16_t port, const str
 	if (zmq_bind(s, to.url) != 0) {
 		rc = errno == EADDRINUSE
 			     ? od_fail(err, OD_ERR_BUSY,
-				       "cannot listen on %s port %u: another program has it; choose another (--port, or the "
-				       "address of --serve-store)",
+				       "cannot listen on %s port %u: another program uses it; choose another port (--port, "
+				       "or in the address of --serve-store)",
 				       host, (unsigned)port)
 			     : od_fail(err, OD_ERR_IO, "cannot listen on %s port %u: %s", host, (unsigned)port,
 				       zmq_strerror(errno));

@@ -1,7 +1,7 @@
-/* endpoint.h - ZeroMQ sockets with the options that the transport notes of PROTOCOL.md ask for: LINGER 0,
- * IMMEDIATE, MAXMSGSIZE, ROUTER_MANDATORY, reconnect after 10 ms up to 1 s, no heartbeats of ZeroMQ's.
+/* endpoint.h - opens ZeroMQ sockets with the options of PROTOCOL.md, "Socket options": LINGER 0, IMMEDIATE, MAXMSGSIZE,
+ * ROUTER_MANDATORY, reconnect after 10 ms up to 1 s, no ZeroMQ heartbeats.
  *
- * Thread: a socket belongs to the thread that uses it; the context to the process. */
+ * Thread: a socket belongs to one thread, the context to the process. Owner: the caller closes sockets. */
 #ifndef OD_NET_ENDPOINT_H
 #define OD_NET_ENDPOINT_H
 
@@ -13,15 +13,15 @@
 /* One ZeroMQ I/O thread. NULL when out of memory. */
 void *od_zmq_context(void);
 
-/* A ROUTER bound to host:port ("127.0.0.1", "0.0.0.0", "::", a name of this machine); port 0 takes a free one.
- * *bound_port is the real one. A port in use says so and which option changes it. */
+/* A ROUTER bound to host:port ("127.0.0.1", "0.0.0.0", "::", a name of this machine); port 0: any free port. *bound_port is
+ * the port in use. If another program uses the port, err names the option that changes it. */
 OD_MUST_CHECK int od_bind_router(void *context, const char *host, uint16_t port, void **socket, uint16_t *bound_port,
 				 struct od_err *err);
 
 /* A DEALER that connects (and keeps reconnecting) to host:port; host may be a name or an IPv6 address. */
 OD_MUST_CHECK int od_connect_dealer(void *context, const char *host, uint16_t port, void **socket, struct od_err *err);
 
-/* The store's two ends (store_wire.h): the same with tighter bounds on what a stranger can make us hold. */
+/* The same for the store (store_wire.h), with tighter bounds on the memory that an unknown peer can make us hold. */
 OD_MUST_CHECK int od_bind_store(void *context, const char *host, uint16_t port, void **socket, uint16_t *bound_port,
 				struct od_err *err);
 OD_MUST_CHECK int od_connect_store(void *context, const char *host, uint16_t port, void **socket, struct od_err *err);

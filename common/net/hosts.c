@@ -151,7 +151,7 @@ static int set_host(struct od_host *h, struct words *w, struct od_err *err)
 	h->role = role >= 0 ? (enum od_node_kind)role : OD_NODE_WORKER;
 	h->port = default_port[h->role];
 	if (at + 1 < w->n)
-		return od_fail(err, OD_ERR_ARG, "unknown setting \"%s\": a host has none", w->word[at + 1]);
+		return od_fail(err, OD_ERR_ARG, "expected nothing after the host, found \"%s\"", w->word[at + 1]);
 	return set_address(h, w->word[at], err);
 }
 

@@ -1,6 +1,6 @@
-/* hosts.h - hosts.txt: one host a line, `[worker|shadow] host[:port] [key=value ...]`, `#` comments.
+/* hosts.h - parses hosts.txt: one host a line, `[worker|shadow] host[:port]`, `#` comments.
  *
- * host is a name, an IPv4 address, or an IPv6 address (in brackets when a port follows). No key is known yet.
+ * host is a name, an IPv4 address, or an IPv6 address (in brackets when a port follows).
  * Thread: any. Owner: the caller owns what load and parse fill; it is empty unless they return OD_OK. */
 #ifndef OD_NET_HOSTS_H
 #define OD_NET_HOSTS_H
@@ -34,9 +34,9 @@ struct od_hosts {
 OD_MUST_CHECK int od_hosts_load(struct od_hosts *out, const char *path, struct od_err *err);
 OD_MUST_CHECK int od_hosts_parse(struct od_hosts *out, const char *text, size_t len, const char *where,
 				 struct od_err *err);
-/* Takes the shadow out, if one is named. */
+/* Removes the shadow, if there is one. */
 void od_hosts_without_shadow(struct od_hosts *h);
-/* One address of the same form, from a command line. */
+/* Parses one `host[:port]` of a command line; usual_port: the default. */
 OD_MUST_CHECK int od_host_parse(struct od_host *out, const char *text, uint16_t usual_port, struct od_err *err);
 void od_hosts_fini(struct od_hosts *h);
 

@@ -8,11 +8,11 @@
 int od_store_check_fetch(const Od__Fetch *f, size_t n_frames, const uint64_t *bytes, struct od_err *err)
 {
 	if (n_frames > 0)
-		return od_fail(err, OD_ERR_PROTOCOL, "a FETCH with %zu frames, expected none", n_frames);
+		return od_fail(err, OD_ERR_PROTOCOL, "FETCH: expected no frames, found %zu", n_frames);
 	if (f->file > OD_STORE_EXPERTS || bytes[f->file] == 0)
-		return od_fail(err, OD_ERR_RANGE, "file %u: there is none with this number", f->file);
+		return od_fail(err, OD_ERR_RANGE, "file %u: no file has this number", f->file);
 	if (f->bytes == 0 || f->bytes > OD_STORE_PIECE_BYTES)
-		return od_fail(err, OD_ERR_RANGE, "%u bytes: expected 1 to %u", f->bytes, OD_STORE_PIECE_BYTES);
+		return od_fail(err, OD_ERR_RANGE, "bytes: expected 1 to %u, found %u", OD_STORE_PIECE_BYTES, f->bytes);
 	if (!od_within(f->offset, f->bytes, bytes[f->file]))
 		return od_fail(err, OD_ERR_RANGE, "%u bytes at %" PRIu64 " of file %u, which has %" PRIu64, f->bytes, f->offset,
 			       f->file, bytes[f->file]);

@@ -1,9 +1,8 @@
 /* uv_socket.h - a ZeroMQ socket on a libuv loop.
  *
- * ZMQ_FD is edge-triggered and changes state by our own sends too, so the wrapper drains until nothing is left,
- * and looks again after every send that goes through it.
- * Thread: the loop's. Owner: the wrapper owns the socket and closes it; when od_uv_socket_new fails, the caller
- * does. */
+ * ZMQ_FD is edge-triggered and our own sends change its state too. So the wrapper receives until the socket is empty, and
+ * checks it again after every send.
+ * Thread: the loop's. Owner: the wrapper owns the socket and closes it; if od_uv_socket_new fails, the caller closes it. */
 #ifndef OD_NET_UV_SOCKET_H
 #define OD_NET_UV_SOCKET_H
 
@@ -14,9 +13,9 @@
 struct od_uv_socket;
 
 struct od_uv_socket_ops {
-	/* A good message; the callee may keep nothing of it. May close the socket. */
+	/* A valid message, borrowed for the call. The callback may close the socket. */
 	void (*message)(void *arg, struct od_msg *m);
-	/* Bytes that are no message of ours. route is empty on DEALERs. */
+	/* A malformed message was dropped. route is empty on DEALERs. */
 	void (*garbage)(void *arg, const struct od_route *route, const struct od_err *why);
 };
 

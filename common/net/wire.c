@@ -71,12 +71,12 @@ static int unpack(const zmq_msg_t *f, struct od_msg *m, struct od_err *err)
 	size_t len = zmq_msg_size(f);
 
 	if (len > OD_MAX_HEADER_BYTES)
-		return od_fail(err, OD_ERR_PROTOCOL, "a header of %zu bytes, more than %u", len, OD_MAX_HEADER_BYTES);
+		return od_fail(err, OD_ERR_PROTOCOL, "header: expected at most %u bytes, found %zu", OD_MAX_HEADER_BYTES, len);
 	m->header = od__header__unpack(NULL, len, zmq_msg_data((zmq_msg_t *)f));
 	if (m->header == NULL)
-		return od_fail(err, OD_ERR_PROTOCOL, "%zu bytes that are no header", len);
+		return od_fail(err, OD_ERR_PROTOCOL, "header: %zu bytes that protobuf cannot decode", len);
 	if (m->header->hello == NULL) /* or any other of the union */
-		return od_fail(err, OD_ERR_PROTOCOL, "a header without a body that this version knows");
+		return od_fail(err, OD_ERR_PROTOCOL, "header: expected a body that this version knows");
 	return OD_OK;
 }
 
@@ -100,7 +100,7 @@ int od_wire_recv(void *socket, bool is_router, struct od_msg *m, struct od_err *
 	}
 	rc = more ? recv_frame(socket, &head) : OD_ERR_PROTOCOL;
 	if (rc == OD_ERR_PROTOCOL)
-		return od_fail(err, rc, "a message without frames");
+		return od_fail(err, rc, "message: expected frames, found none");
 	if (rc != OD_OK)
 		return rc == OD_ERR_BUSY && !is_router ? rc : broken(err);
 	more = zmq_msg_more(&head);
@@ -109,9 +109,9 @@ int od_wire_recv(void *socket, bool is_router, struct od_msg *m, struct od_err *
 	n_more = drain(socket, more);
 
 	if (n_more > 0)
-		rc = od_fail(err, OD_ERR_PROTOCOL, "%zu frames, more than %d", OD_MAX_FRAMES + n_more, OD_MAX_FRAMES);
+		rc = od_fail(err, OD_ERR_PROTOCOL, "frames: expected at most %d, found %zu", OD_MAX_FRAMES, OD_MAX_FRAMES + n_more);
 	else if (is_router && m->route.len == 0)
-		rc = od_fail(err, OD_ERR_PROTOCOL, "a routing id that the peer chose itself");
+		rc = od_fail(err, OD_ERR_PROTOCOL, "routing id: expected one chosen by ZeroMQ, found one chosen by the peer");
 	else
 		rc = unpack(&head, m, err);
 	zmq_msg_close(&head);

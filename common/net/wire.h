@@ -1,7 +1,7 @@
-/* wire.h - one message: a protobuf header and raw tensor frames, over a ZeroMQ socket (design section 7).
+/* wire.h - sends and receives messages over ZeroMQ: a protobuf header and raw tensor frames (docs/PROTOCOL.md).
  *
- * Thread: the one that owns the socket. Owner: od_msg_init/od_wire_recv ... od_msg_fini by the caller; frames
- * are zmq_msg_t, so tensor bytes are neither copied by protobuf nor by us on receipt. */
+ * Frames are zmq_msg_t, so tensor bytes are not copied on receipt.
+ * Thread: the one that owns the socket. Owner: the caller, from od_wire_recv to od_msg_fini. */
 #ifndef OD_NET_WIRE_H
 #define OD_NET_WIRE_H
 
@@ -19,12 +19,12 @@
 #define OD_MAX_HEADER_BYTES (256u * 1024u)
 #define OD_MAX_FRAME_BYTES (64u * 1024u * 1024u) /* ZMQ_MAXMSGSIZE of every socket */
 
-/* One RUN at most: what a worker sets memory aside for. Main cuts its rows so that neither is passed. */
+/* Limits of one RUN, for which a worker reserves memory. Main splits its rows to stay within both. */
 #define OD_MAX_RUN_ROWS 4096u
 #define OD_MAX_RUN_BYTES (8u * 1024u * 1024u) /* of its rows */
-/* Of the rows of a worker's RUNs that have not had all their answers: main sends no more. */
+/* Limit of the row bytes in flight to one worker: RUNs that it has not answered completely. */
 #define OD_MAX_HELD_BYTES (2 * OD_MAX_RUN_BYTES)
-/* The most rows of so many bytes that a RUN may have, whatever HELLO says; at least 1. */
+/* The largest number of rows of row_bytes each in a RUN, whatever HELLO says; at least 1. */
 static inline uint32_t od_max_run_rows(size_t row_bytes)
 {
 	const size_t rows = OD_MAX_RUN_BYTES / row_bytes;
@@ -32,7 +32,7 @@ static inline uint32_t od_max_run_rows(size_t row_bytes)
 	return rows == 0 ? 1 : rows < OD_MAX_RUN_ROWS ? (uint32_t)rows : OD_MAX_RUN_ROWS;
 }
 
-/* A routing id as ROUTER sockets make them (automatic: 5 bytes; others are refused). */
+/* A ROUTER socket's routing id of a peer. Only automatic ids (5 bytes) are accepted. */
 struct od_route {
 	uint8_t id[8];
 	uint8_t len;
@@ -44,7 +44,7 @@ static inline bool od_route_equal(const struct od_route *a, const struct od_rout
 }
 
 struct od_msg {
-	struct od_route route;		  /* ROUTER sockets only: from whom */
+	struct od_route route;		  /* ROUTER sockets only: the sender */
 	Od__Header *header;		  /* unpacked; NULL after od_msg_fini */
 	zmq_msg_t frame[OD_MAX_FRAMES - 1]; /* tensors */
 	size_t n_frames;
@@ -56,18 +56,17 @@ static inline const void *od_msg_frame(const struct od_msg *m, size_t i, size_t 
 	return i < m->n_frames ? zmq_msg_data((zmq_msg_t *)&m->frame[i]) : NULL;
 }
 
-/* Receive without blocking. OD_OK: *m is filled; its version may be another one (see od_check_version).
- * OD_ERR_BUSY: nothing there. OD_ERR_PROTOCOL: something that is no message of ours (too many frames, a header
- * that does not unpack, no body); it was consumed, m->route says from whom, err why. Other codes: the socket is
- * broken. */
+/* Receives without blocking. OD_OK: *m is filled; its protocol version may differ (see od_check_version). OD_ERR_BUSY: no
+ * message. OD_ERR_PROTOCOL: a malformed message (too many frames, a header that does not unpack, no body) was dropped;
+ * m->route is the sender, err the reason. Other codes: the socket is broken. */
 OD_MUST_CHECK int od_wire_recv(void *socket, bool is_router, struct od_msg *m, struct od_err *err);
-void od_msg_fini(struct od_msg *m); /* frees; fine to call twice */
+void od_msg_fini(struct od_msg *m); /* frees; may be called twice */
 
-/* OD_ERR_MISMATCH names both versions. Only the handshake may look at a header that fails this. */
+/* OD_ERR_MISMATCH names both versions. Only the handshake may read a header that fails this check. */
 OD_MUST_CHECK int od_check_version(const Od__Header *header, struct od_err *err);
 
-/* A tensor frame to send. With done NULL the bytes are copied; else they are sent in place and done(bytes, hint)
- * is called once they are no longer needed, perhaps on a ZeroMQ thread. When the send fails it is not called. */
+/* A tensor frame to send. done NULL: the bytes are copied. Otherwise they are sent in place, and done(bytes, hint) is called
+ * when ZeroMQ no longer needs them, possibly on a ZeroMQ thread; it is not called when the send fails. */
 struct od_out_frame {
 	const void *bytes;
 	size_t len;
@@ -75,29 +74,29 @@ struct od_out_frame {
 	void *hint;
 };
 
-/* Send without blocking; route NULL on DEALER sockets. version is filled in. OD_ERR_BUSY: the queue is full (or the
- * other side is not connected: sockets are IMMEDIATE); OD_ERR_UNREACHABLE: the route is gone; OD_ERR_RANGE: more
- * than a message may hold. Nothing was sent. */
+/* Sends without blocking; route is NULL on DEALER sockets; version is filled in. OD_ERR_BUSY: the queue is full, or the peer
+ * is not connected (sockets are IMMEDIATE). OD_ERR_UNREACHABLE: the peer of the route disconnected. OD_ERR_RANGE: the
+ * message is too large. On an error nothing was sent. */
 OD_MUST_CHECK int od_wire_send(void *socket, const struct od_route *route, Od__Header *header,
 			       const struct od_out_frame *frames, size_t n_frames);
 
-/* The same in two halves, for a header that is packed on one thread and sent on another. od_wire_send_packed takes
- * *packed only when it returns OD_OK; else the caller closes it. */
+/* The same in two steps, to pack a header on one thread and send it on another. od_wire_send_packed takes *packed only when
+ * it returns OD_OK; otherwise the caller closes it. */
 OD_MUST_CHECK int od_wire_pack(Od__Header *header, zmq_msg_t *packed);
 OD_MUST_CHECK int od_wire_send_packed(void *socket, const struct od_route *route, zmq_msg_t *packed,
 				      const struct od_out_frame *frames, size_t n_frames);
 
-/* The counters of a PONG, by their names. Into it: those that are not 0, from the caller's list until it is sent. Out of it:
- * of any peer's; what is unknown is left out, what is missing is 0. */
+/* The counters of a PONG, by name. put: adds those that are not 0; p points into *list, which must live until p is sent.
+ * get: reads a peer's; unknown names are ignored, missing counters are 0. */
 struct od_pong_counters {
 	Od__Counter entry[OD_N_COUNTERS], *list[OD_N_COUNTERS];
 };
 void od_pong_put(Od__Pong *p, struct od_pong_counters *list, const uint64_t *c);
 void od_pong_get(const Od__Pong *p, uint64_t *c);
 
-/* "RUN", for logs. */
+/* The name of a message kind for logs: "RUN". */
 const char *od_body_name(Od__Header__BodyCase body);
-/* A peer's string made fit for a log line: cut to size, and only printable ASCII. Returns buf. */
+/* Copies a peer's string for a log line: cut to size, printable ASCII only. Returns buf. */
 const char *od_peer_text(const char *text, char *buf, size_t size);
 
 #endif

@@ -201,7 +201,7 @@ static uint64_t greet(struct rig *r, void *s, uint64_t old_session)
 		assert_int_equal(m.header->refuse->code, OD_ERR_BUSY);
 		assert_string_equal(m.header->refuse->field, "session");
 		assert_string_equal(m.header->refuse->reason,
-				    "session: this worker serves main \"main?of?[31m tests\"");
+				    "session: this worker is in use by main \"main?of?[31m tests\"");
 		assert_int_equal(m.header->session, 0);
 	}
 	od_msg_fini(&m);

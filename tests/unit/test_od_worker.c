@@ -605,7 +605,7 @@ static void the_log_says_what_a_user_wants_to_know(void **state)
 	assert_says(read_log(w.log), "12 MoE layers of 8 experts");
 	assert_says(read_log(w.log), "64 slots of");
 	assert_says(read_log(w.log), "listening on loopback, port");
-	assert_says(read_log(w.log), "main \"test\" begins");
+	assert_says(read_log(w.log), "session with main \"test\" started");
 	assert_says(read_log(w.log), "profile f32");
 	close_worker(&w);
 }

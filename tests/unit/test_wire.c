@@ -207,21 +207,21 @@ static void test_garbage(void **state)
 	(void)state;
 	pair_open(&p);
 	put_raw(p.dealer, "", 0, false);
-	expect_garbage(&p, "without a body");
+	expect_garbage(&p, "header: expected a body that this version knows");
 	put_raw(p.dealer, unknown_body, sizeof(unknown_body), false);
-	expect_garbage(&p, "without a body");
+	expect_garbage(&p, "header: expected a body that this version knows");
 	put_raw(p.dealer, not_ours, sizeof(not_ours), false);
-	expect_garbage(&p, "4 bytes that are no header");
+	expect_garbage(&p, "header: 4 bytes that protobuf cannot decode");
 	/* A prefix is refused too, or it says something else; here the last field's value is missing. */
 	put_raw(p.dealer, google_run, sizeof(google_run) - 1, false);
-	expect_garbage(&p, "49 bytes that are no header");
+	expect_garbage(&p, "header: 49 bytes that protobuf cannot decode");
 	for (int n = 4; n <= 50; n += 46) {
 		for (int i = 0; i < n; i++)
 			put_raw(p.dealer, google_run, i == 0 ? sizeof(google_run) : (size_t)i % 7, i + 1 < n);
-		expect_garbage(&p, n == 4 ? "4 frames, more than 3" : "50 frames, more than 3");
+		expect_garbage(&p, n == 4 ? "frames: expected at most 3, found 4" : "frames: expected at most 3, found 50");
 	}
 	put_raw(p.dealer, huge, sizeof(huge), false);
-	expect_garbage(&p, "a header of 262145 bytes, more than 262144");
+	expect_garbage(&p, "header: expected at most 262144 bytes, found 262145");
 	pair_close(&p);
 }
 
