@@ -1,14 +1,12 @@
-/* backend.h - the one table of arithmetic that everything above calls.
+/* backend.h - the table of arithmetic kernels that all other code calls.
  *
- * Numbers are the contract (design section 4). Profile f32: a dot product has 16 lanes, lane i takes the
- * elements k = i (mod 16) in order with fused multiply-add, and the lanes are folded by a fixed tree
- * (i += i+8, then +4, +2, +1); every CPU table gives the same bits, the scalar one is the oracle. Profile
- * bf16: the same accumulation over rows that were rounded to BF16; a CPU with BF16 dot instructions may use
- * them, which makes it another kernel class. FP8 weights give what the same values as BF16 give, in both,
- * weights with scales what the same values as F32 give.
+ * Results are specified to the bit (docs/ARCHITECTURE.md). Profile f32: a dot product has 16 lanes; lane i takes the
+ * elements k = i (mod 16) in order with fused multiply-add, and the lanes are folded by a fixed tree (i += i+8, then
+ * +4, +2, +1). Every CPU table gives the same bits; the scalar one is the oracle. Profile bf16: the same accumulation
+ * over rows rounded to BF16; a CPU with BF16 dot instructions may use them and is then another kernel class. In both
+ * profiles FP8 weights give the results of the same values in BF16, weights with scales those of the same values in F32.
  *
- * A row's result never depends on the other rows of the call, on how outputs are cut over threads, or on
- * the order of calls.
+ * A row's result never depends on the other rows of the call, on the split over threads, or on the order of calls.
  * Thread: the functions are pure; any thread. Owner: the caller owns every buffer; every weight buffer is
  * followed by OD_PAD_BYTES readable bytes. */
 #ifndef OD_COMPUTE_BACKEND_H
@@ -28,8 +26,8 @@ enum od_cpu { OD_CPU_AUTO, OD_CPU_SCALAR, OD_CPU_AVX2, OD_CPU_AVX512, OD_CPU_AVX
 extern const char *const od_cpu_names[];     /* "auto", "scalar", "avx2", "avx512", "avx512bf16", "neon", NULL */
 extern const char *const od_profile_names[]; /* index profile - 1: "f32", "bf16", NULL */
 
-/* What od_matmul rounds rows to before they meet a quantised matrix: nothing, INT8, or what the table says is faster. With
- * more inputs than OD_ACT8_MAX_IN a rounded row would not fit on the stack: it then stays as it is. */
+/* How od_matmul rounds rows for a product with a quantised matrix: not at all, to INT8, or whichever is faster by the table.
+ * Rows of more than OD_ACT8_MAX_IN inputs are not rounded, because a rounded row would not fit on the stack. */
 enum od_activations { OD_ACT_F32, OD_ACT_INT8, OD_ACT_FASTER };
 #define OD_ACT8_MAX_IN 122880u
 
@@ -39,22 +37,22 @@ struct od_act8 {
 	const float *scale; /* [n_rows][od_quant_groups(n_in)] */
 };
 
-/* Scales of weights as published: s = scale, or f32(scale / *divisor); quant.h. Each row of weights has its own row
- * of them, also where the publication has one for several. */
+/* Scales of weights as published: s = scale, or f32(scale / *divisor); quant.h. Each row of weights has its own row of
+ * scales, even if the checkpoint shares one among several rows. */
 struct od_scales {
 	enum od_dtype dtype;  /* OD_F32, OD_BF16, OD_F16, OD_F8_E4M3 or OD_F8_E8M0 */
-	size_t group;	      /* neighbours of a row under one: a multiple of 16, or at least n_in */
+	size_t group;	      /* weights of a row per scale: a multiple of 16, or at least n_in */
 	const void *at;	      /* [n_out][n_in / group, rounded up] of dtype; NULL: no scales */
 	const float *divisor; /* NULL: 1 */
 };
 
-static inline size_t od_scale_groups(const struct od_scales *s, size_t n_in) /* of a row; the last one may be short */
+static inline size_t od_scale_groups(const struct od_scales *s, size_t n_in) /* per row; the last one may be short */
 {
 	return n_in / s->group + (n_in % s->group != 0);
 }
 
-/* The coded exponents of a BF16 matrix, as they are stored: chunks that od_planes_check has seen, each of chunk_rows
- * rows, the last one of what is left. Chunk i begins at base + at[i]. */
+/* The coded exponents of a BF16 matrix, as stored: chunks that od_planes_check has accepted, of chunk_rows rows each (the
+ * last one may have fewer). Chunk i begins at base + at[i]. */
 struct od_planes {
 	size_t chunk_rows;
 	const uint8_t *base;
@@ -66,13 +64,13 @@ static inline const uint8_t *od_planes_chunk(const struct od_planes *p, size_t i
 	return p->base + p->at[i];
 }
 
-/* A weight matrix; quant.h says how quantised ones lie in memory, and what their products are to the bit. */
+/* A weight matrix. quant.h specifies the layout of quantised ones, and their products to the bit. */
 struct od_mat {
 	enum od_dtype dtype;
 	size_t n_out, n_in;
 	const void *data; /* [n_out][n_in] of dtype; of less than a byte: [n_out][od_row_bytes(dtype, n_in)] */
-	/* As published: OD_U4B8, OD_U8B128 and OD_F4_E2M1 always have these, FP8 may; with them OD_INT8 is published, too,
-	 * and what stands below does not count. */
+	/* As published: OD_U4B8, OD_U8B128 and OD_F4_E2M1 always have scales, FP8 may. OD_INT8 with `scales` set is the
+	 * checkpoint's own INT8; the fields below are then ignored. */
 	struct od_scales scales;
 	/* The shadow's OD_INT8 and OD_NF4: weight = value of its code * scale. */
 	const float *scale;	     /* [n_out], or when grouped [n_out][od_quant_groups(n_in)] */
@@ -81,12 +79,12 @@ struct od_mat {
 	enum od_activations act;     /* OD_INT8, OD_NF4 */
 };
 
-#define OD_ATTN_BLOCK 256 /* positions that attention folds at a time, counted from position 0 */
+#define OD_ATTN_BLOCK 256 /* positions per attention block, counted from position 0 */
 
-#define OD_KV_PAGE 64u /* positions of a page of sequence state */
+#define OD_KV_PAGE 64u /* positions per page of the KV cache */
 
-/* Query heads of one row that share a kv head, against the keys and values of their sequence, which lie in pages: those of
- * position p in page table[p / OD_KV_PAGE], as row p % OD_KV_PAGE of those that begin at k and v in page 0. */
+/* Attention of one row's query heads that share a kv head. Keys and values are in pages: position p is row p % OD_KV_PAGE of
+ * page table[p / OD_KV_PAGE]; k and v point to row 0 of page 0. */
 struct od_attn {
 	size_t n_heads;
 	const float *q;		    /* [n_heads][k_dim] */
@@ -97,13 +95,13 @@ struct od_attn {
 	enum od_dtype kv_dtype;	    /* OD_F32 or OD_BF16 */
 	size_t k_dim, v_dim;
 	size_t begin, end;	    /* positions [begin, end), end > begin */
-	float scale;		    /* 1/sqrt(k_dim) as a rule */
+	float scale;		    /* usually 1/sqrt(k_dim) */
 	float *out;		    /* [n_heads][v_dim] */
 };
 
 struct od_backend;
 
-/* y[r * y_stride + o] = dot(row o of w, row r of x) for o in [o_begin, o_end), all n_rows rows; w->act does not count. */
+/* y[r * y_stride + o] = dot(row o of w, row r of x) for o in [o_begin, o_end), all n_rows rows; w->act is ignored. */
 typedef void od_matmul_fn(const struct od_mat *w, const float *x, size_t x_stride, float *y, size_t y_stride,
 			  size_t n_rows, size_t o_begin, size_t o_end);
 /* The same with planes; be: the table, for the blocks that are merged to BF16 first. */
@@ -127,16 +125,15 @@ struct od_backend {
 	/* n more products of a dot with BF16 weights: lanes[16] is what the sum has so far. n is a multiple of 32 but for
 	 * the last ones. */
 	void (*add_bf16)(float *lanes, const uint16_t *w, const float *x, size_t n);
-	/* One row x[n] to q[od_quant_groups(n)][64], what is beyond n 0, and scale[od_quant_groups(n)]. */
+	/* Rounds one row x[n] to q[od_quant_groups(n)][64] (0 beyond n) and scale[od_quant_groups(n)]. */
 	void (*round_int8)(int8_t *q, float *scale, const float *x, size_t n, enum od_dtype weights);
-	/* Block b of a checked chunk of n exponents in rows of row (planes.h) to e, which has room for the block's
+	/* Decodes block b of a checked chunk of n exponents in rows of row (planes.h) to e, which has room for the block's
 	 * weights rounded up to 64. */
 	void (*planes_decode)(const uint8_t *chunk, size_t n, size_t row, size_t b, uint8_t *e);
-	/* The same put together with the block's SM bytes: BF16 to w. sm may lie in the upper half of where all the
-	 * chunk's BF16 goes, when its blocks are taken in order. */
+	/* The same, merged with the block's SM bytes: BF16 to w. sm may be the upper half of the chunk's target memory if the
+	 * blocks are merged in order. */
 	void (*planes_merge)(const uint8_t *chunk, size_t n, size_t row, size_t b, const uint8_t *sm, uint16_t *w);
-	/* n exponents, followed by OD_PAD_BYTES readable bytes, put together with SM bytes; sm may lie in the upper half
-	 * of w. */
+	/* Merges n exponents, followed by OD_PAD_BYTES readable bytes, with SM bytes; sm may be the upper half of w. */
 	void (*merge_bf16)(const uint8_t *e, const uint8_t *sm, size_t n, uint16_t *w);
 
 	float (*dot)(const float *a, const float *b, size_t n);
@@ -156,7 +153,7 @@ struct od_backend {
 	void (*bf16_to_f32)(float *y, const uint16_t *x, size_t n);
 };
 
-/* All blocks of a checked chunk: planes_merge. Block by block, so that exponents never leave the fastest cache. */
+/* planes_merge of all blocks of a checked chunk. Block by block, so that exponents stay in the L1 cache. */
 static inline void od_planes_merge(const struct od_backend *be, const uint8_t *chunk, size_t n, size_t row, const uint8_t *sm,
 				   uint16_t *w)
 {
@@ -168,21 +165,21 @@ static inline void od_planes_merge(const struct od_backend *be, const uint8_t *c
 	}
 }
 
-/* The table for a CPU (OD_CPU_AUTO: the best this one has) and a profile. OD_ERR_UNSUPPORTED names the
+/* The table for a CPU (OD_CPU_AUTO: the best one supported here) and a profile. OD_ERR_UNSUPPORTED names the
  * missing instruction set. In profile f32 every table has class "fma16". */
 OD_MUST_CHECK int od_backend_cpu(const struct od_backend **out, enum od_cpu cpu, enum od_profile profile,
 				 struct od_err *err);
 
-/* Some outputs of a product, of weights of any kind: od_matmul_fn. */
+/* A range of a product's outputs, for any kind of weights; parameters as in od_matmul_fn. */
 void od_matmul_part(const struct od_backend *be, const struct od_mat *w, const float *x, size_t x_stride, float *y,
 		    size_t y_stride, size_t n_rows, size_t o_begin, size_t o_end);
 
-/* All of them, cut over the pool; w->act counts. y: [n_rows][w->n_out]; x: [n_rows][w->n_in]. */
+/* All outputs, split over the pool; honours w->act. y: [n_rows][w->n_out]; x: [n_rows][w->n_in]. */
 void od_matmul(const struct od_backend *be, struct od_pool *pool, const struct od_mat *w, const float *x, float *y,
 	       size_t n_rows);
 
-/* The same of several products that do not depend on each other, in one round of the pool: a round costs about a
- * microsecond, as much as a small matrix. Products whose rows are rounded to INT8 have rounds of their own. */
+/* The same for several independent products in one round of the pool, because a round costs about a microsecond, as much as
+ * a small matrix. Products whose rows are rounded to INT8 take separate rounds. */
 struct od_product {
 	struct od_mat w;
 	const float *x;
@@ -191,10 +188,10 @@ struct od_product {
 };
 void od_matmul_all(const struct od_backend *be, struct od_pool *pool, const struct od_product *p, size_t n);
 
-/* sin and cos of the same bits everywhere (libm's differ between versions and CPUs); |x| < 2^20. */
+/* sin and cos, bit-identical on every CPU (libm's differ between versions and CPUs); |x| < 2^20. */
 void od_sincos(double x, double *sin_x, double *cos_x);
 
-/* exp of the same bits everywhere, to 1 ulp: the one in softmax, silu_mul and attend. */
+/* exp, bit-identical on every CPU, accurate to 1 ulp; used by softmax, silu_mul and attend. */
 float od_exp(float x);
 
 #endif

@@ -1,4 +1,4 @@
-/* device_internal.h - what a device implements. Only for compute/. */
+/* device_internal.h - the interface that a device implements. Only for compute/. */
 #ifndef OD_COMPUTE_DEVICE_INTERNAL_H
 #define OD_COMPUTE_DEVICE_INTERNAL_H
 
@@ -9,7 +9,7 @@
 struct od_buf {
 	struct od_device *device;
 	uint64_t bytes;
-	char *at; /* its address on the device; only the device may know how to read there */
+	char *at; /* its address on the device; the host cannot read it in general */
 	_Atomic(char *) stage; /* [bytes], od_map()ed; NULL: none yet */
 };
 

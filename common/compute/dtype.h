@@ -7,13 +7,11 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Pinned: the numbers stand in packs and on the wire. OD_NF4 has no whole bytes and no name among safetensors' types:
- * here it counts as unknown, and quant.h says how it lies in memory. The FP8 types are those of OCP's "8-bit Floating
- * Point Specification": E5M2 is the upper half of an F16; E4M3 (bias 7) has no infinities, and NaN in 7f and ff alone.
- * BF16 holds every value of both. The last four occur with scales only (quant.h): U4B8 and U8B128 are integers stored
- * with 8 and 128 added; F4_E2M1 and F8_E8M0 are those of OCP's "Microscaling Formats". Types of 4 bits lie two in a byte,
- * the first one in the low half, and have no whole bytes either. Not all have a name among safetensors' types: what a
- * checkpoint's or a pack's tensor may be, its reader decides. */
+/* Pinned: the numbers are stored in packs and sent on the wire. FP8: OCP's "8-bit Floating Point Specification"; E5M2 is the
+ * upper half of an F16; E4M3 (bias 7) has no infinities, and NaN only as 7f and ff; BF16 holds every value of both. The last
+ * four types occur only with scales (quant.h): U4B8 and U8B128 are integers stored with 8 and 128 added; F4_E2M1 and F8_E8M0
+ * are OCP's "Microscaling Formats". Two 4-bit values share a byte, the first in the low half; quant.h specifies OD_NF4. Not
+ * all types have a safetensors name; the readers of checkpoints and packs decide which types a tensor may have. */
 enum od_dtype {
 	OD_BF16 = 1,
 	OD_F16 = 2,
@@ -25,11 +23,11 @@ enum od_dtype {
 	OD_U4B8 = 8,
 	OD_U8B128 = 9,
 	OD_F4_E2M1 = 10,
-	OD_F8_E8M0 = 11, /* scales alone */
+	OD_F8_E8M0 = 11, /* only for scales */
 };
 #define OD_DTYPE_LAST OD_F8_E8M0
 
-static inline size_t od_dtype_bytes(enum od_dtype t) /* 0 when unknown, or less than one */
+static inline size_t od_dtype_bytes(enum od_dtype t) /* 0: unknown, or less than one byte */
 {
 	switch (t) {
 	case OD_BF16: return 2;
@@ -50,7 +48,7 @@ static inline size_t od_dtype_bytes(enum od_dtype t) /* 0 when unknown, or less 
 const char *od_dtype_name(enum od_dtype t);	/* "BF16"; safetensors' own names where it has one */
 enum od_dtype od_dtype_parse(const char *name); /* 0 when unknown */
 
-/* What the 16 codes of the 4-bit types stand for; code 8 of E2M1 is -0. */
+/* The values of the 16 codes of the 4-bit types; code 8 of E2M1 is -0. */
 extern const float od_u4b8_values[16], od_e2m1_values[16];
 extern const uint8_t od_u4b8_e5m2[16], od_e2m1_e5m2[16]; /* the same in E5M2, which holds them all */
 
@@ -113,7 +111,7 @@ static inline float od_e4m3_f32(uint8_t b)
 	return od_bits_f32(sign | od_f32_bits((float)mant * 0x1p-9f));
 }
 
-/* 2^(b - 127): the exponent of an f32 as it is stored, but for 2^-127, a subnormal, and NaN. */
+/* 2^(b - 127): b is the exponent field of the f32, except for 2^-127 (subnormal) and NaN. */
 static inline float od_e8m0_f32(uint8_t b)
 {
 	return od_bits_f32(b == 0 ? 0x00400000u : b == 255 ? 0x7fc00000u : (uint32_t)b << 23);

@@ -1,11 +1,11 @@
-/* ops.h - what a device can be asked to do: operations over all rows of a step, as data.
+/* ops.h - the operations of a device, as data: each works on all rows of a step.
  *
- * An operation names its operands by handles and has its shapes by value, so that a device may run it now (the CPU), hand
- * it to a thread (far) or record it and play it again (a GPU). Operations are as coarse as fusing them needs. Rows lie
- * side by side: row r of an operand of width n begins at element r * n, f32 unless said otherwise.
+ * An operation holds handles to its operands and its shapes by value. So a device may run it at once (the CPU), pass it to a
+ * thread (far) or record and replay it (a GPU). Each is coarse enough to allow fusion. Rows are contiguous: row r of an
+ * operand of width n begins at element r * n; f32 unless stated otherwise.
  *
- * Numbers are the contract (backend.h): every sum has one order, a row's result never depends on the other rows.
- * Thread: the queue's. Owner: the caller; what an operation points to must stay until it is done (device.h). */
+ * Results are specified to the bit (backend.h): every sum has one order, a row's result never depends on the other rows.
+ * Thread: the queue's. Owner: the caller; operands must stay valid until the operation is done (device.h). */
 #ifndef OD_COMPUTE_OPS_H
 #define OD_COMPUTE_OPS_H
 
@@ -14,7 +14,7 @@
 
 /* ---- operands ---- */
 
-/* A weight matrix on a device; what the fields mean is struct od_mat's (backend.h). */
+/* A weight matrix on a device; fields as in struct od_mat (backend.h). */
 struct od_weight {
 	enum od_dtype dtype;
 	size_t n_out, n_in;
@@ -39,16 +39,16 @@ struct od_expert {
 	struct od_weight mat[OD_N_EXPERT_MATS];
 };
 
-/* What a step knows of each of its rows, in one buffer that is filled when the step begins. */
+/* A row of a step; the step fills a buffer of these when it begins. */
 struct od_row_info {
 	int32_t token;
 	uint32_t position;
-	uint32_t table; /* which of the step's page tables is its sequence's */
+	uint32_t table; /* index of its sequence's page table in the step */
 	uint32_t zero;
 };
 
-/* One stream of a layer, keys say, in the pages of a pool: the row of position i is number i % OD_KV_PAGE of the page that
- * the table of its sequence has at i / OD_KV_PAGE; page p begins at p * page_bytes. */
+/* A stream of a layer (keys, for example) in the pages of a pool. Position i of a sequence is row i % OD_KV_PAGE of the page
+ * that its page table holds at i / OD_KV_PAGE; page p begins at p * page_bytes. */
 struct od_stream {
 	struct od_ref pages;  /* of the stream */
 	struct od_ref tables; /* [tables of the step][table_pages]: uint32_t, numbers of pages */
@@ -97,26 +97,26 @@ struct od_op_norm {
 	float eps;
 };
 
-/* y[i] [w[i]->n_out] = w[i] x + bias[i], for up to three matrices of as many columns that meet the same rows. */
+/* y[i] [w[i]->n_out] = w[i] x + bias[i], for up to three matrices with the same input rows. */
 #define OD_MAX_LINEAR 3
-#define OD_MAX_CHOICE 64 /* experts that a row chooses at most */
-#define OD_MAX_RANK 4096  /* of latents */
-#define OD_MAX_GROUPS 64 /* of experts, of which some are chosen first */
+#define OD_MAX_CHOICE 64 /* limit of top-k */
+#define OD_MAX_RANK 4096 /* limit of a latent's width */
+#define OD_MAX_GROUPS 64 /* limit of expert groups in group-limited routing */
 struct od_op_linear {
 	const struct od_weight *w[OD_MAX_LINEAR]; /* NULL: fewer */
 	struct od_ref x, y[OD_MAX_LINEAR];
 	struct od_ref bias[OD_MAX_LINEAR]; /* [n_out]; nowhere: none */
 };
 
-/* Which elements of a head turn, and by which angles. */
+/* Rotary position embedding (RoPE) of a head: the elements that it rotates and the angles. */
 struct od_turn {
 	struct od_ref angles; /* [dims] of each row: cosines, then sines */
-	uint32_t dims;	      /* elements that turn */
-	bool neighbours;      /* 2i with 2i + 1; else i with i + dims / 2 */
+	uint32_t dims;	      /* rotated elements */
+	bool neighbours;      /* pairs 2i and 2i + 1; else i and i + dims / 2 */
 };
 
-/* Grouped-query attention, before it attends: q and k are normed (unless the norms are nowhere), q, k and v clipped, the
- * first elements of the heads of q and k turn, and k and v go to the sequence state. */
+/* Grouped-query attention before OD_OP_ATTEND: norms q and k (if given), clips q, k and v, applies RoPE to the first elements
+ * of the heads of q and k, and stores k and v in the KV cache. */
 struct od_op_rope_store {
 	struct od_ref rows, q, k, v;
 	struct od_turn turn;
@@ -127,8 +127,8 @@ struct od_op_rope_store {
 	uint32_t n_heads, n_kv_heads, k_dim, v_dim;
 };
 
-/* Multi-head latent attention keeps, for all heads together, a latent and a key that turns. latent_key [rank + turn.dims]: its
- * latent is normed, its key turns; both go to the stream. */
+/* Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) stores one latent and one RoPE key for all heads.
+ * latent_key [rank + turn.dims]: norms the latent, applies RoPE to the key, stores both in the stream. */
 struct od_op_latent_store {
 	struct od_ref rows, latent_key;
 	struct od_turn turn;
@@ -138,8 +138,8 @@ struct od_op_latent_store {
 	uint32_t rank;
 };
 
-/* A head of q is [nope_dim | turn.dims]. Its first part meets latents through the head's rows of kv_b, which are
- * [n_heads][nope_dim + v_dim][rank]: out [n_heads][rank + turn.dims] is what attends to the stream. */
+/* Projects queries into latent space. A head of q is [nope_dim | turn.dims]; its first part is multiplied by the head's rows
+ * of kv_b [n_heads][nope_dim + v_dim][rank]. out [n_heads][rank + turn.dims]: the queries for the stream. */
 struct od_op_latent_query {
 	struct od_ref rows, q, out;
 	struct od_turn turn;
@@ -147,60 +147,60 @@ struct od_op_latent_query {
 	uint32_t n_heads, nope_dim, v_dim, rank;
 };
 
-/* out [n_heads][v_dim] = the last v_dim rows of each head of kv_b times in [n_heads][rank], which attention gave. */
+/* out [n_heads][v_dim] = the last v_dim rows of each head of kv_b times in [n_heads][rank], the output of attention. */
 struct od_op_latent_value {
 	struct od_ref in, out;
 	const struct od_weight *kv_b;
 	uint32_t n_heads, nope_dim, v_dim, rank;
 };
 
-/* out [n_heads * v_dim]: every row sees its sequence up to and with its own position, at most window positions. Keys and
- * values may be of one stream; of a value the first v_dim elements count. */
+/* out [n_heads * v_dim]: causal attention over the row's sequence up to its own position, at most window positions. Keys and
+ * values may share a stream; the first v_dim elements are the value. */
 struct od_op_attend {
 	struct od_ref rows, q, out;
 	struct od_stream keys, values;
 	uint32_t n_heads, n_kv_heads, k_dim, v_dim, window; /* window 0: all */
 	float scale;
-	uint32_t max_position; /* of the step's rows, so that work can be cut before a device looks at them */
+	uint32_t max_position; /* of the step's rows, to split work before the device reads them */
 };
 
-/* logits [n_experts] become the scores that decide: probabilities, but 0 outside of the top_groups best of n_groups groups (by
- * their best expert; n_groups 0: all are in). choice [top_k] uint16_t best first; weight [top_k] its scores, renormalised if
- * asked, times scale; margin [1]: score of the k-th less that of the next, 1 when there is none; or the same of groups when
- * that is less. */
+/* Routing. logits [n_experts] become scores: probabilities, set to 0 outside the top_groups best of n_groups groups (by each
+ * group's best expert; n_groups 0: no groups). choice [top_k]: uint16_t, best first. weight [top_k]: their scores,
+ * renormalised if asked, times scale. margin [1]: score of the k-th expert minus that of the next (1 if there is none), or
+ * the same of groups if that is smaller. */
 struct od_op_route {
 	struct od_ref logits, choice, weight, margin;
-	struct od_ref round; /* [hidden]: rows that are rounded to BF16 for the experts; nowhere: none */
+	struct od_ref round; /* [hidden]: rows to round to BF16 for the experts; nowhere: none */
 	uint32_t n_experts, top_k, hidden, n_groups, top_groups;
 	bool renormalise;
 	float scale;
 };
 
-/* An expert, or a dense network, and how many rows go through it: at least 1. */
+/* An expert, or a dense network, and the number of its rows, at least 1. */
 struct od_ffn_part {
 	const struct od_weight *mat; /* [OD_N_EXPERT_MATS]; of one shape in all parts */
 	uint32_t n_rows;
 };
 
-/* y [hidden] = down(silu(gate x) * up x), x [hidden]; a routed expert's is rounded to BF16 in profile bf16. The rows of the
- * parts, which are the operation's rows, stand one part behind the other in x and y. */
+/* y [hidden] = down(silu(gate x) * up x), x [hidden]; in profile bf16 the output of a routed expert is rounded to BF16. x and
+ * y hold the rows of part 0, then those of part 1, and so on. */
 #define OD_MAX_PARTS 32
 struct od_op_ffn {
-	const struct od_ffn_part *part; /* [n_parts]; host memory that stays until the operation is done, as what it points to */
+	const struct od_ffn_part *part; /* [n_parts]; host memory, valid with all it points to until the operation is done */
 	uint32_t n_parts;		/* 1 to OD_MAX_PARTS */
 	bool routed;
 	struct od_ref x, y, scratch; /* scratch: od_ffn_scratch_bytes */
 };
 
-/* The experts that the rows have chosen: y [top_k][hidden], in the order of choice. */
+/* Runs the experts of each row's choice: y [top_k][hidden], in the order of choice. */
 struct od_op_experts {
 	const struct od_expert *expert; /* [n_experts] */
 	struct od_ref x, choice, y, scratch; /* scratch: od_experts_scratch_bytes */
 	uint32_t n_experts, top_k, hidden;
 };
 
-/* x += sum of weight * y in the order of choice, then shared [hidden] (unless nowhere), times sigmoid(gate [1]) if there is
- * one. top_k 0: shared alone. */
+/* x += sum of weight * y in the order of choice, plus shared [hidden] (unless nowhere) times sigmoid(gate [1]) if gate is
+ * given. top_k 0: shared only. */
 struct od_op_combine {
 	struct od_ref y, weight, x, sum; /* sum [hidden]: scratch */
 	struct od_ref shared, gate;
@@ -213,9 +213,9 @@ struct od_op_copy {
 	uint64_t n;
 };
 
-/* to [n] = BF16 weights put together from SM bytes sm [n] and their exponents (ZipMoE's recovery): e [n], or all rows' chunk
- * of planes with blocks of rows of n (planes.h). e is followed by OD_PAD_BYTES readable bytes; sm may be the upper half of all
- * rows of to. The host has checked a chunk of planes (od_planes_check), so that nothing can go wrong. */
+/* to [n] = BF16 weights merged from SM bytes sm [n] and exponents (ZipMoE, arXiv 2601.21198, section 2): e [n], or with planes
+ * one chunk for all rows, in rows of n (planes.h). e is followed by OD_PAD_BYTES readable bytes; sm may be the upper half of
+ * all rows of to. The host has checked a chunk of planes (od_planes_check), so the operation cannot fail. */
 struct od_op_merge {
 	struct od_ref sm, e, to;
 	uint32_t n;
@@ -245,10 +245,10 @@ struct od_op {
 	};
 };
 
-/* Queue it; *op is copied. The queue of loads takes OD_OP_COPY and OD_OP_MERGE (device.h says why). */
+/* Queues a copy of *op. The load queue accepts OD_OP_COPY and OD_OP_MERGE only (see device.h). */
 void od_device_run(struct od_device *d, enum od_queue q, const struct od_op *op);
 
-/* Scratch that n_rows rows need, whatever the device. */
+/* Scratch memory for n_rows rows; the same on every device. */
 uint64_t od_ffn_scratch_bytes(uint32_t intermediate, size_t n_rows);
 uint64_t od_experts_scratch_bytes(uint32_t hidden, uint32_t intermediate, uint32_t n_experts, uint32_t top_k,
 				  size_t n_rows);

@@ -253,7 +253,7 @@ static int check_block(const uint8_t *at, size_t room, size_t weights, size_t *b
 
 	*bytes = 0;
 	if (room < BLOCK_HEADER_BYTES)
-		return od_fail(err, OD_ERR_CORRUPT, "its header goes beyond the chunk's end");
+		return od_fail(err, OD_ERR_CORRUPT, "its header extends beyond the end of the chunk");
 	memcpy(&c, at, sizeof(c));
 	if (c.kind > KIND_RAW || (c.kind == KIND_RAW && (c.n2 | c.n3 | c.n4) != 0))
 		return od_fail(err, OD_ERR_CORRUPT, "kind %u with counts %u, %u, %u", c.kind, c.n2, c.n3, c.n4);
@@ -272,7 +272,7 @@ static int check_block(const uint8_t *at, size_t room, size_t weights, size_t *b
 	if (found[0] != c.n2 || found[1] != c.n3 || found[2] != c.n4)
 		return od_fail(err, OD_ERR_CORRUPT, "escapes of its levels: expected %u, %u, %u, found %zu, %zu, %zu", c.n2,
 			       c.n3, c.n4, found[0], found[1], found[2]);
-	return tidy ? OD_OK : od_fail(err, OD_ERR_CORRUPT, "bits are set behind a level's last code");
+	return tidy ? OD_OK : od_fail(err, OD_ERR_CORRUPT, "bits are set after a level's last code");
 }
 
 int od_planes_check(const uint8_t *chunk, size_t bytes, size_t n, size_t row, struct od_err *err)

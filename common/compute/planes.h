@@ -1,13 +1,12 @@
-/* planes.h - exponents of BF16 weights as nested 2-bit planes: a lossless code that is cheap enough to compute on.
+/* planes.h - exponents of BF16 weights as nested 2-bit planes: a lossless code that matmul kernels decode on the fly.
  *
- * The exponents of trained weights have about 2.6 bits of entropy (ZipMoE, arXiv 2601.21198, section 2). Here a weight's
- * exponent byte is one of the chunk's three commonest (code 0 to 2) or escapes (code 3) to a second level that knows the
- * next three, that one to a third, and that to a plain byte: about 2.7 bits. The codes of a level stand as two bit
- * planes, so 64 of them are decoded by a few instructions on masks, and what escapes lies packed, to be expanded.
- * docs/PACK-FORMAT.md has it to the bit.
+ * The exponents of trained weights have about 2.6 bits of entropy (ZipMoE, arXiv 2601.21198, section 2). Here codes 0 to 2 are
+ * the chunk's three most common exponent bytes; code 3 escapes to a second level with the next three, then to a third, then
+ * to a plain byte: about 2.7 bits. The codes of a level are two bit planes, so a few mask instructions decode 64 of them;
+ * escapes are packed and expanded. docs/PACK-FORMAT.md specifies the bits.
  *
- * A chunk has the exponents of n weights, whole rows of `row` weights. Its blocks stand by themselves: each has whole
- * rows of together at most OD_PLANES_BLOCK weights, or a piece of one row that is longer.
+ * A chunk holds the exponents of n weights, whole rows of `row` weights. Its blocks are independent: each holds whole rows
+ * of at most OD_PLANES_BLOCK weights together, or a piece of one longer row.
  * Thread: pure functions. Owner: the caller owns every buffer; a chunk is followed by OD_PAD_BYTES readable bytes. */
 #ifndef OD_COMPUTE_PLANES_H
 #define OD_COMPUTE_PLANES_H
@@ -23,7 +22,7 @@
 #define OD_PLANES_SYMBOLS 3u /* of a level */
 #define OD_PLANES_ESCAPE 3u
 
-/* Where a block lies in its chunk, once od_planes_check has seen the chunk. */
+/* The parts of a block in a chunk that od_planes_check has accepted. */
 struct od_planes_block {
 	const uint8_t *plain; /* raw: [weights], else [escapes of level 2] */
 	const uint8_t *level[OD_PLANES_LEVELS]; /* NULL when raw */
@@ -31,16 +30,16 @@ struct od_planes_block {
 	bool raw;
 };
 
-/* Blocks of a chunk, and the weights of block b of it: [*first, *first + *weights). n is a multiple of row, row > 0. */
+/* The number of blocks of a chunk; the weights of block b: [*first, *first + *weights). n is a multiple of row, row > 0. */
 size_t od_planes_blocks(size_t n, size_t row);
 void od_planes_span(size_t n, size_t row, size_t b, size_t *first, size_t *weights);
 
-/* e [n] to out, which has room for od_planes_bound; returns the chunk's bytes. n < 2^31. */
+/* Encodes e [n] to out, which has room for od_planes_bound bytes; returns the chunk's bytes. n < 2^31. */
 size_t od_planes_bound(size_t n, size_t row);
 size_t od_planes_encode(const uint8_t *e, size_t n, size_t row, uint8_t *out);
 
-/* Is this the chunk of n exponents that an encoder might have made? Every offset and count is held against its planes;
- * after OD_OK nothing that reads the chunk reads beyond it. OD_ERR_CORRUPT says what is wrong. */
+/* Validates a chunk of n exponents: every offset and count against its planes. After OD_OK no decoder reads beyond the chunk.
+ * OD_ERR_CORRUPT names the fault. */
 OD_MUST_CHECK int od_planes_check(const uint8_t *chunk, size_t bytes, size_t n, size_t row, struct od_err *err);
 
 /* The nine symbols, level after level. */
@@ -51,7 +50,7 @@ static inline const uint8_t *od_planes_symbols(const uint8_t *chunk)
 /* Block b of a checked chunk. */
 struct od_planes_block od_planes_at(const uint8_t *chunk, size_t n, size_t row, size_t b);
 
-/* Bytes that n codes of a level take: both planes. */
+/* Bytes of n codes of a level, both planes. */
 static inline size_t od_planes_level_bytes(size_t n)
 {
 	return n / 64 * 16 + (n % 64 + 7) / 8 * 2;

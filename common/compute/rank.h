@@ -1,12 +1,12 @@
-/* rank.h - the greatest of some scores, in order. Thread: any. */
+/* rank.h - top-n selection by score. Thread: any. */
 #ifndef OD_COMPUTE_RANK_H
 #define OD_COMPUTE_RANK_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* The n (at most n_scores, at least 1) indices with the greatest scores, best first; ties go to the lower index. Whatever
- * the scores are, NaN included, the indices differ from each other. */
+/* index [n] = the indices of the n greatest of score [n_scores], best first; 1 <= n <= n_scores. Ties go to the lower index.
+ * The indices are distinct for any scores, including NaN. */
 void od_rank(const float *score, size_t n_scores, uint16_t *index, size_t n);
 
 #endif

@@ -335,7 +335,7 @@ static void every_rule_is_checked(void **state)
 	memcpy(s.chunk, whole, s.bytes);
 	s.chunk[s.bytes - 2] |= 0x80; /* 325 codes: the last group has 5 */
 	assert_int_equal(od_planes_check(s.chunk, s.bytes, s.n, s.row, &err), OD_ERR_CORRUPT);
-	assert_non_null(strstr(err.msg, "behind"));
+	assert_non_null(strstr(err.msg, "after a level's last code"));
 	memcpy(s.chunk, whole, s.bytes);
 	assert_int_equal(od_planes_check(s.chunk, s.bytes + 1, s.n, s.row, &err), OD_ERR_CORRUPT);
 	assert_int_equal(od_planes_check(s.chunk, s.bytes, s.n, s.row, &err), OD_OK);

@@ -146,7 +146,7 @@ int od_backend_cpu(const struct od_backend **out, enum od_cpu cpu, enum od_profi
 			continue;
 	}
 	if (!od_cpu_has(&features, cpu))
-		return od_fail(err, OD_ERR_UNSUPPORTED, "cpu kernels %s: this processor (or system) has not all of %s",
+		return od_fail(err, OD_ERR_UNSUPPORTED, "cpu kernels %s: this CPU or operating system lacks some of %s",
 			       od_cpu_names[cpu], needs(cpu));
 	/* BF16 dot instructions round differently; conformance must not depend on having them. */
 	if (cpu == OD_CPU_AVX512_BF16 && profile == OD_PROFILE_F32)

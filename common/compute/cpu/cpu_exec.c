@@ -587,7 +587,7 @@ static int sort_pairs(const struct od_op_experts *o, size_t n_rows, const uint16
 		uint32_t count = g->end[e];
 
 		if (count > n_rows)
-			return od_fail(err, OD_ERR_RANGE, "a row names expert %zu twice", e);
+			return od_fail(err, OD_ERR_RANGE, "a row has expert %zu twice", e);
 		g->end[e] = begin;
 		begin += count;
 	}

@@ -1,10 +1,10 @@
-/* far_device.h - a device that computes on this machine's CPUs and behaves as if it were far away: to prove, without a GPU,
- * that one fits. What runs on it runs on any device that keeps device.h's contract to the letter.
+/* far_device.h - a device for tests that computes on the CPUs but behaves like a GPU with its own memory. Code that runs on
+ * it relies on nothing beyond device.h's contract.
  *
- * Each buffer is mapped twice: the address that its handle has can never be read or written, the other is known to the
- * device's own thread alone. Work is done when somebody waits for it, and not before: so a put reads its source as late as
- * it may, and a get's target has a pattern until its wait. It grants no mapping.
- * Slow; for tests (make check-far). */
+ * Each buffer is mapped twice: the address in its handle cannot be accessed, the other one is known only to the device's
+ * thread. Work runs only when a wait requires it, so a put reads its source as late as allowed, and a get's target holds a
+ * fill pattern until the wait. It grants no mapping. Slow (make check-far).
+ * Thread and owner: as device.h. */
 #ifndef OD_COMPUTE_FAR_DEVICE_H
 #define OD_COMPUTE_FAR_DEVICE_H
 
