@@ -173,11 +173,11 @@ static int read_quantization(struct od_config *cfg, const json_t *root, const ch
 		i++;
 	if (i == sizeof(known) / sizeof(known[0]))
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected quant_method \"compressed-tensors\" or "
-			       "\"fp8\", found %s%.64s%s: use such a publication of the model, or the BF16 one", where, key,
+			       "\"fp8\", found %s%.64s%s: use a publication of the model in such a format, or in BF16", where, key,
 			       method != NULL ? "\"" : "none", method != NULL ? method : "", method != NULL ? "\"" : "");
 	if (json_object_size(json_object_get(json_object_get(q, "transform_config"), "config_groups")) > 0)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected no transform_config: weights that are rotated before "
-			       "they are used are not supported", where, key);
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected no transform_config; rotated weights are not "
+			       "supported", where, key);
 	cfg->scaled = true;
 	rc = check_block(q, "weight_block_size", where, err);
 	json_object_foreach(json_object_get(q, "config_groups"), name, group) {
@@ -296,7 +296,7 @@ static int check_size(const struct od_config *cfg, const char *where, struct od_
 			fits = fits && od_mul(n_out, n_in == 0 ? 1 : n_in, &size) && od_add(n, size, &n);
 		}
 	if (!fits || n > WEIGHTS_MAX)
-		return od_fail(err, OD_ERR_RANGE, "%s: the model's shapes together make more than 2^48 weights "
+		return od_fail(err, OD_ERR_RANGE, "%s: expected at most 2^48 weights in all, found more "
 			       "(%u layers, %u experts, hidden_size %u, intermediate_size %u)", where, cfg->n_layers,
 			       cfg->n_experts, cfg->hidden, cfg->intermediate);
 	return OD_OK;

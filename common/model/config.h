@@ -1,4 +1,4 @@
-/* config.h - what a checkpoint's config.json means to us: shapes and the constants that change numbers.
+/* config.h - a model's configuration, parsed from a checkpoint's config.json: shapes and numeric constants.
  *
  * Thread: immutable after parsing. Owner: the caller; plain data, nothing to free. */
 #ifndef OD_MODEL_CONFIG_H
@@ -24,23 +24,23 @@ struct od_strbuf;
 
 struct od_config {
 	const struct od_family *family;
-	uint32_t n_layers; /* blocks */
-	uint32_t n_moe;	   /* of them those with routed experts, which m counts */
+	uint32_t n_layers; /* transformer layers */
+	uint32_t n_moe;	   /* layers with routed experts; m is the index of one of them */
 	uint32_t hidden, vocab;
 	uint32_t n_experts, top_k, intermediate; /* of one routed expert */
 	uint32_t ctx_max;			 /* max_position_embeddings */
 	float rms_eps;
 	bool tied_head;
-	bool scaled; /* weights of 8 or 4 bits are said to have scales; which, their tensors say */
+	bool scaled; /* config.json declares 8- or 4-bit weights with scales; the tensors show which kind */
 	int32_t bos;		    /* -1: none */
-	int32_t eos[OD_MAX_EOS];    /* all different; any of them ends a text */
+	int32_t eos[OD_MAX_EOS];    /* distinct; any of them ends a text */
 	uint32_t n_eos;
-	/* Layers of a model are of few kinds, all different. */
+	/* The distinct kinds of layers and ropes; kind_of maps a layer to its kind. */
 	uint32_t n_kinds, n_ropes;
 	struct od_layer_spec kind[OD_MAX_LAYER_KINDS];
 	struct od_rope rope[OD_MAX_ROPES];
 	uint8_t kind_of[OD_MAX_LAYERS];	  /* [n_layers] */
-	uint16_t m_of[OD_MAX_LAYERS];	  /* [n_layers]; of a MoE layer */
+	uint16_t m_of[OD_MAX_LAYERS];	  /* [n_layers]; for MoE layers only */
 	uint16_t layer_of[OD_MAX_LAYERS]; /* [n_moe]: the reverse */
 };
 
@@ -54,20 +54,20 @@ static inline const struct od_layer_spec *od_config_moe_layer(const struct od_co
 	return od_config_layer(cfg, cfg->layer_of[m]);
 }
 
-/* For parsers, and for tests that need no file: the next layer, after which n_layers and n_moe are one more; a way of
- * turning, whose index a mixer has. OD_ERR_UNSUPPORTED: more kinds than there is room for. */
+/* For parsers and tests: appends a layer (and counts it in n_layers, n_moe); adds a rope, whose index goes into a mixer.
+ * OD_ERR_UNSUPPORTED: too many different kinds. */
 OD_MUST_CHECK int od_config_add_layer(struct od_config *cfg, const struct od_layer_spec *spec, struct od_err *err);
 OD_MUST_CHECK int od_config_add_rope(struct od_config *cfg, const struct od_rope *rope, uint32_t *index, struct od_err *err);
 
-/* where is the file's name for messages. OD_ERR_UNSUPPORTED for a family we do not know lists those we do. */
+/* where: the file's name for messages. OD_ERR_UNSUPPORTED: unknown family; err lists the known ones. */
 OD_MUST_CHECK int od_config_parse(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err);
 OD_MUST_CHECK int od_config_load(struct od_config *cfg, const char *path, struct od_err *err);
 
-/* Adds the ids of obj's eos_token_id: one id, a list, or null. obj: generation_config.json, where chat models name
- * more tokens that end a text than in config.json. */
+/* Adds the ids of obj's eos_token_id: one id, a list, or null. obj: generation_config.json, where chat models list more EOS
+ * tokens than in config.json. */
 OD_MUST_CHECK int od_config_add_eos(struct od_config *cfg, const json_t *obj, const char *where, struct od_err *err);
 
-/* The numbers that change results as one line of text, for the fingerprint; appended to out. */
+/* Appends the numbers that affect results to out, as one line of text, for the fingerprint. */
 OD_MUST_CHECK int od_config_canonical(const struct od_config *cfg, struct od_strbuf *out, struct od_err *err);
 
 #endif

@@ -1,6 +1,6 @@
-/* family.h - a model family as data and a parser of its config.json: which tensors there are, what they are called.
+/* family.h - a model family: the names of its tensors and a parser of its config.json.
  *
- * Nothing else knows a family's name; add one by adding a file under families/ and a line in family.c.
+ * No other code depends on a family. To add one, add a file under families/ and a line in family.c.
  * Thread: immutable. */
 #ifndef OD_MODEL_FAMILY_H
 #define OD_MODEL_FAMILY_H
@@ -8,8 +8,8 @@
 #include "common/compute/ops.h"
 #include "common/model/config.h"
 
-/* The roles a dense tensor can have. Pinned: they stand in packs (by name). [n]: a vector. Which of them a layer has
- * follows from its spec. */
+/* The roles of dense tensors, with their shapes; [n] is a vector. Pinned: packs contain their names. A layer's spec
+ * determines which of them it has. */
 enum od_role {
 	OD_ROLE_EMBED,	    /* [vocab][hidden] */
 	OD_ROLE_HEAD,	    /* [vocab][hidden]; absent when tied */
@@ -30,7 +30,7 @@ enum od_role {
 	OD_ROLE_Q_A,	   /* [q_rank][hidden] */
 	OD_ROLE_Q_A_NORM,  /* [q_rank] */
 	OD_ROLE_Q_B,	   /* [n_heads * k_dim][q_rank] */
-	OD_ROLE_KV_A,	   /* [kv_rank + the turning part of k_dim][hidden] */
+	OD_ROLE_KV_A,	   /* [kv_rank + the RoPE part of k_dim][hidden] */
 	OD_ROLE_KV_A_NORM, /* [kv_rank] */
 	OD_ROLE_KV_B,	   /* [n_heads][nope_dim + v_dim][kv_rank] */
 	OD_ROLE_FFN_GATE,  /* of a dense layer's network, in the order of enum od_expert_mat; [intermediate][hidden] */
@@ -47,10 +47,10 @@ struct od_family {
 	const char *name;		 /* "mixtral" */
 	const char *const *architectures; /* config.json's "architectures" and/or "model_type"; ends with NULL */
 	const char *const *model_types;
-	/* What config.json calls the same everywhere is read already; adds ropes and layers. A field that changes numbers in a
-	 * way which is not described by them is refused by name. */
+	/* Fields common to all families are already read; adds ropes and layers. Refuses, by name, a field that changes results
+	 * in a way that these cannot express. */
 	int (*parse)(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err);
-	/* Names in the checkpoint, where they differ from those that most families share (family.c): behind "model.layers.N.". */
+	/* Tensor names in the checkpoint after "model.layers.N.", if they differ from the usual ones (family.c). */
 	const char *names[OD_N_ROLES];
 	const char *experts;			 /* "mlp.experts" */
 	const char *expert_mat[OD_N_EXPERT_MATS]; /* "gate_proj" */
@@ -58,27 +58,27 @@ struct od_family {
 
 #define OD_NAME_BYTES 256
 
-/* One file each. */
+/* Each is in a file of its own. */
 extern const struct od_family od_family_mixtral, od_family_qwen3_moe, od_family_qwen2_moe, od_family_olmoe,
 	od_family_deepseek_v2;
 
 const struct od_family *od_family_find(const char *architecture, const char *model_type); /* NULL: unknown */
 void od_family_list(char *buf, size_t size); /* "mixtral, ..." for messages */
 
-/* Names of tensors in a checkpoint of the configuration. m: of the MoE layer. */
+/* Tensor names in a checkpoint of this configuration. m: index of the MoE layer. */
 void od_dense_source_name(const struct od_config *cfg, enum od_role role, uint32_t layer, char buf[OD_NAME_BYTES]);
 void od_expert_source_name(const struct od_config *cfg, uint32_t m, uint32_t expert, enum od_expert_mat mat,
 			   char buf[OD_NAME_BYTES]);
-/* True for tensors in a checkpoint that carry no weights of ours (rotary tables). */
+/* True for tensors of a checkpoint that are not needed (rotary tables). */
 bool od_source_ignorable(const char *name);
 
 bool od_role_per_layer(enum od_role role);
-/* Matrices of a layer that a shadow has in its own precision; the others are small, or routers. */
+/* True for matrices of a layer that a shadow stores in its own precision; the others are small, or routers. */
 bool od_role_quantised(enum od_role role);
 const char *od_role_name(enum od_role role);  /* "attn_q" */
 enum od_role od_role_parse(const char *name); /* OD_N_ROLES when unknown */
-/* Shape of a dense tensor; *n_in is 0 for vectors ([n_out]). *n_out 0: the model, or the layer, has none. layer: 0 for a role
- * that is not one per layer. */
+/* Shape of a dense tensor; *n_in is 0 for vectors ([n_out]). *n_out 0: the model or layer has no such tensor. layer is 0 for
+ * roles that are not per layer. */
 void od_role_shape(const struct od_config *cfg, enum od_role role, uint32_t layer, uint64_t *n_out, uint64_t *n_in);
 const char *od_expert_mat_name(enum od_expert_mat mat); /* "gate", "up", "down" */
 void od_expert_mat_shape(const struct od_config *cfg, enum od_expert_mat mat, uint64_t *n_out, uint64_t *n_in);

@@ -302,7 +302,7 @@ int od_forward_new(struct od_forward **out, const struct od_forward_opts *opts, 
 
 	*out = NULL;
 	if (opts->max_rows == 0 || opts->max_rows > UINT32_MAX || od_forward_bytes(opts) > SIZE_MAX / 2)
-		return od_fail(err, OD_ERR_RANGE, "rows of a step: %zu is none or too many", opts->max_rows);
+		return od_fail(err, OD_ERR_RANGE, "rows of a step: %zu is zero or too many", opts->max_rows);
 	if (opts->max_logits > opts->max_rows)
 		return od_fail(err, OD_ERR_RANGE, "rows with logits: expected at most %zu (rows of a step), found %zu",
 			       opts->max_rows, opts->max_logits);
@@ -368,7 +368,7 @@ static int take_row(struct od_forward *f, const struct od_row *row, size_t r, st
 		return od_fail(err, OD_ERR_RANGE, "row %zu: token: expected 0 to %u, found %d", r, vocab - 1,
 			       row->token);
 	if (od_seq_state_pool(row->seq) != f->o.state)
-		return od_fail(err, OD_ERR_MISMATCH, "row %zu: its sequence state is another forward pass's", r);
+		return od_fail(err, OD_ERR_MISMATCH, "row %zu: its sequence state belongs to another forward pass", r);
 	if (row->position >= od_seq_state_ctx(row->seq))
 		return od_fail(err, OD_ERR_RANGE, "row %zu: position %u is outside the context of %u", r, row->position,
 			       od_seq_state_ctx(row->seq));
@@ -689,7 +689,7 @@ static int wait_for_all(struct od_forward *f, struct od_err *err)
 
 	/* Another's wait was told of a failure, which may have been in this step's work. */
 	if (rc == OD_OK && f->failed == OD_OK && od_device_failures(f->o.device) != f->failures)
-		rc = od_fail(err, OD_ERR_INTERNAL, "the device has failed since the step began");
+		rc = od_fail(err, OD_ERR_INTERNAL, "the device failed during the step");
 	f->put_open = f->queued = false;
 	f->failed = f->failed != OD_OK ? f->failed : rc;
 	return rc;
@@ -824,7 +824,7 @@ int od_forward_end(struct od_forward *f, const uint32_t *kept, struct od_err *er
 	if (f->queued)
 		rc = wait_for_all(f, err);
 	if (rc == OD_OK && f->failed != OD_OK) /* its logits have said so, or a fetch */
-		rc = od_fail(err, f->failed, "the step has failed before its end: %s", od_status_text(f->failed));
+		rc = od_fail(err, f->failed, "the step failed: %s", od_status_text(f->failed));
 	f->phase = PHASE_ENDED;
 	for (uint32_t t = 0; rc == OD_OK && t < f->n_tables; t++) {
 		const uint32_t n = kept != NULL ? kept[t] : f->count[t];

@@ -1,5 +1,5 @@
-/* layer_spec.h - what a layer of a model is, as data: how it mixes positions, what state that keeps, what feed-forward
- * network follows. A family's parser fills it in; forward pass, packs and predictors read it and know no family.
+/* layer_spec.h - the description of a layer as data: its mixer (attention), its state, its feed-forward network. A family's
+ * parser fills it in; forward pass, packs and predictors read only this, not the family.
  *
  * Thread: immutable after parsing. Owner: struct od_config; plain data. */
 #ifndef OD_MODEL_LAYER_SPEC_H
@@ -13,12 +13,12 @@ struct od_mixer_ops;
 /* Rotary position embedding of `dims` elements of a head. */
 struct od_rope {
 	uint32_t dims;	 /* even */
-	bool neighbours; /* element 2i turns with 2i + 1; else i with i + dims / 2 */
+	bool neighbours; /* pairs 2i and 2i + 1; else i and i + dims / 2 */
 	double theta;
 	float magnitude; /* factor of cosines and sines */
-	/* YaRN (arXiv 2309.00071); factor 0: none. The context that the model was trained for first. */
+	/* YaRN (arXiv 2309.00071); factor 0: none. */
 	double factor, beta_fast, beta_slow;
-	uint32_t original_ctx;
+	uint32_t original_ctx; /* context length of the original training */
 };
 
 enum od_qk_norm {
@@ -27,26 +27,26 @@ enum od_qk_norm {
 	OD_QK_NORM_ROW,	 /* over all heads together */
 };
 
-/* How rows of a sequence meet each other. Which fields count, the mixer (mixer.h) says. */
+/* Parameters of a mixer (mixer.h); each mixer uses some of the fields. */
 struct od_mixer {
 	uint32_t n_heads, n_kv_heads;
-	uint32_t k_dim, v_dim; /* of a head */
-	uint32_t window;       /* positions that a row sees, itself included; 0: all */
-	float scale;	       /* of scores, before softmax */
-	uint32_t rope;	       /* index into the configuration's */
+	uint32_t k_dim, v_dim; /* per head */
+	uint32_t window;       /* positions that a row attends to, itself included; 0: all */
+	float scale;	       /* of attention scores, before softmax */
+	uint32_t rope;	       /* index into od_config.rope */
 	bool qkv_bias, o_bias;
 	enum od_qk_norm qk_norm;
 	float norm_eps; /* of norms inside the mixer */
 	float clip;	/* of q, k and v to [-clip, clip]; 0: none */
-	/* Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): k_dim is nope_dim + the turning part. */
+	/* Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): k_dim is nope_dim + the RoPE part. */
 	uint32_t nope_dim;
-	uint32_t q_rank;  /* queries through a latent of so many; 0: directly */
-	uint32_t kv_rank; /* of the latent that is kept */
+	uint32_t q_rank;  /* width of the query latent; 0: none */
+	uint32_t kv_rank; /* width of the latent in the KV cache */
 };
 
-/* Scores are softmax probabilities. */
+/* The router; scores are softmax probabilities. */
 struct od_router_spec {
-	uint32_t n_groups, top_groups; /* experts of the top_groups best of n_groups groups alone are chosen; n_groups 0: of all */
+	uint32_t n_groups, top_groups; /* choose only experts of the top_groups best of n_groups groups; n_groups 0: of all */
 	bool renormalise;	       /* weights are divided by their sum */
 	float scale;		       /* factor of weights */
 };
@@ -58,10 +58,10 @@ struct od_layer_spec {
 	struct od_mixer mix;
 	enum od_ffn ffn;
 	uint32_t intermediate; /* of a dense layer's network */
-	/* Of a MoE layer. Shape and number of routed experts are the same in all of them (struct od_config). */
+	/* Of a MoE layer. All MoE layers have the same number and shape of routed experts (struct od_config). */
 	struct od_router_spec router;
-	uint32_t shared_intermediate; /* of the network that all rows pass beside their experts; 0: none */
-	bool shared_gate;	      /* its output is times sigmoid(gate . row) */
+	uint32_t shared_intermediate; /* of the shared experts; 0: none */
+	bool shared_gate;	      /* their output is multiplied by sigmoid(gate . row) */
 };
 
 #endif

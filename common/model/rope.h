@@ -4,8 +4,9 @@
 
 #include "common/model/layer_spec.h"
 
-/* inv_freq [dims / 2], as Hugging Face has it: 1 / theta^(2i / dims), rounded to f32 at each step. With YaRN (arXiv 2309.00071)
- * those of few rotations within the original context are divided by its factor, those of many stay, between them a ramp. */
+/* inv_freq [dims / 2] = 1 / theta^(2i / dims), rounded to f32 at each step as Hugging Face transformers does. With YaRN (arXiv
+ * 2309.00071) frequencies with few rotations in the original context are divided by its factor, those with many are kept,
+ * and a ramp blends between them. */
 void od_rope_frequencies(const struct od_rope *rope, float *inv_freq);
 
 #endif

@@ -1,4 +1,4 @@
-/* sampler.h - from logits to a token: seeded and reproducible. Greedy is temperature 0.
+/* sampler.h - samples a token from logits, reproducibly by seed. Temperature 0 is greedy.
  *
  * Order: repetition penalty (CTRL: positive logits divided, negative multiplied, once per distinct recent
  * token), temperature, top-k, top-p, min-p, draw. Ties go to the lower id.
@@ -18,7 +18,7 @@ struct od_sampler_opts {
 	double top_p;		   /* 1: all */
 	double min_p;		   /* 0: all; relative to the best probability */
 	double repetition_penalty; /* 1: none */
-	uint32_t repetition_window; /* recent tokens it looks at, prompt included; 0: all */
+	uint32_t repetition_window; /* recent tokens that it covers, prompt included; 0: all */
 	uint64_t seed;
 };
 
@@ -29,12 +29,12 @@ struct od_sampler;
 OD_MUST_CHECK int od_sampler_new(struct od_sampler **out, const struct od_sampler_opts *o, uint32_t vocab,
 				 struct od_err *err);
 void od_sampler_free(struct od_sampler *s); /* NULL ok */
-/* Tokens that are already there (the prompt, then each chosen token); ids outside the vocabulary are ignored. */
+/* Appends tokens to the history (the prompt, then each chosen token); ids outside the vocabulary are ignored. */
 OD_MUST_CHECK int od_sampler_accept(struct od_sampler *s, const int32_t *ids, size_t n);
-/* As if these had been all tokens so far and so many numbers had been drawn, whatever came before: the number that
- * decides a token depends on the seed and on its place alone. */
+/* Resets the history to these tokens and the number of draws to `draws`. The random number of a token depends only on the
+ * seed and on the number of draws before it. */
 OD_MUST_CHECK int od_sampler_replay(struct od_sampler *s, const int32_t *ids, size_t n, uint64_t draws);
-bool od_logits_finite(const float *logits, uint32_t vocab); /* none is NaN or infinite */
+bool od_logits_finite(const float *logits, uint32_t vocab); /* [vocab]; true: none is NaN or infinite */
 /* logits [vocab] are overwritten. NaN counts as minus infinity; all minus infinity gives token 0. */
 int32_t od_sampler_sample(struct od_sampler *s, float *logits);
 

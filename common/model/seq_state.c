@@ -256,7 +256,7 @@ int od_seq_state_new(struct od_seq_state **out, struct od_state_pool *p, struct 
 
 	*out = NULL;
 	if (p->open == p->n_sequences)
-		return od_fail(err, OD_ERR_BUSY, "sequences: all %u that there is memory for are open", p->n_sequences);
+		return od_fail(err, OD_ERR_BUSY, "sequences: all %u of the pool are open", p->n_sequences);
 	s = calloc(1, sizeof(*s) + od_state_pages(p->ctx) * sizeof(s->page[0]));
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "sequence");

@@ -473,8 +473,8 @@ static void test_dense_layers(void **state)
 		       "none of the 2 layers", "experts");
 		refuse(qwens[i], "{\"decoder_sparse_step\":0}", OD_ERR_RANGE, "decoder_sparse_step", "found 0");
 		check_sparse(qwens[i], "{\"num_hidden_layers\":4,\"mlp_only_layers\":[4,1,9]}", "m.mm"); /* none is refused */
-		refuse(qwens[i], "{\"mlp_only_layers\":[-1]}", OD_ERR_RANGE, "mlp_only_layers", "numbers of layers");
-		refuse(qwens[i], "{\"mlp_only_layers\":[\"1\"]}", OD_ERR_RANGE, "mlp_only_layers", "numbers of layers");
+		refuse(qwens[i], "{\"mlp_only_layers\":[-1]}", OD_ERR_RANGE, "mlp_only_layers", "layer numbers");
+		refuse(qwens[i], "{\"mlp_only_layers\":[\"1\"]}", OD_ERR_RANGE, "mlp_only_layers", "layer numbers");
 		refuse(qwens[i], "{\"mlp_only_layers\":3}", OD_ERR_FORMAT, "mlp_only_layers", "an integer");
 	}
 	check_sparse(deepseek_v2, "{\"num_hidden_layers\":5,\"first_k_dense_replace\":3}", "...mm");

@@ -413,7 +413,7 @@ static void check_failure(struct world *w, uint32_t round)
 	if (round == 0) {
 		od_forward_attention(w->prefill);
 		assert_int_equal(od_forward_fetch(w->prefill, OD_FETCH_ROUTES, &err), OD_ERR_INTERNAL);
-		assert_non_null(strstr(err.msg, "since the step began"));
+		assert_non_null(strstr(err.msg, "the device failed during the step"));
 	}
 	while (!od_forward_done(w->prefill))
 		advance(w, w->prefill);

@@ -456,7 +456,7 @@ static void test_failed_step(void **state)
 			assert_true(!fails || strstr(err.msg, "found 999") != NULL);
 			if (fails && i % 2 == 0) { /* it has been said, and still is so */
 				assert_int_equal(od_forward_end(e.forward, NULL, &err), OD_ERR_RANGE);
-				assert_non_null(strstr(err.msg, "before its end"));
+				assert_non_null(strstr(err.msg, "the step failed: "));
 				assert_int_equal(od_seq_state_length(seq), i / 2);
 			}
 		}
@@ -506,7 +506,7 @@ static void test_begin_checks(void **state)
 	rows[5].position = 4;
 	refuse(&e, rows, 6, OD_ERR_RANGE, "row 5: position: expected 5, found 4");
 	rows[1] = (struct od_row){ other, 0, 1 };
-	refuse(&e, rows, 2, OD_ERR_MISMATCH, "row 1: its sequence state is another forward pass's");
+	refuse(&e, rows, 2, OD_ERR_MISMATCH, "row 1: its sequence state belongs to another forward pass");
 	od_seq_state_set_length(seq, 8);
 	refuse(&e, rows, 1, OD_ERR_RANGE, "row 0: position: expected 8, found 0");
 	od_free(rows);

@@ -85,7 +85,7 @@ int od_parse_gqa(const struct od_parse *p, struct od_mixer *m)
 		return rc;
 	if (m->k_dim == 0) {
 		if (hidden % m->n_heads != 0)
-			return od_fail(p->err, OD_ERR_FORMAT, "%s: field \"head_dim\" is missing and \"hidden_size\" %u is no multiple of "
+			return od_fail(p->err, OD_ERR_FORMAT, "%s: field \"head_dim\" is missing and \"hidden_size\" %u is not a multiple of "
 				       "\"num_attention_heads\" %u", p->where, hidden, m->n_heads);
 		m->k_dim = hidden / m->n_heads;
 	}
@@ -221,7 +221,7 @@ int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint
 	if (rc == OD_OK)
 		rc = od_json_f64_or(p->root, "rope_theta", 1, 1e12, r.theta, &outer, p->where, p->err);
 	if (rc == OD_OK && outer != r.theta)
-		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"rope_theta\" stands twice: %g and %g", p->where, outer, r.theta);
+		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"rope_theta\": found two values, %g and %g", p->where, outer, r.theta);
 	if (rc == OD_OK && r.factor != 0 && r.theta == 1)
 		rc = od_fail(p->err, OD_ERR_RANGE, "%s: field \"rope_theta\": expected more than 1 with YaRN, found 1", p->where);
 	return rc == OD_OK ? od_config_add_rope(p->cfg, &r, index, p->err) : rc;
@@ -270,7 +270,7 @@ int od_parse_is_sparse(const struct od_parse *p, uint32_t layer, bool *sparse)
 		const json_t *v = json_array_get(list, i);
 
 		if (!json_is_integer(v) || json_integer_value(v) < 0)
-			return od_fail(p->err, OD_ERR_RANGE, "%s: field \"mlp_only_layers\": expected numbers of layers, from 0 on",
+			return od_fail(p->err, OD_ERR_RANGE, "%s: field \"mlp_only_layers\": expected layer numbers, counted from 0",
 				       p->where);
 		*sparse = *sparse && json_integer_value(v) != layer;
 	}
