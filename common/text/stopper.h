@@ -1,4 +1,4 @@
-/* stopper.h - stop strings over a stream of text pieces: holds back what may still become one.
+/* stopper.h - finds stop strings in a stream of text pieces; holds back text that may be the start of one.
  *
  * Thread: one at a time. Owner: od_stopper_new's caller. */
 #ifndef OD_TEXT_STOPPER_H
@@ -12,10 +12,11 @@
 struct od_stopper;
 OD_MUST_CHECK int od_stopper_new(struct od_stopper **out, const char *const *stop, size_t n_stop, struct od_err *err);
 void od_stopper_free(struct od_stopper *s);
-/* Feed a piece; *emit (borrowed until the next call) is what may now be shown. *stopped: a stop string was
- * found; it and what follows are not part of the text. */
+/* Adds a piece; *emit (borrowed until the next call) is the text that may now be shown. *stopped: a stop string was found; it
+ * and all later text are not emitted. */
 OD_MUST_CHECK int od_stopper_push(struct od_stopper *s, const char *piece, size_t len, const char **emit,
 				  size_t *emit_len, bool *stopped);
+/* At the end of the text: *emit is the text held back. */
 OD_MUST_CHECK int od_stopper_flush(struct od_stopper *s, const char **emit, size_t *emit_len);
 
 #endif

@@ -81,7 +81,7 @@ static int place(struct od_tokenizer *t, const struct tok_added *a, const char *
 	int rc = OD_OK;
 
 	if (have >= 0 && (v->entry[have].flags & TOK_ADDED) != 0)
-		return od_fail(err, OD_ERR_FORMAT, "%s: added token \"%.64s\" is there twice", where, content);
+		return od_fail(err, OD_ERR_FORMAT, "%s: added token \"%.64s\": found twice", where, content);
 	if ((uint32_t)a->id != expected)
 		return od_fail(err, OD_ERR_FORMAT, "%s: added token \"%.64s\": expected id %u (%s), found %d", where,
 			       content, expected, have >= 0 ? "as in the vocabulary" : "the next free one", a->id);
@@ -110,12 +110,12 @@ static int fill_content(struct tok_added *a, struct od_tokenizer *t, const char 
 	if (a->normalized)
 		rc = tok_norms_run(&t->norms, content, a->len, &norm, &dropped, err);
 	if (rc == OD_ERR_RANGE)
-		od_fail(err, rc, "%s: added token \"%.64s\": the normalizer makes more than %zu bytes of it", where, content,
+		od_fail(err, rc, "%s: added token \"%.64s\": the normalizer turns it into more than %zu bytes", where, content,
 			tok_max_grown(a->len));
 	if (!a->normalized && tok_buf_add(&norm, content, a->len) != OD_OK)
 		rc = od_fail(err, OD_ERR_NOMEM, "%s: added tokens", where);
 	if (rc == OD_OK && norm.len == 0)
-		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: added token \"%.64s\": the normalizer leaves nothing of it",
+		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: added token \"%.64s\": the normalizer turns it into an empty string",
 			     where, content);
 	if (rc == OD_OK && norm.len > TOK_MAX_TOKEN_BYTES)
 		rc = od_fail(err, OD_ERR_RANGE,
@@ -126,7 +126,7 @@ static int fill_content(struct tok_added *a, struct od_tokenizer *t, const char 
 		e->shown_len = (uint32_t)norm.len;
 		rc = tok_buf_add(&t->vocab.bytes, norm.data, norm.len);
 		if (rc != OD_OK)
-			od_fail(err, rc, "%s: added tokens: the normalizer makes too much of them", where);
+			od_fail(err, rc, "%s: added tokens: their normalized text is too long", where);
 	}
 	if (rc != OD_OK) {
 		tok_buf_fini(&norm);

@@ -470,7 +470,7 @@ static void skip_owed(struct od_detok *d)
 static int decoding_failed(int rc, struct od_err *err)
 {
 	if (rc == OD_ERR_RANGE)
-		return od_fail(err, rc, "decoding: the tokenizer's decoder makes more than %zu bytes of a token",
+		return od_fail(err, rc, "decoding: the tokenizer's decoder turns a token into more than %zu bytes",
 			       TOK_MAX_SHOWN_BYTES);
 	return rc == OD_ERR_NOMEM ? od_fail(err, rc, "decoding") : rc;
 }

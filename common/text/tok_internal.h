@@ -1,4 +1,4 @@
-/* tok_internal.h - what the files of the tokenizer share; nobody else includes it.
+/* tok_internal.h - shared declarations of the tokenizer's files; only for common/text.
  *
  * Encoding: split at added tokens -> normalise -> split at normalised added tokens -> pre-tokenise -> BPE ->
  * template. Everything that a tokenizer.json names has become plain arrays of steps at load time; sequences are

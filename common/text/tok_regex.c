@@ -225,7 +225,7 @@ static int rewrite_class(struct rewrite *r)
 		int c = peek(r, 0);
 
 		if (c < 0 || (c == ']' && head))
-			return refuse(r, c < 0 ? "a class without an end" : "] at the head of a class");
+			return refuse(r, c < 0 ? "a class without its ]" : "] at the head of a class");
 		head = false;
 		if (c == '[') {
 			rc = rewrite_posix(r);
@@ -344,7 +344,7 @@ static int rewrite_one(struct rewrite *r)
 		rc = rewrite_count(r, &is_count);
 		if (rc != OD_OK || is_count)
 			return rc;
-		return refuse(r, "a brace that is no repetition");
+		return refuse(r, "a brace that is not a repetition");
 	}
 	if (c == '(')
 		return rewrite_group(r);

@@ -10,7 +10,7 @@
 
 int tok_unsupported(struct od_err *err, const char *where, const char *what, const char *type, const char *supported)
 {
-	return od_fail(err, OD_ERR_UNSUPPORTED, "%s: %s \"%.64s\" is not supported (there is: %s)", where, what, type,
+	return od_fail(err, OD_ERR_UNSUPPORTED, "%s: %s \"%.64s\" is not supported; supported: %s", where, what, type,
 		       supported);
 }
 
@@ -26,7 +26,7 @@ static int walk(const json_t *obj, const char *what, const char *list_key, unsig
 		return od_fail(err, OD_ERR_FORMAT, "%s: field \"%s\": expected an object with a type, found something else",
 			       where, what);
 	if (depth > TOK_MAX_DEPTH)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected at most %d Sequences in each other",
+		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected at most %d nested Sequences",
 			       where, what, TOK_MAX_DEPTH);
 	rc = od_json_str(obj, "type", &type, where, err);
 	if (rc != OD_OK)
@@ -319,8 +319,8 @@ int od_tokenizer_encode(const struct od_tokenizer *t, const char *text, size_t l
 	if (rc != OD_OK) {
 		free(out.v);
 		if (rc == OD_ERR_RANGE)
-			return od_fail(err, rc, "a text of %zu bytes: its tokenizer makes more than %zu bytes, or as many "
-				       "tokens, of it", len, tok_max_grown(len));
+			return od_fail(err, rc, "a text of %zu bytes: the tokenizer turns it into more than %zu bytes or "
+				       "tokens", len, tok_max_grown(len));
 		return rc == OD_ERR_NOMEM ? od_fail(err, rc, "a text of %zu bytes", len) : rc;
 	}
 	*ids = out.v;
