@@ -1,6 +1,5 @@
-/* checksum.h - XXH3 with the widest vectors that this CPU has. The library's plain functions are compiled for the
- * oldest x86-64, where a chunk's checksum takes longer than everything else that is done to it; its dispatching ones
- * ask the CPU. The sums are the same.
+/* checksum.h - XXH3 with the widest vector instructions of this CPU. The library's plain functions use baseline x86-64,
+ * where the checksum would take most of a chunk's load time. Its dispatching functions select by CPU and give the same sums.
  *
  * Thread: any. */
 #ifndef OD_PACK_CHECKSUM_H
@@ -15,7 +14,7 @@
 
 #include "common/base/status.h"
 
-/* OD_ERR_CORRUPT, "WHAT: expected ..., found ...", unless both sums are the same. */
+/* OD_ERR_CORRUPT, "WHAT: expected ..., found ...", if the sums differ. */
 OD_MUST_CHECK int od_check_xxh3(uint64_t found, uint64_t expected, struct od_err *err, const char *what, ...) OD_PRINTF(4, 5);
 
 #endif

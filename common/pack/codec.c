@@ -125,7 +125,7 @@ static int set_literals_only(ZSTD_CCtx *ctx, struct od_err *err)
 		size_t rc = ZSTD_CCtx_setParameter(ctx, set[i].param, set[i].value);
 
 		if (ZSTD_isError(rc))
-			return od_fail(err, OD_ERR_INTERNAL, "zstd refuses parameter %d: %s", (int)set[i].param,
+			return od_fail(err, OD_ERR_INTERNAL, "zstd: cannot set parameter %d: %s", (int)set[i].param,
 				       ZSTD_getErrorName(rc));
 	}
 	return OD_OK;
@@ -299,7 +299,7 @@ static int decode_lz4(const struct od_coded *c, uint8_t *e, struct od_err *err)
 	if (c->bytes <= LZ4_MAX_INPUT_SIZE && c->n <= LZ4_MAX_INPUT_SIZE)
 		got = LZ4_decompress_safe((const char *)c->at, (char *)e, (int)c->bytes, (int)c->n);
 	if (got < 0)
-		return od_fail(err, OD_ERR_CORRUPT, "lz4: no block of %zu bytes", c->n);
+		return od_fail(err, OD_ERR_CORRUPT, "lz4: not a block of %zu bytes", c->n);
 	if ((size_t)got != c->n)
 		return od_fail(err, OD_ERR_CORRUPT, "lz4: expected %zu bytes, found %d", c->n, got);
 	return OD_OK;

@@ -1,5 +1,6 @@
-/* dense_load.h - the dense weights of a pack, read into a device's memory and checked.
- * Thread: the one of the device's compute queue. */
+/* dense_load.h - loads a pack's dense weights into device memory and checks them.
+ *
+ * Thread: the one of the device's compute queue. Owner: od_dense_load's caller. */
 #ifndef OD_PACK_DENSE_LOAD_H
 #define OD_PACK_DENSE_LOAD_H
 
@@ -11,9 +12,9 @@ OD_MUST_CHECK int od_dense_load(struct od_dense_store **out, const struct od_pac
 void od_dense_free(struct od_dense_store *s);			 /* NULL ok */
 const struct od_dense *od_dense_get(const struct od_dense_store *s); /* borrowed */
 uint64_t od_dense_bytes(const struct od_dense_store *s);
-/* What od_dense_load will take, before it does. */
+/* The memory that od_dense_load will take. */
 uint64_t od_dense_need_bytes(const struct od_pack *p);
-/* What a token reads of them: all, but of the embedding one row; one that is the head, too, is read as that besides. */
+/* Bytes that a token reads: all weights, but only one row of the embedding. A tied embedding is also read in full, as head. */
 uint64_t od_dense_token_bytes(const struct od_pack *p);
 
 #endif

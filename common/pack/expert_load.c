@@ -208,7 +208,7 @@ static int read_shards(const struct od_pack *p, const struct place *at, uint32_t
 	int rc = OD_OK;
 
 	if (b->checked != OD_SET_STORED && !od_pack_has_expert(p, at->m, at->expert))
-		return od_fail(err, OD_ERR_MISSING, "%s: expert (%u, %u) is not here", p->dir, at->m, at->expert);
+		return od_fail(err, OD_ERR_MISSING, "%s: expert (%u, %u) is not in this folder", p->dir, at->m, at->expert);
 	if ((b->checked & OD_SET_SM) == 0)
 		rc = read_chunks(p, at, n, true, buffers, b, err);
 	if (rc == OD_OK && (b->checked & OD_SET_E) == 0)

@@ -1,11 +1,11 @@
-/* inflater.h - expert_load.h's inflater for the files of this folder: shards to any place, not only to an expert's memory. */
+/* inflater.h - inflates shards to any place, not only to an expert's memory; only for common/pack. Thread: as expert_load.h. */
 #ifndef OD_PACK_INFLATER_H
 #define OD_PACK_INFLATER_H
 
 #include "common/pack/expert_load.h"
 
-/* As od_inflater_load of OD_FORM_PLAIN, which the inflater is for, but the shard's rows alone, as a matrix of their number
- * (mat_type.h); od_shard_max_memory holds any. */
+/* As od_inflater_load with OD_FORM_PLAIN, but writes only the shard's rows to `to`, as a matrix of that many rows (mat_type.h);
+ * od_shard_max_memory bytes are enough for any shard. */
 OD_MUST_CHECK int od_inflater_rows(struct od_inflater *inf, uint32_t m, uint32_t expert, uint32_t shard, struct od_ref to,
 				   struct od_err *err);
 

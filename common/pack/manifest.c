@@ -155,8 +155,8 @@ static int read_dense_head(struct od_dense_tensor *t, const json_t *o, const cha
 	t->type = (struct od_mat_type){ .dtype = od_dtype_parse(s) };
 	rc = od_json_has(o, "scales") ? read_scales(&t->type, o, where, err) : OD_OK;
 	if (rc == OD_OK && !od_dense_type_ok(t->role, &t->type, t->n_in))
-		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"dtype\": \"%.16s\" %s is none that a %s may have: " OD_MAKE_AGAIN,
-			     where, s, t->type.scale != 0 ? "with such scales" : "without scales", od_role_name(t->role));
+		rc = od_fail(err, OD_ERR_UNSUPPORTED, "%s: field \"dtype\": \"%.16s\" %s is not allowed for a %s: "
+			     OD_MAKE_AGAIN, where, s, t->type.scale != 0 ? "with such scales" : "without scales", od_role_name(t->role));
 	if (rc != OD_OK)
 		return rc;
 	rc = od_json_str(o, "sha256", &s, where, err);

@@ -1,7 +1,6 @@
 /* manifest.h - model.json: the table of contents of a pack.
  *
- * Reading checks every number against the configuration: what stands where in the big files follows from the
- * shapes, so anything else is refused.
+ * Reading checks every number against the configuration, because the shapes determine the layout of the big files.
  * Thread: any. Owner: the caller; od_manifest_fini frees the tables. */
 #ifndef OD_PACK_MANIFEST_H
 #define OD_PACK_MANIFEST_H
@@ -10,10 +9,10 @@
 
 struct od_checkpoint;
 
-/* A tensor of dense.bin, with what scales it has: bytes as in the checkpoint. */
+/* A tensor of dense.bin, with its scales: bytes as in the checkpoint. */
 struct od_dense_tensor {
 	enum od_role role;
-	uint32_t layer; /* 0 when the role is not one per layer */
+	uint32_t layer; /* 0 for roles that are not per layer */
 	struct od_mat_type type;
 	uint64_t n_out, n_in; /* n_in 0: a vector */
 	uint64_t offset, bytes, xxh3;
@@ -35,17 +34,17 @@ struct od_manifest {
 	uint64_t experts_bytes;
 };
 
-/* The tables with everything that follows from the configuration; dtypes, offsets and sums still unset. The
- * order is: tensors that exist once, then layer by layer. */
+/* Makes the tables from the configuration; dtypes, offsets and sums remain unset. Order: tensors that exist once, then layer
+ * by layer. */
 OD_MUST_CHECK int od_manifest_init(struct od_manifest *m, const struct od_config *cfg, struct od_err *err);
 void od_manifest_fini(struct od_manifest *m);
 
-/* Offsets of dense.bin from the dtypes, sizes of the file. */
+/* Computes the offsets in dense.bin and its size from the dtypes. */
 void od_manifest_place_dense(struct od_manifest *m);
 
 OD_MUST_CHECK int od_manifest_read(struct od_manifest *m, const struct od_config *cfg, const char *path,
 				   struct od_err *err);
-/* from: what the pack was made from, whose tensors it names. */
+/* from: the source checkpoint; model.json records the names of its tensors. */
 OD_MUST_CHECK int od_manifest_write(const struct od_manifest *m, const struct od_config *cfg,
 				    const struct od_checkpoint *from, const char *path, struct od_err *err);
 

@@ -1,10 +1,10 @@
-/* pack.h - our directory made once from a checkpoint: opened, checked and looked up. docs/PACK-FORMAT.md is
- * the specification.
+/* pack.h - opens, checks and reads a pack, the folder that od-pack makes from a checkpoint. Specified in docs/PACK-FORMAT.md.
  *
- * Opening checks SHA256SUMS over the small files, the schema version, and every offset, count and length
- * against the sizes of the big files with overflow-checked arithmetic; the big files' bytes are checked when
- * they are read (a checksum per tensor and per chunk).
- * Thread: immutable after opening but for what od_pack_has_expert says; any thread (reads are pread). Owner: od_pack_open's caller. */
+ * Opening checks SHA256SUMS over the small files, the schema version, and every offset, count and length against the sizes
+ * of the big files, with overflow-checked arithmetic. The bytes of the big files are checked when they are read (a checksum
+ * per tensor and per chunk).
+ * Thread: any (reads are pread); immutable after opening, except the set of experts of a spool. Owner: od_pack_open's
+ * caller. */
 #ifndef OD_PACK_PACK_H
 #define OD_PACK_PACK_H
 
@@ -18,13 +18,13 @@ struct od_pack;
 
 /* dir NULL: $OD_PACK, else /var/lib/od-moe/pack. */
 OD_MUST_CHECK int od_pack_open(struct od_pack **out, const char *dir, struct od_err *err);
-/* The same, or a spool (spool.h): a pack without dense.bin and without some of its experts, for those who need no more.
- * What is there is checked as strictly. */
+/* Opens a pack or a spool (spool.h), a pack without dense.bin and without some experts. Existing files are checked as
+ * strictly. */
 OD_MUST_CHECK int od_pack_open_some(struct od_pack **out, const char *dir, struct od_err *err);
 void od_pack_close(struct od_pack *p); /* NULL ok */
 
 const char *od_pack_dir(const struct od_pack *p);
-enum od_codec od_pack_codec(const struct od_pack *p); /* what its E-chunks were to be coded with */
+enum od_codec od_pack_codec(const struct od_pack *p); /* the codec chosen for its E-chunks; some may be raw */
 const struct od_config *od_pack_config(const struct od_pack *p);
 const char *od_pack_fingerprint(const struct od_pack *p); /* OD_FINGERPRINT_CHARS of hex, NUL */
 void od_pack_fingerprint_bytes(const struct od_pack *p, uint8_t out[OD_FINGERPRINT_CHARS / 2]);
@@ -54,36 +54,35 @@ struct od_pack_expert {
 
 const struct od_pack_expert *od_pack_expert(const struct od_pack *p, uint32_t m, uint32_t expert);
 
-/* A spool's experts come and go while it is open; a complete pack has them all. */
+/* A spool gains and loses experts while it is open; a complete pack has all of them. */
 bool od_pack_is_spool(const struct od_pack *p);
 bool od_pack_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert);
 
-/* Whether experts are read past the page cache from now on; only into buffers of SM bytes and coded exponents. Returns
- * whether they are: not every file system can. Nobody reads meanwhile. */
+/* Switches reading past the page cache (O_DIRECT) on or off; only reads into buffers of SM bytes and coded exponents do that.
+ * Returns the resulting mode: not every file system supports it. No thread may read meanwhile. */
 bool od_pack_read_direct(struct od_pack *p, bool direct);
-/* Shards [first, first + n) are not in the page cache any more, if the kernel agrees: to measure reading them. */
+/* Asks the kernel to drop shards [first, first + n) from the page cache, to measure reading them. */
 void od_pack_drop_cached(const struct od_pack *p, uint32_t m, uint32_t expert, uint32_t first, uint32_t n);
 
-/* Totals for figures: bytes of all chunks of one expert (the largest), and of the same expert as published. */
+/* Bytes of the largest expert: all its chunks as stored; its weights as published. */
 uint64_t od_pack_expert_stored_bytes(const struct od_pack *p);
 uint64_t od_pack_expert_raw_bytes(const struct od_pack *p);
 
-/* How an expert lies in memory: its weights as published, matrix after matrix, each padded; or its SM bytes and coded
- * exponents exactly as stored, two thirds of that, which matmul computes on as they are (backend.h). */
+/* The form of an expert in memory. PLAIN: weights as published, matrix after matrix, each padded. PLANES: compressed as
+ * stored, SM bytes and coded exponents, two thirds of that; matmuls decode on the fly (backend.h). */
 enum od_form { OD_FORM_PLAIN, OD_FORM_PLANES };
 #define OD_N_FORMS 2
 #define OD_FORM_AUTO (-1)
 extern const char *const od_form_names[]; /* index enum od_form: "bf16", "planes", NULL */
 
-/* Can every expert lie like this? OD_ERR_UNSUPPORTED says which cannot, why, and what to do. */
+/* OD_OK: all experts can have this form. OD_ERR_UNSUPPORTED names one that cannot, the reason, and what to do. */
 OD_MUST_CHECK int od_pack_can_form(const struct od_pack *p, enum od_form form, struct od_err *err);
-/* asked: an enum od_form, or OD_FORM_AUTO: planes if the pack has them, the device computes on them faster, and a token reads more
- * of its experts than the last-level cache holds. */
+/* asked: an enum od_form, or OD_FORM_AUTO: planes if the pack has them, the device computes on them faster, and a token's
+ * experts are larger than the last-level cache. */
 OD_MUST_CHECK int od_pack_choose_form(const struct od_pack *p, const struct od_device *d, int asked,
 				      enum od_form *form, struct od_err *err);
-/* The buffers that an expert's memory is made of: its SM bytes and its coded exponents, each as stored, which
- * OD_FORM_PLANES computes on; and its weights as published, for OD_FORM_PLAIN. Apart from each other, so that one can be
- * kept without the others. */
+/* The buffers of an expert's memory: SM bytes and coded exponents as stored (OD_FORM_PLANES), and weights as published
+ * (OD_FORM_PLAIN). Separate buffers, so that each can be kept without the others. */
 enum od_expert_buf { OD_BUF_SM, OD_BUF_E, OD_BUF_PLAIN };
 #define OD_N_EXPERT_BUFS 3
 /* Sets of them. */
@@ -93,18 +92,17 @@ enum od_expert_buf { OD_BUF_SM, OD_BUF_E, OD_BUF_PLAIN };
 #define OD_SET_PLAIN (1u << OD_BUF_PLAIN)
 
 struct od_expert_mem {
-	struct od_ref at[OD_N_EXPERT_BUFS]; /* aligned to 64 bytes; nowhere: it has no such buffer */
+	struct od_ref at[OD_N_EXPERT_BUFS]; /* aligned to 64 bytes; nowhere: no such buffer */
 };
 
-/* What a buffer takes for any expert; the set of a form's; a slot: these. */
+/* Bytes of a buffer, enough for any expert; the set of buffers of a form; the bytes of a slot, which has that set. */
 uint64_t od_pack_buf_bytes(const struct od_pack *p, enum od_expert_buf buf);
 unsigned od_form_bufs(enum od_form form);
 uint64_t od_pack_slot_bytes(const struct od_pack *p, enum od_form form);
 /* The buffers of a form, cut from one block of od_pack_slot_bytes. */
 struct od_expert_mem od_pack_slot_mem(const struct od_pack *p, enum od_form form, struct od_ref slot);
 
-/* Point w's matrices into an expert's memory: to plain weights if there are, else to planes. w borrows tables of the
- * pack. */
+/* Points w's matrices into an expert's memory: to plain weights if it has them, else to planes. w borrows tables of p. */
 void od_pack_bind(const struct od_pack *p, uint32_t m, uint32_t expert, const struct od_expert_mem *mem,
 		  struct od_expert *w);
 

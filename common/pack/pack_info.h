@@ -1,4 +1,4 @@
-/* pack_info.h - what is in a pack, for people and (as JSON) for scripts. Thread: any. */
+/* pack_info.h - prints the contents of a pack, as text or as JSON. Thread: any. */
 #ifndef OD_PACK_PACK_INFO_H
 #define OD_PACK_PACK_INFO_H
 

@@ -1,4 +1,4 @@
-/* pack_internal.h - what an open pack is made of, for the files of this folder only. */
+/* pack_internal.h - the representation of an open pack; only for common/pack. */
 #ifndef OD_PACK_PACK_INTERNAL_H
 #define OD_PACK_PACK_INTERNAL_H
 
@@ -9,7 +9,7 @@
 
 struct od_pack_file {
 	char *path;
-	int fd, direct_fd; /* direct: past the page cache; -1: not so */
+	int fd, direct_fd; /* direct_fd: O_DIRECT; -1: none */
 };
 
 struct od_pack {
@@ -20,30 +20,30 @@ struct od_pack {
 	json_t *generation;    /* NULL: none */
 	struct od_pack_file dense, experts;
 	struct od_expert_entry *expert; /* [n_moe][n_experts] */
-	atomic_bool *has;		/* of a spool, the same: it is whole; NULL: all are */
+	atomic_bool *has;		/* of a spool, [n_moe][n_experts]: the expert is complete; NULL: all are */
 	uint64_t buf_bytes[OD_N_EXPERT_BUFS], stored_bytes, raw_bytes; /* of the largest expert */
-	/* Of the largest shards: weights; SM bytes, and of those that are not merged in place; and what the host puts together
-	 * itself, as a matrix in memory. */
+	/* Maxima over all shards: weights; SM bytes; SM bytes of types not merged in place; bytes in memory of types that the
+	 * host merges. */
 	uint64_t shard_exponents, shard_sm, shard_apart_sm, shard_host_rows;
 };
 
 const struct od_expert_entry *od_pack_entry(const struct od_pack *p, uint32_t m, uint32_t expert);
 
-/* Only of a spool: an expert came or went. Any thread. */
+/* Spools only: marks an expert complete or absent. Any thread. */
 void od_pack_set_has_expert(const struct od_pack *p, uint32_t m, uint32_t expert, bool has);
 
-/* Bytes of a buffer for the expert. */
+/* Bytes of one of the expert's buffers. */
 uint64_t od_expert_buf_bytes(const struct od_config *cfg, const struct od_expert_entry *e, enum od_expert_buf buf);
 
-/* Where a matrix begins in OD_BUF_PLAIN, as mat_type.h has it in memory; for OD_N_EXPERT_MATS: its bytes. */
+/* The offset of a matrix in OD_BUF_PLAIN (layout: mat_type.h); for OD_N_EXPERT_MATS the bytes of all. */
 uint64_t od_plain_offset(const struct od_config *cfg, const struct od_expert_entry *e, int mat);
 
-/* Rows [row, row + n) of a matrix in dense.bin, unchecked, to memory as a matrix of n rows (mat_type.h). scratch: as long as
- * what stands behind the weights there. */
+/* Reads rows [row, row + n) of a matrix in dense.bin, unchecked, to memory as a matrix of n rows (mat_type.h). scratch: room
+ * for the matrix's divisor and scales in dense.bin. */
 OD_MUST_CHECK int od_dense_read_rows(const struct od_pack *p, const struct od_dense_tensor *t, uint64_t row, uint64_t n,
 				     void *memory, uint8_t *scratch, struct od_err *err);
 
-/* od_dense_load, with or without the matrices that a shadow has in its own precision (od_role_quantised). */
+/* od_dense_load, with or without the matrices that a shadow stores in its own precision (od_role_quantised). */
 OD_MUST_CHECK int od_dense_load_some(struct od_dense_store **out, const struct od_pack *p, struct od_device *d,
 				     bool quantised, struct od_err *err);
 uint64_t od_dense_some_bytes(const struct od_pack *p, bool quantised);

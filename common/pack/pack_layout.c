@@ -191,8 +191,8 @@ static int check_fixed(const struct od_disk_expert *d, const struct od_config *c
 		od_expert_mat_shape(cfg, (enum od_expert_mat)mat, &n_out, &n_in);
 		if (!od_mat_type_ok(&type[mat], n_in))
 			return od_fail(err, OD_ERR_UNSUPPORTED, "%s: expert (%u, %u): weights of type %u with scales of type %u for "
-				       "%u x %u of them, which is none that is known here: " OD_MAKE_AGAIN, where, m, expert, d->dtype[mat], d->scale[mat],
-				       d->block[mat].rows, d->block[mat].cols);
+				       "%u x %u of them, which this version does not support: " OD_MAKE_AGAIN, where, m, expert,
+				       d->dtype[mat], d->scale[mat], d->block[mat].rows, d->block[mat].cols);
 	}
 	if (d->e_offset != od_expert_e_offset(cfg, type))
 		return bad_header(err, where, m, expert, "e_offset", od_expert_e_offset(cfg, type), d->e_offset);

@@ -1,7 +1,7 @@
-/* pack_layout.h - where things stand in a pack's files, to the byte: docs/PACK-FORMAT.md in C.
+/* pack_layout.h - the byte layout of a pack's files: docs/PACK-FORMAT.md in C.
  *
- * Writer, reader and verify all take their offsets from here; nothing in a pack's big files is free to be
- * anywhere else, which is what lets verify account for every byte.
+ * Writer, reader and verify take all offsets from here. The configuration fixes every offset in the big files, so verify can
+ * account for every byte.
  * Thread: pure functions. */
 #ifndef OD_PACK_LAYOUT_H
 #define OD_PACK_LAYOUT_H
@@ -12,9 +12,9 @@
 #include "common/pack/pack.h"
 #include "common/pack/sums.h"
 
-#define OD_SHARD_WEIGHTS (512u * 1024) /* of a shard at most, unless one row is longer */
+#define OD_SHARD_WEIGHTS (512u * 1024) /* limit of a shard, unless one row is longer */
 
-/* Behind what makes a pack unreadable here. */
+/* The advice at the end of messages about unreadable packs. */
 #define OD_MAKE_AGAIN "another version of od-pack made this; make it again: od-pack --force CHECKPOINT PACK"
 
 #define OD_DENSE_NAME "dense.bin"
@@ -23,8 +23,8 @@
 #define OD_MODEL_MAX_BYTES (64u << 20)
 #define OD_GENERATION_MAX_BYTES (1u << 20) /* generation_config.json */
 
-/* An expert starts with this header, its shard table and zeros up to 4 KiB. Offsets count from the start of the
- * expert, so that an expert can be moved (to a worker's spool) as it is. */
+/* An expert starts with this header, its shard table and zeros up to 4 KiB. Offsets count from the start of the expert, so
+ * that an expert can be copied unchanged (to a worker's spool). */
 #define OD_EXPERT_MAGIC "ODEXPERT"
 struct od_disk_expert {
 	char magic[8];
@@ -52,7 +52,7 @@ struct od_disk_shard {
 
 _Static_assert(sizeof(struct od_disk_expert) == 192 && sizeof(struct od_disk_shard) == 64, "PACK-FORMAT.md");
 
-/* What a header says, checked. Chunk offsets count from the start of experts.bin. */
+/* The checked contents of a header. Chunk offsets count from the start of experts.bin. */
 struct od_expert_entry {
 	struct od_pack_expert x;	   /* x.shard is malloc'd */
 	uint64_t sm_offset, e_offset;	   /* of the regions, from the start of experts.bin */
@@ -61,26 +61,27 @@ struct od_expert_entry {
 	uint8_t sha256[OD_N_EXPERT_MATS][OD_SHA256_BYTES];
 };
 
-/* May a dense tensor be of this type? Matrices may be of any but the embedding, of which single rows are taken. */
+/* True: a dense tensor may have this type. Matrices may have any type, except the embedding, of which single rows are read. */
 bool od_dense_type_ok(enum od_role role, const struct od_mat_type *t, uint64_t n_in);
 
-/* Rows of a shard of a matrix (the last one has what is left), shards of a matrix, of an expert. */
+/* Rows per shard of a matrix (the last shard may have fewer); shards of a matrix; shards of an expert. */
 uint32_t od_shard_rows(uint64_t n_out, uint64_t n_in);
 uint32_t od_mat_shards(const struct od_config *cfg, enum od_expert_mat mat);
 uint32_t od_expert_shards(const struct od_config *cfg);
 uint64_t od_expert_header_bytes(const struct od_config *cfg);
 
-/* Of any shard of any type, at most: weights; bytes of its E-chunk before coding; bytes in memory, with scales and padding. */
+/* Upper bounds for any shard of any type: weights; bytes of its E-chunk before coding; bytes in memory, with scales and
+ * padding. */
 uint64_t od_shard_max_weights(const struct od_config *cfg);
 uint64_t od_shard_max_e_bytes(const struct od_config *cfg);
 uint64_t od_shard_max_memory(const struct od_config *cfg);
 
-/* SM is stored as it is, so the place of the E region is known before anything is coded. */
+/* SM is stored uncompressed, so the offset of the E region is known before coding. */
 uint64_t od_expert_e_offset(const struct od_config *cfg, const struct od_mat_type type[OD_N_EXPERT_MATS]);
 uint64_t od_region_end(uint64_t end_of_data); /* 64 zero bytes, then up to 4 KiB */
 
-/* buf: od_expert_header_bytes of it, as read from where expert (m, expert) starts; file: length of what holds
- * it. Everything is checked against the configuration. On success out->x.shard is the caller's to free. */
+/* buf [od_expert_header_bytes]: read from `offset`, where expert (m, expert) starts in a file of file_bytes. Checks everything
+ * against the configuration. On success the caller frees out->x.shard. */
 OD_MUST_CHECK int od_expert_header_parse(struct od_expert_entry *out, const struct od_config *cfg, uint32_t m,
 					 uint32_t expert, const uint8_t *buf, uint64_t offset, uint64_t file_bytes,
 					 const char *where, struct od_err *err);

@@ -204,7 +204,7 @@ struct seen {
 
 static int scales_differ(const struct verifier *v, const struct seen *x, const char *what, struct od_err *err)
 {
-	return od_fail(err, OD_ERR_CORRUPT, "%s: expert (%u, %u) shard %u: its %s is not that of the shard before",
+	return od_fail(err, OD_ERR_CORRUPT, "%s: expert (%u, %u) shard %u: its %s differs from the previous shard's",
 		       v->pack->experts.path, x->m, x->expert, x->shard, what);
 }
 

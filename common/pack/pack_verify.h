@@ -1,6 +1,7 @@
-/* pack_verify.h - every byte of a pack: checksums, decompression, paddings, fingerprint, each shadow; on
- * request against the checkpoint it was made from. Of a spool: what is there. One flipped bit anywhere is an error that says where.
- * Thread: any; starts n_threads of its own. Memory is bounded like od-pack's. */
+/* pack_verify.h - checks every byte of a pack: checksums, decompression, padding, fingerprint, each shadow; on request also
+ * against its checkpoint. Of a spool it checks the existing experts. A flipped bit is an error that names the place.
+ *
+ * Thread: any; starts n_threads of its own. Memory is bounded as in pack_write.h. */
 #ifndef OD_PACK_PACK_VERIFY_H
 #define OD_PACK_PACK_VERIFY_H
 

@@ -163,7 +163,7 @@ int od_sums_check(const char *dir, struct od_err *err)
 	}
 	if (rc == OD_OK && at != text + len) {
 		split_line(at, sum, name, sizeof(name));
-		rc = od_fail(err, OD_ERR_MISSING, "%s: names \"%s\", which is not there or no file of a pack", path, name);
+		rc = od_fail(err, OD_ERR_MISSING, "%s: names \"%s\", which is missing or not a file of a pack", path, name);
 	}
 	free(text);
 	return rc;

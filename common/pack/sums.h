@@ -1,7 +1,7 @@
-/* sums.h - SHA-256 of files and the SHA256SUMS file of a pack, in sha256sum's own format.
+/* sums.h - SHA-256 of files, and a pack's SHA256SUMS file in the format of sha256sum.
  *
- * It covers the small files; the big ones have a checksum per tensor and chunk. The format is kept strict
- * (lower-case digits, sorted, nothing missing, nothing extra), so that no flipped bit goes unnoticed.
+ * It covers the small files; the big ones have a checksum per tensor and chunk. The format is strict (lower-case digits,
+ * sorted, no file missing, none extra), so that any flipped bit is detected.
  * Thread: any. */
 #ifndef OD_PACK_SUMS_H
 #define OD_PACK_SUMS_H
@@ -19,7 +19,7 @@
 struct od_small_file {
 	const char *name;
 	bool required;
-	bool copied; /* from the checkpoint; else made by us */
+	bool copied; /* from the checkpoint; else made by od-pack */
 };
 extern const struct od_small_file od_small_files[]; /* ends with a NULL name */
 

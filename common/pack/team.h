@@ -1,8 +1,8 @@
-/* team.h - a few threads that share a list of items which are read from disk and worked on.
+/* team.h - processes a list of items with several threads that read from disk.
  *
- * Unlike a pool these threads block on reads, so there may be more of them than CPUs. Items are claimed in
- * order; the first error stops the claiming and is the one reported.
- * Thread: od_team_run from any thread; it takes part, and only it calls progress. */
+ * Unlike a pool's, these threads block on reads, so there may be more of them than CPUs. Items are claimed in order; the
+ * first error stops the run and is returned.
+ * Thread: od_team_run from any thread; the caller works too, and only it calls progress. */
 #ifndef OD_PACK_TEAM_H
 #define OD_PACK_TEAM_H
 
@@ -11,7 +11,7 @@
 
 #include "common/pack/expert_load.h"
 
-/* Work on one item; *bytes is what it adds to the progress. thread is 0..n_threads-1. */
+/* Processes one item; *bytes is added to the progress. thread is 0..n_threads-1. */
 typedef int od_team_fn(void *arg, unsigned thread, size_t item, uint64_t *bytes, struct od_err *err);
 
 struct od_team_job {

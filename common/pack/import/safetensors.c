@@ -371,7 +371,7 @@ static int sort_tensors(struct od_checkpoint *c, struct od_err *err)
 		const struct od_tensor *a = &c->tensor[i - 1], *b = &c->tensor[i];
 
 		if (strcmp(a->name, b->name) == 0)
-			return od_fail(err, OD_ERR_FORMAT, "%s: tensor %s is there twice: in %s and in %s", c->dir,
+			return od_fail(err, OD_ERR_FORMAT, "%s: tensor %s found twice: in %s and in %s", c->dir,
 				       a->name, c->file[a->file].name, c->file[b->file].name);
 	}
 	return OD_OK;

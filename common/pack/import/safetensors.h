@@ -1,8 +1,8 @@
-/* safetensors.h - a published checkpoint's tensors: one file, or shards with or without an index.
+/* safetensors.h - reads the tensors of a checkpoint: one safetensors file, or shards with or without an index.
  *
- * Everything in the headers is checked on opening: JSON, dtypes, shapes against byte ranges, ranges against
- * the file's size. As in the reference implementation the tensors of a file must cover its data exactly:
- * overlaps, holes and trailing bytes are refused. Data is read with pread in pieces, never mapped.
+ * Opening checks the headers: JSON, dtypes, shapes against byte ranges, ranges against the file size. As in the reference
+ * implementation the tensors must cover a file's data exactly: overlaps, holes and trailing bytes are refused. Data is read
+ * with pread in pieces, never mapped.
  * Thread: immutable after opening, any thread. Owner: od_checkpoint_open's caller. */
 #ifndef OD_PACK_SAFETENSORS_H
 #define OD_PACK_SAFETENSORS_H
@@ -18,8 +18,8 @@
 
 struct od_tensor {
 	char *name;
-	const char *dtype_name;	 /* as in the file, also for types that we do not use */
-	enum od_dtype dtype;	 /* 0: not one of ours */
+	const char *dtype_name;	 /* as in the file, also for unsupported types */
+	enum od_dtype dtype;	 /* 0: unsupported */
 	uint32_t file;		 /* index into the checkpoint's files */
 	uint32_t n_dims;
 	uint64_t shape[OD_TENSOR_MAX_DIMS];
@@ -48,7 +48,7 @@ size_t od_checkpoint_n_tensors(const struct od_checkpoint *c);
 const struct od_tensor *od_checkpoint_tensor(const struct od_checkpoint *c, size_t i);
 const struct od_tensor *od_checkpoint_find(const struct od_checkpoint *c, const char *name); /* NULL: none */
 
-/* len bytes of the tensor's data from its byte `offset` on. */
+/* Reads len bytes of the tensor's data from byte `offset` on. */
 OD_MUST_CHECK int od_checkpoint_read(const struct od_checkpoint *c, const struct od_tensor *t, uint64_t offset,
 				     void *buf, size_t len, struct od_err *err);
 

@@ -1,6 +1,7 @@
-/* shadow_add.h - shadows for a pack that lacks them: each is made under a temporary name and renamed when it is whole, so
- * that the pack is complete before, during and after.
- * Thread: any; starts its own. */
+/* shadow_add.h - adds shadows to a pack. Each is written under a temporary name and renamed when complete, so that the pack
+ * stays usable throughout.
+ *
+ * Thread: any; starts n_threads of its own. */
 #ifndef OD_PACK_SHADOW_ADD_H
 #define OD_PACK_SHADOW_ADD_H
 
@@ -9,20 +10,20 @@
 
 struct od_shadow_add {
 	const struct od_pack *pack;
-	bool force; /* also where there is one already */
+	bool force; /* replace existing shadows */
 	unsigned n_threads;
-	/* From the calling thread; both may be NULL. note: a line for the user. */
+	/* Called on the calling thread; both may be NULL. note: a line for the user. */
 	void (*note)(void *arg, const char *text);
 	od_progress_fn *progress;
 	void *arg;
 	uint64_t done_bytes, all_bytes; /* where progress starts and ends; adds the files' bytes */
 };
 
-/* Who adds shadows holds the lock of the pack's folder. *fd is the caller's to close, -1 unless OD_OK. */
+/* Locks the pack's folder; hold it while adding shadows. The caller closes *fd; -1 unless OD_OK. */
 OD_MUST_CHECK int od_shadow_lock(const struct od_pack *p, int *fd, struct od_err *err);
 
-/* One after the other. Those that are there already stay (unless force, or they are not this pack's); those that could
- * not be made are returned, and note has got the reasons. */
+/* Adds the shadows of set one after the other. Existing ones of this pack are kept unless force. Returns the set of those
+ * that failed; note reports the reasons. */
 OD_MUST_CHECK unsigned od_shadow_add(const struct od_shadow_add *job, unsigned set);
 
 #endif

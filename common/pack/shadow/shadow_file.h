@@ -1,4 +1,5 @@
-/* shadow_file.h - a shadow's file opened and its header checked, for the files of this folder.
+/* shadow_file.h - opens a shadow's file and checks its header; only for common/pack.
+ *
  * Thread: any. Owner: the caller; od_shadow_file_close is valid after any return. */
 #ifndef OD_PACK_SHADOW_FILE_H
 #define OD_PACK_SHADOW_FILE_H
@@ -11,7 +12,7 @@ struct od_shadow_file {
 	struct od_shadow_table table;
 };
 
-/* The precisions of which the pack has a file, whatever is in it. */
+/* The precisions for which the pack has a file; its contents are not checked. */
 OD_MUST_CHECK int od_shadow_present(const struct od_pack *p, unsigned *set, struct od_err *err);
 
 /* OD_ERR_MISSING when there is none. */

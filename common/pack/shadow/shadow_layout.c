@@ -31,7 +31,7 @@ int od_shadow_set_parse(const char *text, unsigned *set, struct od_err *err)
 		if (p > OD_N_PRECISIONS) {
 			*set = 0;
 			return od_fail(err, OD_ERR_ARG, "shadow precisions: expected none, or some of int8, fp16, int8-g64, "
-				       "nf4 with commas between them, found \"%.*s\"%s", (int)len, at,
+				       "nf4 separated by commas, found \"%.*s\"%s", (int)len, at,
 				       len == 4 && strncmp(at, "bf16", len) == 0 ? " (the pack itself is that)" : "");
 		}
 		*set |= OD_SHADOW_BIT(p);
@@ -151,7 +151,7 @@ int od_shadow_table_init(struct od_shadow_table *t, const struct od_config *cfg,
 		x->bytes = od_shadow_parts(precision, x->n_out, x->n_in).bytes;
 		if (!od_add(at, x->bytes, &at)) {
 			od_shadow_table_fini(t);
-			return od_fail(err, OD_ERR_RANGE, "a shadow of this model does not fit into any file");
+			return od_fail(err, OD_ERR_RANGE, "a shadow of this model exceeds the largest file size");
 		}
 	}
 	t->file_bytes = at;

@@ -1,8 +1,8 @@
-/* shadow_layout.h - a shadow's file: the model's quantised copy in one precision, beside a pack's own files. Which
- * precisions there are, and where things stand in such a file, to the byte: docs/PACK-FORMAT.md in C.
+/* shadow_layout.h - the precisions of shadows and the byte layout of a shadow's file, the model's quantised copy in one
+ * precision beside a pack's own files: docs/PACK-FORMAT.md in C.
  *
- * As in pack_layout.h every offset follows from the configuration, so that verify accounts for every byte. How matrices
- * and scales lie is compute/quant.h's.
+ * As in pack_layout.h the configuration fixes every offset, so that verify can account for every byte. compute/quant.h
+ * specifies the layout of matrices and scales.
  * Thread: pure functions. Owner: the caller; od_shadow_table_fini frees the table. */
 #ifndef OD_PACK_SHADOW_LAYOUT_H
 #define OD_PACK_SHADOW_LAYOUT_H
@@ -12,7 +12,7 @@
 #include "common/compute/quant.h"
 #include "common/pack/pack_layout.h"
 
-/* Pinned: the numbers stand in shadow files. BF16 is the pack itself, as published, and has no file. */
+/* Pinned: the numbers are stored in shadow files. BF16 is the pack itself and has no file. */
 enum od_precision {
 	OD_PRECISION_BF16 = 1,
 	OD_PRECISION_INT8 = 2, /* one scale per row */
@@ -25,12 +25,12 @@ enum od_precision {
 extern const char *const od_precision_names[];	 /* index precision - 1; ends with NULL */
 extern const char *const od_shadow_file_names[]; /* the same; "shadow-int8.bin"; NULL for BF16 */
 extern const char *const od_shadow_temp_names[]; /* the same, while the file is being written */
-#define OD_SHADOW_OLD_NAME "shadow-nf4-dq.bin"	 /* may be left in a pack of before; nothing reads it */
+#define OD_SHADOW_OLD_NAME "shadow-nf4-dq.bin"	 /* may remain in an old pack; never read */
 
 /* Sets of precisions that have files: bit (1 << precision). */
 #define OD_SHADOW_BIT(precision) (1u << (precision))
 #define OD_SHADOW_ALL 0x3cu
-/* "int8,nf4", or "none". OD_ERR_ARG says which names there are. */
+/* Parses "int8,nf4" or "none". OD_ERR_ARG lists the names. */
 OD_MUST_CHECK int od_shadow_set_parse(const char *text, unsigned *set, struct od_err *err);
 const char *od_shadow_set_text(unsigned set, char *buf, size_t size); /* the reverse; returns buf */
 
@@ -52,7 +52,7 @@ struct od_disk_shadow_tensor {
 
 _Static_assert(sizeof(struct od_disk_shadow) == 128 && sizeof(struct od_disk_shadow_tensor) == 40, "PACK-FORMAT.md");
 
-/* What a record (one quantised tensor) consists of; offsets from its start. What a precision does not have is empty. */
+/* The parts of a record (one quantised tensor); offsets from its start. A precision without scales has n_scales 0. */
 struct od_shadow_parts {
 	uint64_t data_bytes;
 	uint64_t scale_at, n_scales; /* f32 */
@@ -65,7 +65,7 @@ struct od_shadow_parts od_shadow_parts(enum od_precision precision, uint64_t n_o
 
 struct od_shadow_table {
 	enum od_precision precision;
-	/* [n]: layer by layer the dense ones (od_role_quantised), n_dense in all, then gate, up, down of each expert. */
+	/* [n]: the n_dense dense ones (od_role_quantised) layer by layer, then gate, up, down of each expert. */
 	struct od_disk_shadow_tensor *tensor;
 	struct {
 		enum od_role role;
@@ -75,19 +75,19 @@ struct od_shadow_table {
 	uint64_t header_bytes, file_bytes;
 };
 
-/* All that follows from the configuration; checksums are 0. */
+/* Makes the table from the configuration; checksums are 0. */
 OD_MUST_CHECK int od_shadow_table_init(struct od_shadow_table *t, const struct od_config *cfg,
 				       enum od_precision precision, struct od_err *err);
 void od_shadow_table_fini(struct od_shadow_table *t);
 uint64_t od_shadow_weights(const struct od_shadow_table *t);
-/* Of the files of a set together, for showing progress. */
+/* Bytes of all files of a set, for progress. */
 uint64_t od_shadow_set_bytes(const struct od_config *cfg, unsigned set);
 size_t od_shadow_expert_index(const struct od_shadow_table *t, const struct od_config *cfg, uint32_t m, uint32_t expert,
 			      enum od_expert_mat mat);
 
-/* buf: header_bytes of it. */
+/* buf [header_bytes] */
 void od_shadow_header_write(const struct od_shadow_table *t, const char *fingerprint, uint8_t *buf);
-/* t as od_shadow_table_init leaves it; gets the checksums when everything else is as it must be. */
+/* Checks the header in buf against t, made by od_shadow_table_init, and fills in t's checksums. */
 OD_MUST_CHECK int od_shadow_header_parse(struct od_shadow_table *t, const char *fingerprint, const uint8_t *buf,
 					 const char *path, struct od_err *err);
 

@@ -1,6 +1,7 @@
-/* shadow_load.h - the shadow's weights: experts and dense matrices each in a precision of its own, from the pack's shadow
- * files; the rest (routers, embeddings, norms, head) from dense.bin. Precision bf16 is the pack itself, as published.
- * Thread: as dense_load.h. Owner: od_shadow_load's caller; the pack outlives the store. */
+/* shadow_load.h - loads a shadow's weights: experts and dense matrices, each in its chosen precision, from the pack's shadow
+ * files; routers, embeddings, norms and head from dense.bin. Precision bf16 is the pack itself.
+ *
+ * Thread: as dense_load.h. Owner: od_shadow_load's caller; the pack must outlive the store. */
 #ifndef OD_PACK_SHADOW_LOAD_H
 #define OD_PACK_SHADOW_LOAD_H
 
@@ -9,8 +10,8 @@
 
 struct od_shadow_choice {
 	enum od_precision experts, dense; /* dense: attention, dense networks, shared experts */
-	enum od_activations act;	  /* of rows that meet INT8 and NF4 weights */
-	enum od_form form;		  /* of experts as published; the pack can have it */
+	enum od_activations act;	  /* of rows, in products with INT8 and NF4 weights */
+	enum od_form form;		  /* of bf16 experts; od_pack_can_form has accepted it */
 };
 
 #define OD_SHADOW_CHOICE_CHARS 24
@@ -25,7 +26,7 @@ OD_MUST_CHECK int od_shadow_load(struct od_shadow_store **out, const struct od_p
 void od_shadow_free(struct od_shadow_store *s); /* NULL ok */
 const struct od_dense *od_shadow_dense(const struct od_shadow_store *s);
 const struct od_expert *od_shadow_experts(const struct od_shadow_store *s); /* [n_moe][n_experts] */
-/* Memory it will take; OD_ERR_MISSING names the command that makes a precision that the pack does not have. */
+/* Memory that od_shadow_load will take. OD_ERR_MISSING: the pack lacks a precision; err names the command that adds it. */
 OD_MUST_CHECK int od_shadow_need_bytes(const struct od_pack *p, const struct od_shadow_choice *c, uint64_t *bytes,
 				       struct od_err *err);
 

@@ -72,7 +72,7 @@ static int refuse_foreign(const struct od_spool *s, struct od_err *err)
 	DIR *d;
 
 	if (has_file(s, OD_DENSE_NAME))
-		return od_fail(err, OD_ERR_ARG, "%s holds a pack (%s is there): use it with --pack, or give the spool a "
+		return od_fail(err, OD_ERR_ARG, "%s holds a pack (it has %s): use it with --pack, or give the spool a "
 			       "folder of its own", s->dir, OD_DENSE_NAME);
 	if (has_file(s, OD_SUMS_NAME))
 		return OD_OK;
@@ -81,7 +81,7 @@ static int refuse_foreign(const struct od_spool *s, struct od_err *err)
 		return od_fail_errno(err, OD_ERR_IO, "cannot read folder %s", s->dir);
 	while (rc == OD_OK && (e = readdir(d)) != NULL) {
 		if (!is_ours(e->d_name))
-			rc = od_fail(err, OD_ERR_ARG, "%s is no spool, and not empty: give the spool a folder of its own",
+			rc = od_fail(err, OD_ERR_ARG, "%s is not empty and not a spool: give the spool a folder of its own",
 				     s->dir);
 	}
 	closedir(d);
@@ -210,13 +210,13 @@ static int check_sums(const struct od_spool *s, const char *text, size_t len, st
 			od_hex(sum, sizeof(sum), hex);
 			n += (size_t)snprintf(good + n, sizeof(good) - n, "%s  %s\n", hex, f->name);
 		} else if (f->required) {
-			return od_fail(err, OD_ERR_FORMAT, "%s/%s: the one that was sent does not name %s", s->dir,
+			return od_fail(err, OD_ERR_FORMAT, "%s/%s: the received file does not name %s", s->dir,
 				       OD_SUMS_NAME, f->name);
 		}
 	}
 	if (n == len && memcmp(good, text, len) == 0)
 		return OD_OK;
-	return od_fail(err, OD_ERR_FORMAT, "%s/%s: the one that was sent is not what od-pack writes", s->dir, OD_SUMS_NAME);
+	return od_fail(err, OD_ERR_FORMAT, "%s/%s: the received file was not written by od-pack", s->dir, OD_SUMS_NAME);
 }
 
 int od_spool_put_sums(struct od_spool *s, const char *text, size_t len, struct od_err *err)
@@ -233,7 +233,7 @@ int od_spool_put_sums(struct od_spool *s, const char *text, size_t len, struct o
 	if (read_sums(s, &old, &old_len, NULL) != OD_OK)
 		return od_file_write_atomic(path, text, len, err);
 	if (old_len != len || memcmp(old, text, len) != 0)
-		rc = od_fail(err, OD_ERR_MISMATCH, "spool %s was filled from another pack than this one (their " OD_SUMS_NAME
+		rc = od_fail(err, OD_ERR_MISMATCH, "spool %s was filled from another pack (their " OD_SUMS_NAME
 			     " differ): use another folder, or remove this one", s->dir);
 	free(old);
 	return rc;
@@ -275,8 +275,8 @@ int od_spool_put_small(struct od_spool *s, size_t i, const void *bytes, size_t l
 		return od_fail(err, OD_ERR_PROTOCOL, "%s does not name %s", OD_SUMS_NAME, od_small_files[i].name);
 	crypto_hash_sha256(found, bytes, len);
 	if (memcmp(expected, found, sizeof(found)) != 0)
-		return od_fail(err, OD_ERR_CORRUPT, "%s: what was sent has another SHA-256 than " OD_SUMS_NAME " says; od-pack "
-			       "verify checks the store's pack", path);
+		return od_fail(err, OD_ERR_CORRUPT, "%s: the received bytes do not have the SHA-256 of " OD_SUMS_NAME "; check the "
+			       "store's pack with od-pack verify", path);
 	return od_file_write_atomic(path, bytes, len, err);
 }
 
@@ -367,8 +367,8 @@ int od_spool_put_header(struct od_spool *s, size_t i, const void *bytes, struct 
 	int rc;
 
 	if (XXH3_64bits(bytes, len) != place->header_xxh3)
-		return od_fail(err, OD_ERR_CORRUPT, "header of expert (%u, %u): what was sent has another checksum than "
-			       "model.json says; od-pack verify checks the store's pack", m, expert);
+		return od_fail(err, OD_ERR_CORRUPT, "header of expert (%u, %u): the received bytes do not have the checksum of "
+			       "model.json; check the store's pack with od-pack verify", m, expert);
 	rc = od_expert_header_parse(&e, &s->config, m, expert, bytes, place->offset, s->manifest.experts_bytes, s->path, err);
 	if (rc == OD_OK && e.x.bytes != place->bytes)
 		rc = od_fail(err, OD_ERR_MISMATCH, "%s: expert (%u, %u): %" PRIu64 " bytes by its header, %" PRIu64
@@ -474,8 +474,8 @@ int od_spool_put_chunk(struct od_spool *s, uint32_t m, uint32_t expert, uint32_t
 	const struct od_chunk *k = od_spool_chunk(x, c);
 
 	if (XXH3_64bits(bytes, k->stored_bytes) != k->xxh3)
-		return od_fail(err, OD_ERR_CORRUPT, "expert (%u, %u) shard %u, %s-chunk: what was sent has another checksum than "
-			       "the expert's header says; od-pack verify checks the store's pack", m, expert,
+		return od_fail(err, OD_ERR_CORRUPT, "expert (%u, %u) shard %u, %s-chunk: the received bytes do not have the "
+			       "checksum of the expert's header; check the store's pack with od-pack verify", m, expert,
 			       c % x->n_shards, c < x->n_shards ? "SM" : "E");
 	return od_file_pwrite(s->fd, bytes, k->stored_bytes, k->offset, s->path, err);
 }

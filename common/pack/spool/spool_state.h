@@ -1,7 +1,8 @@
-/* spool_state.h - spool.state: which experts of a spool are whole, and whose share it is to become.
+/* spool_state.h - the file spool.state: which experts of a spool are complete, and for which share. Specified in
+ * docs/PACK-FORMAT.md.
  *
- * The file is a note, not a proof: every chunk's checksum is checked whenever it is read. An expert that is noted as
- * absent may be there in part, or whole. docs/PACK-FORMAT.md specifies it.
+ * The file is a hint: every chunk's checksum is still checked whenever it is read. An expert listed as absent may be on disk
+ * in part or complete.
  * Thread: any; one writer per folder (the spool's lock). */
 #ifndef OD_PACK_SPOOL_STATE_H
 #define OD_PACK_SPOOL_STATE_H
@@ -21,8 +22,8 @@ struct od_spool_state {
 	uint8_t *whole; /* [n_moe][n_experts], 0 or 1 */
 };
 
-/* fingerprint, n_moe, n_experts and room at whole are the caller's; share and whole are filled. OD_ERR_MISSING: there
- * is no such file; OD_ERR_MISMATCH: it is another model's; OD_ERR_CORRUPT: it is damaged. */
+/* The caller sets fingerprint, n_moe, n_experts and the array whole; read fills share and whole. OD_ERR_MISSING: no such file;
+ * OD_ERR_MISMATCH: it belongs to another model; OD_ERR_CORRUPT: it is damaged. */
 OD_MUST_CHECK int od_spool_state_read(struct od_spool_state *s, const char *dir, struct od_err *err);
 OD_MUST_CHECK int od_spool_state_write(const struct od_spool_state *s, const char *dir, struct od_err *err);
 

@@ -1,4 +1,5 @@
-/* mat_sums.h - the one SHA-256 of a matrix as it was published, which is in up to three tensors (docs/PACK-FORMAT.md).
+/* mat_sums.h - one SHA-256 over a published matrix, which consists of up to three tensors (docs/PACK-FORMAT.md).
+ *
  * Thread: one at a time per object. */
 #ifndef OD_PACK_MAT_SUMS_H
 #define OD_PACK_MAT_SUMS_H
@@ -9,7 +10,7 @@
 #include "common/pack/sums.h"
 
 struct od_mat_sums {
-	crypto_hash_sha256_state weights, scales, divisor; /* to be updated with the tensors' bytes, each in its order */
+	crypto_hash_sha256_state weights, scales, divisor; /* update each with its tensor's bytes, in order */
 };
 
 static inline void od_mat_sums_init(struct od_mat_sums *s)
@@ -18,7 +19,7 @@ static inline void od_mat_sums_init(struct od_mat_sums *s)
 	s->scales = s->divisor = s->weights;
 }
 
-/* Of plain weights their own; else the sum of the sums. */
+/* Without scales the sum of the weights; else the sum of the two or three sums. */
 static inline void od_mat_sums_final(struct od_mat_sums *s, const struct od_mat_type *t, uint8_t sha256[OD_SHA256_BYTES])
 {
 	crypto_hash_sha256_state all;

@@ -229,7 +229,7 @@ static int keep_experts(struct writer *w, struct od_expert_writer *ew, int fd, s
 		rc = add_expert(w, (*kept)++, &entry, header_xxh3, err);
 	}
 	if (rc == OD_OK && w->partial.resumed)
-		note(w, "resuming: %zu of %zu experts are already there", *kept, w->manifest.n_experts);
+		note(w, "resuming: %zu of %zu experts are done", *kept, w->manifest.n_experts);
 	return rc;
 }
 

@@ -1,8 +1,8 @@
-/* pack_write.h - a checkpoint to a pack: what od-pack does.
+/* pack_write.h - makes a pack from a checkpoint (od-pack).
  *
- * Memory stays bounded (under 512 MiB) whatever the model's size: weights pass through in pieces that are read
- * with pread, never mapped. The same checkpoint gives the same bytes, with any number of threads.
- * Thread: any; starts its own. */
+ * Memory is bounded (under 512 MiB) for any model size: weights are read with pread in pieces, never mapped. The same
+ * checkpoint gives the same bytes with any number of threads.
+ * Thread: any; starts n_threads of its own. */
 #ifndef OD_PACK_PACK_WRITE_H
 #define OD_PACK_PACK_WRITE_H
 
@@ -13,17 +13,17 @@
 struct od_pack_job {
 	const char *checkpoint, *pack;
 	enum od_codec codec;
-	unsigned shadows; /* OD_SHADOW_BITs: which to make with it */
+	unsigned shadows; /* OD_SHADOW_BITs: shadows to make with it */
 	bool force;
 	unsigned n_threads;
-	/* From the calling thread; both may be NULL. note: a line for the user ("resuming: ..."). */
+	/* Called on the calling thread; both may be NULL. note: a line for the user ("resuming: ..."). */
 	void (*note)(void *arg, const char *text);
 	od_progress_fn *progress;
 	void *arg;
-	/* Room for PATH_MAX bytes, or NULL. After a failure: the folder with what is done so far, from which the next
-	 * run goes on; "" when there is none. Only I/O errors (a full disk is one) leave one. */
+	/* [PATH_MAX] or NULL. After a failure: the folder of the partial pack, from which the next run continues; "" when there
+	 * is none. Only I/O errors (a full disk, for example) leave one. */
 	char *kept;
-	/* Shadows that could not be made, for reasons that note was told; or NULL. The pack is complete without them. */
+	/* Output, or NULL: the shadows that failed; note reports the reasons. The pack is complete without them. */
 	unsigned *missing;
 };
 

@@ -76,8 +76,8 @@ static int check_target(const char *pack, bool force, struct od_err *err)
 	/* Known now, not when all is packed: such a folder cannot be renamed. */
 	if (od_path(path, sizeof(path), pack, "..", err) == OD_OK && stat(pack, &st) == 0 && stat(path, &parent) == 0 &&
 	    st.st_dev != parent.st_dev)
-		return od_fail(err, OD_ERR_ARG, "%s is the root of a file system, and a pack cannot take its place; name a "
-			       "folder in it", pack);
+		return od_fail(err, OD_ERR_ARG, "%s is the root of a file system, which a pack cannot replace; name a folder "
+			       "inside it", pack);
 	if (is_empty_dir(pack))
 		return OD_OK;
 	if (!force)
@@ -221,7 +221,7 @@ static int replace(struct od_partial *p, struct od_err *err)
 	od_partial_close(p); /* what is in that folder now is the old pack, and nothing to go on with */
 	remove_files(p->dir);
 	if (rmdir(p->dir) != 0)
-		return od_fail_errno(err, OD_ERR_IO, "%s is complete, but what was there before is left in %s", p->pack,
+		return od_fail_errno(err, OD_ERR_IO, "%s is complete, but the previous pack is left in %s", p->pack,
 				     p->dir);
 	return OD_OK;
 }

@@ -1,7 +1,7 @@
-/* share_write.h - od-pack --share: one worker's share of a pack, for people who carry it to the worker by hand. What it
- * writes is a spool, so od-worker uses it with --pack, and goes on filling it with --spool.
+/* share_write.h - od-pack --share: writes one worker's share of a pack, to copy it to the worker by hand. The result is a
+ * spool: od-worker uses it with --pack, and fills it further with --spool.
  *
- * Thread: any. Interrupted, it goes on where it stopped. */
+ * Thread: any. After an interruption the next run continues. */
 #ifndef OD_PACK_SHARE_WRITE_H
 #define OD_PACK_SHARE_WRITE_H
 
