@@ -1,16 +1,14 @@
-/* planner.h - how a worker's cache is best divided into pools: so many experts of each layer kept full, so many
- * compressed, so many as SM bytes, so many as exponents alone (ZipMoE, arXiv 2601.21198, section 3.4 and appendix C).
+/* planner.h - plans the split of a worker's cache into pools: the number of experts kept full, compressed, as SM bytes, and as
+ * exponents only (ZipMoE, arXiv 2601.21198, section 3.4 and appendix C).
  *
- * Pools follow each other down a layer's list of experts by how often they are used: the first S_F ranks are in pool F,
- * the next S_C in C, and so on; who has which rank does not matter. A division's worth is the expected makespan of a
- * layer's loads, over all hit patterns, each weighed by its probability (selection.h).
+ * Pools partition a layer's experts by use rank: the first S_F ranks are in pool F, the next S_C in C, and so on. The value
+ * of a split is the expected makespan of a layer's loads, over all hit patterns weighted by probability (selection.h).
  *
- * Where the paper walks a grid of memory ratios, this one walks numbers of experts, which is what ratios come down to:
- * with few experts all of them, with many in steps. The last pool takes what the others leave, since a hit more never
- * makes the estimate longer. The numbers are of all the worker's layers together, so that a cache of less than an expert
- * a layer is some use.
+ * The paper searches a grid of memory ratios; this planner searches numbers of experts: all of them if experts are few, in
+ * steps if many. The last pool takes the remaining memory, since another hit never increases the estimate. The numbers are
+ * for all layers of the worker together, so that a cache smaller than one expert per layer is still used.
  *
- * Thread: pure functions; a plan for 128 experts may take a second, so not the thread that tokens wait for. */
+ * Thread: pure functions; a plan for 128 experts may take a second, so keep it off the token path. */
 #ifndef OD_CACHE_PLANNER_H
 #define OD_CACHE_PLANNER_H
 
@@ -21,32 +19,31 @@
 
 struct od_cache_plan_opts {
 	uint32_t n_moe, n_experts; /* layers of this worker, experts of a layer */
-	const double *inclusion;      /* [n_experts]: how often the expert of each rank is used when the layer is */
-	/* Experts used at once, 1 to n_experts on average; inclusion is scaled to that sum. Between two whole numbers both are
-	 * planned for, in proportion. */
+	const double *inclusion;      /* [n_experts]: probability by rank that an expert is used when its layer is */
+	/* Mean number of experts used together, 1 to n_experts; inclusion is scaled to this sum. If it is not an integer, the
+	 * estimates for the integers below and above are weighted. */
 	double k;
 	uint64_t budget_bytes;
 	struct od_cache_sizes sizes;
 	struct od_cache_cost cost;
-	uint32_t steps; /* of each pool's number of experts, from none to all that fit; 0: OD_CACHE_PLAN_STEPS */
+	uint32_t steps; /* search steps per pool, from no expert to all that fit; 0: OD_CACHE_PLAN_STEPS */
 };
 
 struct od_cache_plan {
 	uint32_t n_moe;
-	uint32_t experts[OD_CACHE_STATES]; /* in each pool, of all layers */
+	uint32_t experts[OD_CACHE_STATES]; /* in each pool, all layers together */
 	double makespan_ns;		   /* expected, mean over layers */
-	double cold_ns;			   /* without a cache */
+	double cold_ns;			   /* the same without a cache */
 };
 
-/* *out is all zero unless OD_OK. OD_ERR_RANGE: the frequencies are not such. */
+/* *out is all zero unless OD_OK. OD_ERR_RANGE: invalid inclusion probabilities. */
 OD_MUST_CHECK int od_cache_plan_make(struct od_cache_plan *out, const struct od_cache_plan_opts *o, struct od_err *err);
 
-/* The expected makespan of a division that is given (Algorithm 4's inner loops): plan->experts are read, makespan_ns and
- * cold_ns set. */
+/* Evaluates a given split (the inner loops of Algorithm 4): reads plan->experts, sets makespan_ns and cold_ns. */
 OD_MUST_CHECK int od_cache_plan_value(struct od_cache_plan *plan, const struct od_cache_plan_opts *o, struct od_err *err);
 
-/* A layer's share of a pool. Pool after pool is dealt over the layers, each beginning where the last one ended, so that all
- * layers have as many places, or one more. */
+/* A layer's number of places in a pool. The places of pool after pool go round the layers, each pool continuing where the
+ * previous one ended, so that the totals of two layers differ by at most one. */
 static inline uint32_t od_cache_plan_places(const struct od_cache_plan *p, uint32_t layer, enum od_cache_state pool)
 {
 	uint32_t first = 0;

@@ -1,17 +1,17 @@
-/* pool_policy.h - what of an expert stays in a worker's cache after a use, and who has to go for it: rank dispatch
- * (ZipMoE, arXiv 2601.21198, section 3.4), LRU and LFU.
+/* pool_policy.h - cache policies: the state in which an expert is kept after a use, and the experts evicted for it. Rank
+ * dispatch (ZipMoE, arXiv 2601.21198, section 3.4), LRU and LFU.
  *
- * It knows sizes, not bytes: whoever holds the experts does what the changes say, in their order. The same calls drive a
- * worker and a replay of recorded routes, and give the same changes.
+ * A policy knows sizes only; the owner of the experts applies the returned changes in order. The same calls drive a worker
+ * and a replay of recorded routes, and give the same changes.
  *
- * Rank dispatch has pools of fixed places in every layer (planner.h). An expert of rank r goes to the first pool p with
- * r < S_F + ... + S_p that has places at all; when it is full, the least used of it has to go. In the paper that one leaves
- * the cache. Here it tries the pools behind, as far as it has what they keep, and so does the newcomer when it is the least
- * used itself: else an expert that falls behind a pool's end would be nowhere until its next use, where the planner counts
- * on it. So the paper's margin, by which an expert may stand behind a pool's end, is not needed. No pool: it leaves after
- * its use. The others keep every expert that was used, in one state, and have one cache for all layers.
+ * Rank dispatch has pools with fixed places in every layer (planner.h). An expert of rank r goes to the first pool p with
+ * r < S_F + ... + S_p that has any places. If it is full, the pool's least used expert is evicted. In the paper it then
+ * leaves the cache; here it moves to a later pool whose data it has, and so does a newcomer that is itself the least used.
+ * Otherwise an expert that drops out of a pool would be absent until its next use, although the planner counts on it. So the
+ * paper's margin behind a pool's end is not needed. An expert that fits no pool leaves after its use. LRU and LFU keep every
+ * used expert in one state, in one cache for all layers.
  *
- * Thread: one at a time. Deterministic; nothing is allocated after od_cache_new. Owner: od_cache_new's caller. */
+ * Thread: one at a time. Deterministic; no allocation after od_cache_new. Owner: od_cache_new's caller. */
 #ifndef OD_CACHE_POOL_POLICY_H
 #define OD_CACHE_POOL_POLICY_H
 
@@ -28,14 +28,14 @@ struct od_cache_opts {
 	enum od_cache_policy policy;
 	uint32_t n_moe, n_experts;
 	struct od_cache_plan plan; /* rank: its pools; n_moe as above */
-	bool full_is_stored;	   /* rank: F is the stored bytes themselves (planes), so that it can become S or E */
-	uint64_t budget_bytes, expert_bytes; /* the others: expert_bytes in the state that they keep */
+	bool full_is_stored;	   /* rank: F is the stored bytes (planes), so that it can shrink to S or E */
+	uint64_t budget_bytes, expert_bytes; /* LRU and LFU: expert_bytes is the size in `state` */
 	enum od_cache_state state;
 };
 
 struct od_cache_change {
 	uint32_t layer, expert;
-	enum od_cache_state state; /* to be kept from now on; OD_CACHE_NONE: nothing of it */
+	enum od_cache_state state; /* the new state; OD_CACHE_NONE: evicted */
 };
 
 /* Borrowed until the next call. */
@@ -49,14 +49,14 @@ void od_cache_free(struct od_cache *c); /* NULL ok */
 
 enum od_cache_state od_cache_look(const struct od_cache *c, uint32_t layer, uint32_t expert);
 
-/* The expert is used: called when that is certain, at the latest when the use is over. The last change is the expert's
- * own, the others leave or shrink before it. */
+/* Records a use of the expert; call it when the use is certain, at the latest when it is over. The last change is the
+ * expert's own; before it come the experts that are evicted or shrink. */
 struct od_cache_changes od_cache_use(struct od_cache *c, uint32_t layer, uint32_t expert);
 
-/* What was to be kept could not be: it is out. */
+/* Removes an expert that the owner could not keep. */
 void od_cache_forget(struct od_cache *c, uint32_t layer, uint32_t expert);
 
-/* Rank dispatch alone: other pools from now on. The changes are the experts that leave at once. */
+/* Rank dispatch only: replaces the pools. The changes are the experts that are evicted at once. */
 struct od_cache_changes od_cache_set_plan(struct od_cache *c, const struct od_cache_plan *plan);
 
 #endif

@@ -1,5 +1,5 @@
-/* pool_policy_internal.h - what the policies share: the state of every expert and the list of changes. Each policy is a
- * struct od_cache with more behind it. */
+/* pool_policy_internal.h - the common part of the policies: the state of every expert and the list of changes. Each policy's
+ * struct begins with a struct od_cache. Only for common/cache. */
 #ifndef OD_CACHE_POOL_POLICY_INTERNAL_H
 #define OD_CACHE_POOL_POLICY_INTERNAL_H
 
@@ -11,18 +11,18 @@ struct od_cache {
 	struct od_cache_change *change; /* [n_moe * n_experts + 1] */
 	size_t n_changes;
 
-	/* Leaves its verdict by cache_keep and cache_drop. */
+	/* Records the changes with cache_set. */
 	void (*use)(struct od_cache *c, uint32_t layer, uint32_t expert);
 	void (*forget)(struct od_cache *c, uint32_t layer, uint32_t expert);
 	void (*set_plan)(struct od_cache *c, const struct od_cache_plan *plan);
-	void (*free)(struct od_cache *c); /* all but c->state, c->change and c itself */
+	void (*free)(struct od_cache *c); /* frees the policy's own part: not c->state, c->change or c itself */
 };
 
 OD_MUST_CHECK int odc_check(const struct od_cache_opts *o, struct od_err *err);
-/* What all policies have, around c, which becomes *out or is freed; NULL: there was no memory for it. */
+/* Initialises the common part of c, which becomes *out or is freed. c NULL: OD_ERR_NOMEM. */
 OD_MUST_CHECK int odc_open(struct od_cache **out, struct od_cache *c, const struct od_cache_opts *o, struct od_err *err);
 
-/* NULL without memory; everything else is odc_open's. */
+/* Allocate the policy; NULL when out of memory. odc_open initialises the common part. */
 struct od_cache *odc_rank_new(const struct od_cache_opts *o);
 struct od_cache *odc_queue_new(const struct od_cache_opts *o); /* LRU, LFU */
 
@@ -31,7 +31,7 @@ static inline size_t cache_id(const struct od_cache *c, uint32_t layer, uint32_t
 	return (size_t)layer * c->opt.n_experts + expert;
 }
 
-/* How many experts the policies of one state can keep. */
+/* The number of experts that LRU and LFU can keep. */
 static inline uint32_t cache_places(const struct od_cache_opts *o)
 {
 	uint64_t all = (uint64_t)o->n_moe * o->n_experts, fit = o->budget_bytes / o->expert_bytes;
