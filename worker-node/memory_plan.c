@@ -23,10 +23,10 @@ int odw_fit_slots(unsigned *n, uint64_t limit_bytes, uint64_t fixed_bytes, uint6
 	if (asked > ODW_MAX_SLOTS)
 		return od_fail(err, OD_ERR_ARG, "slots: expected at most %d, found %" PRIu64, ODW_MAX_SLOTS, asked);
 	if (!od_mul(least, slot_bytes, &need) || !od_add(need, fixed_bytes, &need))
-		return od_fail(err, OD_ERR_RANGE, "an expert of %" PRIu64 " bytes is beyond any memory", slot_bytes);
+		return od_fail(err, OD_ERR_RANGE, "an expert of %" PRIu64 " bytes exceeds any memory size", slot_bytes);
 	if (need > limit_bytes)
 		return od_fail(err, OD_ERR_NOMEM,
-			       "memory limit: %" PRIu64 " slot%s of one expert and what stands beside need %" PRIu64
+			       "memory limit: %" PRIu64 " slot%s of one expert and the fixed costs need %" PRIu64
 			       " bytes (%s), found a limit of %" PRIu64 " bytes (%s); see --memory-limit",
 			       least, least > 1 ? "s" : "", need, od_format_bytes(need, text, sizeof(text)),
 			       limit_bytes, od_format_bytes(limit_bytes, found, sizeof(found)));
@@ -61,7 +61,7 @@ static int plan_cache(struct odw_memory_plan *p, const struct odw_memory_opts *o
 	uint64_t fit;
 
 	if (cache_bytes < least)
-		return od_fail(err, OD_ERR_NOMEM, "--cache-mib %" PRIu64 ": to keep anything of one expert it takes at least %" PRIu64
+		return od_fail(err, OD_ERR_NOMEM, "--cache-mib %" PRIu64 ": a part of one expert takes at least %" PRIu64
 			       " MiB with %u slots of this form; see --slots and --resident-form", o->cache_mib,
 			       (least + (1u << 20) - 1) >> 20, p->n_slots);
 	p->cache_bytes = cache_bytes - slots_bytes;

@@ -1,5 +1,5 @@
-/* od-worker: loads, decompresses, runs and evicts experts as main says. This file is the wiring: command line, memory
- * budget, the daemon's callbacks. */
+/* od-worker: loads, decompresses, runs and evicts experts on main's requests. This file connects the parts: command line,
+ * memory budget, the daemon's callbacks. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
@@ -68,13 +68,13 @@ struct worker {
 	struct odw_paced_reader paced; /* --load-time */
 	struct od_daemon *daemon;
 	struct odw_session session; /* loop thread: accepted, then begun */
-	uint8_t *holds;		    /* of a spool: a bit for each expert, as PONG has them */
-	uint64_t holds_sent;	    /* how many changes of it main has been sent; UINT64_MAX: nothing */
-	uint8_t *cached;	    /* of a cache: a byte for each expert, */
-	uint64_t cached_sent;	    /* and how many changes of it main has been sent */
+	uint8_t *holds;		    /* with a spool: a bit per expert, as in PONG */
+	uint64_t holds_sent;	    /* the change count that was last sent to main; UINT64_MAX: none */
+	uint8_t *cached;	    /* with a cache: a byte per expert */
+	uint64_t cached_sent;	    /* the change count that was last sent to main */
 };
 
-/* ---- What main says ---- */
+/* ---- Messages of main ---- */
 
 static struct odw_run_limits limits_of(const struct worker *w)
 {
@@ -104,7 +104,7 @@ static int accept_profile(struct worker *w, const Od__Hello *hello, const char *
 	if (strcmp(own_class, hello->kernel_class) != 0 && !hello->mixed)
 		return od_fail(err, OD_ERR_MISMATCH,
 			       "kernel_class: expected %s, found %s (%s kernels on this worker): results would differ in "
-			       "their last bits; --cpu chooses others, --mixed allows it",
+			       "their last bits; choose other kernels with --cpu, or allow it with --mixed",
 			       od_peer_text(hello->kernel_class, class, sizeof(class)), own_class, od_device_name(w->device));
 	return OD_OK;
 }
@@ -121,7 +121,7 @@ static int on_hello(void *arg, const Od__Hello *hello, Od__Welcome *welcome, con
 	*field = "max_rows";
 	if (hello->max_rows == 0)
 		return od_fail(err, OD_ERR_RANGE, "max_rows: expected at least 1, found 0");
-	/* Main may have larger steps in mind than it puts into one RUN. */
+	/* Main's steps may be larger than one RUN. */
 	w->session.max_rows = hello->max_rows < most ? hello->max_rows : most;
 	welcome->kernel_class = (char *)od_device_kernel_class(w->device, w->session.profile);
 	welcome->backend = (char *)od_device_name(w->device);
@@ -155,7 +155,8 @@ static void on_end(void *arg, uint64_t session)
 	odw_engine_end(w->engine);
 	odw_schedule_figures(w->schedule, &f);
 	if (c[OD_C_LOADS] > 0 && c[OD_C_READS] > 0 && c[OD_C_FINISHES] > 0)
-		od_log(OD_LOG_INFO, "%" PRIu64 " loads; a part took %.2f ms to read, %.2f ms to check and inflate", c[OD_C_LOADS],
+		od_log(OD_LOG_INFO, "%" PRIu64 " loads; mean per part: %.2f ms to read, %.2f ms to check and inflate",
+		       c[OD_C_LOADS],
 		       (double)c[OD_C_READ_NS] / (double)c[OD_C_READS] / OD_NS_PER_MS,
 		       (double)c[OD_C_FINISH_NS] / (double)c[OD_C_FINISHES] / OD_NS_PER_MS);
 }
@@ -191,8 +192,8 @@ static int on_place(struct worker *w, const Od__Place *place, struct od_err *err
 	const struct od_share share = { place->n_workers, place->worker, place->n_groups };
 
 	if (!od_share_good(&share))
-		return od_fail(err, OD_ERR_RANGE, "worker %u of %u in %u groups", place->worker, place->n_workers,
-			       place->n_groups);
+		return od_fail(err, OD_ERR_RANGE, "PLACE: impossible worker %u of %u in %u groups", place->worker,
+			       place->n_workers, place->n_groups);
 	if (w->puller != NULL)
 		odw_puller_place(w->puller, &share);
 	if (w->cache != NULL)
@@ -238,22 +239,21 @@ static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 	case _OD__HEADER__BODY__CASE_IS_INT_SIZE:
 		break;
 	}
-	return od_fail(err, OD_ERR_PROTOCOL, "a worker's control socket takes WANT, CLOSE and PLACE");
+	return od_fail(err, OD_ERR_PROTOCOL, "expected WANT, CLOSE or PLACE on a worker's control socket");
 }
 
-/* So what a PONG says of all experts fits: a pack's table (model.json) has an object with five fields, one of them of 16
- * digits, for each of them. */
+/* This bounds the PONG's bit map of all experts: model.json has an object of five fields, one of 16 digits, per expert. */
 #define MIN_TABLE_BYTES_PER_EXPERT 64
 _Static_assert(OD_MODEL_MAX_BYTES / MIN_TABLE_BYTES_PER_EXPERT / 8 <= OD_MAX_HEADER_BYTES / 2, "holds must fit into a PONG");
 
-/* Which experts are here, if that has changed since it was sent. */
+/* Adds the set of experts on disk, if it has changed since it was last sent. */
 static void send_holds(struct worker *w, Od__Pong *p, uint64_t changes)
 {
 	const size_t n = (size_t)w->cfg->n_moe * w->cfg->n_experts;
 
 	if (changes == w->holds_sent)
 		return;
-	w->holds_sent = changes; /* counted before it is looked: what changes meanwhile is sent again */
+	w->holds_sent = changes; /* read before the set: a change in between is sent again */
 	p->holds.data = w->holds;
 	p->holds.len = (n + 7) / 8;
 	memset(w->holds, 0, p->holds.len);
@@ -263,7 +263,7 @@ static void send_holds(struct worker *w, Od__Pong *p, uint64_t changes)
 	}
 }
 
-/* How each expert is kept, if that has changed since it was sent. */
+/* Adds the cache state of each expert, if any has changed since it was last sent. */
 static void send_cached(struct worker *w, Od__Pong *p)
 {
 	const size_t n = (size_t)w->cfg->n_moe * w->cfg->n_experts;
@@ -345,7 +345,7 @@ static int make_memory(struct worker *w, struct od_err *err)
 	rc = odw_bufs_grow(w->bufs, n, err);
 	if (rc != OD_OK || w->opt.cache_mib == 0)
 		return rc;
-	if (all < OD_MAX_HEADER_BYTES / 2) { /* else main is not told, and deals as if nothing were kept */
+	if (all < OD_MAX_HEADER_BYTES / 2) { /* else it would not fit into a PONG: main then places as without a cache */
 		w->cached = malloc(all);
 		if (w->cached == NULL)
 			return od_fail(err, OD_ERR_NOMEM, "cache");
@@ -358,8 +358,8 @@ static uint64_t load_time_ns(const struct worker *w)
 	return (uint64_t)(w->opt.load_time_ms * OD_NS_PER_MS);
 }
 
-/* What loads will cost, until there are some to learn from: a paced one no less than its time. Nothing is known of a spool
- * that is empty yet. */
+/* Estimates the load cost until there are real loads to measure; a paced load costs at least its pace. For an empty spool it is
+ * unknown. */
 static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts, struct od_err *err)
 {
 	struct od_expert_mem mem = { 0 };
@@ -379,15 +379,16 @@ static int profile_loads(const struct worker *w, struct odw_schedule_opts *opts,
 				   ram > w->opt.memory_bytes ? ram - w->opt.memory_bytes : 0, err);
 	odw_bufs_put(w->bufs, &mem, ~0u);
 	if (rc == OD_OK && !direct && w->opt.read_mode == ODW_READ_DIRECT)
-		od_log(OD_LOG_WARN, "--read-mode direct: experts are read through the page cache: %s", w->form == OD_FORM_PLAIN && w->opt.cache_mib == 0 ?
-		       "past it only with --resident-form planes or a --cache-mib" :
-		       "the file system of the pack cannot do without");
+		od_log(OD_LOG_WARN, "--read-mode direct: experts are read through the page cache: %s",
+		       w->form == OD_FORM_PLAIN && w->opt.cache_mib == 0 ?
+		       "direct reads need --resident-form planes or --cache-mib" :
+		       "the pack's file system does not support O_DIRECT");
 	if (rc != OD_OK || t->finishes == 0)
 		return rc;
 	paced_ns = (uint64_t)((double)load_time_ns(w) * (double)t->read_bytes / (double)opts->expert_bytes);
 	t->read_ns = t->read_ns > paced_ns ? t->read_ns : paced_ns;
-	od_log(OD_LOG_INFO, "experts are read %s the page cache; one takes about %.1f ms to read (%.2f GB/s) and %.1f ms of "
-	       "load threads", direct ? "past" : "through",
+	od_log(OD_LOG_INFO, "experts are read %s the page cache; reading one takes about %.1f ms (%.2f GB/s), checking and "
+	       "inflating it %.1f ms of one thread", direct ? "past" : "through",
 	       (double)t->read_ns / (double)t->read_bytes * (double)opts->expert_bytes / opts->n_readers / OD_NS_PER_MS,
 	       (double)t->read_bytes / (double)t->read_ns * opts->n_readers,
 	       (double)t->finish_ns / (double)t->finishes * opts->n_parts / OD_NS_PER_MS);
@@ -488,24 +489,24 @@ static int check_options(const struct options *o, struct od_host *store, struct 
 	int rc;
 
 	if (o->cache_mib == 0 && o->cache_policy != OD_CACHE_RANK)
-		return od_fail(err, OD_ERR_ARG, "--cache-policy is about a cache: add --cache-mib");
+		return od_fail(err, OD_ERR_ARG, "--cache-policy needs a cache: add --cache-mib");
 	if (o->spool == NULL && o->spool_limit_bytes != UINT64_MAX)
-		return od_fail(err, OD_ERR_ARG, "--spool-limit is for a --spool");
+		return od_fail(err, OD_ERR_ARG, "--spool-limit needs --spool");
 	if ((o->store == NULL) != (o->spool == NULL))
-		return od_fail(err, OD_ERR_ARG, "--store and --spool go together: from where to pull experts, and where to keep "
-			       "them");
+		return od_fail(err, OD_ERR_ARG, "--store and --spool go together: --store ADDR is the source of the experts, "
+			       "--spool DIR the folder to keep them in");
 	if (o->spool == NULL)
 		return OD_OK;
 	if (o->common.pack != NULL)
 		return od_fail(err, OD_ERR_ARG, "--pack and --spool exclude each other: a spool is filled from the --store");
 	rc = od_store_address(store, o->store, "--store", err);
 	if (rc == OD_OK && !o->common.insecure && !od_is_loopback(store->host))
-		rc = od_fail(err, OD_ERR_ARG, "--store %s is not a loopback address, and nothing proves who answers there: on a "
-			     "network that you trust add --insecure", o->store);
+		rc = od_fail(err, OD_ERR_ARG, "--store %s is not a loopback address, and the store is not authenticated: add "
+			     "--insecure if you trust the network", o->store);
 	return rc;
 }
 
-/* What serving needs is pulled now, experts while it serves. */
+/* Pulls now what the worker needs to serve; experts are pulled while it serves. */
 static int open_spool(struct worker *w, const struct od_host *address, struct od_err *err)
 {
 	struct odw_puller_opts opts = { .dir = w->opt.spool, .limit_bytes = w->opt.spool_limit_bytes };
@@ -531,7 +532,7 @@ static int open_pack(struct worker *w, struct od_err *err)
 
 	if (rc != OD_OK)
 		return rc;
-	signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a full disk, no reason to die */
+	signal(SIGXFSZ, SIG_IGN); /* a file size limit is treated like a full disk */
 	rc = w->opt.spool != NULL ? open_spool(w, &store, err) : od_pack_open_some(&w->pack, w->opt.common.pack, err);
 	if (rc != OD_OK)
 		return rc;
@@ -548,8 +549,8 @@ static int open_worker(struct worker *w, struct od_err *err)
 	int rc;
 
 	if (w->opt.load_time_ms > 0)
-		w->opt.read_threads = 1; /* one path: what is more urgent waits for one part at most */
-	/* A CPU that was asked for and is not there is an error now, not at the first HELLO. */
+		w->opt.read_threads = 1; /* one path, so an urgent load waits for one part at most */
+	/* Unsupported --cpu kernels are reported now, not at the first HELLO. */
 	rc = od_device_open(&w->device, (enum od_cpu)w->opt.common.cpu, (unsigned)w->opt.common.threads, "od-compute", err);
 	if (rc == OD_OK)
 		rc = open_pack(w, err);
@@ -567,7 +568,7 @@ static int open_worker(struct worker *w, struct od_err *err)
 	return rc;
 }
 
-/* Threads first, then what they use; outputs come back from ZeroMQ while the daemon goes. */
+/* Threads first, then the objects they use. ZeroMQ releases the engine's outputs while the daemon is freed. */
 static void close_worker(struct worker *w)
 {
 	odw_engine_stop(w->engine);

@@ -1,4 +1,4 @@
-/* run_check.h - is a message of main's within its bounds? Bytes from the network are believed only after this.
+/* run_check.h - validates the messages of main (RUN, WANT, CLOSE) before the worker uses them.
  *
  * Thread: pure functions. */
 #ifndef ODW_RUN_CHECK_H
@@ -11,21 +11,21 @@
 struct odw_run_limits {
 	uint32_t n_moe, n_experts; /* MoE layers, experts of each */
 	uint32_t hidden;
-	uint32_t max_rows;	      /* of a RUN: what HELLO said */
+	uint32_t max_rows;	      /* of a RUN, as agreed in HELLO */
 	enum od_profile profile;
 };
 
-/* f32 or BF16 by profile. */
+/* Bytes of a row: f32 or BF16 by profile. */
 static inline size_t odw_row_bytes(uint32_t hidden, enum od_profile profile)
 {
 	return hidden * od_dtype_bytes(profile == OD_PROFILE_BF16 ? OD_BF16 : OD_F32);
 }
 
-/* The most rows that a RUN may have in this profile, whatever HELLO asks for; at least 1. */
+/* The limit of a RUN's rows in this profile, whatever HELLO asks for; at least 1. */
 uint32_t odw_max_rows(uint32_t hidden, enum od_profile profile);
 
-/* OD_ERR_RANGE: a layer, expert or row that does not exist, or an expert twice; OD_ERR_SHAPE: row counts that are
- * not possible, or frames that do not hold n_rows rows. */
+/* OD_ERR_RANGE: a layer, expert or row out of range, or a duplicate expert; OD_ERR_SHAPE: impossible row counts, or frames
+ * that do not hold n_rows rows. */
 OD_MUST_CHECK int odw_check_run(const Od__Run *run, const struct odw_run_limits *limits, size_t n_frames,
 				size_t frame_bytes, struct od_err *err);
 OD_MUST_CHECK int odw_check_want(const Od__Want *want, const struct odw_run_limits *limits, struct od_err *err);

@@ -16,10 +16,10 @@
 
 TAILQ_HEAD(item_list, odw_item);
 
-/* Why an expert is asked for, from least to most binding. */
+/* Why an expert is needed, from least to most binding. */
 enum claim { CLAIM_WANT, CLAIM_KEPT, CLAIM_RUN };
 
-/* One expert asked for by one (step, m). A RUN has items, or some of them are being computed. */
+/* One expert requested for one (step, m). A RUN's entry has items, waiting or being computed. */
 struct entry {
 	enum claim claim;
 	uint64_t step;
@@ -32,11 +32,11 @@ struct entry {
 };
 TAILQ_HEAD(entry_list, entry);
 
-/* One expert of one layer: who asks for it and where it is. */
+/* One expert of one layer: its entries and its slot. */
 struct expert {
 	struct entry_list entries;
 	bool listed;   /* entries is initialised (a table of all experts would be touched whole otherwise) */
-	uint32_t slot; /* where it is loaded or resident: number + 1, 0: nowhere */
+	uint32_t slot; /* where it is loading or resident: number + 1; 0: nowhere */
 	uint64_t pass; /* the pass of give_slots() that promised it a slot */
 };
 
@@ -270,7 +270,7 @@ static void take_out(struct odw_schedule *s, struct entry *e)
 	TAILQ_REMOVE(e->claim == CLAIM_RUN ? &s->runs : &s->wants, e, order);
 }
 
-/* NULL: the queue is full. The caller puts it in order. */
+/* NULL: the queue is full. The caller inserts the entry into its list. */
 static struct entry *new_entry(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t expert)
 {
 	struct entry *e = TAILQ_FIRST(&s->unused);
@@ -288,7 +288,7 @@ static struct entry *new_entry(struct odw_schedule *s, uint64_t step, uint32_t m
 	return e;
 }
 
-/* The entry is gone, and with it its expert when nobody else asks for it. */
+/* Removes the entry, and evicts its expert when no other entry needs it. */
 static void drop_entry(struct odw_schedule *s, struct entry *e)
 {
 	struct expert *x = expert_of(s, e);
@@ -454,7 +454,7 @@ static bool report_uses(struct odw_schedule *s)
 	return any;
 }
 
-/* After every change of entries or slots. */
+/* To be called after every change of entries or slots. */
 static void assign_slots(struct odw_schedule *s)
 {
 	do
@@ -513,7 +513,7 @@ uint64_t odw_schedule_session(struct odw_schedule *s)
 
 /* ---- WANT and CLOSE ---- */
 
-/* No WANTs of the step for m < below from now on, and nothing is kept for these layers. */
+/* Closes the step's WANTs for m < below, and drops what is kept for these layers. */
 static void close_layers(struct odw_schedule *s, uint64_t step, uint32_t below)
 {
 	struct entry *e, *next;
@@ -526,7 +526,7 @@ static void close_layers(struct odw_schedule *s, uint64_t step, uint32_t below)
 	}
 }
 
-/* What the newest version no longer names. */
+/* Drops the WANTs that the newest version no longer names. */
 static void drop_older_wants(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t version)
 {
 	struct entry *e, *next;
@@ -545,7 +545,7 @@ static bool want_one(struct odw_schedule *s, uint64_t step, uint32_t m, uint32_t
 	struct entry *e = find_entry(s, step, m, expert);
 
 	if (e != NULL && e->claim != CLAIM_WANT)
-		return true; /* a RUN has it, or it is kept for one: that says more */
+		return true; /* a RUN has it, or it is kept for one: that is more binding */
 	if (e != NULL)
 		take_out(s, e);
 	else
@@ -616,7 +616,7 @@ static void run_one(struct odw_schedule *s, uint64_t step, uint32_t m, struct od
 	s->n_items++;
 }
 
-/* What loading an expert costs, as far as it is known. */
+/* The load cost of an expert, as far as it is known. */
 static bool learnt_costs(const struct odw_schedule *s, struct odw_expert_costs *c)
 {
 	const uint64_t *f = s->figures.c;
@@ -635,7 +635,7 @@ static bool learnt_costs(const struct odw_schedule *s, struct odw_expert_costs *
 	return true;
 }
 
-/* As asked, while it is not known what loads and runs take. */
+/* Keeps the order of the RUN while load and run times are unknown. */
 static void order_items(struct odw_schedule *s, uint32_t m, struct odw_item *item, size_t n)
 {
 	struct odw_run_load load[ODW_MAX_ORDERED];
@@ -847,7 +847,7 @@ static bool has_job(const struct odw_schedule *s, const struct slot *slot, enum 
 	return needs_no_read(s, slot) || odw_stages_read(&s->stages, number_of(s, slot)) >= 0;
 }
 
-/* That has a job of this kind; NULL: none has. */
+/* The most urgent load that has a job of this kind; NULL: none. */
 static struct slot *most_urgent_load(struct odw_schedule *s, enum odw_load_kind kind)
 {
 	const struct entry *best_first = NULL, *first;
@@ -923,7 +923,7 @@ bool odw_schedule_next_finish(struct odw_schedule *s, struct odw_load_job *job, 
 	return slot != NULL;
 }
 
-/* Nobody can have this expert: its RUNs are answered, its WANTs dropped. */
+/* The load failed: answers the expert's RUNs with the error and drops its WANTs. */
 static void load_failed(struct odw_schedule *s, struct slot *slot, int code, const char *reason)
 {
 	struct expert *x = expert_in(s, slot);
@@ -950,7 +950,7 @@ static void part_is_finished(struct odw_schedule *s, struct slot *slot)
 	update_slot(s, slot);
 }
 
-/* What was read waits for an inflater, unless nobody wants it any more. */
+/* The part that was read waits for an inflater, unless the load was cancelled. */
 static void leave_stage(struct odw_schedule *s, const struct odw_load_job *job, bool goes_on)
 {
 	if (job->kind == ODW_LOAD_READ && goes_on) {
@@ -959,7 +959,7 @@ static void leave_stage(struct odw_schedule *s, const struct odw_load_job *job, 
 	} else {
 		odw_stages_leave(&s->stages, job->stage);
 		pthread_cond_signal(&s->to_read);
-		pthread_cond_signal(&s->to_finish); /* what needs no reading needs a stage, too */
+		pthread_cond_signal(&s->to_finish); /* a part that needs no reading also needs a stage */
 	}
 }
 
@@ -1104,7 +1104,7 @@ bool odw_schedule_cached(struct odw_schedule *s, uint64_t *seen, uint8_t *states
 	return changed;
 }
 
-/* ---- Looking ---- */
+/* ---- Statistics ---- */
 
 void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f)
 {
@@ -1156,7 +1156,7 @@ size_t odw_schedule_entries(struct odw_schedule *s)
 	return n;
 }
 
-/* ---- Life ---- */
+/* ---- New and free ---- */
 
 static int make_tables(struct odw_schedule *s, struct od_err *err)
 {

@@ -1,28 +1,27 @@
-/* schedule.h - what a worker loads next, into which slot, and which expert it computes next (prefetch and just-in-time
- * eviction after OD-MoE, arXiv 2512.03927, section 3.2).
+/* schedule.h - decides which expert a worker loads next, into which slot, and which one it computes next (prefetch and
+ * just-in-time eviction after OD-MoE, arXiv 2512.03927, section 3.2).
  *
- * A slot holds one expert, from its load until nobody needs it any more. An entry is one expert asked for by one (step, m):
- * by a RUN (authoritative), by a WANT (advice), or kept between two RUNs of a (step, m) that both need it. Entries are
- * served RUNs first, then in the order of (step, m, rank). Who needs a slot when none is free takes one from another:
- * - A RUN takes the slot of the WANT that comes last in that order; a kept expert's only when no RUN holds a slot, because
- *   then nothing else would ever become free.
- * - A WANT takes the slot of a WANT of a later layer or step.
- * - Slots that the cache has pinned are never taken, and do not count: besides them there are n_slots. So some RUN always
- *   makes progress, with one slot, too.
+ * A slot holds one expert, from its load until no entry needs it. An entry is one expert requested for one (step, m): by a
+ * RUN (required), by a WANT (prefetch), or kept between two RUNs of the same (step, m). Entries are served RUNs first, then
+ * in the order of (step, m, rank). If no slot is free, a victim is evicted:
+ * - A RUN evicts the last WANT in that order; a kept expert only when no RUN holds a slot, because then no slot would ever
+ *   become free.
+ * - A WANT evicts a WANT of a later layer or step.
+ * - Slots pinned by the cache are never victims and are not counted in n_slots. So some RUN always makes progress, even with
+ *   one slot.
  *
- * An expert's load takes what the cache has of it (expert_cache.h) and reads the rest; when the slot becomes free, its buffers
- * are offered to the cache. The cache is told of a use when its RUN has a slot, once for each (step, m). Experts that the
- * cache keeps ready to compute on are pinned in their slots.
+ * A load takes the cached part of its expert (expert_cache.h) and reads the rest. When the slot becomes free, its buffers are
+ * offered to the cache. A use is recorded in the cache when the RUN has a slot, once per (step, m). Experts that the cache
+ * keeps in state F stay pinned in their slots.
  *
- * A load is a graph of jobs (ZipMoE, arXiv 2601.21198, section 3.2): each part is read, then finished. What has been read
- * waits in a stage (load_stages.h), so that reading goes on while others inflate. Readers and inflaters take jobs of the most
- * urgent load, in the order of its parts.
+ * A load consists of jobs (ZipMoE, arXiv 2601.21198, section 3.2): each part is read, then finished. A part that has been
+ * read waits in a stage (load_stages.h), so that reading and inflating overlap. Readers and inflaters take jobs of the most
+ * urgent load first, in the order of its parts.
  *
- * Thread: a monitor, every function from any thread unless it says otherwise; no I/O and no callback under its lock. The
- * loop thread brings WANT, CLOSE and the session's ends, the engine thread RUNs, and takes items; readers and inflaters take
- * jobs; the planner of the cache plans.
- * Owner: items belong to the engine; from odw_schedule_run until they have been taken, and are done when they are to be
- * computed, they must stay where they are. */
+ * Thread: any, unless stated otherwise (a monitor; no I/O and no callback under its lock). The loop thread adds WANT, CLOSE
+ * and session ends; the engine thread adds RUNs and takes items; readers and inflaters take jobs; the cache planner plans.
+ * Owner: the engine owns items; they must stay in place from odw_schedule_run until they are taken and, if they are to be
+ * computed, done. */
 #ifndef ODW_SCHEDULE_H
 #define ODW_SCHEDULE_H
 
@@ -39,72 +38,74 @@
 
 struct odw_schedule;
 
-/* What threads have spent on parts of experts. */
+/* Time that threads have spent on parts of experts. */
 struct odw_part_times {
 	uint64_t read_bytes, read_ns;
 	uint64_t finishes, finish_ns;
 };
 
-/* What an expert of which nothing is cached costs: to read, with all readers at work; and one inflater, for all parts. */
+/* Load costs of an uncached expert: read_ns with all readers working on it, finish_ns on one inflater for all parts. */
 struct odw_expert_costs {
 	uint64_t read_ns, finish_ns;
-	uint64_t sm_read_ns; /* of read_ns, for SM-chunks */
+	uint64_t sm_read_ns; /* the share of SM-chunks in read_ns */
 	uint32_t n_parts;
 	unsigned n_inflaters;
 };
 
 struct odw_schedule_opts {
 	uint32_t n_moe, n_experts; /* of MoE layers, per layer */
-	uint32_t n_parts;	      /* that any expert is read in */
+	uint32_t n_parts;	      /* parts per expert */
 	unsigned n_slots;
-	struct odw_bufs *bufs;		/* n_slots of what a slot has, and what the cache may keep; NULL: slots have no memory */
-	struct odw_expert_cache *cache; /* NULL: none; with it: */
-	uint32_t max_pinned;		/* slots that it can ever pin */
-	unsigned n_stages; /* parts that are read or being read, and not finished: at most ODW_MAX_STAGES */
-	/* For the order of loads; 0: they are loaded as asked for. */
+	struct odw_bufs *bufs;		/* buffers for n_slots slots and for the cache; NULL: slots have no memory */
+	struct odw_expert_cache *cache; /* NULL: none */
+	uint32_t max_pinned;		/* limit of slots that the cache pins */
+	unsigned n_stages; /* at most ODW_MAX_STAGES */
+	/* For the load order (run_order.h); 0: the order of the RUN. */
 	unsigned n_readers, n_inflaters;
-	uint64_t expert_bytes, sm_bytes; /* that are read of one; of these, of SM-chunks */
-	struct odw_part_times profile;	 /* counts until the first load (load_profile.h) */
-	uint64_t (*now_ns)(void);	 /* NULL: od_now_ns; tests have their own */
+	uint64_t expert_bytes, sm_bytes; /* stored bytes of an expert; of its SM-chunks */
+	struct odw_part_times profile;	 /* used until the first load (load_profile.h) */
+	uint64_t (*now_ns)(void);	 /* NULL: od_now_ns; for tests */
 };
 
 /* One expert of one RUN. */
 struct odw_item {
-	uint32_t expert, rank; /* set by the engine, as what follows; the schedule may exchange ranks (run_order.h) */
+	/* Set by the engine. */
+	uint32_t expert, rank; /* the schedule may permute the ranks of a RUN (run_order.h) */
 	uint32_t n_rows;
-	bool last, prompt;     /* prompt: the cache is not told of this use */
-	uint64_t run_ns;       /* what running it will take, 0: not known */
-	void *run;	       /* the engine's */
+	bool last, prompt;     /* prompt: a prefill use, which is not recorded in the cache */
+	uint64_t run_ns;       /* expected run time; 0: unknown */
+	void *run;	       /* for the engine */
 
-	uint64_t step; /* from here on set by the schedule */
+	/* Set by the schedule. */
+	uint64_t step;
 	uint32_t m;
 	bool ready;		    /* resident when the RUN arrived */
-	enum od_cache_state cached; /* by the cache, when the RUN arrived */
-	int slot;		    /* where it is resident, when code is OD_OK, and there: */
-	struct od_expert_mem mem;
-	int code; /* OD_ERR_CANCELLED: the session is over, nobody waits for an answer */
+	enum od_cache_state cached; /* its cache state when the RUN arrived */
+	int slot;		    /* code OD_OK: where it is resident */
+	struct od_expert_mem mem;   /* code OD_OK: its memory there */
+	int code; /* OD_ERR_CANCELLED: the session has ended; send no answer */
 	char reason[512];
-	uint64_t load_ns, loaded_bytes; /* of its load; 0 when an earlier RUN was given them */
-	void *entry; /* the schedule's, as the next */
+	uint64_t load_ns, loaded_bytes; /* of its load; 0 if reported to an earlier RUN */
+	void *entry;
 	TAILQ_ENTRY(odw_item) link;
 };
 
-/* What to do for a load: read a part, or finish one that was read. */
+/* A job of a load: read a part, or finish a part that has been read. */
 enum odw_load_kind { ODW_LOAD_READ, ODW_LOAD_FINISH };
 
 struct odw_load_job {
 	enum odw_load_kind kind;
 	uint32_t m, expert, part;
 	int slot;
-	uint64_t begin_ns; /* when it was taken */
-	unsigned stage; /* the same when a part is read and when it is finished; nobody else's until then */
+	uint64_t begin_ns; /* when the job was taken */
+	unsigned stage; /* reserved for the part from reading to finishing */
 	struct od_expert_mem mem;
-	unsigned read; /* of OD_SET_STORED: what this load reads; the rest is in mem, and was checked when it was read */
+	unsigned read; /* set of OD_SET_STORED that this load reads; the other buffers in mem are complete and checked */
 };
 
 struct odw_load_figures {
 	uint64_t progress; /* grows with every job and odw_schedule_tick */
-	bool busy;	   /* RUNs wait, are computed, or experts are being loaded */
+	bool busy;	   /* RUNs are waiting or computed, or experts are being loaded */
 	uint64_t c[OD_N_COUNTERS]; /* loads, reads and finishes, since the schedule was made */
 };
 
@@ -112,82 +113,81 @@ OD_MUST_CHECK int odw_schedule_new(struct odw_schedule **out, const struct odw_s
 				   struct od_err *err);
 void odw_schedule_free(struct odw_schedule *s); /* after loaders and engine have ended; NULL ok */
 
-/* ---- What main asks for ---- */
+/* ---- Requests of main ---- */
 
-/* A session begins empty; what an earlier one left is dropped. After the end its RUNs come back from
- * odw_schedule_take with OD_ERR_CANCELLED, its experts are gone. Calls with another session do nothing. */
+/* begin drops the state of an earlier session. After end odw_schedule_take returns the session's RUNs with OD_ERR_CANCELLED,
+ * and its experts are evicted. Calls with another session do nothing. */
 void odw_schedule_begin(struct odw_schedule *s, uint64_t session);
 void odw_schedule_end(struct odw_schedule *s, uint64_t session);
 uint64_t odw_schedule_session(struct odw_schedule *s);
 
-/* m and experts are in range, experts are unique, in order of rank. Versions that are not newer than what came
- * before, and layers that are closed, are ignored. Returns how many experts found no room in the queue. */
+/* m and experts are in range; experts are unique, in order of rank. Ignores versions that are not newer than the last one, and
+ * closed layers. Returns the number of experts dropped because the queue is full. */
 size_t odw_schedule_want(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, uint32_t version,
 			 const uint32_t *experts, size_t n, bool prompt);
-/* WANTs of the step up to layer m are dropped, and ignored if they come later. */
+/* Drops the step's WANTs up to layer m; later ones are ignored. */
 void odw_schedule_close(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m);
 
-/* n items of one RUN: all of them are taken, or none (OD_ERR_BUSY; OD_ERR_CANCELLED: the session is over). */
+/* Queues the n items of one RUN: all, or none (OD_ERR_BUSY; OD_ERR_CANCELLED: the session has ended). */
 OD_MUST_CHECK int odw_schedule_run(struct odw_schedule *s, uint64_t session, uint64_t step, uint32_t m, bool closes,
 				   struct odw_item *item, size_t n);
 
 /* ---- The engine ---- */
 
-/* The engine thread only; what it has taken is done before it takes again. The first item that is resident (code OD_OK: its slot stays until odw_schedule_done) or has failed
- * (any other code: it has ended, no odw_schedule_done); NULL: none. */
+/* Engine thread only; it finishes taken items before it takes more. Returns the first item that is resident (code OD_OK; its
+ * slot is held until odw_schedule_done) or has failed (any other code; no odw_schedule_done). NULL: none. */
 struct odw_item *odw_schedule_take(struct odw_schedule *s);
-/* item[0] was taken. The next ones of its RUN that are resident too, or have failed too, follow it in order, as long as all of
- * them have at most max_rows rows and there are at most max. Returns how many there are, item[0] included. */
+/* After odw_schedule_take returned item[0]: takes further items of its RUN in order, while they are also resident (or, if
+ * item[0] has failed, failed), up to max_rows rows and max items in all. Returns their number, item[0] included. */
 size_t odw_schedule_take_more(struct odw_schedule *s, struct odw_item **item, size_t max, uint64_t max_rows);
 void odw_schedule_done(struct odw_schedule *s, struct odw_item *item);
-void odw_schedule_tick(struct odw_schedule *s); /* progress that the schedule does not see */
+void odw_schedule_tick(struct odw_schedule *s); /* reports progress in the engine, for odw_load_figures.progress */
 
 /* ---- Readers and inflaters ---- */
 
-/* The next part to read or to finish of the most urgent load that has one. With wait they sleep until there is one. False:
- * none, or stopped. */
+/* Takes the next job, of the most urgent load that has one. wait: sleeps until there is one. False: none, or stopped. */
 OD_MUST_CHECK bool odw_schedule_next_read(struct odw_schedule *s, struct odw_load_job *job, bool wait);
 OD_MUST_CHECK bool odw_schedule_next_finish(struct odw_schedule *s, struct odw_load_job *job, bool wait);
-/* The job is done (OD_OK), or its part could not be had (err). True: the engine has something to take. */
+/* Ends a job: done (OD_OK), or failed (err). True: odw_schedule_take has an item. */
 OD_MUST_CHECK bool odw_schedule_end_job(struct odw_schedule *s, const struct odw_load_job *job, uint64_t read_bytes,
 					int code, const struct od_err *err);
-/* For a reader that takes its time: sleeps until that moment (of od_now_ns). True: at once, since the load was cancelled, or
- * the schedule is stopped. */
+/* For paced readers: sleeps until until_ns (of od_now_ns). True: returned early, because the load was cancelled or the schedule
+ * stopped. */
 OD_MUST_CHECK bool odw_schedule_wait_cancelled(struct odw_schedule *s, uint32_t m, uint32_t expert, uint64_t until_ns);
-/* There are no jobs from now on. */
+/* Stops handing out jobs and wakes all waiting threads. */
 void odw_schedule_stop(struct odw_schedule *s);
 
 /* ---- The cache and its planner ---- */
 
-/* Which worker this is. When the layers of its group are others than before, nothing is kept any more. */
+/* Sets this worker's place. If its group serves other layers now, the cache is emptied. */
 void odw_schedule_place(struct odw_schedule *s, const struct od_share *share);
-/* Sleeps until there is a plan to be made. False: stopped. */
+/* Sleeps until a plan is due. False: stopped. */
 OD_MUST_CHECK bool odw_schedule_next_plan(struct odw_schedule *s, struct odw_cache_uses *u);
-/* Sleeps until a slot has become free since *seen (0 at first), which is set. False: stopped. */
+/* Sleeps until a slot has become free since *seen (initially 0), and updates *seen. False: stopped. */
 OD_MUST_CHECK bool odw_schedule_wait_free(struct odw_schedule *s, uint64_t *seen);
-/* As odw_cache_begin and odw_cache_set_plan: the cache keeps by this policy, by this plan, from now on. */
+/* As odw_cache_begin and odw_cache_set_plan: installs a policy, a plan. */
 OD_MUST_CHECK bool odw_schedule_begin_cache(struct odw_schedule *s, uint64_t place, struct od_cache *policy);
 void odw_schedule_set_plan(struct odw_schedule *s, uint64_t place, const struct od_cache_plan *plan);
-/* What is kept of each expert, [n_moe][n_experts] of enum od_cache_state, if it has changed since *seen (which is set).
- * False: it has not. */
+/* Fills states [n_moe][n_experts] with enum od_cache_state if any has changed since *seen, and updates *seen. False: none has
+ * changed. */
 bool odw_schedule_cached(struct odw_schedule *s, uint64_t *seen, uint8_t *states);
 
-/* ---- Looking ---- */
+/* ---- Statistics ---- */
 
 void odw_schedule_figures(struct odw_schedule *s, struct odw_load_figures *f);
-/* As learnt from loads, before the first one as profiled. False: not known. */
+/* Measured from loads; before the first load, from the profile. False: unknown. */
 bool odw_schedule_costs(struct odw_schedule *s, struct odw_expert_costs *c);
 
-/* DRAINING: evicted, but readers, inflaters or the engine are still at work in it. */
+/* DRAINING: evicted, but still in use by readers, inflaters or the engine. */
 enum odw_slot_state { ODW_FREE, ODW_LOADING, ODW_RESIDENT, ODW_DRAINING };
 /* For tests and logs. */
 struct odw_slot_view {
 	enum odw_slot_state state;
 	uint32_t m, expert;
-	size_t entries;	  /* that ask for it; 0 when free or draining */
+	size_t entries;	  /* entries that need it; 0 when free or draining */
 	bool pinned;	  /* by the cache */
 	struct od_expert_mem mem;
-	unsigned n_users; /* readers, inflaters and engine at work in it */
+	unsigned n_users; /* readers, inflaters and engine that use it now */
 };
 struct odw_slot_view odw_schedule_look(struct odw_schedule *s, unsigned slot); /* below n_slots + max_pinned */
 size_t odw_schedule_entries(struct odw_schedule *s);

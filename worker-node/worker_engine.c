@@ -210,7 +210,8 @@ static int accept_run(struct odw_engine *e, struct run *run, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (e->held_bytes + run->bytes > OD_MAX_HELD_BYTES)
-		return od_fail(err, OD_ERR_BUSY, "rows of RUNs that wait: %u MiB are full", OD_MAX_HELD_BYTES >> 20);
+		return od_fail(err, OD_ERR_BUSY, "too many rows in waiting RUNs: the limit of %u MiB is reached",
+			       OD_MAX_HELD_BYTES >> 20);
 	run->item = calloc(asked->n_experts, sizeof(*run->item));
 	if (run->item == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu experts of a RUN", asked->n_experts);
@@ -238,7 +239,7 @@ static bool on_message(struct odw_engine *e, struct run *run)
 	int rc;
 
 	if (run->msg.header->body_case != OD__HEADER__BODY_RUN) {
-		od_log_limited(OD_LOG_WARN, "data socket: dropped %s: only RUN belongs here",
+		od_log_limited(OD_LOG_WARN, "data socket: dropped %s: expected RUN",
 			       od_body_name(run->msg.header->body_case));
 		return false;
 	}
@@ -563,7 +564,7 @@ static int make_rows(struct rows *r, struct od_device *d, size_t bytes, struct o
 		return OD_OK;
 	r->staged = true;
 	r->host = od_alloc(bytes);
-	return r->host != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for a stage of %zu bytes", bytes);
+	return r->host != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for a host stage of %zu bytes", bytes);
 }
 
 static void free_rows(struct rows *r)

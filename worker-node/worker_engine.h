@@ -1,12 +1,11 @@
-/* worker_engine.h - the engine thread: receives RUNs, computes what is resident, answers with RESULTs. Experts of a RUN that
- * are ready at the same moment are one operation of the device and one RESULT; later ones are not waited for.
+/* worker_engine.h - the worker's engine thread: receives RUNs, computes resident experts, answers with RESULTs. Experts of a
+ * RUN that are resident at the same time form one device operation and one RESULT; it does not wait for later ones.
  *
- * Memory is bounded: rows are computed a few at a time; RUNs beyond OD_MAX_HELD_BYTES of rows are answered
- * OD_ERR_BUSY; outputs are computed only while those on their way hold less
- * than ODW_OUTPUT_BYTES.
- * Thread: start, stop and free by the owner; begin and end by the loop thread. From start to stop the device's compute
- * queue belongs to the engine thread.
- * Owner: the engine owns RUNs, scratch and outputs; ZeroMQ gives outputs back late, so odw_engine_free comes after
+ * Memory is bounded: a few rows are computed at a time; RUNs beyond OD_MAX_HELD_BYTES of rows are answered with
+ * OD_ERR_BUSY; nothing is computed while outputs in flight hold ODW_OUTPUT_BYTES or more.
+ * Thread: start, stop and free by the owner; begin and end by the loop thread. From start to stop the engine thread owns
+ * the device's compute queue.
+ * Owner: the engine owns RUNs, scratch and outputs. ZeroMQ releases outputs late, so call odw_engine_free after
  * od_daemon_free. */
 #ifndef ODW_WORKER_ENGINE_H
 #define ODW_WORKER_ENGINE_H
@@ -17,26 +16,25 @@
 #include "worker-node/schedule.h"
 
 #define ODW_SCRATCH_BYTES (8u << 20)
-#define ODW_OUTPUT_BYTES (8u << 20) /* and one RESULT more */
+#define ODW_OUTPUT_BYTES (8u << 20) /* plus one RESULT */
 
 struct odw_engine;
 
 struct odw_engine_opts {
 	const struct od_pack *pack;
-	struct od_device *device; /* where the slots are */
+	struct od_device *device; /* holds the slots */
 	struct odw_schedule *schedule;
 	struct od_data_port *port;
 	struct odw_puller *puller; /* NULL: none */
-	/* An expert's outputs are sent no earlier than this after their computation began, those of a group of n no earlier than
-	 * n times this; 0: at once. */
+	/* Minimum time from the start of an expert's computation to its RESULT; n times this for n experts. 0: none. */
 	uint64_t run_ns;
 };
 
-/* What a session agreed on. */
+/* The parameters of a session. */
 struct odw_session {
 	uint64_t id;
 	enum od_profile profile;
-	const struct od_backend *host; /* this CPU's table: turns rows to and from BF16, and names the kernels */
+	const struct od_backend *host; /* this CPU's table: converts rows to and from BF16, names the kernels */
 	uint32_t max_rows;
 };
 
@@ -45,7 +43,7 @@ void odw_engine_stop(struct odw_engine *e); /* joins; NULL ok */
 void odw_engine_free(struct odw_engine *e); /* NULL ok */
 
 void odw_engine_begin(struct odw_engine *e, const struct odw_session *session);
-/* After odw_schedule_end: what was under way for the session is thrown away, unanswered. */
+/* After odw_schedule_end: drops the session's work without an answer. */
 void odw_engine_end(struct odw_engine *e);
 
 #endif

@@ -788,7 +788,7 @@ def a_store_that_talks_nonsense_is_no_danger():
     except subprocess.TimeoutExpired:
         p.kill()
         _, err = p.communicate()
-    assert "makes no sense" in err or "store" in err, err
+    assert "is malformed" in err or "store" in err, err
     assert all(not os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)), os.listdir(folder)
     fake.close()
 

@@ -1,5 +1,5 @@
-/* load_stages.h - the parts of loads that are between their reading and their end: read, waiting for an inflater, or being
- * finished. Their number is the bound on reading ahead, and with slots of OD_FORM_PLAIN each has staging memory.
+/* load_stages.h - the stages of loads: each holds one part that is being read, waits for an inflater, or is being finished.
+ * Their number bounds the read-ahead; with slots of OD_FORM_PLAIN each stage has staging memory.
  *
  * Thread: the schedule's, under its lock. Owner: the caller; plain data. */
 #ifndef ODW_LOAD_STAGES_H
@@ -22,12 +22,12 @@ struct odw_stages {
 };
 
 void odw_stages_init(struct odw_stages *s, unsigned n);
-/* For a part that is about to be read; there is a free one. */
+/* Takes a stage for a part that is about to be read; one is free. */
 unsigned odw_stages_take(struct odw_stages *s, int slot, uint32_t part);
 void odw_stages_leave(struct odw_stages *s, unsigned stage);
-/* Of the slot's parts that have been read, the first; -1: none. */
+/* The stage of the first read part of the slot; -1: none. */
 int odw_stages_read(const struct odw_stages *s, int slot);
-/* Nobody will finish what has been read for this slot. True: some became free. */
+/* Drops the slot's read parts: they will not be finished. True: stages became free. */
 bool odw_stages_drop(struct odw_stages *s, int slot);
 
 #endif

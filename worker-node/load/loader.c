@@ -59,7 +59,7 @@ int odw_loader_bytes(uint64_t *bytes, const struct od_pack *pack, const struct o
 	    od_mul(odw_loader_stages(n_readers, n_inflaters), stage, &stages) &&
 	    od_add(*bytes, stages, bytes))
 		return OD_OK;
-	return od_fail(err, OD_ERR_RANGE, "%u read threads and %u load threads are too many", n_readers, n_inflaters);
+	return od_fail(err, OD_ERR_RANGE, "%u read threads and %u load threads: too many together", n_readers, n_inflaters);
 }
 
 static void end_job(struct odw_loaders *l, const struct odw_load_job *job, uint64_t read_bytes, int rc,

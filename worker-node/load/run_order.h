@@ -1,10 +1,10 @@
-/* run_order.h - in which order the experts of one RUN are loaded: those that are here go first, the others by Johnson's
- * rule for two machines in a row (1954). The first machine loads: reader or inflaters, whichever an expert keeps busy for
- * longer. The second runs it. So the last of them has run as early as can be, as long as a load keeps its machine to itself.
+/* run_order.h - the load order of one RUN's experts: resident ones first, the others by Johnson's rule for a two-machine flow
+ * shop (1954). Machine one loads (reader or inflaters, whichever an expert keeps busy longer), machine two runs the expert.
+ * This minimises the end of the last run, as long as loads do not share a machine.
  *
- * Experts that load in the same time differ only by their runs. So this is the order in which they were asked for, unless
- * some have many more rows than others (prefill), or the cache has a part of them (od-bench order compares rules).
- * Thread: any; nothing is kept. */
+ * With equal load times only run times matter. So this is the order of the RUN, unless some experts have many more rows than
+ * others (prefill), or are partly cached (od-bench order compares rules).
+ * Thread: any; a pure function. */
 #ifndef ODW_RUN_ORDER_H
 #define ODW_RUN_ORDER_H
 
@@ -15,13 +15,13 @@
 #define ODW_MAX_ORDERED 192
 
 struct odw_run_load {
-	bool resident;		   /* nothing is to be loaded */
-	uint64_t read_ns, load_ns; /* on the reader; on reader or inflaters, whichever takes longer */
+	bool resident;		   /* no load is needed */
+	uint64_t read_ns, load_ns; /* on the reader; on the slower of reader and inflaters */
 	uint64_t run_ns;
 	uint32_t rank; /* the smallest is loaded first */
 };
 
-/* Exchanges ranks. Equal loads keep their order; more than ODW_MAX_ORDERED keep theirs, too. */
+/* Permutes the ranks. Equal loads keep their order; more than ODW_MAX_ORDERED loads are left unchanged. */
 void odw_run_order(struct odw_run_load *load, size_t n);
 
 #endif

@@ -107,8 +107,8 @@ void odw_puller_place(struct odw_puller *p, const struct od_share *share)
 	       share->n_workers, share->n_groups, share->n_groups == 1 ? "" : "s", n_goal,
 	       od_format_bytes(bytes, a, sizeof(a)));
 	if (n_too_many > 0)
-		od_log(OD_LOG_WARN, "spool %s: --spool-limit %s leaves no room for %u more experts of this share; others must "
-		       "have them", p->o.dir, od_format_bytes(p->o.limit_bytes, b, sizeof(b)), n_too_many);
+		od_log(OD_LOG_WARN, "spool %s: --spool-limit %s leaves no room for %u more experts of this share; other "
+		       "workers must hold them", p->o.dir, od_format_bytes(p->o.limit_bytes, b, sizeof(b)), n_too_many);
 	wake(p);
 }
 
@@ -126,7 +126,7 @@ static int absent(struct odw_puller *p, uint32_t expert, struct od_err *err)
 	const struct odw_pull_plan *plan = &p->plan;
 
 	if (has(p, expert))
-		return od_fail(err, OD_ERR_BUSY, "it has just come");
+		return od_fail(err, OD_ERR_BUSY, "it has just been pulled");
 	if (!plan->goal[expert] && plan->share.n_workers > 0)
 		return od_fail(err, OD_ERR_MISSING, "it is not in the spool, and not in this worker's share or beyond its "
 			       "--spool-limit");
@@ -135,7 +135,7 @@ static int absent(struct odw_puller *p, uint32_t expert, struct od_err *err)
 		return err->code;
 	}
 	if (plan->rest_ns[expert] > od_now_ns())
-		return od_fail(err, OD_ERR_IO, "it cannot be pulled at present (see the worker's log)");
+		return od_fail(err, OD_ERR_IO, "it cannot be pulled now (see the worker's log)");
 	if (plan->goal[expert])
 		odw_pull_plan_urge(&p->plan, expert);
 	return od_fail(err, OD_ERR_BUSY, "it is being pulled");
@@ -192,7 +192,7 @@ static void set_stuck(struct odw_puller *p, int code, const char *text)
 	snprintf(p->stuck.msg, sizeof(p->stuck.msg), "%s", text);
 	pthread_mutex_unlock(&p->lock);
 	if (changed && code != OD_OK)
-		od_log(OD_LOG_ERROR, "pulling stops for now: %s", text);
+		od_log(OD_LOG_ERROR, "pulling is paused: %s", text);
 	else if (changed)
 		od_log(OD_LOG_INFO, "pulling goes on");
 }
@@ -225,7 +225,7 @@ static void end_pull(struct odw_puller *p, struct pull *a, uint64_t rest_ns)
 
 static void give_up(struct odw_puller *p, struct pull *a, const char *why)
 {
-	od_log(OD_LOG_ERROR, "store %s: expert %u of MoE layer %u cannot be had: %s; trying again later",
+	od_log(OD_LOG_ERROR, "store %s: expert %u of MoE layer %u cannot be pulled: %s; trying again later",
 	       odw_store_name(p->o.store), a->expert % p->per_layer, a->expert / p->per_layer, why);
 	end_pull(p, a, od_now_ns() + REST_NS);
 }
@@ -474,7 +474,7 @@ static void save(struct odw_puller *p, bool now)
 	if (od_spool_save(p->o.spool, &share, &err) == OD_OK)
 		return;
 	p->save_ns += STUCK_NS;
-	od_log_limited(OD_LOG_WARN, "%s; a start from here would have to check experts again", err.msg);
+	od_log_limited(OD_LOG_WARN, "%s; without it the next start must check experts again", err.msg);
 	pthread_mutex_lock(&p->lock);
 	p->unsaved = true;
 	pthread_mutex_unlock(&p->lock);
@@ -587,8 +587,8 @@ static int open_plan(struct odw_puller *p, struct od_err *err)
 		return od_fail(err, OD_ERR_NOMEM, "no memory to pull %u experts", p->plan.n);
 	least = small + p->plan.disk_bytes + od_spool_expert_bytes(p->o.spool, 0, 0);
 	if (least > limit)
-		return od_fail(err, OD_ERR_ARG, "--spool-limit: small files, headers and one expert need %" PRIu64 " bytes, found "
-			       "%" PRIu64, least, limit);
+		return od_fail(err, OD_ERR_ARG, "--spool-limit: expected at least %" PRIu64 " bytes (small files, headers, one "
+			       "expert), found %" PRIu64, least, limit);
 	for (uint32_t i = 0; i < p->plan.n; i++) {
 		const uint32_t m = i / p->per_layer, e = i % p->per_layer;
 
@@ -619,9 +619,9 @@ int odw_puller_start(struct odw_puller **out, const struct odw_puller_opts *opts
 	for (int i = 0; i < MAX_ACTIVE; i++)
 		p->active[i].expert = ODW_NO_EXPERT;
 	p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	rc = p->wake_fd >= 0 ? open_plan(p, err) : od_fail_errno(err, OD_ERR_IO, "puller: no event descriptor");
+	rc = p->wake_fd >= 0 ? open_plan(p, err) : od_fail_errno(err, OD_ERR_IO, "puller: cannot create an eventfd");
 	if (rc == OD_OK && pthread_create(&p->thread, NULL, pull_main, p) != 0)
-		rc = od_fail(err, OD_ERR_NOMEM, "cannot start the thread that pulls");
+		rc = od_fail(err, OD_ERR_NOMEM, "cannot start the puller thread");
 	if (rc != OD_OK) {
 		odw_puller_stop(p);
 		return rc;

@@ -155,8 +155,8 @@ static int check_identity(const struct od_spool *spool, const struct odw_store *
 
 	if (!od_spool_identity(spool, ours) || memcmp(ours, odw_store_info(store)->sums_sha256, sizeof(ours)) == 0)
 		return OD_OK;
-	return od_fail(err, OD_ERR_MISMATCH, "the spool was filled from another pack than that of store %s: use another --spool, "
-		       "or remove this one", odw_store_name(store));
+	return od_fail(err, OD_ERR_MISMATCH, "the spool has files of another pack than store %s: use another --spool folder, "
+		       "or delete this one", odw_store_name(store));
 }
 
 static void wait_for_store(struct odw_store *store)
@@ -184,7 +184,7 @@ static int pull_small(struct od_spool *spool, struct odw_store *store, struct od
 		return rc;
 	crypto_hash_sha256(sum, buf, len);
 	if (memcmp(sum, odw_store_info(store)->sums_sha256, sizeof(sum)) != 0)
-		rc = od_fail(err, OD_ERR_CORRUPT, "store %s: its " OD_SUMS_NAME " is not the one that it announced",
+		rc = od_fail(err, OD_ERR_CORRUPT, "store %s: its " OD_SUMS_NAME " differs from the one that it announced",
 			     odw_store_name(store));
 	else
 		rc = od_spool_put_sums(spool, (const char *)buf, len, err);

@@ -74,8 +74,8 @@ static void complain(struct odw_store *s, uint64_t now)
 	if (away < FIRST_COMPLAINT_NS || (s->complained_ns >= s->away_since_ns && now - s->complained_ns < COMPLAIN_NS))
 		return;
 	s->complained_ns = now;
-	od_log(OD_LOG_WARN, "store %s does not answer (for %.0f s): is od-main running there with --serve-store, and the address "
-	       "right? Trying on", s->name, od_seconds(away));
+	od_log(OD_LOG_WARN, "store %s does not answer (for %.0f s): check that od-main runs there with --serve-store "
+	       "and that the address is right. Still trying", s->name, od_seconds(away));
 }
 
 static void greet(struct odw_store *s, uint64_t now)
@@ -120,7 +120,7 @@ void odw_store_tick(struct odw_store *s)
 	}
 	if (s->n_open == 0 || now - s->heard_ns < s->patience_ns)
 		return;
-	od_log(OD_LOG_WARN, "store %s has been silent for %.0f s: asking again", s->name, od_seconds(now - s->heard_ns));
+	od_log(OD_LOG_WARN, "store %s has been silent for %.0f s: reconnecting", s->name, od_seconds(now - s->heard_ns));
 	if (s->patience_ns < MAX_PATIENCE_NS)
 		s->patience_ns *= 2;
 	end_life(s, 0);
@@ -240,7 +240,7 @@ static void on_welcome(struct odw_store *s, const Od__Header *h)
 	}
 	if (w->session == 0 || w->fingerprint.len != sizeof(s->info.fingerprint) ||
 	    w->sums_sha256.len != sizeof(s->info.sums_sha256) || !take_sizes(&s->info, w)) {
-		od_log_limited(OD_LOG_WARN, "store %s: its STORE_WELCOME makes no sense", s->name);
+		od_log_limited(OD_LOG_WARN, "store %s: its STORE_WELCOME is malformed", s->name);
 		end_life(s, REFUSED_NS);
 		return;
 	}
@@ -250,7 +250,7 @@ static void on_welcome(struct odw_store *s, const Od__Header *h)
 	s->state = READY;
 	s->heard_ns = od_now_ns();
 	if (s->complained_ns >= s->away_since_ns)
-		od_log(OD_LOG_INFO, "store %s is here", s->name);
+		od_log(OD_LOG_INFO, "connected to store %s", s->name);
 }
 
 static struct open_fetch *find_open(struct odw_store *s, uint64_t request)
@@ -315,7 +315,7 @@ bool odw_store_take(struct odw_store *s, struct od_msg *m, struct odw_fetched *f
 	} else if (m->header->version == OD_PROTOCOL_VERSION && m->header->body_case == OD__HEADER__BODY_CHUNK) {
 		return on_chunk(s, m, f);
 	} else {
-		od_log_limited(OD_LOG_WARN, "store %s sent %s, which it must not", s->name,
+		od_log_limited(OD_LOG_WARN, "store %s sent %s, which a store must not send", s->name,
 			       od_body_name(m->header->body_case));
 	}
 	return false;
@@ -377,7 +377,7 @@ int odw_store_open(struct odw_store **out, const struct od_host *address, struct
 	s->context = od_zmq_context();
 	if (s->context == NULL) {
 		odw_store_close(s);
-		return od_fail(err, OD_ERR_NOMEM, "no ZeroMQ context: %s", zmq_strerror(errno));
+		return od_fail(err, OD_ERR_NOMEM, "cannot create a ZeroMQ context: %s", zmq_strerror(errno));
 	}
 	*out = s;
 	return OD_OK;
