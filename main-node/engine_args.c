@@ -124,10 +124,10 @@ static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 	const char *unheard = shadow ? NULL : o->shadow_args.n > 0 ? "shadow-arg" : alignment(a);
 
 	if (local != NULL)
-		return od_fail(err, OD_ERR_ARG, "--%s is for the processes that --local starts", local);
+		return od_fail(err, OD_ERR_ARG, "--%s needs --local: it is for the processes that --local starts", local);
 	if (o->hosts_path != NULL && o->form != OD_FORM_AUTO)
-		return od_fail(err, OD_ERR_ARG, "--resident-form is for --resident and --local; workers elsewhere have an option of "
-			       "their own");
+		return od_fail(err, OD_ERR_ARG, "--resident-form is for --resident and --local; with --workers give it to each "
+			       "od-worker");
 	if (cluster != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is for a cluster (--workers or --local); --resident has none", cluster);
 	if (unheard != NULL)
@@ -144,7 +144,7 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 
 	if (given == 0)
 		return od_fail(err, OD_ERR_ARG,
-			       "who runs the experts? --workers hosts.txt (a cluster), --local N (processes on this "
+			       "expected one of --workers hosts.txt (a cluster), --local N (processes on this "
 			       "machine) or --resident (all of them in this process)");
 	if (given > 1)
 		return od_fail(err, OD_ERR_ARG, "--workers, --local and --resident exclude each other");

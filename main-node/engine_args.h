@@ -17,15 +17,15 @@ struct odm_engine_args {
 };
 
 void odm_engine_args_defaults(struct odm_engine_args *a);
-/* The engine's options alone, at most ODM_ENGINE_ARGS_MAX of them; returns how many. */
+/* Fills table [ODM_ENGINE_ARGS_MAX] with the engine's options; returns their number. */
 size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table);
-/* The engine's options, but for those named in without (ends with NULL; NULL: all), then the program's own, which stand
- * for the engine's of the same name; positional arguments are refused. When *help has become true, usage and all options
- * go to standard output. */
+/* Parses the engine's options, except those named in without (ends with NULL; NULL: all), and the program's own, which replace
+ * engine options of the same name. Positional arguments are refused. If *help becomes true, prints usage and all options to
+ * standard output. */
 OD_MUST_CHECK int odm_engine_args_parse(struct odm_engine_args *a, const char *const *without, const struct od_arg *own,
 					size_t n_own, int argc, char **argv, const bool *help, const char *usage,
 					struct od_err *err);
-/* After parsing: a->opts is complete, or OD_ERR_ARG says what is missing or contradicts. */
+/* After parsing: completes a->opts. OD_ERR_ARG names a missing or contradictory option. */
 OD_MUST_CHECK int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err);
 
 #endif

@@ -119,11 +119,11 @@ static int check_options(struct options *o, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (o->engine.opts.insecure && o->engine.opts.serve_store == NULL)
-		return od_fail(err, OD_ERR_ARG, "--insecure is about --serve-store; od-main listens on nothing else");
+		return od_fail(err, OD_ERR_ARG, "--insecure needs --serve-store; od-main has no other listening socket");
 	if (o->prompts != NULL && o->prompt != NULL)
 		return od_fail(err, OD_ERR_ARG, "--prompt and --prompts exclude each other");
 	if (o->prompts == NULL && o->engine.opts.parallel > 1)
-		return od_fail(err, OD_ERR_ARG, "--parallel is for --prompts; other prompts come one after the other");
+		return od_fail(err, OD_ERR_ARG, "--parallel needs --prompts; other prompts run one after the other");
 	o->engine.opts.quiet = o->quiet || o->json;
 	return odm_engine_args_finish(&o->engine, err);
 }
@@ -281,7 +281,7 @@ static int run_lines(struct app *a, struct od_err *err)
 	int rc = OD_OK;
 
 	if (terminal && !a->opt.quiet)
-		od_log(OD_LOG_INFO, "type a prompt and Enter; Ctrl-D ends");
+		od_log(OD_LOG_INFO, "type a prompt, then Enter; Ctrl-D ends");
 	while (rc == OD_OK && !a->output_failed && !atomic_load(&interrupted)) {
 		if (terminal)
 			fputs("> ", stderr);
@@ -435,7 +435,7 @@ static int run_file(struct app *a, struct od_err *err)
 	if (rc != OD_OK)
 		return rc;
 	if (!o->quiet && a->prompts.n > 1)
-		od_log(OD_LOG_INFO, "%zu prompts, %u at a time", a->prompts.n, odm_engine_parallel(a->engine));
+		od_log(OD_LOG_INFO, "%zu prompts, %u in parallel", a->prompts.n, odm_engine_parallel(a->engine));
 	text = calloc(a->prompts.n, sizeof(*text));
 	if (text == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu prompts", a->prompts.n);
@@ -476,8 +476,8 @@ static int run(struct app *a, struct od_err *err)
 		return rc;
 	engine_open = 1;
 	if (!a->opt.engine.opts.quiet)
-		od_log(OD_LOG_INFO, "state of texts of up to %u tokens takes up to %s", odm_engine_ctx(a->engine),
-		       od_format_bytes(odm_engine_state_bytes(a->engine), size, sizeof(size)));
+		od_log(OD_LOG_INFO, "KV cache: at most %s, for texts of up to %u tokens",
+		       od_format_bytes(odm_engine_state_bytes(a->engine), size, sizeof(size)), odm_engine_ctx(a->engine));
 	rc = choose_sampling(a, err);
 	if (rc == OD_OK)
 		rc = run_prompts(a, err);
@@ -516,7 +516,7 @@ int main(int argc, char **argv)
 	if (atomic_load(&interrupted))
 		return EXIT_BY_SIGNAL + which_signal;
 	if (rc == OD_OK && a.output_failed)
-		rc = od_fail(&err, OD_ERR_IO, "some of the output could not be written");
+		rc = od_fail(&err, OD_ERR_IO, "a part of the output could not be written");
 	if (rc != OD_OK) {
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 		return 1;

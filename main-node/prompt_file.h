@@ -1,6 +1,6 @@
-/* prompt_file.h - prompts from a file of JSON lines, for od-main --prompts: an object a line with "prompt" and, if given,
- * max_tokens, temperature, top_k, top_p, min_p, seed, stop (a string or a list of them). The whole file is checked before
- * anything of it is used.
+/* prompt_file.h - reads prompts from a file of JSON lines, for od-main --prompts: one object a line with "prompt" and
+ * optionally max_tokens, temperature, top_k, top_p, min_p, seed, stop (a string or a list of strings). The whole file is
+ * checked before any prompt is used.
  *
  * Thread: any. Owner: odm_prompts_read's caller. */
 #ifndef ODM_PROMPT_FILE_H
@@ -15,15 +15,15 @@
 
 struct odm_prompt {
 	size_t line; /* of the file, from 1 */
-	const char *text; /* NULs are possible */
+	const char *text; /* [len]; may contain NULs */
 	size_t len;
 	int32_t *ids; /* NULL until odm_prompts_encode */
 	size_t n_ids;
 	uint64_t max_tokens;
-	struct od_sampler_opts sampling; /* as odm_prompts_encode completes it */
+	struct od_sampler_opts sampling; /* completed by odm_prompts_encode */
 	const char **stop;
 	size_t n_stop;
-	void *object; /* the line's JSON: strings above point into it */
+	void *object; /* the line's JSON, which owns the strings above */
 };
 
 struct odm_prompts {
@@ -32,9 +32,9 @@ struct odm_prompts {
 	size_t n;
 };
 
-/* Lines without text are skipped, but counted. path "-": standard input. On failure nothing is left. */
+/* Empty lines are skipped, but counted. path "-": standard input. On failure *p is empty. */
 OD_MUST_CHECK int odm_prompts_read(struct odm_prompts *p, const char *path, struct od_err *err);
-/* What a line leaves open is as these say; each prompt must fit ctx tokens. */
+/* Tokenises the prompts; each must fit into ctx tokens. The other arguments are the defaults for fields that a line omits. */
 OD_MUST_CHECK int odm_prompts_encode(struct odm_prompts *p, const struct od_tokenizer *t, uint32_t ctx,
 				     const struct od_sampler_opts *sampling, uint64_t max_tokens, const char *const *stop,
 				     size_t n_stop, struct od_err *err);

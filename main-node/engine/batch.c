@@ -52,7 +52,7 @@ int odm_batch_init(struct odm_batch *b, struct odm_engine *e, const struct od_fo
 	b->sampled = calloc(max_sequences, sizeof(*b->sampled));
 	b->row = calloc(max_sequences, sizeof(*b->row));
 	if (b->sampled == NULL || b->row == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "no memory for %u texts at once", max_sequences);
+		return od_fail(err, OD_ERR_NOMEM, "no memory for %u parallel texts", max_sequences);
 	rc = odm_pass_init(&b->prefill, e, ODM_PREFILL, &p, max_sequences, err);
 	return rc == OD_OK ? odm_pass_init(&b->decode, e, ODM_DECODE, &d, max_sequences, err) : rc;
 }

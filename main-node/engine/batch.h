@@ -1,9 +1,9 @@
-/* batch.h - who is in the next step: admission, decode steps of all running texts, prompts beside them (core.md, section 6).
+/* batch.h - continuous batching: admission, decode steps of all running texts, and chunked prefill between them.
  *
- * Texts are admitted in order of arrival, when there is a place and pages of state for all positions that they may have; those
- * that begin alike share pages. A decode step has rows of all texts that are being written. Prompts go through the layers in
- * chunks of rows, of one or several texts; while texts are being written, a chunk pauses between layers for their steps:
- * what runs between two decode steps takes about twice as long as one of them at most.
+ * Texts are admitted in order of arrival, when a place is free and the pool can promise pages for all their positions; texts
+ * with a common prefix share pages. A decode step has rows of all texts in decode. Prefill runs in chunks of rows of one or
+ * several texts. A chunk pauses between layers for decode steps, so that the work between two decode steps takes at most
+ * about twice as long as a decode step.
  * Thread: the engine thread. Owner: the engine. */
 #ifndef ODM_BATCH_H
 #define ODM_BATCH_H
@@ -12,12 +12,12 @@
 
 struct odm_batch {
 	struct odm_pass prefill, decode;
-	struct odm_sequence *first, **last; /* all that are not done, in order of arrival */
+	struct odm_sequence *first, **last; /* all sequences that are not done, in order of arrival */
 	uint32_t n_admitted, max_sequences;
 	uint64_t next_decode; /* number of the next decode step */
-	size_t chunk_rows;    /* of the next chunk beside decode steps at most; fewer when a layer of the last one took long */
-	uint64_t decode_ns;   /* how long decode steps take: a mean that forgets */
-	uint64_t layer_ns;    /* the longest layer of the chunk under way */
+	size_t chunk_rows;    /* limit of the next prefill chunk beside decode; reduced when a layer of the last one was slow */
+	uint64_t decode_ns;   /* duration of decode steps: a moving average */
+	uint64_t layer_ns;    /* the slowest layer of the current chunk */
 	/* Scratch, [max_sequences]. */
 	struct odm_sequence **sampled;
 	uint32_t *row;
@@ -25,7 +25,7 @@ struct odm_batch {
 
 /* Memory of both passes. */
 uint64_t odm_batch_bytes(const struct od_forward_opts *o, uint32_t max_sequences);
-/* o: max_rows are a chunk's. */
+/* o->max_rows: of a prefill chunk. */
 OD_MUST_CHECK int odm_batch_init(struct odm_batch *b, struct odm_engine *e, const struct od_forward_opts *o,
 				 uint32_t max_sequences, struct od_err *err);
 void odm_batch_fini(struct odm_batch *b);

@@ -95,7 +95,7 @@ static int choose_pages(struct odm_engine *e, struct od_err *err)
 	else
 		least = one;
 	if (o->state_bytes > 0 && pages == 0)
-		return od_fail(err, OD_ERR_ARG, "--state-memory: %s holds nothing; 64 tokens take %s",
+		return od_fail(err, OD_ERR_ARG, "--state-memory %s is too small: one page of 64 tokens takes %s",
 			       od_format_bytes(o->state_bytes, a, sizeof(a)), od_format_bytes(each, b, sizeof(b)));
 	if (have > 0 && each > 0 && need <= have && o->state_bytes == 0)
 		pages = min_u64(pages, (have - need) / each);
@@ -117,7 +117,7 @@ int odm_state_fits(const struct odm_engine *e, uint32_t positions, struct od_err
 
 	if (pages <= e->n_pages)
 		return OD_OK;
-	return od_fail(err, OD_ERR_NOMEM, "a text of up to %u tokens needs %s of memory for its state, %s more than there is; "
+	return od_fail(err, OD_ERR_NOMEM, "a text of up to %u tokens needs %s of KV cache, %s more than there is; "
 		       "ask for fewer tokens, or raise --state-memory", positions,
 		       od_format_bytes(pages * page_bytes(e), a, sizeof(a)),
 		       od_format_bytes((pages - e->n_pages) * page_bytes(e), b, sizeof(b)));
@@ -130,7 +130,7 @@ static int choose_ctx(struct odm_engine *e, struct od_err *err)
 	if (e->opts.ctx_tokens == 0)
 		e->opts.ctx_tokens = max < DEFAULT_CTX_CAP ? max : DEFAULT_CTX_CAP;
 	if (e->opts.ctx_tokens > max)
-		return od_fail(err, OD_ERR_ARG, "--ctx-size: the model was made for %u tokens at most, found %llu", max,
+		return od_fail(err, OD_ERR_ARG, "--ctx-size: expected at most %u (the model's context), found %llu", max,
 			       (unsigned long long)e->opts.ctx_tokens);
 	return OD_OK;
 }

@@ -1,8 +1,8 @@
-/* engine.h - main's engine: a pack, a device with the dense weights, sequences, and somebody who runs the experts.
+/* engine.h - main's inference engine: a pack, a device with the dense weights, sequences, and an expert service.
  *
- * Several texts are written at once: each is submitted, worked on by odm_engine_work together with the others, and taken when
- * it is done. No text's tokens depend on who else is there.
- * Thread: one engine thread calls everything but odm_sequence_cancel, and owns the device's compute queue. Owner:
+ * It generates several texts at once: submit a request, call odm_engine_work until it is done, take the result. The tokens of
+ * a text never depend on the other texts.
+ * Thread: one engine thread calls everything except odm_sequence_cancel, and owns the device's compute queue. Owner:
  * odm_engine_open's caller. */
 #ifndef ODM_ENGINE_H
 #define ODM_ENGINE_H
@@ -17,7 +17,7 @@
 
 struct odm_engine;
 
-/* From ODM_PREDICT_OWN on, main's own: od_predictor_kinds in their order. */
+/* ODM_PREDICT_OWN + i: main's own predictor number i of od_predictor_kinds. */
 enum odm_predictor { ODM_PREDICTOR_AUTO = -1, ODM_PREDICT_SHADOW, ODM_PREDICT_NONE, ODM_PREDICT_OWN };
 extern const char *const odm_predictor_names[]; /* "shadow", "none", OD_PREDICTOR_NAMES, NULL */
 
@@ -29,29 +29,29 @@ struct odm_engine_opts {
 	const char *pack;	   /* NULL: $OD_PACK, else /var/lib/od-moe/pack */
 	enum od_profile profile;
 	int cpu;		   /* enum od_cpu */
-	uint64_t threads;	   /* 0: the CPUs there are */
-	uint64_t ctx_tokens;	   /* of a text; 0: the model's, at most 4096 */
-	uint64_t parallel;	   /* texts that are written at once at most; 0: 1 */
-	uint64_t state_bytes;	   /* of all texts' state at most; 0: what `parallel` contexts take, at most what is free */
-	uint64_t prefill_rows;	   /* rows of a prefill chunk at most */
+	uint64_t threads;	   /* 0: one per CPU */
+	uint64_t ctx_tokens;	   /* context of a text; 0: the model's, at most 4096 */
+	uint64_t parallel;	   /* limit of texts generated at once; 0: 1 */
+	uint64_t state_bytes;	   /* limit of the KV cache; 0: `parallel` contexts, at most the free memory */
+	uint64_t prefill_rows;	   /* limit of rows of a prefill chunk */
 	enum odm_mode mode;
 	int form;		   /* enum od_form of experts in memory, here or on workers of --local; or OD_FORM_AUTO */
 	bool quiet;		   /* no progress while loading */
-	const atomic_bool *cancel; /* becomes true when everything is to end: looked at between layers; NULL: never */
-	const char *trace;	   /* NULL, or a file for od_trace; --local adds the children's events at the end */
-	const char *serve_store;   /* NULL, or where workers can pull the pack from while the engine is open */
-	bool insecure;		   /* serve_store may be an address that is not loopback */
+	const atomic_bool *cancel; /* true: stop; checked between layers; NULL: never */
+	const char *trace;	   /* file for od_trace, to which --local adds the children's events; NULL: none */
+	const char *serve_store;   /* address from which workers can pull the pack; NULL: none */
+	bool insecure;		   /* serve_store may be an address other than loopback */
 	/* A cluster. */
 	const char *hosts_path;	     /* ODM_WORKERS */
 	uint32_t local_workers;	     /* ODM_LOCAL */
 	struct odm_align align;	     /* of the shadow */
 	int predictor;		     /* index of odm_predictor_names; ODM_PREDICTOR_AUTO: the shadow if there is one */
-	bool no_stand_in;	     /* for measuring a shadow alone: main predicts nothing while it is silent */
-	const struct od_predictor_kind *own; /* with ODM_PREDICT_OWN: this one; NULL: as predictor says */
-	double hedge_percent;	     /* budget of wasted loads over expert uses; 0: no hedges */
+	bool no_stand_in;	     /* to measure a shadow alone: main does not predict while the shadow is silent */
+	const struct od_predictor_kind *own; /* with ODM_PREDICT_OWN: use this kind; NULL: the one of `predictor` */
+	double hedge_percent;	     /* budget of wasted loads, percent of expert uses; 0: no hedges */
 	uint64_t group_size;	     /* 0: top-k */
 	bool mixed;
-	struct od_arg_list worker_args, shadow_args; /* ODM_LOCAL: handed on to each worker, and to the shadow */
+	struct od_arg_list worker_args, shadow_args; /* ODM_LOCAL: passed to each worker; to the shadow */
 };
 
 void odm_engine_defaults(struct odm_engine_opts *o);
@@ -62,10 +62,10 @@ int odm_engine_close(struct odm_engine *e);
 const struct od_pack *odm_engine_pack(const struct odm_engine *e);
 const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e); /* NULL: the pack has none */
 uint32_t odm_engine_ctx(const struct odm_engine *e);
-uint32_t odm_engine_parallel(const struct odm_engine *e); /* texts that are written at once at most */
-uint64_t odm_engine_state_bytes(const struct odm_engine *e); /* memory of all texts' state at most */
+uint32_t odm_engine_parallel(const struct odm_engine *e); /* limit of texts generated at once */
+uint64_t odm_engine_state_bytes(const struct odm_engine *e); /* limit of the KV cache of all texts */
 enum od_form odm_engine_form(const struct odm_engine *e);	 /* of resident experts */
-const struct od_device *odm_engine_device(const struct odm_engine *e); /* to ask what it is */
+const struct od_device *odm_engine_device(const struct odm_engine *e); /* to query its properties */
 
 enum odm_finish {
 	ODM_FINISH_LENGTH,
@@ -77,25 +77,25 @@ enum odm_finish {
 };
 const char *odm_finish_name(enum odm_finish f); /* "length", "eos", "stop", "context", "cancelled", "error" */
 
-/* Who wants to see what happens. Every callback may be NULL. */
+/* Callbacks during a generation, on the engine thread. Each may be NULL. */
 struct odm_observer {
 	void *arg;
-	/* A piece of the text as it may be shown; false ends the generation. */
+	/* A piece of the text that may be shown; returning false ends the generation. */
 	bool (*text)(void *arg, const char *piece, size_t len);
-	/* A step with these rows of the text begins; then come their routes, layer by layer. */
+	/* A step with these rows of the text begins; their routes follow, layer by layer. */
 	void (*step)(void *arg, const struct odm_step *step, const struct odm_part *part);
 	/* The experts of one row, best first, and their weights [top_k]. */
 	void (*route)(void *arg, enum odm_phase phase, uint32_t position, uint32_t m, const uint16_t *experts,
 		      const float *weights, float margin);
-	/* Logits [vocab] of every position that was passed through the model. */
+	/* Logits [vocab] of every position that went through the model. */
 	void (*logits)(void *arg, enum odm_phase phase, uint32_t position, const float *logits);
 };
 
-/* Says what may come next, so that several tokens go through the model in one step: those that it would have sampled stand,
- * the rest is undone. It changes no token. */
+/* Speculative decoding: proposes next tokens, so that several rows of a text go through the model in one step. Tokens that the
+ * sampler would have chosen are kept, the others undone; so drafts never change the text. */
 struct odm_drafter {
-	/* out gets at most max tokens that may follow text [n], the prompt included; returns how many. Engine thread. NULL: no
-	 * drafts. */
+	/* Writes at most max draft tokens after text [n] (prompt included) to out; returns their number. Engine thread.
+	 * NULL: no drafts. */
 	size_t (*draft)(void *arg, const int32_t *text, size_t n, int32_t *out, size_t max);
 	void *arg;
 };
@@ -110,11 +110,11 @@ struct odm_request {
 	size_t n_stop;
 	struct odm_observer observer;
 	struct odm_drafter drafter;
-	struct od_recall *recall; /* NULL, or added to: recall by layer and token index (cluster with a predictor) */
+	struct od_recall *recall; /* recall by layer and token index is added to it (cluster with a predictor); NULL: none */
 };
 
 struct odm_result {
-	int32_t *tokens; /* malloc'd: what was generated, EOS included */
+	int32_t *tokens; /* malloc'd: the generated tokens, EOS included */
 	size_t n_tokens;
 	char *text; /* malloc'd, without special tokens and stop string; NULL without a tokeniser */
 	size_t text_len;
@@ -122,21 +122,21 @@ struct odm_result {
 	struct odm_figures figures;
 };
 
-/* A text that waits, is being written, or is done. */
+/* A text that is waiting, being generated, or done. */
 struct odm_sequence;
 
-/* The request is checked here, and borrowed until the text is done. OD_ERR_NOMEM: its state could never fit. */
+/* Checks the request and borrows it until the text is done. OD_ERR_NOMEM: its KV cache could never fit. */
 OD_MUST_CHECK int odm_engine_submit(struct odm_engine *e, const struct odm_request *req, struct odm_sequence **out,
 				    struct od_err *err);
-/* One piece of work for all texts: a decode step, and some layers of prompts. False: none is left that is not done. */
+/* Does a piece of work for all texts: a decode step, and some layers of prefill. False: all texts are done. */
 bool odm_engine_work(struct odm_engine *e);
 bool odm_sequence_done(const struct odm_sequence *q);
-/* Any thread: it ends soon, with ODM_FINISH_CANCELLED. */
+/* Any thread: the text soon ends with ODM_FINISH_CANCELLED. */
 void odm_sequence_cancel(struct odm_sequence *q);
-/* Of one that is done: *r gets what there was (odm_result_fini it), and q is gone. Returns why it failed, or OD_OK. */
+/* Moves the result of a text that is done to *r (for odm_result_fini) and frees q. Returns OD_OK, or the text's error. */
 OD_MUST_CHECK int odm_sequence_take(struct odm_sequence *q, struct odm_result *r, struct od_err *err);
 
-/* Submits, works and takes. *r is filled (odm_result_fini it) even on failure, with what there was until then. */
+/* Submits, works and takes. *r (for odm_result_fini) is filled even on failure, with the tokens so far. */
 OD_MUST_CHECK int odm_generate(struct odm_engine *e, const struct odm_request *req, struct odm_result *r,
 			       struct od_err *err);
 void odm_result_fini(struct odm_result *r);

@@ -1,4 +1,4 @@
-/* engine_internal.h - what the engine's files share. */
+/* engine_internal.h - the representation of the engine; only for main-node/engine. */
 #ifndef ODM_ENGINE_INTERNAL_H
 #define ODM_ENGINE_INTERNAL_H
 
@@ -19,18 +19,18 @@ struct odm_engine {
 	struct od_expert_store *experts; /* resident mode */
 	struct od_tokenizer *tokenizer;
 	struct od_state_pool *state;
-	uint32_t n_pages; /* of it */
+	uint32_t n_pages; /* of state */
 	struct odm_expert_service *service;
 	struct odm_store *store;       /* NULL: none */
 	struct odm_local *local;       /* --local: the children */
 	struct od_hosts hosts;
 	size_t n_children;
 	struct odm_batch batch;
-	uint64_t last_step, last_sequence; /* numbers given out; never reused */
-	uint64_t counters[OD_N_COUNTERS];  /* of all sequences until now */
+	uint64_t last_step, last_sequence; /* the last numbers used; never reused */
+	uint64_t counters[OD_N_COUNTERS];  /* of all sequences so far */
 };
 
-/* A text of so many positions has room when no other is there; else OD_ERR_NOMEM. */
+/* OD_OK: a text of this many positions fits when it is alone; else OD_ERR_NOMEM. */
 OD_MUST_CHECK int odm_state_fits(const struct odm_engine *e, uint32_t positions, struct od_err *err);
 
 #endif

@@ -1,5 +1,4 @@
-/* sampling_config.h - how to sample when the user does not say: what the model's authors put into
- * generation_config.json, else greedy. Thread: any. */
+/* sampling_config.h - the default sampling: the model's generation_config.json, else greedy. Thread: any. */
 #ifndef ODM_SAMPLING_CONFIG_H
 #define ODM_SAMPLING_CONFIG_H
 

@@ -37,7 +37,7 @@ static int check_request(const struct odm_engine *e, const struct odm_request *r
 				       e->config->vocab - 1, req->prompt[i]);
 	}
 	if (req->n_stop > 0 && e->tokenizer == NULL)
-		return od_fail(err, OD_ERR_UNSUPPORTED, "stop strings need a tokeniser; this pack has none");
+		return od_fail(err, OD_ERR_UNSUPPORTED, "stop strings need a tokenizer, and this pack has none");
 	return od_sampler_check(&req->sampling, err);
 }
 
@@ -143,7 +143,7 @@ static int add_text(struct odm_sequence *q, const char *piece, size_t len, bool 
 	if (q->stopper != NULL) {
 		rc = od_stopper_push(q->stopper, piece, len, &piece, &len, &stopped);
 		if (rc != OD_OK)
-			return od_fail(err, rc, "no memory to look for stop strings");
+			return od_fail(err, rc, "no memory for stop strings");
 	}
 	if (!emit(q, piece, len)) {
 		q->r.finish = ODM_FINISH_CANCELLED;
@@ -169,7 +169,7 @@ static int take_token(struct odm_sequence *q, int32_t token, bool *stop, struct 
 	}
 	rc = od_sampler_accept(q->sampler, &token, 1);
 	if (rc != OD_OK)
-		return od_fail(err, rc, "no memory to remember token %zu", q->r.n_tokens);
+		return od_fail(err, rc, "no memory for token %zu", q->r.n_tokens);
 	if (q->detok == NULL)
 		return OD_OK;
 	rc = od_detok_push(q->detok, token, &piece, &len, err);

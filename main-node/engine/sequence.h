@@ -1,9 +1,9 @@
-/* sequence.h - one text: its prompt, its state, how its tokens are chosen and shown, what it cost.
+/* sequence.h - one text: its prompt, KV cache, sampler, stop strings and statistics.
  *
  *   waiting -> prefill -> decode -> done; from each of them to done when it fails or is cancelled
  *
- * Thread: the engine thread, but for odm_sequence_cancel. Owner: who submitted it, until odm_sequence_take; its request's memory
- * is borrowed until it is done. */
+ * Thread: the engine thread, except odm_sequence_cancel. Owner: the caller of submit, until odm_sequence_take; the request's
+ * memory is borrowed until the text is done. */
 #ifndef ODM_SEQUENCE_H
 #define ODM_SEQUENCE_H
 
@@ -22,44 +22,44 @@ struct odm_sequence {
 	enum odm_sequence_phase phase;
 	atomic_bool cancelled;
 	uint64_t id; /* 0 while it waits */
-	bool alone;  /* no other has been admitted while it was */
+	bool alone;  /* no other sequence was admitted at the same time */
 	struct od_seq_state *state;
-	uint64_t shared_sequence; /* its state begins with pages of that one */
+	uint64_t shared_sequence; /* its KV cache begins with pages of this sequence; 0: none */
 	uint32_t shared_tokens;
 	struct od_sampler *sampler;
 	struct od_detok *detok;
 	struct od_stopper *stopper;
-	struct od_strbuf shown; /* the text of the tokens, without what is held back */
-	size_t room;   /* tokens that may come at most */
+	struct od_strbuf shown; /* the text of the tokens, without the part held back by the stopper */
+	size_t room;   /* limit of generated tokens */
 	int32_t *text; /* [n_prompt + room]: prompt and tokens */
 	size_t n_text;
 	uint64_t submitted_ns, first_ns;   /* of its first token, 0: none yet */
-	uint64_t own[OD_N_COUNTERS]; /* what belongs to no step */
+	uint64_t own[OD_N_COUNTERS]; /* counters that belong to no step */
 	struct odm_result r;
-	bool ended; /* there will be no further token; it finishes when its rows are through */
-	struct od_err err; /* why it failed; code OD_OK: it did not */
-	/* Of the decode step under way. */
+	bool ended; /* no further token; it finishes when its step ends */
+	struct od_err err; /* its error; code OD_OK: none */
+	/* Of the current decode step. */
 	int32_t row[ODM_MAX_DRAFT + 1];
 	size_t n_rows;
 	uint32_t kept;
 	struct odm_sequence *next; /* in order of arrival */
 };
 
-/* Refuses what no engine could write. ctx: tokens of its context. */
+/* Refuses requests that the engine could never serve. */
 OD_MUST_CHECK int odm_sequence_new(struct odm_sequence **out, struct odm_engine *e, const struct odm_request *req,
 				   struct od_err *err);
 void odm_sequence_free(struct odm_sequence *q); /* NULL ok */
 
-/* Positions that its rows will have at most. */
+/* The maximum number of positions of its rows. */
 uint32_t odm_sequence_positions(const struct odm_sequence *q);
-/* The last token, and a draft of what follows, into row and n_rows: at most max of them. */
+/* Fills row and n_rows, at most max, with the last token and its drafts. */
 void odm_sequence_next_rows(struct odm_sequence *q, size_t max);
-/* Chooses the next token by logits [vocab] of this position, which are overwritten, and shows it; or ends the text, well or
- * with an error. */
+/* Samples the next token from logits [vocab] of this position, which are overwritten, and shows it; or ends the text, with or
+ * without an error. */
 void odm_sequence_sample(struct odm_sequence *q, uint32_t position, float *logits);
-/* There will be no further token: err NULL: as r.finish says, else for this reason. */
+/* Marks it as ended: no further token. err: the error, or NULL: r.finish is set. */
 void odm_sequence_end(struct odm_sequence *q, const struct od_err *err);
-/* One that has ended is done. The rest of its text is shown, and its state freed. */
+/* Makes an ended sequence done: shows the rest of its text and frees its KV cache. */
 void odm_sequence_finish(struct odm_sequence *q);
 
 #endif

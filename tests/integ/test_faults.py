@@ -310,7 +310,7 @@ def a_child_of_local_that_refuses_an_argument_ends_main():
     assert time.monotonic() - begin < HANG_S / 2
     for args in ["--worker-arg", "--port=1"], ["--shadow-arg", "--pack", "--shadow-arg", "x"]:
         refused("--local", 2, *args, says=[f"{args[0]} {args[1]}: od-main sets this itself"], status=2)
-    refused("--resident", "--worker-arg", "x", says=["--worker-arg is for the processes that --local starts"], status=2)
+    refused("--resident", "--worker-arg", "x", says=["--worker-arg needs --local"], status=2)
 
 
 @test

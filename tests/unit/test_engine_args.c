@@ -125,7 +125,7 @@ static void every_option(void **state)
 static void refusals(void **state)
 {
 	static const char *const t[][2] = {
-		{ "", "who runs the experts? " },
+		{ "", "expected one of --workers hosts.txt " },
 		{ "--local 2 --resident", "--workers, --local and --resident exclude each other" },
 		{ "--workers h --resident", "exclude each other" },
 		{ "--workers h --local 1", "exclude each other" },
@@ -138,10 +138,10 @@ static void refusals(void **state)
 		{ "--resident --profile f16", "--profile: expected one of f32, bf16, found \"f16\"" },
 		{ "--resident --predictor oracle", "--predictor: expected one of shadow, none, next-gate, multi-gate, trajectory, found \"oracle\"" },
 		/* What only the children of --local obey is not silently ignored elsewhere. */
-		{ "--resident --worker-arg --slots=2", "--worker-arg is for the processes that --local starts" },
-		{ "--workers h --resident-form planes", "--resident-form is for --resident and --local; workers elsewhere" },
+		{ "--resident --worker-arg --slots=2", "--worker-arg needs --local: it is for the processes" },
+		{ "--workers h --resident-form planes", "--resident-form is for --resident and --local; with --workers" },
 		{ "--resident --resident-form f16", "--resident-form: expected one of bf16, planes, found \"f16\"" },
-		{ "--workers h --shadow-arg x", "--shadow-arg is for the processes that --local starts" },
+		{ "--workers h --shadow-arg x", "--shadow-arg needs --local: it is for the processes" },
 		/* Nor what only a cluster does, or a shadow that is not there. */
 		{ "--resident --predictor shadow", "--predictor is for a cluster (--workers or --local)" },
 		{ "--resident --group-size 2", "--group-size is for a cluster" },
