@@ -229,8 +229,8 @@ static int read_row(const struct odm_cluster *c, uint32_t m, const Od__PredictRo
 		.n = r->n_experts,
 	};
 	if (r->n_probabilities != r->n_experts)
-		return od_fail(err, OD_ERR_SHAPE, "%zu experts with %zu probabilities; expected as many", r->n_experts,
-			       r->n_probabilities);
+		return od_fail(err, OD_ERR_SHAPE, "probabilities: expected one for each of %zu experts, found %zu",
+			       r->n_experts, r->n_probabilities);
 	for (size_t i = 0; i < r->n_experts && i < OD_MAX_CANDIDATES; i++) /* no model has UINT16_MAX */
 		expert[i] = r->experts[i] < UINT16_MAX ? (uint16_t)r->experts[i] : UINT16_MAX;
 	return od_prediction_check(to, c->o.config, err);
@@ -249,7 +249,7 @@ static int read_predict(struct odm_cluster *c, const Od__Predict *p, bool add, s
 	int rc = OD_OK;
 
 	if (p->n_rows == 0 || p->n_rows > max_rows(c))
-		return od_fail(err, OD_ERR_RANGE, "%zu rows; expected 1 to %u", p->n_rows, max_rows(c));
+		return od_fail(err, OD_ERR_RANGE, "rows: expected 1 to %u, found %zu", max_rows(c), p->n_rows);
 	for (size_t i = 0; rc == OD_OK && i < p->n_rows; i++) {
 		rc = read_row(c, p->m, p->rows[i], expert, &pred, err);
 		if (rc == OD_OK && add && odm_predictions_add(c->predictions, &pred))
@@ -264,7 +264,7 @@ static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
 	struct od_err err;
 
 	if (read_predict(c, msg->header->predict, false, &err) != OD_OK)
-		od_log_limited(OD_LOG_WARN, "member %u sent a PREDICT of %s", member, err.msg);
+		od_log_limited(OD_LOG_WARN, "dropped a PREDICT of member %u: %s", member, err.msg);
 	else if (c->o.shadow)
 		(void)!read_predict(c, msg->header->predict, true, &err); /* it was good a moment ago */
 }
@@ -309,12 +309,12 @@ static void on_hangup(uv_signal_t *handle, int number)
 
 	(void)number;
 	if (od_hosts_load(&hosts, c->o.hosts_path, &err) != OD_OK) {
-		od_log(OD_LOG_ERROR, "%s (the cluster stays as it is)", err.msg);
+		od_log(OD_LOG_ERROR, "%s; the cluster is unchanged", err.msg);
 		return;
 	}
 	for (size_t i = 0; i < hosts.n && !c->o.shadow; i++) {
 		if (hosts.host[i].role == OD_NODE_SHADOW)
-			od_log(OD_LOG_WARN, "%s line %u: this shadow is not used, for od-main was started without one; start it anew",
+			od_log(OD_LOG_WARN, "%s line %u: this shadow is not used: od-main was started without one; restart it",
 			       c->o.hosts_path, hosts.host[i].line);
 	}
 	if (!c->o.shadow)
@@ -411,7 +411,7 @@ static int open_loop(struct odm_cluster *c, struct od_err *err)
 	int rc;
 
 	if (uv_loop_init(&c->loop) != 0)
-		return od_fail(err, OD_ERR_INTERNAL, "cannot make an event loop");
+		return od_fail(err, OD_ERR_INTERNAL, "cannot create an event loop");
 	c->has_loop = true;
 	rc = odm_members_new(&c->members, &mo, &c->loop, err);
 	if (rc != OD_OK)
@@ -458,11 +458,11 @@ static int open_all(struct odm_cluster *c, struct od_err *err)
 		return rc;
 	c->changed_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
 	if (c->changed_fd < 0)
-		return od_fail_errno(err, OD_ERR_IO, "cannot make an eventfd");
+		return od_fail_errno(err, OD_ERR_IO, "cannot create an eventfd");
 	c->connect_by_ns = od_now_ns() + CONNECT_TIMEOUT_NS;
 	c->zmq = od_zmq_context();
 	if (c->zmq == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "cannot make a ZeroMQ context");
+		return od_fail(err, OD_ERR_NOMEM, "cannot create a ZeroMQ context");
 	rc = odm_predictions_new(&c->predictions, &po, err);
 	if (rc == OD_OK)
 		rc = open_loop(c, err);

@@ -1,6 +1,6 @@
-/* cluster_opts.h - what the engine tells the cluster when it opens it; members read it, too.
+/* cluster_opts.h - the options of a cluster, which its members also read.
  *
- * Owner: the cluster keeps a copy; strings, config and hosts are the engine's and outlive it. */
+ * Thread: immutable. Owner: the cluster keeps a copy; strings, config and hosts belong to the engine and must outlive it. */
 #ifndef ODM_CLUSTER_OPTS_H
 #define ODM_CLUSTER_OPTS_H
 
@@ -11,10 +11,10 @@
 #include "common/net/hosts.h"
 #include "common/predict/predictor.h"
 
-#define ODM_MAX_STEP_ROWS 256u /* of a STEP: the shadow hears nothing of steps with more */
+#define ODM_MAX_STEP_ROWS 256u /* of a STEP message: steps with more rows are not sent to the shadow */
 
-/* How often the shadow is aligned (OD-MoE section 3.2, T_i_KV_j), in decode steps; 0: never. shadow_link.h has the
- * rules. */
+/* Alignment periods of the shadow in decode steps (OD-MoE, arXiv 2512.03927, section 3.2, T_i_KV_j); 0: never. The rules are in
+ * shadow_link.h. */
 struct odm_align {
 	uint32_t token_period, kv_period;
 };
@@ -27,15 +27,15 @@ struct odm_cluster_opts {
 	bool mixed;
 	uint32_t ctx_tokens;
 	uint32_t max_rows; /* of a step */
-	uint32_t max_sequences; /* open at a time; 0: 1 */
-	uint32_t group_size; /* G as asked; 0: top-k */
-	bool shadow;		     /* there is one and it predicts; else PREDICTs are ignored */
-	const struct od_predictor_kind *own; /* main's own: beside a shadow it stands in; NULL: none */
+	uint32_t max_sequences; /* limit of open sequences; 0: 1 */
+	uint32_t group_size; /* --group-size; 0: top-k */
+	bool shadow;		     /* use the shadow's predictions; false: ignore PREDICTs */
+	const struct od_predictor_kind *own; /* main's own predictor; with a shadow only its fallback; NULL: none */
 	double hedge;		     /* budget of wasted loads over expert uses; 0: no hedges */
 	struct odm_align align;
 	const struct od_hosts *hosts;
 	const char *hosts_path; /* read again on SIGHUP; NULL: never */
-	const atomic_bool *cancel; /* main is asked to end */
+	const atomic_bool *cancel; /* true: main is to end */
 };
 
 #endif

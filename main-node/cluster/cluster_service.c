@@ -411,7 +411,7 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 	if (r->step != s->call->step || r->m != s->call->m)
 		return; /* an answer that is no longer needed */
 	if (check_result(s, worker, m, &why) != OD_OK) {
-		od_log_limited(OD_LOG_WARN, "a malformed RESULT: %s", why.msg);
+		od_log_limited(OD_LOG_WARN, "dropped a malformed RESULT: %s", why.msg);
 		odm_members_distrust(odm_cluster_members(s->cluster), l->member, l->session, "it sent a malformed RESULT");
 		return;
 	}
@@ -453,7 +453,7 @@ static int receive(struct service *s, uint32_t worker, struct od_err *err)
 		else if (m.header->body_case == OD__HEADER__BODY_ATTACHED)
 			odm_recovery_attached(&s->recovery, worker);
 		else
-			od_log_limited(OD_LOG_WARN, "a worker sent %s on its data socket, which it must not",
+			od_log_limited(OD_LOG_WARN, "dropped %s on a worker's data socket: expected RESULT",
 				       od_body_name(m.header->body_case));
 		od_msg_fini(&m);
 	}

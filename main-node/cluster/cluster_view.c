@@ -124,7 +124,7 @@ bool odm_links_attach(struct odm_links *l)
 			odm_members_attached(odm_cluster_members(l->cluster), k->member, k->session);
 		if (rc == OD_OK || rc == OD_ERR_BUSY)
 			continue;
-		distrust(l, k, "no answer on its data port; is the port open?");
+		distrust(l, k, "no answer on its data port; check that the port is open");
 		odm_link_close(k);
 		*k = l->joining[--l->n_joining];
 		i--;
@@ -249,7 +249,7 @@ int odm_links_open(struct odm_links *l, struct od_err *err)
 			return od_fail(err, OD_ERR_CANCELLED, "cancelled");
 		if (!all || od_now_ns() > odm_cluster_connect_by(l->cluster))
 			return od_fail(err, OD_ERR_UNREACHABLE, "cannot use %s",
-				       why[0] != '\0' ? why : "all daemons: there was no time to attach to their data ports");
+				       why[0] != '\0' ? why : "the daemons: no time was left to attach to their data ports");
 		wait_a_little(l);
 		all = odm_links_refresh(l);
 	}

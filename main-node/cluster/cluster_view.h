@@ -1,7 +1,7 @@
-/* cluster_view.h - the engine's picture of the cluster during a step: the members as of its epoch, their groups, and a
- * data socket to each. Membership changes apply between steps (odm_links_refresh), or when a step cannot go on without them
- * (odm_links_join). A member is in the picture when its data port has answered; nothing waits for that but the start, and who
- * has no other worker.
+/* cluster_view.h - the engine's view of the cluster during a step: the members of one epoch, their groups, and a data socket
+ * to each. Membership changes apply between steps (odm_links_refresh), or within a step that cannot continue otherwise
+ * (odm_links_join). A member is in the view once its data port has answered. Only the start waits for that, and a step
+ * without any worker.
  *
  * Thread: the engine thread. Owner: the cluster service. */
 #ifndef ODM_CLUSTER_VIEW_H
@@ -14,9 +14,9 @@ struct odm_links {
 	struct odm_view view;
 	struct odm_groups groups;
 	struct odm_link *link; /* [OD_MAX_HOSTS], by index in the view */
-	struct odm_view now;   /* all that are here, attached or not */
-	struct odm_link *joining; /* [n_joining of OD_MAX_HOSTS + 1]: being attached, or attached and not in the view yet; the
-				   * shadow too */
+	struct odm_view now;   /* all present members, attached or not */
+	struct odm_link *joining; /* [n_joining of OD_MAX_HOSTS + 1]: attaching, or attached and not yet in the view; also the
+				   * shadow */
 	uint32_t n_joining;
 	struct odm_shadow_link shadow;
 };
@@ -25,28 +25,28 @@ OD_MUST_CHECK int odm_links_init(struct odm_links *l, struct odm_cluster *c, con
 				 struct od_err *err);
 void odm_links_fini(struct odm_links *l);
 
-/* Follow the members, without waiting: those that are new begin to attach, and are in the view once they have. False:
- * as odm_links_attach. */
+/* Applies membership changes without waiting: new members begin to attach and enter the view when attached. False: as
+ * odm_links_attach. */
 bool odm_links_refresh(struct odm_links *l);
-/* What to poll for while there is nothing to do: changes of members, and answers of those that attach. items: room for
- * OD_MAX_HOSTS + 2. Returns how many. */
+/* Fills items [OD_MAX_HOSTS + 2] with what to poll while idle: membership changes, and answers of attaching members. Returns
+ * their number. */
 size_t odm_links_items(const struct odm_links *l, zmq_pollitem_t *items);
-/* At the start everybody must be there, and have answered on the data port, in the time for that: OD_ERR_UNREACHABLE names who
- * is not. One that does not answer there ends the start at once, one that says goodbye may come back. */
+/* At the start: waits until all hosts have joined and answered on their data ports. OD_ERR_UNREACHABLE names the missing ones
+ * at the deadline, or at once a member whose data port does not answer. A member that sends BYE may return in time. */
 OD_MUST_CHECK int odm_links_open(struct odm_links *l, struct od_err *err);
-/* The incarnation that the link is attached to is still a member. */
+/* True: the incarnation that the link is attached to is still a member. */
 bool odm_links_alive(struct odm_links *l, uint32_t worker);
-/* Longer than a daemon needs to notice and to be found again, and than the first time of doing without it (members.c). */
+/* Longer than a daemon takes to detect a lost main and to reconnect, and than the first exile (members.c). */
 #define ODM_RETURN_WAIT_NS (6 * OD_NS_PER_S)
-/* Before a step: follow the members, and wait until there is a worker. OD_ERR_UNREACHABLE with the reason of each that is gone
- * when none comes in time, OD_ERR_CANCELLED when main is to end. After a pause of main's own all are gone for a moment. */
+/* Before a step: applies membership changes and waits for at least one worker. OD_ERR_UNREACHABLE, with the reason of each lost
+ * worker, if none comes in time; OD_ERR_CANCELLED when main is to end. After a suspension of main all are lost briefly. */
 OD_MUST_CHECK int odm_links_wait(struct odm_links *l, struct od_err *err);
-/* Of each turn of waiting: goes on with those that attach. False: one did not answer, and is distrusted. */
+/* Call it in each round of waiting: continues attaching. False: a member did not answer and is distrusted. */
 bool odm_links_attach(struct odm_links *l);
-/* Within a step, and without waiting: workers that are here, but not in the view, join it, those that were lost at their old index; indices of the
- * others stay. True: at least one did. A link whose worker was lost must be closed by then. */
+/* Within a step, without waiting: present workers outside the view join it, returning ones at their old index; other indices
+ * stay. True: at least one joined. Links of lost workers must be closed before. */
 bool odm_links_join(struct odm_links *l);
-/* The error of a step that no worker is left for; its code. */
+/* Sets and returns the error of a step that has no worker left. */
 int odm_links_none_left(struct odm_links *l, struct od_err *err);
 
 #endif

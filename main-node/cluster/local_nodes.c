@@ -79,7 +79,7 @@ static int find_program(struct command *c, const char *name, struct od_err *err)
 	char *slash;
 
 	if (n < 0)
-		return od_fail_errno(err, OD_ERR_IO, "cannot find my own program file");
+		return od_fail_errno(err, OD_ERR_IO, "cannot find the path of this program");
 	self[n] = '\0';
 	slash = strrchr(self, '/');
 	*slash = '\0';
@@ -128,7 +128,7 @@ static int spawn(const struct command *c, pid_t *pid, int *ready, struct od_err 
 	int fds[2], rc;
 
 	if (pipe2(fds, O_CLOEXEC) != 0)
-		return od_fail_errno(err, OD_ERR_IO, "cannot make a pipe");
+		return od_fail_errno(err, OD_ERR_IO, "cannot create a pipe");
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_adddup2(&actions, fds[1], READY_FD);
 	posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);

@@ -135,7 +135,7 @@ static void tell_left_out(const struct member *m, const Od__Header *h)
 {
 	char name[300];
 
-	od_log_limited(OD_LOG_WARN, "%s: %s is left out: its connection is gone, or more than it reads is on the way",
+	od_log_limited(OD_LOG_WARN, "%s: dropped %s: it is disconnected, or its send queue is full",
 		       odm_member_name(m, name, sizeof(name)), od_body_name(h->body_case));
 }
 
@@ -172,7 +172,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 		return;
 	od_peer_text(w->host_name, host_name, sizeof(host_name));
 	if (w->session == 0 || w->data_port == 0 || w->data_port > UINT16_MAX) {
-		snprintf(why, sizeof(why), "its WELCOME makes no sense (session %" PRIu64 ", data port %u)", w->session,
+		snprintf(why, sizeof(why), "its WELCOME is malformed (session %" PRIu64 ", data port %u)", w->session,
 			 w->data_port);
 		drop(m, RETRY_REFUSED_NS, why);
 		return;
@@ -201,7 +201,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	pthread_mutex_unlock(&m->ms->lock);
 	send_ping(m); /* it is ours to use when it has answered: on_pong */
 	send_place(m);
-	od_log(OD_LOG_DEBUG, "%s is here (pid %u on %s, %s)", odm_member_name(m, name, sizeof(name)), w->pid, host_name,
+	od_log(OD_LOG_DEBUG, "%s connected (pid %u on %s, %s)", odm_member_name(m, name, sizeof(name)), w->pid, host_name,
 	       od_peer_text(w->backend, why, sizeof(why)));
 }
 
@@ -285,13 +285,13 @@ static void on_message(void *arg, struct od_msg *msg)
 		on_pong(m, h->pong);
 		break;
 	case OD__HEADER__BODY_BYE:
-		drop(m, RETRY_LOST_NS, "it said goodbye");
+		drop(m, RETRY_LOST_NS, "it sent BYE");
 		break;
 	case OD__HEADER__BODY_PREDICT:
 		if (m->host.role == OD_NODE_SHADOW)
 			m->ms->o.message(m->ms->o.arg, m->id, msg);
 		else
-			od_log_limited(OD_LOG_WARN, "%s sent PREDICT, which a worker must not", m->host.host);
+			od_log_limited(OD_LOG_WARN, "%s sent PREDICT, which a worker must not send", m->host.host);
 		break;
 	/* What a daemon never sends on the control socket. */
 	case OD__HEADER__BODY__NOT_SET:
@@ -319,7 +319,8 @@ static void on_message(void *arg, struct od_msg *msg)
 	case OD__HEADER__BODY_FETCH:
 	case OD__HEADER__BODY_CHUNK:
 	case _OD__HEADER__BODY__CASE_IS_INT_SIZE:
-		od_log_limited(OD_LOG_WARN, "%s sent %s, which it must not", m->host.host, od_body_name(h->body_case));
+		od_log_limited(OD_LOG_WARN, "%s sent %s, which a daemon must not send", m->host.host,
+			       od_body_name(h->body_case));
 		break;
 	}
 }
@@ -329,7 +330,7 @@ static void on_garbage(void *arg, const struct od_route *route, const struct od_
 	struct member *m = arg;
 
 	(void)route;
-	od_log_limited(OD_LOG_WARN, "%s:%u sent what is no message: %s", m->host.host, m->host.port, why->msg);
+	od_log_limited(OD_LOG_WARN, "%s:%u sent a malformed message: %s", m->host.host, m->host.port, why->msg);
 }
 
 static void on_address(uv_getaddrinfo_t *lookup, int status, struct addrinfo *list)
@@ -351,7 +352,7 @@ static void on_address(uv_getaddrinfo_t *lookup, int status, struct addrinfo *li
 		return;
 	m->address[0] = '\0';
 	m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
-	snprintf(why, sizeof(why), "the name has no address (%s)", uv_strerror(status));
+	snprintf(why, sizeof(why), "cannot resolve its name (%s)", uv_strerror(status));
 	set_why(m, why);
 }
 
@@ -377,7 +378,7 @@ static bool is_twin(struct member *m)
 
 		if (o == m || o->state == M_CLOSED || o->host.port != m->host.port || strcmp(o->address, m->address) != 0)
 			continue;
-		snprintf(why, sizeof(why), "it is the same daemon as %s: both are at address %s",
+		snprintf(why, sizeof(why), "it is the same daemon as %s: both have address %s",
 			 odm_member_name(o, other, sizeof(other)), m->address);
 		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
 		if (!m->told)
@@ -428,7 +429,7 @@ static void check_ready(struct member *m, uint64_t now, bool ping)
 	pthread_mutex_lock(&m->ms->lock);
 	distrusted = m->distrusted;
 	if (distrusted)
-		snprintf(why, sizeof(why), "%s; it is used again in %u s at the earliest", m->why, EXILE_S << m->strikes);
+		snprintf(why, sizeof(why), "%s; it is used again in %u s or later", m->why, EXILE_S << m->strikes);
 	pthread_mutex_unlock(&m->ms->lock);
 	if (distrusted) {
 		m->exile_ns = now + ((uint64_t)EXILE_S << m->strikes) * OD_NS_PER_S;
@@ -466,13 +467,13 @@ static void tick_member(struct member *m, uint64_t now, bool ping)
 	case M_CONNECTING:
 		send_hello(m);
 		if (m->state == M_CONNECTING && now - m->since_ns > HELLO_TIMEOUT_NS && !m->told) {
-			set_why(m, "cannot connect; is it running there, and the address and port right?");
+			set_why(m, "cannot connect; check that it runs there, and its address and port");
 			m->told = true;
 		}
 		break;
 	case M_GREETED:
 		if (now - m->since_ns > HELLO_TIMEOUT_NS)
-			drop(m, RETRY_LOST_NS, "connected, but no answer to HELLO; is it an od-moe daemon?");
+			drop(m, RETRY_LOST_NS, "connected, but no answer to HELLO; check that it is an od-moe daemon");
 		break;
 	case M_READY:
 		check_ready(m, now, ping);
@@ -529,7 +530,7 @@ static int add_host(struct odm_members *ms, const struct od_host *host, struct o
 	struct member *m, *before;
 
 	if (id == OD_MAX_HOSTS)
-		return od_fail(err, OD_ERR_BUSY, "cannot add host %s: the names of hosts that left are still being looked up; try again",
+		return od_fail(err, OD_ERR_BUSY, "cannot add host %s: names of removed hosts are being resolved; try again",
 			       host->host);
 	m = calloc(1, sizeof(*m));
 	if (m != NULL) {
@@ -565,7 +566,7 @@ static void say_bye(struct member *m, const char *reason)
 	h.body_case = OD__HEADER__BODY_BYE;
 	h.bye = &bye;
 	if (m->state == M_READY && od_uv_socket_send(m->socket, NULL, &h, NULL, 0) != OD_OK)
-		od_log(OD_LOG_DEBUG, "%s will notice our silence", m->host.host);
+		od_log(OD_LOG_DEBUG, "cannot send BYE to %s; it will end the session by timeout", m->host.host);
 }
 
 static bool is_listed(const struct member *m, const struct od_hosts *hosts)

@@ -1,9 +1,9 @@
-/* members.h - who is in the cluster: control sockets, handshakes, heartbeats, deaths and returns (design section 7).
+/* members.h - cluster membership: control sockets, handshakes, heartbeats, loss and return of hosts.
  *
- * Thread: the loop thread owns the table; odm_members_view, _stats and _wait from any thread (a monitor: mutex
- * inside, no I/O and no callback under it). A member's id stays while its line, host and role, is in the hosts file;
- * another may have it afterwards. Its session changes with every incarnation. Changes raise the epoch and write to the eventfd
- * given at the start. */
+ * A member keeps its id while its line (host and role) is in the hosts file; later another may get that id. Its session
+ * changes with every incarnation (reconnect). Every change raises the epoch and writes to the eventfd of the options.
+ * Thread: the loop thread owns the table; functions marked so from other threads (a monitor: no I/O and no callback under
+ * its mutex). Owner: the cluster. */
 #ifndef ODM_MEMBERS_H
 #define ODM_MEMBERS_H
 
@@ -22,24 +22,24 @@ struct odm_members;
 struct odm_member {
 	uint32_t id;
 	enum od_node_kind role;
-	uint64_t session; /* 0: not here */
+	uint64_t session; /* 0: not connected */
 	bool attached;	  /* a worker that the engine can send RUNs to: odm_members_attached */
 	char host[256];	  /* numeric */
 	uint16_t port, data_port;
 	uint32_t slots; /* of a worker */
-	bool spool;	/* a worker that may lack experts, */
-	bool cache;	/* or keeps some: odm_members_cost */
+	bool spool;	/* the worker may lack experts (odm_members_cost) */
+	bool cache;	/* the worker caches experts (odm_members_cost) */
 };
 
-/* What a member last said about itself. */
+/* A member's last report. */
 struct odm_member_stats {
 	bool alive, busy;
 	uint64_t pongs; /* heartbeats answered in this session */
 	uint32_t slots;
-	uint64_t c[OD_N_COUNTERS]; /* of its process, since that started */
+	uint64_t c[OD_N_COUNTERS]; /* of its process, since it started */
 };
 
-/* The members that are here now, workers in the order of the hosts file. */
+/* The connected members, workers in the order of the hosts file. */
 struct odm_view {
 	uint64_t epoch;
 	uint32_t n_workers;
@@ -48,37 +48,37 @@ struct odm_view {
 	struct odm_member shadow;
 };
 
-/* The index in the view of a worker by its id; UINT32_MAX when it is not there. */
+/* The index of a worker in the view by its id; UINT32_MAX: not in the view. */
 uint32_t odm_view_find(const struct odm_view *v, uint32_t id);
 
-bool odm_view_has_spool(const struct odm_view *v); /* a worker there has one, */
-bool odm_view_has_cache(const struct odm_view *v);
+bool odm_view_has_spool(const struct odm_view *v); /* at least one worker has a spool */
+bool odm_view_has_cache(const struct odm_view *v); /* at least one worker has a cache */
 
 struct odm_members_opts {
 	const struct odm_cluster_opts *cluster; /* borrowed */
 	void *zmq_context;
 	int changed_fd; /* eventfd */
-	/* Control messages that are not membership's: PREDICT. Loop thread. */
+	/* Called for other control messages (PREDICT). Loop thread. */
 	void (*message)(void *arg, uint32_t member, const struct od_msg *m);
 	void *arg;
 };
 
 OD_MUST_CHECK int odm_members_new(struct odm_members **out, const struct odm_members_opts *opts, uv_loop_t *loop,
 				  struct od_err *err);
-/* Loop thread: says BYE and closes everything; the handles are gone after the loop has run on. */
+/* Loop thread: sends BYE and closes everything; the handles close in the next turn of the loop. */
 void odm_members_stop(struct odm_members *ms);
 void odm_members_free(struct odm_members *ms); /* NULL ok */
 
-/* Loop thread: hosts that are new in the file join, those that are no longer in it are let go. */
+/* Loop thread: applies a new hosts file: connects to new hosts, removes those no longer listed. */
 OD_MUST_CHECK int odm_members_follow(struct odm_members *ms, const struct od_hosts *hosts, struct od_err *err);
 
-/* Loop thread: to one member's control socket; silently nothing when it is not here. */
+/* Loop thread: sends to one member's control socket; does nothing if it is not connected. */
 void odm_members_send(struct odm_members *ms, uint32_t id, Od__Header *header);
 
-/* Loop thread: every worker is asked for its counters, behind all that was sent to it before. */
+/* Loop thread: requests the counters of every worker, after all messages sent before. */
 void odm_members_ask(struct odm_members *ms);
-/* Engine thread, once after each time that was to happen: waits for it and the answers, at most so long. Then adds what the
- * workers had counted then, while they were in this cluster: one that was lost counts as far as it had said. */
+/* Engine thread, once per request: waits for odm_members_ask and the answers, at most timeout_ns. Then adds to c what the
+ * workers had counted by then while in this cluster; a lost worker counts up to its last report. */
 void odm_members_counters(struct odm_members *ms, uint64_t timeout_ns, uint64_t *c);
 
 /* Any thread. */
@@ -86,23 +86,23 @@ uint32_t odm_members_count(struct odm_members *ms);
 uint64_t odm_members_epoch(struct odm_members *ms);
 void odm_members_view(struct odm_members *ms, struct odm_view *v); /* v->worker: room for OD_MAX_HOSTS */
 bool odm_members_alive(struct odm_members *ms, uint32_t id, uint64_t session);
-/* False: there is no such member (any more). */
+/* False: no such member. */
 bool odm_members_stats(struct odm_members *ms, uint32_t id, struct odm_member_stats *s, char *name, size_t size);
-/* As odm_cost_fn, by what the worker has said last. One with a spool lacks what it has not named. */
+/* As odm_cost_fn, from the worker's last report. A worker with a spool lacks the experts that it has not reported. */
 void odm_members_cost(struct odm_members *ms, const struct odm_member *worker, uint32_t m, const uint16_t *expert, size_t n,
 		      uint8_t *cost);
 /* Engine thread: this incarnation has answered on its data port. Raises the epoch. */
 void odm_members_attached(struct odm_members *ms, uint32_t id, uint64_t session);
-/* Engine thread: it has answered a RUN, so what it was distrusted for before is forgiven. */
+/* Engine thread: this incarnation has answered a RUN; resets its distrust count. */
 void odm_members_served(struct odm_members *ms, uint32_t id, uint64_t session);
-/* Engine thread: this incarnation does not work although it answers (its data socket is dead): start over with it. */
-/* Until the loop thread has dropped it, odm_members_explain already counts it as gone. */
+/* Engine thread: this incarnation sends heartbeats but does not work (its data socket is dead): disconnect and start over.
+ * odm_members_explain reports it as lost at once, even before the loop thread has dropped it. */
 void odm_members_distrust(struct odm_members *ms, uint32_t id, uint64_t session, const char *why);
 
-/* Wait until everybody in the hosts file is here. OD_ERR_UNREACHABLE or the refusal's code otherwise, naming each
- * host and why. */
+/* Any thread: waits until all hosts of the hosts file are connected. OD_ERR_UNREACHABLE or the code of a refusal; err names
+ * each missing host and the reason. */
 OD_MUST_CHECK int odm_members_wait(struct odm_members *ms, uint64_t timeout_ns, struct od_err *err);
-/* "worker 10.0.0.2:5701: no answer for 1.5 s; ..." of all that are not here, for a last error. */
+/* Any thread: "worker 10.0.0.2:5701: no answer for 1.5 s; ...", for all hosts that are not connected. */
 void odm_members_explain(struct odm_members *ms, char *buf, size_t size);
 
 #endif

@@ -158,7 +158,7 @@ static void explain_locked(struct odm_members *ms, bool refused_only, char *buf,
 		if (refused_only && (m->refused_code == 0 || m->refused_code == OD_ERR_BUSY))
 			continue;
 		n = snprintf(buf + used, size - used, "%s%s: %s", used > 0 ? "; " : "", odm_member_name(m, name, sizeof(name)),
-			     m->why[0] != '\0' ? m->why : "no connection; is it running, and the address and port right?");
+			     m->why[0] != '\0' ? m->why : "no connection; check that it runs, and its address and port");
 		used += n > 0 ? (size_t)n : 0;
 	}
 }

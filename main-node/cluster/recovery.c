@@ -163,10 +163,10 @@ static void resend(struct odm_recovery *r, uint32_t worker, const char *name)
 	if (!odm_pieces_owed(r->work, worker))
 		return;
 	if (l->watch.resends++ == MAX_RESENDS) {
-		odm_members_distrust(members(r), l->member, l->session, "it has nothing to do, and does not answer what it is asked");
+		odm_members_distrust(members(r), l->member, l->session, "it is idle but does not answer its RUNs");
 		return;
 	}
-	od_log_limited(OD_LOG_WARN, "%s does not know of what it was asked; asking again", name);
+	od_log_limited(OD_LOG_WARN, "%s lost its RUNs; sending them again", name);
 	for (size_t i = 0; i < r->work->n; i++) {
 		struct odm_piece *p = &r->work->piece[i];
 
@@ -227,7 +227,7 @@ static bool is_too_quiet(struct odm_recovery *r, uint32_t worker)
 	l->watch.quiet = odm_pieces_owed(r->work, worker) ? l->watch.quiet + 1 : 0;
 	if (l->watch.quiet <= most_quiet(r, worker))
 		return false;
-	snprintf(why, sizeof(why), "it is busy, and has not answered what it was asked for %u s",
+	snprintf(why, sizeof(why), "it is busy and has not answered its RUNs for %u s",
 		 (unsigned)(l->watch.quiet * ROUND_NS / OD_NS_PER_S));
 	odm_members_distrust(members(r), l->member, l->session, why);
 	return true;
@@ -271,11 +271,11 @@ static int check_busy(struct odm_recovery *r, bool pulled, struct od_err *err)
 		return OD_OK;
 	r->busy_lasts--;
 	if (++r->busy_rounds == SAY_BUSY_ROUNDS)
-		od_log_limited(OD_LOG_WARN, "%s; it is asked again until it is not", r->busy.msg);
+		od_log_limited(OD_LOG_WARN, "%s; retrying", r->busy.msg);
 	if (r->busy_rounds < MAX_BUSY_ROUNDS)
 		return OD_OK;
-	return od_fail(err, OD_ERR_TIMEOUT, "no worker got on for %u s: %s", (unsigned)(MAX_BUSY_ROUNDS * ROUND_NS / OD_NS_PER_S),
-		       r->busy.msg);
+	return od_fail(err, OD_ERR_TIMEOUT, "no worker made progress for %u s: %s",
+		       (unsigned)(MAX_BUSY_ROUNDS * ROUND_NS / OD_NS_PER_S), r->busy.msg);
 }
 
 /* All at the same time, whether they owe anything or not: then however many died at one moment, all are known before pieces

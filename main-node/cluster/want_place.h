@@ -1,11 +1,10 @@
-/* want_place.h - which worker each WANT of a layer goes to, and who must hear of it.
+/* want_place.h - chooses the worker of each WANT of a layer, and the workers that need a new list.
  *
- * Predicted experts are dealt like the layer's work (placement.h), and what is on its way already stays where it is. What
- * is wanted in case the prediction errs (a hedge) comes behind them: to the member of the layer's group that has least to
- * do, among equals to the one that has the last predicted expert, because the two are hardly ever needed together; and
- * only where a slot of that worker is left.
- * A worker whose list is the same as before, in the same order, need not hear of a new version.
- * Thread: its owner's. Owner: odm_want_place_init ... odm_want_place_fini by the caller. */
+ * Predicted experts are placed like the layer's work (placement.h); prefetches in flight stay on their worker. Hedges
+ * (prefetches of runners-up) come after them, only into free slots: on the least loaded worker of the layer's group, ties to
+ * the one with the last predicted expert, because the two are rarely needed together.
+ * A worker whose list is unchanged, including its order, gets no new version.
+ * Thread: one at a time. Owner: odm_want_place_init ... odm_want_place_fini by the caller. */
 #ifndef ODM_WANT_PLACE_H
 #define ODM_WANT_PLACE_H
 
@@ -24,23 +23,23 @@ struct odm_want_place {
 	uint16_t *sorted;     /* [n_experts] */
 	uint32_t *deal;	      /* [n_experts] */
 	uint32_t *keep;	      /* [n_experts]: by expert */
-	uint32_t *scratch;    /* odm_deal's */
-	uint32_t *n;	      /* [max_workers]: experts of the layer that each has */
+	uint32_t *scratch;    /* for odm_deal */
+	uint32_t *n;	      /* [max_workers]: experts of the layer on each worker */
 	struct odm_want_lists list, before;
 };
 
 OD_MUST_CHECK int odm_want_place_init(struct odm_want_place *p, uint32_t n_experts, uint32_t max_workers,
 				      struct od_err *err);
-void odm_want_place_fini(struct odm_want_place *p); /* one that is all zero, too */
+void odm_want_place_fini(struct odm_want_place *p); /* all zero is fine */
 
-/* p->want.worker: in: the worker (0 to n_workers - 1) where each expert is on its way, ODM_NOBODY: not yet; out: where
- * each goes. Hedges that find no place leave the list. slots [n_workers]: of each worker. p->list: what each gets. */
+/* p->want.worker: in: the worker (0 to n_workers - 1) where the expert is in flight, ODM_NOBODY: nowhere; out: its worker.
+ * Hedges without a free slot are removed. slots [n_workers]: slots of each worker. p->list: the new list of each worker. */
 void odm_want_place(struct odm_want_place *p, const struct odm_groups *g, const uint32_t *slots);
 
-/* After it: the worker's list differs from what p->want.expert_before and worker_before (numbers as in worker; ODM_NOBODY:
- * somebody who has left) say that it got before. */
+/* After odm_want_place: true when the worker's list differs from the previous one, given by p->want.expert_before and
+ * worker_before (indices as in worker; ODM_NOBODY: a worker that has left). */
 bool odm_want_changed(const struct odm_want_place *p, uint32_t worker);
-/* It has something now, or had. */
+/* True: the worker's list, or its previous one, is not empty. */
 bool odm_want_concerns(const struct odm_want_place *p, uint32_t worker);
 
 #endif
