@@ -447,7 +447,7 @@ def a_limit_is_kept_and_others_have_the_rest():
     closed(m)
     for too_little in "100KiB", "0":
         p = tool("od-worker", "--store", store.address, "--spool", spool(), "--spool-limit", too_little, ok=False)
-        assert "--spool-limit" in p.stderr and "need" in p.stderr, p.stderr
+        assert "--spool-limit" in p.stderr and "expected at least" in p.stderr, p.stderr
     for d in limited, other, store:
         d.kill()
 

@@ -230,7 +230,7 @@ static void test_garbage(void **state)
 	assert_int_equal(send_ping(&r, r.peer, 0), OD_OK);
 	run_until(&r, 1);
 	assert_int_equal(r.garbage, 1);
-	assert_says(r.why.msg, "2 bytes that are no header");
+	assert_says(r.why.msg, "header: 2 bytes that protobuf cannot decode");
 	rig_close(&r);
 }
 

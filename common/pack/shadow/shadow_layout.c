@@ -31,7 +31,7 @@ int od_shadow_set_parse(const char *text, unsigned *set, struct od_err *err)
 		if (p > OD_N_PRECISIONS) {
 			*set = 0;
 			return od_fail(err, OD_ERR_ARG, "shadow precisions: expected none, or some of int8, fp16, int8-g64, "
-				       "nf4 separated by commas, found \"%.*s\"%s", (int)len, at,
+				       "nf4 with commas between them, found \"%.*s\"%s", (int)len, at,
 				       len == 4 && strncmp(at, "bf16", len) == 0 ? " (the pack itself is that)" : "");
 		}
 		*set |= OD_SHADOW_BIT(p);
