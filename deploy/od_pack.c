@@ -1,4 +1,4 @@
-/* od-pack: a checkpoint to a pack, and what there is to know about one. */
+/* od-pack: makes, verifies and inspects packs. */
 #include "common/base/args.h"
 #include "common/base/clock.h"
 #include "common/base/file.h"
@@ -27,8 +27,8 @@ enum exit_status { EXIT_GOOD = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 struct options {
 	bool help, version, force, json;
 	uint64_t n_threads;
-	int codec; /* enum od_codec; -1: not said */
-	const char *shadow; /* a list of precisions; NULL: not said */
+	int codec; /* enum od_codec; -1: not given */
+	const char *shadow; /* a list of precisions; NULL: not given */
 	const char *against;
 	const char *share;   /* "W/N" */
 	uint64_t group_size; /* 0: the model's top-k */
@@ -83,7 +83,7 @@ static void on_progress(void *arg, uint64_t done, uint64_t all)
 			return;
 		bar_draw(b, part, rate / 1e6, eta);
 	} else {
-		/* Ten lines in all, but none for what takes no time, and a sign of life every ten seconds. */
+		/* About ten lines in all, none for short jobs, and at least one every ten seconds. */
 		if (now - b->last_ns < (tenth != b->last_tenth ? LINE_MIN_NS : LINE_MAX_NS))
 			return;
 		fprintf(stderr, "%s: %d%%, %.0f MB/s, %.0f s left\n", b->verb, (int)(part * 100), rate / 1e6, eta);
@@ -107,7 +107,7 @@ static void on_note(void *arg, const char *text)
 
 /* ---- commands ---- */
 
-/* Messages quote names from files; no file shall move the cursor. */
+/* Messages quote names from files; replaces control characters, which could move the cursor. */
 static void print_error(struct od_err *err)
 {
 	for (char *c = err->msg; *c != '\0'; c++)
@@ -118,12 +118,12 @@ static void print_error(struct od_err *err)
 
 static int usage_error(const char *text)
 {
-	/* What the parser says may point there already. */
+	/* The parser's message may already point to --help. */
 	fprintf(stderr, "od-pack: %s%s\n", text, strstr(text, "see --help") != NULL ? "" : "; see od-pack --help");
 	return EXIT_USAGE;
 }
 
-/* The shadows of a pack that could not be made, and how to make them later. */
+/* Reports the shadows of a pack that failed, and how to make them later. */
 static int report_missing(const char *pack, unsigned missing)
 {
 	char text[64];
@@ -163,8 +163,8 @@ static int cmd_pack(const struct options *o, unsigned shadows)
 	if (rc != OD_OK) {
 		print_error(&err);
 		if (kept[0] != '\0')
-			fprintf(stderr, "od-pack: what is done so far is kept in %s; run the same command again to go "
-				"on\n", kept);
+			fprintf(stderr, "od-pack: the work so far is kept in %s; run the same command again to "
+				"continue\n", kept);
 		return EXIT_FAILED;
 	}
 	if (missing == 0)
@@ -235,14 +235,14 @@ static int cmd_share(const struct options *o)
 	return EXIT_GOOD;
 }
 
-/* A shadow of a precision that there was once is not part of the pack. */
+/* A shadow of a precision that is no longer supported is not part of the pack. */
 static void note_old_shadow(const char *pack)
 {
 	char path[PATH_MAX];
 
 	if (od_path(path, sizeof(path), pack, OD_SHADOW_OLD_NAME, NULL) == OD_OK && access(path, F_OK) == 0)
-		fprintf(stderr, "od-pack: %s is of a precision that this version does not have; nothing reads it, and it may "
-			"be removed\n", path);
+		fprintf(stderr, "od-pack: %s is of a precision that this version does not have; it is not used and may be "
+			"deleted\n", path);
 }
 
 static int cmd_verify(const struct options *o)
@@ -311,7 +311,7 @@ static void print_help(const struct od_arg *table, size_t n)
 enum command { CMD_PACK, CMD_SHADOW, CMD_SHARE, CMD_VERIFY, CMD_INFO };
 
 static const struct {
-	const char *word; /* the first on the command line; NULL: none says so */
+	const char *word; /* the first word on the command line; NULL: none */
 	size_t n_words;
 	const char *expected;
 } commands[] = {
@@ -335,7 +335,7 @@ static enum command find_command(const struct options *o)
 static int run(const struct options *o)
 {
 	const enum command command = find_command(o);
-	struct od_share share; /* in as many groups as the pack will say */
+	struct od_share share; /* only to check the syntax: the groups follow from the pack */
 	unsigned set = 0;
 	struct od_err err;
 
@@ -364,7 +364,7 @@ static int run(const struct options *o)
 			return usage_error(err.msg);
 	}
 	if (command == CMD_SHADOW && set == 0)
-		return usage_error("expected a list of precisions to add (a shadow is removed by removing its file)");
+		return usage_error("expected a list of precisions to add (to remove a shadow, delete its file)");
 	switch (command) {
 	case CMD_PACK: return cmd_pack(o, set);
 	case CMD_SHADOW: return cmd_shadow(o, set);
