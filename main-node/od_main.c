@@ -1,4 +1,4 @@
-/* od-main: tokenises, runs dense layers and routers, schedules workers, samples. This file is the wiring: command
+/* od-main: tokenises, runs dense layers and routers, schedules workers, samples. This file connects the parts: command
  * line, prompts in, text or JSON out. */
 #include "common/base/args.h"
 #include "common/base/clock.h"
@@ -128,7 +128,7 @@ static int check_options(struct options *o, struct od_err *err)
 	return odm_engine_args_finish(&o->engine, err);
 }
 
-/* What the command line says goes over what the model's authors said. */
+/* Options of the command line override the model's generation_config.json. */
 static int choose_sampling(struct app *a, struct od_err *err)
 {
 	const struct options *o = &a->opt;
@@ -170,7 +170,7 @@ static json_t *ids_json(const int32_t *ids, size_t n)
 	return a;
 }
 
-/* line: of the file of prompts; 0: there is none. */
+/* line: in the prompt file; 0: no file. */
 static void print_json(struct app *a, size_t line, const char *prompt, size_t prompt_len, const int32_t *ids, size_t n_ids,
 		       const struct odm_result *r, const struct od_err *why)
 {
@@ -245,7 +245,7 @@ static int run_prompt(struct app *a, const char *text, size_t len, struct od_err
 	return rc;
 }
 
-/* A line without its end; line->text is NULL at the end of the input, or when a signal came. */
+/* Reads a line, without its newline; line->text is NULL at the end of the input, or after a signal. */
 static int read_line(struct od_strbuf *line, struct od_err *err)
 {
 	char piece[4096];
@@ -273,7 +273,7 @@ static int read_line(struct od_strbuf *line, struct od_err *err)
 	return OD_OK;
 }
 
-/* One prompt a line. A prompt that fails is reported and the next one tried, unless the cluster is gone. */
+/* One prompt a line. If a prompt fails, reports it and goes on with the next, unless the cluster is lost. */
 static int run_lines(struct app *a, struct od_err *err)
 {
 	bool terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);
@@ -303,7 +303,7 @@ static int run_lines(struct app *a, struct od_err *err)
 	return rc;
 }
 
-/* To its end: pipes have no size that could be asked for. */
+/* Reads to the end of the input, because a pipe's size is unknown. */
 static int read_all(struct od_strbuf *text, struct od_err *err)
 {
 	char piece[4096];
@@ -345,7 +345,7 @@ static int submit(struct app *a, const struct odm_prompt *q, struct text *t)
 	return odm_engine_submit(a->engine, &req, &t->sequence, &t->err);
 }
 
-/* Texts of a terminal come in order, under a heading; objects when they are done. */
+/* Plain texts are shown in the order of the file, each under a heading; JSON objects as soon as they are done. */
 static void show_done(struct app *a, const struct odm_prompt *q, struct text *t)
 {
 	if (t->err.code != OD_OK && !a->opt.json)
@@ -361,7 +361,7 @@ static void show_done(struct app *a, const struct odm_prompt *q, struct text *t)
 	odm_result_fini(&t->r);
 }
 
-/* What all of them came to. */
+/* Prints the totals of all texts. */
 static void show_sum(const struct app *a, const uint64_t *c, uint64_t ns)
 {
 	if (!a->opt.json && !a->opt.quiet)
@@ -370,7 +370,7 @@ static void show_sum(const struct app *a, const uint64_t *c, uint64_t ns)
 			ns > 0 ? (double)c[OD_C_TOKENS] / od_seconds(ns) : 0.0);
 }
 
-/* Those that are done; *shown: so many have been shown in order. */
+/* Takes the texts that are done; *shown: the number shown in order so far. */
 static void take_done(struct app *a, struct text *text, size_t n_submitted, size_t *shown, size_t *open, uint64_t *sum,
 		      struct od_err *err)
 {
@@ -392,7 +392,7 @@ static void take_done(struct app *a, struct text *text, size_t n_submitted, size
 		show_done(a, &a->prompts.prompt[*shown], &text[*shown]);
 }
 
-/* Without a cluster the rest fails for the same reason. */
+/* If the cluster is lost, the remaining texts fail with the same error. */
 static int run_texts(struct app *a, struct text *text, struct od_err *err)
 {
 	const size_t n = a->prompts.n, most = 2 * (size_t)odm_engine_parallel(a->engine);

@@ -628,7 +628,7 @@ void odw_engine_stop(struct odw_engine *e)
 	od_data_port_wake(e->o.port);
 	pthread_join(e->thread, NULL);
 	e->started = false;
-	/* What nobody waits for any more. */
+	/* The session cannot be answered any more. */
 	odw_schedule_end(e->o.schedule, odw_schedule_session(e->o.schedule));
 	while (take_group(e, &g))
 		finish_group(e, &g);

@@ -33,7 +33,7 @@ struct od_pool {
 	pthread_cond_t wake, idle;
 	struct job job; /* written while the round is closed and empty, read by those that joined */
 	_Atomic uint64_t round;
-	atomic_size_t next; /* first item nobody has taken */
+	atomic_size_t next; /* first item not yet taken */
 	atomic_uint asleep; /* helpers in wake; a round needs the lock only for them */
 	atomic_bool stop;
 };

@@ -45,7 +45,7 @@ struct od_forward {
 	size_t n_rows;
 	struct od_buf *buf;
 	uint64_t at[N_BUFFERS]; /* in buf */
-	/* The host's side: what begin puts, and where what was fetched is read. */
+	/* On the host: the buffers that begin sends, and those for fetched results. */
 	struct od_row *rows;	  /* [max_rows] */
 	struct od_row_info *info; /* [max_rows] */
 	uint32_t *tables;	  /* [n_tables][table_pages] */
@@ -54,7 +54,7 @@ struct od_forward {
 	uint32_t *begun;	  /* [n_tables]: position of its first row */
 	uint32_t *count;	  /* [n_tables]: its rows */
 	struct od_fixed *fixed;	  /* [n_tables]: of the layer under way */
-	/* [2][n_layers]: of its dense network or shared experts; by turns, as a step that was given up may still be queued */
+	/* [2][n_layers]: of its dense network or shared experts; two sets, because an abandoned step may still be queued */
 	struct od_ffn_part *part;
 	bool second;		  /* whose turn it is */
 	uint64_t put;		  /* ticket for what begin has put from there */
@@ -79,7 +79,7 @@ static uint64_t table_bytes(const struct od_forward_opts *o)
 				      od_state_pages(od_state_pool_ctx(o->state)) * sizeof(uint32_t);
 }
 
-/* Elements of the ropes before this one; of all: rope n_ropes. */
+/* Elements of the ropes before this one; with rope n_ropes, of all ropes. */
 static uint32_t dims_before(const struct od_config *c, uint32_t rope)
 {
 	uint32_t n = 0;
@@ -144,7 +144,7 @@ static uint64_t logits_bytes(const struct od_forward_opts *o)
 	return od_mul(max_logits(o), o->config->vocab * sizeof(float), &bytes) ? bytes : UINT64_MAX;
 }
 
-/* The one list of buffers, from which they are counted and placed. */
+/* The list of all buffers, used both to count their bytes and to place them. */
 static void list_bytes(const struct od_forward_opts *o, uint64_t bytes[N_BUFFERS])
 {
 	const struct od_config *c = o->config;
@@ -172,7 +172,7 @@ static void list_bytes(const struct od_forward_opts *o, uint64_t bytes[N_BUFFERS
 	memcpy(bytes, all, sizeof(all));
 }
 
-/* Bytes of all buffers, each followed by padding; UINT64_MAX: more than there can be. */
+/* Bytes of all buffers, each followed by padding; UINT64_MAX: overflow. */
 static uint64_t place_buffers(const struct od_forward_opts *o, uint64_t at[N_BUFFERS])
 {
 	uint64_t bytes[N_BUFFERS], sum = 0;
@@ -207,7 +207,7 @@ static bool weight_fits(const struct od_weight *w, const struct od_config *c, en
 	return w->data.buf != NULL && w->n_out == n_out && w->n_in == n_in;
 }
 
-/* The loaders check files; this keeps a slip in one of them from becoming a read outside a buffer. */
+/* The loaders check files; this second check prevents reads outside a buffer if one of them has a bug. */
 static int check_dense(const struct od_dense *d, const struct od_config *c, struct od_err *err)
 {
 	bool ok = weight_fits(&d->embed, c, OD_ROLE_EMBED, 0) &&
@@ -426,7 +426,7 @@ static void put_rows(struct od_forward *f)
 	f->put_open = true;
 }
 
-/* A text that begins has no state yet. */
+/* A new text has no fixed state yet. */
 static void clear_fixed(struct od_forward *f)
 {
 	const uint64_t n = od_state_pool_fixed_bytes(f->o.state);
@@ -622,7 +622,7 @@ static const void *fetched(const struct od_forward *f, unsigned what, enum buffe
 	return f->fetched & what ? f->host[b] : NULL;
 }
 
-/* What the call says to a runner that works on the host. */
+/* Fills the call's host fields, for a runner that works on the host. */
 static int fetch_call(struct od_forward *f, struct od_moe_call *call, struct od_err *err)
 {
 	int rc = od_forward_fetch(f, OD_FETCH_ROUTES | OD_FETCH_ROWS, err);
@@ -687,7 +687,7 @@ static int wait_for_all(struct od_forward *f, struct od_err *err)
 {
 	int rc = od_device_sync(f->o.device, err);
 
-	/* Another's wait was told of a failure, which may have been in this step's work. */
+	/* Another wait reported a failure, which may have been in this step's work. */
 	if (rc == OD_OK && f->failed == OD_OK && od_device_failures(f->o.device) != f->failures)
 		rc = od_fail(err, OD_ERR_INTERNAL, "the device failed during the step");
 	f->put_open = f->queued = false;
@@ -758,7 +758,7 @@ const float *od_forward_residual_of(const struct od_forward *f, size_t row)
 	return (const float *)f->host[BUF_X] + row * f->o.config->hidden;
 }
 
-/* The rows' norms, one behind the other. Rows that are adjacent go through one operation. */
+/* Norms the rows into a contiguous block. Adjacent rows share one operation. */
 static void norm_rows(struct od_forward *f, const uint32_t *row, size_t n)
 {
 	const struct od_config *c = f->o.config;
@@ -792,7 +792,7 @@ int od_forward_logits(struct od_forward *f, const uint32_t *row, size_t n, float
 	return wait_for_all(f, err);
 }
 
-/* Fixed state as the kept rows alone would have left it. */
+/* Rebuilds the fixed state as if only the kept rows had run. */
 static void replay(struct od_forward *f, const uint32_t *kept)
 {
 	for (uint32_t i = 0; i < f->o.config->n_layers; i++) {

@@ -178,7 +178,7 @@ int od_sampler_replay(struct od_sampler *s, const int32_t *ids, size_t n, uint64
 	}
 	while (s->draws < draws)
 		draw(s);
-	if (s->o.repetition_penalty == 1) /* nobody looks at them */
+	if (s->o.repetition_penalty == 1) /* the history is not used */
 		return OD_OK;
 	memset(s->seen, 0, s->vocab * sizeof(*s->seen));
 	s->n_ring = s->at = 0;

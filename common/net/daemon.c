@@ -34,7 +34,7 @@ struct od_daemon {
 	uint8_t fingerprint[32];
 	const struct od_daemon_ops *ops;
 	void *arg;
-	pid_t parent; /* 0: nobody whose end is ours */
+	pid_t parent; /* with die_with_parent; 0: none */
 	int ready_fd;
 	char host_name[256];
 
@@ -51,7 +51,7 @@ struct od_daemon {
 	atomic_bool stopping;
 
 	/* The session: changed by the loop thread only. */
-	bool leaving; /* BYE was said, or there was nobody to say it to */
+	bool leaving; /* BYE was sent, or there is no session */
 	_Atomic uint64_t session;
 	uint64_t ended; /* the session before: what is still on its way from there is no stranger's */
 	struct od_route route;
@@ -462,7 +462,7 @@ static int choose_address(const struct od_daemon_opts *o, const char **host, str
 		       *host);
 }
 
-/* A parent that dies between our start and prctl shows in getppid, or in a ready_fd that nobody reads. */
+/* A parent that dies between our start and prctl shows in getppid, or in a ready_fd without a reader. */
 static int tie_to_parent(struct od_daemon *d, struct od_err *err)
 {
 	d->parent = getppid();

@@ -38,7 +38,7 @@ struct service {
 	struct odm_links net;
 	struct odm_predictor_link predictor; /* main's own: instead of the shadow, or while that is silent */
 	struct open_step open[2];	/* by phase */
-	struct open_step *now;		/* whose layer is, or was last, under way */
+	struct open_step *now;		/* the step of the current, or last, layer */
 	uint64_t next_decode;		/* number of the decode step after the last one; 0: there was none */
 	const struct od_moe_call *call; /* the layer under way; NULL between layers */
 	struct odm_pieces work;
@@ -480,7 +480,7 @@ static int run_pieces(struct service *s, struct od_err *err)
 {
 	int rc = OD_OK;
 
-	odm_recovery_move(&s->recovery); /* who died while main computed */
+	odm_recovery_move(&s->recovery); /* workers may have died while main computed */
 	while (rc == OD_OK && s->work.n_done < s->work.n) {
 		if (s->now->step->cancelled(s->now->step->arg))
 			return od_fail(err, OD_ERR_CANCELLED, "cancelled");

@@ -5,7 +5,7 @@
 
 #define ATTACH_TIMEOUT_NS (2 * OD_NS_PER_S)
 #define ATTACH_AGAIN_NS (250 * OD_NS_PER_MS) /* the connection may have broken under it */
-#define DROPPED_AT_ONCE 64 /* messages that are nobody's; then the caller looks after the others */
+#define DROPPED_AT_ONCE 64 /* malformed messages in a row; then the caller serves the other sockets */
 
 static int send_attach(struct odm_link *l)
 {

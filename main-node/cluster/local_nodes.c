@@ -194,7 +194,7 @@ static int read_port(struct odm_local *l, size_t i, int fd, uint16_t *port, stru
 	return OD_OK;
 }
 
-/* All at once: one that ends is not heard of only when those before it have loaded their models. */
+/* Polls all at once, so that a child that exits is noticed before the others have loaded their models. */
 static int read_ports(struct odm_local *l, struct pollfd *ready, struct od_hosts *hosts, struct od_err *err)
 {
 	for (size_t left = l->n; left > 0;) {

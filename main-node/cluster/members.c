@@ -29,7 +29,7 @@ const char *odm_member_name(const struct member *m, char *buf, size_t size)
 	return buf;
 }
 
-/* Publish a change of who is here. */
+/* Publishes a change of membership. */
 static void publish(struct member *m, const char *why)
 {
 	struct odm_members *ms = m->ms;
@@ -139,8 +139,8 @@ static void tell_left_out(const struct member *m, const Od__Header *h)
 		       odm_member_name(m, name, sizeof(name)), od_body_name(h->body_case));
 }
 
-/* A worker's place follows from the hosts file, not from who is here: what it keeps on its disk and in its cache shall not
- * depend on who is away for a while. */
+/* A worker's place follows from the hosts file, not from the connected members, so that its disk and cache contents do not
+ * depend on hosts that are lost for a while. */
 static void send_place(struct member *m)
 {
 	const struct odm_members *ms = m->ms;
@@ -493,7 +493,7 @@ static void on_tick(uv_timer_t *timer)
 		tick_member(ms->member[i], now, ping);
 }
 
-/* One whose role has changed is another member. */
+/* A host whose role has changed is a new member. */
 static struct member *find_host(struct odm_members *ms, const struct od_host *h)
 {
 	for (uint32_t i = 0; i < ms->n; i++) {

@@ -101,7 +101,7 @@ static uint32_t hedge_worker(const struct odm_want_place *p, const struct odm_gr
 	return best;
 }
 
-/* Experts of nobody, or of a number that there is not, belong to no list. */
+/* Experts with ODM_NOBODY, or with a worker out of range, are in no list. */
 static void sort_out(struct odm_want_lists *l, uint32_t n_workers, const uint16_t *expert, const uint32_t *worker, size_t n)
 {
 	memset(l->begin, 0, (n_workers + (size_t)1) * sizeof(*l->begin));

@@ -195,7 +195,7 @@ static int choose_predictor(struct odm_engine *e, struct od_err *err)
 		return od_fail(err, OD_ERR_ARG, "--predictor shadow: %s names no shadow (a line \"shadow host:port\")",
 			       e->opts.hosts_path);
 	if (e->opts.predictor != ODM_PREDICT_SHADOW)
-		od_hosts_without_shadow(&e->hosts); /* nobody would listen to it: it need not be there */
+		od_hosts_without_shadow(&e->hosts); /* it would not be used, so it need not run */
 	return OD_OK;
 }
 

@@ -120,7 +120,7 @@ static void observe_routes(struct odm_pass *p)
 	}
 }
 
-/* The next layer up to its experts; of what its router said, to the host what somebody there reads, by one wait. */
+/* Runs the next layer up to its experts, and fetches the router results that are read on the host, with one wait. */
 static int attention(struct odm_pass *p, struct od_err *err)
 {
 	struct odm_expert_service *service = p->engine->service;

@@ -112,7 +112,7 @@ static int make_places(struct odw_bufs *b, struct kind *k, size_t n, struct od_e
 
 static int grow(struct odw_bufs *b, struct kind *k, size_t n, struct od_err *err)
 {
-	int rc = n > k->n ? make_places(b, k, n, err) : OD_OK; /* nobody else changes k->n */
+	int rc = n > k->n ? make_places(b, k, n, err) : OD_OK; /* only this thread changes k->n */
 
 	while (rc == OD_OK && k->n < n) {
 		struct od_buf *buf;

@@ -523,7 +523,7 @@ static void say_progress(struct odw_puller *p, bool idle)
 	p->said_bytes = f.pulled_bytes;
 }
 
-/* How long there is nothing to do but wait for what comes: milliseconds, -1: until somebody wakes us. */
+/* How long the thread may wait, in milliseconds; -1: until it is woken. */
 static int work(struct odw_puller *p)
 {
 	const uint64_t now = od_now_ns();

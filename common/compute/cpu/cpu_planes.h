@@ -119,7 +119,7 @@ static void planes_merge(const uint8_t *chunk, size_t n, size_t row, size_t b, c
 		merge_bf16(k.plain, sm, k.n[0], w);
 		return;
 	}
-	/* While the deeper levels are decoded nobody reads sm: that time fetches what is then twice as far ahead. */
+	/* Decoding the deeper levels does not read sm: prefetch the start of sm in that time. */
 	for (size_t p = 0; p < PLANES_AHEAD_BYTES && p < k.n[0]; p += 64)
 		planes_fetch(sm + p);
 	below = planes_below(&k, symbol, &deep);

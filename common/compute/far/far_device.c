@@ -37,7 +37,7 @@ struct work {
 
 struct queue {
 	struct work *first, **end;
-	uint64_t given, done, wanted; /* wanted: somebody waits for so much */
+	uint64_t given, done, wanted; /* wanted: a wait needs the work up to here */
 	struct od_err failed;
 	int rc; /* OD_OK: nothing has failed since the last report */
 };

@@ -45,7 +45,7 @@ static void note(const struct od_shadow_add *job, const char *fmt, ...)
 	job->note(job->arg, text);
 }
 
-/* What a killed run left, of any precision: nobody goes on with it. */
+/* Removes the temporary files of a killed run, of any precision: they cannot be resumed. */
 static void remove_temps(const struct od_pack *p)
 {
 	char path[PATH_MAX];

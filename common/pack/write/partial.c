@@ -82,7 +82,7 @@ static int check_target(const char *pack, bool force, struct od_err *err)
 		return OD_OK;
 	if (!force)
 		return od_fail(err, OD_ERR_ARG, "%s exists already; --force replaces it", pack);
-	/* --force is no licence to delete somebody's home. */
+	/* Even --force must not delete a folder that is not a pack. */
 	if (od_path(path, sizeof(path), pack, OD_MODEL_NAME, err) != OD_OK || access(path, F_OK) != 0)
 		return od_fail(err, OD_ERR_ARG, "%s exists and is not a pack (no %s in it); not replacing it", pack,
 			       OD_MODEL_NAME);
@@ -156,7 +156,7 @@ void od_partial_close(struct od_partial *p)
 void od_partial_remove(const struct od_partial *p)
 {
 	remove_files(p->dir);
-	rmdir(p->dir); /* fails when somebody else's files are there, and so it should */
+	rmdir(p->dir); /* fails, as intended, when other files are there */
 }
 
 int od_partial_open(struct od_partial *p, const char *pack, const struct od_checkpoint *c, enum od_codec codec,
