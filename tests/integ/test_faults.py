@@ -665,7 +665,7 @@ def exiles(n, pid):
     mute.close()
     w.kill()
     assert status == 0, err
-    return re.findall(r"data port; is the port open\?; it is used again in (\d+) s", err)
+    return re.findall(r"data port; check that the port is open; it is used again in (\d+) s", err)
 
 
 @test
