@@ -2,8 +2,8 @@
  * position, are in pages of device memory; fixed state does not grow with the text.
  *
  * A page covers OD_KV_PAGE positions and has the same number in every stream of every layer. Sequences take pages from a
- * pool. Memory is touched only when used, so a short text in a long context stays small. Rows are f32 in profile f32, BF16
- * in profile bf16. Positions [0, length) are committed and do not change until truncated.
+ * pool, the lowest free numbers first. Memory is touched only when used, so a short text in a long context stays small; in a pool
+ * of 32 MiB and more in huge pages, so in steps of 2 MiB per stream. Rows are f32 in profile f32, BF16 in profile bf16. Positions [0, length) are committed and do not change until truncated.
  * A sequence first reserves a number of pages (promise) and takes them when it uses them; the pool never promises more than
  * it has. Pages are reference-counted, so sequences with a common prefix share them. Truncating into a shared page and
  * writing another text would change all sequences that share it.
