@@ -21,9 +21,11 @@ demo: deps
 BINDIR := $(DESTDIR)$(PREFIX)/bin
 DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/od-moe
 install: programs
-	install -d $(BINDIR) $(DOCDIR)
+	install -d $(BINDIR) $(DOCDIR)/docs/plots
 	install -m 755 $(PROGRAMS:%=$(B)/bin/%) $(BINDIR)
-	install -m 644 README.md LICENSE $(wildcard docs/*.md) $(DOCDIR)
+	install -m 644 README.md LICENSE $(DOCDIR)
+	install -m 644 $(wildcard docs/*.md) $(DOCDIR)/docs
+	install -m 644 $(wildcard docs/plots/*.svg) $(DOCDIR)/docs/plots
 
 uninstall:
 	rm -f $(PROGRAMS:%=$(BINDIR)/%)
