@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define MAX_WINDOW (1u << 24) /* bounds the ring of recent tokens */
+#define WEIGHED 256u	      /* logits at a time */
 
 struct candidate {
 	double p; /* exp of the distance to the best, over temperature */
@@ -87,25 +88,24 @@ static double draw(struct od_sampler *sampler)
 
 /* exp for x <= 0 from additions and multiplications only: a C library chooses its own by CPU, and the last bit
  * decides tokens when a draw falls on an edge. Good to 1e-15. */
-static double exp_same_everywhere(double x)
+static inline double exp_same_everywhere(double x)
 {
 	static const double ln2_hi = 0x1.62e42fefa0000p-1, ln2_lo = 0x1.cf79abc9e3b3ap-40;
 	/* 1 / i!; the next term is below 2^-52. */
 	static const double c[] = {1, 1, 1 / 2., 1 / 6., 1 / 24., 1 / 120., 1 / 720., 1 / 5040., 1 / 40320.,
 				   1 / 362880., 1 / 3628800., 1 / 39916800., 1 / 479001600.};
-	double r, sum = 0, scale;
-	int64_t n;
-	uint64_t bits;
+	const double y = x > -700 ? x : 0; /* else smaller than anything a sum of probabilities notices; -inf */
+	const int32_t n = (int32_t)(y * 0x1.71547652b82fep+0 - 0.5); /* towards zero, so the nearest */
+	const double r = (y - (double)n * ln2_hi) - (double)n * ln2_lo; /* |r| <= ln2 / 2 */
+	const uint64_t bits = (uint64_t)(uint32_t)(n + 1023) << 52;
+	double sum = 0, scale;
 
-	if (!(x > -700)) /* smaller than anything a sum of probabilities notices; -inf */
-		return 0;
-	n = (int64_t)(x * 0x1.71547652b82fep+0 - 0.5); /* towards zero, so the nearest */
-	r = (x - (double)n * ln2_hi) - (double)n * ln2_lo; /* |r| <= ln2 / 2 */
+	/* No branches: then a loop over many becomes vectors. */
 	for (int i = (int)(sizeof(c) / sizeof(c[0])) - 1; i >= 0; i--)
 		sum = c[i] + sum * r;
-	bits = (uint64_t)(n + 1023) << 52;
 	memcpy(&scale, &bits, sizeof(scale));
-	return sum * scale;
+	sum *= scale;
+	return x > -700 ? sum : 0;
 }
 
 /* ---- life ---- */
@@ -237,9 +237,10 @@ static int32_t best_of(const float *logits, uint32_t n)
 }
 
 /* Of the best token it is 1. */
-static double weight_of(const struct od_sampler *s, float logit, double best)
+static void weights_of(double *p, const float *logits, uint32_t n, double best, double temperature)
 {
-	return exp_same_everywhere(((double)logit - best) / s->o.temperature);
+	for (uint32_t i = 0; i < n; i++)
+		p[i] = exp_same_everywhere(((double)logits[i] - best) / temperature);
 }
 
 static bool better(const struct candidate *a, const struct candidate *b)
@@ -304,7 +305,7 @@ static size_t keep_top_k(struct od_sampler *s, double best)
 		struct candidate *c = &s->cand[n - 1 - kept];
 
 		pop(s->cand, n - kept++);
-		c->p = weight_of(s, c->logit, best);
+		weights_of(&c->p, &c->logit, 1, best, s->o.temperature);
 		total += c->p;
 	}
 	for (kept = 0; kept < s->o.top_k && (kept == 0 || sum < s->o.top_p * total); kept++)
@@ -333,6 +334,22 @@ static int32_t pick(struct od_sampler *s, const struct candidate *c, size_t n)
 	return last; /* rounding may leave at above zero: then the last one it could be */
 }
 
+/* All tokens as candidates; returns the sum of their weights. */
+static double weigh(struct od_sampler *s, const float *logits, double best)
+{
+	double total = 0, p[WEIGHED];
+
+	for (uint32_t at = 0, n; at < s->vocab; at += n) {
+		n = s->vocab - at < WEIGHED ? s->vocab - at : WEIGHED;
+		weights_of(p, logits + at, n, best, s->o.temperature);
+		for (uint32_t i = 0; i < n; i++) {
+			s->cand[at + i] = (struct candidate){ p[i], logits[at + i], (int32_t)(at + i) };
+			total += p[i];
+		}
+	}
+	return total;
+}
+
 int32_t od_sampler_sample(struct od_sampler *s, float *logits)
 {
 	bool few = s->o.top_k > 0 && s->o.top_k < s->vocab; /* then only they need an exp */
@@ -345,12 +362,10 @@ int32_t od_sampler_sample(struct od_sampler *s, float *logits)
 	if (s->o.temperature == 0 || !(logits[first] >= -FLT_MAX)) /* greedy, or nothing is possible */
 		return first;
 	best = logits[first];
-	for (uint32_t i = 0; i < s->vocab; i++) {
-		double p = few ? 0 : weight_of(s, logits[i], best);
-
-		s->cand[i] = (struct candidate){p, logits[i], (int32_t)i};
-		total += p;
-	}
+	if (!few)
+		total = weigh(s, logits, best);
+	for (uint32_t i = 0; few && i < s->vocab; i++)
+		s->cand[i] = (struct candidate){ 0, logits[i], (int32_t)i };
 	if (few)
 		n = keep_top_k(s, best);
 	else if (s->o.top_p < 1)
