@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a byte of the map says. Without the first three the row is missing; TRUE_ROW has neither OWN_ROW nor DUE beside it.
- * ASKED: some sequence that has the page has asked for the row. */
+/* Bits of a byte of the map. Without the first three the row is missing; TRUE_ROW excludes OWN_ROW and DUE.
+ * ASKED: a sequence that has the page has requested the row. */
 enum { OWN_ROW = 1, TRUE_ROW = 2, DUE = 4, ASKED = 8 };
 #define HELD (OWN_ROW | TRUE_ROW)
 
@@ -18,14 +18,14 @@ struct map_page {
 
 struct ods_align {
 	uint32_t n_layers, ctx, max_ask;
-	struct map_page **page; /* [pages of ctx]; the first n_pages are there */
+	struct map_page **page; /* [pages of ctx]; the first n_pages are allocated */
 	uint32_t n_pages;
-	uint32_t end;	   /* nothing is said of what stands there or behind, in any layer */
-	uint32_t *settled; /* [n_layers]: all positions before are settled; a lower bound that is moved when asked */
+	uint32_t end;	   /* positions from here on are missing in all layers */
+	uint32_t *settled; /* [n_layers]: all earlier positions are settled; a lower bound, updated on demand */
 	uint32_t due_begin, due_n;
 	struct ods_range asked[ODS_MAX_ASKED];
 	size_t n_asked;
-	uint64_t heard_ns; /* when one was sent or answered last */
+	uint64_t heard_ns; /* time of the last request or answer */
 };
 
 static uint32_t min_u32(uint32_t a, uint32_t b)
@@ -87,13 +87,13 @@ static uint8_t *byte_of(const struct ods_align *a, uint32_t layer, uint32_t posi
 	return &a->page[position / OD_KV_PAGE]->at[layer * OD_KV_PAGE + position % OD_KV_PAGE];
 }
 
-/* Of any position. */
+/* The byte of any position; 0 without a page. */
 static uint8_t known(const struct ods_align *a, uint32_t layer, uint32_t position)
 {
 	return position / OD_KV_PAGE < a->n_pages ? *byte_of(a, layer, position) : 0;
 }
 
-/* It comes by itself. What is due to another sequence, of a shared page, is not for this one to wait for. */
+/* Main will send the row unrequested. A row of a shared page that is due for another sequence is not due for this one. */
 static bool due(const struct ods_align *a, uint32_t layer, uint32_t position)
 {
 	return position >= a->due_begin && position - a->due_begin < a->due_n && (known(a, layer, position) & DUE) != 0;
@@ -109,7 +109,7 @@ static bool missing(const struct ods_align *a, uint32_t layer, uint32_t position
 	return !held(a, layer, position) && !due(a, layer, position);
 }
 
-/* The range may be asked for again, by any sequence. */
+/* Closes a request: any sequence may request the range again. */
 static void forget_asked(struct ods_align *a, size_t i)
 {
 	const struct ods_range *r = &a->asked[i];
@@ -142,7 +142,7 @@ void ods_align_free(struct ods_align *a)
 	free(a);
 }
 
-/* Everything from position on may have become unsettled. */
+/* Positions from here on may be unsettled. */
 static void unsettle(struct ods_align *a, uint32_t layer, uint32_t position)
 {
 	a->settled[layer] = min_u32(a->settled[layer], position);
@@ -172,12 +172,12 @@ bool ods_align_shared(const struct ods_align *a, uint32_t length)
 	return false;
 }
 
-/* ---- What main says ---- */
+/* ---- Messages from main ---- */
 
-/* All but the map itself. */
+/* Everything except the map itself. */
 static void forget_from(struct ods_align *a, uint32_t length)
 {
-	/* Main cannot answer for rows that are gone; what is left of such a range is asked for anew. */
+	/* Main cannot send rows that are gone; the rest of such a range is requested again. */
 	for (size_t i = a->n_asked; i-- > 0;)
 		if (a->asked[i].begin + a->asked[i].n > length)
 			forget_asked(a, i);
@@ -222,7 +222,7 @@ void ods_align_settle(struct ods_align *a, uint32_t n_layers, uint32_t limit)
 	const uint32_t end = min_u32(a->due_begin + a->due_n, limit);
 
 	for (uint32_t l = 0; l < min_u32(n_layers, a->n_layers); l++) {
-		/* An own row that was to be replaced goes too: the true one can be asked for. */
+		/* Also drops an own row that was to be replaced: the true one can be requested. */
 		for (uint32_t p = a->due_begin; p < end; p++) {
 			if (*byte_of(a, l, p) & DUE) {
 				*byte_of(a, l, p) &= ASKED;
@@ -261,7 +261,7 @@ static bool any_due(const struct ods_align *a, const struct ods_range *r)
 		if (due(a, r->layer, p))
 			return true;
 	}
-	return false; /* all of them came already */
+	return false; /* all of them have arrived */
 }
 
 bool ods_align_expects(const struct ods_align *a, const struct ods_range *r, bool asked)
@@ -274,7 +274,7 @@ bool ods_align_expects(const struct ods_align *a, const struct ods_range *r, boo
 	return false;
 }
 
-/* Answered are the ranges that lack nothing any more. */
+/* Closes the requests whose ranges are complete. */
 static void note_answer(struct ods_align *a, const struct ods_range *r, uint64_t now_ns)
 {
 	for (size_t i = a->n_asked; i-- > 0;) {
@@ -308,7 +308,7 @@ void ods_align_own(struct ods_align *a, uint32_t layer, uint32_t position)
 	touch(a, position + 1);
 }
 
-/* ---- What is there ---- */
+/* ---- Queries ---- */
 
 bool ods_align_is_true(const struct ods_align *a, uint32_t layer, uint32_t position)
 {
@@ -332,7 +332,7 @@ uint32_t ods_align_missing_in(struct ods_align *a, uint32_t layer, uint32_t limi
 {
 	uint32_t p;
 
-	if (ods_align_ready(a, layer, limit)) /* moves the bound, so that a long text is not searched every time */
+	if (ods_align_ready(a, layer, limit)) /* moves the lower bound, so that a long text is not searched every time */
 		return limit;
 	for (p = a->settled[layer]; p < limit && !missing(a, layer, p); p++)
 		;
@@ -346,15 +346,15 @@ uint32_t ods_align_missing(struct ods_align *a, uint32_t limit)
 	return limit;
 }
 
-/* ---- What is asked for ---- */
+/* ---- Requests ---- */
 
-/* Missing, neither asked for nor due to another. */
+/* Missing, not requested, and not due for another sequence. */
 static bool open_to_ask(const struct ods_align *a, uint32_t layer, uint32_t position)
 {
 	return known(a, layer, position) == 0;
 }
 
-/* The first run of such positions before limit. */
+/* The first range of such positions before limit, at most max_ask of them. */
 static bool find_open(struct ods_align *a, uint32_t layer, uint32_t limit, struct ods_range *r)
 {
 	uint32_t p = ods_align_missing_in(a, layer, limit), n = 1;

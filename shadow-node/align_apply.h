@@ -1,18 +1,18 @@
-/* align_apply.h - KV alignment (OD-MoE arXiv 2512.03927, section 3.2) as bookkeeping: which keys and values of one
- * sequence the shadow holds, whose they are, which still come by themselves, and what must be asked for.
+/* align_apply.h - bookkeeping of KV alignment (OD-MoE arXiv 2512.03927, section 3.2) for one sequence: which KV rows the
+ * shadow holds, their origin, which rows main will send unrequested, and which ones to request.
  *
- * Every (layer, position) is missing, or holds the shadow's own row, or main's ("true"). It is due when a STEP
- * promised its true row: then nobody asks for it, and what comes behind the due rows waits for it. The step itself,
- * whose rows are the last of them, goes by the shadow's own rows where it has some: alignment follows a step.
+ * A row is the keys and values of one (layer, position). It is missing, the shadow's own, or main's ("true"). A row is due
+ * when a STEP announced that its true row will follow. Due rows are not requested, and later positions wait for them. The
+ * step itself (its rows are the last due ones) uses the shadow's own rows where it has them: alignment follows a step.
  *
  *   settled = true, or own and not due        missing = neither held nor due
  *
- * Main sends STEPs and STATEs in one order, and the STATEs of a step layer by layer. So a due row was lost when the next
- * STEP comes without it, or a STATE of a later layer; and true rows that nobody waits for are about something else.
- * The map lies in pages of OD_KV_PAGE positions, like the rows themselves. Sequences that begin alike share them: a row
- * that comes for one of them is there for all, and is asked for once.
- * Pure: no I/O, no clock, no memory but its own. Thread: its owner's, the same for all that share pages. Owner:
- * ods_align_new's caller. */
+ * Main sends STEPs and STATEs in order, and the STATEs of a step layer by layer. A due row is therefore lost when the next
+ * STEP, or a STATE of a later layer, arrives first. True rows that are neither due nor requested are stale.
+ * The map uses pages of OD_KV_PAGE positions, like the rows. Sequences with a common prefix share pages: a row that arrives
+ * for one sequence is there for all and is requested once.
+ * Pure: no I/O and no clock; allocates only its own memory. Thread: the owner's; sequences that share pages use one thread.
+ * Owner: ods_align_new's caller. */
 #ifndef ODS_ALIGN_APPLY_H
 #define ODS_ALIGN_APPLY_H
 
@@ -23,9 +23,9 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 
-#define ODS_MAX_ASKED 64	      /* ranges of a sequence asked for and not answered; none more, when they have */
-#define ODS_FULL_RANGES 2	      /* as many positions as so many of the longest */
-#define ODS_ASK_AGAIN_NS OD_NS_PER_S /* without an answer: all of them are asked for again */
+#define ODS_MAX_ASKED 64	      /* open requests (ranges) of a sequence */
+#define ODS_FULL_RANGES 2	      /* and no new request while the open ones have this many times max_ask positions */
+#define ODS_ASK_AGAIN_NS OD_NS_PER_S /* without an answer for this long, all open ranges are requested again */
 
 struct ods_range {
 	uint32_t layer, begin, n; /* positions [begin, begin + n) */
@@ -33,55 +33,56 @@ struct ods_range {
 
 struct ods_align;
 
-/* max_ask: positions of one range at most. *out is NULL unless OD_OK. */
+/* max_ask: maximum positions of one requested range. *out is NULL unless OD_OK. */
 OD_MUST_CHECK int ods_align_new(struct ods_align **out, uint32_t n_layers, uint32_t ctx, uint32_t max_ask,
 				struct od_err *err);
-void ods_align_free(struct ods_align *a); /* NULL ok; gives its pages back */
-/* Of one sequence without its pages; of a page. */
+void ods_align_free(struct ods_align *a); /* NULL ok; releases its pages */
+/* Memory of one sequence without its pages, and of one page. */
 uint64_t ods_align_bytes(uint32_t n_layers, uint32_t ctx);
 uint64_t ods_align_page_bytes(uint32_t n_layers);
 
-/* Memory for positions [0, end): before anything is said of them. False: there is none. */
+/* Allocates the pages of positions [0, end); call it before any other call about them. False: out of memory. */
 OD_MUST_CHECK bool ods_align_reserve(struct ods_align *a, uint32_t end);
-/* The first n pages of from, which it has, become the first n of a, which has none. */
+/* a, which has no pages, shares the first n pages of from, which has at least n. */
 void ods_align_share(struct ods_align *a, const struct ods_align *from, uint32_t n);
-/* Does another sequence have a page with positions from length on? Then they cannot be truncated. */
+/* True: another sequence shares a page with positions from length on, so they cannot be truncated. */
 bool ods_align_shared(const struct ods_align *a, uint32_t length);
-/* Pages from the n-th on are left to those that share them: a knows nothing of positions there any more. */
+/* Releases pages n and later to the sequences that share them. a has no information about those positions any more. */
 void ods_align_part(struct ods_align *a, uint32_t n);
 
-/* What was due before limit in the first n_layers and did not come will not come by itself any more. A row from limit on that
- * is yet to be computed here stays due: our own will not do. */
+/* Rows before limit in the first n_layers that are due and have not arrived are lost: they are not due any more. Rows from
+ * limit on stay due; the shadow must not replace them with its own. */
 void ods_align_settle(struct ods_align *a, uint32_t n_layers, uint32_t limit);
-/* A STEP with rows up to end: the true rows of its last n_due positions will come. n_due at most end; nothing is said of
- * positions from end on. After ods_align_settle of all. */
+/* A STEP with rows up to end: the true rows of its last n_due positions will arrive. n_due is at most end; positions from
+ * end on do not change. Call ods_align_settle for all layers and positions first. */
 void ods_align_step(struct ods_align *a, uint32_t end, uint32_t n_due);
-/* Nothing is known of positions from length on, which are not shared. */
+/* Rows of positions from length on become missing. These positions are not shared. */
 void ods_align_truncate(struct ods_align *a, uint32_t length);
-/* Nothing is known of any, of those that are shared neither. */
+/* All rows become missing, shared ones too. */
 void ods_align_clear(struct ods_align *a);
 
-/* These true rows are due, and not all there yet, or asked for. Range within n_layers and ctx. */
+/* asked false: the range is due and not complete yet. asked true: it was requested. Range within n_layers and ctx. */
 bool ods_align_expects(const struct ods_align *a, const struct ods_range *r, bool asked);
 /* True rows were written. Range within n_layers and what is reserved. */
 void ods_align_true(struct ods_align *a, const struct ods_range *r, uint64_t now_ns);
-/* An own row was written; ignored where the true one is. */
+/* The shadow's own row was written; ignored where the true row is already there. */
 void ods_align_own(struct ods_align *a, uint32_t layer, uint32_t position);
 
 bool ods_align_is_true(const struct ods_align *a, uint32_t layer, uint32_t position);
-/* Everything before position is settled, or held and position is itself due: a row there may visit this layer. */
+/* True: a row at position may run in this layer. All earlier positions are settled, or they are held and position itself is
+ * before the end of the due rows. */
 bool ods_align_ready(struct ods_align *a, uint32_t layer, uint32_t position);
-/* The first position that is missing in some layer (neither held nor due), or in this one; limit: none before it is. */
+/* The first missing position before limit in any layer, or in this one; limit: none. */
 uint32_t ods_align_missing(struct ods_align *a, uint32_t limit);
 uint32_t ods_align_missing_in(struct ods_align *a, uint32_t layer, uint32_t limit);
 
-/* The next range to ask for before position, layer by layer, within what is reserved; it then counts as asked for. False:
- * there is none, or enough is asked for. */
+/* The next missing range to request before position, lowest layer first, within the reserved positions. It is then marked as
+ * requested. False: there is none, or too many requests are open. */
 bool ods_align_ask(struct ods_align *a, uint32_t position, uint64_t now_ns, struct ods_range *r);
-/* After ods_align_deadline nothing counts as asked for any more: the answers were lost. */
+/* After ods_align_deadline: drops all open requests, because the answers were lost. */
 void ods_align_expire(struct ods_align *a, uint64_t now_ns);
-uint64_t ods_align_asked(const struct ods_align *a); /* positions, of all layers */
+uint64_t ods_align_asked(const struct ods_align *a); /* positions in open requests, summed over layers */
 uint32_t ods_align_max_ask(const struct ods_align *a);
-uint64_t ods_align_deadline(const struct ods_align *a); /* UINT64_MAX: nothing is asked for */
+uint64_t ods_align_deadline(const struct ods_align *a); /* UINT64_MAX: no open request */
 
 #endif

@@ -8,11 +8,11 @@
 
 #include <stdlib.h>
 
-#define RUNS_PER_FILL 4 /* published ones, before one that is not gets its turn */
+#define RUNS_PER_FILL 4 /* published runs before an unpublished one gets its turn */
 
 /* ---- Life ---- */
 
-/* States at a time: a sequence that ends during a run keeps its own until the run is over, and another may begin. */
+/* Maximum number of states: a sequence that ends during a run keeps its state until the run ends, and another may begin. */
 static uint32_t places(const struct ods_emulator_opts *o)
 {
 	return 2 * (uint32_t)o->max_sequences;
@@ -28,7 +28,7 @@ uint64_t ods_emulator_page_bytes(const struct ods_emulator_opts *o)
 	return ods_sequence_page_bytes(&o->forward);
 }
 
-/* Per row: the run's and the plan's, what is published of it, a saved row. */
+/* Buffer bytes per row: row of the run and of the plan, its prediction, a saved KV row. */
 static uint64_t buffer_row_bytes(const struct ods_emulator_opts *o)
 {
 	const struct od_config *c = o->forward.config;
@@ -47,7 +47,7 @@ static uint64_t buffer_row_bytes(const struct ods_emulator_opts *o)
 	       sizeof(struct od_prediction) + OD_MAX_CANDIDATES * (sizeof(uint16_t) + sizeof(float)) + most;
 }
 
-/* Rows whose tokens are chosen by one pass of the head. */
+/* Rows whose tokens are sampled after one pass of the head. */
 static size_t max_logits(const struct ods_emulator_opts *o)
 {
 	size_t n = o->max_sequences < o->forward.max_rows ? o->max_sequences : o->forward.max_rows;
@@ -145,7 +145,7 @@ fail:
 	return rc;
 }
 
-/* No row of the run is computed any more. keep: its tokens can still be chosen. */
+/* Releases the rows of a run that ends. keep: the tokens after them can still be sampled. */
 static void leave_rows(struct ods_emulator *e, bool keep)
 {
 	for (size_t i = 0, n; i < e->n_rows; i += n) {
@@ -167,7 +167,7 @@ void ods_emulator_free(struct ods_emulator *e)
 {
 	if (e == NULL)
 		return;
-	(void)!od_device_sync(e->o.forward.device, NULL); /* what is queued uses what is freed here */
+	(void)!od_device_sync(e->o.forward.device, NULL); /* queued work uses buffers that are freed here */
 	if (e->phase != NO_RUN)
 		leave_rows(e, false);
 	od_resident_free(e->experts);
@@ -189,7 +189,7 @@ void ods_emulator_free(struct ods_emulator *e)
 	free(e);
 }
 
-/* ---- What is void ---- */
+/* ---- Void rows ---- */
 
 static void end_run(struct ods_emulator *e)
 {
@@ -212,7 +212,7 @@ void ods_void_rows(struct ods_emulator *e, struct ods_sequence *q, uint32_t posi
 		end_run(e);
 }
 
-/* They run again when they can. */
+/* Takes the sequence out of the run; its rows run again later. */
 static void lose_rows(struct ods_emulator *e, struct ods_sequence *q)
 {
 	const struct row r = e->rows[q->run_first];
@@ -220,7 +220,7 @@ static void lose_rows(struct ods_emulator *e, struct ods_sequence *q)
 	ods_void_rows(e, q, 0);
 	if (r.published && r.position < q->next)
 		q->next = r.position;
-	if (r.published && q->next == q->stepped) { /* a guess, which may be another one then */
+	if (r.published && q->next == q->stepped) { /* a guess: the next one may differ */
 		ods_drop_rows(e, q, q->stepped);
 		q->credit = true;
 	}
@@ -237,16 +237,16 @@ static void abandon_run(struct ods_emulator *e)
 
 void ods_drop_rows(struct ods_emulator *e, struct ods_sequence *q, uint32_t position)
 {
-	/* Pages are left to others, and nothing says any more which rows there are true: the run must not write to them. That
-	 * happens when main goes back into a shared prefix, which is rare. */
+	/* The pages are left to other sequences, and this one no longer knows which of their rows are true: the run must not
+	 * write to them. This happens when main truncates into a shared prefix, which is rare. */
 	if (ods_running(e) && q->run_n > 0 && ods_align_shared(q->align, position))
 		abandon_run(e);
 	ods_void_rows(e, q, position);
 	ods_sequence_drop_rows(q, position);
 }
 
-/* Its rows must not stay: the sequence may go on with another prompt, of which no STEP tells. The guess itself is still
- * what we would choose. */
+/* The rows must go: the sequence may continue with another prompt, for which no STEP is sent. The guessed token stays: the
+ * shadow would sample the same one again. */
 void ods_take_back_guess(struct ods_emulator *e, struct ods_sequence *q)
 {
 	ods_drop_rows(e, q, q->stepped);
@@ -256,8 +256,8 @@ void ods_take_back_guess(struct ods_emulator *e, struct ods_sequence *q)
 	e->o.counters[OD_C_SHADOW_MISTAKEN]++;
 }
 
-/* Work is queued, so it may have failed some time ago, in another run: none of the rows is known to be good. Nothing is
- * tried again before main says something: it may need the same run. */
+/* Work is queued, so the failure may come from an earlier run: no row is known to be good. Nothing is retried before main's
+ * next message, because a retry may run the same failing work. */
 void ods_give_up(struct ods_emulator *e)
 {
 	if (e->phase != NO_RUN)
@@ -279,7 +279,7 @@ void ods_release(struct ods_emulator *e, struct ods_sequence *q)
 	ods_void_rows(e, q, 0);
 	if (ods_running(e) && q->run_n > 0) { /* the run still writes to its pages */
 		q->closed = true;
-		ods_align_expire(q->align, UINT64_MAX); /* others may ask for what it asked for */
+		ods_align_expire(q->align, UINT64_MAX); /* other sequences may now request the same rows */
 		return;
 	}
 	for (size_t i = q->run_first; i < q->run_first + q->run_n; i++)
@@ -289,7 +289,7 @@ void ods_release(struct ods_emulator *e, struct ods_sequence *q)
 
 /* ---- Tokens ---- */
 
-/* A row of the run, or of the one that is through, says what stands there. */
+/* A row of the run, or of the finished one, gives the token at position. */
 static bool run_says(const struct ods_emulator *e, const struct ods_sequence *q, uint32_t position)
 {
 	const struct row *r = &e->rows[q->run_first];
@@ -298,7 +298,7 @@ static bool run_says(const struct ods_emulator *e, const struct ods_sequence *q,
 	return q->run_n > 0 && position > r->position && back < q->run_n && !r[back].is_void;
 }
 
-/* The tokens behind rows of the finished run. */
+/* Samples the tokens that follow rows [n] of the finished run. */
 static int choose_tokens(struct ods_emulator *e, const uint32_t *row, size_t n, struct od_err *err)
 {
 	const size_t vocab = e->o.forward.config->vocab;
@@ -317,7 +317,7 @@ static int choose_tokens(struct ods_emulator *e, const uint32_t *row, size_t n, 
 	return rc;
 }
 
-/* *token: what stands at position, known, or what the finished run says would follow; -1: neither. */
+/* *token: the known token at position, or the one sampled from the finished run; -1: neither. */
 static int token_at(struct ods_emulator *e, struct ods_sequence *q, uint32_t position, int32_t *token, struct od_err *err)
 {
 	int rc = OD_OK;
@@ -331,7 +331,7 @@ static int token_at(struct ods_emulator *e, struct ods_sequence *q, uint32_t pos
 	return rc;
 }
 
-/* How far back there is a position whose token is known, so that it can be found out what stands here; 0: too far. */
+/* Distance back to the nearest position with a known token, from which the token here can be computed; 0: too far. */
 static uint32_t catch_up_from(const struct ods_emulator *e, const struct ods_sequence *q, uint32_t position)
 {
 	for (uint32_t back = 1; back <= ODS_MAX_CATCH_UP && back <= position; back++)
@@ -340,30 +340,30 @@ static uint32_t catch_up_from(const struct ods_emulator *e, const struct ods_seq
 	return 0;
 }
 
-/* ---- Which run is next ---- */
+/* ---- Choice of the next run ---- */
 
-/* What a sequence needs next. */
+/* The next need of a sequence. */
 enum want {
-	WANT_NOTHING,  /* or what is missing comes from main */
-	WANT_ORDERED,  /* rows of its newest STEP: all that they need is there, or due */
-	WANT_AHEAD,    /* the row behind them, with our own token: the same */
-	WANT_FILL,     /* rows before them, from their tokens */
+	WANT_NOTHING,  /* nothing, or rows that main will send */
+	WANT_ORDERED,  /* rows of its newest STEP; all earlier rows are there or due */
+	WANT_AHEAD,    /* the row after them, with the shadow's own token; all earlier rows are there or due */
+	WANT_FILL,     /* earlier rows, computed from their tokens */
 	WANT_CATCH_UP, /* an earlier row again, for the token that follows it */
 };
 
-/* It has rows to run for publication, whether or not it can. */
+/* True: it has rows to run for publication, ready or not. */
 static bool waits_for_run(const struct ods_emulator *e, const struct ods_sequence *q)
 {
 	return q->next < q->stepped || (e->o.early && q->credit && q->next == q->stepped && q->stepped < q->ctx);
 }
 
-/* Where these rows end. */
+/* End of these rows. */
 static uint32_t end_of_wait(const struct ods_sequence *q)
 {
 	return q->next < q->stepped ? q->stepped : q->next + 1;
 }
 
-/* Main's own predictor stands in for one that finds none. */
+/* False: no memory. Main's own predictor then stands in for the sequence. */
 static bool has_room(struct ods_sequence *q, uint32_t end)
 {
 	if (ods_sequence_reserve(q, end)) {
@@ -374,13 +374,13 @@ static bool has_room(struct ods_sequence *q, uint32_t end)
 		return true;
 	}
 	if (!q->said)
-		od_log(OD_LOG_WARN, "sequence %llu: no memory for position %u; it is not predicted until other sequences end",
+		od_log(OD_LOG_WARN, "sequence %llu: no memory for position %u; no predictions for it until other sequences end",
 		       (unsigned long long)q->id, end - 1);
 	q->said = true;
 	return false;
 }
 
-/* How far rows are to be computed from tokens, where main's never come: up to what waits for them, or the prompt. */
+/* End of the rows to compute from tokens when main sends no KV rows: up to the rows that wait for them, or the prompt. */
 static uint32_t fill_end(const struct ods_emulator *e, struct ods_sequence *q)
 {
 	return waits_for_run(e, q) && ods_align_missing(q->align, q->next) < q->next ? q->next : q->told;
@@ -416,7 +416,7 @@ static void add_row(struct ods_emulator *e, struct ods_sequence *q, uint32_t pos
 	e->spare[e->n_spare++] = (struct row){ .seq = q, .position = position, .token = token, .published = published };
 }
 
-/* All that is ready, of one kind. */
+/* Plans the rows of all sequences that are ready with this want. */
 static void plan_ready(struct ods_emulator *e, enum want want)
 {
 	for (size_t i = 0; i < e->n_sequences; i++) {
@@ -432,7 +432,7 @@ static void plan_ready(struct ods_emulator *e, enum want want)
 	}
 }
 
-/* A piece of the rows that are missing, as far as their tokens are known. */
+/* Plans a piece of the missing rows, as far as their tokens are known. */
 static int plan_fill(struct ods_emulator *e, struct ods_sequence *q, size_t most, struct od_err *err)
 {
 	const uint32_t limit = fill_end(e, q);
@@ -462,7 +462,7 @@ static int plan_catch_up(struct ods_emulator *e, struct ods_sequence *q, struct 
 	return rc;
 }
 
-/* What goes before the rows that are not ready. Only one sequence fills, for two may share the page. */
+/* Plans the unpublished rows that others need first. Only one sequence fills at a time, because two may share a page. */
 static int plan_unpublished(struct ods_emulator *e, struct od_err *err)
 {
 	const size_t most = e->o.forward.max_rows < ODS_MAX_FILL_ROWS ? e->o.forward.max_rows : ODS_MAX_FILL_ROWS;
@@ -483,7 +483,7 @@ static int plan_unpublished(struct ods_emulator *e, struct od_err *err)
 	return rc;
 }
 
-/* What was planned becomes the run. */
+/* The plan becomes the run. */
 static int begin_run(struct ods_emulator *e, struct od_err *err)
 {
 	struct row *rows = e->rows;
@@ -508,9 +508,8 @@ static int begin_run(struct ods_emulator *e, struct od_err *err)
 	return rc;
 }
 
-/* Between two runs: what STEPs have asked for goes first, then our own guesses at the next ones, then prompts; but prompts get
- * their turn, else a sequence that lacks rows would never get them from a shadow that is always busy. Does nothing when there
- * is nothing to run. */
+/* Between two runs. Priority: rows of STEPs, then rows ahead, then prompts. After RUNS_PER_FILL published runs prompts go
+ * first once, so that a busy shadow still fills missing rows. Does nothing when there is nothing to run. */
 static int choose_run(struct ods_emulator *e, struct od_err *err)
 {
 	int rc = OD_OK;
@@ -536,8 +535,8 @@ static int choose_run(struct ods_emulator *e, struct od_err *err)
 
 /* ---- The run ---- */
 
-/* May all rows visit the next layer? Those wait whose earlier rows are due, and so on their way. Where some were lost, the
- * sequence leaves the run, and nobody waits for it. */
+/* Checks whether all rows are ready for the next layer. The run waits for earlier rows that are due. A sequence that lost
+ * earlier rows leaves the run, so that the others need not wait for it. */
 static void look_ahead(struct ods_emulator *e)
 {
 	uint32_t layer;
@@ -553,9 +552,9 @@ static void look_ahead(struct ods_emulator *e)
 		n = q->run_n;
 		if (e->rows[i].is_void || ods_align_ready(q->align, layer, position))
 			continue;
-		if (q->step != e->newest) /* main is past the step */
+		if (q->step != e->newest) /* main has begun a later step */
 			ods_align_settle(q->align, UINT32_MAX, position);
-		else if (layer < e->streamed) /* or past the layer */
+		else if (layer < e->streamed) /* main has sent a later layer */
 			ods_align_settle(q->align, layer + 1, position);
 		if (ods_align_missing_in(q->align, layer, position) < position)
 			lose_rows(e, q);
@@ -564,7 +563,7 @@ static void look_ahead(struct ods_emulator *e)
 	}
 }
 
-/* Row i of the run between its place in the sequence's state and where it is saved. */
+/* Copies the KV row of row i of the run to its saved copy (save), or back. */
 static void copy_row(struct ods_emulator *e, uint32_t layer, size_t i, bool save)
 {
 	const struct row *r = &e->rows[i];
@@ -581,7 +580,7 @@ static void copy_row(struct ods_emulator *e, uint32_t layer, size_t i, bool save
 	}
 }
 
-/* True rows may be there already, when main is ahead of us in its own step: our attention would write over them. */
+/* When main is ahead in its step, true rows may be there already: the shadow's attention would overwrite them. */
 static void save_true_rows(struct ods_emulator *e, uint32_t layer)
 {
 	for (size_t i = 0; i < e->n_rows; i++) {
@@ -605,7 +604,7 @@ static void restore_true_rows(struct ods_emulator *e, uint32_t layer)
 	}
 }
 
-/* One call for all rows of the layer that are published. */
+/* Publishes all published rows of a layer in one call. */
 static void publish(struct ods_emulator *e, uint32_t m)
 {
 	const struct od_config *c = e->o.forward.config;
@@ -632,7 +631,7 @@ static void publish(struct ods_emulator *e, uint32_t m)
 	e->o.counters[OD_C_SHADOW_PREDICTIONS] += n_out;
 }
 
-/* Is there a row whose prediction somebody waits for? */
+/* True: a live row of the run is published. */
 static bool any_published(const struct ods_emulator *e)
 {
 	for (size_t i = 0; i < e->n_rows; i++)
@@ -641,8 +640,8 @@ static bool any_published(const struct ods_emulator *e)
 	return false;
 }
 
-/* What follows is chosen at once if it will be wanted, also when the run is ahead and not confirmed: there is nothing
- * better to do meanwhile, and another run may be next. */
+/* Samples the next tokens at once if they will be needed, even when the run is ahead and unconfirmed: the shadow is idle
+ * now, and the next run overwrites these rows. */
 static int finish_run(struct ods_emulator *e, struct od_err *err)
 {
 	size_t n = 0;
@@ -661,9 +660,9 @@ static int finish_run(struct ods_emulator *e, struct od_err *err)
 	return choose_tokens(e, e->pick, n, err);
 }
 
-/* ---- What is asked for ---- */
+/* ---- Requests to main ---- */
 
-/* Tokens before position, where they are needed; else the one at position, which no run can say. */
+/* Requests the tokens before position where they are needed; else the one at position if no run can give it. */
 static void ask_tokens(struct ods_emulator *e, struct ods_sequence *q, uint32_t position, uint64_t now_ns)
 {
 	uint32_t begin = ods_sequence_unknown(q, position), n = position - begin;
@@ -699,8 +698,7 @@ static uint64_t expire(struct ods_emulator *e, uint64_t now_ns)
 	return out;
 }
 
-/* Ask for what is missing before the rows that wait. Not for rows that the run is about to write: a sequence that is in it
- * lacks nothing but tokens. */
+/* Requests the missing rows before those that wait. A sequence in the run has all its rows, so it requests only tokens. */
 static void ask(struct ods_emulator *e, uint64_t now_ns)
 {
 	uint64_t out = expire(e, now_ns); /* positions */
@@ -708,7 +706,7 @@ static void ask(struct ods_emulator *e, uint64_t now_ns)
 	for (size_t i = 0; i < e->n_sequences; i++) {
 		struct ods_sequence *q = e->sequence[i];
 		const bool runs = ods_running(e) && ods_in_run(e, q);
-		const uint32_t committed = q->step == e->newest ? q->begun : q->stepped; /* rows that main can give */
+		const uint32_t committed = q->step == e->newest ? q->begun : q->stepped; /* rows that main can send */
 		struct ods_range range;
 
 		if (!runs && (!waits_for_run(e, q) || !has_room(q, end_of_wait(q))))
@@ -725,7 +723,7 @@ static void ask(struct ods_emulator *e, uint64_t now_ns)
 
 /* ---- Work ---- */
 
-/* Of a dense layer, all of it. */
+/* Attention and router of a layer; all of a dense layer. */
 static int run_attention(struct ods_emulator *e, uint32_t layer, struct od_err *err)
 {
 	const bool published = any_published(e);
@@ -762,7 +760,7 @@ static int run_experts(struct ods_emulator *e, struct od_err *err)
 	return od_forward_done(e->forward) ? finish_run(e, err) : OD_OK;
 }
 
-/* The next piece of the run, if there is one. */
+/* Does the next piece of the run, if there is one. */
 static int run_piece(struct ods_emulator *e, bool *did, struct od_err *err)
 {
 	int rc;
@@ -774,7 +772,7 @@ static int run_piece(struct ods_emulator *e, bool *did, struct od_err *err)
 	return rc;
 }
 
-/* A run that can go on, if there is one. */
+/* Finds a run that can continue, if there is one. */
 static int find_run(struct ods_emulator *e, struct od_err *err)
 {
 	int rc = OD_OK;
@@ -787,7 +785,7 @@ static int find_run(struct ods_emulator *e, struct od_err *err)
 		if (e->n_runs == before)
 			break;
 		if (rc == OD_OK)
-			look_ahead(e); /* a run of which nothing is left makes room for another */
+			look_ahead(e); /* may end a run that lost all rows; then choose another */
 	}
 	return rc;
 }

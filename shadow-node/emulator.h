@@ -1,22 +1,22 @@
-/* emulator.h - scaled emulative prediction (OD-MoE arXiv 2512.03927, sections 2.3 and 3.2): the quantised model runs
- * main's decode steps ahead of main, and what its routers choose is the prediction.
+/* emulator.h - scaled emulative prediction (OD-MoE arXiv 2512.03927, sections 2.3 and 3.2): a quantised model runs
+ * main's decode steps ahead of main. The choices of its routers are the predictions.
  *
- * Each sequence has cursors of its own: how far main's STEPs have come, and how far the shadow has. A run is a batch of
- * rows of several sequences, layer by layer; it waits before a layer until the keys and values of earlier positions are
- * what they should be (align_apply.h), which are on their way. With early departure the shadow goes on with its own
- * token for one row of a sequence ("run-ahead credit"); the next STEP of that sequence confirms it, or the row is void. A
- * row that was overtaken is void when its true rows come from main anyway, else finished without being published, for
- * its rows or its token. Void rows cost nothing but time; a run that has no other is abandoned.
+ * Each sequence has two cursors: the end of main's newest STEP, and the shadow's own progress. A run is a batch of rows of
+ * several sequences, computed layer by layer. Before each layer it waits for the due KV rows of earlier positions
+ * (align_apply.h). With early departure the shadow runs one row of a sequence ahead with its own token ("run-ahead
+ * credit"); the sequence's next STEP confirms this row or voids it. A row that main has overtaken is void when main sends
+ * its true KV row; otherwise the run finishes it unpublished, for its KV row or its token. Void rows cost only time; a run
+ * of void rows alone is abandoned.
  *
- * What the shadow never computed (prompts, or all there was before a restart) it asks for: keys and values, or, when
- * main's never come (SEQ_OPEN), the tokens, from which it computes them in pieces and unpublished. Until that is there
- * the sequence sits out, and no other waits for it. A STEP without a token goes on with the shadow's own; one that has
- * none, or lags far behind, asks for main's. Nothing here can change a token of main's.
+ * The shadow requests from main what it has not computed (prompts, or everything before a restart): KV rows, or, when main
+ * never sends KV rows (SEQ_OPEN), tokens, from which it computes the rows in pieces, unpublished. Until they are there,
+ * this sequence pauses and the others go on. A STEP without a token continues with the shadow's own token; a shadow that
+ * has no token, or lags far behind, requests main's. The emulator can never change main's output.
  *
- * One emulator serves one session with main. Pure of sockets and clocks: messages go in, work is done piece by
- * piece, predictions and requests come out through struct ods_sink.
- * Thread: its owner's, which also has the device's compute queue. Owner: ods_emulator_new's caller. Memory is taken there,
- * that of a sequence when it begins, pages of rows from a pool of all sequences as they grow. */
+ * One emulator serves one session with main. It uses no sockets and no clock: messages go in, ods_emulator_work does one
+ * piece of work per call, and predictions and requests leave through struct ods_sink.
+ * Thread: the owner's, which also owns the device's compute queue. Owner: ods_emulator_new's caller. ods_emulator_new
+ * allocates; a sequence allocates when it begins and takes its pages of KV rows from a shared pool as it grows. */
 #ifndef ODS_EMULATOR_H
 #define ODS_EMULATOR_H
 
@@ -27,34 +27,34 @@
 #include "shadow-node/shadow_sequence.h"
 
 #define ODS_MAX_SEQUENCES 1024
-#define ODS_MAX_STEP_ROWS 256	   /* of decode; prompts never come as steps */
-#define ODS_MAX_FILL_ROWS 32	   /* computed from tokens at a time: messages wait for one layer of them at most */
-#define ODS_MAX_CATCH_UP 8u	   /* steps that it follows up for its own token; farther behind, it asks for main's */
-#define ODS_MAX_LOGITS 32u	   /* rows whose tokens are chosen at a time: the vocabulary is long */
-#define ODS_MAX_ASKED_AT_ONCE 8	   /* asked for and not answered for all sequences: the positions of so many of the longest ranges */
+#define ODS_MAX_STEP_ROWS 256	   /* of a decode step; prompts are never sent as steps */
+#define ODS_MAX_FILL_ROWS 32	   /* computed from tokens at a time; messages wait for at most one layer of these */
+#define ODS_MAX_CATCH_UP 8u	   /* rows it recomputes to get its own token; if farther behind, it requests main's */
+#define ODS_MAX_LOGITS 32u	   /* rows whose tokens are sampled at a time: one row of logits is large */
+#define ODS_MAX_ASKED_AT_ONCE 8	   /* bound on open requests of all sequences, in ranges of maximum length */
 
-/* Where the results go. */
+/* Receives the results. */
 struct ods_sink {
 	void *arg;
-	/* All rows of a layer that are published, in the order of the run. Borrowed. */
+	/* p [n]: the predictions of all published rows of MoE layer m, in the order of the run. Borrowed. */
 	void (*predict)(void *arg, uint32_t m, const struct od_prediction *p, size_t n);
 	void (*ask)(void *arg, uint64_t sequence, const struct ods_range *r);
 	void (*ask_tokens)(void *arg, uint64_t sequence, uint32_t begin, uint32_t n);
 };
 
 struct ods_emulator_opts {
-	struct od_forward_opts forward; /* state: NULL, it is made here; max_rows: ODS_MAX_STEP_ROWS at most */
+	struct od_forward_opts forward; /* state: NULL (created here); max_rows: at most ODS_MAX_STEP_ROWS */
 	const struct od_expert *experts; /* [n_moe][n_experts], borrowed */
 	uint32_t ctx_tokens;
 	size_t max_sequences; /* 1 to ODS_MAX_SEQUENCES */
-	uint32_t n_pages;     /* of rows, for all of them; those of one at least; 0: as many as they can have */
-	bool early;	      /* departure */
-	uint64_t *counters;   /* [OD_N_COUNTERS], the caller's: what is counted is added, by the emulator's thread */
+	uint32_t n_pages;     /* KV pages of all sequences together; at least those of one full context; 0: the maximum */
+	bool early;	      /* early departure: run one row ahead with the shadow's own token */
+	uint64_t *counters;   /* [OD_N_COUNTERS], the caller's; the emulator's thread adds to them */
 };
 
 struct ods_emulator;
 
-/* Memory without sequences and their rows; for each sequence; for each page of rows. UINT64_MAX: it cannot be counted. */
+/* Memory without sequences and KV pages; per sequence; per KV page. UINT64_MAX: the sum overflows. */
 uint64_t ods_emulator_bytes(const struct ods_emulator_opts *o);
 uint64_t ods_emulator_sequence_bytes(const struct ods_emulator_opts *o);
 uint64_t ods_emulator_page_bytes(const struct ods_emulator_opts *o);
@@ -62,14 +62,15 @@ OD_MUST_CHECK int ods_emulator_new(struct ods_emulator **out, const struct ods_e
 				   const struct ods_sink *sink, struct od_err *err);
 void ods_emulator_free(struct ods_emulator *e); /* NULL ok */
 
-/* SEQ_OPEN, TOKENS, STEP, STATE, SEQ_TRUNCATE or SEQ_CLOSE of main. An error means that the message was dropped; err
- * says why. OD_ERR_BUSY: it is, or may be, about a sequence that sits out for want of memory, which the log has said. */
+/* Handles a SEQ_OPEN, TOKENS, STEP, STATE, SEQ_TRUNCATE or SEQ_CLOSE from main. On an error the message was dropped (a STATE:
+ * some of its ranges, or all); err has the reason. OD_ERR_BUSY: it concerns, or may concern, a sequence that is not
+ * predicted for lack of memory; the log has a warning already. */
 OD_MUST_CHECK int ods_emulator_message(struct ods_emulator *e, const struct od_msg *m, uint64_t now_ns,
 				       struct od_err *err);
 
-/* The next piece of work: the attention or the experts of one layer. *did is false when there is nothing to do
- * until a message comes or ods_emulator_deadline passes. An error costs the run its predictions; it may be of work that
- * was queued before, so none of the rows is trusted any more, and what the next STEP needs is asked for. */
+/* Does the next piece of work: the attention or the experts of one layer. *did is false when there is nothing to do until a
+ * message arrives or ods_emulator_deadline passes. On an error the run's predictions are lost. The error may come from work
+ * queued earlier, so all KV rows are dropped, and the shadow requests those that the next STEP needs. */
 OD_MUST_CHECK int ods_emulator_work(struct ods_emulator *e, uint64_t now_ns, bool *did, struct od_err *err);
 uint64_t ods_emulator_deadline(const struct ods_emulator *e);
 

@@ -5,20 +5,20 @@
 #include "shadow-node/emulator.h"
 #include "shadow-node/shadow_sequence.h"
 
-#define ODS_IDLE_STEPS 64 /* without a word of it: a sequence's place may go to another */
+#define ODS_IDLE_STEPS 64 /* STEPs without a message about a sequence, after which another sequence may evict it */
 
 struct row {
-	struct ods_sequence *seq; /* NULL: it is over */
+	struct ods_sequence *seq; /* NULL: the sequence has ended */
 	uint32_t position;
 	int32_t token;
-	bool published; /* else it runs for its own rows or its token only */
-	bool is_void;	/* neither published nor chosen from, and its own rows are not believed */
-	bool was_true;	/* main's keys and values of this layer were here before our own attention */
+	bool published; /* false: it runs only for its KV row or for the token that follows */
+	bool is_void;	/* not published, no token is sampled from it, its KV rows are not used */
+	bool was_true;	/* main's KV row of this layer arrived before the shadow's own attention */
 };
 
-/* What a STEP has of one sequence. */
+/* The rows of one sequence in a STEP. */
 struct part {
-	struct ods_sequence *seq; /* NULL: it finds no place */
+	struct ods_sequence *seq; /* NULL: there is no free place for it */
 	size_t first, n; /* rows of the message */
 };
 
@@ -30,33 +30,33 @@ struct ods_emulator {
 	struct od_state_pool *state; /* of all sequences */
 	struct od_forward *forward;
 	struct od_expert_runner *experts;
-	struct ods_sequence **sequence; /* [max_sequences]; n_sequences, in order of their ids */
+	struct ods_sequence **sequence; /* [max_sequences]; the first n_sequences are used, sorted by id */
 	size_t n_sequences;
-	uint64_t *closed; /* [max_sequences]: the last ones that are over; 0: none */
+	uint64_t *closed; /* [max_sequences]: ids of the sequences closed last (ring); 0: unused */
 	size_t n_closed;
-	uint64_t heard;	   /* STEPs, those that were dropped too */
-	uint64_t newest;   /* number of the newest STEP ever */
-	uint32_t streamed; /* the newest STATE of that STEP was of this layer: what comes is of this one or later ones */
-	bool turned_away;  /* some sequence found no place */
-	bool unaligned;	   /* some STEP left the token to us: then it is chosen before it is asked for */
+	uint64_t heard;	   /* STEPs received, dropped ones too */
+	uint64_t newest;   /* number of the newest STEP */
+	uint32_t streamed; /* layer of the newest STATE of that STEP; the next ones are of this layer or later */
+	bool turned_away;  /* at least one sequence was refused for lack of a place */
+	bool unaligned;	   /* a STEP left the token to the shadow: from then on tokens are sampled before they are needed */
 
-	/* The run. Rows of one sequence stand together; void ones behind the others. */
+	/* The run. Rows of one sequence are adjacent; its void rows follow its live ones. */
 	enum phase phase;
 	uint64_t n_runs;
-	unsigned n_published; /* of them, since the last one that was not */
+	unsigned n_published; /* published runs since the last unpublished one */
 	struct row *rows; /* [max_rows] */
 	size_t n_rows, n_live; /* live: not void */
-	bool waits; /* some row must not visit the layer yet */
+	bool waits; /* some row is not ready for the next layer */
 
-	struct row *spare; /* [max_rows]: being planned */
+	struct row *spare; /* [max_rows]: the run that is being planned */
 	size_t n_spare;
 	struct part *parts;	/* [max_rows] */
 	struct od_row *od_rows; /* [max_rows] */
 	uint32_t *pick;		/* [max_rows] */
-	struct od_buf *saved;	/* [max_rows], od_state_pool_most_bytes each: true rows during our own attention */
+	struct od_buf *saved;	/* [max_rows], od_state_pool_most_bytes each: true rows saved during the shadow's attention */
 	struct od_prediction *prediction; /* [max_rows] */
 	uint16_t *expert;	/* [max_rows][OD_MAX_CANDIDATES] */
-	float *probability;	/* the same */
+	float *probability;	/* [max_rows][OD_MAX_CANDIDATES] */
 };
 
 static inline bool ods_running(const struct ods_emulator *e)
@@ -64,27 +64,27 @@ static inline bool ods_running(const struct ods_emulator *e)
 	return e->phase == BEFORE_ATTENTION || e->phase == BEFORE_EXPERTS;
 }
 
-/* Does the run, or the one that is through, have a row of it that is not void? */
+/* The run, or the finished one, has a live row of the sequence. */
 static inline bool ods_in_run(const struct ods_emulator *e, const struct ods_sequence *q)
 {
 	return q->run_n > 0 && !e->rows[q->run_first].is_void;
 }
 
-/* The position behind the newest STEP of it has been run, or is being so, with our own token. */
+/* The sequence is run ahead: the row after its newest STEP has run, or is running, with the shadow's own token. */
 static inline bool ods_is_ahead(const struct ods_sequence *q)
 {
 	return q->next > q->stepped;
 }
 
-/* Its rows of the run from position on. */
+/* Voids the sequence's rows of the run from position on. */
 void ods_void_rows(struct ods_emulator *e, struct ods_sequence *q, uint32_t position);
-/* The same, and nothing is known of rows from there on. */
+/* Also drops the sequence's KV rows from position on. */
 void ods_drop_rows(struct ods_emulator *e, struct ods_sequence *q, uint32_t position);
-/* What was run ahead was not main's next step. */
+/* Drops the row that was run ahead: it is not main's next step. */
 void ods_take_back_guess(struct ods_emulator *e, struct ods_sequence *q);
-/* The run, and all that waits for one, after work that failed on the device. */
+/* Drops the run and all rows that wait for one, after work on the device failed. */
 void ods_give_up(struct ods_emulator *e);
-/* Of a sequence that is none of e->sequence any more. */
+/* Frees a sequence that was removed from e->sequence; one that the run still uses is freed after the run. */
 void ods_release(struct ods_emulator *e, struct ods_sequence *q);
 
 #endif

@@ -1,4 +1,4 @@
-/* What main says: every number is checked here before anything is changed or indexed by it. */
+/* Messages from main. Every number is checked here before it changes or indexes anything. */
 #include "shadow-node/emulator_internal.h"
 
 #include "common/base/log.h"
@@ -8,7 +8,7 @@
 
 /* ---- Sequences ---- */
 
-/* Where it stands, or would. */
+/* Index of the sequence, or the index where it would be inserted. */
 static size_t place_of(const struct ods_emulator *e, uint64_t id)
 {
 	size_t low = 0, high = e->n_sequences;
@@ -51,7 +51,8 @@ static void close_sequence(struct ods_emulator *e, size_t place)
 	ods_release(e, q);
 }
 
-/* A place for another sequence: a free one, or that of the one whose SEQ_CLOSE was lost, it seems. */
+/* Makes a place for another sequence. A full table evicts the sequence that was idle longest, if its SEQ_CLOSE was probably
+ * lost. False: no place. */
 static bool make_place(struct ods_emulator *e)
 {
 	size_t oldest = 0;
@@ -67,14 +68,15 @@ static bool make_place(struct ods_emulator *e)
 	return true;
 }
 
-/* Main's own predictor stands in for it. */
+/* Refuses a sequence. Main's own predictor then stands in for it. */
 static int turn_away(struct ods_emulator *e, uint64_t id, struct od_err *err)
 {
 	if (!e->turned_away)
-		od_log(OD_LOG_WARN, "sequence %llu: %zu are open here, and there is room for no more; what finds no place is not "
-		       "predicted", (unsigned long long)id, e->n_sequences);
+		od_log(OD_LOG_WARN, "sequence %llu: no room, %zu sequences are open; no predictions for sequences without room",
+		       (unsigned long long)id, e->n_sequences);
 	e->turned_away = true;
-	return od_fail(err, OD_ERR_BUSY, "sequence %llu: there is room for %zu here", (unsigned long long)id, e->n_sequences);
+	return od_fail(err, OD_ERR_BUSY, "sequence %llu: no room, %zu sequences are open", (unsigned long long)id,
+		       e->n_sequences);
 }
 
 static int begin_sequence(struct ods_emulator *e, uint64_t id, struct ods_sequence **out, struct od_err *err)
@@ -91,7 +93,7 @@ static int begin_sequence(struct ods_emulator *e, uint64_t id, struct ods_sequen
 	return OD_OK;
 }
 
-/* The sequence, which begins when it is not known. OD_ERR_BUSY: it sits out. */
+/* Finds the sequence, or begins it. OD_ERR_BUSY: there is no room for it. */
 static int need_sequence(struct ods_emulator *e, uint64_t id, struct ods_sequence **out, struct od_err *err)
 {
 	*out = find_sequence(e, id);
@@ -102,15 +104,15 @@ static int need_sequence(struct ods_emulator *e, uint64_t id, struct ods_sequenc
 	if (id == 0)
 		return od_fail(err, OD_ERR_PROTOCOL, "sequence 0");
 	for (size_t i = 0; i < e->o.max_sequences; i++)
-		if (e->closed[i] == id) /* numbers are never used again: this comes late */
-			return od_fail(err, OD_ERR_PROTOCOL, "sequence %llu is over", (unsigned long long)id);
+		if (e->closed[i] == id) /* ids are never reused: this message is late */
+			return od_fail(err, OD_ERR_PROTOCOL, "sequence %llu has ended", (unsigned long long)id);
 	return begin_sequence(e, id, out, err);
 }
 
-/* Main has committed the first n positions: what came of them has come, and nobody waits for predictions there. */
+/* Main has committed the first n positions: no more of their rows will arrive, and predictions there are not needed. */
 static void commit(struct ods_emulator *e, struct ods_sequence *q, uint32_t n)
 {
-	if (q->stepped < n) { /* a prompt stands where we guess that a step will come */
+	if (q->stepped < n) { /* a prompt covers the position that was run ahead */
 		if (ods_is_ahead(q))
 			ods_take_back_guess(e, q);
 		q->credit = false;
@@ -135,7 +137,7 @@ static int on_seq_open(struct ods_emulator *e, const Od__SeqOpen *m, struct od_e
 		rc = ods_sequence_open(s, m, err);
 	if (rc != OD_OK)
 		return rc;
-	from = find_sequence(e, m->shared_sequence); /* if it is not known here, its rows are not */
+	from = find_sequence(e, m->shared_sequence); /* unknown here: there are no rows to share */
 	if (from == NULL || from == s || s->state == NULL)
 		return OD_OK;
 	commit(e, from, m->shared_tokens);
@@ -143,7 +145,7 @@ static int on_seq_open(struct ods_emulator *e, const Od__SeqOpen *m, struct od_e
 	return OD_OK;
 }
 
-/* Positions from length on are gone, and with them what stands there or would. */
+/* Drops the rows and tokens of positions from length on, a row ahead too. */
 static int on_truncate(struct ods_emulator *e, uint64_t id, uint32_t length, struct od_err *err)
 {
 	struct ods_sequence *q;
@@ -191,8 +193,8 @@ static int check_tokens(const struct ods_emulator *e, const Od__Tokens *m, struc
 	return OD_OK;
 }
 
-/* Rows that were computed for another token at this position are not about this sequence; nor are tokens that we chose
- * behind it. */
+/* Main has another token at this position. Voids the rows computed with the wrong token, and forgets the tokens sampled
+ * after it. */
 static void correct(struct ods_emulator *e, struct ods_sequence *q, uint32_t position)
 {
 	if (ods_is_ahead(q)) {
@@ -222,7 +224,7 @@ static int on_tokens(struct ods_emulator *e, const Od__Tokens *m, struct od_err 
 			break;
 		}
 	}
-	/* A prompt stands where we guessed that a step would come. */
+	/* A prompt covers the position that was run ahead. */
 	if (ods_is_ahead(s) && s->stepped >= m->begin && s->stepped < end)
 		ods_take_back_guess(e, s);
 	if (end > s->stepped)
@@ -238,7 +240,7 @@ static int on_tokens(struct ods_emulator *e, const Od__Tokens *m, struct od_err 
 
 /* ---- STEP ---- */
 
-/* A row of a STEP, with every number checked. Rows of one sequence follow each other. */
+/* Checks every number of row i of a STEP. first: the first row of its sequence; its rows are at consecutive positions. */
 static int check_row(const struct ods_emulator *e, const Od__Step *m, size_t i, bool first, struct od_err *err)
 {
 	const Od__StepRow *r = m->rows[i];
@@ -256,7 +258,7 @@ static int check_row(const struct ods_emulator *e, const Od__Step *m, size_t i, 
 	return OD_OK;
 }
 
-/* The message as e->parts, their sequences not yet found. */
+/* Splits the message into e->parts, without their sequences. */
 static int cut_step(struct ods_emulator *e, const Od__Step *m, size_t *n_parts, struct od_err *err)
 {
 	for (size_t i = 0; i < m->n_rows; i++) {
@@ -280,13 +282,13 @@ static int cut_step(struct ods_emulator *e, const Od__Step *m, size_t *n_parts, 
 	return OD_OK;
 }
 
-/* Nothing of what was known is changed here, but that sequences may begin and the oldest of too many end. */
+/* Checks a STEP and finds its sequences. Changes no state, except that sequences may begin and an idle one may be evicted. */
 static int read_step(struct ods_emulator *e, const Od__Step *m, size_t *n_parts, struct od_err *err)
 {
 	int rc;
 
 	if (m->step <= e->newest)
-		return od_fail(err, OD_ERR_PROTOCOL, "step %llu: late or twice, the newest is %llu",
+		return od_fail(err, OD_ERR_PROTOCOL, "step %llu: late or repeated, the newest is %llu",
 			       (unsigned long long)m->step, (unsigned long long)e->newest);
 	if (m->n_rows == 0 || m->n_rows > e->o.forward.max_rows)
 		return od_fail(err, OD_ERR_RANGE, "rows: expected 1 to %zu, found %zu", e->o.forward.max_rows, m->n_rows);
@@ -295,20 +297,20 @@ static int read_step(struct ods_emulator *e, const Od__Step *m, size_t *n_parts,
 		struct part *p = &e->parts[i];
 		const uint64_t id = m->rows[p->first]->sequence;
 
-		if (need_sequence(e, id, &p->seq, err) != OD_OK) { /* it sits out: the others' rows are good */
+		if (need_sequence(e, id, &p->seq, err) != OD_OK) { /* left out: the rows of the others are used */
 			p->seq = NULL;
 			continue;
 		}
 		if (p->seq->in_step == e->heard)
-			rc = od_fail(err, OD_ERR_RANGE, "row %zu: rows of sequence %llu do not stand together", p->first,
+			rc = od_fail(err, OD_ERR_RANGE, "row %zu: rows of sequence %llu are not adjacent", p->first,
 				     (unsigned long long)id);
 		p->seq->in_step = e->heard;
 	}
 	return rc;
 }
 
-/* Rows of an older STEP that are under way. They go on, unseen, if their own keys and values are wanted or the token that
- * they would choose; else main's come. */
+/* Rows of an older STEP are running. They continue unpublished if their KV rows or their next token are needed; otherwise
+ * they become void, because main sends its own. */
 static void overtake(struct ods_emulator *e, struct ods_sequence *q, bool token_is_ours)
 {
 	if (!ods_running(e) || !ods_in_run(e, q) || !e->rows[q->run_first].published)
@@ -320,8 +322,7 @@ static void overtake(struct ods_emulator *e, struct ods_sequence *q, bool token_
 		ods_void_rows(e, q, 0);
 }
 
-/* A STEP of the sequence that was not run ahead, or with another token: what stands from its begin on is about other
- * tokens. */
+/* A STEP whose first row was not run ahead, or with another token: drops all rows from its begin on. */
 static void begin_anew(struct ods_emulator *e, struct ods_sequence *q, uint32_t begin, uint32_t end, bool token_is_ours)
 {
 	if (ods_is_ahead(q))
@@ -332,7 +333,7 @@ static void begin_anew(struct ods_emulator *e, struct ods_sequence *q, uint32_t 
 	q->next = begin;
 }
 
-/* What STEP says of a sequence: main's tokens, where its rows begin, which rows will come. */
+/* Applies one sequence's part of a STEP: main's tokens, its positions, the rows that main will send. */
 static void note_part(struct ods_emulator *e, const Od__Step *m, const struct part *p)
 {
 	const Od__StepRow *first = m->rows[p->first];
@@ -371,7 +372,7 @@ static int on_step(struct ods_emulator *e, const Od__Step *m, struct od_err *err
 	rc = read_step(e, m, &n_parts, err);
 	if (rc != OD_OK)
 		return rc;
-	for (size_t i = 0; i < e->n_sequences; i++) { /* main is past the step before */
+	for (size_t i = 0; i < e->n_sequences; i++) { /* main has finished the previous step */
 		const struct ods_sequence *q = e->sequence[i];
 		const bool runs = ods_running(e) && ods_in_run(e, q);
 
@@ -388,7 +389,7 @@ static int on_step(struct ods_emulator *e, const Od__Step *m, struct od_err *err
 
 /* ---- STATE ---- */
 
-/* The ranges of positions, whatever is known of their sequences, and the frames' sizes. */
+/* Checks the ranges of positions, without looking up their sequences, and the sizes of the frames. */
 static int check_state(const struct ods_emulator *e, const struct od_msg *m, struct od_stream stream[OD_MAX_STREAMS],
 		       uint32_t *n_streams, struct od_err *err)
 {
@@ -412,7 +413,7 @@ static int check_state(const struct ods_emulator *e, const struct od_msg *m, str
 	}
 	*n_streams = od_state_pool_streams(e->state, s->layer, stream);
 	if (m->n_frames != *n_streams)
-		return od_fail(err, OD_ERR_SHAPE, "layer %u: expected %u frames, one for each stream, found %zu", s->layer, *n_streams,
+		return od_fail(err, OD_ERR_SHAPE, "layer %u: expected %u frames, one per stream, found %zu", s->layer, *n_streams,
 			       m->n_frames);
 	for (uint32_t i = 0; i < *n_streams; i++) {
 		od_msg_frame(m, i, &found);
@@ -423,7 +424,7 @@ static int check_state(const struct ods_emulator *e, const struct od_msg *m, str
 	return OD_OK;
 }
 
-/* Whether rows of this sequence are waited for. */
+/* Finds the range's sequence and checks that these rows are due or were requested. */
 static int expect_range(struct ods_emulator *e, const Od__State *s, const Od__StateRange *r, struct ods_sequence **seq,
 			struct od_err *err)
 {
@@ -437,13 +438,13 @@ static int expect_range(struct ods_emulator *e, const Od__State *s, const Od__St
 	if (q->state == NULL)
 		return od_fail(err, OD_ERR_BUSY, "sequence %llu has no memory", (unsigned long long)q->id);
 	if ((s->step != 0 && (s->step != e->newest || q->step != e->newest)) || !ods_align_expects(q->align, &range, s->step == 0))
-		return od_fail(err, q->said ? OD_ERR_BUSY : OD_ERR_PROTOCOL, "no one waits for %u positions from %u on of layer %u "
-			       "(sequence %llu, step %llu)", r->n, r->begin, s->layer, (unsigned long long)q->id,
-			       (unsigned long long)s->step);
+		return od_fail(err, q->said ? OD_ERR_BUSY : OD_ERR_PROTOCOL, "%u positions from %u on of layer %u are neither "
+			       "due nor requested (sequence %llu, step %llu)", r->n, r->begin, s->layer,
+			       (unsigned long long)q->id, (unsigned long long)s->step);
 	return OD_OK;
 }
 
-/* Positions [begin, begin + n), which have pages, of one layer; from must stay until a wait. */
+/* Writes the rows of positions [begin, begin + n), which have pages, of one layer. from must stay valid until a sync. */
 static void put_rows(struct ods_emulator *e, const struct ods_sequence *seq, uint32_t layer, uint32_t stream,
 		     uint32_t begin, uint32_t n, const char *from)
 {
@@ -457,13 +458,13 @@ static void put_rows(struct ods_emulator *e, const struct ods_sequence *seq, uin
 	}
 }
 
-/* Rows of a sequence that nobody waits for are left out; the others' are good. */
+/* Ranges that are neither due nor requested are left out; the others are used. */
 static int on_state(struct ods_emulator *e, const struct od_msg *m, uint64_t now_ns, struct od_err *err)
 {
 	const Od__State *s = m->header->state;
 	struct od_stream stream[OD_MAX_STREAMS];
 	struct ods_sequence *taken[ODS_MAX_STEP_ROWS];
-	uint32_t n_streams, first = 0; /* of a range: its first row in the frames */
+	uint32_t n_streams, first = 0; /* first: of a range, its first row in the frames */
 	struct od_err device;
 	size_t bytes;
 	int rc = check_state(e, m, stream, &n_streams, err), rc_device;
@@ -491,15 +492,15 @@ static int on_state(struct ods_emulator *e, const struct od_msg *m, uint64_t now
 		if (s->step != 0 && s->layer > e->streamed)
 			e->streamed = s->layer;
 	}
-	rc_device = od_device_sync(e->o.forward.device, &device); /* the message goes when we return */
+	rc_device = od_device_sync(e->o.forward.device, &device); /* the message is freed when this returns */
 	if (rc_device == OD_OK)
 		return rc;
-	ods_give_up(e); /* none of the rows is trusted */
+	ods_give_up(e); /* no row is known to be good */
 	*err = device;
 	return rc_device;
 }
 
-/* ---- All of them ---- */
+/* ---- Dispatch ---- */
 
 int ods_emulator_message(struct ods_emulator *e, const struct od_msg *m, uint64_t now_ns, struct od_err *err)
 {
@@ -530,7 +531,7 @@ int ods_emulator_message(struct ods_emulator *e, const struct od_msg *m, uint64_
 	case OD__HEADER__BODY_ATTACHED:
 	case OD__HEADER__BODY_RUN: /* workers' */
 	case OD__HEADER__BODY_RESULT:
-	case OD__HEADER__BODY_STATE_REQUEST: /* what we send */
+	case OD__HEADER__BODY_STATE_REQUEST: /* sent by the shadow */
 	case OD__HEADER__BODY_TOKENS_REQUEST:
 	case OD__HEADER__BODY_PLACE:
 	case OD__HEADER__BODY_STORE_HELLO:
@@ -540,5 +541,5 @@ int ods_emulator_message(struct ods_emulator *e, const struct od_msg *m, uint64_
 	case OD__HEADER__BODY__NOT_SET:
 	case _OD__HEADER__BODY__CASE_IS_INT_SIZE: break;
 	}
-	return od_fail(err, OD_ERR_PROTOCOL, "not a message for a shadow's data socket");
+	return od_fail(err, OD_ERR_PROTOCOL, "this message does not belong on a shadow's data socket");
 }

@@ -1,8 +1,8 @@
-/* od-shadow: a quantised copy of the whole model that runs ahead of main and says which experts come next. This file
+/* od-shadow: a quantised copy of the whole model that runs ahead of main and predicts the next experts. This file
  * is the wiring: command line, memory, the control socket's loop and the emulator thread.
  *
  * Two threads. The loop thread runs the daemon and its callbacks; the emulator thread owns the data port, the
- * emulator and the device. What a session needs goes from one to the other through a mailbox. */
+ * emulator and the device. The loop thread passes session data to the emulator thread through a mailbox. */
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/compute/device.h"
@@ -25,7 +25,7 @@ static struct od_daemon_about about = {
 	.role = "shadow",
 	.port = OD_DEFAULT_SHADOW_PORT,
 	.usage = "Usage: od-shadow [--pack DIR] [--precision P] [--listen ADDR --insecure]\n"
-		 "Runs a quantised copy of the model ahead of od-main and predicts which experts come next.\n",
+		 "Runs a quantised copy of the model ahead of od-main and predicts the next experts.\n",
 };
 
 struct options {
@@ -38,7 +38,7 @@ struct options {
 enum { LATE, EARLY };
 static const char *const departures[] = { "late", "early", NULL };
 
-/* What the loop thread leaves for the emulator thread: the newest word counts. */
+/* Mail from the loop thread to the emulator thread; only the newest one counts. */
 struct mail {
 	bool fresh;
 	uint64_t session; /* 0: none */
@@ -89,8 +89,8 @@ static void end_emulation(struct shadow *s)
 	s->emulator = NULL;
 }
 
-/* And leaves the counters for PONG. Buffers are taken and given back here, not on the loop thread, so that two sessions never
- * hold theirs at once. */
+/* Takes the mail and publishes the counters for PONG. Buffers are allocated and freed here, not on the loop thread, so that
+ * two sessions never hold buffers at the same time. */
 static void read_mail(struct shadow *s)
 {
 	struct ods_sink sink;
@@ -153,7 +153,7 @@ static bool work(struct shadow *s)
 	if (s->emulator == NULL)
 		return false;
 	if (ods_emulator_work(s->emulator, od_now_ns(), &did, &err) != OD_OK) {
-		od_log_limited(OD_LOG_WARN, "a run goes without predictions: %s", err.msg);
+		od_log_limited(OD_LOG_WARN, "the predictions of a run were lost: %s", err.msg);
 		return true; /* there may be other work */
 	}
 	return did;
@@ -182,7 +182,7 @@ static void *emulate(void *arg)
 			atomic_fetch_add(&s->progress, 1);
 			continue;
 		}
-		/* Waiting for main is not being stuck. */
+		/* Waiting for main is not a hang. */
 		atomic_store(&s->busy, false);
 		od_data_port_wait(s->port, wait_ms(s));
 	}
@@ -214,7 +214,7 @@ static int check_hello(const struct shadow *s, const Od__Hello *h, const char **
 	ours = od_device_kernel_class(s->device, (enum od_profile)h->profile);
 	if (!h->mixed && strcmp(h->kernel_class, ours) != 0)
 		return od_fail(err, OD_ERR_MISMATCH, "kernel_class: expected %s, found %s (%s kernels on this shadow): "
-			       "predictions would be less sure; --cpu chooses others, --mixed allows it",
+			       "predictions would be less accurate; --cpu selects other kernels, --mixed allows this",
 			       od_peer_text(h->kernel_class, class, sizeof(class)), ours, od_device_name(s->device));
 	*field = "ctx_tokens";
 	if (h->ctx_tokens == 0 || h->ctx_tokens > c->ctx_max)
@@ -229,8 +229,8 @@ static int check_hello(const struct shadow *s, const Od__Hello *h, const char **
 	return OD_OK;
 }
 
-/* All of the context for one sequence, and one page at least for each further one; then as many pages as there is memory
- * for. o->max_sequences: as many as main may open; fewer, when there is no room for them. */
+/* One full context, and at least one page for each further sequence; then as many pages as fit into memory.
+ * o->max_sequences: as many as main may open, or fewer if memory is short. */
 static int plan_memory(const struct shadow *s, struct ods_emulator_opts *o, uint64_t *ceiling, struct od_err *err)
 {
 	const uint64_t ctx_pages = od_state_pages(o->ctx_tokens), page = ods_emulator_page_bytes(o);
@@ -251,7 +251,7 @@ static int plan_memory(const struct shadow *s, struct ods_emulator_opts *o, uint
 	pages = (room - more * sequence) / page;
 	pages = pages < more * ctx_pages ? pages : more * ctx_pages;
 	if (more + 1 < o->max_sequences)
-		od_log(OD_LOG_WARN, "main may open %zu sequences; there is memory here for %llu", o->max_sequences,
+		od_log(OD_LOG_WARN, "main may open %zu sequences; this shadow has memory for %llu", o->max_sequences,
 		       (unsigned long long)more + 1);
 	o->max_sequences = (size_t)more + 1;
 	o->n_pages = (uint32_t)(ctx_pages + pages);
@@ -303,11 +303,11 @@ static void on_end(void *arg, uint64_t session)
 	leave_mail(arg, 0);
 }
 
-/* Whatever else there is on the control socket is between main and workers. */
+/* All other control messages are between main and workers. */
 static int on_message(void *arg, const struct od_msg *m, struct od_err *err)
 {
 	(void)arg;
-	return od_fail(err, OD_ERR_PROTOCOL, "a shadow takes no %s", od_body_name(m->header->body_case));
+	return od_fail(err, OD_ERR_PROTOCOL, "a shadow does not accept %s", od_body_name(m->header->body_case));
 }
 
 static void on_pong(void *arg, Od__Pong *p, uint64_t *c)
@@ -327,7 +327,7 @@ static const struct od_daemon_ops daemon_ops = {
 
 /* ---- Start ---- */
 
-/* A model that does not fit is refused before it is read, with the numbers. */
+/* Refuses a model that does not fit before it is read, with the numbers. */
 static int check_memory(struct shadow *s, struct od_err *err)
 {
 	bool given = s->opt.memory_limit != UINT64_MAX;
@@ -391,7 +391,7 @@ static int open_daemon(struct shadow *s, struct od_err *err)
 	return od_daemon_new(&s->daemon, &o, &daemon_ops, s, &s->port, err);
 }
 
-/* Signals are the loop's: the emulator thread must not be the one that gets them. */
+/* Signals belong to the loop thread: the emulator thread blocks them. */
 static int start_thread(struct shadow *s, struct od_err *err)
 {
 	sigset_t all, before;
@@ -450,7 +450,7 @@ int main(int argc, char **argv)
 	const struct od_arg own[] = {
 		{ "precision", OD_ARG_CHOICE, &s.opt.precision, "P", "the experts' weights: int8 (default), fp16, int8-g64 or nf4 as od-pack shadow makes them, or bf16, the pack as it is", 0, 0, od_precision_names },
 		{ "dense-precision", OD_ARG_CHOICE, &s.opt.dense_precision, "P", "attention's weights, from the same list (default: as --precision)", 0, 0, od_precision_names },
-		{ "departure", OD_ARG_CHOICE, &s.opt.departure, "D", "early: go on with the own guess at the next token (default); late: wait for main's", 0, 0, departures },
+		{ "departure", OD_ARG_CHOICE, &s.opt.departure, "D", "early: continue with the shadow's own next token (default); late: wait for main's", 0, 0, departures },
 		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },
 		{ "memory-limit", OD_ARG_SIZE, &s.opt.memory_limit, "SIZE", "memory that this shadow may use, for the model and the context (default: what is available at the start)", 0, 0, NULL },
 	};

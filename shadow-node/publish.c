@@ -32,7 +32,7 @@ static void send_predictions(void *arg, uint32_t m, const struct od_prediction *
 		to->counters[OD_C_SHADOW_LOST] += n;
 }
 
-/* When it cannot be sent it counts as lost: the emulator asks again in a second. */
+/* A request that cannot be sent is lost: the emulator sends it again after ODS_ASK_AGAIN_NS. */
 static void send_request(struct ods_publisher *to, Od__Header *header)
 {
 	int rc;

@@ -1,4 +1,4 @@
-/* publish.h - the shadow's way back to main: PREDICT on the control socket through the loop thread, STATE_REQUEST
+/* publish.h - sends the shadow's results to main: PREDICT on the control socket through the loop thread, STATE_REQUEST
  * and TOKENS_REQUEST on the data socket. Thread: the emulator thread. Owner: the caller owns everything. */
 #ifndef ODS_PUBLISH_H
 #define ODS_PUBLISH_H
@@ -9,11 +9,11 @@
 struct ods_publisher {
 	struct od_daemon *daemon;
 	struct od_data_port *port;
-	uint64_t session; /* what is for another one goes nowhere */
-	uint64_t *counters; /* [OD_N_COUNTERS]: predictions that found the queue full are added; they only cost time */
+	uint64_t session; /* messages of another session are dropped */
+	uint64_t *counters; /* [OD_N_COUNTERS]: counts predictions dropped on a full queue; a lost one costs only time */
 };
 
-/* A sink that is good for as long as *p is. */
+/* The sink is valid as long as *p is. */
 struct ods_sink ods_publisher_sink(struct ods_publisher *p);
 
 #endif

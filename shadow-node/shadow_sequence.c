@@ -21,7 +21,7 @@ uint64_t ods_sequence_bytes(const struct od_forward_opts *f, uint32_t ctx)
 {
 	const struct od_config *c = f->config;
 	uint64_t sum = od_state_pool_bytes(c, f->profile, 0, 2), tokens = 2 * (uint64_t)ctx * sizeof(int32_t);
-	/* Numbers of pages: of this sequence, and of one that is over while the run has rows of it; the forward pass's tables
+	/* Page numbers of this sequence, and of one that has ended while the run still has its rows; the forward pass's tables
 	 * for both. */
 	uint64_t pages = 6 * (uint64_t)od_state_pages(ctx) * sizeof(uint32_t);
 
@@ -53,19 +53,19 @@ bool ods_sequence_reserve(struct ods_sequence *s, uint32_t end)
 
 void ods_sequence_share(struct ods_sequence *s, struct ods_sequence *from, uint32_t n)
 {
-	/* Where main left the token to the shadow, its text may be another one than main's. */
+	/* Where main left the token to the shadow, the shadow's text may differ from main's. */
 	const uint32_t sure = from->main_end < n ? from->main_end / OD_KV_PAGE * OD_KV_PAGE : n;
 
 	if (od_seq_state_n_pages(s->state) > 0 || sure == 0 || !ods_sequence_reserve(from, sure))
 		return;
 	od_seq_state_share(s->state, from->state, sure / OD_KV_PAGE);
 	ods_align_share(s->align, from->align, sure / OD_KV_PAGE);
-	for (uint32_t p = 0; p < sure && (p < from->stepped || p < from->told); p++) /* behind stands what we would choose */
+	for (uint32_t p = 0; p < sure && (p < from->stepped || p < from->told); p++) /* later tokens are the shadow's guesses */
 		if (from->token[p] >= 0)
 			ods_sequence_set_token(s, p, from->token[p]);
 }
 
-/* The old one stays when the options are bad. */
+/* Keeps the old sampler when the options are bad. */
 static int take_sampler(struct ods_sequence *s, struct od_sampler_opts *o, struct od_err *err)
 {
 	struct od_sampler *made;
@@ -151,8 +151,8 @@ void ods_sequence_forget_tokens(struct ods_sequence *s, uint32_t length)
 		s->asked = false;
 }
 
-/* Pages from the n-th on, which others have too, are left to them: what comes there has a state of its own. Without memory
- * for that the sequence has nothing left, and sits out. */
+/* Leaves pages n and later to the sequences that share them; later rows go to pages of its own. Without memory for these
+ * the sequence loses all its pages and is not predicted. */
 static void part(struct ods_sequence *s, uint32_t n)
 {
 	struct od_seq_state *old = s->state;
