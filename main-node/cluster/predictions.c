@@ -9,22 +9,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEPT 3	    /* decode steps: the one before (what comes late), the one under way, the next */
+#define KEPT 3	    /* decode steps: the previous (for late predictions), the current, the next */
 #define PROMPT KEPT /* slot of the prefill step */
 #define SLOTS (KEPT + 1)
-#define SILENT_STEPS 2 /* without a word of the shadow */
+#define SILENT_STEPS 2 /* decode steps without a prediction from the shadow */
 
-/* Of a row at a layer; a row that is void is all zero. What it wants stands beside it (struct od_wanted). */
+/* Prediction of a row at a layer; all zero when void. The experts that it wants are in `wanted` (struct od_wanted). */
 struct row_prediction {
-	struct od_candidates predicted; /* before the router spoke */
-	bool stand_in; /* it is main's own: the shadow has said nothing */
-	bool late;     /* the only prediction came after the router */
-	int32_t token; /* that it assumes */
+	struct od_candidates predicted; /* received before the router chose */
+	bool stand_in; /* main's own prediction: the shadow has sent none */
+	bool late;     /* the only prediction arrived after the router chose */
+	int32_t token; /* assumed by the prediction */
 };
 
-/* Of an expert of a (step, m), as of the WANTs that went out before its router spoke. */
+/* Flags of an expert at a (step, m), from the WANTs sent before the router chose. */
 enum {
-	WAS_WANTED = 1,	 /* of any worker in any version */
+	WAS_WANTED = 1,	 /* from any worker in any version */
 	IS_HEDGE = 2,	 /* the newest version wants it as a hedge */
 	WAS_ORDERED = 4, /* the newest version wants it */
 };
@@ -33,17 +33,17 @@ enum {
 struct entry {
 	uint32_t version;
 	bool dirty;    /* WANTs to be sent */
-	bool resolved; /* the router has spoken */
-	bool learnt;   /* and is counted and learnt from */
+	bool resolved; /* the router has chosen */
+	bool learnt;   /* odm_predictions_learn is done */
 	uint32_t n_required; /* prefill: experts known for certain */
 	uint32_t n_sent;     /* of the version that was placed last */
-	uint64_t epoch;	     /* the same */
+	uint64_t epoch;	     /* of the version that was placed last */
 };
 
 struct step_row {
 	uint64_t sequence;
 	uint32_t position, number; /* the sequence's */
-	uint32_t place;		   /* among the rows' predictions */
+	uint32_t place;		   /* index into `row` and `wanted` */
 	int32_t token;
 };
 
@@ -55,21 +55,21 @@ struct step_slot {
 	uint64_t begun_ns;
 };
 
-/* What a sequence has of a decode step: rows of positions [begin, begin + n), or what is predicted ahead for one. */
+/* A sequence's part of a decode step: its rows at positions [begin, begin + n), or the one row that is predicted ahead. */
 struct part {
-	uint64_t serial; /* of the decode step; it has nothing of others */
+	uint64_t serial; /* of the decode step; the part is valid for that step only */
 	bool ahead;	 /* the step has not begun */
 	uint32_t begin, n, first_row;
-	uint64_t first_ns; /* of its first prediction that was kept; 0: not yet */
-	bool first_known;  /* and the step has begun: it is counted */
-	uint32_t newest_m; /* of the kept ones, the greatest layer */
+	uint64_t first_ns; /* arrival of the first prediction that was kept; 0: none yet */
+	bool first_known;  /* the step has begun and first_ns is counted */
+	uint32_t newest_m; /* highest layer of the kept predictions */
 };
 
 struct sequence {
 	uint64_t id; /* 0: none */
 	uint32_t prompt_tokens;
-	uint64_t closed;	/* order in which they were; 0: it goes on */
-	uint64_t steps, heard;	/* decode steps begun; as many as that when the shadow spoke last */
+	uint64_t closed;	/* serial number of its closing; 0: open */
+	uint64_t steps, heard;	/* decode steps begun: now, and at the shadow's last prediction */
 	uint64_t counted_from;	/* serial of the first step that counts */
 	struct part part[KEPT]; /* by slot */
 	struct odm_tally tally;
@@ -79,12 +79,12 @@ struct odm_predictions {
 	struct odm_predictions_opts o;
 	pthread_mutex_t lock;
 	struct step_slot slot[SLOTS];
-	uint64_t serial; /* of the decode step under way; it has slot serial % KEPT, the next one the slot after that */
+	uint64_t serial; /* of the current decode step; it has slot serial % KEPT, the next step the slot after that */
 	struct od_id_table ids;
 	struct sequence *sequence;   /* [max_sequences], by number */
 	uint64_t last_closed;
-	/* Of a sequence's rows the one that was predicted ahead, or the first, has the place that is the sequence's number; the
-	 * others have places from max_sequences on. So nothing moves when a step begins. */
+	/* The row predicted ahead, or else the sequence's first row, has place = the sequence's number; other rows have places
+	 * from max_sequences on. So no prediction moves when a step begins. */
 	size_t n_places;
 	struct step_row *step_row;  /* [KEPT][max_rows] */
 	struct entry *entry;	    /* [SLOTS][n_moe] */
@@ -189,7 +189,7 @@ void odm_predictions_free(struct odm_predictions *p)
 	free(p);
 }
 
-/* ---- Where things lie ---- */
+/* ---- Layout ---- */
 
 static struct step_slot *slot_at(struct odm_predictions *p, uint64_t serial)
 {
@@ -241,7 +241,7 @@ static uint8_t *mark_of(struct odm_predictions *p, const struct step_slot *s, ui
 	return p->mark + entry_index(p, s, m) * p->o.n_experts;
 }
 
-/* The slot if the table still holds this step. */
+/* The slot of the step, if the table still holds it. */
 static struct step_slot *find(struct odm_predictions *p, uint64_t step)
 {
 	for (size_t i = 0; step != 0 && i < SLOTS; i++)
@@ -250,7 +250,7 @@ static struct step_slot *find(struct odm_predictions *p, uint64_t step)
 	return NULL;
 }
 
-/* The sequence of a row, unless that is over and forgotten. */
+/* The sequence of a row; NULL: it has ended and was removed. */
 static struct sequence *sequence_of(struct odm_predictions *p, const struct step_row *r)
 {
 	struct sequence *q = r->number != OD_NO_NUMBER ? &p->sequence[r->number] : NULL;
@@ -272,7 +272,7 @@ static void set_dirty(struct odm_predictions *p, struct entry *e, bool dirty)
 	e->dirty = dirty;
 }
 
-/* What was said of it is about something else. */
+/* Voids the row's prediction, which is for another token or position. */
 static void void_row(struct odm_predictions *p, struct row_prediction *r, struct od_wanted *w)
 {
 	od_want_give_up(p->policy, w);
@@ -280,7 +280,7 @@ static void void_row(struct odm_predictions *p, struct row_prediction *r, struct
 	r->stand_in = r->late = false;
 }
 
-/* Nothing of the step at the layer has been sent. */
+/* Resets the step's WANTs of the layer: none was sent. */
 static void clear_entry(struct odm_predictions *p, const struct step_slot *s, uint32_t m)
 {
 	struct entry *e = entry_of(p, s, m);
@@ -291,7 +291,7 @@ static void clear_entry(struct odm_predictions *p, const struct step_slot *s, ui
 	memset(mark_of(p, s, m), 0, p->o.n_experts * sizeof(*p->mark));
 }
 
-/* The slot becomes that of another step. */
+/* Reuses the slot for another step. */
 static void clear_slot(struct odm_predictions *p, struct step_slot *s, uint64_t step)
 {
 	for (uint32_t m = 0; m < p->o.n_moe; m++) {
@@ -311,7 +311,7 @@ static bool counts(const struct sequence *q, const struct part *part)
 	return part->serial >= q->counted_from;
 }
 
-/* Prediction and truth of a row are both there. */
+/* Scores a row: both its prediction and the router's choice are known. */
 static void score(struct odm_predictions *p, struct sequence *q, uint32_t m, uint32_t position, const struct row_prediction *r,
 		  const uint16_t *predicted, const uint16_t *used, bool late)
 {
@@ -323,13 +323,13 @@ static void score(struct odm_predictions *p, struct sequence *q, uint32_t m, uin
 		od_recall_add(&q->tally.recall, m, position - q->prompt_tokens, predicted, k, used, k, late);
 }
 
-/* A token that is left to the predictor is right whatever it is. */
+/* True: the prediction assumes the row's token. When the shadow chooses the token (-1), any token matches. */
 static bool assumes(const struct step_row *row, int32_t token)
 {
 	return row->token < 0 || row->token == token;
 }
 
-/* One of the sequence's predictions for the step is there, and so is the step. */
+/* Counts the lead of the sequence's first prediction, once the step has begun and a prediction was kept. */
 static void note_first(const struct step_slot *s, struct sequence *q, struct part *part)
 {
 	if (part->first_known || part->ahead || part->first_ns == 0 || !counts(q, part))
@@ -353,7 +353,7 @@ static bool same_wants(const struct od_wanted *a, const struct od_wanted *b)
 	       memcmp(a->expert, b->expert, a->n * sizeof(*a->expert)) == 0;
 }
 
-/* After the router: it is counted, once, if there was none before. */
+/* A prediction after the router chose: counted as late, once, if there was none before. */
 static void add_late(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, struct part *part, uint32_t row,
 		     struct row_prediction *r, const struct od_prediction *pred)
 {
@@ -365,7 +365,7 @@ static void add_late(struct odm_predictions *p, const struct step_slot *s, struc
 		score(p, q, pred->m, pred->position, r, pred->expert, used_of(p, s, pred->m, row), true);
 }
 
-/* True when something else is to be wanted than before. */
+/* True: the row's wanted experts have changed. */
 static bool add_in_time(struct odm_predictions *p, struct row_prediction *r, struct od_wanted *w,
 			const struct od_prediction *pred)
 {
@@ -381,12 +381,12 @@ static bool add_in_time(struct odm_predictions *p, struct row_prediction *r, str
 	r->stand_in = pred->stand_in;
 	od_candidates_set(&r->predicted, pred);
 	if (pred->stand_in)
-		r->predicted.has_logit = false; /* its noise is another than the shadow's: it is neither learnt nor hedged */
+		r->predicted.has_logit = false; /* its noise differs from the shadow's: no learning and no hedges from it */
 	od_want_decide(p->policy, pred->m, &r->predicted, w);
 	return !same_wants(&old, w);
 }
 
-/* Of a row of a step that has begun. */
+/* Adds a prediction for a row of a step that has begun. */
 static bool add_to_row(struct odm_predictions *p, struct step_slot *s, struct sequence *q, struct part *part,
 		       const struct od_prediction *pred)
 {
@@ -410,7 +410,7 @@ static bool add_to_row(struct odm_predictions *p, struct step_slot *s, struct se
 	return true;
 }
 
-/* Of the next step. */
+/* Adds a prediction for the next step. */
 static bool add_ahead(struct odm_predictions *p, struct sequence *q, uint32_t number, const struct od_prediction *pred)
 {
 	struct step_slot *s = slot_at(p, p->serial + 1);
@@ -502,7 +502,7 @@ static void make_room(struct odm_predictions *p)
 		forget_sequence(p, oldest);
 }
 
-/* Its number; OD_NO_NUMBER: there are more sequences than there may be, and this one is left alone. */
+/* The sequence's number; OD_NO_NUMBER: there are more sequences than allowed, and this one is ignored. */
 static uint32_t open_sequence(struct odm_predictions *p, const struct odm_predicted_row *row)
 {
 	uint32_t number = od_id_table_find(&p->ids, row->sequence);
@@ -518,7 +518,7 @@ static uint32_t open_sequence(struct odm_predictions *p, const struct odm_predic
 	return number;
 }
 
-/* Nothing that was predicted for the sequence ahead of the step in s stands. True when that changes what is wanted. */
+/* Voids the sequence's predictions ahead for the step in s. True: the wanted experts have changed. */
 static bool void_ahead(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, uint64_t *why)
 {
 	struct part *part = &q->part[number_of(p, s)];
@@ -559,7 +559,7 @@ bool odm_predictions_close(struct odm_predictions *p, uint64_t sequence)
 
 /* ---- Steps ---- */
 
-/* What was predicted under another number of the step goes out again, under its own. */
+/* The step began with another number than expected: WANTs sent under the old number are sent again under its own. */
 static void renumber(struct odm_predictions *p, struct step_slot *s, uint64_t step)
 {
 	for (uint32_t m = 0; m < p->o.n_moe; m++) {
@@ -571,7 +571,7 @@ static void renumber(struct odm_predictions *p, struct step_slot *s, uint64_t st
 	s->step = step;
 }
 
-/* Of what was predicted for the row before the step began, what assumed its token. */
+/* Keeps those predictions made ahead for the row that assumed its token. */
 static void keep_fitting(struct odm_predictions *p, const struct step_slot *s, const struct step_row *row, struct part *part)
 {
 	bool any = false;
@@ -593,15 +593,15 @@ static void keep_fitting(struct odm_predictions *p, const struct step_slot *s, c
 		part->first_ns = 0;
 }
 
-/* Rows [first, first + n) of the step are a sequence's. *extra: the next place that is no sequence's. */
+/* Rows [first, first + n) of the step belong to one sequence. *extra: the next free place that is not a sequence's own. */
 static void begin_sequence(struct odm_predictions *p, struct step_slot *s, uint32_t first, uint32_t n, uint32_t *extra)
 {
 	struct step_row *row = &s->row[first];
 	struct sequence *q = row->number != OD_NO_NUMBER ? &p->sequence[row->number] : NULL;
 	struct part *part = q != NULL ? &q->part[number_of(p, s)] : NULL;
-	uint32_t own = 0; /* which of them has the sequence's place */
+	uint32_t own = 0; /* index of the row that gets the sequence's own place */
 
-	if (q != NULL && part->serial == p->serial) { /* something was predicted ahead */
+	if (q != NULL && part->serial == p->serial) { /* there are predictions ahead */
 		own = part->begin - row->position;
 		if (own >= n) {
 			void_ahead(p, s, q, &p->voided.position);
@@ -622,7 +622,7 @@ static void begin_sequence(struct odm_predictions *p, struct step_slot *s, uint3
 	note_first(s, q, part);
 }
 
-/* Those that were in the step before and have no row in this one. */
+/* The sequences of the previous step that have no row in this one. */
 static void void_absent(struct odm_predictions *p, const struct step_slot *before, const struct step_slot *s)
 {
 	for (uint32_t i = 0; i < before->n_rows; i++) {
@@ -653,7 +653,7 @@ static void begin_decode(struct odm_predictions *p, uint64_t step, uint64_t next
 		begin_sequence(p, s, i, n, &extra);
 	}
 	void_absent(p, before, s);
-	for (uint32_t m = 0; m < p->o.n_moe; m++) /* a step that was given up */
+	for (uint32_t m = 0; m < p->o.n_moe; m++) /* of an aborted step */
 		set_dirty(p, entry_of(p, before, m), false);
 	clear_slot(p, slot_at(p, p->serial + 1), next_step);
 }
@@ -715,7 +715,7 @@ static void put(struct odm_predictions *p, struct odm_want *w, uint16_t expert)
 	w->expert[w->n++] = expert;
 }
 
-/* Places of the step's rows, to p->place. Of the next step: in the order of the sequences in this one. */
+/* Writes the places of the step's rows to p->place. For the next step: in the order of the sequences in the current one. */
 static uint32_t list_places(struct odm_predictions *p, const struct step_slot *s)
 {
 	const struct step_slot *from = s->begun ? s : slot_at(p, p->serial);
@@ -736,7 +736,7 @@ static uint32_t list_places(struct odm_predictions *p, const struct step_slot *s
 	return n;
 }
 
-/* Experts of all rows by rank, each once: the first choice of every row before the second of any, hedges last. */
+/* Experts of all rows by rank, each once: the first choices of all rows, then the second ones, and so on; hedges last. */
 static void collect(struct odm_predictions *p, const struct step_slot *s, struct odm_want *w)
 {
 	const struct od_wanted *all = wanted_of(p, s, w->m, 0);
@@ -757,7 +757,7 @@ static void collect(struct odm_predictions *p, const struct step_slot *s, struct
 		}
 }
 
-/* Oldest step first, then the lowest layer: what is needed first is sent first. */
+/* Oldest step first, then the lowest layer, because these experts are needed first. */
 static struct step_slot *oldest_dirty(struct odm_predictions *p, uint32_t *m)
 {
 	struct step_slot *best = NULL;
@@ -812,7 +812,7 @@ bool odm_predictions_take_want(struct odm_predictions *p, struct odm_want *w)
 
 		set_dirty(p, e, false);
 		fill_want(p, s, e, w);
-		have = w->n > 0 || e->version > 0; /* else it was void before anybody heard of it */
+		have = w->n > 0 || e->version > 0; /* false: it became void before any WANT was sent */
 		w->step = s->step;
 		w->version = have ? ++e->version : 0;
 	}
@@ -820,7 +820,7 @@ bool odm_predictions_take_want(struct odm_predictions *p, struct odm_want *w)
 	return have;
 }
 
-/* Of a layer whose router has not spoken. */
+/* Sets the flags of the wanted experts; the router has not chosen yet. */
 static void mark_wanted(struct odm_predictions *p, const struct step_slot *s, const struct odm_want *w)
 {
 	uint8_t *mark = mark_of(p, s, w->m);
@@ -859,7 +859,7 @@ bool odm_predictions_placed(struct odm_predictions *p, const struct odm_want *w)
 	return in_time;
 }
 
-/* ---- The router has spoken ---- */
+/* ---- After the router ---- */
 
 void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *used)
 {
@@ -876,7 +876,7 @@ void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t 
 	pthread_mutex_unlock(&p->lock);
 }
 
-/* What became of the layer's WANTs. */
+/* Counts the used and wasted WANTs of the layer. */
 static void settle(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint64_t *c)
 {
 	const uint8_t *mark = mark_of(p, s, m);

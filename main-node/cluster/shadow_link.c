@@ -9,16 +9,16 @@
 
 #define MAX_ANSWER_BYTES (4u << 20) /* K and V of one answer as stored; the shadow asks for less */
 #define MAX_STATE_BYTES (1u << 20)  /* of one STATE */
-/* Then the workers get their turn: a shadow that asks without end holds up nobody. */
+/* Per call; the workers' messages come next, so that a shadow that requests without end delays nothing. */
 #define ANSWERS_AT_ONCE 64
 #define ANSWER_BYTES_AT_ONCE (2u << 20)
 #define MAX_TOKENS 16384u	    /* of one TOKENS: a header has 256 KiB */
-#define MESSAGE_BYTES 1024u	    /* at most, counted for a message besides its rows or its tokens */
-#define TOKEN_BYTES 5u		    /* at most, of one in a header */
-#define STEP_ROW_BYTES 64u	    /* the same */
-#define RANGE_BYTES 32u		    /* the same */
+#define MESSAGE_BYTES 1024u	    /* upper bound of a message without its rows or tokens */
+#define TOKEN_BYTES 5u		    /* upper bound of a token in a header */
+#define STEP_ROW_BYTES 64u	    /* upper bound of a StepRow */
+#define RANGE_BYTES 32u		    /* upper bound of a StateRange */
 
-/* Rows of several sequences that travel as one STATE. */
+/* Rows of several sequences that are sent in one STATE. */
 struct odm_state_batch {
 	Od__StateRange range[ODM_MAX_STEP_ROWS], *list[ODM_MAX_STEP_ROWS];
 	size_t n_ranges;
@@ -93,7 +93,7 @@ static bool has_shadow(const struct odm_shadow_link *s)
 	return s->deliver != NULL || s->link.socket != NULL;
 }
 
-/* Whether so many bytes may be added to what waits to be sent, up to this limit. */
+/* True: bytes more may be added to the unsent bytes without exceeding limit. */
 static bool has_room(struct odm_shadow_link *s, size_t bytes, uint64_t limit)
 {
 	uint64_t waiting;
@@ -112,7 +112,7 @@ static bool has_room(struct odm_shadow_link *s, size_t bytes, uint64_t limit)
 	return false;
 }
 
-/* Messages of either counter. */
+/* Limit of unsent bytes for messages of this counter. */
 static uint64_t limit_of(enum od_counter counter)
 {
 	return counter == OD_C_ASKED_BYTES ? ODM_SHADOW_ANSWER_BYTES : ODM_SHADOW_UNSENT_BYTES;
@@ -125,7 +125,7 @@ static int send_counted(struct odm_shadow_link *s, uint64_t epoch, Od__Header *h
 	return odm_unsent_send(s->unsent, s->link.socket, h, frames, n);
 }
 
-/* Their bytes are added to this counter. */
+/* Sends a message and adds its bytes to this counter. */
 static bool send_message(struct odm_shadow_link *s, uint64_t epoch, Od__Header *h, const struct od_out_frame *frames,
 			 size_t n, enum od_counter counter)
 {
@@ -133,7 +133,7 @@ static bool send_message(struct odm_shadow_link *s, uint64_t epoch, Od__Header *
 				      send_counted(s, epoch, h, frames, n);
 
 	if (rc != OD_OK) {
-		od_log_limited(OD_LOG_DEBUG, "the shadow does not take %s", od_body_name(h->body_case));
+		od_log_limited(OD_LOG_DEBUG, "cannot send %s to the shadow", od_body_name(h->body_case));
 		return false;
 	}
 	s->counters[counter] += od__header__get_packed_size(h);
@@ -186,7 +186,7 @@ static void fill_open(Od__SeqOpen *open, const struct odm_part *p, bool own_stat
 	open->shared_tokens = p->shared_tokens;
 }
 
-/* The place of a part's sequence, a new one if it has none; that of a prefix it shares is known as far as that is. */
+/* The place of a part's sequence, a new one if it has none. A new one copies the tokens of a shared prefix. */
 static struct odm_told *take_place(struct odm_shadow_link *s, const struct odm_part *p, struct od_seq_state *seq)
 {
 	struct odm_told *t = find(s, p->sequence);
@@ -203,7 +203,7 @@ static struct odm_told *take_place(struct odm_shadow_link *s, const struct odm_p
 	return t;
 }
 
-/* A shadow that has not heard of the sequence, or is another one than the one that had, is told first. */
+/* Sends SEQ_OPEN first if this shadow, or this incarnation of it, has not got one for the sequence. */
 static bool open_sequence(struct odm_shadow_link *s, uint64_t epoch, struct odm_told *t)
 {
 	if (t->opened)
@@ -229,7 +229,7 @@ static void send_tokens(struct odm_shadow_link *s, uint64_t epoch, const struct 
 		send_message(s, epoch, &h, NULL, 0, counter);
 }
 
-/* A shadow that runs the prompt itself begins when main does; penalties look at the prompt too. */
+/* True: the shadow needs the prompt's tokens when main begins it, to run the prompt itself or for penalties. */
 static bool wants_prompt(const struct odm_told *t)
 {
 	return t->open.own_state || t->open.repetition_penalty != 1;
@@ -242,7 +242,7 @@ void odm_shadow_link_answer_tokens(struct odm_shadow_link *s, uint64_t epoch, co
 	if (t == NULL)
 		return; /* of a sequence that is over */
 	if (r->n == 0 || r->begin >= t->n_tokens) {
-		od_log_limited(OD_LOG_WARN, "the shadow asks for tokens %u+%u; there are %u", r->begin, r->n, t->n_tokens);
+		od_log_limited(OD_LOG_WARN, "the shadow requests tokens %u+%u; there are %u", r->begin, r->n, t->n_tokens);
 		return;
 	}
 	send_tokens(s, epoch, t, r->begin, r->n < t->n_tokens - r->begin ? r->n : t->n_tokens - r->begin, OD_C_ASKED_BYTES);
@@ -250,7 +250,7 @@ void odm_shadow_link_answer_tokens(struct odm_shadow_link *s, uint64_t epoch, co
 
 /* ---- STEP ---- */
 
-/* Number of the decode step of its sequence that a position is. */
+/* Number n of the decode step at a position, counted from 1. */
 static uint32_t step_index(const struct odm_part *p, uint32_t position)
 {
 	return position - p->prompt_tokens + 1;
@@ -267,7 +267,7 @@ int32_t odm_shadow_link_token(const struct odm_shadow_link *s, const struct odm_
 	return given || step->phase == ODM_PREFILL ? row->token : -1;
 }
 
-/* All rows since the last alignment, when this step has one. */
+/* Number of rows since the last alignment if this step aligns; else 0. */
 static uint32_t rows_due(const struct odm_shadow_link *s, const struct odm_part *p, uint32_t begin)
 {
 	uint32_t first = step_index(p, begin), last = first + (uint32_t)p->n - 1;
@@ -279,7 +279,7 @@ static uint32_t rows_due(const struct odm_shadow_link *s, const struct odm_part 
 	return last - aligned;
 }
 
-/* Rows of the parts that the shadow knows of. */
+/* Sends STEP with the rows of the sequences that are open at the shadow. */
 static void send_step(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step)
 {
 	Od__StepRow row[ODM_MAX_STEP_ROWS], *list[ODM_MAX_STEP_ROWS];
@@ -332,7 +332,7 @@ static void note_part(struct odm_shadow_link *s, const struct odm_step *step, si
 	t->due_rows = 0;
 }
 
-/* Decode steps come one at a time, and prefill steps send nothing later on. */
+/* Only one decode step is open at a time, and prefill steps send no STATEs later. */
 static void begin_decode(struct odm_shadow_link *s)
 {
 	s->next_layer = 0;
@@ -364,7 +364,7 @@ void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struc
 
 /* ---- STATE ---- */
 
-/* How many of the rows from begin on lie side by side. */
+/* How many of the rows from begin on are contiguous in memory. */
 static uint32_t of_one_page(uint32_t begin, uint32_t n)
 {
 	uint32_t left = OD_KV_PAGE - begin % OD_KV_PAGE;
@@ -372,7 +372,7 @@ static uint32_t of_one_page(uint32_t begin, uint32_t n)
 	return n < left ? n : left;
 }
 
-/* Where the stage has rows of a layer's stream, from its row `at` on. */
+/* Address in the stage of a layer's stream, from its row `at` on. */
 static uint8_t *staged(const struct odm_shadow_link *s, const struct odm_told *t, uint32_t layer, uint32_t stream, uint32_t at)
 {
 	uint8_t *to = s->stage.bytes + (layer - s->stage.layer) * s->stage.layer_bytes;
@@ -382,7 +382,7 @@ static uint8_t *staged(const struct odm_shadow_link *s, const struct odm_told *t
 	return to + at * od_seq_state_row_bytes(t->seq, layer, stream);
 }
 
-/* Rows [begin, begin + n) of a layer are in the stage from its row `at` on when what is queued by now is done. */
+/* Queues the copy of rows [begin, begin + n) of a layer into the stage, to its row `at` and on. */
 static void get_rows(struct odm_shadow_link *s, const struct odm_told *t, uint32_t layer, uint32_t begin, uint32_t n, uint32_t at)
 {
 	assert(at + n <= s->stage.rows);
@@ -406,7 +406,7 @@ static bool is_staged(const struct odm_shadow_link *s, const struct odm_told *t,
 	       t->staged_at != UINT32_MAX && begin >= due_begin(t) && begin + n <= t->begin + t->n;
 }
 
-/* Rows [begin, begin + n) of a layer, which one page has, as frames until the next call: one for each stream. */
+/* Rows [begin, begin + n) of a layer, all in one page, as frames, one per stream; valid until the next call. */
 static int find_rows(struct odm_shadow_link *s, const struct odm_told *t, uint32_t layer, uint32_t begin, uint32_t n,
 		     struct od_out_frame frame[OD_MAX_STREAMS], size_t *n_frames)
 {
@@ -417,7 +417,7 @@ static int find_rows(struct odm_shadow_link *s, const struct odm_told *t, uint32
 	*n_frames = 0;
 	if (!mapped && is_staged(s, t, layer, begin, n)) {
 		at = t->staged_at + begin - due_begin(t);
-	} else if (!mapped) { /* over what was there */
+	} else if (!mapped) { /* overwrites the staged rows */
 		s->stage.layer = layer;
 		s->stage.n_layers = 0;
 		get_rows(s, t, layer, begin, n, 0);
@@ -437,7 +437,7 @@ static size_t row_bytes(const struct odm_told *t, uint32_t layer)
 	return od_state_pool_row_bytes(od_seq_state_pool(t->seq), layer);
 }
 
-/* Answers say step 0. rows: of all ranges. */
+/* step 0: an answer to a request. rows: the sum over all ranges. */
 static void send_state(struct odm_shadow_link *s, uint64_t epoch, uint64_t step, uint32_t layer, Od__StateRange **list,
 		       size_t n_ranges, const struct od_out_frame *frame, size_t n_frames)
 {
@@ -468,7 +468,7 @@ static void set_range(Od__StateRange *r, const struct odm_told *t, uint32_t begi
 	r->n = n;
 }
 
-/* Positions of a layer in one STATE. */
+/* Maximum positions of a layer in one STATE. */
 static uint32_t max_state_rows(const struct odm_told *t, uint32_t layer)
 {
 	const size_t most = MAX_STATE_BYTES / row_bytes(t, layer);
@@ -476,7 +476,7 @@ static uint32_t max_state_rows(const struct odm_told *t, uint32_t layer)
 	return most > 0 ? (uint32_t)most : 1;
 }
 
-/* Rows [begin, begin + n) of a sequence, by themselves. */
+/* Sends rows [begin, begin + n) of a sequence in messages of their own. */
 static void send_range(struct odm_shadow_link *s, uint64_t epoch, const struct odm_told *t, uint64_t step, uint32_t layer,
 		       uint32_t begin, uint32_t n)
 {
@@ -490,13 +490,13 @@ static void send_range(struct odm_shadow_link *s, uint64_t epoch, const struct o
 		if (!has_room(s, some * row_bytes(t, layer), limit_of(step == 0 ? OD_C_ASKED_BYTES : OD_C_ALIGN_BYTES)))
 			return;
 		if (find_rows(s, t, layer, begin, some, frame, &n_frames) != OD_OK)
-			return; /* the forward pass hears of it at its next wait */
+			return; /* the forward pass gets the error at its next wait */
 		set_range(&range, t, begin, some);
 		send_state(s, epoch, step, layer, &list, 1, frame, n_frames);
 	}
 }
 
-/* t: of any sequence; all have rows of the same widths. */
+/* t: any sequence; row widths are the same for all. */
 static void send_batch(struct odm_shadow_link *s, uint64_t epoch, const struct odm_told *t, uint64_t step, uint32_t layer)
 {
 	struct odm_state_batch *b = s->batch;
@@ -512,7 +512,7 @@ static void send_batch(struct odm_shadow_link *s, uint64_t epoch, const struct o
 	b->n_ranges = b->n_rows = 0;
 }
 
-/* Rows [begin, begin + n), which one page has, become a range of the batch, which has room for them. */
+/* Adds rows [begin, begin + n), all in one page, to the batch, which has room for them. */
 static void add_range(struct odm_shadow_link *s, const struct odm_told *t, uint32_t layer, uint32_t begin, uint32_t n)
 {
 	struct odm_state_batch *b = s->batch;
@@ -562,7 +562,7 @@ void odm_shadow_link_collect(struct odm_shadow_link *s, const struct odm_step *s
 	}
 }
 
-/* The due rows of all parts, in as few messages as they fit in. */
+/* Sends the due rows of all parts in as few messages as possible. */
 static void send_layer(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step, uint32_t layer)
 {
 	struct odm_state_batch *b = s->batch;
@@ -600,7 +600,7 @@ void odm_shadow_link_state(struct odm_shadow_link *s, uint64_t epoch, const stru
 		send_layer(s, epoch, step, s->next_layer);
 }
 
-/* Only rows that never change any more are given out: below the committed length. */
+/* Sends only rows that cannot change any more: those below the committed length. */
 void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const Od__StateRequest *r)
 {
 	struct odm_told *t = find(s, r->sequence);
@@ -609,7 +609,7 @@ void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const Od_
 
 	if (t == NULL)
 		return; /* of a sequence that is over */
-	if (t->open.own_state) { /* it has not heard of that */
+	if (t->open.own_state) { /* the shadow missed the SEQ_OPEN with own_state: send it again */
 		if (has_room(s, 0, ODM_SHADOW_ANSWER_BYTES))
 			send_open(s, epoch, t);
 		return;
@@ -617,7 +617,7 @@ void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const Od_
 	length = od_seq_state_length(t->seq);
 	if (r->layer >= s->config->n_layers || row_bytes(t, r->layer) == 0 || r->n == 0 || r->begin >= length ||
 	    r->n > length - r->begin || r->n > MAX_ANSWER_BYTES / row_bytes(t, r->layer)) {
-		od_log_limited(OD_LOG_WARN, "the shadow asks for positions %u+%u of layer %u; there are %u", r->begin, r->n,
+		od_log_limited(OD_LOG_WARN, "the shadow requests positions %u+%u of layer %u; there are %u", r->begin, r->n,
 			       r->layer, length);
 		return;
 	}
@@ -638,7 +638,7 @@ void odm_shadow_link_serve(struct odm_shadow_link *s, uint64_t epoch)
 		else if (m.header->body_case == OD__HEADER__BODY_TOKENS_REQUEST)
 			odm_shadow_link_answer_tokens(s, epoch, m.header->tokens_request);
 		else if (m.header->body_case != OD__HEADER__BODY_ATTACHED)
-			od_log_limited(OD_LOG_WARN, "the shadow sent %s on its data socket, which it must not",
+			od_log_limited(OD_LOG_WARN, "the shadow sent %s on its data socket, which is not allowed",
 				       od_body_name(m.header->body_case));
 		od_msg_fini(&m);
 	}

@@ -1,16 +1,16 @@
-/* shadow_link.h - keeps the shadow aligned in token and KV cache (OD-MoE section 3.2), as often as asked for: STEP when
- * a step begins, with the true token or without, STATE with the rows of each layer as soon as main has computed them,
- * and tokens or older rows when the shadow asks for them. Nothing waits for the shadow: what cannot be sent is left
- * out, and it asks again. So is what would make more than ODM_SHADOW_UNSENT_BYTES wait in main's memory, when a shadow
- * reads slowly or not at all; answers leave half of that to what comes by itself. SEQ_ messages, of some hundred bytes, are
- * bounded by SNDHWM alone: a shadow that misses one of these is wrong, not only late.
+/* shadow_link.h - keeps the shadow aligned in token and KV cache (OD-MoE section 3.2), with configured periods. Main sends
+ * STEP when a step begins, with the true token or without; STATE with the KV rows of each layer as soon as they are
+ * computed; and tokens or older rows on request. Main never waits for the shadow: a message that cannot be sent is dropped,
+ * and the shadow requests its content later. Main also drops messages that would exceed ODM_SHADOW_UNSENT_BYTES of unsent
+ * bytes, when a shadow reads slowly or not at all; answers to requests may use only half of that. SEQ_ messages (some
+ * hundred bytes) are bounded by SNDHWM alone: a shadow that misses one is wrong, not only late.
  *
- * Decode steps of a sequence count from n = 1. The shadow is given the token of step n when n - 1 is a multiple of the
- * token period (period 0: of the first alone). After every step whose n is a multiple of the KV period, all rows since
- * the alignment before become true; with period 0 nothing of main's keys and values ever comes, the prompt's neither.
+ * Decode steps of a sequence count from n = 1. The shadow gets the token of step n when n - 1 is a multiple of the token
+ * period (period 0: only of the first step). After every step whose n is a multiple of the KV period, main sends all rows
+ * since the previous alignment; with period 0 it never sends KV rows, not even the prompt's.
  * A shadow in this process (od-bench recall) gets the same messages through `deliver`, without a socket.
- * Rows go from the sequence state's pages straight into messages, a STATE from one page; where the device maps no memory,
- * through a stage.
+ * Rows go from the sequence state's pages straight into messages, each STATE from one page; if the device cannot map its
+ * memory, they go through a stage.
  * Thread: the engine thread, which owns the device's compute queue. Owner: odm_shadow_link_init ... odm_shadow_link_fini
  * by the caller. */
 #ifndef ODM_SHADOW_LINK_H
@@ -21,74 +21,74 @@
 #include "main-node/cluster/unsent.h"
 #include "main-node/engine/expert_service.h"
 
-/* Of what has not left this process, in messages of all incarnations: in all, and as far as answers to requests may fill it.
- * An honest shadow has at most 8 MiB of requests open. */
+/* Bounds on unsent bytes, summed over all incarnations of the shadow: in total, and the level up to which answers to requests
+ * are sent. A correct shadow has at most 8 MiB of requests open. */
 #define ODM_SHADOW_UNSENT_BYTES (64ull << 20)
 #define ODM_SHADOW_ANSWER_BYTES (ODM_SHADOW_UNSENT_BYTES / 2)
 
-/* A sequence that main has told of, or would have if there were a shadow. */
+/* A sequence that was announced to the shadow, or would be if there were a shadow. */
 struct odm_told {
 	uint64_t sequence;    /* 0: a free place */
-	bool opened;	      /* the shadow has had its SEQ_OPEN, */
-	bool fresh;	      /* but no STEP of it, and so no token to go on with */
+	bool opened;	      /* SEQ_OPEN was sent to this shadow */
+	bool fresh;	      /* no STEP was sent since, so the shadow has no token to continue with */
 	struct od_seq_state *seq;
 	Od__SeqOpen open;
-	uint32_t n_tokens;    /* of its tokens, main's */
-	/* Of the step under way. */
-	bool in_step;	      /* of decode */
+	uint32_t n_tokens;    /* main's tokens in `token` */
+	/* The current step. */
+	bool in_step;	      /* the sequence is in a decode step */
 	uint32_t begin, n;    /* its rows */
-	uint32_t due_rows;    /* that STATEs carry, up to its last row; 0: none */
-	uint32_t staged_at;   /* where the stage has these, in rows; UINT32_MAX: it has not */
+	uint32_t due_rows;    /* rows that STATEs carry, up to its last row; 0: none */
+	uint32_t staged_at;   /* index of the first of them in the stage, in rows; UINT32_MAX: not staged */
 };
 
 struct odm_shadow_link {
 	struct odm_link link; /* socket NULL: no shadow */
-	struct odm_unsent *unsent; /* on the link, and on links before it that are being closed */
-	bool is_slow;	      /* something was left out for lack of room, and the log says so */
+	struct odm_unsent *unsent; /* on this link, and on earlier links that are being closed */
+	bool is_slow;	      /* a message was dropped for lack of room; the log has a warning */
 	struct odm_align align;
 	const struct od_config *config;
 	uint32_t ctx;
 	uint32_t max_sequences;
 	struct odm_told *told; /* [max_sequences] */
-	struct odm_told **part; /* [max_sequences]: by part of the decode step under way */
+	struct odm_told **part; /* [max_sequences]: by part of the current decode step */
 	int32_t *token;	       /* [max_sequences][ctx] */
 	struct od_device *device;
-	uint32_t next_layer;   /* of the decode step: STATEs of the layers before it are out */
+	uint32_t next_layer;   /* of the decode step: STATEs of earlier layers are sent */
 	struct odm_state_stage {
-		uint8_t *bytes;	    /* [max_layers][layer_bytes]; NULL: the device maps its memory */
+		uint8_t *bytes;	    /* [max_layers][layer_bytes]; NULL: the device can map its memory */
 		size_t layer_bytes; /* for `rows` rows of each stream, stream after stream */
 		uint32_t rows, max_layers;
-		uint32_t layer, n_layers; /* of which there are rows */
+		uint32_t layer, n_layers; /* layers [layer, layer + n_layers) are staged */
 	} stage;
-	struct odm_state_batch *batch; /* the STATE that is being put together */
-	uint64_t *counters;   /* [OD_N_COUNTERS], the owner's to set: bytes sent are added */
-	/* NULL: over the link. Else here, borrowed for the length of the call. */
+	struct odm_state_batch *batch; /* the STATE that is being built */
+	uint64_t *counters;   /* [OD_N_COUNTERS], set by the owner: bytes sent are added */
+	/* NULL: messages go over the link. Otherwise they go to this call, which borrows them. */
 	int (*deliver)(void *arg, Od__Header *header, const struct od_out_frame *frames, size_t n_frames);
 	void *deliver_arg;
 };
 
-/* o->state: of the sequences that it will tell of; as many as that can have. */
+/* o->state: the pool of the sequences; its maximum number of sequences is the limit here. */
 OD_MUST_CHECK int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts *o, uint32_t ctx_tokens,
 				       const struct odm_align *align, struct od_err *err);
 void odm_shadow_link_fini(struct odm_shadow_link *s);
-/* Another incarnation of the shadow: takes the link, which is attached (socket NULL: there is none now). */
+/* Another incarnation of the shadow: takes the attached link (socket NULL: no shadow now). */
 void odm_shadow_link_follow(struct odm_shadow_link *s, const struct odm_link *link);
 
-/* The token that predictions for the first row of a part must have assumed; -1: any, it is left to the shadow. Before
+/* The token that predictions for the first row of a part must assume; -1: any, because the shadow chooses it. Call before
  * odm_shadow_link_step. */
 int32_t odm_shadow_link_token(const struct odm_shadow_link *s, const struct odm_step *step, const struct odm_part *part);
-/* Of every step, also of a prompt's, before its layers. */
+/* Call for every step, prompts too, before its layers. */
 void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step);
-/* A decode step has queued the state of all layers up to and with this one, and the caller will wait for them anyway:
- * odm_shadow_link_state then need not wait. May be left out. */
+/* A decode step has queued the state of all layers up to and including this one, and the caller will wait for them anyway:
+ * odm_shadow_link_state then need not wait. Optional. */
 void odm_shadow_link_collect(struct odm_shadow_link *s, const struct odm_step *step, uint32_t layer);
-/* A decode step has the state of all layers up to and with this one. */
+/* A decode step has computed the state of all layers up to and including this one: sends their STATEs. */
 void odm_shadow_link_state(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step, uint32_t layer);
-/* Answer what it asked for meanwhile. */
+/* Answers the shadow's requests received since the last call. */
 void odm_shadow_link_serve(struct odm_shadow_link *s, uint64_t epoch);
 void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const Od__StateRequest *r);
 void odm_shadow_link_answer_tokens(struct odm_shadow_link *s, uint64_t epoch, const Od__TokensRequest *r);
-/* Rows of the sequence from length on are undone. */
+/* The sequence was truncated to length rows. */
 void odm_shadow_link_truncate(struct odm_shadow_link *s, uint64_t epoch, uint64_t sequence, uint32_t length);
 void odm_shadow_link_close_sequence(struct odm_shadow_link *s, uint64_t epoch, uint64_t sequence);
 

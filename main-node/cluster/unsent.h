@@ -1,7 +1,7 @@
-/* unsent.h - how many bytes a peer has been sent that have not left this process yet: what a peer that does not read
- * makes us hold. ZeroMQ's own bound (SNDHWM) counts messages, whatever their size.
+/* unsent.h - counts unsent bytes: bytes given to ZeroMQ for a peer that have not left this process. It bounds the memory
+ * that a slow peer can use. ZeroMQ's own bound (SNDHWM) counts messages, whatever their size.
  *
- * A counter may serve several sockets, one after the other. It lives until its owner has unref'd it and the last message
+ * A counter may serve several sockets, one after the other. It is freed when its owner has unref'd it and the last message
  * has left or was discarded, which may be after its socket was closed.
  * Thread: any; ZeroMQ's I/O thread lowers it. */
 #ifndef ODM_UNSENT_H
@@ -11,7 +11,7 @@
 
 struct odm_unsent;
 
-/* Counted for a frame besides its bytes, headers' frames too: what ZeroMQ and the allocator need, rounded up. */
+/* Overhead counted for every frame, header frames too: memory of ZeroMQ and the allocator, rounded up. */
 #define ODM_UNSENT_FRAME_BYTES 256u
 
 struct odm_unsent *odm_unsent_new(void); /* NULL: out of memory */

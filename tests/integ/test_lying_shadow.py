@@ -178,7 +178,7 @@ def requests_out_of_range_are_not_answered():
     r, err, _ = with_liar(lie)
     assert r["asked_bytes"] == 0, r
     assert r["state_bytes"] == (TOKENS - 1) * LAYERS * 2 * 128 * 4, r  # what comes by itself is not asked for
-    assert "asks for positions" in err, err
+    assert "requests positions" in err, err
 
 
 @test
