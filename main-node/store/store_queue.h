@@ -1,9 +1,9 @@
-/* store_queue.h - whose request the store serves next, and how much of its memory each worker may fill.
+/* store_queue.h - chooses the store's next request, and bounds the memory that each worker may use.
  *
- * Workers take turns, piece by piece, so that one that asks for more, or reads more slowly, gets no more than its turn. A
- * worker has a bounded number of requests, and bytes on their way to it. OD_STORE_SHARE_BYTES of these are its own, whatever
- * others hold: workers that read nothing hold up nobody. What is left of the store's memory is for pieces and queues beyond
- * that, up to what a worker may have; of this surplus nobody takes more than it leaves to others.
+ * Workers take turns, one piece each, so that a worker with more requests, or a slow reader, gets no more than its turn. Each
+ * worker has a bounded number of requests and of bytes in flight. OD_STORE_SHARE_BYTES of these are guaranteed to it, so
+ * workers that read nothing delay no others. The rest of the store's memory is a shared surplus for further bytes, up to
+ * the bound per worker; no worker may take more of the surplus than it leaves to the others.
  * Thread: the store's thread; odm_store_queue_done from any thread (the bytes on their way are atomic). */
 #ifndef ODM_STORE_QUEUE_H
 #define ODM_STORE_QUEUE_H
@@ -23,10 +23,10 @@ struct odm_store_request {
 };
 
 struct odm_store_worker {
-	struct od_route route; /* len 0: the place is free, when nothing is on its way any more */
+	struct od_route route; /* len 0: the place is free once no bytes are in flight */
 	uint32_t first, n;     /* of requests, a ring */
 	struct odm_store_request open[OD_STORE_MAX_OPEN];
-	_Atomic uint64_t sending; /* bytes on their way */
+	_Atomic uint64_t sending; /* bytes in flight */
 };
 
 struct odm_store_queue {
@@ -34,16 +34,17 @@ struct odm_store_queue {
 	uint32_t turn;
 };
 
-/* OD_ERR_BUSY: this worker, or all places, are full. bytes is at most OD_STORE_PIECE_BYTES. */
+/* OD_ERR_BUSY: the worker's queue is full, or all places are taken. r->bytes is at most OD_STORE_PIECE_BYTES. */
 OD_MUST_CHECK int odm_store_queue_add(struct odm_store_queue *q, const struct od_route *from,
 				      const struct odm_store_request *r);
-/* The next request and whose it is; NULL: none can be served now. It counts as sent (odm_store_queue_done ends that). */
+/* Takes the next request and returns its worker; NULL: none can be served now. Its bytes count as in flight until
+ * odm_store_queue_done. */
 struct odm_store_worker *odm_store_queue_take(struct odm_store_queue *q, struct odm_store_request *r);
-/* The bytes have left, or were never sent. */
+/* The bytes were sent or discarded. */
 void odm_store_queue_done(struct odm_store_worker *w, uint64_t bytes);
-/* This worker is gone. */
+/* The worker has left: drops its requests. */
 void odm_store_queue_drop(struct odm_store_worker *w);
-/* Bytes on their way, to all. */
+/* Bytes in flight to all workers. */
 uint64_t odm_store_queue_sending(const struct odm_store_queue *q);
 
 #endif

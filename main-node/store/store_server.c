@@ -177,7 +177,7 @@ static void serve(struct odm_store *s, struct odm_store_worker *w, const struct 
 static int check_fetch(const struct odm_store *s, const struct od_msg *m, struct od_err *err)
 {
 	if (m->header->session != s->session)
-		return od_fail(err, OD_ERR_MISMATCH, "this store process has begun since: greet it again");
+		return od_fail(err, OD_ERR_MISMATCH, "the store was restarted: send STORE_HELLO again");
 	return od_store_check_fetch(m->header->fetch, m->n_frames, s->bytes, err);
 }
 
@@ -200,7 +200,7 @@ static void on_message(struct odm_store *s, const struct od_msg *m)
 	char name[64];
 
 	if (m->header->body_case == OD__HEADER__BODY_STORE_HELLO) {
-		od_log(OD_LOG_DEBUG, "store: worker \"%s\" is here",
+		od_log(OD_LOG_DEBUG, "store: worker \"%s\" connected",
 		       od_peer_text(m->header->store_hello->host_name, name, sizeof(name)));
 		send_welcome(s, &m->route); /* to any version: it says which this is */
 	} else if (m->header->version != OD_PROTOCOL_VERSION || m->header->body_case != OD__HEADER__BODY_FETCH) {
