@@ -1,8 +1,8 @@
-/* prediction.h - one row's experts at one MoE layer, as somebody who has not seen main's router expects them.
+/* prediction.h - the predicted experts of one row at one MoE layer.
  *
- * It belongs to (sequence, position, token, m), whichever step main runs that position in and whoever else is there.
- * Whoever predicts says how sure it is: experts stand best first with the router probabilities that they were given,
- * the first top_k are the prediction and the rest its runners-up. Main decides what is loaded.
+ * It belongs to (sequence, position, token, m), whichever step runs that position and whichever other rows are in it.
+ * Experts are listed best first with predicted router probabilities. The first top_k are the prediction, the rest its
+ * runners-up. Main decides which ones to load.
  * Thread: plain data; pointers are borrowed for the length of a call. */
 #ifndef OD_PREDICT_PREDICTION_H
 #define OD_PREDICT_PREDICTION_H
@@ -20,19 +20,19 @@
 struct od_prediction {
 	uint64_t sequence;
 	uint32_t position;
-	int32_t token; /* that it assumes there */
+	int32_t token; /* assumed at that position */
 	uint32_t m;
-	size_t n;		  /* top_k at least, OD_MAX_CANDIDATES at most */
+	size_t n;		  /* top_k to OD_MAX_CANDIDATES */
 	const uint16_t *expert;	  /* [n], all different, best first */
-	const float *probability; /* [n], not growing; NULL: the predictor cannot tell */
-	bool stand_in; /* of main's own predictor beside the shadow: it counts while the shadow has said nothing of the row */
+	const float *probability; /* [n], in descending order; NULL: unknown */
+	bool stand_in; /* from main's own predictor beside a shadow: used until the shadow predicts the row */
 };
 
-/* Layer and experts are the model's, and as many as a prediction has; none stands there twice. expert: n of them, or
- * OD_MAX_CANDIDATES when n is greater. */
+/* Checks that the layer and the experts exist in the model, that n is in range, and that no expert repeats. Reads
+ * expert [n], at most OD_MAX_CANDIDATES of them. */
 OD_MUST_CHECK int od_prediction_check(const struct od_prediction *p, const struct od_config *c, struct od_err *err);
 
-/* How many experts a prediction names: all of a small model, top-k and some runners-up of a large one. */
+/* Number of experts in a prediction: top-k and OD_MAX_RUNNERS_UP runners-up, or all experts of a small model. */
 static inline size_t od_prediction_candidates(const struct od_config *cfg)
 {
 	size_t n = cfg->top_k + OD_MAX_RUNNERS_UP;

@@ -1,16 +1,15 @@
-/* predictor.h - one interface for everything in main's own process that says which experts come next. Live (od-main
- * --predictor) and in od-bench recall they are driven by the same calls; od-bench has more of them to compare with
- * (tests/bench/live/rivals.h).
+/* predictor.h - the interface of the predictors in main's process. od-main --predictor and od-bench recall drive them with
+ * the same calls; od-bench has further ones for comparison (tests/bench/live/rivals.h).
  *
  *   begin_sequence -> [ begin_step -> routed(0) .. routed(n_moe - 1) ] x steps -> end_sequence
  *
- * A step has rows of several sequences, each of which has begun. Steps of prompts are told too (prompt true), so that
- * counts and histories see them; no prediction is asked of them. A prompt's step and another may be under way together:
- * whole steps that are not a prompt's come between its layers. A step may end early (an error, a cancellation): the next
- * begin_step of its kind forgets it. What a predictor has learned outlives the sequences. It is deterministic, and
- * allocates nothing after it was made.
- * Predictions come out through emit, at any time between begin_step and the routed() of the layer they are about; a
- * later one for the same (row, m) replaces an earlier one. A predictor that knows nothing yet says nothing.
+ * A step has rows of several sequences, each of which has begun. Steps of prompts are passed too (prompt true), so that
+ * counts and histories include them; they need no predictions. A prompt step and another step may be open together: whole
+ * decode steps may run between the layers of a prompt step. A step may end early (an error, a cancellation): the next
+ * begin_step of its kind discards it. A predictor keeps its learned state when sequences end. It is deterministic and
+ * allocates nothing after its creation.
+ * Predictions leave through emit, at any time between begin_step and the routed() of their layer; a later one for the same
+ * (row, m) replaces an earlier one. A predictor without data for a row emits nothing.
  * Thread: one at a time (main's engine thread). Owner: od_predictor_free by whoever made it; the weights, the
  * configuration and the pool are borrowed. */
 #ifndef OD_PREDICT_PREDICTOR_H
@@ -22,9 +21,9 @@
 #include "common/model/weights.h"
 #include "common/predict/prediction.h"
 
-/* One row of a step at the moment its router has spoken. */
+/* One row of a step right after its router. */
 struct od_routed_row {
-	const float *residual;	  /* [hidden]: what goes on to the next layer but for the experts' outputs */
+	const float *residual;	  /* [hidden]: input of the next layer without the experts' outputs */
 	const float *probability; /* [n_experts]: softmax of the router's logits */
 	const uint16_t *expert;	  /* [top_k], best first */
 };
@@ -33,14 +32,14 @@ struct od_predict_row {
 	uint64_t sequence;
 	uint32_t position;
 	int32_t token;
-	bool quiet; /* no prediction is asked of it; may change from call to call */
+	bool quiet; /* needs no prediction; may change from call to call */
 };
 
 struct od_predict_step {
 	uint64_t step;
 	bool prompt;
 	size_t n_rows;
-	/* [n_rows], those of a sequence side by side, in order of position, without gaps; borrowed until the step's last
+	/* [n_rows], rows of one sequence adjacent, in order of position, without gaps; borrowed until the step's last
 	 * routed(). */
 	const struct od_predict_row *row;
 };
@@ -56,11 +55,11 @@ struct od_predictor {
 
 struct od_predictor_opts {
 	const struct od_config *config;
-	const struct od_dense *dense;	  /* for those that run routers ahead of their layer */
-	struct od_device *device;	  /* where dense lies; its compute queue is the predictor's during a call */
+	const struct od_dense *dense;	  /* for predictors that run routers ahead of their layer */
+	struct od_device *device;	  /* holds dense; its compute queue is the predictor's during a call */
 	enum od_profile profile;
 	size_t max_rows;		  /* of a step */
-	size_t max_sequences;		  /* between their begin_sequence and end_sequence; at least 1 */
+	size_t max_sequences;		  /* open at a time; at least 1 */
 	void (*emit)(void *arg, const struct od_prediction *p);
 	void *arg;
 };
@@ -75,7 +74,7 @@ struct od_predictor_kind {
 #define OD_PREDICTOR_NAMES "next-gate", "multi-gate", "trajectory"
 #define OD_N_PREDICTORS 3
 #define OD_NEXT_GATE 0 /* its index among them */
-extern const struct od_predictor_kind od_predictor_kinds[OD_N_PREDICTORS]; /* of those names, in their order */
+extern const struct od_predictor_kind od_predictor_kinds[OD_N_PREDICTORS]; /* in the order of OD_PREDICTOR_NAMES */
 od_predictor_make_fn od_next_gate_new, od_multi_gate_new, od_trajectory_new;
 
 static inline void od_predictor_begin_sequence(struct od_predictor *p, uint64_t sequence)
@@ -90,7 +89,7 @@ static inline void od_predictor_begin_step(struct od_predictor *p, const struct 
 		p->begin_step(p, s);
 }
 
-/* s: as its begin_step had it, but for `quiet`. rows [s->n_rows]. */
+/* s: as in its begin_step, except `quiet`. rows [s->n_rows]. */
 static inline void od_predictor_routed(struct od_predictor *p, const struct od_predict_step *s, uint32_t m,
 				       const struct od_routed_row *rows)
 {

@@ -1,4 +1,4 @@
-/* predictor_base.h - what the predictors share: how scores become a prediction.
+/* predictor_base.h - shared by the predictors: turns scores into a prediction.
  *
  * Thread: the predictor's. Owner: every predictor begins with a struct od_predictor_base. */
 #ifndef OD_PREDICT_PREDICTOR_BASE_H
@@ -11,8 +11,8 @@ struct od_predictor_base {
 	struct od_predictor_opts o;
 };
 
-/* Emits what the scores [n_experts] say of (row, m): the candidates with the greatest ones, and each one's share of the
- * sum of all as its probability. Scores are not negative; when all are 0 nothing is known and nothing said. */
+/* Emits a prediction for (row, m): the experts with the highest scores [n_experts], each with its share of the sum of all
+ * scores as probability. Scores are not negative; if all are 0, nothing is emitted. */
 void od_predictor_say(const struct od_predictor_base *b, const struct od_predict_row *row, uint32_t m, const float *score);
 
 #endif

@@ -1,5 +1,5 @@
-/* recall.h - how good predictions were: predicted-and-used experts over used experts (OD-MoE section 3.2, Eq. 2 and
- * 3), per layer and per token index, with lateness counted apart.
+/* recall.h - recall of predictions: predicted-and-used experts over used experts (OD-MoE section 3.2, Eq. 2 and 3), per
+ * layer and per token index; late predictions are counted separately.
  *
  * Thread: its owner's. Owner: od_recall_init ... od_recall_fini by the caller. */
 #ifndef OD_PREDICT_RECALL_H
@@ -15,18 +15,17 @@ struct od_recall_cell {
 	uint64_t uses, recalled;
 };
 
-/* Rows of a layer: how many there were, and of these with a prediction before and after its router spoke. The rest is
- * missing. */
+/* Rows of a layer: all, those predicted before the router chose, and those predicted after. The others have no prediction. */
 struct od_recall_rows {
 	uint64_t seen, in_time, late;
 };
 
 struct od_recall {
 	uint32_t n_moe, n_tokens;
-	uint32_t tokens_seen; /* indices from here on have counted nothing */
+	uint32_t tokens_seen; /* token indices from here on are empty */
 	struct od_recall_cell all;
 	struct od_recall_cell *layer; /* [n_moe] */
-	struct od_recall_cell *token; /* [n_tokens]: index of the generated token; later ones count in the last */
+	struct od_recall_cell *token; /* [n_tokens]: by index of the generated token; later ones count in the last */
 	struct od_recall_rows rows;
 	struct od_recall_rows *layer_rows; /* [n_moe] */
 };
@@ -36,16 +35,16 @@ OD_MUST_CHECK int od_recall_init(struct od_recall *r, uint32_t n_moe, uint32_t n
 void od_recall_fini(struct od_recall *r);
 void od_recall_reset(struct od_recall *r);
 
-/* The router of a layer (below n_moe) has spoken about a row, whether it was predicted or not. */
+/* The router of a layer (below n_moe) has routed a row, predicted or not. */
 void od_recall_see(struct od_recall *r, uint32_t layer);
-/* A row's prediction: what was predicted, what was used, each expert once, in any order. */
+/* Counts a row's prediction. predicted and used list each expert once, in any order. */
 void od_recall_add(struct od_recall *r, uint32_t layer, uint32_t token, const uint16_t *predicted, size_t n_predicted,
 		   const uint16_t *used, size_t n_used, bool late);
-/* The same into one cell alone. */
+/* The same for a single cell. */
 void od_recall_add_cell(struct od_recall_cell *c, const uint16_t *predicted, size_t n_predicted, const uint16_t *used,
 			size_t n_used);
 
-/* Adds what `from` counted; layers and token indices that `into` lacks go to its last ones. */
+/* Adds the counts of `from`; layers and token indices that `into` lacks go to its last ones. */
 void od_recall_merge(struct od_recall *into, const struct od_recall *from);
 
 static inline uint64_t od_recall_missing(const struct od_recall_rows *r)
