@@ -1,7 +1,7 @@
 /* bench.h - the subcommands of od-bench.
  *
  * A subcommand gets its own argv (argv[0] is its name), reads it with common/base/args.h, answers --help, and
- * prints through bench_table.h, so that --json carries the same figures as the text. To add one: a file
+ * prints through bench_table.h, so that --json has the same figures as the text. To add one: a file
  * bench_<name>.c, its declaration here, its line in od_bench.c, its source in rules.mk.
  * Thread: main(); a subcommand may start its own. */
 #ifndef OD_TESTS_BENCH_H
@@ -35,7 +35,7 @@ int od_bench_cache_record(int argc, char **argv, struct od_err *err); /* its --r
 int od_bench_order(int argc, char **argv, struct od_err *err);
 int od_bench_deal(int argc, char **argv, struct od_err *err);
 
-/* "Usage: od-bench <usage>", what it is for, and the options. */
+/* Prints "Usage: od-bench <usage>", the description and the options. */
 void od_bench_usage(const char *usage, const char *text, const struct od_arg *table, size_t n_table);
 
 #endif

@@ -77,11 +77,11 @@ int main(int argc, char **argv)
 	}
 	c = find_command(argv[1]);
 	if (c == NULL) {
-		od_log(OD_LOG_ERROR, "there is no command \"%s\"; od-bench --help lists them", argv[1]);
+		od_log(OD_LOG_ERROR, "unknown command \"%s\"; od-bench --help lists the commands", argv[1]);
 		return 2;
 	}
 	rc = c->run(argc - 1, argv + 1, &err);
-	/* A full disk behind a pipe shows only here. */
+	/* Only this detects a full disk behind a pipe. */
 	if (rc == OD_OK && fflush(stdout) != 0)
 		rc = od_fail_errno(&err, OD_ERR_IO, "writing standard output");
 	if (rc == OD_OK)

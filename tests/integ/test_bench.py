@@ -80,7 +80,7 @@ def recall_does_not_depend_on_the_cluster():
 @test
 def recall_needs_predictions():
     prompts = ("--prompts", PROMPTS)
-    assert refused("predicts nothing", "recall", "--local", 1, "--predictor", "none", *prompts) == 2
+    assert refused("has no recall", "recall", "--local", 1, "--predictor", "none", *prompts) == 2
     assert refused("--prompts FILE is missing", "recall", "--local", 1, "--predictor", "random") == 2
     assert refused("a cluster has one", "recall", "--local", 1, "--predictor", "random,shadow", *prompts) == 2
     assert refused("not for a cluster", "recall", "--local", 1, "--dump", "x", *prompts) == 2

@@ -151,7 +151,7 @@ def refusals():
     for wrong in ("0", "1,,2", "x", "1025", "4,"):
         assert refused("--parallel", "--resident", "--parallel", wrong) == 2
     assert refused("at most 16 numbers", "--resident", "--parallel", ",".join(["1"] * 17)) == 2
-    assert refused("is for --parallel N", "--resident", "--prefill-beside", 9) == 2
+    assert refused("needs --parallel N", "--resident", "--prefill-beside", 9) == 2
     assert refused("with --prefill-beside", "--resident", "--parallel", "1,4", "--prefill-beside", 9) == 2
     assert refused("each of 5 texts at once, found 4", "--resident", "--parallel", "1,5", "--prompts", prompts_file(4)) == 2
     assert refused("leave --baseline out", "--local", 1, "--parallel", 2, "--baseline", "resident") == 2
@@ -165,7 +165,7 @@ def as_text():
     out = tool("od-bench", *args, "--parallel", "1,2").stdout
     assert "several texts at once" in out and "floor / time" in out and "experts a layer" in out, out
     out = tool("od-bench", *args, "--parallel", 2, "--prefill-beside", 20).stdout
-    assert "beside it / alone" in out and "the prompt's first token" in out, out
+    assert "during it / alone" in out and "the prompt's first token" in out, out
 
 
 run_tests()

@@ -137,7 +137,7 @@ def activations_make_a_difference():
 @test
 def wrong_lists():
     assert refused('found "nf5"', "--precision", "bf16,nf5") == 2
-    assert refused("stands twice", "--precision", "int8,int8") == 2
+    assert refused("is listed twice", "--precision", "int8,int8") == 2
     assert refused('found "int4"', "--activations", "int4") == 2
     assert refused('found "f16"', "--resident-form", "f16") == 2
     assert refused("exclude each other", "--prompts", PROMPTS, "--prompt-tokens", 4) == 2

@@ -300,7 +300,7 @@ def sweeps_are_tables_of_their_configurations():
 def a_sweep_takes_the_precisions_of_the_pack():
     r = recall("--prompts", PROMPTS, "--limit", 1, "--tokens", 4, "--sweep", "fig3")
     assert [x["shadow"] for x in r["fig3"]] == ["int8"] * 4
-    assert refused("leave out --align", *SMALL, "--sweep", "fig3", "--align", "T1_KV1") == 2
+    assert refused("remove --align", *SMALL, "--sweep", "fig3", "--align", "T1_KV1") == 2
     assert refused("--svg is not for a cluster", *SMALL, "--local", 1, "--svg", "x") == 2
     assert refused("--served, which was not asked for", *SMALL, "--local", 1, "--sim-slots", 3) == 2
     r = recall("--prompts", PROMPTS, "--limit", 1, "--tokens", 4, "--precision", "bf16,int8", "--dense-precision",
@@ -322,18 +322,18 @@ def any_configurations_can_be_drawn():
 @test
 def what_cannot_be_done_is_refused():
     assert refused("--precision: found \"int9\"", *SMALL, "--precision", "int8,int9") == 2
-    assert refused("\"int8\" stands twice", *SMALL, "--precision", "int8,int8") == 2
+    assert refused("\"int8\" is listed twice", *SMALL, "--precision", "int8,int8") == 2
     assert refused("--align: found \"T1\"", *SMALL, "--align", "T1") == 2
     assert refused("next-gate", *SMALL, "--predictor", "oracle") == 2
-    assert refused("predicts nothing has no recall", *SMALL, "--predictor", "none") == 2
+    assert refused("--predictor none has no recall", *SMALL, "--predictor", "none") == 2
     assert refused("--prompts FILE is missing", "--tokens", 4) == 2
     assert refused("--worker-arg is for a cluster", *SMALL, "--worker-arg", "--slots=2") == 2
     assert refused("--departure is for a shadow that --local starts", *SMALL, "--workers", "x", "--departure", "late") == 2
     assert refused("unknown option --shadow-arg", *SMALL, "--local", 1, "--shadow-arg", "x") == 2
     for option, value in (("--precision", "nf4"), ("--departure", "late"), ("--align", "T1_KV0")):
         for where in (), ("--local", 1):
-            assert refused("for the shadow", *SMALL, "--predictor", "next-gate", option, value, *where) == 2
-    assert refused("--served is for the shadow", *SMALL, "--predictor", "next-gate,random", "--served") == 2
+            assert refused("needs the shadow", *SMALL, "--predictor", "next-gate", option, value, *where) == 2
+    assert refused("--served needs the shadow", *SMALL, "--predictor", "next-gate,random", "--served") == 2
     assert refused("unknown option", *SMALL, "--resident") == 2
     every = ",".join(f"T{t}_KV{kv}" for t in range(5) for kv in range(6))
     assert refused("more than 256 configurations: give fewer", *SMALL, "--align", every, "--precision",

@@ -38,7 +38,7 @@ static void lists_of_names(void **state)
 	assert_says(&err, "found \"\"");
 	assert_int_equal(recall_parse_list("colour", "", colours, out, &n, &err), OD_ERR_ARG);
 	assert_int_equal(recall_parse_list("colour", "red,red", colours, out, &n, &err), OD_ERR_ARG);
-	assert_says(&err, "\"red\" stands twice");
+	assert_says(&err, "\"red\" is listed twice");
 	assert_int_equal(recall_parse_list("colour", "Red", colours, out, &n, &err), OD_ERR_ARG);
 }
 
@@ -63,7 +63,7 @@ static void lists_of_alignments(void **state)
 		assert_says(&err, "T<i>_KV<j>");
 	}
 	assert_int_equal(recall_parse_align("align", "T1_KV1,T2_KV2,T1_KV1", out, &n, &err), OD_ERR_ARG);
-	assert_says(&err, "\"T1_KV1\" stands twice");
+	assert_says(&err, "\"T1_KV1\" is listed twice");
 	for (int i = 0; i <= RECALL_LIST_MAX; i++)
 		snprintf(many + strlen(many), sizeof(many) - strlen(many), "%sT%d_KV1", i > 0 ? "," : "", i);
 	assert_int_equal(recall_parse_align("align", many, out, &n, &err), OD_ERR_ARG);

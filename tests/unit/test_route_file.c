@@ -118,7 +118,7 @@ static void refused(size_t at, uint8_t byte, int code, const char *says)
 static void what_is_wrong_is_said(void **state)
 {
 	(void)state;
-	refused(0, 'x', OD_ERR_FORMAT, "no recording");
+	refused(0, 'x', OD_ERR_FORMAT, "not a recording");
 	refused(8, 2, OD_ERR_UNSUPPORTED, "version 2");
 	refused(12, 0, OD_ERR_RANGE, "no such model");
 	refused(18, 1, OD_ERR_RANGE, "no such model");
@@ -127,7 +127,7 @@ static void what_is_wrong_is_said(void **state)
 	refused(56, 'L', OD_ERR_FORMAT, "belongs to no step");
 	refused(57, 2, OD_ERR_FORMAT, "impossible number of rows");
 	refused(58, 0, OD_ERR_FORMAT, "impossible number of rows");
-	refused(58, 200, OD_ERR_FORMAT, "cut off");
+	refused(58, 200, OD_ERR_FORMAT, "ends early");
 	refused(60, 2, OD_ERR_FORMAT, "impossible number of rows");
 	refused(95, 4, OD_ERR_FORMAT, "does not have");
 	refused(95, 1, OD_ERR_FORMAT, "same expert twice");
@@ -148,7 +148,7 @@ static void every_cut_is_noticed(void **state)
 		memcpy(bytes, golden, len);
 		assert_int_equal(od_routes_parse(&r, bytes, len, "file", &err), OD_ERR_FORMAT);
 		if (len >= 56)
-			assert_non_null(strstr(err.msg, "cut off"));
+			assert_non_null(strstr(err.msg, "ends early"));
 		free(bytes);
 	}
 }

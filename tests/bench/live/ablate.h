@@ -1,6 +1,6 @@
-/* ablate.h - what the files of od-bench ablate share: settings, and the figures of OD-MoE that show them.
+/* ablate.h - shared by the files of od-bench ablate: settings, and the figures of OD-MoE that show them.
  *
- * A setting is one way to run the cluster; it is measured once for each prompt, however many figures show it.
+ * A setting is one configuration of the cluster; it is measured once per prompt, even if several figures show it.
  * Thread: main(). Owner: struct ablate owns all below it; prompts and options are bench_ablate.c's. */
 #ifndef OD_BENCH_ABLATE_H
 #define OD_BENCH_ABLATE_H
@@ -17,7 +17,7 @@ struct ablate_setting {
 	double load_time_ms;
 };
 
-/* OD-MoE Fig. 8, 9 or 10: which settings, in which order, called what. */
+/* OD-MoE Fig. 8, 9 or 10: its settings in order, and their labels. */
 struct ablate_figure {
 	const char *key, *token_key, *title;
 	size_t n;
@@ -35,10 +35,10 @@ struct ablate {
 	size_t n_settings;
 	struct ablate_figure figure[ABLATE_FIGURES]; /* n 0: not wanted */
 	const struct od_prompts *prompts;
-	size_t n_done; /* prompts that all settings have written for */
+	size_t n_done; /* prompts that all settings have finished */
 	/* [n_settings][prompts->n], without nodes. */
 	struct odm_figures *run;
-	size_t n_other_tokens; /* runs that wrote something else than the first setting did: must be 0 */
+	size_t n_other_tokens; /* runs whose tokens differ from the first setting's: must be 0 */
 	char first_other[160];
 	/* For the report. */
 	double window_ms, run_time_ms, load_time_ms; /* window: of the calibration, NaN without one */
@@ -53,11 +53,11 @@ static inline struct odm_figures *ablate_runs(const struct ablate *a, size_t set
 	return a->run + setting * a->prompts->n;
 }
 
-/* figures: [ABLATE_FIGURES], which are wanted. Fig. 10 is at load_time_ms and at slow_load_time_ms. */
+/* figures: [ABLATE_FIGURES], true for each one to make. Fig. 10 uses load_time_ms and slow_load_time_ms. */
 void ablate_plan(struct ablate *a, const bool *figures, double load_time_ms, double slow_load_time_ms);
 
 OD_MUST_CHECK int ablate_report(const struct ablate *a, bool json, struct od_err *err);
-/* fig8.svg, ... and their scripts into dir. */
+/* Writes fig8.svg, ... and their scripts into dir. */
 OD_MUST_CHECK int ablate_draw(const struct ablate *a, const char *dir, struct od_err *err);
 
 #endif

@@ -1,9 +1,9 @@
-/* od-bench ablate: what prediction and each kind of alignment are worth, on a live cluster (OD-MoE section 4.2).
+/* od-bench ablate: the gain from prediction and from each kind of alignment, on a live cluster (OD-MoE section 4.2).
  *
- * Speeds of ten processes on a few cores mean nothing by themselves. So loads and computation are paced by a clock
- * (od-worker --load-time, --run-time), and what is compared is how well the settings fill that time. Every prompt is
- * written in every setting before the next one begins, each time by a fresh cluster, in a shuffled order: what the
- * machine does meanwhile falls on all alike. */
+ * The raw speed of ten processes on a few cores is meaningless. So loads and computation are paced by a clock (od-worker
+ * --load-time, --run-time), and the settings are compared by their use of that time. Every prompt runs in every setting
+ * before the next prompt begins, each time on a fresh cluster, in a shuffled order, so that other load on the machine
+ * affects all settings equally. */
 #include "common/base/clock.h"
 #include "main-node/engine_args.h"
 #include "tests/bench/bench.h"
@@ -85,7 +85,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 		/* Other defaults than elsewhere. */
 		{ .kind = OD_ARG_TITLE, .help = "The cluster of every run" },
-		{ "local", OD_ARG_UINT, &a->local, "N", "workers, as child processes beside a shadow; default 8", 1, 64, NULL },
+		{ "local", OD_ARG_UINT, &a->local, "N", "workers, as child processes, with a shadow; default 8", 1, 64, NULL },
 		{ "slots", OD_ARG_UINT, &o->slots, "N", "experts that a worker can hold; default 1", 1, 64, NULL },
 		{ "threads", OD_ARG_UINT, &a->opts.threads, "N", "compute threads of main; default 1", 1, 1024, NULL },
 		{ "run-time", OD_ARG_REAL, &o->run_ms, "MS", "running an expert takes at least MS milliseconds; default 3", 0, 60000, NULL },

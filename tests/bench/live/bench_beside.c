@@ -1,7 +1,7 @@
-/* od-bench decode --parallel N --prefill-beside TOKENS: N texts are written, and a prompt goes through the layers beside them.
+/* od-bench decode --parallel N --prefill-beside TOKENS: decodes N texts during the prefill of a prompt.
  *
- * A round: decode steps of the texts alone, the prompt beside them from its submission to its first token, the texts alone
- * again, so that what the growing context costs falls on both; then the prompt alone. */
+ * A round: decode steps of the texts alone; texts and prompt together, from the prompt's submission to its first token; the
+ * texts alone again, so that the growing context affects both; then the prompt alone. */
 #include "tests/bench/live/bench_parallel.h"
 
 #include "common/base/clock.h"
@@ -45,7 +45,7 @@ static int check_alive(struct beside_bench *b, struct od_err *err)
 	rc = parallel_texts_take(&b->texts, err);
 	if (rc != OD_OK)
 		return rc;
-	return od_fail(err, OD_ERR_ARG, "a text was at the end of its context of %u before the round was over; raise --ctx-size, "
+	return od_fail(err, OD_ERR_ARG, "a text reached the end of its context of %u before the round ended; raise --ctx-size, "
 		       "or lower --tokens or --prefill-beside", odm_engine_ctx(b->engine));
 }
 
@@ -242,13 +242,13 @@ static const struct figure {
 	figure_fn *of;
 } figures[] = {
 	{ "alone_tok_per_s", "texts alone", "tok/s", alone_speed },
-	{ "beside_tok_per_s", "texts beside the prompt", "tok/s", beside_speed },
-	{ "tok_per_s_ratio", "  beside it / alone", "", speed_ratio },
+	{ "beside_tok_per_s", "texts during the prefill", "tok/s", beside_speed },
+	{ "tok_per_s_ratio", "  during it / alone", "", speed_ratio },
 	{ "alone_longest_ms", "longest step, texts alone", "ms", alone_longest },
-	{ "beside_longest_ms", "longest step, beside the prompt", "ms", beside_longest },
+	{ "beside_longest_ms", "longest step, during the prefill", "ms", beside_longest },
 	{ "ttft_alone_ms", "the prompt's first token, alone", "ms", ttft_alone },
-	{ "ttft_beside_ms", "the prompt's first token, beside texts", "ms", ttft_beside },
-	{ "ttft_ratio", "  beside texts / alone", "", ttft_ratio },
+	{ "ttft_beside_ms", "the prompt's first token, with texts", "ms", ttft_beside },
+	{ "ttft_ratio", "  with texts / alone", "", ttft_ratio },
 };
 #define N_FIGURES (sizeof(figures) / sizeof(figures[0]))
 
@@ -300,7 +300,7 @@ static void report_rounds(const struct beside_bench *b, struct od_report *r)
 static int report(const struct beside_bench *b, struct od_err *err)
 {
 	struct od_report *r;
-	int rc = od_report_new(&r, "Decoding beside a prompt", err);
+	int rc = od_report_new(&r, "Decoding during a prefill", err);
 
 	if (rc != OD_OK)
 		return rc;

@@ -1,9 +1,9 @@
-/* od-bench cache --live: what caches on the workers are worth, on a live local cluster (ZipMoE, Fig. 8 to 10: TPOT, TTFT and
+/* od-bench cache --live: the gain from caches on the workers, on a live local cluster (ZipMoE, Fig. 8 to 10: TPOT, TTFT and
  * throughput by memory).
  *
- * Loads are paced by a clock, so that a few cores can stand for several machines; a load takes the share of its time that
- * has still to be read. Every setting has a cluster of its own, which writes all prompts one after another and records its
- * routes: the replay of these says what the same cache should have done. */
+ * Loads are paced by a clock, so that a few cores can simulate several machines; the time of a load is proportional to its
+ * uncached bytes. Every setting has its own cluster, which runs all prompts one after another and records its routes. The
+ * replay of these routes gives the expected figures of the same cache. */
 #include "common/base/clock.h"
 #include "common/compute/device.h"
 #include "main-node/engine_args.h"
@@ -117,7 +117,7 @@ static int parse_budget(const struct live_bench *b, const char *text, struct cac
 	to->bytes = (to->bytes + (1u << 19)) >> 20 << 20;
 	to->percent = 100 * (double)to->bytes / published;
 	if (rc != OD_OK || to->bytes == 0)
-		return od_fail(err, OD_ERR_ARG, "--budget: expected sizes of 1 MiB or more, or shares that come to it, found \"%s\"",
+		return od_fail(err, OD_ERR_ARG, "--budget: expected sizes or shares of at least 1 MiB, found \"%s\"",
 			       text);
 	return OD_OK;
 }

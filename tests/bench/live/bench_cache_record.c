@@ -1,4 +1,4 @@
-/* od-bench cache --record: writes what the routers choose while main's engine generates, for od-bench cache --routes. */
+/* od-bench cache --record: records the routers' choices while main's engine generates, for od-bench cache --routes. */
 #include "main-node/engine_args.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/bench_prompts.h"

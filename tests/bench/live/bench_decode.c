@@ -1,9 +1,9 @@
-/* od-bench decode: how fast a cluster writes, against the same model with all experts in this process.
+/* od-bench decode: decode speed of a cluster, compared with the same model with all experts in this process.
  *
- * The two take turns, a run each, so that a ratio compares neighbours in time; medians are over runs. In resident
- * mode the memory bandwidth is read once in every token, outside its time: a decoded token reads its weights once, so
- * GB/s of weights over GB/s of memory is the share of what this machine could do. Both are bytes over time of a whole
- * run, so that what other processes take of the cores falls on both alike. */
+ * The two alternate, one run each, so that a ratio compares runs close in time; medians are over runs. In resident mode the
+ * memory bandwidth is measured once per token, outside its time. A decoded token reads its weights once, so GB/s of weights
+ * over GB/s of memory is the share of the memory bandwidth used. Both are bytes over time of a whole run, so that the load
+ * of other processes affects both equally. */
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/pack/dense_load.h"
@@ -55,10 +55,10 @@ static int parse(struct decode_options *o, int argc, char **argv, struct od_err 
 		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens per run, past the end of text too; default 64", 2, MAX_TOKENS, NULL },
 		{ "runs", OD_ARG_UINT, &o->runs, "N", "measured runs; default 5, after a short warm-up", 1, 1e5, NULL },
 		{ "baseline", OD_ARG_CHOICE, &o->baseline, "NAME", "resident (default): alternate cluster and resident mode; none", 0, 0, baseline_names },
-		{ "parallel", OD_ARG_STRING, &o->parallel, "LIST", "no baseline: one engine with so many texts at once (1,4,16); a run is "
+		{ "parallel", OD_ARG_STRING, &o->parallel, "LIST", "no baseline: one engine with N texts at once, e.g. 1,4,16; a run is "
 		  "one round of all numbers", 0, 0, NULL },
 		{ "prefill-beside", OD_ARG_UINT, &o->prefill_beside, "TOKENS", "with --parallel N: speed of N texts during the prefill of a random "
-		  "prompt of so many tokens", 1, MAX_TOKENS, NULL },
+		  "prompt of TOKENS tokens", 1, MAX_TOKENS, NULL },
 		{ "temperature", OD_ARG_REAL, &o->temperature, "T", "default: 0.8 with random prompts (greedy would repeat itself), else 0", 0, 1000, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of random prompts and of sampling; default 1", 0, 0, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every run", 0, 0, NULL },
@@ -84,7 +84,7 @@ static int check(struct decode_options *o, struct od_err *err)
 	if (o->prompts != NULL && o->prompt_tokens > 0)
 		return od_fail(err, OD_ERR_ARG, "--prompts and --prompt-tokens exclude each other");
 	if (o->parallel == NULL && o->prefill_beside > 0)
-		return od_fail(err, OD_ERR_ARG, "--prefill-beside is for --parallel N: the texts that the prompt is beside");
+		return od_fail(err, OD_ERR_ARG, "--prefill-beside needs --parallel N: the texts to decode during the prefill");
 	if (o->parallel != NULL && o->baseline == BASELINE_RESIDENT)
 		return od_fail(err, OD_ERR_ARG, "--parallel measures one engine; leave --baseline out");
 	if (o->baseline < 0)
@@ -399,7 +399,7 @@ static void report_setting(const struct decode_bench *b, struct od_report *r)
 	for (size_t i = 0; i < o->runs; i++)
 		other += !b->run[i].same_tokens;
 	if (b->engine[CLUSTER] != NULL && b->engine[RESIDENT] != NULL)
-		od_report_fact(r, "runs_with_other_tokens", "runs where the two wrote other text", OD_INT(other), 0,
+		od_report_fact(r, "runs_with_other_tokens", "runs where the two texts differ", OD_INT(other), 0,
 			       NULL);
 	if (b->engine[RESIDENT] == NULL)
 		return;

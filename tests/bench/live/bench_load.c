@@ -1,4 +1,4 @@
-/* bench_load.c - od-bench load: experts through the worker's readers, schedule and inflaters, from several sources. */
+/* bench_load.c - od-bench load: loads experts through the worker's readers, schedule and inflaters, from several sources. */
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "common/compute/device.h"
@@ -288,8 +288,8 @@ static int plan_lines(struct load_bench *b, struct od_err *err)
 		rc = alloc_line(b, &b->line[b->n_lines++], err);
 	}
 	return rc == OD_OK && b->n_lines == 0 ?
-		       od_fail(err, OD_ERR_ARG, "nothing to measure: no pack has experts in one of these forms, or "
-		       "experts as bf16 from no source but direct, which is for planes") : rc;
+		       od_fail(err, OD_ERR_ARG, "nothing to measure: no pack has experts in these forms, or the "
+		       "only source is direct, which needs planes") : rc;
 }
 
 static struct load_case case_of(const struct load_bench *b, const struct line *l, struct load_source *source)
@@ -489,7 +489,7 @@ static int run(struct load_bench *b, struct od_err *err)
 	int rc = plan_sources(b, err);
 
 	if (rc == OD_OK && b->opt.together > 0 && b->opt.svg != NULL)
-		rc = od_fail(err, OD_ERR_ARG, "--svg: there is no picture of --together");
+		rc = od_fail(err, OD_ERR_ARG, "--svg: --together has no plot; remove one of the two");
 	if (rc == OD_OK && b->opt.svg != NULL)
 		rc = od_plot_check(b->opt.svg, err);
 	if (b->opt.together > 0)
@@ -542,7 +542,7 @@ int od_bench_load(int argc, char **argv, struct od_err *err)
 					 .seed = 1 } };
 	struct options *o = &b.opt;
 	const struct od_arg table[] = {
-		{ "pack", OD_ARG_STRING, &o->packs, "LIST", "comma-separated packs, say one per codec; default: $OD_PACK", 0, 0, NULL },
+		{ "pack", OD_ARG_STRING, &o->packs, "LIST", "comma-separated packs, e.g. one per codec; default: $OD_PACK", 0, 0, NULL },
 		{ "source", OD_ARG_STRING, &o->sources, "LIST", "of cache (page cache), disk (not in it), direct (O_DIRECT; planes only), paced; default: cache,disk,paced", 0, 0, NULL },
 		{ "pace", OD_ARG_STRING, &o->paces, "LIST", "rates of paced sources; default 1GB/s,3.5GB/s,7GB/s,25GB/s", 0, 0, NULL },
 		{ "form", OD_ARG_STRING, &o->forms, "LIST", "of bf16, planes, where a pack allows it; default: both", 0, 0, NULL },

@@ -1,4 +1,4 @@
-/* od-bench decode --parallel LIST: one engine, and for each number of the list so many texts at once, in turns.
+/* od-bench decode --parallel LIST: one engine decodes N texts at once, for each N of the list, in turns.
  *
  * Decoding is timed while all texts of a number are in decode: from the moment the last one has its first token to the moment
  * the first one ends. In resident mode the memory bandwidth is read between these steps, outside their time: the floor is the

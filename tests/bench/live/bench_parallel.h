@@ -6,12 +6,11 @@
 
 #include "tests/bench/live/decode_common.h"
 
-/* --parallel 1,4,16: how the speed grows with the number of texts, and in resident mode what memory's bandwidth would allow.
- * Measures and reports. */
+/* --parallel 1,4,16: measures and reports the speed by number of texts, and in resident mode the upper bound by memory
+ * bandwidth. */
 OD_MUST_CHECK int parallel_bench(const struct decode_options *o, struct od_err *err);
 
-/* --parallel N --prefill-beside TOKENS: how fast N texts are written while a prompt goes through the layers. Measures and
- * reports. */
+/* --parallel N --prefill-beside TOKENS: measures and reports the decode speed of N texts during the prefill of a prompt. */
 OD_MUST_CHECK int beside_bench(const struct decode_options *o, struct od_err *err);
 
 #endif

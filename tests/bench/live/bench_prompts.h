@@ -1,7 +1,7 @@
-/* bench_prompts.h - what the benchmarks ask a model: prompts from a file, or random ones.
+/* bench_prompts.h - the benchmarks' prompts: from a file, or random ones.
  *
- * The file has a JSON object a line: "text" (string), "ids" (array of token ids, BOS included) or both, and if
- * wanted "name" and "tokens" (the number of ids). Blank lines do not count. prompts.md says where ours come from.
+ * The file has one JSON object per line: "text" (string), "ids" (array of token ids, BOS included) or both, and optionally
+ * "name" and "tokens" (the number of ids). Blank lines are ignored. prompts.md names the source of ours.
  * Thread: any, one at a time per object. Owner: od_prompts_load or _random ... od_prompts_fini by the caller. */
 #ifndef OD_BENCH_PROMPTS_H
 #define OD_BENCH_PROMPTS_H
@@ -25,14 +25,14 @@ struct od_prompts {
 	size_t n;
 };
 
-/* The first `limit` prompts (0: all); none at all is an error. *p can be passed to od_prompts_fini even on failure. */
+/* Loads the first `limit` prompts (0: all); an empty file is an error. *p can be passed to od_prompts_fini even on failure. */
 OD_MUST_CHECK int od_prompts_load(struct od_prompts *p, const char *path, size_t limit, struct od_err *err);
 
-/* ids become what this tokenizer makes of the texts, with BOS; prompts without text keep theirs. t NULL (a model
- * without a tokenizer): all keep theirs, and one that has none is an error. */
+/* Sets ids by tokenising the texts, with BOS; prompts without text keep theirs. t NULL (a model without a tokenizer): all
+ * keep theirs, and a prompt without ids is an error. */
 OD_MUST_CHECK int od_prompts_encode(struct od_prompts *p, const struct od_tokenizer *t, struct od_err *err);
 
-/* The same with the tokenizer.json at `path` (od_pack_tokenizer_path), NULL: without one. */
+/* The same with the tokenizer.json at `path` (od_pack_tokenizer_path); NULL: no tokenizer. */
 OD_MUST_CHECK int od_prompts_encode_by_file(struct od_prompts *p, const char *path, struct od_err *err);
 
 /* n prompts of n_tokens ids below vocab, BOS (unless negative) first; the same seed gives the same ids everywhere. */

@@ -1,7 +1,7 @@
-/* od-bench recall: how many of the experts that the routers chose had been predicted (OD-MoE section 3.2, Eq. 2, 3).
+/* od-bench recall: the share of the routers' experts that was predicted (OD-MoE section 3.2, Eq. 2, 3).
  *
- * Text is generated greedily, as in the paper, and ends where the model ends it. Without a cluster everything happens
- * in this process (recall_run.h); with --local or --workers it is live (recall_live.h). */
+ * Text is generated greedily, as in the paper, until the model ends it. Without a cluster all runs in this process
+ * (recall_run.h); with --local or --workers it is live (recall_live.h). */
 #include "main-node/engine_args.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/live/bench_prompts.h"
@@ -39,7 +39,7 @@ static const char usage[] =
 	"Generates greedily, compares predicted with routed experts. Without a cluster: in this process.\n"
 	"Example: od-bench recall --pack PACK --prompts tests/bench/prompts.jsonl --precision int8,bf16\n";
 
-/* --align says both periods; --resident is no cluster; what the shadow is, options of our own say. */
+/* --align sets both periods; --resident has no cluster; own options set the shadow's arguments. */
 static const char *const without[] = { "align-token", "align-kv", "resident", "shadow-arg", NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
@@ -51,7 +51,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "tokens", OD_ARG_UINT, &o->tokens, "N", "tokens to generate at most; default 256", 2, MAX_TOKENS,
 		  NULL },
 		{ "precision", OD_ARG_STRING, &o->precision, "LIST", "shadow's weights (default: int8); on a cluster only with --local", 0, 0, NULL },
-		{ "dense-precision", OD_ARG_STRING, &o->dense_precision, "LIST", "attention's weights, say same,bf16 (default: same as --precision)", 0, 0, NULL },
+		{ "dense-precision", OD_ARG_STRING, &o->dense_precision, "LIST", "attention's weights, e.g. same,bf16 (default: same as --precision)", 0, 0, NULL },
 		{ "departure", OD_ARG_CHOICE, &o->departure, "D", "early (default): shadow runs ahead; late: it waits for main's token", 0, 0, child_departure_names },
 		{ "align", OD_ARG_STRING, &o->align, "LIST", "T<i>_KV<j>: token every i steps, KV every j; 0: no (default: T1_KV1)", 0, 0, NULL },
 		{ "predictor", OD_ARG_STRING, &o->predictor, "LIST", "shadow (default), next-gate, multi-gate, popularity, history, "
@@ -90,7 +90,7 @@ static int parse_predictors(const struct options *o, int out[RECALL_LIST_MAX], s
 
 	for (size_t i = 0; rc == OD_OK && i < *n; i++) {
 		if (out[i] == ODM_PREDICT_NONE)
-			return od_fail(err, OD_ERR_ARG, "--predictor none: who predicts nothing has no recall");
+			return od_fail(err, OD_ERR_ARG, "--predictor none has no recall; name a predictor");
 	}
 	return rc;
 }
@@ -171,11 +171,11 @@ static int check_heard(const struct options *o, const int *predictor, size_t n, 
 		if (predictor[i] == ODM_PREDICT_SHADOW)
 			return OD_OK;
 	}
-	return unheard == NULL ? OD_OK : od_fail(err, OD_ERR_ARG, "--%s is for the shadow, and --predictor %s names none; leave "
-						 "one of them out", unheard, o->predictor);
+	return unheard == NULL ? OD_OK : od_fail(err, OD_ERR_ARG, "--%s needs the shadow, which --predictor %s does not name; "
+						 "remove one of the two", unheard, o->predictor);
 }
 
-/* What the shadow of --local is told; *precision is an index, or -1. */
+/* Arguments for the shadow of --local; *precision is an index, or -1. */
 static int choose_shadow(struct options *o, struct child_args *a, int *precision, struct od_err *err)
 {
 	struct od_arg_list *args = &o->engine.opts.shadow_args;
@@ -342,7 +342,7 @@ static int check_alone(const struct options *o, struct recall_configs *c, struct
 	if (useless != NULL)
 		return od_fail(err, OD_ERR_ARG, "--%s is for a cluster: --local N or --workers FILE", useless);
 	if (o->sweep >= 0 && (o->align != NULL || o->predictor != NULL))
-		return od_fail(err, OD_ERR_ARG, "--sweep says which alignments and predictors: leave out --align and "
+		return od_fail(err, OD_ERR_ARG, "--sweep sets the alignments and predictors: remove --align and "
 			       "--predictor");
 	rc = check_served(o, err);
 	if (rc == OD_OK)

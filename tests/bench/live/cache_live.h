@@ -1,5 +1,5 @@
-/* cache_live.h - what od-bench cache --live found: a local cluster of workers with caches, by size, policy and length of
- * text, beside the replay of what it recorded. Thread: one at a time. */
+/* cache_live.h - results of od-bench cache --live: a local cluster of workers with caches, by size, policy and length of
+ * text, compared with the replay of its recorded routes. Thread: one at a time. */
 #ifndef OD_BENCH_CACHE_LIVE_H
 #define OD_BENCH_CACHE_LIVE_H
 
@@ -13,15 +13,15 @@ struct cache_live_run {
 	int policy; /* enum od_cache_policy, or CACHE_LIVE_NONE */
 	const struct cache_budget *budget; /* NULL: none */
 	uint64_t tokens;
-	/* What came of it. */
+	/* The results. */
 	double ttft_ms, tpot_ms; /* medians over prompts */
-	double tok_per_s;	 /* of all texts, one after the other, prompts included */
+	double tok_per_s;	 /* of all texts, one after another, prompts included */
 	uint64_t uses, hits[OD_CACHE_STATES];
 	struct cache_result replay;
 };
 
 struct cache_live {
-	struct cache_live_run *run; /* [n_runs], of each length first the one without a cache */
+	struct cache_live_run *run; /* [n_runs]; for each length the run without a cache comes first */
 	size_t n_runs, n_prompts;
 	struct cache_budget budget[CACHE_BUDGETS];
 	size_t n_budgets;
@@ -31,7 +31,7 @@ struct cache_live {
 	const char *predictor, *form, *fingerprint;
 };
 
-/* Uses for which something was read, and what was, of what it would be without a cache; in percent. */
+/* Percentage of uses that needed a read; bytes read, in percent of those without a cache. */
 double cache_live_missed_percent(const struct cache_live_run *r);
 double cache_live_read_percent(const struct cache_live *l, const struct cache_live_run *r);
 

@@ -1,6 +1,6 @@
-/* child_args.h - od-bench's own options as arguments of the children of --local.
+/* child_args.h - turns od-bench's own options into arguments for the child processes of --local.
  *
- * Thread: main(). Owner: the caller; lists point into it, until the engine is open. */
+ * Thread: main(). Owner: the caller; lists point into it until the engine is open. */
 #ifndef OD_BENCH_CHILD_ARGS_H
 #define OD_BENCH_CHILD_ARGS_H
 
@@ -15,7 +15,7 @@ struct child_args {
 	size_t n;
 };
 
-/* One argument, say "--slots=2", behind those in the list; at most CHILD_ARGS_MAX. */
+/* Appends one argument to the list, for example "--slots=2"; at most CHILD_ARGS_MAX. */
 void child_args_add(struct child_args *a, struct od_arg_list *to, const char *fmt, ...) OD_PRINTF(3, 4);
 
 #endif

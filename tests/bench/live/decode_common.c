@@ -49,8 +49,8 @@ int decode_make_prompts(struct od_prompts *p, const struct decode_options *o, si
 		const struct od_prompt *q = &p->prompt[i];
 
 		if (q->n_ids + o->tokens - 1 > odm_engine_ctx(e))
-			rc = od_fail(err, OD_ERR_ARG, "%s has %zu tokens and --tokens says %llu: together at most the "
-				     "context of %u and one; change --tokens or --ctx-size", q->name, q->n_ids,
+			rc = od_fail(err, OD_ERR_ARG, "%s has %zu tokens and --tokens is %llu: the sum must be at most the "
+				     "context of %u plus one; change --tokens or --ctx-size", q->name, q->n_ids,
 				     (unsigned long long)o->tokens, odm_engine_ctx(e));
 	}
 	return rc;

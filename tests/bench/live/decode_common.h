@@ -1,4 +1,4 @@
-/* decode_common.h - what the measurements of od-bench decode share: its options, its prompts, what they say of the engine.
+/* decode_common.h - shared by the measurements of od-bench decode: options, prompts, and the report of the engine.
  *
  * Thread: main(). Owner: strings of the options point into argv. */
 #ifndef OD_BENCH_DECODE_COMMON_H
@@ -14,8 +14,8 @@
 struct decode_options {
 	struct odm_engine_args engine;
 	const char *prompts;  /* NULL: random ones */
-	const char *parallel; /* numbers of texts; NULL: one text after the other */
-	uint64_t prefill_beside; /* tokens of a prompt beside the texts; 0: none */
+	const char *parallel; /* list of numbers of texts; NULL: one text after another */
+	uint64_t prefill_beside; /* tokens of the prompt during the texts; 0: no prompt */
 	uint64_t prompt_tokens, tokens, runs, seed;
 	double temperature; /* negative: not given */
 	int baseline;	    /* negative: not given */
@@ -23,22 +23,23 @@ struct decode_options {
 };
 
 unsigned decode_threads(const struct decode_options *o);
-/* An expert's weights as they lie in memory. */
+/* Bytes of an expert's weights in memory. */
 uint64_t decode_expert_bytes(const struct od_pack *p, enum od_form form);
-/* Memory to read, several times the last-level cache. */
+/* Opens the bandwidth measurement with a buffer of several times the last-level cache. */
 OD_MUST_CHECK int decode_open_membw(struct od_membw **out, const struct decode_options *o, struct od_err *err);
 
-/* Before the engine is opened: at most n prompts of the file, and at least so many as are used at once. */
+/* Call before the engine is opened: loads at most n prompts of the file; fewer than at_once is an error. */
 OD_MUST_CHECK int decode_load_prompts(struct od_prompts *p, const struct decode_options *o, size_t n, size_t at_once,
 				      struct od_err *err);
-/* Behind it: n random ones, or those of the file become tokens. Each fits into the context with o->tokens. */
+/* Call after it is opened: makes n random prompts, or tokenises those of the file. Checks that each fits into the context
+ * with o->tokens. */
 OD_MUST_CHECK int decode_make_prompts(struct od_prompts *p, const struct decode_options *o, size_t n,
 				      const struct odm_engine *e, struct od_err *err);
 
-/* Pack, profile, kernels and threads; runs, and what --tokens are of one. */
+/* Reports pack, profile, kernels, threads and runs. tokens: label of --tokens. */
 void decode_report_engine(struct od_report *r, const struct decode_options *o, const struct odm_engine *e,
 			  const char *tokens);
-/* The cluster, by the figures of one text. */
+/* Reports the cluster, from the figures of one text. */
 void decode_report_cluster(struct od_report *r, const struct decode_options *o, const struct odm_figures *f);
 
 #endif

@@ -1,14 +1,14 @@
-/* Which earlier sequence this one is like: MoE-Infinity (arXiv 2401.14361, sequence-level tracing and activation-aware
- * prefetching). A sequence is the matrix of how often each expert of each layer was used, its prompt included. The
- * matrix so far is matched with those of sequences that are over, by the mean over the layers of the cosine between
- * their rows, and the best match's row of a layer is what is expected there.
+/* Predicts from the most similar earlier sequence: MoE-Infinity (arXiv 2401.14361, sequence-level tracing and
+ * activation-aware prefetching). A sequence is a matrix of use counts of each expert of each layer, its prompt included. The
+ * current matrix is compared with those of finished sequences by the mean over the layers of the cosine between their rows.
+ * The best match's row of a layer is the prediction.
  *
- * Ours: the row is added to the sequence's own row so far, each as shares. The match alone forgets what the sequence
- * has shown, and while nothing is over there is no match: on talebook the match recalls 38.3 %, the sequence's own
- * counts 38.3 %, both 39.8 %. When the store is full, a new sequence takes the place of the one that it is most like,
- * so that what is kept stays varied.
+ * Our change: the row is added to the sequence's own row so far, each as shares. The match alone ignores the sequence's own
+ * history, and until a sequence has finished there is no match: on talebook the match recalls 38.3 %, the sequence's own
+ * counts 38.3 %, both 39.8 %. When the store is full, a new sequence replaces the one most similar to it, so that the store
+ * stays varied.
  *
- * Everything is said before layer 0, and what is left of it again when a layer's routes have changed the match. Cost:
+ * All layers are predicted before layer 0, and the remaining ones again when a layer's routes have changed the match. Cost:
  * cosines are kept up to date, so a use costs a step through the store's column of that expert, and a search one pass
  * over [store][n_moe] floats. */
 #include "common/base/id_table.h"

@@ -46,7 +46,7 @@ static int rank_items(const struct load_job *j, struct od_err *err)
 	size_t n = 0;
 
 	if (!odw_schedule_costs(j->s, &known))
-		return od_fail(err, OD_ERR_INTERNAL, "nothing is known of loads");
+		return od_fail(err, OD_ERR_INTERNAL, "no load times were measured");
 	costs = costs_of(&known);
 	for (size_t i = 0; i < j->c->source->n; i++) {
 		const struct load_expert *e = &j->c->source->expert[i];

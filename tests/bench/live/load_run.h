@@ -1,6 +1,5 @@
-/* load_run.h - experts through the worker's own schedule, readers and inflaters, without a network: one RUN after
- * another as main would send them, or all in one RUN; and the same bytes read by the same readers with nobody behind
- * them.
+/* load_run.h - loads experts through the worker's own schedule, readers and inflaters, without a network: one RUN after
+ * another as main would send them, or all in one RUN; and the same bytes read by the same readers without inflaters.
  *
  * Thread: one at a time; they start and end their own. */
 #ifndef OD_BENCH_LOAD_RUN_H
@@ -12,8 +11,8 @@
 struct load_case {
 	struct load_source *source; /* its experts, in their order */
 	struct od_device *device;
-	struct odw_bufs *bufs; /* of the source's form; of each kind n_slots, for load_raw n_readers, and with pools half as many as
-				* there are experts */
+	struct odw_bufs *bufs; /* of the source's form; of each kind n_slots (load_raw: n_readers), and with pools one more for
+				* every two experts */
 	unsigned n_slots, n_readers, n_inflaters;
 };
 
@@ -22,16 +21,15 @@ struct load_time {
 	struct odw_part_times parts; /* of all threads together */
 };
 
-/* What runs for run_ns[i], without taking CPU: the i-th of the source's experts, which are of one layer and come in one
- * RUN. */
+/* The source's experts are of one layer and in one RUN. Expert i runs for run_ns[i], simulated by waiting. */
 struct load_together {
 	enum od_load_rule rule;
-	bool pools; /* of a quarter of the experts all is cached, of a quarter SM bytes, of a quarter exponents; planes only */
-	struct odw_part_times profile; /* what the rule goes by; with pools, by what filling them took */
+	bool pools; /* a quarter of the experts is cached in full, a quarter as SM bytes, a quarter as exponents; planes only */
+	struct odw_part_times profile; /* the times that the rule uses; with pools, measured while they are filled */
 	const uint64_t *run_ns;
 };
 
-/* together NULL: one RUN after another, and nothing takes time but loading. t->ns: until the last one has run. */
+/* together NULL: one RUN after another, and only loading takes time. t->ns: until the last one has run. */
 OD_MUST_CHECK int load_run(const struct load_case *c, const struct load_together *together, struct load_time *t,
 			   struct od_err *err);
 OD_MUST_CHECK int load_raw(const struct load_case *c, struct load_time *t, struct od_err *err);

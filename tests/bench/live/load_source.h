@@ -1,7 +1,8 @@
-/* load_source.h - where od-bench load has experts read from: the pack's file, from the page cache, from its disk, or from
- * there past the page cache; or bytes that are in memory already and released by a clock (paced_reader.h), without a copy.
+/* load_source.h - the sources of od-bench load: the pack's file from the page cache, from disk, or from disk with O_DIRECT;
+ * or bytes in memory that a clock releases (paced_reader.h), without a copy.
  *
- * Thread: load_source_read from any; the rest by the owner while nobody reads. Owner: the caller; the pack is borrowed. */
+ * Thread: load_source_read from any; the rest by the owner while there are no reads. Owner: the caller; the pack is
+ * borrowed. */
 #ifndef OD_BENCH_LOAD_SOURCE_H
 #define OD_BENCH_LOAD_SOURCE_H
 
@@ -24,13 +25,13 @@ struct load_source {
 	struct odw_paced_reader pace; /* LOAD_PACED: the caller sets bytes_per_ns */
 };
 
-/* When the rest is set; the source stays where it is. */
+/* Call when the other fields are set; do not move the source afterwards. */
 void load_source_init(struct load_source *s);
-/* Before every measurement: what is to be in the page cache is, what is not to be is not. */
+/* Call before every measurement: brings the experts into the page cache or evicts them from it, by kind. */
 OD_MUST_CHECK int load_source_begin(struct load_source *s, struct od_err *err);
 odw_read_fn load_source_read; /* arg: the source */
 
-/* Bytes of experts in memory for LOAD_PACED. */
+/* Reads the experts' bytes into memory, for LOAD_PACED. */
 OD_MUST_CHECK int load_experts_read(const struct od_pack *pack, struct od_device *d, struct load_expert *expert, size_t n,
 				    struct od_err *err);
 void load_experts_free(struct load_expert *expert, size_t n);

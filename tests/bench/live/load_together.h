@@ -1,6 +1,5 @@
-/* load_together.h - od-bench load --together: the experts of one RUN, in the order that each rule makes of them, through
- * the real loader; running them is waited for, not computed. As planes also with a cache, in whose pools F, S and E are
- * a quarter of the experts each.
+/* load_together.h - od-bench load --together: loads the experts of one RUN in each rule's order through the real loader;
+ * compute is simulated by waiting. Planes also run with a cache: pools F, S and E hold a quarter of the experts each.
  *
  * Thread: one. */
 #ifndef OD_BENCH_LOAD_TOGETHER_H

@@ -1,4 +1,4 @@
-/* parallel_texts.h - texts that are written at once on one engine, and the decode steps that all of them were in.
+/* parallel_texts.h - texts that one engine generates at the same time, and the decode steps that have rows of all of them.
  *
  *   init -> (add -> work until all are done -> take -> clear) -> fini
  *
@@ -20,11 +20,11 @@ struct parallel_texts {
 	struct odm_engine *engine;
 	struct parallel_text *text; /* [most] */
 	size_t n, most;
-	/* Decode steps with a row of every text, since the first was added, or since who uses it set them to 0. */
+	/* Decode steps with a row of every text, since the first was added, or since the caller reset them to 0. */
 	uint64_t steps;
-	uint64_t experts;    /* different ones of a step's rows, summed over layers and steps; only if counted */
-	uint64_t longest_ns; /* from the begin of one to that of the next */
-	/* The decode step under way, and when it began. */
+	uint64_t experts;    /* different experts of a step's rows, summed over layers and steps; only if counted */
+	uint64_t longest_ns; /* maximum time from the begin of a step to that of the next */
+	/* The current decode step and its begin. */
 	bool joint; /* it has a row of every text */
 	uint64_t step, step_ns;
 	uint64_t *used; /* [n_moe][n_experts]: the last step that chose the expert; NULL: not counted */
@@ -35,15 +35,15 @@ OD_MUST_CHECK int parallel_texts_init(struct parallel_texts *t, struct odm_engin
 				      struct od_err *err);
 void parallel_texts_fini(struct parallel_texts *t);
 
-/* Submits one more, which ends after max_tokens (0: at the end of the context) and not before. */
+/* Submits one more text, which always has max_tokens (0: up to the end of the context). */
 OD_MUST_CHECK int parallel_texts_add(struct parallel_texts *t, const struct od_prompt *p, uint64_t max_tokens,
 				     const struct od_sampler_opts *sampling, struct od_err *err);
-/* A piece of work of the engine; true: it was a decode step with a row of every text. */
+/* Does a piece of the engine's work; true: it was a decode step with a row of every text. */
 bool parallel_texts_work(struct parallel_texts *t);
-size_t parallel_texts_done(const struct parallel_texts *t); /* how many */
-/* The results of those that are done. OD_OK, or why the first of them failed that did. */
+size_t parallel_texts_done(const struct parallel_texts *t); /* number of finished texts */
+/* Takes the results of the finished texts. Returns OD_OK, or the error of the first text that failed. */
 OD_MUST_CHECK int parallel_texts_take(struct parallel_texts *t, struct od_err *err);
-/* None is left; those that are not done are cancelled. */
+/* Removes all texts; cancels unfinished ones. */
 void parallel_texts_clear(struct parallel_texts *t);
 
 #endif

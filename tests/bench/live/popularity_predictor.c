@@ -1,7 +1,7 @@
-/* The experts that were used most so far, layer by layer, over all sequences and prompts of this process: what caches
- * and preloading by frequency go by (OD-MoE section 2.3 on statistical predictors).
+/* Predicts the experts used most so far, per layer, over all sequences and prompts of this process, as caches and preloading
+ * by frequency do (OD-MoE section 2.3 on statistical predictors).
  *
- * Everything is said before layer 0, for all layers: nothing that the step itself brings can change it. Cost: a count
+ * All layers are predicted before layer 0, because the step itself does not change the prediction. Cost: a count
  * per use, and a ranking of n_experts per layer of a step. */
 #include "common/base/mem.h"
 #include "common/predict/predictor_base.h"

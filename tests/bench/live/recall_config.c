@@ -51,7 +51,7 @@ int recall_parse_list(const char *option, const char *text, const char *const *c
 				       option, item, known);
 		for (size_t k = 0; k < have; k++) {
 			if (out[k] == i)
-				return od_fail(err, OD_ERR_ARG, "--%s: \"%s\" stands twice", option, item);
+				return od_fail(err, OD_ERR_ARG, "--%s: \"%s\" is listed twice", option, item);
 		}
 		if (have == RECALL_LIST_MAX)
 			return too_many(option, err);
@@ -89,12 +89,12 @@ int recall_parse_align(const char *option, const char *text, struct recall_align
 		struct recall_align a;
 
 		if (!read_align(item, &a))
-			return od_fail(err, OD_ERR_ARG, "--%s: found \"%s\"; expected T<i>_KV<j>, say T1_KV4: the token every "
-				       "i steps, keys and values every j, 0 is never, at most %d", option, item,
+			return od_fail(err, OD_ERR_ARG, "--%s: found \"%s\"; expected T<i>_KV<j>, for example T1_KV4: the token "
+				       "every i steps, KV every j steps, 0: never, at most %d", option, item,
 				       RECALL_PERIOD_MAX);
 		for (size_t k = 0; k < have; k++) {
 			if (out[k].token == a.token && out[k].kv == a.kv)
-				return od_fail(err, OD_ERR_ARG, "--%s: \"%s\" stands twice", option, item);
+				return od_fail(err, OD_ERR_ARG, "--%s: \"%s\" is listed twice", option, item);
 		}
 		if (have == RECALL_LIST_MAX)
 			return too_many(option, err);

@@ -1,4 +1,4 @@
-/* recall_config.h - what od-bench recall compares: a list of configurations, made from the lists on its command line.
+/* recall_config.h - the configurations that od-bench recall compares, made from the lists on its command line.
  *
  * Thread: plain data. */
 #ifndef OD_BENCH_RECALL_CONFIG_H
@@ -14,7 +14,7 @@
 #define RECALL_CONFIGS_MAX 256
 #define RECALL_PERIOD_MAX 1000000
 
-/* Alignment periods (OD-MoE section 3.2): every so many steps, 0 is never. */
+/* Alignment periods in steps (OD-MoE section 3.2); 0: never. */
 struct recall_align {
 	uint32_t token, kv;
 };
@@ -22,7 +22,7 @@ struct recall_align {
 struct recall_config {
 	char name[64];	/* "nf4+bf16 T1_KV4", "next-gate" */
 	char group[32]; /* "nf4+bf16"; "rivals" */
-	const char *predictor; /* one of rival_kinds; NULL: the shadow, to which the rest belongs */
+	const char *predictor; /* one of rival_kinds; NULL: the shadow, with the fields below */
 	struct od_shadow_choice choice;
 	struct recall_align align;
 };
@@ -40,13 +40,13 @@ OD_MUST_CHECK int recall_parse_list(const char *option, const char *text, const 
 OD_MUST_CHECK int recall_parse_align(const char *option, const char *text, struct recall_align out[RECALL_LIST_MAX],
 				     size_t *n, struct od_err *err);
 
-/* Adds one at the end, unless it is there already. */
+/* Appends a configuration unless the list has it already. */
 OD_MUST_CHECK int recall_add_shadow(struct recall_configs *c, const struct od_shadow_choice *choice,
 				    struct recall_align align, struct od_err *err);
 OD_MUST_CHECK int recall_add_predictor(struct recall_configs *c, const char *kind, struct od_err *err);
-/* Where it stands, or -1. */
+/* Index of the configuration, or -1. */
 int recall_find(const struct recall_configs *c, const char *name);
-/* The same of a shadow with this group's name. */
+/* The same for a shadow with this group's name. */
 int recall_find_shadow(const struct recall_configs *c, const char *group, struct recall_align align);
 
 #endif

@@ -1,7 +1,7 @@
 /* recall_models.h - the weights of the true model and of its quantised copies, in this process's memory.
  *
- * They lie on a CPU device of their own that never computes: each thread has its own device, all of them with the same
- * weights (cpu_device.h).
+ * The weights are on a CPU device of their own that never computes; each thread has its own device and uses these weights
+ * (cpu_device.h).
  * Thread: immutable once open. Owner: recall_models_open's caller; the pack is borrowed. */
 #ifndef OD_BENCH_RECALL_MODELS_H
 #define OD_BENCH_RECALL_MODELS_H
@@ -11,18 +11,18 @@
 
 struct recall_models;
 
-/* Whether n models beside extra_bytes of other memory fit; else OD_ERR_NOMEM, with the numbers and the advice.
+/* Checks that n models and extra_bytes of other data fit into memory; else OD_ERR_NOMEM, with the numbers and the advice.
  * OD_ERR_MISSING names the od-pack command that makes a precision. */
 OD_MUST_CHECK int recall_models_fit(const struct od_pack *p, const struct od_shadow_choice *wanted, size_t n,
 				    uint64_t extra_bytes, const char *advice, struct od_err *err);
 
-/* The pack as it is, and each precision that a configuration names, if they fit beside extra_bytes. */
+/* Loads the pack's own weights and each precision that a configuration names, if they fit together with extra_bytes. */
 OD_MUST_CHECK int recall_models_open(struct recall_models **out, const struct od_pack *p,
 				     const struct recall_configs *configs, unsigned n_threads, uint64_t extra_bytes,
 				     bool progress, struct od_err *err);
 void recall_models_close(struct recall_models *m); /* NULL ok */
 
-/* Of a configuration's shadow; NULL: the true model's. */
+/* The weights of a configuration's shadow; c NULL: the true model's. */
 const struct od_dense *recall_models_dense(const struct recall_models *m, const struct recall_config *c);
 const struct od_expert *recall_models_experts(const struct recall_models *m, const struct recall_config *c);
 

@@ -1,4 +1,4 @@
-/* recall_progress.h - a bar with the time left, on stderr. Thread: any; a monitor. */
+/* recall_progress.h - a progress bar with the time left, on stderr. Thread: any; a monitor. */
 #ifndef OD_BENCH_RECALL_PROGRESS_H
 #define OD_BENCH_RECALL_PROGRESS_H
 
@@ -17,7 +17,7 @@ void recall_progress_begin(struct recall_progress *p, bool shown, uint64_t all);
 void recall_progress_done(struct recall_progress *p, uint64_t n);
 void recall_progress_end(struct recall_progress *p); /* clears the line */
 
-/* "[#####-----] 50 %, 1:20 left" in buf; elapsed_ns for what is done. Pure. */
+/* Writes "[#####-----] 50 %, 1:20 left" to buf; elapsed_ns: time of the finished pieces. Pure. */
 void recall_progress_text(char *buf, unsigned size, uint64_t done, uint64_t all, uint64_t elapsed_ns);
 
 #endif

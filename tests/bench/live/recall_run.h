@@ -1,8 +1,8 @@
-/* recall_run.h - od-bench recall in one process: the true model over every prompt, once, and every configuration's
- * predictions held against it, spread over the CPUs.
+/* recall_run.h - od-bench recall in one process: runs the true model once over every prompt and compares every
+ * configuration's predictions with it, in parallel on the CPUs.
  *
- * A thread takes a prompt, records it, and replays it to a shadow of each configuration. The predictors of main's own
- * learn from prompt to prompt; so they get them in order, one thread at a time.
+ * A thread takes a prompt, records it, and replays it to a shadow of each configuration. Main's own predictors learn from
+ * prompt to prompt, so they get the prompts in order, one thread at a time.
  * Results do not depend on the number of threads.
  * Thread: recall_run_all from one thread; it starts and joins its own, each with a CPU device of its own. Owner:
  * recall_run_open ... recall_run_close by the caller; options, configurations and prompts are borrowed. */
@@ -15,10 +15,10 @@
 #include "tests/bench/sim/recall_served.h"
 
 struct recall_run_opts {
-	const char *pack; /* NULL: as od_pack_open */
+	const char *pack; /* NULL: the default of od_pack_open */
 	int cpu;	  /* enum od_cpu */
 	enum od_profile profile;
-	uint64_t threads, ctx_tokens; /* 0: the CPUs there are; the model's, at most 4096 */
+	uint64_t threads, ctx_tokens; /* 0: number of CPUs; the model's context, at most 4096 */
 	uint32_t prefill_rows, max_tokens;
 	bool early; /* departure of the shadows */
 	bool progress; /* on stderr */
@@ -42,10 +42,10 @@ struct recall_run {
 	struct recall_served served; /* all zero: none */
 };
 
-/* Opens the pack and loads what the configurations need. Ids of the prompts are made here. */
+/* Opens the pack, loads the weights that the configurations need, and tokenises the prompts. */
 OD_MUST_CHECK int recall_run_open(struct recall_run *r, struct od_err *err);
 OD_MUST_CHECK int recall_run_all(struct recall_run *r, struct od_err *err);
-void recall_run_close(struct recall_run *r); /* whatever is there of one that was zero but for what is borrowed */
+void recall_run_close(struct recall_run *r); /* half-built is fine; all fields not set by the caller must begin as 0 */
 
 static inline struct recall_counts *recall_run_counts(const struct recall_run *r, size_t config)
 {

@@ -1,9 +1,9 @@
-/* recall_shadow.h - a recording of the true model played to the shadow's own emulator, with the messages that main
- * sends (main-node/cluster/shadow_link.h) in main's order, in memory.
+/* recall_shadow.h - replays a recording of the true model to the shadow's own emulator, with main's messages
+ * (main-node/cluster/shadow_link.h) in main's order, in memory.
  *
- * There is no clock: after every message the emulator does all that it can. So its predictions are, bit for bit, those
- * of a shadow that keeps up with main, and their leads the longest that departure and alignment allow.
- * Thread: the device's; an emulator is made for the call. */
+ * There is no clock: after every message the emulator does all its work. So its predictions are bit-identical to those of a
+ * shadow that keeps up with main, and their leads are the longest that departure and alignment allow.
+ * Thread: the device's; each call creates an emulator. */
 #ifndef OD_BENCH_RECALL_SHADOW_H
 #define OD_BENCH_RECALL_SHADOW_H
 
@@ -13,13 +13,13 @@
 #include "tests/bench/live/recall_config.h"
 
 struct recall_shadow {
-	struct od_forward_opts forward; /* with the shadow's dense weights, on the recorder's device; state: it has its own */
+	struct od_forward_opts forward; /* with the shadow's dense weights, on the recorder's device; state: created here */
 	const struct od_expert *experts;
 	bool early; /* departure */
 	struct recall_align align;
 };
 
-/* board: open. The recording's state is read only, but its length is set. */
+/* board: open. The recording's state is not changed except for its length. */
 OD_MUST_CHECK int recall_shadow_replay(const struct recall_shadow *s, struct recall_board *board, struct od_err *err);
 
 #endif

@@ -1,7 +1,7 @@
-/* recall_stats.h - what one prompt under one configuration of od-bench recall gave, and how sure a sum over prompts is.
+/* recall_stats.h - counts of one prompt under one configuration of od-bench recall, and confidence intervals over prompts.
  *
- * Recall is a ratio of sums over prompts (OD-MoE Eq. 3), and prompts are what is drawn at random: tokens of one prompt
- * hang together. So intervals come from the spread between prompts: R = sum c / sum u, residuals c_i - R u_i,
+ * Recall is a ratio of sums over prompts (OD-MoE Eq. 3). Prompts are the random sample, because the tokens of one prompt are
+ * correlated. So intervals come from the spread between prompts: R = sum c / sum u, residuals c_i - R u_i,
  * s^2 = n / (n - 1) * sum (c_i - R u_i)^2 / (sum u)^2, and R -+ t(0.975, n - 1) s (ratio estimator, linearised).
  * Thread: its owner's. Owner: recall_counts_init ... recall_counts_fini by the caller. */
 #ifndef OD_BENCH_RECALL_STATS_H
@@ -10,8 +10,8 @@
 #include "common/model/config.h"
 #include "common/predict/recall.h"
 
-/* Buckets of the true router's margin (probability of the k-th expert less that of the next): bucket i is from edge
- * i - 1 up to, not including, edge i; the last one has no end. */
+/* Buckets of the true router's margin (probability of the k-th expert minus that of the next): bucket i is from edge i - 1
+ * up to, but not including, edge i; the last one has no upper end. */
 #define RECALL_MARGINS 8
 extern const double recall_margin_edges[RECALL_MARGINS - 1];
 size_t recall_margin_bucket(double margin);
@@ -20,13 +20,13 @@ struct recall_counts {
 	struct od_recall recall; /* of rows that had a prediction: all, by layer, by token index */
 	struct od_recall_cell rank[OD_MAX_TOP_K];    /* by rank of the true router's choice */
 	struct od_recall_cell margin[RECALL_MARGINS];
-	/* Every prediction as it was when it came: lead[i] is that of predictions which came when i routers were still to
-	 * speak, that of their own layer counted; [0] were late. */
-	struct od_recall_cell *lead; /* [n_leads]; what is further ahead counts in the last */
+	/* Recall of every prediction at its arrival: lead[i] counts those that arrived i routers before the router's choice,
+	 * their own layer's router included; [0]: late. */
+	struct od_recall_cell *lead; /* [n_leads]; longer leads count in the last */
 	uint32_t n_leads;
 	uint64_t expert_uses, missing_rows; /* missing: rows of a layer without a prediction */
 	uint64_t guesses, wrong_guesses;    /* of the next token, by the emulated model */
-	/* Sent to the shadow by itself, and because it asked (for prompts). */
+	/* Sent to the shadow unrequested (kv_rows, align_bytes), and on request (prompts). */
 	uint64_t kv_rows, align_bytes, asked_rows, asked_bytes; /* rows: of one layer each */
 	uint64_t tokens, steps;
 };
@@ -46,17 +46,17 @@ void recall_counts_lead(struct recall_counts *c, uint32_t lead, const struct rec
 void recall_counts_merge(struct recall_counts *into, const struct recall_counts *from);
 
 struct recall_interval {
-	double value, low, high; /* NaN: cannot be said */
+	double value, low, high; /* NaN: unknown */
 };
 
 /* The sum of cells [from, to) of n. */
 struct od_recall_cell recall_sum(const struct od_recall_cell *cell, size_t n, size_t from, size_t to);
 
-/* R of n prompts with its 95 % interval, cut to 0..1. Prompts without uses do not count. */
+/* R of n prompts with its 95 % interval, clipped to 0..1. Prompts without uses are ignored. */
 struct recall_interval recall_ratio(const struct od_recall_cell *cell, size_t n);
-/* R of a less R of b, prompt i of a being the same as prompt i of b; those that lack uses in either do not count. */
+/* R of a minus R of b; prompt i is the same in both. Prompts without uses in either are ignored. */
 struct recall_interval recall_difference(const struct od_recall_cell *a, const struct od_recall_cell *b, size_t n);
-/* Mean and deviation (of a sample) of the prompts' own recalls. */
+/* Mean and sample standard deviation of the prompts' recalls. */
 void recall_spread(const struct od_recall_cell *cell, size_t n, double *mean, double *sd);
 
 /* Student's t: the quantile 0.975 with df degrees of freedom, to 2e-4; NaN for 0. */

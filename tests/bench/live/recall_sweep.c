@@ -227,7 +227,7 @@ static void report_table1(const struct recall_configs *c, const struct recall_vi
 		{ "mean_lead", "layers ahead", 2 }, { "lead_1", "recall at 1", 5 }, { "lead_2", "2", 5 },
 		{ "lead_3", "3", 5 }, { "lead_4", "4", 5 },
 	};
-	struct od_table *t = od_report_table(r, "table1", "OD-MoE Table 1: the shadow, aligned every step, beside the "
+	struct od_table *t = od_report_table(r, "table1", "OD-MoE Table 1: the shadow, aligned every step, and the "
 					     "predictors of others; of those that speak several times also by layers ahead",
 					     columns, COLUMNS(columns));
 

@@ -1,4 +1,4 @@
-/* rivals.h - the predictors that od-bench compares: od-main's own, and others that are here to be compared with.
+/* rivals.h - the predictors that od-bench compares: od-main's own, and others that only od-bench has.
  *
  * Thread: constants. */
 #ifndef OD_BENCH_RIVALS_H
@@ -11,9 +11,9 @@
 extern const struct od_predictor_kind rival_kinds[RIVALS];
 extern const char *const rival_names[]; /* "shadow", "none", as in odm_predictor_names; then rival_kinds'; NULL */
 
-/* NULL: there is none of that name. */
+/* NULL: no predictor has that name. */
 const struct od_predictor_kind *rival_kind(const char *name);
-/* The engine's predictor becomes this one of rival_names. */
+/* Sets the engine's predictor to rival_names[index]. */
 void rival_choose(struct odm_engine_opts *o, int index);
 
 od_predictor_make_fn od_popularity_new, od_history_new, od_random_new;

@@ -9,12 +9,12 @@
 
 struct route_record {
 	struct od_route_writer *writer;
-	size_t n_rows, row; /* of the step under way; the one whose experts come next */
+	size_t n_rows, row; /* rows of the current step; the row whose experts are next */
 };
 
 OD_MUST_CHECK int route_record_open(struct route_record *r, const char *path, const struct od_pack *p, struct od_err *err);
 struct odm_observer route_record_observer(struct route_record *r);
-/* What could not be written is told here. One that was not opened is OD_OK. */
+/* Reports write errors. A recorder that was not opened gives OD_OK. */
 OD_MUST_CHECK int route_record_close(struct route_record *r, struct od_err *err);
 
 #endif

@@ -376,7 +376,7 @@ static int open_report(struct codec_bench *b, struct od_err *err)
 	od_report_fact(b->report, "cache_bytes", "last-level cache", OD_BYTES(od_cache_bytes()), 0, NULL);
 	b->table = od_report_table(b->report, "codecs", "GB/s: decode of exponent bytes, fused of weights", columns,
 				   sizeof(columns) / sizeof(columns[0]));
-	b->references = od_report_table(b->report, "references", "Beside them: GB/s, and bits of a weight", references,
+	b->references = od_report_table(b->report, "references", "For comparison: GB/s, and bits per weight", references,
 					sizeof(references) / sizeof(references[0]));
 	return OD_OK;
 }

@@ -1,4 +1,4 @@
-/* bench_deal.c - od-bench deal: what it costs main to deal a layer's experts over workers. */
+/* bench_deal.c - od-bench deal: main's time to deal a layer's experts to workers. */
 #include "common/base/clock.h"
 #include "main-node/cluster/placement.h"
 #include "tests/bench/bench.h"

@@ -222,7 +222,7 @@ static int add_expert(struct codec_data *d, const struct od_expert *x, uint64_t 
 
 		if (w->scales.at.buf != NULL)
 			return od_fail(err, OD_ERR_UNSUPPORTED, "experts are %s weights with scales, expected plain ones: od-pack info "
-				       "says how many bits these take", od_dtype_name(w->dtype));
+				       "shows their bits per weight", od_dtype_name(w->dtype));
 		for (size_t row = 0; rc == OD_OK && w->dtype == d->dtype && row < w->n_out && d->n_weights < n_weights;
 		     row += step) {
 			size_t rows = step < w->n_out - row ? step : w->n_out - row;

@@ -1,8 +1,7 @@
-/* codec_data.h - weights and what codecs make of them, laid out so that every reading of it is a fresh one.
+/* codec_data.h - weights and their coded forms, laid out so that every read misses the cache.
  *
- * A store holds a piece of bytes for each chunk of weights, and the row of pieces as often as it takes to outgrow the
- * cache. Whoever goes through it piece by piece, copy by copy, meets memory that has left the cache, and contents that no
- * branch predictor has learnt.
+ * A store has one piece of bytes per chunk of weights, and enough copies of all pieces to exceed the cache. A pass through
+ * all pieces of all copies reads memory that has left the cache, and contents that no branch predictor has learnt.
  * Thread: filled by one; then plain data. Owner: the caller. */
 #ifndef OD_BENCH_CODEC_DATA_H
 #define OD_BENCH_CODEC_DATA_H
@@ -12,7 +11,7 @@
 
 struct codec_piece {
 	size_t at, bytes;
-	enum od_codec codec; /* of coded ones */
+	enum od_codec codec; /* of a coded piece */
 };
 
 struct codec_store {
@@ -29,29 +28,29 @@ static inline const uint8_t *codec_store_at(const struct codec_store *s, size_t 
 }
 
 struct codec_chunk {
-	size_t n, row; /* weights, and of a row */
+	size_t n, row; /* weights in the chunk, weights per row */
 };
 
-/* Weights of one type in chunks as a pack has them. Zeroed is empty. */
+/* Weights of one type, in the chunks of a pack. All zero is empty. */
 struct codec_data {
 	enum od_dtype dtype;
 	struct codec_chunk *chunk; /* [n] */
 	size_t n, most;
 	uint64_t n_weights;
 	size_t max_n;		   /* of a chunk */
-	double entropy;		   /* bits of a weight: SM as it is, and the entropy of each chunk's E bytes */
+	double entropy;		   /* bits per weight: SM uncoded, plus the entropy of each chunk's E bytes */
 	struct codec_store weights, sm, e; /* e: one copy */
 };
 
-/* least_bytes: what a store has at least, if it has anything. */
+/* least_bytes: minimum size of a store that is not empty. */
 OD_MUST_CHECK int codec_data_gaussian(struct codec_data *d, enum od_dtype dtype, uint64_t n_weights, uint64_t seed,
 				      size_t least_bytes, struct od_err *err);
-/* Of a pack's experts of that type the first, up to n_weights; none: d->n is 0. */
+/* The first experts of that type in a pack, up to n_weights; d->n 0: there are none. */
 OD_MUST_CHECK int codec_data_pack(struct codec_data *d, const struct od_pack *p, enum od_dtype dtype, uint64_t n_weights,
 				  size_t least_bytes, struct od_err *err);
 void codec_data_free(struct codec_data *d);
 
-/* Numbers behind od_codec's: zstd as it comes, level 3 with its default settings. */
+/* Codec numbers after od_codec's: plain zstd, level 3 with its default settings. */
 #define CODEC_ZSTD_3 OD_N_CODECS
 #define CODEC_N (OD_N_CODECS + 1)
 extern const char *const codec_bench_names[]; /* the codecs', "zstd-3", NULL */

@@ -52,7 +52,7 @@ static int draw_cases(const struct ablate *a, const char *dir, struct od_err *er
 
 	if (rc != OD_OK)
 		return rc;
-	rc = od_plot_new(&speed, "Speed, by what the shadow is told", err);
+	rc = od_plot_new(&speed, "Speed, by alignment of the shadow", err);
 	if (rc != OD_OK)
 		return rc;
 	rc = od_plot_new(&served, "Expert uses that waited for a load", err);

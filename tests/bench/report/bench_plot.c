@@ -481,8 +481,8 @@ static int spawn_gnuplot(const struct pipes *f, char *const argv[], int *status,
 	rc = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);
 	posix_spawn_file_actions_destroy(&actions);
 	if (rc == ENOENT || rc == EACCES)
-		return od_fail(err, OD_ERR_MISSING, "pictures are drawn by gnuplot, which is not installed here; "
-			       "Debian's package is gnuplot-nox: apt-get install gnuplot-nox");
+		return od_fail(err, OD_ERR_MISSING, "plots need gnuplot, which is not installed; "
+			       "on Debian: apt-get install gnuplot-nox");
 	if (rc != 0) {
 		errno = rc;
 		return od_fail_errno(err, OD_ERR_IO, "cannot start gnuplot");

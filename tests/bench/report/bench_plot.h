@@ -1,8 +1,8 @@
-/* bench_plot.h - pictures of what a benchmark found: an SVG written by gnuplot, from a script that holds the data.
+/* bench_plot.h - plots of benchmark results: an SVG written by gnuplot, from a script that contains the data.
  *
- * Build a plot step by step, then od_plot_write. Running out of memory on the way is remembered and told by
- * od_plot_write, so that the calls in between need no check. Texts are copied and shown as they are (UTF-8; a newline
- * breaks the line). Colours are Okabe and Ito's, which colour-blind people can tell apart; series differ in marker too.
+ * Build a plot step by step, then call od_plot_write. It also reports an earlier lack of memory, so that the calls in
+ * between need no check. Texts are copied and shown verbatim (UTF-8; a newline breaks the line). Colours are Okabe and
+ * Ito's, safe for colour-blind readers; series also differ in marker.
  * Thread: one at a time. Owner: the caller owns the plot, the plot owns its series. */
 #ifndef OD_BENCH_PLOT_H
 #define OD_BENCH_PLOT_H
@@ -21,22 +21,22 @@ enum od_plot_kind {
 	OD_PLOT_BARS,	   /* columns side by side at each x (say 0, 1, 2, ... with ticks); errors as bars */
 };
 
-enum od_plot_legend { OD_LEGEND_BELOW, OD_LEGEND_RIGHT, OD_LEGEND_INSIDE, OD_LEGEND_NONE }; /* the first: unless told */
+enum od_plot_legend { OD_LEGEND_BELOW, OD_LEGEND_RIGHT, OD_LEGEND_INSIDE, OD_LEGEND_NONE }; /* the first is the default */
 
-#define OD_PLOT_SERIES 16 /* more in one picture nobody can read: od_plot_series aborts */
+#define OD_PLOT_SERIES 16 /* more are unreadable: od_plot_series aborts */
 
 /* title may be NULL. *out is NULL unless OD_OK. */
 OD_MUST_CHECK int od_plot_new(struct od_plot **out, const char *title, struct od_err *err);
 void od_plot_free(struct od_plot *p); /* NULL ok */
 
 void od_plot_labels(struct od_plot *p, const char *x, const char *y); /* of the axes; NULL: none */
-/* NaN: that end is automatic. Bars start at 0 unless told otherwise. */
+/* NaN: that end is automatic. Bars start at 0 by default. */
 void od_plot_x_range(struct od_plot *p, double low, double high);
 void od_plot_y_range(struct od_plot *p, double low, double high);
-void od_plot_y_at_most(struct od_plot *p, double most); /* where the upper end is automatic */
+void od_plot_y_at_most(struct od_plot *p, double most); /* upper bound of an automatic upper end */
 void od_plot_x_log2(struct od_plot *p); /* ticks at powers of two */
 void od_plot_y_log10(struct od_plot *p);
-/* A text below x. With one such tick there are no automatic ones. */
+/* A text below x. The first such tick turns automatic ticks off. */
 void od_plot_x_tick(struct od_plot *p, double x, const char *text);
 void od_plot_legend(struct od_plot *p, enum od_plot_legend where); /* none is shown for a single series without title */
 /* Pixels; default 800 x 500. A legend below with several lines makes it higher. */
@@ -45,15 +45,15 @@ void od_plot_keep_script(struct od_plot *p); /* PATH.gp beside PATH.svg: `gnuplo
 
 /* The next series, never NULL; title NULL: not in the legend. */
 struct od_series *od_plot_series(struct od_plot *p, enum od_plot_kind kind, const char *title);
-/* y NaN: a gap. low, high: where the error ends (not its size), NaN for none. A picture without any point says so. */
+/* y NaN: a gap. low, high: ends of the error bar (not its size), NaN for none. A plot without points shows a note. */
 void od_series_point(struct od_series *s, double x, double y, double low, double high);
 
-/* Whether pictures can be written into dir (made if it is not there), before a benchmark runs for minutes in vain. */
+/* Checks that plots can be written into dir (created if missing), before a benchmark runs for minutes. */
 OD_MUST_CHECK int od_plot_check(const char *dir, struct od_err *err);
-/* path must end with ".svg". OD_ERR_MISSING: no gnuplot (the text names the package). OD_ERR_INTERNAL: gnuplot did not
- * like the script; the text is its own. The file appears complete or not at all. */
+/* path must end with ".svg". OD_ERR_MISSING: no gnuplot (the text names the package). OD_ERR_INTERNAL: gnuplot rejected the
+ * script; err has gnuplot's message. The file appears complete or not at all. */
 OD_MUST_CHECK int od_plot_write(const struct od_plot *p, const char *path, struct od_err *err);
-/* As dir/name, and frees p. */
+/* Writes dir/name and frees p. */
 OD_MUST_CHECK int od_plot_save(struct od_plot *p, const char *dir, const char *name, struct od_err *err);
 
 #endif

@@ -1,9 +1,9 @@
-/* bench_table.h - what a benchmark reports: facts and tables, as aligned text or as JSON with the same figures.
+/* bench_table.h - a benchmark's report: facts and tables, as aligned text or as JSON with the same figures.
  *
  * Facts become fields of one JSON object, a table an array of objects. Text shows rounded figures with units,
  * JSON full ones; units belong into JSON keys ("read_gbps_median"). Text cells are copied; keys, labels, units
- * and columns must outlive the report. Running out of memory is remembered and told by od_report_print, so
- * that the calls in between need no check.
+ * and columns must outlive the report. od_report_print also reports an earlier lack of memory, so that the calls in
+ * between need no check.
  * Thread: one at a time. Owner: the caller owns the report, the report owns its tables. */
 #ifndef OD_BENCH_TABLE_H
 #define OD_BENCH_TABLE_H
@@ -46,20 +46,19 @@ void od_report_free(struct od_report *r); /* NULL ok */
 void od_report_fact(struct od_report *r, const char *key, const char *label, struct od_cell value, int decimals,
 		    const char *unit);
 
-/* A table behind what is there already; title may be NULL. Never NULL; columns: [n_columns], at most
- * OD_TABLE_COLUMNS. */
+/* Appends a table; title may be NULL. Never returns NULL; columns: [n_columns], at most OD_TABLE_COLUMNS. */
 #define OD_TABLE_COLUMNS 20
 struct od_table *od_report_table(struct od_report *r, const char *key, const char *title,
 				 const struct od_column *columns, size_t n_columns);
 
-/* The same for JSON only: what a person sees in another table as a summary. */
+/* The same for JSON only: details that the text shows as a summary in another table. */
 struct od_table *od_report_detail(struct od_report *r, const char *key, const struct od_column *columns,
 				  size_t n_columns);
 
 /* cells: [n_columns] */
 void od_table_row(struct od_table *t, const struct od_cell *cells);
 
-/* All of it in the order of the calls. OD_ERR_NOMEM when something could not be kept. */
+/* Prints everything in the order of the calls. OD_ERR_NOMEM: an earlier call ran out of memory. */
 OD_MUST_CHECK int od_report_print(const struct od_report *r, FILE *f, bool json, struct od_err *err);
 
 #endif

@@ -65,7 +65,7 @@ struct curves {
 
 static const struct curves all_curves[] = {
 	{ makespan_percent, "cache-makespan.svg", "A layer's loads", "% of the time without a cache", false },
-	{ makespan_to_lru, "cache-makespan-lru.svg", "A layer's loads beside those with LRU", "% of the time with LRU", false },
+	{ makespan_to_lru, "cache-makespan-lru.svg", "A layer's loads compared with LRU", "% of the time with LRU", false },
 	{ stay, "cache-stay.svg", "How long an expert stays", "steps", true },
 };
 

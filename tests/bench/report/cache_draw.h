@@ -1,4 +1,4 @@
-/* cache_draw.h - what od-bench cache found, and pictures of it. Thread: one at a time. */
+/* cache_draw.h - results of od-bench cache, and plots of them. Thread: one at a time. */
 #ifndef OD_BENCH_CACHE_DRAW_H
 #define OD_BENCH_CACHE_DRAW_H
 
@@ -17,8 +17,8 @@ struct cache_kind {
 extern const struct cache_kind cache_kinds[CACHE_KINDS];
 
 struct cache_budget {
-	uint64_t bytes; /* of a worker */
-	double percent; /* of what all experts take as published, divided by the workers */
+	uint64_t bytes; /* per worker */
+	double percent; /* of the published size of all experts, divided by the number of workers */
 };
 
 struct cache_study {
@@ -30,7 +30,7 @@ struct cache_study {
 	struct cache_result result[CACHE_BUDGETS][CACHE_KINDS];
 };
 
-double cache_makespan_ms(const struct cache_result *r); /* of a layer */
+double cache_makespan_ms(const struct cache_result *r); /* per layer */
 double cache_read_percent(const struct cache_result *r);
 double cache_rank_share(const struct cache_world *w, uint32_t rank); /* of all workers' turns */
 

@@ -1,4 +1,4 @@
-/* load_draw.h - chance, and how long experts run, for benchmarks of loading.
+/* load_draw.h - random numbers and expert run times for benchmarks of loading.
  *
  * Thread: any; a state has one user. */
 #ifndef OD_BENCH_LOAD_DRAW_H
@@ -8,10 +8,10 @@
 
 uint64_t od_load_draw(uint64_t *state); /* splitmix64 (Steele, Lea, Flood 2014) */
 
-/* Of an expert in prefill: 1 to 512, equally often by their logarithm. */
+/* Rows of an expert in prefill: 1 to 512, log-uniform. */
 double od_load_draw_rows(uint64_t *state);
 
-/* Few rows take as long as reading the weights from memory, where they are so many bytes, many as long as their
+/* Run time of an expert: for few rows the time to read its weights (bytes) from memory, for many rows the time of their
  * arithmetic. */
 double od_load_run_ns(double weights, double bytes, double rows);
 

@@ -1,5 +1,5 @@
-/* recall_report.h - what od-bench recall says about configurations, live or in one process: the same keys for both, as
- * far as there are figures.
+/* recall_report.h - the report of od-bench recall about configurations. Live runs and runs in one process use the same keys;
+ * keys without figures are left out.
  *
  * Thread: main(). Owner: everything is borrowed. */
 #ifndef OD_BENCH_RECALL_REPORT_H
@@ -12,21 +12,19 @@
 struct recall_view {
 	size_t n_configs;
 	const char *const *name;	    /* [n_configs] */
-	const char *const *group;	    /* [n_configs]: those of one group are put in order */
+	const char *const *group;	    /* [n_configs]: configurations of one group are ranked together */
 	const struct recall_counts *counts; /* [n_configs][prompts->n] */
 	const struct od_prompts *prompts;
-	const char *const *finish; /* [prompts->n]: how its text ended */
+	const char *const *finish; /* [prompts->n]: finish reason of its text */
 	uint32_t n_moe, top_k, max_tokens;
 };
 
-/* Everything: totals, then tables. With several configurations a person gets their comparison, and --json also every
- * table of each. */
+/* Reports totals, then tables. With several configurations the text compares them; --json also has all tables of each. */
 OD_MUST_CHECK int recall_report(const struct recall_view *v, struct od_report *r, struct od_err *err);
 
-/* The cells "recall of all rows that had a prediction" of a configuration's prompts, malloc'd [prompts->n]; NULL: no
- * memory. */
+/* Recall over all rows with a prediction, per prompt of a configuration: malloc'd [prompts->n]; NULL: out of memory. */
 struct od_recall_cell *recall_prompt_cells(const struct recall_view *v, size_t config);
-/* The same for token indices [from, to) alone. */
+/* The same for token indices [from, to). */
 struct od_recall_cell *recall_prompt_token_cells(const struct recall_view *v, size_t config, uint32_t from,
 						 uint32_t to);
 

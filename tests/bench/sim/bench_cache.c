@@ -1,4 +1,4 @@
-/* od-bench cache: what a cache of experts on every worker would bring, by replaying routes under every policy and budget
+/* od-bench cache: the gain from an expert cache on every worker, by replaying routes under every policy and budget
  * (ZipMoE section 3.4; its ablation of caching in Fig. 10). */
 #include "common/base/clock.h"
 #include "tests/bench/bench.h"
@@ -34,7 +34,7 @@ struct options {
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	const struct od_arg table[] = {
-		{ .kind = OD_ARG_TITLE, .help = "What is replayed" },
+		{ .kind = OD_ARG_TITLE, .help = "Routes to replay" },
 		{ "routes", OD_ARG_STRING, &o->routes, "FILE", "a recording, by od-bench cache --record", 0, 0, NULL },
 		{ "batch", OD_ARG_UINT, &o->batch, "N", "N sequences decode together, one row each per step (default: 1)", 1, 1024, NULL },
 		{ "zipf", OD_ARG_REAL, &o->zipf.exponent, "S", "no recording: draw experts by Zipf's law, exponent S (0: uniform)", 0, 10, NULL },
@@ -87,12 +87,12 @@ static int check(struct options *o, struct od_err *err)
 	const bool zipf = !isnan(o->zipf.exponent);
 
 	if ((o->routes != NULL) == zipf)
-		return od_fail(err, OD_ERR_ARG, "what is to be replayed? --routes FILE or --zipf S");
+		return od_fail(err, OD_ERR_ARG, "expected either --routes FILE or --zipf S");
 	if (zipf && o->top_k > o->experts)
 		return od_fail(err, OD_ERR_ARG, "--top-k: expected at most the %llu experts, found %llu",
 			       (unsigned long long)o->experts, (unsigned long long)o->top_k);
 	if (o->form == FORM_PLANES && o->rival_state == OD_CACHE_C)
-		return od_fail(err, OD_ERR_ARG, "--rival-state C: with planes that is F");
+		return od_fail(err, OD_ERR_ARG, "--rival-state C: with planes use F, which is the same");
 	if (o->inflate_gbps == 0)
 		o->inflate_gbps = o->form == FORM_PLANES ? 50 : 3.5;
 	o->zipf.n_moe = (uint32_t)o->layers;
@@ -153,7 +153,7 @@ static int load_routes(const struct options *o, struct cache_study *s, struct od
 	rc = cache_routes_from(&s->routes, &recorded, (uint32_t)o->batch, err);
 	od_routes_fini(&recorded);
 	if (rc == OD_OK && s->routes.n_decode_steps == 0)
-		rc = od_fail(err, OD_ERR_ARG, "%s: nothing was decoded in it", o->routes);
+		rc = od_fail(err, OD_ERR_ARG, "%s: the recording has no decode steps", o->routes);
 	return rc;
 }
 

@@ -229,7 +229,7 @@ int od_bench_order(int argc, char **argv, struct od_err *err)
 		od_bench_usage("order [OPTIONS]", "Draws random sets of experts to load (cached parts, rows, speeds), "
 			       "orders their loads by each\nrule, and prints how much later the last expert ends than "
 			       "with the optimal order. Up to 4\ntensors the optimum comes from trying all orders, "
-			       "beyond that a lower bound stands in.\nA simulation: the same figures on every machine.",
+			       "with more it is a lower bound.\nA simulation: the same figures on every machine.",
 			       table, n_table);
 		return OD_OK;
 	}

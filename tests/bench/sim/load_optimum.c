@@ -4,12 +4,12 @@
  * mixed is free. Take any schedule of the machine, and its tasks in the order in which they are ready (r). Which times
  * hold an E-read, an SM-read, the start of an inflation depends on the mixture alone, as all E-chunks cost the same.
  * Give the E-reads and SM-reads to the tasks in that order. By r(j) at least j of the SM-reads were done, and of the
- * inflations of read chunks those of j tasks, so everybody can still have what he needs by his r(j): the i-th inflation
+ * inflations of read chunks those of j tasks, so each task can still have its chunks by its r(j): the i-th inflation
  * of a read chunk takes the i-th read chunk, those of cached chunks stay. Unit jobs with release times and deadlines on
  * given times can be met if the earliest deadline goes first, and that is the machine with this order as priority. No
  * task is ready later, so no expert is, and the stream ends no later.
  *
- * Inflaters that wait for something more urgent than what is there are outside: the machine has none. */
+ * Inflaters that wait for a more urgent chunk while others are ready are not considered: the machine has none. */
 #include "tests/bench/sim/load_sim.h"
 
 struct search {

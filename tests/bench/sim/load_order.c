@@ -1,6 +1,6 @@
 /* load_order.c - orders of loads.
  *
- * Algorithm 1 of the paper leaves gaps. They are filled so:
+ * Algorithm 1 of the paper leaves gaps, which are filled as follows:
  * - A task leaves U, but neither sigma: here it leaves its sigma too, and the base leaves U; else it is in two blocks.
  * - Blocks begin with a Type-I task only. When none is left, here they begin with the first Type-II task; else those are
  *   never loaded when the blocks before closed early, or there is no Type-I task.

@@ -147,8 +147,8 @@ static int bad(const struct reader *in, const char *what, struct od_err *err)
 
 static int cut_off(const struct reader *in, struct od_err *err)
 {
-	return od_fail(err, OD_ERR_FORMAT, "%s: it is cut off at byte %zu; record it again (a recording is complete when "
-		       "od-main has ended)", in->where, in->len);
+	return od_fail(err, OD_ERR_FORMAT, "%s: the file ends early, at byte %zu; record it again (a recording is complete when "
+		       "the recording program has exited)", in->where, in->len);
 }
 
 static int read_head(struct reader *in, struct od_err *err)
@@ -156,7 +156,7 @@ static int read_head(struct reader *in, struct od_err *err)
 	struct od_route_head *h = &in->r->head;
 
 	if (in->len < HEAD_BYTES || memcmp(in->bytes, MAGIC, 8) != 0)
-		return od_fail(err, OD_ERR_FORMAT, "%s: this is no recording of routes (od-bench cache --record makes one)",
+		return od_fail(err, OD_ERR_FORMAT, "%s: not a recording of routes (od-bench cache --record makes one)",
 			       in->where);
 	if (get(in->bytes + 8, 4) != VERSION)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "%s: routes of version %llu; this program reads version %u", in->where,
@@ -206,7 +206,7 @@ static int read_step(struct reader *in, struct od_err *err)
 	if (p[1] > 1 || s->n_rows == 0 || s->n_rows > OD_ROUTE_MAX_ROWS)
 		return bad(in, "a step with an impossible number of rows, or neither of a prompt nor not", err);
 	if (r->n_steps > 0 && s->step <= s[-1].step)
-		return bad(in, "a step whose number is not greater than the last one's", err);
+		return bad(in, "the step number is not greater than the previous one", err);
 	if (in->len - in->at - STEP_BYTES < (size_t)s->n_rows * ROW_BYTES)
 		return cut_off(in, err);
 	p += STEP_BYTES;

@@ -100,7 +100,7 @@ int served_sim_new(struct served_sim **out, const struct served_params *p, struc
 
 	*out = NULL;
 	if (p->n_workers == 0 || p->load_ns == 0)
-		return od_fail(err, OD_ERR_ARG, "simulation: %u workers and loads of %llu ns; there must be some",
+		return od_fail(err, OD_ERR_ARG, "simulation: %u workers and loads of %llu ns; both must be above 0",
 			       p->n_workers, (unsigned long long)p->load_ns);
 	s = calloc(1, sizeof(*s));
 	if (s == NULL)

@@ -223,8 +223,8 @@ static int prepare_dir(const struct options *o, struct od_err *err)
 
 	if (lstat(o->dir, &st) == 0) {
 		if (!o->force)
-			return od_fail(err, OD_ERR_ARG, "%s exists already; choose another folder, or --force to "
-				       "replace the checkpoint in it", o->dir);
+			return od_fail(err, OD_ERR_ARG, "%s already exists; choose another folder, or use --force to "
+				       "replace its checkpoint", o->dir);
 		rc = od_is_dir(o->dir) ? remove_checkpoint(o->dir, err) :
 					 od_fail(err, OD_ERR_ARG, "%s is not a folder", o->dir);
 	} else {

@@ -19,7 +19,7 @@ OD_MUST_CHECK int synth_write_config(const struct synth_model *m, const char *di
 OD_MUST_CHECK int synth_header(const struct synth_model *m, uint64_t first, uint64_t end, char **out, size_t *len,
 			       struct od_err *err);
 
-/* Cuts all tensors into n_shards runs of about equal size: tensors [first[i], first[i + 1]) are in file i.
+/* Splits all tensors into n_shards runs of about equal size: tensors [first[i], first[i + 1]) are in file i.
  * first: [n_shards + 1]; n_shards is at most the number of tensors. */
 void synth_cut(const struct synth_model *m, uint64_t n_shards, uint64_t *first);
 

@@ -30,7 +30,7 @@ struct synth_tensor {
 	float std;	     /* of a value before the variation of rows and columns */
 };
 
-/* Whether such a model can exist and be written; OD_ERR_ARG names the option, what it needs and what it is.
+/* Checks that the model is possible and can be written; OD_ERR_ARG: err names the option, its limits and its value.
  * After OD_OK no size below can overflow. */
 OD_MUST_CHECK int synth_check(const struct synth_model *m, struct od_err *err);
 

@@ -1,11 +1,11 @@
 /* synth_weights.h - weights that look like a trained model's and are the same bytes on every machine.
  *
  * Each row has its own generator, seeded from (seed, tensor name, row): a tensor does not depend on the others,
- * on the files that the model is cut into, or on the order of writing. A value is
+ * on the split into files, or on the order of writing. A value is
  *   (sum of eight 16-bit uniforms - mean) * row scale * column gain
- * in single IEEE operations without libm: near enough to a Gaussian (support 4.9 sigma, kurtosis -0.15, which
- * the varying row scale makes up for), with exponents of the entropy that ZipMoE (2601.21198, section 3) finds
- * in published models. One column in 256 is an outlier of two to four times the size, as trained models have.
+ * in single IEEE operations without libm: close to a Gaussian (support 4.9 sigma, kurtosis -0.15, which the varying
+ * row scale compensates). The entropy of the exponents matches published models (ZipMoE, 2601.21198, section 3). One
+ * column in 256 is an outlier of two to four times the size, as in trained models.
  * Thread: any; a generator belongs to one. */
 #ifndef OD_SYNTH_WEIGHTS_H
 #define OD_SYNTH_WEIGHTS_H
@@ -22,11 +22,11 @@ struct synth_row;
 OD_MUST_CHECK int synth_row_new(struct synth_row **out, uint64_t max_cols, struct od_err *err);
 void synth_row_free(struct synth_row *g); /* NULL ok */
 
-/* Before the first row of a tensor. t and its name are read here and not kept. */
+/* Call before the first row of a tensor. t and its name are not kept. */
 void synth_row_tensor(struct synth_row *g, uint64_t seed, enum od_dtype dtype, const struct synth_tensor *t);
 
-/* Columns [begin, end) of a row, as dtype, little-endian. A row is made from left to right: begin is 0 or the
- * last call's end, so that a row longer than the caller's buffer comes in pieces. */
+/* Writes columns [begin, end) of a row, as dtype, little-endian. A row is generated from left to right: begin is 0 or the
+ * previous call's end, so that a row longer than the caller's buffer can be written in pieces. */
 void synth_row_fill(struct synth_row *g, uint64_t row, uint64_t begin, uint64_t end, void *out);
 
 uint16_t synth_f32_f16(float f); /* nearest even; finite values below 65520 only */
