@@ -34,7 +34,8 @@ check-far: check-build
 check-arm64: deps
 	@tests/check-arm64.sh
 
-# Every cluster shape, and faults at 100 random moments: minutes, not seconds.
+# Every cluster shape, faults at 100 random moments, and a few faults of a network: minutes, not seconds.
 .PHONY: soak
 soak: programs
 	@B=$(B) python3 tests/soak/soak.py
+	@B=$(B) python3 tests/soak/batch_faults.py --faults 15
