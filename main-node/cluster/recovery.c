@@ -152,6 +152,8 @@ void odm_recovery_answered(struct odm_recovery *r, uint32_t worker, bool ran)
 	}
 	l->watch.state = ODM_LINK_UNKNOWN;
 	l->watch.resends = l->watch.quiet = 0;
+	if (!odm_pieces_owed(r->work, worker)) /* nor of earlier layers, which were through before this one began */
+		l->watch.most_rows = 0;
 }
 
 /* It has read its data socket since it was idle, and still owes something: that, or the answer, went down with a broken

@@ -34,8 +34,8 @@ void odm_recovery_begin(struct odm_recovery *r, const struct od_moe_call *call, 
 /* A worker answered this piece with an error or with an unusable answer. */
 void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__ExpertResult *x);
 
-/* sent: RUNs with these pieces were sent to the worker. answered: it answered a piece (ran: without an error). attached: it
- * answered a probe (ATTACHED). For every message of a worker the caller sets unanswered to 0. */
+/* sent: RUNs with these pieces were sent to the worker. answered: it answered pieces, and these are settled (ran: not all with an
+ * error). attached: it answered a probe (ATTACHED). For every message of a worker the caller sets unanswered to 0. */
 void odm_recovery_sent(struct odm_recovery *r, uint32_t worker, struct odm_piece **piece, size_t n);
 void odm_recovery_answered(struct odm_recovery *r, uint32_t worker, bool ran);
 void odm_recovery_attached(struct odm_recovery *r, uint32_t worker);

@@ -138,10 +138,21 @@ static int send_piece(void *arg, struct odm_piece *p)
 	return OD_OK;
 }
 
-/* A layer of one row and one expert, which lies with worker 0; the next candidates are 1, 2, ... */
-static void begin(uint32_t n_workers, size_t n_rows)
+static void begin_layer(size_t n_rows)
 {
 	static uint16_t expert[64];
+
+	w.call = (struct od_moe_call){ .step = 1, .n_rows = n_rows, .expert = expert };
+	odm_pieces_cut(&w.work, &w.call, &w.net.groups, NULL, NULL, 64);
+	assert_int_equal(w.work.n, 1);
+	w.work.piece[0].worker = 0;
+	odm_recovery_begin(&w.recovery, &w.call, w.counters);
+	send_piece(NULL, &w.work.piece[0]);
+}
+
+/* A layer of one expert, which lies with worker 0; the next candidates are 1, 2, ... */
+static void begin(uint32_t n_workers, size_t n_rows)
+{
 	const struct od_config cfg = { .n_experts = 8, .top_k = 1 };
 
 	memset(&w, 0, sizeof(w));
@@ -154,13 +165,8 @@ static void begin(uint32_t n_workers, size_t n_rows)
 	for (uint32_t i = 0; i < n_workers; i++)
 		w.link[i] = (struct odm_link){ .member = i, .session = i + 1, .attached = true };
 	assert_int_equal(odm_pieces_init(&w.work, &cfg, n_rows, MAX_WORKERS, &error), OD_OK);
-	w.call = (struct od_moe_call){ .step = 1, .n_rows = n_rows, .expert = expert };
-	odm_pieces_cut(&w.work, &w.call, &w.net.groups, NULL, NULL, 64);
-	assert_int_equal(w.work.n, 1);
-	w.work.piece[0].worker = 0;
 	w.recovery = (struct odm_recovery){ .net = &w.net, .work = &w.work, .send_again = send_piece };
-	odm_recovery_begin(&w.recovery, &w.call, w.counters);
-	send_piece(NULL, &w.work.piece[0]);
+	begin_layer(n_rows);
 }
 
 /* The data port of worker i is dead from the beginning, or it got what was sent and keeps it. */
@@ -195,9 +201,9 @@ static void deliver(uint32_t i)
 		odm_recovery_failed(&w.recovery, p, &x);
 		return;
 	}
-	odm_recovery_answered(&w.recovery, i, true);
 	p->state = ODM_PIECE_DONE;
 	w.work.n_done++;
+	odm_recovery_answered(&w.recovery, i, true);
 }
 
 /* Until the layer is done or failed, or for so long. Milliseconds since the beginning. */
@@ -299,6 +305,26 @@ static void one_that_computes_many_rows_is_not_given_up(void **state)
 	assert_false(worker[0].distrusted);
 	worker[0].says_busy = false; /* then it would have answered */
 	wait_ms(1000, &rc);
+	assert_true(worker[0].gone);
+	odm_pieces_fini(&w.work);
+}
+
+/* What it loads for predictions keeps it busy, too; only rows that it still owes excuse its silence. */
+static void many_rows_of_a_layer_that_is_done_excuse_nobody(void **state)
+{
+	uint64_t ms;
+	int rc;
+
+	(void)state;
+	begin(2, 40);
+	worker[0].says_busy = true;
+	wait_ms(60000, &rc);
+	assert_int_equal(w.work.n_done, 1);
+	freeze(0);
+	begin_layer(1);
+	ms = wait_ms(60000, &rc);
+	assert_int_equal(rc, OD_OK);
+	assert_in_range(ms, 2900, 3100 + LOAD_MS);
 	assert_true(worker[0].gone);
 	odm_pieces_fini(&w.work);
 }
@@ -424,6 +450,7 @@ int main(void)
 		cmocka_unit_test(a_run_that_a_connection_swallowed_is_sent_again_soon),
 		cmocka_unit_test(one_that_is_idle_and_never_answers_is_given_up),
 		cmocka_unit_test(one_that_computes_many_rows_is_not_given_up),
+		cmocka_unit_test(many_rows_of_a_layer_that_is_done_excuse_nobody),
 		cmocka_unit_test(rows_on_their_way_get_their_time),
 		cmocka_unit_test(a_pause_of_mains_own_costs_nobody_anything),
 		cmocka_unit_test(one_that_is_busy_for_ever_is_given_up),
