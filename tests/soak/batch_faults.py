@@ -281,24 +281,32 @@ class Tokens:
 
 
 class Machine(threading.Thread):
-    """How much slower than alone a computation is, now and then: a pause may be other work on the same processors."""
+    """How much slower than alone a computation is, now and then: a pause may be other work on the same processors. On each
+    of them, for work of real-time priority holds one and leaves the others alone."""
     WORK_S = 0.003
 
-    def __init__(self):
+    def __init__(self, cpu, seen):
         super().__init__(daemon=True)
-        self.seen = []
+        self.cpu, self.seen = cpu, seen
         self.start()
 
     def run(self):
+        os.sched_setaffinity(0, {self.cpu})  # of this thread
         while True:
             wall, own = time.monotonic(), time.thread_time()
             while time.thread_time() - own < self.WORK_S:
                 pass
             self.seen.append((wall, (time.monotonic() - wall) / self.WORK_S))
-            time.sleep(0.15)
+            time.sleep(0.2)
+
+
+class Machines:
+    def __init__(self):
+        self.seen = []
+        self.probes = [Machine(cpu, self.seen) for cpu in sorted(os.sched_getaffinity(0))]
 
     def slowest(self, begin, end):
-        return max((x for t, x in self.seen if begin <= t <= end), default=0)
+        return max((x for t, x in list(self.seen) if begin <= t <= end), default=0)
 
 
 class Batch:
@@ -368,7 +376,7 @@ class Campaign:
         self.order = ["shadow", *WORKERS]
         self.node = {n: Node(self.lan, n) for n in self.order}
         self.batch = None
-        self.machine = Machine()
+        self.machine = Machines()
         self.touched = {w: -100.0 for w in WORKERS}  # when its last fault ended
         self.records = []
         self.prompts = [self.some_prompt() for _ in range(3 * N_TEXTS)]
