@@ -183,7 +183,7 @@ def a_replay_plans_for_weights_without_sm_bytes():
 @test
 def too_little_is_said():
     err = tool("od-worker", "--pack", pack(), "--slots", 4, "--resident-form", "bf16", "--cache-mib", 1, ok=False).stderr
-    assert "--cache-mib 1: to keep anything of one expert it takes at least 2 MiB with 4 slots" in err, err
+    assert "--cache-mib 1: a part of one expert takes at least 2 MiB with 4 slots" in err, err
     err = tool("od-worker", "--pack", pack(), "--memory-limit", "80MB", "--cache-mib", 40, ok=False).stderr
     assert "--cache-mib 40: memory limit: 1 slot" in err and "see --memory-limit" in err, err
     err = tool("od-worker", "--pack", pack(), "--cache-mib", 4, "--cache-policy", "belady", ok=False).stderr

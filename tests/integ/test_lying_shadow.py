@@ -132,7 +132,7 @@ def predictions_out_of_range_are_dropped_and_logged():
 
     r, err, _ = with_liar(lie)
     assert r["predicted_uses"] == 0 and r["stood_in_uses"] == STOOD_IN, r  # nothing of its own
-    assert "PREDICT of MoE layer" in err and "expected" in err, err
+    assert "dropped a PREDICT of member 0: MoE layer 12; expected 0 to 11" in err, err
 
 
 @test
