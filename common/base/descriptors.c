@@ -40,15 +40,15 @@ void od_descriptors_watch(void)
 
 	if (any_left(&error)) {
 		if (atomic_exchange(&said, false))
-			od_log_limited(OD_LOG_INFO, "there are file descriptors left again: connections are accepted");
+			od_log_limited(OD_LOG_INFO, "file descriptors are free again: connections are accepted");
 		return;
 	}
 	if (atomic_exchange(&said, true))
 		return;
 	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || error == ENFILE)
-		od_log_limited(OD_LOG_WARN, "too many files are open in the whole system: nobody can connect until some close");
+		od_log_limited(OD_LOG_WARN, "too many files are open on this machine: no new connections until some close");
 	else
-		od_log_limited(OD_LOG_WARN, "all %llu file descriptors are in use: nobody can connect until some are closed; "
-			       "see who connects to this port (ss -tnp), or raise the limit (ulimit -Hn, systemd: LimitNOFILE)",
+		od_log_limited(OD_LOG_WARN, "all %llu file descriptors are in use: no new connections until some are closed; "
+			       "see which hosts connect to this port (ss -tnp), or raise the limit (ulimit -Hn, systemd: LimitNOFILE)",
 			       (unsigned long long)limit.rlim_cur);
 }

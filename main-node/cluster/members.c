@@ -221,7 +221,7 @@ static void on_refuse(struct member *m, const Od__Refuse *r)
 	set_refused(m, busy ? OD_ERR_BUSY : OD_ERR_MISMATCH);
 }
 
-/* What the first PONG of a session counts was before our time: nobody has used the member yet. */
+/* The first PONG of a session is the baseline: main has not used the member yet. */
 static void take_counters(struct member *m, const Od__Pong *p)
 {
 	uint64_t now[OD_N_COUNTERS], since[OD_N_COUNTERS];

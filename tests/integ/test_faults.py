@@ -464,7 +464,7 @@ def strangers_that_take_all_descriptors_are_spoken_of():
     assert w.text().count("file descriptors are in use") == 1, w.text()  # once, however often accept() fails
     for s in strangers:
         s.close()
-    while "descriptors left again" not in w.text():
+    while "descriptors are free again" not in w.text():
         assert time.monotonic() < end, w.text()
         time.sleep(0.05)
     assert m.close()[0] == 0

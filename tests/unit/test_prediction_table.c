@@ -56,7 +56,7 @@ struct step {
 	uint16_t used[LAYERS][MAX_ROWS][TOP_K];
 	uint32_t version[LAYERS];
 	struct list taken[LAYERS], placed[LAYERS], required[LAYERS]; /* taken: last; required: of a prompt */
-	bool excused[LAYERS];	      /* something was voided by its token: nobody need hear of it at once */
+	bool excused[LAYERS];	      /* its token voided something: the change need not be reported at once */
 	bool ever[LAYERS][EXPERTS];   /* placed before the router spoke */
 	bool newest[LAYERS][EXPERTS]; /* of the newest version that was */
 };

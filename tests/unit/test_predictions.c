@@ -528,7 +528,7 @@ static void a_wrong_token_is_paid_for(void **state)
 	odm_predictions_free(p);
 }
 
-/* Whoever says nonsense is in nobody's way. */
+/* A sequence with invalid predictions does not disturb the others. */
 static void what_has_no_place_is_refused(void **state)
 {
 	const uint16_t expert[] = { 0, 1 };

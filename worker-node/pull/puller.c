@@ -27,7 +27,7 @@
 #define AGAIN_NS (30 * OD_NS_PER_S)   /* an expert that is damaged again so soon is not waited for */
 #define MAX_BAD_CHUNKS 3	      /* in a row, of one expert */
 
-enum chunk_state { TODO, ASKED, DONE };
+enum chunk_state { LACKING, ASKED, DONE };
 
 /* An expert that is being pulled. */
 struct pull {
@@ -299,7 +299,7 @@ static struct pull *begin_pull(struct odw_puller *p)
 
 static bool has_todo(struct pull *a)
 {
-	while (a->next < a->n_chunks && a->chunk[a->next] != TODO)
+	while (a->next < a->n_chunks && a->chunk[a->next] != LACKING)
 		a->next++;
 	return a->expert != ODW_NO_EXPERT && a->next < a->n_chunks;
 }
@@ -363,7 +363,7 @@ static struct pull *find_pull(struct odw_puller *p, uint64_t tag, uint32_t *chun
 /* To be asked for again. */
 static void undo(struct pull *a, uint32_t c)
 {
-	a->chunk[c] = TODO;
+	a->chunk[c] = LACKING;
 	a->next = c < a->next ? c : a->next;
 }
 

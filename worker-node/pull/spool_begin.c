@@ -24,7 +24,7 @@ struct wanted {
 	void (*range)(void *arg, size_t i, uint32_t *file, uint64_t *offset, uint32_t *bytes);
 	int (*put)(void *arg, size_t i, const uint8_t *bytes, struct od_err *err);
 };
-enum { TODO, ASKED, DONE };
+enum { LACKING, ASKED, DONE };
 
 static void ask(struct odw_store *store, struct wanted *w)
 {
@@ -32,7 +32,7 @@ static void ask(struct odw_store *store, struct wanted *w)
 		uint64_t offset;
 		uint32_t file, bytes;
 
-		if (w->state[i] != TODO)
+		if (w->state[i] != LACKING)
 			continue;
 		w->range(w->arg, i, &file, &offset, &bytes);
 		if (odw_store_fetch(store, file, offset, bytes, i) != OD_OK)
@@ -51,7 +51,7 @@ static int take(struct odw_store *store, struct wanted *w, size_t *n_done, struc
 		if (f.tag >= w->n || w->state[f.tag] != ASKED) {
 			; /* of what was pulled before */
 		} else if (f.code == OD_ERR_BUSY) {
-			w->state[f.tag] = TODO;
+			w->state[f.tag] = LACKING;
 			nanosleep(&pause, NULL);
 		} else if (f.code != OD_OK) {
 			rc = od_fail(err, f.code, "store %s cannot send %s: %s", odw_store_name(store), w->what, f.reason);
@@ -77,7 +77,7 @@ static int pull_all(struct odw_store *store, struct wanted *w, struct od_err *er
 		odw_store_tick(store);
 		if (life != odw_store_life(store)) {
 			for (size_t i = 0; i < w->n; i++)
-				w->state[i] = w->state[i] == ASKED ? TODO : w->state[i];
+				w->state[i] = w->state[i] == ASKED ? LACKING : w->state[i];
 			life = odw_store_life(store);
 		}
 		ask(store, w);
@@ -127,7 +127,7 @@ static int pull_file(struct odw_store *store, uint32_t file, const char *name, u
 		     size_t *len, struct od_err *err)
 {
 	struct small s = { .file = file, .bytes = odw_store_info(store)->bytes[file] };
-	uint8_t state[OD_SPOOL_SMALL_MAX_BYTES / OD_STORE_SHARE_BYTES + 1] = { TODO };
+	uint8_t state[OD_SPOOL_SMALL_MAX_BYTES / OD_STORE_SHARE_BYTES + 1] = { LACKING };
 	struct wanted w = { .what = name, .state = state, .arg = &s, .range = small_range, .put = small_put };
 	int rc;
 
@@ -226,8 +226,8 @@ static int pull_headers(struct od_spool *spool, struct odw_store *store, struct 
 	if (w.state == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu experts", w.n);
 	for (size_t i = 0; i < w.n; i++) {
-		w.state[i] = od_spool_lacks_header(spool, i) ? TODO : DONE;
-		lacking += w.state[i] == TODO;
+		w.state[i] = od_spool_lacks_header(spool, i) ? LACKING : DONE;
+		lacking += w.state[i] == LACKING;
 	}
 	if (lacking > 0) {
 		wait_for_store(store);
