@@ -22,7 +22,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "integ"))
 import cluster_util  # noqa: E402
-from cluster_util import BIN, TMP, generate, pack  # noqa: E402
+from cluster_util import BIN, TMP, Daemon, generate, pack  # noqa: E402
 
 HANG_S = 90  # without a token: main's own bounds are 6 s for workers that are away, and 3 s for each kind of silence
 LONG_S = 4.5  # a pause to look into: 3 s until a dead data port is known, then one load
@@ -139,7 +139,9 @@ class Lan:
             ip("netns", "del", self.up.pop(), check=False)
 
 
-class Node:
+class Node(Daemon):
+    """On a host of its own; what a Daemon on loopback can do."""
+
     def __init__(self, lan, name):
         self.lan, self.name = lan, name
         self.role = "shadow" if name == "shadow" else "worker"
@@ -160,17 +162,6 @@ class Node:
         with os.fdopen(r) as f:
             if not f.readline():
                 raise AssertionError(f"{self.name} did not start: {open(self.log.name).read()[-2000:]}")
-
-    def signal(self, number):
-        self.process.send_signal(number)
-
-    def kill(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-
-    def alive(self):
-        return self.process.poll() is None
 
 
 # ---- Faults: what begins, for how long, and what ends it ----
