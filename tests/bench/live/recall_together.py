@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Recall of each text alone and among others: a text's predictions must not depend on who joins or leaves the steps.
 
-    recall_together.py --bin DIR --pack PACK [--precision int8,nf4] [--texts 48] [--parallel 16] [--workers 2] [--rounds 3] [--seed 5]
+    recall_together.py --bin DIR --pack PACK [--precision int8,nf4] [--texts 48] [--parallel 16] [--workers 2] [--rounds 3]
+                       [--load-ms 0] [--seed 5]
 
 Texts of other lengths, so that some end and others begin at almost every step; half of them greedy, half sampled. Tokens must be
 equal. Each line has, for all texts together, the recall alone and among others, and the largest difference of one text, in points;
 then the rows of a layer without a prediction (missing) and those whose prediction came after the router (late), in percent."""
 import argparse
 import json
+import mmap
 import os
 import random
 import subprocess
@@ -27,9 +29,22 @@ def write_texts(path, n, seed):
                                 "seed": i}) + "\n")
 
 
+def touch_memory(mib):
+    """A hypervisor may have to find memory that its guest has not used for some seconds, which takes 20 times as long as zeroing
+    it. The shadow would lag for half a second. So all runs get memory that was just in use."""
+    memory = mmap.mmap(-1, mib << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    for i in range(0, len(memory), 4096):
+        memory[i] = 1
+    memory.close()
+
+
 def texts_of(args, path, precision, parallel):
+    touch_memory(2048)
     command = [os.path.join(args.bin, "od-main"), "--pack", args.pack, "--local", str(args.workers), "--prompts", path, "--parallel",
                str(parallel), "--json", "--quiet", "--ignore-eos", f"--shadow-arg=--precision={precision}"]
+    if args.load_ms > 0:
+        command.append(f"--worker-arg=--load-time={args.load_ms}")
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\n{done.stderr}")
@@ -53,6 +68,8 @@ def main():
     parser.add_argument("--parallel", type=int, default=16)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--load-ms", type=float, default=0,
+                        help="pace loads, so that main is no faster than a shadow that has few cores (0: no pacing)")
     parser.add_argument("--seed", type=int, default=5)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
