@@ -21,6 +21,7 @@ static void send_predictions(void *arg, uint32_t m, const struct od_prediction *
 		row[i].n_experts = p[i].n;
 		row[i].probabilities = (float *)p[i].probability;
 		row[i].n_probabilities = p[i].n;
+		row[i].margin = p[i].margin;
 		rows[i] = &row[i];
 	}
 	body.m = m;

@@ -191,5 +191,5 @@ void ods_sequence_choose(struct ods_sequence *s, uint32_t position, float *logit
 	uint64_t draws = position > s->prompt_tokens ? position - s->prompt_tokens : 0;
 
 	if (od_sampler_replay(s->sampler, s->token, position, draws) == OD_OK)
-		ods_sequence_set_token(s, position, od_sampler_sample(s->sampler, logits));
+		ods_sequence_set_token(s, position, od_sampler_sample(s->sampler, logits, NULL));
 }

@@ -350,13 +350,15 @@ static double weigh(struct od_sampler *s, const float *logits, double best)
 	return total;
 }
 
-int32_t od_sampler_sample(struct od_sampler *s, float *logits)
+int32_t od_sampler_sample(struct od_sampler *s, float *logits, float *margin)
 {
 	bool few = s->o.top_k > 0 && s->o.top_k < s->vocab; /* then only they need an exp */
 	double total = 0, best;
 	size_t n = s->vocab;
 	int32_t first;
 
+	if (margin != NULL)
+		*margin = 0;
 	clean(s, logits);
 	first = best_of(logits, s->vocab);
 	if (s->o.temperature == 0 || !(logits[first] >= -FLT_MAX)) /* greedy, or nothing is possible */

@@ -35,7 +35,8 @@ OD_MUST_CHECK int od_sampler_accept(struct od_sampler *s, const int32_t *ids, si
  * seed and on the number of draws before it. */
 OD_MUST_CHECK int od_sampler_replay(struct od_sampler *s, const int32_t *ids, size_t n, uint64_t draws);
 bool od_logits_finite(const float *logits, uint32_t vocab); /* [vocab]; true: none is NaN or infinite */
-/* logits [vocab] are overwritten. NaN counts as minus infinity; all minus infinity gives token 0. */
-int32_t od_sampler_sample(struct od_sampler *s, float *logits);
+/* logits [vocab] are overwritten. NaN counts as minus infinity; all minus infinity gives token 0. *margin (NULL ok): how far the
+ * choice was from another one, in logits; 0: a tie, infinite: there was no other candidate. */
+int32_t od_sampler_sample(struct od_sampler *s, float *logits, float *margin);
 
 #endif

@@ -14,7 +14,7 @@
 #include "common/base/status.h"
 #include "proto/od.pb-c.h"
 
-#define OD_PROTOCOL_VERSION 3
+#define OD_PROTOCOL_VERSION 4
 #define OD_MAX_FRAMES 3			  /* header and two tensors */
 #define OD_MAX_HEADER_BYTES (256u * 1024u)
 #define OD_MAX_FRAME_BYTES (64u * 1024u * 1024u) /* ZMQ_MAXMSGSIZE of every socket */

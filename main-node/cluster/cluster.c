@@ -223,6 +223,7 @@ static int read_row(const struct odm_cluster *c, uint32_t m, const Od__PredictRo
 		.sequence = r->sequence,
 		.position = r->position,
 		.token = r->token,
+		.margin = r->margin > 0 ? r->margin : 0, /* NaN too */
 		.m = m,
 		.expert = expert,
 		.probability = r->probabilities,

@@ -13,7 +13,7 @@
 
 enum odm_phase { ODM_PREFILL, ODM_DECODE };
 
-#define ODM_MAX_DRAFT 7 /* limit of draft rows of a sequence in a decode step */
+#define ODM_MAX_DRAFT 16 /* limit of draft rows of a sequence in a decode step */
 
 /* The other open sequences when one is closed. */
 enum odm_company {

@@ -219,7 +219,7 @@ void odm_sequence_sample(struct odm_sequence *q, uint32_t position, float *logit
 	if (!od_logits_finite(logits, q->config->vocab))
 		rc = od_fail(&err, OD_ERR_CORRUPT, "the model's outputs at position %u are not all numbers", position);
 	if (rc == OD_OK) {
-		rc = take_token(q, od_sampler_sample(q->sampler, logits), &stop, &err);
+		rc = take_token(q, od_sampler_sample(q->sampler, logits, NULL), &stop, &err);
 		note_time(q);
 	}
 	if (rc != OD_OK) {

@@ -313,7 +313,7 @@ static void close_rig(struct rig *g)
 
 static int32_t sample(struct od_sampler *s, struct pass *p, size_t row)
 {
-	return od_sampler_sample(s, logits_of(p, row));
+	return od_sampler_sample(s, logits_of(p, row), NULL);
 }
 
 /* As main chooses it; when it is greedy it says something else now and then, so that guesses fail. */
@@ -340,7 +340,7 @@ static void start_samplers(struct rig *g)
 	od_sampler_free(g->ref_sampler);
 	assert_int_equal(od_sampler_new(&g->sampler, &g->sampling, VOCAB, NULL), OD_OK);
 	assert_int_equal(od_sampler_new(&g->ref_sampler, &g->sampling, VOCAB, NULL), OD_OK);
-	od_sampler_sample(g->ref_sampler, logits); /* the first token is main's, and its number too */
+	od_sampler_sample(g->ref_sampler, logits, NULL); /* the first token is main's, and its number too */
 }
 
 /* Rows as they arrive at the shadow. */

@@ -62,7 +62,7 @@ static int32_t sample(struct od_sampler *s, const float *logits, uint32_t n)
 	float copy[MAX_VOCAB];
 
 	memcpy(copy, logits, n * sizeof(*copy));
-	return od_sampler_sample(s, copy);
+	return od_sampler_sample(s, copy, NULL);
 }
 
 /* Counts of 20000 draws: chi-square with up to 26 degrees of freedom stays below 60 (p = 0.0002), and what has
@@ -211,7 +211,7 @@ static void large_vocabulary(void **state)
 			int32_t t;
 
 			memcpy(copy, logits, sizeof(copy));
-			t = od_sampler_sample(s, copy);
+			t = od_sampler_sample(s, copy, NULL);
 			assert_in_range(t, 0, N - 1);
 			/* exp(-rank / 2000): the first 40 or so hold 2 percent of all. */
 			assert_true((uint32_t)t * 7919u % N >= N - 50);

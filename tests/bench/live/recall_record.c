@@ -188,7 +188,7 @@ static int decode(struct recall_recorder *r, struct od_err *err)
 		uint32_t position = rec->n_prompt + rec->n_tokens;
 
 		rec->token_margin[rec->n_tokens] = best_less_second(r->logits, c->vocab);
-		rec->token[position] = od_sampler_sample(r->sampler, r->logits);
+		rec->token[position] = od_sampler_sample(r->sampler, r->logits, NULL);
 		rec->n_tokens++;
 		if (is_eos(c, rec->token[position])) {
 			rec->finish = "eos";

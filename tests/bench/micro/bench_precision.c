@@ -329,7 +329,7 @@ static int choose(struct precision_bench *b, const struct variant *v, size_t i, 
 	}
 	t->n_same++;
 	b->best[i] = best;
-	b->token[i] = od_sampler_sample(b->sampler, b->logits);
+	b->token[i] = od_sampler_sample(b->sampler, b->logits, NULL);
 	return od_sampler_accept(b->sampler, &b->token[i], 1) == OD_OK ? OD_OK :
 		od_fail(err, OD_ERR_NOMEM, "tokens of a run");
 }
