@@ -46,8 +46,8 @@ test_recall_progress_OBJS := $(BENCH)/live/recall_progress.o
 test_recall_tape_OBJS := $(BENCH)/sim/recall_tape.o
 test_cache_rule_OBJS := $(BENCH)/sim/cache_rule.o
 test_route_file_OBJS := $(BENCH)/sim/route_file.o
-test_served_sim_OBJS := $(BENCH)/sim/served_sim.o $(addprefix $(B)/obj/main-node/cluster/,placement.o predict_tally.o predictions.o want_place.o) \
-	$(test_schedule_OBJS)
+test_served_sim_OBJS := $(BENCH)/sim/served_sim.o $(addprefix $(B)/obj/main-node/cluster/,placement.o predict_tally.o prediction_wants.o \
+	predictions.o want_place.o) $(test_schedule_OBJS)
 test_load_order_OBJS := $(BENCH)/sim/load_order.o $(B)/obj/worker-node/load/run_order.o
 test_load_sim_OBJS := $(addprefix $(BENCH)/sim/,load_optimum.o load_order.o load_sim.o) $(B)/obj/worker-node/load/run_order.o
 PREDICTOR_OBJS := $(B)/obj/tests/unit/predictor_world.o $(RIVAL_SRCS:%.c=$(B)/obj/%.o)
