@@ -27,7 +27,7 @@ void odm_tally_fini(struct odm_tally *t)
 void odm_tally_reset(struct odm_tally *t)
 {
 	od_recall_reset(&t->recall);
-	t->stood_in = (struct od_recall_cell){ 0 };
+	t->stood_in = t->undone = (struct od_recall_cell){ 0 };
 	t->n_first = t->lead_sum = t->lead_routers = 0;
 }
 
@@ -59,6 +59,8 @@ void odm_tally_add(struct odm_tally *t, uint64_t *c, struct odm_spread *first_ns
 	c[OD_C_RECALLED_USES] += t->recall.all.recalled;
 	c[OD_C_STOOD_IN_USES] += t->stood_in.uses;
 	c[OD_C_STOOD_IN_RECALLED] += t->stood_in.recalled;
+	c[OD_C_UNDONE_USES] += t->undone.uses;
+	c[OD_C_UNDONE_RECALLED] += t->undone.recalled;
 	c[OD_C_LATE_PREDICTIONS] += t->recall.rows.late;
 	c[OD_C_MISSING_PREDICTIONS] += od_recall_missing(&t->recall.rows);
 	c[OD_C_FIRST_PREDICTIONS] += t->n_first;
