@@ -38,13 +38,13 @@ void od_recall_reset(struct od_recall *r)
 	r->rows = (struct od_recall_rows){ 0 };
 }
 
-static size_t count_common(const uint16_t *a, size_t n_a, const uint16_t *b, size_t n_b)
+size_t od_recall_hits(const uint16_t *predicted, size_t n_predicted, const uint16_t *used, size_t n_used)
 {
 	size_t n = 0;
 
-	for (size_t i = 0; i < n_b; i++) {
-		for (size_t j = 0; j < n_a; j++) {
-			if (a[j] == b[i]) {
+	for (size_t i = 0; i < n_used; i++) {
+		for (size_t j = 0; j < n_predicted; j++) {
+			if (predicted[j] == used[i]) {
 				n++;
 				break;
 			}
@@ -66,25 +66,23 @@ static void add_rows(struct od_recall_rows *into, const struct od_recall_rows *f
 	into->late += from->late;
 }
 
-void od_recall_add(struct od_recall *r, uint32_t layer, uint32_t token, const uint16_t *predicted, size_t n_predicted,
-		   const uint16_t *used, size_t n_used, bool late)
+void od_recall_add_hits(struct od_recall *r, uint32_t layer, uint32_t token, size_t n_used, size_t hits, bool late)
 {
 	const struct od_recall_rows one = { .in_time = !late, .late = late };
-	size_t hit = count_common(predicted, n_predicted, used, n_used);
 
 	token = token < r->n_tokens ? token : r->n_tokens - 1;
 	r->tokens_seen = token >= r->tokens_seen ? token + 1 : r->tokens_seen;
-	add_cell(&r->all, n_used, hit);
-	add_cell(&r->layer[layer], n_used, hit);
-	add_cell(&r->token[token], n_used, hit);
+	add_cell(&r->all, n_used, hits);
+	add_cell(&r->layer[layer], n_used, hits);
+	add_cell(&r->token[token], n_used, hits);
 	add_rows(&r->rows, &one);
 	add_rows(&r->layer_rows[layer], &one);
 }
 
-void od_recall_add_cell(struct od_recall_cell *c, const uint16_t *predicted, size_t n_predicted, const uint16_t *used,
-			size_t n_used)
+void od_recall_add(struct od_recall *r, uint32_t layer, uint32_t token, const uint16_t *predicted, size_t n_predicted,
+		   const uint16_t *used, size_t n_used, bool late)
 {
-	add_cell(c, n_used, count_common(predicted, n_predicted, used, n_used));
+	od_recall_add_hits(r, layer, token, n_used, od_recall_hits(predicted, n_predicted, used, n_used), late);
 }
 
 void od_recall_see(struct od_recall *r, uint32_t layer)

@@ -450,6 +450,7 @@ static int open_all(struct odm_cluster *c, struct od_err *err)
 		.top_k = c->o.config->top_k,
 		.max_sequences = c->o.max_sequences,
 		.max_rows = max_rows(c),
+		.max_draft = ODM_MAX_DRAFT,
 		.max_tokens = detail_tokens(c),
 		.hedge = c->o.hedge,
 	};

@@ -99,6 +99,7 @@ static void begin_predictions(struct service *s, const struct odm_step *step)
 				.position = step->rows[j].position,
 				.token = j > p->first ? step->rows[j].token : odm_shadow_link_token(&s->net.shadow, step, p),
 				.prompt_tokens = p->prompt_tokens,
+				.ahead = 1,
 			};
 	}
 	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, step->next_step, s->predicted, n, decode);

@@ -48,23 +48,30 @@ static void put(struct odm_predictions *p, struct odm_want *w, uint16_t expert)
 	w->expert[w->n++] = expert;
 }
 
-/* Writes the places of the step's rows to p->place. For the next step: in the order of the sequences in the current one. */
-static uint32_t list_places(struct odm_predictions *p, const struct step_slot *s)
+/* Writes the places of the step's rows to p->place. */
+static uint32_t list_rows(struct odm_predictions *p, const struct step_slot *s)
 {
-	const struct step_slot *from = s->begun ? s : slot_at(p, p->serial);
 	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < from->n_rows; i++) {
-		const struct step_row *row = &from->row[i];
-		const struct sequence *q;
+	for (uint32_t i = 0; i < s->n_rows; i++)
+		if (s->row[i].place != NO_PLACE)
+			p->place[n++] = s->row[i].place;
+	return n;
+}
 
-		if (s->begun) {
-			p->place[n++] = row->place;
+/* The same for the rows that are expected in the next step, in the order of the sequences in the current one. */
+static uint32_t list_ahead(struct odm_predictions *p)
+{
+	const struct step_slot *s = slot_at(p, p->serial);
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < s->n_rows; i++) {
+		const struct sequence *q = sequence_of(p, &s->row[i]);
+
+		if (q == NULL || q->part[number_of(p, s)].first_row != i)
 			continue;
-		}
-		q = i == 0 || row->sequence != row[-1].sequence ? sequence_of(p, row) : NULL;
-		if (q != NULL && q->part[number_of(p, s)].serial == p->serial + 1)
-			p->place[n++] = row->number;
+		for (uint32_t at = q->end; at < q->top && at - q->end < q->ahead; at++)
+			p->place[n++] = place_of(p, q, at);
 	}
 	return n;
 }
@@ -72,8 +79,8 @@ static uint32_t list_places(struct odm_predictions *p, const struct step_slot *s
 /* Experts of all rows by rank, each once: the first choices of all rows, then the second ones, and so on; hedges last. */
 static void collect(struct odm_predictions *p, const struct step_slot *s, struct odm_want *w)
 {
-	const struct od_wanted *all = wanted_of(p, s, w->m, 0);
-	const uint32_t n = list_places(p, s);
+	const struct od_wanted *all = wanted_of(p, w->m, 0);
+	const uint32_t n = s->begun ? list_rows(p, s) : list_ahead(p);
 
 	begin_round(p);
 	for (size_t rank = 0; rank < p->o.top_k; rank++)

@@ -24,20 +24,24 @@ static int allocate(struct odm_predictions *p, struct od_err *err)
 {
 	const size_t rows = p->o.max_rows, layers = p->o.n_moe, experts = p->o.n_experts;
 
-	p->n_places = p->o.max_sequences + rows;
+	p->n_ring = 2 * most_rows(p); /* rows of the current step, and as many ahead */
+	p->n_places = (size_t)p->o.max_sequences * p->n_ring;
+	p->ahead = calloc(p->n_places, sizeof(*p->ahead));
+	p->row = calloc(layers * p->n_places, sizeof(*p->row));
+	p->wanted = calloc(layers * p->n_places, sizeof(*p->wanted));
 	p->step_row = calloc(KEPT * rows, sizeof(*p->step_row));
 	p->entry = calloc(SLOTS * layers, sizeof(*p->entry));
-	p->row = calloc(KEPT * layers * p->n_places, sizeof(*p->row));
-	p->wanted = calloc(KEPT * layers * p->n_places, sizeof(*p->wanted));
 	p->used = calloc(KEPT * layers * rows * p->o.top_k, sizeof(*p->used));
+	p->score = calloc(KEPT * layers * rows, sizeof(*p->score));
 	p->where = calloc(SLOTS * layers * experts, sizeof(*p->where));
 	p->sent = calloc(SLOTS * layers * experts, sizeof(*p->sent));
 	p->mark = calloc(SLOTS * layers * experts, sizeof(*p->mark));
 	p->required = calloc(layers * experts, sizeof(*p->required));
-	p->place = calloc(rows, sizeof(*p->place));
+	p->place = calloc(rows > p->n_places ? rows : p->n_places, sizeof(*p->place));
 	p->stamp = calloc(experts, sizeof(*p->stamp));
-	if (p->step_row == NULL || p->entry == NULL || p->row == NULL || p->wanted == NULL || p->used == NULL ||
-	    p->where == NULL || p->sent == NULL || p->mark == NULL || p->required == NULL || p->place == NULL || p->stamp == NULL)
+	if (p->ahead == NULL || p->row == NULL || p->wanted == NULL || p->step_row == NULL || p->entry == NULL ||
+	    p->used == NULL || p->score == NULL || p->where == NULL || p->sent == NULL || p->mark == NULL ||
+	    p->required == NULL || p->place == NULL || p->stamp == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "predictions of %u rows and %u layers", p->o.max_rows, p->o.n_moe);
 	for (size_t i = 0; i < KEPT; i++)
 		p->slot[i].row = p->step_row + i * rows;
@@ -77,11 +81,13 @@ void odm_predictions_free(struct odm_predictions *p)
 	od_id_table_fini(&p->ids);
 	od_want_policy_free(p->policy);
 	pthread_mutex_destroy(&p->lock);
-	free(p->step_row);
-	free(p->entry);
+	free(p->ahead);
 	free(p->row);
 	free(p->wanted);
+	free(p->step_row);
+	free(p->entry);
 	free(p->used);
+	free(p->score);
 	free(p->where);
 	free(p->sent);
 	free(p->mark);
@@ -96,7 +102,7 @@ static void void_row(struct odm_predictions *p, struct row_prediction *r, struct
 {
 	od_want_give_up(p->policy, w);
 	r->predicted.n = 0;
-	r->stand_in = r->late = false;
+	r->stand_in = false;
 }
 
 /* Resets the step's WANTs of the layer: none was sent. */
@@ -113,11 +119,8 @@ static void clear_entry(struct odm_predictions *p, const struct step_slot *s, ui
 /* Reuses the slot for another step. */
 static void clear_slot(struct odm_predictions *p, struct step_slot *s, uint64_t step)
 {
-	for (uint32_t m = 0; m < p->o.n_moe; m++) {
+	for (uint32_t m = 0; m < p->o.n_moe; m++)
 		clear_entry(p, s, m);
-		for (uint32_t i = 0; i < s->n_rows; i++)
-			void_row(p, row_of(p, s, m, s->row[i].place), wanted_of(p, s, m, s->row[i].place));
-	}
 	s->step = step;
 	s->begun = false;
 	s->n_rows = 0;
@@ -125,33 +128,21 @@ static void clear_slot(struct odm_predictions *p, struct step_slot *s, uint64_t 
 
 /* ---- Predictions ---- */
 
-static bool counts(const struct sequence *q, const struct part *part)
-{
-	return part->serial >= q->counted_from;
-}
-
-/* Scores a row: both its prediction and the router's choice are known. */
-static void score(struct odm_predictions *p, struct sequence *q, uint32_t m, uint32_t position, const struct row_prediction *r,
-		  const uint16_t *predicted, const uint16_t *used, bool late)
-{
-	const uint32_t k = p->o.top_k;
-
-	if (r->stand_in && !late)
-		od_recall_add_cell(&q->tally.stood_in, predicted, k, used, k);
-	else
-		od_recall_add(&q->tally.recall, m, position - q->prompt_tokens, predicted, k, used, k, late);
-}
-
 /* True: the prediction assumes the row's token. When the shadow chooses the token (-1), any token matches. */
 static bool assumes(const struct step_row *row, int32_t token)
 {
 	return row->token < 0 || row->token == token;
 }
 
-/* Counts the lead of the sequence's first prediction, once the step has begun and a prediction was kept. */
+static bool counts(const struct sequence *q, const struct part *part)
+{
+	return part->serial >= q->counted_from;
+}
+
+/* Counts the lead of the part's first prediction. */
 static void note_first(const struct step_slot *s, struct sequence *q, struct part *part)
 {
-	if (part->first_known || part->ahead || part->first_ns == 0 || !counts(q, part))
+	if (part->first_known || part->first_ns == 0 || !counts(q, part))
 		return;
 	part->first_known = true;
 	odm_tally_first(&q->tally, (int64_t)(part->first_ns - s->begun_ns));
@@ -166,6 +157,26 @@ static void note_kept(const struct step_slot *s, struct sequence *q, struct part
 	note_first(s, q, part);
 }
 
+static void count(struct odm_predictions *p, struct sequence *q, uint32_t m, uint32_t position, const struct score *x)
+{
+	const uint32_t k = p->o.top_k;
+
+	if (x->what & ROUTED)
+		od_recall_see(&q->tally.recall, m);
+	if (x->what & STOOD_IN) {
+		q->tally.stood_in.uses += k;
+		q->tally.stood_in.recalled += x->stood_in_hits;
+	}
+	if (x->what & (IN_TIME | LATE))
+		od_recall_add_hits(&q->tally.recall, m, position - q->prompt_tokens, k, x->hits, (x->what & LATE) != 0);
+}
+
+/* Rows of a draft, those of a part after its first, are counted when main has kept them. */
+static bool is_certain(const struct odm_predictions *p, const struct part *part, uint32_t row)
+{
+	return row == part->first_row || part->serial != p->serial;
+}
+
 static bool same_wants(const struct od_wanted *a, const struct od_wanted *b)
 {
 	return a->n == b->n && a->n_predicted == b->n_predicted &&
@@ -174,14 +185,25 @@ static bool same_wants(const struct od_wanted *a, const struct od_wanted *b)
 
 /* A prediction after the router chose: counted as late, once, if there was none before. */
 static void add_late(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, struct part *part, uint32_t row,
-		     struct row_prediction *r, const struct od_prediction *pred)
+		     const struct od_prediction *pred)
 {
-	if (pred->stand_in || r->late || (r->predicted.n > 0 && !r->stand_in))
+	const uint32_t k = p->o.top_k;
+	struct score *x = score_of(p, s, pred->m, row);
+	struct score late = { .what = LATE };
+
+	if (pred->stand_in || (x->what & (IN_TIME | LATE)) != 0)
 		return;
-	r->late = true;
+	if (!entry_of(p, s, pred->m)->learnt) { /* what was there in time is not in the score yet */
+		const struct row_prediction *r = row_of(p, pred->m, s->row[row].place);
+
+		if (part->serial != p->serial || (r->predicted.n > 0 && !r->stand_in))
+			return;
+	}
+	x->what |= LATE;
+	x->hits = late.hits = (uint8_t)od_recall_hits(pred->expert, k, used_of(p, s, pred->m, row), k);
 	note_kept(s, q, part, pred->m);
-	if (counts(q, part))
-		score(p, q, pred->m, pred->position, r, pred->expert, used_of(p, s, pred->m, row), true);
+	if (counts(q, part) && is_certain(p, part, row))
+		count(p, q, pred->m, pred->position, &late);
 }
 
 /* True: the row's wanted experts have changed. */
@@ -209,42 +231,87 @@ static bool add_in_time(struct odm_predictions *p, struct row_prediction *r, str
 static bool add_to_row(struct odm_predictions *p, struct step_slot *s, struct sequence *q, struct part *part,
 		       const struct od_prediction *pred)
 {
-	const uint32_t row = part->first_row + (pred->position - part->begin);
+	const uint32_t row = part->first_row + (pred->position - part->begin), place = s->row[row].place;
 	struct entry *e = entry_of(p, s, pred->m);
-	struct row_prediction *r = row_of(p, s, pred->m, s->row[row].place);
 
 	if (!assumes(&s->row[row], pred->token))
 		return false;
 	if (!pred->stand_in && part->serial == p->serial && q->heard < q->steps)
 		q->heard = q->steps;
 	if (e->resolved)
-		add_late(p, s, q, part, row, r, pred);
+		add_late(p, s, q, part, row, pred);
 	if (e->resolved || part->serial != p->serial)
 		return false;
 	if (!pred->stand_in)
 		note_kept(s, q, part, pred->m);
-	if (!add_in_time(p, r, wanted_of(p, s, pred->m, s->row[row].place), pred))
+	if (!add_in_time(p, row_of(p, pred->m, place), wanted_of(p, pred->m, place), pred))
 		return false;
 	set_dirty(p, e, true);
 	return true;
 }
 
-/* Adds a prediction for the next step. */
-static bool add_ahead(struct odm_predictions *p, struct sequence *q, uint32_t number, const struct od_prediction *pred)
+/* Voids the sequence's predictions ahead from a position on. s: the step whose WANTs cover those for the expected rows; NULL:
+ * its WANTs need not follow. True: they should. */
+static bool void_ahead(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, uint32_t from, uint64_t *why)
+{
+	bool any = false;
+
+	for (uint32_t at = from; at < q->top; at++) {
+		const uint32_t place = place_of(p, q, at);
+
+		for (uint32_t m = 0; m < p->o.n_moe; m++) {
+			struct row_prediction *r = row_of(p, m, place);
+
+			if (r->predicted.n == 0)
+				continue;
+			++*why;
+			void_row(p, r, wanted_of(p, m, place));
+			if (s == NULL || at - q->end >= q->ahead)
+				continue;
+			set_dirty(p, entry_of(p, s, m), true);
+			any = true;
+		}
+		p->ahead[place] = (struct ahead){ 0 };
+	}
+	q->top = from < q->top ? from : q->top;
+	return any;
+}
+
+/* A prediction for a position after the sequence's rows is kept if the shadow has predicted the one before it. That one's token
+ * is part of what it assumes. Main's own predictor does not run ahead: it may stand in for the next position only. */
+static bool may_add_ahead(const struct odm_predictions *p, const struct sequence *q, const struct od_prediction *pred)
+{
+	if (pred->position < q->end || pred->position >= q->limit)
+		return false;
+	return pred->position == q->end || (!pred->stand_in && p->ahead[place_of(p, q, pred->position - 1)].shadow);
+}
+
+/* Adds a prediction for the next step, or a later one. */
+static bool add_ahead(struct odm_predictions *p, struct sequence *q, const struct od_prediction *pred)
 {
 	struct step_slot *s = slot_at(p, p->serial + 1);
-	struct part *part = &q->part[number_of(p, s)];
+	const uint32_t place = place_of(p, q, pred->position);
+	struct ahead *a = &p->ahead[place];
+	bool want = false;
 
 	if (s->step == 0)
 		return false;
-	if (part->serial != p->serial + 1)
-		*part = (struct part){ .serial = p->serial + 1, .ahead = true, .begin = pred->position, .n = 1 };
 	if (!pred->stand_in) {
+		/* Another token: what follows it is void. At the next position main will say which one is right. */
+		if (a->token != pred->token)
+			want = void_ahead(p, s, q, pred->position + (pred->position == q->end), &p->voided.replaced);
+		a->shadow = true;
+		a->margin = pred->margin;
+		a->first_ns = a->first_ns != 0 ? a->first_ns : od_now_ns();
 		q->heard = q->steps + 1;
-		note_kept(s, q, part, pred->m);
 	}
-	if (!add_in_time(p, row_of(p, s, pred->m, number), wanted_of(p, s, pred->m, number), pred))
-		return false;
+	if (!pred->stand_in || !a->shadow)
+		a->token = pred->token;
+	if (q->top == pred->position)
+		q->top++;
+	if (!add_in_time(p, row_of(p, pred->m, place), wanted_of(p, pred->m, place), pred) ||
+	    pred->position - q->end >= q->ahead)
+		return want;
 	set_dirty(p, entry_of(p, s, pred->m), true);
 	return true;
 }
@@ -263,8 +330,8 @@ static bool add_locked(struct odm_predictions *p, const struct od_prediction *pr
 			continue;
 		if (pred->position >= part->begin && pred->position - part->begin < part->n)
 			return add_to_row(p, s, q, part, pred);
-		if (back == 0 && pred->position - part->begin == part->n)
-			return add_ahead(p, q, (uint32_t)(q - p->sequence), pred);
+		if (back == 0 && may_add_ahead(p, q, pred))
+			return add_ahead(p, q, pred);
 	}
 	return false;
 }
@@ -337,27 +404,6 @@ static uint32_t open_sequence(struct odm_predictions *p, const struct odm_predic
 	return number;
 }
 
-/* Voids the sequence's predictions ahead for the step in s. True: the wanted experts have changed. */
-static bool void_ahead(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, uint64_t *why)
-{
-	struct part *part = &q->part[number_of(p, s)];
-	const uint32_t place = (uint32_t)(q - p->sequence);
-	bool any = false;
-
-	for (uint32_t m = 0; part->ahead && m < p->o.n_moe; m++) {
-		struct row_prediction *r = row_of(p, s, m, place);
-
-		if (r->predicted.n == 0)
-			continue;
-		++*why;
-		void_row(p, r, wanted_of(p, s, m, place));
-		set_dirty(p, entry_of(p, s, m), true);
-		any = true;
-	}
-	*part = (struct part){ 0 };
-	return any;
-}
-
 bool odm_predictions_close(struct odm_predictions *p, uint64_t sequence)
 {
 	struct sequence *q;
@@ -366,10 +412,7 @@ bool odm_predictions_close(struct odm_predictions *p, uint64_t sequence)
 	pthread_mutex_lock(&p->lock);
 	q = find_sequence(p, sequence);
 	if (q != NULL && q->closed == 0) {
-		const struct step_slot *next = slot_at(p, p->serial + 1);
-
-		if (q->part[number_of(p, next)].serial == p->serial + 1)
-			want = void_ahead(p, next, q, &p->voided.ended);
+		want = void_ahead(p, slot_at(p, p->serial + 1), q, q->end, &p->voided.ended);
 		q->closed = ++p->last_closed;
 	}
 	pthread_mutex_unlock(&p->lock);
@@ -390,54 +433,111 @@ static void renumber(struct odm_predictions *p, struct step_slot *s, uint64_t st
 	s->step = step;
 }
 
-/* Keeps those predictions made ahead for the row that assumed its token. */
-static void keep_fitting(struct odm_predictions *p, const struct step_slot *s, const struct step_row *row, struct part *part)
+/* Counts rows [first, first + n) of a draft in the sequence's part: main has kept them. */
+static void count_kept(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, uint32_t first, uint32_t n)
 {
+	for (uint32_t i = first; i < first + n; i++)
+		for (uint32_t m = 0; m < p->o.n_moe; m++)
+			count(p, q, m, s->row[i].position, score_of(p, s, m, i));
+}
+
+/* Counts what is left of the step, and empties the places of its rows. */
+static void leave_rows(struct odm_predictions *p, struct step_slot *s)
+{
+	for (uint32_t i = 0; i < s->n_rows; i++) {
+		const uint32_t place = s->row[i].place;
+		struct sequence *q = sequence_of(p, &s->row[i]);
+		const struct part *part = q != NULL ? &q->part[number_of(p, s)] : NULL;
+
+		if (part != NULL && part->first_row == i && counts(q, part))
+			count_kept(p, s, q, i + 1, part->n - 1);
+		for (uint32_t m = 0; place != NO_PLACE && m < p->o.n_moe; m++)
+			if (!entry_of(p, s, m)->learnt) /* of an aborted step */
+				void_row(p, row_of(p, m, place), wanted_of(p, m, place));
+	}
+}
+
+/* Keeps those predictions made ahead for the row that assumed its token. */
+static void keep_fitting(struct odm_predictions *p, const struct step_row *row, struct sequence *q, struct part *part)
+{
+	struct ahead *a = &p->ahead[row->place];
 	bool any = false;
 
-	part->newest_m = 0;
 	for (uint32_t m = 0; m < p->o.n_moe; m++) {
-		struct row_prediction *r = row_of(p, s, m, row->place);
+		struct row_prediction *r = row_of(p, m, row->place);
 
 		if (r->predicted.n > 0 && !assumes(row, r->token)) {
 			p->voided.token++;
-			void_row(p, r, wanted_of(p, s, m, row->place));
+			void_row(p, r, wanted_of(p, m, row->place));
 		}
 		if (r->predicted.n == 0)
 			continue;
-		part->newest_m = m;
+		part->newest_m = m > part->newest_m ? m : part->newest_m;
 		any = true;
 	}
-	if (!any)
-		part->first_ns = 0;
+	if (any && part->first_ns == 0)
+		part->first_ns = a->first_ns;
+	if (any && a->shadow && q->heard < q->steps)
+		q->heard = q->steps;
+	if (!assumes(row, a->token))
+		void_ahead(p, NULL, q, row->position + 1, &p->voided.token);
+	*a = (struct ahead){ 0 };
 }
 
-/* Rows [first, first + n) of the step belong to one sequence. *extra: the next free place that is not a sequence's own. */
-static void begin_sequence(struct odm_predictions *p, struct step_slot *s, uint32_t first, uint32_t n, uint32_t *extra)
+/* The step's WANTs should follow where there are predictions for positions [from, to). */
+static void set_dirty_range(struct odm_predictions *p, const struct step_slot *s, const struct sequence *q, uint32_t from,
+			    uint32_t to)
+{
+	for (uint32_t at = from; at < to && at < q->top; at++)
+		for (uint32_t m = 0; m < p->o.n_moe; m++)
+			if (row_of(p, m, place_of(p, q, at))->predicted.n > 0)
+				set_dirty(p, entry_of(p, s, m), true);
+}
+
+static uint32_t limit_of(const struct odm_predictions *p, const struct sequence *q)
+{
+	return q->end + (q->ahead > 1 ? most_rows(p) : 1);
+}
+
+/* The sequence has rows [begin, end) now; ahead: how many are expected in the next step. What was predicted for them moves
+ * from WANTs of the next step, or of none, to those of this one. */
+static void move_on(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, struct part *part, uint32_t ahead)
+{
+	const uint32_t old_end = q->end, expected = q->end + q->ahead, end = part->begin + part->n;
+	const bool follows = old_end >= part->begin && old_end < end;
+
+	if (follows) {
+		for (uint32_t at = old_end; at < end && at < q->top; at++)
+			keep_fitting(p, &s->row[part->first_row + (at - part->begin)], q, part);
+		set_dirty_range(p, s, q, expected, end); /* more rows than expected */
+		set_dirty_range(p, s, q, end, expected); /* fewer */
+	} else {
+		void_ahead(p, s, q, old_end, &p->voided.position);
+	}
+	q->ahead = ahead;
+	q->end = end;
+	q->top = follows && q->top > end ? q->top : end;
+	/* Also what the shadow has under way since an earlier step allowed it. */
+	q->limit = follows && q->limit > limit_of(p, q) ? q->limit : limit_of(p, q);
+	set_dirty_range(p, slot_at(p, p->serial + 1), q, end, end + ahead);
+}
+
+/* Rows [first, first + n) of the step belong to one sequence. */
+static void begin_sequence(struct odm_predictions *p, struct step_slot *s, uint32_t first, uint32_t n, uint32_t ahead)
 {
 	struct step_row *row = &s->row[first];
 	struct sequence *q = row->number != OD_NO_NUMBER ? &p->sequence[row->number] : NULL;
 	struct part *part = q != NULL ? &q->part[number_of(p, s)] : NULL;
-	uint32_t own = 0; /* index of the row that gets the sequence's own place */
 
-	if (q != NULL && part->serial == p->serial) { /* there are predictions ahead */
-		own = part->begin - row->position;
-		if (own >= n) {
-			void_ahead(p, s, q, &p->voided.position);
-			own = 0;
-		}
-	} else if (q != NULL) {
-		*part = (struct part){ 0 };
-	}
-	for (uint32_t i = 0; i < n; i++)
-		row[i].place = i == own && q != NULL ? row->number : (*extra)++;
 	if (q == NULL)
 		return;
-	if (part->ahead)
-		keep_fitting(p, s, &row[own], part);
-	*part = (struct part){ .serial = p->serial, .begin = row->position, .n = n, .first_row = first,
-			       .first_ns = part->first_ns, .newest_m = part->newest_m };
+	n = n < most_rows(p) ? n : most_rows(p);
+	ahead = ahead < 1 ? 1 : ahead < most_rows(p) ? ahead : most_rows(p);
+	*part = (struct part){ .serial = p->serial, .begin = row->position, .n = n, .first_row = first };
+	for (uint32_t i = 0; i < n; i++)
+		row[i].place = place_of(p, q, row[i].position);
 	q->steps++;
+	move_on(p, s, q, part, ahead);
 	note_first(s, q, part);
 }
 
@@ -447,8 +547,8 @@ static void void_absent(struct odm_predictions *p, const struct step_slot *befor
 	for (uint32_t i = 0; i < before->n_rows; i++) {
 		struct sequence *q = sequence_of(p, &before->row[i]);
 
-		if (q != NULL && q->part[number_of(p, s)].serial == p->serial && q->part[number_of(p, s)].ahead)
-			void_ahead(p, s, q, &p->voided.position);
+		if (q != NULL && q->part[number_of(p, s)].serial != p->serial)
+			void_ahead(p, s, q, q->end, &p->voided.position);
 	}
 }
 
@@ -456,25 +556,27 @@ static void begin_decode(struct odm_predictions *p, uint64_t step, uint64_t next
 			 size_t n_rows)
 {
 	struct step_slot *before = slot_at(p, p->serial), *s = slot_at(p, ++p->serial);
-	uint32_t extra = p->o.max_sequences;
 
+	leave_rows(p, before);
+	clear_slot(p, slot_at(p, p->serial + 1), next_step);
 	if (s->step != step)
 		renumber(p, s, step);
 	s->begun = true;
 	s->begun_ns = od_now_ns();
 	s->n_rows = (uint32_t)(n_rows < p->o.max_rows ? n_rows : p->o.max_rows);
+	for (uint32_t m = 0; m < p->o.n_moe; m++)
+		memset(score_of(p, s, m, 0), 0, s->n_rows * sizeof(*p->score));
 	for (uint32_t i = 0, n; i < s->n_rows; i += n) {
 		const uint32_t number = open_sequence(p, &row[i]);
 
 		for (n = 0; i + n < s->n_rows && row[i + n].sequence == row[i].sequence; n++)
 			s->row[i + n] = (struct step_row){ .sequence = row[i].sequence, .position = row[i + n].position,
-							   .number = number, .token = row[i + n].token };
-		begin_sequence(p, s, i, n, &extra);
+							   .number = number, .place = NO_PLACE, .token = row[i + n].token };
+		begin_sequence(p, s, i, n, row[i].ahead);
 	}
 	void_absent(p, before, s);
 	for (uint32_t m = 0; m < p->o.n_moe; m++) /* of an aborted step */
 		set_dirty(p, entry_of(p, before, m), false);
-	clear_slot(p, slot_at(p, p->serial + 1), next_step);
 }
 
 void odm_predictions_begin(struct odm_predictions *p, uint64_t step, uint64_t next_step, const struct odm_predicted_row *row,
@@ -508,21 +610,33 @@ void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t 
 static void learn_row(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint32_t i, const float *probability)
 {
 	const struct step_row *row = &s->row[i];
-	struct row_prediction *r = row_of(p, s, m, row->place);
-	struct od_wanted *w = wanted_of(p, s, m, row->place);
 	struct sequence *q = sequence_of(p, row);
 	const struct part *part = q != NULL ? &q->part[number_of(p, s)] : NULL;
+	struct score *x = score_of(p, s, m, i), now = { .what = ROUTED };
+	struct row_prediction *r;
 
-	if (q != NULL && counts(q, part)) {
-		od_recall_see(&q->tally.recall, m);
-		if (r->predicted.n > 0)
-			score(p, q, m, row->position, r, w->expert, used_of(p, s, m, i), false);
-		if (r->predicted.n > 0 && !r->stand_in && i == part->first_row) {
+	if (row->place == NO_PLACE)
+		return;
+	r = row_of(p, m, row->place);
+	if (r->predicted.n > 0) {
+		const size_t hits = od_recall_hits(r->predicted.expert, p->o.top_k, used_of(p, s, m, i), p->o.top_k);
+
+		now.what |= r->stand_in ? STOOD_IN : IN_TIME;
+		*(r->stand_in ? &now.stood_in_hits : &now.hits) = (uint8_t)hits;
+	}
+	x->what |= now.what;
+	x->hits += now.hits; /* 0 of a late one */
+	x->stood_in_hits = now.stood_in_hits;
+	if (part != NULL && counts(q, part) && i == part->first_row) {
+		count(p, q, m, row->position, &now);
+		if (now.what & IN_TIME) {
 			q->tally.lead_sum += part->newest_m - m;
 			q->tally.lead_routers++;
 		}
 	}
-	od_want_learn(p->policy, m, &r->predicted, probability != NULL ? probability + (size_t)i * p->o.n_experts : NULL, w);
+	od_want_learn(p->policy, m, &r->predicted, probability != NULL ? probability + (size_t)i * p->o.n_experts : NULL,
+		      wanted_of(p, m, row->place));
+	void_row(p, r, wanted_of(p, m, row->place)); /* the place is for another position of the sequence now */
 }
 
 void odm_predictions_learn(struct odm_predictions *p, uint64_t step, uint32_t m, const float *probability, uint64_t *c)
@@ -551,6 +665,11 @@ void odm_predictions_take(struct odm_predictions *p, uint64_t sequence, uint64_t
 	pthread_mutex_lock(&p->lock);
 	q = find_sequence(p, sequence);
 	if (q != NULL) {
+		const struct step_slot *s = slot_at(p, p->serial);
+		const struct part *part = &q->part[number_of(p, s)];
+
+		if (part->serial == p->serial && counts(q, part))
+			count_kept(p, s, q, part->first_row + 1, part->n - 1);
 		odm_tally_add(&q->tally, c, first_ns, r);
 		odm_tally_reset(&q->tally);
 		q->counted_from = p->serial + 1; /* late predictions of earlier steps are not counted */

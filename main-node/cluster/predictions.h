@@ -2,8 +2,9 @@
  *
  * A prediction belongs to (sequence, position, token, m). It is valid while main has that token at that position, whichever
  * other sequences join or leave the step. The table knows the rows of the current decode step, so it finds the step of a
- * prediction: the current one, or the next one for the position after a sequence's last row (the shadow runs ahead on its
- * own token). A prediction made ahead keeps the token that it assumed; if main's differs, only that prediction is voided.
+ * prediction: the current one, or for positions after a sequence's last row the next one, or a later one (the shadow runs ahead
+ * on its own tokens). A prediction made ahead keeps the token that it assumed. If main's differs, it is voided, and so is what
+ * the shadow predicted for the positions behind it.
  * For each step and layer the table has the experts that each row wants (chosen by common/predict/want_policy.h), their
  * union, the worker of each WANT, and the router's choice.
  *
@@ -30,6 +31,7 @@ struct odm_predictions_opts {
 	uint32_t n_moe, n_experts, top_k;
 	uint32_t max_sequences; /* open at a time */
 	uint32_t max_rows;	/* of a decode step */
+	uint32_t max_draft;	/* a sequence has up to 1 + max_draft rows in a step, and as many are predicted ahead */
 	uint32_t max_tokens;	/* token indices with separate recall, per sequence */
 	double hedge;		/* budget: wasted loads per expert use; 0: no hedges */
 };
@@ -40,6 +42,10 @@ struct odm_predicted_row {
 	uint32_t position;
 	uint32_t prompt_tokens; /* of the sequence: position of its first generated token */
 	int32_t token;		/* -1: predictions may assume any */
+	/* Of a sequence's first row: its rows that are expected in the next step. WANTs of that step are for them. 1: the
+	 * shadow runs one row ahead. More: what it predicts further ahead, up to max_draft + 1 rows in all, is kept for later
+	 * steps. */
+	uint32_t ahead;
 };
 
 /* The experts wanted for a layer: predictions in order of rank, then hedges. */
@@ -59,10 +65,10 @@ struct odm_want {
 
 /* Predictions (one row at one layer each) that were kept and then voided, by reason. */
 struct odm_voided {
-	uint64_t token;	   /* main chose another token at the position */
+	uint64_t token;	   /* main chose another token at the position, or at one before it */
 	uint64_t position; /* the next step had no row there */
 	uint64_t ended;	   /* the sequence ended first */
-	uint64_t replaced; /* by a prediction for another token, or main's own prediction by the shadow's */
+	uint64_t replaced; /* by a prediction for another token there or before it, or main's own prediction by the shadow's */
 };
 
 OD_MUST_CHECK int odm_predictions_new(struct odm_predictions **out, const struct odm_predictions_opts *opts,

@@ -15,13 +15,29 @@
 #define KEPT 3	    /* decode steps: the previous (for late predictions), the current, the next */
 #define PROMPT KEPT /* slot of the prefill step */
 #define SLOTS (KEPT + 1)
+#define NO_PLACE UINT32_MAX
 
 /* Prediction of a row at a layer; all zero when void. The experts that it wants are in `wanted` (struct od_wanted). */
 struct row_prediction {
 	struct od_candidates predicted; /* received before the router chose */
 	bool stand_in; /* main's own prediction: the shadow has sent none */
-	bool late;     /* the only prediction arrived after the router chose */
 	int32_t token; /* assumed by the prediction */
+};
+
+/* A position after the sequence's rows in the current step. All zero when nothing is predicted for it. */
+struct ahead {
+	int32_t token;	   /* assumed by the newest prediction */
+	float margin;	   /* of that token */
+	bool shadow;	   /* the shadow predicted it; false: only a stand-in */
+	uint64_t first_ns; /* arrival of the shadow's first prediction */
+};
+
+/* Row of a step at a layer: what is counted for it. It outlives the prediction, which late ones are compared with. */
+enum { ROUTED = 1, IN_TIME = 2, LATE = 4, STOOD_IN = 8 };
+struct score {
+	uint8_t what;
+	uint8_t hits;	       /* used experts that the prediction had, in time or late */
+	uint8_t stood_in_hits; /* the same of the stand-in's */
 };
 
 /* One (step, m). */
@@ -38,7 +54,7 @@ struct entry {
 struct step_row {
 	uint64_t sequence;
 	uint32_t position, number; /* the sequence's */
-	uint32_t place;		   /* index into `row` and `wanted` */
+	uint32_t place;		   /* index into `row` and `wanted`; NO_PLACE: no predictions are kept */
 	int32_t token;
 };
 
@@ -50,13 +66,12 @@ struct step_slot {
 	uint64_t begun_ns;
 };
 
-/* A sequence's part of a decode step: its rows at positions [begin, begin + n), or the one row that is predicted ahead. */
+/* A sequence's part of a decode step: its rows at positions [begin, begin + n), without those that were undone. */
 struct part {
 	uint64_t serial; /* of the decode step; the part is valid for that step only */
-	bool ahead;	 /* the step has not begun */
 	uint32_t begin, n, first_row;
 	uint64_t first_ns; /* arrival of the first prediction that was kept; 0: none yet */
-	bool first_known;  /* the step has begun and first_ns is counted */
+	bool first_known;  /* first_ns is counted */
 	uint32_t newest_m; /* highest layer of the kept predictions */
 };
 
@@ -67,6 +82,11 @@ struct sequence {
 	uint64_t steps, heard;	/* decode steps begun: now, and at the shadow's last prediction */
 	uint64_t counted_from;	/* serial of the first step that counts */
 	struct part part[KEPT]; /* by slot */
+	/* Of the next step. The shadow predicts positions one after the other: those from `end` to `top` have predictions. */
+	uint32_t end;	/* of the rows of the current step */
+	uint32_t top;	/* end of the predicted positions */
+	uint32_t limit; /* of `top` */
+	uint32_t ahead; /* expected rows: [end, end + ahead); what is predicted for them becomes WANTs of the next step */
 	struct odm_tally tally;
 };
 
@@ -78,14 +98,17 @@ struct odm_predictions {
 	struct od_id_table ids;
 	struct sequence *sequence;   /* [max_sequences], by number */
 	uint64_t last_closed;
-	/* The row predicted ahead, or else the sequence's first row, has place = the sequence's number; other rows have places
-	 * from max_sequences on. So no prediction moves when a step begins. */
+	/* Predictions of the current and the next step. Each sequence has a ring of places, one a position, so no prediction moves
+	 * when a step begins. What is outside of [begin of its current rows, top) is void. */
+	uint32_t n_ring;
 	size_t n_places;
+	struct ahead *ahead;	    /* [n_places] */
+	struct row_prediction *row; /* [n_moe][n_places] */
+	struct od_wanted *wanted;   /* the same */
 	struct step_row *step_row;  /* [KEPT][max_rows] */
 	struct entry *entry;	    /* [SLOTS][n_moe] */
-	struct row_prediction *row; /* [KEPT][n_moe][n_places] */
-	struct od_wanted *wanted;   /* the same */
 	uint16_t *used;		    /* [KEPT][n_moe][max_rows][top_k] */
+	struct score *score;	    /* [KEPT][n_moe][max_rows] */
 	uint32_t *where;	    /* [SLOTS][n_moe][n_experts] */
 	uint16_t *sent;		    /* the same: by rank, of the version that was placed last */
 	uint8_t *mark;		    /* the same: WAS_WANTED, ... */
@@ -94,7 +117,7 @@ struct odm_predictions {
 	struct odm_voided voided;
 	uint32_t n_dirty;
 	/* Scratch. */
-	uint32_t *place;   /* [max_rows] */
+	uint32_t *place;   /* [the larger of max_rows and n_places] */
 	uint32_t *stamp;   /* [n_experts]: the last round in which it was seen */
 	uint32_t round;
 };
@@ -121,19 +144,35 @@ static inline struct entry *entry_of(struct odm_predictions *p, const struct ste
 	return &p->entry[entry_index(p, s, m)];
 }
 
-static inline struct row_prediction *row_of(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint32_t place)
+/* Rows of a sequence in a step, at most. */
+static inline uint32_t most_rows(const struct odm_predictions *p)
 {
-	return &p->row[entry_index(p, s, m) * p->n_places + place];
+	return p->o.max_draft + 1;
 }
 
-static inline struct od_wanted *wanted_of(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint32_t place)
+static inline uint32_t place_of(const struct odm_predictions *p, const struct sequence *q, uint32_t position)
 {
-	return &p->wanted[entry_index(p, s, m) * p->n_places + place];
+	return (uint32_t)(q - p->sequence) * p->n_ring + position % p->n_ring;
+}
+
+static inline struct row_prediction *row_of(struct odm_predictions *p, uint32_t m, uint32_t place)
+{
+	return &p->row[m * p->n_places + place];
+}
+
+static inline struct od_wanted *wanted_of(struct odm_predictions *p, uint32_t m, uint32_t place)
+{
+	return &p->wanted[m * p->n_places + place];
 }
 
 static inline uint16_t *used_of(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint32_t row)
 {
 	return p->used + (entry_index(p, s, m) * p->o.max_rows + row) * p->o.top_k;
+}
+
+static inline struct score *score_of(struct odm_predictions *p, const struct step_slot *s, uint32_t m, uint32_t row)
+{
+	return &p->score[entry_index(p, s, m) * p->o.max_rows + row];
 }
 
 static inline uint32_t *where_of(struct odm_predictions *p, const struct step_slot *s, uint32_t m)

@@ -599,7 +599,8 @@ static void any_order(void **state)
 	assert_non_null(texts);
 	for (uint64_t life = 1; life <= 12; life++) {
 		const struct odm_predictions_opts o = { .n_moe = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K,
-							.max_sequences = SEQUENCES, .max_rows = MAX_ROWS, .max_tokens = POSITIONS };
+							.max_sequences = SEQUENCES, .max_rows = MAX_ROWS, .max_draft = DRAFT - 1,
+							.max_tokens = POSITIONS };
 		struct world *w = calloc(1, sizeof(*w));
 		struct od_err err;
 

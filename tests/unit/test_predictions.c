@@ -19,8 +19,8 @@ static uint64_t step_counters[OD_N_COUNTERS];
 static struct odm_predictions *make_with(double hedge)
 {
 	const struct odm_predictions_opts o = {
-		.n_moe = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K, .max_sequences = 2, .max_rows = 4, .max_tokens = 10,
-		.hedge = hedge
+		.n_moe = LAYERS, .n_experts = EXPERTS, .top_k = TOP_K, .max_sequences = 2, .max_rows = 4, .max_draft = 3,
+		.max_tokens = 10, .hedge = hedge
 	};
 	struct odm_predictions *p;
 	struct od_err err;

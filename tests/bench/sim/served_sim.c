@@ -431,7 +431,8 @@ static void run_layer(struct served_sim *s)
 static void run_step(struct served_sim *s)
 {
 	const uint64_t step = s->first_step + s->step;
-	const struct odm_predicted_row row = { .sequence = s->sequence, .position = s->step, .token = s->t->token[s->step] };
+	const struct odm_predicted_row row = { .sequence = s->sequence, .position = s->step, .token = s->t->token[s->step],
+					       .ahead = 1 };
 
 	odm_predictions_begin(s->predictions, step, step + 1, &row, 1, true);
 	s->layer = 0;
