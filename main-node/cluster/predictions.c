@@ -579,6 +579,54 @@ static void begin_decode(struct odm_predictions *p, uint64_t step, uint64_t next
 		set_dirty(p, entry_of(p, before, m), false);
 }
 
+/* Rows [first, first + n) of the sequence's part are undone. */
+static void undo_rows(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, uint32_t first, uint32_t n)
+{
+	const bool counted = counts(q, &q->part[number_of(p, s)]);
+
+	for (uint32_t i = first; i < first + n; i++) {
+		for (uint32_t m = 0; m < p->o.n_moe; m++) {
+			const struct score *x = score_of(p, s, m, i);
+
+			if (counted && (x->what & ROUTED) != 0) {
+				q->tally.undone.uses += p->o.top_k;
+				q->tally.undone.recalled += x->hits;
+			}
+			void_row(p, row_of(p, m, s->row[i].place), wanted_of(p, m, s->row[i].place));
+		}
+		s->row[i].place = NO_PLACE;
+	}
+}
+
+static bool truncate_locked(struct odm_predictions *p, uint64_t sequence, uint32_t length)
+{
+	const struct step_slot *s = slot_at(p, p->serial);
+	struct sequence *q = find_sequence(p, sequence);
+	struct part *part = q != NULL ? &q->part[number_of(p, s)] : NULL;
+	uint32_t kept;
+	bool want;
+
+	if (part == NULL || part->serial != p->serial || length >= q->end)
+		return false;
+	kept = length > part->begin ? length - part->begin : 1;
+	undo_rows(p, s, q, part->first_row + kept, part->n - kept);
+	want = void_ahead(p, slot_at(p, p->serial + 1), q, q->end, &p->voided.token);
+	part->n = kept;
+	q->end = q->top = part->begin + kept;
+	q->limit = limit_of(p, q);
+	return want;
+}
+
+bool odm_predictions_truncate(struct odm_predictions *p, uint64_t sequence, uint32_t length)
+{
+	bool want;
+
+	pthread_mutex_lock(&p->lock);
+	want = truncate_locked(p, sequence, length);
+	pthread_mutex_unlock(&p->lock);
+	return want;
+}
+
 void odm_predictions_begin(struct odm_predictions *p, uint64_t step, uint64_t next_step, const struct odm_predicted_row *row,
 			   size_t n_rows, bool scored)
 {

@@ -95,6 +95,11 @@ void odm_predictions_begin(struct odm_predictions *p, uint64_t step, uint64_t ne
  * another sequence needs the place. True: WANTs should follow. */
 bool odm_predictions_close(struct odm_predictions *p, uint64_t sequence);
 
+/* Engine thread, after a step and before the next one begins: main undoes the sequence's rows at positions from `length` on,
+ * but not its first row. What was counted for them becomes undone_uses and undone_recalled, what was predicted for them and
+ * behind them is void, and later predictions for them are not counted. True: WANTs should follow. */
+bool odm_predictions_truncate(struct odm_predictions *p, uint64_t sequence, uint32_t length);
+
 /* Engine thread: experts [n] that are certain to be needed at (step, m) of a prefill step; not scored. */
 void odm_predictions_require(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert, size_t n);
 
