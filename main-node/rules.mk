@@ -2,8 +2,8 @@
 ODM_SRCS := main-node/engine_args.c
 ODM_SRCS += $(addprefix main-node/engine/,batch.c engine.c figures.c pass.c resident_service.c sequence.c sampling_config.c)
 ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c layer_pieces.c local_nodes.c \
-	members.c members_look.c placement.c predict_tally.c prediction_wants.c predictions.c predictor_link.c recovery.c \
-	result_check.c shadow_link.c unsent.c want_place.c)
+	members.c members_look.c placement.c predict_tally.c prediction_drafts.c prediction_wants.c predictions.c \
+	predictor_link.c recovery.c result_check.c shadow_link.c unsent.c want_place.c)
 ODM_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
 
 PROGRAMS += od-main
@@ -11,8 +11,11 @@ od-main_SRCS := main-node/od_main.c main-node/prompt_file.c $(ODM_SRCS)
 
 test_placement_OBJS := $(B)/obj/main-node/cluster/placement.o
 test_want_place_OBJS := $(addprefix $(B)/obj/main-node/,cluster/want_place.o cluster/placement.o)
-test_predictions_OBJS := $(addprefix $(B)/obj/main-node/cluster/,predict_tally.o prediction_wants.o predictions.o)
+test_predictions_OBJS := $(addprefix $(B)/obj/main-node/cluster/,predict_tally.o prediction_drafts.o prediction_wants.o \
+	predictions.o)
 test_prediction_table_OBJS := $(test_predictions_OBJS)
+test_prediction_drafts_OBJS := $(test_predictions_OBJS)
+test_draft_table_OBJS := $(test_predictions_OBJS)
 test_engine_args_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_generate_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o) $(B)/obj/tests/unit/tiny_files.o
 test_batch_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)

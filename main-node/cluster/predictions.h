@@ -100,6 +100,16 @@ bool odm_predictions_close(struct odm_predictions *p, uint64_t sequence);
  * behind them is void, and later predictions for them are not counted. True: WANTs should follow. */
 bool odm_predictions_truncate(struct odm_predictions *p, uint64_t sequence, uint32_t length);
 
+/* Engine thread, between steps. The draft behind (position, token): writes to out and margin, each [max], what the shadow
+ * predicted for position + 1 and so on, and returns how many. 0: the shadow predicted another token for `position`, or none.
+ * Position: after the sequence's rows. */
+size_t odm_predictions_draft(struct odm_predictions *p, uint64_t sequence, uint32_t position, int32_t token, int32_t *out,
+			     float *margin, size_t max);
+/* Engine thread, between steps: an estimate of what a longer draft costs. experts [n]: entry i is the number of experts, over
+ * all layers, that the sequence's rows at `position` to position + i need together if predictions are right. A row without a
+ * prediction at a layer counts as top_k experts of its own. */
+void odm_predictions_union(struct odm_predictions *p, uint64_t sequence, uint32_t position, size_t n, uint32_t *experts);
+
 /* Engine thread: experts [n] that are certain to be needed at (step, m) of a prefill step; not scored. */
 void odm_predictions_require(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *expert, size_t n);
 

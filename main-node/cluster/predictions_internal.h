@@ -1,5 +1,6 @@
 /* predictions_internal.h - the table of predictions.h, for the files that work on it: predictions.c (sequences, steps,
- * predictions, recall) and prediction_wants.c (WANTs and where experts are loaded).
+ * predictions, recall), prediction_wants.c (WANTs and where experts are loaded) and prediction_drafts.c (what the table says
+ * of a draft).
  *
  * Thread: all of it under the table's lock. */
 #ifndef ODM_PREDICTIONS_INTERNAL_H
@@ -98,8 +99,8 @@ struct odm_predictions {
 	struct od_id_table ids;
 	struct sequence *sequence;   /* [max_sequences], by number */
 	uint64_t last_closed;
-	/* Predictions of the current and the next step. Each sequence has a ring of places, one a position, so no prediction moves
-	 * when a step begins. What is outside of [begin of its current rows, top) is void. */
+	/* Predictions of the current and later steps. Each sequence has a ring of places, one a position, so no prediction
+	 * moves when a step begins. What is outside of [begin of its current rows, top) is void. */
 	uint32_t n_ring;
 	size_t n_places;
 	struct ahead *ahead;	    /* [n_places] */
