@@ -7,6 +7,7 @@
 
 #define MAX_WINDOW (1u << 24) /* bounds the ring of recent tokens */
 #define WEIGHED 256u	      /* logits at a time */
+#define RACED 32u	      /* tokens that enter a race, or do not, together */
 
 struct candidate {
 	double p; /* exp of the distance to the best, over temperature */
@@ -17,8 +18,7 @@ struct candidate {
 struct od_sampler {
 	struct od_sampler_opts o;
 	uint32_t vocab;
-	uint64_t rng[4];
-	uint64_t draws;	 /* numbers taken from it so far */
+	uint64_t draws;	 /* tokens chosen so far */
 	uint32_t *seen;	 /* [vocab]: how often a token stands in the window */
 	int32_t *ring;	 /* [repetition_window], NULL without a window */
 	uint32_t n_ring, at; /* filled places, the oldest one */
@@ -52,45 +52,42 @@ int od_sampler_check(const struct od_sampler_opts *o, struct od_err *err)
 	return rc;
 }
 
-/* ---- random numbers: xoshiro256++ (Blackman and Vigna 2019), seeded by splitmix64 ---- */
+/* ---- random numbers: those of splitmix64 (Steele, Lea and Flood 2014), which computes the i-th of a stream directly ---- */
 
-static void seed_rng(uint64_t rng[4], uint64_t seed)
+#define STREAM_STEP 0x9e3779b97f4a7c15u
+
+static inline uint64_t mix(uint64_t z)
 {
-	for (int i = 0; i < 4; i++) {
-		uint64_t z = seed += 0x9e3779b97f4a7c15u;
-
-		z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-		z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-		rng[i] = z ^ z >> 31;
-	}
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	return z ^ z >> 31;
 }
 
-static uint64_t rotl(uint64_t v, int n)
+/* Each draw has a stream of its own: its numbers depend only on the seed, the draw and the token. */
+static uint64_t stream_of(uint64_t seed, uint64_t draw)
 {
-	return v << n | v >> (64 - n);
+	return mix(mix(seed + STREAM_STEP) + draw * STREAM_STEP);
 }
 
-/* In [0, 1), 53 bits. */
-static double draw(struct od_sampler *sampler)
+/* The number of a token: an odd multiple of 2^-53, so neither 0 nor 1. */
+static inline double uniform(uint64_t stream, uint32_t id)
 {
-	uint64_t *s = sampler->rng;
-	uint64_t out = rotl(s[0] + s[3], 23) + s[0], t = s[1] << 17;
+	/* 52 random bits as the fraction of a number from 1 to 2: vectors cannot convert 64-bit integers. Then minus 1 plus 2^-53,
+	 * which is exact. */
+	const uint64_t bits = 0x3ff0000000000000u | mix(stream + id * STREAM_STEP) >> 12;
+	double one_to_two;
 
-	s[2] ^= s[0];
-	s[3] ^= s[1];
-	s[1] ^= s[2];
-	s[0] ^= s[3];
-	s[2] ^= t;
-	s[3] = rotl(s[3], 45);
-	sampler->draws++;
-	return (double)(out >> 11) * 0x1p-53;
+	memcpy(&one_to_two, &bits, sizeof(one_to_two));
+	return one_to_two - 0x1.fffffffffffffp-1;
 }
 
-/* exp for x <= 0 from additions and multiplications only: a C library chooses its own by CPU, and the last bit
- * decides tokens when a draw falls on an edge. Good to 1e-15. */
+/* ---- exp and log: a C library chooses its own by CPU, and the last bit decides which of two tokens is chosen ---- */
+
+static const double ln2_hi = 0x1.62e42fefa0000p-1, ln2_lo = 0x1.cf79abc9e3b3ap-40; /* exponents times ln2_hi are exact */
+
+/* exp for x <= 0 from additions and multiplications only. Good to 1e-15. */
 static inline double exp_same_everywhere(double x)
 {
-	static const double ln2_hi = 0x1.62e42fefa0000p-1, ln2_lo = 0x1.cf79abc9e3b3ap-40;
 	/* 1 / i!; the next term is below 2^-52. */
 	static const double c[] = {1, 1, 1 / 2., 1 / 6., 1 / 24., 1 / 120., 1 / 720., 1 / 5040., 1 / 40320.,
 				   1 / 362880., 1 / 3628800., 1 / 39916800., 1 / 479001600.};
@@ -106,6 +103,28 @@ static inline double exp_same_everywhere(double x)
 	memcpy(&scale, &bits, sizeof(scale));
 	sum *= scale;
 	return x > -700 ? sum : 0;
+}
+
+/* log for any normal x > 0 from the operations that IEEE 754 rounds exactly: x = 2^n * m with
+ * m from sqrt(1/2) to sqrt(2), and log(m) = 2 atanh((m - 1) / (m + 1)). Good to 1e-15 of the result, near 1 too. */
+static double log_same_everywhere(double x)
+{
+	const uint64_t sqrt_half = 0x3fe6a09e667f3bcdu;
+	/* 2 / (2 i + 1); the next term is below 2^-53 of the first. */
+	static const double c[] = {2, 2 / 3., 2 / 5., 2 / 7., 2 / 9., 2 / 11., 2 / 13., 2 / 15., 2 / 17., 2 / 19.};
+	uint64_t bits;
+	int32_t n;
+	double m, r, rr, sum = 0;
+
+	memcpy(&bits, &x, sizeof(bits));
+	n = (int32_t)((bits - sqrt_half + (1024ull << 52)) >> 52) - 1024;
+	bits -= (uint64_t)n << 52;
+	memcpy(&m, &bits, sizeof(m));
+	r = (m - 1) / (m + 1);
+	rr = r * r;
+	for (int i = (int)(sizeof(c) / sizeof(c[0])) - 1; i >= 0; i--)
+		sum = c[i] + sum * rr;
+	return n * ln2_hi + (n * ln2_lo + r * sum);
 }
 
 /* ---- life ---- */
@@ -127,7 +146,6 @@ int od_sampler_new(struct od_sampler **out, const struct od_sampler_opts *o, uin
 		return od_fail(err, OD_ERR_NOMEM, "sampler");
 	s->o = *o;
 	s->vocab = vocab;
-	seed_rng(s->rng, o->seed);
 	s->seen = calloc(vocab, sizeof(*s->seen));
 	s->cand = calloc(vocab, sizeof(*s->cand));
 	if (o->repetition_window > 0)
@@ -172,12 +190,7 @@ int od_sampler_accept(struct od_sampler *s, const int32_t *ids, size_t n)
 
 int od_sampler_replay(struct od_sampler *s, const int32_t *ids, size_t n, uint64_t draws)
 {
-	if (draws < s->draws) {
-		seed_rng(s->rng, s->o.seed);
-		s->draws = 0;
-	}
-	while (s->draws < draws)
-		draw(s);
+	s->draws = draws;
 	if (s->o.repetition_penalty == 1) /* the history is not used */
 		return OD_OK;
 	memset(s->seen, 0, s->vocab * sizeof(*s->seen));
@@ -313,27 +326,6 @@ static size_t keep_top_k(struct od_sampler *s, double best)
 	return kept;
 }
 
-/* Candidates of weight p[0..n) (best last when sorted); one number decides. */
-static int32_t pick(struct od_sampler *s, const struct candidate *c, size_t n)
-{
-	double sum = 0, at, floor = s->o.min_p; /* the best one's weight is 1 */
-	int32_t last = c[n - 1].id;
-
-	for (size_t i = n; i-- > 0;)
-		if (c[i].p >= floor)
-			sum += c[i].p;
-	at = draw(s) * sum;
-	for (size_t i = n; i-- > 0;) {
-		if (c[i].p < floor || c[i].p == 0)
-			continue;
-		last = c[i].id;
-		at -= c[i].p;
-		if (at < 0)
-			break;
-	}
-	return last; /* rounding may leave at above zero: then the last one it could be */
-}
-
 /* All tokens as candidates; returns the sum of their weights. */
 static double weigh(struct od_sampler *s, const float *logits, double best)
 {
@@ -350,27 +342,122 @@ static double weigh(struct od_sampler *s, const float *logits, double best)
 	return total;
 }
 
-int32_t od_sampler_sample(struct od_sampler *s, float *logits, float *margin)
+/* ---- the draw ---- */
+
+/* An exponential race: a candidate of weight p with the random number u arrives at the time -log(u) / p. The first is chosen;
+ * that gives each a probability in proportion to its weight. Every candidate has its own u. So two samplers with the same seed
+ * whose logits differ a little mostly choose the same token: they disagree with a probability of at most twice the total
+ * variation distance of their distributions, however many tokens are likely. (One number through summed weights disagrees
+ * more: a small change of many weights moves all the edges behind them.) */
+struct race {
+	uint64_t stream;
+	double first, second; /* times */
+	double open;	      /* the second time, plus more than rounding can take away: a later candidate changes nothing */
+	int32_t id;	      /* of the first */
+};
+
+static void enter(struct race *r, int32_t id, double p)
+{
+	const double u = uniform(r->stream, (uint32_t)id);
+	double arrival;
+
+	if (1 - u > r->open * p) /* -log(u) > 1 - u */
+		return;
+	arrival = -log_same_everywhere(u) / p;
+	if (arrival < r->first || (arrival == r->first && id < r->id)) {
+		r->second = r->first;
+		r->first = arrival;
+		r->id = id;
+	} else if (arrival < r->second) {
+		r->second = arrival;
+	}
+	r->open = r->second * (1 + 1e-9);
+}
+
+/* Whether one of the tokens [begin, end) could arrive before the second. Almost always false, and cheaper than exp and log:
+ * with d = (best - logit) / temperature its time is at least (1 - u) * (1 + d/8 + (d/8)^2 / 2)^8. scale: 1/8 over temperature. */
+static bool may_arrive(const struct race *r, const float *logits, uint32_t begin, uint32_t end, double best, double scale)
+{
+	int any = 0;
+
+	for (uint32_t i = begin; i < end; i++) {
+		const double x = (best - logits[i]) * scale;
+		double least = 1 + x * (1 + x * 0.5);
+
+		least *= least;
+		least *= least;
+		least *= least;
+		any |= (1 - uniform(r->stream, i)) * least < r->open;
+	}
+	return any;
+}
+
+/* How much higher the second's logit would have to be for a tie. */
+static float lead(const struct race *r, double temperature)
+{
+	if (!(r->second < INFINITY))
+		return INFINITY;
+	return (float)(temperature * (log_same_everywhere(r->second) - log_same_everywhere(r->first)));
+}
+
+/* All tokens, where neither top-k nor top-p leaves any out. */
+static void race_all(const struct od_sampler *s, struct race *r, const float *logits, double best)
+{
+	/* An infinite scale would make the best token's distance NaN. A smaller one only loosens the bound. */
+	const double scale = s->o.temperature > 1e-290 ? 0.125 / s->o.temperature : 1e289;
+	double p[RACED];
+
+	for (uint32_t at = 0, n; at < s->vocab; at += n) {
+		n = s->vocab - at < RACED ? s->vocab - at : RACED;
+		if (!may_arrive(r, logits, at, at + n, best, scale))
+			continue;
+		weights_of(p, logits + at, n, best, s->o.temperature);
+		for (uint32_t i = 0; i < n; i++)
+			if (p[i] >= s->o.min_p && p[i] > 0) /* the best one's is 1 */
+				enter(r, (int32_t)(at + i), p[i]);
+	}
+}
+
+/* Those that top-k and top-p leave. */
+static void race_few(struct od_sampler *s, struct race *r, const float *logits, double best)
 {
 	bool few = s->o.top_k > 0 && s->o.top_k < s->vocab; /* then only they need an exp */
-	double total = 0, best;
-	size_t n = s->vocab;
+	double total = few ? 0 : weigh(s, logits, best);
+	size_t n;
+
+	for (uint32_t i = 0; few && i < s->vocab; i++)
+		s->cand[i] = (struct candidate){ 0, logits[i], (int32_t)i };
+	n = few ? keep_top_k(s, best) : keep_top_p(s, total);
+	for (size_t i = s->vocab - n; i < s->vocab; i++)
+		if (s->cand[i].p >= s->o.min_p && s->cand[i].p > 0)
+			enter(r, s->cand[i].id, s->cand[i].p);
+}
+
+int32_t od_sampler_sample(struct od_sampler *s, float *logits, float *margin)
+{
+	struct race r = { stream_of(s->o.seed, s->draws++), INFINITY, INFINITY, INFINITY, INT32_MAX };
 	int32_t first;
+	float best;
 
 	if (margin != NULL)
 		*margin = 0;
 	clean(s, logits);
 	first = best_of(logits, s->vocab);
-	if (s->o.temperature == 0 || !(logits[first] >= -FLT_MAX)) /* greedy, or nothing is possible */
-		return first;
 	best = logits[first];
-	if (!few)
-		total = weigh(s, logits, best);
-	for (uint32_t i = 0; few && i < s->vocab; i++)
-		s->cand[i] = (struct candidate){ 0, logits[i], (int32_t)i };
-	if (few)
-		n = keep_top_k(s, best);
-	else if (s->o.top_p < 1)
-		n = keep_top_p(s, total);
-	return pick(s, s->cand + s->vocab - n, n);
+	if (!(best >= -FLT_MAX)) /* nothing is possible */
+		return first;
+	if (s->o.temperature == 0) {
+		if (margin != NULL) {
+			logits[first] = -INFINITY;
+			*margin = best - logits[best_of(logits, s->vocab)];
+		}
+		return first;
+	}
+	if (s->o.top_p < 1 || (s->o.top_k > 0 && s->o.top_k < s->vocab))
+		race_few(s, &r, logits, best);
+	else
+		race_all(s, &r, logits, best);
+	if (margin != NULL)
+		*margin = lead(&r, s->o.temperature);
+	return r.id;
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes sampler.json: logits, options, and what numpy makes of them, by definition and without any shortcut.
 
-Each case has the distribution after all filters, and the first tokens that a seed gives: xoshiro256++ seeded by
-splitmix64, 53 bits to [0, 1), candidates in order (best first where top-k or top-p sorts them, else highest id
-first). Needs numpy."""
+Each case has the distribution after all filters, the first tokens that a seed gives, and their margins. A draw is an
+exponential race: for draw d, token i has the number u_i, and the smallest -log(u_i) / p_i wins. u_i comes from number i of
+the splitmix64 stream whose first state is number d of a stream that the seed gives. Needs numpy."""
 import json
 import os
 
@@ -12,33 +12,22 @@ import numpy as np
 M = (1 << 64) - 1
 
 
-def splitmix(seed):
-    while True:
-        seed = (seed + 0x9E3779B97F4A7C15) & M
-        z = seed
-        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & M
-        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & M
-        yield z ^ (z >> 31)
+def splitmix(state, i):
+    """Number i, from 0, of the stream whose first state is `state`."""
+    z = (state + i * 0x9E3779B97F4A7C15) & M
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & M
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & M
+    return z ^ (z >> 31)
 
 
-def uniform(seed):
-    g = splitmix(seed)
-    s = [next(g) for _ in range(4)]
-    rot = lambda v, n: ((v << n) | (v >> (64 - n))) & M
-    while True:
-        out = (rot((s[0] + s[3]) & M, 23) + s[0]) & M
-        t = (s[1] << 17) & M
-        s[2] ^= s[0]
-        s[3] ^= s[1]
-        s[1] ^= s[2]
-        s[0] ^= s[3]
-        s[2] ^= t
-        s[3] = rot(s[3], 45)
-        yield (out >> 11) / (1 << 53)
+def uniform(seed, draw, n):
+    """n numbers in (0, 1): 52 bits, and a half."""
+    stream = splitmix(splitmix(seed, 1), draw)
+    return np.array([(2 * (splitmix(stream, i) >> 12) + 1) / (1 << 53) for i in range(n)])
 
 
 def distribution(logits, o, recent):
-    """Probabilities by definition, and the order in which a draw goes through the candidates."""
+    """Probabilities by definition, and the logits after penalties."""
     x = logits.astype(np.float64)
     n = len(x)
     w = o["repetition_window"]
@@ -48,9 +37,8 @@ def distribution(logits, o, recent):
     if o["temperature"] == 0:
         p = np.zeros(n)
         p[order[0]] = 1
-        return p, order
+        return p, x
     p = np.exp((x - x.max()) / o["temperature"])
-    sorts = 0 < o["top_k"] < n or o["top_p"] < 1
     keep = set(order[: o["top_k"]] if o["top_k"] else order)
     p = np.array([p[i] if i in keep else 0 for i in range(n)])
     p /= p.sum()
@@ -63,22 +51,24 @@ def distribution(logits, o, recent):
             before += p[i]
         p = np.array([p[i] if i in nucleus else 0 for i in range(n)])
     p[p < o["min_p"] * p.max()] = 0
-    return p / p.sum(), order if sorts else list(range(n - 1, -1, -1))
+    return p / p.sum(), x
 
 
-def tokens(p, order, seed, count):
-    out = []
-    u = uniform(seed)
-    for _ in range(count):
-        x, pick = next(u), None
-        for i in order:
-            if p[i] > 0:
-                pick = i
-                x -= p[i]
-                if x < 0:
-                    break
-        out.append(int(pick))
-    return out
+def draws(p, x, temperature, seed, count):
+    """Tokens and margins. Greedy: the best logit less the second; else the distance of the first two times in logits."""
+    tokens, margins = [], []
+    for d in range(count):
+        times = np.full(len(p), np.inf)
+        times[p > 0] = -np.log(uniform(seed, d, len(p))[p > 0]) / p[p > 0]
+        order = sorted(range(len(p)), key=lambda i: (times[i], i))
+        if temperature == 0:
+            order = sorted(range(len(p)), key=lambda i: (-x[i], i))
+            margin = x[order[0]] - x[order[1]]
+        else:
+            margin = temperature * (np.log(times[order[1]]) - np.log(times[order[0]]))
+        tokens.append(int(order[0]))
+        margins.append(round(float(margin), 9) if np.isfinite(margin) else None)
+    return tokens, margins
 
 
 def main():
@@ -100,10 +90,11 @@ def main():
             logits[n // 2] = logits[1] = logits.max()
         recent = [int(t) for t in rng.integers(0, n, 6)]
         recent[-1] = int(np.argmax(logits))
-        p, order = distribution(logits, o, recent)
+        p, x = distribution(logits, o, recent)
         seed = 1000003 * i + 7
-        cases.append(dict(options=o, seed=seed, logits=[float(x) for x in logits], recent=recent,
-                          probabilities=[round(float(x), 12) for x in p], tokens=tokens(p, order, seed, 40)))
+        chosen, margins = draws(p, x, o["temperature"], seed, 40)
+        cases.append(dict(options=o, seed=seed, logits=[float(v) for v in logits], recent=recent,
+                          probabilities=[round(float(v), 12) for v in p], tokens=chosen, margins=margins))
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sampler.json")
     with open(path, "w") as f:
         f.write('{"cases": [\n' + ",\n".join(json.dumps(c) for c in cases) + "\n]}\n")
