@@ -2,7 +2,7 @@
  * progress of both sides.
  *
  * A token is main's where main sent one, otherwise the shadow's own: sampled from its own logits with main's sampler
- * settings, seed and position in the random stream.
+ * settings, seed and number of the draw.
  * Thread: the emulator's. Owner: the emulator. A sequence allocates when it begins; pages of KV rows are taken as it
  * grows. */
 #ifndef ODS_SHADOW_SEQUENCE_H
