@@ -1,4 +1,4 @@
-/* emulator_internal.h - what emulator.c (runs) and emulator_messages.c share. */
+/* emulator_internal.h - what emulator.c (runs), emulator_plan.c (what runs next) and emulator_messages.c share. */
 #ifndef ODS_EMULATOR_INTERNAL_H
 #define ODS_EMULATOR_INTERNAL_H
 
@@ -76,6 +76,8 @@ static inline bool ods_is_ahead(const struct ods_sequence *q)
 	return q->next > q->stepped;
 }
 
+/* Ends the run, or releases the finished one. */
+void ods_end_run(struct ods_emulator *e);
 /* Voids the sequence's rows of the run from position on. */
 void ods_void_rows(struct ods_emulator *e, struct ods_sequence *q, uint32_t position);
 /* Also drops the sequence's KV rows from position on. */
@@ -86,5 +88,13 @@ void ods_take_back_guess(struct ods_emulator *e, struct ods_sequence *q);
 void ods_give_up(struct ods_emulator *e);
 /* Frees a sequence that was removed from e->sequence; one that the run still uses is freed after the run. */
 void ods_release(struct ods_emulator *e, struct ods_sequence *q);
+
+/* Samples the tokens that follow rows [n] of the finished run. */
+OD_MUST_CHECK int ods_choose_tokens(struct ods_emulator *e, const uint32_t *row, size_t n, struct od_err *err);
+/* Between two runs. Priority: rows of STEPs, then rows ahead, then prompts. After RUNS_PER_FILL published runs prompts go
+ * first once, so that a busy shadow still fills missing rows. Does nothing when there is nothing to run. */
+OD_MUST_CHECK int ods_choose_run(struct ods_emulator *e, struct od_err *err);
+/* Requests the missing rows before those that wait. A sequence in the run has all its rows, so it requests only tokens. */
+void ods_ask(struct ods_emulator *e, uint64_t now_ns);
 
 #endif

@@ -1,12 +1,12 @@
 # Everything of the shadow but its wiring, so that tests can drive it.
-ODS_SRCS := $(addprefix shadow-node/,align_apply.c shadow_sequence.c emulator.c emulator_messages.c publish.c)
+ODS_SRCS := $(addprefix shadow-node/,align_apply.c shadow_sequence.c emulator.c emulator_plan.c emulator_messages.c publish.c)
 
 PROGRAMS += od-shadow
 od-shadow_SRCS := shadow-node/od_shadow.c $(ODS_SRCS)
 
 test_align_apply_OBJS := $(B)/obj/shadow-node/align_apply.o
 EMULATOR_OBJS := $(addprefix $(B)/obj/,shadow-node/align_apply.o shadow-node/shadow_sequence.o shadow-node/emulator.o \
-	shadow-node/emulator_messages.o tests/unit/emulator_world.o)
+	shadow-node/emulator_plan.o shadow-node/emulator_messages.o tests/unit/emulator_world.o)
 test_emulator_OBJS := $(EMULATOR_OBJS)
 test_emulator_sequences_OBJS := $(EMULATOR_OBJS)
 test_od_shadow_OBJS := $(B)/obj/tests/unit/shadow_process.o
