@@ -8,7 +8,7 @@ test_align_apply_OBJS := $(B)/obj/shadow-node/align_apply.o
 EMULATOR_OBJS := $(addprefix $(B)/obj/,shadow-node/align_apply.o shadow-node/shadow_sequence.o shadow-node/emulator.o \
 	shadow-node/emulator_plan.o shadow-node/emulator_messages.o tests/unit/emulator_world.o)
 test_emulator_OBJS := $(EMULATOR_OBJS)
-test_emulator_sequences_OBJS := $(EMULATOR_OBJS)
+test_emulator_sequences_OBJS := $(EMULATOR_OBJS) $(B)/obj/tests/unit/emulator_cast.o
 test_od_shadow_OBJS := $(B)/obj/tests/unit/shadow_process.o
 # Both sides of it.
 test_alignment_OBJS := $(EMULATOR_OBJS) $(ODM_SRCS:%.c=$(B)/obj/%.o)
