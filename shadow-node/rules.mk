@@ -6,7 +6,8 @@ od-shadow_SRCS := shadow-node/od_shadow.c $(ODS_SRCS)
 
 test_align_apply_OBJS := $(B)/obj/shadow-node/align_apply.o
 EMULATOR_OBJS := $(addprefix $(B)/obj/,shadow-node/align_apply.o shadow-node/shadow_sequence.o shadow-node/emulator.o \
-	shadow-node/emulator_plan.o shadow-node/emulator_messages.o tests/unit/emulator_world.o)
+	shadow-node/emulator_plan.o shadow-node/emulator_messages.o tests/unit/emulator_world.o \
+	tests/unit/emulator_model.o)
 test_emulator_OBJS := $(EMULATOR_OBJS)
 test_emulator_sequences_OBJS := $(EMULATOR_OBJS) $(B)/obj/tests/unit/emulator_cast.o
 test_od_shadow_OBJS := $(B)/obj/tests/unit/shadow_process.o
