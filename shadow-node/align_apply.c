@@ -315,17 +315,31 @@ bool ods_align_is_true(const struct ods_align *a, uint32_t layer, uint32_t posit
 	return (known(a, layer, position) & TRUE_ROW) != 0;
 }
 
-bool ods_align_ready(struct ods_align *a, uint32_t layer, uint32_t position)
+/* The first unsettled position before limit; limit: none. */
+static uint32_t find_unsettled(struct ods_align *a, uint32_t layer, uint32_t limit)
 {
 	uint32_t p = a->settled[layer];
 
-	while (p < position && held(a, layer, p) && !due(a, layer, p))
+	while (p < limit && held(a, layer, p) && !due(a, layer, p))
 		p++;
 	a->settled[layer] = p;
-	if (position < a->due_begin + a->due_n)
-		while (p < position && held(a, layer, p))
-			p++;
+	return p;
+}
+
+bool ods_align_held(struct ods_align *a, uint32_t layer, uint32_t position)
+{
+	uint32_t p = find_unsettled(a, layer, position);
+
+	while (p < position && held(a, layer, p))
+		p++;
 	return p >= position;
+}
+
+bool ods_align_ready(struct ods_align *a, uint32_t layer, uint32_t position)
+{
+	if (position < a->due_begin + a->due_n)
+		return ods_align_held(a, layer, position);
+	return find_unsettled(a, layer, position) >= position;
 }
 
 uint32_t ods_align_missing_in(struct ods_align *a, uint32_t layer, uint32_t limit)

@@ -3,7 +3,8 @@
  *
  * A row is the keys and values of one (layer, position). It is missing, the shadow's own, or main's ("true"). A row is due
  * when a STEP announced that its true row will follow. Due rows are not requested, and later positions wait for them. The
- * step itself (its rows are the last due ones) uses the shadow's own rows where it has them: alignment follows a step.
+ * step itself (its rows are the last due ones) uses the shadow's own rows where it has them: alignment follows a step. A
+ * sequence with drafts uses them in rows ahead of the step too, and waits only for due rows that it does not hold.
  *
  *   settled = true, or own and not due        missing = neither held nor due
  *
@@ -72,6 +73,8 @@ bool ods_align_is_true(const struct ods_align *a, uint32_t layer, uint32_t posit
 /* True: a row at position may run in this layer. All earlier positions are settled, or they are held and position itself is
  * before the end of the due rows. */
 bool ods_align_ready(struct ods_align *a, uint32_t layer, uint32_t position);
+/* The same for a sequence with drafts: all earlier positions are held, due or not. */
+bool ods_align_held(struct ods_align *a, uint32_t layer, uint32_t position);
 /* The first missing position before limit in any layer, or in this one; limit: none. */
 uint32_t ods_align_missing(struct ods_align *a, uint32_t limit);
 uint32_t ods_align_missing_in(struct ods_align *a, uint32_t layer, uint32_t limit);

@@ -145,8 +145,10 @@ static void test_due_row(void **state)
 	(void)state;
 	step(a, 0, 1, 1, false);
 	for (uint32_t l = 0; l < LAYERS; l++) {
+		assert_false(ods_align_held(a, l, 1));
 		ods_align_own(a, l, 0);
 		assert_false(ods_align_ready(a, l, 1));
+		assert_true(ods_align_held(a, l, 1)); /* a draft does with it */
 	}
 	assert_true(complete(a, 1)); /* nothing to ask for */
 	assert_asks_nothing(a, 1, 0);
@@ -600,10 +602,13 @@ static void compare(const struct slow *s, struct ods_align *a)
 	assert_int_equal(ods_align_expects(a, &r, asked), slow_expects(s, &r, asked));
 	for (uint32_t i = 0; i < 4; i++) { /* a few at random: asking moves the bounds inside */
 		uint32_t l = draw(LAYERS), p = draw(CTX);
-		bool ready = true;
+		bool ready = true, held = true;
 
-		for (uint32_t q = 0; q < p; q++)
+		for (uint32_t q = 0; q < p; q++) {
 			ready &= settled(&s->c[l][q]) || (p < s->due_end && s->c[l][q].own);
+			held &= s->c[l][q].true_row || s->c[l][q].own;
+		}
+		assert_int_equal(ods_align_held(a, l, p), held);
 		assert_int_equal(ods_align_ready(a, l, p), ready);
 		assert_int_equal(ods_align_is_true(a, l, p), s->c[l][p].true_row);
 	}
