@@ -375,7 +375,7 @@ static void publish(struct ods_emulator *e, uint32_t m)
 			probability[j] = all[expert[j]];
 		e->prediction[n_out++] = (struct od_prediction){
 			.sequence = r->seq->id, .position = r->position, .m = m, .token = r->token,
-			.expert = expert, .probability = probability, .n = n,
+			.margin = r->seq->margin[r->position], .expert = expert, .probability = probability, .n = n,
 		};
 	}
 	e->sink.predict(e->sink.arg, m, e->prediction, n_out);

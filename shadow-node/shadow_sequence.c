@@ -20,7 +20,8 @@ uint64_t ods_sequence_page_bytes(const struct od_forward_opts *f)
 uint64_t ods_sequence_bytes(const struct od_forward_opts *f, uint32_t ctx)
 {
 	const struct od_config *c = f->config;
-	uint64_t sum = od_state_pool_bytes(c, f->profile, 0, 2), tokens = 2 * (uint64_t)ctx * sizeof(int32_t);
+	/* Tokens, the sampler's copy of them, margins. */
+	uint64_t sum = od_state_pool_bytes(c, f->profile, 0, 2), tokens = 3 * (uint64_t)ctx * sizeof(int32_t);
 	/* Page numbers of this sequence, and of one that has ended while the run still has its rows; the forward pass's tables
 	 * for both. */
 	uint64_t pages = 6 * (uint64_t)od_state_pages(ctx) * sizeof(uint32_t);
@@ -40,6 +41,7 @@ void ods_sequence_free(struct ods_sequence *s)
 	ods_align_free(s->align);
 	od_sampler_free(s->sampler);
 	od_free(s->token);
+	od_free(s->margin);
 	free(s);
 }
 
@@ -103,7 +105,8 @@ int ods_sequence_new(struct ods_sequence **out, uint64_t id, const struct od_for
 	if (rc != OD_OK)
 		goto fail;
 	s->token = od_alloc_array(ctx, sizeof(*s->token));
-	if (s->token == NULL) {
+	s->margin = od_alloc_array(ctx, sizeof(*s->margin));
+	if (s->token == NULL || s->margin == NULL) {
 		rc = od_fail(err, OD_ERR_NOMEM, "tokens of %u positions", ctx);
 		goto fail;
 	}
@@ -174,6 +177,8 @@ void ods_sequence_drop_rows(struct ods_sequence *s, uint32_t position)
 
 void ods_sequence_set_token(struct ods_sequence *s, uint32_t position, int32_t token)
 {
+	if (s->token[position] != token)
+		s->margin[position] = 0;
 	s->token[position] = token;
 	if (position >= s->end)
 		s->end = position + 1;
@@ -189,7 +194,10 @@ uint32_t ods_sequence_unknown(struct ods_sequence *s, uint32_t limit)
 void ods_sequence_choose(struct ods_sequence *s, uint32_t position, float *logits)
 {
 	uint64_t draws = position > s->prompt_tokens ? position - s->prompt_tokens : 0;
+	float margin;
 
-	if (od_sampler_replay(s->sampler, s->token, position, draws) == OD_OK)
-		ods_sequence_set_token(s, position, od_sampler_sample(s->sampler, logits, NULL));
+	if (od_sampler_replay(s->sampler, s->token, position, draws) != OD_OK)
+		return;
+	ods_sequence_set_token(s, position, od_sampler_sample(s->sampler, logits, &margin));
+	s->margin[position] = margin;
 }

@@ -23,6 +23,7 @@ struct ods_sequence {
 	struct od_seq_state *state;
 	struct ods_align *align;
 	int32_t *token; /* [ctx]; -1: not known */
+	float *margin;	/* [ctx]: of the shadow's own tokens, see od_sampler_sample; 0 for main's */
 	uint32_t known; /* all earlier tokens are known: a lower bound, updated on demand */
 	uint32_t end;	/* no token is known from here on */
 	uint32_t told;	/* end of the tokens received in TOKENS */
