@@ -217,10 +217,8 @@ static void lose_rows(struct ods_emulator *e, struct ods_sequence *q)
 	ods_void_rows(e, q, 0);
 	if (r.published && r.position < q->next)
 		q->next = r.position;
-	if (r.published && q->next == q->stepped) { /* a guess: the next one may differ */
-		ods_drop_rows(e, q, q->stepped);
-		q->credit = true;
-	}
+	if (r.published && q->next >= q->stepped) /* a guess: the next one may differ */
+		ods_drop_rows(e, q, q->next);
 }
 
 static void abandon_run(struct ods_emulator *e)
@@ -242,15 +240,14 @@ void ods_drop_rows(struct ods_emulator *e, struct ods_sequence *q, uint32_t posi
 	ods_sequence_drop_rows(q, position);
 }
 
-/* The rows must go: the sequence may continue with another prompt, for which no STEP is sent. The guessed token stays: the
- * shadow would sample the same one again. */
-void ods_take_back_guess(struct ods_emulator *e, struct ods_sequence *q)
+/* The rows must go: the sequence may continue with another prompt, for which no STEP is sent. The first guessed token stays:
+ * the shadow would sample the same one again. */
+void ods_take_back_guesses(struct ods_emulator *e, struct ods_sequence *q)
 {
 	ods_drop_rows(e, q, q->stepped);
 	ods_sequence_forget_tokens(q, q->stepped + 1);
-	q->next = q->stepped;
-	q->credit = false;
-	e->o.counters[OD_C_SHADOW_MISTAKEN]++;
+	e->o.counters[OD_C_SHADOW_MISTAKEN] += q->next - q->stepped;
+	q->next = q->limit = q->stepped;
 }
 
 /* Work is queued, so the failure may come from an earlier run: no row is known to be good. Nothing is retried before main's
@@ -263,9 +260,8 @@ void ods_give_up(struct ods_emulator *e)
 		struct ods_sequence *q = e->sequence[i];
 
 		if (ods_is_ahead(q))
-			ods_take_back_guess(e, q);
-		q->next = q->stepped;
-		q->credit = false;
+			ods_take_back_guesses(e, q);
+		q->next = q->limit = q->stepped;
 		q->told = 0;
 		ods_align_clear(q->align);
 	}
@@ -286,6 +282,12 @@ void ods_release(struct ods_emulator *e, struct ods_sequence *q)
 
 /* ---- The run ---- */
 
+/* A draft is early or worthless: it does not wait for main's rows where the shadow has its own. */
+static bool is_ready(const struct ods_sequence *q, uint32_t layer, uint32_t position)
+{
+	return q->ahead > 1 ? ods_align_held(q->align, layer, position) : ods_align_ready(q->align, layer, position);
+}
+
 /* Checks whether all rows are ready for the next layer. The run waits for earlier rows that are due. A sequence that lost
  * earlier rows leaves the run, so that the others need not wait for it. */
 static void look_ahead(struct ods_emulator *e)
@@ -301,7 +303,7 @@ static void look_ahead(struct ods_emulator *e)
 		const uint32_t position = e->rows[i].position;
 
 		n = q->run_n;
-		if (e->rows[i].is_void || ods_align_ready(q->align, layer, position))
+		if (e->rows[i].is_void || is_ready(q, layer, position))
 			continue;
 		if (q->step != e->newest) /* main has begun a later step */
 			ods_align_settle(q->align, UINT32_MAX, position);
@@ -405,7 +407,7 @@ static int finish_run(struct ods_emulator *e, struct od_err *err)
 
 		if (r->is_void || !last || r->position + 1 >= r->seq->ctx || r->seq->token[r->position + 1] >= 0)
 			continue;
-		if ((e->o.early && r->published) || e->unaligned)
+		if ((e->o.early && r->published && r->seq->ahead > 0) || e->unaligned)
 			e->pick[n++] = (uint32_t)i;
 	}
 	return ods_choose_tokens(e, e->pick, n, err);

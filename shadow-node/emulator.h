@@ -3,10 +3,11 @@
  *
  * Each sequence has two cursors: the end of main's newest STEP, and the shadow's own progress. A run is a batch of rows of
  * several sequences, computed layer by layer. Before each layer it waits for the due KV rows of earlier positions
- * (align_apply.h). With early departure the shadow runs one row of a sequence ahead with its own token ("run-ahead
- * credit"); the sequence's next STEP confirms this row or voids it. A row that main has overtaken is void when main sends
- * its true KV row; otherwise the run finishes it unpublished, for its KV row or its token. Void rows cost only time; a run
- * of void rows alone is abandoned.
+ * (align_apply.h). With early departure the shadow runs ahead of the STEP with its own tokens, as many rows as the STEP
+ * allows, one a run. The sequence's next STEP confirms these rows up to the first one with another token and voids the rest.
+ * If the STEP allows more than one, they are drafts for main to verify, and they do not wait for due KV rows where the shadow
+ * has its own. A row that main has overtaken is void when main sends its true KV row; otherwise the run finishes it
+ * unpublished, for its KV row or its token. Void rows cost only time; a run of void rows alone is abandoned.
  *
  * The shadow requests from main what it has not computed (prompts, or everything before a restart): KV rows, or, when main
  * never sends KV rows (SEQ_OPEN), tokens, from which it computes the rows in pieces, unpublished. Until they are there,
@@ -48,7 +49,7 @@ struct ods_emulator_opts {
 	uint32_t ctx_tokens;
 	size_t max_sequences; /* 1 to ODS_MAX_SEQUENCES */
 	uint32_t n_pages;     /* KV pages of all sequences together; at least those of one full context; 0: the maximum */
-	bool early;	      /* early departure: run one row ahead with the shadow's own token */
+	bool early;	      /* early departure: run ahead with the shadow's own tokens, as far as STEPs allow */
 	uint64_t *counters;   /* [OD_N_COUNTERS], the caller's; the emulator's thread adds to them */
 };
 

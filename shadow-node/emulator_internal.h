@@ -70,7 +70,7 @@ static inline bool ods_in_run(const struct ods_emulator *e, const struct ods_seq
 	return q->run_n > 0 && !e->rows[q->run_first].is_void;
 }
 
-/* The sequence is run ahead: the row after its newest STEP has run, or is running, with the shadow's own token. */
+/* Rows after the sequence's newest STEP have run, or are running, with the shadow's own tokens. */
 static inline bool ods_is_ahead(const struct ods_sequence *q)
 {
 	return q->next > q->stepped;
@@ -82,8 +82,8 @@ void ods_end_run(struct ods_emulator *e);
 void ods_void_rows(struct ods_emulator *e, struct ods_sequence *q, uint32_t position);
 /* Also drops the sequence's KV rows from position on. */
 void ods_drop_rows(struct ods_emulator *e, struct ods_sequence *q, uint32_t position);
-/* Drops the row that was run ahead: it is not main's next step. */
-void ods_take_back_guess(struct ods_emulator *e, struct ods_sequence *q);
+/* Drops all rows that were run ahead: they are not main's next ones. */
+void ods_take_back_guesses(struct ods_emulator *e, struct ods_sequence *q);
 /* Drops the run and all rows that wait for one, after work on the device failed. */
 void ods_give_up(struct ods_emulator *e);
 /* Frees a sequence that was removed from e->sequence; one that the run still uses is freed after the run. */

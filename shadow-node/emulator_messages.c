@@ -44,7 +44,7 @@ static void close_sequence(struct ods_emulator *e, size_t place)
 	struct ods_sequence *q = e->sequence[place];
 
 	if (ods_is_ahead(q))
-		ods_take_back_guess(e, q);
+		ods_take_back_guesses(e, q);
 	e->n_sequences--;
 	memmove(&e->sequence[place], &e->sequence[place + 1], (e->n_sequences - place) * sizeof(e->sequence[0]));
 	e->closed[e->n_closed++ % e->o.max_sequences] = q->id;
@@ -112,10 +112,10 @@ static int need_sequence(struct ods_emulator *e, uint64_t id, struct ods_sequenc
 /* Main has committed the first n positions: no more of their rows will arrive, and predictions there are not needed. */
 static void commit(struct ods_emulator *e, struct ods_sequence *q, uint32_t n)
 {
-	if (q->stepped < n) { /* a prompt covers the position that was run ahead */
+	if (q->stepped < n) { /* a prompt covers the positions that were run ahead */
 		if (ods_is_ahead(q))
-			ods_take_back_guess(e, q);
-		q->credit = false;
+			ods_take_back_guesses(e, q);
+		q->limit = q->stepped;
 	}
 	if (ods_in_run(e, q) && e->rows[q->run_first].position < n)
 		ods_void_rows(e, q, 0);
@@ -145,7 +145,7 @@ static int on_seq_open(struct ods_emulator *e, const Od__SeqOpen *m, struct od_e
 	return OD_OK;
 }
 
-/* Drops the rows and tokens of positions from length on, a row ahead too. */
+/* Drops the rows and tokens of positions from length on, rows ahead too. */
 static int on_truncate(struct ods_emulator *e, uint64_t id, uint32_t length, struct od_err *err)
 {
 	struct ods_sequence *q;
@@ -155,15 +155,16 @@ static int on_truncate(struct ods_emulator *e, uint64_t id, uint32_t length, str
 		return rc;
 	if (length > e->o.ctx_tokens)
 		return od_fail(err, OD_ERR_RANGE, "length: expected at most %u, found %u", e->o.ctx_tokens, length);
-	if (ods_is_ahead(q) && length <= q->stepped)
-		ods_take_back_guess(e, q);
+	if (ods_is_ahead(q) && length < q->next)
+		ods_take_back_guesses(e, q);
 	ods_drop_rows(e, q, length);
 	ods_sequence_forget_tokens(q, length);
 	if (length < q->stepped) {
 		q->stepped = length;
 		q->begun = q->begun < length ? q->begun : length;
 		q->next = q->next < length ? q->next : length;
-		q->credit = q->unmarked = false;
+		q->limit = length;
+		q->unmarked = false;
 	}
 	return OD_OK;
 }
@@ -198,7 +199,7 @@ static int check_tokens(const struct ods_emulator *e, const Od__Tokens *m, struc
 static void correct(struct ods_emulator *e, struct ods_sequence *q, uint32_t position)
 {
 	if (ods_is_ahead(q)) {
-		ods_take_back_guess(e, q);
+		ods_take_back_guesses(e, q);
 		ods_sequence_forget_tokens(q, q->stepped);
 	}
 	if (q->own_state)
@@ -224,11 +225,11 @@ static int on_tokens(struct ods_emulator *e, const Od__Tokens *m, struct od_err 
 			break;
 		}
 	}
-	/* A prompt covers the position that was run ahead. */
-	if (ods_is_ahead(s) && s->stepped >= m->begin && s->stepped < end)
-		ods_take_back_guess(e, s);
+	/* A prompt covers positions that were run ahead. */
+	if (ods_is_ahead(s) && s->next > m->begin && s->stepped < end)
+		ods_take_back_guesses(e, s);
 	if (end > s->stepped)
-		s->credit = false;
+		s->limit = s->stepped;
 	for (uint32_t p = m->begin; p < end; p++)
 		ods_sequence_set_token(s, p, (int32_t)m->ids[p - m->begin]);
 	if (end > s->told)
@@ -275,6 +276,9 @@ static int cut_step(struct ods_emulator *e, const Od__Step *m, size_t *n_parts, 
 		const struct part *p = &e->parts[i];
 		const Od__StepRow *r = m->rows[p->first];
 
+		if (r->ahead > e->o.ctx_tokens)
+			return od_fail(err, OD_ERR_RANGE, "row %zu: ahead: expected 0 to %u, found %u", p->first,
+				       e->o.ctx_tokens, r->ahead);
 		if (r->state_rows != 0 && (r->state_rows < p->n || r->state_rows > r->position + p->n))
 			return od_fail(err, OD_ERR_RANGE, "row %zu: state_rows: expected 0 or %zu to %zu, found %u", p->first,
 				       p->n, r->position + p->n, r->state_rows);
@@ -309,11 +313,13 @@ static int read_step(struct ods_emulator *e, const Od__Step *m, size_t *n_parts,
 	return rc;
 }
 
-/* Rows of an older STEP are running. They continue unpublished if their KV rows or their next token are needed; otherwise
- * they become void, because main sends its own. */
-static void overtake(struct ods_emulator *e, struct ods_sequence *q, bool token_is_ours)
+/* Rows of an older STEP, before begin, may be running. They continue unpublished if their KV rows or their next token are
+ * needed; otherwise they become void, because main sends its own. */
+static void overtake(struct ods_emulator *e, struct ods_sequence *q, uint32_t begin, bool token_is_ours)
 {
-	if (!ods_running(e) || !ods_in_run(e, q) || !e->rows[q->run_first].published)
+	const struct row *r = &e->rows[q->run_first];
+
+	if (!ods_running(e) || !ods_in_run(e, q) || !r->published || r->position >= begin)
 		return;
 	e->o.counters[OD_C_SHADOW_OVERTAKEN]++;
 	for (size_t i = q->run_first; i < q->run_first + q->run_n; i++)
@@ -322,15 +328,26 @@ static void overtake(struct ods_emulator *e, struct ods_sequence *q, bool token_
 		ods_void_rows(e, q, 0);
 }
 
-/* A STEP whose first row was not run ahead, or with another token: drops all rows from its begin on. */
-static void begin_anew(struct ods_emulator *e, struct ods_sequence *q, uint32_t begin, uint32_t end, bool token_is_ours)
+/* End of the STEP's rows that were run ahead, or are running, with the right tokens. */
+static uint32_t confirmed_end(const struct ods_sequence *q, const Od__Step *m, const struct part *p)
 {
-	if (ods_is_ahead(q))
-		ods_take_back_guess(e, q);
-	ods_drop_rows(e, q, begin);
-	overtake(e, q, token_is_ours);
-	ods_sequence_forget_tokens(q, end);
-	q->next = begin;
+	const uint32_t begin = m->rows[p->first]->position;
+	uint32_t n = 0;
+
+	while (n < p->n && begin + n < q->next &&
+	       (m->rows[p->first + n]->token < 0 || m->rows[p->first + n]->token == q->token[begin + n]))
+		n++;
+	return begin + n;
+}
+
+/* Drops all rows from position on: the STEP has other tokens there, or the shadow has not run them. */
+static void begin_anew(struct ods_emulator *e, struct ods_sequence *q, uint32_t position, uint32_t step_end)
+{
+	if (position >= q->stepped && position < q->next)
+		e->o.counters[OD_C_SHADOW_MISTAKEN] += q->next - position;
+	ods_drop_rows(e, q, position);
+	ods_sequence_forget_tokens(q, step_end);
+	q->next = position;
 }
 
 /* Applies one sequence's part of a STEP: main's tokens, its positions, the rows that main will send. */
@@ -340,23 +357,32 @@ static void note_part(struct ods_emulator *e, const Od__Step *m, const struct pa
 	const uint32_t begin = first->position, end = begin + (uint32_t)p->n;
 	struct ods_sequence *q = p->seq;
 	const bool ours = first->token < 0;
+	uint32_t confirmed = begin;
 
-	if (ods_is_ahead(q) && begin == q->stepped && (ours || first->token == q->token[begin]))
-		e->o.counters[OD_C_SHADOW_CONFIRMED]++;
-	else
-		begin_anew(e, q, begin, end, ours);
+	if (begin == q->stepped)
+		confirmed = confirmed_end(q, m, p);
+	else if (ods_is_ahead(q)) /* main has undone rows, or has run others that the shadow does not know */
+		ods_take_back_guesses(e, q);
+	e->o.counters[OD_C_SHADOW_CONFIRMED] += confirmed - begin;
+	if (confirmed < end)
+		begin_anew(e, q, confirmed, end);
+	overtake(e, q, begin, ours);
 	q->step = m->step;
 	q->begun = begin;
 	q->stepped = end;
-	q->credit = true;
+	q->ahead = first->ahead;
+	q->limit = q->ctx - end < q->ahead ? q->ctx : end + q->ahead;
 	q->state_rows = first->state_rows;
 	ods_align_settle(q->align, UINT32_MAX, UINT32_MAX);
 	q->unmarked = !ods_sequence_reserve(q, end);
 	if (!q->unmarked)
 		ods_align_step(q->align, end, first->state_rows);
-	for (size_t i = 0; i < p->n; i++)
+	for (size_t i = 0; i < p->n; i++) {
+		if (begin + i > confirmed) /* what the shadow chose there came behind another token */
+			q->margin[begin + i] = 0;
 		if (m->rows[p->first + i]->token >= 0)
 			ods_sequence_set_token(q, begin + (uint32_t)i, m->rows[p->first + i]->token);
+	}
 	if (ours && q->main_end > begin)
 		q->main_end = begin;
 	e->unaligned |= ours;

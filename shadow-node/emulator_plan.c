@@ -64,7 +64,7 @@ static uint32_t catch_up_from(const struct ods_emulator *e, const struct ods_seq
 enum want {
 	WANT_NOTHING,  /* nothing, or rows that main will send */
 	WANT_ORDERED,  /* rows of its newest STEP; all earlier rows are there or due */
-	WANT_AHEAD,    /* the row after them, with the shadow's own token; all earlier rows are there or due */
+	WANT_AHEAD,    /* a row after them, with the shadow's own token; all earlier rows are there or due */
 	WANT_FILL,     /* earlier rows, computed from their tokens */
 	WANT_CATCH_UP, /* an earlier row again, for the token that follows it */
 };
@@ -72,7 +72,7 @@ enum want {
 /* True: it has rows to run for publication, ready or not. */
 static bool waits_for_run(const struct ods_emulator *e, const struct ods_sequence *q)
 {
-	return q->next < q->stepped || (e->o.early && q->credit && q->next == q->stepped && q->stepped < q->ctx);
+	return q->next < q->stepped || (e->o.early && q->next < q->limit);
 }
 
 /* End of these rows. */
@@ -145,8 +145,6 @@ static void plan_ready(struct ods_emulator *e, enum want want)
 			continue;
 		for (uint32_t j = 0; j < n; j++, q->next++)
 			add_row(e, q, q->next, q->token[q->next], true);
-		if (want == WANT_AHEAD)
-			q->credit = false;
 	}
 }
 

@@ -36,15 +36,16 @@ struct ods_sequence {
 	uint64_t asked_ns;
 	uint32_t asked_begin;
 
-	/* The emulator's cursors. Positions [next, stepped) wait for a run; next is stepped + 1 when the row after the newest
-	 * STEP has run ahead, or is running. */
+	/* The emulator's cursors. Positions [next, stepped) wait for a run; [stepped, next) have run ahead of the newest STEP,
+	 * with the shadow's own tokens, or are running. */
 	uint32_t stepped;    /* end of the newest STEP */
 	uint64_t step;	     /* number of the newest STEP */
 	uint32_t begun;	     /* begin of the newest STEP */
 	uint32_t next;	     /* the first position that has not run, and is not running, for publication */
+	uint32_t limit;	     /* positions [stepped, limit) may run ahead */
+	uint32_t ahead;	     /* of the newest STEP; above 1: the rows are drafts, which do not wait for due rows that are own */
 	uint32_t state_rows; /* of the newest STEP */
 	bool unmarked;	     /* these rows are not marked as due yet, for lack of memory */
-	bool credit;	     /* the shadow may run one row ahead of the newest STEP; cleared when it begins to */
 	uint64_t in_step;    /* emulator's count of received STEPs at the newest one with rows of the sequence */
 	int want;	     /* enum want of emulator.c, while a run is chosen */
 	bool said;	     /* the log has a warning that there is no memory for more positions */

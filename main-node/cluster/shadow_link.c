@@ -302,6 +302,7 @@ static void send_step(struct odm_shadow_link *s, uint64_t epoch, const struct od
 			body.n_rows++;
 		}
 		t->due_rows = list[body.n_rows - p->n]->state_rows = rows_due(s, p, t->begin);
+		list[body.n_rows - p->n]->ahead = 1;
 	}
 	body.step = step->step;
 	body.rows = list;

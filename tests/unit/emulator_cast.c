@@ -330,6 +330,7 @@ static void send_step(struct cast *c, struct stage *st, const struct actor *only
 			rows[body.n_rows].position = a->length + j;
 			rows[body.n_rows].token = j == 0 && ours[i] ? -1 : a->token[a->length + j];
 			rows[body.n_rows].state_rows = j == 0 ? a->due : 0;
+			rows[body.n_rows].ahead = j == 0;
 			row[body.n_rows] = &rows[body.n_rows];
 			body.n_rows++;
 		}

@@ -216,6 +216,10 @@ static void on_predict(void *arg, uint32_t m, const struct od_prediction *p, siz
 
 	assert_true(n > 0 && n <= STEP_ROWS);
 	w->predicts++;
+	if (w->judge_run != NULL) {
+		w->judge_run(w, m, p, n);
+		return;
+	}
 	for (size_t i = 0; i < n; i++) {
 		assert_int_equal(p[i].m, m);
 		on_prediction(w, &p[i]);
@@ -242,8 +246,11 @@ void prefill(struct world *w, struct sequence *s)
 
 	if (begin + n > CTX)
 		return;
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < n; i++) {
 		rows[i] = (struct od_row){ s->state, begin + i, (int32_t)draw(VOCAB) };
+		s->text[begin + i] = (uint8_t)rows[i].token;
+	}
+	s->writes++;
 	run_pass(&w->main_pass, rows, n, NULL);
 	s->next = choose_token(w, n - 1);
 	end_pass(&w->main_pass);
@@ -263,8 +270,9 @@ void open_sequence(struct world *w, struct sequence *s)
 		prefill(w, s);
 }
 
-static void put_row(struct sent_step *t, uint32_t seq, uint32_t position, int32_t token)
+void put_row(struct sent_step *t, uint32_t seq, uint32_t position, int32_t token)
 {
+	t->row[t->n_rows].ahead = t->n_rows == 0 || t->row[t->n_rows - 1].seq != seq; /* one row */
 	t->row[t->n_rows].seq = seq;
 	t->row[t->n_rows].position = position;
 	t->row[t->n_rows].token = token;
@@ -299,6 +307,7 @@ static void push_step(struct world *w, const struct sent_step *t)
 		m->rows[r].position = t->row[r].position;
 		m->rows[r].token = t->row[r].token;
 		m->rows[r].state_rows = 1;
+		m->rows[r].ahead = t->row[r].ahead;
 		for (size_t i = r; i-- > 0 && t->row[i].seq == t->row[r].seq;)
 			m->rows[i].state_rows++;
 		w->seq[t->row[r].seq].stepped = true;
@@ -306,31 +315,66 @@ static void push_step(struct world *w, const struct sent_step *t)
 	}
 }
 
-bool begin_step(struct world *w, bool one_row)
+struct sent_step *next_step(struct world *w)
 {
-	struct sent_step *t = &w->sent[(w->step + 1) % MAX_STEPS];
+	return &w->sent[(w->step + 1) % MAX_STEPS];
+}
+
+void run_step(struct world *w, struct sent_step *t)
+{
 	uint16_t route[LAYERS * STEP_ROWS * TOP_K];
 	struct od_row rows[STEP_ROWS];
 
-	choose_rows(w, t, one_row);
-	if (t->n_rows == 0)
-		return false;
 	t->number = ++w->step;
 	assert_true(w->step < MAX_STEPS);
 	take_guesses(w, t);
 	w->due = w->own_rows ? chance(50) : true;
 	push_step(w, t);
-	for (size_t r = 0; r < t->n_rows; r++)
-		rows[r] = (struct od_row){ w->seq[t->row[r].seq].state, t->row[r].position, t->row[r].token };
+	for (size_t r = 0; r < t->n_rows; r++) {
+		struct sequence *s = &w->seq[t->row[r].seq];
+
+		rows[r] = (struct od_row){ s->state, t->row[r].position, t->row[r].token };
+		s->text[t->row[r].position] = (uint8_t)t->row[r].token;
+		memcpy(t->text[t->row[r].seq], s->text, CTX);
+		t->writes[t->row[r].seq] = ++s->writes;
+	}
 	run_pass(&w->main_pass, rows, t->n_rows, route);
 	for (uint32_t l = 0; l < LAYERS; l++)
 		for (size_t r = 0; r < t->n_rows; r++)
 			memcpy(t->route[l][r], route + (l * t->n_rows + r) * TOP_K, sizeof(t->route[l][r]));
 	for (size_t r = 0; r < t->n_rows; r++)
-		w->seq[t->row[r].seq].next = choose_token(w, r);
+		w->seq[t->row[r].seq].next = t->choice[r] = choose_token(w, r);
 	end_pass(&w->main_pass);
 	w->layer = 0;
+}
+
+bool begin_step(struct world *w, bool one_row)
+{
+	struct sent_step *t = next_step(w);
+
+	choose_rows(w, t, one_row);
+	if (t->n_rows == 0)
+		return false;
+	run_step(w, t);
 	return true;
+}
+
+void keep_rows(struct world *w, struct sequence *s, uint32_t n, bool tell)
+{
+	const struct sent_step *t = &w->sent[w->step % MAX_STEPS];
+	struct message *m;
+	size_t first = 0;
+
+	while (&w->seq[t->row[first].seq] != s)
+		first++;
+	s->next = t->choice[first + n - 1];
+	od_seq_state_set_length(s->state, t->row[first].position + n);
+	if (!tell)
+		return;
+	m = push(w);
+	m->kind = OD__HEADER__BODY_SEQ_TRUNCATE;
+	m->sequence = s->id;
+	m->n = od_seq_state_length(s->state);
 }
 
 bool send_layer(struct world *w)
@@ -436,7 +480,7 @@ bool deliver(struct world *w)
 		assert_true(rc == OD_OK || (state && (rc == OD_ERR_PROTOCOL || rc == OD_ERR_BUSY)));
 		if (chance(w->twice)) {
 			rc = hand_over(w, m);
-			assert_true(rc == OD_ERR_PROTOCOL || (state && rc == OD_OK));
+			assert_true(rc == OD_ERR_PROTOCOL || (m->kind != OD__HEADER__BODY_STEP && rc == OD_OK));
 		}
 	}
 	w->head = (w->head + 1) % QUEUE;

@@ -13,6 +13,8 @@
 struct sequence {
 	uint64_t id;
 	struct od_seq_state *state; /* main's */
+	uint8_t text[CTX]; /* main's tokens below its length */
+	uint32_t writes;   /* of rows to `state`: prompts and steps */
 	int32_t next; /* token that stands at length */
 	bool open, stepped;
 	uint64_t told; /* number of the newest STEP with rows of it that reached the shadow */
@@ -24,7 +26,10 @@ struct sequence {
 struct sent_step {
 	uint64_t number;
 	size_t n_rows;
-	struct { uint32_t seq, position; int32_t token; } row[STEP_ROWS];
+	struct { uint32_t seq, position, ahead; int32_t token; } row[STEP_ROWS]; /* ahead: of a sequence's first row */
+	int32_t choice[STEP_ROWS];   /* main's token behind each row */
+	uint8_t text[MAX_SEQS][CTX]; /* main's tokens, up to the step's */
+	uint32_t writes[MAX_SEQS];
 	bool predicted[STEP_ROWS][LAYERS]; /* with the right token */
 	uint16_t said[LAYERS][STEP_ROWS][TOP_K];  /* by the shadow, once it knew the step */
 	uint16_t route[LAYERS][STEP_ROWS][TOP_K]; /* main's own */
@@ -49,6 +54,9 @@ struct world {
 	struct od_seq_state *judge_state;
 	bool same_weights, own_rows; /* own_rows: state does not always follow */
 	bool judge; /* check every prediction */
+	/* Not NULL: judges the predictions of a layer instead, and no guess is noted. */
+	void (*judge_run)(struct world *w, uint32_t m, const struct od_prediction *p, size_t n);
+	void *judge_arg;
 	uint64_t counters[OD_N_COUNTERS];
 	struct ods_emulator *emulator;
 	struct sequence seq[MAX_SEQS];
@@ -72,6 +80,12 @@ void prefill(struct world *w, struct sequence *s);
 void open_sequence(struct world *w, struct sequence *s);
 /* A decode step over some of the sequences; several rows of one are a verified draft. */
 bool begin_step(struct world *w, bool one_row);
+/* The same by hand: rows are added to the next step, then it begins. Rows of one sequence are adjacent. */
+struct sent_step *next_step(struct world *w);
+void put_row(struct sent_step *t, uint32_t seq, uint32_t position, int32_t token);
+void run_step(struct world *w, struct sent_step *t);
+/* Main keeps the first n rows of a sequence of the newest step, all of which have left. tell: by SEQ_TRUNCATE. */
+void keep_rows(struct world *w, struct sequence *s, uint32_t n, bool tell);
 /* The rows of one layer leave while main goes on; false: the step is through. */
 bool send_layer(struct world *w);
 /* Give the shadow a message now; deliver() takes the next of the channel, with losses and doubles. */

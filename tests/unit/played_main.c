@@ -30,7 +30,7 @@ static void close_pass(struct pass *p)
 }
 
 /* All layers of one row; route [n_layers][top_k] when not NULL. */
-static void run_rows(struct pass *p, const int32_t *token, size_t n, uint16_t *route)
+void run_rows(struct pass *p, const int32_t *token, size_t n, uint16_t *route)
 {
 	const uint32_t last = (uint32_t)n - 1;
 	struct od_row rows[PROMPT];
@@ -53,7 +53,7 @@ static void run_rows(struct pass *p, const int32_t *token, size_t n, uint16_t *r
 }
 
 /* After the last row. */
-static int32_t best_token(const struct fake *f)
+int32_t best_token(const struct fake *f)
 {
 	const float *logits = f->own.logits;
 	uint32_t best = 0;
@@ -103,7 +103,7 @@ static void send_state(struct fake *f, uint64_t step, uint32_t layer, uint32_t b
 	free(rows);
 }
 
-static void send_step(struct fake *f, uint64_t number, uint32_t position, int32_t token)
+void send_step(struct fake *f, uint64_t number, uint32_t position, int32_t token)
 {
 	Od__Header h = OD__HEADER__INIT;
 	Od__Step body = OD__STEP__INIT;
@@ -113,6 +113,7 @@ static void send_step(struct fake *f, uint64_t number, uint32_t position, int32_
 	row.position = position;
 	row.token = token;
 	row.state_rows = 1;
+	row.ahead = f->ahead;
 	body.step = number;
 	body.rows = rows;
 	body.n_rows = 1;
@@ -129,7 +130,7 @@ static void on_predict(struct fake *f, const Od__Predict *p)
 
 	assert_true(p->n_rows == 1 && p->m < cfg->n_moe);
 	assert_int_equal(r->sequence, SEQUENCE);
-	assert_true(r->position >= PROMPT && r->position <= PROMPT + f->last_step);
+	assert_true(r->position >= PROMPT && r->position < PROMPT + f->last_step + f->ahead);
 	assert_int_equal(r->n_experts, od_prediction_candidates(cfg));
 	assert_int_equal(r->n_probabilities, r->n_experts);
 	for (size_t i = 1; i < r->n_experts; i++)
@@ -266,6 +267,7 @@ void open_fake(struct fake *f, const struct od_shadow_choice *c, enum od_profile
 {
 	memset(f, 0, sizeof(*f));
 	f->context = od_zmq_context();
+	f->ahead = 1;
 	open_pass(&f->own, &bf16, profile);
 	open_pass(&f->judge, c, profile);
 }
@@ -296,6 +298,17 @@ static bool heard_all(const struct fake *f, uint64_t step, int32_t token)
 	return true;
 }
 
+void wait_for_step(struct fake *f, uint64_t number, int32_t token)
+{
+	const uint64_t begin_ns = od_now_ns();
+
+	while (!heard_all(f, number, token)) {
+		pump(f);
+		if (od_now_ns() - begin_ns > HANG_MS * OD_NS_PER_MS)
+			fail_msg("step %llu is not predicted", (unsigned long long)number);
+	}
+}
+
 /* What the shadow must have said: its weights over main's own keys and values. */
 static void judge(struct fake *f, uint64_t step, uint32_t position, int32_t token)
 {
@@ -313,17 +326,13 @@ int32_t step(struct fake *f, int32_t token, bool exact, bool send_rows)
 {
 	uint32_t position = od_seq_state_length(f->own.state);
 	uint16_t route[MAX_LAYERS * MAX_K];
-	uint64_t number = ++f->last_step, begin_ns = od_now_ns();
+	uint64_t number = ++f->last_step;
 
 	send_step(f, number, position, token);
 	run_rows(&f->own, &token, 1, route);
 	for (uint32_t l = 0; l < cfg->n_layers && send_rows; l++)
 		send_state(f, number, l, position, 1);
-	while (!heard_all(f, number, token)) {
-		pump(f);
-		if (od_now_ns() - begin_ns > HANG_MS * OD_NS_PER_MS)
-			fail_msg("step %llu is not predicted", (unsigned long long)number);
-	}
+	wait_for_step(f, number, token);
 	judge(f, number, position, token);
 	for (uint32_t l = 0; l < cfg->n_layers && exact; l++) /* full recall: OD-MoE Eq. 2 */
 		for (uint32_t i = 0; i < cfg->top_k; i++)

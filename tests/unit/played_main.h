@@ -1,5 +1,5 @@
-/* played_main.h - for tests of od-shadow as a process: a main that is played over the wire. What a prediction must be comes from
- * the pack's weights and a forward pass over main's own keys and values. */
+/* played_main.h - for tests of od-shadow as a process: a main that is played over the wire. What a prediction must be comes
+ * from the pack's weights and a forward pass over main's own keys and values. */
 #ifndef OD_TESTS_PLAYED_MAIN_H
 #define OD_TESTS_PLAYED_MAIN_H
 
@@ -21,7 +21,7 @@ struct pass {
 	float *logits; /* of the last row */
 };
 
-struct heard { /* the newest PREDICT for (step, m) */
+struct heard { /* the newest PREDICT for (step, m); a step is a position */
 	bool any;
 	int32_t token;
 	uint16_t expert[MAX_K];
@@ -38,6 +38,7 @@ struct fake {
 	uint64_t pongs;
 	uint64_t c[OD_N_COUNTERS]; /* as the newest PONG has them */
 	uint64_t last_step;
+	uint32_t ahead; /* of STEPs */
 };
 
 void send_control(struct fake *f, Od__Header *h);
@@ -49,6 +50,12 @@ void open_fake(struct fake *f, const struct od_shadow_choice *c, enum od_profile
 void close_fake(struct fake *f);
 /* Before a session begins: main must not be silent while it lasts, as it would be here on a slow machine. */
 int32_t prefill(struct fake *f);
+void send_step(struct fake *f, uint64_t number, uint32_t position, int32_t token);
+/* Main computes these rows; route [n_layers][top_k] of the last one when not NULL. */
+void run_rows(struct pass *p, const int32_t *token, size_t n, uint16_t *route);
+int32_t best_token(const struct fake *f);
+/* Until the shadow has said its word about this step, with this token, for every layer. */
+void wait_for_step(struct fake *f, uint64_t number, int32_t token);
 /* A step of main's: STEP, its rows, and the shadow's word for every layer. exact: the shadow has main's weights. */
 int32_t step(struct fake *f, int32_t token, bool exact, bool send_rows);
 /* Its PONGs come to say so; they never say more. */

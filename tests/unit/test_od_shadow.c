@@ -29,6 +29,41 @@ static void decode(const struct od_shadow_choice *c, const char *called, const c
 	free(f);
 }
 
+/* Rows ahead, with the tokens that main itself would choose, before main's rows; then a STEP that confirms the first. */
+static void test_drafts(void **state)
+{
+	struct fake *f = malloc(sizeof(*f));
+	uint16_t port;
+	pid_t pid;
+	int32_t token, second = 0;
+
+	(void)state;
+	assert_non_null(f);
+	open_fake(f, &bf16, OD_PROFILE_F32);
+	f->ahead = 6;
+	pid = start_shadow(&bf16, "early", &port);
+	token = prefill(f);
+	begin_session(f, port, OD_PROFILE_F32, "bf16");
+	send_step(f, ++f->last_step, PROMPT, token);
+	for (uint32_t i = 0; i <= f->ahead; i++) {
+		uint16_t route[MAX_LAYERS * MAX_K];
+
+		second = i == 1 ? token : second;
+		run_rows(&f->own, &token, 1, route);
+		wait_for_step(f, 1 + i, token);
+		for (uint32_t l = 0; l < cfg->n_layers; l++)
+			assert_memory_equal(f->heard[1 + i][l].expert, route + l * cfg->top_k, cfg->top_k * sizeof(*route));
+		token = best_token(f);
+	}
+	send_step(f, ++f->last_step, PROMPT + 1, second);
+	wait_for_step(f, 2 + f->ahead, token);
+	wait_for_count(f, OD_C_SHADOW_CONFIRMED, 1);
+	end_session(f);
+	stop_shadow(pid);
+	close_fake(f);
+	free(f);
+}
+
 static void test_bf16(void **state)
 {
 	(void)state;
@@ -212,8 +247,16 @@ static void put_bad_step(struct fake *f, uint64_t number, uint32_t position, int
 	send_data(f, &h, NULL, 0);
 }
 
+/* Rows ahead of which there are more than positions. */
+static void put_far_step(struct fake *f, uint64_t number)
+{
+	f->ahead = CTX + 1;
+	send_step(f, number, 0, 0);
+	f->ahead = 1;
+}
+
 /* Everything that must be dropped, and nothing else suffers. On the data socket: */
-#define N_RUBBISH 36
+#define N_RUBBISH 37
 static void put_rubbish(struct fake *f)
 {
 	size_t row = od_seq_state_row_bytes(f->own.state, 0, 0);
@@ -241,6 +284,7 @@ static void put_rubbish(struct fake *f)
 	put_bad_step(f, f->last_step + 9, 3, 0, 5, 2); /* a gap */
 	put_bad_step(f, f->last_step + 9, 3, 0, 5, 0);
 	put_mixed_step(f, f->last_step + 9);
+	put_far_step(f, f->last_step + 9);
 	put_bad_share(f, 63);
 	put_bad_share(f, 128); /* more than the context */
 	put_bad_open(f, 0, 0, 1);
@@ -399,6 +443,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_refusals), cmocka_unit_test(test_memory), cmocka_unit_test(test_bf16),
+		cmocka_unit_test(test_drafts),
 		cmocka_unit_test(test_int8),	 cmocka_unit_test(test_mixtures), cmocka_unit_test(test_no_such_shadow),
 		cmocka_unit_test(test_rubbish),	 cmocka_unit_test(test_rows),
 	};
