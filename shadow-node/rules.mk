@@ -10,6 +10,7 @@ EMULATOR_OBJS := $(addprefix $(B)/obj/,shadow-node/align_apply.o shadow-node/sha
 	tests/unit/emulator_model.o)
 test_emulator_OBJS := $(EMULATOR_OBJS)
 test_emulator_sequences_OBJS := $(EMULATOR_OBJS) $(B)/obj/tests/unit/emulator_cast.o
+test_emulator_drafts_OBJS := $(EMULATOR_OBJS) $(B)/obj/tests/unit/emulator_mirror.o
 test_od_shadow_OBJS := $(B)/obj/tests/unit/shadow_process.o $(B)/obj/tests/unit/played_main.o
 # Both sides of it.
 test_alignment_OBJS := $(EMULATOR_OBJS) $(ODM_SRCS:%.c=$(B)/obj/%.o)
