@@ -106,12 +106,12 @@ static void the_parts_of_a_load_take_its_time(void **state)
 	begin_ns = p.free_ns;
 	assert_int_equal(read_part(&p, EXPERT + 1, 0, n_shards, OD_SET_STORED), OD_OK);
 	assert_true(p.free_ns - begin_ns >= LOAD_NS && od_now_ns() >= p.free_ns);
-	odw_sleep_until(od_now_ns() + LOAD_NS);
+	od_sleep_until(od_now_ns() + LOAD_NS);
 	begin_ns = od_now_ns();
 	assert_int_equal(read_part(&p, EXPERT, 0, 1, OD_SET_STORED), OD_OK);
 	assert_true(p.free_ns >= begin_ns + LOAD_NS * stored_bytes(0, 1, OD_SET_STORED) / stored_bytes(0, n_shards, OD_SET_STORED));
 	/* A later one makes up for the delay. */
-	odw_sleep_until(p.free_ns + 10 * LOAD_NS);
+	od_sleep_until(p.free_ns + 10 * LOAD_NS);
 	begin_ns = p.free_ns;
 	assert_int_equal(read_part(&p, EXPERT, 1, n_shards - 1, OD_SET_STORED), OD_OK);
 	assert_true(p.free_ns <= begin_ns + LOAD_NS && od_now_ns() > p.free_ns);
@@ -166,7 +166,7 @@ static void reads_at_a_rate_queue_up(void **state)
 		pthread_join(reader[i], NULL);
 	assert_true(od_now_ns() - begin_ns >= 4 * LOAD_NS - 4);
 	/* Idle time is lost, to any part. */
-	odw_sleep_until(od_now_ns() + LOAD_NS);
+	od_sleep_until(od_now_ns() + LOAD_NS);
 	begin_ns = od_now_ns();
 	assert_int_equal(read_part(&p, EXPERT, 1, 1, OD_SET_STORED), OD_OK);
 	assert_true(p.free_ns > begin_ns);
@@ -229,7 +229,7 @@ static struct odw_load_figures figures(struct odw_schedule *s)
 static void wait_for_read(struct world *w)
 {
 	while (odw_schedule_look(w->s, 0).n_users == 0)
-		odw_sleep_until(od_now_ns() + OD_NS_PER_MS);
+		od_sleep_until(od_now_ns() + OD_NS_PER_MS);
 }
 
 static void want(struct odw_schedule *s, uint64_t step, uint32_t expert)
@@ -246,7 +246,7 @@ static void a_load_is_complete_no_earlier(void **state)
 	open_world(&w, LOAD_NS);
 	assert_int_equal(odw_schedule_run(w.s, SESSION, 1, LAYER, true, &item, 1), OD_OK);
 	while ((got = odw_schedule_take(w.s)) == NULL)
-		odw_sleep_until(od_now_ns() + OD_NS_PER_MS);
+		od_sleep_until(od_now_ns() + OD_NS_PER_MS);
 	assert_ptr_equal(got, &item);
 	assert_true(item.code == OD_OK && item.load_ns >= LOAD_NS);
 	odw_schedule_done(w.s, &item);
@@ -267,7 +267,7 @@ static void what_is_cancelled_ends_at_once(void **state)
 	w.paced.load_ns = LOAD_NS; /* of what comes next, which finds the path free */
 	assert_int_equal(odw_schedule_run(w.s, SESSION, 1, LAYER, true, &item, 1), OD_OK);
 	while (odw_schedule_take(w.s) == NULL)
-		odw_sleep_until(od_now_ns() + OD_NS_PER_MS);
+		od_sleep_until(od_now_ns() + OD_NS_PER_MS);
 	odw_schedule_done(w.s, &item);
 	assert_int_equal(figures(w.s).c[OD_C_CANCELLED_LOADS], 1);
 	assert_int_equal(w.n_read, 1 + n_shards);
@@ -278,7 +278,7 @@ static void what_is_cancelled_ends_at_once(void **state)
 		wait_for_read(&w);
 		odw_schedule_end(w.s, SESSION);
 		while (odw_schedule_look(w.s, 0).state != ODW_FREE)
-			odw_sleep_until(od_now_ns() + OD_NS_PER_MS);
+			od_sleep_until(od_now_ns() + OD_NS_PER_MS);
 		odw_schedule_begin(w.s, SESSION);
 	}
 	close_world(&w);
@@ -304,7 +304,7 @@ static void waiting_is_progress(void **state)
 	for (int i = 0; i < 2; i++) {
 		before = figures(w.s).progress;
 		while (figures(w.s).progress == before)
-			odw_sleep_until(od_now_ns() + OD_NS_PER_MS);
+			od_sleep_until(od_now_ns() + OD_NS_PER_MS);
 		assert_true(figures(w.s).busy);
 	}
 	close_world(&w);

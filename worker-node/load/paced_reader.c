@@ -2,8 +2,6 @@
 
 #include "common/base/clock.h"
 
-#include <time.h>
-
 #define PIECE_NS (OD_NS_PER_S / 2) /* main hears of progress about this often (stuck: 3 s without) */
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -53,14 +51,6 @@ static void give_back(struct odw_paced_reader *p, uint64_t begin_ns, uint64_t du
 	pthread_mutex_unlock(&p->lock);
 }
 
-void odw_sleep_until(uint64_t ns)
-{
-	const struct timespec until = { .tv_sec = (time_t)(ns / OD_NS_PER_S), .tv_nsec = (long)(ns % OD_NS_PER_S) };
-
-	while (od_now_ns() < ns)
-		clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
-}
-
 int odw_paced_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint32_t n, unsigned which,
 		   const struct od_expert_mem *mem, struct od_ref staging, struct od_shard_bytes *b, struct od_err *err)
 {
@@ -74,7 +64,7 @@ int odw_paced_read(void *arg, uint32_t m, uint32_t expert, uint32_t first, uint3
 	else
 		rc = od_shards_read(p->pack, m, expert, first, n, which, mem, staging, b, err);
 	if (p->schedule == NULL && rc == OD_OK)
-		odw_sleep_until(due_ns);
+		od_sleep_until(due_ns);
 	while (p->schedule != NULL && rc == OD_OK && (now_ns = od_now_ns()) < due_ns) {
 		if (odw_schedule_wait_cancelled(p->schedule, m, expert, due_ns - now_ns < PIECE_NS ? due_ns : now_ns + PIECE_NS))
 			break;

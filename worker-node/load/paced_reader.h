@@ -29,6 +29,5 @@ struct odw_paced_reader {
 };
 
 odw_read_fn odw_paced_read; /* arg: the paced reader */
-void odw_sleep_until(uint64_t ns); /* a time of od_now_ns */
 
 #endif

@@ -110,7 +110,7 @@ static int drive(const struct load_job *j, struct od_err *err)
 		if (got->code != OD_OK)
 			return od_fail(err, got->code, "%s", got->reason);
 		if (j->together != NULL)
-			odw_sleep_until(od_now_ns() + j->together->run_ns[got - j->item]);
+			od_sleep_until(od_now_ns() + j->together->run_ns[got - j->item]);
 		odw_schedule_done(j->s, got);
 	}
 	return rc;
