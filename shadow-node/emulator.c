@@ -422,6 +422,7 @@ static int run_attention(struct ods_emulator *e, uint32_t layer, struct od_err *
 	uint64_t begin = od_trace_begin();
 	int rc = OD_OK;
 
+	e->layer_end_ns = e->layer_begin_ns + e->o.layer_ns;
 	save_true_rows(e, layer);
 	od_forward_attention(e->forward);
 	restore_true_rows(e, layer);
@@ -482,11 +483,25 @@ static int find_run(struct ods_emulator *e, struct od_err *err)
 	return rc;
 }
 
+/* True: the newest layer's time is not over. A layer that waits for nothing else begins when the time of the one before ends,
+ * even if the caller is late, so that delays do not add up. */
+static bool pause_layer(struct ods_emulator *e, uint64_t now_ns)
+{
+	const bool paused = e->paused;
+
+	e->paused = e->phase != BEFORE_EXPERTS && now_ns < e->layer_end_ns;
+	e->layer_begin_ns = paused ? e->layer_end_ns : now_ns;
+	return e->paused;
+}
+
 int ods_emulator_work(struct ods_emulator *e, uint64_t now_ns, bool *did, struct od_err *err)
 {
-	int rc = find_run(e, err);
+	int rc;
 
 	*did = false;
+	if (pause_layer(e, now_ns))
+		return OD_OK;
+	rc = find_run(e, err);
 	if (rc == OD_OK) {
 		ods_ask(e, now_ns);
 		rc = run_piece(e, did, err);
@@ -500,6 +515,8 @@ uint64_t ods_emulator_deadline(const struct ods_emulator *e)
 {
 	uint64_t first = UINT64_MAX;
 
+	if (e->paused)
+		return e->layer_end_ns;
 	for (size_t i = 0; i < e->n_sequences; i++) {
 		const struct ods_sequence *q = e->sequence[i];
 		uint64_t t = ods_align_deadline(q->align);

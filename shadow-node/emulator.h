@@ -50,6 +50,7 @@ struct ods_emulator_opts {
 	size_t max_sequences; /* 1 to ODS_MAX_SEQUENCES */
 	uint32_t n_pages;     /* KV pages of all sequences together; at least those of one full context; 0: the maximum */
 	bool early;	      /* early departure: run ahead with the shadow's own tokens, as far as STEPs allow */
+	uint64_t layer_ns;    /* a layer of a run takes at least as long, whatever its rows: emulates slower hardware */
 	uint64_t *counters;   /* [OD_N_COUNTERS], the caller's; the emulator's thread adds to them */
 };
 
@@ -70,7 +71,8 @@ OD_MUST_CHECK int ods_emulator_message(struct ods_emulator *e, const struct od_m
 				       struct od_err *err);
 
 /* Does the next piece of work: the attention or the experts of one layer. *did is false when there is nothing to do until a
- * message arrives or ods_emulator_deadline passes. On an error the run's predictions are lost. The error may come from work
+ * message arrives or ods_emulator_deadline passes. With layer_ns, nothing is done in the rest of a layer's time, which follows
+ * its experts; its predictions are published before. On an error the run's predictions are lost. The error may come from work
  * queued earlier, so all KV rows are dropped, and the shadow requests those that the next STEP needs. */
 OD_MUST_CHECK int ods_emulator_work(struct ods_emulator *e, uint64_t now_ns, bool *did, struct od_err *err);
 uint64_t ods_emulator_deadline(const struct ods_emulator *e);

@@ -47,6 +47,8 @@ struct ods_emulator {
 	struct row *rows; /* [max_rows] */
 	size_t n_rows, n_live; /* live: not void */
 	bool waits; /* some row is not ready for the next layer */
+	uint64_t layer_begin_ns, layer_end_ns; /* of the newest layer's time; end: when the next one may begin */
+	bool paused; /* the newest layer has been computed, and the rest of its time is waited for */
 
 	struct row *spare; /* [max_rows]: the run that is being planned */
 	size_t n_spare;

@@ -3,6 +3,7 @@
  *
  * Two threads. The loop thread runs the daemon and its callbacks; the emulator thread owns the data port, the
  * emulator and the device. The loop thread passes session data to the emulator thread through a mailbox. */
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/compute/device.h"
@@ -20,6 +21,7 @@
 #define BASE_BYTES (64u << 20)	    /* program, libraries, messages on their way */
 #define CEILING_EXTRA_BYTES (256u << 20) /* above model and state: design section 6 */
 #define MESSAGES_PER_PIECE 64	    /* taken before the next piece of work */
+#define MAX_PACE_MS 60000
 
 static struct od_daemon_about about = {
 	.role = "shadow",
@@ -33,6 +35,7 @@ struct options {
 	uint64_t memory_limit; /* UINT64_MAX: none was given */
 	int precision, dense_precision; /* index into od_precision_names; dense: -1, the same */
 	int departure;			/* index into departures */
+	double layer_time_ms;		/* paced, for measurements; 0: as fast as it goes */
 };
 
 enum { LATE, EARLY };
@@ -159,13 +162,19 @@ static bool work(struct shadow *s)
 	return did;
 }
 
-static int wait_ms(const struct shadow *s)
+/* Waits for a message, or for the emulator's deadline. The port counts whole milliseconds; a paced layer must end more exactly,
+ * so the last part of its time is slept: a message then waits for less than a millisecond. */
+static void wait_for_work(struct shadow *s)
 {
 	uint64_t deadline = s->emulator != NULL ? ods_emulator_deadline(s->emulator) : UINT64_MAX, now = od_now_ns();
+	const bool paced = s->opt.layer_time_ms > 0;
 
 	if (deadline == UINT64_MAX)
-		return -1;
-	return deadline > now ? (int)((deadline - now) / OD_NS_PER_MS) + 1 : 0;
+		od_data_port_wait(s->port, -1);
+	else if (paced && deadline < now + OD_NS_PER_MS)
+		od_sleep_until(deadline);
+	else
+		od_data_port_wait(s->port, deadline > now ? (int)((deadline - now) / OD_NS_PER_MS) + !paced : 0);
 }
 
 static void *emulate(void *arg)
@@ -184,7 +193,7 @@ static void *emulate(void *arg)
 		}
 		/* Waiting for main is not a hang. */
 		atomic_store(&s->busy, false);
-		od_data_port_wait(s->port, wait_ms(s));
+		wait_for_work(s);
 	}
 	end_emulation(s);
 	return NULL;
@@ -280,6 +289,7 @@ static int on_accept(void *arg, const Od__Hello *h, Od__Welcome *w, const char *
 		.ctx_tokens = h->ctx_tokens,
 		.max_sequences = h->max_sequences,
 		.early = s->opt.departure == EARLY,
+		.layer_ns = (uint64_t)(s->opt.layer_time_ms * OD_NS_PER_MS),
 	};
 	*field = "ctx_tokens";
 	rc = plan_memory(s, o, &w->memory_bytes, err);
@@ -453,6 +463,8 @@ int main(int argc, char **argv)
 		{ "departure", OD_ARG_CHOICE, &s.opt.departure, "D", "early: continue with the shadow's own next token (default); late: wait for main's", 0, 0, departures },
 		{ .kind = OD_ARG_TITLE, .help = "How much of this machine to use" },
 		{ "memory-limit", OD_ARG_SIZE, &s.opt.memory_limit, "SIZE", "memory that this shadow may use, for the model and the context (default: what is available at the start)", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Experiments: emulate a slower machine" },
+		{ "layer-time", OD_ARG_REAL, &s.opt.layer_time_ms, "MS", "attention and experts of a layer take at least MS milliseconds together", 0, MAX_PACE_MS, NULL },
 	};
 	struct od_err err = { 0 };
 	bool done;

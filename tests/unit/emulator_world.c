@@ -560,8 +560,8 @@ void disturb(struct world *w)
 	assert_true(hand_over(w, &m) == (s->stepped ? OD_OK : OD_ERR_PROTOCOL));
 }
 
-void open_large_world(struct world *w, enum od_profile profile, bool same_weights, bool early, uint64_t from_seed,
-		      uint32_t n_seqs)
+void open_paced_world(struct world *w, enum od_profile profile, bool same_weights, bool early, uint64_t from_seed,
+		      uint32_t n_seqs, uint64_t layer_ns)
 {
 	struct ods_sink sink = { .arg = w, .predict = on_predict, .ask = on_ask, .ask_tokens = on_ask_tokens };
 	struct ods_emulator_opts o;
@@ -589,11 +589,17 @@ void open_large_world(struct world *w, enum od_profile profile, bool same_weight
 	assert_true(w->queue != NULL && w->sent != NULL && row_bytes(w) <= 64);
 	o = (struct ods_emulator_opts){ .forward = pass_opts(&w->shadow_model, profile),
 					.experts = w->shadow_model.expert, .ctx_tokens = CTX,
-					.max_sequences = n_seqs, .early = early,
+					.max_sequences = n_seqs, .early = early, .layer_ns = layer_ns,
 					.counters = w->counters };
 	o.forward.max_rows = STEP_ROWS;
 	assert_int_equal(ods_emulator_new(&w->emulator, &o, &sink, &err), OD_OK);
 	seed = from_seed;
+}
+
+void open_large_world(struct world *w, enum od_profile profile, bool same_weights, bool early, uint64_t from_seed,
+		      uint32_t n_seqs)
+{
+	open_paced_world(w, profile, same_weights, early, from_seed, n_seqs, 0);
 }
 
 void open_world(struct world *w, enum od_profile profile, bool same_weights, bool early, uint64_t from_seed)

@@ -100,6 +100,9 @@ void open_world(struct world *w, enum od_profile profile, bool same_weights, boo
 /* The same with so many sequences; open_world has 3. */
 void open_large_world(struct world *w, enum od_profile profile, bool same_weights, bool early, uint64_t from_seed,
 		      uint32_t n_seqs);
+/* Like open_large_world; each layer of the shadow takes at least layer_ns. */
+void open_paced_world(struct world *w, enum od_profile profile, bool same_weights, bool early, uint64_t from_seed,
+		      uint32_t n_seqs, uint64_t layer_ns);
 void close_world(struct world *w);
 void assert_predicted(const struct world *w, uint64_t step);
 

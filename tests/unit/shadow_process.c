@@ -66,6 +66,7 @@ void read_all(int fd, char *text, size_t size)
 }
 
 enum od_cpu shadow_cpu = OD_CPU_AUTO;
+const char *shadow_layer_ms = "0";
 const struct od_shadow_choice bf16 = { OD_PRECISION_BF16, OD_PRECISION_BF16, OD_ACT_FASTER, OD_FORM_PLAIN };
 const struct od_shadow_choice int8 = { OD_PRECISION_INT8, OD_PRECISION_INT8, OD_ACT_FASTER, OD_FORM_PLAIN };
 
@@ -74,7 +75,7 @@ pid_t start_limited(const struct od_shadow_choice *c, const char *departure, con
 	const char *const args[] = { "od-shadow", "--pack", pack_dir, "--precision", od_precision_names[c->experts - 1],
 				     "--departure", departure, "--port", "0", "--ready-fd", "3", "--die-with-parent",
 				     "--threads", "2", "--quiet", "--memory-limit", limit, "--cpu",
-				     od_cpu_names[shadow_cpu],
+				     od_cpu_names[shadow_cpu], "--layer-time", shadow_layer_ms,
 				     /* Not said when it is the same. */
 				     c->dense != c->experts ? "--dense-precision" : NULL, od_precision_names[c->dense - 1],
 				     NULL };

@@ -18,6 +18,7 @@ extern const struct od_config *cfg;
 
 extern const struct od_shadow_choice bf16, int8;
 extern enum od_cpu shadow_cpu; /* kernels of the shadows that are started; auto at first */
+extern const char *shadow_layer_ms; /* their --layer-time; "0" at first */
 
 /* args[0]: the program's name. *ready: what it writes to descriptor 3; *errors: its stderr; NULL: unread. */
 pid_t start(const char *const *args, int *ready, int *errors);

@@ -380,6 +380,86 @@ static void test_waits(void **state)
 	}
 }
 
+/* ---- A paced shadow ---- */
+
+#define LAYER_NS 1000u
+
+/* All that can be done now; the messages that there are, too. Then the emulator waits until `until`. */
+static void work_until(struct world *w, unsigned predicts, uint64_t until)
+{
+	while (deliver(w) || work(w))
+		;
+	assert_int_equal(w->predicts, predicts);
+	assert_int_equal(ods_emulator_deadline(w->emulator), until);
+}
+
+static void open_paced(struct world *w, uint32_t n_seqs)
+{
+	open_paced_world(w, OD_PROFILE_F32, true, true, 41, n_seqs, LAYER_NS);
+	w->now = 77 * LAYER_NS;
+	for (uint32_t i = 0; i < n_seqs; i++)
+		open_sequence(w, &w->seq[i]);
+	begin_step(w, true);
+	assert_int_equal(w->sent[w->step].n_rows, n_seqs);
+	w->queue[w->head].due = w->due = false; /* nothing but the time is waited for */
+	deliver(w);
+	work(w); /* asks for the prompts, which do not begin the time */
+}
+
+/* A layer begins when the time of the one before has passed, with any number of rows; so does the next run. The last layer
+ * comes no earlier than the sum, and late calls do not add up. */
+static void test_paced(void **state)
+{
+	(void)state;
+	for (uint32_t n_seqs = 1; n_seqs <= 8; n_seqs += 7) {
+		struct world w;
+		uint64_t begin;
+
+		open_paced(&w, n_seqs);
+		begin = w.now;
+		for (uint32_t l = 0; l < 2 * LAYERS; l++) { /* the step, then the row ahead */
+			work_until(&w, l + 1, begin + (l + 1) * LAYER_NS);
+			w.now = begin + (l + 1) * LAYER_NS - 1;
+			assert_false(work(&w));
+			w.now += 1 + draw(LAYER_NS / 2);
+		}
+		assert_predicted(&w, 1);
+		while (work(&w))
+			;
+		assert_int_equal(w.guesses, n_seqs * LAYERS);
+		assert_int_equal(ods_emulator_deadline(w.emulator), UINT64_MAX); /* idle */
+		close_world(&w);
+	}
+}
+
+/* Messages are taken while a layer's time passes. A layer that waited for main has its whole time from then on. */
+static void test_paced_messages(void **state)
+{
+	struct world w;
+	uint64_t begin;
+
+	(void)state;
+	open_paced(&w, 1);
+	w.now += LAYERS * LAYER_NS;
+	settle(&w);
+	assert_int_equal(w.predicts, 2 * LAYERS);
+	w.seq[0].next = w.seq[0].guess.token; /* which confirms the row ahead */
+	begin_step(&w, true); /* state follows: the next row ahead waits for it in each layer */
+	w.now += 5 * LAYER_NS;
+	settle(&w);
+	assert_int_equal(w.predicts, 2 * LAYERS);
+	begin = w.now += 3 * LAYER_NS / 2;
+	send_layer(&w);
+	work_until(&w, 2 * LAYERS + 1, begin + LAYER_NS);
+	w.now = begin + LAYER_NS / 2;
+	send_layer(&w);
+	assert_true(deliver(&w));
+	work_until(&w, 2 * LAYERS + 1, begin + LAYER_NS);
+	w.now = begin + LAYER_NS;
+	work_until(&w, 2 * LAYERS + 2, begin + 2 * LAYER_NS);
+	close_world(&w);
+}
+
 /* ---- A device that fails ---- */
 
 static bool deliver_failing(struct world *w, unsigned *failed)
@@ -549,7 +629,8 @@ int main(void)
 		cmocka_unit_test(test_overtaken), cmocka_unit_test(test_own_rows),  cmocka_unit_test(test_unaligned),
 		cmocka_unit_test(test_prompt_first), cmocka_unit_test(test_taken_back),
 		cmocka_unit_test(test_second_prompt), cmocka_unit_test(test_too_many_sequences),
-		cmocka_unit_test(test_pages), cmocka_unit_test(test_waits), cmocka_unit_test(test_work_fails),
+		cmocka_unit_test(test_pages), cmocka_unit_test(test_waits), cmocka_unit_test(test_paced),
+		cmocka_unit_test(test_paced_messages), cmocka_unit_test(test_work_fails),
 		cmocka_unit_test(test_state_fails), cmocka_unit_test(test_random_lives),
 	};
 

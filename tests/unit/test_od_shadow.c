@@ -121,6 +121,35 @@ static void test_rows(void **state)
 	shadow_cpu = OD_CPU_AUTO;
 }
 
+/* --layer-time: the predictions for the last layer come when all other layers have taken their time. */
+static void test_paced(void **state)
+{
+	const uint64_t layer_ns = 4 * OD_NS_PER_MS;
+	struct fake *f = malloc(sizeof(*f));
+	uint64_t begin_ns;
+	uint16_t port;
+	int32_t token;
+	pid_t pid;
+
+	(void)state;
+	assert_non_null(f);
+	open_fake(f, &int8, OD_PROFILE_F32);
+	shadow_layer_ms = "4";
+	pid = start_shadow(&int8, "late", &port);
+	shadow_layer_ms = "0";
+	token = prefill(f);
+	begin_session(f, port, OD_PROFILE_F32, "int8");
+	begin_ns = od_now_ns();
+	for (uint32_t i = 1; i <= 5; i++) {
+		token = step(f, token, false, true);
+		assert_true(od_now_ns() - begin_ns >= (i * cfg->n_layers - 1) * layer_ns);
+	}
+	end_session(f);
+	stop_shadow(pid);
+	close_fake(f);
+	free(f);
+}
+
 /* The message says what to type. */
 static void test_no_such_shadow(void **state)
 {
@@ -446,6 +475,7 @@ int main(void)
 		cmocka_unit_test(test_drafts),
 		cmocka_unit_test(test_int8),	 cmocka_unit_test(test_mixtures), cmocka_unit_test(test_no_such_shadow),
 		cmocka_unit_test(test_rubbish),	 cmocka_unit_test(test_rows),
+		cmocka_unit_test(test_paced),
 	};
 
 	return cmocka_run_group_tests(tests, make_pack, remove_pack);
