@@ -41,6 +41,7 @@ struct odm_engine_opts {
 	const char *trace;	   /* file for od_trace, to which --local adds the children's events; NULL: none */
 	const char *serve_store;   /* address from which workers can pull the pack; NULL: none */
 	bool insecure;		   /* serve_store may be an address other than loopback */
+	uint64_t layer_ns;	   /* for measurements: attention and router of each layer of a decode step take at least as long */
 	/* A cluster. */
 	const char *hosts_path;	     /* ODM_WORKERS */
 	uint32_t local_workers;	     /* ODM_LOCAL */

@@ -1,5 +1,6 @@
 #include "main-node/engine/pass.h"
 
+#include "common/base/clock.h"
 #include "common/base/trace.h"
 #include "common/compute/device.h"
 #include "main-node/engine/engine_internal.h"
@@ -84,6 +85,7 @@ int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t next_step, struct
 	p->step.next_step = next_step;
 	p->step.cancelled = is_cancelled;
 	p->step.arg = p;
+	p->overslept_ns = 0;
 	memset(p->counters, 0, sizeof(p->counters));
 	if (e->service->begin_step != NULL)
 		rc = e->service->begin_step(e->service, &p->step, err);
@@ -120,11 +122,26 @@ static void observe_routes(struct odm_pass *p)
 	}
 }
 
+/* With layer_ns a layer takes this time with any number of rows, as on hardware where memory is the limit. The next layer is
+ * shorter by what this sleep lasts too long, so that the layers of a step take their time together, not more. */
+static void pace(struct odm_pass *p, uint64_t begin_ns)
+{
+	const uint64_t due_ns = begin_ns + p->engine->opts.layer_ns - p->overslept_ns;
+
+	p->overslept_ns = 0;
+	if (od_now_ns() >= due_ns)
+		return;
+	od_sleep_until(due_ns);
+	p->overslept_ns = od_now_ns() - due_ns;
+	if (p->overslept_ns > p->engine->opts.layer_ns)
+		p->overslept_ns = p->engine->opts.layer_ns;
+}
+
 /* Runs the next layer up to its experts, and fetches the router results that are read on the host, with one wait. */
 static int attention(struct odm_pass *p, struct od_err *err)
 {
 	struct odm_expert_service *service = p->engine->service;
-	const uint64_t begin = od_trace_begin();
+	const uint64_t begin = od_trace_begin(), begin_ns = od_now_ns();
 	unsigned what = observed(p);
 	int rc = OD_OK;
 
@@ -134,6 +151,8 @@ static int attention(struct odm_pass *p, struct od_err *err)
 			what |= service->needs(service, &p->step, od_forward_m(p->forward));
 		rc = od_forward_fetch(p->forward, what, err);
 	}
+	if (p->phase == ODM_DECODE && p->engine->opts.layer_ns > 0)
+		pace(p, begin_ns);
 	od_trace_end("attention, router", begin, (int64_t)p->step.step,
 		     od_forward_routed(p->forward) ? (int64_t)od_forward_m(p->forward) : -1, -1);
 	return rc;

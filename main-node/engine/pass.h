@@ -14,6 +14,7 @@ struct odm_pass {
 	enum odm_phase phase;
 	bool open;   /* begun, neither ended nor given up */
 	bool served; /* the service's end_step has not been called yet */
+	uint64_t overslept_ns; /* how much too long the last paced layer slept */
 	size_t max_rows;
 	struct odm_step step;
 	struct od_row *rows;	  /* [max_rows] */

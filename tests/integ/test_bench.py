@@ -189,6 +189,15 @@ def decode_in_resident_mode_alone():
 
 
 @test
+def decode_paced():
+    r = bench("decode", "--local", 1, "--predictor", "none", "--layer-time", 2, "--prompt-tokens", 4, "--tokens", 6, "--runs",
+              1)
+    assert r["layer_time_ms"] == 2 and r["runs_with_other_tokens"] == 0
+    assert r["cluster_by_run"][0]["main_ms"] >= 2, r["main_ms"]
+    assert max(r["cluster_tok_per_s"], r["resident_tok_per_s"]) <= 1000 / (2 * LAYERS)
+
+
+@test
 def decode_refuses_what_it_cannot_do():
     assert refused("exclude each other", "decode", "--resident", "--prompts", PROMPTS, "--prompt-tokens", 3) == 2
     assert refused("the context of 64", "decode", "--resident", "--ctx-size", 64, "--prompt-tokens", 33, "--tokens",

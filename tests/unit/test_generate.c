@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "common/base/clock.h"
 #include "common/pack/write/pack_write.h"
 #include "main-node/engine/engine_internal.h"
 #include "tests/unit/tiny_files.h"
@@ -65,7 +66,7 @@ static void on_logits(void *arg, enum odm_phase phase, uint32_t position, const 
 	((struct watched *)arg)->logits++;
 }
 
-static struct odm_engine *open_engine(enum od_profile profile)
+static struct odm_engine *open_paced(enum od_profile profile, uint64_t layer_ns)
 {
 	struct odm_engine_opts o;
 	struct odm_engine *e;
@@ -78,9 +79,15 @@ static struct odm_engine *open_engine(enum od_profile profile)
 	o.threads = 1;
 	o.prefill_rows = CHUNK;
 	o.quiet = true;
+	o.layer_ns = layer_ns;
 	if (odm_engine_open(&e, &o, &err) != OD_OK)
 		fail_msg("%s", err.msg);
 	return e;
+}
+
+static struct odm_engine *open_engine(enum od_profile profile)
+{
+	return open_paced(profile, 0);
 }
 
 /* Returns how often it waited. */
@@ -142,10 +149,48 @@ static void waits(void **state)
 	}
 }
 
+/* Each layer of a decode step takes its time, and the text stays the same. */
+static void paced_decode(void **state)
+{
+	const uint64_t layer_ns = 2 * OD_NS_PER_MS;
+	struct odm_engine *plain = open_engine(OD_PROFILE_F32), *paced = open_paced(OD_PROFILE_F32, layer_ns);
+	struct odm_result r[2];
+
+	(void)state;
+	generate(plain, NULL, &r[0]);
+	generate(paced, NULL, &r[1]);
+	assert_true(r[1].figures.c[OD_C_DECODE_NS] >= (TOKENS - 1) * TINY_LAYERS * layer_ns);
+	assert_memory_equal(r[1].tokens, r[0].tokens, TOKENS * sizeof(*r[0].tokens));
+	for (int i = 0; i < 2; i++)
+		odm_result_fini(&r[i]);
+	assert_int_equal(odm_engine_close(plain), OD_OK);
+	assert_int_equal(odm_engine_close(paced), OD_OK);
+}
+
+/* The first token needs no decode step, so it comes before the time of a single layer that is as good as endless. */
+static void prefill_is_not_paced(void **state)
+{
+	static const int32_t prompt[PROMPT] = { 1, 5, 9, 2, 70, 33, 4, 4, 18, 60, 7 };
+	const uint64_t layer_ns = 20 * OD_NS_PER_S;
+	struct odm_request req = { .prompt = prompt, .n_prompt = PROMPT, .max_tokens = 1 };
+	struct odm_engine *e = open_paced(OD_PROFILE_F32, layer_ns);
+	struct odm_result r;
+	struct od_err err;
+
+	(void)state;
+	od_sampler_defaults(&req.sampling);
+	assert_int_equal(odm_generate(e, &req, &r, &err), OD_OK);
+	assert_true(r.figures.c[OD_C_TTFT_NS] < layer_ns);
+	odm_result_fini(&r);
+	assert_int_equal(odm_engine_close(e), OD_OK);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(waits),
+		cmocka_unit_test(paced_decode),
+		cmocka_unit_test(prefill_is_not_paced),
 	};
 
 	return cmocka_run_group_tests(tests, setup, teardown);

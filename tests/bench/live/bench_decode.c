@@ -23,6 +23,7 @@
 #define DEFAULT_PROMPT_TOKENS 16
 #define DEFAULT_TEMPERATURE 0.8 /* of random prompts: greedy text of an untrained model soon repeats itself */
 #define MAX_TOKENS 1e6
+#define MAX_PACE_MS 60000
 
 enum side { CLUSTER, RESIDENT, N_SIDES };
 enum baseline { BASELINE_RESIDENT, BASELINE_NONE };
@@ -61,6 +62,8 @@ static int parse(struct decode_options *o, int argc, char **argv, struct od_err 
 		  "prompt of TOKENS tokens", 1, MAX_TOKENS, NULL },
 		{ "temperature", OD_ARG_REAL, &o->temperature, "T", "default: 0.8 with random prompts (greedy would repeat itself), else 0", 0, 1000, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of random prompts and of sampling; default 1", 0, 0, NULL },
+		{ "layer-time", OD_ARG_REAL, &o->layer_time_ms, "MS", "emulate a slower main: attention and router of each layer of a decode step "
+		  "take at least MS milliseconds", 0, MAX_PACE_MS, NULL },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "print JSON, with every run", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
@@ -94,6 +97,7 @@ static int check(struct decode_options *o, struct od_err *err)
 	if (o->temperature < 0)
 		o->temperature = o->prompts == NULL ? DEFAULT_TEMPERATURE : 0;
 	o->engine.opts.quiet = o->json;
+	o->engine.opts.layer_ns = (uint64_t)(o->layer_time_ms * OD_NS_PER_MS);
 	return OD_OK;
 }
 

@@ -67,6 +67,8 @@ void decode_report_engine(struct od_report *r, const struct decode_options *o, c
 	od_report_fact(r, "threads", "threads", OD_INT(decode_threads(o)), 0, NULL);
 	od_report_fact(r, "runs", "runs", OD_INT(o->runs), 0, NULL);
 	od_report_fact(r, "tokens", tokens, OD_INT(o->tokens), 0, NULL);
+	if (o->layer_time_ms > 0)
+		od_report_fact(r, "layer_time_ms", "attention and router of a layer, at least", OD_REAL(o->layer_time_ms), 3, "ms");
 	od_report_fact(r, "temperature", "temperature", OD_REAL(o->temperature), 1, NULL);
 }
 

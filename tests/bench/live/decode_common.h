@@ -18,6 +18,7 @@ struct decode_options {
 	uint64_t prefill_beside; /* tokens of the prompt during the texts; 0: no prompt */
 	uint64_t prompt_tokens, tokens, runs, seed;
 	double temperature; /* negative: not given */
+	double layer_time_ms; /* 0: not paced */
 	int baseline;	    /* negative: not given */
 	bool json, help;
 };
