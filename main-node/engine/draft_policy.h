@@ -1,0 +1,59 @@
+/* draft_policy.h - decides how many draft tokens of each text a decode step verifies, and whether drafts are used at all.
+ *
+ * It learns two models from the run, with forgetting:
+ *   P(token right | margin) = 1 / (1 + exp(-(a + b log(1 + margin))))	logistic regression, one Newton step a token
+ *   step time = c0 + c1 rows + c2 experts + max(0, d0 + d1 experts)		Bayesian linear regressions
+ * The last term is the time that the step waits for loads: those of few experts are hidden by the window.
+ * A draft gets longer while the probability that all of it is right, divided by the time that one more row costs, is above the
+ * tokens per time of the step without that row.
+ *
+ * Drafts that do not pay are off: the run alternates between long phases in the mode that was faster and short ones in the other,
+ * rarer each time that the result is the same.
+ * Pure: no clock and no I/O. Thread: the owner's. Owner: the caller; plain data. */
+#ifndef ODM_DRAFT_POLICY_H
+#define ODM_DRAFT_POLICY_H
+
+#include "main-node/engine/expert_service.h"
+
+#define ODM_TIME_TERMS 3
+
+/* y = sum of w[i] x[i], learnt from noisy samples; old ones count less. */
+struct odm_linear {
+	double w[ODM_TIME_TERMS], p[ODM_TIME_TERMS][ODM_TIME_TERMS]; /* coefficients; their covariance */
+	double spread; /* of the first estimate */
+	double noise;  /* variance of y; 0: nothing was learnt */
+};
+
+struct odm_draft_policy {
+	uint32_t fixed; /* always so many tokens; 0: as many as pay */
+	double right[2], right_h[2][2]; /* coefficients, and the weight of the evidence for them (Hessian) */
+	struct odm_linear work, wait; /* a step's ns without waits for loads: of 1, rows, experts; these waits: of 1, experts */
+	double length;	 /* moving average of the longest draft of a step */
+	bool drafting;	 /* the mode of this phase */
+	bool trial;	 /* a short phase */
+	uint32_t steps, phase_steps, long_steps; /* of this phase: so far, in all; of long phases */
+	double rate[2];	 /* tokens of a text per ns, by mode; 0: not known */
+	double tokens, ns; /* of this phase; old steps count less */
+};
+
+void odm_draft_policy_init(struct odm_draft_policy *p, uint32_t fixed);
+
+/* Drafts are used in the next step. */
+bool odm_draft_policy_on(const struct odm_draft_policy *p);
+/* Rows of a text that the step after the next may have at most: odm_part.ahead. */
+uint32_t odm_draft_policy_ahead(const struct odm_draft_policy *p);
+/* Cuts the drafts d [n] of the texts of a step to the lengths that pay, at most most_rows draft rows together. */
+void odm_draft_policy_cut(struct odm_draft_policy *p, struct odm_draft *const *d, size_t n, size_t most_rows);
+
+/* A draft token was verified behind right ones only. */
+void odm_draft_policy_learn(struct odm_draft_policy *p, float margin, bool right);
+double odm_draft_policy_right(const struct odm_draft_policy *p, float margin); /* probability */
+/* What a step was like. */
+struct odm_draft_step {
+	size_t texts, rows, tokens; /* tokens: that it gave */
+	double experts;		    /* the sum of experts[n] of the drafts */
+	uint64_t ns, wait_ns;	    /* its time; of this, waiting for loads */
+};
+void odm_draft_policy_timed(struct odm_draft_policy *p, const struct odm_draft_step *s);
+
+#endif
