@@ -2,6 +2,7 @@
 
 #include "main-node/cluster/local_nodes.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define OWN_MAX 32
@@ -35,6 +36,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ .kind = OD_ARG_TITLE, .help = "Cluster" },
 		{ "predictor", OD_ARG_CHOICE, &o->predictor, "NAME", "predicts which experts come next: shadow; in main next-gate, multi-gate or trajectory; none (default: shadow if there is one)", 0, 0, odm_predictor_names },
 		{ "hedge", OD_ARG_REAL, &o->hedge_percent, "PERCENT", "also prefetch likely runners-up of the prediction into free slots, up to PERCENT wasted loads per expert use; 0: off (default: 5)", 0, MAX_HEDGE_PERCENT, NULL },
+		{ "draft", OD_ARG_STRING, &a->draft, "auto|off|lookup|N", "verify drafts, several tokens a step: of the shadow, as many as pay (default) or up to N; lookup: from the text itself", 0, 0, NULL },
 		{ "group-size", OD_ARG_UINT, &o->group_size, "G", "workers that serve one layer together (default: the model's top-k)", 1, 1024, NULL },
 		{ "mixed", OD_ARG_FLAG, &o->mixed, NULL, "allow different CPU kernel classes; results then depend on placement", 0, 0, NULL },
 		{ "align-token", OD_ARG_UINT, &a->align_token, "I", "send every I-th token to the shadow; 0: only the first (default: 1)", 0, 1e9, NULL },
@@ -136,6 +138,27 @@ static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 	return OD_OK;
 }
 
+static int parse_draft(struct odm_engine_args *a, struct od_err *err)
+{
+	struct odm_engine_opts *o = &a->opts;
+	char *end;
+
+	if (a->draft == NULL || strcmp(a->draft, "auto") == 0)
+		return OD_OK;
+	o->draft = strcmp(a->draft, "off") == 0 ? ODM_DRAFT_OFF : ODM_DRAFT_LOOKUP;
+	if (o->draft == ODM_DRAFT_OFF || strcmp(a->draft, "lookup") == 0)
+		return OD_OK;
+	o->draft = ODM_DRAFT_SHADOW;
+	o->draft_tokens = strtoul(a->draft, &end, 10);
+	if (a->draft[0] < '0' || a->draft[0] > '9' || *end != '\0' || o->draft_tokens == 0 || o->draft_tokens > ODM_MAX_DRAFT)
+		return od_fail(err, OD_ERR_ARG, "--draft: expected auto, off, lookup, or 1 to %d tokens, found \"%s\"", ODM_MAX_DRAFT,
+			       a->draft);
+	if (a->resident || (o->predictor != ODM_PREDICT_SHADOW && o->predictor != ODM_PREDICTOR_AUTO))
+		return od_fail(err, OD_ERR_ARG, "--draft %s: there is no shadow to draft tokens; --draft lookup takes drafts from the "
+			       "text itself", a->draft);
+	return OD_OK;
+}
+
 int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 {
 	struct odm_engine_opts *o = &a->opts;
@@ -149,6 +172,8 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 	if (given > 1)
 		return od_fail(err, OD_ERR_ARG, "--workers, --local and --resident exclude each other");
 	rc = check_useless(a, err);
+	if (rc == OD_OK)
+		rc = parse_draft(a, err);
 	if (rc == OD_OK)
 		rc = odm_local_check_args("worker-arg", &o->worker_args, err);
 	if (rc == OD_OK)

@@ -1,15 +1,17 @@
 # Everything of main but its wiring, so that od-bench can drive the same engine.
 ODM_SRCS := main-node/engine_args.c
-ODM_SRCS += $(addprefix main-node/engine/,batch.c engine.c figures.c lookup_draft.c pass.c resident_service.c sequence.c \
-	sampling_config.c)
+ODM_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c figures.c lookup_draft.c pass.c resident_service.c \
+	sequence.c sampling_config.c)
 ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c layer_pieces.c local_nodes.c \
 	members.c members_look.c placement.c predict_tally.c prediction_drafts.c prediction_wants.c predictions.c \
-	predictor_link.c recovery.c result_check.c shadow_link.c unsent.c want_place.c)
+	predictor_link.c recovery.c result_check.c shadow_link.c step_uses.c unsent.c want_place.c)
 ODM_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
 
 PROGRAMS += od-main
 od-main_SRCS := main-node/od_main.c main-node/prompt_file.c $(ODM_SRCS)
 
+test_lookup_draft_OBJS := $(B)/obj/main-node/engine/lookup_draft.o
+test_draft_policy_OBJS := $(B)/obj/main-node/engine/draft_policy.o
 test_placement_OBJS := $(B)/obj/main-node/cluster/placement.o
 test_want_place_OBJS := $(addprefix $(B)/obj/main-node/,cluster/want_place.o cluster/placement.o)
 test_predictions_OBJS := $(addprefix $(B)/obj/main-node/cluster/,predict_tally.o prediction_drafts.o prediction_wants.o \
@@ -28,7 +30,6 @@ $(B)/tests/od-worker $(B)/tests/od-shadow:
 	@mkdir -p $(@D)
 	@ln -sf ../bin/$(@F) $@
 test_shadow_link_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
-test_lookup_draft_OBJS := $(B)/obj/main-node/engine/lookup_draft.o
 test_figures_OBJS := $(B)/obj/main-node/engine/figures.o
 test_sampling_config_OBJS := $(B)/obj/main-node/engine/sampling_config.o
 test_result_check_OBJS := $(B)/obj/main-node/cluster/result_check.o

@@ -114,7 +114,7 @@ OD_MUST_CHECK int od_forward_logits(struct od_forward *f, const uint32_t *row, s
  * commit, from its first one on; NULL: all. Waits, unless od_forward_logits did; after an error nothing is committed. For
  * models with fixed state, rows can be committed in part only in steps of at most OD_KEEP_ROWS rows (else
  * OD_ERR_UNSUPPORTED). */
-#define OD_KEEP_ROWS 16
+#define OD_KEEP_ROWS 17 /* a row and 16 drafts */
 OD_MUST_CHECK int od_forward_end(struct od_forward *f, const uint32_t *kept, struct od_err *err);
 
 #endif

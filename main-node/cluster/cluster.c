@@ -237,11 +237,6 @@ static int read_row(const struct odm_cluster *c, uint32_t m, const Od__PredictRo
 	return od_prediction_check(to, c->o.config, err);
 }
 
-static uint32_t max_rows(const struct odm_cluster *c)
-{
-	return c->o.max_sequences * (ODM_MAX_DRAFT + 1);
-}
-
 /* A message with a bad row is dropped whole: nothing of it is added before all of it has been looked at. */
 static int read_predict(struct odm_cluster *c, const Od__Predict *p, bool add, struct od_err *err)
 {
@@ -249,8 +244,8 @@ static int read_predict(struct odm_cluster *c, const Od__Predict *p, bool add, s
 	struct od_prediction pred;
 	int rc = OD_OK;
 
-	if (p->n_rows == 0 || p->n_rows > max_rows(c))
-		return od_fail(err, OD_ERR_RANGE, "rows: expected 1 to %u, found %zu", max_rows(c), p->n_rows);
+	if (p->n_rows == 0 || p->n_rows > c->o.decode_rows)
+		return od_fail(err, OD_ERR_RANGE, "rows: expected 1 to %u, found %zu", c->o.decode_rows, p->n_rows);
 	for (size_t i = 0; rc == OD_OK && i < p->n_rows; i++) {
 		rc = read_row(c, p->m, p->rows[i], expert, &pred, err);
 		if (rc == OD_OK && add && odm_predictions_add(c->predictions, &pred))
@@ -449,8 +444,8 @@ static int open_all(struct odm_cluster *c, struct od_err *err)
 		.n_experts = c->o.config->n_experts,
 		.top_k = c->o.config->top_k,
 		.max_sequences = c->o.max_sequences,
-		.max_rows = max_rows(c),
-		.max_draft = ODM_MAX_DRAFT,
+		.max_rows = c->o.decode_rows,
+		.max_draft = c->o.max_draft,
 		.max_tokens = detail_tokens(c),
 		.hedge = c->o.hedge,
 	};

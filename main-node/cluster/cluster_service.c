@@ -9,6 +9,7 @@
 #include "main-node/cluster/predictor_link.h"
 #include "main-node/cluster/recovery.h"
 #include "main-node/cluster/result_check.h"
+#include "main-node/cluster/step_uses.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -43,6 +44,7 @@ struct service {
 	const struct od_moe_call *call; /* the layer under way; NULL between layers */
 	struct odm_pieces work;
 	struct odm_recovery recovery; /* of them */
+	struct odm_step_uses uses; /* of the decode step */
 	/* Scratch of one RUN, and of waiting. */
 	struct odm_piece **piece;    /* [n_experts] */
 	Od__RunExpert *expert;	     /* [n_experts] */
@@ -99,7 +101,7 @@ static void begin_predictions(struct service *s, const struct odm_step *step)
 				.position = step->rows[j].position,
 				.token = j > p->first ? step->rows[j].token : odm_shadow_link_token(&s->net.shadow, step, p),
 				.prompt_tokens = p->prompt_tokens,
-				.ahead = 1,
+				.ahead = p->ahead,
 			};
 	}
 	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, step->next_step, s->predicted, n, decode);
@@ -115,6 +117,8 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	s->open[step->phase] = (struct open_step){ .step = step, .epoch = s->net.view.epoch };
 	s->next_decode = step->phase == ODM_DECODE ? step->next_step : s->next_decode;
 	enter(s, step);
+	if (step->phase == ODM_DECODE)
+		odm_step_uses_begin(&s->uses, step);
 	begin_predictions(s, step);
 	odm_shadow_link_step(&s->net.shadow, s->net.view.epoch, step);
 	odm_predictor_link_step(&s->predictor, step);
@@ -141,11 +145,32 @@ static void end_step(struct odm_expert_service *base, const struct odm_step *ste
 	s->open[step->phase].step = NULL;
 }
 
-static void truncate_sequence(struct odm_expert_service *base, uint64_t sequence, uint32_t length)
+static void kept(struct odm_expert_service *base, const struct odm_step *step, const uint32_t *kept)
 {
 	struct service *s = (struct service *)base;
+	bool wants = false;
 
-	odm_shadow_link_truncate(&s->net.shadow, s->net.view.epoch, sequence, length);
+	for (size_t i = 0; i < step->n_parts; i++) {
+		const struct odm_part *p = &step->part[i];
+		const uint32_t length = step->rows[p->first].position + kept[i];
+
+		if (kept[i] == p->n)
+			continue;
+		odm_shadow_link_truncate(&s->net.shadow, s->net.view.epoch, p->sequence, length);
+		wants |= odm_predictions_truncate(odm_cluster_predictions(s->cluster), p->sequence, length);
+	}
+	if (wants)
+		odm_cluster_flush_wants(s->cluster);
+	odm_step_uses_settle(&s->uses, step, kept);
+}
+
+static void find_draft(struct odm_expert_service *base, uint64_t sequence, uint32_t position, int32_t token, size_t most,
+		       struct odm_draft *d)
+{
+	struct odm_predictions *p = odm_cluster_predictions(((struct service *)base)->cluster);
+
+	d->n = odm_predictions_draft(p, sequence, position, token, d->token, d->margin, most);
+	odm_predictions_union(p, sequence, position, d->n + 1, d->experts);
 }
 
 /* --- one layer --- */
@@ -336,8 +361,13 @@ static void count_result(struct service *s, const struct odm_piece *p, const Od_
 		if (od_cache_from_wire(r->cached) != OD_CACHE_NONE)
 			c[OD_C_CACHE_HITS_F + od_cache_from_wire(r->cached)]++;
 	}
-	if (decode && r->ready)
-		c[OD_C_SERVED_IN_TIME] += was_ordered(s, p) ? p->count : 0;
+	if (decode && r->loaded_bytes > 0)
+		odm_step_uses_loaded(&s->uses, s->call->m, p->expert);
+	if (decode && r->ready && was_ordered(s, p)) {
+		c[OD_C_SERVED_IN_TIME] += p->count;
+		for (uint32_t i = 0; i < p->count; i++)
+			odm_step_uses_served(&s->uses, s->work.order[p->first + i] / s->o.config->top_k);
+	}
 	if (!decode || r->ready)
 		return;
 	c[OD_C_STALLS]++;
@@ -533,8 +563,10 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 		s->net.link[w].held_bytes = 0;
-	if (decode)
+	if (decode) {
 		odm_predictions_resolve(odm_cluster_predictions(s->cluster), call->step, call->m, call->expert);
+		odm_step_uses_routed(&s->uses, call->m, call->expert);
+	}
 	odm_pieces_cut(&s->work, call, &s->net.groups, wanted_at, s, s->run_rows);
 	if (!decode)
 		announce(s);
@@ -644,6 +676,7 @@ static void free_service(struct odm_expert_service *base)
 	odm_links_fini(&s->net); /* before the cluster: its sockets belong to the same ZeroMQ context */
 	odm_cluster_close(s->cluster);
 	odm_pieces_fini(&s->work);
+	odm_step_uses_fini(&s->uses);
 	free(s->piece);
 	free(s->expert);
 	free(s->expert_list);
@@ -662,6 +695,8 @@ static int allocate(struct service *s, struct od_err *err)
 
 	if (rc == OD_OK)
 		rc = odm_pieces_init(&s->work, s->o.config, s->o.max_rows, OD_MAX_HOSTS, err);
+	if (rc == OD_OK)
+		rc = odm_step_uses_init(&s->uses, s->o.config, odm_cluster_opts(s->cluster)->decode_rows, err);
 	if (rc != OD_OK)
 		return rc;
 	s->piece = calloc(s->o.config->n_experts, sizeof(*s->piece));
@@ -696,7 +731,8 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 		.begin_step = begin_step,
 		.needs = needs,
 		.end_step = end_step,
-		.truncate = truncate_sequence,
+		.kept = kept,
+		.draft = find_draft,
 		.close_sequence = close_sequence,
 		.free = free_service,
 	};

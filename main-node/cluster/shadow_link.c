@@ -263,7 +263,7 @@ int32_t odm_shadow_link_token(const struct odm_shadow_link *s, const struct odm_
 	const uint32_t before = step_index(part, row->position) - 1;
 	bool given = s->align.token_period > 0 ? before % s->align.token_period == 0 : before == 0;
 
-	given = given || t == NULL || t->fresh || !t->opened;
+	given = given || t == NULL || t->fresh || t->corrected || !t->opened;
 	return given || step->phase == ODM_PREFILL ? row->token : -1;
 }
 
@@ -301,8 +301,8 @@ static void send_step(struct odm_shadow_link *s, uint64_t epoch, const struct od
 			r->token = j > 0 ? step->rows[p->first + j].token : odm_shadow_link_token(s, step, p);
 			body.n_rows++;
 		}
+		list[body.n_rows - p->n]->ahead = p->ahead;
 		t->due_rows = list[body.n_rows - p->n]->state_rows = rows_due(s, p, t->begin);
-		list[body.n_rows - p->n]->ahead = 1;
 	}
 	body.step = step->step;
 	body.rows = list;
@@ -311,8 +311,10 @@ static void send_step(struct odm_shadow_link *s, uint64_t epoch, const struct od
 	if (body.n_rows == 0 || !has_room(s, body.n_rows * STEP_ROW_BYTES, ODM_SHADOW_UNSENT_BYTES) ||
 	    !send_message(s, epoch, &h, NULL, 0, OD_C_ALIGN_BYTES))
 		return;
-	for (size_t i = 0; i < step->n_parts; i++)
+	for (size_t i = 0; i < step->n_parts; i++) {
 		s->part[i]->fresh = s->part[i]->fresh && !s->part[i]->opened;
+		s->part[i]->corrected = false;
+	}
 }
 
 static void note_part(struct odm_shadow_link *s, const struct odm_step *step, size_t part)
@@ -654,6 +656,7 @@ void odm_shadow_link_truncate(struct odm_shadow_link *s, uint64_t epoch, uint64_
 	if (t == NULL)
 		return;
 	t->n_tokens = length;
+	t->corrected = true;
 	if (!has_shadow(s) || !t->opened)
 		return;
 	body.sequence = sequence;

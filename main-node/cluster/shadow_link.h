@@ -31,6 +31,7 @@ struct odm_told {
 	uint64_t sequence;    /* 0: a free place */
 	bool opened;	      /* SEQ_OPEN was sent to this shadow */
 	bool fresh;	      /* no STEP was sent since, so the shadow has no token to continue with */
+	bool corrected;	      /* rows of its last step were undone, so the shadow's next token is wrong */
 	struct od_seq_state *seq;
 	Od__SeqOpen open;
 	uint32_t n_tokens;    /* main's tokens in `token` */

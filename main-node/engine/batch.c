@@ -10,17 +10,38 @@
 #include <string.h>
 
 #define MIN_CHUNK_ROWS 16
+#define FULL_DRAFTS 4 /* texts that have room for a draft of full length in one step */
 #define PREFILL_PER_DECODE 2 /* time of prompts between two decode steps, in decode steps */
 
 /* ---- Life ---- */
 
-/* Rows of a decode step. Drafts share what the certain rows leave. */
+static bool has_fixed_state(const struct od_config *c)
+{
+	for (uint32_t i = 0; i < c->n_kinds; i++) {
+		struct od_state_spec s = { 0 };
+
+		c->kind[i].mixer->state(&c->kind[i].mix, &s);
+		if (s.fixed_bytes > 0)
+			return true;
+	}
+	return false;
+}
+
+/* Drafts share what the certain rows leave. Rows of fixed state can be undone in small steps only. */
+uint32_t odm_decode_rows(const struct od_config *c, uint32_t max_sequences)
+{
+	const uint32_t full = max_sequences < FULL_DRAFTS ? max_sequences : FULL_DRAFTS;
+	const uint32_t rows = max_sequences + full * ODM_MAX_DRAFT, most = has_fixed_state(c) ? OD_KEEP_ROWS : ODM_MAX_STEP_ROWS;
+
+	return rows < most ? rows : max_sequences < most ? most : max_sequences;
+}
+
 static struct od_forward_opts decode_opts(const struct od_forward_opts *o, uint32_t max_sequences)
 {
 	struct od_forward_opts d = *o;
 
-	d.max_rows = max_sequences > ODM_MAX_DRAFT + 1 ? max_sequences : ODM_MAX_DRAFT + 1;
-	d.max_logits = max_sequences;
+	d.max_rows = odm_decode_rows(o->config, max_sequences);
+	d.max_logits = max_sequences > ODM_MAX_DRAFT ? max_sequences : ODM_MAX_DRAFT + 1;
 	return d;
 }
 
@@ -46,12 +67,14 @@ int odm_batch_init(struct odm_batch *b, struct odm_engine *e, const struct od_fo
 	const struct od_forward_opts d = decode_opts(o, max_sequences), p = prefill_opts(o, max_sequences);
 	int rc;
 
-	*b = (struct odm_batch){ .max_sequences = max_sequences, .chunk_rows = o->max_rows };
+	*b = (struct odm_batch){ .max_sequences = max_sequences, .max_logits = d.max_logits, .chunk_rows = o->max_rows };
 	b->last = &b->first;
 	b->next_decode = ++e->last_step;
+	odm_draft_policy_init(&b->policy, (uint32_t)e->opts.draft_tokens);
 	b->sampled = calloc(max_sequences, sizeof(*b->sampled));
-	b->row = calloc(max_sequences, sizeof(*b->row));
-	if (b->sampled == NULL || b->row == NULL)
+	b->draft = calloc(max_sequences, sizeof(*b->draft));
+	b->row = calloc(d.max_logits > max_sequences ? d.max_logits : max_sequences, sizeof(*b->row));
+	if (b->sampled == NULL || b->draft == NULL || b->row == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %u parallel texts", max_sequences);
 	rc = odm_pass_init(&b->prefill, e, ODM_PREFILL, &p, max_sequences, err);
 	return rc == OD_OK ? odm_pass_init(&b->decode, e, ODM_DECODE, &d, max_sequences, err) : rc;
@@ -68,6 +91,7 @@ void odm_batch_fini(struct odm_batch *b)
 	odm_pass_fini(&b->prefill);
 	odm_pass_fini(&b->decode);
 	free(b->sampled);
+	free(b->draft);
 	free(b->row);
 }
 
@@ -276,19 +300,45 @@ static void finish_cancelled(struct odm_engine *e)
 
 /* ---- Decode ---- */
 
+/* The text gets a draft in this step. */
+static bool drafts(const struct odm_engine *e, const struct odm_sequence *q)
+{
+	return q->req.drafter.draft != NULL || (e->opts.draft != ODM_DRAFT_OFF && odm_draft_policy_on(&e->batch.policy));
+}
+
+/* Drafts of all texts in decode, as long as pays. */
+static void find_drafts(struct odm_engine *e)
+{
+	struct odm_batch *b = &e->batch;
+	size_t left = b->decode.max_rows, n = 0;
+
+	for (const struct odm_sequence *q = b->first; q != NULL; q = q->next)
+		left -= q->phase == ODM_IN_DECODE;
+	for (struct odm_sequence *q = b->first; q != NULL; q = q->next) {
+		if (q->phase != ODM_IN_DECODE)
+			continue;
+		odm_sequence_draft(q, drafts(e, q) ? left : 0);
+		if (q->req.drafter.draft == NULL)
+			b->draft[n++] = &q->draft;
+		else
+			left -= q->draft.n;
+	}
+	odm_draft_policy_cut(&b->policy, b->draft, n, left);
+	b->experts = 0;
+	for (size_t i = 0; i < n; i++)
+		b->experts += b->draft[i]->experts[b->draft[i]->n];
+}
+
 static void add_decode_rows(struct odm_engine *e)
 {
 	struct odm_pass *p = &e->batch.decode;
-	size_t left = p->max_rows;
 
+	find_drafts(e);
 	odm_pass_clear(p);
-	for (const struct odm_sequence *q = e->batch.first; q != NULL; q = q->next)
-		left -= q->phase == ODM_IN_DECODE;
 	for (struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
 		if (q->phase != ODM_IN_DECODE)
 			continue;
-		odm_sequence_next_rows(q, 1 + left);
-		left -= q->n_rows - 1;
+		odm_sequence_next_rows(q);
 		odm_pass_add(p, q, od_seq_state_length(q->state), q->row, q->n_rows);
 	}
 }
@@ -308,46 +358,93 @@ static bool row_stands(const struct odm_sequence *q)
 	return !q->ended && q->kept < q->n_rows && (q->kept == 0 || q->row[q->kept] == q->r.tokens[q->r.n_tokens - 1]);
 }
 
-/* One row of each text whose next row stands; *n: how many these were. */
-static int sample_rows(struct odm_batch *b, size_t *n, struct od_err *err)
+/* Rows from *row on that may stand, as many as the head takes at a time. Returns how many; *row: the next one. */
+static size_t list_rows(struct odm_batch *b, size_t *part, size_t *index, uint32_t *list)
+{
+	const struct odm_pass *p = &b->decode;
+	size_t n = 0, before = 0; /* before: rows of this part in the list */
+
+	for (; *part < p->step.n_parts; ++*part, *index = before = 0) {
+		const struct odm_sequence *q = p->of[*part];
+
+		for (; *index < q->n_rows && !q->ended && q->kept + before == *index; ++*index, before++) {
+			if (n == b->max_logits)
+				return n;
+			list[n++] = (uint32_t)(p->part[*part].first + *index);
+		}
+	}
+	return n;
+}
+
+/* Samples from rows [n] of the step, in their order, as far as they stand. */
+static int sample_rows(struct odm_batch *b, const uint32_t *row, size_t n, struct od_err *err)
 {
 	struct odm_pass *p = &b->decode;
 	float *logits;
-	int rc;
+	size_t part = 0;
+	int rc = odm_pass_logits(p, row, n, &logits, err);
 
-	*n = 0;
-	for (size_t i = 0; i < p->step.n_parts; i++)
-		if (row_stands(p->of[i])) {
-			b->sampled[*n] = p->of[i];
-			b->row[(*n)++] = (uint32_t)p->part[i].first + p->of[i]->kept;
-		}
-	if (*n == 0)
-		return OD_OK;
-	rc = odm_pass_logits(p, b->row, *n, &logits, err);
-	for (size_t i = 0; rc == OD_OK && i < *n; i++) {
-		b->sampled[i]->kept++;
-		sample(b->sampled[i], ODM_DECODE, p->rows[b->row[i]].position, logits + i * (size_t)p->engine->config->vocab);
+	for (size_t i = 0; rc == OD_OK && i < n; i++) {
+		struct odm_sequence *q;
+
+		while (row[i] >= p->part[part].first + p->part[part].n)
+			part++;
+		q = p->of[part];
+		if (row[i] != p->part[part].first + q->kept || !row_stands(q))
+			continue;
+		q->kept++;
+		sample(q, ODM_DECODE, p->rows[row[i]].position, logits + i * (size_t)p->engine->config->vocab);
 	}
 	return rc;
+}
+
+/* A draft token was found right, or wrong. */
+static void learn_token(struct odm_engine *e, const struct odm_sequence *q, size_t i, bool right)
+{
+	struct odm_draft_policy *p = &e->batch.policy;
+	const struct odm_observer *o = &q->req.observer;
+
+	if (o->drafted != NULL)
+		o->drafted(o->arg, q->draft.margin[i], odm_draft_policy_right(p, q->draft.margin[i]), right);
+	odm_draft_policy_learn(p, q->draft.margin[i], right);
+}
+
+/* What the draft of a text was worth. Behind its first wrong token, and behind the text's end, nothing is known. */
+static void count_draft(struct odm_engine *e, struct odm_sequence *q)
+{
+	const size_t right = q->kept - 1;
+
+	q->own[OD_C_DRAFTED] += q->n_rows - 1;
+	q->own[OD_C_ACCEPTED] += right;
+	if (q->req.drafter.draft != NULL)
+		return;
+	for (size_t i = 0; i < right; i++)
+		learn_token(e, q, i, true);
+	if (right < q->draft.n && !q->ended)
+		learn_token(e, q, right, false);
 }
 
 /* Rows stand up to the first whose successor is another token than was drafted. */
 static int end_decode(struct odm_engine *e, struct od_err *err)
 {
-	struct odm_pass *p = &e->batch.decode;
+	struct odm_batch *b = &e->batch;
+	struct odm_pass *p = &b->decode;
+	size_t n, part = 0, index = 0;
+	bool undone = false;
 	int rc = OD_OK;
-	size_t n = 1;
 
-	while (rc == OD_OK && n > 0)
-		rc = sample_rows(&e->batch, &n, err);
-	for (size_t i = 0; i < p->step.n_parts; i++)
-		e->batch.row[i] = p->of[i]->kept;
-	if (rc == OD_OK)
-		rc = odm_pass_end(p, e->batch.row, err);
-	for (size_t i = 0; rc == OD_OK && e->service->truncate != NULL && i < p->step.n_parts; i++)
-		if (p->of[i]->kept < p->part[i].n)
-			e->service->truncate(e->service, p->of[i]->id, od_seq_state_length(p->of[i]->state));
-	return rc;
+	while (rc == OD_OK && (n = list_rows(b, &part, &index, b->row)) > 0)
+		rc = sample_rows(b, b->row, n, err);
+	if (rc != OD_OK)
+		return rc;
+	for (size_t i = 0; i < p->step.n_parts; i++) {
+		b->row[i] = p->of[i]->kept;
+		undone = undone || p->of[i]->kept < p->part[i].n;
+		count_draft(e, p->of[i]);
+	}
+	if (undone && e->service->kept != NULL)
+		e->service->kept(e->service, &p->step, b->row);
+	return odm_pass_end(p, b->row, err);
 }
 
 /* The number that was kept for the next decode step, which gets another one. */
@@ -363,6 +460,7 @@ static void decode_step(struct odm_engine *e)
 {
 	struct odm_batch *b = &e->batch;
 	const uint64_t begin = od_now_ns(), number = take_number(e);
+	size_t tokens = 0, n;
 	bool done = false;
 	struct od_err err;
 	uint64_t ns;
@@ -378,9 +476,16 @@ static void decode_step(struct odm_engine *e)
 		fail_pass(&b->decode, &err);
 		return;
 	}
+	n = b->decode.step.n_parts;
+	for (size_t i = 0; i < n; i++)
+		tokens += b->decode.of[i]->kept;
 	finish_ended(&b->decode);
 	ns = od_now_ns() - begin;
 	b->decode_ns = b->decode_ns == 0 ? ns : (3 * b->decode_ns + ns) / 4;
+	if (e->opts.draft != ODM_DRAFT_OFF)
+		odm_draft_policy_timed(&b->policy, &(struct odm_draft_step){ .texts = n, .rows = b->decode.step.n_rows, .tokens = tokens,
+									     .experts = b->experts, .ns = ns,
+									     .wait_ns = b->decode.counters[OD_C_STALL_NS] });
 }
 
 /* ---- Prompts ---- */

@@ -1,27 +1,35 @@
 /* batch.h - continuous batching: admission, decode steps of all running texts, and chunked prefill between them.
  *
  * Texts are admitted in order of arrival, when a place is free and the pool can promise pages for all their positions; texts
- * with a common prefix share pages. A decode step has rows of all texts in decode. Prefill runs in chunks of rows of one or
+ * with a common prefix share pages. A decode step has rows of all texts in decode: the last token of each, and its draft. Prefill runs in chunks of rows of one or
  * several texts. A chunk pauses between layers for decode steps, so that the work between two decode steps takes at most
  * about twice as long as a decode step.
  * Thread: the engine thread. Owner: the engine. */
 #ifndef ODM_BATCH_H
 #define ODM_BATCH_H
 
+#include "main-node/engine/draft_policy.h"
 #include "main-node/engine/pass.h"
 
 struct odm_batch {
 	struct odm_pass prefill, decode;
 	struct odm_sequence *first, **last; /* all sequences that are not done, in order of arrival */
 	uint32_t n_admitted, max_sequences;
+	size_t max_logits; /* of the decode pass */
 	uint64_t next_decode; /* number of the next decode step */
 	size_t chunk_rows;    /* limit of the next prefill chunk beside decode; reduced when a layer of the last one was slow */
 	uint64_t decode_ns;   /* duration of decode steps: a moving average */
 	uint64_t layer_ns;    /* the slowest layer of the current chunk */
+	struct odm_draft_policy policy;
+	double experts; /* that the rows of the decode step use, by its drafts */
 	/* Scratch, [max_sequences]. */
 	struct odm_sequence **sampled;
-	uint32_t *row;
+	struct odm_draft **draft;
+	uint32_t *row; /* and of max_logits rows */
 };
+
+/* The maximum number of rows of a decode step of up to max_sequences texts, drafts included. */
+uint32_t odm_decode_rows(const struct od_config *c, uint32_t max_sequences);
 
 /* Memory of both passes. */
 uint64_t odm_batch_bytes(const struct od_forward_opts *o, uint32_t max_sequences);

@@ -27,6 +27,7 @@ void odm_engine_defaults(struct odm_engine_opts *o)
 		.prefill_rows = DEFAULT_PREFILL_ROWS,
 		.mode = ODM_LOCAL,
 		.predictor = ODM_PREDICTOR_AUTO,
+		.draft = ODM_DRAFT_SHADOW,
 		.hedge_percent = DEFAULT_HEDGE_PERCENT,
 		.form = OD_FORM_AUTO,
 	};
@@ -35,7 +36,7 @@ void odm_engine_defaults(struct odm_engine_opts *o)
 /* Of a step. */
 static size_t most_rows(const struct odm_engine *e)
 {
-	const size_t decode = e->opts.parallel > ODM_MAX_DRAFT + 1 ? e->opts.parallel : ODM_MAX_DRAFT + 1;
+	const size_t decode = odm_decode_rows(e->config, (uint32_t)e->opts.parallel);
 
 	return e->opts.prefill_rows > decode ? e->opts.prefill_rows : decode;
 }
@@ -196,6 +197,11 @@ static int choose_predictor(struct odm_engine *e, struct od_err *err)
 			       e->opts.hosts_path);
 	if (e->opts.predictor != ODM_PREDICT_SHADOW)
 		od_hosts_without_shadow(&e->hosts); /* it would not be used, so it need not run */
+	if (e->opts.predictor != ODM_PREDICT_SHADOW && e->opts.draft == ODM_DRAFT_SHADOW && e->opts.draft_tokens > 0)
+		return od_fail(err, OD_ERR_ARG, "--draft %llu: there is no shadow to draft tokens; --draft lookup takes drafts from "
+			       "the text itself", (unsigned long long)e->opts.draft_tokens);
+	if (e->opts.predictor != ODM_PREDICT_SHADOW && e->opts.draft == ODM_DRAFT_SHADOW)
+		e->opts.draft = ODM_DRAFT_OFF;
 	return OD_OK;
 }
 
@@ -227,6 +233,8 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 			.mixed = e->opts.mixed,
 			.ctx_tokens = (uint32_t)e->opts.ctx_tokens,
 			.max_sequences = (uint32_t)e->opts.parallel,
+			.max_draft = e->opts.draft != ODM_DRAFT_OFF ? ODM_MAX_DRAFT : 0,
+			.decode_rows = odm_decode_rows(e->config, (uint32_t)e->opts.parallel),
 			.max_rows = fo.max_rows < run_rows ? (uint32_t)fo.max_rows : run_rows,
 			.group_size = (uint32_t)e->opts.group_size,
 			.align = e->opts.align,
@@ -275,6 +283,8 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 	rc = open_model(e, err);
 	if (rc != OD_OK)
 		return rc;
+	if (e->opts.mode == ODM_RESIDENT && e->opts.draft == ODM_DRAFT_SHADOW)
+		e->opts.draft = ODM_DRAFT_OFF;
 	return e->opts.mode == ODM_RESIDENT ? open_resident(e, err) : open_cluster(e, err);
 }
 

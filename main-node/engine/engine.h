@@ -25,6 +25,9 @@ enum odm_mode { ODM_RESIDENT, ODM_LOCAL, ODM_WORKERS };
 
 #define ODM_MAX_PARALLEL 1024
 
+/* Where drafts come from (verified drafts: several tokens of a text in one step). */
+enum odm_draft_source { ODM_DRAFT_OFF, ODM_DRAFT_SHADOW, ODM_DRAFT_LOOKUP };
+
 struct odm_engine_opts {
 	const char *pack;	   /* NULL: $OD_PACK, else /var/lib/od-moe/pack */
 	enum od_profile profile;
@@ -49,6 +52,8 @@ struct odm_engine_opts {
 	int predictor;		     /* index of odm_predictor_names; ODM_PREDICTOR_AUTO: the shadow if there is one */
 	bool no_stand_in;	     /* to measure a shadow alone: main does not predict while the shadow is silent */
 	const struct od_predictor_kind *own; /* with ODM_PREDICT_OWN: use this kind; NULL: the one of `predictor` */
+	int draft;		     /* enum odm_draft_source */
+	uint64_t draft_tokens;	     /* in a step, of a text: always so many if there are; 0: as many as pay */
 	double hedge_percent;	     /* budget of wasted loads, percent of expert uses; 0: no hedges */
 	uint64_t group_size;	     /* 0: top-k */
 	bool mixed;
@@ -90,13 +95,15 @@ struct odm_observer {
 		      const float *weights, float margin);
 	/* Logits [vocab] of every position that went through the model. */
 	void (*logits)(void *arg, enum odm_phase phase, uint32_t position, const float *logits);
+	/* A draft token was verified behind right ones only: its margin, and the probability that the engine gave it before. */
+	void (*drafted)(void *arg, float margin, double probability, bool right);
 };
 
 /* Speculative decoding: proposes next tokens, so that several rows of a text go through the model in one step. Tokens that the
  * sampler would have chosen are kept, the others undone; so drafts never change the text. */
 struct odm_drafter {
 	/* Writes at most max draft tokens after text [n] (prompt included) to out; returns their number. Engine thread.
-	 * NULL: no drafts. */
+	 * NULL: drafts come from where odm_engine_opts.draft says. Not with ODM_DRAFT_OFF on a cluster. */
 	size_t (*draft)(void *arg, const int32_t *text, size_t n, int32_t *out, size_t max);
 	void *arg;
 };

@@ -15,6 +15,15 @@ enum odm_phase { ODM_PREFILL, ODM_DECODE };
 
 #define ODM_MAX_DRAFT 16 /* limit of draft rows of a sequence in a decode step */
 
+/* Tokens that probably follow a sequence's last one. */
+struct odm_draft {
+	size_t n;
+	int32_t token[ODM_MAX_DRAFT];
+	float margin[ODM_MAX_DRAFT];	     /* how sure each one is, in logits (od_sampler_sample); 0: not known */
+	uint32_t experts[ODM_MAX_DRAFT + 1]; /* [i]: different experts, summed over layers, that the first i + 1 rows of a step
+					      * with this draft probably use; all 0: not known */
+};
+
 /* The other open sequences when one is closed. */
 enum odm_company {
 	ODM_NOT_LAST, /* there are others */
@@ -27,6 +36,7 @@ struct odm_part {
 	uint64_t sequence;
 	size_t first, n; /* [first, first + n) of the step's rows */
 	uint32_t prompt_tokens; /* of the sequence: the position of its first generated token */
+	uint32_t ahead; /* rows that the next decode step will have of it at most, at least 1; the shadow may run them ahead */
 	const struct od_sampler_opts *sampling;
 	uint64_t shared_sequence; /* the sequence that shares its first shared_tokens positions; 0: none */
 	uint32_t shared_tokens;
@@ -59,8 +69,12 @@ struct odm_expert_service {
 	unsigned (*needs)(struct odm_expert_service *s, const struct odm_step *step, uint32_t m);
 	/* All layers are done, or the step was abandoned. */
 	void (*end_step)(struct odm_expert_service *s, const struct odm_step *step);
-	/* Undoes the sequence's rows of the last step from position `length` on. NULL: not needed. */
-	void (*truncate)(struct odm_expert_service *s, uint64_t sequence, uint32_t length);
+	/* After end_step and before the next step: the first kept[i] rows of the i-th part stand, the others are undone. Called if
+	 * any are. */
+	void (*kept)(struct odm_expert_service *s, const struct odm_step *step, const uint32_t *kept);
+	/* Between steps: the shadow's draft behind the token at this position, the sequence's last one; d->n is at most `most`. */
+	void (*draft)(struct odm_expert_service *s, uint64_t sequence, uint32_t position, int32_t token, size_t most,
+		      struct odm_draft *d);
 	/* The sequence has ended; the service frees its state. f (zeroed except its nodes) receives the figures known only now
 	 * (recall, the daemons), recall (NULL ok) the detail. */
 	void (*close_sequence)(struct odm_expert_service *s, uint64_t sequence, enum odm_company company,

@@ -99,6 +99,14 @@ static double percent(const struct odm_figures *f, enum od_counter part, enum od
 	return 100 * odm_figures_ratio(f, part, of);
 }
 
+/* The prompt's step gives one token. */
+static double tokens_per_step(const struct odm_figures *f)
+{
+	const double decoded = (double)f->c[OD_C_TOKENS] - 1, steps = decoded - (double)f->c[OD_C_ACCEPTED];
+
+	return steps > 0 ? decoded / steps : 0;
+}
+
 static void print_predictions(const struct odm_figures *f, FILE *out)
 {
 	const uint64_t *c = f->c;
@@ -180,6 +188,9 @@ void odm_figures_print(const struct odm_figures *f, FILE *out)
 {
 	fprintf(out, "tokens      %" PRIu64 " prompt, %" PRIu64 " generated\n", f->c[OD_C_PROMPT_TOKENS], f->c[OD_C_TOKENS]);
 	fprintf(out, "speed       TTFT %.3f s, %.2f tok/s\n", od_seconds(f->c[OD_C_TTFT_NS]), odm_figures_tok_per_s(f));
+	if (f->c[OD_C_DRAFTED] > 0)
+		fprintf(out, "drafts      %" PRIu64 " tokens verified, %.1f%% right: %.2f tokens a step\n", f->c[OD_C_DRAFTED],
+			percent(f, OD_C_ACCEPTED, OD_C_DRAFTED), tokens_per_step(f));
 	if (f->cluster)
 		print_cluster(f, out);
 	print_spools(f, out);

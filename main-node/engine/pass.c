@@ -47,6 +47,7 @@ void odm_pass_add(struct odm_pass *p, struct odm_sequence *q, uint32_t begin, co
 		.first = s->n_rows,
 		.n = n,
 		.prompt_tokens = (uint32_t)q->req.n_prompt,
+		.ahead = p->phase == ODM_DECODE ? q->ahead : 1,
 		.sampling = &q->req.sampling,
 		.shared_sequence = q->shared_sequence,
 		.shared_tokens = q->shared_tokens,

@@ -36,7 +36,7 @@ OD_MUST_CHECK int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t nex
 /* Runs the next layer; *done: it was the last one. */
 OD_MUST_CHECK int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err);
 /* After the last layer: logits [n][vocab] of these rows, borrowed until the next call; the caller may modify them. n is at most
- * the number of parts. */
+ * max_logits of the options. */
 OD_MUST_CHECK int odm_pass_logits(struct odm_pass *p, const uint32_t *row, size_t n, float **logits, struct od_err *err);
 /* Commits the rows. kept[i]: the number of rows of the i-th part to commit; NULL: all. */
 OD_MUST_CHECK int odm_pass_end(struct odm_pass *p, const uint32_t *kept, struct od_err *err);

@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/mem.h"
 #include "main-node/engine/engine_internal.h"
+#include "main-node/engine/lookup_draft.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -87,6 +88,8 @@ int odm_sequence_new(struct odm_sequence **out, struct odm_engine *e, const stru
 	room = e->opts.ctx_tokens - req->n_prompt + 1;
 	q->room = req->max_tokens > 0 && req->max_tokens < room ? req->max_tokens : room;
 	rc = open_text(q, err);
+	if (rc == OD_OK && e->opts.draft == ODM_DRAFT_LOOKUP)
+		rc = odm_lookup_new(&q->lookup, req->n_prompt + q->room, err);
 	if (rc != OD_OK) {
 		odm_sequence_free(q);
 		return rc;
@@ -103,6 +106,7 @@ void odm_sequence_free(struct odm_sequence *q)
 	od_sampler_free(q->sampler);
 	od_detok_free(q->detok);
 	od_stopper_free(q->stopper);
+	odm_lookup_free(q->lookup);
 	od_strbuf_fini(&q->shown);
 	free(q->text);
 	odm_result_fini(&q->r);
@@ -235,22 +239,52 @@ void odm_sequence_sample(struct odm_sequence *q, uint32_t position, float *logit
 	q->ended = stop;
 }
 
-void odm_sequence_next_rows(struct odm_sequence *q, size_t max)
+/* Tokens from a drafter of the request or of the engine. */
+static void fill_draft(struct odm_sequence *q, size_t most)
 {
 	const struct odm_drafter *d = &q->req.drafter;
-	const size_t left = q->room - q->r.n_tokens; /* tokens that may still come; a step of n rows gives at most n */
-	size_t most = left - 1 < ODM_MAX_DRAFT ? left - 1 : ODM_MAX_DRAFT, n = 0;
+	struct odm_expert_service *service = q->engine->service;
+	const uint32_t position = (uint32_t)q->n_text - 1; /* of the last token */
 
-	most = most < max - 1 ? most : max - 1;
+	if (d->draft != NULL)
+		q->draft.n = d->draft(d->arg, q->text, q->n_text, q->draft.token, most);
+	else if (q->lookup != NULL)
+		q->draft.n = odm_lookup_draft(q->lookup, q->text, q->n_text, q->draft.token, most);
+	else if (q->engine->opts.draft == ODM_DRAFT_SHADOW)
+		service->draft(service, q->id, position, q->text[position], most, &q->draft);
+}
+
+void odm_sequence_draft(struct odm_sequence *q, size_t max)
+{
+	const size_t left = q->room - q->r.n_tokens; /* tokens that may still come; a step of n rows gives at most n */
+	size_t most = left - 1 < ODM_MAX_DRAFT ? left - 1 : ODM_MAX_DRAFT;
+
+	most = most < max ? most : max;
+	q->draft = (struct odm_draft){ 0 };
+	if (q->engine->opts.draft == ODM_DRAFT_SHADOW)
+		q->draft.experts[0] = q->config->n_moe * q->config->top_k; /* of a single row */
+	if (most == 0)
+		return;
+	fill_draft(q, most);
+	q->draft.n = q->draft.n < most ? q->draft.n : most;
+	for (size_t i = 0; i < q->draft.n; i++) /* one that is no token ends it */
+		if ((uint32_t)q->draft.token[i] >= q->config->vocab)
+			q->draft.n = i;
+}
+
+void odm_sequence_next_rows(struct odm_sequence *q)
+{
+	const struct odm_engine *e = q->engine;
+	size_t left; /* rows behind this step, if all of it stands */
+
 	q->row[0] = q->text[q->n_text - 1];
-	if (d->draft != NULL && most > 0)
-		n = d->draft(d->arg, q->text, q->n_text, q->row + 1, most);
-	n = n < most ? n : most;
-	for (size_t i = 0; i < n; i++) /* one that is no token ends it */
-		if ((uint32_t)q->row[1 + i] >= q->config->vocab)
-			n = i;
-	q->n_rows = 1 + n;
+	memcpy(q->row + 1, q->draft.token, q->draft.n * sizeof(*q->row));
+	q->n_rows = 1 + q->draft.n;
 	q->kept = 0;
+	left = q->room - q->r.n_tokens > q->n_rows ? q->room - q->r.n_tokens - q->n_rows : 0;
+	q->ahead = e->opts.draft == ODM_DRAFT_SHADOW ? odm_draft_policy_ahead(&e->batch.policy) : 1;
+	if (q->ahead > left)
+		q->ahead = left > 1 ? (uint32_t)left : 1;
 }
 
 /* ---- The end ---- */

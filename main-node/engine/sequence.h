@@ -13,6 +13,8 @@
 #include "common/text/stopper.h"
 #include "main-node/engine/engine.h"
 
+struct odm_lookup;
+
 enum odm_sequence_phase { ODM_WAITING, ODM_IN_PREFILL, ODM_IN_DECODE, ODM_DONE };
 
 struct odm_sequence {
@@ -29,6 +31,7 @@ struct odm_sequence {
 	struct od_sampler *sampler;
 	struct od_detok *detok;
 	struct od_stopper *stopper;
+	struct odm_lookup *lookup; /* of --draft lookup; else NULL */
 	struct od_strbuf shown; /* the text of the tokens, without the part held back by the stopper */
 	size_t room;   /* limit of generated tokens */
 	int32_t *text; /* [n_prompt + room]: prompt and tokens */
@@ -39,9 +42,11 @@ struct odm_sequence {
 	bool ended; /* no further token; it finishes when its step ends */
 	struct od_err err; /* its error; code OD_OK: none */
 	/* Of the current decode step. */
-	int32_t row[ODM_MAX_DRAFT + 1];
+	struct odm_draft draft; /* n is cut to what the step verifies */
+	int32_t row[ODM_MAX_DRAFT + 1]; /* the last token and the draft */
 	size_t n_rows;
-	uint32_t kept;
+	uint32_t kept;	/* rows that were sampled from */
+	uint32_t ahead; /* odm_part.ahead */
 	struct odm_sequence *next; /* in order of arrival */
 };
 
@@ -52,8 +57,10 @@ void odm_sequence_free(struct odm_sequence *q); /* NULL ok */
 
 /* The maximum number of positions of its rows. */
 uint32_t odm_sequence_positions(const struct odm_sequence *q);
-/* Fills row and n_rows, at most max, with the last token and its drafts. */
-void odm_sequence_next_rows(struct odm_sequence *q, size_t max);
+/* Fills draft with at most max tokens. */
+void odm_sequence_draft(struct odm_sequence *q, size_t max);
+/* Fills row and n_rows with the last token and the draft. */
+void odm_sequence_next_rows(struct odm_sequence *q);
 /* Samples the next token from logits [vocab] of this position, which are overwritten, and shows it; or ends the text, with or
  * without an error. */
 void odm_sequence_sample(struct odm_sequence *q, uint32_t position, float *logits);

@@ -327,7 +327,8 @@ static int32_t choose(struct rig *g, size_t row)
 static struct odm_step make_step(struct rig *g, enum odm_phase phase, struct od_row *rows, size_t n)
 {
 	g->step++;
-	g->part = (struct odm_part){ .sequence = g->sequence, .n = n, .prompt_tokens = g->prompt, .sampling = &g->sampling };
+	g->part = (struct odm_part){ .sequence = g->sequence, .n = n, .prompt_tokens = g->prompt, .ahead = 1,
+				     .sampling = &g->sampling };
 	return (struct odm_step){ .step = g->step, .next_step = g->step + 1, .phase = phase, .rows = rows, .n_rows = n,
 				  .part = &g->part, .n_parts = 1 };
 }

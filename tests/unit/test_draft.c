@@ -145,6 +145,9 @@ static size_t draft(void *arg, const int32_t *text, size_t n, int32_t *out, size
 struct setting {
 	double temperature, repetition_penalty;
 	const char *stop;
+	uint64_t max_tokens; /* 0: TOKENS */
+	bool eos;	     /* the end-of-text token ends it */
+	uint64_t seed;
 };
 
 static void generate(struct odm_engine *e, const struct setting *s, struct drafter *d, struct odm_result *r)
@@ -154,10 +157,13 @@ static void generate(struct odm_engine *e, const struct setting *s, struct draft
 				   .stop = s->stop != NULL ? &s->stop : NULL, .n_stop = s->stop != NULL };
 	struct od_err err;
 
+	if (s->max_tokens > 0)
+		req.max_tokens = s->max_tokens;
+	req.ignore_eos = !s->eos;
 	od_sampler_defaults(&req.sampling);
 	req.sampling.temperature = s->temperature;
 	req.sampling.repetition_penalty = s->repetition_penalty;
-	req.sampling.seed = 11;
+	req.sampling.seed = s->seed;
 	if (d != NULL)
 		req.drafter = (struct odm_drafter){ .draft = draft, .arg = d };
 	if (odm_generate(e, &req, r, &err) != OD_OK)
@@ -205,6 +211,7 @@ static struct odm_engine *open_engine(const char *pack, enum od_profile profile,
 	o.local_workers = 3;
 	o.profile = profile;
 	o.threads = 1;
+	o.draft = ODM_DRAFT_LOOKUP;
 	o.quiet = true;
 	for (int i = 0; odm_predictor_names[i] != NULL; i++)
 		if (strcmp(odm_predictor_names[i], predictor) == 0)
@@ -221,7 +228,7 @@ static bool is_plain(char c)
 
 static void try_engine(struct odm_engine *e)
 {
-	struct setting s[] = { { 0, 1, NULL }, { 1.2, 1.3, NULL }, { 1.2, 1, NULL } };
+	struct setting s[] = { { 0, 1, NULL, 0, false, 0 }, { 1.2, 1.3, NULL, 0, false, 11 }, { 1.2, 1, NULL, 0, false, 11 } };
 	char stop[4] = "";
 	struct odm_result r;
 
@@ -300,9 +307,107 @@ static void fixed_state(void **state)
 	try_model("mixtral_top3", true);
 }
 
+/* ---- Ends in the middle of a draft ---- */
+
+/* With a draft of full length that is right, and with one of 16 tokens of which some are wrong. Returns how many tokens plain
+ * decoding gives. */
+static size_t try_end(struct odm_engine *e, const struct setting *s, const struct odm_result *all, enum odm_finish finish)
+{
+	struct odm_result plain, r;
+	size_t n;
+
+	generate(e, s, NULL, &plain);
+	assert_int_equal(plain.finish, finish);
+	for (enum way way = RIGHT; way <= MIXED; way++) {
+		struct drafter d = { .way = way, .seed = 7, .at_most = ODM_MAX_DRAFT, .tokens = all->tokens, .n_tokens = all->n_tokens };
+
+		generate(e, s, &d, &r);
+		assert_same(&plain, &r, way, ODM_MAX_DRAFT);
+		odm_result_fini(&r);
+	}
+	n = plain.n_tokens;
+	odm_result_fini(&plain);
+	return n;
+}
+
+static bool is_new(const struct odm_result *r, size_t at)
+{
+	for (size_t i = 0; i < at; i++)
+		if (r->tokens[i] == r->tokens[at])
+			return false;
+	return true;
+}
+
+static bool all_seen(const bool seen[ODM_MAX_DRAFT + 3])
+{
+	size_t n = 2;
+
+	while (n < ODM_MAX_DRAFT + 3 && seen[n])
+		n++;
+	return n == ODM_MAX_DRAFT + 3;
+}
+
+static void assert_all_seen(const bool seen[ODM_MAX_DRAFT + 3], const char *what)
+{
+	for (size_t n = 2; n < ODM_MAX_DRAFT + 3; n++) /* the first step gives tokens 2 to ODM_MAX_DRAFT + 2 */
+		if (!seen[n])
+			fail_msg("no text of %zu tokens ended by %s", n, what);
+}
+
+static void ends(void **state)
+{
+	bool by_limit[ODM_MAX_DRAFT + 3] = { false }, by_eos[ODM_MAX_DRAFT + 3] = { false }, by_stop[ODM_MAX_DRAFT + 3] = { false };
+	struct odm_engine *e;
+	struct od_config *config;
+	char pack[128];
+
+	(void)state;
+	make_pack("mixtral_top3", pack);
+	e = open_engine(pack, OD_PROFILE_F32, false, "shadow");
+	config = (struct od_config *)e->config;
+	for (uint64_t text = 0; text < 50 && !(all_seen(by_stop) && all_seen(by_eos)); text++) {
+		const struct setting free = { 1.3, 1.1, NULL, 0, false, text };
+		struct odm_result all;
+
+		generate(e, &free, NULL, &all);
+		for (size_t n = 2; n < ODM_MAX_DRAFT + 3; n++) {
+			struct setting s = free;
+
+			s.max_tokens = n;
+			by_limit[try_end(e, &s, &all, ODM_FINISH_LENGTH)] = true;
+			if (by_eos[n] || !is_new(&all, n - 1))
+				continue;
+			s = free;
+			s.eos = true;
+			config->eos[0] = all.tokens[n - 1];
+			config->n_eos = 1;
+			by_eos[try_end(e, &s, &all, ODM_FINISH_EOS)] = true;
+		}
+		for (size_t at = 0; at + 2 < all.text_len; at++) {
+			char stop[3] = { all.text[at], all.text[at + 1], '\0' };
+			struct setting s = free;
+			size_t n;
+
+			if (!is_plain(stop[0]) || !is_plain(stop[1]))
+				continue;
+			s.stop = stop;
+			n = try_end(e, &s, &all, ODM_FINISH_STOP);
+			if (n >= ODM_MAX_DRAFT + 3)
+				break;
+			by_stop[n] = true;
+		}
+		odm_result_fini(&all);
+	}
+	assert_all_seen(by_limit, "the limit");
+	assert_all_seen(by_eos, "the end-of-text token");
+	assert_all_seen(by_stop, "a stop string");
+	assert_int_equal(odm_engine_close(e), OD_OK);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(ends),
 		cmocka_unit_test(mixtral),
 		cmocka_unit_test(latent_attention),
 		cmocka_unit_test(fixed_state),

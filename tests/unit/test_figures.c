@@ -17,12 +17,13 @@ static struct odm_figures example(void)
 			[OD_C_PROMPT_TOKENS] = 5, [OD_C_SHARED_TOKENS] = 3, [OD_C_TOKENS] = 11,
 			[OD_C_PREFILL_NS] = 2 * S, [OD_C_TTFT_NS] = 2500000000, [OD_C_DECODE_NS] = 4 * S,
 			[OD_C_DEVICE_WAITS] = 273, [OD_C_SIDE_WAITS] = 13,
+			[OD_C_DRAFTED] = 12, [OD_C_ACCEPTED] = 6,
 			[OD_C_EXPERT_USES] = 84, [OD_C_PREDICTED_USES] = 80, [OD_C_RECALLED_USES] = 79,
 			[OD_C_STOOD_IN_USES] = 8, [OD_C_STOOD_IN_RECALLED] = 6, [OD_C_UNDONE_USES] = 24, [OD_C_UNDONE_RECALLED] = 21,
 			[OD_C_LATE_PREDICTIONS] = 2, [OD_C_MISSING_PREDICTIONS] = 1,
 			[OD_C_FIRST_PREDICTIONS] = 9, [OD_C_LEAD_SUM] = 10, [OD_C_LEAD_ROUTERS] = 4,
 			[OD_C_HEDGED] = 17, [OD_C_HEDGE_USES] = 3, [OD_C_WASTED_WANTS] = 18,
-			[OD_C_SERVED_IN_TIME] = 63, [OD_C_STALLS] = 6, [OD_C_STALL_NS] = 1 * S,
+			[OD_C_SERVED_IN_TIME] = 63, [OD_C_UNDONE_SERVED] = 19, [OD_C_UNDONE_LOADS] = 14, [OD_C_STALLS] = 6, [OD_C_STALL_NS] = 1 * S,
 			[OD_C_DECODE_LAYERS] = 20, [OD_C_EXPERTS_NS] = 3 * S,
 			[OD_C_CACHE_USES] = 80, [OD_C_CACHE_HITS_F] = 40, [OD_C_CACHE_HITS_C] = 4, [OD_C_CACHE_HITS_S] = 2,
 			[OD_C_CACHE_HITS_E] = 1,
@@ -111,6 +112,7 @@ static void lines_for_people(void **state)
 	(void)state;
 	assert_prints(&f, "tokens      5 prompt, 11 generated\n"
 			  "speed       TTFT 2.500 s, 2.50 tok/s\n"
+			  "drafts      12 tokens verified, 50.0% right: 2.50 tokens a step\n"
 			  "recall      98.750% of 80 predicted expert uses; predictions late 2, missing 1\n"
 			  "stood in    75.000% of 8 more expert uses, which main predicted while the shadow was silent\n"
 			  "served      75.000% of 84 expert uses in time, with 25.0% extra loads (21); hedged 17\n"
@@ -125,6 +127,7 @@ static void lines_for_people(void **state)
 	f.c[OD_C_ALIGN_BYTES] = f.c[OD_C_FIRST_PREDICTIONS] = f.c[OD_C_CACHE_USES] = 0;
 	assert_prints(&f, "tokens      5 prompt, 11 generated\n"
 			  "speed       TTFT 2.500 s, 2.50 tok/s\n"
+			  "drafts      12 tokens verified, 50.0% right: 2.50 tokens a step\n"
 			  "recall      nothing was predicted; predictions late 2, missing 1\n"
 			  "stood in    75.000% of 8 more expert uses, which main predicted while the shadow was silent\n"
 			  "served      75.000% of 84 expert uses in time, with 25.0% extra loads (21); hedged 17\n"
@@ -136,6 +139,7 @@ static void lines_for_people(void **state)
 	f.n_nodes = 1;
 	assert_prints(&f, "tokens      5 prompt, 11 generated\n"
 			  "speed       TTFT 2.500 s, 2.50 tok/s\n"
+			  "drafts      12 tokens verified, 50.0% right: 2.50 tokens a step\n"
 			  "stalls      6 of 84 expert uses waited for a load, 1.000 s in all\n"
 			  "loaded      0 B in 0 expert loads\n"
 			  "peak memory main 100.0 MiB\n");
@@ -152,7 +156,8 @@ static void fields_for_programs(void **state)
 		"{\"before\": true, \"prompt_tokens\": 5, \"shared_tokens\": 3, \"tokens\": 11, \"prefill_s\": 2.0, \"ttft_s\": 2.5,"
 		" \"decode_s\": 4.0, \"device_waits\": 273, \"side_waits\": 13, \"tok_per_s\": 2.5, \"expert_uses\": 84, \"predicted_uses\": 80, \"recalled_uses\": 79,"
 		" \"stood_in_uses\": 8, \"stood_in_recalled\": 6, \"undone_uses\": 24, \"undone_recalled\": 21,"
-		" \"recall\": 0.9875, \"late_predictions\": 2, \"missing_predictions\": 1, \"served_in_time\": 63,"
+		" \"recall\": 0.9875, \"late_predictions\": 2, \"missing_predictions\": 1, \"served_in_time\": 63, \"undone_served\": 19, \"undone_loads\": 14,"
+		" \"drafted_tokens\": 12, \"accepted_tokens\": 6,"
 		" \"decode_loads\": 81, \"extra_loads\": 21, \"begun_loads\": 102, \"hedged\": 17, \"hedge_uses\": 3, \"wasted_wants\": 18,"
 		" \"stalls\": 6, \"stall_s\": 1.0,"
 		" \"decode_layers\": 20, \"experts_s\": 3.0, \"workers\": 6, \"groups\": 3, \"slots\": 1,"

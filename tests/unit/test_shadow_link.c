@@ -219,7 +219,7 @@ static struct odm_step begin_step(struct world *w, struct od_row *row, uint32_t 
 				 .part = &w->part, .n_parts = 1 };
 
 	*row = (struct od_row){ .seq = w->seq, .position = position, .token = 1 };
-	w->part = (struct odm_part){ .sequence = w->sequence, .n = 1, .prompt_tokens = PROMPT, .sampling = &w->sampling };
+	w->part = (struct odm_part){ .sequence = w->sequence, .n = 1, .prompt_tokens = PROMPT, .ahead = 1, .sampling = &w->sampling };
 	odm_shadow_link_step(&w->link, 0, &step);
 	return step;
 }
