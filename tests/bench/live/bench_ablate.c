@@ -62,7 +62,7 @@ static void on_signal(int number)
 
 /* A run starts its own cluster, and who predicts and what is aligned is what runs differ in. */
 static const char *const without[] = { "workers", "resident", "predictor", "align-token", "align-kv", "trace", "worker-arg",
-	"shadow-arg", NULL };
+	"shadow-arg", "draft", NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
@@ -97,6 +97,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	};
 
 	odm_engine_args_defaults(a);
+	a->opts.draft = ODM_DRAFT_OFF;
 	a->local = DEFAULT_WORKERS;
 	a->opts.threads = 1;
 	a->opts.hedge_percent = 0; /* the paper's shadow, unless asked for */

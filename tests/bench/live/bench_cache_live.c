@@ -63,7 +63,7 @@ static void on_signal(int number)
 
 /* ---- The command line ---- */
 
-static const char *const without[] = { "workers", "resident", "trace", "worker-arg", NULL };
+static const char *const without[] = { "workers", "resident", "trace", "worker-arg", "draft", NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
@@ -90,6 +90,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	};
 
 	odm_engine_args_defaults(a);
+	a->opts.draft = ODM_DRAFT_OFF;
 	a->local = 4;
 	a->opts.threads = o->slots = 1;
 	o->load_ms = DEFAULT_LOAD_MS;

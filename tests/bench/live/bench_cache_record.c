@@ -26,7 +26,7 @@ struct recording {
 	uint64_t prompt_tokens, tokens;
 };
 
-static const char *const without[] = { "resident", NULL }; /* that is the default */
+static const char *const without[] = { "resident" /* that is the default */, "draft", NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
@@ -122,6 +122,7 @@ int od_bench_cache_record(int argc, char **argv, struct od_err *err)
 	int rc;
 
 	odm_engine_args_defaults(&o.engine);
+	o.engine.opts.draft = ODM_DRAFT_OFF;
 	rc = parse(&o, argc, argv, err);
 	if (rc != OD_OK || o.help)
 		return rc;

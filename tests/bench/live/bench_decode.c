@@ -36,7 +36,15 @@ struct run {
 	bool same_tokens;
 };
 
+/* Draft tokens by margin: below 0.1, 0.2, 0.4, and so on; the last one has all others. */
+#define MARGINS 10
+struct margin {
+	uint64_t n, right;
+	double expected; /* sum of probabilities */
+};
+
 struct decode_bench {
+	struct margin margin[MARGINS];
 	struct decode_options opt;
 	struct odm_engine *engine[N_SIDES]; /* NULL: not measured */
 	struct od_prompts prompts;
@@ -111,6 +119,23 @@ static uint64_t token_weight_bytes(const struct od_pack *p, enum od_form form)
 
 /* --- measuring --- */
 
+static double margin_limit(size_t i)
+{
+	return 0.1 * (double)(1u << i);
+}
+
+static void note_draft(void *arg, float margin, double probability, bool right)
+{
+	struct decode_bench *b = arg;
+	size_t i = 0;
+
+	while (i + 1 < MARGINS && margin >= margin_limit(i))
+		i++;
+	b->margin[i].n++;
+	b->margin[i].right += right;
+	b->margin[i].expected += probability;
+}
+
 /* In the first layer of every decoded token: neighbours in time, which see the same machine. */
 static void read_memory(void *arg, enum odm_phase phase, uint32_t position, uint32_t layer, const uint16_t *experts,
 			const float *weights, float margin)
@@ -142,6 +167,8 @@ static int generate(struct decode_bench *b, enum side s, size_t i, uint64_t toke
 
 	if (s == RESIDENT)
 		req.observer = (struct odm_observer){ .arg = b, .route = read_memory };
+	else
+		req.observer = (struct odm_observer){ .arg = b, .drafted = note_draft };
 	od_sampler_defaults(&req.sampling);
 	req.sampling.temperature = b->opt.temperature;
 	req.sampling.seed = b->opt.seed + i;
@@ -445,7 +472,8 @@ static void report_cluster_runs(const struct decode_bench *b, struct od_report *
 	static const struct od_column columns[] = {
 		{ "decode_s", "", 0 }, { "decode_layers", "", 0 }, { "experts_s", "", 0 }, { "expert_uses", "", 0 },
 		{ "predicted_uses", "", 0 }, { "recalled_uses", "", 0 }, { "stalls", "", 0 }, { "stall_s", "", 0 },
-		{ "loads", "", 0 }, { "loaded_bytes", "", 0 }, { "load_s", "", 0 }, { "main_ms", "", 0 },
+		{ "loads", "", 0 }, { "decode_loads", "", 0 }, { "loaded_bytes", "", 0 }, { "load_s", "", 0 },
+		{ "tokens", "", 0 }, { "drafted_tokens", "", 0 }, { "accepted_tokens", "", 0 }, { "main_ms", "", 0 },
 		{ "worker_ms", "", 0 }, { "window_1_slot_ms", "", 0 }, { "window_2_slots_ms", "", 0 },
 	};
 	struct od_table *t = od_report_detail(r, "cluster_by_run", columns, sizeof(columns) / sizeof(columns[0]));
@@ -458,10 +486,24 @@ static void report_cluster_runs(const struct decode_bench *b, struct od_report *
 			OD_REAL(od_seconds(c[OD_C_DECODE_NS])), OD_INT(c[OD_C_DECODE_LAYERS]), OD_REAL(od_seconds(c[OD_C_EXPERTS_NS])),
 			OD_INT(c[OD_C_EXPERT_USES]), OD_INT(c[OD_C_PREDICTED_USES]), OD_INT(c[OD_C_RECALLED_USES]),
 			OD_INT(c[OD_C_STALLS]), OD_REAL(od_seconds(c[OD_C_STALL_NS])), OD_INT(c[OD_C_LOADS]),
-			OD_INT(c[OD_C_LOADED_BYTES]), OD_REAL(od_seconds(c[OD_C_LOAD_NS])), OD_REAL(main_ms(b, u)), OD_REAL(worker_ms(b, u)),
+			OD_INT(c[OD_C_DECODE_LOADS]), OD_INT(c[OD_C_LOADED_BYTES]), OD_REAL(od_seconds(c[OD_C_LOAD_NS])),
+			OD_INT(c[OD_C_TOKENS]), OD_INT(c[OD_C_DRAFTED]), OD_INT(c[OD_C_ACCEPTED]), OD_REAL(main_ms(b, u)), OD_REAL(worker_ms(b, u)),
 			OD_REAL(window_1_ms(b, u)), OD_REAL(window_2_ms(b, u)),
 		});
 	}
+}
+
+/* How often draft tokens were right, beside how often they should have been. */
+static void report_margins(const struct decode_bench *b, struct od_report *r)
+{
+	static const struct od_column columns[] = {
+		{ "margin_below", "", 0 }, { "tokens", "", 0 }, { "right", "", 0 }, { "expected", "", 0 },
+	};
+	struct od_table *t = od_report_detail(r, "drafts_by_margin", columns, sizeof(columns) / sizeof(columns[0]));
+
+	for (size_t i = 0; i < MARGINS; i++)
+		od_table_row(t, (struct od_cell[]){ i + 1 < MARGINS ? OD_REAL(margin_limit(i)) : OD_NONE, OD_INT(b->margin[i].n),
+						    OD_INT(b->margin[i].right), OD_REAL(b->margin[i].expected) });
 }
 
 static int report(const struct decode_bench *b, struct od_err *err)
@@ -476,6 +518,8 @@ static int report(const struct decode_bench *b, struct od_err *err)
 	report_runs(b, r);
 	if (b->engine[CLUSTER] != NULL)
 		report_cluster_runs(b, r);
+	if (b->engine[CLUSTER] != NULL)
+		report_margins(b, r);
 	if (rc == OD_OK)
 		rc = od_report_print(r, stdout, b->opt.json, err);
 	od_report_free(r);

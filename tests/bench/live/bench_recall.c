@@ -40,7 +40,7 @@ static const char usage[] =
 	"Example: od-bench recall --pack PACK --prompts tests/bench/prompts.jsonl --precision int8,bf16\n";
 
 /* --align sets both periods; --resident has no cluster; own options set the shadow's arguments. */
-static const char *const without[] = { "align-token", "align-kv", "resident", "shadow-arg", NULL };
+static const char *const without[] = { "align-token", "align-kv", "resident", "shadow-arg", "draft", NULL };
 
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
@@ -79,6 +79,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	};
 
 	odm_engine_args_defaults(&o->engine);
+	o->engine.opts.draft = ODM_DRAFT_OFF; /* recall of plain decoding */
 	recall_served_defaults(&o->sim);
 	return odm_engine_args_parse(&o->engine, without, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help, usage, err);
 }

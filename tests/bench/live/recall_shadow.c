@@ -113,7 +113,7 @@ static void replay_prompt(struct replay *r)
 	const struct recall_recording *rec = r->board->rec;
 	struct od_row *rows = calloc(rec->n_prompt, sizeof(*rows));
 	struct od_sampler_opts sampling;
-	const struct odm_part part = { .sequence = SEQUENCE, .n = rec->n_prompt, .prompt_tokens = rec->n_prompt,
+	const struct odm_part part = { .sequence = SEQUENCE, .n = rec->n_prompt, .prompt_tokens = rec->n_prompt, .ahead = 1,
 				       .sampling = &sampling };
 	const struct odm_step step = { .phase = ODM_PREFILL, .rows = rows, .n_rows = rec->n_prompt, .part = &part,
 				       .n_parts = 1 };
@@ -137,7 +137,8 @@ static void replay_step(struct replay *r, uint32_t i)
 	const uint32_t position = rec->n_prompt + i;
 	const struct od_row row = { .seq = rec->state, .position = position, .token = rec->token[position] };
 	struct od_sampler_opts sampling;
-	const struct odm_part part = { .sequence = SEQUENCE, .n = 1, .prompt_tokens = rec->n_prompt, .sampling = &sampling };
+	const struct odm_part part = { .sequence = SEQUENCE, .n = 1, .prompt_tokens = rec->n_prompt, .ahead = 1,
+				       .sampling = &sampling };
 	const struct odm_step step = {
 		.step = 1 + i,
 		.next_step = 2 + i,
