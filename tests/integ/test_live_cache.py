@@ -46,7 +46,7 @@ CASES = [
 @test
 def same_tokens_whatever_is_kept():
     for form, workers, slots, mib, policy, predictor in CASES:
-        r = cached("--local", workers, "--resident-form", form, "--predictor", predictor,
+        r = cached("--local", workers, "--resident-form", form, "--predictor", predictor, "--draft", "off",
                    *worker_args("--slots", slots, "--cache-mib", mib, "--cache-policy", policy))
         # A worker runs an expert once for a row, and every use is one's that has a cache.
         assert r["cache_uses"] == r["expert_uses"] == (TEXT - 1) * 12 * 2, r

@@ -109,7 +109,7 @@ BAD_ROWS = [
     dict(experts=[]), dict(experts=[1]), dict(experts=ALL * 3), dict(experts=[1, EXPERTS]), dict(experts=[1, 2**32 - 1]),
     dict(experts=[1, 2**16 + 1]), dict(experts=[5, 5]), dict(experts=ALL, probabilities=[1]),
 ]
-MAX_ROWS = 8  # of a step with one sequence
+MAX_ROWS = 17  # of a step with one sequence: a token and a draft of 16
 STRANGE = [[math.nan] * EXPERTS, [math.inf] * EXPERTS, [-math.inf] * EXPERTS, [-1e38] * EXPERTS, [3e38] * EXPERTS,
            [math.nan, math.inf] * (EXPERTS // 2), [0.0] * EXPERTS, [1e-45] * EXPERTS]
 
