@@ -47,7 +47,7 @@ struct ods_sequence {
 	uint32_t state_rows; /* of the newest STEP */
 	bool unmarked;	     /* these rows are not marked as due yet, for lack of memory */
 	uint64_t in_step;    /* emulator's count of received STEPs at the newest one with rows of the sequence */
-	int want;	     /* enum want of emulator.c, while a run is chosen */
+	int want;	     /* enum want of emulator_plan.c, while a run is chosen */
 	bool said;	     /* the log has a warning that there is no memory for more positions */
 	bool closed;	     /* closed, but kept until the run ends */
 	size_t run_first, run_n; /* its rows in the run; none: run_n is 0 */

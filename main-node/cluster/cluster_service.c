@@ -593,8 +593,10 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 	s->now->layers_done++;
 	if (in_decode(s)) {
 		s->now->step->counters[OD_C_DECODE_LAYERS]++;
-		s->now->step->counters[OD_C_EXPERTS_NS] += od_now_ns() - s->layer_begin_ns;
-		s->now->step->counters[OD_C_STALL_NS] += s->layer_stall_ns;
+		const uint64_t ns = od_now_ns() - s->layer_begin_ns;
+
+		s->now->step->counters[OD_C_EXPERTS_NS] += ns;
+		s->now->step->counters[OD_C_STALL_NS] += s->layer_stall_ns < ns ? s->layer_stall_ns : ns; /* workers say it */
 	}
 	return OD_OK;
 }

@@ -77,7 +77,9 @@ void odm_step_uses_settle(const struct odm_step_uses *u, const struct odm_step *
 {
 	uint64_t *c = step->counters;
 
-	for (size_t i = 0; u->n_rows > 0 && i < step->n_parts; i++)
+	if (u->n_rows == 0)
+		return;
+	for (size_t i = 0; i < step->n_parts; i++)
 		for (size_t j = 0; j < step->part[i].n; j++) {
 			const size_t row = step->part[i].first + j;
 

@@ -1,5 +1,5 @@
-/* step_uses.h - what each row of a decode step with drafts has used, until it is known which rows stand. Uses of undone rows are
- * then counted apart.
+/* step_uses.h - what each row of a decode step with drafts has used, until it is known which rows stand. Uses of undone rows
+ * are then counted apart.
  *
  * Thread: the engine thread. Owner: the caller; memory is allocated by odm_step_uses_init. */
 #ifndef ODM_STEP_USES_H

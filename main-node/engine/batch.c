@@ -27,11 +27,16 @@ static bool has_fixed_state(const struct od_config *c)
 	return false;
 }
 
-/* Drafts share what the certain rows leave. Rows of fixed state can be undone in small steps only. */
+/* Rows of a step that has drafts: the shadow is told of no more, and rows of fixed state can be undone in small steps only. */
+static uint32_t most_with_drafts(const struct od_config *c)
+{
+	return has_fixed_state(c) ? OD_KEEP_ROWS : ODM_MAX_STEP_ROWS;
+}
+
 uint32_t odm_decode_rows(const struct od_config *c, uint32_t max_sequences)
 {
-	const uint32_t full = max_sequences < FULL_DRAFTS ? max_sequences : FULL_DRAFTS;
-	const uint32_t rows = max_sequences + full * ODM_MAX_DRAFT, most = has_fixed_state(c) ? OD_KEEP_ROWS : ODM_MAX_STEP_ROWS;
+	const uint32_t full = max_sequences < FULL_DRAFTS ? max_sequences : FULL_DRAFTS, most = most_with_drafts(c);
+	const uint32_t rows = max_sequences + full * ODM_MAX_DRAFT;
 
 	return rows < most ? rows : max_sequences < most ? most : max_sequences;
 }
@@ -310,10 +315,13 @@ static bool drafts(const struct odm_engine *e, const struct odm_sequence *q)
 static void find_drafts(struct odm_engine *e)
 {
 	struct odm_batch *b = &e->batch;
-	size_t left = b->decode.max_rows, n = 0;
+	const size_t limit = most_with_drafts(e->config), most = b->decode.max_rows < limit ? b->decode.max_rows : limit;
+	size_t left, n = 0;
 
 	for (const struct odm_sequence *q = b->first; q != NULL; q = q->next)
-		left -= q->phase == ODM_IN_DECODE;
+		n += q->phase == ODM_IN_DECODE;
+	left = n < most ? most - n : 0;
+	n = 0;
 	for (struct odm_sequence *q = b->first; q != NULL; q = q->next) {
 		if (q->phase != ODM_IN_DECODE)
 			continue;
@@ -482,10 +490,12 @@ static void decode_step(struct odm_engine *e)
 	finish_ended(&b->decode);
 	ns = od_now_ns() - begin;
 	b->decode_ns = b->decode_ns == 0 ? ns : (3 * b->decode_ns + ns) / 4;
-	if (e->opts.draft != ODM_DRAFT_OFF)
-		odm_draft_policy_timed(&b->policy, &(struct odm_draft_step){ .texts = n, .rows = b->decode.step.n_rows, .tokens = tokens,
-									     .experts = b->experts, .ns = ns,
-									     .wait_ns = b->decode.counters[OD_C_STALL_NS] });
+	if (e->opts.draft != ODM_DRAFT_OFF) {
+		const struct odm_draft_step s = { .texts = n, .rows = b->decode.step.n_rows, .tokens = tokens, .experts = b->experts,
+						  .ns = ns, .wait_ns = b->decode.counters[OD_C_STALL_NS] };
+
+		odm_draft_policy_timed(&b->policy, &s);
+	}
 }
 
 /* ---- Prompts ---- */

@@ -98,10 +98,11 @@ static double value_of(const struct odm_linear *l, const double x[ODM_TIME_TERMS
 	return y;
 }
 
-/* Recursive least squares. */
+/* Recursive least squares that forgets only in the direction of x: in others nothing new is known, and their covariance would
+ * grow without end while x does not change. */
 static void learn_linear(struct odm_linear *l, double spread, const double x[ODM_TIME_TERMS], double y)
 {
-	double px[ODM_TIME_TERMS] = { 0 }, variance, error;
+	double px[ODM_TIME_TERMS] = { 0 }, variance, error, known = 0;
 
 	if (l->noise == 0) {
 		begin_linear(l, spread, x, y);
@@ -111,29 +112,34 @@ static void learn_linear(struct odm_linear *l, double spread, const double x[ODM
 		if (x[i] > 0 && l->p[i][i] == 0) /* it was 0 until now */
 			l->p[i][i] = pow(l->spread * y / x[i], 2);
 	error = y - value_of(l, x);
-	variance = l->noise;
 	for (int i = 0; i < ODM_TIME_TERMS; i++) {
 		for (int j = 0; j < ODM_TIME_TERMS; j++)
 			px[i] += l->p[i][j] * x[j];
-		variance += x[i] * px[i];
+		known += x[i] * px[i];
 	}
+	if (!isfinite(error) || !(known > 0)) { /* rounding has won: begin anew */
+		*l = (struct odm_linear){ 0 };
+		return;
+	}
+	variance = l->noise + known;
 	error = fmin(error, MAX_SURPRISE * sqrt(variance));
 	l->noise = fmax(0.98 * l->noise + 0.02 * error * error, 1e-4 * y * y);
 	for (int i = 0; i < ODM_TIME_TERMS; i++) {
 		l->w[i] += px[i] / variance * error;
 		for (int j = 0; j < ODM_TIME_TERMS; j++)
-			l->p[i][j] = (l->p[i][j] - px[i] * px[j] / variance) / KEEP_TIME;
+			l->p[i][j] += px[i] * px[j] * ((1 - KEEP_TIME) / known - 1 / variance);
 	}
 }
 
 static void learn_time(struct odm_draft_policy *p, const struct odm_draft_step *s)
 {
 	const double work[ODM_TIME_TERMS] = { 1, (double)s->rows, s->experts }, wait[ODM_TIME_TERMS] = { 1, s->experts };
+	const uint64_t wait_ns = s->wait_ns < s->ns ? s->wait_ns : s->ns; /* a worker says it */
 
-	learn_linear(&p->work, WORK_SPREAD, work, (double)(s->ns - s->wait_ns));
+	learn_linear(&p->work, WORK_SPREAD, work, (double)(s->ns - wait_ns));
 	/* No wait says only that there was room: it is news when a wait was expected. */
-	if (s->experts > 0 && (s->wait_ns > MIN_WAIT * s->ns || (p->wait.noise > 0 && value_of(&p->wait, wait) > 0)))
-		learn_linear(&p->wait, WAIT_SPREAD, wait, (double)s->wait_ns);
+	if (s->experts > 0 && ((double)wait_ns > MIN_WAIT * (double)s->ns || (p->wait.noise > 0 && value_of(&p->wait, wait) > 0)))
+		learn_linear(&p->wait, WAIT_SPREAD, wait, (double)wait_ns);
 }
 
 static double step_ns(const struct odm_draft_policy *p, double rows, double experts)
@@ -197,15 +203,18 @@ static void cut_to_what_pays(const struct odm_draft_policy *p, struct odm_draft 
 	}
 }
 
-/* So many of each, while there are rows. */
+/* So many of each, while there are rows: the first tokens of all before the second ones. */
 static void cut_to_fixed(uint32_t fixed, struct odm_draft *const *d, size_t n, size_t most_rows)
 {
-	for (size_t i = 0; i < n; i++) {
-		const size_t most = fixed < most_rows ? fixed : most_rows;
-
-		d[i]->n = d[i]->n < most ? d[i]->n : most;
-		most_rows -= d[i]->n;
-	}
+	for (uint32_t length = 0; length < ODM_MAX_DRAFT; length++)
+		for (size_t i = 0; i < n; i++) {
+			if (d[i]->n <= length)
+				continue;
+			if (length < fixed && most_rows > 0)
+				most_rows--;
+			else
+				d[i]->n = length;
+		}
 }
 
 void odm_draft_policy_cut(struct odm_draft_policy *p, struct odm_draft *const *d, size_t n, size_t most_rows)

@@ -7,8 +7,8 @@
  * A draft gets longer while the probability that all of it is right, divided by the time that one more row costs, is above the
  * tokens per time of the step without that row.
  *
- * Drafts that do not pay are off: the run alternates between long phases in the mode that was faster and short ones in the other,
- * rarer each time that the result is the same.
+ * Drafts that do not pay are off: the run alternates between long phases in the mode that was faster and short ones in the
+ * other, rarer each time that the result is the same.
  * Pure: no clock and no I/O. Thread: the owner's. Owner: the caller; plain data. */
 #ifndef ODM_DRAFT_POLICY_H
 #define ODM_DRAFT_POLICY_H

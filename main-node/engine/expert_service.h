@@ -69,10 +69,11 @@ struct odm_expert_service {
 	unsigned (*needs)(struct odm_expert_service *s, const struct odm_step *step, uint32_t m);
 	/* All layers are done, or the step was abandoned. */
 	void (*end_step)(struct odm_expert_service *s, const struct odm_step *step);
-	/* After end_step and before the next step: the first kept[i] rows of the i-th part stand, the others are undone. Called if
-	 * any are. */
+	/* After end_step and before the next step: the first kept[i] rows of the i-th part stand, the others are undone. Called
+	 * if any are. */
 	void (*kept)(struct odm_expert_service *s, const struct odm_step *step, const uint32_t *kept);
-	/* Between steps: the shadow's draft behind the token at this position, the sequence's last one; d->n is at most `most`. */
+	/* Between steps: the shadow's draft behind the token at this position, the sequence's last one; d->n is at most
+	 * `most`. */
 	void (*draft)(struct odm_expert_service *s, uint64_t sequence, uint32_t position, int32_t token, size_t most,
 		      struct odm_draft *d);
 	/* The sequence has ended; the service frees its state. f (zeroed except its nodes) receives the figures known only now

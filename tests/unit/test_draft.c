@@ -192,7 +192,7 @@ static void try_setting(struct odm_engine *e, const struct setting *s, struct od
 			generate(e, s, &d, &r);
 			assert_same(plain, &r, way, at_most);
 			assert_true(d.drafts > 0 && d.rows > 0);
-			if (way == RIGHT && at_most == ODM_MAX_DRAFT) /* 8 tokens a step; 2: the prompt's, and what is only numbered */
+			if (way == RIGHT && at_most == ODM_MAX_DRAFT) /* 17 tokens a step; 2: the prompt's, and what is only numbered */
 				assert_true(e->last_step - steps <= 2 + (r.n_tokens + ODM_MAX_DRAFT) / (ODM_MAX_DRAFT + 1));
 			odm_result_fini(&r);
 		}

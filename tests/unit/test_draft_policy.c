@@ -195,11 +195,54 @@ static void test_right(void **state)
 	assert_true(odm_draft_policy_right(&p, INFINITY) > 0.9);
 }
 
+/* A shadow that is away, or cannot run ahead, for as long as may be: what is learnt meanwhile spoils nothing. */
+static void test_long_absence(void **state)
+{
+	const struct world *w = &worlds[0];
+	struct odm_draft_policy p;
+	struct run before, after;
+
+	(void)state;
+	odm_draft_policy_init(&p, 0);
+	before = simulate(w, &p, false, 1);
+	for (uint64_t steps = 0; steps < 100000; steps++) {
+		struct odm_draft d = { .experts = { (uint32_t)w->first } }, *list = &d;
+
+		odm_draft_policy_cut(&p, &list, 1, ODM_MAX_DRAFT);
+		odm_draft_policy_timed(&p, &(struct odm_draft_step){ .texts = 1, .rows = 1, .tokens = 1, .experts = w->first,
+								     .ns = (uint64_t)(w->step + w->row) + steps % 1000 });
+	}
+	after = simulate(w, &p, false, 1);
+	assert_true(rate(&after) > 0.8 * rate(&before)); /* the next trial is up to 1024 steps away */
+}
+
+/* Times that no clock gives, and waits longer than their step. */
+static void test_strange_times(void **state)
+{
+	static const uint64_t ns[] = { 0, 1, UINT64_MAX, 30000000 };
+	struct odm_draft_policy p;
+	struct run r, plain;
+
+	(void)state;
+	odm_draft_policy_init(&p, 0);
+	plain = simulate(&worlds[0], &p, true, 1);
+	odm_draft_policy_init(&p, 0);
+	for (size_t i = 0; i < 400; i++)
+		odm_draft_policy_timed(&p, &(struct odm_draft_step){ .texts = 1 + i % 3, .rows = 1 + i % 5, .tokens = 1, .experts = 24,
+								     .ns = ns[i % 4], .wait_ns = ns[i / 4 % 4] });
+	r = simulate(&worlds[0], &p, false, 1);
+	for (size_t i = 0; i < ODM_TIME_TERMS; i++)
+		assert_true(isfinite(p.work.w[i]) && isfinite(p.wait.w[i]));
+	assert_true(rate(&r) > 0.97 * rate(&plain));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_lengths),
 		cmocka_unit_test(test_right),
+		cmocka_unit_test(test_long_absence),
+		cmocka_unit_test(test_strange_times),
 	};
 
 	return cmocka_run_group_tests_name("draft_policy", tests, NULL, NULL);

@@ -324,6 +324,7 @@ static int open_engine(struct beside_bench *b, struct od_err *err)
 	int rc;
 
 	eo.parallel = b->n + 1; /* the prompt needs a place, too */
+	eo.draft = ODM_DRAFT_OFF; /* tokens are counted by steps */
 	rc = odm_engine_open(&b->engine, &eo, err);
 	return rc == OD_OK ? parallel_texts_init(&b->texts, b->engine, b->n, false, err) : rc;
 }

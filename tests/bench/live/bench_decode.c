@@ -98,6 +98,8 @@ static int check(struct decode_options *o, struct od_err *err)
 		return od_fail(err, OD_ERR_ARG, "--prefill-beside needs --parallel N: the texts to decode during the prefill");
 	if (o->parallel != NULL && o->baseline == BASELINE_RESIDENT)
 		return od_fail(err, OD_ERR_ARG, "--parallel measures one engine; leave --baseline out");
+	if (o->parallel != NULL && o->engine.draft != NULL && strcmp(o->engine.draft, "off") != 0)
+		return od_fail(err, OD_ERR_ARG, "--parallel measures plain decoding; leave --draft out");
 	if (o->baseline < 0)
 		o->baseline = BASELINE_RESIDENT;
 	if (o->prompts == NULL && o->prompt_tokens == 0)

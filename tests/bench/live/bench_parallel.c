@@ -413,6 +413,7 @@ static int open_engine(struct parallel_bench *b, struct od_err *err)
 	int rc;
 
 	eo.parallel = b->most;
+	eo.draft = ODM_DRAFT_OFF; /* tokens are counted by steps */
 	rc = odm_engine_open(&b->engine, &eo, err);
 	if (rc != OD_OK)
 		return rc;
