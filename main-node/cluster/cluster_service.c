@@ -170,7 +170,8 @@ static void find_draft(struct odm_expert_service *base, uint64_t sequence, uint3
 	struct odm_predictions *p = odm_cluster_predictions(((struct service *)base)->cluster);
 
 	d->n = odm_predictions_draft(p, sequence, position, token, d->token, d->margin, most);
-	odm_predictions_union(p, sequence, position, d->n + 1, d->experts);
+	if (d->n > 0) /* a single row's experts are known */
+		odm_predictions_union(p, sequence, position, d->n + 1, d->experts);
 }
 
 /* --- one layer --- */

@@ -3,7 +3,6 @@
 #include "main-node/cluster/cluster_opts.h"
 
 #include <math.h>
-#include <string.h>
 
 #define MAX_MARGIN 50.0	     /* more is no surer */
 #define KEEP_RIGHT 0.995     /* weight of the evidence after each further token */

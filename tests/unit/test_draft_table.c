@@ -495,7 +495,7 @@ static void take(struct world *w, uint64_t id)
 		if (i != OD_C_FIRST_PREDICTIONS && i != OD_C_LEAD_SUM)
 			assert_int_equal(c[i], want[i]);
 	w->took += rows > 0;
-	for (size_t i = 0; i < t->n_records; i++) /* what the step counts from now on goes to nobody */
+	for (size_t i = 0; i < t->n_records; i++) /* later counts of the step belong to no sequence */
 		t->record[i].taken = true;
 	t->lead_routers = 0;
 	t->known &= t->open;

@@ -42,7 +42,7 @@ def touch_memory(mib):
 def texts_of(args, path, precision, parallel):
     touch_memory(2048)
     command = [os.path.join(args.bin, "od-main"), "--pack", args.pack, "--local", str(args.workers), "--prompts", path, "--parallel",
-               str(parallel), "--json", "--quiet", "--ignore-eos", f"--shadow-arg=--precision={precision}"]
+               str(parallel), "--draft", "off", "--json", "--quiet", "--ignore-eos", f"--shadow-arg=--precision={precision}"]
     if args.load_ms > 0:
         command.append(f"--worker-arg=--load-time={args.load_ms}")
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

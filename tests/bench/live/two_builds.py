@@ -39,6 +39,8 @@ def generate(build, pack, case, profile, threads, more):
     options, words, tokens, what = CASES[case]
     if "--worker-arg" in options and "--worker-arg" not in output_of([os.path.join(build, "od-main"), "--help"]):
         options = [*options[:-2], "--slots", "1"]  # up to c23ab9a
+    if "--local" in options and "--draft" in output_of([os.path.join(build, "od-main"), "--help"]):
+        options = [*options, "--draft", "off"]  # a step of one token, as in builds without drafts
     prompt = " ".join(WORDS[i % len(WORDS)] for i in range(words))
     said = json.loads(output_of([os.path.join(build, "od-main"), *options, "--pack", pack, "--prompt", prompt, "--temperature", "0",
                                  "--max-tokens", str(tokens), "--ignore-eos", "--threads", str(threads), "--profile", profile,
