@@ -115,6 +115,11 @@ int odm_recovery_serve(struct odm_recovery *r, struct od_err *err)
 	return err->code;
 }
 
+void odm_recovery_dropped(struct odm_recovery *r)
+{
+	r->unserved_ns = 0;
+}
+
 /* Everything that dead workers owe goes to others. */
 void odm_recovery_move(struct odm_recovery *r)
 {

@@ -48,6 +48,8 @@ void odm_recovery_end_rests(struct odm_recovery *r);
 OD_MUST_CHECK int odm_recovery_probe(struct odm_recovery *r, struct od_err *err);
 void odm_recovery_move(struct odm_recovery *r);
 OD_MUST_CHECK int odm_recovery_serve(struct odm_recovery *r, struct od_err *err);
+/* After an error of serve: the caller has given up all held pieces. */
+void odm_recovery_dropped(struct odm_recovery *r);
 /* How long the next round may wait. */
 int odm_recovery_timeout_ms(const struct odm_recovery *r);
 

@@ -54,7 +54,7 @@ int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts
 	s->batch = malloc(sizeof(*s->batch));
 	ok = s->told != NULL && s->part != NULL && s->token != NULL && s->unsent != NULL && s->batch != NULL;
 	if (!od_state_pool_mapped(o->state)) {
-		s->stage.rows = n > OD_KV_PAGE ? n : OD_KV_PAGE;
+		s->stage.rows = n + OD_KV_PAGE; /* a row of each sequence and drafts; or a page */
 		s->stage.layer_bytes = s->stage.rows * od_state_pool_most_bytes(o->state);
 		s->stage.max_layers = most_layers(o->config);
 		s->stage.bytes = od_alloc_array(s->stage.max_layers, s->stage.layer_bytes);

@@ -422,13 +422,13 @@ static void count_draft(struct odm_engine *e, struct odm_sequence *q)
 {
 	const size_t right = q->kept - 1;
 
-	q->own[OD_C_DRAFTED] += q->n_rows - 1;
+	q->own[OD_C_DRAFTED] += q->draft.n;
 	q->own[OD_C_ACCEPTED] += right;
 	if (q->req.drafter.draft != NULL)
 		return;
 	for (size_t i = 0; i < right; i++)
 		learn_token(e, q, i, true);
-	if (right < q->draft.n && !q->ended)
+	if (q->kept < q->n_rows && !q->ended)
 		learn_token(e, q, right, false);
 }
 
@@ -441,6 +441,8 @@ static int end_decode(struct odm_engine *e, struct od_err *err)
 	bool undone = false;
 	int rc = OD_OK;
 
+	for (size_t i = 0; i < p->step.n_parts; i++)
+		p->of[i]->n_rows = p->valid[i];
 	while (rc == OD_OK && (n = list_rows(b, &part, &index, b->row)) > 0)
 		rc = sample_rows(b, b->row, n, err);
 	if (rc != OD_OK)

@@ -51,6 +51,9 @@ struct odm_step {
 	size_t n_rows;
 	const struct odm_part *part; /* in the order of their rows */
 	size_t n_parts;
+	/* [n_parts]: how many rows of each part can be kept. The service lowers it, to no less than 1, when draft rows need
+	 * an expert that no worker can run; the outputs of the rows behind are then zero, or meaningless. */
+	uint32_t *valid;
 	uint64_t *counters; /* [OD_N_COUNTERS] of the step: the service adds to it until end_step */
 	/* True: abandon the step. */
 	bool (*cancelled)(void *arg);

@@ -16,7 +16,8 @@ int odm_pass_init(struct odm_pass *p, struct odm_engine *e, enum odm_phase phase
 	p->rows = calloc(o->max_rows, sizeof(*p->rows));
 	p->part = calloc(max_parts, sizeof(*p->part));
 	p->of = calloc(max_parts, sizeof(*p->of));
-	if (p->rows == NULL || p->part == NULL || p->of == NULL)
+	p->valid = calloc(max_parts, sizeof(*p->valid));
+	if (p->rows == NULL || p->part == NULL || p->of == NULL || p->valid == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu rows", o->max_rows);
 	return od_forward_new(&p->forward, o, err);
 }
@@ -27,13 +28,15 @@ void odm_pass_fini(struct odm_pass *p)
 	free(p->rows);
 	free(p->part);
 	free(p->of);
+	free(p->valid);
 	*p = (struct odm_pass){ 0 };
 }
 
 void odm_pass_clear(struct odm_pass *p)
 {
 	assert(!p->open);
-	p->step = (struct odm_step){ .phase = p->phase, .rows = p->rows, .part = p->part, .counters = p->counters };
+	p->step = (struct odm_step){ .phase = p->phase, .rows = p->rows, .part = p->part, .valid = p->valid,
+				    .counters = p->counters };
 }
 
 void odm_pass_add(struct odm_pass *p, struct odm_sequence *q, uint32_t begin, const int32_t *tokens, size_t n)
@@ -42,6 +45,7 @@ void odm_pass_add(struct odm_pass *p, struct odm_sequence *q, uint32_t begin, co
 
 	assert(s->n_parts < p->max_parts && n <= p->max_rows - s->n_rows);
 	p->of[s->n_parts] = q;
+	p->valid[s->n_parts] = (uint32_t)n;
 	p->part[s->n_parts++] = (struct odm_part){
 		.sequence = q->id,
 		.first = s->n_rows,

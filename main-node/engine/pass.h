@@ -20,6 +20,7 @@ struct odm_pass {
 	struct od_row *rows;	  /* [max_rows] */
 	struct odm_part *part;	  /* [max_parts] */
 	struct odm_sequence **of; /* [max_parts]: the part's sequence */
+	uint32_t *valid;	  /* [max_parts]: odm_step.valid */
 	size_t max_parts;
 	uint64_t counters[OD_N_COUNTERS];
 };

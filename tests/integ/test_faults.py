@@ -13,6 +13,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import wrong_shadow
 import zmtp
 from cluster_util import (BIN, HANG_S, PROMPT, TMP, TOKENS, Daemon, Lines, generate, hosts_file, main_args, pack,
                           reference, run_tests, shadow_args, test, tool, worker_args)
@@ -820,6 +821,47 @@ def a_corrupt_expert_is_run_elsewhere():
     assert bad.alive()
     for w in bad, worse, good, better:
         w.kill()
+
+
+def experts_used(tokens):
+    """(m, expert) of all that one worker computes for the text."""
+    trace = os.path.join(TMP, "worker.trace")
+    w = Daemon("worker", "--trace", trace)
+    text = generate("--workers", hosts_file([w]), prompt=PROMPT, tokens=tokens)["token_ids"]
+    w.process.terminate()
+    w.process.wait(timeout=HANG_S)
+    w.kill()
+    with open(trace, encoding="utf-8") as f:
+        events = json.load(f)
+    events = events["traceEvents"] if isinstance(events, dict) else events
+    return text, {(e["args"]["m"], e["args"]["expert"]) for e in events if e["name"] == "compute"}
+
+
+@test
+def an_expert_that_only_drafts_need_may_be_lost():
+    """All experts that the text does not use are damaged; a shadow of partly other weights drafts tokens that use them."""
+    tokens = 8
+    text, used = experts_used(tokens)
+    damaged, wrong = os.path.join(TMP, "unused.pack"), os.path.join(TMP, "other-weights.pack")
+    shutil.copytree(pack(), damaged)
+    wrong_shadow.make(pack(), wrong, layers=2)  # some of its tokens are right, and the draft behind them is wrong
+    with open(os.path.join(pack(), "model.json"), encoding="utf-8") as f:
+        table = json.load(f)["experts"]["table"]
+    workers = [Daemon("worker", "--load-time=10", pack_dir=damaged) for _ in range(2)]
+    with open(os.path.join(damaged, "experts.bin"), "r+b") as f:
+        unused = [e for e in table if (e["m"], e["expert"]) not in used]
+        assert len(unused) > 5, len(unused)
+        for e in unused:
+            f.seek(e["offset"] + e["bytes"] // 2)
+            f.write(b"\x5a" * 64)
+    shadow = Daemon("shadow", pack_dir=wrong)
+    hosts = hosts_file([shadow, *workers])
+    r, err = generate("--workers", hosts, "--draft", 8, prompt=PROMPT, tokens=tokens, stderr=True)
+    assert r["token_ids"] == text and r["drafted_tokens"] > 0
+    assert "only a draft needs it" in err, err
+    refused("--workers", hosts, "--draft", 8, tokens=60, says=["checksum", "expert"])
+    for d in [shadow, *workers]:
+        d.kill()
 
 
 if __name__ == "__main__":
