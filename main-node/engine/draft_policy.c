@@ -29,8 +29,7 @@ void odm_draft_policy_init(struct odm_draft_policy *p, uint32_t fixed)
 		.right = { 0, 1 },
 		.right_h = { { 1, 0 }, { 0, 1 } },
 		.length = 2,
-		.phase_steps = FIRST_PLAIN,
-		.long_steps = MIN_LONG,
+		.long_steps = MIN_LONG, /* the first step sets texts and phase_steps */
 	};
 }
 
@@ -227,6 +226,14 @@ void odm_draft_policy_cut(struct odm_draft_policy *p, struct odm_draft *const *d
 
 /* ---- Modes ---- */
 
+/* Rates of a text compare only for about the same number of texts. */
+static bool other_number(const struct odm_draft_policy *p, size_t texts)
+{
+	const size_t difference = texts > p->texts ? texts - p->texts : p->texts - texts;
+
+	return 4 * difference > p->texts;
+}
+
 static void begin_phase(struct odm_draft_policy *p, bool drafting, bool trial)
 {
 	p->drafting = drafting;
@@ -236,6 +243,22 @@ static void begin_phase(struct odm_draft_policy *p, bool drafting, bool trial)
 	p->phase_steps = !trial ? p->long_steps : drafting ? DRAFT_TRIAL : PLAIN_TRIAL;
 	if (drafting && p->length < 2)
 		p->length = 2;
+}
+
+/* With another number of texts the rate is measured anew, a trial is given up, and the next one waits until it is known. */
+static void begin_number(struct odm_draft_policy *p, size_t texts)
+{
+	uint32_t least;
+
+	p->texts = texts;
+	p->tokens = p->ns = 0;
+	if (p->trial) {
+		begin_phase(p, !p->drafting, false);
+		p->phase_steps = 0;
+	}
+	least = p->steps + (p->rate[false] == 0 ? FIRST_PLAIN : MIN_LONG);
+	if (p->phase_steps < least)
+		p->phase_steps = least;
 }
 
 /* After a trial the faster mode gets a long phase; after a long phase the other mode gets a trial. */
@@ -263,6 +286,8 @@ void odm_draft_policy_timed(struct odm_draft_policy *p, const struct odm_draft_s
 	if (p->fixed > 0 || s->texts == 0)
 		return;
 	learn_time(p, s);
+	if (other_number(p, s->texts))
+		begin_number(p, s->texts);
 	if (++p->steps > SETTLE || p->rate[p->drafting] == 0) {
 		p->tokens = KEEP_RATE * p->tokens + (double)s->tokens / (double)s->texts;
 		p->ns = KEEP_RATE * p->ns + (double)s->ns;

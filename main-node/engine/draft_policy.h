@@ -8,7 +8,8 @@
  * tokens per time of the step without that row.
  *
  * Drafts that do not pay are off: the run alternates between long phases in the mode that was faster and short ones in the
- * other, rarer each time that the result is the same.
+ * other, rarer each time that the result is the same. Rates are
+ * compared only for about the same number of texts.
  * Pure: no clock and no I/O. Thread: the owner's. Owner: the caller; plain data. */
 #ifndef ODM_DRAFT_POLICY_H
 #define ODM_DRAFT_POLICY_H
@@ -32,6 +33,7 @@ struct odm_draft_policy {
 	bool drafting;	 /* the mode of this phase */
 	bool trial;	 /* a short phase */
 	uint32_t steps, phase_steps, long_steps; /* of this phase: so far, in all; of long phases */
+	size_t texts;	 /* about as many in the steps of these phases */
 	double rate[2];	 /* tokens of a text per ns, by mode; 0: not known */
 	double tokens, ns; /* of this phase; old steps count less */
 };

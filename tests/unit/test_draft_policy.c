@@ -13,7 +13,8 @@
 #include "main-node/engine/draft_policy.h"
 #include "tests/unit/random.h"
 
-#define TOKENS 6000u
+#define TOKENS 6000 /* of each text */
+#define MAX_TEXTS 8
 
 struct world {
 	const char *name;
@@ -24,6 +25,8 @@ struct world {
 	double first, more;	   /* different experts of the first row, of each further one */
 	double token;		   /* ns that the shadow needs for a row */
 	double noise;		   /* of a step's time, relative */
+	double mode;		   /* a step of drafting mode takes longer, relative: the shadow's work on the same cores */
+	size_t texts[2];	   /* the number of texts changes between these; 0: always one text */
 };
 
 static const struct world worlds[] = {
@@ -40,9 +43,19 @@ static const struct world worlds[] = {
 	{ .name = "slow shadow", .a = 3, .b = 2, .right = -1, .step = 30e6, .row = 1e6, .first = 24, .more = 10, .token = 60e6 },
 };
 
+/* Texts that come and go. */
+static const struct world changing[] = {
+	{ .name = "1 text, 6 texts", .a = 3, .b = 2, .right = -1, .step = 30e6, .row = 10e6, .first = 24, .more = 10, .token = 1e6,
+	  .texts = { 1, 6 } },
+	{ .name = "4 texts, 2 texts", .a = 2, .b = 2, .right = -1, .step = 10e6, .row = 6e6, .first = 24, .more = 10, .token = 1e6,
+	  .texts = { 4, 2 } },
+	{ .name = "6 texts, a busy shadow", .a = 3, .b = 2, .right = -1, .step = 1e6, .row = 10e6, .first = 24, .more = 10, .token = 1e6,
+	  .mode = 0.3, .texts = { 6, 1 } },
+};
+
 struct run {
 	double ns;
-	uint64_t tokens, rows, steps, drafted, plain_steps;
+	uint64_t tokens, rows, steps, plain_steps;
 };
 
 static double uniform(uint64_t *seed)
@@ -60,9 +73,28 @@ static double wait_of(const struct world *w, double experts)
 	return w->experts * fmax(experts - w->hidden, 0);
 }
 
-static double time_of(const struct world *w, size_t rows, double experts, uint64_t *seed)
+static double time_of(const struct world *w, size_t rows, double experts, bool drafting, uint64_t *seed)
 {
-	return (w->step + w->row * (double)rows) * (1 + w->noise * (2 * uniform(seed) - 1)) + wait_of(w, experts);
+	return (w->step + w->row * (double)rows) * (1 + w->noise * (2 * uniform(seed) - 1)) * (1 + (drafting ? w->mode : 0)) +
+	       wait_of(w, experts);
+}
+
+/* The texts of a world, which come and go. */
+struct life {
+	double tokens, next; /* of each text so far; when their number changes */
+	size_t which;	     /* of w->texts */
+	uint64_t seed;
+};
+
+static size_t texts_of(const struct world *w, struct life *l)
+{
+	if (w->texts[0] == 0)
+		return 1;
+	while (l->tokens >= l->next) {
+		l->next += 20 + (double)random_below(&l->seed, 180);
+		l->which ^= 1;
+	}
+	return w->texts[l->which];
 }
 
 /* The shadow's draft: margins, and how much of it is right. */
@@ -97,38 +129,70 @@ static void correct_shadow(struct shadow *s, size_t verified, size_t kept)
 	s->right -= kept + 1;
 }
 
+/* Drafts of the n texts, as long as the policy wants them. */
+static struct odm_draft_step draft(const struct world *w, struct odm_draft_policy *p, const struct shadow *s, size_t n, bool on,
+				   struct odm_draft *d)
+{
+	struct odm_draft_step step = { .texts = n, .rows = n };
+	struct odm_draft *list[MAX_TEXTS];
+
+	for (size_t t = 0; t < n; t++) {
+		list[t] = &d[t];
+		d[t] = (struct odm_draft){ 0 };
+		for (size_t i = 0; i <= ODM_MAX_DRAFT; i++)
+			d[t].experts[i] = (uint32_t)(w->first + w->more * (double)i);
+		for (size_t i = 0; on && i < s[t].n && i < ODM_MAX_DRAFT; i++)
+			d[t].margin[d[t].n++] = s[t].margin[i];
+	}
+	odm_draft_policy_cut(p, list, n, n * ODM_MAX_DRAFT);
+	for (size_t t = 0; t < n; t++) {
+		step.rows += d[t].n;
+		step.experts += d[t].experts[d[t].n];
+	}
+	return step;
+}
+
+static void add_step(struct run *r, const struct odm_draft_step *step, bool on)
+{
+	r->ns += (double)step->ns;
+	r->tokens += step->tokens;
+	r->rows += step->rows;
+	r->steps++;
+	r->plain_steps += !on;
+}
+
 /* plain: never a draft. */
 static struct run simulate(const struct world *w, struct odm_draft_policy *p, bool plain, uint64_t seed)
 {
-	struct shadow s = { 0 };
+	struct shadow s[MAX_TEXTS] = { 0 };
+	struct odm_draft d[MAX_TEXTS];
+	struct life life = { .seed = seed };
 	struct run r = { 0 };
+	size_t before = 0;
 
-	while (r.tokens < TOKENS) {
-		struct odm_draft d = { 0 }, *list = &d;
+	while (life.tokens < TOKENS) {
 		const bool on = !plain && odm_draft_policy_on(p);
-		size_t kept;
-		double ns;
+		const size_t n = texts_of(w, &life);
+		struct odm_draft_step step;
 
-		for (size_t i = 0; i <= ODM_MAX_DRAFT; i++)
-			d.experts[i] = (uint32_t)(w->first + w->more * (double)i);
-		for (size_t i = 0; on && i < s.n && i < ODM_MAX_DRAFT; i++)
-			d.margin[d.n++] = s.margin[i];
-		odm_draft_policy_cut(p, &list, 1, ODM_MAX_DRAFT);
-		kept = s.right < d.n ? s.right : d.n;
-		ns = time_of(w, 1 + d.n, d.experts[d.n], &seed);
-		run_shadow(w, &s, ns, d.n + (plain ? 1 : odm_draft_policy_ahead(p)), &seed);
-		for (size_t i = 0; i <= kept && i < d.n; i++)
-			odm_draft_policy_learn(p, d.margin[i], i < kept);
-		odm_draft_policy_timed(p, &(struct odm_draft_step){ .texts = 1, .rows = 1 + d.n, .tokens = 1 + kept,
-								     .experts = d.experts[d.n], .ns = (uint64_t)ns,
-								     .wait_ns = (uint64_t)wait_of(w, d.experts[d.n]) });
-		correct_shadow(&s, d.n, kept);
-		r.ns += ns;
-		r.tokens += 1 + kept;
-		r.rows += 1 + d.n;
-		r.drafted += d.n;
-		r.steps++;
-		r.plain_steps += !on;
+		for (; before < n; before++)
+			s[before] = (struct shadow){ 0 };
+		before = n;
+		step = draft(w, p, s, n, on, d);
+		step.ns = (uint64_t)time_of(w, step.rows, step.experts, on, &seed);
+		step.wait_ns = (uint64_t)wait_of(w, step.experts);
+		for (size_t t = 0; t < n; t++) {
+			const size_t kept = s[t].right < d[t].n ? s[t].right : d[t].n;
+
+			run_shadow(w, &s[t], (double)step.ns / (double)n, d[t].n + (plain ? 1 : odm_draft_policy_ahead(p)), &seed);
+			for (size_t i = 0; i <= kept && i < d[t].n; i++)
+				odm_draft_policy_learn(p, d[t].margin[i], i < kept);
+			correct_shadow(&s[t], d[t].n, kept);
+			step.tokens += 1 + kept;
+		}
+		odm_draft_policy_timed(p, &step);
+		add_step(&r, &step, on);
+		life.tokens += (double)step.tokens / (double)n;
 	}
 	return r;
 }
@@ -175,6 +239,14 @@ static void test_lengths(void **state)
 	for (size_t i = 0; i < sizeof(worlds) / sizeof(worlds[0]); i++)
 		for (uint64_t seed = 1; seed <= 3; seed++)
 			try_world(&worlds[i], seed);
+}
+
+static void test_changes(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(changing) / sizeof(changing[0]); i++)
+		for (uint64_t seed = 1; seed <= 8; seed++)
+			try_world(&changing[i], seed);
 }
 
 static void test_right(void **state)
@@ -240,6 +312,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_lengths),
+		cmocka_unit_test(test_changes),
 		cmocka_unit_test(test_right),
 		cmocka_unit_test(test_long_absence),
 		cmocka_unit_test(test_strange_times),
