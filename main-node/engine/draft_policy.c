@@ -6,6 +6,7 @@
 
 #define MAX_MARGIN 50.0	     /* more is no surer */
 #define KEEP_RIGHT 0.995     /* weight of the evidence after each further token */
+#define TRIAL_RIGHT 0.1      /* of the evidence when drafts are tried again: the text may be another one */
 #define KEEP_TIME 0.99	     /* after each further step */
 #define WORK_SPREAD 0.5	     /* a row costs perhaps as much as the rest of a step */
 #define WAIT_SPREAD 20.0     /* a few more experts may double the wait */
@@ -158,10 +159,15 @@ static size_t longest(struct odm_draft *const *d, size_t n)
 	return most;
 }
 
+static bool explores(const struct odm_draft_policy *p)
+{
+	return p->steps % EXPLORE == EXPLORE - 1 || (p->trial && p->steps == SETTLE);
+}
+
 /* Draft tokens one by one, the best bargain first. Now and then one more, so that a wrong estimate of its cost is found out. */
 static void cut_to_what_pays(const struct odm_draft_policy *p, struct odm_draft *const *d, size_t n, size_t most_rows)
 {
-	unsigned further = p->steps % EXPLORE == EXPLORE - 1; /* rows that do not pay, by what is known */
+	unsigned further = explores(p); /* rows that do not pay, by what is known */
 	size_t have[ODM_MAX_STEP_ROWS];
 	double all_right[ODM_MAX_STEP_ROWS], tokens = (double)n, experts = 0, ns;
 
@@ -243,6 +249,9 @@ static void begin_phase(struct odm_draft_policy *p, bool drafting, bool trial)
 	p->phase_steps = !trial ? p->long_steps : drafting ? DRAFT_TRIAL : PLAIN_TRIAL;
 	if (drafting && p->length < 2)
 		p->length = 2;
+	for (int i = 0; drafting && trial && i < 2; i++)
+		for (int j = 0; j < 2; j++)
+			p->right_h[i][j] = TRIAL_RIGHT * p->right_h[i][j] + (i == j ? 1 - TRIAL_RIGHT : 0);
 }
 
 /* With another number of texts the rate is measured anew, a trial is given up, and the next one waits until it is known. */
