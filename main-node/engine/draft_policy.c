@@ -14,9 +14,10 @@
 #define MAX_SURPRISE 3.0     /* standard deviations: a step that takes longer counts as this */
 #define EXPLORE 16	     /* steps */
 #define FIRST_PLAIN 4	     /* steps until the first trial */
-#define PLAIN_TRIAL 8	     /* steps */
+#define PLAIN_TRIAL 5	     /* steps */
 #define DRAFT_TRIAL 16
-#define SETTLE 3	     /* first steps of a phase, which are not timed: the shadow must get ahead */
+#define SETTLE_PLAIN 1	     /* first steps of a phase, which are not timed: loads for drafts are under way, */
+#define SETTLE_DRAFTS 3	     /* the shadow must get ahead */
 #define MIN_LONG 32	     /* steps of a long phase */
 #define MAX_LONG 1024
 #define MIN_GAIN 1.02	     /* less gain is none: drafts cost wire, loads and the shadow's time */
@@ -161,7 +162,7 @@ static size_t longest(struct odm_draft *const *d, size_t n)
 
 static bool explores(const struct odm_draft_policy *p)
 {
-	return p->steps % EXPLORE == EXPLORE - 1 || (p->trial && p->steps == SETTLE);
+	return p->steps % EXPLORE == EXPLORE - 1 || (p->trial && p->steps == SETTLE_DRAFTS);
 }
 
 /* Draft tokens one by one, the best bargain first. Now and then one more, so that a wrong estimate of its cost is found out. */
@@ -284,7 +285,7 @@ static void end_phase(struct odm_draft_policy *p)
 	}
 	faster = p->rate[true] > MIN_GAIN * p->rate[false];
 	clear = p->rate[true] > CLEAR_GAIN * p->rate[false];
-	p->long_steps = faster != was ? MIN_LONG : (clear ? 8 : 2) * p->long_steps;
+	p->long_steps = (clear ? 8 : 2) * (faster != was ? MIN_LONG / 2 : p->long_steps);
 	if (p->long_steps > MAX_LONG)
 		p->long_steps = MAX_LONG;
 	begin_phase(p, faster, false);
@@ -297,7 +298,7 @@ void odm_draft_policy_timed(struct odm_draft_policy *p, const struct odm_draft_s
 	learn_time(p, s);
 	if (other_number(p, s->texts))
 		begin_number(p, s->texts);
-	if (++p->steps > SETTLE || p->rate[p->drafting] == 0) {
+	if (++p->steps > (p->drafting ? SETTLE_DRAFTS : SETTLE_PLAIN) || p->rate[p->drafting] == 0) {
 		p->tokens = KEEP_RATE * p->tokens + (double)s->tokens / (double)s->texts;
 		p->ns = KEEP_RATE * p->ns + (double)s->ns;
 	}

@@ -8,8 +8,7 @@
  * tokens per time of the step without that row.
  *
  * Drafts that do not pay are off: the run alternates between long phases in the mode that was faster and short ones in the
- * other, rarer each time that the result is the same. Rates are
- * compared only for about the same number of texts.
+ * other, rarer each time that the result is the same. Rates are compared only for about the same number of texts.
  * Pure: no clock and no I/O. Thread: the owner's. Owner: the caller; plain data. */
 #ifndef ODM_DRAFT_POLICY_H
 #define ODM_DRAFT_POLICY_H

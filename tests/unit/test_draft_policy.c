@@ -27,6 +27,7 @@ struct world {
 	double first, more;	   /* different experts of the first row, of each further one */
 	double token;		   /* ns that the shadow needs for a row */
 	double noise;		   /* of a step's time, relative */
+	double tokens;		   /* of each text; 0: TOKENS */
 	double mode;		   /* a step of drafting mode takes longer, relative: the shadow's work on the same cores */
 	size_t texts[2];	   /* the number of texts changes between these; 0: always one text */
 };
@@ -40,7 +41,8 @@ static const struct world worlds[] = {
 	  .more = 12, .token = 4e6 },
 	{ .name = "half right", .a = 0, .b = 1, .right = 0.5, .step = 30e6, .row = 3e6, .first = 24, .more = 10, .token = 5e6 },
 	{ .name = "rows cost all", .a = 2, .b = 1, .right = -1, .step = 1e6, .row = 20e6, .first = 24, .more = 10, .token = 5e6 },
-	{ .name = "noise", .a = 1, .b = 2, .right = -1, .step = 30e6, .row = 2e6, .first = 24, .more = 10, .token = 6e6, .noise = 0.2 },
+	{ .name = "noise", .a = 1, .b = 2, .right = -1, .step = 30e6, .row = 2e6, .first = 24, .more = 10, .token = 6e6, .noise = 0.2,
+	  .tokens = 30000 },
 	{ .name = "never right", .right = 0, .step = 30e6, .row = 1e6, .first = 24, .more = 10, .token = 5e6 },
 	{ .name = "slow shadow", .a = 3, .b = 2, .right = -1, .step = 30e6, .row = 1e6, .first = 24, .more = 10, .token = 60e6 },
 };
@@ -175,7 +177,7 @@ static struct run simulate(const struct world *w, struct odm_draft_policy *p, bo
 	struct run r = { 0 };
 	size_t before = 0;
 
-	while (life.tokens < TOKENS) {
+	while (life.tokens < (w->tokens > 0 ? w->tokens : TOKENS)) {
 		const bool on = !plain && odm_draft_policy_on(p);
 		const size_t n = texts_of(w, &life);
 		struct odm_draft_step step;
