@@ -39,6 +39,7 @@ struct odm_cluster {
 	uint64_t connect_by_ns;
 	struct odm_members *members;
 	struct odm_predictions *predictions;
+	atomic_uint_fast64_t dropped_predicts; /* any thread reads it */
 	/* Loop thread's own. */
 	struct odm_view view;
 	struct odm_groups groups;
@@ -63,6 +64,11 @@ struct odm_members *odm_cluster_members(struct odm_cluster *c)
 struct odm_predictions *odm_cluster_predictions(struct odm_cluster *c)
 {
 	return c->predictions;
+}
+
+uint64_t odm_cluster_dropped_predicts(const struct odm_cluster *c)
+{
+	return atomic_load(&c->dropped_predicts);
 }
 
 void *odm_cluster_zmq(struct odm_cluster *c)
@@ -234,6 +240,8 @@ static int read_row(const struct odm_cluster *c, uint32_t m, const Od__PredictRo
 			       r->n_experts, r->n_probabilities);
 	for (size_t i = 0; i < r->n_experts && i < OD_MAX_CANDIDATES; i++) /* no model has UINT16_MAX */
 		expert[i] = r->experts[i] < UINT16_MAX ? (uint16_t)r->experts[i] : UINT16_MAX;
+	if (r->token < 0 || (uint32_t)r->token >= c->o.config->vocab)
+		return od_fail(err, OD_ERR_RANGE, "token %d; expected 0 to %u", r->token, c->o.config->vocab - 1);
 	return od_prediction_check(to, c->o.config, err);
 }
 
@@ -259,10 +267,12 @@ static void on_predict(void *arg, uint32_t member, const struct od_msg *msg)
 	struct odm_cluster *c = arg;
 	struct od_err err;
 
-	if (read_predict(c, msg->header->predict, false, &err) != OD_OK)
+	if (read_predict(c, msg->header->predict, false, &err) != OD_OK) {
+		atomic_fetch_add(&c->dropped_predicts, 1);
 		od_log_limited(OD_LOG_WARN, "dropped a PREDICT of member %u: %s", member, err.msg);
-	else if (c->o.shadow)
+	} else if (c->o.shadow) {
 		(void)!read_predict(c, msg->header->predict, true, &err); /* it was good a moment ago */
+	}
 }
 
 /* All that had arrived at this wake-up has been looked at: what changed more than once goes out once. */

@@ -27,6 +27,9 @@ const struct odm_cluster_opts *odm_cluster_opts(const struct odm_cluster *c);
 /* The groups of a view's workers. cost is not set: it belongs to the thread that owns the view. */
 struct odm_groups odm_cluster_groups(const struct odm_cluster *c, const struct odm_view *view);
 
+/* PREDICTs of the shadow since the start that were dropped: numbers out of range. */
+uint64_t odm_cluster_dropped_predicts(const struct odm_cluster *c);
+
 /* Makes the loop thread send the WANTs that odm_predictions_add or _require queued. */
 void odm_cluster_flush_wants(struct odm_cluster *c);
 /* Sends CLOSE (step, m) to every worker: the step's WANTs up to layer m are obsolete. */

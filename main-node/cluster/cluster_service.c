@@ -59,6 +59,7 @@ struct service {
 	uint64_t layer_begin_ns; /* when its experts were asked for */
 	uint64_t layer_stall_ns; /* the longest wait for a load in this layer */
 	uint64_t before[OD_N_COUNTERS]; /* what the workers had counted when there was last no sequence */
+	uint64_t voided[OD_N_COUNTERS]; /* predictions that were not used when the last sequence ended */
 };
 
 static size_t row_bytes(const struct od_config *cfg, enum od_profile profile)
@@ -688,6 +689,20 @@ static void node_figures(struct service *s, struct odm_figures *f)
 	}
 }
 
+/* Predictions that were not used since the last sequence that ended. Some are of no sequence. */
+static void void_figures(struct service *s, uint64_t *c)
+{
+	const struct odm_voided v = odm_predictions_voided(odm_cluster_predictions(s->cluster));
+	uint64_t now[OD_N_COUNTERS] = { [OD_C_VOIDED_PREDICTIONS] = v.token + v.position + v.ended + v.replaced,
+					[OD_C_UNKNOWN_PREDICTIONS] = v.unknown,
+					[OD_C_DROPPED_PREDICTS] = odm_cluster_dropped_predicts(s->cluster) };
+	uint64_t since[OD_N_COUNTERS];
+
+	od_counters_since(since, now, s->voided);
+	od_counters_add(c, since);
+	memcpy(s->voided, now, sizeof(now));
+}
+
 /* What the workers say they loaded since there was last no sequence. They are asked when no RUN or WANT of any is left, so
  * it does not matter when they answer; the next sequence waits for that. */
 static void worker_loads(struct service *s, uint64_t *since)
@@ -726,6 +741,7 @@ static void close_sequence(struct odm_expert_service *base, uint64_t sequence, e
 		odm_cluster_close_step(s->cluster, s->next_decode, s->o.config->n_moe - 1);
 	if (f->has_predictor)
 		odm_predictions_take(odm_cluster_predictions(s->cluster), sequence, f->c, &f->first_prediction_ns, recall);
+	void_figures(s, f->c);
 	if (company != ODM_NOT_LAST)
 		worker_loads(s, since);
 	if (company == ODM_ALONE)

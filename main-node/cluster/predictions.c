@@ -316,10 +316,12 @@ static bool add_ahead(struct odm_predictions *p, struct sequence *q, const struc
 	return true;
 }
 
-static bool add_locked(struct odm_predictions *p, const struct od_prediction *pred)
+/* *unknown: there is no row for it. */
+static bool add_locked(struct odm_predictions *p, const struct od_prediction *pred, bool *unknown)
 {
 	struct sequence *q = find_sequence(p, pred->sequence);
 
+	*unknown = true;
 	if (q == NULL || q->closed != 0)
 		return false;
 	for (uint64_t back = 0; back < KEPT - 1 && back < p->serial; back++) {
@@ -328,20 +330,23 @@ static bool add_locked(struct odm_predictions *p, const struct od_prediction *pr
 
 		if (part->serial != p->serial - back)
 			continue;
+		*unknown = false;
 		if (pred->position >= part->begin && pred->position - part->begin < part->n)
 			return add_to_row(p, s, q, part, pred);
 		if (back == 0 && may_add_ahead(p, q, pred))
 			return add_ahead(p, q, pred);
+		*unknown = true;
 	}
 	return false;
 }
 
 bool odm_predictions_add(struct odm_predictions *p, const struct od_prediction *pred)
 {
-	bool want;
+	bool want, unknown;
 
 	pthread_mutex_lock(&p->lock);
-	want = add_locked(p, pred);
+	want = add_locked(p, pred, &unknown);
+	p->voided.unknown += unknown && !pred->stand_in;
 	pthread_mutex_unlock(&p->lock);
 	return want;
 }

@@ -63,12 +63,13 @@ struct odm_want {
 	uint64_t epoch; /* in: the caller's epoch of the previous placement, 0: none; out: the caller sets its current one */
 };
 
-/* Predictions (one row at one layer each) that were kept and then voided, by reason. */
+/* Predictions (one row at one layer each) that are void, by reason. The first four were kept. */
 struct odm_voided {
 	uint64_t token;	   /* main chose another token at the position, or at one before it */
 	uint64_t position; /* the next step had no row there */
 	uint64_t ended;	   /* the sequence ended first */
 	uint64_t replaced; /* by a prediction for another token there or before it, or main's own prediction by the shadow's */
+	uint64_t unknown;  /* the shadow's, never kept: of no open sequence, or for no row of a step in the table or after it */
 };
 
 OD_MUST_CHECK int odm_predictions_new(struct odm_predictions **out, const struct odm_predictions_opts *opts,

@@ -307,15 +307,19 @@ static bool expect_ahead(struct world *w, struct text *t, const struct od_predic
 	return want || (changed && p->position < t->end + t->ahead);
 }
 
-static void expect_late(struct world *w, struct text *t, uint64_t serial, const struct od_prediction *p)
+/* False: the step has no such row. */
+static bool expect_late(struct world *w, struct text *t, uint64_t serial, const struct od_prediction *p)
 {
 	struct record *r = record_of(t, serial, p->position, p->m);
 
-	if (r == NULL || !r->routed || r->undone || r->in_time || r->late || t->row[p->position] != p->token)
-		return;
+	if (r == NULL || r->undone)
+		return false;
+	if (!r->routed || r->in_time || r->late || t->row[p->position] != p->token)
+		return true;
 	r->late = true;
 	r->hits = hits_of(p->expert, r->used);
 	w->late++;
+	return true;
 }
 
 static bool expect_add(struct world *w, const struct od_prediction *p)
@@ -323,10 +327,12 @@ static bool expect_add(struct world *w, const struct od_prediction *p)
 	struct text *t = &w->text[p->sequence];
 	struct said *x = &t->said[p->position][p->m];
 	const bool now = in_step(w, t);
-	bool changed;
+	bool changed, known = false;
 
-	if (!t->open || !t->known)
+	if (!t->open || !t->known) {
+		w->voided.unknown++;
 		return false;
+	}
 	if (now && p->position >= t->begin && p->position < t->end) {
 		if (t->row[p->position] != p->token)
 			return false;
@@ -342,9 +348,10 @@ static bool expect_add(struct world *w, const struct od_prediction *p)
 		return expect_ahead(w, t, p);
 	w->gaps += now && p->position > t->top;
 	if (now && t->old_serial + 1 == w->serial && p->position < t->begin)
-		expect_late(w, t, t->old_serial, p);
+		known = expect_late(w, t, t->old_serial, p);
 	if (!now && t->serial + 1 == w->serial && p->position < t->end)
-		expect_late(w, t, t->serial, p);
+		known = expect_late(w, t, t->serial, p);
+	w->voided.unknown += !known;
 	return false;
 }
 
@@ -567,10 +574,12 @@ static void live(struct world *w)
 		assert_int_equal(odm_predictions_voided(w->p).position, w->voided.position);
 		assert_int_equal(odm_predictions_voided(w->p).ended, w->voided.ended);
 		assert_int_equal(odm_predictions_voided(w->p).replaced, w->voided.replaced);
+		assert_int_equal(odm_predictions_voided(w->p).unknown, w->voided.unknown);
 	}
 	assert_true(w->drafts > 500 && w->long_drafts > 200 && w->undone > 200 && w->late > 1000 && w->gaps > 1000);
 	assert_true(w->wants > 3000 && w->ahead > 1000 && w->took > 100);
-	assert_true(w->voided.token > 500 && w->voided.position > 100 && w->voided.ended > 100 && w->voided.replaced > 50);
+	assert_true(w->voided.token > 500 && w->voided.position > 100 && w->voided.ended > 100 && w->voided.replaced > 50 &&
+		    w->voided.unknown > 500);
 }
 
 static void drafts_in_any_order(void **state)

@@ -21,6 +21,7 @@ static struct odm_figures example(void)
 			[OD_C_EXPERT_USES] = 84, [OD_C_PREDICTED_USES] = 80, [OD_C_RECALLED_USES] = 79,
 			[OD_C_STOOD_IN_USES] = 8, [OD_C_STOOD_IN_RECALLED] = 6, [OD_C_UNDONE_USES] = 24, [OD_C_UNDONE_RECALLED] = 21,
 			[OD_C_LATE_PREDICTIONS] = 2, [OD_C_MISSING_PREDICTIONS] = 1,
+			[OD_C_VOIDED_PREDICTIONS] = 31, [OD_C_UNKNOWN_PREDICTIONS] = 32, [OD_C_DROPPED_PREDICTS] = 33,
 			[OD_C_FIRST_PREDICTIONS] = 9, [OD_C_LEAD_SUM] = 10, [OD_C_LEAD_ROUTERS] = 4,
 			[OD_C_HEDGED] = 17, [OD_C_HEDGE_USES] = 3, [OD_C_WASTED_WANTS] = 18,
 			[OD_C_SERVED_IN_TIME] = 63, [OD_C_UNDONE_SERVED] = 19, [OD_C_UNDONE_LOADS] = 14, [OD_C_STALLS] = 6, [OD_C_STALL_NS] = 1 * S,
@@ -156,7 +157,8 @@ static void fields_for_programs(void **state)
 		"{\"before\": true, \"prompt_tokens\": 5, \"shared_tokens\": 3, \"tokens\": 11, \"prefill_s\": 2.0, \"ttft_s\": 2.5,"
 		" \"decode_s\": 4.0, \"device_waits\": 273, \"side_waits\": 13, \"tok_per_s\": 2.5, \"expert_uses\": 84, \"predicted_uses\": 80, \"recalled_uses\": 79,"
 		" \"stood_in_uses\": 8, \"stood_in_recalled\": 6, \"undone_uses\": 24, \"undone_recalled\": 21,"
-		" \"recall\": 0.9875, \"late_predictions\": 2, \"missing_predictions\": 1, \"served_in_time\": 63, \"undone_served\": 19, \"undone_loads\": 14,"
+		" \"recall\": 0.9875, \"late_predictions\": 2, \"missing_predictions\": 1, \"voided_predictions\": 31, \"unknown_predictions\": 32, \"dropped_predicts\": 33,"
+		" \"served_in_time\": 63, \"undone_served\": 19, \"undone_loads\": 14,"
 		" \"drafted_tokens\": 12, \"accepted_tokens\": 6,"
 		" \"decode_loads\": 81, \"extra_loads\": 21, \"begun_loads\": 102, \"hedged\": 17, \"hedge_uses\": 3, \"wasted_wants\": 18,"
 		" \"stalls\": 6, \"stall_s\": 1.0,"

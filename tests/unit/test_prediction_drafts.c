@@ -176,8 +176,13 @@ static void a_gap_is_refused(void **state)
 	predict(p, 9, 0, 8, false); /* further than a step reaches */
 	expect_want(p, 5, 0, FIRST(2, 4, 6));
 	expect_want(p, 5, 2, FIRST(0));
+	assert_int_equal(odm_predictions_voided(p).unknown, 3);
 	begin(p, 5, 1, 4);
 	predict(p, 9, 0, 8, true);
+	predict(p, 4, 0, 0, false); /* late */
+	assert_int_equal(odm_predictions_voided(p).unknown, 3);
+	predict(p, 3, 0, 0, false); /* before the first step */
+	assert_int_equal(odm_predictions_voided(p).unknown, 4);
 	odm_predictions_free(p);
 
 	p = make();
@@ -189,6 +194,7 @@ static void a_gap_is_refused(void **state)
 	predict(p, 5, 1, 0, true);
 	stand_in.position = 6;
 	assert_false(odm_predictions_add(p, &stand_in)); /* main's own predictor does not run ahead */
+	assert_int_equal(odm_predictions_voided(p).unknown, 1); /* the shadow's */
 	predict(p, 6, 0, 2, true);
 	odm_predictions_free(p);
 
