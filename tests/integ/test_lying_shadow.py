@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""A shadow that lies, asks without end or says nothing useful: main gives the same tokens, in time, and says what it
-dropped. The shadow here is ours, spoken by hand."""
+"""A shadow that lies, drafts in bad faith, asks without end or says nothing useful: main gives the same tokens, in time, and
+says what it dropped. The shadow here is ours, spoken by hand."""
+import itertools
 import math
+import random
 import struct
 import threading
 
@@ -12,7 +14,7 @@ SESSION = 0x5eed
 LAYERS, EXPERTS, TOP_K = 12, 8, 2
 TOKENS = 40
 WELCOME, PONG, PREDICT, ATTACHED, STATE_REQUEST, TOKENS_REQUEST = 11, 14, 18, 31, 36, 41
-PING, ATTACH, STEP, STATE = 13, 30, 34, 35
+PING, ATTACH, STEP, STATE, SEQ_OPEN = 13, 30, 34, 35, 39
 
 
 def packed_floats(values):
@@ -23,13 +25,14 @@ def header(body, content, session=SESSION):
     return zmtp.field(1, zmtp.VERSION) + zmtp.field(2, session) + zmtp.field(body, content)
 
 
-def predicted(row, experts, probabilities=None, **other):
+def predicted(row, experts, probabilities=None, margin=None, **other):
     """A row of PREDICT about a STEP's row, but for what is other; the token is as it was sent, zigzag."""
     about = dict(sequence=row[1], position=row[2], token=row.get(3, 0)) | other
     if probabilities is None:
         probabilities = [1 / len(experts)] * len(experts) if experts else []
     return (zmtp.field(1, about["sequence"]) + zmtp.field(2, about["position"]) + zmtp.field(3, about["token"]) +
-            zmtp.field(4, b"".join(map(zmtp.varint, experts))) + zmtp.field(5, packed_floats(probabilities)))
+            zmtp.field(4, b"".join(map(zmtp.varint, experts))) + zmtp.field(5, packed_floats(probabilities)) +
+            (b"" if margin is None else zmtp.varint(6 << 3 | 5) + packed_floats([margin])))
 
 
 def predict(m, *rows):
@@ -37,12 +40,14 @@ def predict(m, *rows):
 
 
 class LyingShadow:
-    """Says hello as a shadow does, answers heartbeats, and calls on_step(self, step, row) for every STEP."""
+    """Says hello as a shadow does, answers heartbeats, and calls on_step(self, step, last row) for every STEP."""
     role = "shadow"
 
     def __init__(self, on_step):
         self.on_step = on_step
         self.seen = {}  # kind of message on the data socket -> how many
+        self.rows = []  # of the last STEP
+        self.prompt_tokens = {}  # by sequence
         self.lock = threading.Lock()  # of the control connection
         self.data_lock = threading.Lock()
         self.data = zmtp.FakeDaemon(self._serve_data)
@@ -73,28 +78,34 @@ class LyingShadow:
                 with self.data_lock:
                     c.send(header(ATTACHED, b""))
             elif kind == STEP:
-                step = zmtp.parse(body[STEP])
-                self.on_step(self, step[1], zmtp.parse(step[2]))
+                step = zmtp.fields(body[STEP])
+                self.rows = [zmtp.parse(v) for n, v in step if n == 2]
+                self.on_step(self, dict(step)[1], self.rows[-1])
+            elif kind == SEQ_OPEN:
+                opened = zmtp.parse(body[SEQ_OPEN])
+                self.prompt_tokens[opened[1]] = opened[2]
 
     def close(self):
         self.fake.close()
         self.data.close()
 
 
-def with_liar(on_step, *args, prompt=PROMPT, expected=None):
-    """The result of a text with such a shadow, what main said, and the shadow, which then has main's peak of memory."""
-    nodes = [LyingShadow(on_step), Daemon("worker", "--slots", 2), Daemon("worker", "--slots", 2)]
+def with_liar(on_step, *args, prompt=PROMPT, expected=None, worker=(), before=0):
+    """The result of a text with such a shadow, what main said, and the shadow, which then has main's peak of memory. before:
+    the same text has been written so many times."""
+    nodes = [LyingShadow(on_step), *(Daemon("worker", "--slots", 2, *worker) for _ in range(2))]
     m = Lines("--workers", hosts_file(nodes), *args, "--max-tokens", TOKENS)
     hang = threading.Timer(HANG_S, m.p.kill)
     hang.start()
-    m.ask(prompt)
-    r = m.answer()
+    for _ in range(before + 1):
+        m.ask(prompt)
+        r = m.answer()
+        assert r["token_ids"] == (expected or reference()["token_ids"][:TOKENS]), r
     with open(f"/proc/{m.p.pid}/status") as f:
         nodes[0].main_peak_bytes = int(next(line for line in f if line.startswith("VmHWM")).split()[1]) * 1024
     status, err = m.close()
     hang.cancel()
     assert status == 0, err
-    assert r["token_ids"] == (expected or reference()["token_ids"][:TOKENS]), (r, err)
     assert len(err.splitlines()) < 60, err  # whoever lies much does not fill the log
     for n in nodes[1:]:
         n.kill()
@@ -128,10 +139,13 @@ def predictions_out_of_range_are_dropped_and_logged():
             shadow.say(predict(0, predicted(row, ALL, position=position)))
         for sequence in 0, row[1] + 1, 2**63, 2**64 - 1:
             shadow.say(predict(0, predicted(row, ALL, sequence=sequence)))
-        shadow.say(predict(0, predicted(row, ALL, token=row.get(3, 0) + 1)), header(STATE, b""), b"\xff\xff")
+        shadow.say(predict(0, predicted(row, ALL, token=row.get(3, 0) + 2)), header(STATE, b""), b"\xff\xff")
 
     r, err, _ = with_liar(lie)
     assert r["predicted_uses"] == 0 and r["stood_in_uses"] == STOOD_IN, r  # nothing of its own
+    dropped = 2 + 3 * len(BAD_ROWS) + 2  # for each step; one that cannot be unpacked is no PREDICT
+    assert (TOKENS - 1) * dropped / 2 < r["dropped_predicts"] <= (TOKENS - 1) * dropped, r["dropped_predicts"]
+    assert (TOKENS - 1) * 9 / 2 < r["unknown_predictions"] <= (TOKENS - 1) * 10, r["unknown_predictions"]
     assert "dropped a PREDICT of member 0: MoE layer 12; expected 0 to 11" in err, err
 
 
@@ -224,6 +238,132 @@ def one_that_asks_and_does_not_read_fills_no_memory():
     assert r["asked_bytes"] > UNSENT_BYTES // 4, r  # it was answered, and these answers stay somewhere
     slack = UNSENT_BYTES // 2 + (256 << 20 if SLOW else 0)  # the allocator, requests that wait; what a sanitizer keeps
     assert shadow.main_peak_bytes < usual + UNSENT_BYTES + slack, (usual, shadow.main_peak_bytes)
+
+
+# ---- Drafts in bad faith ----
+
+VOCAB = 4096  # of talebook
+
+
+def zigzag(token):
+    return (token << 1 ^ token >> 31) & 0xffffffff
+
+
+def true_token(shadow, row, position):
+    """As plain decoding writes it; the end repeats the last one."""
+    at = position - shadow.prompt_tokens[row[1]]
+    return reference()["token_ids"][min(at, TOKENS - 1)]
+
+
+class Drafter:
+    """Says what token comes next, and drafts tail(i, shadow, row, position) -> (position, token, margin) behind it, up to the
+    first None. So main has reason to try the tail."""
+
+    def __init__(self, tail, experts=ALL):
+        self.tail, self.experts = tail, experts
+        reference()  # later it would come late
+
+    def __call__(self, shadow, step, row):
+        said = []
+        for i in range(MAX_ROWS):
+            x = (row[2] + 1, true_token(shadow, row, row[2] + 1), 5.0) if i == 0 else self.tail(i, shadow, row, row[2] + 1 + i)
+            if x is None:
+                break
+            position, token, margin = x
+            said.append(predicted(row, self.experts, position=position, token=zigzag(token), margin=margin))
+        shadow.say(predict(0, said[0]), predict(1, *said))
+
+
+def repeats_itself(i, shadow, row, position):
+    return position, true_token(shadow, row, row[2]), 30.0
+
+
+def at_random(i, shadow, row, position):
+    return position, random.randrange(VOCAB), 30.0
+
+
+def with_strange_margins(i, shadow, row, position):
+    return position, random.randrange(VOCAB), (0.0, 3e38, -5.0, math.inf, -math.inf, math.nan, 1e-45)[(row[2] + i) % 7]
+
+
+def is_right_with_strange_margins(i, shadow, row, position):
+    return position, true_token(shadow, row, position), (math.nan, -math.inf, 3e38, math.inf)[(row[2] + i) % 4]
+
+
+def leaves_the_vocabulary(i, shadow, row, position):
+    """As the last of the message, or in its middle."""
+    if i > 3 + row[2] % 3:
+        return None
+    return position, (-1, VOCAB, -2**31, 2**31 - 1, -VOCAB)[(row[2] + i) % 5] if i == 3 else i, 30.0
+
+
+class WithoutEnd:
+    """Thousands of positions for each step, what no text has, and what has been decoded."""
+
+    def __init__(self):
+        self.near = Drafter(at_random)
+        # Positions and sequences that are the same in every step: packed once.
+        far = list(itertools.chain(range(4000, 6000), range(2**31 - 100, 2**31 + 100), range(2**32 - 1000, 2**32)))
+        row = {1: 1, 2: 0}
+        rows = [predicted(row, [0, 1], position=p, token=zigzag(p % VOCAB), margin=9.0) for p in far]
+        self.far = [predict(0, *rows[at:at + MAX_ROWS]) for at in range(0, len(rows), MAX_ROWS)]
+        self.seen = 0
+
+    def __call__(self, shadow, step, row):
+        self.near(shadow, step, row)
+        ahead = [predicted(row, [0, 1], position=row[2] + 1 + i, token=zigzag(random.randrange(VOCAB)), margin=9.0)
+                 for i in range(1, 600)]
+        shadow.say(*(predict(0, r) for r in ahead))
+        decoded = [predicted(row, [6, 7], position=p, token=zigzag(random.randrange(VOCAB))) for p in range(row[2])]
+        shadow.say(*(predict(2, r) for r in decoded))
+        other = [predicted(row, [0, 1], sequence=s, margin=9.0) for s in (0, 2**64 - 1, row[1] - 1, row[1] + 1)]
+        shadow.say(*(predict(m, r) for r in other for m in range(LAYERS)))
+        if self.seen % 8 == 0:
+            shadow.say(*self.far)
+        self.seen += 1
+
+
+def with_drafter(on_step, draft, **kw):
+    """Loads take a while, so that the shadow is in time."""
+    return with_liar(on_step, "--draft", draft, worker=("--load-time", 1), **kw)
+
+
+@test
+def drafts_in_bad_faith_are_not_believed():
+    for tail in repeats_itself, at_random, with_strange_margins:
+        for draft in "auto", 16:
+            r, err, _ = with_drafter(Drafter(tail, [6, 7]), draft)
+            assert r["accepted_tokens"] <= 2 and r["dropped_predicts"] == 0, (tail.__name__, draft, r)  # by chance
+            # Every second step has a draft, for the shadow does not know which of its tokens was wrong; auto soon stops.
+            assert r["drafted_tokens"] > TOKENS if draft == 16 else r["drafted_tokens"] < TOKENS, (tail.__name__, draft, r)
+            assert r["undone_uses"] >= LAYERS * TOP_K * (r["drafted_tokens"] - 2), (tail.__name__, draft, r)
+            assert r["voided_predictions"] > TOKENS, (tail.__name__, draft, r)
+
+
+@test
+def a_margin_may_be_anything():
+    for draft in "auto", 16:
+        r, _, _ = with_drafter(Drafter(is_right_with_strange_margins), draft)
+        assert r["accepted_tokens"] == r["drafted_tokens"] > 5 and r["dropped_predicts"] == 0, (draft, r)
+
+
+@test
+def tokens_that_are_none_are_dropped():
+    for draft in "auto", 16:
+        r, err, _ = with_drafter(Drafter(leaves_the_vocabulary), draft)
+        assert r["drafted_tokens"] == 0 and r["dropped_predicts"] > TOKENS / 2, (draft, r)
+        assert "dropped a PREDICT of member 0: token 4096; expected 0 to 4095" in err, err
+
+
+@test
+def drafts_without_end_fill_no_memory():
+    _, _, shadow = with_liar(lambda *_: None, "--draft", 16, before=1)
+    usual = shadow.main_peak_bytes
+    for draft in "auto", 16:
+        r, _, shadow = with_drafter(WithoutEnd(), draft, before=1)
+        assert r["accepted_tokens"] <= 2 and r["unknown_predictions"] > 10000, (draft, r)
+        slack = (16 << 20) + (256 << 20 if SLOW else 0)  # what ZeroMQ has received; what a sanitizer keeps
+        assert shadow.main_peak_bytes < usual + slack, (draft, usual, shadow.main_peak_bytes)
 
 
 @test
