@@ -50,13 +50,14 @@ def routes_alone(prompts, n):
     return [texts[k] for k in sorted(texts)]
 
 
-def check_medians(r, numbers, runs, tokens):
-    """The table is that of the rounds; ratios are taken round by round."""
+def check_medians(r, numbers, runs, tokens, drafts=False):
+    """The table is that of the rounds; ratios are taken round by round. Without drafts a step gives each text a token."""
     rounds = r["by_round"]
     assert [(u["round"], u["parallel"]) for u in rounds] == [(i, n) for i in range(runs) for n in numbers]
     for u in rounds:
         least = next(v for v in rounds if v["round"] == u["round"] and v["parallel"] == min(numbers))
-        assert u["step_tokens"] == u["parallel"] * u["steps"] and 0 < u["steps"] < tokens, u
+        assert u["parallel"] * u["steps"] <= u["step_tokens"] <= u["parallel"] * (tokens - 1) and u["steps"] > 0, u
+        assert drafts or u["step_tokens"] == u["parallel"] * u["steps"], u
         assert u["tokens"] == u["parallel"] * tokens, u
         assert close(u["tok_per_s"], u["step_tokens"] / u["steps_s"])
         assert close(u["wall_tok_per_s"], u["tokens"] / u["wall_s"]) and u["steps_s"] < u["wall_s"]
@@ -67,6 +68,8 @@ def check_medians(r, numbers, runs, tokens):
         own = [u for u in rounds if u["parallel"] == t["parallel"]]
         for key in ("tok_per_s", "ratio", "wall_tok_per_s", "experts_per_layer", "membw_gbps", "share"):
             assert key not in t or close(t[key], statistics.median(u[key] for u in own)), key
+        assert close(t["tokens_per_step"], statistics.median(u["step_tokens"] / u["steps"] / u["parallel"] for u in own))
+        assert drafts or t["drafted_per_token"] == t["accepted_per_token"] == 0, t
         assert close(t["ratio_low"], min(u["ratio"] for u in own)) and close(t["ratio_high"], max(u["ratio"] for u in own))
         assert close(t["ttft_most_ms"], max(u["ttft_most_ms"] for u in own))
         assert min(u["ttft_ms"] for u in own) <= t["ttft_ms"] <= max(u["ttft_ms"] for u in own)
@@ -116,6 +119,33 @@ def texts_on_a_cluster():
     assert (r["workers"], r["groups"], r["slots"], r["predictor"], r["temperature"]) == (2, 1, 2, "none", 0.8)
     for key in ("share", "experts", "membw_gbps", "floor_s", "experts_per_layer"):
         assert key not in rounds[0] and key not in r["by_number"][0], key
+    for u in r["cluster_by_round"]:
+        assert u["decode_layers"] == LAYERS * (TOKENS - 1), u
+        assert u["expert_uses"] == u["parallel"] * LAYERS * TOP_K * (TOKENS - 1), u
+        assert u["parallel"] > 1 or u["decode_loads"] == u["expert_uses"], u  # each use loads, in a worker without a cache
+
+
+@test
+def tokens_of_drafts():
+    tokens = 60
+    r = bench("--local", 2, "--draft", 4, *worker_args("--load-time=2"), "--parallel", "1,3", "--prompts", prompts_file(6), "--tokens",
+              tokens, "--runs", 2)
+    rounds = check_medians(r, [1, 3], 2, tokens, drafts=True)
+    for u, c in zip(rounds, r["cluster_by_round"]):
+        n = u["parallel"]
+        assert (c["round"], c["parallel"], c["tokens"]) == (u["round"], n, n * tokens)
+        assert 0 < c["accepted_tokens"] <= c["drafted_tokens"], c
+        assert c["expert_uses"] == n * LAYERS * TOP_K * (tokens - 1), c  # of rows that stood
+        if n == 1:
+            assert u["step_tokens"] == tokens - 1 and u["steps"] == tokens - 1 - c["accepted_tokens"], (u, c)
+            assert c["decode_layers"] == LAYERS * u["steps"], (u, c)
+        else:  # texts end in different steps
+            assert n * u["steps"] < u["step_tokens"] and u["steps"] <= c["decode_layers"] / LAYERS, (u, c)
+    for t in r["by_number"]:
+        own = [c for c in r["cluster_by_round"] if c["parallel"] == t["parallel"]]
+        for name, key in (("drafted_tokens", "drafted_per_token"), ("accepted_tokens", "accepted_per_token"),
+                          ("decode_loads", "loads_per_token")):
+            assert close(t[key], statistics.median(c[name] / (tokens - 1) / t["parallel"] for c in own)), (key, t, own)
 
 
 def check_beside(r, n, tokens, runs):
@@ -152,6 +182,7 @@ def refusals():
         assert refused("--parallel", "--resident", "--parallel", wrong) == 2
     assert refused("at most 16 numbers", "--resident", "--parallel", ",".join(["1"] * 17)) == 2
     assert refused("needs --parallel N", "--resident", "--prefill-beside", 9) == 2
+    assert refused("leave --draft out", "--local", 1, "--parallel", 2, "--prefill-beside", 9, "--draft", 4) == 2
     assert refused("with --prefill-beside", "--resident", "--parallel", "1,4", "--prefill-beside", 9) == 2
     assert refused("each of 5 texts at once, found 4", "--resident", "--parallel", "1,5", "--prompts", prompts_file(4)) == 2
     assert refused("leave --baseline out", "--local", 1, "--parallel", 2, "--baseline", "resident") == 2

@@ -66,8 +66,8 @@ static int parse(struct decode_options *o, int argc, char **argv, struct od_err 
 		{ "baseline", OD_ARG_CHOICE, &o->baseline, "NAME", "resident (default): alternate cluster and resident mode; none", 0, 0, baseline_names },
 		{ "parallel", OD_ARG_STRING, &o->parallel, "LIST", "no baseline: one engine with N texts at once, e.g. 1,4,16; a run is "
 		  "one round of all numbers", 0, 0, NULL },
-		{ "prefill-beside", OD_ARG_UINT, &o->prefill_beside, "TOKENS", "with --parallel N: speed of N texts during the prefill of a random "
-		  "prompt of TOKENS tokens", 1, MAX_TOKENS, NULL },
+		{ "prefill-beside", OD_ARG_UINT, &o->prefill_beside, "TOKENS", "with --parallel N: speed of N texts, without drafts, during the prefill of a "
+		  "random prompt of TOKENS tokens", 1, MAX_TOKENS, NULL },
 		{ "temperature", OD_ARG_REAL, &o->temperature, "T", "default: 0.8 with random prompts (greedy would repeat itself), else 0", 0, 1000, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "seed of random prompts and of sampling; default 1", 0, 0, NULL },
 		{ "layer-time", OD_ARG_REAL, &o->layer_time_ms, "MS", "emulate a slower main: attention and router of each layer of a decode step "
@@ -98,8 +98,8 @@ static int check(struct decode_options *o, struct od_err *err)
 		return od_fail(err, OD_ERR_ARG, "--prefill-beside needs --parallel N: the texts to decode during the prefill");
 	if (o->parallel != NULL && o->baseline == BASELINE_RESIDENT)
 		return od_fail(err, OD_ERR_ARG, "--parallel measures one engine; leave --baseline out");
-	if (o->parallel != NULL && o->engine.draft != NULL && strcmp(o->engine.draft, "off") != 0)
-		return od_fail(err, OD_ERR_ARG, "--parallel measures plain decoding; leave --draft out");
+	if (o->prefill_beside > 0 && o->engine.draft != NULL && strcmp(o->engine.draft, "off") != 0)
+		return od_fail(err, OD_ERR_ARG, "--prefill-beside measures plain decoding; leave --draft out");
 	if (o->baseline < 0)
 		o->baseline = BASELINE_RESIDENT;
 	if (o->prompts == NULL && o->prompt_tokens == 0)

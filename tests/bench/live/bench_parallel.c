@@ -22,9 +22,12 @@
 /* One number of texts, in one round. */
 struct round {
 	uint64_t steps, ns;  /* decode steps of all texts together, without readings of memory */
+	uint64_t step_tokens; /* that they gave */
 	uint64_t tokens, wall_ns; /* of everything, from the first submission to the last token, without readings */
 	uint64_t experts;    /* resident: different ones of a step, summed over layers and steps */
 	double membw_bytes, membw_ns;
+	uint64_t drafted, accepted;
+	uint64_t c[OD_N_COUNTERS]; /* of all steps of the round, on a cluster */
 	double *ttft_ms; /* [number of texts], least first */
 };
 
@@ -43,6 +46,7 @@ struct parallel_bench {
 	bool *written;		/* [most]: first is known */
 	uint64_t other;		/* texts that were another one among others */
 	struct odm_figures setting; /* of one text, without nodes */
+	uint64_t before[OD_N_COUNTERS]; /* of main, until the last round */
 	uint64_t dense_bytes, expert_bytes;
 };
 
@@ -130,13 +134,31 @@ static void note_times(const struct parallel_bench *b, struct round *r)
 		last = end > last ? end : last;
 		r->ttft_ms[i] = od_seconds(c[OD_C_TTFT_NS]) * 1e3;
 		r->tokens += t->text[i].r.n_tokens;
+		r->drafted += c[OD_C_DRAFTED];
+		r->accepted += c[OD_C_ACCEPTED];
 	}
 	qsort(r->ttft_ms, t->n, sizeof(*r->ttft_ms), by_value);
 	r->steps = t->steps;
+	r->step_tokens = parallel_texts_joint_tokens(t);
 	r->experts = t->experts;
 	r->wall_ns = last - t->text[0].submitted_ns - (uint64_t)r->membw_ns;
 	if (one_ended > all_begun)
 		r->ns = one_ended - all_begun - (uint64_t)r->membw_ns;
+}
+
+/* A text has the figures of each step that it took part in; the round's are what main counted until its last text ended. */
+static void note_counters(struct parallel_bench *b, struct round *r)
+{
+	uint64_t now[OD_N_COUNTERS] = { 0 };
+
+	for (size_t i = 0; i < b->texts.n; i++) {
+		const struct odm_figures *f = &b->texts.text[i].r.figures;
+
+		for (size_t k = 0; f->n_nodes > 0 && k < OD_N_COUNTERS; k++) /* node 0: main */
+			now[k] = f->node[0].c[k] > now[k] ? f->node[0].c[k] : now[k];
+	}
+	od_counters_since(r->c, now, b->before);
+	memcpy(b->before, now, sizeof(now));
 }
 
 /* No text depends on how many others there are. */
@@ -171,8 +193,10 @@ static int write_texts(struct parallel_bench *b, struct round *r, size_t run, si
 	}
 	if (rc == OD_OK)
 		rc = parallel_texts_take(t, err);
-	if (rc == OD_OK)
+	if (rc == OD_OK) {
 		note_times(b, r);
+		note_counters(b, r);
+	}
 	return rc == OD_OK ? rc : od_fail_within(err, "%zu texts at once", n);
 }
 
@@ -242,7 +266,7 @@ static double per_s(const struct parallel_bench *b, size_t run, size_t k)
 {
 	const struct round *r = round_of(b, run, k);
 
-	return (double)(r->steps * b->number[k]) / od_seconds(r->ns);
+	return (double)r->step_tokens / od_seconds(r->ns);
 }
 
 static double wall_per_s(const struct parallel_bench *b, size_t run, size_t k)
@@ -255,6 +279,35 @@ static double wall_per_s(const struct parallel_bench *b, size_t run, size_t k)
 static double ratio_to_least(const struct parallel_bench *b, size_t run, size_t k)
 {
 	return per_s(b, run, k) / per_s(b, run, b->least);
+}
+
+/* Of each text. */
+static double tokens_of_step(const struct parallel_bench *b, size_t run, size_t k)
+{
+	const struct round *r = round_of(b, run, k);
+
+	return (double)r->step_tokens / (double)(r->steps * b->number[k]);
+}
+
+/* Tokens that decode steps gave: the first one of a text is its prompt's. */
+static double decoded(const struct parallel_bench *b, size_t run, size_t k)
+{
+	return (double)(round_of(b, run, k)->tokens - b->number[k]);
+}
+
+static double drafted_per_token(const struct parallel_bench *b, size_t run, size_t k)
+{
+	return (double)round_of(b, run, k)->drafted / decoded(b, run, k);
+}
+
+static double accepted_per_token(const struct parallel_bench *b, size_t run, size_t k)
+{
+	return (double)round_of(b, run, k)->accepted / decoded(b, run, k);
+}
+
+static double loads_per_token(const struct parallel_bench *b, size_t run, size_t k)
+{
+	return (double)round_of(b, run, k)->c[OD_C_DECODE_LOADS] / decoded(b, run, k);
 }
 
 static double experts_of_layer(const struct parallel_bench *b, size_t run, size_t k)
@@ -339,9 +392,10 @@ static void report_numbers(const struct parallel_bench *b, struct od_report *r)
 	static const struct od_column columns[] = {
 		{ "parallel", "texts", 0 }, { "tok_per_s", "tok/s", 1 }, { "ratio", "ratio", 3 }, { "ratio_low", "from", 3 },
 		{ "ratio_high", "to", 3 }, { "wall_tok_per_s", "in all, tok/s", 1 }, { "ttft_ms", "first token, ms", 1 },
-		{ "ttft_most_ms", "at most", 1 }, { "experts_per_layer", "experts a layer", 2 },
-		{ "membw_gbps", "memory, GB/s", 1 }, { "share", "floor / time", 3 }, { "share_low", "from", 3 },
-		{ "share_high", "to", 3 },
+		{ "ttft_most_ms", "at most", 1 }, { "tokens_per_step", "tokens a step", 2 }, { "drafted_per_token", "drafted a token", 2 },
+		{ "accepted_per_token", "accepted", 2 }, { "loads_per_token", "loads a token", 1 },
+		{ "experts_per_layer", "experts a layer", 2 }, { "membw_gbps", "memory, GB/s", 1 }, { "share", "floor / time", 3 },
+		{ "share_low", "from", 3 }, { "share_high", "to", 3 },
 	};
 	const bool resident = b->membw != NULL;
 	struct od_table *t = od_report_table(r, "by_number", "Medians of the rounds; ratio: to the fewest texts; from, to: "
@@ -355,9 +409,11 @@ static void report_numbers(const struct parallel_bench *b, struct od_report *r)
 		od_table_row(t, (struct od_cell[]){
 			OD_INT(b->number[k]), OD_REAL(stats_of(b, k, per_s).median), OD_REAL(ratio.median),
 			OD_REAL(ratio.ci_low), OD_REAL(ratio.ci_high), OD_REAL(stats_of(b, k, wall_per_s).median),
-			OD_REAL(ttft.median), OD_REAL(ttft.max), OD_REAL(stats_of(b, k, experts_of_layer).median),
-			OD_REAL(stats_of(b, k, membw_gbps).median), OD_REAL(share.median), OD_REAL(share.ci_low),
-			OD_REAL(share.ci_high),
+			OD_REAL(ttft.median), OD_REAL(ttft.max), OD_REAL(stats_of(b, k, tokens_of_step).median),
+			OD_REAL(stats_of(b, k, drafted_per_token).median), OD_REAL(stats_of(b, k, accepted_per_token).median),
+			resident ? OD_NONE : OD_REAL(stats_of(b, k, loads_per_token).median),
+			OD_REAL(stats_of(b, k, experts_of_layer).median), OD_REAL(stats_of(b, k, membw_gbps).median),
+			OD_REAL(share.median), OD_REAL(share.ci_low), OD_REAL(share.ci_high),
 		});
 	}
 }
@@ -378,13 +434,38 @@ static void report_rounds(const struct parallel_bench *b, struct od_report *r)
 			const struct round *u = round_of(b, run, k);
 
 			od_table_row(t, (struct od_cell[]){
-				OD_INT(run), OD_INT(b->number[k]), OD_INT(u->steps), OD_INT(u->steps * b->number[k]),
+				OD_INT(run), OD_INT(b->number[k]), OD_INT(u->steps), OD_INT(u->step_tokens),
 				OD_REAL(od_seconds(u->ns)), OD_REAL(per_s(b, run, k)), OD_REAL(ratio_to_least(b, run, k)),
 				OD_INT(u->tokens), OD_REAL(od_seconds(u->wall_ns)), OD_REAL(wall_per_s(b, run, k)),
 				OD_REAL(od_stats_percentile(u->ttft_ms, b->number[k], 0.5)),
 				OD_REAL(u->ttft_ms[b->number[k] - 1]), OD_INT(u->experts), OD_REAL(experts_of_layer(b, run, k)),
 				OD_REAL(step_bytes(b, run, k)), OD_REAL(membw_gbps(b, run, k)), OD_REAL(floor_s(b, run, k)),
 				OD_REAL(floor_share(b, run, k)),
+			});
+		}
+}
+
+static void report_cluster_rounds(const struct parallel_bench *b, struct od_report *r)
+{
+	static const struct od_column columns[] = {
+		{ "round", "", 0 }, { "parallel", "", 0 }, { "tokens", "", 0 }, { "drafted_tokens", "", 0 }, { "accepted_tokens", "", 0 },
+		{ "decode_layers", "", 0 }, { "experts_s", "", 0 }, { "expert_uses", "", 0 }, { "worker_rows", "", 0 },
+		{ "stalls", "", 0 }, { "stall_s", "", 0 }, { "loads", "", 0 }, { "decode_loads", "", 0 }, { "loaded_bytes", "", 0 },
+		{ "load_s", "", 0 },
+	};
+	struct od_table *t = od_report_detail(r, "cluster_by_round", columns, sizeof(columns) / sizeof(columns[0]));
+
+	for (size_t run = 0; run < b->opt->runs; run++)
+		for (size_t k = 0; k < b->n_numbers; k++) {
+			const struct round *u = round_of(b, run, k);
+			const uint64_t *c = u->c;
+
+			od_table_row(t, (struct od_cell[]){
+				OD_INT(run), OD_INT(b->number[k]), OD_INT(u->tokens), OD_INT(u->drafted), OD_INT(u->accepted),
+				OD_INT(c[OD_C_DECODE_LAYERS]), OD_REAL(od_seconds(c[OD_C_EXPERTS_NS])), OD_INT(c[OD_C_EXPERT_USES]),
+				OD_INT(c[OD_C_WORKER_ROWS]), OD_INT(c[OD_C_STALLS]), OD_REAL(od_seconds(c[OD_C_STALL_NS])),
+				OD_INT(c[OD_C_LOADS]), OD_INT(c[OD_C_DECODE_LOADS]), OD_INT(c[OD_C_LOADED_BYTES]),
+				OD_REAL(od_seconds(c[OD_C_LOAD_NS])),
 			});
 		}
 }
@@ -399,6 +480,8 @@ static int report(const struct parallel_bench *b, struct od_err *err)
 	report_setting(b, r);
 	report_numbers(b, r);
 	report_rounds(b, r);
+	if (b->membw == NULL)
+		report_cluster_rounds(b, r);
 	rc = od_report_print(r, stdout, b->opt->json, err);
 	od_report_free(r);
 	return rc;
@@ -413,7 +496,6 @@ static int open_engine(struct parallel_bench *b, struct od_err *err)
 	int rc;
 
 	eo.parallel = b->most;
-	eo.draft = ODM_DRAFT_OFF; /* tokens are counted by steps */
 	rc = odm_engine_open(&b->engine, &eo, err);
 	if (rc != OD_OK)
 		return rc;

@@ -24,15 +24,10 @@ void parallel_texts_fini(struct parallel_texts *t)
 	*t = (struct parallel_texts){ 0 };
 }
 
-/* Called for each text that has rows in the step. */
-static void on_step(void *arg, const struct odm_step *step, const struct odm_part *part)
+static void begin_step(struct parallel_texts *t, const struct odm_step *step)
 {
-	struct parallel_texts *t = arg;
 	const uint64_t now = od_now_ns();
 
-	(void)part;
-	if (step->phase != ODM_DECODE || step->step == t->step)
-		return;
 	t->step = step->step;
 	t->joint = step->n_parts == t->n;
 	if (!t->joint)
@@ -42,10 +37,28 @@ static void on_step(void *arg, const struct odm_step *step, const struct odm_par
 	t->step_ns = now;
 }
 
+/* Called for each text that has rows in the step; the first one is of the last token that the text has. */
+static void on_step(void *arg, const struct odm_step *step, const struct odm_part *part)
+{
+	struct parallel_text *text = arg;
+	struct parallel_texts *t = text->all;
+	uint64_t tokens;
+
+	if (step->phase != ODM_DECODE)
+		return;
+	if (step->step != t->step)
+		begin_step(t, step);
+	tokens = step->rows[part->first].position + 1 - part->prompt_tokens;
+	if (t->joint && text->before == 0)
+		text->before = tokens;
+	if (!t->joint && text->before > 0 && text->after == 0)
+		text->after = tokens;
+}
+
 static void on_route(void *arg, enum odm_phase phase, uint32_t position, uint32_t m, const uint16_t *experts,
 		     const float *weights, float margin)
 {
-	struct parallel_texts *t = arg;
+	struct parallel_texts *t = ((struct parallel_text *)arg)->all;
 	const struct od_config *c = od_pack_config(odm_engine_pack(t->engine));
 
 	(void)position, (void)weights, (void)margin;
@@ -69,13 +82,13 @@ int parallel_texts_add(struct parallel_texts *t, const struct od_prompt *p, uint
 		.max_tokens = max_tokens,
 		.ignore_eos = true, /* every text is of the same length */
 		.sampling = *sampling,
-		.observer = { .arg = t, .step = on_step, .route = t->used != NULL ? on_route : NULL },
+		.observer = { .arg = text, .step = on_step, .route = t->used != NULL ? on_route : NULL },
 	};
 	int rc;
 
 	if (t->n == 0)
 		t->steps = t->experts = t->longest_ns = 0;
-	*text = (struct parallel_text){ .prompt = p, .submitted_ns = od_now_ns() };
+	*text = (struct parallel_text){ .all = t, .prompt = p, .submitted_ns = od_now_ns() };
 	rc = odm_engine_submit(t->engine, &req, &text->sequence, err);
 	if (rc != OD_OK)
 		return od_fail_within(err, "%s", p->name);
@@ -119,6 +132,19 @@ int parallel_texts_take(struct parallel_texts *t, struct od_err *err)
 		(void)od_fail_within(err, "%s", text->prompt->name);
 	}
 	return rc;
+}
+
+uint64_t parallel_texts_joint_tokens(const struct parallel_texts *t)
+{
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < t->n; i++) {
+		const struct parallel_text *text = &t->text[i];
+
+		if (text->before > 0) /* one without `after` ended in the last of these steps */
+			n += (text->after > 0 ? text->after : text->r.n_tokens) - text->before;
+	}
+	return n;
 }
 
 void parallel_texts_clear(struct parallel_texts *t)

@@ -9,10 +9,15 @@
 #include "main-node/engine/engine.h"
 #include "tests/bench/live/bench_prompts.h"
 
+struct parallel_texts;
+
 struct parallel_text {
+	struct parallel_texts *all;
 	const struct od_prompt *prompt;
 	struct odm_sequence *sequence; /* NULL: taken */
 	uint64_t submitted_ns;
+	uint64_t before, after; /* tokens that it had before the first decode step with a row of every text; after the last one.
+				 * 0: not yet */
 	struct odm_result r; /* when taken */
 };
 
@@ -43,6 +48,8 @@ bool parallel_texts_work(struct parallel_texts *t);
 size_t parallel_texts_done(const struct parallel_texts *t); /* number of finished texts */
 /* Takes the results of the finished texts. Returns OD_OK, or the error of the first text that failed. */
 OD_MUST_CHECK int parallel_texts_take(struct parallel_texts *t, struct od_err *err);
+/* Of the texts that were taken: the tokens of the decode steps with a row of every text. */
+uint64_t parallel_texts_joint_tokens(const struct parallel_texts *t);
 /* Removes all texts; cancels unfinished ones. */
 void parallel_texts_clear(struct parallel_texts *t);
 
