@@ -6,60 +6,25 @@ import os
 import subprocess
 import time
 
-from cluster_util import BIN, HANG_S, PROMPT, TMP, TOKENS, Skip, _children, pack, reference, run_tests, test
+from cluster_util import HANG_S, PROMPT, TMP, TOKENS, Skip, _children, pack, reference, run_tests, test
+from netns_lan import Lan, Unavailable, ip
 
-ID = f"od{os.getpid() % 100000}"
 NET = "10.213.77"
 NODES = {"main": 1, "shadow": 2, "w0": 11, "w1": 12, "w2": 13}
-_up = []
-
-
-def ip(*args, check=True):
-    return subprocess.run(["ip", *args], check=check, capture_output=True, text=True)
+_lan = []
 
 
 def lan():
-    """One namespace a node and one for the switch."""
-    if _up:
-        return
-    switch = f"{ID}sw"
-    # Whether programs can be run in a namespace depends on the place: not in every container or chroot.
-    if os.geteuid() != 0 or ip("netns", "add", switch, check=False).returncode != 0:
-        raise Skip("cannot make network namespaces here")
-    if ip("netns", "exec", switch, "true", check=False).returncode != 0:
-        ip("netns", "del", switch, check=False)
-        raise Skip("cannot run programs in network namespaces here")
-    _up.append(switch)
-    try:
-        wire_up()
-    except subprocess.CalledProcessError as e:  # a kernel without bridges or veth pairs
-        take_down()
-        raise Skip(f"cannot wire up a network here: {e.stderr.strip()}")
-
-
-def wire_up():
-    ip("-n", f"{ID}sw", "link", "add", "name", "switch0", "type", "bridge")
-    ip("-n", f"{ID}sw", "link", "set", "switch0", "up")
-    for node, number in NODES.items():
-        ns = f"{ID}{node}"
-        ip("netns", "add", ns)
-        _up.append(ns)
-        ip("-n", ns, "link", "add", "eth0", "type", "veth", "peer", "name", node, "netns", f"{ID}sw")
-        ip("-n", ns, "addr", "add", f"{NET}.{number}/24", "dev", "eth0")
-        ip("-n", ns, "link", "set", "eth0", "up")
-        ip("-n", ns, "link", "set", "lo", "up")
-        ip("-n", f"{ID}sw", "link", "set", node, "master", "switch0")
-        ip("-n", f"{ID}sw", "link", "set", node, "up")
-
-
-def take_down():
-    while _up:
-        ip("netns", "del", _up.pop(), check=False)
+    if not _lan:
+        try:
+            _lan.append(Lan("odl", NET, NODES))
+        except Unavailable as e:
+            raise Skip(e) from None
+    return _lan[0]
 
 
 def on(node, *args, **kw):
-    return subprocess.Popen(["ip", "netns", "exec", f"{ID}{node}", os.path.join(BIN, args[0]), *map(str, args[1:])],
-                            env={**os.environ, "OD_PACK": pack()}, text=True, **kw)
+    return lan().start(node, *args, env={**os.environ, "OD_PACK": pack()}, text=True, **kw)
 
 
 class Node:
@@ -75,7 +40,6 @@ class Node:
 
 
 def start():
-    lan()
     nodes = [Node("shadow", "shadow")] + [Node(f"w{i}", "worker") for i in range(3)]
     path = os.path.join(TMP, "lan-hosts.txt")
     with open(path, "w") as f:
@@ -117,11 +81,11 @@ def a_cable_is_pulled_and_put_back():
     answer(main)
     ask(main)
     time.sleep(0.2)
-    ip("-n", f"{ID}sw", "link", "set", "w1", "down")  # nobody says goodbye: packets just vanish
+    ip("-n", lan().switch, "link", "set", "w1", "down")  # nobody says goodbye: packets just vanish
     answer(main)
     ask(main)
     assert answer(main)["workers"] == 2
-    ip("-n", f"{ID}sw", "link", "set", "w1", "up")
+    ip("-n", lan().switch, "link", "set", "w1", "up")
     for _ in range(100):
         ask(main)
         if answer(main)["workers"] == 3:
@@ -140,4 +104,5 @@ if __name__ == "__main__":
     finally:
         for c in _children:
             c.kill()
-        take_down()
+        for network in _lan:
+            network.close()

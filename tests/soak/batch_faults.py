@@ -9,7 +9,6 @@ Every text must be what its prompt gets alone by --resident, and main may be sil
 time without a token of any text from a fault until tokens appear again, by main's own trace. One worker that can serve is
 always left alone, except when main's own link is down. What a failure needs to be seen again is printed with it."""
 import argparse
-import atexit
 import json
 import os
 import random
@@ -22,7 +21,8 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "integ"))
 import cluster_util  # noqa: E402
-from cluster_util import BIN, TMP, Daemon, generate, pack  # noqa: E402
+from cluster_util import TMP, Daemon, generate, pack  # noqa: E402
+from netns_lan import Lan, Unavailable, ip, tc  # noqa: E402
 
 HANG_S = 90  # without a token: main's own bounds are 6 s for workers that are away, and 3 s for each kind of silence
 LONG_S = 4.5  # a pause to look into: 3 s until a dead data port is known, then one load
@@ -49,56 +49,13 @@ def report(ok, text):
 
 # ---- The network ----
 
-def ip(*args, check=True):
-    return subprocess.run(["ip", *args], check=check, capture_output=True, text=True)
-
-
-def tc(*args):
-    return subprocess.run(["tc", *args], check=False, capture_output=True, text=True).returncode == 0
-
-
-class Lan:
-    """A namespace for each host, and one for the switch with a port for each host. No packet leaves it."""
+class FaultyLan(Lan):
+    """Links of 1 Gbit/s that lose packets when told."""
 
     def __init__(self):
-        self.id = f"{PREFIX}{os.getpid()}"
-        self.up = []
-        self.remove_leftovers()
-        atexit.register(self.close)
-        self.switch = self.add("sw")
-        ip("-n", self.switch, "link", "add", "name", "switch0", "type", "bridge")
-        ip("-n", self.switch, "link", "set", "switch0", "up")
-        for node, number in NODES.items():
-            self.wire(node, number)
+        super().__init__(PREFIX, NET, NODES)
+        self.shape("1gbit")
         self.can_drop = self.make_sink()
-
-    @staticmethod
-    def remove_leftovers():
-        """Of runs that were killed by a signal that cannot be caught."""
-        for line in ip("netns", "list", check=False).stdout.splitlines():
-            found = re.match(PREFIX + r"(\d+)\D", line)
-            if found and not os.path.exists(f"/proc/{found[1]}"):
-                ip("netns", "del", line.split()[0], check=False)
-
-    def name(self, node):
-        return f"{self.id}{node}"
-
-    def add(self, node):
-        ip("netns", "add", self.name(node))
-        self.up.append(self.name(node))
-        ip("netns", "exec", self.name(node), "true")
-        return self.name(node)
-
-    def wire(self, node, number):
-        ns = self.add(node)
-        ip("-n", ns, "link", "add", "eth0", "type", "veth", "peer", "name", node, "netns", self.switch)
-        ip("-n", ns, "addr", "add", f"{NET}.{number}/24", "dev", "eth0")
-        ip("-n", ns, "link", "set", "lo", "up")
-        ip("-n", ns, "link", "set", "eth0", "up")
-        ip("-n", self.switch, "link", "set", node, "master", "switch0")
-        ip("-n", self.switch, "link", "set", node, "up")
-        for where, dev in (ns, "eth0"), (self.switch, node):
-            tc("-n", where, "qdisc", "add", "dev", dev, "root", "tbf", "rate", "1gbit", "burst", "3100", "latency", "50ms")
 
     def make_sink(self):
         """Packets to drop are sent there by filters of the switch's ports: neither end learns of it."""
@@ -129,14 +86,6 @@ class Lan:
             ip("-n", self.switch, "link", "set", node, "up")
             ip("-n", self.name(node), "link", "set", "eth0", "up")
             self.let_through(node)
-
-    def start(self, node, program, *args, **kw):
-        """ip becomes the program, so signals reach it."""
-        return subprocess.Popen(["ip", "netns", "exec", self.name(node), os.path.join(BIN, program), *map(str, args)], **kw)
-
-    def close(self):
-        while self.up:
-            ip("netns", "del", self.up.pop(), check=False)
 
 
 class Node(Daemon):
@@ -628,9 +577,9 @@ def main():
     for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
         signal.signal(number, interrupted)
     try:
-        lan = Lan()
-    except (subprocess.CalledProcessError, FileNotFoundError) as e:
-        print(f"SKIP: cannot make network namespaces here: {getattr(e, 'stderr', None) or e}")
+        lan = FaultyLan()
+    except Unavailable as e:
+        print(f"SKIP: {e}")
         return
     c = Campaign(args.seed, lan)
     if args.cases:

@@ -1,0 +1,90 @@
+"""Hosts of tests and benchmarks: network namespaces on a bridge. Needs root and iproute2."""
+import atexit
+import json
+import os
+import re
+import subprocess
+
+from cluster_util import BIN
+
+
+class Unavailable(Exception):
+    """Whether there can be namespaces, and programs in them, depends on the place: not in every container or chroot."""
+
+
+def ip(*args, check=True):
+    return subprocess.run(["ip", *args], check=check, capture_output=True, text=True)
+
+
+def tc(*args):
+    return subprocess.run(["tc", *args], check=False, capture_output=True, text=True).returncode == 0
+
+
+class Lan:
+    """A namespace for each host, and one for the switch with a port for each host. No packet leaves it.
+
+    prefix: of the namespaces, each program's own. net: "10.213.78". nodes: a host's name to the last byte of its address."""
+
+    def __init__(self, prefix, net, nodes):
+        self.id, self.net, self.nodes = f"{prefix}{os.getpid()}", net, nodes
+        self.up = []
+        if os.geteuid() != 0:
+            raise Unavailable("network namespaces need root")
+        atexit.register(self.close)
+        try:
+            self.remove_leftovers(prefix)
+            self.switch = self.add("sw")
+            ip("-n", self.switch, "link", "add", "name", "switch0", "type", "bridge")
+            ip("-n", self.switch, "link", "set", "switch0", "up")
+            for node, number in nodes.items():
+                self.wire(node, number)
+        except (FileNotFoundError, subprocess.CalledProcessError) as e:  # no iproute2; a kernel without bridges or veth pairs
+            self.close()
+            raise Unavailable(f"cannot make network namespaces here: {(getattr(e, 'stderr', None) or str(e)).strip()}") from None
+
+    @staticmethod
+    def remove_leftovers(prefix):
+        """Of runs that were killed by a signal that cannot be caught."""
+        for line in ip("netns", "list", check=False).stdout.splitlines():
+            found = re.match(prefix + r"(\d+)\D", line)
+            if found and not os.path.exists(f"/proc/{found[1]}"):
+                ip("netns", "del", line.split()[0], check=False)
+
+    def name(self, node):
+        return f"{self.id}{node}"
+
+    def address(self, node):
+        return f"{self.net}.{self.nodes[node]}"
+
+    def add(self, node):
+        ip("netns", "add", self.name(node))
+        self.up.append(self.name(node))
+        ip("netns", "exec", self.name(node), "true")
+        return self.name(node)
+
+    def wire(self, node, number):
+        ns = self.add(node)
+        ip("-n", ns, "link", "add", "eth0", "type", "veth", "peer", "name", node, "netns", self.switch)
+        ip("-n", ns, "addr", "add", f"{self.net}.{number}/24", "dev", "eth0")
+        ip("-n", ns, "link", "set", "lo", "up")
+        ip("-n", ns, "link", "set", "eth0", "up")
+        ip("-n", self.switch, "link", "set", node, "master", "switch0")
+        ip("-n", self.switch, "link", "set", node, "up")
+
+    def shape(self, rate):
+        """True: every link has this rate now, each way, as tc has it ("1gbit"). The burst is two packets, so that a link is never faster for longer."""
+        return all(tc("-n", where, "qdisc", "replace", "dev", dev, "root", "tbf", "rate", rate, "burst", "3100", "latency", "50ms")
+                   for node in self.nodes for where, dev in ((self.name(node), "eth0"), (self.switch, node)))
+
+    def bytes_of(self, node):
+        """Received and sent on its link until now, with all headers."""
+        link, = json.loads(ip("-n", self.name(node), "-s", "-j", "link", "show", "dev", "eth0").stdout)
+        return link["stats64"]["rx"]["bytes"], link["stats64"]["tx"]["bytes"]
+
+    def start(self, node, program, *args, **kw):
+        """ip becomes the program, so signals reach it."""
+        return subprocess.Popen(["ip", "netns", "exec", self.name(node), os.path.join(BIN, program), *map(str, args)], **kw)
+
+    def close(self):
+        while self.up:
+            ip("netns", "del", self.up.pop(), check=False)
