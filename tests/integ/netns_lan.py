@@ -5,7 +5,8 @@ import os
 import re
 import subprocess
 
-from cluster_util import BIN
+import cluster_util
+from cluster_util import BIN, TMP, Daemon, pack
 
 
 class Unavailable(Exception):
@@ -88,3 +89,36 @@ class Lan:
     def close(self):
         while self.up:
             ip("netns", "del", self.up.pop(), check=False)
+
+
+class Node(Daemon):
+    """On a host of its own, with its default port; what a Daemon on loopback can do. options: may change between starts. folder:
+    of the programs."""
+
+    def __init__(self, lan, name, *always, options=(), pack_dir=None, folder=BIN):
+        self.lan, self.name, self.always, self.options, self.folder = lan, name, always, options, os.path.abspath(folder)
+        self.role = "shadow" if name == "shadow" else "worker"
+        self.pack_dir = pack_dir or pack()
+        self.process = None
+        self.log = open(os.path.join(TMP, f"{name}.log"), "w+")
+        cluster_util._children.append(self)
+        self.start()
+
+    def start(self):
+        r, w = os.pipe()
+        self.process = self.lan.start(
+            self.name, os.path.join(self.folder, f"od-{self.role}"), "--insecure", "--pack", self.pack_dir, "--threads", 1,
+            "--ready-fd", w, "--die-with-parent", *self.always, *self.options, pass_fds=[w], stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT)
+        os.close(w)
+        with os.fdopen(r) as f:
+            if not f.readline():
+                raise AssertionError(f"{self.name} did not start: {open(self.log.name).read()[-2000:]}")
+
+    def kill(self):
+        if self.process is not None:
+            super().kill()
+
+    def forget(self):
+        """After kill: it will not be started again."""
+        cluster_util._children.remove(self)
+        self.log.close()

@@ -21,8 +21,8 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "integ"))
 import cluster_util  # noqa: E402
-from cluster_util import TMP, Daemon, generate, pack  # noqa: E402
-from netns_lan import Lan, Unavailable, ip, tc  # noqa: E402
+from cluster_util import TMP, generate, pack  # noqa: E402
+from netns_lan import Lan, Node, Unavailable, ip, tc  # noqa: E402
 
 HANG_S = 90  # without a token: main's own bounds are 6 s for workers that are away, and 3 s for each kind of silence
 LONG_S = 4.5  # a pause to look into: 3 s until a dead data port is known, then one load
@@ -88,29 +88,10 @@ class FaultyLan(Lan):
             self.let_through(node)
 
 
-class Node(Daemon):
-    """On a host of its own; what a Daemon on loopback can do."""
-
-    def __init__(self, lan, name):
-        self.lan, self.name = lan, name
-        self.role = "shadow" if name == "shadow" else "worker"
-        self.options = [] if self.role == "shadow" else ["--slots", "2"]
-        self.process = None
-        self.log = open(os.path.join(TMP, f"{name}.log"), "w+")
-        self.start()
-        cluster_util._children.append(self)
-
-    def start(self):
-        r, w = os.pipe()
-        load = LOAD if self.role == "worker" else []
-        self.process = self.lan.start(
-            self.name, f"od-{self.role}", "--insecure", "--pack", pack(), "--threads", 1, "--data-port", DATA_PORT,
-            "--ready-fd", w, "--die-with-parent", *load, *self.options, pass_fds=[w], stdin=subprocess.DEVNULL,
-            stdout=self.log, stderr=subprocess.STDOUT)
-        os.close(w)
-        with os.fdopen(r) as f:
-            if not f.readline():
-                raise AssertionError(f"{self.name} did not start: {open(self.log.name).read()[-2000:]}")
+def make_node(lan, name):
+    if name == "shadow":
+        return Node(lan, name, "--data-port", DATA_PORT)
+    return Node(lan, name, "--data-port", DATA_PORT, *LOAD, options=["--slots", "2"])
 
 
 # ---- Faults: what begins, for how long, and what ends it ----
@@ -314,7 +295,7 @@ class Campaign:
         self.lan = lan
         self.hosts = os.path.join(TMP, "hosts.txt")
         self.order = ["shadow", *WORKERS]
-        self.node = {n: Node(self.lan, n) for n in self.order}
+        self.node = {n: make_node(self.lan, n) for n in self.order}
         self.batch = None
         self.machine = Machines()
         self.touched = {w: -100.0 for w in WORKERS}  # when its last fault ended
