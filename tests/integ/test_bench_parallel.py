@@ -119,6 +119,7 @@ def texts_on_a_cluster():
     assert (r["workers"], r["groups"], r["slots"], r["predictor"], r["temperature"]) == (2, 1, 2, "none", 0.8)
     for key in ("share", "experts", "membw_gbps", "floor_s", "experts_per_layer"):
         assert key not in rounds[0] and key not in r["by_number"][0], key
+    assert r["worker_rows_in_all"] > sum(u["worker_rows"] for u in r["cluster_by_round"]), r  # and those of the warm-up
     for u in r["cluster_by_round"]:
         assert u["decode_layers"] == LAYERS * (TOKENS - 1), u
         assert u["expert_uses"] == u["parallel"] * LAYERS * TOP_K * (TOKENS - 1), u

@@ -33,6 +33,7 @@ struct run {
 	const struct od_prompt *prompt;
 	struct odm_figures figures[N_SIDES]; /* without nodes */
 	double membw_bytes, membw_ns; /* within decode_ns of resident mode */
+	uint64_t rows_in_all;	      /* that main sent to workers until the end of this run, warm-up included */
 	bool same_tokens;
 };
 
@@ -195,6 +196,8 @@ static int measure(struct decode_bench *b, size_t i, struct od_err *err)
 	for (int s = 0; rc == OD_OK && s < N_SIDES; s++)
 		if (b->engine[s] != NULL)
 			rc = generate(b, (enum side)s, i, b->opt.tokens, &r[s], err);
+	if (r[CLUSTER].figures.n_nodes > 0) /* node 0: main */
+		run->rows_in_all = r[CLUSTER].figures.node[0].c[OD_C_WORKER_ROWS];
 	run->same_tokens = same_tokens(&r[CLUSTER], &r[RESIDENT]);
 	for (int s = 0; s < N_SIDES; s++) {
 		run->figures[s] = r[s].figures;
@@ -427,8 +430,10 @@ static void report_setting(const struct decode_bench *b, struct od_report *r)
 	uint64_t other = 0;
 
 	decode_report_engine(r, o, b->engine[s], "tokens of a run");
-	if (b->engine[CLUSTER] != NULL)
+	if (b->engine[CLUSTER] != NULL) {
 		decode_report_cluster(r, o, &b->run[0].figures[CLUSTER]);
+		od_report_fact(r, "worker_rows_in_all", NULL, OD_INT(b->run[o->runs - 1].rows_in_all), 0, NULL);
+	}
 	for (size_t i = 0; i < o->runs; i++)
 		other += !b->run[i].same_tokens;
 	if (b->engine[CLUSTER] != NULL && b->engine[RESIDENT] != NULL)

@@ -376,8 +376,10 @@ static void report_setting(const struct parallel_bench *b, struct od_report *r)
 	const struct od_pack *p = odm_engine_pack(b->engine);
 
 	decode_report_engine(r, b->opt, b->engine, "tokens of a text");
-	if (b->membw == NULL)
+	if (b->membw == NULL) {
 		decode_report_cluster(r, b->opt, &b->setting);
+		od_report_fact(r, "worker_rows_in_all", NULL, OD_INT(b->before[OD_C_WORKER_ROWS]), 0, NULL); /* warm-up included */
+	}
 	od_report_fact(r, "texts_with_other_tokens", "texts that others changed", OD_INT(b->other), 0, NULL);
 	if (b->membw == NULL)
 		return;
