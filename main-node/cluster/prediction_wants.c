@@ -48,53 +48,77 @@ static void put(struct odm_predictions *p, struct odm_want *w, uint16_t expert)
 	w->expert[w->n++] = expert;
 }
 
-/* Writes the places of the step's rows to p->place. */
-static uint32_t list_rows(struct odm_predictions *p, const struct step_slot *s)
+/* Lists the place of a sequence's i-th row in a step. */
+static void list_row(struct odm_predictions *p, uint32_t i, uint32_t place)
 {
-	uint32_t n = 0;
+	p->place[i * p->o.max_sequences + p->n_place[i]++] = place;
+}
 
-	for (uint32_t i = 0; i < s->n_rows; i++)
-		if (s->row[i].place != NO_PLACE)
-			p->place[n++] = s->row[i].place;
-	return n;
+static void list_rows(struct odm_predictions *p, const struct step_slot *s)
+{
+	for (uint32_t row = 0, i = 0; row < s->n_rows; row++) {
+		i = row > 0 && s->row[row].sequence == s->row[row - 1].sequence ? i + 1 : 0;
+		if (s->row[row].place != NO_PLACE)
+			list_row(p, i, s->row[row].place);
+	}
 }
 
 /* The same for the rows that are expected in the next step, in the order of the sequences in the current one. */
-static uint32_t list_ahead(struct odm_predictions *p)
+static void list_ahead(struct odm_predictions *p)
 {
 	const struct step_slot *s = slot_at(p, p->serial);
-	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < s->n_rows; i++) {
-		const struct sequence *q = sequence_of(p, &s->row[i]);
+	for (uint32_t row = 0; row < s->n_rows; row++) {
+		const struct sequence *q = sequence_of(p, &s->row[row]);
 
-		if (q == NULL || q->part[number_of(p, s)].first_row != i)
+		if (q == NULL || q->part[number_of(p, s)].first_row != row)
 			continue;
 		for (uint32_t at = q->end; at < q->top && at - q->end < q->ahead; at++)
-			p->place[n++] = place_of(p, q, at);
+			list_row(p, at - q->end, place_of(p, q, at));
 	}
-	return n;
 }
 
-/* Experts of all rows by rank, each once: the first choices of all rows, then the second ones, and so on; hedges last. */
-static void collect(struct odm_predictions *p, const struct step_slot *s, struct odm_want *w)
+/* Experts that the i-th rows of all sequences want, by rank: the first choices of all of them, then the second ones. */
+static void put_predicted(struct odm_predictions *p, struct odm_want *w, uint32_t i)
 {
 	const struct od_wanted *all = wanted_of(p, w->m, 0);
-	const uint32_t n = s->begun ? list_rows(p, s) : list_ahead(p);
+	const uint32_t *place = p->place + (size_t)i * p->o.max_sequences;
 
-	begin_round(p);
 	for (size_t rank = 0; rank < p->o.top_k; rank++)
-		for (uint32_t i = 0; i < n && w->n < p->o.n_experts; i++)
-			if (rank < all[p->place[i]].n_predicted)
-				put(p, w, all[p->place[i]].expert[rank]);
-	w->n_predicted = w->n;
+		for (uint32_t r = 0; r < p->n_place[i]; r++)
+			if (rank < all[place[r]].n_predicted)
+				put(p, w, all[place[r]].expert[rank]);
+}
+
+static void put_hedges(struct odm_predictions *p, struct odm_want *w, uint32_t i)
+{
+	const struct od_wanted *all = wanted_of(p, w->m, 0);
+	const uint32_t *place = p->place + (size_t)i * p->o.max_sequences;
+
 	for (size_t rank = 0; rank < OD_MAX_HEDGES; rank++)
-		for (uint32_t i = 0; i < n && w->n < p->o.n_experts; i++) {
-			const struct od_wanted *x = &all[p->place[i]];
+		for (uint32_t r = 0; r < p->n_place[i]; r++) {
+			const struct od_wanted *x = &all[place[r]];
 
 			if (x->n_predicted + rank < x->n)
 				put(p, w, x->expert[x->n_predicted + rank]);
 		}
+}
+
+/* Experts of all rows, each once. A sequence's first row is certain, and each further row of its draft is less so: all that the
+ * first rows need comes first, then what the second ones need, and so on; hedges last. */
+static void collect(struct odm_predictions *p, const struct step_slot *s, struct odm_want *w)
+{
+	memset(p->n_place, 0, most_rows(p) * sizeof(*p->n_place));
+	if (s->begun)
+		list_rows(p, s);
+	else
+		list_ahead(p);
+	begin_round(p);
+	for (uint32_t i = 0; i < most_rows(p); i++)
+		put_predicted(p, w, i);
+	w->n_predicted = w->n;
+	for (uint32_t i = 0; i < most_rows(p); i++)
+		put_hedges(p, w, i);
 }
 
 /* Oldest step first, then the lowest layer, because these experts are needed first. */

@@ -37,11 +37,12 @@ static int allocate(struct odm_predictions *p, struct od_err *err)
 	p->sent = calloc(SLOTS * layers * experts, sizeof(*p->sent));
 	p->mark = calloc(SLOTS * layers * experts, sizeof(*p->mark));
 	p->required = calloc(layers * experts, sizeof(*p->required));
-	p->place = calloc(rows > p->n_places ? rows : p->n_places, sizeof(*p->place));
+	p->place = calloc((size_t)most_rows(p) * p->o.max_sequences, sizeof(*p->place));
+	p->n_place = calloc(most_rows(p), sizeof(*p->n_place));
 	p->stamp = calloc(experts, sizeof(*p->stamp));
 	if (p->ahead == NULL || p->row == NULL || p->wanted == NULL || p->step_row == NULL || p->entry == NULL ||
 	    p->used == NULL || p->score == NULL || p->where == NULL || p->sent == NULL || p->mark == NULL ||
-	    p->required == NULL || p->place == NULL || p->stamp == NULL)
+	    p->required == NULL || p->place == NULL || p->n_place == NULL || p->stamp == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "predictions of %u rows and %u layers", p->o.max_rows, p->o.n_moe);
 	for (size_t i = 0; i < KEPT; i++)
 		p->slot[i].row = p->step_row + i * rows;
@@ -93,6 +94,7 @@ void odm_predictions_free(struct odm_predictions *p)
 	free(p->mark);
 	free(p->required);
 	free(p->place);
+	free(p->n_place);
 	free(p->stamp);
 	free(p);
 }

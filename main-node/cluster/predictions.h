@@ -48,7 +48,8 @@ struct odm_predicted_row {
 	uint32_t ahead;
 };
 
-/* The experts wanted for a layer: predictions in order of rank, then hedges. */
+/* The experts wanted for a layer: predictions of the first rows of all sequences in order of rank, then of the second rows, and so
+ * on; then hedges. */
 struct odm_want {
 	uint64_t step;
 	uint32_t m, version; /* grows with each want of the same (step, m) */

@@ -118,7 +118,8 @@ struct odm_predictions {
 	struct odm_voided voided;
 	uint32_t n_dirty;
 	/* Scratch. */
-	uint32_t *place;   /* [the larger of max_rows and n_places] */
+	uint32_t *place;   /* [most_rows][max_sequences]: i-th rows of the sequences of a step */
+	uint32_t *n_place; /* [most_rows] */
 	uint32_t *stamp;   /* [n_experts]: the last round in which it was seen */
 	uint32_t round;
 };

@@ -398,15 +398,16 @@ static struct list wanted(const struct world *w, bool next, uint32_t m)
 {
 	struct list l = { 0 };
 
-	for (size_t rank = 0; rank < TOP_K; rank++)
-		for (size_t i = 0; i < w->n_order; i++) {
-			const struct text *t = &w->text[w->order[i]];
-			const uint32_t from = next ? t->end : t->begin, to = next ? t->end + t->ahead : t->end;
+	for (uint32_t row = 0; row < MOST; row++)
+		for (size_t rank = 0; rank < TOP_K; rank++)
+			for (size_t i = 0; i < w->n_order; i++) {
+				const struct text *t = &w->text[w->order[i]];
+				const uint32_t at = row + (next ? t->end : t->begin);
+				const uint32_t to = !next ? t->end : t->top < t->end + t->ahead ? t->top : t->end + t->ahead;
 
-			for (uint32_t at = from; at < to && (!next || at < t->top); at++)
-				if (t->said[at][m].any)
+				if (at < to && t->said[at][m].any)
 					put(&l, t->said[at][m].expert[rank]);
-		}
+			}
 	return l;
 }
 

@@ -129,22 +129,30 @@ static struct list wanted(const struct world *w, const struct step *s, uint32_t 
 
 	if (s == &w->prompt)
 		return s->required[m];
-	for (size_t rank = 0; rank < TOP_K; rank++)
-		for (size_t i = 0; i < w->now.n_rows; i++) {
-			const struct row *r = &w->now.row[i];
-			const bool first = i == 0 || r[-1].sequence != r->sequence;
-			const uint32_t at = s == &w->now ? r->position : behind(&w->now, r->sequence);
-			const struct said *x = &texts[r->sequence].said[at][m];
+	for (uint32_t nth = 0; nth < (s == &w->now ? DRAFT : 1); nth++)
+		for (size_t rank = 0; rank < TOP_K; rank++)
+			for (size_t i = 0; i < w->now.n_rows; i++) {
+				const struct row *r = &w->now.row[i];
+				const struct text *t = &texts[r->sequence];
+				const struct said *x = &t->said[s == &w->now ? r->position : behind(&w->now, r->sequence)][m];
 
-			if ((s == &w->now || first) && x->any)
-				put(&l, x->expert[rank]);
-		}
+				if (r->position == t->begin + nth && x->any)
+					put(&l, x->expert[rank]);
+			}
 	return l;
 }
 
+/* In any order. Here rows before the guess are not undone, and then the guess is not for the first row of the step that begins:
+ * what it wants comes later in the list, and that need not be told. */
 static bool same_experts(const struct list *a, const struct list *b)
 {
-	return a->n == b->n && memcmp(a->expert, b->expert, a->n * sizeof(*a->expert)) == 0;
+	unsigned set[2] = { 0 };
+
+	for (size_t i = 0; i < a->n; i++)
+		set[0] |= 1u << a->expert[i];
+	for (size_t i = 0; i < b->n; i++)
+		set[1] |= 1u << b->expert[i];
+	return set[0] == set[1];
 }
 
 static struct step *by_number(struct world *w, uint64_t number)
