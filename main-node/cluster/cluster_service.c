@@ -103,6 +103,7 @@ static void begin_predictions(struct service *s, const struct odm_step *step)
 				.token = j > p->first ? step->rows[j].token : odm_shadow_link_token(&s->net.shadow, step, p),
 				.prompt_tokens = p->prompt_tokens,
 				.ahead = p->ahead,
+				.outlook = step->outlook,
 			};
 	}
 	odm_predictions_begin(odm_cluster_predictions(s->cluster), step->step, step->next_step, s->predicted, n, decode);

@@ -63,7 +63,7 @@ static void list_rows(struct odm_predictions *p, const struct step_slot *s)
 	}
 }
 
-/* The same for the rows that are expected in the next step, in the order of the sequences in the current one. */
+/* The same for the rows that are wanted for the next step, in the order of the sequences in the current one. */
 static void list_ahead(struct odm_predictions *p)
 {
 	const struct step_slot *s = slot_at(p, p->serial);
@@ -73,7 +73,7 @@ static void list_ahead(struct odm_predictions *p)
 
 		if (q == NULL || q->part[number_of(p, s)].first_row != row)
 			continue;
-		for (uint32_t at = q->end; at < q->top && at - q->end < q->ahead; at++)
+		for (uint32_t at = q->end, end = wanted_end(p, q); at < end; at++)
 			list_row(p, at - q->end, place_of(p, q, at));
 	}
 }

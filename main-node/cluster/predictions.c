@@ -252,10 +252,11 @@ static bool add_to_row(struct odm_predictions *p, struct step_slot *s, struct se
 	return true;
 }
 
-/* Voids the sequence's predictions ahead from a position on. s: the step whose WANTs cover those for the expected rows; NULL:
- * its WANTs need not follow. True: they should. */
+/* Voids the sequence's predictions ahead from a position on. s: the step whose WANTs cover those up to wanted_end(); NULL: its
+ * WANTs need not follow. True: they should. */
 static bool void_ahead(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, uint32_t from, uint64_t *why)
 {
+	const uint32_t wanted = wanted_end(p, q);
 	bool any = false;
 
 	for (uint32_t at = from; at < q->top; at++) {
@@ -268,7 +269,7 @@ static bool void_ahead(struct odm_predictions *p, const struct step_slot *s, str
 				continue;
 			++*why;
 			void_row(p, r, wanted_of(p, m, place));
-			if (s == NULL || at - q->end >= q->ahead)
+			if (s == NULL || at >= wanted)
 				continue;
 			set_dirty(p, entry_of(p, s, m), true);
 			any = true;
@@ -288,13 +289,42 @@ static bool may_add_ahead(const struct odm_predictions *p, const struct sequence
 	return pred->position == q->end || (!pred->stand_in && p->ahead[place_of(p, q, pred->position - 1)].shadow);
 }
 
+/* The step's WANTs should follow where there are predictions for positions [from, to). True: there are. */
+static bool set_dirty_range(struct odm_predictions *p, const struct step_slot *s, const struct sequence *q, uint32_t from,
+			    uint32_t to)
+{
+	bool any = false;
+
+	for (uint32_t at = from; at < to && at < q->top; at++)
+		for (uint32_t m = 0; m < p->o.n_moe; m++)
+			if (row_of(p, m, place_of(p, q, at))->predicted.n > 0) {
+				set_dirty(p, entry_of(p, s, m), true);
+				any = true;
+			}
+	return any;
+}
+
+/* The shadow names its token at a position ahead, or main's own predictor stands in for it. */
+static void set_ahead(const struct sequence *q, struct ahead *a, const struct od_prediction *pred)
+{
+	if (!pred->stand_in && (!a->shadow || a->token != pred->token || a->margin != pred->margin))
+		a->right = odm_outlook_right(q->outlook.right, pred->margin);
+	a->token = pred->token;
+	if (pred->stand_in) /* it has no margin, and nothing is kept behind it */
+		return;
+	a->shadow = true;
+	a->margin = pred->margin;
+	a->first_ns = a->first_ns != 0 ? a->first_ns : od_now_ns();
+}
+
 /* Adds a prediction for the next step, or a later one. */
 static bool add_ahead(struct odm_predictions *p, struct sequence *q, const struct od_prediction *pred)
 {
 	struct step_slot *s = slot_at(p, p->serial + 1);
 	const uint32_t place = place_of(p, q, pred->position);
 	struct ahead *a = &p->ahead[place];
-	bool want = false;
+	bool want = false, changed;
+	uint32_t before, after; /* where wanted rows end */
 
 	if (s->step == 0)
 		return false;
@@ -302,20 +332,21 @@ static bool add_ahead(struct odm_predictions *p, struct sequence *q, const struc
 		/* Another token: what follows it is void. At the next position main will say which one is right. */
 		if (a->token != pred->token)
 			want = void_ahead(p, s, q, pred->position + (pred->position == q->end), &p->voided.replaced);
-		a->shadow = true;
-		a->margin = pred->margin;
-		a->first_ns = a->first_ns != 0 ? a->first_ns : od_now_ns();
 		q->heard = q->steps + 1;
 	}
+	before = wanted_end(p, q);
 	if (!pred->stand_in || !a->shadow)
-		a->token = pred->token;
+		set_ahead(q, a, pred);
 	if (q->top == pred->position)
 		q->top++;
-	if (!add_in_time(p, row_of(p, pred->m, place), wanted_of(p, pred->m, place), pred) ||
-	    pred->position - q->end >= q->ahead)
-		return want;
-	set_dirty(p, entry_of(p, s, pred->m), true);
-	return true;
+	changed = add_in_time(p, row_of(p, pred->m, place), wanted_of(p, pred->m, place), pred);
+	after = wanted_end(p, q);
+	if (changed && pred->position < after) {
+		set_dirty(p, entry_of(p, s, pred->m), true);
+		want = true;
+	}
+	/* With another margin, more rows are wanted, or fewer. */
+	return set_dirty_range(p, s, q, before < after ? before : after, before < after ? after : before) || want;
 }
 
 /* *unknown: there is no row for it. */
@@ -488,17 +519,9 @@ static void keep_fitting(struct odm_predictions *p, const struct step_row *row, 
 		q->heard = q->steps;
 	if (!assumes(row, a->token))
 		void_ahead(p, NULL, q, row->position + 1, &p->voided.token);
+	else if (row->position > part->begin) /* the first row's token is main's */
+		q->all_right *= a->right;
 	*a = (struct ahead){ 0 };
-}
-
-/* The step's WANTs should follow where there are predictions for positions [from, to). */
-static void set_dirty_range(struct odm_predictions *p, const struct step_slot *s, const struct sequence *q, uint32_t from,
-			    uint32_t to)
-{
-	for (uint32_t at = from; at < to && at < q->top; at++)
-		for (uint32_t m = 0; m < p->o.n_moe; m++)
-			if (row_of(p, m, place_of(p, q, at))->predicted.n > 0)
-				set_dirty(p, entry_of(p, s, m), true);
 }
 
 static uint32_t limit_of(const struct odm_predictions *p, const struct sequence *q)
@@ -506,13 +529,15 @@ static uint32_t limit_of(const struct odm_predictions *p, const struct sequence 
 	return q->end + (q->ahead > 1 ? most_rows(p) : 1);
 }
 
-/* The sequence has rows [begin, end) now; ahead: how many are expected in the next step. What was predicted for them moves
- * from WANTs of the next step, or of none, to those of this one. */
-static void move_on(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, struct part *part, uint32_t ahead)
+/* The sequence has rows [begin, end) now. What was predicted for them moves from WANTs of the next step, or of none, to those of
+ * this one. row: its first. */
+static void move_on(struct odm_predictions *p, const struct step_slot *s, struct sequence *q, struct part *part,
+		    const struct odm_predicted_row *row)
 {
-	const uint32_t old_end = q->end, expected = q->end + q->ahead, end = part->begin + part->n;
+	const uint32_t old_end = q->end, expected = wanted_end(p, q), end = part->begin + part->n;
 	const bool follows = old_end >= part->begin && old_end < end;
 
+	q->all_right = 1;
 	if (follows) {
 		for (uint32_t at = old_end; at < end && at < q->top; at++)
 			keep_fitting(p, &s->row[part->first_row + (at - part->begin)], q, part);
@@ -521,16 +546,18 @@ static void move_on(struct odm_predictions *p, const struct step_slot *s, struct
 	} else {
 		void_ahead(p, s, q, old_end, &p->voided.position);
 	}
-	q->ahead = ahead;
+	q->ahead = row->ahead < 1 ? 1 : row->ahead < most_rows(p) ? row->ahead : most_rows(p);
+	q->outlook = row->outlook;
 	q->end = end;
 	q->top = follows && q->top > end ? q->top : end;
 	/* Also what the shadow has under way since an earlier step allowed it. */
 	q->limit = follows && q->limit > limit_of(p, q) ? q->limit : limit_of(p, q);
-	set_dirty_range(p, slot_at(p, p->serial + 1), q, end, end + ahead);
+	set_dirty_range(p, slot_at(p, p->serial + 1), q, end, wanted_end(p, q));
 }
 
-/* Rows [first, first + n) of the step belong to one sequence. */
-static void begin_sequence(struct odm_predictions *p, struct step_slot *s, uint32_t first, uint32_t n, uint32_t ahead)
+/* Rows [first, first + n) of the step belong to one sequence. described: the first. */
+static void begin_sequence(struct odm_predictions *p, struct step_slot *s, uint32_t first, uint32_t n,
+			   const struct odm_predicted_row *described)
 {
 	struct step_row *row = &s->row[first];
 	struct sequence *q = row->number != OD_NO_NUMBER ? &p->sequence[row->number] : NULL;
@@ -539,12 +566,11 @@ static void begin_sequence(struct odm_predictions *p, struct step_slot *s, uint3
 	if (q == NULL)
 		return;
 	n = n < most_rows(p) ? n : most_rows(p);
-	ahead = ahead < 1 ? 1 : ahead < most_rows(p) ? ahead : most_rows(p);
 	*part = (struct part){ .serial = p->serial, .begin = row->position, .n = n, .first_row = first };
 	for (uint32_t i = 0; i < n; i++)
 		row[i].place = place_of(p, q, row[i].position);
 	q->steps++;
-	move_on(p, s, q, part, ahead);
+	move_on(p, s, q, part, described);
 	note_first(s, q, part);
 }
 
@@ -579,7 +605,7 @@ static void begin_decode(struct odm_predictions *p, uint64_t step, uint64_t next
 		for (n = 0; i + n < s->n_rows && row[i + n].sequence == row[i].sequence; n++)
 			s->row[i + n] = (struct step_row){ .sequence = row[i].sequence, .position = row[i + n].position,
 							   .number = number, .place = NO_PLACE, .token = row[i + n].token };
-		begin_sequence(p, s, i, n, row[i].ahead);
+		begin_sequence(p, s, i, n, &row[i]);
 	}
 	void_absent(p, before, s);
 	for (uint32_t m = 0; m < p->o.n_moe; m++) /* of an aborted step */
@@ -621,6 +647,7 @@ static bool truncate_locked(struct odm_predictions *p, uint64_t sequence, uint32
 	part->n = kept;
 	q->end = q->top = part->begin + kept;
 	q->limit = limit_of(p, q);
+	q->all_right = 1; /* of what is left of the step */
 	return want;
 }
 

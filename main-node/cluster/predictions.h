@@ -23,6 +23,7 @@
 #include "common/predict/prediction.h"
 #include "common/predict/recall.h"
 #include "common/predict/want_policy.h"
+#include "main-node/engine/draft_outlook.h"
 #include "main-node/engine/figures.h"
 
 struct odm_predictions;
@@ -42,10 +43,11 @@ struct odm_predicted_row {
 	uint32_t position;
 	uint32_t prompt_tokens; /* of the sequence: position of its first generated token */
 	int32_t token;		/* -1: predictions may assume any */
-	/* Of a sequence's first row: its rows that are expected in the next step. WANTs of that step are for them. 1: the
-	 * shadow runs one row ahead. More: what it predicts further ahead, up to max_draft + 1 rows in all, is kept for later
-	 * steps. */
+	/* Of a sequence's first row: rows that it may have in the next step. WANTs of that step are for the first of them, and for
+	 * those behind it as far as the outlook says. 1: the shadow runs one row ahead. More: what it predicts further ahead, up
+	 * to max_draft + 1 rows in all, is kept for later steps. */
 	uint32_t ahead;
+	struct odm_outlook outlook; /* of a sequence's first row */
 };
 
 /* The experts wanted for a layer: predictions of the first rows of all sequences in order of rank, then of the second rows, and so

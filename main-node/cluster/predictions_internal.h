@@ -29,6 +29,7 @@ struct row_prediction {
 struct ahead {
 	int32_t token;	   /* assumed by the newest prediction */
 	float margin;	   /* of that token */
+	double right;	   /* probability that it is right, if those before it are */
 	bool shadow;	   /* the shadow predicted it; false: only a stand-in */
 	uint64_t first_ns; /* arrival of the shadow's first prediction */
 };
@@ -87,7 +88,9 @@ struct sequence {
 	uint32_t end;	/* of the rows of the current step */
 	uint32_t top;	/* end of the predicted positions */
 	uint32_t limit; /* of `top` */
-	uint32_t ahead; /* expected rows: [end, end + ahead); what is predicted for them becomes WANTs of the next step */
+	uint32_t ahead; /* rows of the next step at most: [end, end + ahead) */
+	struct odm_outlook outlook; /* for which of them to prefetch: wanted_end() */
+	double all_right; /* probability that all rows of the current step stand */
 	struct odm_tally tally;
 };
 
@@ -155,6 +158,22 @@ static inline uint32_t most_rows(const struct odm_predictions *p)
 static inline uint32_t place_of(const struct odm_predictions *p, const struct sequence *q, uint32_t position)
 {
 	return (uint32_t)(q - p->sequence) * p->n_ring + position % p->n_ring;
+}
+
+/* WANTs of the next step are for the predicted rows at positions [q->end, wanted_end): the first one, and those of its draft that
+ * are likely enough to be needed, which takes that all tokens of the current step and all up to that row are right. */
+static inline uint32_t wanted_end(const struct odm_predictions *p, const struct sequence *q)
+{
+	const uint32_t most = q->top - q->end < q->ahead ? q->top : q->end + q->ahead;
+	double right = q->all_right;
+	uint32_t end = q->end;
+
+	for (; end < most; end++) {
+		right *= p->ahead[place_of(p, q, end)].right;
+		if (end > q->end && right < q->outlook.least)
+			break;
+	}
+	return end;
 }
 
 static inline struct row_prediction *row_of(struct odm_predictions *p, uint32_t m, uint32_t place)

@@ -343,6 +343,7 @@ static void add_decode_rows(struct odm_engine *e)
 
 	find_drafts(e);
 	odm_pass_clear(p);
+	p->step.outlook = odm_draft_policy_outlook(&e->batch.policy);
 	for (struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
 		if (q->phase != ODM_IN_DECODE)
 			continue;

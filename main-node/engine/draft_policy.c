@@ -4,7 +4,6 @@
 
 #include <math.h>
 
-#define MAX_MARGIN 50.0	     /* more is no surer */
 #define KEEP_RIGHT 0.995     /* weight of the evidence after each further token */
 #define TRIAL_RIGHT 0.1      /* of the evidence when drafts are tried again: the text may be another one */
 #define KEEP_TIME 0.99	     /* after each further step */
@@ -13,6 +12,7 @@
 #define MIN_WAIT 0.005	     /* of a step: less is none */
 #define MAX_SURPRISE 3.0     /* standard deviations: a step that takes longer counts as this */
 #define EXPLORE 16	     /* steps */
+#define WORTH_PREFETCH 0.3   /* probability: less wastes two loads and more for each that is used */
 #define FIRST_PLAIN 4	     /* steps until the first trial */
 #define PLAIN_TRIAL 5	     /* steps */
 #define DRAFT_TRIAL 16
@@ -49,21 +49,21 @@ uint32_t odm_draft_policy_ahead(const struct odm_draft_policy *p)
 	return 1 + (!p->drafting ? 0 : room < ODM_MAX_DRAFT ? (uint32_t)room : ODM_MAX_DRAFT);
 }
 
-/* ---- Is a token right? ---- */
-
-static double feature(float margin)
+struct odm_outlook odm_draft_policy_outlook(const struct odm_draft_policy *p)
 {
-	return log1p(margin < MAX_MARGIN ? margin : MAX_MARGIN);
+	return (struct odm_outlook){ .right = { p->right[0], p->right[1] }, .least = p->fixed > 0 ? 0 : WORTH_PREFETCH };
 }
+
+/* ---- Is a token right? ---- */
 
 double odm_draft_policy_right(const struct odm_draft_policy *p, float margin)
 {
-	return 1 / (1 + exp(-(p->right[0] + p->right[1] * feature(margin))));
+	return odm_outlook_right(p->right, margin);
 }
 
 void odm_draft_policy_learn(struct odm_draft_policy *p, float margin, bool right)
 {
-	const double x[2] = { 1, feature(margin) }, q = odm_draft_policy_right(p, margin), error = (right ? 1 : 0) - q;
+	const double x[2] = { 1, odm_margin_feature(margin) }, q = odm_draft_policy_right(p, margin), error = (right ? 1 : 0) - q;
 	double(*h)[2] = p->right_h, det;
 
 	for (int i = 0; i < 2; i++)

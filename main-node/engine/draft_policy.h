@@ -13,6 +13,7 @@
 #ifndef ODM_DRAFT_POLICY_H
 #define ODM_DRAFT_POLICY_H
 
+#include "main-node/engine/draft_outlook.h"
 #include "main-node/engine/expert_service.h"
 
 #define ODM_TIME_TERMS 3
@@ -43,6 +44,8 @@ void odm_draft_policy_init(struct odm_draft_policy *p, uint32_t fixed);
 bool odm_draft_policy_on(const struct odm_draft_policy *p);
 /* Rows of a text that the step after the next may have at most: odm_part.ahead. */
 uint32_t odm_draft_policy_ahead(const struct odm_draft_policy *p);
+/* The draft rows of the next step that are worth a prefetch. */
+struct odm_outlook odm_draft_policy_outlook(const struct odm_draft_policy *p);
 /* Cuts the drafts d [n] of the texts of a step to the lengths that pay, at most most_rows draft rows together. */
 void odm_draft_policy_cut(struct odm_draft_policy *p, struct odm_draft *const *d, size_t n, size_t most_rows);
 

@@ -9,6 +9,7 @@
 #include "common/model/forward.h"
 #include "common/model/sampler.h"
 #include "common/predict/recall.h"
+#include "main-node/engine/draft_outlook.h"
 #include "main-node/engine/figures.h"
 
 enum odm_phase { ODM_PREFILL, ODM_DECODE };
@@ -54,6 +55,7 @@ struct odm_step {
 	/* [n_parts]: how many rows of each part can be kept. The service lowers it, to no less than 1, when draft rows need
 	 * an expert that no worker can run; the outputs of the rows behind are then zero, or meaningless. */
 	uint32_t *valid;
+	struct odm_outlook outlook; /* of a decode step: on the draft rows of the next one */
 	uint64_t *counters; /* [OD_N_COUNTERS] of the step: the service adds to it until end_step */
 	/* True: abandon the step. */
 	bool (*cancelled)(void *arg);

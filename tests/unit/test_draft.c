@@ -404,9 +404,42 @@ static void ends(void **state)
 	assert_int_equal(odm_engine_close(e), OD_OK);
 }
 
+/* ---- What the service is told ---- */
+
+static void watch_step(void *arg, const struct odm_step *step, const struct odm_part *part)
+{
+	(void)part;
+	if (step->phase == ODM_DECODE)
+		*(struct odm_outlook *)arg = step->outlook;
+}
+
+static void each_step_has_an_outlook(void **state)
+{
+	static const int32_t prompt[PROMPT] = { 1, 5, 9, 2, 70, 33, 4, 4, 18 };
+	struct odm_outlook seen = { 0 };
+	struct odm_engine *e;
+	struct odm_result r;
+	char pack[128];
+	struct odm_request req = { .prompt = prompt, .n_prompt = PROMPT, .max_tokens = 2, .ignore_eos = true,
+				   .observer = { .arg = &seen, .step = watch_step } };
+	struct od_err err;
+
+	(void)state;
+	make_pack("mixtral_top3", pack);
+	e = open_engine(pack, OD_PROFILE_F32, false, "none");
+	od_sampler_defaults(&req.sampling);
+	e->batch.policy.right[0] = -0.75;
+	e->batch.policy.right[1] = 0.25;
+	assert_int_equal(odm_generate(e, &req, &r, &err), OD_OK);
+	assert_true(seen.right[0] == -0.75 && seen.right[1] == 0.25 && seen.least > 0);
+	odm_result_fini(&r);
+	assert_int_equal(odm_engine_close(e), OD_OK);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(each_step_has_an_outlook),
 		cmocka_unit_test(ends),
 		cmocka_unit_test(mixtral),
 		cmocka_unit_test(latent_attention),

@@ -280,6 +280,29 @@ static void test_right(void **state)
 	assert_true(odm_draft_policy_right(&p, INFINITY) > 0.9);
 }
 
+/* What is prefetched for goes by the same probabilities. A run with drafts of a fixed length needs all of their rows. */
+static void test_outlook(void **state)
+{
+	const struct world w = { .a = -1, .b = 2, .right = -1 };
+	struct odm_draft_policy p;
+	struct odm_outlook o;
+	uint64_t seed = 4;
+
+	(void)state;
+	odm_draft_policy_init(&p, 0);
+	for (int i = 0; i < 20000; i++) {
+		const float margin = (float)(-3 * log(1 - uniform(&seed)));
+
+		odm_draft_policy_learn(&p, margin, uniform(&seed) < truly_right(&w, margin));
+	}
+	o = odm_draft_policy_outlook(&p);
+	for (float margin = 0; margin < 12; margin += 0.5f)
+		assert_true(fabs(odm_outlook_right(o.right, margin) - truly_right(&w, margin)) < 0.12);
+	assert_true(o.least > 0 && o.least <= 0.5);
+	odm_draft_policy_init(&p, 4);
+	assert_true(odm_draft_policy_outlook(&p).least == 0);
+}
+
 /* A shadow that is away, or cannot run ahead, for as long as may be: what is learnt meanwhile spoils nothing. */
 static void test_long_absence(void **state)
 {
@@ -359,6 +382,7 @@ int main(void)
 		cmocka_unit_test(test_lengths),
 		cmocka_unit_test(test_changes),
 		cmocka_unit_test(test_right),
+		cmocka_unit_test(test_outlook),
 		cmocka_unit_test(test_long_absence),
 		cmocka_unit_test(test_better_text),
 		cmocka_unit_test(test_strange_times),

@@ -3,6 +3,7 @@
  * and adds up the records at the end. */
 #include "main-node/cluster/predictions.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -44,6 +45,9 @@ struct text {
 	uint32_t begin, end;	     /* rows of the newest step */
 	int32_t row[POSITIONS];	     /* their tokens, and those of the rows before */
 	uint32_t top, limit, ahead;
+	struct odm_outlook outlook;
+	double right[POSITIONS]; /* [begin, top): probability of the guess, by its margin and the outlook when it was made */
+	double all_right;	 /* of the rows of the newest step */
 	int32_t guess[POSITIONS]; /* [end, top): the token and its margin */
 	float margin[POSITIONS];
 	struct said said[POSITIONS][LAYERS];
@@ -72,7 +76,7 @@ struct world {
 	struct step now, next;
 	uint32_t layer; /* the next router; LAYERS: the step is over */
 	struct odm_voided voided;
-	unsigned drafts, long_drafts, undone, late, gaps, wants, ahead, took;
+	unsigned drafts, long_drafts, undone, late, gaps, wants, ahead, took, cut, turned;
 };
 
 static uint64_t seed;
@@ -121,6 +125,20 @@ static struct record *record_of(struct text *t, uint64_t serial, uint32_t positi
 	return NULL;
 }
 
+/* End of the positions that WANTs of the next step are for. */
+static uint32_t wanted_to(const struct text *t)
+{
+	for (uint32_t to = t->top < t->end + t->ahead ? t->top : t->end + t->ahead; to > t->end + 1; to--) {
+		double right = t->all_right;
+
+		for (uint32_t at = t->end; at < to; at++)
+			right *= t->right[at];
+		if (right >= t->outlook.least)
+			return to;
+	}
+	return t->end + 1;
+}
+
 /* Voids positions [from, top); those below `wanted` had WANTs. True: one of these. */
 static bool void_from(struct text *t, uint32_t from, uint32_t wanted, bool *changed, uint64_t *count)
 {
@@ -164,10 +182,11 @@ static size_t draw_rows(struct world *w, uint64_t id, int32_t *row)
 static void begin_text(struct world *w, uint64_t id, const int32_t *row, uint32_t n)
 {
 	struct text *t = &w->text[id];
-	const uint32_t old_end = t->end, end = t->length + n, expected = t->end + t->ahead;
+	const uint32_t old_end = t->end, end = t->length + n, expected = wanted_to(t);
 
 	t->known = true;
 	memcpy(&t->row[t->length], row, n * sizeof(*row));
+	t->all_right = 1;
 	for (uint32_t at = old_end; at < end && at < t->top; at++) {
 		const int32_t token = t->row[at];
 
@@ -179,6 +198,8 @@ static void begin_text(struct world *w, uint64_t id, const int32_t *row, uint32_
 			}
 		if (t->guess[at] != token)
 			void_from(t, at + 1, expected, w->now.excused, &w->voided.token);
+		else if (at > t->length)
+			t->all_right *= t->right[at];
 	}
 	t->old_serial = t->serial;
 	t->serial = w->serial;
@@ -186,6 +207,7 @@ static void begin_text(struct world *w, uint64_t id, const int32_t *row, uint32_
 	t->end = end;
 	t->top = t->top > end ? t->top : end;
 	t->ahead = 1 + draw(MOST);
+	t->outlook = (struct odm_outlook){ .right = { draw(40) / 10.0 - 1, draw(20) / 10.0 }, .least = draw(4) * draw(100) / 300.0 };
 	if (t->limit < end + (t->ahead > 1 ? MOST : 1) || old_end != t->begin)
 		t->limit = end + (t->ahead > 1 ? MOST : 1);
 	for (uint32_t i = 0; i < n; i++)
@@ -228,7 +250,8 @@ static void begin_step(struct world *w)
 		w->order[w->n_order++] = id;
 		for (size_t i = 0; i < n; i++)
 			rows[w->n_rows++] = (struct odm_predicted_row){ .sequence = id, .position = t->begin + (uint32_t)i,
-									.token = row[i], .ahead = t->ahead };
+									.token = row[i], .ahead = t->ahead,
+									.outlook = t->outlook };
 	}
 	odm_predictions_begin(w->p, w->now.number, w->next.number, rows, w->n_rows, true);
 }
@@ -273,7 +296,8 @@ static void keep_rows(struct world *w)
 		if (t->open && length < t->end) {
 			for (size_t r = 0; r < t->n_records; r++)
 				t->record[r].undone |= t->record[r].serial == w->serial && t->record[r].position >= length;
-			want = void_from(t, t->end, t->end + t->ahead, (bool[LAYERS]){ 0 }, &w->voided.token);
+			want = void_from(t, t->end, wanted_to(t), (bool[LAYERS]){ 0 }, &w->voided.token);
+			t->all_right = 1;
 			memset(&t->said[length], 0, (t->end - length) * sizeof(t->said[0]));
 			t->end = t->top = length;
 			t->limit = length + (t->ahead > 1 ? MOST : 1);
@@ -293,18 +317,28 @@ static bool expect_ahead(struct world *w, struct text *t, const struct od_predic
 	struct said *x = &t->said[p->position][p->m];
 	const bool same = p->position < t->top && t->guess[p->position] == p->token;
 	bool want = false, ignored[LAYERS] = { false }, changed;
+	uint32_t before, wanted;
 
 	if (p->position < t->top && !same)
-		want = void_from(t, p->position == t->end ? p->position + 1 : p->position, t->end + t->ahead, ignored,
+		want = void_from(t, p->position == t->end ? p->position + 1 : p->position, wanted_to(t), ignored,
 				 &w->voided.replaced);
+	before = wanted_to(t);
 	w->voided.replaced += x->any && x->token != p->token;
 	changed = !x->any || memcmp(x->expert, p->expert, sizeof(x->expert)) != 0;
 	*x = (struct said){ .any = true, .token = p->token, .expert = { p->expert[0], p->expert[1] } };
+	if (!same || t->margin[p->position] != p->margin)
+		t->right[p->position] = 1 / (1 + exp(-t->outlook.right[0] - t->outlook.right[1] * log(1 + fmin(p->margin, 50))));
 	t->guess[p->position] = p->token;
 	t->margin[p->position] = p->margin;
 	t->top = p->position >= t->top ? p->position + 1 : t->top;
 	w->ahead += p->position > t->end;
-	return want || (changed && p->position < t->end + t->ahead);
+	wanted = wanted_to(t);
+	for (uint32_t at = t->end; at < t->top; at++) /* by a new margin */
+		for (uint32_t m = 0; m < LAYERS; m++)
+			want |= (at < wanted) != (at < before) && t->said[at][m].any;
+	w->cut += wanted < t->top && wanted < t->end + t->ahead;
+	w->turned += same && wanted != before;
+	return want || (changed && p->position < wanted);
 }
 
 /* False: the step has no such row. */
@@ -363,7 +397,7 @@ static void say(struct world *w)
 	const uint32_t from = t->begin >= 2 ? t->begin - 2 : 0;
 	uint16_t expert[TOP_K];
 	struct od_prediction p = { .sequence = id, .position = from + draw(t->top - from + 2), .m = draw(LAYERS),
-				   .margin = (float)draw(1000), .expert = expert, .n = TOP_K };
+				   .margin = (float)draw(1000) / 64, .expert = expert, .n = TOP_K };
 
 	if (p.position >= POSITIONS)
 		return;
@@ -403,7 +437,7 @@ static struct list wanted(const struct world *w, bool next, uint32_t m)
 			for (size_t i = 0; i < w->n_order; i++) {
 				const struct text *t = &w->text[w->order[i]];
 				const uint32_t at = row + (next ? t->end : t->begin);
-				const uint32_t to = !next ? t->end : t->top < t->end + t->ahead ? t->top : t->end + t->ahead;
+				const uint32_t to = !next ? t->end : t->top < wanted_to(t) ? t->top : wanted_to(t);
 
 				if (at < to && t->said[at][m].any)
 					put(&l, t->said[at][m].expert[rank]);
@@ -515,7 +549,7 @@ static void close_text(struct world *w, uint64_t id)
 	bool ignored[LAYERS] = { false }, want = false;
 
 	if (t->known)
-		want = void_from(t, t->end, t->end + t->ahead, ignored, &w->voided.ended);
+		want = void_from(t, t->end, wanted_to(t), ignored, &w->voided.ended);
 	assert_int_equal(odm_predictions_close(w->p, id), want);
 	t->open = false;
 }
@@ -567,7 +601,7 @@ static void live(struct world *w)
 		if (w->serial > 0 && (w->layer < LAYERS || chance(70)))
 			continue;
 		keep_rows(w);
-		for (uint32_t i = draw(4); i > 0; i--)
+		for (uint32_t i = draw(16); i > 0; i--)
 			turn(w);
 		come_and_go(w);
 		begin_step(w);
@@ -579,6 +613,7 @@ static void live(struct world *w)
 	}
 	assert_true(w->drafts > 500 && w->long_drafts > 200 && w->undone > 200 && w->late > 1000 && w->gaps > 1000);
 	assert_true(w->wants > 3000 && w->ahead > 1000 && w->took > 100);
+	assert_true(w->cut > 100 && w->turned > 5);
 	assert_true(w->voided.token > 500 && w->voided.position > 100 && w->voided.ended > 100 && w->voided.replaced > 50 &&
 		    w->voided.unknown > 500);
 }

@@ -214,6 +214,127 @@ static void a_gap_is_refused(void **state)
 	odm_predictions_free(p);
 }
 
+/* Experts of the next WANT, in their order. */
+static void expect_order(struct odm_predictions *p, uint64_t step, size_t n, const uint16_t *want)
+{
+	uint16_t expert[EXPERTS], before[EXPERTS];
+	uint32_t worker[EXPERTS] = { 0 }, worker_before[EXPERTS];
+	struct odm_want w = { .expert = expert, .worker = worker, .expert_before = before, .worker_before = worker_before };
+
+	assert_true(odm_predictions_take_want(p, &w));
+	assert_int_equal(w.step, step);
+	assert_int_equal(w.n, n);
+	assert_memory_equal(expert, want, n * sizeof(*want));
+	odm_predictions_placed(p, &w);
+}
+
+#define ORDER(...) FIRST(__VA_ARGS__)
+
+/* All that the sequences' first rows need, then what their second rows need; a step that begins changes nothing. */
+static void certain_rows_come_first(void **state)
+{
+	struct odm_predicted_row row[] = { { .sequence = 1, .position = 4, .token = 14, .ahead = 2 },
+					   { .sequence = 2, .position = 7, .token = 17, .ahead = 2 } };
+	struct odm_predicted_row then[] = { { .sequence = 1, .position = 5, .token = 15, .ahead = 2 },
+					    { .sequence = 1, .position = 6, .token = 16 },
+					    { .sequence = 2, .position = 8, .token = 18, .ahead = 2 },
+					    { .sequence = 2, .position = 9, .token = 19 } };
+	struct odm_predictions *p = make();
+	struct od_prediction x;
+
+	(void)state;
+	odm_predictions_begin(p, 1, 2, row, 2, true);
+	predict(p, 5, 0, 0, true);
+	predict(p, 6, 0, 2, true);
+	for (uint32_t i = 0; i < 2; i++) {
+		x = of(8 + i, 0, (uint16_t)(i == 0 ? 4 : 6));
+		x.sequence = 2;
+		assert_true(odm_predictions_add(p, &x));
+	}
+	expect_order(p, 2, ORDER(0, 4, 1, 5, 2, 6, 3, 7));
+	odm_predictions_begin(p, 2, 3, then, 4, true);
+	expect_no_want(p);
+	predict(p, 6, 0, 8, true);
+	expect_order(p, 2, ORDER(0, 4, 1, 5, 8, 6, 9, 7));
+	odm_predictions_free(p);
+}
+
+/* A token of margin 0 is right with probability 1/2, of margin 1 with 2/3 and of margin 3 with 4/5. */
+static void begin_with(struct odm_predictions *p, uint32_t position, uint32_t n, double least)
+{
+	struct odm_predicted_row row[MOST];
+
+	for (uint32_t i = 0; i < n; i++)
+		row[i] = (struct odm_predicted_row){ .sequence = 1, .position = position + i, .token = 10 + (int32_t)(position + i),
+						     .ahead = MOST, .outlook = { .right = { 0, 1 }, .least = least } };
+	odm_predictions_begin(p, position, position + n, row, n, true);
+}
+
+static void predict_sure(struct odm_predictions *p, uint32_t position, uint32_t m, uint16_t first, float margin, bool want)
+{
+	struct od_prediction x = of(position, m, first);
+
+	x.margin = margin;
+	assert_int_equal(odm_predictions_add(p, &x), want);
+}
+
+static void unlikely_rows_are_not_wanted(void **state)
+{
+	struct odm_predictions *p = make();
+
+	(void)state;
+	begin_with(p, 4, 1, 0.3);
+	predict_sure(p, 5, 0, 0, 0, true); /* 1/2 */
+	predict_sure(p, 6, 0, 2, 1, true); /* 1/3 */
+	predict_sure(p, 6, 1, 2, 1, true);
+	predict_sure(p, 7, 0, 4, 3, false); /* 4/15 */
+	predict_sure(p, 8, 0, 6, 3, false);
+	expect_want(p, 5, 0, FIRST(0, 2));
+	expect_want(p, 5, 1, FIRST(2));
+	/* Another margin: 4/5, 8/15, 32/75, 128/375; and back. */
+	predict_sure(p, 5, 2, 0, 3, true);
+	expect_want(p, 5, 0, FIRST(0, 2, 4, 6));
+	expect_want(p, 5, 2, FIRST(0));
+	predict_sure(p, 5, 2, 0, 0, true);
+	expect_want(p, 5, 0, FIRST(0, 2));
+	predict_sure(p, 5, 2, 0, 0, false);
+	expect_no_want(p);
+	/* They are kept, and wanted when they are rows of a step. In the next step what is behind needs the second row's token, too:
+	 * 2/3 of 4/5. */
+	begin_with(p, 5, 2, 0.5);
+	expect_want(p, 7, 0, FIRST(4));
+	predict_sure(p, 8, 1, 6, 3, false); /* 32/75 */
+	expect_no_want(p);
+	begin_with(p, 7, 2, 0);
+	expect_want(p, 7, 0, FIRST(4, 6));
+	expect_want(p, 7, 1, FIRST(6));
+	expect_no_want(p);
+	odm_predictions_free(p);
+}
+
+/* The first row is wanted in any case. Once main has chosen a token itself, what follows depends on that one no longer. */
+static void the_first_row_is_wanted(void **state)
+{
+	struct odm_predictions *p = make();
+
+	(void)state;
+	begin_with(p, 4, 1, 0.9);
+	predict_sure(p, 5, 0, 0, 0, true);
+	predict_sure(p, 6, 0, 2, 0, false);
+	predict_sure(p, 7, 0, 4, 0, false);
+	expect_want(p, 5, 0, FIRST(0));
+	begin_with(p, 5, 3, 0.6);
+	expect_want(p, 5, 0, FIRST(0, 2, 4));
+	predict_sure(p, 8, 0, 6, 3, true); /* 1/5 */
+	expect_want(p, 8, 0, FIRST(6));
+	assert_true(odm_predictions_truncate(p, 1, 6));
+	expect_want(p, 8, 0, 0, NULL);
+	predict_sure(p, 6, 0, 6, 3, true);
+	predict_sure(p, 7, 0, 8, 3, true); /* 16/25 */
+	expect_want(p, 8, 0, FIRST(6, 8));
+	odm_predictions_free(p);
+}
+
 /* The shadow has changed its mind: what it drew after that token is void. */
 static void another_token_voids_what_is_behind(void **state)
 {
@@ -460,6 +581,9 @@ int main(void)
 		cmocka_unit_test(fewer_rows_than_expected),
 		cmocka_unit_test(more_rows_than_expected),
 		cmocka_unit_test(a_gap_is_refused),
+		cmocka_unit_test(certain_rows_come_first),
+		cmocka_unit_test(unlikely_rows_are_not_wanted),
+		cmocka_unit_test(the_first_row_is_wanted),
 		cmocka_unit_test(another_token_voids_what_is_behind),
 		cmocka_unit_test(mains_token_voids_what_is_behind),
 		cmocka_unit_test(all_rows_ahead_are_voided),
