@@ -22,9 +22,16 @@ test_draft_table_OBJS := $(test_predictions_OBJS)
 test_engine_args_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_generate_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o) $(B)/obj/tests/unit/tiny_files.o
 test_batch_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
-test_draft_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o) $(B)/obj/tests/unit/sum_mixer.o
-# What the pack says goes through the test; the daemons of --local are looked for beside the program.
-test_draft_LDFLAGS := -Wl,--wrap=od_pack_config -Wl,--wrap=od_dense_get
+# What the pack says goes through sum_pack.c; the daemons of --local are looked for beside the program.
+SUM_OBJS := $(B)/obj/tests/unit/sum_mixer.o $(B)/obj/tests/unit/sum_pack.o
+SUM_LDFLAGS := -Wl,--wrap=od_pack_config -Wl,--wrap=od_dense_get -Wl,--wrap=od_dense_free
+test_draft_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o) $(SUM_OBJS)
+test_draft_LDFLAGS := $(SUM_LDFLAGS)
+# od-main, with layers of fixed state, for tests/integ.
+$(B)/tests/od-main-sum: $(od-main_SRCS:%.c=$(B)/obj/%.o) $(B)/obj/tests/unit/sum_main.o $(SUM_OBJS) $(B)/libod.a \
+		| $(B)/tests/od-worker $(B)/tests/od-shadow
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(SUM_LDFLAGS) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
 $(B)/tests/test_draft $(B)/tests/test_batch: | $(B)/bin/od-worker $(B)/bin/od-shadow $(B)/tests/od-worker $(B)/tests/od-shadow
 $(B)/tests/od-worker $(B)/tests/od-shadow:
 	@mkdir -p $(@D)

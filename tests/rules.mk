@@ -11,7 +11,7 @@ endef
 $(foreach t,$(UNIT_TESTS),$(eval $(call unit_rule,$(t))))
 
 .PHONY: check check-build check-source unit
-check-build: programs $(UNIT_TESTS:%=$(B)/tests/%)
+check-build: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum
 
 check-source:
 	@tests/check-source.sh
@@ -39,3 +39,8 @@ check-arm64: deps
 soak: programs
 	@B=$(B) python3 tests/soak/soak.py
 	@B=$(B) python3 tests/soak/batch_faults.py --faults 15
+
+# Verified drafts of every length and kind, of every model, 100 prompts each: the texts of plain decoding. About 40 minutes.
+.PHONY: soak-drafts
+soak-drafts: programs $(B)/tests/od-main-sum
+	@B=$(B) OD_PROMPTS=100 python3 tests/integ/test_drafts.py

@@ -1,7 +1,6 @@
 /* Drafts: whatever a drafter says, right, wrong or now right and now wrong, the tokens are those of plain decoding, with every
  * way of sampling and with stop strings; resident and on three workers. For Mixtral, for DeepSeek-V2, whose state is a latent,
- * and for layers whose state is fixed and must be replayed (sum_mixer.h); these no pack has, so here main takes two layers
- * of a Mixtral for such.
+ * and for layers whose state is fixed and must be replayed (sum_pack.h).
  *
  * Three workers and a shadow are the real daemons, which the Makefile puts beside this program. */
 #include <setjmp.h>
@@ -17,96 +16,12 @@
 
 #include "common/pack/write/pack_write.h"
 #include "main-node/engine/engine_internal.h"
-#include "tests/unit/device_util.h"
 #include "tests/unit/random.h"
-#include "tests/unit/sum_mixer.h"
+#include "tests/unit/sum_pack.h"
 #include "tests/unit/temp_dir.h"
 
 #define PROMPT 9
 #define TOKENS 48
-#define SUM_DIM 24u
-
-/* ---- Main's view of a pack, with layers of fixed state ---- */
-
-static bool with_sum;
-static struct od_config sum_config;
-static struct od_dense sum_dense;
-static struct od_layer_weights sum_layer[8];
-static struct od_buf *sum_weights;
-static uint64_t seed = 1;
-
-/* Every second layer, if the test wants that. The linker puts these in the place of the pack's (main-node/rules.mk). */
-const struct od_config *__real_od_pack_config(const struct od_pack *p);
-const struct od_config *__wrap_od_pack_config(const struct od_pack *p);
-const struct od_dense *__real_od_dense_get(const struct od_dense_store *s);
-const struct od_dense *__wrap_od_dense_get(const struct od_dense_store *s);
-
-const struct od_config *__wrap_od_pack_config(const struct od_pack *p)
-{
-	const struct od_config *c = __real_od_pack_config(p);
-
-	if (!with_sum)
-		return c;
-	sum_config = *c;
-	sum_config.n_layers = sum_config.n_moe = sum_config.n_kinds = 0;
-	for (uint32_t l = 0; l < c->n_layers; l++) {
-		struct od_layer_spec spec = *od_config_layer(c, l);
-
-		if (l % 2 == 0) {
-			spec.mixer = &sum_mixer;
-			spec.mix = (struct od_mixer){ .k_dim = SUM_DIM, .norm_eps = 1e-5f };
-		}
-		assert_int_equal(od_config_add_layer(&sum_config, &spec, NULL), OD_OK);
-	}
-	return &sum_config;
-}
-
-static struct od_weight sum_weight(struct od_ref *at, uint64_t n_out, uint64_t n_in, float amplitude)
-{
-	struct od_weight w = { .dtype = OD_F32, .n_out = n_out, .n_in = n_in, .data = *at };
-	const size_t n = n_out * (n_in > 0 ? n_in : 1);
-	float *x = malloc(n * sizeof(*x));
-
-	assert_non_null(x);
-	for (size_t i = 0; i < n; i++)
-		x[i] = amplitude * ((float)random_below(&seed, 2001) / 1000.0f - (n_in > 0 ? 1.0f : 0.0f));
-	put_at(od_buf_device(at->buf), *at, x, n * sizeof(*x));
-	free(x);
-	*at = od_ref_at(*at, (n * sizeof(float) + 127) / 64 * 64);
-	return w;
-}
-
-const struct od_dense *__wrap_od_dense_get(const struct od_dense_store *s)
-{
-	const struct od_dense *d = __real_od_dense_get(s);
-	const uint64_t hidden = sum_config.hidden;
-	struct od_ref at;
-
-	if (!with_sum)
-		return d;
-	if (sum_weights != NULL)
-		return &sum_dense;
-	sum_weights = buf_new(od_buf_device(d->embed.data.buf), 1u << 20);
-	at = od_buf_ref(sum_weights, 0);
-	sum_dense = *d;
-	sum_dense.layer = sum_layer;
-	seed = 5;
-	for (uint32_t l = 0; l < sum_config.n_layers; l++) {
-		struct od_weight *w = sum_layer[l].w;
-
-		sum_layer[l] = d->layer[l];
-		if (l % 2 != 0)
-			continue;
-		for (int role = 0; role < OD_N_ROLES; role++)
-			if (role != OD_ROLE_ATTN_NORM && role != OD_ROLE_FFN_NORM && role != OD_ROLE_ROUTER)
-				w[role] = (struct od_weight){ 0 };
-		w[OD_ROLE_V] = sum_weight(&at, SUM_DIM, hidden, 0.5f);
-		w[OD_ROLE_KV_B] = sum_weight(&at, SUM_DIM, SUM_DIM, 0.2f);
-		w[OD_ROLE_Q_NORM] = sum_weight(&at, SUM_DIM, 0, 1.0f);
-		w[OD_ROLE_O] = sum_weight(&at, hidden, SUM_DIM, 0.5f);
-	}
-	return &sum_dense;
-}
 
 /* ---- Drafters ---- */
 
@@ -251,7 +166,6 @@ static void try_engine(struct odm_engine *e)
 
 /* ---- The models ---- */
 
-
 static void make_pack(const char *family, char pack[128])
 {
 	char checkpoint[128];
@@ -277,14 +191,12 @@ static void try_model(const char *family, bool sum)
 
 			if (cluster && profile != OD_PROFILE_F32)
 				continue;
-			with_sum = sum;
+			sum_pack_on = sum;
 			e = open_engine(pack, profile, cluster, sum ? "none" : "shadow");
 			assert_int_equal(od_state_pool_fixed_bytes(e->state) > 0, sum);
 			try_engine(e);
-			od_buf_free(sum_weights);
-			sum_weights = NULL;
 			assert_int_equal(odm_engine_close(e), OD_OK);
-			with_sum = false;
+			sum_pack_on = false;
 		}
 	}
 }
