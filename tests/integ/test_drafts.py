@@ -28,7 +28,7 @@ WORDS = ("once upon a time there was king who had three sons and the eldest went
 class Model:
     """A checkpoint, and the od-main that runs it."""
     stops = " the ", " and", "."
-    words, tokens = ((1, 3, 8, 20), (5, 30, 60)) if not PROMPTS else ((1, 3, 8), (4, 20, 40))
+    words, tokens = ((1, 3, 8, 20), (5, 30, 60)) if not PROMPTS else ((1, 3, 8), (4, 12, 24))
     temperatures = 0, 0.7, 1.2
     repeats = {"max_tokens": 40}  # a text that says the same again and again
     args = ()  # of a cluster with a shadow
@@ -140,7 +140,8 @@ def check_same(model, prompts, *args, parallel=1, how=(), **kw):
 def settings(model):
     """(precision of the shadow, texts at once, drafts)"""
     if PROMPTS:
-        return itertools.product(("int8", "nf4"), (1, 4), DRAFTS)
+        return itertools.chain(itertools.product(["int8"], (1, 4), DRAFTS), itertools.product(["nf4"], (1, 4), ("off", "auto")),
+                               (("nf4", 1 if n % 2 else 4, n) for n in range(1, 17)))
     if model is TALEBOOK:
         return itertools.chain(itertools.product(["int8"], (1, 4), DRAFTS), itertools.product(["nf4"], (1, 4), ("auto", 4, 16)))
     return ("int8", 1, 1), ("nf4", 4, 4), ("int8", 4, 16), ("nf4", 1, "auto")
@@ -155,7 +156,7 @@ def drafts_of_any_length_change_nothing():
                              *shadow_args(f"--precision={precision}"), parallel=parallel)
             now = total(got, "drafted_tokens"), total(got, "accepted_tokens")
             assert now[1] <= now[0] and (draft != "off" or now[0] == 0), (model.name, draft, precision, parallel)
-            assert now[0] > 0 or draft in ("off", "auto"), (model.name, draft, precision, parallel)
+            assert now[0] > 0 or draft in ("off", "auto") or (SLOW and model is not TALEBOOK), (model.name, draft, precision)
             drafted, accepted = drafted + now[0], accepted + now[1]
             # Every token needs a row of its own. Rows that were undone are counted apart, and texts share steps.
             if parallel == 1 and model is TALEBOOK:
