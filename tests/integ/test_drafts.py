@@ -105,7 +105,7 @@ def texts(model, prompts, *args, pack_dir=None, parallel=1, far=False):
                         "--json", *map(str, args)], capture_output=True, text=True, timeout=HANG_S * (1 + PROMPTS // 10),
                        env=dict(os.environ, **({"OD_DEVICE": "far"} if far else {})))
     assert p.returncode == 0, p.stderr
-    return {o["index"]: o for o in map(json.loads, p.stdout.splitlines())}
+    return {o["index"]: o for o in map(json.loads, p.stdout.split("\n")[:-1])}  # other line separators may be in a text
 
 
 _plain = {}
