@@ -11,6 +11,8 @@
 #define LAYERS 5u
 #define MOST_DIM 9u /* elements of a row */
 #define STREAMS 2u
+#define SEQUENCES 2
+#define STAGE (SEQUENCES + OD_KV_PAGE) /* rows that are fetched at once: of all sequences, and drafts */
 #define CTX 300u
 #define PROMPT 100u
 #define LATE 64u
@@ -185,7 +187,7 @@ static void open_world(struct world *w, bool mapped, uint32_t kv_period)
 	distant.wait = wait_late;
 	if (!mapped)
 		w->device->ops = &distant;
-	must(od_state_pool_new(&w->pool, w->device, &cfg, OD_PROFILE_F32, CTX, 2, 2 * od_state_pages(CTX), &err), &err);
+	must(od_state_pool_new(&w->pool, w->device, &cfg, OD_PROFILE_F32, CTX, SEQUENCES, SEQUENCES * od_state_pages(CTX), &err), &err);
 	w->other = open_seq(w->pool);
 	w->seq = open_seq(w->pool);
 	for (uint32_t n = 0; n <= CTX; n += OD_KV_PAGE) { /* pages of both in turn: none of a sequence follows another */
@@ -251,13 +253,13 @@ static void expect_step(struct world *w, uint32_t position, uint32_t kv_period, 
 		assert_int_equal(w->n > 0, due > 0);
 		assert_int_equal(w->layer, due > 0 ? layer : UINT32_MAX);
 		waits = od_device_waits(w->device) - waits;
-		assert_int_equal(waits, w->mapped || (collect && due <= OD_KV_PAGE) ? 0 : w->n * pages);
+		assert_int_equal(waits, w->mapped || (collect && due <= STAGE) ? 0 : w->n * pages);
 	}
 }
 
 static void rows_of_a_step(void **state)
 {
-	static const uint32_t periods[] = { 1, 3, OD_KV_PAGE, OD_KV_PAGE + 1, 150 };
+	static const uint32_t periods[] = { 1, 3, OD_KV_PAGE, STAGE, STAGE + 1, 150 };
 	struct world w;
 
 	(void)state;
