@@ -1,5 +1,7 @@
 #include "common/model/sampler.h"
 
+#include "common/model/same_math.h"
+
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -20,6 +22,8 @@ struct od_sampler {
 	uint32_t vocab;
 	uint64_t draws;	 /* tokens chosen so far */
 	uint32_t *seen;	 /* [vocab]: how often a token stands in the window */
+	uint32_t *drawn; /* [vocab]: how often a token was chosen; NULL without penalties for that */
+	struct od_logit_bias *bias; /* [o.n_logit_bias] */
 	int32_t *ring;	 /* [repetition_window], NULL without a window */
 	uint32_t n_ring, at; /* filled places, the oldest one */
 	struct candidate *cand; /* [vocab]; a heap while we choose, best first in the end */
@@ -49,7 +53,26 @@ int od_sampler_check(const struct od_sampler_opts *o, struct od_err *err)
 		rc = in_range("repetition_penalty", o->repetition_penalty, 0.01, 100, err);
 	if (rc == OD_OK)
 		rc = in_range("repetition_window", o->repetition_window, 0, MAX_WINDOW, err);
+	if (rc == OD_OK)
+		rc = in_range("frequency_penalty", o->frequency_penalty, -OD_MAX_PENALTY, OD_MAX_PENALTY, err);
+	if (rc == OD_OK)
+		rc = in_range("presence_penalty", o->presence_penalty, -OD_MAX_PENALTY, OD_MAX_PENALTY, err);
+	if (rc == OD_OK && o->n_logit_bias > OD_MAX_LOGIT_BIAS)
+		rc = od_fail(err, OD_ERR_ARG, "sampling: logit_bias: expected at most %u tokens, found %zu", OD_MAX_LOGIT_BIAS,
+			     o->n_logit_bias);
+	for (size_t i = 0; rc == OD_OK && i < o->n_logit_bias; i++)
+		rc = in_range("logit_bias", (double)o->logit_bias[i].bias, -OD_MAX_BIAS, OD_MAX_BIAS, err);
 	return rc;
+}
+
+static bool counts_drawn(const struct od_sampler_opts *o)
+{
+	return o->frequency_penalty != 0 || o->presence_penalty != 0;
+}
+
+bool od_sampler_looks_back(const struct od_sampler_opts *o)
+{
+	return o->repetition_penalty != 1 || counts_drawn(o);
 }
 
 /* ---- random numbers: those of splitmix64 (Steele, Lea and Flood 2014), which computes the i-th of a stream directly ---- */
@@ -81,53 +104,31 @@ static inline double uniform(uint64_t stream, uint32_t id)
 	return one_to_two - 0x1.fffffffffffffp-1;
 }
 
-/* ---- exp and log: a C library chooses its own by CPU, and the last bit decides which of two tokens is chosen ---- */
-
-static const double ln2_hi = 0x1.62e42fefa0000p-1, ln2_lo = 0x1.cf79abc9e3b3ap-40; /* exponents times ln2_hi are exact */
-
-/* exp for x <= 0 from additions and multiplications only. Good to 1e-15. */
-static inline double exp_same_everywhere(double x)
-{
-	/* 1 / i!; the next term is below 2^-52. */
-	static const double c[] = {1, 1, 1 / 2., 1 / 6., 1 / 24., 1 / 120., 1 / 720., 1 / 5040., 1 / 40320.,
-				   1 / 362880., 1 / 3628800., 1 / 39916800., 1 / 479001600.};
-	const double y = x > -700 ? x : 0; /* else smaller than anything a sum of probabilities notices; -inf */
-	const int32_t n = (int32_t)(y * 0x1.71547652b82fep+0 - 0.5); /* towards zero, so the nearest */
-	const double r = (y - (double)n * ln2_hi) - (double)n * ln2_lo; /* |r| <= ln2 / 2 */
-	const uint64_t bits = (uint64_t)(uint32_t)(n + 1023) << 52;
-	double sum = 0, scale;
-
-	/* No branches: then a loop over many becomes vectors. */
-	for (int i = (int)(sizeof(c) / sizeof(c[0])) - 1; i >= 0; i--)
-		sum = c[i] + sum * r;
-	memcpy(&scale, &bits, sizeof(scale));
-	sum *= scale;
-	return x > -700 ? sum : 0;
-}
-
-/* log for any normal x > 0 from the operations that IEEE 754 rounds exactly: x = 2^n * m with
- * m from sqrt(1/2) to sqrt(2), and log(m) = 2 atanh((m - 1) / (m + 1)). Good to 1e-15 of the result, near 1 too. */
-static double log_same_everywhere(double x)
-{
-	const uint64_t sqrt_half = 0x3fe6a09e667f3bcdu;
-	/* 2 / (2 i + 1); the next term is below 2^-53 of the first. */
-	static const double c[] = {2, 2 / 3., 2 / 5., 2 / 7., 2 / 9., 2 / 11., 2 / 13., 2 / 15., 2 / 17., 2 / 19.};
-	uint64_t bits;
-	int32_t n;
-	double m, r, rr, sum = 0;
-
-	memcpy(&bits, &x, sizeof(bits));
-	n = (int32_t)((bits - sqrt_half + (1024ull << 52)) >> 52) - 1024;
-	bits -= (uint64_t)n << 52;
-	memcpy(&m, &bits, sizeof(m));
-	r = (m - 1) / (m + 1);
-	rr = r * r;
-	for (int i = (int)(sizeof(c) / sizeof(c[0])) - 1; i >= 0; i--)
-		sum = c[i] + sum * rr;
-	return n * ln2_hi + (n * ln2_lo + r * sum);
-}
-
 /* ---- life ---- */
+
+static int copy_bias(struct od_sampler *s, struct od_err *err)
+{
+	const size_t n = s->o.n_logit_bias;
+
+	if (n == 0)
+		return OD_OK;
+	s->bias = calloc(n, sizeof(*s->bias));
+	if (s->bias == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "sampler with %zu biases", n);
+	memcpy(s->bias, s->o.logit_bias, n * sizeof(*s->bias));
+	for (size_t i = 0; i < n; i++) {
+		const int32_t token = s->bias[i].token;
+
+		if (token < 0 || (uint32_t)token >= s->vocab)
+			return od_fail(err, OD_ERR_ARG, "sampling: logit_bias: expected tokens of 0 to %u, found %d", s->vocab - 1,
+				       token);
+		if (s->seen[token]++ > 0)
+			return od_fail(err, OD_ERR_ARG, "sampling: logit_bias: token %d is there twice", token);
+	}
+	for (size_t i = 0; i < n; i++)
+		s->seen[s->bias[i].token] = 0;
+	return OD_OK;
+}
 
 int od_sampler_new(struct od_sampler **out, const struct od_sampler_opts *o, uint32_t vocab, struct od_err *err)
 {
@@ -150,9 +151,16 @@ int od_sampler_new(struct od_sampler **out, const struct od_sampler_opts *o, uin
 	s->cand = calloc(vocab, sizeof(*s->cand));
 	if (o->repetition_window > 0)
 		s->ring = calloc(o->repetition_window, sizeof(*s->ring));
-	if (s->seen == NULL || s->cand == NULL || (o->repetition_window > 0 && s->ring == NULL)) {
+	if (counts_drawn(o))
+		s->drawn = calloc(vocab, sizeof(*s->drawn));
+	if (s->seen == NULL || s->cand == NULL || (o->repetition_window > 0 && s->ring == NULL) ||
+	    (counts_drawn(o) && s->drawn == NULL))
+		rc = od_fail(err, OD_ERR_NOMEM, "sampler for %u tokens", vocab);
+	if (rc == OD_OK)
+		rc = copy_bias(s, err);
+	if (rc != OD_OK) {
 		od_sampler_free(s);
-		return od_fail(err, OD_ERR_NOMEM, "sampler for %u tokens", vocab);
+		return rc;
 	}
 	*out = s;
 	return OD_OK;
@@ -163,12 +171,14 @@ void od_sampler_free(struct od_sampler *s)
 	if (s == NULL)
 		return;
 	free(s->seen);
+	free(s->drawn);
+	free(s->bias);
 	free(s->ring);
 	free(s->cand);
 	free(s);
 }
 
-int od_sampler_accept(struct od_sampler *s, const int32_t *ids, size_t n)
+int od_sampler_prompt(struct od_sampler *s, const int32_t *ids, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		if (ids[i] < 0 || (uint32_t)ids[i] >= s->vocab)
@@ -188,14 +198,28 @@ int od_sampler_accept(struct od_sampler *s, const int32_t *ids, size_t n)
 	return OD_OK;
 }
 
+int od_sampler_accept(struct od_sampler *s, const int32_t *ids, size_t n)
+{
+	for (size_t i = 0; s->drawn != NULL && i < n; i++)
+		if (ids[i] >= 0 && (uint32_t)ids[i] < s->vocab)
+			s->drawn[ids[i]]++;
+	return od_sampler_prompt(s, ids, n);
+}
+
 int od_sampler_replay(struct od_sampler *s, const int32_t *ids, size_t n, uint64_t draws)
 {
+	const size_t prompt = draws < n ? n - (size_t)draws : 0;
+	int rc;
+
 	s->draws = draws;
-	if (s->o.repetition_penalty == 1) /* the history is not used */
+	if (!od_sampler_looks_back(&s->o)) /* the history is not used */
 		return OD_OK;
 	memset(s->seen, 0, s->vocab * sizeof(*s->seen));
+	if (s->drawn != NULL)
+		memset(s->drawn, 0, s->vocab * sizeof(*s->drawn));
 	s->n_ring = s->at = 0;
-	return od_sampler_accept(s, ids, n);
+	rc = od_sampler_prompt(s, ids, prompt);
+	return rc != OD_OK ? rc : od_sampler_accept(s, ids + prompt, n - prompt);
 }
 
 /* ---- choosing ---- */
@@ -209,8 +233,21 @@ bool od_logits_finite(const float *logits, uint32_t vocab)
 	return !bad;
 }
 
-/* NaN becomes minus infinity, infinity the largest number, so that differences exist. */
-static void clean(struct od_sampler *s, float *logits)
+/* As vLLM and OpenAI have it: in f32, and one after the other. */
+static void penalise_drawn(const struct od_sampler *s, float *logits)
+{
+	const float frequency = (float)s->o.frequency_penalty, presence = (float)s->o.presence_penalty;
+
+	for (uint32_t i = 0; i < s->vocab; i++) {
+		if (s->drawn[i] == 0)
+			continue;
+		logits[i] -= frequency * (float)s->drawn[i];
+		logits[i] -= presence;
+	}
+}
+
+/* Bias and penalties. Before them NaN becomes minus infinity, infinity the largest number, so that differences exist. */
+static void prepare(struct od_sampler *s, float *logits)
 {
 	const double penalty = s->o.repetition_penalty;
 
@@ -219,9 +256,13 @@ static void clean(struct od_sampler *s, float *logits)
 
 		logits[i] = x >= -INFINITY ? x : -INFINITY;
 	}
+	for (size_t i = 0; i < s->o.n_logit_bias; i++)
+		logits[s->bias[i].token] += s->bias[i].bias;
 	for (uint32_t i = 0; penalty != 1 && i < s->vocab; i++)
 		if (s->seen[i] > 0)
 			logits[i] = (float)(logits[i] > 0 ? logits[i] / penalty : logits[i] * penalty);
+	if (s->drawn != NULL)
+		penalise_drawn(s, logits);
 }
 
 static uint32_t better_one(const float *logits, uint32_t begin, uint32_t end, uint32_t best)
@@ -253,7 +294,7 @@ static int32_t best_of(const float *logits, uint32_t n)
 static void weights_of(double *p, const float *logits, uint32_t n, double best, double temperature)
 {
 	for (uint32_t i = 0; i < n; i++)
-		p[i] = exp_same_everywhere(((double)logits[i] - best) / temperature);
+		p[i] = od_exp_same(((double)logits[i] - best) / temperature);
 }
 
 static bool better(const struct candidate *a, const struct candidate *b)
@@ -363,7 +404,7 @@ static void enter(struct race *r, int32_t id, double p)
 
 	if (1 - u > r->open * p) /* -log(u) > 1 - u */
 		return;
-	arrival = -log_same_everywhere(u) / p;
+	arrival = -od_log_same(u) / p;
 	if (arrival < r->first || (arrival == r->first && id < r->id)) {
 		r->second = r->first;
 		r->first = arrival;
@@ -397,7 +438,7 @@ static float lead(const struct race *r, double temperature)
 {
 	if (!(r->second < INFINITY))
 		return INFINITY;
-	return (float)(temperature * (log_same_everywhere(r->second) - log_same_everywhere(r->first)));
+	return (float)(temperature * (od_log_same(r->second) - od_log_same(r->first)));
 }
 
 /* All tokens, where neither top-k nor top-p leaves any out. */
@@ -441,7 +482,7 @@ int32_t od_sampler_sample(struct od_sampler *s, float *logits, float *margin)
 
 	if (margin != NULL)
 		*margin = 0;
-	clean(s, logits);
+	prepare(s, logits);
 	first = best_of(logits, s->vocab);
 	best = logits[first];
 	if (!(best >= -FLT_MAX)) /* nothing is possible */

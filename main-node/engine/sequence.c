@@ -55,7 +55,7 @@ static int open_text(struct odm_sequence *q, struct od_err *err)
 	memcpy(q->text, req->prompt, req->n_prompt * sizeof(*q->text));
 	q->n_text = req->n_prompt;
 	rc = od_sampler_new(&q->sampler, &req->sampling, q->config->vocab, err);
-	if (rc == OD_OK && od_sampler_accept(q->sampler, req->prompt, req->n_prompt) != OD_OK)
+	if (rc == OD_OK && od_sampler_prompt(q->sampler, req->prompt, req->n_prompt) != OD_OK)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for a prompt of %zu tokens", req->n_prompt);
 	if (rc == OD_OK && t != NULL) {
 		rc = od_detok_new(&q->detok, t, err);

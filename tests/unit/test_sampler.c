@@ -16,13 +16,15 @@
 #include "tests/unit/random.h"
 
 #define MAX_VOCAB 400
+#define MAX_BIAS 8
 
 static double real(const json_t *obj, const char *key)
 {
 	return json_number_value(json_object_get(obj, key));
 }
 
-static void read_case(const json_t *c, struct od_sampler_opts *o, float *logits, double *p, uint32_t *n)
+static void read_case(const json_t *c, struct od_sampler_opts *o, struct od_logit_bias bias[MAX_BIAS], float *logits, double *p,
+		      uint32_t *n)
 {
 	const json_t *opts = json_object_get(c, "options"), *l = json_object_get(c, "logits");
 
@@ -33,6 +35,17 @@ static void read_case(const json_t *c, struct od_sampler_opts *o, float *logits,
 	o->min_p = real(opts, "min_p");
 	o->repetition_penalty = real(opts, "repetition_penalty");
 	o->repetition_window = (uint32_t)real(opts, "repetition_window");
+	o->frequency_penalty = real(opts, "frequency_penalty"); /* 0 if it is not there */
+	o->presence_penalty = real(opts, "presence_penalty");
+	o->n_logit_bias = json_array_size(json_object_get(opts, "logit_bias"));
+	assert_in_range(o->n_logit_bias, 0, MAX_BIAS);
+	for (size_t i = 0; i < o->n_logit_bias; i++) {
+		const json_t *b = json_array_get(json_object_get(opts, "logit_bias"), i);
+
+		bias[i].token = (int32_t)json_integer_value(json_array_get(b, 0));
+		bias[i].bias = (float)json_number_value(json_array_get(b, 1));
+	}
+	o->logit_bias = bias;
 	o->seed = (uint64_t)json_integer_value(json_object_get(c, "seed"));
 	*n = (uint32_t)json_array_size(l);
 	assert_in_range(*n, 2, MAX_VOCAB);
@@ -42,7 +55,7 @@ static void read_case(const json_t *c, struct od_sampler_opts *o, float *logits,
 	}
 }
 
-static struct od_sampler *start(const struct od_sampler_opts *o, uint32_t n, const json_t *recent)
+static struct od_sampler *start(const struct od_sampler_opts *o, uint32_t n, const json_t *recent, size_t prompt)
 {
 	struct od_sampler *s;
 	struct od_err err;
@@ -54,7 +67,7 @@ static struct od_sampler *start(const struct od_sampler_opts *o, uint32_t n, con
 		int32_t ids[2] = {(int32_t)json_integer_value(t),
 				  i % 2 == 0 ? -5 : (int32_t)n}; /* the second is ignored */
 
-		assert_int_equal(od_sampler_accept(s, ids, 2), OD_OK);
+		assert_int_equal(i < prompt ? od_sampler_prompt(s, ids, 2) : od_sampler_accept(s, ids, 2), OD_OK);
 	}
 	return s;
 }
@@ -111,16 +124,18 @@ static void against_numpy(void **state)
 	(void)state;
 	assert_int_equal(od_json_load("tests/golden/sampler/sampler.json", 1 << 20, &root, &err), OD_OK);
 	assert_int_equal(od_json_arr(root, "cases", &cases, "golden", &err), OD_OK);
-	assert_true(json_array_size(cases) >= 15);
+	assert_true(json_array_size(cases) >= 27);
 	json_array_foreach(cases, i, c) {
 		struct od_sampler_opts o;
+		struct od_logit_bias bias[MAX_BIAS];
 		struct od_sampler *s;
 		float logits[MAX_VOCAB];
 		double p[MAX_VOCAB];
 		uint32_t n;
 
-		read_case(c, &o, logits, p, &n);
-		s = start(&o, n, json_object_get(c, "recent"));
+		read_case(c, &o, bias, logits, p, &n);
+		s = start(&o, n, json_object_get(c, "recent"), (size_t)real(c, "prompt"));
+		memset(bias, 0x55, sizeof(bias)); /* the sampler has its own */
 		margins = json_object_get(c, "margins");
 		assert_int_equal(json_array_size(margins), 40);
 		json_array_foreach(json_object_get(c, "tokens"), k, want) {
@@ -671,11 +686,13 @@ static void any_place_again(void **state)
 	int32_t text[TOKENS];
 
 	(void)state;
-	for (int setting = 0; setting < 6; setting++) {
+	for (int setting = 0; setting < 10; setting++) {
 		od_sampler_defaults(&o);
 		o.temperature = setting % 3 == 2 ? 0 : 1.2;
 		o.repetition_penalty = setting % 3 > 0 ? 1.8 : 1;
 		o.repetition_window = setting < 3 ? 0 : 7;
+		o.frequency_penalty = setting == 6 || setting >= 8 ? 0.4 : 0;
+		o.presence_penalty = setting >= 7 ? -0.6 : 0;
 		o.seed = 77;
 		assert_int_equal(od_sampler_new(&once, &o, N, &err), OD_OK);
 		assert_int_equal(od_sampler_new(&again, &o, N, &err), OD_OK);
@@ -683,7 +700,8 @@ static void any_place_again(void **state)
 			for (int k = 0; k < N; k++)
 				logits[i][k] = i == 20 ? -INFINITY : sinf((float)(i * N + k)); /* without a choice it counts, too */
 			text[i] = i < PROMPT ? i : sample_with(once, logits[i], N, &margin[i]);
-			assert_int_equal(od_sampler_accept(once, &text[i], 1), OD_OK);
+			assert_int_equal(i < PROMPT ? od_sampler_prompt(once, &text[i], 1) : od_sampler_accept(once, &text[i], 1),
+					 OD_OK);
 		}
 		for (int round = 0; round < 400; round++) {
 			int i = PROMPT + (round * 37) % (TOKENS - PROMPT);
@@ -696,6 +714,75 @@ static void any_place_again(void **state)
 		}
 		od_sampler_free(once);
 		od_sampler_free(again);
+	}
+}
+
+/* Each penalty alone changes what is chosen, and chosen tokens only. */
+static void only_chosen_tokens_are_penalised(void **state)
+{
+	const float logits[] = { 0, 5, 4.9f, 3 };
+	const int32_t best = 1, second = 2;
+	struct od_err err;
+
+	(void)state;
+	for (int presence = 0; presence < 2; presence++) {
+		struct od_sampler_opts o;
+		struct od_sampler *s;
+
+		od_sampler_defaults(&o);
+		if (presence)
+			o.presence_penalty = 0.2;
+		else
+			o.frequency_penalty = 0.2;
+		assert_true(od_sampler_looks_back(&o));
+		assert_int_equal(od_sampler_new(&s, &o, 4, &err), OD_OK);
+		assert_int_equal(od_sampler_prompt(s, &best, 1), OD_OK);
+		assert_int_equal(sample(s, logits, 4), 1);
+		assert_int_equal(od_sampler_accept(s, &best, 1), OD_OK);
+		assert_int_equal(sample(s, logits, 4), 2);
+		assert_int_equal(od_sampler_accept(s, &second, 1), OD_OK);
+		assert_int_equal(sample(s, logits, 4), 1); /* both once: as without */
+		assert_int_equal(od_sampler_accept(s, &best, 1), OD_OK);
+		assert_int_equal(sample(s, logits, 4), presence ? 1 : 2);
+		od_sampler_free(s);
+	}
+}
+
+static void refuses_biases(void **state)
+{
+	static struct od_logit_bias b[OD_MAX_LOGIT_BIAS + 1];
+	struct od_sampler_opts o;
+	struct od_sampler *s;
+	struct od_err err;
+
+	(void)state;
+	od_sampler_defaults(&o);
+	for (size_t i = 0; i < OD_MAX_LOGIT_BIAS + 1; i++)
+		b[i] = (struct od_logit_bias){ (int32_t)i, i % 2 == 0 ? 100.0f : -100.0f };
+	o.logit_bias = b;
+	o.n_logit_bias = OD_MAX_LOGIT_BIAS;
+	assert_false(od_sampler_looks_back(&o));
+	assert_int_equal(od_sampler_new(&s, &o, OD_MAX_LOGIT_BIAS, &err), OD_OK);
+	od_sampler_free(s);
+	assert_int_equal(od_sampler_new(&s, &o, OD_MAX_LOGIT_BIAS - 1, &err), OD_ERR_ARG);
+	assert_non_null(strstr(err.msg, "1023"));
+	o.n_logit_bias++;
+	assert_int_equal(od_sampler_check(&o, &err), OD_ERR_ARG);
+	assert_non_null(strstr(err.msg, "1025"));
+	o.n_logit_bias = 3;
+	b[1].token = -1;
+	assert_int_equal(od_sampler_new(&s, &o, 8, &err), OD_ERR_ARG);
+	assert_non_null(strstr(err.msg, "-1"));
+	b[1].token = 2;
+	assert_int_equal(od_sampler_new(&s, &o, 8, &err), OD_ERR_ARG);
+	assert_non_null(strstr(err.msg, "twice"));
+	b[1].token = 1;
+	for (int i = 0; i < 4; i++) {
+		const float bad[] = { 100.5f, -101, NAN, INFINITY };
+
+		b[1].bias = bad[i];
+		assert_int_equal(od_sampler_check(&o, &err), OD_ERR_ARG);
+		assert_non_null(strstr(err.msg, "logit_bias"));
 	}
 }
 
@@ -722,6 +809,9 @@ static void refuses(void **state)
 	REFUSED(min_p, -1);
 	REFUSED(repetition_penalty, 0);
 	REFUSED(repetition_window, UINT32_MAX);
+	REFUSED(frequency_penalty, 2.01);
+	REFUSED(frequency_penalty, (double)NAN);
+	REFUSED(presence_penalty, -2.01);
 	assert_int_equal(od_sampler_new(&s, &good, 0, &err), OD_ERR_ARG);
 	assert_null(s);
 	o = good;
@@ -737,7 +827,7 @@ int main(void)
 		cmocka_unit_test(greedy_everywhere), cmocka_unit_test(large_vocabulary), cmocka_unit_test(against_definition),
 		cmocka_unit_test(draws_are_independent), cmocka_unit_test(large_distribution), cmocka_unit_test(fewer_candidates),
 		cmocka_unit_test(noisy_models_agree), cmocka_unit_test(reproducible), cmocka_unit_test(any_place_again),
-		cmocka_unit_test(refuses),
+		cmocka_unit_test(only_chosen_tokens_are_penalised), cmocka_unit_test(refuses_biases), cmocka_unit_test(refuses),
 	};
 
 	return cmocka_run_group_tests_name("sampler", tests, NULL, NULL);

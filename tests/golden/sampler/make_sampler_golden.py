@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes sampler.json: logits, options, and what numpy makes of them, by definition and without any shortcut.
 
-Each case has the distribution after all filters, the first tokens that a seed gives, and their margins. A draw is an
+Each case has the distribution after all filters, the first tokens that a seed gives, and their margins. The first `prompt`
+tokens of `recent` are the prompt's, the others were chosen. A draw is an
 exponential race: for draw d, token i has the number u_i, and the smallest -log(u_i) / p_i wins. u_i comes from number i of
 the splitmix64 stream whose first state is number d of a stream that the seed gives. Needs numpy."""
 import json
@@ -26,13 +27,24 @@ def uniform(seed, draw, n):
     return np.array([(2 * (splitmix(stream, i) >> 12) + 1) / (1 << 53) for i in range(n)])
 
 
-def distribution(logits, o, recent):
-    """Probabilities by definition, and the logits after penalties."""
+def subtract_penalties(x, o, chosen):
+    """OpenAI's definition, in float32 as vLLM computes it, of the tokens that were chosen."""
+    f, p = np.float32(o.get("frequency_penalty", 0)), np.float32(o.get("presence_penalty", 0))
+    for t in set(chosen):
+        x[t] = np.float32(x[t]) - f * np.float32(chosen.count(t))
+        x[t] = np.float32(x[t]) - p
+
+
+def distribution(logits, o, recent, prompt):
+    """Probabilities by definition, and the logits after bias and penalties."""
     x = logits.astype(np.float64)
     n = len(x)
+    for t, bias in o.get("logit_bias", []):
+        x[t] = np.float32(x[t]) + np.float32(bias)
     w = o["repetition_window"]
     for t in set(t for t in (recent[-w:] if w else recent)):
         x[t] = np.float32(x[t] / o["repetition_penalty"] if x[t] > 0 else x[t] * o["repetition_penalty"])
+    subtract_penalties(x, o, recent[prompt:])
     order = sorted(range(n), key=lambda i: (-x[i], i))
     if o["temperature"] == 0:
         p = np.zeros(n)
@@ -80,6 +92,16 @@ def main():
         {"top_k": 8, "top_p": 0.8, "min_p": 0.2, "temperature": 1.3},
         {"repetition_penalty": 1.8}, {"repetition_penalty": 0.6, "repetition_window": 3},
         {"repetition_penalty": 2.0, "repetition_window": 2, "top_k": 4, "temperature": 0.8},
+        {"frequency_penalty": 0.7}, {"presence_penalty": 1.3}, {"frequency_penalty": -0.9, "presence_penalty": 0.31},
+        {"frequency_penalty": 0.1, "presence_penalty": -2.0, "temperature": 0.0},
+        {"frequency_penalty": 2.0, "presence_penalty": 0.77, "temperature": 0.7, "top_k": 6},
+        {"frequency_penalty": 0.33, "presence_penalty": 0.2, "repetition_penalty": 1.4, "top_p": 0.8},
+        {"logit_bias": [[3, -100.0], [0, 1.7]]}, {"logit_bias": [[5, 100.0]], "temperature": 2.0},
+        {"logit_bias": [[2, -100.0], [1, 0.1], [7, -1.25]], "temperature": 0.0},
+        {"logit_bias": [[4, 3.3], [9, -2.2]], "repetition_penalty": 1.5, "frequency_penalty": 0.9, "presence_penalty": 0.6,
+         "temperature": 0.9, "top_k": 9, "top_p": 0.9, "min_p": 0.05},
+        {"logit_bias": [[0, 1.5], [2, 2.5], [6, 2.0], [8, 1.0], [10, 3.0], [11, -1.0]], "repetition_penalty": 3.0},
+        {"logit_bias": [[4, 6.6]], "repetition_penalty": 1.9, "frequency_penalty": 0.5, "presence_penalty": 0.4, "temperature": 0.0},
     ]
     cases = []
     for i, v in enumerate(variants):
@@ -90,10 +112,15 @@ def main():
             logits[n // 2] = logits[1] = logits.max()
         recent = [int(t) for t in rng.integers(0, n, 6)]
         recent[-1] = int(np.argmax(logits))
-        p, x = distribution(logits, o, recent)
+        prompt = 0
+        if i >= 15:  # a token stands in both parts, two were chosen, one of them three times
+            recent = [recent[-1], recent[0], recent[1], recent[-1], 4, recent[2], recent[-1], 4, recent[-1]]
+            prompt = 2
+        p, x = distribution(logits, o, recent, prompt)
         seed = 1000003 * i + 7
         chosen, margins = draws(p, x, o["temperature"], seed, 40)
         cases.append(dict(options=o, seed=seed, logits=[float(v) for v in logits], recent=recent,
+                          **({"prompt": prompt} if prompt else {}),
                           probabilities=[round(float(v), 12) for v in p], tokens=chosen, margins=margins))
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sampler.json")
     with open(path, "w") as f:

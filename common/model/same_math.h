@@ -1,0 +1,54 @@
+/* same_math.h - exp and log whose results have the same bits everywhere. A C library chooses its own by CPU, and the last bit
+ * can decide which of two tokens is chosen. Thread: any. */
+#ifndef OD_MODEL_SAME_MATH_H
+#define OD_MODEL_SAME_MATH_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define OD_LN2_HI 0x1.62e42fefa0000p-1 /* exponents times it are exact */
+#define OD_LN2_LO 0x1.cf79abc9e3b3ap-40
+
+/* exp for x <= 0 from additions and multiplications only. Good to 1e-15. */
+static inline double od_exp_same(double x)
+{
+	/* 1 / i!; the next term is below 2^-52. */
+	static const double c[] = {1, 1, 1 / 2., 1 / 6., 1 / 24., 1 / 120., 1 / 720., 1 / 5040., 1 / 40320.,
+				   1 / 362880., 1 / 3628800., 1 / 39916800., 1 / 479001600.};
+	const double y = x > -700 ? x : 0; /* else smaller than anything a sum of probabilities notices; -inf */
+	const int32_t n = (int32_t)(y * 0x1.71547652b82fep+0 - 0.5); /* towards zero, so the nearest */
+	const double r = (y - (double)n * OD_LN2_HI) - (double)n * OD_LN2_LO; /* |r| <= ln2 / 2 */
+	const uint64_t bits = (uint64_t)(uint32_t)(n + 1023) << 52;
+	double sum = 0, scale;
+
+	/* No branches: then a loop over many becomes vectors. */
+	for (int i = (int)(sizeof(c) / sizeof(c[0])) - 1; i >= 0; i--)
+		sum = c[i] + sum * r;
+	memcpy(&scale, &bits, sizeof(scale));
+	sum *= scale;
+	return x > -700 ? sum : 0;
+}
+
+/* log for any normal x > 0 from the operations that IEEE 754 rounds exactly: x = 2^n * m with
+ * m from sqrt(1/2) to sqrt(2), and log(m) = 2 atanh((m - 1) / (m + 1)). Good to 1e-15 of the result, near 1 too. */
+static inline double od_log_same(double x)
+{
+	const uint64_t sqrt_half = 0x3fe6a09e667f3bcdu;
+	/* 2 / (2 i + 1); the next term is below 2^-53 of the first. */
+	static const double c[] = {2, 2 / 3., 2 / 5., 2 / 7., 2 / 9., 2 / 11., 2 / 13., 2 / 15., 2 / 17., 2 / 19.};
+	uint64_t bits;
+	int32_t n;
+	double m, r, rr, sum = 0;
+
+	memcpy(&bits, &x, sizeof(bits));
+	n = (int32_t)((bits - sqrt_half + (1024ull << 52)) >> 52) - 1024;
+	bits -= (uint64_t)n << 52;
+	memcpy(&m, &bits, sizeof(m));
+	r = (m - 1) / (m + 1);
+	rr = r * r;
+	for (int i = (int)(sizeof(c) / sizeof(c[0])) - 1; i >= 0; i--)
+		sum = c[i] + sum * rr;
+	return n * OD_LN2_HI + (n * OD_LN2_LO + r * sum);
+}
+
+#endif
