@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define SAMPLER_TOKEN_BYTES 32 /* per token of the vocabulary; the window of penalties is counted with the tokens */
+#define SAMPLER_BIAS_BYTES (OD_MAX_LOGIT_BIAS * sizeof(struct od_logit_bias))
 
 /* ---- Memory ---- */
 
@@ -27,7 +28,7 @@ uint64_t ods_sequence_bytes(const struct od_forward_opts *f, uint32_t ctx)
 	uint64_t pages = 6 * (uint64_t)od_state_pages(ctx) * sizeof(uint32_t);
 
 	if (!od_add(sum, (uint64_t)c->vocab * SAMPLER_TOKEN_BYTES, &sum) ||
-	    !od_add(sum, ods_align_bytes(c->n_layers, ctx) + sizeof(struct ods_sequence), &sum) ||
+	    !od_add(sum, ods_align_bytes(c->n_layers, ctx) + sizeof(struct ods_sequence) + SAMPLER_BIAS_BYTES, &sum) ||
 	    !od_add(sum, tokens + pages, &sum))
 		return UINT64_MAX;
 	return sum;
@@ -80,7 +81,7 @@ static int take_sampler(struct ods_sequence *s, struct od_sampler_opts *o, struc
 		return rc;
 	od_sampler_free(s->sampler);
 	s->sampler = made;
-	s->penalised = o->repetition_penalty != 1;
+	s->penalised = od_sampler_looks_back(o);
 	return OD_OK;
 }
 
@@ -118,8 +119,23 @@ fail:
 	return rc;
 }
 
+/* The sampler checks the tokens and biases themselves. */
+static int read_biases(struct od_logit_bias bias[OD_MAX_LOGIT_BIAS], const Od__SeqOpen *m, struct od_err *err)
+{
+	if (m->n_bias_tokens != m->n_biases || m->n_biases > OD_MAX_LOGIT_BIAS)
+		return od_fail(err, OD_ERR_RANGE, "biases: expected as many as tokens, %u at most, found %zu for %zu tokens",
+			       OD_MAX_LOGIT_BIAS, m->n_biases, m->n_bias_tokens);
+	for (size_t i = 0; i < m->n_biases; i++)
+		bias[i] = (struct od_logit_bias){
+			.token = m->bias_tokens[i] <= INT32_MAX ? (int32_t)m->bias_tokens[i] : -1,
+			.bias = m->biases[i],
+		};
+	return OD_OK;
+}
+
 int ods_sequence_open(struct ods_sequence *s, const Od__SeqOpen *m, struct od_err *err)
 {
+	struct od_logit_bias bias[OD_MAX_LOGIT_BIAS];
 	struct od_sampler_opts o = {
 		.temperature = m->temperature,
 		.top_k = m->top_k,
@@ -127,10 +143,16 @@ int ods_sequence_open(struct ods_sequence *s, const Od__SeqOpen *m, struct od_er
 		.min_p = m->min_p,
 		.repetition_penalty = m->repetition_penalty,
 		.repetition_window = m->repetition_window,
+		.frequency_penalty = m->frequency_penalty,
+		.presence_penalty = m->presence_penalty,
+		.logit_bias = bias,
+		.n_logit_bias = m->n_biases,
 		.seed = m->seed,
 	};
-	int rc = take_sampler(s, &o, err);
+	int rc = read_biases(bias, m, err);
 
+	if (rc == OD_OK)
+		rc = take_sampler(s, &o, err);
 	if (rc != OD_OK)
 		return rc;
 	s->own_state = m->own_state;

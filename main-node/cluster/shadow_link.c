@@ -50,9 +50,10 @@ int odm_shadow_link_init(struct odm_shadow_link *s, const struct od_forward_opts
 	s->told = calloc(n, sizeof(*s->told));
 	s->part = calloc(n, sizeof(*s->part));
 	s->token = od_alloc_array((size_t)n * ctx_tokens, sizeof(*s->token));
+	s->bias = od_alloc_array(n, sizeof(*s->bias));
 	s->unsent = odm_unsent_new();
 	s->batch = malloc(sizeof(*s->batch));
-	ok = s->told != NULL && s->part != NULL && s->token != NULL && s->unsent != NULL && s->batch != NULL;
+	ok = s->told != NULL && s->part != NULL && s->token != NULL && s->bias != NULL && s->unsent != NULL && s->batch != NULL;
 	if (!od_state_pool_mapped(o->state)) {
 		s->stage.rows = n + OD_KV_PAGE; /* a row of each sequence and drafts; or a page */
 		s->stage.layer_bytes = s->stage.rows * od_state_pool_most_bytes(o->state);
@@ -76,6 +77,8 @@ void odm_shadow_link_fini(struct odm_shadow_link *s)
 	s->batch = NULL;
 	od_free(s->token);
 	s->token = NULL;
+	od_free(s->bias);
+	s->bias = NULL;
 	od_free(s->stage.bytes);
 	s->stage = (struct odm_state_stage){ 0 };
 }
@@ -167,7 +170,7 @@ static bool send_open(struct odm_shadow_link *s, uint64_t epoch, struct odm_told
 	return send_message(s, epoch, &h, NULL, 0, OD_C_ALIGN_BYTES);
 }
 
-static void fill_open(Od__SeqOpen *open, const struct odm_part *p, bool own_state)
+static void fill_open(Od__SeqOpen *open, struct odm_told_bias *b, const struct odm_part *p, bool own_state)
 {
 	const struct od_sampler_opts *o = p->sampling;
 
@@ -181,6 +184,15 @@ static void fill_open(Od__SeqOpen *open, const struct odm_part *p, bool own_stat
 	open->min_p = o->min_p;
 	open->repetition_penalty = o->repetition_penalty;
 	open->repetition_window = o->repetition_window;
+	open->frequency_penalty = o->frequency_penalty;
+	open->presence_penalty = o->presence_penalty;
+	open->bias_tokens = b->token;
+	open->biases = b->bias;
+	open->n_bias_tokens = open->n_biases = o->n_logit_bias; /* the sampler has checked them */
+	for (size_t i = 0; i < o->n_logit_bias; i++) {
+		b->token[i] = (uint32_t)o->logit_bias[i].token;
+		b->bias[i] = o->logit_bias[i].bias;
+	}
 	open->seed = o->seed;
 	open->shared_sequence = p->shared_sequence;
 	open->shared_tokens = p->shared_tokens;
@@ -197,7 +209,7 @@ static struct odm_told *take_place(struct odm_shadow_link *s, const struct odm_p
 	for (t = s->told; t->sequence != 0; t++)
 		assert(t + 1 < s->told + s->max_sequences);
 	*t = (struct odm_told){ .sequence = p->sequence, .seq = seq, .fresh = true };
-	fill_open(&t->open, p, s->align.kv_period == 0);
+	fill_open(&t->open, &s->bias[t - s->told], p, s->align.kv_period == 0);
 	if (shared != NULL && shared->n_tokens >= p->shared_tokens)
 		memcpy(tokens_of(s, t), tokens_of(s, shared), p->shared_tokens * sizeof(int32_t));
 	return t;
@@ -232,7 +244,9 @@ static void send_tokens(struct odm_shadow_link *s, uint64_t epoch, const struct 
 /* True: the shadow needs the prompt's tokens when main begins it, to run the prompt itself or for penalties. */
 static bool wants_prompt(const struct odm_told *t)
 {
-	return t->open.own_state || t->open.repetition_penalty != 1;
+	const Od__SeqOpen *o = &t->open;
+
+	return o->own_state || o->repetition_penalty != 1 || o->frequency_penalty != 0 || o->presence_penalty != 0;
 }
 
 void odm_shadow_link_answer_tokens(struct odm_shadow_link *s, uint64_t epoch, const Od__TokensRequest *r)

@@ -3,7 +3,7 @@
  * computed; and tokens or older rows on request. Main never waits for the shadow: a message that cannot be sent is dropped,
  * and the shadow requests its content later. Main also drops messages that would exceed ODM_SHADOW_UNSENT_BYTES of unsent
  * bytes, when a shadow reads slowly or not at all; answers to requests may use only half of that. SEQ_ messages (some
- * hundred bytes) are bounded by SNDHWM alone: a shadow that misses one is wrong, not only late.
+ * hundred bytes; with a logit bias 9 KiB at most) are bounded by SNDHWM alone: a shadow that misses one is wrong, not only late.
  *
  * Decode steps of a sequence count from n = 1. The shadow gets the token of step n when n - 1 is a multiple of the token
  * period (period 0: only of the first step). After every step whose n is a multiple of the KV period, main sends all rows
@@ -25,6 +25,12 @@
  * are sent. A correct shadow has at most 8 MiB of requests open. */
 #define ODM_SHADOW_UNSENT_BYTES (64ull << 20)
 #define ODM_SHADOW_ANSWER_BYTES (ODM_SHADOW_UNSENT_BYTES / 2)
+
+/* A logit bias as SEQ_OPEN carries it. */
+struct odm_told_bias {
+	uint32_t token[OD_MAX_LOGIT_BIAS];
+	float bias[OD_MAX_LOGIT_BIAS];
+};
 
 /* A sequence that was announced to the shadow, or would be if there were a shadow. */
 struct odm_told {
@@ -53,6 +59,7 @@ struct odm_shadow_link {
 	struct odm_told *told; /* [max_sequences] */
 	struct odm_told **part; /* [max_sequences]: by part of the current decode step */
 	int32_t *token;	       /* [max_sequences][ctx] */
+	struct odm_told_bias *bias; /* [max_sequences]: that `open` points to; memory is touched only when used */
 	struct od_device *device;
 	uint32_t next_layer;   /* of the decode step: STATEs of earlier layers are sent */
 	struct odm_state_stage {

@@ -13,6 +13,7 @@
 #define KV_DIM 16u
 #define PROMPT_MAX 12u
 #define LONG 2200u
+#define BIASES 12u
 
 struct packet {
 	uint8_t *header;
@@ -33,6 +34,7 @@ struct rig {
 	bool early;
 	uint32_t ctx, prompt;
 	struct od_sampler_opts sampling;
+	struct od_logit_bias bias[BIASES];
 	struct model main_model, shadow_model;
 	struct pass main_pass, ref_pass;
 	struct od_seq_state *state, *ref_state;
@@ -286,6 +288,12 @@ static struct rig *open_rig(const struct setting *t, uint32_t ctx, uint64_t from
 		g->sampling.temperature = 0.8;
 		g->sampling.top_p = 0.95;
 		g->sampling.repetition_penalty = 1.3;
+		g->sampling.frequency_penalty = from_seed % 2 > 0 ? 0.7 : 0;
+		g->sampling.presence_penalty = from_seed % 3 > 0 ? -0.4 : 0;
+		for (size_t i = 0; i < BIASES; i++)
+			g->bias[i] = (struct od_logit_bias){ (int32_t)(i * 3 % VOCAB), i % 2 > 0 ? 1.5f : -2 };
+		g->sampling.logit_bias = g->bias;
+		g->sampling.n_logit_bias = from_seed % 4 > 0 ? BIASES : 0;
 		g->sampling.seed = from_seed;
 	}
 	open_emulator(g);
@@ -368,8 +376,8 @@ static void run_prompt(struct rig *g, uint32_t n)
 		for (uint32_t i = 0; i < m; i++) {
 			rows[i] = (struct od_row){ g->state, at + i, (int32_t)draw(VOCAB) };
 			own[i] = (struct od_row){ g->ref_state, at + i, rows[i].token };
-			assert_int_equal(od_sampler_accept(g->sampler, &rows[i].token, 1), OD_OK);
-			assert_int_equal(od_sampler_accept(g->ref_sampler, &rows[i].token, 1), OD_OK);
+			assert_int_equal(od_sampler_prompt(g->sampler, &rows[i].token, 1), OD_OK);
+			assert_int_equal(od_sampler_prompt(g->ref_sampler, &rows[i].token, 1), OD_OK);
 		}
 		step = make_step(g, ODM_PREFILL, rows, m);
 		odm_shadow_link_step(&g->link, 0, &step);

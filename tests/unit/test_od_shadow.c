@@ -1,6 +1,7 @@
 /* od-shadow as a process against a main that is played here over the wire: handshake, prompt, decode steps with state,
  * rubbish in between, and one session after the other. */
 #include "common/base/clock.h"
+#include "common/model/sampler.h"
 #include "tests/unit/played_main.h"
 
 /* ---- Tests ---- */
@@ -192,6 +193,9 @@ static void put_bad(struct fake *f, uint64_t sequence, uint32_t layer, uint32_t 
 	free(zero);
 }
 
+#define MAX_BIASES (OD_MAX_LOGIT_BIAS + 1)
+#define ALL_ALIKE UINT32_MAX
+
 static void put_bad_open(struct fake *f, uint64_t sequence, double temperature, double penalty)
 {
 	Od__Header h = OD__HEADER__INIT;
@@ -202,6 +206,33 @@ static void put_bad_open(struct fake *f, uint64_t sequence, double temperature, 
 	body.top_p = 1;
 	body.repetition_penalty = penalty;
 	body.own_state = true;
+	h.body_case = OD__HEADER__BODY_SEQ_OPEN;
+	h.seq_open = &body;
+	send_data(f, &h, NULL, 0);
+}
+
+/* n_tokens tokens from `first` on and n biases, all alike. */
+static void put_bad_bias(struct fake *f, double frequency, double presence, uint32_t first, size_t n_tokens, size_t n, float bias)
+{
+	Od__Header h = OD__HEADER__INIT;
+	Od__SeqOpen body = OD__SEQ_OPEN__INIT;
+	uint32_t tokens[MAX_BIASES];
+	float biases[MAX_BIASES];
+
+	assert_true(n_tokens <= MAX_BIASES && n <= MAX_BIASES);
+	for (size_t i = 0; i < MAX_BIASES; i++) {
+		tokens[i] = first == ALL_ALIKE ? 0 : first + (uint32_t)i;
+		biases[i] = bias;
+	}
+	body.sequence = SEQUENCE;
+	body.top_p = body.repetition_penalty = 1;
+	body.own_state = true;
+	body.frequency_penalty = frequency;
+	body.presence_penalty = presence;
+	body.bias_tokens = tokens;
+	body.n_bias_tokens = n_tokens;
+	body.biases = biases;
+	body.n_biases = n;
 	h.body_case = OD__HEADER__BODY_SEQ_OPEN;
 	h.seq_open = &body;
 	send_data(f, &h, NULL, 0);
@@ -286,7 +317,7 @@ static void put_far_step(struct fake *f, uint64_t number)
 }
 
 /* Everything that must be dropped, and nothing else suffers. On the data socket: */
-#define N_RUBBISH 37
+#define N_RUBBISH 47
 static void put_rubbish(struct fake *f)
 {
 	size_t row = od_seq_state_row_bytes(f->own.state, 0, 0);
@@ -321,6 +352,16 @@ static void put_rubbish(struct fake *f)
 	put_bad_open(f, SEQUENCE, -1, 1);
 	put_bad_open(f, SEQUENCE, 1, 0);
 	put_bad_open(f, SEQUENCE, NAN, 1);
+	put_bad_bias(f, 2.1, 0, 0, 0, 0, 0);
+	put_bad_bias(f, NAN, 0, 0, 0, 0, 0);
+	put_bad_bias(f, 0, -2.1, 0, 0, 0, 0);
+	put_bad_bias(f, 0, 0, 0, 3, 2, 1);
+	put_bad_bias(f, 0, 0, 0, 0, 1, 1);
+	put_bad_bias(f, 0, 0, cfg->vocab - 2, 3, 3, 1);
+	put_bad_bias(f, 0, 0, UINT32_MAX - 1, 2, 2, 1); /* no such tokens */
+	put_bad_bias(f, 0, 0, ALL_ALIKE, 2, 2, 1);	/* one twice */
+	put_bad_bias(f, 0, 0, 0, 1, 1, 100.5f);
+	put_bad_bias(f, 0, 0, 0, MAX_BIASES, MAX_BIASES, 1); /* too many */
 	put_bad_tokens(f, SEQUENCE + 1, 0, 0, 1);
 	put_bad_tokens(f, SEQUENCE, 0, 0, 0);
 	put_bad_tokens(f, SEQUENCE, 0, cfg->vocab, 1);
