@@ -8,7 +8,7 @@ ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_v
 ODM_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
 
 PROGRAMS += od-main
-od-main_SRCS := main-node/od_main.c main-node/prompt_file.c $(ODM_SRCS)
+od-main_SRCS := main-node/od_main.c main-node/prompt_file.c main-node/token_json.c $(ODM_SRCS)
 
 test_lookup_draft_OBJS := $(B)/obj/main-node/engine/lookup_draft.o
 test_draft_policy_OBJS := $(B)/obj/main-node/engine/draft_policy.o
@@ -21,6 +21,7 @@ test_prediction_drafts_OBJS := $(test_predictions_OBJS)
 test_draft_table_OBJS := $(test_predictions_OBJS)
 test_engine_args_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_generate_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o) $(B)/obj/tests/unit/tiny_files.o
+test_tokens_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_batch_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
 # What the pack says goes through sum_pack.c; the daemons of --local are looked for beside the program.
 SUM_OBJS := $(B)/obj/tests/unit/sum_mixer.o $(B)/obj/tests/unit/sum_pack.o
@@ -32,7 +33,7 @@ $(B)/tests/od-main-sum: $(od-main_SRCS:%.c=$(B)/obj/%.o) $(B)/obj/tests/unit/sum
 		| $(B)/tests/od-worker $(B)/tests/od-shadow
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(SUM_LDFLAGS) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
-$(B)/tests/test_draft $(B)/tests/test_batch: | $(B)/bin/od-worker $(B)/bin/od-shadow $(B)/tests/od-worker $(B)/tests/od-shadow
+$(B)/tests/test_draft $(B)/tests/test_batch $(B)/tests/test_tokens: | $(B)/bin/od-worker $(B)/bin/od-shadow $(B)/tests/od-worker $(B)/tests/od-shadow
 $(B)/tests/od-worker $(B)/tests/od-shadow:
 	@mkdir -p $(@D)
 	@ln -sf ../bin/$(@F) $@

@@ -1,8 +1,9 @@
-LIBOD_SRCS += $(addprefix common/model/,config.c family.c forward.c mixer.c resident.c rope.c sampler.c seq_state.c) \
+LIBOD_SRCS += $(addprefix common/model/,config.c family.c forward.c logprobs.c mixer.c resident.c rope.c sampler.c seq_state.c) \
 	$(addprefix common/model/families/,deepseek_v2.c mixtral.c olmoe.c parse.c qwen2_moe.c qwen3_moe.c) \
 	$(addprefix common/model/mixers/,mix_gqa.c mix_mla.c)
 # No exception flag is ever read; without them loops with a choice in them become vectors.
 CFLAGS_common_model_sampler := -O3 -fno-trapping-math
+CFLAGS_common_model_logprobs := $(CFLAGS_common_model_sampler)
 test_forward_OBJS := $(addprefix $(B)/obj/tests/unit/,forward_world.o tiny_model.o naive_model.o)
 test_forward_steps_OBJS := $(addprefix $(B)/obj/tests/unit/,forward_world.o tiny_model.o)
 test_forward_many_OBJS := $(addprefix $(B)/obj/tests/unit/,forward_world.o tiny_model.o sum_mixer.o)

@@ -11,6 +11,7 @@
 
 #define MIN_CHUNK_ROWS 16
 #define FULL_DRAFTS 4 /* texts that have room for a draft of full length in one step */
+#define SEEN_ROWS 16 /* of a prompt whose logits are wanted: with fewer, the head's weights are read more often */
 #define PREFILL_PER_DECODE 2 /* time of prompts between two decode steps, in decode steps */
 
 /* ---- Life ---- */
@@ -54,7 +55,9 @@ static struct od_forward_opts prefill_opts(const struct od_forward_opts *o, uint
 {
 	struct od_forward_opts p = *o;
 
-	p.max_logits = max_sequences < o->max_rows ? max_sequences : o->max_rows;
+	p.max_logits = max_sequences > SEEN_ROWS ? max_sequences : SEEN_ROWS;
+	if (p.max_logits > o->max_rows)
+		p.max_logits = o->max_rows;
 	return p;
 }
 
@@ -70,16 +73,16 @@ int odm_batch_init(struct odm_batch *b, struct odm_engine *e, const struct od_fo
 		   struct od_err *err)
 {
 	const struct od_forward_opts d = decode_opts(o, max_sequences), p = prefill_opts(o, max_sequences);
+	const size_t logits = d.max_logits > p.max_logits ? d.max_logits : p.max_logits;
 	int rc;
 
-	*b = (struct odm_batch){ .max_sequences = max_sequences, .max_logits = d.max_logits, .chunk_rows = o->max_rows };
+	*b = (struct odm_batch){ .max_sequences = max_sequences, .chunk_rows = o->max_rows };
 	b->last = &b->first;
 	b->next_decode = ++e->last_step;
 	odm_draft_policy_init(&b->policy, (uint32_t)e->opts.draft_tokens);
-	b->sampled = calloc(max_sequences, sizeof(*b->sampled));
 	b->draft = calloc(max_sequences, sizeof(*b->draft));
-	b->row = calloc(d.max_logits > max_sequences ? d.max_logits : max_sequences, sizeof(*b->row));
-	if (b->sampled == NULL || b->draft == NULL || b->row == NULL)
+	b->row = calloc(logits > max_sequences ? logits : max_sequences, sizeof(*b->row));
+	if (b->draft == NULL || b->row == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %u parallel texts", max_sequences);
 	rc = odm_pass_init(&b->prefill, e, ODM_PREFILL, &p, max_sequences, err);
 	return rc == OD_OK ? odm_pass_init(&b->decode, e, ODM_DECODE, &d, max_sequences, err) : rc;
@@ -95,7 +98,6 @@ void odm_batch_fini(struct odm_batch *b)
 	}
 	odm_pass_fini(&b->prefill);
 	odm_pass_fini(&b->decode);
-	free(b->sampled);
 	free(b->draft);
 	free(b->row);
 }
@@ -239,7 +241,8 @@ static bool admit(struct odm_engine *e, struct odm_sequence *q)
 	bool wait = false;
 	int rc;
 
-	if (od_state_pool_fixed_bytes(e->state) == 0)
+	/* Rows of a shared prefix are not computed, so they have no logits. */
+	if (od_state_pool_fixed_bytes(e->state) == 0 && !odm_sequence_shows_prompt(q))
 		donor = find_donor(e, q, &pages, &wait);
 	if (wait)
 		return false;
@@ -255,6 +258,8 @@ static bool admit(struct odm_engine *e, struct odm_sequence *q)
 		q->id = ++e->last_sequence;
 		q->phase = ODM_IN_PREFILL;
 		q->alone = b->n_admitted++ == 0;
+		if (q->req.observer.progress != NULL)
+			q->req.observer.progress(q->req.observer.arg, q->shared_tokens, (uint32_t)q->req.n_prompt);
 		return true;
 	}
 	od_seq_state_free(q->state);
@@ -377,7 +382,7 @@ static size_t list_rows(struct odm_batch *b, size_t *part, size_t *index, uint32
 		const struct odm_sequence *q = p->of[*part];
 
 		for (; *index < q->n_rows && !q->ended && q->kept + before == *index; ++*index, before++) {
-			if (n == b->max_logits)
+			if (n == p->max_logits)
 				return n;
 			list[n++] = (uint32_t)(p->part[*part].first + *index);
 		}
@@ -522,50 +527,73 @@ static void add_prompt_rows(struct odm_engine *e, bool others)
 	}
 }
 
-/* Logits of all rows of a text that wants to see them, but for its prompt's last one. */
-static int show_logits(struct odm_pass *p, size_t part, struct od_err *err)
+/* The texts' prompts have come so far. */
+static void show_progress(const struct odm_pass *p)
 {
-	const struct odm_observer *o = &p->of[part]->req.observer;
-	const struct odm_part *t = &p->part[part];
-	int rc = OD_OK;
+	for (size_t i = 0; i < p->step.n_parts; i++) {
+		const struct odm_observer *o = &p->of[i]->req.observer;
+		const struct odm_part *t = &p->part[i];
 
-	for (uint32_t r = (uint32_t)t->first; rc == OD_OK && o->logits != NULL && r < t->first + t->n; r++) {
-		float *logits;
-
-		if (p->rows[r].position + 1 == t->prompt_tokens)
-			return OD_OK;
-		rc = odm_pass_logits(p, &r, 1, &logits, err);
-		if (rc == OD_OK)
-			o->logits(o->arg, ODM_PREFILL, p->rows[r].position, logits);
+		if (o->progress != NULL)
+			o->progress(o->arg, p->rows[t->first].position + (uint32_t)t->n, t->prompt_tokens);
 	}
-	return rc;
 }
 
-/* The first token of each text whose prompt is through. */
-static int sample_first(struct odm_batch *b, struct od_err *err)
+/* A prompt's last row, and all rows of a text that wants to see them. */
+static bool row_is_seen(const struct odm_pass *p, size_t part, size_t row)
+{
+	const struct odm_sequence *q = p->of[part];
+
+	return p->rows[row].position + 1 == p->part[part].prompt_tokens || q->req.observer.logits != NULL ||
+	       odm_sequence_shows_prompt(q);
+}
+
+/* Such rows from *row on, as many as the head takes at a time. Returns how many; *row: the next one. */
+static size_t list_seen(const struct odm_pass *p, size_t *part, size_t *row, uint32_t *list)
+{
+	size_t n = 0;
+
+	for (; *row < p->step.n_rows && n < p->max_logits; ++*row) {
+		while (*row >= p->part[*part].first + p->part[*part].n)
+			++*part;
+		if (row_is_seen(p, *part, *row))
+			list[n++] = (uint32_t)*row;
+	}
+	return n;
+}
+
+/* A row of a prompt has its logits: the first token is sampled from the last one's. */
+static void see_row(struct odm_sequence *q, uint32_t position, float *logits)
+{
+	const struct odm_observer *o = &q->req.observer;
+	const bool last = position + 1 == q->req.n_prompt;
+
+	if (q->ended) /* an earlier row's were no numbers */
+		return;
+	if (!last && o->logits != NULL)
+		o->logits(o->arg, ODM_PREFILL, position, logits);
+	odm_sequence_show_prompt(q, position, logits);
+	if (!last)
+		return;
+	q->own[OD_C_PREFILL_NS] = od_now_ns() - q->submitted_ns;
+	q->phase = ODM_IN_DECODE;
+	sample(q, ODM_PREFILL, position, logits);
+}
+
+static int see_rows(struct odm_batch *b, struct od_err *err)
 {
 	struct odm_pass *p = &b->prefill;
+	size_t next_part = 0, next = 0, part = 0, n;
 	float *logits;
-	size_t n = 0;
 	int rc = OD_OK;
 
-	for (size_t i = 0; rc == OD_OK && i < p->step.n_parts; i++) {
-		const size_t last = p->part[i].first + p->part[i].n - 1;
-
-		rc = show_logits(p, i, err);
-		if (p->rows[last].position + 1 < p->part[i].prompt_tokens)
-			continue;
-		b->sampled[n] = p->of[i];
-		b->row[n++] = (uint32_t)last;
-	}
-	if (rc == OD_OK && n > 0)
+	while (rc == OD_OK && (n = list_seen(p, &next_part, &next, b->row)) > 0) {
 		rc = odm_pass_logits(p, b->row, n, &logits, err);
-	for (size_t i = 0; rc == OD_OK && i < n; i++) {
-		struct odm_sequence *q = b->sampled[i];
-
-		q->own[OD_C_PREFILL_NS] = od_now_ns() - q->submitted_ns;
-		q->phase = ODM_IN_DECODE;
-		sample(q, ODM_PREFILL, p->rows[b->row[i]].position, logits + i * (size_t)p->engine->config->vocab);
+		for (size_t i = 0; rc == OD_OK && i < n; i++) {
+			while (b->row[i] >= p->part[part].first + p->part[part].n)
+				part++;
+			see_row(p->of[part], p->rows[b->row[i]].position, logits + i * (size_t)p->engine->config->vocab);
+		}
 	}
 	return rc;
 }
@@ -617,8 +645,10 @@ static void prefill_part(struct odm_engine *e, bool others)
 	}
 	if (rc == OD_OK)
 		rc = prefill_layers(b, others, &done, &err);
-	if (rc == OD_OK && done)
-		rc = sample_first(b, &err);
+	if (rc == OD_OK && done) {
+		show_progress(p);
+		rc = see_rows(b, &err);
+	}
 	if (rc == OD_OK && done) {
 		rc = odm_pass_end(p, NULL, &err);
 		choose_chunk_rows(b);
@@ -652,6 +682,26 @@ bool odm_engine_work(struct odm_engine *e)
 	if (b->prefill.open || any(b, ODM_IN_PREFILL))
 		prefill_part(e, decode);
 	return b->first != NULL;
+}
+
+int odm_sequence_place(const struct odm_sequence *q)
+{
+	int before = 0;
+
+	if (q->phase != ODM_WAITING)
+		return -1;
+	for (const struct odm_sequence *other = q->engine->batch.first; other != q; other = other->next)
+		before += other->phase == ODM_WAITING;
+	return before;
+}
+
+void odm_engine_get_load(const struct odm_engine *e, struct odm_load *l)
+{
+	*l = (struct odm_load){ .pages = e->n_pages, .free_pages = od_state_pool_free_pages(e->state) };
+	for (const struct odm_sequence *q = e->batch.first; q != NULL; q = q->next) {
+		l->waiting += q->phase == ODM_WAITING;
+		l->running += q->phase != ODM_WAITING;
+	}
 }
 
 int odm_sequence_take(struct odm_sequence *q, struct odm_result *r, struct od_err *err)

@@ -15,17 +15,15 @@ struct odm_batch {
 	struct odm_pass prefill, decode;
 	struct odm_sequence *first, **last; /* all sequences that are not done, in order of arrival */
 	uint32_t n_admitted, max_sequences;
-	size_t max_logits; /* of the decode pass */
 	uint64_t next_decode; /* number of the next decode step */
 	size_t chunk_rows;    /* limit of the next prefill chunk beside decode; reduced when a layer of the last one was slow */
 	uint64_t decode_ns;   /* duration of decode steps: a moving average */
 	uint64_t layer_ns;    /* the slowest layer of the current chunk */
 	struct odm_draft_policy policy;
 	double experts; /* that the rows of the decode step use, by its drafts */
-	/* Scratch, [max_sequences]. */
-	struct odm_sequence **sampled;
-	struct odm_draft **draft;
-	uint32_t *row; /* and of max_logits rows */
+	/* Scratch. */
+	struct odm_draft **draft; /* [max_sequences] */
+	uint32_t *row; /* of max_sequences, and of max_logits of either pass */
 };
 
 /* The maximum number of rows of a decode step of up to max_sequences texts, drafts included. */

@@ -114,14 +114,15 @@ static int choose_pages(struct odm_engine *e, struct od_err *err)
 int odm_state_fits(const struct odm_engine *e, uint32_t positions, struct od_err *err)
 {
 	const uint64_t pages = od_state_pages(positions);
-	char a[32], b[32];
+	char a[32], b[32], c[32];
 
 	if (pages <= e->n_pages)
 		return OD_OK;
-	return od_fail(err, OD_ERR_NOMEM, "a text of up to %u tokens needs %s of KV cache, %s more than there is; "
+	return od_fail(err, OD_ERR_NOMEM, "a text of up to %u tokens needs %s of KV cache, %s more than there is (%s); "
 		       "ask for fewer tokens, or raise --state-memory", positions,
 		       od_format_bytes(pages * page_bytes(e), a, sizeof(a)),
-		       od_format_bytes((pages - e->n_pages) * page_bytes(e), b, sizeof(b)));
+		       od_format_bytes((pages - e->n_pages) * page_bytes(e), b, sizeof(b)),
+		       od_format_bytes(e->n_pages * page_bytes(e), c, sizeof(c)));
 }
 
 static int choose_ctx(struct odm_engine *e, struct od_err *err)

@@ -8,6 +8,7 @@
 #define ODM_ENGINE_H
 
 #include "common/base/args.h"
+#include "common/model/logprobs.h"
 #include "common/model/sampler.h"
 #include "common/pack/pack.h"
 #include "common/pack/shadow/shadow_load.h"
@@ -83,9 +84,26 @@ enum odm_finish {
 };
 const char *odm_finish_name(enum odm_finish f); /* "length", "eos", "stop", "context", "cancelled", "error" */
 
+#define ODM_MAX_LOGPROBS 20
+
+/* A token of a text, in order. Borrowed. */
+struct odm_token {
+	int32_t token;
+	uint32_t position; /* in the text; below n_prompt: of the prompt */
+	bool has_logprob; /* false: odm_request.logprobs is -1, or it is the first of the prompt */
+	double logprob;	  /* by the model's raw logits, whatever the sampler makes of them */
+	const struct od_logprob *top; /* [n_top]: the most probable tokens there, best first; it may be among them or not */
+	size_t n_top;
+};
+
 /* Callbacks during a generation, on the engine thread. Each may be NULL. */
 struct odm_observer {
 	void *arg;
+	/* The prompt leaves the queue, with `done` tokens shared with another text; then: so many went through the model. */
+	void (*progress)(void *arg, uint32_t done, uint32_t n_prompt);
+	/* Each token of the prompt if odm_request.prompt_logprobs, then each generated one, before the text that it completes.
+	 * Draft tokens are reported only if they stand. */
+	void (*token)(void *arg, const struct odm_token *t);
 	/* A piece of the text that may be shown; returning false ends the generation. */
 	bool (*text)(void *arg, const char *piece, size_t len);
 	/* A step with these rows of the text begins; their routes follow, layer by layer. */
@@ -93,7 +111,7 @@ struct odm_observer {
 	/* The experts of one row, best first, and their weights [top_k]. */
 	void (*route)(void *arg, enum odm_phase phase, uint32_t position, uint32_t m, const uint16_t *experts,
 		      const float *weights, float margin);
-	/* Logits [vocab] of every position that went through the model. */
+	/* Logits [vocab] of every position that went through the model, before `token` is called for the next one. */
 	void (*logits)(void *arg, enum odm_phase phase, uint32_t position, const float *logits);
 	/* A draft token was verified behind right ones only: its margin, and the probability that the engine gave it before. */
 	void (*drafted)(void *arg, float margin, double probability, bool right);
@@ -116,6 +134,8 @@ struct odm_request {
 	struct od_sampler_opts sampling;
 	const char *const *stop; /* [n_stop] stop strings; need a tokeniser */
 	size_t n_stop;
+	int logprobs; /* for observer.token: -1: none; 0 to ODM_MAX_LOGPROBS: the token's own and that many of the best */
+	bool prompt_logprobs; /* observer.token sees the prompt's tokens too; the text then shares no prefix */
 	struct odm_observer observer;
 	struct odm_drafter drafter;
 	struct od_recall *recall; /* recall by layer and token index is added to it (cluster with a predictor); NULL: none */
@@ -139,8 +159,15 @@ OD_MUST_CHECK int odm_engine_submit(struct odm_engine *e, const struct odm_reque
 /* Does a piece of work for all texts: a decode step, and some layers of prefill. False: all texts are done. */
 bool odm_engine_work(struct odm_engine *e);
 bool odm_sequence_done(const struct odm_sequence *q);
+/* Texts that wait before it; -1: it does not wait. */
+int odm_sequence_place(const struct odm_sequence *q);
 /* Any thread: the text soon ends with ODM_FINISH_CANCELLED. */
 void odm_sequence_cancel(struct odm_sequence *q);
+struct odm_load {
+	size_t running, waiting; /* texts */
+	uint32_t pages, free_pages; /* of the KV cache; free: neither used nor promised to a running text */
+};
+void odm_engine_get_load(const struct odm_engine *e, struct odm_load *l);
 /* Moves the result of a text that is done to *r (for odm_result_fini) and frees q. Returns OD_OK, or the text's error. */
 OD_MUST_CHECK int odm_sequence_take(struct odm_sequence *q, struct odm_result *r, struct od_err *err);
 

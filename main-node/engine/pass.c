@@ -12,7 +12,8 @@
 int odm_pass_init(struct odm_pass *p, struct odm_engine *e, enum odm_phase phase, const struct od_forward_opts *o,
 		  size_t max_parts, struct od_err *err)
 {
-	*p = (struct odm_pass){ .engine = e, .phase = phase, .max_rows = o->max_rows, .max_parts = max_parts };
+	*p = (struct odm_pass){ .engine = e, .phase = phase, .max_rows = o->max_rows, .max_logits = o->max_logits,
+				.max_parts = max_parts };
 	p->rows = calloc(o->max_rows, sizeof(*p->rows));
 	p->part = calloc(max_parts, sizeof(*p->part));
 	p->of = calloc(max_parts, sizeof(*p->of));

@@ -15,7 +15,7 @@ struct odm_pass {
 	bool open;   /* begun, neither ended nor given up */
 	bool served; /* the service's end_step has not been called yet */
 	uint64_t overslept_ns; /* how much too long the last paced layer slept */
-	size_t max_rows;
+	size_t max_rows, max_logits;
 	struct odm_step step;
 	struct od_row *rows;	  /* [max_rows] */
 	struct odm_part *part;	  /* [max_parts] */
@@ -25,7 +25,7 @@ struct odm_pass {
 	uint64_t counters[OD_N_COUNTERS];
 };
 
-/* o->max_rows: of a step. */
+/* o->max_rows: of a step. o->max_logits: at least 1. */
 OD_MUST_CHECK int odm_pass_init(struct odm_pass *p, struct odm_engine *e, enum odm_phase phase, const struct od_forward_opts *o,
 				size_t max_parts, struct od_err *err);
 void odm_pass_fini(struct odm_pass *p);
@@ -37,7 +37,7 @@ OD_MUST_CHECK int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t nex
 /* Runs the next layer; *done: it was the last one. */
 OD_MUST_CHECK int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err);
 /* After the last layer: logits [n][vocab] of these rows, borrowed until the next call; the caller may modify them. n is at most
- * max_logits of the options. */
+ * max_logits. */
 OD_MUST_CHECK int odm_pass_logits(struct odm_pass *p, const uint32_t *row, size_t n, float **logits, struct od_err *err);
 /* Commits the rows. kept[i]: the number of rows of the i-th part to commit; NULL: all. */
 OD_MUST_CHECK int odm_pass_end(struct odm_pass *p, const uint32_t *kept, struct od_err *err);

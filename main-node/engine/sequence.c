@@ -39,6 +39,10 @@ static int check_request(const struct odm_engine *e, const struct odm_request *r
 	}
 	if (req->n_stop > 0 && e->tokenizer == NULL)
 		return od_fail(err, OD_ERR_UNSUPPORTED, "stop strings need a tokenizer, and this pack has none");
+	if (req->logprobs < -1 || req->logprobs > ODM_MAX_LOGPROBS)
+		return od_fail(err, OD_ERR_RANGE, "logprobs: expected -1 to %d, found %d", ODM_MAX_LOGPROBS, req->logprobs);
+	if (req->prompt_logprobs && req->logprobs < 0)
+		return od_fail(err, OD_ERR_ARG, "prompt_logprobs needs logprobs of 0 or more");
 	return od_sampler_check(&req->sampling, err);
 }
 
@@ -54,6 +58,11 @@ static int open_text(struct odm_sequence *q, struct od_err *err)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu tokens", q->room);
 	memcpy(q->text, req->prompt, req->n_prompt * sizeof(*q->text));
 	q->n_text = req->n_prompt;
+	if (req->observer.token != NULL && req->logprobs >= 0) {
+		q->raw = calloc(q->config->vocab, sizeof(*q->raw));
+		if (q->raw == NULL)
+			return od_fail(err, OD_ERR_NOMEM, "no memory for log probabilities of %u tokens", q->config->vocab);
+	}
 	rc = od_sampler_new(&q->sampler, &req->sampling, q->config->vocab, err);
 	if (rc == OD_OK && od_sampler_prompt(q->sampler, req->prompt, req->n_prompt) != OD_OK)
 		rc = od_fail(err, OD_ERR_NOMEM, "no memory for a prompt of %zu tokens", req->n_prompt);
@@ -108,6 +117,7 @@ void odm_sequence_free(struct odm_sequence *q)
 	od_stopper_free(q->stopper);
 	odm_lookup_free(q->lookup);
 	od_strbuf_fini(&q->shown);
+	free(q->raw);
 	free(q->text);
 	odm_result_fini(&q->r);
 	free(q);
@@ -214,18 +224,75 @@ static void note_time(struct odm_sequence *q)
 	q->own[OD_C_TTFT_NS] = now - q->submitted_ns;
 }
 
+/* logits: of the position before it; NULL: it has no log probability. */
+static void show_token(struct odm_sequence *q, int32_t token, uint32_t position, const float *logits)
+{
+	const struct odm_observer *o = &q->req.observer;
+	struct od_logprob top[ODM_MAX_LOGPROBS];
+	struct odm_token t = { .token = token, .position = position, .top = top };
+
+	if (o->token == NULL)
+		return;
+	if (logits != NULL) {
+		t.has_logprob = true;
+		t.n_top = (uint32_t)q->req.logprobs < q->config->vocab ? (size_t)q->req.logprobs : q->config->vocab;
+		t.logprob = od_logprobs(logits, q->config->vocab, token, top, t.n_top);
+	}
+	o->token(o->arg, &t);
+}
+
+bool odm_sequence_shows_prompt(const struct odm_sequence *q)
+{
+	return q->req.prompt_logprobs && q->req.observer.token != NULL;
+}
+
+static int check_finite(const struct odm_sequence *q, uint32_t position, const float *logits, struct od_err *err)
+{
+	if (od_logits_finite(logits, q->config->vocab))
+		return OD_OK;
+	return od_fail(err, OD_ERR_CORRUPT, "the model's outputs at position %u are not all numbers", position);
+}
+
+void odm_sequence_show_prompt(struct odm_sequence *q, uint32_t position, const float *logits)
+{
+	const uint32_t next = position + 1;
+	struct od_err err;
+
+	if (!odm_sequence_shows_prompt(q))
+		return;
+	if (position == 0)
+		show_token(q, q->req.prompt[0], 0, NULL);
+	if (next >= q->req.n_prompt)
+		return;
+	if (check_finite(q, position, logits, &err) == OD_OK)
+		show_token(q, q->req.prompt[next], next, logits);
+	else
+		odm_sequence_end(q, &err);
+}
+
+/* The next token, by the sampler. */
+static int choose_token(struct odm_sequence *q, uint32_t position, float *logits, bool *stop, struct od_err *err)
+{
+	int32_t token;
+	int rc = check_finite(q, position, logits, err);
+
+	if (rc != OD_OK)
+		return rc;
+	if (q->raw != NULL)
+		memcpy(q->raw, logits, q->config->vocab * sizeof(*q->raw));
+	token = od_sampler_sample(q->sampler, logits, NULL);
+	show_token(q, token, position + 1, q->raw);
+	rc = take_token(q, token, stop, err);
+	note_time(q);
+	return rc;
+}
+
 void odm_sequence_sample(struct odm_sequence *q, uint32_t position, float *logits)
 {
 	bool stop = false;
 	struct od_err err;
-	int rc = OD_OK;
+	int rc = choose_token(q, position, logits, &stop, &err);
 
-	if (!od_logits_finite(logits, q->config->vocab))
-		rc = od_fail(&err, OD_ERR_CORRUPT, "the model's outputs at position %u are not all numbers", position);
-	if (rc == OD_OK) {
-		rc = take_token(q, od_sampler_sample(q->sampler, logits, NULL), &stop, &err);
-		note_time(q);
-	}
 	if (rc != OD_OK) {
 		odm_sequence_end(q, &err);
 		return;

@@ -31,6 +31,7 @@ struct odm_sequence {
 	struct od_sampler *sampler;
 	struct od_detok *detok;
 	struct od_stopper *stopper;
+	float *raw; /* [vocab]: logits as the sampler got them; NULL: no log probabilities are wanted */
 	struct odm_lookup *lookup; /* of --draft lookup; else NULL */
 	struct od_strbuf shown; /* the text of the tokens, without the part held back by the stopper */
 	size_t room;   /* limit of generated tokens */
@@ -61,6 +62,11 @@ uint32_t odm_sequence_positions(const struct odm_sequence *q);
 void odm_sequence_draft(struct odm_sequence *q, size_t max);
 /* Fills row and n_rows with the last token and the draft. */
 void odm_sequence_next_rows(struct odm_sequence *q);
+/* True: the reader wants the prompt's tokens with their log probabilities. */
+bool odm_sequence_shows_prompt(const struct odm_sequence *q);
+/* Shows the prompt's token behind this position, if there is one, from the logits [vocab] of the position; and its first one.
+ * May end the text with an error. */
+void odm_sequence_show_prompt(struct odm_sequence *q, uint32_t position, const float *logits);
 /* Samples the next token from logits [vocab] of this position, which are overwritten, and shows it; or ends the text, with or
  * without an error. */
 void odm_sequence_sample(struct odm_sequence *q, uint32_t position, float *logits);
