@@ -9,6 +9,7 @@
 #include "main-node/engine/sampling_config.h"
 #include "main-node/engine_args.h"
 #include "main-node/prompt_file.h"
+#include "main-node/token_json.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -25,7 +26,7 @@ struct options {
 	struct odm_engine_args engine;
 	const char *prompt, *prompts, *repetition;
 	uint64_t max_tokens, top_k, repetition_window, seed;
-	double temperature, top_p, min_p, repetition_penalty;
+	double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
 	struct od_arg_list stop;
 	bool ignore_eos, json, quiet, help, version;
 };
@@ -72,7 +73,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "insecure", OD_ARG_FLAG, &o->engine.opts.insecure, NULL, "allow --serve-store beyond loopback; traffic is not encrypted", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Generate" },
 		{ "prompt", OD_ARG_STRING, &o->prompt, "TEXT", "the prompt; -: all of stdin (default: each line of stdin is a prompt)", 0, 0, NULL },
-		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "prompts, a JSON object a line: \"prompt\"; optional max_tokens, temperature, top_k, top_p, min_p, seed, stop; -: stdin", 0, 0, NULL },
+		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "prompts, a JSON object a line: \"prompt\"; optional max_tokens, temperature, top_k, top_p, min_p, frequency_penalty, presence_penalty, logit_bias, seed, stop, logprobs, prompt_logprobs; -: stdin", 0, 0, NULL },
 		{ "parallel", OD_ARG_UINT, &o->engine.opts.parallel, "N", "with --prompts: write N texts at once (default: 1)", 1, ODM_MAX_PARALLEL, NULL },
 		{ "state-memory", OD_ARG_SIZE, &o->engine.opts.state_bytes, "SIZE", "KV cache of all texts (default: N contexts, at most what is free)", 0, 0, NULL },
 		{ "max-tokens", OD_ARG_UINT, &o->max_tokens, "N", "stop after N tokens; 0: at the end of the context (default: 256)", 0, 1e9, NULL },
@@ -84,6 +85,8 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "top-p", OD_ARG_REAL, &o->top_p, "P", "only the best tokens that make up probability P; 1: all", 0, 1, NULL },
 		{ "min-p", OD_ARG_REAL, &o->min_p, "P", "only tokens at least P times as probable as the best; 0: all", 0, 1, NULL },
 		{ "repetition-penalty", OD_ARG_STRING, &o->repetition, "R[,N]", "above 1: tokens among the last N are less likely (N 0: among all)", 0, 0, NULL },
+		{ "frequency-penalty", OD_ARG_REAL, &o->frequency_penalty, "P", "above 0: a token is less likely the more often it was generated (default: 0)", -OD_MAX_PENALTY, OD_MAX_PENALTY, NULL },
+		{ "presence-penalty", OD_ARG_REAL, &o->presence_penalty, "P", "above 0: generated tokens are less likely (default: 0)", -OD_MAX_PENALTY, OD_MAX_PENALTY, NULL },
 		{ "seed", OD_ARG_UINT, &o->seed, "N", "the same seed gives the same text (default: 0)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "one JSON object per prompt: ids, text and all figures", 0, 0, NULL },
@@ -149,6 +152,8 @@ static int choose_sampling(struct app *a, struct od_err *err)
 		s->repetition_penalty = o->repetition_penalty;
 	if (o->repetition_window != UNSET_UINT)
 		s->repetition_window = (uint32_t)o->repetition_window;
+	s->frequency_penalty = o->frequency_penalty;
+	s->presence_penalty = o->presence_penalty;
 	s->seed = o->seed;
 	return od_sampler_check(s, err);
 }
@@ -170,9 +175,9 @@ static json_t *ids_json(const int32_t *ids, size_t n)
 	return a;
 }
 
-/* line: in the prompt file; 0: no file. */
+/* line: in the prompt file; 0: no file. logprobs: borrowed; NULL: none. */
 static void print_json(struct app *a, size_t line, const char *prompt, size_t prompt_len, const int32_t *ids, size_t n_ids,
-		       const struct odm_result *r, const struct od_err *why)
+		       const struct odm_result *r, json_t *logprobs, const struct od_err *why)
 {
 	json_t *o = json_object();
 
@@ -188,6 +193,8 @@ static void print_json(struct app *a, size_t line, const char *prompt, size_t pr
 		json_object_set_new(o, "profile", json_string(od_profile_names[a->opt.engine.profile]));
 		odm_figures_json(&r->figures, o);
 	}
+	if (logprobs != NULL)
+		json_object_set(o, "logprobs", logprobs);
 	if (why != NULL && json_object_set_new(o, "error", json_string(why->msg)) != 0)
 		json_object_set_new(o, "error", json_string(od_status_text(why->code))); /* names in it are not UTF-8 */
 	a->output_failed = a->output_failed || json_dumpf(o, stdout, JSON_COMPACT) != 0 || putchar('\n') == EOF ||
@@ -213,7 +220,7 @@ static int generate(struct app *a, const char *text, size_t len, const int32_t *
 
 	rc = odm_generate(a->engine, &req, &r, err);
 	if (o->json) {
-		print_json(a, 0, text, len, ids, n_ids, &r, rc == OD_OK ? NULL : err);
+		print_json(a, 0, text, len, ids, n_ids, &r, NULL, rc == OD_OK ? NULL : err);
 	} else if (r.n_tokens > 0) {
 		show_text(a, "\n", 1);
 		if (!o->quiet)
@@ -237,7 +244,7 @@ static int run_prompt(struct app *a, const char *text, size_t len, struct od_err
 	if (rc != OD_OK) {
 		od_fail_within(err, "prompt");
 		if (a->opt.json)
-			print_json(a, 0, text, len, NULL, 0, NULL, err);
+			print_json(a, 0, text, len, NULL, 0, NULL, NULL, err);
 		return rc;
 	}
 	rc = generate(a, text, len, ids, n_ids, err);
@@ -326,13 +333,14 @@ static int read_all(struct od_strbuf *text, struct od_err *err)
 struct text {
 	struct odm_sequence *sequence;
 	struct odm_result r;
+	json_t *logprobs;  /* of its tokens; NULL: not wanted */
 	struct od_err err; /* why it failed */
 	bool done;
 };
 
 static int submit(struct app *a, const struct odm_prompt *q, struct text *t)
 {
-	const struct odm_request req = {
+	struct odm_request req = {
 		.prompt = q->ids,
 		.n_prompt = q->n_ids,
 		.max_tokens = q->max_tokens,
@@ -340,8 +348,14 @@ static int submit(struct app *a, const struct odm_prompt *q, struct text *t)
 		.sampling = q->sampling,
 		.stop = q->stop,
 		.n_stop = q->n_stop,
+		.logprobs = q->logprobs,
+		.prompt_logprobs = q->prompt_logprobs,
 	};
 
+	if (q->logprobs >= 0 && a->opt.json) {
+		t->logprobs = json_array();
+		req.observer = (struct odm_observer){ .arg = t->logprobs, .token = odm_token_json };
+	}
 	return odm_engine_submit(a->engine, &req, &t->sequence, &t->err);
 }
 
@@ -352,13 +366,15 @@ static void show_done(struct app *a, const struct odm_prompt *q, struct text *t)
 		od_log(OD_LOG_ERROR, "%s, line %zu: %s", a->prompts.path, q->line, t->err.msg);
 	a->any_failed = a->any_failed || t->err.code != OD_OK;
 	if (a->opt.json) {
-		print_json(a, q->line, q->text, q->len, q->ids, q->n_ids, &t->r, t->err.code == OD_OK ? NULL : &t->err);
+		print_json(a, q->line, q->text, q->len, q->ids, q->n_ids, &t->r, t->logprobs, t->err.code == OD_OK ? NULL : &t->err);
 	} else {
 		a->output_failed = a->output_failed || printf("==> line %zu <==\n", q->line) < 0;
 		show_text(a, t->r.text != NULL ? t->r.text : "", t->r.text_len);
 		show_text(a, "\n", 1);
 	}
 	odm_result_fini(&t->r);
+	json_decref(t->logprobs);
+	t->logprobs = NULL;
 }
 
 /* Prints the totals of all texts. */
@@ -440,8 +456,10 @@ static int run_file(struct app *a, struct od_err *err)
 	if (text == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for %zu prompts", a->prompts.n);
 	rc = run_texts(a, text, err);
-	for (size_t i = 0; i < a->prompts.n; i++)
+	for (size_t i = 0; i < a->prompts.n; i++) {
 		odm_result_fini(&text[i].r);
+		json_decref(text[i].logprobs);
+	}
 	free(text);
 	return rc;
 }

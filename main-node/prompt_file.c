@@ -1,6 +1,8 @@
 #include "main-node/prompt_file.h"
 
+#include "common/base/args.h"
 #include "common/base/json.h"
+#include "main-node/engine/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,13 +12,15 @@
 #define MAX_TOKENS 1000000000u
 #define MAX_STOPS 64
 
-static const char *const fields[] = { "prompt", "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop", NULL };
+static const char *const fields[] = { "prompt", "max_tokens", "temperature", "top_k", "top_p", "min_p", "frequency_penalty",
+				      "presence_penalty", "logit_bias", "seed", "stop", "logprobs", "prompt_logprobs", NULL };
 
 void odm_prompts_fini(struct odm_prompts *p)
 {
 	for (size_t i = 0; i < p->n; i++) {
 		free(p->prompt[i].ids);
 		free(p->prompt[i].stop);
+		free(p->prompt[i].bias);
 		json_decref(p->prompt[i].object);
 	}
 	free(p->prompt);
@@ -38,7 +42,8 @@ static int check_fields(json_t *o, const char *where, struct od_err *err)
 			i++;
 		if (fields[i] == NULL)
 			return od_fail(err, OD_ERR_FORMAT, "%s: field \"%s\": expected prompt, max_tokens, temperature, top_k, "
-				       "top_p, min_p, seed or stop", where, key);
+				       "top_p, min_p, frequency_penalty, presence_penalty, logit_bias, seed, stop, logprobs or "
+				       "prompt_logprobs", where, key);
 	}
 	return OD_OK;
 }
@@ -72,6 +77,47 @@ static int read_stop(struct odm_prompt *q, const json_t *o, const char *where, s
 	return rc;
 }
 
+/* The sampler checks the biases, and their number. */
+static int read_bias(struct odm_prompt *q, const json_t *o, const char *where, struct od_err *err)
+{
+	json_t *bias = json_object_get(o, "logit_bias"), *value;
+	const char *key;
+
+	if (!od_json_has(o, "logit_bias"))
+		return OD_OK;
+	if (!json_is_object(bias))
+		return od_fail(err, OD_ERR_FORMAT, "%s: field \"logit_bias\": expected an object, such as {\"15\": -100}", where);
+	q->bias = calloc(json_object_size(bias) + 1, sizeof(*q->bias));
+	if (q->bias == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory", where);
+	json_object_foreach(bias, key, value) {
+		uint64_t token;
+
+		if (od_parse_u64(key, 0, INT32_MAX, &token, err) != OD_OK)
+			return od_fail_within(err, "%s: field \"logit_bias\": token", where);
+		if (!json_is_number(value))
+			return od_fail(err, OD_ERR_FORMAT, "%s: field \"logit_bias\", token %s: expected a number", where, key);
+		q->bias[q->n_bias++] = (struct od_logit_bias){ (int32_t)token, (float)json_number_value(value) };
+	}
+	return OD_OK;
+}
+
+static int read_logprobs(struct odm_prompt *q, const json_t *o, const char *where, struct od_err *err)
+{
+	uint64_t n = 0;
+	int rc;
+
+	q->logprobs = -1;
+	q->prompt_logprobs = json_is_true(json_object_get(o, "prompt_logprobs"));
+	if (od_json_has(o, "prompt_logprobs") && !json_is_boolean(json_object_get(o, "prompt_logprobs")))
+		return od_fail(err, OD_ERR_FORMAT, "%s: field \"prompt_logprobs\": expected true or false", where);
+	if (!od_json_has(o, "logprobs"))
+		return q->prompt_logprobs ? od_fail(err, OD_ERR_ARG, "%s: prompt_logprobs needs logprobs", where) : OD_OK;
+	rc = od_json_u64(o, "logprobs", 0, ODM_MAX_LOGPROBS, &n, where, err);
+	q->logprobs = (int)n;
+	return rc;
+}
+
 /* Which fields have the right types and ranges; what they say is taken by odm_prompts_encode, which knows the rest. */
 static int read_sampling(const json_t *o, struct odm_prompt *q, const struct od_sampler_opts *other, uint64_t max_tokens,
 			 const char *where, struct od_err *err)
@@ -80,6 +126,8 @@ static int read_sampling(const json_t *o, struct odm_prompt *q, const struct od_
 	int rc = OD_OK;
 
 	*s = *other;
+	s->logit_bias = q->bias;
+	s->n_logit_bias = q->n_bias;
 	q->max_tokens = max_tokens;
 	if (od_json_has(o, "max_tokens"))
 		rc = od_json_u64(o, "max_tokens", 0, MAX_TOKENS, &q->max_tokens, where, err);
@@ -91,6 +139,12 @@ static int read_sampling(const json_t *o, struct odm_prompt *q, const struct od_
 		rc = od_json_f64_or(o, "top_p", 0, 1, other->top_p, &s->top_p, where, err);
 	if (rc == OD_OK)
 		rc = od_json_f64_or(o, "min_p", 0, 1, other->min_p, &s->min_p, where, err);
+	if (rc == OD_OK)
+		rc = od_json_f64_or(o, "frequency_penalty", -OD_MAX_PENALTY, OD_MAX_PENALTY, other->frequency_penalty,
+				    &s->frequency_penalty, where, err);
+	if (rc == OD_OK)
+		rc = od_json_f64_or(o, "presence_penalty", -OD_MAX_PENALTY, OD_MAX_PENALTY, other->presence_penalty,
+				    &s->presence_penalty, where, err);
 	if (rc == OD_OK && od_json_has(o, "seed"))
 		rc = od_json_u64(o, "seed", 0, INT64_MAX, &s->seed, where, err);
 	if (rc == OD_OK && od_sampler_check(s, err) != OD_OK) {
@@ -115,7 +169,11 @@ static int read_object(struct odm_prompt *q, const char *line, size_t len, const
 	if (rc != OD_OK)
 		return rc;
 	q->len = json_string_length(json_object_get(o, "prompt"));
-	rc = read_sampling(o, q, &greedy, 0, where, err);
+	rc = read_bias(q, o, where, err);
+	if (rc == OD_OK)
+		rc = read_logprobs(q, o, where, err);
+	if (rc == OD_OK)
+		rc = read_sampling(o, q, &greedy, 0, where, err);
 	return rc == OD_OK ? read_stop(q, o, where, err) : rc;
 }
 

@@ -1,11 +1,14 @@
 /* prompt_file.h - reads prompts from a file of JSON lines, for od-main --prompts: one object a line with "prompt" and
- * optionally max_tokens, temperature, top_k, top_p, min_p, seed, stop (a string or a list of strings). The whole file is
- * checked before any prompt is used.
+ * optionally max_tokens, temperature, top_k, top_p, min_p, frequency_penalty, presence_penalty, logit_bias (an object of token
+ * ids and what is added to their logits), seed, stop (a string or a list of strings), and for --json logprobs (how many of the
+ * best tokens) and prompt_logprobs. The whole file is checked before any prompt is used, except that a logit_bias may name
+ * tokens that the model does not have.
  *
  * Thread: any. Owner: odm_prompts_read's caller. */
 #ifndef ODM_PROMPT_FILE_H
 #define ODM_PROMPT_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,8 +24,12 @@ struct odm_prompt {
 	size_t n_ids;
 	uint64_t max_tokens;
 	struct od_sampler_opts sampling; /* completed by odm_prompts_encode */
+	struct od_logit_bias *bias; /* of sampling */
+	size_t n_bias;
 	const char **stop;
 	size_t n_stop;
+	int logprobs; /* -1: none */
+	bool prompt_logprobs;
 	void *object; /* the line's JSON, which owns the strings above */
 };
 
