@@ -93,6 +93,10 @@ def some_prompts(model, seed):
             o["stop"] = rng.choice(model.stops)
         if rng.random() < 0.3:
             o.update(rng.choice([{"top_k": 20}, {"top_p": 0.8}, {"min_p": 0.05}]))
+        if i % 4 == 1:
+            o |= {"frequency_penalty": 0.8, "presence_penalty": (0.5, -0.5)[i % 8 == 1]}
+        if i % 4 == 2:
+            o["logit_bias"] = {"310": -100, "261": 3.5, "47": -1}
         out.append(o)
     return out
 

@@ -29,6 +29,8 @@ def some_prompts(seed):
                   "top_k": rng.choice([0, 50]), "min_p": rng.choice([0, 0.02])}
         if rng.random() < 0.3:
             o["stop"] = rng.choice([" the ", [" the ", " and"]])
+        if rng.random() < 0.3:
+            o |= {"frequency_penalty": rng.choice([-0.3, 0.9]), "presence_penalty": rng.choice([0, 0.5])}
         out.append(o)
     return out
 
@@ -63,9 +65,9 @@ def alone(prompts):
         if key in _alone:
             continue
         args = ["--resident"]
-        for option in "temperature", "seed", "top_p", "top_k", "min_p":
+        for option in "temperature", "seed", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty":
             if option in o:
-                args += ["--" + option.replace("_", "-"), o[option]]
+                args += [f"--{option.replace('_', '-')}={o[option]}"]
         for stop in [o["stop"]] if isinstance(o.get("stop"), str) else o.get("stop", []):
             args += ["--stop", stop]
         _alone[key] = generate(*args, prompt=o["prompt"], tokens=o["max_tokens"])
@@ -194,7 +196,7 @@ def a_text_that_never_fits_fails_and_the_others_go_on():
     p = main("--resident", "--json", "--prompts", write("p6.jsonl", lines), "--parallel", 2, "--state-memory", "2MiB")
     found = {o["index"]: o for o in map(json.loads, p.stdout.splitlines())}
     assert p.returncode == 1 and sorted(found) == [1, 2, 3], (p.stdout, p.stderr)
-    assert "more than there is" in found[2]["error"] and "error" not in found[1] and len(found[3]["token_ids"]) == 5, found
+    assert "more than there is (1.5 MiB)" in found[2]["error"] and "error" not in found[1] and len(found[3]["token_ids"]) == 5, found
 
 
 if __name__ == "__main__":
