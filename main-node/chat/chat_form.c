@@ -1,0 +1,288 @@
+#include "main-node/chat/chat_form.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define N(a) (sizeof(a) / sizeof((a)[0]))
+
+/* ---- Calls ---- */
+
+static const struct odm_call_form json_in_tags[] = { {
+	.open = "<tool_call>",
+	.head = "",
+	.call = ODM_WS ODM_CALL ODM_WS,
+	.end = "</tool_call>",
+} };
+
+static const struct odm_call_form qwen_xml[] = { {
+	.open = "<tool_call>",
+	.head = "",
+	.call = ODM_WS "<function=" ODM_NAME ">",
+	.param = "<parameter=" ODM_KEY ">" ODM_VALUE "</parameter>",
+	.end = "</function>" ODM_WS "</tool_call>",
+	.values = ODM_VALUE_LINES,
+} };
+
+static const struct odm_call_form glm_xml[] = { {
+	.open = "<tool_call>",
+	.head = "",
+	.call = ODM_WS ODM_NAME,
+	.param = "<arg_key>" ODM_KEY "</arg_key>" ODM_WS "<arg_value>" ODM_VALUE "</arg_value>",
+	.end = "</tool_call>",
+	.values = ODM_VALUE_JSON,
+} };
+
+static const struct odm_call_form minimax_xml[] = { {
+	.open = "<minimax:tool_call>",
+	.head = "",
+	.call = ODM_WS "<invoke name=\"" ODM_NAME "\">",
+	.param = "<parameter name=\"" ODM_KEY "\">" ODM_VALUE "</parameter>",
+	.end = "</invoke>",
+	.between = "",
+	.close = "</minimax:tool_call>",
+} };
+
+static const struct odm_call_form deepseek_v3[] = { {
+	.open = "<｜tool▁calls▁begin｜>",
+	.head = "",
+	.call = ODM_WS "<｜tool▁call▁begin｜>function<｜tool▁sep｜>" ODM_NAME ODM_WS "```json" ODM_WS ODM_ARGS ODM_WS "```" ODM_WS,
+	.end = "<｜tool▁call▁end｜>",
+	.between = "",
+	.close = "<｜tool▁calls▁end｜>",
+} };
+
+static const struct odm_call_form deepseek_v31[] = { {
+	.open = "<｜tool▁calls▁begin｜>",
+	.head = "",
+	.call = ODM_WS "<｜tool▁call▁begin｜>" ODM_NAME "<｜tool▁sep｜>" ODM_WS ODM_ARGS ODM_WS,
+	.end = "<｜tool▁call▁end｜>",
+	.between = "",
+	.close = "<｜tool▁calls▁end｜>",
+} };
+
+/* An array, as of old; or a name and its arguments, with or without an id, as of late. */
+static const struct odm_call_form mistral[] = { {
+	.open = "[TOOL_CALLS]",
+	.head = ODM_WS "[",
+	.call = ODM_WS ODM_CALL ODM_WS,
+	.end = "",
+	.between = ",",
+	.close = "]",
+}, {
+	.open = "[TOOL_CALLS]",
+	.head = "",
+	.call = ODM_WS ODM_NAME "[ARGS]" ODM_WS ODM_ARGS,
+	.end = "",
+}, {
+	.open = "[TOOL_CALLS]",
+	.head = "",
+	.call = ODM_WS ODM_NAME "[CALL_ID]" ODM_ID "[ARGS]" ODM_WS ODM_ARGS,
+	.end = "",
+} };
+
+static const struct odm_call_form kimi[] = { {
+	.open = "<|tool_calls_section_begin|>",
+	.head = "",
+	.call = ODM_WS "<|tool_call_begin|>" ODM_WS ODM_ID ODM_WS "<|tool_call_argument_begin|>" ODM_WS ODM_ARGS ODM_WS,
+	.end = "<|tool_call_end|>",
+	.between = "",
+	.close = "<|tool_calls_section_end|>",
+} };
+
+static const struct odm_call_form llama[] = { {
+	.open = "<|python_tag|>",
+	.head = "",
+	.call = ODM_WS ODM_CALL,
+	.end = "",
+}, {
+	.open = "{",
+	.head = "",
+	.call = ODM_CALL,
+	.end = "",
+	.at_start = true,
+	.bare = true,
+} };
+
+static const struct odm_call_form gemma[] = { {
+	.open = "<|tool_call>",
+	.head = "",
+	.call = "call:" ODM_NAME ODM_VALUE "<tool_call|>",
+	.end = "",
+	.values = ODM_VALUE_GEMMA,
+} };
+
+static const struct odm_call_form cohere[] = { {
+	.open = "<|START_ACTION|>",
+	.head = ODM_WS "[",
+	.call = ODM_WS ODM_CALL ODM_WS,
+	.end = "",
+	.between = ",",
+	.close = "]" ODM_WS "<|END_ACTION|>",
+} };
+
+/* The first row of which the template has all needs is taken: rows with more needs come first. ends: what else than
+ * common_ends ends a turn. */
+static const struct family {
+	const char *name, *need[2], *end[2];
+	const struct odm_call_form *calls;
+	size_t n_calls;
+	enum odm_echo echo;
+} families[] = {
+	{ .name = "harmony", .need = { "<|channel|>", "<|message|>" } },
+	{ "gemma", { "<|tool_call>", "<tool_call|>" }, { "<|tool_response>" }, gemma, N(gemma), ODM_ECHO_GEMMA },
+	{ "minimax", { "<minimax:tool_call>", "<invoke name=" }, { NULL }, minimax_xml, N(minimax_xml), ODM_ECHO_VALUES },
+	{ "qwen-xml", { "<tool_call>", "<function=" }, { NULL }, qwen_xml, N(qwen_xml), ODM_ECHO_VALUES },
+	{ "glm", { "<tool_call>", "<arg_key>" }, { "<|user|>", "<|observation|>" }, glm_xml, N(glm_xml), ODM_ECHO_VALUES },
+	{ "deepseek-v3", { "<｜tool▁calls▁begin｜>", "```json" }, { NULL }, deepseek_v3, N(deepseek_v3), ODM_ECHO_OBJECT },
+	{ "deepseek-v3.1", { "<｜tool▁calls▁begin｜>" }, { NULL }, deepseek_v31, N(deepseek_v31), ODM_ECHO_OBJECT },
+	{ "kimi", { "<|tool_calls_section_begin|>" }, { NULL }, kimi, N(kimi), ODM_ECHO_OBJECT },
+	{ "mistral", { "[TOOL_CALLS]" }, { NULL }, mistral, N(mistral), ODM_ECHO_OBJECT },
+	{ "cohere", { "<|START_ACTION|>" }, { NULL }, cohere, N(cohere), ODM_ECHO_OBJECT },
+	{ "json-in-tags", { "<tool_call>" }, { NULL }, json_in_tags, N(json_in_tags), ODM_ECHO_OBJECT },
+	{ "llama", { "<|python_tag|>" }, { NULL }, llama, N(llama), ODM_ECHO_OBJECT },
+	{ "llama", { "{\"name\": function name", "\"parameters\":" }, { NULL }, llama, N(llama), ODM_ECHO_OBJECT },
+	{ .name = "plain" },
+};
+
+/* ---- Thoughts and ends ---- */
+
+static const struct odm_thought_tags thought_tags[] = {
+	{ "<|channel>", "<channel|>", "thought\n" },
+	{ "<|START_THINKING|>", "<|END_THINKING|>", NULL },
+	{ "[THINK]", "[/THINK]", NULL },
+	{ "<seed:think>", "</seed:think>", NULL },
+	{ "<think>", "</think>", NULL },
+};
+
+static const char *const common_ends[] = {
+	"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "[e~[",
+	"<turn|>", "<end_of_turn>", "<|END_OF_TURN_TOKEN|>", "<|end|>", "[EOS]",
+};
+
+static bool lacks(const char *text, const char *need)
+{
+	return need != NULL && strstr(text, need) == NULL;
+}
+
+static const struct family *find_family(const char *text)
+{
+	const struct family *f = families;
+
+	while (lacks(text, f->need[0]) || lacks(text, f->need[1]))
+		f++;
+	return f;
+}
+
+static void add_end(struct odm_chat_form *form, const char *end)
+{
+	if (form->n_ends < ODM_MAX_ENDS)
+		form->end[form->n_ends++] = end;
+}
+
+static void find_ends(struct odm_chat_form *form, const struct family *f, const char *text, const char *eos)
+{
+	for (size_t i = 0; i < N(f->end) && f->end[i] != NULL; i++)
+		add_end(form, f->end[i]);
+	for (size_t i = 0; i < N(common_ends); i++)
+		if (strstr(text, common_ends[i]) != NULL)
+			add_end(form, common_ends[i]);
+	if (eos != NULL && strlen(eos) < sizeof(form->eos))
+		memcpy(form->eos, eos, strlen(eos) + 1);
+}
+
+static const char *last_of(const char *text, size_t len, const char *what)
+{
+	const size_t n = strlen(what);
+
+	for (size_t at = len + 1; at-- > 0;)
+		if (len - at >= n && memcmp(text + at, what, n) == 0)
+			return text + at;
+	return NULL;
+}
+
+static bool left_open(const struct odm_thought_tags *t, const char *text, size_t len)
+{
+	const char *open = last_of(text, len, t->open), *close = last_of(text, len, t->close);
+
+	return open != NULL && (close == NULL || close < open);
+}
+
+/* In a template, what follows the last add_generation_prompt is the prompt's end; where it is a choice, the last is taken
+ * without thinking being turned off. */
+static void find_thoughts(struct odm_chat_form *form, const char *text)
+{
+	const char *tail = last_of(text, strlen(text), "add_generation_prompt");
+
+	for (size_t i = 0; i < N(thought_tags) && form->thoughts == NULL; i++)
+		if (strstr(text, thought_tags[i].open) != NULL || strstr(text, thought_tags[i].close) != NULL)
+			form->thoughts = &thought_tags[i];
+	form->opens_thought = form->thoughts != NULL && tail != NULL && left_open(form->thoughts, tail, strlen(tail));
+}
+
+/* ---- How the template takes messages ---- */
+
+static bool has_any(const char *text, const char *const *what)
+{
+	while (*what != NULL && strstr(text, *what) == NULL)
+		what++;
+	return *what != NULL;
+}
+
+/* Templates write call['function']['arguments'] and call.arguments, "| tojson" and "|tojson": the letters that remain
+ * without quotes, brackets and spaces are the same but for "." */
+static char *squeezed(const char *text)
+{
+	char *out = malloc(strlen(text) + 1), *to = out;
+
+	if (out == NULL)
+		return NULL;
+	for (; *text != '\0'; text++)
+		if (strchr("'\"[] ", *text) == NULL)
+			*to++ = *text;
+	*to = '\0';
+	return out;
+}
+
+/* Where no template text decides, arguments are written as they are given: text. */
+static enum odm_echo find_echo(const char *text)
+{
+	static const char *const as_text[] = { "argumentsisstring", "arguments+", NULL };
+	static const char *const as_object[] = { "arguments|tojson", "arguments.items", "arguments|items", "argumentsismapping",
+						 "function|tojson", "tool_call|tojson", "tool_calls|tojson", NULL };
+	char *s = squeezed(text);
+	enum odm_echo echo = ODM_ECHO_OBJECT;
+
+	if (s != NULL)
+		echo = !has_any(s, as_text) && has_any(s, as_object) ? ODM_ECHO_OBJECT : ODM_ECHO_TEXT;
+	free(s);
+	return echo;
+}
+
+void odm_chat_form_choose(struct odm_chat_form *form, const char *text, const char *eos)
+{
+	static const char *const parts[] = { ".text", "['text']", "[\"text\"]", "'text' in", NULL };
+	static const char *const thinking[] = { ".thinking", "['thinking']", "[\"thinking\"]", NULL };
+	static const char *const nine[] = { "length != 9", "length == 9", NULL };
+	const struct family *f = find_family(text);
+
+	*form = (struct odm_chat_form){ .name = f->name, .calls = f->calls, .n_calls = f->n_calls };
+	form->harmony = f == families;
+	if (!form->harmony) {
+		find_thoughts(form, text);
+		find_ends(form, f, text, eos);
+	}
+	form->echo = f->echo == ODM_ECHO_VALUES || f->echo == ODM_ECHO_GEMMA ? f->echo : find_echo(text);
+	form->takes_parts = has_any(text, parts);
+	form->takes_developer = strstr(text, "developer") != NULL;
+	form->takes_thinking = has_any(text, thinking);
+	form->short_ids = has_any(text, nine);
+}
+
+bool odm_chat_form_in_thought(const struct odm_chat_form *form, const char *prompt, size_t len)
+{
+	const size_t n = form->thoughts == NULL ? 0 : strlen(form->thoughts->open);
+
+	while (len > 0 && strchr(" \n\r\t", prompt[len - 1]) != NULL && prompt[len - 1] != '\0')
+		len--;
+	return n > 0 && len >= n && memcmp(prompt + len - n, form->thoughts->open, n) == 0;
+}

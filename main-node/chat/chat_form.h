@@ -1,0 +1,82 @@
+/* chat_form.h - how a model writes thoughts, tool calls and the end of its turn. One table, in chat_form.c; a checkpoint's
+ * chat template shows which rows apply, because templates write the calls and thoughts of earlier turns in the model's form.
+ *
+ * Thread: any; a form is constant once chosen. Owner: the caller has the struct; it points to static data only. */
+#ifndef ODM_CHAT_FORM_H
+#define ODM_CHAT_FORM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* In the texts of a call form these bytes stand for what varies; all else is literal. */
+#define ODM_WS "\1"    /* white space, or none */
+#define ODM_NAME "\2"  /* the function's name: no spaces, quotes or brackets */
+#define ODM_ID "\3"    /* the call's id, likewise */
+#define ODM_KEY "\4"   /* a parameter's name, up to the literal behind it */
+#define ODM_VALUE "\5" /* a parameter's value, likewise */
+#define ODM_ARGS "\6"  /* the arguments: a JSON object */
+#define ODM_CALL "\7"  /* the whole call: a JSON object with a name and arguments */
+
+/* What a parameter's value means. With the tool's JSON schema: what the schema says. */
+enum odm_value_kind {
+	ODM_VALUE_STRING, /* without a schema a string */
+	ODM_VALUE_JSON,	  /* without a schema JSON if it is that, but for strings, which have no quotes */
+	ODM_VALUE_LINES,  /* a string between two newlines; True, False and None as Python writes them */
+	ODM_VALUE_GEMMA,  /* all arguments in one value, Gemma's notation (gemma_args.h) */
+};
+
+/* A block of calls: open head (call param* end) (between call param* end)* close. */
+struct odm_call_form {
+	const char *open;    /* in the answer's text, begins a block */
+	const char *head;    /* once, behind open */
+	const char *call;    /* begins a call */
+	const char *param;   /* a parameter; NULL: none */
+	const char *end;     /* ends a call */
+	const char *between; /* before the next call; "": nothing is; NULL: a block is one call, without close */
+	const char *close;   /* ends a block */
+	enum odm_value_kind values;
+	bool at_start; /* counts only where an answer begins, or behind a thought or call */
+	bool bare;     /* open is the call's own first byte */
+};
+
+/* How a template takes the arguments of earlier calls (chat_messages.h). */
+enum odm_echo {
+	ODM_ECHO_OBJECT, /* an object, written with tojson */
+	ODM_ECHO_TEXT,	 /* the JSON text as a string */
+	ODM_ECHO_VALUES, /* an object of which each value is the text that the model wrote */
+	ODM_ECHO_GEMMA,	 /* a string in Gemma's notation, without the braces */
+};
+
+#define ODM_MAX_ENDS 8
+#define ODM_MAX_EOS_BYTES 64
+
+struct odm_thought_tags {
+	const char *open, *close;
+	const char *label; /* at a thought's start, not part of it; NULL: none */
+};
+
+struct odm_chat_form {
+	const char *name;		    /* for messages and tests */
+	const struct odm_call_form *calls; /* NULL: no calls */
+	size_t n_calls;
+	const struct odm_thought_tags *thoughts; /* NULL: none */
+	const char *end[ODM_MAX_ENDS];		 /* each ends the turn */
+	size_t n_ends;
+	char eos[ODM_MAX_EOS_BYTES]; /* as end; "": none */
+	bool harmony;		     /* gpt-oss's channels: calls and thoughts are messages of their own */
+	bool opens_thought;	     /* the generation prompt ends with an opened thought, by default */
+	enum odm_echo echo;
+	bool takes_parts;    /* the template reads content that is a list of parts */
+	bool takes_developer; /* the template knows the role developer */
+	bool takes_thinking; /* the template wants reasoning_content as "thinking" */
+	bool short_ids;	     /* ids of calls are nine letters and digits (Mistral's) */
+};
+
+/* template_text and eos (the tokenizer's eos_token; NULL: not known) need not outlive the call. Never fails: a template that
+ * shows nothing gives a form in which all text is content. */
+void odm_chat_form_choose(struct odm_chat_form *form, const char *template_text, const char *eos);
+
+/* Whether a rendered prompt's end leaves a thought open, so that the answer begins in it. */
+bool odm_chat_form_in_thought(const struct odm_chat_form *form, const char *prompt, size_t len);
+
+#endif
