@@ -1,0 +1,354 @@
+#include "main-node/chat/call_args.h"
+
+#include "main-node/chat/gemma_args.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* JSON schema's types, as bits. */
+enum {
+	T_STRING = 1,
+	T_INTEGER = 2,
+	T_NUMBER = 4,
+	T_BOOLEAN = 8,
+	T_OBJECT = 16,
+	T_ARRAY = 32,
+	T_NULL = 64,
+};
+#define MAX_SCHEMA_DEPTH 4
+
+void odm_call_fini(struct odm_call *c)
+{
+	free(c->name);
+	free(c->arguments);
+	free(c->id);
+	*c = (struct odm_call){ 0 };
+}
+
+/* ---- The tool's schema ---- */
+
+static const json_t *find_tool(const json_t *tools, const char *name)
+{
+	size_t i;
+	json_t *tool;
+
+	json_array_foreach(tools, i, tool) {
+		const json_t *f = json_object_get(tool, "function");
+		const char *its = json_string_value(json_object_get(f, "name"));
+
+		if (its != NULL && strcmp(its, name) == 0)
+			return f;
+	}
+	return NULL;
+}
+
+static unsigned type_of_name(const char *name)
+{
+	static const char *const names[] = { "string", "integer", "number", "boolean", "object", "array", "null" };
+
+	for (unsigned i = 0; name != NULL && i < sizeof(names) / sizeof(names[0]); i++)
+		if (strcmp(names[i], name) == 0)
+			return 1u << i;
+	return 0;
+}
+
+static unsigned type_of_value(const json_t *v)
+{
+	switch (json_typeof(v)) {
+	case JSON_STRING:
+		return T_STRING;
+	case JSON_INTEGER:
+		return T_INTEGER | T_NUMBER;
+	case JSON_REAL:
+		return T_INTEGER | T_NUMBER; /* 2.0 is an integer for JSON schema; whether it fits is the client's to see */
+	case JSON_TRUE:
+	case JSON_FALSE:
+		return T_BOOLEAN;
+	case JSON_OBJECT:
+		return T_OBJECT;
+	case JSON_ARRAY:
+		return T_ARRAY;
+	case JSON_NULL:
+		return T_NULL;
+	}
+	return 0;
+}
+
+/* All types that a value may have; 0: the schema does not say. */
+static unsigned schema_types(const json_t *schema, int depth)
+{
+	static const char *const choices[] = { "anyOf", "oneOf", "allOf" };
+	const json_t *type = json_object_get(schema, "type"), *value;
+	unsigned found = type_of_name(json_string_value(type));
+	size_t i;
+
+	json_array_foreach(type, i, value)
+		found |= type_of_name(json_string_value(value));
+	for (size_t c = 0; found == 0 && depth < MAX_SCHEMA_DEPTH && c < sizeof(choices) / sizeof(choices[0]); c++)
+		json_array_foreach(json_object_get(schema, choices[c]), i, value)
+			found |= schema_types(value, depth + 1);
+	if (found == 0)
+		json_array_foreach(json_object_get(schema, "enum"), i, value)
+			found |= type_of_value(value);
+	if (found == 0 && json_object_get(schema, "const") != NULL)
+		found = type_of_value(json_object_get(schema, "const"));
+	if (found != 0 && json_is_true(json_object_get(schema, "nullable")))
+		found |= T_NULL;
+	return found;
+}
+
+static unsigned param_types(const json_t *function, const char *key, size_t len)
+{
+	const json_t *properties = json_object_get(json_object_get(function, "parameters"), "properties");
+
+	return schema_types(json_object_getn(properties, key, len), 0);
+}
+
+/* ---- Values of XML parameters ---- */
+
+static struct odm_slice trimmed(struct odm_slice v)
+{
+	while (v.len > 0 && strchr(" \n\r\t", v.text[0]) != NULL && v.text[0] != '\0')
+		v.text++, v.len--;
+	while (v.len > 0 && strchr(" \n\r\t", v.text[v.len - 1]) != NULL && v.text[v.len - 1] != '\0')
+		v.len--;
+	return v;
+}
+
+static bool is(struct odm_slice v, const char *text)
+{
+	return v.len == strlen(text) && memcmp(v.text, text, v.len) == 0;
+}
+
+/* True, False and None of Python, which templates write for JSON's values with "| string". */
+static const char *python_literal(struct odm_slice v)
+{
+	return is(v, "True") ? "true" : is(v, "False") ? "false" : is(v, "None") ? "null" : NULL;
+}
+
+static void append_value(struct od_strbuf *out, enum odm_value_kind kind, struct odm_slice raw, unsigned types)
+{
+	const struct odm_slice v = trimmed(raw);
+	const char *python = kind == ODM_VALUE_LINES ? python_literal(v) : NULL;
+	json_t *json = python != NULL ? json_loads(python, JSON_DECODE_ANY, NULL) : odm_json_value(v);
+	const unsigned type = json != NULL ? type_of_value(json) : 0;
+	const bool literal = type == T_BOOLEAN || type == T_NULL;
+
+	if (types == 0)
+		types = kind == ODM_VALUE_JSON ? ~0u : 0;
+	json_decref(json);
+	if ((type & types) == 0 || type == T_STRING) {
+		odm_json_quote(out, raw.text, raw.len);
+	} else if (python != NULL) {
+		od_strbuf_append(out, python, strlen(python));
+	} else {
+		if (kind == ODM_VALUE_LINES && literal)
+			od_strbuf_append(out, " ", 1);
+		od_strbuf_append(out, v.text, v.len);
+	}
+}
+
+/* The line breaks right behind a parameter's tag and before its end are the form's. */
+static struct odm_slice without_breaks(struct odm_slice v)
+{
+	if (v.len > 0 && v.text[0] == '\n')
+		v.text++, v.len--;
+	if (v.len > 0 && v.text[v.len - 1] == '\n')
+		v.len--;
+	return v;
+}
+
+static struct odm_slice slice(const char *text, struct odm_span s)
+{
+	return (struct odm_slice){ text + s.begin, s.end - s.begin };
+}
+
+static bool twice(const struct odm_call_parts *p, size_t i, const char *text)
+{
+	const struct odm_slice key = slice(text, p->param[i].key);
+
+	for (size_t k = 0; k < i; k++) {
+		const struct odm_slice other = slice(text, p->param[k].key);
+
+		if (other.len == key.len && memcmp(other.text, key.text, key.len) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* False: a parameter is given twice. */
+static bool append_params(struct od_strbuf *out, enum odm_value_kind kind, const struct odm_call_parts *p, const char *text,
+			  const json_t *function)
+{
+	od_strbuf_append(out, "{", 1);
+	for (size_t i = 0; i < p->n_params; i++) {
+		const struct odm_slice key = slice(text, p->param[i].key);
+		struct odm_slice v = slice(text, p->param[i].value);
+
+		if (twice(p, i, text))
+			return false;
+		if (i > 0)
+			od_strbuf_append(out, ", ", 2);
+		odm_json_quote(out, key.text, key.len);
+		od_strbuf_append(out, ": ", 2);
+		if (kind == ODM_VALUE_LINES)
+			v = without_breaks(v);
+		append_value(out, kind, v, param_types(function, key.text, key.len));
+	}
+	od_strbuf_append(out, "}", 1);
+	return true;
+}
+
+/* ---- Building ---- */
+
+/* A copy of a name or an id. OD_ERR_FORMAT: not UTF-8, too long, or with control characters. */
+static int set(char **out, struct odm_slice text)
+{
+	json_t *valid = text.len <= ODM_MAX_NAME_BYTES ? json_stringn(text.text, text.len) : NULL;
+	bool good = valid != NULL;
+
+	json_decref(valid);
+	for (size_t i = 0; good && i < text.len; i++)
+		good = (unsigned char)text.text[i] >= 0x20;
+	if (!good)
+		return OD_ERR_FORMAT;
+	*out = strndup(text.text, text.len);
+	return *out == NULL ? OD_ERR_NOMEM : OD_OK;
+}
+
+/* Takes args' text. */
+static int finish(struct odm_call *out, struct od_strbuf *args, const json_t *tools)
+{
+	const struct odm_slice text = { args->text, args->len };
+	json_t *object = text.len > 0 ? odm_json_value(text) : NULL;
+	size_t len;
+	int rc = OD_OK;
+
+	if (!json_is_object(object) || out->name[0] == '\0' || (tools != NULL && find_tool(tools, out->name) == NULL))
+		rc = OD_ERR_FORMAT;
+	json_decref(object);
+	if (args->failed)
+		rc = OD_ERR_NOMEM;
+	if (rc == OD_OK)
+		out->arguments = od_strbuf_take(args, &len);
+	if (rc == OD_OK && out->arguments == NULL)
+		rc = OD_ERR_NOMEM;
+	od_strbuf_fini(args);
+	if (rc != OD_OK)
+		odm_call_fini(out);
+	return rc;
+}
+
+int odm_call_of_json(struct odm_call *out, struct odm_slice name, struct odm_slice args, const json_t *tools)
+{
+	struct od_strbuf text = { 0 };
+	int rc;
+
+	*out = (struct odm_call){ 0 };
+	rc = set(&out->name, name);
+	if (rc != OD_OK)
+		return rc;
+	args = trimmed(args);
+	od_strbuf_append(&text, args.text, args.len);
+	return finish(out, &text, tools);
+}
+
+/* The first of the names that the object has as a string without NULs, malloc'd; NULL: none. */
+static char *string_member(const json_t *object, const char *const *names)
+{
+	for (; *names != NULL; names++) {
+		const json_t *v = json_object_get(object, *names);
+
+		if (json_is_string(v) && strlen(json_string_value(v)) == json_string_length(v))
+			return strdup(json_string_value(v));
+	}
+	return NULL;
+}
+
+static struct odm_slice args_member(struct odm_slice whole)
+{
+	static const char *const names[] = { "\"arguments\"", "\"parameters\"" };
+	struct odm_slice found = { "", 0 };
+	struct odm_json_item m;
+
+	for (size_t i = 0; i < 2 && found.len == 0; i++)
+		for (size_t pos = 0; odm_json_next(whole, &pos, &m);)
+			if (is(m.key, names[i]))
+				found = m.value;
+	return found;
+}
+
+static int build_whole(struct odm_call *out, struct odm_slice whole, const json_t *tools)
+{
+	static const char *const names[] = { "name", "tool_name", NULL }, *const ids[] = { "id", "tool_call_id", NULL };
+	json_t *object = odm_json_value(whole);
+	char *name = string_member(object, names), *id = string_member(object, ids);
+	int rc = OD_ERR_FORMAT;
+
+	if (name != NULL)
+		rc = odm_call_of_json(out, (struct odm_slice){ name, strlen(name) }, args_member(whole), tools);
+	if (rc == OD_OK && id != NULL)
+		rc = set(&out->id, (struct odm_slice){ id, strlen(id) });
+	if (rc != OD_OK)
+		odm_call_fini(out);
+	free(id);
+	free(name);
+	json_decref(object);
+	return rc;
+}
+
+/* Kimi's ids are functions.NAME:0 and the only place where the name stands. */
+static struct odm_slice name_in_id(struct odm_slice id)
+{
+	static const char prefix[] = "functions.";
+	const size_t n = sizeof(prefix) - 1;
+	size_t end = id.len;
+
+	while (end > 0 && id.text[end - 1] != ':')
+		end--;
+	if (end > 0)
+		id.len = end - 1;
+	if (id.len > n && memcmp(id.text, prefix, n) == 0) {
+		id.text += n;
+		id.len -= n;
+	}
+	return id;
+}
+
+static int build_args(struct od_strbuf *out, const struct odm_call_form *form, const struct odm_call_parts *p, const char *text,
+		      const json_t *function)
+{
+	const struct odm_slice args = slice(text, p->args);
+	bool good = true;
+
+	if (form->values == ODM_VALUE_GEMMA)
+		good = odm_gemma_to_json(out, args);
+	else if (form->param != NULL)
+		good = append_params(out, form->values, p, text, function);
+	else
+		od_strbuf_append(out, args.text, args.len);
+	return good ? OD_OK : OD_ERR_FORMAT;
+}
+
+int odm_call_build(struct odm_call *out, const struct odm_call_form *form, const struct odm_call_parts *p, const char *text,
+		   const json_t *tools)
+{
+	const struct odm_slice id = slice(text, p->id), args = slice(text, p->args);
+	const struct odm_slice name = p->name.end > 0 ? slice(text, p->name) : name_in_id(id);
+	struct od_strbuf built = { 0 };
+	int rc;
+
+	*out = (struct odm_call){ 0 };
+	if (p->whole)
+		return build_whole(out, args, tools);
+	rc = set(&out->name, name);
+	if (rc == OD_OK && id.len > 0)
+		rc = set(&out->id, id);
+	if (rc == OD_OK)
+		rc = build_args(&built, form, p, text, find_tool(tools, out->name));
+	if (rc == OD_OK)
+		return finish(out, &built, tools);
+	od_strbuf_fini(&built);
+	odm_call_fini(out);
+	return rc;
+}
