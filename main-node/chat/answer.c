@@ -1,0 +1,455 @@
+#include "main-node/chat/answer.h"
+
+#include "main-node/chat/answer_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void feed(struct odm_answer *a, char c);
+
+/* ---- Output ---- */
+
+/* Bytes at the end that begin a UTF-8 character and do not complete it. */
+static size_t incomplete(const char *text, size_t len)
+{
+	for (size_t back = 1; back <= 3 && back <= len; back++) {
+		const unsigned char c = (unsigned char)text[len - back];
+		const size_t need = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
+
+		if ((c & 0xc0) != 0x80)
+			return need > back ? back : 0;
+	}
+	return 0;
+}
+
+/* all: also a character that is not complete. */
+static void flush(struct odm_answer *a, bool all)
+{
+	const size_t tail = all ? 0 : incomplete(a->out.text, a->out.len), n = a->out.len - tail;
+
+	a->failed = a->failed || a->out.failed;
+	if (n == 0 || a->failed)
+		return;
+	if (a->out_kind == ANSWER_CONTENT)
+		a->sink->content(a->sink->arg, a->out.text, n);
+	else
+		a->sink->reasoning(a->sink->arg, a->out.text, n);
+	memmove(a->out.text, a->out.text + n, tail);
+	a->out.len = tail;
+}
+
+static void turn_to(struct odm_answer *a, enum answer_kind kind)
+{
+	if (a->out_kind == kind)
+		return;
+	flush(a, true);
+	a->out_kind = kind;
+	a->n_breaks = 0;
+}
+
+static void put_breaks(struct odm_answer *a)
+{
+	for (; a->n_breaks > 0; a->n_breaks--)
+		od_strbuf_append(&a->out, "\n", 1);
+}
+
+static bool trims(const struct odm_answer *a)
+{
+	return a->form->thoughts != NULL || a->form->calls != NULL;
+}
+
+void answer_put(struct odm_answer *a, enum answer_kind kind, const char *text, size_t len)
+{
+	turn_to(a, kind);
+	for (size_t i = 0; i < len; i++) {
+		if (text[i] == '\n' && trims(a)) {
+			/* Those in front of all content are the form's if a thought can come, or a call came, before. */
+			a->n_breaks += a->any[kind] || (a->form->thoughts == NULL && !a->any_call);
+			continue;
+		}
+		put_breaks(a);
+		od_strbuf_append(&a->out, text + i, 1);
+		a->any[kind] = true;
+	}
+}
+
+void answer_call(struct odm_answer *a, struct odm_call *call)
+{
+	a->n_breaks = 0;
+	a->any_call = true;
+	flush(a, true);
+	if (!a->failed)
+		a->sink->call(a->sink->arg, call);
+	odm_call_fini(call);
+}
+
+void answer_over(struct odm_answer *a)
+{
+	a->place = IS_OVER;
+}
+
+/* ---- Calls in a thought wait for what follows ---- */
+
+static void wait_call(struct odm_answer *a, struct odm_call *call)
+{
+	struct odm_call *grown = realloc(a->waiting, (a->n_waiting + 1) * sizeof(*grown));
+
+	if (grown == NULL) {
+		a->failed = true;
+		odm_call_fini(call);
+		return;
+	}
+	a->waiting = grown;
+	a->waiting[a->n_waiting++] = *call;
+}
+
+static void clear_waiting(struct odm_answer *a)
+{
+	for (size_t i = 0; i < a->n_waiting; i++)
+		odm_call_fini(&a->waiting[i]);
+	a->n_waiting = 0;
+	a->failed = a->failed || a->waiting_text.failed;
+	od_strbuf_fini(&a->waiting_text);
+}
+
+/* They were thought about. */
+static void waiting_are_thought(struct odm_answer *a)
+{
+	if (a->n_waiting > 0)
+		answer_put(a, ANSWER_THOUGHT, a->waiting_text.text, a->waiting_text.len);
+	clear_waiting(a);
+}
+
+/* They were meant. */
+static void waiting_are_calls(struct odm_answer *a)
+{
+	for (size_t i = 0; i < a->n_waiting; i++)
+		answer_call(a, &a->waiting[i]);
+	clear_waiting(a);
+}
+
+static void put_text(struct odm_answer *a, char c)
+{
+	const bool space = c == ' ' || c == '\n' || c == '\r' || c == '\t';
+
+	if (a->n_waiting > 0 && space) {
+		od_strbuf_append(&a->waiting_text, &c, 1);
+		return;
+	}
+	waiting_are_thought(a);
+	a->fresh = a->fresh && space;
+	answer_put(a, a->place == IN_THOUGHT ? ANSWER_THOUGHT : ANSWER_CONTENT, &c, 1);
+}
+
+/* ---- Blocks of calls ---- */
+
+/* The next form, from `from` on, that begins with open. */
+static const struct odm_call_form *form_of(const struct odm_answer *a, const char *open, size_t from)
+{
+	for (size_t i = from; i < a->form->n_calls; i++)
+		if (strcmp(a->form->calls[i].open, open) == 0)
+			return &a->form->calls[i];
+	return NULL;
+}
+
+/* The block is no more: text up to `end` is no call, the rest may be anything. */
+static void give_up_block(struct odm_answer *a, size_t end)
+{
+	const size_t begin = a->reader.call_begin;
+	size_t len;
+	char *text = od_strbuf_take(&a->block, &len);
+
+	a->place = a->block_in;
+	a->failed = a->failed || text == NULL;
+	if (a->failed) {
+		free(text);
+		return;
+	}
+	waiting_are_thought(a);
+	a->fresh = false;
+	answer_put(a, a->place == IN_THOUGHT ? ANSWER_THOUGHT : ANSWER_CONTENT, text + begin, end - begin);
+	for (size_t i = end; i < len; i++)
+		feed(a, text[i]);
+	free(text);
+}
+
+/* A complete call; false: it is not a valid one. */
+static bool take_call(struct odm_answer *a)
+{
+	const struct odm_call_reader *r = &a->reader;
+	struct odm_call call;
+	const int rc = odm_call_build(&call, r->form, &r->parts, a->block.text, a->tools);
+
+	if (rc == OD_ERR_FORMAT)
+		return false;
+	if (rc != OD_OK) {
+		a->failed = true;
+	} else if (a->block_in == IN_THOUGHT) {
+		wait_call(a, &call);
+		od_strbuf_append(&a->waiting_text, a->block.text + r->call_begin, r->pos - r->call_begin);
+	} else {
+		answer_call(a, &call);
+	}
+	return true;
+}
+
+static void end_block(struct odm_answer *a)
+{
+	if (a->block_in == IN_THOUGHT)
+		od_strbuf_append(&a->waiting_text, a->block.text + a->reader.call_begin, a->reader.pos - a->reader.call_begin);
+	od_strbuf_fini(&a->block);
+	a->place = a->block_in;
+	a->fresh = true;
+}
+
+/* Forms with the same opening tag are tried in turn, as long as no call of the block has been given. False: none is left. */
+static bool try_next_form(struct odm_answer *a)
+{
+	const struct odm_call_form *now = a->reader.form, *next = NULL;
+
+	if (a->reader.pos > a->furthest)
+		a->furthest = a->reader.pos;
+	if (a->reader.call_begin == 0)
+		next = form_of(a, now->open, (size_t)(now - a->form->calls) + 1);
+	if (next != NULL)
+		odm_call_reader_init(&a->reader, next);
+	return next != NULL;
+}
+
+static void read_block(struct odm_answer *a)
+{
+	while (a->place == IN_CALL && !a->failed) {
+		switch (odm_call_read(&a->reader, a->block.text, a->block.len)) {
+		case ODM_READ_MORE:
+			if (a->block.len > a->max_call_bytes)
+				give_up_block(a, a->block.len);
+			return;
+		case ODM_READ_CALL:
+			/* What a call is not, no other form makes it. */
+			if (!take_call(a))
+				give_up_block(a, a->reader.pos);
+			break;
+		case ODM_READ_DONE:
+			end_block(a);
+			return;
+		case ODM_READ_BAD:
+			if (!try_next_form(a))
+				give_up_block(a, a->furthest);
+			break;
+		}
+	}
+}
+
+static void begin_block(struct odm_answer *a, const char *open, size_t len)
+{
+	a->block_in = a->place;
+	a->place = IN_CALL;
+	a->furthest = 0;
+	od_strbuf_append(&a->block, open, len);
+	a->failed = a->failed || a->block.failed;
+	if (a->failed)
+		return;
+	odm_call_reader_init(&a->reader, form_of(a, a->block.text, 0));
+	read_block(a);
+}
+
+/* ---- Tags ---- */
+
+/* The tags that count at this place; i = 0, 1, ...; *mark is MARK_NONE where one does not count now. NULL: no more. */
+static const char *tag_mark(const struct odm_answer *a, size_t i, enum answer_mark *mark)
+{
+	const struct odm_chat_form *f = a->form;
+	const struct odm_thought_tags *t = f->thoughts;
+	const bool thought = a->place == IN_THOUGHT, start = a->fresh && !a->any[ANSWER_THOUGHT];
+
+	*mark = MARK_NONE;
+	if (i < f->n_ends || i == f->n_ends) {
+		*mark = i < f->n_ends || f->eos[0] != '\0' ? MARK_TURN_END : MARK_NONE;
+		return i < f->n_ends ? f->end[i] : f->eos;
+	}
+	i -= f->n_ends + 1;
+	if (i < f->n_calls) {
+		if (a->calls && (a->fresh || !f->calls[i].at_start))
+			*mark = MARK_CALL;
+		return f->calls[i].open;
+	}
+	i -= f->n_calls;
+	if (t == NULL || i > 2)
+		return NULL;
+	if (i == 0) {
+		*mark = !thought && a->fresh ? MARK_OPEN : thought && start && a->prompt_thought ? MARK_LABEL : MARK_NONE;
+		return t->open;
+	}
+	if (i == 1) {
+		*mark = thought ? MARK_CLOSE : MARK_NONE;
+		return t->close;
+	}
+	*mark = thought && a->fresh && t->label != NULL ? MARK_LABEL : MARK_NONE;
+	return t->label != NULL ? t->label : "";
+}
+
+static void open_thought(struct odm_answer *a)
+{
+	a->place = IN_THOUGHT;
+	a->prompt_thought = false;
+	a->fresh = true;
+	turn_to(a, ANSWER_THOUGHT);
+	if (a->any[ANSWER_THOUGHT]) /* a second thought */
+		a->n_breaks = 1;
+}
+
+static void act(struct odm_answer *a, enum answer_mark mark, const char *text, size_t len)
+{
+	switch (mark) {
+	case MARK_OPEN:
+		open_thought(a);
+		break;
+	case MARK_CLOSE:
+		waiting_are_thought(a);
+		a->place = IN_CONTENT;
+		a->fresh = true;
+		turn_to(a, ANSWER_CONTENT);
+		break;
+	case MARK_LABEL:
+		break;
+	case MARK_CALL:
+		begin_block(a, text, len);
+		break;
+	case MARK_TURN_END:
+		answer_over(a);
+		break;
+	case MARK_NONE:
+	case MARK_HEADER:
+	case MARK_BODY:
+	case MARK_MESSAGE_END:
+		break;
+	}
+}
+
+/* Whether what is held is a tag (its mark and length), or may become one (*partial). */
+static enum answer_mark look(const struct odm_answer *a, size_t *len, bool *partial)
+{
+	enum answer_mark mark;
+	const char *tag;
+
+	*partial = false;
+	for (size_t i = 0; (tag = a->form->harmony ? answer_harmony_mark(a, i, &mark) : tag_mark(a, i, &mark)) != NULL; i++) {
+		const size_t n = strlen(tag);
+
+		if (mark == MARK_NONE || memcmp(tag, a->held, n < a->n_held ? n : a->n_held) != 0)
+			continue;
+		*len = n;
+		if (n <= a->n_held)
+			return mark;
+		*partial = true;
+	}
+	return MARK_NONE;
+}
+
+/* A byte of text; tags are looked for in what is held until none can begin with it. */
+static void feed(struct odm_answer *a, char c)
+{
+	if (a->place == IS_OVER || a->failed)
+		return;
+	if (a->place == IN_CALL) {
+		od_strbuf_append(&a->block, &c, 1);
+		a->failed = a->block.failed;
+		read_block(a);
+		return;
+	}
+	a->held[a->n_held++] = c;
+	while (a->n_held > 0 && a->place != IS_OVER) {
+		char first[MAX_MARK_BYTES];
+		bool partial;
+		size_t n;
+		const enum answer_mark mark = look(a, &n, &partial);
+
+		if (mark == MARK_NONE && partial)
+			return;
+		if (mark == MARK_NONE)
+			n = 1;
+		memcpy(first, a->held, n);
+		a->n_held -= n;
+		memmove(a->held, a->held + n, a->n_held);
+		if (mark != MARK_NONE && a->form->harmony)
+			answer_harmony_act(a, mark, first, n);
+		else if (mark != MARK_NONE)
+			act(a, mark, first, n);
+		else if (a->form->harmony)
+			answer_harmony_text(a, first[0]);
+		else
+			put_text(a, first[0]);
+	}
+}
+
+/* ---- The whole ---- */
+
+int odm_answer_new(struct odm_answer **out, const struct odm_answer_opts *opts, const struct odm_answer_sink *sink,
+		   struct od_err *err)
+{
+	struct odm_answer *a = calloc(1, sizeof(*a));
+
+	*out = a;
+	if (a == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for an answer");
+	a->form = opts->form;
+	a->tools = opts->tools;
+	a->sink = sink;
+	a->max_call_bytes = opts->max_call_bytes > 0 ? opts->max_call_bytes : ODM_MAX_CALL_BYTES;
+	a->calls = opts->tools == NULL || json_array_size(opts->tools) > 0;
+	a->fresh = true;
+	a->place = a->form->harmony ? BETWEEN_MESSAGES : IN_CONTENT;
+	if (opts->in_thought && a->form->thoughts != NULL) {
+		a->place = IN_THOUGHT;
+		a->out_kind = ANSWER_THOUGHT;
+		a->prompt_thought = true;
+	}
+	return OD_OK;
+}
+
+void odm_answer_free(struct odm_answer *a)
+{
+	if (a == NULL)
+		return;
+	clear_waiting(a);
+	free(a->waiting);
+	od_strbuf_fini(&a->out);
+	od_strbuf_fini(&a->block);
+	od_strbuf_fini(&a->header);
+	od_strbuf_fini(&a->body);
+	free(a);
+}
+
+int odm_answer_push(struct odm_answer *a, const char *text, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		feed(a, text[i]);
+	flush(a, false);
+	return a->failed ? OD_ERR_NOMEM : OD_OK;
+}
+
+int odm_answer_finish(struct odm_answer *a)
+{
+	if (a->place == IN_CALL)
+		give_up_block(a, a->block.len);
+	for (size_t i = 0; i < a->n_held && a->place != IS_OVER; i++) {
+		if (a->form->harmony)
+			answer_harmony_text(a, a->held[i]);
+		else
+			put_text(a, a->held[i]);
+	}
+	a->n_held = 0;
+	if (a->form->harmony)
+		answer_harmony_finish(a);
+	waiting_are_calls(a);
+	if (a->out_kind == ANSWER_CONTENT && !a->fresh)
+		put_breaks(a);
+	flush(a, true);
+	answer_over(a);
+	return a->failed ? OD_ERR_NOMEM : OD_OK;
+}
+
+bool odm_answer_over(const struct odm_answer *a)
+{
+	return a->place == IS_OVER;
+}

@@ -1,0 +1,76 @@
+/* answer_internal.h - what answer.c (tags) and answer_harmony.c (channels) share. Thread and owner: answer.h. */
+#ifndef ODM_CHAT_ANSWER_INTERNAL_H
+#define ODM_CHAT_ANSWER_INTERNAL_H
+
+#include "main-node/chat/answer.h"
+
+#define MAX_MARK_BYTES 64
+
+enum answer_kind { ANSWER_CONTENT, ANSWER_THOUGHT, N_ANSWER_KINDS };
+
+/* Where the next byte belongs. */
+enum answer_place {
+	IN_CONTENT,
+	IN_THOUGHT,
+	IN_CALL, /* answer.c: a block of calls */
+	BETWEEN_MESSAGES, /* from here on harmony */
+	IN_HEADER,
+	IN_MESSAGE,
+	IN_CALL_MESSAGE,
+	IS_OVER,
+};
+
+/* What a tag does. */
+enum answer_mark { MARK_NONE, MARK_OPEN, MARK_CLOSE, MARK_LABEL, MARK_CALL, MARK_TURN_END,
+		   MARK_HEADER, MARK_BODY, MARK_MESSAGE_END };
+
+struct odm_answer {
+	const struct odm_chat_form *form;
+	const json_t *tools;
+	const struct odm_answer_sink *sink;
+	size_t max_call_bytes;
+	bool calls; /* calls can be given at all */
+	bool failed;
+
+	enum answer_place place;
+	char held[MAX_MARK_BYTES]; /* may begin a tag */
+	size_t n_held;
+	bool fresh; /* only white space since the start, a thought or a call */
+
+	/* Output that the sink has not had yet, all of one kind. */
+	struct od_strbuf out;
+	enum answer_kind out_kind;
+	size_t n_breaks; /* line breaks that are dropped if a tag follows */
+	bool any[N_ANSWER_KINDS], any_call;
+
+	/* The block of calls that is being read, with its opening tag. */
+	struct od_strbuf block;
+	struct odm_call_reader reader;
+	size_t furthest; /* of the forms that did not fit, how far one came */
+	enum answer_place block_in;
+
+	bool prompt_thought; /* the prompt opened the thought: its tag may come once more */
+
+	/* Calls in a thought, and their text. */
+	struct odm_call *waiting;
+	size_t n_waiting;
+	struct od_strbuf waiting_text;
+
+	/* Harmony: the message that is being read. */
+	struct od_strbuf header, body;
+	enum answer_kind message_kind;
+	bool message_began;
+};
+
+/* Appends to the output; answer_call() gives a call in its place. */
+void answer_put(struct odm_answer *a, enum answer_kind kind, const char *text, size_t len);
+void answer_call(struct odm_answer *a, struct odm_call *call);
+void answer_over(struct odm_answer *a);
+
+/* The tags that count at the answer's place: i = 0, 1, ... until NULL. */
+const char *answer_harmony_mark(const struct odm_answer *a, size_t i, enum answer_mark *mark);
+void answer_harmony_act(struct odm_answer *a, enum answer_mark mark, const char *text, size_t len);
+void answer_harmony_text(struct odm_answer *a, char c);
+void answer_harmony_finish(struct odm_answer *a);
+
+#endif

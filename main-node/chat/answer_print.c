@@ -1,0 +1,121 @@
+#include "main-node/chat/answer_print.h"
+
+#include "common/base/file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#define MAX_FILE_BYTES ((size_t)64 << 20)
+
+struct gathered {
+	struct od_strbuf content, reasoning;
+	json_t *calls;
+	bool failed;
+};
+
+static void add_content(void *arg, const char *text, size_t len)
+{
+	od_strbuf_append(&((struct gathered *)arg)->content, text, len);
+}
+
+static void add_reasoning(void *arg, const char *text, size_t len)
+{
+	od_strbuf_append(&((struct gathered *)arg)->reasoning, text, len);
+}
+
+static void add_call(void *arg, const struct odm_call *call)
+{
+	struct gathered *g = arg;
+	json_t *o = json_pack("{s:s, s:s}", "name", call->name, "arguments", call->arguments);
+
+	if (o != NULL && call->id != NULL)
+		g->failed = json_object_set_new(o, "id", json_string(call->id)) != 0 || g->failed;
+	g->failed = o == NULL || json_array_append_new(g->calls, o) != 0 || g->failed;
+}
+
+/* As a JSON string; bytes that are not UTF-8 become U+FFFD, one each. */
+static json_t *string_of(const struct od_strbuf *b)
+{
+	const char *text = b->text != NULL ? b->text : "";
+	json_t *s = json_stringn(text, b->len);
+	struct od_strbuf valid = { 0 };
+
+	for (size_t i = 0; s == NULL && i < b->len;) {
+		const utf8proc_uint8_t *at = (const utf8proc_uint8_t *)text + i;
+		utf8proc_int32_t c;
+		const utf8proc_ssize_t n = utf8proc_iterate(at, (utf8proc_ssize_t)(b->len - i), &c);
+
+		if (n > 0)
+			od_strbuf_append(&valid, text + i, (size_t)n);
+		else
+			od_strbuf_append(&valid, "\xef\xbf\xbd", 3);
+		i += n > 0 ? (size_t)n : 1;
+	}
+	if (s == NULL && !valid.failed)
+		s = json_stringn(valid.text, valid.len);
+	od_strbuf_fini(&valid);
+	return s;
+}
+
+static int gather(struct gathered *g, const struct odm_answer_opts *opts, const char *text, size_t len, size_t piece,
+		  struct od_err *err)
+{
+	const struct odm_answer_sink sink = { g, add_content, add_reasoning, add_call };
+	struct odm_answer *a;
+	int rc = odm_answer_new(&a, opts, &sink, err);
+
+	for (size_t at = 0; rc == OD_OK && at < len;) {
+		const size_t n = piece > 0 && piece < len - at ? piece : len - at;
+
+		rc = odm_answer_push(a, text + at, n);
+		at += n;
+	}
+	if (rc == OD_OK)
+		rc = odm_answer_finish(a);
+	odm_answer_free(a);
+	return rc;
+}
+
+int odm_answer_object(json_t **out, const struct odm_answer_opts *opts, const char *text, size_t len, size_t piece,
+		      struct od_err *err)
+{
+	struct gathered g = { .calls = json_array() };
+	int rc = gather(&g, opts, text, len, piece, err);
+
+	*out = NULL;
+	if (rc == OD_OK && !g.failed && !g.content.failed && !g.reasoning.failed)
+		*out = json_pack("{s:o, s:o, s:O}", "content", string_of(&g.content), "reasoning", string_of(&g.reasoning),
+				 "tool_calls", g.calls);
+	od_strbuf_fini(&g.content);
+	od_strbuf_fini(&g.reasoning);
+	json_decref(g.calls);
+	return *out != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for an answer");
+}
+
+int odm_parse_file(const char *path, const char *template_text, const char *eos, const char *prompt, struct od_err *err)
+{
+	struct odm_chat_form form;
+	struct odm_answer_opts opts = { .form = &form };
+	char *text, *printed = NULL;
+	json_t *o = NULL;
+	size_t len;
+	int rc = od_file_read(path, MAX_FILE_BYTES, &text, &len, err);
+
+	if (rc != OD_OK)
+		return rc;
+	odm_chat_form_choose(&form, template_text, eos);
+	opts.in_thought = prompt != NULL ? odm_chat_form_in_thought(&form, prompt, strlen(prompt)) : form.opens_thought;
+	rc = odm_answer_object(&o, &opts, text, len, 0, err);
+	if (rc == OD_OK)
+		printed = json_dumps(o, 0);
+	if (rc == OD_OK && printed == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for an answer");
+	if (rc == OD_OK && puts(printed) < 0)
+		rc = od_fail_errno(err, OD_ERR_IO, "standard output");
+	free(printed);
+	json_decref(o);
+	free(text);
+	return rc;
+}
