@@ -6,10 +6,16 @@ ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_v
 	members.c members_look.c placement.c predict_tally.c prediction_drafts.c prediction_wants.c predictions.c \
 	predictor_link.c recovery.c result_check.c shadow_link.c step_uses.c unsent.c want_place.c)
 ODM_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
+ODM_CHAT_SRCS := $(addprefix main-node/chat/,answer.c answer_harmony.c answer_print.c call_args.c call_reader.c chat_form.c \
+	chat_messages.c gemma_args.c json_text.c)
 
 PROGRAMS += od-main
-od-main_SRCS := main-node/od_main.c main-node/prompt_file.c main-node/token_json.c $(ODM_SRCS)
+od-main_SRCS := main-node/od_main.c main-node/prompt_file.c main-node/token_json.c $(ODM_CHAT_SRCS) $(ODM_SRCS)
 
+ODM_CHAT_OBJS := $(ODM_CHAT_SRCS:%.c=$(B)/obj/%.o)
+test_answer_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o
+test_answer_stream_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o
+test_chat_messages_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o
 test_lookup_draft_OBJS := $(B)/obj/main-node/engine/lookup_draft.o
 test_draft_policy_OBJS := $(B)/obj/main-node/engine/draft_policy.o
 test_placement_OBJS := $(B)/obj/main-node/cluster/placement.o

@@ -1,0 +1,43 @@
+/* chat_messages.h - from the messages of a request (OpenAI's form) to what a chat template reads.
+ *
+ * A message stays as it is but for what templates cannot read, or would write otherwise than the model wrote it:
+ * - tool_calls[].function.arguments, the text of a JSON object, becomes what the template takes (chat_form.h, enum odm_echo).
+ *   So that the call is rendered byte for byte as the model wrote it, the arguments that answer.h gave must come back
+ *   unchanged. As an object, its own text goes with it: odm_context_source(); tojson must write that text. As an object of
+ *   values (XML forms), each value is a string, the text that the model wrote between the tags. As text, it is that text.
+ *   Arguments that a request gives as an object stay one, without a text.
+ * - Content that is a list of text parts becomes one string, joined with line breaks, if the template does not read parts.
+ * - A tool's answer without a name gets its call's name; calls without a type are functions; content that is missing beside
+ *   calls is null; reasoning is another name of reasoning_content, and thinking where the template says so; developer is
+ *   system where the template does not know the role; ids of calls become nine letters and digits where it wants that.
+ *
+ * Thread: one at a time. Owner: the caller; odm_context_fini frees. */
+#ifndef ODM_CHAT_CHAT_MESSAGES_H
+#define ODM_CHAT_CHAT_MESSAGES_H
+
+#include "common/base/status.h"
+#include "main-node/chat/chat_form.h"
+
+#include <jansson.h>
+
+struct odm_context_source {
+	const json_t *value;
+	char *text;
+};
+
+struct odm_context {
+	json_t *messages; /* the template's variable of this name */
+	struct odm_context_source *source;
+	size_t n_sources;
+};
+
+/* text_only: parts other than text (images) are refused; else they are left to the template if it reads parts. An error names
+ * the field: OD_ERR_FORMAT (wrong type), OD_ERR_MISSING, OD_ERR_UNSUPPORTED. *out is empty unless OD_OK. */
+OD_MUST_CHECK int odm_context_build(struct odm_context *out, const json_t *messages, const struct odm_chat_form *form,
+				    bool text_only, struct od_err *err);
+void odm_context_fini(struct odm_context *c);
+
+/* The JSON text that value, an object within messages, was given as; NULL: none, write it as Python's json.dumps does. */
+const char *odm_context_source(const struct odm_context *c, const json_t *value);
+
+#endif
