@@ -1,0 +1,29 @@
+/* answer_cases.h - the cases of tests/golden/chat/answers.json, and the templates that they name. Owner: the caller. */
+#ifndef OD_TESTS_ANSWER_CASES_H
+#define OD_TESTS_ANSWER_CASES_H
+
+#include "main-node/chat/answer.h"
+
+struct answer_case {
+	const char *name, *template_text, *content, *reasoning;
+	const char *text;
+	size_t len;
+	const json_t *tools; /* NULL: not known */
+	const json_t *calls; /* what odm_answer_object() gives */
+	const json_t *echo;  /* NULL: none; else for each call what the template gets */
+	struct odm_chat_form form;
+	bool in_thought;
+};
+
+struct answer_cases {
+	json_t *files[3];
+	struct answer_case *c;
+	size_t n;
+};
+
+/* Fails the test if a file cannot be read. */
+void answer_cases_load(struct answer_cases *cases);
+void answer_cases_fini(struct answer_cases *cases);
+struct odm_answer_opts answer_case_opts(const struct answer_case *c);
+
+#endif

@@ -1,0 +1,274 @@
+/* From messages in OpenAI's form to what templates read. What an answer gave, sent back unchanged, must give the template what
+ * jinja2 was seen to render as the model's own bytes ("echo" of tests/golden/chat/answers.json). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "main-node/chat/answer_print.h"
+#include "main-node/chat/chat_messages.h"
+#include "tests/unit/answer_cases.h"
+
+static struct answer_cases cases;
+
+/* ---- Calls come back as they were written ---- */
+
+/* The message that a client sends back: what the server gave. */
+static json_t *sent_back(const struct answer_case *c)
+{
+	const struct odm_answer_opts opts = answer_case_opts(c);
+	json_t *answer, *call, *calls = json_array(), *message;
+	struct od_err err;
+	size_t i;
+
+	assert_int_equal(odm_answer_object(&answer, &opts, c->text, c->len, 0, &err), OD_OK);
+	json_array_foreach(json_object_get(answer, "tool_calls"), i, call)
+		json_array_append_new(calls, json_pack("{s:s, s:s, s:{s:O, s:O}}", "id", "call_1", "type", "function", "function",
+						       "name", json_object_get(call, "name"), "arguments",
+						       json_object_get(call, "arguments")));
+	message = json_pack("{s:s, s:O, s:o}", "role", "assistant", "content", json_object_get(answer, "content"), "tool_calls",
+			    calls);
+	json_decref(answer);
+	assert_non_null(message);
+	return message;
+}
+
+static void check_args(const struct answer_case *c, const struct odm_context *context, const json_t *args, const json_t *echo)
+{
+	static const char mark[] = "source:";
+	const char *text = json_string_value(echo), *source = odm_context_source(context, args);
+
+	if (text != NULL && strncmp(text, mark, strlen(mark)) == 0) {
+		if (!json_is_object(args) || source == NULL || strcmp(source, text + strlen(mark)) != 0)
+			fail_msg("%s: the object's text is %s, not %s", c->name, source != NULL ? source : "(none)", text);
+	} else if (!json_equal(args, echo) || source != NULL) {
+		fail_msg("%s: arguments are %s", c->name, json_dumps(args, JSON_ENCODE_ANY));
+	}
+}
+
+static void test_calls_come_back(void **state)
+{
+	size_t n = 0;
+
+	(void)state;
+	for (size_t i = 0; i < cases.n; i++) {
+		const struct answer_case *c = &cases.c[i];
+		json_t *messages, *call, *message;
+		struct odm_context context;
+		struct od_err err;
+		size_t k;
+
+		if (c->echo == NULL)
+			continue;
+		messages = json_pack("[o]", sent_back(c));
+		assert_int_equal(odm_context_build(&context, messages, &c->form, true, &err), OD_OK);
+		message = json_array_get(context.messages, 0);
+		assert_int_equal(json_array_size(json_object_get(message, "tool_calls")), json_array_size(c->echo));
+		json_array_foreach(json_object_get(message, "tool_calls"), k, call) {
+			check_args(c, &context, json_object_get(json_object_get(call, "function"), "arguments"),
+				   json_array_get(c->echo, k));
+			n++;
+		}
+		odm_context_fini(&context);
+		json_decref(messages);
+	}
+	assert_true(n > 30);
+}
+
+/* ---- What else is changed ---- */
+
+static const char *const forms[] = {
+	['p' - 'a'] = "", /* plain */
+	['v' - 'a'] = "<tool_call> <function=", /* values */
+	['h' - 'a'] = "<|channel|><|message|> arguments | tojson .thinking developer", /* harmony */
+	['m' - 'a'] = "[TOOL_CALLS] length != 9 function|tojson", /* Mistral's */
+	['t' - 'a'] = "item.text <tool_call> arguments|tojson", /* takes parts */
+};
+
+static const struct {
+	char form;
+	const char *given, *expected; /* the error's text if it is no array */
+} rows[] = {
+	/* unchanged */
+	{ 'p', "[{'role': 'system', 'content': ' a\\n'}, {'role': 'user', 'content': 'b', 'name': 'n', 'x': 1.50}]",
+	  "[{'role': 'system', 'content': ' a\\n'}, {'role': 'user', 'content': 'b', 'name': 'n', 'x': 1.50}]" },
+	{ 'v', "[{'role': 'assistant', 'content': null, 'tool_calls': [{'type': 'function', 'function': {'name': 'f', 'arguments': "
+	       "{'b': true}}}]}]",
+	  "[{'role': 'assistant', 'content': null, 'tool_calls': [{'type': 'function', 'function': {'name': 'f', 'arguments': "
+	  "{'b': true}}}]}]" },
+	/* parts */
+	{ 'p', "[{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]}]",
+	  "[{'role': 'user', 'content': 'a\\nb'}]" },
+	{ 't', "[{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}]}]",
+	  "[{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}]}]" },
+	{ 't', "[{'role': 'user', 'content': [{'type': 'image_url'}]}]",
+	  "messages[0].content[0].type: expected text, found image_url" },
+	{ 'p', "[{'role': 'user', 'content': [{'type': 'text'}]}]", "messages[0].content[0].text: expected a string" },
+	{ 'p', "[{'role': 'user', 'content': ['a']}]", "messages[0].content[0].type: expected a string" },
+	{ 'p', "[{'role': 'user', 'content': []}]", "[{'role': 'user', 'content': ''}]" },
+	/* roles */
+	{ 'p', "[{'role': 'developer', 'content': 'a'}]", "[{'role': 'system', 'content': 'a'}]" },
+	{ 'h', "[{'role': 'developer', 'content': 'a'}]", "[{'role': 'developer', 'content': 'a'}]" },
+	{ 'p', "[{'role': 'user', 'content': 'a'}, {'content': 'a'}]", "messages[1].role: expected a string" },
+	{ 'p', "[{'role': 'user'}]", "messages[0].content: missing" },
+	{ 'p', "[{'role': 'user', 'content': 3}]", "messages[0].content: expected a string or an array" },
+	{ 'p', "['a']", "messages[0]: expected an object" },
+	{ 'p', "{}", "messages: expected an array" },
+	/* thoughts */
+	{ 'p', "[{'role': 'assistant', 'content': 'a', 'reasoning': 'b'}]",
+	  "[{'role': 'assistant', 'content': 'a', 'reasoning': 'b', 'reasoning_content': 'b'}]" },
+	{ 'h', "[{'role': 'assistant', 'content': 'a', 'reasoning_content': 'b'}]",
+	  "[{'role': 'assistant', 'content': 'a', 'reasoning_content': 'b', 'thinking': 'b'}]" },
+	{ 'h', "[{'role': 'assistant', 'content': 'a', 'reasoning_content': 'b', 'tool_calls': [{'function': {'name': 'f'}}]}]",
+	  "[{'role': 'assistant', 'content': '', 'reasoning_content': 'b', 'thinking': 'b', 'tool_calls': [{'function': {'name': 'f'}, "
+	  "'type': 'function'}]}]" },
+	/* calls */
+	{ 'h', "[{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': ''}}]}]",
+	  "[{'role': 'assistant', 'content': null, 'tool_calls': [{'type': 'function', 'function': {'name': 'f', 'arguments': {}}}]}]" },
+	{ 'h', "[{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': '{'}}]}]",
+	  "messages[0].tool_calls[0].function.arguments: expected the text of a JSON object" },
+	{ 'h', "[{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': '[1]'}}]}]",
+	  "messages[0].tool_calls[0].function.arguments: expected the text of a JSON object" },
+	{ 'h', "[{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': 3}}]}]",
+	  "messages[0].tool_calls[0].function.arguments: expected a string" },
+	{ 'h', "[{'role': 'assistant', 'tool_calls': [{'function': {'arguments': '{}'}}]}]",
+	  "messages[0].tool_calls[0].function.name: expected a string" },
+	{ 'h', "[{'role': 'assistant', 'tool_calls': [3]}]", "messages[0].tool_calls[0].function: expected an object" },
+	{ 'h', "[{'role': 'assistant', 'tool_calls': 3, 'content': ''}]", "messages[0].tool_calls: expected an array" },
+	{ 'p', "[{'role': 'assistant', 'tool_calls': [{'type': 'function', 'function': {'name': 'f', 'arguments': 'as it is'}}], "
+	       "'content': ''}]",
+	  "[{'role': 'assistant', 'tool_calls': [{'type': 'function', 'function': {'name': 'f', 'arguments': 'as it is'}}], "
+	  "'content': ''}]" },
+	/* compact JSON of a client that wrote the arguments anew */
+	{ 'v', "[{'role': 'assistant', 'content': '', 'tool_calls': [{'type': 'function', 'function': {'name': 'f', 'arguments': "
+	       "'{\\\"a\\\":true,\\\"b\\\":[1,2],\\\"c\\\":\\\"x\\\\\\\\y\\\",\\\"d\\\":null,\\\"e\\\" :\\n  1.0}'}}]}]",
+	  "[{'role': 'assistant', 'content': '', 'tool_calls': [{'type': 'function', 'function': {'name': 'f', 'arguments': "
+	  "{'a': 'True', 'b': '[1,2]', 'c': 'x\\\\y', 'd': 'None', 'e': '1.0'}}}]}]" },
+	/* answers of tools */
+	{ 'p', "[{'role': 'assistant', 'content': '', 'tool_calls': [{'id': 'c1', 'type': 'function', 'function': {'name': 'f', "
+	       "'arguments': '{}'}}]}, {'role': 'tool', 'tool_call_id': 'c1', 'content': 'r'}, {'role': 'tool', 'tool_call_id': 'c2', "
+	       "'content': 's'}]",
+	  "[{'role': 'assistant', 'content': '', 'tool_calls': [{'id': 'c1', 'type': 'function', 'function': {'name': 'f', "
+	  "'arguments': '{}'}}]}, {'role': 'tool', 'tool_call_id': 'c1', 'content': 'r', 'name': 'f'}, {'role': 'tool', "
+	  "'tool_call_id': 'c2', 'content': 's'}]" },
+};
+
+/* JSON with ' for ". */
+static json_t *parse(const char *text)
+{
+	char *copy = strdup(text);
+	json_error_t e;
+	json_t *v;
+
+	assert_non_null(copy);
+	for (char *c = copy; *c != '\0'; c++)
+		*c = *c == '\'' ? '"' : *c;
+	v = json_loads(copy, 0, &e);
+	if (v == NULL)
+		fail_msg("%s: %s", copy, e.text);
+	free(copy);
+	return v;
+}
+
+static void test_messages(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		json_t *given = parse(rows[i].given), *expected = rows[i].expected[0] == '[' ? parse(rows[i].expected) : NULL;
+		struct odm_chat_form form;
+		struct odm_context context;
+		struct od_err err = { 0 };
+		int rc;
+
+		odm_chat_form_choose(&form, forms[rows[i].form - 'a'], NULL);
+		rc = odm_context_build(&context, given, &form, true, &err);
+		if (expected == NULL) {
+			assert_int_not_equal(rc, OD_OK);
+			assert_null(context.messages);
+			assert_string_equal(err.msg, rows[i].expected);
+		} else if (rc != OD_OK || !json_equal(context.messages, expected)) {
+			fail_msg("%s gives %s (%s)", rows[i].given, json_dumps(context.messages, 0), err.msg);
+		}
+		odm_context_fini(&context);
+		json_decref(given);
+		json_decref(expected);
+	}
+}
+
+static void test_short_ids(void **state)
+{
+	json_t *given = parse("[{'role': 'assistant', 'content': '', 'tool_calls': [{'id': 'call_0123456789', 'function': {'name': 'f'}}, "
+			      "{'id': 'abcDEF012', 'function': {'name': 'g'}}]}, {'role': 'tool', 'tool_call_id': 'call_0123456789', "
+			      "'content': 'r'}, {'role': 'tool', 'tool_call_id': 'abcDEF012', 'content': 's'}]");
+	const json_t *calls, *tool;
+	struct odm_chat_form form;
+	struct odm_context context;
+	struct od_err err;
+	const char *id;
+
+	(void)state;
+	odm_chat_form_choose(&form, forms['m' - 'a'], NULL);
+	assert_int_equal(odm_context_build(&context, given, &form, true, &err), OD_OK);
+	calls = json_object_get(json_array_get(context.messages, 0), "tool_calls");
+	id = json_string_value(json_object_get(json_array_get(calls, 0), "id"));
+	assert_int_equal(strlen(id), 9);
+	assert_int_equal(strspn(id, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"), 9);
+	tool = json_array_get(context.messages, 1);
+	assert_string_equal(json_string_value(json_object_get(tool, "tool_call_id")), id);
+	assert_string_equal(json_string_value(json_object_get(tool, "name")), "f");
+	assert_string_equal(json_string_value(json_object_get(json_array_get(calls, 1), "id")), "abcDEF012");
+	tool = json_array_get(context.messages, 2);
+	assert_string_equal(json_string_value(json_object_get(tool, "tool_call_id")), "abcDEF012");
+	odm_context_fini(&context);
+	json_decref(given);
+}
+
+/* The request stays as it was, and images pass where a template reads parts and the caller allows them. */
+static void test_request_is_not_changed(void **state)
+{
+	json_t *given = parse("[{'role': 'user', 'content': [{'type': 'image'}]}, {'role': 'assistant', 'tool_calls': [{'function': "
+			      "{'name': 'f', 'arguments': '{}'}}]}]");
+	json_t *copy = json_deep_copy(given);
+	struct odm_chat_form form;
+	struct odm_context context;
+	struct od_err err;
+
+	(void)state;
+	odm_chat_form_choose(&form, forms['t' - 'a'], NULL);
+	assert_int_equal(odm_context_build(&context, given, &form, false, &err), OD_OK);
+	assert_true(json_equal(given, copy));
+	assert_false(json_equal(context.messages, copy));
+	odm_context_fini(&context);
+	json_decref(given);
+	json_decref(copy);
+}
+
+static int load_cases(void **state)
+{
+	(void)state;
+	answer_cases_load(&cases);
+	return 0;
+}
+
+static int drop_cases(void **state)
+{
+	(void)state;
+	answer_cases_fini(&cases);
+	return 0;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_calls_come_back),
+		cmocka_unit_test(test_messages),
+		cmocka_unit_test(test_short_ids),
+		cmocka_unit_test(test_request_is_not_changed),
+	};
+
+	return cmocka_run_group_tests(tests, load_cases, drop_cases);
+}
