@@ -1,0 +1,49 @@
+/* jinja_calls.h - functions of the language that are written in C: filters, tests, methods, globals; only for
+ * common/text/jinja.
+ *
+ * Thread: the tables are constant. */
+#ifndef OD_TEXT_JINJA_CALLS_H
+#define OD_TEXT_JINJA_CALLS_H
+
+#include "common/text/jinja/jinja_value.h"
+
+#define JINJA_MAX_PARAMS 8
+
+/* The arguments of one call. */
+struct jinja_call {
+	const struct jinja_value *pos;
+	size_t n_pos;
+	const struct jinja_dict *kw; /* NULL: none */
+};
+
+/* arg: one value for each name in params, absent where none was given. */
+typedef struct jinja_value jinja_fn(struct jinja_job *j, struct jinja_value self, const struct jinja_value *arg,
+				    const struct jinja_call *call);
+
+struct jinja_function {
+	const char *name;
+	const char *params; /* "old new count?": ? may be left out; "/" in front: no keywords; "*": any, the function looks itself */
+	jinja_fn *fn;
+};
+
+/* self: the value before the bar of a filter or test, or the owner of a method; absent for globals. */
+struct jinja_value jinja_call_function(struct jinja_job *j, const struct jinja_function *f, struct jinja_value self,
+				       const struct jinja_call *call);
+/* Ends the job unless there are min to max positional arguments and no others. */
+void jinja_check_count(struct jinja_job *j, const char *what, const struct jinja_call *call, size_t min, size_t max);
+
+/* NULL: there is none of that name. */
+const struct jinja_function *jinja_find_filter(const struct jinja_str *name);
+const struct jinja_function *jinja_find_test(const struct jinja_str *name);
+const struct jinja_function *jinja_find_global(const struct jinja_str *name);
+const struct jinja_function *jinja_find_in(const struct jinja_function *table, const struct jinja_str *name); /* ends with NULL */
+/* jinja2 and Python have it, and this program does not. */
+bool jinja_is_unsupported_filter(const struct jinja_str *name);
+
+extern const struct jinja_function jinja_text_filters[], jinja_sequence_filters[], jinja_select_filters[];
+
+/* ---- reading arguments ---- */
+int64_t jinja_arg_int(struct jinja_job *j, struct jinja_value arg, int64_t fallback, const char *what);
+const struct jinja_str *jinja_arg_str(struct jinja_job *j, struct jinja_value arg, const char *what); /* must be a string */
+
+#endif

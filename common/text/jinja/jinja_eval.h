@@ -1,0 +1,71 @@
+/* jinja_eval.h - what executing statements (jinja_eval.c), expressions (jinja_expr.c) and loops (jinja_loop.c) share.
+ *
+ * Thread: as the job. */
+#ifndef OD_TEXT_JINJA_EVAL_H
+#define OD_TEXT_JINJA_EVAL_H
+
+#include "common/text/jinja/jinja_ast.h"
+
+/* Names set in a block, a loop's body or a macro. Lookups go outwards along parents: scopes nest as they are written, and a
+ * macro's parent is the scope that it was defined in. */
+struct jinja_scope {
+	struct jinja_scope *parent;
+	struct jinja_variable {
+		uint32_t name;
+		struct jinja_value value;
+	} *v;
+	size_t n, cap;
+};
+
+struct jinja_run {
+	struct jinja_job job; /* first: functions written in C only see this */
+	const struct od_jinja *t;
+	struct jinja_value *globals; /* by id of a name: what was given, else built in, else absent */
+	struct jinja_scope *scope;
+	struct jinja_text *out;
+	struct jinja_value block_text; /* what the filters of a block begin with */
+};
+
+struct jinja_macro {
+	const struct jinja_signature *signature;
+	struct jinja_scope *scope; /* that it was defined in */
+};
+
+struct jinja_loop {
+	const struct jinja_node *node;
+	struct jinja_scope *outer;
+	const struct jinja_seq *items; /* those from next on have not passed the loop's condition yet */
+	size_t next;
+	bool tested; /* all items have passed */
+	struct jinja_value before, current, after;
+	bool has_after;	 /* one item was read ahead */
+	int64_t index0;
+	int64_t depth0;
+	const struct jinja_seq *last_changed; /* NULL: never asked */
+};
+
+/* What follows a statement. */
+enum jinja_flow { JINJA_GO_ON, JINJA_BREAK, JINJA_CONTINUE };
+
+struct jinja_value jinja_eval(struct jinja_run *r, const struct jinja_node *n);
+enum jinja_flow jinja_execute(struct jinja_run *r, const struct jinja_nodes *body);
+
+struct jinja_scope *jinja_scope_new(struct jinja_run *r, struct jinja_scope *parent);
+void jinja_assign_name(struct jinja_run *r, struct jinja_scope *scope, uint32_t name, struct jinja_value v);
+void jinja_assign(struct jinja_run *r, struct jinja_scope *scope, const struct jinja_node *target, struct jinja_value v);
+struct jinja_value jinja_look_up(struct jinja_run *r, uint32_t name); /* undefined where there is none */
+
+/* The text that body makes in a new scope below parent. */
+const struct jinja_str *jinja_capture(struct jinja_run *r, struct jinja_scope *scope, const struct jinja_nodes *body,
+				      enum jinja_flow *flow);
+struct jinja_value jinja_macro_of(struct jinja_run *r, const struct jinja_signature *s);
+/* caller: what `caller` is in the macro, absent outside of call blocks. */
+struct jinja_value jinja_eval_call(struct jinja_run *r, const struct jinja_node *n, struct jinja_value caller);
+
+void jinja_run_loop(struct jinja_run *r, const struct jinja_node *n, struct jinja_value iterable, int64_t depth0);
+struct jinja_value jinja_call_loop(struct jinja_run *r, struct jinja_loop *loop, const struct jinja_call *call);
+
+/* From JSON; strings are not copied. */
+struct jinja_value jinja_from_json(struct jinja_job *j, const json_t *v);
+
+#endif

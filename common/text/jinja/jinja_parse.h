@@ -1,0 +1,54 @@
+/* jinja_parse.h - what the two halves of the parser share: statements (jinja_parse.c), expressions (jinja_parse_expr.c).
+ *
+ * Thread: as the job. */
+#ifndef OD_TEXT_JINJA_PARSE_H
+#define OD_TEXT_JINJA_PARSE_H
+
+#include "common/text/jinja/jinja_ast.h"
+
+#define JINJA_MAX_TAGS 8 /* that can end one block */
+
+struct jinja_macro_names { /* of the macros around: which of these names their bodies read */
+	struct jinja_macro_names *outer;
+	bool known[JINJA_N_KNOWN];
+};
+
+struct jinja_parser {
+	struct jinja_job *j;
+	struct od_jinja *t;
+	const struct jinja_token *token;
+	struct jinja_macro_names *macros;
+	unsigned loops;	     /* around, within the macro */
+	unsigned all_loops; /* around */
+};
+
+/* ---- tokens ---- */
+void jinja_next(struct jinja_parser *p);
+bool jinja_at(const struct jinja_parser *p, enum jinja_token_type type);
+bool jinja_at_name(const struct jinja_parser *p, const char *name);
+bool jinja_skip(struct jinja_parser *p, enum jinja_token_type type); /* if it is there */
+bool jinja_skip_name(struct jinja_parser *p, const char *name);
+void jinja_expect(struct jinja_parser *p, enum jinja_token_type type);
+const struct jinja_str *jinja_expect_name(struct jinja_parser *p);
+_Noreturn void jinja_unexpected(struct jinja_parser *p, const char *expected);
+uint32_t jinja_name_id(struct jinja_parser *p, const struct jinja_str *name);
+
+struct jinja_node *jinja_node_new(struct jinja_parser *p, enum jinja_node_kind kind, uint32_t line);
+void jinja_nodes_add(struct jinja_parser *p, struct jinja_nodes *list, struct jinja_node *n);
+
+/* ---- expressions ---- */
+struct jinja_node *jinja_parse_expression(struct jinja_parser *p);
+struct jinja_node *jinja_parse_primary(struct jinja_parser *p, bool with_member);
+
+enum jinja_tuple_flags {
+	JINJA_SIMPLE = 1,	 /* only names and literals */
+	JINJA_NO_CHOICE = 2,	 /* no a if b else c */
+	JINJA_PARENTHESES = 4,	 /* an empty tuple is one */
+	JINJA_WITH_MEMBER = 8,	 /* with JINJA_SIMPLE: also NAME.ATTRIBUTE */
+};
+/* One expression, or a tuple where commas follow. end: a name that ends it, or NULL. */
+struct jinja_node *jinja_parse_tuple(struct jinja_parser *p, unsigned flags, const char *end);
+/* "|name(...)|name": the filters of `of`. first: the bar of the first one was not written. */
+struct jinja_node *jinja_parse_filters(struct jinja_parser *p, struct jinja_node *of, bool first);
+
+#endif
