@@ -9,6 +9,7 @@
 #include "main-node/engine/sampling_config.h"
 #include "main-node/engine_args.h"
 #include "main-node/prompt_file.h"
+#include "main-node/template_command.h"
 #include "main-node/token_json.h"
 
 #include <signal.h>
@@ -21,6 +22,15 @@
 #define EXIT_BY_SIGNAL 128 /* plus its number, as shells have it */
 #define UNSET_REAL (-1.0)
 #define UNSET_UINT UINT64_MAX
+
+/* The first argument may be one of these. */
+static const struct command {
+	const char *name;
+	int (*run)(int argc, char **argv);
+} commands[] = {
+	{ "template", odm_template_command },
+};
+#define COMMAND_HELP "  template   print the prompt that a chat template makes of messages\n"
 
 struct options {
 	struct odm_engine_args engine;
@@ -97,7 +107,9 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 
 	return odm_engine_args_parse(&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 				     "Usage: od-main [--pack DIR] --workers hosts.txt | --local N | --resident [--prompt TEXT]\n"
-				     "Runs a mixture-of-experts model on a cluster and prints the generated text.\n", err);
+				     "       od-main COMMAND [OPTION]...   (od-main COMMAND --help)\n"
+				     "Runs a mixture-of-experts model on a cluster and prints the generated text.\n"
+				     "Commands:\n" COMMAND_HELP, err);
 }
 
 /* "1.1" or "1.1,64". */
@@ -504,14 +516,25 @@ static int run(struct app *a, struct od_err *err)
 	return rc;
 }
 
+static const struct command *find_command(const char *name)
+{
+	for (size_t i = 0; name != NULL && i < sizeof(commands) / sizeof(commands[0]); i++)
+		if (strcmp(name, commands[i].name) == 0)
+			return &commands[i];
+	return NULL;
+}
+
 int main(int argc, char **argv)
 {
+	const struct command *command = find_command(argc > 1 ? argv[1] : NULL);
 	struct sigaction act = { .sa_handler = on_signal };
 	struct app a = { 0 };
 	struct od_err err = { 0 };
 	int rc;
 
 	od_log_init("od-main", OD_LOG_INFO);
+	if (command != NULL)
+		return command->run(argc - 1, argv + 1);
 	default_options(&a.opt);
 	rc = parse_options(&a.opt, argc, argv, &err);
 	if (rc == OD_OK && a.opt.help)

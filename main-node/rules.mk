@@ -7,10 +7,10 @@ ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_v
 	predictor_link.c recovery.c result_check.c shadow_link.c step_uses.c unsent.c want_place.c)
 ODM_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)
 ODM_CHAT_SRCS := $(addprefix main-node/chat/,answer.c answer_harmony.c answer_print.c call_args.c call_reader.c chat_form.c \
-	chat_messages.c gemma_args.c json_text.c)
+	chat_messages.c chat_template.c gemma_args.c json_text.c)
 
 PROGRAMS += od-main
-od-main_SRCS := main-node/od_main.c main-node/prompt_file.c main-node/token_json.c $(ODM_CHAT_SRCS) $(ODM_SRCS)
+od-main_SRCS := main-node/od_main.c main-node/prompt_file.c main-node/token_json.c $(ODM_CHAT_SRCS) main-node/template_command.c $(ODM_SRCS)
 
 ODM_CHAT_OBJS := $(ODM_CHAT_SRCS:%.c=$(B)/obj/%.o)
 test_answer_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o

@@ -1,0 +1,217 @@
+#include "main-node/chat/chat_template.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/file.h"
+#include "common/base/json.h"
+
+#define MAX_CONFIG_BYTES ((size_t)64 << 20) /* added tokens fill a tokenizer_config.json */
+#define MAX_TEMPLATE_BYTES ((size_t)8 << 20)
+
+struct odm_chat_template {
+	struct od_jinja *plain, *with_tools; /* one of them may be NULL */
+	json_t *tokens;			     /* name: text */
+};
+
+/* ---- special tokens ---- */
+
+/* "text", or {"content": "text", ...}. */
+static json_t *token_text(json_t *v)
+{
+	if (json_is_object(v))
+		v = json_object_get(v, "content");
+	return json_is_string(v) ? v : NULL;
+}
+
+static bool is_token_name(const char *name)
+{
+	const size_t n = strlen(name), n_end = strlen("_token");
+
+	return n > n_end && strcmp(name + n - n_end, "_token") == 0;
+}
+
+static int add_tokens(struct odm_chat_template *t, json_t *config, struct od_err *err)
+{
+	const char *name;
+	json_t *v;
+
+	json_object_foreach(config, name, v) {
+		json_t *text = is_token_name(name) ? token_text(v) : NULL;
+
+		if (text != NULL && json_object_set(t->tokens, name, text) != 0)
+			return od_fail(err, OD_ERR_NOMEM, "no memory for special tokens");
+	}
+	return OD_OK;
+}
+
+/* ---- templates ---- */
+
+static int parse_one(struct od_jinja **out, json_t *text, const char *where, struct od_err *err)
+{
+	if (!json_is_string(text))
+		return od_fail(err, OD_ERR_FORMAT, "%s: field \"chat_template\": expected a string or a list of named templates",
+			       where);
+	return od_jinja_parse(out, json_string_value(text), json_string_length(text), where, err);
+}
+
+/* [{"name": "default", "template": "..."}, {"name": "tool_use", ...}] */
+static int parse_named(struct odm_chat_template *t, json_t *list, const char *where, struct od_err *err)
+{
+	size_t i;
+	json_t *v;
+	int rc = OD_OK;
+
+	json_array_foreach(list, i, v) {
+		const char *name = json_string_value(json_object_get(v, "name"));
+		struct od_jinja **slot = NULL;
+
+		if (name != NULL && strcmp(name, "default") == 0)
+			slot = &t->plain;
+		else if (name != NULL && strcmp(name, "tool_use") == 0)
+			slot = &t->with_tools;
+		if (slot != NULL && *slot == NULL && rc == OD_OK)
+			rc = parse_one(slot, json_object_get(v, "template"), where, err);
+	}
+	if (rc == OD_OK && t->plain == NULL && t->with_tools == NULL)
+		return od_fail(err, OD_ERR_MISSING, "%s: expected a chat template named \"default\" or \"tool_use\", found neither",
+			       where);
+	return rc;
+}
+
+static int parse_field(struct odm_chat_template *t, json_t *config, const char *where, struct od_err *err)
+{
+	json_t *v = json_object_get(config, "chat_template");
+
+	if (v == NULL || json_is_null(v) || t->plain != NULL || t->with_tools != NULL)
+		return OD_OK;
+	return json_is_array(v) ? parse_named(t, v, where, err) : parse_one(&t->plain, v, where, err);
+}
+
+static int read_plain_file(struct odm_chat_template *t, const char *dir, struct od_err *err)
+{
+	char path[PATH_MAX], *text;
+	size_t len;
+	int rc = od_path(path, sizeof(path), dir, "chat_template.jinja", err);
+
+	if (rc != OD_OK || !od_file_there(path))
+		return rc;
+	rc = od_file_read(path, MAX_TEMPLATE_BYTES, &text, &len, err);
+	if (rc == OD_OK)
+		rc = od_jinja_parse(&t->plain, text, len, path, err);
+	free(text);
+	return rc;
+}
+
+/* A JSON file that may have a template, tokens, or both. */
+static int read_config(struct odm_chat_template *t, const char *dir, const char *name, bool has_tokens, struct od_err *err)
+{
+	char path[PATH_MAX];
+	json_t *config;
+	int rc = od_path(path, sizeof(path), dir, name, err);
+
+	if (rc != OD_OK || !od_file_there(path))
+		return rc;
+	rc = od_json_load(path, MAX_CONFIG_BYTES, &config, err);
+	if (rc != OD_OK)
+		return rc;
+	rc = parse_field(t, config, path, err);
+	if (rc == OD_OK && has_tokens)
+		rc = add_tokens(t, config, err);
+	json_decref(config);
+	return rc;
+}
+
+int odm_chat_template_open(struct odm_chat_template **out, const char *dir, struct od_err *err)
+{
+	struct odm_chat_template *t = calloc(1, sizeof(*t));
+	int rc;
+
+	*out = NULL;
+	if (t == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "no memory for the chat template of %s", dir);
+	t->tokens = json_object();
+	rc = t->tokens != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for the chat template of %s", dir);
+	if (rc == OD_OK && !od_is_dir(dir))
+		rc = od_fail(err, OD_ERR_MISSING, "%s: expected the folder of a checkpoint or a pack", dir);
+	if (rc == OD_OK)
+		rc = read_plain_file(t, dir, err);
+	if (rc == OD_OK)
+		rc = read_config(t, dir, "chat_template.json", false, err);
+	if (rc == OD_OK) /* the one below counts more */
+		rc = read_config(t, dir, "special_tokens_map.json", true, err);
+	if (rc == OD_OK)
+		rc = read_config(t, dir, "tokenizer_config.json", true, err);
+	if (rc == OD_OK && t->plain == NULL && t->with_tools == NULL)
+		rc = od_fail(err, OD_ERR_MISSING,
+			     "%s has no chat template (chat_template.jinja, chat_template.json, or chat_template in "
+			     "tokenizer_config.json)", dir);
+	if (rc != OD_OK) {
+		odm_chat_template_close(t);
+		return rc;
+	}
+	*out = t;
+	return OD_OK;
+}
+
+void odm_chat_template_close(struct odm_chat_template *t)
+{
+	if (t == NULL)
+		return;
+	od_jinja_free(t->plain);
+	od_jinja_free(t->with_tools);
+	json_decref(t->tokens);
+	free(t);
+}
+
+const struct od_jinja *odm_chat_template_for(const struct odm_chat_template *t, bool with_tools)
+{
+	if (t->plain == NULL || (with_tools && t->with_tools != NULL))
+		return t->with_tools;
+	return t->plain;
+}
+
+const char *odm_chat_template_token(const struct odm_chat_template *t, const char *name)
+{
+	return json_string_value(json_object_get(t->tokens, name));
+}
+
+/* ---- rendering ---- */
+
+static bool set_default(json_t *vars, const char *name, json_t *value) /* takes value */
+{
+	if (json_object_get(vars, name) == NULL)
+		return json_object_set_new(vars, name, value) == 0;
+	json_decref(value);
+	return true;
+}
+
+int odm_chat_defaults(json_t *vars, struct od_err *err)
+{
+	bool good = set_default(vars, "messages", json_array());
+
+	good = set_default(vars, "tools", json_null()) && good;
+	good = set_default(vars, "documents", json_null()) && good;
+	good = set_default(vars, "add_generation_prompt", json_false()) && good;
+	return good ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for the variables of a chat template");
+}
+
+int odm_chat_template_render(const struct odm_chat_template *t, const json_t *vars, const struct tm *now, char **text, size_t *len,
+			     struct od_err *err)
+{
+	const struct od_jinja_opts opts = { .now = now };
+	json_t *all = json_copy(t->tokens); /* shallow: what is in vars stays where it is */
+	int rc;
+
+	*text = NULL;
+	*len = 0;
+	if (all == NULL || json_object_update(all, (json_t *)vars) != 0)
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for the variables of a chat template");
+	else
+		rc = odm_chat_defaults(all, err);
+	if (rc == OD_OK)
+		rc = od_jinja_render(odm_chat_template_for(t, od_json_has(all, "tools")), all, &opts, text, len, err);
+	json_decref(all);
+	return rc;
+}
