@@ -110,7 +110,8 @@ struct jinja_node {
 		} call;
 		struct {
 			struct jinja_node *of; /* N_FILTER: NULL takes the text of the block */
-			const struct jinja_function *function;
+			const struct jinja_function *function; /* NULL: there is none of this name */
+			const struct jinja_str *name;
 			struct jinja_arguments args;
 		} apply; /* N_FILTER, N_TEST */
 		struct {

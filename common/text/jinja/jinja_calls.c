@@ -19,14 +19,15 @@ const struct jinja_function *jinja_find_filter(const struct jinja_str *name)
 	return f != NULL ? f : jinja_find_in(jinja_select_filters, name);
 }
 
-bool jinja_is_unsupported_filter(const struct jinja_str *name)
+_Noreturn void jinja_fail_unknown(struct jinja_job *j, const char *what, const struct jinja_str *name)
 {
-	static const char *const unsupported[] = { "pprint", "random", "urlize", "xmlattr" };
+	static const char *const unsupported[] = { "pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr" };
+	const int len = (int)(name->len < 60 ? name->len : 60);
 
 	for (size_t i = 0; i < sizeof(unsupported) / sizeof(unsupported[0]); i++)
 		if (jinja_str_is(name, unsupported[i]))
-			return true;
-	return false;
+			jinja_fail(j, OD_ERR_UNSUPPORTED, "the %s '%.*s' is not supported in chat templates", what, len, name->p);
+	jinja_fail(j, OD_ERR_FORMAT, "the %s '%.*s' does not exist", what, len, name->p);
 }
 
 struct params {

@@ -37,8 +37,8 @@ const struct jinja_function *jinja_find_filter(const struct jinja_str *name);
 const struct jinja_function *jinja_find_test(const struct jinja_str *name);
 const struct jinja_function *jinja_find_global(const struct jinja_str *name);
 const struct jinja_function *jinja_find_in(const struct jinja_function *table, const struct jinja_str *name); /* ends with NULL */
-/* jinja2 and Python have it, and this program does not. */
-bool jinja_is_unsupported_filter(const struct jinja_str *name);
+/* Ends the job: there is no such filter or test (what), or none here. */
+_Noreturn void jinja_fail_unknown(struct jinja_job *j, const char *what, const struct jinja_str *name);
 
 extern const struct jinja_function jinja_text_filters[], jinja_sequence_filters[], jinja_select_filters[];
 

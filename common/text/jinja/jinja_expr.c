@@ -264,6 +264,8 @@ static struct jinja_value eval_apply(struct jinja_run *r, const struct jinja_nod
 	struct jinja_call call = eval_arguments(r, &n->apply.args);
 
 	r->job.line = n->line;
+	if (n->apply.function == NULL)
+		jinja_fail_unknown(&r->job, n->kind == N_FILTER ? "filter" : "test", n->apply.name);
 	return jinja_call_function(&r->job, n->apply.function, of, &call);
 }
 

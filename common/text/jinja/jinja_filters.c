@@ -351,7 +351,7 @@ FILTER(f_trim)
 
 FILTER(f_truncate)
 {
-	const struct jinja_str *s = jinja_arg_str(j, self, "truncate"), *cut, *end;
+	const struct jinja_str *s, *cut, *end;
 	const int64_t length = jinja_arg_int(j, arg[0], 255, "truncate");
 	const int64_t leeway = jinja_given(arg[3]) ? jinja_arg_int(j, arg[3], 5, "truncate") : 5;
 	int64_t keep;
@@ -361,8 +361,9 @@ FILTER(f_truncate)
 	keep = length - (int64_t)end->n_chars;
 	if (keep < 0 || leeway < 0)
 		jinja_fail(j, OD_ERR_FORMAT, "truncate: expected a length of at least %zu and a leeway of at least 0", end->n_chars);
-	if ((int64_t)s->n_chars - leeway <= length)
+	if ((int64_t)jinja_len(j, self) - leeway <= length)
 		return self;
+	s = jinja_arg_str(j, self, "truncate");
 	cut = jinja_str_chars(j, s, 0, (size_t)keep < s->n_chars ? (size_t)keep : s->n_chars);
 	if (!jinja_truth(j, arg[1]))
 		cut = jinja_split(j, cut, jinja_str_z(j, " "), 1, JINJA_RIGHT)->v[0].s;

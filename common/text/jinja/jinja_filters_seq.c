@@ -168,8 +168,6 @@ FILTER(f_last)
 	const struct jinja_seq *s;
 
 	UNUSED2(arg, call);
-	if (self.kind == JINJA_UNDEFINED)
-		jinja_fail_undefined(j, self.undefined);
 	if (self.kind == JINJA_ITERATOR)
 		jinja_fail(j, OD_ERR_FORMAT, "last: expected a sequence, found %s", jinja_type_name(self));
 	s = jinja_items(j, self);
@@ -285,8 +283,6 @@ FILTER(f_reverse)
 	UNUSED2(arg, call);
 	if (self.kind == JINJA_STR)
 		return jinja_slice(j, self, JINJA_ABSENT_VALUE, JINJA_ABSENT_VALUE, jinja_int(-1));
-	if (self.kind == JINJA_UNDEFINED)
-		jinja_fail_undefined(j, self.undefined);
 	s = jinja_items(j, self);
 	out = jinja_seq_new(j, s->n);
 	for (size_t i = s->n; i-- > 0;)
@@ -370,11 +366,6 @@ const struct jinja_function jinja_sequence_filters[] = {
 
 /* ---- map, select and their kind ---- */
 
-_Noreturn static void no_such(struct jinja_job *j, const char *what, const struct jinja_str *name)
-{
-	jinja_fail(j, OD_ERR_FORMAT, "the %s '%.*s' does not exist", what, (int)(name->len < 60 ? name->len : 60), name->p);
-}
-
 static struct jinja_seq *map_attribute(struct jinja_job *j, struct jinja_value self, const struct jinja_dict *kw)
 {
 	const struct jinja_value *attribute = jinja_dict_get_z(j, kw, "attribute"), *fallback = jinja_dict_get_z(j, kw, "default");
@@ -404,7 +395,7 @@ FILTER(f_map)
 		jinja_fail(j, OD_ERR_FORMAT, "map: expected the name of a filter");
 	filter = jinja_find_filter(jinja_arg_str(j, call->pos[0], "map"));
 	if (filter == NULL)
-		no_such(j, "filter", call->pos[0].s);
+		jinja_fail_unknown(j, "filter", call->pos[0].s);
 	rest.pos++;
 	rest.n_pos--;
 	s = jinja_items(j, self);
@@ -434,7 +425,7 @@ static struct jinja_value pick(struct jinja_job *j, struct jinja_value self, con
 	if (rest.n_pos > 0) {
 		test = jinja_find_test(jinja_arg_str(j, rest.pos[0], "the name of a test"));
 		if (test == NULL)
-			no_such(j, "test", rest.pos[0].s);
+			jinja_fail_unknown(j, "test", rest.pos[0].s);
 		rest.pos++;
 		rest.n_pos--;
 	}

@@ -391,6 +391,19 @@ static struct jinja_value slice_str(struct jinja_job *j, const struct jinja_str 
 	return jinja_of_str(jinja_str_markup(j, jinja_str_take(j, &t), s->markup));
 }
 
+static struct jinja_value slice_range(struct jinja_job *j, const struct jinja_range *of, int64_t first, int64_t last, int64_t step,
+				      size_t n)
+{
+	struct jinja_range *r = jinja_alloc(j, sizeof(*r));
+
+	r->n = n;
+	r->begin = (int64_t)((uint64_t)of->begin + (uint64_t)first * (uint64_t)of->step); /* may be one step behind the last int */
+	r->end = (int64_t)((uint64_t)of->begin + (uint64_t)last * (uint64_t)of->step);
+	if (__builtin_mul_overflow(of->step, step, &r->step))
+		too_large(j);
+	return (struct jinja_value){ .kind = JINJA_RANGE, .range = r };
+}
+
 struct jinja_value jinja_slice(struct jinja_job *j, struct jinja_value of, struct jinja_value begin, struct jinja_value end,
 			       struct jinja_value step)
 {
@@ -413,6 +426,8 @@ struct jinja_value jinja_slice(struct jinja_job *j, struct jinja_value of, struc
 				 ((uint64_t)(first - last) - 1) / (0 - (uint64_t)by) + 1;
 	if (of.kind == JINJA_STR)
 		return slice_str(j, of.s, n_out > 0 ? first : 0, by, n_out);
+	if (of.kind == JINJA_RANGE)
+		return slice_range(j, of.range, first, last, by, n_out);
 	from = jinja_items(j, of);
 	s = jinja_seq_new(j, n_out);
 	for (size_t i = 0; i < n_out; i++)

@@ -113,6 +113,18 @@ static void parse_body(struct jinja_parser *p, struct jinja_nodes *body, const c
 /* The body of a block up to one of its end tags, of which the name is the current token then. */
 static void parse_block(struct jinja_parser *p, struct jinja_nodes *body, const char *const *ends)
 {
+	const bool branch = p->branch;
+
+	p->branch = false;
+	jinja_skip(p, T_COLON);
+	jinja_expect(p, T_BLOCK_END);
+	parse_body(p, body, ends);
+	p->branch = branch;
+}
+
+/* The body of an `if` is of the same scope as what is around it. */
+static void parse_branch(struct jinja_parser *p, struct jinja_nodes *body, const char *const *ends)
+{
 	jinja_skip(p, T_COLON);
 	jinja_expect(p, T_BLOCK_END);
 	parse_body(p, body, ends);
@@ -163,7 +175,7 @@ static struct jinja_node *parse_set(struct jinja_parser *p, uint32_t line)
 
 static struct jinja_node *parse_for(struct jinja_parser *p, uint32_t line)
 {
-	static const char *const ends[] = { "endfor", "else", NULL };
+	static const char *const ends[] = { "else", "endfor", NULL };
 	struct jinja_node *n = jinja_node_new(p, N_FOR, line);
 
 	p->loops++;
@@ -186,12 +198,14 @@ static struct jinja_node *parse_for(struct jinja_parser *p, uint32_t line)
 
 static struct jinja_node *parse_if(struct jinja_parser *p, uint32_t line)
 {
-	static const char *const ends[] = { "elif", "else", "endif", NULL };
+	static const char *const ends[] = { "elif", "else", "endif", NULL }, *const last[] = { "endif", NULL };
+	const bool around = p->branch;
 	struct jinja_node *first = jinja_node_new(p, N_IF, line), *n = first;
 
+	p->branch = true;
 	for (;;) {
 		n->branch.test = jinja_parse_tuple(p, JINJA_NO_CHOICE, NULL);
-		parse_block(p, &n->branch.yes, ends);
+		parse_branch(p, &n->branch.yes, ends);
 		if (jinja_at_name(p, "elif")) {
 			struct jinja_node *next = jinja_node_new(p, N_IF, p->token->line);
 
@@ -201,9 +215,9 @@ static struct jinja_node *parse_if(struct jinja_parser *p, uint32_t line)
 			continue;
 		}
 		if (jinja_skip_name(p, "else"))
-			parse_block_to(p, &n->branch.no, "endif");
-		else
-			jinja_next(p);
+			parse_branch(p, &n->branch.no, last);
+		jinja_next(p);
+		p->branch = around;
 		return first;
 	}
 }

@@ -20,6 +20,7 @@ static struct jinja_node *binary(struct jinja_parser *p, enum jinja_node_kind ki
 
 struct jinja_node *jinja_parse_expression(struct jinja_parser *p)
 {
+	const bool branch = p->branch;
 	struct jinja_node *value, *n;
 
 	jinja_enter(p->j);
@@ -27,12 +28,14 @@ struct jinja_node *jinja_parse_expression(struct jinja_parser *p)
 	while (jinja_at_name(p, "if")) {
 		n = jinja_node_new(p, N_CHOICE, p->token->line);
 		jinja_next(p);
+		p->branch = true;
 		n->choice.yes = value;
 		n->choice.test = parse_or(p);
 		if (jinja_skip_name(p, "else"))
 			n->choice.no = jinja_parse_expression(p);
 		value = n;
 	}
+	p->branch = branch;
 	jinja_leave(p->j);
 	return value;
 }
@@ -233,10 +236,10 @@ struct jinja_node *jinja_parse_filters(struct jinja_parser *p, struct jinja_node
 		const struct jinja_str *name = jinja_expect_name(p);
 
 		n->apply.of = of;
+		n->apply.name = name;
 		n->apply.function = jinja_find_filter(name);
-		if (n->apply.function == NULL)
-			jinja_fail(p->j, jinja_is_unsupported_filter(name) ? OD_ERR_UNSUPPORTED : OD_ERR_FORMAT,
-				   "the filter '%.*s' is not supported", (int)(name->len < 60 ? name->len : 60), name->p);
+		if (n->apply.function == NULL && !p->branch)
+			jinja_fail_unknown(p->j, "filter", name);
 		if (jinja_at(p, T_LPAREN))
 			parse_arguments(p, &n->apply.args);
 		of = n;
@@ -278,10 +281,10 @@ static struct jinja_node *parse_test(struct jinja_parser *p, struct jinja_node *
 	negated = jinja_skip_name(p, "not");
 	name = jinja_expect_name(p);
 	n->apply.of = of;
+	n->apply.name = name;
 	n->apply.function = jinja_find_test(name);
-	if (n->apply.function == NULL)
-		jinja_fail(p->j, OD_ERR_FORMAT, "the test '%.*s' does not exist", (int)(name->len < 60 ? name->len : 60),
-			   name->p);
+	if (n->apply.function == NULL && !p->branch)
+		jinja_fail_unknown(p->j, "test", name);
 	if (jinja_at(p, T_LPAREN)) {
 		parse_arguments(p, &n->apply.args);
 	} else if (begins_argument(p)) {

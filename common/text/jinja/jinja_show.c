@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/text/jinja/jinja_calls.h"
+#include "common/text/jinja/jinja_ops.h"
 #include "common/text/jinja/jinja_unicode.h"
 
 #define FLOAT_CHARS 40
@@ -132,7 +132,15 @@ static void add_repr_range(struct jinja_job *j, struct jinja_text *t, const stru
 /* Python shows an address where there is nothing better to show: no text of a prompt can depend on that. */
 static void add_repr_object(struct jinja_job *j, struct jinja_text *t, struct jinja_value v)
 {
-	jinja_addf(j, t, "<%s object>", jinja_type_name(v));
+	if (v.kind == JINJA_LOOP) {
+		add_z(j, t, "<LoopContext ");
+		jinja_add_repr(j, t, jinja_get_attribute(j, v, jinja_str_z(j, "index")));
+		add_z(j, t, "/");
+		jinja_add_repr(j, t, jinja_get_attribute(j, v, jinja_str_z(j, "length")));
+		add_z(j, t, ">");
+	} else {
+		jinja_addf(j, t, "<%s object>", jinja_type_name(v));
+	}
 }
 
 /* All that are not simple. */
