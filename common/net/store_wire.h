@@ -12,8 +12,8 @@
 #define OD_STORE_SHARE_BYTES (512u << 10) /* in flight to a worker at any time, whatever the others hold */
 #define OD_STORE_MAX_OPEN 32		  /* unanswered FETCHes of one worker */
 
-/* Pinned: on the wire. The small files of a pack are numbered from OD_STORE_SMALL on, in the order of common/pack/sums.h. */
-enum od_store_file { OD_STORE_SUMS = 1, OD_STORE_SMALL = 2, OD_STORE_EXPERTS = 16 };
+/* Pinned: on the wire. The numbers between are those of the small files of a pack, in common/pack/sums.c. */
+enum od_store_file { OD_STORE_SUMS = 1, OD_STORE_EXPERTS = 16 };
 
 /* Checks a FETCH against the files. bytes [OD_STORE_EXPERTS + 1]: the length of each file by its number, 0: no such file. */
 OD_MUST_CHECK int od_store_check_fetch(const Od__Fetch *f, size_t n_frames, const uint64_t *bytes, struct od_err *err);

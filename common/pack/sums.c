@@ -14,12 +14,14 @@
 #define SUMS_MAX_BYTES 4096u
 
 const struct od_small_file od_small_files[] = {
-	{ "config.json", true, true },
-	{ "generation_config.json", false, true },
-	{ "model.json", true, false },
-	{ "tokenizer.json", false, true },
-	{ "tokenizer_config.json", false, true },
-	{ NULL, false, false },
+	{ "chat_template.jinja", false, true, 7 },
+	{ "chat_template.json", false, true, 8 },
+	{ "config.json", true, true, 2 },
+	{ "generation_config.json", false, true, 3 },
+	{ "model.json", true, false, 4 },
+	{ "tokenizer.json", false, true, 5 },
+	{ "tokenizer_config.json", false, true, 6 },
+	{ NULL, false, false, 0 },
 };
 
 void od_hex(const uint8_t *bytes, size_t n, char *hex)

@@ -20,6 +20,7 @@ struct od_small_file {
 	const char *name;
 	bool required;
 	bool copied; /* from the checkpoint; else made by od-pack */
+	uint32_t number; /* pinned: names the file on the wire between a store and its workers */
 };
 extern const struct od_small_file od_small_files[]; /* ends with a NULL name */
 

@@ -65,7 +65,7 @@ static int open_files(struct odm_store *s, struct od_err *err)
 	int rc = open_file(s, OD_STORE_SUMS, OD_SUMS_NAME, true, err);
 
 	for (uint32_t i = 0; rc == OD_OK && od_small_files[i].name != NULL; i++)
-		rc = open_file(s, OD_STORE_SMALL + i, od_small_files[i].name, od_small_files[i].required, err);
+		rc = open_file(s, od_small_files[i].number, od_small_files[i].name, od_small_files[i].required, err);
 	if (rc == OD_OK)
 		rc = open_file(s, OD_STORE_EXPERTS, OD_EXPERTS_NAME, true, err);
 	return rc == OD_OK ? od_sha256_file(s->file[OD_STORE_SUMS].path, s->sums_sha256, err) : rc;

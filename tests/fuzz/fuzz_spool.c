@@ -175,7 +175,7 @@ static void begin(void)
 	check(od_pack_write(&job, &err) == OD_OK);
 	read_original(OD_STORE_SUMS, OD_SUMS_NAME);
 	for (uint32_t i = 0; od_small_files[i].name != NULL; i++)
-		read_original(OD_STORE_SMALL + i, od_small_files[i].name);
+		read_original(od_small_files[i].number, od_small_files[i].name);
 	read_original(OD_STORE_EXPERTS, "experts.bin");
 	/* In memory, where there is such a place: every file is synced. */
 	snprintf(spool_dir, sizeof(spool_dir), "%s/od-fuzz-spool-%d", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp",
@@ -198,7 +198,7 @@ static void make_served(struct odw_store *s)
 		uint32_t file, where;
 
 		next();
-		file = OD_STORE_SMALL + next() % 5;
+		file = 2 + next() % 5;
 		where = next() | (uint32_t)next() << 8;
 		if (length[file] > 0)
 			served[file][where % length[file]] = (char)next();
@@ -208,9 +208,9 @@ static void make_served(struct odw_store *s)
 		uint8_t sum[32];
 		char hex[65];
 
-		if (length[OD_STORE_SMALL + i] == 0)
+		if (length[od_small_files[i].number] == 0)
 			continue;
-		crypto_hash_sha256(sum, (uint8_t *)served[OD_STORE_SMALL + i], length[OD_STORE_SMALL + i]);
+		crypto_hash_sha256(sum, (uint8_t *)served[od_small_files[i].number], length[od_small_files[i].number]);
 		od_hex(sum, 32, hex);
 		memcpy(at, hex, 64);
 		at += 64 + 2 + strlen(od_small_files[i].name) + 1;

@@ -192,7 +192,7 @@ static int pull_small(struct od_spool *spool, struct odw_store *store, struct od
 	for (uint32_t i = 0; rc == OD_OK && od_small_files[i].name != NULL; i++) {
 		if (!od_spool_lacks_small(spool, i))
 			continue;
-		rc = pull_file(store, OD_STORE_SMALL + i, od_small_files[i].name, OD_SPOOL_SMALL_MAX_BYTES, &buf, &len, err);
+		rc = pull_file(store, od_small_files[i].number, od_small_files[i].name, OD_SPOOL_SMALL_MAX_BYTES, &buf, &len, err);
 		if (rc != OD_OK)
 			return rc;
 		rc = od_spool_put_small(spool, i, buf, len, err);
