@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""od-main template: where it finds a checkpoint's or a pack's chat template, what it prints, what it refuses. Standard
+library. The expected texts are written by hand from what the templates say."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import tiny_checkpoint as tc
+from pack_commands import at, good, read, refused, run_tests, write
+
+OD_MAIN = os.path.join(os.getcwd(), os.environ.get("B", "build"), "bin", "od-main")
+PLAIN = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}" \
+        "{% if add_generation_prompt %}[assistant]{% endif %}{{ eos_token }}"
+MESSAGES = [{"role": "user", "content": "Grüße\n"}, {"role": "assistant", "content": "it's"}]
+
+
+def template(*args, stdin=None):
+    return subprocess.run([OD_MAIN, "template", *args], capture_output=True, input=stdin)
+
+
+def prints(expected, *args, stdin=None):
+    p = template(*args, stdin=stdin)
+    assert p.returncode == 0 and p.stderr == b"", (args, p.returncode, p.stderr)
+    assert p.stdout == expected.encode(), (args, p.stdout, expected)
+
+
+def fails(*args, says=(), status=1):
+    p = template(*args)
+    assert p.returncode == status, (args, p.returncode, p.stderr)
+    assert p.stdout == b"", (args, p.stdout)
+    for word in says:
+        assert word in p.stderr.decode(), (args, word, p.stderr)
+
+
+def save(value, *names):
+    write((value if isinstance(value, str) else json.dumps(value)).encode(), *names)
+    return os.path.join(*names)
+
+
+def checkpoint(name, files):
+    """A folder with these files; the messages lie beside it."""
+    shutil.rmtree(at(name), ignore_errors=True)
+    os.makedirs(at(name))
+    for file, value in files.items():
+        save(value, at(name), file)
+    return at(name)
+
+
+def test_places():
+    """A file of its own counts more than the field of tokenizer_config.json; tokens are strings or objects."""
+    messages = save(MESSAGES, at("messages.json"))
+    config = {"chat_template": "config", "bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}, "pad_token": None}
+    expected = "<s>[user]Grüße\n[assistant]it's</s>"
+    args = ["--messages", messages]
+    prints(expected, "--checkpoint", checkpoint("c", {"tokenizer_config.json": dict(config, chat_template=PLAIN)}), *args)
+    prints(expected, "--checkpoint", checkpoint("c", {"tokenizer_config.json": config, "chat_template.jinja": PLAIN + "\n"}), *args)
+    prints(expected, "--checkpoint", checkpoint("c", {"tokenizer_config.json": config,
+                                                      "chat_template.json": {"chat_template": PLAIN}}), *args)
+    prints("<a>", "--checkpoint", checkpoint("c", {"special_tokens_map.json": {"bos_token": {"content": "<a>"}},
+                                                   "chat_template.jinja": "{{ bos_token }}"}), *args)
+    prints("<b>", "--checkpoint", checkpoint("c", {"special_tokens_map.json": {"bos_token": "<a>"},
+                                                   "tokenizer_config.json": {"bos_token": "<b>"},
+                                                   "chat_template.jinja": "{{ bos_token }}"}), *args)
+
+
+def test_named():
+    """A list of templates: `tool_use` is for requests with tools."""
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools {{ tools|length }}"},
+             {"name": "rag", "template": "{% this is not looked at"}]
+    c = checkpoint("named", {"tokenizer_config.json": {"chat_template": named}})
+    prints("plain", "--checkpoint", c, "--messages", save(MESSAGES, at("m.json")))
+    prints("tools 1", "--checkpoint", c, "--messages", save({"messages": MESSAGES, "tools": [{}]}, at("t.json")))
+    prints("plain", "--checkpoint", c, "--messages", save({"messages": MESSAGES, "tools": None}, at("n.json")))
+    c = checkpoint("named", {"tokenizer_config.json": {"chat_template": named[2:]}})
+    fails("--checkpoint", c, "--messages", at("m.json"), says=["default", "tool_use"])
+
+
+def test_variables():
+    """An object gives everything that a template can read; what it does not give is none, not undefined."""
+    c = checkpoint("v", {"chat_template.jinja": "{{ messages|length }} {{ tools }} {{ documents }} {{ add_generation_prompt }} "
+                                                "{{ enable_thinking }} {{ nothing is defined }}"})
+    prints("2 None None False  False", "--checkpoint", c, "--messages", save(MESSAGES, at("m.json")))
+    given = {"messages": [], "tools": [1], "documents": {"a": 1.0}, "add_generation_prompt": True, "enable_thinking": False}
+    prints("0 [1] {'a': 1.0} True False False", "--checkpoint", c, "--messages", save(given, at("o.json")))
+    prints("2 None None False  False", "--checkpoint", c, "--messages", "-", stdin=json.dumps(MESSAGES).encode())
+
+
+def test_refused():
+    """Status 1 and a reason, nothing on stdout."""
+    messages = save(MESSAGES, at("m.json"))
+    none = checkpoint("none", {"tokenizer_config.json": {"bos_token": "<s>"}})
+    fails("--checkpoint", none, "--messages", messages, says=[none, "no chat template"])
+    fails("--checkpoint", at("nowhere"), "--messages", messages, says=["nowhere"])
+    c = checkpoint("bad", {"chat_template.jinja": "a\n{% for x in y %}\n"})
+    fails("--checkpoint", c, "--messages", messages, says=["chat_template.jinja", "line 2", "'endfor'"])
+    c = checkpoint("bad", {"chat_template.jinja": "a\n\n{% include 'b' %}"})
+    fails("--checkpoint", c, "--messages", messages, says=["line 3", "'include'", "not supported"])
+    c = checkpoint("bad", {"chat_template.jinja": "text {{ raise_exception('only ' ~ messages|length) }}"})
+    fails("--checkpoint", c, "--messages", messages, says=["only 2"])
+    c = checkpoint("good", {"chat_template.jinja": "x"})
+    fails("--checkpoint", c, "--messages", save("[1, ", at("broken.json")), says=["broken.json", "JSON"])
+    fails("--checkpoint", c, "--messages", at("missing.json"), says=["missing.json"])
+    c = checkpoint("bad", {"tokenizer_config.json": {"chat_template": 5}})
+    fails("--checkpoint", c, "--messages", messages, says=["chat_template", "expected a string"])
+    for args in ([], ["--checkpoint", c], ["--case", "x", "--checkpoint", c], ["--nonsense"]):
+        fails(*args, status=2)
+
+
+def test_case():
+    """One object as in tests/golden/chat: all of it is in the file."""
+    case = {"template": "{{ strftime_now('%d %b %Y') }} {{ bos_token }}{{ eos_token is defined }}{{ who }}{{ tools }}",
+            "messages": [], "tools": None, "bos_token": "<s>", "eos_token": None, "now": "2026-02-03T04:05:06", "extra": {"who": "é"}}
+    prints("03 Feb 2026 <s>FalseéNone", "--case", save(case, at("case.json")))
+    fails("--case", save(dict(case, template="{{ nope.x }}"), at("case.json")), says=["'nope' is undefined", "line 1"])
+    fails("--case", save(dict(case, now="yesterday"), at("case.json")), says=["yesterday"])
+    fails("--case", save([case], at("case.json")), says=["object"])
+
+
+def test_pack():
+    """od-pack takes the files along; the model, and so its fingerprint, stays the same."""
+    cfg = tc.CONFIG
+    tc.write_checkpoint(at("ck"), cfg, tc.tensors(cfg))
+    good(at("ck"), at("old.pack"), "--shadow", "none")
+    save(PLAIN, at("ck"), "chat_template.jinja")
+    save({"bos_token": "<s>"}, at("ck"), "tokenizer_config.json")
+    good(at("ck"), at("new.pack"), "--shadow", "none")
+    good("verify", at("old.pack"))
+    good("verify", at("new.pack"), "--against", at("ck"))
+    prints_of = [json.loads(read(at(p), "model.json"))["fingerprint"] for p in ("old.pack", "new.pack")]
+    assert prints_of[0] == prints_of[1]
+    prints("<s>[user]Grüße\n[assistant]it's[assistant]", "--checkpoint", at("new.pack"), "--messages",
+           save({"messages": MESSAGES, "add_generation_prompt": True}, at("g.json")))
+    fails("--checkpoint", at("old.pack"), "--messages", at("g.json"), says=["no chat template"])
+    write(read(at("new.pack"), "chat_template.jinja") + b" ", at("new.pack"), "chat_template.jinja")
+    refused("info", at("new.pack"), says=["chat_template.jinja", "SHA-256"])
+
+
+run_tests(globals())
