@@ -22,6 +22,16 @@ static struct jinja_value generator(struct jinja_job *j, const struct jinja_seq 
 	return jinja_iterator_of(j, s, "generator");
 }
 
+static struct jinja_value failing(struct jinja_job *j, const char *expected)
+{
+	struct jinja_value v = generator(j, jinja_seq_new(j, 0));
+
+	v.iterator->expected = expected;
+	return v;
+}
+
+#define SOMETHING_TO_ITERATE "something to iterate over"
+
 /* ---- keys: "a.b.0" of an item, strings in lower case ---- */
 
 static bool is_number(const struct jinja_str *s)
@@ -77,11 +87,14 @@ static struct jinja_value key_of(struct jinja_job *j, struct jinja_value item, s
 
 FILTER(f_batch)
 {
-	const struct jinja_seq *s = jinja_items(j, self);
+	const struct jinja_seq *s;
 	const int64_t count = jinja_arg_int(j, arg[0], 0, "batch");
 	struct jinja_seq *out = jinja_seq_new(j, 0), *row = jinja_seq_new(j, 0);
 
 	(void)call;
+	if (!jinja_iterable(self))
+		return failing(j, SOMETHING_TO_ITERATE);
+	s = jinja_items(j, self);
 	for (size_t i = 0; i < s->n; i++) {
 		if ((int64_t)row->n == count) {
 			jinja_push(j, out, jinja_list(row));
@@ -157,7 +170,7 @@ FILTER(f_first)
 	const struct jinja_seq *s;
 
 	UNUSED2(arg, call);
-	if (self.kind == JINJA_ITERATOR && self.iterator->next < self.iterator->seq->n)
+	if (self.kind == JINJA_ITERATOR && self.iterator->expected == NULL && self.iterator->next < self.iterator->seq->n)
 		return self.iterator->seq->v[self.iterator->next++];
 	s = jinja_items(j, self);
 	return s->n > 0 ? s->v[0] : jinja_undefined_hint(j, "No first item, sequence was empty.");
@@ -217,7 +230,8 @@ FILTER(f_items)
 	UNUSED2(arg, call);
 	if (self.kind == JINJA_UNDEFINED)
 		return generator(j, jinja_seq_new(j, 0));
-	check_mapping(j, self, "items");
+	if (self.kind != JINJA_DICT)
+		return failing(j, "a dict");
 	return generator(j, jinja_items(j, (struct jinja_value){ .kind = JINJA_VIEW, .view = &view }));
 }
 
@@ -329,11 +343,14 @@ FILTER(f_sum)
 
 FILTER(f_unique)
 {
-	const struct jinja_seq *s = jinja_items(j, self);
+	const struct jinja_seq *s;
 	struct jinja_seq *out = jinja_seq_new(j, 0);
 	struct jinja_dict *seen = jinja_dict_new(j);
 
 	(void)call;
+	if (!jinja_iterable(self))
+		return failing(j, SOMETHING_TO_ITERATE);
+	s = jinja_items(j, self);
 	for (size_t i = 0; i < s->n; i++) {
 		struct jinja_value key = key_of(j, s->v[i], arg[1], arg[0]);
 
@@ -389,6 +406,8 @@ FILTER(f_map)
 	(void)arg;
 	if (!jinja_truth(j, self))
 		return generator(j, jinja_seq_new(j, 0));
+	if (!jinja_iterable(self))
+		return failing(j, SOMETHING_TO_ITERATE);
 	if (call->n_pos == 0 && call->kw != NULL && jinja_dict_get_z(j, call->kw, "attribute") != NULL)
 		return generator(j, map_attribute(j, self, call->kw));
 	if (call->n_pos == 0)
@@ -418,10 +437,14 @@ static struct jinja_value pick(struct jinja_job *j, struct jinja_value self, con
 
 	if (!jinja_truth(j, self))
 		return generator(j, out);
+	if (!jinja_iterable(self))
+		return failing(j, SOMETHING_TO_ITERATE);
 	if (by_attribute && call->n_pos == 0)
 		jinja_fail(j, OD_ERR_FORMAT, "expected the name of an attribute as first argument");
-	rest.pos += by_attribute;
-	rest.n_pos -= by_attribute;
+	if (by_attribute) {
+		rest.pos++;
+		rest.n_pos--;
+	}
 	if (rest.n_pos > 0) {
 		test = jinja_find_test(jinja_arg_str(j, rest.pos[0], "the name of a test"));
 		if (test == NULL)

@@ -43,7 +43,7 @@ static struct jinja_str *new_str(struct jinja_job *j, const char *p, size_t len)
 {
 	struct jinja_str *s = jinja_alloc(j, sizeof(*s));
 
-	s->p = p;
+	s->p = p != NULL ? p : ""; /* so that positions in it can be computed */
 	s->len = len;
 	s->n_chars = jinja_count_chars(p, len);
 	return s;
@@ -440,7 +440,10 @@ static const struct jinja_seq *rest_of(struct jinja_job *j, struct jinja_iterato
 {
 	struct jinja_seq *rest = jinja_seq_new(j, 0);
 
-	rest->v = it->seq->v + it->next;
+	if (it->expected != NULL)
+		jinja_fail(j, OD_ERR_FORMAT, "a filter expected %s, found something else", it->expected);
+	if (it->next < it->seq->n)
+		rest->v = it->seq->v + it->next;
 	rest->n = rest->cap = it->seq->n - it->next;
 	it->next = it->seq->n;
 	return rest;

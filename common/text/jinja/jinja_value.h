@@ -121,7 +121,8 @@ struct jinja_range {
 struct jinja_iterator {
 	const struct jinja_seq *seq;
 	size_t next;
-	const char *type; /* "generator" */
+	const char *type;     /* "generator" */
+	const char *expected; /* not NULL: what the filter expected; a generator fails when it is read, not when it is made */
 };
 
 struct jinja_method {
