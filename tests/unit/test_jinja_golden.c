@@ -27,15 +27,19 @@ static void set(json_t *vars, const char *name, json_t *v)
 		json_object_set(vars, name, v);
 }
 
-static json_t *variables(json_t *c)
+/* The case's variables; of a file of constructs, what holds for all its cases and is not a case's own. */
+static json_t *variables(const json_t *file, json_t *c)
 {
 	static const char *const always[] = { "messages", "tools", "documents", "add_generation_prompt" };
 	json_t *vars = json_object(), *none = json_null();
 
+	json_object_update(vars, json_object_get(file, "extra"));
+
 	for (size_t i = 0; i < sizeof(always) / sizeof(always[0]); i++) {
 		json_t *v = json_object_get(c, always[i]);
 
-		set(vars, always[i], v != NULL ? v : none);
+		if (v != NULL || json_object_get(vars, always[i]) == NULL)
+			set(vars, always[i], v != NULL ? v : none);
 	}
 	if (field(c, "bos_token") != NULL)
 		set(vars, "bos_token", json_object_get(c, "bos_token"));
@@ -45,19 +49,20 @@ static json_t *variables(json_t *c)
 	return vars;
 }
 
-static int render(json_t *c, char **text, size_t *len, struct od_err *err)
+static int render(const json_t *file, json_t *c, char **text, size_t *len, struct od_err *err)
 {
 	const json_t *template = json_object_get(c, "template");
 	struct od_jinja_opts opts = { 0 };
-	json_t *vars = variables(c);
+	json_t *vars = variables(file, c);
+	const char *when = field(c, "now") != NULL ? field(c, "now") : field(file, "now");
 	struct od_jinja *t;
 	struct tm now;
 	int rc;
 
 	*text = NULL;
-	if (field(c, "now") != NULL) {
+	if (when != NULL) {
 		memset(&now, 0, sizeof(now));
-		assert_non_null(strptime(field(c, "now"), "%Y-%m-%dT%H:%M:%S", &now));
+		assert_non_null(strptime(when, "%Y-%m-%dT%H:%M:%S", &now));
 		opts.now = &now;
 	}
 	rc = od_jinja_parse(&t, json_string_value(template), json_string_length(template), "template", err);
@@ -69,13 +74,13 @@ static int render(json_t *c, char **text, size_t *len, struct od_err *err)
 }
 
 /* True when it is what jinja2 makes of it. */
-static bool same(json_t *c)
+static bool same(const json_t *file, json_t *c)
 {
 	const json_t *expected = json_object_get(c, "rendered");
 	struct od_err err = { 0 };
 	size_t len = 0;
 	char *text;
-	int rc = render(c, &text, &len, &err);
+	int rc = render(file, c, &text, &len, &err);
 	bool good;
 
 	if (expected == NULL)
@@ -99,7 +104,7 @@ static size_t run_file(const char *path)
 		fail_msg("%s: %s", path, why.text);
 	assert_true(json_array_size(json_object_get(file, "cases")) > 0);
 	json_array_foreach(json_object_get(file, "cases"), i, c)
-		bad += !same(c);
+		bad += !same(file, c);
 	if (bad > 0)
 		printf("# %s: %zu of %zu differ\n", path, bad, i);
 	json_decref(file);
@@ -113,10 +118,25 @@ static void test_published_style(void **state)
 	assert_int_equal(run_file(FOLDER "chat_cases-3.json"), 0);
 }
 
+/* What published templates are made of, family by family. */
+static void test_constructs(void **state)
+{
+	(void)state;
+	assert_int_equal(run_file(FOLDER "constructs.json"), 0);
+}
+
+static void test_random(void **state)
+{
+	(void)state;
+	assert_int_equal(run_file(FOLDER "random.json"), 0);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_published_style),
+		cmocka_unit_test(test_constructs),
+		cmocka_unit_test(test_random),
 	};
 	size_t bad = 0;
 
