@@ -57,8 +57,8 @@ static int read_json(const char *path, json_t **out, struct od_err *err)
 	if (rc == OD_OK) {
 		*out = json_loadb(text.len > 0 ? text.text : "", text.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
 		if (*out == NULL)
-			rc = od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: line %d, column %d: %s", path, why.line, why.column,
-				     why.text);
+			rc = od_fail(err, OD_ERR_FORMAT, "%s: not valid JSON: line %d, column %d: %s", path, why.line,
+				     why.column, why.text);
 	}
 	od_strbuf_fini(&text);
 	return rc;
@@ -110,8 +110,8 @@ static int read_now(const json_t *c, const char *path, struct tm *now, struct od
 		return rc;
 	end = strptime(text, "%Y-%m-%dT%H:%M:%S", now); /* sets the day of the week and of the year, too */
 	if (end == NULL)
-		return od_fail(err, OD_ERR_FORMAT, "%s: field \"now\": expected a time such as 2026-02-03T04:05:06, found \"%s\"", path,
-			       text);
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: field \"now\": expected a time such as 2026-02-03T04:05:06, found \"%s\"", path, text);
 	return OD_OK;
 }
 

@@ -51,8 +51,8 @@ static int add_tokens(struct odm_chat_template *t, json_t *config, struct od_err
 static int parse_one(struct od_jinja **out, json_t *text, const char *where, struct od_err *err)
 {
 	if (!json_is_string(text))
-		return od_fail(err, OD_ERR_FORMAT, "%s: field \"chat_template\": expected a string or a list of named templates",
-			       where);
+		return od_fail(err, OD_ERR_FORMAT,
+			       "%s: field \"chat_template\": expected a string or a list of named templates", where);
 	return od_jinja_parse(out, json_string_value(text), json_string_length(text), where, err);
 }
 
@@ -75,8 +75,8 @@ static int parse_named(struct odm_chat_template *t, json_t *list, const char *wh
 			rc = parse_one(slot, json_object_get(v, "template"), where, err);
 	}
 	if (rc == OD_OK && t->plain == NULL && t->with_tools == NULL)
-		return od_fail(err, OD_ERR_MISSING, "%s: expected a chat template named \"default\" or \"tool_use\", found neither",
-			       where);
+		return od_fail(err, OD_ERR_MISSING,
+			       "%s: expected a chat template named \"default\" or \"tool_use\", found neither", where);
 	return rc;
 }
 
@@ -197,8 +197,8 @@ int odm_chat_defaults(json_t *vars, struct od_err *err)
 	return good ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for the variables of a chat template");
 }
 
-int odm_chat_template_render(const struct odm_chat_template *t, const json_t *vars, const struct tm *now, char **text, size_t *len,
-			     struct od_err *err)
+int odm_chat_template_render(const struct odm_chat_template *t, const json_t *vars, const struct tm *now, char **text,
+			     size_t *len, struct od_err *err)
 {
 	const struct od_jinja_opts opts = { .now = now };
 	json_t *all = json_copy(t->tokens); /* shallow: what is in vars stays where it is */

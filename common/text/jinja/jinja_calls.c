@@ -26,7 +26,8 @@ _Noreturn void jinja_fail_unknown(struct jinja_job *j, const char *what, const s
 
 	for (size_t i = 0; i < sizeof(unsupported) / sizeof(unsupported[0]); i++)
 		if (jinja_str_is(name, unsupported[i]))
-			jinja_fail(j, OD_ERR_UNSUPPORTED, "the %s '%.*s' is not supported in chat templates", what, len, name->p);
+			jinja_fail(j, OD_ERR_UNSUPPORTED, "the %s '%.*s' is not supported in chat templates", what, len,
+				   name->p);
 	jinja_fail(j, OD_ERR_FORMAT, "the %s '%.*s' does not exist", what, len, name->p);
 }
 

@@ -22,7 +22,8 @@ typedef struct jinja_value jinja_fn(struct jinja_job *j, struct jinja_value self
 
 struct jinja_function {
 	const char *name;
-	const char *params; /* "old new count?": ? may be left out; "/" in front: no keywords; "*": any, the function looks itself */
+	/* "old new count?": ? may be left out; "/" in front: no keywords; "*": any, the function looks itself. */
+	const char *params;
 	jinja_fn *fn;
 };
 
@@ -36,7 +37,8 @@ void jinja_check_count(struct jinja_job *j, const char *what, const struct jinja
 const struct jinja_function *jinja_find_filter(const struct jinja_str *name);
 const struct jinja_function *jinja_find_test(const struct jinja_str *name);
 const struct jinja_function *jinja_find_global(const struct jinja_str *name);
-const struct jinja_function *jinja_find_in(const struct jinja_function *table, const struct jinja_str *name); /* ends with NULL */
+/* The table ends with NULL. */
+const struct jinja_function *jinja_find_in(const struct jinja_function *table, const struct jinja_str *name);
 /* Ends the job: there is no such filter or test (what), or none here. */
 _Noreturn void jinja_fail_unknown(struct jinja_job *j, const char *what, const struct jinja_str *name);
 

@@ -51,7 +51,8 @@ static void assign_member(struct jinja_run *r, const struct jinja_node *target, 
 	struct jinja_value of = jinja_look_up(r, target->member.name);
 
 	if (of.kind != JINJA_NAMESPACE)
-		jinja_fail(&r->job, OD_ERR_FORMAT, "expected a namespace to assign an attribute of, found %s", jinja_type_name(of));
+		jinja_fail(&r->job, OD_ERR_FORMAT, "expected a namespace to assign an attribute of, found %s",
+			   jinja_type_name(of));
 	jinja_dict_set(&r->job, of.dict, jinja_of_str(target->member.attribute), v);
 }
 

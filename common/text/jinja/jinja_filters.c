@@ -40,7 +40,9 @@ FILTER(f_attr)
 	(void)call;
 	if (self.kind == JINJA_UNDEFINED)
 		jinja_fail_undefined(j, self.undefined);
-	if (self.kind == JINJA_LOOP ? jinja_loop_attribute(j, self.loop, name, &out) : jinja_value_attribute(j, self, name, &out))
+	if (self.kind == JINJA_LOOP && jinja_loop_attribute(j, self.loop, name, &out))
+		return out;
+	if (jinja_value_attribute(j, self, name, &out))
 		return out;
 	if (self.kind == JINJA_NAMESPACE)
 		return jinja_get_attribute(j, self, name);
@@ -291,10 +293,12 @@ static struct jinja_value round_int(struct jinja_job *j, int64_t i, int64_t prec
 FILTER(f_round)
 {
 	const int64_t precision = jinja_arg_int(j, arg[0], 0, "round");
-	const struct jinja_str *method = arg[1].kind != JINJA_ABSENT ? jinja_arg_str(j, arg[1], "round") : jinja_str_z(j, "common");
+	const struct jinja_str *method = jinja_str_z(j, "common");
 	struct jinja_value scale, scaled;
 
 	(void)call;
+	if (arg[1].kind != JINJA_ABSENT)
+		method = jinja_arg_str(j, arg[1], "round");
 	if (self.kind == JINJA_UNDEFINED)
 		jinja_fail_undefined(j, self.undefined);
 	if (!jinja_is_number(self))
@@ -360,7 +364,8 @@ FILTER(f_truncate)
 	end = arg[2].kind != JINJA_ABSENT ? jinja_arg_str(j, arg[2], "truncate") : jinja_str_z(j, "...");
 	keep = length - (int64_t)end->n_chars;
 	if (keep < 0 || leeway < 0)
-		jinja_fail(j, OD_ERR_FORMAT, "truncate: expected a length of at least %zu and a leeway of at least 0", end->n_chars);
+		jinja_fail(j, OD_ERR_FORMAT, "truncate: expected a length of at least %zu and a leeway of at least 0",
+			   end->n_chars);
 	if ((int64_t)jinja_len(j, self) - leeway <= length)
 		return self;
 	s = jinja_arg_str(j, self, "truncate");

@@ -215,7 +215,10 @@ FILTER(f_groupby)
 			jinja_push(j, group, item[i].value);
 		if (group->n == 0) /* a NaN is not even equal to itself */
 			jinja_push(j, group, item[i++].value);
-		jinja_push(j, pair, jinja_truth(j, arg[2]) ? item[first].key : attribute_of(j, item[first].value, arg[0], arg[1]));
+		if (jinja_truth(j, arg[2]))
+			jinja_push(j, pair, item[first].key);
+		else
+			jinja_push(j, pair, attribute_of(j, item[first].value, arg[0], arg[1]));
 		jinja_push(j, pair, jinja_list(group));
 		pair->group = true;
 		jinja_push(j, out, jinja_tuple(pair));
@@ -385,7 +388,8 @@ const struct jinja_function jinja_sequence_filters[] = {
 
 static struct jinja_seq *map_attribute(struct jinja_job *j, struct jinja_value self, const struct jinja_dict *kw)
 {
-	const struct jinja_value *attribute = jinja_dict_get_z(j, kw, "attribute"), *fallback = jinja_dict_get_z(j, kw, "default");
+	const struct jinja_value *attribute = jinja_dict_get_z(j, kw, "attribute");
+	const struct jinja_value *fallback = jinja_dict_get_z(j, kw, "default");
 	const struct jinja_seq *s = jinja_items(j, self);
 	struct jinja_seq *out = jinja_seq_new(j, s->n);
 

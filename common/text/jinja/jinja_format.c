@@ -352,7 +352,8 @@ static void add_conversion(struct percent *q, struct jinja_text *t)
 		return;
 	}
 	if (s.type == '\0' || strchr("diuoxXeEfFgGcsra", s.type) == NULL)
-		jinja_fail(j, OD_ERR_FORMAT, "'%%': a conversion '%c' does not exist", s.type >= 32 && s.type < 127 ? s.type : '?');
+		jinja_fail(j, OD_ERR_FORMAT, "'%%': a conversion '%c' does not exist",
+			   s.type >= 32 && s.type < 127 ? s.type : '?');
 	add_percent_value(q, t, v.kind != JINJA_ABSENT ? v : next_value(q), &s);
 }
 

@@ -21,30 +21,29 @@ struct lexer {
 	size_t n_open;
 };
 
+/* Longer ones first. */
 static const struct {
 	const char *text;
 	enum jinja_token_type type;
 } operators[] = {
-	/* Longer ones first. */
-	{ "//", T_FLOORDIV }, { "**", T_POW },	 { "==", T_EQ },      { "!=", T_NE },	  { ">=", T_GE },     { "<=", T_LE },
-	{ "+", T_ADD },	      { "-", T_SUB },	 { "*", T_MUL },      { "/", T_DIV },	  { "%", T_MOD },     { "~", T_TILDE },
-	{ "<", T_LT },	      { ">", T_GT },	 { "=", T_ASSIGN },   { ".", T_DOT },	  { ":", T_COLON },   { ",", T_COMMA },
-	{ ";", T_SEMICOLON }, { "|", T_PIPE },	 { "(", T_LPAREN },   { ")", T_RPAREN },  { "[", T_LBRACKET },
-	{ "]", T_RBRACKET },  { "{", T_LBRACE }, { "}", T_RBRACE },
+	{ "//", T_FLOORDIV }, { "**", T_POW }, { "==", T_EQ }, { "!=", T_NE }, { ">=", T_GE }, { "<=", T_LE },
+	{ "+", T_ADD }, { "-", T_SUB }, { "*", T_MUL }, { "/", T_DIV }, { "%", T_MOD }, { "~", T_TILDE },
+	{ "<", T_LT }, { ">", T_GT }, { "=", T_ASSIGN }, { ".", T_DOT }, { ":", T_COLON }, { ",", T_COMMA },
+	{ ";", T_SEMICOLON }, { "|", T_PIPE }, { "(", T_LPAREN }, { ")", T_RPAREN }, { "[", T_LBRACKET },
+	{ "]", T_RBRACKET }, { "{", T_LBRACE }, { "}", T_RBRACE },
 };
 
 const char *jinja_token_name(enum jinja_token_type type)
 {
 	static const char *const name[] = {
-		[T_END] = "the end of the template", [T_DATA] = "text",	    [T_VARIABLE_BEGIN] = "'{{'", [T_VARIABLE_END] = "'}}'",
-		[T_BLOCK_BEGIN] = "'{%'",	     [T_BLOCK_END] = "'%}'", [T_NAME] = "a name",	 [T_STRING] = "a string",
-		[T_INT] = "an integer",		     [T_FLOAT] = "a float", [T_ADD] = "'+'",		 [T_SUB] = "'-'",
-		[T_MUL] = "'*'",		     [T_DIV] = "'/'",	    [T_FLOORDIV] = "'//'",	 [T_MOD] = "'%'",
-		[T_POW] = "'**'",		     [T_TILDE] = "'~'",	    [T_EQ] = "'=='",		 [T_NE] = "'!='",
-		[T_LT] = "'<'",			     [T_LE] = "'<='",	    [T_GT] = "'>'",		 [T_GE] = "'>='",
-		[T_ASSIGN] = "'='",		     [T_DOT] = "'.'",	    [T_COLON] = "':'",		 [T_COMMA] = "','",
-		[T_SEMICOLON] = "';'",		     [T_PIPE] = "'|'",	    [T_LPAREN] = "'('",		 [T_RPAREN] = "')'",
-		[T_LBRACKET] = "'['",		     [T_RBRACKET] = "']'",  [T_LBRACE] = "'{'",		 [T_RBRACE] = "'}'",
+		[T_END] = "the end of the template", [T_DATA] = "text", [T_VARIABLE_BEGIN] = "'{{'",
+		[T_VARIABLE_END] = "'}}'", [T_BLOCK_BEGIN] = "'{%'", [T_BLOCK_END] = "'%}'", [T_NAME] = "a name",
+		[T_STRING] = "a string", [T_INT] = "an integer", [T_FLOAT] = "a float", [T_ADD] = "'+'",
+		[T_SUB] = "'-'", [T_MUL] = "'*'", [T_DIV] = "'/'", [T_FLOORDIV] = "'//'", [T_MOD] = "'%'",
+		[T_POW] = "'**'", [T_TILDE] = "'~'", [T_EQ] = "'=='", [T_NE] = "'!='", [T_LT] = "'<'", [T_LE] = "'<='",
+		[T_GT] = "'>'", [T_GE] = "'>='", [T_ASSIGN] = "'='", [T_DOT] = "'.'", [T_COLON] = "':'",
+		[T_COMMA] = "','", [T_SEMICOLON] = "';'", [T_PIPE] = "'|'", [T_LPAREN] = "'('", [T_RPAREN] = "')'",
+		[T_LBRACKET] = "'['", [T_RBRACKET] = "']'", [T_LBRACE] = "'{'", [T_RBRACE] = "'}'",
 	};
 
 	return name[type];

@@ -50,14 +50,15 @@ METHOD(s_rstrip)
 METHOD(s_split)
 {
 	(void)call;
-	return jinja_list(jinja_split(j, self.s, chars_or_null(j, arg[0], "split"), jinja_arg_int(j, arg[1], -1, "split"), JINJA_LEFT));
+	return jinja_list(jinja_split(j, self.s, chars_or_null(j, arg[0], "split"), jinja_arg_int(j, arg[1], -1, "split"),
+				      JINJA_LEFT));
 }
 
 METHOD(s_rsplit)
 {
 	(void)call;
-	return jinja_list(
-		jinja_split(j, self.s, chars_or_null(j, arg[0], "rsplit"), jinja_arg_int(j, arg[1], -1, "rsplit"), JINJA_RIGHT));
+	return jinja_list(jinja_split(j, self.s, chars_or_null(j, arg[0], "rsplit"), jinja_arg_int(j, arg[1], -1, "rsplit"),
+				      JINJA_RIGHT));
 }
 
 METHOD(s_splitlines)
@@ -193,7 +194,9 @@ METHOD(s_removeprefix)
 	const struct jinja_str *prefix = jinja_arg_str(j, arg[0], "removeprefix");
 
 	(void)call;
-	return has_affix(self.s, prefix, JINJA_LEFT) ? jinja_of_str(jinja_str_chars(j, self.s, prefix->n_chars, self.s->n_chars)) : self;
+	if (!has_affix(self.s, prefix, JINJA_LEFT))
+		return self;
+	return jinja_of_str(jinja_str_chars(j, self.s, prefix->n_chars, self.s->n_chars));
 }
 
 METHOD(s_removesuffix)
@@ -201,15 +204,17 @@ METHOD(s_removesuffix)
 	const struct jinja_str *suffix = jinja_arg_str(j, arg[0], "removesuffix");
 
 	(void)call;
-	return has_affix(self.s, suffix, JINJA_RIGHT) ?
-		       jinja_of_str(jinja_str_chars(j, self.s, 0, self.s->n_chars - suffix->n_chars)) :
-		       self;
+	if (!has_affix(self.s, suffix, JINJA_RIGHT))
+		return self;
+	return jinja_of_str(jinja_str_chars(j, self.s, 0, self.s->n_chars - suffix->n_chars));
 }
 
 static int64_t position_of(struct jinja_job *j, struct jinja_value self, const struct jinja_value *arg, enum jinja_side side)
 {
-	return jinja_find(j, self.s, jinja_arg_str(j, arg[0], "find"), jinja_given(arg[1]) ? jinja_arg_int(j, arg[1], 0, "find") : 0,
-			  jinja_given(arg[2]) ? jinja_arg_int(j, arg[2], 0, "find") : INT64_MAX, side);
+	const int64_t begin = jinja_given(arg[1]) ? jinja_arg_int(j, arg[1], 0, "find") : 0;
+	const int64_t end = jinja_given(arg[2]) ? jinja_arg_int(j, arg[2], 0, "find") : INT64_MAX;
+
+	return jinja_find(j, self.s, jinja_arg_str(j, arg[0], "find"), begin, end, side);
 }
 
 static struct jinja_value must_be_found(struct jinja_job *j, int64_t at)
@@ -507,15 +512,15 @@ METHOD(c_reset)
 
 /* Without a function: the sandbox keeps it from templates, because it changes the value. */
 static const struct jinja_function dict_methods[] = {
-	{ "copy", "", copy },	 { "get", "/key default?", d_get }, { "items", "", d_items }, { "keys", "", d_keys },
-	{ "values", "", d_values }, { "clear", "", NULL },	    { "pop", "", NULL },      { "popitem", "", NULL },
-	{ "setdefault", "", NULL }, { "update", "", NULL },	    { NULL, NULL, NULL },
+	{ "copy", "", copy }, { "get", "/key default?", d_get }, { "items", "", d_items }, { "keys", "", d_keys },
+	{ "values", "", d_values }, { "clear", "", NULL }, { "pop", "", NULL }, { "popitem", "", NULL },
+	{ "setdefault", "", NULL }, { "update", "", NULL }, { NULL, NULL, NULL },
 };
 static const struct jinja_function list_methods[] = {
-	{ "copy", "", copy },	 { "count", "/value", l_count }, { "index", "/value start? end?", l_index },
-	{ "append", "", NULL },	 { "clear", "", NULL },		 { "extend", "", NULL },
-	{ "insert", "", NULL },	 { "pop", "", NULL },		 { "remove", "", NULL },
-	{ "reverse", "", NULL }, { "sort", "", NULL },		 { NULL, NULL, NULL },
+	{ "copy", "", copy }, { "count", "/value", l_count }, { "index", "/value start? end?", l_index },
+	{ "append", "", NULL }, { "clear", "", NULL }, { "extend", "", NULL }, { "insert", "", NULL },
+	{ "pop", "", NULL }, { "remove", "", NULL }, { "reverse", "", NULL }, { "sort", "", NULL },
+	{ NULL, NULL, NULL },
 };
 static const struct jinja_function tuple_methods[] = {
 	{ "count", "/value", l_count },
@@ -524,12 +529,14 @@ static const struct jinja_function tuple_methods[] = {
 };
 static const struct jinja_function int_methods[] = { { "bit_length", "", i_bit_length }, { NULL, NULL, NULL } };
 static const struct jinja_function float_methods[] = { { "is_integer", "", n_is_integer }, { NULL, NULL, NULL } };
-static const struct jinja_function cycler_methods[] = { { "next", "", c_next }, { "reset", "", c_reset }, { NULL, NULL, NULL } };
+static const struct jinja_function cycler_methods[] = {
+	{ "next", "", c_next }, { "reset", "", c_reset }, { NULL, NULL, NULL },
+};
 
 static const struct jinja_function *const methods_of[] = {
-	[JINJA_STR] = str_methods,     [JINJA_DICT] = dict_methods, [JINJA_LIST] = list_methods,     [JINJA_TUPLE] = tuple_methods,
-	[JINJA_INT] = int_methods,     [JINJA_BOOL] = int_methods,  [JINJA_FLOAT] = float_methods,   [JINJA_CYCLER] = cycler_methods,
-	[JINJA_JOINER] = NULL,
+	[JINJA_STR] = str_methods, [JINJA_DICT] = dict_methods, [JINJA_LIST] = list_methods,
+	[JINJA_TUPLE] = tuple_methods, [JINJA_INT] = int_methods, [JINJA_BOOL] = int_methods,
+	[JINJA_FLOAT] = float_methods, [JINJA_CYCLER] = cycler_methods, [JINJA_JOINER] = NULL,
 };
 
 static bool plain_attribute(struct jinja_job *j, struct jinja_value of, const struct jinja_str *name, struct jinja_value *out)

@@ -238,7 +238,7 @@ bool jinja_contains(struct jinja_job *j, struct jinja_value container, struct ji
 		if (v.kind != JINJA_STR)
 			jinja_fail(j, OD_ERR_FORMAT, "'in' a string: expected a string, found %s", jinja_type_name(v));
 		jinja_charge(j, container.s->len / 16);
-		return v.s->len == 0 || (container.s->len > 0 && memmem(container.s->p, container.s->len, v.s->p, v.s->len) != NULL);
+		return memmem(container.s->p, container.s->len, v.s->p, v.s->len) != NULL;
 	}
 	if (container.kind == JINJA_DICT)
 		return jinja_dict_get(j, container.dict, v) != NULL;
@@ -391,13 +391,14 @@ static struct jinja_value slice_str(struct jinja_job *j, const struct jinja_str 
 	return jinja_of_str(jinja_str_markup(j, jinja_str_take(j, &t), s->markup));
 }
 
-static struct jinja_value slice_range(struct jinja_job *j, const struct jinja_range *of, int64_t first, int64_t last, int64_t step,
-				      size_t n)
+static struct jinja_value slice_range(struct jinja_job *j, const struct jinja_range *of, int64_t first, int64_t last,
+				      int64_t step, size_t n)
 {
 	struct jinja_range *r = jinja_alloc(j, sizeof(*r));
 
 	r->n = n;
-	r->begin = (int64_t)((uint64_t)of->begin + (uint64_t)first * (uint64_t)of->step); /* may be one step behind the last int */
+	/* Unsigned: one step behind the end there may be no int64_t. */
+	r->begin = (int64_t)((uint64_t)of->begin + (uint64_t)first * (uint64_t)of->step);
 	r->end = (int64_t)((uint64_t)of->begin + (uint64_t)last * (uint64_t)of->step);
 	if (__builtin_mul_overflow(of->step, step, &r->step))
 		too_large(j);

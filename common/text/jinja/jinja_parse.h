@@ -20,7 +20,7 @@ struct jinja_parser {
 	struct jinja_macro_names *macros;
 	unsigned loops;	     /* around, within the macro */
 	unsigned all_loops; /* around */
-	bool branch;	     /* within an `if`, and no block in between: an unknown filter only matters when it is reached */
+	bool branch;	     /* within an `if`, no block in between: an unknown filter counts when it is reached */
 };
 
 /* ---- tokens ---- */

@@ -97,7 +97,8 @@ void jinja_add_repr_str(struct jinja_job *j, struct jinja_text *t, const struct 
 	jinja_add(j, t, &quote, 1);
 }
 
-static void add_repr_seq(struct jinja_job *j, struct jinja_text *t, const struct jinja_seq *s, const char *open, const char *close)
+static void add_repr_seq(struct jinja_job *j, struct jinja_text *t, const struct jinja_seq *s, const char *open,
+			 const char *close)
 {
 	add_z(j, t, open);
 	for (size_t i = 0; i < s->n; i++) {

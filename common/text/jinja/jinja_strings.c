@@ -118,7 +118,8 @@ static const char *find_last(struct jinja_job *j, const char *p, size_t len, con
 	return NULL;
 }
 
-static void split_at(struct jinja_job *j, struct jinja_seq *out, const struct jinja_str *s, const struct jinja_str *sep, int64_t max)
+static void split_at(struct jinja_job *j, struct jinja_seq *out, const struct jinja_str *s, const struct jinja_str *sep,
+		     int64_t max)
 {
 	size_t at = 0;
 
@@ -195,7 +196,8 @@ struct jinja_seq *jinja_splitlines(struct jinja_job *j, const struct jinja_str *
 }
 
 /* An empty `old` is found before each character and at the end. */
-static const struct jinja_str *insert_between(struct jinja_job *j, const struct jinja_str *s, const struct jinja_str *new, int64_t count)
+static const struct jinja_str *insert_between(struct jinja_job *j, const struct jinja_str *s, const struct jinja_str *new,
+					      int64_t count)
 {
 	struct jinja_text t = { 0 };
 	size_t at = 0;
@@ -250,7 +252,9 @@ const struct jinja_str *jinja_pad(struct jinja_job *j, const struct jinja_str *s
 	if (width <= (int64_t)s->n_chars)
 		return s;
 	total = (uint64_t)width - s->n_chars;
-	left = side == JINJA_LEFT ? total : side == JINJA_RIGHT ? 0 : total / 2 + (total & (uint64_t)width & 1); /* as CPython */
+	left = side == JINJA_LEFT ? total : 0;
+	if (side == JINJA_BOTH)
+		left = total / 2 + (total & (uint64_t)width & 1); /* as CPython */
 	jinja_add_times(j, &t, fill->p, fill->len, left);
 	jinja_add(j, &t, s->p, s->len);
 	jinja_add_times(j, &t, fill->p, fill->len, total - left);
@@ -525,11 +529,13 @@ bool jinja_parse_int(struct jinja_job *j, const struct jinja_str *s, int base, i
 		return false; /* 012 */
 	base = named != 0 ? named : base == 0 ? 10 : base;
 	for (; *p != '\0'; p++, any = true) {
-		int digit = *p >= '0' && *p <= '9' ? *p - '0' : (*p | 32) >= 'a' && (*p | 32) <= 'z' ? (*p | 32) - 'a' + 10 : 99;
+		const int letter = *p | 32;
+		int digit = *p >= '0' && *p <= '9' ? *p - '0' : letter >= 'a' && letter <= 'z' ? letter - 'a' + 10 : 99;
 
 		if (digit >= base)
 			return false;
-		large = large || __builtin_mul_overflow(v, (uint64_t)base, &v) || __builtin_add_overflow(v, (uint64_t)digit, &v);
+		large = large || __builtin_mul_overflow(v, (uint64_t)base, &v) ||
+			__builtin_add_overflow(v, (uint64_t)digit, &v);
 	}
 	if (large || v > (uint64_t)INT64_MAX + negative)
 		jinja_fail(j, OD_ERR_RANGE, "an integer has more than 64 bits");

@@ -9,7 +9,8 @@
 enum jinja_side { JINJA_LEFT = 1, JINJA_RIGHT = 2, JINJA_BOTH = 3 };
 
 /* chars NULL: whitespace. */
-const struct jinja_str *jinja_strip(struct jinja_job *j, const struct jinja_str *s, const struct jinja_str *chars, enum jinja_side side);
+const struct jinja_str *jinja_strip(struct jinja_job *j, const struct jinja_str *s, const struct jinja_str *chars,
+				    enum jinja_side side);
 /* sep NULL: runs of whitespace. At most max splits, negative: any number; side: where they are counted from. */
 struct jinja_seq *jinja_split(struct jinja_job *j, const struct jinja_str *s, const struct jinja_str *sep, int64_t max,
 			      enum jinja_side side);

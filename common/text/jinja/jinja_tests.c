@@ -72,17 +72,17 @@ COMPARE_TEST(t_gt, C_GT)
 COMPARE_TEST(t_ge, C_GE)
 
 static const struct jinja_function tests[] = {
-	{ "defined", "", t_defined },	 { "undefined", "", t_undefined }, { "none", "", t_none },	 { "string", "", t_string },
-	{ "mapping", "", t_mapping },	 { "iterable", "", t_iterable },   { "sequence", "", t_sequence }, { "boolean", "", t_boolean },
-	{ "true", "", t_true },		 { "false", "", t_false },	   { "number", "", t_number },	 { "integer", "", t_integer },
-	{ "float", "", t_float },	 { "odd", "", t_odd },		   { "even", "", t_even },
-	{ "divisibleby", "num", t_divisibleby }, { "lower", "", t_lower }, { "upper", "", t_upper },
-	{ "callable", "", t_callable },	 { "escaped", "", t_escaped },	   { "filter", "", t_filter },	 { "test", "", t_test },
-	{ "sameas", "other", t_sameas }, { "in", "seq", t_in },		   { "==", "/b", t_eq },	 { "eq", "/b", t_eq },
-	{ "equalto", "/b", t_eq },	 { "!=", "/b", t_ne },		   { "ne", "/b", t_ne },	 { "<", "/b", t_lt },
-	{ "lt", "/b", t_lt },		 { "lessthan", "/b", t_lt },	   { "<=", "/b", t_le },	 { "le", "/b", t_le },
-	{ ">", "/b", t_gt },		 { "gt", "/b", t_gt },		   { "greaterthan", "/b", t_gt }, { ">=", "/b", t_ge },
-	{ "ge", "/b", t_ge },		 { NULL, NULL, NULL },
+	{ "defined", "", t_defined }, { "undefined", "", t_undefined }, { "none", "", t_none },
+	{ "string", "", t_string }, { "mapping", "", t_mapping }, { "iterable", "", t_iterable },
+	{ "sequence", "", t_sequence }, { "boolean", "", t_boolean }, { "true", "", t_true }, { "false", "", t_false },
+	{ "number", "", t_number }, { "integer", "", t_integer }, { "float", "", t_float }, { "odd", "", t_odd },
+	{ "even", "", t_even }, { "divisibleby", "num", t_divisibleby }, { "lower", "", t_lower },
+	{ "upper", "", t_upper }, { "callable", "", t_callable }, { "escaped", "", t_escaped },
+	{ "filter", "", t_filter }, { "test", "", t_test }, { "sameas", "other", t_sameas }, { "in", "seq", t_in },
+	{ "==", "/b", t_eq }, { "eq", "/b", t_eq }, { "equalto", "/b", t_eq }, { "!=", "/b", t_ne },
+	{ "ne", "/b", t_ne }, { "<", "/b", t_lt }, { "lt", "/b", t_lt }, { "lessthan", "/b", t_lt },
+	{ "<=", "/b", t_le }, { "le", "/b", t_le }, { ">", "/b", t_gt }, { "gt", "/b", t_gt },
+	{ "greaterthan", "/b", t_gt }, { ">=", "/b", t_ge }, { "ge", "/b", t_ge }, { NULL, NULL, NULL },
 };
 
 const struct jinja_function *jinja_find_test(const struct jinja_str *name)

@@ -308,7 +308,8 @@ const struct jinja_value *jinja_dict_get_z(struct jinja_job *j, const struct jin
 }
 
 /* Merges [0, half) and [half, n) of from into to. */
-static void merge(struct jinja_job *j, const struct jinja_entry *from, struct jinja_entry *to, size_t half, size_t n, bool reverse)
+static void merge(struct jinja_job *j, const struct jinja_entry *from, struct jinja_entry *to, size_t half, size_t n,
+		  bool reverse)
 {
 	size_t a = 0, b = half;
 
@@ -350,12 +351,12 @@ struct jinja_value jinja_iterator_of(struct jinja_job *j, const struct jinja_seq
 const char *jinja_type_name(struct jinja_value v)
 {
 	static const char *const name[] = {
-		[JINJA_ABSENT] = "nothing",	  [JINJA_UNDEFINED] = "Undefined", [JINJA_NONE] = "None",
-		[JINJA_BOOL] = "bool",		  [JINJA_INT] = "int",		   [JINJA_FLOAT] = "float",
-		[JINJA_STR] = "str",		  [JINJA_LIST] = "list",	   [JINJA_TUPLE] = "tuple",
-		[JINJA_DICT] = "dict",		  [JINJA_RANGE] = "range",	   [JINJA_NAMESPACE] = "Namespace",
-		[JINJA_LOOP] = "LoopContext",	  [JINJA_MACRO] = "Macro",	   [JINJA_METHOD] = "builtin_function_or_method",
-		[JINJA_FUNCTION] = "function",	  [JINJA_CYCLER] = "Cycler",	   [JINJA_JOINER] = "Joiner",
+		[JINJA_ABSENT] = "nothing", [JINJA_UNDEFINED] = "Undefined", [JINJA_NONE] = "None",
+		[JINJA_BOOL] = "bool", [JINJA_INT] = "int", [JINJA_FLOAT] = "float", [JINJA_STR] = "str",
+		[JINJA_LIST] = "list", [JINJA_TUPLE] = "tuple", [JINJA_DICT] = "dict", [JINJA_RANGE] = "range",
+		[JINJA_NAMESPACE] = "Namespace", [JINJA_LOOP] = "LoopContext", [JINJA_MACRO] = "Macro",
+		[JINJA_METHOD] = "builtin_function_or_method", [JINJA_FUNCTION] = "function",
+		[JINJA_CYCLER] = "Cycler", [JINJA_JOINER] = "Joiner",
 	};
 	static const char *const view_name[] = { "dict_keys", "dict_values", "dict_items" };
 
