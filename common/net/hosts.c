@@ -22,15 +22,29 @@ struct words {
 	size_t n;
 };
 
+/* Where a '#' begins a comment; in a key it is a character like others. */
+static size_t comment_at(const char *line, size_t len)
+{
+	static const char setting[] = "key=";
+	const size_t n = sizeof(setting) - 1;
+	size_t word = 0;
+
+	for (size_t i = 0; i < len; i++) {
+		if (line[i] == ' ' || line[i] == '\t')
+			word = i + 1;
+		else if (line[i] == '#' && (i < word + n || memcmp(line + word, setting, n) != 0))
+			return i;
+	}
+	return len;
+}
+
 /* The line without its comment, cut at blanks. */
 static int split(struct words *w, const char *line, size_t len, struct od_err *err)
 {
-	const char *comment = memchr(line, '#', len);
 	char *save = NULL;
 
 	w->n = 0;
-	if (comment != NULL)
-		len = (size_t)(comment - line);
+	len = comment_at(line, len);
 	if (len >= sizeof(w->line))
 		return od_fail(err, OD_ERR_ARG, "expected at most %zu characters, found %zu", sizeof(w->line) - 1, len);
 	for (size_t i = 0; i < len; i++) {
@@ -133,6 +147,14 @@ static int find_role(const char *word)
 	return -1;
 }
 
+static int set_key(struct od_host *h, const char *word, struct od_err *err)
+{
+	if (strncmp(word, "key=", 4) != 0)
+		return od_fail(err, OD_ERR_ARG, "expected nothing or key=PUBLICKEY after the host, found \"%s\"", word);
+	h->has_key = true;
+	return od_key_parse(h->key, word + 4, err) == OD_OK ? OD_OK : od_fail_within(err, "key=");
+}
+
 static int set_host(struct od_host *h, struct words *w, struct od_err *err)
 {
 	size_t at = 0;
@@ -150,8 +172,10 @@ static int set_host(struct od_host *h, struct words *w, struct od_err *err)
 		return od_fail(err, OD_ERR_ARG, "expected a host, found \"%s\"", w->word[at]);
 	h->role = role >= 0 ? (enum od_node_kind)role : OD_NODE_WORKER;
 	h->port = default_port[h->role];
-	if (at + 1 < w->n)
-		return od_fail(err, OD_ERR_ARG, "expected nothing after the host, found \"%s\"", w->word[at + 1]);
+	if (at + 2 < w->n)
+		return od_fail(err, OD_ERR_ARG, "expected one setting after the host, found a second: \"%s\"", w->word[at + 2]);
+	if (at + 1 < w->n && set_key(h, w->word[at + 1], err) != OD_OK)
+		return err->code;
 	return set_address(h, w->word[at], err);
 }
 

@@ -1,4 +1,4 @@
-/* hosts.h - parses hosts.txt: one host a line, `[worker|shadow] host[:port]`, `#` comments.
+/* hosts.h - parses hosts.txt: one host a line, `[worker|shadow] host[:port] [key=PUBLICKEY]`, `#` comments.
  *
  * host is a name, an IPv4 address, or an IPv6 address (in brackets when a port follows).
  * Thread: any. Owner: the caller owns what load and parse fill; it is empty unless they return OD_OK. */
@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "common/base/status.h"
+#include "common/net/keys.h"
 
 #define OD_DEFAULT_SHADOW_PORT 5700
 #define OD_DEFAULT_WORKER_PORT 5701
@@ -22,6 +23,8 @@ struct od_host {
 	char host[256]; /* name, IPv4, or IPv6 without brackets */
 	uint16_t port;	/* control port */
 	unsigned line;	/* 1-based */
+	bool has_key;
+	uint8_t key[OD_KEY_BYTES]; /* the only key that this host may have */
 };
 
 struct od_hosts {
