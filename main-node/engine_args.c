@@ -21,7 +21,7 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 	const struct od_arg args[] = {
 		{ .kind = OD_ARG_TITLE, .help = "The model, and where its experts run" },
 		{ "pack", OD_ARG_STRING, &o->pack, "DIR", "model pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
-		{ "workers", OD_ARG_STRING, &o->hosts_path, "FILE", "cluster, a host a line: [worker|shadow] host[:port]; SIGHUP: reread", 0, 0, NULL },
+		{ "workers", OD_ARG_STRING, &o->hosts_path, "FILE", "cluster, a host a line: [worker|shadow] host[:port] [key=PUBLICKEY]; SIGHUP: reread", 0, 0, NULL },
 		{ "local", OD_ARG_UINT, &a->local, "N", "a shadow and N workers as child processes on this machine", 1, 64, NULL },
 		{ "resident", OD_ARG_FLAG, &a->resident, NULL, "all experts in the memory of this process, no cluster", 0, 0, NULL },
 		{ "resident-form", OD_ARG_CHOICE, &o->form, "bf16|planes", "--resident, --local: keep BF16 or compress to 2/3 (default: faster)", 0, 0, od_form_names },
@@ -41,6 +41,9 @@ size_t odm_engine_args_table(struct odm_engine_args *a, struct od_arg *table)
 		{ "mixed", OD_ARG_FLAG, &o->mixed, NULL, "allow different CPU kernel classes; results then depend on placement", 0, 0, NULL },
 		{ "align-token", OD_ARG_UINT, &a->align_token, "I", "send every I-th token to the shadow; 0: only the first (default: 1)", 0, 1e9, NULL },
 		{ "align-kv", OD_ARG_UINT, &a->align_kv, "J", "send it keys and values after every J tokens; 0: never (default: 1)", 0, 1e9, NULL },
+		{ "key", OD_ARG_STRING, &o->keys.key, "FILE", "this node's secret key (default, beyond loopback: $OD_KEYS/node.key, else /etc/od-moe/node.key)", 0, 0, NULL },
+		{ "peers", OD_ARG_STRING, &o->keys.peers, "FILE", "public keys a line each, with host: those of hosts without key=, and who may pull from --serve-store; SIGHUP: reread (default: peers beside node.key)", 0, 0, NULL },
+		{ "insecure", OD_ARG_FLAG, &o->keys.insecure, NULL, "no keys: traffic to other machines is not encrypted", 0, 0, NULL },
 		{ "worker-arg", OD_ARG_LIST, &o->worker_args, "ARG", "with --local: pass ARG (--slots=2) to every worker; repeatable", 0, 0, NULL },
 		{ "shadow-arg", OD_ARG_LIST, &o->shadow_args, "ARG", "with --local: pass ARG (--precision=nf4) to the shadow; repeatable", 0, 0, NULL },
 	};
@@ -138,6 +141,20 @@ static int check_useless(const struct odm_engine_args *a, struct od_err *err)
 	return OD_OK;
 }
 
+/* The first option about keys, or NULL. */
+static const char *about_keys(const struct od_keys_args *k)
+{
+	return k->key != NULL ? "key" : k->peers != NULL ? "peers" : k->insecure ? "insecure" : NULL;
+}
+
+static int check_keys(const struct odm_engine_opts *o, struct od_err *err)
+{
+	if (about_keys(&o->keys) == NULL || o->hosts_path != NULL || o->serve_store != NULL)
+		return OD_OK;
+	return od_fail(err, OD_ERR_ARG, "--%s needs --workers or --serve-store: od-main has no other links to other machines",
+		       about_keys(&o->keys));
+}
+
 static int parse_draft(struct odm_engine_args *a, struct od_err *err)
 {
 	struct odm_engine_opts *o = &a->opts;
@@ -172,6 +189,8 @@ int odm_engine_args_finish(struct odm_engine_args *a, struct od_err *err)
 	if (given > 1)
 		return od_fail(err, OD_ERR_ARG, "--workers, --local and --resident exclude each other");
 	rc = check_useless(a, err);
+	if (rc == OD_OK)
+		rc = check_keys(o, err);
 	if (rc == OD_OK)
 		rc = parse_draft(a, err);
 	if (rc == OD_OK)

@@ -80,7 +80,6 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 	const struct od_arg own[] = {
 		/* No title: these end the engine's group "Cluster". */
 		{ "serve-store", OD_ARG_STRING, &o->engine.opts.serve_store, "ADDR", "let workers pull the pack from here: host[:port] (default port: 5702)", 0, 0, NULL },
-		{ "insecure", OD_ARG_FLAG, &o->engine.opts.insecure, NULL, "allow --serve-store beyond loopback; traffic is not encrypted", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Generate" },
 		{ "prompt", OD_ARG_STRING, &o->prompt, "TEXT", "the prompt; -: all of stdin (default: each line of stdin is a prompt)", 0, 0, NULL },
 		{ "prompts", OD_ARG_STRING, &o->prompts, "FILE", "prompts, a JSON object a line: \"prompt\"; optional max_tokens, temperature, top_k, top_p, min_p, frequency_penalty, presence_penalty, logit_bias, seed, stop, logprobs, prompt_logprobs; -: stdin", 0, 0, NULL },
@@ -133,8 +132,6 @@ static int check_options(struct options *o, struct od_err *err)
 
 	if (rc != OD_OK)
 		return rc;
-	if (o->engine.opts.insecure && o->engine.opts.serve_store == NULL)
-		return od_fail(err, OD_ERR_ARG, "--insecure needs --serve-store; od-main has no other listening socket");
 	if (o->prompts != NULL && o->prompt != NULL)
 		return od_fail(err, OD_ERR_ARG, "--prompt and --prompts exclude each other");
 	if (o->prompts == NULL && o->engine.opts.parallel > 1)

@@ -1,8 +1,8 @@
 # Everything of main but its wiring, so that od-bench can drive the same engine.
 ODM_SRCS := main-node/engine_args.c
-ODM_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c figures.c lookup_draft.c pass.c resident_service.c \
+ODM_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_keys.c figures.c lookup_draft.c pass.c resident_service.c \
 	sequence.c sampling_config.c)
-ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c layer_pieces.c local_nodes.c \
+ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c host_keys.c layer_pieces.c local_nodes.c \
 	members.c members_look.c placement.c predict_tally.c prediction_drafts.c prediction_wants.c predictions.c \
 	predictor_link.c recovery.c result_check.c shadow_link.c step_uses.c unsent.c want_place.c)
 ODM_SRCS += $(addprefix main-node/store/,store_queue.c store_server.c)

@@ -26,7 +26,7 @@
 static struct od_daemon_about about = {
 	.role = "shadow",
 	.port = OD_DEFAULT_SHADOW_PORT,
-	.usage = "Usage: od-shadow [--pack DIR] [--precision P] [--listen ADDR --insecure]\n"
+	.usage = "Usage: od-shadow [--pack DIR] [--precision P] [--listen ADDR]\n"
 		 "Runs a quantised copy of the model ahead of od-main and predicts the next experts.\n",
 };
 
@@ -56,6 +56,7 @@ struct shadow {
 	struct od_shadow_store *store;
 	struct od_device *device; /* of both profiles */
 	uint64_t model_bytes, limit_bytes; /* limit: of all this process takes */
+	struct od_keys *keys; /* NULL: none */
 	struct od_daemon *daemon;
 	struct od_data_port *port;
 	pthread_t thread;
@@ -371,8 +372,10 @@ static int load_model(struct shadow *s, struct od_err *err)
 {
 	const int dense = s->opt.dense_precision;
 	unsigned threads = (unsigned)s->opt.common.threads;
-	int rc = od_pack_open(&s->pack, s->opt.common.pack, err);
+	int rc = od_daemon_args_keys(&s->opt.common, NULL, &s->keys, err);
 
+	if (rc == OD_OK)
+		rc = od_pack_open(&s->pack, s->opt.common.pack, err);
 	if (rc != OD_OK)
 		return rc;
 	s->choice = (struct od_shadow_choice){
@@ -396,7 +399,7 @@ static int open_daemon(struct shadow *s, struct od_err *err)
 {
 	struct od_daemon_opts o;
 
-	od_daemon_args_fill(&s->opt.common, &about, &o);
+	od_daemon_args_fill(&s->opt.common, &about, s->keys, &o);
 	od_pack_fingerprint_bytes(s->pack, o.fingerprint);
 	return od_daemon_new(&s->daemon, &o, &daemon_ops, s, &s->port, err);
 }
@@ -426,6 +429,7 @@ static void stop(struct shadow *s)
 		pthread_join(s->thread, NULL);
 	}
 	od_daemon_free(s->daemon);
+	od_keys_free(s->keys);
 	od_shadow_free(s->store);
 	od_device_free(s->device);
 	od_pack_close(s->pack);
@@ -434,7 +438,7 @@ static void stop(struct shadow *s)
 
 static int run(struct shadow *s, struct od_err *err)
 {
-	char size[32];
+	char size[32], where[400];
 	int rc = load_model(s, err);
 
 	if (rc != OD_OK)
@@ -448,7 +452,7 @@ static int run(struct shadow *s, struct od_err *err)
 	od_log(OD_LOG_INFO, "pack %s: %s model of %s, %s departure; listening on %s, port %u, data port %u",
 	       od_pack_dir(s->pack), s->precision,
 	       od_format_bytes(s->model_bytes, size, sizeof(size)), departures[s->opt.departure],
-	       od_daemon_args_where(&s->opt.common), od_daemon_port(s->daemon),
+	       od_daemon_args_where(&s->opt.common, s->keys, where, sizeof(where)), od_daemon_port(s->daemon),
 	       od_data_port_number(s->port));
 	return od_daemon_run(s->daemon, err);
 }

@@ -34,7 +34,7 @@
 static struct od_daemon_about about = {
 	.role = "worker",
 	.port = OD_DEFAULT_WORKER_PORT,
-	.usage = "Usage: od-worker [--pack DIR | --store ADDR --spool DIR] [--listen ADDR --insecure]\n"
+	.usage = "Usage: od-worker [--pack DIR | --store ADDR --spool DIR] [--listen ADDR]\n"
 		 "Loads and runs the experts that od-main asks for, within a fixed amount of memory.\n",
 };
 
@@ -66,6 +66,7 @@ struct worker {
 	struct odw_engine *engine;
 	struct odw_loaders *loaders;
 	struct odw_paced_reader paced; /* --load-time */
+	struct od_keys *keys; /* NULL: none */
 	struct od_daemon *daemon;
 	struct odw_session session; /* loop thread: accepted, then begun */
 	uint8_t *holds;		    /* with a spool: a bit per expert, as in PONG */
@@ -466,9 +467,10 @@ static int open_daemon(struct worker *w, struct od_err *err)
 					  .device = w->device,
 					  .schedule = w->schedule,
 					  .run_ns = (uint64_t)(w->opt.run_time_ms * OD_NS_PER_MS) };
+	char where[400];
 	int rc;
 
-	od_daemon_args_fill(&w->opt.common, &about, &opts);
+	od_daemon_args_fill(&w->opt.common, &about, w->keys, &opts);
 	od_pack_fingerprint_bytes(w->pack, opts.fingerprint);
 	engine.puller = w->puller;
 	rc = od_daemon_new(&w->daemon, &opts, &daemon_ops, w, &engine.port, err);
@@ -480,14 +482,12 @@ static int open_daemon(struct worker *w, struct od_err *err)
 		rc = open_planner(w, err);
 	if (rc == OD_OK)
 		od_log(OD_LOG_INFO, "listening on %s, port %u, data port %u",
-		       od_daemon_args_where(&w->opt.common), od_daemon_port(w->daemon), od_data_port_number(engine.port));
+		       od_daemon_args_where(&w->opt.common, w->keys, where, sizeof(where)), od_daemon_port(w->daemon), od_data_port_number(engine.port));
 	return rc;
 }
 
 static int check_options(const struct options *o, struct od_host *store, struct od_err *err)
 {
-	int rc;
-
 	if (o->cache_mib == 0 && o->cache_policy != OD_CACHE_RANK)
 		return od_fail(err, OD_ERR_ARG, "--cache-policy needs a cache: add --cache-mib");
 	if (o->spool == NULL && o->spool_limit_bytes != UINT64_MAX)
@@ -499,10 +499,31 @@ static int check_options(const struct options *o, struct od_host *store, struct 
 		return OD_OK;
 	if (o->common.pack != NULL)
 		return od_fail(err, OD_ERR_ARG, "--pack and --spool exclude each other: a spool is filled from the --store");
-	rc = od_store_address(store, o->store, "--store", err);
-	if (rc == OD_OK && !o->common.insecure && !od_is_loopback(store->host))
-		rc = od_fail(err, OD_ERR_ARG, "--store %s is not a loopback address, and the store is not authenticated: add "
-			     "--insecure if you trust the network", o->store);
+	return od_store_address(store, o->store, "--store", err);
+}
+
+static int open_keys(struct worker *w, const struct od_host *store, struct od_err *err)
+{
+	char far[300];
+
+	snprintf(far, sizeof(far), "--store %s", w->opt.store != NULL ? w->opt.store : "");
+	return od_daemon_args_keys(&w->opt.common, w->opt.store != NULL && !od_is_loopback(store->host) ? far : NULL, &w->keys, err);
+}
+
+/* The store is main's, so its key is main's: the peer with the store's name, or the only peer. NULL: the store uses none. */
+static int choose_store_key(const struct worker *w, const struct od_host *store, const uint8_t **key, struct od_err *err)
+{
+	int rc;
+
+	*key = NULL;
+	if (w->keys == NULL)
+		return OD_OK;
+	rc = od_keys_of_host(w->keys, store->host, store->port, key, err);
+	if (rc == OD_OK && *key == NULL && w->keys->peers.n == 1)
+		*key = w->keys->peers.peer[0].key;
+	if (rc == OD_OK && *key == NULL)
+		rc = od_fail(err, OD_ERR_ARG, "%s lists %zu keys, and none of them has the name %s: write the store's host behind "
+			     "its key there", w->keys->peers_path, w->keys->peers.n, store->host);
 	return rc;
 }
 
@@ -510,10 +531,13 @@ static int check_options(const struct options *o, struct od_host *store, struct 
 static int open_spool(struct worker *w, const struct od_host *address, struct od_err *err)
 {
 	struct odw_puller_opts opts = { .dir = w->opt.spool, .limit_bytes = w->opt.spool_limit_bytes };
-	int rc = od_spool_open(&opts.spool, w->opt.spool, err);
+	struct od_curve curve = { .own = w->keys != NULL ? &w->keys->own : NULL };
+	int rc = choose_store_key(w, address, &curve.server, err);
 
 	if (rc == OD_OK)
-		rc = odw_store_open(&opts.store, address, err);
+		rc = od_spool_open(&opts.spool, w->opt.spool, err);
+	if (rc == OD_OK)
+		rc = odw_store_open(&opts.store, address, curve.server != NULL ? &curve : NULL, err);
 	if (rc == OD_OK)
 		rc = odw_spool_begin(opts.spool, opts.store, &w->pack, err);
 	if (rc != OD_OK) {
@@ -530,6 +554,8 @@ static int open_pack(struct worker *w, struct od_err *err)
 	struct od_host store;
 	int rc = check_options(&w->opt, &store, err);
 
+	if (rc == OD_OK)
+		rc = open_keys(w, &store, err);
 	if (rc != OD_OK)
 		return rc;
 	signal(SIGXFSZ, SIG_IGN); /* a file size limit is treated like a full disk */
@@ -582,6 +608,7 @@ static void close_worker(struct worker *w)
 	odw_bufs_free(w->bufs);
 	od_device_free(w->device);
 	od_pack_close(w->pack);
+	od_keys_free(w->keys);
 	free(w->holds);
 	free(w->cached);
 }

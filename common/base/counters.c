@@ -72,6 +72,7 @@ const struct od_counter_info od_counter_info[OD_N_COUNTERS] = {
 	[OD_C_GROUPS] = { "groups", "groups", G, R, "groups of workers" },
 	[OD_C_SLOTS] = { "slots", "slots", G, R, "slots of the worker with the fewest" },
 	[OD_C_PEAK_RSS_BYTES] = { "peak_rss_bytes", "bytes", P, W | S, "peak resident memory of the process" },
+	[OD_C_REFUSED_CONNECTIONS] = { "refused_connections", "connections", C, W | S, "refused before a message: no key, or an unknown one" },
 	[OD_C_CANCELLED_LOADS] = { "cancelled_loads", "loads", C, W, "loads that were given up before their end" },
 	[OD_C_UNUSED_LOADS] = { "unused_loads", "loads", C, W, "`loads` that no RUN used" },
 	[OD_C_PROMPT_EXTRA_LOADS] = { "prompt_extra_loads", "loads", C, W, "of the cancelled and the unused, those for prompts" },

@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "common/base/mem.h"
 #include "common/net/endpoint.h"
+#include "common/net/gate.h"
 #include "common/net/liveness.h"
 #include "common/net/uv_socket.h"
 
@@ -42,12 +43,14 @@ struct od_daemon {
 	struct od_uv_socket *control; /* owns socket once it exists */
 	struct od_data_port *data;
 	uint16_t port;
+	struct od_gate *gate; /* NULL: no keys */
+	const char *peers_path;
 
 	uv_loop_t loop;
 	bool has_loop;
 	uv_async_t wake;
 	uv_timer_t tick, patience;
-	uv_signal_t on_int, on_term;
+	uv_signal_t on_int, on_term, on_hup;
 	atomic_bool stopping;
 
 	/* The session: changed by the loop thread only. */
@@ -105,6 +108,7 @@ static int send_pong(struct od_daemon *d, uint64_t sequence)
 
 	body.sequence = sequence;
 	d->ops->pong(d->arg, &body, c);
+	c[OD_C_REFUSED_CONNECTIONS] = od_gate_refused(d->gate);
 	od_pong_put(&body, &list, c);
 	header.body_case = OD__HEADER__BODY_PONG;
 	header.pong = &body;
@@ -421,6 +425,24 @@ static void on_signal(uv_signal_t *h, int number)
 	od_daemon_stop(h->data);
 }
 
+/* Connections that exist stay: ZeroMQ cannot end one of them. */
+static void on_hangup(uv_signal_t *h, int number)
+{
+	struct od_daemon *d = h->data;
+	struct od_peers peers;
+	struct od_err err;
+	int rc = od_peers_load(&peers, d->peers_path, &err);
+
+	(void)number;
+	if (rc == OD_OK)
+		rc = od_gate_admit_peers(d->gate, &peers, d->peers_path, &err);
+	if (rc == OD_OK)
+		od_log(OD_LOG_INFO, "%s read again: %zu keys; connections that exist stay", d->peers_path, peers.n);
+	else
+		od_log(OD_LOG_ERROR, "%s; the keys are unchanged", err.msg);
+	od_peers_fini(&peers);
+}
+
 static int start_handles(struct od_daemon *d, struct od_err *err)
 {
 	int rc = uv_loop_init(&d->loop);
@@ -428,7 +450,7 @@ static int start_handles(struct od_daemon *d, struct od_err *err)
 	if (rc != 0)
 		return od_fail(err, OD_ERR_IO, "event loop: %s", uv_strerror(rc));
 	d->has_loop = true;
-	d->wake.data = d->tick.data = d->on_int.data = d->on_term.data = d;
+	d->wake.data = d->tick.data = d->on_int.data = d->on_term.data = d->on_hup.data = d;
 	rc = uv_async_init(&d->loop, &d->wake, on_wake);
 	if (rc == 0)
 		rc = uv_timer_init(&d->loop, &d->tick);
@@ -444,6 +466,10 @@ static int start_handles(struct od_daemon *d, struct od_err *err)
 		rc = uv_signal_init(&d->loop, &d->on_term);
 	if (rc == 0)
 		rc = uv_signal_start(&d->on_term, on_signal, SIGTERM);
+	if (rc == 0)
+		rc = uv_signal_init(&d->loop, &d->on_hup);
+	if (rc == 0 && d->gate != NULL)
+		rc = uv_signal_start(&d->on_hup, on_hangup, SIGHUP);
 	return rc == 0 ? OD_OK : od_fail(err, OD_ERR_IO, "event loop: %s", uv_strerror(rc));
 }
 
@@ -451,15 +477,13 @@ static int start_handles(struct od_daemon *d, struct od_err *err)
 
 static int choose_address(const struct od_daemon_opts *o, const char **host, struct od_err *err)
 {
-	*host = o->listen != NULL ? o->listen : o->insecure ? EVERYWHERE : LOOPBACK;
+	*host = o->listen != NULL ? o->listen : o->insecure || o->keys != NULL ? EVERYWHERE : LOOPBACK;
 	if (strchr(*host, ':') != NULL && strchr(*host, ':') == strrchr(*host, ':')) /* IPv6 has two at least */
 		return od_fail(err, OD_ERR_ARG, "--listen %s: expected an address without a port; set the port with --port", *host);
-	if (o->insecure || od_is_loopback(*host))
+	if (o->insecure || o->keys != NULL || od_is_loopback(*host))
 		return OD_OK;
-	return od_fail(err, OD_ERR_ARG,
-		       "--listen %s is not a loopback address, and traffic is neither encrypted nor authenticated: on a "
-		       "network that you trust add --insecure, else listen on " LOOPBACK,
-		       *host);
+	return od_fail(err, OD_ERR_ARG, "--listen %s is not a loopback address: give this node a key (--key), or --insecure, or "
+		       "listen on " LOOPBACK, *host);
 }
 
 /* A parent that dies between our start and prctl shows in getppid, or in a ready_fd without a reader. */
@@ -473,6 +497,16 @@ static int tie_to_parent(struct od_daemon *d, struct od_err *err)
 	return OD_OK;
 }
 
+static int open_gate(struct od_daemon *d, const struct od_keys *keys, struct od_err *err)
+{
+	int rc = od_gate_new(&d->gate, d->context, &keys->own, err);
+
+	if (rc != OD_OK)
+		return rc;
+	d->peers_path = keys->peers_path;
+	return od_gate_admit_peers(d->gate, &keys->peers, keys->peers_path, err);
+}
+
 static int open_sockets(struct od_daemon *d, const struct od_daemon_opts *o, const char *host, struct od_err *err)
 {
 	int rc;
@@ -480,11 +514,15 @@ static int open_sockets(struct od_daemon *d, const struct od_daemon_opts *o, con
 	d->context = od_zmq_context();
 	if (d->context == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "cannot create a ZeroMQ context: %s", zmq_strerror(errno));
-	rc = od_bind_router(d->context, host, o->port, &d->socket, &d->port, err);
+	rc = o->keys != NULL ? open_gate(d, o->keys, err) : OD_OK;
+	if (rc == OD_OK)
+		rc = od_bind_router(d->context, host, o->port, d->gate, &d->socket, &d->port, err);
 	if (rc != OD_OK)
 		return rc;
-	rc = od_data_port_new(&d->data, d->context, host, o->data_port, err);
-	return rc == OD_OK ? rc : od_fail_within(err, "data socket (--data-port)");
+	rc = od_data_port_new(&d->data, d->context, host, o->data_port, d->gate, err);
+	if (rc != OD_OK)
+		return od_fail_within(err, "data socket (--data-port)");
+	return d->gate != NULL ? od_gate_start(d->gate, err) : OD_OK;
 }
 
 static int open_daemon(struct od_daemon *d, const struct od_daemon_opts *o, struct od_err *err)
@@ -590,6 +628,7 @@ void od_daemon_free(struct od_daemon *d)
 	while (take_post(d, &p))
 		zmq_msg_close(&p.packed);
 	od_data_port_free(d->data);
+	od_gate_free(d->gate);
 	while (d->context != NULL && zmq_ctx_term(d->context) != 0 && errno == EINTR)
 		;
 	if (d->ready_fd >= 0)

@@ -12,6 +12,7 @@
 #include <uv.h>
 
 #include "common/net/data_port.h"
+#include "common/net/keys.h"
 #include "common/net/wire.h"
 
 struct od_daemon;
@@ -35,8 +36,9 @@ struct od_daemon_ops {
 
 struct od_daemon_opts {
 	const char *role;	  /* "worker", "shadow" */
-	const char *listen;	  /* address; NULL: 127.0.0.1, or 0.0.0.0 with insecure */
+	const char *listen;	  /* address; NULL: 127.0.0.1, or 0.0.0.0 with insecure or keys */
 	bool insecure;		  /* allow an address that is not loopback: traffic is not encrypted */
+	const struct od_keys *keys; /* encrypt, and serve only their peers; borrowed; NULL: anybody, in the clear */
 	uint16_t port, data_port; /* 0: any free port */
 	int ready_fd;		  /* od_daemon_run writes "PORT\n" there; always closed by the daemon; -1: none */
 	bool die_with_parent;	  /* exit when the parent process does */
@@ -47,7 +49,7 @@ struct od_daemon_opts {
 OD_MUST_CHECK int od_daemon_new(struct od_daemon **out, const struct od_daemon_opts *opts,
 				const struct od_daemon_ops *ops, void *arg, struct od_data_port **data_port,
 				struct od_err *err);
-/* Runs until SIGINT, SIGTERM, od_daemon_stop or the parent's exit. Then sends BYE to main and waits for its BYE, at most
+/* Runs until SIGINT, SIGTERM, od_daemon_stop or the parent's exit. With keys SIGHUP reads the peers' file again. Then sends BYE to main and waits for its BYE, at most
  * 250 ms. */
 OD_MUST_CHECK int od_daemon_run(struct od_daemon *d, struct od_err *err);
 void od_daemon_stop(struct od_daemon *d); /* any thread */

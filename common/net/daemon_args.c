@@ -7,6 +7,7 @@
 #include "common/base/version.h"
 #include "common/compute/backend.h"
 #include "common/net/daemon.h"
+#include "common/net/endpoint.h"
 
 #include <signal.h>
 #include <string.h>
@@ -27,10 +28,12 @@ static int parse(struct od_daemon_args *a, const struct od_daemon_about *about, 
 	const struct od_arg first[] = {
 		{ .kind = OD_ARG_TITLE, .help = "The model, and who may connect" },
 		{ "pack", OD_ARG_STRING, &a->pack, "DIR", "model pack (default: $OD_PACK, else /var/lib/od-moe/pack)", 0, 0, NULL },
-		{ "listen", OD_ARG_STRING, &a->listen, "ADDR", "address to listen on (default: loopback; with --insecure: every one)", 0, 0, NULL },
+		{ "listen", OD_ARG_STRING, &a->listen, "ADDR", "address to listen on (default: loopback; with keys or --insecure: every one)", 0, 0, NULL },
 		{ "port", OD_ARG_UINT, &a->port, "N", port_help, 0, 65535, NULL },
 		{ "data-port", OD_ARG_UINT, &a->data_port, "N", "data port, announced to main; 0: any free one (default: 0)", 0, 65535, NULL },
-		{ "insecure", OD_ARG_FLAG, &a->insecure, NULL, "allow addresses other than loopback; traffic is not encrypted", 0, 0, NULL },
+		{ "key", OD_ARG_STRING, &a->keys.key, "FILE", "this node's secret key (default, beyond loopback: $OD_KEYS/node.key, else /etc/od-moe/node.key)", 0, 0, NULL },
+		{ "peers", OD_ARG_STRING, &a->keys.peers, "FILE", "public keys that may connect, one a line: od-main's; SIGHUP: reread (default: peers beside node.key)", 0, 0, NULL },
+		{ "insecure", OD_ARG_FLAG, &a->keys.insecure, NULL, "no keys: anybody may connect, traffic is not encrypted", 0, 0, NULL },
 	}, last[] = {
 		{ .kind = OD_ARG_TITLE, .help = "Compute" },
 		{ "threads", OD_ARG_UINT, &a->threads, "N", "compute threads (default: one per CPU)", 1, 1024, NULL },
@@ -85,13 +88,24 @@ int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about 
 	return a->trace == NULL ? OD_OK : od_trace_open(a->trace, about->role, err);
 }
 
-void od_daemon_args_fill(const struct od_daemon_args *a, const struct od_daemon_about *about,
+int od_daemon_args_keys(const struct od_daemon_args *a, const char *far, struct od_keys **out, struct od_err *err)
+{
+	char listen[300];
+
+	snprintf(listen, sizeof(listen), "--listen %s", a->listen != NULL ? a->listen : "");
+	if (far == NULL && a->listen != NULL && !od_is_loopback(a->listen))
+		far = listen;
+	return od_keys_open(out, &a->keys, far, true, err);
+}
+
+void od_daemon_args_fill(const struct od_daemon_args *a, const struct od_daemon_about *about, const struct od_keys *keys,
 			 struct od_daemon_opts *opts)
 {
 	*opts = (struct od_daemon_opts){
 		.role = about->role,
 		.listen = a->listen,
-		.insecure = a->insecure,
+		.insecure = a->keys.insecure,
+		.keys = keys,
 		.port = (uint16_t)a->port,
 		.data_port = (uint16_t)a->data_port,
 		.ready_fd = a->ready_fd == NO_FD ? -1 : (int)a->ready_fd,
@@ -99,11 +113,16 @@ void od_daemon_args_fill(const struct od_daemon_args *a, const struct od_daemon_
 	};
 }
 
-const char *od_daemon_args_where(const struct od_daemon_args *a)
+const char *od_daemon_args_where(const struct od_daemon_args *a, const struct od_keys *keys, char *buf, size_t size)
 {
-	if (a->listen != NULL)
-		return a->listen;
-	return a->insecure ? "every address" : "loopback";
+	const char *where = a->listen != NULL ? a->listen : a->keys.insecure || keys != NULL ? "every address" : "loopback";
+	char key[OD_KEY_CHARS + 1];
+
+	if (keys == NULL)
+		snprintf(buf, size, "%s", where);
+	else
+		snprintf(buf, size, "%s with key %s", where, od_key_text(keys->own.public_key, key));
+	return buf;
 }
 
 int od_daemon_args_end(const struct od_daemon_args *a, int rc, const struct od_err *err)

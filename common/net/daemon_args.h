@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "common/base/args.h"
+#include "common/net/keys.h"
 
 struct od_daemon_opts;
 
@@ -15,7 +16,8 @@ struct od_daemon_args {
 	const char *pack, *listen, *trace;
 	uint64_t port, data_port, threads, ready_fd;
 	int cpu; /* enum od_cpu */
-	bool insecure, die_with_parent, quiet, verbose, help, version;
+	struct od_keys_args keys;
+	bool die_with_parent, quiet, verbose, help, version;
 	bool parsed; /* the command line was valid */
 };
 
@@ -31,11 +33,15 @@ struct od_daemon_about {
 /* Parses the command line, prints --help or --version (*done: the program is to exit), sets the log level, opens the trace. */
 OD_MUST_CHECK int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about *about, int argc,
 				       char **argv, bool *done, struct od_err *err);
+/* The keys that the options ask for, before anything is loaded; *out NULL: none. far: another option with an address beyond
+ * loopback, "--store 10.0.0.1"; NULL: there is none. */
+OD_MUST_CHECK int od_daemon_args_keys(const struct od_daemon_args *a, const char *far, struct od_keys **out,
+				      struct od_err *err);
 /* Fills the options of od_daemon_new; the caller adds the fingerprint. */
-void od_daemon_args_fill(const struct od_daemon_args *a, const struct od_daemon_about *about,
+void od_daemon_args_fill(const struct od_daemon_args *a, const struct od_daemon_about *about, const struct od_keys *keys,
 			 struct od_daemon_opts *opts);
-/* "loopback", "every address" or the address, for a log line. */
-const char *od_daemon_args_where(const struct od_daemon_args *a);
+/* "loopback", "every address" or the address, and whether with keys, for a log line. */
+const char *od_daemon_args_where(const struct od_daemon_args *a, const struct od_keys *keys, char *buf, size_t size);
 /* Call it last: completes the trace and logs err if rc is an error. Returns the exit status: 2 for a wrong command line, 1
  * for any other error. */
 int od_daemon_args_end(const struct od_daemon_args *a, int rc, const struct od_err *err);

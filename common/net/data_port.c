@@ -26,7 +26,7 @@ struct od_data_port {
 };
 
 int od_data_port_new(struct od_data_port **out, void *zmq_context, const char *host, uint16_t port,
-		     struct od_err *err)
+		     struct od_gate *gate, struct od_err *err)
 {
 	struct od_data_port *p;
 	int rc;
@@ -36,7 +36,7 @@ int od_data_port_new(struct od_data_port **out, void *zmq_context, const char *h
 	if (p == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "data port");
 	p->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	rc = p->wake_fd >= 0 ? od_bind_router(zmq_context, host, port, &p->socket, &p->number, err)
+	rc = p->wake_fd >= 0 ? od_bind_router(zmq_context, host, port, gate, &p->socket, &p->number, err)
 			     : od_fail_errno(err, OD_ERR_IO, "data port: cannot create an eventfd");
 	if (rc != OD_OK) {
 		od_data_port_free(p);

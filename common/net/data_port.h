@@ -10,9 +10,11 @@
 #include "common/net/wire.h"
 
 struct od_data_port;
+struct od_gate;
 
+/* gate: as od_bind_router's. */
 OD_MUST_CHECK int od_data_port_new(struct od_data_port **out, void *zmq_context, const char *host, uint16_t port,
-				   struct od_err *err);
+				   struct od_gate *gate, struct od_err *err);
 void od_data_port_free(struct od_data_port *p); /* after its thread has been joined; NULL ok */
 uint16_t od_data_port_number(const struct od_data_port *p);
 

@@ -1,5 +1,7 @@
 #include "common/net/endpoint.h"
 
+#include "common/net/gate.h"
+#include "common/net/handshake.h"
 #include "common/net/store_wire.h"
 
 #include <arpa/inet.h>
@@ -10,10 +12,10 @@
 #include <string.h>
 #include <zmq.h>
 
-/* A domain makes ZeroMQ hang up on peers of ZMTP 1 and 2, and nothing else (nobody answers ZAP here). Version 4.3.4
+/* A domain makes ZeroMQ hang up on peers of ZMTP 1 and 2; without a gate nobody answers ZAP, and it does nothing else. Version 4.3.4
  * aborts when such a peer greets a ROUTER that is just being closed: process_routing_id_msg in zmtp_engine.cpp. */
 #define ZAP_DOMAIN "od-moe"
-#define MAX_SOCKETS 4096 /* two for each of OD_MAX_HOSTS daemons, while the dead ones are being replaced */
+#define MAX_SOCKETS 8192 /* four for each of OD_MAX_HOSTS daemons while they connect, and the dead ones are being replaced */
 
 /* The numbers and their reasons are in docs/PROTOCOL.md. */
 static const struct {
@@ -134,8 +136,8 @@ static int bound_number(void *socket, uint16_t *port, struct od_err *err)
 	return OD_OK;
 }
 
-static int bind_router(void *context, const char *host, uint16_t port, const struct bounds *b, void **socket,
-		       uint16_t *bound_port, struct od_err *err)
+static int bind_router(void *context, const char *host, uint16_t port, struct od_gate *gate, const struct bounds *b,
+		       void **socket, uint16_t *bound_port, struct od_err *err)
 {
 	struct address to;
 	void *s = NULL;
@@ -148,6 +150,9 @@ static int bind_router(void *context, const char *host, uint16_t port, const str
 		rc = open_socket(context, ZMQ_ROUTER, to.ipv6, b, &s, err);
 	if (rc != OD_OK)
 		return rc;
+	rc = gate != NULL ? od_gate_guard(gate, s, err) : OD_OK;
+	if (rc != OD_OK)
+		goto fail;
 	if (zmq_bind(s, to.url) != 0) {
 		rc = errno == EADDRINUSE
 			     ? od_fail(err, OD_ERR_BUSY,
@@ -168,34 +173,49 @@ fail:
 	return rc;
 }
 
-int od_bind_router(void *context, const char *host, uint16_t port, void **socket, uint16_t *bound_port,
+int od_bind_router(void *context, const char *host, uint16_t port, struct od_gate *gate, void **socket, uint16_t *bound_port,
 		   struct od_err *err)
 {
-	return bind_router(context, host, port, &usual, socket, bound_port, err);
+	return bind_router(context, host, port, gate, &usual, socket, bound_port, err);
 }
 
-int od_bind_store(void *context, const char *host, uint16_t port, void **socket, uint16_t *bound_port,
+int od_bind_store(void *context, const char *host, uint16_t port, struct od_gate *gate, void **socket, uint16_t *bound_port,
 		  struct od_err *err)
 {
-	return bind_router(context, host, port, &store, socket, bound_port, err);
+	return bind_router(context, host, port, gate, &store, socket, bound_port, err);
 }
 
-static int connect_dealer(void *context, const char *host, uint16_t port, const struct bounds *b, void **socket,
-			  struct od_err *err)
+static int set_curve(void *socket, const struct od_curve *c, struct od_err *err)
+{
+	if (c == NULL)
+		return OD_OK;
+	if (zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, c->server, OD_KEY_BYTES) == 0 &&
+	    zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, c->own->public_key, OD_KEY_BYTES) == 0 &&
+	    zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, c->own->secret_key, OD_KEY_BYTES) == 0)
+		return OD_OK;
+	return od_fail(err, OD_ERR_UNSUPPORTED, "this ZeroMQ cannot use keys: %s", zmq_strerror(errno));
+}
+
+static int connect_dealer(void *context, const char *host, uint16_t port, const struct od_curve *curve,
+			  const struct bounds *b, void **socket, void **watch, struct od_err *err)
 {
 	struct address to;
-	void *s;
+	void *s = NULL;
 	int rc;
 
 	*socket = NULL;
 	rc = resolve(host, port, &to, err);
 	if (rc == OD_OK)
 		rc = open_socket(context, ZMQ_DEALER, to.ipv6, b, &s, err);
-	if (rc != OD_OK)
-		return rc;
-	if (zmq_connect(s, to.url) != 0) {
+	if (rc == OD_OK)
+		rc = set_curve(s, curve, err);
+	if (rc == OD_OK && watch != NULL)
+		*watch = od_handshake_watch(context, s);
+	if (rc == OD_OK && zmq_connect(s, to.url) != 0)
 		rc = od_fail(err, OD_ERR_UNREACHABLE, "cannot connect to %s port %u: %s", host, (unsigned)port,
 			     zmq_strerror(errno));
+	if (rc != OD_OK) {
+		od_close_socket(watch != NULL ? *watch : NULL);
 		od_close_socket(s);
 		return rc;
 	}
@@ -203,14 +223,28 @@ static int connect_dealer(void *context, const char *host, uint16_t port, const 
 	return OD_OK;
 }
 
-int od_connect_dealer(void *context, const char *host, uint16_t port, void **socket, struct od_err *err)
+int od_connect_watched(void *context, const char *host, uint16_t port, const struct od_curve *curve, void **socket,
+		       void **watch, struct od_err *err)
 {
-	return connect_dealer(context, host, port, &usual, socket, err);
+	int rc;
+
+	*watch = NULL;
+	rc = connect_dealer(context, host, port, curve, &usual, socket, watch, err);
+	if (rc != OD_OK)
+		*watch = NULL;
+	return rc;
 }
 
-int od_connect_store(void *context, const char *host, uint16_t port, void **socket, struct od_err *err)
+int od_connect_dealer(void *context, const char *host, uint16_t port, const struct od_curve *curve, void **socket,
+		      struct od_err *err)
 {
-	return connect_dealer(context, host, port, &store_client, socket, err);
+	return connect_dealer(context, host, port, curve, &usual, socket, NULL, err);
+}
+
+int od_connect_store(void *context, const char *host, uint16_t port, const struct od_curve *curve, void **socket,
+		     struct od_err *err)
+{
+	return connect_dealer(context, host, port, curve, &store_client, socket, NULL, err);
 }
 
 void od_close_socket(void *socket)

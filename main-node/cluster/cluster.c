@@ -325,7 +325,9 @@ static void on_hangup(uv_signal_t *handle, int number)
 	}
 	if (!c->o.shadow)
 		od_hosts_without_shadow(&hosts);
-	if (odm_members_follow(c->members, &hosts, &err) != OD_OK)
+	if (c->o.rekey != NULL && c->o.rekey(c->o.rekey_arg, &hosts, &err) != OD_OK)
+		od_log(OD_LOG_ERROR, "%s; the cluster is unchanged", err.msg);
+	else if (odm_members_follow(c->members, &hosts, &err) != OD_OK)
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 	else
 		od_log(OD_LOG_INFO, "%s read again: %zu hosts", c->o.hosts_path, hosts.n);

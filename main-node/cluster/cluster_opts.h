@@ -37,6 +37,10 @@ struct odm_cluster_opts {
 	struct odm_align align;
 	const struct od_hosts *hosts;
 	const char *hosts_path; /* read again on SIGHUP; NULL: never */
+	const struct od_key_pair *own_keys; /* this node's keys, for hosts that have one; NULL: none */
+	/* Loop thread: the hosts file was read again. Fills in the hosts' keys; not OD_OK: the cluster stays as it is. */
+	int (*rekey)(void *arg, struct od_hosts *hosts, struct od_err *err);
+	void *rekey_arg;
 	const atomic_bool *cancel; /* true: main is to end */
 };
 

@@ -20,10 +20,11 @@ static int send_attach(struct odm_link *l)
 
 int odm_link_open(struct odm_link *l, void *zmq_context, const struct odm_member *m, struct od_err *err)
 {
+	const struct od_curve curve = { .own = m->own, .server = m->key };
 	int rc;
 
 	odm_link_close(l);
-	rc = od_connect_dealer(zmq_context, m->host, m->data_port, &l->socket, err);
+	rc = od_connect_dealer(zmq_context, m->host, m->data_port, m->own != NULL ? &curve : NULL, &l->socket, err);
 	if (rc != OD_OK)
 		return rc;
 	l->member = m->id;

@@ -42,7 +42,7 @@ void odm_local_trace_path(const char *trace, size_t index, char *buf, size_t siz
 /* An option by which main starts and reaches its children. */
 static bool is_mains(const char *word)
 {
-	static const char *const mains[] = { "pack", "listen", "port", "data-port", "insecure", "ready-fd", "die-with-parent",
+	static const char *const mains[] = { "pack", "listen", "port", "data-port", "key", "peers", "insecure", "ready-fd", "die-with-parent",
 					     "trace" };
 
 	if (strncmp(word, "--", 2) != 0)

@@ -3,6 +3,7 @@
 #include "common/base/descriptors.h"
 #include "common/base/log.h"
 #include "common/net/endpoint.h"
+#include "common/net/handshake.h"
 #include "common/net/uv_socket.h"
 #include "common/pack/share.h"
 
@@ -68,6 +69,12 @@ static void set_why(struct member *m, const char *why)
 	pthread_mutex_unlock(&m->ms->lock);
 }
 
+static void end_watch(struct member *m)
+{
+	od_close_socket(m->handshake);
+	m->handshake = NULL;
+}
+
 /* Back to no socket: ZeroMQ sockets are recreated after a death, so that nothing queued reaches a successor. */
 static void drop(struct member *m, uint64_t retry_after_ns, const char *why)
 {
@@ -76,6 +83,7 @@ static void drop(struct member *m, uint64_t retry_after_ns, const char *why)
 
 	od_uv_socket_close(m->socket);
 	m->socket = NULL;
+	end_watch(m);
 	m->state = M_CLOSED;
 	m->retry_ns = od_now_ns() + retry_after_ns;
 	m->last_session = m->session != 0 ? m->session : m->last_session;
@@ -185,6 +193,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	memcpy(m->host_name, host_name, sizeof(host_name));
 	m->session = w->session;
 	m->state = M_READY;
+	end_watch(m);
 	m->told = false;
 	m->ping = 0;
 	set_refused(m, 0);
@@ -395,6 +404,7 @@ static void open_socket(struct member *m)
 {
 	static const struct od_uv_socket_ops ops = { .message = on_message, .garbage = on_garbage };
 	struct odm_members *ms = m->ms;
+	const struct od_curve curve = { .own = ms->o.cluster->own_keys, .server = m->host.key };
 	struct od_err err;
 	void *socket;
 	int rc;
@@ -406,13 +416,15 @@ static void open_socket(struct member *m)
 	}
 	if (is_twin(m))
 		return;
-	rc = od_connect_dealer(ms->o.zmq_context, m->address, m->host.port, &socket, &err);
+	rc = od_connect_watched(ms->o.zmq_context, m->address, m->host.port, m->host.has_key ? &curve : NULL, &socket,
+				&m->handshake, &err);
 	if (rc == OD_OK) {
 		rc = od_uv_socket_new(&m->socket, ms->loop, socket, false, &ops, m, &err);
 		if (rc != OD_OK)
 			od_close_socket(socket);
 	}
 	if (rc != OD_OK) {
+		end_watch(m);
 		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
 		set_why(m, err.msg);
 		return;
@@ -457,6 +469,51 @@ static void check_ready(struct member *m, uint64_t now, bool ping)
 	}
 }
 
+/* Keys that do not match need an operator, here or there. */
+static void check_handshake(struct member *m)
+{
+	const enum od_handshake how = od_handshake_why(m->handshake);
+	const bool keys = m->host.has_key, final = how == OD_HANDSHAKE_REFUSED || how == OD_HANDSHAKE_UNLIKE;
+	char name[300], key[OD_KEY_CHARS + 1], why[256];
+
+	switch (how) {
+	case OD_HANDSHAKE_OPEN:
+		return;
+	case OD_HANDSHAKE_REFUSED:
+		snprintf(why, sizeof(why), "it refuses this node's key %s: add it to the peers file there, and restart it or kill -HUP",
+			 keys ? od_key_text(m->ms->o.cluster->own_keys->public_key, key) : "");
+		break;
+	case OD_HANDSHAKE_BROKEN:
+		if (!keys)
+			return;
+		snprintf(why, sizeof(why), "it ended the handshake; check that its key is %s, as the hosts file or the peers file says",
+			 od_key_text(m->host.key, key));
+		break;
+	case OD_HANDSHAKE_UNLIKE:
+		snprintf(why, sizeof(why), "%s", keys ? "it runs without keys: start it with --key" :
+			 "it runs with keys: leave out --insecure and give main its key (key= in the hosts file)");
+		break;
+	}
+	if (!m->told)
+		od_log(OD_LOG_WARN, "%s cannot be used: %s", odm_member_name(m, name, sizeof(name)), why);
+	m->told = true;
+	if (!final) { /* it may have been killed, or been slow: ZeroMQ tries again */
+		set_why(m, why);
+		return;
+	}
+	drop(m, RETRY_REFUSED_NS, why);
+	set_refused(m, OD_ERR_MISMATCH);
+}
+
+static void check_connecting(struct member *m, uint64_t now)
+{
+	check_handshake(m);
+	if (m->state == M_CONNECTING && now - m->since_ns > HELLO_TIMEOUT_NS && !m->told) {
+		set_why(m, "cannot connect; check that it runs there, and its address and port");
+		m->told = true;
+	}
+}
+
 static void tick_member(struct member *m, uint64_t now, bool ping)
 {
 	switch (m->state) {
@@ -466,10 +523,8 @@ static void tick_member(struct member *m, uint64_t now, bool ping)
 		break;
 	case M_CONNECTING:
 		send_hello(m);
-		if (m->state == M_CONNECTING && now - m->since_ns > HELLO_TIMEOUT_NS && !m->told) {
-			set_why(m, "cannot connect; check that it runs there, and its address and port");
-			m->told = true;
-		}
+		if (m->state == M_CONNECTING)
+			check_connecting(m, now);
 		break;
 	case M_GREETED:
 		if (now - m->since_ns > HELLO_TIMEOUT_NS)
@@ -524,6 +579,16 @@ static uint32_t free_id(const struct odm_members *ms)
 	return id;
 }
 
+static void set_key(struct member *m, const struct od_host *host)
+{
+	pthread_mutex_lock(&m->ms->lock);
+	m->host.has_key = host->has_key;
+	memcpy(m->host.key, host->key, OD_KEY_BYTES);
+	m->pub.own = host->has_key ? m->ms->o.cluster->own_keys : NULL;
+	memcpy(m->pub.key, host->key, OD_KEY_BYTES);
+	pthread_mutex_unlock(&m->ms->lock);
+}
+
 static int add_host(struct odm_members *ms, const struct od_host *host, struct od_err *err)
 {
 	const uint32_t id = free_id(ms);
@@ -545,6 +610,7 @@ static int add_host(struct odm_members *ms, const struct od_host *host, struct o
 	m->host = *host;
 	m->id = id;
 	m->pub = (struct odm_member){ .id = m->id, .role = m->host.role, .port = m->host.port };
+	set_key(m, host);
 	pthread_mutex_lock(&ms->lock);
 	before = id < ms->n ? ms->member[id] : NULL;
 	if (before != NULL)
@@ -606,9 +672,30 @@ static void list(struct odm_members *ms, const struct od_hosts *hosts)
 	pthread_mutex_unlock(&ms->lock);
 }
 
+/* A host whose key has changed is connected anew. */
+static void follow_keys(struct odm_members *ms, const struct od_hosts *hosts)
+{
+	for (size_t i = 0; i < hosts->n; i++) {
+		const struct od_host *h = &hosts->host[i];
+		struct member *m = find_host(ms, h);
+
+		if (m == NULL || (m->host.has_key == h->has_key && memcmp(m->host.key, h->key, OD_KEY_BYTES) == 0))
+			continue;
+		if (m->state != M_CLOSED) {
+			say_bye(m, "main expects another key");
+			drop(m, 0, "its key in the hosts file has changed");
+		}
+		m->retry_ns = 0;
+		m->told = false;
+		set_key(m, h);
+	}
+}
+
 int odm_members_follow(struct odm_members *ms, const struct od_hosts *hosts, struct od_err *err)
 {
 	int rc = OD_OK;
+
+	follow_keys(ms, hosts);
 
 	for (uint32_t i = 0; i < ms->n; i++) {
 		if (!ms->member[i]->retired && !is_listed(ms->member[i], hosts))
@@ -667,6 +754,7 @@ void odm_members_stop(struct odm_members *ms)
 	for (uint32_t i = 0; i < ms->n; i++) {
 		od_uv_socket_close(ms->member[i]->socket);
 		ms->member[i]->socket = NULL;
+		end_watch(ms->member[i]);
 		if (ms->member[i]->looking_up)
 			uv_cancel((uv_req_t *)&ms->member[i]->lookup);
 	}

@@ -25,6 +25,8 @@ struct odm_member {
 	uint64_t session; /* 0: not connected */
 	bool attached;	  /* a worker that the engine can send RUNs to: odm_members_attached */
 	char host[256];	  /* numeric */
+	const struct od_key_pair *own; /* ours, for links with keys; NULL: without */
+	uint8_t key[OD_KEY_BYTES];     /* the only key that it may have */
 	uint16_t port, data_port;
 	uint32_t slots; /* of a worker */
 	bool spool;	/* the worker may lack experts (odm_members_cost) */

@@ -177,14 +177,6 @@ static int open_resident(struct odm_engine *e, struct od_err *err)
 	return rc != OD_OK ? rc : odm_resident_service_new(&e->service, &fo, od_experts_get(e->experts), err);
 }
 
-/* The hosts, and the daemons on them if they are ours to start. */
-static int open_hosts(struct odm_engine *e, struct od_err *err)
-{
-	if (e->opts.mode == ODM_LOCAL)
-		return odm_local_start(&e->local, &e->opts, &e->hosts, err);
-	return od_hosts_load(&e->hosts, e->opts.hosts_path, err);
-}
-
 static int choose_predictor(struct odm_engine *e, struct od_err *err)
 {
 	bool shadow = false;
@@ -221,7 +213,7 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 	struct od_forward_opts fo = forward_opts(e);
 	struct odm_cluster *c;
 	const uint32_t run_rows = odm_run_rows(e->config, e->opts.profile);
-	int rc = open_hosts(e, err);
+	int rc = e->opts.mode == ODM_LOCAL ? odm_local_start(&e->local, &e->opts, &e->hosts, err) : OD_OK;
 
 	e->n_children = e->hosts.n;
 	if (rc == OD_OK)
@@ -244,6 +236,9 @@ static int open_cluster(struct odm_engine *e, struct od_err *err)
 			.hedge = e->opts.hedge_percent / 100,
 			.hosts = &e->hosts,
 			.hosts_path = e->opts.mode == ODM_WORKERS ? e->opts.hosts_path : NULL,
+			.own_keys = e->keys != NULL ? &e->keys->own : NULL,
+			.rekey = odm_engine_rekey,
+			.rekey_arg = e,
 			.cancel = e->opts.cancel,
 		};
 
@@ -263,8 +258,9 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 	e->config = od_pack_config(e->pack);
 	if (e->opts.mode != ODM_RESIDENT && e->opts.prefill_rows > odm_run_rows(e->config, e->opts.profile))
 		e->opts.prefill_rows = odm_run_rows(e->config, e->opts.profile); /* a layer is one RUN for a worker */
-	if (e->opts.serve_store != NULL) /* before the workers are waited for: they may have nothing yet */
-		rc = odm_store_open(&e->store, e->pack, e->opts.serve_store, e->opts.insecure, err);
+	rc = odm_engine_open_keys(e, err);
+	if (rc == OD_OK && e->opts.serve_store != NULL) /* before the workers are waited for: they may have nothing yet */
+		rc = odm_store_open(&e->store, e->pack, e->opts.serve_store, e->keys, &e->hosts, err);
 	if (rc == OD_OK)
 		rc = choose_ctx(e, err);
 	if (rc == OD_OK)
@@ -355,6 +351,7 @@ int odm_engine_close(struct odm_engine *e)
 	odm_store_close(e->store);
 	rc = close_trace(e);
 	od_hosts_fini(&e->hosts);
+	od_keys_free(e->keys);
 	odm_batch_fini(&e->batch);
 	od_state_pool_free(e->state);
 	od_experts_free(e->experts);

@@ -10,6 +10,7 @@
 #include "common/base/args.h"
 #include "common/model/logprobs.h"
 #include "common/model/sampler.h"
+#include "common/net/keys.h"
 #include "common/pack/pack.h"
 #include "common/pack/shadow/shadow_load.h"
 #include "common/text/tokenizer.h"
@@ -44,7 +45,7 @@ struct odm_engine_opts {
 	const atomic_bool *cancel; /* true: stop; checked between layers; NULL: never */
 	const char *trace;	   /* file for od_trace, to which --local adds the children's events; NULL: none */
 	const char *serve_store;   /* address from which workers can pull the pack; NULL: none */
-	bool insecure;		   /* serve_store may be an address other than loopback */
+	struct od_keys_args keys;  /* of links to other machines: --workers, --serve-store */
 	uint64_t layer_ns;	   /* for measurements: attention and router of each layer of a decode step take at least as long */
 	/* A cluster. */
 	const char *hosts_path;	     /* ODM_WORKERS */

@@ -24,6 +24,7 @@ struct odm_engine {
 	struct odm_store *store;       /* NULL: none */
 	struct odm_local *local;       /* --local: the children */
 	struct od_hosts hosts;
+	struct od_keys *keys; /* NULL: none; its peers are the loop thread's once the cluster runs */
 	size_t n_children;
 	struct odm_batch batch;
 	uint64_t last_step, last_sequence; /* the last numbers used; never reused */
@@ -32,5 +33,10 @@ struct odm_engine {
 
 /* OD_OK: a text of this many positions fits when it is alone; else OD_ERR_NOMEM. */
 OD_MUST_CHECK int odm_state_fits(const struct odm_engine *e, uint32_t positions, struct od_err *err);
+
+/* Reads the hosts file, if there is one, and the keys that links to other machines need. */
+OD_MUST_CHECK int odm_engine_open_keys(struct odm_engine *e, struct od_err *err);
+/* For odm_cluster_opts.rekey; arg: the engine. */
+OD_MUST_CHECK int odm_engine_rekey(void *arg, struct od_hosts *hosts, struct od_err *err);
 
 #endif

@@ -5,6 +5,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/net/endpoint.h"
+#include "common/net/gate.h"
 #include "common/pack/pack_layout.h"
 #include "main-node/store/store_queue.h"
 
@@ -45,6 +46,9 @@ struct odm_store {
 	atomic_bool stop;
 	int wake_fd; /* a piece has left, or stop */
 	void *context, *socket;
+	struct od_gate *gate; /* NULL: no keys */
+	const struct od_keys *keys; /* these two only while it opens */
+	const struct od_hosts *hosts;
 	struct odm_store_queue queue;
 };
 
@@ -247,14 +251,44 @@ static bool serve_some(struct odm_store *s)
 
 /* ---- the thread ---- */
 
+int odm_store_admit(struct odm_store *s, const struct od_keys *keys, const struct od_hosts *hosts, struct od_err *err)
+{
+	uint8_t *key = malloc((keys->peers.n + hosts->n + 1) * OD_KEY_BYTES);
+	size_t n = 0;
+	int rc;
+
+	if (key == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "store: keys");
+	for (size_t i = 0; i < keys->peers.n; i++)
+		memcpy(key + n++ * OD_KEY_BYTES, keys->peers.peer[i].key, OD_KEY_BYTES);
+	for (size_t i = 0; i < hosts->n; i++) {
+		if (hosts->host[i].has_key)
+			memcpy(key + n++ * OD_KEY_BYTES, hosts->host[i].key, OD_KEY_BYTES);
+	}
+	rc = od_gate_admit(s->gate, key, n, "the hosts file or the peers file", err);
+	free(key);
+	return rc;
+}
+
+static int open_gate(struct odm_store *s, struct od_err *err)
+{
+	int rc = od_gate_new(&s->gate, s->context, &s->keys->own, err);
+
+	return rc == OD_OK ? odm_store_admit(s, s->keys, s->hosts, err) : rc;
+}
+
 static int open_socket(struct odm_store *s, struct od_err *err)
 {
 	uint16_t port;
+	int rc;
 
 	s->context = od_zmq_context();
 	if (s->context == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no ZeroMQ context: %s", zmq_strerror(errno));
-	return od_bind_store(s->context, s->address.host, s->address.port, &s->socket, &port, err);
+	rc = s->keys != NULL ? open_gate(s, err) : OD_OK;
+	if (rc == OD_OK)
+		rc = od_bind_store(s->context, s->address.host, s->address.port, s->gate, &s->socket, &port, err);
+	return rc == OD_OK && s->gate != NULL ? od_gate_start(s->gate, err) : rc;
 }
 
 static void *store_main(void *arg)
@@ -283,6 +317,7 @@ static void *store_main(void *arg)
 		more = serve_some(s) || more;
 	}
 	od_close_socket(s->socket);
+	od_gate_free(s->gate);
 	while (s->context != NULL && zmq_ctx_term(s->context) != 0 && errno == EINTR)
 		;
 	return NULL;
@@ -309,8 +344,8 @@ static int start(struct odm_store *s, struct od_err *err)
 	return s->open_rc;
 }
 
-int odm_store_open(struct odm_store **out, const struct od_pack *pack, const char *address, bool insecure,
-		   struct od_err *err)
+int odm_store_open(struct odm_store **out, const struct od_pack *pack, const char *address, const struct od_keys *keys,
+		   const struct od_hosts *hosts, struct od_err *err)
 {
 	struct odm_store *s = calloc(1, sizeof(*s));
 	int rc;
@@ -319,15 +354,14 @@ int odm_store_open(struct odm_store **out, const struct od_pack *pack, const cha
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "store");
 	s->pack = pack;
+	s->keys = keys;
+	s->hosts = hosts;
 	s->wake_fd = -1;
 	for (uint32_t i = 0; i <= OD_STORE_EXPERTS; i++)
 		s->file[i].fd = -1;
 	sem_init(&s->opened, 0, 0);
 	od_pack_fingerprint_bytes(pack, s->fingerprint);
 	rc = od_store_address(&s->address, address, "--serve-store", err);
-	if (rc == OD_OK && !insecure && !od_is_loopback(s->address.host))
-		rc = od_fail(err, OD_ERR_ARG, "--serve-store %s is not a loopback address, and traffic is neither encrypted nor "
-			     "authenticated: on a network that you trust add --insecure", address);
 	if (rc == OD_OK)
 		rc = open_files(s, err);
 	if (rc == OD_OK)

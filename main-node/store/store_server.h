@@ -7,13 +7,18 @@
 #ifndef ODM_STORE_SERVER_H
 #define ODM_STORE_SERVER_H
 
+#include "common/net/hosts.h"
 #include "common/pack/pack.h"
 
 struct odm_store;
 
-/* address: host[:port]. insecure: allows an address that is not loopback. */
-OD_MUST_CHECK int odm_store_open(struct odm_store **out, const struct od_pack *pack, const char *address, bool insecure,
-				 struct od_err *err);
+/* address: host[:port]. keys: serve only their peers and those of the hosts that have a key (odm_store_admit); NULL: serve
+ * anybody, in the clear. */
+OD_MUST_CHECK int odm_store_open(struct odm_store **out, const struct od_pack *pack, const char *address,
+				 const struct od_keys *keys, const struct od_hosts *hosts, struct od_err *err);
+/* Any thread: after a change of the peers or of the hosts' keys. */
+OD_MUST_CHECK int odm_store_admit(struct odm_store *s, const struct od_keys *keys, const struct od_hosts *hosts,
+				  struct od_err *err);
 void odm_store_close(struct odm_store *s); /* NULL ok */
 
 #endif

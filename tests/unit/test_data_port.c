@@ -24,7 +24,7 @@ static void rig_open(struct rig *r)
 
 	r->context = od_zmq_context();
 	assert_non_null(r->context);
-	assert_ok(od_data_port_new(&r->port, r->context, "127.0.0.1", 0, &err), &err);
+	assert_ok(od_data_port_new(&r->port, r->context, "127.0.0.1", 0, NULL, &err), &err);
 	r->main = rig_connect(r);
 }
 

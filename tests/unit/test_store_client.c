@@ -27,9 +27,9 @@ static int setup(void **state)
 	(void)state;
 	od_log_init("test", OD_LOG_ERROR);
 	context = od_zmq_context();
-	if (od_bind_store(context, "127.0.0.1", 0, &router, &at.port, &err) != OD_OK)
+	if (od_bind_store(context, "127.0.0.1", 0, NULL, &router, &at.port, &err) != OD_OK)
 		return -1;
-	return odw_store_open(&client, &at, &err);
+	return odw_store_open(&client, &at, NULL, &err);
 }
 
 static int teardown(void **state)

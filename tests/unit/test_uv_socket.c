@@ -99,7 +99,7 @@ static void rig_open(struct rig *r, int before)
 	r->hang.data = r->timer.data = r->turn.data = r;
 	uv_timer_start(&r->hang, on_hang, HANG_MS, 0);
 	r->context = od_zmq_context();
-	assert_ok(od_bind_router(r->context, "127.0.0.1", 0, &router, &port, &err), &err);
+	assert_ok(od_bind_router(r->context, "127.0.0.1", 0, NULL, &router, &port, &err), &err);
 	r->peer = connect_to(r->context, port);
 	assert_int_equal(zmq_getsockopt(router, ZMQ_FD, &r->zmq_fd, &size), 0);
 	for (int i = 0; i < before; i++)

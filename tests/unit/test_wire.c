@@ -33,7 +33,7 @@ static void pair_open(struct pair *p)
 
 	p->context = od_zmq_context();
 	assert_non_null(p->context);
-	assert_ok(od_bind_router(p->context, "127.0.0.1", 0, &p->router, &p->port, &err), &err);
+	assert_ok(od_bind_router(p->context, "127.0.0.1", 0, NULL, &p->router, &p->port, &err), &err);
 	assert_true(p->port != 0);
 	p->dealer = connect_to(p->context, p->port);
 }
@@ -459,16 +459,16 @@ static void test_endpoints(void **state)
 	assert_false(od_is_loopback(""));
 
 	pair_open(&p);
-	assert_int_equal(od_bind_router(p.context, "127.0.0.1", p.port, &s, &port, &err), OD_ERR_BUSY);
+	assert_int_equal(od_bind_router(p.context, "127.0.0.1", p.port, NULL, &s, &port, &err), OD_ERR_BUSY);
 	assert_null(s);
 	assert_int_equal(port, 0);
 	assert_says(err.msg, "127.0.0.1");
 	assert_says(err.msg, "--port");
-	assert_int_equal(od_bind_router(p.context, "192.0.2.77", 0, &s, &port, &err), OD_ERR_IO); /* not ours: TEST-NET */
+	assert_int_equal(od_bind_router(p.context, "192.0.2.77", 0, NULL, &s, &port, &err), OD_ERR_IO); /* not ours: TEST-NET */
 	assert_says(err.msg, "cannot listen on 192.0.2.77");
 	memset(long_label, 'a', sizeof(long_label) - 1); /* no name may be so long: nobody needs to be asked */
 	long_label[sizeof(long_label) - 1] = '\0';
-	assert_int_equal(od_connect_dealer(p.context, long_label, 1, &s, &err), OD_ERR_UNREACHABLE);
+	assert_int_equal(od_connect_dealer(p.context, long_label, 1, NULL, &s, &err), OD_ERR_UNREACHABLE);
 	assert_null(s);
 	assert_says(err.msg, long_label);
 	pair_close(&p);
@@ -522,7 +522,7 @@ static void test_nothing_waits_for_a_connection(void **state)
 	a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &size), 0);
-	assert_ok(od_connect_dealer(context, "127.0.0.1", ntohs(a.sin_port), &dealer, &err), &err);
+	assert_ok(od_connect_dealer(context, "127.0.0.1", ntohs(a.sin_port), NULL, &dealer, &err), &err);
 	assert_int_equal(send_ping(dealer, NULL, 1), OD_ERR_BUSY);
 	od_close_socket(dealer);
 	zmq_ctx_term(context);
@@ -537,11 +537,11 @@ static void test_ipv6(void **state)
 	uint16_t port;
 
 	(void)state;
-	if (od_bind_router(context, "::1", 0, &router, &port, &err) != OD_OK) {
+	if (od_bind_router(context, "::1", 0, NULL, &router, &port, &err) != OD_OK) {
 		zmq_ctx_term(context);
 		skip(); /* this machine has no IPv6 */
 	}
-	assert_ok(od_connect_dealer(context, "::1", port, &dealer, &err), &err);
+	assert_ok(od_connect_dealer(context, "::1", port, NULL, &dealer, &err), &err);
 	await(dealer, ZMQ_POLLOUT);
 	assert_int_equal(send_ping(dealer, NULL, 6), OD_OK);
 	get_msg(router, true, &m);

@@ -48,7 +48,7 @@ static inline void *connect_to(void *context, uint16_t port)
 	struct od_err err;
 	void *s;
 
-	assert_ok(od_connect_dealer(context, "127.0.0.1", port, &s, &err), &err);
+	assert_ok(od_connect_dealer(context, "127.0.0.1", port, NULL, &s, &err), &err);
 	await(s, ZMQ_POLLOUT);
 	return s;
 }

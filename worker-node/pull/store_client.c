@@ -30,11 +30,12 @@ struct open_fetch {
 
 struct odw_store {
 	struct od_host address;
+	struct od_curve curve; /* own NULL: no keys */
 	char name[300], host_name[64];
 	void *context, *socket;
 	enum state state;
 	uint64_t life, session, last_request;
-	uint64_t retry_ns, greeted_ns, heard_ns, away_since_ns, complained_ns, patience_ns;
+	uint64_t retry_ns, greeted_ns /* in CONNECTING: connected at */, heard_ns, away_since_ns, complained_ns, patience_ns;
 	struct odw_store_info info;
 	struct open_fetch open[OD_STORE_MAX_OPEN];
 	unsigned n_open;
@@ -75,7 +76,9 @@ static void complain(struct odw_store *s, uint64_t now)
 		return;
 	s->complained_ns = now;
 	od_log(OD_LOG_WARN, "store %s does not answer (for %.0f s): check that od-main runs there with --serve-store "
-	       "and that the address is right. Still trying", s->name, od_seconds(away));
+	       "and that the address is right%s. Still trying", s->name, od_seconds(away),
+	       s->curve.own == NULL ? "" : ", that this node's key is in the peers file or hosts file of main, and that its key is "
+					   "the one in the peers file here");
 }
 
 static void greet(struct odw_store *s, uint64_t now)
@@ -96,12 +99,14 @@ static void connect_to(struct odw_store *s, uint64_t now)
 {
 	struct od_err err;
 
-	if (od_connect_store(s->context, s->address.host, s->address.port, &s->socket, &err) != OD_OK) {
+	if (od_connect_store(s->context, s->address.host, s->address.port, s->curve.own != NULL ? &s->curve : NULL, &s->socket,
+			     &err) != OD_OK) {
 		od_log_limited(OD_LOG_WARN, "store: %s", err.msg);
 		s->retry_ns = now + REFUSED_NS;
 		return;
 	}
 	s->state = CONNECTING;
+	s->greeted_ns = now;
 }
 
 void odw_store_tick(struct odw_store *s)
@@ -112,6 +117,9 @@ void odw_store_tick(struct odw_store *s)
 		connect_to(s, now);
 	if (s->state == CONNECTING)
 		greet(s, now);
+	/* ZeroMQ gives up for good when the store refuses our key, which may be admitted later. */
+	if (s->state == CONNECTING && s->curve.own != NULL && now - s->greeted_ns > GREET_NS)
+		end_life(s, RETRY_NS);
 	else if (s->state == GREETED && now - s->greeted_ns > GREET_NS)
 		end_life(s, RETRY_NS);
 	if (s->state != READY) {
@@ -360,7 +368,7 @@ void odw_store_wait(struct odw_store *s, int wake_fd, int timeout_ms)
 
 /* ---- life ---- */
 
-int odw_store_open(struct odw_store **out, const struct od_host *address, struct od_err *err)
+int odw_store_open(struct odw_store **out, const struct od_host *address, const struct od_curve *curve, struct od_err *err)
 {
 	struct odw_store *s = calloc(1, sizeof(*s));
 
@@ -368,6 +376,8 @@ int odw_store_open(struct odw_store **out, const struct od_host *address, struct
 	if (s == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "store");
 	s->address = *address;
+	if (curve != NULL)
+		s->curve = *curve;
 	snprintf(s->name, sizeof(s->name), strchr(address->host, ':') != NULL ? "[%s]:%u" : "%s:%u", address->host,
 		 address->port);
 	if (gethostname(s->host_name, sizeof(s->host_name) - 1) != 0)

@@ -7,6 +7,7 @@
 #ifndef ODW_STORE_CLIENT_H
 #define ODW_STORE_CLIENT_H
 
+#include "common/net/endpoint.h"
 #include "common/net/store_wire.h"
 
 struct odw_store;
@@ -24,7 +25,9 @@ struct odw_fetched {
 	struct od_msg msg; /* the caller calls od_msg_fini */
 };
 
-OD_MUST_CHECK int odw_store_open(struct odw_store **out, const struct od_host *address, struct od_err *err);
+/* curve: as od_connect_store's; its keys must outlive the client. */
+OD_MUST_CHECK int odw_store_open(struct odw_store **out, const struct od_host *address, const struct od_curve *curve,
+				 struct od_err *err);
 void odw_store_close(struct odw_store *s); /* NULL ok */
 
 /* Does what is due: connects, sends STORE_HELLO, resets the connection to a silent store. Call it before waiting. */

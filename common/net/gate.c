@@ -1,0 +1,395 @@
+#include "common/net/gate.h"
+
+#include "common/base/log.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#define HANDLER "inproc://zeromq.zap.01"
+/* Without it ZeroMQ lets any key in while there is no handler. zmq.h declares it for drafts only; the library always has it. */
+#define ZAP_ENFORCE_DOMAIN 93
+#define WATCHED (ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | \
+		 ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
+#define MAX_LOGGED 64
+#define MAX_PENDING 256 /* connections whose address is remembered until they end; more have none in the log */
+#define ADDRESS 64
+
+struct od_gate {
+	void *context, *handler;
+	void *watch[OD_GATE_SOCKETS]; /* monitors of the ROUTERs */
+	unsigned n_watch;
+	struct od_key_pair own;
+	int wake_fd;
+	pthread_t thread;
+	bool started;
+	_Atomic uint64_t refused;
+
+	pthread_mutex_t lock; /* guards what follows */
+	uint8_t *key;	      /* [n_keys][OD_KEY_BYTES] */
+	size_t n_keys;
+	char where[PATH_MAX];
+
+	/* The gate thread's. */
+	struct {
+		char address[ADDRESS];
+		char reason[160];
+	} logged[MAX_LOGGED];
+	unsigned next_logged;
+	struct {
+		int fd;
+		char address[ADDRESS];
+	} pending[OD_GATE_SOCKETS][MAX_PENDING];
+	const char *failed[OD_GATE_SOCKETS]; /* why the connection that ends next was refused */
+};
+
+/* ---- the log ---- */
+
+/* Once for each address and reason, as long as they are among the newest. */
+static void refuse(struct od_gate *g, const char *address, const char *reason)
+{
+	atomic_fetch_add(&g->refused, 1);
+	for (unsigned i = 0; i < MAX_LOGGED; i++) {
+		if (strcmp(g->logged[i].address, address) == 0 && strcmp(g->logged[i].reason, reason) == 0)
+			return;
+	}
+	snprintf(g->logged[g->next_logged].address, ADDRESS, "%s", address);
+	snprintf(g->logged[g->next_logged].reason, sizeof(g->logged[0].reason), "%s", reason);
+	g->next_logged = (g->next_logged + 1) % MAX_LOGGED;
+	od_log_limited(OD_LOG_WARN, "refused a connection from %s: %s", address, reason);
+}
+
+/* ---- keys ---- */
+
+static bool is_admitted(struct od_gate *g, const uint8_t *key)
+{
+	bool found = false;
+
+	pthread_mutex_lock(&g->lock);
+	for (size_t i = 0; i < g->n_keys && !found; i++)
+		found = memcmp(g->key + i * OD_KEY_BYTES, key, OD_KEY_BYTES) == 0;
+	pthread_mutex_unlock(&g->lock);
+	return found;
+}
+
+static void refuse_key(struct od_gate *g, const char *address, const uint8_t *key)
+{
+	char text[OD_KEY_CHARS + 1], reason[160];
+
+	pthread_mutex_lock(&g->lock);
+	snprintf(reason, sizeof(reason), "its key %s is not in %s", od_key_text(key, text), g->where);
+	pthread_mutex_unlock(&g->lock);
+	refuse(g, address, reason);
+}
+
+/* ---- ZAP ---- */
+
+enum { ZAP_VERSION, ZAP_REQUEST, ZAP_DOMAIN_NAME, ZAP_ADDRESS, ZAP_ROUTING_ID, ZAP_MECHANISM, ZAP_CREDENTIALS, ZAP_FRAMES };
+
+struct zap_frame {
+	char bytes[256];
+	size_t len; /* cut to the buffer */
+};
+
+/* A whole message; frames beyond ZAP_FRAMES are read and counted. 0: there is none. */
+static int receive(void *handler, struct zap_frame frame[ZAP_FRAMES])
+{
+	int more = 1, n = 0;
+
+	while (more) {
+		struct zap_frame extra, *f = n < ZAP_FRAMES ? &frame[n] : &extra;
+		size_t size = sizeof(more);
+		int len = zmq_recv(handler, f->bytes, sizeof(f->bytes), ZMQ_DONTWAIT);
+
+		if (len < 0 || zmq_getsockopt(handler, ZMQ_RCVMORE, &more, &size) != 0)
+			return 0;
+		f->len = (size_t)len < sizeof(f->bytes) ? (size_t)len : sizeof(f->bytes);
+		n++;
+	}
+	return n;
+}
+
+static bool says(const struct zap_frame *f, const char *text)
+{
+	return f->len == strlen(text) && memcmp(f->bytes, text, f->len) == 0;
+}
+
+static void answer(void *handler, const struct zap_frame *request, bool admit)
+{
+	const struct {
+		const char *bytes;
+		size_t len;
+	} frame[] = { { "1.0", 3 }, { request->bytes, request->len }, { admit ? "200" : "400", 3 },
+		      { admit ? "OK" : "unknown key", admit ? 2 : 11 }, { "", 0 }, { "", 0 } };
+	const size_t n = sizeof(frame) / sizeof(frame[0]);
+
+	for (size_t i = 0; i < n; i++) {
+		if (zmq_send(handler, frame[i].bytes, frame[i].len, i + 1 < n ? ZMQ_SNDMORE : 0) < 0)
+			return; /* who asked is gone */
+	}
+}
+
+static bool take_request(struct od_gate *g)
+{
+	struct zap_frame f[ZAP_FRAMES];
+	char address[ADDRESS];
+	int n = receive(g->handler, f);
+	bool curve, admit;
+
+	if (n == 0)
+		return false;
+	curve = n == ZAP_FRAMES && says(&f[ZAP_VERSION], "1.0") && says(&f[ZAP_MECHANISM], "CURVE") &&
+		f[ZAP_CREDENTIALS].len == OD_KEY_BYTES;
+	admit = curve && is_admitted(g, (const uint8_t *)f[ZAP_CREDENTIALS].bytes);
+	if (!admit) {
+		snprintf(address, sizeof(address), "%.*s", (int)f[ZAP_ADDRESS].len, f[ZAP_ADDRESS].bytes);
+		if (curve)
+			refuse_key(g, address, (const uint8_t *)f[ZAP_CREDENTIALS].bytes);
+		else
+			refuse(g, address, "it does not use keys");
+	}
+	if (n >= ZAP_REQUEST + 1)
+		answer(g->handler, &f[ZAP_REQUEST], admit);
+	return true;
+}
+
+/* ---- connections that never show a key ---- */
+
+static void remember(struct od_gate *g, unsigned socket, int fd)
+{
+	struct sockaddr_storage a;
+	socklen_t len = sizeof(a);
+	char *to;
+
+	if (fd < 0)
+		return;
+	g->pending[socket][fd % MAX_PENDING].fd = fd;
+	to = g->pending[socket][fd % MAX_PENDING].address;
+	to[0] = '\0';
+	if (getpeername(fd, (struct sockaddr *)&a, &len) != 0)
+		return; /* it is gone already */
+	if (a.ss_family == AF_INET)
+		inet_ntop(AF_INET, &((struct sockaddr_in *)&a)->sin_addr, to, ADDRESS);
+	else if (a.ss_family == AF_INET6)
+		inet_ntop(AF_INET6, &((struct sockaddr_in6 *)&a)->sin6_addr, to, ADDRESS);
+}
+
+static const char *why(uint16_t event, uint32_t value)
+{
+	if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+		return "it did not complete the handshake";
+	switch (value) {
+	case ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: return "it does not use keys";
+	case ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: return "it expects another key of this node, or its handshake is forged";
+	default: return "its handshake is malformed";
+	}
+}
+
+/* The failure comes first and does not say of which connection; then that connection ends. */
+static void take_event(struct od_gate *g, unsigned socket, uint16_t event, uint32_t value)
+{
+	if (event == ZMQ_EVENT_ACCEPTED) {
+		remember(g, socket, (int)value);
+	} else if (event == ZMQ_EVENT_DISCONNECTED && g->failed[socket] != NULL) {
+		const int fd = (int)value, at = fd >= 0 ? fd % MAX_PENDING : 0;
+		const bool known = g->pending[socket][at].fd == fd && g->pending[socket][at].address[0] != '\0';
+
+		refuse(g, known ? g->pending[socket][at].address : "an unknown address", g->failed[socket]);
+		g->failed[socket] = NULL;
+	} else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL || event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) {
+		g->failed[socket] = why(event, value);
+	}
+}
+
+static bool take_watch(struct od_gate *g, unsigned socket)
+{
+	uint8_t head[6];
+	char endpoint[256];
+	uint16_t event;
+	uint32_t value;
+
+	if (zmq_recv(g->watch[socket], head, sizeof(head), ZMQ_DONTWAIT) != (int)sizeof(head))
+		return false;
+	if (zmq_recv(g->watch[socket], endpoint, sizeof(endpoint), ZMQ_DONTWAIT) < 0)
+		return false;
+	memcpy(&event, head, sizeof(event));
+	memcpy(&value, head + sizeof(event), sizeof(value));
+	take_event(g, socket, event, value);
+	return true;
+}
+
+/* ---- the thread ---- */
+
+static void *gate_main(void *arg)
+{
+	struct od_gate *g = arg;
+	zmq_pollitem_t item[OD_GATE_SOCKETS + 2] = { { .fd = g->wake_fd, .events = ZMQ_POLLIN },
+						     { .socket = g->handler, .events = ZMQ_POLLIN } };
+
+	for (unsigned i = 0; i < g->n_watch; i++)
+		item[i + 2] = (zmq_pollitem_t){ .socket = g->watch[i], .events = ZMQ_POLLIN };
+	for (;;) {
+		if (zmq_poll(item, (int)g->n_watch + 2, -1) < 0 && errno != EINTR)
+			break;
+		if (item[0].revents != 0)
+			break;
+		while (take_request(g))
+			;
+		for (unsigned i = 0; i < g->n_watch; i++) {
+			while (take_watch(g, i))
+				;
+		}
+	}
+	return NULL;
+}
+
+int od_gate_start(struct od_gate *g, struct od_err *err)
+{
+	sigset_t all, before;
+	int rc;
+
+	sigfillset(&all); /* signals belong to other threads */
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	rc = pthread_create(&g->thread, NULL, gate_main, g);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (rc != 0)
+		return od_fail(err, OD_ERR_NOMEM, "cannot start the thread that checks keys: %s", strerror(rc));
+	pthread_setname_np(g->thread, "od-gate");
+	g->started = true;
+	return OD_OK;
+}
+
+/* ---- life ---- */
+
+static void *open_socket(struct od_gate *g, int type)
+{
+	const int zero = 0;
+	void *s = zmq_socket(g->context, type);
+
+	if (s != NULL && (zmq_setsockopt(s, ZMQ_LINGER, &zero, sizeof(zero)) != 0 ||
+			  zmq_setsockopt(s, ZMQ_RCVHWM, &zero, sizeof(zero)) != 0)) { /* nothing here may block an I/O thread */
+		zmq_close(s);
+		s = NULL;
+	}
+	return s;
+}
+
+int od_gate_new(struct od_gate **out, void *zmq_context, const struct od_key_pair *own, struct od_err *err)
+{
+	struct od_gate *g = calloc(1, sizeof(*g));
+
+	*out = NULL;
+	if (g == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "key check");
+	pthread_mutex_init(&g->lock, NULL);
+	g->context = zmq_context;
+	g->own = *own;
+	g->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	g->handler = open_socket(g, ZMQ_REP);
+	if (g->wake_fd < 0 || g->handler == NULL || zmq_bind(g->handler, HANDLER) != 0) {
+		int rc = od_fail(err, OD_ERR_INTERNAL, "cannot set up the check of keys: %s", zmq_strerror(errno));
+
+		od_gate_free(g);
+		return rc;
+	}
+	*out = g;
+	return OD_OK;
+}
+
+static bool set_server(const struct od_gate *g, void *router)
+{
+	const int on = 1;
+
+	return zmq_setsockopt(router, ZMQ_CURVE_SERVER, &on, sizeof(on)) == 0 &&
+	       zmq_setsockopt(router, ZMQ_CURVE_SECRETKEY, g->own.secret_key, OD_KEY_BYTES) == 0 &&
+	       zmq_setsockopt(router, ZAP_ENFORCE_DOMAIN, &on, sizeof(on)) == 0;
+}
+
+int od_gate_guard(struct od_gate *g, void *router, struct od_err *err)
+{
+	char url[64];
+	void *watch;
+
+	if (g->n_watch == OD_GATE_SOCKETS || g->started)
+		return od_fail(err, OD_ERR_INTERNAL, "the check of keys has too many sockets");
+	if (!set_server(g, router))
+		return od_fail(err, OD_ERR_UNSUPPORTED, "this ZeroMQ cannot check keys: %s", zmq_strerror(errno));
+	snprintf(url, sizeof(url), "inproc://od-gate-%u", g->n_watch);
+	watch = zmq_socket_monitor(router, url, WATCHED) == 0 ? open_socket(g, ZMQ_PAIR) : NULL;
+	if (watch == NULL || zmq_connect(watch, url) != 0) {
+		int rc = od_fail(err, OD_ERR_INTERNAL, "cannot watch connections: %s", zmq_strerror(errno));
+
+		if (watch != NULL)
+			zmq_close(watch);
+		return rc;
+	}
+	g->watch[g->n_watch++] = watch;
+	return OD_OK;
+}
+
+int od_gate_admit(struct od_gate *g, const uint8_t *key, size_t n, const char *where, struct od_err *err)
+{
+	uint8_t *copy = malloc(n * OD_KEY_BYTES + 1), *before;
+
+	if (copy == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%zu keys", n);
+	memcpy(copy, key, n * OD_KEY_BYTES);
+	pthread_mutex_lock(&g->lock);
+	before = g->key;
+	g->key = copy;
+	g->n_keys = n;
+	snprintf(g->where, sizeof(g->where), "%s", where);
+	pthread_mutex_unlock(&g->lock);
+	free(before);
+	return OD_OK;
+}
+
+int od_gate_admit_peers(struct od_gate *g, const struct od_peers *peers, const char *where, struct od_err *err)
+{
+	uint8_t *key = malloc(peers->n * OD_KEY_BYTES + 1);
+	int rc;
+
+	if (key == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%zu keys", peers->n);
+	for (size_t i = 0; i < peers->n; i++)
+		memcpy(key + i * OD_KEY_BYTES, peers->peer[i].key, OD_KEY_BYTES);
+	rc = od_gate_admit(g, key, peers->n, where, err);
+	free(key);
+	return rc;
+}
+
+uint64_t od_gate_refused(struct od_gate *g)
+{
+	return g == NULL ? 0 : atomic_load(&g->refused);
+}
+
+void od_gate_free(struct od_gate *g)
+{
+	if (g == NULL)
+		return;
+	if (g->started) {
+		eventfd_write(g->wake_fd, 1);
+		pthread_join(g->thread, NULL);
+	}
+	for (unsigned i = 0; i < g->n_watch; i++)
+		zmq_close(g->watch[i]);
+	if (g->handler != NULL)
+		zmq_close(g->handler);
+	if (g->wake_fd >= 0)
+		close(g->wake_fd);
+	pthread_mutex_destroy(&g->lock);
+	free(g->key);
+	sodium_memzero(&g->own, sizeof(g->own));
+	free(g);
+}

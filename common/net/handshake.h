@@ -1,0 +1,19 @@
+/* handshake.h - says why a connection that this process makes does not come about: keys that do not match.
+ *
+ * Thread: the one that owns the socket. Owner: the caller closes a watch with od_close_socket, before or after the socket. */
+#ifndef OD_NET_HANDSHAKE_H
+#define OD_NET_HANDSHAKE_H
+
+/* Before the socket connects. NULL: it cannot be watched, and od_handshake_why(NULL) is OD_HANDSHAKE_OPEN. */
+void *od_handshake_watch(void *zmq_context, void *socket);
+
+enum od_handshake {
+	OD_HANDSHAKE_OPEN,	/* nothing has failed */
+	OD_HANDSHAKE_REFUSED,	/* the other side does not know our key */
+	OD_HANDSHAKE_BROKEN,	/* the other side hung up: its key is not the one that we expect */
+	OD_HANDSHAKE_UNLIKE,	/* one side uses keys, the other does not */
+};
+/* What happened since the last call; a refusal is final, for ZeroMQ then stops to reconnect. */
+enum od_handshake od_handshake_why(void *watch);
+
+#endif
