@@ -8,6 +8,7 @@
 #include "common/base/version.h"
 #include "main-node/engine/sampling_config.h"
 #include "main-node/engine_args.h"
+#include "main-node/keygen_command.h"
 #include "main-node/prompt_file.h"
 #include "main-node/template_command.h"
 #include "main-node/token_json.h"
@@ -22,15 +23,6 @@
 #define EXIT_BY_SIGNAL 128 /* plus its number, as shells have it */
 #define UNSET_REAL (-1.0)
 #define UNSET_UINT UINT64_MAX
-
-/* The first argument may be one of these. */
-static const struct command {
-	const char *name;
-	int (*run)(int argc, char **argv);
-} commands[] = {
-	{ "template", odm_template_command },
-};
-#define COMMAND_HELP "  template   print the prompt that a chat template makes of messages\n"
 
 struct options {
 	struct odm_engine_args engine;
@@ -47,6 +39,16 @@ struct app {
 	struct od_sampler_opts sampling;
 	struct odm_prompts prompts;
 	bool any_failed, output_failed;
+};
+
+/* od-main NAME ... */
+static const struct command {
+	const char *name;
+	int (*run)(int argc, char **argv); /* argv[0]: the name; returns the exit status */
+	const char *what;
+} commands[] = {
+	{ "keygen", odm_keygen_command, "make this node's pair of keys" },
+	{ "template", odm_template_command, "print the prompt that a chat template makes of messages" },
 };
 
 static atomic_bool interrupted;
@@ -107,8 +109,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 	return odm_engine_args_parse(&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
 				     "Usage: od-main [--pack DIR] --workers hosts.txt | --local N | --resident [--prompt TEXT]\n"
 				     "       od-main COMMAND [OPTION]...   (od-main COMMAND --help)\n"
-				     "Runs a mixture-of-experts model on a cluster and prints the generated text.\n"
-				     "Commands:\n" COMMAND_HELP, err);
+				     "Runs a mixture-of-experts model on a cluster and prints the generated text.\n", err);
 }
 
 /* "1.1" or "1.1,64". */
@@ -513,17 +514,25 @@ static int run(struct app *a, struct od_err *err)
 	return rc;
 }
 
-static const struct command *find_command(const char *name)
+static const struct command *find_command(int argc, char **argv)
 {
-	for (size_t i = 0; name != NULL && i < sizeof(commands) / sizeof(commands[0]); i++)
-		if (strcmp(name, commands[i].name) == 0)
+	for (size_t i = 0; argc > 1 && i < sizeof(commands) / sizeof(commands[0]); i++) {
+		if (strcmp(commands[i].name, argv[1]) == 0)
 			return &commands[i];
+	}
 	return NULL;
+}
+
+static void list_commands(void)
+{
+	printf("\nCommands (od-main COMMAND --help explains each):\n");
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+		printf("  %-10s %s\n", commands[i].name, commands[i].what);
 }
 
 int main(int argc, char **argv)
 {
-	const struct command *command = find_command(argc > 1 ? argv[1] : NULL);
+	const struct command *command = find_command(argc, argv);
 	struct sigaction act = { .sa_handler = on_signal };
 	struct app a = { 0 };
 	struct od_err err = { 0 };
@@ -534,8 +543,10 @@ int main(int argc, char **argv)
 		return command->run(argc - 1, argv + 1);
 	default_options(&a.opt);
 	rc = parse_options(&a.opt, argc, argv, &err);
-	if (rc == OD_OK && a.opt.help)
+	if (rc == OD_OK && a.opt.help) {
+		list_commands();
 		return 0;
+	}
 	if (rc == OD_OK && a.opt.version) {
 		printf("od-main %s\n", OD_VERSION);
 		return 0;
