@@ -616,6 +616,7 @@ void od_daemon_free(struct od_daemon *d)
 
 	if (d == NULL)
 		return;
+	od_gate_free(d->gate); /* before its sockets */
 	if (d->control != NULL)
 		od_uv_socket_close(d->control);
 	else
@@ -628,7 +629,6 @@ void od_daemon_free(struct od_daemon *d)
 	while (take_post(d, &p))
 		zmq_msg_close(&p.packed);
 	od_data_port_free(d->data);
-	od_gate_free(d->gate);
 	while (d->context != NULL && zmq_ctx_term(d->context) != 0 && errno == EINTR)
 		;
 	if (d->ready_fd >= 0)

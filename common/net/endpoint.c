@@ -169,6 +169,8 @@ static int bind_router(void *context, const char *host, uint16_t port, struct od
 	*socket = s;
 	return OD_OK;
 fail:
+	if (gate != NULL)
+		od_gate_release(gate, s);
 	od_close_socket(s);
 	return rc;
 }
@@ -215,7 +217,8 @@ static int connect_dealer(void *context, const char *host, uint16_t port, const 
 		rc = od_fail(err, OD_ERR_UNREACHABLE, "cannot connect to %s port %u: %s", host, (unsigned)port,
 			     zmq_strerror(errno));
 	if (rc != OD_OK) {
-		od_close_socket(watch != NULL ? *watch : NULL);
+		if (watch != NULL)
+			od_handshake_end(*watch, s);
 		od_close_socket(s);
 		return rc;
 	}

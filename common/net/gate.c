@@ -28,8 +28,8 @@
 
 struct od_gate {
 	void *context, *handler;
-	void *watch[OD_GATE_SOCKETS]; /* monitors of the ROUTERs */
-	unsigned n_watch;
+	void *router[OD_GATE_SOCKETS], *watch[OD_GATE_SOCKETS]; /* watch: the monitor */
+	unsigned n_watch, n_urls;
 	struct od_key_pair own;
 	int wake_fd;
 	pthread_t thread;
@@ -188,7 +188,7 @@ static void remember(struct od_gate *g, unsigned socket, int fd)
 static const char *why(uint16_t event, uint32_t value)
 {
 	if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL)
-		return "it did not complete the handshake";
+		return "it broke off the handshake: it may not use keys";
 	switch (value) {
 	case ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: return "it does not use keys";
 	case ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: return "it expects another key of this node, or its handshake is forged";
@@ -325,17 +325,39 @@ int od_gate_guard(struct od_gate *g, void *router, struct od_err *err)
 		return od_fail(err, OD_ERR_INTERNAL, "the check of keys has too many sockets");
 	if (!set_server(g, router))
 		return od_fail(err, OD_ERR_UNSUPPORTED, "this ZeroMQ cannot check keys: %s", zmq_strerror(errno));
-	snprintf(url, sizeof(url), "inproc://od-gate-%u", g->n_watch);
+	snprintf(url, sizeof(url), "inproc://od-gate-%u", g->n_urls++);
 	watch = zmq_socket_monitor(router, url, WATCHED) == 0 ? open_socket(g, ZMQ_PAIR) : NULL;
 	if (watch == NULL || zmq_connect(watch, url) != 0) {
 		int rc = od_fail(err, OD_ERR_INTERNAL, "cannot watch connections: %s", zmq_strerror(errno));
 
+		zmq_socket_monitor(router, NULL, 0);
 		if (watch != NULL)
 			zmq_close(watch);
 		return rc;
 	}
+	g->router[g->n_watch] = router;
 	g->watch[g->n_watch++] = watch;
 	return OD_OK;
+}
+
+/* The monitor ends before its events have no receiver: that would block ZeroMQ's I/O thread. */
+static void end_watch(struct od_gate *g, unsigned i)
+{
+	zmq_socket_monitor(g->router[i], NULL, 0);
+	zmq_close(g->watch[i]);
+}
+
+void od_gate_release(struct od_gate *g, void *router)
+{
+	for (unsigned i = 0; i < g->n_watch; i++) {
+		if (g->router[i] != router)
+			continue;
+		end_watch(g, i);
+		g->n_watch--;
+		g->router[i] = g->router[g->n_watch];
+		g->watch[i] = g->watch[g->n_watch];
+		return;
+	}
 }
 
 int od_gate_admit(struct od_gate *g, const uint8_t *key, size_t n, const char *where, struct od_err *err)
@@ -383,7 +405,7 @@ void od_gate_free(struct od_gate *g)
 		pthread_join(g->thread, NULL);
 	}
 	for (unsigned i = 0; i < g->n_watch; i++)
-		zmq_close(g->watch[i]);
+		end_watch(g, i);
 	if (g->handler != NULL)
 		zmq_close(g->handler);
 	if (g->wake_fd >= 0)

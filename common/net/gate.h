@@ -3,7 +3,7 @@
  *
  * A peer that does not pass is disconnected by ZeroMQ after 2 s at the latest (HANDSHAKE_IVL), counted, and logged once.
  * Thread: new, guard, start and free from one thread at a time; the others from any thread. The gate has its own thread.
- * Owner: the caller. One gate per context; free it after its ROUTERs were closed and before the context ends. */
+ * Owner: the caller. One gate per context; free it before its ROUTERs are closed: from then on they let nobody in. */
 #ifndef OD_NET_GATE_H
 #define OD_NET_GATE_H
 
@@ -18,6 +18,8 @@ void od_gate_free(struct od_gate *g); /* NULL ok */
 /* Before the ROUTER is bound: it then accepts CURVE only, and only keys that the gate admits. At most OD_GATE_SOCKETS. */
 #define OD_GATE_SOCKETS 2
 OD_MUST_CHECK int od_gate_guard(struct od_gate *g, void *router, struct od_err *err);
+/* Before a guarded ROUTER is closed while the gate stays; not after od_gate_start. */
+void od_gate_release(struct od_gate *g, void *router);
 OD_MUST_CHECK int od_gate_start(struct od_gate *g, struct od_err *err);
 
 /* From now on these keys are admitted and no others; key [n][OD_KEY_BYTES] is copied. Connections that exist stay. where: the

@@ -19,14 +19,24 @@ void *od_handshake_watch(void *zmq_context, void *socket)
 	if (zmq_socket_monitor(socket, url, FAILURES) != 0)
 		return NULL;
 	watch = zmq_socket(zmq_context, ZMQ_PAIR);
-	if (watch == NULL)
+	if (watch == NULL) {
+		zmq_socket_monitor(socket, NULL, 0);
 		return NULL;
+	}
 	if (zmq_setsockopt(watch, ZMQ_LINGER, &zero, sizeof(zero)) != 0 ||
 	    zmq_setsockopt(watch, ZMQ_RCVHWM, &zero, sizeof(zero)) != 0 || zmq_connect(watch, url) != 0) {
-		zmq_close(watch);
+		od_handshake_end(watch, socket);
 		return NULL;
 	}
 	return watch;
+}
+
+void od_handshake_end(void *watch, void *socket)
+{
+	if (watch == NULL)
+		return;
+	zmq_socket_monitor(socket, NULL, 0);
+	zmq_close(watch);
 }
 
 static enum od_handshake kind_of(uint16_t event, uint32_t value)

@@ -1,11 +1,13 @@
 /* handshake.h - says why a connection that this process makes does not come about: keys that do not match.
  *
- * Thread: the one that owns the socket. Owner: the caller closes a watch with od_close_socket, before or after the socket. */
+ * Thread: the one that owns the socket. Owner: the caller ends a watch before it closes the socket. */
 #ifndef OD_NET_HANDSHAKE_H
 #define OD_NET_HANDSHAKE_H
 
 /* Before the socket connects. NULL: it cannot be watched, and od_handshake_why(NULL) is OD_HANDSHAKE_OPEN. */
 void *od_handshake_watch(void *zmq_context, void *socket);
+/* NULL watch ok. A monitor whose events nobody can receive would block ZeroMQ's I/O thread, and every connection with it. */
+void od_handshake_end(void *watch, void *socket);
 
 enum od_handshake {
 	OD_HANDSHAKE_OPEN,	/* nothing has failed */

@@ -56,10 +56,9 @@ struct key_line {
 	size_t n;
 };
 
-/* Cuts a line at blanks; a word that begins with '#' ends it, unless it is a key. */
+/* Cuts a line at blanks; a word that begins with '#' ends it. */
 static int split(struct key_line *l, const char *line, size_t len, struct od_err *err)
 {
-	uint8_t key[OD_KEY_BYTES];
 	char *save = NULL;
 
 	l->n = 0;
@@ -68,13 +67,12 @@ static int split(struct key_line *l, const char *line, size_t len, struct od_err
 	memcpy(l->text, line, len);
 	l->text[len] = '\0';
 	for (char *t = strtok_r(l->text, " \t\r", &save); t != NULL; t = strtok_r(NULL, " \t\r", &save)) {
-		if (t[0] == '#' && (l->n > 0 || od_key_parse(key, t, NULL) != OD_OK))
+		if (t[0] == '#')
 			break;
 		if (l->n == MAX_WORDS)
 			return od_fail(err, OD_ERR_FORMAT, "expected a key and a name, found more than two words");
 		l->word[l->n++] = t;
 	}
-	sodium_memzero(key, sizeof(key));
 	return OD_OK;
 }
 

@@ -1,7 +1,7 @@
 /* keys.h - CURVE keys: this node's pair, the public keys of its peers, and the files that hold them (docs/PROTOCOL.md, "Keys").
  *
- * A key is 32 bytes; as text 40 characters of Z85, as ZeroMQ has it. Comments begin with '#', which is also a character of
- * Z85: a word of 40 characters that is a key is never a comment.
+ * A key is 32 bytes; as text 40 characters of Z85, as ZeroMQ has it. A word that begins with '#' begins a comment. Z85 has
+ * that character, too, but never first: five of its characters would be more than 32 bits.
  * Thread: any. Owner: the caller. */
 #ifndef OD_NET_KEYS_H
 #define OD_NET_KEYS_H

@@ -71,8 +71,8 @@ static void set_why(struct member *m, const char *why)
 
 static void end_watch(struct member *m)
 {
-	od_close_socket(m->handshake);
-	m->handshake = NULL;
+	od_handshake_end(m->handshake, m->watched);
+	m->handshake = m->watched = NULL;
 }
 
 /* Back to no socket: ZeroMQ sockets are recreated after a death, so that nothing queued reaches a successor. */
@@ -81,9 +81,9 @@ static void drop(struct member *m, uint64_t retry_after_ns, const char *why)
 	bool was_ready = m->state == M_READY;
 	char name[300];
 
+	end_watch(m);
 	od_uv_socket_close(m->socket);
 	m->socket = NULL;
-	end_watch(m);
 	m->state = M_CLOSED;
 	m->retry_ns = od_now_ns() + retry_after_ns;
 	m->last_session = m->session != 0 ? m->session : m->last_session;
@@ -419,12 +419,14 @@ static void open_socket(struct member *m)
 	rc = od_connect_watched(ms->o.zmq_context, m->address, m->host.port, m->host.has_key ? &curve : NULL, &socket,
 				&m->handshake, &err);
 	if (rc == OD_OK) {
+		m->watched = socket;
 		rc = od_uv_socket_new(&m->socket, ms->loop, socket, false, &ops, m, &err);
-		if (rc != OD_OK)
+		if (rc != OD_OK) {
+			end_watch(m);
 			od_close_socket(socket);
+		}
 	}
 	if (rc != OD_OK) {
-		end_watch(m);
 		m->retry_ns = od_now_ns() + RETRY_REFUSED_NS;
 		set_why(m, err.msg);
 		return;
@@ -484,8 +486,10 @@ static void check_handshake(struct member *m)
 			 keys ? od_key_text(m->ms->o.cluster->own_keys->public_key, key) : "");
 		break;
 	case OD_HANDSHAKE_BROKEN:
-		if (!keys)
+		if (!keys) {
+			set_why(m, "it ends the handshake; check that it is an od-moe daemon, and that it runs without keys, as main does");
 			return;
+		}
 		snprintf(why, sizeof(why), "it ended the handshake; check that its key is %s, as the hosts file or the peers file says",
 			 od_key_text(m->host.key, key));
 		break;
@@ -752,9 +756,9 @@ void odm_members_stop(struct odm_members *ms)
 		say_bye(ms->member[i], "main ends");
 	usleep(20000); /* LINGER is 0: let ZeroMQ's thread send the BYEs first, so that the daemons are free at once */
 	for (uint32_t i = 0; i < ms->n; i++) {
+		end_watch(ms->member[i]);
 		od_uv_socket_close(ms->member[i]->socket);
 		ms->member[i]->socket = NULL;
-		end_watch(ms->member[i]);
 		if (ms->member[i]->looking_up)
 			uv_cancel((uv_req_t *)&ms->member[i]->lookup);
 	}

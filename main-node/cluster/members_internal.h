@@ -23,7 +23,7 @@ struct member {
 	uint32_t id;
 	enum member_state state;
 	struct od_uv_socket *socket;
-	void *handshake; /* the watch of a socket that is not ready; NULL: none */
+	void *watched, *handshake; /* the ZeroMQ socket that is not ready yet, and its watch; NULL: none */
 	uint64_t session, last_session, ping;
 	uint64_t since_ns, retry_ns;
 	char address[100]; /* numeric, once resolved */

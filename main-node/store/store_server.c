@@ -316,8 +316,8 @@ static void *store_main(void *arg)
 		more = receive(s);
 		more = serve_some(s) || more;
 	}
-	od_close_socket(s->socket);
 	od_gate_free(s->gate);
+	od_close_socket(s->socket);
 	while (s->context != NULL && zmq_ctx_term(s->context) != 0 && errno == EINTR)
 		;
 	return NULL;
