@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Several hosts: network namespaces on a bridge. Daemons as the README starts them, main with nothing but the hosts file;
-then a cable is pulled. Needs root."""
+"""Several hosts: network namespaces on a bridge. Daemons and main without keys (test_keys.py has them), main with the
+hosts file; then a cable is pulled. Needs root."""
 import json
 import os
 import subprocess
@@ -44,7 +44,7 @@ def start():
     path = os.path.join(TMP, "lan-hosts.txt")
     with open(path, "w") as f:
         f.write(f"shadow {NET}.2\n# workers\n{NET}.11\nworker {NET}.12:5701\n{NET}.13\n")
-    main = on("main", "od-main", "--workers", path, "--json", "--max-tokens", TOKENS, stdin=subprocess.PIPE,
+    main = on("main", "od-main", "--workers", path, "--insecure", "--json", "--max-tokens", TOKENS, stdin=subprocess.PIPE,
               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     return nodes, main
 

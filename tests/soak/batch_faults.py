@@ -240,8 +240,8 @@ class Batch:
         self.tokens = Tokens(trace)
         self.answers, self.log, self.exiled = {}, [], {}
         self.last = time.monotonic()
-        self.p = c.lan.start("main", "od-main", "--pack", pack(), "--json", "--threads", 1, "--workers", c.hosts, "--prompts",
-                             self.path, "--parallel", parallel, "--trace", trace, "--ignore-eos", stdout=subprocess.PIPE,
+        self.p = c.lan.start("main", "od-main", "--pack", pack(), "--json", "--threads", 1, "--workers", c.hosts, "--insecure",
+                             "--prompts", self.path, "--parallel", parallel, "--trace", trace, "--ignore-eos", stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True)
         cluster_util._children.append(self)
         self.threads = [threading.Thread(target=f, daemon=True) for f in (self.read_answers, self.read_log)]
