@@ -156,6 +156,12 @@ static void refusals(void **state)
 		{ "--local 1 --shadow-arg --port=1", "--shadow-arg --port=1: od-main sets this itself" },
 		{ "--local 1 --worker-arg --data-port=1", "--worker-arg --data-port=1: od-main sets" },
 		{ "--local 1 --worker-arg --listen=::", "--worker-arg --listen=::: od-main sets" },
+		{ "--local 1 --worker-arg --key=k", "--worker-arg --key=k: od-main sets" },
+		{ "--local 1 --shadow-arg --peers", "--shadow-arg --peers: od-main sets" },
+		/* Keys are for links between machines. */
+		{ "--local 1 --key k", "--key needs --workers or --serve-store" },
+		{ "--resident --peers p", "--peers needs --workers or --serve-store" },
+		{ "--local 1 --insecure", "--insecure needs --workers or --serve-store" },
 		{ "--local 1 --shadow-arg --insecure", "--shadow-arg --insecure: od-main sets" },
 		{ "--local 1 --worker-arg --ready-fd=4", "--worker-arg --ready-fd=4: od-main sets" },
 		{ "--local 1 --worker-arg --die-with-parent", "--worker-arg --die-with-parent: od-main sets" },
