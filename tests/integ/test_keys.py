@@ -178,7 +178,9 @@ def strangers_get_not_a_byte_of_our_protocol():
         ready = b"\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
         got = b""
         try:
-            s.sendall(b"\x04" + bytes([len(ready)]) + ready + b"\0" + bytes([len(hello)]) + hello)
+            s.sendall(b"\x04" + bytes([len(ready)]) + ready)
+            time.sleep(0.3)  # a daemon that lets this one in reads no message before it has said READY
+            s.sendall(b"\0" + bytes([len(hello)]) + hello)
             while more := s.recv(4096):
                 got += more
         except ConnectionError:
