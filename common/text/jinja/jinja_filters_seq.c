@@ -111,12 +111,15 @@ FILTER(f_batch)
 
 FILTER(f_slice)
 {
-	const struct jinja_seq *s = jinja_items(j, self);
+	const struct jinja_seq *s;
 	const int64_t slices = jinja_arg_int(j, arg[0], 0, "slice");
 	struct jinja_seq *out = jinja_seq_new(j, 0);
 	size_t each, extra, at = 0;
 
 	(void)call;
+	if (!jinja_iterable(self))
+		return failing(j, SOMETHING_TO_ITERATE);
+	s = jinja_items(j, self);
 	if (slices == 0)
 		jinja_fail(j, OD_ERR_FORMAT, "slice: division by zero");
 	each = slices > 0 ? s->n / (size_t)slices : 0;
