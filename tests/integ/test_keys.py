@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-import test_lan
+import netns_lan
 import zmtp
 from cluster_util import (BIN, HANG_S, PROMPT, TMP, Daemon, Lines, Skip, _children, generate, hosts_file, main_args, pack, run_tests,
                           test, tool)
@@ -21,7 +21,18 @@ from cluster_util import (BIN, HANG_S, PROMPT, TMP, Daemon, Lines, Skip, _childr
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 TOKENS = 60
 _keys = 0
+NODES = {"main": 1, "shadow": 2, "w0": 11, "w1": 12}
+_lan = []
 os.environ["OD_KEYS"] = os.path.join(TMP, "no-keys")  # nothing of this machine's
+
+
+def lan():
+    if not _lan:
+        try:
+            _lan.append(netns_lan.Lan("odk", "10.213.76", NODES))
+        except netns_lan.Unavailable as e:
+            raise Skip(e) from None
+    return _lan[0]
 
 
 class Key:
@@ -362,7 +373,7 @@ class Wire:
 
     def __init__(self, name):
         self.file = os.path.join(TMP, name)
-        self.p = subprocess.Popen(["ip", "netns", "exec", f"{test_lan.ID}sw", sys.executable, "tests/integ/packet_log.py", "main",
+        self.p = subprocess.Popen(["ip", "netns", "exec", lan().switch, sys.executable, "tests/integ/packet_log.py", "main",
                                    self.file], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         _children.append(self)
         assert self.p.stdout.readline() == "listening\n"
@@ -382,9 +393,8 @@ class Wire:
 
 def lan_cluster(name, keys):
     """Shadow, a worker with a pack and one that pulls, main: each on a host of its own. Returns main's answer and the streams."""
-    test_lan.lan()
     nodes = {"main": "main", "shadow": "shadow", "w0": "worker", "w1": "worker"}
-    address = {n: f"{test_lan.NET}.{test_lan.NODES[n]}" for n in nodes}
+    address = {n: lan().address(n) for n in nodes}
     folder = {n: os.path.join(TMP, name, n) for n in nodes}
     for n in nodes:  # as on each of the machines
         os.makedirs(folder[n])
@@ -404,8 +414,7 @@ def lan_cluster(name, keys):
 
     def run(node, *args, **kw):
         env = {**os.environ, "OD_PACK": pack(), "OD_KEYS": folder[node]}
-        p = subprocess.Popen(["ip", "netns", "exec", f"{test_lan.ID}{node}", os.path.join(BIN, args[0]), *map(str, args[1:])], env=env,
-                             stderr=log, text=True, **kw)
+        p = lan().start(node, *args, env=env, stderr=log, text=True, **kw)
         _children.append(p)
         return p
 
@@ -486,4 +495,3 @@ if __name__ == "__main__":
     finally:
         for c in _children:
             c.kill()
-        test_lan.take_down()
