@@ -30,6 +30,7 @@ class Model:
     stops = " the ", " and", "."
     words, tokens = ((1, 3, 8, 20), (5, 30, 60)) if not PROMPTS else ((1, 3, 8), (4, 12, 24))
     temperatures = 0, 0.7, 1.2
+    bias = {"310": -100, "261": 3.5, "47": -1}
     repeats = {"max_tokens": 40}  # a text that says the same again and again
     args = ()  # of a cluster with a shadow
 
@@ -56,6 +57,7 @@ class Tiny(Model):
     """A checkpoint as transformers saves it, with random weights and 128 positions. Its texts are noise."""
     stops = "b", "nd", "e", "="
     words, tokens = (1, 3, 8, 14), (5, 30, 60)
+    bias = {"71": -100, "66": 1.5, "47": -1}
     repeats = {"max_tokens": 100, "temperature": 0.7, "top_k": 2}
 
     def make_pack(self):
@@ -96,7 +98,7 @@ def some_prompts(model, seed):
         if i % 4 == 1:
             o |= {"frequency_penalty": 0.8, "presence_penalty": (0.5, -0.5)[i % 8 == 1]}
         if i % 4 == 2:
-            o["logit_bias"] = {"310": -100, "261": 3.5, "47": -1}
+            o["logit_bias"] = model.bias
         out.append(o)
     return out
 
