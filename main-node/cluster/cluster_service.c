@@ -510,70 +510,6 @@ static void wait_for_something(struct service *s)
 		return; /* nothing changed */
 }
 
-/* The part of the step that a row of the call belongs to. */
-static size_t part_of(const struct odm_step *step, size_t row)
-{
-	size_t i = 0;
-
-	while (row >= step->part[i].first + step->part[i].n)
-		i++;
-	return i;
-}
-
-/* False: a piece that no worker can run has the first row of a text. */
-static bool only_drafts_lost(const struct service *s)
-{
-	const struct odm_step *step = s->now->step;
-
-	for (size_t i = 0; i < s->work.n; i++) {
-		const struct odm_piece *p = &s->work.piece[i];
-
-		for (uint32_t j = p->first; p->worker == ODM_NOBODY && j < p->first + p->count; j++) {
-			const size_t row = s->work.order[j] / s->o.config->top_k;
-
-			if (!in_decode(s) || row == step->part[part_of(step, row)].first)
-				return false;
-		}
-	}
-	return true;
-}
-
-/* Drafts end before the rows that need experts which no worker can run. Without drafts they might never be needed. */
-static void drop_lost_drafts(struct service *s)
-{
-	const struct odm_step *step = s->now->step;
-
-	for (size_t i = 0; i < s->work.n; i++) {
-		struct odm_piece *p = &s->work.piece[i];
-
-		if (p->worker != ODM_NOBODY)
-			continue;
-		for (uint32_t j = p->first; j < p->first + p->count; j++) {
-			const size_t row = s->work.order[j] / s->o.config->top_k, part = part_of(step, row);
-			const uint32_t before = (uint32_t)(row - step->part[part].first);
-
-			memset(s->call->y + (size_t)s->work.order[j] * s->hidden, 0, s->hidden * sizeof(*s->call->y));
-			if (step->valid[part] > before)
-				step->valid[part] = before;
-		}
-		p->state = ODM_PIECE_DONE;
-		p->worker = 0;
-		s->work.n_done++;
-	}
-}
-
-static int serve_lost(struct service *s, struct od_err *err)
-{
-	const int rc = odm_recovery_serve(&s->recovery, err);
-
-	if (rc == OD_OK || !only_drafts_lost(s))
-		return rc;
-	od_log_limited(OD_LOG_WARN, "%s; only a draft needs it: the draft is cut", err->msg);
-	drop_lost_drafts(s);
-	odm_recovery_dropped(&s->recovery);
-	return OD_OK;
-}
-
 static int run_pieces(struct service *s, struct od_err *err)
 {
 	int rc = OD_OK;
@@ -594,7 +530,7 @@ static int run_pieces(struct service *s, struct od_err *err)
 			rc = odm_recovery_probe(&s->recovery, err);
 		odm_recovery_move(&s->recovery);
 		if (rc == OD_OK)
-			rc = serve_lost(s, err);
+			rc = odm_recovery_serve(&s->recovery, err);
 	}
 	return rc;
 }
@@ -626,7 +562,7 @@ static int submit(struct od_expert_runner *r, const struct od_moe_call *call, st
 	s->call = call;
 	s->layer_begin_ns = od_now_ns();
 	s->layer_stall_ns = 0;
-	odm_recovery_begin(&s->recovery, call, s->now->step->counters);
+	odm_recovery_begin(&s->recovery, call, s->now->step);
 	memset(s->used_member, 0, OD_MAX_HOSTS * sizeof(*s->used_member));
 	for (uint32_t w = 0; w < s->net.view.n_workers; w++)
 		s->net.link[w].held_bytes = 0;
@@ -822,7 +758,7 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 	};
 	s->runner = (struct od_expert_runner){ .submit = submit, .collect = collect };
 	s->recovery = (struct odm_recovery){ .net = &s->net, .work = &s->work, .send_again = send_piece_again, .arg = s,
-					    .expert_weights = 3 * (uint64_t)opts->config->hidden * opts->config->intermediate };
+					    .hidden = opts->config->hidden, .expert_weights = 3 * (uint64_t)opts->config->hidden * opts->config->intermediate };
 	s->cluster = c;
 	s->o = *opts;
 	s->hidden = opts->config->hidden;

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define ROUND_NS (250 * OD_NS_PER_MS) /* of probes: as often as heartbeats */
 #define MAX_UNANSWERED 11	      /* then a data socket is taken for dead: after 3 s */
@@ -24,10 +25,10 @@ static struct odm_members *members(const struct odm_recovery *r)
 	return odm_cluster_members(r->net->cluster);
 }
 
-void odm_recovery_begin(struct odm_recovery *r, const struct od_moe_call *call, uint64_t *counters)
+void odm_recovery_begin(struct odm_recovery *r, const struct od_moe_call *call, const struct odm_step *step)
 {
 	r->call = call;
-	r->counters = counters;
+	r->step = step;
 	r->rest_ns = r->unserved_ns = 0;
 	r->busy_rounds = r->busy_lasts = 0;
 	r->round_ns = od_now_ns() + ROUND_NS;
@@ -64,7 +65,7 @@ static uint32_t candidate(struct odm_recovery *r, const struct odm_piece *p, uin
 
 static void move_piece(struct odm_recovery *r, struct odm_piece *p, uint32_t to)
 {
-	r->counters[OD_C_RECOVERED_RUNS] += p->state == ODM_PIECE_SENT;
+	r->step->counters[OD_C_RECOVERED_RUNS] += p->state == ODM_PIECE_SENT;
 	p->worker = to;
 	p->state = ODM_PIECE_TODO;
 	p->last = true; /* its neighbours may lie elsewhere now */
@@ -93,6 +94,67 @@ static void begin_again(struct odm_recovery *r, struct odm_piece *p)
 	odm_links_none_left(r->net, &r->unserved); /* for when none joins in time */
 }
 
+/* ---- Pieces that no worker can run ---- */
+
+static bool is_held(const struct odm_piece *p)
+{
+	return p->worker == ODM_NOBODY && p->state != ODM_PIECE_DONE;
+}
+
+static size_t row_of(const struct odm_recovery *r, uint32_t pair)
+{
+	return r->work->order[pair] / r->work->top_k;
+}
+
+static size_t part_of(const struct odm_step *step, size_t row)
+{
+	size_t i = 0;
+
+	while (row >= step->part[i].first + step->part[i].n)
+		i++;
+	return i;
+}
+
+/* Draft rows, which plain decoding would perhaps never have. */
+static bool only_drafts_held(const struct odm_recovery *r)
+{
+	const struct odm_step *step = r->step;
+
+	for (size_t i = 0; i < r->work->n; i++) {
+		const struct odm_piece *p = &r->work->piece[i];
+
+		for (uint32_t j = p->first; is_held(p) && j < p->first + p->count; j++)
+			if (step->phase != ODM_DECODE || row_of(r, j) == step->part[part_of(step, row_of(r, j))].first)
+				return false;
+	}
+	return true;
+}
+
+static void drop(struct odm_recovery *r, struct odm_piece *p)
+{
+	const struct odm_step *step = r->step;
+
+	for (uint32_t j = p->first; j < p->first + p->count; j++) {
+		const size_t row = row_of(r, j), part = part_of(step, row);
+		const uint32_t before = (uint32_t)(row - step->part[part].first);
+
+		memset(r->call->y + (size_t)r->work->order[j] * r->hidden, 0, r->hidden * sizeof(*r->call->y));
+		if (step->valid[part] > before)
+			step->valid[part] = before;
+	}
+	p->state = ODM_PIECE_DONE;
+	r->work->n_done++;
+}
+
+static void drop_held(struct odm_recovery *r)
+{
+	od_log_limited(OD_LOG_WARN, "%s; only a draft needs it: the draft is cut", r->unserved.msg);
+	for (size_t i = 0; i < r->work->n; i++)
+		if (is_held(&r->work->piece[i]))
+			drop(r, &r->work->piece[i]);
+	r->unserved_ns = 0;
+}
+
 /* A worker that is away may be back within a while: then what was set aside goes on. */
 int odm_recovery_serve(struct odm_recovery *r, struct od_err *err)
 {
@@ -103,7 +165,7 @@ int odm_recovery_serve(struct odm_recovery *r, struct od_err *err)
 	if (odm_links_join(r->net)) {
 		r->unserved_ns = 0;
 		for (size_t i = 0; i < r->work->n; i++) {
-			if (r->work->piece[i].worker == ODM_NOBODY)
+			if (is_held(&r->work->piece[i]))
 				begin_again(r, &r->work->piece[i]);
 		}
 		return OD_OK;
@@ -111,13 +173,12 @@ int odm_recovery_serve(struct odm_recovery *r, struct od_err *err)
 	odm_members_explain(members(r), away, sizeof(away));
 	if ((away[0] != '\0' || r->net->n_joining > 0) && od_now_ns() < r->unserved_ns)
 		return OD_OK;
+	if (only_drafts_held(r)) {
+		drop_held(r);
+		return OD_OK;
+	}
 	*err = r->unserved;
 	return err->code;
-}
-
-void odm_recovery_dropped(struct odm_recovery *r)
-{
-	r->unserved_ns = 0;
 }
 
 /* Everything that dead workers owe goes to others. */

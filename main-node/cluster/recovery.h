@@ -12,11 +12,12 @@
 struct odm_recovery {
 	struct odm_links *net;	 /* borrowed, as are the next two */
 	struct odm_pieces *work;
-	const struct od_moe_call *call; /* the current layer */
-	uint64_t *counters;	 /* [OD_N_COUNTERS] of the sequence */
+	const struct odm_step *step;	/* the current one */
+	const struct od_moe_call *call; /* its current layer */
 	/* Sends this piece again as a RUN of its own, to the same worker with the same request number. */
 	int (*send_again)(void *arg, struct odm_piece *p);
 	void *arg;
+	size_t hidden;
 	uint64_t expert_weights; /* weights of one expert */
 	unsigned busy_rounds; /* probe rounds with BUSY answers and no progress */
 	unsigned busy_lasts;  /* rounds for which the last BUSY counts */
@@ -29,8 +30,8 @@ struct odm_recovery {
 	struct od_err unserved; /* the error of the last worker that could not run one, or why no worker was left to ask */
 };
 
-/* A layer begins. */
-void odm_recovery_begin(struct odm_recovery *r, const struct od_moe_call *call, uint64_t *counters);
+/* A layer of the step begins. */
+void odm_recovery_begin(struct odm_recovery *r, const struct od_moe_call *call, const struct odm_step *step);
 /* A worker answered this piece with an error or with an unusable answer. */
 void odm_recovery_failed(struct odm_recovery *r, struct odm_piece *p, const Od__ExpertResult *x);
 
@@ -42,14 +43,13 @@ void odm_recovery_attached(struct odm_recovery *r, uint32_t worker);
 
 /* To be called in each round of waiting. end_rests: makes pieces sendable that have rested long enough. probe: every 250 ms
  * probes all data sockets, distrusts workers that never answer, and sends lost RUNs again. move: gives pieces of dead workers
- * to others. serve: continues held pieces when a worker joins. An error ends the step: OD_ERR_TIMEOUT (only BUSY answers and
- * no progress for three minutes), or no worker is left. */
+ * to others. serve: continues held pieces when a worker joins;
+ * if none does, drafts end before the rows that need these pieces (odm_step.valid). An error ends the step: OD_ERR_TIMEOUT (only BUSY answers and
+ * no progress for three minutes), or no worker is left for a row that is no draft. */
 void odm_recovery_end_rests(struct odm_recovery *r);
 OD_MUST_CHECK int odm_recovery_probe(struct odm_recovery *r, struct od_err *err);
 void odm_recovery_move(struct odm_recovery *r);
 OD_MUST_CHECK int odm_recovery_serve(struct odm_recovery *r, struct od_err *err);
-/* After an error of serve: the caller has given up all held pieces. */
-void odm_recovery_dropped(struct odm_recovery *r);
 /* How long the next round may wait. */
 int odm_recovery_timeout_ms(const struct odm_recovery *r);
 

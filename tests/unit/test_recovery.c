@@ -47,6 +47,8 @@ static struct world {
 	struct odm_pieces work;
 	struct odm_recovery recovery;
 	struct od_moe_call call;
+	struct odm_part part;
+	struct odm_step step;
 	uint64_t counters[OD_N_COUNTERS];
 	uint64_t due_ms[MAX_WORKERS]; /* of its answer */
 	uint64_t last_request;
@@ -146,7 +148,9 @@ static void begin_layer(size_t n_rows)
 	odm_pieces_cut(&w.work, &w.call, &w.net.groups, NULL, NULL, 64);
 	assert_int_equal(w.work.n, 1);
 	w.work.piece[0].worker = 0;
-	odm_recovery_begin(&w.recovery, &w.call, w.counters);
+	w.part = (struct odm_part){ .n = n_rows };
+	w.step = (struct odm_step){ .phase = ODM_DECODE, .part = &w.part, .n_parts = 1, .n_rows = n_rows, .counters = w.counters };
+	odm_recovery_begin(&w.recovery, &w.call, &w.step);
 	send_piece(NULL, &w.work.piece[0]);
 }
 
