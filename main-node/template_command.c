@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/strbuf.h"
 #include "common/text/jinja/jinja.h"
+#include "main-node/chat/answer_print.h"
 #include "main-node/chat/chat_template.h"
 
 #include <stdbool.h>
@@ -18,7 +19,7 @@
 #define EXIT_USAGE 2
 
 struct options {
-	const char *checkpoint, *messages, *single_case;
+	const char *checkpoint, *messages, *single_case, *parse;
 	bool help;
 };
 
@@ -93,6 +94,59 @@ static int render_messages(const struct options *o, char **text, size_t *len, st
 	if (rc == OD_OK)
 		rc = odm_chat_template_render(t, vars, NULL, text, len, err);
 	json_decref(vars);
+	odm_chat_template_close(t);
+	return rc;
+}
+
+/* ---- what a model's raw text means ---- */
+
+/* The prompt of a single question: its end shows whether the model's text begins in a thought. "": it cannot be rendered. */
+static char *some_prompt(const struct odm_chat_template *t)
+{
+	json_t *vars = json_pack("{s:[{s:s, s:s}], s:b}", "messages", "role", "user", "content", "?", "add_generation_prompt", 1);
+	char *text = NULL;
+	struct od_err err;
+	size_t len;
+
+	if (vars == NULL || odm_chat_template_render(t, vars, NULL, &text, &len, &err) != OD_OK)
+		text = strdup("");
+	json_decref(vars);
+	return text;
+}
+
+static int parse_text(const struct odm_chat_template *t, const struct od_strbuf *raw, char **text, size_t *len,
+		      struct od_err *err)
+{
+	struct odm_chat_form form;
+	struct odm_answer_opts opts = { .form = &form };
+	char *prompt = some_prompt(t);
+	json_t *o = NULL;
+	int rc;
+
+	odm_chat_form_choose(&form, odm_chat_template_text(t, true), odm_chat_template_token(t, "eos_token"));
+	opts.in_thought = prompt != NULL && odm_chat_form_in_thought(&form, prompt, strlen(prompt));
+	rc = odm_answer_object(&o, &opts, raw->len > 0 ? raw->text : "", raw->len, 0, err);
+	if (rc == OD_OK) {
+		*text = json_dumps(o, 0);
+		rc = *text != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for an answer");
+	}
+	*len = rc == OD_OK ? strlen(*text) : 0;
+	json_decref(o);
+	free(prompt);
+	return rc;
+}
+
+static int parse_answer(const struct options *o, char **text, size_t *len, struct od_err *err)
+{
+	struct od_strbuf raw = { 0 };
+	struct odm_chat_template *t;
+	int rc = odm_chat_template_open(&t, o->checkpoint, err);
+
+	if (rc == OD_OK)
+		rc = read_file(o->parse, &raw, err);
+	if (rc == OD_OK)
+		rc = parse_text(t, &raw, text, len, err);
+	od_strbuf_fini(&raw);
 	odm_chat_template_close(t);
 	return rc;
 }
@@ -189,6 +243,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 	const struct od_arg table[] = {
 		{ "checkpoint", OD_ARG_STRING, &o->checkpoint, "DIR", "a checkpoint or a pack with a chat template", 0, 0, NULL },
 		{ "messages", OD_ARG_STRING, &o->messages, "FILE", "JSON: an array of messages, or an object with messages, tools, add_generation_prompt, documents and other variables of the template; -: stdin", 0, 0, NULL },
+		{ "parse", OD_ARG_STRING, &o->parse, "FILE", "a model's raw text: prints what it means, a JSON object with content, reasoning and tool_calls; -: stdin", 0, 0, NULL },
 		{ "case", OD_ARG_STRING, &o->single_case, "FILE", "JSON: an object with template, messages, tools, add_generation_prompt, bos_token, eos_token, now and extra; -: stdin", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
@@ -196,8 +251,8 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 	int rc = od_args_parse(table, sizeof(table) / sizeof(table[0]), argc, argv, NULL, 0, &n, err);
 
 	if (rc == OD_OK && o->help) {
-		printf("Usage: od-main template --checkpoint DIR --messages FILE | --case FILE\n"
-		       "Prints the prompt that a chat template makes of messages: no more, and no newline behind it.\n\n");
+		printf("Usage: od-main template --checkpoint DIR --messages FILE | --checkpoint DIR --parse FILE | --case FILE\n"
+		       "Prints the prompt that a chat template makes of messages, or what an answer means: no more, and no newline behind it.\n\n");
 		od_args_help(stdout, table, sizeof(table) / sizeof(table[0]));
 	}
 	return rc;
@@ -205,10 +260,10 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 
 static int check_options(const struct options *o, struct od_err *err)
 {
-	if (o->single_case != NULL && (o->checkpoint != NULL || o->messages != NULL))
+	if (o->single_case != NULL && (o->checkpoint != NULL || o->messages != NULL || o->parse != NULL))
 		return od_fail(err, OD_ERR_ARG, "--case and --checkpoint exclude each other");
-	if (o->single_case == NULL && (o->checkpoint == NULL || o->messages == NULL))
-		return od_fail(err, OD_ERR_ARG, "expected --checkpoint DIR --messages FILE, or --case FILE");
+	if (o->single_case == NULL && (o->checkpoint == NULL || (o->messages == NULL) == (o->parse == NULL)))
+		return od_fail(err, OD_ERR_ARG, "expected --checkpoint DIR with --messages FILE or --parse FILE, or --case FILE");
 	return OD_OK;
 }
 
@@ -228,7 +283,10 @@ int odm_template_command(int argc, char **argv)
 		od_log(OD_LOG_ERROR, "%s", err.msg);
 		return EXIT_USAGE;
 	}
-	rc = o.single_case != NULL ? render_case(o.single_case, &text, &len, &err) : render_messages(&o, &text, &len, &err);
+	if (o.single_case != NULL)
+		rc = render_case(o.single_case, &text, &len, &err);
+	else
+		rc = o.parse != NULL ? parse_answer(&o, &text, &len, &err) : render_messages(&o, &text, &len, &err);
 	if (rc == OD_OK && (fwrite(text, 1, len, stdout) != len || fflush(stdout) != 0))
 		rc = od_fail_errno(&err, OD_ERR_IO, "standard output");
 	free(text);

@@ -1,13 +1,8 @@
 #include "main-node/chat/answer_print.h"
 
-#include "common/base/file.h"
-
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
-
-#define MAX_FILE_BYTES ((size_t)64 << 20)
 
 struct gathered {
 	struct od_strbuf content, reasoning;
@@ -92,30 +87,4 @@ int odm_answer_object(json_t **out, const struct odm_answer_opts *opts, const ch
 	od_strbuf_fini(&g.reasoning);
 	json_decref(g.calls);
 	return *out != NULL ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for an answer");
-}
-
-int odm_parse_file(const char *path, const char *template_text, const char *eos, const char *prompt, struct od_err *err)
-{
-	struct odm_chat_form form;
-	struct odm_answer_opts opts = { .form = &form };
-	char *text, *printed = NULL;
-	json_t *o = NULL;
-	size_t len;
-	int rc = od_file_read(path, MAX_FILE_BYTES, &text, &len, err);
-
-	if (rc != OD_OK)
-		return rc;
-	odm_chat_form_choose(&form, template_text, eos);
-	opts.in_thought = prompt != NULL ? odm_chat_form_in_thought(&form, prompt, strlen(prompt)) : form.opens_thought;
-	rc = odm_answer_object(&o, &opts, text, len, 0, err);
-	if (rc == OD_OK)
-		printed = json_dumps(o, 0);
-	if (rc == OD_OK && printed == NULL)
-		rc = od_fail(err, OD_ERR_NOMEM, "no memory for an answer");
-	if (rc == OD_OK && puts(printed) < 0)
-		rc = od_fail_errno(err, OD_ERR_IO, "standard output");
-	free(printed);
-	json_decref(o);
-	free(text);
-	return rc;
 }

@@ -10,10 +10,4 @@
 OD_MUST_CHECK int odm_answer_object(json_t **out, const struct odm_answer_opts *opts, const char *text, size_t len,
 				    size_t piece, struct od_err *err);
 
-/* Prints to standard output, with a newline, what the raw text in the file means to a model with this template. eos: the
- * tokenizer's end-of-text token, NULL: not known. prompt: what the template renders as the prompt's end, where the text
- * follows; NULL: not known, then the template's text shows whether a prompt opens a thought. */
-OD_MUST_CHECK int odm_parse_file(const char *path, const char *template_text, const char *eos, const char *prompt,
-				 struct od_err *err);
-
 #endif

@@ -10,8 +10,13 @@
 #define MAX_CONFIG_BYTES ((size_t)64 << 20) /* added tokens fill a tokenizer_config.json */
 #define MAX_TEMPLATE_BYTES ((size_t)8 << 20)
 
+struct source {
+	struct od_jinja *parsed; /* NULL: there is none */
+	char *text;
+};
+
 struct odm_chat_template {
-	struct od_jinja *plain, *with_tools; /* one of them may be NULL */
+	struct source plain, with_tools; /* at least one */
 	json_t *tokens;			     /* name: text */
 };
 
@@ -48,12 +53,21 @@ static int add_tokens(struct odm_chat_template *t, json_t *config, struct od_err
 
 /* ---- templates ---- */
 
-static int parse_one(struct od_jinja **out, json_t *text, const char *where, struct od_err *err)
+/* Takes text, even on failure. */
+static int parse_text(struct source *out, char *text, size_t len, const char *where, struct od_err *err)
+{
+	free(out->text);
+	out->text = text;
+	return text == NULL ? od_fail(err, OD_ERR_NOMEM, "no memory for %s", where) :
+			      od_jinja_parse(&out->parsed, text, len, where, err);
+}
+
+static int parse_one(struct source *out, json_t *text, const char *where, struct od_err *err)
 {
 	if (!json_is_string(text))
 		return od_fail(err, OD_ERR_FORMAT,
 			       "%s: field \"chat_template\": expected a string or a list of named templates", where);
-	return od_jinja_parse(out, json_string_value(text), json_string_length(text), where, err);
+	return parse_text(out, strndup(json_string_value(text), json_string_length(text)), json_string_length(text), where, err);
 }
 
 /* [{"name": "default", "template": "..."}, {"name": "tool_use", ...}] */
@@ -65,16 +79,16 @@ static int parse_named(struct odm_chat_template *t, json_t *list, const char *wh
 
 	json_array_foreach(list, i, v) {
 		const char *name = json_string_value(json_object_get(v, "name"));
-		struct od_jinja **slot = NULL;
+		struct source *slot = NULL;
 
 		if (name != NULL && strcmp(name, "default") == 0)
 			slot = &t->plain;
 		else if (name != NULL && strcmp(name, "tool_use") == 0)
 			slot = &t->with_tools;
-		if (slot != NULL && *slot == NULL && rc == OD_OK)
+		if (slot != NULL && slot->parsed == NULL && rc == OD_OK)
 			rc = parse_one(slot, json_object_get(v, "template"), where, err);
 	}
-	if (rc == OD_OK && t->plain == NULL && t->with_tools == NULL)
+	if (rc == OD_OK && t->plain.parsed == NULL && t->with_tools.parsed == NULL)
 		return od_fail(err, OD_ERR_MISSING,
 			       "%s: expected a chat template named \"default\" or \"tool_use\", found neither", where);
 	return rc;
@@ -84,7 +98,7 @@ static int parse_field(struct odm_chat_template *t, json_t *config, const char *
 {
 	json_t *v = json_object_get(config, "chat_template");
 
-	if (v == NULL || json_is_null(v) || t->plain != NULL || t->with_tools != NULL)
+	if (v == NULL || json_is_null(v) || t->plain.parsed != NULL || t->with_tools.parsed != NULL)
 		return OD_OK;
 	return json_is_array(v) ? parse_named(t, v, where, err) : parse_one(&t->plain, v, where, err);
 }
@@ -98,10 +112,7 @@ static int read_plain_file(struct odm_chat_template *t, const char *dir, struct 
 	if (rc != OD_OK || !od_file_there(path))
 		return rc;
 	rc = od_file_read(path, MAX_TEMPLATE_BYTES, &text, &len, err);
-	if (rc == OD_OK)
-		rc = od_jinja_parse(&t->plain, text, len, path, err);
-	free(text);
-	return rc;
+	return rc == OD_OK ? parse_text(&t->plain, text, len, path, err) : rc;
 }
 
 /* A JSON file that may have a template, tokens, or both. */
@@ -143,7 +154,7 @@ int odm_chat_template_open(struct odm_chat_template **out, const char *dir, stru
 		rc = read_config(t, dir, "special_tokens_map.json", true, err);
 	if (rc == OD_OK)
 		rc = read_config(t, dir, "tokenizer_config.json", true, err);
-	if (rc == OD_OK && t->plain == NULL && t->with_tools == NULL)
+	if (rc == OD_OK && t->plain.parsed == NULL && t->with_tools.parsed == NULL)
 		rc = od_fail(err, OD_ERR_MISSING,
 			     "%s has no chat template (chat_template.jinja, chat_template.json, or chat_template in "
 			     "tokenizer_config.json)", dir);
@@ -159,17 +170,27 @@ void odm_chat_template_close(struct odm_chat_template *t)
 {
 	if (t == NULL)
 		return;
-	od_jinja_free(t->plain);
-	od_jinja_free(t->with_tools);
+	od_jinja_free(t->plain.parsed);
+	od_jinja_free(t->with_tools.parsed);
+	free(t->plain.text);
+	free(t->with_tools.text);
 	json_decref(t->tokens);
 	free(t);
 }
 
+static const struct source *source_of(const struct odm_chat_template *t, bool with_tools)
+{
+	return t->plain.parsed == NULL || (with_tools && t->with_tools.parsed != NULL) ? &t->with_tools : &t->plain;
+}
+
 const struct od_jinja *odm_chat_template_for(const struct odm_chat_template *t, bool with_tools)
 {
-	if (t->plain == NULL || (with_tools && t->with_tools != NULL))
-		return t->with_tools;
-	return t->plain;
+	return source_of(t, with_tools)->parsed;
+}
+
+const char *odm_chat_template_text(const struct odm_chat_template *t, bool with_tools)
+{
+	return source_of(t, with_tools)->text;
 }
 
 const char *odm_chat_template_token(const struct odm_chat_template *t, const char *name)

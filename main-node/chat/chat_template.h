@@ -22,6 +22,8 @@ void odm_chat_template_close(struct odm_chat_template *t); /* NULL ok */
 
 /* The template for requests with or without tools: tokenizer_config.json may name one of each. */
 const struct od_jinja *odm_chat_template_for(const struct odm_chat_template *t, bool with_tools);
+/* Its text. Borrowed. */
+const char *odm_chat_template_text(const struct odm_chat_template *t, bool with_tools);
 /* The text of a special token such as "eos_token"; NULL: there is none. Borrowed. */
 const char *odm_chat_template_token(const struct odm_chat_template *t, const char *name);
 

@@ -138,4 +138,27 @@ def test_pack():
     refused("info", at("new.pack"), says=["chat_template.jinja", "SHA-256"])
 
 
+def test_answers():
+    """--parse: the expectations of answers.json, which were written by hand. Whether a thought is open is what the template's
+    prompt says."""
+    with open("tests/golden/chat/answers.json", encoding="utf-8") as f:
+        golden = json.load(f)
+    n = 0
+    for case in golden["cases"]:
+        text = golden["templates"].get(case["template"])
+        if text is None or case["tools"] is not None or case["in_thought"]:
+            continue
+        folder = checkpoint("answers", {"chat_template.jinja": text})
+        p = template("--checkpoint", folder, "--parse", "-", stdin=case["text"].encode())
+        assert p.returncode == 0, (case["name"], p.stderr)
+        got = json.loads(p.stdout)
+        assert got == {k: case[k] for k in ("content", "reasoning", "tool_calls")}, (case["name"], got)
+        n += 1
+    assert n > 30, n
+    folder = checkpoint("thinks", {"chat_template.jinja": "{% for m in messages %}{{ m.content }}{% endfor %}<think>\n{# </think> #}"})
+    p = template("--checkpoint", folder, "--parse", "-", stdin=b"hm</think>Yes.")
+    assert json.loads(p.stdout) == {"content": "Yes.", "reasoning": "hm", "tool_calls": []}, p.stdout
+    fails("--checkpoint", folder, "--parse", "-", "--messages", "-", status=2, says=["--parse"])
+
+
 run_tests(globals())
