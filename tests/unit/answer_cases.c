@@ -59,12 +59,16 @@ static void read_case(const struct answer_cases *cases, struct answer_case *out,
 	out->in_thought = json_is_null(in_thought) ? out->form.opens_thought : json_is_true(in_thought);
 }
 
-void answer_cases_load(struct answer_cases *cases)
+struct answer_cases answer_cases;
+
+int answer_cases_setup(void **state)
 {
+	struct answer_cases *cases = &answer_cases;
 	static const char *const paths[] = { FOLDER "answers.json", FOLDER "chat_cases.json", FOLDER "chat_cases-3.json" };
 	const json_t *c;
 	size_t i;
 
+	(void)state;
 	for (size_t f = 0; f < 3; f++)
 		cases->files[f] = load(paths[f]);
 	cases->n = json_array_size(json_object_get(cases->files[0], "cases"));
@@ -72,13 +76,16 @@ void answer_cases_load(struct answer_cases *cases)
 	assert_true(cases->n > 100 && cases->c != NULL);
 	json_array_foreach(json_object_get(cases->files[0], "cases"), i, c)
 		read_case(cases, &cases->c[i], c);
+	return 0;
 }
 
-void answer_cases_fini(struct answer_cases *cases)
+int answer_cases_teardown(void **state)
 {
+	(void)state;
 	for (size_t f = 0; f < 3; f++)
-		json_decref(cases->files[f]);
-	free(cases->c);
+		json_decref(answer_cases.files[f]);
+	free(answer_cases.c);
+	return 0;
 }
 
 struct odm_answer_opts answer_case_opts(const struct answer_case *c)

@@ -1,4 +1,4 @@
-/* answer_cases.h - the cases of tests/golden/chat/answers.json, and the templates that they name. Owner: the caller. */
+/* answer_cases.h - the cases of tests/golden/chat/answers.json, and the templates that they name. */
 #ifndef OD_TESTS_ANSWER_CASES_H
 #define OD_TESTS_ANSWER_CASES_H
 
@@ -21,9 +21,10 @@ struct answer_cases {
 	size_t n;
 };
 
-/* Fails the test if a file cannot be read. */
-void answer_cases_load(struct answer_cases *cases);
-void answer_cases_fini(struct answer_cases *cases);
+/* Set-up and teardown of a group of tests. Fails the test if a file cannot be read. */
+extern struct answer_cases answer_cases;
+int answer_cases_setup(void **state);
+int answer_cases_teardown(void **state);
 struct odm_answer_opts answer_case_opts(const struct answer_case *c);
 
 #endif

@@ -11,7 +11,6 @@
 #include "main-node/chat/answer_print.h"
 #include "tests/unit/answer_cases.h"
 
-static struct answer_cases cases;
 static size_t n_wrong;
 
 static bool same_text(const struct answer_case *c, const json_t *got, const char *key, const char *expected, const char *how)
@@ -60,17 +59,17 @@ static void play(const struct answer_case *c, size_t piece)
 static void test_whole(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < cases.n; i++)
-		play(&cases.c[i], 0);
+	for (size_t i = 0; i < answer_cases.n; i++)
+		play(&answer_cases.c[i], 0);
 	assert_int_equal(n_wrong, 0);
 }
 
 static void test_byte_by_byte(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < cases.n; i++)
+	for (size_t i = 0; i < answer_cases.n; i++)
 		for (size_t piece = 1; piece <= 3; piece++)
-			play(&cases.c[i], piece);
+			play(&answer_cases.c[i], piece);
 	assert_int_equal(n_wrong, 0);
 }
 
@@ -124,13 +123,13 @@ static void test_every_cut(void **state)
 	char how[32];
 
 	(void)state;
-	for (size_t i = 0; i < cases.n; i++)
-		for (size_t cut = 0; cut <= cases.c[i].len; cut++) {
-			json_t *got = play_cut(&cases.c[i], cut);
+	for (size_t i = 0; i < answer_cases.n; i++)
+		for (size_t cut = 0; cut <= answer_cases.c[i].len; cut++) {
+			json_t *got = play_cut(&answer_cases.c[i], cut);
 
 			snprintf(how, sizeof(how), "cut at %zu", cut);
 			assert_non_null(got);
-			expect(&cases.c[i], got, how);
+			expect(&answer_cases.c[i], got, how);
 			json_decref(got);
 		}
 	assert_int_equal(n_wrong, 0);
@@ -140,33 +139,19 @@ static void test_every_cut(void **state)
 static void test_every_beginning(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < cases.n; i++)
-		for (size_t len = 0; len < cases.c[i].len; len++) {
-			const struct odm_answer_opts opts = answer_case_opts(&cases.c[i]);
+	for (size_t i = 0; i < answer_cases.n; i++)
+		for (size_t len = 0; len < answer_cases.c[i].len; len++) {
+			const struct odm_answer_opts opts = answer_case_opts(&answer_cases.c[i]);
 			struct od_err err;
 			json_t *whole, *bytes;
 
-			assert_int_equal(odm_answer_object(&whole, &opts, cases.c[i].text, len, 0, &err), OD_OK);
-			assert_int_equal(odm_answer_object(&bytes, &opts, cases.c[i].text, len, 1, &err), OD_OK);
+			assert_int_equal(odm_answer_object(&whole, &opts, answer_cases.c[i].text, len, 0, &err), OD_OK);
+			assert_int_equal(odm_answer_object(&bytes, &opts, answer_cases.c[i].text, len, 1, &err), OD_OK);
 			if (!json_equal(whole, bytes))
-				fail_msg("%s: the first %zu bytes", cases.c[i].name, len);
+				fail_msg("%s: the first %zu bytes", answer_cases.c[i].name, len);
 			json_decref(whole);
 			json_decref(bytes);
 		}
-}
-
-static int load_cases(void **state)
-{
-	(void)state;
-	answer_cases_load(&cases);
-	return 0;
-}
-
-static int drop_cases(void **state)
-{
-	(void)state;
-	answer_cases_fini(&cases);
-	return 0;
 }
 
 int main(void)
@@ -178,5 +163,5 @@ int main(void)
 		cmocka_unit_test(test_every_beginning),
 	};
 
-	return cmocka_run_group_tests(tests, load_cases, drop_cases);
+	return cmocka_run_group_tests(tests, answer_cases_setup, answer_cases_teardown);
 }

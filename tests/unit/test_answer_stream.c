@@ -12,7 +12,6 @@
 
 #include "tests/unit/answer_cases.h"
 
-static struct answer_cases cases;
 
 /* ---- What is given, and when ---- */
 
@@ -176,8 +175,8 @@ static void test_waiting_calls(void **state)
 static void test_characters_stay_whole(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < cases.n; i++) {
-		const struct answer_case *c = &cases.c[i];
+	for (size_t i = 0; i < answer_cases.n; i++) {
+		const struct answer_case *c = &answer_cases.c[i];
 		struct stream s;
 
 		open_stream(&s, c->template_text, c->in_thought, 0);
@@ -264,9 +263,9 @@ static void test_long_nonsense(void **state)
 
 static const char *template_of(const char *start)
 {
-	for (size_t i = 0; i < cases.n; i++)
-		if (strncmp(cases.c[i].name, start, strlen(start)) == 0 && cases.c[i].name[strlen(start)] == '/')
-			return cases.c[i].template_text;
+	for (size_t i = 0; i < answer_cases.n; i++)
+		if (strncmp(answer_cases.c[i].name, start, strlen(start)) == 0 && answer_cases.c[i].name[strlen(start)] == '/')
+			return answer_cases.c[i].template_text;
 	fail_msg("no case of %s", start);
 	return NULL;
 }
@@ -332,20 +331,6 @@ static void test_prompt_ends(void **state)
 	assert_false(odm_chat_form_in_thought(&f, "<think>", 7));
 }
 
-static int load_cases(void **state)
-{
-	(void)state;
-	answer_cases_load(&cases);
-	return 0;
-}
-
-static int drop_cases(void **state)
-{
-	(void)state;
-	answer_cases_fini(&cases);
-	return 0;
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -361,5 +346,5 @@ int main(void)
 		cmocka_unit_test(test_prompt_ends),
 	};
 
-	return cmocka_run_group_tests(tests, load_cases, drop_cases);
+	return cmocka_run_group_tests(tests, answer_cases_setup, answer_cases_teardown);
 }

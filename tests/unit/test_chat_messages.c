@@ -13,7 +13,6 @@
 #include "main-node/chat/chat_messages.h"
 #include "tests/unit/answer_cases.h"
 
-static struct answer_cases cases;
 
 /* ---- Calls come back as they were written ---- */
 
@@ -55,8 +54,8 @@ static void test_calls_come_back(void **state)
 	size_t n = 0;
 
 	(void)state;
-	for (size_t i = 0; i < cases.n; i++) {
-		const struct answer_case *c = &cases.c[i];
+	for (size_t i = 0; i < answer_cases.n; i++) {
+		const struct answer_case *c = &answer_cases.c[i];
 		json_t *messages, *call, *message;
 		struct odm_context context;
 		struct od_err err;
@@ -247,20 +246,6 @@ static void test_request_is_not_changed(void **state)
 	json_decref(copy);
 }
 
-static int load_cases(void **state)
-{
-	(void)state;
-	answer_cases_load(&cases);
-	return 0;
-}
-
-static int drop_cases(void **state)
-{
-	(void)state;
-	answer_cases_fini(&cases);
-	return 0;
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -270,5 +255,5 @@ int main(void)
 		cmocka_unit_test(test_request_is_not_changed),
 	};
 
-	return cmocka_run_group_tests(tests, load_cases, drop_cases);
+	return cmocka_run_group_tests(tests, answer_cases_setup, answer_cases_teardown);
 }
