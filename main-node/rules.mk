@@ -10,7 +10,8 @@ ODM_CHAT_SRCS := $(addprefix main-node/chat/,answer.c answer_harmony.c answer_pr
 	chat_messages.c chat_template.c gemma_args.c json_text.c)
 
 PROGRAMS += od-main
-od-main_SRCS := main-node/od_main.c main-node/prompt_file.c main-node/token_json.c $(ODM_CHAT_SRCS) main-node/template_command.c main-node/keygen_command.c $(ODM_SRCS)
+od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c prompt_file.c template_command.c token_json.c) $(ODM_CHAT_SRCS) \
+	$(ODM_SRCS)
 
 ODM_CHAT_OBJS := $(ODM_CHAT_SRCS:%.c=$(B)/obj/%.o)
 test_answer_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o

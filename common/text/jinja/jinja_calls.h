@@ -42,6 +42,16 @@ const struct jinja_function *jinja_find_in(const struct jinja_function *table, c
 /* Ends the job: there is no such filter or test (what), or none here. */
 _Noreturn void jinja_fail_unknown(struct jinja_job *j, const char *what, const struct jinja_str *name);
 
+/* For the definitions of filters, which all have these parameters and seldom use all of them. */
+#define FILTER(name)                                                                                            \
+	static struct jinja_value name(struct jinja_job *j, struct jinja_value self, const struct jinja_value *arg, \
+				       const struct jinja_call *call)
+#define UNUSED2(a, b) \
+	do {          \
+		(void)(a); \
+		(void)(b); \
+	} while (0)
+
 extern const struct jinja_function jinja_text_filters[], jinja_sequence_filters[], jinja_select_filters[];
 
 /* ---- reading arguments ---- */

@@ -11,15 +11,6 @@
 #include "common/text/jinja/jinja_strings.h"
 #include "common/text/jinja/jinja_unicode.h"
 
-#define FILTER(name)                                                                                            \
-	static struct jinja_value name(struct jinja_job *j, struct jinja_value self, const struct jinja_value *arg, \
-				       const struct jinja_call *call)
-#define UNUSED2(a, b) \
-	do {          \
-		(void)(a); \
-		(void)(b); \
-	} while (0)
-
 FILTER(f_abs)
 {
 	UNUSED2(arg, call);

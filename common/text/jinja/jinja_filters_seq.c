@@ -8,15 +8,6 @@
 #include "common/text/jinja/jinja_strings.h"
 #include "common/text/jinja/jinja_unicode.h"
 
-#define FILTER(name)                                                                                            \
-	static struct jinja_value name(struct jinja_job *j, struct jinja_value self, const struct jinja_value *arg, \
-				       const struct jinja_call *call)
-#define UNUSED2(a, b) \
-	do {          \
-		(void)(a); \
-		(void)(b); \
-	} while (0)
-
 static struct jinja_value generator(struct jinja_job *j, const struct jinja_seq *s)
 {
 	return jinja_iterator_of(j, s, "generator");
