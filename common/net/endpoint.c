@@ -12,8 +12,8 @@
 #include <string.h>
 #include <zmq.h>
 
-/* A domain makes ZeroMQ hang up on peers of ZMTP 1 and 2; without a gate nobody answers ZAP, and it does nothing else. Version 4.3.4
- * aborts when such a peer greets a ROUTER that is just being closed: process_routing_id_msg in zmtp_engine.cpp. */
+/* With a domain set, ZeroMQ disconnects peers of ZMTP 1 and 2. Without a gate the domain has no other effect. Reason: version 4.3.4
+ * aborts when such a peer connects to a ROUTER while it is closed (process_routing_id_msg in zmtp_engine.cpp). */
 #define ZAP_DOMAIN "od-moe"
 #define MAX_SOCKETS 8192 /* four for each of OD_MAX_HOSTS daemons while they connect, and the dead ones are being replaced */
 

@@ -3,7 +3,7 @@
  *
  * A peer that does not pass is disconnected by ZeroMQ after 2 s at the latest (HANDSHAKE_IVL), counted, and logged once.
  * Thread: new, guard, start and free from one thread at a time; the others from any thread. The gate has its own thread.
- * Owner: the caller. One gate per context; free it before its ROUTERs are closed: from then on they let nobody in. */
+ * Owner: the caller. One gate per context. Free it before its ROUTERs are closed; they refuse all connections then. */
 #ifndef OD_NET_GATE_H
 #define OD_NET_GATE_H
 
@@ -11,7 +11,7 @@
 
 struct od_gate;
 
-/* Binds the handler, so that ROUTERs may be guarded; nobody is admitted yet. */
+/* Binds the handler, so that ROUTERs may be guarded. No key is admitted yet. */
 OD_MUST_CHECK int od_gate_new(struct od_gate **out, void *zmq_context, const struct od_key_pair *own, struct od_err *err);
 void od_gate_free(struct od_gate *g); /* NULL ok */
 

@@ -6,7 +6,7 @@
 
 /* Before the socket connects. NULL: it cannot be watched, and od_handshake_why(NULL) is OD_HANDSHAKE_OPEN. */
 void *od_handshake_watch(void *zmq_context, void *socket);
-/* NULL watch ok. A monitor whose events nobody can receive would block ZeroMQ's I/O thread, and every connection with it. */
+/* NULL watch ok. If a monitor's receiver is closed first, ZeroMQ's I/O thread blocks, and so does every connection. */
 void od_handshake_end(void *watch, void *socket);
 
 enum od_handshake {

@@ -312,7 +312,7 @@ static int load_peers(struct od_keys *k, const char *given, bool need, struct od
 		rc = od_peers_load(&k->peers, path, err);
 	}
 	if (rc == OD_OK && need && k->peers.n == 0)
-		rc = od_fail(err, OD_ERR_MISSING, "%s lists no key, so nobody could connect: write the public key of od-main's node "
+		rc = od_fail(err, OD_ERR_MISSING, "%s lists no key, so no node could connect: write the public key of od-main's node "
 			     "there (the line in its node.pub), or name another file with --peers", path);
 	return rc;
 }

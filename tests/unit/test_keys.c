@@ -239,7 +239,7 @@ static void what_a_process_uses(void **state)
 	a = (struct od_keys_args){ 0 };
 	write_file(SERVER_SECRET "\n", 0600);
 	assert_int_equal(od_keys_open(&k, &a, "--listen 0.0.0.0", true, &err), OD_ERR_MISSING);
-	says(err.msg, "peers lists no key, so nobody could connect");
+	says(err.msg, "peers lists no key, so no node could connect");
 	assert_int_equal(od_keys_open(&k, &a, "--listen 0.0.0.0", false, &err), OD_OK);
 	assert_int_equal(k->peers.n, 0);
 	assert_string_equal(k->peers_path, "");
