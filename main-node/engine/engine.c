@@ -125,6 +125,13 @@ int odm_state_fits(const struct odm_engine *e, uint32_t positions, struct od_err
 		       od_format_bytes(e->n_pages * page_bytes(e), c, sizeof(c)));
 }
 
+int odm_engine_check(const struct odm_engine *e, const struct odm_request *req, struct od_err *err)
+{
+	int rc = odm_sequence_check(e, req, err);
+
+	return rc == OD_OK ? odm_state_fits(e, (uint32_t)(req->n_prompt + odm_sequence_room(e, req) - 1), err) : rc;
+}
+
 static int choose_ctx(struct odm_engine *e, struct od_err *err)
 {
 	uint32_t max = e->config->ctx_max;

@@ -2,8 +2,8 @@
  *
  * It generates several texts at once: submit a request, call odm_engine_work until it is done, take the result. The tokens of
  * a text never depend on the other texts.
- * Thread: one engine thread calls everything except odm_sequence_cancel, and owns the device's compute queue. Owner:
- * odm_engine_open's caller. */
+ * Thread: one engine thread calls everything except odm_sequence_cancel and odm_engine_check, and owns the device's compute
+ * queue. Owner: odm_engine_open's caller. */
 #ifndef ODM_ENGINE_H
 #define ODM_ENGINE_H
 
@@ -154,6 +154,8 @@ struct odm_result {
 /* A text that is waiting, being generated, or done. */
 struct odm_sequence;
 
+/* Any thread: what odm_engine_submit would say of this request, except that memory may run out later. */
+OD_MUST_CHECK int odm_engine_check(const struct odm_engine *e, const struct odm_request *req, struct od_err *err);
 /* Checks the request and borrows it until the text is done. OD_ERR_NOMEM: its KV cache could never fit. */
 OD_MUST_CHECK int odm_engine_submit(struct odm_engine *e, const struct odm_request *req, struct odm_sequence **out,
 				    struct od_err *err);

@@ -24,7 +24,7 @@ const char *odm_finish_name(enum odm_finish f)
 
 /* ---- Life ---- */
 
-static int check_request(const struct odm_engine *e, const struct odm_request *req, struct od_err *err)
+int odm_sequence_check(const struct odm_engine *e, const struct odm_request *req, struct od_err *err)
 {
 	if (req->n_prompt == 0)
 		return od_fail(err, OD_ERR_ARG, "the prompt is empty and the model has no BOS token to begin with");
@@ -44,6 +44,14 @@ static int check_request(const struct odm_engine *e, const struct odm_request *r
 	if (req->prompt_logprobs && req->logprobs < 0)
 		return od_fail(err, OD_ERR_ARG, "prompt_logprobs needs logprobs of 0 or more");
 	return od_sampler_check(&req->sampling, err);
+}
+
+size_t odm_sequence_room(const struct odm_engine *e, const struct odm_request *req)
+{
+	/* The last token is sampled, not passed through the model, so one more fits than the context has left. */
+	const size_t room = e->opts.ctx_tokens - req->n_prompt + 1;
+
+	return req->max_tokens > 0 && req->max_tokens < room ? req->max_tokens : room;
 }
 
 static int open_text(struct odm_sequence *q, struct od_err *err)
@@ -79,8 +87,7 @@ static int open_text(struct odm_sequence *q, struct od_err *err)
 int odm_sequence_new(struct odm_sequence **out, struct odm_engine *e, const struct odm_request *req, struct od_err *err)
 {
 	struct odm_sequence *q;
-	uint64_t room;
-	int rc = check_request(e, req, err);
+	int rc = odm_sequence_check(e, req, err);
 
 	*out = NULL;
 	if (rc != OD_OK)
@@ -93,9 +100,7 @@ int odm_sequence_new(struct odm_sequence **out, struct odm_engine *e, const stru
 	q->req = *req;
 	q->r.finish = ODM_FINISH_ERROR;
 	q->submitted_ns = od_now_ns();
-	/* The last token is sampled, not passed through the model, so one more fits than the context has left. */
-	room = e->opts.ctx_tokens - req->n_prompt + 1;
-	q->room = req->max_tokens > 0 && req->max_tokens < room ? req->max_tokens : room;
+	q->room = odm_sequence_room(e, req);
 	rc = open_text(q, err);
 	if (rc == OD_OK && e->opts.draft == ODM_DRAFT_LOOKUP)
 		rc = odm_lookup_new(&q->lookup, req->n_prompt + q->room, err);

@@ -51,7 +51,10 @@ struct odm_sequence {
 	struct odm_sequence *next; /* in order of arrival */
 };
 
-/* Refuses requests that the engine could never serve. */
+/* Any thread: refuses requests that the engine could never serve; but for its KV cache, for which there is odm_state_fits. */
+OD_MUST_CHECK int odm_sequence_check(const struct odm_engine *e, const struct odm_request *req, struct od_err *err);
+size_t odm_sequence_room(const struct odm_engine *e, const struct odm_request *req); /* limit of generated tokens */
+/* After odm_sequence_check. */
 OD_MUST_CHECK int odm_sequence_new(struct odm_sequence **out, struct odm_engine *e, const struct odm_request *req,
 				   struct od_err *err);
 void odm_sequence_free(struct odm_sequence *q); /* NULL ok */
