@@ -1,0 +1,73 @@
+#include "main-node/serve/api_error.h"
+
+#include "main-node/serve/utf8_text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int odm_api_fail(struct odm_api_error *e, int status, const char *param, int code, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (e == NULL)
+		return code;
+	*e = (struct odm_api_error){ .status = status };
+	snprintf(e->param, sizeof(e->param), "%s", param != NULL ? param : "");
+	va_start(ap, fmt);
+	vsnprintf(e->message, sizeof(e->message), fmt, ap);
+	va_end(ap);
+	return code;
+}
+
+static int status_of(int code)
+{
+	switch ((enum od_status)code) {
+	case OD_ERR_ARG:
+	case OD_ERR_RANGE:
+	case OD_ERR_NOMEM: /* a KV cache that could never fit */
+	case OD_ERR_FORMAT:
+	case OD_ERR_UNSUPPORTED: return 400;
+	case OD_ERR_BUSY: return 429;
+	case OD_ERR_UNREACHABLE:
+	case OD_ERR_TIMEOUT:
+	case OD_ERR_CANCELLED: return 503;
+	case OD_OK:
+	case OD_ERR_IO:
+	case OD_ERR_CORRUPT:
+	case OD_ERR_SHAPE:
+	case OD_ERR_MISMATCH:
+	case OD_ERR_PROTOCOL:
+	case OD_ERR_MISSING:
+	case OD_ERR_INTERNAL: break;
+	}
+	return 500;
+}
+
+void odm_api_from_err(struct odm_api_error *e, const struct od_err *err)
+{
+	odm_api_fail(e, status_of(err->code), NULL, err->code, "%s", err->msg);
+}
+
+static const char *type_of(int status)
+{
+	switch (status) {
+	case 401: return "authentication_error";
+	case 403: return "permission_error";
+	case 404: return "not_found_error";
+	case 429: return "rate_limit_error";
+	case 503: return "service_unavailable_error";
+	default: return status >= 500 ? "server_error" : "invalid_request_error";
+	}
+}
+
+json_t *odm_api_error_json(const struct odm_api_error *e)
+{
+	json_t *o = json_object(), *inner = json_object();
+
+	json_object_set_new(inner, "message", odm_json_text(e->message, strlen(e->message)));
+	json_object_set_new(inner, "type", json_string(type_of(e->status)));
+	json_object_set_new(inner, "param", e->param[0] != '\0' ? odm_json_text(e->param, strlen(e->param)) : json_null());
+	json_object_set_new(inner, "code", e->code != NULL ? json_string(e->code) : json_null());
+	json_object_set_new(o, "error", inner);
+	return o;
+}

@@ -1,0 +1,26 @@
+/* api_error.h - an answer that refuses: an HTTP status and what OpenAI's form {"error": {...}} says.
+ *
+ * Thread: any. Owner: the caller; nothing here allocates except odm_api_error_json. */
+#ifndef ODM_API_ERROR_H
+#define ODM_API_ERROR_H
+
+#include <jansson.h>
+
+#include "common/base/status.h"
+
+struct odm_api_error {
+	int status;	   /* of HTTP; 0: no error */
+	const char *code;  /* a literal such as "context_length_exceeded"; NULL: none */
+	char param[64];	   /* the request's field; "": none */
+	char message[768]; /* UTF-8 */
+};
+
+/* Fills e (NULL ok) and returns code (an enum od_status), so that callers can write `return odm_api_fail(...)`. param: NULL: no
+ * field. */
+int odm_api_fail(struct odm_api_error *e, int status, const char *param, int code, const char *fmt, ...) OD_PRINTF(5, 6);
+/* From an error of the engine: what a request can never have is 400, what is not there now 503, the rest 500. */
+void odm_api_from_err(struct odm_api_error *e, const struct od_err *err);
+/* {"error": {"message", "type", "param", "code"}}: a new reference, NULL: out of memory. */
+json_t *odm_api_error_json(const struct odm_api_error *e);
+
+#endif

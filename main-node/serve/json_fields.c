@@ -1,0 +1,184 @@
+#include "main-node/serve/json_fields.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define BAD_REQUEST 400
+#define MAX_INT_IN_REAL 9007199254740992.0 /* 2^53: ranges are doubles */
+
+const char *odm_json_describe(const json_t *v, char *buf, size_t size)
+{
+	const char *text = "nothing";
+
+	if (v == NULL) {
+		snprintf(buf, size, "%s", text);
+		return buf;
+	}
+	switch (json_typeof(v)) {
+	case JSON_OBJECT: text = "an object"; break;
+	case JSON_ARRAY: text = "an array"; break;
+	case JSON_STRING: text = "a string"; break;
+	case JSON_TRUE: text = "true"; break;
+	case JSON_FALSE: text = "false"; break;
+	case JSON_NULL: text = "null"; break;
+	case JSON_INTEGER: snprintf(buf, size, "%lld", (long long)json_integer_value(v)); return buf;
+	case JSON_REAL: snprintf(buf, size, "%.9g", json_real_value(v)); return buf;
+	}
+	snprintf(buf, size, "%s", text);
+	return buf;
+}
+
+static int refuse(const char *path, const json_t *v, const char *expected, struct odm_api_error *e)
+{
+	char found[64];
+
+	return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_FORMAT, "%s: expected %s, found %s", path, expected,
+			    odm_json_describe(v, found, sizeof(found)));
+}
+
+static int read_int(const struct odm_field *f, const char *path, const json_t *v, int64_t *out, struct odm_api_error *e)
+{
+	/* Some clients write every number as a real: 16.0. */
+	const double d = json_number_value(v);
+	char expected[96];
+
+	snprintf(expected, sizeof(expected), "an integer from %.0f to %.0f", f->min, f->max);
+	if (!json_is_number(v) || d < f->min || d > f->max)
+		return refuse(path, v, expected, e);
+	if (json_is_real(v) && (d != floor(d) || fabs(d) > MAX_INT_IN_REAL))
+		return refuse(path, v, expected, e);
+	*out = json_is_integer(v) ? json_integer_value(v) : (int64_t)d;
+	return OD_OK;
+}
+
+static int read_real(const struct odm_field *f, const char *path, const json_t *v, double *out, struct odm_api_error *e)
+{
+	const double d = json_number_value(v);
+	char expected[96];
+
+	snprintf(expected, sizeof(expected), "a number from %g to %g", f->min, f->max);
+	if (!json_is_number(v) || !(d >= f->min && d <= f->max))
+		return refuse(path, v, expected, e);
+	*out = d;
+	return OD_OK;
+}
+
+static int read_string(const char *path, const json_t *v, const char **out, struct odm_api_error *e)
+{
+	if (!json_is_string(v))
+		return refuse(path, v, "a string", e);
+	if (strlen(json_string_value(v)) != json_string_length(v))
+		return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_FORMAT, "%s: expected a string without the character U+0000", path);
+	*out = json_string_value(v);
+	return OD_OK;
+}
+
+static int add_string(const char *path, const json_t *v, struct odm_strings *out, struct odm_api_error *e)
+{
+	int rc = read_string(path, v, &out->value[out->n], e);
+
+	if (rc == OD_OK && out->value[out->n][0] == '\0')
+		return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_FORMAT, "%s: expected a string that is not empty", path);
+	out->n += rc == OD_OK;
+	return rc;
+}
+
+static int read_strings(const struct odm_field *f, const char *path, const json_t *v, struct odm_strings *out,
+			struct odm_api_error *e)
+{
+	const size_t most = f->max > 0 && f->max < ODM_STRINGS_MAX ? (size_t)f->max : ODM_STRINGS_MAX, n = json_array_size(v);
+	char each[80];
+	int rc = OD_OK;
+
+	out->n = 0;
+	if (json_is_string(v))
+		return add_string(path, v, out, e);
+	if (!json_is_array(v))
+		return refuse(path, v, "a string or an array of strings", e);
+	if (n > most)
+		return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_RANGE, "%s: expected at most %zu strings, found %zu", path, most, n);
+	for (size_t i = 0; rc == OD_OK && i < n; i++) {
+		snprintf(each, sizeof(each), "%s[%zu]", path, i);
+		rc = add_string(each, json_array_get(v, i), out, e);
+	}
+	return rc;
+}
+
+static bool asks_for_nothing(const json_t *v)
+{
+	return json_is_false(v) || (json_is_number(v) && json_number_value(v) == 0) ||
+	       (json_is_string(v) && json_string_length(v) == 0) || (json_is_array(v) && json_array_size(v) == 0) ||
+	       (json_is_object(v) && json_object_size(v) == 0);
+}
+
+static int read_table(const struct odm_field *table, const char *within, const json_t *object, void *target,
+		      struct odm_api_error *e);
+
+static int read_field(const struct odm_field *f, const char *path, const json_t *v, void *target, struct odm_api_error *e)
+{
+	void *out = (char *)target + f->offset;
+
+	switch (f->kind) {
+	case ODM_FIELD_BOOL:
+		if (!json_is_boolean(v))
+			return refuse(path, v, "true or false", e);
+		*(bool *)out = json_is_true(v);
+		return OD_OK;
+	case ODM_FIELD_INT: return read_int(f, path, v, out, e);
+	case ODM_FIELD_REAL: return read_real(f, path, v, out, e);
+	case ODM_FIELD_STRING: return read_string(path, v, out, e);
+	case ODM_FIELD_STRINGS: return read_strings(f, path, v, out, e);
+	case ODM_FIELD_JSON: *(const json_t **)out = v; return OD_OK;
+	case ODM_FIELD_OBJECT: return read_table(f->inner, path, v, target, e);
+	case ODM_FIELD_ABSENT:
+		if (asks_for_nothing(v))
+			return OD_OK;
+		return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_UNSUPPORTED, "%s is not supported here; leave it out", path);
+	}
+	return OD_OK;
+}
+
+/* within: path of the object; "": the request itself. */
+static int read_table(const struct odm_field *table, const char *within, const json_t *object, void *target,
+		      struct odm_api_error *e)
+{
+	int rc = OD_OK;
+
+	if (!json_is_object(object))
+		return refuse(within, object, "an object", e);
+	for (const struct odm_field *f = table; rc == OD_OK && f->name != NULL; f++) {
+		const json_t *v = json_object_get(object, f->name);
+		char path[80];
+
+		snprintf(path, sizeof(path), "%s%s%s", within, within[0] != '\0' ? "." : "", f->name);
+		if (v != NULL && !json_is_null(v))
+			rc = read_field(f, path, v, target, e);
+	}
+	return rc;
+}
+
+int odm_fields_read(const struct odm_field *table, const json_t *object, void *target, struct odm_api_error *e)
+{
+	return read_table(table, "", object, target, e);
+}
+
+int odm_fields_parse(const char *body, size_t len, json_t **out, struct odm_api_error *e)
+{
+	json_error_t why;
+
+	*out = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+	if (*out == NULL)
+		return odm_api_fail(e, BAD_REQUEST, NULL, OD_ERR_FORMAT, "the body is not valid JSON: line %d, column %d: %s", why.line,
+				    why.column, why.text);
+	if (!json_is_object(*out)) {
+		char found[64];
+
+		odm_api_fail(e, BAD_REQUEST, NULL, OD_ERR_FORMAT, "the body: expected a JSON object, found %s",
+			     odm_json_describe(*out, found, sizeof(found)));
+		json_decref(*out);
+		*out = NULL;
+		return OD_ERR_FORMAT;
+	}
+	return OD_OK;
+}
