@@ -1,0 +1,92 @@
+/* engine_thread.h - the thread that owns the engine while od-main serves: it opens it, feeds it with jobs and closes it.
+ *
+ * A job is one text. Jobs of one request are submitted together and count as one in the limit of open requests; they are
+ * generated in order of arrival, as many at once as the engine takes. What a job has to tell collects in its news until it is
+ * taken, so a slow reader delays no other; if it leaves too much text unread, its job is cancelled. While there is no job, the
+ * thread sleeps.
+ * Thread: any, unless a function says otherwise. Owner: jobs are counted references; the thread holds one until a job is done. */
+#ifndef ODM_ENGINE_THREAD_H
+#define ODM_ENGINE_THREAD_H
+
+#include "common/base/strbuf.h"
+#include "main-node/engine/engine.h"
+
+struct odm_engine_thread;
+struct odm_job;
+
+enum odm_serve_state { ODM_SERVE_LOADING, ODM_SERVE_READY, ODM_SERVE_FAILED };
+
+struct odm_engine_thread_opts {
+	struct odm_engine_opts engine; /* .cancel is replaced */
+	size_t queue;		       /* requests that may wait beside the `engine.parallel` that are generated */
+	size_t max_unread_bytes;       /* of one job; 0: 1 MiB */
+	/* Engine thread, no lock held: the state has changed. */
+	void (*changed)(void *arg);
+	/* Engine thread, no lock held: a job is done. queue_ns: until its first step; rc: its error or OD_OK. */
+	void (*ended)(void *arg, const struct odm_result *r, uint64_t queue_ns, int rc);
+	void *arg;
+};
+
+OD_MUST_CHECK int odm_engine_thread_start(struct odm_engine_thread **out, const struct odm_engine_thread_opts *opts,
+					  struct od_err *err);
+/* Cancels all jobs, closes the engine and joins; from now on nothing can be submitted. Not OD_OK: as odm_engine_close. */
+int odm_engine_thread_stop(struct odm_engine_thread *t);
+void odm_engine_thread_free(struct odm_engine_thread *t); /* after odm_engine_thread_stop, and after all jobs; NULL ok */
+
+/* *why (NULL ok): of ODM_SERVE_FAILED. */
+enum odm_serve_state odm_engine_thread_state(struct odm_engine_thread *t, struct od_err *why);
+/* NULL until ready, and after the end. For what never changes: pack, tokenizer, context, odm_engine_check. */
+const struct odm_engine *odm_engine_thread_engine(struct odm_engine_thread *t);
+
+struct odm_engine_activity {
+	size_t open_requests, running, waiting; /* jobs: in a step already; not yet */
+	uint64_t last_step_ns, last_token_ns;	/* od_now_ns; 0: never */
+	struct od_err last_error;		/* of the newest job that failed and was not cancelled, until one succeeds */
+};
+void odm_engine_thread_activity(struct odm_engine_thread *t, struct odm_engine_activity *a);
+
+/* What a job is made of; odm_job_new copies it (stop and sampling.logit_bias too), except the prompt, which it takes. */
+struct odm_job_spec {
+	int32_t *prompt; /* malloc'd */
+	size_t n_prompt;
+	uint64_t max_tokens;
+	bool ignore_eos;
+	struct od_sampler_opts sampling;
+	const char *const *stop;
+	size_t n_stop;
+	/* There is news where there was none. No lock held; engine thread, or that of odm_job_cancel. */
+	void (*wake)(void *arg);
+	void (*release)(void *arg); /* as wake: once, after the last one, which says that a job that was submitted is done; NULL ok */
+	void *arg;
+};
+
+/* NULL: out of memory; the prompt is freed. */
+struct odm_job *odm_job_new(const struct odm_job_spec *spec);
+struct odm_job *odm_job_ref(struct odm_job *j);
+void odm_job_unref(struct odm_job *j); /* NULL ok */
+
+/* All or none. OD_ERR_BUSY: as many requests are open as may be; OD_ERR_UNREACHABLE: the engine is not ready; else what
+ * odm_engine_check says. beyond: the limit does not count. */
+OD_MUST_CHECK int odm_engine_thread_submit(struct odm_engine_thread *t, struct odm_job *const *job, size_t n, bool beyond,
+					   struct od_err *err);
+/* One that waits is done at once, another one soon. */
+void odm_job_cancel(struct odm_job *j);
+
+struct odm_news {
+	struct od_strbuf text; /* since the last time */
+	bool begun;	       /* its first step has begun */
+	size_t place;	       /* before that: jobs before it that have not begun either */
+	uint32_t prefilled_tokens; /* of the prompt */
+	bool done;
+	/* When done. */
+	struct od_err err; /* code OD_OK: none */
+	enum odm_finish finish;
+	size_t n_tokens;      /* generated, EOS included */
+	size_t shared_tokens; /* of the prompt, not computed again */
+};
+/* False: there is none, and *news is not set. */
+bool odm_job_take_news(struct odm_job *j, struct odm_news *news);
+void odm_news_fini(struct odm_news *news);
+size_t odm_job_prompt_tokens(const struct odm_job *j);
+
+#endif

@@ -1,0 +1,162 @@
+#include "main-node/serve/job.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void job_free(struct odm_job *j)
+{
+	for (size_t i = 0; j->stop != NULL && i < j->spec.n_stop; i++)
+		free(j->stop[i]);
+	free(j->stop);
+	free(j->bias);
+	free(j->spec.prompt);
+	od_strbuf_fini(&j->news.text);
+	pthread_mutex_destroy(&j->lock);
+	free(j);
+}
+
+static bool copy_lists(struct odm_job *j)
+{
+	struct od_sampler_opts *s = &j->spec.sampling;
+
+	j->bias = malloc((s->n_logit_bias + 1) * sizeof(*j->bias));
+	if (j->bias == NULL)
+		return false;
+	for (size_t i = 0; i < s->n_logit_bias; i++)
+		j->bias[i] = s->logit_bias[i];
+	s->logit_bias = s->n_logit_bias > 0 ? j->bias : NULL;
+	j->stop = calloc(j->spec.n_stop + 1, sizeof(*j->stop));
+	for (size_t i = 0; j->stop != NULL && i < j->spec.n_stop; i++) {
+		j->stop[i] = strdup(j->spec.stop[i]);
+		if (j->stop[i] == NULL)
+			return false;
+	}
+	return j->stop != NULL;
+}
+
+struct odm_job *odm_job_new(const struct odm_job_spec *spec)
+{
+	struct odm_job *j = calloc(1, sizeof(*j));
+
+	if (j == NULL) {
+		free(spec->prompt);
+		return NULL;
+	}
+	atomic_init(&j->refs, 1);
+	j->spec = *spec;
+	pthread_mutex_init(&j->lock, NULL);
+	if (!copy_lists(j)) {
+		job_free(j);
+		return NULL;
+	}
+	j->req = (struct odm_request){
+		.prompt = j->spec.prompt,
+		.n_prompt = j->spec.n_prompt,
+		.max_tokens = j->spec.max_tokens,
+		.ignore_eos = j->spec.ignore_eos,
+		.sampling = j->spec.sampling,
+		.stop = (const char *const *)j->stop,
+		.n_stop = j->spec.n_stop,
+	};
+	return j;
+}
+
+struct odm_job *odm_job_ref(struct odm_job *j)
+{
+	atomic_fetch_add(&j->refs, 1);
+	return j;
+}
+
+void odm_job_unref(struct odm_job *j)
+{
+	if (j != NULL && atomic_fetch_sub(&j->refs, 1) == 1)
+		job_free(j);
+}
+
+size_t odm_job_prompt_tokens(const struct odm_job *j)
+{
+	return j->spec.n_prompt;
+}
+
+/* Ends a change of the news. */
+static void unlock_and_wake(struct odm_job *j)
+{
+	const bool first = !j->any_news;
+
+	j->any_news = true;
+	pthread_mutex_unlock(&j->lock);
+	if (first && j->spec.wake != NULL)
+		j->spec.wake(j->spec.arg);
+}
+
+bool odm_job_tell_text(struct odm_job *j, const char *piece, size_t len)
+{
+	bool good;
+
+	pthread_mutex_lock(&j->lock);
+	good = j->news.text.len + len <= j->max_unread_bytes;
+	if (good)
+		od_strbuf_append(&j->news.text, piece, len);
+	good = good && !j->news.text.failed;
+	unlock_and_wake(j);
+	return good;
+}
+
+void odm_job_tell_place(struct odm_job *j, size_t place)
+{
+	pthread_mutex_lock(&j->lock);
+	if (j->news.place == place || j->news.begun) {
+		pthread_mutex_unlock(&j->lock);
+		return;
+	}
+	j->news.place = place;
+	unlock_and_wake(j);
+}
+
+void odm_job_tell_prefill(struct odm_job *j, uint32_t prefilled_tokens)
+{
+	pthread_mutex_lock(&j->lock);
+	if (j->news.begun && j->news.prefilled_tokens == prefilled_tokens) {
+		pthread_mutex_unlock(&j->lock);
+		return;
+	}
+	j->news.begun = true;
+	j->news.place = 0;
+	j->news.prefilled_tokens = prefilled_tokens;
+	unlock_and_wake(j);
+}
+
+void odm_job_tell_done(struct odm_job *j, const struct odm_result *r, const struct od_err *err)
+{
+	pthread_mutex_lock(&j->lock);
+	j->news.done = true;
+	j->news.err = *err;
+	j->news.finish = r != NULL ? r->finish : ODM_FINISH_CANCELLED;
+	if (r != NULL) {
+		j->news.n_tokens = r->n_tokens;
+		j->news.shared_tokens = (size_t)r->figures.c[OD_C_SHARED_TOKENS];
+	}
+	unlock_and_wake(j);
+	if (j->spec.release != NULL)
+		j->spec.release(j->spec.arg);
+}
+
+bool odm_job_take_news(struct odm_job *j, struct odm_news *news)
+{
+	bool any;
+
+	pthread_mutex_lock(&j->lock);
+	any = j->any_news;
+	if (any) {
+		*news = j->news;
+		j->news.text = (struct od_strbuf){ 0 };
+		j->any_news = false;
+	}
+	pthread_mutex_unlock(&j->lock);
+	return any;
+}
+
+void odm_news_fini(struct odm_news *news)
+{
+	od_strbuf_fini(&news->text);
+}
