@@ -10,6 +10,7 @@
 #include "main-node/engine_args.h"
 #include "main-node/keygen_command.h"
 #include "main-node/prompt_file.h"
+#include "main-node/serve_command.h"
 #include "main-node/template_command.h"
 #include "main-node/token_json.h"
 
@@ -48,6 +49,7 @@ static const struct command {
 	const char *what;
 } commands[] = {
 	{ "keygen", odm_keygen_command, "make this node's pair of keys" },
+	{ "serve", odm_serve_command, "serve the model over HTTP" },
 	{ "template", odm_template_command, "print the prompt that a chat template makes of messages" },
 };
 

@@ -10,8 +10,10 @@ ODM_CHAT_SRCS := $(addprefix main-node/chat/,answer.c answer_harmony.c answer_pr
 	chat_messages.c chat_template.c gemma_args.c json_text.c)
 
 PROGRAMS += od-main
-od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c prompt_file.c template_command.c token_json.c) $(ODM_CHAT_SRCS) \
-	$(ODM_SRCS)
+ODM_SERVE_SRCS := $(addprefix main-node/serve/,api.c api_error.c call.c completion.c engine_thread.c exchange.c generation.c \
+	health.c http.c http_guard.c job.c json_fields.c metrics.c request_threads.c server.c utf8_text.c)
+od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c prompt_file.c serve_command.c template_command.c \
+	token_json.c) $(ODM_CHAT_SRCS) $(ODM_SERVE_SRCS) $(ODM_SRCS)
 
 ODM_CHAT_OBJS := $(ODM_CHAT_SRCS:%.c=$(B)/obj/%.o)
 test_answer_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o

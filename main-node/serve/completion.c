@@ -1,0 +1,418 @@
+/* /v1/completions: a text for each prompt (and for each of n), whole or as a stream of events. */
+#include "common/base/clock.h"
+#include "main-node/serve/api.h"
+#include "main-node/serve/call.h"
+#include "main-node/serve/utf8_text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define DEFAULT_MAX_TOKENS 16	    /* as OpenAI has it */
+#define KEEP_ALIVE_NS (15 * OD_NS_PER_S)
+#define MOST_UNSENT_BYTES (64u << 10) /* beyond, text stays in the jobs, where it is bounded */
+
+struct prompt {
+	char *text; /* for echo; else NULL */
+	size_t len;
+};
+
+struct choice {
+	struct od_strbuf text;
+	bool done;
+	enum odm_finish finish;
+	size_t n_tokens, shared_tokens;
+};
+
+struct completion {
+	struct odm_exchange *exchange;
+	struct odm_generation g;
+	const json_t *prompt_given; /* only while preparing */
+	int64_t best_of;
+	bool echo;
+	struct odm_call *call;
+	struct prompt prompt[ODM_MAX_CHOICES];
+	size_t n_prompts;
+	struct choice choice[ODM_MAX_CHOICES]; /* of prompt i: i * n to i * n + n - 1 */
+	struct odm_api_error error;	       /* the first of a choice */
+	int64_t created;
+	uint64_t written_ns;
+	bool ended;
+};
+
+static const struct odm_field fields[] = {
+	{ "prompt", ODM_FIELD_JSON, offsetof(struct completion, prompt_given), 0, 0, NULL },
+	{ "echo", ODM_FIELD_BOOL, offsetof(struct completion, echo), 0, 0, NULL },
+	{ "best_of", ODM_FIELD_INT, offsetof(struct completion, best_of), 1, 128, NULL },
+	{ "suffix", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
+	{ "logprobs", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
+	{ 0 },
+};
+
+/* ---- Prompts ---- */
+
+static int add_choices(struct completion *c, const int32_t *ids, size_t n_ids, struct odm_api_error *e)
+{
+	int rc = OD_OK;
+
+	for (size_t i = 0; rc == OD_OK && i < (size_t)c->g.n; i++) {
+		struct odm_job_spec spec;
+
+		odm_generation_spec(&c->g, i, &spec);
+		spec.max_tokens = c->g.max_tokens < 0 ? DEFAULT_MAX_TOKENS : c->g.max_tokens == 0 ? 1 : (uint64_t)c->g.max_tokens;
+		spec.prompt = malloc((n_ids + 1) * sizeof(*spec.prompt));
+		if (spec.prompt == NULL)
+			return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
+		memcpy(spec.prompt, ids, n_ids * sizeof(*ids));
+		spec.n_prompt = n_ids;
+		rc = odm_call_add(c->call, &spec, e);
+	}
+	return rc;
+}
+
+static int add_prompt(struct completion *c, const struct odm_engine *engine, const char *text, size_t len, const int32_t *ids,
+		      size_t n_ids, struct odm_api_error *e)
+{
+	struct prompt *p = &c->prompt[c->n_prompts];
+	const uint32_t ctx = odm_engine_ctx(engine);
+	struct od_err err;
+
+	if (n_ids > ctx) {
+		odm_api_fail(e, 400, "prompt", OD_ERR_RANGE, "prompt: it has %zu tokens, more than the context of %u", n_ids, ctx);
+		e->code = "context_length_exceeded";
+		return OD_ERR_RANGE;
+	}
+	if (c->echo && text != NULL) {
+		p->text = malloc(len + 1);
+		if (p->text != NULL)
+			memcpy(p->text, text, len);
+		p->len = len;
+	} else if (c->echo && od_tokenizer_decode(odm_engine_tokenizer(engine), ids, n_ids, true, &p->text, &p->len, &err) != OD_OK) {
+		return odm_api_fail(e, 400, "prompt", err.code, "prompt: %s", err.msg);
+	}
+	if (c->echo && p->text == NULL)
+		return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
+	c->n_prompts++;
+	return add_choices(c, ids, n_ids, e);
+}
+
+static int add_text(struct completion *c, const struct odm_engine *engine, const json_t *v, struct odm_api_error *e)
+{
+	const char *text = json_string_value(v);
+	const size_t len = json_string_length(v);
+	size_t n;
+	int32_t *ids;
+	int rc = odm_encode_prompt(engine, text, len, "prompt", &ids, &n, e);
+
+	if (rc == OD_OK)
+		rc = add_prompt(c, engine, text, len, ids, n, e);
+	free(ids);
+	return rc;
+}
+
+static int add_ids(struct completion *c, const struct odm_engine *engine, const json_t *v, struct odm_api_error *e)
+{
+	const uint32_t vocab = od_pack_config(odm_engine_pack(engine))->vocab;
+	const size_t n = json_array_size(v);
+	int32_t *ids = calloc(n + 1, sizeof(*ids));
+	char found[64];
+	int rc = OD_OK;
+
+	if (ids == NULL)
+		return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
+	for (size_t i = 0; rc == OD_OK && i < n; i++) {
+		const json_t *id = json_array_get(v, i);
+
+		if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= vocab)
+			rc = odm_api_fail(e, 400, "prompt", OD_ERR_RANGE, "prompt: token %zu: expected an integer from 0 to %u, found %s",
+					  i, vocab - 1, odm_json_describe(id, found, sizeof(found)));
+		else
+			ids[i] = (int32_t)json_integer_value(id);
+	}
+	if (rc == OD_OK)
+		rc = add_prompt(c, engine, NULL, 0, ids, n, e);
+	free(ids);
+	return rc;
+}
+
+/* A string, an array of token ids, or an array of either. */
+static int add_prompts(struct completion *c, const struct odm_engine *engine, struct odm_api_error *e)
+{
+	const json_t *v = c->prompt_given, *first = json_array_get(v, 0);
+	int rc = OD_OK;
+
+	if (json_is_string(v))
+		return add_text(c, engine, v, e);
+	if (json_is_integer(first))
+		return add_ids(c, engine, v, e);
+	if (!json_is_string(first) && !json_is_array(first))
+		return odm_api_fail(e, 400, "prompt", v == NULL ? OD_ERR_MISSING : OD_ERR_FORMAT, "prompt: expected a string, token ids, "
+				    "or an array of strings or of arrays of token ids, not empty");
+	if (json_array_size(v) * (size_t)c->g.n > ODM_MAX_CHOICES)
+		return odm_api_fail(e, 400, "prompt", OD_ERR_RANGE, "prompt: expected at most %d choices (prompts times n), found %zu",
+				    ODM_MAX_CHOICES, json_array_size(v) * (size_t)c->g.n);
+	for (size_t i = 0; rc == OD_OK && i < json_array_size(v); i++) {
+		const json_t *p = json_array_get(v, i);
+
+		if (json_typeof(p) != json_typeof(first))
+			return odm_api_fail(e, 400, "prompt", OD_ERR_FORMAT, "prompt: expected either strings or arrays of token ids, found "
+					    "both, or something else");
+		rc = json_is_string(p) ? add_text(c, engine, p, e) : add_ids(c, engine, p, e);
+	}
+	return rc;
+}
+
+/* ---- The request ---- */
+
+static int read_request(struct completion *c, struct odm_exchange *x, struct odm_api_error *e)
+{
+	const struct odm_engine *engine;
+	json_t *request;
+	int rc = odm_api_begin(x, &request, &engine, e);
+
+	if (rc == OD_OK)
+		rc = odm_generation_read(&c->g, request, engine, e);
+	if (rc == OD_OK)
+		rc = odm_fields_read(fields, request, c, e);
+	if (rc == OD_OK && c->best_of > 0 && c->best_of != c->g.n)
+		rc = odm_api_fail(e, 400, "best_of", OD_ERR_UNSUPPORTED, "best_of: only the value of n is supported here");
+	if (rc == OD_OK && c->echo && odm_engine_tokenizer(engine) == NULL)
+		rc = odm_api_fail(e, 400, "echo", OD_ERR_UNSUPPORTED, "echo: the model has no tokenizer.json");
+	if (rc == OD_OK)
+		rc = odm_call_new(&c->call, x, e);
+	if (rc == OD_OK)
+		rc = add_prompts(c, engine, e);
+	json_decref(request);
+	c->prompt_given = NULL;
+	return rc;
+}
+
+static void prepare(struct odm_exchange *x)
+{
+	struct completion *c = calloc(1, sizeof(*c));
+	struct odm_api_error e;
+	int rc;
+
+	if (c == NULL) {
+		odm_exchange_reply_json(x, 500, NULL);
+		return;
+	}
+	odm_exchange_set_state(x, c);
+	c->exchange = x;
+	c->created = (int64_t)time(NULL);
+	rc = read_request(c, x, &e);
+	if (rc == OD_OK)
+		rc = odm_call_submit(c->call, odm_api_of(x)->thread, &e);
+	if (rc != OD_OK)
+		odm_exchange_fail(x, &e);
+}
+
+static void free_state(void *state)
+{
+	struct completion *c = state;
+
+	if (c == NULL)
+		return;
+	odm_call_free(c->call);
+	odm_generation_fini(&c->g);
+	for (size_t i = 0; i < ODM_MAX_CHOICES; i++) {
+		free(c->prompt[i].text);
+		od_strbuf_fini(&c->choice[i].text);
+	}
+	free(c);
+}
+
+/* ---- The answer ---- */
+
+static struct odm_usage usage_of(const struct completion *c)
+{
+	struct odm_usage u = { 0 };
+
+	for (size_t i = 0; i < odm_call_choices(c->call); i++) {
+		u.completion_tokens += c->choice[i].n_tokens;
+		if (i % (size_t)c->g.n == 0) /* a prompt counts once */
+			u.prompt_tokens += odm_call_prompt_tokens(c->call, i);
+		if (i % (size_t)c->g.n == 0)
+			u.cached_tokens += c->choice[i].shared_tokens;
+	}
+	return u;
+}
+
+static json_t *choice_json(size_t index, json_t *text, const char *finish)
+{
+	return json_pack("{s:I, s:o, s:n, s:s?}", "index", (json_int_t)index, "text", text, "logprobs", "finish_reason", finish);
+}
+
+/* An object of one answer, or of one event; takes choices. */
+static json_t *answer_json(const struct completion *c, json_t *choices)
+{
+	char id[48];
+
+	snprintf(id, sizeof(id), "cmpl-%s", odm_exchange_id(c->exchange));
+	return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", id, "object", "text_completion", "created", (json_int_t)c->created, "model",
+			 odm_api_of(c->exchange)->model, "choices", choices);
+}
+
+static void reply(struct completion *c)
+{
+	const struct odm_usage u = usage_of(c);
+	json_t *choices = json_array(), *o;
+
+	if (c->error.status != 0) {
+		odm_exchange_fail(c->exchange, &c->error);
+		json_decref(choices);
+		return;
+	}
+	for (size_t i = 0; i < odm_call_choices(c->call); i++) {
+		const struct choice *t = &c->choice[i];
+
+		json_array_append_new(choices, choice_json(i, odm_json_text(t->text.text != NULL ? t->text.text : "", t->text.len),
+							   odm_finish_reason(t->finish)));
+	}
+	o = answer_json(c, choices);
+	json_object_set_new(o, "usage", odm_usage_json(&u));
+	odm_exchange_reply_json(c->exchange, 200, o);
+}
+
+/* ---- The stream ---- */
+
+static void write_event(struct completion *c, json_t *choices, json_t *usage)
+{
+	json_t *o = answer_json(c, choices);
+
+	if (c->g.include_usage)
+		json_object_set_new(o, "usage", usage != NULL ? usage : json_null());
+	odm_exchange_write_json(c->exchange, o);
+}
+
+static void write_choice(struct completion *c, size_t i, const char *text, size_t len, const char *finish)
+{
+	write_event(c, json_pack("[o]", choice_json(i, odm_json_text(text, len), finish)), NULL);
+}
+
+/* Comments, which clients skip: nothing else comes until the prompt is through. */
+static void write_progress(struct completion *c, size_t i, const struct odm_news *news)
+{
+	const size_t n = odm_call_prompt_tokens(c->call, i);
+	char line[96];
+
+	if (news->done || news->text.len > 0 || (news->begun && news->prefilled_tokens >= n))
+		return;
+	if (news->begun)
+		snprintf(line, sizeof(line), ": choice %zu: prompt %u/%zu tokens\n\n", i, news->prefilled_tokens, n);
+	else
+		snprintf(line, sizeof(line), ": choice %zu: waiting behind %zu\n\n", i, news->place);
+	odm_exchange_write(c->exchange, line, strlen(line));
+}
+
+static void end_stream(struct completion *c)
+{
+	const struct odm_usage u = usage_of(c);
+
+	c->ended = true;
+	if (c->error.status != 0) {
+		odm_exchange_write_json(c->exchange, odm_api_error_json(&c->error));
+	} else {
+		if (c->g.include_usage)
+			write_event(c, json_array(), odm_usage_json(&u));
+		odm_exchange_write(c->exchange, "data: [DONE]\n\n", 14);
+	}
+	odm_exchange_end(c->exchange);
+}
+
+/* ---- Events ---- */
+
+static void on_event(void *arg, size_t i, const struct odm_news *news)
+{
+	struct completion *c = arg;
+	struct choice *t = &c->choice[i];
+	const size_t len = c->g.max_tokens == 0 ? 0 : news->text.len;
+	const char *text = len > 0 ? news->text.text : "";
+
+	t->done = news->done;
+	if (news->done) {
+		t->finish = c->g.max_tokens == 0 ? ODM_FINISH_LENGTH : news->finish;
+		t->n_tokens = c->g.max_tokens == 0 ? 0 : news->n_tokens;
+		t->shared_tokens = news->shared_tokens;
+	}
+	if (news->done && news->err.code != OD_OK && c->error.status == 0)
+		odm_api_from_err(&c->error, &news->err);
+	else if (news->done && news->finish == ODM_FINISH_CANCELLED && c->error.status == 0)
+		odm_api_fail(&c->error, 503, NULL, OD_ERR_CANCELLED, "the text was not read in time");
+	c->written_ns = od_now_ns();
+	if (!c->g.stream)
+		od_strbuf_append(&t->text, text, len);
+	else if (c->error.status == 0 && (len > 0 || t->done))
+		write_choice(c, i, text, len, t->done ? odm_finish_reason(t->finish) : NULL);
+	else if (c->error.status == 0)
+		write_progress(c, i, news);
+}
+
+static void news(struct odm_exchange *x)
+{
+	struct completion *c = odm_exchange_state(x);
+	bool done;
+
+	if (c->ended || (c->g.stream && odm_exchange_unsent(x) > MOST_UNSENT_BYTES))
+		return;
+	done = odm_call_poll(c->call, on_event, c);
+	if (c->error.status != 0)
+		odm_call_cancel(c->call);
+	if (!done && c->error.status == 0)
+		return;
+	if (c->g.stream) {
+		end_stream(c);
+	} else {
+		c->ended = true;
+		reply(c);
+	}
+}
+
+static void start(struct odm_exchange *x)
+{
+	struct completion *c = odm_exchange_state(x);
+
+	c->written_ns = od_now_ns();
+	if (c->g.stream)
+		odm_exchange_stream(x);
+	for (size_t i = 0; c->echo && i < odm_call_choices(c->call); i++) {
+		const struct prompt *p = &c->prompt[i / (size_t)c->g.n];
+
+		if (c->g.stream)
+			write_choice(c, i, p->text, p->len, NULL);
+		else
+			od_strbuf_append(&c->choice[i].text, p->text, p->len);
+	}
+	news(x);
+}
+
+static void tick(struct odm_exchange *x, uint64_t now_ns)
+{
+	static const char comment[] = ": keep-alive\n\n";
+	struct completion *c = odm_exchange_state(x);
+
+	if (!c->g.stream || now_ns < c->written_ns + KEEP_ALIVE_NS)
+		return;
+	c->written_ns = now_ns;
+	odm_exchange_write(x, comment, sizeof(comment) - 1);
+}
+
+static void gone(struct odm_exchange *x)
+{
+	struct completion *c = odm_exchange_state(x);
+
+	if (c != NULL)
+		odm_call_cancel(c->call);
+}
+
+const struct odm_endpoint odm_completions_endpoint = {
+	.method = "POST",
+	.path = "/v1/completions",
+	.prepare = prepare,
+	.start = start,
+	.news = news,
+	.tick = tick,
+	.gone = gone,
+	.free_state = free_state,
+};

@@ -1,0 +1,131 @@
+#include "main-node/serve/exchange.h"
+
+#include "main-node/serve/http_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char json_content[] = "application/json";
+
+struct odm_exchange *odm_exchange_ref(struct odm_exchange *x)
+{
+	atomic_fetch_add(&x->refs, 1);
+	return x;
+}
+
+void odm_exchange_unref(struct odm_exchange *x)
+{
+	if (x == NULL || atomic_fetch_sub(&x->refs, 1) != 1)
+		return;
+	if (x->endpoint != NULL && x->endpoint->free_state != NULL)
+		x->endpoint->free_state(x->state);
+	od_strbuf_fini(&x->body);
+	od_strbuf_fini(&x->out);
+	free(x->rest);
+	free(x->text);
+	free(x);
+}
+
+/* ---- The request ---- */
+
+const char *odm_exchange_id(const struct odm_exchange *x)
+{
+	return x->id;
+}
+
+const char *odm_exchange_rest(const struct odm_exchange *x)
+{
+	return x->rest != NULL ? x->rest : "";
+}
+
+const char *odm_exchange_body(const struct odm_exchange *x, size_t *len)
+{
+	*len = x->body.len;
+	return x->body.text != NULL ? x->body.text : "";
+}
+
+void odm_exchange_set_state(struct odm_exchange *x, void *state)
+{
+	x->state = state;
+}
+
+void *odm_exchange_state(const struct odm_exchange *x)
+{
+	return x->state;
+}
+
+/* ---- A whole answer ---- */
+
+bool odm_exchange_replied(const struct odm_exchange *x)
+{
+	return x->replied;
+}
+
+void odm_exchange_reply(struct odm_exchange *x, int status, const char *content_type, char *text, size_t len)
+{
+	static const char no_memory[] = "{\"error\": {\"message\": \"out of memory\", \"type\": \"server_error\", \"param\": null, "
+					"\"code\": null}}";
+
+	if (x->replied || x->streaming) {
+		free(text);
+		return;
+	}
+	x->replied = true;
+	x->status = text != NULL ? status : 500;
+	x->content_type = text != NULL ? content_type : json_content;
+	x->text = text != NULL ? text : strdup(no_memory);
+	x->len = text != NULL ? len : strlen(no_memory);
+}
+
+void odm_exchange_reply_json(struct odm_exchange *x, int status, json_t *o)
+{
+	char *text = o != NULL ? json_dumps(o, JSON_COMPACT) : NULL;
+
+	json_decref(o);
+	odm_exchange_reply(x, status, json_content, text, text != NULL ? strlen(text) : 0);
+}
+
+void odm_exchange_fail(struct odm_exchange *x, const struct odm_api_error *e)
+{
+	odm_exchange_reply_json(x, e->status, odm_api_error_json(e));
+}
+
+/* ---- A stream ---- */
+
+void odm_exchange_stream(struct odm_exchange *x)
+{
+	x->streaming = !x->replied;
+}
+
+size_t odm_exchange_unsent(const struct odm_exchange *x)
+{
+	return x->out.len - x->out_sent;
+}
+
+void odm_exchange_write(struct odm_exchange *x, const char *text, size_t len)
+{
+	if (!x->streaming || x->ended || x->lost)
+		return;
+	if (x->out_sent > 0 && x->out_sent == x->out.len)
+		x->out.len = x->out_sent = 0;
+	od_strbuf_append(&x->out, text, len);
+}
+
+void odm_exchange_write_json(struct odm_exchange *x, json_t *o)
+{
+	char *text = o != NULL ? json_dumps(o, JSON_COMPACT) : NULL;
+
+	json_decref(o);
+	x->out.failed = x->out.failed || text == NULL;
+	if (text == NULL)
+		return;
+	odm_exchange_write(x, "data: ", 6);
+	odm_exchange_write(x, text, strlen(text));
+	odm_exchange_write(x, "\n\n", 2);
+	free(text);
+}
+
+void odm_exchange_end(struct odm_exchange *x)
+{
+	x->ended = true;
+}

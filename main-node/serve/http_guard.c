@@ -1,0 +1,245 @@
+#include "main-node/serve/http_guard.h"
+
+#include "common/base/args.h"
+#include "common/base/file.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define BACKLOG 1024
+#define MAX_KEY_FILE_BYTES (1u << 20)
+#define HASH_BYTES 32
+
+/* ---- Addresses ---- */
+
+/* Cuts "host:port" apart; *port is empty if there is none. False: malformed. */
+static bool split_address(const char *text, char *host, size_t size, const char **port)
+{
+	const char *end, *begin = text;
+	size_t len;
+
+	if (text[0] == '[') {
+		begin = text + 1;
+		end = strchr(begin, ']');
+		if (end == NULL || (end[1] != '\0' && end[1] != ':'))
+			return false;
+		*port = end[1] == ':' ? end + 2 : "";
+	} else {
+		end = strchr(text, ':');
+		if (end != NULL && strchr(end + 1, ':') != NULL)
+			end = NULL; /* an IPv6 address without brackets */
+		*port = end != NULL ? end + 1 : "";
+		end = end != NULL ? end : text + strlen(text);
+	}
+	len = (size_t)(end - begin);
+	if (len >= size)
+		return false;
+	memcpy(host, begin, len);
+	host[len] = '\0';
+	return true;
+}
+
+int odm_address_parse(struct odm_address *a, const char *text, uint16_t default_port, struct od_err *err)
+{
+	const char *port;
+	uint64_t number = default_port;
+	int rc = OD_OK;
+
+	*a = (struct odm_address){ 0 };
+	if (!split_address(text, a->host, sizeof(a->host), &port))
+		return od_fail(err, OD_ERR_ARG, "expected host:port or [IPv6]:port, found \"%s\"", text);
+	if (port[0] != '\0')
+		rc = od_parse_u64(port, 0, UINT16_MAX, &number, err);
+	if (a->host[0] == '\0')
+		snprintf(a->host, sizeof(a->host), "::");
+	a->port = (uint16_t)number;
+	return rc;
+}
+
+static int bind_one(const struct addrinfo *to, int *fd)
+{
+	const int on = 1, off = 0;
+
+	*fd = socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (*fd < 0)
+		return -1;
+	(void)setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	if (to->ai_family == AF_INET6)
+		(void)setsockopt(*fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)); /* "::" is every address, IPv4 too */
+	if (bind(*fd, to->ai_addr, to->ai_addrlen) == 0 && listen(*fd, BACKLOG) == 0)
+		return 0;
+	return -1;
+}
+
+static uint16_t port_of(int fd)
+{
+	struct sockaddr_storage s = { 0 };
+	socklen_t len = sizeof(s);
+
+	if (getsockname(fd, (struct sockaddr *)&s, &len) != 0)
+		return 0;
+	return ntohs(s.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&s)->sin6_port : ((struct sockaddr_in *)&s)->sin_port);
+}
+
+int odm_listen(const struct odm_address *a, int *fd, uint16_t *port, struct od_err *err)
+{
+	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV };
+	struct addrinfo *list = NULL;
+	char service[8];
+	int rc;
+
+	*fd = -1;
+	*port = 0;
+	snprintf(service, sizeof(service), "%u", a->port);
+	rc = getaddrinfo(a->host, service, &hints, &list);
+	if (rc != 0)
+		return od_fail(err, OD_ERR_ARG, "--listen: host \"%s\" has no address: %s", a->host, gai_strerror(rc));
+	rc = bind_one(list, fd);
+	freeaddrinfo(list);
+	if (rc != 0) {
+		od_fail_errno(err, OD_ERR_IO, "--listen: cannot listen on %s, port %u", a->host, a->port);
+		if (*fd >= 0)
+			close(*fd);
+		*fd = -1;
+		return OD_ERR_IO;
+	}
+	*port = port_of(*fd);
+	return OD_OK;
+}
+
+/* ---- Host ---- */
+
+static bool is_ip(const char *host)
+{
+	struct in6_addr six;
+	struct in_addr four;
+
+	return inet_pton(AF_INET, host, &four) == 1 || inet_pton(AF_INET6, host, &six) == 1;
+}
+
+bool odm_host_allowed(const char *host, const struct odm_address *listen, const char *machine)
+{
+	char name[256];
+	const char *port;
+	size_t len;
+
+	if (host == NULL)
+		return true;
+	if (!split_address(host, name, sizeof(name), &port))
+		return false;
+	len = strlen(name);
+	if (len > 0 && name[len - 1] == '.') /* the name's root */
+		name[--len] = '\0';
+	if (is_ip(name) || strcasecmp(name, "localhost") == 0 || strcasecmp(name, listen->host) == 0)
+		return true;
+	if (len > strlen(".localhost") && strcasecmp(name + len - strlen(".localhost"), ".localhost") == 0)
+		return true;
+	return machine[0] != '\0' && strcasecmp(name, machine) == 0;
+}
+
+/* ---- Keys ---- */
+
+struct odm_api_keys {
+	size_t n;
+	unsigned char (*hash)[HASH_BYTES]; /* keys have different lengths, their hashes do not */
+};
+
+static void hash_key(unsigned char *hash, const char *key, size_t len)
+{
+	crypto_generichash(hash, HASH_BYTES, (const unsigned char *)key, len, NULL, 0);
+}
+
+static int read_keys(struct odm_api_keys *k, const char *text, const char *path, struct od_err *err)
+{
+	size_t most = 1;
+
+	for (const char *c = text; *c != '\0'; c++)
+		most += *c == '\n';
+	k->hash = calloc(most, HASH_BYTES);
+	if (k->hash == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "%s: no memory for %zu keys", path, most);
+	for (const char *line = text; *line != '\0';) {
+		const char *next = line + strcspn(line, "\n");
+		const char *begin = line + strspn(line, " \t"), *end = next;
+
+		while (end > begin && strchr(" \t\r", end[-1]) != NULL)
+			end--;
+		if (end > begin && *begin != '#')
+			hash_key(k->hash[k->n++], begin, (size_t)(end - begin));
+		line = *next == '\n' ? next + 1 : next;
+	}
+	return k->n > 0 ? OD_OK : od_fail(err, OD_ERR_FORMAT, "%s: expected an API key a line, found none", path);
+}
+
+int odm_api_keys_load(struct odm_api_keys **out, const char *path, struct od_err *err)
+{
+	struct odm_api_keys *k = calloc(1, sizeof(*k));
+	char *text = NULL;
+	size_t len;
+	int rc;
+
+	*out = NULL;
+	if (k == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "API keys");
+	rc = sodium_init() < 0 ? od_fail(err, OD_ERR_INTERNAL, "libsodium does not start") :
+				 od_file_read(path, MAX_KEY_FILE_BYTES, &text, &len, err);
+	if (rc == OD_OK)
+		rc = strlen(text) == len ? read_keys(k, text, path, err) : od_fail(err, OD_ERR_FORMAT, "%s: not a text file", path);
+	if (text != NULL)
+		sodium_memzero(text, len);
+	free(text);
+	if (rc != OD_OK) {
+		odm_api_keys_free(k);
+		return rc;
+	}
+	*out = k;
+	return OD_OK;
+}
+
+void odm_api_keys_free(struct odm_api_keys *k)
+{
+	if (k == NULL)
+		return;
+	free(k->hash);
+	free(k);
+}
+
+/* Looks at every key, so that the time tells nothing. */
+static bool known(const struct odm_api_keys *k, const char *key)
+{
+	unsigned char hash[HASH_BYTES];
+	int found = 0;
+
+	hash_key(hash, key, strlen(key));
+	for (size_t i = 0; i < k->n; i++)
+		found |= sodium_memcmp(hash, k->hash[i], HASH_BYTES) == 0;
+	return found != 0;
+}
+
+bool odm_api_key_known(const struct odm_api_keys *k, const char *authorization, const char *x_api_key)
+{
+	static const char scheme[] = "Bearer ";
+
+	if (authorization != NULL && strncasecmp(authorization, scheme, sizeof(scheme) - 1) == 0)
+		return known(k, authorization + sizeof(scheme) - 1);
+	return x_api_key != NULL && known(k, x_api_key);
+}
+
+bool odm_is_json_type(const char *content_type)
+{
+	static const char json[] = "application/json";
+	size_t len;
+
+	if (content_type == NULL)
+		return false;
+	content_type += strspn(content_type, " \t");
+	len = strcspn(content_type, "; \t");
+	return len == sizeof(json) - 1 && strncasecmp(content_type, json, len) == 0;
+}

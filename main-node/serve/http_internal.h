@@ -1,0 +1,71 @@
+/* http_internal.h - the representation of exchanges: for http.c, exchange.c and request_threads.c only. */
+#ifndef ODM_HTTP_INTERNAL_H
+#define ODM_HTTP_INTERNAL_H
+
+#include <microhttpd.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "common/base/strbuf.h"
+#include "main-node/serve/http.h"
+
+struct odm_request_threads;
+
+enum odm_exchange_phase {
+	ODM_X_RECEIVING, /* the body */
+	ODM_X_PREPARING, /* a request thread has it */
+	ODM_X_RUNNING,	 /* started */
+	ODM_X_CLOSED,	 /* the connection no longer refers to it */
+};
+
+/* A client's socket while its connection is suspended; has a life of its own because uv closes it later. */
+struct odm_watch {
+	uv_poll_t poll;
+	struct odm_exchange *exchange; /* NULL: no longer of interest */
+};
+
+struct odm_exchange {
+	atomic_uint refs;
+	struct odm_http *http;
+	const struct odm_endpoint *endpoint; /* NULL: refused before */
+	char id[32];
+	char *rest;
+	struct od_strbuf body;
+	void *state;
+
+	/* The answer. */
+	bool replied, streaming, ended;
+	int status;
+	const char *content_type;
+	char *text;
+	size_t len;
+	const char *allow;	  /* of 405 */
+	struct od_strbuf out;	  /* of a stream: not sent yet */
+	size_t out_sent;	  /* of out */
+
+	/* HTTP thread. */
+	enum odm_exchange_phase phase;
+	struct MHD_Connection *connection; /* NULL: closed */
+	struct odm_http_connection *on;
+	struct odm_watch *watch;
+	bool suspended, queued, lost, told_gone, discard;
+	uint64_t body_seen; /* bytes, with what was not kept */
+	const char *origin_allowed; /* for the answer's header; NULL: none */
+	struct odm_exchange *prev_open, *next_open;
+
+	/* Under the lock of http. */
+	bool in_ready, prepared;
+	struct odm_exchange *next_ready;
+
+	struct odm_exchange *next_request; /* of the request threads' queue */
+};
+
+/* Any thread: prepare has returned. */
+void odm_http_prepared(struct odm_exchange *x);
+
+/* Threads that run endpoint->prepare, in order of arrival (request_threads.c). */
+OD_MUST_CHECK int odm_request_threads_start(struct odm_request_threads **out, unsigned n, struct od_err *err);
+void odm_request_threads_stop(struct odm_request_threads *t); /* after the exchanges that they have; NULL ok */
+void odm_request_threads_push(struct odm_request_threads *t, struct odm_exchange *x); /* takes a reference until prepared */
+
+#endif

@@ -1,0 +1,258 @@
+#include "main-node/serve/server.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "main-node/serve/api.h"
+#include "main-node/serve/health.h"
+#include "main-node/serve/http.h"
+#include "main-node/serve/metrics.h"
+
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXIT_BY_SIGNAL 128 /* plus its number, as shells have it */
+#define REQUEST_THREADS 2
+#define LAST_WORDS_MS 2000 /* for the answers of requests that are cancelled at the end */
+#define N_ENDPOINTS 7
+
+struct server {
+	const struct odm_serve_opts *opts;
+	struct odm_api api;
+	struct odm_endpoint endpoint[N_ENDPOINTS + 1];
+	char model[256];
+	uv_loop_t loop;
+	uv_async_t changed; /* the engine's state */
+	uv_signal_t terminate, interrupt;
+	uv_timer_t end;
+	bool drained, failed;
+};
+
+/* ---- Ends ---- */
+
+static void on_end(uv_timer_t *timer)
+{
+	struct server *s = timer->data;
+
+	od_log(OD_LOG_WARN, "requests that are still open are cancelled");
+	uv_stop(&s->loop);
+}
+
+static void on_last_words(uv_timer_t *timer)
+{
+	uv_stop(timer->loop);
+}
+
+static void on_drained(void *app)
+{
+	struct odm_api *api = app;
+	struct server *s = (struct server *)((char *)api - offsetof(struct server, api));
+
+	s->drained = true;
+	uv_stop(&s->loop);
+}
+
+static void on_signal(uv_signal_t *signal, int number)
+{
+	struct server *s = signal->data;
+
+	if (odm_http_draining(s->api.http) || odm_engine_thread_state(s->api.thread, NULL) != ODM_SERVE_READY)
+		_exit(EXIT_BY_SIGNAL + number); /* children of --local die with us */
+	od_log(OD_LOG_INFO, "no more requests are taken; open ones have %g s", s->opts->drain_seconds);
+	odm_http_drain(s->api.http);
+	uv_timer_start(&s->end, on_end, (uint64_t)(s->opts->drain_seconds * 1e3), 0);
+}
+
+/* ---- The engine ---- */
+
+static void engine_changed(void *arg) /* engine thread */
+{
+	struct server *s = arg;
+
+	uv_async_send(&s->changed);
+}
+
+static void on_changed(uv_async_t *async)
+{
+	struct server *s = async->data;
+	const struct odm_engine *e = odm_engine_thread_engine(s->api.thread);
+
+	if (e == NULL) {
+		s->failed = true;
+		uv_stop(&s->loop);
+		return;
+	}
+	od_log(OD_LOG_INFO, "ready: model \"%s\", context of %u tokens, %u texts at once", s->api.model, odm_engine_ctx(e),
+	       odm_engine_parallel(e));
+}
+
+static void text_ended(void *arg, const struct odm_result *r, uint64_t queue_ns, int rc) /* engine thread */
+{
+	struct server *s = arg;
+
+	odm_metrics_ended(s->api.metrics, r, queue_ns, rc);
+}
+
+/* ---- Start ---- */
+
+/* The pack's folder: "/models/talebook.pack/" is called talebook. */
+static void name_model(struct server *s)
+{
+	static const char suffix[] = ".pack";
+	const char *path = s->opts->engine.pack, *slash;
+	char real[PATH_MAX];
+	size_t len;
+
+	s->api.model_checked = s->opts->model != NULL;
+	s->api.model = s->opts->model != NULL ? s->opts->model : s->model;
+	path = path != NULL ? path : getenv("OD_PACK");
+	path = path != NULL ? path : "/var/lib/od-moe/pack";
+	if (realpath(path, real) != NULL)
+		path = real;
+	slash = strrchr(path, '/');
+	snprintf(s->model, sizeof(s->model), "%s", slash != NULL && slash[1] != '\0' ? slash + 1 : path);
+	len = strlen(s->model);
+	if (len > strlen(suffix) && strcmp(s->model + len - strlen(suffix), suffix) == 0)
+		s->model[len - strlen(suffix)] = '\0';
+}
+
+static void list_endpoints(struct server *s)
+{
+	const struct odm_endpoint all[N_ENDPOINTS] = { odm_completions_endpoint, odm_models_endpoint, odm_model_endpoint,
+						       odm_tokenize_endpoint, odm_detokenize_endpoint, odm_health_endpoint,
+						       odm_metrics_endpoint };
+
+	memcpy(s->endpoint, all, sizeof(all));
+}
+
+static void start_handles(struct server *s)
+{
+	uv_async_init(&s->loop, &s->changed, on_changed);
+	uv_signal_init(&s->loop, &s->terminate);
+	uv_signal_init(&s->loop, &s->interrupt);
+	uv_timer_init(&s->loop, &s->end);
+	s->changed.data = s->terminate.data = s->interrupt.data = s->end.data = s;
+	uv_signal_start(&s->terminate, on_signal, SIGTERM);
+	uv_signal_start(&s->interrupt, on_signal, SIGINT);
+}
+
+static int open_http(struct server *s, struct od_err *err)
+{
+	const struct odm_serve_opts *o = s->opts;
+	struct odm_http_opts ho = {
+		.endpoints = s->endpoint,
+		.app = &s->api,
+		.listen = &o->listen,
+		.keys = o->keys,
+		.cert = o->cert,
+		.key = o->key,
+		.cors = o->cors,
+		.max_connections = o->max_connections,
+		.max_body_bytes = o->max_body_bytes,
+		.header_ns = (uint64_t)(o->header_seconds * (double)OD_NS_PER_S),
+		.request_threads = REQUEST_THREADS,
+		.drained = on_drained,
+	};
+	uint16_t port;
+	int rc = odm_listen(&o->listen, &ho.listen_fd, &port, err);
+
+	if (rc != OD_OK)
+		return rc;
+	rc = odm_http_open(&s->api.http, &ho, &s->loop, err);
+	if (rc != OD_OK) {
+		close(ho.listen_fd);
+		return rc;
+	}
+	od_log(OD_LOG_INFO, strchr(o->listen.host, ':') != NULL ? "listening on %s://[%s]:%u" : "listening on %s://%s:%u",
+	       o->cert != NULL ? "https" : "http", o->listen.host, port);
+	return OD_OK;
+}
+
+static int start_engine(struct server *s, struct od_err *err)
+{
+	const struct odm_engine_thread_opts eo = {
+		.engine = s->opts->engine,
+		.queue = s->opts->queue,
+		.changed = engine_changed,
+		.ended = text_ended,
+		.arg = s,
+	};
+
+	return odm_engine_thread_start(&s->api.thread, &eo, err);
+}
+
+/* ---- The end ---- */
+
+static void close_handles(struct server *s)
+{
+	uv_close((uv_handle_t *)&s->changed, NULL);
+	uv_close((uv_handle_t *)&s->terminate, NULL);
+	uv_close((uv_handle_t *)&s->interrupt, NULL);
+	uv_close((uv_handle_t *)&s->end, NULL);
+	uv_run(&s->loop, UV_RUN_DEFAULT);
+	uv_loop_close(&s->loop);
+}
+
+/* In an order in which no thread uses what another has freed: request threads, engine, HTTP. */
+static int stop(struct server *s, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	if (s->api.http != NULL)
+		odm_http_stop_preparing(s->api.http);
+	if (s->failed) {
+		(void)odm_engine_thread_state(s->api.thread, err);
+		rc = err->code;
+	}
+	if (s->api.thread != NULL && odm_engine_thread_stop(s->api.thread) != OD_OK && rc == OD_OK)
+		rc = od_fail(err, OD_ERR_IO, "a part of the output could not be written");
+	if (s->api.http != NULL && !s->drained && !s->failed) { /* those that were cancelled are told */
+		uv_timer_start(&s->end, on_last_words, LAST_WORDS_MS, 0);
+		uv_run(&s->loop, UV_RUN_DEFAULT);
+	}
+	if (s->api.http != NULL)
+		odm_http_close(s->api.http);
+	close_handles(s);
+	odm_engine_thread_free(s->api.thread);
+	odm_health_free(s->api.health);
+	odm_metrics_free(s->api.metrics);
+	return rc;
+}
+
+int odm_serve(const struct odm_serve_opts *opts, struct od_err *err)
+{
+	struct server *s = calloc(1, sizeof(*s));
+	int rc = OD_OK, stopped;
+	struct od_err why;
+
+	if (s == NULL || uv_loop_init(&s->loop) != 0) {
+		free(s);
+		return od_fail(err, OD_ERR_NOMEM, "server");
+	}
+	s->opts = opts;
+	s->api.created = (int64_t)time(NULL);
+	s->api.metrics = odm_metrics_new();
+	s->api.health = odm_health_new();
+	name_model(s);
+	list_endpoints(s);
+	start_handles(s);
+	if (s->api.metrics == NULL || s->api.health == NULL)
+		rc = od_fail(err, OD_ERR_NOMEM, "server");
+	if (rc == OD_OK)
+		rc = start_engine(s, err); /* first, so that HTTP always finds it */
+	if (rc == OD_OK)
+		rc = open_http(s, err);
+	if (rc == OD_OK)
+		uv_run(&s->loop, UV_RUN_DEFAULT);
+	stopped = stop(s, &why);
+	free(s);
+	if (rc == OD_OK && stopped != OD_OK) {
+		*err = why;
+		rc = stopped;
+	}
+	return rc;
+}

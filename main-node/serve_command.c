@@ -1,0 +1,145 @@
+/* od-main serve: the command line of the server. */
+#include "main-node/serve_command.h"
+
+#include "common/base/descriptors.h"
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/net/endpoint.h"
+#include "main-node/engine_args.h"
+#include "main-node/serve/server.h"
+
+#include <signal.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_PORT 8080
+#define MAX_PEM_BYTES (1u << 20)
+
+struct options {
+	struct odm_engine_args engine;
+	struct odm_serve_opts serve;
+	const char *listen, *key_file, *cert_file, *tls_key_file;
+	bool quiet, help;
+};
+
+static void default_options(struct options *o)
+{
+	*o = (struct options){
+		.serve = { .queue = 64, .max_connections = 1024, .max_body_bytes = 32u << 20, .header_seconds = 20, .drain_seconds = 60 },
+		.listen = "127.0.0.1:8080",
+	};
+	odm_engine_args_defaults(&o->engine);
+	o->engine.opts.parallel = 4;
+}
+
+static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
+{
+	struct odm_engine_opts *eo = &o->engine.opts;
+	struct odm_serve_opts *s = &o->serve;
+	const struct od_arg own[] = {
+		/* No title: this ends the engine's group "Cluster". */
+		{ "serve-store", OD_ARG_STRING, &eo->serve_store, "ADDR", "let workers pull the pack from here: host[:port] (default port: 5702)", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Serve" },
+		{ "listen", OD_ARG_STRING, &o->listen, "ADDR", "host:port for HTTP; port 0: any free one (default: 127.0.0.1:8080)", 0, 0, NULL },
+		{ "api-key-file", OD_ARG_STRING, &o->key_file, "FILE", "an API key a line; requests must have one of them", 0, 0, NULL },
+		{ "tls-cert", OD_ARG_STRING, &o->cert_file, "FILE", "certificate chain (PEM): HTTPS instead of HTTP", 0, 0, NULL },
+		{ "tls-key", OD_ARG_STRING, &o->tls_key_file, "FILE", "its private key (PEM)", 0, 0, NULL },
+		{ "insecure", OD_ARG_FLAG, &eo->insecure, NULL, "allow addresses beyond loopback without keys and TLS; --serve-store too", 0, 0, NULL },
+		{ "cors", OD_ARG_STRING, &s->cors, "ORIGIN", "let pages of this origin (https://host) use the server in a browser; *: of any", 0, 0, NULL },
+		{ "model-name", OD_ARG_STRING, &s->model, "NAME", "name of the model; requests for another are refused (default: the pack's folder, any name is taken)", 0, 0, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Limits" },
+		{ "parallel", OD_ARG_UINT, &eo->parallel, "N", "write N texts at once (default: 4)", 1, ODM_MAX_PARALLEL, NULL },
+		{ "state-memory", OD_ARG_SIZE, &eo->state_bytes, "SIZE", "KV cache of all texts (default: N contexts, at most what is free)", 0, 0, NULL },
+		{ "queue", OD_ARG_UINT, &s->queue, "N", "requests that may wait beside these; more get status 429 (default: 64)", 0, 100000, NULL },
+		{ "max-body", OD_ARG_SIZE, &s->max_body_bytes, "SIZE", "of a request (default: 32MiB)", 0, 0, NULL },
+		{ "max-connections", OD_ARG_UINT, &s->max_connections, "N", "open at once; more wait (default: 1024)", 1, 100000, NULL },
+		{ "header-seconds", OD_ARG_REAL, &s->header_seconds, "S", "limit of a request's header, and of each 16 KiB of its body (default: 20)", 0.1, 3600, NULL },
+		{ "drain-seconds", OD_ARG_REAL, &s->drain_seconds, "S", "after SIGTERM open requests may end for S seconds (default: 60)", 0, 86400, NULL },
+		{ .kind = OD_ARG_TITLE, .help = "Output" },
+		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "print no progress", 0, 0, NULL },
+		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
+	};
+
+	return odm_engine_args_parse(&o->engine, NULL, own, sizeof(own) / sizeof(own[0]), argc, argv, &o->help,
+				     "Usage: od-main serve [--pack DIR] --workers hosts.txt | --local N | --resident [--listen 127.0.0.1:8080]\n"
+				     "Serves a mixture-of-experts model over HTTP: /v1/completions, /v1/models, /tokenize, /detokenize,\n"
+				     "/health, /metrics.\n", err);
+}
+
+static int check_options(struct options *o, struct od_err *err)
+{
+	struct odm_serve_opts *s = &o->serve;
+	int rc = odm_address_parse(&s->listen, o->listen, DEFAULT_PORT, err);
+
+	if (rc != OD_OK)
+		return od_fail_within(err, "--listen");
+	if ((o->cert_file == NULL) != (o->tls_key_file == NULL))
+		return od_fail(err, OD_ERR_ARG, "--tls-cert and --tls-key need each other");
+	if (!od_is_loopback(s->listen.host) && !o->engine.opts.insecure && (o->key_file == NULL || o->cert_file == NULL))
+		return od_fail(err, OD_ERR_ARG, "--listen %s is not loopback: this needs --api-key-file with --tls-cert and --tls-key, or "
+			       "--insecure", o->listen);
+	if (s->max_body_bytes == 0)
+		return od_fail(err, OD_ERR_ARG, "--max-body: expected more than 0");
+	o->engine.opts.quiet = o->quiet;
+	rc = odm_engine_args_finish(&o->engine, err);
+	s->engine = o->engine.opts;
+	return rc;
+}
+
+static int load_secrets(const struct options *o, struct odm_api_keys **keys, char **cert, char **key, struct od_err *err)
+{
+	size_t len;
+	int rc = o->key_file != NULL ? odm_api_keys_load(keys, o->key_file, err) : OD_OK;
+
+	if (rc == OD_OK && o->cert_file != NULL)
+		rc = od_file_read(o->cert_file, MAX_PEM_BYTES, cert, &len, err);
+	if (rc == OD_OK && o->tls_key_file != NULL)
+		rc = od_file_read(o->tls_key_file, MAX_PEM_BYTES, key, &len, err);
+	return rc;
+}
+
+static int serve(struct options *o, struct od_err *err)
+{
+	struct odm_api_keys *keys = NULL;
+	char *cert = NULL, *key = NULL;
+	int rc = load_secrets(o, &keys, &cert, &key, err);
+
+	o->serve.keys = keys;
+	o->serve.cert = cert;
+	o->serve.key = key;
+	if (rc == OD_OK)
+		rc = odm_serve(&o->serve, err);
+	odm_api_keys_free(keys);
+	if (key != NULL)
+		sodium_memzero(key, strlen(key));
+	free(key);
+	free(cert);
+	return rc;
+}
+
+int odm_serve_command(int argc, char **argv)
+{
+	struct options o;
+	struct od_err err = { 0 };
+	int rc;
+
+	default_options(&o);
+	rc = parse_options(&o, argc, argv, &err);
+	if (rc == OD_OK && o.help)
+		return 0;
+	if (rc == OD_OK)
+		rc = check_options(&o, &err);
+	if (rc != OD_OK) {
+		od_log(OD_LOG_ERROR, "%s", err.msg);
+		return 2;
+	}
+	od_descriptors_raise();
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGHUP, SIG_IGN); /* until the cluster's loop thread listens to it */
+	rc = serve(&o, &err);
+	if (rc == OD_OK)
+		return 0;
+	od_log(OD_LOG_ERROR, "%s", err.msg);
+	return 1;
+}
