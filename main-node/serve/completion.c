@@ -302,7 +302,7 @@ static void write_progress(struct completion *c, size_t i, const struct odm_news
 	if (news->begun)
 		snprintf(line, sizeof(line), ": choice %zu: prompt %u/%zu tokens\n\n", i, news->prefilled_tokens, n);
 	else
-		snprintf(line, sizeof(line), ": choice %zu: waiting behind %zu\n\n", i, news->place);
+		snprintf(line, sizeof(line), ": choice %zu: waiting, place %zu\n\n", i, news->place);
 	odm_exchange_write(c->exchange, line, strlen(line));
 }
 

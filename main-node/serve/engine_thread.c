@@ -69,7 +69,8 @@ static int admit(struct odm_engine_thread *t, struct odm_job *const *job, size_t
 		j->queued = true;
 		j->submitted_ns = od_now_ns();
 		j->max_unread_bytes = t->opts.max_unread_bytes;
-		j->news.place = t->n_waiting++; /* not shared yet: no lock, no wake */
+		j->news.place = ++t->n_waiting; /* not shared yet: no lock; and no wake, for whoever submits looks first */
+		j->any_news = true;
 		*t->last = j;
 		t->last = &j->next;
 	}
@@ -250,7 +251,7 @@ static void tell_places(struct odm_engine_thread *t)
 		job[n++] = odm_job_ref(j);
 	pthread_mutex_unlock(&t->lock);
 	for (size_t i = 0; i < n; i++) {
-		odm_job_tell_place(job[i], i);
+		odm_job_tell_place(job[i], i + 1);
 		odm_job_unref(job[i]);
 	}
 	free(job);

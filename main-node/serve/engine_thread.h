@@ -75,7 +75,7 @@ void odm_job_cancel(struct odm_job *j);
 struct odm_news {
 	struct od_strbuf text; /* since the last time */
 	bool begun;	       /* its first step has begun */
-	size_t place;	       /* before that: jobs before it that have not begun either */
+	size_t place;	       /* before that: among the jobs that have not begun; 1: it is the next */
 	uint32_t prefilled_tokens; /* of the prompt */
 	bool done;
 	/* When done. */

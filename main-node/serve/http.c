@@ -271,15 +271,20 @@ static bool path_matches(const char *pattern, const char *path)
 	return strcmp(pattern, path) == 0;
 }
 
-static void refuse_method(struct odm_exchange *x, const char *path)
+static void refuse_path(struct odm_exchange *x, const char *path)
 {
 	char allow[ALLOW_BYTES] = "OPTIONS";
 	size_t used = strlen(allow);
+	const size_t none = used;
 
 	for (const struct odm_endpoint *e = x->http->opts.endpoints; e->path != NULL; e++)
 		if (path_matches(e->path, path))
 			used += (size_t)snprintf(allow + used, sizeof(allow) - used, ", %s%s", e->method,
 						 strcmp(e->method, "GET") == 0 ? ", HEAD" : "");
+	if (used == none) {
+		refuse(x, 404, NULL, "there is no such path here");
+		return;
+	}
 	refuse(x, 405, NULL, "this path has no such method; see the header Allow");
 	x->rest = strdup(allow);
 	x->allow = x->rest;
@@ -288,23 +293,12 @@ static void refuse_method(struct odm_exchange *x, const char *path)
 static void find_endpoint(struct odm_exchange *x, const char *method, const char *path)
 {
 	const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
-	bool any = false;
 
-	for (const struct odm_endpoint *e = x->http->opts.endpoints; e->path != NULL; e++) {
-		if (!path_matches(e->path, path))
-			continue;
-		any = true;
-		if (strcmp(e->method, wanted) != 0)
-			continue;
-		if (e->path[strlen(e->path) - 1] == '*')
-			x->rest = strdup(path + strlen(e->path) - 1);
-		x->endpoint = e;
-		return;
-	}
-	if (any)
-		refuse_method(x, path);
-	else
-		refuse(x, 404, NULL, "there is no such path here");
+	for (const struct odm_endpoint *e = x->http->opts.endpoints; e->path != NULL && x->endpoint == NULL; e++)
+		if (path_matches(e->path, path) && strcmp(e->method, wanted) == 0)
+			x->endpoint = e;
+	if (x->endpoint != NULL && x->endpoint->path[strlen(x->endpoint->path) - 1] == '*')
+		x->rest = strdup(path + strlen(x->endpoint->path) - 1);
 }
 
 static void find_origin(struct odm_exchange *x)
@@ -352,9 +346,10 @@ static void check_header(struct odm_exchange *x, const char *method, const char 
 		odm_exchange_reply(x, 204, "text/plain", strdup(""), 0);
 		return;
 	}
-	check_key(x);
-	if (!x->replied)
-		find_endpoint(x, method, path);
+	find_endpoint(x, method, path);
+	check_key(x); /* before a stranger learns which paths there are */
+	if (!x->replied && x->endpoint == NULL)
+		refuse_path(x, path);
 	if (!x->replied && h->draining && !(x->endpoint->flags & ODM_ENDPOINT_DRAINING))
 		refuse(x, 503, NULL, "the server is ending and takes no more requests");
 	if (!x->replied)
