@@ -19,6 +19,10 @@ ODM_CHAT_OBJS := $(ODM_CHAT_SRCS:%.c=$(B)/obj/%.o)
 test_answer_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o
 test_answer_stream_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o
 test_chat_messages_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o
+test_json_fields_OBJS := $(addprefix $(B)/obj/main-node/serve/,json_fields.o api_error.o utf8_text.o)
+test_http_guard_OBJS := $(B)/obj/main-node/serve/http_guard.o
+test_metrics_OBJS := $(B)/obj/main-node/serve/metrics.o $(ODM_SRCS:%.c=$(B)/obj/%.o)
+test_engine_thread_OBJS := $(addprefix $(B)/obj/main-node/serve/,engine_thread.o job.o) $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_lookup_draft_OBJS := $(B)/obj/main-node/engine/lookup_draft.o
 test_draft_policy_OBJS := $(B)/obj/main-node/engine/draft_policy.o
 test_placement_OBJS := $(B)/obj/main-node/cluster/placement.o

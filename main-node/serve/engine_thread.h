@@ -65,7 +65,8 @@ struct odm_job *odm_job_new(const struct odm_job_spec *spec);
 struct odm_job *odm_job_ref(struct odm_job *j);
 void odm_job_unref(struct odm_job *j); /* NULL ok */
 
-/* All or none. OD_ERR_BUSY: as many requests are open as may be; OD_ERR_UNREACHABLE: the engine is not ready; else what
+/* All or none. A job that was submitted has news at once, its place, for which wake is not called: take them.
+ * OD_ERR_BUSY: as many requests are open as may be; OD_ERR_UNREACHABLE: the engine is not ready; else what
  * odm_engine_check says. beyond: the limit does not count. */
 OD_MUST_CHECK int odm_engine_thread_submit(struct odm_engine_thread *t, struct odm_job *const *job, size_t n, bool beyond,
 					   struct od_err *err);

@@ -120,6 +120,23 @@ static bool answer_now(struct odm_exchange *x)
 	return true;
 }
 
+/* The self-test is through, for this one or another one; or it takes too long. */
+static void look(struct odm_exchange *x, uint64_t now_ns)
+{
+	struct odm_health *h = odm_api_of(x)->health;
+	const struct waiting *w = odm_exchange_state(x);
+	const bool done = test_done(h);
+	struct odm_engine_activity a;
+
+	if (odm_exchange_replied(x) || answer_now(x))
+		return;
+	odm_engine_thread_activity(odm_api_of(x)->thread, &a);
+	if (done)
+		unready(x, "failed", a.last_error.code != OD_OK ? a.last_error.msg : "the self-test gave no token");
+	else if (now_ns >= w->since_ns + PATIENCE_NS)
+		unready(x, "failed", a.last_error.code != OD_OK ? a.last_error.msg : "the self-test is not through after 2 s");
+}
+
 static void start(struct odm_exchange *x)
 {
 	struct odm_health *h = odm_api_of(x)->health;
@@ -137,23 +154,8 @@ static void start(struct odm_exchange *x)
 	w->since_ns = od_now_ns();
 	if (test_done(h) && begin_test(h, x, &err) != OD_OK)
 		unready(x, "failed", err.msg);
-}
-
-/* The self-test is through, for this one or another one; or it takes too long. */
-static void look(struct odm_exchange *x, uint64_t now_ns)
-{
-	struct odm_health *h = odm_api_of(x)->health;
-	const struct waiting *w = odm_exchange_state(x);
-	const bool done = test_done(h);
-	struct odm_engine_activity a;
-
-	if (odm_exchange_replied(x) || answer_now(x))
-		return;
-	odm_engine_thread_activity(odm_api_of(x)->thread, &a);
-	if (done)
-		unready(x, "failed", a.last_error.code != OD_OK ? a.last_error.msg : "the self-test gave no token");
-	else if (now_ns >= w->since_ns + PATIENCE_NS)
-		unready(x, "failed", a.last_error.code != OD_OK ? a.last_error.msg : "the self-test is not through after 2 s");
+	else
+		look(x, w->since_ns); /* takes the test's first news, so that its end wakes this exchange */
 }
 
 static void news(struct odm_exchange *x)

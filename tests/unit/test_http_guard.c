@@ -1,0 +1,148 @@
+/* Who may ask: addresses, Host headers, API keys, content types. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "main-node/serve/http_guard.h"
+#include "tests/unit/temp_dir.h"
+
+static void addresses_are_parsed(void **state)
+{
+	static const struct {
+		const char *text, *host;
+		uint16_t port;
+	} good[] = {
+		{ "127.0.0.1:80", "127.0.0.1", 80 }, { "localhost", "localhost", 8080 }, { "[::1]:9", "::1", 9 }, { "[::1]", "::1", 8080 },
+		{ ":0", "::", 0 }, { "::1", "::1", 8080 }, { "a.example:65535", "a.example", 65535 },
+	};
+	static const char *const bad[] = { "a:65536", "a:-1", "a:x", "[::1", "[::1]x", "a:1x" };
+	struct odm_address a;
+	struct od_err err;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		assert_int_equal(odm_address_parse(&a, good[i].text, 8080, &err), OD_OK);
+		assert_string_equal(a.host, good[i].host);
+		assert_int_equal(a.port, good[i].port);
+	}
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		assert_int_equal(odm_address_parse(&a, bad[i], 8080, &err), OD_ERR_ARG);
+}
+
+static void a_port_can_be_taken_once(void **state)
+{
+	struct odm_address a;
+	uint16_t port, again;
+	struct od_err err;
+	int fd, other;
+
+	(void)state;
+	assert_int_equal(odm_address_parse(&a, "127.0.0.1:0", 1, &err), OD_OK);
+	assert_int_equal(odm_listen(&a, &fd, &port, &err), OD_OK);
+	assert_true(fd >= 0 && port > 0);
+	a.port = port;
+	assert_int_equal(odm_listen(&a, &other, &again, &err), OD_ERR_IO);
+	assert_int_equal(other, -1);
+	close(fd);
+}
+
+static void hosts_of_pages_are_refused(void **state)
+{
+	static const char *const good[] = { "localhost", "LocalHost:80", "localhost.", "127.0.0.1", "10.1.2.3:8080", "[::1]:80", "[fe80::1]",
+					    "x.localhost:1", "node7", "NODE7:8080", "tales.example" };
+	static const char *const bad[] = { "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", ":80", "node70",
+					   "[::1", "tales.example.evil", "1.2.3", "localhost:80:80" };
+	const struct odm_address a = { .host = "tales.example", .port = 8080 };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
+		if (!odm_host_allowed(good[i], &a, "node7"))
+			fail_msg("%s is refused", good[i]);
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		if (odm_host_allowed(bad[i], &a, "node7"))
+			fail_msg("%s is allowed", bad[i]);
+	assert_true(odm_host_allowed(NULL, &a, "node7"));
+	assert_false(odm_host_allowed("", &a, ""));
+}
+
+static int load(struct odm_api_keys **k, const char *text, size_t len, struct od_err *err)
+{
+	const char *path = temp_path("keys");
+	FILE *f = fopen(path, "w");
+
+	assert_non_null(f);
+	assert_int_equal(fwrite(text, 1, len, f), len);
+	fclose(f);
+	return odm_api_keys_load(k, path, err);
+}
+
+static void keys_are_compared_whole(void **state)
+{
+	static const char text[] = "# comment\n\none\r\n \ttwo words \n#three\nlast";
+	static const char *const bad[] = { "", "on", "one1", "two", "two words ", "# comment", "#three", "three", "ONE", "las" };
+	struct odm_api_keys *k;
+	struct od_err err;
+	char header[64];
+
+	(void)state;
+	assert_int_equal(load(&k, text, strlen(text), &err), OD_OK);
+	assert_true(odm_api_key_known(k, "Bearer one", NULL));
+	assert_true(odm_api_key_known(k, "bearer two words", NULL));
+	assert_true(odm_api_key_known(k, NULL, "last"));
+	assert_true(odm_api_key_known(k, "Basic xyz", "one"));
+	assert_false(odm_api_key_known(k, NULL, NULL));
+	assert_false(odm_api_key_known(k, "one", NULL));
+	assert_false(odm_api_key_known(k, "Bearer", NULL));
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		snprintf(header, sizeof(header), "Bearer %s", bad[i]);
+		assert_false(odm_api_key_known(k, header, NULL));
+		assert_false(odm_api_key_known(k, NULL, bad[i]));
+	}
+	odm_api_keys_free(k);
+}
+
+static void files_without_keys_are_refused(void **state)
+{
+	struct odm_api_keys *k;
+	struct od_err err;
+
+	(void)state;
+	assert_int_equal(load(&k, "", 0, &err), OD_ERR_FORMAT);
+	assert_null(k);
+	assert_int_equal(load(&k, "#a\n  \n", 6, &err), OD_ERR_FORMAT);
+	assert_int_equal(load(&k, "a\0b\n", 4, &err), OD_ERR_FORMAT);
+	assert_int_equal(odm_api_keys_load(&k, temp_path("none"), &err), OD_ERR_MISSING);
+	odm_api_keys_free(NULL);
+}
+
+static void json_is_a_type(void **state)
+{
+	(void)state;
+	assert_true(odm_is_json_type("application/json"));
+	assert_true(odm_is_json_type("  Application/JSON ; charset=utf-8"));
+	assert_true(odm_is_json_type("application/json;a"));
+	assert_false(odm_is_json_type(NULL));
+	assert_false(odm_is_json_type(""));
+	assert_false(odm_is_json_type("application/jsonl"));
+	assert_false(odm_is_json_type("text/plain; application/json"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(addresses_are_parsed),
+		cmocka_unit_test(a_port_can_be_taken_once),
+		cmocka_unit_test(hosts_of_pages_are_refused),
+		cmocka_unit_test(keys_are_compared_whole),
+		cmocka_unit_test(files_without_keys_are_refused),
+		cmocka_unit_test(json_is_a_type),
+	};
+
+	return cmocka_run_group_tests(tests, temp_dir_make, temp_dir_remove);
+}

@@ -1,0 +1,221 @@
+/* The reader of request fields: every kind, its bounds, and messages that name the field, what was expected and what was found. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "main-node/serve/json_fields.h"
+#include "main-node/serve/utf8_text.h"
+
+struct target {
+	bool flag, inner;
+	int64_t number;
+	double real;
+	const char *name;
+	struct odm_strings stop;
+	const json_t *any;
+};
+
+#define AT(field) offsetof(struct target, field)
+
+static const struct odm_field inner[] = { { "inner", ODM_FIELD_BOOL, AT(inner), 0, 0, NULL }, { 0 } };
+
+static const struct odm_field table[] = {
+	{ "flag", ODM_FIELD_BOOL, AT(flag), 0, 0, NULL },
+	{ "number", ODM_FIELD_INT, AT(number), -3, 9, NULL },
+	{ "real", ODM_FIELD_REAL, AT(real), 0.5, 2, NULL },
+	{ "name", ODM_FIELD_STRING, AT(name), 0, 0, NULL },
+	{ "stop", ODM_FIELD_STRINGS, AT(stop), 0, 3, NULL },
+	{ "any", ODM_FIELD_JSON, AT(any), 0, 0, NULL },
+	{ "options", ODM_FIELD_OBJECT, 0, 0, 0, inner },
+	{ "absent", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
+	{ 0 },
+};
+
+static int read_text(const char *text, struct target *t, json_t **o, struct odm_api_error *e)
+{
+	int rc = odm_fields_parse(text, strlen(text), o, e);
+
+	return rc == OD_OK ? odm_fields_read(table, *o, t, e) : rc;
+}
+
+static void values_arrive(void **state)
+{
+	struct target t = { .number = 7, .name = "unset" };
+	struct odm_api_error e;
+	json_t *o;
+
+	(void)state;
+	assert_int_equal(read_text("{\"flag\": true, \"number\": -3, \"real\": 2, \"name\": \"x\", \"stop\": [\"a\", \"b\", \"c\"], "
+				   "\"any\": [1], \"options\": {\"inner\": true, \"other\": 1}, \"absent\": {}, \"unknown\": 5}",
+				   &t, &o, &e), OD_OK);
+	assert_true(t.flag && t.inner);
+	assert_int_equal(t.number, -3);
+	assert_float_equal(t.real, 2, 0);
+	assert_string_equal(t.name, "x");
+	assert_int_equal(t.stop.n, 3);
+	assert_string_equal(t.stop.value[2], "c");
+	assert_int_equal(json_array_size(t.any), 1);
+	json_decref(o);
+
+	t = (struct target){ .number = 7, .real = 1.5, .name = "unset" };
+	assert_int_equal(read_text("{\"number\": null, \"name\": null, \"stop\": \"one\", \"real\": 0.5}", &t, &o, &e), OD_OK);
+	assert_int_equal(t.number, 7);
+	assert_string_equal(t.name, "unset");
+	assert_int_equal(t.stop.n, 1);
+	assert_string_equal(t.stop.value[0], "one");
+	json_decref(o);
+	assert_int_equal(read_text("{\"number\": 9.0, \"stop\": []}", &t, &o, &e), OD_OK);
+	assert_int_equal(t.number, 9);
+	assert_int_equal(t.stop.n, 0);
+	json_decref(o);
+}
+
+static void errors_name_the_field(void **state)
+{
+	static const struct {
+		const char *text, *param, *said;
+	} bad[] = {
+		{ "{\"flag\": 1}", "flag", "flag: expected true or false, found 1" },
+		{ "{\"flag\": \"true\"}", "flag", "found a string" },
+		{ "{\"number\": 10}", "number", "number: expected an integer from -3 to 9, found 10" },
+		{ "{\"number\": -4}", "number", "found -4" },
+		{ "{\"number\": 1.5}", "number", "found 1.5" },
+		{ "{\"number\": true}", "number", "found true" },
+		{ "{\"number\": []}", "number", "found an array" },
+		{ "{\"real\": 0.4}", "real", "real: expected a number from 0.5 to 2, found 0.4" },
+		{ "{\"real\": \"1\"}", "real", "found a string" },
+		{ "{\"name\": {}}", "name", "name: expected a string, found an object" },
+		{ "{\"name\": \"a\\u0000b\"}", "name", "U+0000" },
+		{ "{\"stop\": 3}", "stop", "stop: expected a string or an array of strings, found 3" },
+		{ "{\"stop\": \"\"}", "stop", "not empty" },
+		{ "{\"stop\": [\"a\", \"\"]}", "stop[1]", "stop[1]: expected a string that is not empty" },
+		{ "{\"stop\": [\"a\", null]}", "stop[1]", "stop[1]: expected a string, found null" },
+		{ "{\"stop\": [\"a\", \"b\", \"c\", \"d\"]}", "stop", "at most 3 strings, found 4" },
+		{ "{\"options\": 1}", "options", "options: expected an object, found 1" },
+		{ "{\"options\": {\"inner\": 1}}", "options.inner", "options.inner: expected true or false" },
+		{ "{\"absent\": 1}", "absent", "absent is not supported here" },
+		{ "{\"absent\": \"a\"}", "absent", "absent is not supported here" },
+		{ "{\"absent\": [0]}", "absent", "absent is not supported here" },
+		{ "[]", "", "expected a JSON object, found an array" },
+		{ "{\"a\": 1,}", "", "line 1" },
+		{ "{\"a\": 1, \"a\": 1}", "", "not valid JSON" },
+		{ "", "", "not valid JSON" },
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct odm_api_error e = { 0 };
+		struct target t = { 0 };
+		json_t *o;
+
+		assert_int_not_equal(read_text(bad[i].text, &t, &o, &e), OD_OK);
+		assert_int_equal(e.status, 400);
+		assert_string_equal(e.param, bad[i].param);
+		if (strstr(e.message, bad[i].said) == NULL)
+			fail_msg("%s: expected \"%s\" in \"%s\"", bad[i].text, bad[i].said, e.message);
+		json_decref(o);
+	}
+}
+
+static void nothing_asked_is_no_error(void **state)
+{
+	static const char *const good[] = { "null", "false", "0", "0.0", "\"\"", "[]", "{}" };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+		struct target t = { 0 };
+		char text[64];
+		json_t *o;
+
+		snprintf(text, sizeof(text), "{\"absent\": %s}", good[i]);
+		assert_int_equal(read_text(text, &t, &o, NULL), OD_OK);
+		json_decref(o);
+	}
+}
+
+static void depth_is_limited(void **state)
+{
+	struct odm_api_error e;
+	char *text = malloc(200001);
+	json_t *o;
+
+	(void)state;
+	memset(text, '[', 200000);
+	text[200000] = '\0';
+	assert_int_equal(odm_fields_parse(text, 200000, &o, &e), OD_ERR_FORMAT);
+	assert_null(o);
+	free(text);
+}
+
+static void assert_text(const char *bytes, size_t len, const char *expected)
+{
+	json_t *s = odm_json_text(bytes, len);
+
+	assert_non_null(s);
+	assert_int_equal(json_string_length(s), strlen(expected));
+	assert_string_equal(json_string_value(s), expected);
+	assert_int_equal(odm_utf8_valid(bytes, len), strlen(expected) == len && memcmp(bytes, expected, len) == 0);
+	json_decref(s);
+}
+
+/* Each wrong byte becomes U+FFFD, as RFC 3629 has right and wrong. */
+static void wrong_bytes_become_replacements(void **state)
+{
+	(void)state;
+	assert_text("", 0, "");
+	assert_text("aü\xf0\x9f\x90\xa6", 7, "aü\xf0\x9f\x90\xa6");
+	assert_text("a\xff" "b", 3, "a\xef\xbf\xbd" "b");
+	assert_text("\xc3", 1, "\xef\xbf\xbd");
+	assert_text("\xc0\x80", 2, "\xef\xbf\xbd\xef\xbf\xbd");	     /* overlong */
+	assert_text("\xed\xa0\x80", 3, "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"); /* a surrogate */
+	assert_text("\xf4\x90\x80\x80" "x", 5, "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd" "x"); /* above U+10FFFF */
+	assert_int_equal(odm_utf8_count("aü\xf0\x9f\x90\xa6\xff", 8), 4);
+	assert_int_equal(odm_utf8_char("ü", 2), 2);
+	assert_int_equal(odm_utf8_char("ü", 1), 0);
+}
+
+static void errors_have_the_form_of_openai(void **state)
+{
+	static const struct {
+		int status;
+		const char *type;
+	} type[] = { { 400, "invalid_request_error" }, { 401, "authentication_error" }, { 404, "not_found_error" },
+		     { 429, "rate_limit_error" }, { 500, "server_error" }, { 503, "service_unavailable_error" } };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(type) / sizeof(type[0]); i++) {
+		struct odm_api_error e;
+		json_t *o, *error;
+
+		odm_api_fail(&e, type[i].status, i == 0 ? "field" : NULL, OD_ERR_ARG, "bad byte \xff");
+		e.code = i == 0 ? "a_code" : NULL;
+		o = odm_api_error_json(&e);
+		error = json_object_get(o, "error");
+		assert_int_equal(json_object_size(error), 4);
+		assert_string_equal(json_string_value(json_object_get(error, "type")), type[i].type);
+		assert_string_equal(json_string_value(json_object_get(error, "message")), "bad byte \xef\xbf\xbd");
+		assert_int_equal(json_is_null(json_object_get(error, "param")), i > 0);
+		assert_int_equal(json_is_null(json_object_get(error, "code")), i > 0);
+		json_decref(o);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(values_arrive),
+		cmocka_unit_test(errors_name_the_field),
+		cmocka_unit_test(nothing_asked_is_no_error),
+		cmocka_unit_test(depth_is_limited),
+		cmocka_unit_test(wrong_bytes_become_replacements),
+		cmocka_unit_test(errors_have_the_form_of_openai),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
