@@ -584,7 +584,7 @@ def a_full_queue_answers_429():
     r.close()
     c.close()
     events, comments = parse_events(r2.read().decode())
-    assert "choice 0: waiting, place 1" in comments, comments
+    assert "choice 0: waiting, place 200" in comments, comments
     assert "".join(e["choices"][0]["text"] for e in events[:-1]) == text_of(server().complete("The bird", 4))
     assert s.stop() == 0, s.log
 
