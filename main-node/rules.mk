@@ -11,7 +11,8 @@ ODM_CHAT_SRCS := $(addprefix main-node/chat/,answer.c answer_harmony.c answer_pr
 
 PROGRAMS += od-main
 ODM_SERVE_SRCS := $(addprefix main-node/serve/,api.c api_error.c call.c completion.c engine_thread.c exchange.c generation.c \
-	health.c http.c http_guard.c job.c json_fields.c metrics.c request_threads.c server.c utf8_text.c)
+	health.c http.c http_guard.c job.c json_fields.c metrics.c request_threads.c server.c token_list.c token_text.c \
+	utf8_text.c)
 od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c prompt_file.c serve_command.c template_command.c \
 	token_json.c) $(ODM_CHAT_SRCS) $(ODM_SERVE_SRCS) $(ODM_SRCS)
 
@@ -22,7 +23,7 @@ test_chat_messages_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o
 test_json_fields_OBJS := $(addprefix $(B)/obj/main-node/serve/,json_fields.o api_error.o utf8_text.o)
 test_http_guard_OBJS := $(B)/obj/main-node/serve/http_guard.o
 test_metrics_OBJS := $(B)/obj/main-node/serve/metrics.o $(ODM_SRCS:%.c=$(B)/obj/%.o)
-test_engine_thread_OBJS := $(addprefix $(B)/obj/main-node/serve/,engine_thread.o job.o) $(ODM_SRCS:%.c=$(B)/obj/%.o)
+test_engine_thread_OBJS := $(addprefix $(B)/obj/main-node/serve/,engine_thread.o job.o token_list.o) $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_lookup_draft_OBJS := $(B)/obj/main-node/engine/lookup_draft.o
 test_draft_policy_OBJS := $(B)/obj/main-node/engine/draft_policy.o
 test_placement_OBJS := $(B)/obj/main-node/cluster/placement.o

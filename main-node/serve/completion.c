@@ -2,6 +2,7 @@
 #include "common/base/clock.h"
 #include "main-node/serve/api.h"
 #include "main-node/serve/call.h"
+#include "main-node/serve/token_text.h"
 #include "main-node/serve/utf8_text.h"
 
 #include <stdio.h>
@@ -20,6 +21,8 @@ struct prompt {
 
 struct choice {
 	struct od_strbuf text;
+	json_t *logprobs; /* until it is written; NULL: none */
+	size_t offset;	  /* of the next token in the text, in characters */
 	bool done;
 	enum odm_finish finish;
 	size_t n_tokens, shared_tokens;
@@ -28,8 +31,9 @@ struct choice {
 struct completion {
 	struct odm_exchange *exchange;
 	struct odm_generation g;
+	const struct od_tokenizer *tokenizer;
 	const json_t *prompt_given; /* only while preparing */
-	int64_t best_of;
+	int64_t best_of, logprobs; /* -1: not asked for */
 	bool echo;
 	struct odm_call *call;
 	struct prompt prompt[ODM_MAX_CHOICES];
@@ -46,7 +50,7 @@ static const struct odm_field fields[] = {
 	{ "echo", ODM_FIELD_BOOL, offsetof(struct completion, echo), 0, 0, NULL },
 	{ "best_of", ODM_FIELD_INT, offsetof(struct completion, best_of), 1, 128, NULL },
 	{ "suffix", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
-	{ "logprobs", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
+	{ "logprobs", ODM_FIELD_INT, offsetof(struct completion, logprobs), 0, ODM_MAX_LOGPROBS, NULL },
 	{ 0 },
 };
 
@@ -66,6 +70,8 @@ static int add_choices(struct completion *c, const int32_t *ids, size_t n_ids, s
 			return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
 		memcpy(spec.prompt, ids, n_ids * sizeof(*ids));
 		spec.n_prompt = n_ids;
+		spec.logprobs = (int)c->logprobs;
+		spec.prompt_logprobs = c->logprobs >= 0 && c->echo;
 		rc = odm_call_add(c->call, &spec, e);
 	}
 	return rc;
@@ -177,8 +183,10 @@ static int read_request(struct completion *c, struct odm_exchange *x, struct odm
 		rc = odm_fields_read(fields, request, c, e);
 	if (rc == OD_OK && c->best_of > 0 && c->best_of != c->g.n)
 		rc = odm_api_fail(e, 400, "best_of", OD_ERR_UNSUPPORTED, "best_of: only the value of n is supported here");
-	if (rc == OD_OK && c->echo && odm_engine_tokenizer(engine) == NULL)
-		rc = odm_api_fail(e, 400, "echo", OD_ERR_UNSUPPORTED, "echo: the model has no tokenizer.json");
+	c->tokenizer = rc == OD_OK ? odm_engine_tokenizer(engine) : NULL;
+	if (rc == OD_OK && (c->echo || c->logprobs >= 0) && c->tokenizer == NULL)
+		rc = odm_api_fail(e, 400, c->echo ? "echo" : "logprobs", OD_ERR_UNSUPPORTED, "%s: the model has no tokenizer.json",
+				  c->echo ? "echo" : "logprobs");
 	if (rc == OD_OK)
 		rc = odm_call_new(&c->call, x, e);
 	if (rc == OD_OK)
@@ -200,6 +208,7 @@ static void prepare(struct odm_exchange *x)
 	}
 	odm_exchange_set_state(x, c);
 	c->exchange = x;
+	c->logprobs = -1;
 	c->created = (int64_t)time(NULL);
 	rc = read_request(c, x, &e);
 	if (rc == OD_OK)
@@ -219,6 +228,7 @@ static void free_state(void *state)
 	for (size_t i = 0; i < ODM_MAX_CHOICES; i++) {
 		free(c->prompt[i].text);
 		od_strbuf_fini(&c->choice[i].text);
+		json_decref(c->choice[i].logprobs);
 	}
 	free(c);
 }
@@ -239,9 +249,14 @@ static struct odm_usage usage_of(const struct completion *c)
 	return u;
 }
 
-static json_t *choice_json(size_t index, json_t *text, const char *finish)
+/* Takes text, and the choice's log probabilities so far. */
+static json_t *choice_json(struct completion *c, size_t index, json_t *text, const char *finish)
 {
-	return json_pack("{s:I, s:o, s:n, s:s?}", "index", (json_int_t)index, "text", text, "logprobs", "finish_reason", finish);
+	json_t *logprobs = c->choice[index].logprobs;
+
+	c->choice[index].logprobs = NULL;
+	return json_pack("{s:I, s:o, s:o?, s:s?}", "index", (json_int_t)index, "text", text, "logprobs", logprobs, "finish_reason",
+			 finish);
 }
 
 /* An object of one answer, or of one event; takes choices. */
@@ -265,9 +280,9 @@ static void reply(struct completion *c)
 		return;
 	}
 	for (size_t i = 0; i < odm_call_choices(c->call); i++) {
-		const struct choice *t = &c->choice[i];
+		struct choice *t = &c->choice[i];
 
-		json_array_append_new(choices, choice_json(i, odm_json_text(t->text.text != NULL ? t->text.text : "", t->text.len),
+		json_array_append_new(choices, choice_json(c, i, odm_json_text(t->text.text != NULL ? t->text.text : "", t->text.len),
 							   odm_finish_reason(t->finish)));
 	}
 	o = answer_json(c, choices);
@@ -288,7 +303,7 @@ static void write_event(struct completion *c, json_t *choices, json_t *usage)
 
 static void write_choice(struct completion *c, size_t i, const char *text, size_t len, const char *finish)
 {
-	write_event(c, json_pack("[o]", choice_json(i, odm_json_text(text, len), finish)), NULL);
+	write_event(c, json_pack("[o]", choice_json(c, i, odm_json_text(text, len), finish)), NULL);
 }
 
 /* Comments, which clients skip: nothing else comes until the prompt is through. */
@@ -323,6 +338,19 @@ static void end_stream(struct completion *c)
 
 /* ---- Events ---- */
 
+static void add_tokens(struct completion *c, struct choice *t, const struct odm_token_list *l)
+{
+	size_t n = l->n;
+
+	while (c->g.max_tokens == 0 && n > 0 && !l->record[n - 1].of_prompt)
+		n--; /* the engine writes at least one */
+	if (n == 0)
+		return;
+	if (t->logprobs == NULL)
+		t->logprobs = odm_logprobs_new();
+	odm_logprobs_add(t->logprobs, c->tokenizer, l->record, n, &t->offset);
+}
+
 static void on_event(void *arg, size_t i, const struct odm_news *news)
 {
 	struct completion *c = arg;
@@ -341,9 +369,10 @@ static void on_event(void *arg, size_t i, const struct odm_news *news)
 	else if (news->done && news->finish == ODM_FINISH_CANCELLED && c->error.status == 0)
 		odm_api_fail(&c->error, 503, NULL, OD_ERR_CANCELLED, "the text was not read in time");
 	c->written_ns = od_now_ns();
+	add_tokens(c, t, &news->tokens);
 	if (!c->g.stream)
 		od_strbuf_append(&t->text, text, len);
-	else if (c->error.status == 0 && (len > 0 || t->done))
+	else if (c->error.status == 0 && (len > 0 || t->done || t->logprobs != NULL))
 		write_choice(c, i, text, len, t->done ? odm_finish_reason(t->finish) : NULL);
 	else if (c->error.status == 0)
 		write_progress(c, i, news);

@@ -142,16 +142,30 @@ static bool on_text(void *arg, const char *piece, size_t len)
 	return odm_job_tell_text(arg, piece, len);
 }
 
-static void on_step(void *arg, const struct odm_step *step, const struct odm_part *part)
+static void on_token(void *arg, const struct odm_token *token)
 {
 	struct odm_job *j = arg;
 	struct odm_engine_thread *t = j->thread;
 	const uint64_t now = od_now_ns();
 
+	if (token->position >= j->req.n_prompt) {
+		pthread_mutex_lock(&t->lock);
+		t->last_token_ns = now;
+		pthread_mutex_unlock(&t->lock);
+	}
+	if (j->spec.logprobs >= 0)
+		odm_job_tell_token(j, token);
+}
+
+static void on_progress(void *arg, uint32_t done, uint32_t n_prompt)
+{
+	struct odm_job *j = arg;
+	struct odm_engine_thread *t = j->thread;
+	const uint64_t now = od_now_ns();
+
+	(void)n_prompt;
 	pthread_mutex_lock(&t->lock);
 	t->last_step_ns = now;
-	if (step->phase == ODM_DECODE)
-		t->last_token_ns = now;
 	if (!j->begun) {
 		j->begun = true;
 		j->begun_ns = now;
@@ -160,7 +174,19 @@ static void on_step(void *arg, const struct odm_step *step, const struct odm_par
 		t->places_changed = true;
 	}
 	pthread_mutex_unlock(&t->lock);
-	odm_job_tell_prefill(j, step->phase == ODM_DECODE ? part->prompt_tokens : step->rows[part->first].position);
+	odm_job_tell_prefill(j, done);
+}
+
+static void on_step(void *arg, const struct odm_step *step, const struct odm_part *part)
+{
+	struct odm_job *j = arg;
+	struct odm_engine_thread *t = j->thread;
+	const uint64_t now = od_now_ns();
+
+	(void)step, (void)part;
+	pthread_mutex_lock(&t->lock);
+	t->last_step_ns = now;
+	pthread_mutex_unlock(&t->lock);
 }
 
 /* ---- Engine thread ---- */
@@ -172,8 +198,6 @@ static void end_job(struct odm_engine_thread *t, struct odm_job *j, struct odm_r
 	pthread_mutex_lock(&t->lock);
 	j->sequence = NULL;
 	leave(t, j);
-	if (r->n_tokens > 0)
-		t->last_token_ns = now;
 	if (err->code != OD_ERR_CANCELLED)
 		t->last_error = *err; /* or none */
 	pthread_mutex_unlock(&t->lock);
@@ -189,7 +213,7 @@ static void give_to_engine(struct odm_engine_thread *t, struct odm_job *j)
 	struct odm_sequence *q;
 	struct od_err err = { 0 };
 
-	j->req.observer = (struct odm_observer){ .arg = j, .text = on_text, .step = on_step };
+	j->req.observer = (struct odm_observer){ .arg = j, .progress = on_progress, .token = on_token, .text = on_text, .step = on_step };
 	if (odm_engine_submit(t->engine, &j->req, &q, &err) != OD_OK) {
 		end_job(t, j, &none, &err);
 		return;

@@ -10,6 +10,7 @@
 
 #include "common/base/strbuf.h"
 #include "main-node/engine/engine.h"
+#include "main-node/serve/token_list.h"
 
 struct odm_engine_thread;
 struct odm_job;
@@ -22,7 +23,7 @@ struct odm_engine_thread_opts {
 	size_t max_unread_bytes;       /* of one job; 0: 1 MiB */
 	/* Engine thread, no lock held: the state has changed. */
 	void (*changed)(void *arg);
-	/* Engine thread, no lock held: a job is done. queue_ns: until its first step; rc: its error or OD_OK. */
+	/* Engine thread, no lock held: a job is done. queue_ns: until it left the queue; rc: its error or OD_OK. */
 	void (*ended)(void *arg, const struct odm_result *r, uint64_t queue_ns, int rc);
 	void *arg;
 };
@@ -39,7 +40,7 @@ enum odm_serve_state odm_engine_thread_state(struct odm_engine_thread *t, struct
 const struct odm_engine *odm_engine_thread_engine(struct odm_engine_thread *t);
 
 struct odm_engine_activity {
-	size_t open_requests, running, waiting; /* jobs: in a step already; not yet */
+	size_t open_requests, running, waiting; /* jobs: out of the queue; in it */
 	uint64_t last_step_ns, last_token_ns;	/* od_now_ns; 0: never */
 	struct od_err last_error;		/* of the newest job that failed and was not cancelled, until one succeeds */
 };
@@ -54,6 +55,8 @@ struct odm_job_spec {
 	struct od_sampler_opts sampling;
 	const char *const *stop;
 	size_t n_stop;
+	int logprobs; /* as in odm_request; -1: news has no tokens */
+	bool prompt_logprobs;
 	/* There is news where there was none. No lock held; engine thread, or that of odm_job_cancel. */
 	void (*wake)(void *arg);
 	void (*release)(void *arg); /* as wake: once, after the last one, which says that a job that was submitted is done; NULL ok */
@@ -75,7 +78,8 @@ void odm_job_cancel(struct odm_job *j);
 
 struct odm_news {
 	struct od_strbuf text; /* since the last time */
-	bool begun;	       /* its first step has begun */
+	struct odm_token_list tokens; /* since the last time, if log probabilities were asked for */
+	bool begun;	       /* it has left the queue */
 	size_t place;	       /* before that: among the jobs that have not begun; 1: it is the next */
 	uint32_t prefilled_tokens; /* of the prompt */
 	bool done;

@@ -161,6 +161,7 @@ void odm_generation_spec(const struct odm_generation *g, size_t choice, struct o
 		},
 		.stop = g->stop.value,
 		.n_stop = g->stop.n,
+		.logprobs = -1,
 	};
 }
 

@@ -64,7 +64,8 @@ static void release(void *arg)
 /* One token behind one token, greedy. */
 static int begin_test(struct odm_health *h, struct odm_exchange *x, struct od_err *err)
 {
-	struct odm_job_spec spec = { .n_prompt = 1, .max_tokens = 1, .ignore_eos = true, .wake = wake, .release = release, .arg = x };
+	struct odm_job_spec spec = { .n_prompt = 1, .max_tokens = 1, .ignore_eos = true, .logprobs = -1, .wake = wake,
+				     .release = release, .arg = x };
 	int rc;
 
 	od_sampler_defaults(&spec.sampling);

@@ -10,7 +10,7 @@ static void job_free(struct odm_job *j)
 	free(j->stop);
 	free(j->bias);
 	free(j->spec.prompt);
-	od_strbuf_fini(&j->news.text);
+	odm_news_fini(&j->news);
 	pthread_mutex_destroy(&j->lock);
 	free(j);
 }
@@ -57,6 +57,8 @@ struct odm_job *odm_job_new(const struct odm_job_spec *spec)
 		.sampling = j->spec.sampling,
 		.stop = (const char *const *)j->stop,
 		.n_stop = j->spec.n_stop,
+		.logprobs = j->spec.logprobs,
+		.prompt_logprobs = j->spec.prompt_logprobs,
 	};
 	return j;
 }
@@ -94,12 +96,23 @@ bool odm_job_tell_text(struct odm_job *j, const char *piece, size_t len)
 	bool good;
 
 	pthread_mutex_lock(&j->lock);
-	good = j->news.text.len + len <= j->max_unread_bytes;
+	good = j->news.text.len + len + j->unread_tokens * sizeof(struct odm_token_record) <= j->max_unread_bytes;
 	if (good)
 		od_strbuf_append(&j->news.text, piece, len);
-	good = good && !j->news.text.failed;
+	good = good && !j->news.text.failed && !j->news.tokens.failed;
 	unlock_and_wake(j);
 	return good;
+}
+
+/* Those of the prompt do not count: the client has sent as much. */
+void odm_job_tell_token(struct odm_job *j, const struct odm_token *t)
+{
+	const bool of_prompt = t->position < j->req.n_prompt;
+
+	pthread_mutex_lock(&j->lock);
+	odm_token_list_add(&j->news.tokens, t, of_prompt);
+	j->unread_tokens += !of_prompt;
+	unlock_and_wake(j);
 }
 
 void odm_job_tell_place(struct odm_job *j, size_t place)
@@ -150,6 +163,8 @@ bool odm_job_take_news(struct odm_job *j, struct odm_news *news)
 	if (any) {
 		*news = j->news;
 		j->news.text = (struct od_strbuf){ 0 };
+		j->news.tokens = (struct odm_token_list){ 0 };
+		j->unread_tokens = 0;
 		j->any_news = false;
 	}
 	pthread_mutex_unlock(&j->lock);
@@ -159,4 +174,5 @@ bool odm_job_take_news(struct odm_job *j, struct odm_news *news)
 void odm_news_fini(struct odm_news *news)
 {
 	od_strbuf_fini(&news->text);
+	odm_token_list_fini(&news->tokens);
 }

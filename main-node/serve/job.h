@@ -26,6 +26,7 @@ struct odm_job {
 
 	pthread_mutex_t lock;
 	struct odm_news news;
+	size_t unread_tokens; /* generated ones, in the news */
 	bool any_news; /* wake was called and the news not taken */
 
 	struct odm_ticket *ticket; /* NULL when done */
@@ -35,8 +36,9 @@ struct odm_job {
 	uint64_t submitted_ns, begun_ns;
 };
 
-/* Each changes the news and calls wake if there was none. text: false if too much is unread. */
+/* Each changes the news and calls wake if there was none. text: false if too much is unread, generated tokens included. */
 bool odm_job_tell_text(struct odm_job *j, const char *piece, size_t len);
+void odm_job_tell_token(struct odm_job *j, const struct odm_token *t);
 void odm_job_tell_place(struct odm_job *j, size_t place);
 void odm_job_tell_prefill(struct odm_job *j, uint32_t prefilled_tokens);
 /* r: NULL: it never was in the engine. */

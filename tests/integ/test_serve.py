@@ -3,6 +3,7 @@
 goes away is told so, or nothing, and disturbs no other."""
 import atexit
 import json
+import math
 import os
 import re
 import signal
@@ -12,7 +13,7 @@ import subprocess
 import threading
 import time
 
-from cluster_util import HANG_S, SLOW, TMP, Daemon, generate, hosts_file, pack, run_tests, test
+from cluster_util import HANG_S, SLOW, TMP, Daemon, generate, hosts_file, pack, run_tests, test, tool
 from serve_util import JSON, Server, parse_events, stop_servers
 
 atexit.register(stop_servers)
@@ -134,6 +135,55 @@ def defaults_are_those_of_openai_and_of_the_model():
     assert o["usage"]["total_tokens"] <= 1025
 
 
+def engine_logprobs(prompt, tokens, n):
+    """[(token, log probability, best others)] by od-main --prompts, prompt included."""
+    path = os.path.join(TMP, "logprobs.jsonl")
+    with open(path, "w") as f:
+        json.dump({"prompt": prompt, "max_tokens": tokens, "logprobs": n, "prompt_logprobs": True}, f)
+    p = tool("od-main", "--pack", pack(), "--resident", "--json", "--prompts", path)
+    return [(t["token"], t["logprob"], t["top"]) for t in json.loads(p.stdout)["logprobs"]]
+
+
+def one_token(i):
+    return server().ask("/detokenize", {"tokens": [300, i]})[2]["content"][len(server().ask("/detokenize", {"tokens": [300]})[2]["content"]):]
+
+
+@test
+def log_probabilities_are_those_of_the_engine():
+    expected = engine_logprobs(PROMPT, 6, 3)
+    o = server().complete(PROMPT, 6, logprobs=3, echo=True)
+    l = o["choices"][0]["logprobs"]
+    assert l["token_logprobs"] == [e[1] for e in expected] and l["token_logprobs"][0] is None, l
+    assert l["tokens"][1:] == [one_token(e[0]) for e in expected[1:]] and "".join(l["tokens"][1:]) == text_of(o), l
+    assert l["tokens"][0] == "<s>" and l["top_logprobs"][0] is None
+    for top, own, text, e in list(zip(l["top_logprobs"], l["token_logprobs"], l["tokens"], expected))[1:]:
+        best = {one_token(t): p for t, p in reversed(e[2])}
+        assert top == {**best, text: own}, (top, best)
+        assert sum(math.exp(p) for p in top.values()) <= 1 + 1e-9
+    assert [text_of(o)[i:i + len(t)] for i, t in list(zip(l["text_offset"], l["tokens"]))[1:]] == l["tokens"][1:]
+    # What lm-eval does: the prompt's own, as token ids, with one more token.
+    ids = [e[0] for e in expected]
+    m = server().complete(ids[:-1], 1, logprobs=1, echo=True)["choices"][0]["logprobs"]
+    assert m["token_logprobs"][1:-1] == [e[1] for e in expected[1:-1]]
+    assert [p == max(t.values()) for p, t in zip(m["token_logprobs"][9:], m["top_logprobs"][9:])] == [True] * (len(ids) - 9)
+
+
+@test
+def log_probabilities_come_in_streams_and_without_echo():
+    whole = server().complete(PROMPT, 8, logprobs=2, stop=" zzz")["choices"][0]["logprobs"]
+    assert len(whole["tokens"]) == 8 and whole["text_offset"][0] == 0
+    for fields in {}, {"echo": True}:
+        whole = server().complete(PROMPT, 8, logprobs=2, **fields)["choices"][0]["logprobs"]
+        events, _ = server().stream(prompt=PROMPT, max_tokens=8, logprobs=2, **fields)
+        parts = [e["choices"][0]["logprobs"] for e in events if e["choices"][0]["logprobs"]]
+        assert {k: sum((p[k] for p in parts), []) for k in whole} == whole, parts
+    zero = server().complete(PROMPT, 2, logprobs=0)["choices"][0]["logprobs"]
+    assert [list(t) for t in zero["top_logprobs"]] == [[t] for t in zero["tokens"]]
+    none = server().complete(PROMPT, 0, logprobs=1, echo=True)["choices"][0]["logprobs"]
+    assert len(none["tokens"]) == 9
+    assert server().complete(PROMPT, 2)["choices"][0]["logprobs"] is None
+
+
 # ---- Other endpoints ----
 
 
@@ -236,7 +286,7 @@ BAD_FIELDS = [
     ({"prompt": "a", "suffix": "b"}, "suffix"), ({"prompt": "a", "response_format": {"type": "json_object"}}, "response_format"),
     ({"prompt": "a", "response_format": "text"}, "response_format"), ({"prompt": "a", "guided_json": {"type": "object"}}, "guided_json"),
     ({"prompt": "a", "min_tokens": 3}, "min_tokens"), ({"prompt": "a", "model": 3}, "model"), ({"prompt": "a", "echo": "yes"}, "echo"),
-    ({"prompt": "a", "logprobs": 99}, "logprobs"), ({"prompt": "a", "logprobs": "all"}, "logprobs"),
+    ({"prompt": "a", "logprobs": 21}, "logprobs"), ({"prompt": "a", "logprobs": "all"}, "logprobs"),
 ]
 
 
@@ -408,7 +458,6 @@ def pages_of_one_origin_may_ask():
 
 
 def run_serve(*args):
-    from cluster_util import tool
     return tool("od-main", "serve", "--pack", pack(), "--resident", *args, ok=None)
 
 
