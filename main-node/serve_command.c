@@ -20,7 +20,7 @@ struct options {
 	struct odm_engine_args engine;
 	struct odm_serve_opts serve;
 	const char *listen, *key_file, *cert_file, *tls_key_file;
-	bool quiet, help;
+	bool insecure, quiet, help;
 };
 
 static void default_options(struct options *o)
@@ -45,7 +45,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "api-key-file", OD_ARG_STRING, &o->key_file, "FILE", "an API key a line; requests must have one of them", 0, 0, NULL },
 		{ "tls-cert", OD_ARG_STRING, &o->cert_file, "FILE", "certificate chain (PEM): HTTPS instead of HTTP", 0, 0, NULL },
 		{ "tls-key", OD_ARG_STRING, &o->tls_key_file, "FILE", "its private key (PEM)", 0, 0, NULL },
-		{ "insecure", OD_ARG_FLAG, &eo->insecure, NULL, "allow addresses beyond loopback without keys and TLS; --serve-store too", 0, 0, NULL },
+		{ "insecure", OD_ARG_FLAG, &o->insecure, NULL, "beyond loopback: HTTP without API keys and TLS, and links to other machines without keys", 0, 0, NULL },
 		{ "cors", OD_ARG_STRING, &s->cors, "ORIGIN", "let pages of this origin (https://host) use the server in a browser; *: of any", 0, 0, NULL },
 		{ "model-name", OD_ARG_STRING, &s->model, "NAME", "name of the model; requests for another are refused (default: the pack's folder, any name is taken)", 0, 0, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Limits" },
@@ -76,12 +76,13 @@ static int check_options(struct options *o, struct od_err *err)
 		return od_fail_within(err, "--listen");
 	if ((o->cert_file == NULL) != (o->tls_key_file == NULL))
 		return od_fail(err, OD_ERR_ARG, "--tls-cert and --tls-key need each other");
-	if (!od_is_loopback(s->listen.host) && !o->engine.opts.insecure && (o->key_file == NULL || o->cert_file == NULL))
+	if (!od_is_loopback(s->listen.host) && !o->insecure && (o->key_file == NULL || o->cert_file == NULL))
 		return od_fail(err, OD_ERR_ARG, "--listen %s is not loopback: this needs --api-key-file with --tls-cert and --tls-key, or "
 			       "--insecure", o->listen);
 	if (s->max_body_bytes == 0)
 		return od_fail(err, OD_ERR_ARG, "--max-body: expected more than 0");
 	o->engine.opts.quiet = o->quiet;
+	o->engine.opts.keys.insecure = o->insecure && (o->engine.opts.hosts_path != NULL || o->engine.opts.serve_store != NULL);
 	rc = odm_engine_args_finish(&o->engine, err);
 	s->engine = o->engine.opts;
 	return rc;
