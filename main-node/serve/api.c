@@ -51,7 +51,8 @@ static void start_models(struct odm_exchange *x)
 	if (need_engine(x, &engine, &e) != OD_OK)
 		odm_exchange_fail(x, &e);
 	else
-		odm_exchange_reply_json(x, 200, json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(odm_api_of(x), engine)));
+		odm_exchange_reply_json(x, 200,
+					json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(odm_api_of(x), engine)));
 }
 
 static void start_model(struct odm_exchange *x)
@@ -116,7 +117,8 @@ static int tokenize(const struct odm_engine *engine, const json_t *request, json
 		return odm_api_fail(e, 400, t.content != NULL ? "content" : "prompt", OD_ERR_FORMAT, "%s: expected a string",
 				    t.content != NULL ? "content" : "prompt");
 	rc = od_tokenizer_encode(odm_engine_tokenizer(engine), json_string_value(text), json_string_length(text),
-				 (add ? OD_ENCODE_ADD_SPECIAL : 0) | (t.parse_special ? OD_ENCODE_PARSE_SPECIAL : 0), &ids, &n, &err);
+				 (add ? OD_ENCODE_ADD_SPECIAL : 0) | (t.parse_special ? OD_ENCODE_PARSE_SPECIAL : 0), &ids, &n,
+				 &err);
 	if (rc != OD_OK)
 		return odm_api_fail(e, 400, NULL, rc, "%s", err.msg);
 	tokens = json_array();
@@ -148,7 +150,8 @@ static int detokenize(const struct odm_engine *engine, const json_t *request, js
 		const json_t *id = json_array_get(tokens, i);
 
 		if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= vocab)
-			rc = odm_api_fail(e, 400, "tokens", OD_ERR_RANGE, "tokens[%zu]: expected an integer from 0 to %u", i, vocab - 1);
+			rc = odm_api_fail(e, 400, "tokens", OD_ERR_RANGE, "tokens[%zu]: expected an integer from 0 to %u", i,
+					  vocab - 1);
 		ids[i] = (int32_t)json_integer_value(id);
 	}
 	if (rc == OD_OK && od_tokenizer_decode(odm_engine_tokenizer(engine), ids, n, false, &text, &len, &err) != OD_OK)
@@ -160,7 +163,8 @@ static int detokenize(const struct odm_engine *engine, const json_t *request, js
 	return rc;
 }
 
-static void prepare(struct odm_exchange *x, int (*make)(const struct odm_engine *, const json_t *, json_t **, struct odm_api_error *))
+static void prepare(struct odm_exchange *x,
+		    int (*make)(const struct odm_engine *, const json_t *, json_t **, struct odm_api_error *))
 {
 	const struct odm_engine *engine;
 	struct odm_api_error e;

@@ -64,7 +64,9 @@ static int add_choices(struct completion *c, const int32_t *ids, size_t n_ids, s
 		struct odm_job_spec spec;
 
 		odm_generation_spec(&c->g, i, &spec);
-		spec.max_tokens = c->g.max_tokens < 0 ? DEFAULT_MAX_TOKENS : c->g.max_tokens == 0 ? 1 : (uint64_t)c->g.max_tokens;
+		spec.max_tokens = c->g.max_tokens < 0	 ? DEFAULT_MAX_TOKENS
+				  : c->g.max_tokens == 0 ? 1
+							 : (uint64_t)c->g.max_tokens;
 		spec.prompt = malloc((n_ids + 1) * sizeof(*spec.prompt));
 		if (spec.prompt == NULL)
 			return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
@@ -85,7 +87,8 @@ static int add_prompt(struct completion *c, const struct odm_engine *engine, con
 	struct od_err err;
 
 	if (n_ids > ctx) {
-		odm_api_fail(e, 400, "prompt", OD_ERR_RANGE, "prompt: it has %zu tokens, more than the context of %u", n_ids, ctx);
+		odm_api_fail(e, 400, "prompt", OD_ERR_RANGE, "prompt: it has %zu tokens, more than the context of %u", n_ids,
+			     ctx);
 		e->code = "context_length_exceeded";
 		return OD_ERR_RANGE;
 	}
@@ -94,7 +97,8 @@ static int add_prompt(struct completion *c, const struct odm_engine *engine, con
 		if (p->text != NULL)
 			memcpy(p->text, text, len);
 		p->len = len;
-	} else if (c->echo && od_tokenizer_decode(odm_engine_tokenizer(engine), ids, n_ids, true, &p->text, &p->len, &err) != OD_OK) {
+	} else if (c->echo &&
+		   od_tokenizer_decode(odm_engine_tokenizer(engine), ids, n_ids, true, &p->text, &p->len, &err) != OD_OK) {
 		return odm_api_fail(e, 400, "prompt", err.code, "prompt: %s", err.msg);
 	}
 	if (c->echo && p->text == NULL)
@@ -131,8 +135,9 @@ static int add_ids(struct completion *c, const struct odm_engine *engine, const 
 		const json_t *id = json_array_get(v, i);
 
 		if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= vocab)
-			rc = odm_api_fail(e, 400, "prompt", OD_ERR_RANGE, "prompt: token %zu: expected an integer from 0 to %u, found %s",
-					  i, vocab - 1, odm_json_describe(id, found, sizeof(found)));
+			rc = odm_api_fail(e, 400, "prompt", OD_ERR_RANGE,
+					  "prompt: token %zu: expected an integer from 0 to %u, found %s", i, vocab - 1,
+					  odm_json_describe(id, found, sizeof(found)));
 		else
 			ids[i] = (int32_t)json_integer_value(id);
 	}
@@ -153,16 +158,19 @@ static int add_prompts(struct completion *c, const struct odm_engine *engine, st
 	if (json_is_integer(first))
 		return add_ids(c, engine, v, e);
 	if (!json_is_string(first) && !json_is_array(first))
-		return odm_api_fail(e, 400, "prompt", v == NULL ? OD_ERR_MISSING : OD_ERR_FORMAT, "prompt: expected a string, token ids, "
+		return odm_api_fail(e, 400, "prompt", v == NULL ? OD_ERR_MISSING : OD_ERR_FORMAT,
+				    "prompt: expected a string, token ids, "
 				    "or an array of strings or of arrays of token ids, not empty");
 	if (json_array_size(v) * (size_t)c->g.n > ODM_MAX_CHOICES)
-		return odm_api_fail(e, 400, "prompt", OD_ERR_RANGE, "prompt: expected at most %d choices (prompts times n), found %zu",
-				    ODM_MAX_CHOICES, json_array_size(v) * (size_t)c->g.n);
+		return odm_api_fail(e, 400, "prompt", OD_ERR_RANGE,
+				    "prompt: expected at most %d choices (prompts times n), found %zu", ODM_MAX_CHOICES,
+				    json_array_size(v) * (size_t)c->g.n);
 	for (size_t i = 0; rc == OD_OK && i < json_array_size(v); i++) {
 		const json_t *p = json_array_get(v, i);
 
 		if (json_typeof(p) != json_typeof(first))
-			return odm_api_fail(e, 400, "prompt", OD_ERR_FORMAT, "prompt: expected either strings or arrays of token ids, found "
+			return odm_api_fail(e, 400, "prompt", OD_ERR_FORMAT,
+					    "prompt: expected either strings or arrays of token ids, found "
 					    "both, or something else");
 		rc = json_is_string(p) ? add_text(c, engine, p, e) : add_ids(c, engine, p, e);
 	}
@@ -185,8 +193,8 @@ static int read_request(struct completion *c, struct odm_exchange *x, struct odm
 		rc = odm_api_fail(e, 400, "best_of", OD_ERR_UNSUPPORTED, "best_of: only the value of n is supported here");
 	c->tokenizer = rc == OD_OK ? odm_engine_tokenizer(engine) : NULL;
 	if (rc == OD_OK && (c->echo || c->logprobs >= 0) && c->tokenizer == NULL)
-		rc = odm_api_fail(e, 400, c->echo ? "echo" : "logprobs", OD_ERR_UNSUPPORTED, "%s: the model has no tokenizer.json",
-				  c->echo ? "echo" : "logprobs");
+		rc = odm_api_fail(e, 400, c->echo ? "echo" : "logprobs", OD_ERR_UNSUPPORTED,
+				  "%s: the model has no tokenizer.json", c->echo ? "echo" : "logprobs");
 	if (rc == OD_OK)
 		rc = odm_call_new(&c->call, x, e);
 	if (rc == OD_OK)
@@ -255,8 +263,8 @@ static json_t *choice_json(struct completion *c, size_t index, json_t *text, con
 	json_t *logprobs = c->choice[index].logprobs;
 
 	c->choice[index].logprobs = NULL;
-	return json_pack("{s:I, s:o, s:o?, s:s?}", "index", (json_int_t)index, "text", text, "logprobs", logprobs, "finish_reason",
-			 finish);
+	return json_pack("{s:I, s:o, s:o?, s:s?}", "index", (json_int_t)index, "text", text, "logprobs", logprobs,
+			 "finish_reason", finish);
 }
 
 /* An object of one answer, or of one event; takes choices. */
@@ -265,8 +273,8 @@ static json_t *answer_json(const struct completion *c, json_t *choices)
 	char id[48];
 
 	snprintf(id, sizeof(id), "cmpl-%s", odm_exchange_id(c->exchange));
-	return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", id, "object", "text_completion", "created", (json_int_t)c->created, "model",
-			 odm_api_of(c->exchange)->model, "choices", choices);
+	return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", id, "object", "text_completion", "created", (json_int_t)c->created,
+			 "model", odm_api_of(c->exchange)->model, "choices", choices);
 }
 
 static void reply(struct completion *c)
@@ -282,8 +290,9 @@ static void reply(struct completion *c)
 	for (size_t i = 0; i < odm_call_choices(c->call); i++) {
 		struct choice *t = &c->choice[i];
 
-		json_array_append_new(choices, choice_json(c, i, odm_json_text(t->text.text != NULL ? t->text.text : "", t->text.len),
-							   odm_finish_reason(t->finish)));
+		json_array_append_new(choices,
+				      choice_json(c, i, odm_json_text(t->text.text != NULL ? t->text.text : "", t->text.len),
+						  odm_finish_reason(t->finish)));
 	}
 	o = answer_json(c, choices);
 	json_object_set_new(o, "usage", odm_usage_json(&u));

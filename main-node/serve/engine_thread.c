@@ -55,7 +55,8 @@ static int admit(struct odm_engine_thread *t, struct odm_job *const *job, size_t
 	if (t->stopping)
 		return od_fail(err, OD_ERR_UNREACHABLE, "the server is ending");
 	if (!beyond && t->n_open >= t->max_open)
-		return od_fail(err, OD_ERR_BUSY, "%zu requests are being served or wait, as many as may; try again later", t->n_open);
+		return od_fail(err, OD_ERR_BUSY, "%zu requests are being served or wait, as many as may; try again later",
+			       t->n_open);
 	k = malloc(sizeof(*k));
 	if (k == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "no memory for a request");
@@ -213,7 +214,9 @@ static void give_to_engine(struct odm_engine_thread *t, struct odm_job *j)
 	struct odm_sequence *q;
 	struct od_err err = { 0 };
 
-	j->req.observer = (struct odm_observer){ .arg = j, .progress = on_progress, .token = on_token, .text = on_text, .step = on_step };
+	j->req.observer = (struct odm_observer){
+		.arg = j, .progress = on_progress, .token = on_token, .text = on_text, .step = on_step
+	};
 	if (odm_engine_submit(t->engine, &j->req, &q, &err) != OD_OK) {
 		end_job(t, j, &none, &err);
 		return;

@@ -4,7 +4,7 @@
  * generated in order of arrival, as many at once as the engine takes. What a job has to tell collects in its news until it is
  * taken, so a slow reader delays no other; if it leaves too much text unread, its job is cancelled. While there is no job, the
  * thread sleeps.
- * Thread: any, unless a function says otherwise. Owner: jobs are counted references; the thread holds one until a job is done. */
+ * Thread: any, unless a function says otherwise. Owner: counted references of jobs; the thread holds one until a job is done. */
 #ifndef ODM_ENGINE_THREAD_H
 #define ODM_ENGINE_THREAD_H
 
@@ -59,7 +59,7 @@ struct odm_job_spec {
 	bool prompt_logprobs;
 	/* There is news where there was none. No lock held; engine thread, or that of odm_job_cancel. */
 	void (*wake)(void *arg);
-	void (*release)(void *arg); /* as wake: once, after the last one, which says that a job that was submitted is done; NULL ok */
+	void (*release)(void *arg); /* as wake: once, after the last one, which says that a submitted job is done; NULL ok */
 	void *arg;
 };
 

@@ -63,8 +63,9 @@ bool odm_exchange_replied(const struct odm_exchange *x)
 
 void odm_exchange_reply(struct odm_exchange *x, int status, const char *content_type, char *text, size_t len)
 {
-	static const char no_memory[] = "{\"error\": {\"message\": \"out of memory\", \"type\": \"server_error\", \"param\": null, "
-					"\"code\": null}}";
+	static const char no_memory[] =
+		"{\"error\": {\"message\": \"out of memory\", \"type\": \"server_error\", \"param\": null, "
+		"\"code\": null}}";
 
 	if (x->replied || x->streaming) {
 		free(text);

@@ -71,7 +71,8 @@ static int read_bias(struct odm_generation *g, uint32_t vocab, struct odm_api_er
 	const char *key;
 
 	if (!json_is_object(g->logit_bias))
-		return odm_api_fail(e, 400, "logit_bias", OD_ERR_FORMAT, "logit_bias: expected an object of token ids and numbers");
+		return odm_api_fail(e, 400, "logit_bias", OD_ERR_FORMAT,
+				    "logit_bias: expected an object of token ids and numbers");
 	if (json_object_size(g->logit_bias) > OD_MAX_LOGIT_BIAS)
 		return odm_api_fail(e, 400, "logit_bias", OD_ERR_RANGE, "logit_bias: expected at most %u tokens, found %zu",
 				    OD_MAX_LOGIT_BIAS, json_object_size(g->logit_bias));
@@ -84,14 +85,17 @@ static int read_bias(struct odm_generation *g, uint32_t vocab, struct odm_api_er
 		const double bias = json_number_value(value);
 
 		if (key[0] < '0' || key[0] > '9' || *end != '\0' || id >= vocab)
-			return odm_api_fail(e, 400, "logit_bias", OD_ERR_RANGE, "logit_bias: expected token ids from 0 to %u, found "
-					    "\"%.40s\"", vocab - 1, key);
+			return odm_api_fail(e, 400, "logit_bias", OD_ERR_RANGE,
+					    "logit_bias: expected token ids from 0 to %u, found "
+					    "\"%.40s\"",
+					    vocab - 1, key);
 		if (!json_is_number(value) || !(bias >= -OD_MAX_BIAS && bias <= OD_MAX_BIAS))
 			return odm_api_fail(e, 400, "logit_bias", OD_ERR_RANGE, "logit_bias: expected numbers from %g to %g",
 					    -OD_MAX_BIAS, OD_MAX_BIAS);
 		for (size_t i = 0; i < g->n_bias; i++) /* "7" and "07" */
 			if (g->bias[i].token == (int32_t)id)
-				return odm_api_fail(e, 400, "logit_bias", OD_ERR_FORMAT, "logit_bias: token %lu is named twice", id);
+				return odm_api_fail(e, 400, "logit_bias", OD_ERR_FORMAT, "logit_bias: token %lu is named twice",
+						    id);
 		g->bias[g->n_bias++] = (struct od_logit_bias){ .token = (int32_t)id, .bias = (float)bias };
 	}
 	return OD_OK;
@@ -103,15 +107,18 @@ static int check_form(const struct odm_generation *g, struct odm_api_error *e)
 	const char *type = json_string_value(json_object_get(g->response_format, "type"));
 
 	if (g->response_format != NULL && (type == NULL || strcmp(type, "text") != 0))
-		return odm_api_fail(e, 400, "response_format", OD_ERR_UNSUPPORTED, "response_format: only {\"type\": \"text\"} is "
+		return odm_api_fail(e, 400, "response_format", OD_ERR_UNSUPPORTED,
+				    "response_format: only {\"type\": \"text\"} is "
 				    "supported here");
 	if (!g->skip_special)
-		return odm_api_fail(e, 400, "skip_special_tokens", OD_ERR_UNSUPPORTED, "skip_special_tokens: only true is supported "
+		return odm_api_fail(e, 400, "skip_special_tokens", OD_ERR_UNSUPPORTED,
+				    "skip_special_tokens: only true is supported "
 				    "here");
 	return OD_OK;
 }
 
-int odm_generation_read(struct odm_generation *g, const json_t *request, const struct odm_engine *engine, struct odm_api_error *e)
+int odm_generation_read(struct odm_generation *g, const json_t *request, const struct odm_engine *engine,
+			struct odm_api_error *e)
 {
 	struct od_sampler_opts s;
 	struct od_err err;
@@ -173,12 +180,13 @@ const char *odm_finish_reason(enum odm_finish f)
 json_t *odm_usage_json(const struct odm_usage *u)
 {
 	return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)u->prompt_tokens, "completion_tokens",
-			 (json_int_t)u->completion_tokens, "total_tokens", (json_int_t)(u->prompt_tokens + u->completion_tokens),
-			 "prompt_tokens_details", "cached_tokens", (json_int_t)u->cached_tokens);
+			 (json_int_t)u->completion_tokens, "total_tokens",
+			 (json_int_t)(u->prompt_tokens + u->completion_tokens), "prompt_tokens_details", "cached_tokens",
+			 (json_int_t)u->cached_tokens);
 }
 
-int odm_encode_prompt(const struct odm_engine *engine, const char *text, size_t len, const char *param, int32_t **ids, size_t *n,
-		      struct odm_api_error *e)
+int odm_encode_prompt(const struct odm_engine *engine, const char *text, size_t len, const char *param, int32_t **ids,
+		      size_t *n, struct odm_api_error *e)
 {
 	const struct od_tokenizer *t = odm_engine_tokenizer(engine);
 	struct od_err err;
@@ -187,7 +195,8 @@ int odm_encode_prompt(const struct odm_engine *engine, const char *text, size_t 
 	*ids = NULL;
 	*n = 0;
 	if (t == NULL)
-		return odm_api_fail(e, 400, param, OD_ERR_UNSUPPORTED, "%s: the model has no tokenizer.json; give token ids", param);
+		return odm_api_fail(e, 400, param, OD_ERR_UNSUPPORTED, "%s: the model has no tokenizer.json; give token ids",
+				    param);
 	rc = od_tokenizer_encode(t, text, len, OD_ENCODE_ADD_SPECIAL | OD_ENCODE_PARSE_SPECIAL, ids, n, &err);
 	return rc == OD_OK ? rc : odm_api_fail(e, rc == OD_ERR_NOMEM ? 503 : 400, param, rc, "%s: %s", param, err.msg);
 }

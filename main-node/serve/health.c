@@ -48,7 +48,8 @@ static bool recent(uint64_t ns, uint64_t now)
 
 static bool is_ready(const struct odm_engine_activity *a, uint64_t now)
 {
-	return a->last_error.code == OD_OK && (recent(a->last_token_ns, now) || (a->running > 0 && recent(a->last_step_ns, now)));
+	return a->last_error.code == OD_OK &&
+	       (recent(a->last_token_ns, now) || (a->running > 0 && recent(a->last_step_ns, now)));
 }
 
 static void wake(void *arg)
@@ -116,8 +117,9 @@ static bool answer_now(struct odm_exchange *x)
 	odm_engine_thread_activity(api->thread, &a);
 	if (!is_ready(&a, od_now_ns()))
 		return false;
-	odm_exchange_reply_json(x, 200, json_pack("{s:s, s:I, s:I}", "status", "ok", "running", (json_int_t)a.running, "waiting",
-						  (json_int_t)a.waiting));
+	odm_exchange_reply_json(x, 200,
+				json_pack("{s:s, s:I, s:I}", "status", "ok", "running", (json_int_t)a.running, "waiting",
+					  (json_int_t)a.waiting));
 	return true;
 }
 

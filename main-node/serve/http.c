@@ -14,7 +14,7 @@
 #define IDLE_NS (60 * OD_NS_PER_S)	/* that a connection may rest between two requests */
 #define WRITE_TIMEOUT_S 60		/* a client that takes nothing for so long is closed, and its request cancelled */
 #define LEAST_BODY_BYTES (16u << 10)	/* in header_ns */
-#define MOST_DISCARDED_BYTES (1ull << 30) /* of a body that was refused; a client that is told before it has sent all may not listen */
+#define MOST_DISCARDED_BYTES (1ull << 30) /* of a body that was refused */
 #define BODIES 8			/* of full size in memory at once */
 #define STREAM_BLOCK_BYTES 4096
 #define ALLOW_BYTES 64
@@ -385,7 +385,8 @@ static bool answers_at_once(struct odm_exchange *x)
 {
 	const char *length = header(x, "Content-Length");
 
-	return x->replied && (header(x, "Expect") != NULL || (length != NULL && strtoull(length, NULL, 10) > MOST_DISCARDED_BYTES));
+	return x->replied &&
+	       (header(x, "Expect") != NULL || (length != NULL && strtoull(length, NULL, 10) > MOST_DISCARDED_BYTES));
 }
 
 /* ---- The answer ---- */
@@ -586,7 +587,8 @@ static void on_completed(void *arg, struct MHD_Connection *connection, void **co
 
 static void on_tick(uv_timer_t *timer);
 
-static void on_connection(void *arg, struct MHD_Connection *connection, void **context, enum MHD_ConnectionNotificationCode what)
+static void on_connection(void *arg, struct MHD_Connection *connection, void **context,
+			  enum MHD_ConnectionNotificationCode what)
 {
 	struct odm_http *h = arg;
 	struct odm_http_connection *c = *context;
@@ -620,11 +622,14 @@ static void on_connection(void *arg, struct MHD_Connection *connection, void **c
 /* libmicrohttpd knows no limit for a header or body that comes byte by byte. Nothing of an answer has been sent yet. */
 static void expire(struct odm_http *h, struct odm_http_connection *c)
 {
-	static const char body[] = "{\"error\": {\"message\": \"the request came too slowly\", \"type\": \"invalid_request_error\", "
-				   "\"param\": null, \"code\": null}}\n";
+	static const char body[] =
+		"{\"error\": {\"message\": \"the request came too slowly\", \"type\": \"invalid_request_error\", "
+		"\"param\": null, \"code\": null}}\n";
 	char late[512];
-	int n = snprintf(late, sizeof(late), "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Type: application/json\r\n"
-			 "Content-Length: %zu\r\n\r\n%s", strlen(body), body);
+	int n = snprintf(late, sizeof(late),
+			 "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Type: application/json\r\n"
+			 "Content-Length: %zu\r\n\r\n%s",
+			 strlen(body), body);
 
 	if (c->exchange != NULL && h->opts.cert == NULL)
 		(void)!send(c->fd, late, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -657,7 +662,8 @@ static void on_tick(uv_timer_t *timer)
 	check_deadlines(h, now);
 	for (struct odm_exchange *x = h->open; x != NULL; x = next) {
 		next = x->next_open;
-		if (x->phase != ODM_X_RUNNING || x->replied || x->ended || x->lost || x->endpoint == NULL || x->endpoint->tick == NULL)
+		if (x->phase != ODM_X_RUNNING || x->replied || x->ended || x->lost || x->endpoint == NULL ||
+		    x->endpoint->tick == NULL)
 			continue;
 		x->endpoint->tick(x, now);
 		deliver(x);
@@ -676,11 +682,12 @@ static struct MHD_Daemon *start_daemon(struct odm_http *h)
 		{ MHD_OPTION_END, 0, NULL },
 	};
 
-	return MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | (o->cert != NULL ? (unsigned)MHD_USE_TLS : 0u), 0, NULL, NULL,
-				on_request, h, MHD_OPTION_LISTEN_SOCKET, o->listen_fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
-				MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
+	return MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | (o->cert != NULL ? (unsigned)MHD_USE_TLS : 0u), 0,
+				NULL, NULL, on_request, h, MHD_OPTION_LISTEN_SOCKET, o->listen_fd, MHD_OPTION_NOTIFY_COMPLETED,
+				on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_CONNECTION_LIMIT,
 				(unsigned)o->max_connections, MHD_OPTION_CONNECTION_TIMEOUT, WRITE_TIMEOUT_S,
-				MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, o->cert != NULL ? tls : tls + 2, MHD_OPTION_END);
+				MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY, o->cert != NULL ? tls : tls + 2,
+				MHD_OPTION_END);
 }
 
 static void start_handles(struct odm_http *h)

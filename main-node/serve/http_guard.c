@@ -191,7 +191,8 @@ int odm_api_keys_load(struct odm_api_keys **out, const char *path, struct od_err
 	rc = sodium_init() < 0 ? od_fail(err, OD_ERR_INTERNAL, "libsodium does not start") :
 				 od_file_read(path, MAX_KEY_FILE_BYTES, &text, &len, err);
 	if (rc == OD_OK)
-		rc = strlen(text) == len ? read_keys(k, text, path, err) : od_fail(err, OD_ERR_FORMAT, "%s: not a text file", path);
+		rc = strlen(text) == len ? read_keys(k, text, path, err)
+					 : od_fail(err, OD_ERR_FORMAT, "%s: not a text file", path);
 	if (text != NULL)
 		sodium_memzero(text, len);
 	free(text);

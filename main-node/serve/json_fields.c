@@ -69,7 +69,8 @@ static int read_string(const char *path, const json_t *v, const char **out, stru
 	if (!json_is_string(v))
 		return refuse(path, v, "a string", e);
 	if (strlen(json_string_value(v)) != json_string_length(v))
-		return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_FORMAT, "%s: expected a string without the character U+0000", path);
+		return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_FORMAT, "%s: expected a string without the character U+0000",
+				    path);
 	*out = json_string_value(v);
 	return OD_OK;
 }
@@ -97,7 +98,8 @@ static int read_strings(const struct odm_field *f, const char *path, const json_
 	if (!json_is_array(v))
 		return refuse(path, v, "a string or an array of strings", e);
 	if (n > most)
-		return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_RANGE, "%s: expected at most %zu strings, found %zu", path, most, n);
+		return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_RANGE, "%s: expected at most %zu strings, found %zu", path,
+				    most, n);
 	for (size_t i = 0; rc == OD_OK && i < n; i++) {
 		snprintf(each, sizeof(each), "%s[%zu]", path, i);
 		rc = add_string(each, json_array_get(v, i), out, e);
@@ -169,8 +171,8 @@ int odm_fields_parse(const char *body, size_t len, json_t **out, struct odm_api_
 
 	*out = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
 	if (*out == NULL)
-		return odm_api_fail(e, BAD_REQUEST, NULL, OD_ERR_FORMAT, "the body is not valid JSON: line %d, column %d: %s", why.line,
-				    why.column, why.text);
+		return odm_api_fail(e, BAD_REQUEST, NULL, OD_ERR_FORMAT, "the body is not valid JSON: line %d, column %d: %s",
+				    why.line, why.column, why.text);
 	if (!json_is_object(*out)) {
 		char found[64];
 

@@ -111,7 +111,8 @@ const char *odm_metrics_name(enum od_counter c, unsigned of, char *buf, size_t s
 	len = strlen(name);
 	if (seconds && len > 2 && strcmp(name + len - 2, "_s") == 0)
 		len -= 2;
-	snprintf(buf, size, "od_%s_%.*s%s%s", who, (int)len, name, seconds ? "_seconds" : "", t->kind == OD_COUNTER ? "_total" : "");
+	snprintf(buf, size, "od_%s_%.*s%s%s", who, (int)len, name, seconds ? "_seconds" : "",
+		 t->kind == OD_COUNTER ? "_total" : "");
 	return buf;
 }
 
@@ -214,8 +215,8 @@ static void write_histogram(const struct histogram *h, struct od_strbuf *out)
 	write_head(out, h->name, h->help, "histogram");
 	for (size_t i = 0; h->le[i] > 0; i++)
 		od_strbuf_printf(out, "%s_bucket{le=\"%g\"} %" PRIu64 "\n", h->name, h->le[i], h->count[i]);
-	od_strbuf_printf(out, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s_sum %.9g\n%s_count %" PRIu64 "\n", h->name, h->all, h->name,
-			 h->sum, h->name, h->all);
+	od_strbuf_printf(out, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s_sum %.9g\n%s_count %" PRIu64 "\n", h->name, h->all,
+			 h->name, h->sum, h->name, h->all);
 }
 
 void odm_metrics_write(struct odm_metrics *m, struct od_strbuf *out)
@@ -225,7 +226,8 @@ void odm_metrics_write(struct odm_metrics *m, struct od_strbuf *out)
 		write_histogram(&m->histogram[i], out);
 	write_head(out, "od_texts_total", "Texts that have ended, by how.", "counter");
 	for (int i = 0; i < N_FINISHES; i++)
-		od_strbuf_printf(out, "od_texts_total{finish=\"%s\"} %" PRIu64 "\n", odm_finish_name((enum odm_finish)i), m->finished[i]);
+		od_strbuf_printf(out, "od_texts_total{finish=\"%s\"} %" PRIu64 "\n", odm_finish_name((enum odm_finish)i),
+				 m->finished[i]);
 	write_counters(m, out);
 	write_alive(m, out);
 	pthread_mutex_unlock(&m->lock);

@@ -1,7 +1,7 @@
 /* server.h - od-main serve: HTTP thread, engine thread and signals.
  *
- * SIGTERM and SIGINT drain: new requests get 503, open ones may end for drain_seconds, then they are cancelled. A second signal,
- * or one while the model is being loaded, ends the process at once.
+ * SIGTERM and SIGINT drain: new requests get 503, open ones may end for drain_seconds, then they are cancelled. A second
+ * signal, or one while the model is being loaded, ends the process at once.
  * Thread: main(), which becomes the HTTP thread. Owner: the caller owns the options, until odm_serve returns. */
 #ifndef ODM_SERVER_H
 #define ODM_SERVER_H

@@ -81,7 +81,8 @@ json_t *odm_logprobs_new(void)
 	return json_pack("{s:[], s:[], s:[], s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
 }
 
-void odm_logprobs_add(json_t *logprobs, const struct od_tokenizer *t, const struct odm_token_record *r, size_t n, size_t *offset)
+void odm_logprobs_add(json_t *logprobs, const struct od_tokenizer *t, const struct odm_token_record *r, size_t n,
+		      size_t *offset)
 {
 	for (size_t i = 0; i < n; i++) {
 		size_t shown = 0;
@@ -89,7 +90,8 @@ void odm_logprobs_add(json_t *logprobs, const struct od_tokenizer *t, const stru
 		json_array_append_new(json_object_get(logprobs, "tokens"), token_json(t, r[i].token, &shown));
 		json_array_append_new(json_object_get(logprobs, "token_logprobs"),
 				      r[i].has_logprob ? json_real(r[i].logprob) : json_null());
-		json_array_append_new(json_object_get(logprobs, "top_logprobs"), r[i].has_logprob ? top_json(t, &r[i]) : json_null());
+		json_array_append_new(json_object_get(logprobs, "top_logprobs"),
+				      r[i].has_logprob ? top_json(t, &r[i]) : json_null());
 		json_array_append_new(json_object_get(logprobs, "text_offset"), json_integer((json_int_t)*offset));
 		*offset += shown;
 	}

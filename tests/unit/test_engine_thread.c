@@ -125,8 +125,15 @@ static void end(struct odm_engine_thread *t)
 static struct odm_job *job_of(const int32_t *prompt, size_t n, uint64_t tokens, struct reader *r)
 {
 	static const char *const stop[] = { "never to be seen" };
-	struct odm_job_spec spec = { .n_prompt = n, .max_tokens = tokens, .ignore_eos = true, .stop = stop, .n_stop = 1, .logprobs = -1, .wake = wake,
-				     .release = release, .arg = r };
+	struct odm_job_spec spec = { .n_prompt = n,
+				     .max_tokens = tokens,
+				     .ignore_eos = true,
+				     .stop = stop,
+				     .n_stop = 1,
+				     .logprobs = -1,
+				     .wake = wake,
+				     .release = release,
+				     .arg = r };
 	struct odm_job *j;
 
 	od_sampler_defaults(&spec.sampling);
@@ -220,7 +227,11 @@ static void *run_task(void *arg)
 
 static void assert_alone(struct odm_engine *e, const struct task *k, size_t i)
 {
-	struct odm_request req = { .logprobs = -1, .prompt = k->prompt[i], .n_prompt = k->n_prompt[i], .max_tokens = k->n_tokens[i], .ignore_eos = true };
+	struct odm_request req = { .logprobs = -1,
+				   .prompt = k->prompt[i],
+				   .n_prompt = k->n_prompt[i],
+				   .max_tokens = k->n_tokens[i],
+				   .ignore_eos = true };
 	struct odm_result r;
 	struct od_err err;
 
