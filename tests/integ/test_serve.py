@@ -748,7 +748,7 @@ def descriptors_and_memory_stay():
 
 @test
 def sigterm_drains():
-    s = Server("--parallel", 1)
+    s = Server("--parallel", 1, "--drain-seconds", 3600)
     c, r = s.open_stream(prompt=PROMPT, max_tokens=200, ignore_eos=True)
     s.p.send_signal(signal.SIGTERM)
     s.wait_for("no more requests")
@@ -758,8 +758,8 @@ def sigterm_drains():
     status, _, o = s.ask("/health")
     assert status == 503 and o["status"] == "draining", o
     events, _ = parse_events(r.read().decode())
-    assert events[-1] == "[DONE]" and "".join(e["choices"][0]["text"] for e in events[:-1]) == \
-        text_of(server().complete(PROMPT, 200, ignore_eos=True))
+    assert events[-1] == "[DONE]", events[-1]
+    assert "".join(e["choices"][0]["text"] for e in events[:-1]) == text_of(server().complete(PROMPT, 200, ignore_eos=True))
     assert s.p.wait(timeout=HANG_S) == 0
 
 
