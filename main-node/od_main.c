@@ -50,7 +50,7 @@ static const struct command {
 } commands[] = {
 	{ "keygen", odm_keygen_command, "make this node's pair of keys" },
 	{ "serve", odm_serve_command, "serve the model over HTTP" },
-	{ "template", odm_template_command, "print the prompt that a chat template makes of messages" },
+	{ "template", odm_template_command, "print what a chat template makes of messages, or what an answer means" },
 };
 
 static atomic_bool interrupted;
