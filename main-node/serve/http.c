@@ -393,6 +393,8 @@ static bool answers_at_once(struct odm_exchange *x)
 
 static void add_headers(struct odm_exchange *x, struct MHD_Response *r)
 {
+	const char *wanted;
+
 	MHD_add_response_header(r, "X-Request-Id", x->id);
 	MHD_add_response_header(r, "Cache-Control", "no-store");
 	if (x->http->opts.cors != NULL)
@@ -401,7 +403,9 @@ static void add_headers(struct odm_exchange *x, struct MHD_Response *r)
 		return;
 	MHD_add_response_header(r, "Access-Control-Allow-Origin", x->origin_allowed);
 	MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-	MHD_add_response_header(r, "Access-Control-Allow-Headers", "Authorization, Content-Type, X-Api-Key");
+	wanted = header(x, "Access-Control-Request-Headers"); /* clients have headers of their own, which change nothing here */
+	MHD_add_response_header(r, "Access-Control-Allow-Headers",
+				wanted != NULL ? wanted : "Authorization, Content-Type, X-Api-Key");
 	MHD_add_response_header(r, "Access-Control-Max-Age", "86400");
 }
 
@@ -619,6 +623,14 @@ static void on_connection(void *arg, struct MHD_Connection *connection, void **c
 
 /* ---- Time limits ---- */
 
+/* The client has closed its side between two requests. libmicrohttpd misses this if it happens while an answer is sent. */
+static bool hung_up(const struct odm_http_connection *c)
+{
+	char byte;
+
+	return c->exchange == NULL && recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
 /* libmicrohttpd knows no limit for a header or body that comes byte by byte. Nothing of an answer has been sent yet. */
 static void expire(struct odm_http *h, struct odm_http_connection *c)
 {
@@ -642,7 +654,7 @@ static void check_deadlines(struct odm_http *h, uint64_t now)
 	for (struct odm_http_connection *c = h->connections; c != NULL; c = c->next) {
 		const struct odm_exchange *x = c->exchange;
 
-		if (c->deadline_ns == 0 || now < c->deadline_ns)
+		if (c->deadline_ns == 0 || (now < c->deadline_ns && !hung_up(c)))
 			continue;
 		if (x != NULL && x->body_seen >= c->body_seen + LEAST_BODY_BYTES) {
 			c->body_seen = x->body_seen;

@@ -452,6 +452,9 @@ def pages_of_one_origin_may_ask():
                                                              "Access-Control-Request-Method": "POST"})
     assert a[0] == 204 and a[1]["Access-Control-Allow-Origin"] == "https://chat.example", a[1].items()
     assert "POST" in a[1]["Access-Control-Allow-Methods"] and "authorization" in a[1]["Access-Control-Allow-Headers"].lower()
+    a = s.ask("/v1/completions", method="OPTIONS", headers={"Origin": "https://chat.example", "Access-Control-Request-Headers":
+                                                            "authorization,x-stainless-os"})
+    assert a[1]["Access-Control-Allow-Headers"] == "authorization,x-stainless-os", a[1].items()
     assert s.ask("/v1/models", headers={"Origin": "https://chat.example"})[1]["Access-Control-Allow-Origin"] == "https://chat.example"
     assert s.ask("/v1/models", headers={"Origin": "https://evil.example"})[1]["Access-Control-Allow-Origin"] is None
     assert server().ask("/v1/models", headers={"Origin": "https://chat.example"})[1]["Access-Control-Allow-Origin"] is None
