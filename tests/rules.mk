@@ -44,3 +44,9 @@ soak: programs
 .PHONY: soak-drafts
 soak-drafts: programs $(B)/tests/od-main-sum
 	@B=$(B) OD_PROMPTS=100 python3 tests/integ/test_drafts.py
+
+# The server under many clients, good and bad, on one process and on a cluster: minutes.
+.PHONY: soak-serve
+soak-serve: programs
+	@B=$(B) python3 tests/soak/serve_soak.py
+	@B=$(B) python3 tests/soak/serve_soak.py --mode "--local 2"
