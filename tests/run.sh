@@ -2,25 +2,29 @@
 # Runs every test and adds up. A test is a program that speaks TAP ("ok 1 - name", "not ok 2 - name",
 # "ok 3 - name # SKIP why"); one that ends badly without saying which test failed counts as a failure.
 #   tests/run.sh [FILTER]    only tests whose path contains FILTER
+# JOBS tests run at once (default: as many as there are CPUs).
 # Without FILTER those that say most of it are run once more on the device far; OD_DEVICE=far runs all of them on it.
 # SKIPS may have lines "name reason": tests that are not run, but counted and shown as skipped.
 set -u
 cd "$(dirname "$0")/.."
 B=${B:-build}
 export B CMOCKA_MESSAGE_OUTPUT=TAP
-# Builds with SANITIZE write what they find to files: of daemons that a test kills, nobody reads the rest.
-reports=$(mktemp -d)
-export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp}:log_path=$reports/report
-export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}log_path=$reports/report
-export UBSAN_OPTIONS=${UBSAN_OPTIONS:+$UBSAN_OPTIONS:}log_path=$reports/report
 filter=${1:-}
-passed=0 failed=0 skipped=0
-log=$(mktemp)
-trap 'rm -rf "$log" "$reports"' EXIT
+jobs=${JOBS:-$(nproc)} # tests at once: most of them wait more than they compute
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+: >"$work/sums"
+n_started=0
 
-run_one() { # name command...
-	local name=$1 status ok bad skip why
-	shift
+# Runs a test, prints its lines as one block when it has ended, and adds its sums.
+run_one() { # folder name command...
+	local dir=$1 name=$2 log=$1/log status ok bad skip why
+	shift 2
+	mkdir -p "$dir/reports"
+	# Builds with SANITIZE write what they find to files: of daemons that a test kills, nobody reads the rest.
+	export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp}:log_path=$dir/reports/report
+	export ASAN_OPTIONS=${ASAN_OPTIONS:+$ASAN_OPTIONS:}log_path=$dir/reports/report
+	export UBSAN_OPTIONS=${UBSAN_OPTIONS:+$UBSAN_OPTIONS:}log_path=$dir/reports/report
 	why=$(sed -n "s|^$name  *||p" <<<"${SKIPS:-}")
 	if [ -n "$why" ]; then
 		echo "ok 1 - $name # SKIP $why" >"$log"
@@ -38,27 +42,37 @@ run_one() { # name command...
 		bad=1
 		echo "not ok - $name ended with status $status" >>"$log"
 	fi
-	if [ -n "$(ls "$reports")" ]; then
+	if [ -n "$(ls "$dir/reports")" ]; then
 		bad=$((bad + 1))
 		echo "not ok - $name: sanitizers found something in it, or in a program that it started" >>"$log"
-		cat "$reports"/* >>"$log"
-		rm -f "$reports"/*
+		cat "$dir/reports"/* >>"$log"
 	fi
-	passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skip))
-	printf '%-44s %4d passed %3d failed %3d skipped\n' "$name" "$ok" "$bad" "$skip"
-	grep -E '^ok .*# SKIP' "$log"
-	if [ "$bad" -gt 0 ]; then
-		echo "----- $name"
-		cat "$log"
-		echo "-----"
-	fi
+	{
+		printf '%-44s %4d passed %3d failed %3d skipped\n' "$name" "$ok" "$bad" "$skip"
+		grep -E '^ok .*# SKIP' "$log"
+		if [ "$bad" -gt 0 ]; then
+			echo "----- $name"
+			cat "$log"
+			echo "-----"
+		fi
+	} >"$dir/block"
+	echo "$ok $bad $skip" >"$dir/sums"
+	flock "$work/sums" sh -c "cat '$dir/block'; cat '$dir/sums' >>'$work/sums'"
+}
+
+start() { # name command...
+	while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do
+		wait -n
+	done
+	n_started=$((n_started + 1))
+	run_one "$work/$n_started" "$@" &
 }
 
 for t in "$B"/tests/test_*; do
-	[ -x "$t" ] && [ -f "$t" ] && case $t in *"$filter"*) run_one "${t#"$B"/tests/}" "$t" ;; esac
+	[ -x "$t" ] && [ -f "$t" ] && case $t in *"$filter"*) start "${t#"$B"/tests/}" "$t" ;; esac
 done
 for t in tests/integ/test_*.py; do
-	case $t in *"$filter"*) run_one "${t#tests/}" python3 "$t" ;; esac
+	case $t in *"$filter"*) start "${t#tests/}" python3 "$t" ;; esac
 done
 on_far="unit:device unit:ops unit:ops_attention unit:mixers unit:forward unit:forward_steps unit:fixed_state unit:route unit:expert_ffn unit:emulator unit:od_shadow
 	unit:od_worker unit:worker_cache unit:expert_form unit:generate integ:conform integ:cluster"
@@ -66,10 +80,16 @@ if [ -z "$filter" ] && [ -z "${OD_DEVICE:-}" ]; then
 	export OD_DEVICE=far
 	for t in $on_far; do
 		case $t in
-		unit:*) run_one "far $t" "$B/tests/test_${t#unit:}" ;;
-		integ:*) run_one "far $t" python3 "tests/integ/test_${t#integ:}.py" ;;
+		unit:*) start "far $t" "$B/tests/test_${t#unit:}" ;;
+		integ:*) start "far $t" python3 "tests/integ/test_${t#integ:}.py" ;;
 		esac
 	done
+fi
+wait
+read -r passed failed skipped n_ended < <(awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0, NR }' "$work/sums")
+if [ "$n_ended" -ne "$n_started" ]; then
+	echo "$((n_started - n_ended)) tests left no result"
+	failed=$((failed + n_started - n_ended))
 fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
