@@ -73,14 +73,14 @@ void answer_put(struct odm_answer *a, enum answer_kind kind, const char *text, s
 	}
 }
 
-void answer_call(struct odm_answer *a, struct odm_call *call)
+void answer_call(struct odm_answer *a, struct odm_tool_call *call)
 {
 	a->n_breaks = 0;
 	a->any_call = true;
 	flush(a, true);
 	if (!a->failed)
 		a->sink->call(a->sink->arg, call);
-	odm_call_fini(call);
+	odm_tool_call_fini(call);
 }
 
 void answer_over(struct odm_answer *a)
@@ -90,13 +90,13 @@ void answer_over(struct odm_answer *a)
 
 /* ---- Calls in a thought wait for what follows ---- */
 
-static void wait_call(struct odm_answer *a, struct odm_call *call)
+static void wait_call(struct odm_answer *a, struct odm_tool_call *call)
 {
-	struct odm_call *grown = realloc(a->waiting, (a->n_waiting + 1) * sizeof(*grown));
+	struct odm_tool_call *grown = realloc(a->waiting, (a->n_waiting + 1) * sizeof(*grown));
 
 	if (grown == NULL) {
 		a->failed = true;
-		odm_call_fini(call);
+		odm_tool_call_fini(call);
 		return;
 	}
 	a->waiting = grown;
@@ -106,7 +106,7 @@ static void wait_call(struct odm_answer *a, struct odm_call *call)
 static void clear_waiting(struct odm_answer *a)
 {
 	for (size_t i = 0; i < a->n_waiting; i++)
-		odm_call_fini(&a->waiting[i]);
+		odm_tool_call_fini(&a->waiting[i]);
 	a->n_waiting = 0;
 	a->failed = a->failed || a->waiting_text.failed;
 	od_strbuf_fini(&a->waiting_text);
@@ -177,8 +177,8 @@ static void give_up_block(struct odm_answer *a, size_t end)
 static bool take_call(struct odm_answer *a)
 {
 	const struct odm_call_reader *r = &a->reader;
-	struct odm_call call;
-	const int rc = odm_call_build(&call, r->form, &r->parts, a->block.text, a->tools);
+	struct odm_tool_call call;
+	const int rc = odm_tool_call_build(&call, r->form, &r->parts, a->block.text, a->tools);
 
 	if (rc == OD_ERR_FORMAT)
 		return false;

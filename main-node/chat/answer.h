@@ -22,7 +22,7 @@ struct odm_answer_sink {
 	void *arg;
 	void (*content)(void *arg, const char *text, size_t len);
 	void (*reasoning)(void *arg, const char *text, size_t len);
-	void (*call)(void *arg, const struct odm_call *call);
+	void (*call)(void *arg, const struct odm_tool_call *call);
 };
 
 struct odm_answer_opts {

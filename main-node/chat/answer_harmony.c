@@ -92,11 +92,11 @@ static void put_raw(struct odm_answer *a)
 static void end_message(struct odm_answer *a, const char *tag, size_t len)
 {
 	const struct odm_slice body = { a->body.text != NULL ? a->body.text : "", a->body.len };
-	struct odm_call call;
+	struct odm_tool_call call;
 	int rc = OD_OK;
 
 	if (a->place == IN_CALL_MESSAGE) {
-		rc = odm_call_of_json(&call, recipient(&a->header), body, a->tools);
+		rc = odm_tool_call_of_json(&call, recipient(&a->header), body, a->tools);
 		if (rc == OD_OK)
 			answer_call(a, &call);
 	} else if (a->place == IN_HEADER) {

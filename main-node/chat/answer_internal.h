@@ -52,7 +52,7 @@ struct odm_answer {
 	bool prompt_thought; /* the prompt opened the thought: its tag may come once more */
 
 	/* Calls in a thought, and their text. */
-	struct odm_call *waiting;
+	struct odm_tool_call *waiting;
 	size_t n_waiting;
 	struct od_strbuf waiting_text;
 
@@ -64,7 +64,7 @@ struct odm_answer {
 
 /* Appends to the output; answer_call() gives a call in its place. */
 void answer_put(struct odm_answer *a, enum answer_kind kind, const char *text, size_t len);
-void answer_call(struct odm_answer *a, struct odm_call *call);
+void answer_call(struct odm_answer *a, struct odm_tool_call *call);
 void answer_over(struct odm_answer *a);
 
 /* The tags that count at the answer's place: i = 0, 1, ... until NULL. */

@@ -20,7 +20,7 @@ static void add_reasoning(void *arg, const char *text, size_t len)
 	od_strbuf_append(&((struct gathered *)arg)->reasoning, text, len);
 }
 
-static void add_call(void *arg, const struct odm_call *call)
+static void add_call(void *arg, const struct odm_tool_call *call)
 {
 	struct gathered *g = arg;
 	json_t *o = json_pack("{s:s, s:s}", "name", call->name, "arguments", call->arguments);

@@ -17,12 +17,12 @@ enum {
 };
 #define MAX_SCHEMA_DEPTH 4
 
-void odm_call_fini(struct odm_call *c)
+void odm_tool_call_fini(struct odm_tool_call *c)
 {
 	free(c->name);
 	free(c->arguments);
 	free(c->id);
-	*c = (struct odm_call){ 0 };
+	*c = (struct odm_tool_call){ 0 };
 }
 
 /* ---- The tool's schema ---- */
@@ -217,7 +217,7 @@ static int set(char **out, struct odm_slice text)
 }
 
 /* Takes args' text. */
-static int finish(struct odm_call *out, struct od_strbuf *args, const json_t *tools)
+static int finish(struct odm_tool_call *out, struct od_strbuf *args, const json_t *tools)
 {
 	const struct odm_slice text = { args->text, args->len };
 	json_t *object = text.len > 0 ? odm_json_value(text) : NULL;
@@ -235,16 +235,16 @@ static int finish(struct odm_call *out, struct od_strbuf *args, const json_t *to
 		rc = OD_ERR_NOMEM;
 	od_strbuf_fini(args);
 	if (rc != OD_OK)
-		odm_call_fini(out);
+		odm_tool_call_fini(out);
 	return rc;
 }
 
-int odm_call_of_json(struct odm_call *out, struct odm_slice name, struct odm_slice args, const json_t *tools)
+int odm_tool_call_of_json(struct odm_tool_call *out, struct odm_slice name, struct odm_slice args, const json_t *tools)
 {
 	struct od_strbuf text = { 0 };
 	int rc;
 
-	*out = (struct odm_call){ 0 };
+	*out = (struct odm_tool_call){ 0 };
 	rc = set(&out->name, name);
 	if (rc != OD_OK)
 		return rc;
@@ -278,7 +278,7 @@ static struct odm_slice args_member(struct odm_slice whole)
 	return found;
 }
 
-static int build_whole(struct odm_call *out, struct odm_slice whole, const json_t *tools)
+static int build_whole(struct odm_tool_call *out, struct odm_slice whole, const json_t *tools)
 {
 	static const char *const names[] = { "name", "tool_name", NULL }, *const ids[] = { "id", "tool_call_id", NULL };
 	json_t *object = odm_json_value(whole);
@@ -286,11 +286,11 @@ static int build_whole(struct odm_call *out, struct odm_slice whole, const json_
 	int rc = OD_ERR_FORMAT;
 
 	if (name != NULL)
-		rc = odm_call_of_json(out, (struct odm_slice){ name, strlen(name) }, args_member(whole), tools);
+		rc = odm_tool_call_of_json(out, (struct odm_slice){ name, strlen(name) }, args_member(whole), tools);
 	if (rc == OD_OK && id != NULL)
 		rc = set(&out->id, (struct odm_slice){ id, strlen(id) });
 	if (rc != OD_OK)
-		odm_call_fini(out);
+		odm_tool_call_fini(out);
 	free(id);
 	free(name);
 	json_decref(object);
@@ -330,15 +330,15 @@ static int build_args(struct od_strbuf *out, const struct odm_call_form *form, c
 	return good ? OD_OK : OD_ERR_FORMAT;
 }
 
-int odm_call_build(struct odm_call *out, const struct odm_call_form *form, const struct odm_call_parts *p, const char *text,
-		   const json_t *tools)
+int odm_tool_call_build(struct odm_tool_call *out, const struct odm_call_form *form, const struct odm_call_parts *p,
+			const char *text, const json_t *tools)
 {
 	const struct odm_slice id = slice(text, p->id), args = slice(text, p->args);
 	const struct odm_slice name = p->name.end > 0 ? slice(text, p->name) : name_in_id(id);
 	struct od_strbuf built = { 0 };
 	int rc;
 
-	*out = (struct odm_call){ 0 };
+	*out = (struct odm_tool_call){ 0 };
 	if (p->whole)
 		return build_whole(out, args, tools);
 	rc = set(&out->name, name);
@@ -349,6 +349,6 @@ int odm_call_build(struct odm_call *out, const struct odm_call_form *form, const
 	if (rc == OD_OK)
 		return finish(out, &built, tools);
 	od_strbuf_fini(&built);
-	odm_call_fini(out);
+	odm_tool_call_fini(out);
 	return rc;
 }

@@ -5,13 +5,13 @@
  * {"key": value, "key": value}; a value that is JSON stays as written. Where a template would write true as Python's True
  * and the model wrote true, there are two spaces before the value.
  *
- * Thread: any. Owner: the caller; odm_call_fini frees. */
+ * Thread: any. Owner: the caller; odm_tool_call_fini frees. */
 #ifndef ODM_CHAT_CALL_ARGS_H
 #define ODM_CHAT_CALL_ARGS_H
 
 #include "main-node/chat/call_reader.h"
 
-struct odm_call {
+struct odm_tool_call {
 	char *name;
 	char *arguments; /* the text of a JSON object */
 	char *id;	 /* NULL: the form has none */
@@ -19,10 +19,11 @@ struct odm_call {
 
 /* tools: the request's, in OpenAI's form, or NULL if they are not known. OD_ERR_FORMAT: no valid call (bad JSON, a function
  * that is not among tools), *out is empty then. */
-OD_MUST_CHECK int odm_call_build(struct odm_call *out, const struct odm_call_form *form, const struct odm_call_parts *parts,
-				 const char *text, const json_t *tools);
-/* As odm_call_build, of a name and the JSON text of the arguments. */
-OD_MUST_CHECK int odm_call_of_json(struct odm_call *out, struct odm_slice name, struct odm_slice args, const json_t *tools);
-void odm_call_fini(struct odm_call *c);
+OD_MUST_CHECK int odm_tool_call_build(struct odm_tool_call *out, const struct odm_call_form *form,
+				      const struct odm_call_parts *parts, const char *text, const json_t *tools);
+/* As odm_tool_call_build, of a name and the JSON text of the arguments. */
+OD_MUST_CHECK int odm_tool_call_of_json(struct odm_tool_call *out, struct odm_slice name, struct odm_slice args,
+					const json_t *tools);
+void odm_tool_call_fini(struct odm_tool_call *c);
 
 #endif

@@ -89,7 +89,7 @@ static void hear_reasoning(void *arg, const char *text, size_t len)
 	od_strbuf_append(&((struct heard *)arg)->text[1], text, len);
 }
 
-static void hear_call(void *arg, const struct odm_call *call)
+static void hear_call(void *arg, const struct odm_tool_call *call)
 {
 	json_t *o = json_pack("{s:s, s:s, s:s*}", "name", call->name, "arguments", call->arguments, "id", call->id);
 

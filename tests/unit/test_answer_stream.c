@@ -49,7 +49,7 @@ static void hear_reasoning(void *arg, const char *text, size_t len)
 	hear(arg, "r", text, len);
 }
 
-static void hear_call(void *arg, const struct odm_call *call)
+static void hear_call(void *arg, const struct odm_tool_call *call)
 {
 	hear(arg, "f", call->name, strlen(call->name));
 }
