@@ -101,7 +101,12 @@ bool odm_call_poll(struct odm_call *c, void (*event)(void *arg, size_t choice, c
 
 void odm_call_cancel(struct odm_call *c)
 {
-	for (size_t i = 0; c != NULL && c->submitted && i < c->n; i++)
-		if (!c->done[i])
-			odm_job_cancel(c->job[i]);
+	for (size_t i = 0; c != NULL && i < c->n; i++)
+		odm_call_cancel_choice(c, i);
+}
+
+void odm_call_cancel_choice(struct odm_call *c, size_t choice)
+{
+	if (c->submitted && !c->done[choice])
+		odm_job_cancel(c->job[choice]);
 }

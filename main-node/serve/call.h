@@ -26,5 +26,6 @@ size_t odm_call_prompt_tokens(const struct odm_call *c, size_t choice);
 /* HTTP thread: takes the news of all choices. event is called for each that has any; returns true when all are done. */
 bool odm_call_poll(struct odm_call *c, void (*event)(void *arg, size_t choice, const struct odm_news *news), void *arg);
 void odm_call_cancel(struct odm_call *c); /* HTTP thread: those that are not done; NULL ok */
+void odm_call_cancel_choice(struct odm_call *c, size_t choice); /* HTTP thread; nothing if it is done */
 
 #endif

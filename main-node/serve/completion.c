@@ -1,18 +1,13 @@
 /* /v1/completions: a text for each prompt (and for each of n), whole or as a stream of events. */
-#include "common/base/clock.h"
 #include "main-node/serve/api.h"
-#include "main-node/serve/call.h"
+#include "main-node/serve/reply.h"
 #include "main-node/serve/token_text.h"
 #include "main-node/serve/utf8_text.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#define DEFAULT_MAX_TOKENS 16	    /* as OpenAI has it */
-#define KEEP_ALIVE_NS (15 * OD_NS_PER_S)
-#define MOST_UNSENT_BYTES (64u << 10) /* beyond, text stays in the jobs, where it is bounded */
+#define DEFAULT_MAX_TOKENS 16 /* as OpenAI has it */
 
 struct prompt {
 	char *text; /* for echo; else NULL */
@@ -23,26 +18,18 @@ struct choice {
 	struct od_strbuf text;
 	json_t *logprobs; /* until it is written; NULL: none */
 	size_t offset;	  /* of the next token in the text, in characters */
-	bool done;
-	enum odm_finish finish;
-	size_t n_tokens, shared_tokens;
 };
 
 struct completion {
-	struct odm_exchange *exchange;
+	struct odm_reply reply;
 	struct odm_generation g;
 	const struct od_tokenizer *tokenizer;
 	const json_t *prompt_given; /* only while preparing */
 	int64_t best_of, logprobs; /* -1: not asked for */
 	bool echo;
-	struct odm_call *call;
 	struct prompt prompt[ODM_MAX_CHOICES];
 	size_t n_prompts;
 	struct choice choice[ODM_MAX_CHOICES]; /* of prompt i: i * n to i * n + n - 1 */
-	struct odm_api_error error;	       /* the first of a choice */
-	int64_t created;
-	uint64_t written_ns;
-	bool ended;
 };
 
 static const struct odm_field fields[] = {
@@ -74,7 +61,7 @@ static int add_choices(struct completion *c, const int32_t *ids, size_t n_ids, s
 		spec.n_prompt = n_ids;
 		spec.logprobs = (int)c->logprobs;
 		spec.prompt_logprobs = c->logprobs >= 0 && c->echo;
-		rc = odm_call_add(c->call, &spec, e);
+		rc = odm_call_add(c->reply.call, &spec, e);
 	}
 	return rc;
 }
@@ -177,6 +164,89 @@ static int add_prompts(struct completion *c, const struct odm_engine *engine, st
 	return rc;
 }
 
+/* ---- The answer ---- */
+
+/* Takes text, and the choice's log probabilities so far. finish: NULL: it goes on. */
+static json_t *choice_json(struct completion *c, size_t index, json_t *text, const char *finish)
+{
+	json_t *logprobs = c->choice[index].logprobs;
+
+	c->choice[index].logprobs = NULL;
+	return json_pack("{s:I, s:o, s:o?, s:s?}", "index", (json_int_t)index, "text", text, "logprobs", logprobs,
+			 "finish_reason", finish);
+}
+
+/* An object of the answer, or of one event; takes choices. */
+static json_t *answer_json(const struct completion *c, json_t *choices)
+{
+	return odm_reply_json(&c->reply, "cmpl-", "text_completion", choices);
+}
+
+static void write_choice(struct completion *c, size_t i, const char *text, size_t len, const char *finish)
+{
+	odm_reply_write(&c->reply, answer_json(c, json_pack("[o]", choice_json(c, i, odm_json_text(text, len), finish))), NULL);
+}
+
+static void add_tokens(struct completion *c, struct choice *t, const struct odm_token_list *l)
+{
+	size_t n = l->n;
+
+	while (c->g.max_tokens == 0 && n > 0 && !l->record[n - 1].of_prompt)
+		n--; /* the engine writes at least one */
+	if (n == 0)
+		return;
+	if (t->logprobs == NULL)
+		t->logprobs = odm_logprobs_new();
+	odm_logprobs_add(t->logprobs, c->tokenizer, l->record, n, &t->offset);
+}
+
+static bool on_news(void *arg, size_t i, const struct odm_news *news)
+{
+	struct completion *c = arg;
+	struct choice *t = &c->choice[i];
+	struct odm_choice_end *end = &c->reply.ended[i];
+	const size_t len = c->g.max_tokens == 0 ? 0 : news->text.len;
+	const char *text = len > 0 ? news->text.text : "";
+
+	if (end->done && c->g.max_tokens == 0) {
+		end->finish = ODM_FINISH_LENGTH;
+		end->n_tokens = 0;
+	}
+	add_tokens(c, t, &news->tokens);
+	if (!c->g.stream)
+		od_strbuf_append(&t->text, text, len);
+	else if (len > 0 || end->done || t->logprobs != NULL)
+		write_choice(c, i, text, len, end->done ? odm_finish_reason(end->finish) : NULL);
+	else
+		return false;
+	return true;
+}
+
+static void on_end(void *arg)
+{
+	struct completion *c = arg;
+	const struct odm_usage u = odm_reply_usage(&c->reply, (size_t)c->g.n);
+	json_t *choices = json_array(), *o;
+
+	if (c->g.stream) {
+		if (c->g.include_usage)
+			odm_reply_write(&c->reply, answer_json(c, json_array()), odm_usage_json(&u));
+		odm_reply_write_done(&c->reply);
+		json_decref(choices);
+		return;
+	}
+	for (size_t i = 0; i < odm_call_choices(c->reply.call); i++) {
+		struct choice *t = &c->choice[i];
+
+		json_array_append_new(choices,
+				      choice_json(c, i, odm_json_text(t->text.text != NULL ? t->text.text : "", t->text.len),
+						  odm_finish_reason(c->reply.ended[i].finish)));
+	}
+	o = answer_json(c, choices);
+	json_object_set_new(o, "usage", odm_usage_json(&u));
+	odm_exchange_reply_json(c->reply.exchange, 200, o);
+}
+
 /* ---- The request ---- */
 
 static int read_request(struct completion *c, struct odm_exchange *x, struct odm_api_error *e)
@@ -196,13 +266,17 @@ static int read_request(struct completion *c, struct odm_exchange *x, struct odm
 		rc = odm_api_fail(e, 400, c->echo ? "echo" : "logprobs", OD_ERR_UNSUPPORTED,
 				  "%s: the model has no tokenizer.json", c->echo ? "echo" : "logprobs");
 	if (rc == OD_OK)
-		rc = odm_call_new(&c->call, x, e);
+		rc = odm_call_new(&c->reply.call, x, e);
 	if (rc == OD_OK)
 		rc = add_prompts(c, engine, e);
 	json_decref(request);
 	c->prompt_given = NULL;
+	c->reply.stream = c->g.stream;
+	c->reply.include_usage = c->g.include_usage;
 	return rc;
 }
+
+static const struct odm_reply_ops reply_ops = { .news = on_news, .end = on_end };
 
 static void prepare(struct odm_exchange *x)
 {
@@ -215,12 +289,11 @@ static void prepare(struct odm_exchange *x)
 		return;
 	}
 	odm_exchange_set_state(x, c);
-	c->exchange = x;
+	odm_reply_init(&c->reply, &reply_ops, c, x);
 	c->logprobs = -1;
-	c->created = (int64_t)time(NULL);
 	rc = read_request(c, x, &e);
 	if (rc == OD_OK)
-		rc = odm_call_submit(c->call, odm_api_of(x)->thread, &e);
+		rc = odm_call_submit(c->reply.call, odm_api_of(x)->thread, &e);
 	if (rc != OD_OK)
 		odm_exchange_fail(x, &e);
 }
@@ -231,7 +304,7 @@ static void free_state(void *state)
 
 	if (c == NULL)
 		return;
-	odm_call_free(c->call);
+	odm_call_free(c->reply.call);
 	odm_generation_fini(&c->g);
 	for (size_t i = 0; i < ODM_MAX_CHOICES; i++) {
 		free(c->prompt[i].text);
@@ -241,180 +314,14 @@ static void free_state(void *state)
 	free(c);
 }
 
-/* ---- The answer ---- */
-
-static struct odm_usage usage_of(const struct completion *c)
-{
-	struct odm_usage u = { 0 };
-
-	for (size_t i = 0; i < odm_call_choices(c->call); i++) {
-		u.completion_tokens += c->choice[i].n_tokens;
-		if (i % (size_t)c->g.n == 0) /* a prompt counts once */
-			u.prompt_tokens += odm_call_prompt_tokens(c->call, i);
-		if (i % (size_t)c->g.n == 0)
-			u.cached_tokens += c->choice[i].shared_tokens;
-	}
-	return u;
-}
-
-/* Takes text, and the choice's log probabilities so far. */
-static json_t *choice_json(struct completion *c, size_t index, json_t *text, const char *finish)
-{
-	json_t *logprobs = c->choice[index].logprobs;
-
-	c->choice[index].logprobs = NULL;
-	return json_pack("{s:I, s:o, s:o?, s:s?}", "index", (json_int_t)index, "text", text, "logprobs", logprobs,
-			 "finish_reason", finish);
-}
-
-/* An object of one answer, or of one event; takes choices. */
-static json_t *answer_json(const struct completion *c, json_t *choices)
-{
-	char id[48];
-
-	snprintf(id, sizeof(id), "cmpl-%s", odm_exchange_id(c->exchange));
-	return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", id, "object", "text_completion", "created", (json_int_t)c->created,
-			 "model", odm_api_of(c->exchange)->model, "choices", choices);
-}
-
-static void reply(struct completion *c)
-{
-	const struct odm_usage u = usage_of(c);
-	json_t *choices = json_array(), *o;
-
-	if (c->error.status != 0) {
-		odm_exchange_fail(c->exchange, &c->error);
-		json_decref(choices);
-		return;
-	}
-	for (size_t i = 0; i < odm_call_choices(c->call); i++) {
-		struct choice *t = &c->choice[i];
-
-		json_array_append_new(choices,
-				      choice_json(c, i, odm_json_text(t->text.text != NULL ? t->text.text : "", t->text.len),
-						  odm_finish_reason(t->finish)));
-	}
-	o = answer_json(c, choices);
-	json_object_set_new(o, "usage", odm_usage_json(&u));
-	odm_exchange_reply_json(c->exchange, 200, o);
-}
-
-/* ---- The stream ---- */
-
-static void write_event(struct completion *c, json_t *choices, json_t *usage)
-{
-	json_t *o = answer_json(c, choices);
-
-	if (c->g.include_usage)
-		json_object_set_new(o, "usage", usage != NULL ? usage : json_null());
-	odm_exchange_write_json(c->exchange, o);
-}
-
-static void write_choice(struct completion *c, size_t i, const char *text, size_t len, const char *finish)
-{
-	write_event(c, json_pack("[o]", choice_json(c, i, odm_json_text(text, len), finish)), NULL);
-}
-
-/* Comments, which clients skip: nothing else comes until the prompt is through. */
-static void write_progress(struct completion *c, size_t i, const struct odm_news *news)
-{
-	const size_t n = odm_call_prompt_tokens(c->call, i);
-	char line[96];
-
-	if (news->done || news->text.len > 0 || (news->begun && news->prefilled_tokens >= n))
-		return;
-	if (news->begun)
-		snprintf(line, sizeof(line), ": choice %zu: prompt %u/%zu tokens\n\n", i, news->prefilled_tokens, n);
-	else
-		snprintf(line, sizeof(line), ": choice %zu: waiting, place %zu\n\n", i, news->place);
-	odm_exchange_write(c->exchange, line, strlen(line));
-}
-
-static void end_stream(struct completion *c)
-{
-	const struct odm_usage u = usage_of(c);
-
-	c->ended = true;
-	if (c->error.status != 0) {
-		odm_exchange_write_json(c->exchange, odm_api_error_json(&c->error));
-	} else {
-		if (c->g.include_usage)
-			write_event(c, json_array(), odm_usage_json(&u));
-		odm_exchange_write(c->exchange, "data: [DONE]\n\n", 14);
-	}
-	odm_exchange_end(c->exchange);
-}
-
 /* ---- Events ---- */
-
-static void add_tokens(struct completion *c, struct choice *t, const struct odm_token_list *l)
-{
-	size_t n = l->n;
-
-	while (c->g.max_tokens == 0 && n > 0 && !l->record[n - 1].of_prompt)
-		n--; /* the engine writes at least one */
-	if (n == 0)
-		return;
-	if (t->logprobs == NULL)
-		t->logprobs = odm_logprobs_new();
-	odm_logprobs_add(t->logprobs, c->tokenizer, l->record, n, &t->offset);
-}
-
-static void on_event(void *arg, size_t i, const struct odm_news *news)
-{
-	struct completion *c = arg;
-	struct choice *t = &c->choice[i];
-	const size_t len = c->g.max_tokens == 0 ? 0 : news->text.len;
-	const char *text = len > 0 ? news->text.text : "";
-
-	t->done = news->done;
-	if (news->done) {
-		t->finish = c->g.max_tokens == 0 ? ODM_FINISH_LENGTH : news->finish;
-		t->n_tokens = c->g.max_tokens == 0 ? 0 : news->n_tokens;
-		t->shared_tokens = news->shared_tokens;
-	}
-	if (news->done && news->err.code != OD_OK && c->error.status == 0)
-		odm_api_from_err(&c->error, &news->err);
-	else if (news->done && news->finish == ODM_FINISH_CANCELLED && c->error.status == 0)
-		odm_api_fail(&c->error, 503, NULL, OD_ERR_CANCELLED, "the text was not read in time");
-	c->written_ns = od_now_ns();
-	add_tokens(c, t, &news->tokens);
-	if (!c->g.stream)
-		od_strbuf_append(&t->text, text, len);
-	else if (c->error.status == 0 && (len > 0 || t->done || t->logprobs != NULL))
-		write_choice(c, i, text, len, t->done ? odm_finish_reason(t->finish) : NULL);
-	else if (c->error.status == 0)
-		write_progress(c, i, news);
-}
-
-static void news(struct odm_exchange *x)
-{
-	struct completion *c = odm_exchange_state(x);
-	bool done;
-
-	if (c->ended || (c->g.stream && odm_exchange_unsent(x) > MOST_UNSENT_BYTES))
-		return;
-	done = odm_call_poll(c->call, on_event, c);
-	if (c->error.status != 0)
-		odm_call_cancel(c->call);
-	if (!done && c->error.status == 0)
-		return;
-	if (c->g.stream) {
-		end_stream(c);
-	} else {
-		c->ended = true;
-		reply(c);
-	}
-}
 
 static void start(struct odm_exchange *x)
 {
 	struct completion *c = odm_exchange_state(x);
 
-	c->written_ns = od_now_ns();
-	if (c->g.stream)
-		odm_exchange_stream(x);
-	for (size_t i = 0; c->echo && i < odm_call_choices(c->call); i++) {
+	odm_reply_start(&c->reply);
+	for (size_t i = 0; c->echo && i < odm_call_choices(c->reply.call); i++) {
 		const struct prompt *p = &c->prompt[i / (size_t)c->g.n];
 
 		if (c->g.stream)
@@ -422,18 +329,21 @@ static void start(struct odm_exchange *x)
 		else
 			od_strbuf_append(&c->choice[i].text, p->text, p->len);
 	}
-	news(x);
+	odm_reply_news(&c->reply);
+}
+
+static void news(struct odm_exchange *x)
+{
+	struct completion *c = odm_exchange_state(x);
+
+	odm_reply_news(&c->reply);
 }
 
 static void tick(struct odm_exchange *x, uint64_t now_ns)
 {
-	static const char comment[] = ": keep-alive\n\n";
 	struct completion *c = odm_exchange_state(x);
 
-	if (!c->g.stream || now_ns < c->written_ns + KEEP_ALIVE_NS)
-		return;
-	c->written_ns = now_ns;
-	odm_exchange_write(x, comment, sizeof(comment) - 1);
+	odm_reply_tick(&c->reply, now_ns);
 }
 
 static void gone(struct odm_exchange *x)
@@ -441,7 +351,7 @@ static void gone(struct odm_exchange *x)
 	struct completion *c = odm_exchange_state(x);
 
 	if (c != NULL)
-		odm_call_cancel(c->call);
+		odm_reply_gone(&c->reply);
 }
 
 const struct odm_endpoint odm_completions_endpoint = {
