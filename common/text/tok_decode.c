@@ -165,6 +165,8 @@ struct dec_state {
 struct od_detok {
 	const struct od_tokenizer *t;
 	bool skip_special;
+	const int32_t *shown; /* [n_shown]: special, but not skipped */
+	size_t n_shown;
 	struct dec_state *state; /* [decs.n] */
 	struct tok_buf out;
 	struct tok_buf owed; /* what decoding the context shows of what the steps still hold: not shown again */
@@ -432,6 +434,15 @@ static int finish(struct od_detok *d)
 
 /* ---- ids ---- */
 
+static bool skipped(const struct od_detok *d, int32_t id)
+{
+	bool skip = d->skip_special && od_tokenizer_is_special(d->t, id);
+
+	for (size_t i = 0; skip && i < d->n_shown; i++)
+		skip = d->shown[i] != id;
+	return skip;
+}
+
 static int push_id(struct od_detok *d, int32_t id)
 {
 	const struct tok_vocab *v = &d->t->vocab;
@@ -441,7 +452,7 @@ static int push_id(struct od_detok *d, int32_t id)
 	if (id < 0 || (uint32_t)id >= v->n || v->entry[id].flags == 0)
 		return OD_OK;
 	e = &v->entry[id];
-	if (d->skip_special && (e->flags & TOK_SPECIAL) != 0)
+	if (skipped(d, id))
 		return OD_OK;
 	return feed(d, 0, v->bytes.data + e->shown_at, e->shown_len, true);
 }
@@ -572,6 +583,12 @@ int od_detok_prime(struct od_detok *d, const int32_t *ids, size_t n_ids, struct 
 	if (rc == OD_OK)
 		rc = peek_flush(d, &d->owed);
 	return rc == OD_OK ? rc : decoding_failed(rc, err);
+}
+
+void od_detok_show(struct od_detok *d, const int32_t *ids, size_t n_ids)
+{
+	d->shown = ids;
+	d->n_shown = n_ids;
 }
 
 int od_detok_push(struct od_detok *d, int32_t id, const char **piece, size_t *len, struct od_err *err)

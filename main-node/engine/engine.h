@@ -131,10 +131,14 @@ struct odm_request {
 	const int32_t *prompt; /* [n_prompt], BOS included */
 	size_t n_prompt;
 	uint64_t max_tokens; /* 0: to the end of the context */
-	bool ignore_eos;
+	bool ignore_eos; /* and `end` */
 	struct od_sampler_opts sampling;
 	const char *const *stop; /* [n_stop] stop strings; need a tokeniser */
 	size_t n_stop;
+	const int32_t *end;   /* [n_ends] tokens that end the text as EOS does */
+	size_t n_ends;
+	const int32_t *shown; /* [n_shown] special tokens whose text is part of the text; others are left out */
+	size_t n_shown;
 	int logprobs; /* for observer.token: -1: none; 0 to ODM_MAX_LOGPROBS: the token's own and that many of the best */
 	bool prompt_logprobs; /* observer.token sees the prompt's tokens too; the text then shares no prefix */
 	struct odm_observer observer;
@@ -145,7 +149,7 @@ struct odm_request {
 struct odm_result {
 	int32_t *tokens; /* malloc'd: the generated tokens, EOS included */
 	size_t n_tokens;
-	char *text; /* malloc'd, without special tokens and stop string; NULL without a tokeniser */
+	char *text; /* malloc'd, without stop string and special tokens but `shown`; NULL without a tokeniser */
 	size_t text_len;
 	enum odm_finish finish;
 	struct odm_figures figures;

@@ -78,6 +78,8 @@ static int open_text(struct odm_sequence *q, struct od_err *err)
 		rc = od_detok_new(&q->detok, t, err);
 		if (rc == OD_OK)
 			rc = od_detok_prime(q->detok, req->prompt, req->n_prompt, err);
+		if (rc == OD_OK)
+			od_detok_show(q->detok, req->shown, req->n_shown);
 	}
 	if (rc == OD_OK && req->n_stop > 0)
 		rc = od_stopper_new(&q->stopper, req->stop, req->n_stop, err);
@@ -135,12 +137,14 @@ uint32_t odm_sequence_positions(const struct odm_sequence *q)
 
 /* ---- Tokens and text ---- */
 
-static bool is_eos(const struct od_config *cfg, int32_t token)
+static bool is_end(const struct odm_sequence *q, int32_t token)
 {
-	for (uint32_t i = 0; i < cfg->n_eos; i++) {
-		if (cfg->eos[i] == token)
+	for (uint32_t i = 0; i < q->config->n_eos; i++)
+		if (q->config->eos[i] == token)
 			return true;
-	}
+	for (size_t i = 0; i < q->req.n_ends; i++)
+		if (q->req.end[i] == token)
+			return true;
 	return false;
 }
 
@@ -181,7 +185,7 @@ static int take_token(struct odm_sequence *q, int32_t token, bool *stop, struct 
 	int rc;
 
 	q->r.tokens[q->r.n_tokens++] = token;
-	if (is_eos(q->config, token) && !q->req.ignore_eos) {
+	if (!q->req.ignore_eos && is_end(q, token)) {
 		q->r.finish = ODM_FINISH_EOS;
 		*stop = true;
 		return OD_OK;

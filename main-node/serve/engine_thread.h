@@ -46,7 +46,7 @@ struct odm_engine_activity {
 };
 void odm_engine_thread_activity(struct odm_engine_thread *t, struct odm_engine_activity *a);
 
-/* What a job is made of; odm_job_new copies it (stop and sampling.logit_bias too), except the prompt, which it takes. */
+/* What a job is made of; odm_job_new copies it (with its arrays), except the prompt, which it takes. */
 struct odm_job_spec {
 	int32_t *prompt; /* malloc'd */
 	size_t n_prompt;
@@ -55,6 +55,8 @@ struct odm_job_spec {
 	struct od_sampler_opts sampling;
 	const char *const *stop;
 	size_t n_stop;
+	const int32_t *end, *shown; /* as in odm_request */
+	size_t n_ends, n_shown;
 	int logprobs; /* as in odm_request; -1: news has no tokens */
 	bool prompt_logprobs;
 	/* There is news where there was none. No lock held; engine thread, or that of odm_job_cancel. */

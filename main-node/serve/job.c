@@ -9,15 +9,32 @@ static void job_free(struct odm_job *j)
 		free(j->stop[i]);
 	free(j->stop);
 	free(j->bias);
+	free(j->end);
+	free(j->shown);
 	free(j->spec.prompt);
 	odm_news_fini(&j->news);
 	pthread_mutex_destroy(&j->lock);
 	free(j);
 }
 
+/* NULL: out of memory. */
+static int32_t *copy_ids(const int32_t *ids, size_t n)
+{
+	int32_t *copy = malloc((n + 1) * sizeof(*copy));
+
+	if (copy != NULL && n > 0)
+		memcpy(copy, ids, n * sizeof(*ids));
+	return copy;
+}
+
 static bool copy_lists(struct odm_job *j)
 {
 	struct od_sampler_opts *s = &j->spec.sampling;
+
+	j->end = copy_ids(j->spec.end, j->spec.n_ends);
+	j->shown = copy_ids(j->spec.shown, j->spec.n_shown);
+	if (j->end == NULL || j->shown == NULL)
+		return false;
 
 	j->bias = malloc((s->n_logit_bias + 1) * sizeof(*j->bias));
 	if (j->bias == NULL)
@@ -57,6 +74,10 @@ struct odm_job *odm_job_new(const struct odm_job_spec *spec)
 		.sampling = j->spec.sampling,
 		.stop = (const char *const *)j->stop,
 		.n_stop = j->spec.n_stop,
+		.end = j->end,
+		.n_ends = j->spec.n_ends,
+		.shown = j->shown,
+		.n_shown = j->spec.n_shown,
 		.logprobs = j->spec.logprobs,
 		.prompt_logprobs = j->spec.prompt_logprobs,
 	};

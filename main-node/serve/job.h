@@ -21,6 +21,7 @@ struct odm_job {
 	struct odm_job_spec spec;
 	char **stop;
 	struct od_logit_bias *bias;
+	int32_t *end, *shown;
 	struct odm_request req; /* borrows from the above */
 	size_t max_unread_bytes;
 

@@ -279,6 +279,53 @@ static void jobs_of_many_threads_are_as_alone(void **state)
 	assert_int_equal(odm_engine_close(e), OD_OK);
 }
 
+/* ---- The end of a text ---- */
+
+/* A token of `end` ends the text as EOS does; the job has its own copy of the list. */
+static void tokens_that_end_a_text(void **state)
+{
+	static const int32_t prompt[] = { 5, 6, 7 };
+	struct odm_request req = { .prompt = prompt, .n_prompt = 3, .max_tokens = 20, .ignore_eos = true, .logprobs = -1 };
+	struct odm_engine_opts o = engine_opts(1);
+	struct odm_engine *e;
+	struct odm_result r;
+	struct od_err err;
+	size_t first = 0;
+
+	(void)state;
+	od_sampler_defaults(&req.sampling);
+	assert_int_equal(odm_engine_open(&e, &o, &err), OD_OK);
+	assert_int_equal(odm_generate(e, &req, &r, &err), OD_OK);
+	while (r.tokens[first] != r.tokens[9])
+		first++;
+	assert_int_equal(odm_engine_close(e), OD_OK);
+	for (int ignore = 0; ignore < 2; ignore++) {
+		int32_t last[] = { VOCAB, r.tokens[9] };
+		struct odm_engine_thread *t = start(1, 1, 0);
+		struct reader reader;
+		struct odm_job_spec spec = { .prompt = malloc(sizeof(prompt)), .n_prompt = 3, .max_tokens = 20, .end = last, .n_ends = 2,
+					     .ignore_eos = ignore, .sampling = req.sampling, .logprobs = -1, .wake = wake,
+					     .release = release, .arg = &reader };
+		struct od_strbuf text = { 0 };
+		struct odm_news news;
+		struct odm_job *j;
+
+		memcpy(spec.prompt, prompt, sizeof(prompt));
+		reader_init(&reader);
+		j = odm_job_new(&spec);
+		last[1] = VOCAB;
+		assert_int_equal(odm_engine_thread_submit(t, &j, 1, false, &err), OD_OK);
+		news = read_all(j, &reader, &text);
+		assert_int_equal(news.n_tokens, ignore ? 20 : first + 1);
+		assert_int_equal(news.finish, ignore ? ODM_FINISH_LENGTH : ODM_FINISH_EOS);
+		reader_fini(&reader);
+		odm_job_unref(j);
+		od_strbuf_fini(&text);
+		end(t);
+	}
+	odm_result_fini(&r);
+}
+
 /* ---- Limits ---- */
 
 static void requests_beyond_the_limit_are_refused(void **state)
@@ -395,6 +442,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(jobs_of_many_threads_are_as_alone),
+		cmocka_unit_test(tokens_that_end_a_text),
 		cmocka_unit_test(requests_beyond_the_limit_are_refused),
 		cmocka_unit_test(what_never_fits_is_refused_at_once),
 		cmocka_unit_test(who_does_not_read_is_cancelled),

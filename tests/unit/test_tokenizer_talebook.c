@@ -126,6 +126,36 @@ static void stream_of_a_story(void **state)
 	free(ids);
 }
 
+/* Special tokens are left out of a stream, but for those that are asked for. */
+static void shown_specials(void **state)
+{
+	static const int32_t ids[] = { 2140, 1, 2140, 2, 0, 2140 }, unk_and_eos[] = { 0, 2 };
+	static const char *const expected[] = { "OnceOnceOnce", "OnceOnce</s><unk>Once" };
+	struct od_err err;
+	const char *piece;
+	size_t len, at;
+
+	(void)state;
+	for (size_t shown = 0; shown <= 2; shown += 2) {
+		struct od_detok *d;
+		char text[64];
+
+		at = 0;
+		assert_int_equal(od_detok_new(&d, tok, &err), OD_OK);
+		od_detok_show(d, unk_and_eos, shown);
+		for (size_t i = 0; i <= 6; i++) {
+			int rc = i < 6 ? od_detok_push(d, ids[i], &piece, &len, &err) : od_detok_flush(d, &piece, &len, &err);
+
+			assert_int_equal(rc, OD_OK);
+			assert_true(at + len < sizeof(text));
+			memcpy(text + at, piece, len + 1);
+			at += len;
+		}
+		assert_string_equal(text, expected[shown / 2]);
+		od_detok_free(d);
+	}
+}
+
 static void broken_utf8(void **state)
 {
 	struct od_err err;
@@ -144,6 +174,7 @@ int main(void)
 		cmocka_unit_test(golden_ids),
 		cmocka_unit_test(bos_and_specials),
 		cmocka_unit_test(stream_of_a_story),
+		cmocka_unit_test(shown_specials),
 		cmocka_unit_test(broken_utf8),
 	};
 
