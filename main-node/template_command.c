@@ -92,7 +92,7 @@ static int render_messages(const struct options *o, char **text, size_t *len, st
 	if (rc == OD_OK)
 		rc = read_variables(o->messages, &vars, err);
 	if (rc == OD_OK)
-		rc = odm_chat_template_render(t, vars, NULL, text, len, err);
+		rc = odm_chat_template_prompt(t, vars, text, len, err);
 	json_decref(vars);
 	odm_chat_template_close(t);
 	return rc;
@@ -117,14 +117,12 @@ static char *some_prompt(const struct odm_chat_template *t)
 static int parse_text(const struct odm_chat_template *t, const struct od_strbuf *raw, char **text, size_t *len,
 		      struct od_err *err)
 {
-	struct odm_chat_form form;
-	struct odm_answer_opts opts = { .form = &form };
+	struct odm_answer_opts opts = { .form = odm_chat_template_form(t, true) };
 	char *prompt = some_prompt(t);
 	json_t *o = NULL;
 	int rc;
 
-	odm_chat_form_choose(&form, odm_chat_template_text(t, true), odm_chat_template_token(t, "eos_token"));
-	opts.in_thought = prompt != NULL && odm_chat_form_in_thought(&form, prompt, strlen(prompt));
+	opts.in_thought = prompt != NULL && odm_chat_form_in_thought(opts.form, prompt, strlen(prompt));
 	rc = odm_answer_object(&o, &opts, raw->len > 0 ? raw->text : "", raw->len, 0, err);
 	if (rc == OD_OK) {
 		*text = json_dumps(o, 0);

@@ -2,6 +2,7 @@
 
 #include "main-node/chat/gemma_args.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 struct build {
 	struct odm_context *out;
 	const struct odm_chat_form *form;
+	json_t *names; /* of the calls so far, by id */
 	bool text_only;
 	char where[MAX_WHERE]; /* the field that is being read */
 	struct od_err *err;
@@ -26,12 +28,21 @@ void odm_context_fini(struct odm_context *c)
 	*c = (struct odm_context){ 0 };
 }
 
+static int compare_sources(const void *a, const void *b)
+{
+	const uintptr_t x = (uintptr_t)((const struct odm_context_source *)a)->value;
+	const uintptr_t y = (uintptr_t)((const struct odm_context_source *)b)->value;
+
+	return (x > y) - (x < y);
+}
+
 const char *odm_context_source(const struct odm_context *c, const json_t *value)
 {
-	for (size_t i = 0; i < c->n_sources; i++)
-		if (c->source[i].value == value)
-			return c->source[i].text;
-	return NULL;
+	const struct odm_context_source key = { .value = value }, *found = NULL;
+
+	if (c->n_sources > 0)
+		found = bsearch(&key, c->source, c->n_sources, sizeof(key), compare_sources);
+	return found != NULL ? found->text : NULL;
 }
 
 static int no_memory(struct build *b)
@@ -180,20 +191,16 @@ static int shorten_id(struct build *b, json_t *object, const char *key)
 	return set(b, object, key, json_string(out));
 }
 
-/* The name of the call with this id, in the messages before; NULL: none. */
-static const char *called_name(const struct build *b, const char *id)
+/* Remembers a call's name for the tool's answer. The first call of an id counts. */
+static int note_name(struct build *b, const json_t *call, json_t *name)
 {
-	const json_t *message, *call;
-	size_t i, k;
+	const json_t *id = json_object_get(call, "id");
+	const char *key = json_string_value(id);
+	const size_t len = json_string_length(id);
 
-	json_array_foreach(b->out->messages, i, message)
-		json_array_foreach(json_object_get(message, "tool_calls"), k, call) {
-			const char *its = json_string_value(json_object_get(call, "id"));
-
-			if (id != NULL && its != NULL && strcmp(its, id) == 0)
-				return json_string_value(json_object_get(json_object_get(call, "function"), "name"));
-		}
-	return NULL;
+	if (key == NULL || json_object_getn(b->names, key, len) != NULL)
+		return OD_OK;
+	return json_object_setn(b->names, key, len, name) == 0 ? OD_OK : no_memory(b);
 }
 
 static int read_call(struct build *b, json_t *call)
@@ -209,6 +216,8 @@ static int read_call(struct build *b, json_t *call)
 		rc = set(b, call, "type", json_string("function"));
 	if (rc == OD_OK && b->form->short_ids)
 		rc = shorten_id(b, call, "id");
+	if (rc == OD_OK)
+		rc = note_name(b, call, json_object_get(function, "name"));
 	return rc == OD_OK ? read_args(b, function) : rc;
 }
 
@@ -218,7 +227,7 @@ static int read_calls(struct build *b, json_t *message, size_t at)
 	int rc = OD_OK;
 	size_t i;
 
-	if (calls == NULL || json_is_null(calls))
+	if (calls == NULL)
 		return OD_OK;
 	if (!json_is_array(calls))
 		return od_fail(b->err, OD_ERR_FORMAT, "messages[%zu].tool_calls: expected an array", at);
@@ -288,6 +297,17 @@ static int read_content(struct build *b, json_t *message, size_t at)
 
 /* ---- Messages ---- */
 
+static void drop_nulls(json_t *message)
+{
+	const char *key;
+	json_t *value;
+	void *next;
+
+	json_object_foreach_safe(message, next, key, value)
+		if (json_is_null(value) && strcmp(key, "content") != 0)
+			json_object_del(message, key);
+}
+
 static int read_assistant(struct build *b, json_t *message, size_t at)
 {
 	json_t *thought = json_object_get(message, "reasoning_content");
@@ -308,13 +328,15 @@ static int read_assistant(struct build *b, json_t *message, size_t at)
 
 static int read_tool(struct build *b, json_t *message)
 {
-	const char *name;
+	const json_t *id;
+	json_t *name;
 	int rc = b->form->short_ids ? shorten_id(b, message, "tool_call_id") : OD_OK;
 
-	name = called_name(b, json_string_value(json_object_get(message, "tool_call_id")));
+	id = json_object_get(message, "tool_call_id");
+	name = json_is_string(id) ? json_object_getn(b->names, json_string_value(id), json_string_length(id)) : NULL;
 	if (rc != OD_OK || name == NULL || json_object_get(message, "name") != NULL)
 		return rc;
-	return set(b, message, "name", json_string(name));
+	return set(b, message, "name", json_incref(name));
 }
 
 static int read_message(struct build *b, json_t *message, size_t at)
@@ -324,6 +346,7 @@ static int read_message(struct build *b, json_t *message, size_t at)
 
 	if (role == NULL)
 		return od_fail(b->err, OD_ERR_FORMAT, "messages[%zu].role: expected a string", at);
+	drop_nulls(message);
 	rc = read_content(b, message, at);
 	if (rc == OD_OK && strcmp(role, "assistant") == 0)
 		rc = read_assistant(b, message, at);
@@ -337,7 +360,8 @@ static int read_message(struct build *b, json_t *message, size_t at)
 int odm_context_build(struct odm_context *out, const json_t *messages, const struct odm_chat_form *form, bool text_only,
 		      struct od_err *err)
 {
-	struct build b = { .out = out, .form = form, .text_only = text_only, .where = "messages", .err = err };
+	struct build b = { .out = out, .form = form, .names = json_object(), .text_only = text_only, .where = "messages",
+			   .err = err };
 	const json_t *given;
 	int rc = OD_OK;
 	size_t i;
@@ -358,8 +382,11 @@ int odm_context_build(struct odm_context *out, const json_t *messages, const str
 		if (rc != OD_OK)
 			break;
 	}
-	if (rc == OD_OK && out->messages == NULL)
+	if (rc == OD_OK && (out->messages == NULL || b.names == NULL))
 		rc = no_memory(&b);
+	json_decref(b.names);
+	if (rc == OD_OK && out->n_sources > 0)
+		qsort(out->source, out->n_sources, sizeof(*out->source), compare_sources);
 	if (rc != OD_OK)
 		odm_context_fini(out);
 	return rc;

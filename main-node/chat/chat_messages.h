@@ -10,6 +10,7 @@
  * - A tool's answer without a name gets its call's name; calls without a type are functions; content that is missing beside
  *   calls is null; reasoning is another name of reasoning_content, and thinking where the template says so; developer is
  *   system where the template does not know the role; ids of calls become nine letters and digits where it wants that.
+ * - Fields that are null, as clients send them for what an answer did not have, are left out, but for content.
  *
  * Thread: one at a time. Owner: the caller; odm_context_fini frees. */
 #ifndef ODM_CHAT_CHAT_MESSAGES_H
@@ -27,7 +28,7 @@ struct odm_context_source {
 
 struct odm_context {
 	json_t *messages; /* the template's variable of this name */
-	struct odm_context_source *source;
+	struct odm_context_source *source; /* [n_sources], in order of value */
 	size_t n_sources;
 };
 

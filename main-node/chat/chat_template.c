@@ -12,7 +12,8 @@
 
 struct source {
 	struct od_jinja *parsed; /* NULL: there is none */
-	char *text;
+	char *text;		 /* NULL once the form is chosen */
+	struct odm_chat_form form;
 };
 
 struct odm_chat_template {
@@ -134,6 +135,14 @@ static int read_config(struct odm_chat_template *t, const char *dir, const char 
 	return rc;
 }
 
+static void choose_form(const struct odm_chat_template *t, struct source *s)
+{
+	if (s->parsed != NULL)
+		odm_chat_form_choose(&s->form, s->text, json_string_value(json_object_get(t->tokens, "eos_token")));
+	free(s->text);
+	s->text = NULL;
+}
+
 int odm_chat_template_open(struct odm_chat_template **out, const char *dir, struct od_err *err)
 {
 	struct odm_chat_template *t = calloc(1, sizeof(*t));
@@ -162,6 +171,8 @@ int odm_chat_template_open(struct odm_chat_template **out, const char *dir, stru
 		odm_chat_template_close(t);
 		return rc;
 	}
+	choose_form(t, &t->plain);
+	choose_form(t, &t->with_tools);
 	*out = t;
 	return OD_OK;
 }
@@ -183,19 +194,9 @@ static const struct source *source_of(const struct odm_chat_template *t, bool wi
 	return t->plain.parsed == NULL || (with_tools && t->with_tools.parsed != NULL) ? &t->with_tools : &t->plain;
 }
 
-const struct od_jinja *odm_chat_template_for(const struct odm_chat_template *t, bool with_tools)
+const struct odm_chat_form *odm_chat_template_form(const struct odm_chat_template *t, bool with_tools)
 {
-	return source_of(t, with_tools)->parsed;
-}
-
-const char *odm_chat_template_text(const struct odm_chat_template *t, bool with_tools)
-{
-	return source_of(t, with_tools)->text;
-}
-
-const char *odm_chat_template_token(const struct odm_chat_template *t, const char *name)
-{
-	return json_string_value(json_object_get(t->tokens, name));
+	return &source_of(t, with_tools)->form;
 }
 
 /* ---- rendering ---- */
@@ -218,10 +219,15 @@ int odm_chat_defaults(json_t *vars, struct od_err *err)
 	return good ? OD_OK : od_fail(err, OD_ERR_NOMEM, "no memory for the variables of a chat template");
 }
 
-int odm_chat_template_render(const struct odm_chat_template *t, const json_t *vars, const struct tm *now, char **text,
-			     size_t *len, struct od_err *err)
+static const char *source_text(void *context, const json_t *object)
 {
-	const struct od_jinja_opts opts = { .now = now };
+	return odm_context_source(context, object);
+}
+
+int odm_chat_template_render(const struct odm_chat_template *t, const json_t *vars, const struct odm_context *context,
+			     char **text, size_t *len, struct od_err *err)
+{
+	const struct od_jinja_opts opts = { .source = context != NULL ? source_text : NULL, .source_arg = (void *)context };
 	json_t *all = json_copy(t->tokens); /* shallow: what is in vars stays where it is */
 	int rc;
 
@@ -232,7 +238,25 @@ int odm_chat_template_render(const struct odm_chat_template *t, const json_t *va
 	else
 		rc = odm_chat_defaults(all, err);
 	if (rc == OD_OK)
-		rc = od_jinja_render(odm_chat_template_for(t, od_json_has(all, "tools")), all, &opts, text, len, err);
+		rc = od_jinja_render(source_of(t, od_json_has(all, "tools"))->parsed, all, &opts, text, len, err);
 	json_decref(all);
+	return rc;
+}
+
+int odm_chat_template_prompt(const struct odm_chat_template *t, const json_t *vars, char **text, size_t *len, struct od_err *err)
+{
+	const struct odm_chat_form *form = odm_chat_template_form(t, od_json_has(vars, "tools"));
+	json_t *all = json_copy((json_t *)vars);
+	struct odm_context context;
+	int rc = odm_context_build(&context, json_object_get(vars, "messages"), form, true, err);
+
+	*text = NULL;
+	*len = 0;
+	if (rc == OD_OK && (all == NULL || json_object_set(all, "messages", context.messages) != 0))
+		rc = od_fail(err, OD_ERR_NOMEM, "no memory for the variables of a chat template");
+	if (rc == OD_OK)
+		rc = odm_chat_template_render(t, all, &context, text, len, err);
+	json_decref(all);
+	odm_context_fini(&context);
 	return rc;
 }

@@ -9,10 +9,10 @@
 
 #include <jansson.h>
 #include <stdbool.h>
-#include <time.h>
 
 #include "common/base/status.h"
 #include "common/text/jinja/jinja.h"
+#include "main-node/chat/chat_messages.h"
 
 struct odm_chat_template;
 
@@ -20,17 +20,19 @@ struct odm_chat_template;
 OD_MUST_CHECK int odm_chat_template_open(struct odm_chat_template **out, const char *dir, struct od_err *err);
 void odm_chat_template_close(struct odm_chat_template *t); /* NULL ok */
 
-/* The template for requests with or without tools: tokenizer_config.json may name one of each. */
-const struct od_jinja *odm_chat_template_for(const struct odm_chat_template *t, bool with_tools);
-/* Its text. Borrowed. */
-const char *odm_chat_template_text(const struct odm_chat_template *t, bool with_tools);
-/* The text of a special token such as "eos_token"; NULL: there is none. Borrowed. */
-const char *odm_chat_template_token(const struct odm_chat_template *t, const char *name);
+/* How answers are written, by the template for requests with or without tools: tokenizer_config.json may name one of each. */
+const struct odm_chat_form *odm_chat_template_form(const struct odm_chat_template *t, bool with_tools);
 
 /* vars: messages, tools, add_generation_prompt, documents, and whatever else the template may read; what is missing of these
- * four is none, false or no messages. *text as od_jinja_render makes it; so are the errors. now: NULL, the local time. */
-OD_MUST_CHECK int odm_chat_template_render(const struct odm_chat_template *t, const json_t *vars, const struct tm *now,
-					   char **text, size_t *len, struct od_err *err);
+ * four is none, false or no messages. context: has the JSON texts of objects in vars; NULL: none has one. *text as
+ * od_jinja_render makes it; so are the errors. */
+OD_MUST_CHECK int odm_chat_template_render(const struct odm_chat_template *t, const json_t *vars,
+					   const struct odm_context *context, char **text, size_t *len, struct od_err *err);
+
+/* As odm_chat_template_render, but messages are those of a request: chat_messages.h says what changes, and what errors of
+ * messages are. */
+OD_MUST_CHECK int odm_chat_template_prompt(const struct odm_chat_template *t, const json_t *vars, char **text, size_t *len,
+					   struct od_err *err);
 
 /* Gives vars (an object, changed) the fields that templates always see: messages, tools, documents, add_generation_prompt. */
 OD_MUST_CHECK int odm_chat_defaults(json_t *vars, struct od_err *err);

@@ -99,6 +99,9 @@ static const struct {
 	       "{'b': true}}}]}]",
 	  "[{'role': 'assistant', 'content': null, 'tool_calls': [{'type': 'function', 'function': {'name': 'f', 'arguments': "
 	  "{'b': true}}}]}]" },
+	/* null: what an answer did not have, as clients send it back */
+	{ 'p', "[{'role': 'assistant', 'content': null, 'refusal': null, 'tool_calls': null, 'x': {'y': null}}]",
+	  "[{'role': 'assistant', 'content': null, 'x': {'y': null}}]" },
 	/* parts */
 	{ 'p', "[{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]}]",
 	  "[{'role': 'user', 'content': 'a\\nb'}]" },

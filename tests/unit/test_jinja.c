@@ -212,6 +212,31 @@ static void knows_what_a_template_mentions(void **state)
 	od_jinja_free(t);
 }
 
+static const char *source_of_args(void *arg, const json_t *object)
+{
+	return json_object_get(object, "x") != NULL ? arg : NULL;
+}
+
+/* tojson writes an object's own text, inside others and with other styles too, and what else sees the object sees its fields. */
+static void objects_with_a_text(void **state)
+{
+	static const char template[] = "{{ a|tojson }} {{ [c]|tojson }} {{ c|tojson(indent=1) }} {{ a.x }} {{ dict(a)|tojson }}";
+	static char text[] = "{\"x\" :1.50}";
+	const struct od_jinja_opts opts = { .source = source_of_args, .source_arg = text };
+	json_t *vars = json_loads("{\"a\": {\"x\": 1.5}, \"c\": {\"a\": {\"x\": 1.5}}}", 0, NULL);
+	struct od_jinja *t;
+	char *out;
+	size_t len;
+
+	(void)state;
+	assert_int_equal(od_jinja_parse(&t, template, strlen(template), "x", &err), OD_OK);
+	assert_int_equal(od_jinja_render(t, vars, &opts, &out, &len, &err), OD_OK);
+	assert_string_equal(out, "{\"x\" :1.50} [{\"a\": {\"x\" :1.50}}] {\n \"a\": {\"x\" :1.50}\n} 1.5 {\"x\": 1.5}");
+	free(out);
+	od_jinja_free(t);
+	json_decref(vars);
+}
+
 static void bad_bytes(void **state)
 {
 	struct od_jinja *t;
@@ -234,6 +259,7 @@ int main(void)
 		cmocka_unit_test(deep_nesting_is_no_crash),
 		cmocka_unit_test(threads_share_a_template),
 		cmocka_unit_test(knows_what_a_template_mentions),
+		cmocka_unit_test(objects_with_a_text),
 		cmocka_unit_test(bad_bytes),
 	};
 

@@ -39,6 +39,10 @@ struct od_jinja_limits {
 struct od_jinja_opts {
 	struct od_jinja_limits limits;
 	const struct tm *now; /* what strftime_now sees; NULL: the local time */
+	/* The text that tojson writes for an object within vars; NULL, as callback or answer: as Python's json.dumps does. It
+	 * must live as long as the rendering. */
+	const char *(*source)(void *arg, const json_t *object);
+	void *source_arg;
 };
 
 /* vars: a JSON object, the template's variables. opts may be NULL. *text is malloc'd, with a NUL that *len does not count;

@@ -267,6 +267,10 @@ static void set_limits(struct jinja_run *r, const struct od_jinja_opts *opts)
 	r->job.max_bytes = l->memory_bytes > 0 ? l->memory_bytes : MEMORY_BYTES;
 	r->job.max_depth = l->depth > 0 ? l->depth : DEPTH;
 	r->out->max = l->output_bytes > 0 ? l->output_bytes : OUTPUT_BYTES;
+	if (opts != NULL) {
+		r->job.source = opts->source;
+		r->job.source_arg = opts->source_arg;
+	}
 	if (opts != NULL && opts->now != NULL)
 		r->job.now = *opts->now;
 	else

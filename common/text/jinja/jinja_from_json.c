@@ -25,6 +25,7 @@ static struct jinja_value convert(struct jinja_job *j, const json_t *v)
 	if (!json_is_object(v))
 		return JINJA_NONE_VALUE;
 	d = jinja_dict_new(j);
+	d->source = j->source != NULL ? j->source(j->source_arg, v) : NULL;
 	for (void *it = json_object_iter((json_t *)v); it != NULL; it = json_object_iter_next((json_t *)v, it)) {
 		key = json_object_iter_key(it);
 		item = json_object_iter_value(it);

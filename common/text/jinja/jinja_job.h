@@ -7,6 +7,7 @@
 #ifndef OD_TEXT_JINJA_JOB_H
 #define OD_TEXT_JINJA_JOB_H
 
+#include <jansson.h>
 #include <setjmp.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,6 +29,8 @@ struct jinja_job {
 	const char *name; /* of the template, for messages */
 	uint32_t line;	  /* of what is being parsed or executed */
 	struct tm now;
+	const char *(*source)(void *arg, const json_t *object); /* as in od_jinja_opts */
+	void *source_arg;
 };
 
 /* Ends the job. The message gets the template's name and line in front. */

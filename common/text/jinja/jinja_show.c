@@ -329,6 +329,10 @@ static void add_json_dict(struct json_writer *w, const struct jinja_dict *d)
 {
 	struct jinja_entry *item = d->e;
 
+	if (d->source != NULL) {
+		add_z(w->j, w->t, d->source);
+		return;
+	}
 	if (d->n == 0) {
 		add_z(w->j, w->t, "{}");
 		return;

@@ -101,6 +101,7 @@ struct jinja_entry {
 struct jinja_dict { /* in order of insertion */
 	struct jinja_entry *e;
 	size_t n, cap;
+	const char *source; /* its JSON text, for tojson; NULL: none */
 	uint32_t *index; /* NULL while it is small; entry + 1, 0: free */
 	size_t n_index;	 /* a power of two */
 };
