@@ -278,6 +278,43 @@ void odm_chat_form_choose(struct odm_chat_form *form, const char *text, const ch
 	form->short_ids = has_any(text, nine);
 }
 
+/* ---- What answers contain ---- */
+
+static void call_marks(const struct odm_call_form *f, void (*mark)(void *arg, const char *text), void *arg)
+{
+	const char *const texts[] = { f->open, f->head, f->call, f->param, f->end, f->between, f->close };
+
+	for (size_t i = 0; i < N(texts); i++)
+		if (texts[i] != NULL)
+			mark(arg, texts[i]);
+}
+
+void odm_chat_form_marks(const struct odm_chat_form *form, bool calls, void (*mark)(void *arg, const char *text), void *arg)
+{
+	static const char *const of_harmony[] = { "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>" };
+
+	for (size_t i = 0; form->harmony && i < N(of_harmony); i++)
+		mark(arg, of_harmony[i]);
+	if (form->thoughts != NULL) {
+		mark(arg, form->thoughts->open);
+		mark(arg, form->thoughts->close);
+	}
+	for (size_t i = 0; calls && i < form->n_calls; i++)
+		call_marks(&form->calls[i], mark, arg);
+}
+
+void odm_chat_form_ends(const struct odm_chat_form *form, void (*end)(void *arg, const char *text), void *arg)
+{
+	static const char *const of_harmony[] = { "<|return|>", "<|call|>" };
+
+	for (size_t i = 0; form->harmony && i < N(of_harmony); i++)
+		end(arg, of_harmony[i]);
+	for (size_t i = 0; i < form->n_ends; i++)
+		end(arg, form->end[i]);
+	if (form->eos[0] != '\0')
+		end(arg, form->eos);
+}
+
 bool odm_chat_form_in_thought(const struct odm_chat_form *form, const char *prompt, size_t len)
 {
 	const size_t n = form->thoughts == NULL ? 0 : strlen(form->thoughts->open);

@@ -76,6 +76,12 @@ struct odm_chat_form {
  * shows nothing gives a form in which all text is content. */
 void odm_chat_form_choose(struct odm_chat_form *form, const char *template_text, const char *eos);
 
+/* Calls back with each text that marks something in an answer: tags of thoughts, channels, and, if calls, of calls. It may
+ * have ODM_WS and the like between. */
+void odm_chat_form_marks(const struct odm_chat_form *form, bool calls, void (*mark)(void *arg, const char *text), void *arg);
+/* Calls back with each text that ends a turn. */
+void odm_chat_form_ends(const struct odm_chat_form *form, void (*end)(void *arg, const char *text), void *arg);
+
 /* Whether a rendered prompt's end leaves a thought open, so that the answer begins in it. */
 bool odm_chat_form_in_thought(const struct odm_chat_form *form, const char *prompt, size_t len);
 

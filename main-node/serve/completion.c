@@ -70,15 +70,11 @@ static int add_prompt(struct completion *c, const struct odm_engine *engine, con
 		      size_t n_ids, struct odm_api_error *e)
 {
 	struct prompt *p = &c->prompt[c->n_prompts];
-	const uint32_t ctx = odm_engine_ctx(engine);
 	struct od_err err;
+	int rc = odm_check_prompt_length(engine, n_ids, "prompt", e);
 
-	if (n_ids > ctx) {
-		odm_api_fail(e, 400, "prompt", OD_ERR_RANGE, "prompt: it has %zu tokens, more than the context of %u", n_ids,
-			     ctx);
-		e->code = "context_length_exceeded";
-		return OD_ERR_RANGE;
-	}
+	if (rc != OD_OK)
+		return rc;
 	if (c->echo && text != NULL) {
 		p->text = malloc(len + 1);
 		if (p->text != NULL)

@@ -200,3 +200,14 @@ int odm_encode_prompt(const struct odm_engine *engine, const char *text, size_t 
 	rc = od_tokenizer_encode(t, text, len, OD_ENCODE_ADD_SPECIAL | OD_ENCODE_PARSE_SPECIAL, ids, n, &err);
 	return rc == OD_OK ? rc : odm_api_fail(e, rc == OD_ERR_NOMEM ? 503 : 400, param, rc, "%s: %s", param, err.msg);
 }
+
+int odm_check_prompt_length(const struct odm_engine *engine, size_t n, const char *param, struct odm_api_error *e)
+{
+	const uint32_t ctx = odm_engine_ctx(engine);
+
+	if (n <= ctx)
+		return OD_OK;
+	odm_api_fail(e, 400, param, OD_ERR_RANGE, "%s: the prompt has %zu tokens, more than the context of %u", param, n, ctx);
+	e->code = "context_length_exceeded";
+	return OD_ERR_RANGE;
+}

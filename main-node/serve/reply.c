@@ -22,7 +22,7 @@ static void note_end(struct odm_reply *r, size_t i, const struct odm_news *news)
 	struct odm_choice_end *end = &r->ended[i];
 
 	end->done = true;
-	end->finish = end->early ? ODM_FINISH_STOP : news->finish;
+	end->finish = end->early ? ODM_FINISH_EOS : news->finish;
 	end->n_tokens = news->n_tokens;
 	end->shared_tokens = news->shared_tokens;
 	if (end->early || r->error.status != 0)

@@ -46,7 +46,7 @@ void odm_reply_news(struct odm_reply *r);
 void odm_reply_tick(struct odm_reply *r, uint64_t now_ns);
 void odm_reply_gone(struct odm_reply *r);
 
-/* The choice needs no more text: its job is cancelled, and it ends with ODM_FINISH_STOP. */
+/* The choice needs no more text: its job is cancelled, and it ends with ODM_FINISH_EOS. */
 void odm_reply_end_choice(struct odm_reply *r, size_t choice);
 
 /* Of all choices; choices of one prompt, which counts once, follow each other: n each. */

@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "main-node/chat/chat_template.h"
 #include "main-node/serve/api.h"
 #include "main-node/serve/health.h"
 #include "main-node/serve/http.h"
@@ -25,6 +26,7 @@ struct server {
 	struct odm_api api;
 	struct odm_endpoint endpoint[N_ENDPOINTS + 1];
 	char model[256];
+	struct odm_chat_template *chat; /* NULL: none */
 	uv_loop_t loop;
 	uv_async_t changed; /* the engine's state */
 	uv_signal_t terminate, interrupt;
@@ -99,18 +101,32 @@ static void text_ended(void *arg, const struct odm_result *r, uint64_t queue_ns,
 
 /* ---- Start ---- */
 
+static const char *pack_path(const struct server *s)
+{
+	const char *path = s->opts->engine.pack;
+
+	path = path != NULL ? path : getenv("OD_PACK");
+	return path != NULL ? path : "/var/lib/od-moe/pack";
+}
+
+/* Without a usable template all else is served. */
+static void open_chat(struct server *s)
+{
+	if (odm_chat_template_open(&s->chat, pack_path(s), &s->api.no_chat) != OD_OK)
+		od_log(OD_LOG_WARN, "chat endpoints will refuse: %s", s->api.no_chat.msg);
+	s->api.chat = s->chat;
+}
+
 /* The pack's folder: "/models/talebook.pack/" is called talebook. */
 static void name_model(struct server *s)
 {
 	static const char suffix[] = ".pack";
-	const char *path = s->opts->engine.pack, *slash;
+	const char *path = pack_path(s), *slash;
 	char real[PATH_MAX];
 	size_t len;
 
 	s->api.model_checked = s->opts->model != NULL;
 	s->api.model = s->opts->model != NULL ? s->opts->model : s->model;
-	path = path != NULL ? path : getenv("OD_PACK");
-	path = path != NULL ? path : "/var/lib/od-moe/pack";
 	if (realpath(path, real) != NULL)
 		path = real;
 	slash = strrchr(path, '/');
@@ -220,6 +236,7 @@ static int stop(struct server *s, struct od_err *err)
 	odm_engine_thread_free(s->api.thread);
 	odm_health_free(s->api.health);
 	odm_metrics_free(s->api.metrics);
+	odm_chat_template_close(s->chat);
 	return rc;
 }
 
@@ -238,6 +255,7 @@ int odm_serve(const struct odm_serve_opts *opts, struct od_err *err)
 	s->api.metrics = odm_metrics_new();
 	s->api.health = odm_health_new();
 	name_model(s);
+	open_chat(s);
 	list_endpoints(s);
 	start_handles(s);
 	if (s->api.metrics == NULL || s->api.health == NULL)

@@ -1,0 +1,403 @@
+#include "main-node/serve/chat_turn.h"
+
+#include "main-node/chat/answer.h"
+#include "main-node/chat/chat_template.h"
+#include "main-node/serve/api.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define MAX_MARK_IDS 64
+#define CALL_ID_LETTERS 24 /* as OpenAI's */
+#define SHORT_ID_LETTERS 9 /* chat_form.h, short_ids */
+#define MAX_ID 64
+
+/* Tokens, without repetitions. */
+struct ids {
+	int32_t id[MAX_MARK_IDS];
+	size_t n;
+};
+
+struct choice {
+	struct odm_turn *turn;
+	struct odm_answer *answer;
+	struct odm_answer_sink sink; /* whose arg is this choice */
+	size_t n_calls;
+};
+
+struct odm_turn {
+	const struct odm_chat_form *form;
+	const struct od_tokenizer *tokenizer;
+	json_t *tools; /* that may be called: an array, empty: none */
+	int32_t *prompt;
+	size_t n_prompt;
+	bool in_thought, one_call, ignore_eos;
+	struct ids end, shown;
+	const struct odm_turn_sink *sink;
+	struct choice *choice; /* [n] */
+	size_t n;
+};
+
+static int no_memory(struct odm_api_error *e)
+{
+	return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
+}
+
+/* ---- Tools ---- */
+
+static int check_tool(const json_t *tool, size_t i, struct odm_api_error *e)
+{
+	const json_t *type = json_object_get(tool, "type"), *function = json_object_get(tool, "function");
+	const json_t *parameters = json_object_get(function, "parameters");
+	const char *problem = NULL, *where = "";
+	char field[64];
+
+	if (!json_is_object(tool))
+		problem = "an object";
+	else if (type == NULL || !json_is_string(type) || strcmp(json_string_value(type), "function") != 0)
+		where = ".type", problem = "\"function\"";
+	else if (!json_is_object(function))
+		where = ".function", problem = "an object";
+	else if (json_string_length(json_object_get(function, "name")) == 0)
+		where = ".function.name", problem = "a string that is not empty";
+	else if (parameters != NULL && !json_is_object(parameters) && !json_is_null(parameters))
+		where = ".function.parameters", problem = "a JSON schema, an object";
+	if (problem == NULL)
+		return OD_OK;
+	snprintf(field, sizeof(field), "tools[%zu]%s", i, where);
+	return odm_api_fail(e, 400, field, OD_ERR_FORMAT, "%s: expected %s", field, problem);
+}
+
+/* Sets t->tools. */
+static int read_tools(struct odm_turn *t, const struct odm_turn_request *q, struct odm_api_error *e)
+{
+	const char *choice = q->tool_choice != NULL ? json_string_value(q->tool_choice) : "auto";
+	const json_t *tool;
+	int rc = OD_OK;
+	size_t i;
+
+	if (choice == NULL || (strcmp(choice, "auto") != 0 && strcmp(choice, "none") != 0))
+		return odm_api_fail(e, 400, "tool_choice", OD_ERR_UNSUPPORTED,
+				    "tool_choice: only \"auto\" and \"none\" are supported here");
+	if (q->tools != NULL && !json_is_array(q->tools))
+		return odm_api_fail(e, 400, "tools", OD_ERR_FORMAT, "tools: expected an array");
+	json_array_foreach(q->tools, i, tool) {
+		rc = check_tool(tool, i, e);
+		if (rc != OD_OK)
+			return rc;
+	}
+	t->tools = q->tools != NULL && strcmp(choice, "auto") == 0 ? json_incref((json_t *)q->tools) : json_array();
+	return t->tools != NULL ? OD_OK : no_memory(e);
+}
+
+/* ---- The prompt ---- */
+
+static json_t *variables_of(const struct odm_turn *t, const struct odm_turn_request *q)
+{
+	json_t *vars = q->variables != NULL ? json_copy((json_t *)q->variables) : json_object();
+	bool good = json_object_set(vars, "messages", (json_t *)q->messages) == 0;
+
+	good = json_object_set_new(vars, "add_generation_prompt", json_boolean(!q->no_generation_prompt)) == 0 && good;
+	if (json_array_size(t->tools) > 0)
+		good = json_object_set(vars, "tools", t->tools) == 0 && good;
+	else
+		json_object_del(vars, "tools");
+	if (!good) {
+		json_decref(vars);
+		vars = NULL;
+	}
+	return vars;
+}
+
+/* An error of a template or of messages: its text begins with the field, if there is one. */
+static int refuse_messages(const struct od_err *err, struct odm_api_error *e)
+{
+	static const char field[] = "messages";
+	const bool named = strncmp(err->msg, field, strlen(field)) == 0;
+	const size_t len = named ? strcspn(err->msg, ": ") : 0;
+	char param[64] = "messages";
+
+	if (err->code == OD_ERR_NOMEM)
+		return no_memory(e);
+	if (len > 0 && len < sizeof(param)) {
+		memcpy(param, err->msg, len);
+		param[len] = '\0';
+	}
+	if (named)
+		return odm_api_fail(e, 400, param, err->code, "%s", err->msg);
+	return odm_api_fail(e, err->code == OD_ERR_UNSUPPORTED ? 501 : 400, param, err->code,
+			    "messages: the model's chat template does not take them: %s", err->msg);
+}
+
+/* Cuts what the template writes behind the last message's text. */
+static int cut_behind_last(const json_t *messages, const char *text, size_t *len, struct odm_api_error *e)
+{
+	static const char space[] = " \n\r\t";
+	const json_t *content = json_object_get(json_array_get(messages, json_array_size(messages) - 1), "content");
+	const char *s = json_string_value(content);
+	size_t n = json_string_length(content);
+
+	while (n > 0 && strchr(space, s[n - 1]) != NULL) /* templates trim */
+		n--;
+	while (n > 0 && strchr(space, *s) != NULL)
+		s++, n--;
+	for (size_t end = *len; n > 0 && end >= n; end--) {
+		if (memcmp(text + end - n, s, n) != 0)
+			continue;
+		*len = end;
+		return OD_OK;
+	}
+	return odm_api_fail(e, 400, "continue_final_message", OD_ERR_ARG,
+			    "continue_final_message: expected a last message whose content is a text that the model's chat template "
+			    "writes");
+}
+
+static int render(struct odm_turn *t, const struct odm_chat_template *template, const struct odm_turn_request *q, char **text,
+		  size_t *len, struct odm_api_error *e)
+{
+	json_t *vars = variables_of(t, q);
+	struct od_err err;
+	int rc = OD_OK;
+
+	*text = NULL;
+	if (vars == NULL)
+		return no_memory(e);
+	if (json_is_array(q->messages) && json_array_size(q->messages) == 0)
+		rc = odm_api_fail(e, 400, "messages", OD_ERR_RANGE, "messages: expected at least one");
+	else if (odm_chat_template_prompt(template, vars, text, len, &err) != OD_OK)
+		rc = refuse_messages(&err, e);
+	if (rc == OD_OK && q->continue_final_message)
+		rc = cut_behind_last(q->messages, *text, len, e);
+	json_decref(vars);
+	return rc;
+}
+
+/* A template writes BOS and the like itself. */
+static int encode(struct odm_turn *t, const struct odm_engine *engine, const char *text, size_t len, struct odm_api_error *e)
+{
+	struct od_err err;
+
+	if (od_tokenizer_encode(t->tokenizer, text, len, OD_ENCODE_PARSE_SPECIAL, &t->prompt, &t->n_prompt, &err) != OD_OK)
+		return odm_api_fail(e, err.code == OD_ERR_NOMEM ? 503 : 400, "messages", err.code, "messages: %s", err.msg);
+	return odm_check_prompt_length(engine, t->n_prompt, "messages", e);
+}
+
+/* ---- Tokens that mean something to the parser ---- */
+
+static void add_id(struct ids *ids, int32_t id)
+{
+	for (size_t i = 0; i < ids->n; i++)
+		if (ids->id[i] == id)
+			return;
+	if (ids->n < MAX_MARK_IDS)
+		ids->id[ids->n++] = id;
+}
+
+/* A mark may be one special token, or contain some. */
+static void show_mark(void *arg, const char *mark)
+{
+	struct odm_turn *t = arg;
+	int32_t *ids;
+	size_t n;
+
+	if (od_tokenizer_encode(t->tokenizer, mark, strlen(mark), OD_ENCODE_PARSE_SPECIAL, &ids, &n, NULL) != OD_OK)
+		return;
+	for (size_t i = 0; i < n; i++)
+		if (od_tokenizer_is_special(t->tokenizer, ids[i]))
+			add_id(&t->shown, ids[i]);
+	free(ids);
+}
+
+static void end_at(void *arg, const char *end)
+{
+	struct odm_turn *t = arg;
+	const int32_t id = od_tokenizer_find(t->tokenizer, end);
+
+	if (id >= 0)
+		add_id(&t->end, id);
+}
+
+/* ---- Life ---- */
+
+static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_engine *engine, const struct odm_turn_request *q,
+		 struct odm_api_error *e)
+{
+	const struct odm_api *api = odm_api_of(x);
+	char *text = NULL;
+	size_t len = 0;
+	int rc;
+
+	if (api->chat == NULL)
+		return odm_api_fail(e, 501, NULL, OD_ERR_UNSUPPORTED,
+				    "this model cannot chat: %s; /v1/completions works without a chat template",
+				    api->no_chat.code == OD_ERR_MISSING ? "its pack has no chat template" : api->no_chat.msg);
+	t->tokenizer = odm_engine_tokenizer(engine);
+	if (t->tokenizer == NULL)
+		return odm_api_fail(e, 501, NULL, OD_ERR_UNSUPPORTED, "this model cannot chat: it has no tokenizer.json");
+	rc = read_tools(t, q, e);
+	if (rc != OD_OK)
+		return rc;
+	t->form = odm_chat_template_form(api->chat, json_array_size(t->tools) > 0);
+	t->one_call = q->one_call;
+	rc = render(t, api->chat, q, &text, &len, e);
+	if (rc == OD_OK)
+		rc = encode(t, engine, text, len, e);
+	if (rc == OD_OK) {
+		t->in_thought = odm_chat_form_in_thought(t->form, text, len);
+		odm_chat_form_marks(t->form, json_array_size(t->tools) > 0, show_mark, t);
+		odm_chat_form_ends(t->form, end_at, t);
+	}
+	free(text);
+	return rc;
+}
+
+int odm_turn_new(struct odm_turn **out, struct odm_exchange *x, const struct odm_engine *engine,
+		 const struct odm_turn_request *request, struct odm_api_error *e)
+{
+	struct odm_turn *t = calloc(1, sizeof(*t));
+	int rc = t != NULL ? build(t, x, engine, request, e) : no_memory(e);
+
+	*out = t;
+	if (rc != OD_OK) {
+		odm_turn_free(t);
+		*out = NULL;
+	}
+	return rc;
+}
+
+void odm_turn_free(struct odm_turn *t)
+{
+	if (t == NULL)
+		return;
+	for (size_t i = 0; i < t->n; i++)
+		odm_answer_free(t->choice[i].answer);
+	free(t->choice);
+	free(t->prompt);
+	json_decref(t->tools);
+	free(t);
+}
+
+size_t odm_turn_prompt_tokens(const struct odm_turn *t)
+{
+	return t->n_prompt;
+}
+
+/* ---- What the model writes ---- */
+
+static size_t number_of(const struct choice *c)
+{
+	return (size_t)(c - c->turn->choice);
+}
+
+static bool full(const struct choice *c)
+{
+	return c->turn->one_call && c->n_calls > 0;
+}
+
+static void on_content(void *arg, const char *text, size_t len)
+{
+	struct choice *c = arg;
+
+	if (!full(c))
+		c->turn->sink->content(c->turn->sink->arg, number_of(c), text, len);
+}
+
+static void on_reasoning(void *arg, const char *text, size_t len)
+{
+	struct choice *c = arg;
+
+	if (!full(c))
+		c->turn->sink->reasoning(c->turn->sink->arg, number_of(c), text, len);
+}
+
+static const char *make_id(char id[MAX_ID], const struct odm_chat_form *form)
+{
+	static const char letters[] = "0123456789abcdefghijklmnopqrstuvwxyz", prefix[] = "call_";
+	const size_t n = form->short_ids ? SHORT_ID_LETTERS : CALL_ID_LETTERS;
+	unsigned char random[CALL_ID_LETTERS] = { 0 };
+	char *to = id + (form->short_ids ? 0 : strlen(prefix));
+
+	memcpy(id, prefix, sizeof(prefix));
+	(void)!getrandom(random, n, 0);
+	for (size_t i = 0; i < n; i++)
+		to[i] = letters[random[i] % (sizeof(letters) - 1)];
+	to[n] = '\0';
+	return id;
+}
+
+static void on_call(void *arg, const struct odm_tool_call *call)
+{
+	struct choice *c = arg;
+	struct odm_turn_call shown = { .index = c->n_calls, .id = call->id, .name = call->name, .arguments = call->arguments };
+	char id[MAX_ID];
+
+	if (full(c))
+		return;
+	c->n_calls++;
+	if (shown.id == NULL)
+		shown.id = make_id(id, c->turn->form);
+	c->turn->sink->call(c->turn->sink->arg, number_of(c), &shown);
+}
+
+static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_generation *g, int logprobs,
+		      struct odm_api_error *e)
+{
+	const struct odm_answer_opts opts = { .form = t->form, .in_thought = t->in_thought, .tools = t->tools };
+	struct choice *c = &t->choice[t->n];
+	struct odm_job_spec spec;
+
+	*c = (struct choice){ .turn = t, .sink = { c, on_content, on_reasoning, on_call } };
+	if (odm_answer_new(&c->answer, &opts, &c->sink, NULL) != OD_OK)
+		return no_memory(e);
+	odm_generation_spec(g, t->n++, &spec);
+	spec.end = t->end.id;
+	spec.n_ends = t->end.n;
+	spec.shown = t->shown.id;
+	spec.n_shown = t->shown.n;
+	spec.logprobs = logprobs;
+	spec.n_prompt = t->n_prompt;
+	spec.prompt = malloc((t->n_prompt + 1) * sizeof(*spec.prompt));
+	if (spec.prompt == NULL)
+		return no_memory(e);
+	if (t->n_prompt > 0)
+		memcpy(spec.prompt, t->prompt, t->n_prompt * sizeof(*spec.prompt));
+	return odm_call_add(r->call, &spec, e);
+}
+
+int odm_turn_add(struct odm_turn *t, struct odm_reply *r, const struct odm_generation *g, int logprobs,
+		 const struct odm_turn_sink *sink, struct odm_api_error *e)
+{
+	int rc = OD_OK;
+
+	if (g->max_tokens == 0)
+		return odm_api_fail(e, 400, "max_tokens", OD_ERR_RANGE, "max_tokens: expected at least 1, found 0");
+	t->sink = sink;
+	t->ignore_eos = g->ignore_eos;
+	t->choice = calloc((size_t)g->n, sizeof(*t->choice));
+	if (t->choice == NULL)
+		return no_memory(e);
+	for (int64_t i = 0; rc == OD_OK && i < g->n; i++)
+		rc = add_choice(t, r, g, logprobs, e);
+	return rc;
+}
+
+void odm_turn_news(struct odm_turn *t, struct odm_reply *r, size_t choice, const struct odm_news *news)
+{
+	struct choice *c = &t->choice[choice];
+	int rc = news->text.len > 0 ? odm_answer_push(c->answer, news->text.text, news->text.len) : OD_OK;
+
+	if (rc == OD_OK && news->done)
+		rc = odm_answer_finish(c->answer);
+	if (rc != OD_OK)
+		(void)no_memory(&r->error);
+	else if (full(c) || (!t->ignore_eos && odm_answer_over(c->answer)))
+		odm_reply_end_choice(r, choice);
+}
+
+bool odm_turn_called(const struct odm_turn *t, const struct odm_reply *r, size_t choice)
+{
+	return t->choice[choice].n_calls > 0 && r->ended[choice].finish != ODM_FINISH_LENGTH &&
+	       r->ended[choice].finish != ODM_FINISH_CONTEXT;
+}
