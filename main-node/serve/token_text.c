@@ -96,3 +96,48 @@ void odm_logprobs_add(json_t *logprobs, const struct od_tokenizer *t, const stru
 		*offset += shown;
 	}
 }
+
+/* ---- Chats ---- */
+
+static json_t *bytes_json(const char *text, size_t len)
+{
+	json_t *bytes = json_array();
+
+	if (memmem(text, len, "\xef\xbf\xbd", 3) != NULL) {
+		json_decref(bytes);
+		return json_null();
+	}
+	for (size_t i = 0; i < len; i++)
+		json_array_append_new(bytes, json_integer((unsigned char)text[i]));
+	return bytes;
+}
+
+static json_t *chat_token_json(const struct od_tokenizer *t, int32_t token, double logprob)
+{
+	size_t len, shown;
+	char *text = odm_token_text(t, token, &len, &shown);
+	json_t *o = NULL;
+
+	if (text != NULL)
+		o = json_pack("{s:o, s:f, s:o}", "token", odm_json_text(text, len), "logprob", logprob, "bytes",
+			      bytes_json(text, len));
+	free(text);
+	return o;
+}
+
+json_t *odm_chat_logprobs_new(void)
+{
+	return json_pack("{s:[]}", "content");
+}
+
+void odm_chat_logprobs_add(json_t *logprobs, const struct od_tokenizer *t, const struct odm_token_record *r, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		json_t *o = chat_token_json(t, r[i].token, r[i].logprob), *top = json_array();
+
+		for (size_t k = 0; k < r[i].n_top; k++)
+			json_array_append_new(top, chat_token_json(t, r[i].top[k].token, r[i].top[k].logprob));
+		json_object_set_new(o, "top_logprobs", top);
+		json_array_append_new(json_object_get(logprobs, "content"), o);
+	}
+}
