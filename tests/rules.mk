@@ -16,10 +16,21 @@ check-build: programs $(UNIT_TESTS:%=$(B)/tests/%) $(B)/tests/od-main-sum
 check-source:
 	@tests/check-source.sh
 
+# The official clients of the APIs that od-main serves, from PyPI, for tests/integ.
+CLIENTS := build/clients
+.PHONY: clients
+clients: $(CLIENTS)/installed
+$(CLIENTS)/installed: tests/integ/clients.txt
+	@rm -rf $(CLIENTS)
+	@python3 -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/pip install -q --disable-pip-version-check -r $<
+	@touch $@
+
 # Installs first, then starts over, so that the new libraries are seen. Only the fuzzers need clang. The tests come last,
 # for their last line is the sum, and are run whatever the fuzzers found.
 check: deps
-	@deploy/install-deps.sh clang libclang-rt-dev
+	@deploy/install-deps.sh clang libclang-rt-dev python3-venv
+	@$(MAKE) --no-print-directory clients || echo "The official API clients cannot be installed: their tests will be skipped." >&2
 	@$(MAKE) --no-print-directory check-source
 	@$(MAKE) --no-print-directory -j$$(nproc) check-build
 	@smoke=0; $(MAKE) --no-print-directory fuzz-smoke || smoke=$$?; B=$(B) tests/run.sh && exit $$smoke

@@ -287,6 +287,8 @@ static void call_marks(const struct odm_call_form *f, void (*mark)(void *arg, co
 	for (size_t i = 0; i < N(texts); i++)
 		if (texts[i] != NULL)
 			mark(arg, texts[i]);
+	if (f->values == ODM_VALUE_GEMMA)
+		mark(arg, "<|\"|>"); /* its quote */
 }
 
 void odm_chat_form_marks(const struct odm_chat_form *form, bool calls, void (*mark)(void *arg, const char *text), void *arg)

@@ -1,0 +1,118 @@
+"""A tiny checkpoint whose greedy text is a given script: attention and experts add nothing, embeddings are one-hot, and the head
+makes each token be followed by the next one of its script. So a chat can be tested with any text that a model may write.
+Standard library.
+
+Each script is cut into tokens of its own. What a model has as a special token is one where it first occurs in the scripts; later
+occurrences are ordinary text, since one token has one successor. A script begins behind a special token which the checkpoint's
+chat template writes at the end of the generation prompt, one for each role of the last message. A model that does not stop behind
+its script writes BEYOND."""
+import json
+import math
+import os
+import struct
+
+import tiny_checkpoint as tc
+from model_config import Model
+
+BOS, EOS = "<s>", "</s>"  # the end of the sequence, which no script has
+BEYOND = "(beyond the end)"
+
+
+def start_of(role):
+    return f"<|begin {role}|>"
+
+
+def byte_alphabet():
+    """The characters by which a byte-level tokenizer writes bytes (GPT-2's)."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(b) if b in plain else chr(next(others)) for b in range(256)]
+
+
+class Cutter:
+    """Cuts scripts into texts that are all different."""
+
+    def __init__(self, specials):
+        self.unspent = set(specials)
+        self.used = {BOS, EOS, *specials}
+
+    def cut(self, text):
+        found = [(i, s) for s in self.unspent if (i := text.find(s)) >= 0]
+        if not found:
+            return self.plain(text)
+        at, special = min(found)
+        self.unspent.remove(special)
+        return [*self.plain(text[:at]), special, *self.cut(text[at + len(special):])]
+
+    def plain(self, text):
+        pieces, at = [], 0
+        while at < len(text):
+            n = next((n for n in range(2, len(text) - at + 1) if text[at:at + n] not in self.used), len(text) - at)
+            pieces.append(text[at:at + n])
+            at += n
+            if pieces[-1] in self.used:  # what is left goes to the piece before
+                assert len(pieces) > 1, f"change the script: {text!r} is a part of another one"
+                pieces[-2:] = [pieces[-2] + pieces[-1]]
+            self.used.add(pieces[-1])
+        return pieces
+
+
+def tokenizer(added, specials):
+    alphabet = byte_alphabet()
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return {"version": "1.0", "added_tokens": [
+        {"id": 256 + i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+         "special": t in specials} for i, t in enumerate(added)],
+        "normalizer": None, "pre_tokenizer": level, "post_processor": None, "decoder": level,
+        "model": {"type": "BPE", "vocab": {c: i for i, c in enumerate(alphabet)}, "merges": []}}
+
+
+def one_hot(rows, columns, ones):
+    """A bf16 matrix with ones at (row, column)."""
+    raw = bytearray(2 * rows * columns)
+    for row, column in ones:
+        struct.pack_into("<H", raw, 2 * (row * columns + column), 0x3F80)
+    return bytes(raw)
+
+
+def weights(cfg, successor):
+    out = {}
+    for name, shape in Model(cfg).tensors():
+        raw = bytes(2 * math.prod(shape))
+        if name.endswith("norm.weight"):
+            raw = struct.pack("<H", 0x3F80) * shape[0]
+        elif name == "model.embed_tokens.weight":
+            raw = one_hot(*shape, [(i, i) for i in range(shape[0])])
+        elif name == "lm_head.weight":
+            raw = one_hot(*shape, [(after, token) for token, after in successor.items()])
+        out[name] = ("BF16", shape, raw)
+    return out
+
+
+def write_scripted(path, template, scripts, specials=(), ctx=8192):
+    """template: of the chat. scripts: role of the last message -> the text that is then written, its last token included.
+    specials: special tokens of the model, beside BOS and EOS. Returns the number of tokens of each script."""
+    cutter = Cutter(specials)
+    cut = {role: cutter.cut(text) for role, text in scripts.items()}
+    every = [BOS, EOS, *specials, *map(start_of, scripts)]
+    added = every + [t for pieces in cut.values() for t in pieces if t not in every] + [BEYOND]
+    ids = {t: 256 + i for i, t in enumerate(added)}
+    successor = {}
+    for role, pieces in cut.items():
+        chain = [start_of(role), *pieces, BEYOND]
+        for token, after in zip(chain, chain[1:]):
+            assert ids[token] not in successor, token
+            successor[ids[token]] = ids[after]
+    vocab = 256 + len(added)
+    cfg = {**tc.CONFIG, "hidden_size": -(-vocab // 64) * 64, "head_dim": 16, "intermediate_size": 32, "num_hidden_layers": 1,
+           "vocab_size": vocab, "max_position_embeddings": ctx, "bos_token_id": ids[BOS], "eos_token_id": ids[EOS]}
+    begin = "{%- if add_generation_prompt -%}{{- '<|begin ' ~ messages[-1].role ~ '|>' -}}{%- endif -%}"
+    tc.write_checkpoint(path, cfg, weights(cfg, successor), tokenizer=False)
+    for name, value in {"generation_config.json": {"do_sample": False, "eos_token_id": ids[EOS]},
+                        "tokenizer.json": tokenizer(added, set(every)),
+                        "tokenizer_config.json": {"bos_token": BOS, "eos_token": EOS}}.items():
+        with open(os.path.join(path, name), "w", encoding="utf-8") as f:
+            json.dump(value, f)
+    with open(os.path.join(path, "chat_template.jinja"), "w", encoding="utf-8") as f:
+        f.write(template + begin)
+    return {role: len(pieces) for role, pieces in cut.items()}
