@@ -244,18 +244,19 @@ static char *squeezed(const char *text)
 }
 
 /* Where no template text decides, arguments are written as they are given: text. */
-static enum odm_echo find_echo(const char *text)
+static void find_fields(struct odm_chat_form *form, enum odm_echo of_family, const char *text)
 {
+	static const char *const null[] = { "contentisnone", "contentisnotnone", "content==none", "content!=none", NULL };
 	static const char *const as_text[] = { "argumentsisstring", "arguments+", NULL };
 	static const char *const as_object[] = { "arguments|tojson", "arguments.items", "arguments|items", "argumentsismapping",
 						 "function|tojson", "tool_call|tojson", "tool_calls|tojson", NULL };
 	char *s = squeezed(text);
-	enum odm_echo echo = ODM_ECHO_OBJECT;
 
-	if (s != NULL)
-		echo = !has_any(s, as_text) && has_any(s, as_object) ? ODM_ECHO_OBJECT : ODM_ECHO_TEXT;
+	form->echo = of_family;
+	if (s != NULL && of_family != ODM_ECHO_VALUES && of_family != ODM_ECHO_GEMMA)
+		form->echo = !has_any(s, as_text) && has_any(s, as_object) ? ODM_ECHO_OBJECT : ODM_ECHO_TEXT;
+	form->takes_null = s != NULL && has_any(s, null);
 	free(s);
-	return echo;
 }
 
 void odm_chat_form_choose(struct odm_chat_form *form, const char *text, const char *eos)
@@ -271,7 +272,7 @@ void odm_chat_form_choose(struct odm_chat_form *form, const char *text, const ch
 		find_thoughts(form, text);
 		find_ends(form, f, text, eos);
 	}
-	form->echo = f->echo == ODM_ECHO_VALUES || f->echo == ODM_ECHO_GEMMA ? f->echo : find_echo(text);
+	find_fields(form, f->echo, text);
 	form->takes_parts = has_any(text, parts);
 	form->takes_developer = strstr(text, "developer") != NULL;
 	form->takes_thinking = has_any(text, thinking);

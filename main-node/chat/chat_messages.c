@@ -203,15 +203,34 @@ static int note_name(struct build *b, const json_t *call, json_t *name)
 	return json_object_setn(b->names, key, len, name) == 0 ? OD_OK : no_memory(b);
 }
 
+/* Templates may write the whole object, and clients sort its fields in their own way. The new one in *function. */
+static int order_fields(struct build *b, json_t *call, json_t **function)
+{
+	json_t *given = *function, *arguments = json_object_get(given, "arguments"), *ordered = json_object();
+	bool good = json_object_set(ordered, "name", json_object_get(given, "name")) == 0;
+
+	if (arguments != NULL)
+		good = json_object_set(ordered, "arguments", arguments) == 0 && good;
+	good = json_object_update_missing(ordered, given) == 0 && good;
+	*function = ordered;
+	if (good)
+		return set(b, call, "function", ordered);
+	json_decref(ordered);
+	return no_memory(b);
+}
+
 static int read_call(struct build *b, json_t *call)
 {
 	json_t *function = json_object_get(call, "function");
-	int rc = OD_OK;
+	int rc;
 
 	if (!json_is_object(function))
 		return od_fail(b->err, OD_ERR_FORMAT, "%s: expected an object", b->where);
 	if (!json_is_string(json_object_get(function, "name")))
 		return od_fail(b->err, OD_ERR_FORMAT, "%s.name: expected a string", b->where);
+	rc = order_fields(b, call, &function);
+	if (rc != OD_OK)
+		return rc;
 	if (!json_is_string(json_object_get(call, "type")))
 		rc = set(b, call, "type", json_string("function"));
 	if (rc == OD_OK && b->form->short_ids)
@@ -286,13 +305,13 @@ static int read_content(struct build *b, json_t *message, size_t at)
 	snprintf(b->where, sizeof(b->where), "messages[%zu].content", at);
 	if (json_is_array(content))
 		return read_parts(b, message, content, at);
-	if (json_is_string(content) || json_is_null(content))
+	if (json_is_string(content))
 		return OD_OK;
-	if (content != NULL)
+	if (content != NULL && !json_is_null(content))
 		return od_fail(b->err, OD_ERR_FORMAT, "%s: expected a string or an array", b->where);
-	if (json_array_size(json_object_get(message, "tool_calls")) == 0)
+	if (content == NULL && json_array_size(json_object_get(message, "tool_calls")) == 0)
 		return od_fail(b->err, OD_ERR_MISSING, "%s: missing", b->where);
-	return set(b, message, "content", json_null());
+	return set(b, message, "content", b->form->takes_null ? json_null() : json_string(""));
 }
 
 /* ---- Messages ---- */

@@ -82,7 +82,7 @@ static void test_calls_come_back(void **state)
 
 static const char *const forms[] = {
 	['p' - 'a'] = "", /* plain */
-	['v' - 'a'] = "<tool_call> <function=", /* values */
+	['v' - 'a'] = "<tool_call> <function= message['content'] is none", /* values */
 	['h' - 'a'] = "<|channel|><|message|> arguments | tojson .thinking developer", /* harmony */
 	['m' - 'a'] = "[TOOL_CALLS] length != 9 function|tojson", /* Mistral's */
 	['t' - 'a'] = "item.text <tool_call> arguments|tojson", /* takes parts */
@@ -101,7 +101,10 @@ static const struct {
 	  "{'b': true}}}]}]" },
 	/* null: what an answer did not have, as clients send it back */
 	{ 'p', "[{'role': 'assistant', 'content': null, 'refusal': null, 'tool_calls': null, 'x': {'y': null}}]",
-	  "[{'role': 'assistant', 'content': null, 'x': {'y': null}}]" },
+	  "[{'role': 'assistant', 'content': '', 'x': {'y': null}}]" },
+	{ 'v', "[{'role': 'assistant', 'content': null, 'refusal': null}]", "[{'role': 'assistant', 'content': null}]" },
+	{ 'v', "[{'role': 'assistant', 'tool_calls': [{'type': 'function', 'function': {'name': 'f'}}]}]",
+	  "[{'role': 'assistant', 'content': null, 'tool_calls': [{'type': 'function', 'function': {'name': 'f'}}]}]" },
 	/* parts */
 	{ 'p', "[{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]}]",
 	  "[{'role': 'user', 'content': 'a\\nb'}]" },
@@ -130,7 +133,7 @@ static const struct {
 	  "'type': 'function'}]}]" },
 	/* calls */
 	{ 'h', "[{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': ''}}]}]",
-	  "[{'role': 'assistant', 'content': null, 'tool_calls': [{'type': 'function', 'function': {'name': 'f', 'arguments': {}}}]}]" },
+	  "[{'role': 'assistant', 'content': '', 'tool_calls': [{'type': 'function', 'function': {'name': 'f', 'arguments': {}}}]}]" },
 	{ 'h', "[{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': '{'}}]}]",
 	  "messages[0].tool_calls[0].function.arguments: expected the text of a JSON object" },
 	{ 'h', "[{'role': 'assistant', 'tool_calls': [{'function': {'name': 'f', 'arguments': '[1]'}}]}]",
