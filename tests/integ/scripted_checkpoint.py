@@ -2,8 +2,8 @@
 makes each token be followed by the next one of its script. So a chat can be tested with any text that a model may write.
 Standard library.
 
-Each script is cut into tokens of its own. What a model has as a special token is one where it first occurs in the scripts; later
-occurrences are ordinary text, since one token has one successor. A script begins behind a special token which the checkpoint's
+Each script is cut into tokens of its own, since one token has one successor. What a model has as a special token is one where it
+first occurs in the scripts, if the text before can be cut; elsewhere it is ordinary text. A script begins behind a special token which the checkpoint's
 chat template writes at the end of the generation prompt, one for each role of the last message. A model that does not stop behind
 its script writes BEYOND."""
 import json
@@ -14,7 +14,7 @@ import struct
 import tiny_checkpoint as tc
 from model_config import Model
 
-BOS, EOS = "<s>", "</s>"  # the end of the sequence, which no script has
+BOS, EOS = "<s>", "</s>"
 BEYOND = "(beyond the end)"
 
 
@@ -33,38 +33,54 @@ class Cutter:
     """Cuts scripts into texts that are all different."""
 
     def __init__(self, specials):
-        self.unspent = set(specials)
+        self.unspent, self.spent = set(specials), set()
         self.used = {BOS, EOS, *specials}
 
+    def whole(self, script):
+        """A script that ends with a special token has that as its last one, whatever it had before."""
+        end = next((s for s in [EOS, *self.unspent, *self.spent] if script.endswith(s)), "")
+        return [*self.cut(script[:len(script) - len(end)]), *([end] if end else [])]
+
     def cut(self, text):
-        found = [(i, s) for s in self.unspent if (i := text.find(s)) >= 0]
-        if not found:
-            return self.plain(text)
-        at, special = min(found)
-        self.unspent.remove(special)
-        return [*self.plain(text[:at]), special, *self.cut(text[at + len(special):])]
+        for at, special in sorted((text.find(s), s) for s in self.unspent if s in text):
+            before = self.plain(text[:at])
+            if before is not None:  # else it stays ordinary text
+                self.unspent.remove(special)
+                self.spent.add(special)
+                return [*before, special, *self.cut(text[at + len(special):])]
+        pieces = self.plain(text)
+        assert pieces is not None, f"change the script: {text!r} is a part of another one"
+        return pieces
 
     def plain(self, text):
+        """None: it is too short to be cut into texts that are new. A single byte has a token already."""
         pieces, at = [], 0
         while at < len(text):
-            n = next((n for n in range(2, len(text) - at + 1) if text[at:at + n] not in self.used), len(text) - at)
+            n = next((n for n in range(2, len(text) - at + 1) if text[at:at + n] not in self.used | {*pieces}), None)
+            if n is None and not pieces:
+                return None
+            if n is None:  # what is left goes to the piece before
+                pieces[-1] += text[at:]
+                if pieces[-1] in self.used:
+                    return None
+                break
             pieces.append(text[at:at + n])
             at += n
-            if pieces[-1] in self.used:  # what is left goes to the piece before
-                assert len(pieces) > 1, f"change the script: {text!r} is a part of another one"
-                pieces[-2:] = [pieces[-2] + pieces[-1]]
-            self.used.add(pieces[-1])
+        self.used.update(pieces)
         return pieces
 
 
-def tokenizer(added, specials):
+def tokenizer(ids, specials):
+    """ids: of specials, and of texts that encoding never gives, as there are no merges."""
     alphabet = byte_alphabet()
+    vocab = {c: i for i, c in enumerate(alphabet)}
+    vocab.update({"".join(alphabet[b] for b in t.encode()): i for t, i in ids.items() if t not in specials})
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     return {"version": "1.0", "added_tokens": [
-        {"id": 256 + i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-         "special": t in specials} for i, t in enumerate(added)],
+        {"id": ids[t], "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        for t in specials],
         "normalizer": None, "pre_tokenizer": level, "post_processor": None, "decoder": level,
-        "model": {"type": "BPE", "vocab": {c: i for i, c in enumerate(alphabet)}, "merges": []}}
+        "model": {"type": "BPE", "vocab": vocab, "merges": []}}
 
 
 def one_hot(rows, columns, ones):
@@ -93,23 +109,22 @@ def write_scripted(path, template, scripts, specials=(), ctx=8192):
     """template: of the chat. scripts: role of the last message -> the text that is then written, its last token included.
     specials: special tokens of the model, beside BOS and EOS. Returns the number of tokens of each script."""
     cutter = Cutter(specials)
-    cut = {role: cutter.cut(text) for role, text in scripts.items()}
-    every = [BOS, EOS, *specials, *map(start_of, scripts)]
-    added = every + [t for pieces in cut.values() for t in pieces if t not in every] + [BEYOND]
-    ids = {t: 256 + i for i, t in enumerate(added)}
+    cut = {role: cutter.whole(text) for role, text in scripts.items()}
+    specials = [BOS, EOS, *specials, *map(start_of, scripts)]
+    texts = [t for pieces in cut.values() for t in pieces if t not in specials]
+    ids = {t: 256 + i for i, t in enumerate([*texts, BEYOND, *specials])}
     successor = {}
     for role, pieces in cut.items():
         chain = [start_of(role), *pieces, BEYOND]
         for token, after in zip(chain, chain[1:]):
-            assert ids[token] not in successor, token
-            successor[ids[token]] = ids[after]
-    vocab = 256 + len(added)
+            assert successor.setdefault(ids[token], ids[after]) == ids[after], token
+    vocab = 256 + len(ids)
     cfg = {**tc.CONFIG, "hidden_size": -(-vocab // 64) * 64, "head_dim": 16, "intermediate_size": 32, "num_hidden_layers": 1,
            "vocab_size": vocab, "max_position_embeddings": ctx, "bos_token_id": ids[BOS], "eos_token_id": ids[EOS]}
     begin = "{%- if add_generation_prompt -%}{{- '<|begin ' ~ messages[-1].role ~ '|>' -}}{%- endif -%}"
     tc.write_checkpoint(path, cfg, weights(cfg, successor), tokenizer=False)
     for name, value in {"generation_config.json": {"do_sample": False, "eos_token_id": ids[EOS]},
-                        "tokenizer.json": tokenizer(added, set(every)),
+                        "tokenizer.json": tokenizer(ids, specials),
                         "tokenizer_config.json": {"bos_token": BOS, "eos_token": EOS}}.items():
         with open(os.path.join(path, name), "w", encoding="utf-8") as f:
             json.dump(value, f)

@@ -1,0 +1,345 @@
+#!/usr/bin/env python3
+"""/v1/chat/completions with the official openai client: plain and streaming, refusals, and whole tool loops with models that recite
+what models of each family write."""
+import atexit
+import json
+import os
+import shutil
+
+import chat_scripts
+from api_clients import client_module, openai_client
+from cluster_util import TMP, generate, pack, run_tests, test, tool
+from serve_util import Server, parse_events, stop_servers
+
+atexit.register(stop_servers)
+PROMPT = "Once upon a time there was a king"
+USER = [{"role": "user", "content": PROMPT}]
+TALE = [*USER, {"role": "assistant", "content": " who had a son."}, {"role": "user", "content": "One day"}]
+GREEDY = {"temperature": 0, "model": "talebook"}
+_shared = []
+
+
+def server():
+    """One for all tests that leave it as it was."""
+    if not _shared:
+        _shared.append(Server("--parallel", 4))
+    return _shared[0]
+
+
+def chat(messages=None, s=None, **fields):
+    return openai_client(s or server()).chat.completions.create(messages=messages or USER, **{**GREEDY, **fields})
+
+
+def rendered(messages, pack_dir=None, **variables):
+    path = os.path.join(TMP, "messages.json")
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump({"messages": messages, "add_generation_prompt": True, **variables}, f)
+    return tool("od-main", "template", "--checkpoint", pack_dir or pack(), "--messages", path).stdout
+
+
+def gather(stream):
+    """The message of a stream with one choice, its finish_reason and usage."""
+    m, finish, usage, chunks = {"content": "", "reasoning": "", "calls": []}, None, None, list(stream)
+    for n, chunk in enumerate(chunks):
+        assert chunk.object == "chat.completion.chunk" and chunk.id == chunks[0].id, chunk
+        if not chunk.choices:
+            usage = chunk.usage
+            continue
+        d = chunk.choices[0].delta
+        assert finish is None and (d.role == "assistant") == (n == 0), chunk
+        finish = chunk.choices[0].finish_reason
+        m["content"] += d.content or ""
+        m["reasoning"] += getattr(d, "reasoning_content", None) or ""
+        for c in d.tool_calls or []:
+            if c.id:
+                assert c.index == len(m["calls"]) and c.type == "function", c
+                m["calls"].append({"id": c.id, "name": c.function.name, "arguments": ""})
+            m["calls"][c.index]["arguments"] += c.function.arguments
+    assert finish is not None
+    return m, finish, usage
+
+
+# ---- Texts ----
+
+
+@test
+def greedy_text_is_that_of_od_main():
+    for messages in USER, TALE, [{"role": "system", "content": "Be kind."}, *USER], \
+            [{"role": "user", "content": [{"type": "text", "text": "Once upon"}, {"type": "text", "text": "a time"}]}]:
+        prompt = rendered(messages).removeprefix("<s>")
+        a = generate("--resident", prompt=prompt, tokens=24)
+        o = chat(messages, max_tokens=24)
+        assert o.choices[0].message.content == a["text"] and o.choices[0].message.role == "assistant", (o, a)
+        assert o.object == "chat.completion" and o.model == "talebook" and o.choices[0].message.tool_calls is None
+        assert o.choices[0].finish_reason == ("stop" if a["finish"] == "eos" else "length"), (o, a["finish"])
+        assert o.usage.prompt_tokens == len(a["prompt_ids"]) and o.usage.completion_tokens == len(a["token_ids"])
+        assert o.usage.total_tokens == o.usage.prompt_tokens + o.usage.completion_tokens
+    assert rendered(TALE) == "<s>" + PROMPT + " who had a son.\nOne day"
+
+
+@test
+def a_stream_gives_the_same():
+    whole = chat(max_tokens=30)
+    m, finish, usage = gather(chat(max_tokens=30, stream=True, stream_options={"include_usage": True}))
+    assert m == {"content": whole.choices[0].message.content, "reasoning": "", "calls": []} and finish == "length"
+    assert (usage.prompt_tokens, usage.completion_tokens) == (whole.usage.prompt_tokens, 30)
+    assert gather(chat(max_tokens=2, stream=True))[2] is None
+
+
+@test
+def the_helper_of_the_client_reads_streams():
+    stop = " was"
+    with openai_client(server()).chat.completions.stream(messages=USER, stop=stop, **GREEDY) as stream:
+        for _ in stream:
+            pass
+        assert stream.get_final_completion().choices[0].message.content == chat(stop=stop).choices[0].message.content != ""
+
+
+@test
+def a_stream_tells_its_progress():
+    c = server().connect()
+    c.request("POST", "/v1/chat/completions", json.dumps({"messages": [{"role": "user", "content": "king " * 900}], "max_tokens": 2,
+                                                          "stream": True}), {"Content-Type": "application/json"})
+    events, comments = parse_events(c.getresponse().read().decode())
+    assert events[-1] == "[DONE]" and any("prompt" in comment and "/9" in comment for comment in comments), comments
+
+
+@test
+def limits_and_stop_strings():
+    whole = chat(max_tokens=60).choices[0].message.content
+    assert chat(max_completion_tokens=7).usage.completion_tokens == 7
+    assert chat(max_completion_tokens=7, max_tokens=9).usage.completion_tokens == 7
+    word = whole.split()[5]
+    for stop in word, [word, "never comes"]:
+        o = chat(max_tokens=60, stop=stop).choices[0]
+        assert (o.message.content, o.finish_reason) == (whole[:whole.index(word)], "stop"), o
+        m, finish, _ = gather(chat(max_tokens=60, stop=stop, stream=True))
+        assert (m["content"], finish) == (whole[:whole.index(word)], "stop")
+    end = chat([{"role": "user", "content": "king " * 1000}], temperature=1, seed=2)  # without a limit: to the end of the context
+    assert end.usage.total_tokens == 1025 or end.choices[0].finish_reason == "stop", end.usage
+
+
+@test
+def choices_and_seeds():
+    o = chat(max_tokens=12, n=3, seed=5, temperature=1)
+    texts = [c.message.content for c in o.choices]
+    assert [c.index for c in o.choices] == [0, 1, 2] and len(set(texts)) == 3, texts
+    assert o.usage.prompt_tokens == 9 and o.usage.completion_tokens == sum(chat(max_tokens=12, seed=5 + i, temperature=1)
+                                                                          .usage.completion_tokens for i in range(3))
+    for i, text in enumerate(texts):
+        assert chat(max_tokens=12, seed=5 + i, temperature=1).choices[0].message.content == text
+    streamed = ["", "", ""]
+    for chunk in chat(max_tokens=12, n=3, seed=5, temperature=1, stream=True):
+        streamed[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+    assert streamed == texts
+    assert chat(max_tokens=12, logit_bias={"300": 100}).choices[0].message.content != chat(max_tokens=12).choices[0].message.content
+
+
+@test
+def log_probabilities_are_those_of_completions():
+    prompt = rendered(USER).removeprefix("<s>")
+    expected = server().complete(prompt, 8, logprobs=3)["choices"][0]["logprobs"]
+    o = chat(max_tokens=8, logprobs=True, top_logprobs=3)
+    got = o.choices[0].logprobs.content
+    assert [t.token for t in got] == expected["tokens"] and [t.logprob for t in got] == expected["token_logprobs"]
+    for t, top in zip(got, expected["top_logprobs"]):
+        assert bytes(t.bytes).decode() == t.token and len(t.top_logprobs) == 3
+        assert {a.token: a.logprob for a in t.top_logprobs} == dict(sorted(top.items(), key=lambda x: -x[1])[:3])
+        assert [a.logprob for a in t.top_logprobs] == sorted((a.logprob for a in t.top_logprobs), reverse=True)
+    parts = [c.choices[0].logprobs.content for c in chat(max_tokens=8, logprobs=True, stream=True) if c.choices[0].logprobs]
+    assert [t.token for p in parts for t in p] == expected["tokens"] and all(t.top_logprobs == [] for p in parts for t in p)
+    assert chat(max_tokens=2).choices[0].logprobs is None
+
+
+@test
+def the_last_message_can_be_continued():
+    messages = [*USER, {"role": "assistant", "content": " who had a son. "}]
+    extra = {"continue_final_message": True}
+    o = chat(messages, max_tokens=9, extra_body=extra)
+    assert o.choices[0].message.content == generate("--resident", prompt=PROMPT + " who had a son.", tokens=9)["text"]
+
+
+# ---- Refusals ----
+
+MESSAGE = {"role": "user", "content": "a"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+BAD_FIELDS = [
+    ({"messages": None}, "messages"), ({"messages": []}, "messages"), ({"messages": "a"}, "messages"), ({"messages": ["a"]}, "messages[0]"),
+    ({"messages": [MESSAGE, {"content": "a"}]}, "messages[1].role"), ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages[0].content[0].type"),
+    ({"messages": [{"role": "user", "content": "king " * 2000}]}, "messages"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 3}}]}]},
+     "messages[0].tool_calls[0].function.arguments"),
+    ({"tools": 3}, "tools"), ({"tools": [3]}, "tools[0]"), ({"tools": [TOOL, {"type": "web_search"}]}, "tools[1].type"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"), ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": 3}}]}, "tools[0].function.parameters"),
+    ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+    ({"response_format": {"type": "json_object"}}, "response_format"), ({"max_tokens": 0}, "max_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"), ({"top_logprobs": 2}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"logprobs": 2}, "logprobs"), ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"chat_template_kwargs": 3}, "chat_template_kwargs"), ({"chat_template": "x"}, "chat_template"), ({"functions": [{}]}, "functions"),
+    ({"parallel_tool_calls": 1}, "parallel_tool_calls"), ({"stop": 3}, "stop"), ({"n": 0}, "n"), ({"temperature": -1}, "temperature"),
+    ({"continue_final_message": True, "messages": [{"role": "assistant", "content": ""}]}, "continue_final_message"),
+    ({"continue_final_message": True, "messages": [{"role": "system", "content": "lost"}]}, "continue_final_message"),
+]
+
+
+@test
+def wrong_fields_are_named():
+    for fields, param in BAD_FIELDS:
+        for stream in False, True:
+            status, _, o = server().ask("/v1/chat/completions", {"messages": [MESSAGE], "stream": stream, **fields})
+            assert status == 400 and o["error"]["param"] == param and param in o["error"]["message"], (fields, status, o)
+
+
+@test
+def the_client_gets_errors():
+    openai = client_module("openai")
+    for fields, param in ({"top_p": 2}, "top_p"), ({"response_format": {"type": "json_object"}}, "response_format"):
+        try:
+            chat(**fields)
+            raise AssertionError(fields)
+        except openai.BadRequestError as e:
+            assert e.status_code == 400 and e.param == param, e
+    try:
+        chat([{"role": "user", "content": "king " * 2000}])
+        raise AssertionError
+    except openai.BadRequestError as e:
+        assert e.code == "context_length_exceeded", e
+
+
+@test
+def what_changes_nothing_is_ignored():
+    text = chat(max_tokens=8).choices[0].message.content
+    extra = {"user": "u", "metadata": {"a": "b"}, "store": False, "service_tier": "auto", "safety_identifier": "x", "unknown": 1}
+    assert chat(max_tokens=8, extra_body=extra).choices[0].message.content == text
+    for fields in {"response_format": {"type": "text"}}, {"modalities": ["text"]}, {"tool_choice": "auto"}, {"reasoning_effort": "low"}, \
+                  {"tools": [TOOL]}, {"parallel_tool_calls": False}, {"prediction": {"type": "content", "content": "x"}}:
+        assert chat(max_tokens=8, **fields).choices[0].message.content == text, fields
+
+
+@test
+def a_template_may_refuse():
+    case = chat_scripts.Case("refuses", "{{ raise_exception('roles must alternate') if messages|length > 1 }}{{ messages[0].content }}", [],
+                             "Yes.", "", "", [], chat_scripts.EOS)
+    s = Server(pack_dir=chat_scripts.pack_of(case)[0])
+    assert s.ask("/v1/chat/completions", {"messages": [MESSAGE]})[2]["choices"][0]["message"]["content"] == "Yes."
+    status, _, o = s.ask("/v1/chat/completions", {"messages": [MESSAGE, MESSAGE]})
+    assert status == 400 and o["error"]["param"] == "messages" and "roles must alternate" in o["error"]["message"], o
+    assert s.stop() == 0, s.log
+
+
+@test
+def without_a_template_it_says_so():
+    folder = os.path.join(TMP, "none")
+    shutil.copytree("deploy/models/talebook", folder)
+    os.remove(os.path.join(folder, "chat_template.jinja"))
+    tool("od-pack", folder, folder + ".pack", "--shadow", "none")
+    s = Server(pack_dir=folder + ".pack")
+    assert "no chat template" in s.log
+    status, _, o = s.ask("/v1/chat/completions", {"messages": USER})
+    assert status == 501 and "no chat template" in o["error"]["message"] and "/v1/completions" in o["error"]["message"], o
+    assert s.complete(PROMPT, 4)["choices"][0]["text"] == server().complete(PROMPT, 4)["choices"][0]["text"]
+    assert s.stop() == 0, s.log
+
+
+# ---- Tools ----
+
+
+def check_turn(case, message, finish, plain):
+    """message: as gather makes it."""
+    assert finish == "tool_calls", (case.name, finish)
+    assert message["content"] == case.content and message["reasoning"] == case.reasoning, (case.name, message)
+    assert [(c["name"], c["arguments"]) for c in message["calls"]] == [(c["name"], c["arguments"]) for c in case.calls], (case.name, message)
+    for call, expected in zip(message["calls"], case.calls):
+        assert call["id"] == expected["id"] if "id" in expected else call["id"].startswith("call_") or len(call["id"]) == 9, call
+    assert len({c["id"] for c in message["calls"]}) == len(case.calls)
+    assert plain is None or [c["arguments"] for c in plain["calls"]] == [c["arguments"] for c in message["calls"]]
+
+
+def plain_turn(s, messages, **fields):
+    o = chat(messages, s, **fields)
+    m = o.choices[0].message
+    calls = [{"id": c.id, "name": c.function.name, "arguments": c.function.arguments} for c in m.tool_calls or []]
+    return m, {"content": m.content or "", "reasoning": getattr(m, "reasoning_content", "") or "", "calls": calls}, o
+
+
+def tool_loop(case):
+    pack_dir, n_tokens = chat_scripts.pack_of(case)
+    s = Server(pack_dir=pack_dir)
+    ask = [{"role": "user", "content": "Q"}]
+    given = {"tools": case.tools, "max_tokens": 400}
+    message, got, o = plain_turn(s, ask, **given)
+    check_turn(case, got, o.choices[0].finish_reason, None)
+    assert o.usage.completion_tokens == n_tokens["user"], (case.name, o.usage, n_tokens)
+    streamed, finish, _ = gather(chat(ask, s, stream=True, **given))
+    check_turn(case, streamed, finish, got)
+    sent_back = message.model_dump()  # with all the nulls of what it has not
+    assert case.text in rendered([*ask, sent_back], pack_dir, tools=case.tools, add_generation_prompt=False), case.name
+    answers = [{"role": "tool", "tool_call_id": c["id"], "content": "sunny"} for c in got["calls"]]
+    _, last, o = plain_turn(s, [*ask, sent_back, *answers], **given)
+    assert last == {"content": chat_scripts.FINAL, "reasoning": "", "calls": []} and o.choices[0].finish_reason == "stop", (case.name, last)
+    assert o.usage.completion_tokens == n_tokens["tool"]
+    assert s.stop() == 0, s.log
+
+
+@test
+def tool_loops_of_every_family():
+    names = []
+    for case in chat_scripts.call_cases():
+        tool_loop(case)
+        names.append(case.name)
+    assert len(names) > 25, names
+
+
+def weather_case(text, **fields):
+    c = next(c for c in chat_scripts.call_cases() if c.name == "hermes/call")
+    return c._replace(text=text, **fields)
+
+
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"place": "%s"}}\n</tool_call>'
+
+
+@test
+def no_tools_no_calls():
+    """Special tokens never stand in the content; only tools of the request are called."""
+    s = Server(pack_dir=chat_scripts.pack_of(weather_case("So.\n" + CALL % "Bern", name="one"))[0])
+    for fields in {}, {"tools": []}, {"tools": [TOOL], "tool_choice": "none"}:
+        m = chat(USER, s, max_tokens=100, **fields).choices[0]
+        assert m.message.tool_calls is None and m.finish_reason == "stop" and "<|" not in m.message.content, m
+        assert "<tool_call>" not in m.message.content and '{"place": "Bern"}' in m.message.content, m
+    m = chat(USER, s, max_tokens=100, tools=[TOOL]).choices[0]  # a function that it does not have: as the model wrote it
+    assert m.message.tool_calls is None and m.message.content == "So.\n" + CALL % "Bern", m
+    assert s.stop() == 0, s.log
+
+
+@test
+def one_call_ends_a_turn_that_may_have_one():
+    two = CALL % "Bern" + "\n" + CALL % "Oslo" + "\nand on"
+    s = Server(pack_dir=chat_scripts.pack_of(weather_case(two, name="two"))[0])
+    tools = weather_case("").tools
+    for stream in False, True:
+        for parallel, places in (True, ["Bern", "Oslo"]), (False, ["Bern"]):
+            o = chat(USER, s, max_tokens=100, tools=tools, parallel_tool_calls=parallel, stream=stream)
+            m, finish = gather(o)[:2] if stream else (plain_turn(s, USER, max_tokens=100, tools=tools, parallel_tool_calls=parallel)[1],
+                                                      o.choices[0].finish_reason)
+            assert [json.loads(c["arguments"])["place"] for c in m["calls"]] == places and finish == "tool_calls", (m, finish)
+            assert m["content"] == ("and on" if parallel else ""), m
+    cut = chat(USER, s, max_tokens=5, tools=tools).choices[0]
+    assert cut.finish_reason == "length" and cut.message.tool_calls is None, cut
+    assert s.stop() == 0, s.log
+
+
+@test
+def reasoning_comes_apart():
+    c = weather_case("<think>\nIs it?\n</think>\n\nIt is.", name="thinks", template="{{ messages[-1].content }}{# <tool_call> <|im_end|>"
+                     " <think> </think> #}")
+    s = Server(pack_dir=chat_scripts.pack_of(c)[0])
+    _, m, o = plain_turn(s, USER, max_tokens=100)
+    assert m == {"content": "It is.", "reasoning": "Is it?", "calls": []} and o.choices[0].finish_reason == "stop", m
+    assert gather(chat(USER, s, max_tokens=100, stream=True))[0] == m
+    assert s.stop() == 0, s.log
+
+
+run_tests()
