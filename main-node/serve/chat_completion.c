@@ -211,8 +211,6 @@ static int check_asked(struct chat *c, const struct asked *a, struct odm_api_err
 {
 	const json_t *only = json_array_get(a->modalities, 0);
 
-	if (a->messages == NULL)
-		return odm_api_fail(e, 400, "messages", OD_ERR_MISSING, "messages: expected an array, found nothing");
 	if (a->template_kwargs != NULL && !json_is_object(a->template_kwargs))
 		return odm_api_fail(e, 400, "chat_template_kwargs", OD_ERR_FORMAT, "chat_template_kwargs: expected an object");
 	if (a->modalities != NULL && (json_array_size(a->modalities) != 1 || !json_is_string(only) ||

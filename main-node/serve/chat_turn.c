@@ -157,16 +157,17 @@ static int cut_behind_last(const json_t *messages, const char *text, size_t *len
 static int render(struct odm_turn *t, const struct odm_chat_template *template, const struct odm_turn_request *q, char **text,
 		  size_t *len, struct odm_api_error *e)
 {
-	json_t *vars = variables_of(t, q);
+	json_t *vars;
 	struct od_err err;
 	int rc = OD_OK;
 
 	*text = NULL;
+	if (json_array_size(q->messages) == 0)
+		return odm_api_fail(e, 400, "messages", OD_ERR_FORMAT, "messages: expected an array of at least one message");
+	vars = variables_of(t, q);
 	if (vars == NULL)
 		return no_memory(e);
-	if (json_is_array(q->messages) && json_array_size(q->messages) == 0)
-		rc = odm_api_fail(e, 400, "messages", OD_ERR_RANGE, "messages: expected at least one");
-	else if (odm_chat_template_prompt(template, vars, text, len, &err) != OD_OK)
+	if (odm_chat_template_prompt(template, vars, text, len, &err) != OD_OK)
 		rc = refuse_messages(&err, e);
 	if (rc == OD_OK && q->continue_final_message)
 		rc = cut_behind_last(q->messages, *text, len, e);

@@ -9,6 +9,7 @@ import shutil
 import chat_scripts
 from api_clients import client_module, openai_client
 from cluster_util import TMP, generate, pack, run_tests, test, tool
+from scripted_checkpoint import write_scripted
 from serve_util import Server, parse_events, stop_servers
 
 atexit.register(stop_servers)
@@ -329,6 +330,24 @@ def one_call_ends_a_turn_that_may_have_one():
     cut = chat(USER, s, max_tokens=5, tools=tools).choices[0]
     assert cut.finish_reason == "length" and cut.message.tool_calls is None, cut
     assert s.stop() == 0, s.log
+
+
+@test
+def an_end_that_is_no_special_token_ends_too():
+    """The rest, which the model goes on to write, is neither shown nor waited for."""
+    folder = os.path.join(TMP, "text_end")
+    rest = " ".join(str(i) for i in range(1000, 1300))
+    write_scripted(folder, "{{ messages[-1].content }}{# <|im_end|> #}", {"user": "That is all.<|im_end|>" + rest})
+    tool("od-pack", folder, folder + ".pack", "--shadow", "none")
+    s = Server(pack_dir=folder + ".pack")
+    o = chat(USER, s, logprobs=True)
+    assert (o.choices[0].message.content, o.choices[0].finish_reason) == ("That is all.", "stop"), o
+    assert o.usage.completion_tokens < 4000, o.usage  # of the 8192 of the context
+    m, finish, _ = gather(chat(USER, s, stream=True))
+    assert (m["content"], finish) == ("That is all.", "stop"), m
+    whole = chat(USER, s, extra_body={"ignore_eos": True}, max_tokens=300)
+    assert whole.usage.completion_tokens == 300 and whole.choices[0].finish_reason == "length", whole.usage
+    assert s.ask("/health")[0] == 200 and s.stop() == 0, s.log
 
 
 @test

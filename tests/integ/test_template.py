@@ -161,4 +161,33 @@ def test_answers():
     fails("--checkpoint", folder, "--parse", "-", "--messages", "-", status=2, says=["--parse"])
 
 
+def test_calls_come_back():
+    """What --parse makes of a model's text, sent back as a message, is rendered as that text. jinja2 proved the same of each
+    case's "echo" when answers.json was made; here the arguments are od-main's own."""
+    with open("tests/golden/chat/answers.json", encoding="utf-8") as f:
+        answers = json.load(f)
+    templates = {}
+    for name in "chat_cases.json", "chat_cases-3.json":
+        with open("tests/golden/chat/" + name, encoding="utf-8") as f:
+            for c in json.load(f)["cases"]:
+                templates.setdefault(c["family"], c["template"])
+    templates.update(answers["templates"])
+    names = set()
+    for c in answers["cases"]:
+        if c["echo"] is None or c["tools"] is not None:
+            continue
+        folder = checkpoint("calls", {"chat_template.jinja": templates[c["template"]],
+                                      "tokenizer_config.json": {"bos_token": "<s>", "eos_token": "</s>"}})
+        a = json.loads(template("--checkpoint", folder, "--parse", "-", stdin=c["text"].encode()).stdout)
+        assert len(a["tool_calls"]) == len(c["tool_calls"]) > 0, (c["name"], a)
+        calls = [{"id": t.get("id", f"call_{i}"), "type": "function", "function": {"arguments": t["arguments"], "name": t["name"]}}
+                 for i, t in enumerate(a["tool_calls"])]
+        message = {"role": "assistant", "content": a["content"] or None, "reasoning_content": a["reasoning"], "tool_calls": calls,
+                   "refusal": None}
+        p = template("--checkpoint", folder, "--messages", "-", stdin=json.dumps([{"role": "user", "content": "Q"}, message]).encode())
+        assert p.returncode == 0 and c["text"] in p.stdout.decode(), (c["name"], p.stdout, p.stderr)
+        names.add(c["template"])
+    assert len(names) >= 13, names
+
+
 run_tests(globals())
