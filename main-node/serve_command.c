@@ -31,6 +31,7 @@ static void default_options(struct options *o)
 	};
 	odm_engine_args_defaults(&o->engine);
 	o->engine.opts.parallel = 4;
+	o->engine.opts.prefix_cache_mib = ODM_PREFIX_CACHE_AUTO;
 }
 
 static int parse_options(struct options *o, int argc, char **argv, struct od_err *err)
@@ -51,6 +52,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ .kind = OD_ARG_TITLE, .help = "Limits" },
 		{ "parallel", OD_ARG_UINT, &eo->parallel, "N", "write N texts at once (default: 4)", 1, ODM_MAX_PARALLEL, NULL },
 		{ "state-memory", OD_ARG_SIZE, &eo->state_bytes, "SIZE", "KV cache of all texts (default: N contexts, at most what is free)", 0, 0, NULL },
+		{ "prefix-cache-mib", OD_ARG_UINT, &eo->prefix_cache_mib, "N", "KV cache of ended texts, for texts that begin alike; 0: none (default: a quarter of what is free, at most 1024)", 0, 1e9, NULL },
 		{ "queue", OD_ARG_UINT, &s->queue, "N", "requests that may wait beside these; more get status 429 (default: 64)", 0, 100000, NULL },
 		{ "max-body", OD_ARG_SIZE, &s->max_body_bytes, "SIZE", "of a request (default: 32MiB)", 0, 0, NULL },
 		{ "max-connections", OD_ARG_UINT, &s->max_connections, "N", "open at once; more wait (default: 1024)", 1, 100000, NULL },

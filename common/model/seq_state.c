@@ -26,6 +26,8 @@ struct od_state_pool {
 	uint32_t *spare; /* [n_pages]: unused pages; the next to be taken is the last */
 	uint32_t n_spare, n_owed; /* owed: promised and not yet taken; never more than there are spare */
 	uint32_t *users; /* [n_pages]: sequences that have the page */
+	bool *kept;	 /* [n_pages] */
+	uint32_t n_idle, n_aside; /* kept without users; spare or idle, and not to be promised */
 	bool *taken;	 /* [n_sequences]: places of sequences */
 	struct layer layer[]; /* [n_layers] */
 };
@@ -106,9 +108,10 @@ static int open_pool(struct od_state_pool *p, struct od_device *d, const struct 
 	if (sum != UINT64_MAX && n_pages <= UINT32_MAX) {
 		p->spare = malloc(n_pages * sizeof(*p->spare) + 1);
 		p->users = calloc(n_pages + 1, sizeof(*p->users));
+		p->kept = calloc(n_pages + 1, sizeof(*p->kept));
 		p->taken = calloc(p->n_sequences, sizeof(*p->taken));
 	}
-	if (p->spare == NULL || p->users == NULL || p->taken == NULL)
+	if (p->spare == NULL || p->users == NULL || p->kept == NULL || p->taken == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "keys and values of %" PRIu64 " pages of %d positions: %" PRIu64 " bytes",
 			       n_pages, OD_KV_PAGE, sum);
 	(void)!place_layers(cfg, profile, n_pages, p->layer, &bytes, &p->fixed_bytes); /* it fits: the sum says so */
@@ -157,6 +160,7 @@ void od_state_pool_free(struct od_state_pool *p)
 	od_buf_free(p->fixed);
 	free(p->spare);
 	free(p->users);
+	free(p->kept);
 	free(p->taken);
 	free(p);
 }
@@ -198,9 +202,39 @@ uint32_t od_state_pool_sequences(const struct od_state_pool *p)
 	return p->n_sequences;
 }
 
+/* With more idle pages than were set aside there may be fewer than none. */
 uint32_t od_state_pool_free_pages(const struct od_state_pool *p)
 {
-	return p->n_spare - p->n_owed;
+	const uint64_t all = (uint64_t)p->n_spare + p->n_idle, gone = (uint64_t)p->n_owed + p->n_aside;
+
+	return all > gone ? (uint32_t)(all - gone) : 0;
+}
+
+void od_state_pool_set_aside(struct od_state_pool *p, uint32_t n)
+{
+	assert(p->n_spare == p->n_pages && n <= p->n_pages);
+	p->n_aside = n;
+}
+
+void od_state_pool_keep(struct od_state_pool *p, uint32_t page)
+{
+	assert(page < p->n_pages && p->users[page] > 0);
+	p->kept[page] = true;
+}
+
+void od_state_pool_drop(struct od_state_pool *p, uint32_t page)
+{
+	assert(page < p->n_pages && p->kept[page]);
+	p->kept[page] = false;
+	if (p->users[page] > 0)
+		return;
+	p->n_idle--;
+	p->spare[p->n_spare++] = page;
+}
+
+uint32_t od_state_pool_idle_pages(const struct od_state_pool *p)
+{
+	return p->n_idle;
 }
 
 uint32_t od_state_pool_streams(const struct od_state_pool *p, uint32_t layer, struct od_stream out[OD_MAX_STREAMS])
@@ -281,7 +315,11 @@ void od_seq_state_free(struct od_seq_state *s)
 	while (s->n_pages > 0) {
 		const uint32_t page = s->page[--s->n_pages];
 
-		if (--p->users[page] == 0)
+		if (--p->users[page] > 0)
+			continue;
+		if (p->kept[page])
+			p->n_idle++;
+		else
 			p->spare[p->n_spare++] = page;
 	}
 	p->taken[s->place] = false;
@@ -303,20 +341,26 @@ int od_seq_state_promise(struct od_seq_state *s, uint32_t positions)
 	return OD_OK;
 }
 
-void od_seq_state_share(struct od_seq_state *s, const struct od_seq_state *from, uint32_t n)
+void od_seq_state_attach(struct od_seq_state *s, const uint32_t *page, uint32_t n)
 {
 	struct od_state_pool *p = s->pool;
 
-	assert(p == from->pool && p->fixed_bytes == 0 && s->n_pages == 0);
-	assert(n <= from->n_pages && n <= p->ctx / OD_KV_PAGE);
+	assert(p->fixed_bytes == 0 && s->n_pages == 0 && n <= p->ctx / OD_KV_PAGE);
 	for (uint32_t i = 0; i < n; i++) {
-		s->page[i] = from->page[i];
-		p->users[s->page[i]]++;
+		assert(page[i] < p->n_pages && (p->users[page[i]] > 0 || p->kept[page[i]]));
+		s->page[i] = page[i];
+		p->n_idle -= p->users[page[i]]++ == 0;
 	}
 	p->n_owed -= s->promised < n ? s->promised : n;
 	s->promised = s->promised > n ? s->promised : n;
 	s->n_pages = n;
 	s->length = n * OD_KV_PAGE;
+}
+
+void od_seq_state_share(struct od_seq_state *s, const struct od_seq_state *from, uint32_t n)
+{
+	assert(s->pool == from->pool && n <= from->n_pages);
+	od_seq_state_attach(s, from->page, n);
 }
 
 uint32_t od_seq_state_place(const struct od_seq_state *s)

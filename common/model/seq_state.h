@@ -6,7 +6,8 @@
  * of 32 MiB and more in huge pages, so in steps of 2 MiB per stream. Rows are f32 in profile f32, BF16 in profile bf16. Positions [0, length) are committed and do not change until truncated.
  * A sequence first reserves a number of pages (promise) and takes them when it uses them; the pool never promises more than
  * it has. Pages are reference-counted, so sequences with a common prefix share them. Truncating into a shared page and
- * writing another text would change all sequences that share it.
+ * writing another text would change all sequences that share it. A page can be kept beyond its sequences; it is idle while only
+ * the keeper has it.
  * Fixed state has two copies: a step reads the committed one and writes the next, so abandoning a step needs no undo.
  * Thread: the one that runs the forward pass. Owner: the caller of new; sequences are freed before their pool. */
 #ifndef OD_MODEL_SEQ_STATE_H
@@ -31,7 +32,14 @@ enum od_dtype od_state_pool_dtype(const struct od_state_pool *p);
 uint32_t od_state_pool_ctx(const struct od_state_pool *p);
 uint32_t od_state_pool_sequences(const struct od_state_pool *p); /* limit of open sequences */
 uint32_t od_state_pages(uint32_t positions); /* pages for this number of positions */
-uint32_t od_state_pool_free_pages(const struct od_state_pool *p); /* neither taken nor promised */
+uint32_t od_state_pool_free_pages(const struct od_state_pool *p); /* neither taken nor promised, nor set aside for idle ones */
+/* Before any page is taken: sets n pages aside for idle ones. Whoever keeps pages drops some as soon as more are idle; so
+ * promises never depend on what is kept. */
+void od_state_pool_set_aside(struct od_state_pool *p, uint32_t n);
+/* Keeps a page of a sequence until it is dropped. */
+void od_state_pool_keep(struct od_state_pool *p, uint32_t page);
+void od_state_pool_drop(struct od_state_pool *p, uint32_t page);
+uint32_t od_state_pool_idle_pages(const struct od_state_pool *p); /* that are kept and that no sequence has */
 /* Fills a layer's streams and returns their number; the step fills in tables and table_pages. */
 uint32_t od_state_pool_streams(const struct od_state_pool *p, uint32_t layer, struct od_stream out[OD_MAX_STREAMS]);
 /* Bytes per position in all streams of a layer; the maximum over all layers. */
@@ -51,9 +59,11 @@ void od_seq_state_free(struct od_seq_state *s);
 /* Guarantees pages for positions [0, positions), at most ctx, so that od_seq_state_reserve cannot fail. A promise only grows.
  * OD_ERR_BUSY: the pool has too few free pages; nothing changed. */
 OD_MUST_CHECK int od_seq_state_promise(struct od_seq_state *s, uint32_t positions);
-/* Shares the first n pages of `from`, a sequence of the same pool, with s, which has no pages; the length of s becomes
- * n * OD_KV_PAGE. They count against the promise of s; its remaining promised pages stay promised. Not for pools with fixed
- * state. */
+/* Gives s, which has no pages, n pages of a sequence of the same pool, or kept ones: those of its first positions, all committed.
+ * The length of s becomes n * OD_KV_PAGE. They count against the promise of s; its remaining promised pages stay promised. Not
+ * for pools with fixed state. */
+void od_seq_state_attach(struct od_seq_state *s, const uint32_t *page, uint32_t n);
+/* The same with the first n pages of `from`. */
 void od_seq_state_share(struct od_seq_state *s, const struct od_seq_state *from, uint32_t n);
 
 uint32_t od_seq_state_place(const struct od_seq_state *s); /* below n_sequences, distinct among open sequences */

@@ -198,20 +198,21 @@ static void fill_open(Od__SeqOpen *open, struct odm_told_bias *b, const struct o
 	open->shared_tokens = p->shared_tokens;
 }
 
-/* The place of a part's sequence, a new one if it has none. A new one copies the tokens of a shared prefix. */
-static struct odm_told *take_place(struct odm_shadow_link *s, const struct odm_part *p, struct od_seq_state *seq)
+/* The place of a part's sequence, a new one if it has none. What the prompt has before the first step was there already: its rows
+ * are in no step. */
+static struct odm_told *take_place(struct odm_shadow_link *s, const struct odm_step *step, const struct odm_part *p)
 {
+	const struct od_row *row = &step->rows[p->first];
 	struct odm_told *t = find(s, p->sequence);
-	const struct odm_told *shared = find(s, p->shared_sequence);
 
 	if (t != NULL)
 		return t;
 	for (t = s->told; t->sequence != 0; t++)
 		assert(t + 1 < s->told + s->max_sequences);
-	*t = (struct odm_told){ .sequence = p->sequence, .seq = seq, .fresh = true };
+	*t = (struct odm_told){ .sequence = p->sequence, .seq = row->seq, .fresh = true, .n_told = p->shared_tokens };
 	fill_open(&t->open, &s->bias[t - s->told], p, s->align.kv_period == 0);
-	if (shared != NULL && shared->n_tokens >= p->shared_tokens)
-		memcpy(tokens_of(s, t), tokens_of(s, shared), p->shared_tokens * sizeof(int32_t));
+	if (step->phase == ODM_PREFILL && row->position > 0)
+		memcpy(tokens_of(s, t), p->prompt, row->position * sizeof(int32_t));
 	return t;
 }
 
@@ -335,7 +336,7 @@ static void note_part(struct odm_shadow_link *s, const struct odm_step *step, si
 {
 	const struct odm_part *p = &step->part[part];
 	const struct od_row *row = &step->rows[p->first];
-	struct odm_told *t = take_place(s, p, row->seq);
+	struct odm_told *t = take_place(s, step, p);
 
 	for (size_t i = 0; i < p->n; i++)
 		tokens_of(s, t)[row->position + i] = row[i].token;
@@ -372,8 +373,10 @@ void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struc
 		const struct odm_part *p = &step->part[i];
 		struct odm_told *t = find(s, p->sequence);
 
-		if (open_sequence(s, epoch, t) && step->phase == ODM_PREFILL && wants_prompt(t))
-			send_tokens(s, epoch, t, step->rows[p->first].position, (uint32_t)p->n, OD_C_ALIGN_BYTES);
+		if (!open_sequence(s, epoch, t) || step->phase != ODM_PREFILL || !wants_prompt(t))
+			continue;
+		send_tokens(s, epoch, t, t->n_told, t->n_tokens - t->n_told, OD_C_ALIGN_BYTES);
+		t->n_told = t->n_tokens;
 	}
 	if (step->phase == ODM_DECODE && step->n_rows <= ODM_MAX_STEP_ROWS)
 		send_step(s, epoch, step);

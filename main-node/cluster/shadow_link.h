@@ -41,6 +41,7 @@ struct odm_told {
 	struct od_seq_state *seq;
 	Od__SeqOpen open;
 	uint32_t n_tokens;    /* main's tokens in `token` */
+	uint32_t n_told;      /* of a prompt that the shadow needs: TOKENS up to here were sent, or another sequence has them */
 	/* The current step. */
 	bool in_step;	      /* the sequence is in a decode step */
 	uint32_t begin, n;    /* its rows */

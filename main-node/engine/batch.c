@@ -16,7 +16,7 @@
 
 /* ---- Life ---- */
 
-static bool has_fixed_state(const struct od_config *c)
+bool odm_has_fixed_state(const struct od_config *c)
 {
 	for (uint32_t i = 0; i < c->n_kinds; i++) {
 		struct od_state_spec s = { 0 };
@@ -31,7 +31,7 @@ static bool has_fixed_state(const struct od_config *c)
 /* Rows of a step that has drafts: the shadow is told of no more, and rows of fixed state can be undone in small steps only. */
 static uint32_t most_with_drafts(const struct od_config *c)
 {
-	return has_fixed_state(c) ? OD_KEEP_ROWS : ODM_MAX_STEP_ROWS;
+	return odm_has_fixed_state(c) ? OD_KEEP_ROWS : ODM_MAX_STEP_ROWS;
 }
 
 uint32_t odm_decode_rows(const struct od_config *c, uint32_t max_sequences)
@@ -193,73 +193,30 @@ static void fail_pass(struct odm_pass *p, const struct od_err *err)
 
 /* ---- Admission ---- */
 
-/* Whole pages of 64 positions that both prompts begin with, and q can do without: its last token is computed again. */
-static uint32_t common_pages(const struct odm_sequence *q, const struct odm_sequence *with)
-{
-	const size_t most = q->req.n_prompt - 1 < with->n_text ? q->req.n_prompt - 1 : with->n_text;
-	size_t n = 0;
-
-	while (n < most && q->req.prompt[n] == with->text[n])
-		n++;
-	return (uint32_t)(n / OD_KV_PAGE);
-}
-
-/* The one that it can share most pages with. *wait: another one's prompt, which is under way, will have more. */
-static struct odm_sequence *find_donor(const struct odm_engine *e, const struct odm_sequence *q, uint32_t *pages, bool *wait)
-{
-	struct odm_sequence *donor = NULL;
-	uint32_t coming = 0;
-
-	*pages = 0;
-	for (struct odm_sequence *with = e->batch.first; with != NULL; with = with->next) {
-		uint32_t common, there;
-
-		if (with->state == NULL || atomic_load(&with->cancelled))
-			continue;
-		common = common_pages(q, with);
-		there = od_seq_state_length(with->state) / OD_KV_PAGE;
-		if (with->phase == ODM_IN_PREFILL && common > coming)
-			coming = common;
-		if (common > there)
-			common = there;
-		if (common > *pages) {
-			*pages = common;
-			donor = with;
-		}
-	}
-	*wait = coming > *pages;
-	return donor;
-}
-
 /* False: not now. */
 static bool admit(struct odm_engine *e, struct odm_sequence *q)
 {
 	struct odm_batch *b = &e->batch;
-	struct odm_sequence *donor = NULL;
-	uint32_t pages = 0;
+	struct odm_reuse_pages r;
 	struct od_err err;
-	bool wait = false;
 	int rc;
 
-	/* Rows of a shared prefix are not computed, so they have no logits. */
-	if (od_state_pool_fixed_bytes(e->state) == 0 && !odm_sequence_shows_prompt(q))
-		donor = find_donor(e, q, &pages, &wait);
-	if (wait)
+	if (!odm_reuse_find(q, &r))
 		return false;
 	rc = od_seq_state_new(&q->state, e->state, &err);
-	if (rc == OD_OK && donor != NULL)
-		od_seq_state_share(q->state, donor->state, pages);
+	if (rc == OD_OK && r.n > 0)
+		od_seq_state_attach(q->state, r.page, r.n);
 	if (rc == OD_OK)
 		rc = od_seq_state_promise(q->state, odm_sequence_positions(q));
 	if (rc == OD_OK) {
-		q->shared_sequence = donor != NULL ? donor->id : 0;
-		q->shared_tokens = pages * OD_KV_PAGE;
-		q->own[OD_C_SHARED_TOKENS] = q->shared_tokens;
+		q->shared_sequence = r.donor != NULL ? r.donor->id : 0;
+		q->shared_tokens = r.n_donor * OD_KV_PAGE;
+		q->own[OD_C_SHARED_TOKENS] = r.n * OD_KV_PAGE;
 		q->id = ++e->last_sequence;
 		q->phase = ODM_IN_PREFILL;
 		q->alone = b->n_admitted++ == 0;
 		if (q->req.observer.progress != NULL)
-			q->req.observer.progress(q->req.observer.arg, q->shared_tokens, (uint32_t)q->req.n_prompt);
+			q->req.observer.progress(q->req.observer.arg, r.n * OD_KV_PAGE, (uint32_t)q->req.n_prompt);
 		return true;
 	}
 	od_seq_state_free(q->state);

@@ -26,6 +26,7 @@ struct odm_batch {
 	uint32_t *row; /* of max_sequences, and of max_logits of either pass */
 };
 
+bool odm_has_fixed_state(const struct od_config *c); /* of a layer: it does not grow with the text */
 /* The maximum number of rows of a decode step of up to max_sequences texts, drafts included. */
 uint32_t odm_decode_rows(const struct od_config *c, uint32_t max_sequences);
 

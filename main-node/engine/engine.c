@@ -15,6 +15,9 @@
 
 #define DEFAULT_CTX_CAP 4096u
 #define DEFAULT_PREFILL_ROWS 256u
+#define AUTO_CACHE_BYTES (1ull << 30) /* the prefix cache, when it is not said how large; and at most a part of what is free */
+#define AUTO_CACHE_PART 4
+#define MIB (1ull << 20)
 #define DEFAULT_HEDGE_PERCENT 5 /* docs/BENCHMARKS.md: nearly all that hedging can bring an INT8 shadow */
 
 const char *const odm_predictor_names[] = { "shadow", "none", OD_PREDICTOR_NAMES, NULL };
@@ -82,14 +85,35 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
+/* Pages of ended texts, where it was said how many bytes they may take. */
+static uint64_t asked_cache_pages(const struct odm_engine *e)
+{
+	const uint64_t mib = e->opts.prefix_cache_mib, each = page_bytes(e);
+
+	if (mib == ODM_PREFIX_CACHE_AUTO || each == 0)
+		return 0;
+	return mib < UINT64_MAX / MIB ? mib * MIB / each : UINT64_MAX / each;
+}
+
+/* The same if it was not said, by the memory that the rest leaves. */
+static uint64_t auto_cache_pages(const struct odm_engine *e, uint64_t free_bytes)
+{
+	const uint64_t each = page_bytes(e);
+
+	return each == 0 ? 0 : min_u64(free_bytes / AUTO_CACHE_PART, AUTO_CACHE_BYTES) / each;
+}
+
 /* Pages of sequences' state: for `parallel` contexts, or as many as fit. A model that does not fit with one context is refused
- * before it is read, with the numbers. */
+ * before it is read, with the numbers. Then pages of ended texts. */
 static int choose_pages(struct odm_engine *e, struct od_err *err)
 {
 	const struct odm_engine_opts *o = &e->opts;
 	const uint64_t have = od_available_ram_bytes(), one = od_state_pages((uint32_t)o->ctx_tokens), each = page_bytes(e);
-	uint64_t need = need_bytes(e), pages = one * o->parallel, least = 1;
+	uint64_t need = need_bytes(e), pages = one * o->parallel, least = 1, cache = asked_cache_pages(e);
 	char a[32], b[32];
+
+	if (!od_add(need, cache * each, &need))
+		need = UINT64_MAX;
 
 	if (o->state_bytes > 0 && each > 0)
 		pages = min_u64(pages, o->state_bytes / each);
@@ -107,7 +131,10 @@ static int choose_pages(struct odm_engine *e, struct od_err *err)
 		return od_fail(err, OD_ERR_NOMEM, "%s needs %s of memory here, %s are available%s", od_pack_dir(e->pack),
 			       od_format_bytes(need, a, sizeof(a)), od_format_bytes(have, b, sizeof(b)),
 			       o->mode == ODM_RESIDENT ? " (without --resident the experts stay on the workers)"
-						       : " (try a smaller --ctx-size or --parallel)");
+						       : " (try a smaller --ctx-size, --parallel or --prefix-cache-mib)");
+	if (o->prefix_cache_mib == ODM_PREFIX_CACHE_AUTO)
+		cache = auto_cache_pages(e, have > need ? have - need : 0);
+	e->cache_pages = (uint32_t)min_u64(cache, UINT32_MAX - e->n_pages);
 	return OD_OK;
 }
 
@@ -130,6 +157,15 @@ int odm_engine_check(const struct odm_engine *e, const struct odm_request *req, 
 	int rc = odm_sequence_check(e, req, err);
 
 	return rc == OD_OK ? odm_state_fits(e, (uint32_t)(req->n_prompt + odm_sequence_room(e, req) - 1), err) : rc;
+}
+
+/* Recurrent state is not kept at the positions where texts part. */
+static void check_cache(struct odm_engine *e)
+{
+	if (e->opts.prefix_cache_mib == 0 || !odm_has_fixed_state(e->config))
+		return;
+	od_log(OD_LOG_INFO, "prefix cache: off, because the model has recurrent state, of which no copies are kept");
+	e->opts.prefix_cache_mib = 0;
 }
 
 static int choose_ctx(struct odm_engine *e, struct od_err *err)
@@ -165,7 +201,9 @@ static int open_model(struct odm_engine *e, struct od_err *err)
 	rc = od_dense_load(&e->dense, e->pack, e->device, err);
 	if (rc == OD_OK)
 		rc = od_state_pool_new(&e->state, e->device, e->config, e->opts.profile, (uint32_t)e->opts.ctx_tokens,
-				       (uint32_t)e->opts.parallel, e->n_pages, err);
+				       (uint32_t)e->opts.parallel, (uint64_t)e->n_pages + e->cache_pages, err);
+	if (rc == OD_OK)
+		rc = odm_reuse_open(e, err);
 	if (rc != OD_OK)
 		return rc;
 	fo = forward_opts(e);
@@ -276,6 +314,7 @@ static int open_all(struct odm_engine *e, struct od_err *err)
 		rc = od_pack_choose_form(e->pack, e->device, e->opts.form, &e->form, err);
 	if (rc != OD_OK)
 		return rc;
+	check_cache(e);
 	rc = choose_pages(e, err);
 	if (rc != OD_OK)
 		return rc;
@@ -360,6 +399,7 @@ int odm_engine_close(struct odm_engine *e)
 	od_hosts_fini(&e->hosts);
 	od_keys_free(e->keys);
 	odm_batch_fini(&e->batch);
+	odm_reuse_close(e);
 	od_state_pool_free(e->state);
 	od_experts_free(e->experts);
 	od_dense_free(e->dense);

@@ -30,6 +30,8 @@ enum odm_mode { ODM_RESIDENT, ODM_LOCAL, ODM_WORKERS };
 /* Where drafts come from (verified drafts: several tokens of a text in one step). */
 enum odm_draft_source { ODM_DRAFT_OFF, ODM_DRAFT_SHADOW, ODM_DRAFT_LOOKUP };
 
+#define ODM_PREFIX_CACHE_AUTO UINT64_MAX
+
 struct odm_engine_opts {
 	const char *pack;	   /* NULL: $OD_PACK, else /var/lib/od-moe/pack */
 	enum od_profile profile;
@@ -38,6 +40,7 @@ struct odm_engine_opts {
 	uint64_t ctx_tokens;	   /* context of a text; 0: the model's, at most 4096 */
 	uint64_t parallel;	   /* limit of texts generated at once; 0: 1 */
 	uint64_t state_bytes;	   /* limit of the KV cache; 0: `parallel` contexts, at most the free memory */
+	uint64_t prefix_cache_mib; /* KV cache of ended texts, beside state_bytes, for texts that begin alike; or ODM_PREFIX_CACHE_AUTO */
 	uint64_t prefill_rows;	   /* limit of rows of a prefill chunk */
 	enum odm_mode mode;
 	int form;		   /* enum od_form of experts in memory, here or on workers of --local; or OD_FORM_AUTO */

@@ -7,6 +7,7 @@
 #include "common/pack/expert_load.h"
 #include "main-node/cluster/local_nodes.h"
 #include "main-node/engine/batch.h"
+#include "main-node/engine/prefix_reuse.h"
 #include "main-node/store/store_server.h"
 
 struct odm_engine {
@@ -19,7 +20,8 @@ struct odm_engine {
 	struct od_expert_store *experts; /* resident mode */
 	struct od_tokenizer *tokenizer;
 	struct od_state_pool *state;
-	uint32_t n_pages; /* of state */
+	uint32_t n_pages, cache_pages; /* of state: for texts in progress, for ended ones */
+	struct odm_reuse reuse;
 	struct odm_expert_service *service;
 	struct odm_store *store;       /* NULL: none */
 	struct odm_local *local;       /* --local: the children */

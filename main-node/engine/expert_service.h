@@ -36,10 +36,11 @@ enum odm_company {
 struct odm_part {
 	uint64_t sequence;
 	size_t first, n; /* [first, first + n) of the step's rows */
-	uint32_t prompt_tokens; /* of the sequence: the position of its first generated token */
+	const int32_t *prompt; /* [prompt_tokens] of the sequence; used in prefill */
+	uint32_t prompt_tokens; /* the position of its first generated token */
 	uint32_t ahead; /* rows that the next decode step will have of it at most, at least 1; the shadow may run them ahead */
 	const struct od_sampler_opts *sampling;
-	uint64_t shared_sequence; /* the sequence that shares its first shared_tokens positions; 0: none */
+	uint64_t shared_sequence; /* another open sequence with the same first shared_tokens positions; 0: none */
 	uint32_t shared_tokens;
 };
 

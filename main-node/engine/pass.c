@@ -51,6 +51,7 @@ void odm_pass_add(struct odm_pass *p, struct odm_sequence *q, uint32_t begin, co
 		.sequence = q->id,
 		.first = s->n_rows,
 		.n = n,
+		.prompt = q->req.prompt,
 		.prompt_tokens = (uint32_t)q->req.n_prompt,
 		.ahead = p->phase == ODM_DECODE ? q->ahead : 1,
 		.sampling = &q->req.sampling,

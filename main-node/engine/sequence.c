@@ -385,8 +385,10 @@ void odm_sequence_finish(struct odm_sequence *q)
 	q->own[OD_C_TOKENS] = q->r.n_tokens;
 	if (q->engine->tokenizer != NULL)
 		q->r.text = od_strbuf_take(&q->shown, &q->r.text_len);
+	odm_reuse_keep(q);
 	od_seq_state_free(q->state); /* its pages may be what another waits for */
 	q->state = NULL;
+	odm_reuse_trim(q->engine);
 	q->phase = ODM_DONE;
 }
 

@@ -26,7 +26,7 @@ struct odm_sequence {
 	uint64_t id; /* 0 while it waits */
 	bool alone;  /* no other sequence was admitted at the same time */
 	struct od_seq_state *state;
-	uint64_t shared_sequence; /* its KV cache begins with pages of this sequence; 0: none */
+	uint64_t shared_sequence; /* another one in progress that begins with the same shared_tokens; 0: none */
 	uint32_t shared_tokens;
 	struct od_sampler *sampler;
 	struct od_detok *detok;

@@ -317,6 +317,115 @@ static void prefixes_are_shared(void **state)
 	free_texts(t);
 }
 
+/* ---- Ended texts ---- */
+
+static void see_token(void *arg, const struct odm_token *t)
+{
+	(void)arg, (void)t;
+}
+
+/* The cold answer, whatever is there; `shared` tokens are. */
+static void ask(struct odm_engine *cold, struct odm_engine *e, const struct odm_request *req, uint64_t shared)
+{
+	struct odm_result a, b;
+	struct od_err err;
+
+	if (odm_generate(cold, req, &a, &err) != OD_OK || odm_generate(e, req, &b, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+	assert_int_equal(a.n_tokens, b.n_tokens);
+	assert_memory_equal(a.tokens, b.tokens, a.n_tokens * sizeof(*a.tokens));
+	assert_int_equal(a.figures.c[OD_C_SHARED_TOKENS], 0);
+	assert_int_equal(b.figures.c[OD_C_SHARED_TOKENS], shared);
+	assert_int_equal(od_state_pool_free_pages(e->state), e->n_pages);
+	odm_result_fini(&a);
+	odm_result_fini(&b);
+}
+
+/* What a text leaves is there for the next one, whole pages of prompt and answer, until there is no room. */
+static void try_ended(const char *family, enum od_profile profile)
+{
+	static int32_t prompt[CTX];
+	struct odm_engine_opts o = resident(profile);
+	struct odm_engine *cold = open_engine(family, 1, &o), *e;
+	struct odm_request r = { .prompt = prompt, .n_prompt = 60, .max_tokens = 10, .ignore_eos = true, .logprobs = -1 };
+	struct odm_result first;
+	struct od_err err;
+
+	od_sampler_defaults(&r.sampling);
+	o.prefix_cache_mib = 1; /* texts of two pages are no more */
+	e = open_engine(family, 2, &o);
+	assert_true(e->cache_pages >= 2);
+	for (size_t i = 0; i < CTX; i++)
+		prompt[i] = (int32_t)random_below(&seed, VOCAB);
+	ask(cold, e, &r, 0);
+	ask(cold, e, &r, 0); /* 60 tokens are no page */
+	if (odm_generate(cold, &r, &first, &err) != OD_OK)
+		fail_msg("%s", err.msg);
+	memcpy(prompt + 60, first.tokens, 10 * sizeof(*prompt)); /* a follow-up turn */
+	odm_result_fini(&first);
+	r.n_prompt = 64;
+	ask(cold, e, &r, 0); /* the last token is computed */
+	r.n_prompt = 80;
+	ask(cold, e, &r, OD_KV_PAGE);
+	r.prompt_logprobs = true; /* of rows that are not computed there are none */
+	r.logprobs = 0;
+	r.observer.token = see_token;
+	ask(cold, e, &r, 0);
+	r = (struct odm_request){ .prompt = prompt, .n_prompt = 80, .max_tokens = 40, .logprobs = -1, .sampling = r.sampling };
+	r.sampling.temperature = 1;
+	ask(cold, e, &r, OD_KV_PAGE);
+	prompt[63]++;
+	ask(cold, e, &r, 0);
+	assert_int_equal(odm_engine_close(cold), OD_OK);
+	assert_int_equal(odm_engine_close(e), OD_OK);
+}
+
+static void ended_texts_are_of_use(void **state)
+{
+	(void)state;
+	try_ended("qwen2_moe_norm", OD_PROFILE_F32);
+	try_ended("deepseek_v2_lite", OD_PROFILE_BF16);
+	try_ended("qwen3_moe_window", OD_PROFILE_BF16);
+}
+
+/* Random texts that begin alike, again and again, resident and with a shadow. */
+static void nor_on_what_was_before(void **state)
+{
+	static struct text t[N];
+	struct odm_engine_opts o = resident(OD_PROFILE_F32);
+	struct odm_engine *e = open_engine("mixtral_top3", 1, &o);
+
+	(void)state;
+	draw_texts(t);
+	for (size_t i = 0; i < N; i++) {
+		t[i].req.n_prompt = 66 + random_below(&seed, MAX_PROMPT - 66);
+		for (size_t j = 0; j < 70; j++)
+			t[i].prompt[j] = (int32_t)(i % 4 + j);
+		run_alone(&t[i], e);
+	}
+	assert_int_equal(odm_engine_close(e), OD_OK);
+	for (uint32_t mib = 1; mib <= 2; mib++) {
+		uint64_t shared = 0;
+
+		o.mode = mib == 1 ? ODM_RESIDENT : ODM_LOCAL;
+		o.local_workers = 2;
+		o.prefix_cache_mib = mib;
+		e = open_engine("mixtral_top3", 3, &o);
+		for (int round = 0; round < 2; round++) {
+			run_together(t, e, NULL);
+			for (size_t i = 0; i < N; i++) {
+				assert_as_alone(&t[i], i);
+				shared += t[i].r.figures.c[OD_C_SHARED_TOKENS];
+				odm_result_fini(&t[i].r);
+			}
+		}
+		assert_true(shared >= N * OD_KV_PAGE);
+		assert_true(od_state_pool_idle_pages(e->state) > 0);
+		assert_int_equal(odm_engine_close(e), OD_OK);
+	}
+	free_texts(t);
+}
+
 /* ---- Ends before the end ---- */
 
 static bool gives_up(size_t i)
@@ -488,6 +597,8 @@ int main(void)
 		cmocka_unit_test(texts_do_not_depend_on_others),
 		cmocka_unit_test(nor_on_a_cluster),
 		cmocka_unit_test(prefixes_are_shared),
+		cmocka_unit_test(ended_texts_are_of_use),
+		cmocka_unit_test(nor_on_what_was_before),
 		cmocka_unit_test(the_others_go_on),
 		cmocka_unit_test(what_is_no_number_fails_alone),
 		cmocka_unit_test(state_is_waited_for),

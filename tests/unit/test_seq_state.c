@@ -364,6 +364,58 @@ static void test_promise(void **state)
 	od_state_pool_free(p);
 }
 
+/* What is kept takes nothing of what sequences are promised; an idle page is attached, or dropped and used again. */
+static void test_keep(void **state)
+{
+	struct od_state_pool *p = small_pool(200, 3, 5);
+	struct od_seq_state *a = bare_seq(p), *b;
+	uint32_t page[3];
+
+	(void)state;
+	od_state_pool_set_aside(p, 2);
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	assert_int_equal(od_seq_state_promise(a, 200), OD_ERR_BUSY); /* four pages */
+	assert_int_equal(od_seq_state_promise(a, 192), OD_OK);
+	od_seq_state_reserve(a, 192);
+	od_seq_state_set_length(a, 192);
+	memcpy(page, od_seq_state_pages(a), sizeof(page));
+	od_state_pool_keep(p, page[0]);
+	od_state_pool_keep(p, page[1]);
+	assert_int_equal(od_state_pool_idle_pages(p), 0);
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	od_seq_state_free(a);
+	assert_int_equal(od_state_pool_idle_pages(p), 2);
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	a = bare_seq(p);
+	od_seq_state_attach(a, page, 2);
+	assert_int_equal(od_seq_state_length(a), 128);
+	assert_int_equal(od_state_pool_idle_pages(p), 0);
+	assert_int_equal(od_seq_state_promise(a, 192), OD_OK);
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	od_seq_state_reserve(a, 192);
+	assert_memory_equal(od_seq_state_pages(a), page, 2 * sizeof(*page));
+	od_state_pool_drop(p, page[1]); /* a sequence has it still */
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	od_seq_state_free(a);
+	assert_int_equal(od_state_pool_idle_pages(p), 1);
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	a = bare_seq(p);
+	b = bare_seq(p);
+	assert_int_equal(od_seq_state_promise(b, 192), OD_OK);
+	od_seq_state_reserve(b, 192);
+	for (int i = 0; i < 3; i++)
+		assert_true(od_seq_state_pages(b)[i] != page[0]);
+	od_seq_state_attach(a, page, 1); /* as many as fit are busy: this one is told so */
+	assert_int_equal(od_state_pool_free_pages(p), 0);
+	assert_int_equal(od_seq_state_promise(a, 65), OD_ERR_BUSY);
+	od_seq_state_free(a);
+	od_seq_state_free(b);
+	od_state_pool_drop(p, page[0]);
+	assert_int_equal(od_state_pool_idle_pages(p), 0);
+	assert_int_equal(od_state_pool_free_pages(p), 3);
+	od_state_pool_free(p);
+}
+
 /* Pages that were used are used again before others are touched, those of a text's beginning first. */
 static void test_touches_little(void **state)
 {
@@ -751,6 +803,7 @@ int main(void)
 		cmocka_unit_test(test_reserve),
 		cmocka_unit_test(test_reuse),
 		cmocka_unit_test(test_promise),
+		cmocka_unit_test(test_keep),
 		cmocka_unit_test(test_touches_little),
 		cmocka_unit_test(test_share),
 		cmocka_unit_test(test_share_at_random),

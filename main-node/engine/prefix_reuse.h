@@ -1,0 +1,34 @@
+/* prefix_reuse.h - the begin of a text that need not be computed, because another text has had it: a text in progress, or an ended
+ * one in the prefix cache.
+ *
+ * Thread: the engine thread. Owner: the engine. */
+#ifndef ODM_PREFIX_REUSE_H
+#define ODM_PREFIX_REUSE_H
+
+#include "main-node/engine/prefix_cache.h"
+#include "main-node/engine/sequence.h"
+
+struct odm_reuse {
+	struct odm_prefix_cache *cache; /* NULL: ended texts leave nothing */
+	uint32_t *page; /* [pages of the context]: scratch */
+};
+
+/* For the engine's state pool, which has e->cache_pages for ended texts; 0: no cache. */
+OD_MUST_CHECK int odm_reuse_open(struct odm_engine *e, struct od_err *err);
+void odm_reuse_close(struct odm_engine *e);
+
+/* Pages that a text can begin with. Its last token is always computed. */
+struct odm_reuse_pages {
+	const uint32_t *page; /* [n]; until the next call about the cache, or the end of a text */
+	uint32_t n;
+	const struct odm_sequence *donor; /* the text in progress that begins most like it; NULL: none */
+	uint32_t n_donor; /* pages that both begin with */
+};
+
+/* False: it is better to wait, because a prompt that is under way will have more. */
+bool odm_reuse_find(const struct odm_sequence *q, struct odm_reuse_pages *r);
+/* The text has ended: its complete pages stay for others. Before its state is freed; trim: after that. */
+void odm_reuse_keep(const struct odm_sequence *q);
+void odm_reuse_trim(struct odm_engine *e);
+
+#endif
