@@ -53,6 +53,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "parallel", OD_ARG_UINT, &eo->parallel, "N", "write N texts at once (default: 4)", 1, ODM_MAX_PARALLEL, NULL },
 		{ "state-memory", OD_ARG_SIZE, &eo->state_bytes, "SIZE", "KV cache of all texts (default: N contexts, at most what is free)", 0, 0, NULL },
 		{ "prefix-cache-mib", OD_ARG_UINT, &eo->prefix_cache_mib, "N", "KV cache of ended texts, for texts that begin alike; 0: none (default: a quarter of what is free, at most 1024)", 0, 1e9, NULL },
+		{ "prefix-cache", OD_ARG_STRING, &eo->prefix_cache_dir, "DIR", "keep it in files too, 16 times as much: it outlives the server", 0, 0, NULL },
 		{ "queue", OD_ARG_UINT, &s->queue, "N", "requests that may wait beside these; more get status 429 (default: 64)", 0, 100000, NULL },
 		{ "max-body", OD_ARG_SIZE, &s->max_body_bytes, "SIZE", "of a request (default: 32MiB)", 0, 0, NULL },
 		{ "max-connections", OD_ARG_UINT, &s->max_connections, "N", "open at once; more wait (default: 1024)", 1, 100000, NULL },
@@ -83,6 +84,8 @@ static int check_options(struct options *o, struct od_err *err)
 			       "--insecure", o->listen);
 	if (s->max_body_bytes == 0)
 		return od_fail(err, OD_ERR_ARG, "--max-body: expected more than 0");
+	if (o->engine.opts.prefix_cache_dir != NULL && o->engine.opts.prefix_cache_mib == 0)
+		return od_fail(err, OD_ERR_ARG, "--prefix-cache needs --prefix-cache-mib above 0: files are written from memory");
 	o->engine.opts.quiet = o->quiet;
 	o->engine.opts.keys.insecure = o->insecure && (o->engine.opts.hosts_path != NULL || o->engine.opts.serve_store != NULL);
 	rc = odm_engine_args_finish(&o->engine, err);

@@ -16,7 +16,8 @@
 /* "Use": one row of a decode step uses one expert of one layer. */
 const struct od_counter_info od_counter_info[OD_N_COUNTERS] = {
 	[OD_C_PROMPT_TOKENS] = { "prompt_tokens", "tokens", C, R, "tokens of the prompt, BOS included" },
-	[OD_C_SHARED_TOKENS] = { "shared_tokens", "tokens", C, R, "of these, at the prompt's begin: another text had their state already" },
+	[OD_C_SHARED_TOKENS] = { "shared_tokens", "tokens", C, R, "of these, at the prompt's begin: another text had them, so their state was there" },
+	[OD_C_RESTORED_TOKENS] = { "restored_tokens", "tokens", C, R, "of `shared_tokens`, read from files" },
 	[OD_C_TOKENS] = { "tokens", "tokens", C, R, "tokens generated, EOS included" },
 	[OD_C_PREFILL_NS] = { "prefill_s", "ns", C, R, "from the request until the prompt is through the model" },
 	[OD_C_TTFT_NS] = { "ttft_s", "ns", C, R, "from the request to the first token" },

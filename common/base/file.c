@@ -207,14 +207,14 @@ static void parent_of(const char *path, char *buf, size_t size)
 		*slash = '\0';
 }
 
-int od_file_write_atomic(const char *path, const void *buf, size_t len, struct od_err *err)
+static int write_atomic(const char *path, const void *buf, size_t len, mode_t mode, struct od_err *err)
 {
 	char tmp[PATH_MAX], dir[PATH_MAX];
 	int fd, rc;
 
 	if ((size_t)snprintf(tmp, sizeof(tmp), "%s.tmp", path) >= sizeof(tmp))
 		return od_fail(err, OD_ERR_RANGE, "path too long: %s", path);
-	fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+	fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
 	if (fd < 0)
 		return od_fail_errno(err, OD_ERR_IO, "cannot create %s", tmp);
 	rc = od_file_pwrite(fd, buf, len, 0, tmp, err);
@@ -230,6 +230,16 @@ int od_file_write_atomic(const char *path, const void *buf, size_t len, struct o
 	}
 	parent_of(path, dir, sizeof(dir));
 	return od_fsync_dir(dir, err);
+}
+
+int od_file_write_atomic(const char *path, const void *buf, size_t len, struct od_err *err)
+{
+	return write_atomic(path, buf, len, 0644, err);
+}
+
+int od_file_write_private(const char *path, const void *buf, size_t len, struct od_err *err)
+{
+	return write_atomic(path, buf, len, 0600, err);
 }
 
 /* path without the slashes at its end, in out from at on. */

@@ -36,6 +36,8 @@ OD_MUST_CHECK int od_file_read(const char *path, size_t max_bytes, char **out, s
 
 /* Writes path.tmp, then fsync, rename, fsync of the folder. One writer per path at a time: the name path.tmp is fixed. */
 OD_MUST_CHECK int od_file_write_atomic(const char *path, const void *buf, size_t len, struct od_err *err);
+/* The same for a file that only its owner may read. */
+OD_MUST_CHECK int od_file_write_private(const char *path, const void *buf, size_t len, struct od_err *err);
 
 /* Resolves path to a folder that may not exist yet: follows symbolic links, "." and ".." at its end and removes trailing
  * slashes. So the folder can be renamed, or created at the target of a link. Refuses a link into a folder that does not

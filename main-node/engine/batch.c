@@ -213,7 +213,7 @@ static bool admit(struct odm_engine *e, struct odm_sequence *q)
 		q->shared_tokens = r.n_donor * OD_KV_PAGE;
 		q->own[OD_C_SHARED_TOKENS] = r.n * OD_KV_PAGE;
 		q->id = ++e->last_sequence;
-		q->phase = ODM_IN_PREFILL;
+		q->phase = odm_reuse_restore(q, r.n) ? ODM_IN_RESTORE : ODM_IN_PREFILL;
 		q->alone = b->n_admitted++ == 0;
 		if (q->req.observer.progress != NULL)
 			q->req.observer.progress(q->req.observer.arg, r.n * OD_KV_PAGE, (uint32_t)q->req.n_prompt);
@@ -629,15 +629,18 @@ static bool any(const struct odm_batch *b, enum odm_sequence_phase phase)
 bool odm_engine_work(struct odm_engine *e)
 {
 	struct odm_batch *b = &e->batch;
-	bool decode;
+	bool decode, restore;
 
 	finish_cancelled(e);
 	admit_waiting(e);
+	restore = odm_reuse_poll(e) > 0;
 	decode = any(b, ODM_IN_DECODE);
 	if (decode)
 		decode_step(e);
 	if (b->prefill.open || any(b, ODM_IN_PREFILL))
 		prefill_part(e, decode);
+	else if (restore && !decode)
+		odm_reuse_wait(e);
 	return b->first != NULL;
 }
 

@@ -103,6 +103,21 @@ static uint64_t auto_cache_pages(const struct odm_engine *e, uint64_t free_bytes
 	return each == 0 ? 0 : min_u64(free_bytes / AUTO_CACHE_PART, AUTO_CACHE_BYTES) / each;
 }
 
+static int check_cache_pages(const struct odm_engine *e, struct od_err *err)
+{
+	const bool asked = e->opts.prefix_cache_mib > 0 && e->opts.prefix_cache_mib != ODM_PREFIX_CACHE_AUTO;
+	char a[32];
+
+	if (e->cache_pages > 0)
+		return OD_OK;
+	if (asked)
+		return od_fail(err, OD_ERR_ARG, "--prefix-cache-mib %llu is too small: one page of 64 tokens takes %s",
+			       (unsigned long long)e->opts.prefix_cache_mib, od_format_bytes(page_bytes(e), a, sizeof(a)));
+	if (e->opts.prefix_cache_dir != NULL)
+		od_log(OD_LOG_WARN, "prefix cache: off, because no memory is free for it; --prefix-cache has no effect");
+	return OD_OK;
+}
+
 /* Pages of sequences' state: for `parallel` contexts, or as many as fit. A model that does not fit with one context is refused
  * before it is read, with the numbers. Then pages of ended texts. */
 static int choose_pages(struct odm_engine *e, struct od_err *err)
@@ -135,7 +150,7 @@ static int choose_pages(struct odm_engine *e, struct od_err *err)
 	if (o->prefix_cache_mib == ODM_PREFIX_CACHE_AUTO)
 		cache = auto_cache_pages(e, have > need ? have - need : 0);
 	e->cache_pages = (uint32_t)min_u64(cache, UINT32_MAX - e->n_pages);
-	return OD_OK;
+	return check_cache_pages(e, err);
 }
 
 int odm_state_fits(const struct odm_engine *e, uint32_t positions, struct od_err *err)
@@ -166,6 +181,7 @@ static void check_cache(struct odm_engine *e)
 		return;
 	od_log(OD_LOG_INFO, "prefix cache: off, because the model has recurrent state, of which no copies are kept");
 	e->opts.prefix_cache_mib = 0;
+	e->opts.prefix_cache_dir = NULL;
 }
 
 static int choose_ctx(struct odm_engine *e, struct od_err *err)

@@ -41,6 +41,7 @@ struct odm_engine_opts {
 	uint64_t parallel;	   /* limit of texts generated at once; 0: 1 */
 	uint64_t state_bytes;	   /* limit of the KV cache; 0: `parallel` contexts, at most the free memory */
 	uint64_t prefix_cache_mib; /* KV cache of ended texts, beside state_bytes, for texts that begin alike; or ODM_PREFIX_CACHE_AUTO */
+	const char *prefix_cache_dir; /* folder in which it outlives the process; NULL: none */
 	uint64_t prefill_rows;	   /* limit of rows of a prefill chunk */
 	enum odm_mode mode;
 	int form;		   /* enum od_form of experts in memory, here or on workers of --local; or OD_FORM_AUTO */
@@ -103,7 +104,8 @@ struct odm_token {
 /* Callbacks during a generation, on the engine thread. Each may be NULL. */
 struct odm_observer {
 	void *arg;
-	/* The prompt leaves the queue, with `done` tokens shared with another text; then: so many went through the model. */
+	/* The prompt leaves the queue, with `done` tokens that another text had; then: so many were read from files, or went
+	 * through the model. */
 	void (*progress)(void *arg, uint32_t done, uint32_t n_prompt);
 	/* Each token of the prompt if odm_request.prompt_logprobs, then each generated one, before the text that it completes.
 	 * Draft tokens are reported only if they stand. */

@@ -1,15 +1,17 @@
 /* prefix_reuse.h - the begin of a text that need not be computed, because another text has had it: a text in progress, or an ended
- * one in the prefix cache.
+ * one, in the prefix cache or in the files of an earlier process.
  *
  * Thread: the engine thread. Owner: the engine. */
 #ifndef ODM_PREFIX_REUSE_H
 #define ODM_PREFIX_REUSE_H
 
 #include "main-node/engine/prefix_cache.h"
+#include "main-node/engine/prefix_store.h"
 #include "main-node/engine/sequence.h"
 
 struct odm_reuse {
 	struct odm_prefix_cache *cache; /* NULL: ended texts leave nothing */
+	struct odm_prefix_store *store; /* NULL: no files */
 	uint32_t *page; /* [pages of the context]: scratch */
 };
 
@@ -27,6 +29,13 @@ struct odm_reuse_pages {
 
 /* False: it is better to wait, because a prompt that is under way will have more. */
 bool odm_reuse_find(const struct odm_sequence *q, struct odm_reuse_pages *r);
+/* The text has its promise: begins to read what files have behind the first n pages. False: they have nothing. */
+bool odm_reuse_restore(struct odm_sequence *q, uint32_t n);
+/* Takes what was read. Returns how many texts are being restored. */
+size_t odm_reuse_poll(struct odm_engine *e);
+/* Waits for a page, a short time at most. */
+void odm_reuse_wait(const struct odm_engine *e);
+
 /* The text has ended: its complete pages stay for others. Before its state is freed; trim: after that. */
 void odm_reuse_keep(const struct odm_sequence *q);
 void odm_reuse_trim(struct odm_engine *e);

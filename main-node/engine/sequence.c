@@ -118,6 +118,7 @@ void odm_sequence_free(struct odm_sequence *q)
 {
 	if (q == NULL)
 		return;
+	odm_prefix_read_close(q->restore);
 	od_seq_state_free(q->state);
 	od_sampler_free(q->sampler);
 	od_detok_free(q->detok);
@@ -385,6 +386,8 @@ void odm_sequence_finish(struct odm_sequence *q)
 	q->own[OD_C_TOKENS] = q->r.n_tokens;
 	if (q->engine->tokenizer != NULL)
 		q->r.text = od_strbuf_take(&q->shown, &q->r.text_len);
+	odm_prefix_read_close(q->restore);
+	q->restore = NULL;
 	odm_reuse_keep(q);
 	od_seq_state_free(q->state); /* its pages may be what another waits for */
 	q->state = NULL;

@@ -1,6 +1,6 @@
 /* sequence.h - one text: its prompt, KV cache, sampler, stop strings and statistics.
  *
- *   waiting -> prefill -> decode -> done; from each of them to done when it fails or is cancelled
+ *   waiting -> [restore ->] prefill -> decode -> done; from each of them to done when it fails or is cancelled
  *
  * Thread: the engine thread, except odm_sequence_cancel. Owner: the caller of submit, until odm_sequence_take; the request's
  * memory is borrowed until the text is done. */
@@ -14,8 +14,10 @@
 #include "main-node/engine/engine.h"
 
 struct odm_lookup;
+struct odm_prefix_read;
 
-enum odm_sequence_phase { ODM_WAITING, ODM_IN_PREFILL, ODM_IN_DECODE, ODM_DONE };
+/* Restore: pages of its prompt are being read from files. */
+enum odm_sequence_phase { ODM_WAITING, ODM_IN_RESTORE, ODM_IN_PREFILL, ODM_IN_DECODE, ODM_DONE };
 
 struct odm_sequence {
 	struct odm_engine *engine;
@@ -28,6 +30,7 @@ struct odm_sequence {
 	struct od_seq_state *state;
 	uint64_t shared_sequence; /* another one in progress that begins with the same shared_tokens; 0: none */
 	uint32_t shared_tokens;
+	struct odm_prefix_read *restore; /* of phase restore; else NULL */
 	struct od_sampler *sampler;
 	struct od_detok *detok;
 	struct od_stopper *stopper;

@@ -10,6 +10,7 @@ FUZZ_MAKE := $(MAKE) --no-print-directory -j$(shell nproc) CC=clang \
 
 # What a fuzzer needs beyond libod.
 fuzz_pack_OBJS := $(B)/obj/tests/unit/tiny_files.o
+fuzz_prefix_OBJS := $(B)/obj/main-node/engine/prefix_file.o
 fuzz_routes_OBJS := $(B)/obj/tests/bench/sim/route_file.o
 fuzz_spool_OBJS := $(addprefix $(B)/obj/,worker-node/pull/spool_begin.o tests/unit/tiny_files.o)
 fuzz_wire_OBJS := $(B)/obj/main-node/cluster/result_check.o

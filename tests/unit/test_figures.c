@@ -14,7 +14,7 @@ static struct odm_figures example(void)
 {
 	struct odm_figures f = {
 		.c = {
-			[OD_C_PROMPT_TOKENS] = 5, [OD_C_SHARED_TOKENS] = 3, [OD_C_TOKENS] = 11,
+			[OD_C_PROMPT_TOKENS] = 5, [OD_C_SHARED_TOKENS] = 3, [OD_C_RESTORED_TOKENS] = 1, [OD_C_TOKENS] = 11,
 			[OD_C_PREFILL_NS] = 2 * S, [OD_C_TTFT_NS] = 2500000000, [OD_C_DECODE_NS] = 4 * S,
 			[OD_C_DEVICE_WAITS] = 273, [OD_C_SIDE_WAITS] = 13,
 			[OD_C_DRAFTED] = 12, [OD_C_ACCEPTED] = 6,
@@ -154,7 +154,7 @@ static void fields_for_programs(void **state)
 {
 	struct odm_figures f = example();
 	json_t *want = json_loads(
-		"{\"before\": true, \"prompt_tokens\": 5, \"shared_tokens\": 3, \"tokens\": 11, \"prefill_s\": 2.0, \"ttft_s\": 2.5,"
+		"{\"before\": true, \"prompt_tokens\": 5, \"shared_tokens\": 3, \"restored_tokens\": 1, \"tokens\": 11, \"prefill_s\": 2.0, \"ttft_s\": 2.5,"
 		" \"decode_s\": 4.0, \"device_waits\": 273, \"side_waits\": 13, \"tok_per_s\": 2.5, \"expert_uses\": 84, \"predicted_uses\": 80, \"recalled_uses\": 79,"
 		" \"stood_in_uses\": 8, \"stood_in_recalled\": 6, \"undone_uses\": 24, \"undone_recalled\": 21,"
 		" \"recall\": 0.9875, \"late_predictions\": 2, \"missing_predictions\": 1, \"voided_predictions\": 31, \"unknown_predictions\": 32, \"dropped_predicts\": 33,"

@@ -1,0 +1,480 @@
+/* The prefix cache's files: a file with any byte changed, cut or of something else is refused; the folder gives back what was
+ * saved, and nothing that it should not. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "main-node/engine/prefix_store.h"
+#include "tests/unit/config_util.h"
+#include "tests/unit/state_util.h"
+#include "tests/unit/temp_dir.h"
+
+#define PAGES 6u
+#define CTX (PAGES * OD_KV_PAGE)
+#define LAYERS 2u
+#define HEAD_DIM 3u
+/* By hand: keys and values of 3 floats, 64 positions, 2 layers. */
+#define ROWS_BYTES (2u * 2u * 64u * 3u * 4u)
+#define FILE_BYTES(page) (144u + ((page) + 1u) * 64u * 4u + ROWS_BYTES + 32u)
+#define PATIENCE_NS (20 * OD_NS_PER_S)
+
+static struct od_config cfg, other_cfg;
+static struct od_device *device;
+static int32_t text[CTX];
+
+static int set_up(void **state)
+{
+	cfg = uniform_config((struct uniform){ .n_layers = LAYERS, .heads = 1, .kv_heads = 1, .head_dim = HEAD_DIM, .ctx = CTX });
+	other_cfg = uniform_config((struct uniform){ .n_layers = LAYERS + 1, .heads = 1, .kv_heads = 1, .head_dim = HEAD_DIM, .ctx = CTX });
+	device = device_new(OD_CPU_SCALAR, 1);
+	for (uint32_t i = 0; i < CTX; i++)
+		text[i] = (int32_t)(i * i % 1000);
+	return temp_dir_make(state);
+}
+
+static int tear_down(void **state)
+{
+	od_device_free(device);
+	return temp_dir_remove(state);
+}
+
+static struct odm_prefix_kind kind_of(uint8_t model)
+{
+	return (struct odm_prefix_kind){ .fingerprint = { model }, .profile = OD_PROFILE_F32, .kernel_class = "fma16", .config = &cfg };
+}
+
+/* ---- The file ---- */
+
+static uint8_t *make_file(const struct odm_prefix_id *id, struct odm_prefix_key *key, uint32_t page)
+{
+	uint8_t *file = malloc(odm_prefix_file_bytes(id, page));
+
+	assert_non_null(file);
+	odm_prefix_key_begin(key, id);
+	for (uint32_t i = 0; i <= page; i++)
+		odm_prefix_key_next(key, text + i * OD_KV_PAGE);
+	for (size_t i = 0; i < id->rows_bytes; i++)
+		odm_prefix_file_rows(file, page)[i] = (uint8_t)(i * 7 + page);
+	odm_prefix_file_seal(file, id, key, text, page);
+	return file;
+}
+
+static void test_every_byte_counts(void **state)
+{
+	const struct odm_prefix_kind kind = kind_of(1);
+	struct odm_prefix_id id;
+	struct odm_prefix_key key;
+	struct od_err err;
+	uint8_t *file;
+
+	(void)state;
+	odm_prefix_id_init(&id, &kind);
+	assert_int_equal(id.rows_bytes, ROWS_BYTES);
+	for (uint32_t page = 0; page < 2; page++) {
+		const size_t len = FILE_BYTES(page);
+
+		assert_int_equal(odm_prefix_file_bytes(&id, page), len);
+		file = make_file(&id, &key, page);
+		assert_int_equal(odm_prefix_file_check(file, len, &id, &key, text, page, &err), OD_OK);
+		for (size_t i = 0; i < len; i++) {
+			file[i] ^= (uint8_t)(1u << i % 8);
+			assert_int_not_equal(odm_prefix_file_check(file, len, &id, &key, text, page, &err), OD_OK);
+			assert_true(strlen(err.msg) > 0);
+			file[i] ^= (uint8_t)(1u << i % 8);
+		}
+		for (size_t n = 0; n < len; n++)
+			assert_int_not_equal(odm_prefix_file_check(file, n, &id, &key, text, page, &err), OD_OK);
+		assert_int_not_equal(odm_prefix_file_check(file, len, &id, &key, text, 1 - page, &err), OD_OK);
+		text[5]++; /* it is a page of another text */
+		assert_int_not_equal(odm_prefix_file_check(file, len, &id, &key, text, page, &err), OD_OK);
+		text[5]--;
+		assert_int_equal(odm_prefix_file_check(file, len, &id, &key, text, page, &err), OD_OK);
+		free(file);
+	}
+}
+
+/* All that rows depend on makes another id, another key, and a file that is foreign. */
+static void test_kinds_differ(void **state)
+{
+	struct odm_prefix_kind kind[6];
+	struct odm_prefix_id id[6];
+	struct odm_prefix_key key[6], again;
+	struct od_err err;
+
+	(void)state;
+	for (size_t i = 0; i < 6; i++)
+		kind[i] = kind_of(1);
+	kind[1].fingerprint[31] = 1;
+	kind[2].profile = OD_PROFILE_BF16;
+	kind[3].kernel_class = "bf16dot";
+	kind[4].mixed = true;
+	kind[5].config = &other_cfg;
+	for (size_t i = 0; i < 6; i++) {
+		odm_prefix_id_init(&id[i], &kind[i]);
+		odm_prefix_key_begin(&key[i], &id[i]);
+	}
+	for (size_t i = 0; i < 6; i++) {
+		uint8_t *file = make_file(&id[i], &again, 0);
+
+		for (size_t j = 0; j < 6; j++) {
+			assert_int_equal(memcmp(&key[i], &key[j], sizeof(key[i])) == 0, i == j);
+			assert_int_equal(odm_prefix_file_look(file, ODM_PREFIX_HEADER_BYTES, &id[j]),
+					 i == j ? ODM_PREFIX_OURS : ODM_PREFIX_OTHER);
+			assert_int_equal(odm_prefix_file_check(file, odm_prefix_file_bytes(&id[i], 0), &id[j], &again, text, 0, &err) == OD_OK,
+					 i == j);
+		}
+		assert_int_equal(odm_prefix_file_look(file, ODM_PREFIX_HEADER_BYTES - 1, &id[i]), ODM_PREFIX_UNKNOWN);
+		file[0] ^= 1;
+		assert_int_equal(odm_prefix_file_look(file, ODM_PREFIX_HEADER_BYTES, &id[i]), ODM_PREFIX_UNKNOWN);
+		free(file);
+	}
+	odm_prefix_key_next(&key[0], text);
+	again = key[0];
+	odm_prefix_key_next(&key[0], text);
+	assert_memory_not_equal(&again, &key[0], sizeof(again)); /* the same tokens again are another page */
+}
+
+/* ---- The folder ---- */
+
+struct world {
+	struct od_state_pool *pool;
+	struct od_seq_state *from, *to;
+	struct odm_prefix_store *store;
+};
+
+static char value(uint32_t layer, uint32_t stream, uint32_t position, size_t i)
+{
+	return (char)(1 + layer * 31 + stream * 17 + position * 5 + i * 3);
+}
+
+static void fill(struct od_seq_state *s)
+{
+	for (uint32_t l = 0; l < LAYERS; l++)
+		for (uint32_t stream = 0; stream < 2; stream++)
+			for (uint32_t p = 0; p < CTX; p++) {
+				char row[HEAD_DIM * sizeof(float)];
+
+				for (size_t i = 0; i < sizeof(row); i++)
+					row[i] = value(l, stream, p, i);
+				put_rows(device, s, l, stream, p, 1, row);
+			}
+}
+
+/* Pages [begin, end) are there, the others are not. */
+static void assert_rows(const struct od_seq_state *s, uint32_t begin, uint32_t end)
+{
+	for (uint32_t l = 0; l < LAYERS; l++)
+		for (uint32_t stream = 0; stream < 2; stream++)
+			for (uint32_t p = 0; p < CTX; p++) {
+				const bool there = p / OD_KV_PAGE >= begin && p / OD_KV_PAGE < end;
+				char row[HEAD_DIM * sizeof(float)];
+
+				get_rows(device, s, l, stream, p, 1, row);
+				for (size_t i = 0; i < sizeof(row); i++)
+					assert_int_equal(row[i], there ? value(l, stream, p, i) : 0);
+			}
+}
+
+static int try_open(struct world *w, const char *dir, uint8_t model, uint64_t limit, struct od_err *err)
+{
+	const struct odm_prefix_store_opts o = { .dir = dir, .kind = kind_of(model), .pool = w->pool, .limit_bytes = limit };
+
+	return odm_prefix_store_open(&w->store, &o, err);
+}
+
+/* False: this device's memory is not mapped, which the engine refuses. */
+static bool open_world(struct world *w, const char *dir, uint8_t model, uint64_t limit)
+{
+	struct od_err err = { 0 };
+
+	*w = (struct world){ 0 };
+	must(od_state_pool_new(&w->pool, device, &cfg, OD_PROFILE_F32, CTX, 2, 2 * PAGES, &err), &err);
+	if (!od_state_pool_mapped(w->pool)) {
+		od_state_pool_free(w->pool);
+		return false;
+	}
+	w->from = open_seq(w->pool);
+	w->to = open_seq(w->pool);
+	fill(w->from);
+	od_seq_state_reserve(w->to, CTX);
+	must(try_open(w, dir, model, limit, &err), &err);
+	return true;
+}
+
+static void close_world(struct world *w)
+{
+	odm_prefix_store_close(w->store);
+	od_seq_state_free(w->from);
+	od_seq_state_free(w->to);
+	od_state_pool_free(w->pool);
+}
+
+static void save(struct world *w, uint32_t n_pages)
+{
+	odm_prefix_store_save(w->store, text, n_pages, od_seq_state_pages(w->from));
+}
+
+/* Returns the end of what came of pages [begin, n). */
+static uint32_t restore(struct world *w, uint32_t begin, uint32_t n)
+{
+	const uint32_t found = odm_prefix_store_find(w->store, text, begin, n);
+	const uint64_t until = od_now_ns() + PATIENCE_NS;
+	struct odm_prefix_read *r;
+	uint32_t end;
+
+	if (found == begin)
+		return begin;
+	r = odm_prefix_store_read(w->store, text, begin, found, od_seq_state_pages(w->to));
+	assert_non_null(r);
+	while (odm_prefix_read_goes_on(r, &end)) {
+		assert_true(od_now_ns() < until);
+		odm_prefix_store_wait(w->store);
+	}
+	odm_prefix_read_close(r);
+	return end;
+}
+
+static void path_of_page(char path[PATH_MAX], const char *dir, uint8_t model, uint32_t page)
+{
+	static const char hex[] = "0123456789abcdef";
+	const struct odm_prefix_kind kind = kind_of(model);
+	struct odm_prefix_id id;
+	struct odm_prefix_key key;
+	size_t n;
+
+	odm_prefix_id_init(&id, &kind);
+	odm_prefix_key_begin(&key, &id);
+	for (uint32_t i = 0; i <= page; i++)
+		odm_prefix_key_next(&key, text + i * OD_KV_PAGE);
+	n = (size_t)snprintf(path, PATH_MAX, "%s/", dir);
+	for (size_t i = 0; i < sizeof(key.bytes); i++) {
+		path[n++] = hex[key.bytes[i] >> 4];
+		path[n++] = hex[key.bytes[i] & 15];
+	}
+	snprintf(path + n, PATH_MAX - n, ".kv");
+}
+
+static bool there(const char *dir, uint8_t model, uint32_t page)
+{
+	char path[PATH_MAX];
+
+	path_of_page(path, dir, model, page);
+	return access(path, F_OK) == 0;
+}
+
+static void test_comes_back(void **state)
+{
+	const char *dir = temp_path("back");
+	char path[PATH_MAX];
+	struct world w;
+	struct stat st;
+
+	(void)state;
+	if (!open_world(&w, dir, 1, 1 << 20))
+		skip();
+	save(&w, 3);
+	save(&w, 5);
+	close_world(&w); /* writes what waits */
+	assert_int_equal(stat(dir, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0700);
+	for (uint32_t i = 0; i < PAGES; i++)
+		assert_int_equal(there(dir, 1, i), i < 5);
+	path_of_page(path, dir, 1, 4);
+	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0600);
+	assert_int_equal(st.st_size, FILE_BYTES(4));
+
+	assert_true(open_world(&w, dir, 1, 1 << 20));
+	assert_int_equal(restore(&w, 0, 4), 4);
+	assert_rows(w.to, 0, 4);
+	close_world(&w);
+	assert_true(open_world(&w, dir, 1, 1 << 20));
+	assert_int_equal(restore(&w, 2, PAGES), 5);
+	assert_rows(w.to, 2, 5);
+	text[3 * OD_KV_PAGE]++; /* another text from the fourth page on */
+	assert_int_equal(restore(&w, 0, PAGES), 3);
+	text[3 * OD_KV_PAGE]--;
+	close_world(&w);
+}
+
+static void spoil(const char *path, off_t at)
+{
+	const int fd = open(path, O_RDWR);
+	char c;
+
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, &c, 1, at), 1);
+	c ^= 4;
+	assert_int_equal(pwrite(fd, &c, 1, at), 1);
+	close(fd);
+}
+
+/* Damage anywhere ends the reading before it, and the file goes; it is written again. */
+static void test_damage(void **state)
+{
+	static const off_t at[] = { 110, 120, 150, 500, FILE_BYTES(2) - 40, FILE_BYTES(2) - 1 };
+	const char *dir = temp_path("damage");
+	char path[PATH_MAX];
+	struct world w;
+
+	(void)state;
+	path_of_page(path, dir, 1, 2);
+	for (size_t i = 0; i < 2 + sizeof(at) / sizeof(at[0]); i++) {
+		if (!open_world(&w, dir, 1, 1 << 20))
+			skip();
+		save(&w, 4);
+		close_world(&w);
+		assert_true(there(dir, 1, 2));
+		assert_true(open_world(&w, dir, 1, 1 << 20));
+		if (i < 6)
+			spoil(path, at[i]);
+		else
+			assert_int_equal(truncate(path, i == 6 ? 0 : FILE_BYTES(2) - 1), 0);
+		assert_int_equal(restore(&w, 0, 4), 2);
+		assert_rows(w.to, 0, 2);
+		assert_false(there(dir, 1, 2));
+		assert_int_equal(restore(&w, 0, 4), 2); /* and nothing tries again */
+		close_world(&w);
+	}
+}
+
+/* Of two models the second one's server deletes the first one's files, and leaves what is not a cache's. */
+static void test_other_models_go(void **state)
+{
+	const char *dir = temp_path("models");
+	char own[PATH_MAX], odd[PATH_MAX], tmp[PATH_MAX + 8];
+	struct world w;
+	struct od_err err;
+
+	(void)state;
+	if (!open_world(&w, dir, 1, 1 << 20))
+		skip();
+	save(&w, 2);
+	close_world(&w);
+	snprintf(own, sizeof(own), "%s/notes.txt", dir);
+	path_of_page(odd, dir, 3, 0); /* a name as ours, but not the bytes */
+	path_of_page(tmp, dir, 2, 1);
+	snprintf(tmp + strlen(tmp), 8, ".tmp");
+	assert_int_equal(od_file_write_atomic(own, "mine", 4, &err), OD_OK);
+	assert_int_equal(od_file_write_atomic(odd, "odd", 3, &err), OD_OK);
+	assert_int_equal(od_file_write_atomic(tmp, "half", 4, &err), OD_OK);
+	assert_true(open_world(&w, dir, 2, 1 << 20));
+	assert_int_equal(restore(&w, 0, 2), 0);
+	save(&w, 1);
+	close_world(&w);
+	assert_false(there(dir, 1, 0) || there(dir, 1, 1));
+	assert_true(there(dir, 2, 0));
+	assert_int_equal(access(own, F_OK), 0);
+	assert_int_equal(access(odd, F_OK), 0);
+	assert_int_not_equal(access(tmp, F_OK), 0);
+}
+
+/* Room for three pages: what was not used goes, the end of a text first. */
+static void test_limit(void **state)
+{
+	const char *dir = temp_path("limit");
+	struct world w;
+
+	(void)state;
+	if (!open_world(&w, dir, 1, 3 * FILE_BYTES(3)))
+		skip();
+	save(&w, 3);
+	close_world(&w);
+	assert_true(open_world(&w, dir, 1, 3 * FILE_BYTES(3)));
+	text[0]++;
+	save(&w, 1);
+	close_world(&w);
+	assert_true(there(dir, 1, 0));
+	text[0]--;
+	assert_true(there(dir, 1, 0));
+	assert_false(there(dir, 1, 2));
+}
+
+/* What the pool needs for something else meanwhile is not written, nor what would come behind it. */
+static void test_forgotten(void **state)
+{
+	const char *dir = temp_path("forgotten");
+	struct world w;
+
+	(void)state;
+	if (!open_world(&w, dir, 1, 1 << 20))
+		skip();
+	for (int i = 0; i < 200; i++) /* keeps the writer busy, and more than can wait */
+		save(&w, 1);
+	text[0] += 7;
+	save(&w, 4);
+	odm_prefix_store_forget(w.store, od_seq_state_pages(w.from)[2]);
+	close_world(&w);
+	assert_false(there(dir, 1, 2) || there(dir, 1, 3));
+	text[0] -= 7;
+	assert_true(there(dir, 1, 0));
+}
+
+/* A read that is given up at any moment writes nothing after that. */
+static void test_given_up(void **state)
+{
+	const char *dir = temp_path("given-up");
+	struct world w;
+
+	(void)state;
+	if (!open_world(&w, dir, 1, 1 << 20))
+		skip();
+	save(&w, PAGES);
+	close_world(&w);
+	assert_true(open_world(&w, dir, 1, 1 << 20));
+	for (int i = 0; i < 50; i++) {
+		struct odm_prefix_read *a = odm_prefix_store_read(w.store, text, 0, PAGES, od_seq_state_pages(w.to));
+		struct odm_prefix_read *b = odm_prefix_store_read(w.store, text, 1, PAGES, od_seq_state_pages(w.to));
+
+		if (i % 2 > 0)
+			odm_prefix_store_wait(w.store);
+		odm_prefix_read_close(i % 3 > 0 ? a : b);
+		odm_prefix_read_close(i % 3 > 0 ? b : a);
+		for (uint32_t l = 0; l < LAYERS; l++)
+			for (uint32_t p = 0; p < CTX; p++) {
+				const char zero[HEAD_DIM * sizeof(float)] = { 0 };
+
+				put_rows(device, w.to, l, 0, p, 1, zero);
+				put_rows(device, w.to, l, 1, p, 1, zero);
+			}
+		assert_rows(w.to, 0, 0);
+	}
+	close_world(&w);
+}
+
+static void test_bad_folders(void **state)
+{
+	const char *dir = temp_path("open");
+	struct world w;
+	struct od_err err = { 0 };
+
+	(void)state;
+	if (!open_world(&w, dir, 1, 1 << 20))
+		skip();
+	odm_prefix_store_close(w.store);
+	assert_int_equal(chmod(dir, 0750), 0);
+	assert_int_equal(try_open(&w, dir, 1, 1 << 20, &err), OD_ERR_ARG);
+	assert_null(w.store);
+	assert_non_null(strstr(err.msg, "expected 700"));
+	assert_int_not_equal(try_open(&w, "/dev/null/cache", 1, 1 << 20, &err), OD_OK);
+	assert_null(w.store);
+	close_world(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_every_byte_counts), cmocka_unit_test(test_kinds_differ),
+		cmocka_unit_test(test_comes_back),	  cmocka_unit_test(test_damage),
+		cmocka_unit_test(test_other_models_go),	  cmocka_unit_test(test_limit),
+		cmocka_unit_test(test_forgotten),	  cmocka_unit_test(test_given_up),
+		cmocka_unit_test(test_bad_folders),
+	};
+
+	return cmocka_run_group_tests(tests, set_up, tear_down);
+}
