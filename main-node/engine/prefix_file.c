@@ -90,8 +90,8 @@ uint8_t *odm_prefix_file_rows(uint8_t *file, uint32_t page)
 	return file + ODM_PREFIX_HEADER_BYTES + text_bytes(page);
 }
 
-static void make_header(uint8_t header[ODM_PREFIX_HEADER_BYTES], const struct odm_prefix_id *id, const struct odm_prefix_key *key,
-			uint32_t page)
+static void make_header(uint8_t header[ODM_PREFIX_HEADER_BYTES], const struct odm_prefix_id *id,
+			const struct odm_prefix_key *key, uint32_t page)
 {
 	const uint32_t tokens = (page + 1) * OD_KV_PAGE;
 

@@ -1,5 +1,5 @@
-/* prefix_reuse.h - the begin of a text that need not be computed, because another text has had it: a text in progress, or an ended
- * one, in the prefix cache or in the files of an earlier process.
+/* prefix_reuse.h - the begin of a text that need not be computed, because another text has had it: a text in progress, or an
+ * ended one, in the prefix cache or in the files of an earlier process.
  *
  * Thread: the engine thread. Owner: the engine. */
 #ifndef ODM_PREFIX_REUSE_H

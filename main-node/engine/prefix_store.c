@@ -330,6 +330,16 @@ static int64_t now_us(void)
 	return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
+static bool is_there(struct odm_prefix_store *s, const struct odm_prefix_key *key)
+{
+	bool there;
+
+	pthread_mutex_lock(&s->lock);
+	there = od_id_table_find(&s->files, file_id(key)) != OD_NO_NUMBER;
+	pthread_mutex_unlock(&s->lock);
+	return there;
+}
+
 /* False: the page holds something else by now. */
 static bool take_rows(struct odm_prefix_store *s, const struct save *v, uint32_t i)
 {
@@ -366,7 +376,6 @@ static int write_page(struct odm_prefix_store *s, const struct save *v, uint32_t
 	return OD_OK;
 }
 
-/* False: the time for writing is over. */
 static bool has_time(struct odm_prefix_store *s)
 {
 	bool yes;
@@ -389,7 +398,7 @@ static void write_text(struct odm_prefix_store *s, const struct save *v)
 		odm_prefix_key_next(&key, v->text + (size_t)i * OD_KV_PAGE);
 		if (!path_of(s, path, &key))
 			return;
-		if (touch(path, v->used_us, i))
+		if (is_there(s, &key) && touch(path, v->used_us, i)) /* one that only has the name is replaced */
 			continue;
 		if (!take_rows(s, v, i))
 			return;
@@ -476,8 +485,8 @@ void odm_prefix_store_forget(struct odm_prefix_store *s, uint32_t page)
 /* ---- Reading ---- */
 
 /* The reader's: rows of page i of the text to buf. */
-static int load_page(const struct odm_prefix_store *s, const struct odm_prefix_read *r, uint32_t i, const struct odm_prefix_key *key,
-		     const char *path, uint8_t *buf, struct od_err *err)
+static int load_page(const struct odm_prefix_store *s, const struct odm_prefix_read *r, uint32_t i,
+		     const struct odm_prefix_key *key, const char *path, uint8_t *buf, struct od_err *err)
 {
 	const size_t bytes = odm_prefix_file_bytes(&s->id, i);
 	uint64_t size;
@@ -494,8 +503,8 @@ static int load_page(const struct odm_prefix_store *s, const struct odm_prefix_r
 }
 
 /* One page; false: it cannot be had. A file that is not what it should be is deleted. */
-static bool read_page(struct odm_prefix_store *s, const struct odm_prefix_read *r, uint32_t i, const struct odm_prefix_key *key,
-		      uint8_t *buf)
+static bool read_page(struct odm_prefix_store *s, const struct odm_prefix_read *r, uint32_t i,
+		      const struct odm_prefix_key *key, uint8_t *buf)
 {
 	char path[PATH_MAX];
 	struct od_err err;

@@ -21,7 +21,8 @@ struct odm_prefix_store_opts {
 };
 
 /* Finds out which files there are. Deletes those of another model, of other numbers, and incomplete ones. */
-OD_MUST_CHECK int odm_prefix_store_open(struct odm_prefix_store **out, const struct odm_prefix_store_opts *o, struct od_err *err);
+OD_MUST_CHECK int odm_prefix_store_open(struct odm_prefix_store **out, const struct odm_prefix_store_opts *o,
+					struct od_err *err);
 /* Writes what is waiting, for five seconds at most. NULL ok. */
 void odm_prefix_store_close(struct odm_prefix_store *s);
 

@@ -18,9 +18,9 @@ _servers = []
 class Server:
     """od-main serve; ready when it returns, unless ready is False."""
 
-    def __init__(self, *args, ready=True, mode=("--resident",), pack_dir=None):
+    def __init__(self, *args, ready=True, mode=("--resident",), pack_dir=None, program="od-main"):
         self.log_path = tempfile.mkstemp(dir=TMP)[1]
-        self.p = subprocess.Popen([os.path.join(BIN, "od-main"), "serve", "--pack", pack_dir or pack(), "--listen", "127.0.0.1:0",
+        self.p = subprocess.Popen([os.path.join(BIN, program), "serve", "--pack", pack_dir or pack(), "--listen", "127.0.0.1:0",
                                    *map(str, mode), *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE, text=True)
         self.log = ""

@@ -1,5 +1,5 @@
-/* The prefix cache against a list of all that was kept: it finds the longest begin that is there, never another text's page, keeps
- * what was used last, and takes nothing of what sequences may have. */
+/* The prefix cache against a list of all that was kept: it finds the longest begin that is there, never another text's page,
+ * keeps what was used last, and takes nothing of what sequences may have. */
 #include <string.h>
 
 #include "main-node/engine/prefix_cache.h"

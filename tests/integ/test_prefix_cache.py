@@ -1,0 +1,316 @@
+#!/usr/bin/env python3
+"""The prefix cache of od-main serve: a follow-up turn computes only what is new, after a restart too; whatever is there, or is
+wrong with it, the answer is that of a server that keeps nothing, log probabilities included."""
+import atexit
+import concurrent.futures
+import os
+import random
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+
+from cluster_util import BIN, TMP, Skip, pack, run_tests, test, tool
+from serve_util import Server, stop_servers
+
+atexit.register(stop_servers)
+PAGE = 64
+FAR = os.environ.get("OD_DEVICE") == "far"
+STORY = ("Once upon a time there was a king who had three sons, of whom two were clever and wise, but the third did not "
+         "speak much, and was simple, and was called the Simpleton. When the king had become old and weak, and was thinking of his end, "
+         "he did not know which of his sons should inherit the kingdom after him. Then he said to them: Go forth, and he who "
+         "brings me the most beautiful carpet shall be king after my death. ")
+TURNS = [" The eldest said: ", " But the Simpleton was sad, and sat down. ", " After a while the king said to them all: "]
+_cold = {}
+
+
+def cold(profile="f32"):
+    """A server that keeps nothing."""
+    if profile not in _cold:
+        _cold[profile] = Server("--prefix-cache-mib", 0, "--profile", profile, "--parallel", 16)
+    return _cold[profile]
+
+
+def ids_of(server, text):
+    return server.ask("/tokenize", {"content": text})[2]["tokens"]
+
+
+def ask(server, prompt, tokens=70, **fields):
+    """(text and log probabilities, cached tokens, prompt tokens)"""
+    o = server.complete(prompt, tokens, ignore_eos=True, logprobs=2, **{"temperature": 0, **fields})
+    u = o["usage"]
+    c = o["choices"][0]
+    return (c["text"], c["logprobs"]), u["prompt_tokens_details"]["cached_tokens"], u["prompt_tokens"]
+
+
+def same_begin(a, b):
+    n = 0
+    while n < min(len(a), len(b)) and a[n] == b[n]:
+        n += 1
+    return n
+
+
+def talk(server, reference, turns=TURNS, begin=STORY, **fields):
+    """A conversation; all answers are the reference's. Per turn: cached tokens; tokens of prompts and answers until then that
+    this prompt begins with; tokens of the prompt."""
+    text, known, seen = begin, [], []
+    for turn in turns:
+        text += turn
+        ids = ids_of(server, text)
+        answer, cached, n = ask(server, text, **fields)
+        assert answer == ask(reference, text, **fields)[0], (turn, cached)
+        assert n == len(ids) + 1, "a BOS"
+        seen.append((cached, 1 + max([same_begin(ids, k) for k in known] + [-1]), n))
+        text += answer[0]
+        known += [ids, ids_of(server, text)]
+    return seen
+
+
+def folder(name):
+    return tempfile.mkdtemp(dir=TMP, prefix=name)
+
+
+def files(path):
+    return sorted(os.path.join(path, f) for f in os.listdir(path) if f.endswith(".kv"))
+
+
+def need_files():
+    if FAR:
+        raise Skip("files need memory that the host can reach")
+
+
+# ---- Memory ----
+
+
+@test
+def a_follow_up_turn_computes_only_what_is_new():
+    for mode, profile in (["--resident"], "f32"), (["--resident"], "bf16"), (["--local", "2"], "f32"):
+        server = Server("--profile", profile, mode=mode)
+        seen = talk(server, cold(profile))
+        print("#", *mode, profile, "cached, same begin, prompt:", seen, flush=True)
+        assert seen[0][0] == 0
+        for cached, same, n in seen[1:]:
+            # The last token of an answer was never passed through the model, and tokens may join at the seam of two turns.
+            assert same // PAGE * PAGE >= cached >= (same - 10) // PAGE * PAGE > 0 and n - cached < 3 * PAGE, seen
+        assert server.metric("od_main_shared_tokens_total") == sum(s[0] for s in seen)
+        assert server.stop() == 0, server.log
+
+
+@test
+def sampled_texts_too():
+    server = Server(mode=("--local", "2"))
+    for seed in 1, 2:
+        seen = talk(server, cold(), temperature=1.2, seed=seed, repetition_penalty=1.2, frequency_penalty=0.3)
+        assert seen[-1][0] >= 2 * PAGE, seen
+    assert server.stop() == 0, server.log
+
+
+@test
+def log_probabilities_of_a_prompt_are_computed():
+    server = Server()
+    fields = {"echo": True, "logprobs": 1, "temperature": 0}
+    want = cold().complete(STORY, 3, **fields)["choices"]
+    for _ in range(2):
+        o = server.complete(STORY, 3, **fields)
+        assert o["choices"] == want and o["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert ask(server, STORY + "Then")[1] >= PAGE
+    server.stop()
+
+
+@test
+def the_budget_is_kept():
+    page_kib = 12 * 2 * 128 * 4 * PAGE // 1024
+    server = Server("--prefix-cache-mib", 3)  # four pages
+    texts = [f"{w} {STORY} {STORY[:200]}" for w in ("Long ago,", "Here", "There", "It is said:")]
+    assert page_kib == 768 and all(2 * PAGE < len(ids_of(server, t)) < 3 * PAGE - 20 for t in texts)
+    for t in texts:
+        assert ask(server, t, 10)[1] == 0
+    for t in texts[:2]:
+        assert ask(server, t, 10)[1] == 0, "it was used longest ago"
+    assert ask(server, texts[1], 10)[1] == ask(server, texts[0], 10)[1] == 2 * PAGE
+    server.stop()
+    p = subprocess.run([os.path.join(BIN, "od-main"), "serve", "--pack", pack(), "--resident", "--prefix-cache", folder("none"),
+                        "--prefix-cache-mib", "0"], capture_output=True, text=True)
+    assert p.returncode == 2 and "--prefix-cache needs --prefix-cache-mib" in p.stderr, p.stderr
+
+
+@test
+def sixteen_at_once_get_what_each_gets_alone():
+    rng = random.Random(5)
+    words = "king queen bird wood house child wolf golden water night".split()
+    for args, mode in (("--prefix-cache-mib", 2), ("--resident",)), (("--prefix-cache-mib", 64), ("--local", "2")):
+        server = Server("--parallel", 16, *args, mode=mode)
+        prompts = []
+        for i in range(48):
+            prompts.append(STORY[:100 + 120 * rng.randrange(4)] + " ".join(rng.choices(words, k=rng.randrange(90))))
+            if i % 3 == 0:
+                prompts[-1] = rng.choice(prompts)
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            want = list(pool.map(lambda p: ask(cold(), p, 12)[0], prompts))
+            got = list(pool.map(lambda p: ask(server, p, 12), prompts))
+        assert [g[0] for g in got] == want
+        print("#", *mode, "shared", sum(g[1] for g in got), "of", sum(g[2] for g in got), flush=True)
+        assert sum(g[1] for g in got) > 0
+        assert server.stop() == 0, server.log
+
+
+@test
+def recurrent_state_is_computed_again():
+    server = Server(program="../tests/od-main-sum")
+    server.wait_for("prefix cache: off, because the model has recurrent state")
+    want = ask(server, STORY, 8)
+    assert want[1] == 0 and ask(server, STORY, 8) == want
+    server.stop()
+
+
+# ---- Files ----
+
+
+@test
+def a_restart_forgets_nothing():
+    need_files()
+    where = os.path.join(folder("restart"), "made", "here")
+    for mode in ("--resident",), ("--local", "2"):
+        server = Server("--prefix-cache", where, mode=mode)
+        talk(server, cold(), begin=mode[0] + STORY)
+        assert server.stop() == 0, server.log
+        assert stat.S_IMODE(os.stat(where).st_mode) == 0o700
+        assert files(where) and all(stat.S_IMODE(os.stat(f).st_mode) == 0o600 for f in files(where))
+        server = Server("--prefix-cache", where, mode=mode)
+        seen = talk(server, cold(), begin=mode[0] + STORY)
+        print("#", *mode, "after a restart:", seen, flush=True)
+        assert all(n - cached < 2 * PAGE for cached, _, n in seen), seen
+        assert seen[0][0] > 0 and server.metric("od_main_restored_tokens_total") >= 2 * PAGE, seen
+        assert server.stop() == 0, server.log
+
+
+@test
+def sixteen_at_once_after_a_restart():
+    need_files()
+    where = folder("many")
+    prompts = [STORY + f"There were {i} of them. " + STORY for i in range(16)]
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        want = list(pool.map(lambda p: ask(cold(), p, 12)[0], prompts))
+        for restart in range(3):
+            server = Server("--parallel", 8, "--prefix-cache", where, "--prefix-cache-mib", 48)
+            got = list(pool.map(lambda p: ask(server, p, 12), prompts))
+            assert [g[0] for g in got] == want
+            restored = server.metric("od_main_restored_tokens_total")
+            print("# restored", restored, "shared", sum(g[1] for g in got), "of", sum(g[2] for g in got), flush=True)
+            assert (restored == 0) == (restart == 0)
+            assert server.stop() == 0, server.log
+
+
+def filled(name):
+    """A folder with one conversation."""
+    where = folder(name)
+    server = Server("--prefix-cache", where)
+    talk(server, cold())
+    server.stop()
+    return where
+
+
+@test
+def a_flipped_bit_gives_the_cold_answer():
+    need_files()
+    where = filled("bit")
+    rng = random.Random(1)
+    n = len(files(where))
+    assert n >= 4
+    for place in [5, 20, 130, 200] + [rng.randrange(700000) for _ in range(4)] + [-1]:
+        for f in files(where):
+            with open(f, "r+b") as b:
+                b.seek(place if place >= 0 else os.path.getsize(f) + place)
+                byte = b.read(1)
+                b.seek(-1, 1)
+                b.write(bytes([byte[0] ^ 1 << rng.randrange(8)]))
+        server = Server("--prefix-cache", where)
+        seen = talk(server, cold())
+        assert seen[0][0] == 0 and server.metric("od_main_restored_tokens_total") == 0, (place, seen)
+        server.stop()
+        assert len(files(where)) == n, "written again"
+        if not 0 <= place < 108:  # what says whose file it is, for which it is deleted or left at the start
+            assert re.search("deleted .*(checksum is wrong|header is not|another text)", server.log), server.log
+
+
+@test
+def files_that_are_cut_or_gone_are_no_trouble():
+    need_files()
+    where = filled("cut")
+    for change in (lambda f: os.truncate(f, 0)), (lambda f: os.truncate(f, 1000)), os.unlink, \
+                  (lambda f: shutil.copy(files(where)[0], f) if f != files(where)[0] else None):
+        for f in files(where):
+            change(f)
+        server = Server("--prefix-cache", where)
+        talk(server, cold())
+        server.stop()
+    server = Server("--prefix-cache", where)
+    ask(server, STORY, 5)
+    for f in files(where):  # while it runs
+        os.unlink(f)
+    talk(server, cold())
+    server.stop()
+
+
+@test
+def files_of_another_model_go():
+    need_files()
+    where = filled("model")
+    other = os.path.join(TMP, "fine.pack")
+    tool("od-pack", "deploy/models/talebook-fine", other)
+    with open(os.path.join(where, "letter.txt"), "w") as f:
+        f.write("mine")
+    want = Server("--prefix-cache-mib", 0, pack_dir=other)
+    server = Server("--prefix-cache", where, pack_dir=other)
+    assert files(where) == [] and re.search(r"deleted \d+ files .*another model", server.log), server.log
+    assert talk(server, want)[0][0] == 0
+    assert server.metric("od_main_restored_tokens_total") == 0
+    server.stop()
+    want.stop()
+    for profile in "f32", "bf16", "f32":  # nor are numbers of one profile those of the other
+        server = Server("--prefix-cache", where, "--profile", profile)
+        assert talk(server, cold(profile))[0][0] == 0
+        server.stop()
+    assert os.listdir(where).count("letter.txt") == 1
+
+
+@test
+def a_full_disk_costs_only_the_files():
+    need_files()
+    where = folder("full")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "none", where], capture_output=True).returncode != 0:
+        raise Skip("no file system may be mounted here")
+    try:
+        server = Server("--prefix-cache", where)
+        with open(os.path.join(where, "fill"), "wb") as f:
+            try:
+                while True:
+                    f.write(bytes(1 << 16))
+                    f.flush()
+            except OSError:
+                pass
+        seen = talk(server, cold())
+        assert seen[1][0] > 0, "in memory it is kept"
+        server.wait_for("No space left on device; pages are kept in memory only")
+        server.stop()
+        assert server.log.count("pages are kept in memory only") == 1 and files(where) == [], server.log
+        server = Server("--prefix-cache", where)
+        assert talk(server, cold())[0][0] == 0
+        os.unlink(os.path.join(where, "fill"))
+        server.stop()
+    finally:
+        subprocess.run(["umount", "-l", where], check=True)
+
+
+@test
+def a_folder_that_others_can_read_is_refused():
+    need_files()
+    where = folder("open")
+    os.chmod(where, 0o755)
+    p = subprocess.run([os.path.join(BIN, "od-main"), "serve", "--pack", pack(), "--resident", "--listen", "127.0.0.1:0",
+                        "--prefix-cache", where], capture_output=True, text=True)
+    assert p.returncode == 1 and "has mode 755, expected 700" in p.stderr, p.stderr
+
+
+run_tests()
