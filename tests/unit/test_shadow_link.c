@@ -634,6 +634,78 @@ static void what_comes_by_itself_is_bounded_too(void **state)
 	zmq_ctx_term(r.context);
 }
 
+/* ---- Tokens of a prompt that begins with what main had already ---- */
+
+struct heard {
+	uint32_t begin, end; /* of TOKENS; each continues the one before */
+	const int32_t *prompt;
+};
+
+static int on_tokens(void *arg, Od__Header *h, const struct od_out_frame *frame, size_t n_frames)
+{
+	struct heard *heard = arg;
+	const Od__Tokens *m = h->tokens;
+
+	(void)frame, (void)n_frames;
+	if (h->body_case != OD__HEADER__BODY_TOKENS)
+		return OD_OK;
+	if (heard->end == 0)
+		heard->begin = heard->end = m->begin;
+	assert_int_equal(m->begin, heard->end);
+	for (size_t i = 0; i < m->n_ids; i++)
+		assert_int_equal(m->ids[i], heard->prompt[heard->end++]);
+	return OD_OK;
+}
+
+/* A prompt of which main has all before `have`, the shadow all before `shared`, in chunks: the shadow is told all of the rest,
+ * where its sampler or its own state need it, and gets all of it when it asks. */
+static void tokens_of_a_begin(uint32_t have, uint32_t shared, bool needed)
+{
+	Od__TokensRequest all = OD__TOKENS_REQUEST__INIT;
+	int32_t prompt[PROMPT];
+	struct heard heard = { .prompt = prompt };
+	struct od_row row[PROMPT];
+	struct world w;
+
+	open_world(&w, true, 1);
+	w.link.deliver = on_tokens;
+	w.link.deliver_arg = &heard;
+	w.sampling.presence_penalty = needed ? 0.5f : 0;
+	for (uint32_t i = 0; i < PROMPT; i++)
+		prompt[i] = (int32_t)(i + 3);
+	for (uint32_t at = have, n; at < PROMPT; at += n) {
+		const uint64_t step_number = at + 1;
+		struct odm_step step = { .step = step_number, .phase = ODM_PREFILL, .rows = row, .part = &w.part, .n_parts = 1 };
+
+		n = PROMPT - at < 40 ? PROMPT - at : 40;
+		for (uint32_t i = 0; i < n; i++)
+			row[i] = (struct od_row){ .seq = w.seq, .position = at + i, .token = prompt[at + i] };
+		step.n_rows = n;
+		w.part = (struct odm_part){ .sequence = w.sequence, .n = n, .prompt = prompt, .prompt_tokens = PROMPT, .ahead = 1,
+					    .sampling = &w.sampling, .shared_sequence = shared > 0 ? 3 : 0, .shared_tokens = shared };
+		odm_shadow_link_step(&w.link, 0, &step);
+	}
+	assert_int_equal(heard.begin, needed ? shared : 0);
+	assert_int_equal(heard.end, needed ? PROMPT : 0);
+	heard.end = 0;
+	all.sequence = w.sequence;
+	all.n = CTX;
+	odm_shadow_link_answer_tokens(&w.link, 0, &all);
+	assert_int_equal(heard.begin, 0);
+	assert_int_equal(heard.end, PROMPT);
+	close_world(&w);
+}
+
+static void tokens_before_the_first_step(void **state)
+{
+	(void)state;
+	for (int needed = 0; needed < 2; needed++) {
+		tokens_of_a_begin(0, 0, needed);
+		tokens_of_a_begin(OD_KV_PAGE, 0, needed);
+		tokens_of_a_begin(OD_KV_PAGE, OD_KV_PAGE, needed);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -642,6 +714,7 @@ int main(void)
 		cmocka_unit_test(rows_of_several_sequences),
 		cmocka_unit_test(what_waits_for_a_shadow_is_bounded),
 		cmocka_unit_test(what_comes_by_itself_is_bounded_too),
+		cmocka_unit_test(tokens_before_the_first_step),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
