@@ -27,6 +27,7 @@ test_engine_thread_OBJS := $(addprefix $(B)/obj/main-node/serve/,engine_thread.o
 test_lookup_draft_OBJS := $(B)/obj/main-node/engine/lookup_draft.o
 test_prefix_cache_OBJS := $(B)/obj/main-node/engine/prefix_cache.o
 test_prefix_store_OBJS := $(addprefix $(B)/obj/main-node/engine/,prefix_file.o prefix_store.o)
+test_prefix_store_LDFLAGS := -Wl,--wrap=od_file_pread
 test_draft_policy_OBJS := $(B)/obj/main-node/engine/draft_policy.o
 test_placement_OBJS := $(B)/obj/main-node/cluster/placement.o
 test_want_place_OBJS := $(addprefix $(B)/obj/main-node/,cluster/want_place.o cluster/placement.o)

@@ -2,6 +2,7 @@
  * what was saved, and nothing else. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -141,6 +142,19 @@ static void test_kinds_differ(void **state)
 	again = key[0];
 	odm_prefix_key_next(&key[0], text);
 	assert_memory_not_equal(&again, &key[0], sizeof(again)); /* the same tokens again are another page */
+}
+
+/* ---- A disk that does not answer ---- */
+
+static atomic_bool hangs;
+
+int __real_od_file_pread(int fd, void *buf, size_t len, uint64_t offset, const char *name, struct od_err *err);
+int __wrap_od_file_pread(int fd, void *buf, size_t len, uint64_t offset, const char *name, struct od_err *err);
+int __wrap_od_file_pread(int fd, void *buf, size_t len, uint64_t offset, const char *name, struct od_err *err)
+{
+	while (atomic_load(&hangs))
+		usleep(1000);
+	return __real_od_file_pread(fd, buf, len, offset, name, err);
 }
 
 /* ---- The folder ---- */
@@ -476,6 +490,38 @@ static void test_given_up(void **state)
 	close_world(&w);
 }
 
+/* A read that gives nothing is over after two seconds. Until the disk has answered, nothing else is read, nor waited for. */
+static void test_hanging_disk(void **state)
+{
+	const char *dir = temp_path("hangs");
+	struct world w;
+	uint64_t begin;
+
+	(void)state;
+	if (!open_world(&w, dir, 1, 1 << 20))
+		skip();
+	save(&w, 3);
+	close_world(&w);
+	assert_true(open_world(&w, dir, 1, 1 << 20));
+	atomic_store(&hangs, true);
+	begin = od_now_ns();
+	assert_int_equal(restore(&w, 0, 3), 0);
+	assert_in_range(od_now_ns() - begin, 2 * OD_NS_PER_S, 10 * OD_NS_PER_S);
+	begin = od_now_ns();
+	assert_int_equal(odm_prefix_store_find(w.store, text, 0, 3), 0);
+	save(&w, 4);
+	odm_prefix_store_forget(w.store, od_seq_state_pages(w.from)[0]);
+	assert_true(od_now_ns() - begin < OD_NS_PER_S);
+	atomic_store(&hangs, false);
+	begin = od_now_ns();
+	while (odm_prefix_store_find(w.store, text, 0, 3) == 0)
+		assert_true(od_now_ns() - begin < PATIENCE_NS);
+	assert_rows(w.to, 0, 0);
+	assert_int_equal(restore(&w, 0, 3), 3);
+	assert_rows(w.to, 0, 3);
+	close_world(&w);
+}
+
 static void test_bad_folders(void **state)
 {
 	const char *dir = temp_path("open");
@@ -503,7 +549,7 @@ int main(void)
 		cmocka_unit_test(test_only_the_name),
 		cmocka_unit_test(test_other_models_go),	  cmocka_unit_test(test_limit),
 		cmocka_unit_test(test_forgotten),	  cmocka_unit_test(test_given_up),
-		cmocka_unit_test(test_bad_folders),
+		cmocka_unit_test(test_hanging_disk),	  cmocka_unit_test(test_bad_folders),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);
