@@ -25,7 +25,7 @@ struct asked {
 };
 
 struct chat {
-	struct odm_reply reply;
+	struct odm_reply reply; /* first: odm_reply_on_start */
 	struct odm_generation g;
 	struct odm_turn *turn;
 	struct odm_turn_sink sink;
@@ -334,45 +334,13 @@ static void free_state(void *state)
 	free(c);
 }
 
-/* ---- Events ---- */
-
-static void start(struct odm_exchange *x)
-{
-	struct chat *c = odm_exchange_state(x);
-
-	odm_reply_start(&c->reply);
-	odm_reply_news(&c->reply);
-}
-
-static void news(struct odm_exchange *x)
-{
-	struct chat *c = odm_exchange_state(x);
-
-	odm_reply_news(&c->reply);
-}
-
-static void tick(struct odm_exchange *x, uint64_t now_ns)
-{
-	struct chat *c = odm_exchange_state(x);
-
-	odm_reply_tick(&c->reply, now_ns);
-}
-
-static void gone(struct odm_exchange *x)
-{
-	struct chat *c = odm_exchange_state(x);
-
-	if (c != NULL)
-		odm_reply_gone(&c->reply);
-}
-
 const struct odm_endpoint odm_chat_completions_endpoint = {
 	.method = "POST",
 	.path = "/v1/chat/completions",
 	.prepare = prepare,
-	.start = start,
-	.news = news,
-	.tick = tick,
-	.gone = gone,
+	.start = odm_reply_on_start,
+	.news = odm_reply_on_news,
+	.tick = odm_reply_on_tick,
+	.gone = odm_reply_on_gone,
 	.free_state = free_state,
 };

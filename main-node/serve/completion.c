@@ -21,7 +21,7 @@ struct choice {
 };
 
 struct completion {
-	struct odm_reply reply;
+	struct odm_reply reply; /* first: odm_reply_on_news */
 	struct odm_generation g;
 	const struct od_tokenizer *tokenizer;
 	const json_t *prompt_given; /* only while preparing */
@@ -310,8 +310,6 @@ static void free_state(void *state)
 	free(c);
 }
 
-/* ---- Events ---- */
-
 static void start(struct odm_exchange *x)
 {
 	struct completion *c = odm_exchange_state(x);
@@ -328,35 +326,13 @@ static void start(struct odm_exchange *x)
 	odm_reply_news(&c->reply);
 }
 
-static void news(struct odm_exchange *x)
-{
-	struct completion *c = odm_exchange_state(x);
-
-	odm_reply_news(&c->reply);
-}
-
-static void tick(struct odm_exchange *x, uint64_t now_ns)
-{
-	struct completion *c = odm_exchange_state(x);
-
-	odm_reply_tick(&c->reply, now_ns);
-}
-
-static void gone(struct odm_exchange *x)
-{
-	struct completion *c = odm_exchange_state(x);
-
-	if (c != NULL)
-		odm_reply_gone(&c->reply);
-}
-
 const struct odm_endpoint odm_completions_endpoint = {
 	.method = "POST",
 	.path = "/v1/completions",
 	.prepare = prepare,
 	.start = start,
-	.news = news,
-	.tick = tick,
-	.gone = gone,
+	.news = odm_reply_on_news,
+	.tick = odm_reply_on_tick,
+	.gone = odm_reply_on_gone,
 	.free_state = free_state,
 };

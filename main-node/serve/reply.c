@@ -111,6 +111,28 @@ void odm_reply_gone(struct odm_reply *r)
 	odm_call_cancel(r->call);
 }
 
+void odm_reply_on_start(struct odm_exchange *x)
+{
+	odm_reply_start(odm_exchange_state(x));
+	odm_reply_news(odm_exchange_state(x));
+}
+
+void odm_reply_on_news(struct odm_exchange *x)
+{
+	odm_reply_news(odm_exchange_state(x));
+}
+
+void odm_reply_on_tick(struct odm_exchange *x, uint64_t now_ns)
+{
+	odm_reply_tick(odm_exchange_state(x), now_ns);
+}
+
+void odm_reply_on_gone(struct odm_exchange *x)
+{
+	if (odm_exchange_state(x) != NULL)
+		odm_reply_gone(odm_exchange_state(x));
+}
+
 void odm_reply_end_choice(struct odm_reply *r, size_t choice)
 {
 	if (r->ended[choice].done || r->ended[choice].early)

@@ -46,6 +46,12 @@ void odm_reply_news(struct odm_reply *r);
 void odm_reply_tick(struct odm_reply *r, uint64_t now_ns);
 void odm_reply_gone(struct odm_reply *r);
 
+/* The same, as an endpoint's functions: the exchange's state, if there is one, begins with its struct odm_reply. */
+void odm_reply_on_start(struct odm_exchange *x);
+void odm_reply_on_news(struct odm_exchange *x);
+void odm_reply_on_tick(struct odm_exchange *x, uint64_t now_ns);
+void odm_reply_on_gone(struct odm_exchange *x);
+
 /* The choice needs no more text: its job is cancelled, and it ends with ODM_FINISH_EOS. */
 void odm_reply_end_choice(struct odm_reply *r, size_t choice);
 
