@@ -4,6 +4,7 @@ what models of each family write."""
 import atexit
 import json
 import os
+import random
 import shutil
 
 import chat_scripts
@@ -192,6 +193,32 @@ def wrong_fields_are_named():
         for stream in False, True:
             status, _, o = server().ask("/v1/chat/completions", {"messages": [MESSAGE], "stream": stream, **fields})
             assert status == 400 and o["error"]["param"] == param and param in o["error"]["message"], (fields, status, o)
+
+
+@test
+def any_json_is_answered():
+    """Wrong types anywhere in messages and tools: 200 or 400 with the field's name."""
+    rng, seen = random.Random(1), set()
+    values = [None, True, 0, -1.5, 10**18, "", "a", "\0", "é<s></s>", [], {}, [[]], [None], {"a": None}, ["a"], {"type": "text"}]
+
+    def spoil(v, depth=0):
+        if rng.random() < 0.12:
+            return rng.choice(values)
+        if isinstance(v, dict):
+            return {k: spoil(x, depth + 1) for k, x in v.items() if rng.random() < 0.95}
+        return [spoil(x, depth + 1) for x in v] if isinstance(v, list) else v
+
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    good = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]},
+                         {"role": "assistant", "content": None, "reasoning_content": "r", "tool_calls": [call, call]},
+                         {"role": "tool", "tool_call_id": "c", "content": "d", "name": None}], "tools": [TOOL, TOOL],
+            "tool_choice": "auto", "chat_template_kwargs": {"a": 1}, "documents": [{"text": "t"}], "stream_options": {}, "n": 1}
+    for i in range(400):
+        body = {**{k: spoil(v) for k, v in good.items()}, "max_tokens": 1}
+        status, _, o = server().ask("/v1/chat/completions", body)
+        assert status == 200 or (status == 400 and o["error"]["param"]), (i, body, status, o)
+        seen.add(o["error"]["param"] if status == 400 else status)
+    assert 200 in seen and len(seen) > 15, seen
 
 
 @test
