@@ -23,6 +23,7 @@ struct od_stopper {
 	char *buf; /* what waits, then the last piece */
 	size_t held, shown, cap; /* buf[0, shown) was given out by the last call, held bytes follow */
 	bool stopped;
+	size_t found; /* of v, when stopped */
 };
 
 static bool is_utf8(const char *s, size_t len)
@@ -162,8 +163,10 @@ int od_stopper_push(struct od_stopper *s, const char *piece, size_t len, const c
 		end++;
 		wait = 0;
 		for (size_t k = 0; k < s->n; k++) {
-			if (advance(&s->v[k], piece[i]) && s->v[k].len > found)
+			if (advance(&s->v[k], piece[i]) && s->v[k].len > found) {
 				found = s->v[k].len;
+				s->found = k;
+			}
 			if (s->v[k].matched > wait)
 				wait = s->v[k].matched;
 		}
@@ -175,6 +178,11 @@ int od_stopper_push(struct od_stopper *s, const char *piece, size_t len, const c
 	}
 	show(s, end - wait, wait, emit, emit_len);
 	return OD_OK;
+}
+
+size_t od_stopper_found(const struct od_stopper *s)
+{
+	return s->found;
 }
 
 int od_stopper_flush(struct od_stopper *s, const char **emit, size_t *emit_len)

@@ -16,6 +16,8 @@ void od_stopper_free(struct od_stopper *s);
  * and all later text are not emitted. */
 OD_MUST_CHECK int od_stopper_push(struct od_stopper *s, const char *piece, size_t len, const char **emit,
 				  size_t *emit_len, bool *stopped);
+/* After *stopped: which of the stop strings it was, the first of equal ones. */
+size_t od_stopper_found(const struct od_stopper *s);
 /* At the end of the text: *emit is the text held back. */
 OD_MUST_CHECK int od_stopper_flush(struct od_stopper *s, const char **emit, size_t *emit_len);
 

@@ -157,6 +157,7 @@ struct odm_result {
 	char *text; /* malloc'd, without stop string and special tokens but `shown`; NULL without a tokeniser */
 	size_t text_len;
 	enum odm_finish finish;
+	size_t stop; /* ODM_FINISH_STOP: which of the request's stop strings */
 	struct odm_figures figures;
 };
 

@@ -174,6 +174,7 @@ static int add_text(struct odm_sequence *q, const char *piece, size_t len, bool 
 		*stop = true;
 	} else if (stopped) {
 		q->r.finish = ODM_FINISH_STOP;
+		q->r.stop = od_stopper_found(q->stopper);
 		*stop = true;
 	}
 	return OD_OK;

@@ -88,6 +88,7 @@ struct odm_news {
 	/* When done. */
 	struct od_err err; /* code OD_OK: none */
 	enum odm_finish finish;
+	size_t stop;	      /* ODM_FINISH_STOP: which of the job's stop strings */
 	size_t n_tokens;      /* generated, EOS included */
 	size_t shared_tokens; /* of the prompt, not computed again */
 };

@@ -167,6 +167,7 @@ void odm_job_tell_done(struct odm_job *j, const struct odm_result *r, const stru
 	j->news.err = *err;
 	j->news.finish = r != NULL ? r->finish : ODM_FINISH_CANCELLED;
 	if (r != NULL) {
+		j->news.stop = r->stop;
 		j->news.n_tokens = r->n_tokens;
 		j->news.shared_tokens = (size_t)r->figures.c[OD_C_SHARED_TOKENS];
 	}

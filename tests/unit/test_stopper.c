@@ -15,25 +15,27 @@ struct scene {
 	const char *stop[4];
 	const char *shown;
 	bool stopped;
+	size_t found; /* which of stop, if stopped */
 };
 
 static const struct scene scenes[] = {
-	{"once upon a time", {0}, "once upon a time", false},
-	{"once upon a time", {"upon"}, "once ", true},
-	{"once upon a time", {"time"}, "once upon a ", true},
-	{"once upon a time", {"times"}, "once upon a time", false}, /* waits in vain */
-	{"once upon", {"once"}, "", true},
-	{"User: hi\nUser: ho", {"\nUser:", "###"}, "User: hi", true},
-	{"aaaaab", {"aab"}, "aaa", true},       /* a false start inside itself */
-	{"abcabcabd", {"abcabd"}, "abc", true},
-	{"xabcd", {"abcde", "bc"}, "xa", true}, /* the shorter one inside is complete first */
-	{"xabcy", {"bc", "abc"}, "x", true},	/* both end on one byte: the longer */
-	{"xabcy", {"abc", "bc"}, "x", true},
-	{"aabaaabaaaa!", {"aabaaaa"}, "aaba", true}, /* falls back twice */
-	{"a\xe2\x82\xac" "b", {"\xe2\x82\xac"}, "a", true},
-	{"a\xe2\x82\xac" "b", {"\xe2\x82\xad"}, "a\xe2\x82\xac" "b", false}, /* differs in the last byte */
-	{"\xf0\x9f\x90\xba\xf0\x9f\x90\xba!", {"\xf0\x9f\x90\xba!"}, "\xf0\x9f\x90\xba", true},
-	{"one\n\ntwo", {"\n\n", "two"}, "one", true},
+	{"once upon a time", {0}, "once upon a time", false, 0},
+	{"once upon a time", {"upon"}, "once ", true, 0},
+	{"once upon a time", {"time"}, "once upon a ", true, 0},
+	{"once upon a time", {"times"}, "once upon a time", false, 0}, /* waits in vain */
+	{"once upon", {"once"}, "", true, 0},
+	{"User: hi\nUser: ho", {"\nUser:", "###"}, "User: hi", true, 0},
+	{"aaaaab", {"aab"}, "aaa", true, 0},       /* a false start inside itself */
+	{"abcabcabd", {"abcabd"}, "abc", true, 0},
+	{"xabcd", {"abcde", "bc"}, "xa", true, 1}, /* the shorter one inside is complete first */
+	{"xabcy", {"bc", "abc"}, "x", true, 1},	/* both end on one byte: the longer */
+	{"xabcy", {"abc", "bc"}, "x", true, 0},
+	{"aabaaabaaaa!", {"aabaaaa"}, "aaba", true, 0}, /* falls back twice */
+	{"a\xe2\x82\xac" "b", {"\xe2\x82\xac"}, "a", true, 0},
+	{"a\xe2\x82\xac" "b", {"\xe2\x82\xad"}, "a\xe2\x82\xac" "b", false, 0}, /* differs in the last byte */
+	{"\xf0\x9f\x90\xba\xf0\x9f\x90\xba!", {"\xf0\x9f\x90\xba!"}, "\xf0\x9f\x90\xba", true, 0},
+	{"one\n\ntwo", {"\n\n", "two"}, "one", true, 0},
+	{"one\n\ntwo", {"three", "two", "\n\n", "\n\n"}, "one", true, 2},
 };
 
 static void play(const struct scene *s, size_t cut_a, size_t cut_b)
@@ -63,6 +65,8 @@ static void play(const struct scene *s, size_t cut_a, size_t cut_b)
 	shown[at] = 0;
 	assert_string_equal(shown, s->shown);
 	assert_int_equal(stopped, s->stopped);
+	if (stopped)
+		assert_int_equal(od_stopper_found(st), s->found);
 	od_stopper_free(st);
 }
 
