@@ -1,0 +1,438 @@
+#include "main-node/serve/anthropic_messages.h"
+
+#include "main-node/chat/json_text.h"
+#include "main-node/serve/chat_build.h"
+#include "main-node/serve/json_fields.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_TOKENS 1e9
+#define MAX_STOPS 64
+
+static const struct odm_part_kind text_only[] = { { "text", "text" }, { NULL, NULL } };
+
+struct convert {
+	struct odm_chat_build build;
+	struct odm_api_error *e;
+	char path[80]; /* of the block or message that is being read */
+};
+
+static int refuse(struct convert *c, const char *field, const char *expected, const json_t *found)
+{
+	char path[96], description[64];
+
+	snprintf(path, sizeof(path), "%s%s", c->path, field);
+	return odm_api_fail(c->e, 400, path, OD_ERR_FORMAT, "%s: expected %s, found %s", path, expected,
+			    odm_json_describe(found, description, sizeof(description)));
+}
+
+static int unsupported(struct convert *c, const char *field, const char *expected, const char *found)
+{
+	return odm_fail_unsupported(c->path, field, expected, found, c->e);
+}
+
+/* ---- The text of a call's input ---- */
+
+/* The value of an object's member; empty if there is none. */
+static struct odm_slice member(struct odm_slice object, const char *name)
+{
+	struct odm_json_item m;
+
+	for (size_t pos = 0; odm_json_next(object, &pos, &m);) {
+		json_t *key = odm_json_value(m.key);
+		const bool found = key != NULL && strcmp(json_string_value(key), name) == 0;
+
+		json_decref(key);
+		if (found)
+			return m.value;
+	}
+	return (struct odm_slice){ "", 0 };
+}
+
+/* Writes text with a space behind each comma and colon between values; false: there is white space between values already. */
+static bool space_out(struct od_strbuf *out, struct odm_slice text)
+{
+	bool string = false;
+	size_t from = 0;
+
+	for (size_t i = 0; i < text.len; i++) {
+		const char c = text.text[i];
+
+		if (string && c == '\\')
+			i++;
+		else if (c == '"')
+			string = !string;
+		else if (!string && strchr(" \n\r\t", c) != NULL)
+			return false;
+		if (string || (c != ',' && c != ':'))
+			continue;
+		od_strbuf_append(out, text.text + from, i + 1 - from);
+		od_strbuf_append(out, " ", 1);
+		from = i + 1;
+	}
+	od_strbuf_append(out, text.text + from, text.len - from);
+	return true;
+}
+
+static void add_call(struct convert *c, const char *id, const char *name, struct odm_slice input)
+{
+	struct od_strbuf spaced = { 0 };
+
+	if (space_out(&spaced, input))
+		input = (struct odm_slice){ spaced.text, spaced.len };
+	c->build.failed = c->build.failed || spaced.failed;
+	if (!spaced.failed)
+		odm_chat_build_call(&c->build, id, name, input.text, input.len);
+	od_strbuf_fini(&spaced);
+}
+
+/* ---- Blocks ---- */
+
+static int read_tool_use(struct convert *c, const json_t *block, struct odm_slice source)
+{
+	const json_t *input = json_object_get(block, "input");
+	const char *id, *name;
+	int rc = odm_need_string(&id, block, c->path, "id", c->e);
+
+	if (rc == OD_OK)
+		rc = odm_need_string(&name, block, c->path, "name", c->e);
+	if (rc == OD_OK && !json_is_object(input))
+		return refuse(c, ".input", "an object", input);
+	if (rc == OD_OK)
+		add_call(c, id, name, member(source, "input"));
+	return rc;
+}
+
+static int read_tool_result(struct convert *c, const json_t *block)
+{
+	const json_t *content = json_object_get(block, "content"), *is_error = json_object_get(block, "is_error");
+	struct od_strbuf text = { 0 };
+	const char *id;
+	char path[96];
+	int rc = odm_need_string(&id, block, c->path, "tool_use_id", c->e);
+
+	if (rc == OD_OK && is_error != NULL && !json_is_boolean(is_error))
+		rc = refuse(c, ".is_error", "true or false", is_error);
+	if (json_is_true(is_error))
+		od_strbuf_append(&text, "Error: ", 7);
+	snprintf(path, sizeof(path), "%s.content", c->path);
+	if (rc == OD_OK && content != NULL && !json_is_null(content))
+		rc = odm_parts_text(&text, content, path, text_only, c->e);
+	c->build.failed = c->build.failed || text.failed;
+	if (rc == OD_OK && !text.failed)
+		odm_chat_build_tool(&c->build, id, text.text != NULL ? text.text : "", text.len);
+	od_strbuf_fini(&text);
+	return rc;
+}
+
+/* The text field of a block. */
+static int need_text(struct convert *c, const json_t *block, const char *field, const json_t **text)
+{
+	char name[32];
+
+	*text = json_object_get(block, field);
+	snprintf(name, sizeof(name), ".%s", field);
+	return json_is_string(*text) ? OD_OK : refuse(c, name, "a string", *text);
+}
+
+static int read_user_block(struct convert *c, const json_t *block, const char *type)
+{
+	const json_t *text;
+	int rc;
+
+	if (strcmp(type, "tool_result") == 0)
+		return read_tool_result(c, block);
+	if (strcmp(type, "text") != 0)
+		return unsupported(c, "type", "\"text\" or \"tool_result\"", type);
+	rc = need_text(c, block, "text", &text);
+	if (rc == OD_OK)
+		odm_chat_build_user(&c->build, json_string_value(text), json_string_length(text));
+	return rc;
+}
+
+static int read_assistant_block(struct convert *c, const json_t *block, const char *type, struct odm_slice source)
+{
+	const bool thinks = strcmp(type, "thinking") == 0;
+	const json_t *text;
+	int rc;
+
+	if (strcmp(type, "redacted_thinking") == 0)
+		return OD_OK;
+	if (strcmp(type, "tool_use") == 0)
+		return read_tool_use(c, block, source);
+	if (!thinks && strcmp(type, "text") != 0)
+		return unsupported(c, "type", "\"text\", \"thinking\", \"redacted_thinking\" or \"tool_use\"", type);
+	rc = need_text(c, block, thinks ? "thinking" : "text", &text);
+	if (rc != OD_OK)
+		return rc;
+	(thinks ? odm_chat_build_think : odm_chat_build_say)(&c->build, json_string_value(text), json_string_length(text));
+	return OD_OK;
+}
+
+/* ---- Messages ---- */
+
+static int read_blocks(struct convert *c, const json_t *content, size_t at, bool user, struct odm_slice source)
+{
+	struct odm_json_item item = { 0 };
+	const json_t *block;
+	size_t i, pos = 0;
+	int rc = OD_OK;
+
+	json_array_foreach((json_t *)(uintptr_t)content, i, block) {
+		const char *type;
+
+		odm_json_next(source, &pos, &item);
+		snprintf(c->path, sizeof(c->path), "messages[%zu].content[%zu]", at, i);
+		rc = odm_need_string(&type, block, c->path, "type", c->e);
+		if (rc == OD_OK)
+			rc = user ? read_user_block(c, block, type) : read_assistant_block(c, block, type, item.value);
+		if (rc != OD_OK)
+			break;
+	}
+	return rc;
+}
+
+static int read_system_message(struct convert *c, const json_t *content, size_t at)
+{
+	struct od_strbuf text = { 0 };
+	int rc;
+
+	snprintf(c->path, sizeof(c->path), "messages[%zu].content", at);
+	rc = odm_parts_text(&text, content, c->path, text_only, c->e);
+	if (rc == OD_OK)
+		odm_chat_build_add(&c->build, "system", json_stringn(text.text != NULL ? text.text : "", text.len));
+	c->build.failed = c->build.failed || text.failed;
+	od_strbuf_fini(&text);
+	return rc;
+}
+
+static int read_message(struct convert *c, const json_t *message, size_t at, struct odm_slice source)
+{
+	const json_t *content = json_object_get(message, "content");
+	const char *role;
+	bool user;
+	int rc;
+
+	snprintf(c->path, sizeof(c->path), "messages[%zu]", at);
+	rc = odm_need_string(&role, message, c->path, "role", c->e);
+	if (rc != OD_OK)
+		return rc;
+	if (strcmp(role, "system") == 0)
+		return read_system_message(c, content, at);
+	user = strcmp(role, "user") == 0;
+	if (!user && strcmp(role, "assistant") != 0)
+		return unsupported(c, "role", "\"user\", \"assistant\" or \"system\"", role);
+	if (json_is_string(content)) {
+		(user ? odm_chat_build_user : odm_chat_build_say)(&c->build, json_string_value(content),
+								  json_string_length(content));
+		return OD_OK;
+	}
+	if (!json_is_array(content) || json_array_size(content) == 0)
+		return refuse(c, ".content", "a string, or an array of blocks that is not empty", content);
+	return read_blocks(c, content, at, user, member(source, "content"));
+}
+
+static int read_messages(struct convert *c, const json_t *messages, bool counting, struct odm_slice source)
+{
+	struct odm_json_item item = { 0 };
+	const json_t *message;
+	size_t i, pos = 0;
+	int rc = OD_OK;
+
+	snprintf(c->path, sizeof(c->path), "messages");
+	if (!json_is_array(messages) || json_array_size(messages) == 0)
+		return refuse(c, "", "an array of messages that is not empty", messages);
+	json_array_foreach((json_t *)(uintptr_t)messages, i, message) {
+		odm_json_next(source, &pos, &item);
+		rc = read_message(c, message, i, item.value);
+		if (rc != OD_OK)
+			return rc;
+	}
+	if (c->build.turn == ODM_TURN_ASSISTANT && !counting)
+		return odm_api_fail(c->e, 400, "messages", OD_ERR_UNSUPPORTED,
+				    "messages: the last one is of the assistant; to go on with its text is not supported here, so "
+				    "end with a message of the user");
+	return OD_OK;
+}
+
+static int read_system(struct convert *c, const json_t *system)
+{
+	static const char billing[] = "x-anthropic-billing-header:";
+	struct od_strbuf text = { 0 };
+	size_t from = 0;
+	int rc;
+
+	if (system == NULL || json_is_null(system))
+		return OD_OK;
+	rc = odm_parts_text(&text, system, "system", text_only, c->e);
+	if (rc == OD_OK && text.len > 0 && strncmp(text.text, billing, sizeof(billing) - 1) == 0) {
+		from = strcspn(text.text, "\n");
+		from += from < text.len;
+	}
+	if (rc == OD_OK && text.len > from)
+		odm_chat_build_add(&c->build, "system", json_stringn(text.text + from, text.len - from));
+	c->build.failed = c->build.failed || text.failed;
+	od_strbuf_fini(&text);
+	return rc;
+}
+
+/* ---- Tools ---- */
+
+static int read_tool(json_t *tools, const json_t *tool, size_t i, struct odm_api_error *e)
+{
+	const json_t *type = json_object_get(tool, "type");
+	json_t *schema = json_object_get(tool, "input_schema"), *function;
+	char path[48], where[80], found[64];
+	const char *name;
+	int rc;
+
+	snprintf(path, sizeof(path), "tools[%zu]", i);
+	if (json_is_string(type) && strcmp(json_string_value(type), "custom") != 0)
+		return odm_fail_unsupported(path, "type", "\"custom\"", json_string_value(type), e);
+	rc = odm_need_string(&name, tool, path, "name", e);
+	if (rc != OD_OK)
+		return rc;
+	snprintf(where, sizeof(where), "%s.input_schema", path);
+	if (!json_is_object(schema))
+		return odm_api_fail(e, 400, where, OD_ERR_FORMAT, "%s: expected an object, found %s", where,
+				    odm_json_describe(schema, found, sizeof(found)));
+	function = odm_chat_tool(name, json_object_get(tool, "description"), json_incref(schema));
+	return json_array_append_new(tools, function) == 0 ? OD_OK : odm_no_memory(e);
+}
+
+static int read_tool_choice(json_t *chat, const json_t *choice, struct odm_api_error *e)
+{
+	const char *type;
+	int rc = odm_need_string(&type, choice, "tool_choice", "type", e);
+
+	if (rc != OD_OK)
+		return rc;
+	if (strcmp(type, "auto") != 0 && strcmp(type, "none") != 0)
+		return odm_fail_unsupported("tool_choice", "type", "\"auto\" or \"none\"", type, e);
+	if (json_object_set_new(chat, "tool_choice", json_string(type)) != 0)
+		return odm_no_memory(e);
+	if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")) &&
+	    json_object_set_new(chat, "parallel_tool_calls", json_false()) != 0)
+		return odm_no_memory(e);
+	return OD_OK;
+}
+
+/* ---- Settings ---- */
+
+struct settings {
+	int64_t max_tokens, top_k;
+	double temperature, top_p;
+	struct odm_strings stop;
+	bool stream;
+	const char *effort;
+	const json_t *tools, *tool_choice, *thinking;
+};
+
+#define AT(field) offsetof(struct settings, field)
+
+static const struct odm_field output_config[] = {
+	{ "effort", ODM_FIELD_STRING, AT(effort), 0, 0, NULL },
+	{ "format", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
+	{ 0 },
+};
+
+static const struct odm_field fields[] = {
+	{ "max_tokens", ODM_FIELD_INT, AT(max_tokens), 1, MAX_TOKENS, NULL },
+	{ "stop_sequences", ODM_FIELD_STRINGS, AT(stop), 0, MAX_STOPS, NULL },
+	{ "temperature", ODM_FIELD_REAL, AT(temperature), 0, 1, NULL },
+	{ "top_p", ODM_FIELD_REAL, AT(top_p), 0, 1, NULL },
+	{ "top_k", ODM_FIELD_INT, AT(top_k), 0, UINT32_MAX, NULL },
+	{ "stream", ODM_FIELD_BOOL, AT(stream), 0, 0, NULL },
+	{ "tools", ODM_FIELD_JSON, AT(tools), 0, 0, NULL },
+	{ "tool_choice", ODM_FIELD_JSON, AT(tool_choice), 0, 0, NULL },
+	{ "thinking", ODM_FIELD_JSON, AT(thinking), 0, 0, NULL },
+	{ "output_config", ODM_FIELD_OBJECT, 0, 0, 0, output_config },
+	{ "output_format", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
+	{ "mcp_servers", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
+	{ "container", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
+	{ 0 },
+};
+
+/* Templates that can do without thoughts know the variable enable_thinking; the others think as they always do. */
+static int read_thinking(json_t *chat, const json_t *thinking, struct odm_api_error *e)
+{
+	static const char *const types[] = { "disabled", "enabled", "adaptive", "between_tools" };
+	const char *type;
+	json_t *given = json_object_get(chat, "chat_template_kwargs"), *kwargs;
+	size_t i = 0;
+	int rc = odm_need_string(&type, thinking, "thinking", "type", e);
+
+	if (rc != OD_OK)
+		return rc;
+	while (i < sizeof(types) / sizeof(types[0]) && strcmp(types[i], type) != 0)
+		i++;
+	if (i == sizeof(types) / sizeof(types[0]))
+		return odm_fail_unsupported("thinking", "type", "\"enabled\", \"disabled\", \"adaptive\" or \"between_tools\"",
+					    type, e);
+	kwargs = json_is_object(given) ? json_copy(given) : json_object();
+	if (json_object_set_new(kwargs, "enable_thinking", json_boolean(i > 0)) != 0 ||
+	    json_object_set(chat, "chat_template_kwargs", kwargs) != 0)
+		rc = odm_no_memory(e);
+	json_decref(kwargs);
+	return rc;
+}
+
+/* Chat completions know no higher effort than "high". */
+static int read_effort(json_t *chat, const char *effort, struct odm_api_error *e)
+{
+	const bool beyond = strcmp(effort, "xhigh") == 0 || strcmp(effort, "max") == 0;
+
+	if (json_object_set_new(chat, "reasoning_effort", json_string(beyond ? "high" : effort)) != 0)
+		return odm_no_memory(e);
+	return OD_OK;
+}
+
+static int read_settings(json_t *chat, const json_t *request, bool counting, struct odm_api_error *e)
+{
+	static const struct odm_chat_setting settings[] = {
+		{ "max_tokens", "max_tokens" }, { "stop_sequences", "stop" }, { "temperature", "temperature" },
+		{ "top_p", "top_p" },		{ "top_k", "top_k" },	      { "stream", "stream" },
+		{ NULL, NULL },
+	};
+	struct settings s = { .max_tokens = -1 };
+	int rc = odm_fields_read(fields, request, &s, e);
+
+	if (rc == OD_OK && s.max_tokens < 0 && !counting)
+		rc = odm_api_fail(e, 400, "max_tokens", OD_ERR_MISSING,
+				  "max_tokens: missing; expected the most tokens that the answer may have");
+	if (rc == OD_OK)
+		rc = odm_chat_copy_settings(chat, request, settings, e);
+	if (rc == OD_OK && s.effort != NULL)
+		rc = read_effort(chat, s.effort, e);
+	if (rc == OD_OK && s.tools != NULL)
+		rc = odm_chat_read_tools(chat, s.tools, read_tool, e);
+	if (rc == OD_OK && s.tool_choice != NULL)
+		rc = read_tool_choice(chat, s.tool_choice, e);
+	if (rc == OD_OK && s.thinking != NULL)
+		rc = read_thinking(chat, s.thinking, e);
+	return rc;
+}
+
+int odm_chat_of_anthropic(json_t **chat, const json_t *request, const char *body, size_t len, bool counting,
+			  struct odm_api_error *e)
+{
+	struct convert c = { .e = e };
+	json_t *o = json_object();
+	int rc = o != NULL ? read_settings(o, request, counting, e) : odm_no_memory(e);
+
+	*chat = NULL;
+	if (rc == OD_OK)
+		rc = read_system(&c, json_object_get(request, "system"));
+	if (rc == OD_OK)
+		rc = read_messages(&c, json_object_get(request, "messages"), counting,
+				   member((struct odm_slice){ body, len }, "messages"));
+	if (rc == OD_OK && json_object_set_new(o, "messages", odm_chat_build_take(&c.build)) != 0)
+		rc = odm_no_memory(e);
+	odm_chat_build_fini(&c.build);
+	if (rc == OD_OK)
+		*chat = o;
+	else
+		json_decref(o);
+	return rc;
+}

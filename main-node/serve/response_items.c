@@ -1,0 +1,314 @@
+#include "main-node/serve/response_items.h"
+
+#include "main-node/serve/chat_build.h"
+#include "main-node/serve/json_fields.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_TOKENS 1e9
+#define MAX_TOP_LOGPROBS 20
+
+static const struct odm_part_kind message_parts[] = {
+	{ "input_text", "text" }, { "output_text", "text" }, { "text", "text" }, { "refusal", "refusal" }, { NULL, NULL },
+};
+static const struct odm_part_kind reasoning_parts[] = { { "reasoning_text", "text" }, { NULL, NULL } };
+static const struct odm_part_kind summary_parts[] = { { "summary_text", "text" }, { NULL, NULL } };
+
+struct convert {
+	struct odm_chat_build build;
+	struct odm_api_error *e;
+	char path[32]; /* of the item that is being read */
+};
+
+/* ---- Items ---- */
+
+/* The text of an item's field that has one or many parts; text: zero-initialised, od_strbuf_fini it. */
+static int read_parts(struct convert *c, const json_t *item, const char *field, const struct odm_part_kind *kinds,
+		      struct od_strbuf *text)
+{
+	char path[64];
+	int rc;
+
+	snprintf(path, sizeof(path), "%s.%s", c->path, field);
+	rc = odm_parts_text(text, json_object_get(item, field), path, kinds, c->e);
+	return rc == OD_OK && text->failed ? odm_no_memory(c->e) : rc;
+}
+
+static void add_message(struct convert *c, const char *role, const struct od_strbuf *text)
+{
+	struct odm_chat_build *b = &c->build;
+	const char *t = text->text != NULL ? text->text : "";
+
+	if (strcmp(role, "assistant") != 0) {
+		odm_chat_build_add(b, role, json_stringn(t, text->len));
+		return;
+	}
+	if (b->text.len > 0 || b->calls != NULL)
+		odm_chat_build_end_turn(b);
+	odm_chat_build_say(b, t, text->len);
+}
+
+static int read_message(struct convert *c, const json_t *item)
+{
+	static const char *const roles[] = { "user", "assistant", "system", "developer" };
+	struct od_strbuf text = { 0 };
+	const char *role;
+	size_t i = 0;
+	int rc = odm_need_string(&role, item, c->path, "role", c->e);
+
+	if (rc != OD_OK)
+		return rc;
+	while (i < sizeof(roles) / sizeof(roles[0]) && strcmp(roles[i], role) != 0)
+		i++;
+	if (i == sizeof(roles) / sizeof(roles[0]))
+		return odm_fail_unsupported(c->path, "role", "\"user\", \"assistant\", \"system\" or \"developer\"", role,
+					    c->e);
+	rc = read_parts(c, item, "content", message_parts, &text);
+	if (rc == OD_OK)
+		add_message(c, role, &text);
+	od_strbuf_fini(&text);
+	return rc;
+}
+
+static int read_call(struct convert *c, const json_t *item)
+{
+	const json_t *arguments = json_object_get(item, "arguments");
+	const char *id, *name;
+	char path[64], found[64];
+	int rc = odm_need_string(&id, item, c->path, "call_id", c->e);
+
+	if (rc == OD_OK)
+		rc = odm_need_string(&name, item, c->path, "name", c->e);
+	if (rc != OD_OK)
+		return rc;
+	snprintf(path, sizeof(path), "%s.arguments", c->path);
+	if (!json_is_string(arguments))
+		return odm_api_fail(c->e, 400, path, OD_ERR_FORMAT, "%s: expected a string, found %s", path,
+				    odm_json_describe(arguments, found, sizeof(found)));
+	odm_chat_build_call(&c->build, id, name, json_string_value(arguments), json_string_length(arguments));
+	return OD_OK;
+}
+
+static int read_call_output(struct convert *c, const json_t *item)
+{
+	struct od_strbuf text = { 0 };
+	const char *id;
+	int rc = odm_need_string(&id, item, c->path, "call_id", c->e);
+
+	if (rc == OD_OK)
+		rc = read_parts(c, item, "output", message_parts, &text);
+	if (rc == OD_OK)
+		odm_chat_build_tool(&c->build, id, text.text != NULL ? text.text : "", text.len);
+	od_strbuf_fini(&text);
+	return rc;
+}
+
+static int read_reasoning(struct convert *c, const json_t *item)
+{
+	struct odm_chat_build *b = &c->build;
+	const bool whole = json_array_size(json_object_get(item, "content")) > 0;
+	struct od_strbuf text = { 0 };
+	int rc = read_parts(c, item, whole ? "content" : "summary", whole ? reasoning_parts : summary_parts, &text);
+
+	if (rc == OD_OK && (b->text.len > 0 || b->calls != NULL))
+		odm_chat_build_end_turn(b);
+	if (rc == OD_OK && text.len > 0)
+		odm_chat_build_think(b, text.text, text.len);
+	od_strbuf_fini(&text);
+	return rc;
+}
+
+static int read_item(struct convert *c, const json_t *item)
+{
+	static const struct {
+		const char *type;
+		int (*read)(struct convert *c, const json_t *item);
+	} types[] = {
+		{ "message", read_message },
+		{ "function_call", read_call },
+		{ "function_call_output", read_call_output },
+		{ "reasoning", read_reasoning },
+	};
+	const char *type;
+	int rc;
+
+	if (json_is_object(item) && json_object_get(item, "type") == NULL)
+		return read_message(c, item);
+	rc = odm_need_string(&type, item, c->path, "type", c->e);
+	for (size_t i = 0; rc == OD_OK && i < sizeof(types) / sizeof(types[0]); i++)
+		if (strcmp(types[i].type, type) == 0)
+			return types[i].read(c, item);
+	if (rc != OD_OK)
+		return rc;
+	return odm_fail_unsupported(c->path, "type",
+				    "\"message\", \"function_call\", \"function_call_output\" or \"reasoning\"", type, c->e);
+}
+
+static int read_input(struct convert *c, const json_t *input)
+{
+	const json_t *item;
+	char found[64];
+	int rc = OD_OK;
+	size_t i;
+
+	if (json_is_string(input)) {
+		odm_chat_build_user(&c->build, json_string_value(input), json_string_length(input));
+		return OD_OK;
+	}
+	if (!json_is_array(input))
+		return odm_api_fail(c->e, 400, "input", input == NULL ? OD_ERR_MISSING : OD_ERR_FORMAT,
+				    "input: expected a string or an array of items, found %s",
+				    odm_json_describe(input, found, sizeof(found)));
+	json_array_foreach((json_t *)(uintptr_t)input, i, item) {
+		snprintf(c->path, sizeof(c->path), "input[%zu]", i);
+		rc = read_item(c, item);
+		if (rc != OD_OK)
+			break;
+	}
+	return rc;
+}
+
+/* ---- Tools ---- */
+
+static int read_tool(json_t *tools, const json_t *tool, size_t i, struct odm_api_error *e)
+{
+	json_t *parameters = json_object_get(tool, "parameters");
+	const char *type, *name;
+	char path[48], where[80], found[64];
+	int rc;
+
+	snprintf(path, sizeof(path), "tools[%zu]", i);
+	rc = odm_need_string(&type, tool, path, "type", e);
+	if (rc == OD_OK && strcmp(type, "function") != 0)
+		return odm_fail_unsupported(path, "type", "\"function\"", type, e);
+	if (rc == OD_OK)
+		rc = odm_need_string(&name, tool, path, "name", e);
+	if (rc == OD_OK && parameters != NULL && !json_is_object(parameters) && !json_is_null(parameters)) {
+		snprintf(where, sizeof(where), "%s.parameters", path);
+		rc = odm_api_fail(e, 400, where, OD_ERR_FORMAT, "%s: expected an object, found %s", where,
+				  odm_json_describe(parameters, found, sizeof(found)));
+	}
+	if (rc != OD_OK)
+		return rc;
+	if (json_array_append_new(tools, odm_chat_tool(name, json_object_get(tool, "description"),
+						       json_is_object(parameters) ? json_incref(parameters) : NULL)) != 0)
+		rc = odm_no_memory(e);
+	return rc;
+}
+
+/* ---- Settings ---- */
+
+struct settings {
+	int64_t max_tokens, top_logprobs;
+	const char *effort, *truncation, *instructions;
+	struct odm_strings include;
+	const json_t *tools, *format, *metadata;
+};
+
+#define AT(field) offsetof(struct settings, field)
+
+static const struct odm_field text[] = { { "format", ODM_FIELD_JSON, AT(format), 0, 0, NULL }, { 0 } };
+static const struct odm_field reasoning[] = { { "effort", ODM_FIELD_STRING, AT(effort), 0, 0, NULL }, { 0 } };
+
+static const struct odm_field fields[] = {
+	{ "instructions", ODM_FIELD_STRING, AT(instructions), 0, 0, NULL },
+	{ "max_output_tokens", ODM_FIELD_INT, AT(max_tokens), 1, MAX_TOKENS, NULL },
+	{ "top_logprobs", ODM_FIELD_INT, AT(top_logprobs), 0, MAX_TOP_LOGPROBS, NULL },
+	{ "include", ODM_FIELD_STRINGS, AT(include), 0, 0, NULL },
+	{ "text", ODM_FIELD_OBJECT, 0, 0, 0, text },
+	{ "reasoning", ODM_FIELD_OBJECT, 0, 0, 0, reasoning },
+	{ "truncation", ODM_FIELD_STRING, AT(truncation), 0, 0, NULL },
+	{ "tools", ODM_FIELD_JSON, AT(tools), 0, 0, NULL },
+	{ "metadata", ODM_FIELD_JSON, AT(metadata), 0, 0, NULL },
+	{ "background", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
+	{ "context_management", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
+	{ "conversation", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
+	{ "moderation", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
+	{ "previous_response_id", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
+	{ "prompt", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
+	{ "store", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
+	{ 0 },
+};
+
+/* What is asked of the answer's form. */
+static int check_form(const struct settings *s, struct odm_api_error *e)
+{
+	const char *format = json_string_value(json_object_get(s->format, "type"));
+
+	if (s->format != NULL && (format == NULL || strcmp(format, "text") != 0))
+		return odm_api_fail(e, 400, "text.format", OD_ERR_UNSUPPORTED,
+				    "text.format: only {\"type\": \"text\"} is supported here");
+	/* With "auto", what does not fit is refused too. */
+	if (s->truncation != NULL && strcmp(s->truncation, "disabled") != 0 && strcmp(s->truncation, "auto") != 0)
+		return odm_api_fail(e, 400, "truncation", OD_ERR_RANGE,
+				    "truncation: expected \"auto\" or \"disabled\", found \"%.40s\"", s->truncation);
+	if (s->metadata != NULL && !json_is_object(s->metadata))
+		return odm_api_fail(e, 400, "metadata", OD_ERR_FORMAT, "metadata: expected an object");
+	return OD_OK;
+}
+
+/* What `include` names beside log probabilities belongs to tools and stored items that are not here, or is given anyway. */
+static int read_logprobs(json_t *chat, const struct settings *s, struct odm_api_error *e)
+{
+	bool wanted = s->top_logprobs > 0;
+
+	for (size_t i = 0; i < s->include.n; i++)
+		wanted = wanted || strcmp(s->include.value[i], "message.output_text.logprobs") == 0;
+	if (!wanted)
+		return OD_OK;
+	if (json_object_set_new(chat, "logprobs", json_true()) != 0 ||
+	    json_object_set_new(chat, "top_logprobs", json_integer(s->top_logprobs)) != 0)
+		return odm_no_memory(e);
+	return OD_OK;
+}
+
+static int read_settings(struct convert *c, json_t *chat, const json_t *request)
+{
+	static const struct odm_chat_setting settings[] = {
+		{ "max_output_tokens", "max_tokens" },
+		{ "temperature", "temperature" },
+		{ "top_p", "top_p" },
+		{ "top_k", "top_k" },
+		{ "stop", "stop" },
+		{ "stream", "stream" },
+		{ "tool_choice", "tool_choice" },
+		{ "parallel_tool_calls", "parallel_tool_calls" },
+		{ NULL, NULL },
+	};
+	struct settings s = { 0 };
+	int rc = odm_fields_read(fields, request, &s, c->e);
+
+	if (rc == OD_OK)
+		rc = check_form(&s, c->e);
+	if (rc == OD_OK)
+		rc = odm_chat_copy_settings(chat, request, settings, c->e);
+	if (rc == OD_OK)
+		rc = read_logprobs(chat, &s, c->e);
+	if (rc == OD_OK && s.tools != NULL)
+		rc = odm_chat_read_tools(chat, s.tools, read_tool, c->e);
+	if (rc == OD_OK && s.effort != NULL && json_object_set_new(chat, "reasoning_effort", json_string(s.effort)) != 0)
+		rc = odm_no_memory(c->e);
+	if (rc == OD_OK && s.instructions != NULL)
+		odm_chat_build_add(&c->build, "system", json_string(s.instructions));
+	return rc;
+}
+
+int odm_chat_of_response(json_t **chat, const json_t *request, struct odm_api_error *e)
+{
+	struct convert c = { .e = e };
+	json_t *o = json_object();
+	int rc = o != NULL ? read_settings(&c, o, request) : odm_no_memory(e);
+
+	*chat = NULL;
+	if (rc == OD_OK)
+		rc = read_input(&c, json_object_get(request, "input"));
+	if (rc == OD_OK && json_object_set_new(o, "messages", odm_chat_build_take(&c.build)) != 0)
+		rc = odm_no_memory(e);
+	odm_chat_build_fini(&c.build);
+	if (rc == OD_OK)
+		*chat = o;
+	else
+		json_decref(o);
+	return rc;
+}

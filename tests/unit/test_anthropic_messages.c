@@ -1,0 +1,154 @@
+/* Requests of Anthropic's messages API become requests of chat completions. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "main-node/serve/anthropic_messages.h"
+#include "tests/unit/request_rows.h"
+
+#define USER "{'role': 'user', 'content': 'u'}"
+#define ASK(fields) "{'max_tokens': 9, 'messages': [" USER "]" fields "}"
+#define SAY(messages) "{'max_tokens': 9, 'messages': [" messages "]}"
+#define SAID(messages) "{'max_tokens': 9, 'messages': [" messages "]}"
+
+static const struct request_row rows[] = {
+	/* Messages and system. */
+	{ ASK(""), SAID(USER) },
+	{ ASK(", 'system': 's', 'model': 'm', 'metadata': {'user_id': 'x'}"), SAID("{'role': 'system', 'content': 's'}, " USER) },
+	{ ASK(", 'system': [{'type': 'text', 'text': 'a', 'cache_control': {'type': 'ephemeral'}}, {'type': 'text', 'text': 'b'}]"),
+	  SAID("{'role': 'system', 'content': 'a\\nb'}, " USER) },
+	{ ASK(", 'system': [{'type': 'text', 'text': 'x-anthropic-billing-header: cc_version=1; cch=123;'}, {'type': 'text', 'text': "
+	      "'b'}]"), SAID("{'role': 'system', 'content': 'b'}, " USER) },
+	{ ASK(", 'system': 'x-anthropic-billing-header: a'"), SAID(USER) },
+	{ ASK(", 'system': null"), SAID(USER) },
+	{ SAY("{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'text', 'text': 'b'}]}"),
+	  SAID("{'role': 'user', 'content': 'a\\nb'}") },
+	{ SAY(USER ", {'role': 'user', 'content': 'v'}, {'role': 'system', 'content': 's'}, " USER),
+	  SAID("{'role': 'user', 'content': 'u\\nv'}, {'role': 'system', 'content': 's'}, " USER) },
+	{ SAY(USER ", {'role': 'assistant', 'content': 'a'}, " USER), SAID(USER ", {'role': 'assistant', 'content': 'a'}, " USER) },
+	/* A turn of the assistant; spaces, numbers and escapes of an input. */
+	{ SAY(USER ", {'role': 'assistant', 'content': [{'type': 'redacted_thinking', 'data': 'x'}, {'type': 'thinking', 'thinking': "
+		   "'h', 'signature': 'x'}, {'type': 'text', 'text': 'a '}, {'type': 'text', 'text': 'b'}, {'type': 'tool_use', 'id': "
+		   "'t1', 'name': 'f', 'input': {'b':[1.50,1e2,true],'a':{'s,:':'x, y:\\u00e9'}}}, {'type': 'tool_use', 'id': 't2', "
+		   "'name': 'g', 'input': {}}]}, {'role': 'user', 'content': [{'type': 'tool_result', 'tool_use_id': 't1', 'content': "
+		   "'r'}, {'type': 'tool_result', 'tool_use_id': 't2', 'is_error': true, 'content': [{'type': 'text', 'text': 'r2'}, "
+		   "{'type': 'text', 'text': 'r3'}]}, {'type': 'text', 'text': 'go'}]}"),
+	  SAID(USER ", {'role': 'assistant', 'content': 'a b', 'reasoning_content': 'h', 'tool_calls': [{'id': 't1', 'type': "
+		    "'function', 'function': {'name': 'f', 'arguments': '{\\'b\\': [1.50, 1e2, true], \\'a\\': {\\'s,:\\': "
+		    "\\'x, y:\\\\u00e9\\'}}'}}, {'id': 't2', 'type': 'function', 'function': {'name': 'g', 'arguments': '{}'}}]}, "
+		    "{'role': 'tool', 'tool_call_id': 't1', 'content': 'r'}, {'role': 'tool', 'tool_call_id': 't2', 'content': "
+		    "'Error: r2\\nr3'}, {'role': 'user', 'content': 'go'}") },
+	{ SAY("{'role': 'assistant', 'content': [{'type': 'tool_use', 'id': 't', 'name': 'f', 'input': { 'a':1,'b':2 }}]}, {'role': "
+	      "'user', 'content': [{'type': 'tool_result', 'tool_use_id': 't'}]}"),
+	  SAID("{'role': 'assistant', 'content': null, 'tool_calls': [{'id': 't', 'type': 'function', 'function': {'name': 'f', "
+	       "'arguments': '{ \\'a\\':1,\\'b\\':2 }'}}]}, {'role': 'tool', 'tool_call_id': 't', 'content': ''}") },
+	/* Tools. */
+	{ ASK(", 'tools': [{'name': 'f', 'description': 'd', 'input_schema': {'type': 'object', 'x': 1}}, {'type': 'custom', 'name': 'g', "
+	      "'input_schema': {}}], 'tool_choice': {'type': 'auto', 'disable_parallel_tool_use': true}"),
+	  "{'max_tokens': 9, 'tools': [{'type': 'function', 'function': {'name': 'f', 'description': 'd', 'parameters': {'type': "
+	  "'object', 'x': 1}}}, {'type': 'function', 'function': {'name': 'g', 'parameters': {}}}], 'tool_choice': 'auto', "
+	  "'parallel_tool_calls': false, 'messages': [" USER "]}" },
+	{ ASK(", 'tools': [], 'tool_choice': {'type': 'none'}"),
+	  "{'max_tokens': 9, 'tools': [], 'tool_choice': 'none', 'messages': [" USER "]}" },
+	{ ASK(", 'tool_choice': {'type': 'any'}"),
+	  "tool_choice.type: expected 'auto' or 'none', found 'any', which is not supported here" },
+	{ ASK(", 'tool_choice': {'type': 'tool', 'name': 'f'}"),
+	  "tool_choice.type: expected 'auto' or 'none', found 'tool', which is not supported here" },
+	{ ASK(", 'tool_choice': 'auto'"), "tool_choice: expected an object, found a string" },
+	{ ASK(", 'tools': [{'type': 'web_search_20250305', 'name': 'web_search'}]"),
+	  "tools[0].type: expected 'custom', found 'web_search_20250305', which is not supported here" },
+	{ ASK(", 'tools': [{'name': 'f'}]"), "tools[0].input_schema: expected an object, found nothing" },
+	{ ASK(", 'tools': [3]"), "tools[0]: expected an object, found 3" },
+	{ ASK(", 'tools': {}"), "tools: expected an array, found an object" },
+	{ ASK(", 'mcp_servers': [{}]"), "mcp_servers is not supported here; leave it out" },
+	/* Settings. */
+	{ ASK(", 'stop_sequences': ['a', 'b'], 'temperature': 0.5, 'top_p': 0.25, 'top_k': 3, 'stream': true, 'seed': 7"),
+	  "{'max_tokens': 9, 'stop': ['a', 'b'], 'temperature': 0.5, 'top_p': 0.25, 'top_k': 3, 'stream': true, 'seed': 7, "
+	  "'messages': [" USER "]}" },
+	{ ASK(", 'thinking': {'type': 'enabled', 'budget_tokens': 2000}, 'output_config': {'effort': 'xhigh'}"),
+	  "{'max_tokens': 9, 'reasoning_effort': 'high', 'chat_template_kwargs': {'enable_thinking': true}, 'messages': [" USER "]}" },
+	{ ASK(", 'thinking': {'type': 'disabled'}, 'chat_template_kwargs': {'a': 1}"),
+	  "{'max_tokens': 9, 'chat_template_kwargs': {'a': 1, 'enable_thinking': false}, 'messages': [" USER "]}" },
+	{ ASK(", 'thinking': {'type': 'on'}"), "thinking.type: expected 'enabled', 'disabled', 'adaptive' or 'between_tools', found "
+					      "'on', which is not supported here" },
+	{ ASK(", 'temperature': 1.5"), "temperature: expected a number from 0 to 1, found 1.5" },
+	{ ASK(", 'top_k': -1"), "top_k: expected an integer from 0 to 4294967295, found -1" },
+	{ ASK(", 'stop_sequences': ['']"), "stop_sequences[0]: expected a string that is not empty" },
+	{ ASK(", 'output_config': {'format': {'type': 'json_schema'}}"), "output_config.format is not supported here; leave it out" },
+	{ "{'messages': [" USER "]}", "max_tokens: missing; expected the most tokens that the answer may have" },
+	{ "{'max_tokens': 0, 'messages': [" USER "]}", "max_tokens: expected an integer from 1 to 1000000000, found 0" },
+	/* What is wrong or not supported, by its name. */
+	{ "{'max_tokens': 9}", "messages: expected an array of messages that is not empty, found nothing" },
+	{ SAY(""), "messages: expected an array of messages that is not empty, found an array" },
+	{ SAY("'u'"), "messages[0]: expected an object, found a string" },
+	{ SAY(USER ", {'content': 'u'}"), "messages[1].role: expected a string, found nothing" },
+	{ SAY("{'role': 'tool', 'content': 'u'}"),
+	  "messages[0].role: expected 'user', 'assistant' or 'system', found 'tool', which is not supported here" },
+	{ SAY("{'role': 'user', 'content': []}"),
+	  "messages[0].content: expected a string, or an array of blocks that is not empty, found an array" },
+	{ SAY("{'role': 'user', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'image', 'source': {}}]}"),
+	  "messages[0].content[1].type: expected 'text' or 'tool_result', found 'image', which is not supported here" },
+	{ SAY("{'role': 'user', 'content': [{'type': 'document', 'source': {}}]}"),
+	  "messages[0].content[0].type: expected 'text' or 'tool_result', found 'document', which is not supported here" },
+	{ SAY("{'role': 'user', 'content': [{'type': 'text'}]}"), "messages[0].content[0].text: expected a string, found nothing" },
+	{ SAY("{'role': 'user', 'content': ['a']}"), "messages[0].content[0]: expected an object, found a string" },
+	{ SAY("{'role': 'user', 'content': [{'type': 'tool_result', 'tool_use_id': 't', 'content': [{'type': 'image'}]}]}"),
+	  "messages[0].content[0].content[0].type: expected 'text', found 'image', which is not supported here" },
+	{ SAY("{'role': 'user', 'content': [{'type': 'tool_result', 'content': 'a'}]}"),
+	  "messages[0].content[0].tool_use_id: expected a string, found nothing" },
+	{ SAY("{'role': 'user', 'content': [{'type': 'tool_result', 'tool_use_id': 't', 'is_error': 1}]}"),
+	  "messages[0].content[0].is_error: expected true or false, found 1" },
+	{ SAY("{'role': 'assistant', 'content': [{'type': 'tool_use', 'id': 't', 'name': 'f', 'input': '{}'}]}"),
+	  "messages[0].content[0].input: expected an object, found a string" },
+	{ SAY("{'role': 'assistant', 'content': [{'type': 'tool_use', 'id': '', 'name': 'f', 'input': {}}]}"),
+	  "messages[0].content[0].id: expected a string that is not empty, without the character U+0000" },
+	{ SAY("{'role': 'assistant', 'content': [{'type': 'server_tool_use'}]}"),
+	  "messages[0].content[0].type: expected 'text', 'thinking', 'redacted_thinking' or 'tool_use', found 'server_tool_use', "
+	  "which is not supported here" },
+	{ SAY(USER ", {'role': 'assistant', 'content': 'Once'}"),
+	  "messages: the last one is of the assistant; to go on with its text is not supported here, so end with a message of the user" },
+	{ ASK(", 'system': [{'type': 'image'}]"), "system[0].type: expected 'text', found 'image', which is not supported here" },
+	{ ASK(", 'system': 3"), "system: expected a string or an array, found 3" },
+};
+
+static int convert(json_t **chat, const json_t *request, const char *body, struct odm_api_error *e)
+{
+	return odm_chat_of_anthropic(chat, request, body, strlen(body), false, e);
+}
+
+static int convert_to_count(json_t **chat, const json_t *request, const char *body, struct odm_api_error *e)
+{
+	return odm_chat_of_anthropic(chat, request, body, strlen(body), true, e);
+}
+
+static void test_requests(void **state)
+{
+	(void)state;
+	check_rows(rows, sizeof(rows) / sizeof(rows[0]), convert);
+}
+
+static void test_requests_to_count(void **state)
+{
+	static const struct request_row counted[] = {
+		{ "{'messages': [" USER "]}", "{'messages': [" USER "]}" },
+		{ "{'messages': [" USER ", {'role': 'assistant', 'content': 'a'}]}",
+		  "{'messages': [" USER ", {'role': 'assistant', 'content': 'a'}]}" },
+		{ "{'messages': 3}", "messages: expected an array of messages that is not empty, found 3" },
+	};
+
+	(void)state;
+	check_rows(counted, sizeof(counted) / sizeof(counted[0]), convert_to_count);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_requests),
+		cmocka_unit_test(test_requests_to_count),
+	};
+
+	return cmocka_run_group_tests_name("anthropic messages", tests, NULL, NULL);
+}

@@ -1,0 +1,120 @@
+/* Requests of OpenAI's responses API become requests of chat completions. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "main-node/serve/response_items.h"
+#include "tests/unit/request_rows.h"
+
+#define USER "{'role': 'user', 'content': 'u'}"
+#define ASK(fields) "{'input': 'u'" fields "}"
+#define ITEMS(items) "{'input': [" items "]}"
+#define SAID(messages) "{'messages': [" messages "]}"
+#define CALL(id, name) "{'id': '" id "', 'type': 'function', 'function': {'name': '" name "', 'arguments': '{}'}}"
+
+static const struct request_row rows[] = {
+	/* Input and instructions. */
+	{ ASK(""), SAID(USER) },
+	{ ASK(", 'instructions': 's', 'model': 'm', 'user': 'x', 'prompt_cache_key': 'k'"),
+	  SAID("{'role': 'system', 'content': 's'}, " USER) },
+	{ ITEMS(USER), SAID(USER) },
+	{ ITEMS(""), SAID("") },
+	{ ITEMS("{'type': 'message', 'role': 'developer', 'content': [{'type': 'input_text', 'text': 'a'}, {'type': 'input_text', "
+		"'text': 'b'}]}, {'role': 'system', 'content': 's'}, " USER ", " USER),
+	  SAID("{'role': 'developer', 'content': 'a\\nb'}, {'role': 'system', 'content': 's'}, " USER ", " USER) },
+	/* An assistant's turn. */
+	{ ITEMS(USER ", {'type': 'reasoning', 'id': 'rs', 'summary': [], 'content': [{'type': 'reasoning_text', 'text': 'h'}]}, {'id': "
+		     "'m', 'type': 'message', 'role': 'assistant', 'status': 'completed', 'content': [{'type': 'output_text', 'text': "
+		     "'a', 'annotations': []}]}, {'type': 'function_call', 'id': 'fc', 'call_id': 'c1', 'name': 'f', 'arguments': "
+		     "'{ \\'a\\':1.50}'}, {'type': 'function_call', 'call_id': 'c2', 'name': 'g', 'arguments': '{}'}, {'type': "
+		     "'function_call_output', 'call_id': 'c1', 'output': 'r'}, {'type': 'function_call_output', 'call_id': 'c2', "
+		     "'output': [{'type': 'input_text', 'text': 'r2'}]}"),
+	  SAID(USER ", {'role': 'assistant', 'content': 'a', 'reasoning_content': 'h', 'tool_calls': [{'id': 'c1', 'type': 'function', "
+		    "'function': {'name': 'f', 'arguments': '{ \\'a\\':1.50}'}}, " CALL("c2", "g") "]}, {'role': 'tool', "
+		    "'tool_call_id': 'c1', 'content': 'r'}, {'role': 'tool', 'tool_call_id': 'c2', 'content': 'r2'}") },
+	{ ITEMS("{'type': 'reasoning', 'summary': [{'type': 'summary_text', 'text': 'h'}, {'type': 'summary_text', 'text': 'i'}], "
+		"'encrypted_content': 'x'}, {'type': 'function_call', 'call_id': 'c', 'name': 'f', 'arguments': '{}'}"),
+	  SAID("{'role': 'assistant', 'content': null, 'reasoning_content': 'h\\ni', 'tool_calls': [" CALL("c", "f") "]}") },
+	{ ITEMS("{'type': 'reasoning', 'summary': [], 'encrypted_content': 'x'}, " USER), SAID(USER) },
+	{ ITEMS("{'role': 'assistant', 'content': 'a'}, {'role': 'assistant', 'content': [{'type': 'refusal', 'refusal': 'no'}]}"),
+	  SAID("{'role': 'assistant', 'content': 'a'}, {'role': 'assistant', 'content': 'no'}") },
+	{ ITEMS("{'type': 'function_call', 'call_id': 'c', 'name': 'f', 'arguments': '{}'}, {'role': 'assistant', 'content': 'a'}, "
+		"{'type': 'reasoning', 'summary': [{'type': 'summary_text', 'text': 'h'}]}, {'role': 'assistant', 'content': 'b'}, "
+		"{'role': 'assistant', 'content': 'c'}"),
+	  SAID("{'role': 'assistant', 'content': null, 'tool_calls': [" CALL("c", "f") "]}, {'role': 'assistant', 'content': 'a'}, "
+	       "{'role': 'assistant', 'content': 'b', 'reasoning_content': 'h'}, {'role': 'assistant', 'content': 'c'}") },
+	/* Tools. */
+	{ ASK(", 'tools': [{'type': 'function', 'name': 'f', 'description': 'd', 'parameters': {'x': 1}, 'strict': true}, {'type': "
+	      "'function', 'name': 'g', 'parameters': null}], 'tool_choice': 'auto', 'parallel_tool_calls': true"),
+	  "{'tool_choice': 'auto', 'parallel_tool_calls': true, 'tools': [{'type': 'function', 'function': {'name': 'f', "
+	  "'description': 'd', 'parameters': {'x': 1}}}, {'type': 'function', 'function': {'name': 'g'}}], 'messages': [" USER "]}" },
+	{ ASK(", 'tools': [{'type': 'web_search'}]"),
+	  "tools[0].type: expected 'function', found 'web_search', which is not supported here" },
+	{ ASK(", 'tools': [{'name': 'f'}]"), "tools[0].type: expected a string, found nothing" },
+	{ ASK(", 'tools': [{'type': 'function'}]"), "tools[0].name: expected a string, found nothing" },
+	{ ASK(", 'tools': [{'type': 'function', 'name': 'f', 'parameters': 3}]"), "tools[0].parameters: expected an object, found 3" },
+	{ ASK(", 'tools': 3"), "tools: expected an array, found 3" },
+	/* Settings. */
+	{ ASK(", 'max_output_tokens': 9, 'temperature': 0.5, 'top_p': 0.25, 'stream': true, 'seed': 7, 'stop': ['x'], 'store': false, "
+	      "'background': false, 'text': {'format': {'type': 'text'}, 'verbosity': 'low'}, 'truncation': 'auto', 'metadata': {}"),
+	  "{'max_tokens': 9, 'temperature': 0.5, 'top_p': 0.25, 'stop': ['x'], 'stream': true, 'seed': 7, 'messages': [" USER "]}" },
+	{ ASK(", 'reasoning': {'effort': 'low', 'summary': 'auto'}, 'include': ['reasoning.encrypted_content']"),
+	  "{'reasoning_effort': 'low', 'messages': [" USER "]}" },
+	{ ASK(", 'include': ['message.output_text.logprobs', 'reasoning.encrypted_content']"),
+	  "{'logprobs': true, 'top_logprobs': 0, 'messages': [" USER "]}" },
+	{ ASK(", 'top_logprobs': 2"), "{'logprobs': true, 'top_logprobs': 2, 'messages': [" USER "]}" },
+	{ ASK(", 'max_output_tokens': 0"), "max_output_tokens: expected an integer from 1 to 1000000000, found 0" },
+	{ ASK(", 'top_logprobs': 21"), "top_logprobs: expected an integer from 0 to 20, found 21" },
+	{ ASK(", 'text': {'format': {'type': 'json_schema'}}"), "text.format: only {'type': 'text'} is supported here" },
+	{ ASK(", 'truncation': 'none'"), "truncation: expected 'auto' or 'disabled', found 'none'" },
+	{ ASK(", 'metadata': 3"), "metadata: expected an object" },
+	/* What would need stored state. */
+	{ ASK(", 'previous_response_id': 'resp_1'"), "previous_response_id is not supported here; leave it out" },
+	{ ASK(", 'conversation': 'conv_1'"), "conversation is not supported here; leave it out" },
+	{ ASK(", 'background': true"), "background is not supported here; leave it out" },
+	{ ASK(", 'store': true"), "store is not supported here; leave it out" },
+	{ ASK(", 'prompt': {'id': 'p'}"), "prompt is not supported here; leave it out" },
+	{ ITEMS("{'type': 'item_reference', 'id': 'x'}"),
+	  "input[0].type: expected 'message', 'function_call', 'function_call_output' or 'reasoning', found 'item_reference', which "
+	  "is not supported here" },
+	/* What is wrong, by its name. */
+	{ "{}", "input: expected a string or an array of items, found nothing" },
+	{ ITEMS("3"), "input[0]: expected an object, found 3" },
+	{ ITEMS("{'content': 'a'}"), "input[0].role: expected a string, found nothing" },
+	{ ITEMS("{'role': 'tool', 'content': 'a'}"),
+	  "input[0].role: expected 'user', 'assistant', 'system' or 'developer', found 'tool', which is not supported here" },
+	{ ITEMS(USER ", {'role': 'user', 'content': [{'type': 'input_text', 'text': 'a'}, {'type': 'input_image', 'image_url': 'x'}]}"),
+	  "input[1].content[1].type: expected 'input_text', found 'input_image', which is not supported here" },
+	{ ITEMS("{'role': 'user'}"), "input[0].content: expected a string or an array, found nothing" },
+	{ ITEMS("{'role': 'user', 'content': [{'type': 'input_text'}]}"), "input[0].content[0].text: expected a string, found nothing" },
+	{ ITEMS("{'type': 'function_call', 'name': 'f', 'arguments': '{}'}"), "input[0].call_id: expected a string, found nothing" },
+	{ ITEMS("{'type': 'function_call', 'call_id': 'c', 'name': 'f', 'arguments': {}}"),
+	  "input[0].arguments: expected a string, found an object" },
+	{ ITEMS("{'type': 'function_call_output', 'call_id': 'c'}"),
+	  "input[0].output: expected a string or an array, found nothing" },
+	{ ITEMS("{'type': 'reasoning'}"), "input[0].summary: expected a string or an array, found nothing" },
+};
+
+static int convert(json_t **chat, const json_t *request, const char *body, struct odm_api_error *e)
+{
+	(void)body;
+	return odm_chat_of_response(chat, request, e);
+}
+
+static void test_requests(void **state)
+{
+	(void)state;
+	check_rows(rows, sizeof(rows) / sizeof(rows[0]), convert);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_requests),
+	};
+
+	return cmocka_run_group_tests_name("response items", tests, NULL, NULL);
+}
