@@ -71,3 +71,22 @@ json_t *odm_api_error_json(const struct odm_api_error *e)
 	json_object_set_new(o, "error", inner);
 	return o;
 }
+
+static const char *anthropic_type_of(int status)
+{
+	switch (status) {
+	case 401: return "authentication_error";
+	case 403: return "permission_error";
+	case 404: return "not_found_error";
+	case 413: return "request_too_large";
+	case 429: return "rate_limit_error";
+	case 503: return "overloaded_error";
+	default: return status >= 500 ? "api_error" : "invalid_request_error";
+	}
+}
+
+json_t *odm_api_error_anthropic(const struct odm_api_error *e, const char *request_id)
+{
+	return json_pack("{s:s, s:{s:s, s:o}, s:s}", "type", "error", "error", "type", anthropic_type_of(e->status), "message",
+			 odm_json_text(e->message, strlen(e->message)), "request_id", request_id);
+}

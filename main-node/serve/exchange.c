@@ -88,7 +88,9 @@ void odm_exchange_reply_json(struct odm_exchange *x, int status, json_t *o)
 
 void odm_exchange_fail(struct odm_exchange *x, const struct odm_api_error *e)
 {
-	odm_exchange_reply_json(x, e->status, odm_api_error_json(e));
+	const bool anthropic = x->endpoint != NULL && (x->endpoint->flags & ODM_ENDPOINT_ANTHROPIC);
+
+	odm_exchange_reply_json(x, e->status, anthropic ? odm_api_error_anthropic(e, x->id) : odm_api_error_json(e));
 }
 
 /* ---- A stream ---- */
@@ -124,6 +126,18 @@ void odm_exchange_write_json(struct odm_exchange *x, json_t *o)
 	odm_exchange_write(x, text, strlen(text));
 	odm_exchange_write(x, "\n\n", 2);
 	free(text);
+}
+
+void odm_exchange_write_event(struct odm_exchange *x, json_t *o)
+{
+	const char *type = json_string_value(json_object_get(o, "type"));
+
+	if (type != NULL) {
+		odm_exchange_write(x, "event: ", 7);
+		odm_exchange_write(x, type, strlen(type));
+		odm_exchange_write(x, "\n", 1);
+	}
+	odm_exchange_write_json(x, o);
 }
 
 void odm_exchange_end(struct odm_exchange *x)

@@ -20,6 +20,7 @@ struct odm_exchange;
 enum odm_endpoint_flag {
 	ODM_ENDPOINT_OPEN = 1,	   /* no API key is needed */
 	ODM_ENDPOINT_DRAINING = 2, /* still answered while the server is ending */
+	ODM_ENDPOINT_ANTHROPIC = 4, /* refusals have Anthropic's form */
 };
 
 /* Each function may be NULL, except that one of prepare and start replies, or begins what news ends. */
@@ -57,6 +58,8 @@ bool odm_exchange_replied(const struct odm_exchange *x);
 void odm_exchange_stream(struct odm_exchange *x);
 void odm_exchange_write(struct odm_exchange *x, const char *text, size_t len);
 void odm_exchange_write_json(struct odm_exchange *x, json_t *o); /* "data: {...}"; takes the reference */
+/* As odm_exchange_write_json, with the line "event: TYPE" that the clients of some APIs go by: o has it as "type". */
+void odm_exchange_write_event(struct odm_exchange *x, json_t *o);
 void odm_exchange_end(struct odm_exchange *x);
 size_t odm_exchange_unsent(const struct odm_exchange *x); /* bytes that the client has not taken */
 
