@@ -36,6 +36,7 @@ OD_MUST_CHECK int odm_api_begin(struct odm_exchange *x, json_t **request, const 
 				struct odm_api_error *e);
 
 extern const struct odm_endpoint odm_completions_endpoint, odm_chat_completions_endpoint;
+extern const struct odm_endpoint odm_responses_endpoint, odm_messages_endpoint, odm_count_tokens_endpoint;
 extern const struct odm_endpoint odm_models_endpoint, odm_model_endpoint, odm_tokenize_endpoint, odm_detokenize_endpoint;
 extern const struct odm_endpoint odm_health_endpoint, odm_metrics_endpoint;
 

@@ -98,12 +98,12 @@ void odm_reply_start(struct odm_reply *r)
 
 void odm_reply_tick(struct odm_reply *r, uint64_t now_ns)
 {
-	static const char comment[] = ": keep-alive\n\n";
+	const char *text = r->ops->keep_alive != NULL ? r->ops->keep_alive : ": keep-alive\n\n";
 
 	if (!r->stream || now_ns < r->written_ns + KEEP_ALIVE_NS)
 		return;
 	r->written_ns = now_ns;
-	odm_exchange_write(r->exchange, comment, sizeof(comment) - 1);
+	odm_exchange_write(r->exchange, text, strlen(text));
 }
 
 void odm_reply_gone(struct odm_reply *r)

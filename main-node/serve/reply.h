@@ -16,6 +16,7 @@ struct odm_reply_ops {
 	void (*end)(void *arg);
 	/* Writes the error instead, whole or as an event; NULL: in OpenAI's form. */
 	void (*fail)(void *arg, const struct odm_api_error *e);
+	const char *keep_alive; /* what a stream gets when nothing else comes for long; NULL: a comment */
 };
 
 struct odm_choice_end {

@@ -19,7 +19,7 @@
 #define EXIT_BY_SIGNAL 128 /* plus its number, as shells have it */
 #define REQUEST_THREADS 2
 #define LAST_WORDS_MS 2000 /* for the answers of requests that are cancelled at the end */
-#define N_ENDPOINTS 8
+#define N_ENDPOINTS 11
 
 struct server {
 	const struct odm_serve_opts *opts;
@@ -140,6 +140,8 @@ static void list_endpoints(struct server *s)
 {
 	const struct odm_endpoint all[N_ENDPOINTS] = {
 		odm_completions_endpoint, odm_chat_completions_endpoint,
+		odm_responses_endpoint,	  odm_messages_endpoint,
+		odm_count_tokens_endpoint,
 		odm_models_endpoint,	  odm_model_endpoint,
 		odm_tokenize_endpoint,	  odm_detokenize_endpoint,
 		odm_health_endpoint,	  odm_metrics_endpoint,

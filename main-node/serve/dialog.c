@@ -1,0 +1,243 @@
+#include "main-node/serve/dialog.h"
+
+#include "main-node/serve/api.h"
+#include "main-node/serve/token_text.h"
+
+#include <string.h>
+
+/* ---- The request ---- */
+
+/* What chat_build.h writes, beside what odm_generation_read takes. */
+struct asked {
+	const json_t *messages, *tools, *tool_choice, *variables;
+	const char *reasoning_effort;
+	bool parallel_tool_calls, logprobs;
+	int64_t top_logprobs;
+};
+
+#define AT(field) offsetof(struct asked, field)
+
+static const struct odm_field fields[] = {
+	{ "messages", ODM_FIELD_JSON, AT(messages), 0, 0, NULL },
+	{ "tools", ODM_FIELD_JSON, AT(tools), 0, 0, NULL },
+	{ "tool_choice", ODM_FIELD_JSON, AT(tool_choice), 0, 0, NULL },
+	{ "chat_template_kwargs", ODM_FIELD_JSON, AT(variables), 0, 0, NULL },
+	{ "reasoning_effort", ODM_FIELD_STRING, AT(reasoning_effort), 0, 0, NULL },
+	{ "parallel_tool_calls", ODM_FIELD_BOOL, AT(parallel_tool_calls), 0, 0, NULL },
+	{ "logprobs", ODM_FIELD_BOOL, AT(logprobs), 0, 0, NULL },
+	{ "top_logprobs", ODM_FIELD_INT, AT(top_logprobs), 0, ODM_MAX_LOGPROBS, NULL },
+	{ 0 },
+};
+
+static int read_asked(struct asked *a, const json_t *chat, struct odm_api_error *e)
+{
+	int rc;
+
+	*a = (struct asked){ .parallel_tool_calls = true };
+	rc = odm_fields_read(fields, chat, a, e);
+	if (rc == OD_OK && a->variables != NULL && !json_is_object(a->variables))
+		rc = odm_api_fail(e, 400, "chat_template_kwargs", OD_ERR_FORMAT, "chat_template_kwargs: expected an object");
+	return rc;
+}
+
+static int make_turn(struct odm_turn **out, struct odm_exchange *x, const struct odm_engine *engine, const struct asked *a,
+		     struct odm_api_error *e)
+{
+	json_t *variables = a->variables != NULL ? json_copy((json_t *)(uintptr_t)a->variables) : json_object();
+	const struct odm_turn_request q = {
+		.messages = a->messages,
+		.tools = a->tools,
+		.tool_choice = a->tool_choice,
+		.variables = variables,
+		.one_call = !a->parallel_tool_calls,
+	};
+	int rc;
+
+	*out = NULL;
+	if (variables == NULL || (a->reasoning_effort != NULL &&
+				  json_object_set_new(variables, "reasoning_effort", json_string(a->reasoning_effort)) != 0))
+		rc = odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
+	else
+		rc = odm_turn_new(out, x, engine, &q, e);
+	json_decref(variables);
+	return rc;
+}
+
+int odm_dialog_turn(struct odm_turn **out, struct odm_exchange *x, const struct odm_engine *engine, const json_t *chat,
+		    struct odm_api_error *e)
+{
+	struct asked a;
+	int rc = read_asked(&a, chat, e);
+
+	*out = NULL;
+	return rc == OD_OK ? make_turn(out, x, engine, &a, e) : rc;
+}
+
+static int read_request(struct odm_dialog *d, struct odm_exchange *x, struct odm_api_error *e)
+{
+	const struct odm_engine *engine;
+	struct asked a;
+	const char *body;
+	size_t len;
+	int rc = odm_api_begin(x, &d->request, &engine, e);
+
+	body = odm_exchange_body(x, &len);
+	if (rc == OD_OK)
+		rc = d->form->convert(&d->chat, d->request, body, len, e);
+	if (rc == OD_OK)
+		rc = odm_generation_read(&d->g, d->chat, engine, e);
+	if (rc == OD_OK)
+		rc = read_asked(&a, d->chat, e);
+	if (rc == OD_OK)
+		rc = make_turn(&d->turn, x, engine, &a, e);
+	if (rc == OD_OK)
+		rc = odm_call_new(&d->reply.call, x, e);
+	if (rc == OD_OK)
+		rc = odm_turn_add(d->turn, &d->reply, &d->g, a.logprobs ? (int)a.top_logprobs : -1, &d->sink, e);
+	if (rc == OD_OK && a.logprobs)
+		d->logprobs = odm_chat_logprobs_new();
+	d->tokenizer = rc == OD_OK ? odm_engine_tokenizer(engine) : NULL;
+	d->reply.stream = d->g.stream;
+	return rc;
+}
+
+/* ---- Blocks ---- */
+
+static void end_block(struct odm_dialog *d, bool cut)
+{
+	if (!d->open)
+		return;
+	d->open = false;
+	d->block.cut = cut;
+	d->form->block_end(d, &d->block);
+	d->block.text.len = 0;
+	d->block.index++;
+	d->wrote = true;
+}
+
+static void begin_block(struct odm_dialog *d, enum odm_block_kind kind)
+{
+	if (d->open && d->block.kind == kind)
+		return;
+	end_block(d, false);
+	d->open = true;
+	d->block.kind = kind;
+	if (d->reply.stream)
+		d->form->block_begin(d, &d->block);
+}
+
+static void add_text(struct odm_dialog *d, const char *text, size_t len)
+{
+	od_strbuf_append(&d->block.text, text, len);
+	if (d->reply.stream && len > 0)
+		d->form->block_text(d, &d->block, text, len);
+	d->wrote = true;
+}
+
+static void on_content(void *arg, size_t choice, const char *text, size_t len)
+{
+	(void)choice;
+	begin_block(arg, ODM_BLOCK_TEXT);
+	add_text(arg, text, len);
+}
+
+static void on_reasoning(void *arg, size_t choice, const char *text, size_t len)
+{
+	(void)choice;
+	begin_block(arg, ODM_BLOCK_THOUGHT);
+	add_text(arg, text, len);
+}
+
+static void on_call(void *arg, size_t choice, const struct odm_turn_call *call)
+{
+	struct odm_dialog *d = arg;
+
+	(void)choice;
+	end_block(d, false);
+	d->block.id = call->id;
+	d->block.name = call->name;
+	begin_block(d, ODM_BLOCK_CALL);
+	add_text(d, call->arguments, strlen(call->arguments));
+	end_block(d, false);
+}
+
+static bool on_news(void *arg, size_t choice, const struct odm_news *news)
+{
+	struct odm_dialog *d = arg;
+
+	d->wrote = false;
+	if (d->logprobs != NULL && !d->reply.ended[choice].early)
+		odm_chat_logprobs_add(d->logprobs, d->tokenizer, news->tokens.record, news->tokens.n);
+	odm_turn_news(d->turn, &d->reply, choice, news);
+	if (d->reply.ended[choice].done && d->reply.error.status == 0) {
+		d->stop = news->stop;
+		end_block(d, odm_dialog_cut(d));
+	}
+	return d->wrote;
+}
+
+static void on_end(void *arg)
+{
+	struct odm_dialog *d = arg;
+
+	d->form->end(d);
+}
+
+static void on_fail(void *arg, const struct odm_api_error *e)
+{
+	struct odm_dialog *d = arg;
+
+	if (d->reply.stream)
+		d->form->fail(d, e);
+	else
+		odm_exchange_fail(d->reply.exchange, e);
+}
+
+enum odm_finish odm_dialog_finish(const struct odm_dialog *d)
+{
+	return d->reply.ended[0].finish;
+}
+
+bool odm_dialog_cut(const struct odm_dialog *d)
+{
+	return odm_dialog_finish(d) == ODM_FINISH_LENGTH || odm_dialog_finish(d) == ODM_FINISH_CONTEXT;
+}
+
+/* ---- The endpoint's functions ---- */
+
+void odm_dialog_prepare(struct odm_dialog *d, const struct odm_dialog_form *form, struct odm_exchange *x)
+{
+	struct odm_api_error e;
+	int rc;
+
+	d->form = form;
+	d->ops = (struct odm_reply_ops){ .news = on_news, .end = on_end, .fail = on_fail, .keep_alive = form->keep_alive };
+	d->sink = (struct odm_turn_sink){ d, on_content, on_reasoning, on_call };
+	odm_reply_init(&d->reply, &d->ops, d, x);
+	rc = read_request(d, x, &e);
+	if (rc == OD_OK)
+		rc = odm_call_submit(d->reply.call, odm_api_of(x)->thread, &e);
+	if (rc != OD_OK)
+		odm_exchange_fail(x, &e);
+}
+
+void odm_dialog_fini(struct odm_dialog *d)
+{
+	odm_call_free(d->reply.call);
+	odm_turn_free(d->turn);
+	odm_generation_fini(&d->g);
+	od_strbuf_fini(&d->block.text);
+	json_decref(d->logprobs);
+	json_decref(d->chat);
+	json_decref(d->request);
+}
+
+void odm_dialog_start(struct odm_exchange *x)
+{
+	struct odm_dialog *d = odm_exchange_state(x);
+
+	odm_reply_start(&d->reply);
+	if (d->reply.stream)
+		d->form->begin(d);
+	odm_reply_news(&d->reply);
+}

@@ -1,0 +1,65 @@
+/* dialog.h - what /v1/responses and /v1/messages have in common: a request that becomes one of chat completions, and an answer
+ * that is a list of blocks, each a thought, text or a call.
+ *
+ * Thread: odm_dialog_prepare on a request thread, the rest on the HTTP thread.
+ * Owner: the endpoint's state, which begins with its dialog. */
+#ifndef ODM_DIALOG_H
+#define ODM_DIALOG_H
+
+#include "main-node/serve/chat_turn.h"
+
+enum odm_block_kind { ODM_BLOCK_THOUGHT, ODM_BLOCK_TEXT, ODM_BLOCK_CALL };
+
+struct odm_block {
+	enum odm_block_kind kind;
+	size_t index;	       /* in the answer: 0, 1, ... */
+	const char *id, *name; /* of a call */
+	struct od_strbuf text; /* so far; of a call: its arguments */
+	bool cut;	       /* it ends because the answer may not be longer */
+};
+
+struct odm_dialog;
+
+/* An API's own form. Functions that write events are called for streams only. */
+struct odm_dialog_form {
+	/* The request as one of chat completions. body [len]: its text. *chat is NULL unless OD_OK. */
+	int (*convert)(json_t **chat, const json_t *request, const char *body, size_t len, struct odm_api_error *e);
+	void (*begin)(struct odm_dialog *d);
+	void (*block_begin)(struct odm_dialog *d, const struct odm_block *b);
+	void (*block_text)(struct odm_dialog *d, const struct odm_block *b, const char *text, size_t len);
+	void (*block_end)(struct odm_dialog *d, const struct odm_block *b); /* of a whole answer too */
+	void (*end)(struct odm_dialog *d);				     /* the whole answer, or the last events */
+	void (*fail)(struct odm_dialog *d, const struct odm_api_error *e);
+	const char *keep_alive; /* as in odm_reply_ops */
+};
+
+struct odm_dialog {
+	struct odm_reply reply; /* first: odm_reply_on_news */
+	const struct odm_dialog_form *form;
+	struct odm_reply_ops ops;
+	json_t *request, *chat; /* as it came, and as one of chat completions */
+	struct odm_generation g;
+	struct odm_turn *turn;
+	struct odm_turn_sink sink;
+	const struct od_tokenizer *tokenizer;
+	json_t *logprobs;      /* of all tokens so far; NULL: none */
+	struct odm_block block; /* the open one, if `open`; else its index is the next one's */
+	bool open, wrote;
+	size_t stop; /* if a stop string ended the answer: which of g.stop */
+};
+
+/* For the endpoint's functions of the same names; the others are odm_reply_on_news and so on. d: new and zero, now the
+ * exchange's state. */
+void odm_dialog_prepare(struct odm_dialog *d, const struct odm_dialog_form *form, struct odm_exchange *x);
+void odm_dialog_start(struct odm_exchange *x);
+void odm_dialog_fini(struct odm_dialog *d);
+
+/* The prompt of a chat request, rendered and in tokens, and nothing else. */
+OD_MUST_CHECK int odm_dialog_turn(struct odm_turn **out, struct odm_exchange *x, const struct odm_engine *engine,
+				  const json_t *chat, struct odm_api_error *e);
+
+/* When the answer is complete. */
+enum odm_finish odm_dialog_finish(const struct odm_dialog *d);
+bool odm_dialog_cut(const struct odm_dialog *d); /* the answer may not be longer, or the context is full */
+
+#endif
