@@ -1,7 +1,11 @@
 #include "main-node/serve/json_fields.h"
 
+#include "common/base/strbuf.h"
+
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define BAD_REQUEST 400
@@ -165,11 +169,65 @@ int odm_fields_read(const struct odm_field *table, const json_t *object, void *t
 	return read_table(table, "", object, target, e);
 }
 
+/* Bytes of the integer that text [len] begins with, if it has more than 63 bits; else 0. */
+static size_t big_integer(const char *text, size_t len)
+{
+	char digits[24];
+	size_t n = text[0] == '-', kept;
+
+	while (n < len && text[n] >= '0' && text[n] <= '9')
+		n++;
+	if (n < len && strchr(".eE", text[n]) != NULL)
+		return 0;
+	kept = n < sizeof(digits) ? n : sizeof(digits) - 1;
+	memcpy(digits, text, kept);
+	digits[kept] = '\0';
+	errno = 0;
+	(void)strtoll(digits, NULL, 10);
+	return errno == ERANGE ? n : 0;
+}
+
+/* jansson has no larger integers: they become reals, as in JavaScript. */
+static json_t *parse_with_big_integers(const char *body, size_t len, size_t flags, json_error_t *why)
+{
+	struct od_strbuf out = { 0 };
+	bool string = false, number = false;
+	size_t from = 0;
+	json_t *v;
+
+	for (size_t i = 0; i < len; i++) {
+		const char c = body[i];
+		const bool digit = (c >= '0' && c <= '9') || strchr("+-.eE", c) != NULL;
+		size_t big = 0;
+
+		if (string && c == '\\')
+			i++;
+		else if (c == '"')
+			string = !string;
+		else if (!string && digit && !number)
+			big = big_integer(body + i, len - i);
+		number = !string && digit;
+		if (big == 0)
+			continue;
+		i += big - 1;
+		od_strbuf_append(&out, body + from, i + 1 - from);
+		od_strbuf_append(&out, ".0", 2);
+		from = i + 1;
+	}
+	od_strbuf_append(&out, body + from, len - from);
+	v = out.failed ? NULL : json_loadb(out.text, out.len, flags, why);
+	od_strbuf_fini(&out);
+	return v;
+}
+
 int odm_fields_parse(const char *body, size_t len, json_t **out, struct odm_api_error *e)
 {
+	const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
 	json_error_t why;
 
-	*out = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+	*out = json_loadb(body, len, flags, &why);
+	if (*out == NULL && json_error_code(&why) == json_error_numeric_overflow)
+		*out = parse_with_big_integers(body, len, flags, &why);
 	if (*out == NULL)
 		return odm_api_fail(e, BAD_REQUEST, NULL, OD_ERR_FORMAT, "the body is not valid JSON: line %d, column %d: %s",
 				    why.line, why.column, why.text);

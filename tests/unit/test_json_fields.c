@@ -139,6 +139,28 @@ static void nothing_asked_is_no_error(void **state)
 	}
 }
 
+/* Calls that models write may have them; they come back in requests. */
+static void big_integers_become_reals(void **state)
+{
+	static const char given[] = "{\"a\": 123456789012345678901, \"b\":[-9223372036854775809,9223372036854775808 , 9223372036854775807, "
+				    "-9223372036854775808], \"c\": \"1234567890123456789012 \\\" 1234567890123456789012\", \"d\": "
+				    "12345678901234567890e2, \"e\": 1e-3, \"f\": 7}";
+	json_t *o, *expected = json_pack("{s:f, s:[f, f, I, I], s:s, s:f, s:f, s:i}", "a", 123456789012345678901.0, "b",
+					 -9223372036854775809.0, 9223372036854775808.0, (json_int_t)INT64_MAX,
+					 (json_int_t)INT64_MIN, "c", "1234567890123456789012 \" 1234567890123456789012", "d",
+					 12345678901234567890e2, "e", 1e-3, "f", 7);
+	struct odm_api_error e;
+
+	(void)state;
+	assert_int_equal(odm_fields_parse(given, strlen(given), &o, &e), OD_OK);
+	if (!json_equal(o, expected))
+		fail_msg("%s", json_dumps(o, 0));
+	json_decref(o);
+	assert_int_equal(odm_fields_parse("{\"a\": 1e999}", 12, &o, &e), OD_ERR_FORMAT);
+	assert_int_equal(odm_fields_parse("{\"a\": 99999999999999999999", 26, &o, &e), OD_ERR_FORMAT);
+	json_decref(expected);
+}
+
 static void depth_is_limited(void **state)
 {
 	struct odm_api_error e;
@@ -206,15 +228,41 @@ static void errors_have_the_form_of_openai(void **state)
 	}
 }
 
+static void errors_have_the_form_of_anthropic(void **state)
+{
+	static const struct {
+		int status;
+		const char *type;
+	} rows[] = { { 400, "invalid_request_error" }, { 401, "authentication_error" }, { 403, "permission_error" },
+		     { 404, "not_found_error" },	  { 413, "request_too_large" },	   { 429, "rate_limit_error" },
+		     { 503, "overloaded_error" },	  { 500, "api_error" } };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		json_t *o, *expected = json_pack("{s:s, s:{s:s, s:s}, s:s}", "type", "error", "error", "type", rows[i].type,
+						 "message", "x: 3", "request_id", "r-1");
+		struct odm_api_error e;
+
+		odm_api_fail(&e, rows[i].status, "x", OD_ERR_ARG, "x: %d", 3);
+		o = odm_api_error_anthropic(&e, "r-1");
+		if (!json_equal(o, expected))
+			fail_msg("%s", json_dumps(o, 0));
+		json_decref(o);
+		json_decref(expected);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(values_arrive),
 		cmocka_unit_test(errors_name_the_field),
 		cmocka_unit_test(nothing_asked_is_no_error),
+		cmocka_unit_test(big_integers_become_reals),
 		cmocka_unit_test(depth_is_limited),
 		cmocka_unit_test(wrong_bytes_become_replacements),
 		cmocka_unit_test(errors_have_the_form_of_openai),
+		cmocka_unit_test(errors_have_the_form_of_anthropic),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
