@@ -13,7 +13,7 @@ PROGRAMS += od-main
 ODM_SERVE_SRCS := $(addprefix main-node/serve/,api.c api_error.c call.c chat_completion.c chat_turn.c completion.c \
 	engine_thread.c exchange.c generation.c health.c http.c http_guard.c job.c json_fields.c metrics.c reply.c request_threads.c \
 	server.c token_list.c token_text.c utf8_text.c)
-ODM_SERVE_SRCS += $(addprefix main-node/serve/,anthropic.c anthropic_messages.c chat_build.c dialog.c response_items.c \
+ODM_SERVE_SRCS += $(addprefix main-node/serve/,anthropic.c anthropic_messages.c call_memory.c chat_build.c dialog.c response_items.c \
 	responses.c)
 od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c prompt_file.c serve_command.c template_command.c \
 	token_json.c) $(ODM_CHAT_SRCS) $(ODM_SERVE_SRCS) $(ODM_SRCS)
@@ -25,7 +25,8 @@ test_chat_messages_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o
 test_json_fields_OBJS := $(addprefix $(B)/obj/main-node/serve/,json_fields.o api_error.o utf8_text.o)
 ODM_CHAT_BUILD_OBJS := $(addprefix $(B)/obj/main-node/,serve/chat_build.o serve/json_fields.o serve/api_error.o serve/utf8_text.o \
 	chat/json_text.o)
-test_anthropic_messages_OBJS := $(B)/obj/main-node/serve/anthropic_messages.o $(ODM_CHAT_BUILD_OBJS)
+test_anthropic_messages_OBJS := $(addprefix $(B)/obj/main-node/serve/,anthropic_messages.o call_memory.o) $(ODM_CHAT_BUILD_OBJS)
+test_call_memory_OBJS := $(addprefix $(B)/obj/main-node/,serve/call_memory.o chat/json_text.o)
 test_response_items_OBJS := $(B)/obj/main-node/serve/response_items.o $(ODM_CHAT_BUILD_OBJS)
 test_http_guard_OBJS := $(B)/obj/main-node/serve/http_guard.o
 test_metrics_OBJS := $(B)/obj/main-node/serve/metrics.o $(ODM_SRCS:%.c=$(B)/obj/%.o)

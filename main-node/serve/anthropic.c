@@ -1,6 +1,7 @@
 /* /v1/messages and /v1/messages/count_tokens: Anthropic's messages API. */
 #include "main-node/serve/anthropic_messages.h"
 #include "main-node/serve/api.h"
+#include "main-node/serve/call_memory.h"
 #include "main-node/serve/dialog.h"
 #include "main-node/serve/utf8_text.h"
 
@@ -162,6 +163,8 @@ static void block_text(struct odm_dialog *d, const struct odm_block *b, const ch
 
 static void block_end(struct odm_dialog *d, const struct odm_block *b)
 {
+	if (b->kind == ODM_BLOCK_CALL && b->text.text != NULL)
+		odm_call_memory_put(odm_api_of(d->reply.exchange)->calls, b->id, b->text.text);
 	if (!d->reply.stream) {
 		append_block(&((struct message *)d)->content, b);
 		return;
@@ -188,9 +191,18 @@ static void fail(struct odm_dialog *d, const struct odm_api_error *e)
 
 /* ---- The request ---- */
 
-static int convert(json_t **chat, const json_t *request, const char *body, size_t len, struct odm_api_error *e)
+static int convert_any(json_t **chat, const json_t *request, const struct odm_exchange *x, bool counting,
+		       struct odm_api_error *e)
 {
-	return odm_chat_of_anthropic(chat, request, body, len, false, e);
+	size_t len;
+	const char *body = odm_exchange_body(x, &len);
+
+	return odm_chat_of_anthropic(chat, request, body, len, odm_api_of(x)->calls, counting, e);
+}
+
+static int convert(json_t **chat, const json_t *request, const struct odm_exchange *x, struct odm_api_error *e)
+{
+	return convert_any(chat, request, x, false, e);
 }
 
 static void prepare(struct odm_exchange *x)
@@ -232,12 +244,10 @@ static void prepare_count(struct odm_exchange *x)
 	json_t *request, *chat = NULL;
 	struct odm_turn *turn = NULL;
 	struct odm_api_error e;
-	size_t len;
-	const char *body = odm_exchange_body(x, &len);
 	int rc = odm_api_begin(x, &request, &engine, &e);
 
 	if (rc == OD_OK)
-		rc = odm_chat_of_anthropic(&chat, request, body, len, true, &e);
+		rc = convert_any(&chat, request, x, true, &e);
 	if (rc == OD_OK)
 		rc = odm_dialog_turn(&turn, x, engine, chat, &e);
 	if (rc == OD_OK)

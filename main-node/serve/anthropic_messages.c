@@ -1,10 +1,12 @@
 #include "main-node/serve/anthropic_messages.h"
 
 #include "main-node/chat/json_text.h"
+#include "main-node/serve/call_memory.h"
 #include "main-node/serve/chat_build.h"
 #include "main-node/serve/json_fields.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MAX_TOKENS 1e9
@@ -14,6 +16,7 @@ static const struct odm_part_kind text_only[] = { { "text", "text" }, { NULL, NU
 
 struct convert {
 	struct odm_chat_build build;
+	struct odm_call_memory *calls;
 	struct odm_api_error *e;
 	char path[80]; /* of the block or message that is being read */
 };
@@ -75,16 +78,21 @@ static bool space_out(struct od_strbuf *out, struct odm_slice text)
 	return true;
 }
 
-static void add_call(struct convert *c, const char *id, const char *name, struct odm_slice input)
+/* source: what the client sent as input. */
+static void add_call(struct convert *c, const char *id, const char *name, const json_t *input, struct odm_slice source)
 {
+	char *written = odm_call_memory_get(c->calls, id, input);
 	struct od_strbuf spaced = { 0 };
 
-	if (space_out(&spaced, input))
-		input = (struct odm_slice){ spaced.text, spaced.len };
+	if (written != NULL)
+		source = (struct odm_slice){ written, strlen(written) };
+	else if (space_out(&spaced, source))
+		source = (struct odm_slice){ spaced.text, spaced.len };
 	c->build.failed = c->build.failed || spaced.failed;
 	if (!spaced.failed)
-		odm_chat_build_call(&c->build, id, name, input.text, input.len);
+		odm_chat_build_call(&c->build, id, name, source.text, source.len);
 	od_strbuf_fini(&spaced);
+	free(written);
 }
 
 /* ---- Blocks ---- */
@@ -100,7 +108,7 @@ static int read_tool_use(struct convert *c, const json_t *block, struct odm_slic
 	if (rc == OD_OK && !json_is_object(input))
 		return refuse(c, ".input", "an object", input);
 	if (rc == OD_OK)
-		add_call(c, id, name, member(source, "input"));
+		add_call(c, id, name, input, member(source, "input"));
 	return rc;
 }
 
@@ -414,10 +422,10 @@ static int read_settings(json_t *chat, const json_t *request, bool counting, str
 	return rc;
 }
 
-int odm_chat_of_anthropic(json_t **chat, const json_t *request, const char *body, size_t len, bool counting,
-			  struct odm_api_error *e)
+int odm_chat_of_anthropic(json_t **chat, const json_t *request, const char *body, size_t len, struct odm_call_memory *calls,
+			  bool counting, struct odm_api_error *e)
 {
-	struct convert c = { .e = e };
+	struct convert c = { .calls = calls, .e = e };
 	json_t *o = json_object();
 	int rc = o != NULL ? read_settings(o, request, counting, e) : odm_no_memory(e);
 

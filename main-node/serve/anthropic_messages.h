@@ -5,8 +5,9 @@
  * line "x-anthropic-billing-header: ..." that some clients put at the start of system differs in every request; it is
  * dropped, so that requests share their beginning.
  *
- * A call's input is an object here, and text there: it keeps its own order, numbers and escapes. Clients write it without
- * spaces between values, models with them, as Python's json.dumps does: where there are none, they are put in.
+ * A call's input is an object here, and text there: the text that the model wrote, if it is remembered (call_memory.h). Else it
+ * keeps the order, numbers and escapes that the client sent. Clients write it without spaces between values, most models with
+ * them, as Python's json.dumps does: where there are none, they are put in.
  *
  * Thread: any. Owner: the caller owns *chat. */
 #ifndef ODM_ANTHROPIC_MESSAGES_H
@@ -16,9 +17,11 @@
 
 #include "main-node/serve/api_error.h"
 
-/* body [len]: the text that request was parsed from. counting: a request of /v1/messages/count_tokens, which needs no
+struct odm_call_memory;
+
+/* body [len]: the text that request was parsed from. calls: NULL: none are remembered. counting: a request of /v1/messages/count_tokens, which needs no
  * max_tokens. An error names the field in request. *chat is NULL unless OD_OK. */
-OD_MUST_CHECK int odm_chat_of_anthropic(json_t **chat, const json_t *request, const char *body, size_t len, bool counting,
-					struct odm_api_error *e);
+OD_MUST_CHECK int odm_chat_of_anthropic(json_t **chat, const json_t *request, const char *body, size_t len,
+					struct odm_call_memory *calls, bool counting, struct odm_api_error *e);
 
 #endif

@@ -9,6 +9,7 @@
 #include "main-node/serve/exchange.h"
 #include "main-node/serve/generation.h"
 
+struct odm_call_memory;
 struct odm_chat_template;
 struct odm_http;
 struct odm_metrics;
@@ -22,6 +23,7 @@ struct odm_api {
 	const char *model;  /* its name in answers */
 	const struct odm_chat_template *chat; /* NULL: no_chat says why */
 	struct od_err no_chat;
+	struct odm_call_memory *calls;
 	bool model_checked; /* requests that name another model are refused */
 	int64_t created;    /* seconds since 1970 */
 };

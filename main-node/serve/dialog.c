@@ -77,13 +77,10 @@ static int read_request(struct odm_dialog *d, struct odm_exchange *x, struct odm
 {
 	const struct odm_engine *engine;
 	struct asked a;
-	const char *body;
-	size_t len;
 	int rc = odm_api_begin(x, &d->request, &engine, e);
 
-	body = odm_exchange_body(x, &len);
 	if (rc == OD_OK)
-		rc = d->form->convert(&d->chat, d->request, body, len, e);
+		rc = d->form->convert(&d->chat, d->request, x, e);
 	if (rc == OD_OK)
 		rc = odm_generation_read(&d->g, d->chat, engine, e);
 	if (rc == OD_OK)

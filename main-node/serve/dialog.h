@@ -22,8 +22,8 @@ struct odm_dialog;
 
 /* An API's own form. Functions that write events are called for streams only. */
 struct odm_dialog_form {
-	/* The request as one of chat completions. body [len]: its text. *chat is NULL unless OD_OK. */
-	int (*convert)(json_t **chat, const json_t *request, const char *body, size_t len, struct odm_api_error *e);
+	/* The request, with its text as x's body, as one of chat completions. *chat is NULL unless OD_OK. */
+	int (*convert)(json_t **chat, const json_t *request, const struct odm_exchange *x, struct odm_api_error *e);
 	void (*begin)(struct odm_dialog *d);
 	void (*block_begin)(struct odm_dialog *d, const struct odm_block *b);
 	void (*block_text)(struct odm_dialog *d, const struct odm_block *b, const char *text, size_t len);

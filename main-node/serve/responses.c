@@ -243,10 +243,9 @@ static void fail(struct odm_dialog *d, const struct odm_api_error *e)
 
 /* ---- The request ---- */
 
-static int convert(json_t **chat, const json_t *request, const char *body, size_t len, struct odm_api_error *e)
+static int convert(json_t **chat, const json_t *request, const struct odm_exchange *x, struct odm_api_error *e)
 {
-	(void)body;
-	(void)len;
+	(void)x;
 	return odm_chat_of_response(chat, request, e);
 }
 

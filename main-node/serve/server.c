@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 #include "main-node/chat/chat_template.h"
 #include "main-node/serve/api.h"
+#include "main-node/serve/call_memory.h"
 #include "main-node/serve/health.h"
 #include "main-node/serve/http.h"
 #include "main-node/serve/metrics.h"
@@ -19,6 +20,8 @@
 #define EXIT_BY_SIGNAL 128 /* plus its number, as shells have it */
 #define REQUEST_THREADS 2
 #define LAST_WORDS_MS 2000 /* for the answers of requests that are cancelled at the end */
+#define CALL_MEMORY_CALLS 16384
+#define CALL_MEMORY_BYTES ((size_t)4 << 20)
 #define N_ENDPOINTS 11
 
 struct server {
@@ -239,6 +242,7 @@ static int stop(struct server *s, struct od_err *err)
 		odm_http_close(s->api.http);
 	close_handles(s);
 	odm_engine_thread_free(s->api.thread);
+	odm_call_memory_free(s->api.calls);
 	odm_health_free(s->api.health);
 	odm_metrics_free(s->api.metrics);
 	odm_chat_template_close(s->chat);
@@ -259,11 +263,12 @@ int odm_serve(const struct odm_serve_opts *opts, struct od_err *err)
 	s->api.created = (int64_t)time(NULL);
 	s->api.metrics = odm_metrics_new();
 	s->api.health = odm_health_new();
+	s->api.calls = odm_call_memory_new(CALL_MEMORY_CALLS, CALL_MEMORY_BYTES);
 	name_model(s);
 	open_chat(s);
 	list_endpoints(s);
 	start_handles(s);
-	if (s->api.metrics == NULL || s->api.health == NULL)
+	if (s->api.metrics == NULL || s->api.health == NULL || s->api.calls == NULL)
 		rc = od_fail(err, OD_ERR_NOMEM, "server");
 	if (rc == OD_OK)
 		rc = start_engine(s, err); /* first, so that HTTP always finds it */

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "main-node/serve/anthropic_messages.h"
+#include "main-node/serve/call_memory.h"
 #include "tests/unit/request_rows.h"
 
 #define USER "{'role': 'user', 'content': 'u'}"
@@ -116,12 +117,12 @@ static const struct request_row rows[] = {
 
 static int convert(json_t **chat, const json_t *request, const char *body, struct odm_api_error *e)
 {
-	return odm_chat_of_anthropic(chat, request, body, strlen(body), false, e);
+	return odm_chat_of_anthropic(chat, request, body, strlen(body), NULL, false, e);
 }
 
 static int convert_to_count(json_t **chat, const json_t *request, const char *body, struct odm_api_error *e)
 {
-	return odm_chat_of_anthropic(chat, request, body, strlen(body), true, e);
+	return odm_chat_of_anthropic(chat, request, body, strlen(body), NULL, true, e);
 }
 
 static void test_requests(void **state)
@@ -143,9 +144,34 @@ static void test_requests_to_count(void **state)
 	check_rows(counted, sizeof(counted) / sizeof(counted[0]), convert_to_count);
 }
 
+static struct odm_call_memory *calls;
+
+static int convert_with_calls(json_t **chat, const json_t *request, const char *body, struct odm_api_error *e)
+{
+	return odm_chat_of_anthropic(chat, request, body, strlen(body), calls, false, e);
+}
+
+static void test_calls_that_are_remembered(void **state)
+{
+	static const struct request_row remembered[] = {
+		{ SAY("{'role': 'assistant', 'content': [{'type': 'tool_use', 'id': 't1', 'name': 'f', 'input': {'a':1.5}}, {'type': "
+		      "'tool_use', 'id': 't2', 'name': 'f', 'input': {'a':1.5}}]}, " USER),
+		  SAID("{'role': 'assistant', 'content': null, 'tool_calls': [{'id': 't1', 'type': 'function', 'function': {'name': 'f', "
+		       "'arguments': '{  \\'a\\':1.50}'}}, {'id': 't2', 'type': 'function', 'function': {'name': 'f', 'arguments': "
+		       "'{\\'a\\': 1.5}'}}]}, " USER) },
+	};
+
+	(void)state;
+	calls = odm_call_memory_new(10, 1000);
+	odm_call_memory_put(calls, "t1", "{  \"a\":1.50}");
+	check_rows(remembered, 1, convert_with_calls);
+	odm_call_memory_free(calls);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_calls_that_are_remembered),
 		cmocka_unit_test(test_requests),
 		cmocka_unit_test(test_requests_to_count),
 	};
