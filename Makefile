@@ -15,7 +15,7 @@ DESTDIR ?=
 PREFIX ?= /usr/local
 B := build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 
-PKGS := libzmq libprotobuf-c libzstd liblz4 libuv jansson libpcre2-8 libutf8proc libxxhash libsodium libmicrohttpd
+PKGS := libzmq libprotobuf-c libzstd liblz4 libuv jansson libpcre2-8 libutf8proc libxxhash libsodium libmicrohttpd libsystemd
 HAVE_PKGS := $(shell pkg-config --exists $(PKGS) cmocka 2>/dev/null && command -v protoc-c >/dev/null && echo yes)
 
 CC ?= gcc

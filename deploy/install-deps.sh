@@ -5,7 +5,7 @@
 #   install-deps.sh --libraries     only prints the names of the libraries
 set -eu
 libraries="libzmq3-dev libprotobuf-c-dev libzstd-dev liblz4-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev
-libsodium-dev libmicrohttpd-dev libcmocka-dev"
+libsodium-dev libmicrohttpd-dev libsystemd-dev libcmocka-dev"
 if [ "${1:-}" = --libraries ]; then
 	# shellcheck disable=SC2086
 	echo $libraries
