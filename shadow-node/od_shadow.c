@@ -6,6 +6,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/pulse.h"
 #include "common/compute/device.h"
 #include "common/net/daemon_args.h"
 #include "common/net/hosts.h"
@@ -63,6 +64,7 @@ struct shadow {
 	bool has_thread;
 	atomic_bool stopping, busy;
 	_Atomic uint64_t progress;
+	struct od_pulse pulse; /* the emulator thread's */
 
 	struct ods_emulator_opts accepted; /* the loop thread's: what HELLO asked for */
 
@@ -183,7 +185,9 @@ static void *emulate(void *arg)
 	struct shadow *s = arg;
 	bool did;
 
+	od_pulse_of_thread(&s->pulse);
 	while (!atomic_load(&s->stopping)) {
+		od_pulse_beat();
 		take_messages(s);
 		did = work(s);
 		read_mail(s);
@@ -332,8 +336,18 @@ static void on_pong(void *arg, Od__Pong *p, uint64_t *c)
 	p->busy = atomic_load(&s->busy);
 }
 
+static bool on_alive(void *arg)
+{
+	struct shadow *s = arg;
+	const bool moved = od_pulse_moved(&s->pulse);
+
+	od_data_port_wake(s->port);
+	return moved;
+}
+
+/* No drained: predictions are advice, so nothing is lost when a shadow leaves at once. */
 static const struct od_daemon_ops daemon_ops = {
-	.accept = on_accept, .begin = on_begin, .end = on_end, .message = on_message, .pong = on_pong,
+	.accept = on_accept, .begin = on_begin, .end = on_end, .message = on_message, .pong = on_pong, .alive = on_alive,
 };
 
 /* ---- Start ---- */

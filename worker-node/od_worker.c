@@ -73,6 +73,7 @@ struct worker {
 	uint64_t holds_sent;	    /* the change count that was last sent to main; UINT64_MAX: none */
 	uint8_t *cached;	    /* with a cache: a byte per expert */
 	uint64_t cached_sent;	    /* the change count that was last sent to main */
+	uint64_t watched_progress;  /* the schedule's, when the watchdog last looked */
 };
 
 /* ---- Messages of main ---- */
@@ -306,8 +307,29 @@ static void on_unsent(void *arg)
 	w->holds_sent = w->cached_sent = UINT64_MAX;
 }
 
+/* The engine, and while there is work also readers and inflaters: the schedule's progress is theirs too. */
+static bool on_alive(void *arg)
+{
+	struct worker *w = arg;
+	struct odw_load_figures f;
+	bool alive = odw_engine_alive(w->engine);
+
+	odw_schedule_figures(w->schedule, &f);
+	alive = alive && (!f.busy || f.progress != w->watched_progress);
+	w->watched_progress = f.progress;
+	return alive;
+}
+
+static bool on_drained(void *arg)
+{
+	struct worker *w = arg;
+
+	return odw_engine_drained(w->engine);
+}
+
 static const struct od_daemon_ops daemon_ops = {
-	.accept = on_hello, .begin = on_begin, .end = on_end, .message = on_message, .pong = on_pong, .unsent = on_unsent
+	.accept = on_hello, .begin = on_begin, .end = on_end, .message = on_message, .pong = on_pong, .unsent = on_unsent,
+	.alive = on_alive, .drained = on_drained
 };
 
 /* ---- Start and end ---- */

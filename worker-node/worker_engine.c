@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/pulse.h"
 #include "common/base/trace.h"
 #include "worker-node/run_check.h"
 
@@ -62,8 +63,10 @@ struct odw_engine {
 	const struct od_config *cfg;
 	pthread_t thread;
 	bool started;
-	atomic_bool stop;
+	atomic_bool stop, draining;
 	_Atomic uint64_t output_bytes; /* of outputs that ZeroMQ has */
+	atomic_size_t open_runs;
+	struct od_pulse pulse;
 
 	pthread_mutex_t lock;
 	struct odw_session session; /* under lock; id 0: none */
@@ -95,6 +98,13 @@ static struct odw_session session_now(struct odw_engine *e)
 static bool is_over(struct odw_engine *e, const struct run *run)
 {
 	return atomic_load(&e->stop) || session_now(e).id != run->session.id;
+}
+
+/* Within long work: to main, and to this process's watchdog. */
+static void show_progress(struct odw_engine *e)
+{
+	odw_schedule_tick(e->o.schedule);
+	od_pulse_beat();
 }
 
 static void free_run(struct run *run)
@@ -136,7 +146,7 @@ static void send_result(struct odw_engine *e, const struct run *run, Od__Result 
 	do {
 		header.session = run->session.id;
 		rc = od_data_port_send(e->o.port, &header, &frame, out != NULL);
-		odw_schedule_tick(e->o.schedule);
+		show_progress(e);
 	} while (rc == OD_ERR_TIMEOUT && !is_over(e, run));
 	if (rc == OD_OK)
 		return;
@@ -206,6 +216,8 @@ static int accept_run(struct odw_engine *e, struct run *run, struct od_err *err)
 	int rc;
 
 	od_msg_frame(&run->msg, 0, &run->bytes);
+	if (atomic_load(&e->draining))
+		return od_fail(err, OD_ERR_BUSY, "this worker is ending");
 	rc = odw_check_run(asked, &limits, run->msg.n_frames, run->bytes, err);
 	if (rc != OD_OK)
 		return rc;
@@ -247,14 +259,17 @@ static bool on_message(struct odw_engine *e, struct run *run)
 	run->session = session_now(e);
 	if (run->session.id != run->msg.header->session)
 		return false; /* it ended while the message was on its way to us */
+	atomic_fetch_add(&e->open_runs, 1); /* before it looks at draining: a drained engine has none */
 	rc = accept_run(e, run, &err);
 	if (rc == OD_OK) {
 		run->n_open = run->msg.header->run->n_experts;
 		e->held_bytes += run->bytes;
-	} else if (rc != OD_ERR_CANCELLED) {
-		refuse_run(e, run, &err);
+		return true;
 	}
-	return rc == OD_OK;
+	atomic_fetch_sub(&e->open_runs, 1);
+	if (rc != OD_ERR_CANCELLED)
+		refuse_run(e, run, &err);
+	return false;
 }
 
 static void receive(struct odw_engine *e)
@@ -382,7 +397,7 @@ static int compute(struct odw_engine *e, const struct run *run, const struct gro
 		if (rc != OD_OK)
 			return rc;
 		put_rows(e, run, to + i * odw_row_bytes(e->cfg->hidden, run->session.profile), n);
-		odw_schedule_tick(e->o.schedule);
+		show_progress(e);
 	}
 	return OD_OK;
 }
@@ -394,7 +409,7 @@ static void wait_for_room(struct odw_engine *e, const struct run *run)
 
 	while (atomic_load(&e->output_bytes) > ODW_OUTPUT_BYTES && !is_over(e, run)) {
 		nanosleep(&pause, NULL);
-		odw_schedule_tick(e->o.schedule);
+		show_progress(e);
 	}
 }
 
@@ -408,7 +423,7 @@ static void wait_for_pace(struct odw_engine *e, const struct run *run, uint64_t 
 		const struct timespec pause = { .tv_nsec = (long)ns };
 
 		nanosleep(&pause, NULL);
-		odw_schedule_tick(e->o.schedule);
+		show_progress(e);
 	}
 }
 
@@ -522,6 +537,7 @@ static void finish_group(struct odw_engine *e, const struct group *g)
 	if (run->n_open > 0)
 		return;
 	e->held_bytes -= run->bytes;
+	atomic_fetch_sub(&e->open_runs, 1);
 	free_run(run);
 }
 
@@ -529,9 +545,11 @@ static void *engine_main(void *arg)
 {
 	struct odw_engine *e = arg;
 
+	od_pulse_of_thread(&e->pulse);
 	while (!atomic_load(&e->stop)) {
 		struct group g;
 
+		od_pulse_beat();
 		receive(e); /* first, so that the most urgent of all is next */
 		if (take_group(e, &g))
 			finish_group(e, &g);
@@ -660,4 +678,18 @@ void odw_engine_end(struct odw_engine *e)
 	e->session.id = 0;
 	pthread_mutex_unlock(&e->lock);
 	od_data_port_wake(e->o.port);
+}
+
+bool odw_engine_alive(struct odw_engine *e)
+{
+	const bool moved = od_pulse_moved(&e->pulse);
+
+	od_data_port_wake(e->o.port);
+	return moved;
+}
+
+bool odw_engine_drained(struct odw_engine *e)
+{
+	atomic_store(&e->draining, true);
+	return atomic_load(&e->open_runs) == 0 && atomic_load(&e->output_bytes) == 0;
 }

@@ -46,4 +46,9 @@ void odw_engine_begin(struct odw_engine *e, const struct odw_session *session);
 /* After odw_schedule_end: drops the session's work without an answer. */
 void odw_engine_end(struct odw_engine *e);
 
+/* Loop thread. Has the engine thread got on since the last call? Wakes it if it sleeps. */
+bool odw_engine_alive(struct odw_engine *e);
+/* Loop thread. From the first call on RUNs are answered BUSY. True: none is open, and all RESULTs are sent. */
+bool odw_engine_drained(struct odw_engine *e);
+
 #endif

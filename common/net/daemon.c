@@ -3,6 +3,7 @@
 #include "common/base/descriptors.h"
 #include "common/base/log.h"
 #include "common/base/mem.h"
+#include "common/base/notify.h"
 #include "common/net/endpoint.h"
 #include "common/net/gate.h"
 #include "common/net/liveness.h"
@@ -22,6 +23,8 @@
 #define MAX_POSTS 4096
 #define POSTS_PER_TURN 256
 #define BYE_PATIENCE_MS 250 /* how long a daemon that stops waits for the BYE that answers its own */
+#define DRAIN_NS (30 * OD_NS_PER_S) /* for the work of the session, after SIGTERM */
+#define DRAIN_LOOK_MS 10
 #define LOOPBACK "127.0.0.1"
 #define EVERYWHERE "0.0.0.0"
 
@@ -49,7 +52,8 @@ struct od_daemon {
 	uv_loop_t loop;
 	bool has_loop;
 	uv_async_t wake;
-	uv_timer_t tick, patience;
+	uv_timer_t tick, patience, drain, watchdog;
+	uint64_t drain_until_ns; /* 0: it is not ending */
 	uv_signal_t on_int, on_term, on_hup;
 	atomic_bool stopping;
 
@@ -77,6 +81,15 @@ uint16_t od_daemon_port(const struct od_daemon *d)
 	return d->port;
 }
 
+/* For the service manager. */
+static void tell_status(const struct od_daemon *d)
+{
+	if (atomic_load(&d->session) != 0)
+		od_notify_status("listening on port %u; serves main \"%s\"", d->port, d->main_name);
+	else
+		od_notify_status("listening on port %u; no main has connected", d->port);
+}
+
 static void end_session(struct od_daemon *d, const char *why)
 {
 	uint64_t session = atomic_load(&d->session);
@@ -89,6 +102,8 @@ static void end_session(struct od_daemon *d, const char *why)
 	d->ended = session;
 	d->route.len = 0;
 	d->ops->end(d->arg, session);
+	if (d->drain_until_ns == 0)
+		tell_status(d);
 }
 
 static int send_to(struct od_daemon *d, const struct od_route *route, Od__Header *header)
@@ -207,6 +222,7 @@ static void begin_session(struct od_daemon *d, const struct od_msg *m)
 	od_log(OD_LOG_INFO, "session with main \"%s\" started", d->main_name);
 	d->ops->begin(d->arg, session);
 	od_data_port_set_session(d->data, session);
+	tell_status(d);
 }
 
 static void on_hello(struct od_daemon *d, const struct od_msg *m)
@@ -285,7 +301,7 @@ static void on_message(void *arg, struct od_msg *m)
 	uint64_t session = atomic_load(&d->session);
 	struct od_err err = { 0 };
 
-	if (m->header->body_case == OD__HEADER__BODY_HELLO && !d->leaving)
+	if (m->header->body_case == OD__HEADER__BODY_HELLO && !d->leaving && d->drain_until_ns == 0)
 		on_hello(d, m);
 	else if (od_check_version(m->header, &err) != OD_OK)
 		drop(m, err.msg);
@@ -376,6 +392,7 @@ static void on_patience(uv_timer_t *h)
 static void leave(struct od_daemon *d)
 {
 	d->leaving = true;
+	uv_timer_stop(&d->drain);
 	if (atomic_load(&d->session) != 0 && send_bye(d) == OD_OK)
 		uv_timer_start(&d->patience, on_patience, BYE_PATIENCE_MS, 0);
 	else
@@ -419,21 +436,49 @@ static void on_tick(uv_timer_t *h)
 		end_session(d, "it is silent");
 }
 
+static void on_watchdog(uv_timer_t *h)
+{
+	struct od_daemon *d = h->data;
+
+	if (d->ops->alive(d->arg))
+		od_notify_alive();
+	else
+		od_log_limited(OD_LOG_ERROR, "a thread makes no progress: the watchdog is not fed");
+}
+
+static void on_drain(uv_timer_t *h)
+{
+	struct od_daemon *d = h->data;
+	const bool done = d->ops->drained(d->arg);
+
+	if (!done && od_now_ns() < d->drain_until_ns)
+		return;
+	if (!done)
+		od_log(OD_LOG_WARN, "stopping with work that is not finished; main gives it to others");
+	leave(d);
+}
+
 static void on_signal(uv_signal_t *h, int number)
 {
+	struct od_daemon *d = h->data;
+	const bool drain = number == SIGTERM && d->drain_until_ns == 0 && d->ops->drained != NULL;
+
 	od_log(OD_LOG_INFO, "%s: stopping", number == SIGINT ? "SIGINT" : "SIGTERM");
-	od_daemon_stop(h->data);
+	od_notify_stopping(DRAIN_NS);
+	d->drain_until_ns = od_now_ns() + DRAIN_NS;
+	if (drain)
+		uv_timer_start(&d->drain, on_drain, 0, DRAIN_LOOK_MS);
+	else
+		od_daemon_stop(d);
 }
 
 /* Connections that exist stay: ZeroMQ cannot end one of them. */
-static void on_hangup(uv_signal_t *h, int number)
+static void reload_peers(struct od_daemon *d)
 {
-	struct od_daemon *d = h->data;
 	struct od_peers peers;
 	struct od_err err;
 	int rc = od_peers_load(&peers, d->peers_path, &err);
 
-	(void)number;
 	if (rc == OD_OK)
 		rc = od_gate_admit_peers(d->gate, &peers, d->peers_path, &err);
 	if (rc == OD_OK)
@@ -443,6 +488,26 @@ static void on_hangup(uv_signal_t *h, int number)
 	od_peers_fini(&peers);
 }
 
+static void on_hangup(uv_signal_t *h, int number)
+{
+	struct od_daemon *d = h->data;
+
+	(void)number;
+	od_notify_reloading();
+	if (d->gate != NULL)
+		reload_peers(d);
+	else
+		od_log(OD_LOG_INFO, "SIGHUP: nothing to read again, because this daemon uses no keys");
+	od_notify_reloaded();
+}
+
+static int start_watchdog(struct od_daemon *d)
+{
+	const uint64_t ms = od_notify_watchdog_ns() / OD_NS_PER_MS;
+
+	return ms > 0 ? uv_timer_start(&d->watchdog, on_watchdog, ms, ms) : 0;
+}
+
 static int start_handles(struct od_daemon *d, struct od_err *err)
 {
 	int rc = uv_loop_init(&d->loop);
@@ -450,7 +515,8 @@ static int start_handles(struct od_daemon *d, struct od_err *err)
 	if (rc != 0)
 		return od_fail(err, OD_ERR_IO, "event loop: %s", uv_strerror(rc));
 	d->has_loop = true;
-	d->wake.data = d->tick.data = d->on_int.data = d->on_term.data = d->on_hup.data = d;
+	d->wake.data = d->tick.data = d->drain.data = d->watchdog.data = d;
+	d->on_int.data = d->on_term.data = d->on_hup.data = d;
 	rc = uv_async_init(&d->loop, &d->wake, on_wake);
 	if (rc == 0)
 		rc = uv_timer_init(&d->loop, &d->tick);
@@ -458,6 +524,12 @@ static int start_handles(struct od_daemon *d, struct od_err *err)
 		rc = uv_timer_start(&d->tick, on_tick, OD_PING_EVERY_NS / OD_NS_PER_MS, OD_PING_EVERY_NS / OD_NS_PER_MS);
 	if (rc == 0)
 		rc = uv_timer_init(&d->loop, &d->patience);
+	if (rc == 0)
+		rc = uv_timer_init(&d->loop, &d->drain);
+	if (rc == 0)
+		rc = uv_timer_init(&d->loop, &d->watchdog);
+	if (rc == 0)
+		rc = start_watchdog(d);
 	if (rc == 0)
 		rc = uv_signal_init(&d->loop, &d->on_int);
 	if (rc == 0)
@@ -468,7 +540,7 @@ static int start_handles(struct od_daemon *d, struct od_err *err)
 		rc = uv_signal_start(&d->on_term, on_signal, SIGTERM);
 	if (rc == 0)
 		rc = uv_signal_init(&d->loop, &d->on_hup);
-	if (rc == 0 && d->gate != NULL)
+	if (rc == 0 && (d->gate != NULL || od_notify_on()))
 		rc = uv_signal_start(&d->on_hup, on_hangup, SIGHUP);
 	return rc == 0 ? OD_OK : od_fail(err, OD_ERR_IO, "event loop: %s", uv_strerror(rc));
 }
@@ -598,6 +670,7 @@ int od_daemon_run(struct od_daemon *d, struct od_err *err)
 
 	if (rc != OD_OK)
 		return rc;
+	od_notify_ready("listening on port %u; no main has connected", d->port);
 	uv_run(&d->loop, UV_RUN_DEFAULT);
 	end_session(d, "stopping");
 	return OD_OK;

@@ -32,6 +32,11 @@ struct od_daemon_ops {
 	void (*pong)(void *arg, Od__Pong *p, uint64_t *c);
 	/* The last PONG could not be sent: its one-time contents must be sent again. NULL: a PONG has none. */
 	void (*unsent)(void *arg);
+	/* For the service's watchdog: has every thread that works for main got on since the last call? Wakes those that sleep,
+	 * so that they show it at the next call. */
+	bool (*alive)(void *arg);
+	/* After SIGTERM: from the first call on no more work is taken. True: none is left. NULL: there is nothing to finish. */
+	bool (*drained)(void *arg);
 };
 
 struct od_daemon_opts {
@@ -49,8 +54,9 @@ struct od_daemon_opts {
 OD_MUST_CHECK int od_daemon_new(struct od_daemon **out, const struct od_daemon_opts *opts,
 				const struct od_daemon_ops *ops, void *arg, struct od_data_port **data_port,
 				struct od_err *err);
-/* Runs until SIGINT, SIGTERM, od_daemon_stop or the parent's exit. With keys SIGHUP reads the peers' file again. Then sends BYE to main and waits for its BYE, at most
- * 250 ms. */
+/* Runs until SIGINT, SIGTERM, od_daemon_stop or the parent's exit, and tells the service manager how it is. At SIGTERM the
+ * work of the session is finished first, for 30 s at most; a second signal ends that. Then sends BYE to main and waits for
+ * its BYE, at most 250 ms. With keys SIGHUP reads the peers' file again; in a service it never ends the process. */
 OD_MUST_CHECK int od_daemon_run(struct od_daemon *d, struct od_err *err);
 void od_daemon_stop(struct od_daemon *d); /* any thread */
 void od_daemon_free(struct od_daemon *d); /* after od_daemon_run returned; NULL ok */

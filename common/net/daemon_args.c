@@ -2,6 +2,7 @@
 
 #include "common/base/descriptors.h"
 #include "common/base/log.h"
+#include "common/base/notify.h"
 #include "common/base/pool.h"
 #include "common/base/trace.h"
 #include "common/base/version.h"
@@ -85,6 +86,8 @@ int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about 
 	od_log_init(argv[0], a->verbose ? OD_LOG_DEBUG : a->quiet ? OD_LOG_WARN : OD_LOG_INFO);
 	od_descriptors_raise();
 	signal(SIGPIPE, SIG_IGN);
+	if (a->die_with_parent)
+		od_notify_off();
 	return a->trace == NULL ? OD_OK : od_trace_open(a->trace, about->role, err);
 }
 
