@@ -563,6 +563,8 @@ int main(int argc, char **argv)
 	sigaction(SIGINT, &act, NULL);
 	sigaction(SIGTERM, &act, NULL);
 	signal(SIGPIPE, SIG_IGN);
+	if (a.opt.engine.opts.serve_store != NULL)
+		signal(SIGHUP, SIG_IGN); /* workers still pull; with --workers the cluster's loop thread listens to it later */
 	rc = run(&a, &err);
 	if (atomic_load(&interrupted))
 		return EXIT_BY_SIGNAL + which_signal;

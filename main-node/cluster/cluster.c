@@ -1,6 +1,7 @@
 #include "main-node/cluster/cluster.h"
 
 #include "common/base/log.h"
+#include "common/base/notify.h"
 #include "common/net/endpoint.h"
 #include "main-node/cluster/want_place.h"
 #include "main-node/engine/expert_service.h"
@@ -307,13 +308,11 @@ static void on_async(uv_async_t *async)
 	}
 }
 
-static void on_hangup(uv_signal_t *handle, int number)
+static void reload_hosts(struct odm_cluster *c)
 {
-	struct odm_cluster *c = handle->data;
 	struct od_hosts hosts;
 	struct od_err err;
 
-	(void)number;
 	if (od_hosts_load(&hosts, c->o.hosts_path, &err) != OD_OK) {
 		od_log(OD_LOG_ERROR, "%s; the cluster is unchanged", err.msg);
 		return;
@@ -332,6 +331,14 @@ static void on_hangup(uv_signal_t *handle, int number)
 	else
 		od_log(OD_LOG_INFO, "%s read again: %zu hosts", c->o.hosts_path, hosts.n);
 	od_hosts_fini(&hosts);
+}
+
+static void on_hangup(uv_signal_t *handle, int number)
+{
+	(void)number;
+	od_notify_reloading();
+	reload_hosts(handle->data);
+	od_notify_reloaded();
 }
 
 static void *loop_thread(void *arg)

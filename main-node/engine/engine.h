@@ -71,6 +71,10 @@ OD_MUST_CHECK int odm_engine_open(struct odm_engine **out, const struct odm_engi
 /* Not OD_OK: the trace could not be written (logged). NULL ok. */
 int odm_engine_close(struct odm_engine *e);
 
+/* Without a hosts file, which is read again with the peers (SIGHUP): reads the peers file for the store. Logs that. Any thread,
+ * one at a time. */
+OD_MUST_CHECK int odm_engine_reload_peers(struct odm_engine *e, struct od_err *err);
+
 const struct od_pack *odm_engine_pack(const struct odm_engine *e);
 const struct od_tokenizer *odm_engine_tokenizer(const struct odm_engine *e); /* NULL: the pack has none */
 uint32_t odm_engine_ctx(const struct odm_engine *e);

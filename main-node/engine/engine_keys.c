@@ -1,3 +1,4 @@
+#include "common/base/log.h"
 #include "common/net/endpoint.h"
 #include "common/net/store_wire.h"
 #include "main-node/cluster/host_keys.h"
@@ -60,4 +61,18 @@ int odm_engine_rekey(void *arg, struct od_hosts *hosts, struct od_err *err)
 	if (rc == OD_OK && e->keys != NULL && e->store != NULL)
 		rc = odm_store_admit(e->store, e->keys, hosts, err);
 	return rc;
+}
+
+int odm_engine_reload_peers(struct odm_engine *e, struct od_err *err)
+{
+	struct od_hosts none = { 0 };
+	int rc = odm_engine_rekey(e, &none, err);
+
+	if (rc != OD_OK)
+		return od_fail_within(err, "the keys are unchanged");
+	if (e->keys != NULL && e->keys->peers_path[0] != '\0')
+		od_log(OD_LOG_INFO, "%s read again: %zu keys", e->keys->peers_path, e->keys->peers.n);
+	else
+		od_log(OD_LOG_INFO, "SIGHUP: nothing to read again, because there is neither a hosts file nor a peers file");
+	return OD_OK;
 }

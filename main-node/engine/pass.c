@@ -1,6 +1,7 @@
 #include "main-node/engine/pass.h"
 
 #include "common/base/clock.h"
+#include "common/base/pulse.h"
 #include "common/base/trace.h"
 #include "common/compute/device.h"
 #include "main-node/engine/engine_internal.h"
@@ -62,11 +63,13 @@ void odm_pass_add(struct odm_pass *p, struct odm_sequence *q, uint32_t begin, co
 		p->rows[s->n_rows++] = (struct od_row){ .seq = q->state, .position = begin + (uint32_t)i, .token = tokens[i] };
 }
 
-/* Main is to end, or all of its sequences are given up. */
+/* Main is to end, or all of its sequences are given up. Asked before each layer, and again and again while a layer waits for
+ * workers: so the engine's pulse is here. */
 static bool is_cancelled(void *arg)
 {
 	const struct odm_pass *p = arg;
 
+	od_pulse_beat();
 	if (atomic_load(p->engine->opts.cancel))
 		return true;
 	for (size_t i = 0; i < p->step.n_parts; i++)

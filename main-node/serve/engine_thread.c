@@ -1,6 +1,7 @@
 #include "main-node/serve/engine_thread.h"
 
 #include "common/base/clock.h"
+#include "common/base/pulse.h"
 #include "main-node/serve/job.h"
 
 #include <pthread.h>
@@ -14,6 +15,7 @@ struct odm_engine_thread {
 	pthread_t thread;
 	atomic_bool cancel; /* the engine's */
 	int close_rc;	    /* of odm_engine_close, after the thread has ended */
+	struct od_pulse pulse;
 
 	struct odm_job **running; /* [parallel]; in the engine; engine thread */
 
@@ -291,8 +293,11 @@ static bool prepare_work(struct odm_engine_thread *t)
 	struct odm_job *j;
 
 	pthread_mutex_lock(&t->lock);
-	while (!t->stopping && t->first == NULL && t->n_running == 0 && !t->places_changed)
+	od_pulse_beat();
+	while (!t->stopping && t->first == NULL && t->n_running == 0 && !t->places_changed) {
 		pthread_cond_wait(&t->work, &t->lock);
+		od_pulse_beat();
+	}
 	while (!t->stopping && (j = next_job(t)) != NULL) {
 		pthread_mutex_unlock(&t->lock);
 		give_to_engine(t, j);
@@ -336,6 +341,7 @@ static void *engine_main(void *arg)
 	struct odm_engine_thread *t = arg;
 	struct odm_engine *e;
 
+	od_pulse_of_thread(&t->pulse);
 	if (!open_engine(t))
 		return NULL;
 	while (prepare_work(t)) {
@@ -420,6 +426,26 @@ const struct odm_engine *odm_engine_thread_engine(struct odm_engine_thread *t)
 	e = t->engine;
 	pthread_mutex_unlock(&t->lock);
 	return e;
+}
+
+bool odm_engine_thread_alive(struct odm_engine_thread *t)
+{
+	const bool moved = od_pulse_moved(&t->pulse);
+
+	pthread_mutex_lock(&t->lock);
+	pthread_cond_signal(&t->work);
+	pthread_mutex_unlock(&t->lock);
+	return moved;
+}
+
+int odm_engine_thread_reload_peers(struct odm_engine_thread *t, struct od_err *err)
+{
+	struct odm_engine *e;
+
+	pthread_mutex_lock(&t->lock);
+	e = t->engine;
+	pthread_mutex_unlock(&t->lock);
+	return e != NULL ? odm_engine_reload_peers(e, err) : od_fail(err, OD_ERR_UNREACHABLE, "the engine has ended");
 }
 
 void odm_engine_thread_activity(struct odm_engine_thread *t, struct odm_engine_activity *a)

@@ -44,6 +44,10 @@ struct odm_engine_activity {
 	uint64_t last_step_ns, last_token_ns;	/* od_now_ns; 0: never */
 	struct od_err last_error;		/* of the newest job that failed and was not cancelled, until one succeeds */
 };
+/* One thread, for the service's watchdog: has the engine's thread got on since the last call? Wakes it if it sleeps. */
+bool odm_engine_thread_alive(struct odm_engine_thread *t);
+/* The thread that stops this one: odm_engine_reload_peers. */
+OD_MUST_CHECK int odm_engine_thread_reload_peers(struct odm_engine_thread *t, struct od_err *err);
 void odm_engine_thread_activity(struct odm_engine_thread *t, struct odm_engine_activity *a);
 
 /* What a job is made of; odm_job_new copies it (with its arrays), except the prompt, which it takes. */

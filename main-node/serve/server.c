@@ -8,6 +8,7 @@
 #include "main-node/serve/health.h"
 #include "main-node/serve/http.h"
 #include "main-node/serve/metrics.h"
+#include "main-node/serve/service_watch.h"
 
 #include <limits.h>
 #include <signal.h>
@@ -34,6 +35,8 @@ struct server {
 	uv_async_t changed; /* the engine's state */
 	uv_signal_t terminate, interrupt;
 	uv_timer_t end;
+	struct odm_service_watch watch;
+	char address[300]; /* where HTTP is served */
 	bool drained, failed;
 };
 
@@ -68,6 +71,7 @@ static void on_signal(uv_signal_t *signal, int number)
 	if (odm_http_draining(s->api.http) || odm_engine_thread_state(s->api.thread, NULL) != ODM_SERVE_READY)
 		_exit(EXIT_BY_SIGNAL + number); /* children of --local die with us */
 	od_log(OD_LOG_INFO, "no more requests are taken; open ones have %g s", s->opts->drain_seconds);
+	odm_service_watch_stopping(&s->watch, (uint64_t)(s->opts->drain_seconds * (double)OD_NS_PER_S));
 	odm_http_drain(s->api.http);
 	uv_timer_start(&s->end, on_end, (uint64_t)(s->opts->drain_seconds * 1e3), 0);
 }
@@ -93,6 +97,7 @@ static void on_changed(uv_async_t *async)
 	}
 	od_log(OD_LOG_INFO, "ready: model \"%s\", context of %u tokens, %u texts at once", s->api.model, odm_engine_ctx(e),
 	       odm_engine_parallel(e));
+	odm_service_watch_ready(&s->watch, s->api.thread, s->api.model, s->address);
 }
 
 static void text_ended(void *arg, const struct odm_result *r, uint64_t queue_ns, int rc) /* engine thread */
@@ -162,6 +167,7 @@ static void start_handles(struct server *s)
 	s->changed.data = s->terminate.data = s->interrupt.data = s->end.data = s;
 	uv_signal_start(&s->terminate, on_signal, SIGTERM);
 	uv_signal_start(&s->interrupt, on_signal, SIGINT);
+	odm_service_watch_open(&s->watch, &s->loop, s->opts->engine.hosts_path == NULL);
 }
 
 static int open_http(struct server *s, struct od_err *err)
@@ -191,8 +197,9 @@ static int open_http(struct server *s, struct od_err *err)
 		close(ho.listen_fd);
 		return rc;
 	}
-	od_log(OD_LOG_INFO, strchr(o->listen.host, ':') != NULL ? "listening on %s://[%s]:%u" : "listening on %s://%s:%u",
-	       o->cert != NULL ? "https" : "http", o->listen.host, port);
+	snprintf(s->address, sizeof(s->address), strchr(o->listen.host, ':') != NULL ? "%s://[%s]:%u" : "%s://%s:%u",
+		 o->cert != NULL ? "https" : "http", o->listen.host, port);
+	od_log(OD_LOG_INFO, "listening on %s", s->address);
 	return OD_OK;
 }
 
@@ -217,6 +224,7 @@ static void close_handles(struct server *s)
 	uv_close((uv_handle_t *)&s->terminate, NULL);
 	uv_close((uv_handle_t *)&s->interrupt, NULL);
 	uv_close((uv_handle_t *)&s->end, NULL);
+	odm_service_watch_close(&s->watch);
 	uv_run(&s->loop, UV_RUN_DEFAULT);
 	uv_loop_close(&s->loop);
 }
