@@ -17,16 +17,30 @@ demo: deps
 	@$(B)/bin/od-main --pack $(DEMO_PACK) --local 4 --max-tokens 160 --temperature 0.6 --top-p 0.9 \
 		--repetition-penalty 1.1 --seed 1 --prompt "$(DEMO_PROMPT)"
 
-# Programs only: a pack is made where it is used, with od-pack.
+# Programs, documents and systemd units; a pack is made where it is used, with od-pack. Options that were edited in SYSCONFDIR
+# are kept, also by uninstall. The programs themselves look for their keys in /etc/od-moe.
+SYSCONFDIR ?= /etc
 BINDIR := $(DESTDIR)$(PREFIX)/bin
+LIBDIR := $(DESTDIR)$(PREFIX)/lib
 DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/od-moe
+CONFDIR := $(DESTDIR)$(SYSCONFDIR)/od-moe
+SERVICES := od-main od-worker od-shadow
 install: programs
-	install -d $(BINDIR) $(DOCDIR)/docs/plots
+	install -d $(BINDIR) $(DOCDIR)/docs/plots $(LIBDIR)/systemd/system $(LIBDIR)/sysusers.d $(LIBDIR)/od-moe $(CONFDIR)
 	install -m 755 $(PROGRAMS:%=$(B)/bin/%) $(BINDIR)
 	install -m 644 README.md LICENSE $(DOCDIR)
 	install -m 644 $(wildcard docs/*.md) $(DOCDIR)/docs
 	install -m 644 $(wildcard docs/plots/*.svg) $(DOCDIR)/docs/plots
+	install -m 755 deploy/systemd/restart-delay $(LIBDIR)/od-moe
+	install -m 644 deploy/systemd/od-moe.sysusers $(LIBDIR)/sysusers.d/od-moe.conf
+	@for s in $(SERVICES); do \
+		echo "unit $(LIBDIR)/systemd/system/$$s.service, options $(CONFDIR)/$$s.conf"; \
+		sed 's|/usr/local/|$(PREFIX)/|; s|/etc/od-moe/|$(SYSCONFDIR)/od-moe/|' deploy/systemd/$$s.service \
+			>$(LIBDIR)/systemd/system/$$s.service && chmod 644 $(LIBDIR)/systemd/system/$$s.service || exit 1; \
+		[ -e $(CONFDIR)/$$s.conf ] || install -m 644 deploy/systemd/$$s.conf $(CONFDIR) || exit 1; \
+	done
+	@echo 'For the services: systemd-sysusers && systemctl daemon-reload (README, "As services")'
 
 uninstall:
-	rm -f $(PROGRAMS:%=$(BINDIR)/%)
-	rm -rf $(DOCDIR)
+	rm -f $(PROGRAMS:%=$(BINDIR)/%) $(SERVICES:%=$(LIBDIR)/systemd/system/%.service) $(LIBDIR)/sysusers.d/od-moe.conf
+	rm -rf $(DOCDIR) $(LIBDIR)/od-moe
