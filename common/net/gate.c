@@ -5,6 +5,8 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sodium.h>
@@ -23,8 +25,24 @@
 #define WATCHED (ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | \
 		 ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
 #define MAX_LOGGED 64
-#define MAX_PENDING 256 /* connections whose address is remembered until they end; more have none in the log */
+#define MAX_PENDING OD_GATE_PENDING
 #define ADDRESS 64
+/* What ZeroMQ sends to a client whose key is not admitted: greeting, WELCOME, ERROR. An admitted one gets READY (67 bytes). */
+#define BYTES_WITHOUT_KEY (64 + 170 + 12)
+
+/* A connection that may not have shown a key yet. */
+struct pending {
+	int fd; /* ZeroMQ's: it may be closed, and be another connection's by now */
+	struct sockaddr_storage peer;
+};
+
+/* The newest connections of a ROUTER, oldest first. */
+struct pendings {
+	struct pending conn[MAX_PENDING];
+	unsigned n;
+	uint64_t cut;	    /* ended here, and ZeroMQ has not told so yet */
+	const char *failed; /* why the connection that ends next was refused */
+};
 
 struct od_gate {
 	void *context, *handler;
@@ -47,11 +65,7 @@ struct od_gate {
 		char reason[160];
 	} logged[MAX_LOGGED];
 	unsigned next_logged;
-	struct {
-		int fd;
-		char address[ADDRESS];
-	} pending[OD_GATE_SOCKETS][MAX_PENDING];
-	const char *failed[OD_GATE_SOCKETS]; /* why the connection that ends next was refused */
+	struct pendings pending[OD_GATE_SOCKETS];
 };
 
 /* ---- the log ---- */
@@ -166,23 +180,78 @@ static bool take_request(struct od_gate *g)
 
 /* ---- connections that never show a key ---- */
 
-static void remember(struct od_gate *g, unsigned socket, int fd)
+static const char *address_of(const struct pending *p, char *to)
 {
-	struct sockaddr_storage a;
-	socklen_t len = sizeof(a);
-	char *to;
+	const struct sockaddr *a = (const struct sockaddr *)&p->peer;
 
-	if (fd < 0)
-		return;
-	g->pending[socket][fd % MAX_PENDING].fd = fd;
-	to = g->pending[socket][fd % MAX_PENDING].address;
-	to[0] = '\0';
-	if (getpeername(fd, (struct sockaddr *)&a, &len) != 0)
+	if (a->sa_family == AF_INET && inet_ntop(AF_INET, &((const struct sockaddr_in *)a)->sin_addr, to, ADDRESS) != NULL)
+		return to;
+	if (a->sa_family == AF_INET6 && inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)a)->sin6_addr, to, ADDRESS) != NULL)
+		return to;
+	return "an unknown address";
+}
+
+static void forget(struct pendings *w, unsigned at)
+{
+	w->n--;
+	memmove(&w->conn[at], &w->conn[at + 1], (w->n - at) * sizeof(w->conn[0]));
+}
+
+/* It is still this connection, and its client has not been admitted. */
+static bool is_waiting(const struct pending *p)
+{
+	struct sockaddr_storage now = { 0 };
+	struct tcp_info info = { 0 };
+	socklen_t len = sizeof(now);
+
+	if (getpeername(p->fd, (struct sockaddr *)&now, &len) != 0 || memcmp(&now, &p->peer, sizeof(now)) != 0)
+		return false;
+	len = sizeof(info);
+	return getsockopt(p->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 || info.tcpi_bytes_acked <= BYTES_WITHOUT_KEY;
+}
+
+/* The oldest makes room: with a key a handshake takes milliseconds, so what has none by now is most likely a stranger's. ZeroMQ
+ * notices the end and closes it. */
+static void make_room(struct od_gate *g, struct pendings *w)
+{
+	const struct pending *p = &w->conn[0];
+	char address[ADDRESS];
+
+	if (is_waiting(p) && shutdown(p->fd, SHUT_RDWR) == 0) {
+		w->cut++;
+		refuse(g, address_of(p, address), "too many others have connected since, and it has not shown a key");
+	}
+	forget(w, 0);
+}
+
+static void remember(struct od_gate *g, struct pendings *w, int fd)
+{
+	struct pending p = { .fd = fd };
+	socklen_t len = sizeof(p.peer);
+
+	if (fd < 0 || getpeername(fd, (struct sockaddr *)&p.peer, &len) != 0)
 		return; /* it is gone already */
-	if (a.ss_family == AF_INET)
-		inet_ntop(AF_INET, &((struct sockaddr_in *)&a)->sin_addr, to, ADDRESS);
-	else if (a.ss_family == AF_INET6)
-		inet_ntop(AF_INET6, &((struct sockaddr_in6 *)&a)->sin6_addr, to, ADDRESS);
+	if (w->n == MAX_PENDING)
+		make_room(g, w);
+	w->conn[w->n++] = p;
+}
+
+/* An end without a failure is that of an admitted client. */
+static void ended(struct od_gate *g, struct pendings *w, int fd)
+{
+	const char *failed = w->failed;
+	char address[ADDRESS];
+	unsigned at = 0;
+
+	w->failed = NULL;
+	while (at < w->n && w->conn[at].fd != fd)
+		at++;
+	if (failed != NULL && at == w->n && w->cut > 0)
+		w->cut--;
+	else if (failed != NULL)
+		refuse(g, at < w->n ? address_of(&w->conn[at], address) : "an unknown address", failed);
+	if (at < w->n)
+		forget(w, at);
 }
 
 static const char *why(uint16_t event, uint32_t value)
@@ -197,19 +266,14 @@ static const char *why(uint16_t event, uint32_t value)
 }
 
 /* The failure comes first and does not say of which connection; then that connection ends. */
-static void take_event(struct od_gate *g, unsigned socket, uint16_t event, uint32_t value)
+static void take_event(struct od_gate *g, struct pendings *w, uint16_t event, uint32_t value)
 {
-	if (event == ZMQ_EVENT_ACCEPTED) {
-		remember(g, socket, (int)value);
-	} else if (event == ZMQ_EVENT_DISCONNECTED && g->failed[socket] != NULL) {
-		const int fd = (int)value, at = fd >= 0 ? fd % MAX_PENDING : 0;
-		const bool known = g->pending[socket][at].fd == fd && g->pending[socket][at].address[0] != '\0';
-
-		refuse(g, known ? g->pending[socket][at].address : "an unknown address", g->failed[socket]);
-		g->failed[socket] = NULL;
-	} else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL || event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) {
-		g->failed[socket] = why(event, value);
-	}
+	if (event == ZMQ_EVENT_ACCEPTED)
+		remember(g, w, (int)value);
+	else if (event == ZMQ_EVENT_DISCONNECTED)
+		ended(g, w, (int)value);
+	else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL || event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
+		w->failed = why(event, value);
 }
 
 static bool take_watch(struct od_gate *g, unsigned socket)
@@ -225,7 +289,7 @@ static bool take_watch(struct od_gate *g, unsigned socket)
 		return false;
 	memcpy(&event, head, sizeof(event));
 	memcpy(&value, head + sizeof(event), sizeof(value));
-	take_event(g, socket, event, value);
+	take_event(g, &g->pending[socket], event, value);
 	return true;
 }
 

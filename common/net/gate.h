@@ -1,7 +1,8 @@
 /* gate.h - lets only known keys in: CURVE on the ROUTERs of one ZeroMQ context, and the handler that ZeroMQ asks about each
  * client's public key before a byte of our protocol passes (ZAP, ZeroMQ RFC 27).
  *
- * A peer that does not pass is disconnected by ZeroMQ after 2 s at the latest (HANDSHAKE_IVL), counted, and logged once.
+ * A peer that does not pass is disconnected by ZeroMQ after 2 s at the latest (HANDSHAKE_IVL), counted, and logged once. Of those
+ * that have not shown a key yet a ROUTER keeps the newest OD_GATE_PENDING; the gate ends the others.
  * Thread: new, guard, start and free from one thread at a time; the others from any thread. The gate has its own thread.
  * Owner: the caller. One gate per context. Free it before its ROUTERs are closed; they refuse all connections then. */
 #ifndef OD_NET_GATE_H
@@ -17,6 +18,7 @@ void od_gate_free(struct od_gate *g); /* NULL ok */
 
 /* Before the ROUTER is bound: it then accepts CURVE only, and only keys that the gate admits. At most OD_GATE_SOCKETS. */
 #define OD_GATE_SOCKETS 2
+#define OD_GATE_PENDING 256 /* all workers of a large cluster may come to the store at once */
 OD_MUST_CHECK int od_gate_guard(struct od_gate *g, void *router, struct od_err *err);
 /* Before a guarded ROUTER is closed while the gate stays; not after od_gate_start. */
 void od_gate_release(struct od_gate *g, void *router);

@@ -3,6 +3,7 @@
 #include "tests/unit/wire_client.h"
 
 #include "common/base/clock.h"
+#include "common/base/descriptors.h"
 #include "common/net/gate.h"
 #include "common/net/handshake.h"
 
@@ -416,6 +417,55 @@ static void get_end(int fd)
 	close(fd);
 }
 
+/* Far more silent clients than a ROUTER keeps. Those that came first are ended, long before HANDSHAKE_IVL; clients with a key are
+ * not, whenever they came. */
+static void silent_clients_make_room(void **state)
+{
+	enum { FIRST = 64, LAST = 128, SILENT = FIRST + OD_GATE_PENDING };
+	int fd[SILENT];
+	uint64_t first_ns;
+	void *before, *after;
+	struct od_route route; /* of the first connection */
+	struct od_msg m;
+	char byte;
+	struct rig r;
+
+	(void)state;
+	rig_open(&r);
+	before = client(&r, &r.friend, r.server.public_key);
+	await(before, ZMQ_POLLOUT);
+	assert_int_equal(ping(before, NULL, 1), OD_OK);
+	get_msg(r.router, true, &m);
+	route = m.route;
+	od_msg_fini(&m);
+	first_ns = od_now_ns();
+	for (int i = 0; i < SILENT; i++) {
+		fd[i] = tcp(&r);
+		if (i % 16 == 0)
+			usleep(2000); /* the queue of connections to accept is short; one that does not fit takes a second */
+	}
+	after = client(&r, &r.friend, r.server.public_key);
+	there_and_back(&r, after, 2);
+	for (int i = 0; i < FIRST; i++)
+		get_end(fd[i]);
+	assert_true(od_now_ns() < first_ns + HANDSHAKE_MS * OD_NS_PER_MS);
+	for (int i = SILENT - LAST; i < SILENT; i++) {
+		ssize_t n = recv(fd[i], &byte, 1, MSG_DONTWAIT);
+
+		assert_true(n == 1 || (n < 0 && errno == EAGAIN)); /* a greeting, or nothing yet */
+	}
+	assert_int_equal(ping(r.router, &route, 3), OD_OK); /* not a new connection of the same client */
+	get_msg(before, false, &m);
+	od_msg_fini(&m);
+	there_and_back(&r, after, 4);
+	await_refused(&r, FIRST);
+	for (int i = FIRST; i < SILENT; i++)
+		close(fd[i]);
+	od_close_socket(before);
+	od_close_socket(after);
+	rig_close(&r);
+}
+
 static void plain_tcp_stays_out(void **state)
 {
 	static const char *const mechanisms[] = { "CURVE", "NULL", "PLAIN", "GSSAPI", "" };
@@ -598,6 +648,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_refused_key_is_logged_once), /* first: later lines may be left out */
 		cmocka_unit_test(a_known_key_gets_in),
+		cmocka_unit_test(silent_clients_make_room),
 		cmocka_unit_test(other_clients_stay_out),
 		cmocka_unit_test(main_knows_why),
 		cmocka_unit_test(a_watch_that_ended_blocks_nobody),
@@ -609,5 +660,6 @@ int main(void)
 		cmocka_unit_test(without_keys_it_ends_the_process),
 	};
 
+	od_descriptors_raise(); /* both ends of many connections are here */
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
