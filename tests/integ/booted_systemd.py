@@ -1,0 +1,111 @@
+"""A systemd that boots in namespaces of its own (processes, mounts, network, cgroups), with /etc, /var/lib, /run and /tmp of its
+own, and what `make install` put into a folder as its /usr/local. Needs root. Nothing outside is changed, except for a cgroup that
+is removed at the end."""
+import atexit
+import glob
+import os
+import shutil
+import subprocess
+import time
+
+BOOT = r"""
+set -e
+mount --make-rprivate /
+root=$1 pack=$2
+mount -t tmpfs none /run
+touch /run/log && chmod 666 /run/log
+mkdir -p /run/lock /run/systemd/system/od-.service.d /run/etc /run/lib/od-moe/pack /run/lib/systemd
+printf '[Service]\nStandardOutput=append:/run/log\nStandardError=append:/run/log\n' >/run/systemd/system/od-.service.d/log.conf
+cp -a /etc/. /run/etc
+rm -rf /run/etc/systemd/system/*
+cp -a "$root"/etc/od-moe /run/etc
+cp "$pack"/* /run/lib/od-moe/pack
+mount --bind "$root"/usr/local /usr/local
+mount --bind /run/etc /etc
+mount --bind /run/lib /var/lib
+for d in /tmp /var/tmp /var/cache; do mount -t tmpfs none $d; done
+umount -R /sys/fs/cgroup
+mkdir -p /sys/fs/cgroup
+mount -t cgroup2 none /sys/fs/cgroup
+ip link set lo up
+systemd-sysusers
+printf '[Unit]\nDescription=Nothing\n' >/run/systemd/system/nothing.target
+chown -R od-moe /etc/od-moe/*.key 2>/dev/null || :
+export container=od-test
+exec /lib/systemd/systemd --unit=nothing.target --log-target=kmsg --show-status=no
+"""
+
+
+class Unavailable(Exception):
+    pass
+
+
+def own_cgroup():
+    with open("/proc/mounts") as f:
+        mounts = [line.split()[1] for line in f if line.split()[2] == "cgroup2"]
+    with open("/proc/self/cgroup") as f:
+        own = [line.strip()[3:] for line in f if line.startswith("0::")]
+    if not mounts or not own:
+        raise Unavailable("no cgroup2 file system is mounted")
+    return os.path.join(mounts[0], own[0].lstrip("/"), f"od-test-{os.getpid()}")
+
+
+class Booted:
+    def __init__(self, root, pack, patience_s=30):
+        self.p = None
+        if os.geteuid() != 0 or not os.path.exists("/lib/systemd/systemd") or shutil.which("nsenter") is None:
+            raise Unavailable("this needs root, systemd and nsenter")
+        self.cgroup = own_cgroup()
+        atexit.register(self.stop)
+        try:
+            os.mkdir(self.cgroup)
+        except OSError as e:
+            raise Unavailable(f"no cgroup of our own: {e}") from None
+        self.p = subprocess.Popen(
+            ["sh", "-c", 'echo $$ >"$0"/cgroup.procs && exec unshare --pid --mount --cgroup --uts --ipc --net --fork --kill-child '
+             '--mount-proc sh -c "$1" boot "$2" "$3"', self.cgroup, BOOT, root, pack], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        end = time.monotonic() + patience_s
+        while self.systemctl("is-system-running").stdout.strip() not in ("running", "degraded"):
+            if self.p.poll() is not None:
+                raise Unavailable("it does not boot here: " + self.p.stdout.read().strip().replace("\n", "; ")[-200:])
+            if time.monotonic() > end:
+                self.stop()
+                raise Unavailable(f"it has not booted after {patience_s} s")
+            time.sleep(0.1)
+
+    def run(self, *args, **kw):
+        """A command in there."""
+        try:
+            with open(f"/proc/{self.p.pid}/task/{self.p.pid}/children") as f:
+                init = f.read().split()
+        except OSError:
+            init = []
+        if not init:
+            return subprocess.CompletedProcess(args, 1, "", "it does not run")
+        return subprocess.run(["nsenter", "-t", init[0], "-m", "-p", "-n", "-C", *args], capture_output=True, text=True,
+                              timeout=120, **kw)
+
+    def systemctl(self, *args):
+        return self.run("systemctl", "--no-pager", *args)
+
+    def show(self, unit, *names):
+        out = self.systemctl("show", unit, *(f"-p{n}" for n in names)).stdout
+        return dict(line.split("=", 1) for line in out.splitlines())
+
+    def log(self):
+        return self.run("cat", "/run/log").stdout
+
+    def stop(self):
+        if self.p is not None and self.p.poll() is None:
+            self.p.kill()
+            self.p.wait()
+        for _ in range(50):  # until the kernel has ended its processes
+            for d in sorted(glob.glob(self.cgroup + "/**/", recursive=True), reverse=True):
+                try:
+                    os.rmdir(d)
+                except OSError:
+                    pass
+            if not os.path.exists(self.cgroup):
+                return
+            time.sleep(0.1)

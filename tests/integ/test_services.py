@@ -1,0 +1,474 @@
+#!/usr/bin/env python3
+"""The daemons as services: what they tell the service manager on a socket that the test opens, that the watchdog is fed only while
+their threads get on (the test stops single threads), SIGTERM and SIGHUP, the units as `make install` puts them, and a booted
+systemd where the machine permits one."""
+import atexit
+import ctypes
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import time
+
+import booted_systemd
+from cluster_util import (BIN, HANG_S, PROMPT, TMP, Daemon, Lines, Skip, generate, hosts_file, main_args, pack, run_tests, test, tool)
+from serve_util import Server, parse_events, stop_servers
+
+atexit.register(stop_servers)
+WATCHDOG_S = 1.0
+QUIET_S = 3 * WATCHDOG_S  # in which a fed watchdog is heard of several times
+UNITS = ("od-main", "od-worker", "od-shadow")
+
+
+class Manager:
+    """The socket of a service manager. Daemons that are started within `with` talk to it."""
+
+    def __init__(self, name, watchdog_s=WATCHDOG_S):
+        self.path = os.path.join(TMP, name + ".notify")
+        self.s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.s.bind(self.path)
+        self.env = {"NOTIFY_SOCKET": self.path, "WATCHDOG_USEC": str(int(watchdog_s * 1e6))}
+        self.heard, self.unread = [], []
+
+    def __enter__(self):
+        os.environ.update(self.env)
+        return self
+
+    def __exit__(self, *_):
+        for name in self.env:
+            del os.environ[name]
+
+    def hear(self, seconds=0.0):
+        """The messages until then that `wait` has not passed, each a dictionary."""
+        got, self.unread, end = self.unread, [], time.monotonic() + seconds
+        while select.select([self.s], [], [], max(0.0, end - time.monotonic()))[0]:
+            lines = self.s.recv(65536).decode().splitlines()
+            got.append(dict(line.split("=", 1) for line in lines))
+            self.heard.append(got[-1])
+        return got
+
+    def wait(self, **want):
+        """Until one message says all of this; None: whatever the value."""
+        end = time.monotonic() + HANG_S
+        while time.monotonic() < end:
+            got = self.hear(0.05)
+            for i, m in enumerate(got):
+                if all(k in m and v in (None, m[k]) for k, v in want.items()):
+                    self.unread = got[i + 1:]
+                    return m
+        raise AssertionError(f"no {want} in {self.heard}")
+
+    def feeds(self, seconds=QUIET_S):
+        self.hear()
+        return sum("WATCHDOG" in m for m in self.hear(seconds))
+
+
+class StoppedThread:
+    """One thread of a process, stopped as a debugger stops it; the others go on."""
+    SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+
+    def __init__(self, pid, name):
+        self.tid = [int(t) for t in os.listdir(f"/proc/{pid}/task") if self.comm(pid, t) == name][0]
+        self.libc = ctypes.CDLL(None, use_errno=True)
+
+    @staticmethod
+    def comm(pid, tid):
+        with open(f"/proc/{pid}/task/{tid}/comm") as f:
+            return f.read().strip()
+
+    def ptrace(self, request):
+        return self.libc.ptrace(ctypes.c_long(request), ctypes.c_long(self.tid), None, None)
+
+    def __enter__(self):
+        if self.ptrace(self.SEIZE) != 0:
+            raise Skip(f"ptrace: {os.strerror(ctypes.get_errno())}")
+        assert self.ptrace(self.INTERRUPT) == 0
+        assert os.WIFSTOPPED(os.waitpid(self.tid, self.WALL)[1])
+
+    def __exit__(self, *_):
+        assert self.ptrace(self.DETACH) == 0
+
+
+def stopped_thread_stops_the_watchdog(m, pid, name):
+    assert m.feeds() >= 2
+    with StoppedThread(pid, name):
+        m.hear(2 * WATCHDOG_S)  # what was fed before, and for what was done just before
+        assert m.feeds() == 0, m.heard
+    assert m.feeds() >= 2
+
+
+# ---- What they tell ----
+
+
+def daemon_tells(role, thread):
+    with Manager(role) as m:
+        d = Daemon(role)
+    ready = m.wait(READY="1")
+    assert re.search(r"listening on port \d+; no main has connected", ready["STATUS"]), ready
+    stopped_thread_stops_the_watchdog(m, d.process.pid, thread)
+    # Without keys there is nothing to read again: it says so, and lives.
+    d.signal(signal.SIGHUP)
+    reloading = m.wait(RELOADING="1")
+    assert 0 < int(reloading["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000
+    m.wait(READY="1")
+    assert d.alive() and "nothing to read again" in d.text()
+    # While it serves.
+    other = Daemon("worker")
+    nodes = [d, other] if role == "shadow" else [d]
+    r = generate("--workers", hosts_file(nodes), prompt=PROMPT, tokens=40)
+    assert r["token_ids"] == generate("--resident", prompt=PROMPT, tokens=40)["token_ids"]
+    said = [x["STATUS"] for x in m.hear(0.5) if "STATUS" in x]
+    assert len(said) == 2 and 'serves main "' in said[0] and "no main has connected" in said[1], said
+    other.kill()
+    d.signal(signal.SIGTERM)
+    stopping = m.wait(STOPPING="1")
+    assert 30e6 <= int(stopping["EXTEND_TIMEOUT_USEC"]) <= 60e6, stopping
+    assert d.process.wait(timeout=HANG_S) == 0
+
+
+@test
+def a_worker_tells_the_service_manager_how_it_is():
+    daemon_tells("worker", "od-engine")
+
+
+@test
+def a_shadow_does_too():
+    daemon_tells("shadow", "od-emulator")
+
+
+@test
+def stuck_readers_stop_the_watchdog_of_a_worker_with_work():
+    """The engine thread waits for work all the time; what is stuck is the load."""
+    with Manager("reader") as m:
+        w = Daemon("worker", "--read-threads", 1)
+    m.wait(READY="1")
+    with StoppedThread(w.process.pid, "od-read"):
+        assert m.feeds() >= 2  # there is nothing to read
+        main = subprocess.Popen(main_args("--workers", hosts_file([w])), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        m.wait(STATUS=None)
+        m.hear(2 * WATCHDOG_S)
+        busy = m.feeds()
+        main.kill()
+        main.communicate()
+    # Main gives up a stuck worker after 3 s and begins again, which frees it for a moment.
+    assert busy <= 1, m.heard
+    assert m.feeds() >= 2
+    w.kill()
+
+
+@test
+def a_server_tells_when_it_is_ready_and_that_it_gets_on():
+    w = Daemon("worker")
+    hosts = hosts_file([w], "service-hosts.txt")
+    with Manager("main") as m:
+        s = Server("--workers", hosts, "--drain-seconds", 5, mode=(), ready=False)
+    assert "loading" in m.wait(STATUS=None)["STATUS"]
+    ready = m.wait(READY="1")
+    assert ready["STATUS"] == f"serves talebook on http://127.0.0.1:{s.port}", ready
+    assert sum("READY" in x for x in m.heard) == 1 and "READY" not in m.heard[0]
+    text = s.complete(PROMPT, 24, temperature=0)["choices"][0]["text"]
+    assert text == generate("--resident", prompt=PROMPT, tokens=24)["text"]
+    stopped_thread_stops_the_watchdog(m, s.p.pid, "od-engine")
+    assert any(re.search(r"; texts: 0 running, 0 waiting", x.get("STATUS", "")) for x in m.heard), m.heard
+    # While it writes: the same, and the text is not harmed.
+    c, r = s.open_stream(prompt=PROMPT, max_tokens=2000, ignore_eos=True, temperature=0)
+    r.readline()
+    assert m.feeds() >= 2
+    with StoppedThread(s.p.pid, "od-engine"):
+        m.hear(2 * WATCHDOG_S)
+        assert m.feeds() == 0
+    c.close()
+    assert m.feeds() >= 2
+    # Hosts are read again.
+    more = Daemon("worker")
+    hosts_file([w, more], "service-hosts.txt")
+    s.p.send_signal(signal.SIGHUP)
+    m.wait(RELOADING="1")
+    m.wait(READY="1")
+    s.wait_for("read again: 2 hosts")
+    with open(hosts, "w") as f:
+        f.write("nonsense line with five words\n")
+    s.p.send_signal(signal.SIGHUP)
+    m.wait(READY="1")
+    s.wait_for("the cluster is unchanged")
+    assert s.complete(PROMPT, 24, temperature=0)["choices"][0]["text"] == text
+    # A drain: the open request ends well, no other is taken, the watchdog is fed.
+    c, r = s.open_stream(prompt=PROMPT, max_tokens=400, ignore_eos=True, temperature=0)
+    first = r.readline()
+    s.p.send_signal(signal.SIGTERM)
+    stopping = m.wait(STOPPING="1")
+    assert 5e6 <= int(stopping["EXTEND_TIMEOUT_USEC"]) <= 60e6, stopping
+    events, _ = parse_events((first + r.read()).decode())
+    assert events[-1] == "[DONE]" and len(events) > 2, events[-3:]
+    assert s.stop() == 0, s.log
+    for d in w, more:
+        d.kill()
+
+
+@test
+def children_of_local_leave_the_service_to_their_parent():
+    with Manager("local") as m:
+        s = Server(mode=("--local", 2))
+    m.wait(READY="1")
+    m.hear(QUIET_S)
+    assert sum("READY" in x for x in m.heard) == 1, m.heard
+    assert not any("listening on port" in x.get("STATUS", "") for x in m.heard), m.heard
+    assert s.stop() == 0
+
+
+@test
+def without_a_service_manager_nothing_is_told_and_sighup_ends_a_daemon():
+    assert "NOTIFY_SOCKET" not in os.environ
+    d = Daemon("worker")
+    d.signal(signal.SIGHUP)
+    assert d.process.wait(timeout=HANG_S) == -signal.SIGHUP
+
+
+# ---- SIGTERM, SIGHUP ----
+
+
+@test
+def sigterm_lets_a_worker_finish_what_it_computes():
+    slow, other = Daemon("worker", "--run-time", 2000), Daemon("worker")
+    main = subprocess.Popen(main_args("--workers", hosts_file([slow, other]), "--group-size", 1, tokens=2, prompt="a"),
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while "session with main" not in slow.text():
+        time.sleep(0.01)
+    time.sleep(1)  # it computes the first RUN
+    begin = time.monotonic()
+    slow.signal(signal.SIGTERM)
+    assert slow.process.wait(timeout=HANG_S) == 0, slow.text()
+    took = time.monotonic() - begin
+    out, said = main.communicate(timeout=HANG_S)
+    assert main.returncode == 0, said
+    r = json.loads(out)
+    assert r["token_ids"] == generate("--resident", tokens=2, prompt="a")["token_ids"]
+    assert took > 0.4 and "not finished" not in slow.text(), (took, slow.text())
+    assert r["worker_compute_s"] >= 2, r  # its RESULT arrived
+    other.kill()
+
+
+@test
+def a_second_signal_does_not_wait():
+    slow = Daemon("worker", "--run-time", 20000)
+    main = subprocess.Popen(main_args("--workers", hosts_file([slow]), tokens=2, prompt="a"), stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL)
+    while "session with main" not in slow.text():
+        time.sleep(0.01)
+    time.sleep(1)
+    slow.signal(signal.SIGTERM)
+    time.sleep(1)
+    assert slow.alive()
+    begin = time.monotonic()
+    slow.signal(signal.SIGTERM)
+    assert slow.process.wait(timeout=HANG_S) == 0 and time.monotonic() - begin < 5
+    main.kill()
+    main.wait()
+
+
+def public_key(path):
+    with open(path) as f:
+        return [line.split()[0] for line in f if not line.startswith("# ")][0]
+
+
+def new_key(name):
+    base = os.path.join(TMP, name)
+    tool("od-main", "keygen", "--out", base)
+    return base + ".key", public_key(base + ".pub")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@test
+def sighup_does_not_end_a_main_that_only_has_a_store():
+    key, public = new_key("store-main")
+    store = f"127.0.0.1:{free_port()}"
+    peers = os.path.join(TMP, "store.peers")
+    with open(peers, "w") as f:
+        f.write(public + "\n")
+    s = Server("--serve-store", store, "--key", key, "--peers", peers)
+    with open(peers, "a") as f:
+        f.write(new_key("store-worker")[1] + "\n")
+    s.p.send_signal(signal.SIGHUP)
+    s.wait_for("store.peers read again: 2 keys")
+    with open(peers, "w") as f:
+        f.write("not a key\n")
+    s.p.send_signal(signal.SIGHUP)
+    s.wait_for("the keys are unchanged")
+    assert s.stop() == 0, s.log
+    s = Server("--serve-store", store)
+    s.p.send_signal(signal.SIGHUP)
+    s.wait_for("nothing to read again")
+    assert s.ask("/v1/models")[0] == 200 and s.stop() == 0
+    terminal = Lines("--resident", "--serve-store", store, "--max-tokens", 4)
+    terminal.ask()
+    terminal.answer()
+    terminal.p.send_signal(signal.SIGHUP)
+    terminal.ask()
+    assert len(terminal.answer()["token_ids"]) == 4
+    assert terminal.close()[0] == 0
+
+
+# ---- The units ----
+
+
+def installed(*args):
+    """A folder with what `make install` puts there."""
+    root = os.path.join(TMP, "root" + str(len(os.listdir(TMP))))
+    p = subprocess.run(["make", "-s", "install", f"B={os.path.dirname(BIN)}", f"DESTDIR={root}", *args], capture_output=True,
+                       text=True, timeout=HANG_S)
+    assert p.returncode == 0, p.stdout + p.stderr
+    return root, p.stdout
+
+
+@test
+def make_install_puts_units_and_keeps_what_was_edited():
+    root, said = installed("PREFIX=/opt/od")
+    assert "systemd-sysusers" in said and "daemon-reload" in said, said
+    for u in UNITS:
+        with open(f"{root}/opt/od/lib/systemd/system/{u}.service") as f:
+            unit = f.read()
+        assert f"ExecStart=/opt/od/bin/{u} " in unit.replace("serve $OD_ARGS", "$OD_ARGS") and "/usr/local" not in unit, unit
+        assert stat.S_IMODE(os.stat(f"{root}/opt/od/bin/{u}").st_mode) == 0o755
+        with open(f"{root}/etc/od-moe/{u}.conf") as f:
+            assert re.search(r'^OD_ARGS="--\w', f.read(), re.M)
+    assert os.access(f"{root}/opt/od/lib/od-moe/restart-delay", os.X_OK)
+    with open(f"{root}/opt/od/lib/sysusers.d/od-moe.conf") as f:
+        assert re.search("^u od-moe ", f.read(), re.M)
+    with open(f"{root}/etc/od-moe/od-worker.conf", "w") as f:
+        f.write('OD_ARGS="--mine"\n')
+    args = [f"B={os.path.dirname(BIN)}", f"DESTDIR={root}", "PREFIX=/opt/od"]
+    subprocess.run(["make", "-s", "install", *args], check=True, stdout=subprocess.DEVNULL, timeout=HANG_S)
+    subprocess.run(["make", "-s", "uninstall", *args], check=True, timeout=HANG_S)
+    with open(f"{root}/etc/od-moe/od-worker.conf") as f:
+        assert f.read() == 'OD_ARGS="--mine"\n'
+    left = [os.path.join(d, f) for d, _, files in os.walk(root) for f in files]
+    assert sorted(left) == sorted(f"{root}/etc/od-moe/{u}.conf" for u in UNITS), left
+
+
+def analyze(*args, **kw):
+    if shutil.which("systemd-analyze") is None:
+        raise Skip("no systemd-analyze: package systemd")
+    return subprocess.run(["systemd-analyze", *args], capture_output=True, text=True, timeout=HANG_S, **kw)
+
+
+@test
+def units_are_correct_and_sandboxed():
+    root, _ = installed()
+    units = [f"{root}/usr/local/lib/systemd/system/{u}.service" for u in UNITS]
+    for u in units:  # programs are looked for where the unit says: here, in the folder
+        with open(u) as f:
+            text = f.read()
+        with open(u, "w") as f:
+            f.write(re.sub(r"(?m)^(Exec\w+=)(/usr/local/)", rf"\1{root}\2", text))
+    p = analyze("verify", "--man=no", *units)
+    assert p.returncode == 0 and p.stderr == "" and p.stdout == "", p.stderr
+    for u in units:
+        p = analyze("security", "--offline=true", "--threshold=30", u)
+        level = re.search(r"Overall exposure level for \S+: ([0-9.]+)", p.stdout)
+        assert p.returncode == 0 and level and float(level.group(1)) <= 3.0, p.stdout[-300:]
+
+
+@test
+def restarts_come_later_each_time():
+    """systemd 252 cannot do that by itself: the script waits. A sleep of the test's own says for how long."""
+    folder = os.path.join(TMP, "delays")
+    os.makedirs(folder)
+    with open(os.path.join(folder, "sleep"), "w") as f:
+        f.write("#!/bin/sh\necho $1\n")
+    os.chmod(f.name, 0o755)
+    env = {"PATH": folder + ":" + os.environ["PATH"], "RUNTIME_DIRECTORY": folder}
+
+    def delays(n):
+        return [int(subprocess.run(["deploy/systemd/restart-delay"], env=env, check=True, capture_output=True, text=True).stdout)
+                for _ in range(n)]
+
+    assert delays(10) == [0, 1, 2, 4, 8, 16, 32, 64, 120, 120]
+    with open(os.path.join(folder, "restarts"), "w") as f:
+        f.write(f"9 {int(time.time()) - 601}\n")
+    assert delays(3) == [0, 1, 2]
+
+
+HTTP = """import json, sys, urllib.request
+r = urllib.request.Request("http://127.0.0.1:8080/v1/completions", sys.argv[1].encode(), {"Content-Type": "application/json"})
+print(json.load(urllib.request.urlopen(r))["choices"][0]["text"], end="")"""
+
+
+@test
+def a_booted_systemd_runs_all_three():
+    root, _ = installed()
+    etc = f"{root}/etc/od-moe"
+    keys = {}
+    for name in ("main", "worker"):  # the shadow has the worker's: both are on this machine, as it were
+        tool("od-main", "keygen", "--out", f"{root}/{name}")
+        keys[name] = public_key(f"{root}/{name}.pub")
+    shutil.copy(f"{root}/worker.key", f"{etc}/node.key")
+    shutil.copy(f"{root}/main.key", f"{etc}/main.key")
+    with open(f"{etc}/peers", "w") as f:
+        f.write(keys["main"] + "\n")
+    with open(f"{etc}/hosts.txt", "w") as f:
+        f.write(f"shadow 127.0.0.1 key={keys['worker']}\n127.0.0.1 key={keys['worker']}\n")
+    with open(f"{etc}/od-main.conf", "a") as f:
+        f.write('OD_ARGS="--workers /etc/od-moe/hosts.txt --key /etc/od-moe/main.key --parallel 2"\n')
+    try:
+        b = booted_systemd.Booted(root, pack())
+    except booted_systemd.Unavailable as e:
+        raise Skip(e) from None
+    try:
+        booted(b)
+    except AssertionError as e:
+        raise AssertionError(f"{e}\n{b.log()}") from e
+    finally:
+        b.stop()
+    assert not os.path.exists(b.cgroup)
+
+
+def booted(b):
+    b.run("sh", "-c", "mkdir -p /run/systemd/system/od-worker.service.d && printf '[Service]\nWatchdogSec=2s\n' >"
+          "/run/systemd/system/od-worker.service.d/watchdog.conf && systemctl daemon-reload")
+    for u in ("od-worker", "od-shadow", "od-main"):
+        p = b.systemctl("start", u)  # returns when it has said READY
+        assert p.returncode == 0, (u, p.stderr, b.systemctl("status", u).stdout)
+        assert b.show(u, "ActiveState", "SubState", "User", "Result") == {
+            "ActiveState": "active", "SubState": "running", "User": "od-moe", "Result": "success"}, u
+    assert b.show("od-main", "StatusText")["StatusText"] == "serves pack on http://127.0.0.1:8080"
+    assert 'serves main "' in b.show("od-worker", "StatusText")["StatusText"]
+    body = json.dumps({"prompt": PROMPT, "max_tokens": 24, "temperature": 0})
+    text = generate("--resident", prompt=PROMPT, tokens=24)["text"]
+    p = b.run("python3", "-c", HTTP, body)
+    assert p.stdout == text, (p.stdout, p.stderr)
+    for u, says in (("od-main", "hosts.txt read again: 2 hosts"), ("od-worker", "/etc/od-moe/peers read again: 1 keys")):
+        assert b.systemctl("reload", u).returncode == 0
+        end = time.monotonic() + HANG_S
+        while says not in b.log():
+            assert time.monotonic() < end, says
+            time.sleep(0.05)
+        assert b.show(u, "ActiveState")["ActiveState"] == "active"
+    # A worker that hangs is killed and comes back; main uses it again.
+    before = b.show("od-worker", "MainPID")["MainPID"]
+    b.systemctl("kill", "--signal=STOP", "od-worker")
+    end = time.monotonic() + HANG_S
+    while (now := b.show("od-worker", "MainPID", "NRestarts", "ActiveState"))["ActiveState"] != "active" or now["NRestarts"] != "1":
+        assert time.monotonic() < end, now
+        time.sleep(0.1)
+    assert now["MainPID"] != before
+    p = b.run("python3", "-c", HTTP, body)
+    assert p.stdout == text, (p.stdout, p.stderr)
+    for u in ("od-main", "od-worker", "od-shadow"):
+        assert b.systemctl("stop", u).returncode == 0
+        assert b.show(u, "ActiveState", "Result", "ExecMainStatus") == {
+            "ActiveState": "inactive", "Result": "success", "ExecMainStatus": "0"}, u
+    assert "Operation not permitted" not in b.log(), b.log()
+
+
+if __name__ == "__main__":
+    run_tests()
