@@ -5,6 +5,7 @@ import glob
 import json
 import os
 import pickle
+import resource
 import shutil
 import signal
 import socket
@@ -201,6 +202,39 @@ def strangers_get_not_a_byte_of_our_protocol():
     assert w.alive() and "refused a session" not in w.text() and "refused a connection" in w.text(), w.text()
     r = generate("--workers", keyed_hosts([(w, key.public)]), "--key", main.secret, prompt=PROMPT, tokens=8)
     assert r["token_ids"] == expected()[:8]
+    w.kill()
+
+
+@test
+def silent_strangers_hold_few_descriptors():
+    """2000 connections that say nothing, while main writes: the worker keeps 256 of those on a port, and a moment's more."""
+    main, key = Key(), Key()
+    w = keyed("worker", key, peers_file(main.public))
+    m = Lines("--workers", keyed_hosts([(w, key.public)]), "--key", main.secret, "--max-tokens", TOKENS)
+    m.ask()
+    assert m.answer()["token_ids"] == expected()
+    fds = f"/proc/{w.process.pid}/fd"
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if 0 <= hard < 3000:
+        raise Skip(f"only {hard} files may be open")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    before = most = len(os.listdir(fds))
+    m.ask()
+    silent = []
+    for i in range(2000):
+        silent.append(socket.create_connection(("127.0.0.1", w.port)))
+        if i % 20 == 0:
+            most = max(most, len(os.listdir(fds)))
+    r = m.answer()
+    assert r["token_ids"] == expected() and r["recovered_runs"] == 0, r
+    m.ask()
+    assert m.answer()["token_ids"] == expected()
+    assert most < before + 256 + 200, (before, most)
+    for s in silent:
+        s.close()
+    wait_for(lambda: len(os.listdir(fds)) <= before + 2, lambda: os.listdir(fds))
+    assert "it has not shown a key" in w.text() and "ended: " not in w.text(), w.text()
+    assert m.close()[0] == 0
     w.kill()
 
 
