@@ -21,6 +21,7 @@ struct options {
 	struct odm_serve_opts serve;
 	const char *listen, *key_file, *cert_file, *tls_key_file;
 	bool insecure, quiet, help;
+	int log_format; /* enum od_log_format or OD_LOG_AUTO */
 };
 
 static void default_options(struct options *o)
@@ -28,6 +29,7 @@ static void default_options(struct options *o)
 	*o = (struct options){
 		.serve = { .queue = 64, .max_connections = 1024, .max_body_bytes = 32u << 20, .header_seconds = 20, .drain_seconds = 60 },
 		.listen = "127.0.0.1:8080",
+		.log_format = OD_LOG_AUTO,
 	};
 	odm_engine_args_defaults(&o->engine);
 	o->engine.opts.parallel = 4;
@@ -61,6 +63,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ "drain-seconds", OD_ARG_REAL, &s->drain_seconds, "S", "after SIGTERM open requests may end for S seconds (default: 60)", 0, 86400, NULL },
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
 		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "print no progress", 0, 0, NULL },
+		{ "log-format", OD_ARG_CHOICE, &o->log_format, "FORM", OD_LOG_FORMAT_HELP, 0, 0, od_log_format_names },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 	};
 
@@ -132,6 +135,7 @@ int odm_serve_command(int argc, char **argv)
 
 	default_options(&o);
 	rc = parse_options(&o, argc, argv, &err);
+	od_log_set_format(o.log_format);
 	if (rc == OD_OK && o.help)
 		return 0;
 	if (rc == OD_OK)

@@ -1,5 +1,7 @@
 #include "common/base/trace.h"
 
+#include "common/base/log.h"
+
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -76,6 +78,8 @@ void od_trace_span(const char *what, uint64_t begin_ns, int64_t step, int64_t m,
 {
 	uint64_t end_ns = od_now_ns();
 	const char *comma = "";
+	char buf[256];
+	const struct od_log_field about = od_log_about_field(buf, sizeof(buf));
 
 	pthread_mutex_lock(&lock);
 	if (file != NULL) {
@@ -91,8 +95,15 @@ void od_trace_span(const char *what, uint64_t begin_ns, int64_t step, int64_t m,
 			fprintf(file, "%s\"m\":%" PRId64, comma, m);
 			comma = ",";
 		}
-		if (expert >= 0)
+		if (expert >= 0) {
 			fprintf(file, "%s\"expert\":%" PRId64, comma, expert);
+			comma = ",";
+		}
+		if (about.key != NULL) {
+			fprintf(file, "%s\"%s\":\"", comma, about.key);
+			put_name(about.text);
+			fputc('"', file);
+		}
 		fputs("}}", file);
 	}
 	pthread_mutex_unlock(&lock);

@@ -21,7 +21,7 @@ OD_MUST_CHECK int od_trace_open(const char *path, const char *process, struct od
 int od_trace_close(struct od_err *err);
 
 /* Records that the calling thread did `what` from begin_ns to now, for (step, m, expert); -1 omits one of them. `what` is a
- * literal without characters that JSON would escape. */
+ * literal without characters that JSON would escape. What the thread works on (od_log_swap_about) is recorded, too. */
 void od_trace_span(const char *what, uint64_t begin_ns, int64_t step, int64_t m, int64_t expert);
 
 /* Begins a span: the current time when a trace is open, else 0. */

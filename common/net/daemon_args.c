@@ -45,6 +45,7 @@ static int parse(struct od_daemon_args *a, const struct od_daemon_about *about, 
 		{ "trace", OD_ARG_STRING, &a->trace, "FILE", "write a Chrome trace (JSON)", 0, 0, NULL },
 		{ "quiet", OD_ARG_FLAG, &a->quiet, NULL, "log only warnings and errors", 0, 0, NULL },
 		{ "verbose", OD_ARG_FLAG, &a->verbose, NULL, "log more", 0, 0, NULL },
+		{ "log-format", OD_ARG_CHOICE, &a->log_format, "FORM", OD_LOG_FORMAT_HELP, 0, 0, od_log_format_names },
 		{ "help", OD_ARG_FLAG, &a->help, NULL, "print this text", 0, 0, NULL },
 		{ "version", OD_ARG_FLAG, &a->version, NULL, "print the version", 0, 0, NULL },
 	};
@@ -71,10 +72,12 @@ int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about 
 	int rc;
 
 	*a = (struct od_daemon_args){
-		.port = about->port, .threads = od_cpu_count(), .ready_fd = NO_FD, .cpu = OD_CPU_AUTO
+		.port = about->port, .threads = od_cpu_count(), .ready_fd = NO_FD, .cpu = OD_CPU_AUTO,
+		.log_format = OD_LOG_AUTO
 	};
 	od_log_init(argv[0], OD_LOG_INFO);
 	rc = parse(a, about, argc, argv, err);
+	od_log_set_format(a->log_format);
 	a->parsed = rc == OD_OK;
 	*done = rc == OD_OK && (a->help || a->version);
 	if (rc != OD_OK || a->help)

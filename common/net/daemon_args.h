@@ -16,6 +16,7 @@ struct od_daemon_args {
 	const char *pack, *listen, *trace;
 	uint64_t port, data_port, threads, ready_fd;
 	int cpu; /* enum od_cpu */
+	int log_format; /* enum od_log_format or OD_LOG_AUTO */
 	struct od_keys_args keys;
 	bool die_with_parent, quiet, verbose, help, version;
 	bool parsed; /* the command line was valid */
@@ -30,7 +31,7 @@ struct od_daemon_about {
 	size_t n_own;
 };
 
-/* Parses the command line, prints --help or --version (*done: the program is to exit), sets the log level, opens the trace. */
+/* Parses the command line, prints --help or --version (*done: the program is to exit), sets the log's level and form, opens the trace. */
 OD_MUST_CHECK int od_daemon_args_begin(struct od_daemon_args *a, const struct od_daemon_about *about, int argc,
 				       char **argv, bool *done, struct od_err *err);
 /* The keys that the options ask for, before anything is loaded; *out NULL: none. far: another option with an address beyond

@@ -1,5 +1,7 @@
 #include "main-node/cluster/local_nodes.h"
 
+#include "common/base/log.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -15,7 +17,7 @@
 
 #define READY_FD 3
 #define READY_FD_TEXT "3"
-#define OWN_ARGS 20 /* that main gives a child itself */
+#define OWN_ARGS 22 /* that main gives a child itself */
 #define STOP_WAIT_MS 3000 /* for all of them */
 #define PAUSE_MS 5
 
@@ -112,6 +114,7 @@ static int build_command(struct command *c, const struct odm_engine_opts *o, siz
 		add(c, "--trace", c->trace);
 	}
 	add(c, "--quiet", NULL);
+	add(c, "--log-format", od_log_format_names[od_log_format()]); /* their lines are among ours */
 	add(c, "--threads", "1"); /* they share the machine with each other */
 	add(c, "--cpu", od_cpu_names[o->cpu]);
 	if (!shadow && o->form != OD_FORM_AUTO)

@@ -95,8 +95,8 @@ static void on_changed(uv_async_t *async)
 		uv_stop(&s->loop);
 		return;
 	}
-	od_log(OD_LOG_INFO, "ready: model \"%s\", context of %u tokens, %u texts at once", s->api.model, odm_engine_ctx(e),
-	       odm_engine_parallel(e));
+	OD_LOG_EVENT(OD_LOG_INFO, "ready", od_log_text("model", s->api.model), od_log_number("ctx_tokens", odm_engine_ctx(e)),
+		     od_log_number("parallel", odm_engine_parallel(e)));
 	odm_service_watch_ready(&s->watch, s->api.thread, s->api.model, s->address);
 }
 

@@ -25,9 +25,12 @@ class Server:
                                   stderr=subprocess.PIPE, text=True)
         self.log = ""
         _servers.append(self)
-        self.port = int(self.wait_for(r"listening on https?://\[?[^ ]*:(\d+)\n").group(1))
+        self.port = int(self.wait_for(r'listening on https?://\[?[^ ]*:(\d+)["\n]').group(1))
         if ready:
-            self.wait_for(r"ready: ")
+            self.wait_ready()
+
+    def wait_ready(self):
+        self.wait_for(r'msg"?[=:]"ready"|od-main: ready ')  # in any --log-format
 
     def wait_for(self, pattern):
         while not (m := re.search(pattern, self.log)):

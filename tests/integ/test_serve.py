@@ -666,7 +666,7 @@ def health_says_why_not():
     assert_error(s.ask("/v1/completions", {"prompt": "a"}), 503)
     assert_error(s.ask("/v1/models"), 503)
     d.start()
-    s.wait_for("ready: ")
+    s.wait_ready()
     assert s.ask("/health")[0] == 200
     assert text_of(s.complete(PROMPT, 8)) == text_of(server().complete(PROMPT, 8))
     d.kill()

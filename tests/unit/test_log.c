@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 static uint64_t now_ns = 1000 * OD_NS_PER_S;
 
@@ -165,6 +166,172 @@ static void silent_levels_take_no_permit(void **state)
 	assert_string_equal(said, "p: error: first\n");
 }
 
+/* ---- Forms ---- */
+
+/* Everything that could begin a line, a field or an escape, and bytes that are no text. */
+static const char hostile[] = "a\nlevel=error msg=\"x\" b\\\r\t\x1b[2J \xc2\x9b \xff\xc3: \xed\xa0\x80 \xe2\x82\xac ni\xc3\xb1o {}";
+static const char harmless[] = "a?level=error msg=\"x\" b\\???[2J ?? ??: ??? \xe2\x82\xac ni\xc3\xb1o {}";
+
+static void fields_as_key_and_value(void **state)
+{
+	(void)state;
+	od_log_init("/bin/od-worker", OD_LOG_INFO);
+	od_log_set_format(OD_LOG_KV);
+	now_ns = 1700000000 * OD_NS_PER_S + 78900000;
+	listen_to();
+	OD_LOG_EVENT(OD_LOG_INFO, "ready", od_log_text("model", "tale-book_1.5:x"), od_log_number("ctx", 4096),
+		     od_log_number("seconds", 0.125), od_log_text("empty", ""), od_log_text("none", NULL), od_log_text("path", "/a b"),
+		     od_log_text("who", "worker=1"));
+	od_log(OD_LOG_WARN, "%s", hostile);
+	OD_LOG_EVENT(OD_LOG_DEBUG, "not said", od_log_text("a", "b"));
+	OD_LOG_EVENT(OD_LOG_ERROR, "x", od_log_text("v", hostile));
+	stop_listening();
+	assert_string_equal(said,
+		"ts=2023-11-14T22:13:20.078Z level=info component=od-worker msg=\"ready\" model=tale-book_1.5:x ctx=4096 "
+		"seconds=0.125 empty=\"\" none=\"\" path=\"/a b\" who=\"worker=1\"\n"
+		"ts=2023-11-14T22:13:20.078Z level=warning component=od-worker msg=\"a?level=error msg=\\\"x\\\" b\\\\???[2J ?? "
+		"??: ??? \xe2\x82\xac ni\xc3\xb1o {}\"\n"
+		"ts=2023-11-14T22:13:20.078Z level=error component=od-worker msg=\"x\" v=\"a?level=error msg=\\\"x\\\" b\\\\???[2J ?? "
+		"??: ??? \xe2\x82\xac ni\xc3\xb1o {}\"\n");
+	od_log_set_format(OD_LOG_TEXT);
+}
+
+static void text_has_fields_behind(void **state)
+{
+	(void)state;
+	od_log_init("p", OD_LOG_INFO);
+	listen_to();
+	OD_LOG_EVENT(OD_LOG_WARN, "cut off", od_log_text("who", "a\nb"), od_log_number("n", 3));
+	stop_listening();
+	assert_string_equal(said, "p: warning: cut off who=\"a?b\" n=3\n");
+}
+
+/* Read by another JSON library. */
+static json_t *parse_line(void)
+{
+	json_error_t error;
+	char *end = strchr(said, '\n');
+	json_t *o;
+
+	assert_non_null(end);
+	assert_int_equal(end[1], '\0');
+	o = json_loads(said, JSON_REJECT_DUPLICATES, &error);
+	if (o == NULL)
+		fail_msg("%s in %s", error.text, said);
+	return o;
+}
+
+static void lines_are_json(void **state)
+{
+	static const char *const key[] = { "k", "hostile", "long" };
+	char longest[5000];
+	json_t *o;
+
+	(void)state;
+	memset(longest, '"', sizeof(longest));
+	longest[sizeof(longest) - 1] = '\0';
+	od_log_init("/bin/od-\"main\\", OD_LOG_INFO);
+	od_log_set_format(OD_LOG_JSON);
+	for (size_t i = 0; i < 3; i++) {
+		listen_to();
+		OD_LOG_EVENT(OD_LOG_ERROR, i == 2 ? longest : hostile, od_log_text(key[i], i == 2 ? longest : hostile),
+			     od_log_number("n", 17), od_log_number("x", 2.5), od_log_number("no", 0.0 / 0.0));
+		stop_listening();
+		o = parse_line();
+		assert_string_equal(json_string_value(json_object_get(o, "level")), "error");
+		assert_string_equal(json_string_value(json_object_get(o, "component")), "od-\"main\\");
+		assert_int_equal(json_integer_value(json_object_get(o, "n")), 17);
+		assert_true(json_real_value(json_object_get(o, "x")) == 2.5 && json_is_null(json_object_get(o, "no")));
+		if (i < 2) {
+			assert_string_equal(json_string_value(json_object_get(o, "msg")), harmless);
+			assert_string_equal(json_string_value(json_object_get(o, key[i])), harmless);
+		} else { /* cut, and still whole */
+			assert_int_equal(json_string_length(json_object_get(o, "msg")), 1000);
+			assert_int_equal(json_string_length(json_object_get(o, "long")), 200);
+		}
+		json_decref(o);
+	}
+	od_log_set_format(OD_LOG_TEXT);
+}
+
+/* Every byte string of up to three bytes that begins beyond ASCII, and all single ones: the line stays JSON. */
+static void any_bytes_are_json(void **state)
+{
+	(void)state;
+	od_log_init("p", OD_LOG_INFO);
+	od_log_set_format(OD_LOG_JSON);
+	for (unsigned a = 1; a < 256; a++)
+		for (unsigned b = a < 0xc0 ? 0x41 : 0x70; b < (a < 0xc0 ? 0x42u : 256u); b += 5) {
+			const char text[] = { (char)a, (char)b, (char)(b ^ 0x2a), 0 };
+
+			listen_to();
+			od_log(OD_LOG_INFO, "%s", text);
+			stop_listening();
+			json_decref(parse_line());
+		}
+	od_log_set_format(OD_LOG_TEXT);
+}
+
+static void many_fields_do_not_overflow(void **state)
+{
+	struct od_log_field f[101] = { 0 };
+	char text[400];
+
+	(void)state;
+	memset(text, '\\', sizeof(text));
+	text[sizeof(text) - 1] = '\0';
+	for (size_t i = 0; i < 100; i++)
+		f[i] = od_log_text(i == 0 ? "first" : i == 99 ? "last" : "k", text);
+	od_log_set_format(OD_LOG_KV);
+	listen_to();
+	od_log_event(OD_LOG_ERROR, text, f);
+	stop_listening();
+	assert_true(strlen(said) < 8193 && said[strlen(said) - 1] == '\n' && said[strlen(said) - 2] == '"');
+	assert_non_null(strstr(said, " first="));
+	assert_null(strstr(said, " last="));
+	od_log_set_format(OD_LOG_TEXT);
+}
+
+static const char *about_text(void *arg, char *buf, size_t size)
+{
+	snprintf(buf, size, "%s", (const char *)arg);
+	return buf;
+}
+
+static void lines_say_what_the_thread_works_on(void **state)
+{
+	struct od_log_about a = { .key = "request", .text = about_text, .arg = (void *)(uintptr_t)"r-1,r-2" };
+	struct od_log_about none = { .key = "request", .text = about_text, .arg = (void *)(uintptr_t)"" };
+
+	(void)state;
+	od_log_init("p", OD_LOG_INFO);
+	assert_null(od_log_swap_about(&a));
+	listen_to();
+	od_log(OD_LOG_INFO, "one");
+	OD_LOG_EVENT(OD_LOG_INFO, "two", od_log_text("request", "r-2"), od_log_number("n", 1));
+	assert_ptr_equal(od_log_swap_about(&none), &a);
+	od_log(OD_LOG_INFO, "three");
+	assert_ptr_equal(od_log_swap_about(NULL), &none);
+	od_log(OD_LOG_INFO, "four");
+	stop_listening();
+	assert_string_equal(said, "p: one request=r-1,r-2\np: two request=r-2 n=1\np: three\np: four\n");
+}
+
+static void a_limit_of_its_own(void **state)
+{
+	struct od_log_limit l = OD_LOG_LIMIT_INIT;
+	unsigned left_out, n = 0;
+
+	(void)state;
+	now_ns += 1000 * OD_NS_PER_S;
+	for (int i = 0; i < 15; i++)
+		n += od_log_permit(&l, &left_out);
+	assert_int_equal(n, 10);
+	now_ns += 11 * OD_NS_PER_S;
+	assert_true(od_log_permit(&l, &left_out));
+	assert_int_equal(left_out, 5);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -174,6 +341,13 @@ int main(void)
 		cmocka_unit_test(one_event_is_one_line),
 		cmocka_unit_test(at_most_ten_lines_in_ten_seconds),
 		cmocka_unit_test(silent_levels_take_no_permit),
+		cmocka_unit_test(fields_as_key_and_value),
+		cmocka_unit_test(text_has_fields_behind),
+		cmocka_unit_test(lines_are_json),
+		cmocka_unit_test(any_bytes_are_json),
+		cmocka_unit_test(many_fields_do_not_overflow),
+		cmocka_unit_test(lines_say_what_the_thread_works_on),
+		cmocka_unit_test(a_limit_of_its_own),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

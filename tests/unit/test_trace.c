@@ -1,6 +1,8 @@
 /* Traces are JSON whatever happened: several threads, odd names, merges of cut files; the clock is the test's. */
 #include "common/base/trace.h"
 
+#include "common/base/log.h"
+
 #include "common/base/file.h"
 
 #include <jansson.h>
@@ -111,6 +113,40 @@ static void one_span(void **state)
 }
 
 /* A second trace of the process stands on its own: its threads have names again. */
+static const char *about_text(void *arg, char *buf, size_t size)
+{
+	(void)buf;
+	(void)size;
+	return arg;
+}
+
+/* Spans name what their thread works on, unless it is nothing. */
+static void spans_about_a_request(void **state)
+{
+	static char request[] = "r-1,\"r-2\\";
+	const struct od_log_about a = { .key = "request", .text = about_text, .arg = request };
+	const char *path = temp_path("about");
+	json_t *events, *args;
+
+	(void)state;
+	open_trace(path, "worker");
+	od_log_swap_about(&a);
+	od_trace_end("compute", NOW_NS, 5, -1, 2);
+	od_trace_end("send", NOW_NS, -1, -1, -1);
+	request[0] = '\0';
+	od_trace_end("wait", NOW_NS, -1, 3, -1);
+	od_log_swap_about(NULL);
+	events = close_and_load(path);
+	args = json_object_get(json_array_get(events, 2), "args");
+	assert_string_equal(json_string_value(json_object_get(args, "request")), "r-1,_r-2_");
+	assert_int_equal(json_object_size(args), 3);
+	args = json_object_get(json_array_get(events, 3), "args");
+	assert_string_equal(json_string_value(json_object_get(args, "request")), "r-1,_r-2_");
+	assert_int_equal(json_object_size(args), 1);
+	assert_null(json_object_get(json_object_get(json_array_get(events, 4), "args"), "request"));
+	json_decref(events);
+}
+
 static void a_second_trace(void **state)
 {
 	const char *path = temp_path("second");
@@ -266,6 +302,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(no_trace_open),
 		cmocka_unit_test(one_span),
+		cmocka_unit_test(spans_about_a_request),
 		cmocka_unit_test(a_second_trace),
 		cmocka_unit_test(several_threads),
 		cmocka_unit_test(merges),
