@@ -10,10 +10,11 @@ ODM_CHAT_SRCS := $(addprefix main-node/chat/,answer.c answer_harmony.c answer_pr
 	chat_messages.c chat_template.c gemma_args.c json_text.c)
 
 PROGRAMS += od-main
-ODM_SERVE_SRCS := $(addprefix main-node/serve/,anthropic.c anthropic_messages.c api.c api_error.c call.c \
-	call_memory.c chat_build.c chat_completion.c chat_turn.c completion.c dialog.c engine_thread.c exchange.c \
-	generation.c health.c http.c http_guard.c job.c json_fields.c metrics.c reply.c request_threads.c \
-	response_items.c responses.c server.c service_watch.c token_list.c token_text.c utf8_text.c)
+ODM_SERVE_SRCS := $(addprefix main-node/serve/,access_log.c anthropic.c anthropic_messages.c api.c api_error.c \
+	call.c call_memory.c chat_build.c chat_completion.c chat_turn.c completion.c dialog.c engine_thread.c \
+	exchange.c generation.c health.c http.c http_guard.c job.c json_fields.c metrics.c reply.c \
+	request_threads.c response_items.c responses.c server.c service_watch.c token_list.c token_text.c \
+	utf8_text.c)
 od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c prompt_file.c serve_command.c template_command.c \
 	token_json.c) $(ODM_CHAT_SRCS) $(ODM_SERVE_SRCS) $(ODM_SRCS)
 

@@ -136,7 +136,7 @@ static void put_value(struct line *l, const struct od_log_field *f)
 	} else if (f->text != NULL) {
 		put_foreign(l, f->text, VALUE_MAX, false);
 	} else {
-		snprintf(number, sizeof(number), floor(f->number) == f->number ? "%.0f" : "%.6g", f->number);
+		snprintf(number, sizeof(number), floor(f->number) == f->number ? "%.0f" : "%.6f", f->number);
 		put_string(l, isfinite(f->number) ? number : "null");
 	}
 }

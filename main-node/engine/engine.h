@@ -142,6 +142,7 @@ struct odm_request {
 	uint64_t max_tokens; /* 0: to the end of the context */
 	bool ignore_eos; /* and `end` */
 	struct od_sampler_opts sampling;
+	const char *request; /* a name for logs and traces, here and on other nodes; NULL: none. Printable ASCII, no commas */
 	const char *const *stop; /* [n_stop] stop strings; need a tokeniser */
 	size_t n_stop;
 	const int32_t *end;   /* [n_ends] tokens that end the text as EOS does */

@@ -60,7 +60,7 @@ static json_t *usage_json(const struct odm_dialog *d)
 
 static json_t *message_json(const struct odm_dialog *d)
 {
-	char id[64];
+	char id[ODM_REQUEST_ID_BYTES + sizeof("msg_")];
 
 	snprintf(id, sizeof(id), "msg_%s", odm_exchange_id(d->reply.exchange));
 	return json_pack("{s:s, s:s, s:s, s:s, s:[], s:n, s:n, s:o}", "id", id, "type", "message", "role", "assistant", "model",

@@ -222,6 +222,6 @@ const struct odm_endpoint odm_detokenize_endpoint = { .method = "POST", .path = 
 const struct odm_endpoint odm_metrics_endpoint = {
 	.method = "GET",
 	.path = "/metrics",
-	.flags = ODM_ENDPOINT_DRAINING,
+	.flags = ODM_ENDPOINT_DRAINING | ODM_ENDPOINT_PROBE,
 	.start = start_metrics,
 };

@@ -51,6 +51,7 @@ int odm_call_add(struct odm_call *c, struct odm_job_spec *spec, struct odm_api_e
 	spec->wake = wake;
 	spec->release = release;
 	spec->arg = c->exchange;
+	spec->request = odm_exchange_id(c->exchange);
 	c->job[c->n] = odm_job_new(spec);
 	if (c->job[c->n] == NULL)
 		return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
@@ -93,6 +94,11 @@ bool odm_call_poll(struct odm_call *c, void (*event)(void *arg, size_t choice, c
 			continue;
 		c->done[i] = news.done;
 		c->n_done += news.done;
+		if (news.done)
+			odm_exchange_add_work(c->exchange, &(struct odm_work){ .texts = 1,
+									       .tokens = news.n_tokens,
+									       .queue_ns = news.queue_ns,
+									       .first_token_ns = news.first_token_ns });
 		event(arg, i, &news);
 		odm_news_fini(&news);
 	}

@@ -1,6 +1,7 @@
 #include "main-node/serve/engine_thread.h"
 
 #include "common/base/clock.h"
+#include "common/base/log.h"
 #include "common/base/pulse.h"
 #include "main-node/serve/job.h"
 
@@ -112,6 +113,14 @@ static void unlink_queued(struct odm_engine_thread *t, struct odm_job *j)
 	j->queued = false;
 }
 
+static void say_failed(const struct odm_job *j, const struct od_err *err)
+{
+	if (err->code == OD_ERR_CANCELLED && j->request != NULL)
+		OD_LOG_EVENT(OD_LOG_INFO, "cancelled", od_log_text("request", j->request));
+	else if (err->code != OD_OK && err->code != OD_ERR_CANCELLED)
+		OD_LOG_EVENT(OD_LOG_WARN, "a text failed", od_log_text("request", j->request), od_log_text("error", err->msg));
+}
+
 void odm_job_cancel(struct odm_job *j)
 {
 	struct odm_engine_thread *t = j->thread;
@@ -134,6 +143,7 @@ void odm_job_cancel(struct odm_job *j)
 	if (!queued)
 		return;
 	(void)od_fail(&err, OD_ERR_CANCELLED, "cancelled");
+	say_failed(j, &err);
 	odm_job_tell_done(j, NULL, &err);
 	odm_job_unref(j);
 }
@@ -155,9 +165,26 @@ static void on_token(void *arg, const struct odm_token *token)
 		pthread_mutex_lock(&t->lock);
 		t->last_token_ns = now;
 		pthread_mutex_unlock(&t->lock);
+		if (j->first_token_ns == 0 && t->opts.first_token != NULL)
+			t->opts.first_token(t->opts.arg, now - j->submitted_ns);
+		if (j->first_token_ns == 0)
+			j->first_token_ns = now;
 	}
 	if (j->spec.logprobs >= 0)
 		odm_job_tell_token(j, token);
+}
+
+static void say_begun(const struct odm_job *j, uint32_t shared_tokens)
+{
+	const struct odm_engine_thread *t = j->thread;
+	const uint64_t queue_ns = j->begun_ns - j->submitted_ns;
+
+	if (t->opts.begun != NULL)
+		t->opts.begun(t->opts.arg, queue_ns);
+	if (j->request != NULL)
+		OD_LOG_EVENT(OD_LOG_INFO, "begun", od_log_text("request", j->request),
+			     od_log_number("prompt_tokens", (double)j->req.n_prompt), od_log_number("shared_tokens", shared_tokens),
+			     od_log_number("queue_seconds", od_seconds(queue_ns)));
 }
 
 static void on_progress(void *arg, uint32_t done, uint32_t n_prompt)
@@ -165,11 +192,12 @@ static void on_progress(void *arg, uint32_t done, uint32_t n_prompt)
 	struct odm_job *j = arg;
 	struct odm_engine_thread *t = j->thread;
 	const uint64_t now = od_now_ns();
+	const bool first = !j->begun;
 
 	(void)n_prompt;
 	pthread_mutex_lock(&t->lock);
 	t->last_step_ns = now;
-	if (!j->begun) {
+	if (first) {
 		j->begun = true;
 		j->begun_ns = now;
 		t->n_waiting--;
@@ -177,6 +205,8 @@ static void on_progress(void *arg, uint32_t done, uint32_t n_prompt)
 		t->places_changed = true;
 	}
 	pthread_mutex_unlock(&t->lock);
+	if (first)
+		say_begun(j, done);
 	odm_job_tell_prefill(j, done);
 }
 
@@ -196,8 +226,6 @@ static void on_step(void *arg, const struct odm_step *step, const struct odm_par
 
 static void end_job(struct odm_engine_thread *t, struct odm_job *j, struct odm_result *r, const struct od_err *err)
 {
-	const uint64_t now = od_now_ns();
-
 	pthread_mutex_lock(&t->lock);
 	j->sequence = NULL;
 	leave(t, j);
@@ -205,7 +233,8 @@ static void end_job(struct odm_engine_thread *t, struct odm_job *j, struct odm_r
 		t->last_error = *err; /* or none */
 	pthread_mutex_unlock(&t->lock);
 	if (t->opts.ended != NULL)
-		t->opts.ended(t->opts.arg, r, (j->begun ? j->begun_ns : now) - j->submitted_ns, err->code);
+		t->opts.ended(t->opts.arg, r, err->code);
+	say_failed(j, err);
 	odm_job_tell_done(j, r, err);
 	odm_job_unref(j);
 }

@@ -23,8 +23,11 @@ struct odm_engine_thread_opts {
 	size_t max_unread_bytes;       /* of one job; 0: 1 MiB */
 	/* Engine thread, no lock held: the state has changed. */
 	void (*changed)(void *arg);
-	/* Engine thread, no lock held: a job is done. queue_ns: until it left the queue; rc: its error or OD_OK. */
-	void (*ended)(void *arg, const struct odm_result *r, uint64_t queue_ns, int rc);
+	/* Engine thread, no lock held: a job's first step begins; it has its first token; it is done. ns: since it was submitted;
+	 * rc: its error or OD_OK. Each may be NULL. */
+	void (*begun)(void *arg, uint64_t ns);
+	void (*first_token)(void *arg, uint64_t ns);
+	void (*ended)(void *arg, const struct odm_result *r, int rc);
 	void *arg;
 };
 
@@ -61,6 +64,7 @@ struct odm_job_spec {
 	size_t n_stop;
 	const int32_t *end, *shown; /* as in odm_request */
 	size_t n_ends, n_shown;
+	const char *request; /* as in odm_request; copied */
 	int logprobs; /* as in odm_request; -1: news has no tokens */
 	bool prompt_logprobs;
 	/* There is news where there was none. No lock held; engine thread, or that of odm_job_cancel. */
@@ -95,6 +99,7 @@ struct odm_news {
 	size_t stop;	      /* ODM_FINISH_STOP: which of the job's stop strings */
 	size_t n_tokens;      /* generated, EOS included */
 	size_t shared_tokens; /* of the prompt, not computed again */
+	uint64_t queue_ns, first_token_ns; /* until its first step and its first token, since it was submitted; 0: there was none */
 };
 /* False: there is none, and *news is not set. */
 bool odm_job_take_news(struct odm_job *j, struct odm_news *news);

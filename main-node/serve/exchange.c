@@ -54,6 +54,19 @@ void *odm_exchange_state(const struct odm_exchange *x)
 	return x->state;
 }
 
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+void odm_exchange_add_work(struct odm_exchange *x, const struct odm_work *w)
+{
+	x->work.texts += w->texts;
+	x->work.tokens += w->tokens;
+	x->work.queue_ns = larger(x->work.queue_ns, w->queue_ns);
+	x->work.first_token_ns = larger(x->work.first_token_ns, w->first_token_ns);
+}
+
 /* ---- A whole answer ---- */
 
 bool odm_exchange_replied(const struct odm_exchange *x)

@@ -17,10 +17,19 @@
 
 struct odm_exchange;
 
+#define ODM_REQUEST_ID_BYTES 65 /* of an id and its end */
+
+/* What a request cost, for the log. */
+struct odm_work {
+	size_t texts, tokens;		   /* generated, EOS included */
+	uint64_t queue_ns, first_token_ns; /* the longest of a text, since it was submitted */
+};
+
 enum odm_endpoint_flag {
 	ODM_ENDPOINT_OPEN = 1,	   /* no API key is needed */
 	ODM_ENDPOINT_DRAINING = 2, /* still answered while the server is ending */
 	ODM_ENDPOINT_ANTHROPIC = 4, /* refusals have Anthropic's form */
+	ODM_ENDPOINT_PROBE = 8,	   /* asked by machines all the time: answers of 200 are logged for debugging only */
 };
 
 /* Each function may be NULL, except that one of prepare and start replies, or begins what news ends. */
@@ -38,11 +47,15 @@ struct odm_endpoint {
 
 /* The request. */
 void *odm_exchange_app(const struct odm_exchange *x);	/* as in odm_http_opts */
-const char *odm_exchange_id(const struct odm_exchange *x); /* unique in this process: "4f2a9c01-17" */
+/* The client's X-Request-Id if it is short and printable, else unique in this process: "4f2a9c01-17". It goes back with the
+ * answer, and into the logs of main, workers and shadow. */
+const char *odm_exchange_id(const struct odm_exchange *x);
 const char *odm_exchange_rest(const struct odm_exchange *x); /* what '*' stands for; else "" */
 const char *odm_exchange_body(const struct odm_exchange *x, size_t *len);
 void odm_exchange_set_state(struct odm_exchange *x, void *state);
 void *odm_exchange_state(const struct odm_exchange *x);
+
+void odm_exchange_add_work(struct odm_exchange *x, const struct odm_work *w); /* HTTP thread: of a text that is done */
 
 struct odm_exchange *odm_exchange_ref(struct odm_exchange *x); /* any thread, as the two below */
 void odm_exchange_unref(struct odm_exchange *x);	       /* NULL ok */

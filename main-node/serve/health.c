@@ -169,7 +169,7 @@ static void news(struct odm_exchange *x)
 const struct odm_endpoint odm_health_endpoint = {
 	.method = "GET",
 	.path = "/health",
-	.flags = ODM_ENDPOINT_OPEN | ODM_ENDPOINT_DRAINING,
+	.flags = ODM_ENDPOINT_OPEN | ODM_ENDPOINT_DRAINING | ODM_ENDPOINT_PROBE,
 	.start = start,
 	.news = news,
 	.tick = look,

@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "main-node/serve/access_log.h"
 #include "main-node/serve/http_internal.h"
 
 #include <stdio.h>
@@ -512,6 +513,31 @@ static void dispatch(struct odm_exchange *x)
 
 /* ---- What libmicrohttpd calls ---- */
 
+/* The client's id goes into logs and to other nodes: short, printable, and no separator of lists. */
+static bool good_id(const char *id)
+{
+	const size_t len = id != NULL ? strlen(id) : 0;
+
+	for (size_t i = 0; i < len; i++)
+		if (id[i] <= ' ' || id[i] > '~' || strchr("\"\\,", id[i]) != NULL)
+			return false;
+	return len > 0 && len < ODM_REQUEST_ID_BYTES;
+}
+
+static void name_exchange(struct odm_exchange *x, const char *method, const char *path)
+{
+	struct odm_http *h = x->http;
+	const char *id = header(x, "X-Request-Id");
+
+	if (good_id(id))
+		snprintf(x->id, sizeof(x->id), "%s", id);
+	else
+		snprintf(x->id, sizeof(x->id), "%s-%llu", h->prefix, (unsigned long long)++h->last_id);
+	snprintf(x->method, sizeof(x->method), "%s", method);
+	snprintf(x->path, sizeof(x->path), "%s", path);
+	x->begun_ns = od_now_ns();
+}
+
 static struct odm_exchange *exchange_new(struct odm_http *h, struct MHD_Connection *connection)
 {
 	const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
@@ -528,7 +554,6 @@ static struct odm_exchange *exchange_new(struct odm_http *h, struct MHD_Connecti
 	x->on->exchange = x;
 	x->on->deadline_ns = od_now_ns() + h->opts.header_ns;
 	x->on->body_seen = 0;
-	snprintf(x->id, sizeof(x->id), "%s-%llu", h->prefix, (unsigned long long)++h->last_id);
 	return x;
 }
 
@@ -543,6 +568,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
 		*context = x;
 		if (x == NULL)
 			return MHD_NO;
+		name_exchange(x, method, url);
 		check_header(x, method, url);
 		if (answers_at_once(x)) {
 			dispatch(x);
@@ -566,10 +592,10 @@ static void on_completed(void *arg, struct MHD_Connection *connection, void **co
 	struct odm_exchange *x = *context;
 
 	(void)connection;
-	(void)why;
 	if (x == NULL)
 		return;
 	*context = NULL;
+	odm_access_log(x, why == MHD_REQUEST_TERMINATED_COMPLETED_OK && !x->lost);
 	if (x->phase != ODM_X_RECEIVING) {
 		*(x->prev_open != NULL ? &x->prev_open->next_open : &h->open) = x->next_open;
 		if (x->next_open != NULL)
@@ -645,6 +671,8 @@ static void expire(struct odm_http *h, struct odm_http_connection *c)
 
 	if (c->exchange != NULL && h->opts.cert == NULL)
 		(void)!send(c->fd, late, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
+	if (c->exchange != NULL)
+		c->exchange->expired = true;
 	c->deadline_ns = 0;
 	shutdown(c->fd, SHUT_RDWR);
 }

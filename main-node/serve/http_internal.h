@@ -28,7 +28,9 @@ struct odm_exchange {
 	atomic_uint refs;
 	struct odm_http *http;
 	const struct odm_endpoint *endpoint; /* NULL: refused before */
-	char id[32];
+	char id[ODM_REQUEST_ID_BYTES];
+	char method[8], path[256]; /* cut, for the log */
+	uint64_t begun_ns;
 	char *rest;
 	struct od_strbuf body;
 	void *state;
@@ -48,10 +50,11 @@ struct odm_exchange {
 	struct MHD_Connection *connection; /* NULL: closed */
 	struct odm_http_connection *on;
 	struct odm_watch *watch;
-	bool suspended, queued, lost, told_gone, discard;
+	bool suspended, queued, lost, told_gone, discard, expired;
 	uint64_t body_seen; /* bytes, with what was not kept */
 	const char *origin_allowed; /* for the answer's header; NULL: none */
 	struct odm_exchange *prev_open, *next_open;
+	struct odm_work work;
 
 	/* Under the lock of http. */
 	bool in_ready, prepared;

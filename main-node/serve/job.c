@@ -11,6 +11,7 @@ static void job_free(struct odm_job *j)
 	free(j->bias);
 	free(j->end);
 	free(j->shown);
+	free(j->request);
 	free(j->spec.prompt);
 	odm_news_fini(&j->news);
 	pthread_mutex_destroy(&j->lock);
@@ -42,6 +43,9 @@ static bool copy_lists(struct odm_job *j)
 	for (size_t i = 0; i < s->n_logit_bias; i++)
 		j->bias[i] = s->logit_bias[i];
 	s->logit_bias = s->n_logit_bias > 0 ? j->bias : NULL;
+	if (j->spec.request != NULL && (j->request = strdup(j->spec.request)) == NULL)
+		return false;
+	j->spec.request = j->request;
 	j->stop = calloc(j->spec.n_stop + 1, sizeof(*j->stop));
 	for (size_t i = 0; j->stop != NULL && i < j->spec.n_stop; i++) {
 		j->stop[i] = strdup(j->spec.stop[i]);
@@ -78,6 +82,7 @@ struct odm_job *odm_job_new(const struct odm_job_spec *spec)
 		.n_ends = j->spec.n_ends,
 		.shown = j->shown,
 		.n_shown = j->spec.n_shown,
+		.request = j->request,
 		.logprobs = j->spec.logprobs,
 		.prompt_logprobs = j->spec.prompt_logprobs,
 	};
@@ -170,6 +175,8 @@ void odm_job_tell_done(struct odm_job *j, const struct odm_result *r, const stru
 		j->news.stop = r->stop;
 		j->news.n_tokens = r->n_tokens;
 		j->news.shared_tokens = (size_t)r->figures.c[OD_C_SHARED_TOKENS];
+		j->news.queue_ns = j->begun_ns > 0 ? j->begun_ns - j->submitted_ns : 0;
+		j->news.first_token_ns = j->first_token_ns > 0 ? j->first_token_ns - j->submitted_ns : 0;
 	}
 	unlock_and_wake(j);
 	if (j->spec.release != NULL)

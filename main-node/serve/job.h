@@ -19,7 +19,7 @@ struct odm_job {
 	atomic_uint refs;
 	struct odm_engine_thread *thread; /* since it was submitted */
 	struct odm_job_spec spec;
-	char **stop;
+	char **stop, *request;
 	struct od_logit_bias *bias;
 	int32_t *end, *shown;
 	struct odm_request req; /* borrows from the above */
@@ -34,7 +34,7 @@ struct odm_job {
 	struct odm_job *next;	   /* in the queue */
 	struct odm_sequence *sequence; /* NULL: not in the engine */
 	bool queued, begun, cancelled;
-	uint64_t submitted_ns, begun_ns;
+	uint64_t submitted_ns, begun_ns, first_token_ns; /* 0: not yet */
 };
 
 /* Each changes the news and calls wake if there was none. text: false if too much is unread, generated tokens included. */

@@ -19,7 +19,7 @@ struct histogram {
 enum { TTFT, TPOT, QUEUE, N_HISTOGRAMS };
 
 static const struct histogram empty[N_HISTOGRAMS] = {
-	[TTFT] = { .name = "od_time_to_first_token_seconds", .help = "From the engine's taking a text to its first token.",
+	[TTFT] = { .name = "od_time_to_first_token_seconds", .help = "From a text's arrival to its first token.",
 		   .le = { 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300 } },
 	[TPOT] = { .name = "od_time_per_output_token_seconds", .help = "Mean time per token behind the first, of each text.",
 		   .le = { 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5 } },
@@ -78,7 +78,24 @@ static void keep_node(struct odm_metrics *m, const struct odm_node_figures *n)
 		*to = *n;
 }
 
-void odm_metrics_ended(struct odm_metrics *m, const struct odm_result *r, uint64_t queue_ns, int rc)
+static void observe_ns(struct odm_metrics *m, unsigned histogram, uint64_t ns)
+{
+	pthread_mutex_lock(&m->lock);
+	observe(&m->histogram[histogram], od_seconds(ns));
+	pthread_mutex_unlock(&m->lock);
+}
+
+void odm_metrics_begun(struct odm_metrics *m, uint64_t ns)
+{
+	observe_ns(m, QUEUE, ns);
+}
+
+void odm_metrics_first_token(struct odm_metrics *m, uint64_t ns)
+{
+	observe_ns(m, TTFT, ns);
+}
+
+void odm_metrics_ended(struct odm_metrics *m, const struct odm_result *r, int rc)
 {
 	const struct odm_figures *f = &r->figures;
 
@@ -87,10 +104,6 @@ void odm_metrics_ended(struct odm_metrics *m, const struct odm_result *r, uint64
 	od_counters_add(m->c, f->c);
 	for (size_t i = 0; i < f->n_nodes; i++)
 		keep_node(m, &f->node[i]);
-	if (rc == OD_OK) {
-		observe(&m->histogram[QUEUE], od_seconds(queue_ns));
-		observe(&m->histogram[TTFT], od_seconds(f->c[OD_C_TTFT_NS]));
-	}
 	if (rc == OD_OK && r->n_tokens > 1)
 		observe(&m->histogram[TPOT], od_seconds(f->c[OD_C_DECODE_NS]) / (double)(r->n_tokens - 1));
 	pthread_mutex_unlock(&m->lock);

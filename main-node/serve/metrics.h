@@ -14,8 +14,10 @@ struct odm_metrics;
 struct odm_metrics *odm_metrics_new(void); /* NULL: out of memory */
 void odm_metrics_free(struct odm_metrics *m); /* NULL ok */
 
-/* A text has ended; queue_ns: until its first step. rc: its error or OD_OK. */
-void odm_metrics_ended(struct odm_metrics *m, const struct odm_result *r, uint64_t queue_ns, int rc);
+/* A text's first step begins; it has its first token; it has ended. ns: since it came; rc: its error or OD_OK. */
+void odm_metrics_begun(struct odm_metrics *m, uint64_t ns);
+void odm_metrics_first_token(struct odm_metrics *m, uint64_t ns);
+void odm_metrics_ended(struct odm_metrics *m, const struct odm_result *r, int rc);
 /* Appends everything. */
 void odm_metrics_write(struct odm_metrics *m, struct od_strbuf *out);
 void odm_metrics_gauge(struct od_strbuf *out, const char *name, const char *help, double value);

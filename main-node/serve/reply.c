@@ -159,7 +159,7 @@ struct odm_usage odm_reply_usage(const struct odm_reply *r, size_t n)
 
 json_t *odm_reply_json(const struct odm_reply *r, const char *id_prefix, const char *object, json_t *choices)
 {
-	char id[64];
+	char id[ODM_REQUEST_ID_BYTES + 16];
 
 	snprintf(id, sizeof(id), "%s%s", id_prefix, odm_exchange_id(r->exchange));
 	return json_pack("{s:s, s:s, s:I, s:s, s:o}", "id", id, "object", object, "created", (json_int_t)r->created, "model",

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_ID 64
+#define MAX_ID (ODM_REQUEST_ID_BYTES + 32)
 
 struct response {
 	struct odm_dialog d; /* first: dialog.h */

@@ -100,11 +100,26 @@ static void on_changed(uv_async_t *async)
 	odm_service_watch_ready(&s->watch, s->api.thread, s->api.model, s->address);
 }
 
-static void text_ended(void *arg, const struct odm_result *r, uint64_t queue_ns, int rc) /* engine thread */
+/* Engine thread, as the two below. */
+static void text_begun(void *arg, uint64_t ns)
 {
 	struct server *s = arg;
 
-	odm_metrics_ended(s->api.metrics, r, queue_ns, rc);
+	odm_metrics_begun(s->api.metrics, ns);
+}
+
+static void text_has_first_token(void *arg, uint64_t ns)
+{
+	struct server *s = arg;
+
+	odm_metrics_first_token(s->api.metrics, ns);
+}
+
+static void text_ended(void *arg, const struct odm_result *r, int rc)
+{
+	struct server *s = arg;
+
+	odm_metrics_ended(s->api.metrics, r, rc);
 }
 
 /* ---- Start ---- */
@@ -209,6 +224,8 @@ static int start_engine(struct server *s, struct od_err *err)
 		.engine = s->opts->engine,
 		.queue = s->opts->queue,
 		.changed = engine_changed,
+		.begun = text_begun,
+		.first_token = text_has_first_token,
 		.ended = text_ended,
 		.arg = s,
 	};

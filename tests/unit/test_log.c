@@ -188,7 +188,7 @@ static void fields_as_key_and_value(void **state)
 	stop_listening();
 	assert_string_equal(said,
 		"ts=2023-11-14T22:13:20.078Z level=info component=od-worker msg=\"ready\" model=tale-book_1.5:x ctx=4096 "
-		"seconds=0.125 empty=\"\" none=\"\" path=\"/a b\" who=\"worker=1\"\n"
+		"seconds=0.125000 empty=\"\" none=\"\" path=\"/a b\" who=\"worker=1\"\n"
 		"ts=2023-11-14T22:13:20.078Z level=warning component=od-worker msg=\"a?level=error msg=\\\"x\\\" b\\\\???[2J ?? "
 		"??: ??? \xe2\x82\xac ni\xc3\xb1o {}\"\n"
 		"ts=2023-11-14T22:13:20.078Z level=error component=od-worker msg=\"x\" v=\"a?level=error msg=\\\"x\\\" b\\\\???[2J ?? "

@@ -63,12 +63,14 @@ static void texts_are_summed(void **state)
 	n = odm_figures_add_node(&r.figures, "worker 0 a\"b\\c:1", true);
 	n->c[OD_C_LOADS] = 5;
 	n->c[OD_C_READ_NS] = 1500000000;
-	odm_metrics_ended(m, &r, 20000000, OD_OK);
+	odm_metrics_begun(m, 20000000);
+	odm_metrics_first_token(m, 200000000);
+	odm_metrics_ended(m, &r, OD_OK);
 	n->c[OD_C_LOADS] = 9;
 	n->alive = false;
 	r.finish = ODM_FINISH_CANCELLED;
-	odm_metrics_ended(m, &r, 20000000, OD_ERR_CANCELLED);
-	odm_metrics_ended(m, &r, 20000000, OD_ERR_UNREACHABLE);
+	odm_metrics_ended(m, &r, OD_ERR_CANCELLED);
+	odm_metrics_ended(m, &r, OD_ERR_UNREACHABLE);
 	odm_metrics_write(m, &out);
 	assert_line(out.text, "od_main_tokens_total 33");
 	assert_line(out.text, "od_texts_total{finish=\"stop\"} 1");
