@@ -1,7 +1,7 @@
 # Everything of main but its wiring, so that od-bench can drive the same engine.
 ODM_SRCS := main-node/engine_args.c
-ODM_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_keys.c figures.c lookup_draft.c pass.c prefix_cache.c prefix_file.c prefix_reuse.c \
-	prefix_store.c resident_service.c sequence.c sampling_config.c)
+ODM_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_keys.c figures.c lookup_draft.c pass.c \
+	prefix_cache.c prefix_file.c prefix_reuse.c prefix_store.c resident_service.c sampling_config.c sequence.c step_requests.c)
 ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c host_keys.c layer_pieces.c local_nodes.c \
 	members.c members_look.c placement.c predict_tally.c prediction_drafts.c prediction_wants.c predictions.c \
 	predictor_link.c recovery.c result_check.c shadow_link.c step_uses.c unsent.c want_place.c)
@@ -62,6 +62,7 @@ $(B)/tests/od-worker $(B)/tests/od-shadow:
 	@mkdir -p $(@D)
 	@ln -sf ../bin/$(@F) $@
 test_shadow_link_OBJS := $(ODM_SRCS:%.c=$(B)/obj/%.o)
+test_step_requests_OBJS := $(B)/obj/main-node/engine/step_requests.o
 test_figures_OBJS := $(B)/obj/main-node/engine/figures.o
 test_sampling_config_OBJS := $(B)/obj/main-node/engine/sampling_config.o
 test_result_check_OBJS := $(B)/obj/main-node/cluster/result_check.o

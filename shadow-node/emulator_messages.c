@@ -137,6 +137,7 @@ static int on_seq_open(struct ods_emulator *e, const Od__SeqOpen *m, struct od_e
 		rc = ods_sequence_open(s, m, err);
 	if (rc != OD_OK)
 		return rc;
+	OD_LOG_EVENT(OD_LOG_DEBUG, "opened", od_log_text("request", s->request), od_log_number("sequence", (double)s->id));
 	from = find_sequence(e, m->shared_sequence); /* unknown here: there are no rows to share */
 	if (from == NULL || from == s || s->state == NULL)
 		return OD_OK;

@@ -92,8 +92,9 @@ static bool has_room(struct ods_sequence *q, uint32_t end)
 		return true;
 	}
 	if (!q->said)
-		od_log(OD_LOG_WARN, "sequence %llu: no memory for position %u; no predictions for it until other sequences end",
-		       (unsigned long long)q->id, end - 1);
+		OD_LOG_EVENT(OD_LOG_WARN, "no memory for more positions; no predictions for this sequence until others end",
+			     od_log_text("request", q->request), od_log_number("sequence", (double)q->id),
+			     od_log_number("position", end - 1));
 	q->said = true;
 	return false;
 }

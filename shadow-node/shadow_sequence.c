@@ -1,6 +1,7 @@
 #include "shadow-node/shadow_sequence.h"
 
 #include "common/base/mem.h"
+#include "common/net/wire.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -155,6 +156,7 @@ int ods_sequence_open(struct ods_sequence *s, const Od__SeqOpen *m, struct od_er
 		rc = take_sampler(s, &o, err);
 	if (rc != OD_OK)
 		return rc;
+	od_peer_text(m->request, s->request, sizeof(s->request));
 	s->own_state = m->own_state;
 	s->prompt_tokens = m->prompt_tokens;
 	return OD_OK;

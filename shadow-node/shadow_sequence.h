@@ -18,6 +18,7 @@
 
 struct ods_sequence {
 	uint64_t id;
+	char request[72]; /* main's name of it, for logs; "": none */
 	uint64_t heard; /* STEPs received when the last message about the sequence arrived */
 	uint32_t ctx;
 	struct od_seq_state *state;

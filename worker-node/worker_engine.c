@@ -7,6 +7,7 @@
 #include "common/base/trace.h"
 #include "worker-node/run_check.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -20,8 +21,15 @@
 #define PACE_PIECE_NS (20 * OD_NS_PER_MS) /* a session that ends is not waited for longer */
 #define OUTPUT_HEAD 64			 /* keeps the rows behind it aligned */
 
+/* The requests of a RUN, "a,b". */
+struct names {
+	unsigned refs;
+	char text[];
+};
+
 /* A RUN from its arrival to its last RESULT. */
 struct run {
+	struct names *names; /* NULL: main named none */
 	struct od_msg msg;
 	struct odw_session session;
 	uint64_t arrived_ns;
@@ -72,6 +80,10 @@ struct odw_engine {
 	struct odw_session session; /* under lock; id 0: none */
 
 	/* The engine thread's. */
+	struct names *names[2]; /* of the session's last RUN of a decode step; of a prompt */
+	uint64_t names_session;
+	const struct run *about_run; /* what the thread works on; NULL: nothing */
+	struct od_log_about about;
 	struct run *next; /* what the next message is received into; NULL: not made yet */
 	uint64_t held_bytes;
 	/* What a row took lately, and an expert with its rows; 0: not known. The first is little when an expert had many rows,
@@ -107,10 +119,17 @@ static void show_progress(struct odw_engine *e)
 	od_pulse_beat();
 }
 
+static void unref_names(struct names *names)
+{
+	if (names != NULL && --names->refs == 0)
+		free(names);
+}
+
 static void free_run(struct run *run)
 {
 	if (run == NULL)
 		return;
+	unref_names(run->names);
 	od_msg_fini(&run->msg);
 	free(run->item);
 	free(run);
@@ -187,6 +206,52 @@ static void add_error(struct answer *a, uint32_t expert, int code, const char *r
 	x->reason = (char *)reason;
 }
 
+/* ---- For whom ---- */
+
+static const char *requests_of(void *arg, char *buf, size_t size)
+{
+	const struct odw_engine *e = arg;
+
+	(void)buf;
+	(void)size;
+	return e->about_run != NULL && e->about_run->names != NULL ? e->about_run->names->text : NULL;
+}
+
+static void drop_names(struct odw_engine *e)
+{
+	for (size_t i = 0; i < 2; i++) {
+		unref_names(e->names[i]);
+		e->names[i] = NULL;
+	}
+}
+
+/* Main names the requests of its RUNs when they change. */
+static void take_names(struct odw_engine *e, struct run *run)
+{
+	const Od__Run *asked = run->msg.header->run;
+	struct names **last = &e->names[asked->prompt];
+	char text[OD_MAX_REQUESTS_BYTES];
+
+	if (e->names_session != run->session.id)
+		drop_names(e);
+	e->names_session = run->session.id;
+	if (asked->requests[0] != '\0') {
+		unref_names(*last);
+		od_peer_text(asked->requests, text, sizeof(text));
+		*last = malloc(sizeof(**last) + strlen(text) + 1);
+		if (*last != NULL) {
+			(*last)->refs = 1;
+			memcpy((*last)->text, text, strlen(text) + 1);
+		}
+	}
+	run->names = *last;
+	if (run->names != NULL)
+		run->names->refs++;
+	e->about_run = run;
+	if (asked->requests[0] != '\0')
+		od_log(OD_LOG_DEBUG, "%s from step %" PRIu64 " on", asked->prompt ? "prompts" : "texts", asked->step);
+}
+
 /* ---- RUNs come in ---- */
 
 /* Main waits for an answer for each expert, so it gets them, whatever is wrong. */
@@ -259,17 +324,19 @@ static bool on_message(struct odw_engine *e, struct run *run)
 	run->session = session_now(e);
 	if (run->session.id != run->msg.header->session)
 		return false; /* it ended while the message was on its way to us */
+	take_names(e, run);
 	atomic_fetch_add(&e->open_runs, 1); /* before it looks at draining: a drained engine has none */
 	rc = accept_run(e, run, &err);
 	if (rc == OD_OK) {
 		run->n_open = run->msg.header->run->n_experts;
 		e->held_bytes += run->bytes;
-		return true;
+	} else {
+		atomic_fetch_sub(&e->open_runs, 1);
+		if (rc != OD_ERR_CANCELLED)
+			refuse_run(e, run, &err);
 	}
-	atomic_fetch_sub(&e->open_runs, 1);
-	if (rc != OD_ERR_CANCELLED)
-		refuse_run(e, run, &err);
-	return false;
+	e->about_run = NULL;
+	return rc == OD_OK;
 }
 
 static void receive(struct odw_engine *e)
@@ -501,8 +568,11 @@ static void finish_failed(struct odw_engine *e, const struct run *run, const str
 
 	init_answer(&a, run);
 	for (size_t i = 0; i < g->n; i++) {
-		if (g->item[i]->code != OD_ERR_CANCELLED)
-			add_error(&a, g->item[i]->expert, g->item[i]->code, g->item[i]->reason);
+		if (g->item[i]->code == OD_ERR_CANCELLED)
+			continue;
+		add_error(&a, g->item[i]->expert, g->item[i]->code, g->item[i]->reason);
+		od_log_limited(OD_LOG_DEBUG, "expert %u of MoE layer %u was not run in step %" PRIu64 ": %s", g->item[i]->expert,
+			       g->item[i]->m, g->item[i]->step, g->item[i]->reason);
 	}
 	if (a.result.n_experts > 0)
 		send_result(e, run, &a.result, NULL);
@@ -529,10 +599,12 @@ static void finish_group(struct odw_engine *e, const struct group *g)
 {
 	struct run *run = g->item[0]->run;
 
+	e->about_run = run;
 	if (g->item[0]->code == OD_OK)
 		finish_resident(e, run, g);
 	else
 		finish_failed(e, run, g);
+	e->about_run = NULL;
 	run->n_open -= g->n;
 	if (run->n_open > 0)
 		return;
@@ -545,6 +617,7 @@ static void *engine_main(void *arg)
 {
 	struct odw_engine *e = arg;
 
+	od_log_swap_about(&e->about);
 	od_pulse_of_thread(&e->pulse);
 	while (!atomic_load(&e->stop)) {
 		struct group g;
@@ -622,6 +695,7 @@ int odw_engine_start(struct odw_engine **out, const struct odw_engine_opts *opts
 		return od_fail(err, OD_ERR_NOMEM, "engine");
 	e->o = *opts;
 	e->cfg = od_pack_config(opts->pack);
+	e->about = (struct od_log_about){ .key = "request", .text = requests_of, .arg = e };
 	pthread_mutex_init(&e->lock, NULL);
 	rc = alloc_scratch(e, err);
 	if (rc == OD_OK && pthread_create(&e->thread, NULL, engine_main, e) != 0)
@@ -657,6 +731,7 @@ void odw_engine_free(struct odw_engine *e)
 	if (e == NULL)
 		return;
 	free_run(e->next);
+	drop_names(e);
 	free_rows(&e->x);
 	free_rows(&e->y);
 	od_free(e->narrow);

@@ -16,6 +16,7 @@
 
 #define OD_PROTOCOL_VERSION 4
 #define OD_MAX_FRAMES 3			  /* header and two tensors */
+#define OD_MAX_REQUESTS_BYTES 1024 /* of RUN.requests with its end; longer lists are cut */
 #define OD_MAX_HEADER_BYTES (256u * 1024u)
 #define OD_MAX_FRAME_BYTES (64u * 1024u * 1024u) /* ZMQ_MAXMSGSIZE of every socket */
 

@@ -10,6 +10,7 @@
 #include "main-node/cluster/recovery.h"
 #include "main-node/cluster/result_check.h"
 #include "main-node/cluster/step_uses.h"
+#include "main-node/engine/step_requests.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -39,6 +40,7 @@ struct service {
 	struct odm_links net;
 	struct odm_predictor_link predictor; /* main's own: instead of the shadow, or while that is silent */
 	struct open_step open[2];	/* by phase */
+	struct odm_step_requests requests[2]; /* by phase */
 	struct open_step *now;		/* the step of the current, or last, layer */
 	uint64_t next_decode;		/* number of the decode step after the last one; 0: there was none */
 	const struct od_moe_call *call; /* the layer under way; NULL between layers */
@@ -119,6 +121,7 @@ static int begin_step(struct odm_expert_service *base, const struct odm_step *st
 	s->open[step->phase] = (struct open_step){ .step = step, .epoch = s->net.view.epoch };
 	s->next_decode = step->phase == ODM_DECODE ? step->next_step : s->next_decode;
 	enter(s, step);
+	odm_step_requests_follow(&s->requests[step->phase], step);
 	if (step->phase == ODM_DECODE)
 		odm_step_uses_begin(&s->uses, step);
 	begin_predictions(s, step);
@@ -269,7 +272,9 @@ static uint32_t fill_run(struct service *s, struct odm_piece **piece, size_t n)
 static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece, size_t n, bool closes,
 		    uint64_t request)
 {
+	struct odm_step_requests *names = &s->requests[s->now->step->phase];
 	struct odm_link *l = &s->net.link[worker];
+	uint64_t *told = &l->told_requests[s->now->step->phase];
 	struct od_out_frame frame = { .bytes = s->rows };
 	Od__Header h = OD__HEADER__INIT;
 	Od__Run run = OD__RUN__INIT;
@@ -287,11 +292,14 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	run.closes = closes;
 	run.fetch = piece[0]->fetch; /* and so all others' */
 	run.prompt = !in_decode(s);
+	if (*told != names->version || request != 0) /* one that is sent again: the first, with the names, may be lost */
+		run.requests = names->text;
 	h.body_case = OD__HEADER__BODY_RUN;
 	h.run = &run;
 	rc = odm_link_send(l, s->net.view.epoch, &h, &frame, 1);
 	if (rc != OD_OK)
 		return rc;
+	*told = names->version;
 	for (size_t i = 0; i < n; i++) {
 		piece[i]->state = ODM_PIECE_SENT;
 		piece[i]->request = run.request;

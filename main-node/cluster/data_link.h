@@ -29,6 +29,7 @@ struct odm_link {
 	void *socket;
 	bool attached;	  /* the daemon has sent ATTACHED */
 	uint64_t begun_ns, looked_ns, asked_ns; /* private to odm_link_attach */
+	uint64_t told_requests[2]; /* version of the names (struct odm_step_requests) that it was last sent, by phase */
 	uint64_t held_bytes; /* row bytes in flight: of RUNs that are not completely answered */
 	struct odm_link_watch watch;
 };

@@ -181,19 +181,36 @@ int odm_recovery_serve(struct odm_recovery *r, struct od_err *err)
 	return err->code;
 }
 
+static void say_moved(struct odm_recovery *r, uint32_t member, size_t n)
+{
+	struct odm_member_stats st;
+	char name[300] = "a worker";
+
+	odm_members_stats(members(r), member, &st, name, sizeof(name));
+	od_log_limited(OD_LOG_WARN, "%s is lost; other workers run its %zu expert%s of MoE layer %u", name, n, n > 1 ? "s" : "",
+		       r->call->m);
+}
+
 /* Everything that dead workers owe goes to others. */
 void odm_recovery_move(struct odm_recovery *r)
 {
 	for (uint32_t w = 0; w < r->net->view.n_workers; w++) {
+		const bool first = r->net->link[w].session != 0; /* not a later layer of the step */
+		size_t n = 0;
+
 		if (odm_links_alive(r->net, w))
 			continue;
 		odm_link_close(&r->net->link[w]);
 		for (size_t i = 0; i < r->work->n; i++) {
 			struct odm_piece *p = &r->work->piece[i];
 
-			if (p->worker == w && p->state != ODM_PIECE_DONE)
-				begin_again(r, p);
+			if (p->worker != w || p->state == ODM_PIECE_DONE)
+				continue;
+			begin_again(r, p);
+			n++;
 		}
+		if (first && n > 0)
+			say_moved(r, r->net->link[w].member, n);
 	}
 }
 

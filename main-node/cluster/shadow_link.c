@@ -194,6 +194,8 @@ static void fill_open(Od__SeqOpen *open, struct odm_told_bias *b, const struct o
 		b->bias[i] = o->logit_bias[i].bias;
 	}
 	open->seed = o->seed;
+	if (p->request != NULL)
+		open->request = (char *)p->request; /* stays until the sequence is closed */
 	open->shared_sequence = p->shared_sequence;
 	open->shared_tokens = p->shared_tokens;
 }

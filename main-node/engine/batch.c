@@ -641,6 +641,7 @@ bool odm_engine_work(struct odm_engine *e)
 		prefill_part(e, decode);
 	else if (restore && !decode)
 		odm_reuse_wait(e);
+	od_log_swap_about(NULL); /* it was about a step, of texts that may be taken now */
 	return b->first != NULL;
 }
 

@@ -42,6 +42,7 @@ struct odm_part {
 	const struct od_sampler_opts *sampling;
 	uint64_t shared_sequence; /* another open sequence with the same first shared_tokens positions; 0: none */
 	uint32_t shared_tokens;
+	const char *request; /* as in odm_request */
 };
 
 /* A step; borrowed by the service until end_step. */

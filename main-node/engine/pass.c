@@ -5,16 +5,25 @@
 #include "common/base/trace.h"
 #include "common/compute/device.h"
 #include "main-node/engine/engine_internal.h"
+#include "main-node/engine/step_requests.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+
+static const char *requests_of(void *arg, char *buf, size_t size)
+{
+	const struct odm_pass *p = arg;
+
+	return odm_join_requests(&p->step, buf, size);
+}
 
 int odm_pass_init(struct odm_pass *p, struct odm_engine *e, enum odm_phase phase, const struct od_forward_opts *o,
 		  size_t max_parts, struct od_err *err)
 {
 	*p = (struct odm_pass){ .engine = e, .phase = phase, .max_rows = o->max_rows, .max_logits = o->max_logits,
 				.max_parts = max_parts };
+	p->about = (struct od_log_about){ .key = "request", .text = requests_of, .arg = p };
 	p->rows = calloc(o->max_rows, sizeof(*p->rows));
 	p->part = calloc(max_parts, sizeof(*p->part));
 	p->of = calloc(max_parts, sizeof(*p->of));
@@ -58,6 +67,7 @@ void odm_pass_add(struct odm_pass *p, struct odm_sequence *q, uint32_t begin, co
 		.sampling = &q->req.sampling,
 		.shared_sequence = q->shared_sequence,
 		.shared_tokens = q->shared_tokens,
+		.request = q->req.request,
 	};
 	for (size_t i = 0; i < n; i++)
 		p->rows[s->n_rows++] = (struct od_row){ .seq = q->state, .position = begin + (uint32_t)i, .token = tokens[i] };
@@ -90,6 +100,7 @@ int odm_pass_begin(struct odm_pass *p, uint64_t step, uint64_t next_step, struct
 	const uint64_t waits = od_device_waits(e->device);
 	int rc = OD_OK;
 
+	od_log_swap_about(&p->about);
 	p->open = p->served = true;
 	p->step.step = step;
 	p->step.next_step = next_step;
@@ -184,6 +195,7 @@ int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err)
 	int rc = OD_OK;
 
 	*done = false;
+	od_log_swap_about(&p->about);
 	if (is_cancelled(p))
 		rc = od_fail(err, OD_ERR_CANCELLED, "cancelled");
 	if (rc == OD_OK)

@@ -6,6 +6,7 @@
 #ifndef ODM_PASS_H
 #define ODM_PASS_H
 
+#include "common/base/log.h"
 #include "main-node/engine/sequence.h"
 
 struct odm_pass {
@@ -22,6 +23,7 @@ struct odm_pass {
 	struct odm_sequence **of; /* [max_parts]: the part's sequence */
 	uint32_t *valid;	  /* [max_parts]: odm_step.valid */
 	size_t max_parts;
+	struct od_log_about about; /* the requests of the step, while it is worked on */
 	uint64_t counters[OD_N_COUNTERS];
 };
 

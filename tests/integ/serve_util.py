@@ -3,11 +3,11 @@ import http.client
 import json
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
 import tempfile
+import time
 
 from cluster_util import BIN, HANG_S, TMP, pack
 
@@ -22,8 +22,7 @@ class Server:
         self.log_path = tempfile.mkstemp(dir=TMP)[1]
         self.p = subprocess.Popen([os.path.join(BIN, program), "serve", "--pack", pack_dir or pack(), "--listen", "127.0.0.1:0",
                                    *map(str, mode), *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE, text=True)
-        self.log = ""
+                                  stderr=open(self.log_path, "w"), text=True)  # a file: a full pipe would hold up the server
         _servers.append(self)
         self.port = int(self.wait_for(r'listening on https?://\[?[^ ]*:(\d+)["\n]').group(1))
         if ready:
@@ -33,13 +32,17 @@ class Server:
         self.wait_for(r'msg"?[=:]"ready"|od-main: ready ')  # in any --log-format
 
     def wait_for(self, pattern):
+        end = time.monotonic() + HANG_S
         while not (m := re.search(pattern, self.log)):
-            if not select.select([self.p.stderr], [], [], HANG_S)[0]:
-                raise AssertionError(f"no {pattern!r} in: {self.log}")
-            piece = os.read(self.p.stderr.fileno(), 4096).decode()
-            assert piece, f"ended with {self.p.wait()}: {self.log}"
-            self.log += piece
+            assert self.p.poll() is None, f"ended with {self.p.wait()}: {self.log}"
+            assert time.monotonic() < end, f"no {pattern!r} in: {self.log}"
+            time.sleep(0.02)
         return m
+
+    @property
+    def log(self):
+        with open(self.log_path) as f:
+            return f.read()
 
     def connect(self):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG_S)
@@ -96,10 +99,10 @@ class Server:
         return int(re.search(r"VmRSS:\s+(\d+)", self.pid_file("status")).group(1))
 
     def stop(self, number=signal.SIGTERM):
-        """Exit status; the rest of the log is in self.log."""
+        """Exit status."""
         if self.p.poll() is None:
             self.p.send_signal(number)
-        self.log += self.p.communicate(timeout=HANG_S)[1]
+        self.p.communicate(timeout=HANG_S)
         return self.p.returncode
 
 

@@ -605,8 +605,48 @@ static void the_log_says_what_a_user_wants_to_know(void **state)
 	assert_says(read_log(w.log), "12 MoE layers of 8 experts");
 	assert_says(read_log(w.log), "64 slots of");
 	assert_says(read_log(w.log), "listening on loopback, port");
-	assert_says(read_log(w.log), "session with main \"test\" started");
+	assert_says(read_log(w.log), "msg=\"session with main \\\"test\\\" started\"");
 	assert_says(read_log(w.log), "profile f32");
+	close_worker(&w);
+}
+
+/* As od_peer_text leaves it: printable. */
+static void log_lines_name_the_requests_of_a_run(void **state)
+{
+	static struct request bad, good;
+	struct worker w;
+
+	(void)state;
+	open_session(&w, F32, (const char *[]){ "--verbose", NULL });
+	init_request(&bad, 1, LAYERS, 1, 1);
+	add_expert(&bad, 1, 0, 1, 1, true);
+	expect_refused(&w, &bad, OD_ERR_RANGE, "found 12");
+	assert_null(strstr(read_log(w.log), "request="));
+	bad.run.requests = (char *)"r-1,r\n2=\"";
+	expect_refused(&w, &bad, OD_ERR_RANGE, "found 12");
+	assert_says(read_log(w.log), "expected less than 12, found 12\" request=\"r-1,r?2=\\\"\"\n");
+	/* Those of prompts are others; and what is not said is as before. */
+	bad.run.prompt = true;
+	bad.run.requests = (char *)"prompt-3";
+	expect_refused(&w, &bad, OD_ERR_RANGE, "found 12");
+	assert_says(read_log(w.log), "found 12\" request=prompt-3\n");
+	bad.run.prompt = false;
+	bad.run.requests = (char *)"";
+	bad.run.m = LAYERS + 5;
+	expect_refused(&w, &bad, OD_ERR_RANGE, "found 17");
+	assert_says(read_log(w.log), "found 17\" request=\"r-1,r?2=\\\"\"\n");
+	init_request(&good, 2, 0, 1, 1);
+	add_expert(&good, 1, 0, 1, 1, true);
+	good.run.requests = (char *)"r-4";
+	send_request(&w, &good);
+	get_good_results(&w, &good);
+	assert_says(read_log(w.log), "msg=\"texts from step 2 on\" request=r-4\n");
+	/* Another session knows no names. */
+	end_session(&w);
+	begin_session(&w, F32);
+	bad.run.m = LAYERS + 8;
+	expect_refused(&w, &bad, OD_ERR_RANGE, "found 20");
+	assert_says(read_log(w.log), "found 20\"\n");
 	close_worker(&w);
 }
 
@@ -631,6 +671,7 @@ int main(void)
 		cmocka_unit_test(memory_stays_under_the_ceiling),
 		cmocka_unit_test(too_many_rows_are_answered_busy),
 		cmocka_unit_test(the_log_says_what_a_user_wants_to_know),
+		cmocka_unit_test(log_lines_name_the_requests_of_a_run),
 	};
 
 	return cmocka_run_group_tests_name("od_worker", tests, make_pack, remove_pack);
