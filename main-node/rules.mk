@@ -1,7 +1,8 @@
 # Everything of main but its wiring, so that od-bench can drive the same engine.
 ODM_SRCS := main-node/engine_args.c
-ODM_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_keys.c figures.c lookup_draft.c pass.c \
-	prefix_cache.c prefix_file.c prefix_reuse.c prefix_store.c resident_service.c sampling_config.c sequence.c step_requests.c)
+ODM_SRCS += $(addprefix main-node/engine/,batch.c draft_policy.c engine.c engine_keys.c engine_report.c figures.c \
+	lookup_draft.c pass.c prefix_cache.c prefix_file.c prefix_reuse.c prefix_store.c resident_service.c \
+	sampling_config.c sequence.c step_requests.c)
 ODM_SRCS += $(addprefix main-node/cluster/,cluster.c cluster_service.c cluster_view.c data_link.c host_keys.c layer_pieces.c local_nodes.c \
 	members.c members_look.c placement.c predict_tally.c prediction_drafts.c prediction_wants.c predictions.c \
 	predictor_link.c recovery.c result_check.c shadow_link.c step_uses.c unsent.c want_place.c)
@@ -10,10 +11,10 @@ ODM_CHAT_SRCS := $(addprefix main-node/chat/,answer.c answer_harmony.c answer_pr
 	chat_messages.c chat_template.c gemma_args.c json_text.c)
 
 PROGRAMS += od-main
-ODM_SERVE_SRCS := $(addprefix main-node/serve/,access_log.c anthropic.c anthropic_messages.c api.c api_error.c \
-	call.c call_memory.c chat_build.c chat_completion.c chat_turn.c completion.c dialog.c engine_thread.c \
-	exchange.c generation.c health.c http.c http_guard.c job.c json_fields.c metrics.c reply.c \
-	request_threads.c response_items.c responses.c server.c service_watch.c token_list.c token_text.c \
+ODM_SERVE_SRCS := $(addprefix main-node/serve/,access_log.c anthropic.c anthropic_messages.c api.c api_error.c call.c \
+	call_memory.c chat_build.c chat_completion.c chat_turn.c completion.c dialog.c engine_thread.c exchange.c \
+	generation.c health.c http.c http_guard.c job.c json_fields.c metric_table.c metrics.c process_metrics.c \
+	reply.c request_threads.c response_items.c responses.c server.c service_watch.c token_list.c token_text.c \
 	utf8_text.c)
 od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c prompt_file.c serve_command.c template_command.c \
 	token_json.c) $(ODM_CHAT_SRCS) $(ODM_SERVE_SRCS) $(ODM_SRCS)
@@ -29,7 +30,7 @@ test_anthropic_messages_OBJS := $(addprefix $(B)/obj/main-node/serve/,anthropic_
 test_call_memory_OBJS := $(addprefix $(B)/obj/main-node/,serve/call_memory.o chat/json_text.o)
 test_response_items_OBJS := $(B)/obj/main-node/serve/response_items.o $(ODM_CHAT_BUILD_OBJS)
 test_http_guard_OBJS := $(B)/obj/main-node/serve/http_guard.o
-test_metrics_OBJS := $(B)/obj/main-node/serve/metrics.o $(ODM_SRCS:%.c=$(B)/obj/%.o)
+test_metrics_OBJS := $(addprefix $(B)/obj/main-node/serve/,metric_table.o metrics.o process_metrics.o) $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_engine_thread_OBJS := $(addprefix $(B)/obj/main-node/serve/,engine_thread.o job.o token_list.o) $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_lookup_draft_OBJS := $(B)/obj/main-node/engine/lookup_draft.o
 test_prefix_cache_OBJS := $(B)/obj/main-node/engine/prefix_cache.o

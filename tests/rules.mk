@@ -31,6 +31,7 @@ $(CLIENTS)/installed: tests/integ/clients.txt
 check: deps
 	@deploy/install-deps.sh clang libclang-rt-dev python3-venv
 	@$(MAKE) --no-print-directory clients || echo "The official API clients cannot be installed: their tests will be skipped." >&2
+	@B=$(B) tests/get-prometheus.sh
 	@$(MAKE) --no-print-directory check-source
 	@$(MAKE) --no-print-directory -j$$(nproc) check-build
 	@smoke=0; $(MAKE) --no-print-directory fuzz-smoke || smoke=$$?; B=$(B) tests/run.sh && exit $$smoke

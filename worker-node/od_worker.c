@@ -289,6 +289,7 @@ static void on_pong(void *arg, Od__Pong *p, uint64_t *c)
 	p->busy = f.busy;
 	od_counters_add(c, f.c);
 	c[OD_C_DEVICE_WAITS] = od_device_waits(w->device);
+	c[OD_C_WORKER_COMPUTE_NS] = odw_engine_compute_ns(w->engine);
 	if (w->puller != NULL)
 		odw_puller_figures(w->puller, &pull);
 	c[OD_C_PULLED_BYTES] = pull.pulled_bytes;

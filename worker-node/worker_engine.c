@@ -75,6 +75,7 @@ struct odw_engine {
 	_Atomic uint64_t output_bytes; /* of outputs that ZeroMQ has */
 	atomic_size_t open_runs;
 	struct od_pulse pulse;
+	_Atomic uint64_t compute_ns;
 
 	pthread_mutex_t lock;
 	struct odw_session session; /* under lock; id 0: none */
@@ -520,6 +521,7 @@ static int run_group(struct odw_engine *e, const struct run *run, const struct g
 	if (rc == OD_OK && e->o.run_ns > 0)
 		wait_for_pace(e, run, begin_ns, g->n);
 	compute_ns = od_now_ns() - begin_ns;
+	atomic_fetch_add(&e->compute_ns, compute_ns);
 	for (size_t i = 0; i < g->n; i++) {
 		const struct odw_item *item = g->item[i];
 
@@ -724,6 +726,11 @@ void odw_engine_stop(struct odw_engine *e)
 	odw_schedule_end(e->o.schedule, odw_schedule_session(e->o.schedule));
 	while (take_group(e, &g))
 		finish_group(e, &g);
+}
+
+uint64_t odw_engine_compute_ns(const struct odw_engine *e)
+{
+	return atomic_load(&e->compute_ns);
 }
 
 void odw_engine_free(struct odw_engine *e)

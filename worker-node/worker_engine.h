@@ -40,6 +40,7 @@ struct odw_session {
 
 OD_MUST_CHECK int odw_engine_start(struct odw_engine **out, const struct odw_engine_opts *opts, struct od_err *err);
 void odw_engine_stop(struct odw_engine *e); /* joins; NULL ok */
+uint64_t odw_engine_compute_ns(const struct odw_engine *e); /* any thread: of all groups so far, pace included */
 void odw_engine_free(struct odw_engine *e); /* NULL ok */
 
 void odw_engine_begin(struct odw_engine *e, const struct odw_session *session);

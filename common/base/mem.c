@@ -104,6 +104,11 @@ uint64_t od_peak_rss_bytes(void)
 	return read_kib_field("/proc/self/status", "VmHWM:");
 }
 
+uint64_t od_rss_bytes(void)
+{
+	return read_kib_field("/proc/self/status", "VmRSS:");
+}
+
 uint64_t od_available_ram_bytes(void)
 {
 	return read_kib_field("/proc/meminfo", "MemAvailable:");

@@ -117,7 +117,7 @@ static int send_pong(struct od_daemon *d, uint64_t sequence)
 {
 	Od__Header header = OD__HEADER__INIT;
 	Od__Pong body = OD__PONG__INIT;
-	uint64_t c[OD_N_COUNTERS] = { [OD_C_PEAK_RSS_BYTES] = od_peak_rss_bytes() };
+	uint64_t c[OD_N_COUNTERS] = { [OD_C_PEAK_RSS_BYTES] = od_peak_rss_bytes(), [OD_C_RSS_BYTES] = od_rss_bytes() };
 	struct od_pong_counters list;
 	int rc;
 

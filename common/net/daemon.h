@@ -28,7 +28,7 @@ struct od_daemon_ops {
 	/* Any control message of the session's main except HELLO, PING and BYE, including kinds that main must not send.
 	 * OD_ERR_PROTOCOL or OD_ERR_RANGE: it is dropped and err is logged. */
 	int (*message)(void *arg, const struct od_msg *m, struct od_err *err);
-	/* Fill a PONG (sequence is set) and add this process's counters to c (peak_rss_bytes is already set). */
+	/* Fill a PONG (sequence is set) and add this process's counters to c (rss_bytes and peak_rss_bytes are already set). */
 	void (*pong)(void *arg, Od__Pong *p, uint64_t *c);
 	/* The last PONG could not be sent: its one-time contents must be sent again. NULL: a PONG has none. */
 	void (*unsent)(void *arg);

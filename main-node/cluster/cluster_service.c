@@ -310,6 +310,7 @@ static int send_run(struct service *s, uint32_t worker, struct odm_piece **piece
 	odm_recovery_sent(&s->recovery, worker, piece, n);
 	s->now->step->counters[OD_C_WORKER_RUNS]++;
 	s->now->step->counters[OD_C_WORKER_ROWS] += run.n_rows;
+	s->now->step->counters[OD_C_RUN_BYTES] += frame.len;
 	return OD_OK;
 }
 
@@ -458,6 +459,7 @@ static void on_result(struct service *s, uint32_t worker, const struct od_msg *m
 		return;
 	}
 	bytes = od_msg_frame(m, 0, &len);
+	s->now->step->counters[OD_C_RESULT_BYTES] += len;
 	for (size_t i = 0; i < r->n_experts; i++) {
 		const Od__ExpertResult *x = r->experts[i];
 		struct odm_piece *p = answered_piece(s, worker, r->request, x->expert);
@@ -614,10 +616,9 @@ static int collect(struct od_expert_runner *r, struct od_err *err)
 
 /* --- figures --- */
 
-static void node_figures(struct service *s, struct odm_figures *f)
+static void nodes(struct odm_expert_service *base, struct odm_figures *f)
 {
-	struct odm_members *ms = odm_cluster_members(s->cluster);
-	uint64_t *slots = &f->c[OD_C_SLOTS];
+	struct odm_members *ms = odm_cluster_members(((struct service *)base)->cluster);
 
 	for (uint32_t i = 0; i < odm_members_count(ms); i++) {
 		struct odm_node_figures *node;
@@ -627,25 +628,49 @@ static void node_figures(struct service *s, struct odm_figures *f)
 		if (!odm_members_stats(ms, i, &st, name, sizeof(name)))
 			continue;
 		node = odm_figures_add_node(f, name, st.alive);
-		if (node != NULL)
-			memcpy(node->c, st.c, sizeof(node->c));
-		if (st.slots > 0 && (*slots == 0 || st.slots < *slots))
-			*slots = st.slots;
+		if (node == NULL)
+			continue;
+		memcpy(node->c, st.c, sizeof(node->c));
+		node->c[OD_C_SLOTS] = st.slots;
 	}
 }
 
-/* Predictions that were not used since the last sequence that ended. Some are of no sequence. */
-static void void_figures(struct service *s, uint64_t *c)
+static uint64_t fewest_slots(const struct odm_figures *f)
+{
+	uint64_t fewest = 0;
+
+	for (size_t i = 0; i < f->n_nodes; i++) {
+		const uint64_t slots = f->node[i].c[OD_C_SLOTS];
+
+		if (slots > 0 && (fewest == 0 || slots < fewest))
+			fewest = slots;
+	}
+	return fewest;
+}
+
+/* Predictions that were not used since the last sequence that ended. Some are of no sequence. now [OD_N_COUNTERS]: since the
+ * start. */
+static void void_figures(struct service *s, uint64_t *c, uint64_t *now)
 {
 	const struct odm_voided v = odm_predictions_voided(odm_cluster_predictions(s->cluster));
-	uint64_t now[OD_N_COUNTERS] = { [OD_C_VOIDED_PREDICTIONS] = v.token + v.position + v.ended + v.replaced,
-					[OD_C_UNKNOWN_PREDICTIONS] = v.unknown,
-					[OD_C_DROPPED_PREDICTS] = odm_cluster_dropped_predicts(s->cluster) };
 	uint64_t since[OD_N_COUNTERS];
 
+	memset(now, 0, sizeof(since));
+	now[OD_C_VOIDED_PREDICTIONS] = v.token + v.position + v.ended + v.replaced;
+	now[OD_C_UNKNOWN_PREDICTIONS] = v.unknown;
+	now[OD_C_DROPPED_PREDICTS] = odm_cluster_dropped_predicts(s->cluster);
 	od_counters_since(since, now, s->voided);
 	od_counters_add(c, since);
-	memcpy(s->voided, now, sizeof(now));
+}
+
+static void count_open(struct odm_expert_service *base, uint64_t *c)
+{
+	struct service *s = (struct service *)base;
+	uint64_t now[OD_N_COUNTERS];
+
+	void_figures(s, c, now);
+	if (has_predictor(s))
+		odm_predictions_count_open(odm_cluster_predictions(s->cluster), c);
 }
 
 /* What the workers say they loaded since there was last no sequence. They are asked when no RUN or WANT of any is left, so
@@ -672,7 +697,7 @@ static void close_sequence(struct odm_expert_service *base, uint64_t sequence, e
 			   struct odm_figures *f, struct od_recall *recall)
 {
 	struct service *s = (struct service *)base;
-	uint64_t since[OD_N_COUNTERS];
+	uint64_t since[OD_N_COUNTERS], voided[OD_N_COUNTERS];
 
 	odm_shadow_link_close_sequence(&s->net.shadow, s->net.view.epoch, sequence);
 	odm_predictor_link_close_sequence(&s->predictor, sequence);
@@ -686,14 +711,16 @@ static void close_sequence(struct odm_expert_service *base, uint64_t sequence, e
 		odm_cluster_close_step(s->cluster, s->next_decode, s->o.config->n_moe - 1);
 	if (f->has_predictor)
 		odm_predictions_take(odm_cluster_predictions(s->cluster), sequence, f->c, &f->first_prediction_ns, recall);
-	void_figures(s, f->c);
+	void_figures(s, f->c, voided);
+	memcpy(s->voided, voided, sizeof(voided));
 	if (company != ODM_NOT_LAST)
 		worker_loads(s, since);
 	if (company == ODM_ALONE)
 		load_figures(f->c, since);
 	f->c[OD_C_WORKERS] = s->net.view.n_workers;
 	f->c[OD_C_GROUPS] = s->net.groups.n_groups;
-	node_figures(s, f);
+	nodes(base, f);
+	f->c[OD_C_SLOTS] = fewest_slots(f);
 }
 
 static void free_service(struct odm_expert_service *base)
@@ -762,6 +789,8 @@ int odm_cluster_service_new(struct odm_expert_service **out, struct odm_cluster 
 		.kept = kept,
 		.draft = find_draft,
 		.close_sequence = close_sequence,
+		.nodes = nodes,
+		.count_open = count_open,
 		.free = free_service,
 	};
 	s->runner = (struct od_expert_runner){ .submit = submit, .collect = collect };

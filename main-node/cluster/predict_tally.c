@@ -53,7 +53,7 @@ static struct odm_spread spread_of(int64_t *x, size_t n)
 	return (struct odm_spread){ x[0], x[n / 2], x[n - 1] };
 }
 
-void odm_tally_add(struct odm_tally *t, uint64_t *c, struct odm_spread *first_ns, struct od_recall *r)
+void odm_tally_count(const struct odm_tally *t, uint64_t *c)
 {
 	c[OD_C_PREDICTED_USES] += t->recall.all.uses;
 	c[OD_C_RECALLED_USES] += t->recall.all.recalled;
@@ -62,10 +62,15 @@ void odm_tally_add(struct odm_tally *t, uint64_t *c, struct odm_spread *first_ns
 	c[OD_C_UNDONE_USES] += t->undone.uses;
 	c[OD_C_UNDONE_RECALLED] += t->undone.recalled;
 	c[OD_C_LATE_PREDICTIONS] += t->recall.rows.late;
-	c[OD_C_MISSING_PREDICTIONS] += od_recall_missing(&t->recall.rows);
 	c[OD_C_FIRST_PREDICTIONS] += t->n_first;
 	c[OD_C_LEAD_SUM] += t->lead_sum;
 	c[OD_C_LEAD_ROUTERS] += t->lead_routers;
+}
+
+void odm_tally_add(struct odm_tally *t, uint64_t *c, struct odm_spread *first_ns, struct od_recall *r)
+{
+	odm_tally_count(t, c);
+	c[OD_C_MISSING_PREDICTIONS] += od_recall_missing(&t->recall.rows);
 	*first_ns = spread_of(t->first_ns, t->n_first < t->recall.n_tokens ? t->n_first : t->recall.n_tokens);
 	if (r != NULL)
 		od_recall_merge(r, &t->recall);

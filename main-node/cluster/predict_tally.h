@@ -23,6 +23,8 @@ void odm_tally_reset(struct odm_tally *t);
 /* Records a step's first prediction, after_ns after the step began. */
 void odm_tally_first(struct odm_tally *t, int64_t after_ns);
 
+/* Adds to c what only grows: all totals but that of missing predictions, which may still come late. */
+void odm_tally_count(const struct odm_tally *t, uint64_t *c);
 /* Adds the totals to c [OD_N_COUNTERS] and the detail to r (NULL ok). Sorts first_ns. */
 void odm_tally_add(struct odm_tally *t, uint64_t *c, struct odm_spread *first_ns, struct od_recall *r);
 

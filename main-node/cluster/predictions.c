@@ -761,6 +761,15 @@ void odm_predictions_take(struct odm_predictions *p, uint64_t sequence, uint64_t
 	pthread_mutex_unlock(&p->lock);
 }
 
+void odm_predictions_count_open(struct odm_predictions *p, uint64_t *c)
+{
+	pthread_mutex_lock(&p->lock);
+	for (uint32_t i = 0; i < p->o.max_sequences; i++)
+		if (p->sequence[i].id != 0)
+			odm_tally_count(&p->sequence[i].tally, c);
+	pthread_mutex_unlock(&p->lock);
+}
+
 struct odm_voided odm_predictions_voided(struct odm_predictions *p)
 {
 	struct odm_voided v;

@@ -146,6 +146,9 @@ uint32_t odm_predictions_ordered(struct odm_predictions *p, uint64_t step, uint3
 void odm_predictions_take(struct odm_predictions *p, uint64_t sequence, uint64_t *c, struct odm_spread *first_ns,
 			  struct od_recall *r);
 
+/* Any thread: adds what is counted of sequences that odm_predictions_take was not called for: what only grows. */
+void odm_predictions_count_open(struct odm_predictions *p, uint64_t *c);
+
 /* Any thread: voided predictions of all sequences since the start. */
 struct odm_voided odm_predictions_voided(struct odm_predictions *p);
 

@@ -145,6 +145,11 @@ static bool send_message(struct odm_shadow_link *s, uint64_t epoch, Od__Header *
 	return true;
 }
 
+static void count_time(struct odm_shadow_link *s, uint64_t begin_ns)
+{
+	s->counters[OD_C_ALIGN_NS] += od_now_ns() - begin_ns;
+}
+
 /* ---- Sequences and tokens ---- */
 
 static struct odm_told *find(const struct odm_shadow_link *s, uint64_t sequence)
@@ -363,6 +368,8 @@ static void begin_decode(struct odm_shadow_link *s)
 
 void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step)
 {
+	const uint64_t begin_ns = od_now_ns();
+
 	if (step->phase == ODM_DECODE)
 		begin_decode(s);
 	for (size_t i = 0; i < step->n_parts; i++)
@@ -382,6 +389,7 @@ void odm_shadow_link_step(struct odm_shadow_link *s, uint64_t epoch, const struc
 	}
 	if (step->phase == ODM_DECODE && step->n_rows <= ODM_MAX_STEP_ROWS)
 		send_step(s, epoch, step);
+	count_time(s, begin_ns);
 }
 
 /* ---- STATE ---- */
@@ -565,6 +573,7 @@ static bool has_due_rows(const struct odm_shadow_link *s, const struct odm_told 
 
 void odm_shadow_link_collect(struct odm_shadow_link *s, const struct odm_step *step, uint32_t layer)
 {
+	const uint64_t begin_ns = od_now_ns();
 	uint32_t used = 0;
 
 	if (s->stage.bytes == NULL || layer + 1 - s->next_layer > s->stage.max_layers)
@@ -582,6 +591,7 @@ void odm_shadow_link_collect(struct odm_shadow_link *s, const struct odm_step *s
 		for (uint32_t l = s->next_layer; l <= layer; l++)
 			get_rows(s, t, l, due_begin(t), t->due_rows, t->staged_at);
 	}
+	count_time(s, begin_ns);
 }
 
 /* Sends the due rows of all parts in as few messages as possible. */
@@ -618,8 +628,12 @@ static void send_layer(struct odm_shadow_link *s, uint64_t epoch, const struct o
 
 void odm_shadow_link_state(struct odm_shadow_link *s, uint64_t epoch, const struct odm_step *step, uint32_t layer)
 {
+	const uint64_t begin_ns = od_now_ns();
+
 	for (; s->next_layer <= layer; s->next_layer++)
 		send_layer(s, epoch, step, s->next_layer);
+	if (has_shadow(s))
+		count_time(s, begin_ns);
 }
 
 /* Sends only rows that cannot change any more: those below the committed length. */
@@ -651,9 +665,12 @@ void odm_shadow_link_answer(struct odm_shadow_link *s, uint64_t epoch, const Od_
 void odm_shadow_link_serve(struct odm_shadow_link *s, uint64_t epoch)
 {
 	const uint64_t before = s->counters[OD_C_ASKED_BYTES];
+	const uint64_t begin_ns = od_now_ns();
 	struct od_msg m;
 
-	for (int i = 0; i < ANSWERS_AT_ONCE && s->counters[OD_C_ASKED_BYTES] - before < ANSWER_BYTES_AT_ONCE && s->link.socket != NULL &&
+	if (s->link.socket == NULL)
+		return;
+	for (int i = 0; i < ANSWERS_AT_ONCE && s->counters[OD_C_ASKED_BYTES] - before < ANSWER_BYTES_AT_ONCE &&
 			odm_link_recv(&s->link, &m) == OD_OK; i++) {
 		if (m.header->body_case == OD__HEADER__BODY_STATE_REQUEST)
 			odm_shadow_link_answer(s, epoch, m.header->state_request);
@@ -664,6 +681,7 @@ void odm_shadow_link_serve(struct odm_shadow_link *s, uint64_t epoch)
 				       od_body_name(m.header->body_case));
 		od_msg_fini(&m);
 	}
+	count_time(s, begin_ns);
 }
 
 void odm_shadow_link_truncate(struct odm_shadow_link *s, uint64_t epoch, uint64_t sequence, uint32_t length)

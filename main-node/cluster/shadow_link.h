@@ -70,7 +70,7 @@ struct odm_shadow_link {
 		uint32_t layer, n_layers; /* layers [layer, layer + n_layers) are staged */
 	} stage;
 	struct odm_state_batch *batch; /* the STATE that is being built */
-	uint64_t *counters;   /* [OD_N_COUNTERS], set by the owner: bytes sent are added */
+	uint64_t *counters;   /* [OD_N_COUNTERS], set by the owner: bytes sent and time spent are added */
 	/* NULL: messages go over the link. Otherwise they go to this call, which borrows them. */
 	int (*deliver)(void *arg, Od__Header *header, const struct od_out_frame *frames, size_t n_frames);
 	void *deliver_arg;

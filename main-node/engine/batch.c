@@ -429,6 +429,16 @@ static uint64_t take_number(struct odm_engine *e)
 	return number;
 }
 
+static void count_texts(struct odm_batch *b, size_t n)
+{
+	size_t i = 0;
+
+	while (((size_t)1 << i) < n && i + 1 < ODM_BATCH_BUCKETS)
+		i++;
+	b->steps_of[i]++;
+	b->decode_texts += n;
+}
+
 static void decode_step(struct odm_engine *e)
 {
 	struct odm_batch *b = &e->batch;
@@ -450,6 +460,7 @@ static void decode_step(struct odm_engine *e)
 		return;
 	}
 	n = b->decode.step.n_parts;
+	count_texts(b, n);
 	for (size_t i = 0; i < n; i++)
 		tokens += b->decode.of[i]->kept;
 	finish_ended(&b->decode);
@@ -641,6 +652,7 @@ bool odm_engine_work(struct odm_engine *e)
 		prefill_part(e, decode);
 	else if (restore && !decode)
 		odm_reuse_wait(e);
+	odm_engine_publish(e, b->first == NULL);
 	od_log_swap_about(NULL); /* it was about a step, of texts that may be taken now */
 	return b->first != NULL;
 }

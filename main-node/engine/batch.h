@@ -20,6 +20,7 @@ struct odm_batch {
 	uint64_t decode_ns;   /* duration of decode steps: a moving average */
 	uint64_t layer_ns;    /* the slowest layer of the current chunk */
 	struct odm_draft_policy policy;
+	uint64_t steps_of[ODM_BATCH_BUCKETS], decode_texts; /* as in odm_report */
 	double experts; /* that the rows of the decode step use, by its drafts */
 	/* Scratch. */
 	struct odm_draft **draft; /* [max_sequences] */

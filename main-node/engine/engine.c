@@ -75,7 +75,7 @@ static uint64_t need_bytes(const struct odm_engine *e)
 	return sum;
 }
 
-static uint64_t page_bytes(const struct odm_engine *e)
+uint64_t odm_page_bytes(const struct odm_engine *e)
 {
 	return od_state_pool_bytes(e->config, e->opts.profile, 1, 0) - od_state_pool_bytes(e->config, e->opts.profile, 0, 0);
 }
@@ -88,7 +88,7 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 /* Pages of ended texts, where it was said how many bytes they may take. */
 static uint64_t asked_cache_pages(const struct odm_engine *e)
 {
-	const uint64_t mib = e->opts.prefix_cache_mib, each = page_bytes(e);
+	const uint64_t mib = e->opts.prefix_cache_mib, each = odm_page_bytes(e);
 
 	if (mib == ODM_PREFIX_CACHE_AUTO || each == 0)
 		return 0;
@@ -98,7 +98,7 @@ static uint64_t asked_cache_pages(const struct odm_engine *e)
 /* The same if it was not said, by the memory that the rest leaves. */
 static uint64_t auto_cache_pages(const struct odm_engine *e, uint64_t free_bytes)
 {
-	const uint64_t each = page_bytes(e);
+	const uint64_t each = odm_page_bytes(e);
 
 	return each == 0 ? 0 : min_u64(free_bytes / AUTO_CACHE_PART, AUTO_CACHE_BYTES) / each;
 }
@@ -112,7 +112,7 @@ static int check_cache_pages(const struct odm_engine *e, struct od_err *err)
 		return OD_OK;
 	if (asked)
 		return od_fail(err, OD_ERR_ARG, "--prefix-cache-mib %llu is too small: one page of 64 tokens takes %s",
-			       (unsigned long long)e->opts.prefix_cache_mib, od_format_bytes(page_bytes(e), a, sizeof(a)));
+			       (unsigned long long)e->opts.prefix_cache_mib, od_format_bytes(odm_page_bytes(e), a, sizeof(a)));
 	if (e->opts.prefix_cache_dir != NULL)
 		od_log(OD_LOG_WARN, "prefix cache: off, because no memory is free for it; --prefix-cache has no effect");
 	return OD_OK;
@@ -123,7 +123,7 @@ static int check_cache_pages(const struct odm_engine *e, struct od_err *err)
 static int choose_pages(struct odm_engine *e, struct od_err *err)
 {
 	const struct odm_engine_opts *o = &e->opts;
-	const uint64_t have = od_available_ram_bytes(), one = od_state_pages((uint32_t)o->ctx_tokens), each = page_bytes(e);
+	const uint64_t have = od_available_ram_bytes(), one = od_state_pages((uint32_t)o->ctx_tokens), each = odm_page_bytes(e);
 	uint64_t need = need_bytes(e), pages = one * o->parallel, least = 1, cache = asked_cache_pages(e);
 	char a[32], b[32];
 
@@ -162,9 +162,9 @@ int odm_state_fits(const struct odm_engine *e, uint32_t positions, struct od_err
 		return OD_OK;
 	return od_fail(err, OD_ERR_NOMEM, "a text of up to %u tokens needs %s of KV cache, %s more than there is (%s); "
 		       "ask for fewer tokens, or raise --state-memory", positions,
-		       od_format_bytes(pages * page_bytes(e), a, sizeof(a)),
-		       od_format_bytes((pages - e->n_pages) * page_bytes(e), b, sizeof(b)),
-		       od_format_bytes(e->n_pages * page_bytes(e), c, sizeof(c)));
+		       od_format_bytes(pages * odm_page_bytes(e), a, sizeof(a)),
+		       od_format_bytes((pages - e->n_pages) * odm_page_bytes(e), b, sizeof(b)),
+		       od_format_bytes(e->n_pages * odm_page_bytes(e), c, sizeof(c)));
 }
 
 int odm_engine_check(const struct odm_engine *e, const struct odm_request *req, struct od_err *err)
@@ -379,6 +379,7 @@ int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts,
 	*out = NULL;
 	if (e == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "engine");
+	pthread_mutex_init(&e->report_lock, NULL);
 	e->opts = *opts;
 	if (e->opts.cancel == NULL)
 		e->opts.cancel = &never;
@@ -395,6 +396,7 @@ int odm_engine_open(struct odm_engine **out, const struct odm_engine_opts *opts,
 		odm_engine_close(e);
 		return rc;
 	}
+	odm_engine_publish(e, true);
 	*out = e;
 	return OD_OK;
 }
@@ -422,6 +424,7 @@ int odm_engine_close(struct odm_engine *e)
 	od_device_free(e->device);
 	od_tokenizer_free(e->tokenizer);
 	od_pack_close(e->pack);
+	pthread_mutex_destroy(&e->report_lock);
 	free(e);
 	return rc;
 }

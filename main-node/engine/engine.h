@@ -185,6 +185,21 @@ struct odm_load {
 	size_t running, waiting; /* texts */
 	uint32_t pages, free_pages; /* of the KV cache; free: neither used nor promised to a running text */
 };
+
+/* What metrics show. */
+#define ODM_BATCH_BUCKETS 11 /* steps of at most 1, 2, 4, ... 1024 texts */
+struct odm_report {
+	uint64_t c[OD_N_COUNTERS]; /* of all texts since the start; what belongs to a step counts once */
+	uint64_t batch[ODM_BATCH_BUCKETS]; /* decode steps: [i] of at most 2^i texts, and of more than 2^(i-1) */
+	uint64_t decode_texts; /* summed over decode steps */
+	uint64_t kv_bytes, kv_free_bytes; /* of the KV cache: all; neither used nor promised to a running text */
+};
+/* Any thread: as of half a second ago at most while there is work, else of now. Never waits for work. */
+void odm_engine_get_report(const struct odm_engine *e, struct odm_report *r);
+/* Any thread: adds the daemons, as they last reported, to f. */
+void odm_engine_get_nodes(const struct odm_engine *e, struct odm_figures *f);
+uint64_t odm_engine_served_bytes(const struct odm_engine *e); /* any thread: of the pack, by --serve-store */
+
 void odm_engine_get_load(const struct odm_engine *e, struct odm_load *l);
 /* Moves the result of a text that is done to *r (for odm_result_fini) and frees q. Returns OD_OK, or the text's error. */
 OD_MUST_CHECK int odm_sequence_take(struct odm_sequence *q, struct odm_result *r, struct od_err *err);

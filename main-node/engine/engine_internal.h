@@ -2,6 +2,8 @@
 #ifndef ODM_ENGINE_INTERNAL_H
 #define ODM_ENGINE_INTERNAL_H
 
+#include <pthread.h>
+
 #include "common/model/resident.h"
 #include "common/pack/dense_load.h"
 #include "common/pack/expert_load.h"
@@ -31,7 +33,15 @@ struct odm_engine {
 	struct odm_batch batch;
 	uint64_t last_step, last_sequence; /* the last numbers used; never reused */
 	uint64_t counters[OD_N_COUNTERS];  /* of all sequences so far */
+	uint64_t reported_ns;
+	pthread_mutex_t report_lock;
+	struct odm_report report; /* under report_lock */
 };
+
+/* Engine thread: makes the report if the last one is half a second old, or `now`. */
+void odm_engine_publish(struct odm_engine *e, bool now);
+uint64_t odm_page_bytes(const struct odm_engine *e); /* of the KV cache */
+
 
 /* OD_OK: a text of this many positions fits when it is alone; else OD_ERR_NOMEM. */
 OD_MUST_CHECK int odm_state_fits(const struct odm_engine *e, uint32_t positions, struct od_err *err);

@@ -87,6 +87,10 @@ struct odm_expert_service {
 	 * (recall, the daemons), recall (NULL ok) the detail. */
 	void (*close_sequence)(struct odm_expert_service *s, uint64_t sequence, enum odm_company company,
 			       struct odm_figures *f, struct od_recall *recall);
+	/* Any thread: adds the daemons to f, as they last reported. */
+	void (*nodes)(struct odm_expert_service *s, struct odm_figures *f);
+	/* Adds what close_sequence would say now of the predictions for open sequences; it never says less. */
+	void (*count_open)(struct odm_expert_service *s, uint64_t *c);
 	void (*free)(struct odm_expert_service *s);
 };
 

@@ -206,6 +206,7 @@ int odm_pass_layer(struct odm_pass *p, bool *done, struct od_err *err)
 	}
 	*done = rc == OD_OK && od_forward_done(p->forward);
 	count_waits(p, waits);
+	odm_engine_publish(e, false);
 	if (*done)
 		end_step(p); /* what it has to say of the step goes out before the head is computed */
 	return rc;

@@ -194,6 +194,24 @@ static void prepare_detokenize(struct odm_exchange *x)
 
 /* ---- Metrics ---- */
 
+/* The thread ends only when no request is served any more, so its engine stays. */
+static void write_engine(struct odm_engine_thread *t, struct od_strbuf *out)
+{
+	const struct odm_engine *e = odm_engine_thread_engine(t);
+	struct odm_figures nodes = { 0 };
+	struct odm_report r;
+
+	if (e == NULL)
+		return;
+	odm_engine_get_report(e, &r);
+	odm_metrics_write_report(out, &r);
+	odm_metrics_counter(out, "od_store_served_bytes_total", "Bytes of the pack that workers have pulled from main.",
+			    (double)odm_engine_served_bytes(e));
+	odm_engine_get_nodes(e, &nodes);
+	odm_metrics_write_nodes(out, &nodes);
+	odm_figures_fini(&nodes);
+}
+
 static void start_metrics(struct odm_exchange *x)
 {
 	struct odm_api *api = odm_api_of(x);
@@ -211,6 +229,8 @@ static void start_metrics(struct odm_exchange *x)
 	odm_metrics_gauge(&out, "od_texts_waiting", "Texts that wait.", (double)a.waiting);
 	odm_metrics_gauge(&out, "od_connections", "Open HTTP connections.", (double)odm_http_connections(api->http));
 	odm_metrics_write(api->metrics, &out);
+	write_engine(api->thread, &out);
+	odm_metrics_write_process(&out);
 	text = od_strbuf_take(&out, &len);
 	odm_exchange_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", text, len);
 }

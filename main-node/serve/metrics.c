@@ -1,6 +1,8 @@
 #include "main-node/serve/metrics.h"
 
 #include "common/base/clock.h"
+#include "main-node/serve/metric_table.h"
+
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -31,8 +33,6 @@ struct odm_metrics {
 	pthread_mutex_t lock;
 	struct histogram histogram[N_HISTOGRAMS];
 	uint64_t finished[N_FINISHES];
-	uint64_t c[OD_N_COUNTERS];
-	struct odm_figures nodes; /* only its nodes: by their last report */
 };
 
 struct odm_metrics *odm_metrics_new(void)
@@ -50,7 +50,6 @@ void odm_metrics_free(struct odm_metrics *m)
 {
 	if (m == NULL)
 		return;
-	odm_figures_fini(&m->nodes);
 	pthread_mutex_destroy(&m->lock);
 	free(m);
 }
@@ -63,19 +62,6 @@ static void observe(struct histogram *h, double seconds)
 		h->count[i] += seconds <= h->le[i];
 	h->all++;
 	h->sum += seconds;
-}
-
-static void keep_node(struct odm_metrics *m, const struct odm_node_figures *n)
-{
-	struct odm_node_figures *to = NULL;
-
-	for (size_t i = 0; i < m->nodes.n_nodes; i++)
-		if (strcmp(m->nodes.node[i].name, n->name) == 0)
-			to = &m->nodes.node[i];
-	if (to == NULL)
-		to = odm_figures_add_node(&m->nodes, n->name, n->alive);
-	if (to != NULL)
-		*to = *n;
 }
 
 static void observe_ns(struct odm_metrics *m, unsigned histogram, uint64_t ns)
@@ -101,33 +87,12 @@ void odm_metrics_ended(struct odm_metrics *m, const struct odm_result *r, int rc
 
 	pthread_mutex_lock(&m->lock);
 	m->finished[rc == OD_OK || rc == OD_ERR_CANCELLED ? r->finish : ODM_FINISH_ERROR]++;
-	od_counters_add(m->c, f->c);
-	for (size_t i = 0; i < f->n_nodes; i++)
-		keep_node(m, &f->node[i]);
 	if (rc == OD_OK && r->n_tokens > 1)
 		observe(&m->histogram[TPOT], od_seconds(f->c[OD_C_DECODE_NS]) / (double)(r->n_tokens - 1));
 	pthread_mutex_unlock(&m->lock);
 }
 
 /* ---- Writing ---- */
-
-const char *odm_metrics_name(enum od_counter c, unsigned of, char *buf, size_t size)
-{
-	const struct od_counter_info *t = &od_counter_info[c];
-	const char *who = of == OD_OF_WORKER ? "worker" : of == OD_OF_SHADOW ? "shadow" : "main";
-	const bool seconds = strcmp(t->unit, "ns") == 0;
-	const char *name = t->name;
-	size_t len;
-
-	if (of != OD_OF_REQUEST && strncmp(name, who, strlen(who)) == 0 && name[strlen(who)] == '_')
-		name += strlen(who) + 1; /* not od_shadow_shadow_steps */
-	len = strlen(name);
-	if (seconds && len > 2 && strcmp(name + len - 2, "_s") == 0)
-		len -= 2;
-	snprintf(buf, size, "od_%s_%.*s%s%s", who, (int)len, name, seconds ? "_seconds" : "",
-		 t->kind == OD_COUNTER ? "_total" : "");
-	return buf;
-}
 
 static void write_head(struct od_strbuf *out, const char *name, const char *help, const char *type)
 {
@@ -142,11 +107,31 @@ static void write_value(struct od_strbuf *out, enum od_counter c, uint64_t v)
 		od_strbuf_printf(out, " %" PRIu64 "\n", v);
 }
 
+/* 17 digits: no counter of bytes may seem to stand still. */
+static void write_single(struct od_strbuf *out, const char *name, const char *help, const char *type, double value)
+{
+	write_head(out, name, help, type);
+	od_strbuf_printf(out, "%s %.17g\n", name, value);
+}
+
 void odm_metrics_gauge(struct od_strbuf *out, const char *name, const char *help, double value)
 {
-	write_head(out, name, help, "gauge");
-	od_strbuf_printf(out, "%s %.9g\n", name, value);
+	write_single(out, name, help, "gauge", value);
 }
+
+void odm_metrics_counter(struct od_strbuf *out, const char *name, const char *help, double value)
+{
+	write_single(out, name, help, "counter", value);
+}
+
+/* The head before the first row of a name. */
+static void write_table_head(struct od_strbuf *out, const struct odm_metric *t)
+{
+	if (t == odm_metric_table || strcmp(t[-1].name, t->name) != 0)
+		write_head(out, t->name, t->help, od_counter_info[t->counter].kind == OD_COUNTER ? "counter" : "gauge");
+}
+
+/* ---- Daemons ---- */
 
 /* In a label, backslash and quote are escaped; node names have neither newlines nor other control characters. */
 static void write_label(struct od_strbuf *out, const char *text)
@@ -158,70 +143,112 @@ static void write_label(struct od_strbuf *out, const char *text)
 	}
 }
 
-static bool is_of(const struct odm_node_figures *n, unsigned of)
+static const char *role_of(unsigned of)
 {
-	return strncmp(n->name, of == OD_OF_WORKER ? "worker" : "shadow", 6) == 0;
+	return of == OD_OF_WORKER ? "worker" : "shadow";
 }
 
-static void write_nodes(const struct odm_metrics *m, struct od_strbuf *out, enum od_counter c, unsigned of)
+/* NULL: it is no such daemon. Else its host and port: "worker 10.0.0.2:5701". */
+static const char *address_of(const struct odm_node_figures *n, unsigned of)
 {
-	const struct od_counter_info *t = &od_counter_info[c];
-	bool head = false;
-	char name[128];
+	const size_t len = strlen(role_of(of));
 
-	odm_metrics_name(c, of, name, sizeof(name));
-	for (size_t i = 0; i < m->nodes.n_nodes; i++) {
-		const struct odm_node_figures *n = &m->nodes.node[i];
+	return strncmp(n->name, role_of(of), len) == 0 && n->name[len] == ' ' ? n->name + len + 1 : NULL;
+}
 
-		if (!is_of(n, of))
+static void write_node(struct od_strbuf *out, const char *name, unsigned of, const char *address)
+{
+	od_strbuf_printf(out, "%s{%s=\"", name, role_of(of));
+	write_label(out, address);
+	od_strbuf_append(out, "\"}", 2);
+}
+
+static bool has_any(const struct odm_figures *f, unsigned of)
+{
+	for (size_t i = 0; i < f->n_nodes; i++)
+		if (address_of(&f->node[i], of) != NULL)
+			return true;
+	return false;
+}
+
+static void write_up(struct od_strbuf *out, const struct odm_figures *f, unsigned of)
+{
+	const char *name = of == OD_OF_WORKER ? "od_worker_up" : "od_shadow_up";
+
+	if (!has_any(f, of))
+		return;
+	write_head(out, name, "1 while the daemon is connected.", "gauge");
+	for (size_t i = 0; i < f->n_nodes; i++) {
+		const char *address = address_of(&f->node[i], of);
+
+		if (address == NULL)
 			continue;
-		if (!head)
-			write_head(out, name, t->meaning, t->kind == OD_COUNTER ? "counter" : "gauge");
-		head = true;
-		od_strbuf_printf(out, "%s{node=\"", name);
-		write_label(out, n->name);
-		od_strbuf_append(out, "\"}", 2);
-		write_value(out, c, n->c[c]);
+		write_node(out, name, of, address);
+		od_strbuf_printf(out, " %d\n", f->node[i].alive);
 	}
 }
 
-static void write_counters(const struct odm_metrics *m, struct od_strbuf *out)
+/* Counters of a lost daemon stay what they were; what it has now is not known. */
+static void write_of_nodes(struct od_strbuf *out, const struct odm_figures *f, const struct odm_metric *t)
 {
-	char name[128];
+	const bool counter = od_counter_info[t->counter].kind == OD_COUNTER;
 
-	for (int c = 0; c < OD_N_COUNTERS; c++) {
-		const struct od_counter_info *t = &od_counter_info[c];
+	for (size_t i = 0; i < f->n_nodes; i++) {
+		const char *address = address_of(&f->node[i], t->of);
 
-		if (t->of & OD_OF_REQUEST) {
-			odm_metrics_name((enum od_counter)c, OD_OF_REQUEST, name, sizeof(name));
-			write_head(out, name, t->meaning, t->kind == OD_COUNTER ? "counter" : "gauge");
-			od_strbuf_append(out, name, strlen(name));
-			write_value(out, (enum od_counter)c, m->c[c]);
-		}
-		if (t->of & OD_OF_WORKER)
-			write_nodes(m, out, (enum od_counter)c, OD_OF_WORKER);
-		if (t->of & OD_OF_SHADOW)
-			write_nodes(m, out, (enum od_counter)c, OD_OF_SHADOW);
-	}
-}
-
-static void write_alive(const struct odm_metrics *m, struct od_strbuf *out)
-{
-	bool head = false;
-
-	for (size_t i = 0; i < m->nodes.n_nodes; i++) {
-		const struct odm_node_figures *n = &m->nodes.node[i];
-
-		if (!is_of(n, OD_OF_WORKER) && !is_of(n, OD_OF_SHADOW))
+		if (address == NULL || (!counter && !f->node[i].alive))
 			continue;
-		if (!head)
-			write_head(out, "od_node_up", "1 if the daemon was connected when the last text ended.", "gauge");
-		head = true;
-		od_strbuf_append(out, "od_node_up{node=\"", strlen("od_node_up{node=\""));
-		write_label(out, n->name);
-		od_strbuf_printf(out, "\"} %d\n", n->alive);
+		write_node(out, t->name, t->of, address);
+		write_value(out, t->counter, f->node[i].c[t->counter]);
 	}
 }
+
+void odm_metrics_write_nodes(struct od_strbuf *out, const struct odm_figures *f)
+{
+	write_up(out, f, OD_OF_WORKER);
+	write_up(out, f, OD_OF_SHADOW);
+	for (const struct odm_metric *t = odm_metric_table; t->name != NULL; t++) {
+		if (t->of == OD_OF_REQUEST || !has_any(f, t->of))
+			continue;
+		write_table_head(out, t);
+		write_of_nodes(out, f, t);
+	}
+}
+
+/* ---- Main ---- */
+
+static void write_batch(struct od_strbuf *out, const struct odm_report *r)
+{
+	static const char name[] = "od_batch_texts";
+	uint64_t n = 0;
+
+	write_head(out, name, "Texts of a decode step.", "histogram");
+	for (unsigned i = 0; i < ODM_BATCH_BUCKETS; i++) {
+		n += r->batch[i];
+		od_strbuf_printf(out, "%s_bucket{le=\"%u\"} %" PRIu64 "\n", name, 1u << i, n);
+	}
+	od_strbuf_printf(out, "%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s_sum %" PRIu64 "\n%s_count %" PRIu64 "\n", name, n, name,
+			 r->decode_texts, name, n);
+}
+
+void odm_metrics_write_report(struct od_strbuf *out, const struct odm_report *r)
+{
+	write_batch(out, r);
+	odm_metrics_gauge(out, "od_kv_cache_used_bytes", "KV cache that texts use or were promised.",
+			  (double)(r->kv_bytes - r->kv_free_bytes));
+	odm_metrics_gauge(out, "od_kv_cache_free_bytes", "KV cache that further texts can have.", (double)r->kv_free_bytes);
+	for (const struct odm_metric *t = odm_metric_table; t->name != NULL; t++) {
+		if (t->of != OD_OF_REQUEST)
+			continue;
+		write_table_head(out, t);
+		od_strbuf_append(out, t->name, strlen(t->name));
+		if (t->label != NULL)
+			od_strbuf_printf(out, "{%s}", t->label);
+		write_value(out, t->counter, r->c[t->counter]);
+	}
+}
+
+/* ---- Texts ---- */
 
 static void write_histogram(const struct histogram *h, struct od_strbuf *out)
 {
@@ -241,7 +268,5 @@ void odm_metrics_write(struct odm_metrics *m, struct od_strbuf *out)
 	for (int i = 0; i < N_FINISHES; i++)
 		od_strbuf_printf(out, "od_texts_total{finish=\"%s\"} %" PRIu64 "\n", odm_finish_name((enum odm_finish)i),
 				 m->finished[i]);
-	write_counters(m, out);
-	write_alive(m, out);
 	pthread_mutex_unlock(&m->lock);
 }

@@ -1,8 +1,7 @@
-/* metrics.h - /metrics: what the server and the daemons have counted, as Prometheus reads it.
+/* metrics.h - /metrics: what the server and the daemons have counted, as Prometheus reads it (docs/METRICS.md).
  *
- * Names come from the table of counters (common/base/counters.h): od_main_ for what requests counted, od_worker_ and od_shadow_
- * (with the label node) for what daemons counted, by their last report; times in seconds. Further: gauges of requests, and
- * histograms of the time to the first token, the time per further token, and the time in the queue.
+ * Main's own counters come from the engine's report, those of daemons (labels worker, shadow: host:port) from their last PONG,
+ * so they grow while texts are generated. Times are in seconds. Histograms are of texts.
  * Thread: any (a monitor). Owner: the server. */
 #ifndef ODM_METRICS_H
 #define ODM_METRICS_H
@@ -18,11 +17,15 @@ void odm_metrics_free(struct odm_metrics *m); /* NULL ok */
 void odm_metrics_begun(struct odm_metrics *m, uint64_t ns);
 void odm_metrics_first_token(struct odm_metrics *m, uint64_t ns);
 void odm_metrics_ended(struct odm_metrics *m, const struct odm_result *r, int rc);
-/* Appends everything. */
-void odm_metrics_write(struct odm_metrics *m, struct od_strbuf *out);
-void odm_metrics_gauge(struct od_strbuf *out, const char *name, const char *help, double value);
 
-/* The Prometheus name of a counter, "od_worker_load_seconds_total", in buf; of: OD_OF_*, one of them. Returns buf. */
-const char *odm_metrics_name(enum od_counter c, unsigned of, char *buf, size_t size);
+/* Each appends metrics with their HELP and TYPE. */
+void odm_metrics_write(struct odm_metrics *m, struct od_strbuf *out); /* of texts that have begun or ended */
+void odm_metrics_write_report(struct od_strbuf *out, const struct odm_report *r);
+void odm_metrics_write_nodes(struct od_strbuf *out, const struct odm_figures *nodes);
+void odm_metrics_gauge(struct od_strbuf *out, const char *name, const char *help, double value);
+void odm_metrics_counter(struct od_strbuf *out, const char *name, const char *help, double value);
+
+/* What every process has (process_metrics.c): processor time, memory, descriptors, start. */
+void odm_metrics_write_process(struct od_strbuf *out);
 
 #endif

@@ -44,6 +44,7 @@ struct odm_store {
 	int open_rc;
 	struct od_err open_err;
 	atomic_bool stop;
+	_Atomic uint64_t served_bytes;
 	int wake_fd; /* a piece has left, or stop */
 	void *context, *socket;
 	struct od_gate *gate; /* NULL: no keys */
@@ -165,8 +166,10 @@ static void serve(struct odm_store *s, struct odm_store_worker *w, const struct 
 		*p = (struct piece){ .store = s, .worker = w, .bytes = r->bytes };
 		frame.bytes = p->data;
 		rc = send(s, &w->route, &h, &frame);
-		if (rc == OD_OK)
+		if (rc == OD_OK) {
+			atomic_fetch_add(&s->served_bytes, r->bytes);
 			return;
+		}
 		odm_store_queue_drop(w); /* it is gone: with what it had asked for */
 	} else {
 		od_log_limited(OD_LOG_ERROR, "store: %s", err.msg);
@@ -373,6 +376,11 @@ int odm_store_open(struct odm_store **out, const struct od_pack *pack, const cha
 	od_log(OD_LOG_INFO, "the store listens on %s port %u", s->address.host, (unsigned)s->address.port);
 	*out = s;
 	return OD_OK;
+}
+
+uint64_t odm_store_served_bytes(const struct odm_store *s)
+{
+	return atomic_load(&s->served_bytes);
 }
 
 void odm_store_close(struct odm_store *s)

@@ -19,6 +19,7 @@ OD_MUST_CHECK int odm_store_open(struct odm_store **out, const struct od_pack *p
 /* Any thread: after a change of the peers or of the hosts' keys. */
 OD_MUST_CHECK int odm_store_admit(struct odm_store *s, const struct od_keys *keys, const struct od_hosts *hosts,
 				  struct od_err *err);
+uint64_t odm_store_served_bytes(const struct odm_store *s); /* any thread: pieces that were sent */
 void odm_store_close(struct odm_store *s); /* NULL ok */
 
 #endif

@@ -259,8 +259,8 @@ def a_cluster_answers_alike():
     assert [c["text"] for c in o["choices"]] == [c["text"] for c in r["choices"]]
     assert s.ask("/health")[0] == 200
     text = s.ask("/metrics")[2].decode()
-    assert len(re.findall(r'^od_worker_loads_total\{node="worker [^"]+"\} \d+$', text, re.M)) == 2, text
-    assert len(re.findall(r'^od_shadow_steps_total\{node="shadow [^"]+"\} \d+$', text, re.M)) == 1, text
+    assert len(re.findall(r'^od_worker_loads_total\{worker="[^"]+"\} \d+$', text, re.M)) == 2, text
+    assert len(re.findall(r'^od_shadow_steps_total\{shadow="[^"]+"\} \d+$', text, re.M)) == 1, text
     assert s.stop() == 0, s.log
 
 

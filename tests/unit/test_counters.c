@@ -68,7 +68,7 @@ static void text_and_fields(void **state)
 	assert_string_equal(od_counters_text(c, OD_OF_SHADOW, cut, sizeof(cut)), "shadow_steps 12, sh");
 	assert_string_equal(od_counters_text(c, 0, text, sizeof(text)), "");
 	od_counters_json(c, OD_OF_WORKER, o);
-	assert_int_equal(json_object_size(o), 16);
+	assert_int_equal(json_object_size(o), 18);
 	assert_int_equal(json_integer_value(json_object_get(o, "loads")), 7);
 	assert_true(json_real_value(json_object_get(o, "read_s")) == 1.5);
 	assert_null(json_object_get(o, "shadow_steps"));

@@ -1,0 +1,74 @@
+/* What other threads see of the engine's work while it works. */
+#include "common/base/clock.h"
+#include "main-node/engine/engine_internal.h"
+
+#include <string.h>
+
+#define REPORT_NS (500 * OD_NS_PER_MS)
+
+/* What is counted of a text that has not ended; later it is not less. */
+static void add_running(const struct odm_sequence *q, uint64_t *c)
+{
+	uint64_t own[OD_N_COUNTERS];
+
+	memcpy(own, q->own, sizeof(own));
+	own[OD_C_TOKENS] = q->r.n_tokens;
+	if (q->phase == ODM_IN_DECODE)
+		own[OD_C_PROMPT_TOKENS] = q->req.n_prompt;
+	else if (q->state != NULL)
+		own[OD_C_PROMPT_TOKENS] = od_seq_state_length(q->state);
+	od_counters_add(c, own);
+}
+
+static void fill(const struct odm_engine *e, struct odm_report *r)
+{
+	const struct odm_batch *b = &e->batch;
+	const struct odm_pass *const pass[] = { &b->prefill, &b->decode };
+
+	memcpy(r->c, e->counters, sizeof(r->c));
+	for (size_t i = 0; i < 2; i++)
+		if (pass[i]->open)
+			od_counters_add(r->c, pass[i]->counters);
+	for (const struct odm_sequence *q = b->first; q != NULL; q = q->next)
+		add_running(q, r->c);
+	if (e->service->count_open != NULL)
+		e->service->count_open(e->service, r->c);
+	memcpy(r->batch, b->steps_of, sizeof(r->batch));
+	r->decode_texts = b->decode_texts;
+	r->kv_bytes = e->n_pages * odm_page_bytes(e);
+	r->kv_free_bytes = od_state_pool_free_pages(e->state) * odm_page_bytes(e);
+}
+
+void odm_engine_publish(struct odm_engine *e, bool now)
+{
+	const uint64_t now_ns = od_now_ns();
+	struct odm_report r;
+
+	if (!now && now_ns < e->reported_ns + REPORT_NS)
+		return;
+	e->reported_ns = now_ns;
+	fill(e, &r);
+	pthread_mutex_lock(&e->report_lock);
+	e->report = r;
+	pthread_mutex_unlock(&e->report_lock);
+}
+
+void odm_engine_get_report(const struct odm_engine *e, struct odm_report *r)
+{
+	pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&e->report_lock; /* all that changes of a reader's engine */
+
+	pthread_mutex_lock(lock);
+	*r = e->report;
+	pthread_mutex_unlock(lock);
+}
+
+void odm_engine_get_nodes(const struct odm_engine *e, struct odm_figures *f)
+{
+	if (e->service->nodes != NULL)
+		e->service->nodes(e->service, f);
+}
+
+uint64_t odm_engine_served_bytes(const struct odm_engine *e)
+{
+	return e->store != NULL ? odm_store_served_bytes(e->store) : 0;
+}
