@@ -32,6 +32,7 @@ static struct odm_figures example(void)
 			[OD_C_DECODE_LOADS] = 81, [OD_C_BEGUN_LOADS] = 102, [OD_C_EXTRA_LOADS] = 21,
 			[OD_C_WORKER_RUNS] = 13, [OD_C_WORKER_ROWS] = 17, [OD_C_WORKER_COMPUTE_NS] = 1250000000, [OD_C_RECOVERED_RUNS] = 4,
 			[OD_C_STATE_BYTES] = 12345, [OD_C_ALIGN_BYTES] = 23456, [OD_C_ASKED_BYTES] = 2048,
+			[OD_C_RUN_BYTES] = 170, [OD_C_RESULT_BYTES] = 190, [OD_C_ALIGN_NS] = 750000000,
 			[OD_C_WORKERS] = 6, [OD_C_GROUPS] = 3, [OD_C_SLOTS] = 1,
 		},
 		.first_prediction_ns = { -1500000, 250000, 4000000 },
@@ -165,7 +166,7 @@ static void fields_for_programs(void **state)
 		" \"decode_layers\": 20, \"experts_s\": 3.0, \"workers\": 6, \"groups\": 3, \"slots\": 1,"
 		" \"cache_uses\": 80, \"cache_hits_f\": 40, \"cache_hits_c\": 4, \"cache_hits_s\": 2, \"cache_hits_e\": 1, \"loads\": 7,"
 		" \"loaded_bytes\": 11010048, \"load_s\": 1.75, \"worker_runs\": 13, \"worker_rows\": 17, \"worker_compute_s\": 1.25,"
-		" \"recovered_runs\": 4, \"state_bytes\": 12345, \"align_bytes\": 23456, \"asked_bytes\": 2048,"
+		" \"recovered_runs\": 4, \"state_bytes\": 12345, \"align_bytes\": 23456, \"asked_bytes\": 2048, \"run_bytes\": 170, \"result_bytes\": 190, \"align_s\": 0.75,"
 		" \"align_bytes_per_token\": 2345.6, \"first_prediction_min_s\": -0.0015,"
 		" \"first_prediction_median_s\": 0.00025, \"first_prediction_max_s\": 0.004, \"lead_layers\": 2.5, \"first_predictions\": 9, \"lead_sum\": 10, \"lead_routers\": 4, \"nodes\": ["
 		"  {\"name\": \"main\", \"peak_rss_bytes\": 104857600, \"alive\": true},"
