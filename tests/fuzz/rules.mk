@@ -15,6 +15,7 @@ fuzz_routes_OBJS := $(B)/obj/tests/bench/sim/route_file.o
 fuzz_spool_OBJS := $(addprefix $(B)/obj/,worker-node/pull/spool_begin.o tests/unit/tiny_files.o)
 fuzz_wire_OBJS := $(B)/obj/main-node/cluster/result_check.o
 fuzz_answer_OBJS := $(ODM_CHAT_OBJS)
+fuzz_messages_OBJS := $(ODM_CHAT_OBJS)
 fuzz_store_OBJS := $(B)/obj/main-node/store/store_queue.o
 
 define fuzz_rule

@@ -1,0 +1,72 @@
+/* Any JSON as a request's messages, for templates of every kind: an error names the field, and what is taken renders, with each
+ * object's own text where it has one. First byte: the template. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/text/jinja/jinja.h"
+#include "main-node/chat/chat_messages.h"
+#include "main-node/chat/json_text.h"
+#include "tests/fuzz/fuzz.h"
+
+static const char *const templates[] = {
+	"",
+	"<tool_call> <function= message['content'] is none",
+	"<|tool_call> <tool_call|>",
+	"<|channel|><|message|> arguments | tojson .thinking developer",
+	"[TOOL_CALLS] length != 9 function|tojson",
+	"item.text <tool_call> arguments|tojson",
+	"arguments + ''",
+};
+
+static const char *source(void *context, const json_t *object)
+{
+	const char *text = odm_context_source(context, object);
+	json_t *same;
+
+	if (text == NULL)
+		return NULL;
+	same = odm_json_value((struct odm_slice){ text, strlen(text) });
+	check(json_equal(same, object));
+	json_decref(same);
+	return text;
+}
+
+static void render(struct odm_context *c)
+{
+	static const char text[] = "{% for m in messages %}{{ m.role }}{{ m.content }}{{ m.name }}{% for c in m.tool_calls %}"
+				   "{{ c.function.name }}{{ c.function.arguments|tojson }}{{ c|tojson }}{% endfor %}{{ m|tojson }}"
+				   "{% endfor %}";
+	const struct od_jinja_opts opts = { .limits = { .operations = 1000000 }, .source = source, .source_arg = c };
+	json_t *vars = json_pack("{s:O}", "messages", c->messages);
+	struct od_jinja *t;
+	struct od_err err;
+	char *out = NULL;
+	size_t len;
+
+	check(od_jinja_parse(&t, text, strlen(text), "t", &err) == OD_OK);
+	(void)!od_jinja_render(t, vars, &opts, &out, &len, &err); /* tool_calls may be something that cannot be iterated */
+	free(out);
+	od_jinja_free(t);
+	json_decref(vars);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static const char field[] = "messages";
+	struct odm_chat_form form;
+	struct odm_context context;
+	struct od_err err;
+	json_t *messages;
+
+	messages = size > 0 ? json_loadb((const char *)data + 1, size - 1, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL) : NULL;
+	if (messages == NULL)
+		return 0;
+	odm_chat_form_choose(&form, templates[data[0] % (sizeof(templates) / sizeof(templates[0]))], "</s>");
+	if (odm_context_build(&context, messages, &form, true, &err) == OD_OK)
+		render(&context);
+	else
+		check(context.messages == NULL && strncmp(err.msg, field, strlen(field)) == 0);
+	odm_context_fini(&context);
+	json_decref(messages);
+	return 0;
+}
