@@ -243,7 +243,7 @@ static char *squeezed(const char *text)
 	return out;
 }
 
-/* Where no template text decides, arguments are written as they are given: text. */
+/* How the template reads content and arguments. If its text does not show that, arguments are given as text. */
 static void find_fields(struct odm_chat_form *form, enum odm_echo of_family, const char *text)
 {
 	static const char *const null[] = { "contentisnone", "contentisnotnone", "content==none", "content!=none", NULL };
