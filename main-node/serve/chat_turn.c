@@ -127,8 +127,7 @@ static int refuse_messages(const struct od_err *err, struct odm_api_error *e)
 	}
 	if (named)
 		return odm_api_fail(e, 400, param, err->code, "%s", err->msg);
-	return odm_api_fail(e, err->code == OD_ERR_UNSUPPORTED ? 501 : 400, param, err->code,
-			    "messages: the model's chat template does not take them: %s", err->msg);
+	return odm_api_fail(e, 400, param, err->code, "messages: the model's chat template does not take them: %s", err->msg);
 }
 
 /* Cuts what the template writes behind the last message's text. */
@@ -231,12 +230,12 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 	int rc;
 
 	if (api->chat == NULL)
-		return odm_api_fail(e, 501, NULL, OD_ERR_UNSUPPORTED,
+		return odm_api_fail(e, 400, NULL, OD_ERR_UNSUPPORTED,
 				    "this model cannot chat: %s; /v1/completions works without a chat template",
 				    api->no_chat.code == OD_ERR_MISSING ? "its pack has no chat template" : api->no_chat.msg);
 	t->tokenizer = odm_engine_tokenizer(engine);
 	if (t->tokenizer == NULL)
-		return odm_api_fail(e, 501, NULL, OD_ERR_UNSUPPORTED, "this model cannot chat: it has no tokenizer.json");
+		return odm_api_fail(e, 400, NULL, OD_ERR_UNSUPPORTED, "this model cannot chat: it has no tokenizer.json");
 	rc = read_tools(t, q, e);
 	if (rc != OD_OK)
 		return rc;

@@ -34,7 +34,7 @@ struct odm_turn_sink {
 	void (*call)(void *arg, size_t choice, const struct odm_turn_call *call);
 };
 
-/* Renders and tokenises the prompt. e names the field: "messages[2].content", "tools[0].function.name". 501 without a chat
+/* Renders and tokenises the prompt. e names the field: "messages[2].content", "tools[0].function.name". 400 without a chat
  * template. */
 OD_MUST_CHECK int odm_turn_new(struct odm_turn **out, struct odm_exchange *x, const struct odm_engine *engine,
 			       const struct odm_turn_request *request, struct odm_api_error *e);

@@ -267,7 +267,7 @@ def without_a_template_it_says_so():
     s = Server(pack_dir=folder + ".pack")
     assert "no chat template" in s.log
     status, _, o = s.ask("/v1/chat/completions", {"messages": USER})
-    assert status == 501 and "no chat template" in o["error"]["message"] and "/v1/completions" in o["error"]["message"], o
+    assert status == 400 and "no chat template" in o["error"]["message"] and "/v1/completions" in o["error"]["message"], o
     assert s.complete(PROMPT, 4)["choices"][0]["text"] == server().complete(PROMPT, 4)["choices"][0]["text"]
     assert s.stop() == 0, s.log
 
