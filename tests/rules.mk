@@ -26,10 +26,10 @@ $(CLIENTS)/installed: tests/integ/clients.txt
 	@$(CLIENTS)/bin/pip install -q --disable-pip-version-check -r $<
 	@touch $@
 
-# Installs first, then starts over, so that the new libraries are seen. Only the fuzzers need clang. The tests come last,
-# for their last line is the sum, and are run whatever the fuzzers found.
+# Installs first, then starts over, so that the new libraries are seen. Only the fuzzers need clang, and the units' test systemd.
+# The tests come last, for their last line is the sum, and are run whatever the fuzzers found.
 check: deps
-	@deploy/install-deps.sh clang libclang-rt-dev python3-venv
+	@deploy/install-deps.sh clang libclang-rt-dev python3-venv systemd
 	@$(MAKE) --no-print-directory clients || echo "The official API clients cannot be installed: their tests will be skipped." >&2
 	@B=$(B) tests/get-prometheus.sh
 	@$(MAKE) --no-print-directory check-source

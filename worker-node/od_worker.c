@@ -73,7 +73,7 @@ struct worker {
 	uint64_t holds_sent;	    /* the change count that was last sent to main; UINT64_MAX: none */
 	uint8_t *cached;	    /* with a cache: a byte per expert */
 	uint64_t cached_sent;	    /* the change count that was last sent to main */
-	uint64_t watched_progress;  /* the schedule's, when the watchdog last looked */
+	struct odw_load_figures watched; /* as the watchdog's last look found them */
 };
 
 /* ---- Messages of main ---- */
@@ -308,17 +308,16 @@ static void on_unsent(void *arg)
 	w->holds_sent = w->cached_sent = UINT64_MAX;
 }
 
-/* The engine, and while there is work also readers and inflaters: the schedule's progress is theirs too. */
+/* The engine; and readers and inflaters, whose progress the schedule counts: they are stuck if there was work at both looks, and
+ * nothing of it was done in between. */
 static bool on_alive(void *arg)
 {
 	struct worker *w = arg;
-	struct odw_load_figures f;
-	bool alive = odw_engine_alive(w->engine);
+	const bool engine = odw_engine_alive(w->engine), was_busy = w->watched.busy;
+	const uint64_t before = w->watched.progress;
 
-	odw_schedule_figures(w->schedule, &f);
-	alive = alive && (!f.busy || f.progress != w->watched_progress);
-	w->watched_progress = f.progress;
-	return alive;
+	odw_schedule_figures(w->schedule, &w->watched);
+	return engine && (!was_busy || !w->watched.busy || w->watched.progress != before);
 }
 
 static bool on_drained(void *arg)

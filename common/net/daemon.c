@@ -54,6 +54,7 @@ struct od_daemon {
 	uv_async_t wake;
 	uv_timer_t tick, patience, drain, watchdog;
 	uint64_t drain_until_ns; /* 0: it is not ending */
+	bool was_drained;	 /* at the last look */
 	uv_signal_t on_int, on_term, on_hup;
 	atomic_bool stopping;
 
@@ -446,11 +447,13 @@ static void on_watchdog(uv_timer_t *h)
 		od_log_limited(OD_LOG_ERROR, "a thread makes no progress: the watchdog is not fed");
 }
 
+/* BYE leaves one look after the last RESULT: they travel on different connections, and with BYE main gives up the RESULT's. */
 static void on_drain(uv_timer_t *h)
 {
 	struct od_daemon *d = h->data;
-	const bool done = d->ops->drained(d->arg);
+	const bool drained = d->ops->drained(d->arg), done = drained && d->was_drained;
 
+	d->was_drained = drained;
 	if (!done && od_now_ns() < d->drain_until_ns)
 		return;
 	if (!done)

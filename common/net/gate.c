@@ -25,7 +25,6 @@
 #define WATCHED (ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | \
 		 ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL)
 #define MAX_LOGGED 64
-#define MAX_PENDING OD_GATE_PENDING
 #define ADDRESS 64
 /* What ZeroMQ sends to a client whose key is not admitted: greeting, WELCOME, ERROR. An admitted one gets READY (67 bytes). */
 #define BYTES_WITHOUT_KEY (64 + 170 + 12)
@@ -38,7 +37,7 @@ struct pending {
 
 /* The newest connections of a ROUTER, oldest first. */
 struct pendings {
-	struct pending conn[MAX_PENDING];
+	struct pending conn[OD_GATE_PENDING];
 	unsigned n;
 	uint64_t cut;	    /* ended here, and ZeroMQ has not told so yet */
 	const char *failed; /* why the connection that ends next was refused */
@@ -231,7 +230,7 @@ static void remember(struct od_gate *g, struct pendings *w, int fd)
 
 	if (fd < 0 || getpeername(fd, (struct sockaddr *)&p.peer, &len) != 0)
 		return; /* it is gone already */
-	if (w->n == MAX_PENDING)
+	if (w->n == OD_GATE_PENDING)
 		make_room(g, w);
 	w->conn[w->n++] = p;
 }

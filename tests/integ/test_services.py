@@ -205,7 +205,7 @@ def a_server_tells_when_it_is_ready_and_that_it_gets_on():
     assert 5e6 <= int(stopping["EXTEND_TIMEOUT_USEC"]) <= 60e6, stopping
     events, _ = parse_events((first + r.read()).decode())
     assert events[-1] == "[DONE]" and len(events) > 2, events[-3:]
-    assert s.stop() == 0, s.log
+    assert s.p.wait(timeout=HANG_S) == 0
     for d in w, more:
         d.kill()
 
@@ -234,12 +234,13 @@ def without_a_service_manager_nothing_is_told_and_sighup_ends_a_daemon():
 
 @test
 def sigterm_lets_a_worker_finish_what_it_computes():
-    slow, other = Daemon("worker", "--run-time", 2000), Daemon("worker")
-    main = subprocess.Popen(main_args("--workers", hosts_file([slow, other]), "--group-size", 1, tokens=2, prompt="a"),
+    # One row, two experts: 2.4 s. Main gives up a worker that computes so little for 3 s.
+    slow, other = Daemon("worker", "--run-time", 1200), Daemon("worker")
+    main = subprocess.Popen(main_args("--workers", hosts_file([slow, other]), "--group-size", 1, tokens=2, prompt=""),
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while "session with main" not in slow.text():
         time.sleep(0.01)
-    time.sleep(1)  # it computes the first RUN
+    time.sleep(0.7)  # it computes the first RUN
     begin = time.monotonic()
     slow.signal(signal.SIGTERM)
     assert slow.process.wait(timeout=HANG_S) == 0, slow.text()
@@ -247,9 +248,9 @@ def sigterm_lets_a_worker_finish_what_it_computes():
     out, said = main.communicate(timeout=HANG_S)
     assert main.returncode == 0, said
     r = json.loads(out)
-    assert r["token_ids"] == generate("--resident", tokens=2, prompt="a")["token_ids"]
+    assert r["token_ids"] == generate("--resident", tokens=2, prompt="")["token_ids"]
     assert took > 0.4 and "not finished" not in slow.text(), (took, slow.text())
-    assert r["worker_compute_s"] >= 2, r  # its RESULT arrived
+    assert r["worker_compute_s"] >= 1.2, r  # its RESULT arrived
     other.kill()
 
 
