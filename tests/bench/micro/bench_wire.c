@@ -19,7 +19,7 @@
 #define MAX_TRIPS 100000u
 
 /* Bytes of the rows each way. A row of Mixtral 8x7B has 8 KiB in bf16, 16 KiB in f32; the last is a part of a prompt. */
-static const size_t sizes[] = { 1 << 10, 8 << 10, 16 << 10, 128 << 10, 2 << 20 };
+static const size_t sizes[] = { 1 << 10, 8 << 10, 16 << 10, 128 << 10, 1 << 20, 2 << 20 };
 enum { N_SIZES = sizeof(sizes) / sizeof(sizes[0]) };
 
 /* A worker that computes nothing, and main's socket to it. */
