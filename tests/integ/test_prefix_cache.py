@@ -146,8 +146,9 @@ def sixteen_at_once_get_what_each_gets_alone():
             prompts.append(STORY[:100 + 120 * rng.randrange(4)] + " ".join(rng.choices(words, k=rng.randrange(90))))
             if i % 3 == 0:
                 prompts[-1] = rng.choice(prompts)
+        reference = cold()
         with concurrent.futures.ThreadPoolExecutor(16) as pool:
-            want = list(pool.map(lambda p: ask(cold(), p, 12)[0], prompts))
+            want = list(pool.map(lambda p: ask(reference, p, 12)[0], prompts))
             got = list(pool.map(lambda p: ask(server, p, 12), prompts))
         assert [g[0] for g in got] == want
         print("#", *mode, "shared", sum(g[1] for g in got), "of", sum(g[2] for g in got), flush=True)
@@ -190,8 +191,9 @@ def sixteen_at_once_after_a_restart():
     need_files()
     where = folder("many")
     prompts = [STORY + f"There were {i} of them. " + STORY for i in range(16)]
+    reference = cold()
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
-        want = list(pool.map(lambda p: ask(cold(), p, 12)[0], prompts))
+        want = list(pool.map(lambda p: ask(reference, p, 12)[0], prompts))
         for restart in range(3):
             server = Server("--parallel", 8, "--prefix-cache", where, "--prefix-cache-mib", 48)
             got = list(pool.map(lambda p: ask(server, p, 12), prompts))
