@@ -16,6 +16,7 @@ fuzz_spool_OBJS := $(addprefix $(B)/obj/,worker-node/pull/spool_begin.o tests/un
 fuzz_wire_OBJS := $(B)/obj/main-node/cluster/result_check.o
 fuzz_answer_OBJS := $(ODM_CHAT_OBJS)
 fuzz_messages_OBJS := $(ODM_CHAT_OBJS)
+fuzz_requests_OBJS := $(addprefix $(B)/obj/main-node/serve/,anthropic_messages.o response_items.o call_memory.o) $(ODM_CHAT_BUILD_OBJS)
 fuzz_store_OBJS := $(B)/obj/main-node/store/store_queue.o
 
 define fuzz_rule
