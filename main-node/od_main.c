@@ -31,7 +31,7 @@ struct options {
 	uint64_t max_tokens, top_k, repetition_window, seed;
 	double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
 	struct od_arg_list stop;
-	bool ignore_eos, json, quiet, help, version;
+	bool ignore_eos, json, quiet, verbose, help, version;
 };
 
 struct app {
@@ -104,6 +104,7 @@ static int parse_options(struct options *o, int argc, char **argv, struct od_err
 		{ .kind = OD_ARG_TITLE, .help = "Output" },
 		{ "json", OD_ARG_FLAG, &o->json, NULL, "one JSON object per prompt: ids, text and all figures", 0, 0, NULL },
 		{ "quiet", OD_ARG_FLAG, &o->quiet, NULL, "print neither figures nor progress", 0, 0, NULL },
+		{ "verbose", OD_ARG_FLAG, &o->verbose, NULL, "print all figures after a text, not just one line", 0, 0, NULL },
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "print this text", 0, 0, NULL },
 		{ "version", OD_ARG_FLAG, &o->version, NULL, "print the version", 0, 0, NULL },
 	};
@@ -139,6 +140,8 @@ static int check_options(struct options *o, struct od_err *err)
 		return od_fail(err, OD_ERR_ARG, "--prompt and --prompts exclude each other");
 	if (o->prompts == NULL && o->engine.opts.parallel > 1)
 		return od_fail(err, OD_ERR_ARG, "--parallel needs --prompts; other prompts run one after the other");
+	if (o->quiet && o->verbose)
+		return od_fail(err, OD_ERR_ARG, "--quiet and --verbose exclude each other");
 	o->engine.opts.quiet = o->quiet || o->json;
 	return odm_engine_args_finish(&o->engine, err);
 }
@@ -235,8 +238,10 @@ static int generate(struct app *a, const char *text, size_t len, const int32_t *
 		print_json(a, 0, text, len, ids, n_ids, &r, NULL, rc == OD_OK ? NULL : err);
 	} else if (r.n_tokens > 0) {
 		show_text(a, "\n", 1);
-		if (!o->quiet)
+		if (o->verbose)
 			odm_figures_print(&r.figures, stderr);
+		else if (!o->quiet)
+			odm_figures_line(&r.figures, stderr);
 	}
 	odm_result_fini(&r);
 	return rc;
@@ -383,6 +388,8 @@ static void show_done(struct app *a, const struct odm_prompt *q, struct text *t)
 		a->output_failed = a->output_failed || printf("==> line %zu <==\n", q->line) < 0;
 		show_text(a, t->r.text != NULL ? t->r.text : "", t->r.text_len);
 		show_text(a, "\n", 1);
+		if (a->opt.verbose && t->r.n_tokens > 0)
+			odm_figures_print(&t->r.figures, stderr);
 	}
 	odm_result_fini(&t->r);
 	json_decref(t->logprobs);

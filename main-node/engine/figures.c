@@ -184,6 +184,25 @@ static void print_spools(const struct odm_figures *f, FILE *out)
 	}
 }
 
+void odm_figures_line(const struct odm_figures *f, FILE *out)
+{
+	const uint64_t *c = f->c;
+
+	fprintf(out, "%" PRIu64 " prompt tokens, %" PRIu64 " generated; TTFT %.3f s", c[OD_C_PROMPT_TOKENS], c[OD_C_TOKENS],
+		od_seconds(c[OD_C_TTFT_NS]));
+	if (c[OD_C_TOKENS] > 1)
+		fprintf(out, ", then %.2f tok/s", odm_figures_tok_per_s(f));
+	if (f->cluster && c[OD_C_TOKENS] > 1) {
+		const double decoded = (double)c[OD_C_TOKENS] - 1; /* the prompt's step gives one token */
+
+		if (c[OD_C_PREDICTED_USES] > 0)
+			fprintf(out, "; recall %.1f%%", percent(f, OD_C_RECALLED_USES, OD_C_PREDICTED_USES));
+		fprintf(out, "; per token %.2f loads, %.2f stalls", (double)c[OD_C_DECODE_LOADS] / decoded,
+			(double)c[OD_C_STALLS] / decoded);
+	}
+	fputc('\n', out);
+}
+
 void odm_figures_print(const struct odm_figures *f, FILE *out)
 {
 	fprintf(out, "tokens      %" PRIu64 " prompt, %" PRIu64 " generated\n", f->c[OD_C_PROMPT_TOKENS], f->c[OD_C_TOKENS]);

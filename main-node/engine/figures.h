@@ -45,7 +45,9 @@ uint64_t odm_figures_main_ns(const struct odm_figures *f);
 uint64_t odm_figures_worker_ns(const struct odm_figures *f);
 uint64_t odm_figures_window_ns(const struct odm_figures *f, uint64_t slots);
 
-/* Prints a short summary. */
+/* One line: tokens, speed, and for a cluster recall, loads and stalls of decode steps. */
+void odm_figures_line(const struct odm_figures *f, FILE *out);
+/* A summary of several lines. */
 void odm_figures_print(const struct odm_figures *f, FILE *out);
 /* Adds the fields to an object. */
 void odm_figures_json(const struct odm_figures *f, json_t *into);

@@ -4,6 +4,7 @@ without prediction, in both profiles, with experts in either form, give the toke
 from cluster_util import BIN, Daemon, generate, hosts_file, pack, run_tests, test, tool, worker_args
 import json
 import os
+import re
 import subprocess
 import tempfile
 
@@ -153,6 +154,25 @@ def a_repetition_penalty_with_and_without_a_window():
                       ("1" * 40 + ",2", "found")):
         p = tool("od-main", "--resident", "--prompt", "x", "--repetition-penalty", bad, ok=False)
         assert p.returncode == 2 and "--repetition-penalty: expected" in p.stderr and says in p.stderr, (bad, p.stderr)
+
+
+@test
+def figures_after_a_text_are_one_line():
+    def figures(*args):
+        p = tool("od-main", "--pack", pack(), "--prompt", PROMPTS[0], "--max-tokens", 8, *args)
+        return [line for line in p.stderr.splitlines() if not line.startswith("od-main: ")]
+
+    line = r"\d+ prompt tokens, 8 generated; TTFT [\d.]+ s, then [\d.]+ tok/s"
+    (found,) = figures("--resident")
+    assert re.fullmatch(line, found), found
+    (found,) = figures("--local", 1, "--predictor", "next-gate")
+    assert re.fullmatch(line + r"; recall [\d.]+%; per token [\d.]+ loads, [\d.]+ stalls", found), found
+    names = ["tokens", "speed", "recall", "served", "lead", "stalls", "loaded", "peak memory"]
+    verbose = figures("--local", 1, "--predictor", "next-gate", "--verbose")
+    assert [line[:12].rstrip() for line in verbose[:7]] == names[:7] and verbose[7].startswith(names[7]), verbose
+    assert figures("--resident", "--quiet") == []
+    p = tool("od-main", "--resident", "--quiet", "--verbose", ok=False)
+    assert p.returncode == 2 and "--quiet and --verbose exclude each other" in p.stderr, p.stderr
 
 
 @test

@@ -128,6 +128,10 @@ def a_terminal_gets_them_in_order():
     texts = [a["text"] for a in alone(prompts)]
     assert p.stdout == "".join(f"==> line {n} <==\n{t}\n" for n, t in zip([2, 4, 5], texts)), p.stdout
     assert "3 texts" in p.stderr and "31 generated" in p.stderr, p.stderr
+    assert "\npeak memory" not in p.stderr
+    p = main("--resident", "--prompts", write("p4.jsonl", prompts), "--verbose")
+    assert [line for line in p.stderr.splitlines() if line.startswith("tokens ")] == [
+        f"tokens      {a['prompt_tokens']} prompt, {a['tokens']} generated" for a in alone(prompts)], p.stderr
 
 
 @test

@@ -95,16 +95,38 @@ static void window(void **state)
 	odm_figures_fini(&f);
 }
 
-static void assert_prints(const struct odm_figures *f, const char *want)
+static void assert_written(void (*write)(const struct odm_figures *, FILE *), const struct odm_figures *f, const char *want)
 {
 	char *text;
 	size_t len;
 	FILE *out = open_memstream(&text, &len);
 
-	odm_figures_print(f, out);
+	write(f, out);
 	fclose(out);
 	assert_string_equal(text, want);
 	free(text);
+}
+
+static void assert_prints(const struct odm_figures *f, const char *want)
+{
+	assert_written(odm_figures_print, f, want);
+}
+
+static void one_line(void **state)
+{
+	struct odm_figures f = example();
+
+	(void)state;
+	assert_written(odm_figures_line, &f, "5 prompt tokens, 11 generated; TTFT 2.500 s, then 2.50 tok/s; recall 98.8%; "
+		       "per token 8.10 loads, 0.60 stalls\n");
+	f.c[OD_C_PREDICTED_USES] = 0; /* no recall is not a recall of 0 */
+	assert_written(odm_figures_line, &f, "5 prompt tokens, 11 generated; TTFT 2.500 s, then 2.50 tok/s; per token 8.10 loads, 0.60 stalls\n");
+	f.cluster = false;
+	assert_written(odm_figures_line, &f, "5 prompt tokens, 11 generated; TTFT 2.500 s, then 2.50 tok/s\n");
+	f.cluster = true;
+	f.c[OD_C_TOKENS] = 1; /* no decode step */
+	assert_written(odm_figures_line, &f, "5 prompt tokens, 1 generated; TTFT 2.500 s\n");
+	odm_figures_fini(&f);
 }
 
 static void lines_for_people(void **state)
@@ -216,7 +238,8 @@ static void nodes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(rates),	       cmocka_unit_test(window), cmocka_unit_test(lines_for_people),
+		cmocka_unit_test(rates),	       cmocka_unit_test(window), cmocka_unit_test(one_line),
+		cmocka_unit_test(lines_for_people),
 		cmocka_unit_test(fields_for_programs), cmocka_unit_test(nodes),
 	};
 
