@@ -29,6 +29,9 @@ ODM_CHAT_BUILD_OBJS := $(addprefix $(B)/obj/main-node/,serve/chat_build.o serve/
 test_anthropic_messages_OBJS := $(addprefix $(B)/obj/main-node/serve/,anthropic_messages.o call_memory.o) $(ODM_CHAT_BUILD_OBJS)
 test_call_memory_OBJS := $(addprefix $(B)/obj/main-node/,serve/call_memory.o chat/json_text.o)
 test_response_items_OBJS := $(B)/obj/main-node/serve/response_items.o $(ODM_CHAT_BUILD_OBJS)
+test_event_reader_OBJS := $(B)/obj/main-node/terminal/event_reader.o
+ODM_REPLY_OBJS := $(addprefix $(B)/obj/main-node/,terminal/chat_reply.o terminal/plain_text.o serve/utf8_text.o)
+test_chat_reply_OBJS := $(ODM_REPLY_OBJS)
 test_http_guard_OBJS := $(B)/obj/main-node/serve/http_guard.o
 test_metrics_OBJS := $(addprefix $(B)/obj/main-node/serve/,metric_table.o metrics.o process_metrics.o) $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_engine_thread_OBJS := $(addprefix $(B)/obj/main-node/serve/,engine_thread.o job.o token_list.o) $(ODM_SRCS:%.c=$(B)/obj/%.o)

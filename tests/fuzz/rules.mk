@@ -18,6 +18,7 @@ fuzz_answer_OBJS := $(ODM_CHAT_OBJS)
 fuzz_messages_OBJS := $(ODM_CHAT_OBJS)
 fuzz_requests_OBJS := $(addprefix $(B)/obj/main-node/serve/,anthropic_messages.o response_items.o call_memory.o) $(ODM_CHAT_BUILD_OBJS)
 fuzz_store_OBJS := $(B)/obj/main-node/store/store_queue.o
+fuzz_chat_stream_OBJS := $(B)/obj/main-node/terminal/event_reader.o $(ODM_REPLY_OBJS)
 
 define fuzz_rule
 $(B)/fuzz/$(1): $(B)/obj/tests/fuzz/$(1).o $($(1)_OBJS) $(B)/libod.a
