@@ -16,7 +16,8 @@ PREFIX ?= /usr/local
 B := build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
 
 PKGS := libzmq libprotobuf-c libzstd liblz4 libuv jansson libpcre2-8 libutf8proc libxxhash libsodium libmicrohttpd libsystemd
-HAVE_PKGS := $(shell pkg-config --exists $(PKGS) cmocka 2>/dev/null && command -v protoc-c >/dev/null && echo yes)
+TERMINAL_PKGS := libedit libcurl
+HAVE_PKGS := $(shell pkg-config --exists $(PKGS) $(TERMINAL_PKGS) cmocka 2>/dev/null && command -v protoc-c >/dev/null && echo yes)
 
 CC ?= gcc
 OPT ?= -O2
@@ -33,8 +34,9 @@ ifneq ($(findstring thread,$(SANITIZE)),)
 CFLAGS_OD += -fno-builtin-memcpy -fno-builtin-memmove -fno-builtin-memset -fno-builtin-memcmp
 endif
 ifeq ($(HAVE_PKGS),yes)
-PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS))
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) $(TERMINAL_PKGS))
 PKG_LIBS := $(shell pkg-config --libs $(PKGS))
+TERMINAL_LIBS := $(shell pkg-config --libs $(TERMINAL_PKGS))
 endif
 LIBS := $(PKG_LIBS) -lm -ldl
 
@@ -59,12 +61,12 @@ $(B)/obj/%.o: %.c | $(PROTO_HDRS) deps-check
 	@echo "CC      $<"
 	@$(CC) $(CFLAGS_OD) $(PKG_CFLAGS) $(CFLAGS_$(subst /,_,$(basename $<))) $(CFLAGS) -MMD -MP -c $< -o $@
 
-# A program P has its objects in P_SRCS (beyond libod).
+# A program P has its objects in P_SRCS (beyond libod), libraries of its own in P_LIBS.
 define program_rule
 $(B)/bin/$(1): $(call obj,$($(1)_SRCS)) $(B)/libod.a
 	@mkdir -p $$(@D)
 	@echo "LD      $$@"
-	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -o $$@ $(call obj,$($(1)_SRCS)) $(B)/libod.a $(LIBS)
+	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(LDFLAGS) -o $$@ $(call obj,$($(1)_SRCS)) $(B)/libod.a $(LIBS) $($(1)_LIBS)
 endef
 $(foreach p,$(PROGRAMS),$(eval $(call program_rule,$(p))))
 

@@ -5,11 +5,15 @@
 #   install-deps.sh --libraries     only prints the names of the libraries
 set -eu
 libraries="libzmq3-dev libprotobuf-c-dev libzstd-dev liblz4-dev libuv1-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev
-libsodium-dev libmicrohttpd-dev libsystemd-dev libcmocka-dev"
+libsodium-dev libmicrohttpd-dev libsystemd-dev libedit-dev libcurl4-gnutls-dev libcmocka-dev"
 if [ "${1:-}" = --libraries ]; then
 	# shellcheck disable=SC2086
 	echo $libraries
 	exit 0
+fi
+# The variants of libcurl for developers exclude each other. Any of them will do, so one that is there stays.
+if pkg-config --exists libcurl 2>/dev/null; then
+	libraries=$(echo "$libraries" | sed "s/libcurl4-gnutls-dev//")
 fi
 packages="gcc make pkg-config libc6-dev protobuf-c-compiler $libraries python3 iproute2 gnuplot-nox $*"
 

@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/strbuf.h"
 #include "common/base/version.h"
+#include "main-node/chat_command.h"
 #include "main-node/engine/sampling_config.h"
 #include "main-node/engine_args.h"
 #include "main-node/keygen_command.h"
@@ -48,6 +49,7 @@ static const struct command {
 	int (*run)(int argc, char **argv); /* argv[0]: the name; returns the exit status */
 	const char *what;
 } commands[] = {
+	{ "chat", odm_chat_command, "talk to a running server" },
 	{ "keygen", odm_keygen_command, "make this node's pair of keys" },
 	{ "serve", odm_serve_command, "serve the model over HTTP" },
 	{ "template", odm_template_command, "print what a chat template makes of messages, or what an answer means" },

@@ -19,6 +19,12 @@ ODM_SERVE_SRCS := $(addprefix main-node/serve/,access_log.c anthropic.c anthropi
 od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c prompt_file.c serve_command.c template_command.c \
 	token_json.c) $(ODM_CHAT_SRCS) $(ODM_SERVE_SRCS) $(ODM_SRCS)
 
+# od-main chat. Only it needs libedit and libcurl, so other programs do without them.
+ODM_TERMINAL_SRCS := $(addprefix main-node/terminal/,chat_answer.c chat_client.c chat_commands.c chat_reply.c chat_session.c \
+	chat_settings.c conversation.c event_reader.c interrupt.c line_input.c message_input.c plain_text.c screen.c)
+od-main_SRCS += main-node/chat_command.c $(ODM_TERMINAL_SRCS)
+od-main_LIBS := $(TERMINAL_LIBS)
+
 ODM_CHAT_OBJS := $(ODM_CHAT_SRCS:%.c=$(B)/obj/%.o)
 test_answer_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o
 test_answer_stream_OBJS := $(ODM_CHAT_OBJS) $(B)/obj/tests/unit/answer_cases.o
@@ -32,6 +38,8 @@ test_response_items_OBJS := $(B)/obj/main-node/serve/response_items.o $(ODM_CHAT
 test_event_reader_OBJS := $(B)/obj/main-node/terminal/event_reader.o
 ODM_REPLY_OBJS := $(addprefix $(B)/obj/main-node/,terminal/chat_reply.o terminal/plain_text.o serve/utf8_text.o)
 test_chat_reply_OBJS := $(ODM_REPLY_OBJS)
+test_message_input_OBJS := $(addprefix $(B)/obj/main-node/,terminal/message_input.o terminal/plain_text.o serve/utf8_text.o)
+test_conversation_OBJS := $(addprefix $(B)/obj/main-node/,terminal/conversation.o terminal/chat_settings.o serve/utf8_text.o)
 test_http_guard_OBJS := $(B)/obj/main-node/serve/http_guard.o
 test_metrics_OBJS := $(addprefix $(B)/obj/main-node/serve/,metric_table.o metrics.o process_metrics.o) $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_engine_thread_OBJS := $(addprefix $(B)/obj/main-node/serve/,engine_thread.o job.o token_list.o) $(ODM_SRCS:%.c=$(B)/obj/%.o)
@@ -60,7 +68,7 @@ test_draft_LDFLAGS := $(SUM_LDFLAGS)
 $(B)/tests/od-main-sum: $(od-main_SRCS:%.c=$(B)/obj/%.o) $(B)/obj/tests/unit/sum_main.o $(SUM_OBJS) $(B)/libod.a \
 		| $(B)/tests/od-worker $(B)/tests/od-shadow
 	@mkdir -p $(@D)
-	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(SUM_LDFLAGS) $(LDFLAGS) -o $@ $^ $(LIBS) -lcmocka
+	@$(CC) $(CFLAGS_OD) $(LDFLAGS_OD) $(SUM_LDFLAGS) $(LDFLAGS) -o $@ $^ $(LIBS) $(od-main_LIBS) -lcmocka
 $(B)/tests/test_draft $(B)/tests/test_batch $(B)/tests/test_tokens: | $(B)/bin/od-worker $(B)/bin/od-shadow $(B)/tests/od-worker $(B)/tests/od-shadow
 $(B)/tests/od-worker $(B)/tests/od-shadow:
 	@mkdir -p $(@D)

@@ -31,7 +31,7 @@ fill_sysroot() {
 	if [ "$(cat "$sysroot/filled" 2>/dev/null)" = "$suite $packages" ]; then
 		return
 	fi
-	echo "check-arm64: fetching into ${sysroot#"$PWD/"}, once, 45 MB from $mirror: arm64 packages of $packages"
+	echo "check-arm64: fetching into ${sysroot#"$PWD/"}, once, 48 MB from $mirror: arm64 packages of $packages"
 	rm -rf "$apt" "$new"
 	mkdir -p "$apt/state/lists/partial" "$apt/cache/archives/partial" "$new"
 	: >"$apt/status"

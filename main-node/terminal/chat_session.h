@@ -1,0 +1,38 @@
+/* chat_session.h - a chat in a terminal: messages and commands in, answers of a server out.
+ *
+ * Thread: main(). Owner: the caller of odm_chat_session_open; client, input and screen are borrowed. */
+#ifndef ODM_CHAT_SESSION_H
+#define ODM_CHAT_SESSION_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "main-node/terminal/chat_client.h"
+#include "main-node/terminal/conversation.h"
+#include "main-node/terminal/line_input.h"
+#include "main-node/terminal/screen.h"
+
+struct odm_chat_session {
+	struct odm_chat_client *client;
+	struct odm_line_input *input;
+	struct odm_screen *screen;
+	struct odm_conversation conversation;
+	json_t *settings; /* fields of each request */
+	json_t *model;	  /* its name, a string; NULL until the server was asked */
+	json_t *unanswered; /* the last question, if it has no answer; else NULL */
+	bool verbose, any_failed, history_failed, ended;
+};
+
+/* Until /exit, the end of the input, or an error of the input or output. Errors of the server are shown, and set any_failed. */
+OD_MUST_CHECK int odm_chat_session_run(struct odm_chat_session *s, struct od_err *err);
+void odm_chat_session_fini(struct odm_chat_session *s);
+
+/* chat_answer.c: asks the server, shows the answer and adds both to the conversation. A failure is shown. */
+void odm_chat_answer(struct odm_chat_session *s, const char *question, size_t len);
+/* Asks for the model's name unless it is known. */
+OD_MUST_CHECK int odm_chat_find_model(struct odm_chat_session *s, struct od_err *err);
+
+/* chat_commands.c: line [len], NUL-terminated, begins with '/'; it is changed. A failure is shown. */
+void odm_chat_command_line(struct odm_chat_session *s, char *line, size_t len);
+
+#endif

@@ -1,0 +1,183 @@
+#include "main-node/terminal/line_input.h"
+
+#include <errno.h>
+#include <histedit.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HISTORY_LINES 1000
+#define MAX_LINE_BYTES (64u << 20)
+
+struct odm_line_input {
+	EditLine *edit; /* NULL: not a terminal */
+	History *history;
+	const char *file, *prompt;
+	bool cleared;
+	char *line; /* of getline */
+	size_t cap;
+};
+
+static char *show_prompt(EditLine *edit)
+{
+	struct odm_line_input *in;
+
+	el_get(edit, EL_CLIENTDATA, &in);
+	return (char *)(uintptr_t)in->prompt;
+}
+
+/* Bound to Ctrl-C: empties the line and ends it. */
+static unsigned char clear_line(EditLine *edit, int key)
+{
+	const LineInfoW *line = el_wline(edit);
+	const int after = (int)(line->lastchar - line->cursor), all = (int)(line->lastchar - line->buffer);
+	struct odm_line_input *in;
+
+	(void)key;
+	el_get(edit, EL_CLIENTDATA, &in);
+	in->cleared = true;
+	el_cursor(edit, after);
+	el_deletestr(edit, all);
+	el_push(edit, "\n");
+	return CC_REFRESH;
+}
+
+/* As the terminal's driver does it. libedit's handler restores the terminal, and takes it back afterwards. */
+static unsigned char suspend(EditLine *edit, int key)
+{
+	(void)edit;
+	(void)key;
+	kill(0, SIGTSTP);
+	return CC_REDISPLAY; /* the shell has written between */
+}
+
+/* Keys of common terminals that libedit leaves unbound. The user's ~/.editrc comes later and may change them. */
+static void bind_keys(EditLine *edit)
+{
+	static const char *const keys[][2] = {
+		{ "^R", "em-inc-search-prev" }, { "\\e[1;5D", "ed-prev-word" }, { "\\e[1;5C", "em-next-word" },
+		{ "\\e[3~", "ed-delete-next-char" },
+	};
+
+	for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+		el_set(edit, EL_BIND, keys[i][0], keys[i][1], NULL);
+}
+
+static int open_editor(struct odm_line_input *in, FILE *echo, struct od_err *err)
+{
+	HistEvent event;
+
+	in->edit = el_init("od-main", stdin, echo, stderr);
+	in->history = history_init();
+	if (in->edit == NULL || in->history == NULL)
+		return od_fail(err, OD_ERR_IO, "the terminal cannot be used for editing; `cat | od-main chat` does without");
+	el_set(in->edit, EL_CLIENTDATA, in);
+	el_set(in->edit, EL_PROMPT, show_prompt);
+	el_set(in->edit, EL_EDITOR, "emacs");
+	el_set(in->edit, EL_SIGNAL, 1); /* the terminal is restored when a signal stops or ends the program */
+	history(in->history, &event, H_SETSIZE, HISTORY_LINES);
+	history(in->history, &event, H_SETUNIQUE, 1);
+	el_set(in->edit, EL_HIST, history, in->history);
+	if (in->file != NULL)
+		history(in->history, &event, H_LOAD, in->file); /* there may be none yet */
+	bind_keys(in->edit);
+	el_source(in->edit, NULL);
+	/* While a line is edited Ctrl-C is a key, no signal. So is Ctrl-Z then. */
+	el_set(in->edit, EL_SETTY, "-d", "-isig", NULL);
+	/* el_set would copy these names and never free them. */
+	el_wset(in->edit, EL_ADDFN, L"od-clear-line", L"Empty the line and begin anew", clear_line);
+	el_wset(in->edit, EL_ADDFN, L"od-suspend", L"Stop the program until the shell continues it", suspend);
+	el_set(in->edit, EL_BIND, "^C", "od-clear-line", NULL);
+	el_set(in->edit, EL_BIND, "^Z", "od-suspend", NULL);
+	return OD_OK;
+}
+
+int odm_line_input_open(struct odm_line_input **out, FILE *echo, const char *history_file, struct od_err *err)
+{
+	struct odm_line_input *in = calloc(1, sizeof(*in));
+	int rc = OD_OK;
+
+	*out = NULL;
+	if (in == NULL)
+		return od_fail(err, OD_ERR_NOMEM, "line input");
+	in->file = history_file;
+	if (echo != NULL)
+		rc = open_editor(in, echo, err);
+	if (rc != OD_OK) {
+		odm_line_input_close(in);
+		return rc;
+	}
+	*out = in;
+	return OD_OK;
+}
+
+void odm_line_input_close(struct odm_line_input *in)
+{
+	if (in == NULL)
+		return;
+	if (in->edit != NULL)
+		el_end(in->edit);
+	if (in->history != NULL)
+		history_end(in->history);
+	free(in->line);
+	free(in);
+}
+
+static enum odm_line append(struct od_strbuf *text, const char *line, size_t len, struct od_err *err)
+{
+	while (len > 0 && (line[len - 1] == '\n' || line[len - 1] == '\r'))
+		len--;
+	od_strbuf_append(text, line, len);
+	if (text->failed) {
+		od_fail(err, OD_ERR_NOMEM, "no memory for a line of standard input");
+		return ODM_LINE_FAILED;
+	}
+	return ODM_LINE_READ;
+}
+
+static enum odm_line read_plain(struct odm_line_input *in, struct od_strbuf *text, struct od_err *err)
+{
+	const ssize_t n = getline(&in->line, &in->cap, stdin);
+
+	if (n >= 0 && text->len + (size_t)n <= MAX_LINE_BYTES)
+		return append(text, in->line, (size_t)n, err);
+	if (n >= 0) {
+		od_fail(err, OD_ERR_RANGE, "a text of standard input is longer than %u bytes", MAX_LINE_BYTES);
+		return ODM_LINE_FAILED;
+	}
+	if (!ferror(stdin))
+		return ODM_LINE_END;
+	od_fail_errno(err, OD_ERR_IO, "reading standard input");
+	return ODM_LINE_FAILED;
+}
+
+enum odm_line odm_line_input_read(struct odm_line_input *in, const char *prompt, struct od_strbuf *text, struct od_err *err)
+{
+	const char *line;
+	int n = 0;
+
+	if (in->edit == NULL)
+		return read_plain(in, text, err);
+	in->prompt = prompt;
+	in->cleared = false;
+	line = el_gets(in->edit, &n);
+	if (in->cleared)
+		return ODM_LINE_CLEARED;
+	if (line == NULL || n <= 0) /* a terminal that is gone is no error either */
+		return ODM_LINE_END;
+	return append(text, line, strlen(line), err);
+}
+
+int odm_line_input_remember(struct odm_line_input *in, const char *text, struct od_err *err)
+{
+	HistEvent event;
+
+	if (in->edit == NULL)
+		return OD_OK;
+	history(in->history, &event, H_ENTER, text);
+	if (in->file != NULL && history(in->history, &event, H_SAVE, in->file) < 0) /* with mode 0600 */
+		return od_fail_errno(err, OD_ERR_IO, "cannot write the history, %s", in->file);
+	return OD_OK;
+}
