@@ -482,6 +482,10 @@ static enum MHD_Result answer(struct odm_exchange *x)
 {
 	if (x->lost)
 		return MHD_NO;
+	if (x->phase == ODM_X_PREPARING) { /* the answer is the request thread's, until on_prepared */
+		suspend(x);
+		return MHD_YES;
+	}
 	if (x->replied)
 		return queue_reply(x);
 	if (x->streaming)
