@@ -9,6 +9,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define MAX_NAME 200 /* bytes of a name, or of a list of requests */
+
 bool od_trace_on;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -35,7 +37,7 @@ static void separate(void)
 /* A program or thread is called what its user likes: only what JSON takes as it is. */
 static void put_name(const char *name)
 {
-	for (; *name != '\0'; name++)
+	for (size_t i = 0; *name != '\0' && i < MAX_NAME; name++, i++)
 		fputc(*name < ' ' || *name > '~' || *name == '"' || *name == '\\' ? '_' : *name, file);
 }
 

@@ -20,7 +20,7 @@ const char *odm_join_requests(const struct odm_step *step, char *buf, size_t siz
 		const char *name = step->part[i].request;
 		const size_t len = name != NULL ? strlen(name) : 0, comma = used > 0;
 
-		if (len == 0 || is_named(step, i) || used + comma + len >= size)
+		if (len == 0 || used + comma + len >= size || is_named(step, i))
 			continue;
 		buf[used] = ',';
 		memcpy(buf + used + comma, name, len + 1);

@@ -123,7 +123,7 @@ static const char *about_text(void *arg, char *buf, size_t size)
 /* Spans name what their thread works on, unless it is nothing. */
 static void spans_about_a_request(void **state)
 {
-	static char request[] = "r-1,\"r-2\\";
+	static char request[1000] = "r-1,\"r-2\\";
 	const struct od_log_about a = { .key = "request", .text = about_text, .arg = request };
 	const char *path = temp_path("about");
 	json_t *events, *args;
@@ -135,6 +135,8 @@ static void spans_about_a_request(void **state)
 	od_trace_end("send", NOW_NS, -1, -1, -1);
 	request[0] = '\0';
 	od_trace_end("wait", NOW_NS, -1, 3, -1);
+	memset(request, 'x', sizeof(request) - 1);
+	od_trace_end("long", NOW_NS, -1, 3, -1);
 	od_log_swap_about(NULL);
 	events = close_and_load(path);
 	args = json_object_get(json_array_get(events, 2), "args");
@@ -144,6 +146,8 @@ static void spans_about_a_request(void **state)
 	assert_string_equal(json_string_value(json_object_get(args, "request")), "r-1,_r-2_");
 	assert_int_equal(json_object_size(args), 1);
 	assert_null(json_object_get(json_object_get(json_array_get(events, 4), "args"), "request"));
+	args = json_object_get(json_array_get(events, 5), "args");
+	assert_int_equal(json_string_length(json_object_get(args, "request")), 200);
 	json_decref(events);
 }
 
