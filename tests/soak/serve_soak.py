@@ -209,7 +209,6 @@ def main():
     p.add_argument("--mode", default=["--resident"], type=str.split)
     o = p.parse_args()
     s = Server("--parallel", 16, "--header-seconds", 5, "--queue", 1000, mode=o.mode)
-    threading.Thread(target=s.p.stderr.read, daemon=True).start()
     table = requests_alone(s)
     health = Health(s)
     many_clients(s, table, o.seconds)
