@@ -54,8 +54,8 @@ static json_t *usage_json(const struct odm_dialog *d)
 	const struct odm_usage u = odm_reply_usage(&d->reply, 1);
 
 	return json_pack("{s:I, s:i, s:I, s:I}", "input_tokens", (json_int_t)(u.prompt_tokens - u.cached_tokens),
-			 "cache_creation_input_tokens", 0, "cache_read_input_tokens", (json_int_t)u.cached_tokens, "output_tokens",
-			 (json_int_t)u.completion_tokens);
+			 "cache_creation_input_tokens", 0, "cache_read_input_tokens", (json_int_t)u.cached_tokens,
+			 "output_tokens", (json_int_t)u.completion_tokens);
 }
 
 static json_t *message_json(const struct odm_dialog *d)
@@ -64,7 +64,8 @@ static json_t *message_json(const struct odm_dialog *d)
 
 	snprintf(id, sizeof(id), "msg_%s", odm_exchange_id(d->reply.exchange));
 	return json_pack("{s:s, s:s, s:s, s:s, s:[], s:n, s:n, s:o}", "id", id, "type", "message", "role", "assistant", "model",
-			 odm_api_of(d->reply.exchange)->model, "content", "stop_reason", "stop_sequence", "usage", usage_json(d));
+			 odm_api_of(d->reply.exchange)->model, "content", "stop_reason", "stop_sequence", "usage",
+			 usage_json(d));
 }
 
 /* ---- A whole answer ---- */
@@ -139,15 +140,15 @@ static void block_begin(struct odm_dialog *d, const struct odm_block *b)
 		block = json_pack("{s:s, s:s, s:s}", "type", "thinking", "thinking", "", "signature", "");
 	else
 		block = json_pack("{s:s, s:s, s:s, s:{}}", "type", "tool_use", "id", b->id, "name", b->name, "input");
-	write_event(d, json_pack("{s:s, s:I, s:o}", "type", "content_block_start", "index", (json_int_t)b->index, "content_block",
-				 block));
+	write_event(d, json_pack("{s:s, s:I, s:o}", "type", "content_block_start", "index", (json_int_t)b->index,
+				 "content_block", block));
 }
 
 /* Takes text. */
 static void write_delta(struct odm_dialog *d, const struct odm_block *b, const char *type, const char *name, json_t *text)
 {
-	write_event(d, json_pack("{s:s, s:I, s:{s:s, s:o}}", "type", "content_block_delta", "index", (json_int_t)b->index, "delta",
-				 "type", type, name, text));
+	write_event(d, json_pack("{s:s, s:I, s:{s:s, s:o}}", "type", "content_block_delta", "index", (json_int_t)b->index,
+				 "delta", "type", type, name, text));
 }
 
 static void block_text(struct odm_dialog *d, const struct odm_block *b, const char *text, size_t len)

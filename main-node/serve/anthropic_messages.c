@@ -259,8 +259,8 @@ static int read_messages(struct convert *c, const json_t *messages, bool countin
 	}
 	if (c->build.turn == ODM_TURN_ASSISTANT && !counting)
 		return odm_api_fail(c->e, 400, "messages", OD_ERR_UNSUPPORTED,
-				    "messages: the last one is of the assistant; to go on with its text is not supported here, so "
-				    "end with a message of the user");
+				    "messages: the last one is of the assistant; to go on with its text is not supported here, "
+				    "so end with a message of the user");
 	return OD_OK;
 }
 
@@ -328,6 +328,7 @@ static int read_tool_choice(json_t *chat, const json_t *choice, struct odm_api_e
 
 /* ---- Settings ---- */
 
+/* Numbers and stop are only checked here: chat completions read them again. */
 struct settings {
 	int64_t max_tokens, top_k;
 	double temperature, top_p;

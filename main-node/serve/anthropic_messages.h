@@ -19,8 +19,8 @@
 
 struct odm_call_memory;
 
-/* body [len]: the text that request was parsed from. calls: NULL: none are remembered. counting: a request of /v1/messages/count_tokens, which needs no
- * max_tokens. An error names the field in request. *chat is NULL unless OD_OK. */
+/* body [len]: the text that request was parsed from. calls: NULL: none are remembered. counting: a request of
+ * /v1/messages/count_tokens, which needs no max_tokens. An error names the field in request. *chat is NULL unless OD_OK. */
 OD_MUST_CHECK int odm_chat_of_anthropic(json_t **chat, const json_t *request, const char *body, size_t len,
 					struct odm_call_memory *calls, bool counting, struct odm_api_error *e);
 

@@ -41,7 +41,8 @@ static json_t *logprobs_of(const struct response *r)
 static json_t *part_json(const struct odm_block *b, json_t *text, json_t *logprobs)
 {
 	if (b->kind == ODM_BLOCK_TEXT)
-		return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text", text, "annotations", "logprobs", logprobs);
+		return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text", text, "annotations", "logprobs",
+				 logprobs);
 	json_decref(logprobs);
 	return json_pack("{s:s, s:o}", "type", "reasoning_text", "text", text);
 }
@@ -60,12 +61,12 @@ static json_t *item_json(const struct response *r, const struct odm_block *b, bo
 
 	item_id(r, b, id);
 	if (b->kind == ODM_BLOCK_CALL)
-		return json_pack("{s:s, s:s, s:s, s:s, s:s, s:o}", "id", id, "type", "function_call", "status", status, "call_id",
-				 b->id, "name", b->name, "arguments", begins ? json_string("") : text_of(b));
+		return json_pack("{s:s, s:s, s:s, s:s, s:s, s:o}", "id", id, "type", "function_call", "status", status,
+				 "call_id", b->id, "name", b->name, "arguments", begins ? json_string("") : text_of(b));
 	content = begins ? json_array() : json_pack("[o]", part_json(b, text_of(b), logprobs_of(r)));
 	if (b->kind == ODM_BLOCK_TEXT)
-		return json_pack("{s:s, s:s, s:s, s:s, s:o}", "id", id, "type", "message", "status", status, "role", "assistant",
-				 "content", content);
+		return json_pack("{s:s, s:s, s:s, s:s, s:o}", "id", id, "type", "message", "status", status, "role",
+				 "assistant", "content", content);
 	return json_pack("{s:s, s:s, s:s, s:[], s:o}", "id", id, "type", "reasoning", "status", status, "summary", "content",
 			 content);
 }
@@ -85,11 +86,12 @@ static json_t *usage_json(const struct response *r)
 /* Fields of the request that the response repeats; otherwise, what they are if they are not given. */
 static void add_request(json_t *o, const struct response *r)
 {
-	static const char *const names[] = { "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "reasoning",
-					     "text", "tool_choice", "tools", "top_logprobs", "user" };
-	json_t *defaults = json_pack("{s:{}, s:b, s:{s:n, s:n}, s:{s:{s:s}}, s:s, s:[], s:i}", "metadata", "parallel_tool_calls", 1,
-				     "reasoning", "effort", "summary", "text", "format", "type", "text", "tool_choice", "auto",
-				     "tools", "top_logprobs", 0);
+	static const char *const names[] = { "instructions", "max_output_tokens", "metadata", "parallel_tool_calls",
+					     "reasoning",    "text",		  "tool_choice", "tools",
+					     "top_logprobs", "user" };
+	json_t *defaults = json_pack("{s:{}, s:b, s:{s:n, s:n}, s:{s:{s:s}}, s:s, s:[], s:i}", "metadata",
+				     "parallel_tool_calls", 1, "reasoning", "effort", "summary", "text", "format", "type",
+				     "text", "tool_choice", "auto", "tools", "top_logprobs", 0);
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		json_t *v = json_object_get(r->d.request, names[i]);
@@ -110,10 +112,10 @@ static json_t *response_json(const struct response *r, const char *status, const
 	json_t *o;
 
 	snprintf(id, sizeof(id), "resp_%s", odm_exchange_id(reply->exchange));
-	o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:b, s:b, s:n, s:s, s:O, s:f, s:f}", "id", id, "object", "response", "created_at",
-		      (json_int_t)reply->created, "model", odm_api_of(reply->exchange)->model, "status", status, "background", 0,
-		      "store", 0, "previous_response_id", "truncation", "disabled", "output", r->output, "temperature",
-		      r->d.g.temperature, "top_p", r->d.g.top_p);
+	o = json_pack("{s:s, s:s, s:I, s:s, s:s, s:b, s:b, s:n, s:s, s:O, s:f, s:f}", "id", id, "object", "response",
+		      "created_at", (json_int_t)reply->created, "model", odm_api_of(reply->exchange)->model, "status", status,
+		      "background", 0, "store", 0, "previous_response_id", "truncation", "disabled", "output", r->output,
+		      "temperature", r->d.g.temperature, "top_p", r->d.g.top_p);
 	json_object_set_new(o, "incomplete_details", cut ? json_pack("{s:s}", "reason", "max_output_tokens") : json_null());
 	json_object_set_new(o, "error",
 			    error == NULL ? json_null()
@@ -144,25 +146,29 @@ static void write_item(struct response *r, const char *type, const struct odm_bl
 	write_event(r, type, json_pack("{s:I, s:o}", "output_index", (json_int_t)b->index, "item", item));
 }
 
-/* An event about what is in an item; takes value. A call has no parts. */
-static void write_inner(struct response *r, const char *type, const struct odm_block *b, const char *name, json_t *value)
+/* An event about what is in an item; takes value. logprobs: of text, taken; else NULL. A call has no parts. */
+static void write_inner(struct response *r, const char *type, const struct odm_block *b, const char *name, json_t *value,
+			json_t *logprobs)
 {
 	char id[MAX_ID];
-	json_t *o = json_pack("{s:s, s:I, s:o}", "item_id", item_id(r, b, id), "output_index", (json_int_t)b->index, name, value);
+	json_t *o = json_pack("{s:s, s:I, s:o}", "item_id", item_id(r, b, id), "output_index", (json_int_t)b->index, name,
+			      value);
 
 	if (b->kind != ODM_BLOCK_CALL)
 		json_object_set_new(o, "content_index", json_integer(0));
-	if (strncmp(type, "response.output_text.", 21) == 0) {
-		json_t *all = logprobs_of(r), *some = json_array();
-		const bool last = strcmp(name, "text") == 0;
-
-		for (size_t i = last ? 0 : r->logprobs_written; i < json_array_size(all); i++)
-			json_array_append(some, json_array_get(all, i));
-		r->logprobs_written = json_array_size(all);
-		json_object_set_new(o, "logprobs", some);
-		json_decref(all);
-	}
+	if (logprobs != NULL)
+		json_object_set_new(o, "logprobs", logprobs);
 	write_event(r, type, o);
+}
+
+/* Those that the stream does not have yet. */
+static json_t *new_logprobs(struct response *r)
+{
+	json_t *all = json_object_get(r->d.logprobs, "content"), *some = json_array();
+
+	for (; r->logprobs_written < json_array_size(all); r->logprobs_written++)
+		json_array_append(some, json_array_get(all, r->logprobs_written));
+	return some;
 }
 
 static void begin(struct odm_dialog *d)
@@ -179,7 +185,7 @@ static void block_begin(struct odm_dialog *d, const struct odm_block *b)
 
 	write_item(r, "response.output_item.added", b, item_json(r, b, true));
 	if (b->kind != ODM_BLOCK_CALL)
-		write_inner(r, "response.content_part.added", b, "part", part_json(b, json_string(""), json_array()));
+		write_inner(r, "response.content_part.added", b, "part", part_json(b, json_string(""), json_array()), NULL);
 }
 
 static void block_text(struct odm_dialog *d, const struct odm_block *b, const char *text, size_t len)
@@ -189,8 +195,9 @@ static void block_text(struct odm_dialog *d, const struct odm_block *b, const ch
 		[ODM_BLOCK_TEXT] = "response.output_text.delta",
 		[ODM_BLOCK_CALL] = "response.function_call_arguments.delta",
 	};
+	struct response *r = (struct response *)d;
 
-	write_inner((struct response *)d, type[b->kind], b, "delta", odm_json_text(text, len));
+	write_inner(r, type[b->kind], b, "delta", odm_json_text(text, len), b->kind == ODM_BLOCK_TEXT ? new_logprobs(r) : NULL);
 }
 
 static void write_block_end(struct response *r, const struct odm_block *b)
@@ -202,9 +209,10 @@ static void write_block_end(struct response *r, const struct odm_block *b)
 	};
 	const bool call = b->kind == ODM_BLOCK_CALL;
 
-	write_inner(r, type[b->kind], b, call ? "arguments" : "text", text_of(b));
+	write_inner(r, type[b->kind], b, call ? "arguments" : "text", text_of(b),
+		    b->kind == ODM_BLOCK_TEXT ? logprobs_of(r) : NULL);
 	if (!call)
-		write_inner(r, "response.content_part.done", b, "part", part_json(b, text_of(b), logprobs_of(r)));
+		write_inner(r, "response.content_part.done", b, "part", part_json(b, text_of(b), logprobs_of(r)), NULL);
 	write_item(r, "response.output_item.done", b, item_json(r, b, false));
 }
 

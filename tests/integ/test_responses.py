@@ -92,6 +92,7 @@ def events_come_in_order():
     first, last = events[0]["response"], events[-1]["response"]
     assert "".join(text) == whole == events[-4]["text"] == events[-3]["part"]["text"] == events[-2]["item"]["content"][0]["text"]
     assert (first["status"], first["output"], first["usage"]) == ("in_progress", [], None) and first["id"] == last["id"]
+    assert events[1]["response"] == first
     assert last["status"] == "incomplete" and last["output"] == [events[-2]["item"]] and last["usage"]["output_tokens"] == 5
     assert {e["item_id"] for e in events if "item_id" in e} == {events[-2]["item"]["id"]} == {events[2]["item"]["id"]}
 
