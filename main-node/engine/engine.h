@@ -193,6 +193,7 @@ struct odm_report {
 	uint64_t batch[ODM_BATCH_BUCKETS]; /* decode steps: [i] of at most 2^i texts, and of more than 2^(i-1) */
 	uint64_t decode_texts; /* summed over decode steps */
 	uint64_t kv_bytes, kv_free_bytes; /* of the KV cache: all; neither used nor promised to a running text */
+	uint64_t prefix_cache_bytes; /* that ended texts keep, beside these */
 };
 /* Any thread: as of half a second ago at most while there is work, else of now. Never waits for work. */
 void odm_engine_get_report(const struct odm_engine *e, struct odm_report *r);

@@ -37,6 +37,7 @@ static void fill(const struct odm_engine *e, struct odm_report *r)
 	r->decode_texts = b->decode_texts;
 	r->kv_bytes = e->n_pages * odm_page_bytes(e);
 	r->kv_free_bytes = od_state_pool_free_pages(e->state) * odm_page_bytes(e);
+	r->prefix_cache_bytes = od_state_pool_idle_pages(e->state) * odm_page_bytes(e);
 }
 
 void odm_engine_publish(struct odm_engine *e, bool now)

@@ -10,6 +10,7 @@ const struct odm_metric odm_metric_table[] = {
 	{ "od_main_prompt_tokens_total", NULL, "Tokens of prompts, shared ones included.", OD_C_PROMPT_TOKENS, M },
 	{ "od_main_shared_prompt_tokens_total", NULL,
 	  "Tokens of prompts whose state another text had already.", OD_C_SHARED_TOKENS, M },
+	{ "od_main_restored_prompt_tokens_total", NULL, "Of the shared ones, those that were read from files.", OD_C_RESTORED_TOKENS, M },
 	{ "od_main_tokens_total", NULL, "Tokens generated.", OD_C_TOKENS, M },
 	{ "od_main_prefill_seconds_total", NULL,
 	  "From a text's start until its prompt is through the model, summed.", OD_C_PREFILL_NS, M },

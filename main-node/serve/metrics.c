@@ -237,6 +237,8 @@ void odm_metrics_write_report(struct od_strbuf *out, const struct odm_report *r)
 	odm_metrics_gauge(out, "od_kv_cache_used_bytes", "KV cache that texts use or were promised.",
 			  (double)(r->kv_bytes - r->kv_free_bytes));
 	odm_metrics_gauge(out, "od_kv_cache_free_bytes", "KV cache that further texts can have.", (double)r->kv_free_bytes);
+	odm_metrics_gauge(out, "od_prefix_cache_bytes", "KV cache of ended texts, for texts that begin alike.",
+			  (double)r->prefix_cache_bytes);
 	for (const struct odm_metric *t = odm_metric_table; t->name != NULL; t++) {
 		if (t->of != OD_OF_REQUEST)
 			continue;

@@ -129,7 +129,7 @@ static void texts_are_counted(void **state)
 
 static void a_report_is_shown(void **state)
 {
-	struct odm_report r = { .batch = { 5, 2, 0, 1 }, .decode_texts = 17, .kv_bytes = UINT64_C(1) << 40, .kv_free_bytes = 1 };
+	struct odm_report r = { .batch = { 5, 2, 0, 1 }, .decode_texts = 17, .kv_bytes = UINT64_C(1) << 40, .kv_free_bytes = 1, .prefix_cache_bytes = 7 };
 	struct od_strbuf out = { 0 };
 
 	(void)state;
@@ -147,6 +147,7 @@ static void a_report_is_shown(void **state)
 	assert_line(out.text, "od_batch_texts_count 8");
 	assert_line(out.text, "od_kv_cache_used_bytes 1099511627775");
 	assert_line(out.text, "od_kv_cache_free_bytes 1");
+	assert_line(out.text, "od_prefix_cache_bytes 7");
 	assert_null(strstr(out.text, "od_worker_"));
 	od_strbuf_fini(&out);
 }
