@@ -504,9 +504,8 @@ def against_od_main_serve():
     t.keys("A long story\r")
     while served.server.metric("od_texts_running") == 0:
         time.sleep(0.01)
-    t.wait_for("A long story\r\n.{10}")
     t.keys(CTRL_C)
-    t.wait_for(r"TTFT .*ended: by Ctrl-C")
+    t.wait_for("ended: by Ctrl-C")  # with or without some text
     while served.server.metric("od_texts_running") > 0:
         time.sleep(0.01)
     assert served.server.metric('od_texts_total{finish="cancelled"}') == 1, "the sequence is freed at once"

@@ -425,6 +425,9 @@ class Wire:
             return pickle.load(f)
 
 
+STORE_PORT = 5702
+
+
 def lan_cluster(name, keys):
     """Shadow, a worker with a pack and one that pulls, main: each on a host of its own. Returns main's answer and the streams."""
     nodes = {"main": "main", "shadow": "shadow", "w0": "worker", "w1": "worker"}
@@ -520,7 +523,8 @@ def a_listener_sees_nothing_of_a_cluster_with_keys():
     busy = [s for s in closed_streams.values() if len(s) > 64]
     assert len(busy) >= 2 * 7, [len(s) for s in busy]  # both ways: control and data of three daemons, the store
     assert all(s[12:17] == b"CURVE" for s in busy), [s[:20] for s in busy]
-    assert len(hidden) > 0.8 * len(shown), (len(hidden), len(shown))
+    moved = [sum(len(s) for stream, s in streams.items() if STORE_PORT not in stream) for streams in (open_streams, closed_streams)]
+    assert moved[1] > 0.8 * moved[0], moved  # how much of the pack is pulled until main ends is a matter of time
 
 
 if __name__ == "__main__":
