@@ -226,7 +226,7 @@ def long_args(*args):
 
 def restart_behind_3000(nodes, *args):
     """Text, tokens that were out when the shadow had started again, tokens with predictions."""
-    p = subprocess.Popen(long_args("--workers", hosts_file(nodes), *args), stdout=subprocess.PIPE,
+    p = subprocess.Popen(long_args("--workers", hosts_file(nodes), "--verbose", *args), stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE, bufsize=0)  # what a buffer had read ahead, os.read would not see
     out, err = bytearray(p.stdout.read(8)), []
     pieces = iter(lambda: os.read(p.stdout.fileno(), 4096), b"")

@@ -93,7 +93,7 @@ def a_follow_up_turn_computes_only_what_is_new():
         for cached, same, n in seen[1:]:
             # The last token of an answer was never passed through the model, and tokens may join at the seam of two turns.
             assert same // PAGE * PAGE >= cached >= (same - 10) // PAGE * PAGE > 0 and n - cached < 3 * PAGE, seen
-        assert server.metric("od_main_shared_tokens_total") == sum(s[0] for s in seen)
+        assert server.metric("od_main_shared_prompt_tokens_total") == sum(s[0] for s in seen)
         assert server.stop() == 0, server.log
 
 
@@ -182,7 +182,7 @@ def a_restart_forgets_nothing():
         seen = talk(server, cold(), begin=mode[0] + STORY)
         print("#", *mode, "after a restart:", seen, flush=True)
         assert all(n - cached < 2 * PAGE for cached, _, n in seen), seen
-        assert seen[0][0] > 0 and server.metric("od_main_restored_tokens_total") >= 2 * PAGE, seen
+        assert seen[0][0] > 0 and server.metric("od_main_restored_prompt_tokens_total") >= 2 * PAGE, seen
         assert server.stop() == 0, server.log
 
 
@@ -198,7 +198,7 @@ def sixteen_at_once_after_a_restart():
             server = Server("--parallel", 8, "--prefix-cache", where, "--prefix-cache-mib", 48)
             got = list(pool.map(lambda p: ask(server, p, 12), prompts))
             assert [g[0] for g in got] == want
-            restored = server.metric("od_main_restored_tokens_total")
+            restored = server.metric("od_main_restored_prompt_tokens_total")
             print("# restored", restored, "shared", sum(g[1] for g in got), "of", sum(g[2] for g in got), flush=True)
             assert (restored == 0) == (restart == 0)
             assert server.stop() == 0, server.log
@@ -229,7 +229,7 @@ def a_flipped_bit_gives_the_cold_answer():
                 b.write(bytes([byte[0] ^ 1 << rng.randrange(8)]))
         server = Server("--prefix-cache", where)
         seen = talk(server, cold())
-        assert seen[0][0] == 0 and server.metric("od_main_restored_tokens_total") == 0, (place, seen)
+        assert seen[0][0] == 0 and server.metric("od_main_restored_prompt_tokens_total") == 0, (place, seen)
         server.stop()
         assert len(files(where)) == n, "written again"
         if not 0 <= place < 108:  # what says whose file it is, for which it is deleted or left at the start
@@ -267,7 +267,7 @@ def files_of_another_model_go():
     server = Server("--prefix-cache", where, pack_dir=other)
     assert files(where) == [] and re.search(r"deleted \d+ files .*another model", server.log), server.log
     assert talk(server, want)[0][0] == 0
-    assert server.metric("od_main_restored_tokens_total") == 0
+    assert server.metric("od_main_restored_prompt_tokens_total") == 0
     server.stop()
     want.stop()
     for profile in "f32", "bf16", "f32":  # nor are numbers of one profile those of the other
