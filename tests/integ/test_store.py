@@ -679,7 +679,7 @@ def strangers_get_nothing_but_the_pack():
     session = zmtp.parse(head[51])[1]
     size = os.path.getsize(os.path.join(pack(), "experts.bin"))
     for file, offset, n in ((16, size, 1), (16, size - 1, 2), (16, 2**64 - 1, 2), (16, 0, 0), (16, 0, 2**22 + 1),
-                            (16, 2**63, 2**31), (0, 0, 1), (7, 0, 1), (15, 0, 1), (17, 0, 1), (2**31, 0, 1),
+                            (16, 2**63, 2**31), (0, 0, 1), (8, 0, 1), (15, 0, 1), (17, 0, 1), (2**31, 0, 1),
                             (1, 4096, 1), (1, 0, 4096)):
         _, chunk, frames = ask_store(c, fetch(session, 5, file, offset, n))
         assert chunk[1] == 5 and chunk[2] % 2 and not frames, (file, offset, n, chunk)
