@@ -9,7 +9,10 @@
 #include <string.h>
 
 #define BAD_REQUEST 400
+#define TOO_LARGE 413
 #define MAX_INT_IN_REAL 9007199254740992.0 /* 2^53: ranges are doubles */
+/* A value takes up to 120 bytes of memory, and two or three of text: without a limit a body takes 50 times its size. */
+#define MAX_SIGNS (1u << 21)
 
 const char *odm_json_describe(const json_t *v, char *buf, size_t size)
 {
@@ -169,6 +172,16 @@ int odm_fields_read(const struct odm_field *table, const json_t *object, void *t
 	return read_table(table, "", object, target, e);
 }
 
+int odm_field_check_kept(const char *path, const json_t *v, struct odm_api_error *e)
+{
+	const size_t bytes = v != NULL ? json_dumpb(v, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY) : 0;
+
+	if (bytes <= ODM_MAX_KEPT_BYTES)
+		return OD_OK;
+	return odm_api_fail(e, BAD_REQUEST, path, OD_ERR_RANGE, "%s: expected at most %u bytes of JSON, found %zu", path,
+			    ODM_MAX_KEPT_BYTES, bytes);
+}
+
 /* Bytes of the integer that text [len] begins with, if it has more than 63 bits; else 0. */
 static size_t big_integer(const char *text, size_t len)
 {
@@ -220,11 +233,32 @@ static json_t *parse_with_big_integers(const char *body, size_t len, size_t flag
 	return v;
 }
 
+/* Whether there are more commas and brackets between strings than a request needs: no array or object has more elements. */
+static bool has_too_many_values(const char *body, size_t len)
+{
+	bool string = false;
+	size_t n = 0;
+
+	for (size_t i = 0; i < len; i++) {
+		if (string && body[i] == '\\')
+			i++;
+		else if (body[i] == '"')
+			string = !string;
+		else if (!string)
+			n += body[i] == ',' || body[i] == '[' || body[i] == '{';
+	}
+	return n > MAX_SIGNS;
+}
+
 int odm_fields_parse(const char *body, size_t len, json_t **out, struct odm_api_error *e)
 {
 	const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
 	json_error_t why;
 
+	*out = NULL;
+	if (has_too_many_values(body, len))
+		return odm_api_fail(e, TOO_LARGE, NULL, OD_ERR_RANGE, "the body: expected at most %u commas and opening brackets",
+				    MAX_SIGNS);
 	*out = json_loadb(body, len, flags, &why);
 	if (*out == NULL && json_error_code(&why) == json_error_numeric_overflow)
 		*out = parse_with_big_integers(body, len, flags, &why);

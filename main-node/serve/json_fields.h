@@ -41,9 +41,14 @@ struct odm_field {
 /* table ends with a NULL name. object: any JSON value; refused if it is not an object. */
 OD_MUST_CHECK int odm_fields_read(const struct odm_field *table, const json_t *object, void *target, struct odm_api_error *e);
 
-/* Parses a request's body: one JSON object, UTF-8, no key twice, nested less deep than jansson's limit. Integers of more than
- * 63 bits become reals. *out: a new reference, NULL unless OD_OK. */
+/* Parses a request's body: one JSON object, UTF-8, no key twice, nested less deep than jansson's limit, of at most about two
+ * million values. Integers of more than 63 bits become reals. *out: a new reference, NULL unless OD_OK. */
 OD_MUST_CHECK int odm_fields_parse(const char *body, size_t len, json_t **out, struct odm_api_error *e);
+
+/* Refuses a value whose text has more than ODM_MAX_KEPT_BYTES: for fields that stay in memory, parsed, while a request waits.
+ * v: NULL ok. */
+#define ODM_MAX_KEPT_BYTES (1u << 20)
+OD_MUST_CHECK int odm_field_check_kept(const char *path, const json_t *v, struct odm_api_error *e);
 
 /* Describes a value for a message, "a string", "an integer (7)", in buf; returns buf. */
 const char *odm_json_describe(const json_t *v, char *buf, size_t size);

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "common/base/strbuf.h"
 #include "main-node/serve/json_fields.h"
 #include "main-node/serve/utf8_text.h"
 
@@ -202,6 +203,37 @@ static void wrong_bytes_become_replacements(void **state)
 	assert_int_equal(odm_utf8_char("ü", 1), 0);
 }
 
+/* {"a": [unit, unit, ...]}; returns the status, 0: it was parsed. */
+static int parse_many(const char *unit, size_t n)
+{
+	struct od_strbuf body = { 0 };
+	struct odm_api_error e = { 0 };
+	json_t *o;
+	int rc;
+
+	od_strbuf_append(&body, "{\"a\":[0", 7);
+	for (size_t i = 0; i < n; i++)
+		od_strbuf_append(&body, unit, strlen(unit));
+	od_strbuf_append(&body, "]}", 2);
+	rc = odm_fields_parse(body.text, body.len, &o, &e);
+	assert_int_equal(rc == OD_OK, o != NULL);
+	od_strbuf_fini(&body);
+	json_decref(o);
+	return e.status;
+}
+
+static void values_are_limited(void **state)
+{
+	const size_t most = 1u << 21;
+
+	(void)state;
+	assert_int_equal(parse_many(",1", most - 2), 0); /* the two brackets count */
+	assert_int_equal(parse_many(",1", most - 1), 413);
+	assert_int_equal(parse_many(",{}", most / 2), 413);
+	assert_int_equal(parse_many(",[]", most / 2), 413);
+	assert_int_equal(parse_many(",\"[{,\\\"[{,\"", most / 4), 0); /* what is in strings does not */
+}
+
 static void errors_have_the_form_of_openai(void **state)
 {
 	static const struct {
@@ -260,6 +292,7 @@ int main(void)
 		cmocka_unit_test(nothing_asked_is_no_error),
 		cmocka_unit_test(big_integers_become_reals),
 		cmocka_unit_test(depth_is_limited),
+		cmocka_unit_test(values_are_limited),
 		cmocka_unit_test(wrong_bytes_become_replacements),
 		cmocka_unit_test(errors_have_the_form_of_openai),
 		cmocka_unit_test(errors_have_the_form_of_anthropic),
