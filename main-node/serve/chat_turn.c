@@ -75,14 +75,17 @@ static int read_tools(struct odm_turn *t, const struct odm_turn_request *q, stru
 {
 	const char *choice = q->tool_choice != NULL ? json_string_value(q->tool_choice) : "auto";
 	const json_t *tool;
-	int rc = OD_OK;
 	size_t i;
+	int rc;
 
 	if (choice == NULL || (strcmp(choice, "auto") != 0 && strcmp(choice, "none") != 0))
 		return odm_api_fail(e, 400, "tool_choice", OD_ERR_UNSUPPORTED,
 				    "tool_choice: only \"auto\" and \"none\" are supported here");
 	if (q->tools != NULL && !json_is_array(q->tools))
 		return odm_api_fail(e, 400, "tools", OD_ERR_FORMAT, "tools: expected an array");
+	rc = odm_field_check_kept("tools", q->tools, e);
+	if (rc != OD_OK)
+		return rc;
 	json_array_foreach(q->tools, i, tool) {
 		rc = check_tool(tool, i, e);
 		if (rc != OD_OK)

@@ -1,6 +1,7 @@
 #include "main-node/serve/dialog.h"
 
 #include "main-node/serve/api.h"
+#include "main-node/serve/chat_build.h"
 #include "main-node/serve/token_text.h"
 
 #include <string.h>
@@ -56,7 +57,7 @@ static int make_turn(struct odm_turn **out, struct odm_exchange *x, const struct
 	*out = NULL;
 	if (variables == NULL || (a->reasoning_effort != NULL &&
 				  json_object_set_new(variables, "reasoning_effort", json_string(a->reasoning_effort)) != 0))
-		rc = odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
+		rc = odm_no_memory(e);
 	else
 		rc = odm_turn_new(out, x, engine, &q, e);
 	json_decref(variables);
@@ -73,8 +74,27 @@ int odm_dialog_turn(struct odm_turn **out, struct odm_exchange *x, const struct 
 	return rc == OD_OK ? make_turn(out, x, engine, &a, e) : rc;
 }
 
+/* Drops all fields of *o but these: parsed JSON takes many times its text, and the request may wait for long. */
+static int keep_only(json_t **o, const char *const *names, struct odm_api_error *e)
+{
+	json_t *kept = json_object();
+	int rc = kept != NULL ? OD_OK : odm_no_memory(e);
+
+	for (; rc == OD_OK && names != NULL && *names != NULL; names++) {
+		json_t *v = json_object_get(*o, *names);
+
+		rc = odm_field_check_kept(*names, v, e);
+		if (rc == OD_OK && v != NULL && json_object_set(kept, *names, v) != 0)
+			rc = odm_no_memory(e);
+	}
+	json_decref(*o);
+	*o = kept;
+	return rc;
+}
+
 static int read_request(struct odm_dialog *d, struct odm_exchange *x, struct odm_api_error *e)
 {
+	static const char *const borrowed[] = { "stop", NULL }; /* by d->g */
 	const struct odm_engine *engine;
 	struct asked a;
 	int rc = odm_api_begin(x, &d->request, &engine, e);
@@ -93,6 +113,10 @@ static int read_request(struct odm_dialog *d, struct odm_exchange *x, struct odm
 		rc = odm_turn_add(d->turn, &d->reply, &d->g, a.logprobs ? (int)a.top_logprobs : -1, &d->sink, e);
 	if (rc == OD_OK && a.logprobs)
 		d->logprobs = odm_chat_logprobs_new();
+	if (rc == OD_OK)
+		rc = keep_only(&d->chat, borrowed, e);
+	if (rc == OD_OK)
+		rc = keep_only(&d->request, d->form->repeated, e);
 	d->tokenizer = rc == OD_OK ? odm_engine_tokenizer(engine) : NULL;
 	d->reply.stream = d->g.stream;
 	return rc;

@@ -31,13 +31,14 @@ struct odm_dialog_form {
 	void (*end)(struct odm_dialog *d);				     /* the whole answer, or the last events */
 	void (*fail)(struct odm_dialog *d, const struct odm_api_error *e);
 	const char *keep_alive; /* as in odm_reply_ops */
+	const char *const *repeated; /* the request's fields that the answer has too; ends with NULL; NULL: none */
 };
 
 struct odm_dialog {
 	struct odm_reply reply; /* first: odm_reply_on_news */
 	const struct odm_dialog_form *form;
 	struct odm_reply_ops ops;
-	json_t *request, *chat; /* as it came, and as one of chat completions */
+	json_t *request, *chat; /* as it came, and as one of chat completions; less what only the prompt needs */
 	struct odm_generation g;
 	struct odm_turn *turn;
 	struct odm_turn_sink sink;

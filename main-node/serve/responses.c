@@ -83,22 +83,22 @@ static json_t *usage_json(const struct response *r)
 			 (json_int_t)r->thought_tokens, "total_tokens", (json_int_t)(u.prompt_tokens + u.completion_tokens));
 }
 
+static const char *const repeated[] = { "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "reasoning", "text",
+					"tool_choice", "tools", "top_logprobs", "user", NULL };
+
 /* Fields of the request that the response repeats; otherwise, what they are if they are not given. */
 static void add_request(json_t *o, const struct response *r)
 {
-	static const char *const names[] = { "instructions", "max_output_tokens", "metadata", "parallel_tool_calls",
-					     "reasoning",    "text",		  "tool_choice", "tools",
-					     "top_logprobs", "user" };
-	json_t *defaults = json_pack("{s:{}, s:b, s:{s:n, s:n}, s:{s:{s:s}}, s:s, s:[], s:i}", "metadata",
-				     "parallel_tool_calls", 1, "reasoning", "effort", "summary", "text", "format", "type",
-				     "text", "tool_choice", "auto", "tools", "top_logprobs", 0);
+	json_t *defaults = json_pack("{s:{}, s:b, s:{s:n, s:n}, s:{s:{s:s}}, s:s, s:[], s:i}", "metadata", "parallel_tool_calls", 1,
+				     "reasoning", "effort", "summary", "text", "format", "type", "text", "tool_choice", "auto",
+				     "tools", "top_logprobs", 0);
 
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		json_t *v = json_object_get(r->d.request, names[i]);
+	for (const char *const *name = repeated; *name != NULL; name++) {
+		json_t *v = json_object_get(r->d.request, *name);
 
 		if (v == NULL || json_is_null(v))
-			v = json_object_get(defaults, names[i]);
-		json_object_set_new(o, names[i], v != NULL ? json_incref(v) : json_null());
+			v = json_object_get(defaults, *name);
+		json_object_set_new(o, *name, v != NULL ? json_incref(v) : json_null());
 	}
 	json_decref(defaults);
 }
@@ -267,6 +267,7 @@ static void prepare(struct odm_exchange *x)
 		.block_end = block_end,
 		.end = end,
 		.fail = fail,
+		.repeated = repeated,
 	};
 	struct response *r = calloc(1, sizeof(*r));
 

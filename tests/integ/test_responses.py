@@ -2,13 +2,15 @@
 """/v1/responses with the official openai client: plain and streaming, refusals, and whole tool loops with models that recite what
 models of each family write."""
 import atexit
+import json
 import signal
+import time
 
 import chat_scripts
 from api_clients import client_module, openai_client
-from cluster_util import HANG_S, generate, run_tests, test
+from cluster_util import HANG_S, SLOW, Skip, generate, run_tests, test
 from dialog_util import PROMPT, WEATHER, named_events, prompt_tokens, rendered, results_of, turn_of
-from serve_util import Server, stop_servers
+from serve_util import JSON, Server, stop_servers
 
 atexit.register(stop_servers)
 GREEDY = {"temperature": 0, "model": "talebook"}
@@ -159,6 +161,7 @@ BAD_FIELDS = [
     ({"max_output_tokens": 0}, "max_output_tokens"), ({"top_logprobs": 21}, "top_logprobs"), ({"temperature": -1}, "temperature"),
     ({"top_p": 2}, "top_p"), ({"metadata": 3}, "metadata"), ({"reasoning": 3}, "reasoning"), ({"include": 3}, "include"),
     ({"chat_template_kwargs": 3}, "chat_template_kwargs"),
+    ({"metadata": {"a": "x" * 2**20}}, "metadata"), ({"tools": [{**FUNCTION, "parameters": {"x": "x" * 2**20}}]}, "tools"),
 ]
 
 
@@ -193,6 +196,28 @@ def what_changes_nothing_is_ignored():
                   {"include": ["reasoning.encrypted_content"]}, {"tools": [FUNCTION]}, {"tool_choice": "auto"}, {"prompt_cache_key": "k"}, \
                   {"service_tier": "auto"}, {"text": {"verbosity": "low"}}, {"extra_body": {"unknown": 1}}:
         assert respond(max_output_tokens=8, **fields).output_text == text, fields
+
+
+@test
+def what_waits_takes_little_memory():
+    if SLOW:
+        raise Skip("sanitizers keep what is freed")
+    s = Server("--parallel", 1)
+    ahead = [s.open_stream(prompt=f"{PROMPT} {i}", max_tokens=900, ignore_eos=True) for i in range(30)]
+    before = s.rss_kib()
+    body = json.dumps({"input": PROMPT, "max_tokens": 2, "messages": [USER], "unknown": [0] * 1_000_000})  # 47 MiB when parsed
+    waiting = [s.connect() for _ in range(12)]
+    for i, c in enumerate(waiting):
+        n = s.metric("od_texts_waiting") + s.metric("od_texts_total{finish=\"length\"}")
+        c.request("POST", "/v1/messages" if i % 2 else "/v1/responses", body, JSON)
+        while s.metric("od_texts_waiting") + s.metric("od_texts_total{finish=\"length\"}") <= n:
+            time.sleep(0.01)
+    assert s.metric("od_texts_waiting") > 12, "too few were ahead of them"
+    more = (s.rss_kib() - before) // 1024
+    assert more < 250, f"12 requests that wait take {more} MiB"
+    for c, _ in ahead:
+        c.close()
+    assert s.stop() == 0
 
 
 @test
