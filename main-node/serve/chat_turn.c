@@ -13,6 +13,7 @@
 #define CALL_ID_LETTERS 24 /* as OpenAI's */
 #define SHORT_ID_LETTERS 9 /* chat_form.h, short_ids */
 #define MAX_ID 64
+#define MOST_BEHIND 4096 /* bytes that a template writes behind a message's text */
 
 /* Tokens, without repetitions. */
 struct ids {
@@ -133,7 +134,8 @@ static int refuse_messages(const struct od_err *err, struct odm_api_error *e)
 	return odm_api_fail(e, 400, param, err->code, "messages: the model's chat template does not take them: %s", err->msg);
 }
 
-/* Cuts what the template writes behind the last message's text. */
+/* Cuts what the template writes behind the last message's text: marks, not more than MOST_BEHIND bytes. To look further back for
+ * a long text could take hours. */
 static int cut_behind_last(const json_t *messages, const char *text, size_t *len, struct odm_api_error *e)
 {
 	static const char space[] = " \n\r\t";
@@ -145,7 +147,7 @@ static int cut_behind_last(const json_t *messages, const char *text, size_t *len
 		n--;
 	while (n > 0 && strchr(space, *s) != NULL)
 		s++, n--;
-	for (size_t end = *len; n > 0 && end >= n; end--) {
+	for (size_t end = *len; n > 0 && end >= n && *len - end <= MOST_BEHIND; end--) {
 		if (memcmp(text + end - n, s, n) != 0)
 			continue;
 		*len = end;
