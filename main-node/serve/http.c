@@ -371,8 +371,10 @@ static void take_body(struct odm_exchange *x, const char *data, size_t len)
 	} else if (h->body_bytes + len > BODIES * h->opts.max_body_bytes) {
 		refuse(x, 503, NULL, "too many large bodies at once; try again later");
 	} else {
+		const size_t before = x->body.len;
+
 		od_strbuf_append(&x->body, data, len);
-		h->body_bytes += len;
+		h->body_bytes += x->body.len - before; /* which drop_body takes off again */
 		if (x->body.failed)
 			refuse(x, 503, NULL, "no memory for the body");
 	}
