@@ -122,8 +122,11 @@ void odm_exchange_write(struct odm_exchange *x, const char *text, size_t len)
 {
 	if (!x->streaming || x->ended || x->lost)
 		return;
-	if (x->out_sent > 0 && x->out_sent == x->out.len)
-		x->out.len = x->out_sent = 0;
+	if (x->out_sent > 0 && x->out_sent >= odm_exchange_unsent(x)) { /* moves no more bytes than were sent */
+		x->out.len -= x->out_sent;
+		memmove(x->out.text, x->out.text + x->out_sent, x->out.len);
+		x->out_sent = 0;
+	}
 	od_strbuf_append(&x->out, text, len);
 }
 
