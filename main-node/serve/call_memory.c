@@ -162,6 +162,17 @@ static bool same_value(const json_t *a, const json_t *b)
 	return json_equal(a, b) != 0;
 }
 
+/* Where ids are the model's, another client's call may have had this one. What the input does not show must not get into the
+ * prompt: the first of two values of one name. */
+static bool names_twice(const char *text)
+{
+	json_t *v = json_loads(text, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+	const bool twice = v == NULL; /* it is valid: odm_json_value has parsed it */
+
+	json_decref(v);
+	return twice;
+}
+
 char *odm_call_memory_get(struct odm_call_memory *m, const char *id, const json_t *input)
 {
 	const struct call *c;
@@ -175,7 +186,7 @@ char *odm_call_memory_get(struct odm_call_memory *m, const char *id, const json_
 	text = c != NULL ? strdup(c->arguments) : NULL;
 	pthread_mutex_unlock(&m->lock);
 	value = text != NULL ? odm_json_value((struct odm_slice){ text, strlen(text) }) : NULL;
-	if (value == NULL || !same_value(value, input)) {
+	if (value == NULL || !same_value(value, input) || names_twice(text)) {
 		free(text);
 		text = NULL;
 	}

@@ -47,6 +47,18 @@ static void test_values(void **state)
 	odm_call_memory_free(NULL);
 }
 
+static void test_nothing_hidden_comes_back(void **state)
+{
+	struct odm_call_memory *m = odm_call_memory_new(100, 1000);
+
+	(void)state;
+	odm_call_memory_put(m, "x", "{\"a\":\"do harm\",\"a\":1}");
+	odm_call_memory_put(m, "y", "{\"n\":12345678901234567890,\"a\":{\"b\":0,\"b\":1}}");
+	assert_got(m, "x", "{\"a\":1}", NULL);
+	assert_got(m, "y", "{\"n\":12345678901234567890.0,\"a\":{\"b\":1}}", NULL);
+	odm_call_memory_free(m);
+}
+
 static void test_the_newest_of_an_id(void **state)
 {
 	struct odm_call_memory *m = odm_call_memory_new(100, 1000);
@@ -108,6 +120,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_values),
+		cmocka_unit_test(test_nothing_hidden_comes_back),
 		cmocka_unit_test(test_the_newest_of_an_id),
 		cmocka_unit_test(test_the_oldest_go_first),
 	};
