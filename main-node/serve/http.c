@@ -646,8 +646,7 @@ static void on_connection(void *arg, struct MHD_Connection *connection, void **c
 		*(c->prev != NULL ? &c->prev->next : &h->connections) = c->next;
 		if (c->next != NULL)
 			c->next->prev = c->prev;
-		if (--h->n_connections == 0)
-			uv_timer_stop(&h->tick);
+		h->n_connections--;
 		free(c);
 		*context = NULL;
 	}
@@ -703,6 +702,7 @@ static void on_tick(uv_timer_t *timer)
 {
 	struct odm_http *h = timer->data;
 	const uint64_t now = od_now_ns();
+	const bool idle = h->n_connections == 0;
 	struct odm_exchange *next;
 
 	check_deadlines(h, now);
@@ -715,6 +715,10 @@ static void on_tick(uv_timer_t *timer)
 		deliver(x);
 	}
 	run_daemon(h);
+	/* Not when the last connection ends: if there were as many as there may be, libmicrohttpd accepts again only when it has
+	 * run once more. */
+	if (idle && h->n_connections == 0)
+		uv_timer_stop(&h->tick);
 }
 
 /* ---- Life ---- */

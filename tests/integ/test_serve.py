@@ -550,6 +550,19 @@ def garbage_is_answered_or_hung_up():
 
 
 @test
+def clients_come_again_after_as_many_silent_ones_as_may_be():
+    s = Server("--header-seconds", "1", "--max-connections", "8")
+    silent = [s.socket() for _ in range(8)]
+    assert [k.recv(1) for k in silent] == [b""] * 8  # all in the same second: no connection is left
+    c = s.connect()
+    c.timeout = 30
+    c.request("GET", "/v1/models")
+    assert c.getresponse().status == 200
+    c.close()
+    assert s.stop() == 0, s.log
+
+
+@test
 def silent_and_slow_clients_are_dropped():
     s = Server("--header-seconds", "1")
     silent = s.socket()
