@@ -10,6 +10,7 @@
 
 #define BAD_REQUEST 400
 #define TOO_LARGE 413
+#define UNAVAILABLE 503
 #define MAX_INT_IN_REAL 9007199254740992.0 /* 2^53: ranges are doubles */
 /* A value takes up to 120 bytes of memory, and two or three of text: without a limit a body takes 50 times its size. */
 #define MAX_SIGNS (1u << 21)
@@ -253,7 +254,7 @@ static bool has_too_many_values(const char *body, size_t len)
 int odm_fields_parse(const char *body, size_t len, json_t **out, struct odm_api_error *e)
 {
 	const size_t flags = JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL;
-	json_error_t why;
+	json_error_t why = { 0 };
 
 	*out = NULL;
 	if (has_too_many_values(body, len))
@@ -262,6 +263,8 @@ int odm_fields_parse(const char *body, size_t len, json_t **out, struct odm_api_
 	*out = json_loadb(body, len, flags, &why);
 	if (*out == NULL && json_error_code(&why) == json_error_numeric_overflow)
 		*out = parse_with_big_integers(body, len, flags, &why);
+	if (*out == NULL && why.text[0] == '\0') /* jansson says what is wrong, or it is out of memory */
+		return odm_api_fail(e, UNAVAILABLE, NULL, OD_ERR_NOMEM, "no memory for the body");
 	if (*out == NULL)
 		return odm_api_fail(e, BAD_REQUEST, NULL, OD_ERR_FORMAT, "the body is not valid JSON: line %d, column %d: %s",
 				    why.line, why.column, why.text);

@@ -234,6 +234,21 @@ static void values_are_limited(void **state)
 	assert_int_equal(parse_many(",\"[{,\\\"[{,\"", most / 4), 0); /* what is in strings does not */
 }
 
+static void *little_malloc(size_t size)
+{
+	return size < 1000 ? malloc(size) : NULL;
+}
+
+/* Large blocks are what memory ends with. For small ones that fail, jansson has wrong words or assertions. */
+static void too_little_memory_is_no_fault_of_the_body(void **state)
+{
+	(void)state;
+	json_set_alloc_funcs(little_malloc, free);
+	assert_int_equal(parse_many(",1", 10), 0);
+	assert_int_equal(parse_many(",1", 1000), 503);
+	json_set_alloc_funcs(malloc, free);
+}
+
 static void errors_have_the_form_of_openai(void **state)
 {
 	static const struct {
@@ -293,6 +308,7 @@ int main(void)
 		cmocka_unit_test(big_integers_become_reals),
 		cmocka_unit_test(depth_is_limited),
 		cmocka_unit_test(values_are_limited),
+		cmocka_unit_test(too_little_memory_is_no_fault_of_the_body),
 		cmocka_unit_test(wrong_bytes_become_replacements),
 		cmocka_unit_test(errors_have_the_form_of_openai),
 		cmocka_unit_test(errors_have_the_form_of_anthropic),
