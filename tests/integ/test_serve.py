@@ -279,6 +279,7 @@ BAD_FIELDS = [
     ({"prompt": "a", "logit_bias": [1]}, "logit_bias"), ({"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias"),
     ({"prompt": "a", "logit_bias": {"1": 101}}, "logit_bias"), ({"prompt": "a", "logit_bias": {"1": "a"}}, "logit_bias"),
     ({"prompt": "a", "logit_bias": {"99999999999": 1}}, "logit_bias"), ({"prompt": "a", "logit_bias": {"7": 1, "07": 1}}, "logit_bias"),
+    ({"prompt": "a", "seed": 10**20}, "seed"),
     ({"prompt": "a", "stop": 3}, "stop"), ({"prompt": "a", "stop": ["x", 3]}, "stop[1]"), ({"prompt": "a", "stop": ""}, "stop"),
     ({"prompt": "a", "stop": ["x"] * 65}, "stop"), ({"prompt": "a", "stop": "a\0b"}, "stop"), ({"prompt": "a", "stream": 1}, "stream"),
     ({"prompt": "a", "stream_options": 1}, "stream_options"),
