@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -323,6 +324,7 @@ static void check_key(struct odm_exchange *x)
 static void check_body_header(struct odm_exchange *x)
 {
 	const char *length = header(x, "Content-Length"), *coding = header(x, "Transfer-Encoding");
+	const char *compressed = header(x, "Content-Encoding");
 
 	if (strcmp(x->endpoint->method, "POST") != 0)
 		return;
@@ -330,6 +332,8 @@ static void check_body_header(struct odm_exchange *x)
 		refuse(x, 411, NULL, "expected a body with the header Content-Length");
 	else if (!odm_is_json_type(header(x, "Content-Type")))
 		refuse(x, 415, NULL, "expected the header \"Content-Type: application/json\"");
+	else if (compressed != NULL && strcasecmp(compressed, "identity") != 0)
+		refuse(x, 415, NULL, "a compressed body is not supported here; send it without the header Content-Encoding");
 	else if (length != NULL && strtoull(length, NULL, 10) > x->http->opts.max_body_bytes)
 		refuse(x, 413, NULL, "the body is larger than --max-body allows");
 }

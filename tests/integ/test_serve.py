@@ -358,6 +358,9 @@ def statuses_of_http():
         assert_error(s.ask("/v1/completions", json.dumps(good), headers={"Content-Type": kind}), 415, what=kind)
     for kind in "application/json; charset=utf-8", "Application/JSON", "application/json;x":
         assert s.ask("/v1/completions", json.dumps(good), headers={"Content-Type": kind})[0] == 200, kind
+    for coding, status in ("gzip", 415), ("zstd", 415), ("identity", 200), ("Identity", 200):
+        answer = s.ask("/v1/completions", json.dumps(good), headers={"Content-Encoding": coding})
+        assert answer[0] == status and (status == 200 or "Content-Encoding" in answer[2]["error"]["message"]), (coding, answer)
     c = s.connect()
     c.putrequest("POST", "/v1/completions")
     c.putheader("Content-Type", "application/json")
