@@ -30,6 +30,7 @@ struct choice {
 
 struct odm_turn {
 	const struct odm_chat_form *form;
+	const struct odm_engine *engine;
 	const struct od_tokenizer *tokenizer;
 	json_t *tools; /* that may be called: an array, empty: none */
 	int32_t *prompt;
@@ -180,13 +181,13 @@ static int render(struct odm_turn *t, const struct odm_chat_template *template, 
 }
 
 /* A template writes BOS and the like itself. */
-static int encode(struct odm_turn *t, const struct odm_engine *engine, const char *text, size_t len, struct odm_api_error *e)
+static int encode(struct odm_turn *t, const char *text, size_t len, struct odm_api_error *e)
 {
 	struct od_err err;
 
 	if (od_tokenizer_encode(t->tokenizer, text, len, OD_ENCODE_PARSE_SPECIAL, &t->prompt, &t->n_prompt, &err) != OD_OK)
 		return odm_api_fail(e, err.code == OD_ERR_NOMEM ? 503 : 400, "messages", err.code, "messages: %s", err.msg);
-	return odm_check_prompt_length(engine, t->n_prompt, "messages", e);
+	return OD_OK;
 }
 
 /* ---- Tokens that mean something to the parser ---- */
@@ -238,6 +239,7 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 		return odm_api_fail(e, 400, NULL, OD_ERR_UNSUPPORTED,
 				    "this model cannot chat: %s; /v1/completions works without a chat template",
 				    api->no_chat.code == OD_ERR_MISSING ? "its pack has no chat template" : api->no_chat.msg);
+	t->engine = engine;
 	t->tokenizer = odm_engine_tokenizer(engine);
 	if (t->tokenizer == NULL)
 		return odm_api_fail(e, 400, NULL, OD_ERR_UNSUPPORTED, "this model cannot chat: it has no tokenizer.json");
@@ -248,7 +250,7 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 	t->one_call = q->one_call;
 	rc = render(t, api->chat, q, &text, &len, e);
 	if (rc == OD_OK)
-		rc = encode(t, engine, text, len, e);
+		rc = encode(t, text, len, e);
 	if (rc == OD_OK) {
 		t->in_thought = odm_chat_form_in_thought(t->form, text, len);
 		odm_chat_form_marks(t->form, json_array_size(t->tools) > 0, show_mark, t);
@@ -374,8 +376,10 @@ static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_
 int odm_turn_add(struct odm_turn *t, struct odm_reply *r, const struct odm_generation *g, int logprobs,
 		 const struct odm_turn_sink *sink, struct odm_api_error *e)
 {
-	int rc = OD_OK;
+	int rc = odm_check_prompt_length(t->engine, t->n_prompt, "messages", e);
 
+	if (rc != OD_OK)
+		return rc;
 	if (g->max_tokens == 0)
 		return odm_api_fail(e, 400, "max_tokens", OD_ERR_RANGE, "max_tokens: expected at least 1, found 0");
 	t->sink = sink;

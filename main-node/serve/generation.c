@@ -207,7 +207,8 @@ int odm_check_prompt_length(const struct odm_engine *engine, size_t n, const cha
 
 	if (n <= ctx)
 		return OD_OK;
-	odm_api_fail(e, 400, param, OD_ERR_RANGE, "%s: the prompt has %zu tokens, more than the context of %u", param, n, ctx);
+	/* Programs such as Claude Code look for this wording, and then shorten the conversation. */
+	odm_api_fail(e, 400, param, OD_ERR_RANGE, "%s: prompt is too long: %zu tokens > %u maximum", param, n, ctx);
 	e->code = "context_length_exceeded";
 	return OD_ERR_RANGE;
 }

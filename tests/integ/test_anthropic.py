@@ -157,7 +157,7 @@ def a_follow_up_counts_what_was_cached():
 
 BAD_MESSAGES = [
     ({"messages": None}, "messages"), ({"messages": []}, "messages"), ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
-    ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"), ({"messages": [{"role": "user", "content": "king " * 2000}]}, "messages"),
+    ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0].type"),
     ({"system": 3}, "system"), ({"tools": 3}, "tools"), ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
     ({"tools": [{"name": "f"}]}, "tools[0].input_schema"), ({"tools": [TOOL], "tool_choice": {"type": "any"}}, "tool_choice.type"),
@@ -167,7 +167,7 @@ BAD_MESSAGES = [
     ({"top_p": -1}, "top_p"), ({"top_k": 1.5}, "top_k"), ({"stop_sequences": 3}, "stop_sequences"), ({"stream": 3}, "stream"),
 ]
 BAD_ANSWERS = [({"messages": [USER, {"role": "assistant", "content": "Once"}]}, "messages"), ({"max_tokens": None}, "max_tokens"),
-               ({"logit_bias": 3}, "logit_bias")]
+               ({"logit_bias": 3}, "logit_bias"), ({"messages": [{"role": "user", "content": "king " * 2000}]}, "messages")]
 
 
 def check_error(o, kind, words):
@@ -206,11 +206,15 @@ def the_client_gets_errors():
         raise AssertionError
     except anthropic.BadRequestError as e:
         assert e.status_code == 400 and e.body["error"]["type"] == "invalid_request_error" and "top_p" in str(e), e
-    try:
-        gathered(messages=[{"role": "user", "content": "king " * 2000}])
-        raise AssertionError
-    except anthropic.BadRequestError as e:
-        assert "context of 1024" in str(e), e
+    long = [{"role": "user", "content": "king " * 2000}]
+    tokens = client().messages.count_tokens(model="talebook", messages=long).input_tokens
+    assert tokens > 1024, tokens
+    for send in ask, gathered:
+        try:
+            send(messages=long)
+            raise AssertionError(send)
+        except anthropic.BadRequestError as e:
+            assert f"prompt is too long: {tokens} tokens > 1024 maximum" in str(e), e
 
 
 @test
