@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static int need_engine(struct odm_exchange *x, const struct odm_engine **engine, struct odm_api_error *e)
 {
@@ -37,14 +38,24 @@ int odm_api_begin(struct odm_exchange *x, json_t **request, const struct odm_eng
 
 /* ---- Models ---- */
 
+/* The fields of OpenAI's form and vLLM's max_model_len, then those of Anthropic's. */
 static json_t *model_json(const struct odm_api *api, const struct odm_engine *engine)
 {
-	return json_pack("{s:s, s:s, s:I, s:s, s:I}", "id", api->model, "object", "model", "created", (json_int_t)api->created,
-			 "owned_by", "od-moe", "max_model_len", (json_int_t)odm_engine_ctx(engine));
+	const json_int_t ctx = odm_engine_ctx(engine);
+	const time_t created = (time_t)api->created;
+	char at[sizeof("2026-02-03T04:05:06Z")] = "";
+	struct tm utc;
+
+	if (gmtime_r(&created, &utc) != NULL)
+		strftime(at, sizeof(at), "%Y-%m-%dT%H:%M:%SZ", &utc);
+	return json_pack("{s:s, s:s, s:I, s:s, s:I, s:s, s:s, s:s, s:s, s:I, s:I}", "id", api->model, "object", "model", "created",
+			 (json_int_t)api->created, "owned_by", "od-moe", "max_model_len", ctx, "type", "model", "display_name",
+			 api->model, "lifecycle", "active", "created_at", at, "max_input_tokens", ctx, "max_tokens", ctx);
 }
 
 static void start_models(struct odm_exchange *x)
 {
+	const struct odm_api *api = odm_api_of(x);
 	const struct odm_engine *engine;
 	struct odm_api_error e;
 
@@ -52,7 +63,9 @@ static void start_models(struct odm_exchange *x)
 		odm_exchange_fail(x, &e);
 	else
 		odm_exchange_reply_json(x, 200,
-					json_pack("{s:s, s:[o]}", "object", "list", "data", model_json(odm_api_of(x), engine)));
+					json_pack("{s:s, s:[o], s:b, s:s, s:s}", "object", "list", "data",
+						  model_json(api, engine), "has_more", 0, "first_id", api->model, "last_id",
+						  api->model));
 }
 
 static void start_model(struct odm_exchange *x)

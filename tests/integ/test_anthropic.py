@@ -90,6 +90,24 @@ def greedy_text_is_that_of_od_main():
 
 
 @test
+def answers_have_the_published_form():
+    types, s = client_module("anthropic.types"), server()
+    page = s.ask("/v1/models")[2]
+    assert (page["has_more"], page["first_id"], page["last_id"]) == (False, "talebook", "talebook"), page
+    for o in *page["data"], s.ask("/v1/models/talebook")[2]:
+        m = types.ModelInfo.model_validate_json(json.dumps(o), strict=True)
+        assert (m.id, m.type, m.display_name, m.max_input_tokens) == ("talebook", "model", "talebook", 1024), m
+        assert m.created_at.timestamp() == o["created"], (m, o)
+    assert [m.id for m in client().models.list()] == ["talebook"]
+    body = {"max_tokens": 4, "messages": [USER]}
+    types.Message.model_validate_json(json.dumps(s.ask("/v1/messages", body)[2]), strict=True)
+    m = ask()
+    assert m._request_id and m.id == "msg_" + m._request_id, (m.id, m._request_id)
+    status, headers, o = s.ask("/v1/messages", {})
+    assert status == 400 and headers["request-id"] == o["request_id"], (headers, o)
+
+
+@test
 def the_stream_helper_gathers_the_plain_answer():
     for fields in {}, {"stop_sequences": [" was"], "max_tokens": 60}, {"max_tokens": 1}:
         whole, streamed = ask(**fields), gathered(**fields)
