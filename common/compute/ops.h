@@ -11,6 +11,7 @@
 
 #include "common/compute/backend.h"
 #include "common/compute/device.h"
+#include "common/compute/router.h"
 
 /* ---- operands ---- */
 
@@ -171,9 +172,8 @@ struct od_op_attend {
 struct od_op_route {
 	struct od_ref logits, choice, weight, margin;
 	struct od_ref round; /* [hidden]: rows to round to BF16 for the experts; nowhere: none */
-	uint32_t n_experts, top_k, hidden, n_groups, top_groups;
-	bool renormalise;
-	float scale;
+	uint32_t n_experts, top_k, hidden;
+	struct od_router_spec router;
 };
 
 /* An expert, or a dense network, and the number of its rows, at least 1. */

@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "common/compute/router.h"
+
 struct od_mixer_ops;
 
 /* Rotary position embedding of `dims` elements of a head. */
@@ -42,13 +44,6 @@ struct od_mixer {
 	uint32_t nope_dim;
 	uint32_t q_rank;  /* width of the query latent; 0: none */
 	uint32_t kv_rank; /* width of the latent in the KV cache */
-};
-
-/* The router; scores are softmax probabilities. */
-struct od_router_spec {
-	uint32_t n_groups, top_groups; /* choose only experts of the top_groups best of n_groups groups; n_groups 0: of all */
-	bool renormalise;	       /* weights are divided by their sum */
-	float scale;		       /* factor of weights */
 };
 
 enum od_ffn { OD_FFN_DENSE, OD_FFN_MOE };

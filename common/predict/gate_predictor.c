@@ -40,7 +40,6 @@ static int ask(struct gate_predictor *g, uint32_t m, size_t n_rows)
 {
 	const struct od_predictor_opts *o = &g->base.o;
 	const struct od_config *c = o->config;
-	const struct od_router_spec *r = &od_config_moe_layer(c, m)->router;
 	const struct od_weight *w = o->dense->layer[c->layer_of[m]].w;
 
 	run(g, n_rows, (struct od_op){ .kind = OD_OP_NORM,
@@ -51,8 +50,7 @@ static int ask(struct gate_predictor *g, uint32_t m, size_t n_rows)
 	run(g, n_rows, (struct od_op){ .kind = OD_OP_ROUTE,
 				       .route = { .logits = g->probability, .choice = g->choice, .weight = g->weight,
 						  .margin = g->margin, .n_experts = c->n_experts, .top_k = c->top_k,
-						  .n_groups = r->n_groups, .top_groups = r->top_groups,
-						  .renormalise = r->renormalise, .scale = r->scale } });
+						  .router = od_config_moe_layer(c, m)->router } });
 	od_device_get(o->device, OD_QUEUE_COMPUTE, g->score, g->probability, n_rows * c->n_experts * sizeof(float));
 	return od_device_sync(o->device, NULL);
 }

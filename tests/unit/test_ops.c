@@ -194,14 +194,15 @@ static void route_by_hand(const struct bench *b, const struct od_op_route *o, si
 	uint16_t best[ROUTE_K + 1];
 
 	b->be->softmax(score, ROUTE_N);
-	if (o->n_groups > 0)
-		gap = zero_groups(score, o->n_groups, o->top_groups);
+	if (o->router.n_groups > 0)
+		gap = zero_groups(score, o->router.n_groups, o->router.top_groups);
 	od_rank(score, ROUTE_N, best, ROUTE_K + 1);
 	memcpy((uint16_t *)wanted(b, o->choice) + r * ROUTE_K, best, ROUTE_K * sizeof(*best));
 	for (size_t i = 0; i < ROUTE_K; i++)
 		sum += score[best[i]];
+	sum = o->router.renormalise ? sum : 1;
 	for (size_t i = 0; i < ROUTE_K; i++)
-		wanted_f32(b, o->weight)[r * ROUTE_K + i] = (o->renormalise ? score[best[i]] / sum : score[best[i]]) * o->scale;
+		wanted_f32(b, o->weight)[r * ROUTE_K + i] = score[best[i]] / sum * o->router.scale;
 	margin = score[best[ROUTE_K - 1]] - score[best[ROUTE_K]];
 	wanted_f32(b, o->margin)[r] = margin < gap ? margin : gap;
 	for (size_t i = 0; o->round.buf != NULL && i < ROUTE_HIDDEN; i++) {
@@ -213,11 +214,10 @@ static void route_by_hand(const struct bench *b, const struct od_op_route *o, si
 
 static void op_route(void **state)
 {
-	static const struct {
-		uint32_t n_groups, top_groups;
-		bool renormalise;
-		float scale;
-	} ways[] = { { 0, 0, true, 1 }, { 0, 0, false, 1 }, { 6, 2, false, 16 }, { 12, 7, true, 0.75f } };
+	static const struct od_router_spec ways[] = { { 0, 0, true, 1 },
+						      { 0, 0, false, 1 },
+						      { 6, 2, false, 16 },
+						      { 12, 7, true, 0.75f } };
 
 	FOR_PROFILES(p) {
 		struct bench b;
@@ -232,9 +232,7 @@ static void op_route(void **state)
 						   .choice = lay_dirt(&b, ROWS * ROUTE_K * sizeof(uint16_t)),
 						   .weight = lay_dirt(&b, ROWS * ROUTE_K * sizeof(float)),
 						   .margin = lay_dirt(&b, ROWS * sizeof(float)), .n_experts = ROUTE_N,
-						   .top_k = ROUTE_K, .hidden = ROUTE_HIDDEN, .n_groups = ways[w].n_groups,
-						   .top_groups = ways[w].top_groups, .renormalise = ways[w].renormalise,
-						   .scale = ways[w].scale };
+						   .top_k = ROUTE_K, .hidden = ROUTE_HIDDEN, .router = ways[w] };
 			if (p == OD_PROFILE_BF16)
 				o->round = lay_floats(&b, ROWS * ROUTE_HIDDEN);
 			expect(&b);

@@ -17,14 +17,7 @@ struct choice {
 	float weight[MAX_K], margin;
 };
 
-/* What a model's router does with the probabilities. */
-struct way {
-	uint32_t n_groups, top_groups;
-	bool renormalise;
-	float scale;
-};
-
-static const struct way mixtral = { .renormalise = true, .scale = 1 };
+static const struct od_router_spec mixtral = { .renormalise = true, .scale = 1 };
 
 static struct od_device *device;
 
@@ -44,8 +37,8 @@ static int close_device(void **state)
 
 /* logits [n_rows][n] to c [n_rows] and probability [n_rows][n] (NULL: not wanted). x [n_rows][HIDDEN] is rounded; NULL:
  * there is none. Nothing may be written behind what the operation gives. */
-static void route_rows(const struct way *way, const float *logits, size_t n_rows, uint32_t n, uint32_t k, struct choice *c,
-		       float *probability, float *x)
+static void route_rows(const struct od_router_spec *way, const float *logits, size_t n_rows, uint32_t n, uint32_t k,
+		       struct choice *c, float *probability, float *x)
 {
 	static const uint16_t guard = 0xabcd;
 	static const float f32_guard = 77;
@@ -62,8 +55,7 @@ static void route_rows(const struct way *way, const float *logits, size_t n_rows
 				  .route = { .logits = od_buf_ref(in, 0), .choice = od_buf_ref(out[0], 0),
 					     .weight = od_buf_ref(out[1], 0), .margin = od_buf_ref(out[2], 0),
 					     .round = od_buf_ref(round, 0), .n_experts = n, .top_k = k, .hidden = HIDDEN,
-					     .n_groups = way->n_groups, .top_groups = way->top_groups,
-					     .renormalise = way->renormalise, .scale = way->scale } };
+					     .router = *way } };
 
 	assert_true(n_rows <= MAX_ROWS && n <= MAX_EXPERTS && k <= MAX_K);
 	put_at(device, od_buf_ref(out[0], n_choices * sizeof(*expert)), &guard, sizeof(guard));
@@ -116,7 +108,7 @@ static uint32_t place(const float *logits, uint32_t n, uint32_t e)
 
 /* Whether expert e is in one of the best groups. *gap: between the probability of the best of the last group that is in and
  * of the best of the next. */
-static bool in_best_groups(const struct way *way, const float *logits, uint32_t n, uint32_t e, double *gap)
+static bool in_best_groups(const struct od_router_spec *way, const float *logits, uint32_t n, uint32_t e, double *gap)
 {
 	const uint32_t size = way->n_groups > 0 ? n / way->n_groups : n, n_groups = n / size;
 	float best[MAX_EXPERTS];
@@ -142,7 +134,7 @@ static bool in_best_groups(const struct way *way, const float *logits, uint32_t 
 	return place(best, n_groups, e / size) < way->top_groups;
 }
 
-static void check_against_sort(const struct way *way, const float *logits, uint32_t n, uint32_t k)
+static void check_against_sort(const struct od_router_spec *way, const float *logits, uint32_t n, uint32_t k)
 {
 	float found[MAX_EXPERTS], kept[MAX_EXPERTS];
 	double p[MAX_EXPERTS], sum = 0, next = 0, last = 0, gap = 1, margin;
@@ -199,7 +191,7 @@ static void test_groups_and_weights(void **state)
 {
 	static const struct {
 		uint32_t n, k;
-		struct way way;
+		struct od_router_spec way;
 	} t[] = {
 		{ 160, 6, { 8, 3, false, 16 } },    { 160, 6, { 8, 3, true, 16 } },   { 12, 3, { 4, 2, false, 1 } },
 		{ 12, 6, { 4, 2, true, 1 } },	    { 8, 4, { 2, 1, false, 2.5f } },  { 8, 8, { 2, 2, false, 1 } },
@@ -226,7 +218,7 @@ static void test_groups_and_weights(void **state)
 static void test_groups_by_hand(void **state)
 {
 	static const float logits[] = { 1, 5, 4, 0, 4.5f, -2, 2, 2 }, near[] = { 5, 0, 4.875f, 0, 4.75f, 0, 0, 0 };
-	static const struct way one = { 4, 1, false, 1 }, two = { 4, 2, false, 1 };
+	static const struct od_router_spec one = { 4, 1, false, 1 }, two = { 4, 2, false, 1 };
 	float p[8];
 	struct choice c;
 
@@ -284,7 +276,7 @@ static void test_not_a_number(void **state)
 	(void)state;
 	for (size_t b = 0; b < 2 * 4; b++) { /* without groups and with */
 		for (uint32_t k = 1; k <= 5; k++) {
-			const struct way groups = { 5, k, false, 1 };
+			const struct od_router_spec groups = { 5, k, false, 1 };
 			struct choice c;
 
 			route_rows(b % 2 ? &groups : &mixtral, bad[b / 2], 1, 5, k, &c, NULL, NULL);
@@ -300,7 +292,7 @@ static void test_not_a_number(void **state)
 /* As many rows as there are pieces for two threads: each gets what it gets alone. */
 static void test_rows_are_independent(void **state)
 {
-	static const struct way ways[] = { { 0, 0, true, 1 }, { 0, 0, false, 3 }, { 6, 2, false, 16 } };
+	static const struct od_router_spec ways[] = { { 0, 0, true, 1 }, { 0, 0, false, 3 }, { 6, 2, false, 16 } };
 	static float logits[MAX_ROWS * 60], together[MAX_ROWS * 60], alone[60];
 	struct choice c[MAX_ROWS], one;
 

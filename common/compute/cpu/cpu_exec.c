@@ -401,19 +401,19 @@ static void attend(struct job *j)
  * the next. */
 static float keep_groups(float *score, const struct od_op_route *o)
 {
-	const size_t size = o->n_experts / o->n_groups;
+	const size_t n_groups = o->router.n_groups, top = o->router.top_groups, size = o->n_experts / n_groups;
 	float best[OD_MAX_GROUPS];
 	uint16_t order[OD_MAX_GROUPS];
 
-	for (size_t g = 0; g < o->n_groups; g++) {
+	for (size_t g = 0; g < n_groups; g++) {
 		best[g] = score[g * size];
 		for (size_t e = 1; e < size; e++)
 			best[g] = score[g * size + e] > best[g] ? score[g * size + e] : best[g];
 	}
-	od_rank(best, o->n_groups, order, o->n_groups);
-	for (size_t i = o->top_groups; i < o->n_groups; i++)
+	od_rank(best, n_groups, order, n_groups);
+	for (size_t i = top; i < n_groups; i++)
 		memset(score + order[i] * size, 0, size * sizeof(*score));
-	return o->top_groups < o->n_groups ? best[order[o->top_groups - 1]] - best[order[o->top_groups]] : 1.0f;
+	return top < n_groups ? best[order[top - 1]] - best[order[top]] : 1.0f;
 }
 
 static void route_rows(void *arg, size_t begin, size_t end, unsigned thread)
@@ -430,15 +430,15 @@ static void route_rows(void *arg, size_t begin, size_t end, unsigned thread)
 		uint16_t best[OD_MAX_CHOICE + 1]; /* the k best and the next, for the margin */
 
 		j->be->softmax(p, n);
-		if (o->n_groups > 0)
+		if (o->router.n_groups > 0)
 			margin = keep_groups(p, o);
 		od_rank(p, n, best, want);
 		for (size_t i = 0; i < k; i++)
 			sum += p[best[i]];
-		sum = o->renormalise ? sum : 1;
+		sum = o->router.renormalise ? sum : 1;
 		for (size_t i = 0; i < k; i++) {
 			choice[i] = best[i];
-			weight[i] = p[best[i]] / sum * o->scale;
+			weight[i] = p[best[i]] / sum * o->router.scale;
 		}
 		gap = want > k ? p[best[k - 1]] - p[best[k]] : 1.0f;
 		f32_at(j, o->margin)[r] = gap < margin ? gap : margin;
