@@ -165,12 +165,15 @@ struct od_op_attend {
 	uint32_t max_position; /* of the step's rows, to split work before the device reads them */
 };
 
-/* Routing. logits [n_experts] become scores: probabilities, set to 0 outside the top_groups best of n_groups groups (by each
- * group's best expert; n_groups 0: no groups). choice [top_k]: uint16_t, best first. weight [top_k]: their scores,
- * renormalised if asked, times scale. margin [1]: score of the k-th expert minus that of the next (1 if there is none), or
- * the same of groups if that is smaller. */
+/* Routing (router.h). What decides is an expert's score, with its bias if there is one; the order of equal ones is that of
+ * their numbers. choice [top_k]: uint16_t, best first. weight [top_k]: their scores, renormalised if asked, times scale.
+ * margin [1]: what decided for the k-th expert minus that of the next, or the same of groups if that is smaller; at most 1, and
+ * 1 if there is no next.
+ * logits [n_experts] become probabilities: the softmax of what decides, or itself if that is a softmax; 0 outside the best
+ * groups. So for predictors their logarithms are what decides, up to a constant. */
 struct od_op_route {
 	struct od_ref logits, choice, weight, margin;
+	struct od_ref bias;  /* [n_experts]; nowhere: none */
 	struct od_ref round; /* [hidden]: rows to round to BF16 for the experts; nowhere: none */
 	uint32_t n_experts, top_k, hidden;
 	struct od_router_spec router;

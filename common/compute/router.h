@@ -7,11 +7,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Scores are softmax probabilities. */
+#define OD_MAX_EXPERTS 4096 /* of a layer */
+
+enum od_router_score {
+	OD_SCORE_SOFTMAX, /* probability among all experts */
+	OD_SCORE_SIGMOID, /* of each logit alone (DeepSeek-V3, arXiv 2412.19437, section 2.1.2) */
+};
+
+/* Experts are chosen by their score, or by score + bias; weights are made of the scores alone. */
 struct od_router_spec {
 	uint32_t n_groups, top_groups; /* choose only experts of the top_groups best of n_groups groups; n_groups 0: of all */
-	bool renormalise;	       /* weights are divided by their sum */
+	bool renormalise;	       /* weights are divided by their sum + sum_eps */
 	float scale;		       /* factor of weights */
+	enum od_router_score score;
+	bool bias;	/* each expert has one */
+	bool group_two; /* a group is as good as its two best experts together; else as its best */
+	float sum_eps;
 };
 
 #endif

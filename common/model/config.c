@@ -220,6 +220,15 @@ static void rope_text(const struct od_rope *r, struct od_strbuf *out)
 				 bits_of(r->factor), bits_of(r->beta_fast), bits_of(r->beta_slow), r->original_ctx);
 }
 
+/* What routers of the first families had not: no text, so that their packs keep their fingerprints. */
+static void router_text(const struct od_router_spec *r, struct od_strbuf *out)
+{
+	if (r->score != OD_SCORE_SOFTMAX || r->bias || r->group_two || r->sum_eps != 0)
+		od_strbuf_printf(out, " score=%s router_bias=%d group_two=%d sum_eps=%08" PRIx32,
+				 r->score == OD_SCORE_SIGMOID ? "sigmoid" : "softmax", r->bias, r->group_two,
+				 od_f32_bits(r->sum_eps));
+}
+
 /* All of a layer that changes results; layers of the same text are of one kind. */
 static void layer_text(const struct od_layer_spec *l, struct od_strbuf *out)
 {
@@ -229,12 +238,14 @@ static void layer_text(const struct od_layer_spec *l, struct od_strbuf *out)
 			 "o_bias=%d qk_norm=%d norm_eps=%08" PRIx32 " clip=%08" PRIx32 " nope=%u q_rank=%u kv_rank=%u", l->mixer->name,
 			 m->n_heads, m->n_kv_heads, m->k_dim, m->v_dim, m->window, od_f32_bits(m->scale), m->rope, m->qkv_bias,
 			 m->o_bias, m->qk_norm, od_f32_bits(m->norm_eps), od_f32_bits(m->clip), m->nope_dim, m->q_rank, m->kv_rank);
-	if (l->ffn == OD_FFN_DENSE)
+	if (l->ffn == OD_FFN_DENSE) {
 		od_strbuf_printf(out, " dense=%u", l->intermediate);
-	else
+	} else {
 		od_strbuf_printf(out, " groups=%u top_groups=%u renormalise=%d weight=%08" PRIx32 " shared=%u shared_gate=%d",
 				 l->router.n_groups, l->router.top_groups, l->router.renormalise, od_f32_bits(l->router.scale),
 				 l->shared_intermediate, l->shared_gate);
+		router_text(&l->router, out);
+	}
 }
 
 static bool same_kind(const struct od_layer_spec *a, const struct od_layer_spec *b)

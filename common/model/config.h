@@ -14,7 +14,6 @@
 
 #define OD_MAX_EOS 8
 #define OD_MAX_TOP_K 16
-#define OD_MAX_EXPERTS 4096
 #define OD_MAX_LAYERS 2048
 #define OD_MAX_LAYER_KINDS 8
 #define OD_MAX_ROPES 4

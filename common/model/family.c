@@ -43,6 +43,7 @@ static const struct {
 	[OD_ROLE_SHARED_UP] = { "shared_up", "mlp.shared_experts.up_proj.weight" },
 	[OD_ROLE_SHARED_DOWN] = { "shared_down", "mlp.shared_experts.down_proj.weight" },
 	[OD_ROLE_SHARED_SCORE] = { "shared_score", "mlp.shared_expert_gate.weight" },
+	[OD_ROLE_ROUTER_BIAS] = { "router_bias", "mlp.gate.e_score_correction_bias" },
 };
 
 static bool listed(const char *const *list, const char *name)
@@ -152,6 +153,7 @@ bool od_role_quantised(enum od_role role)
 	case OD_ROLE_KV_A_NORM:
 	case OD_ROLE_KV_B: /* is not multiplied with as a whole (OD_OP_LATENT_QUERY) */
 	case OD_ROLE_SHARED_SCORE:
+	case OD_ROLE_ROUTER_BIAS:
 	case OD_N_ROLES: break;
 	}
 	return false;
@@ -196,6 +198,8 @@ static void layer_shape(const struct od_config *cfg, enum od_role role, const st
 	} else if (role == OD_ROLE_SHARED_SCORE) {
 		*n_out = moe && l->shared_gate;
 		*n_in = cfg->hidden;
+	} else if (role == OD_ROLE_ROUTER_BIAS) {
+		*n_out = moe && l->router.bias ? cfg->n_experts : 0;
 	} else if (role != OD_ROLE_ROUTER) {
 		l->mixer->shape(cfg, &l->mix, role, n_out, n_in);
 	}

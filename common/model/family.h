@@ -40,6 +40,7 @@ enum od_role {
 	OD_ROLE_SHARED_UP,
 	OD_ROLE_SHARED_DOWN,
 	OD_ROLE_SHARED_SCORE, /* [1][hidden]: the gate of their output */
+	OD_ROLE_ROUTER_BIAS,  /* [n_experts]: added to scores to choose by */
 	OD_N_ROLES
 };
 

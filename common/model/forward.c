@@ -579,7 +579,7 @@ static void run_router(struct od_forward *f, const struct od_layer_spec *l, cons
 	struct od_op_route route = { .logits = ref(f, BUF_PROBABILITY), .choice = ref(f, BUF_EXPERT),
 				     .weight = ref(f, BUF_WEIGHT), .margin = ref(f, BUF_MARGIN),
 				     .n_experts = c->n_experts, .top_k = c->top_k, .hidden = c->hidden,
-				     .router = l->router };
+				     .bias = w[OD_ROLE_ROUTER_BIAS].data, .router = l->router };
 
 	if (l->shared_gate) {
 		scores.w[1] = &w[OD_ROLE_SHARED_SCORE];

@@ -49,7 +49,8 @@ static int ask(struct gate_predictor *g, uint32_t m, size_t n_rows)
 				       .linear = { .w = { &w[OD_ROLE_ROUTER] }, .x = g->h, .y = { g->probability } } });
 	run(g, n_rows, (struct od_op){ .kind = OD_OP_ROUTE,
 				       .route = { .logits = g->probability, .choice = g->choice, .weight = g->weight,
-						  .margin = g->margin, .n_experts = c->n_experts, .top_k = c->top_k,
+						  .margin = g->margin, .bias = w[OD_ROLE_ROUTER_BIAS].data,
+						  .n_experts = c->n_experts, .top_k = c->top_k,
 						  .router = od_config_moe_layer(c, m)->router } });
 	od_device_get(o->device, OD_QUEUE_COMPUTE, g->score, g->probability, n_rows * c->n_experts * sizeof(float));
 	return od_device_sync(o->device, NULL);

@@ -24,7 +24,7 @@
 /* One row of a step right after its router. */
 struct od_routed_row {
 	const float *residual;	  /* [hidden]: input of the next layer without the experts' outputs */
-	const float *probability; /* [n_experts]: softmax of the router's logits */
+	const float *probability; /* [n_experts]: the router's (OD_OP_ROUTE) */
 	const uint16_t *expert;	  /* [top_k], best first */
 };
 

@@ -49,7 +49,7 @@ void od_candidates_set(struct od_candidates *c, const struct od_prediction *p);
 void od_want_decide(struct od_want_policy *p, uint32_t m, const struct od_candidates *c, struct od_wanted *w);
 /* The row is void: another token was chosen. *w becomes empty. */
 void od_want_give_up(struct od_want_policy *p, struct od_wanted *w);
-/* The router has chosen. probability [n_experts]: its softmax, NULL: unknown. *w becomes empty. */
+/* The router has chosen. probability [n_experts]: its own, NULL: unknown. *w becomes empty. */
 void od_want_learn(struct od_want_policy *p, uint32_t m, const struct od_candidates *c, const float *probability,
 		   struct od_wanted *w);
 /* A layer has finished. uses: expert uses of all its rows; wasted: experts wanted from any worker and not used. The limits on

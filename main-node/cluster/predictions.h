@@ -130,7 +130,7 @@ bool odm_predictions_placed(struct odm_predictions *p, const struct odm_want *w)
  * odm_predictions_where then gives the placement that dealing needs. */
 void odm_predictions_resolve(struct odm_predictions *p, uint64_t step, uint32_t m, const uint16_t *used);
 /* Engine thread, after odm_predictions_resolve and before any prediction from this router: counts recall and updates the
- * policy. May be called after the RUNs are sent. probability [n_rows][n_experts]: the router's softmax, NULL: unknown.
+ * policy. May be called after the RUNs are sent. probability [n_rows][n_experts]: the router's, NULL: unknown.
  * c [OD_N_COUNTERS]: the step's counters (NULL ok); hedges and wasted WANTs of the layer are added. */
 void odm_predictions_learn(struct odm_predictions *p, uint64_t step, uint32_t m, const float *probability, uint64_t *c);
 /* Engine thread: the member where the expert was wanted; ODM_NOBODY: none. */

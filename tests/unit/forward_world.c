@@ -55,7 +55,7 @@ static void add_layer(struct od_config *c, const struct od_layer_spec *l)
 	must(od_config_add_layer(c, l, &err), &err);
 }
 
-/* Layers of all sorts in one model: two mixers, two ways to turn, a window, dense layers first and last. */
+/* Layers of all sorts in one model: two mixers, routers and ways to turn, a window, dense layers first and last. */
 static struct od_config motley_config(void)
 {
 	struct od_config c = uniform_config((struct uniform){ .n_layers = 0,
@@ -70,7 +70,7 @@ static struct od_config motley_config(void)
 	struct od_layer_spec gqa = { .mixer = &od_mixer_gqa,
 				     .mix = { .n_heads = 4, .n_kv_heads = 2, .k_dim = 10, .v_dim = 14, .scale = 0.3f },
 				     .intermediate = 30,
-				     .router = { .scale = 1 } };
+				     .router = { .renormalise = true, .scale = 1, .bias = true, .sum_eps = 0.25f } };
 	struct od_layer_spec mla = { .mixer = &od_mixer_mla,
 				     .mix = { .n_heads = 3,
 					      .n_kv_heads = 1,
@@ -81,7 +81,8 @@ static struct od_config motley_config(void)
 					      .scale = 0.4f,
 					      .norm_eps = 1e-5f },
 				     .ffn = OD_FFN_MOE,
-				     .router = { .n_groups = 3, .top_groups = 2, .scale = 1.5f },
+				     .router = { .n_groups = 3, .top_groups = 2, .scale = 1.5f, .score = OD_SCORE_SIGMOID,
+						 .bias = true, .group_two = true },
 				     .shared_intermediate = 24,
 				     .shared_gate = true };
 	struct od_err err = { 0 };

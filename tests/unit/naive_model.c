@@ -250,47 +250,65 @@ static void add_ffn(const struct host_weight mat[OD_N_EXPERT_MATS], const double
 		y[i] += by * out[i];
 }
 
-/* Experts outside of the best groups are worth nothing: a group is as good as its best expert. */
-static void zero_groups(double *score, uint32_t n, uint32_t n_groups, uint32_t top)
+/* No expert outside of the best groups is chosen. A group is worth its best expert, or its two best together. */
+static void leave_groups(const struct od_router_spec *router, double *decides, uint32_t n)
 {
-	const uint32_t size = n / n_groups;
-	double best[WIDEST];
+	const uint32_t size = n / router->n_groups;
+	double worth[WIDEST], first, second;
 
-	for (uint32_t e = 0; e < n; e++)
-		best[e / size] = e % size == 0 ? score[e] : fmax(best[e / size], score[e]);
-	for (uint32_t g = 0; g < n_groups; g++) {
+	for (uint32_t g = 0; g < router->n_groups; g++) {
+		first = second = -INFINITY;
+		for (uint32_t e = g * size; e < (g + 1) * size; e++) {
+			second = fmax(second, fmin(first, decides[e]));
+			first = fmax(first, decides[e]);
+		}
+		worth[g] = first + (router->group_two ? second : 0);
+	}
+	for (uint32_t g = 0; g < router->n_groups; g++) {
 		uint32_t better = 0;
 
-		for (uint32_t i = 0; i < n_groups; i++)
-			better += best[i] > best[g];
-		for (uint32_t i = 0; better >= top && i < size; i++)
-			score[g * size + i] = 0;
+		for (uint32_t i = 0; i < router->n_groups; i++)
+			better += worth[i] > worth[g];
+		for (uint32_t i = 0; better >= router->top_groups && i < size; i++)
+			decides[g * size + i] = -INFINITY;
 	}
+}
+
+/* Of each expert: what its weight is made of, and what it is chosen by. */
+static void scores(const struct od_config *c, const struct od_router_spec *router, const struct host_layer *h, const double *x,
+		   double *score, double *decides)
+{
+	double all = 0;
+
+	multiply(&h->of[OD_ROLE_ROUTER], x, score);
+	for (uint32_t e = 0; e < c->n_experts; e++)
+		all += exp(score[e]);
+	for (uint32_t e = 0; e < c->n_experts; e++) {
+		score[e] = router->score == OD_SCORE_SIGMOID ? 1 / (1 + exp(-score[e])) : exp(score[e]) / all;
+		decides[e] = score[e] + (router->bias ? h->of[OD_ROLE_ROUTER_BIAS].w[e] : 0);
+	}
+	if (router->n_groups > 0)
+		leave_groups(router, decides, c->n_experts);
 }
 
 /* y += what the chosen experts of MoE layer m give */
 static void add_experts(const struct od_config *c, const struct od_router_spec *router, const struct tiny_weights *w,
-			uint32_t m, const struct host_weight *gate, const double *x, double *y)
+			uint32_t m, const struct host_layer *h, const double *x, double *y)
 {
-	double score[WIDEST], all = 0, chosen = 0;
+	double score[WIDEST], decides[WIDEST], chosen = 0;
 	bool in[WIDEST] = { false };
 
 	assert_true(c->n_experts <= WIDEST);
-	multiply(gate, x, score);
-	for (uint32_t e = 0; e < c->n_experts; e++)
-		all += score[e] = exp(score[e]);
-	for (uint32_t e = 0; e < c->n_experts; e++)
-		score[e] /= all;
-	if (router->n_groups > 0)
-		zero_groups(score, c->n_experts, router->n_groups, router->top_groups);
+	scores(c, router, h, x, score, decides);
 	for (uint32_t e = 0; e < c->n_experts; e++) {
 		uint32_t better = 0;
 
 		for (uint32_t i = 0; i < c->n_experts; i++)
-			better += score[i] > score[e];
+			better += decides[i] > decides[e];
 		in[e] = better < c->top_k;
 		chosen += in[e] ? score[e] : 0;
 	}
+	chosen = router->renormalise ? chosen + (double)router->sum_eps : 1;
 	for (uint32_t e = 0; e < c->n_experts; e++) {
 		const struct od_expert *expert = &w->experts[m * c->n_experts + e];
 		struct host_weight mat[OD_N_EXPERT_MATS];
@@ -298,7 +316,7 @@ static void add_experts(const struct od_config *c, const struct od_router_spec *
 		for (int i = 0; in[e] && i < OD_N_EXPERT_MATS; i++)
 			mat[i] = load(w->device, &expert->mat[i]);
 		if (in[e])
-			add_ffn(mat, x, score[e] / (router->renormalise ? chosen : 1) * (double)router->scale, y);
+			add_ffn(mat, x, score[e] / chosen * (double)router->scale, y);
 		for (int i = 0; in[e] && i < OD_N_EXPERT_MATS; i++)
 			free(mat[i].w);
 	}
@@ -316,7 +334,7 @@ static void feed_forward(const struct od_config *c, const struct od_layer_spec *
 		add_ffn(&h->of[OD_ROLE_FFN_GATE], normed, 1, x);
 		return;
 	}
-	add_experts(c, &l->router, w, m, &h->of[OD_ROLE_ROUTER], normed, x);
+	add_experts(c, &l->router, w, m, h, normed, x);
 	if (l->shared_intermediate == 0)
 		return;
 	if (l->shared_gate) {

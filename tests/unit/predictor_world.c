@@ -96,11 +96,12 @@ static void make_model(struct predictor_world *w)
 	const size_t embed = (size_t)c->vocab * c->hidden, router = (size_t)c->n_experts * c->hidden;
 
 	w->device = device_new(OD_CPU_SCALAR, 1);
-	w->weights = buf_new(w->device, room(embed) + c->n_moe * (room(c->hidden) + room(router)));
+	w->weights = buf_new(w->device, room(embed) + c->n_moe * (room(c->hidden) + room(router) + room(c->n_experts)));
 	w->dense.layer = calloc(c->n_moe, sizeof(*w->dense.layer));
 	w->norm = calloc(c->n_moe, sizeof(*w->norm));
 	w->router = calloc(c->n_moe, sizeof(*w->router));
-	assert_true(w->dense.layer != NULL && w->norm != NULL && w->router != NULL);
+	w->bias = calloc(c->n_moe, sizeof(*w->bias));
+	assert_true(w->dense.layer != NULL && w->norm != NULL && w->router != NULL && w->bias != NULL);
 	w->embed = reals(w, embed);
 	w->dense.embed = (struct od_weight){ .dtype = OD_F32, .n_out = c->vocab, .n_in = c->hidden,
 					     .data = place(w, w->embed, embed) };
@@ -110,6 +111,10 @@ static void make_model(struct predictor_world *w)
 		w->dense.layer[m].w[OD_ROLE_FFN_NORM].data = place(w, w->norm[m], c->hidden);
 		w->dense.layer[m].w[OD_ROLE_ROUTER] = (struct od_weight){ .dtype = OD_F32, .n_out = c->n_experts, .n_in = c->hidden,
 									  .data = place(w, w->router[m], router) };
+		if (!c->kind[0].router.bias)
+			continue;
+		w->bias[m] = reals(w, c->n_experts);
+		w->dense.layer[m].w[OD_ROLE_ROUTER_BIAS].data = place(w, w->bias[m], c->n_experts);
 	}
 }
 
@@ -123,6 +128,8 @@ void pw_open(struct predictor_world *w, const char *kind, struct pw_shape shape)
 	*w = (struct predictor_world){ .seed = 42, .max_rows = shape.max_rows, .heard = -1 };
 	w->cfg = uniform_config((struct uniform){ .n_layers = shape.n_moe, .n_experts = shape.n_experts, .top_k = shape.top_k,
 						  .hidden = shape.hidden, .vocab = shape.vocab });
+	if (shape.sigmoid)
+		w->cfg.kind[0].router = (struct od_router_spec){ .score = OD_SCORE_SIGMOID, .bias = true, .scale = 1 };
 	make_model(w);
 	o.device = w->device;
 	w->row = calloc(shape.max_rows, sizeof(*w->row));
@@ -146,9 +153,11 @@ void pw_close(struct predictor_world *w)
 	od_free(w->embed);
 	for (uint32_t m = 0; m < w->cfg.n_moe; m++) {
 		od_free(w->norm[m]);
+		od_free(w->bias[m]);
 		od_free(w->router[m]);
 	}
 	free(w->norm);
+	free(w->bias);
 	free(w->router);
 	free(w->dense.layer);
 	od_buf_free(w->weights);

@@ -32,6 +32,7 @@ struct predictor_world {
 	/* The same on the host. */
 	float *embed;		/* [vocab][hidden] */
 	float **norm, **router; /* [n_moe]: [hidden], [n_experts][hidden] */
+	float **bias;		/* [n_moe]: [n_experts], of routers by sigmoid */
 	struct od_predictor *predictor;
 	struct od_predict_step step; /* of a prompt's and another that are under way together: the one that is told of */
 	uint64_t number;	     /* of the step that began last */
@@ -52,6 +53,7 @@ struct predictor_world {
 struct pw_shape {
 	uint32_t n_moe, n_experts, top_k, hidden, vocab;
 	size_t max_rows;
+	bool sigmoid; /* its routers choose by sigmoid + bias, else by softmax */
 };
 
 /* kind NULL: no predictor yet. */

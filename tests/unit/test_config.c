@@ -664,6 +664,10 @@ static void test_canonical_has_all_fields(void **state)
 		{ &moe->router.top_groups, bump_u32 },
 		{ &moe->router.renormalise, bump_bool },
 		{ &moe->router.scale, bump_f32 },
+		{ &moe->router.score, bump_u32 },
+		{ &moe->router.bias, bump_bool },
+		{ &moe->router.group_two, bump_bool },
+		{ &moe->router.sum_eps, bump_f32 },
 		{ &moe->shared_intermediate, bump_u32 },
 		{ &moe->shared_gate, bump_bool },
 	};

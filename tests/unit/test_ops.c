@@ -172,38 +172,55 @@ static void op_linear(void **state)
 
 enum { ROUTE_N = 24, ROUTE_K = 5, ROUTE_HIDDEN = 45 };
 
-/* Scores of all but the best groups become 0; returns the gap to the best group that is out. */
-static float zero_groups(float *score, uint32_t n_groups, uint32_t top)
+/* What decides for experts outside of the best groups becomes `out`; returns the gap to the best group that is out. */
+static float leave_groups(float *decides, const struct od_router_spec *way, float out)
 {
-	const size_t size = ROUTE_N / n_groups;
-	float best[ROUTE_N];
+	const size_t size = ROUTE_N / way->n_groups, top = way->top_groups;
+	float best[ROUTE_N], second[ROUTE_N];
 	uint16_t order[ROUTE_N];
 
-	for (size_t e = 0; e < ROUTE_N; e++)
-		best[e / size] = e % size == 0 || score[e] > best[e / size] ? score[e] : best[e / size];
-	od_rank(best, n_groups, order, n_groups);
-	for (size_t g = top; g < n_groups; g++)
+	for (size_t g = 0; g < way->n_groups; g++) {
+		best[g] = second[g] = -INFINITY;
+		for (size_t i = 0; i < size; i++) {
+			const float x = decides[g * size + i];
+
+			second[g] = fmaxf(second[g], fminf(best[g], x));
+			best[g] = fmaxf(best[g], x);
+		}
+		best[g] += way->group_two ? second[g] : 0;
+	}
+	od_rank(best, way->n_groups, order, way->n_groups);
+	for (size_t g = top; g < way->n_groups; g++)
 		for (size_t i = 0; i < size; i++)
-			score[order[g] * size + i] = 0;
+			decides[order[g] * size + i] = out;
 	return best[order[top - 1]] - best[order[top]];
 }
 
 static void route_by_hand(const struct bench *b, const struct od_op_route *o, size_t r)
 {
-	float *score = wanted_f32(b, o->logits) + r * ROUTE_N, sum = 0, gap = 1, margin;
+	const bool sigmoid = o->router.score == OD_SCORE_SIGMOID;
+	float *decides = wanted_f32(b, o->logits) + r * ROUTE_N, score[ROUTE_N], sum = 0, gap = 1, margin;
 	uint16_t best[ROUTE_K + 1];
 
-	b->be->softmax(score, ROUTE_N);
+	for (size_t e = 0; sigmoid && e < ROUTE_N; e++)
+		decides[e] = 1 / (1 + od_exp(-decides[e]));
+	if (!sigmoid)
+		b->be->softmax(decides, ROUTE_N);
+	memcpy(score, decides, sizeof(score));
+	for (size_t e = 0; o->router.bias && e < ROUTE_N; e++)
+		decides[e] += wanted_f32(b, o->bias)[e];
 	if (o->router.n_groups > 0)
-		gap = zero_groups(score, o->router.n_groups, o->router.top_groups);
-	od_rank(score, ROUTE_N, best, ROUTE_K + 1);
+		gap = leave_groups(decides, &o->router, sigmoid ? -INFINITY : 0);
+	od_rank(decides, ROUTE_N, best, ROUTE_K + 1);
 	memcpy((uint16_t *)wanted(b, o->choice) + r * ROUTE_K, best, ROUTE_K * sizeof(*best));
 	for (size_t i = 0; i < ROUTE_K; i++)
 		sum += score[best[i]];
-	sum = o->router.renormalise ? sum : 1;
+	sum = o->router.renormalise ? sum + o->router.sum_eps : 1;
 	for (size_t i = 0; i < ROUTE_K; i++)
 		wanted_f32(b, o->weight)[r * ROUTE_K + i] = score[best[i]] / sum * o->router.scale;
-	margin = score[best[ROUTE_K - 1]] - score[best[ROUTE_K]];
+	margin = decides[best[ROUTE_K - 1]] - decides[best[ROUTE_K]];
+	if (sigmoid)
+		b->be->softmax(decides, ROUTE_N);
 	wanted_f32(b, o->margin)[r] = margin < gap ? margin : gap;
 	for (size_t i = 0; o->round.buf != NULL && i < ROUTE_HIDDEN; i++) {
 		float *x = &wanted_f32(b, o->round)[r * ROUTE_HIDDEN + i];
@@ -212,12 +229,21 @@ static void route_by_hand(const struct bench *b, const struct od_op_route *o, si
 	}
 }
 
+/* Groups, top groups, renormalise, scale, bias, a group's two best, sum_eps. */
+#define WAY(of, n, top, by_sum, by, with_bias, two, eps)                                                                       \
+	{ .n_groups = n, .top_groups = top, .renormalise = by_sum, .scale = by, .score = of, .bias = with_bias,                \
+	  .group_two = two, .sum_eps = eps }
+#define SOFTMAX(n, top, by_sum, by) WAY(OD_SCORE_SOFTMAX, n, top, by_sum, by, false, false, 0)
+#define SIGMOID(n, top, by_sum, by, with_bias, two, eps) WAY(OD_SCORE_SIGMOID, n, top, by_sum, by, with_bias, two, eps)
+
 static void op_route(void **state)
 {
-	static const struct od_router_spec ways[] = { { 0, 0, true, 1 },
-						      { 0, 0, false, 1 },
-						      { 6, 2, false, 16 },
-						      { 12, 7, true, 0.75f } };
+	static const struct od_router_spec ways[] = { SOFTMAX(0, 0, true, 1),
+						      SOFTMAX(0, 0, false, 1),
+						      SOFTMAX(6, 2, false, 16),
+						      SOFTMAX(12, 7, true, 0.75f),
+						      SIGMOID(6, 2, true, 2.5f, true, true, 1e-20f),
+						      SIGMOID(0, 0, true, 1, true, false, 0.5f) };
 
 	FOR_PROFILES(p) {
 		struct bench b;
@@ -233,6 +259,8 @@ static void op_route(void **state)
 						   .weight = lay_dirt(&b, ROWS * ROUTE_K * sizeof(float)),
 						   .margin = lay_dirt(&b, ROWS * sizeof(float)), .n_experts = ROUTE_N,
 						   .top_k = ROUTE_K, .hidden = ROUTE_HIDDEN, .router = ways[w] };
+			if (ways[w].bias)
+				o->bias = lay_floats(&b, ROUTE_N);
 			if (p == OD_PROFILE_BF16)
 				o->round = lay_floats(&b, ROWS * ROUTE_HIDDEN);
 			expect(&b);

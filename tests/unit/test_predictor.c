@@ -30,7 +30,7 @@ static void kinds(void **state)
 	od_predictor_free(NULL);
 }
 
-/* Softmax of router `at` over the row, normed as layer `at` norms it. */
+/* What router `at` makes of the row, normed as layer `at` norms it: the softmax of logits, or of sigmoids with biases. */
 static void ask_router(const struct predictor_world *w, uint32_t at, const float *row, double *probability)
 {
 	double squares = 0, sum = 0;
@@ -43,14 +43,14 @@ static void ask_router(const struct predictor_world *w, uint32_t at, const float
 		for (size_t i = 0; i < w->cfg.hidden; i++)
 			logit += row[i] / sqrt(squares / w->cfg.hidden + 1e-5) * w->norm[at][i] *
 				 w->router[at][e * w->cfg.hidden + i];
-		probability[e] = exp(logit);
+		probability[e] = exp(w->bias[at] == NULL ? logit : 1 / (1 + exp(-logit)) + (double)w->bias[at][e]);
 		sum += probability[e];
 	}
 	for (size_t e = 0; e < w->cfg.n_experts; e++)
 		probability[e] /= sum;
 }
 
-static void expect_gates(const char *kind, uint32_t ahead)
+static void expect_gates(const char *kind, struct pw_shape shape, uint32_t ahead)
 {
 	/* Of two sequences; the second row is quiet until layer 3. */
 	static const struct od_predict_row rows[] = {
@@ -60,7 +60,7 @@ static void expect_gates(const char *kind, uint32_t ahead)
 	struct predictor_world w;
 	unsigned checked = 0;
 
-	pw_open(&w, kind, usual);
+	pw_open(&w, kind, shape);
 	pw_begin_rows(&w, false, 3, rows);
 	assert_int_equal(w.n_said, 0); /* before layer 0 there is nothing to ask with */
 	for (uint32_t m = 0; m < w.cfg.n_moe; m++) {
@@ -101,9 +101,14 @@ static void expect_gates(const char *kind, uint32_t ahead)
 
 static void gates_ask_the_next_routers(void **state)
 {
+	struct pw_shape sigmoid = usual;
+
 	(void)state;
-	expect_gates("next-gate", 1);
-	expect_gates("multi-gate", 4);
+	sigmoid.sigmoid = true;
+	expect_gates("next-gate", usual, 1);
+	expect_gates("multi-gate", usual, 4);
+	expect_gates("next-gate", sigmoid, 1);
+	expect_gates("multi-gate", sigmoid, 4);
 }
 
 static void route(struct predictor_world *w, size_t row, uint16_t first, uint16_t second)
@@ -198,11 +203,11 @@ static void run_steps(struct predictor_world *w)
 static void every_shape(void **state)
 {
 	static const struct pw_shape shapes[] = {
-		{ 5, 8, 2, 16, 10, 4 },
-		{ 3, 1, 1, 8, 2, 1 },	/* one expert */
-		{ 1, 6, 3, 8, 5, 2 },	/* one layer */
-		{ 4, 5, 5, 8, 5, 2 },	/* all experts, always */
-		{ 2, 60, 16, 8, 5, 3 }, /* top-k and runners-up at their most */
+		{ 5, 8, 2, 16, 10, 4, false },
+		{ 3, 1, 1, 8, 2, 1, false },	/* one expert */
+		{ 1, 6, 3, 8, 5, 2, false },	/* one layer */
+		{ 4, 5, 5, 8, 5, 2, false },	/* all experts, always */
+		{ 2, 60, 16, 8, 5, 3, false }, /* top-k and runners-up at their most */
 	};
 
 	(void)state;

@@ -17,6 +17,13 @@ struct choice {
 	float weight[MAX_K], margin;
 };
 
+/* Groups, top groups, renormalise, scale, bias, a group's two best, sum_eps. */
+#define WAY(of, n, top, by_sum, by, with_bias, two, eps)                                                                       \
+	{ .n_groups = n, .top_groups = top, .renormalise = by_sum, .scale = by, .score = of, .bias = with_bias,                \
+	  .group_two = two, .sum_eps = eps }
+#define SOFTMAX(n, top, by_sum, by) WAY(OD_SCORE_SOFTMAX, n, top, by_sum, by, false, false, 0)
+#define SIGMOID(n, top, by_sum, by, with_bias, two, eps) WAY(OD_SCORE_SIGMOID, n, top, by_sum, by, with_bias, two, eps)
+
 static const struct od_router_spec mixtral = { .renormalise = true, .scale = 1 };
 
 static struct od_device *device;
@@ -35,6 +42,21 @@ static int close_device(void **state)
 	return 0;
 }
 
+/* Positive and negative, larger than most differences of scores. */
+static float bias_of(uint32_t expert)
+{
+	return (float)tiny_draw(99, 3, expert, 1 << 16) / (float)(1 << 17) - 0.125f;
+}
+
+static struct od_buf *biases(uint32_t n)
+{
+	float bias[MAX_EXPERTS];
+
+	for (uint32_t e = 0; e < n; e++)
+		bias[e] = bias_of(e);
+	return buf_of(device, bias, n * sizeof(*bias));
+}
+
 /* logits [n_rows][n] to c [n_rows] and probability [n_rows][n] (NULL: not wanted). x [n_rows][HIDDEN] is rounded; NULL:
  * there is none. Nothing may be written behind what the operation gives. */
 static void route_rows(const struct od_router_spec *way, const float *logits, size_t n_rows, uint32_t n, uint32_t k,
@@ -48,12 +70,14 @@ static void route_rows(const struct od_router_spec *way, const float *logits, si
 	struct od_buf *in = buf_of(device, logits, n_rows * n * sizeof(*logits));
 	struct od_buf *out[] = { buf_new(device, sizeof(expert)), buf_new(device, sizeof(weight)),
 				 buf_new(device, sizeof(margin)) };
+	struct od_buf *bias = biases(n);
 	struct od_buf *round = x != NULL ? buf_of(device, x, n_rows * HIDDEN * sizeof(*x)) : NULL;
 	const struct od_op op = { .kind = OD_OP_ROUTE,
 				  .profile = OD_PROFILE_F32,
 				  .n_rows = (uint32_t)n_rows,
 				  .route = { .logits = od_buf_ref(in, 0), .choice = od_buf_ref(out[0], 0),
 					     .weight = od_buf_ref(out[1], 0), .margin = od_buf_ref(out[2], 0),
+					     .bias = od_buf_ref(way->bias ? bias : NULL, 0),
 					     .round = od_buf_ref(round, 0), .n_experts = n, .top_k = k, .hidden = HIDDEN,
 					     .router = *way } };
 
@@ -77,6 +101,7 @@ static void route_rows(const struct od_router_spec *way, const float *logits, si
 	if (x != NULL)
 		get_at(device, x, od_buf_ref(round, 0), n_rows * HIDDEN * sizeof(*x));
 	od_buf_free(in);
+	od_buf_free(bias);
 	od_buf_free(round);
 	for (int i = 0; i < 3; i++)
 		od_buf_free(out[i]);
@@ -106,62 +131,84 @@ static uint32_t place(const float *logits, uint32_t n, uint32_t e)
 	return before;
 }
 
-/* Whether expert e is in one of the best groups. *gap: between the probability of the best of the last group that is in and
- * of the best of the next. */
-static bool in_best_groups(const struct od_router_spec *way, const float *logits, uint32_t n, uint32_t e, double *gap)
+static uint32_t place_of(const double *x, uint32_t n, uint32_t e)
 {
-	const uint32_t size = way->n_groups > 0 ? n / way->n_groups : n, n_groups = n / size;
-	float best[MAX_EXPERTS];
-	double last = 0, next = 0;
+	uint32_t before = 0;
 
-	*gap = 1;
-	if (way->n_groups == 0)
-		return true;
-	for (uint32_t g = 0; g < n_groups; g++) {
-		best[g] = -INFINITY;
-		for (uint32_t i = 0; i < size; i++)
-			best[g] = fmaxf(best[g], logits[g * size + i]);
-	}
-	for (uint32_t g = 0; g < n_groups; g++) {
-		double p = 0;
-
-		for (uint32_t i = 0; i < n && p == 0; i++)
-			p = logits[i] == best[g] ? probability(logits, n, i) : 0;
-		last = place(best, n_groups, g) == way->top_groups - 1 ? p : last;
-		next = place(best, n_groups, g) == way->top_groups ? p : next;
-	}
-	*gap = way->top_groups < n_groups ? last - next : 1;
-	return place(best, n_groups, e / size) < way->top_groups;
+	for (uint32_t i = 0; i < n; i++)
+		before += x[i] > x[e] || (x[i] == x[e] && i < e);
+	return before;
 }
 
+/* Which experts are in the best groups. Returns the gap between what the last group that is in and the next one are worth. */
+static double best_groups(const struct od_router_spec *way, const double *decides, uint32_t n, bool *in)
+{
+	const uint32_t n_groups = way->n_groups > 0 ? way->n_groups : 1, size = n / n_groups;
+	double worth[MAX_EXPERTS], last = 0, next = 0;
+
+	for (uint32_t g = 0; g < n_groups; g++) {
+		worth[g] = 0;
+		for (uint32_t i = 0; i < size; i++)
+			if (place_of(decides + g * size, size, i) < 1u + way->group_two)
+				worth[g] += decides[g * size + i];
+	}
+	for (uint32_t g = 0; g < n_groups; g++) {
+		const uint32_t at = place_of(worth, n_groups, g);
+
+		for (uint32_t i = 0; i < size; i++)
+			in[g * size + i] = way->n_groups == 0 || at < way->top_groups;
+		last = at == way->top_groups - 1 ? worth[g] : last;
+		next = at == way->top_groups ? worth[g] : next;
+	}
+	return way->n_groups > 0 && way->top_groups < n_groups ? last - next : 1;
+}
+
+/* The probabilities that predictors get: of a softmax itself, else the softmax of what decides. */
+static void check_probabilities(const struct od_router_spec *way, const double *decides, const bool *in, uint32_t n,
+				const float *found)
+{
+	const bool itself = way->score == OD_SCORE_SOFTMAX && !way->bias;
+	double sum = 0;
+
+	for (uint32_t e = 0; e < n; e++)
+		sum += in[e] ? exp(decides[e]) : 0;
+	for (uint32_t e = 0; e < n; e++)
+		assert_true(in[e] ? fabs((itself ? decides[e] : exp(decides[e]) / sum) - (double)found[e]) < 1e-6 :
+				    found[e] == 0);
+}
+
+/* Against plain double arithmetic. */
 static void check_against_sort(const struct od_router_spec *way, const float *logits, uint32_t n, uint32_t k)
 {
-	float found[MAX_EXPERTS], kept[MAX_EXPERTS];
-	double p[MAX_EXPERTS], sum = 0, next = 0, last = 0, gap = 1, margin;
+	double score[MAX_EXPERTS], decides[MAX_EXPERTS], sum = 0, next = 0, last = 0, gap, margin;
+	float found[MAX_EXPERTS];
+	bool in[MAX_EXPERTS];
 	struct choice c;
 
 	route_rows(way, logits, 1, n, k, &c, found, NULL);
 	for (uint32_t e = 0; e < n; e++) {
-		const bool in = in_best_groups(way, logits, n, e, &gap);
-
-		kept[e] = in ? logits[e] : -1e30f;
-		p[e] = in ? probability(logits, n, e) : 0;
-		assert_true(in ? fabs(p[e] - (double)found[e]) < 1e-6 : found[e] == 0);
+		score[e] = way->score == OD_SCORE_SIGMOID ? 1 / (1 + exp(-(double)logits[e])) : probability(logits, n, e);
+		decides[e] = score[e] + (way->bias ? (double)bias_of(e) : 0);
 	}
+	gap = best_groups(way, decides, n, in);
+	check_probabilities(way, decides, in, n, found);
+	for (uint32_t e = 0; e < n; e++)
+		decides[e] = in[e] ? decides[e] : -1e30;
 	for (uint32_t e = 0; e < n; e++) {
-		uint32_t at = place(kept, n, e);
+		uint32_t at = place_of(decides, n, e);
 
 		if (at < k) {
 			assert_int_equal(c.expert[at], e);
-			sum += p[e];
+			sum += score[e];
 		}
-		last = at == k - 1 ? p[e] : last;
-		next = at == k ? p[e] : next;
+		last = at == k - 1 ? decides[e] : last;
+		next = at == k ? decides[e] : next;
 	}
-	sum = (way->renormalise ? sum : 1) / (double)way->scale;
+	sum = (way->renormalise ? sum + (double)way->sum_eps : 1) / (double)way->scale;
 	for (uint32_t r = 0; r < k; r++)
-		assert_true(fabs(p[c.expert[r]] / sum - (double)c.weight[r]) < 1e-6 * fmax((double)way->scale, 1));
-	margin = k < n ? fmin(last - next, gap) : 1;
+		assert_true(fabs(score[c.expert[r]] / sum - (double)c.weight[r]) < 1e-6 * fmax((double)way->scale, 1));
+	next = next < -1e29 && way->score == OD_SCORE_SOFTMAX && !way->bias ? 0 : next; /* a probability of 0 is one */
+	margin = k < n ? fmin(fmin(last - next, gap), 1) : 1;
 	assert_true(fabs(margin - (double)c.margin) < 1e-6);
 }
 
@@ -193,11 +240,22 @@ static void test_groups_and_weights(void **state)
 		uint32_t n, k;
 		struct od_router_spec way;
 	} t[] = {
-		{ 160, 6, { 8, 3, false, 16 } },    { 160, 6, { 8, 3, true, 16 } },   { 12, 3, { 4, 2, false, 1 } },
-		{ 12, 6, { 4, 2, true, 1 } },	    { 8, 4, { 2, 1, false, 2.5f } },  { 8, 8, { 2, 2, false, 1 } },
-		{ 8, 3, { 8, 3, true, 1 } },	    { 128, 2, { 64, 5, false, 1 } },  { 64, 6, { 1, 1, false, 1 } },
-		{ 64, 6, { 0, 0, false, 0.125f } }, { 60, 4, { 0, 0, false, 1 } },    { 9, 3, { 3, 3, true, 0.5f } },
-		{ 5, 5, { 0, 0, false, 1 } },
+		{ 160, 6, SOFTMAX(8, 3, false, 16) },    { 160, 6, SOFTMAX(8, 3, true, 16) },   { 12, 3, SOFTMAX(4, 2, false, 1) },
+		{ 12, 6, SOFTMAX(4, 2, true, 1) },	    { 8, 4, SOFTMAX(2, 1, false, 2.5f) },  { 8, 8, SOFTMAX(2, 2, false, 1) },
+		{ 8, 3, SOFTMAX(8, 3, true, 1) },	    { 128, 2, SOFTMAX(64, 5, false, 1) },  { 64, 6, SOFTMAX(1, 1, false, 1) },
+		{ 64, 6, SOFTMAX(0, 0, false, 0.125f) }, { 60, 4, SOFTMAX(0, 0, false, 1) },    { 9, 3, SOFTMAX(3, 3, true, 0.5f) },
+		{ 5, 5, SOFTMAX(0, 0, false, 1) },
+		/* DeepSeek-V3, Kimi-K2, MiniMax-M2, and ways that nothing published has */
+		{ 256, 8, SIGMOID(8, 4, true, 2.5f, true, true, 1e-20f) },
+		{ 128, 8, SIGMOID(1, 1, true, 2.827f, true, true, 1e-20f) },
+		{ 256, 8, SIGMOID(0, 0, true, 1, true, false, 0) },
+		{ 12, 4, SIGMOID(4, 2, false, 1, true, true, 0) },
+		{ 12, 4, SIGMOID(4, 2, true, 1, true, false, 0.25f) },
+		{ 16, 4, SIGMOID(4, 1, true, 1, false, true, 0) },
+		{ 16, 2, SIGMOID(16, 3, false, 1, false, true, 0) },
+		{ 24, 5, WAY(OD_SCORE_SOFTMAX, 6, 2, true, 1, true, true, 0.5f) },
+		{ 24, 5, WAY(OD_SCORE_SOFTMAX, 6, 2, true, 1, false, true, 0) },
+		{ 16, 16, SIGMOID(0, 0, true, 1, true, false, 0) },
 	};
 
 	(void)state;
@@ -218,7 +276,7 @@ static void test_groups_and_weights(void **state)
 static void test_groups_by_hand(void **state)
 {
 	static const float logits[] = { 1, 5, 4, 0, 4.5f, -2, 2, 2 }, near[] = { 5, 0, 4.875f, 0, 4.75f, 0, 0, 0 };
-	static const struct od_router_spec one = { 4, 1, false, 1 }, two = { 4, 2, false, 1 };
+	static const struct od_router_spec one = SOFTMAX(4, 1, false, 1), two = SOFTMAX(4, 2, false, 1);
 	float p[8];
 	struct choice c;
 
@@ -236,6 +294,33 @@ static void test_groups_by_hand(void **state)
 	assert_int_equal(c.expert[1], 2);
 	assert_true(fabs((double)c.margin - (probability(near, 8, 2) - probability(near, 8, 4))) < 1e-6);
 	assert_true(c.margin < p[2] - p[1]);
+}
+
+/* The bias moves the choice and nothing else; a group is worth its two best, not its best. */
+static void test_bias_by_hand(void **state)
+{
+	/* sigmoids 0.5, 0.731, 0.818, 0.622; with the biases of bias_of 0.305, 0.266, 0.542, 0.672 */
+	static const float logits[] = { 0, 1, 1.5f, 0.5f };
+	static const struct od_router_spec with = { .scale = 1, .score = OD_SCORE_SIGMOID, .bias = true };
+	static const struct od_router_spec without = { .scale = 1, .score = OD_SCORE_SIGMOID };
+	static const struct od_router_spec best = SIGMOID(2, 1, false, 1, false, false, 0);
+	static const struct od_router_spec two = SIGMOID(2, 1, false, 1, false, true, 0);
+	static const float flat[] = { 3, -9, 2, 2 };
+	struct choice c;
+
+	(void)state;
+	route_rows(&without, logits, 1, 4, 1, &c, NULL, NULL);
+	assert_int_equal(c.expert[0], 2);
+	assert_true(fabs((double)c.weight[0] - 0.8175744761936437) < 1e-7);
+	assert_true(fabs((double)c.margin - (0.8175744761936437 - 0.7310585786300049)) < 1e-7);
+	route_rows(&with, logits, 1, 4, 1, &c, NULL, NULL);
+	assert_int_equal(c.expert[0], 3);
+	assert_true(fabs((double)c.weight[0] - 0.6224593312018546) < 1e-7);
+	route_rows(&best, flat, 1, 4, 2, &c, NULL, NULL);
+	assert_int_equal(c.expert[0], 0);
+	route_rows(&two, flat, 1, 4, 2, &c, NULL, NULL);
+	assert_int_equal(c.expert[0], 2);
+	assert_int_equal(c.expert[1], 3);
 }
 
 static void test_ties_go_to_the_lower_index(void **state)
@@ -274,12 +359,14 @@ static void test_not_a_number(void **state)
 					-INFINITY } };
 
 	(void)state;
-	for (size_t b = 0; b < 2 * 4; b++) { /* without groups and with */
+	for (size_t b = 0; b < 3 * 4; b++) { /* without groups and with */
 		for (uint32_t k = 1; k <= 5; k++) {
-			const struct od_router_spec groups = { 5, k, false, 1 };
+			const struct od_router_spec groups = SOFTMAX(5, k, false, 1);
+			const struct od_router_spec sigmoid = SIGMOID(5, k, true, 1, true, true, 0);
 			struct choice c;
 
-			route_rows(b % 2 ? &groups : &mixtral, bad[b / 2], 1, 5, k, &c, NULL, NULL);
+			route_rows(b % 3 == 0 ? &mixtral : b % 3 == 1 ? &groups : &sigmoid, bad[b / 3], 1, 5, k, &c, NULL,
+				   NULL);
 			for (uint32_t i = 0; i < k; i++) {
 				assert_in_range(c.expert[i], 0, 4);
 				for (uint32_t j = 0; j < i; j++)
@@ -292,7 +379,10 @@ static void test_not_a_number(void **state)
 /* As many rows as there are pieces for two threads: each gets what it gets alone. */
 static void test_rows_are_independent(void **state)
 {
-	static const struct od_router_spec ways[] = { { 0, 0, true, 1 }, { 0, 0, false, 3 }, { 6, 2, false, 16 } };
+	static const struct od_router_spec ways[] = { SOFTMAX(0, 0, true, 1),
+						      SOFTMAX(0, 0, false, 3),
+						      SOFTMAX(6, 2, false, 16),
+						      SIGMOID(6, 2, true, 2, true, true, 1e-20f) };
 	static float logits[MAX_ROWS * 60], together[MAX_ROWS * 60], alone[60];
 	struct choice c[MAX_ROWS], one;
 
@@ -367,6 +457,7 @@ int main(void)
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_groups_and_weights),
 		cmocka_unit_test(test_groups_by_hand),
+		cmocka_unit_test(test_bias_by_hand),
 		cmocka_unit_test(test_ties_go_to_the_lower_index),
 		cmocka_unit_test(test_one_expert_has_all_the_weight),
 		cmocka_unit_test(test_not_a_number),

@@ -14,7 +14,7 @@
 #define AHEAD 3
 #define CLOSE 1e-5
 
-static const struct pw_shape shape = { LAYERS, EXPERTS, TOP_K, HIDDEN, VOCAB, 1100 };
+static const struct pw_shape shape = { LAYERS, EXPERTS, TOP_K, HIDDEN, VOCAB, 1100, false };
 
 struct way {
 	int32_t token;

@@ -397,51 +397,91 @@ static void attend(struct job *j)
 
 /* ---- experts ---- */
 
-/* Outside of the best groups, by their best expert, scores become 0. Returns the gap between the last group that stays and
- * the next. */
-static float keep_groups(float *score, const struct od_op_route *o)
+/* A softmax without bias: what decides is a probability already. */
+static bool by_probability(const struct od_op_route *o)
+{
+	return o->router.score == OD_SCORE_SOFTMAX && !o->router.bias;
+}
+
+/* Of a group's experts: the best, or the two best together. */
+static float group_score(const float *decides, size_t size, bool two)
+{
+	uint16_t best[2];
+
+	od_rank(decides, size, best, two && size > 1 ? 2 : 1);
+	return two && size > 1 ? decides[best[0]] + decides[best[1]] : decides[best[0]];
+}
+
+/* No expert outside of the best groups will be chosen. Returns the gap between the last group that stays and the next. */
+static float keep_groups(float *decides, const struct od_op_route *o)
 {
 	const size_t n_groups = o->router.n_groups, top = o->router.top_groups, size = o->n_experts / n_groups;
+	const float out = by_probability(o) ? 0 : -INFINITY;
 	float best[OD_MAX_GROUPS];
 	uint16_t order[OD_MAX_GROUPS];
 
-	for (size_t g = 0; g < n_groups; g++) {
-		best[g] = score[g * size];
-		for (size_t e = 1; e < size; e++)
-			best[g] = score[g * size + e] > best[g] ? score[g * size + e] : best[g];
-	}
+	for (size_t g = 0; g < n_groups; g++)
+		best[g] = group_score(decides + g * size, size, o->router.group_two);
 	od_rank(best, n_groups, order, n_groups);
 	for (size_t i = top; i < n_groups; i++)
-		memset(score + order[i] * size, 0, size * sizeof(*score));
+		for (size_t e = 0; e < size; e++)
+			decides[order[i] * size + e] = out;
 	return top < n_groups ? best[order[top - 1]] - best[order[top]] : 1.0f;
+}
+
+/* decides [n_experts]: logits, which become what experts are chosen by. score: what weights are made of. */
+static void score_experts(const struct job *j, float *decides, float *score)
+{
+	const struct od_op_route *o = &j->op->route;
+	const float *bias = f32_at(j, o->bias);
+	const size_t n = o->n_experts;
+
+	switch (o->router.score) {
+	case OD_SCORE_SOFTMAX: j->be->softmax(decides, n); break;
+	case OD_SCORE_SIGMOID:
+		for (size_t e = 0; e < n; e++)
+			decides[e] = 1 / (1 + od_exp(-decides[e]));
+		break;
+	}
+	memcpy(score, decides, n * sizeof(*score));
+	for (size_t e = 0; bias != NULL && e < n; e++)
+		decides[e] += bias[e];
+}
+
+static void route_row(const struct job *j, float *decides, uint16_t *choice, float *weight, float *margin)
+{
+	const struct od_op_route *o = &j->op->route;
+	const size_t n = o->n_experts, k = o->top_k, want = k < n ? k + 1 : k;
+	uint16_t best[OD_MAX_CHOICE + 1]; /* the k best and the next, for the margin */
+	float score[OD_MAX_EXPERTS], sum = 0, gap;
+
+	score_experts(j, decides, score);
+	*margin = o->router.n_groups > 0 ? keep_groups(decides, o) : 1;
+	od_rank(decides, n, best, want);
+	for (size_t i = 0; i < k; i++)
+		sum += score[best[i]];
+	sum = o->router.renormalise ? sum + o->router.sum_eps : 1;
+	for (size_t i = 0; i < k; i++) {
+		choice[i] = best[i];
+		weight[i] = score[best[i]] / sum * o->router.scale;
+	}
+	gap = want > k ? decides[best[k - 1]] - decides[best[k]] : 1.0f;
+	*margin = fminf(gap < *margin ? gap : *margin, 1);
+	if (!by_probability(o))
+		j->be->softmax(decides, n);
 }
 
 static void route_rows(void *arg, size_t begin, size_t end, unsigned thread)
 {
 	const struct job *j = arg;
 	const struct od_op_route *o = &j->op->route;
-	const size_t n = o->n_experts, k = o->top_k, want = k < n ? k + 1 : k;
+	const size_t n = o->n_experts, k = o->top_k;
 	float *round = f32_at(j, o->round);
 
 	(void)thread;
 	for (size_t r = begin; r < end; r++) {
-		float *p = f32_at(j, o->logits) + r * n, *weight = f32_at(j, o->weight) + r * k, sum = 0, margin = 1, gap;
-		uint16_t *choice = (uint16_t *)j->x->address(o->choice) + r * k;
-		uint16_t best[OD_MAX_CHOICE + 1]; /* the k best and the next, for the margin */
-
-		j->be->softmax(p, n);
-		if (o->router.n_groups > 0)
-			margin = keep_groups(p, o);
-		od_rank(p, n, best, want);
-		for (size_t i = 0; i < k; i++)
-			sum += p[best[i]];
-		sum = o->router.renormalise ? sum : 1;
-		for (size_t i = 0; i < k; i++) {
-			choice[i] = best[i];
-			weight[i] = p[best[i]] / sum * o->router.scale;
-		}
-		gap = want > k ? p[best[k - 1]] - p[best[k]] : 1.0f;
-		f32_at(j, o->margin)[r] = gap < margin ? gap : margin;
+		route_row(j, f32_at(j, o->logits) + r * n, (uint16_t *)j->x->address(o->choice) + r * k,
+			  f32_at(j, o->weight) + r * k, f32_at(j, o->margin) + r);
 		/* The router saw the row as it is; the experts get it as it travels. */
 		if (round != NULL)
 			j->be->round_bf16(round + r * o->hidden, o->hidden);
