@@ -25,6 +25,7 @@ struct od_config {
 	const struct od_family *family;
 	uint32_t n_layers; /* transformer layers */
 	uint32_t n_moe;	   /* layers with routed experts; m is the index of one of them */
+	uint32_t n_mtp;	   /* more layers in the checkpoint, which predict further tokens; they are left out */
 	uint32_t hidden, vocab;
 	uint32_t n_experts, top_k, intermediate; /* of one routed expert */
 	uint32_t ctx_max;			 /* max_position_embeddings */

@@ -3,6 +3,7 @@
 #include "common/model/mixer.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct od_family *const families[] = {
@@ -106,12 +107,25 @@ void od_expert_source_name(const struct od_config *cfg, uint32_t m, uint32_t exp
 		 f->expert_mat[mat] != NULL ? f->expert_mat[mat] : common[mat]);
 }
 
-bool od_source_ignorable(const char *name)
+/* model.layers.N.*, N from n_layers on */
+static bool of_mtp_layer(const struct od_config *cfg, const char *name)
+{
+	static const char prefix[] = "model.layers.";
+	unsigned long layer;
+	char *end;
+
+	if (strncmp(name, prefix, sizeof(prefix) - 1) != 0 || name[sizeof(prefix) - 1] < '0' || name[sizeof(prefix) - 1] > '9')
+		return false;
+	layer = strtoul(name + sizeof(prefix) - 1, &end, 10);
+	return *end == '.' && layer >= cfg->n_layers && layer - cfg->n_layers < cfg->n_mtp;
+}
+
+bool od_source_ignorable(const struct od_config *cfg, const char *name)
 {
 	static const char suffix[] = ".rotary_emb.inv_freq";
 	size_t len = strlen(name), n = sizeof(suffix) - 1;
 
-	return len > n && strcmp(name + len - n, suffix) == 0;
+	return (len > n && strcmp(name + len - n, suffix) == 0) || of_mtp_layer(cfg, name);
 }
 
 /* ---- roles ---- */

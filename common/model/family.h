@@ -70,8 +70,8 @@ void od_family_list(char *buf, size_t size); /* "mixtral, ..." for messages */
 void od_dense_source_name(const struct od_config *cfg, enum od_role role, uint32_t layer, char buf[OD_NAME_BYTES]);
 void od_expert_source_name(const struct od_config *cfg, uint32_t m, uint32_t expert, enum od_expert_mat mat,
 			   char buf[OD_NAME_BYTES]);
-/* True for tensors of a checkpoint that are not needed (rotary tables). */
-bool od_source_ignorable(const char *name);
+/* True for tensors of a checkpoint that are not needed: rotary tables, layers that predict several tokens (MTP). */
+bool od_source_ignorable(const struct od_config *cfg, const char *name);
 
 bool od_role_per_layer(enum od_role role);
 /* True for matrices of a layer that a shadow stores in its own precision; the others are small, or routers. */

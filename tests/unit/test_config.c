@@ -364,9 +364,31 @@ static void test_names(void **state)
 	assert_string_equal(buf, "model.layers.5.block_sparse_moe.experts.6.w3.weight");
 	od_expert_source_name(&c, 4, 0, OD_MAT_DOWN, buf);
 	assert_string_equal(buf, "model.layers.4.block_sparse_moe.experts.0.w2.weight");
-	assert_true(od_source_ignorable("model.layers.0.self_attn.rotary_emb.inv_freq"));
-	assert_false(od_source_ignorable("model.layers.0.self_attn.q_proj.weight"));
-	assert_false(od_source_ignorable("inv_freq"));
+	assert_true(od_source_ignorable(&c, "model.layers.0.self_attn.rotary_emb.inv_freq"));
+	assert_false(od_source_ignorable(&c, "model.layers.0.self_attn.q_proj.weight"));
+	assert_false(od_source_ignorable(&c, "inv_freq"));
+}
+
+/* Layers behind the last one, as many as config.json says, and nothing that only looks like them. */
+static void test_layers_left_out(void **state)
+{
+	static const char *const out[] = { "model.layers.32.eh_proj.weight", "model.layers.33.self_attn.q_proj.weight" };
+	static const char *const in[] = { "model.layers.34.eh_proj.weight", "model.layers.31.eh_proj.weight",
+					  "model.layers.3.eh_proj.weight",  "model.layers.32x.eh_proj.weight",
+					  "model.layers.+32.eh_proj",	    "model.layers.32",
+					  "xmodel.layers.32.eh_proj",	    "model.layers..32",
+					  "model.layers.18446744073709551648.a" };
+	struct od_config c;
+
+	(void)state;
+	must_take(&c, NULL, NULL);
+	for (size_t i = 0; i < sizeof(out) / sizeof(out[0]); i++)
+		assert_false(od_source_ignorable(&c, out[i]));
+	c.n_mtp = 2;
+	for (size_t i = 0; i < sizeof(out) / sizeof(out[0]); i++)
+		assert_true(od_source_ignorable(&c, out[i]));
+	for (size_t i = 0; i < sizeof(in) / sizeof(in[0]); i++)
+		assert_false(od_source_ignorable(&c, in[i]));
 }
 
 static void expect_shape(const struct od_config *c, enum od_role role, uint64_t n_out, uint64_t n_in)
@@ -693,6 +715,7 @@ int main(void)
 		cmocka_unit_test(test_rope),		    cmocka_unit_test(test_rope_parameters_alone),
 		cmocka_unit_test(test_refuses_numbers),	    cmocka_unit_test(test_refuses_variants),
 		cmocka_unit_test(test_refuses_huge_products), cmocka_unit_test(test_load_names_the_file),
+		cmocka_unit_test(test_layers_left_out),
 		cmocka_unit_test(test_names),		    cmocka_unit_test(test_shapes_and_roles),
 		cmocka_unit_test(test_kinds),		    cmocka_unit_test(test_too_many),
 		cmocka_unit_test(test_canonical),	    cmocka_unit_test(test_canonical_has_all_fields),

@@ -8,7 +8,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 	struct od_layer_spec l = { .mixer = &od_mixer_gqa, .ffn = OD_FFN_MOE, .router = { .scale = 1 } };
 	uint32_t n_layers = 0;
 	double clip = 0;
-	int rc = od_parse_refuse(&p);
+	int rc = od_parse_refuse(&p, NULL);
 
 	if (rc == OD_OK)
 		rc = od_parse_gqa(&p, &l.mix);

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of RoPE's settings in older and in newer files. */
+static const char *const rope_objects[] = { "rope_scaling", "rope_parameters" };
+
 static int refuse(const struct od_parse *p, const char *key, const char *expected)
 {
 	char *found = json_dumps(json_object_get(p->root, key), JSON_ENCODE_ANY | JSON_COMPACT);
@@ -37,7 +40,7 @@ int od_parse_only_str(const struct od_parse *p, const char *key, const char *exp
 	return refuse(p, key, quoted);
 }
 
-static int only_number(const struct od_parse *p, const char *key, double expected)
+int od_parse_only_number(const struct od_parse *p, const char *key, double expected)
 {
 	char text[32];
 	double found;
@@ -49,7 +52,30 @@ static int only_number(const struct od_parse *p, const char *key, double expecte
 	return refuse(p, key, text);
 }
 
-int od_parse_refuse(const struct od_parse *p)
+static bool is_own(const char *const *own, const char *key)
+{
+	for (; own != NULL && *own != NULL; own++)
+		if (strcmp(*own, key) == 0)
+			return true;
+	return false;
+}
+
+/* partial_rotary_factor inside of an object of RoPE's settings. */
+static int refuse_part(const struct od_parse *p, const char *key)
+{
+	const json_t *o = json_object_get(p->root, key);
+	double part = 1;
+	int rc = OD_OK;
+
+	if (json_is_object(o))
+		rc = od_json_f64_or(o, "partial_rotary_factor", 0, 1, 1, &part, p->where, p->err);
+	if (rc == OD_OK && part != 1)
+		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected partial_rotary_factor 1, found %g", p->where, key,
+			     part);
+	return rc;
+}
+
+int od_parse_refuse(const struct od_parse *p, const char *const *own)
 {
 	static const char *const off[] = { "mlp_bias", "lm_head_bias", "use_qk_norm" };
 	static const struct {
@@ -63,9 +89,13 @@ int od_parse_refuse(const struct od_parse *p)
 	int rc = od_parse_only_str(p, "hidden_act", "silu");
 
 	for (size_t i = 0; rc == OD_OK && i < sizeof(off) / sizeof(off[0]); i++)
-		rc = od_parse_only_bool(p, off[i], false);
+		if (!is_own(own, off[i]))
+			rc = od_parse_only_bool(p, off[i], false);
 	for (size_t i = 0; rc == OD_OK && i < sizeof(number) / sizeof(number[0]); i++)
-		rc = only_number(p, number[i].key, number[i].neutral);
+		if (!is_own(own, number[i].key))
+			rc = od_parse_only_number(p, number[i].key, number[i].neutral);
+	for (size_t i = 0; rc == OD_OK && i < 2 && !is_own(own, "partial_rotary_factor"); i++)
+		rc = refuse_part(p, rope_objects[i]);
 	return rc;
 }
 
@@ -176,7 +206,6 @@ static int read_scaling(const struct od_parse *p, const char *key, struct od_rop
 	const char *type = "default";
 	char where[1024];
 	json_t *o;
-	double part;
 	int rc = od_json_obj(p->root, key, &o, p->where, p->err);
 
 	if (rc != OD_OK)
@@ -185,10 +214,6 @@ static int read_scaling(const struct od_parse *p, const char *key, struct od_rop
 	/* Both may stand, then the newer one counts. */
 	if (od_json_has(o, "rope_type") || od_json_has(o, "type"))
 		rc = od_json_str(o, od_json_has(o, "rope_type") ? "rope_type" : "type", &type, where, p->err);
-	if (rc == OD_OK)
-		rc = od_json_f64_or(o, "partial_rotary_factor", 0, 1, 1, &part, where, p->err);
-	if (rc == OD_OK && part != 1)
-		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: expected partial_rotary_factor 1, found %g", where, part);
 	if (rc != OD_OK)
 		return rc;
 	/* "type": "default" may stand without one; then the frequency base is where it always was. */
@@ -202,7 +227,6 @@ static int read_scaling(const struct od_parse *p, const char *key, struct od_rop
 
 int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint32_t *index, double *attention)
 {
-	static const char *const keys[] = { "rope_scaling", "rope_parameters" };
 	struct od_rope r = { .dims = dims, .neighbours = neighbours, .magnitude = 1 };
 	const json_t *at = p->root;
 	double outer;
@@ -210,12 +234,12 @@ int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint
 
 	if (attention != NULL)
 		*attention = 1;
-	if (od_json_has(p->root, keys[0]) && od_json_has(p->root, keys[1]))
+	if (od_json_has(p->root, rope_objects[0]) && od_json_has(p->root, rope_objects[1]))
 		return od_fail(p->err, OD_ERR_FORMAT, "%s: fields \"%s\" and \"%s\": expected one of them, found both", p->where,
-			       keys[0], keys[1]);
-	for (size_t i = 0; rc == OD_OK && i < sizeof(keys) / sizeof(keys[0]); i++)
-		if (od_json_has(p->root, keys[i]))
-			rc = read_scaling(p, keys[i], &r, attention, &at);
+			       rope_objects[0], rope_objects[1]);
+	for (size_t i = 0; rc == OD_OK && i < 2; i++)
+		if (od_json_has(p->root, rope_objects[i]))
+			rc = read_scaling(p, rope_objects[i], &r, attention, &at);
 	if (rc == OD_OK)
 		rc = od_json_f64(at, "rope_theta", 1, 1e12, &r.theta, p->where, p->err);
 	if (rc == OD_OK)
@@ -225,6 +249,45 @@ int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint
 	if (rc == OD_OK && r.factor != 0 && r.theta == 1)
 		rc = od_fail(p->err, OD_ERR_RANGE, "%s: field \"rope_theta\": expected more than 1 with YaRN, found 1", p->where);
 	return rc == OD_OK ? od_config_add_rope(p->cfg, &r, index, p->err) : rc;
+}
+
+/* ---- latent attention ---- */
+
+int od_parse_mla(const struct od_parse *p, struct od_mixer *m)
+{
+	const struct {
+		const char *key;
+		uint32_t max, *out;
+	} field[] = {
+		{ "num_attention_heads", OD_DIM_MAX, &m->n_heads }, { "kv_lora_rank", OD_MAX_RANK, &m->kv_rank },
+		{ "qk_nope_head_dim", OD_MAX_RANK, &m->nope_dim },  { "qk_rope_head_dim", OD_MAX_RANK, &m->k_dim },
+		{ "v_head_dim", OD_MAX_RANK, &m->v_dim },
+	};
+	uint32_t rope_dim;
+	double attention;
+	int rc = OD_OK;
+
+	for (size_t i = 0; rc == OD_OK && i < sizeof(field) / sizeof(field[0]); i++)
+		rc = od_json_u32(p->root, field[i].key, 1, field[i].max, field[i].out, p->where, p->err);
+	if (rc == OD_OK)
+		rc = od_json_u32_or(p->root, "q_lora_rank", 1, OD_DIM_MAX, 0, &m->q_rank, p->where, p->err);
+	if (rc != OD_OK)
+		return rc;
+	rope_dim = m->k_dim;
+	if (rope_dim % 2 != 0)
+		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"qk_rope_head_dim\": expected an even number (RoPE turns pairs), "
+			       "found %u", p->where, rope_dim);
+	m->k_dim += m->nope_dim;
+	if ((uint64_t)m->n_heads * (m->nope_dim + m->v_dim + m->kv_rank + rope_dim) > OD_DIM_MAX)
+		return od_fail(p->err, OD_ERR_RANGE, "%s: field \"num_attention_heads\": expected at most %u elements for all heads "
+			       "together, found %u heads", p->where, OD_DIM_MAX, m->n_heads);
+	rc = od_parse_rope(p, rope_dim, true, &m->rope, &attention);
+	if (rc != OD_OK)
+		return rc;
+	m->n_kv_heads = 1;
+	m->norm_eps = 1e-6f; /* of norms of latents, whatever rms_norm_eps says */
+	m->scale = (float)(attention / sqrt((double)m->k_dim));
+	return OD_OK;
 }
 
 /* ---- experts and layers ---- */
@@ -248,6 +311,55 @@ int od_parse_experts(const struct od_parse *p, const char *n_key, const char *si
 		return rc;
 	return od_json_u32(p->root, "num_experts_per_tok", 1, c->n_experts < OD_MAX_TOP_K ? c->n_experts : OD_MAX_TOP_K, &c->top_k,
 			   p->where, p->err);
+}
+
+int od_parse_groups(const struct od_parse *p, struct od_router_spec *r)
+{
+	const uint32_t n = p->cfg->n_experts;
+	int rc = od_json_u32(p->root, "n_group", 1, n < OD_MAX_GROUPS ? n : OD_MAX_GROUPS, &r->n_groups, p->where, p->err);
+
+	if (rc == OD_OK)
+		rc = od_json_u32(p->root, "topk_group", 1, r->n_groups, &r->top_groups, p->where, p->err);
+	if (rc == OD_OK && n % r->n_groups != 0)
+		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"n_group\": expected a divisor of \"n_routed_experts\" %u, found %u",
+			     p->where, n, r->n_groups);
+	if (rc == OD_OK && p->cfg->top_k > n / r->n_groups * r->top_groups)
+		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"topk_group\": %u groups of %u experts have fewer than "
+			     "\"num_experts_per_tok\" %u", p->where, r->top_groups, n / r->n_groups, p->cfg->top_k);
+	return rc;
+}
+
+int od_parse_shared(const struct od_parse *p, uint32_t *intermediate)
+{
+	uint32_t n;
+	int rc = od_json_u32_or(p->root, "n_shared_experts", 0, OD_MAX_EXPERTS, 0, &n, p->where, p->err);
+
+	*intermediate = 0;
+	if (rc == OD_OK && (uint64_t)n * p->cfg->intermediate > OD_DIM_MAX)
+		rc = od_fail(p->err, OD_ERR_RANGE, "%s: field \"n_shared_experts\": expected at most %u, found %u", p->where,
+			     OD_DIM_MAX / p->cfg->intermediate, n);
+	if (rc == OD_OK)
+		*intermediate = n * p->cfg->intermediate;
+	return rc;
+}
+
+int od_parse_mtp(const struct od_parse *p)
+{
+	return od_json_u32_or(p->root, "num_nextn_predict_layers", 0, OD_MAX_LAYERS, 0, &p->cfg->n_mtp, p->where, p->err);
+}
+
+int od_parse_add_layers(const struct od_parse *p, struct od_layer_spec *l)
+{
+	uint32_t n_layers, first = 0;
+	int rc = od_parse_layers(p, &n_layers);
+
+	if (rc == OD_OK)
+		rc = od_json_u32_or(p->root, "first_k_dense_replace", 0, UINT32_MAX, 0, &first, p->where, p->err);
+	for (uint32_t i = 0; rc == OD_OK && i < n_layers; i++) {
+		l->ffn = i < first ? OD_FFN_DENSE : OD_FFN_MOE;
+		rc = od_config_add_layer(p->cfg, l, p->err);
+	}
+	return rc;
 }
 
 int od_parse_layers(const struct od_parse *p, uint32_t *n_layers)

@@ -18,11 +18,13 @@ struct od_parse {
 	struct od_err *err;
 };
 
-/* Refuses fields that would change results in ways that no family here supports, unless they have their neutral value. */
-OD_MUST_CHECK int od_parse_refuse(const struct od_parse *p);
+/* Refuses fields that would change results in ways that most families do not support, unless they have their neutral value.
+ * own: those that the family reads itself; ends with NULL; NULL: none. */
+OD_MUST_CHECK int od_parse_refuse(const struct od_parse *p, const char *const *own);
 /* The field may be absent, null or expected. */
 OD_MUST_CHECK int od_parse_only_bool(const struct od_parse *p, const char *key, bool expected);
 OD_MUST_CHECK int od_parse_only_str(const struct od_parse *p, const char *key, const char *expected);
+OD_MUST_CHECK int od_parse_only_number(const struct od_parse *p, const char *key, double expected);
 
 /* num_attention_heads, num_key_value_heads, head_dim (may be absent), attention_bias; scale and norm_eps follow. */
 OD_MUST_CHECK int od_parse_gqa(const struct od_parse *p, struct od_mixer *mix);
@@ -31,8 +33,18 @@ OD_MUST_CHECK int od_parse_window(const struct od_parse *p, uint32_t *window);
 /* rope_theta with rope_scaling or rope_parameters: plain or YaRN over dims elements; adds the rope. *attention (NULL ok): the
  * factor of attention scores from mscale_all_dim. */
 OD_MUST_CHECK int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint32_t *index, double *attention);
+/* DeepSeek's multi-head latent attention with its RoPE, which turns neighbours. */
+OD_MUST_CHECK int od_parse_mla(const struct od_parse *p, struct od_mixer *mix);
 /* The number of routed experts (n_key or num_local_experts), num_experts_per_tok, the intermediate size (size_key). */
 OD_MUST_CHECK int od_parse_experts(const struct od_parse *p, const char *n_key, const char *size_key);
+/* n_group and topk_group, which must leave enough experts; they follow od_parse_experts. */
+OD_MUST_CHECK int od_parse_groups(const struct od_parse *p, struct od_router_spec *router);
+/* n_shared_experts of the size of routed ones, as one network. */
+OD_MUST_CHECK int od_parse_shared(const struct od_parse *p, uint32_t *intermediate);
+/* num_nextn_predict_layers: layers behind those of the model, which a checkpoint may have. */
+OD_MUST_CHECK int od_parse_mtp(const struct od_parse *p);
+/* Adds all layers: the first first_k_dense_replace ones dense, the others with experts. */
+OD_MUST_CHECK int od_parse_add_layers(const struct od_parse *p, struct od_layer_spec *l);
 OD_MUST_CHECK int od_parse_layers(const struct od_parse *p, uint32_t *n_layers); /* num_hidden_layers */
 
 /* Qwen's mlp_only_layers and decoder_sparse_step. *sparse: the layer has routed experts. Call it for layer 0 first: that call

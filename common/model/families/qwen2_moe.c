@@ -57,7 +57,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 {
 	const struct od_parse p = { cfg, root, where, err };
 	struct od_layer_spec l = { .mixer = &od_mixer_gqa, .router = { .scale = 1 } };
-	int rc = od_parse_refuse(&p);
+	int rc = od_parse_refuse(&p, NULL);
 
 	if (rc == OD_OK)
 		rc = od_parse_only_bool(&p, "attention_bias", false);

@@ -396,7 +396,7 @@ static int check_unknown(const struct od_checkpoint *c, const struct od_config *
 	for (size_t i = 0; i < od_checkpoint_n_tensors(c); i++) {
 		const struct od_tensor *t = od_checkpoint_tensor(c, i);
 
-		if (used[i] || od_source_ignorable(t->name) || of_activations(t->name) || is_tied_head(cfg, t->name))
+		if (used[i] || od_source_ignorable(cfg, t->name) || of_activations(t->name) || is_tied_head(cfg, t->name))
 			continue;
 		first = first != NULL ? first : t;
 		n++;
