@@ -19,7 +19,7 @@
 static int read_family(struct od_config *cfg, const json_t *root, const char *where, struct od_err *err)
 {
 	const char *architecture = NULL, *model_type = NULL;
-	char known[256];
+	char known[512];
 	json_t *list;
 	int rc;
 

@@ -39,6 +39,23 @@ static const struct {
 	  "\"num_hidden_layers\":2,\"num_attention_heads\":2,\"kv_lora_rank\":16,\"qk_nope_head_dim\":8,\"qk_rope_head_dim\":4,"
 	  "\"v_head_dim\":8,\"n_routed_experts\":5,\"num_experts_per_tok\":2,\"rms_norm_eps\":1e-6,\"vocab_size\":48,"
 	  "\"max_position_embeddings\":512,\"rope_theta\":10000}" },
+	{ "deepseek_v3_groups", 70,
+	  "{\"model_type\":\"deepseek_v3\",\"hidden_size\":40,\"intermediate_size\":44,\"moe_intermediate_size\":16,"
+	  "\"num_hidden_layers\":3,\"first_k_dense_replace\":1,\"num_attention_heads\":3,\"q_lora_rank\":18,\"kv_lora_rank\":"
+	  "20,"
+	  "\"qk_nope_head_dim\":10,\"qk_rope_head_dim\":6,\"v_head_dim\":12,\"n_routed_experts\":12,\"n_shared_experts\":1,"
+	  "\"num_experts_per_tok\":3,\"n_group\":4,\"topk_group\":2,\"rms_norm_eps\":1e-6,\"vocab_size\":48,"
+	  "\"max_position_embeddings\":512,\"rope_theta\":10000}" },
+	{ "glm_norms_in_part", 40,
+	  "{\"model_type\":\"glm4_moe\",\"hidden_size\":36,\"intermediate_size\":52,\"moe_intermediate_size\":20,"
+	  "\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":12,\"n_routed_experts\":8,"
+	  "\"num_experts_per_tok\":3,\"n_group\":1,\"topk_group\":1,\"use_qk_norm\":true,\"attention_bias\":true,"
+	  "\"rms_norm_eps\":1e-5,\"vocab_size\":48,\"max_position_embeddings\":512,\"rope_theta\":10000.0}" },
+	{ "minimax_rotary", 60,
+	  "{\"model_type\":\"minimax_m2\",\"hidden_size\":32,\"intermediate_size\":20,\"num_hidden_layers\":3,"
+	  "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":14,\"rotary_dim\":6,\"num_local_experts\":9,"
+	  "\"num_experts_per_tok\":4,\"rms_norm_eps\":1e-6,\"vocab_size\":48,\"max_position_embeddings\":512,"
+	  "\"rope_theta\":10000.0}" },
 };
 #define N_PARSED (sizeof(made) / sizeof(made[0]))
 _Static_assert(N_PARSED + 1 == N_MADE, "and one that is not parsed");

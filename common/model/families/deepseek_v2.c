@@ -27,7 +27,7 @@ static int read_experts(const struct od_parse *p, struct od_layer_spec *l)
 	if (rc == OD_OK)
 		rc = od_json_u32(p->root, "intermediate_size", 1, OD_DIM_MAX, &l->intermediate, p->where, p->err);
 	if (rc == OD_OK)
-		rc = od_parse_shared(p, &l->shared_intermediate);
+		rc = od_parse_shared(p, 0, &l->shared_intermediate);
 	if (rc == OD_OK)
 		rc = od_json_f64_or(p->root, "routed_scaling_factor", 1e-6, 1e6, 1, &scale, p->where, p->err);
 	if (rc == OD_OK)
@@ -53,7 +53,7 @@ static int parse(struct od_config *cfg, const json_t *root, const char *where, s
 		rc = od_parse_mla(&p, &l.mix);
 	if (rc == OD_OK)
 		rc = read_experts(&p, &l);
-	return rc == OD_OK ? od_parse_add_layers(&p, &l) : rc;
+	return rc == OD_OK ? od_parse_add_layers(&p, 0, &l) : rc;
 }
 
 static const char *const architectures[] = { "DeepseekV2ForCausalLM", NULL };

@@ -225,6 +225,30 @@ static int read_scaling(const struct od_parse *p, const char *key, struct od_rop
 	       od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: expected type \"default\" or \"yarn\", found \"%.64s\"", where, type);
 }
 
+int od_parse_rotated(const struct od_parse *p, uint32_t head, double fallback, uint32_t *dims)
+{
+	const char *key = "partial_rotary_factor";
+	double part, inner;
+	int rc = od_json_f64_or(p->root, key, 0, 1, fallback, &part, p->where, p->err);
+
+	for (size_t i = 0; rc == OD_OK && i < 2; i++) {
+		const json_t *o = json_object_get(p->root, rope_objects[i]);
+
+		if (!json_is_object(o) || !od_json_has(o, key))
+			continue;
+		rc = od_json_f64(o, key, 0, 1, &inner, p->where, p->err);
+		if (rc == OD_OK && od_json_has(p->root, key) && inner != part)
+			rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"%s\": found two values, %g and %g", p->where, key, part,
+				     inner);
+		part = inner;
+	}
+	*dims = rc == OD_OK ? (uint32_t)(head * part) : 0;
+	if (rc == OD_OK && (*dims == 0 || *dims % 2 != 0))
+		rc = od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"%s\": expected an even number of the %u elements of a head "
+			     "(RoPE turns pairs), found %g of them", p->where, key, head, head * part);
+	return rc;
+}
+
 int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint32_t *index, double *attention)
 {
 	struct od_rope r = { .dims = dims, .neighbours = neighbours, .magnitude = 1 };
@@ -323,16 +347,19 @@ int od_parse_groups(const struct od_parse *p, struct od_router_spec *r)
 	if (rc == OD_OK && n % r->n_groups != 0)
 		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"n_group\": expected a divisor of \"n_routed_experts\" %u, found %u",
 			     p->where, n, r->n_groups);
+	if (rc == OD_OK && r->group_two && r->n_groups > 1 && n / r->n_groups < 2)
+		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"n_group\": expected groups of at least 2 of %u experts, found %u "
+			     "groups", p->where, n, r->n_groups);
 	if (rc == OD_OK && p->cfg->top_k > n / r->n_groups * r->top_groups)
 		rc = od_fail(p->err, OD_ERR_FORMAT, "%s: field \"topk_group\": %u groups of %u experts have fewer than "
 			     "\"num_experts_per_tok\" %u", p->where, r->top_groups, n / r->n_groups, p->cfg->top_k);
 	return rc;
 }
 
-int od_parse_shared(const struct od_parse *p, uint32_t *intermediate)
+int od_parse_shared(const struct od_parse *p, uint32_t fallback, uint32_t *intermediate)
 {
 	uint32_t n;
-	int rc = od_json_u32_or(p->root, "n_shared_experts", 0, OD_MAX_EXPERTS, 0, &n, p->where, p->err);
+	int rc = od_json_u32_or(p->root, "n_shared_experts", 0, OD_MAX_EXPERTS, fallback, &n, p->where, p->err);
 
 	*intermediate = 0;
 	if (rc == OD_OK && (uint64_t)n * p->cfg->intermediate > OD_DIM_MAX)
@@ -343,18 +370,42 @@ int od_parse_shared(const struct od_parse *p, uint32_t *intermediate)
 	return rc;
 }
 
+int od_parse_v3_experts(const struct od_parse *p, struct od_layer_spec *l, double scale)
+{
+	struct od_router_spec *r = &l->router;
+	int rc = od_parse_only_str(p, "scoring_func", "sigmoid");
+
+	*r = (struct od_router_spec){ .score = OD_SCORE_SIGMOID, .bias = true, .group_two = true, .sum_eps = 1e-20f };
+	if (rc == OD_OK)
+		rc = od_parse_only_str(p, "topk_method", "noaux_tc");
+	if (rc == OD_OK)
+		rc = od_parse_only_number(p, "moe_layer_freq", 1);
+	if (rc == OD_OK)
+		rc = od_parse_experts(p, "n_routed_experts", "moe_intermediate_size");
+	if (rc == OD_OK)
+		rc = od_parse_groups(p, r);
+	if (rc == OD_OK)
+		rc = od_json_bool_or(p->root, "norm_topk_prob", true, &r->renormalise, p->where, p->err);
+	if (rc == OD_OK)
+		rc = od_json_f64_or(p->root, "routed_scaling_factor", 1e-6, 1e6, scale, &scale, p->where, p->err);
+	if (rc == OD_OK)
+		rc = od_json_u32(p->root, "intermediate_size", 1, OD_DIM_MAX, &l->intermediate, p->where, p->err);
+	r->scale = (float)scale;
+	return rc == OD_OK ? od_parse_shared(p, 1, &l->shared_intermediate) : rc;
+}
+
 int od_parse_mtp(const struct od_parse *p)
 {
 	return od_json_u32_or(p->root, "num_nextn_predict_layers", 0, OD_MAX_LAYERS, 0, &p->cfg->n_mtp, p->where, p->err);
 }
 
-int od_parse_add_layers(const struct od_parse *p, struct od_layer_spec *l)
+int od_parse_add_layers(const struct od_parse *p, uint32_t fallback, struct od_layer_spec *l)
 {
 	uint32_t n_layers, first = 0;
 	int rc = od_parse_layers(p, &n_layers);
 
 	if (rc == OD_OK)
-		rc = od_json_u32_or(p->root, "first_k_dense_replace", 0, UINT32_MAX, 0, &first, p->where, p->err);
+		rc = od_json_u32_or(p->root, "first_k_dense_replace", 0, UINT32_MAX, fallback, &first, p->where, p->err);
 	for (uint32_t i = 0; rc == OD_OK && i < n_layers; i++) {
 		l->ffn = i < first ? OD_FFN_DENSE : OD_FFN_MOE;
 		rc = od_config_add_layer(p->cfg, l, p->err);

@@ -30,6 +30,8 @@ OD_MUST_CHECK int od_parse_only_number(const struct od_parse *p, const char *key
 OD_MUST_CHECK int od_parse_gqa(const struct od_parse *p, struct od_mixer *mix);
 /* Qwen's sliding_window, which applies only with use_sliding_window. */
 OD_MUST_CHECK int od_parse_window(const struct od_parse *p, uint32_t *window);
+/* How many of a head's elements RoPE rotates, by partial_rotary_factor [fallback] beside or among RoPE's settings. */
+OD_MUST_CHECK int od_parse_rotated(const struct od_parse *p, uint32_t head, double fallback, uint32_t *dims);
 /* rope_theta with rope_scaling or rope_parameters: plain or YaRN over dims elements; adds the rope. *attention (NULL ok): the
  * factor of attention scores from mscale_all_dim. */
 OD_MUST_CHECK int od_parse_rope(const struct od_parse *p, uint32_t dims, bool neighbours, uint32_t *index, double *attention);
@@ -39,12 +41,15 @@ OD_MUST_CHECK int od_parse_mla(const struct od_parse *p, struct od_mixer *mix);
 OD_MUST_CHECK int od_parse_experts(const struct od_parse *p, const char *n_key, const char *size_key);
 /* n_group and topk_group, which must leave enough experts; they follow od_parse_experts. */
 OD_MUST_CHECK int od_parse_groups(const struct od_parse *p, struct od_router_spec *router);
-/* n_shared_experts of the size of routed ones, as one network. */
-OD_MUST_CHECK int od_parse_shared(const struct od_parse *p, uint32_t *intermediate);
+/* n_shared_experts [fallback] of the size of routed ones, as one network. */
+OD_MUST_CHECK int od_parse_shared(const struct od_parse *p, uint32_t fallback, uint32_t *intermediate);
+/* Routed, shared and dense networks of DeepSeek-V3 (arXiv 2412.19437, section 2.1.2) and the families that took them over:
+ * sigmoids with a bias, groups by their two best. scale: where routed_scaling_factor is missing. */
+OD_MUST_CHECK int od_parse_v3_experts(const struct od_parse *p, struct od_layer_spec *l, double scale);
 /* num_nextn_predict_layers: layers behind those of the model, which a checkpoint may have. */
 OD_MUST_CHECK int od_parse_mtp(const struct od_parse *p);
-/* Adds all layers: the first first_k_dense_replace ones dense, the others with experts. */
-OD_MUST_CHECK int od_parse_add_layers(const struct od_parse *p, struct od_layer_spec *l);
+/* Adds all layers: the first first_k_dense_replace [fallback] ones dense, the others with experts. */
+OD_MUST_CHECK int od_parse_add_layers(const struct od_parse *p, uint32_t fallback, struct od_layer_spec *l);
 OD_MUST_CHECK int od_parse_layers(const struct od_parse *p, uint32_t *n_layers); /* num_hidden_layers */
 
 /* Qwen's mlp_only_layers and decoder_sparse_step. *sparse: the layer has routed experts. Call it for layer 0 first: that call
