@@ -10,9 +10,15 @@ SIZES = {
     "qwen2_moe": ("num_experts", "moe_intermediate_size"),
     "olmoe": ("num_experts", "intermediate_size"),
     "deepseek_v2": ("n_routed_experts", "moe_intermediate_size"),
+    "deepseek_v3": ("n_routed_experts", "moe_intermediate_size"),
+    "glm4_moe": ("n_routed_experts", "moe_intermediate_size"),
+    "minimax_m2": ("num_local_experts", "intermediate_size"),
 }
+# What else config.json may call a family.
+MODEL_TYPES = {"kimi_k2": "deepseek_v3"}
 ARCHITECTURES = {"MixtralForCausalLM": "mixtral", "Qwen3MoeForCausalLM": "qwen3_moe", "Qwen2MoeForCausalLM": "qwen2_moe",
-                 "OlmoeForCausalLM": "olmoe", "DeepseekV2ForCausalLM": "deepseek_v2"}
+                 "OlmoeForCausalLM": "olmoe", "DeepseekV2ForCausalLM": "deepseek_v2",
+                 "DeepseekV3ForCausalLM": "deepseek_v3", "Glm4MoeForCausalLM": "glm4_moe", "MiniMaxM2ForCausalLM": "minimax_m2"}
 MATS = ["gate", "up", "down"]
 WHOLE = {"embed": "model.embed_tokens.weight", "head": "lm_head.weight", "final_norm": "model.norm.weight"}
 # Roles that layers have, in order; names in most families; whether shadows have them.
@@ -30,6 +36,7 @@ ROLES = [
     ("ffn_up", "mlp.up_proj.weight", True), ("ffn_down", "mlp.down_proj.weight", True),
     ("shared_gate", "mlp.shared_experts.gate_proj.weight", True), ("shared_up", "mlp.shared_experts.up_proj.weight", True),
     ("shared_down", "mlp.shared_experts.down_proj.weight", True), ("shared_score", "mlp.shared_expert_gate.weight", False),
+    ("router_bias", "mlp.gate.e_score_correction_bias", False),
 ]
 
 
@@ -50,6 +57,10 @@ class Model:
 
     def __init__(self, cfg):
         self.cfg, self.family = cfg, cfg.get("model_type") or ARCHITECTURES[cfg["architectures"][0]]
+        self.family = MODEL_TYPES.get(self.family, self.family)
+        self.latent = self.family.startswith("deepseek")
+        self.v3 = self.family in ("deepseek_v3", "glm4_moe")  # its routers
+        self.sigmoid = self.v3 or self.family == "minimax_m2"
         n_key, inner_key = SIZES[self.family]
         self.hidden, self.n_layers = cfg["hidden_size"], cfg["num_hidden_layers"]
         n_key = n_key if cfg.get(n_key) is not None else "num_local_experts"
@@ -68,8 +79,8 @@ class Model:
         return default if value is None else value
 
     def is_moe(self, layer):
-        if self.family == "deepseek_v2":
-            return layer >= self.get("first_k_dense_replace", 0)
+        if self.latent or self.v3:
+            return layer >= self.get("first_k_dense_replace", {"deepseek_v3": 3, "glm4_moe": 1}.get(self.family, 0))
         if self.family.startswith("qwen"):
             return (layer + 1) % self.get("decoder_sparse_step", 1) == 0 and layer not in self.get("mlp_only_layers", [])
         return True
@@ -88,15 +99,21 @@ class Model:
         """Of q, k and v; of o."""
         if self.family == "qwen2_moe":
             return self.get("qkv_bias", True), False
-        has = self.family != "mixtral" and self.get("attention_bias", False)
-        return has, has
+        has = self.family not in ("mixtral", "minimax_m2") and self.get("attention_bias", False)
+        return has, has and self.family != "glm4_moe"
+
+    def _qk_norm(self):
+        """0: none; 1: of each head; 2: of all together."""
+        if self.family == "glm4_moe":
+            return int(self.get("use_qk_norm", False))
+        return {"qwen3_moe": 1, "olmoe": 2, "minimax_m2": 2}.get(self.family, 0)
 
     def _latent(self):
         c = self.cfg
         return (c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"], self.get("q_lora_rank", 0), c["kv_lora_rank"])
 
     def _attention_shapes(self):
-        if self.family == "deepseek_v2":
+        if self.latent:
             return self._latent_shapes()
         (kv, d), h, (qkv_bias, o_bias) = self._heads(), self.hidden, self._biases()
         q, k = self.heads * d, kv * d
@@ -105,9 +122,9 @@ class Model:
             out.update(attn_q_bias=[q], attn_k_bias=[k], attn_v_bias=[k])
         if o_bias:
             out.update(attn_o_bias=[h])
-        if self.family == "qwen3_moe":
+        if self._qk_norm() == 1:
             out.update(attn_q_norm=[d], attn_k_norm=[d])
-        if self.family == "olmoe":
+        if self._qk_norm() == 2:
             out.update(attn_q_norm=[q], attn_k_norm=[k])
         return out
 
@@ -120,8 +137,8 @@ class Model:
         return dict(out, attn_q_a=[q_rank, h], attn_q_a_norm=[q_rank], attn_q_b=[n * (nope + turning), q_rank])
 
     def shared(self):
-        if self.family == "deepseek_v2":
-            return self.get("n_shared_experts", 0) * self.inner
+        if self.latent or self.v3:
+            return self.get("n_shared_experts", int(self.v3)) * self.inner
         return self.cfg["shared_expert_intermediate_size"] if self.family == "qwen2_moe" else 0
 
     def _ffn_shapes(self, layer):
@@ -133,6 +150,8 @@ class Model:
             out.update(router=[self.n_experts, h])
             if self.family == "qwen2_moe":
                 out.update(shared_score=[1, h])
+            if self.sigmoid:
+                out.update(router_bias=[self.n_experts])
         return out
 
     # ---- names ----
@@ -141,15 +160,17 @@ class Model:
         if layer is None:
             return WHOLE[role]
         (name,) = [n for r, n, _ in ROLES if r == role]
-        if self.family == "mixtral" and role == "router":
+        if self.family in ("mixtral", "minimax_m2") and role == "router":
             name = "block_sparse_moe.gate.weight"
+        if self.family == "minimax_m2" and role == "router_bias":
+            name = "block_sparse_moe.e_score_correction_bias"
         if self.family == "qwen2_moe":
             name = name.replace("shared_experts", "shared_expert")
         return "model.layers.%d.%s" % (layer, name)
 
     def expert_name(self, m, expert, mat):
         part = "mlp.experts.%d.%s_proj" % (expert, mat)
-        if self.family == "mixtral":
+        if self.family in ("mixtral", "minimax_m2"):
             part = "block_sparse_moe.experts.%d.%s" % (expert, dict(gate="w1", up="w3", down="w2")[mat])
         return "model.layers.%d.%s.weight" % (self.layer_of[m], part)
 
@@ -183,10 +204,20 @@ class Model:
     def _m(self, s):
         return 1.0 if self._factor() <= 1 else 0.1 * s * math.log(self._factor()) + 1
 
+    def _rotated(self):
+        """How many elements of a head RoPE turns."""
+        head, part = self._heads()[1], self._rope_object().get("partial_rotary_factor")
+        if self.family not in ("glm4_moe", "minimax_m2"):
+            return head
+        if part is None and self.get("rotary_dim") is not None:
+            return self.cfg["rotary_dim"]
+        default = 0.5 if self.family == "glm4_moe" else 1
+        return int(head * (self.get("partial_rotary_factor", default) if part is None else part))
+
     def rope_text(self):
-        latent, o = self.family == "deepseek_v2", self._yarn()
+        latent, o = self.latent, self._yarn()
         theta = self._rope_object().get("rope_theta") or self.cfg["rope_theta"]
-        dims = self._latent()[1] if latent else self._heads()[1]
+        dims = self._latent()[1] if latent else self._rotated()
         out = dict(dims=dims, neighbours=latent, theta=f64_bits(theta), magnitude=f32_bits(1))
         if o is None:
             return text(out)
@@ -210,7 +241,7 @@ class Model:
         return size if slides else 0
 
     def _attention_text(self, layer):
-        if self.family == "deepseek_v2":
+        if self.latent:
             nope, turning, v, q_rank, rank = self._latent()
             by = (self._yarn() or {}).get("mscale_all_dim")
             scale = (self._m(by) * self._m(by) if by else 1) / math.sqrt(nope + turning)
@@ -221,18 +252,21 @@ class Model:
         clip = self.get("clip_qkv", 0) if self.family == "olmoe" else 0
         return dict(mixer="gqa", heads=self.heads, kv_heads=kv, k_dim=d, v_dim=d, window=self.window(layer),
                     scale=f32_bits(1 / math.sqrt(d)), rope=0, qkv_bias=qkv_bias, o_bias=o_bias,
-                    qk_norm={"qwen3_moe": 1, "olmoe": 2}.get(self.family, 0), norm_eps=f32_bits(self.cfg["rms_norm_eps"]),
+                    qk_norm=self._qk_norm(), norm_eps=f32_bits(self.cfg["rms_norm_eps"]),
                     clip=f32_bits(clip), nope=0, q_rank=0, kv_rank=0)
 
     def _ffn_text(self, layer):
         if not self.is_moe(layer):
             return dict(dense=self.cfg["intermediate_size"])
-        deepseek, grouped = self.family == "deepseek_v2", self.get("topk_method") == "group_limited_greedy"
-        normed = {"mixtral": True, "deepseek_v2": False}.get(self.family, self.get("norm_topk_prob", False))
-        return dict(groups=self.cfg["n_group"] if deepseek and grouped else 0,
-                    top_groups=self.cfg["topk_group"] if deepseek and grouped else 0, renormalise=normed,
-                    weight=f32_bits(self.get("routed_scaling_factor", 1) if deepseek else 1), shared=self.shared(),
-                    shared_gate=self.family == "qwen2_moe")
+        grouped = self.v3 or self.family == "deepseek_v2" and self.get("topk_method") == "group_limited_greedy"
+        fixed = {"mixtral": True, "minimax_m2": True, "deepseek_v2": False}
+        normed = fixed.get(self.family, self.get("norm_topk_prob", self.v3))
+        scale = self.get("routed_scaling_factor", 2.5 if self.family == "deepseek_v3" else 1) if self.latent or self.v3 else 1
+        out = dict(groups=self.cfg["n_group"] if grouped else 0, top_groups=self.cfg["topk_group"] if grouped else 0,
+                   renormalise=normed, weight=f32_bits(scale), shared=self.shared(), shared_gate=self.family == "qwen2_moe")
+        if self.sigmoid:
+            out.update(score="sigmoid", router_bias=1, group_two=self.v3, sum_eps=f32_bits(1e-20 if self.v3 else 0))
+        return out
 
     def layer_texts(self):
         return [text(self._attention_text(i) | self._ffn_text(i)) for i in range(self.n_layers)]

@@ -19,17 +19,26 @@ from pack_commands import at, check_record, contents, good, read, refused, resum
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden", "families")
 NAMES = sorted(n for n in os.listdir(GOLDEN) if os.path.exists(os.path.join(GOLDEN, n, "config.json")))
 FAMILIES = {"mixtral": "mixtral_top3", "qwen3_moe": "qwen3_moe_mlp_only", "qwen2_moe": "qwen2_moe_norm", "olmoe": "olmoe_clip",
-            "deepseek_v2": "deepseek_v2_groups"}
+            "deepseek_v2": "deepseek_v2_groups", "deepseek_v3": "deepseek_v3_groups", "glm4_moe": "glm4_moe_air",
+            "minimax_m2": "minimax_m2_plain"}
 GONE = "the field is not there"
 YARN = {"type": "yarn", "factor": 8, "original_max_position_embeddings": 16}
 
 
-def golden(name):
+def whole_golden(name):
     """A golden checkpoint's folder, configuration and tensors."""
     path, tens = os.path.join(GOLDEN, name), {}
     for file in sorted(glob.glob(os.path.join(path, "*.safetensors"))):
         tens.update(tc.read_safetensors(file))
     return path, json.loads(read(path, "config.json")), tens
+
+
+def golden(name):
+    """The same without the layers that predict further tokens, which no pack has."""
+    path, cfg, tens = whole_golden(name)
+    n = cfg["num_hidden_layers"]
+    behind = tuple("model.layers.%d." % i for i in range(n, n + cfg.get("num_nextn_predict_layers", 0)))
+    return path, cfg, {k: v for k, v in tens.items() if not k.startswith(behind)}
 
 
 def golden_pack(name):
@@ -78,14 +87,28 @@ def test_texts_by_hand():
              "window=0 scale=3eb504f3 rope=0 qkv_bias=0 o_bias=0 qk_norm=0 norm_eps=358637bd clip=00000000 nope=0 "
              "q_rank=0 kv_rank=0 groups=0 top_groups=0 renormalise=0 weight=3f800000 shared=40 shared_gate=1; layers 0 1 "
              "0 1")
-    for name, want in (("mixtral_top3", mixtral), ("deepseek_v2_groups", deepseek), ("qwen2_moe_no_bias", qwen2)):
+    # 12^-0.5 = 0.28867513; 1e-5 and 1e-20.
+    glm = ("family=glm4_moe hidden=32 vocab=296 experts=8 top_k=3 intermediate=12 rms_eps=3727c5ac tied_head=0; rope 0: dims=6 "
+           "neighbours=0 theta=40c3880000000000 magnitude=3f800000; kind 0: mixer=gqa heads=4 kv_heads=2 k_dim=12 v_dim=12 "
+           "window=0 scale=3e93cd3a rope=0 qkv_bias=1 o_bias=0 qk_norm=0 norm_eps=3727c5ac clip=00000000 nope=0 q_rank=0 "
+           "kv_rank=0 dense=48; kind 1: mixer=gqa heads=4 kv_heads=2 k_dim=12 v_dim=12 window=0 scale=3e93cd3a rope=0 "
+           "qkv_bias=1 o_bias=0 qk_norm=0 norm_eps=3727c5ac clip=00000000 nope=0 q_rank=0 kv_rank=0 groups=1 top_groups=1 "
+           "renormalise=1 weight=3f800000 shared=12 shared_gate=0 score=sigmoid router_bias=1 group_two=1 sum_eps=1e3ce508; "
+           "layers 0 1 1")
+    minimax = ("family=minimax_m2 hidden=32 vocab=296 experts=9 top_k=3 intermediate=16 rms_eps=358637bd tied_head=0; rope 0: "
+               "dims=8 neighbours=0 theta=40c3880000000000 magnitude=3f800000; kind 0: mixer=gqa heads=4 kv_heads=2 k_dim=12 "
+               "v_dim=12 window=0 scale=3e93cd3a rope=0 qkv_bias=0 o_bias=0 qk_norm=2 norm_eps=358637bd clip=00000000 nope=0 "
+               "q_rank=0 kv_rank=0 groups=0 top_groups=0 renormalise=1 weight=3f800000 shared=0 shared_gate=0 score=sigmoid "
+               "router_bias=1 group_two=0 sum_eps=00000000; layers 0 0")
+    for name, want in (("mixtral_top3", mixtral), ("deepseek_v2_groups", deepseek), ("qwen2_moe_no_bias", qwen2),
+                       ("glm4_moe_air", glm), ("minimax_m2_plain", minimax)):
         assert Model(golden(name)[1]).text() == want, Model(golden(name)[1]).text()
 
 
 def check_info(path, pack):
     """What od-pack info says, against config.json as the reader takes it."""
     info, text, spec, cfg = json.loads(good("info", "--json", path).stdout), good("info", path).stdout, pack.spec, pack.config
-    latent = spec.family == "deepseek_v2"
+    latent = spec.latent
     head = (cfg["qk_nope_head_dim"] + cfg["qk_rope_head_dim"] if latent else
             cfg.get("head_dim") or cfg["hidden_size"] // cfg["num_attention_heads"])
     want = dict(schema_version=3, fingerprint=pack.fingerprint(), family=cfg["model_type"], layers=cfg["num_hidden_layers"],
@@ -133,6 +156,8 @@ def test_golden_checkpoints():
         # A MoE layer's number is not m where dense layers come first.
         assert [e["source"]["up"]["tensor"] for e in pack.model["experts"]["table"]] == [
             n for n, _ in pack.spec.experts()][1::3]
+        behind = set(whole_golden(name)[2]) - set(tens)
+        assert bool(behind) == (name in ("deepseek_v3_groups", "glm4_moe_air")) and not behind & set(pack.tensors), name
     every = {"embed", "head", "final_norm"} | {r for r, _, _ in model_config.ROLES}
     assert every - roles == {"attn_o_bias"}, every - roles  # no golden has that one; variants below have
 
@@ -184,6 +209,17 @@ VARIANTS = [
     ("deepseek_v2_lite", dict(q_lora_rank=24, topk_method=None, routed_scaling_factor=None)),
     ("deepseek_v2_lite", dict(rope_scaling=dict(YARN, mscale=0.7), num_hidden_layers=5, first_k_dense_replace=3)),
     ("deepseek_v2_lite", dict(rope_scaling=dict(YARN, mscale=0.7, mscale_all_dim=0), tie_word_embeddings=True)),
+    ("deepseek_v3_groups", dict(n_group=2, topk_group=1, norm_topk_prob=None, routed_scaling_factor=None, q_lora_rank=None)),
+    ("deepseek_v3_groups", dict(first_k_dense_replace=None, num_hidden_layers=5, n_shared_experts=None, scoring_func=None)),
+    ("deepseek_v3_one_group", dict(model_type="kimi_k2", rope_scaling=dict(YARN, beta_fast=1, beta_slow=1, mscale_all_dim=1))),
+    ("deepseek_v3_one_group", dict(model_type=GONE, num_nextn_predict_layers=2, topk_method=GONE, moe_layer_freq=GONE)),
+    ("glm4_moe_air", dict(use_qk_norm=True, attention_bias=None, partial_rotary_factor=None, norm_topk_prob=None)),
+    ("glm4_moe_air", dict(partial_rotary_factor=1.0, n_shared_experts=0, first_k_dense_replace=None, head_dim=GONE)),
+    ("glm4_moe_air", dict(n_group=2, topk_group=2, rope_scaling=YARN, routed_scaling_factor=None)),
+    ("glm4_moe_norms", dict(n_group=2, topk_group=2, num_local_experts=8, n_routed_experts=GONE)),
+    ("minimax_m2_plain", dict(rotary_dim=None, num_key_value_heads=GONE)),
+    ("minimax_m2_plain", dict(rotary_dim=None, partial_rotary_factor=0.5, tie_word_embeddings=True, attn_type_list=None)),
+    ("minimax_m2_plain", dict(rotary_dim=6, rope_scaling=dict(YARN, partial_rotary_factor=0.5), scoring_func=GONE)),
     ("deepseek_v2_groups", dict(n_group=2, topk_group=1, qk_rope_head_dim=12, rope_scaling=dict(YARN, mscale_all_dim=0.4))),
 ]
 
@@ -213,6 +249,11 @@ def test_fingerprints_tell_models_apart():
         "deepseek_v2": [dict(topk_method="greedy"), dict(topk_group=3), dict(n_group=2), dict(routed_scaling_factor=1.0),
                         dict(rope_scaling=None), dict(rope_scaling=YARN), dict(rms_norm_eps=2e-6),
                         dict(rope_scaling=dict(YARN, mscale=1.0, mscale_all_dim=1.0))],
+        "deepseek_v3": [dict(topk_group=3), dict(n_group=2), dict(routed_scaling_factor=1.0), dict(norm_topk_prob=False),
+                        dict(rope_scaling=None), dict(num_experts_per_tok=2)],
+        "glm4_moe": [dict(norm_topk_prob=False), dict(routed_scaling_factor=2.5), dict(partial_rotary_factor=1.0),
+                     dict(n_group=2, topk_group=1, num_experts_per_tok=2), dict(rope_theta=500.0)],
+        "minimax_m2": [dict(rotary_dim=4), dict(rotary_dim=12), dict(rope_theta=500.0), dict(num_experts_per_tok=2)],
     }
     other = dict(attention_dropout=0.5, initializer_range=0.1, use_cache=False, torch_dtype="float32", transformers_version="9",
                  router_aux_loss_coef=0.5, bos_token_id=3, eos_token_id=4, max_position_embeddings=256)
@@ -251,7 +292,7 @@ def nothing_is_made(*says):
     return p.stderr
 
 
-MODELS = [*FAMILIES.values(), "deepseek_v2_lite", "qwen2_moe_no_bias", "biases"]
+MODELS = [*FAMILIES.values(), "deepseek_v2_lite", "qwen2_moe_no_bias", "glm4_moe_norms", "biases"]
 
 
 def model_to_break(name):
@@ -304,8 +345,8 @@ def test_bad_tensors():
 
 
 def surplus(spec):
-    """Names of tensors that the model has not, though another model has, or another layer."""
-    for layer in range(spec.n_layers + 1):
+    """Names of tensors that the model has not, though another model has, or another layer: also the one behind all."""
+    for layer in [*range(spec.n_layers), spec.n_layers + spec.get("num_nextn_predict_layers", 0)]:
         for role, _, _ in model_config.ROLES:
             yield spec.dense_name(role, layer)
         yield "model.layers.%d.mlp.experts.0.up_proj.weight" % layer
@@ -344,10 +385,15 @@ EVERYWHERE = [
     ("hidden_size", [GONE, None, 0, -32, 32.0, "32", 1 << 40]), ("num_hidden_layers", [GONE, 0, -1, 2049, 3.0]),
     ("vocab_size", [GONE, 0, "296"]), ("num_attention_heads", [GONE, 0, 1 << 40]), ("num_experts_per_tok", [GONE, 0, 17, 2.0]),
     ("max_position_embeddings", [GONE, 0]), ("tie_word_embeddings", [0, "false"]),
-    ("model_type", ["llama", "qwen3", "deepseek_v3", "", 7]),
+    ("model_type", ["llama", "qwen3", "deepseek_v4", "glm4", "", 7]),
     ("architectures", [["MixtralModel"], ["LlamaForCausalLM"], "x", []]),
 ]
 GQA = [("head_dim", [9, 0, 1 << 21]), ("num_key_value_heads", [3, 8, 0])]
+V3 = [("scoring_func", ["softmax", 1]), ("topk_method", ["greedy", "", 1]), ("moe_layer_freq", [2, 0]),
+      ("n_routed_experts", [GONE, 0]), ("moe_intermediate_size", [GONE, 0]), ("intermediate_size", [GONE, 0]),
+      ("n_group", [GONE, 0, 3 * 7, 1 << 20, "1"]), ("topk_group", [GONE, 0, 13, None]), ("norm_topk_prob", [1, "true"]),
+      ("n_shared_experts", [-1, 1.5, 4096 * 100]), ("routed_scaling_factor", [0, -1, "4"]),
+      ("first_k_dense_replace", [-1, 1.0]), ("num_nextn_predict_layers", [-1, "1", 1 << 20])]
 QWEN = [("num_experts", [GONE, 0, 4097]), ("moe_intermediate_size", [GONE, 0]), ("intermediate_size", [GONE, 0]),
         ("norm_topk_prob", [1, "true"]), ("decoder_sparse_step", [0, -1, "1"]), ("mlp_only_layers", [[-1], ["1"], 1])]
 OWN = {
@@ -366,7 +412,20 @@ OWN = {
                     ("q_lora_rank", [0, -1]), ("n_group", [GONE, 0, 3, 9]), ("topk_group", [GONE, 0, 5, 1]),
                     ("n_shared_experts", [-1, 1.5, 4096 * 100]), ("routed_scaling_factor", [0, -1, "4"]),
                     ("first_k_dense_replace", [-1, 1.0])],
+    "deepseek_v3": V3 + [("attention_bias", [True]), ("rope_interleave", [False, 0]), ("kv_lora_rank", [GONE, 0, 4097]),
+                         ("qk_nope_head_dim", [GONE, 0]), ("qk_rope_head_dim", [GONE, 0, 7]), ("v_head_dim", [GONE, 0]),
+                         ("q_lora_rank", [0, -1]), ("n_group", [12, 5])],
+    "glm4_moe": GQA + V3 + [("attention_bias", [1]), ("use_qk_norm", [1, "yes"]), ("n_group", [8, 3]),
+                            ("partial_rotary_factor", [0, 0.3, 1.5, "0.5"])],
+    "minimax_m2": [("head_dim", [GONE, None, 9, 0]), ("num_key_value_heads", [3, 8, 0]), ("num_local_experts", [GONE, 0]),
+                   ("intermediate_size", [GONE, 0]), ("rotary_dim", [0, 14, "8"]), ("attention_bias", [True]),
+                   ("use_qk_norm", [False, 0]), ("use_routing_bias", [False]), ("scoring_func", ["softmax"]),
+                   ("qk_norm_type", ["per_head"]), ("attn_type_list", [[1, 0], [7, 1], ["1"]]), ("sliding_window", [8]),
+                   ("shared_intermediate_size", [16]), ("layernorm_full_attention_beta", [3.5]),
+                   ("layernorm_mlp_beta", [0.5]), ("routed_scaling_factor", [2.5]), ("partial_rotary_factor", ["1", 2])],
 }
+# What these families read, where others must not have it: settings of EVERYWHERE that are theirs to refuse, or not.
+READ = {"glm4_moe": ("use_qk_norm", "partial_rotary_factor"), "minimax_m2": ("use_qk_norm", "partial_rotary_factor")}
 
 
 def test_bad_configs():
@@ -377,6 +436,9 @@ def test_bad_configs():
         tc.write_checkpoint(at("bad"), cfg, tens)
         for key, values in EVERYWHERE + OWN[family]:
             for value in values:
+                inside = isinstance(value, dict) and "partial_rotary_factor" in value
+                if family in READ and (inside or (key in READ[family] and (key, values) in EVERYWHERE)):
+                    continue
                 write(json.dumps(with_fields(cfg, **{key: value})).encode(), at("bad"), "config.json")
                 unknown = key in ("model_type", "architectures") and value not in ("x", [], 7)
                 nothing_is_made("config.json", "no known model family" if unknown else key)
@@ -394,11 +456,18 @@ def test_neutral_settings():
            "qwen3_moe": dict(attention_bias=None, hidden_act=GONE),
            "qwen2_moe": dict(attention_bias=False, qkv_bias=True, rope_parameters={"rope_type": "default", "rope_theta": 1e4}),
            "olmoe": dict(attention_bias=False, hidden_act=None),
-           "deepseek_v2": dict(attention_bias=False, norm_topk_prob=None, scoring_func=GONE, moe_layer_freq=None)}
+           "deepseek_v2": dict(attention_bias=False, norm_topk_prob=None, scoring_func=GONE, moe_layer_freq=None),
+           "deepseek_v3": dict(attention_bias=None, rope_interleave=True, scoring_func=GONE, topk_method=GONE,
+                               norm_topk_prob=GONE, routed_scaling_factor=None, n_shared_experts=GONE),
+           "glm4_moe": dict(use_qk_norm=GONE, partial_rotary_factor=GONE, norm_topk_prob=GONE, routed_scaling_factor=GONE,
+                            scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1, first_k_dense_replace=None),
+           "minimax_m2": dict(use_qk_norm=True, partial_rotary_factor=8 / 12, scoring_func=GONE, attn_type_list=[1, 1, 1],
+                              layernorm_full_attention_beta=1.0, layernorm_linear_attention_beta=9.0, layernorm_mlp_beta=1,
+                              sliding_window=GONE, mlp_intermediate_size=99, use_mtp=False, num_mtp_modules=0)}
     for family, name in FAMILIES.items():
         path, cfg, tens = golden(name)
         want = json.loads(read(golden_pack(name), "model.json"))["fingerprint"]
-        tc.write_checkpoint(at("neutral"), with_fields(cfg, **everywhere, **own[family]), tens)
+        tc.write_checkpoint(at("neutral"), with_fields(cfg, **dict(everywhere, **own[family])), tens)
         shutil.copy(os.path.join(path, "tokenizer.json"), at("neutral"))
         good(at("neutral"), at("neutral.pack"), "--shadow", "none", "--force")
         assert json.loads(read(at("neutral.pack"), "model.json"))["fingerprint"] == want, family
@@ -407,7 +476,7 @@ def test_neutral_settings():
 def test_no_moe_layer():
     for name, fields in (("qwen3_moe_plain", dict(mlp_only_layers=[0, 1, 2])), ("qwen3_moe_plain", dict(decoder_sparse_step=4)),
                          ("qwen2_moe_plain", dict(mlp_only_layers=[2, 1, 0])),
-                         ("deepseek_v2_lite", dict(first_k_dense_replace=3)),
+                         ("deepseek_v2_lite", dict(first_k_dense_replace=3)), ("glm4_moe_air", dict(first_k_dense_replace=3)),
                          ("deepseek_v2_lite", dict(first_k_dense_replace=1000))):
         cfg = with_fields(golden(name)[1], **fields)
         tc.write_checkpoint(at("bad"), cfg, tc.tensors(cfg))
@@ -437,6 +506,10 @@ def test_forged_configs():
                                     dict(kv_lora_rank=8), dict(v_head_dim=8), dict(n_routed_experts=16),
                                     dict(num_hidden_layers=4)],
              [dict(topk_group=3), dict(routed_scaling_factor=2.0), dict(rope_scaling=None)]),
+            ("deepseek_v3_groups", [dict(first_k_dense_replace=2), dict(n_shared_experts=2), dict(n_routed_experts=8)],
+             [dict(topk_group=3), dict(norm_topk_prob=False), dict(n_group=2)]),
+            ("glm4_moe_norms", [dict(use_qk_norm=False), dict(attention_bias=True), dict(first_k_dense_replace=1)],
+             [dict(topk_group=4), dict(rope_parameters=dict(rope_theta=500.0, partial_rotary_factor=0.5))]),
             ("qwen3_moe_mlp_only", [dict(mlp_only_layers=[0, 1]), dict(mlp_only_layers=[1, 3]), dict(attention_bias=True),
                                     dict(head_dim=8), dict(moe_intermediate_size=8)], [dict(norm_topk_prob=False)]),
             ("qwen2_moe_norm", [dict(qkv_bias=False), dict(shared_expert_intermediate_size=24), dict(mlp_only_layers=[])],

@@ -83,6 +83,10 @@ class Weights:
     def norm(self, name, n, center=1.0):
         self.put(name + ".weight", center + 0.35 * self.rng.uniform(-1, 1, n))
 
+    def bias(self, name, n):
+        """Of scores, in float32 as published: as large as the differences between scores."""
+        self.t[name] = torch.from_numpy(self.rng.uniform(-0.3, 0.3, n).astype(np.float32))
+
     def swiglu(self, p, inner, gain=1.3, names=("gate_proj", "up_proj", "down_proj")):
         h = self.cfg["hidden_size"]
         self.linear(p + names[0], inner, h, 1.3)
@@ -153,8 +157,8 @@ def olmoe(w, p, i):
         w.swiglu(f"{p}mlp.experts.{e}.", c["intermediate_size"])
 
 
-def deepseek_v2(w, p, i):
-    c, a = w.cfg, p + "self_attn."
+def latent_attention(w, a):
+    c = w.cfg
     h, n, r = c["hidden_size"], c["num_attention_heads"], c["kv_lora_rank"]
     q = n * (c["qk_nope_head_dim"] + c["qk_rope_head_dim"])
     if c["q_lora_rank"] is None:
@@ -167,12 +171,59 @@ def deepseek_v2(w, p, i):
     w.norm(a + "kv_a_layernorm", r)
     w.linear(a + "kv_b_proj", n * (c["qk_nope_head_dim"] + c["v_head_dim"]), r, 1.3)
     w.linear(a + "o_proj", h, n * c["v_head_dim"])
+
+
+def deepseek_v2(w, p, i):
+    c, h = w.cfg, w.cfg["hidden_size"]
+    latent_attention(w, p + "self_attn.")
     if i < c["first_k_dense_replace"]:
         return w.swiglu(p + "mlp.", c["intermediate_size"])
     w.linear(p + "mlp.gate", c["n_routed_experts"], h, 2.0)
     for e in range(c["n_routed_experts"]):
         w.swiglu(f"{p}mlp.experts.{e}.", c["moe_intermediate_size"])
     w.swiglu(p + "mlp.shared_experts.", c["moe_intermediate_size"] * c["n_shared_experts"])
+
+
+def sigmoid_moe(w, p, i):
+    """As DeepSeek-V3 has it, and who took it over; the layers behind the last one predict further tokens."""
+    c, h = w.cfg, w.cfg["hidden_size"]
+    if i < c["first_k_dense_replace"]:
+        return w.swiglu(p + "mlp.", c["intermediate_size"])
+    w.linear(p + "mlp.gate", c["n_routed_experts"], h, 2.0)
+    w.bias(p + "mlp.gate.e_score_correction_bias", c["n_routed_experts"])
+    for e in range(c["n_routed_experts"]):
+        w.swiglu(f"{p}mlp.experts.{e}.", c["moe_intermediate_size"])
+    w.swiglu(p + "mlp.shared_experts.", c["moe_intermediate_size"] * c["n_shared_experts"])
+    if i >= c["num_hidden_layers"]:
+        w.linear(p + "eh_proj", h, 2 * h)
+        for name in ("enorm", "hnorm", "shared_head.norm"):
+            w.norm(p + name, h)
+
+
+def deepseek_v3(w, p, i):
+    latent_attention(w, p + "self_attn.")
+    sigmoid_moe(w, p, i)
+
+
+def glm4_moe(w, p, i):
+    c, a = w.cfg, p + "self_attn."
+    w.qkvo(a, c["attention_bias"])
+    w.t.pop(a + "o_proj.bias", None)
+    if c["use_qk_norm"]:
+        w.norm(a + "q_norm", head_dim(c), 1.3)
+        w.norm(a + "k_norm", head_dim(c), 1.3)
+    sigmoid_moe(w, p, i)
+
+
+def minimax_m2(w, p, i):
+    c, d, m = w.cfg, head_dim(w.cfg), p + "block_sparse_moe."
+    w.qkvo(p + "self_attn.")
+    w.norm(p + "self_attn.q_norm", c["num_attention_heads"] * d, 1.2)
+    w.norm(p + "self_attn.k_norm", c["num_key_value_heads"] * d, 1.2)
+    w.linear(m + "gate", c["num_local_experts"], c["hidden_size"], 2.0)
+    w.bias(m + "e_score_correction_bias", c["num_local_experts"])
+    for e in range(c["num_local_experts"]):
+        w.swiglu(f"{m}experts.{e}.", c["intermediate_size"], names=("w1", "w3", "w2"))
 
 
 def mixtral(w, p, i):
@@ -183,7 +234,7 @@ def mixtral(w, p, i):
         w.swiglu(f"{p}block_sparse_moe.experts.{e}.", c["intermediate_size"], names=("w1", "w3", "w2"))
 
 
-LAYER = {f.__name__: f for f in (qwen3_moe, qwen2_moe, olmoe, deepseek_v2, mixtral)}
+LAYER = {f.__name__: f for f in (qwen3_moe, qwen2_moe, olmoe, deepseek_v2, mixtral, deepseek_v3, glm4_moe, minimax_m2)}
 
 
 # ---- checkpoints ----
@@ -226,6 +277,28 @@ def deepseek(**fields):
         norm_topk_prob=False, num_attention_heads=4, num_experts_per_tok=3, num_key_value_heads=4, pretraining_tp=1,
         q_lora_rank=None, qk_nope_head_dim=8, qk_rope_head_dim=8, routed_scaling_factor=1.0, scoring_func="softmax",
         seq_aux=True, topk_group=1, topk_method="greedy", v_head_dim=8), **fields))
+
+
+def deepseek3(**fields):
+    c = deepseek(**dict(dict(n_group=4, topk_group=2, n_shared_experts=1, norm_topk_prob=True, num_nextn_predict_layers=0,
+                             routed_scaling_factor=2.5, scoring_func="sigmoid", topk_method="noaux_tc"), **fields))
+    return c | dict(model_type="deepseek_v3", architectures=["DeepseekV3ForCausalLM"])
+
+
+def glm4(**fields):
+    return config("glm4_moe", "Glm4MoeForCausalLM", **dict(dict(
+        attention_bias=True, first_k_dense_replace=1, head_dim=12, intermediate_size=48, moe_intermediate_size=12, n_group=1,
+        n_routed_experts=8, n_shared_experts=1, norm_topk_prob=True, num_attention_heads=4, num_experts_per_tok=3,
+        num_key_value_heads=2, num_nextn_predict_layers=1, partial_rotary_factor=0.5, rms_norm_eps=1e-5,
+        routed_scaling_factor=1.0, topk_group=1, use_qk_norm=False), **fields))
+
+
+def minimax(**fields):
+    return config("minimax_m2", "MiniMaxM2ForCausalLM", **dict(dict(
+        attn_type_list=[1, 1], head_dim=12, intermediate_size=16, num_attention_heads=4, num_experts_per_tok=3,
+        num_hidden_layers=2, num_key_value_heads=2, num_local_experts=9, num_mtp_modules=3, output_router_logits=False,
+        qk_norm_type="per_layer", rotary_dim=8, router_aux_loss_coef=0.001, router_jitter_noise=0.0, scoring_func="sigmoid",
+        shared_intermediate_size=0, sliding_window=None, use_mtp=True, use_qk_norm=True, use_routing_bias=True), **fields))
 
 
 def yarn(**fields):
@@ -272,7 +345,31 @@ SPECS = {
         num_local_experts=6, num_experts_per_tok=3, sliding_window=12, num_hidden_layers=2, output_router_logits=False,
         router_aux_loss_coef=0.02, router_jitter_noise=0.0, rms_norm_eps=1e-5),
         matters=[dict(sliding_window=None), dict(sliding_window=13)]),
+    "deepseek_v3_groups": dict(seed=61, cfg=deepseek3(
+        n_routed_experts=12, q_lora_rank=20, num_nextn_predict_layers=1, rope_scaling=yarn(mscale=1.0, mscale_all_dim=1.0)),
+        matters=[dict(topk_group=4), dict(topk_group=3), dict(n_group=2, topk_group=1), dict(norm_topk_prob=False),
+                 dict(routed_scaling_factor=1.0), dict(rope_scaling=None)]),
+    "deepseek_v3_one_group": dict(seed=162, dtype="F32", cfg=deepseek3(  # as Kimi-K2
+        first_k_dense_replace=0, num_hidden_layers=2, n_group=1, topk_group=1, norm_topk_prob=False, tie_word_embeddings=True,
+        n_routed_experts=7, routed_scaling_factor=0.75),
+        matters=[dict(norm_topk_prob=True), dict(routed_scaling_factor=1.0)]),
+    "glm4_moe_air": dict(seed=71, shards=2, cfg=glm4(),
+                         matters=[dict(partial_rotary_factor=1.0), dict(norm_topk_prob=False)]),
+    "glm4_moe_norms": dict(seed=72, dtype="F16", cfg=glm4(
+        attention_bias=False, use_qk_norm=True, n_group=4, topk_group=3, norm_topk_prob=False, routed_scaling_factor=1.5,
+        first_k_dense_replace=2, n_shared_experts=2, num_nextn_predict_layers=0, partial_rotary_factor=None, rope_theta=None,
+        rope_parameters=dict(rope_theta=500.0, rope_type="default", partial_rotary_factor=1 / 3)),  # as transformers 5 writes it
+        matters=[dict(topk_group=4), dict(norm_topk_prob=True), dict(n_group=2, topk_group=2), dict(rope_parameters=dict(
+            rope_theta=500.0, rope_type="default", partial_rotary_factor=0.5))]),
+    "minimax_m2_plain": dict(seed=81, cfg=minimax(), matters=[dict(rotary_dim=12), dict(rope_theta=1000.0)]),
+    "minimax_m2_yarn": dict(seed=82, dtype="F32", cfg=minimax(
+        num_key_value_heads=1, rotary_dim=None, rope_theta=None, rope_parameters=dict(
+            rope_theta=10000.0, rope_type="yarn", partial_rotary_factor=0.5, factor=4.0, original_max_position_embeddings=16)),
+        matters=[dict(rope_parameters=dict(rope_theta=10000.0, rope_type="default", partial_rotary_factor=0.5))]),
 }
+
+
+LEFT_OUT = "rope_theta", "rotary_dim", "partial_rotary_factor"  # where they are None
 
 
 def dump(path, data, **options):
@@ -299,14 +396,14 @@ def write_shards(tensors, out, n):
 
 def write_checkpoint(spec, out):
     kind, dtype = spec["cfg"]["model_type"], spec.get("dtype", "BF16")
-    t = tokenizer(bos=kind in ("deepseek_v2", "mixtral"))
+    t = tokenizer(bos=kind in ("deepseek_v2", "deepseek_v3", "mixtral"))
     begin, end, turn = (t.token_to_id(x) for x in ("<|begin|>", "<|end|>", "<|turn|>"))
     assert t.get_vocab_size() <= VOCAB - 4
-    cfg = {k: v for k, v in spec["cfg"].items() if v is not None or k != "rope_theta"}
+    cfg = {k: v for k, v in spec["cfg"].items() if v is not None or k not in LEFT_OUT}
     cfg |= dict(bos_token_id=begin, eos_token_id=end, torch_dtype=str(TYPES[dtype]).removeprefix("torch."))
     w = Weights(cfg, spec["seed"], TYPES[dtype])
     w.ends(begin)
-    for i in range(cfg["num_hidden_layers"]):
+    for i in range(cfg["num_hidden_layers"] + cfg.get("num_nextn_predict_layers", 0)):
         p = f"model.layers.{i}."
         LAYER[kind](w, p, i)
         w.norm(p + "input_layernorm", cfg["hidden_size"])
@@ -327,6 +424,8 @@ def options():
 
 def load(path):
     model, info = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, output_loading_info=True, **options())
+    behind = f"model.layers.{model.config.num_hidden_layers}."  # of layers that predict further tokens: not used
+    info["unexpected_keys"] = [k for k in info["unexpected_keys"] if not k.startswith(behind)]
     assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
     return model.eval()
 
@@ -342,17 +441,23 @@ def with_other(path, model, fields):
     return changed.eval()
 
 
-def deciding(cfg, logits):
-    """The scores that routers choose by, and per row the gap between the groups kept and the next (1: no groups)."""
-    s, gap = logits.float().softmax(-1), torch.ones(len(logits))
-    if cfg.get("topk_method") == "group_limited_greedy":
+def deciding(cfg, logits, bias):
+    """What routers choose by, and per row the gap between the groups kept and the next (1: no groups). bias: of routers by
+    sigmoids."""
+    s, gap = logits.float().softmax(-1) if bias is None else logits.float().sigmoid() + bias, torch.ones(len(logits))
+    if cfg.get("topk_method") == "group_limited_greedy" or bias is not None and cfg.get("n_group", 1) > 1:
         groups = s.view(len(s), cfg["n_group"], -1)
-        ranked = groups.max(-1).values.sort(dim=-1, descending=True)
+        ranked = groups.topk(1 if bias is None else 2).values.sum(-1).sort(dim=-1, descending=True)
         k = cfg["topk_group"]
         gap = ranked.values[:, k - 1] - ranked.values[:, k]
         keep = torch.zeros(groups.shape[:2]).scatter(1, ranked.indices[:, :k], 1.0).bool()
-        s = torch.where(keep[:, :, None], groups, 0.0).reshape(len(s), -1)
+        s = torch.where(keep[:, :, None], groups, 0.0 if bias is None else -torch.inf).reshape(len(s), -1)
     return s, gap
+
+
+def bias_of(router, args):
+    """Of a router by sigmoids; in MiniMax-M2 it gets it with each call."""
+    return args[1] if len(args) > 1 else getattr(router, "e_score_correction_bias", None)
 
 
 class Routes:
@@ -363,17 +468,17 @@ class Routes:
         for name, module in model.named_modules():
             if type(module).__name__.lower().endswith("topkrouter"):
                 layer = int(name.split("layers.")[1].split(".")[0])
-                module.register_forward_hook(lambda mod, args, out, layer=layer: self.call(layer, out))
+                module.register_forward_hook(lambda mod, args, out, layer=layer: self.call(layer, out, bias_of(mod, args)))
 
-    def call(self, layer, out):
+    def call(self, layer, out, bias):
         logits, weights, experts = out
-        s, gap = deciding(self.cfg, logits)
+        s, gap = deciding(self.cfg, logits, bias)
         k = experts.shape[1]
         ranked = s.sort(dim=-1, descending=True, stable=True)
         order = s.gather(1, experts).argsort(dim=-1, descending=True, stable=True)
         experts, weights = experts.gather(1, order), weights.gather(1, order)
         assert (experts == ranked.indices[:, :k]).all() or (ranked.values[:, :k] - ranked.values[:, 1:k + 1]).min() < 1e-6
-        margin = torch.minimum(ranked.values[:, k - 1] - ranked.values[:, k], gap)
+        margin = torch.minimum(ranked.values[:, k - 1] - ranked.values[:, k], gap).clamp(max=1.0)
         self.floor = min(self.floor, margin.min().item(), (ranked.values[:, :k] - ranked.values[:, 1:k + 1]).min().item())
         self.last[layer] = experts.tolist(), [[number(x, 7) for x in row] for row in weights.tolist()], \
             [number(x) for x in margin.tolist()]
@@ -453,7 +558,12 @@ def check_matters(path, model, spec, e):
         moved = np.abs(whole(with_other(path, model, fields), ids) - base).max() / np.abs(base).max()
         assert moved > MATTERS, (fields, moved)
         least = min(least, moved)
-    assert np.abs(whole(with_other(path, model, {}), ids) - base).max() == 0
+    same = with_other(path, model, {})
+    assert np.abs(whole(same, ids) - base).max() == 0
+    biases = [b for name, b in same.named_buffers() if name.endswith("e_score_correction_bias")]
+    for b in biases:
+        b.zero_()
+    assert not biases or np.abs(whole(same, ids) - base).max() / np.abs(base).max() > MATTERS
     return least
 
 
