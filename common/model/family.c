@@ -174,6 +174,11 @@ bool od_role_quantised(enum od_role role)
 	return false;
 }
 
+bool od_role_is_bias(enum od_role role)
+{
+	return (role >= OD_ROLE_Q_BIAS && role <= OD_ROLE_O_BIAS) || role == OD_ROLE_ROUTER_BIAS;
+}
+
 const char *od_role_name(enum od_role role)
 {
 	return (unsigned)role < OD_N_ROLES ? roles[role].name : "?";

@@ -76,6 +76,7 @@ bool od_source_ignorable(const struct od_config *cfg, const char *name);
 bool od_role_per_layer(enum od_role role);
 /* True for matrices of a layer that a shadow stores in its own precision; the others are small, or routers. */
 bool od_role_quantised(enum od_role role);
+bool od_role_is_bias(enum od_role role); /* a vector that is added; other vectors are norms */
 const char *od_role_name(enum od_role role);  /* "attn_q" */
 enum od_role od_role_parse(const char *name); /* OD_N_ROLES when unknown */
 /* Shape of a dense tensor; *n_in is 0 for vectors ([n_out]). *n_out 0: the model or layer has no such tensor. layer is 0 for

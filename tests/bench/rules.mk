@@ -21,7 +21,7 @@ od-bench_SRCS += $(addprefix tests/bench/sim/,bench_cache.c bench_order.c cache_
 # report: tables and pictures. synth: models of any size.
 od-bench_SRCS += $(addprefix tests/bench/report/,ablate_draw.c ablate_report.c ablate_summary.c bench_plot.c bench_stats.c \
 	bench_table.c cache_draw.c load_draw.c recall_draw.c recall_report.c)
-od-bench_SRCS += $(addprefix tests/bench/synth/,bench_synth.c synth_files.c synth_model.c synth_weights.c)
+od-bench_SRCS += $(addprefix tests/bench/synth/,bench_synth.c synth_family.c synth_files.c synth_model.c synth_weights.c)
 od-bench_SRCS += $(addprefix tests/conform/,bench_conform.c golden_compare.c golden_file.c)
 
 # The worker's own schedule and loading path.
@@ -37,7 +37,7 @@ test_ablate_OBJS := $(BENCH)/live/ablate_plan.o $(BENCH)/report/ablate_summary.o
 	$(RIVAL_SRCS:%.c=$(B)/obj/%.o) $(ODM_SRCS:%.c=$(B)/obj/%.o)
 test_bench_prompts_OBJS := $(BENCH)/live/bench_prompts.o
 test_bandwidth_OBJS := $(BENCH)/micro/bandwidth.o
-test_synth_model_OBJS := $(addprefix $(BENCH)/synth/,synth_model.o synth_weights.o)
+test_synth_model_OBJS := $(addprefix $(BENCH)/synth/,synth_family.o synth_model.o synth_weights.o)
 test_golden_file_OBJS := $(B)/obj/tests/conform/golden_file.o
 test_golden_compare_OBJS := $(B)/obj/tests/conform/golden_compare.o
 test_recall_stats_OBJS := $(BENCH)/live/recall_stats.o

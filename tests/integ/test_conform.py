@@ -160,7 +160,8 @@ def families_conform():
     for name in SUPPORTED:
         golden = os.path.join(FAMILIES, name)
         for args in (["--resident", "--threads", 1], ["--resident", "--prefill-rows", 7], ["--resident", "--cpu", "scalar"],
-                     ["--local", 2, "--threads", 1]):
+                     ["--local", 2, "--threads", 1],
+                     ["--local", 3, "--threads", 1, "--draft", 4, "--prefill-rows", 3]):
             if "--local" in args and not os.path.exists(os.path.join(BIN, "od-worker")):
                 continue
             r = conform(golden, *args, model=family(name))

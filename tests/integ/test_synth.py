@@ -11,6 +11,7 @@ import struct
 import subprocess
 import tempfile
 
+import model_config
 import pack_reader as pr
 
 BENCH = os.path.join(os.environ.get("B", "build"), "bin", "od-bench")
@@ -323,6 +324,30 @@ def test_json_and_next_step():
     p = subprocess.run([BENCH, "synth", os.path.join(TMP, "text"), "--preset", "tiny"], capture_output=True, text=True,
                        check=True)
     assert re.search(r"Next: od-pack \S+/text PACK", p.stdout) and p.stderr == ""
+
+
+def test_families():
+    """A published shape with one layer and few experts: the tensors are those that the reader expects, and it runs."""
+    path = synth("family", "--family", "olmoe", "--layers", "1", "--experts", "8", "--vocab", "300", "--ctx", "128")
+    with open(os.path.join(path, "config.json")) as f:
+        c = json.load(f)
+    assert (c["hidden_size"], c["intermediate_size"], c["num_hidden_layers"], c["num_experts"]) == (2048, 1024, 1, 8)
+    found = read_checkpoint(path)
+    assert {n: t[1] for n, t in found.items()} == dict(model_config.Model(c).tensors())
+    for name, t in found.items():
+        assert len(set(t[2][:4096])) > 50, name + " is constant"
+    pack = path + ".pack"
+    subprocess.run([os.path.join(os.path.dirname(BENCH), "od-pack"), path, pack], check=True, capture_output=True)
+    main = [os.path.join(os.path.dirname(BENCH), "od-main"), "--resident", "--pack", pack, "--json", "--ignore-eos"]
+    p = subprocess.run([*main, "--prompt", "ab", "--max-tokens", "3"], capture_output=True, text=True, check=True)
+    assert len(json.loads(p.stdout)["token_ids"]) == 3, p.stdout
+    shutil.rmtree(path)
+    for args, says in ((["--family", "olmoe", "--hidden", "64"], "--hidden"), (["--family", "x"], "deepseek_v3"),
+                       (["--family", "olmoe", "--preset", "tiny"], "--preset"),
+                       (["--family", "deepseek_v3", "--layers", "3"], "none of the 3 layers"),
+                       (["--family", "glm4_moe", "--experts", "7"], "num_experts_per_tok")):
+        p = synth("family-bad", *args, ok=False)
+        assert says in p.stderr and not os.path.exists(os.path.join(TMP, "family-bad")), p.stderr
 
 
 def main():

@@ -1,5 +1,6 @@
 /* Expected: the published parameter and tensor counts of Mixtral-8x7B, shapes by hand, and F16 by brute force
  * over all halves. */
+#include "tests/bench/synth/synth_family.h"
 #include "tests/bench/synth/synth_model.h"
 #include "tests/bench/synth/synth_weights.h"
 
@@ -109,9 +110,104 @@ static void a_row_in_pieces_is_the_same_row(void **state)
 	synth_row_free(g);
 }
 
+static struct synth_family *family_named(const char *name, const struct synth_cut_to *to)
+{
+	struct synth_family *f;
+	struct od_err err = { 0 };
+	size_t i = 0;
+
+	while (synth_family_names()[i] != NULL && strcmp(synth_family_names()[i], name) != 0)
+		i++;
+	assert_non_null(synth_family_names()[i]);
+	if (synth_family_new(&f, i, to, &err) != OD_OK)
+		fail_msg("%s: %s", name, err.msg);
+	return f;
+}
+
+/* All weights of the published models, routers' biases included, as transformers 5.23 counts them on its meta device. */
+static void test_families_have_all_weights(void **state)
+{
+	static const struct {
+		const char *name;
+		uint64_t weights;
+	} t[] = {
+		{ "mixtral", 46702792704 },	 { "qwen3_moe", 30532122624 },	  { "qwen2_moe", 14315784192 },
+		{ "olmoe", 6919161856 },	 { "deepseek_v2", 235741434880 }, { "deepseek_v3", 671026419200 },
+		{ "glm4_moe", 352797829024 }, { "minimax_m2", 228689764864 },
+	};
+	size_t n = 0;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(t) / sizeof(t[0]); i++) {
+		struct synth_family *f = family_named(t[i].name, &(struct synth_cut_to){ 0 });
+		const struct od_config *c = synth_family_config(f);
+		const struct synth_model m = { .family = f, .layers = c->n_layers, .hidden = c->hidden,
+					       .intermediate = c->intermediate, .experts = c->n_experts, .dtype = OD_BF16 };
+		struct od_err err = { 0 };
+		uint64_t sum = 0;
+
+		if (synth_check(&m, &err) != OD_OK)
+			fail_msg("%s: %s", t[i].name, err.msg);
+		for (uint64_t k = 0; k < synth_n_tensors(&m); k++) {
+			struct synth_tensor x;
+
+			synth_tensor_at(&m, k, &x);
+			assert_int_equal(x.dtype, strstr(x.name, "e_score_correction_bias") != NULL ? OD_F32 : OD_BF16);
+			assert_true(!(x.is_norm || x.is_bias) || x.rows == 1);
+			assert_int_equal(x.is_norm, strstr(x.name, "norm") != NULL);
+			assert_int_equal(x.is_bias, strstr(x.name, "bias") != NULL);
+			sum += x.rows * x.cols;
+		}
+		assert_int_equal(sum, t[i].weights);
+		synth_family_free(f);
+	}
+	while (synth_family_names()[n] != NULL)
+		n++;
+	assert_int_equal(n, sizeof(t) / sizeof(t[0]));
+}
+
+static void test_families_are_cut(void **state)
+{
+	const struct synth_cut_to to = { .layers = 4, .experts = 16, .vocab = 300, .ctx = 512 };
+	const struct synth_cut_to dense_only = { .layers = 3 }, few = { .experts = 12 };
+	struct synth_family *f = family_named("deepseek_v3", &to);
+	struct synth_model m = { .family = f, .layers = 4, .hidden = 7168, .dtype = OD_BF16 };
+	struct synth_tensor t;
+	struct od_err err = { 0 };
+	uint64_t last;
+
+	(void)state;
+	assert_int_equal(synth_family_config(f)->n_moe, 1);
+	assert_int_equal(synth_family_config(f)->ctx_max, 512);
+	/* the embedding, 12 tensors of a dense layer, 14 and 48 of the other, norm and head */
+	last = 1 + 3 * 12 + 14 + 48 + 2 - 1;
+	assert_int_equal(synth_n_tensors(&m), last + 1);
+	synth_tensor_at(&m, 0, &t);
+	assert_string_equal(t.name, "model.embed_tokens.weight");
+	assert_int_equal(t.rows, 300);
+	synth_tensor_at(&m, 12, &t);
+	assert_string_equal(t.name, "model.layers.0.mlp.down_proj.weight");
+	synth_tensor_at(&m, last - 2, &t);
+	assert_string_equal(t.name, "model.layers.3.mlp.experts.15.down_proj.weight");
+	assert_true(t.rows == 7168 && t.cols == 2048);
+	synth_tensor_at(&m, last, &t);
+	assert_string_equal(t.name, "lm_head.weight");
+	synth_family_free(f);
+	for (size_t i = 0; synth_family_names()[i] != NULL; i++)
+		if (strcmp(synth_family_names()[i], "deepseek_v3") == 0) {
+			assert_int_equal(synth_family_new(&f, i, &dense_only, &err), OD_ERR_UNSUPPORTED);
+			assert_non_null(strstr(err.msg, "none of the 3 layers"));
+			assert_null(f);
+			assert_int_equal(synth_family_new(&f, i, &few, &err), OD_ERR_FORMAT);
+			assert_non_null(strstr(err.msg, "n_group"));
+		}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_families_have_all_weights),
+		cmocka_unit_test(test_families_are_cut),
 		cmocka_unit_test(mixtral_has_its_published_size),
 		cmocka_unit_test(impossible_shapes_are_named),
 		cmocka_unit_test(halves_round_to_the_nearest_even),

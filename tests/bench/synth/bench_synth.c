@@ -5,6 +5,7 @@
 #include "common/base/mem.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/report/bench_table.h"
+#include "tests/bench/synth/synth_family.h"
 #include "tests/bench/synth/synth_files.h"
 #include "tests/bench/synth/synth_model.h"
 #include "tests/bench/synth/synth_weights.h"
@@ -24,6 +25,7 @@
 #define BUFFER_BYTES (4u << 20)
 #define PROGRESS_NS (OD_NS_PER_S / 5)
 #define MAX_SHARDS 10000
+#define MAX_FAMILIES 16
 #define SEED_MAX 0x1p53 /* whole numbers that every reader of JSON keeps */
 
 enum preset { PRESET_NONE, PRESET_TINY, PRESET_SMALL, PRESET_MEDIUM, PRESET_8X7B, PRESET_8X22B };
@@ -49,8 +51,9 @@ static const enum od_dtype dtypes[] = { OD_BF16, OD_F16, OD_F32, OD_F8_E4M3, OD_
 struct options {
 	const char *dir;
 	struct synth_model model;
+	struct synth_family *made; /* the model's family */
 	uint64_t shards;
-	int preset, dtype;
+	int preset, family, dtype;
 	bool force, json, help;
 };
 
@@ -157,14 +160,17 @@ static int write_weights(struct writer *w, const char *dir, uint64_t shard, uint
 static int write_all_weights(const struct options *o, struct od_err *err)
 {
 	const struct synth_model *m = &o->model;
-	uint64_t widest = m->heads * m->head_dim, now = od_now_ns();
+	uint64_t widest = 0, now = od_now_ns();
 	uint64_t *first = od_alloc_array(o->shards + 1, sizeof(*first));
 	struct writer w = { .m = m, .fd = -1, .total = synth_total_bytes(m), .start_ns = now, .shown_ns = now,
 			    .progress = isatty(STDERR_FILENO) == 1 };
+	struct synth_tensor t;
 	int rc;
 
-	widest = m->hidden > widest ? m->hidden : widest;
-	widest = m->intermediate > widest ? m->intermediate : widest;
+	for (uint64_t i = 0; i < synth_n_tensors(m); i++) {
+		synth_tensor_at(m, i, &t);
+		widest = t.cols > widest ? t.cols : widest;
+	}
 	w.buf = od_alloc(BUFFER_BYTES);
 	rc = w.buf == NULL || first == NULL ? od_fail(err, OD_ERR_NOMEM, "write buffer") :
 					      synth_row_new(&w.row, widest, err);
@@ -250,7 +256,11 @@ static int report(const struct options *o, double seconds, struct od_err *err)
 	uint64_t expert = 3 * m->hidden * m->intermediate * od_dtype_bytes(m->dtype);
 	struct synth_tensor t;
 	struct od_report *r;
-	int rc = od_report_new(&r, "Synthetic Mixtral checkpoint", err);
+	char title[96];
+	int rc;
+
+	snprintf(title, sizeof(title), "Synthetic %s checkpoint", m->family != NULL ? synth_family_model(m->family) : "Mixtral");
+	rc = od_report_new(&r, title, err);
 
 	if (rc != OD_OK)
 		return rc;
@@ -261,7 +271,7 @@ static int report(const struct options *o, double seconds, struct od_err *err)
 	od_report_fact(r, "checkpoint", "folder", OD_TEXT(o->dir), 0, NULL);
 	od_report_fact(r, "weight_bytes", "weights", OD_BYTES(bytes), 0, NULL);
 	od_report_fact(r, "expert_bytes", "an expert", OD_BYTES(expert), 0, NULL);
-	od_report_fact(r, "n_experts", "experts", OD_INT(m->layers * m->experts), 0, NULL);
+	od_report_fact(r, "n_experts", "experts", OD_INT(m->moe_layers * m->experts), 0, NULL);
 	od_report_fact(r, "n_parameters", "parameters", OD_INT(parameters), 0, NULL);
 	od_report_fact(r, "dtype", "format", OD_TEXT(dtype_names[o->dtype]), 0, NULL);
 	od_report_fact(r, "files", "weight files", OD_INT(o->shards), 0, NULL);
@@ -299,6 +309,44 @@ static int run(const struct options *o, struct od_err *err)
 	return report(o, od_seconds(od_now_ns() - start), err);
 }
 
+/* A family has its own shape: only how many layers, experts, tokens and positions is free. */
+static int complete_family(struct options *o, struct od_err *err)
+{
+	struct synth_model *m = &o->model;
+	const struct synth_cut_to to = { m->layers, m->experts, m->vocab, m->ctx };
+	const struct {
+		const char *option;
+		bool given;
+	} not_ours[] = {
+		{ "preset", o->preset != PRESET_NONE }, { "hidden", m->hidden != 0 }, { "intermediate", m->intermediate != 0 },
+		{ "top-k", m->top_k != 0 },		{ "heads", m->heads != 0 },   { "kv-heads", m->kv_heads != 0 },
+		{ "head-dim", m->head_dim != 0 },	{ "tied", m->tied },	      { "sliding-window", m->sliding_window != 0 },
+	};
+	const struct od_config *c;
+	int rc;
+
+	for (size_t i = 0; i < sizeof(not_ours) / sizeof(not_ours[0]); i++)
+		if (not_ours[i].given)
+			return od_fail(err, OD_ERR_ARG, "--%s cannot be combined with --family, which has a shape of its own",
+				       not_ours[i].option);
+	rc = synth_family_new(&o->made, (size_t)o->family - 1, &to, err);
+	if (rc != OD_OK)
+		return rc;
+	c = synth_family_config(o->made);
+	m->family = o->made;
+	m->layers = c->n_layers;
+	m->moe_layers = c->n_moe;
+	m->hidden = c->hidden;
+	m->intermediate = c->intermediate;
+	m->experts = c->n_experts;
+	m->top_k = c->top_k;
+	m->vocab = c->vocab;
+	m->ctx = c->ctx_max;
+	m->tied = c->tied_head;
+	m->dtype = dtypes[o->dtype];
+	return synth_check(m, err);
+}
+
 /* What was not given comes from the preset; 0 means not given. */
 static int complete(struct options *o, struct od_err *err)
 {
@@ -327,6 +375,7 @@ static int complete(struct options *o, struct od_err *err)
 				       "--head-dim", (unsigned long long)m->hidden, (unsigned long long)m->heads);
 		m->head_dim = m->hidden / m->heads;
 	}
+	m->moe_layers = m->layers;
 	m->dtype = dtypes[o->dtype];
 	return synth_check(m, err);
 }
@@ -341,15 +390,30 @@ static int check_shards(const struct options *o, struct od_err *err)
 	return OD_OK;
 }
 
+/* --family's choices, behind "none". */
+static void list_families(const char **names, char *help, size_t size)
+{
+	size_t used = (size_t)snprintf(help, size, "a published model's shape, of a family:");
+
+	for (size_t i = 0; i < MAX_FAMILIES && synth_family_names()[i] != NULL; i++) {
+		names[i + 1] = synth_family_names()[i];
+		used += (size_t)snprintf(help + used, size - used, " %s", names[i + 1]);
+	}
+}
+
 static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 {
 	struct synth_model *m = &o->model;
 	size_t n = 0;
+	const char *families[MAX_FAMILIES + 2] = { "none" };
+	char families_help[512];
 	const struct od_arg table[] = {
 		{ NULL, OD_ARG_TITLE, NULL, NULL, "Shape", 0, 0, NULL },
 		{ "preset", OD_ARG_CHOICE, &o->preset, "NAME", "base shape: tiny, small, medium, mixtral-8x7b or mixtral-8x22b; the "
 		  "options below override it", 0, 0, preset_names },
-		{ "layers", OD_ARG_UINT, &m->layers, "N", "transformer layers, each with experts", 1, 0, NULL },
+		{ "family", OD_ARG_CHOICE, &o->family, "NAME", families_help, 0, 0, families },
+		{ "layers", OD_ARG_UINT, &m->layers, "N", "transformer layers, each with experts; with --family the first ones", 1, 0,
+		  NULL },
 		{ "hidden", OD_ARG_UINT, &m->hidden, "N", "hidden size", 1, 0, NULL },
 		{ "intermediate", OD_ARG_UINT, &m->intermediate, "N", "intermediate size of an expert", 1, 0, NULL },
 		{ "experts", OD_ARG_UINT, &m->experts, "N", "experts in a layer", 1, 0, NULL },
@@ -373,12 +437,15 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 		{ "help", OD_ARG_FLAG, &o->help, NULL, "this text", 0, 0, NULL },
 	};
 	const size_t n_table = sizeof(table) / sizeof(table[0]);
-	int rc = od_args_parse(table, n_table, argc, argv, &o->dir, 1, &n, err);
+	int rc;
+
+	list_families(families, families_help, sizeof(families_help));
+	rc = od_args_parse(table, n_table, argc, argv, &o->dir, 1, &n, err);
 
 	if (rc != OD_OK)
 		return rc;
 	if (o->help) {
-		od_bench_usage("synth DIR [OPTIONS]", "Writes a Mixtral checkpoint with random weights that have the "
+		od_bench_usage("synth DIR [OPTIONS]", "Writes a checkpoint, of Mixtral or of a --family, with random weights that have the "
 			       "statistics of trained ones:\nsimilar entropy, stable activations, routers with "
 			       "clear choices.\n"
 			       "Example: od-bench synth /tmp/model --preset small --layers 4", table, n_table);
@@ -386,7 +453,7 @@ static int parse(struct options *o, int argc, char **argv, struct od_err *err)
 	}
 	if (n != 1)
 		return od_fail(err, OD_ERR_ARG, "expected the folder to write; see --help");
-	rc = complete(o, err);
+	rc = o->family != 0 ? complete_family(o, err) : complete(o, err);
 	return rc == OD_OK ? check_shards(o, err) : rc;
 }
 
@@ -395,5 +462,8 @@ int od_bench_synth(int argc, char **argv, struct od_err *err)
 	struct options o = { .model = { .seed = 1 }, .shards = 1 };
 	int rc = parse(&o, argc, argv, err);
 
-	return rc != OD_OK || o.help ? rc : run(&o, err);
+	if (rc == OD_OK && !o.help)
+		rc = run(&o, err);
+	synth_family_free(o.made);
+	return rc;
 }

@@ -1,6 +1,7 @@
 #include "tests/bench/synth/synth_files.h"
 
 #include "common/base/file.h"
+#include "tests/bench/synth/synth_family.h"
 
 #include <jansson.h>
 #include <limits.h>
@@ -33,10 +34,22 @@ static const char *torch_dtype(enum od_dtype t)
 	return t == OD_F32 ? "float32" : (t == OD_F16 ? "float16" : "bfloat16");
 }
 
-int synth_write_config(const struct synth_model *m, const char *dir, struct od_err *err)
+static json_t *family_config(const struct synth_model *m)
+{
+	json_t *config = json_deep_copy(synth_family_json(m->family));
+
+	if (config != NULL && json_object_set_new(config, "torch_dtype", json_string(torch_dtype(m->dtype))) != 0) {
+		json_decref(config);
+		return NULL;
+	}
+	return config;
+}
+
+static json_t *mixtral_config(const struct synth_model *m)
 {
 	json_t *window = m->sliding_window != 0 ? json_integer((json_int_t)m->sliding_window) : json_null();
-	json_t *config = json_pack(
+
+	return json_pack(
 		"{s:[s], s:s, s:s, s:i, s:i, s:s, s:f, s:f, s:o, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, "
 		"s:I, s:f, s:f, s:I}",
 		"architectures", "MixtralForCausalLM", "model_type", "mixtral", "torch_dtype", torch_dtype(m->dtype),
@@ -48,6 +61,11 @@ int synth_write_config(const struct synth_model *m, const char *dir, struct od_e
 		"num_key_value_heads", (json_int_t)m->kv_heads, "num_local_experts", (json_int_t)m->experts,
 		"num_experts_per_tok", (json_int_t)m->top_k, "rms_norm_eps", RMS_EPS, "rope_theta", ROPE_THETA,
 		"max_position_embeddings", (json_int_t)m->ctx);
+}
+
+int synth_write_config(const struct synth_model *m, const char *dir, struct od_err *err)
+{
+	json_t *config = m->family != NULL ? family_config(m) : mixtral_config(m);
 	json_t *generation = json_pack("{s:i, s:i, s:b}", "bos_token_id", 1, "eos_token_id", 2, "do_sample", 0);
 	int rc = write_json(generation, dir, "generation_config.json", err);
 
@@ -177,7 +195,7 @@ static void print_entries(FILE *f, const struct synth_model *m, uint64_t first, 
 		synth_tensor_at(m, i, &t);
 		bytes = synth_tensor_bytes(&t);
 		fprintf(f, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", t.name, od_dtype_name(t.dtype));
-		if (!t.is_norm)
+		if (!t.is_norm && !t.is_bias)
 			fprintf(f, "%llu,", (unsigned long long)t.rows);
 		fprintf(f, "%llu],\"data_offsets\":[%llu,%llu]}", (unsigned long long)t.cols, (unsigned long long)at,
 			(unsigned long long)(at + bytes));

@@ -2,6 +2,7 @@
 
 #include "common/base/mem.h"
 #include "common/model/config.h"
+#include "tests/bench/synth/synth_family.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -79,9 +80,9 @@ static int check_size(const struct synth_model *m, struct od_err *err)
 
 int synth_check(const struct synth_model *m, struct od_err *err)
 {
-	int rc = check_ranges(m, err);
+	int rc = m->family != NULL ? check_size(m, err) : check_ranges(m, err);
 
-	if (rc != OD_OK)
+	if (rc != OD_OK || m->family != NULL)
 		return rc;
 	if (m->heads % m->kv_heads != 0)
 		return od_fail(err, OD_ERR_ARG, "--heads %llu is not a multiple of --kv-heads %llu: query heads share "
@@ -98,6 +99,8 @@ int synth_check(const struct synth_model *m, struct od_err *err)
 
 uint64_t synth_n_tensors(const struct synth_model *m)
 {
+	if (m->family != NULL)
+		return synth_family_n_tensors(m->family);
 	return TENSORS_BEFORE + m->layers * (TENSORS_OF_LAYER + TENSORS_OF_EXPERT * m->experts) + (m->tied ? 1 : 2);
 }
 
@@ -105,7 +108,7 @@ static void matrix(struct synth_tensor *t, uint64_t rows, uint64_t cols, double 
 {
 	t->rows = rows;
 	t->cols = cols;
-	t->is_norm = false;
+	t->is_norm = t->is_bias = false;
 	t->mixed_signs = false;
 	t->std = (float)std;
 }
@@ -115,6 +118,7 @@ static void norm(struct synth_tensor *t, uint64_t n)
 	t->rows = 1;
 	t->cols = n;
 	t->is_norm = true;
+	t->is_bias = false;
 	t->mixed_signs = false;
 	t->std = 0.1f;
 }
@@ -134,6 +138,37 @@ static double embed_std(const struct synth_model *m)
 static double block_std(const struct synth_model *m)
 {
 	return embed_std(m) * RESIDUAL_GROWTH * fan_in(2 * m->layers);
+}
+
+/* Small beside what it is added to. */
+static void bias(struct synth_tensor *t, uint64_t n)
+{
+	norm(t, n);
+	t->is_norm = false;
+	t->is_bias = true;
+}
+
+void synth_role(const struct synth_model *m, enum od_role role, uint64_t n_out, uint64_t n_in, struct synth_tensor *t)
+{
+	double std = fan_in(n_in);
+
+	if (n_in == 0) {
+		(od_role_is_bias(role) ? bias : norm)(t, n_out);
+		t->mixed_signs = role == OD_ROLE_FINAL_NORM && m->tied;
+		t->dtype = role == OD_ROLE_ROUTER_BIAS ? OD_F32 : t->dtype; /* as published */
+		return;
+	}
+	if (role == OD_ROLE_EMBED)
+		std = embed_std(m);
+	else if (role == OD_ROLE_HEAD)
+		std *= LOGIT_STD;
+	else if (role == OD_ROLE_ROUTER)
+		std *= ROUTER_STD;
+	else if (role == OD_ROLE_O)
+		std *= block_std(m) / ATTENTION_SIZE;
+	else if (role == OD_ROLE_FFN_DOWN || role == OD_ROLE_SHARED_DOWN)
+		std *= block_std(m) / EXPERTS_SIZE;
+	matrix(t, n_out, n_in, std);
 }
 
 static void dense_of_layer(const struct synth_model *m, uint64_t layer, uint64_t which, struct synth_tensor *t)
@@ -174,7 +209,9 @@ void synth_tensor_at(const struct synth_model *m, uint64_t index, struct synth_t
 	uint64_t per_layer = TENSORS_OF_LAYER + TENSORS_OF_EXPERT * m->experts, i = index - TENSORS_BEFORE;
 
 	t->dtype = od_dtype_bytes(m->dtype) == 1 ? OD_BF16 : m->dtype;
-	if (index < TENSORS_BEFORE) {
+	if (m->family != NULL) {
+		synth_family_tensor_at(m, index, t);
+	} else if (index < TENSORS_BEFORE) {
 		snprintf(t->name, sizeof(t->name), "model.embed_tokens.weight");
 		matrix(t, m->vocab, m->hidden, embed_std(m));
 	} else if (i < m->layers * per_layer) {
