@@ -8,7 +8,7 @@
 
 static const struct od_family *const families[] = {
 	&od_family_mixtral,	&od_family_qwen3_moe, &od_family_qwen2_moe,  &od_family_olmoe, &od_family_deepseek_v2,
-	&od_family_deepseek_v3, &od_family_glm4_moe,  &od_family_minimax_m2,
+	&od_family_deepseek_v3, &od_family_glm4_moe,  &od_family_glm4_moe_lite, &od_family_minimax_m2,
 };
 #define N_FAMILIES (sizeof(families) / sizeof(families[0]))
 

@@ -61,7 +61,7 @@ struct od_family {
 
 /* Each is in a file of its own. */
 extern const struct od_family od_family_mixtral, od_family_qwen3_moe, od_family_qwen2_moe, od_family_olmoe,
-	od_family_deepseek_v2, od_family_deepseek_v3, od_family_glm4_moe, od_family_minimax_m2;
+	od_family_deepseek_v2, od_family_deepseek_v3, od_family_glm4_moe, od_family_glm4_moe_lite, od_family_minimax_m2;
 
 const struct od_family *od_family_find(const char *architecture, const char *model_type); /* NULL: unknown */
 void od_family_list(char *buf, size_t size); /* "mixtral, ..." for messages */

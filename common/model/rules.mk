@@ -1,5 +1,5 @@
 LIBOD_SRCS += $(addprefix common/model/,config.c family.c forward.c logprobs.c mixer.c resident.c rope.c sampler.c seq_state.c) \
-	$(addprefix common/model/families/,deepseek_v2.c deepseek_v3.c glm4_moe.c minimax_m2.c mixtral.c olmoe.c parse.c \
+	$(addprefix common/model/families/,deepseek_v2.c deepseek_v3.c glm4_moe.c glm4_moe_lite.c minimax_m2.c mixtral.c olmoe.c parse.c \
 		qwen2_moe.c qwen3_moe.c) \
 	$(addprefix common/model/mixers/,mix_gqa.c mix_mla.c)
 # No exception flag is ever read; without them loops with a choice in them become vectors.

@@ -12,13 +12,15 @@ SIZES = {
     "deepseek_v2": ("n_routed_experts", "moe_intermediate_size"),
     "deepseek_v3": ("n_routed_experts", "moe_intermediate_size"),
     "glm4_moe": ("n_routed_experts", "moe_intermediate_size"),
+    "glm4_moe_lite": ("n_routed_experts", "moe_intermediate_size"),
     "minimax_m2": ("num_local_experts", "intermediate_size"),
 }
 # What else config.json may call a family.
 MODEL_TYPES = {"kimi_k2": "deepseek_v3"}
 ARCHITECTURES = {"MixtralForCausalLM": "mixtral", "Qwen3MoeForCausalLM": "qwen3_moe", "Qwen2MoeForCausalLM": "qwen2_moe",
                  "OlmoeForCausalLM": "olmoe", "DeepseekV2ForCausalLM": "deepseek_v2",
-                 "DeepseekV3ForCausalLM": "deepseek_v3", "Glm4MoeForCausalLM": "glm4_moe", "MiniMaxM2ForCausalLM": "minimax_m2"}
+                 "DeepseekV3ForCausalLM": "deepseek_v3", "Glm4MoeForCausalLM": "glm4_moe",
+                 "Glm4MoeLiteForCausalLM": "glm4_moe_lite", "MiniMaxM2ForCausalLM": "minimax_m2"}
 MATS = ["gate", "up", "down"]
 WHOLE = {"embed": "model.embed_tokens.weight", "head": "lm_head.weight", "final_norm": "model.norm.weight"}
 # Roles that layers have, in order; names in most families; whether shadows have them.
@@ -58,8 +60,8 @@ class Model:
     def __init__(self, cfg):
         self.cfg, self.family = cfg, cfg.get("model_type") or ARCHITECTURES[cfg["architectures"][0]]
         self.family = MODEL_TYPES.get(self.family, self.family)
-        self.latent = self.family.startswith("deepseek")
-        self.v3 = self.family in ("deepseek_v3", "glm4_moe")  # its routers
+        self.latent = self.family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
+        self.v3 = self.family in ("deepseek_v3", "glm4_moe", "glm4_moe_lite")  # its routers
         self.sigmoid = self.v3 or self.family == "minimax_m2"
         n_key, inner_key = SIZES[self.family]
         self.hidden, self.n_layers = cfg["hidden_size"], cfg["num_hidden_layers"]
@@ -79,8 +81,11 @@ class Model:
         return default if value is None else value
 
     def is_moe(self, layer):
+        if self.family == "glm4_moe_lite" and self.get("mlp_layer_types"):
+            return self.cfg["mlp_layer_types"][layer] == "sparse"
         if self.latent or self.v3:
-            return layer >= self.get("first_k_dense_replace", {"deepseek_v3": 3, "glm4_moe": 1}.get(self.family, 0))
+            default = {"deepseek_v3": 3, "glm4_moe": 1, "glm4_moe_lite": 1}.get(self.family, 0)
+            return layer >= self.get("first_k_dense_replace", default)
         if self.family.startswith("qwen"):
             return (layer + 1) % self.get("decoder_sparse_step", 1) == 0 and layer not in self.get("mlp_only_layers", [])
         return True
@@ -261,7 +266,8 @@ class Model:
         grouped = self.v3 or self.family == "deepseek_v2" and self.get("topk_method") == "group_limited_greedy"
         fixed = {"mixtral": True, "minimax_m2": True, "deepseek_v2": False}
         normed = fixed.get(self.family, self.get("norm_topk_prob", self.v3))
-        scale = self.get("routed_scaling_factor", 2.5 if self.family == "deepseek_v3" else 1) if self.latent or self.v3 else 1
+        default = {"deepseek_v3": 2.5, "glm4_moe_lite": 1.8}.get(self.family, 1)
+        scale = self.get("routed_scaling_factor", default) if self.latent or self.v3 else 1
         out = dict(groups=self.cfg["n_group"] if grouped else 0, top_groups=self.cfg["topk_group"] if grouped else 0,
                    renormalise=normed, weight=f32_bits(scale), shared=self.shared(), shared_gate=self.family == "qwen2_moe")
         if self.sigmoid:

@@ -20,7 +20,7 @@ GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "golden"
 NAMES = sorted(n for n in os.listdir(GOLDEN) if os.path.exists(os.path.join(GOLDEN, n, "config.json")))
 FAMILIES = {"mixtral": "mixtral_top3", "qwen3_moe": "qwen3_moe_mlp_only", "qwen2_moe": "qwen2_moe_norm", "olmoe": "olmoe_clip",
             "deepseek_v2": "deepseek_v2_groups", "deepseek_v3": "deepseek_v3_groups", "glm4_moe": "glm4_moe_air",
-            "minimax_m2": "minimax_m2_plain"}
+            "glm4_moe_lite": "glm4_moe_lite_types", "minimax_m2": "minimax_m2_plain"}
 GONE = "the field is not there"
 YARN = {"type": "yarn", "factor": 8, "original_max_position_embeddings": 16}
 
@@ -217,6 +217,8 @@ VARIANTS = [
     ("glm4_moe_air", dict(partial_rotary_factor=1.0, n_shared_experts=0, first_k_dense_replace=None, head_dim=GONE)),
     ("glm4_moe_air", dict(n_group=2, topk_group=2, rope_scaling=YARN, routed_scaling_factor=None)),
     ("glm4_moe_norms", dict(n_group=2, topk_group=2, num_local_experts=8, n_routed_experts=GONE)),
+    ("glm4_moe_lite_types", dict(mlp_layer_types=None, first_k_dense_replace=1, q_lora_rank=None, head_dim=8)),
+    ("glm4_moe_lite_types", dict(mlp_layer_types=GONE, routed_scaling_factor=None, num_hidden_layers=4, rope_scaling=YARN)),
     ("minimax_m2_plain", dict(rotary_dim=None, num_key_value_heads=GONE)),
     ("minimax_m2_plain", dict(rotary_dim=None, partial_rotary_factor=0.5, tie_word_embeddings=True, attn_type_list=None)),
     ("minimax_m2_plain", dict(rotary_dim=6, rope_scaling=dict(YARN, partial_rotary_factor=0.5), scoring_func=GONE)),
@@ -253,6 +255,7 @@ def test_fingerprints_tell_models_apart():
                         dict(rope_scaling=None), dict(num_experts_per_tok=2)],
         "glm4_moe": [dict(norm_topk_prob=False), dict(routed_scaling_factor=2.5), dict(partial_rotary_factor=1.0),
                      dict(n_group=2, topk_group=1, num_experts_per_tok=2), dict(rope_theta=500.0)],
+        "glm4_moe_lite": [dict(norm_topk_prob=False), dict(routed_scaling_factor=1.0), dict(rope_scaling=YARN)],
         "minimax_m2": [dict(rotary_dim=4), dict(rotary_dim=12), dict(rope_theta=500.0), dict(num_experts_per_tok=2)],
     }
     other = dict(attention_dropout=0.5, initializer_range=0.1, use_cache=False, torch_dtype="float32", transformers_version="9",
@@ -417,6 +420,11 @@ OWN = {
                          ("q_lora_rank", [0, -1]), ("n_group", [12, 5])],
     "glm4_moe": GQA + V3 + [("attention_bias", [1]), ("use_qk_norm", [1, "yes"]), ("n_group", [8, 3]),
                             ("partial_rotary_factor", [0, 0.3, 1.5, "0.5"])],
+    "glm4_moe_lite": V3[:-2] + [
+        ("attention_bias", [True]), ("rope_interleave", [False]), ("kv_lora_rank", [GONE, 0, 4097]), ("head_dim", [16, "8"]),
+        ("qk_nope_head_dim", [GONE, 0]), ("qk_rope_head_dim", [GONE, 0, 7]), ("v_head_dim", [GONE, 0]),
+        ("mlp_layer_types", [[], ["dense", "sparse"], ["dense", "sparse", "moe"], ["sparse"] * 4, [1, 1, 1], "sparse"]),
+        ("num_nextn_predict_layers", [-1])],
     "minimax_m2": [("head_dim", [GONE, None, 9, 0]), ("num_key_value_heads", [3, 8, 0]), ("num_local_experts", [GONE, 0]),
                    ("intermediate_size", [GONE, 0]), ("rotary_dim", [0, 14, "8"]), ("attention_bias", [True]),
                    ("use_qk_norm", [False, 0]), ("use_routing_bias", [False]), ("scoring_func", ["softmax"]),
@@ -461,6 +469,8 @@ def test_neutral_settings():
                                norm_topk_prob=GONE, routed_scaling_factor=None, n_shared_experts=GONE),
            "glm4_moe": dict(use_qk_norm=GONE, partial_rotary_factor=GONE, norm_topk_prob=GONE, routed_scaling_factor=GONE,
                             scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1, first_k_dense_replace=None),
+           "glm4_moe_lite": dict(attention_bias=None, rope_interleave=True, scoring_func=GONE, topk_method=GONE, head_dim=8,
+                                 norm_topk_prob=GONE, routed_scaling_factor=None, n_shared_experts=GONE, moe_layer_freq=None),
            "minimax_m2": dict(use_qk_norm=True, partial_rotary_factor=8 / 12, scoring_func=GONE, attn_type_list=[1, 1, 1],
                               layernorm_full_attention_beta=1.0, layernorm_linear_attention_beta=9.0, layernorm_mlp_beta=1,
                               sliding_window=GONE, mlp_intermediate_size=99, use_mtp=False, num_mtp_modules=0)}

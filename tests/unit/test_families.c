@@ -595,6 +595,28 @@ static void test_glm45(void **state)
 	assert_int_equal(c.kind[1].shared_intermediate, 1536);
 }
 
+/* GLM-4.7-Flash has the fields of DeepSeek-V3, and may have a list of its own. */
+static void test_glm_lite(void **state)
+{
+#define LITE "\"architectures\":[\"Glm4MoeLiteForCausalLM\"],\"model_type\":\"glm4_moe_lite\",\"n_group\":1,\"topk_group\":1"
+	static const char types[] = "{" LITE ",\"num_hidden_layers\":3,\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\"]}";
+	static const char wrong[] = "{" LITE ",\"num_hidden_layers\":3,\"mlp_layer_types\":[\"sparse\",\"dense\"]}";
+	static const char none[] = "{" LITE ",\"first_k_dense_replace\":null,\"routed_scaling_factor\":null,\"head_dim\":64}";
+	struct od_config c;
+
+	(void)state;
+	take(&c, deepseek_v3, none);
+	check_counts(&c, "glm4_moe_lite", 61, 1, 2);
+	check_deepseek(&c, od_config_layer(&c, 60), 0.1352337788608801);
+	check_sigmoid(&od_config_layer(&c, 60)->router, 1, 1, true, 1.8f, 1e-20f);
+	take(&c, deepseek_v3, types);
+	assert_int_equal(c.n_moe, 2);
+	assert_true(c.layer_of[0] == 0 && c.layer_of[1] == 2);
+	refuse(deepseek_v3, wrong, OD_ERR_UNSUPPORTED, "mlp_layer_types", "each of 3 layers");
+	refuse(deepseek_v3, "{" LITE "}", OD_ERR_UNSUPPORTED, "first_k_dense_replace", "expected 1, found 3");
+	refuse(deepseek_v3, "{" LITE ",\"head_dim\":128}", OD_ERR_UNSUPPORTED, "head_dim", "expected 64, found 128");
+}
+
 static void test_minimax_m2(void **state)
 {
 	static const struct tensor layer[] = {
@@ -1136,7 +1158,8 @@ static void test_refuses_strangers(void **state)
 	static const char *const names[] = { "mixtral (MixtralForCausalLM)",  "qwen3_moe (Qwen3MoeForCausalLM)",
 					     "qwen2_moe (Qwen2MoeForCausalLM)", "olmoe (OlmoeForCausalLM)",
 					     "deepseek_v2 (DeepseekV2ForCausalLM)", "deepseek_v3 (DeepseekV3ForCausalLM)",
-					     "glm4_moe (Glm4MoeForCausalLM)", "minimax_m2 (MiniMaxM2ForCausalLM)" };
+					     "glm4_moe (Glm4MoeForCausalLM)", "glm4_moe_lite (Glm4MoeLiteForCausalLM)",
+					     "minimax_m2 (MiniMaxM2ForCausalLM)" };
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
@@ -1242,6 +1265,7 @@ int main(void)
 		cmocka_unit_test(test_deepseek_v2_lite),
 		cmocka_unit_test(test_deepseek_v3),
 		cmocka_unit_test(test_glm45),
+		cmocka_unit_test(test_glm_lite),
 		cmocka_unit_test(test_minimax_m2),
 		cmocka_unit_test(test_rotates_in_part),
 		cmocka_unit_test(test_refuses_what_minimax_m1_had),

@@ -184,10 +184,10 @@ def deepseek_v2(w, p, i):
     w.swiglu(p + "mlp.shared_experts.", c["moe_intermediate_size"] * c["n_shared_experts"])
 
 
-def sigmoid_moe(w, p, i):
+def sigmoid_moe(w, p, i, dense=None):
     """As DeepSeek-V3 has it, and who took it over; the layers behind the last one predict further tokens."""
     c, h = w.cfg, w.cfg["hidden_size"]
-    if i < c["first_k_dense_replace"]:
+    if dense or dense is None and i < c["first_k_dense_replace"]:
         return w.swiglu(p + "mlp.", c["intermediate_size"])
     w.linear(p + "mlp.gate", c["n_routed_experts"], h, 2.0)
     w.bias(p + "mlp.gate.e_score_correction_bias", c["n_routed_experts"])
@@ -215,6 +215,12 @@ def glm4_moe(w, p, i):
     sigmoid_moe(w, p, i)
 
 
+def glm4_moe_lite(w, p, i):
+    latent_attention(w, p + "self_attn.")
+    types = w.cfg.get("mlp_layer_types") or ["dense"] + ["sparse"] * w.cfg["num_hidden_layers"]
+    sigmoid_moe(w, p, i, types[i] == "dense")
+
+
 def minimax_m2(w, p, i):
     c, d, m = w.cfg, head_dim(w.cfg), p + "block_sparse_moe."
     w.qkvo(p + "self_attn.")
@@ -234,7 +240,7 @@ def mixtral(w, p, i):
         w.swiglu(f"{p}block_sparse_moe.experts.{e}.", c["intermediate_size"], names=("w1", "w3", "w2"))
 
 
-LAYER = {f.__name__: f for f in (qwen3_moe, qwen2_moe, olmoe, deepseek_v2, mixtral, deepseek_v3, glm4_moe, minimax_m2)}
+LAYER = {f.__name__: f for f in (qwen3_moe, qwen2_moe, olmoe, deepseek_v2, mixtral, deepseek_v3, glm4_moe, glm4_moe_lite, minimax_m2)}
 
 
 # ---- checkpoints ----
@@ -283,6 +289,12 @@ def deepseek3(**fields):
     c = deepseek(**dict(dict(n_group=4, topk_group=2, n_shared_experts=1, norm_topk_prob=True, num_nextn_predict_layers=0,
                              routed_scaling_factor=2.5, scoring_func="sigmoid", topk_method="noaux_tc"), **fields))
     return c | dict(model_type="deepseek_v3", architectures=["DeepseekV3ForCausalLM"])
+
+
+def glm4_lite(**fields):
+    c = deepseek3(**dict(dict(n_group=1, topk_group=1, q_lora_rank=20, routed_scaling_factor=1.8, rms_norm_eps=1e-5,
+                              first_k_dense_replace=1), **fields))
+    return c | dict(model_type="glm4_moe_lite", architectures=["Glm4MoeLiteForCausalLM"])
 
 
 def glm4(**fields):
@@ -361,6 +373,9 @@ SPECS = {
         rope_parameters=dict(rope_theta=500.0, rope_type="default", partial_rotary_factor=1 / 3)),  # as transformers 5 writes it
         matters=[dict(topk_group=4), dict(norm_topk_prob=True), dict(n_group=2, topk_group=2), dict(rope_parameters=dict(
             rope_theta=500.0, rope_type="default", partial_rotary_factor=0.5))]),
+    "glm4_moe_lite_types": dict(seed=75, cfg=glm4_lite(
+        mlp_layer_types=["sparse", "dense", "sparse"], first_k_dense_replace=None, v_head_dim=12, num_nextn_predict_layers=0),
+        matters=[dict(norm_topk_prob=False), dict(routed_scaling_factor=1.0)]),
     "minimax_m2_plain": dict(seed=81, cfg=minimax(), matters=[dict(rotary_dim=12), dict(rope_theta=1000.0)]),
     "minimax_m2_yarn": dict(seed=82, dtype="F32", cfg=minimax(
         num_key_value_heads=1, rotary_dim=None, rope_theta=None, rope_parameters=dict(
@@ -369,7 +384,7 @@ SPECS = {
 }
 
 
-LEFT_OUT = "rope_theta", "rotary_dim", "partial_rotary_factor"  # where they are None
+LEFT_OUT = "first_k_dense_replace", "rope_theta", "rotary_dim", "partial_rotary_factor"  # where they are None
 
 
 def dump(path, data, **options):
