@@ -133,7 +133,8 @@ static void test_families_have_all_weights(void **state)
 	} t[] = {
 		{ "mixtral", 46702792704 },	 { "qwen3_moe", 30532122624 },	  { "qwen2_moe", 14315784192 },
 		{ "olmoe", 6919161856 },	 { "deepseek_v2", 235741434880 }, { "deepseek_v3", 671026419200 },
-		{ "glm4_moe", 352797829024 }, { "minimax_m2", 228689764864 },
+		{ "glm4_moe", 352797829024 },	 { "glm4_moe_lite", 29943393920 },
+		{ "minimax_m2", 228689764864 },
 	};
 	size_t n = 0;
 

@@ -72,6 +72,16 @@ static const struct {
 	  "\"num_nextn_predict_layers\":1,\"partial_rotary_factor\":0.5,\"rms_norm_eps\":1e-05,"
 	  "\"rope_theta\":1000000,\"routed_scaling_factor\":2.5,\"tie_word_embeddings\":false,\"topk_group\":1,"
 	  "\"use_qk_norm\":true,\"vocab_size\":151552}" },
+	{ "glm4_moe_lite", "GLM-4.7-Flash", "n_routed_experts",
+	  "{\"architectures\":[\"Glm4MoeLiteForCausalLM\"],\"attention_bias\":false,\"hidden_act\":\"silu\","
+	  "\"hidden_size\":2048,\"intermediate_size\":10240,\"kv_lora_rank\":512,"
+	  "\"max_position_embeddings\":202752,\"model_type\":\"glm4_moe_lite\",\"moe_intermediate_size\":1536,"
+	  "\"n_group\":1,\"n_routed_experts\":64,\"n_shared_experts\":1,\"norm_topk_prob\":true,"
+	  "\"num_attention_heads\":20,\"num_experts_per_tok\":4,\"num_hidden_layers\":47,"
+	  "\"num_key_value_heads\":20,\"num_nextn_predict_layers\":1,\"q_lora_rank\":768,\"qk_nope_head_dim\":192,"
+	  "\"qk_rope_head_dim\":64,\"rms_norm_eps\":1e-05,\"rope_theta\":1000000,\"routed_scaling_factor\":1.8,"
+	  "\"tie_word_embeddings\":false,\"topk_group\":1,\"topk_method\":\"noaux_tc\",\"first_k_dense_replace\":1,"
+	  "\"v_head_dim\":256,\"vocab_size\":154880}" },
 	{ "minimax_m2", "MiniMax-M2", "num_local_experts",
 	  "{\"architectures\":[\"MiniMaxM2ForCausalLM\"],\"head_dim\":128,\"hidden_act\":\"silu\","
 	  "\"hidden_size\":3072,\"intermediate_size\":1536,\"layernorm_full_attention_beta\":1.0,"
