@@ -218,6 +218,8 @@ static void rope_text(const struct od_rope *r, struct od_strbuf *out)
 	if (r->factor != 0)
 		od_strbuf_printf(out, " factor=%016" PRIx64 " beta_fast=%016" PRIx64 " beta_slow=%016" PRIx64 " original_ctx=%u",
 				 bits_of(r->factor), bits_of(r->beta_fast), bits_of(r->beta_slow), r->original_ctx);
+	if (r->between) /* a later setting: without it the text is as it was */
+		od_strbuf_printf(out, " between=1");
 }
 
 /* What routers of the first families had not: no text, so that their packs keep their fingerprints. */

@@ -21,6 +21,7 @@ struct od_rope {
 	/* YaRN (arXiv 2309.00071); factor 0: none. */
 	double factor, beta_fast, beta_slow;
 	uint32_t original_ctx; /* context length of the original training */
+	bool between;	       /* its bounds may lie between two pairs; else they are rounded outwards */
 };
 
 enum od_qk_norm {

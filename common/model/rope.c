@@ -16,8 +16,9 @@ static float clamp(float x, float least, float most)
 void od_rope_frequencies(const struct od_rope *r, float *inv_freq)
 {
 	const bool yarn = r->factor != 0;
-	const double low = yarn ? fmax(floor(pair_of(r, r->beta_fast)), 0) : 0;
-	const double high = yarn ? fmin(ceil(pair_of(r, r->beta_slow)), r->dims - 1) : 0;
+	const double first = yarn ? pair_of(r, r->beta_fast) : 0, last = yarn ? pair_of(r, r->beta_slow) : 0;
+	const double low = fmax(r->between ? first : floor(first), 0);
+	const double high = fmin(r->between ? last : ceil(last), r->dims - 1);
 	const float span = (float)(low == high ? 0.001 : high - low);
 
 	for (uint32_t i = 0; i < r->dims / 2; i++) {

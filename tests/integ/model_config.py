@@ -231,7 +231,8 @@ class Model:
             magnitude = self._m(m) / self._m(m_all) if m and m_all else self._m(1)
         return text(dict(out, magnitude=f32_bits(magnitude), factor=f64_bits(self._factor()),
                          beta_fast=f64_bits(o.get("beta_fast") or 32), beta_slow=f64_bits(o.get("beta_slow") or 1),
-                         original_ctx=o.get("original_max_position_embeddings") or self.cfg["max_position_embeddings"]))
+                         original_ctx=o.get("original_max_position_embeddings") or self.cfg["max_position_embeddings"],
+                         **({} if o.get("truncate", True) else dict(between=1))))
 
     def window(self, layer):
         if self.family == "mixtral":

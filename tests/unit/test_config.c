@@ -664,6 +664,7 @@ static void test_canonical_has_all_fields(void **state)
 		{ &c.rope[1].beta_fast, bump_f64 },
 		{ &c.rope[1].beta_slow, bump_f64 },
 		{ &c.rope[1].original_ctx, bump_u32 },
+		{ &c.rope[1].between, bump_bool },
 		{ &dense->mixer, bump_mixer },
 		{ &dense->ffn, bump_u32 },
 		{ &dense->intermediate, bump_u32 },

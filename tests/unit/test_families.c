@@ -941,7 +941,9 @@ static void test_yarn(void **state)
 	assert_true(c.rope[0].beta_fast == 32 && c.rope[0].beta_slow == 1 && c.rope[0].theta == 1e6);
 	assert_int_equal(c.rope[0].original_ctx, 32768);
 	take(&c, qwen3_30b_a3b, YARN(",\"beta_fast\":24,\"beta_slow\":2.5,\"truncate\":true,\"rope_theta\":1000000.0"));
-	assert_true(c.rope[0].beta_fast == 24 && c.rope[0].beta_slow == 2.5);
+	assert_true(c.rope[0].beta_fast == 24 && c.rope[0].beta_slow == 2.5 && !c.rope[0].between);
+	take(&c, qwen3_30b_a3b, YARN(",\"truncate\":false"));
+	assert_true(c.rope[0].between);
 	check_yarn(qwen3_30b_a3b, YARN(",\"attention_factor\":1.25"), 4, 1.25, plain);
 	check_yarn(qwen3_30b_a3b, YARN(",\"mscale\":0.5"), 4, 1.138629436111989, plain); /* both, or none counts */
 	/* (0.05 ln 4 + 1) / (0.025 ln 4 + 1); of scores only DeepSeek has a factor. */
@@ -986,7 +988,7 @@ static void test_yarn_refuses(void **state)
 	       OD_ERR_RANGE, "factor", "found 0.5");
 	refuse(qwen3_30b_a3b, "{\"rope_scaling\":{\"type\":\"yarn\",\"original_max_position_embeddings\":40961}}", OD_ERR_RANGE,
 	       "factor", "40960 is below");
-	refuse(qwen3_30b_a3b, YARN(",\"truncate\":false"), OD_ERR_UNSUPPORTED, "truncate", "found false");
+	refuse(qwen3_30b_a3b, YARN(",\"truncate\":0"), OD_ERR_FORMAT, "truncate", "an integer");
 	refuse(qwen3_30b_a3b, YARN(",\"partial_rotary_factor\":0.5"), OD_ERR_UNSUPPORTED, "partial_rotary_factor", "0.5");
 	refuse(qwen3_30b_a3b, YARN(",\"beta_fast\":-1"), OD_ERR_RANGE, "beta_fast", "-1");
 	refuse(qwen3_30b_a3b, YARN(",\"attention_factor\":\"1\""), OD_ERR_FORMAT, "attention_factor", "a string");
@@ -1204,6 +1206,7 @@ static void test_canonical(void **state)
 		{ qwen3_30b_a3b, YARN(",\"attention_factor\":1") },
 		{ qwen3_30b_a3b, YARN(",\"beta_fast\":31") },
 		{ qwen3_30b_a3b, YARN(",\"beta_slow\":2") },
+		{ qwen3_30b_a3b, YARN(",\"truncate\":false") },
 		{ qwen15_moe_a27b, "{\"qkv_bias\":false}" },
 		{ qwen15_moe_a27b, "{\"shared_expert_intermediate_size\":5633}" },
 		{ qwen15_moe_a27b, "{\"norm_topk_prob\":true}" },

@@ -16,7 +16,8 @@ static struct od_rope rope_of(size_t i)
 {
 	return (struct od_rope){ .dims = rope_table[i].dims, .theta = rope_table[i].theta, .magnitude = 1,
 				 .factor = rope_table[i].factor, .beta_fast = rope_table[i].beta_fast,
-				 .beta_slow = rope_table[i].beta_slow, .original_ctx = rope_table[i].original_ctx };
+				 .beta_slow = rope_table[i].beta_slow, .original_ctx = rope_table[i].original_ctx,
+				 .between = rope_table[i].between };
 }
 
 /* Each step is rounded to f32, a handful of times. */

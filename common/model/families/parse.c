@@ -183,8 +183,7 @@ static int read_yarn(const struct od_parse *p, const json_t *o, const char *wher
 		rc = od_json_bool_or(o, "truncate", true, &truncate, where, p->err);
 	if (rc != OD_OK)
 		return rc;
-	if (!truncate)
-		return od_fail(p->err, OD_ERR_UNSUPPORTED, "%s: field \"truncate\": expected true, found false", where);
+	r->between = !truncate;
 	/* Frequencies above 1 would make angles that od_sincos is not good for. */
 	if (r->factor == 0 && p->cfg->ctx_max < r->original_ctx)
 		return od_fail(p->err, OD_ERR_RANGE, "%s: field \"factor\" is missing and max_position_embeddings %u is below "

@@ -328,6 +328,11 @@ SPECS = {
     "qwen3_moe_mlp_only": dict(seed=13, cfg=qwen3(
         num_hidden_layers=4, mlp_only_layers=[0, 2], num_key_value_heads=1, rope_scaling=dict(
             rope_type="yarn", factor=4.0, original_max_position_embeddings=16)), matters=[dict(rope_scaling=None)]),
+    "qwen3_moe_between": dict(seed=15, cfg=qwen3(
+        num_hidden_layers=2, num_experts=5, head_dim=24, rope_theta=100.0, rope_scaling=dict(
+            rope_type="yarn", factor=8.0, beta_fast=2.0, beta_slow=0.25, truncate=False, original_max_position_embeddings=16)),
+        matters=[dict(rope_scaling=None), dict(rope_scaling=dict(
+            rope_type="yarn", factor=8.0, beta_fast=2.0, beta_slow=0.25, original_max_position_embeddings=16))]),
     "qwen3_moe_window": dict(seed=14, dtype="F32", cfg=qwen3(num_experts=5, num_hidden_layers=2, **WINDOW),
                              matters=[dict(use_sliding_window=False), dict(sliding_window=9)]),
     "qwen2_moe_plain": dict(seed=21, cfg=qwen2(), matters=[dict(norm_topk_prob=True)]),
