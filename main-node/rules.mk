@@ -13,7 +13,7 @@ ODM_CHAT_SRCS := $(addprefix main-node/chat/,answer.c answer_harmony.c answer_pr
 PROGRAMS += od-main
 ODM_SERVE_SRCS := $(addprefix main-node/serve/,access_log.c anthropic.c anthropic_messages.c api.c api_error.c call.c \
 	call_memory.c chat_build.c chat_completion.c chat_turn.c completion.c dialog.c engine_thread.c exchange.c \
-	generation.c health.c http.c http_guard.c job.c json_fields.c metric_table.c metrics.c process_metrics.c \
+	generation.c health.c http.c http_guard.c http_header.c job.c json_fields.c metric_table.c metrics.c process_metrics.c \
 	reply.c request_threads.c response_items.c responses.c server.c service_watch.c token_list.c token_text.c \
 	utf8_text.c)
 od-main_SRCS := $(addprefix main-node/,od_main.c keygen_command.c prompt_file.c serve_command.c template_command.c \

@@ -19,7 +19,6 @@
 #define MOST_DISCARDED_BYTES (1ull << 30) /* of a body that was refused */
 #define BODIES 8			/* of full size in memory at once */
 #define STREAM_BLOCK_BYTES 4096
-#define ALLOW_BYTES 64
 
 /* One client's socket. */
 struct odm_http_connection {
@@ -247,120 +246,6 @@ static void on_async(uv_async_t *async)
 		run_daemon(h);
 }
 
-/* ---- Checks before the body ---- */
-
-static const char *header(struct odm_exchange *x, const char *name)
-{
-	return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
-}
-
-static void refuse(struct odm_exchange *x, int status, const char *code, const char *message)
-{
-	struct odm_api_error e;
-
-	odm_api_fail(&e, status, NULL, OD_ERR_ARG, "%s", message);
-	e.code = code;
-	odm_exchange_fail(x, &e);
-	x->discard = true;
-}
-
-static bool path_matches(const char *pattern, const char *path)
-{
-	const size_t len = strlen(pattern);
-
-	if (pattern[len - 1] == '*')
-		return strncmp(pattern, path, len - 1) == 0 && path[len - 1] != '\0';
-	return strcmp(pattern, path) == 0;
-}
-
-static void refuse_path(struct odm_exchange *x, const char *path)
-{
-	char allow[ALLOW_BYTES] = "OPTIONS";
-	size_t used = strlen(allow);
-	const size_t none = used;
-
-	for (const struct odm_endpoint *e = x->http->opts.endpoints; e->path != NULL; e++)
-		if (path_matches(e->path, path))
-			used += (size_t)snprintf(allow + used, sizeof(allow) - used, ", %s%s", e->method,
-						 strcmp(e->method, "GET") == 0 ? ", HEAD" : "");
-	if (used == none) {
-		refuse(x, 404, NULL, "there is no such path here");
-		return;
-	}
-	refuse(x, 405, NULL, "this path has no such method; see the header Allow");
-	x->rest = strdup(allow);
-	x->allow = x->rest;
-}
-
-static void find_endpoint(struct odm_exchange *x, const char *method, const char *path)
-{
-	const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
-
-	for (const struct odm_endpoint *e = x->http->opts.endpoints; e->path != NULL && x->endpoint == NULL; e++)
-		if (path_matches(e->path, path) && strcmp(e->method, wanted) == 0)
-			x->endpoint = e;
-	if (x->endpoint != NULL && x->endpoint->path[strlen(x->endpoint->path) - 1] == '*')
-		x->rest = strdup(path + strlen(x->endpoint->path) - 1);
-}
-
-static void find_origin(struct odm_exchange *x)
-{
-	const char *cors = x->http->opts.cors, *origin = header(x, "Origin");
-
-	if (cors != NULL && origin != NULL && (strcmp(cors, "*") == 0 || strcmp(cors, origin) == 0))
-		x->origin_allowed = cors;
-}
-
-static void check_key(struct odm_exchange *x)
-{
-	const struct odm_api_keys *keys = x->http->opts.keys;
-
-	if (keys == NULL || (x->endpoint != NULL && (x->endpoint->flags & ODM_ENDPOINT_OPEN)))
-		return;
-	if (!odm_api_key_known(keys, header(x, "Authorization"), header(x, "x-api-key")))
-		refuse(x, 401, "invalid_api_key", "expected an API key: \"Authorization: Bearer KEY\", or \"x-api-key: KEY\"");
-}
-
-static void check_body_header(struct odm_exchange *x)
-{
-	const char *length = header(x, "Content-Length"), *coding = header(x, "Transfer-Encoding");
-	const char *compressed = header(x, "Content-Encoding");
-
-	if (strcmp(x->endpoint->method, "POST") != 0)
-		return;
-	if (length == NULL && coding == NULL)
-		refuse(x, 411, NULL, "expected a body with the header Content-Length");
-	else if (!odm_is_json_type(header(x, "Content-Type")))
-		refuse(x, 415, NULL, "expected the header \"Content-Type: application/json\"");
-	else if (compressed != NULL && strcasecmp(compressed, "identity") != 0)
-		refuse(x, 415, NULL, "a compressed body is not supported here; send it without the header Content-Encoding");
-	else if (length != NULL && strtoull(length, NULL, 10) > x->http->opts.max_body_bytes)
-		refuse(x, 413, NULL, "the body is larger than --max-body allows");
-}
-
-static void check_header(struct odm_exchange *x, const char *method, const char *path)
-{
-	struct odm_http *h = x->http;
-
-	find_origin(x);
-	if (h->opts.keys == NULL && !odm_host_allowed(header(x, "Host"), h->opts.listen, h->machine)) {
-		refuse(x, 403, NULL, "the header Host names neither this machine nor an address; use its address, or API keys");
-		return;
-	}
-	if (strcmp(method, "OPTIONS") == 0) { /* browsers send no key with it */
-		odm_exchange_reply(x, 204, "text/plain", strdup(""), 0);
-		return;
-	}
-	find_endpoint(x, method, path);
-	check_key(x); /* before a stranger learns which paths there are */
-	if (!x->replied && x->endpoint == NULL)
-		refuse_path(x, path);
-	if (!x->replied && h->draining && !(x->endpoint->flags & ODM_ENDPOINT_DRAINING))
-		refuse(x, 503, NULL, "the server is ending and takes no more requests");
-	if (!x->replied)
-		check_body_header(x);
-}
-
 /* ---- The body ---- */
 
 static void take_body(struct odm_exchange *x, const char *data, size_t len)
@@ -371,16 +256,16 @@ static void take_body(struct odm_exchange *x, const char *data, size_t len)
 	if (x->discard)
 		return;
 	if (x->body_seen > h->opts.max_body_bytes) {
-		refuse(x, 413, NULL, "the body is larger than --max-body allows");
+		odm_request_refuse(x, 413, NULL, "the body is larger than --max-body allows");
 	} else if (h->body_bytes + len > BODIES * h->opts.max_body_bytes) {
-		refuse(x, 503, NULL, "too many large bodies at once; try again later");
+		odm_request_refuse(x, 503, NULL, "too many large bodies at once; try again later");
 	} else {
 		const size_t before = x->body.len;
 
 		od_strbuf_append(&x->body, data, len);
 		h->body_bytes += x->body.len - before; /* which drop_body takes off again */
 		if (x->body.failed)
-			refuse(x, 503, NULL, "no memory for the body");
+			odm_request_refuse(x, 503, NULL, "no memory for the body");
 	}
 	if (x->discard)
 		drop_body(x);
@@ -390,10 +275,10 @@ static void take_body(struct odm_exchange *x, const char *data, size_t len)
  * endless. */
 static bool answers_at_once(struct odm_exchange *x)
 {
-	const char *length = header(x, "Content-Length");
+	const char *length = odm_request_header(x, "Content-Length");
 
 	return x->replied &&
-	       (header(x, "Expect") != NULL || (length != NULL && strtoull(length, NULL, 10) > MOST_DISCARDED_BYTES));
+	       (odm_request_header(x, "Expect") != NULL || (length != NULL && strtoull(length, NULL, 10) > MOST_DISCARDED_BYTES));
 }
 
 /* ---- The answer ---- */
@@ -412,7 +297,7 @@ static void add_headers(struct odm_exchange *x, struct MHD_Response *r)
 		return;
 	MHD_add_response_header(r, "Access-Control-Allow-Origin", x->origin_allowed);
 	MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-	wanted = header(x, "Access-Control-Request-Headers"); /* clients have headers of their own, which change nothing here */
+	wanted = odm_request_header(x, "Access-Control-Request-Headers"); /* clients have headers of their own, which change nothing here */
 	MHD_add_response_header(r, "Access-Control-Allow-Headers",
 				wanted != NULL ? wanted : "Authorization, Content-Type, X-Api-Key");
 	MHD_add_response_header(r, "Access-Control-Max-Age", "86400");
@@ -539,7 +424,7 @@ static bool good_id(const char *id)
 static void name_exchange(struct odm_exchange *x, const char *method, const char *path)
 {
 	struct odm_http *h = x->http;
-	const char *id = header(x, "X-Request-Id");
+	const char *id = odm_request_header(x, "X-Request-Id");
 
 	if (good_id(id))
 		snprintf(x->id, sizeof(x->id), "%s", id);
@@ -581,7 +466,7 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
 		if (x == NULL)
 			return MHD_NO;
 		name_exchange(x, method, url);
-		check_header(x, method, url);
+		odm_http_check_header(x, &x->http->opts, x->http->machine, x->http->draining, method, url);
 		if (answers_at_once(x)) {
 			dispatch(x);
 			return answer(x);

@@ -1,4 +1,4 @@
-/* http_internal.h - the representation of exchanges: for http.c, exchange.c and request_threads.c only. */
+/* http_internal.h - the representation of exchanges: for http.c, http_header.c, exchange.c and request_threads.c only. */
 #ifndef ODM_HTTP_INTERNAL_H
 #define ODM_HTTP_INTERNAL_H
 
@@ -62,6 +62,13 @@ struct odm_exchange {
 
 	struct odm_exchange *next_request; /* of the request threads' queue */
 };
+
+/* http_header.c. HTTP thread: checks a request by its header; finds the endpoint, or refuses it. machine: this one's name. */
+void odm_http_check_header(struct odm_exchange *x, const struct odm_http_opts *opts, const char *machine, bool draining,
+			   const char *method, const char *path);
+const char *odm_request_header(struct odm_exchange *x, const char *name); /* NULL: it has none. Borrowed */
+/* Its body is not kept. code: of the error; NULL ok. */
+void odm_request_refuse(struct odm_exchange *x, int status, const char *code, const char *message);
 
 /* Any thread: prepare has returned. */
 void odm_http_prepared(struct odm_exchange *x);
