@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-
 /* "" for what has no message. */
 static const char *error_line(const json_t *error, char *buf, size_t size)
 {

@@ -6,7 +6,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define MAX_FILE_BYTES (64u << 20)
 
@@ -180,7 +179,6 @@ int odm_conversation_save(const struct odm_conversation *c, const char *path, st
 {
 	json_t *all = all_messages(c), *there = NULL;
 	char *text = all != NULL ? json_dumps(all, JSON_INDENT(2)) : NULL;
-	mode_t before;
 	int rc = OD_OK;
 
 	json_decref(all);
@@ -192,11 +190,8 @@ int odm_conversation_save(const struct odm_conversation *c, const char *path, st
 		if (rc != OD_OK)
 			od_fail(err, rc, "%s exists and is no conversation, so it is not overwritten; name another file", path);
 	}
-	if (rc == OD_OK) {
-		before = umask(S_IRWXG | S_IRWXO);
-		rc = od_file_write_atomic(path, text, strlen(text), err);
-		umask(before);
-	}
+	if (rc == OD_OK)
+		rc = od_file_write_private(path, text, strlen(text), err);
 	free(text);
 	return rc;
 }
