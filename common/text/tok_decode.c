@@ -273,19 +273,26 @@ static int end_run(struct od_detok *d, size_t k)
 	return rc;
 }
 
-static int feed_byte_fallback(struct od_detok *d, size_t k, const char *s, size_t len)
+/* The byte of a token such as <0x0A>; -1: it is another one. */
+static int fallback_byte(const char *s, size_t len)
 {
-	int hi = -1, lo = -1, rc;
-	char byte;
+	int hi = -1, lo = -1;
 
 	if (len == 6 && memcmp(s, "<0x", 3) == 0 && s[5] == '>') {
 		hi = hex_digit(s[3]);
 		lo = hex_digit(s[4]);
 	}
-	if (hi >= 0 && lo >= 0) {
-		byte = (char)(hi << 4 | lo);
+	return hi >= 0 && lo >= 0 ? hi << 4 | lo : -1;
+}
+
+static int feed_byte_fallback(struct od_detok *d, size_t k, const char *s, size_t len)
+{
+	const int value = fallback_byte(s, len);
+	const char byte = (char)value;
+	int rc;
+
+	if (value >= 0)
 		return tok_buf_add(&d->state[k].hold, &byte, 1);
-	}
 	rc = end_run(d, k);
 	return rc == OD_OK ? feed(d, k + 1, s, len, true) : rc;
 }
@@ -372,27 +379,39 @@ static int add_lossy(struct dec_state *st, char byte)
 	return rc;
 }
 
-static int feed_byte_level(struct od_detok *d, size_t k, const char *s, size_t len)
+/* A token with a character outside the byte alphabet (an added one) stands for its own bytes. */
+static bool in_byte_alphabet(const char *s, size_t len)
 {
-	struct dec_state *st = &d->state[k];
-	bool mapped = true;
-	int rc = OD_OK;
 	int32_t cp;
 
-	for (size_t at = 0; at < len && mapped;) {
+	for (size_t at = 0; at < len;) {
 		at += tok_char(s + at, len - at, &cp);
-		mapped = tok_char_to_byte(cp) >= 0;
+		if (tok_char_to_byte(cp) < 0)
+			return false;
 	}
+	return true;
+}
+
+/* The byte at s + *at; *at moves behind it. */
+static char next_byte(const char *s, size_t len, bool mapped, size_t *at)
+{
+	int32_t cp;
+
+	if (!mapped)
+		return s[(*at)++];
+	*at += tok_char(s + *at, len - *at, &cp);
+	return (char)tok_char_to_byte(cp);
+}
+
+static int feed_byte_level(struct od_detok *d, size_t k, const char *s, size_t len)
+{
+	const bool mapped = in_byte_alphabet(s, len);
+	struct dec_state *st = &d->state[k];
+	int rc = OD_OK;
+
 	st->work.len = 0;
-	/* A token with a character outside the byte alphabet (an added one) stands for its own bytes. */
-	for (size_t at = 0; at < len && rc == OD_OK;) {
-		if (!mapped) {
-			rc = add_lossy(st, s[at++]);
-			continue;
-		}
-		at += tok_char(s + at, len - at, &cp);
-		rc = add_lossy(st, (char)tok_char_to_byte(cp));
-	}
+	for (size_t at = 0; at < len && rc == OD_OK;)
+		rc = add_lossy(st, next_byte(s, len, mapped, &at));
 	return rc == OD_OK ? feed(d, k + 1, st->work.data, st->work.len, false) : rc;
 }
 
@@ -627,4 +646,32 @@ int od_tokenizer_decode(const struct od_tokenizer *t, const int32_t *ids, size_t
 	}
 	od_detok_free(d);
 	return rc;
+}
+
+size_t od_tokenizer_bytes(const struct od_tokenizer *t, int32_t id, char *bytes, size_t size)
+{
+	const struct tok_vocab *v = &t->vocab;
+	const bool known = id >= 0 && (uint32_t)id < v->n && v->entry[id].flags != 0;
+	const char *s = known ? v->bytes.data + v->entry[id].shown_at : "";
+	const size_t len = known ? v->entry[id].shown_len : 0;
+	const bool mapped = in_byte_alphabet(s, len);
+	size_t n = 0;
+
+	for (size_t k = 0; k < t->decs.n; k++) {
+		const enum dec_kind kind = t->decs.v[k].kind;
+
+		if (kind == DEC_BYTE_FALLBACK && fallback_byte(s, len) >= 0 && size > 0) {
+			bytes[0] = (char)fallback_byte(s, len);
+			return 1;
+		}
+		if (kind != DEC_BYTE_LEVEL)
+			continue;
+		for (size_t at = 0; at < len; n++) {
+			if (n == size)
+				return 0;
+			bytes[n] = next_byte(s, len, mapped, &at);
+		}
+		return n;
+	}
+	return 0;
 }

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX_PART_BYTES 256 /* of a token that is no text by itself */
+
 /* The first token of a text loses its blank in some tokenisers, so another one goes before it. */
 static char *text_behind(const struct od_tokenizer *t, int32_t token, size_t *len)
 {
@@ -99,14 +101,18 @@ void odm_logprobs_add(json_t *logprobs, const struct od_tokenizer *t, const stru
 
 /* ---- Chats ---- */
 
-static json_t *bytes_json(const char *text, size_t len)
+static json_t *bytes_json(const struct od_tokenizer *t, int32_t token, const char *text, size_t len)
 {
-	json_t *bytes = json_array();
+	char part[MAX_PART_BYTES];
+	json_t *bytes;
 
-	if (memmem(text, len, "\xef\xbf\xbd", 3) != NULL) {
-		json_decref(bytes);
-		return json_null();
+	if (memmem(text, len, "\xef\xbf\xbd", 3) != NULL) { /* a part of a character: clients put the bytes together */
+		len = od_tokenizer_bytes(t, token, part, sizeof(part));
+		text = part;
+		if (len == 0)
+			return json_null();
 	}
+	bytes = json_array();
 	for (size_t i = 0; i < len; i++)
 		json_array_append_new(bytes, json_integer((unsigned char)text[i]));
 	return bytes;
@@ -120,7 +126,7 @@ static json_t *chat_token_json(const struct od_tokenizer *t, int32_t token, doub
 
 	if (text != NULL)
 		o = json_pack("{s:o, s:f, s:o}", "token", odm_json_text(text, len), "logprob", logprob, "bytes",
-			      bytes_json(text, len));
+			      bytes_json(t, token, text, len));
 	free(text);
 	return o;
 }

@@ -18,8 +18,8 @@ json_t *odm_logprobs_new(void);
 void odm_logprobs_add(json_t *logprobs, const struct od_tokenizer *t, const struct odm_token_record *r, size_t n,
 		      size_t *offset);
 
-/* OpenAI's form for chats: {"content": [{"token", "logprob", "bytes", "top_logprobs"}]}; a new reference. bytes is null for a
- * token that is only a part of a character. */
+/* OpenAI's form for chats: {"content": [{"token", "logprob", "bytes", "top_logprobs"}]}; a new reference. bytes are the
+ * token's own also where it is only a part of a character; null: not known. */
 json_t *odm_chat_logprobs_new(void);
 void odm_chat_logprobs_add(json_t *logprobs, const struct od_tokenizer *t, const struct odm_token_record *r, size_t n);
 

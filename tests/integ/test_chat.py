@@ -154,6 +154,14 @@ def log_probabilities_are_those_of_completions():
 
 
 @test
+def parts_of_characters_have_bytes():
+    with open("deploy/models/talebook/tokenizer.json", encoding="utf-8") as f:
+        part = json.load(f)["model"]["vocab"]["Ã"]  # the byte C3, as byte-level tokenisers write it
+    for t in chat(max_tokens=2, logprobs=True, top_logprobs=1, logit_bias={str(part): 100}).choices[0].logprobs.content:
+        assert t.token == "\ufffd" and t.bytes == [0xC3], t
+
+
+@test
 def the_last_message_can_be_continued():
     messages = [*USER, {"role": "assistant", "content": " who had a son. "}]
     extra = {"continue_final_message": True}

@@ -191,6 +191,49 @@ static void context_ends_inside_a_character(void **state)
 	od_tokenizer_free(t);
 }
 
+/* Byte-level: the bytes of a text's tokens make the text again, also where a token is only a part of a character. */
+static void bytes_of_byte_level_tokens(void **state)
+{
+	static const char text[] = "\xc3\xa9\xf0\x9f\xa6\x9a \xe6\x97\xa5 a";
+	struct od_tokenizer *t;
+	struct od_err err;
+	char bytes[64], all[64] = "";
+	int32_t *ids;
+	size_t n_ids, len = 0;
+
+	(void)state;
+	assert_int_equal(od_tokenizer_load(&t, FOLDER "tok_gpt2.json", &err), OD_OK);
+	assert_int_equal(od_tokenizer_encode(t, text, strlen(text), 0, &ids, &n_ids, &err), OD_OK);
+	for (size_t i = 0; i < n_ids; i++) {
+		size_t n = od_tokenizer_bytes(t, ids[i], bytes, sizeof(bytes));
+
+		assert_true(n > 0 && len + n < sizeof(all));
+		assert_int_equal(od_tokenizer_bytes(t, ids[i], bytes, n - 1), 0);
+		memcpy(all + len, bytes, n);
+		len += n;
+	}
+	assert_string_equal(all, text);
+	assert_true(n_ids > 6); /* characters were cut */
+	assert_int_equal(od_tokenizer_bytes(t, -1, bytes, sizeof(bytes)), 0);
+	assert_int_equal(od_tokenizer_bytes(t, INT32_MAX, bytes, sizeof(bytes)), 0);
+	free(ids);
+	od_tokenizer_free(t);
+}
+
+static void bytes_of_fallback_tokens(void **state)
+{
+	struct od_tokenizer *t;
+	struct od_err err;
+	char byte = 0;
+
+	(void)state;
+	assert_int_equal(od_tokenizer_load(&t, FOLDER "tok_mixtral.json", &err), OD_OK);
+	assert_int_equal(od_tokenizer_bytes(t, od_tokenizer_find(t, "<0xE2>"), &byte, 1), 1);
+	assert_int_equal((unsigned char)byte, 0xe2);
+	assert_int_equal(od_tokenizer_bytes(t, od_tokenizer_find(t, "a"), &byte, 1), 0);
+	od_tokenizer_free(t);
+}
+
 /* Words and texts of a size at which anything quadratic takes minutes. */
 static void long_texts(void **state)
 {
@@ -243,6 +286,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(against_hugging_face),
 		cmocka_unit_test(context_ends_inside_a_character),
+		cmocka_unit_test(bytes_of_byte_level_tokens),
+		cmocka_unit_test(bytes_of_fallback_tokens),
 		cmocka_unit_test(long_texts),
 	};
 
