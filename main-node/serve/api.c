@@ -156,7 +156,7 @@ static int detokenize(const struct odm_engine *engine, const json_t *request, js
 	int rc = OD_OK;
 
 	if (ids == NULL)
-		return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
+		return odm_no_memory(e);
 	if (!json_is_array(tokens))
 		rc = odm_api_fail(e, 400, "tokens", OD_ERR_FORMAT, "tokens: expected an array of token ids");
 	for (size_t i = 0; rc == OD_OK && i < n; i++) {

@@ -43,6 +43,11 @@ static int status_of(int code)
 	return 500;
 }
 
+int odm_no_memory(struct odm_api_error *e)
+{
+	return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
+}
+
 void odm_api_from_err(struct odm_api_error *e, const struct od_err *err)
 {
 	odm_api_fail(e, status_of(err->code), NULL, err->code, "%s", err->msg);

@@ -18,7 +18,8 @@ struct odm_api_error {
 /* Fills e (NULL ok) and returns code (an enum od_status), so that callers can write `return odm_api_fail(...)`. param: NULL: no
  * field. */
 int odm_api_fail(struct odm_api_error *e, int status, const char *param, int code, const char *fmt, ...) OD_PRINTF(5, 6);
-/* From an error of the engine: what a request can never have is 400, what is not there now 503, the rest 500. */
+int odm_no_memory(struct odm_api_error *e); /* 503; returns OD_ERR_NOMEM */
+/* From an error of the engine: 400 if the request can never succeed, 503 if it may succeed later, else 500. */
 void odm_api_from_err(struct odm_api_error *e, const struct od_err *err);
 /* {"error": {"message", "type", "param", "code"}}: a new reference, NULL: out of memory. */
 json_t *odm_api_error_json(const struct odm_api_error *e);

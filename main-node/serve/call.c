@@ -26,7 +26,7 @@ int odm_call_new(struct odm_call **out, struct odm_exchange *x, struct odm_api_e
 
 	*out = c;
 	if (c == NULL)
-		return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
+		return odm_no_memory(e);
 	c->exchange = x; /* which owns the call */
 	return OD_OK;
 }
@@ -54,7 +54,7 @@ int odm_call_add(struct odm_call *c, struct odm_job_spec *spec, struct odm_api_e
 	spec->request = odm_exchange_id(c->exchange);
 	c->job[c->n] = odm_job_new(spec);
 	if (c->job[c->n] == NULL)
-		return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
+		return odm_no_memory(e);
 	c->n++;
 	return OD_OK;
 }

@@ -239,11 +239,6 @@ int odm_fail_unsupported(const char *within, const char *field, const char *expe
 			    path, expected, found);
 }
 
-int odm_no_memory(struct odm_api_error *e)
-{
-	return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
-}
-
 static int copy(json_t *chat, const json_t *request, const struct odm_chat_setting *settings, struct odm_api_error *e)
 {
 	for (; settings->name != NULL; settings++) {

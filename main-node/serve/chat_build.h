@@ -55,7 +55,6 @@ OD_MUST_CHECK int odm_chat_read_tools(json_t *chat, const json_t *given,
 /* As odm_api_fail: the field has a value that is not supported. within: path of its object. */
 int odm_fail_unsupported(const char *within, const char *field, const char *expected, const char *found,
 			 struct odm_api_error *e);
-int odm_no_memory(struct odm_api_error *e); /* as odm_api_fail: OD_ERR_NOMEM */
 
 struct odm_chat_setting {
 	const char *name, *chat; /* its names in the request and in chat completions */

@@ -250,7 +250,7 @@ static int make_turn(struct chat *c, struct odm_exchange *x, const struct odm_en
 		.one_call = !a->parallel_tool_calls,
 	};
 	int rc = variables != NULL ? odm_turn_new(&c->turn, x, engine, &q, e)
-				   : odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
+				   : odm_no_memory(e);
 
 	json_decref(variables);
 	return rc;
@@ -263,7 +263,7 @@ static int add_choices(struct chat *c, struct odm_exchange *x, const struct aske
 
 	c->choice = calloc((size_t)c->g.n, sizeof(*c->choice));
 	if (rc == OD_OK && c->choice == NULL)
-		rc = odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
+		rc = odm_no_memory(e);
 	if (rc == OD_OK)
 		rc = odm_turn_add(c->turn, &c->reply, &c->g, a->logprobs ? (int)top : -1, &c->sink, e);
 	return rc;

@@ -42,11 +42,6 @@ struct odm_turn {
 	size_t n;
 };
 
-static int no_memory(struct odm_api_error *e)
-{
-	return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
-}
-
 /* ---- Tools ---- */
 
 static int check_tool(const json_t *tool, size_t i, struct odm_api_error *e)
@@ -94,7 +89,7 @@ static int read_tools(struct odm_turn *t, const struct odm_turn_request *q, stru
 			return rc;
 	}
 	t->tools = q->tools != NULL && strcmp(choice, "auto") == 0 ? json_incref((json_t *)q->tools) : json_array();
-	return t->tools != NULL ? OD_OK : no_memory(e);
+	return t->tools != NULL ? OD_OK : odm_no_memory(e);
 }
 
 /* ---- The prompt ---- */
@@ -125,7 +120,7 @@ static int refuse_messages(const struct od_err *err, struct odm_api_error *e)
 	char param[64] = "messages";
 
 	if (err->code == OD_ERR_NOMEM)
-		return no_memory(e);
+		return odm_no_memory(e);
 	if (len > 0 && len < sizeof(param)) {
 		memcpy(param, err->msg, len);
 		param[len] = '\0';
@@ -171,7 +166,7 @@ static int render(struct odm_turn *t, const struct odm_chat_template *template, 
 		return odm_api_fail(e, 400, "messages", OD_ERR_FORMAT, "messages: expected an array of at least one message");
 	vars = variables_of(t, q);
 	if (vars == NULL)
-		return no_memory(e);
+		return odm_no_memory(e);
 	if (odm_chat_template_prompt(template, vars, text, len, &err) != OD_OK)
 		rc = refuse_messages(&err, e);
 	if (rc == OD_OK && q->continue_final_message)
@@ -264,7 +259,7 @@ int odm_turn_new(struct odm_turn **out, struct odm_exchange *x, const struct odm
 		 const struct odm_turn_request *request, struct odm_api_error *e)
 {
 	struct odm_turn *t = calloc(1, sizeof(*t));
-	int rc = t != NULL ? build(t, x, engine, request, e) : no_memory(e);
+	int rc = t != NULL ? build(t, x, engine, request, e) : odm_no_memory(e);
 
 	*out = t;
 	if (rc != OD_OK) {
@@ -357,7 +352,7 @@ static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_
 
 	*c = (struct choice){ .turn = t, .sink = { c, on_content, on_reasoning, on_call } };
 	if (odm_answer_new(&c->answer, &opts, &c->sink, NULL) != OD_OK)
-		return no_memory(e);
+		return odm_no_memory(e);
 	odm_generation_spec(g, t->n++, &spec);
 	spec.end = t->end.id;
 	spec.n_ends = t->end.n;
@@ -367,7 +362,7 @@ static int add_choice(struct odm_turn *t, struct odm_reply *r, const struct odm_
 	spec.n_prompt = t->n_prompt;
 	spec.prompt = malloc((t->n_prompt + 1) * sizeof(*spec.prompt));
 	if (spec.prompt == NULL)
-		return no_memory(e);
+		return odm_no_memory(e);
 	if (t->n_prompt > 0)
 		memcpy(spec.prompt, t->prompt, t->n_prompt * sizeof(*spec.prompt));
 	return odm_call_add(r->call, &spec, e);
@@ -386,7 +381,7 @@ int odm_turn_add(struct odm_turn *t, struct odm_reply *r, const struct odm_gener
 	t->ignore_eos = g->ignore_eos;
 	t->choice = calloc((size_t)g->n, sizeof(*t->choice));
 	if (t->choice == NULL)
-		return no_memory(e);
+		return odm_no_memory(e);
 	for (int64_t i = 0; rc == OD_OK && i < g->n; i++)
 		rc = add_choice(t, r, g, logprobs, e);
 	return rc;
@@ -400,7 +395,7 @@ void odm_turn_news(struct odm_turn *t, struct odm_reply *r, size_t choice, const
 	if (rc == OD_OK && news->done)
 		rc = odm_answer_finish(c->answer);
 	if (rc != OD_OK)
-		(void)no_memory(&r->error);
+		(void)odm_no_memory(&r->error);
 	else if (full(c) || (!t->ignore_eos && odm_answer_over(c->answer)))
 		odm_reply_end_choice(r, choice);
 }

@@ -56,7 +56,7 @@ static int add_choices(struct completion *c, const int32_t *ids, size_t n_ids, s
 							 : (uint64_t)c->g.max_tokens;
 		spec.prompt = malloc((n_ids + 1) * sizeof(*spec.prompt));
 		if (spec.prompt == NULL)
-			return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
+			return odm_no_memory(e);
 		memcpy(spec.prompt, ids, n_ids * sizeof(*ids));
 		spec.n_prompt = n_ids;
 		spec.logprobs = (int)c->logprobs;
@@ -85,7 +85,7 @@ static int add_prompt(struct completion *c, const struct odm_engine *engine, con
 		return odm_api_fail(e, 400, "prompt", err.code, "prompt: %s", err.msg);
 	}
 	if (c->echo && p->text == NULL)
-		return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
+		return odm_no_memory(e);
 	c->n_prompts++;
 	return add_choices(c, ids, n_ids, e);
 }
@@ -113,7 +113,7 @@ static int add_ids(struct completion *c, const struct odm_engine *engine, const 
 	int rc = OD_OK;
 
 	if (ids == NULL)
-		return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
+		return odm_no_memory(e);
 	for (size_t i = 0; rc == OD_OK && i < n; i++) {
 		const json_t *id = json_array_get(v, i);
 

@@ -273,7 +273,7 @@ static void take_done(struct odm_engine_thread *t)
 			continue;
 		}
 		pthread_mutex_lock(&t->lock);
-		j->sequence = NULL; /* from here nobody can cancel it */
+		j->sequence = NULL; /* odm_job_cancel no longer finds it */
 		t->n_running--;
 		for (size_t k = i; k < t->n_running; k++)
 			t->running[k] = t->running[k + 1];

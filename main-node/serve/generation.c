@@ -78,7 +78,7 @@ static int read_bias(struct odm_generation *g, uint32_t vocab, struct odm_api_er
 				    OD_MAX_LOGIT_BIAS, json_object_size(g->logit_bias));
 	g->bias = calloc(json_object_size(g->logit_bias) + 1, sizeof(*g->bias));
 	if (g->bias == NULL)
-		return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
+		return odm_no_memory(e);
 	json_object_foreach((json_t *)(uintptr_t)g->logit_bias, key, value) {
 		char *end;
 		const unsigned long id = strtoul(key, &end, 10);

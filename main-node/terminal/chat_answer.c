@@ -1,4 +1,4 @@
-/* A question to the server, and its answer as it comes. */
+/* Sends the conversation to the server and shows the answer while it streams. */
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "main-node/terminal/chat_reply.h"

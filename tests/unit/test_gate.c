@@ -1,4 +1,4 @@
-/* Who gets through a gate: peers whose key is admitted, and nobody else, whatever a stranger sends. The strangers are ZeroMQ's
+/* Only peers with an admitted key get through a gate, whatever other clients send. These clients are ZeroMQ's
  * own client with other settings, and plain TCP. */
 #include "tests/unit/wire_client.h"
 

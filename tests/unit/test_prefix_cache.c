@@ -246,7 +246,7 @@ static void test_oldest_goes(void **state)
 	assert_int_equal(longest(&w, b, 4), 4);
 	keep_text(&w, c, 2);
 	assert_int_equal(longest(&w, b, 4), 3);
-	keep_text(&w, b, 5); /* what is there is not kept twice */
+	keep_text(&w, b, 5); /* pages that are in the cache already are not added again */
 	assert_int_equal(find(&w, b, 5, page), 5);
 	assert_int_equal(longest(&w, a, 3), 0);
 	assert_int_equal(longest(&w, c, 3), 2);
