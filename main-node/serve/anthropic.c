@@ -245,12 +245,12 @@ static void prepare_count(struct odm_exchange *x)
 	json_t *request, *chat = NULL;
 	struct odm_turn *turn = NULL;
 	struct odm_api_error e;
-	int rc = odm_api_begin(x, &request, &engine, &e);
+	int rc = odm_api_begin(x, &request, &engine, &e), logprobs;
 
 	if (rc == OD_OK)
 		rc = convert_any(&chat, request, x, true, &e);
 	if (rc == OD_OK)
-		rc = odm_dialog_turn(&turn, x, engine, chat, &e);
+		rc = odm_turn_new(&turn, x, engine, chat, &logprobs, &e);
 	if (rc == OD_OK)
 		odm_exchange_reply_json(x, 200, json_pack("{s:I}", "input_tokens", (json_int_t)odm_turn_prompt_tokens(turn)));
 	else

@@ -16,12 +16,10 @@ struct choice {
 	bool begun;	  /* the stream has its role */
 };
 
-/* Fields of the request; borrowed while preparing. */
+/* Fields that only this endpoint has; borrowed while preparing. */
 struct asked {
-	const json_t *messages, *tools, *tool_choice, *template_kwargs, *documents, *modalities;
-	const char *reasoning_effort;
-	int64_t max_completion_tokens, top_logprobs; /* -1: not given */
-	bool logprobs, parallel_tool_calls, add_generation_prompt, continue_final_message;
+	const json_t *modalities;
+	int64_t max_completion_tokens; /* 0: not given */
 };
 
 struct chat {
@@ -37,14 +35,7 @@ struct chat {
 #define AT(field) offsetof(struct asked, field)
 
 static const struct odm_field fields[] = {
-	{ "messages", ODM_FIELD_JSON, AT(messages), 0, 0, NULL },
-	{ "tools", ODM_FIELD_JSON, AT(tools), 0, 0, NULL },
-	{ "tool_choice", ODM_FIELD_JSON, AT(tool_choice), 0, 0, NULL },
-	{ "parallel_tool_calls", ODM_FIELD_BOOL, AT(parallel_tool_calls), 0, 0, NULL },
 	{ "max_completion_tokens", ODM_FIELD_INT, AT(max_completion_tokens), 1, MAX_TOKENS, NULL },
-	{ "logprobs", ODM_FIELD_BOOL, AT(logprobs), 0, 0, NULL },
-	{ "top_logprobs", ODM_FIELD_INT, AT(top_logprobs), 0, ODM_MAX_LOGPROBS, NULL },
-	{ "reasoning_effort", ODM_FIELD_STRING, AT(reasoning_effort), 0, 0, NULL },
 	{ "modalities", ODM_FIELD_JSON, AT(modalities), 0, 0, NULL },
 	{ "audio", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
 	{ "functions", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
@@ -52,10 +43,6 @@ static const struct odm_field fields[] = {
 	{ "verbosity", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
 	{ "web_search_options", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
 	/* vLLM's. */
-	{ "chat_template_kwargs", ODM_FIELD_JSON, AT(template_kwargs), 0, 0, NULL },
-	{ "documents", ODM_FIELD_JSON, AT(documents), 0, 0, NULL },
-	{ "add_generation_prompt", ODM_FIELD_BOOL, AT(add_generation_prompt), 0, 0, NULL },
-	{ "continue_final_message", ODM_FIELD_BOOL, AT(continue_final_message), 0, 0, NULL },
 	{ "chat_template", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
 	{ "add_special_tokens", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
 	{ "echo", ODM_FIELD_ABSENT, 0, 0, 0, NULL },
@@ -211,70 +198,33 @@ static int check_asked(struct chat *c, const struct asked *a, struct odm_api_err
 {
 	const json_t *only = json_array_get(a->modalities, 0);
 
-	if (a->template_kwargs != NULL && !json_is_object(a->template_kwargs))
-		return odm_api_fail(e, 400, "chat_template_kwargs", OD_ERR_FORMAT, "chat_template_kwargs: expected an object");
 	if (a->modalities != NULL && (json_array_size(a->modalities) != 1 || !json_is_string(only) ||
 				      strcmp(json_string_value(only), "text") != 0))
 		return odm_api_fail(e, 400, "modalities", OD_ERR_UNSUPPORTED,
 				    "modalities: only [\"text\"] is supported here");
-	if (a->top_logprobs > 0 && !a->logprobs)
-		return odm_api_fail(e, 400, "top_logprobs", OD_ERR_ARG, "top_logprobs: needs logprobs to be true");
 	if (a->max_completion_tokens > 0)
 		c->g.max_tokens = a->max_completion_tokens;
 	return OD_OK;
 }
 
-/* More variables of the template; NULL: out of memory. */
-static json_t *variables_of(const struct asked *a)
+static int add_choices(struct chat *c, struct odm_exchange *x, int logprobs, struct odm_api_error *e)
 {
-	json_t *v = a->template_kwargs != NULL ? json_copy((json_t *)a->template_kwargs) : json_object();
-
-	if (a->documents != NULL)
-		json_object_set(v, "documents", (json_t *)a->documents);
-	if (a->reasoning_effort != NULL)
-		json_object_set_new(v, "reasoning_effort", json_string(a->reasoning_effort));
-	return v;
-}
-
-static int make_turn(struct chat *c, struct odm_exchange *x, const struct odm_engine *engine, const struct asked *a,
-		     struct odm_api_error *e)
-{
-	json_t *variables = variables_of(a);
-	const struct odm_turn_request q = {
-		.messages = a->messages,
-		.tools = a->tools,
-		.tool_choice = a->tool_choice,
-		.variables = variables,
-		.no_generation_prompt = !a->add_generation_prompt || a->continue_final_message,
-		.continue_final_message = a->continue_final_message,
-		.one_call = !a->parallel_tool_calls,
-	};
-	int rc = variables != NULL ? odm_turn_new(&c->turn, x, engine, &q, e)
-				   : odm_no_memory(e);
-
-	json_decref(variables);
-	return rc;
-}
-
-static int add_choices(struct chat *c, struct odm_exchange *x, const struct asked *a, struct odm_api_error *e)
-{
-	const int64_t top = a->top_logprobs > 0 ? a->top_logprobs : 0;
 	int rc = odm_call_new(&c->reply.call, x, e);
 
 	c->choice = calloc((size_t)c->g.n, sizeof(*c->choice));
 	if (rc == OD_OK && c->choice == NULL)
 		rc = odm_no_memory(e);
 	if (rc == OD_OK)
-		rc = odm_turn_add(c->turn, &c->reply, &c->g, a->logprobs ? (int)top : -1, &c->sink, e);
+		rc = odm_turn_add(c->turn, &c->reply, &c->g, logprobs, &c->sink, e);
 	return rc;
 }
 
 static int read_request(struct chat *c, struct odm_exchange *x, struct odm_api_error *e)
 {
-	struct asked a = { .max_completion_tokens = -1, .top_logprobs = -1, .parallel_tool_calls = true,
-			   .add_generation_prompt = true };
 	const struct odm_engine *engine;
+	struct asked a = { 0 };
 	json_t *request;
+	int logprobs;
 	int rc = odm_api_begin(x, &request, &engine, e);
 
 	if (rc == OD_OK)
@@ -284,9 +234,9 @@ static int read_request(struct chat *c, struct odm_exchange *x, struct odm_api_e
 	if (rc == OD_OK)
 		rc = check_asked(c, &a, e);
 	if (rc == OD_OK)
-		rc = make_turn(c, x, engine, &a, e);
+		rc = odm_turn_new(&c->turn, x, engine, request, &logprobs, e);
 	if (rc == OD_OK)
-		rc = add_choices(c, x, &a, e);
+		rc = add_choices(c, x, logprobs, e);
 	c->tokenizer = rc == OD_OK ? odm_engine_tokenizer(engine) : NULL;
 	c->reply.stream = c->g.stream;
 	c->reply.include_usage = c->g.include_usage;

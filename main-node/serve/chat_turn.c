@@ -42,6 +42,47 @@ struct odm_turn {
 	size_t n;
 };
 
+/* ---- The request ---- */
+
+/* Borrowed. */
+struct asked {
+	const json_t *messages, *tools, *tool_choice, *variables, *documents;
+	const char *reasoning_effort;
+	int64_t top_logprobs;
+	bool logprobs, parallel_tool_calls, add_generation_prompt, continue_final_message;
+};
+
+#define AT(field) offsetof(struct asked, field)
+
+static const struct odm_field fields[] = {
+	{ "messages", ODM_FIELD_JSON, AT(messages), 0, 0, NULL },
+	{ "tools", ODM_FIELD_JSON, AT(tools), 0, 0, NULL },
+	{ "tool_choice", ODM_FIELD_JSON, AT(tool_choice), 0, 0, NULL },
+	{ "parallel_tool_calls", ODM_FIELD_BOOL, AT(parallel_tool_calls), 0, 0, NULL },
+	{ "logprobs", ODM_FIELD_BOOL, AT(logprobs), 0, 0, NULL },
+	{ "top_logprobs", ODM_FIELD_INT, AT(top_logprobs), 0, ODM_MAX_LOGPROBS, NULL },
+	{ "reasoning_effort", ODM_FIELD_STRING, AT(reasoning_effort), 0, 0, NULL },
+	/* vLLM's. */
+	{ "chat_template_kwargs", ODM_FIELD_JSON, AT(variables), 0, 0, NULL },
+	{ "documents", ODM_FIELD_JSON, AT(documents), 0, 0, NULL },
+	{ "add_generation_prompt", ODM_FIELD_BOOL, AT(add_generation_prompt), 0, 0, NULL },
+	{ "continue_final_message", ODM_FIELD_BOOL, AT(continue_final_message), 0, 0, NULL },
+	{ 0 },
+};
+
+static int read_asked(struct asked *a, const json_t *request, struct odm_api_error *e)
+{
+	int rc;
+
+	*a = (struct asked){ .parallel_tool_calls = true, .add_generation_prompt = true };
+	rc = odm_fields_read(fields, request, a, e);
+	if (rc == OD_OK && a->variables != NULL && !json_is_object(a->variables))
+		rc = odm_api_fail(e, 400, "chat_template_kwargs", OD_ERR_FORMAT, "chat_template_kwargs: expected an object");
+	if (rc == OD_OK && a->top_logprobs > 0 && !a->logprobs)
+		rc = odm_api_fail(e, 400, "top_logprobs", OD_ERR_ARG, "top_logprobs: needs logprobs to be true");
+	return rc;
+}
+
 /* ---- Tools ---- */
 
 static int check_tool(const json_t *tool, size_t i, struct odm_api_error *e)
@@ -68,7 +109,7 @@ static int check_tool(const json_t *tool, size_t i, struct odm_api_error *e)
 }
 
 /* Sets t->tools. */
-static int read_tools(struct odm_turn *t, const struct odm_turn_request *q, struct odm_api_error *e)
+static int read_tools(struct odm_turn *t, const struct asked *q, struct odm_api_error *e)
 {
 	const char *choice = q->tool_choice != NULL ? json_string_value(q->tool_choice) : "auto";
 	const json_t *tool;
@@ -94,12 +135,17 @@ static int read_tools(struct odm_turn *t, const struct odm_turn_request *q, stru
 
 /* ---- The prompt ---- */
 
-static json_t *variables_of(const struct odm_turn *t, const struct odm_turn_request *q)
+static json_t *variables_of(const struct odm_turn *t, const struct asked *q)
 {
 	json_t *vars = q->variables != NULL ? json_copy((json_t *)q->variables) : json_object();
+	const bool opens_answer = q->add_generation_prompt && !q->continue_final_message;
 	bool good = json_object_set(vars, "messages", (json_t *)q->messages) == 0;
 
-	good = json_object_set_new(vars, "add_generation_prompt", json_boolean(!q->no_generation_prompt)) == 0 && good;
+	good = json_object_set_new(vars, "add_generation_prompt", json_boolean(opens_answer)) == 0 && good;
+	if (q->documents != NULL)
+		good = json_object_set(vars, "documents", (json_t *)q->documents) == 0 && good;
+	if (q->reasoning_effort != NULL)
+		good = json_object_set_new(vars, "reasoning_effort", json_string(q->reasoning_effort)) == 0 && good;
 	if (json_array_size(t->tools) > 0)
 		good = json_object_set(vars, "tools", t->tools) == 0 && good;
 	else
@@ -154,7 +200,7 @@ static int cut_behind_last(const json_t *messages, const char *text, size_t *len
 			    "writes");
 }
 
-static int render(struct odm_turn *t, const struct odm_chat_template *template, const struct odm_turn_request *q, char **text,
+static int render(struct odm_turn *t, const struct odm_chat_template *template, const struct asked *q, char **text,
 		  size_t *len, struct odm_api_error *e)
 {
 	json_t *vars;
@@ -222,7 +268,7 @@ static void end_at(void *arg, const char *end)
 
 /* ---- Life ---- */
 
-static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_engine *engine, const struct odm_turn_request *q,
+static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_engine *engine, const struct asked *q,
 		 struct odm_api_error *e)
 {
 	const struct odm_api *api = odm_api_of(x);
@@ -242,7 +288,7 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 	if (rc != OD_OK)
 		return rc;
 	t->form = odm_chat_template_form(api->chat, json_array_size(t->tools) > 0);
-	t->one_call = q->one_call;
+	t->one_call = !q->parallel_tool_calls;
 	rc = render(t, api->chat, q, &text, &len, e);
 	if (rc == OD_OK)
 		rc = encode(t, text, len, e);
@@ -255,12 +301,18 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 	return rc;
 }
 
-int odm_turn_new(struct odm_turn **out, struct odm_exchange *x, const struct odm_engine *engine,
-		 const struct odm_turn_request *request, struct odm_api_error *e)
+int odm_turn_new(struct odm_turn **out, struct odm_exchange *x, const struct odm_engine *engine, const json_t *request,
+		 int *logprobs, struct odm_api_error *e)
 {
-	struct odm_turn *t = calloc(1, sizeof(*t));
-	int rc = t != NULL ? build(t, x, engine, request, e) : odm_no_memory(e);
+	struct odm_turn *t = NULL;
+	struct asked a;
+	int rc = read_asked(&a, request, e);
 
+	if (rc == OD_OK) {
+		t = calloc(1, sizeof(*t));
+		rc = t != NULL ? build(t, x, engine, &a, e) : odm_no_memory(e);
+	}
+	*logprobs = a.logprobs ? (int)a.top_logprobs : -1;
 	*out = t;
 	if (rc != OD_OK) {
 		odm_turn_free(t);

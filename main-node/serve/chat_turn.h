@@ -10,17 +10,6 @@
 
 struct odm_turn;
 
-/* In the form of OpenAI's chat completions. Borrowed until odm_turn_new returns. */
-struct odm_turn_request {
-	const json_t *messages;
-	const json_t *tools;	   /* an array; NULL: none */
-	const json_t *tool_choice; /* "auto" or "none"; NULL: auto */
-	const json_t *variables;   /* an object: more variables of the template; NULL: none */
-	bool no_generation_prompt;
-	bool continue_final_message; /* the answer goes on where the last message ends */
-	bool one_call;		     /* the turn ends behind its first call */
-};
-
 struct odm_turn_call {
 	size_t index; /* in the choice: 0, 1, ... */
 	const char *id, *name;
@@ -34,10 +23,11 @@ struct odm_turn_sink {
 	void (*call)(void *arg, size_t choice, const struct odm_turn_call *call);
 };
 
-/* Renders and tokenises the prompt. e names the field: "messages[2].content", "tools[0].function.name". 400 without a chat
+/* Reads a request in the form of chat completions (what odm_generation_read takes is not looked at), renders and tokenises its
+ * prompt. *logprobs: for odm_turn_add. e names the field: "messages[2].content", "tools[0].function.name". 400 without a chat
  * template. */
 OD_MUST_CHECK int odm_turn_new(struct odm_turn **out, struct odm_exchange *x, const struct odm_engine *engine,
-			       const struct odm_turn_request *request, struct odm_api_error *e);
+			       const json_t *request, int *logprobs, struct odm_api_error *e);
 void odm_turn_free(struct odm_turn *t); /* NULL ok */
 size_t odm_turn_prompt_tokens(const struct odm_turn *t);
 

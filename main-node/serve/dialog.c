@@ -1,78 +1,11 @@
 #include "main-node/serve/dialog.h"
 
 #include "main-node/serve/api.h"
-#include "main-node/serve/chat_build.h"
 #include "main-node/serve/token_text.h"
 
 #include <string.h>
 
 /* ---- The request ---- */
-
-/* What chat_build.h writes, beside what odm_generation_read takes. */
-struct asked {
-	const json_t *messages, *tools, *tool_choice, *variables;
-	const char *reasoning_effort;
-	bool parallel_tool_calls, logprobs;
-	int64_t top_logprobs;
-};
-
-#define AT(field) offsetof(struct asked, field)
-
-static const struct odm_field fields[] = {
-	{ "messages", ODM_FIELD_JSON, AT(messages), 0, 0, NULL },
-	{ "tools", ODM_FIELD_JSON, AT(tools), 0, 0, NULL },
-	{ "tool_choice", ODM_FIELD_JSON, AT(tool_choice), 0, 0, NULL },
-	{ "chat_template_kwargs", ODM_FIELD_JSON, AT(variables), 0, 0, NULL },
-	{ "reasoning_effort", ODM_FIELD_STRING, AT(reasoning_effort), 0, 0, NULL },
-	{ "parallel_tool_calls", ODM_FIELD_BOOL, AT(parallel_tool_calls), 0, 0, NULL },
-	{ "logprobs", ODM_FIELD_BOOL, AT(logprobs), 0, 0, NULL },
-	{ "top_logprobs", ODM_FIELD_INT, AT(top_logprobs), 0, ODM_MAX_LOGPROBS, NULL },
-	{ 0 },
-};
-
-static int read_asked(struct asked *a, const json_t *chat, struct odm_api_error *e)
-{
-	int rc;
-
-	*a = (struct asked){ .parallel_tool_calls = true };
-	rc = odm_fields_read(fields, chat, a, e);
-	if (rc == OD_OK && a->variables != NULL && !json_is_object(a->variables))
-		rc = odm_api_fail(e, 400, "chat_template_kwargs", OD_ERR_FORMAT, "chat_template_kwargs: expected an object");
-	return rc;
-}
-
-static int make_turn(struct odm_turn **out, struct odm_exchange *x, const struct odm_engine *engine, const struct asked *a,
-		     struct odm_api_error *e)
-{
-	json_t *variables = a->variables != NULL ? json_copy((json_t *)(uintptr_t)a->variables) : json_object();
-	const struct odm_turn_request q = {
-		.messages = a->messages,
-		.tools = a->tools,
-		.tool_choice = a->tool_choice,
-		.variables = variables,
-		.one_call = !a->parallel_tool_calls,
-	};
-	int rc;
-
-	*out = NULL;
-	if (variables == NULL || (a->reasoning_effort != NULL &&
-				  json_object_set_new(variables, "reasoning_effort", json_string(a->reasoning_effort)) != 0))
-		rc = odm_no_memory(e);
-	else
-		rc = odm_turn_new(out, x, engine, &q, e);
-	json_decref(variables);
-	return rc;
-}
-
-int odm_dialog_turn(struct odm_turn **out, struct odm_exchange *x, const struct odm_engine *engine, const json_t *chat,
-		    struct odm_api_error *e)
-{
-	struct asked a;
-	int rc = read_asked(&a, chat, e);
-
-	*out = NULL;
-	return rc == OD_OK ? make_turn(out, x, engine, &a, e) : rc;
-}
 
 /* Drops all fields of *o but these: parsed JSON takes many times its text, and the request may wait for long. */
 static int keep_only(json_t **o, const char *const *names, struct odm_api_error *e)
@@ -96,7 +29,7 @@ static int read_request(struct odm_dialog *d, struct odm_exchange *x, struct odm
 {
 	static const char *const borrowed[] = { "stop", NULL }; /* by d->g */
 	const struct odm_engine *engine;
-	struct asked a;
+	int logprobs;
 	int rc = odm_api_begin(x, &d->request, &engine, e);
 
 	if (rc == OD_OK)
@@ -104,14 +37,12 @@ static int read_request(struct odm_dialog *d, struct odm_exchange *x, struct odm
 	if (rc == OD_OK)
 		rc = odm_generation_read(&d->g, d->chat, engine, e);
 	if (rc == OD_OK)
-		rc = read_asked(&a, d->chat, e);
-	if (rc == OD_OK)
-		rc = make_turn(&d->turn, x, engine, &a, e);
+		rc = odm_turn_new(&d->turn, x, engine, d->chat, &logprobs, e);
 	if (rc == OD_OK)
 		rc = odm_call_new(&d->reply.call, x, e);
 	if (rc == OD_OK)
-		rc = odm_turn_add(d->turn, &d->reply, &d->g, a.logprobs ? (int)a.top_logprobs : -1, &d->sink, e);
-	if (rc == OD_OK && a.logprobs)
+		rc = odm_turn_add(d->turn, &d->reply, &d->g, logprobs, &d->sink, e);
+	if (rc == OD_OK && logprobs >= 0)
 		d->logprobs = odm_chat_logprobs_new();
 	if (rc == OD_OK)
 		rc = keep_only(&d->chat, borrowed, e);

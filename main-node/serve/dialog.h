@@ -55,10 +55,6 @@ void odm_dialog_prepare(struct odm_dialog *d, const struct odm_dialog_form *form
 void odm_dialog_start(struct odm_exchange *x);
 void odm_dialog_fini(struct odm_dialog *d);
 
-/* The prompt of a chat request, rendered and in tokens, and nothing else. */
-OD_MUST_CHECK int odm_dialog_turn(struct odm_turn **out, struct odm_exchange *x, const struct odm_engine *engine,
-				  const json_t *chat, struct odm_api_error *e);
-
 /* When the answer is complete. */
 enum odm_finish odm_dialog_finish(const struct odm_dialog *d);
 bool odm_dialog_cut(const struct odm_dialog *d); /* the answer may not be longer, or the context is full */
