@@ -290,13 +290,12 @@ bool od_log_permit(struct od_log_limit *l, unsigned *left_out)
 	return ok;
 }
 
-void od_log_limited(enum od_log_level level, const char *fmt, ...)
+void od_log_within(struct od_log_limit *l, enum od_log_level level, const char *fmt, ...)
 {
-	static struct od_log_limit limit = OD_LOG_LIMIT_INIT;
 	unsigned left_out;
 	va_list ap;
 
-	if (level > log_level || !od_log_permit(&limit, &left_out))
+	if (level > log_level || !od_log_permit(l, &left_out))
 		return;
 	va_start(ap, fmt);
 	write_formatted(level, left_out, fmt, ap);

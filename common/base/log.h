@@ -31,8 +31,6 @@ void od_log_set_format(int format); /* enum od_log_format or OD_LOG_AUTO */
 enum od_log_format od_log_format(void);
 
 void od_log(enum od_log_level level, const char *fmt, ...) OD_PRINTF(2, 3);
-/* At most ten lines in ten seconds, for all callers together; the next line reports how many were dropped. */
-void od_log_limited(enum od_log_level level, const char *fmt, ...) OD_PRINTF(2, 3);
 
 /* ---- Fields ---- */
 
@@ -56,14 +54,26 @@ static inline struct od_log_field od_log_number(const char *key, double number)
 #define OD_LOG_EVENT(level, message, ...) od_log_event(level, message, (const struct od_log_field[]){ __VA_ARGS__, { 0 } })
 void od_log_event(enum od_log_level level, const char *message, const struct od_log_field *fields);
 
-/* A limit of its own, as of od_log_limited. True: a line may be written now, *left_out were not before. */
+/* ---- Limits ---- */
+
+/* At most ten lines in ten seconds. */
 struct od_log_limit {
 	pthread_mutex_t lock;
 	uint64_t taken_ns[10]; /* when the last permits were taken, a ring; 0: not yet */
 	unsigned oldest, dropped;
 };
 #define OD_LOG_LIMIT_INIT { .lock = PTHREAD_MUTEX_INITIALIZER }
+/* True: a line may be written now, *left_out were not before. */
 bool od_log_permit(struct od_log_limit *l, unsigned *left_out);
+
+/* Each place in the source has a limit of its own, so that a flood of one message hides no other. The next line from there
+ * reports how many were dropped. */
+#define od_log_limited(level, ...)                                    \
+	do {                                                            \
+		static struct od_log_limit od_log_here = OD_LOG_LIMIT_INIT; \
+		od_log_within(&od_log_here, level, __VA_ARGS__);        \
+	} while (0)
+void od_log_within(struct od_log_limit *l, enum od_log_level level, const char *fmt, ...) OD_PRINTF(3, 4);
 
 /* ---- What a thread works on ---- */
 

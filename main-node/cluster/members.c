@@ -139,10 +139,14 @@ static void send_ping(struct member *m)
 		return; /* the silence will tell */
 }
 
-static void tell_left_out(const struct member *m, const Od__Header *h)
+/* Once a session: a lost worker misses hundreds of messages. */
+static void tell_left_out(struct member *m, const Od__Header *h)
 {
 	char name[300];
 
+	if (m->told_left_out)
+		return;
+	m->told_left_out = true;
 	od_log_limited(OD_LOG_WARN, "%s: dropped %s: it is disconnected, or its send queue is full",
 		       odm_member_name(m, name, sizeof(name)), od_body_name(h->body_case));
 }
@@ -194,7 +198,7 @@ static void on_welcome(struct member *m, const Od__Header *h)
 	m->session = w->session;
 	m->state = M_READY;
 	end_watch(m);
-	m->told = false;
+	m->told = m->told_left_out = false;
 	m->ping = 0;
 	set_refused(m, 0);
 	od_liveness_start(&m->live, od_now_ns());

@@ -35,6 +35,7 @@ struct member {
 	char host_name[64];
 	struct od_liveness live;
 	bool told; /* it was logged that it cannot be reached */
+	bool told_left_out; /* it was logged that this session misses messages */
 	/* Under the lock, for other threads: */
 	struct odm_member pub;
 	struct odm_member_stats stats;

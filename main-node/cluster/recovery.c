@@ -187,8 +187,7 @@ static void say_moved(struct odm_recovery *r, uint32_t member, size_t n)
 	char name[300] = "a worker";
 
 	odm_members_stats(members(r), member, &st, name, sizeof(name));
-	od_log_limited(OD_LOG_WARN, "%s is lost; other workers run its %zu expert%s of MoE layer %u", name, n, n > 1 ? "s" : "",
-		       r->call->m);
+	od_log(OD_LOG_WARN, "%s is lost; other workers run its %zu expert%s of MoE layer %u", name, n, n > 1 ? "s" : "", r->call->m);
 }
 
 /* Everything that dead workers owe goes to others. */

@@ -115,12 +115,17 @@ static void one_event_is_one_line(void **state)
 	assert_string_equal(said, "p: warning: host?p: error: forged??[2J?tab ? ni\xc3\xb1o\n");
 }
 
-static void say(int first, int n)
+static void say_at(enum od_log_level level, int first, int n)
 {
 	listen_to();
 	for (int i = first; i < first + n; i++)
-		od_log_limited(OD_LOG_INFO, "event %d", i);
+		od_log_limited(level, "event %d", i);
 	stop_listening();
+}
+
+static void say(int first, int n)
+{
+	say_at(OD_LOG_INFO, first, n);
 }
 
 /* In any ten seconds, not in each of a row of tens of seconds. */
@@ -158,12 +163,22 @@ static void silent_levels_take_no_permit(void **state)
 	od_log_init("p", OD_LOG_INFO);
 	say(0, 1); /* those left out before */
 	now_ns += 10 * OD_NS_PER_S;
+	say_at(OD_LOG_DEBUG, 0, 100);
+	assert_string_equal(said, "");
+	say_at(OD_LOG_ERROR, 100, 1);
+	assert_string_equal(said, "p: error: event 100\n");
+}
+
+static void a_flood_of_one_message_hides_no_other(void **state)
+{
+	(void)state;
+	now_ns += 1000 * OD_NS_PER_S;
+	od_log_init("p", OD_LOG_INFO);
+	say(0, 100);
 	listen_to();
-	for (int i = 0; i < 100; i++)
-		od_log_limited(OD_LOG_DEBUG, "not said");
-	od_log_limited(OD_LOG_ERROR, "first");
+	od_log_limited(OD_LOG_WARN, "another");
 	stop_listening();
-	assert_string_equal(said, "p: error: first\n");
+	assert_string_equal(said, "p: warning: another\n");
 }
 
 /* ---- Forms ---- */
@@ -341,6 +356,7 @@ int main(void)
 		cmocka_unit_test(one_event_is_one_line),
 		cmocka_unit_test(at_most_ten_lines_in_ten_seconds),
 		cmocka_unit_test(silent_levels_take_no_permit),
+		cmocka_unit_test(a_flood_of_one_message_hides_no_other),
 		cmocka_unit_test(fields_as_key_and_value),
 		cmocka_unit_test(text_has_fields_behind),
 		cmocka_unit_test(lines_are_json),
