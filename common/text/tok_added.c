@@ -108,7 +108,7 @@ static int fill_content(struct tok_added *a, struct od_tokenizer *t, const char 
 	int rc = OD_OK;
 
 	if (a->normalized)
-		rc = tok_norms_run(&t->norms, content, a->len, &norm, &dropped, err);
+		rc = tok_norms_run(&t->norms, content, a->len, true, &norm, &dropped, err);
 	if (rc == OD_ERR_RANGE)
 		od_fail(err, rc, "%s: added token \"%.64s\": the normalizer turns it into more than %zu bytes", where, content,
 			tok_max_grown(a->len));
@@ -189,6 +189,27 @@ int tok_added_parse(struct od_tokenizer *t, const json_t *root, const char *wher
 	finish_matcher(&t->raw);
 	finish_matcher(&t->normalized);
 	return OD_OK;
+}
+
+int tok_added_as_they_are(struct od_tokenizer *t, const struct tok_ids *ids)
+{
+	struct tok_matcher *m = &t->normalized;
+	size_t cap = m->n;
+	int rc = OD_OK;
+
+	for (size_t i = 0; i < ids->n && rc == OD_OK; i++) {
+		const struct tok_entry *e = &t->vocab.entry[ids->v[i]];
+		struct tok_added a = {.len = e->len, .id = ids->v[i], .order = (1u << 30) + (uint32_t)i};
+
+		rc = tok_grow(&m->v, m->n, &cap, sizeof(*m->v));
+		a.content = rc == OD_OK ? malloc(e->len) : NULL;
+		if (a.content == NULL)
+			return OD_ERR_NOMEM;
+		memcpy(a.content, t->vocab.bytes.data + e->at, e->len);
+		m->v[m->n++] = a;
+	}
+	finish_matcher(m);
+	return rc;
 }
 
 /* ---- matching ---- */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 #include <xxhash.h>
 
 #include "common/base/json.h"
@@ -85,6 +86,9 @@ static int32_t find_in_model(const struct tok_vocab *v, const char *s, size_t le
 
 /* ---- loading ---- */
 
+#define SPACE_MARK "\xe2\x96\x81" /* U+2581 */
+#define SPACE_MARK_BYTES 3u
+
 static int check_vocab(const json_t *vocab, uint32_t *n, const char *where, struct od_err *err)
 {
 	const char *key;
@@ -158,8 +162,11 @@ static int load_vocab(struct od_tokenizer *t, const json_t *vocab, const json_t 
 
 static struct tok_merge *merge_slot(const struct tok_bpe *b, uint64_t pair)
 {
-	uint32_t mask = b->n_slots - 1;
-	uint32_t at = (uint32_t)XXH3_64bits(&pair, sizeof(pair)) & mask;
+	uint64_t h = (pair ^ pair >> 32) * 0x9e3779b97f4a7c15u;
+	uint32_t mask = b->n_slots - 1, at;
+
+	h = (h ^ h >> 29) * 0xbf58476d1ce4e5b9u;
+	at = (uint32_t)(h >> 32) & mask;
 
 	while (b->merge[at].pair != UINT64_MAX && b->merge[at].pair != pair)
 		at = (at + 1) & mask;
@@ -171,6 +178,59 @@ static const struct tok_merge *find_merge(const struct tok_bpe *b, int32_t left,
 	const struct tok_merge *m = merge_slot(b, (uint64_t)(uint32_t)left << 32 | (uint32_t)right);
 
 	return m->pair == UINT64_MAX ? NULL : m;
+}
+
+void tok_bpe_init(struct tok_bpe *b)
+{
+	b->unk = -1;
+	for (int i = 0; i < 256; i++)
+		b->byte_id[i] = b->raw_id[i] = -1;
+}
+
+int tok_bpe_init_merges(struct tok_bpe *b, uint32_t n)
+{
+	b->n_slots = slots_for(n);
+	b->merge = malloc(b->n_slots * sizeof(*b->merge));
+	if (b->merge == NULL)
+		return OD_ERR_NOMEM;
+	for (uint32_t i = 0; i < b->n_slots; i++)
+		b->merge[i].pair = UINT64_MAX;
+	return OD_OK;
+}
+
+void tok_bpe_add_merge(struct od_tokenizer *t, int32_t left, int32_t right, uint32_t rank, int32_t merged)
+{
+	const struct tok_entry *a = &t->vocab.entry[left], *b = &t->vocab.entry[right];
+	const uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+	const char *bytes = t->vocab.bytes.data;
+
+	*merge_slot(&t->bpe, pair) = (struct tok_merge){pair, rank, merged};
+	if (a->len > 0 && b->len > 0) {
+		const unsigned char last = (unsigned char)bytes[a->at + a->len - 1], first = (unsigned char)bytes[b->at];
+
+		if (b->len >= SPACE_MARK_BYTES && memcmp(bytes + b->at, SPACE_MARK, SPACE_MARK_BYTES) == 0)
+			t->bpe.joins_mark[last] = true;
+		if (first == '\n')
+			t->bpe.joins_line[last] = true;
+		if (last == '\n')
+			t->bpe.line_joins[first] = true;
+	}
+}
+
+void tok_bpe_finish(struct od_tokenizer *t)
+{
+	struct tok_bpe *b = &t->bpe;
+	bool all_bytes = b->byte_fallback;
+	char c[4];
+
+	for (int i = 0; i < 256; i++) {
+		all_bytes = all_bytes && b->byte_id[i] >= 0;
+		b->raw_id[i] = find_in_model(&t->vocab, c, (size_t)utf8proc_encode_char(tok_byte_to_char((uint8_t)i),
+											 (utf8proc_uint8_t *)c));
+	}
+	/* An unknown character may fuse with the next one, so a word must not end there. */
+	b->may_cut = !b->ignore_merges && b->prefix == NULL && b->suffix == NULL &&
+		     (all_bytes || (!b->byte_fallback && (b->unk < 0 || !b->fuse_unk)));
 }
 
 /* "a b" or ["a", "b"]. */
@@ -204,7 +264,6 @@ static int load_merge(struct od_tokenizer *t, const json_t *m, uint32_t rank, co
 	const char *left, *right;
 	size_t left_len, right_len;
 	struct tok_buf joined = {0};
-	struct tok_merge *slot;
 	int32_t a, b, ab = -1;
 	int rc;
 
@@ -230,8 +289,7 @@ static int load_merge(struct od_tokenizer *t, const json_t *m, uint32_t rank, co
 			"%s: field \"model.merges\": entry %u: expected both halves and the whole in the vocabulary, "
 			"found \"%.64s\" and \"%.64s\"",
 			where, rank, left, right);
-	slot = merge_slot(&t->bpe, (uint64_t)(uint32_t)a << 32 | (uint32_t)b);
-	*slot = (struct tok_merge){(uint64_t)(uint32_t)a << 32 | (uint32_t)b, rank, ab}; /* the last of equals counts */
+	tok_bpe_add_merge(t, a, b, rank, ab);
 	return OD_OK;
 }
 
@@ -242,12 +300,9 @@ static int load_merges(struct od_tokenizer *t, const json_t *merges, const char 
 	size_t i;
 	int rc;
 
-	t->bpe.n_slots = slots_for((uint32_t)json_array_size(merges));
-	t->bpe.merge = malloc(t->bpe.n_slots * sizeof(*t->bpe.merge));
-	if (t->bpe.merge == NULL)
-		return od_fail(err, OD_ERR_NOMEM, "%s: %zu merges", where, json_array_size(merges));
-	for (i = 0; i < t->bpe.n_slots; i++)
-		t->bpe.merge[i].pair = UINT64_MAX;
+	rc = tok_bpe_init_merges(&t->bpe, (uint32_t)json_array_size(merges));
+	if (rc != OD_OK)
+		return od_fail(err, rc, "%s: %zu merges", where, json_array_size(merges));
 	json_array_foreach(merges, i, m) {
 		/* A line that old merges.txt files began with. */
 		if (json_is_string(m) && strncmp(json_string_value(m), "#version", 8) == 0)
@@ -311,7 +366,7 @@ static int load_fallbacks(struct od_tokenizer *t, const json_t *model, const cha
 	char name[8];
 	int rc;
 
-	t->bpe.unk = -1;
+	tok_bpe_init(&t->bpe);
 	if (od_json_has(model, "unk_token")) {
 		rc = od_json_str(model, "unk_token", &unk, where, err);
 		if (rc != OD_OK)
@@ -356,6 +411,8 @@ int tok_model_parse(struct od_tokenizer *t, const json_t *root, const char *wher
 		rc = load_fallbacks(t, model, where, err);
 	if (rc == OD_OK)
 		rc = load_merges(t, merges, where, err);
+	if (rc == OD_OK)
+		tok_bpe_finish(t);
 	return rc;
 }
 
@@ -386,6 +443,7 @@ struct tok_bpe_scratch {
 	struct candidate *heap;
 	size_t n_heap, cap_heap;
 	struct tok_buf dressed; /* a character with prefix and suffix */
+	struct tok_buf mapped;	/* a word in the byte alphabet */
 };
 
 struct tok_bpe_scratch *tok_bpe_scratch_new(size_t max_ids)
@@ -404,6 +462,7 @@ void tok_bpe_scratch_free(struct tok_bpe_scratch *s)
 	free(s->sym);
 	free(s->heap);
 	tok_buf_fini(&s->dressed);
+	tok_buf_fini(&s->mapped);
 	free(s);
 }
 
@@ -468,6 +527,14 @@ static int consider(struct tok_bpe_scratch *s, const struct tok_bpe *b, uint32_t
 		return OD_OK;
 	m = find_merge(b, s->sym[pos].id, s->sym[s->sym[pos].next].id);
 	return m == NULL ? OD_OK : heap_push(s, (struct candidate){m->rank, pos, m->merged});
+}
+
+static void rank_pair(const struct tok_bpe *b, const int32_t *id, size_t i, uint32_t *rank, int32_t *to)
+{
+	const struct tok_merge *m = find_merge(b, id[i], id[i + 1]);
+
+	rank[i] = m != NULL ? m->rank : UINT32_MAX;
+	to[i] = m != NULL ? m->merged : -1;
 }
 
 /* Lowest rank first, leftmost first among equals. A candidate whose symbols have changed since is dropped,
@@ -568,8 +635,73 @@ static int add_char(const struct od_tokenizer *t, struct tok_bpe_scratch *s, int
 	return rc;
 }
 
-int tok_bpe_word(const struct od_tokenizer *t, struct tok_bpe_scratch *s, const char *word, size_t len,
-		 struct tok_ids *ids, struct od_err *err)
+#define SHORT_SYMBOLS 48u
+
+/* The same for few symbols: looking at all pairs each time is faster than a heap. */
+static int merge_short(const struct tok_bpe_scratch *s, const struct tok_bpe *b, struct tok_ids *ids)
+{
+	int32_t id[SHORT_SYMBOLS], to[SHORT_SYMBOLS];
+	uint32_t rank[SHORT_SYMBOLS]; /* of symbol i and the next; UINT32_MAX: do not merge */
+	size_t n = s->n_sym;
+	int rc = OD_OK;
+
+	for (size_t i = 0; i < n; i++) {
+		id[i] = s->sym[i].id;
+		rank[i] = UINT32_MAX;
+	}
+	for (size_t i = 0; i + 1 < n; i++)
+		rank_pair(b, id, i, rank, to);
+	while (n > 1) {
+		size_t best = 0;
+
+		for (size_t i = 1; i + 1 < n; i++)
+			best = rank[i] < rank[best] ? i : best;
+		if (rank[best] == UINT32_MAX)
+			break;
+		id[best] = to[best];
+		n--;
+		for (size_t i = best + 1; i < n; i++) {
+			id[i] = id[i + 1];
+			rank[i] = rank[i + 1];
+			to[i] = to[i + 1];
+		}
+		rank[best] = rank[n - 1] = UINT32_MAX;
+		if (best + 1 < n)
+			rank_pair(b, id, best, rank, to);
+		if (best > 0)
+			rank_pair(b, id, best - 1, rank, to);
+	}
+	for (size_t i = 0; i < n && rc == OD_OK; i++)
+		rc = tok_ids_add(ids, id[i]);
+	return rc;
+}
+
+static int merge_long(struct tok_bpe_scratch *s, const struct tok_bpe *b, struct tok_ids *ids)
+{
+	int rc = merge_all(s, b);
+
+	for (size_t i = 0; i < s->n_sym && rc == OD_OK; i++)
+		if (s->sym[i].id >= 0)
+			rc = tok_ids_add(ids, s->sym[i].id);
+	return rc;
+}
+
+/* A word of plain bytes as it is called in the vocabulary. */
+static int write_raw(struct tok_bpe_scratch *s, const char *word, size_t len)
+{
+	struct tok_buf *b = &s->mapped;
+	int rc;
+
+	b->len = 0;
+	rc = tok_buf_reserve(b, 2 * len);
+	for (size_t i = 0; i < len && rc == OD_OK; i++)
+		b->len += (size_t)utf8proc_encode_char(tok_byte_to_char((uint8_t)word[i]),
+						       (utf8proc_uint8_t *)b->data + b->len);
+	return rc;
+}
+
+static int bpe_word(const struct od_tokenizer *t, struct tok_bpe_scratch *s, const char *word, size_t len,
+		    struct tok_ids *ids)
 {
 	bool unk_waits = false;
 	int rc = OD_OK;
@@ -577,10 +709,8 @@ int tok_bpe_word(const struct od_tokenizer *t, struct tok_bpe_scratch *s, const 
 
 	if (t->bpe.ignore_merges) {
 		id = find_in_model(&t->vocab, word, len);
-		if (id >= 0) {
-			rc = tok_ids_add(ids, id);
-			goto out;
-		}
+		if (id >= 0)
+			return tok_ids_add(ids, id);
 	}
 	s->n_sym = 0;
 	for (size_t at = 0, n; at < len && rc == OD_OK; at += n) {
@@ -596,11 +726,48 @@ int tok_bpe_word(const struct od_tokenizer *t, struct tok_bpe_scratch *s, const 
 	}
 	if (rc == OD_OK && unk_waits)
 		rc = add_symbol(s, t->bpe.unk);
-	if (rc == OD_OK)
-		rc = merge_all(s, &t->bpe);
-	for (size_t i = 0; i < s->n_sym && rc == OD_OK; i++)
-		if (s->sym[i].id >= 0)
-			rc = tok_ids_add(ids, s->sym[i].id);
-out:
+	if (rc != OD_OK)
+		return rc;
+	return s->n_sym <= SHORT_SYMBOLS ? merge_short(s, &t->bpe, ids) : merge_long(s, &t->bpe, ids);
+}
+
+/* Each byte is a character of the vocabulary, which no affix changes. */
+static int bpe_bytes(const struct od_tokenizer *t, struct tok_bpe_scratch *s, const char *word, size_t len,
+		     struct tok_ids *ids)
+{
+	int rc = OD_OK;
+
+	s->n_sym = 0;
+	for (size_t i = 0; i < len && rc == OD_OK; i++)
+		rc = add_symbol(s, t->bpe.raw_id[(unsigned char)word[i]]);
+	if (rc != OD_OK)
+		return rc;
+	return s->n_sym <= SHORT_SYMBOLS ? merge_short(s, &t->bpe, ids) : merge_long(s, &t->bpe, ids);
+}
+
+static bool bytes_suffice(const struct tok_bpe *b, const char *word, size_t len)
+{
+	if (b->ignore_merges || b->prefix != NULL || b->suffix != NULL)
+		return false;
+	for (size_t i = 0; i < len; i++)
+		if (b->raw_id[(unsigned char)word[i]] < 0)
+			return false;
+	return true;
+}
+
+int tok_model_word(const struct od_tokenizer *t, struct tok_bpe_scratch *s, const char *word, size_t len,
+		   struct tok_ids *ids, struct od_err *err)
+{
+	int rc = OD_OK;
+
+	if (!t->pres.raw) {
+		rc = bpe_word(t, s, word, len, ids);
+	} else if (bytes_suffice(&t->bpe, word, len)) {
+		rc = bpe_bytes(t, s, word, len, ids);
+	} else {
+		rc = write_raw(s, word, len);
+		if (rc == OD_OK)
+			rc = bpe_word(t, s, s->mapped.data, s->mapped.len, ids);
+	}
 	return rc == OD_OK ? OD_OK : od_fail(err, rc, "a word of %zu bytes", len);
 }

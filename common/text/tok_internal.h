@@ -9,6 +9,7 @@
 
 #include <jansson.h>
 
+#include "common/text/tok_scan.h"
 #include "common/text/tokenizer.h"
 
 #define TOK_MAX_FILE_BYTES (256u << 20)
@@ -48,6 +49,8 @@ bool tok_is_word(int32_t cp);  /* \w of Unicode TR18: Alphabetic, M, Nd, Pc, Joi
 bool tok_is_numeric(int32_t cp);
 bool tok_is_punctuation(int32_t cp);
 bool tok_is_mark(int32_t cp);
+bool tok_is_inert(int32_t cp); /* no normalisation changes or passes it */
+int32_t tok_tolower(int32_t cp);
 
 /* Consecutive spans that cover a text; which of them match something. */
 struct tok_span {
@@ -127,10 +130,49 @@ struct tok_bpe {
 	uint32_t n_slots;
 	int32_t unk;	       /* -1: none */
 	int32_t byte_id[256];  /* of "<0x00>"...; -1 */
+	int32_t raw_id[256];   /* of bytes in the byte alphabet; -1 */
+	/* Where no merge ever joins, a long text may be cut into words: before a U+2581 or a newline, by the last byte in front of
+	 * it, and behind a newline, by the next byte. */
+	bool may_cut;
+	bool joins_mark[256], joins_line[256], line_joins[256];
 	bool byte_fallback, fuse_unk, ignore_merges;
 	char *prefix, *suffix; /* of continuing subwords, of words' ends; NULL: none */
 	size_t prefix_len, suffix_len;
 };
+void tok_bpe_init(struct tok_bpe *b);
+/* Room for n merges of tok_bpe_add_merge. */
+OD_MUST_CHECK int tok_bpe_init_merges(struct tok_bpe *b, uint32_t n);
+/* left and right, which are in the model, become `merged`; the last of equal pairs counts. */
+void tok_bpe_add_merge(struct od_tokenizer *t, int32_t left, int32_t right, uint32_t rank, int32_t merged);
+/* After vocabulary, merges and options. */
+void tok_bpe_finish(struct od_tokenizer *t);
+
+/* ---- files that list ranks instead of merges (tok_ranked.c, tok_sentencepiece.c, tok_tiktoken.c) ---- */
+
+#define TOK_NO_RANK UINT32_MAX
+/* rank: of tokens 0 to n - 1, TOK_NO_RANK if merging neither makes nor takes it. Two tokens may become a third if their texts
+ * together are its text; the lowest rank first. Finishes the BPE. */
+OD_MUST_CHECK int tok_ranked_merges(struct od_tokenizer *t, const uint32_t *rank, uint32_t n, const char *where,
+				    struct od_err *err);
+
+/* tokenizer_config.json's added_tokens_decoder, in order of ids; fields and content are borrowed. Free *out even on failure. */
+struct tok_listed {
+	uint32_t id;
+	const char *content;
+	const json_t *fields;
+};
+OD_MUST_CHECK int tok_listed_parse(struct tok_listed **out, size_t *n, const json_t *config, const char *where,
+				   struct od_err *err);
+const struct tok_listed *tok_listed_find(const struct tok_listed *list, size_t n, uint32_t id); /* NULL: none */
+/* Appends what tokenizer.json has in added_tokens. fields NULL: a special token. */
+OD_MUST_CHECK int tok_listed_add(json_t *added, uint32_t id, const char *content, size_t len, const json_t *fields);
+
+OD_MUST_CHECK int tok_sentencepiece_parse(struct od_tokenizer *t, const char *data, size_t len, const json_t *config,
+					  const char *where, struct od_err *err);
+OD_MUST_CHECK int tok_tiktoken_parse(struct od_tokenizer *t, const char *data, size_t len, const json_t *config,
+				     const char *where, struct od_err *err);
+/* What a tokenizer.json says besides its model, which is there. */
+OD_MUST_CHECK int tok_parts_parse(struct od_tokenizer *t, const json_t *root, const char *where, struct od_err *err);
 
 struct tok_ids {
 	int32_t *v;
@@ -145,9 +187,19 @@ void tok_bpe_scratch_free(struct tok_bpe_scratch *s);
 /* The vocabulary gets room for the added tokens too. */
 OD_MUST_CHECK int tok_model_parse(struct od_tokenizer *t, const json_t *root, const char *where,
 				  struct od_err *err);
-OD_MUST_CHECK int tok_bpe_word(const struct od_tokenizer *t, struct tok_bpe_scratch *scratch, const char *word,
-			       size_t len, struct tok_ids *ids, struct od_err *err);
+/* A word's ids. It is of bytes that are not in the byte alphabet yet if t->pres.raw. */
+OD_MUST_CHECK int tok_model_word(const struct od_tokenizer *t, struct tok_bpe_scratch *scratch, const char *word,
+				 size_t len, struct tok_ids *ids, struct od_err *err);
 void tok_bpe_fini(struct tok_bpe *b);
+
+/* ---- words that were seen before (tok_words.c) ---- */
+
+struct tok_words; /* of one encoding call */
+struct tok_words *tok_words_new(const struct od_tokenizer *t, size_t max_ids);
+void tok_words_free(struct tok_words *w); /* NULL ok */
+/* As tok_model_word. left: bytes that may be read from word on. */
+OD_MUST_CHECK int tok_words_add(struct tok_words *w, const char *word, size_t len, size_t left, struct tok_ids *ids,
+				struct od_err *err);
 
 /* ---- added tokens (tok_added.c) ---- */
 
@@ -167,6 +219,8 @@ struct tok_matcher {
 /* Needs the vocabulary and the normaliser. */
 OD_MUST_CHECK int tok_added_parse(struct od_tokenizer *t, const json_t *root, const char *where,
 				  struct od_err *err);
+/* Tokens of the vocabulary that are found in normalised text, themselves not normalised. */
+OD_MUST_CHECK int tok_added_as_they_are(struct od_tokenizer *t, const struct tok_ids *ids);
 /* Appends the pieces of text to out. */
 OD_MUST_CHECK int tok_added_split(const struct tok_matcher *m, bool parse_special, const char *text, size_t len,
 				  bool first, struct tok_pieces *out);
@@ -178,11 +232,12 @@ struct tok_norm;
 struct tok_norms {
 	struct tok_norm *v;
 	size_t n;
+	bool prepend_first; /* NORM_PREPEND only where the original text begins */
 };
 OD_MUST_CHECK int tok_norms_parse(struct tok_norms *out, const json_t *obj, const char *where, struct od_err *err);
-/* text to out (overwritten, at most tok_max_grown); *dropped: the text's first character has gone without a
- * successor. */
-OD_MUST_CHECK int tok_norms_run(const struct tok_norms *n, const char *text, size_t len, struct tok_buf *out,
+/* text to out (overwritten, at most tok_max_grown). first: it begins where the original text begins. *dropped: its first
+ * character has gone without a successor. */
+OD_MUST_CHECK int tok_norms_run(const struct tok_norms *n, const char *text, size_t len, bool first, struct tok_buf *out,
 				bool *dropped, struct od_err *err);
 void tok_norms_fini(struct tok_norms *n);
 
@@ -192,9 +247,12 @@ struct tok_pre;
 struct tok_pres {
 	struct tok_pre *v;
 	size_t n;
+	bool raw; /* the last step, which only writes bytes in the byte alphabet, is left to the BPE */
 };
 OD_MUST_CHECK int tok_pres_parse(struct tok_pres *out, const json_t *obj, const char *where, struct od_err *err);
-/* The text has the limit of pieces->text. */
+/* What the last step is, if tok_scan_next does it; the caller then cuts the pieces by it. */
+enum tok_scan_kind tok_pres_scan(const struct tok_pres *p);
+/* All other steps. The text has the limit of pieces->text. */
 OD_MUST_CHECK int tok_pres_run(const struct tok_pres *p, struct tok_pieces *pieces, struct od_err *err);
 void tok_pres_fini(struct tok_pres *p);
 

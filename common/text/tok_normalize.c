@@ -173,22 +173,80 @@ static int put_char(struct tok_buf *out, int32_t cp)
 	return tok_buf_add(out, b, (size_t)utf8proc_encode_char(cp, b));
 }
 
+/* Text without inert characters, appended to out. */
+static int add_part(struct code_points *c, utf8proc_option_t options, const char *text, size_t len, struct tok_buf *out)
+{
+	utf8proc_ssize_t left;
+	int rc;
+
+	c->n = 0;
+	rc = decompose(c, text, len, options);
+	if (rc == OD_OK)
+		rc = order_marks(c);
+	if (rc != OD_OK || c->n == 0)
+		return rc;
+	left = (options & UTF8PROC_COMPOSE) != 0 ? utf8proc_normalize_utf32(c->v, (utf8proc_ssize_t)c->n, options) :
+						   (utf8proc_ssize_t)c->n;
+	if (left < 0)
+		return OD_ERR_INTERNAL;
+	for (utf8proc_ssize_t i = 0; i < left && rc == OD_OK; i++)
+		rc = put_char(out, c->v[i]);
+	return rc;
+}
+
+static int add_form(struct code_points *c, utf8proc_option_t options, const char *text, size_t len, struct tok_buf *out)
+{
+	size_t begin = 0;
+	int32_t cp;
+	int rc = OD_OK;
+
+	for (size_t at = 0, n; at < len && rc == OD_OK; at += n) {
+		n = tok_char(text + at, len - at, &cp);
+		if (cp < 0x300 || !tok_is_inert(cp))
+			continue;
+		rc = add_part(c, options, text + begin, at - begin, out);
+		if (rc == OD_OK)
+			rc = tok_buf_add(out, text + at, n);
+		begin = at + n;
+	}
+	return rc == OD_OK ? add_part(c, options, text + begin, len - begin, out) : rc;
+}
+
+/* NFC: most of a text has the form already. Only what stands from the character before one that may move to the next that does
+ * not is looked at. */
+static int add_composed(struct code_points *c, utf8proc_option_t options, const char *text, size_t len, struct tok_buf *out)
+{
+	size_t done = 0, before = 0, at = 0;
+	int32_t cp;
+	int rc = OD_OK;
+
+	while (at < len && rc == OD_OK) {
+		size_t n = tok_char(text + at, len - at, &cp);
+
+		if ((tok_class[cp] & TOK_C_MOVES) == 0) {
+			before = at;
+			at += n;
+			continue;
+		}
+		rc = tok_buf_add(out, text + done, before - done);
+		for (; at < len; at += n) {
+			n = tok_char(text + at, len - at, &cp);
+			if ((tok_class[cp] & TOK_C_MOVES) == 0)
+				break;
+		}
+		if (rc == OD_OK)
+			rc = add_form(c, options, text + before, at - before, out);
+		done = before = at;
+	}
+	return rc == OD_OK ? tok_buf_add(out, text + done, len - done) : rc;
+}
+
 static int unicode(const struct tok_norm *n, const char *text, size_t len, struct tok_buf *out)
 {
+	const bool nfc = n->options == (utf8proc_option_t)(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
 	struct code_points c = {0};
-	utf8proc_ssize_t left = 0;
-	int rc = decompose(&c, text, len, n->options);
+	int rc = nfc ? add_composed(&c, n->options, text, len, out) : add_form(&c, n->options, text, len, out);
 
-	if (rc == OD_OK)
-		rc = order_marks(&c);
-	if (rc == OD_OK && c.n > 0)
-		left = (n->options & UTF8PROC_COMPOSE) != 0 ?
-			       utf8proc_normalize_utf32(c.v, (utf8proc_ssize_t)c.n, n->options) :
-			       (utf8proc_ssize_t)c.n;
-	if (left < 0)
-		rc = OD_ERR_INTERNAL;
-	for (utf8proc_ssize_t i = 0; i < left && rc == OD_OK; i++)
-		rc = put_char(out, c.v[i]);
 	free(c.v);
 	return rc;
 }
@@ -206,7 +264,7 @@ static int lowercase(const char *text, size_t len, struct tok_buf *out)
 			rc = tok_buf_add(out, "i\xcc\x87", 3);
 			continue;
 		}
-		rc = put_char(out, utf8proc_tolower(cp));
+		rc = put_char(out, tok_tolower(cp));
 	}
 	return rc;
 }
@@ -296,7 +354,7 @@ static int run_one(const struct tok_norm *n, const char *text, size_t len, struc
 	return rc == OD_OK ? OD_OK : od_fail(err, rc, "normalising a text of %zu bytes", len);
 }
 
-int tok_norms_run(const struct tok_norms *all, const char *text, size_t len, struct tok_buf *out, bool *dropped,
+int tok_norms_run(const struct tok_norms *all, const char *text, size_t len, bool first, struct tok_buf *out, bool *dropped,
 		  struct od_err *err)
 {
 	struct tok_buf next = {0}, swap;
@@ -309,6 +367,8 @@ int tok_norms_run(const struct tok_norms *all, const char *text, size_t len, str
 	if (rc != OD_OK)
 		return od_fail(err, rc, "normalising a text of %zu bytes", len);
 	for (size_t i = 0; i < all->n && rc == OD_OK; i++) {
+		if (all->v[i].kind == NORM_PREPEND && all->prepend_first && !first)
+			continue;
 		next.len = 0;
 		rc = tok_buf_reserve(&next, 0); /* its data is never NULL */
 		if (rc == OD_OK)

@@ -6,13 +6,16 @@
 #include <utf8proc.h>
 
 #include "common/base/json.h"
+#include "common/text/tok_scan.h"
 
-enum pre_kind { PRE_BYTE_LEVEL, PRE_SPLIT, PRE_CHARS, PRE_METASPACE };
+enum pre_kind { PRE_BYTE_LEVEL, PRE_SPLIT, PRE_SCAN, PRE_CHARS, PRE_METASPACE };
 enum behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
 
 struct tok_pre {
 	enum pre_kind kind;
-	struct tok_regex *re; /* PRE_SPLIT; PRE_BYTE_LEVEL with its regex */
+	struct tok_regex *re; /* PRE_SPLIT */
+	enum tok_scan_kind scan; /* PRE_SCAN; PRE_BYTE_LEVEL: NONE without its regex */
+	unsigned stage; /* PRE_SPLIT: which of DeepSeek-V3's three; 0: another */
 	enum behavior behavior;
 	bool invert;
 	bool prefix_space; /* PRE_BYTE_LEVEL */
@@ -56,9 +59,6 @@ int tok_char_to_byte(int32_t cp)
 }
 
 /* ---- loading ---- */
-
-static const char gpt2_pattern[] =
-	"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 static int parse_behavior(const json_t *obj, enum behavior fallback, enum behavior *out, const char *where,
 			  struct od_err *err)
@@ -154,23 +154,32 @@ static int parse_byte_level(struct tok_pre *p, const json_t *obj, const char *wh
 	rc = od_json_bool_or(obj, "add_prefix_space", true, &p->prefix_space, where, err);
 	if (rc == OD_OK)
 		rc = od_json_bool_or(obj, "use_regex", true, &use_regex, where, err);
-	if (rc == OD_OK && use_regex)
-		rc = tok_regex_new(&p->re, gpt2_pattern, sizeof(gpt2_pattern) - 1, false, where, err);
+	p->scan = rc == OD_OK && use_regex ? TOK_SCAN_GPT2 : TOK_SCAN_NONE;
 	return rc;
 }
 
 static int parse_split(struct tok_pre *p, const json_t *obj, const char *where, struct od_err *err)
 {
+	const json_t *pattern = json_object_get(json_object_get(obj, "pattern"), "Regex");
 	const char *literal;
 	size_t len;
 	int rc;
 
 	p->kind = PRE_SPLIT;
-	rc = tok_regex_parse(&p->re, &literal, &len, obj, where, err);
-	if (rc == OD_OK)
-		rc = parse_behavior(obj, ISOLATED, &p->behavior, where, err);
+	rc = parse_behavior(obj, ISOLATED, &p->behavior, where, err);
 	if (rc == OD_OK)
 		rc = od_json_bool_or(obj, "invert", false, &p->invert, where, err);
+	/* The known patterns match all of a text (but for DeepSeek-V3's), so to keep only the matches is to isolate them. */
+	if (rc == OD_OK && (p->behavior == ISOLATED || (p->behavior == REMOVED && p->invert)) && json_is_string(pattern))
+		p->scan = tok_scan_find(json_string_value(pattern), json_string_length(pattern), &p->stage);
+	if (p->behavior != ISOLATED && p->stage != 0) {
+		p->stage = 0;
+		p->scan = TOK_SCAN_NONE;
+	}
+	if (p->scan != TOK_SCAN_NONE && p->stage == 0)
+		p->kind = PRE_SCAN;
+	else if (rc == OD_OK)
+		rc = tok_regex_parse(&p->re, &literal, &len, obj, where, err);
 	return rc;
 }
 
@@ -225,13 +234,50 @@ static int parse_one(void *arg, const char *type, const json_t *obj, const char 
 		"Sequence, ByteLevel, Split, Digits, Punctuation, Whitespace, WhitespaceSplit, Metaspace");
 }
 
+/* Steps that together are one that we know. */
+static void unite(struct tok_pres *all)
+{
+	struct tok_pre *last = &all->v[all->n > 0 ? all->n - 1 : 0];
+
+	for (size_t i = 0; i + 2 < all->n; i++) {
+		struct tok_pre *p = &all->v[i];
+
+		if (p[0].stage != 1 || p[1].stage != 2 || p[2].stage != 3)
+			continue;
+		for (int k = 0; k < 3; k++)
+			tok_regex_free(p[k].re);
+		*p = (struct tok_pre){.kind = PRE_SCAN, .scan = TOK_SCAN_DEEPSEEK_V3};
+		memmove(p + 1, p + 3, (all->n - i - 3) * sizeof(*p));
+		all->n -= 2;
+		memset(&all->v[all->n], 0, 2 * sizeof(*p));
+	}
+	last = &all->v[all->n > 0 ? all->n - 1 : 0];
+	if (all->n == 0 || last->kind != PRE_BYTE_LEVEL || last->prefix_space)
+		return;
+	all->raw = true;
+	if (last->scan != TOK_SCAN_NONE)
+		last->kind = PRE_SCAN;
+	else
+		all->n--;
+}
+
 int tok_pres_parse(struct tok_pres *out, const json_t *obj, const char *where, struct od_err *err)
 {
+	int rc;
+
 	out->n = 0;
 	out->v = calloc(TOK_MAX_STEPS, sizeof(*out->v));
 	if (out->v == NULL)
 		return od_fail(err, OD_ERR_NOMEM, "%s: pre-tokenizers", where);
-	return tok_walk(obj, "pre_tokenizer", "pretokenizers", where, parse_one, out, err);
+	rc = tok_walk(obj, "pre_tokenizer", "pretokenizers", where, parse_one, out, err);
+	if (rc == OD_OK)
+		unite(out);
+	return rc;
+}
+
+enum tok_scan_kind tok_pres_scan(const struct tok_pres *all)
+{
+	return all->n > 0 && all->v[all->n - 1].kind == PRE_SCAN ? all->v[all->n - 1].scan : TOK_SCAN_NONE;
 }
 
 void tok_pres_fini(struct tok_pres *all)
@@ -306,9 +352,17 @@ static int char_spans(const struct tok_pre *p, const char *text, size_t len, str
 	return rc == OD_OK && begin < len ? tok_spans_add(out, begin, len, current != 0) : rc;
 }
 
-/* A piece of src, cut by spans, into dst. */
-static int emit(const struct tok_piece *piece, const char *text, const struct tok_spans *s, bool first,
-		struct tok_pieces *dst)
+static int add_part(struct tok_pieces *dst, struct tok_piece part)
+{
+	int rc = tok_grow(&dst->v, dst->n, &dst->cap, sizeof(*dst->v));
+
+	if (rc == OD_OK)
+		dst->v[dst->n++] = part;
+	return rc;
+}
+
+/* A piece whose text begins at `at` of dst, or of the source where that keeps its text, cut by spans. */
+static int emit(size_t at, const struct tok_spans *s, bool first, struct tok_pieces *dst)
 {
 	int rc = OD_OK;
 
@@ -316,7 +370,7 @@ static int emit(const struct tok_piece *piece, const char *text, const struct to
 		size_t begin = s->v[i].begin, end = s->v[i].end;
 
 		if (!s->v[i].match && end > begin)
-			rc = tok_pieces_add(dst, text + begin, end - begin, piece->id, first && begin == 0);
+			rc = add_part(dst, (struct tok_piece){at + begin, end - begin, -1, first && begin == 0});
 	}
 	return rc;
 }
@@ -334,7 +388,7 @@ static int run_split(const struct tok_pre *p, const struct tok_piece *piece, con
 		for (size_t i = 0; i < spans->n; i++)
 			spans->v[i].match = !spans->v[i].match;
 	apply(p->behavior, spans);
-	return emit(piece, text, spans, piece->first, dst);
+	return emit(piece->at, spans, piece->first, dst);
 }
 
 /* The whole text of the span in the byte alphabet. */
@@ -355,9 +409,10 @@ static int add_mapped(struct tok_pieces *dst, const char *text, size_t len, bool
 }
 
 static int run_byte_level(const struct tok_pre *p, const struct tok_piece *piece, const char *text,
-			  struct tok_buf *tmp, struct tok_spans *spans, struct tok_pieces *dst, struct od_err *err)
+			  struct tok_buf *tmp, struct tok_pieces *dst)
 {
-	size_t len = piece->len;
+	size_t len = piece->len, begin, end;
+	struct tok_scan s;
 	int rc = OD_OK;
 
 	if (p->prefix_space && (len == 0 || text[0] != ' ')) {
@@ -370,13 +425,9 @@ static int run_byte_level(const struct tok_pre *p, const struct tok_piece *piece
 	}
 	if (rc != OD_OK)
 		return rc;
-	if (p->re == NULL)
-		return len > 0 ? add_mapped(dst, text, len, piece->first) : OD_OK;
-	rc = tok_regex_spans(p->re, text, len, spans, err);
-	for (size_t i = 0; i < spans->n && rc == OD_OK; i++)
-		if (spans->v[i].end > spans->v[i].begin)
-			rc = add_mapped(dst, text + spans->v[i].begin, spans->v[i].end - spans->v[i].begin,
-					piece->first && spans->v[i].begin == 0);
+	s = (struct tok_scan){.kind = p->scan, .text = text, .len = len};
+	while (rc == OD_OK && tok_scan_next(&s, &begin, &end))
+		rc = add_mapped(dst, text + begin, end - begin, piece->first && begin == 0);
 	return rc;
 }
 
@@ -413,7 +464,25 @@ static int run_metaspace(const struct tok_pre *p, const struct tok_piece *piece,
 	if (rc != OD_OK)
 		return rc;
 	apply(MERGED_WITH_NEXT, spans);
-	return emit(piece, tmp->data, spans, piece->first, dst);
+	begin = dst->text.len;
+	rc = tok_buf_add(&dst->text, tmp->data, tmp->len);
+	return rc == OD_OK ? emit(begin, spans, piece->first, dst) : rc;
+}
+
+static int run_scan(const struct tok_pre *p, const struct tok_piece *piece, const char *text, struct tok_pieces *dst)
+{
+	struct tok_scan s = {.kind = p->scan, .text = text, .len = piece->len};
+	size_t begin, end;
+	int rc = OD_OK;
+
+	while (rc == OD_OK && tok_scan_next(&s, &begin, &end))
+		rc = add_part(dst, (struct tok_piece){piece->at + begin, end - begin, -1, piece->first && begin == 0});
+	return rc;
+}
+
+static bool rewrites(const struct tok_pre *p)
+{
+	return p->kind == PRE_BYTE_LEVEL || p->kind == PRE_METASPACE;
 }
 
 static int run_one(const struct tok_pre *p, const struct tok_pieces *src, struct tok_pieces *dst, struct tok_buf *tmp,
@@ -426,16 +495,19 @@ static int run_one(const struct tok_pre *p, const struct tok_pieces *src, struct
 		const char *text = src->text.data + piece->at;
 
 		if (piece->id >= 0) {
-			rc = tok_pieces_add(dst, text, piece->len, piece->id, false);
+			rc = add_part(dst, (struct tok_piece){0, 0, piece->id, false});
 			continue;
 		}
 		switch (p->kind) {
 		case PRE_BYTE_LEVEL:
-			rc = run_byte_level(p, piece, text, tmp, spans, dst, err);
+			rc = run_byte_level(p, piece, text, tmp, dst);
 			break;
 		case PRE_SPLIT:
 		case PRE_CHARS:
 			rc = run_split(p, piece, text, spans, dst, err);
+			break;
+		case PRE_SCAN:
+			rc = run_scan(p, piece, text, dst);
 			break;
 		case PRE_METASPACE:
 			rc = run_metaspace(p, piece, text, tmp, spans, dst);
@@ -445,20 +517,28 @@ static int run_one(const struct tok_pre *p, const struct tok_pieces *src, struct
 	return rc;
 }
 
+/* Steps that only cut keep the text where it is. */
 int tok_pres_run(const struct tok_pres *all, struct tok_pieces *pieces, struct od_err *err)
 {
+	const size_t n = all->n - (tok_pres_scan(all) != TOK_SCAN_NONE ? 1 : 0);
 	struct tok_pieces next = {0}, swap;
 	struct tok_spans spans = {0};
 	struct tok_buf tmp = {0};
 	int rc = OD_OK;
 
 	next.text.max_bytes = tmp.max_bytes = pieces->text.max_bytes;
-	for (size_t i = 0; i < all->n && rc == OD_OK; i++) {
+	for (size_t i = 0; i < n && rc == OD_OK; i++) {
 		tok_pieces_clear(&next);
 		rc = run_one(&all->v[i], pieces, &next, &tmp, &spans, err);
 		swap = *pieces;
 		*pieces = next;
 		next = swap;
+		if (!rewrites(&all->v[i])) {
+			struct tok_buf text = pieces->text;
+
+			pieces->text = next.text;
+			next.text = text;
+		}
 	}
 	if (rc == OD_ERR_NOMEM)
 		od_fail(err, rc, "a text of %zu bytes", pieces->text.len);

@@ -112,44 +112,6 @@ bool tok_is_space(int32_t cp)
 	       cp == 0x3000;
 }
 
-bool tok_is_mark(int32_t cp)
-{
-	utf8proc_category_t c = utf8proc_category(cp);
-
-	return c == UTF8PROC_CATEGORY_MN || c == UTF8PROC_CATEGORY_MC || c == UTF8PROC_CATEGORY_ME;
-}
-
-bool tok_is_numeric(int32_t cp)
-{
-	utf8proc_category_t c = utf8proc_category(cp);
-
-	return c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO;
-}
-
-bool tok_is_word(int32_t cp)
-{
-	utf8proc_category_t c = utf8proc_category(cp);
-
-	if (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) /* letters, marks, decimal digits, letter numbers */
-		return true;
-	if (c == UTF8PROC_CATEGORY_PC || cp == 0x200c || cp == 0x200d)
-		return true;
-	/* The symbols that are Alphabetic all the same: circled and squared letters. */
-	return (cp >= 0x24b6 && cp <= 0x24e9) || (cp >= 0x1f130 && cp <= 0x1f149) ||
-	       (cp >= 0x1f150 && cp <= 0x1f169) || (cp >= 0x1f170 && cp <= 0x1f189);
-}
-
-bool tok_is_punctuation(int32_t cp)
-{
-	utf8proc_category_t c;
-
-	if (cp < 0x80) /* ASCII symbols such as + and $ count too */
-		return (cp >= '!' && cp <= '/') || (cp >= ':' && cp <= '@') || (cp >= '[' && cp <= '`') ||
-		       (cp >= '{' && cp <= '~');
-	c = utf8proc_category(cp);
-	return c >= UTF8PROC_CATEGORY_PC && c <= UTF8PROC_CATEGORY_PO;
-}
-
 int tok_spans_add(struct tok_spans *s, size_t begin, size_t end, bool match)
 {
 	int rc = tok_grow(&s->v, s->n, &s->cap, sizeof(*s->v));

@@ -1,8 +1,11 @@
 #include "common/text/tokenizer.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/file.h"
 #include "common/base/json.h"
 #include "common/text/tok_internal.h"
 
@@ -158,18 +161,11 @@ static int parse_post(void *arg, const char *type, const json_t *obj, const char
 
 /* ---- loading ---- */
 
-static int parse(struct od_tokenizer *t, const json_t *root, const char *where, struct od_err *err)
+int tok_parts_parse(struct od_tokenizer *t, const json_t *root, const char *where, struct od_err *err)
 {
-	const char *version;
-	int rc = od_json_str(root, "version", &version, where, err);
-
-	if (rc == OD_OK && strcmp(version, "1.0") != 0)
-		rc = tok_unsupported(err, where, "version", version, "1.0");
 	/* "truncation" and "padding" are settings of a training run, not of the text: never applied. */
-	if (rc == OD_OK)
-		rc = tok_model_parse(t, root, where, err);
-	if (rc == OD_OK)
-		rc = tok_norms_parse(&t->norms, json_object_get(root, "normalizer"), where, err);
+	int rc = tok_norms_parse(&t->norms, json_object_get(root, "normalizer"), where, err);
+
 	if (rc == OD_OK)
 		rc = tok_added_parse(t, root, where, err);
 	if (rc == OD_OK)
@@ -182,28 +178,108 @@ static int parse(struct od_tokenizer *t, const json_t *root, const char *where, 
 	return rc;
 }
 
-int od_tokenizer_load(struct od_tokenizer **out, const char *path, struct od_err *err)
+static int parse_root(struct od_tokenizer *t, const json_t *root, const char *where, struct od_err *err)
 {
-	struct od_tokenizer *t;
+	const char *version;
+	int rc = od_json_str(root, "version", &version, where, err);
+
+	if (rc == OD_OK && strcmp(version, "1.0") != 0)
+		rc = tok_unsupported(err, where, "version", version, "1.0");
+	if (rc == OD_OK)
+		rc = tok_model_parse(t, root, where, err);
+	return rc == OD_OK ? tok_parts_parse(t, root, where, err) : rc;
+}
+
+static int parse_json(struct od_tokenizer *t, const char *data, size_t len, const char *where, struct od_err *err)
+{
 	json_t *root;
-	int rc;
+	int rc = od_json_parse(data, len, where, &root, err);
+
+	if (rc == OD_OK)
+		rc = parse_root(t, root, where, err);
+	json_decref(root);
+	return rc;
+}
+
+int od_tokenizer_parse(struct od_tokenizer **out, enum od_tokenizer_kind kind, const char *data, size_t len,
+		       const json_t *config, const char *where, struct od_err *err)
+{
+	struct od_tokenizer *t = calloc(1, sizeof(*t));
+	int rc = OD_ERR_INTERNAL;
 
 	*out = NULL;
-	rc = od_json_load(path, TOK_MAX_FILE_BYTES, &root, err);
-	if (rc != OD_OK)
-		return rc;
-	t = calloc(1, sizeof(*t));
 	if (t == NULL)
-		rc = od_fail(err, OD_ERR_NOMEM, "%s", path);
-	else
-		rc = parse(t, root, path, err);
-	json_decref(root);
+		return od_fail(err, OD_ERR_NOMEM, "%s", where);
+	tok_classes_init();
+	switch (kind) {
+	case OD_TOKENIZER_JSON: rc = parse_json(t, data, len, where, err); break;
+	case OD_TOKENIZER_SENTENCEPIECE: rc = tok_sentencepiece_parse(t, data, len, config, where, err); break;
+	case OD_TOKENIZER_TIKTOKEN: rc = tok_tiktoken_parse(t, data, len, config, where, err); break;
+	}
 	if (rc != OD_OK) {
 		od_tokenizer_free(t);
 		return rc;
 	}
 	*out = t;
 	return OD_OK;
+}
+
+/* The tokenizer_config.json beside a file; *config is NULL without one. */
+static int load_config(const char *path, json_t **config, struct od_err *err)
+{
+	const char *name = strrchr(path, '/');
+	const int folder = name == NULL ? 0 : (int)(name - path) + 1;
+	char beside[PATH_MAX];
+
+	*config = NULL;
+	if (snprintf(beside, sizeof(beside), "%.*stokenizer_config.json", folder, path) >= (int)sizeof(beside))
+		return od_fail(err, OD_ERR_RANGE, "%s: the path is too long", path);
+	return od_file_there(beside) ? od_json_load(beside, TOK_MAX_FILE_BYTES, config, err) : OD_OK;
+}
+
+int od_tokenizer_load(struct od_tokenizer **out, const char *path, struct od_err *err)
+{
+	const char *slash = strrchr(path, '/'), *name = slash == NULL ? path : slash + 1;
+	enum od_tokenizer_kind kind = OD_TOKENIZER_JSON;
+	json_t *config = NULL;
+	char *data;
+	size_t len;
+	int rc;
+
+	*out = NULL;
+	if (strcmp(name, "tiktoken.model") == 0)
+		kind = OD_TOKENIZER_TIKTOKEN;
+	else if (strlen(name) >= 6 && strcmp(name + strlen(name) - 6, ".model") == 0)
+		kind = OD_TOKENIZER_SENTENCEPIECE;
+	rc = od_file_read(path, TOK_MAX_FILE_BYTES, &data, &len, err);
+	if (rc == OD_OK && kind != OD_TOKENIZER_JSON)
+		rc = load_config(path, &config, err);
+	if (rc == OD_OK)
+		rc = od_tokenizer_parse(out, kind, data, len, config, path, err);
+	json_decref(config);
+	free(data);
+	return rc;
+}
+
+static const char *const names[] = {"tokenizer.json", "tiktoken.model", "tokenizer.model"};
+#define N_NAMES (sizeof(names) / sizeof(names[0]))
+
+const char *od_tokenizer_name(const char *dir)
+{
+	char path[PATH_MAX];
+
+	for (size_t i = 0; i < N_NAMES; i++)
+		if (od_path(path, sizeof(path), dir, names[i], NULL) == OD_OK && od_file_there(path))
+			return names[i];
+	return NULL;
+}
+
+bool od_tokenizer_is_name(const char *name)
+{
+	for (size_t i = 0; i < N_NAMES; i++)
+		if (strcmp(name, names[i]) == 0)
+			return true;
+	return false;
 }
 
 void od_tokenizer_free(struct od_tokenizer *t)
@@ -255,7 +331,7 @@ static int extract(const struct od_tokenizer *t, const char *text, size_t len, b
 			rc = tok_pieces_add(out, raw.text.data + p->at, p->len, p->id, false);
 			continue;
 		}
-		rc = tok_norms_run(&t->norms, raw.text.data + p->at, p->len, &norm, &dropped, err);
+		rc = tok_norms_run(&t->norms, raw.text.data + p->at, p->len, p->first, &norm, &dropped, err);
 		if (rc == OD_OK)
 			rc = tok_added_split(&t->normalized, parse_special, norm.data, norm.len, p->first && !dropped,
 					     out);
@@ -265,18 +341,51 @@ static int extract(const struct od_tokenizer *t, const char *text, size_t len, b
 	return rc;
 }
 
+/* Where the next word of a text that nothing has cut ends. */
+static size_t cut(const struct tok_bpe *b, const char *s, size_t at, size_t len)
+{
+	for (at++; at < len; at++) {
+		const unsigned char c = (unsigned char)s[at], before = (unsigned char)s[at - 1];
+
+		if (c == 0xe2 && len - at >= 3 && s[at + 1] == '\x96' && s[at + 2] == '\x81' && !b->joins_mark[before])
+			break;
+		if ((c == '\n' && !b->joins_line[before]) || (before == '\n' && !b->line_joins[c]))
+			break;
+	}
+	return at;
+}
+
+static int encode_piece(const struct od_tokenizer *t, struct tok_words *words, const char *text, size_t len,
+			struct tok_ids *ids, struct od_err *err)
+{
+	struct tok_scan scan = {.kind = tok_pres_scan(&t->pres), .text = text, .len = len};
+	size_t begin, end;
+	int rc = OD_OK;
+
+	if (scan.kind != TOK_SCAN_NONE) {
+		while (rc == OD_OK && tok_scan_next(&scan, &begin, &end))
+			rc = tok_words_add(words, text + begin, end - begin, len - begin, ids, err);
+		return rc;
+	}
+	for (begin = 0; begin < len && rc == OD_OK; begin = end) {
+		end = t->bpe.may_cut && !t->pres.raw ? cut(&t->bpe, text, begin, len) : len;
+		rc = tok_words_add(words, text + begin, end - begin, len - begin, ids, err);
+	}
+	return rc;
+}
+
 static int encode(const struct od_tokenizer *t, struct tok_pieces *pieces, struct tok_ids *ids, struct od_err *err)
 {
-	struct tok_bpe_scratch *scratch = tok_bpe_scratch_new(pieces->text.max_bytes);
-	int rc = scratch == NULL ? OD_ERR_NOMEM : tok_pres_run(&t->pres, pieces, err);
+	struct tok_words *words = tok_words_new(t, pieces->text.max_bytes);
+	int rc = words == NULL ? OD_ERR_NOMEM : tok_pres_run(&t->pres, pieces, err);
 
 	for (size_t i = 0; i < pieces->n && rc == OD_OK; i++) {
 		const struct tok_piece *p = &pieces->v[i];
 
 		rc = p->id >= 0 ? tok_ids_add(ids, p->id) :
-				  tok_bpe_word(t, scratch, pieces->text.data + p->at, p->len, ids, err);
+				  encode_piece(t, words, pieces->text.data + p->at, p->len, ids, err);
 	}
-	tok_bpe_scratch_free(scratch);
+	tok_words_free(words);
 	return rc;
 }
 

@@ -1,13 +1,15 @@
-/* tokenizer.h - encodes text to token ids and decodes it by a tokenizer.json, as Hugging Face tokenizers does.
+/* tokenizer.h - encodes text to token ids and decodes it by a tokenizer.json, as Hugging Face tokenizers does, by a
+ * tiktoken.model or by a tokenizer.model of SentencePiece.
  *
  * BPE in two variants: byte-level (GPT-2, Llama 3, talebook) and SentencePiece-style with byte fallback (Mixtral, Llama 2),
- * with the normalisers, pre-tokenisers, post-processors and decoders that these use. An unknown component is refused by
- * name, never skipped. Character classes and canonical order come from PCRE2 and utf8proc; their Unicode versions differ
- * from the reference's, so recent characters may be split differently.
+ * with the normalisers, pre-tokenisers, post-processors and decoders that these use (docs/ARCHITECTURE.md, Tokenisers). An
+ * unknown component is refused by name, never skipped. The patterns of published pre-tokenisers are cut by hand (tok_scan.h), by the reference's Unicode 16;
+ * other patterns by PCRE2, whose Unicode version may be older, so that recent characters may be split differently.
  * Thread: immutable after loading, any thread; an od_detok belongs to one. Owner: the caller of load and new. */
 #ifndef OD_TEXT_TOKENIZER_H
 #define OD_TEXT_TOKENIZER_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,7 +18,17 @@
 
 struct od_tokenizer;
 
+/* By the file's name: tiktoken.model, *.model of SentencePiece, else a tokenizer.json. The first two are read with the
+ * tokenizer_config.json beside them, if there is one. */
 OD_MUST_CHECK int od_tokenizer_load(struct od_tokenizer **out, const char *path, struct od_err *err);
+/* Which of a folder's files is its tokeniser: tokenizer.json, else tiktoken.model, else tokenizer.model; NULL: none is there. */
+const char *od_tokenizer_name(const char *dir);
+/* True for the names of the other two, too. */
+bool od_tokenizer_is_name(const char *name);
+/* A file's bytes. config: tokenizer_config.json's object, or NULL; a tokenizer.json does not need it. where: for messages. */
+enum od_tokenizer_kind { OD_TOKENIZER_JSON, OD_TOKENIZER_SENTENCEPIECE, OD_TOKENIZER_TIKTOKEN };
+OD_MUST_CHECK int od_tokenizer_parse(struct od_tokenizer **out, enum od_tokenizer_kind kind, const char *data, size_t len,
+				     const json_t *config, const char *where, struct od_err *err);
 void od_tokenizer_free(struct od_tokenizer *t); /* NULL ok */
 uint32_t od_tokenizer_vocab(const struct od_tokenizer *t); /* highest id + 1 */
 

@@ -13,6 +13,7 @@ fuzz_pack_OBJS := $(B)/obj/tests/unit/tiny_files.o
 fuzz_prefix_OBJS := $(B)/obj/main-node/engine/prefix_file.o
 fuzz_routes_OBJS := $(B)/obj/tests/bench/sim/route_file.o
 fuzz_spool_OBJS := $(addprefix $(B)/obj/,worker-node/pull/spool_begin.o tests/unit/tiny_files.o)
+fuzz_tokenizer_OBJS := $(B)/obj/tests/fuzz/json_mix.o
 fuzz_wire_OBJS := $(B)/obj/main-node/cluster/result_check.o
 fuzz_answer_OBJS := $(ODM_CHAT_OBJS)
 fuzz_messages_OBJS := $(ODM_CHAT_OBJS)

@@ -1,5 +1,6 @@
-/* Twenty-two small tokenizers, of every kind of component, against what Hugging Face tokenizers makes of the same
- * texts and ids (tests/golden/tokenizer/make_golden.py). */
+/* Small tokenizers against what other libraries make of the same texts and ids: tokenizer.json of every kind of component
+ * against Hugging Face tokenizers (tests/golden/tokenizer/make_golden.py), tokenizer.model and tiktoken.model against
+ * sentencepiece and tiktoken (make_ranked.py). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,7 +17,7 @@
 #define FOLDER "tests/golden/tokenizer/"
 #define MAX_IDS 1024
 
-static json_t *golden;
+static json_t *golden, *ranked;
 static size_t n_encoded, n_decoded, n_streamed;
 
 static size_t read_ids(const json_t *list, int32_t *ids)
@@ -113,12 +114,12 @@ static void check_stream(const struct od_tokenizer *t, const char *name, const j
 	n_streamed++;
 }
 
-static void check_case(const struct od_tokenizer *t, const char *name, const json_t *c)
+static void check_case(const json_t *all, const struct od_tokenizer *t, const char *name, const json_t *c)
 {
 	const json_t *parse = json_object_get(c, "parse"), *other, *at = json_object_get(c, "text");
 
 	if (at != NULL) {
-		const json_t *text = json_array_get(json_object_get(golden, "texts"), (size_t)json_integer_value(at));
+		const json_t *text = json_array_get(json_object_get(all, "texts"), (size_t)json_integer_value(at));
 
 		check_encode(t, name, text, parse, OD_ENCODE_PARSE_SPECIAL);
 		other = json_object_get(c, "plain");
@@ -134,29 +135,43 @@ static void check_case(const struct od_tokenizer *t, const char *name, const jso
 		check_stream(t, name, parse, json_object_get(c, "stream"));
 }
 
-static void against_hugging_face(void **state)
+/* before, after: what a tokenizer's path has around its name. */
+static void check_all(const json_t *all, size_t n, const char *before, const char *after)
 {
-	const json_t *list = json_object_get(golden, "tokenizers");
+	const json_t *list = json_object_get(all, "tokenizers");
 	json_t *entry, *c;
 	size_t i, k;
 
-	(void)state;
-	assert_int_equal(json_array_size(list), 22);
+	assert_int_equal(json_array_size(list), n);
 	json_array_foreach(list, i, entry) {
 		const char *name = json_string_value(json_object_get(entry, "name"));
 		struct od_tokenizer *t;
 		struct od_err err;
 		char path[128];
 
-		snprintf(path, sizeof(path), FOLDER "tok_%s.json", name);
+		snprintf(path, sizeof(path), FOLDER "%s%s%s", before, name, after);
 		if (od_tokenizer_load(&t, path, &err) != OD_OK)
 			fail_msg("%s", err.msg);
 		json_array_foreach(json_object_get(entry, "cases"), k, c)
-			check_case(t, name, c);
+			check_case(all, t, name, c);
 		od_tokenizer_free(t);
 	}
+}
+
+static void against_hugging_face(void **state)
+{
+	(void)state;
+	check_all(golden, 22, "tok_", ".json");
 	/* So that an empty file of cases is not a good one. */
 	assert_true(n_encoded > 3000 && n_decoded > 2600 && n_streamed > 280);
+}
+
+static void against_sentencepiece_and_tiktoken(void **state)
+{
+	(void)state;
+	n_encoded = n_decoded = 0;
+	check_all(ranked, 6, "", "");
+	assert_true(n_encoded > 1700 && n_decoded > 800);
 }
 
 /* An id that the context left unfinished is completed by the stream, not repeated. */
@@ -271,13 +286,15 @@ static int load(void **state)
 	struct od_err err;
 
 	(void)state;
-	return od_json_load(FOLDER "golden.json", 1 << 22, &golden, &err);
+	return od_json_load(FOLDER "golden.json", 1 << 22, &golden, &err) != OD_OK ||
+	       od_json_load(FOLDER "ranked.json", 1 << 22, &ranked, &err) != OD_OK;
 }
 
 static int unload(void **state)
 {
 	(void)state;
 	json_decref(golden);
+	json_decref(ranked);
 	return 0;
 }
 
@@ -285,6 +302,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(against_hugging_face),
+		cmocka_unit_test(against_sentencepiece_and_tiktoken),
 		cmocka_unit_test(context_ends_inside_a_character),
 		cmocka_unit_test(bytes_of_byte_level_tokens),
 		cmocka_unit_test(bytes_of_fallback_tokens),

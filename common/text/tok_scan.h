@@ -1,0 +1,55 @@
+/* tok_scan.h - the pre-tokenisers' patterns that published models share, cut by hand instead of by PCRE2. The results are
+ * those of the patterns (tests/unit/test_tok_scan.c compares the two).
+ * Thread: any, after tok_classes_init. */
+#ifndef OD_TEXT_TOK_SCAN_H
+#define OD_TEXT_TOK_SCAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum tok_scan_kind {
+	TOK_SCAN_NONE,
+	TOK_SCAN_GPT2,
+	TOK_SCAN_LLAMA3, /* of GLM-4, too */
+	TOK_SCAN_QWEN2,
+	TOK_SCAN_QWEN3_5,
+	TOK_SCAN_O200K, /* of GPT-OSS and MiniMax-M2 */
+	TOK_SCAN_TEKKEN, /* of Mistral */
+	TOK_SCAN_KIMI,
+	TOK_SCAN_DEEPSEEK_V3, /* its three patterns, one after the other */
+};
+
+extern const char tok_gpt2_pattern[], tok_kimi_pattern[];
+
+/* What a pattern is. For one of DeepSeek-V3's three *stage gets its number, from 1. */
+enum tok_scan_kind tok_scan_find(const char *pattern, size_t len, unsigned *stage);
+
+/* Words of a valid UTF-8 text, from first to last; they cover it. Set text, len and kind. */
+struct tok_scan {
+	enum tok_scan_kind kind;
+	const char *text;
+	size_t len, at;
+	size_t digits_at, part_end; /* DeepSeek-V3: where the next digit is; the end of a part of one script */
+};
+/* False at the end. */
+bool tok_scan_next(struct tok_scan *s, size_t *begin, size_t *end);
+
+/* Bits of tok_class. */
+enum tok_class_bits {
+	TOK_C_SPACE = 1,  /* White_Space */
+	TOK_C_NUMBER = 2, /* N */
+	TOK_C_UPPER = 4,  /* Lu, Lt */
+	TOK_C_LOWER = 8,  /* Ll */
+	TOK_C_LETTER = 16, /* Lm, Lo */
+	TOK_C_MARK = 32,  /* M */
+	TOK_C_SYMBOL = 64, /* P, S */
+	TOK_C_MOVES = 128, /* NFC may change it or what follows or precedes it */
+};
+#define TOK_C_LETTERS (TOK_C_UPPER | TOK_C_LOWER | TOK_C_LETTER)
+extern uint8_t tok_class[0x110000];
+/* Fills tok_class, once in a process: some milliseconds. */
+void tok_classes_init(void);
+bool tok_is_han(int32_t cp); /* script */
+
+#endif
