@@ -110,7 +110,7 @@ static int need_tokenizer(const struct odm_engine *engine, struct odm_api_error 
 {
 	if (odm_engine_tokenizer(engine) != NULL)
 		return OD_OK;
-	return odm_api_fail(e, 400, NULL, OD_ERR_UNSUPPORTED, "the model has no tokenizer.json");
+	return odm_api_fail(e, 400, NULL, OD_ERR_UNSUPPORTED, "the model has no tokenizer");
 }
 
 static int tokenize(const struct odm_engine *engine, const json_t *request, json_t **answer, struct odm_api_error *e)

@@ -48,6 +48,19 @@ int odm_no_memory(struct odm_api_error *e)
 	return odm_api_fail(e, 503, NULL, OD_ERR_NOMEM, "out of memory");
 }
 
+void odm_api_error_rename(struct odm_api_error *e, const char *from, const char *to)
+{
+	const size_t n = strlen(from), len = strlen(e->param);
+	char rest[sizeof(e->message)];
+
+	if (strncmp(e->param, from, n) != 0 || (e->param[n] != '\0' && e->param[n] != '[' && e->param[n] != '.'))
+		return;
+	snprintf(rest, sizeof(rest), "%s", e->message + (strncmp(e->message, e->param, len) == 0 ? len : 0));
+	snprintf(e->message, sizeof(e->message), "%s%s%.*s", to, rest[0] == ':' ? "" : ": ",
+		 (int)(sizeof(e->message) - strlen(to) - 3), rest);
+	snprintf(e->param, sizeof(e->param), "%s", to);
+}
+
 void odm_api_from_err(struct odm_api_error *e, const struct od_err *err)
 {
 	odm_api_fail(e, status_of(err->code), NULL, err->code, "%s", err->msg);

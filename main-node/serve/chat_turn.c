@@ -135,6 +135,26 @@ static int read_tools(struct odm_turn *t, const struct asked *q, struct odm_api_
 
 /* ---- The prompt ---- */
 
+/* GPT-OSS's template cannot write a function without a description, which APIs allow. A new reference; NULL: out of memory. */
+static json_t *tools_of(const struct odm_turn *t)
+{
+	json_t *tools = t->form->harmony ? json_deep_copy(t->tools) : json_incref(t->tools), *tool;
+	size_t i;
+
+	if (tools == NULL || !t->form->harmony)
+		return tools;
+	json_array_foreach(tools, i, tool) {
+		json_t *function = json_object_get(tool, "function");
+
+		if (!json_is_string(json_object_get(function, "description")) &&
+		    json_object_set_new(function, "description", json_string("")) != 0) {
+			json_decref(tools);
+			return NULL;
+		}
+	}
+	return tools;
+}
+
 static json_t *variables_of(const struct odm_turn *t, const struct asked *q)
 {
 	json_t *vars = q->variables != NULL ? json_copy((json_t *)q->variables) : json_object();
@@ -147,7 +167,7 @@ static json_t *variables_of(const struct odm_turn *t, const struct asked *q)
 	if (q->reasoning_effort != NULL)
 		good = json_object_set_new(vars, "reasoning_effort", json_string(q->reasoning_effort)) == 0 && good;
 	if (json_array_size(t->tools) > 0)
-		good = json_object_set(vars, "tools", t->tools) == 0 && good;
+		good = json_object_set_new(vars, "tools", tools_of(t)) == 0 && good;
 	else
 		json_object_del(vars, "tools");
 	if (!good) {
@@ -283,7 +303,7 @@ static int build(struct odm_turn *t, struct odm_exchange *x, const struct odm_en
 	t->engine = engine;
 	t->tokenizer = odm_engine_tokenizer(engine);
 	if (t->tokenizer == NULL)
-		return odm_api_fail(e, 400, NULL, OD_ERR_UNSUPPORTED, "this model cannot chat: it has no tokenizer.json");
+		return odm_api_fail(e, 400, NULL, OD_ERR_UNSUPPORTED, "this model cannot chat: it has no tokenizer");
 	rc = read_tools(t, q, e);
 	if (rc != OD_OK)
 		return rc;

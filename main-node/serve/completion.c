@@ -260,7 +260,7 @@ static int read_request(struct completion *c, struct odm_exchange *x, struct odm
 	c->tokenizer = rc == OD_OK ? odm_engine_tokenizer(engine) : NULL;
 	if (rc == OD_OK && (c->echo || c->logprobs >= 0) && c->tokenizer == NULL)
 		rc = odm_api_fail(e, 400, c->echo ? "echo" : "logprobs", OD_ERR_UNSUPPORTED,
-				  "%s: the model has no tokenizer.json", c->echo ? "echo" : "logprobs");
+				  "%s: the model has no tokenizer", c->echo ? "echo" : "logprobs");
 	if (rc == OD_OK)
 		rc = odm_call_new(&c->reply.call, x, e);
 	if (rc == OD_OK)

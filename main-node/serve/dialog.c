@@ -25,6 +25,22 @@ static int keep_only(json_t **o, const char *const *names, struct odm_api_error 
 	return rc;
 }
 
+static int read_chat(struct odm_dialog *d, struct odm_exchange *x, const struct odm_engine *engine, int *logprobs,
+		     struct odm_api_error *e)
+{
+	int rc = odm_generation_read(&d->g, d->chat, engine, e);
+
+	if (rc == OD_OK)
+		rc = odm_turn_new(&d->turn, x, engine, d->chat, logprobs, e);
+	if (rc == OD_OK)
+		rc = odm_call_new(&d->reply.call, x, e);
+	if (rc == OD_OK)
+		rc = odm_turn_add(d->turn, &d->reply, &d->g, *logprobs, &d->sink, e);
+	if (rc != OD_OK && d->form->messages != NULL)
+		odm_api_error_rename(e, "messages", d->form->messages);
+	return rc;
+}
+
 static int read_request(struct odm_dialog *d, struct odm_exchange *x, struct odm_api_error *e)
 {
 	static const char *const borrowed[] = { "stop", NULL }; /* by d->g */
@@ -35,13 +51,7 @@ static int read_request(struct odm_dialog *d, struct odm_exchange *x, struct odm
 	if (rc == OD_OK)
 		rc = d->form->convert(&d->chat, d->request, x, e);
 	if (rc == OD_OK)
-		rc = odm_generation_read(&d->g, d->chat, engine, e);
-	if (rc == OD_OK)
-		rc = odm_turn_new(&d->turn, x, engine, d->chat, &logprobs, e);
-	if (rc == OD_OK)
-		rc = odm_call_new(&d->reply.call, x, e);
-	if (rc == OD_OK)
-		rc = odm_turn_add(d->turn, &d->reply, &d->g, logprobs, &d->sink, e);
+		rc = read_chat(d, x, engine, &logprobs, e);
 	if (rc == OD_OK && logprobs >= 0)
 		d->logprobs = odm_chat_logprobs_new();
 	if (rc == OD_OK)

@@ -33,6 +33,11 @@ const char *odm_exchange_id(const struct odm_exchange *x)
 	return x->id;
 }
 
+bool odm_exchange_trusted(const struct odm_exchange *x)
+{
+	return x->trusted;
+}
+
 const char *odm_exchange_rest(const struct odm_exchange *x)
 {
 	return x->rest != NULL ? x->rest : "";

@@ -50,6 +50,7 @@ void *odm_exchange_app(const struct odm_exchange *x);	/* as in odm_http_opts */
 /* The client's X-Request-Id if it is short and printable, else unique in this process: "4f2a9c01-17". It goes back with the
  * answer, and into the logs of main, workers and shadow. */
 const char *odm_exchange_id(const struct odm_exchange *x);
+bool odm_exchange_trusted(const struct odm_exchange *x); /* it came with an API key, or the server has none */
 const char *odm_exchange_rest(const struct odm_exchange *x); /* what '*' stands for; else "" */
 const char *odm_exchange_body(const struct odm_exchange *x, size_t *len);
 void odm_exchange_set_state(struct odm_exchange *x, void *state);

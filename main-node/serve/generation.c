@@ -195,7 +195,7 @@ int odm_encode_prompt(const struct odm_engine *engine, const char *text, size_t 
 	*ids = NULL;
 	*n = 0;
 	if (t == NULL)
-		return odm_api_fail(e, 400, param, OD_ERR_UNSUPPORTED, "%s: the model has no tokenizer.json; give token ids",
+		return odm_api_fail(e, 400, param, OD_ERR_UNSUPPORTED, "%s: the model has no tokenizer; give token ids",
 				    param);
 	rc = od_tokenizer_encode(t, text, len, OD_ENCODE_ADD_SPECIAL | OD_ENCODE_PARSE_SPECIAL, ids, n, &err);
 	return rc == OD_OK ? rc : odm_api_fail(e, rc == OD_ERR_NOMEM ? 503 : 400, param, rc, "%s: %s", param, err.msg);

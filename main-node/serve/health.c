@@ -41,6 +41,13 @@ static void unready(struct odm_exchange *x, const char *status, const char *reas
 	odm_exchange_reply_json(x, 503, o);
 }
 
+/* The engine's errors name other machines' addresses: those are for holders of a key. */
+static void failed(struct odm_exchange *x, const char *reason)
+{
+	unready(x, "failed", odm_exchange_trusted(x) ? reason : "no text can be written now; the reason is in the log, and in the "
+								"answer to a request with an API key");
+}
+
 static bool recent(uint64_t ns, uint64_t now)
 {
 	return ns > 0 && now < ns + RECENT_NS;
@@ -111,7 +118,7 @@ static bool answer_now(struct odm_exchange *x)
 	}
 	switch (odm_engine_thread_state(api->thread, &why)) {
 	case ODM_SERVE_LOADING: unready(x, "loading", "the model is being loaded, or workers are awaited"); return true;
-	case ODM_SERVE_FAILED: unready(x, "failed", why.msg); return true;
+	case ODM_SERVE_FAILED: failed(x, why.msg); return true;
 	case ODM_SERVE_READY: break;
 	}
 	odm_engine_thread_activity(api->thread, &a);
@@ -135,9 +142,9 @@ static void look(struct odm_exchange *x, uint64_t now_ns)
 		return;
 	odm_engine_thread_activity(odm_api_of(x)->thread, &a);
 	if (done)
-		unready(x, "failed", a.last_error.code != OD_OK ? a.last_error.msg : "the self-test gave no token");
+		failed(x, a.last_error.code != OD_OK ? a.last_error.msg : "the self-test gave no token");
 	else if (now_ns >= w->since_ns + PATIENCE_NS)
-		unready(x, "failed", a.last_error.code != OD_OK ? a.last_error.msg : "the self-test is not through after 2 s");
+		failed(x, a.last_error.code != OD_OK ? a.last_error.msg : "the self-test is not through after 2 s");
 }
 
 static void start(struct odm_exchange *x)
@@ -151,12 +158,12 @@ static void start(struct odm_exchange *x)
 	w = malloc(sizeof(*w));
 	odm_exchange_set_state(x, w);
 	if (w == NULL) {
-		unready(x, "failed", "out of memory");
+		failed(x, "out of memory");
 		return;
 	}
 	w->since_ns = od_now_ns();
 	if (test_done(h) && begin_test(h, x, &err) != OD_OK)
-		unready(x, "failed", err.msg);
+		failed(x, err.msg);
 	else
 		look(x, w->since_ns); /* takes the test's first news, so that its end wakes this exchange */
 }

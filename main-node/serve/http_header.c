@@ -74,9 +74,9 @@ static void check_key(struct odm_exchange *x, const struct odm_http_opts *opts)
 {
 	const struct odm_api_keys *keys = opts->keys;
 
-	if (keys == NULL || (x->endpoint != NULL && (x->endpoint->flags & ODM_ENDPOINT_OPEN)))
-		return;
-	if (!odm_api_key_known(keys, odm_request_header(x, "Authorization"), odm_request_header(x, "x-api-key")))
+	x->trusted = keys == NULL ||
+		     odm_api_key_known(keys, odm_request_header(x, "Authorization"), odm_request_header(x, "x-api-key"));
+	if (!x->trusted && (x->endpoint == NULL || !(x->endpoint->flags & ODM_ENDPOINT_OPEN)))
 		odm_request_refuse(x, 401, "invalid_api_key", "expected an API key: \"Authorization: Bearer KEY\", or \"x-api-key: KEY\"");
 }
 

@@ -34,6 +34,7 @@ struct odm_exchange {
 	char *rest;
 	struct od_strbuf body;
 	void *state;
+	bool trusted; /* it came with an API key, or the server has none */
 
 	/* The answer. */
 	bool replied, streaming, ended;

@@ -267,6 +267,7 @@ static void prepare(struct odm_exchange *x)
 		.block_end = block_end,
 		.end = end,
 		.fail = fail,
+		.messages = "input",
 		.repeated = repeated,
 	};
 	struct response *r = calloc(1, sizeof(*r));

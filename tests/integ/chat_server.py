@@ -76,7 +76,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             mock.closed.set()
 
     def play(self, item):
-        """An event, bytes as they are, a pause in seconds, or None: break off."""
+        """An event, bytes as they are, a pause in seconds or until a threading.Event, or None: break off."""
+        if isinstance(item, threading.Event):
+            assert item.wait(600), "it was never set"
+            return
         if isinstance(item, float):
             deadline = time.monotonic() + item
             while (left := deadline - time.monotonic()) > 0:

@@ -329,6 +329,19 @@ def tool_loops_of_every_family():
     assert len(names) > 25, names
 
 
+@test
+def functions_need_no_description():
+    """GPT-OSS's template fails for them; the model is told an empty one."""
+    case = next(c for c in chat_scripts.call_cases() if c.name.startswith("gpt_oss/"))._replace(name="no description")
+    s = Server(pack_dir=chat_scripts.pack_of(case)[0])
+    for description in {}, {"description": None}, {"description": ""}:
+        tools = [{"type": "function", "function": {"name": t["function"]["name"], "parameters": {"type": "object"}, **description}}
+                 for t in case.tools]
+        status, _, o = s.ask("/v1/chat/completions", {"messages": USER, "tools": tools, "max_tokens": 400})
+        assert status == 200 and o["choices"][0]["message"]["tool_calls"], o
+    assert s.stop() == 0, s.log
+
+
 def weather_case(text, **fields):
     c = next(c for c in chat_scripts.call_cases() if c.name == "hermes/call")
     return c._replace(text=text, **fields)

@@ -147,8 +147,8 @@ def the_request_is_repeated():
 # ---- Refusals ----
 
 BAD_FIELDS = [
-    ({"input": None}, "input"), ({"input": []}, "messages"), ({"input": 3}, "input"), ({"input": ["a"]}, "input[0]"),
-    ({"input": [USER, {"content": "a"}]}, "input[1].role"), ({"input": "king " * 2000}, "messages"),
+    ({"input": None}, "input"), ({"input": []}, "input"), ({"input": 3}, "input"), ({"input": ["a"]}, "input[0]"),
+    ({"input": [USER, {"content": "a"}]}, "input[1].role"), ({"input": "king " * 2000}, "input"),
     ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0].type"),
     ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]}, "input[0].content[0].type"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"), ({"input": [{"type": "web_search_call"}]}, "input[0].type"),
