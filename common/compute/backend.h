@@ -18,8 +18,14 @@
 
 #include "common/base/pool.h"
 #include "common/base/status.h"
+#include "common/compute/act.h"
 #include "common/compute/dtype.h"
 #include "common/compute/planes.h"
+
+/* Kernel classes, pinned: on the wire and in files. The number is that of the rules of sums; 2: attention folds blocks that do not
+ * depend on each other. */
+#define OD_CLASS_FMA16 "fma16-2"
+#define OD_CLASS_BF16DOT "bf16dot-2"
 
 enum od_profile { OD_PROFILE_F32 = 1, OD_PROFILE_BF16 = 2 }; /* pinned: on the wire */
 enum od_cpu { OD_CPU_AUTO, OD_CPU_SCALAR, OD_CPU_AVX2, OD_CPU_AVX512, OD_CPU_AVX512_BF16, OD_CPU_NEON };
@@ -96,7 +102,19 @@ struct od_attn {
 	size_t k_dim, v_dim;
 	size_t begin, end;	    /* positions [begin, end), end > begin */
 	float scale;		    /* usually 1/sqrt(k_dim) */
+	const float *sinks;	    /* [n_heads]: one more score in each head's softmax, whose value is zero; NULL: none */
 	float *out;		    /* [n_heads][v_dim] */
+};
+
+/* A row of a gated delta rule for one head (ops.h, OD_OP_DELTA), sums over k_dim in order:
+ *   out = to^T q, with to = decay from + k (beta (v - (decay from)^T k))^T */
+struct od_delta {
+	const float *q, *k, *v; /* [k_dim], [k_dim], [v_dim] */
+	float decay, beta;
+	const float *from; /* [k_dim][v_dim] */
+	float *to;	   /* may be from */
+	float *out;	   /* [v_dim] */
+	size_t k_dim, v_dim;
 };
 
 struct od_backend;
@@ -110,7 +128,7 @@ typedef void od_matmul_planes_fn(const struct od_backend *be, const struct od_ma
 
 struct od_backend {
 	const char *name;	  /* "scalar", "avx2", ... */
-	const char *kernel_class; /* results are bit-identical within one: "fma16", "bf16dot" */
+	const char *kernel_class; /* results are bit-identical within one: OD_CLASS_* */
 	bool likes_planes;	  /* products with planes are faster than with plain BF16, when weights come from memory */
 	bool nf4_likes_int8;	  /* products of NF4 are faster with rows rounded to INT8; those of INT8 never are */
 
@@ -137,14 +155,28 @@ struct od_backend {
 	void (*merge_bf16)(const uint8_t *e, const uint8_t *sm, size_t n, uint16_t *w);
 
 	float (*dot)(const float *a, const float *b, size_t n);
-	/* y = x / sqrt(mean(x^2) + eps) * w; y may be x. */
+	/* y = x / sqrt(mean(x^2) + eps) * w; y may be x; w NULL: ones. */
 	void (*rmsnorm)(float *y, const float *x, const float *w, size_t n, float eps);
+	/* y = (x - mean) / sqrt(mean of the squared differences + eps) * w + b; y may be x. Both sums are dot's. */
+	void (*layernorm)(float *y, const float *x, const float *w, const float *b, size_t n, float eps);
 	/* g = silu(g) * u */
 	void (*silu_mul)(float *g, const float *u, size_t n);
+	/* The same for OD_ACT_GELU and OD_ACT_CLAMPED (act.h). */
+	void (*gelu_mul)(float *g, const float *u, size_t n);
+	void (*clamped_mul)(float *g, const float *u, size_t n, float limit);
+	/* x = cap * tanh(x / cap) */
+	void (*soft_cap)(float *x, size_t n, float cap);
 	/* x = softmax(x) in place; n > 0 */
 	void (*softmax)(float *x, size_t n);
-	/* Streaming softmax over blocks of OD_ATTN_BLOCK positions, cut at multiples of it. */
+	/* Softmax over blocks of OD_ATTN_BLOCK positions, cut at multiples of it. Each block b has its maximum m (at least
+	 * -FLT_MAX), sum s (position p in lane p mod 16) of e = exp(score - m), and vector v: the sum of e * value in order of
+	 * position by fma. From M = the sink or -FLT_MAX, S = 1 with a sink, else 0, and V = 0, blocks are folded in order:
+	 *   M' = max(M, m), keep = exp(M - M'), add = exp(m - M'), S = fma(s, add, S * keep), V = fma(v, add, V * keep)
+	 * out = V / S. */
 	void (*attend)(const struct od_attn *a);
+	void (*delta)(const struct od_delta *d);
+	/* x = exp(x) */
+	void (*exp)(float *x, size_t n);
 	/* y += a * x by fused multiply-add */
 	void (*axpy)(float *y, float a, const float *x, size_t n);
 	/* Round to BF16 and back, in place. */
@@ -166,7 +198,7 @@ static inline void od_planes_merge(const struct od_backend *be, const uint8_t *c
 }
 
 /* The table for a CPU (OD_CPU_AUTO: the best one supported here) and a profile. OD_ERR_UNSUPPORTED names the
- * missing instruction set. In profile f32 every table has class "fma16". */
+ * missing instruction set. In profile f32 every table has class OD_CLASS_FMA16. */
 OD_MUST_CHECK int od_backend_cpu(const struct od_backend **out, enum od_cpu cpu, enum od_profile profile,
 				 struct od_err *err);
 

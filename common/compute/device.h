@@ -47,7 +47,7 @@ OD_MUST_CHECK int od_device_open(struct od_device **out, enum od_cpu cpu, unsign
 void od_device_free(struct od_device *d); /* NULL ok; everything queued has been waited for */
 const char *od_device_name(const struct od_device *d); /* "cpu avx512", "far avx2": for messages */
 const char *od_device_kernels(const struct od_device *d, enum od_profile profile); /* "avx512bf16": for reports */
-/* Results are bit-identical within a class: "fma16", "bf16dot" (backend.h). */
+/* Results are bit-identical within a class: OD_CLASS_FMA16, OD_CLASS_BF16DOT (backend.h). */
 const char *od_device_kernel_class(const struct od_device *d, enum od_profile profile);
 /* True: products with planes are faster than with plain BF16 when weights come from the device's memory. */
 bool od_device_likes_planes(const struct od_device *d);

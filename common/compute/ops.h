@@ -11,6 +11,7 @@
 
 #include "common/compute/backend.h"
 #include "common/compute/device.h"
+#include "common/compute/norm.h"
 #include "common/compute/router.h"
 
 /* ---- operands ---- */
@@ -34,10 +35,26 @@ struct od_weight {
 	size_t chunk_rows;
 };
 
-/* The matrices of an expert, or of a dense feed-forward network: [intermediate][hidden] twice, [hidden][intermediate]. */
-enum od_expert_mat { OD_MAT_GATE, OD_MAT_UP, OD_MAT_DOWN, OD_N_EXPERT_MATS };
+/* The matrices of an expert, or of a dense feed-forward network: [intermediate][hidden] twice, [hidden][intermediate]; and
+ * the biases that an expert may have as well: that of matrix i is part OD_N_EXPERT_MATS + i. */
+enum od_expert_mat {
+	OD_MAT_GATE,
+	OD_MAT_UP,
+	OD_MAT_DOWN,
+	OD_N_EXPERT_MATS,
+	OD_BIAS_GATE = OD_N_EXPERT_MATS,
+	OD_BIAS_UP,
+	OD_BIAS_DOWN,
+	OD_N_EXPERT_PARTS
+};
+/* A vector as published: OD_BF16, OD_F16 or OD_F32. */
+struct od_vector {
+	enum od_dtype dtype;
+	struct od_ref data;
+};
 struct od_expert {
 	struct od_weight mat[OD_N_EXPERT_MATS];
+	struct od_vector bias[OD_N_EXPERT_MATS]; /* [n_out of the matrix]; all nowhere: none */
 };
 
 /* A row of a step; the step fills a buffer of these when it begins. */
@@ -45,7 +62,7 @@ struct od_row_info {
 	int32_t token;
 	uint32_t position;
 	uint32_t table; /* index of its sequence's page table in the step */
-	uint32_t zero;
+	uint32_t is_long; /* 1: its text has the second frequencies of OD_OP_ANGLES */
 };
 
 /* A stream of a layer (keys, for example) in the pages of a pool. Position i of a sequence is row i % OD_KV_PAGE of the page
@@ -70,6 +87,10 @@ enum od_op_kind {
 	OD_OP_LATENT_QUERY,
 	OD_OP_LATENT_VALUE,
 	OD_OP_ATTEND,
+	OD_OP_SPLIT,
+	OD_OP_GATE,
+	OD_OP_DELTA_IN,
+	OD_OP_DELTA,
 	OD_OP_ROUTE,
 	OD_OP_FFN,
 	OD_OP_EXPERTS,
@@ -78,28 +99,31 @@ enum od_op_kind {
 	OD_OP_MERGE
 };
 
-/* x [hidden] = the token's row of the table. */
+/* x [hidden] = the token's row of the table, times scale. */
 struct od_op_embed {
 	const struct od_weight *table; /* [vocab][hidden], not quantised */
 	struct od_ref rows, x;
+	float scale; /* 0: none */
 };
 
-/* angles [2 * half]: cosines, then sines, of position * inv_freq, times magnitude. */
+/* angles [2 * half]: cosines, then sines, of position * inv_freq, times magnitude: the first or the second of each, by the
+ * row's text. */
 struct od_op_angles {
-	struct od_ref rows, inv_freq, angles;
+	struct od_ref rows, inv_freq, angles; /* inv_freq: [2][half] */
 	uint32_t half;
-	float magnitude;
+	float magnitude[2];
 };
 
-/* x += add (unless nowhere); y = rmsnorm(x) * weight. */
+/* x += add (unless nowhere); y = norm of x, with weight and, if the kind has one, bias [n]. */
 struct od_op_norm {
-	struct od_ref x, add, weight, y;
+	struct od_ref x, add, weight, bias, y;
+	enum od_norm kind;
 	uint32_t n;
 	float eps;
 };
 
-/* y[i] [w[i]->n_out] = w[i] x + bias[i], for up to three matrices with the same input rows. */
-#define OD_MAX_LINEAR 3
+/* y[i] [w[i]->n_out] = w[i] x + bias[i], for up to four matrices with the same input rows. With a cap y = cap * tanh(y / cap). */
+#define OD_MAX_LINEAR 4
 #define OD_MAX_CHOICE 64 /* limit of top-k */
 #define OD_MAX_RANK 4096 /* limit of a latent's width */
 #define OD_MAX_GROUPS 64 /* limit of expert groups in group-limited routing */
@@ -107,6 +131,7 @@ struct od_op_linear {
 	const struct od_weight *w[OD_MAX_LINEAR]; /* NULL: fewer */
 	struct od_ref x, y[OD_MAX_LINEAR];
 	struct od_ref bias[OD_MAX_LINEAR]; /* [n_out]; nowhere: none */
+	float cap;			   /* 0: none */
 };
 
 /* Rotary position embedding (RoPE) of a head: the elements that it rotates and the angles. */
@@ -116,13 +141,14 @@ struct od_turn {
 	bool neighbours;      /* pairs 2i and 2i + 1; else i and i + dims / 2 */
 };
 
-/* Grouped-query attention before OD_OP_ATTEND: norms q and k (if given), clips q, k and v, applies RoPE to the first elements
- * of the heads of q and k, and stores k and v in the KV cache. */
+/* Grouped-query attention before OD_OP_ATTEND: norms q and k (if given) and v (if asked), clips q, k and v, applies RoPE to the
+ * first elements of the heads of q and k, and stores k and v in the KV cache. */
 struct od_op_rope_store {
 	struct od_ref rows, q, k, v;
 	struct od_turn turn;
 	struct od_ref q_norm, k_norm;	    /* [k_dim]; norm_row: [n_heads * k_dim], [n_kv_heads * k_dim] */
 	bool norm_row;			    /* over all heads together instead of each */
+	bool v_norm;			    /* each head of v, without weights */
 	float eps, clip;		    /* clip 0: none */
 	struct od_stream keys, values;
 	uint32_t n_heads, n_kv_heads, k_dim, v_dim;
@@ -162,18 +188,94 @@ struct od_op_attend {
 	struct od_stream keys, values;
 	uint32_t n_heads, n_kv_heads, k_dim, v_dim, window; /* window 0: all */
 	float scale;
+	struct od_ref sinks; /* [n_heads]: one more score a head, whose share is dropped; nowhere: none */
 	uint32_t max_position; /* of the step's rows, to split work before the device reads them */
+};
+
+/* Takes the two halves of each head apart: in [n_heads][2 * dim] to first and second [n_heads][dim]. */
+struct od_op_split {
+	struct od_ref in, first, second;
+	uint32_t n_heads, dim;
+};
+
+/* y [n] *= sigmoid(gate [n]) */
+struct od_op_gate {
+	struct od_ref y, gate;
+	uint32_t n;
+};
+
+/* The shape of a gated delta rule (arXiv 2412.06464): n_heads heads of values; head j uses key head j / (n_heads / n_key_heads). */
+struct od_delta_shape {
+	uint32_t n_heads, n_key_heads, k_dim, v_dim;
+	uint32_t taps; /* positions that the convolution sees */
+};
+
+static inline size_t od_delta_values(const struct od_delta_shape *s) /* elements of all heads */
+{
+	return (size_t)s->n_heads * s->v_dim;
+}
+
+static inline size_t od_delta_channels(const struct od_delta_shape *s) /* of the convolution: queries, keys, values */
+{
+	return 2 * (size_t)s->n_key_heads * s->k_dim + od_delta_values(s);
+}
+
+/* What a row does to the state: channels, then of each head decay and of each head beta. */
+static inline size_t od_delta_row(const struct od_delta_shape *s)
+{
+	return od_delta_channels(s) + 2 * (size_t)s->n_heads;
+}
+
+/* Fixed state of a sequence: the channels of the last taps - 1 rows, oldest first, then [n_heads][k_dim][v_dim]. */
+static inline size_t od_delta_state_at(const struct od_delta_shape *s) /* elements before the latter: whole cache lines */
+{
+	return ((s->taps - 1) * od_delta_channels(s) + 15) / 16 * 16;
+}
+
+static inline size_t od_delta_state(const struct od_delta_shape *s) /* elements */
+{
+	return od_delta_state_at(s) + (size_t)s->n_heads * s->k_dim * s->v_dim;
+}
+
+/* row [od_delta_row]: channels as projected; decay = exp(-exp(a_log) * softplus(a + dt_bias)), beta = sigmoid(b).
+ * by_key_head: qkv and b have for each key head q, k, v and z of its heads, and b and a of its heads; z is an output and a nowhere.
+ * Else each of qkv, z, b, a has all heads; z is not used. */
+struct od_op_delta_in {
+	struct od_ref qkv, z, b, a, row;
+	struct od_ref a_log, dt_bias; /* [n_heads] */
+	struct od_delta_shape shape;
+	bool by_key_head;
+};
+
+/* Rows [first, first + n_take) of a sequence, one after the other: convolution and silu, queries and keys of length 1, then of each head
+ *   S = decay S;  S += k (beta (v - S k))^T;  y = S q / sqrt(k_dim);  z = silu(z) * rmsnorm(y) * norm
+ * S is read from `from` by the first row and written to `to`. z nowhere: only the state is wanted. */
+struct od_op_delta {
+	struct od_ref rows;
+	uint32_t table, first, n_take; /* rows of this table, counted among these alone */
+	struct od_ref row;	/* of OD_OP_DELTA_IN, of all rows */
+	struct od_ref conv;	/* [taps][channels] */
+	struct od_ref norm;	/* [v_dim] */
+	struct od_ref from, to; /* state; not the same place */
+	struct od_ref z;	/* [n_heads * v_dim]: becomes the output */
+	struct od_ref mixed, y, index; /* scratch: [channels], [n_heads * v_dim], uint32_t [1] of each row */
+	struct od_delta_shape shape;
+	float eps;
 };
 
 /* Routing (router.h). What decides is an expert's score, with its bias if there is one; the order of equal ones is that of
  * their numbers. choice [top_k]: uint16_t, best first. weight [top_k]: their scores, renormalised if asked, times scale.
+ * Logits are multiplied by router.logit_scale first; at last each weight is multiplied by its expert's factor (both: if given).
  * margin [1]: what decided for the k-th expert minus that of the next, or the same of groups if that is smaller; at most 1, and
  * 1 if there is no next.
+ * With OD_SCORE_MIXER the margin is the least of all gaps between a choice and the next, and of the distances of other experts
+ * from the edge of the band.
  * logits [n_experts] become probabilities: the softmax of what decides, or itself if that is a softmax; 0 outside the best
  * groups. So for predictors their logarithms are what decides, up to a constant. */
 struct od_op_route {
 	struct od_ref logits, choice, weight, margin;
 	struct od_ref bias;  /* [n_experts]; nowhere: none */
+	struct od_ref factor; /* [n_experts]; nowhere: none */
 	struct od_ref round; /* [hidden]: rows to round to BF16 for the experts; nowhere: none */
 	uint32_t n_experts, top_k, hidden;
 	struct od_router_spec router;
@@ -183,15 +285,22 @@ struct od_op_route {
 struct od_ffn_part {
 	const struct od_weight *mat; /* [OD_N_EXPERT_MATS]; of one shape in all parts */
 	uint32_t n_rows;
+	const struct od_vector *bias; /* [OD_N_EXPERT_MATS]: added to the products; NULL: none */
 };
 
-/* y [hidden] = down(silu(gate x) * up x), x [hidden]; in profile bf16 the output of a routed expert is rounded to BF16. x and
+static inline struct od_ffn_part od_expert_part(const struct od_expert *e, uint32_t n_rows)
+{
+	return (struct od_ffn_part){ e->mat, n_rows, e->bias[0].data.buf != NULL ? e->bias : NULL };
+}
+
+/* y [hidden] = down(silu(gate x) * up x), or another activation than silu, x [hidden]; in profile bf16 the output of a routed expert is rounded to BF16. x and
  * y hold the rows of part 0, then those of part 1, and so on. */
 #define OD_MAX_PARTS 32
 struct od_op_ffn {
 	const struct od_ffn_part *part; /* [n_parts]; host memory, valid with all it points to until the operation is done */
 	uint32_t n_parts;		/* 1 to OD_MAX_PARTS */
 	bool routed;
+	struct od_act_spec act;
 	struct od_ref x, y, scratch; /* scratch: od_ffn_scratch_bytes */
 };
 
@@ -200,13 +309,18 @@ struct od_op_experts {
 	const struct od_expert *expert; /* [n_experts] */
 	struct od_ref x, choice, y, scratch; /* scratch: od_experts_scratch_bytes */
 	uint32_t n_experts, top_k, hidden;
+	struct od_act_spec act;
 };
 
 /* x += sum of weight * y in the order of choice, plus shared [hidden] (unless nowhere) times sigmoid(gate [1]) if gate is
- * given. top_k 0: shared only. */
+ * given. top_k 0: shared only. Norms, unless nowhere: of the sum of the experts, of shared (in place), of both together; then x
+ * is multiplied by scale. */
 struct od_op_combine {
 	struct od_ref y, weight, x, sum; /* sum [hidden]: scratch */
 	struct od_ref shared, gate;
+	struct od_ref experts_norm, shared_norm, norm; /* [hidden]; top_k 0 has none of them */
+	struct od_ref scale;			       /* [1]; nowhere: none */
+	float eps;
 	uint32_t top_k, hidden;
 };
 
@@ -239,6 +353,10 @@ struct od_op {
 		struct od_op_latent_query latent_query;
 		struct od_op_latent_value latent_value;
 		struct od_op_attend attend;
+		struct od_op_split split;
+		struct od_op_gate gate;
+		struct od_op_delta_in delta_in;
+		struct od_op_delta delta;
 		struct od_op_route route;
 		struct od_op_ffn ffn;
 		struct od_op_experts experts;

@@ -12,6 +12,10 @@
 enum od_router_score {
 	OD_SCORE_SOFTMAX, /* probability among all experts */
 	OD_SCORE_SIGMOID, /* of each logit alone (DeepSeek-V3, arXiv 2412.19437, section 2.1.2) */
+	OD_SCORE_LOGIT,	  /* the logit itself; weights are a softmax over the chosen ones only (gpt-oss) */
+	/* SparseMixer (GRIN, arXiv 2409.12136) outside of training: the logit s itself. The weight of the best expert is its
+	 * softmax among those with (best - s) / max(|s|, best) <= band. Then it is taken out, and so on. */
+	OD_SCORE_MIXER,
 };
 
 /* Experts are chosen by their score, or by score + bias; weights are made of the scores alone. */
@@ -21,8 +25,13 @@ struct od_router_spec {
 	float scale;		       /* factor of weights */
 	enum od_router_score score;
 	bool bias;	/* each expert has one */
+	bool logit_bias; /* so has each logit: the router is a linear layer with a bias */
+	bool norm;	/* the router norms the row itself; else it sees that of the experts */
+	bool factors;	/* each expert has one, of its weights */
+	float logit_scale; /* factor of logits; 0: none */
 	bool group_two; /* a group is as good as its two best experts together; else as its best */
 	float sum_eps;
+	float band; /* of OD_SCORE_MIXER, which uses none of the other settings */
 };
 
 #endif

@@ -1,5 +1,5 @@
 LIBOD_SRCS += $(addprefix common/compute/,device.c dtype.c far/far_device.c open_device.c planes.c quant.c rank.c sincos.c)
-LIBOD_SRCS += $(addprefix common/compute/cpu/,cpu.c cpu_device.c cpu_exec.c cpu_scalar.c matmul.c)
+LIBOD_SRCS += $(addprefix common/compute/cpu/,cpu.c cpu_delta.c cpu_device.c cpu_exec.c cpu_route.c cpu_scalar.c matmul.c)
 
 # Kernels are compiled for the instruction set in their file's name; cpu.c composes the tables at run time. Other
 # architectures have the scalar table. For sanitizers kernels are small: inlined into every shape they take gcc minutes.

@@ -1,6 +1,6 @@
 #include "common/model/logprobs.h"
 
-#include "common/model/same_math.h"
+#include "common/base/same_math.h"
 
 #define BLOCK 256u /* logits at a time, by a loop that compilers make vectors of */
 

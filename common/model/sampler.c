@@ -1,6 +1,6 @@
 #include "common/model/sampler.h"
 
-#include "common/model/same_math.h"
+#include "common/base/same_math.h"
 
 #include <float.h>
 #include <math.h>

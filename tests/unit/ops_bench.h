@@ -298,7 +298,8 @@ static inline struct od_ref lay_rows(struct bench *b, uint32_t vocab, uint32_t n
 	for (uint32_t r = 0; r < ROWS; r++)
 		rows[r] = (struct od_row_info){ .token = r == 0 ? (int32_t)vocab - 1 : (int32_t)random_below(&b->seed, vocab),
 						.position = r == 1 ? ctx - 1 : (uint32_t)random_below(&b->seed, ctx),
-						.table = (uint32_t)random_below(&b->seed, n_tables) };
+						.table = (uint32_t)random_below(&b->seed, n_tables),
+						.is_long = r % 3 == 1 };
 	return lay(b, rows, sizeof(rows));
 }
 

@@ -188,7 +188,7 @@ static void backend_choice(void **state)
 		int rc = od_backend_cpu(&be, (enum od_cpu)cpu, OD_PROFILE_F32, &err);
 
 		if (rc == OD_OK) {
-			assert_string_equal(be->kernel_class, "fma16");
+			assert_string_equal(be->kernel_class, OD_CLASS_FMA16);
 			continue;
 		}
 		assert_int_equal(rc, OD_ERR_UNSUPPORTED);
@@ -224,7 +224,7 @@ static void tables_are_whole(void **state)
 			continue;
 		assert_true(od_cpu_has(&f, cpu));
 		assert_string_equal(be->name, od_cpu_names[cpu]);
-		assert_string_equal(be->kernel_class, cpu == OD_CPU_AVX512_BF16 ? "bf16dot" : "fma16");
+		assert_string_equal(be->kernel_class, cpu == OD_CPU_AVX512_BF16 ? OD_CLASS_BF16DOT : OD_CLASS_FMA16);
 		assert_int_equal(be->nf4_likes_int8, cpu == OD_CPU_AVX2);
 		memcpy(kernel, (const char *)be + first, n * sizeof(*kernel));
 		for (size_t i = 0; i < n; i++)

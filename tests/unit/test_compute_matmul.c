@@ -85,7 +85,7 @@ static void matmul_bits(void **state)
 	for (size_t n_in = 1; n_in <= 400; n_in += n_in < 67 ? 1 : 37)
 		for (size_t t = 0; t < N_DTYPES; t++)
 			for (int kind = 0; kind < N_KINDS; kind++)
-				if (!becomes_bf16(dtypes[t]) || strcmp(be->kernel_class, "fma16") == 0)
+				if (!becomes_bf16(dtypes[t]) || strcmp(be->kernel_class, OD_CLASS_FMA16) == 0)
 					check_lanes(be, &seed, dtypes[t], n_in, (enum kind)kind);
 }
 
@@ -99,7 +99,7 @@ static void matmul_every_half(void **state)
 	for (size_t t = 0; t < 2; t++) {
 		struct od_mat w = { .dtype = dtypes[t], .n_out = 0x10000, .n_in = 1, .data = h };
 
-		if (dtypes[t] == OD_BF16 && strcmp(be->kernel_class, "fma16") != 0)
+		if (dtypes[t] == OD_BF16 && strcmp(be->kernel_class, OD_CLASS_FMA16) != 0)
 			continue;
 		for (size_t i = 0; i < 0x10000; i++) {
 			h[i] = (uint16_t)i;
@@ -174,7 +174,7 @@ static void matmul_accuracy(void **state)
 	uint64_t seed = 12;
 
 	for (size_t t = 0; t < N_DTYPES; t++) {
-		bool rounds = becomes_bf16(dtypes[t]) && strcmp(be->kernel_class, "bf16dot") == 0;
+		bool rounds = becomes_bf16(dtypes[t]) && strcmp(be->kernel_class, OD_CLASS_BF16DOT) == 0;
 		struct shape s = { 1777, 13, 6, 1777, 13, 0, 13 };
 		struct data d;
 
@@ -242,7 +242,7 @@ static void check_blocks(const struct od_backend *be, uint64_t *seed, size_t n_i
 		for (size_t o = 0; o < s.n_out; o++)
 			od_matmul_part(be, &d.w, d.x + r * s.x_stride, 1, d.want + r * s.y_stride, 1, 1, o, o + 1);
 	assert_bits("blocks", d.y, d.want, d.y_len);
-	for (size_t i = 0; i < d.y_len && strcmp(be->kernel_class, "fma16") == 0; i++) {
+	for (size_t i = 0; i < d.y_len && strcmp(be->kernel_class, OD_CLASS_FMA16) == 0; i++) {
 		float want = lanes_dot(OD_BF16, d.weights, i % 131 * n_in, d.x + i / 131 * n_in, n_in);
 
 		assert_bits("lanes", d.y + i, &want, 1);

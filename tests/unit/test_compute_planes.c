@@ -192,7 +192,7 @@ static void every_weight(void **state)
 		for (size_t i = 0; i < 64; i++)
 			d.x[i] = i == k ? 1.0f : 0.0f;
 		check(be, &d, &s);
-		for (size_t o = 0; o < s.n_out && strcmp(be->kernel_class, "fma16") == 0; o++) {
+		for (size_t o = 0; o < s.n_out && strcmp(be->kernel_class, OD_CLASS_FMA16) == 0; o++) {
 			float want = one_nan(lanes_dot(OD_BF16, d.w, o * 64, d.x, 64));
 
 			assert_bits("reference", d.y + o, &want, 1);

@@ -2,6 +2,8 @@
  * scalar table, and accuracy against double arithmetic. */
 #include "tests/unit/compute_util.h"
 
+#include <float.h>
+
 #define MAX_N 300
 
 static const struct od_backend *oracle(void)
@@ -111,9 +113,68 @@ static void rmsnorm_rows(void **state)
 
 			assert_true(fabs((double)y[i] - exact_y) <= 1e-6 * fabs(exact_y));
 		}
+		for (size_t i = 0; i < n; i++)
+			want[i] = one_nan(x[i] * r);
+		be->rmsnorm(y, x, NULL, n, 1e-5f);
+		assert_bits("rmsnorm without weights", y, want, n);
+		for (size_t i = 0; i < n; i++)
+			want[i] = one_nan(x[i] * r * w[i]);
 		be->rmsnorm(x, x, w, n, 1e-5f);
 		assert_bits("rmsnorm in place", x, want, n);
 		free(x), free(w), free(y), free(want);
+	}
+}
+
+static void layernorm_by_hand(const float *x, const float *w, const float *b, float *y, size_t n, float eps)
+{
+	float lane[16] = { 0 }, *d = exact(n, sizeof(float)), mean, by;
+
+	for (size_t i = 0; i < n; i++)
+		lane[i % 16] += x[i];
+	mean = fold16(lane) / (float)n;
+	for (size_t i = 0; i < n; i++)
+		d[i] = x[i] - mean;
+	by = 1.0f / sqrtf(lanes_dot(OD_F32, d, 0, d, n) / (float)n + eps);
+	for (size_t i = 0; i < n; i++)
+		y[i] = one_nan(d[i] * by * w[i] + b[i]);
+	free(d);
+}
+
+/* Against plain arithmetic in double. */
+static void assert_layernorm(const float *x, const float *w, const float *b, const float *y, size_t n, double eps)
+{
+	double mean = 0, square = 0;
+
+	for (size_t i = 0; i < n; i++)
+		mean += (double)x[i] / (double)n;
+	for (size_t i = 0; i < n; i++)
+		square += ((double)x[i] - mean) * ((double)x[i] - mean);
+	for (size_t i = 0; i < n; i++) {
+		const double by = (double)w[i] / sqrt(square / (double)n + eps), product = ((double)x[i] - mean) * by;
+
+		assert_true(fabs((double)y[i] - product - (double)b[i]) <=
+			    1e-6 * (fabs(product) + fabs((double)b[i]) + fabs(mean * by) + fabs((double)x[i] * by)));
+	}
+}
+
+static void layernorm_rows(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 31;
+
+	for (size_t n = 1; n < 200; n++) {
+		enum kind kind = (enum kind)(n % N_KINDS);
+		float *x = random_row(&seed, n, kind), *w = random_row(&seed, n, kind), *b = random_row(&seed, n, kind);
+		float *y = exact(n, sizeof(float)), *want = exact(n, sizeof(float));
+
+		layernorm_by_hand(x, w, b, want, n, 1e-5f);
+		be->layernorm(y, x, w, b, n, 1e-5f);
+		assert_bits("layernorm", y, want, n);
+		if (kind == PLAIN)
+			assert_layernorm(x, w, b, y, n, 1e-5);
+		be->layernorm(x, x, w, b, n, 1e-5f);
+		assert_bits("layernorm in place", x, want, n);
+		free(x), free(w), free(b), free(y), free(want);
 	}
 }
 
@@ -158,6 +219,135 @@ static void silu_everywhere(void **state)
 		be->silu_mul(g, u, MAX_N);
 		oracle()->silu_mul(want, u, MAX_N);
 		assert_bits("silu", g, want, MAX_N);
+	}
+}
+
+static float gelu_by_hand(float g, float u)
+{
+	const float two_z = g * fmaf(g * g, 0x1.2444f2p-4f, 0x1.988454p+0f);
+
+	return one_nan(g / (1 + od_exp(-two_z)) * u);
+}
+
+static float clamped_by_hand(float g, float u, float limit)
+{
+	if (isnan(g) || isnan(u))
+		return one_nan(NAN);
+	g = g < limit ? g : limit;
+	u = u < limit ? u : limit;
+	u = u > -limit ? u : -limit;
+	return one_nan((u + 1) * (g / (1 + od_exp(g * -1.702f))));
+}
+
+static double gelu_double(double g, double u)
+{
+	return 0.5 * g * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) * u;
+}
+
+static double clamped_double(double g, double u, double limit)
+{
+	g = fmin(g, limit);
+	u = fmax(-limit, fmin(u, limit));
+	return (u + 1) * g / (1 + exp(-1.702 * g));
+}
+
+static void gelu_and_clamped_rows(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 31;
+
+	for (size_t n = 1; n < 150; n++) {
+		float *g = random_row(&seed, n, n % 4 == 0 ? WILD : PLAIN), *u = random_row(&seed, n, PLAIN);
+		float *gelu = exact(n, sizeof(float)), *clamped = exact(n, sizeof(float)), *g2 = exact(n, sizeof(float));
+		const float limit = n % 3 == 0 ? 7.0f : 2.5f;
+
+		for (size_t i = 0; i < n; i++) {
+			g2[i] = g[i] *= 10;
+			u[i] *= n % 2 == 0 ? 10 : 1;
+			gelu[i] = gelu_by_hand(g[i], u[i]);
+			clamped[i] = clamped_by_hand(g[i], u[i], limit);
+			if (fabs((double)g[i]) < 4)
+				assert_true(fabs((double)gelu[i] - gelu_double((double)g[i], (double)u[i])) <= 1e-6 * fabs((double)u[i]));
+			if (fabs((double)g[i]) < 30)
+				assert_true(fabs((double)clamped[i] - clamped_double((double)g[i], (double)u[i], (double)limit)) <= 2e-5);
+		}
+		be->gelu_mul(g, u, n);
+		assert_bits("gelu_mul", g, gelu, n);
+		be->clamped_mul(g2, u, n, limit);
+		assert_bits("clamped_mul", g2, clamped, n);
+		free(g), free(u), free(gelu), free(clamped), free(g2);
+	}
+}
+
+/* Infinities and NaN too: the same in every table. */
+static void gelu_and_clamped_everywhere(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	float g[MAX_N], want[MAX_N], u[MAX_N];
+	uint64_t seed = 32;
+
+	for (int round = 0; round < 300; round++) {
+		for (size_t i = 0; i < MAX_N; i++) {
+			g[i] = want[i] = round % 4 < 2 ? od_bits_f32((uint32_t)random_u64(&seed)) : random_unit(&seed) * 110;
+			u[i] = round % 3 == 0 ? od_bits_f32((uint32_t)random_u64(&seed)) : random_unit(&seed) * 9;
+		}
+		if (round % 2 == 0) {
+			be->gelu_mul(g, u, MAX_N);
+			oracle()->gelu_mul(want, u, MAX_N);
+		} else {
+			be->clamped_mul(g, u, MAX_N, 7);
+			oracle()->clamped_mul(want, u, MAX_N, 7);
+		}
+		assert_bits(round % 2 == 0 ? "gelu" : "clamped", g, want, MAX_N);
+	}
+}
+
+static float cap_by_hand(float x, float cap)
+{
+	const float z = fmaxf(fminf(x / cap, 20), -20), e = od_exp(z * -2);
+
+	return isnan(x) ? one_nan(x) : cap * ((1 - e) / (1 + e));
+}
+
+static void soft_cap_rows(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 33;
+
+	for (size_t n = 1; n < 150; n++) {
+		float *x = random_row(&seed, n, n % 4 == 0 ? WILD : PLAIN), *want = exact(n, sizeof(float));
+		const float cap = n % 3 == 0 ? 30.0f : 1.5f;
+
+		for (size_t i = 0; i < n; i++) {
+			x[i] *= n % 4 != 0 ? 40 : 1;
+			want[i] = cap_by_hand(x[i], cap);
+			if (!isnan(x[i]))
+				assert_true(fabs((double)want[i] - (double)cap * tanh((double)x[i] / (double)cap)) <= 2e-7 * (double)cap);
+		}
+		be->soft_cap(x, n, cap);
+		assert_bits("soft_cap", x, want, n);
+		free(x), free(want);
+	}
+}
+
+/* Infinities and NaN too: the same in every table, and never beyond the cap. */
+static void soft_cap_everywhere(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	float x[MAX_N], want[MAX_N];
+	uint64_t seed = 34;
+
+	for (int round = 0; round < 300; round++) {
+		for (size_t i = 0; i < MAX_N; i++)
+			x[i] = want[i] = od_bits_f32((uint32_t)random_u64(&seed));
+		x[0] = want[0] = INFINITY;
+		x[1] = want[1] = -INFINITY;
+		be->soft_cap(x, MAX_N, 30);
+		oracle()->soft_cap(want, MAX_N, 30);
+		assert_bits("soft_cap", x, want, MAX_N);
+		assert_true(x[0] == 30 && x[1] == -30);
+		for (size_t i = 0; i < MAX_N; i++)
+			assert_true(isnan(x[i]) || fabsf(x[i]) <= 30);
 	}
 }
 
@@ -209,7 +399,7 @@ static void bf16_every_exponent(void **state)
  * NaN. */
 struct cache {
 	struct od_attn a;
-	float *q, *out, *want;
+	float *q, *out, *want, sinks[7];
 	void *k, *v;
 	bool shared; /* a value is the beginning of its key, and lies there */
 	unsigned char *mem;
@@ -230,6 +420,8 @@ static void cache_new(struct cache *c, uint64_t *seed, enum od_dtype t, size_t b
 			     .want = exact(n_heads * v_dim, sizeof(float)) };
 	c->a = (struct od_attn){ .n_heads = n_heads, .q = c->q, .kv_dtype = t, .k_dim = k_dim, .v_dim = v_dim, .begin = begin, .end = end,
 				 .scale = 3.0f / sqrtf((float)k_dim), .out = c->out };
+	for (size_t h = 0; h < n_heads; h++)
+		c->sinks[h] = random_unit(seed) * 6;
 	assert_true(!shared || v_dim <= k_dim);
 	for (size_t p = 0; shared && p < end; p++)
 		memcpy((char *)c->v + p * v_dim * each, (char *)c->k + p * k_dim * each, v_dim * each);
@@ -337,42 +529,62 @@ static size_t out_n(const struct cache *c)
 	return c->a.n_heads * c->a.v_dim;
 }
 
-/* The contract of attend: a block at a time, position p in lane p mod 16, positions in order. */
-static void head_by_hand(const struct cache *c, const float *q, float *out)
+/* What positions [first, last) of one block are to a head. */
+struct partial {
+	float max, sum, value[256];
+};
+
+static void partial_by_hand(const struct cache *c, const float *q, size_t first, size_t last, struct partial *to)
 {
 	const struct od_attn *a = &c->a;
-	float max = -INFINITY, sum = 0;
+	float score[OD_ATTN_BLOCK], lane[16] = { 0 };
+
+	*to = (struct partial){ .max = -FLT_MAX };
+	for (size_t p = first; p < last; p++) {
+		score[p - first] = lanes_dot(a->kv_dtype, c->k, p * a->k_dim, q, a->k_dim) * a->scale;
+		to->max = greater(score[p - first], to->max);
+	}
+	for (size_t p = first; p < last; p++) {
+		const float e = od_exp(score[p - first] - to->max);
+
+		lane[p % 16] += e;
+		for (size_t d = 0; d < a->v_dim; d++)
+			to->value[d] = fmaf(e, weight_at(a->kv_dtype, c->v, p * a->v_dim + d), to->value[d]);
+	}
+	to->sum = fold16(lane);
+}
+
+/* The contract of attend: blocks that know nothing of each other, folded in order. */
+static void head_by_hand(const struct cache *c, const float *q, const float *sink, float *out)
+{
+	const struct od_attn *a = &c->a;
+	const size_t first_block = a->begin / OD_ATTN_BLOCK, n = (a->end - 1) / OD_ATTN_BLOCK + 1 - first_block;
+	struct partial *part = exact(n, sizeof(*part));
+	float max = sink != NULL ? *sink : -FLT_MAX, sum = sink != NULL ? 1 : 0;
 
 	memset(out, 0, a->v_dim * sizeof(float));
-	for (size_t b = a->begin / OD_ATTN_BLOCK * OD_ATTN_BLOCK; b < a->end; b += OD_ATTN_BLOCK) {
-		size_t first = b > a->begin ? b : a->begin, last = a->end < b + OD_ATTN_BLOCK ? a->end : b + OD_ATTN_BLOCK;
-		float e[OD_ATTN_BLOCK], lane[16] = { 0 }, high = max, keep;
+	for (size_t i = n; i-- > 0;) {
+		const size_t b = (first_block + i) * OD_ATTN_BLOCK, end = b + OD_ATTN_BLOCK;
 
-		for (size_t p = first; p < last; p++) {
-			e[p - b] = lanes_dot(a->kv_dtype, c->k, p * a->k_dim, q, a->k_dim) * a->scale;
-			high = greater(e[p - b], high);
-		}
-		keep = od_exp(max - high);
+		partial_by_hand(c, q, b > a->begin ? b : a->begin, a->end < end ? a->end : end, &part[i]);
+	}
+	for (size_t i = 0; i < n; i++) {
+		const float high = greater(max, part[i].max), keep = od_exp(max - high), add = od_exp(part[i].max - high);
+
 		for (size_t d = 0; d < a->v_dim; d++)
-			out[d] *= keep;
-		for (size_t p = first; p < last; p++) {
-			float w = od_exp(e[p - b] - high);
-
-			lane[p % 16] += w;
-			for (size_t d = 0; d < a->v_dim; d++)
-				out[d] = fmaf(w, weight_at(a->kv_dtype, c->v, p * a->v_dim + d), out[d]);
-		}
-		sum = fmaf(sum, keep, fold16(lane));
+			out[d] = fmaf(part[i].value[d], add, out[d] * keep);
+		sum = fmaf(part[i].sum, add, sum * keep);
 		max = high;
 	}
 	for (size_t d = 0; d < a->v_dim; d++)
 		out[d] = one_nan(out[d] / sum);
+	free(part);
 }
 
 static void attend_by_hand(const struct cache *c, float *out)
 {
 	for (size_t h = 0; h < c->a.n_heads; h++)
-		head_by_hand(c, c->q + h * c->a.k_dim, out + h * c->a.v_dim);
+		head_by_hand(c, c->q + h * c->a.k_dim, c->a.sinks != NULL ? &c->a.sinks[h] : NULL, out + h * c->a.v_dim);
 }
 
 static void check_double(const struct cache *c, size_t h)
@@ -387,6 +599,10 @@ static void check_double(const struct cache *c, size_t h)
 			e[p] += (double)q[d] * (double)weight_at(a->kv_dtype, c->k, p * a->k_dim + d);
 		e[p] *= (double)a->scale;
 		max = e[p] > max ? e[p] : max;
+	}
+	if (a->sinks != NULL) {
+		max = fmax(max, (double)a->sinks[h]);
+		sum = exp((double)a->sinks[h] - max);
 	}
 	for (size_t p = a->begin; p < a->end; p++)
 		sum += e[p] = exp(e[p] - max);
@@ -426,6 +642,7 @@ static void attend_spans(void **state)
 
 			cache_new(&c, &seed, t, spans[i][0], spans[i][1], k_dim, equal ? a : shared && b > a ? a : b, shared);
 			cache_place(&c, &seed);
+			c.a.sinks = i % 3 == 1 ? c.sinks : NULL;
 			be->attend(&c.a);
 			for (size_t h = 0; h < c.a.n_heads; h++)
 				check_double(&c, h);
@@ -451,6 +668,7 @@ static void attend_rescales(void **state)
 		cache_place(&c, &seed);
 		c.q[0] = round % 3 == 0 ? 4.0f : 0.2f;
 		c.a.scale = round % 4 == 3 ? -0.7f : 0.7f;
+		c.a.sinks = round % 3 == 1 ? c.sinks : NULL;
 		be->attend(&c.a);
 		attend_by_hand(&c, c.want);
 		assert_bits("attend", c.out, c.want, out_n(&c));
@@ -476,6 +694,30 @@ static void attend_odd(void **state)
 		assert_bits("attend", c.want, c.out, out_n(&c));
 		cache_free(&c);
 	}
+}
+
+/* Positions whose scores are all -infinity weigh nothing beside others, block by block. */
+static void attend_minus_infinity(void **state)
+{
+	const struct od_backend *be = table_of(state);
+	uint64_t seed = 35;
+	struct cache c, rest;
+
+	cache_new(&c, &seed, OD_F32, 0, 600, 8, 8, false);
+	for (size_t p = 0; p < 512; p++)
+		((float *)c.k)[p * 8] = -INFINITY;
+	for (size_t h = 0; h < c.a.n_heads; h++)
+		c.q[h * 8] = 1;
+	cache_place(&c, &seed);
+	be->attend(&c.a);
+	rest = c;
+	rest.a.begin = 512;
+	rest.a.out = c.want;
+	be->attend(&rest.a);
+	assert_bits("attend without what weighs nothing", c.out, c.want, out_n(&c));
+	for (size_t i = 0; i < out_n(&c); i++)
+		assert_false(isnan(c.out[i]));
+	cache_free(&c);
 }
 
 /* Wherever the pages lie, and in whatever widths: the same bits. */
@@ -512,9 +754,13 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		ON_ALL_TABLES(softmax_bits),	ON_ALL_TABLES(softmax_odd),	    ON_ALL_TABLES(rmsnorm_rows),
+		ON_ALL_TABLES(layernorm_rows),
 		ON_ALL_TABLES(silu_rows),	ON_ALL_TABLES(silu_everywhere),	    ON_ALL_TABLES(axpy_and_bf16),
 		ON_ALL_TABLES(attend_spans),	ON_ALL_TABLES(attend_rescales),	    ON_ALL_TABLES(attend_odd),
+		ON_ALL_TABLES(attend_minus_infinity),
 		ON_ALL_TABLES(attend_anywhere),	ON_ALL_TABLES(bf16_every_exponent),
+		ON_ALL_TABLES(gelu_and_clamped_rows),			    ON_ALL_TABLES(gelu_and_clamped_everywhere),
+		ON_ALL_TABLES(soft_cap_rows),		    ON_ALL_TABLES(soft_cap_everywhere),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -44,19 +44,22 @@ static void check_angles(struct bench *b, uint32_t half, float magnitude)
 	const struct od_row_info *rows;
 
 	bench_reset(b);
-	op.angles = (struct od_op_angles){ .rows = lay_rows(b, 9, 1, 30000), .inv_freq = lay_floats(b, half),
+	op.angles = (struct od_op_angles){ .rows = lay_rows(b, 9, 1, 30000), .inv_freq = lay_floats(b, 2 * half),
 					   .angles = lay_dirt(b, ROWS * 2 * half * sizeof(float)), .half = half,
-					   .magnitude = magnitude };
+					   .magnitude = { magnitude, 0.75f } };
 	expect(b);
 	rows = wanted(b, op.angles.rows);
 	for (size_t r = 0; r < ROWS; r++) {
+		const size_t set = rows[r].is_long;
+		const float by = set ? 0.75f : magnitude;
+
 		for (size_t i = 0; i < half; i++) {
-			float angle = (float)rows[r].position * wanted_f32(b, op.angles.inv_freq)[i];
+			float angle = (float)rows[r].position * wanted_f32(b, op.angles.inv_freq)[set * half + i];
 			double sine, cosine;
 
 			od_sincos(angle, &sine, &cosine);
-			wanted_f32(b, op.angles.angles)[(2 * r) * half + i] = (float)cosine * magnitude;
-			wanted_f32(b, op.angles.angles)[(2 * r + 1) * half + i] = (float)sine * magnitude;
+			wanted_f32(b, op.angles.angles)[(2 * r) * half + i] = (float)cosine * by;
+			wanted_f32(b, op.angles.angles)[(2 * r + 1) * half + i] = (float)sine * by;
 		}
 	}
 	by_row(b, &op.angles.rows, sizeof(struct od_row_info));
@@ -80,22 +83,29 @@ static void op_norm(void **state)
 {
 	enum { N = 131 };
 
-	for (int with_add = 0; with_add < 2; with_add++) {
+	for (int way = 0; way < 4; way++) {
+		const bool with_add = way % 2 == 1, layer = way / 2 == 1;
 		struct od_op op = { .kind = OD_OP_NORM, .n_rows = ROWS };
 		struct bench b;
 
 		bench_open(&b, state, OD_PROFILE_F32);
 		op.norm = (struct od_op_norm){ .x = lay_floats(&b, ROWS * N), .weight = lay_floats(&b, N),
-					       .y = lay_dirt(&b, ROWS * N * sizeof(float)), .n = N, .eps = 1e-5f };
+					       .y = lay_dirt(&b, ROWS * N * sizeof(float)),
+					       .kind = layer ? OD_NORM_LAYER : OD_NORM_RMS, .n = N, .eps = 1e-5f };
+		if (layer)
+			op.norm.bias = lay_floats(&b, N);
 		if (with_add)
 			op.norm.add = lay_floats(&b, ROWS * N);
 		expect(&b);
 		for (size_t r = 0; r < ROWS; r++) {
-			float *x = wanted_f32(&b, op.norm.x) + r * N;
+			float *x = wanted_f32(&b, op.norm.x) + r * N, *y = wanted_f32(&b, op.norm.y) + r * N;
 
 			for (size_t i = 0; with_add && i < N; i++)
 				x[i] += wanted_f32(&b, op.norm.add)[r * N + i];
-			b.be->rmsnorm(wanted_f32(&b, op.norm.y) + r * N, x, wanted(&b, op.norm.weight), N, 1e-5f);
+			if (layer)
+				b.be->layernorm(y, x, wanted(&b, op.norm.weight), wanted(&b, op.norm.bias), N, 1e-5f);
+			else
+				b.be->rmsnorm(y, x, wanted(&b, op.norm.weight), N, 1e-5f);
 		}
 		by_row(&b, &op.norm.x, N * sizeof(float));
 		by_row(&b, &op.norm.y, N * sizeof(float));
@@ -196,15 +206,44 @@ static float leave_groups(float *decides, const struct od_router_spec *way, floa
 	return best[order[top - 1]] - best[order[top]];
 }
 
+/* Phi-3.5-MoE's, without ties. */
+static void mix_by_hand(const struct bench *b, const struct od_op_route *o, size_t r)
+{
+	float *logits = wanted_f32(b, o->logits) + r * ROUTE_N, left[ROUTE_N], *margin = wanted_f32(b, o->margin) + r;
+	uint16_t best[ROUTE_K + 1];
+
+	memcpy(left, logits, sizeof(left));
+	od_rank(logits, ROUTE_N, best, ROUTE_K + 1);
+	memcpy((uint16_t *)wanted(b, o->choice) + r * ROUTE_K, best, ROUTE_K * sizeof(*best));
+	*margin = 1;
+	for (size_t i = 0; i < ROUTE_K; i++) {
+		const float most = logits[best[i]];
+		float share[ROUTE_N];
+
+		*margin = fminf(*margin, most - logits[best[i + 1]]);
+		for (size_t e = 0; e < ROUTE_N; e++) {
+			const float away = (most - logits[e]) / fmaxf(fabsf(logits[e]), most);
+
+			share[e] = away <= o->router.band ? left[e] : -INFINITY;
+			if (e != best[i] && left[e] != -INFINITY)
+				*margin = fminf(*margin, fabsf(away - o->router.band));
+		}
+		b->be->softmax(share, ROUTE_N);
+		wanted_f32(b, o->weight)[r * ROUTE_K + i] = share[best[i]];
+		left[best[i]] = -INFINITY;
+	}
+	b->be->softmax(logits, ROUTE_N);
+}
+
 static void route_by_hand(const struct bench *b, const struct od_op_route *o, size_t r)
 {
-	const bool sigmoid = o->router.score == OD_SCORE_SIGMOID;
-	float *decides = wanted_f32(b, o->logits) + r * ROUTE_N, score[ROUTE_N], sum = 0, gap = 1, margin;
+	const bool sigmoid = o->router.score == OD_SCORE_SIGMOID, logit = o->router.score == OD_SCORE_LOGIT;
+	float *decides = wanted_f32(b, o->logits) + r * ROUTE_N, score[ROUTE_N], sum = 0, gap = 1, margin, of_k[ROUTE_K];
 	uint16_t best[ROUTE_K + 1];
 
 	for (size_t e = 0; sigmoid && e < ROUTE_N; e++)
 		decides[e] = 1 / (1 + od_exp(-decides[e]));
-	if (!sigmoid)
+	if (!sigmoid && !logit)
 		b->be->softmax(decides, ROUTE_N);
 	memcpy(score, decides, sizeof(score));
 	for (size_t e = 0; o->router.bias && e < ROUTE_N; e++)
@@ -214,14 +253,22 @@ static void route_by_hand(const struct bench *b, const struct od_op_route *o, si
 	od_rank(decides, ROUTE_N, best, ROUTE_K + 1);
 	memcpy((uint16_t *)wanted(b, o->choice) + r * ROUTE_K, best, ROUTE_K * sizeof(*best));
 	for (size_t i = 0; i < ROUTE_K; i++)
-		sum += score[best[i]];
+		of_k[i] = score[best[i]];
+	if (logit)
+		b->be->softmax(of_k, ROUTE_K);
+	for (size_t i = 0; i < ROUTE_K; i++)
+		sum += of_k[i];
 	sum = o->router.renormalise ? sum + o->router.sum_eps : 1;
 	for (size_t i = 0; i < ROUTE_K; i++)
-		wanted_f32(b, o->weight)[r * ROUTE_K + i] = score[best[i]] / sum * o->router.scale;
+		wanted_f32(b, o->weight)[r * ROUTE_K + i] = of_k[i] / sum * o->router.scale;
 	margin = decides[best[ROUTE_K - 1]] - decides[best[ROUTE_K]];
-	if (sigmoid)
+	if (sigmoid || logit)
 		b->be->softmax(decides, ROUTE_N);
-	wanted_f32(b, o->margin)[r] = margin < gap ? margin : gap;
+	wanted_f32(b, o->margin)[r] = margin < gap ? margin : gap; /* 1 at most, whatever the logits */
+}
+
+static void round_by_hand(const struct bench *b, const struct od_op_route *o, size_t r)
+{
 	for (size_t i = 0; o->round.buf != NULL && i < ROUTE_HIDDEN; i++) {
 		float *x = &wanted_f32(b, o->round)[r * ROUTE_HIDDEN + i];
 
@@ -243,7 +290,10 @@ static void op_route(void **state)
 						      SOFTMAX(6, 2, false, 16),
 						      SOFTMAX(12, 7, true, 0.75f),
 						      SIGMOID(6, 2, true, 2.5f, true, true, 1e-20f),
-						      SIGMOID(0, 0, true, 1, true, false, 0.5f) };
+						      SIGMOID(0, 0, true, 1, true, false, 0.5f),
+						      WAY(OD_SCORE_LOGIT, 0, 0, false, 1, false, false, 0),
+						      WAY(OD_SCORE_LOGIT, 0, 0, false, 0.5f, true, false, 0),
+						      { .score = OD_SCORE_MIXER, .band = 0.3f } };
 
 	FOR_PROFILES(p) {
 		struct bench b;
@@ -264,8 +314,10 @@ static void op_route(void **state)
 			if (p == OD_PROFILE_BF16)
 				o->round = lay_floats(&b, ROWS * ROUTE_HIDDEN);
 			expect(&b);
-			for (size_t r = 0; r < ROWS; r++)
-				route_by_hand(&b, o, r);
+			for (size_t r = 0; r < ROWS; r++) {
+				(ways[w].score == OD_SCORE_MIXER ? mix_by_hand : route_by_hand)(&b, o, r);
+				round_by_hand(&b, o, r);
+			}
 			by_row(&b, &o->logits, ROUTE_N * sizeof(float));
 			by_row(&b, &o->choice, ROUTE_K * sizeof(uint16_t));
 			by_row(&b, &o->weight, ROUTE_K * sizeof(float));
@@ -283,7 +335,39 @@ enum { FFN_HIDDEN = 128, FFN_MID = 40 };
 struct expert {
 	struct weight mat[OD_N_EXPERT_MATS];
 	struct od_expert e;
+	struct od_ref as_f32[OD_N_EXPERT_MATS]; /* its biases */
 };
+
+/* Every second expert kind has biases, of any type, and the activations take turns. */
+static bool has_bias(int turn)
+{
+	return turn % 2 == 1;
+}
+
+static struct od_act_spec act_of(int turn)
+{
+	static const struct od_act_spec acts[] = { { OD_ACT_SILU, 0 }, { OD_ACT_CLAMPED, 0.75f }, { OD_ACT_GELU, 0 } };
+
+	return acts[turn % 3];
+}
+
+static void lay_bias(struct bench *b, struct expert *e, int mat, size_t n)
+{
+	static const enum od_dtype types[] = { OD_BF16, OD_F32, OD_F16 };
+	const enum od_dtype t = types[mat];
+	char *at = random_weights(&b->seed, t, n, PLAIN);
+	float *wide = exact(n, sizeof(float));
+	char *odd = malloc(n * od_dtype_bytes(t) + 1);
+
+	for (size_t i = 0; i < n; i++)
+		wide[i] = weight_at(t, at, i);
+	memcpy(odd + 1, at, n * od_dtype_bytes(t));
+	odd[0] = 0;
+	e->as_f32[mat] = lay(b, wide, n * sizeof(float));
+	/* At an odd address, as it may lie behind coded exponents. */
+	e->e.bias[mat] = (struct od_vector){ t, od_ref_at(lay(b, odd, n * od_dtype_bytes(t) + 1), 1) };
+	free(at), free(wide), free(odd);
+}
 
 static void lay_expert(struct bench *b, struct expert *e, int turn)
 {
@@ -294,17 +378,39 @@ static void lay_expert(struct bench *b, struct expert *e, int turn)
 
 		lay_weight(b, &e->mat[i], kind, down ? FFN_HIDDEN : FFN_MID, down ? FFN_MID : FFN_HIDDEN);
 		e->e.mat[i] = e->mat[i].w;
+		e->e.bias[i] = (struct od_vector){ 0 };
+		if (has_bias(turn))
+			lay_bias(b, e, i, down ? FFN_HIDDEN : FFN_MID);
 	}
 }
 
-static void ffn_by_hand(const struct bench *b, const struct expert *e, bool routed, const float *x, float *y, size_t n_rows)
+static void bias_by_hand(const struct bench *b, const struct expert *e, int mat, float *y, size_t n_rows, size_t n)
+{
+	for (size_t i = 0; e->e.bias[mat].data.buf != NULL && i < n_rows * n; i++)
+		y[i] += wanted_f32(b, e->as_f32[mat])[i % n];
+}
+
+static void act_by_hand(const struct bench *b, struct od_act_spec act, float *gate, const float *up, size_t n)
+{
+	switch (act.kind) {
+	case OD_ACT_SILU: b->be->silu_mul(gate, up, n); break;
+	case OD_ACT_GELU: b->be->gelu_mul(gate, up, n); break;
+	case OD_ACT_CLAMPED: b->be->clamped_mul(gate, up, n, act.limit); break;
+	}
+}
+
+static void ffn_by_hand(const struct bench *b, const struct expert *e, struct od_act_spec act, bool routed, const float *x,
+			float *y, size_t n_rows)
 {
 	float gate[ROWS * FFN_MID], up[ROWS * FFN_MID];
 
 	od_matmul(b->be, NULL, &e->mat[OD_MAT_GATE].m, x, gate, n_rows);
 	od_matmul(b->be, NULL, &e->mat[OD_MAT_UP].m, x, up, n_rows);
-	b->be->silu_mul(gate, up, n_rows * FFN_MID);
+	bias_by_hand(b, e, OD_MAT_GATE, gate, n_rows, FFN_MID);
+	bias_by_hand(b, e, OD_MAT_UP, up, n_rows, FFN_MID);
+	act_by_hand(b, act, gate, up, n_rows * FFN_MID);
 	od_matmul(b->be, NULL, &e->mat[OD_MAT_DOWN].m, gate, y, n_rows);
+	bias_by_hand(b, e, OD_MAT_DOWN, y, n_rows, FFN_HIDDEN);
 	for (size_t i = 0; routed && b->profile == OD_PROFILE_BF16 && i < n_rows * FFN_HIDDEN; i++)
 		y[i] = od_bf16_f32(od_f32_bf16(y[i]));
 }
@@ -323,13 +429,13 @@ static void op_ffn(void **state)
 
 			bench_reset(&b);
 			lay_expert(&b, &e, turn % N_WEIGHT_KINDS);
-			part.mat = e.e.mat;
+			part = od_expert_part(&e.e, 0);
 			b.part = &part;
-			op.ffn = (struct od_op_ffn){ .part = &part, .n_parts = 1, .routed = routed, .x = lay_floats(&b, ROWS * FFN_HIDDEN),
+			op.ffn = (struct od_op_ffn){ .part = &part, .n_parts = 1, .routed = routed, .act = act_of(turn), .x = lay_floats(&b, ROWS * FFN_HIDDEN),
 						     .y = lay_dirt(&b, ROWS * FFN_HIDDEN * sizeof(float)),
 						     .scratch = scratch_of(&b, od_ffn_scratch_bytes(FFN_MID, ROWS)) };
 			expect(&b);
-			ffn_by_hand(&b, &e, routed, wanted(&b, op.ffn.x), wanted(&b, op.ffn.y), ROWS);
+			ffn_by_hand(&b, &e, act_of(turn), routed, wanted(&b, op.ffn.x), wanted(&b, op.ffn.y), ROWS);
 			by_row(&b, &op.ffn.x, FFN_HIDDEN * sizeof(float));
 			by_row(&b, &op.ffn.y, FFN_HIDDEN * sizeof(float));
 			check_op(&b, &op, "ffn");
@@ -345,9 +451,9 @@ static void check_parts(struct bench *b, const struct expert *e, const uint32_t 
 	struct od_op op = { .kind = OD_OP_FFN, .profile = b->profile };
 	uint32_t at = 0;
 
-	op.ffn = (struct od_op_ffn){ .part = part, .n_parts = n_parts, .routed = true };
+	op.ffn = (struct od_op_ffn){ .part = part, .n_parts = n_parts, .routed = true, .act = act_of((int)n_rows[0]) };
 	for (uint32_t i = 0; i < n_parts; i++) {
-		part[i] = (struct od_ffn_part){ e[i].e.mat, n_rows[i] };
+		part[i] = od_expert_part(&e[i].e, n_rows[i]);
 		op.n_rows += n_rows[i];
 	}
 	op.ffn.x = lay_floats(b, op.n_rows * FFN_HIDDEN);
@@ -355,7 +461,7 @@ static void check_parts(struct bench *b, const struct expert *e, const uint32_t 
 	op.ffn.scratch = scratch_of(b, od_ffn_scratch_bytes(FFN_MID, op.n_rows));
 	expect(b);
 	for (uint32_t i = 0; i < n_parts; at += n_rows[i++])
-		ffn_by_hand(b, &e[i], true, wanted_f32(b, op.ffn.x) + at * FFN_HIDDEN, wanted_f32(b, op.ffn.y) + at * FFN_HIDDEN,
+		ffn_by_hand(b, &e[i], op.ffn.act, true, wanted_f32(b, op.ffn.x) + at * FFN_HIDDEN, wanted_f32(b, op.ffn.y) + at * FFN_HIDDEN,
 			    n_rows[i]);
 	run_in_steps(b, b->d, &op, op.n_rows, what);
 	if (b->profile == OD_PROFILE_F32)
@@ -413,18 +519,18 @@ static void op_experts(void **state)
 
 		bench_open(&b, state, p);
 		for (int i = 0; i < N_EXPERTS; i++) {
-			lay_expert(&b, &e[i], 2 * i);
+			lay_expert(&b, &e[i], 2 * i + 1);
 			list[i] = e[i].e;
 		}
 		*o = (struct od_op_experts){ .expert = list, .x = lay_floats(&b, ROWS * FFN_HIDDEN), .choice = lay_choices(&b),
 					     .y = lay_dirt(&b, ROWS * TOP_K * FFN_HIDDEN * sizeof(float)),
 					     .scratch = scratch_of(&b, od_experts_scratch_bytes(FFN_HIDDEN, FFN_MID, N_EXPERTS,
 											        TOP_K, ROWS)),
-					     .n_experts = N_EXPERTS, .top_k = TOP_K, .hidden = FFN_HIDDEN };
+					     .n_experts = N_EXPERTS, .top_k = TOP_K, .hidden = FFN_HIDDEN, .act = act_of(1) };
 		expect(&b);
 		choice = wanted(&b, o->choice);
 		for (size_t i = 0; i < ROWS * TOP_K; i++)
-			ffn_by_hand(&b, &e[choice[i]], true, wanted_f32(&b, o->x) + i / TOP_K * FFN_HIDDEN,
+			ffn_by_hand(&b, &e[choice[i]], o->act, true, wanted_f32(&b, o->x) + i / TOP_K * FFN_HIDDEN,
 				    wanted_f32(&b, o->y) + i * FFN_HIDDEN, 1);
 		by_row(&b, &o->x, FFN_HIDDEN * sizeof(float));
 		by_row(&b, &o->choice, TOP_K * sizeof(uint16_t));
@@ -696,7 +802,7 @@ static void failures_show_once(void **state)
 					     .scratch = scratch_of(&b, od_experts_scratch_bytes(FFN_HIDDEN, FFN_MID, 2, 1, 1)),
 					     .n_experts = 2, .top_k = 1, .hidden = FFN_HIDDEN };
 	expect(&b);
-	ffn_by_hand(&b, &e[1], true, wanted(&b, op.experts.x), wanted(&b, op.experts.y), 1);
+	ffn_by_hand(&b, &e[1], op.experts.act, true, wanted(&b, op.experts.x), wanted(&b, op.experts.y), 1);
 	put_at(b.d, od_buf_ref(b.arena, 0), b.image, b.used);
 	put_at(b.d, op.experts.choice, &(uint16_t){ 7 }, 2);
 	od_device_run(b.d, OD_QUEUE_COMPUTE, &op);

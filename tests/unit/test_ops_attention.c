@@ -204,6 +204,7 @@ struct seen {
 	uint32_t window, kv_heads, k_dim, v_dim;
 	bool shared; /* keys and values are one stream */
 	float scale;
+	bool sinks;
 };
 
 static void attend_by_hand(const struct bench *b, const struct seen *s, const struct od_op_attend *o, size_t i)
@@ -227,6 +228,7 @@ static void attend_by_hand(const struct bench *b, const struct seen *s, const st
 		.begin = s->window != 0 && end > s->window ? end - s->window : 0,
 		.end = end,
 		.scale = s->scale,
+		.sinks = s->sinks ? wanted_f32(b, o->sinks) + i % HEADS : NULL,
 		.out = wanted_f32(b, o->out) + i * s->v_dim,
 	};
 
@@ -249,6 +251,8 @@ static void check_attend(struct bench *b, const struct seen *s, enum od_dtype t)
 				    .n_kv_heads = s->kv_heads, .k_dim = s->k_dim, .v_dim = s->v_dim, .window = s->window,
 				    .scale = s->scale, .max_position = CTX - 1 };
 	o->values = s->shared ? o->keys : lay_stream(b, tables, t, s->kv_heads * s->v_dim, 32);
+	if (s->sinks)
+		o->sinks = lay_floats(b, HEADS);
 	fill_stream(b, &o->keys, s->kv_heads * s->k_dim);
 	if (!s->shared)
 		fill_stream(b, &o->values, s->kv_heads * s->v_dim);
@@ -263,10 +267,11 @@ static void check_attend(struct bench *b, const struct seen *s, enum od_dtype t)
 static void op_attend(void **state)
 {
 	static const struct seen ways[] = {
-		{ 0, 2, 20, 20, false, 0.2236068f }, { 1, 2, 20, 20, false, 0.2236068f }, { 7, 6, 12, 4, false, 0.5f },
-		{ 64, 1, 8, 36, false, 0.1f },	     { 100, 2, 20, 24, false, -0.7f },	  { 299, 3, 16, 8, false, 0.25f },
-		{ 1000, 2, 20, 20, false, 1 },	     { 0, 1, 52, 40, true, 0.3f },	  { 70, 1, 52, 52, true, 0.05f },
-		{ 0, 1, 33, 1, true, 0.4f },
+		{ 0, 2, 20, 20, false, 0.2236068f, false }, { 1, 2, 20, 20, false, 0.2236068f, false }, { 7, 6, 12, 4, false, 0.5f, false },
+		{ 64, 1, 8, 36, false, 0.1f, false },	     { 100, 2, 20, 24, false, -0.7f, false },	  { 299, 3, 16, 8, false, 0.25f, false },
+		{ 1000, 2, 20, 20, false, 1, false },	     { 0, 1, 52, 40, true, 0.3f, false },	  { 70, 1, 52, 52, true, 0.05f, false },
+		{ 0, 1, 33, 1, true, 0.4f, false },
+		{ 0, 2, 20, 20, false, 0.2236068f, true }, { 9, 1, 12, 4, false, 0.5f, true }, { 64, 6, 16, 16, false, 0.25f, true },
 	};
 
 	FOR_PROFILES(p) {

@@ -323,6 +323,93 @@ static void test_bias_by_hand(void **state)
 	assert_int_equal(c.expert[1], 3);
 }
 
+/* The weight of expert `best` among those that are left, and the least distance from the band's edge, in double. */
+static double mixed(const float *logits, const bool *taken, uint32_t n, uint32_t best, double band, double *edge)
+{
+	double sum = 0;
+
+	for (uint32_t e = 0; e < n; e++) {
+		const double s = (double)logits[e], most = (double)logits[best], away = (most - s) / fmax(fabs(s), most);
+
+		if (taken[e])
+			continue;
+		sum += away > band ? 0 : exp(s - most);
+		if (e != best)
+			*edge = fmin(*edge, fabs(away - band));
+	}
+	return 1 / sum;
+}
+
+static void check_mixer(const float *logits, uint32_t n, uint32_t k, float band)
+{
+	const struct od_router_spec way = { .score = OD_SCORE_MIXER, .band = band };
+	double decides[MAX_EXPERTS], margin = 1, edge = 1, last = 0, next;
+	float found[MAX_EXPERTS];
+	bool taken[MAX_EXPERTS] = { false }, all[MAX_EXPERTS];
+	struct choice c;
+
+	route_rows(&way, logits, 1, n, k, &c, found, NULL);
+	for (uint32_t e = 0; e < n; e++) {
+		decides[e] = (double)logits[e];
+		all[e] = true;
+	}
+	check_probabilities(&way, decides, all, n, found);
+	for (uint32_t i = 0; i < n && i <= k; i++) {
+		uint32_t e = 0;
+
+		while (place_of(decides, n, e) != i)
+			e++;
+		next = decides[e];
+		margin = i > 0 ? fmin(margin, last - next) : margin;
+		last = next;
+		if (i == k)
+			continue;
+		assert_int_equal(c.expert[i], e);
+		assert_true(fabs(mixed(logits, taken, n, e, (double)band, &edge) - (double)c.weight[i]) < 1e-6);
+		taken[e] = true;
+	}
+	assert_true(fabs(fmin(margin, edge) - (double)c.margin) < 2e-6);
+}
+
+/* Phi-3.5-MoE's 16 experts and others: few and many within the band, logits of all signs. */
+static void test_mixer(void **state)
+{
+	static const uint32_t sizes[][2] = { { 16, 2 }, { 8, 2 }, { 2, 2 }, { 3, 1 }, { 5, 3 }, { 64, 2 } };
+	static const float bands[] = { 0.02f, 0.4f, 1.5f, 1e-6f };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		for (uint64_t seed = 0; seed < 80; seed++) {
+			const int limit = seed < 60 ? 1 << 16 : 2; /* then most tie */
+			float logits[MAX_EXPERTS];
+
+			for (uint32_t e = 0; e < sizes[i][0]; e++)
+				logits[e] = (float)(tiny_draw(seed, 80 + i, e, limit) - (seed % 3 == 0 ? limit : 0)) /
+					    (float)(limit >> 3 | 1);
+			check_mixer(logits, sizes[i][0], sizes[i][1], bands[seed % 4]);
+		}
+	}
+}
+
+/* Both experts may have all the weight, and the second never counts what the first one does. */
+static void test_mixer_by_hand(void **state)
+{
+	static const struct od_router_spec way = { .score = OD_SCORE_MIXER, .band = 0.02f };
+	static const float apart[] = { 1, 2, -3, 0.5f }, together[] = { 1.99f, 2, -3, 1.98f }, low[] = { -2, -1.01f, -1, -7 };
+	struct choice c;
+
+	(void)state;
+	route_rows(&way, apart, 1, 4, 2, &c, NULL, NULL);
+	assert_true(c.expert[0] == 1 && c.expert[1] == 0 && c.weight[0] == 1 && c.weight[1] == 1);
+	assert_true(fabs((double)c.margin - 0.48) < 1e-6); /* (1 - 0.5) / 1 - 0.02 */
+	route_rows(&way, together, 1, 4, 2, &c, NULL, NULL);
+	assert_true(c.expert[0] == 1 && c.expert[1] == 0);
+	assert_true(fabs((double)c.weight[0] - 0.336672167) < 1e-6 && fabs((double)c.weight[1] - 0.502499979) < 1e-6);
+	route_rows(&way, low, 1, 4, 2, &c, NULL, NULL); /* the larger size counts: 0.01 of 1.01, then 0.99 of 2 */
+	assert_true(c.expert[0] == 2 && c.expert[1] == 1);
+	assert_true(fabs((double)c.weight[0] - 0.502499979) < 1e-6 && c.weight[1] == 1);
+}
+
 static void test_ties_go_to_the_lower_index(void **state)
 {
 	static const float logits[] = { 1, 3, 2, 3, 2, 3 };
@@ -359,14 +446,15 @@ static void test_not_a_number(void **state)
 					-INFINITY } };
 
 	(void)state;
-	for (size_t b = 0; b < 3 * 4; b++) { /* without groups and with */
+	for (size_t b = 0; b < 4 * 4; b++) { /* without groups and with */
 		for (uint32_t k = 1; k <= 5; k++) {
 			const struct od_router_spec groups = SOFTMAX(5, k, false, 1);
 			const struct od_router_spec sigmoid = SIGMOID(5, k, true, 1, true, true, 0);
+			const struct od_router_spec mixer = { .score = OD_SCORE_MIXER, .band = 0.02f };
+			const struct od_router_spec *const ways[] = { &mixtral, &groups, &sigmoid, &mixer };
 			struct choice c;
 
-			route_rows(b % 3 == 0 ? &mixtral : b % 3 == 1 ? &groups : &sigmoid, bad[b / 3], 1, 5, k, &c, NULL,
-				   NULL);
+			route_rows(ways[b % 4], bad[b / 4], 1, 5, k, &c, NULL, NULL);
 			for (uint32_t i = 0; i < k; i++) {
 				assert_in_range(c.expert[i], 0, 4);
 				for (uint32_t j = 0; j < i; j++)
@@ -458,6 +546,8 @@ int main(void)
 		cmocka_unit_test(test_groups_and_weights),
 		cmocka_unit_test(test_groups_by_hand),
 		cmocka_unit_test(test_bias_by_hand),
+		cmocka_unit_test(test_mixer),
+		cmocka_unit_test(test_mixer_by_hand),
 		cmocka_unit_test(test_ties_go_to_the_lower_index),
 		cmocka_unit_test(test_one_expert_has_all_the_weight),
 		cmocka_unit_test(test_not_a_number),

@@ -97,13 +97,13 @@ static void put_x86(struct od_backend *t, enum od_cpu cpu, const struct od_cpu_f
 	od_cpu_put_avx512bf16(t);
 	if (f->vbmi2)
 		od_cpu_put_avx512bf16vbmi2(t);
-	t->kernel_class = "bf16dot";
+	t->kernel_class = OD_CLASS_BF16DOT;
 }
 #endif
 
 struct od_backend od_cpu_table(enum od_cpu cpu, const struct od_cpu_features *f)
 {
-	struct od_backend t = { .name = od_cpu_names[cpu], .kernel_class = "fma16" };
+	struct od_backend t = { .name = od_cpu_names[cpu], .kernel_class = OD_CLASS_FMA16 };
 
 	(void)f;
 	if (cpu == OD_CPU_SCALAR)

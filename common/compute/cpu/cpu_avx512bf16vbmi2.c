@@ -1,4 +1,4 @@
-/* Few rows with planes, with BF16 dot instructions: sums as in cpu_avx512bf16.c, class "bf16dot". Compiled with the flags in
+/* Few rows with planes, with BF16 dot instructions: sums as in cpu_avx512bf16.c, class OD_CLASS_BF16DOT. Compiled with the flags in
  * rules.mk; runs only where the CPU has what both cpu_avx512vbmi2.c and cpu_avx512bf16.c need. */
 #include "common/compute/cpu/vec_avx512.h"
 

@@ -1,9 +1,11 @@
 #include "common/compute/cpu/cpu_exec.h"
 
 #include "common/base/mem.h"
+#include "common/compute/cpu/cpu_delta.h"
+#include "common/compute/cpu/cpu_route.h"
+#include "common/compute/cpu/cpu_tables.h"
 #include "common/compute/device_internal.h"
 #include "common/compute/quant.h"
-#include "common/compute/rank.h"
 
 #include <assert.h>
 #include <math.h>
@@ -13,6 +15,7 @@
 #define ROWS_A_PIECE 4u		      /* of row by row work: some microseconds */
 #define MIN_PIECE_ELEMENTS 4096u      /* of exp: some microseconds, well above handing it to another thread */
 #define MIN_PIECE_TERMS 32768u	      /* multiply-adds of attention: the same */
+#define ROWS_AHEAD 4u		      /* of kv_b, fetched before they are read */
 
 /* An operation while it is carried out: what every piece of it needs. */
 struct job {
@@ -95,25 +98,30 @@ static void embed(const struct job *j)
 	const struct od_mat table = mat_of(j, o->table, &planes);
 	float *x = f32_at(j, o->x);
 
-	for (size_t r = 0; r < j->op->n_rows; r++)
-		embed_row(j->be, &table, row[r].token, x + r * table.n_in);
+	for (size_t r = 0; r < j->op->n_rows; r++, x += table.n_in) {
+		embed_row(j->be, &table, row[r].token, x);
+		for (size_t i = 0; o->scale != 0 && i < table.n_in; i++)
+			x[i] *= o->scale;
+	}
 }
 
 static void angles(const struct job *j)
 {
 	const struct od_op_angles *o = &j->op->angles;
 	const struct od_row_info *row = j->x->address(o->rows);
-	const float *inv_freq = f32_at(j, o->inv_freq);
 	float *cos_sin = f32_at(j, o->angles);
 
 	for (size_t r = 0; r < j->op->n_rows; r++, cos_sin += 2 * o->half) {
+		const size_t set = row[r].is_long != 0;
+		const float *inv_freq = f32_at(j, o->inv_freq) + set * o->half, magnitude = o->magnitude[set];
+
 		for (size_t i = 0; i < o->half; i++) {
 			float angle = (float)row[r].position * inv_freq[i];
 			double sine, cosine;
 
 			od_sincos(angle, &sine, &cosine);
-			cos_sin[i] = (float)cosine * o->magnitude;
-			cos_sin[o->half + i] = (float)sine * o->magnitude;
+			cos_sin[i] = (float)cosine * magnitude;
+			cos_sin[o->half + i] = (float)sine * magnitude;
 		}
 	}
 }
@@ -122,6 +130,30 @@ static void add_row(float *x, const float *y, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		x[i] += y[i];
+}
+
+/* A product's outputs on their way through a cap. */
+struct cap_job {
+	const struct od_backend *be;
+	float *y, cap;
+	size_t n;
+};
+
+static void cap_pieces(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	const struct cap_job *c = arg;
+	const size_t first = begin * MIN_PIECE_ELEMENTS, last = end * MIN_PIECE_ELEMENTS;
+
+	(void)thread;
+	c->be->soft_cap(c->y + first, (last < c->n ? last : c->n) - first, c->cap);
+}
+
+static void cap(const struct job *j, float *y, size_t n)
+{
+	struct cap_job c = { .be = j->be, .y = y, .cap = j->op->linear.cap, .n = n };
+
+	if (c.cap != 0)
+		od_pool_for(j->x->pool, (n + MIN_PIECE_ELEMENTS - 1) / MIN_PIECE_ELEMENTS, 1, cap_pieces, &c);
 }
 
 static void linear(const struct job *j)
@@ -139,6 +171,7 @@ static void linear(const struct job *j)
 
 		for (size_t r = 0; bias != NULL && r < j->op->n_rows; r++)
 			add_row(f32_at(j, o->y[i]) + r * n, bias, n);
+		cap(j, f32_at(j, o->y[i]), n * j->op->n_rows);
 	}
 }
 
@@ -146,14 +179,18 @@ static void norm_rows(void *arg, size_t begin, size_t end, unsigned thread)
 {
 	const struct job *j = arg;
 	const struct od_op_norm *o = &j->op->norm;
-	const float *weight = f32_at(j, o->weight), *add = f32_at(j, o->add);
-	float *x = f32_at(j, o->x), *y = f32_at(j, o->y);
+	const float *weight = f32_at(j, o->weight), *bias = f32_at(j, o->bias), *add = f32_at(j, o->add);
 
 	(void)thread;
 	for (size_t r = begin; r < end; r++) {
+		float *x = f32_at(j, o->x) + r * o->n, *y = f32_at(j, o->y) + r * o->n;
+
 		if (add != NULL)
-			add_row(x + r * o->n, add + r * o->n, o->n);
-		j->be->rmsnorm(y + r * o->n, x + r * o->n, weight, o->n, o->eps);
+			add_row(x, add + r * o->n, o->n);
+		switch (o->kind) {
+		case OD_NORM_RMS: j->be->rmsnorm(y, x, weight, o->n, o->eps); break;
+		case OD_NORM_LAYER: j->be->layernorm(y, x, weight, bias, o->n, o->eps); break;
+		}
 	}
 }
 
@@ -232,6 +269,8 @@ static void turn_and_store(void *arg, size_t begin, size_t end, unsigned thread)
 
 		norm_heads(j, q, o->n_heads, o->k_dim, q_norm);
 		norm_heads(j, k, o->n_kv_heads, o->k_dim, k_norm);
+		for (size_t h = 0; o->v_norm && h < o->n_kv_heads; h++)
+			j->be->rmsnorm(v + h * o->v_dim, v + h * o->v_dim, NULL, o->v_dim, o->eps);
 		clip(q, q_n, o->clip);
 		clip(k, k_n, o->clip);
 		clip(v, v_n, o->clip);
@@ -283,6 +322,7 @@ static void absorb_queries(void *arg, size_t begin, size_t end, unsigned thread)
 	float weight[OD_MAX_RANK];
 	struct od_planes planes;
 	const struct od_mat kv_b = mat_of(j, o->kv_b, &planes);
+	const size_t row_bytes = od_row_bytes(kv_b.dtype, o->rank);
 
 	(void)thread;
 	for (size_t h = begin; h < end; h++) {
@@ -297,7 +337,12 @@ static void absorb_queries(void *arg, size_t begin, size_t end, unsigned thread)
 			turn(to + o->rank, &o->turn, f32_at(j, o->turn.angles) + r * o->turn.dims);
 		}
 		for (size_t i = 0; i < o->nope_dim; i++) {
-			od_dequant_row(&kv_b, h * (o->nope_dim + o->v_dim) + i, weight);
+			size_t row = h * (o->nope_dim + o->v_dim) + i;
+
+			/* Rows are short, and the hardware's prefetcher stops between them: 5 % of a token of GLM-4.7-Flash. */
+			for (size_t at = 0; at < row_bytes; at += OD_LINE_BYTES)
+				__builtin_prefetch((const void *)((uintptr_t)kv_b.data + (row + ROWS_AHEAD) * row_bytes + at));
+			od_dequant_row(&kv_b, row, weight);
 			for (size_t r = 0; r < n_rows; r++)
 				j->be->axpy(out + r * o->n_heads * out_dim, q[r * o->n_heads * q_dim + i], weight, o->rank);
 		}
@@ -351,7 +396,7 @@ static void attend_heads(void *arg, size_t begin, size_t end, unsigned thread)
 	const size_t together = heads_together(o), items = heads_items(o), per_kv_head = items / o->n_kv_heads;
 	const uint32_t *tables = j->x->address(o->keys.tables);
 	const char *keys = j->x->address(o->keys.pages), *values = j->x->address(o->values.pages);
-	const float *q = f32_at(j, o->q);
+	const float *q = f32_at(j, o->q), *sinks = f32_at(j, o->sinks);
 	float *out = f32_at(j, o->out);
 
 	(void)thread;
@@ -376,6 +421,7 @@ static void attend_heads(void *arg, size_t begin, size_t end, unsigned thread)
 			.begin = window != 0 && seen > window ? seen - window : 0,
 			.end = seen,
 			.scale = o->scale,
+			.sinks = sinks != NULL ? sinks + kv_head * group + first : NULL,
 			.out = out + head * o->v_dim,
 		};
 
@@ -395,81 +441,32 @@ static void attend(struct job *j)
 	od_pool_for(j->x->pool, j->op->n_rows * heads_items(o), 1 + MIN_PIECE_TERMS / terms, attend_heads, j);
 }
 
+static void split_rows(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	const struct job *j = arg;
+	const struct od_op_split *o = &j->op->split;
+	const float *in = f32_at(j, o->in);
+	float *first = f32_at(j, o->first), *second = f32_at(j, o->second);
+	const size_t bytes = o->dim * sizeof(*in);
+
+	(void)thread;
+	for (size_t h = begin * o->n_heads; h < end * o->n_heads; h++) {
+		memcpy(first + h * o->dim, in + 2 * h * o->dim, bytes);
+		memcpy(second + h * o->dim, in + (2 * h + 1) * o->dim, bytes);
+	}
+}
+
+static void gate_rows(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	const struct job *j = arg;
+	const struct od_op_gate *o = &j->op->gate;
+
+	(void)thread;
+	for (size_t r = begin; r < end; r++)
+		od_cpu_gate(j->be, f32_at(j, o->y) + r * o->n, f32_at(j, o->gate) + r * o->n, o->n);
+}
+
 /* ---- experts ---- */
-
-/* A softmax without bias: what decides is a probability already. */
-static bool by_probability(const struct od_op_route *o)
-{
-	return o->router.score == OD_SCORE_SOFTMAX && !o->router.bias;
-}
-
-/* Of a group's experts: the best, or the two best together. */
-static float group_score(const float *decides, size_t size, bool two)
-{
-	uint16_t best[2];
-
-	od_rank(decides, size, best, two && size > 1 ? 2 : 1);
-	return two && size > 1 ? decides[best[0]] + decides[best[1]] : decides[best[0]];
-}
-
-/* No expert outside of the best groups will be chosen. Returns the gap between the last group that stays and the next. */
-static float keep_groups(float *decides, const struct od_op_route *o)
-{
-	const size_t n_groups = o->router.n_groups, top = o->router.top_groups, size = o->n_experts / n_groups;
-	const float out = by_probability(o) ? 0 : -INFINITY;
-	float best[OD_MAX_GROUPS];
-	uint16_t order[OD_MAX_GROUPS];
-
-	for (size_t g = 0; g < n_groups; g++)
-		best[g] = group_score(decides + g * size, size, o->router.group_two);
-	od_rank(best, n_groups, order, n_groups);
-	for (size_t i = top; i < n_groups; i++)
-		for (size_t e = 0; e < size; e++)
-			decides[order[i] * size + e] = out;
-	return top < n_groups ? best[order[top - 1]] - best[order[top]] : 1.0f;
-}
-
-/* decides [n_experts]: logits, which become what experts are chosen by. score: what weights are made of. */
-static void score_experts(const struct job *j, float *decides, float *score)
-{
-	const struct od_op_route *o = &j->op->route;
-	const float *bias = f32_at(j, o->bias);
-	const size_t n = o->n_experts;
-
-	switch (o->router.score) {
-	case OD_SCORE_SOFTMAX: j->be->softmax(decides, n); break;
-	case OD_SCORE_SIGMOID:
-		for (size_t e = 0; e < n; e++)
-			decides[e] = 1 / (1 + od_exp(-decides[e]));
-		break;
-	}
-	memcpy(score, decides, n * sizeof(*score));
-	for (size_t e = 0; bias != NULL && e < n; e++)
-		decides[e] += bias[e];
-}
-
-static void route_row(const struct job *j, float *decides, uint16_t *choice, float *weight, float *margin)
-{
-	const struct od_op_route *o = &j->op->route;
-	const size_t n = o->n_experts, k = o->top_k, want = k < n ? k + 1 : k;
-	uint16_t best[OD_MAX_CHOICE + 1]; /* the k best and the next, for the margin */
-	float score[OD_MAX_EXPERTS], sum = 0, gap;
-
-	score_experts(j, decides, score);
-	*margin = o->router.n_groups > 0 ? keep_groups(decides, o) : 1;
-	od_rank(decides, n, best, want);
-	for (size_t i = 0; i < k; i++)
-		sum += score[best[i]];
-	sum = o->router.renormalise ? sum + o->router.sum_eps : 1;
-	for (size_t i = 0; i < k; i++) {
-		choice[i] = best[i];
-		weight[i] = score[best[i]] / sum * o->router.scale;
-	}
-	gap = want > k ? decides[best[k - 1]] - decides[best[k]] : 1.0f;
-	*margin = fminf(gap < *margin ? gap : *margin, 1);
-	if (!by_probability(o))
-		j->be->softmax(decides, n);
-}
 
 static void route_rows(void *arg, size_t begin, size_t end, unsigned thread)
 {
@@ -480,8 +477,9 @@ static void route_rows(void *arg, size_t begin, size_t end, unsigned thread)
 
 	(void)thread;
 	for (size_t r = begin; r < end; r++) {
-		route_row(j, f32_at(j, o->logits) + r * n, (uint16_t *)j->x->address(o->choice) + r * k,
-			  f32_at(j, o->weight) + r * k, f32_at(j, o->margin) + r);
+		od_cpu_route_row(j->be, o, f32_at(j, o->bias), f32_at(j, o->factor), f32_at(j, o->logits) + r * n,
+				 (uint16_t *)j->x->address(o->choice) + r * k, f32_at(j, o->weight) + r * k,
+				 f32_at(j, o->margin) + r);
 		/* The router saw the row as it is; the experts get it as it travels. */
 		if (round != NULL)
 			j->be->round_bf16(round + r * o->hidden, o->hidden);
@@ -506,30 +504,76 @@ uint64_t od_ffn_scratch_bytes(uint32_t intermediate, size_t n_rows)
 	return 2 * half_bytes(intermediate, n_rows);
 }
 
-struct silu_job {
-	const struct od_backend *be;
-	float *gate;
-	const float *up;
-	size_t n;
+/* The rows of all parts: what gate and up gave, n each, and what down gave, hidden. */
+struct ffn_job {
+	const struct job *j;
+	const struct od_ffn_part *part;
+	struct od_act_spec act;
+	float *gate, *up, *y;
+	size_t n, hidden;
 };
 
-static void silu_rows(void *arg, size_t begin, size_t end, unsigned thread)
+/* In whatever form an expert has it in memory, its bias may begin at any byte. */
+static void add_bias(const struct ffn_job *f, size_t row, enum od_expert_mat mat, float *x, size_t n)
 {
-	const struct silu_job *s = arg;
+	const struct od_ffn_part *part = f->part;
+	const char *bias;
+
+	for (; row >= part->n_rows; part++)
+		row -= part->n_rows;
+	if (part->bias == NULL)
+		return;
+	bias = f->j->x->address(part->bias[mat].data);
+	for (size_t i = 0; i < n; i++) {
+		const enum od_dtype t = part->bias[mat].dtype;
+		uint16_t half;
+		float whole;
+
+		memcpy(&half, bias + i * sizeof(half), sizeof(half));
+		if (t == OD_F32)
+			memcpy(&whole, bias + i * sizeof(whole), sizeof(whole));
+		else
+			whole = t == OD_BF16 ? od_bf16_f32(half) : od_f16_f32(half);
+		x[i] += whole;
+	}
+}
+
+static void act_rows(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	const struct ffn_job *f = arg;
+	const struct od_backend *be = f->j->be;
+
+	(void)thread;
+	for (size_t r = begin; r < end; r++) {
+		float *gate = f->gate + r * f->n, *up = f->up + r * f->n;
+
+		add_bias(f, r, OD_MAT_GATE, gate, f->n);
+		add_bias(f, r, OD_MAT_UP, up, f->n);
+		switch (f->act.kind) {
+		case OD_ACT_SILU: be->silu_mul(gate, up, f->n); break;
+		case OD_ACT_GELU: be->gelu_mul(gate, up, f->n); break;
+		case OD_ACT_CLAMPED: be->clamped_mul(gate, up, f->n, f->act.limit); break;
+		}
+	}
+}
+
+static void bias_rows(void *arg, size_t begin, size_t end, unsigned thread)
+{
+	const struct ffn_job *f = arg;
 
 	(void)thread;
 	for (size_t r = begin; r < end; r++)
-		s->be->silu_mul(s->gate + r * s->n, s->up + r * s->n, s->n);
+		add_bias(f, r, OD_MAT_DOWN, f->y + r * f->hidden, f->hidden);
 }
 
 /* The rows of the parts stand one behind the other in x and y. */
 static void ffn(const struct job *j, const struct od_ffn_part *part, size_t n_parts, const float *x, float *y, char *scratch,
-		bool routed)
+		bool routed, struct od_act_spec act)
 {
 	const size_t n = part[0].mat[OD_MAT_GATE].n_out, hidden = part[0].mat[OD_MAT_DOWN].n_out;
 	struct products l; /* large, so only what is used is written */
 	float *gate = (float *)(void *)scratch, *up;
-	struct silu_job silu;
+	struct ffn_job f;
 	size_t rows = 0, at = 0;
 
 	l.n = 0;
@@ -541,12 +585,14 @@ static void ffn(const struct job *j, const struct od_ffn_part *part, size_t n_pa
 		add_product(j, &l, &part[i].mat[OD_MAT_UP], x + at * hidden, up + at * n, part[i].n_rows);
 	}
 	multiply(j, &l);
-	silu = (struct silu_job){ .be = j->be, .gate = gate, .up = up, .n = n };
-	od_pool_for(j->x->pool, rows, 1 + MIN_PIECE_ELEMENTS / n, silu_rows, &silu);
+	f = (struct ffn_job){ .j = j, .part = part, .act = act, .gate = gate, .up = up, .y = y, .n = n, .hidden = hidden };
+	od_pool_for(j->x->pool, rows, 1 + MIN_PIECE_ELEMENTS / n, act_rows, &f);
 	at = 0;
 	for (size_t i = 0; i < n_parts; at += part[i].n_rows, i++)
 		add_product(j, &l, &part[i].mat[OD_MAT_DOWN], gate + at * n, y + at * hidden, part[i].n_rows);
 	multiply(j, &l);
+	if (part[0].bias != NULL)
+		od_pool_for(j->x->pool, rows, 1 + MIN_PIECE_ELEMENTS / hidden, bias_rows, &f);
 	/* What a worker would send: the same in resident mode, so that tokens do not depend on the cluster. */
 	if (routed && j->op->profile == OD_PROFILE_BF16)
 		j->be->round_bf16(y, rows * hidden);
@@ -557,7 +603,7 @@ static void parts_ffn(const struct job *j)
 	const struct od_op_ffn *o = &j->op->ffn;
 
 	assert(o->n_parts >= 1 && o->n_parts <= OD_MAX_PARTS);
-	ffn(j, o->part, o->n_parts, f32_at(j, o->x), f32_at(j, o->y), j->x->address(o->scratch), o->routed);
+	ffn(j, o->part, o->n_parts, f32_at(j, o->x), f32_at(j, o->y), j->x->address(o->scratch), o->routed, o->act);
 }
 
 /* Rows that go through the experts of a round: one expert may have all n_rows; few rows take several experts together. */
@@ -647,7 +693,7 @@ static void run_parts(const struct job *j, const struct grouping *g, const struc
 
 	for (size_t i = 0; i < rows; i++)
 		memcpy(g->x + i * hidden, x + pair[i] / o->top_k * hidden, row_bytes);
-	ffn(j, part, n_parts, g->x, g->y, g->ffn, true);
+	ffn(j, part, n_parts, g->x, g->y, g->ffn, true, o->act);
 	for (size_t i = 0; i < rows; i++)
 		memcpy(y + pair[i] * hidden, g->y + i * hidden, row_bytes);
 }
@@ -682,37 +728,53 @@ static int experts(const struct job *j, struct od_err *err)
 			begin += rows;
 			n_parts = rows = 0;
 		}
-		part[n_parts++] = (struct od_ffn_part){ o->expert[e].mat, (uint32_t)n };
+		part[n_parts++] = od_expert_part(&o->expert[e], (uint32_t)n);
 		rows += n;
 	}
 	run_parts(j, &g, part, n_parts, g.pair + begin, rows);
 	return OD_OK;
 }
 
-/* x += sum of weight * y in router order, then what all rows share: the order is part of the numbers. */
+/* sum = the sum of weight * y in router order, then what all rows share: the order is part of the numbers. */
+static void sum_row(const struct job *j, size_t r, float *sum, const float *weight, float *shared)
+{
+	const struct od_op_combine *o = &j->op->combine;
+	const size_t n = o->hidden, k = o->top_k;
+	const float *y = f32_at(j, o->y) + r * k * n, *gate = f32_at(j, o->gate);
+	const float *experts_norm = f32_at(j, o->experts_norm), *shared_norm = f32_at(j, o->shared_norm), *norm = f32_at(j, o->norm);
+
+	for (size_t i = 0; i < n; i++)
+		sum[i] = weight[0] * y[i];
+	for (size_t rank = 1; rank < k; rank++)
+		j->be->axpy(sum, weight[rank], y + rank * n, n);
+	if (experts_norm != NULL)
+		j->be->rmsnorm(sum, sum, experts_norm, n, o->eps);
+	if (shared != NULL && shared_norm != NULL)
+		j->be->rmsnorm(shared, shared, shared_norm, n, o->eps);
+	if (shared != NULL)
+		j->be->axpy(sum, gate != NULL ? 1 / (1 + od_exp(-gate[r])) : 1, shared, n);
+	if (norm != NULL)
+		j->be->rmsnorm(sum, sum, norm, n, o->eps);
+}
+
 static void combine_rows(void *arg, size_t begin, size_t end, unsigned thread)
 {
 	const struct job *j = arg;
 	const struct od_op_combine *o = &j->op->combine;
-	const size_t n = o->hidden, k = o->top_k;
-	const float *shared = f32_at(j, o->shared), *gate = f32_at(j, o->gate);
+	const size_t n = o->hidden;
+	const float *scale = f32_at(j, o->scale);
+	float *all_shared = f32_at(j, o->shared);
 
 	(void)thread;
 	for (size_t r = begin; r < end; r++) {
-		const float *y = f32_at(j, o->y) + r * k * n, *weight = f32_at(j, o->weight) + r * k;
 		float *x = f32_at(j, o->x) + r * n, *sum = f32_at(j, o->sum) + r * n;
+		float *shared = all_shared != NULL ? all_shared + r * n : NULL;
 
-		if (k == 0) {
-			add_row(x, shared + r * n, n);
-			continue;
-		}
-		for (size_t i = 0; i < n; i++)
-			sum[i] = weight[0] * y[i];
-		for (size_t rank = 1; rank < k; rank++)
-			j->be->axpy(sum, weight[rank], y + rank * n, n);
-		if (shared != NULL)
-			j->be->axpy(sum, gate != NULL ? 1 / (1 + od_exp(-gate[r])) : 1, shared + r * n, n);
-		add_row(x, sum, n);
+		if (o->top_k > 0)
+			sum_row(j, r, sum, f32_at(j, o->weight) + r * o->top_k, shared);
+		add_row(x, o->top_k > 0 ? sum : shared, n);
+		for (size_t i = 0; scale != NULL && i < n; i++)
+			x[i] *= *scale;
 	}
 }
 
@@ -753,6 +815,10 @@ int od_cpu_exec_run(const struct od_cpu_exec *x, const struct od_op *op, struct 
 	case OD_OP_LATENT_QUERY: od_pool_for(x->pool, op->latent_query.n_heads, 1, absorb_queries, &j); break;
 	case OD_OP_LATENT_VALUE: od_pool_for(x->pool, op->latent_value.n_heads, 1, expand_values, &j); break;
 	case OD_OP_ATTEND: attend(&j); break;
+	case OD_OP_SPLIT: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, split_rows, &j); break;
+	case OD_OP_GATE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, gate_rows, &j); break;
+	case OD_OP_DELTA_IN: od_cpu_delta_in(x, op); break;
+	case OD_OP_DELTA: od_cpu_delta(x, op); break;
 	case OD_OP_ROUTE: od_pool_for(x->pool, op->n_rows, ROWS_A_PIECE, route_rows, &j); break;
 	case OD_OP_FFN: parts_ffn(&j); break;
 	case OD_OP_EXPERTS: return experts(&j, err);

@@ -9,6 +9,8 @@
 #include "common/compute/cpu/cpu_quant_dots.h"
 #include "common/compute/cpu/cpu_tiles.h"
 
+#include <float.h>
+
 static ALWAYS_INLINE v16 load_any(enum od_dtype t, const unsigned char *p)
 {
 	switch (t) {
@@ -249,14 +251,79 @@ static void rmsnorm(float *y, const float *x, const float *w, size_t n, float ep
 	size_t i = 0;
 
 	for (; i + 16 <= n; i += 16) {
-		v16 a = v16_mul(v16_mul(v16_load(x + i), v16_set1(r)), v16_load(w + i));
+		v16 a = v16_mul(v16_load(x + i), v16_set1(r));
 
+		a = w != NULL ? v16_mul(a, v16_load(w + i)) : a;
 		v16_store(y + i, v16_nan_where(a, a));
 	}
 	if (i < n) {
-		v16 a = v16_mul(v16_mul(v16_load_n(x + i, n - i), v16_set1(r)), v16_load_n(w + i, n - i));
+		v16 a = v16_mul(v16_load_n(x + i, n - i), v16_set1(r));
 
+		a = w != NULL ? v16_mul(a, v16_load_n(w + i, n - i)) : a;
 		v16_store_n(y + i, v16_nan_where(a, a), n - i);
+	}
+}
+
+/* The sum of x in the order of a dot product: its lanes, then their tree. */
+static float sum_of(const float *x, size_t n)
+{
+	v16 sum = v16_set1(0);
+	size_t i = 0;
+
+	for (; i + 16 <= n; i += 16)
+		sum = v16_add(sum, v16_load(x + i));
+	if (i < n)
+		sum = v16_add(sum, v16_load_n(x + i, n - i));
+	return v16_fold_add(sum);
+}
+
+static ALWAYS_INLINE v16 layernorm16(v16 x, v16 mean, v16 by, v16 w, v16 b)
+{
+	v16 a = v16_add(v16_mul(v16_mul(v16_sub(x, mean), by), w), b);
+
+	return v16_nan_where(a, a);
+}
+
+static void layernorm(float *y, const float *x, const float *w, const float *b, size_t n, float eps)
+{
+	const v16 mean = v16_set1(sum_of(x, n) / (float)n);
+	v16 sum = v16_set1(0), by;
+	size_t i = 0;
+
+	for (; i + 16 <= n; i += 16) {
+		v16 d = v16_sub(v16_load(x + i), mean);
+
+		sum = v16_fma(d, d, sum);
+	}
+	if (i < n) { /* beyond n nothing is added */
+		v16 d = v16_sub(v16_load_n(x + i, n - i), mean);
+
+		sum = v16_fma_n(d, d, sum, n - i);
+	}
+	by = v16_set1(1.0f / sqrtf(v16_fold_add(sum) / (float)n + eps));
+	for (i = 0; i + 16 <= n; i += 16)
+		v16_store(y + i, layernorm16(v16_load(x + i), mean, by, v16_load(w + i), v16_load(b + i)));
+	if (i < n)
+		v16_store_n(y + i, layernorm16(v16_load_n(x + i, n - i), mean, by, v16_load_n(w + i, n - i), v16_load_n(b + i, n - i)),
+			    n - i);
+}
+
+/* tanh(z) = (1 - exp(-2 z)) / (1 + exp(-2 z)); beyond 20 it is 1 to more digits than there are. */
+static ALWAYS_INLINE v16 soft_cap16(v16 x, v16 cap)
+{
+	v16 z = v16_max(v16_min(v16_div(x, cap), v16_set1(20)), v16_set1(-20));
+	v16 e = exp16(v16_mul(z, v16_set1(-2)));
+	v16 a = v16_mul(cap, v16_div(v16_sub(v16_set1(1), e), v16_add(v16_set1(1), e)));
+
+	return v16_nan_where(x, a); /* v16_min and v16_max lose a NaN */
+}
+
+static void soft_cap(float *x, size_t n, float cap)
+{
+	for (size_t i = 0; i < n; i += 16) {
+		size_t left = n - i < 16 ? n - i : 16;
+
+		v16_store_n(x + i, soft_cap16(v16_load_n(x + i, left), v16_set1(cap)), left);
 	}
 }
 
@@ -276,6 +343,47 @@ static void silu_mul(float *g, const float *u, size_t n)
 		v16_store(g + i, silu_mul16(v16_load(g + i), v16_load(u + i)));
 	if (i < n)
 		v16_store_n(g + i, silu_mul16(v16_load_n(g + i, n - i), v16_load_n(u + i, n - i)), n - i);
+}
+
+/* 0.5 (1 + tanh(z)) is sigmoid(2 z). */
+static ALWAYS_INLINE v16 gelu_mul16(v16 g, v16 u)
+{
+	const v16 two_z = v16_mul(g, v16_fma(v16_mul(g, g), v16_set1(0x1.2444f2p-4f), v16_set1(0x1.988454p+0f)));
+	v16 e = exp16(v16_sub(v16_set1(0), two_z));
+	v16 a = v16_mul(v16_div(g, v16_add(v16_set1(1), e)), u);
+
+	return v16_nan_where(a, a);
+}
+
+static void gelu_mul(float *g, const float *u, size_t n)
+{
+	size_t i = 0;
+
+	for (; i + 16 <= n; i += 16)
+		v16_store(g + i, gelu_mul16(v16_load(g + i), v16_load(u + i)));
+	if (i < n)
+		v16_store_n(g + i, gelu_mul16(v16_load_n(g + i, n - i), v16_load_n(u + i, n - i)), n - i);
+}
+
+static ALWAYS_INLINE v16 clamped_mul16(v16 g, v16 u, v16 limit)
+{
+	const v16 low = v16_min(g, limit), mid = v16_max(v16_min(u, limit), v16_sub(v16_set1(0), limit));
+	v16 e = exp16(v16_mul(low, v16_set1(-1.702f)));
+	v16 a = v16_mul(v16_add(mid, v16_set1(1)), v16_div(low, v16_add(v16_set1(1), e)));
+
+	/* A NaN does not get past v16_min and v16_max in the same way everywhere. */
+	return v16_nan_where(g, v16_nan_where(u, v16_nan_where(a, a)));
+}
+
+static void clamped_mul(float *g, const float *u, size_t n, float limit)
+{
+	const v16 most = v16_set1(limit);
+	size_t i = 0;
+
+	for (; i + 16 <= n; i += 16)
+		v16_store(g + i, clamped_mul16(v16_load(g + i), v16_load(u + i), most));
+	if (i < n)
+		v16_store_n(g + i, clamped_mul16(v16_load_n(g + i, n - i), v16_load_n(u + i, n - i), most), n - i);
 }
 
 /* Lanes without an element hold -infinity: they never win the maximum, and their exp adds 0 to a sum that
@@ -343,13 +451,17 @@ static ALWAYS_INLINE void prefetch_run(const unsigned char *at, size_t row_bytes
 			od_prefetch((uintptr_t)at + i);
 }
 
-/* Up to 4 heads side by side: the block of positions that is folded, and all before it. */
+/* Up to 4 heads side by side: a block of positions, and all blocks before it. A block's own maximum, sum and values do not depend
+ * on the blocks before it: a GPU computes them side by side. */
 struct attn_fold {
 	float score[4][OD_ATTN_BLOCK]; /* by position in the block: a position's lane does not depend on where attention begins */
 	size_t from, to;	       /* vectors of lanes that have positions; those that have none are -infinity: their exp adds 0 */
-	float keep[4];		       /* what the sums so far are multiplied with */
-	float max[4], sum[4];
+	float keep[4], add[4];	       /* factors of what is before the block, and of the block */
+	float max[4], sum[4];	       /* of the blocks so far */
 };
+
+/* Below every score, so that scores of -infinity alone have weights of 0 instead of NaN. */
+#define ATTN_LOWEST (-FLT_MAX)
 
 /* Keys, or vectors of a value, that meet nh heads in registers. */
 #define OUTS_OF(nh) ((nh) == 4 ? V16_OUTS_OF_4 : (nh) == 2 ? V16_OUTS_OF_2 : V16_OUTS_OF_1)
@@ -383,7 +495,7 @@ static ALWAYS_INLINE void attn_scores(const enum od_dtype t, const size_t nh, co
 	}
 }
 
-/* out[h] = out[h] * keep[h] + the sum of e[h][i] * v[i], in order of position, for nv vectors of lanes from element d on. */
+/* out[h] = out[h] * keep[h] + add[h] * the sum of e[h][i] * v[i], in order of position, for nv vectors of lanes from element d on. */
 static ALWAYS_INLINE void attn_values(const enum od_dtype t, const size_t nh, const size_t nv, const struct od_attn *a, size_t begin,
 				      size_t end, const struct attn_fold *f, size_t d, size_t lanes)
 {
@@ -391,13 +503,10 @@ static ALWAYS_INLINE void attn_values(const enum od_dtype t, const size_t nh, co
 	v16 acc[4][4], x[4];
 
 	V16_UNROLL(4)
-	for (size_t h = 0; h < nh; h++) {
-		const float *out = a->out + h * a->v_dim + d;
-
+	for (size_t h = 0; h < nh; h++)
 		V16_UNROLL(4)
 		for (size_t i = 0; i < nv; i++)
-			acc[h][i] = v16_mul(lanes == 16 ? v16_load(out + 16 * i) : v16_load_n(out, lanes), v16_set1(f->keep[h]));
-	}
+			acc[h][i] = v16_set1(0);
 	for (size_t p = begin, next; p < end; p = next) {
 		const unsigned char *v = value_of(a, p) + d * each;
 
@@ -416,31 +525,38 @@ static ALWAYS_INLINE void attn_values(const enum od_dtype t, const size_t nh, co
 		}
 	}
 	V16_UNROLL(4)
-	for (size_t h = 0; h < nh; h++)
+	for (size_t h = 0; h < nh; h++) {
+		float *out = a->out + h * a->v_dim + d;
+
 		V16_UNROLL(4)
-		for (size_t i = 0; i < nv; i++)
-			v16_store_n(a->out + h * a->v_dim + d + 16 * i, acc[h][i], lanes);
+		for (size_t i = 0; i < nv; i++) {
+			const v16 before = v16_mul(lanes == 16 ? v16_load(out + 16 * i) : v16_load_n(out, lanes), v16_set1(f->keep[h]));
+
+			v16_store_n(out + 16 * i, v16_fma(acc[h][i], v16_set1(f->add[h]), before), lanes);
+		}
+	}
 }
 
-/* score[h] becomes exp(score[h] - the largest so far). */
+/* score[h] becomes exp(score[h] - the block's largest). */
 static ALWAYS_INLINE void attn_exp(struct attn_fold *f, size_t h)
 {
-	float *score = f->score[h], high;
-	v16 m = v16_set1(-INFINITY), s = v16_set1(0);
+	float *score = f->score[h], most, high;
+	v16 m = v16_set1(ATTN_LOWEST), s = v16_set1(0);
 
 	for (size_t i = f->from; i < f->to; i += 16)
 		m = v16_max(v16_load(score + i), m);
-	high = v16_fold_max(m);
-	high = f->max[h] > high ? f->max[h] : high;
+	most = v16_fold_max(m);
 	for (size_t i = f->from; i < f->to; i += 16) {
-		v16 e = exp16(v16_sub(v16_load(score + i), v16_set1(high)));
+		v16 e = exp16(v16_sub(v16_load(score + i), v16_set1(most)));
 
 		v16_store(score + i, e);
 		s = v16_add(s, e);
 	}
+	high = f->max[h] > most ? f->max[h] : most;
 	f->keep[h] = v16_fold_max(exp16(v16_set1(f->max[h] - high))); /* all lanes alike: takes one */
+	f->add[h] = v16_fold_max(exp16(v16_set1(most - high)));
 	f->max[h] = high;
-	f->sum[h] = fmaf(f->sum[h], f->keep[h], v16_fold_add(s));
+	f->sum[h] = fmaf(v16_fold_add(s), f->add[h], f->sum[h] * f->keep[h]);
 }
 
 /* Positions [begin, end) of one block. */
@@ -473,9 +589,10 @@ static ALWAYS_INLINE void attend_heads(const enum od_dtype t, const size_t nh, c
 	struct attn_fold f;
 
 	memset(a->out, 0, nh * a->v_dim * sizeof(float));
+	/* A sink is as if it had been folded before all positions, with a value of zero. */
 	for (size_t h = 0; h < nh; h++) {
-		f.max[h] = -INFINITY;
-		f.sum[h] = 0;
+		f.max[h] = a->sinks != NULL ? a->sinks[h] : ATTN_LOWEST;
+		f.sum[h] = a->sinks != NULL ? 1 : 0;
 	}
 	for (size_t p = a->begin, end; p < a->end; p = end) {
 		end = (p / OD_ATTN_BLOCK + 1) * OD_ATTN_BLOCK;
@@ -507,6 +624,7 @@ static ALWAYS_INLINE void attend_of(const enum od_dtype t, struct od_attn a)
 			attend_heads(t, 1, &a);
 		a.q += n * a.k_dim;
 		a.out += n * a.v_dim;
+		a.sinks = a.sinks != NULL ? a.sinks + n : NULL;
 	}
 }
 
@@ -516,6 +634,74 @@ static void attend(const struct od_attn *a)
 		attend_of(OD_BF16, *a);
 	else
 		attend_of(OD_F32, *a);
+}
+
+/* nv vectors of lanes of the values, from element i on; what of S they need stays in the first cache for the second pass. */
+static ALWAYS_INLINE void delta_lanes(const struct od_delta *d, const size_t nv, size_t i, size_t lanes)
+{
+	const v16 decay = v16_set1(d->decay), beta = v16_set1(d->beta);
+	const size_t n = d->v_dim;
+	v16 sum[4], step[4];
+
+	V16_UNROLL(4)
+	for (size_t j = 0; j < nv; j++)
+		sum[j] = v16_set1(0);
+	for (size_t k = 0; k < d->k_dim; k++) {
+		const float *s = d->from + k * n + i;
+
+		V16_UNROLL(4)
+		for (size_t j = 0; j < nv; j++)
+			sum[j] = v16_fma(v16_mul(lanes == 16 ? v16_load(s + 16 * j) : v16_load_n(s, lanes), decay),
+					 v16_set1(d->k[k]), sum[j]);
+	}
+	V16_UNROLL(4)
+	for (size_t j = 0; j < nv; j++) {
+		const v16 v = lanes == 16 ? v16_load(d->v + i + 16 * j) : v16_load_n(d->v + i, lanes);
+
+		step[j] = v16_mul(v16_sub(v, sum[j]), beta);
+		sum[j] = v16_set1(0);
+	}
+	for (size_t k = 0; k < d->k_dim; k++) {
+		const float *s = d->from + k * n + i;
+		float *to = d->to + k * n + i;
+
+		V16_UNROLL(4)
+		for (size_t j = 0; j < nv; j++) {
+			const v16 old = v16_mul(lanes == 16 ? v16_load(s + 16 * j) : v16_load_n(s, lanes), decay);
+			const v16 now = v16_fma(v16_set1(d->k[k]), step[j], old);
+
+			if (lanes == 16)
+				v16_store(to + 16 * j, now);
+			else
+				v16_store_n(to, now, lanes);
+			sum[j] = v16_fma(now, v16_set1(d->q[k]), sum[j]);
+		}
+	}
+	V16_UNROLL(4)
+	for (size_t j = 0; j < nv; j++)
+		v16_store_n(d->out + i + 16 * j, v16_nan_where(sum[j], sum[j]), lanes);
+}
+
+static void delta(const struct od_delta *d)
+{
+	size_t i = 0;
+
+	for (; i + 64 <= d->v_dim; i += 64)
+		delta_lanes(d, 4, i, 16);
+	for (; i + 16 <= d->v_dim; i += 16)
+		delta_lanes(d, 1, i, 16);
+	if (i < d->v_dim)
+		delta_lanes(d, 1, i, d->v_dim - i);
+}
+
+static void exp_all(float *x, size_t n)
+{
+	size_t i = 0;
+
+	for (; i + 16 <= n; i += 16)
+		v16_store(x + i, exp16(v16_load(x + i)));
+	if (i < n)
+		v16_store_n(x + i, exp16(v16_load_n(x + i, n - i)), n - i);
 }
 
 static void axpy(float *y, float a, const float *x, size_t n)
@@ -566,9 +752,15 @@ static void lane_kernels(struct od_backend *t)
 	t->round_int8 = round_int8;
 	t->dot = dot;
 	t->rmsnorm = rmsnorm;
+	t->layernorm = layernorm;
 	t->silu_mul = silu_mul;
+	t->gelu_mul = gelu_mul;
+	t->clamped_mul = clamped_mul;
+	t->soft_cap = soft_cap;
 	t->softmax = softmax;
 	t->attend = attend;
+	t->delta = delta;
+	t->exp = exp_all;
 	t->axpy = axpy;
 	t->round_bf16 = round_bf16;
 	t->f32_to_bf16 = f32_to_bf16;

@@ -160,6 +160,42 @@ static ALWAYS_INLINE size_t add_run(const enum od_dtype t, const size_t no, cons
 	return k;
 }
 
+#ifdef V16_LOADS_INTERLEAVED
+/* One row, groups of 32 as in MXFP4, whole ones: n of them from k on. Each has only two steps, so whatever stands around
+ * them counts, and the type is a constant here. Returns where they end. */
+static ALWAYS_INLINE size_t add_groups_of_32(const enum od_dtype type, const size_t no, const struct od_tile *a, size_t k,
+					     const float (*scale)[SEGMENT_SCALES], size_t n, size_t row_bytes,
+					     v16 (*sum)[4])
+{
+	const unsigned char *w[4];
+	const float *x = a->x + a->row * a->x_stride + a->col + k;
+	v16 s[4];
+
+	V16_UNROLL(4)
+	for (size_t o = 0; o < no; o++) {
+		w[o] = a->w + o * a->w_stride_bytes + k / 2;
+		s[o] = v16_interleave(sum[o][0]);
+	}
+	for (size_t g = 0; g < n; g++, x += 32) {
+		v16 x0 = v16_interleave(v16_load(x)), x1 = v16_interleave(v16_load(x + 16));
+
+		if (g % 4 == 0)
+			prefetch_rows(a, no, (k + 32 * g) / 2, row_bytes);
+		V16_UNROLL(4)
+		for (size_t o = 0; o < no; o++) {
+			v16t table = v16t_of(type, v16_set1(scale[o][g]));
+
+			s[o] = v16_fma(v16_load_4bit_interleaved(w[o] + 16 * g, table), x0, s[o]);
+			s[o] = v16_fma(v16_load_4bit_interleaved(w[o] + 16 * g + 8, table), x1, s[o]);
+		}
+	}
+	V16_UNROLL(4)
+	for (size_t o = 0; o < no; o++)
+		sum[o][0] = v16_deinterleave(s[o]);
+	return k + 32 * n;
+}
+#endif
+
 /* The last n < 16 of a row, for one output and one row of x: inlined for each shape it would be most of the code. */
 static __attribute__((noinline)) v16 end_scaled(const enum od_dtype t, const unsigned char *w, const float *x, size_t n,
 						const struct od_mat *mat, float scale, v16 sum)
@@ -187,7 +223,15 @@ static ALWAYS_INLINE void scaled_dots(const enum od_dtype t, const size_t no, co
 		V16_UNROLL(4)
 		for (size_t o = 0; o < no; o++)
 			decode_scaled(scales, (a->out + o) * groups + first, n, ahead, scale[o]);
-		for (size_t g = 0, end; g < n; g++) {
+		size_t g = 0;
+#ifdef V16_LOADS_INTERLEAVED
+		if (t == KERNEL_4BIT && nr == 1 && group == 32 && in_group == 0) {
+			g = (segment - k) / 32;
+			k = a->mat->dtype == OD_U4B8 ? add_groups_of_32(OD_U4B8, no, a, k, scale, g, bytes, sum) :
+						       add_groups_of_32(OD_F4_E2M1, no, a, k, scale, g, bytes, sum);
+		}
+#endif
+		for (size_t end; g < n; g++) {
 			struct od_scaled s[4];
 
 			end = segment - k < group - in_group ? segment : k + group - in_group;

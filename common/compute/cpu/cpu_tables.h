@@ -37,7 +37,7 @@ void od_cpu_put_avx512vnni(struct od_backend *t);
 void od_cpu_put_avx512(struct od_backend *t);
 /* Weights with scales; planes. */
 void od_cpu_put_avx512vbmi2(struct od_backend *t);
-/* Weights that are BF16 or become it exactly, in class "bf16dot"; and planes. */
+/* Weights that are BF16 or become it exactly, in class OD_CLASS_BF16DOT; and planes. */
 void od_cpu_put_avx512bf16(struct od_backend *t);
 void od_cpu_put_avx512bf16vbmi2(struct od_backend *t);
 

@@ -1,7 +1,7 @@
 /* same_math.h - exp and log whose results have the same bits everywhere. A C library chooses its own by CPU, and the last bit
  * can decide which of two tokens is chosen. Thread: any. */
-#ifndef OD_MODEL_SAME_MATH_H
-#define OD_MODEL_SAME_MATH_H
+#ifndef OD_BASE_SAME_MATH_H
+#define OD_BASE_SAME_MATH_H
 
 #include <stdint.h>
 #include <string.h>

@@ -1,0 +1,13 @@
+/* cpu_route.h - OD_OP_ROUTE of a row on the CPU.
+ *
+ * Thread: any. Owner: the caller owns every buffer. */
+#ifndef OD_COMPUTE_CPU_ROUTE_H
+#define OD_COMPUTE_CPU_ROUTE_H
+
+#include "common/compute/ops.h"
+
+/* bias, factor: NULL: none. logits [n_experts] become probabilities; choice and weight [top_k]; margin [1]. */
+void od_cpu_route_row(const struct od_backend *be, const struct od_op_route *o, const float *bias, const float *factor, float *logits,
+		      uint16_t *choice, float *weight, float *margin);
+
+#endif
